@@ -1,0 +1,130 @@
+"""Build _docs/ and README.md without Quarto: nbdev prepares the notebooks, smalldocs renders them, check_site.py checks them.
+
+Both renderers read the same _quarto.yml; with Quarto on PATH, `nbdev_docs` does the job instead. The site asks no other
+host for anything: KaTeX is copied into it, web fonts are taken out, and search also works on pages opened as files.
+"""
+import argparse, base64, hashlib, io, re, shutil, subprocess, sys, tarfile, tempfile, time, urllib.request
+from pathlib import Path, PurePosixPath
+
+import nbdev.showdoc
+from nbdev.config import get_config
+from nbdev.doclinks import _build_modidx
+from nbdev.quarto import refresh_quarto_yml
+from nbdev.serve import proc_nbs
+from smalldocs import layout
+from smalldocs.config import load
+from smalldocs.site import Site
+
+import check_site
+from showdoc_table import TableRenderer
+
+KATEX = "0.16.11"
+KATEX_SHA512 = "RQrI8rlHY92OLf3rho/Ts8i/XvjgguEjOkO1BEXcU3N8BqPpSzBNwV/G0Ukr+P/l3ivvJUE/Fa/CwbS6HesGNQ=="
+DUNDER = re.compile(r"^(#{1,6} )([\w.]*__\w+__[\w.]*)[ \t]*$", re.M)   # show_doc headings such as A.__call__
+WEB_FONT = re.compile(r"@import url\([^)]*fonts\.googleapis[^)]*\);?")
+EXPECTED = ("output-file is not read by smalldocs", "html-math-method is not read by smalldocs",     # for Quarto, and handled here
+            "format.html: unknown key html-math-method")
+
+def katex(cache):
+    "The dist/ folder of KaTeX, from the cache or, once, from the npm registry"
+    dist = cache / f"katex-{KATEX}"
+    if (dist / "katex.min.js").exists(): return dist
+    name = f"katex-{KATEX}.tgz"
+    with tempfile.TemporaryDirectory() as tmp:
+        if shutil.which("npm"): subprocess.run(["npm", "pack", "--silent", f"katex@{KATEX}"], cwd=tmp, check=False, capture_output=True)
+        if not (Path(tmp) / name).exists():
+            try: urllib.request.urlretrieve(f"https://registry.npmjs.org/katex/-/{name}", Path(tmp) / name)
+            except OSError as e: sys.exit(f"KaTeX {KATEX} is not in {dist} and cannot be downloaded ({e}): unpack package/dist of the npm package katex@{KATEX} there")
+        data = (Path(tmp) / name).read_bytes()
+    if base64.b64encode(hashlib.sha512(data).digest()).decode() != KATEX_SHA512: sys.exit(f"the download of {name} is not the file its publisher signed: try again")
+    partial = dist.with_name(dist.name + ".partial")
+    shutil.rmtree(partial, ignore_errors=True)
+    with tarfile.open(fileobj=io.BytesIO(data)) as tar:
+        for m in tar:
+            if not m.isfile() or not m.name.startswith("package/dist/") or ".." in m.name: continue
+            to = partial / m.name.removeprefix("package/dist/")
+            to.parent.mkdir(parents=True, exist_ok=True)
+            to.write_bytes(tar.extractfile(m).read())
+    partial.rename(dist)
+    return dist
+
+class NbdevSite(Site):
+    "smalldocs, plus what Quarto does and nbdev's notebooks rely on"
+    def read(self, src):
+        page = super().read(src)
+        if name := page.front.get("output-file"): page.out = page.out.with_name(str(name))  # 00_core.ipynb -> core.html
+        page.body = DUNDER.sub(lambda m: m[1] + m[2].replace("_", r"\_"), page.body)
+        return page
+    def find_page(self, target):
+        return super().find_page(target) or next((p for p in self.pages.values() if p.out == target), None)
+    def resolve(self, href, page, record=True):  # nbdev's links to our own site become relative
+        base = str(self.project.website.get("site-url") or "-").rstrip("/") + "/"
+        return super().resolve("/" + href[len(base):] if href.startswith(base) else href, page, record)
+    def warn(self, msg):
+        if not any(msg.endswith(e) for e in EXPECTED): super().warn(msg)
+
+def replace(path, old, new):
+    "Change a file of the renderer's; it must be there, so that a new version of the renderer cannot pass by unnoticed"
+    text = path.read_text(encoding="utf-8")
+    if old not in text: sys.exit(f"{path.name} has no {old!r} any more: look at what this version of smalldocs does instead")
+    path.write_text(text.replace(old, new), encoding="utf-8")
+
+def make_offline(out, dist):
+    "KaTeX from the site itself, no web fonts, and a search index that a page opened as a file can read too"
+    libs = out / "site_libs"
+    names = ["katex.min.css", "katex.min.js", "contrib/auto-render.min.js", *(f"fonts/{f.name}" for f in (dist / "fonts").glob("*.woff2"))]
+    for n in names:
+        (libs / "katex" / n).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(dist / n, libs / "katex" / n)
+    for p in out.rglob("*.html"):
+        up = "../" * (len(p.relative_to(out).parts) - 1)
+        p.write_text(p.read_text(encoding="utf-8").replace(layout.KATEX, f"{up}site_libs/katex"), encoding="utf-8")
+    for p in (libs / "themes").rglob("*.css"):
+        p.write_text(WEB_FONT.sub("", p.read_text(encoding="utf-8")), encoding="utf-8")
+    (out / "search.js").write_text(f"window.searchIndex = {(out / 'search.json').read_text(encoding='utf-8')};\n", encoding="utf-8")
+    replace(libs / "smalldocs.js", 'const r = await fetch(offset + "search.json");\n      index = await r.json();',
+            'await new Promise((done, fail) => { const s = document.createElement("script"); s.src = offset + "search.js"; s.onload = done; s.onerror = fail; document.head.append(s); });\n'
+            '      index = window.searchIndex || [];')
+
+def tidy(out):
+    "What the renderer leaves to wish for: wide tables scroll in their own box, pictures without a text say so to no one"
+    for p in out.rglob("*.html"):
+        text = p.read_text(encoding="utf-8")
+        text = re.sub(r'<img (?![^>]*\balt=)', '<img alt="" ', text)
+        p.write_text(text, encoding="utf-8")
+
+def write_readme(site, cfg):
+    "README.md from the home page; links lead to the notebooks, pictures lie in nbs/"
+    page = site.pages[PurePosixPath(cfg.readme_nb)]
+    text, files = site.llms_copy(page)
+    text = re.sub(r"<!-- WARNING:.*?-->\n*", "", text)
+    nbs = cfg.nbs_path.name
+    local = lambda m: m[1] + (f"{nbs}/{m[2]}" if (cfg.nbs_path / m[2].split("#")[0]).exists() else m[2])
+    text = re.sub(r"(\]\()([^):#\s]+[^):\s]*)", local, text)
+    (cfg.config_path / "README.md").write_text(f"<!-- Generated from {nbs}/{cfg.readme_nb} by `make docs`; edit the notebook -->\n\n" + text.strip() + "\n", encoding="utf-8")
+    for name, data in files.items():
+        (cfg.config_path / name).parent.mkdir(exist_ok=True)
+        (cfg.config_path / name).write_bytes(data)
+
+def main():
+    ap = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    ap.add_argument("--katex", type=Path, help="the dist/ folder of KaTeX (default: .cache/, filled once from the npm registry)")
+    args, cfg, start = ap.parse_args(), get_config(), time.time()
+    dist = args.katex or katex(cfg.config_path / ".cache")
+    nbdev.showdoc.BasicMarkdownRenderer = TableRenderer
+    _build_modidx(); refresh_quarto_yml()
+    staged = proc_nbs(force=True, n_workers=0)
+    print(f"{time.time()-start:5.1f}s notebooks staged", flush=True)
+    site = NbdevSite(load(staged), quiet=True)
+    site.build()
+    make_offline(site.out, dist); tidy(site.out)
+    write_readme(site, cfg)
+    shutil.rmtree(cfg.doc_path, ignore_errors=True)
+    shutil.move(str(site.out), cfg.doc_path)
+    print(f"{time.time()-start:5.1f}s {len(site.pages)} pages rendered", flush=True)
+    problems = site.warnings + check_site.check(cfg.doc_path, dist)
+    for w in problems: print("problem:", w, file=sys.stderr)
+    print(f"{time.time()-start:5.1f}s checked: {len(problems)} problem(s); open {cfg.doc_path / 'index.html'}")
+    return int(bool(problems))
+
+if __name__ == "__main__": sys.exit(main())

@@ -1,0 +1,101 @@
+"""How a public name is shown on the site: signature, docstring, and a table of its parameters.
+
+Used while the docs are built, in the chapters (in place of nbdev's commented signature) and on the API page.
+The Markdown means the same to Quarto and to smalldocs.
+"""
+import ast, html, inspect, textwrap
+
+from fastcore.docments import docments
+from nbdev.doclinks import NbdevLookup
+from nbdev.showdoc import BasicMarkdownRenderer
+
+WIDTH = 88          # a signature longer than this takes one line a parameter
+EMPTY = inspect.Parameter.empty
+
+def type_name(anno):
+    "An annotation as its author wrote it: `Tensor`, `float | None`"
+    if anno is EMPTY or anno is None: return ""
+    if isinstance(anno, str): return anno
+    if isinstance(anno, type): return anno.__name__ if anno.__module__ != "typing" else str(anno)
+    return str(anno).replace("typing.", "").replace("collections.abc.", "").replace("torch.", "")
+
+def default_text(value):
+    "A default as one would type it"
+    if callable(value) and hasattr(value, "__name__"): return value.__name__
+    return repr(value)
+
+def parameters(sym):
+    "The parameters that a caller gives (of a class: those of its `__init__`), or None where Python cannot tell"
+    try: sig = inspect.signature(sym)
+    except (ValueError, TypeError): return None
+    return [p for i, p in enumerate(sig.parameters.values()) if not (i == 0 and p.name in ("self", "cls"))]
+
+def one_parameter(p):
+    star = {p.VAR_POSITIONAL: "*", p.VAR_KEYWORD: "**"}.get(p.kind, "")
+    anno, default = type_name(p.annotation), "" if p.default is EMPTY else default_text(p.default)
+    return f"{star}{p.name}" + (f": {anno}" if anno else "") + (f"{' = ' if anno else '='}{default}" if default else "")
+
+def signature(sym, name):
+    "The call, on one line where it fits"
+    if isinstance(sym, property): return name
+    params = parameters(sym)
+    if params is None: return f"{name}(...)"
+    parts, starred = [], False
+    for p in params:
+        if p.kind is p.KEYWORD_ONLY and not starred: parts.append("*"); starred = True
+        starred = starred or p.kind is p.VAR_POSITIONAL
+        parts.append(one_parameter(p))
+        if p.kind is p.POSITIONAL_ONLY and not any(q.kind is p.POSITIONAL_ONLY for q in params[params.index(p) + 1:]): parts.append("/")
+    back = "" if inspect.isclass(sym) else type_name(inspect.signature(sym).return_annotation)
+    back = f" -> {back}" if back else ""
+    line = f"{name}({', '.join(parts)}){back}"
+    return line if len(line) <= WIDTH else f"{name}(\n" + "".join(f"    {p},\n" for p in parts) + f"){back}"
+
+def cell(text):
+    "Text for a table cell: one line, no bars"
+    return " ".join(str(text).split()).replace("|", "&#124;")
+
+def code_cell(text):
+    "Code for a table cell; an HTML tag, since the two renderers escape a bar inside backticks differently"
+    return f"<code>{html.escape(' '.join(str(text).split())).replace('|', '&#124;')}</code>" if text else ""
+
+def documented(sym):
+    "name -> the comment beside the parameter; `return` for what comes back"
+    try: found = docments(sym.__init__ if inspect.isclass(sym) and "__init__" in vars(sym) else sym, full=True)
+    except Exception: return {}
+    return {k: v["docment"] for k, v in found.items() if isinstance(v["docment"], str)}
+
+def table(sym):
+    "The parameters as a table: name, type, default, meaning. Empty where nothing is written beside any of them"
+    params, notes = parameters(sym) if not isinstance(sym, property) else [], documented(sym) if not isinstance(sym, property) else {}
+    if not params and "return" not in notes or not notes: return ""
+    rows = [(code_cell(p.name), code_cell(type_name(p.annotation)), "" if p.default is EMPTY else code_cell(default_text(p.default)), cell(notes.get(p.name, "")))
+            for p in params or []]
+    if "return" in notes or (params and not inspect.isclass(sym) and inspect.signature(sym).return_annotation not in (EMPTY, None)):
+        back = "" if inspect.isclass(sym) else type_name(inspect.signature(sym).return_annotation)
+        if back or notes.get("return"): rows.append(("*returns*", code_cell(back), "", cell(notes.get("return", ""))))
+    head = ("parameter", "type", "default", "meaning")
+    keep = [i for i in range(4) if i == 0 or any(r[i] for r in rows)]
+    line = lambda r: "| " + " | ".join(r[i] for i in keep) + " |"
+    return "\n".join([line(head), "|" + "---|" * len(keep), *map(line, rows)])
+
+def own_doc(sym):
+    "The docstring of the name itself, not one that it inherits"
+    doc = sym.__dict__.get("__doc__") if inspect.isclass(sym) else getattr(sym, "__doc__", None)
+    return inspect.cleandoc(doc) if doc else ""
+
+def heading(name):
+    "A heading's text; underscores of dunder names would read as bold"
+    return name.replace("_", r"\_") if "__" in name else name
+
+def render(sym, name, level=3, link=""):
+    "Markdown for one public name"
+    parts = [f"{'#' * level} {heading(name)}" if level else "", link, f"```python\n{signature(sym, name)}\n```", own_doc(sym), table(sym)]
+    return "\n\n".join(p for p in parts if p)
+
+class TableRenderer(BasicMarkdownRenderer):
+    "What `show_doc` shows on the site"
+    def _repr_markdown_(self):
+        source = NbdevLookup().code(self.fn)
+        link = f'[source]({source}){{target="_blank" style="float:right; font-size:smaller"}}' if source else ""
+        return "---\n\n" + render(self.sym, self.nm, self.title_level, link)
