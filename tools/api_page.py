@@ -7,7 +7,6 @@ import importlib, inspect, json, pkgutil, re, sys
 from pathlib import Path
 
 from nbdev.config import get_config
-from nbdev.doclinks import NbdevLookup
 
 import showdoc_table as show
 
@@ -50,23 +49,19 @@ def modules():
     return [(importlib.import_module(f"{cfg.lib_name}.{m}"), *about) for m, about in chapters(cfg.nbs_path).items()
             if (cfg.lib_path / (m.replace(".", "/") + ".py")).exists()]
 
-def source_link(lookup, module, name):
-    url = lookup.code(f"{module.__name__}.{name}") or lookup.code(name)
-    return f'[source]({url}){{target="_blank" style="float:right; font-size:smaller"}}' if url else ""
-
 def api_markdown():
     "The whole page below its title: a table of every name, then each of them"
-    lookup, index, body = NbdevLookup(), ["| name | what it is | module |", "|---|---|---|"], []
+    index, body = ["| name | what it is | module |", "|---|---|---|"], []
     for module, notebook, title, about in modules():
         names = public(module)
         if not names: continue
         short = module.__name__.split(".", 1)[1]
-        body.append(f"## {short}\n\nDerived in [{title}](/{notebook})." + (f" {about}" if about else ""))
+        body.append(f"## {short}\n\nDerived in [{title}](<{notebook}>)." + (f" {about}" if about else ""))
         for name, obj in names:
             anchor = show_anchor(name)
             first = show.own_doc(obj).split("\n\n")[0]
             index.append(f"| [<code>{name}</code>](#{anchor}) | {show.cell(first)} | [{short}](#{show_anchor(short)}) |")
-            body.append(show.render(obj, name, 3, source_link(lookup, module, name)))
+            body.append(show.render(obj, name, 3, show.source_link(f"{module.__name__}.{name}")))
             if inspect.isclass(obj): body += [show.render(o, f"{name}.{n}", 4) for n, o in members(obj)]
     return "\n".join(index) + "\n\n" + "\n\n".join(body)
 

@@ -6,24 +6,25 @@ host for anything: KaTeX is copied into it, web fonts are taken out, and search 
 import argparse, base64, hashlib, io, re, shutil, subprocess, sys, tarfile, tempfile, time, urllib.request
 from pathlib import Path, PurePosixPath
 
-import nbdev.showdoc
+import nbdev.serve, nbdev.showdoc
 from nbdev.config import get_config
 from nbdev.doclinks import _build_modidx
 from nbdev.quarto import refresh_quarto_yml
+from nbdev.processors import FilterDefaults, add_fold, rm_export
 from nbdev.serve import proc_nbs
 from smalldocs import layout
 from smalldocs.config import load
 from smalldocs.site import Site
 
 import check_site
-from showdoc_table import TableRenderer
+from showdoc_table import HeadingRenderer
 
 KATEX = "0.16.11"
 KATEX_SHA512 = "RQrI8rlHY92OLf3rho/Ts8i/XvjgguEjOkO1BEXcU3N8BqPpSzBNwV/G0Ukr+P/l3ivvJUE/Fa/CwbS6HesGNQ=="
 DUNDER = re.compile(r"^(#{1,6} )([\w.]*__\w+__[\w.]*)[ \t]*$", re.M)   # show_doc headings such as A.__call__
 WEB_FONT = re.compile(r"@import url\([^)]*fonts\.googleapis[^)]*\);?")
 EXPECTED = ("output-file is not read by smalldocs", "html-math-method is not read by smalldocs",     # for Quarto, and handled here
-            "format.html: unknown key html-math-method")
+            "html-math-method is ignored")
 
 def katex(cache):
     "The dist/ folder of KaTeX, from the cache or, once, from the npm registry"
@@ -47,6 +48,22 @@ def katex(cache):
             to.write_bytes(tar.extractfile(m).read())
     partial.rename(dist)
     return dist
+
+def show_code(cell):
+    "Exported definitions stay on the page, below their heading; helpers fold away; bare imports stay hidden"
+    d = cell.directives_ if cell.cell_type == "code" else {}
+    if not {"export", "exporti"} & d.keys() or "hide" in d or not re.search(r"^(?:def|class|async def|\w+ *(?::[^=\n]+)?=)", cell.source, re.M): return
+    private = not re.search(r"^(?:def|class|async def) [a-zA-Z]", cell.source, re.M)
+    for k in ("export", "exporti"): d.pop(k, None)
+    if private: cell.source = f'#| code-fold: true\n#| code-summary: "helper"\n{cell.source}'
+    else: d["exports"] = []
+
+class BookFilter(FilterDefaults):
+    "nbdev's preparation of a notebook, but a reader sees the definitions"
+    def base_procs(self):
+        procs = [p for p in super().base_procs() if p is not add_fold]
+        procs.insert(procs.index(rm_export), show_code)
+        return procs
 
 class NbdevSite(Site):
     "smalldocs, plus what Quarto does and nbdev's notebooks rely on"
@@ -111,7 +128,7 @@ def main():
     ap.add_argument("--katex", type=Path, help="the dist/ folder of KaTeX (default: .cache/, filled once from the npm registry)")
     args, cfg, start = ap.parse_args(), get_config(), time.time()
     dist = args.katex or katex(cfg.config_path / ".cache")
-    nbdev.showdoc.BasicMarkdownRenderer = TableRenderer
+    nbdev.showdoc.BasicMarkdownRenderer, nbdev.serve.FilterDefaults = HeadingRenderer, BookFilter
     _build_modidx(); refresh_quarto_yml()
     staged = proc_nbs(force=True, n_workers=0)
     print(f"{time.time()-start:5.1f}s notebooks staged", flush=True)

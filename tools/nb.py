@@ -1,15 +1,24 @@
-"""Export the given notebooks, run each top to bottom in a fresh process, keep their cleaned outputs.
+"""Export notebooks, run each top to bottom in a fresh process, keep their cleaned outputs.
 
-    python tools/nb.py nbs/00_core.ipynb ...
+    python tools/nb.py                        every notebook
+    python tools/nb.py nbs/00_core.ipynb ...  these
 """
-import hashlib, subprocess, sys
+import hashlib, os, subprocess, sys, time
 from pathlib import Path
 
 from execnb.nbio import read_nb, write_nb
+from execnb.shell import CaptureShell
 from nbdev.clean import clean_nb
+from nbdev.config import get_config
 from nbdev.export import nb_export
+from nbdev.process import extract_directives
 
 root = Path(__file__).resolve().parent.parent
+
+def notebooks():
+    "Every notebook, in reading order"
+    nbs = root / "nbs"
+    return sorted(p for p in nbs.rglob("*.ipynb") if not any(q[0] in "._" for q in p.relative_to(nbs).parts))
 
 def stable_ids(nb):
     "Name each cell by its text, so that a notebook written anew exports the same module"
@@ -19,9 +28,33 @@ def stable_ids(nb):
         cell["id"] = next(i for k in range(len(nb.cells)) if (i := hashlib.sha1(f"{text}{k or ''}".encode()).hexdigest()[:8]) not in seen)
         seen.add(cell["id"])
 
-for path in map(Path, sys.argv[1:]):
+def prepare(path):
+    "Clean the notebook and export its module"
     nb = read_nb(path)
+    nb["metadata"] = {"kernelspec": {"display_name": "python3", "language": "python", "name": "python3"}}
     clean_nb(nb); stable_ids(nb)
     write_nb(nb, path)
     nb_export(path.resolve(), lib_path=root / "softsortlib")
-    if code := subprocess.run([sys.executable, str(root / "tools/run_notebooks.py"), str(path)]).returncode: sys.exit(code)
+
+def run(path):
+    "Run the notebook in this process and keep its outputs; cells flagged slow or cuda, or `eval: false`, are left as they are"
+    os.environ["IN_TEST"] = "1"  # `nbdev_export()` inside a notebook becomes a no-op
+    nb, flags = read_nb(path), set(get_config().tst_flags.split())
+    if "skip_exec: true" in str(nb.cells[0].source): return
+    def skip(cell):
+        if cell.cell_type != "code": return True
+        directives = extract_directives(cell, remove=False)
+        return directives.get("eval:", [""])[0].lower() == "false" or bool(flags & directives.keys())
+    shell, start = CaptureShell(path), time.time()
+    os.chdir(path.parent)
+    try: shell.run_all(nb, exc_stop=True, preproc=skip)
+    except Exception: sys.exit(shell.prettytb(fname=path))
+    clean_nb(nb)
+    write_nb(nb, path)
+    print(f"{time.time() - start:6.2f}s {path.relative_to(root)}")
+
+if __name__ == "__main__":
+    if sys.argv[1:2] == ["--run"]: run(Path(sys.argv[2]).resolve()); sys.exit()
+    for path in [Path(p).resolve() for p in sys.argv[1:]] or notebooks():
+        prepare(path)
+        if code := subprocess.run([sys.executable, __file__, "--run", str(path)]).returncode: sys.exit(code)

@@ -1,15 +1,14 @@
-"""How a public name is shown on the site: signature, docstring, and a table of its parameters.
+"""How a public name is shown on the site: signature, docstring, and a table of its parameters; in a chapter, its code.
 
-Used while the docs are built, in the chapters (in place of nbdev's commented signature) and on the API page.
 The Markdown means the same to Quarto and to smalldocs.
 """
-import ast, html, inspect, textwrap
+import html, inspect
 
 from fastcore.docments import docments
 from nbdev.doclinks import NbdevLookup
 from nbdev.showdoc import BasicMarkdownRenderer
 
-WIDTH = 88          # a signature longer than this takes one line a parameter
+WIDTH = 76          # a signature longer than this takes one line a parameter
 EMPTY = inspect.Parameter.empty
 
 def type_name(anno):
@@ -61,7 +60,7 @@ def code_cell(text):
 
 def documented(sym):
     "name -> the comment beside the parameter; `return` for what comes back"
-    try: found = docments(sym.__init__ if inspect.isclass(sym) and "__init__" in vars(sym) else sym, full=True)
+    try: found = docments(sym, full=True)
     except Exception: return {}
     return {k: v["docment"] for k, v in found.items() if isinstance(v["docment"], str)}
 
@@ -88,14 +87,21 @@ def heading(name):
     "A heading's text; underscores of dunder names would read as bold"
     return name.replace("_", r"\_") if "__" in name else name
 
+def source_link(name):
+    "A link to the code, at the right of the heading that follows"
+    url = NbdevLookup().code(name)
+    return f'[source]({url}){{target="_blank" style="float:right; font-size:smaller"}}' if url else ""
+
 def render(sym, name, level=3, link=""):
     "Markdown for one public name"
-    parts = [f"{'#' * level} {heading(name)}" if level else "", link, f"```python\n{signature(sym, name)}\n```", own_doc(sym), table(sym)]
+    parts = [link, f"{'#' * level} {heading(name)}" if level else "", f"```python\n{signature(sym, name)}\n```", own_doc(sym), table(sym)]
     return "\n\n".join(p for p in parts if p)
 
-class TableRenderer(BasicMarkdownRenderer):
-    "What `show_doc` shows on the site"
-    def _repr_markdown_(self):
-        source = NbdevLookup().code(self.fn)
-        link = f'[source]({source}){{target="_blank" style="float:right; font-size:smaller"}}' if source else ""
-        return "---\n\n" + render(self.sym, self.nm, self.title_level, link)
+class HeadingRenderer(BasicMarkdownRenderer):
+    "What `show_doc` adds to a chapter of the site: a heading to link to. The code itself follows, with its docstring and its comments"
+    def __init__(self, sym, name=None, title_level=3, **_):
+        self.sym, self.title_level = sym, title_level     # not evaluated: a name may stand in an annotation before it is defined
+        self.nm = name or getattr(sym, "__qualname__", None) or sym.fget.__qualname__
+    def _repr_markdown_(self): return f"{source_link(self.nm)}\n\n{'#' * self.title_level} {heading(self.nm)}".lstrip()
+    def __repr__(self): return render(self.sym, self.nm, 0)
+    __str__ = __repr__
