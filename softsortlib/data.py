@@ -219,7 +219,7 @@ def load_images(
     if name not in _SOURCES: raise ValueError(f"data must be one of {', '.join(_SOURCES)}, got {name!r}")
     return _SOURCES[name](folder, download)
 
-# %% ../nbs/60_data.ipynb #8a8a8699
+# %% ../nbs/60_data.ipynb #930740e0
 def set_picture(
     images: Tensor,  # pictures of numbers, (n, 1, H, W)
     convention: str = "stacked",  # how the digits stand in them
@@ -228,6 +228,6 @@ def set_picture(
     "Lay the numbers of a set side by side for a person to look at, whatever the convention."
     H, W = images.shape[-2:]
     if convention == "stacked": images = images.reshape(-1, digits, H // digits, W).transpose(1, 2).reshape(len(images), 1, H // digits, -1)
-    gap = images.shape[-1] // (4 * digits)
+    gap = images.shape[-1] // (2 * digits)
     padded = torch.nn.functional.pad(images[:, 0], (gap, gap))
     return padded.transpose(0, 1).reshape(images.shape[-2], -1)
