@@ -104,8 +104,19 @@ def check_mask(
     except RuntimeError:
         raise ValueError(f"mask must broadcast to the scores' shape {tuple(scores.shape)}, got {tuple(mask.shape)}") from None
 
-# %% ../nbs/00_core.ipynb #0843021c
-class SoftPermutation:
+# %% ../nbs/00_core.ipynb #2abbd24a
+class _Multiplies:
+    "What lets `torch.matmul(P, x)` and, under torch.compile, `P @ x` reach the map's own product."
+    @classmethod
+    def __torch_function__(cls, func, types, args=(), kwargs=None):
+        if func in (torch.matmul, Tensor.matmul, Tensor.__matmul__) and len(args) == 2:
+            # the compiler passes `P @ x` on with its sides exchanged; `x @ P` never gets that far, it raises below
+            left, right = args[::-1] if torch.compiler.is_compiling() and isinstance(args[1], _Multiplies) else args
+            if isinstance(left, _Multiplies): return type(left).__matmul__(left, right)
+        raise TypeError(f"torch has no {getattr(func, '__name__', func)} of a lazy permutation: there are P @ x, P.mT @ y and P.to_dense()")
+
+# %% ../nbs/00_core.ipynb #103dc32a
+class SoftPermutation(_Multiplies):
     "A lazy row-stochastic linear map of shape (..., m, n); row i is a distribution over the inputs at sorted position i."
     def __init__(self, *,
         batch: torch.Size,  # the batch shape (...)
@@ -247,8 +258,8 @@ def __matmul__(
     y = _zero(self._matmul(_zero(x, self.mask, -2), self._rows), self._kept, -2).to(dtype)
     return y[..., 0] if vector else y
 
-# %% ../nbs/00_core.ipynb #854fe95e
-class TransposedPermutation:
+# %% ../nbs/00_core.ipynb #412d1d44
+class TransposedPermutation(_Multiplies):
     "The transpose of a soft permutation, (..., n, m): it carries positions back to inputs."
     def __init__(self,
         P: SoftPermutation,  # the map to transpose, (..., m, n)
