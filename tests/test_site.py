@@ -1,0 +1,294 @@
+"""The site: its sidebar, its links, and every page in a browser; and that each of these checks can fail."""
+import functools
+import http.server
+import shutil
+import sys
+import threading
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+import yaml
+
+ROOT = Path(__file__).resolve().parent.parent
+NBS, SITE = ROOT / "nbs", ROOT / "_docs"
+sys.path.insert(0, str(ROOT / "tools"))
+import check_site  # noqa: E402
+
+UNLISTED = {"90_init.ipynb"}     # exports the package's face; the API page shows what is in it
+
+
+# ------------------------------------------------------------------ the sidebar
+
+def sidebar_sources(contents):
+    for entry in contents:
+        if isinstance(entry, str): yield entry
+        else:
+            if "href" in entry: yield entry["href"]
+            yield from sidebar_sources(entry.get("contents", []))
+
+
+def test_the_sidebar_lists_every_page_once():
+    listed = list(sidebar_sources(yaml.safe_load((ROOT / "_quarto.yml").read_text())["website"]["sidebar"]["contents"]))
+    there = {p.relative_to(NBS).as_posix() for p in NBS.rglob("*") if p.suffix in (".ipynb", ".qmd", ".md")
+             and not any(part[0] in "._" for part in p.relative_to(NBS).parts)} - UNLISTED
+    assert sorted(listed) == sorted(set(listed)), "a page is listed twice"
+    assert sorted(there - set(listed)) == [], "not in the sidebar of _quarto.yml"
+    assert sorted(set(listed) - there) == [], "in the sidebar of _quarto.yml, but not under nbs/"
+
+
+def test_chapters_stand_in_reading_order():
+    listed = list(sidebar_sources(yaml.safe_load((ROOT / "_quarto.yml").read_text())["website"]["sidebar"]["contents"]))
+    chapters = [name for name in listed if name[:2].isdigit()]
+    assert chapters == sorted(chapters)
+
+
+def test_readme_is_made_from_the_home_page():
+    assert (ROOT / "README.md").read_text().startswith("<!-- Generated from nbs/index.ipynb by `make docs`")
+
+
+# ------------------------------------------------------------------ the built site, without a browser
+
+class Sidebar(HTMLParser):
+    "The addresses in the sidebar of a page"
+    def __init__(self, html):
+        super().__init__()
+        self.depth, self.found = 0, []
+        self.feed(html)
+
+    def handle_starttag(self, tag, attrs):
+        a = dict(attrs)
+        if tag == "nav" and a.get("id") == "quarto-sidebar" or self.depth and tag == "nav": self.depth += 1
+        elif self.depth and tag == "a" and (a.get("href") or "#").split("#")[0].endswith(".html"): self.found.append(a["href"].removeprefix("./"))
+
+    def handle_endtag(self, tag):
+        if self.depth and tag == "nav": self.depth -= 1
+
+
+def built_pages():
+    home = SITE / "index.html"
+    return list(dict.fromkeys(Sidebar(home.read_text(encoding="utf-8")).found)) if home.exists() else []
+
+
+PAGES = built_pages()
+needs_site = pytest.mark.skipif(not PAGES, reason="there is no built site: run `make docs`")
+CHROMIUM = check_site.chromium()
+needs_browser = pytest.mark.skipif(CHROMIUM is None, reason="there is no Chromium: apt-get install chromium")
+
+
+@needs_site
+def test_links_anchors_and_files_are_there():
+    problems = check_site.check(SITE)
+    assert not problems, "\n".join(problems)
+
+
+@pytest.mark.parametrize("body, complaint", [
+    ('<a href="nowhere.html">x</a>', "broken link"),
+    ('<a href="other.html#nothing">x</a>', "broken anchor"),
+    ('<a href="#nothing">x</a>', "broken anchor"),
+    ('<script src="https://cdn.example.org/x.js"></script>', "asks another host"),
+    ('<link rel="stylesheet" href="//fonts.example.org/x.css">', "asks another host"),
+    ('<img src="missing.png" alt="a picture">', "missing file"),
+    ('<img src="data:image/png;base64,AAAA" alt="">', "without `#| fig-alt`"),
+    ("<p>so that $$x^2$$ is</p>", "unrendered markup"),
+    ("<p>where $x$ is</p>", "unrendered markup"),
+    ("<p>::: {.callout-note}</p>", "unrendered markup"),
+    ('<p id="a">x</p><p id="a">y</p>', "two elements have the id a"),
+    ("<h1>another title</h1>", "headings of level 1"),
+])
+def test_a_broken_page_is_found(tmp_path, body, complaint):
+    (tmp_path / "other.html").write_text("<h1>other</h1>")
+    page = tmp_path / "index.html"
+    page.write_text('<h1>title</h1><a href="other.html">good</a><p>a price of $5 and $6, and <code>$x$</code></p>')
+    assert check_site.check(tmp_path) == []
+    page.write_text(page.read_text() + body)
+    assert any(complaint in problem for problem in check_site.check(tmp_path))
+
+
+@needs_site
+@pytest.mark.skipif(not shutil.which("node"), reason="there is no node to set formulas with")
+def test_a_formula_that_does_not_typeset_is_found(tmp_path):
+    page = tmp_path / "index.html"
+    page.write_text(r'<h1>title</h1><span class="math inline">\(\frac{1}{2} \tag{1}\)</span><span class="math inline">\(x &lt; 1\)</span>')
+    katex = SITE / "site_libs" / "katex"
+    assert len(check_site.check(tmp_path, katex)) == 1      # a tag belongs to display maths
+    page.write_text(r'<h1>title</h1><span class="math display">\[\frac{1}{2} \tag{1}\]</span>')
+    assert check_site.check(tmp_path, katex) == []
+
+
+# ------------------------------------------------------------------ in a browser
+
+CONTRAST = r"""() => {
+  const parse = c => { const m = c.match(/[\d.]+/g).map(Number); return c.startsWith("color(srgb") ? [m[0]*255, m[1]*255, m[2]*255, m[3] ?? 1] : [m[0], m[1], m[2], m[3] ?? 1]; };
+  const over = (a, b) => [0, 1, 2].map(i => a[i] * a[3] + b[i] * (1 - a[3])).concat(1);
+  const luminance = c => { const [r, g, b] = c.slice(0, 3).map(v => (v /= 255) <= .04045 ? v / 12.92 : ((v + .055) / 1.055) ** 2.4); return .2126 * r + .7152 * g + .0722 * b; };
+  const background = e => {
+    const layers = [];
+    for (let x = e; x; x = x.parentElement) { const s = getComputedStyle(x); if (s.backgroundImage !== "none") return null; layers.push(parse(s.backgroundColor)); if (layers.at(-1)[3] === 1) break; }
+    return layers.reverse().reduce((under, c) => over(c, under), [255, 255, 255, 1]);
+  };
+  const walker = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT), poor = new Map();
+  for (let node; node = walker.nextNode();) {
+    const e = node.parentElement;
+    if (!node.data.trim() || !e.checkVisibility({opacityProperty: true, visibilityProperty: true}) || e.closest(".katex-mathml, script, style, svg, .visually-hidden")) continue;
+    const s = getComputedStyle(e), behind = background(e);
+    if (!behind) continue;
+    const size = parseFloat(s.fontSize), need = size >= 24 || (size >= 18.66 && s.fontWeight >= 700) ? 3 : 4.5;
+    const [a, b] = [luminance(over(parse(s.color), behind)), luminance(behind)].sort((x, y) => y - x), ratio = (a + .05) / (b + .05);
+    if (ratio < need - .01) poor.set(s.color + behind, `${node.data.trim().slice(0, 30)} (${e.tagName.toLowerCase()}.${e.className}): ${ratio.toFixed(2)} < ${need}, ${s.color} on ${behind.slice(0, 3).map(Math.round)}`);
+  }
+  return [...poor.values()];
+}"""
+OVERFLOW = """() => {
+  const width = document.documentElement.clientWidth;
+  if (document.documentElement.scrollWidth <= width) return [];
+  const scrolls = e => { for (let x = e.parentElement; x; x = x.parentElement) if (["auto", "scroll", "hidden"].includes(getComputedStyle(x).overflowX)) return true; return false; };
+  const wide = [...document.body.querySelectorAll("*")].filter(e => e.getBoundingClientRect().right > width + 1 && !scrolls(e));
+  return [`${document.documentElement.scrollWidth} pixels wide: ` + wide.slice(0, 4).map(e => e.tagName.toLowerCase() + "." + e.className).join(", ")];
+}"""
+FORMULAS = """() => {
+  const set = [...document.querySelectorAll("span.math")].filter(e => !e.querySelector(".katex")).map(e => "not typeset: " + e.textContent.slice(0, 60));
+  const wrong = [...document.querySelectorAll(".katex-error")].map(e => "KaTeX error: " + e.title);
+  const plain = document.querySelector("main").cloneNode(true);
+  plain.querySelectorAll("pre, code, script, style, .katex").forEach(e => e.remove());
+  return set.concat(wrong, plain.textContent.match(/\\$\\$|\\\\\\(|\\\\\\[/) ? ["raw formula in the text"] : []);
+}"""
+PICTURES = """() => [...document.images].filter(i => i.complete && !i.naturalWidth).map(i => "broken picture " + i.src.slice(0, 80))"""
+
+
+def inspect_page(tab, address, host):
+    "Everything that is wrong with a page: as it loads, light and dark, wide and narrow"
+    problems = []
+    def console(m):
+        if m.type == "error": problems.append(f"console: {m.text}")
+    def crash(e): problems.append(f"script error: {e}")
+    def request(r):
+        if not r.url.startswith((host, "data:", "blob:", "about:")): problems.append(f"asks another host: {r.url[:100]}")
+    def failed(r): problems.append(f"did not load: {r.url[:100]}")
+    handlers = {"console": console, "pageerror": crash, "request": request, "requestfailed": failed}
+    for event, handler in handlers.items(): tab.on(event, handler)
+    try:
+        tab.set_viewport_size({"width": 1280, "height": 900})
+        tab.emulate_media(color_scheme="light")
+        tab.goto(address, wait_until="load")
+        tab.add_style_tag(content="* { transition: none !important; animation: none !important }")
+        problems += tab.evaluate(FORMULAS) + tab.evaluate(PICTURES)
+        for mode, is_dark in (("light", False), ("dark", True)):
+            tab.emulate_media(color_scheme=mode)
+            tab.wait_for_timeout(80)
+            dark = tab.evaluate("() => { const [r, g, b] = getComputedStyle(document.body).backgroundColor.match(/\\d+/g); return +r + +g + +b < 384; }")
+            if dark != is_dark: problems.append(f"{mode} mode is not {mode}")
+            problems += [f"{mode}: poor contrast: {p}" for p in tab.evaluate(CONTRAST)]
+        tab.set_viewport_size({"width": 390, "height": 844})
+        tab.wait_for_timeout(50)
+        problems += tab.evaluate(OVERFLOW)
+    finally:
+        for event, handler in handlers.items(): tab.remove_listener(event, handler)
+    return problems
+
+
+class Quiet(http.server.SimpleHTTPRequestHandler):
+    def log_message(self, *args): pass
+
+
+@pytest.fixture(scope="module")
+def serve():
+    "folder -> the address of a server of it on the loopback"
+    servers = []
+    def start(folder):
+        server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), functools.partial(Quiet, directory=str(folder)))
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        servers.append(server)
+        return f"http://127.0.0.1:{server.server_port}/"
+    yield start
+    for server in servers:
+        server.shutdown()
+        server.server_close()
+
+
+@pytest.fixture(scope="module")
+def browser():
+    playwright = pytest.importorskip("playwright.sync_api", reason="Playwright is not installed")
+    with playwright.sync_playwright() as p:
+        running = p.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-component-update"])
+        yield running
+        running.close()
+
+
+@pytest.fixture(scope="module")
+def tab(browser):
+    context = browser.new_context()
+    yield context.new_page()
+    context.close()
+
+
+@pytest.fixture(scope="module")
+def site(serve): return serve(SITE)
+
+
+@needs_site
+@needs_browser
+@pytest.mark.parametrize("page", PAGES)
+def test_page_in_a_browser(tab, site, page):
+    problems = inspect_page(tab, site + page, site)
+    assert not problems, "\n".join(problems)
+
+
+def search(tab, words):
+    "What the search box of the open page offers: [(text, address)]"
+    tab.set_viewport_size({"width": 1280, "height": 900})
+    tab.evaluate("document.querySelectorAll('.smalldocs-search-results').forEach(e => e.replaceChildren())")
+    tab.locator(".smalldocs-search input").first.fill(words)
+    tab.wait_for_selector(".search-result:visible, .search-none:visible", timeout=5000)
+    return [(r.inner_text(), r.get_attribute("href")) for r in tab.locator(".search-result:visible").all()]
+
+
+@needs_site
+@needs_browser
+@pytest.mark.parametrize("opened", ["from a server", "as a file"])
+def test_search_finds_a_name(tab, site, opened):
+    tab.goto(site + "index.html" if opened == "from a server" else (SITE / "index.html").as_uri())
+    found = search(tab, "SoftSort")
+    assert any("softsort.html" in href for _, href in found[:5]), found[:5]
+    assert not search(tab, "qqxyzzyqq")
+    assert search(tab, "permutation matrix")
+    tab.locator(".search-result:visible").first.click()
+    tab.wait_for_url("**/*.html*")
+    assert tab.locator("main h1").count() == 1
+
+
+@needs_site
+@needs_browser
+def test_the_reader_can_switch_to_dark_and_it_stays(browser, site):
+    context = browser.new_context(color_scheme="light", viewport={"width": 1280, "height": 900})
+    tab = context.new_page()
+    tab.goto(site + "index.html")
+    tab.locator(".quarto-color-scheme-toggle:visible").first.click()
+    for address in ("index.html", PAGES[-1]):
+        tab.goto(site + address)
+        tab.wait_for_function("() => document.documentElement.classList.contains('quarto-dark')")
+    context.close()
+
+
+@needs_browser
+@pytest.mark.parametrize("body, complaint", [
+    ("<script>console.error('oh')</script>", "console: oh"),
+    ("<script>nothing.here()</script>", "script error"),
+    ("<script src='http://127.0.0.2:9/x.js'></script>", "asks another host"),
+    ("<script src='missing.js'></script>", "console"),
+    (r"<span class='math inline'>\(x\)</span>", "not typeset"),
+    ("<span class='katex-error' title='ParseError'>x</span>", "KaTeX error"),
+    (r"<p>so \(x\) is</p>", "raw formula"),
+    ("<img src='data:image/png;base64,AAAA' alt='x'>", "broken picture"),
+    ("<p style='color: #999'>pale</p>", "light: poor contrast: pale"),
+    ("<p style='color: #333; background: transparent'>dim</p>", "dark: poor contrast: dim"),
+    ("<div style='width: 500px'>wide</div>", "500 pixels wide"),
+    ("<style>body { background: #fff !important; color: #000 !important }</style>", "dark mode is not dark"),
+])
+def test_a_page_that_is_broken_in_the_browser_is_found(tab, serve, tmp_path, body, complaint):
+    good = "<!doctype html><link rel=icon href='data:,'><style>body{margin:0;background:#fff;color:#000} @media (prefers-color-scheme: dark) {body{background:#111;color:#fff}}</style><main><h1>title</h1>"
+    (tmp_path / "good.html").write_text(good)
+    (tmp_path / "bad.html").write_text(good + body)
+    host = serve(tmp_path)
+    assert inspect_page(tab, host + "good.html", host) == []
+    assert any(complaint in problem for problem in inspect_page(tab, host + "bad.html", host))
