@@ -13,7 +13,7 @@ from hypothesis import given, settings, strategies as st
 pytest.importorskip("sklearn", reason="the experiments extra is not installed")
 
 from softsortlib import data
-from softsortlib.data import DataError, ImageBank, NumberSets, data_folder, load_images, read_idx, seeded, set_picture, torchvision_datasets
+from softsortlib.data import DataError, ImageBank, NumberSets, data_folder, load_images, optional, seeded, set_picture
 
 REAL = os.environ.get("SOFTSORTLIB_DATA")
 needs_real = pytest.mark.skipif(not REAL, reason="SOFTSORTLIB_DATA does not name a folder with MNIST")
@@ -50,7 +50,7 @@ def folder(tmp_path, mnist_bytes):
 @pytest.fixture
 def no_network(monkeypatch):
     def fail(*args, **kwargs): raise urllib.error.URLError("no network")
-    datasets = torchvision_datasets()
+    datasets = optional("torchvision.datasets")
     monkeypatch.setattr(datasets.MNIST, "download", fail)
 
 
@@ -71,7 +71,7 @@ def test_reading_leaves_the_folder_as_it_was(folder):
 
 def test_agrees_with_torchvision(folder, mnist_bytes, tmp_path):
     for file, raw in mnist_bytes.items(): write(tmp_path / "plain/MNIST/raw" / file, raw)
-    theirs = torchvision_datasets().MNIST(tmp_path / "plain", train=False, download=False)
+    theirs = optional("torchvision.datasets").MNIST(tmp_path / "plain", train=False, download=False)
     ours = load_images("mnist", folder, download=False)["test"]
     order = theirs.targets.argsort(stable=True)
     assert torch.equal(ours.images, theirs.data[order]) and torch.equal(ours.labels, theirs.targets[order])
@@ -123,7 +123,7 @@ def test_without_files_or_network_the_error_says_what_to_put_where(tmp_path, no_
 def test_download_arrives_whole(tmp_path, mnist_bytes, monkeypatch):
     def fetch(self):
         for file, raw in mnist_bytes.items(): write(Path(self.raw_folder) / file, raw)
-    monkeypatch.setattr(torchvision_datasets().MNIST, "download", fetch)
+    monkeypatch.setattr(optional("torchvision.datasets").MNIST, "download", fetch)
     assert len(load_images("mnist", tmp_path)["train"]) == 55_000
     assert sorted(f.name for f in tmp_path.rglob("*") if f.is_file()) == sorted(mnist_bytes)
 
@@ -131,7 +131,7 @@ def test_download_arrives_whole(tmp_path, mnist_bytes, monkeypatch):
 def test_download_that_breaks_leaves_nothing(tmp_path, mnist_bytes, monkeypatch):
     def fetch(self):
         for file, raw in mnist_bytes.items(): write(Path(self.raw_folder) / file, raw if file.startswith("train") else raw[:1000])
-    datasets = torchvision_datasets()
+    datasets = optional("torchvision.datasets")
     monkeypatch.setattr(datasets.MNIST, "download", fetch)
     with pytest.raises(DataError, match="could not be downloaded"): load_images("mnist", tmp_path)
     assert not [f for f in tmp_path.rglob("*") if f.is_file()]
@@ -161,10 +161,10 @@ def test_torchvision_is_patched_only_for_its_missing_operators(monkeypatch):
         if name == "torchvision": raise RuntimeError("something else")
         return real(name, *args, **kwargs)
     monkeypatch.setattr(builtins, "__import__", broken)
-    with pytest.raises(RuntimeError, match="something else"): torchvision_datasets()
+    with pytest.raises(RuntimeError, match="something else"): optional("torchvision.datasets")
 
 
-@pytest.mark.parametrize("module,call", [("torchvision", "data.torchvision_datasets()"), ("sklearn", "data.load_images('digits')")])
+@pytest.mark.parametrize("module,call", [("torchvision", "data.optional('torchvision.datasets')"), ("sklearn", "data.load_images('digits')")])
 def test_a_missing_package_says_what_to_install(module, call):
     code = f"import sys; sys.modules[{module!r}] = None\nfrom softsortlib import data\ntry: {call}\nexcept ImportError as e: print(e)"
     out = subprocess.run([sys.executable, "-W", "error", "-c", code], capture_output=True, text=True, check=True).stdout
