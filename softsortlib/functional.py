@@ -6,7 +6,7 @@
 __all__ = ['soft_permutation', 'soft_sort', 'soft_rank', 'soft_topk', 'soft_quantile', 'soft_median', 'calibrate_tau',
            'tau_schedule']
 
-# %% ../nbs/50_functional.ipynb #53d1b9dd
+# %% ../nbs/50_functional.ipynb #32472959
 import math
 import operator as op
 
@@ -15,24 +15,26 @@ from torch import Tensor
 
 from .core import SoftPermutation, _is_concrete, compute_dtype
 from .operators import Operator, get_operator
+from .sigmoid_rank import RankOperator, get_rank_operator
 from .softsort import SoftSort
 from .temperature import _last, calibrate_tau, tau_schedule
 
 # %% ../nbs/50_functional.ipynb #08ce067d
 _all_ = ["calibrate_tau", "tau_schedule"]
 
-# %% ../nbs/50_functional.ipynb #37fc40a9
-def _operator(method, tau, descending):
-    "An operator by its name, in the wanted direction; an instance as it is."
-    if not isinstance(method, str): return get_operator(method, **({} if tau is None else dict(tau=tau)))
-    return get_operator(method, descending=descending, **({} if tau is None else dict(tau=tau)))
+# %% ../nbs/50_functional.ipynb #013b8fbd
+def _is_rank_only(method): return isinstance(method, RankOperator) or isinstance(method, str) and method in RankOperator.names
+
+def _oriented(get, s, mask, descending, method, tau):
+    "Apply an operator, given by name or as it is, in the wanted direction."
+    options = {} if tau is None else dict(tau=tau)
+    operator = get(method, descending=descending, **options) if isinstance(method, str) else get(method, **options)
+    return operator(s if operator.descending == descending else -s, mask)
 
 def _permutation(s, mask, descending, method, tau):
     "The soft permutation of s (..., n)."
-    operator = _operator(method, tau, descending)
-    P = operator(s if operator.descending == descending else -s, mask)
-    if isinstance(P, SoftPermutation): return P
-    raise TypeError(f"method {method!r} has no soft permutation, only ranks or sorted values: take another method here")
+    if _is_rank_only(method): raise TypeError(f"method {method!r} gives ranks only, for soft_rank: choose one of {', '.join(sorted(Operator.names))}")
+    return _oriented(get_operator, s, mask, descending, method, tau)
 
 # %% ../nbs/50_functional.ipynb #06af825d
 def soft_permutation(
@@ -77,12 +79,13 @@ def soft_sort(
     y = _permutation(s, mask, descending, method, tau) @ s
     return (_through(_sorted(s, mask, descending), y) if hard else y).movedim(-1, dim)
 
-# %% ../nbs/50_functional.ipynb #d25792f9
+# %% ../nbs/50_functional.ipynb #03a8ed9b
 def _ranks(s, mask, descending):
     "The ranks of s (..., n), counted from 1; ties share their mean rank."
     s = -s.detach() if descending else s.detach()
     if mask is not None: s = s.masked_fill(~mask, math.inf)
-    s, t = s.contiguous(), s.sort(dim=-1).values
+    s = s.contiguous()
+    t = s.sort(dim=-1).values
     below, upto = (torch.searchsorted(t, s, right=right) for right in (False, True))
     r = (below + upto + 1).to(compute_dtype(s.dtype)) / 2
     return r if mask is None else r.masked_fill(~mask, 0)
@@ -93,20 +96,21 @@ def _expected_position(P):
     total, weight = (P.mT @ torch.stack([i, torch.ones_like(i)], -1).expand(*P.batch, -1, 2)).unbind(-1)
     return total / (weight if P.mask is None else weight.masked_fill(~P.mask, 1))
 
-# %% ../nbs/50_functional.ipynb #9c8a7d33
+# %% ../nbs/50_functional.ipynb #4d6d1875
 def soft_rank(
     x: Tensor,  # any shape, floating point
     dim: int = -1,  # the dimension to rank
     descending: bool = False,  # rank 1 is the largest
     *,
-    method: "str | Operator" = "softsort",  # an operator or its name, rank-only ones too
+    method: "str | Operator | RankOperator" = "softsort",  # an operator or its name, rank-only ones too
     tau: "float | Tensor | None" = None,  # temperature in units of x; None is the operator's own (1.0)
     mask: "Tensor | None" = None,  # bool, broadcastable to x, True = a real element
     hard: bool = False,  # the ranks themselves (ties share their mean rank), with the soft gradient
 ) -> Tensor:  # ranks from 1 to n, the shape of x; padded elements have rank 0
     "Soft ranks, the expected position of each input (50.1); raise `TypeError`, `ValueError` or `IndexError` when an argument does not fit."
     s, mask, dim = _last(x, dim, mask)
-    r = _expected_position(_permutation(s, mask, descending, method, tau))
+    if _is_rank_only(method): r = _oriented(get_rank_operator, s, mask, descending, method, tau)
+    else: r = _expected_position(_permutation(s, mask, descending, method, tau))
     if hard: r = _through(_ranks(s.to(r.dtype), mask, descending), r)
     return r.to(x.dtype).movedim(-1, dim)
 
