@@ -1,0 +1,25 @@
+"""Make .venv-peers: softsortlib and every peer library that a package registry serves; one that cannot be installed is named with the reason."""
+import subprocess
+import sys
+import venv
+from pathlib import Path
+
+root = Path(__file__).resolve().parent.parent
+# softtorch asks for Python 3.12 in its metadata and runs on 3.11; its own dependencies are named so that torch stays as it is
+PEERS = {
+    "softtorch": ["--no-deps", "--ignore-requires-python", "softtorch", "torchopt", "optree", "graphviz", "POT"],
+    "torchpsort": ["--no-deps", "torchpsort"],
+    "torchsort": ["--no-deps", "--no-build-isolation", "torchsort"],
+    "diffsort": ["--no-deps", "diffsort"],
+    "POT": ["--no-deps", "POT"],
+}
+env = root / ".venv-peers"
+if not env.exists(): venv.create(env, with_pip=True)
+pip = [env / "bin" / "python", "-m", "pip", "install", "-q"]
+subprocess.run([*pip, "-c", root / "requirements.lock", "-e", root, "scipy", "setuptools", "wheel", "jaxtyping"], check=True)
+for name, what in PEERS.items():
+    try: done = subprocess.run([*pip, *what], capture_output=True, text=True, timeout=900)
+    except subprocess.TimeoutExpired: print(f"{name}: absent, the installation took longer than 15 minutes"); continue
+    reason = [line for line in done.stderr.splitlines() if "rror" in line][-1:] or ["no reason given"]
+    print(f"{name}: installed" if done.returncode == 0 else f"{name}: absent, {reason[0].strip()}")
+sys.exit(0)

@@ -1,0 +1,26 @@
+"""On a machine with a GPU: the kernel tests on CUDA, then the GPU half of the benchmark; the record goes to nbs/results."""
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import torch
+
+root = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(root))
+if not torch.cuda.is_available(): sys.exit("make gpu needs a CUDA device: torch.cuda.is_available() is False here")
+
+start = time.time()
+tests = subprocess.run([sys.executable, "-m", "pytest", "-q", "-m", "cuda", "tests"], cwd=root, env=dict(os.environ, PYTHONPATH=str(root)))
+print(f"tests: exit {tests.returncode} after {time.time() - start:.0f} s", flush=True)
+
+from softsortlib.bench import copy_bandwidth, measure, run_benchmark  # noqa: E402
+from softsortlib.records import write_json  # noqa: E402
+
+record = run_benchmark(root / "nbs/results/bench_cuda.json", rounds=5, device="cuda",
+                       report=lambda row: print(row["case"], row["n"], row["contender"], row.get("median") or row["absent"], flush=True))
+record["copy_bandwidth"], record["kernel_tests_exit"] = copy_bandwidth("cuda"), tests.returncode
+write_json(root / "nbs/results/bench_cuda.json", record)
+print(f"all: {time.time() - start:.0f} s")
+sys.exit(tests.returncode)
