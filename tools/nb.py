@@ -9,7 +9,7 @@ from pathlib import Path
 from execnb.nbio import read_nb, write_nb
 from execnb.shell import CaptureShell
 from nbdev.clean import clean_nb
-from nbdev.config import get_config
+from nbdev.config import get_config, update_version
 from nbdev.export import nb_export
 from nbdev.process import extract_directives
 
@@ -35,6 +35,7 @@ def prepare(path):
     clean_nb(nb); stable_ids(nb)
     write_nb(nb, path)
     nb_export(path.resolve(), lib_path=root / "softsortlib")
+    update_version(root / "softsortlib")  # the chapter that exports __init__ has just written it anew
 
 def run(path):
     "Run the notebook in this process and keep its outputs; cells flagged slow or cuda, or `eval: false`, are left as they are"
