@@ -51,20 +51,24 @@ def _pair_sum(s: Tensor, tau: Tensor, v: Tensor, step: str, m: int) -> Tensor:
 @_pair_sum.register_fake
 def _(s, tau, v, step, m): return v.new_empty(v.shape)
 
-# %% ../nbs/40_sigmoid_rank.ipynb #a8624b4e
+# %% ../nbs/40_sigmoid_rank.ipynb #987dbaf9
+def _odd_grads(op, s, tau, v, m, g, needs):
+    "Prop 40.6 for any op(v, m) that computes the sum (40.4): gradients to s, tau and v, where `needs` says so."
+    s_grad = tau_grad = v_grad = None
+    if needs[2]: v_grad = (-1) ** (m + 1) * op(g, m)
+    if needs[0] or needs[1]:
+        of_v, of_g = op(torch.cat([v, g], -1), m + 1).split(g.shape[-1], -1)
+        s_grad = (g * of_v - (-1) ** m * v * of_g).sum(-1) / tau
+        if needs[1]: tau_grad = -(s_grad * (s - s.mean(-1, keepdim=True))).sum(-1, keepdim=True) / tau
+    return s_grad, tau_grad, v_grad
+
 def _pair_sum_setup(ctx, inputs, output):
     *tensors, ctx.step, ctx.m = inputs
     ctx.save_for_backward(*tensors)
 
 def _pair_sum_backward(ctx, g):
-    (s, tau, v), m, d = ctx.saved_tensors, ctx.m, g.shape[-1]
-    s_grad = tau_grad = v_grad = None
-    if ctx.needs_input_grad[2]: v_grad = (-1) ** (m + 1) * _pair_sum(s, tau, g, ctx.step, m)
-    if ctx.needs_input_grad[0] or ctx.needs_input_grad[1]:
-        of_v, of_g = _pair_sum(s, tau, torch.cat([v, g], -1), ctx.step, m + 1).split(d, -1)
-        s_grad = (g * of_v - (-1) ** m * v * of_g).sum(-1) / tau
-        tau_grad = -(s_grad * (s - s.mean(-1, keepdim=True))).sum(-1, keepdim=True) / tau
-    return s_grad, tau_grad, v_grad, None, None
+    s, tau, v = ctx.saved_tensors
+    return *_odd_grads(lambda x, m: _pair_sum(s, tau, x, ctx.step, m), s, tau, v, ctx.m, g, ctx.needs_input_grad), None, None
 
 _pair_sum.register_autograd(_pair_sum_backward, setup_context=_pair_sum_setup)
 
