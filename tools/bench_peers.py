@@ -5,10 +5,10 @@ import venv
 from pathlib import Path
 
 root = Path(__file__).resolve().parent.parent
-# softtorch asks for Python 3.12 in its metadata and runs on 3.11; its own dependencies are named so that torch stays as it is
+# softtorch and torchpsort ask for Python 3.12 in their metadata and run on 3.11; dependencies are named one by one so that torch stays as it is
 PEERS = {
     "softtorch": ["--no-deps", "--ignore-requires-python", "softtorch", "torchopt", "optree", "graphviz", "POT"],
-    "torchpsort": ["--no-deps", "torchpsort"],
+    "torchpsort": ["--no-deps", "--ignore-requires-python", "torchpsort"],
     "torchsort": ["--no-deps", "--no-build-isolation", "torchsort"],
     "diffsort": ["--no-deps", "diffsort"],
     "POT": ["--no-deps", "POT"],
