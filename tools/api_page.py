@@ -47,11 +47,12 @@ def modules():
     "The package's modules that a chapter exports, in reading order: [(module, notebook, title, description)]"
     cfg = get_config()
     return [(importlib.import_module(f"{cfg.lib_name}.{m}"), *about) for m, about in chapters(cfg.nbs_path).items()
-            if (cfg.lib_path / (m.replace(".", "/") + ".py")).exists()]
+            if m != "__init__" and (cfg.lib_path / (m.replace(".", "/") + ".py")).exists()]
 
 def api_markdown():
     "The whole page below its title: a table of every name, then each of them"
-    index, body = ["| name | what it is | module |", "|---|---|---|"], []
+    face = getattr(importlib.import_module(get_config().lib_name), "__all__", [])
+    index, body = {True: [], False: []}, []
     for module, notebook, title, about in modules():
         names = public(module)
         if not names: continue
@@ -60,10 +61,14 @@ def api_markdown():
         for name, obj in names:
             anchor = show_anchor(name)
             first = show.own_doc(obj).split("\n\n")[0]
-            index.append(f"| [<code>{name}</code>](#{anchor}) | {show.cell(first)} | [{short}](#{show_anchor(short)}) |")
+            index[name in face].append(f"| [<code>{name}</code>](#{anchor}) | {show.cell(first)} | [{short}](#{show_anchor(short)}) |")
             body.append(show.render(obj, name, 3, show.source_link(f"{module.__name__}.{name}")))
             if inspect.isclass(obj): body += [show.render(o, f"{name}.{n}", 4) for n, o in members(obj)]
-    return "\n".join(index) + "\n\n" + "\n\n".join(body)
+    head = ["| name | what it is | module |", "|---|---|---|"]
+    lib = get_config().lib_name
+    tables = [f"## From `{lib}`\n\nThese come from the package itself, `from {lib} import ...`; they are what it promises to keep.", "\n".join(head + index[True])] if index[True] else []
+    tables += ["## From its modules\n\nFor those who build on a single chapter.", "\n".join(head + index[False])] if index[False] else []
+    return "\n\n".join(tables + body)
 
 def show_anchor(text):
     "The identifier that Pandoc and smalldocs give a heading with this text"
@@ -80,7 +85,7 @@ def gaps():
             for p in show.parameters(obj) or []:
                 if p.kind in (p.VAR_POSITIONAL, p.VAR_KEYWORD): continue
                 if p.name not in notes: yield f"{notebook}: {name}({p.name}) has no comment beside it"
-                elif "Tensor" == show.type_name(p.annotation) and "..." not in notes[p.name] and "(" not in notes[p.name]:
+                elif show.type_name(p.annotation) == "Tensor" and not re.search(r"\(.*\)|shape", notes[p.name]):
                     yield f"{notebook}: {name}({p.name}) is a tensor without a shape"
 
 if __name__ == "__main__":

@@ -57,11 +57,11 @@ def kinds(cell):
     except SyntaxError: return {"other"}      # a magic
 
 def show_code(cell):
-    "Exported definitions stay on the page; only their imports and lists of names are hidden, and other imports fold away"
+    "Exported definitions stay on the page, and what the package re-exports; bare imports and lists of names are hidden, other imports fold away"
     d = cell.directives_ if cell.cell_type == "code" else {}
     if not cell.source or "hide" in d or cell.cell_type != "code": return
-    exported = bool({"export", "exporti"} & d.keys())
-    if exported and "other" in kinds(cell):
+    exported, ours = bool({"export", "exporti"} & d.keys()), re.fullmatch(r"(from softsortlib[\w.]* import (\([^)]*\)|.*)\s*)+", cell.source)
+    if exported and ("other" in kinds(cell) or ours):
         for k in ("export", "exporti"): d.pop(k, None)
         cell.defines_ = True
     elif not exported and kinds(cell) == {"import"}: cell.source = f'#| code-fold: true\n#| code-summary: "imports"\n{cell.source}'

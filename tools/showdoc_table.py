@@ -15,8 +15,9 @@ def type_name(anno):
     "An annotation as its author wrote it: `Tensor`, `float | None`"
     if anno is EMPTY or anno is None: return ""
     if isinstance(anno, str): return anno
-    if isinstance(anno, type): return anno.__name__ if anno.__module__ != "typing" else str(anno)
-    return str(anno).replace("typing.", "").replace("collections.abc.", "").replace("torch.", "")
+    if isinstance(anno, type) and anno.__module__ == "torch" and anno.__name__ != "Tensor": return f"torch.{anno.__name__}"
+    if isinstance(anno, type) and not hasattr(anno, "__args__"): return anno.__name__
+    return str(anno).replace("typing.", "").replace("collections.abc.", "").replace("torch.Tensor", "Tensor")
 
 def default_text(value):
     "A default as one would type it"
@@ -60,7 +61,7 @@ def code_cell(text):
 
 def documented(sym):
     "name -> the comment beside the parameter; `return` for what comes back"
-    try: found = docments(sym, full=True)
+    try: found = docments(sym if inspect.isclass(sym) else inspect.unwrap(sym), full=True)
     except Exception: return {}
     return {k: v["docment"] for k, v in found.items() if isinstance(v["docment"], str)}
 
