@@ -5,16 +5,12 @@
 # %% auto #0
 __all__ = ['exp_scan_dense', 'exp_scan', 'exp_mean']
 
-# %% ../nbs/10_scan.ipynb #4b2fe700
-import math
-import os
-from concurrent.futures import ThreadPoolExecutor
-from functools import partial
-
-import numba
+# %% ../nbs/10_scan.ipynb #ba5a9a7b
 import numpy as np
 import torch
 from torch import Tensor
+
+from .kernels import _arrays, _batched, _check_backend, _exp_neg, _jit, _spread
 
 # %% ../nbs/10_scan.ipynb #d7b5bb5f
 def exp_scan_dense(
@@ -28,40 +24,20 @@ def exp_scan_dense(
     K = (-u.abs()).exp()
     return {"even": K, "odd": K * u.sign(), "strict": K * u.sign().abs()}[mode] @ x
 
-# %% ../nbs/10_scan.ipynb #a1d40424
-def _jit(f, fastmath=("reassoc", "contract", "nsz")):
-    "Compile `f` with numba, cached on disk where a folder can be written; NaN keeps its meaning."
-    options = dict(nogil=True, error_model="numpy", fastmath=set(fastmath))
-    try: return numba.njit(f, cache=True, **options)
-    except RuntimeError: return numba.njit(f, **options)  # no folder to cache in
+# %% ../nbs/10_scan.ipynb #4b54ce16
+@_jit
+def _decay(s, tau, lo, hi, q):
+    "q[i - lo] = exp(-|s[i] - s[i-1]| / tau) for the gaps lo..hi."
+    for i in range(lo, hi): q[i - lo] = _exp_neg(abs(np.float64(s[i]) - np.float64(s[i - 1])) / tau)
 
-# %% ../nbs/10_scan.ipynb #8d0cb34f
-@partial(_jit, fastmath=("contract",))  # sums stay in this order: r is exact to the last bit because of it
-def _decay(s, tau, lo, hi, q, power):
-    "q[i - lo] = exp(-|s[i] - s[i-1]| / tau) for the gaps lo..hi, to the last bit or two; NaN stays NaN. power: scratch."
-    bits = power.view(np.float64)
-    for i in range(lo, hi):
-        g = abs(np.float64(s[i]) - np.float64(s[i - 1])) / tau
-        near = min(g, 708.0)
-        k = np.floor(0.5 - near * 1.4426950408889634)
-        r = (-near - k * 0.6931471803691238) - k * 1.9082149292705877e-10
-        p = r / 6227020800 + 1 / 479001600
-        p = ((p * r + 1 / 39916800) * r + 1 / 3628800) * r + 1 / 362880
-        p = ((p * r + 1 / 40320) * r + 1 / 5040) * r + 1 / 720
-        p = ((p * r + 1 / 120) * r + 1 / 24) * r + 1 / 6
-        p = ((p * r + 0.5) * r + 1) * r + 1
-        q[i - lo] = 0.0 if g > 708.0 else p + (g - g)
-        power[i - lo] = (np.int64(k) + 1023) << 52
-    for i in range(hi - lo): q[i] *= bits[i]
-
-# %% ../nbs/10_scan.ipynb #cf95527e
+# %% ../nbs/10_scan.ipynb #f6ab9091
 _BLOCK_GAPS = 256
 
 @_jit
 def _scan_rows(lo, hi, s, x, tau, size, y, Z, mode):
     "y = even (mode 0), odd (1), strict (2) or mean (3, and Z) of x, rows lo..hi; s (B, n), x, y (B, n, d), tau, size (B,), Z (B, n)."
     d, mean = x.shape[2], mode == 3
-    A, G, q, scratch, first = np.zeros(d), np.zeros(d), np.empty(_BLOCK_GAPS), np.empty(_BLOCK_GAPS, np.int64), 0
+    A, G, q, first = np.zeros(d), np.zeros(d), np.empty(_BLOCK_GAPS), 0
     for b in range(lo, hi):
         m, sign = size[b], 0.0
         y[b, m:] = 0
@@ -75,7 +51,7 @@ def _scan_rows(lo, hi, s, x, tau, size, y, Z, mode):
                 if k > 0:
                     if (k - 1) % _BLOCK_GAPS == 0:
                         first = e if up else max(e - _BLOCK_GAPS + 1, 1)
-                        _decay(s[b], tau[b], first, min(first + _BLOCK_GAPS, m), q, scratch)
+                        _decay(s[b], tau[b], first, min(first + _BLOCK_GAPS, m), q)
                     if s[b, e] != s[b, e - 1]:
                         f, sign = q[e - first], (1.0 if s[b, e] > s[b, e - 1] else -1.0)
                         Az, Gz = f * (Az + Gz), 0.0
@@ -95,26 +71,13 @@ def _scan_rows(lo, hi, s, x, tau, size, y, Z, mode):
                     elif mode == 2: y[b, i, c] = own + other
                     else: y[b, i, c] = (own + xi + other) / z
 
-# %% ../nbs/10_scan.ipynb #41da910a
-_pools = {}
-
-def _spread(kernel, rows, work, *args):
-    "Run kernel(lo, hi, *args) over 0..rows, on torch's number of threads where `work` (in steps) is worth it."
-    threads = min(torch.get_num_threads(), rows)
-    if threads < 2 or work < 1 << 16: return kernel(0, rows, *args)
-    key = (os.getpid(), threads)
-    if key not in _pools: _pools[key] = ThreadPoolExecutor(threads, thread_name_prefix="softsortlib")
-    parts = min(rows, 4 * threads)
-    cuts = [rows * k // parts for k in range(parts + 1)]
-    for done in [_pools[key].submit(kernel, lo, hi, *args) for lo, hi in zip(cuts, cuts[1:])]: done.result()
-
-# %% ../nbs/10_scan.ipynb #2012b22d
+# %% ../nbs/10_scan.ipynb #86eac0cb
 @_jit
 def _scan_back_rows(lo, hi, gy, gZ, s, x, tau, size, y, Z, mean, gs, gx, gtau):
     "Gradients of even, or of the mean (y, Z), for rows lo..hi: gy, x, y, gx (B, n, d); s, Z, gZ, gs (B, n); tau, gtau, size (B,)."
     n, d = x.shape[1:]
     A, G, M, v = np.zeros((2, d + 1)), np.zeros((2, d + 1)), np.zeros((2, d + 1)), np.zeros((2, d + 1))
-    q, scratch, pull, first = np.empty(_BLOCK_GAPS), np.empty(_BLOCK_GAPS, np.int64), np.empty(n), 0
+    q, pull, first = np.empty(_BLOCK_GAPS), np.empty(n), 0
     D = d + 1 if mean else d
     for b in range(lo, hi):
         m, sign, total = size[b], 0.0, 0.0
@@ -127,7 +90,7 @@ def _scan_back_rows(lo, hi, gy, gZ, s, x, tau, size, y, Z, mean, gs, gx, gtau):
                 if k > 0:
                     if (k - 1) % _BLOCK_GAPS == 0:
                         first = e if up else max(e - _BLOCK_GAPS + 1, 1)
-                        _decay(s[b], tau[b], first, min(first + _BLOCK_GAPS, m), q, scratch)
+                        _decay(s[b], tau[b], first, min(first + _BLOCK_GAPS, m), q)
                     if s[b, e] != s[b, e - 1]:
                         f, sign = q[e - first], (1.0 if s[b, e] > s[b, e - 1] else -1.0)
                         g = abs(np.float64(s[b, e]) - np.float64(s[b, e - 1])) / tau[b] if f > 0 else 0.0
@@ -189,7 +152,7 @@ def _scan_torch(s, x, tau, mode):
     sign = sign.gather(1, (sign != 0).int().argmax(1, keepdim=True)) if s.shape[1] > 1 else s
     return sign[..., None] * (A - B)
 
-# %% ../nbs/10_scan.ipynb #3076a07c
+# %% ../nbs/10_scan.ipynb #952eafee
 _MODES = ("even", "odd", "strict")
 
 def _backend(x, backend):
@@ -202,8 +165,6 @@ def _triton():
     "The module of the Triton kernels, or None where triton is not installed."
     from softsortlib import scan_kernels
     return scan_kernels if scan_kernels.has_triton else None
-
-def _arrays(*tensors): return [t.detach().contiguous().numpy() for t in tensors]
 
 # %% ../nbs/10_scan.ipynb #a3738ed5
 @torch.library.custom_op("softsortlib::exp_scan", mutates_args=())
@@ -250,24 +211,11 @@ def _backward(ctx, gy):
 
 _exp_scan.register_autograd(_backward, setup_context=_save)
 
-# %% ../nbs/10_scan.ipynb #4b1f7b55
-def _batched(op, tensors):
-    "The vmap rule of an operator whose first arguments are tensors with the same batch dimensions."
-    def rule(info, dims, *args):
-        front = [a.expand(info.batch_size, *a.shape) if d is None else a.movedim(d, 0) for a, d in zip(args[:tensors], dims)]
-        out = op(*front, *args[tensors:])
-        return out, tuple(0 for _ in out) if isinstance(out, tuple) else 0
-    if hasattr(op, "register_vmap"): op.register_vmap(rule)  # from torch 2.5
-
+# %% ../nbs/10_scan.ipynb #08be8235
 _batched(_exp_scan, 3)
 _batched(_exp_scan_backward, 4)
 
-# %% ../nbs/10_scan.ipynb #d09f30ce
-def _check_backend(backend):
-    if backend not in (None, "torch", "numba", "triton"):
-        raise ValueError(f"backend must be None (automatic), 'torch', 'numba' or 'triton', got {backend!r}")
-    return backend or ""
-
+# %% ../nbs/10_scan.ipynb #174726ac
 def _tau_tensor(tau, s, batch):
     "tau as a tensor of the batch shape; a number keeps double precision where the device has it."
     if isinstance(tau, Tensor): return tau.expand(batch)
