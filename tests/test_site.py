@@ -1,6 +1,8 @@
 """The site: its sidebar, its links, and every page in a browser; and that each of these checks can fail."""
+import ast
 import functools
 import http.server
+import json
 import shutil
 import sys
 import threading
@@ -38,6 +40,19 @@ def test_chapters_stand_in_reading_order():
     listed = list(sidebar_sources(yaml.safe_load((ROOT / "_quarto.yml").read_text())["website"]["sidebar"]["contents"]))
     chapters = [name for name in listed if name[:2].isdigit()]
     assert chapters == sorted(chapters)  # 90_init, the package's face, is the last of them
+
+
+def test_cells_of_a_chapter_that_import_do_nothing_else():
+    "`nbdev_docs` runs every cell of a chapter that holds an import, and no other: what else such a cell needs would be missing."
+    mixed = []
+    for path in sorted(NBS.glob("*.ipynb")):
+        cells = ["".join(c["source"]) for c in json.loads(path.read_text(encoding="utf-8"))["cells"] if c["cell_type"] == "code"]
+        if not any("default_exp" in source for source in cells): continue
+        for source in cells:
+            if source.startswith(("#| export", "%")) or "nbdev_export()" in source: continue
+            kinds = {isinstance(n, (ast.Import, ast.ImportFrom)) for n in ast.parse(source).body}
+            if kinds == {True, False}: mixed.append(f"{path.name}: {source[:60]!r}")
+    assert not mixed, "\n".join(mixed)
 
 
 def test_readme_is_made_from_the_home_page():

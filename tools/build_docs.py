@@ -6,19 +6,22 @@ host for anything: KaTeX is copied into it, web fonts are taken out, and search 
 import argparse, ast, base64, hashlib, io, re, shutil, subprocess, sys, tarfile, tempfile, time, urllib.request
 from pathlib import Path, PurePosixPath
 
-import nbdev.processors, nbdev.serve, nbdev.showdoc
+import nbdev.processors, nbdev.serve
 from nbdev.config import get_config
 from nbdev.doclinks import NbdevLookup, _build_modidx
 from nbdev.quarto import refresh_quarto_yml
-from nbdev.processors import FilterDefaults, add_fold, mv_exports, rm_export
+from execnb.shell import CaptureShell
+from nbdev.processors import FilterDefaults, add_fold, exec_show_docs, mv_exports, rm_export
 from nbdev.process import Processor
 from nbdev.serve import proc_nbs
-from smalldocs import layout
-from smalldocs.config import load
-from smalldocs.site import Site
+try:
+    from smalldocs import layout
+    from smalldocs.config import load
+    from smalldocs.site import Site
+except ImportError: sys.exit("the site is rendered by smalldocs, which needs Python 3.11 or newer: make docs PYTHON=python3.12 VENV=.venv-docs")
 
 import check_site
-from showdoc_table import HeadingRenderer
+from showdoc_table import chapter_heading
 
 KATEX = "0.16.11"
 KATEX_SHA512 = "RQrI8rlHY92OLf3rho/Ts8i/XvjgguEjOkO1BEXcU3N8BqPpSzBNwV/G0Ukr+P/l3ivvJUE/Fa/CwbS6HesGNQ=="
@@ -66,6 +69,18 @@ def show_code(cell):
         cell.defines_ = True
     elif not exported and kinds(cell) == {"import"}: cell.source = f'#| code-fold: true\n#| code-summary: "imports"\n{cell.source}'
 
+class headings(Processor):
+    "`show_doc` of a name becomes its heading; only a cell that asks for it, with `exec_doc`, is run"
+    def cell(self, cell):
+        if cell.cell_type != "code" or not cell.source: return
+        if shown := re.search(r"^show_doc\(([\w.]+)", cell.source, re.M):
+            cell.cell_type, cell.source = "markdown", chapter_heading(shown[1])
+            for k in ("outputs", "execution_count"): cell.pop(k, None)
+        elif "exec_doc" in cell.directives_:
+            shell = CaptureShell()
+            shell.cell(cell)
+            if shell.exc: raise RuntimeError(f"in the cell {cell.source[:80]!r}") from shell.exc
+
 class headings_first(Processor):
     "What `show_doc` made of a cell, the heading of a public name, goes above the code"
     def begin(self):
@@ -80,15 +95,22 @@ class headings_first(Processor):
 class BookFilter(FilterDefaults):
     "nbdev's preparation of a notebook, but a reader sees the definitions"
     def base_procs(self):
-        procs = [p for p in super().base_procs() if p not in (add_fold, mv_exports)]
+        procs = [headings if p is exec_show_docs else p for p in super().base_procs() if p not in (add_fold, mv_exports)]
         procs.insert(procs.index(rm_export), show_code)
         return [*procs, headings_first]
+
+def formulas_on_one_line(text):
+    "Join the lines of each $$...$$ outside code: a line of it that begins with + or - is no list, to Pandoc, but it is to smalldocs"
+    parts = re.split(r"^((?:`{3,}|~{3,}).*\n(?:.*\n)*?(?:`{3,}|~{3,})[ \t]*$)", text, flags=re.M)
+    parts[::2] = [re.sub(r"\$\$(.+?)\$\$", lambda m: "$$" + " ".join(m[1].split()) + "$$", p, flags=re.S) for p in parts[::2]]
+    return "".join(parts)
 
 class NbdevSite(Site):
     "smalldocs, plus what Quarto does and nbdev's notebooks rely on"
     def read(self, src):
         page = super().read(src)
         if name := page.front.get("output-file"): page.out = page.out.with_name(str(name))  # 00_core.ipynb -> core.html
+        page.body = formulas_on_one_line(page.body)
         page.body = DUNDER.sub(lambda m: m[1] + m[2].replace("_", r"\_"), page.body)
         return page
     def find_page(self, target):
@@ -127,10 +149,12 @@ def make_offline(out, dist):
             '      index = window.searchIndex || [];')
 
 def tidy(out):
-    "What the renderer leaves to wish for: wide tables scroll in their own box, pictures without a text say so to no one"
+    "What the renderer leaves to wish for by those who do not use a mouse or do not see"
     for p in out.rglob("*.html"):
         text = p.read_text(encoding="utf-8")
         text = re.sub(r'<img (?![^>]*\balt=)', '<img alt="" ', text)
+        text = re.sub(r'<pre(?![^>]*tabindex)|<div class="sd-table"|<span class="math display"', r'\g<0> tabindex="0"', text)     # what scrolls can be reached by the keyboard
+        text = re.sub(r'(<a [^>]*sidebar-item-toggle[^>]*) role="navigation"', r'\1 role="button"', text)
         p.write_text(text, encoding="utf-8")
 
 def write_readme(site, cfg):
@@ -156,8 +180,7 @@ def main():
     ap.add_argument("--katex", type=Path, help="the dist/ folder of KaTeX (default: .cache/, filled once from the npm registry)")
     args, cfg, start = ap.parse_args(), get_config(), time.time()
     dist = args.katex or katex(cfg.config_path / ".cache")
-    nbdev.showdoc.BasicMarkdownRenderer, nbdev.serve.FilterDefaults = HeadingRenderer, BookFilter
-    nbdev.processors.NbdevLookup = PublicLookup
+    nbdev.serve.FilterDefaults, nbdev.processors.NbdevLookup = BookFilter, PublicLookup
     _build_modidx(); refresh_quarto_yml()
     staged = proc_nbs(force=True, n_workers=0)
     print(f"{time.time()-start:5.1f}s notebooks staged", flush=True)

@@ -6,7 +6,6 @@ import html, inspect
 
 from fastcore.docments import docments
 from nbdev.doclinks import NbdevLookup
-from nbdev.showdoc import BasicMarkdownRenderer
 
 WIDTH = 76          # a signature longer than this takes one line a parameter
 EMPTY = inspect.Parameter.empty
@@ -98,11 +97,6 @@ def render(sym, name, level=3, link=""):
     parts = [link, f"{'#' * level} {heading(name)}" if level else "", f"```python\n{signature(sym, name)}\n```", own_doc(sym), table(sym)]
     return "\n\n".join(p for p in parts if p)
 
-class HeadingRenderer(BasicMarkdownRenderer):
-    "What `show_doc` adds to a chapter of the site: a heading to link to. The code itself follows, with its docstring and its comments"
-    def __init__(self, sym, name=None, title_level=3, **_):
-        self.sym, self.title_level = sym, title_level     # not evaluated: a name may stand in an annotation before it is defined
-        self.nm = name or getattr(sym, "__qualname__", None) or sym.fget.__qualname__
-    def _repr_markdown_(self): return f"{source_link(self.nm)}\n\n{'#' * self.title_level} {heading(self.nm)}".lstrip()
-    def __repr__(self): return render(self.sym, self.nm, 0)
-    __str__ = __repr__
+def chapter_heading(name, level=3):
+    "What stands above the code of a public name in a chapter: a heading to link to. The code has the docstring and the comments"
+    return f"{source_link(name)}\n\n{'#' * level} {heading(name)}".lstrip()
