@@ -5,8 +5,9 @@
 # %% auto #0
 __all__ = ['Gibbs']
 
-# %% ../nbs/28_gibbs.ipynb #6742ab73
+# %% ../nbs/28_gibbs.ipynb #ff1e9342
 import math
+import os
 
 import numba
 import numpy as np
@@ -15,7 +16,7 @@ from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 from .core import patch_to
-from .scan import _jit, _spread
+from .scan import _spread
 from .transport import convex_cost, line_potentials
 
 # %% ../nbs/28_gibbs.ipynb #6f45ed00
@@ -61,16 +62,19 @@ def exponents(self, phi, gamma, targets=slice(None)):
     tau = self.tau[..., None] if isinstance(self.tau, Tensor) else self.tau
     return phi[..., None, :] + gamma[..., targets, None] - self.h(self.y[..., targets, None] - self.x[..., None, :]) / tau
 
-# %% ../nbs/28_gibbs.ipynb #30b722e2
-def _exact(f):
-    "Compile `f` with numba; no reordering of sums, which the rounding trick needs."
-    options = dict(nogil=True, error_model="numpy", fastmath={"contract", "nsz"})
-    try: return numba.njit(f, cache=True, **options)
-    except RuntimeError: return numba.njit(f, **options)  # no folder to cache in
+# %% ../nbs/28_gibbs.ipynb #449b3513
+def _compile(*flags):
+    "Compile with numba; cached only where the source is a file, because a cell does not know when the cells it calls change."
+    options = dict(nogil=True, error_model="numpy", fastmath={"contract", "nsz", *flags})
+    def wrap(f):
+        if not os.path.exists(f.__code__.co_filename): return numba.njit(f, **options)
+        try: return numba.njit(f, cache=True, **options)
+        except RuntimeError: return numba.njit(f, **options)  # no folder to cache in
+    return wrap
 
 _LOG2E, _ROUND, _LN2, _LN2_REST = 1.4426950408889634, 6755399441055744.0, 6.93147180369123816490e-01, 1.90821492927058770002e-10
 
-@_exact
+@_compile()  # no reordering of sums, which the rounding trick needs
 def _vexp(z, power, bits, n):
     "z[:n] = exp(z[:n]) for -700 < z < 700, smaller ones as -700; `bits` is `power` seen as integers."
     for i in range(n):
@@ -84,12 +88,12 @@ def _vexp(z, power, bits, n):
     for i in range(n): bits[i] = (bits[i] + 1023) << 52
     for i in range(n): z[i] *= power[i]
 
-# %% ../nbs/28_gibbs.ipynb #fb7fdc73
+# %% ../nbs/28_gibbs.ipynb #e2f41079
 _WIDTH, _TERMS, _LEAST, _CHUNK, _NIL = 0.6, 20, 8, 32, -42.0
 _LOG_FACTORIAL = math.lgamma(_TERMS + 1)
 
-@_jit
-def _blocks(x, phi, v, tau, lines, first, M):
+@_compile("reassoc")
+def _blocks(x, phi, v, tau, lines, first, M, few):
     "Cut ordered sources into blocks: rows of `lines` are c, rho (negative: no expansion), beta, s, log W; returns how many."
     N, d = v.shape
     width, count, k = _WIDTH * math.sqrt(tau), 0, 0
@@ -98,7 +102,7 @@ def _blocks(x, phi, v, tau, lines, first, M):
         while end < N and x[end] - x[k] <= width: end += 1
         c, r, top, w = 0.5 * (x[k] + x[end - 1]), 0.5 * (x[end - 1] - x[k]), -np.inf, 0.0
         beta = (phi[end - 1] - phi[k]) / (2 * r) if r > 0 else 0.0
-        short = 2 * r <= width
+        short = 2 * r <= width and not few
         for i in range(k, end): top = max(top, phi[i] - (x[i] - c) ** 2 / tau - beta * (x[i] - c))
         M[count] = 0
         for i in range(k, end):
@@ -110,13 +114,13 @@ def _blocks(x, phi, v, tau, lines, first, M):
                     for e in range(d): M[count, q, e] += wi * v[i, e]
                     wi *= u / (max(r, 1e-300) * (q + 1))
         first[count] = k
-        lines[0, count], lines[1, count], lines[2, count], lines[3, count], lines[4, count] = c, r if short else -r, beta, top, math.log(w)
+        lines[0, count], lines[1, count], lines[2, count], lines[3, count], lines[4, count] = c, r if short else -max(r, 1e-300), beta, top, math.log(w)
         count, k = count + 1, end
     first[count] = N
     return count
 
-# %% ../nbs/28_gibbs.ipynb #c4703f85
-@_jit
+# %% ../nbs/28_gibbs.ipynb #9e26e333
+@_compile("reassoc")
 def _bounds(y, gamma, tau, lines, k, lin, z, J):
     "l_j and z_j of (28.2) for a block and a chunk; the largest bound, and the worst error of an expansion (logarithms)."
     top, worst = -np.inf, -np.inf
@@ -130,7 +134,7 @@ def _bounds(y, gamma, tau, lines, k, lin, z, J):
         top = max(top, bound)
     return top, worst
 
-@_jit
+@_compile("reassoc")
 def _expand(M, lin, z, out, power, bits, acc, J):
     "Add (28.3) for a chunk of targets."
     _vexp(lin, power, bits, J)
@@ -141,7 +145,7 @@ def _expand(M, lin, z, out, power, bits, acc, J):
             for t in range(J): acc[t] = acc[t] * z[t] + a
         for t in range(J): out[t, c] += acc[t] * lin[t]
 
-@_jit
+@_compile("reassoc")
 def _direct(x, phi, v, y, gamma, tau, out, power, bits, acc):
     "Add the sources of a block to one target, term by term."
     for start in range(0, len(x), _CHUNK):
@@ -155,8 +159,8 @@ def _direct(x, phi, v, y, gamma, tau, out, power, bits, acc):
             for i in range(I): total += acc[i] * v[start + i, c]
             out[c] += total
 
-# %% ../nbs/28_gibbs.ipynb #b6719abd
-@_jit
+# %% ../nbs/28_gibbs.ipynb #b85d3b16
+@_compile("reassoc")
 def _gauss_rows(lo, hi, parts, phi, x, gamma, y, tau, v, odd, out):
     "(28.1) with h = d^2 for units lo..hi; unit // parts is the batch element, unit % parts a share of its targets."
     n, m, d = x.shape[1], y.shape[1], v.shape[2]
@@ -171,7 +175,7 @@ def _gauss_rows(lo, hi, parts, phi, x, gamma, y, tau, v, odd, out):
             ok = ok and x[e, i] == x[e, i] and phi[e, i] == phi[e, i]
             if phi[e, i] > -1e29: sx[N], sphi[N], sv[N], N = x[e, i], phi[e, i], v[e, i], N + 1
         out[e, start:stop] = 0.0 if ok else np.nan
-        count = _blocks(sx[:N], sphi[:N], sv[:N], t, lines, first, M) if ok else 0
+        count = _blocks(sx[:N], sphi[:N], sv[:N], t, lines, first, M, m < 24) if ok else 0
         for j in range(start, stop, _CHUNK):
             J = min(_CHUNK, stop - j)
             for k in range(count):
@@ -183,8 +187,8 @@ def _gauss_rows(lo, hi, parts, phi, x, gamma, y, tau, v, odd, out):
                         if lin[q] == -np.inf: continue
                         _direct(sx[first[k]:first[k + 1]], sphi[first[k]:first[k + 1]], sv[first[k]:first[k + 1]], y[e, j + q], gamma[e, j + q], t, out[e, j + q], power, bits, acc)
 
-# %% ../nbs/28_gibbs.ipynb #81c40b03
-@_jit
+# %% ../nbs/28_gibbs.ipynb #a8981a35
+@_compile("reassoc")
 def _abs_rows(lo, hi, parts, phi, x, gamma, y, tau, v, odd, out):
     "(28.1) with h = |d| for elements lo..hi, from the left and then from the right; `odd` weighs by the sign of y - x."
     n, m, d = x.shape[1], y.shape[1], v.shape[2]

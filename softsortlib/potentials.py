@@ -5,14 +5,14 @@
 # %% auto #0
 __all__ = ['potentials']
 
-# %% ../nbs/29_potentials.ipynb #754ea526
+# %% ../nbs/29_potentials.ipynb #f8d1512f
 import math
 
 import torch
 from torch import Tensor
 
 from .gibbs import Gibbs
-from .transport import sinkhorn
+from .transport import _warn, sinkhorn
 
 # %% ../nbs/29_potentials.ipynb #65008818
 def _total(u): return u.sum(-1, keepdim=True)
@@ -80,14 +80,15 @@ def _search(K, F, G, D, step, new, active, slope, log_a, value):
         t = torch.where(good, t, t / 2)
     return F1, G1, D1
 
-# %% ../nbs/29_potentials.ipynb #cc54be2c
+# %% ../nbs/29_potentials.ipynb #b743ddc8
 def _solve(K, a, b, tolerance, limit):
     "F (..., n), G (..., m), residual and iterations (...), G last."
-    if K.x.shape[-1] <= K.y.shape[-1]:
-        F, G, residual, count = _newton(K, a, b, tolerance, limit)
-        return F, G, residual, count
-    G, F, residual, count = _newton(K.T, b, a, tolerance, limit)
-    return F, K.softmin(F + _log(a), G), residual, count
+    if K.x.shape[-1] <= K.y.shape[-1]: F, G, residual, count = _newton(K, a, b, tolerance, limit)
+    else:
+        G, F, residual, count = _newton(K.T, b, a, tolerance, limit)
+        G = K.softmin(F + _log(a), G)
+    _warn(residual, tolerance, limit)
+    return F, G, residual, count
 
 # %% ../nbs/29_potentials.ipynb #d526444c
 def _adjoint(K, gF, gG, F, G, a, b):
@@ -161,7 +162,7 @@ class _Attach(torch.autograd.Function):
     @staticmethod
     def backward(ctx, gF, gG): return (*_adjoint(ctx.K, gF, gG, *ctx.saved_tensors), None, None, None, None, None)
 
-# %% ../nbs/29_potentials.ipynb #d243bfd5
+# %% ../nbs/29_potentials.ipynb #c2488f56
 def potentials(
     K: Gibbs,  # kernel between inputs (..., n) and milestones (..., m)
     a: Tensor,  # weights of the inputs, (..., n), sum one, zeros allowed
@@ -171,7 +172,10 @@ def potentials(
     gradient: str = "implicit",  # or "unrolled": autograd through plain iterations
 ):  # F (..., n), G (..., m), residual (...), iterations (...)
     "Optimal potentials in units of tau, with G the exact answer to F; differentiable in x, y, a, b and tau."
-    if gradient == "unrolled": return sinkhorn(K.exponents(0 * K.x, 0 * K.y).neg().mT, _log(a), _log(b), tolerance, max_iterations)
+    if gradient == "unrolled":
+        found = sinkhorn(K.exponents(0 * K.x, 0 * K.y).neg().mT, _log(a), _log(b), tolerance, max_iterations)
+        _warn(found[2], tolerance, max_iterations)
+        return found
     batch = torch.broadcast_shapes(K.x.shape[:-1], a.shape[:-1], b.shape[:-1])
     tau = K.tau if isinstance(K.tau, Tensor) else K.x.new_full((1,), K.tau)
     at = [t.expand(*batch, t.shape[-1]).reshape(-1, t.shape[-1]) for t in (K.x, K.y, a, b, tau)]
