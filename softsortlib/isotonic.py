@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['isotonic_plain', 'isotonic']
 
-# %% ../nbs/43_isotonic.ipynb #fa62a7b0
+# %% ../nbs/43_isotonic.ipynb #8f44cf02
 import math
 
 import numba
@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from .scan import _arrays, _batched, _check_backend, _jit, _spread
+from .kernels import _arrays, _batched, _check_backend, _jit, _spread
 
 # %% ../nbs/43_isotonic.ipynb #45c3bfae
 def _block_values(z, w, kl):

@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['LaplaceRank', 'lapsum_topk', 'LapSumTopK']
 
-# %% ../nbs/42_laplace_rank.ipynb #a5f112c2
+# %% ../nbs/42_laplace_rank.ipynb #2d31056b
 import math
 
 import numpy as np
@@ -14,10 +14,12 @@ from torch import Tensor, nn
 
 from .core import _zero, check_mask, check_scores, compute_dtype
 from .operators import check_tau
-from .scan import _arrays, _batched, _jit, _left, _spread, exp_scan
+from .kernels import _arrays, _batched, _exp_neg, _jit, _spread
+from .radix import stable_sort
+from .scan import _left, exp_scan
 from .sigmoid_rank import RankOperator, _laplace, _odd_grads, pair_sum
 
-# %% ../nbs/42_laplace_rank.ipynb #1efbff3b
+# %% ../nbs/42_laplace_rank.ipynb #34156e29
 @_jit
 def _laplace_rows(lo, hi, s, tau, v, y, m):
     "The sum (40.4) of the Laplace step for rows lo..hi; s (B, n) increasing, tau (B,), v and y (B, n, d)."
@@ -28,7 +30,7 @@ def _laplace_rows(lo, hi, s, tau, v, y, m):
             M[:] = 0; V[:] = 0
             for k in range(n):
                 i = k if up else n - 1 - k
-                if k > 0 and up == 0: q[i] = math.exp(-(np.float64(s[b, i + 1]) - np.float64(s[b, i])) / tau[b])
+                if k > 0 and up == 0: q[i] = _exp_neg((np.float64(s[b, i + 1]) - np.float64(s[b, i])) / tau[b])
                 r = 1.0 if k == 0 else q[i - 1] if up else q[i]
                 for c in range(d):
                     if m == 0: M[c] = r * M[c] + (1 - r) * V[c]
@@ -67,12 +69,12 @@ def _laplace_backward(ctx, g):
 _laplace_sum.register_autograd(_laplace_backward, setup_context=_laplace_setup)
 _batched(_laplace_sum, 3)
 
-# %% ../nbs/42_laplace_rank.ipynb #73430e4f
+# %% ../nbs/42_laplace_rank.ipynb #00843e94
 def _sorted_real(s, mask):
     "Increasing scores, their order, and the weights 1 (real) and 0 (padded), each (..., n)."
-    if mask is None: return *s.sort(-1), torch.ones_like(s)
+    if mask is None: return *stable_sort(s), torch.ones_like(s)
     top = s.detach().masked_fill(~mask, -math.inf).amax(-1, keepdim=True)
-    x, order = torch.where(mask, s, top.where(mask.any(-1, keepdim=True), 0)).sort(-1)
+    x, order = stable_sort(torch.where(mask, s, top.where(mask.any(-1, keepdim=True), 0)))
     return x, order, mask.gather(-1, order).to(s.dtype)
 
 def _wide(tau, s): return torch.as_tensor(tau, dtype=s.dtype, device=s.device).expand(*s.shape[:-1], 1)

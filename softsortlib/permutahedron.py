@@ -5,19 +5,50 @@
 # %% auto #0
 __all__ = ['Permutahedron']
 
-# %% ../nbs/44_permutahedron.ipynb #8718948d
+# %% ../nbs/44_permutahedron.ipynb #a9c39522
 import math
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from .core import _zero, check_mask, check_scores, compute_dtype, patch_to
-from .isotonic import _project
+from .isotonic import _blocks_by_rounds, _log_means, _means, _project
+from .kernels import _arrays, _batched, _check_backend, _jit, _spread
 from .operators import check_tau
-from .scan import _check_backend
+from .radix import _sort_values, stable_sort
 from .sigmoid_rank import RankOperator
 
-# %% ../nbs/44_permutahedron.ipynb #1b701113
+# %% ../nbs/44_permutahedron.ipynb #f096016a
+@_jit(fastmath=())
+def _rank_rows(lo, hi, x, order, tau, real, ranks, last, kl):
+    "Soft ranks of rows lo..hi; x (B, n) increasing and its order, tau, real (B,); writes ranks and, in order, last (B, n)."
+    n = x.shape[1]
+    A, C, V, size = np.empty(n), np.empty(n), np.empty(n), np.empty(n, np.int64)
+    for b in range(lo, hi):
+        base, t, top, end = np.float64(x[b, 0]), np.float64(tau[b]), -1, 0
+        if math.isinf(base): base = 0.0
+        for k in range(real[b]):
+            v, c, m = (x[b, k] - base) / t, k + 1.0, 1  # kl: v is the largest z of the block
+            a = 1.0 if kl else v
+            if not kl: v -= c
+            while top >= 0:
+                e = math.exp(V[top] - v) if kl else 1.0
+                if not (A[top] * e * c >= a * C[top] if kl else V[top] >= v): break
+                a += A[top] * e; c += C[top]; m += size[top]
+                if not kl: v = (a - c) / m
+                top -= 1
+            top += 1
+            A[top], C[top], V[top], size[top] = a, c, v, m
+        for i in range(top + 1):
+            start, m, end = end, size[i], end + size[i]
+            for k in range(start, end):
+                z = (x[b, k] - base) / t
+                ranks[b, order[b, k]] = C[i] * math.exp(z - V[i]) / A[i] if kl else (z - A[i] / m) + C[i] / m
+                last[b, k] = end - 1
+        for k in range(end, n): ranks[b, order[b, k]] = 0; last[b, k] = k
+
+# %% ../nbs/44_permutahedron.ipynb #4965da64
 def _targets(n, kl, like):
     rho = torch.arange(1, n + 1, dtype=like.dtype, device=like.device)
     return (rho.log() if kl else rho).expand(like.shape)
@@ -29,7 +60,97 @@ def _lift(z, w, real):
     if real is None: return z
     return torch.where(real, z, w + 2 * (z - w).abs().masked_fill(~real, 0).amax(-1, keepdim=True).detach() + 1)
 
-# %% ../nbs/44_permutahedron.ipynb #9a7d9af8
+def _ranks_by_rounds(x, order, tau, real, kl):
+    "Soft ranks and blocks; x (..., n) increasing and its order, tau (..., 1), real (...)."
+    n, mean = x.shape[-1], _log_means if kl else _means
+    kept = torch.arange(n, device=x.device) < real[..., None]
+    z = _precise(x).masked_fill(~kept, 0)
+    z = (z - torch.where(z[..., :1].isinf(), 0, z[..., :1])) / tau
+    w = _targets(n, kl, z)
+    z = _lift(z, w, kept)
+    last = _blocks_by_rounds(z, w, kl)
+    p = (z - mean(z, last)) + mean(w, last)
+    p = (p.exp() if kl else p).masked_fill(~kept, 0).to(x.dtype)
+    return torch.empty_like(p).scatter(-1, order, p), last
+
+# %% ../nbs/44_permutahedron.ipynb #5ca91e56
+@_jit
+def _pull_rows(lo, hi, g, ranks, order, last, out, kl):
+    "D g of (44.4) for rows lo..hi; g, ranks, out (B, n) as the scores stand, order and last (B, n) in order."
+    for b in range(lo, hi):
+        k = 0
+        while k < g.shape[1]:
+            end, total, weight = last[b, k] + 1, 0.0, 0.0
+            if end == k + 1: out[b, order[b, k]] = g[b, order[b, k]] * 0; k = end; continue
+            for j in range(k, end):
+                i = order[b, j]; omega = np.float64(ranks[b, i]) if kl else 1.0
+                total += omega * g[b, i]; weight += omega
+            for j in range(k, end):
+                i = order[b, j]
+                out[b, i] = (ranks[b, i] if kl else 1.0) * (g[b, i] - total / weight)
+            k = end
+
+@torch.library.custom_op("softsortlib::permutahedron_pull", mutates_args=())
+def _pull(g: Tensor, ranks: Tensor, order: Tensor, last: Tensor, kl: bool) -> Tensor:
+    out, n = g.new_empty(g.shape), g.shape[-1]
+    if g.device.type == "cpu":
+        rows = [a.reshape(-1, n) for a in (g, ranks, order, last, out)]
+        _spread(_pull_rows, len(rows[0]), g.numel(), *_arrays(*rows), kl)
+        return out
+    label = torch.empty_like(last).scatter(-1, order, last)
+    omega = ranks if kl else torch.ones_like(g)
+    return omega * (g - _means(omega * g, label) / _means(omega, label).clamp(min=1e-30))
+
+@_pull.register_fake
+def _(g, ranks, order, last, kl): return g.new_empty(g.shape)
+
+# %% ../nbs/44_permutahedron.ipynb #13a71d7c
+def _pull_setup(ctx, inputs, output):
+    *tensors, ctx.kl = inputs
+    ctx.save_for_backward(*tensors)
+
+def _pull_backward(ctx, h):
+    g, ranks, *blocks = ctx.saved_tensors
+    of_h, ranks_grad = _pull(h, ranks, *blocks, ctx.kl), None
+    if ctx.kl and ctx.needs_input_grad[1]:
+        safe = ranks.masked_fill(ranks == 0, 1)
+        ranks_grad = of_h * _pull(g, ranks, *blocks, ctx.kl) / (safe * safe)
+    return of_h, ranks_grad, None, None, None
+
+_pull.register_autograd(_pull_backward, setup_context=_pull_setup)
+_batched(_pull, 4)
+
+# %% ../nbs/44_permutahedron.ipynb #56d9205e
+@torch.library.custom_op("softsortlib::permutahedron_rank", mutates_args=())
+def _soft_rank(s: Tensor, tau: Tensor, real: Tensor, kl: bool, backend: str) -> tuple[Tensor, Tensor, Tensor]:
+    "Ranks (..., n), the order of s, and the last position of each block; s (..., n), tau (..., 1), real (...)."
+    x, order = _sort_values(s)
+    if (backend or ("numba" if s.device.type == "cpu" else "torch")) == "torch": ranks, last = _ranks_by_rounds(x, order, tau, real, kl)
+    else:
+        ranks, last = s.new_empty(s.shape), torch.empty(s.shape, dtype=torch.long, device=s.device)
+        X, O, R, L = (a.reshape(-1, s.shape[-1]) for a in (x, order, ranks, last))
+        _spread(_rank_rows, len(X), s.numel(), *_arrays(X, O, tau.reshape(-1), real.reshape(-1), R, L), kl)
+    return ranks, order.contiguous(), last
+
+@_soft_rank.register_fake
+def _(s, tau, real, kl, backend): return s.new_empty(s.shape), s.new_empty(s.shape, dtype=torch.long), s.new_empty(s.shape, dtype=torch.long)
+
+def _soft_rank_setup(ctx, inputs, output):
+    ctx.kl = inputs[3]
+    ctx.save_for_backward(*inputs[:2], *output)
+
+def _soft_rank_backward(ctx, g, *_):
+    s, tau, ranks, order, last = ctx.saved_tensors
+    s_grad, tau_grad = _pull(g, ranks, order, last, ctx.kl) / tau, None
+    if ctx.needs_input_grad[1]:
+        x = torch.where(s.isfinite(), s, 0)
+        tau_grad = -(s_grad * (x - x.mean(-1, keepdim=True))).sum(-1, keepdim=True) / tau
+    return s_grad, tau_grad, None, None, None
+
+_soft_rank.register_autograd(_soft_rank_backward, setup_context=_soft_rank_setup)
+_batched(_soft_rank, 3)
+
+# %% ../nbs/44_permutahedron.ipynb #c3afa1d8
 class Permutahedron(RankOperator, name="permutahedron"):
     "Soft ranks and soft sorted values by projection onto the permutahedron (Blondel et al. 2020); O(n log n)."
     shown = ("tau", "regularization", "descending")
@@ -45,20 +166,17 @@ class Permutahedron(RankOperator, name="permutahedron"):
         self.regularization, self.backend = regularization, _check_backend(backend)
 
     def _ranks(self, s, tau, mask):
-        kl, n = self.regularization == "kl", s.shape[-1]
-        x, order = (s if mask is None else s.masked_fill(~mask, math.inf)).sort(-1)
-        real = None if mask is None else torch.arange(n, device=s.device) < mask.sum(-1, keepdim=True)
-        x = _precise(x if real is None else x.masked_fill(~real, 0))
-        w, z = _targets(n, kl, x), x / tau
-        p, _ = _project(_lift(z, w, real), w, kl, self.backend)
-        p = (p.exp() if kl else p).to(s.dtype)
-        return torch.empty_like(p).scatter(-1, order, p)
+        real = torch.full(s.shape[:-1], s.shape[-1], device=s.device) if mask is None else mask.sum(-1)
+        s = s if mask is None else s.masked_fill(~mask, math.inf)
+        tau = torch.as_tensor(tau, dtype=s.dtype, device=s.device).expand(*s.shape[:-1], 1)
+        return _soft_rank(s, tau, real, self.regularization == "kl", self.backend)[0]
 
-# %% ../nbs/44_permutahedron.ipynb #261fc5a9
+# %% ../nbs/44_permutahedron.ipynb #f1bd3f20
 @patch_to(Permutahedron)
 def _sorted(self, s, tau, mask):
     kl, n = self.regularization == "kl", s.shape[-1]
-    w = (s if mask is None else s.masked_fill(~mask, math.inf)).sort(-1).values
+    w = (s if mask is None else s.masked_fill(~mask, math.inf)).contiguous()
+    w = stable_sort(w)[0]
     real = None if mask is None else torch.arange(n, device=s.device) < mask.sum(-1, keepdim=True)
     w = _precise(w if real is None else w.masked_fill(~real, 0))
     z = _lift(_targets(n, False, w) / tau, w, real)
