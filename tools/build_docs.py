@@ -122,8 +122,12 @@ class NbdevSite(Site):
         if not msg.endswith(EXPECTED): super().warn(msg)
 
 class PublicLookup(NbdevLookup):
-    "Names in backticks become links, but not private ones: they have no heading to link to"
+    "Names in backticks become links, but not private ones, which have no heading to link to, nor those inside a link already"
     def doc(self, sym): return None if sym.rsplit(".", 1)[-1].startswith("_") else super().doc(sym)
+    def link_line(self, line):
+        parts = re.split(r"(\[[^\[\]]*\]\([^()\s]*(?:\([^()\s]*\)[^()\s]*)*\))", line)
+        parts[::2] = [super(PublicLookup, self).link_line(p) for p in parts[::2]]
+        return "".join(parts)
 
 def replace(path, old, new):
     "Change a file of the renderer's; it must be there, so that a new version of the renderer cannot pass by unnoticed"
@@ -148,6 +152,22 @@ def make_offline(out, dist):
             'await new Promise((done, fail) => { const s = document.createElement("script"); s.src = offset + "search.js"; s.onload = done; s.onerror = fail; document.head.append(s); });\n'
             '      index = window.searchIndex || [];')
 
+def code_lines(m):
+    "Each line of a code block in an element of its own, which knows its indentation, so that a long line can wrap below itself"
+    lines, stack = [[]], []
+    for part in re.split(r"(<span[^>]*>|</span>|\n)", m[2]):
+        if part == "\n":
+            lines[-1] += ["</span>"] * len(stack)
+            lines.append(list(stack))
+            continue
+        if part.startswith("<span"): stack.append(part)
+        elif part == "</span>": stack.pop()
+        lines[-1].append(part)
+    def line(parts):
+        text = re.sub(r"<[^>]*>", "", "".join(parts))
+        return f'<span class="line" style="--i:{len(text) - len(text.lstrip(" "))}">{"".join(parts)}</span>'
+    return m[1] + "\n".join(map(line, lines)) + m[3]
+
 def tidy(out):
     "What the renderer leaves to wish for by those who do not use a mouse or do not see"
     for p in out.rglob("*.html"):
@@ -155,6 +175,7 @@ def tidy(out):
         text = re.sub(r'<img (?![^>]*\balt=)', '<img alt="" ', text)
         text = re.sub(r'<pre(?![^>]*tabindex)|<div class="sd-table"|<span class="math display"', r'\g<0> tabindex="0"', text)     # what scrolls can be reached by the keyboard
         text = re.sub(r'(<a [^>]*sidebar-item-toggle[^>]*) role="navigation"', r'\1 role="button"', text)
+        text = re.sub(r'(<code class="sourceCode[^>]*>)(.*?)(</code></pre>)', code_lines, text, flags=re.S)
         p.write_text(text, encoding="utf-8")
 
 def write_readme(site, cfg):

@@ -49,6 +49,7 @@ class Page(HTMLParser):
         elif not VERBATIM & set(self.open):
             if "style" not in self.open and re.search(r"\$\$|(?<![\\$\w])\$[^$\d\s][^$]*\$", data): self.stray.append(data.strip()[:60])
             self.stray += [m[0] for m in re.finditer(r"\\(?:frac|sum|mathrm|mathbb|tau|begin|left|text)\b.{0,40}", data)]
+            self.stray += [m[0] for m in re.finditer(r"\]\(\S{1,40}", data)]
             self.stray += [m[0] for m in re.finditer(r"^\s*:::.*|\{\{<.*|\{[#.][\w-]+\}", data)]
 
 def typeset(formulas, katex):
