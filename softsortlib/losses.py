@@ -7,7 +7,7 @@ __all__ = ['permutation_nll', 'PermutationNLL', 'ideal_order', 'permutation_bce'
            'SpearmanLoss', 'kendall_loss', 'KendallLoss', 'approx_ndcg_loss', 'ApproxNDCGLoss', 'neural_ndcg_loss',
            'NeuralNDCGLoss', 'precision_loss', 'PrecisionLoss', 'recall_loss', 'RecallLoss']
 
-# %% ../nbs/51_losses.ipynb #b53fa88e
+# %% ../nbs/51_losses.ipynb #47f70d3e
 import inspect
 import math
 
@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from .core import SoftPermutation, check_mask, check_scores, compute_dtype
 from .functional import _k, _ranks, soft_permutation, soft_rank
+from .laplace_rank import lapsum_topk
 from .operators import Operator
 from .sigmoid_rank import RankOperator
 
@@ -91,7 +92,14 @@ def ideal_order(
     for key, down in keys: order = order.gather(-1, key.gather(-1, order).sort(dim=-1, descending=down, stable=True).indices)
     return order
 
-# %% ../nbs/51_losses.ipynb #60dd6419
+# %% ../nbs/51_losses.ipynb #fbc0b858
+def _log_complement(D):
+    "log(1 - D) for rows that sum to one, from the sums of the entries before and after each."
+    before, after = D.cumsum(-1), D.flip(-1).cumsum(-1).flip(-1)
+    rest = nn.functional.pad(before[..., :-1], (1, 0)) + nn.functional.pad(after[..., 1:], (0, 1))
+    return rest.clamp(torch.finfo(D.dtype).tiny, 1).log()
+
+# %% ../nbs/51_losses.ipynb #51a543ce
 def permutation_bce(
     P: SoftPermutation,  # of any operator, (..., n, n)
     target: Tensor,  # the true order as `argsort` returns it, long, (..., n)
@@ -103,8 +111,9 @@ def permutation_bce(
     rows, log_prob, D = _row_count(P), P.log_prob(target).to(compute_dtype(P.dtype)), P.to_dense().to(compute_dtype(P.dtype))
     columns = torch.full(P.batch, P.n, device=P.device) if P.mask is None else P.mask.sum(-1)
     true = nn.functional.one_hot(target.long() if P._kept is None else target.long().masked_fill(~P._kept, 0), P.n).bool()
-    others = torch.log1p(-D.masked_fill(true, 0).clamp(max=1 - torch.finfo(D.dtype).eps)).sum((-2, -1))
-    loss = -(log_prob.sum(-1) + others) / (rows * columns).clamp(min=1)
+    others = _log_complement(D).masked_fill(true, 0)
+    if P.mask is not None: others = others.masked_fill(~P.mask[..., None, :] | ~P._kept[..., None], 0)
+    loss = -(log_prob.sum(-1) + others.sum((-2, -1))) / (rows * columns).clamp(min=1)
     return _reduce(loss, (rows > 0).expand_as(loss), reduction, P.dtype)
 
 # %% ../nbs/51_losses.ipynb #f1b364b0
@@ -170,7 +179,7 @@ def _ratio(part, whole):
     "part / whole, zero where the whole is not positive."
     return part / whole.masked_fill(whole <= 0, math.inf)
 
-# %% ../nbs/51_losses.ipynb #74ffe394
+# %% ../nbs/51_losses.ipynb #c8161a25
 def approx_ndcg_loss(
     scores: Tensor,  # (..., n)
     relevance: Tensor,  # grades, non-negative, (..., n)
@@ -186,7 +195,8 @@ def approx_ndcg_loss(
     s, y, mask = _inputs(scores, relevance, mask)
     g, discounts, ideal = _dcg_parts(y, mask, k, gain)
     r = soft_rank(s, descending=True, method=method, tau=tau, mask=mask).clamp(min=1)
-    value = g / (1 + r).log2() * (len(discounts) + 1 - r).clamp(0, 1)
+    value = g / (1 + r).log2()
+    if len(discounts) < s.shape[-1]: value = value * lapsum_topk(s, len(discounts), getattr(method, "tau", 1.0) if tau is None else tau, mask=mask)
     return _reduce(1 - _ratio(value.sum(-1), ideal), ideal > 0, reduction, scores.dtype)
 
 # %% ../nbs/51_losses.ipynb #51e77ecc
@@ -226,22 +236,23 @@ def neural_ndcg_loss(
 # %% ../nbs/51_losses.ipynb #56b0b026
 class NeuralNDCGLoss(_Loss, of=neural_ndcg_loss): "`neural_ndcg_loss` as a module: options at construction, `scores`, `relevance` and `mask` at the call."
 
-# %% ../nbs/51_losses.ipynb #e86e6d18
+# %% ../nbs/51_losses.ipynb #fed75755
 def _hits(scores, relevance, mask, k, method, tau, iterations):
     "The soft number of relevant elements among the first k, that of all relevant ones, and the mask."
     s, y, mask = _inputs(scores, relevance, mask)
-    y = (y > 0).to(s.dtype)
+    y, k = (y > 0).to(s.dtype), _k(k, s.shape[-1])
+    if method == "lapsum": return (lapsum_topk(s, k, **({} if tau is None else dict(tau=tau)), mask=mask) * y).sum(-1), y.sum(-1), mask
     P = soft_permutation(s, descending=True, method=method, tau=tau, mask=mask)
-    return _balanced(P, y, _k(k, s.shape[-1]), iterations).sum(-1), y.sum(-1), mask
+    return _balanced(P, y, k, iterations).sum(-1), y.sum(-1), mask
 
-# %% ../nbs/51_losses.ipynb #66576db2
+# %% ../nbs/51_losses.ipynb #90f110be
 def precision_loss(
     scores: Tensor,  # (..., n)
     relevance: Tensor,  # relevant where positive, (..., n)
     mask: "Tensor | None" = None,  # bool, broadcastable to scores, True = a real element
     *,
     k: int = 1,  # how many are looked at
-    method: "str | Operator" = "softsort",  # what sorts the scores
+    method: "str | Operator" = "softsort",  # what sorts the scores, or "lapsum" for memberships
     tau: "float | Tensor | None" = None,  # temperature in units of the scores
     iterations: int = 20,  # Sinkhorn iterations that balance the matrix; 0 for operators that are doubly stochastic
     reduction: str = "mean",  # "mean" over sets with a real element, "sum" or "none"
@@ -253,14 +264,14 @@ def precision_loss(
 # %% ../nbs/51_losses.ipynb #3568a958
 class PrecisionLoss(_Loss, of=precision_loss): "`precision_loss` as a module: options at construction, `scores`, `relevance` and `mask` at the call."
 
-# %% ../nbs/51_losses.ipynb #6816c5c6
+# %% ../nbs/51_losses.ipynb #18c7fb29
 def recall_loss(
     scores: Tensor,  # (..., n)
     relevance: Tensor,  # relevant where positive, (..., n)
     mask: "Tensor | None" = None,  # bool, broadcastable to scores, True = a real element
     *,
     k: int = 1,  # how many are looked at
-    method: "str | Operator" = "softsort",  # what sorts the scores
+    method: "str | Operator" = "softsort",  # what sorts the scores, or "lapsum" for memberships
     tau: "float | Tensor | None" = None,  # temperature in units of the scores
     iterations: int = 20,  # Sinkhorn iterations that balance the matrix; 0 for operators that are doubly stochastic
     reduction: str = "mean",  # "mean" over sets with a relevant element, "sum" or "none"
