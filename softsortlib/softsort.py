@@ -37,7 +37,10 @@ def _order(s, mask, descending):
     order = order.gather(-1, (~mask).gather(-1, order).sort(dim=-1, stable=True).indices)
     return s.gather(-1, order), order
 
-# %% ../nbs/11_softsort.ipynb #d3e73a7c
+# %% ../nbs/11_softsort.ipynb #dad19083
+_SMALL = 1 << 14  # entries of a batch of matrices, up to which the plain formula is the fastest
+
+# %% ../nbs/11_softsort.ipynb #4dde848a
 class SoftSortPermutation(SoftPermutation):
     "SoftSort's rows as the definition says them, for any semi-metric: the plain twin of the faster ones."
     def __init__(self,
@@ -54,8 +57,8 @@ class SoftSortPermutation(SoftPermutation):
         self.t, self.order = _order(s, mask, descending)
 
     def _logits(self, rows):
-        t, tau = self._sorted(rows), self.tau
-        logits = -self.d(t[..., :, None], self.s[..., None, :]) / (tau[..., None] if isinstance(tau, Tensor) else tau)
+        tau = self.tau[..., None] if isinstance(self.tau, Tensor) else self.tau
+        logits = self.d(self._sorted(rows).unsqueeze(-1), self.s.unsqueeze(-2)) / -tau
         if self.mask is None: return logits
         return logits.masked_fill((~self.mask & self.mask.any(-1, keepdim=True))[..., None, :], -math.inf)
 
@@ -63,6 +66,8 @@ class SoftSortPermutation(SoftPermutation):
     def _log_rows(self, rows): return self._logits(rows).log_softmax(-1)
     def _dense(self, rows): return self._logits(rows).softmax(-1)
     def _hard(self, rows): return self.order if rows is None else self.order[..., rows]
+    def _matmul(self, x, rows): return self._dense(rows) @ x if self._is_small() else super()._matmul(x, rows)
+    def _is_small(self): return self.s.numel() * self.n <= _SMALL
 
 # %% ../nbs/11_softsort.ipynb #48c6e4bb
 class SoftSort(Operator, name="softsort"):
@@ -184,9 +189,7 @@ def _log_prob(self, target, rows):
     log_p = -self.d(self._sorted(rows), of(self.s)) / self.tau - Z.log()
     return log_p if self.mask is None else log_p.masked_fill(~of(self.mask), -math.inf)
 
-# %% ../nbs/11_softsort.ipynb #0cbba5c8
-_SMALL = 1 << 14  # entries of a batch of matrices, up to which the plain formula is the fastest
-
+# %% ../nbs/11_softsort.ipynb #43fa1b78
 @patch_to(SoftSort)
 def _soft_permutation(self, s, tau, mask, dtype):
     args = s, tau, self._d, self.descending, dtype, mask
