@@ -22,19 +22,20 @@ from .temperature import _last, calibrate_tau, tau_schedule
 # %% ../nbs/50_functional.ipynb #08ce067d
 _all_ = ["calibrate_tau", "tau_schedule"]
 
-# %% ../nbs/50_functional.ipynb #013b8fbd
+# %% ../nbs/50_functional.ipynb #b51866f3
 def _is_rank_only(method): return isinstance(method, RankOperator) or isinstance(method, str) and method in RankOperator.names
 
-def _oriented(get, s, mask, descending, method, tau):
-    "Apply an operator, given by name or as it is, in the wanted direction."
+def _oriented(get, method, tau, descending):
+    "An operator, given by name or as it is, and the sign of the scores that makes it sort in the wanted direction."
     options = {} if tau is None else dict(tau=tau)
     operator = get(method, descending=descending, **options) if isinstance(method, str) else get(method, **options)
-    return operator(s if operator.descending == descending else -s, mask)
+    return operator, 1 if operator.descending == descending else -1
 
 def _permutation(s, mask, descending, method, tau):
     "The soft permutation of s (..., n)."
-    if _is_rank_only(method): raise TypeError(f"method {method!r} gives ranks only, for soft_rank: choose one of {', '.join(sorted(Operator.names))}")
-    return _oriented(get_operator, s, mask, descending, method, tau)
+    if _is_rank_only(method): raise TypeError(f"method {method!r} has no soft permutation: choose one of {', '.join(sorted(Operator.names))}")
+    operator, sign = _oriented(get_operator, method, tau, descending)
+    return operator(sign * s, mask)
 
 # %% ../nbs/50_functional.ipynb #06af825d
 def soft_permutation(
@@ -52,7 +53,7 @@ def soft_permutation(
     P = _permutation(s, mask, descending, method, tau)
     return P.straight_through() if hard else P
 
-# %% ../nbs/50_functional.ipynb #96ec7f3e
+# %% ../nbs/50_functional.ipynb #51e581c9
 def _through(hard, soft):
     "The value of `hard` with the gradient of `soft`."
     return hard.detach() + (soft - soft.detach())
@@ -63,7 +64,13 @@ def _sorted(s, mask, descending):
     t = s.detach().masked_fill(~mask, -math.inf if descending else math.inf).sort(dim=-1, descending=descending).values
     return t.masked_fill(torch.arange(s.shape[-1], device=s.device) >= mask.sum(-1, keepdim=True), 0)
 
-# %% ../nbs/50_functional.ipynb #bbe74ce6
+def _rank_only_sort(s, mask, descending, method, tau):
+    "Sorted values of an operator that has no matrix."
+    operator, sign = _oriented(get_rank_operator, method, tau, descending)
+    if not hasattr(operator, "sort"): raise TypeError(f"method {method!r} gives ranks only, for soft_rank: choose 'permutahedron' or one of {', '.join(sorted(Operator.names))}")
+    return sign * operator.sort(sign * s, mask)
+
+# %% ../nbs/50_functional.ipynb #1dc33e5f
 def soft_sort(
     x: Tensor,  # any shape, floating point
     dim: int = -1,  # the dimension to sort
@@ -76,10 +83,10 @@ def soft_sort(
 ) -> Tensor:  # the shape of x, zero at padded positions
     "Soft `torch.sort(x, dim, descending).values`: `P @ x`; raise `TypeError`, `ValueError` or `IndexError` when an argument does not fit."
     s, mask, dim = _last(x, dim, mask)
-    y = _permutation(s, mask, descending, method, tau) @ s
+    y = _rank_only_sort(s, mask, descending, method, tau) if _is_rank_only(method) else _permutation(s, mask, descending, method, tau) @ s
     return (_through(_sorted(s, mask, descending), y) if hard else y).movedim(-1, dim)
 
-# %% ../nbs/50_functional.ipynb #03a8ed9b
+# %% ../nbs/50_functional.ipynb #6a030777
 def _ranks(s, mask, descending):
     "The ranks of s (..., n), counted from 1; ties share their mean rank."
     s = -s.detach() if descending else s.detach()
@@ -92,11 +99,12 @@ def _ranks(s, mask, descending):
 
 def _expected_position(P):
     "Equation (50.1): the mean position of each input, in the compute dtype; zero for padded inputs."
+    if hasattr(P, "ranks"): return P.ranks()  # a transport plan with weights and milestones knows better
     i = torch.arange(1, P.m + 1, device=P.device, dtype=compute_dtype(P.dtype))
     total, weight = (P.mT @ torch.stack([i, torch.ones_like(i)], -1).expand(*P.batch, -1, 2)).unbind(-1)
     return total / (weight if P.mask is None else weight.masked_fill(~P.mask, 1))
 
-# %% ../nbs/50_functional.ipynb #4d6d1875
+# %% ../nbs/50_functional.ipynb #c0c239a6
 def soft_rank(
     x: Tensor,  # any shape, floating point
     dim: int = -1,  # the dimension to rank
@@ -109,7 +117,9 @@ def soft_rank(
 ) -> Tensor:  # ranks from 1 to n, the shape of x; padded elements have rank 0
     "Soft ranks, the expected position of each input (50.1); raise `TypeError`, `ValueError` or `IndexError` when an argument does not fit."
     s, mask, dim = _last(x, dim, mask)
-    if _is_rank_only(method): r = _oriented(get_rank_operator, s, mask, descending, method, tau)
+    if _is_rank_only(method):
+        operator, sign = _oriented(get_rank_operator, method, tau, descending)
+        r = operator(sign * s, mask)
     else: r = _expected_position(_permutation(s, mask, descending, method, tau))
     if hard: r = _through(_ranks(s.to(r.dtype), mask, descending), r)
     return r.to(x.dtype).movedim(-1, dim)
@@ -167,7 +177,7 @@ def _at_positions(f, p, masked, interpolation):
         below, above = (y.gather(-1, torch.searchsorted(rows, i)) for i in (low, high))
     return torch.lerp(below, above, weight.to(below.dtype).expand_as(below))
 
-# %% ../nbs/50_functional.ipynb #5d354b4e
+# %% ../nbs/50_functional.ipynb #5d0b5965
 def soft_quantile(
     x: Tensor,  # any shape, floating point
     q: "float | Tensor",  # in [0, 1]; a number, or a tensor (Q,)
@@ -184,8 +194,8 @@ def soft_quantile(
     if interpolation not in _INTERPOLATIONS: raise ValueError(f"interpolation must be one of {', '.join(_INTERPOLATIONS)}, got {interpolation!r}")
     s, mask, dim = _last(x, dim, mask)
     q, alone = _quantiles(q, compute_dtype(x.dtype), x.device)
-    p = q * ((s.shape[-1] if mask is None else mask.sum(-1, keepdim=True)) - 1)
     P = _permutation(s, mask, False, method, tau)
+    p = q * ((s.shape[-1] if mask is None else mask.sum(-1, keepdim=True)) - 1)
     y = _at_positions(lambda rows: P[..., rows, :] @ s, p.clamp(min=0), mask is not None, interpolation)
     if hard: y = _through(_at_positions(lambda rows: _sorted(s, mask, False)[..., rows], p.detach().clamp(min=0), mask is not None, interpolation), y)
     y = y.movedim(-1, 0).unsqueeze(dim) if keepdim else y.movedim(-1, 0)
