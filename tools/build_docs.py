@@ -178,6 +178,20 @@ def tidy(out):
         text = re.sub(r'(<code class="sourceCode[^>]*>)(.*?)(</code></pre>)', code_lines, text, flags=re.S)
         p.write_text(text, encoding="utf-8")
 
+def add_citations(out):
+    "Below each entry of the bibliography, the pages that cite it"
+    target, cited = out / "references.html", {}
+    if not target.exists(): return
+    for p in sorted(out.rglob("*.html")):
+        if p == target: continue
+        text, here = p.read_text(encoding="utf-8"), p.relative_to(out).as_posix()
+        title = re.search(r"<h1[^>]*>(.*?)</h1>", text, re.S)
+        for key in dict.fromkeys(re.findall(r'href="(?:\.\./|\./)*references\.html#([\w.-]+)"', text)):
+            cited.setdefault(key, []).append(f'<a href="{here}">{re.sub(r"<[^>]*>", "", title[1]).strip() if title else here}</a>')
+    def entry(m): return m[0] + (f'<p class="cited">Cited in {", ".join(cited[m[1]])}.</p>\n' if m[1] in cited else "")
+    text = target.read_text(encoding="utf-8")
+    target.write_text(re.sub(r'<section id="([\w.-]+)" class="level3[^>]*>(?:(?!</section>).)*', entry, text, flags=re.S), encoding="utf-8")
+
 def write_readme(site, cfg):
     "README.md from the home page; its links lead to the notebooks, its pictures lie in nbs/images/"
     root, nbs, page = cfg.config_path, cfg.nbs_path, site.pages[PurePosixPath(cfg.readme_nb)]
@@ -207,7 +221,7 @@ def main():
     print(f"{time.time()-start:5.1f}s notebooks staged", flush=True)
     site = NbdevSite(load(staged), quiet=True)
     site.build()
-    make_offline(site.out, dist); tidy(site.out)
+    make_offline(site.out, dist); tidy(site.out); add_citations(site.out)
     write_readme(site, cfg)
     shutil.rmtree(cfg.doc_path, ignore_errors=True)
     shutil.move(str(site.out), cfg.doc_path)
