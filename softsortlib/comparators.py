@@ -5,32 +5,35 @@
 # %% auto #0
 __all__ = ['odd_even_layers', 'bitonic_layers', 'Comparators', 'sorting_network', 'run_network']
 
-# %% ../nbs/16_comparators.ipynb #9bdab541
+# %% ../nbs/16_comparators.ipynb #63c3af0c
+import itertools
 from functools import lru_cache
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-# %% ../nbs/16_comparators.ipynb #e9fb639b
+# %% ../nbs/16_comparators.ipynb #651797e1
 def odd_even_layers(
     n: int,  # number of lanes
-) -> list:  # n layers, each a list of pairs of lanes (i, i + 1)
+) -> list:  # n layers, each the pairs of lanes (i, i + 1) it compares, long, (c, 2)
     "The odd-even transposition network (Petersen et al. 2021, section 3.1)."
-    return [[(i, i + 1) for i in range(layer % 2, n - 1, 2)] for layer in range(n)]
+    upper = [torch.arange(parity, max(parity, n - 1), 2) for parity in range(2)]
+    return [torch.stack([upper[layer % 2], upper[layer % 2] + 1], -1) for layer in range(n)]
 
-# %% ../nbs/16_comparators.ipynb #285cdb89
+# %% ../nbs/16_comparators.ipynb #e7dcc4a5
 def bitonic_layers(
     n: int,  # number of lanes, any number
-) -> list:  # k (k + 1) / 2 layers, k = ceil(log2 n), each a list of pairs of lanes (i, j), i < j
+) -> list:  # k (k + 1) / 2 layers, k = ceil(log2 n), each the pairs of lanes (i, j), i < j, long, (c, 2)
     "Batcher's bitonic network with comparators pointing one way, for any n (Petersen et al. 2021, section 3.2)."
     layers, half = [], 1
+    def add(m, mirrored):
+        b, t = torch.arange(0, n, 2 * m)[:, None], torch.arange(m)
+        pairs = torch.stack(torch.broadcast_tensors(b + t, b + 2 * m - 1 - t if mirrored else b + m + t), -1).flatten(0, 1)
+        layers.append(pairs[pairs[:, 1] < n])                      # what touches an imagined lane is erased
     while half < n:
-        layers.append([(b + t, b + 2 * half - 1 - t) for b in range(0, n, 2 * half) for t in range(half) if b + 2 * half - 1 - t < n])
-        m = half // 2
-        while m:
-            layers.append([(b + t, b + t + m) for b in range(0, n, 2 * m) for t in range(m) if b + t + m < n])
-            m //= 2
+        add(half, True)
+        for k in range(half.bit_length() - 2, -1, -1): add(2**k, False)
         half *= 2
     return layers
 
@@ -42,7 +45,7 @@ class Comparators(NamedTuple):
     need: Tensor  # long, (C,); active in a set of more than need[c] elements
     ends: tuple  # layer l holds the comparators ends[l] .. ends[l+1] - 1
 
-# %% ../nbs/16_comparators.ipynb #d1479dd6
+# %% ../nbs/16_comparators.ipynb #af0d468c
 @lru_cache(maxsize=64)
 def sorting_network(
     kind: str,  # "bitonic" or "odd_even"
@@ -52,13 +55,11 @@ def sorting_network(
     "The network of that kind as columns; raise `ValueError` for an unknown kind."
     if kind not in ("bitonic", "odd_even"): raise ValueError(f"kind must be 'bitonic' or 'odd_even', got {kind!r}")
     layers = bitonic_layers(n) if kind == "bitonic" else odd_even_layers(n)
-    ends = [0]
-    for layer in layers: ends.append(ends[-1] + len(layer))
-    if kind == "odd_even": stage = list(range(n))
-    else: stage = [2**b for b in range(n.bit_length()) for _ in range(b + 1)]
-    rows = [(i, j, max(j, stage[l])) for l, layer in enumerate(layers) for i, j in layer]
-    lo, hi, need = torch.tensor(rows, dtype=torch.long, device=device).reshape(-1, 3).unbind(-1)
-    return Comparators(lo.contiguous(), hi.contiguous(), need.contiguous(), tuple(ends))
+    stage = [2**b for b in range(n.bit_length()) for _ in range(b + 1)] if kind == "bitonic" else range(n)
+    ends = (0, *itertools.accumulate(map(len, layers)))
+    lo, hi = torch.cat([torch.empty(0, 2, dtype=torch.long), *layers]).T.contiguous()
+    need = torch.cat([lo[:0], *(layer[:, 1].clamp_min(first) for layer, first in zip(layers, stage))])
+    return Comparators(lo.to(device), hi.to(device), need.to(device), ends)
 
 # %% ../nbs/16_comparators.ipynb #47389d95
 def run_network(

@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['NetworkPermutation', 'SortingNetwork', 'default_steepness', 'column_cross_entropy', 'permutation_bce']
 
-# %% ../nbs/20_networks.ipynb #416d54ca
+# %% ../nbs/20_networks.ipynb #eb16ace1
 import math
 from functools import partial
 
@@ -14,10 +14,11 @@ from torch import Tensor, nn
 
 from .comparators import sorting_network
 from .core import SoftPermutation, _is_concrete, _zero, patch_to
+from .network_kernels import network_differences, network_matrix, network_send
 from .operators import Operator
 from .swaps import _SIGMOIDS, apply_layers, lane_differences, replace_activation
 
-# %% ../nbs/20_networks.ipynb #0eb7d37f
+# %% ../nbs/20_networks.ipynb #a0f118c4
 class NetworkPermutation(SoftPermutation):
     "The soft permutation of a sorting network: a product of layers that is never multiplied out."
     def __init__(self,
@@ -26,36 +27,55 @@ class NetworkPermutation(SoftPermutation):
         sigmoid: str,  # name of the sigmoid
         tau: "float | Tensor",  # temperature, a number or (..., 1)
         art_lambda: "float | Tensor | None" = None,  # the activation replacement trick, a number or (..., 1)
-        backend: "str | None" = None,  # "torch" for the plain form
+        backend: "str | None" = None,  # "torch" for the plain form, None for the kernels
         dtype: "torch.dtype | None" = None,  # dtype of results, that of s if None
         mask: "Tensor | None" = None,  # bool, (..., n), True = a real element
     ):
         super().__init__(batch=s.shape[:-1], m=s.shape[-1], n=s.shape[-1], dtype=dtype or s.dtype, device=s.device, mask=mask)
-        self.s, self.kind, self.sigmoid, self.backend, self.length = s, kind, sigmoid, backend, None
+        self.s, self.kind, self.sigmoid, self.length = s, kind, sigmoid, None
+        self.fast = self.n > 1 and (backend in ("numba", "triton") or backend is None and s.device.type in ("cpu", "cuda"))
         if mask is not None:
             self.order = (~mask).sort(dim=-1, stable=True).indices
             self.place, self.length, s = self.order.argsort(-1), mask.sum(-1), s.gather(-1, self.order)
         self.v = replace_activation(self._differences(s, tau, art_lambda), art_lambda) / tau
 
-# %% ../nbs/20_networks.ipynb #6c94d00b
+# %% ../nbs/20_networks.ipynb #3bc13b66
 @patch_to(NetworkPermutation)
-def _network(self):
+def _plain(self):
     "The comparators, and which of them act."
-    net = sorting_network(self.kind, self.n, self.device)
+    net = sorting_network(self.kind, self.n, str(self.device))
     return net, None if self.length is None else net.need < self.length[..., None]
 
 @patch_to(NetworkPermutation)
+def _sizes(self, batch):
+    "The number of real elements of each set."
+    return torch.full(batch, self.n, device=self.device) if self.length is None else self.length.expand(batch)
+
+@patch_to(NetworkPermutation)
 def _differences(self, s, tau, art_lambda):
-    net, active = self._network()
-    return lane_differences(s, net, self.sigmoid, tau, art_lambda, active)
+    if not self.fast:
+        net, active = self._plain()
+        return lane_differences(s, net, self.sigmoid, tau, art_lambda, active)
+    trick = art_lambda is not None and (isinstance(art_lambda, Tensor) or art_lambda > 0)
+    tau, lam = (a[..., 0].to(s.dtype).expand(self.batch) if isinstance(a, Tensor) else s.new_full(self.batch, a) for a in (tau, art_lambda or 0.0 if not trick else art_lambda))
+    return network_differences(s, tau, lam, self._sizes(self.batch), self.kind, self.sigmoid, trick)
 
 @patch_to(NetworkPermutation)
 def _send(self, v, x, reverse):
     "x (*batch', n, d) through the layers."
-    net, active = self._network()
-    return apply_layers(v, x, net, self.sigmoid, active, reverse)
+    if not self.fast:
+        net, active = self._plain()
+        return apply_layers(v, x, net, self.sigmoid, active, reverse)
+    batch = x.shape[:-2]
+    return network_send(v.expand(*batch, v.shape[-1]), x, self._sizes(batch), self.kind, self.sigmoid, reverse)
 
-# %% ../nbs/20_networks.ipynb #82a2fdc2
+@patch_to(NetworkPermutation)
+def _matrix(self, v):
+    "All of P, columns in the order of the lanes."
+    if self.fast: return network_matrix(v, self._sizes(self.batch), self.kind, self.sigmoid, self.n)
+    return self._send(v, torch.eye(self.n, dtype=v.dtype, device=self.device).expand(*self.batch, -1, -1), False)
+
+# %% ../nbs/20_networks.ipynb #533ab986
 @patch_to(NetworkPermutation)
 def _pack(self, x):
     "Move the real elements of x (*batch', n, d) to the upper lanes."
@@ -79,9 +99,9 @@ def _rmatmul(self, y, rows):
 @patch_to(NetworkPermutation)
 def _dense(self, rows, v=None):
     v = self.v if v is None else v
-    eye = torch.eye(self.n, dtype=v.dtype, device=self.device)
-    if rows is not None: eye = eye[:, rows]
-    return self._unpack(self._send(v, eye.expand(*self.batch, *eye.shape), True)).mT
+    if rows is None: return self._unpack(self._matrix(v).mT).mT
+    units = nn.functional.one_hot(rows, self.n).mT.to(v.dtype)
+    return self._unpack(self._send(v, units.expand(*self.batch, *units.shape), True)).mT
 
 # %% ../nbs/20_networks.ipynb #1536538a
 @patch_to(NetworkPermutation)
@@ -96,7 +116,7 @@ def _hard(self, rows):
     hard = s.argsort(dim=-1, stable=True)
     return hard if rows is None else hard[..., rows]
 
-# %% ../nbs/20_networks.ipynb #b26f9a73
+# %% ../nbs/20_networks.ipynb #bbde5f9e
 class SortingNetwork(Operator, name="network"):
     "A sorting network with soft swaps (Petersen et al. 2021, 2022); raise `ValueError` or `TypeError` for parameters out of range."
     shown = ("kind", "sigmoid", "art_lambda", "tau", "descending")
@@ -106,7 +126,7 @@ class SortingNetwork(Operator, name="network"):
         art_lambda: "float | Tensor" = 0.25,  # activation replacement, 0 <= art_lambda < 1; with "logistic" and names in "_phi"
         tau: "float | Tensor" = 1.0,  # temperature, one over the papers' steepness
         descending: bool = False,  # sort from the largest down
-        backend: "str | None" = None,  # "torch" for the plain form, None for the fastest that fits
+        backend: "str | None" = None,  # "torch" (plain), "numba" (CPU), "triton" (CUDA); None for the fastest on the device
     ):
         super().__init__(tau, descending)
         sorting_network(kind, 1)
@@ -118,8 +138,8 @@ class SortingNetwork(Operator, name="network"):
         else: self.art_lambda = art_lambda
         self.kind, self.sigmoid, self.backend = kind, sigmoid, backend
 
-# %% ../nbs/20_networks.ipynb #b07cc712
-_BACKENDS = (None, "torch")
+# %% ../nbs/20_networks.ipynb #f99b79c1
+_BACKENDS = (None, "torch", "numba", "triton")
 
 def _check_art_lambda(x):
     "Raise unless x is a number or a floating point tensor in [0, 1)."
@@ -130,9 +150,11 @@ def _check_art_lambda(x):
         if not (bool(((x >= 0) & (x < 1)).all()) if tensor else 0 <= x < 1):
             raise ValueError(f"art_lambda must be at least 0 and less than 1, got {x.tolist() if tensor else x}: 0 switches the trick off")
 
-# %% ../nbs/20_networks.ipynb #fe58865a
+# %% ../nbs/20_networks.ipynb #164f4c79
 @patch_to(SortingNetwork)
 def _soft_permutation(self, s, tau, mask, dtype):
+    if (home := {"numba": "cpu", "triton": "cuda"}.get(self.backend, s.device.type)) != s.device.type:
+        raise ValueError(f"backend {self.backend!r} runs on {home}, got scores on {s.device.type}: move the scores or leave backend=None")
     art_lambda = self.art_lambda if self.sigmoid == "logistic" or self.sigmoid.endswith("_phi") else None
     if isinstance(art_lambda, Tensor):
         _check_art_lambda(art_lambda)
