@@ -5,15 +5,15 @@
 # %% auto #0
 __all__ = ['isotonic_plain', 'isotonic']
 
-# %% ../nbs/43_isotonic.ipynb #8f44cf02
+# %% ../nbs/43_isotonic.ipynb #e026a0ba
 import math
 
-import numba
 import numpy as np
 import torch
 from torch import Tensor
 
-from .kernels import _arrays, _batched, _check_backend, _jit, _spread
+from .kernels import _arrays, _check_backend, _jit, _spread
+from .transforms import _transformable
 
 # %% ../nbs/43_isotonic.ipynb #45c3bfae
 def _block_values(z, w, kl):
@@ -59,16 +59,11 @@ def _blocks_by_rounds(z, w, kl):
         if torch.equal(new, last): return last
         last = new
 
-# %% ../nbs/43_isotonic.ipynb #38011e9b
-def _strict_jit(f):
-    "Compile `f` with numba, sums in the order in which they are written; cached on disk where a folder can be written."
-    try: return numba.njit(f, cache=True, nogil=True, error_model="numpy")
-    except RuntimeError: return numba.njit(f, nogil=True, error_model="numpy")
-
-@_strict_jit
+# %% ../nbs/43_isotonic.ipynb #293ebcf9
+@_jit(fastmath=())
 def _log_add(a, b): return max(a, b) + math.log1p(math.exp(-abs(a - b)))
 
-@_strict_jit
+@_jit(fastmath=())
 def _project_rows(lo, hi, z, w, p, last, kl):
     "Pool adjacent violators for rows lo..hi; z, w (B, n) are read, p and last (B, n) are written."
     n = z.shape[1]
@@ -102,9 +97,9 @@ def _block_mean_rows(lo, hi, x, last, out):
             for j in range(k, end): out[b, j] = total / (end - k)
             k = end
 
-# %% ../nbs/43_isotonic.ipynb #054f3d2b
+# %% ../nbs/43_isotonic.ipynb #3d338aff
 @torch.library.custom_op("softsortlib::block_mean", mutates_args=())
-def _block_mean(x: Tensor, last: Tensor) -> Tensor:
+def _block_mean_op(x: Tensor, last: Tensor) -> Tensor:
     "B x for blocks of consecutive elements named by their last index; x, last (..., n)."
     if x.device.type != "cpu": return _means(x, last)
     out = x.new_empty(x.shape)
@@ -112,18 +107,17 @@ def _block_mean(x: Tensor, last: Tensor) -> Tensor:
     _spread(_block_mean_rows, len(rows[0]), 2 * x.numel(), *_arrays(*rows))
     return out
 
-@_block_mean.register_fake
+@_block_mean_op.register_fake
 def _(x, last): return x.new_empty(x.shape)
 
 def _block_mean_setup(ctx, inputs, output): ctx.save_for_backward(inputs[1])
 def _block_mean_backward(ctx, g): return _block_mean(g, *ctx.saved_tensors), None
 
-_block_mean.register_autograd(_block_mean_backward, setup_context=_block_mean_setup)
-_batched(_block_mean, 2)
+_block_mean = _transformable(_block_mean_op, 2, _block_mean_backward, _block_mean_setup)
 
-# %% ../nbs/43_isotonic.ipynb #cba86481
+# %% ../nbs/43_isotonic.ipynb #5a9b7207
 @torch.library.custom_op("softsortlib::isotonic_project", mutates_args=())
-def _project(z: Tensor, w: Tensor, kl: bool, backend: str) -> tuple[Tensor, Tensor]:
+def _project_op(z: Tensor, w: Tensor, kl: bool, backend: str) -> tuple[Tensor, Tensor]:
     "p of (43.4) and the last index of each element's block; z, w (..., n) increasing."
     if (backend or ("numba" if z.device.type == "cpu" else "torch")) == "torch":
         last, mean = _blocks_by_rounds(z, w, kl), _log_means if kl else _means
@@ -133,7 +127,7 @@ def _project(z: Tensor, w: Tensor, kl: bool, backend: str) -> tuple[Tensor, Tens
     _spread(_project_rows, len(rows[0]), 4 * z.numel(), *_arrays(*rows), kl)
     return p, last
 
-@_project.register_fake
+@_project_op.register_fake
 def _(z, w, kl, backend): return z.new_empty(z.shape), z.new_empty(z.shape, dtype=torch.long)
 
 def _project_setup(ctx, inputs, output):
@@ -151,8 +145,7 @@ def _project_backward(ctx, g, _):
     if not ctx.kl: return g - mean, mean if ctx.needs_input_grad[1] else None, None, None
     return g - _weights(z, last) * mean, _weights(w, last) * mean if ctx.needs_input_grad[1] else None, None, None
 
-_project.register_autograd(_project_backward, setup_context=_project_setup)
-_batched(_project, 2)
+_project = _transformable(_project_op, 2, _project_backward, _project_setup)
 
 # %% ../nbs/43_isotonic.ipynb #c5928d64
 def isotonic(

@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['LaplaceRank', 'lapsum_topk', 'LapSumTopK']
 
-# %% ../nbs/42_laplace_rank.ipynb #2d31056b
+# %% ../nbs/42_laplace_rank.ipynb #4e77b193
 import math
 
 import numpy as np
@@ -14,10 +14,11 @@ from torch import Tensor, nn
 
 from .core import _zero, check_mask, check_scores, compute_dtype
 from .operators import check_tau
-from .kernels import _arrays, _batched, _exp_neg, _jit, _spread
+from .kernels import _arrays, _exp_neg, _jit, _spread
 from .radix import stable_sort
 from .scan import _left, exp_scan
 from .sigmoid_rank import RankOperator, _laplace, _odd_grads, pair_sum
+from .transforms import _transformable
 
 # %% ../nbs/42_laplace_rank.ipynb #34156e29
 @_jit
@@ -43,9 +44,9 @@ def _laplace_rows(lo, hi, s, tau, v, y, m):
                     else: y[b, i, c] = (y[b, i, c] + M[c] + x) / 2
                     V[c] += x
 
-# %% ../nbs/42_laplace_rank.ipynb #16441679
+# %% ../nbs/42_laplace_rank.ipynb #8bae7c0a
 @torch.library.custom_op("softsortlib::laplace_sum", mutates_args=())
-def _laplace_sum(s: Tensor, tau: Tensor, v: Tensor, m: int) -> Tensor:
+def _laplace_sum_op(s: Tensor, tau: Tensor, v: Tensor, m: int) -> Tensor:
     "s (..., n) increasing, tau (..., 1), v (..., n, d) -> the sum (40.4) of the Laplace step, (..., n, d)."
     if s.device.type == "cpu":
         y = v.new_empty(v.shape)
@@ -55,7 +56,7 @@ def _laplace_sum(s: Tensor, tau: Tensor, v: Tensor, m: int) -> Tensor:
     if m == 0: return (exp_scan(s, v, math.inf, "odd") - exp_scan(s, v, tau[..., 0], "odd")) / 2
     return exp_scan(s, v, tau[..., 0], "even" if m % 2 else "odd") / (2 if m % 2 else -2)
 
-@_laplace_sum.register_fake
+@_laplace_sum_op.register_fake
 def _(s, tau, v, m): return v.new_empty(v.shape)
 
 def _laplace_setup(ctx, inputs, output):
@@ -66,8 +67,7 @@ def _laplace_backward(ctx, g):
     s, tau, v = ctx.saved_tensors
     return *_odd_grads(lambda x, m: _laplace_sum(s, tau, x, m), s, tau, v, ctx.m, g, ctx.needs_input_grad), None
 
-_laplace_sum.register_autograd(_laplace_backward, setup_context=_laplace_setup)
-_batched(_laplace_sum, 3)
+_laplace_sum = _transformable(_laplace_sum_op, 3, _laplace_backward, _laplace_setup)
 
 # %% ../nbs/42_laplace_rank.ipynb #00843e94
 def _sorted_real(s, mask):
@@ -137,9 +137,9 @@ def _threshold_rows(lo, hi, s, tau, v, k, out):
             else: x = (np.float64(s[b, m - 1]) + s[b, m] + t * (math.log(L0) - math.log(R[m]))) / 2
             out[b] = min(max(x, np.float64(s[b, m - 1])), np.float64(s[b, m]))
 
-# %% ../nbs/42_laplace_rank.ipynb #153f99f7
+# %% ../nbs/42_laplace_rank.ipynb #5aae7b54
 @torch.library.custom_op("softsortlib::lapsum_threshold", mutates_args=())
-def _threshold(s: Tensor, tau: Tensor, v: Tensor, k: float) -> Tensor:
+def _threshold_op(s: Tensor, tau: Tensor, v: Tensor, k: float) -> Tensor:
     "s (..., n) increasing, tau (..., 1), v (..., n) -> b, (..., 1)."
     b = s.new_empty(tau.shape)
     S, T, V, out = s.reshape(-1, s.shape[-1]), tau.reshape(-1, 1), v.reshape(-1, s.shape[-1]), b.view(-1, 1)
@@ -147,7 +147,7 @@ def _threshold(s: Tensor, tau: Tensor, v: Tensor, k: float) -> Tensor:
     else: out.copy_(_threshold_of(S, T, V, torch.full_like(T, k)))
     return b
 
-@_threshold.register_fake
+@_threshold_op.register_fake
 def _(s, tau, v, k): return s.new_empty(tau.shape)
 
 def _threshold_setup(ctx, inputs, output): ctx.save_for_backward(*inputs[:3], output)
@@ -157,8 +157,7 @@ def _threshold_backward(ctx, g):
     p = torch.where(v > 0, -(s - b).abs() / tau, -1e30).softmax(-1)
     return g * p, -g * (p * (s - b)).sum(-1, keepdim=True) / tau, None, None
 
-_threshold.register_autograd(_threshold_backward, setup_context=_threshold_setup)
-_batched(_threshold, 3)
+_threshold = _transformable(_threshold_op, 3, _threshold_backward, _threshold_setup)
 
 # %% ../nbs/42_laplace_rank.ipynb #d09fd7d8
 def lapsum_topk(

@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['Permutahedron']
 
-# %% ../nbs/44_permutahedron.ipynb #a9c39522
+# %% ../nbs/44_permutahedron.ipynb #acf7ec8c
 import math
 
 import numpy as np
@@ -14,10 +14,11 @@ from torch import Tensor
 
 from .core import _zero, check_mask, check_scores, compute_dtype, patch_to
 from .isotonic import _blocks_by_rounds, _log_means, _means, _project
-from .kernels import _arrays, _batched, _check_backend, _jit, _spread
+from .kernels import _arrays, _check_backend, _jit, _spread
 from .operators import check_tau
 from .radix import _sort_values, stable_sort
 from .sigmoid_rank import RankOperator
+from .transforms import _transformable
 
 # %% ../nbs/44_permutahedron.ipynb #f096016a
 @_jit(fastmath=())
@@ -73,7 +74,7 @@ def _ranks_by_rounds(x, order, tau, real, kl):
     p = (p.exp() if kl else p).masked_fill(~kept, 0).to(x.dtype)
     return torch.empty_like(p).scatter(-1, order, p), last
 
-# %% ../nbs/44_permutahedron.ipynb #5ca91e56
+# %% ../nbs/44_permutahedron.ipynb #a737b65d
 @_jit
 def _pull_rows(lo, hi, g, ranks, order, last, out, kl):
     "D g of (44.4) for rows lo..hi; g, ranks, out (B, n) as the scores stand, order and last (B, n) in order."
@@ -91,7 +92,7 @@ def _pull_rows(lo, hi, g, ranks, order, last, out, kl):
             k = end
 
 @torch.library.custom_op("softsortlib::permutahedron_pull", mutates_args=())
-def _pull(g: Tensor, ranks: Tensor, order: Tensor, last: Tensor, kl: bool) -> Tensor:
+def _pull_op(g: Tensor, ranks: Tensor, order: Tensor, last: Tensor, kl: bool) -> Tensor:
     out, n = g.new_empty(g.shape), g.shape[-1]
     if g.device.type == "cpu":
         rows = [a.reshape(-1, n) for a in (g, ranks, order, last, out)]
@@ -101,10 +102,10 @@ def _pull(g: Tensor, ranks: Tensor, order: Tensor, last: Tensor, kl: bool) -> Te
     omega = ranks if kl else torch.ones_like(g)
     return omega * (g - _means(omega * g, label) / _means(omega, label).clamp(min=1e-30))
 
-@_pull.register_fake
+@_pull_op.register_fake
 def _(g, ranks, order, last, kl): return g.new_empty(g.shape)
 
-# %% ../nbs/44_permutahedron.ipynb #13a71d7c
+# %% ../nbs/44_permutahedron.ipynb #f67e6437
 def _pull_setup(ctx, inputs, output):
     *tensors, ctx.kl = inputs
     ctx.save_for_backward(*tensors)
@@ -117,12 +118,11 @@ def _pull_backward(ctx, h):
         ranks_grad = of_h * _pull(g, ranks, *blocks, ctx.kl) / (safe * safe)
     return of_h, ranks_grad, None, None, None
 
-_pull.register_autograd(_pull_backward, setup_context=_pull_setup)
-_batched(_pull, 4)
+_pull = _transformable(_pull_op, 4, _pull_backward, _pull_setup)
 
-# %% ../nbs/44_permutahedron.ipynb #56d9205e
+# %% ../nbs/44_permutahedron.ipynb #e8062fa1
 @torch.library.custom_op("softsortlib::permutahedron_rank", mutates_args=())
-def _soft_rank(s: Tensor, tau: Tensor, real: Tensor, kl: bool, backend: str) -> tuple[Tensor, Tensor, Tensor]:
+def _soft_rank_op(s: Tensor, tau: Tensor, real: Tensor, kl: bool, backend: str) -> tuple[Tensor, Tensor, Tensor]:
     "Ranks (..., n), the order of s, and the last position of each block; s (..., n), tau (..., 1), real (...)."
     x, order = _sort_values(s)
     if (backend or ("numba" if s.device.type == "cpu" else "torch")) == "torch": ranks, last = _ranks_by_rounds(x, order, tau, real, kl)
@@ -132,7 +132,7 @@ def _soft_rank(s: Tensor, tau: Tensor, real: Tensor, kl: bool, backend: str) -> 
         _spread(_rank_rows, len(X), s.numel(), *_arrays(X, O, tau.reshape(-1), real.reshape(-1), R, L), kl)
     return ranks, order.contiguous(), last
 
-@_soft_rank.register_fake
+@_soft_rank_op.register_fake
 def _(s, tau, real, kl, backend): return s.new_empty(s.shape), s.new_empty(s.shape, dtype=torch.long), s.new_empty(s.shape, dtype=torch.long)
 
 def _soft_rank_setup(ctx, inputs, output):
@@ -147,8 +147,7 @@ def _soft_rank_backward(ctx, g, *_):
         tau_grad = -(s_grad * (x - x.mean(-1, keepdim=True))).sum(-1, keepdim=True) / tau
     return s_grad, tau_grad, None, None, None
 
-_soft_rank.register_autograd(_soft_rank_backward, setup_context=_soft_rank_setup)
-_batched(_soft_rank, 3)
+_soft_rank = _transformable(_soft_rank_op, 3, _soft_rank_backward, _soft_rank_setup)
 
 # %% ../nbs/44_permutahedron.ipynb #c3afa1d8
 class Permutahedron(RankOperator, name="permutahedron"):
@@ -171,11 +170,11 @@ class Permutahedron(RankOperator, name="permutahedron"):
         tau = torch.as_tensor(tau, dtype=s.dtype, device=s.device).expand(*s.shape[:-1], 1)
         return _soft_rank(s, tau, real, self.regularization == "kl", self.backend)[0]
 
-# %% ../nbs/44_permutahedron.ipynb #f1bd3f20
+# %% ../nbs/44_permutahedron.ipynb #d5fc52b4
 @patch_to(Permutahedron)
 def _sorted(self, s, tau, mask):
     kl, n = self.regularization == "kl", s.shape[-1]
-    w = (s if mask is None else s.masked_fill(~mask, math.inf)).contiguous()
+    w = (s if mask is None else s.masked_fill(~mask, math.inf))
     w = stable_sort(w)[0]
     real = None if mask is None else torch.arange(n, device=s.device) < mask.sum(-1, keepdim=True)
     w = _precise(w if real is None else w.masked_fill(~real, 0))

@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['pair_sum', 'RankOperator', 'SigmoidRank', 'get_rank_operator']
 
-# %% ../nbs/40_sigmoid_rank.ipynb #0228d9c5
+# %% ../nbs/40_sigmoid_rank.ipynb #9ef41cc4
 import difflib
 import math
 
@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from .core import _zero, check_mask, check_scores, compute_dtype, patch_to
 from .operators import check_tau
+from .transforms import _transformable
 
 # %% ../nbs/40_sigmoid_rank.ipynb #e582e538
 def _logistic(x, m):
@@ -33,11 +34,11 @@ def _laplace(x, m):
 
 _STEPS = {"logistic": _logistic, "normal": _normal, "laplace": _laplace}
 
-# %% ../nbs/40_sigmoid_rank.ipynb #81f12d19
+# %% ../nbs/40_sigmoid_rank.ipynb #a873c3b6
 _PAIRS = 1 << 18  # differences in one tile: they stay in the cache
 
 @torch.library.custom_op("softsortlib::pair_sum", mutates_args=())
-def _pair_sum(s: Tensor, tau: Tensor, v: Tensor, step: str, m: int) -> Tensor:
+def _pair_sum_op(s: Tensor, tau: Tensor, v: Tensor, step: str, m: int) -> Tensor:
     "s (..., n), tau (..., 1), v (..., n, d) -> the sum (40.4), (..., n, d)."
     n, d = v.shape[-2:]
     if m > 3: raise NotImplementedError(f"the sum over pairs knows three derivatives of the {step} step, not {m}")
@@ -48,10 +49,10 @@ def _pair_sum(s: Tensor, tau: Tensor, v: Tensor, step: str, m: int) -> Tensor:
             out[:, i:i + r] = _STEPS[step]((S[:, i:i + r, None] - S[:, None, :]) / T, m) @ V
     return out.reshape(v.shape)
 
-@_pair_sum.register_fake
+@_pair_sum_op.register_fake
 def _(s, tau, v, step, m): return v.new_empty(v.shape)
 
-# %% ../nbs/40_sigmoid_rank.ipynb #987dbaf9
+# %% ../nbs/40_sigmoid_rank.ipynb #eb9b2b50
 def _odd_grads(op, s, tau, v, m, g, needs):
     "Prop 40.6 for any op(v, m) that computes the sum (40.4): gradients to s, tau and v, where `needs` says so."
     s_grad = tau_grad = v_grad = None
@@ -70,17 +71,7 @@ def _pair_sum_backward(ctx, g):
     s, tau, v = ctx.saved_tensors
     return *_odd_grads(lambda x, m: _pair_sum(s, tau, x, ctx.step, m), s, tau, v, ctx.m, g, ctx.needs_input_grad), None, None
 
-_pair_sum.register_autograd(_pair_sum_backward, setup_context=_pair_sum_setup)
-
-# %% ../nbs/40_sigmoid_rank.ipynb #4f8d5c83
-def _to_front(batch_size, dims, *tensors):
-    "Each tensor with the vmapped dimension first, expanded where it has none."
-    return [x.expand(batch_size, *x.shape) if d is None else x.movedim(d, 0) for x, d in zip(tensors, dims)]
-
-def _pair_sum_vmap(info, dims, s, tau, v, step, m):
-    return _pair_sum(*_to_front(info.batch_size, dims, s, tau, v), step, m), 0
-
-if hasattr(_pair_sum, "register_vmap"): _pair_sum.register_vmap(_pair_sum_vmap)
+_pair_sum = _transformable(_pair_sum_op, 3, _pair_sum_backward, _pair_sum_setup)
 
 # %% ../nbs/40_sigmoid_rank.ipynb #11a9bd8b
 def pair_sum(
