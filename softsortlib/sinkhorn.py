@@ -5,13 +5,14 @@
 # %% auto #0
 __all__ = ['TransportPermutation', 'SinkhornSort']
 
-# %% ../nbs/30_sinkhorn.ipynb #5ce6d062
+# %% ../nbs/30_sinkhorn.ipynb #7957e7e3
 import math
 
 import torch
 from torch import Tensor
 
 from .core import DensePermutation, SoftPermutation, check_mask, check_scores, patch_to
+from .few import _few
 from .gibbs import Gibbs
 from .operators import Operator, check_tau
 from .potentials import _log, potentials
@@ -185,7 +186,7 @@ def _soft_permutation(self, s, tau, mask, dtype):
     if mask is not None and keep is None: keep = mask.any(-1, keepdim=True).expand(*mask.shape[:-1], y.shape[-1])
     return TransportPermutation(K, F, G, a, b.expand_as(G), order.expand_as(F), dtype, residual, iterations, mask=mask, row_mask=keep)
 
-# %% ../nbs/30_sinkhorn.ipynb #f7a663bb
+# %% ../nbs/30_sinkhorn.ipynb #1541ac22
 @patch_to(SinkhornSort)
 def quantiles(
     self,
@@ -207,10 +208,21 @@ def quantiles(
     w = q.new_full((), width) if width is not None else (1 / count if mask is not None else q.new_full((), 1 / count))
     q = 1 - q if self.descending else q
     b = torch.cat(torch.broadcast_tensors(q * (1 - w), w, (1 - q) * (1 - w)), -1)
-    y, top = q.new_tensor([0.0, 0.5, 1.0]), q.new_tensor([0.5])
-    if self.descending: y, top = 1 - y, top
-    K, F, G, *_ = self._plan(x, y, a, b, tau[..., None].to(s) if isinstance(tau, Tensor) else tau)
-    log_P = F + _log(a) + G[..., 1:2] - K.h(K.y[..., 1:2] - x) / K.tau
+    y = q.new_tensor([1.0, 0.5, 0.0] if self.descending else [0.0, 0.5, 1.0])
+    log_P = self._middle(x, -y if self.descending else y, a, b, tau[..., None].to(s) if isinstance(tau, Tensor) else tau).log_softmax(-1)
     log_P = log_P.gather(-1, order.argsort(-1).expand(log_P.shape)).to(_compute(scores))
     keep = None if mask is None else mask.any(-1, keepdim=True).expand(*log_P.shape[:-1])
     return DensePermutation(log_P, scores.dtype, mask=mask, row_mask=keep)
+
+# %% ../nbs/30_sinkhorn.ipynb #d721bbe7
+@patch_to(SinkhornSort)
+def _middle(self, x, y, a, b, tau):
+    "Logits of the middle row of three milestones; one kernel where there is one, the general solver otherwise."
+    if callable(self.power) or self.power not in (1, 2) or x.device.type != "cpu" or self.backend == "torch" or self.gradient == "unrolled":
+        K, F, *_ = self._plan(x, -y if self.descending else y, a, b, tau)
+        return F + _log(a) - K.h(K.y[..., 1:2] - x) / tau
+    t = tau if isinstance(tau, Tensor) else x.new_full((1,), tau)
+    batch = torch.broadcast_shapes(*(u.shape[:-1] for u in (x, a, b, t)))
+    flat = [u.expand(*batch, u.shape[-1]).reshape(-1, u.shape[-1]) for u in (x, y, a, b, t)]
+    F = _few(*flat[:4], flat[4][:, 0], int(self.power), self.tolerance, self.max_iterations)[0].reshape(*batch, -1)
+    return F + _log(a) - convex_cost(self.power)(y[1] - x) / tau
