@@ -68,18 +68,33 @@ def _exp_neg32(g):
 @overload(_exp_neg, jit_options={"fastmath": {"contract"}})  # sums stay in their order: r is exact because of it
 def _exp_neg_of(g): return _exp_neg32 if g == numba.float32 else _exp_neg64
 
-# %% ../nbs/05_kernels.ipynb #c095439a
+# %% ../nbs/05_kernels.ipynb #c062cbe7
 def _arrays(*tensors): return [t.detach().contiguous().numpy() for t in tensors]
 
 def _batched(op, tensors):
-    "Give `op`, whose first arguments are tensors with the same batch dimensions, its vmap rule."
+    "The vmap rule of `op`, whose first arguments are tensors with the same batch dimensions; registered if it is a custom operator."
     def rule(info, dims, *args):
         front = [a.expand(info.batch_size, *a.shape) if d is None else a.movedim(d, 0) for a, d in zip(args[:tensors], dims)]
         out = op(*front, *args[tensors:])
         return out, tuple(0 for _ in out) if isinstance(out, tuple) else 0
     if hasattr(op, "register_vmap"): op.register_vmap(rule)  # from torch 2.5
+    return rule
 
 def _check_backend(backend):
     if backend not in (None, "torch", "numba", "triton"):
         raise ValueError(f"backend must be None (automatic), 'torch', 'numba' or 'triton', got {backend!r}")
     return backend or ""
+
+# %% ../nbs/05_kernels.ipynb #83a767dd
+def _differentiable(op, setup, backward, tensors):
+    "Give the custom operator `op` a gradient and a vmap rule; the callable returned also works under torch.func."
+    op.register_autograd(backward, setup_context=setup)
+    _batched(op, tensors)
+    def call(*args):
+        transformed = not torch.compiler.is_compiling() and torch._C._are_functorch_transforms_active()
+        return Transformed.apply(*args) if transformed else op(*args)
+    class Transformed(torch.autograd.Function):
+        forward, setup_context = staticmethod(lambda *args: op(*args)), staticmethod(setup)
+        vmap = staticmethod(_batched(call, tensors))
+    Transformed.backward = staticmethod(backward)
+    return call

@@ -5,12 +5,12 @@
 # %% auto #0
 __all__ = ['laplace_matrix']
 
-# %% ../nbs/09_laplace.ipynb #021e2f4c
+# %% ../nbs/09_laplace.ipynb #72cde7a2
 import numpy as np
 import torch
 from torch import Tensor
 
-from .kernels import _arrays, _batched, _exp_neg, _jit, _spread
+from .kernels import _arrays, _batched, _differentiable, _exp_neg, _jit, _spread
 
 # %% ../nbs/09_laplace.ipynb #e4bd9634
 def _laplace_plain(s, t, tau, Z):
@@ -63,35 +63,35 @@ def _laplace_back_rows(lo, hi, G, s, t, tau, Z, gs, gt, gtau, gZ):
             gt[b, i], gZ[b, i], spread = -pull * inv, -mass * weight, spread + far
         gtau[unit] = spread / tau[b]
 
-# %% ../nbs/09_laplace.ipynb #5a755673
+# %% ../nbs/09_laplace.ipynb #b558afd2
 def _units(P): return P.shape[0] * -(-P.shape[1] // _ROWS)
 
 @torch.library.custom_op("softsortlib::laplace", mutates_args=())
-def _laplace(s: Tensor, t: Tensor, tau: Tensor, Z: Tensor, backend: str) -> Tensor:
+def _laplace_op(s: Tensor, t: Tensor, tau: Tensor, Z: Tensor, backend: str) -> Tensor:
     if s.device.type != "cpu" or backend == "torch": return _laplace_plain(s, t, tau, Z)
     P = s.new_empty(*t.shape, s.shape[-1])
-    flat = [a.reshape(tau.numel(), *a.shape[tau.ndim:]) for a in (s, t, tau, Z, P)]
+    flat = [a.reshape(tau.numel(), *a.shape[tau.ndim:]) for a in (s, t, tau.double(), Z, P)]
     _spread(_laplace_rows, _units(flat[-1]), P.numel(), *_arrays(*flat))
     return P
 
 @torch.library.register_fake("softsortlib::laplace")
 def _(s, t, tau, Z, backend): return s.new_empty(*t.shape, s.shape[-1])
 
-# %% ../nbs/09_laplace.ipynb #45fc2ce6
+# %% ../nbs/09_laplace.ipynb #fa2c455d
 @torch.library.custom_op("softsortlib::laplace_backward", mutates_args=())
 def _laplace_backward(G: Tensor, s: Tensor, t: Tensor, tau: Tensor, Z: Tensor, backend: str) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     if s.device.type != "cpu" or backend == "torch": return _laplace_grads(G, s, t, tau, Z)
-    flat = [a.reshape(tau.numel(), *a.shape[tau.ndim:]) for a in (G, s, t, tau, Z)]
+    flat = [a.reshape(tau.numel(), *a.shape[tau.ndim:]) for a in (G, s, t, tau.double(), Z)]
     units, gt, gZ = _units(flat[0]), t.new_empty(t.shape), t.new_empty(t.shape)
-    gs, gtau = s.new_empty(units, s.shape[-1]), tau.new_empty(units)
+    gs, gtau = s.new_empty(units, s.shape[-1]), tau.new_empty(units, dtype=torch.float64)
     _spread(_laplace_back_rows, units, G.numel(), *_arrays(*flat, gs, gt.view(flat[2].shape), gtau, gZ.view(flat[2].shape)))
     parts = units // max(1, tau.numel())
-    return gs.view(-1, parts, s.shape[-1]).sum(1).view(s.shape), gt, gtau.view(-1, parts).sum(1).view(tau.shape), gZ
+    return gs.view(-1, parts, s.shape[-1]).sum(1).view(s.shape), gt, gtau.view(-1, parts).sum(1).view(tau.shape).to(tau.dtype), gZ
 
 @torch.library.register_fake("softsortlib::laplace_backward")
 def _(G, s, t, tau, Z, backend): return tuple(a.new_empty(a.shape) for a in (s, t, tau, Z))
 
-# %% ../nbs/09_laplace.ipynb #f3152a21
+# %% ../nbs/09_laplace.ipynb #3af26595
 def _save(ctx, inputs, output):
     *saved, ctx.backend = inputs
     ctx.save_for_backward(*saved)
@@ -100,8 +100,7 @@ def _backward(ctx, G):
     if torch.is_grad_enabled(): return *_laplace_grads(G, *ctx.saved_tensors), None
     return *_laplace_backward(G, *ctx.saved_tensors, ctx.backend), None
 
-_laplace.register_autograd(_backward, setup_context=_save)
-_batched(_laplace, 4)
+_laplace = _differentiable(_laplace_op, _save, _backward, 4)
 _batched(_laplace_backward, 5)
 
 # %% ../nbs/09_laplace.ipynb #739c8c4b

@@ -5,12 +5,12 @@
 # %% auto #0
 __all__ = ['exp_scan_dense', 'exp_scan', 'exp_mean']
 
-# %% ../nbs/10_scan.ipynb #ba5a9a7b
+# %% ../nbs/10_scan.ipynb #5ad81971
 import numpy as np
 import torch
 from torch import Tensor
 
-from .kernels import _arrays, _batched, _check_backend, _exp_neg, _jit, _spread
+from .kernels import _arrays, _batched, _check_backend, _differentiable, _exp_neg, _jit, _spread
 
 # %% ../nbs/10_scan.ipynb #d7b5bb5f
 def exp_scan_dense(
@@ -114,7 +114,7 @@ def _scan_back_rows(lo, hi, gy, gZ, s, x, tau, size, y, Z, mean, gs, gx, gtau):
                 else: pull[i] = own
         gtau[b] = total / tau[b]
 
-# %% ../nbs/10_scan.ipynb #213319ea
+# %% ../nbs/10_scan.ipynb #0e6c304a
 _BLOCK = 32
 
 def _left(s, x, tau):
@@ -122,14 +122,15 @@ def _left(s, x, tau):
     (B, n, d), b = x.shape, min(_BLOCK, x.shape[1])
     pad = -n % b
     if pad: s, x = torch.cat([s, s[:, -1:].expand(B, pad)], 1), torch.cat([x, x.new_zeros(B, pad, d)], 1)
-    sb, inner = s.reshape(B, -1, b), x.reshape(B, -1, b, d)
+    blocks = x.shape[1] // b
+    sb, inner = s.reshape(B, blocks, b), x.reshape(B, blocks, b, d)
     decay = (-(sb[..., :, None] - sb[..., None, :]).abs() / tau[:, None, None, None]).exp().tril()
     L = decay @ inner
-    if sb.shape[1] > 1:
+    if blocks > 1:
         carry = _left(sb[:, :-1, -1], L[:, :-1, -1], tau)  # at the last element of each block but the last
         reach = (-(sb[:, 1:] - sb[:, :-1, -1:]).abs() / tau[:, None, None]).exp()
         L = torch.cat([L[:, :1], L[:, 1:] + reach[..., None] * carry[:, :, None]], 1)
-    return L.reshape(B, -1, d)[:, :n]
+    return L.reshape(B, blocks * b, d)[:, :n]
 
 # %% ../nbs/10_scan.ipynb #0f09ee67
 def _below(s, x, tau):
@@ -166,32 +167,32 @@ def _triton():
     from softsortlib import scan_kernels
     return scan_kernels if scan_kernels.has_triton else None
 
-# %% ../nbs/10_scan.ipynb #a3738ed5
+# %% ../nbs/10_scan.ipynb #030dcb58
 @torch.library.custom_op("softsortlib::exp_scan", mutates_args=())
-def _exp_scan(s: Tensor, x: Tensor, tau: Tensor, mode: str, backend: str) -> Tensor:
+def _exp_scan_op(s: Tensor, x: Tensor, tau: Tensor, mode: str, backend: str) -> Tensor:
     flat, who = [a.reshape(tau.numel(), *a.shape[tau.ndim:]) for a in (s, x, tau)], _backend(x, backend)
     if who != "numba": return (_triton().scan if who == "triton" else _scan_torch)(*flat, mode).reshape(x.shape)
     y, size = x.new_empty(flat[1].shape), torch.full(flat[2].shape, s.shape[-1])
-    _spread(_scan_rows, len(y), y.numel(), *_arrays(*flat, size, y, y[..., 0]), _MODES.index(mode))
+    _spread(_scan_rows, len(y), y.numel(), *_arrays(*flat[:2], flat[2].double(), size, y, flat[0]), _MODES.index(mode))
     return y.reshape(x.shape)
 
 @torch.library.register_fake("softsortlib::exp_scan")
 def _(s, x, tau, mode, backend): return x.new_empty(x.shape)
 
-# %% ../nbs/10_scan.ipynb #d6f5e766
+# %% ../nbs/10_scan.ipynb #b54ba40c
 @torch.library.custom_op("softsortlib::exp_scan_backward", mutates_args=())
 def _exp_scan_backward(gy: Tensor, s: Tensor, x: Tensor, tau: Tensor, backend: str) -> tuple[Tensor, Tensor, Tensor]:
     if _backend(x, backend) != "numba": return _composed(gy, s, x, tau, "even", backend)
-    gs, gx, gtau = s.new_empty(s.shape), x.new_empty(x.shape), tau.new_empty(tau.shape)
-    gy, s, x, tau, gs_, gx_, gtau_ = [a.reshape(tau.numel(), *a.shape[tau.ndim:]) for a in (gy, s, x, tau, gs, gx, gtau)]
-    gy, s, x, tau, size, *out = _arrays(gy, s, x, tau, torch.full(tau.shape, s.shape[-1]), gs_, gx_, gtau_)
-    _spread(_scan_back_rows, len(x), 3 * x.size, gy, s, s, x, tau, size, x, s, False, *out)
-    return gs, gx, gtau
+    gs, gx, gtau = s.new_empty(s.shape), x.new_empty(x.shape), tau.new_empty(tau.shape, dtype=torch.float64)
+    flat = [a.reshape(tau.numel(), *a.shape[tau.ndim:]) for a in (gy, s, x, tau.double(), torch.full(tau.shape, s.shape[-1]), gs, gx, gtau)]
+    gy, s, x, t, size, *out = _arrays(*flat)
+    _spread(_scan_back_rows, len(x), 3 * x.size, gy, s, s, x, t, size, x, s, False, *out)
+    return gs, gx, gtau.to(tau.dtype)
 
 @torch.library.register_fake("softsortlib::exp_scan_backward")
 def _(gy, s, x, tau, backend): return s.new_empty(s.shape), x.new_empty(x.shape), tau.new_empty(tau.shape)
 
-# %% ../nbs/10_scan.ipynb #561eb42e
+# %% ../nbs/10_scan.ipynb #4a7ea132
 def _composed(gy, s, x, tau, mode, backend):
     "The gradients of Prop 10.2 to s, x and tau, in terms of the operator itself."
     def sums(v, mode): return _exp_scan(s, v, tau, mode, backend)
@@ -209,10 +210,8 @@ def _backward(ctx, gy):
     grads = _exp_scan_backward(gy, *ctx.saved_tensors, ctx.backend) if fused else _composed(gy, *ctx.saved_tensors, ctx.mode, ctx.backend)
     return *grads, None, None
 
-_exp_scan.register_autograd(_backward, setup_context=_save)
-
-# %% ../nbs/10_scan.ipynb #08be8235
-_batched(_exp_scan, 3)
+# %% ../nbs/10_scan.ipynb #7d24e250
+_exp_scan = _differentiable(_exp_scan_op, _save, _backward, 3)
 _batched(_exp_scan_backward, 4)
 
 # %% ../nbs/10_scan.ipynb #174726ac
@@ -238,17 +237,17 @@ def exp_scan(
     s, x = s.to(work).expand(*batch, s.shape[-1]), x.to(work).expand(*batch, *x.shape[-2:])
     return _exp_scan(s, x, _tau_tensor(tau, s, batch), mode, _check_backend(backend)).to(dtype)
 
-# %% ../nbs/10_scan.ipynb #e5bca77f
+# %% ../nbs/10_scan.ipynb #596f58b4
 def _ones(x, size):
     "The payload (x, 1) of Prop 10.3, zero behind the real elements."
     real = (torch.arange(x.shape[-2], device=x.device) < size[..., None])[..., None]
     return torch.cat([x.masked_fill(~real, 0), real.to(x.dtype)], -1), real
 
 @torch.library.custom_op("softsortlib::exp_mean", mutates_args=())
-def _exp_mean(s: Tensor, x: Tensor, tau: Tensor, size: Tensor, backend: str) -> tuple[Tensor, Tensor]:
+def _exp_mean_op(s: Tensor, x: Tensor, tau: Tensor, size: Tensor, backend: str) -> tuple[Tensor, Tensor]:
     o, Z = x.new_empty(x.shape), x.new_empty(s.shape)
-    flat = [a.reshape(tau.numel(), *a.shape[tau.ndim:]) for a in (s, x, tau, size, o, Z)]
     if _backend(x, backend) == "numba":
+        flat = [a.reshape(tau.numel(), *a.shape[tau.ndim:]) for a in (s, x, tau.double(), size, o, Z)]
         _spread(_scan_rows, len(flat[0]), x.numel() + s.numel(), *_arrays(*flat), 3)
         return o, Z
     both, real = _ones(x, size)
@@ -258,7 +257,7 @@ def _exp_mean(s: Tensor, x: Tensor, tau: Tensor, size: Tensor, backend: str) -> 
 @torch.library.register_fake("softsortlib::exp_mean")
 def _(s, x, tau, size, backend): return x.new_empty(x.shape), x.new_empty(s.shape)
 
-# %% ../nbs/10_scan.ipynb #5c70c832
+# %% ../nbs/10_scan.ipynb #5010e936
 def _composed_mean(go, gZ, s, x, tau, size, o, Z, backend):
     "The gradients of Prop 10.3 to s, x and tau, in terms of `exp_scan`."
     both, real = _ones(x, size)
@@ -270,15 +269,15 @@ def _composed_mean(go, gZ, s, x, tau, size, o, Z, backend):
 @torch.library.custom_op("softsortlib::exp_mean_backward", mutates_args=())
 def _exp_mean_backward(go: Tensor, gZ: Tensor, s: Tensor, x: Tensor, tau: Tensor, size: Tensor, o: Tensor, Z: Tensor, backend: str) -> tuple[Tensor, Tensor, Tensor]:
     if _backend(x, backend) != "numba": return tuple(g.contiguous() for g in _composed_mean(go, gZ, s, x, tau, size, o, Z, backend))
-    grads = gs, gx, gtau = s.new_empty(s.shape), x.new_empty(x.shape), tau.new_empty(tau.shape)
-    flat = _arrays(*[a.reshape(tau.numel(), *a.shape[tau.ndim:]) for a in (go, gZ, s, x, tau, size, o, Z, gs, gx, gtau)])
+    gs, gx, gtau = s.new_empty(s.shape), x.new_empty(x.shape), tau.new_empty(tau.shape, dtype=torch.float64)
+    flat = _arrays(*[a.reshape(tau.numel(), *a.shape[tau.ndim:]) for a in (go, gZ, s, x, tau.double(), size, o, Z, gs, gx, gtau)])
     _spread(_scan_back_rows, len(flat[0]), 3 * (x.numel() + s.numel()), *flat[:8], True, *flat[8:])
-    return grads
+    return gs, gx, gtau.to(tau.dtype)
 
 @torch.library.register_fake("softsortlib::exp_mean_backward")
 def _(go, gZ, s, x, tau, size, o, Z, backend): return s.new_empty(s.shape), x.new_empty(x.shape), tau.new_empty(tau.shape)
 
-# %% ../nbs/10_scan.ipynb #d794eab8
+# %% ../nbs/10_scan.ipynb #4d68bc7e
 def _save_mean(ctx, inputs, output):
     *saved, ctx.backend = inputs
     ctx.save_for_backward(*saved, *output)
@@ -287,8 +286,7 @@ def _backward_mean(ctx, go, gZ):
     f = _composed_mean if torch.is_grad_enabled() else _exp_mean_backward
     return *f(go, gZ, *ctx.saved_tensors, ctx.backend), None, None
 
-_exp_mean.register_autograd(_backward_mean, setup_context=_save_mean)
-_batched(_exp_mean, 4)
+_exp_mean = _differentiable(_exp_mean_op, _save_mean, _backward_mean, 4)
 _batched(_exp_mean_backward, 8)
 
 # %% ../nbs/10_scan.ipynb #052ee5a2
