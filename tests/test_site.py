@@ -254,7 +254,7 @@ def search(tab, words):
     tab.set_viewport_size({"width": 1280, "height": 900})
     tab.evaluate("document.querySelectorAll('.smalldocs-search-results').forEach(e => e.replaceChildren())")
     tab.locator(".smalldocs-search input").first.fill(words)
-    tab.wait_for_selector(".search-result:visible, .search-none:visible", timeout=5000)
+    tab.wait_for_selector(".search-result:visible, .search-none:visible", timeout=20000)
     return [(r.inner_text(), r.get_attribute("href")) for r in tab.locator(".search-result:visible").all()]
 
 
