@@ -6,7 +6,7 @@
 __all__ = ['pl', 'torchmetrics', 'PRESETS', 'sorting_loss', 'is_right', 'SortAccuracy', 'NumberCNN', 'papers_tau', 'SortConfig',
            'preset', 'NumberData', 'SortingTask', 'WholeCheckpoints', 'RunProgress', 'train']
 
-# %% ../nbs/61_training.ipynb #88f8102f
+# %% ../nbs/61_training.ipynb #f4108a56
 import contextlib
 import json
 import logging
@@ -24,6 +24,9 @@ from torch import Tensor, nn
 
 from .core import patch_to
 from .operators import get_operator
+from .softsort import SoftSort
+from .neuralsort import NeuralSort
+from .stochastic import Stochastic
 from .records import environment, write_json
 from .data import NumberSets, load_images, optional, seeded
 
@@ -215,12 +218,12 @@ class SortingTask(pl.LightningModule):
         factor = {"constant": lambda k: 1.0, "cosine": lambda k: (1 + math.cos(math.pi * min(k / self.config.steps, 1))) / 2}[self.config.schedule]
         return [adam], [{"scheduler": torch.optim.lr_scheduler.LambdaLR(adam, factor), "interval": "step"}]
 
-# %% ../nbs/61_training.ipynb #eecce64b
+# %% ../nbs/61_training.ipynb #3fce88b9
 def _operator(config):
     "The operator that a configuration names."
     tau = papers_tau(config.n) if config.tau is None else config.tau
     operator = get_operator(config.operator, tau=tau, descending=True)
-    return get_operator("stochastic", operator=operator, samples=config.samples) if config.samples else operator
+    return Stochastic(operator, config.samples) if config.samples else operator
 
 # %% ../nbs/61_training.ipynb #58aed68b
 @patch_to(SortingTask)
