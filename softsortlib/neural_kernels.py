@@ -12,7 +12,7 @@ from torch import Tensor
 
 from .kernels import _arrays, _batched, _exp_neg, _jit, _spread
 
-# %% ../nbs/08_neural_kernels.ipynb #eea68b0e
+# %% ../nbs/08_neural_kernels.ipynb #84109053
 @_jit
 def _row(i, t, b, size, inv, direct, cut, buf):
     "buf[lo:hi] = exp(m_ij) for the columns with -m_ij <= cut; returns lo, hi and their sum."
@@ -33,7 +33,7 @@ def _row(i, t, b, size, inv, direct, cut, buf):
             buf[lo] = m
         total = buf.dtype.type(0)
     for j in range(lo, hi):
-        buf[j] = _exp_neg(max(buf[j], buf.dtype.type(0)) if buf[j] == buf[j] else buf[j])
+        buf[j] = _exp_neg(buf[j])
         total += buf[j]
     return lo, hi, total
 
@@ -74,41 +74,52 @@ def _rmul_rows(lo_unit, hi_unit, t, b, tau, size, y, cut, direct, x):
                 weight = y[r, i, c] / Z
                 for j in range(lo, hi): x[unit, j, c] += buf[j] * weight
 
-# %% ../nbs/08_neural_kernels.ipynb #7f504d96
+# %% ../nbs/08_neural_kernels.ipynb #e998c43f
+@_jit
+def _add(w, e, sums):
+    for c in range(len(e)): sums[c] += w * e[c]
+
+@_jit
+def _against(e, w, ti, bi, s, b):
+    "sum of e times tau m, where e is not zero."
+    total = 0.0
+    for c in range(len(e)):
+        if e[c] != 0: total += e[c] * (w * (s[c] - ti) - (b[c] - bi))
+    return total
+
 @_jit
 def _pull_rows(lo_unit, hi_unit, t, b, tau, size, a, v, u, z, cut, direct, gt, gb, gtau):
     "(8.3) of l' = P (a . (v - u) + z), one part for each unit; the diagonal's own logit is taken off where z is not zero."
     n, d = a.shape[1:]
-    parts, buf = gt.shape[0] // a.shape[0], np.empty(n, a.dtype)
+    parts, buf, along = gt.shape[0] // a.shape[0], np.empty(n, a.dtype), np.empty(n, a.dtype)
     step = (n + parts - 1) // parts
     for unit in range(lo_unit, hi_unit):
         r = unit // parts
         gt[unit], gb[unit], spread, inv = 0, 0, 0.0, 1 / tau[r]
         for i in range(unit % parts * step, min((unit % parts + 1) * step, size[r])):
             lo, hi, Z = _row(i, t[r], b[r], size[r], inv, direct[r], cut, buf)
-            w, shift = size[r] - 1.0 - 2 * i, a.dtype.type(z[r, i])
+            w, shift, e = size[r] - 1.0 - 2 * i, a.dtype.type(z[r, i]), buf[lo:hi]
             for c in range(d): shift -= a[r, i, c] * u[r, i, c]
-            for j in range(lo, hi):
-                along = shift
-                for c in range(d): along += a[r, i, c] * v[r, j, c]
-                e = np.float64(buf[j] / Z * along)
-                gt[unit, j] += w * e * inv
-                gb[unit, j] -= e * inv
-                spread += e * (w * (t[r, j] - t[r, i]) - (b[r, j] - b[r, i]))
+            along[lo:hi] = shift
+            for c in range(d):
+                for j in range(lo, hi): along[j] += a[r, i, c] * v[r, j, c]
+            for j in range(lo, hi): buf[j] *= along[j] / Z
+            _add(w * inv, e, gt[unit, lo:hi])
+            _add(-inv, e, gb[unit, lo:hi])
+            spread += _against(e, w, t[r, i], b[r, i], t[r, lo:hi], b[r, lo:hi])
             gt[unit, i] -= w * z[r, i] * inv
             gb[unit, i] += z[r, i] * inv
         gtau[unit] = -spread * inv * inv
 
-# %% ../nbs/08_neural_kernels.ipynb #54d72ead
+# %% ../nbs/08_neural_kernels.ipynb #9fdf869d
 @_jit
 def _entry_row(i, s, b, t, bt, order, size, inv, direct, cut, buf, row):
     "row[c] = exp(m) in the order of the input, for all n columns; returns the sum."
-    n, total, zero = len(s), row.dtype.type(0), row.dtype.type(0)
+    n, total = len(s), row.dtype.type(0)
     if direct:
         w, ti, bi = size - 1.0 - 2 * i, t[i], bt[i]
         for c in range(n):
-            m = row.dtype.type((w * (ti - s[c]) - (bi - b[c])) * inv)
-            row[c] = _exp_neg(m if m > zero else (zero if m <= zero else m))
+            row[c] = _exp_neg(row.dtype.type((w * (ti - s[c]) - (bi - b[c])) * inv))  # the rounding of zero may be negative: exp can take it
             total += row[c]
         return total
     row[:] = 0
@@ -130,27 +141,26 @@ def _dense_rows(lo_unit, hi_unit, s, b, t, bt, order, tau, size, cut, direct, P)
             scale = P.dtype.type(1) / Z
             for c in range(n): row[c] *= scale
 
-# %% ../nbs/08_neural_kernels.ipynb #d080bf6c
+# %% ../nbs/08_neural_kernels.ipynb #0c79a7bb
 @_jit
 def _dense_back_rows(lo_unit, hi_unit, G, s, b, t, bt, order, tau, size, cut, direct, gs, gb, gtau):
     "(8.3) for an incoming gradient G of the matrix; gs, gb in input order, one part for each unit."
-    n, zero = s.shape[1], 0.0
+    n = s.shape[1]
     parts, buf, row = gs.shape[0] // s.shape[0], np.empty(n, G.dtype), np.empty(n, G.dtype)
     step = (n + parts - 1) // parts
     for unit in range(lo_unit, hi_unit):
-        r = unit // parts
-        gs[unit], gb[unit], spread, inv = 0, 0, 0.0, 1 / tau[r]
+        r, scores, sums, spread = unit // parts, gs[unit], gb[unit], 0.0
+        scores[:], sums[:], inv = 0, 0, 1 / tau[r]
         for i in range(unit % parts * step, min((unit % parts + 1) * step, size[r])):
             Z = _entry_row(i, s[r], b[r], t[r], bt[r], order[r], size[r], inv, direct[r], cut, buf, row)
-            mean, w, ti, bi, g = G.dtype.type(0), size[r] - 1.0 - 2 * i, t[r, i], bt[r, i], G[r, i]
+            mean, scale, w, g = G.dtype.type(0), G.dtype.type(1) / Z, size[r] - 1.0 - 2 * i, G[r, i]
             for c in range(n): mean += g[c] * row[c]
-            mean, scale = mean / Z, G.dtype.type(1) / Z
-            for c in range(n):
-                e = np.float64(row[c] * scale * (g[c] - mean)) * inv
-                gs[unit, c] += w * e
-                gb[unit, c] -= e
-                spread += e * (w * (s[r, c] - ti) - (b[r, c] - bi)) if row[c] != 0 else zero
-        gtau[unit] = -spread * inv
+            mean *= scale
+            for c in range(n): row[c] *= scale * (g[c] - mean)
+            _add(w * inv, row, scores)
+            _add(-inv, row, sums)
+            if not direct[r]: spread += _against(row, w, t[r, i], bt[r, i], s[r], b[r])
+        gtau[unit] = -spread * inv * inv
 
 # %% ../nbs/08_neural_kernels.ipynb #fd706408
 def _plain_m(t, b, tau, size, s=None, bs=None):
@@ -251,7 +261,7 @@ def _pull(t: Tensor, b: Tensor, tau: Tensor, size: Tensor, a: Tensor, v: Tensor,
 @torch.library.register_fake("softsortlib::neural_pull")
 def _(t, b, tau, size, a, v, u, z, backend): return t.new_empty(t.shape), t.new_empty(t.shape), t.new_empty(tau.shape)
 
-# %% ../nbs/08_neural_kernels.ipynb #f7e41f14
+# %% ../nbs/08_neural_kernels.ipynb #1066a8e3
 @torch.library.custom_op("softsortlib::neural_dense", mutates_args=())
 def _dense_op(s: Tensor, b: Tensor, t: Tensor, bt: Tensor, order: Tensor, tau: Tensor, size: Tensor, double: bool, backend: str) -> Tensor:
     dtype = torch.float64 if double else torch.float32
@@ -274,7 +284,10 @@ def _dense_backward(G: Tensor, s: Tensor, b: Tensor, t: Tensor, bt: Tensor, orde
     units = rows * _parts(rows, n)
     out = s.new_empty(units, n), s.new_empty(units, n), s.new_empty(units)
     _spread(_dense_back_rows, units, 2 * G.numel(), *_arrays(*flat), *_settings(flat[3], flat[4], flat[6], flat[7], G.dtype), *_arrays(*out))
-    return _grads(s, tau, *out)
+    gs, gb, gtau = _grads(s, tau, *out)
+    direct = torch.from_numpy(_settings(flat[3], flat[4], flat[6], flat[7], G.dtype)[1]).view(tau.shape)
+    by_sums = -(gs * s + gb * b.masked_fill(b.isinf(), 0)).sum(-1) / tau
+    return gs, gb, torch.where(direct, by_sums, gtau)
 
 @torch.library.register_fake("softsortlib::neural_dense_backward")
 def _(G, s, b, t, bt, order, tau, size, backend): return s.new_empty(s.shape), s.new_empty(s.shape), s.new_empty(tau.shape)
