@@ -110,7 +110,7 @@ class NbdevSite(Site):
     def read(self, src):
         page = super().read(src)
         if name := page.front.get("output-file"): page.out = page.out.with_name(str(name))  # 00_core.ipynb -> core.html
-        page.body = formulas_on_one_line(page.body)
+        page.body = formulas_on_one_line(page.body).replace(r"\mathbb{1}", r"\mathbf{1}")     # KaTeX has no blackboard digits and would show a plain one
         page.body = DUNDER.sub(lambda m: m[1] + m[2].replace("_", r"\_"), page.body)
         return page
     def find_page(self, target):
