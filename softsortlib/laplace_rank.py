@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['LaplaceRank', 'lapsum_topk', 'LapSumTopK']
 
-# %% ../nbs/42_laplace_rank.ipynb #4e77b193
+# %% ../nbs/42_laplace_rank.ipynb #67116354
 import math
 
 import numpy as np
@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from .core import _zero, check_mask, check_scores, compute_dtype
 from .operators import check_tau
-from .kernels import _arrays, _exp_neg, _jit, _spread
+from .kernels import _arrays, _batched, _exp_neg, _jit, _spread
 from .radix import stable_sort
 from .scan import _left, exp_scan
 from .sigmoid_rank import RankOperator, _laplace, _odd_grads, pair_sum
@@ -69,6 +69,82 @@ def _laplace_backward(ctx, g):
 
 _laplace_sum = _transformable(_laplace_sum_op, 3, _laplace_backward, _laplace_setup)
 
+# %% ../nbs/42_laplace_rank.ipynb #3aac9d12
+@_jit
+def _rank_rows(lo, hi, s, order, tau, v, ranks):
+    "Ranks of rows lo..hi; s (B, n) increasing, its order, weights v (B, n), tau (B,)."
+    n = s.shape[1]
+    q, N = np.empty(n), np.empty(n)
+    for b in range(lo, hi):
+        M, V = 0.0, 0.0
+        for i in range(n - 1, -1, -1):
+            q[i] = _exp_neg((np.float64(s[b, i + 1]) - np.float64(s[b, i])) / tau[b]) if i < n - 1 else 1.0
+            M = q[i] * M + (1 - q[i]) * V
+            N[i] = M
+            V += v[b, i]
+        mean, M, V = (V + 1) / 2, 0.0, 0.0
+        for i in range(n):
+            r = q[i - 1] if i else 1.0
+            M = r * M + (1 - r) * V
+            ranks[b, order[b, i]] = mean + (M - N[i]) / 2
+            V += v[b, i]
+
+@_jit
+def _rank_back_rows(lo, hi, g, s, order, tau, v, out):
+    "(42.4) for rows lo..hi; g (B, n) as the scores stand, out (B, n) in order."
+    n = s.shape[1]
+    q, E, G, own = np.empty(n), np.empty(n), np.empty(n), np.empty(n)
+    for b in range(lo, hi):
+        e, h = 0.0, 0.0
+        for i in range(n - 1, -1, -1):
+            q[i] = _exp_neg((np.float64(s[b, i + 1]) - np.float64(s[b, i])) / tau[b]) if i < n - 1 else 1.0
+            e *= q[i]; h *= q[i]
+            E[i], G[i], own[i] = e, h, g[b, order[b, i]]
+            e += v[b, i]; h += own[i]
+        e, h = 0.0, 0.0
+        for i in range(n):
+            if i: e *= q[i - 1]; h *= q[i - 1]
+            out[b, i] = (own[i] * (E[i] + e) - v[b, i] * (G[i] + h)) / (2 * tau[b])
+            e += v[b, i]; h += own[i]
+
+# %% ../nbs/42_laplace_rank.ipynb #2c77ee1b
+@torch.library.custom_op("softsortlib::laplace_rank", mutates_args=())
+def _laplace_rank_op(s: Tensor, tau: Tensor, order: Tensor, v: Tensor) -> Tensor:
+    "s (..., n) increasing, tau (..., 1), order and weights v (..., n) -> ranks (..., n) as the scores stood."
+    if s.device.type != "cpu":
+        ranks = (v.sum(-1, keepdim=True) + 1) / 2 + _laplace_sum_op(s, tau, v[..., None], 0)[..., 0]
+        return torch.empty_like(ranks).scatter(-1, order, ranks)
+    ranks, n = s.new_empty(s.shape), s.shape[-1]
+    S, O, V, R = (a.reshape(-1, n) for a in (s, order, v, ranks))
+    _spread(_rank_rows, len(S), 2 * s.numel(), *_arrays(S, O, tau.reshape(-1), V, R))
+    return ranks
+
+@_laplace_rank_op.register_fake
+def _(s, tau, order, v): return s.new_empty(s.shape)
+
+@torch.library.custom_op("softsortlib::laplace_rank_backward", mutates_args=())
+def _laplace_rank_back(g: Tensor, s: Tensor, tau: Tensor, order: Tensor, v: Tensor) -> Tensor:
+    out, n = s.new_empty(s.shape), s.shape[-1]
+    G, S, O, V, out_ = (a.reshape(-1, n) for a in (g, s, order, v, out))
+    _spread(_rank_back_rows, len(S), 2 * s.numel(), *_arrays(G, S, O, tau.reshape(-1), V, out_))
+    return out
+
+@_laplace_rank_back.register_fake
+def _(g, s, tau, order, v): return s.new_empty(s.shape)
+_batched(_laplace_rank_back, 5)
+
+# %% ../nbs/42_laplace_rank.ipynb #bf35d386
+def _laplace_rank_setup(ctx, inputs, output): ctx.save_for_backward(*inputs)
+
+def _laplace_rank_backward(ctx, g):
+    s, tau, order, v = ctx.saved_tensors
+    if torch.is_grad_enabled() or s.device.type != "cpu" or ctx.needs_input_grad[1]:
+        h, x = g.gather(-1, order)[..., None], v[..., None]
+        return *_odd_grads(lambda y, m: _laplace_sum(s, tau, y, m), s, tau, x, 0, h, (*ctx.needs_input_grad[:2], False))[:2], None, None
+    return _laplace_rank_back(g, s, tau, order, v), None, None, None
+
+_laplace_rank = _transformable(_laplace_rank_op, 4, _laplace_rank_backward, _laplace_rank_setup)
+
 # %% ../nbs/42_laplace_rank.ipynb #00843e94
 def _sorted_real(s, mask):
     "Increasing scores, their order, and the weights 1 (real) and 0 (padded), each (..., n)."
@@ -79,7 +155,7 @@ def _sorted_real(s, mask):
 
 def _wide(tau, s): return torch.as_tensor(tau, dtype=s.dtype, device=s.device).expand(*s.shape[:-1], 1)
 
-# %% ../nbs/42_laplace_rank.ipynb #72e46436
+# %% ../nbs/42_laplace_rank.ipynb #586f943e
 class LaplaceRank(RankOperator, name="laplace"):
     "Ranks counted with the distribution function of the Laplace law (LapSum, Struski et al. 2025); O(n log n)."
     def _ranks(self, s, tau, mask):
@@ -87,12 +163,11 @@ class LaplaceRank(RankOperator, name="laplace"):
             real = torch.ones_like(s) if mask is None else mask.to(s.dtype)
             return (real.sum(-1, keepdim=True) + 1) / 2 + pair_sum(s, tau, real, "laplace")
         x, order, real = _sorted_real(s, mask)
-        ranks = (real.sum(-1, keepdim=True) + 1) / 2 + _laplace_sum(x, _wide(tau, s), real[..., None], 0)[..., 0]
-        return torch.empty_like(ranks).scatter(-1, order, ranks)
+        return _laplace_rank(x, _wide(tau, s), order, real)
 
-# %% ../nbs/42_laplace_rank.ipynb #ded761dd
+# %% ../nbs/42_laplace_rank.ipynb #ad85fd32
 def _threshold_of(s, tau, v, k):
-    "The root of (42.4) in plain torch: s (B, n) increasing, tau and k (B, 1), v (B, n) zeros and ones."
+    "The root of (42.5) in plain torch: s (B, n) increasing, tau and k (B, 1), v (B, n) zeros and ones."
     L = _left(s, v[..., None], tau[:, 0])[..., 0]
     R = _left(s.flip(1), v.flip(1)[..., None], tau[:, 0])[..., 0].flip(1)  # both include the element itself
     total = v.sum(-1, keepdim=True)
@@ -110,10 +185,10 @@ def _threshold_of(s, tau, v, k):
     first = high + tau * (2 * (total - k).clamp(min=0) / R.clamp(min=1e-30)).log().clamp(min=-800)
     return torch.where(m == 0, first, torch.where(m == n, low + tau * (L / (2 * k)).log(), inside))
 
-# %% ../nbs/42_laplace_rank.ipynb #65266b7a
+# %% ../nbs/42_laplace_rank.ipynb #48fd1416
 @_jit
 def _threshold_rows(lo, hi, s, tau, v, k, out):
-    "The root of (42.4) for rows lo..hi; s, v (B, n), tau, k, out (B,)."
+    "The root of (42.5) for rows lo..hi; s, v (B, n), tau, k, out (B,)."
     n = s.shape[1]
     R = np.empty(n)
     for b in range(lo, hi):

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from torch.testing import assert_close
 
 from softsortlib.gaussian_rank import GaussianRank
-from softsortlib.laplace_rank import LapSumTopK, LaplaceRank, _laplace_sum, _threshold, _threshold_of, lapsum_topk
+from softsortlib.laplace_rank import LapSumTopK, LaplaceRank, _laplace_rank, _laplace_sum, _threshold, _threshold_of, lapsum_topk
 from softsortlib.permutahedron import Permutahedron
 from softsortlib.radix import _stable_sort, stable_sort
 from softsortlib.sigmoid_rank import RankOperator, SigmoidRank, _pair_sum, get_rank_operator, pair_sum
@@ -202,6 +202,7 @@ def test_custom_operators_pass_opcheck(rng):
     v = torch.rand(2, 6, 1, generator=rng, dtype=torch.float64, requires_grad=True)
     torch.library.opcheck(_pair_sum.op, (s, tau, v, "logistic", 0))
     torch.library.opcheck(_laplace_sum.op, (s, tau, v, 0))
+    torch.library.opcheck(_laplace_rank.op, (s, tau, torch.arange(6).expand(2, 6).contiguous(), v[..., 0].detach()))
     torch.library.opcheck(_threshold.op, (s, tau, torch.ones(2, 6, dtype=torch.float64), 2.0))
     torch.library.opcheck(_stable_sort.op, (torch.randn(2, 50, generator=rng, requires_grad=True),))
 
