@@ -1,0 +1,49 @@
+"""Put every notebook that exists into the sidebar of _quarto.yml, by the plan below.
+
+    python tools/sidebar.py
+"""
+import sys
+from pathlib import Path
+
+root = Path(__file__).resolve().parent.parent
+PLAN = [                                                    # (title, page) or (title, globs) or (title, parts)
+    ("Home", "index.ipynb"),
+    ("Operators", [
+        ("Foundations", ["0[0-7]*.ipynb"]),
+        ("Rows by a softmax", ["0[89]*.ipynb", "1[0-5]*.ipynb"]),
+        ("Sorting networks", ["1[6-9]*.ipynb", "2[0-5]*.ipynb"]),
+        ("Transport", ["2[6-9]*.ipynb", "3*.ipynb"]),
+        ("Ranks", ["4[0-8]*.ipynb"]),
+        ("Using them", ["49*.ipynb", "50*.ipynb"])]),
+    ("Losses and layers", ["5[1-8]*.ipynb"]),
+    ("Training and measuring", ["59*.ipynb", "6*.ipynb"]),
+    ("Tutorials", ["tutorials/*.ipynb"]),
+    ("Experiments", ["experiments/*.ipynb"]),
+    ("Benchmarks", ["benchmarks/*.ipynb"]),
+    ("Reference", ["90_init.ipynb", "api.ipynb", "notation.ipynb", "references.ipynb"]),
+    ("Project", ["changelog.md", "contributing.md"]),
+]
+
+def entries(plan, nbs, used, pad=""):
+    "The lines of the sidebar for a plan; a section without a page is left out"
+    for title, what in plan:
+        if isinstance(what, str):
+            used.add(what)
+            yield from (f"{pad}- text: {title}", f"{pad}  href: {what}")
+            continue
+        if isinstance(what[0], tuple): inner = list(entries(what, nbs, used, pad + "    "))
+        else:
+            found = [p.relative_to(nbs).as_posix() for glob in what for p in sorted(nbs.glob(glob))]
+            inner = [f"{pad}    - {p}" for p in dict.fromkeys(found) if p not in used]
+            used.update(found)
+        if inner: yield from (f"{pad}- section: {title}", f"{pad}  contents:", *inner)
+
+def main():
+    config, nbs, used = root / "_quarto.yml", root / "nbs", set()
+    head, rest = config.read_text(encoding="utf-8").split("  sidebar:\n    style: floating\n    contents:\n")
+    lines = [f"      {line}" for line in entries(PLAN, nbs, used)]
+    config.write_text(f"{head}  sidebar:\n    style: floating\n    contents:\n" + "\n".join(lines) + "\n" + rest[rest.index("\nformat:"):], encoding="utf-8")
+    left = sorted(p.relative_to(nbs).as_posix() for p in nbs.rglob("*.ipynb") if not any(q[0] in "._" for q in p.relative_to(nbs).parts) and p.relative_to(nbs).as_posix() not in used)
+    if left: sys.exit(f"no place in the plan of tools/sidebar.py for {', '.join(left)}")
+
+if __name__ == "__main__": main()
