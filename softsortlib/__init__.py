@@ -5,21 +5,35 @@ __version__ = "0.1.0"
 
 # %% auto #0
 __all__ = ['soft_sort', 'soft_rank', 'soft_topk', 'soft_quantile', 'soft_median', 'soft_permutation', 'calibrate_tau',
-           'SoftPermutation', 'DensePermutation', 'Operator', 'get_operator', 'SoftSort', 'is_row_stochastic',
-           'is_doubly_stochastic', 'is_unimodal_row_stochastic', 'is_permutation_matrix', 'permutation_matrix']
+           'tau_schedule', 'SoftPermutation', 'DensePermutation', 'Operator', 'get_operator', 'SoftSort', 'NeuralSort',
+           'Stochastic', 'SinkhornSort', 'SortingNetwork', 'SigmoidRank', 'GaussianRank', 'LaplaceRank',
+           'Permutahedron', 'is_row_stochastic', 'is_doubly_stochastic', 'is_unimodal_row_stochastic',
+           'is_permutation_matrix', 'permutation_matrix']
 
 # %% ../nbs/90_init.ipynb #f016a171
 from .functional import soft_median, soft_permutation, soft_quantile, soft_rank, soft_sort, soft_topk
 
-# %% ../nbs/90_init.ipynb #3246fd0c
+# %% ../nbs/90_init.ipynb #2f481eec
 import softsortlib.rounding  # gives SoftPermutation its log_prob, hard and straight_through
 from .core import (DensePermutation, SoftPermutation, is_doubly_stochastic, is_permutation_matrix,
                               is_row_stochastic, is_unimodal_row_stochastic, permutation_matrix)
+from .networks import SortingNetwork
+from .neuralsort import NeuralSort
 from .operators import Operator, get_operator
+from .sinkhorn import SinkhornSort
 from .softsort import SoftSort
-from .temperature import calibrate_tau
+from .stochastic import Stochastic
+from .temperature import calibrate_tau, tau_schedule
 
-# %% ../nbs/90_init.ipynb #fa55d39a
-_all_ = ["soft_sort", "soft_rank", "soft_topk", "soft_quantile", "soft_median", "soft_permutation", "calibrate_tau",
-         "SoftPermutation", "DensePermutation", "Operator", "get_operator", "SoftSort",
+# %% ../nbs/90_init.ipynb #b01775b0
+from .gaussian_rank import GaussianRank
+from .laplace_rank import LaplaceRank
+from .permutahedron import Permutahedron
+from .sigmoid_rank import SigmoidRank
+
+# %% ../nbs/90_init.ipynb #28ff9889
+_all_ = ["soft_sort", "soft_rank", "soft_topk", "soft_quantile", "soft_median", "soft_permutation", "calibrate_tau", "tau_schedule",
+         "SoftPermutation", "DensePermutation", "Operator", "get_operator",
+         "SoftSort", "NeuralSort", "Stochastic", "SinkhornSort", "SortingNetwork",
+         "SigmoidRank", "GaussianRank", "LaplaceRank", "Permutahedron",
          "is_row_stochastic", "is_doubly_stochastic", "is_unimodal_row_stochastic", "is_permutation_matrix", "permutation_matrix"]

@@ -10,6 +10,7 @@ from softsortlib import Operator, get_operator, is_row_stochastic
 
 NAMES = sorted(Operator.names)
 SORTS = [n for n in NAMES if not n.startswith("gumbel")]
+NETWORKS = ("bitonic", "odd_even", "network")
 DTYPES = [torch.float64, torch.float32, torch.bfloat16, torch.float16]
 TAU = {name: 0.3 for name in SORTS}
 
@@ -65,7 +66,7 @@ def test_directions_mirror_each_other(name, rng):
 @pytest.mark.parametrize("name", SORTS)
 def test_permuting_the_scores_permutes_the_columns(name, rng):
     s, perm = scores(2, 7, rng=rng), torch.randperm(7, generator=rng)
-    if name in ("bitonic", "odd_even"): pytest.skip("a network compares lanes: its output depends on the order of its input")
+    if name in NETWORKS: pytest.skip("a network compares lanes: its output depends on the order of its input")
     P, Q = (get_operator(name, tau=0.5)(z).to_dense() for z in (s, s[..., perm]))
     assert_close(Q, P[..., perm], rtol=1e-6, atol=1e-8)
 
@@ -84,7 +85,7 @@ def test_masked_sets_equal_short_sets(name, rng):
             assert_close((P @ x)[b, :n], short @ x[b, mask[b]], rtol=1e-5, atol=1e-6)
             assert not (P @ x)[b, n:].any() and not P.to_dense()[b, n:].any() and not P.to_dense()[b][:, ~mask[b]].any()
             assert torch.equal(P.hard()[b, :n], mask[b].nonzero()[:, 0][short.hard()])
-            assert sorted(P.hard()[b].tolist()) == list(range(5))
+            if name != "sinkhorn": assert sorted(P.hard()[b].tolist()) == list(range(5))  # a transport plan may have two rows with one argmax
 
 
 @pytest.mark.parametrize("name", SORTS)
@@ -101,10 +102,10 @@ def test_gradients_of_masked_sets_are_finite(name, rng):
 def test_ties_give_finite_symmetric_gradients(name, rng):
     s = torch.tensor([[1.0, 0.0, 1.0, 1.0, -2.0]]).double().requires_grad_()
     P = get_operator(name, tau=0.5)(s)
-    if name not in ("bitonic", "odd_even"): assert_close(P.to_dense()[..., 0], P.to_dense()[..., 2])
+    if name not in NETWORKS: assert_close(P.to_dense()[..., 0], P.to_dense()[..., 2])
     [g] = torch.autograd.grad((P @ s).square().sum() + (P.to_dense() ** 3).sum(), s)
     assert g.isfinite().all() and g.any()
-    if name not in ("bitonic", "odd_even"): assert_close(g[0, 0], g[0, 2]); assert_close(g[0, 0], g[0, 3])
+    if name not in NETWORKS: assert_close(g[0, 0], g[0, 2]); assert_close(g[0, 0], g[0, 3])
     assert sorted(P.hard()[0].tolist()) == list(range(5)) or name == "sinkhorn"
 
 
