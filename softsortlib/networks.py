@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['NetworkPermutation', 'SortingNetwork', 'default_steepness', 'column_cross_entropy', 'permutation_bce']
 
-# %% ../nbs/20_networks.ipynb #eb16ace1
+# %% ../nbs/20_networks.ipynb #07193dd0
 import math
 from functools import partial
 
@@ -14,15 +14,15 @@ from torch import Tensor, nn
 
 from .comparators import sorting_network
 from .core import SoftPermutation, _is_concrete, _zero, patch_to
-from .network_kernels import network_differences, network_matrix, network_send
+from .network_operators import network_differences, network_matrix, network_send
 from .operators import Operator
 from .swaps import _SIGMOIDS, apply_layers, lane_differences, replace_activation
 
-# %% ../nbs/20_networks.ipynb #a0f118c4
+# %% ../nbs/20_networks.ipynb #4dcb1e84
 class NetworkPermutation(SoftPermutation):
     "The soft permutation of a sorting network: a product of layers that is never multiplied out."
     def __init__(self,
-        s: Tensor,  # scores in ascending sense, (..., n), in the compute dtype
+        s: Tensor,  # scores, (..., n), in the compute dtype
         kind: str,  # "bitonic" or "odd_even"
         sigmoid: str,  # name of the sigmoid
         tau: "float | Tensor",  # temperature, a number or (..., 1)
@@ -30,9 +30,10 @@ class NetworkPermutation(SoftPermutation):
         backend: "str | None" = None,  # "torch" for the plain form, None for the kernels
         dtype: "torch.dtype | None" = None,  # dtype of results, that of s if None
         mask: "Tensor | None" = None,  # bool, (..., n), True = a real element
+        descending: bool = False,  # read the lanes from the bottom
     ):
         super().__init__(batch=s.shape[:-1], m=s.shape[-1], n=s.shape[-1], dtype=dtype or s.dtype, device=s.device, mask=mask)
-        self.s, self.kind, self.sigmoid, self.length = s, kind, sigmoid, None
+        self.s, self.kind, self.sigmoid, self.descending, self.length = s, kind, sigmoid, descending, None
         self.fast = self.n > 1 and (backend in ("numba", "triton") or backend is None and s.device.type in ("cpu", "cuda"))
         if mask is not None:
             self.order = (~mask).sort(dim=-1, stable=True).indices
@@ -75,7 +76,7 @@ def _matrix(self, v):
     if self.fast: return network_matrix(v, self._sizes(self.batch), self.kind, self.sigmoid, self.n)
     return self._send(v, torch.eye(self.n, dtype=v.dtype, device=self.device).expand(*self.batch, -1, -1), False)
 
-# %% ../nbs/20_networks.ipynb #533ab986
+# %% ../nbs/20_networks.ipynb #423aa8e4
 @patch_to(NetworkPermutation)
 def _pack(self, x):
     "Move the real elements of x (*batch', n, d) to the upper lanes."
@@ -87,23 +88,37 @@ def _unpack(self, x):
     return x if self.mask is None else x.gather(-2, self.place[..., None].expand(x.shape))
 
 @patch_to(NetworkPermutation)
+def _lanes(self, rows):
+    "The lanes that hold the positions `rows`, (r,) or (..., r), or None for all of them from the top."
+    if not self.descending: return rows
+    rows = torch.arange(self.n, device=self.device) if rows is None else rows
+    return self.n - 1 - rows if self.length is None else (self.length[..., None] - 1 - rows) % self.n
+
+def _rows_of(y, lanes):
+    "The rows `lanes` of y (..., n, d)."
+    if lanes is None: return y
+    if lanes.ndim == 1: return y.index_select(-2, lanes)
+    return y.gather(-2, lanes[..., None].expand(*y.shape[:-2], lanes.shape[-1], y.shape[-1]))
+
+# %% ../nbs/20_networks.ipynb #bf3acb74
+@patch_to(NetworkPermutation)
 def _matmul(self, x, rows):
-    y = self._send(self.v, self._pack(x), False)
-    return y if rows is None else y[..., rows, :]
+    return _rows_of(self._send(self.v, self._pack(x), False), self._lanes(rows))
 
 @patch_to(NetworkPermutation)
 def _rmatmul(self, y, rows):
-    if rows is not None: y = y.new_zeros(*y.shape[:-2], self.n, y.shape[-1]).index_add(-2, rows, y)
+    lanes = self._lanes(rows)
+    if lanes is not None: y = y.new_zeros(*y.shape[:-2], self.n, y.shape[-1]).scatter_add(-2, lanes[..., None].expand(y.shape), y)
     return self._unpack(self._send(self.v, y, True))
 
 @patch_to(NetworkPermutation)
 def _dense(self, rows, v=None):
-    v = self.v if v is None else v
-    if rows is None: return self._unpack(self._matrix(v).mT).mT
-    units = nn.functional.one_hot(rows, self.n).mT.to(v.dtype)
-    return self._unpack(self._send(v, units.expand(*self.batch, *units.shape), True)).mT
+    v, lanes = self.v if v is None else v, self._lanes(rows)
+    if rows is None: return _rows_of(self._unpack(self._matrix(v).mT).mT, lanes)
+    units = nn.functional.one_hot(lanes, self.n).mT.to(v.dtype)
+    return self._unpack(self._send(v, units.expand(*self.batch, *units.shape[-2:]), True)).mT
 
-# %% ../nbs/20_networks.ipynb #1536538a
+# %% ../nbs/20_networks.ipynb #5f96affa
 @patch_to(NetworkPermutation)
 def _log_rows(self, rows):
     P = self._dense(rows, self.v if self.device.type == "mps" else self.v.double())
@@ -112,8 +127,8 @@ def _log_rows(self, rows):
 
 @patch_to(NetworkPermutation)
 def _hard(self, rows):
-    s = self.s if self.mask is None else self.s.masked_fill(~self.mask, math.inf)
-    hard = s.argsort(dim=-1, stable=True)
+    s = self.s if self.mask is None else self.s.masked_fill(~self.mask, -math.inf if self.descending else math.inf)
+    hard = s.argsort(dim=-1, stable=True, descending=self.descending)
     return hard if rows is None else hard[..., rows]
 
 # %% ../nbs/20_networks.ipynb #bbde5f9e
@@ -150,7 +165,7 @@ def _check_art_lambda(x):
         if not (bool(((x >= 0) & (x < 1)).all()) if tensor else 0 <= x < 1):
             raise ValueError(f"art_lambda must be at least 0 and less than 1, got {x.tolist() if tensor else x}: 0 switches the trick off")
 
-# %% ../nbs/20_networks.ipynb #164f4c79
+# %% ../nbs/20_networks.ipynb #54e803be
 @patch_to(SortingNetwork)
 def _soft_permutation(self, s, tau, mask, dtype):
     if (home := {"numba": "cpu", "triton": "cuda"}.get(self.backend, s.device.type)) != s.device.type:
@@ -159,7 +174,7 @@ def _soft_permutation(self, s, tau, mask, dtype):
     if isinstance(art_lambda, Tensor):
         _check_art_lambda(art_lambda)
         art_lambda = art_lambda.to(s.dtype)[..., None]
-    return NetworkPermutation(-s if self.descending else s, self.kind, self.sigmoid.removesuffix("_phi"), tau, art_lambda, self.backend, dtype, mask)
+    return NetworkPermutation(s, self.kind, self.sigmoid.removesuffix("_phi"), tau, art_lambda, self.backend, dtype, mask, self.descending)
 
 # %% ../nbs/20_networks.ipynb #cbad9651
 Operator.names.update(bitonic=partial(SortingNetwork, "bitonic"), odd_even=partial(SortingNetwork, "odd_even"))
