@@ -3,7 +3,7 @@
 Both renderers read the same _quarto.yml; with Quarto on PATH, `nbdev_docs` does the job instead. The site asks no other
 host for anything: KaTeX is copied into it, web fonts are taken out, and search also works on pages opened as files.
 """
-import argparse, ast, base64, hashlib, io, re, shutil, subprocess, sys, tarfile, tempfile, time, urllib.request
+import argparse, ast, base64, functools, hashlib, io, json, re, shutil, subprocess, sys, tarfile, tempfile, time, urllib.request
 from pathlib import Path, PurePosixPath
 
 import nbdev.processors, nbdev.serve
@@ -13,6 +13,7 @@ from nbdev.quarto import refresh_quarto_yml
 from execnb.shell import CaptureShell
 from nbdev.processors import FilterDefaults, add_fold, exec_show_docs, mv_exports, rm_export
 from nbdev.process import Processor
+from nbdev.showdoc import showdoc_nm
 from nbdev.serve import proc_nbs
 try:
     from smalldocs import layout
@@ -121,9 +122,21 @@ class NbdevSite(Site):
     def warn(self, msg):
         if not msg.endswith(EXPECTED): super().warn(msg)
 
+@functools.cache
+def anchors():
+    "The anchors of the headings that chapters have for their public names"
+    found, nbs = set(), get_config().nbs_path
+    for path in nbs.rglob("*.ipynb"):
+        cells = ["".join(c["source"]) for c in json.loads(path.read_text(encoding="utf-8"))["cells"] if c["cell_type"] == "code"]
+        found |= {showdoc_nm(n).lower() for c in cells if re.match(r"#\|\s*exports?\b", c) for n in ast.parse(c).body
+                  if isinstance(n, (ast.FunctionDef, ast.ClassDef)) and not n.name.startswith("_")}
+    return found
+
 class PublicLookup(NbdevLookup):
-    "Names in backticks become links, but not private ones, which have no heading to link to, nor those inside a link already"
-    def doc(self, sym): return None if sym.rsplit(".", 1)[-1].startswith("_") else super().doc(sym)
+    "Names in backticks become links where there is a heading to link to, and not inside a link already"
+    def doc(self, sym):
+        url, base = super().doc(sym), get_config().doc_baseurl
+        return None if url and base in url and "#" in url and url.partition("#")[2] not in anchors() else url
     def link_line(self, line):
         parts = re.split(r"(\[[^\[\]]*\]\([^()\s]*(?:\([^()\s]*\)[^()\s]*)*\))", line)
         parts[::2] = [super(PublicLookup, self).link_line(p) for p in parts[::2]]
