@@ -30,18 +30,18 @@ def _decay(s, tau, lo, hi, q):
     "q[i - lo] = exp(-|s[i] - s[i-1]| / tau) for the gaps lo..hi."
     for i in range(lo, hi): q[i - lo] = _exp_neg(abs(np.float64(s[i]) - np.float64(s[i - 1])) / tau)
 
-# %% ../nbs/10_scan.ipynb #f6ab9091
+# %% ../nbs/10_scan.ipynb #75ee1616
 _BLOCK_GAPS = 256
 
 @_jit
-def _scan_rows(lo, hi, s, x, tau, size, y, Z, mode):
-    "y = even (mode 0), odd (1), strict (2) or mean (3, and Z) of x, rows lo..hi; s (B, n), x, y (B, n, d), tau, size (B,), Z (B, n)."
+def _scan_rows(lo, hi, s, x, tau, size, y, low, Z, mode):
+    "y = even (mode 0), odd (1), strict (2) or mean (3, with Z and what rounding y loses) of x, rows lo..hi; s, Z (B, n), x, y, low (B, n, d)."
     d, mean = x.shape[2], mode == 3
-    A, G, q, first = np.zeros(d), np.zeros(d), np.empty(_BLOCK_GAPS), 0
+    A, G, q, first, down = np.zeros(d), np.zeros(d), np.empty(_BLOCK_GAPS), 0, np.empty(x.shape[1] if mean else 0)
     for b in range(lo, hi):
         m, sign = size[b], 0.0
         y[b, m:] = 0
-        if mean: Z[b, m:] = 1
+        if mean: Z[b, m:] = 1; low[b, m:] = 0
         for up in range(2):
             A[:] = 0; G[:] = 0
             Az, Gz = 0.0, 0.0
@@ -59,22 +59,27 @@ def _scan_rows(lo, hi, s, x, tau, size, y, Z, mode):
                 if mean:
                     z = Az + Gz
                     Gz += 1
-                    if up: z += 1 + Z[b, i]
-                    Z[b, i] = z
+                    if up: z += 1 + down[i]; Z[b, i] = z
+                    else: down[i] = z
                 for c in range(d):
-                    own, xi, other = A[c], np.float64(x[b, i, c]), np.float64(y[b, i, c])
+                    own, xi, other = A[c], np.float64(x[b, i, c]), np.float64(y[b, i, c]) + (np.float64(low[b, i, c]) if mean else 0.0)
                     if mode == 0 or mean: own += G[c]
                     G[c] += xi
-                    if not up: y[b, i, c] = own
+                    if not up:
+                        y[b, i, c] = own
+                        if mean: low[b, i, c] = own - y[b, i, c]
                     elif mode == 0: y[b, i, c] = own + xi + other
                     elif mode == 1: y[b, i, c] = sign * (own - other)
                     elif mode == 2: y[b, i, c] = own + other
-                    else: y[b, i, c] = (own + xi + other) / z
+                    else:
+                        o = (own + xi + other) / z
+                        y[b, i, c] = o
+                        low[b, i, c] = o - y[b, i, c]
 
-# %% ../nbs/10_scan.ipynb #86eac0cb
+# %% ../nbs/10_scan.ipynb #e1997515
 @_jit
-def _scan_back_rows(lo, hi, gy, gZ, s, x, tau, size, y, Z, mean, gs, gx, gtau):
-    "Gradients of even, or of the mean (y, Z), for rows lo..hi: gy, x, y, gx (B, n, d); s, Z, gZ, gs (B, n); tau, gtau, size (B,)."
+def _scan_back_rows(lo, hi, gy, gZ, s, x, tau, size, y, low, Z, mean, gs, gx, gtau):
+    "Gradients of even, or of the mean (y, Z), for rows lo..hi: gy, x, y, low, gx (B, n, d); s, Z, gZ, gs (B, n); tau, gtau, size (B,)."
     n, d = x.shape[1:]
     A, G, M, v = np.zeros((2, d + 1)), np.zeros((2, d + 1)), np.zeros((2, d + 1)), np.zeros((2, d + 1))
     q, pull, first = np.empty(_BLOCK_GAPS), np.empty(n), 0
@@ -101,7 +106,7 @@ def _scan_back_rows(lo, hi, gy, gZ, s, x, tau, size, y, Z, mean, gs, gx, gtau):
                 weight, shift = (1 / np.float64(Z[b, i]), np.float64(gZ[b, i])) if mean else (1.0, 0.0)
                 for c in range(d):
                     v[0, c], v[1, c] = x[b, i, c], gy[b, i, c] * weight
-                    if mean: shift -= v[1, c] * y[b, i, c]
+                    if mean: shift -= v[1, c] * (np.float64(y[b, i, c]) + np.float64(low[b, i, c]))
                 v[0, d], v[1, d] = 1.0, shift
                 own = 0.0
                 for c in range(D):
@@ -167,26 +172,26 @@ def _triton():
     from softsortlib import scan_kernels
     return scan_kernels if scan_kernels.has_triton else None
 
-# %% ../nbs/10_scan.ipynb #030dcb58
+# %% ../nbs/10_scan.ipynb #fddb611e
 @torch.library.custom_op("softsortlib::exp_scan", mutates_args=())
 def _exp_scan_op(s: Tensor, x: Tensor, tau: Tensor, mode: str, backend: str) -> Tensor:
     flat, who = [a.reshape(tau.numel(), *a.shape[tau.ndim:]) for a in (s, x, tau)], _backend(x, backend)
     if who != "numba": return (_triton().scan if who == "triton" else _scan_torch)(*flat, mode).reshape(x.shape)
     y, size = x.new_empty(flat[1].shape), torch.full(flat[2].shape, s.shape[-1])
-    _spread(_scan_rows, len(y), y.numel(), *_arrays(*flat[:2], flat[2].double(), size, y, flat[0]), _MODES.index(mode))
+    _spread(_scan_rows, len(y), y.numel(), *_arrays(*flat[:2], flat[2].double(), size, y, y, flat[0]), _MODES.index(mode))
     return y.reshape(x.shape)
 
 @torch.library.register_fake("softsortlib::exp_scan")
 def _(s, x, tau, mode, backend): return x.new_empty(x.shape)
 
-# %% ../nbs/10_scan.ipynb #b54ba40c
+# %% ../nbs/10_scan.ipynb #1b17a128
 @torch.library.custom_op("softsortlib::exp_scan_backward", mutates_args=())
 def _exp_scan_backward(gy: Tensor, s: Tensor, x: Tensor, tau: Tensor, backend: str) -> tuple[Tensor, Tensor, Tensor]:
     if _backend(x, backend) != "numba": return _composed(gy, s, x, tau, "even", backend)
     gs, gx, gtau = s.new_empty(s.shape), x.new_empty(x.shape), tau.new_empty(tau.shape, dtype=torch.float64)
     flat = [a.reshape(tau.numel(), *a.shape[tau.ndim:]) for a in (gy, s, x, tau.double(), torch.full(tau.shape, s.shape[-1]), gs, gx, gtau)]
     gy, s, x, t, size, *out = _arrays(*flat)
-    _spread(_scan_back_rows, len(x), 3 * x.size, gy, s, s, x, t, size, x, s, False, *out)
+    _spread(_scan_back_rows, len(x), 3 * x.size, gy, s, s, x, t, size, x, x, s, False, *out)
     return gs, gx, gtau.to(tau.dtype)
 
 @torch.library.register_fake("softsortlib::exp_scan_backward")
@@ -237,28 +242,28 @@ def exp_scan(
     s, x = s.to(work).expand(*batch, s.shape[-1]), x.to(work).expand(*batch, *x.shape[-2:])
     return _exp_scan(s, x, _tau_tensor(tau, s, batch), mode, _check_backend(backend)).to(dtype)
 
-# %% ../nbs/10_scan.ipynb #596f58b4
+# %% ../nbs/10_scan.ipynb #23eeb08a
 def _ones(x, size):
     "The payload (x, 1) of Prop 10.3, zero behind the real elements."
     real = (torch.arange(x.shape[-2], device=x.device) < size[..., None])[..., None]
     return torch.cat([x.masked_fill(~real, 0), real.to(x.dtype)], -1), real
 
 @torch.library.custom_op("softsortlib::exp_mean", mutates_args=())
-def _exp_mean_op(s: Tensor, x: Tensor, tau: Tensor, size: Tensor, backend: str) -> tuple[Tensor, Tensor]:
-    o, Z = x.new_empty(x.shape), x.new_empty(s.shape)
+def _exp_mean_op(s: Tensor, x: Tensor, tau: Tensor, size: Tensor, backend: str) -> tuple[Tensor, Tensor, Tensor]:
     if _backend(x, backend) == "numba":
-        flat = [a.reshape(tau.numel(), *a.shape[tau.ndim:]) for a in (s, x, tau.double(), size, o, Z)]
+        out = x.new_empty(x.shape), x.new_empty(x.shape), s.new_empty(s.shape)
+        flat = [a.reshape(tau.numel(), *a.shape[tau.ndim:]) for a in (s, x, tau.double(), size, *out)]
         _spread(_scan_rows, len(flat[0]), x.numel() + s.numel(), *_arrays(*flat), 3)
-        return o, Z
+        return out
     both, real = _ones(x, size)
     y = _exp_scan(s, both, tau, "even", backend).masked_fill(~real, 1)
-    return (y[..., :-1] / y[..., -1:]).masked_fill(~real, 0), y[..., -1].clone()
+    return (y[..., :-1] / y[..., -1:]).masked_fill(~real, 0), torch.zeros_like(x, memory_format=torch.contiguous_format), y[..., -1].clone()
 
 @torch.library.register_fake("softsortlib::exp_mean")
-def _(s, x, tau, size, backend): return x.new_empty(x.shape), x.new_empty(s.shape)
+def _(s, x, tau, size, backend): return x.new_empty(x.shape), x.new_empty(x.shape), x.new_empty(s.shape)
 
-# %% ../nbs/10_scan.ipynb #5010e936
-def _composed_mean(go, gZ, s, x, tau, size, o, Z, backend):
+# %% ../nbs/10_scan.ipynb #9cd6b533
+def _composed_mean(go, gZ, s, x, tau, size, o, low, Z, backend):
     "The gradients of Prop 10.3 to s, x and tau, in terms of `exp_scan`."
     both, real = _ones(x, size)
     weight = (go / Z[..., None]).masked_fill(~real, 0)
@@ -267,29 +272,29 @@ def _composed_mean(go, gZ, s, x, tau, size, o, Z, backend):
     return gs.masked_fill(~real[..., 0], 0), gx[..., :-1].masked_fill(~real, 0), gtau
 
 @torch.library.custom_op("softsortlib::exp_mean_backward", mutates_args=())
-def _exp_mean_backward(go: Tensor, gZ: Tensor, s: Tensor, x: Tensor, tau: Tensor, size: Tensor, o: Tensor, Z: Tensor, backend: str) -> tuple[Tensor, Tensor, Tensor]:
-    if _backend(x, backend) != "numba": return tuple(g.contiguous() for g in _composed_mean(go, gZ, s, x, tau, size, o, Z, backend))
+def _exp_mean_backward(go: Tensor, gZ: Tensor, s: Tensor, x: Tensor, tau: Tensor, size: Tensor, o: Tensor, low: Tensor, Z: Tensor, backend: str) -> tuple[Tensor, Tensor, Tensor]:
+    if _backend(x, backend) != "numba": return tuple(g.contiguous() for g in _composed_mean(go, gZ, s, x, tau, size, o, low, Z, backend))
     gs, gx, gtau = s.new_empty(s.shape), x.new_empty(x.shape), tau.new_empty(tau.shape, dtype=torch.float64)
-    flat = _arrays(*[a.reshape(tau.numel(), *a.shape[tau.ndim:]) for a in (go, gZ, s, x, tau.double(), size, o, Z, gs, gx, gtau)])
-    _spread(_scan_back_rows, len(flat[0]), 3 * (x.numel() + s.numel()), *flat[:8], True, *flat[8:])
+    flat = _arrays(*[a.reshape(tau.numel(), *a.shape[tau.ndim:]) for a in (go, gZ, s, x, tau.double(), size, o, low, Z, gs, gx, gtau)])
+    _spread(_scan_back_rows, len(flat[0]), 3 * (x.numel() + s.numel()), *flat[:9], True, *flat[9:])
     return gs, gx, gtau.to(tau.dtype)
 
 @torch.library.register_fake("softsortlib::exp_mean_backward")
-def _(go, gZ, s, x, tau, size, o, Z, backend): return s.new_empty(s.shape), x.new_empty(x.shape), tau.new_empty(tau.shape)
+def _(go, gZ, s, x, tau, size, o, low, Z, backend): return s.new_empty(s.shape), x.new_empty(x.shape), tau.new_empty(tau.shape)
 
-# %% ../nbs/10_scan.ipynb #4d68bc7e
+# %% ../nbs/10_scan.ipynb #2731d2c9
 def _save_mean(ctx, inputs, output):
     *saved, ctx.backend = inputs
     ctx.save_for_backward(*saved, *output)
 
-def _backward_mean(ctx, go, gZ):
+def _backward_mean(ctx, go, _, gZ):
     f = _composed_mean if torch.is_grad_enabled() else _exp_mean_backward
     return *f(go, gZ, *ctx.saved_tensors, ctx.backend), None, None
 
 _exp_mean = _differentiable(_exp_mean_op, _save_mean, _backward_mean, 4)
-_batched(_exp_mean_backward, 8)
+_batched(_exp_mean_backward, 9)
 
-# %% ../nbs/10_scan.ipynb #052ee5a2
+# %% ../nbs/10_scan.ipynb #0707f4f8
 def exp_mean(
     s: Tensor,  # scores in order, up or down, (..., n); what a mask padded comes last
     x: Tensor,  # payload, (..., n, d); d may be 0 if only Z is wanted
@@ -300,4 +305,5 @@ def exp_mean(
     "The means of `x` with weights exp(-|s_i - s_j| / tau) and their normalisers Z, (10.5), in O(n) for sorted scores."
     batch = x.shape[:-2]
     size = torch.full(batch, s.shape[-1], device=s.device) if size is None else size.expand(batch)
-    return _exp_mean(s.expand(*batch, s.shape[-1]), x, _tau_tensor(tau, s, batch), size, _check_backend(backend))
+    o, _, Z = _exp_mean(s.expand(*batch, s.shape[-1]), x, _tau_tensor(tau, s, batch), size, _check_backend(backend))
+    return o, Z
