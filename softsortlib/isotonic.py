@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['isotonic_plain', 'isotonic']
 
-# %% ../nbs/43_isotonic.ipynb #e026a0ba
+# %% ../nbs/43_isotonic.ipynb #fa7c1941
 import math
 
 import numpy as np
@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from .kernels import _arrays, _check_backend, _jit, _spread
+from .pool_kernels import _pool, triton
 from .transforms import _transformable
 
 # %% ../nbs/43_isotonic.ipynb #45c3bfae
@@ -58,6 +59,12 @@ def _blocks_by_rounds(z, w, kl):
         new = torch.where((last == index) & rises, index, n).flip(-1).cummin(-1).values.flip(-1)
         if torch.equal(new, last): return last
         last = new
+
+# %% ../nbs/43_isotonic.ipynb #5d6f6140
+def _blocks(z, w, kl, backend):
+    "The last index of each element's block on any device; z, w (..., n)."
+    many = z.device.type == "cuda" and triton is not None and z.numel() >= 32 * z.shape[-1]
+    return _pool(z, w, kl) if backend == "triton" or not backend and many else _blocks_by_rounds(z, w, kl)
 
 # %% ../nbs/43_isotonic.ipynb #293ebcf9
 @_jit(fastmath=())
@@ -115,12 +122,12 @@ def _block_mean_backward(ctx, g): return _block_mean(g, *ctx.saved_tensors), Non
 
 _block_mean = _transformable(_block_mean_op, 2, _block_mean_backward, _block_mean_setup)
 
-# %% ../nbs/43_isotonic.ipynb #5a9b7207
+# %% ../nbs/43_isotonic.ipynb #5838871a
 @torch.library.custom_op("softsortlib::isotonic_project", mutates_args=())
 def _project_op(z: Tensor, w: Tensor, kl: bool, backend: str) -> tuple[Tensor, Tensor]:
     "p of (43.4) and the last index of each element's block; z, w (..., n) increasing."
-    if (backend or ("numba" if z.device.type == "cpu" else "torch")) == "torch":
-        last, mean = _blocks_by_rounds(z, w, kl), _log_means if kl else _means
+    if (backend or ("numba" if z.device.type == "cpu" else "torch")) != "numba":
+        last, mean = _blocks(z, w, kl, backend), _log_means if kl else _means
         return (z - mean(z, last)) + mean(w, last), last
     p, last = z.new_empty(z.shape), torch.empty(z.shape, dtype=torch.long, device=z.device)
     rows = [a.reshape(-1, z.shape[-1]) for a in (z, w, p, last)]
@@ -147,12 +154,12 @@ def _project_backward(ctx, g, _):
 
 _project = _transformable(_project_op, 2, _project_backward, _project_setup)
 
-# %% ../nbs/43_isotonic.ipynb #c5928d64
+# %% ../nbs/43_isotonic.ipynb #664c743f
 def isotonic(
     z: Tensor,  # (..., n), float32 or float64; increasing where kl
     w: "Tensor | None" = None,  # (..., n), zero if None
     kl: bool = False,  # values (43.3): means of z - w, or with True ratios of sums of exponentials
-    backend: "str | None" = None,  # "numba", or "torch" (rounds, any device); None chooses by device
+    backend: "str | None" = None,  # "numba", "triton", or "torch" (rounds, any device); None chooses by device
 ) -> Tensor:  # the increasing sequence nearest to z - w, (..., n)
     "Isotonic regression along the last dimension in O(n); the derivative is a block average (43.5)."
     w = torch.zeros_like(z) if w is None else w.expand(z.shape)

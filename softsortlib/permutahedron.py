@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['Permutahedron']
 
-# %% ../nbs/44_permutahedron.ipynb #acf7ec8c
+# %% ../nbs/44_permutahedron.ipynb #4d939cde
 import math
 
 import numpy as np
@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from .core import _zero, check_mask, check_scores, compute_dtype, patch_to
-from .isotonic import _blocks_by_rounds, _log_means, _means, _project
+from .isotonic import _blocks, _log_means, _means, _project
 from .kernels import _arrays, _check_backend, _jit, _spread
 from .operators import check_tau
 from .radix import _sort_values, stable_sort
@@ -49,7 +49,7 @@ def _rank_rows(lo, hi, x, order, tau, real, ranks, last, kl):
                 last[b, k] = end - 1
         for k in range(end, n): ranks[b, order[b, k]] = 0; last[b, k] = k
 
-# %% ../nbs/44_permutahedron.ipynb #4965da64
+# %% ../nbs/44_permutahedron.ipynb #aebb9797
 def _targets(n, kl, like):
     rho = torch.arange(1, n + 1, dtype=like.dtype, device=like.device)
     return (rho.log() if kl else rho).expand(like.shape)
@@ -61,7 +61,7 @@ def _lift(z, w, real):
     if real is None: return z
     return torch.where(real, z, w + 2 * (z - w).abs().masked_fill(~real, 0).amax(-1, keepdim=True).detach() + 1)
 
-def _ranks_by_rounds(x, order, tau, real, kl):
+def _ranks_anywhere(x, order, tau, real, kl, backend):
     "Soft ranks and blocks; x (..., n) increasing and its order, tau (..., 1), real (...)."
     n, mean = x.shape[-1], _log_means if kl else _means
     kept = torch.arange(n, device=x.device) < real[..., None]
@@ -69,7 +69,7 @@ def _ranks_by_rounds(x, order, tau, real, kl):
     z = (z - torch.where(z[..., :1].isinf(), 0, z[..., :1])) / tau
     w = _targets(n, kl, z)
     z = _lift(z, w, kept)
-    last = _blocks_by_rounds(z, w, kl)
+    last = _blocks(z, w, kl, backend)
     p = (z - mean(z, last)) + mean(w, last)
     p = (p.exp() if kl else p).masked_fill(~kept, 0).to(x.dtype)
     return torch.empty_like(p).scatter(-1, order, p), last
@@ -120,12 +120,12 @@ def _pull_backward(ctx, h):
 
 _pull = _transformable(_pull_op, 4, _pull_backward, _pull_setup)
 
-# %% ../nbs/44_permutahedron.ipynb #e8062fa1
+# %% ../nbs/44_permutahedron.ipynb #8e3ba10e
 @torch.library.custom_op("softsortlib::permutahedron_rank", mutates_args=())
 def _soft_rank_op(s: Tensor, tau: Tensor, real: Tensor, kl: bool, backend: str) -> tuple[Tensor, Tensor, Tensor]:
     "Ranks (..., n), the order of s, and the last position of each block; s (..., n), tau (..., 1), real (...)."
     x, order = _sort_values(s)
-    if (backend or ("numba" if s.device.type == "cpu" else "torch")) == "torch": ranks, last = _ranks_by_rounds(x, order, tau, real, kl)
+    if (backend or ("numba" if s.device.type == "cpu" else "torch")) != "numba": ranks, last = _ranks_anywhere(x, order, tau, real, kl, backend)
     else:
         ranks, last = s.new_empty(s.shape), torch.empty(s.shape, dtype=torch.long, device=s.device)
         X, O, R, L = (a.reshape(-1, s.shape[-1]) for a in (x, order, ranks, last))
@@ -149,7 +149,7 @@ def _soft_rank_backward(ctx, g, *_):
 
 _soft_rank = _transformable(_soft_rank_op, 3, _soft_rank_backward, _soft_rank_setup)
 
-# %% ../nbs/44_permutahedron.ipynb #c3afa1d8
+# %% ../nbs/44_permutahedron.ipynb #05b0b3b4
 class Permutahedron(RankOperator, name="permutahedron"):
     "Soft ranks and soft sorted values by projection onto the permutahedron (Blondel et al. 2020); O(n log n)."
     shown = ("tau", "regularization", "descending")
@@ -158,7 +158,7 @@ class Permutahedron(RankOperator, name="permutahedron"):
         tau: "float | Tensor" = 1.0,  # regularisation strength; a tensor or Parameter broadcasts over the batch
         regularization: str = "l2",  # "l2" (Euclidean) or "kl" (entropic)
         descending: bool = False,  # rank 1 is the largest, sorted values fall
-        backend: "str | None" = None,  # "numba" or "torch"; None chooses by device
+        backend: "str | None" = None,  # "numba", "triton" or "torch"; None chooses by device
     ):
         super().__init__(tau, descending)
         if regularization not in ("l2", "kl"): raise ValueError(f"regularization must be 'l2' or 'kl', got {regularization!r}")
