@@ -74,24 +74,25 @@ def _rmul_rows(lo_unit, hi_unit, t, b, tau, size, y, cut, direct, x):
                 weight = y[r, i, c] / Z
                 for j in range(lo, hi): x[unit, j, c] += buf[j] * weight
 
-# %% ../nbs/08_neural_kernels.ipynb #e998c43f
+# %% ../nbs/08_neural_kernels.ipynb #b4fbaddc
 @_jit
 def _add(w, e, sums):
     for c in range(len(e)): sums[c] += w * e[c]
 
 @_jit
-def _against(e, w, ti, bi, s, b):
-    "sum of e times tau m, where e is not zero."
+def _against(p, scale, g, mean, w, ti, bi, s, b):
+    "sum of e tau m, where e = p scale (g - mean) is not zero."
     total = 0.0
-    for c in range(len(e)):
-        if e[c] != 0: total += e[c] * (w * (s[c] - ti) - (b[c] - bi))
+    for c in range(len(p)):
+        if p[c] != 0: total += p[c] * scale * (g[c] - mean) * (w * (s[c] - ti) - (b[c] - bi))
     return total
 
 @_jit
 def _pull_rows(lo_unit, hi_unit, t, b, tau, size, a, v, u, z, cut, direct, gt, gb, gtau):
     "(8.3) of l' = P (a . (v - u) + z), one part for each unit; the diagonal's own logit is taken off where z is not zero."
     n, d = a.shape[1:]
-    parts, buf, along = gt.shape[0] // a.shape[0], np.empty(n, a.dtype), np.empty(n, a.dtype)
+    parts, buf, along, ones = gt.shape[0] // a.shape[0], np.empty(n, a.dtype), np.empty(n, a.dtype), np.ones(n, a.dtype)
+    one, zero = a.dtype.type(1), a.dtype.type(0)
     step = (n + parts - 1) // parts
     for unit in range(lo_unit, hi_unit):
         r = unit // parts
@@ -106,60 +107,82 @@ def _pull_rows(lo_unit, hi_unit, t, b, tau, size, a, v, u, z, cut, direct, gt, g
             for j in range(lo, hi): buf[j] *= along[j] / Z
             _add(w * inv, e, gt[unit, lo:hi])
             _add(-inv, e, gb[unit, lo:hi])
-            spread += _against(e, w, t[r, i], b[r, i], t[r, lo:hi], b[r, lo:hi])
+            spread += _against(e, one, ones[lo:hi], zero, w, t[r, i], b[r, i], t[r, lo:hi], b[r, lo:hi])
             gt[unit, i] -= w * z[r, i] * inv
             gb[unit, i] += z[r, i] * inv
         gtau[unit] = -spread * inv * inv
 
-# %% ../nbs/08_neural_kernels.ipynb #9fdf869d
+# %% ../nbs/08_neural_kernels.ipynb #3b02ec82
+_BLOCK = 8  # rows made from one exponential
+
 @_jit
-def _entry_row(i, s, b, t, bt, order, size, inv, direct, cut, buf, row):
-    "row[c] = exp(m) in the order of the input, for all n columns; returns the sum."
+def _entry_row(i, fresh, s, b, t, bt, order, size, inv, way, cut, R, buf, row):
+    "row[c] proportional to exp(m) in the order of the input, for all n columns; returns the sum."
     n, total = len(s), row.dtype.type(0)
-    if direct:
-        w, ti, bi = size - 1.0 - 2 * i, t[i], bt[i]
+    if way == 2 and not fresh:
         for c in range(n):
-            row[c] = _exp_neg(row.dtype.type((w * (ti - s[c]) - (bi - b[c])) * inv))  # the rounding of zero may be negative: exp can take it
+            row[c] *= R[c]
             total += row[c]
-        return total
-    row[:] = 0
-    lo, hi, total = _row(i, t, bt, size, inv, False, cut, buf)
-    for j in range(lo, hi): row[order[j]] = buf[j]
+    elif way:
+        w, shift = (size - 1.0 - 2 * i) * inv, ((size - 1.0 - 2 * i) * t[i] - bt[i]) * inv
+        for c in range(n):
+            row[c] = _exp_neg(row.dtype.type(shift - (w * s[c] - b[c] * inv)))  # the rounding of zero may be negative: exp can take it
+            total += row[c]
+    else:
+        row[:] = 0
+        lo, hi, total = _row(i, t, bt, size, inv, False, cut, buf)
+        for j in range(lo, hi): row[order[j]] = buf[j]
     return total
 
 @_jit
-def _dense_rows(lo_unit, hi_unit, s, b, t, bt, order, tau, size, cut, direct, P):
+def _ratios(s, b, top, inv, way, R):
+    "R of Prop 8.2, zero in padded columns."
+    if way == 2:
+        for c in range(len(s)): R[c] = np.exp(2 * inv * (top - s[c])) if b[c] < np.inf else 0.0
+
+# %% ../nbs/08_neural_kernels.ipynb #b223855a
+@_jit
+def _dense_rows(lo_unit, hi_unit, s, b, t, bt, order, tau, size, cut, way, P):
     "Write P for the units; s, b in input order, t, bt sorted, (B, n); padded columns have b = inf."
     n = s.shape[1]
-    parts, buf = (n + _ROWS - 1) // _ROWS, np.empty(n, P.dtype)
+    parts, buf, R, raw = (n + _ROWS - 1) // _ROWS, np.empty(n, P.dtype), np.empty(n, P.dtype), np.empty(n, P.dtype)
     for unit in range(lo_unit, hi_unit):
-        r = unit // parts
-        for i in range(unit % parts * _ROWS, min((unit % parts + 1) * _ROWS, n)):
+        r, first, inv = unit // parts, unit % parts * _ROWS, 1 / tau[unit // parts]
+        _ratios(s[r], b[r], t[r, 0], inv, way[r], R)
+        for i in range(first, min(first + _ROWS, n)):
             row = P[r, i]
             if i >= size[r]: row[:] = 0; continue
-            Z = _entry_row(i, s[r], b[r], t[r], bt[r], order[r], size[r], 1 / tau[r], direct[r], cut, buf, row)
+            Z = _entry_row(i, (i - first) % _BLOCK == 0, s[r], b[r], t[r], bt[r], order[r], size[r], inv, way[r], cut, R, buf, raw)
             scale = P.dtype.type(1) / Z
-            for c in range(n): row[c] *= scale
+            for c in range(n): row[c] = raw[c] * scale
 
-# %% ../nbs/08_neural_kernels.ipynb #0c79a7bb
+# %% ../nbs/08_neural_kernels.ipynb #bc12cca8
 @_jit
-def _dense_back_rows(lo_unit, hi_unit, G, s, b, t, bt, order, tau, size, cut, direct, gs, gb, gtau):
+def _dense_back_rows(lo_unit, hi_unit, G, s, b, t, bt, order, tau, size, cut, way, gs, gb, gtau):
     "(8.3) for an incoming gradient G of the matrix; gs, gb in input order, one part for each unit."
-    n = s.shape[1]
-    parts, buf, row = gs.shape[0] // s.shape[0], np.empty(n, G.dtype), np.empty(n, G.dtype)
-    step = (n + parts - 1) // parts
+    n, new = s.shape[1], G.dtype.type
+    parts, buf, R, row = gs.shape[0] // s.shape[0], np.empty(n, G.dtype), np.empty(n, G.dtype), np.empty(n, G.dtype)
+    D, K, step = np.zeros(n, G.dtype), np.zeros(n, G.dtype), (n + parts - 1) // parts
     for unit in range(lo_unit, hi_unit):
-        r, scores, sums, spread = unit // parts, gs[unit], gb[unit], 0.0
-        scores[:], sums[:], inv = 0, 0, 1 / tau[r]
-        for i in range(unit % parts * step, min((unit % parts + 1) * step, size[r])):
-            Z = _entry_row(i, s[r], b[r], t[r], bt[r], order[r], size[r], inv, direct[r], cut, buf, row)
-            mean, scale, w, g = G.dtype.type(0), G.dtype.type(1) / Z, size[r] - 1.0 - 2 * i, G[r, i]
+        r, scores, sums, spread, first = unit // parts, gs[unit], gb[unit], 0.0, unit % parts * step
+        scores[:], sums[:], inv, last = 0, 0, 1 / tau[r], min(first + step, size[r])
+        _ratios(s[r], b[r], t[r, 0], inv, way[r], R)
+        for i in range(first, last):
+            k, w = (i - first) % _BLOCK, size[r] - 1.0 - 2 * i
+            Z = _entry_row(i, k == 0, s[r], b[r], t[r], bt[r], order[r], size[r], inv, way[r], cut, R, buf, row)
+            mean, scale, g, place = new(0), new(1) / Z, G[r, i], new(k)
             for c in range(n): mean += g[c] * row[c]
             mean *= scale
-            for c in range(n): row[c] *= scale * (g[c] - mean)
-            _add(w * inv, row, scores)
-            _add(-inv, row, sums)
-            if not direct[r]: spread += _against(row, w, t[r, i], bt[r, i], s[r], b[r])
+            for c in range(n):
+                e = row[c] * scale * (g[c] - mean)
+                D[c] += e
+                K[c] += place * e
+            if not way[r]: spread += _against(row, scale, g, mean, w, t[r, i], bt[r, i], s[r], b[r])
+            if k == _BLOCK - 1 or i == last - 1:
+                for c in range(n):
+                    scores[c] += inv * ((w + 2 * k) * D[c] - 2.0 * K[c])
+                    sums[c] -= inv * D[c]
+                D[:], K[:] = 0, 0
         gtau[unit] = -spread * inv * inv
 
 # %% ../nbs/08_neural_kernels.ipynb #fd706408
@@ -203,14 +226,15 @@ def _plain_dense_back(G, s, b, t, bt, order, tau, size):
     P = _plain_rows(m, size)
     return _plain_sums(P * (G - (P * G).sum(-1, keepdim=True)), m, w, tau)
 
-# %% ../nbs/08_neural_kernels.ipynb #e2645dc0
+# %% ../nbs/08_neural_kernels.ipynb #fec55807
 def _flat(tau, *tensors): return [a.reshape(tau.numel(), *a.shape[tau.ndim:]) for a in tensors]
 
 def _settings(t, b, tau, size, dtype):
-    "Where underflow begins, and for which rows of the batch the literal formula in double precision will do."
-    spread = t[..., 0] - t.gather(-1, (size[..., None] - 1).clamp(min=0))[..., 0]
-    direct = spread * t.shape[-1] / tau < (4e6 if dtype == torch.float32 else 4e2)  # times 2e-16: lost at most 1e-9, 1e-13
-    return _CUT[np.dtype(str(dtype).split(".")[1])], direct.reshape(-1).numpy()
+    "Where underflow begins, and the way to make a row in each set of the batch."
+    spread = (t[..., 0] - t.gather(-1, (size[..., None] - 1).clamp(min=0))[..., 0]) / tau
+    literal = spread * t.shape[-1] < (4e6 if dtype == torch.float32 else 4e2)  # times 2e-16: lost at most 1e-9, 1e-13
+    way = literal.long() + (literal & (spread <= 2.5)).long()
+    return _CUT[np.dtype(str(dtype).split(".")[1])], way.reshape(-1).numpy()
 
 def _parts(rows, n): return max(1, min(-(-n // _ROWS), -(-8 // max(1, rows))))
 
@@ -261,12 +285,12 @@ def _pull(t: Tensor, b: Tensor, tau: Tensor, size: Tensor, a: Tensor, v: Tensor,
 @torch.library.register_fake("softsortlib::neural_pull")
 def _(t, b, tau, size, a, v, u, z, backend): return t.new_empty(t.shape), t.new_empty(t.shape), t.new_empty(tau.shape)
 
-# %% ../nbs/08_neural_kernels.ipynb #1066a8e3
+# %% ../nbs/08_neural_kernels.ipynb #0de6d885
 @torch.library.custom_op("softsortlib::neural_dense", mutates_args=())
 def _dense_op(s: Tensor, b: Tensor, t: Tensor, bt: Tensor, order: Tensor, tau: Tensor, size: Tensor, double: bool, backend: str) -> Tensor:
     dtype = torch.float64 if double else torch.float32
     if not _fast(s, backend): return _plain_dense(s, b, t, bt, order, tau, size).to(dtype)
-    P = s.new_empty(*s.shape, s.shape[-1], dtype=dtype)
+    P = torch.from_numpy(np.empty((*s.shape, s.shape[-1]), str(dtype).split(".")[1]))  # numpy asks for huge pages: half the time of a first write
     flat = _flat(tau, s, b, t, bt, order, tau, size, P)
     rows, n = flat[0].shape
     args = _arrays(*flat)
@@ -285,7 +309,7 @@ def _dense_backward(G: Tensor, s: Tensor, b: Tensor, t: Tensor, bt: Tensor, orde
     out = s.new_empty(units, n), s.new_empty(units, n), s.new_empty(units)
     _spread(_dense_back_rows, units, 2 * G.numel(), *_arrays(*flat), *_settings(flat[3], flat[4], flat[6], flat[7], G.dtype), *_arrays(*out))
     gs, gb, gtau = _grads(s, tau, *out)
-    direct = torch.from_numpy(_settings(flat[3], flat[4], flat[6], flat[7], G.dtype)[1]).view(tau.shape)
+    direct = torch.from_numpy(_settings(flat[3], flat[4], flat[6], flat[7], G.dtype)[1]).view(tau.shape) > 0
     by_sums = -(gs * s + gb * b.masked_fill(b.isinf(), 0)).sum(-1) / tau
     return gs, gb, torch.where(direct, by_sums, gtau)
 
