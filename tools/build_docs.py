@@ -60,15 +60,17 @@ def kinds(cell):
     try: return {kind(n) for n in ast.parse(cell.source).body}
     except SyntaxError: return {"other"}      # a magic
 
-def show_code(cell):
-    "Exported definitions stay on the page, and what the package re-exports; bare imports and lists of names are hidden, other imports fold away"
-    d = cell.directives_ if cell.cell_type == "code" else {}
-    if not cell.source or "hide" in d or cell.cell_type != "code": return
-    exported, ours = bool({"export", "exporti"} & d.keys()), re.fullmatch(r"(from softsortlib[\w.]* import (\([^)]*\)|.*)\s*)+", cell.source)
-    if exported and ("other" in kinds(cell) or ours):
-        for k in ("export", "exporti"): d.pop(k, None)
-        cell.defines_ = True
-    elif not exported and kinds(cell) == {"import"}: cell.source = f'#| code-fold: true\n#| code-summary: "imports"\n{cell.source}'
+class show_code(Processor):
+    "Exported definitions stay on the page, and what the package re-exports; bare imports and lists of names are hidden. A chapter's other imports fold away"
+    def begin(self): self.chapter = any("default_exp" in c.directives_ for c in self.nb.cells if c.cell_type == "code")
+    def cell(self, cell):
+        d = cell.directives_ if cell.cell_type == "code" else {}
+        if not cell.source or "hide" in d or cell.cell_type != "code": return
+        exported, ours = bool({"export", "exporti"} & d.keys()), re.fullmatch(r"(from softsortlib[\w.]* import (\([^)]*\)|.*)\s*)+", cell.source)
+        if exported and ("other" in kinds(cell) or ours):
+            for k in ("export", "exporti"): d.pop(k, None)
+            cell.defines_ = True
+        elif self.chapter and not exported and kinds(cell) == {"import"}: cell.source = f'#| code-fold: true\n#| code-summary: "imports"\n{cell.source}'
 
 class headings(Processor):
     "`show_doc` of a name becomes its heading; only a cell that asks for it, with `exec_doc`, is run"
