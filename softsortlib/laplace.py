@@ -63,12 +63,21 @@ def _laplace_back_rows(lo, hi, G, s, t, tau, Z, gs, gt, gtau, gZ):
             gt[b, i], gZ[b, i], spread = -pull * inv, -mass * weight, spread + far
         gtau[unit] = spread / tau[b]
 
-# %% ../nbs/09_laplace.ipynb #b558afd2
+# %% ../nbs/09_laplace.ipynb #d29d3ff9
+def _who(s, backend):
+    "Who computes: plain torch, numba, or the module of the Triton kernels."
+    if backend == "torch" or not backend and s.device.type not in ("cpu", "cuda"): return "torch"
+    if s.device.type == "cpu" and backend != "triton": return "numba"
+    from softsortlib import scan_kernels
+    return scan_kernels if scan_kernels.has_triton else "torch"
+
 def _units(P): return P.shape[0] * -(-P.shape[1] // _ROWS)
 
 @torch.library.custom_op("softsortlib::laplace", mutates_args=())
 def _laplace_op(s: Tensor, t: Tensor, tau: Tensor, Z: Tensor, backend: str) -> Tensor:
-    if s.device.type != "cpu" or backend == "torch": return _laplace_plain(s, t, tau, Z)
+    who = _who(s, backend)
+    if who == "torch": return _laplace_plain(s, t, tau, Z)
+    if who != "numba": return who.matrix(*[a.reshape(tau.numel(), *a.shape[tau.ndim:]) for a in (s, t, tau, Z)]).view(*t.shape, s.shape[-1])
     P = s.new_empty(*t.shape, s.shape[-1])
     flat = [a.reshape(tau.numel(), *a.shape[tau.ndim:]) for a in (s, t, tau.double(), Z, P)]
     _spread(_laplace_rows, _units(flat[-1]), P.numel(), *_arrays(*flat))
@@ -77,10 +86,14 @@ def _laplace_op(s: Tensor, t: Tensor, tau: Tensor, Z: Tensor, backend: str) -> T
 @torch.library.register_fake("softsortlib::laplace")
 def _(s, t, tau, Z, backend): return s.new_empty(*t.shape, s.shape[-1])
 
-# %% ../nbs/09_laplace.ipynb #fa2c455d
+# %% ../nbs/09_laplace.ipynb #34237940
 @torch.library.custom_op("softsortlib::laplace_backward", mutates_args=())
 def _laplace_backward(G: Tensor, s: Tensor, t: Tensor, tau: Tensor, Z: Tensor, backend: str) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    if s.device.type != "cpu" or backend == "torch": return _laplace_grads(G, s, t, tau, Z)
+    who = _who(s, backend)
+    if who == "torch": return _laplace_grads(G, s, t, tau, Z)
+    if who != "numba":
+        grads = who.matrix_back(*[a.reshape(tau.numel(), *a.shape[tau.ndim:]) for a in (G, s, t, tau, Z)])
+        return tuple(g.view(a.shape) for g, a in zip(grads, (s, t, tau, Z)))
     flat = [a.reshape(tau.numel(), *a.shape[tau.ndim:]) for a in (G, s, t, tau.double(), Z)]
     units, gt, gZ = _units(flat[0]), t.new_empty(t.shape), t.new_empty(t.shape)
     gs, gtau = s.new_empty(units, s.shape[-1]), tau.new_empty(units, dtype=torch.float64)
@@ -103,13 +116,13 @@ def _backward(ctx, G):
 _laplace = _differentiable(_laplace_op, _save, _backward, 4)
 _batched(_laplace_backward, 5)
 
-# %% ../nbs/09_laplace.ipynb #739c8c4b
+# %% ../nbs/09_laplace.ipynb #79c21cdf
 def laplace_matrix(
     s: Tensor,  # columns, (..., n); infinity gives a column of zeros
     t: Tensor,  # rows, (..., m)
     tau: Tensor,  # temperature, (...)
     Z: Tensor,  # what each row is divided by, (..., m)
-    backend: "str | None" = None,  # "torch" or "numba"; None chooses by device
+    backend: "str | None" = None,  # "torch", "numba" or "triton"; None chooses by device
 ) -> Tensor:  # exp(-|t_i - s_c| / tau) / Z_i, (..., m, n)
     "The matrix (9.1), written once; its gradient reads what arrives once, and nothing of that size is kept."
     return _laplace(s, t, tau, Z, backend or "")

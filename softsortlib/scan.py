@@ -137,26 +137,26 @@ def _left(s, x, tau):
         L = torch.cat([L[:, :1], L[:, 1:] + reach[..., None] * carry[:, :, None]], 1)
     return L.reshape(B, blocks * b, d)[:, :n]
 
-# %% ../nbs/10_scan.ipynb #0f09ee67
-def _below(s, x, tau):
-    "A of (10.2), the sum over strictly smaller positions outside the tie group, and whether a group starts here."
-    L, new = _left(s, x, tau), s[:, 1:] != s[:, :-1]
+# %% ../nbs/10_scan.ipynb #7b31cfab
+def _below(s, x, tau, left):
+    "A of (10.2): q L read just below the first element of the tie group."
+    L, new = left(s, x, tau), s[:, 1:] != s[:, :-1]
     q = (-(s[:, 1:] - s[:, :-1]).abs() / tau[:, None]).exp()
-    E = torch.cat([torch.zeros_like(x[:, :1]), q[..., None] * L[:, :-1]], 1)
+    E = torch.cat([torch.zeros_like(L[:, :1]), q[..., None] * L[:, :-1]], 1)
     first = (torch.arange(1, s.shape[1], device=s.device) * new).cummax(-1).values
     first = torch.cat([first.new_zeros(len(s), 1), first], 1)
-    return L, E.gather(1, first[..., None].expand_as(x))
+    return E.gather(1, first[..., None].expand_as(x))
 
-def _scan_torch(s, x, tau, mode):
-    "The sums (10.2) in plain torch, O(n) memory; same arguments as the kernel."
+def _scan_torch(s, x, tau, mode, left=_left):
+    "The sums (10.2) from one-sided ones: s (B, n), x (B, n, d), tau (B,); O(n) memory."
     tau = tau.to(x.dtype)
-    if mode == "even": return _left(s, x, tau) + _left(s.flip(1), x.flip(1), tau).flip(1) - x
-    A, B = _below(s, x, tau)[1], _below(s.flip(1), x.flip(1), tau)[1].flip(1)
-    if mode == "strict": return A + B
+    if mode == "even": return (left(s, x, tau) + left(s.flip(1), x.flip(1), tau).flip(1) - x).to(x.dtype)
+    A, B = _below(s, x, tau, left), _below(s.flip(1), x.flip(1), tau, left).flip(1)
+    if mode == "strict": return (A + B).to(x.dtype)
     gap = s[:, 1:] - s[:, :-1]
     sign = torch.where(gap != 0, gap, 0).sign()
     sign = sign.gather(1, (sign != 0).int().argmax(1, keepdim=True)) if s.shape[1] > 1 else s
-    return sign[..., None] * (A - B)
+    return (sign[..., None] * (A - B)).to(x.dtype)
 
 # %% ../nbs/10_scan.ipynb #952eafee
 _MODES = ("even", "odd", "strict")
@@ -172,11 +172,11 @@ def _triton():
     from softsortlib import scan_kernels
     return scan_kernels if scan_kernels.has_triton else None
 
-# %% ../nbs/10_scan.ipynb #fddb611e
+# %% ../nbs/10_scan.ipynb #61e95729
 @torch.library.custom_op("softsortlib::exp_scan", mutates_args=())
 def _exp_scan_op(s: Tensor, x: Tensor, tau: Tensor, mode: str, backend: str) -> Tensor:
     flat, who = [a.reshape(tau.numel(), *a.shape[tau.ndim:]) for a in (s, x, tau)], _backend(x, backend)
-    if who != "numba": return (_triton().scan if who == "triton" else _scan_torch)(*flat, mode).reshape(x.shape)
+    if who != "numba": return _scan_torch(*flat, mode, _triton().left_sums if who == "triton" else _left).reshape(x.shape)
     y, size = x.new_empty(flat[1].shape), torch.full(flat[2].shape, s.shape[-1])
     _spread(_scan_rows, len(y), y.numel(), *_arrays(*flat[:2], flat[2].double(), size, y, y, flat[0]), _MODES.index(mode))
     return y.reshape(x.shape)

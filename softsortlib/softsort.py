@@ -116,7 +116,7 @@ class LaplacePermutation(SoftSortPermutation):
         x = exp_scan(t, y / self._Z(None)[..., None], tau, backend=self.backend)
         return torch.zeros_like(x).scatter(-2, self._index(x), x)
 
-# %% ../nbs/11_softsort.ipynb #738ea38f
+# %% ../nbs/11_softsort.ipynb #24e35676
 @patch_to(LaplacePermutation)
 def _log_prob(self, target, rows):
     def of(v): return v.expand(*target.shape[:-1], self.n).gather(-1, target)
@@ -127,7 +127,7 @@ def _log_prob(self, target, rows):
 def _dense(self, rows):
     tau = self._scan_args()[1]
     s = self.s if self.mask is None else self.s.masked_fill(~self.mask, math.inf)
-    return laplace_matrix(s, self._sorted(rows), tau, self._Z(rows), "" if self.backend == "triton" else self.backend)
+    return laplace_matrix(s, self._sorted(rows), tau, self._Z(rows), self.backend)
 
 # %% ../nbs/11_softsort.ipynb #6ee9afe2
 class WindowedPermutation(SoftSortPermutation):
