@@ -66,7 +66,7 @@ def _blocks(z, w, kl, backend):
     many = z.device.type == "cuda" and triton is not None and z.numel() >= 32 * z.shape[-1]
     return _pool(z, w, kl) if backend == "triton" or not backend and many else _blocks_by_rounds(z, w, kl)
 
-# %% ../nbs/43_isotonic.ipynb #293ebcf9
+# %% ../nbs/43_isotonic.ipynb #6f8de4af
 @_jit(fastmath=())
 def _log_add(a, b): return max(a, b) + math.log1p(math.exp(-abs(a - b)))
 
@@ -93,6 +93,7 @@ def _project_rows(lo, hi, z, w, p, last, kl):
             a, c, end = A[i] / m, C[i] / m, end + size[i]
             for k in range(start, end): p[b, k] = (z[b, k] - a) + c; last[b, k] = end - 1
 
+# %% ../nbs/43_isotonic.ipynb #a2ba6e25
 @_jit
 def _block_mean_rows(lo, hi, x, last, out):
     "The mean of x over its block, for rows lo..hi; x, last, out (B, n)."

@@ -69,7 +69,7 @@ def _laplace_backward(ctx, g):
 
 _laplace_sum = _transformable(_laplace_sum_op, 3, _laplace_backward, _laplace_setup)
 
-# %% ../nbs/42_laplace_rank.ipynb #3aac9d12
+# %% ../nbs/42_laplace_rank.ipynb #a81eb47c
 @_jit
 def _rank_rows(lo, hi, s, order, tau, v, ranks):
     "Ranks of rows lo..hi; s (B, n) increasing, its order, weights v (B, n), tau (B,)."
@@ -89,6 +89,7 @@ def _rank_rows(lo, hi, s, order, tau, v, ranks):
             ranks[b, order[b, i]] = mean + (M - N[i]) / 2
             V += v[b, i]
 
+# %% ../nbs/42_laplace_rank.ipynb #68640fbc
 @_jit
 def _rank_back_rows(lo, hi, g, s, order, tau, v, out):
     "(42.4) for rows lo..hi; g (B, n) as the scores stand, out (B, n) in order."

@@ -15,7 +15,20 @@ try:
     import triton.language as tl
 except ImportError: triton = None
 
-# %% ../nbs/39_pool_kernels.ipynb #e65f78da
+# %% ../nbs/39_pool_kernels.ipynb #60a8a5f5
+def _kernel(f): return f if triton is None else triton.jit(f)
+
+@_kernel
+def _merge(a, b, KL: "tl.constexpr"):
+    "The statistic of two pooled blocks: the sum, or the logarithm of the sum of exponentials."
+    if KL:
+        top = tl.maximum(a, b)
+        total = top + tl.log(tl.exp(a - top) + tl.exp(b - top))
+    else: total = a + b
+    return total
+
+# %% ../nbs/39_pool_kernels.ipynb #e45dd3af
+@_kernel
 def _pool_rows(Z, W, A, C, V, S, LAST, n, KL: "tl.constexpr"):
     "One row a program; Z, W are read, A, C, V, S are scratch, LAST (filled with n) gets the ends of the blocks."
     row = tl.program_id(0).to(tl.int64) * n
@@ -27,19 +40,11 @@ def _pool_rows(Z, W, A, C, V, S, LAST, n, KL: "tl.constexpr"):
         v = a - c
         above = tl.load(V + row + top, mask=top >= 0, other=0.0)
         while (top >= 0) & (above >= v):
-            a_top = tl.load(A + row + top)
-            c_top = tl.load(C + row + top)
+            a = _merge(a, tl.load(A + row + top), KL)
+            c = _merge(c, tl.load(C + row + top), KL)
             m += tl.load(S + row + top)
-            if KL:
-                a_max = tl.maximum(a, a_top)
-                c_max = tl.maximum(c, c_top)
-                a = a_max + tl.log(tl.exp(a - a_max) + tl.exp(a_top - a_max))
-                c = c_max + tl.log(tl.exp(c - c_max) + tl.exp(c_top - c_max))
-                v = a - c
-            else:
-                a += a_top
-                c += c_top
-                v = (a - c) / m
+            v = a - c
+            if not KL: v = v / m
             top -= 1
             above = tl.load(V + row + top, mask=top >= 0, other=0.0)
         top += 1
@@ -48,14 +53,11 @@ def _pool_rows(Z, W, A, C, V, S, LAST, n, KL: "tl.constexpr"):
         tl.store(V + row + top, v)
         tl.store(S + row + top, m)
         tl.debug_barrier()
-    end = top * 0 - 1
-    i = top * 0
+    end, i = top * 0 - 1, top * 0
     while i <= top:
         end += tl.load(S + row + i)
         tl.store(LAST + row + end, end.to(tl.int64))
         i += 1
-
-if triton is not None: _pool_rows = triton.jit(_pool_rows)
 
 # %% ../nbs/39_pool_kernels.ipynb #73a04114
 def _pool(z: Tensor, w: Tensor, kl: bool) -> Tensor:

@@ -1,6 +1,9 @@
 """The permutahedron and isotonic regression: oracles, recorded cases, both regularisations, extremes, the operators' rules."""
 import json
 import math
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -213,3 +216,44 @@ def test_long_rows_and_many_rows(rng):
         r = Permutahedron(0.01)(s)
         assert_close(r[-1], Permutahedron(0.01)(s[-1]), rtol=0, atol=0)
         assert_close(r[0].double(), Permutahedron(0.01, backend="torch")(s[0].double()), rtol=1e-5, atol=1e-4)
+
+
+def _in_process(code, **env):
+    return subprocess.run([sys.executable, "-c", code], env={**os.environ, **env}, capture_output=True, text=True)
+
+
+def test_triton_kernel_in_the_interpreter():
+    pytest.importorskip("triton", reason="triton is not here")
+    out = _in_process("""
+import torch
+from softsortlib.isotonic import isotonic
+from softsortlib.permutahedron import Permutahedron
+rng = torch.Generator().manual_seed(0)
+y = torch.randn(3, 14, generator=rng, dtype=torch.float64)
+y[0, 3] = float("nan")
+torch.testing.assert_close(isotonic(y, backend="triton")[1:], isotonic(y)[1:])
+s = torch.randn(2, 9, generator=rng)
+mask = torch.rand(2, 9, generator=rng) < 0.7
+for kind in ("l2", "kl"):
+    for call in ("rank", "sort"):
+        a, b = (getattr(Permutahedron(0.5, kind, backend=backend), call)(s, mask) for backend in ("triton", "numba"))
+        torch.testing.assert_close(a, b)
+print("equal")
+""", TRITON_INTERPRET="1")
+    assert out.stdout.strip() == "equal", out.stderr[-2000:]
+
+
+def test_triton_kernel_compiles_without_a_gpu():
+    pytest.importorskip("triton", reason="triton is not here")
+    out = _in_process("""
+import triton
+from triton.backends.compiler import GPUTarget
+from softsortlib.pool_kernels import _pool_rows
+types = dict.fromkeys("Z W A C V".split(), "*fp64") | {"S": "*i32", "LAST": "*i64", "n": "i32", "KL": "constexpr"}
+for arch in (80, 90):
+    for kl in (0, 1):
+        source = triton.compiler.ASTSource(fn=_pool_rows, signature=types, constexprs={"KL": kl})
+        triton.compile(source, target=GPUTarget("cuda", arch, 32), options={"num_warps": 1}).asm["cubin"]
+print("compiled")
+""", TRITON_INTERPRET="0")
+    assert out.stdout.strip() == "compiled", out.stderr[-2000:]
