@@ -6,9 +6,10 @@
 __all__ = ['COMMANDS', 'GROUPS', 'draw_curve', 'draw_sharpening', 'draw_sorted', 'write_pictures', 'command', 'Interrupted',
            'main', 'table', 'demo', 'train_sort']
 
-# %% ../nbs/63_cli.ipynb #ce2abfe0
+# %% ../nbs/63_cli.ipynb #3808b949
 import functools
 import inspect
+import os
 import sys
 import textwrap
 import time
@@ -220,13 +221,13 @@ def table(
         lines.append(f"{f'{text} ({key})':<30}" + "".join(f"{100 * r[key]:>8.1f}%" for r in (result["before"], result["test"], result["chance"])))
     return "\n".join(lines)
 
-# %% ../nbs/63_cli.ipynb #ac8c0fd5
+# %% ../nbs/63_cli.ipynb #efe747ae
 @command("demo")
 def demo(
     out: Annotated[Path, "folder for the run and the pictures", "-o"] = Path("demo"),
     seed: Annotated[int, "another seed is another network and other sets"] = 0,
     steps: Annotated[Optional[int], "training steps, if not 2500"] = None,
-    limit: Annotated[float, "stop training after so many seconds"] = 140.0,
+    limit: Annotated[float, "stop training after so many seconds"] = 120.0,
 ):
     """Learn to sort handwritten numbers from order alone, in about a minute.
 
@@ -242,7 +243,7 @@ def demo(
     print(f"\n{table(result)}\n\nPictures, after {result['steps']} steps in {result['seconds']:.0f} seconds:")
     for file in files: print(f"  {file}")
 
-# %% ../nbs/63_cli.ipynb #3d601c1d
+# %% ../nbs/63_cli.ipynb #1c1e64ed
 @command("train sort")
 def train_sort(
     data: Annotated[str, "digits (needs no network), mnist or fashion", "-d"] = "digits",
@@ -271,7 +272,8 @@ def train_sort(
     config = training.preset(preset, **{"data": data, "operator": operator, "n": n, "seed": seed, **{k: v for k, v in given.items() if v is not None}})
     out = out or Path("runs") / f"sort-{data}-{operator}-n{n}-{preset}-seed{seed}"
     result = _resumable(lambda: training.train(config, out, folder, progress=True, threads=threads, **_flags(trainer or [])), out, "the same command")
-    print(f"\n{table(result)}\n\n{result['steps']} steps in {result['seconds']:.0f} seconds; {out / 'result.json'}")
+    if os.environ.get("LOCAL_RANK", "0") == "0":                # of several processes the first speaks
+        print(f"\n{table(result)}\n\n{result['steps']} steps in {result['seconds']:.0f} seconds; {out / 'result.json'}")
 
 # %% ../nbs/63_cli.ipynb #20cc92df
 def _flags(words):

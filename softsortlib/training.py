@@ -225,13 +225,13 @@ def _operator(config):
     operator = get_operator(config.operator, tau=tau, descending=True)
     return Stochastic(operator, config.samples) if config.samples else operator
 
-# %% ../nbs/61_training.ipynb #58aed68b
+# %% ../nbs/61_training.ipynb #49ba243b
 @patch_to(SortingTask)
 def _rates(self, split):
     "The rates of a validation or test that ends; they are logged, kept, and counted from zero again."
     self.rates = {k: round(v.item(), 5) for k, v in self.accuracy.compute().items()}
     self.accuracy.reset()
-    self.log_dict({f"{split}_{k}": v for k, v in self.rates.items()})
+    self.log_dict({f"{split}_{k}": v for k, v in self.rates.items()}, sync_dist=True)
 
 @patch_to(SortingTask)
 def on_validation_epoch_end(self): self._rates("val")
@@ -266,18 +266,20 @@ class WholeCheckpoints(optional("lightning_fabric.plugins").TorchCheckpointIO):
         torch.save(checkpoint, part)
         os.replace(part, path)
 
-# %% ../nbs/61_training.ipynb #25fe9f11
+# %% ../nbs/61_training.ipynb #bd7df992
 class RunProgress(pl.callbacks.ProgressBar):
     "One line for the whole run: steps done, time left, and the rates of the last validation."
-    bar = None
+    bar, silent = None, False
 
-    def disable(self): pass
+    def disable(self): self.silent = True                         # Lightning calls it in all processes but the first
     def on_train_start(self, trainer, task):
         tqdm = optional("tqdm").tqdm
         calm = 0.5 if sys.stderr.isatty() else 15                  # a log file gets a line now and then
-        self.bar = tqdm(total=task.config.steps, initial=trainer.global_step, desc="training", unit="step", mininterval=calm, dynamic_ncols=True)
+        self.bar = tqdm(total=-(-task.config.steps // trainer.world_size), initial=trainer.global_step, desc="training", unit="step",
+                        mininterval=calm, dynamic_ncols=True, disable=self.silent)
 
-    def on_train_batch_end(self, trainer, task, outputs, batch, k): self.bar.update(trainer.global_step - self.bar.n)
+    def on_train_batch_end(self, trainer, task, outputs, batch, k):
+        if not self.silent: self.bar.update(trainer.global_step - self.bar.n)
     def on_train_epoch_start(self, trainer, task): self._tell(task)
     def on_train_end(self, trainer, task):
         self._tell(task)
