@@ -165,7 +165,7 @@ def _quantiles(q, dtype, device):
     if _is_concrete(q) and not ((q >= 0) & (q <= 1)).all(): raise ValueError(f"q must be in [0, 1], got {q.tolist()}")
     return q.to(dtype).reshape(-1), q.ndim == 0
 
-# %% ../nbs/50_functional.ipynb #ea47c89e
+# %% ../nbs/50_functional.ipynb #4f3d4d87
 def _at_positions(f, p, masked, interpolation):
     "Interpolate f(rows) -> (..., r) at the positions p, (Q,) or (..., Q)."
     low, high, weight = _INTERPOLATIONS[interpolation](p)
@@ -174,7 +174,7 @@ def _at_positions(f, p, masked, interpolation):
     else:
         rows = torch.cat([low, high], -1).unique()
         y = f(rows)
-        below, above = (y.gather(-1, torch.searchsorted(rows, i)) for i in (low, high))
+        below, above = (y.gather(-1, torch.searchsorted(rows, i).expand(*y.shape[:-1], -1)) for i in (low, high))
     return torch.lerp(below, above, weight.to(below.dtype).expand_as(below))
 
 # %% ../nbs/50_functional.ipynb #5d0b5965

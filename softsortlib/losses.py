@@ -20,7 +20,7 @@ from .laplace_rank import lapsum_topk
 from .operators import Operator
 from .sigmoid_rank import RankOperator
 
-# %% ../nbs/51_losses.ipynb #bda75c5b
+# %% ../nbs/51_losses.ipynb #39683005
 def _inputs(scores, relevance, mask):
     "Scores and relevance in the compute dtype, zero where padded, and the mask (all True for None)."
     check_scores(scores)
@@ -31,7 +31,8 @@ def _inputs(scores, relevance, mask):
     return s, y, mask
 
 def _reduce(loss, defined, reduction, dtype):
-    "One number of the losses (...) of all sets."
+    "One number of the losses (...) of all sets; a stochastic operator puts samples in front."
+    defined = defined.expand(loss.shape)
     loss = loss.masked_fill(~defined, 0)
     if reduction == "mean": loss = loss.sum() / defined.sum().clamp(min=1)
     elif reduction == "sum": loss = loss.sum()

@@ -296,3 +296,16 @@ def test_transforms(rng):
     y = x.clone().requires_grad_()
     want, = torch.autograd.grad(sum(f(row) for row in y), y)
     assert_close(torch.func.vmap(torch.func.grad(f))(x), want)
+
+
+def test_samples_of_a_stochastic_operator_come_first(rng):
+    Stochastic = pytest.importorskip("softsortlib.stochastic").Stochastic
+    x = torch.randn(3, 5, 2, generator=rng)
+    mask = torch.tensor([True, True, False, True, True])[:, None]
+    for m in (None, mask):
+        kw = dict(method=Stochastic("softsort", 4, rng, tau=0.1), mask=m)
+        for hard in (False, True):
+            assert soft_sort(x, 1, hard=hard, **kw).shape == soft_rank(x, 1, hard=hard, **kw).shape == (4, 3, 5, 2)
+            assert soft_topk(x, 2, 1, hard=hard, **kw)[0].shape == (4, 3, 2, 2)
+            assert soft_median(x, 1, hard=hard, **kw).shape == (4, 3, 2)
+            assert soft_quantile(x, torch.tensor([0.1, 0.5]), 1, hard=hard, **kw).shape == (2, 4, 3, 2)
