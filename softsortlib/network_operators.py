@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = []
 
-# %% ../nbs/18_network_operators.ipynb #0cbb1ef6
+# %% ../nbs/18_network_operators.ipynb #eab4a3c0
 import math
 
 import numpy as np
@@ -13,11 +13,11 @@ import torch
 from torch import Tensor
 
 from .comparators import sorting_network
-from .kernels import _arrays, _spread
+from .kernels import _arrays, _batched, _spread
 from .network_kernels import (_W, _all_weights, _block_backward, _block_rows, _column_back_rows, _column_rows, _columns,
                                          _plan, _see_back_rows, _see_rows, _sigmoid_of)
 from .network_triton import _MAX_N, _seen_by, has_triton, triton_differences, triton_differences_backward, triton_layers, triton_layers_backward
-from .swaps import apply_layers, lane_differences, swap_sigmoid
+from .swaps import _SLOPES, _weights, apply_layers, lane_differences, replace_activation, swap_sigmoid
 from .transforms import _transformable
 
 # %% ../nbs/18_network_operators.ipynb #af7abb2e
@@ -62,14 +62,14 @@ def sorting_size(kind, n):
     if kind == "odd_even": return sum((n - layer % 2) // 2 for layer in range(n))
     return sum(n // (2 * m) * m + max(0, n % (2 * m) - m) for b in range((n - 1).bit_length()) for m in (1 << k for k in range(b + 1)))
 
-# %% ../nbs/18_network_operators.ipynb #c470c02c
+# %% ../nbs/18_network_operators.ipynb #091b2c7b
 @torch.library.custom_op("softsortlib::network_differences_backward", mutates_args=())
 def _differences_backward(gd: Tensor, s: Tensor, d: Tensor, tau: Tensor, lam: Tensor, size: Tensor, kind: str, sigmoid: str, trick: bool) -> tuple[Tensor, Tensor, Tensor]:
     who, batch = _kernel(s, s.shape[-1]), s.shape[:-1]
     if who == "triton" and _seen_by(s, sigmoid):
         grads = triton_differences_backward(*_flat(batch, gd, d, s, tau, lam, size), kind, sigmoid, trick)
         return tuple(g.reshape(a.shape) for g, a in zip(grads, (s, tau, lam)))
-    if who != "numba": return _plain_differences_backward(gd, s, tau, lam, size, kind, sigmoid, trick)
+    if who != "numba": return _plain_differences_backward(gd, d, tau, lam, size, kind, sigmoid, trick, s.shape[-1])
     out, flat = [torch.empty_like(a, memory_format=torch.contiguous_format) for a in (s, tau, lam)], _flat(s.shape[:-1], gd, d, tau, lam, size)
     arrays = _arrays(*flat)
     _spread(_see_back_rows, len(arrays[0]), 8 * d.numel(), *arrays, *_columns(kind, s.shape[-1]), trick, *_sigmoid_of(sigmoid, arrays[0]), *_arrays(*_flat(s.shape[:-1], *out)))
@@ -78,31 +78,44 @@ def _differences_backward(gd: Tensor, s: Tensor, d: Tensor, tau: Tensor, lam: Te
 @_differences_backward.register_fake
 def _(gd, s, d, tau, lam, size, kind, sigmoid, trick): return tuple(a.new_empty(a.shape) for a in (s, tau, lam))
 
-# %% ../nbs/18_network_operators.ipynb #42b5264d
-def _plain_differences_backward(gd, s, tau, lam, size, kind, sigmoid, trick):
-    return torch.func.vjp(lambda *a: _plain_differences(*a, size, kind, sigmoid, trick), s, tau, lam)[1](gd)
+# %% ../nbs/18_network_operators.ipynb #e3c2fc06
+def _plain_differences_backward(gd, d, tau, lam, size, kind, sigmoid, trick, n):
+    "Equation 16.2 in plain torch, differentiable itself."
+    net, active = _plain(kind, n, size)
+    v = replace_activation(d, lam[..., None] if trick else None) / tau[..., None]
+    swap, slope = torch.where(active, swap_sigmoid(-v, sigmoid), 0), torch.where(active, _SLOPES[sigmoid](v), 0)
+    bent = 1 - lam[..., None] * d.abs() / (d.abs() + 1e-10) if trick else 1
+    inner, gd = swap - slope * v * bent, torch.where(active, gd, 0)
+    g, pulls = d.new_zeros(*d.shape[:-1], n), [d[..., :0]]
+    for start, stop in reversed(list(zip(net.ends, net.ends[1:]))):
+        i, j = net.lo[start:stop], net.hi[start:stop]
+        gi, gj = g.index_select(-1, i), g.index_select(-1, j)
+        push = gd[..., start:stop] + (gi - gj) * inner[..., start:stop]
+        g = g.index_copy(-1, torch.cat([i, j]), torch.cat([gi - push, gj + push], -1))
+        pulls.append(gi - gj)
+    along = torch.cat(pulls[::-1], -1) * d * slope * v
+    glam = (along * (d.abs() + 1e-10).log()).sum(-1) if trick else torch.zeros_like(lam)
+    return g, along.sum(-1) / tau, glam
 
+# %% ../nbs/18_network_operators.ipynb #60cbaa99
 def _keep_differences(ctx, inputs, output):
     ctx.save_for_backward(*inputs[:4], output)
     ctx.rest = inputs[4:]
 
 def _grad_differences(ctx, gd):
     s, tau, lam, size, d = ctx.saved_tensors
-    return *_differences_backward(gd, s, d, tau, lam, size, *ctx.rest), None, None, None, None
+    if torch.is_grad_enabled(): grads = _plain_differences_backward(gd, d, tau, lam, size, *ctx.rest, s.shape[-1])
+    else: grads = _differences_backward(gd, s, d, tau, lam, size, *ctx.rest)
+    return *grads, None, None, None, None
 
 def _keep_inputs(ctx, inputs, output):
     ctx.save_for_backward(*(a for a in inputs if isinstance(a, Tensor)))
     ctx.rest = [a for a in inputs if not isinstance(a, Tensor)]
 
-def _grad2_differences(ctx, *h):
-    gd, s, d, tau, lam, size = ctx.saved_tensors
-    grads = torch.func.vjp(lambda *a: _plain_differences_backward(*a, size, *ctx.rest), gd, s, tau, lam)[1](h)
-    return *grads[:2], None, *grads[2:], None, None, None, None
-
 network_differences = _transformable(network_differences, 4, _grad_differences, _keep_differences)
-_differences_backward = _transformable(_differences_backward, 6, _grad2_differences, _keep_inputs)
+_batched(_differences_backward, 6)
 
-# %% ../nbs/18_network_operators.ipynb #bd9944b1
+# %% ../nbs/18_network_operators.ipynb #fbbfb824
 def _gpu_weights(v, size, kind, sigmoid, n):
     "Weights of keeping and swapping for v (B, C); those not active keep."
     active = sorting_network(kind, n, str(v.device)).need < size[:, None]
@@ -120,7 +133,7 @@ def _back_on_gpu(gy, v, x, size, kind, sigmoid, reverse):
     g, flat, size = _flat(batch, gy, v, size)
     keep, swap, active = _gpu_weights(flat, size, kind, sigmoid, n)
     gkeep, gx = triton_layers_backward(g, keep, swap, None if x is None else _flat(batch, x)[0], kind, reverse)
-    gv = torch.func.vjp(lambda v: swap_sigmoid(v, sigmoid), flat)[1](torch.where(active, gkeep, 0))[0]
+    gv = torch.where(active, gkeep * _SLOPES[sigmoid](flat), 0)
     return gv.reshape(v.shape), gx.reshape(gy.shape)
 
 # %% ../nbs/18_network_operators.ipynb #4520690a
@@ -147,7 +160,7 @@ def _plain_send(v, x, size, kind, sigmoid, reverse):
 @network_send.register_fake
 def _(v, x, size, kind, sigmoid, reverse): return x.new_empty(x.shape)
 
-# %% ../nbs/18_network_operators.ipynb #9cb95d0c
+# %% ../nbs/18_network_operators.ipynb #b1600753
 @torch.library.custom_op("softsortlib::network_send_backward", mutates_args=())
 def _send_backward(gy: Tensor, v: Tensor, x: Tensor, size: Tensor, kind: str, sigmoid: str, reverse: bool) -> tuple[Tensor, Tensor]:
     who = _kernel(v, x.shape[-2])
@@ -166,18 +179,26 @@ def _send_backward(gy: Tensor, v: Tensor, x: Tensor, size: Tensor, kind: str, si
 def _(gy, v, x, size, kind, sigmoid, reverse): return v.new_empty(v.shape), x.new_empty(x.shape)
 
 def _plain_send_backward(gy, v, x, size, kind, sigmoid, reverse):
-    return torch.func.vjp(lambda *a: _plain_send(*a, size, kind, sigmoid, reverse), v, x)[1](gy)
+    "Equation 16.3 in plain torch, differentiable itself."
+    net, active = _plain(kind, gy.shape[-2], size)
+    keep, swap = (w[..., None] for w in _weights(v, sigmoid, active))
+    layers, notes = list(zip(net.ends, net.ends[1:])), []
+    for z, order in ((x, layers[::-1] if reverse else layers), (gy, layers if reverse else layers[::-1])):
+        gaps = {}
+        for start, stop in order:
+            i, j, k, s = net.lo[start:stop], net.hi[start:stop], keep[..., start:stop, :], swap[..., start:stop, :]
+            a, b = z.index_select(-2, i), z.index_select(-2, j)
+            gaps[start, stop], z = a - b, z.index_copy(-2, torch.cat([i, j]), torch.cat([k * a + s * b, s * a + k * b], -2))
+        notes.append(torch.cat([z[..., :0, :], *(gaps[layer] for layer in layers)], -2))
+    return torch.where(active, _SLOPES[sigmoid](v), 0) * (notes[0] * notes[1]).sum(-1), z
 
 def _grad_send(ctx, gy):
     v, x, size = ctx.saved_tensors
-    return *_send_backward(gy, v, x, size, *ctx.rest), None, None, None, None
-
-def _grad2_send(ctx, *h):
-    gy, v, x, size = ctx.saved_tensors
-    return *torch.func.vjp(lambda *a: _plain_send_backward(*a, size, *ctx.rest), gy, v, x)[1](h), None, None, None, None
+    back = _plain_send_backward if torch.is_grad_enabled() else _send_backward
+    return *back(gy, v, x, size, *ctx.rest), None, None, None, None
 
 network_send = _transformable(network_send, 3, _grad_send, _keep_inputs)
-_send_backward = _transformable(_send_backward, 4, _grad2_send, _keep_inputs)
+_batched(_send_backward, 4)
 
 # %% ../nbs/18_network_operators.ipynb #83f74b09
 @torch.library.custom_op("softsortlib::network_matrix", mutates_args=())
@@ -200,7 +221,7 @@ def _plain_matrix(v, size, kind, sigmoid, n):
 @network_matrix.register_fake
 def _(v, size, kind, sigmoid, n): return v.new_empty(*v.shape[:-1], n, n)
 
-# %% ../nbs/18_network_operators.ipynb #dffbbd14
+# %% ../nbs/18_network_operators.ipynb #1fe7987f
 @torch.library.custom_op("softsortlib::network_matrix_backward", mutates_args=())
 def _matrix_backward(gP: Tensor, v: Tensor, size: Tensor, kind: str, sigmoid: str) -> Tensor:
     who = _kernel(v, gP.shape[-1])
@@ -213,15 +234,13 @@ def _matrix_backward(gP: Tensor, v: Tensor, size: Tensor, kind: str, sigmoid: st
 def _(gP, v, size, kind, sigmoid): return v.new_empty(v.shape)
 
 def _plain_matrix_backward(gP, v, size, kind, sigmoid):
-    return torch.func.vjp(lambda v: _plain_matrix(v, size, kind, sigmoid, gP.shape[-1]), v)[1](gP)[0]
+    eye = torch.eye(gP.shape[-1], dtype=v.dtype, device=v.device)
+    return _plain_send_backward(gP, v, eye.expand(gP.shape), size, kind, sigmoid, False)[0]
 
 def _grad_matrix(ctx, gP):
     v, size = ctx.saved_tensors
-    return _matrix_backward(gP, v, size, *ctx.rest[:2]), None, None, None, None
-
-def _grad2_matrix(ctx, h):
-    gP, v, size = ctx.saved_tensors
-    return *torch.func.vjp(lambda *a: _plain_matrix_backward(*a, size, *ctx.rest), gP, v)[1](h), None, None, None
+    back = _plain_matrix_backward if torch.is_grad_enabled() else _matrix_backward
+    return back(gP, v, size, *ctx.rest[:2]), None, None, None, None
 
 network_matrix = _transformable(network_matrix, 2, _grad_matrix, _keep_inputs)
-_matrix_backward = _transformable(_matrix_backward, 3, _grad2_matrix, _keep_inputs)
+_batched(_matrix_backward, 3)

@@ -13,13 +13,15 @@ from .comparators import sorting_network
 from .network_kernels import _ATAN, _W, _plan
 from .swaps import swap_sigmoid
 
-# %% ../nbs/17_network_triton.ipynb #d7b51ab1
+# %% ../nbs/17_network_triton.ipynb #d0a3d97a
 try:
     import triton
     import triton.language as tl
-except ImportError: triton = None
+except ImportError:
+    triton = None
+    class tl: constexpr = None  # for the annotations below
 
-# %% ../nbs/17_network_triton.ipynb #6897c945
+# %% ../nbs/17_network_triton.ipynb #aa75eec1
 has_triton = triton is not None
 _PAIRS = 32  # comparators in a tile
 _MAX_N = 2048
@@ -27,7 +29,7 @@ _MAX_N = 2048
 def _kernel(f): return triton.jit(f) if has_triton else f
 
 @_kernel
-def _layer_tile(X, stride, keep, swap, lo, hi, start, stop, c0, U, pos, Y_MODE: "tl.constexpr", gkeep, PAIRS: "tl.constexpr", W: "tl.constexpr"):
+def _layer_tile(X, stride, keep, swap, lo, hi, start, stop, c0, U, pos, Y_MODE: tl.constexpr, gkeep, PAIRS: tl.constexpr, W: tl.constexpr):
     "One tile of a layer on the block X: run it (mode 0), note the differences in U (1), or run it on a gradient and add up (2)."
     c = c0 + tl.arange(0, PAIRS)
     on = c < stop
@@ -44,9 +46,9 @@ def _layer_tile(X, stride, keep, swap, lo, hi, start, stop, c0, U, pos, Y_MODE: 
     tl.store(at_i, k * p + s * q, on[:, None])
     tl.store(at_j, s * p + k * q, on[:, None])
 
-# %% ../nbs/17_network_triton.ipynb #5ccf9c2f
+# %% ../nbs/17_network_triton.ipynb #6b16e1e7
 @_kernel
-def _copy_block(X, stride, x, xstride, n, j, EYE: "tl.constexpr", ROWS: "tl.constexpr", W: "tl.constexpr"):
+def _copy_block(X, stride, x, xstride, n, j, EYE: tl.constexpr, ROWS: tl.constexpr, W: tl.constexpr):
     "X = block j of x, or of the identity."
     w = tl.arange(0, W)
     for r0 in range(0, n, ROWS):
@@ -58,7 +60,7 @@ def _copy_block(X, stride, x, xstride, n, j, EYE: "tl.constexpr", ROWS: "tl.cons
     tl.debug_barrier()
 
 @_kernel
-def _forward(y, x, keep, swap, lo, hi, table, n, D, C, wide, blocks, tables, EYE: "tl.constexpr", REVERSE: "tl.constexpr", PAIRS: "tl.constexpr", W: "tl.constexpr"):
+def _forward(y, x, keep, swap, lo, hi, table, n, D, C, wide, blocks, tables, EYE: tl.constexpr, REVERSE: tl.constexpr, PAIRS: tl.constexpr, W: tl.constexpr):
     "y (B, n, wide) = P x, or P^T x in reverse, or P; one program for each block of columns of each row of the batch."
     unit = tl.program_id(0)
     b, j = unit // blocks, unit % blocks
@@ -71,10 +73,10 @@ def _forward(y, x, keep, swap, lo, hi, table, n, D, C, wide, blocks, tables, EYE
             _layer_tile(Y, wide, keep + b.to(tl.int64) * C, swap + b.to(tl.int64) * C, lo, hi, start, stop, c0, Y, 0, 0, Y, PAIRS, W)
         tl.debug_barrier()
 
-# %% ../nbs/17_network_triton.ipynb #06f569f0
+# %% ../nbs/17_network_triton.ipynb #a3fc20eb
 @_kernel
 def _backward(Y, X, U, S, x, gkeep, keep, swap, lo, hi, table, first, n, D, C, wide, blocks, tables, segment, parts, room,
-              EYE: "tl.constexpr", REVERSE: "tl.constexpr", PAIRS: "tl.constexpr", W: "tl.constexpr"):
+              EYE: tl.constexpr, REVERSE: tl.constexpr, PAIRS: tl.constexpr, W: tl.constexpr):
     "Y (B, n, wide): the gradient, in place; gkeep (units, C): sums over the columns of a block."
     here = tl.program_id(0)
     unit = first + here
@@ -87,7 +89,7 @@ def _backward(Y, X, U, S, x, gkeep, keep, swap, lo, hi, table, first, n, D, C, w
     table += (j % tables) * D * 2
     _copy_block(X, W, x, wide, n, j, EYE, PAIRS, W)
     for part in range(parts):
-        _copy_block(S + part.to(tl.int64) * n * W, W, X, W, n, j, False, PAIRS, W)
+        _copy_block(S + part * n * W, W, X, W, n, j, False, PAIRS, W)
         if part < parts - 1:
             for t in range(part * segment, (part + 1) * segment):
                 l = D - 1 - t if REVERSE else t
@@ -96,7 +98,7 @@ def _backward(Y, X, U, S, x, gkeep, keep, swap, lo, hi, table, first, n, D, C, w
                 tl.debug_barrier()
     for again in range(parts):
         part = parts - 1 - again
-        _copy_block(X, W, S + part.to(tl.int64) * n * W, W, n, j, False, PAIRS, W)
+        _copy_block(X, W, S + part * n * W, W, n, j, False, PAIRS, W)
         pos, last = 0, tl.minimum(D, (part + 1) * segment)
         for t in range(part * segment, last):
             l = D - 1 - t if REVERSE else t
@@ -165,11 +167,11 @@ def triton_layers_backward(
                                                    segment, parts, room, EYE=x is Y, REVERSE=reverse, PAIRS=_PAIRS, W=_W)
     return gkeep.reshape(B, blocks, C).sum(1), Y[..., :d].contiguous()
 
-# %% ../nbs/17_network_triton.ipynb #1abf7796
+# %% ../nbs/17_network_triton.ipynb #20d7e07f
 _SIGMOID_CODES = {"logistic": 0, "cauchy": 2, "reciprocal": 3, "optimal": 4}
 
 @_kernel
-def _curve(v, CODE: "tl.constexpr"):
+def _curve(v, CODE: tl.constexpr):
     "f(-v) and f'(v)."
     t = tl.abs(v)
     if CODE == 0:
@@ -188,14 +190,14 @@ def _curve(v, CODE: "tl.constexpr"):
     return tl.where(v < 0, 1 - small, small), slope
 
 @_kernel
-def _bend_tile(d, tau, lam, TRICK: "tl.constexpr"):
+def _bend_tile(d, tau, lam, TRICK: tl.constexpr):
     "phi(d) / tau."
     if TRICK: return d * tl.exp(-lam * tl.log(tl.abs(d) + 1e-10)) / tau
     return d / tau
 
-# %% ../nbs/17_network_triton.ipynb #08d607e5
+# %% ../nbs/17_network_triton.ipynb #327e579e
 @_kernel
-def _see(d, X, s, tau, lam, size, lo, hi, need, ends, n, D, C, CODE: "tl.constexpr", TRICK: "tl.constexpr", LANES: "tl.constexpr"):
+def _see(d, X, s, tau, lam, size, lo, hi, need, ends, n, D, C, CODE: tl.constexpr, TRICK: tl.constexpr, LANES: tl.constexpr):
     "The differences d (B, C) of s (B, n); X (B, n) is scratch."
     b = tl.program_id(0).to(tl.int64)
     lanes = tl.arange(0, LANES)
@@ -216,7 +218,7 @@ def _see(d, X, s, tau, lam, size, lo, hi, need, ends, n, D, C, CODE: "tl.constex
         tl.debug_barrier()
 
 @_kernel
-def _see_backward(gs, gtau, glam, gd, d, tau, lam, size, lo, hi, need, ends, n, D, C, CODE: "tl.constexpr", TRICK: "tl.constexpr", LANES: "tl.constexpr"):
+def _see_backward(gs, gtau, glam, gd, d, tau, lam, size, lo, hi, need, ends, n, D, C, CODE: tl.constexpr, TRICK: tl.constexpr, LANES: tl.constexpr):
     "Equation 16.2, with the gradient of the lanes in gs (B, n), zero at first."
     b = tl.program_id(0).to(tl.int64)
     tau, lam, size = tl.load(tau + b), tl.load(lam + b), tl.load(size + b)

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from .comparators import Comparators
 
-# %% ../nbs/15_swaps.ipynb #b53e1fe1
+# %% ../nbs/15_swaps.ipynb #782ec95e
 def _optimal(v):
     tail = 1 / 16 / (v.abs().clamp_min(0.25) + 1e-10)
     return torch.where(v.abs() <= 0.25, v + 0.5, torch.where(v < 0, tail, 1 - tail))
@@ -24,6 +24,14 @@ _SIGMOIDS = {
     "cauchy": lambda v: torch.atan2(torch.ones_like(v), -v) / math.pi,
     "reciprocal": lambda v: 0.5 * (2 + (v.abs() + v)) / (2 + v.abs()),
     "optimal": _optimal,
+}
+
+_SLOPES = {
+    "logistic": lambda v: torch.sigmoid(v) * torch.sigmoid(-v),
+    "gaussian": lambda v: (-v * v / 2).exp() / math.sqrt(2 * math.pi),
+    "cauchy": lambda v: 1 / (math.pi * (1 + v * v)),
+    "reciprocal": lambda v: 1 / (2 + v.abs()) ** 2,
+    "optimal": lambda v: torch.where(v.abs() <= 0.25, 1, 1 / 16 / (v.abs().clamp_min(0.25) + 1e-10) ** 2),
 }
 
 # %% ../nbs/15_swaps.ipynb #f8300301
