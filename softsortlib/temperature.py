@@ -31,9 +31,10 @@ def _last(x, dim, mask):
     dim, mask = _dim(dim, x.ndim), check_mask(mask, x)
     return x.movedim(dim, -1), None if mask is None else mask.movedim(dim, -1), dim
 
-# %% ../nbs/49_temperature.ipynb #5810fb73
+# %% ../nbs/49_temperature.ipynb #784efa1f
 def _at_tau(operator, tau):
     "The same operator at another temperature, the parameters shared."
+    if isinstance(getattr(type(operator), "tau", None), property): raise TypeError(f"{type(operator).__name__} has no temperature of its own: calibrate the operator inside it")
     twin = copy.copy(operator)
     for name in ("_parameters", "_buffers"): twin.__dict__[name] = {k: v for k, v in getattr(operator, name).items() if k != "tau"}
     twin.tau = tau

@@ -279,6 +279,7 @@ def test_calibration_with_masks_instances_and_errors(rng):
     tau = calibrate_tau(s, 0.5, method=operator)
     assert operator.tau.item() == 3.0 and abs(math.log(tau / calibrate_tau(s, 0.5, method=SoftSort(power=2)))) < 5e-3
     with pytest.raises(ValueError, match="sharpness"): calibrate_tau(s, 1.0)
+    with pytest.raises(TypeError, match="operator inside"): calibrate_tau(s, method=pytest.importorskip("softsortlib.stochastic").Stochastic("softsort"))
     with pytest.raises(ValueError, match="all equal"): calibrate_tau(torch.ones(4))
     with pytest.raises(ValueError, match="ties"): calibrate_tau(torch.tensor([1.0, 1.0, 2.0]), 0.9)
     with pytest.raises(ValueError, match="two elements"): calibrate_tau(torch.ones(4, 1))
