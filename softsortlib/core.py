@@ -27,36 +27,36 @@ def _as_matrix(P):
     "The matrix itself, in double precision, of a tensor or a lazy map."
     return (P if isinstance(P, Tensor) else P.to_dense()).detach().double()
 
-# %% ../nbs/00_core.ipynb #54047ca4
+# %% ../nbs/00_core.ipynb #5e6a1c1e
 def is_row_stochastic(
-    P: "Tensor | SoftPermutation",  # (..., m, n)
+    P,  # a tensor or a SoftPermutation, (..., m, n)
     atol: float = 1e-5,  # how far a row sum may be from one, and an entry below zero
 ) -> Tensor:  # bool, (...)
     "Whether entries are non-negative and every row sums to one."
     P = _as_matrix(P)
     return (P >= -atol).all(-1).all(-1) & ((P.sum(-1) - 1).abs() <= atol).all(-1)
 
-# %% ../nbs/00_core.ipynb #bda0a8ac
+# %% ../nbs/00_core.ipynb #5e52c8b4
 def is_doubly_stochastic(
-    P: "Tensor | SoftPermutation",  # (..., n, n)
+    P,  # a tensor or a SoftPermutation, (..., n, n)
     atol: float = 1e-5,  # how far a row or column sum may be from one, and an entry below zero
 ) -> Tensor:  # bool, (...)
     "Whether entries are non-negative and every row and every column sums to one."
     P = _as_matrix(P)
     return is_row_stochastic(P, atol) & is_row_stochastic(P.mT, atol)
 
-# %% ../nbs/00_core.ipynb #04440063
+# %% ../nbs/00_core.ipynb #51ea1c3f
 def is_permutation_matrix(
-    P: "Tensor | SoftPermutation",  # (..., n, n)
+    P,  # a tensor or a SoftPermutation, (..., n, n)
     atol: float = 1e-5,  # how far an entry may be from zero or one
 ) -> Tensor:  # bool, (...)
     "Whether there is a single one in each row and each column, and zeros elsewhere."
     P = _as_matrix(P)
     return (torch.minimum(P.abs(), (P - 1).abs()) <= atol).all(-1).all(-1) & is_doubly_stochastic(P, atol * P.shape[-1])
 
-# %% ../nbs/00_core.ipynb #1bd6947f
+# %% ../nbs/00_core.ipynb #1d23fc52
 def is_unimodal_row_stochastic(
-    P: "Tensor | SoftPermutation",  # (..., n, n)
+    P,  # a tensor or a SoftPermutation, (..., n, n)
     atol: float = 1e-5,  # tolerance of the row sums
 ) -> Tensor:  # bool, (...)
     "Whether `P` is row-stochastic and its row-wise argmax is a permutation (Grover et al. 2019, definition 1)."
