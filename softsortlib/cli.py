@@ -221,7 +221,7 @@ def table(
         lines.append(f"{f'{text} ({key})':<30}" + "".join(f"{100 * r[key]:>8.1f}%" for r in (result["before"], result["test"], result["chance"])))
     return "\n".join(lines)
 
-# %% ../nbs/63_cli.ipynb #efe747ae
+# %% ../nbs/63_cli.ipynb #28c24ecd
 @command("demo")
 def demo(
     out: Annotated[Path, "folder for the run and the pictures", "-o"] = Path("demo"),
@@ -240,7 +240,7 @@ def demo(
     again = f"softsortlib demo --out {out}" + (f" --seed {seed}" if seed else "") + ("" if steps is None else f" --steps {steps}")
     result = _resumable(lambda: train(config, run, progress=True, callbacks=(_time_limit(limit),), threads=1), run, again)
     files = write_pictures(result, run, out)
-    print(f"\n{table(result)}\n\nPictures, after {result['steps']} steps in {result['seconds']:.0f} seconds:")
+    print(f"\n{table(result)}\n\nPictures, after {result['steps']} of {config.steps} steps in {result['seconds']:.0f} seconds:")
     for file in files: print(f"  {file}")
 
 # %% ../nbs/63_cli.ipynb #1c1e64ed

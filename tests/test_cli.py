@@ -90,7 +90,7 @@ def test_demo(run, tmp_path):
 
 def test_demo_stops_in_time(run):
     code, out, err = run("demo --limit 0")
-    assert code == 0 and "after 50 steps" in out
+    assert code == 0 and "after 50 of 2500 steps" in out
 
 
 def test_ctrl_c_leaves_a_checkpoint_and_says_so(tmp_path):
