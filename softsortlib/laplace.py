@@ -39,29 +39,30 @@ def _laplace_rows(lo, hi, s, t, tau, Z, P):
             row, ti, weight = P[b, i], t[b, i], s.dtype.type(1) / Z[b, i]
             for c in range(n): row[c] = _exp_neg(abs(ti - columns[c]) * inv) * weight
 
-# %% ../nbs/09_laplace.ipynb #6556d037
+# %% ../nbs/09_laplace.ipynb #34dfadb0
 @_jit
-def _laplace_back_rows(lo, hi, G, s, t, tau, Z, gs, gt, gtau, gZ):
-    "The sums of (9.2) for the units lo..hi; gs (units, n) and gtau (units,) hold one part for each unit."
+def _laplace_back_rows(lo, hi, G, s, t, tau, Z, far, gs, gt, gtau, gZ):
+    "The sums of (9.2) for the units lo..hi; gs (units, n) and gtau (units,) hold one part for each unit; gtau only if `far`."
     m, n = G.shape[1:]
     parts, zero, one = (m + _ROWS - 1) // _ROWS, s.dtype.type(0), s.dtype.type(1)
+    E = np.empty(n, s.dtype)  # a row of E, then of sign(t_i - s_c) E: it stays in the nearest cache
     for unit in range(lo, hi):
         b = unit // parts
         columns, inv, pulls, spread = s[b], one / s.dtype.type(tau[b]), gs[unit], 0.0
         pulls[:] = 0
         for i in range(unit % parts * _ROWS, min((unit % parts + 1) * _ROWS, m)):
-            row, ti, weight = G[b, i], t[b, i], one / Z[b, i]
-            mass, pull, far = zero, zero, zero
-            for c in range(n):
-                u = (ti - columns[c]) * inv
-                e = row[c] * (_exp_neg(abs(u)) * weight)
-                signed = e if u > zero else (-e if u < zero else zero * e)
-                mass += e
-                pull += signed
-                far += signed * u if e != zero else zero
-                pulls[c] += signed * inv
-            gt[b, i], gZ[b, i], spread = -pull * inv, -mass * weight, spread + far
-        gtau[unit] = spread / tau[b]
+            row, ti, weight, mass, pull = G[b, i], t[b, i], one / Z[b, i], zero, zero
+            for c in range(n): E[c] = row[c] * (_exp_neg(abs(ti - columns[c]) * inv) * weight)
+            for c in range(n): mass += E[c]
+            for c in range(n): E[c] = E[c] if ti > columns[c] else (-E[c] if ti < columns[c] else zero * E[c])
+            for c in range(n): pull += E[c]
+            for c in range(n): pulls[c] += E[c]
+            if far:
+                for c in range(n):
+                    if E[c] != 0: spread += E[c] * (ti - columns[c])
+            gt[b, i], gZ[b, i] = -pull * inv, -mass * weight
+        for c in range(n): pulls[c] *= inv
+        gtau[unit] = spread / tau[b] ** 2
 
 # %% ../nbs/09_laplace.ipynb #d29d3ff9
 def _who(s, backend):
@@ -86,9 +87,9 @@ def _laplace_op(s: Tensor, t: Tensor, tau: Tensor, Z: Tensor, backend: str) -> T
 @torch.library.register_fake("softsortlib::laplace")
 def _(s, t, tau, Z, backend): return s.new_empty(*t.shape, s.shape[-1])
 
-# %% ../nbs/09_laplace.ipynb #34237940
+# %% ../nbs/09_laplace.ipynb #279236fc
 @torch.library.custom_op("softsortlib::laplace_backward", mutates_args=())
-def _laplace_backward(G: Tensor, s: Tensor, t: Tensor, tau: Tensor, Z: Tensor, backend: str) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+def _laplace_backward(G: Tensor, s: Tensor, t: Tensor, tau: Tensor, Z: Tensor, far: bool, backend: str) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     who = _who(s, backend)
     if who == "torch": return _laplace_grads(G, s, t, tau, Z)
     if who != "numba":
@@ -97,21 +98,21 @@ def _laplace_backward(G: Tensor, s: Tensor, t: Tensor, tau: Tensor, Z: Tensor, b
     flat = [a.reshape(tau.numel(), *a.shape[tau.ndim:]) for a in (G, s, t, tau.double(), Z)]
     units, gt, gZ = _units(flat[0]), t.new_empty(t.shape), t.new_empty(t.shape)
     gs, gtau = s.new_empty(units, s.shape[-1]), tau.new_empty(units, dtype=torch.float64)
-    _spread(_laplace_back_rows, units, G.numel(), *_arrays(*flat, gs, gt.view(flat[2].shape), gtau, gZ.view(flat[2].shape)))
+    _spread(_laplace_back_rows, units, G.numel(), *_arrays(*flat), far, *_arrays(gs, gt.view(flat[2].shape), gtau, gZ.view(flat[2].shape)))
     parts = units // max(1, tau.numel())
     return gs.view(-1, parts, s.shape[-1]).sum(1).view(s.shape), gt, gtau.view(-1, parts).sum(1).view(tau.shape).to(tau.dtype), gZ
 
 @torch.library.register_fake("softsortlib::laplace_backward")
-def _(G, s, t, tau, Z, backend): return tuple(a.new_empty(a.shape) for a in (s, t, tau, Z))
+def _(G, s, t, tau, Z, far, backend): return tuple(a.new_empty(a.shape) for a in (s, t, tau, Z))
 
-# %% ../nbs/09_laplace.ipynb #3af26595
+# %% ../nbs/09_laplace.ipynb #112d06ef
 def _save(ctx, inputs, output):
     *saved, ctx.backend = inputs
     ctx.save_for_backward(*saved)
 
 def _backward(ctx, G):
     if torch.is_grad_enabled(): return *_laplace_grads(G, *ctx.saved_tensors), None
-    return *_laplace_backward(G, *ctx.saved_tensors, ctx.backend), None
+    return *_laplace_backward(G, *ctx.saved_tensors, ctx.needs_input_grad[2], ctx.backend), None
 
 _laplace = _differentiable(_laplace_op, _save, _backward, 4)
 _batched(_laplace_backward, 5)

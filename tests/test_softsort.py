@@ -241,3 +241,11 @@ def test_saved_graph_is_linear(rng):
     kept.clear()
     with torch.autograd.graph.saved_tensors_hooks(note, lambda v: v): SoftSort(0.01)(s).to_dense()
     assert max(kept) <= 10 * 3000
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_opcheck_of_the_dense_matrix(backend, rng):
+    s, t, Z = (torch.rand(2, n, generator=rng, dtype=torch.float64).requires_grad_() for n in (6, 4, 4))
+    tau = torch.tensor([0.5, 2.0], dtype=torch.float64).requires_grad_()
+    utils = ("test_schema", "test_autograd_registration", "test_faketensor", "test_aot_dispatch_dynamic")
+    torch.library.opcheck(torch.ops.softsortlib.laplace.default, (s, t, tau, Z, backend), test_utils=utils)
