@@ -5,15 +5,14 @@
 # %% auto #0
 __all__ = []
 
-# %% ../nbs/29_few.ipynb #e442b15d
+# %% ../nbs/29_few.ipynb #69d37e93
 import math
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from .gibbs import _compile
-from .potentials import _vmapped
+from .gibbs import _compile, _nothing, _once, _ruled
 from .scan import _spread
 from .transport import _warn, line_potentials
 
@@ -143,13 +142,12 @@ def _few_back(gF: Tensor, gG: Tensor, x: Tensor, y: Tensor, a: Tensor, b: Tensor
 @_few_back.register_fake
 def _(gF, gG, x, y, a, b, tau, G, power): return tuple(torch.empty_like(t) for t in (x, y, a, b, tau))
 
-# %% ../nbs/29_few.ipynb #6d33f808
+# %% ../nbs/29_few.ipynb #78976950
 def _few_setup(ctx, inputs, output):
     ctx.save_for_backward(*inputs[:5], output[1])
     ctx.power = inputs[5]
 
 def _few_backward(ctx, gF, gG, *_): return (*_few_back(gF, gG, *ctx.saved_tensors, ctx.power), None, None, None)
 
-_few.register_autograd(_few_backward, setup_context=_few_setup)
-for op, tensors in ((_few, 5), (_few_back, 8)):
-    if hasattr(op, "register_vmap"): op.register_vmap(_vmapped(op, tensors))
+_few = _ruled(_few, 5, _few_backward, _few_setup)
+_few_back = _ruled(_few_back, 8, _once, _nothing)

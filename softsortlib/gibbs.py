@@ -30,7 +30,7 @@ def _tiles(f, total, m):
     again = torch.is_grad_enabled()
     return torch.cat([checkpoint(f, c, use_reentrant=False) if again else f(c) for c in cuts], -2)
 
-# %% ../nbs/27_gibbs.ipynb #a4250468
+# %% ../nbs/27_gibbs.ipynb #174b4b90
 class Gibbs:
     "The kernel exp(-h(y_j - x_i) / tau) between two ordered point sets on the line, never stored."
     def __init__(self,
@@ -47,14 +47,17 @@ class Gibbs:
         if backend not in (None, "torch", "numba"): raise ValueError(f"backend must be None, 'torch' or 'numba', got {backend!r}")
         if backend == "numba" and not (fits and x.device.type == "cpu"): raise ValueError(f"backend 'numba' is for power 1 or 2 on the CPU, got power={power} on {x.device.type}: use backend=None")
         work = math.prod(batch) * x.shape[-1] * y.shape[-1]
+        self.opaque = False  # True inside an operator of torch, which needs no rules
         self.fast = fits and x.device.type == "cpu" and (backend == "numba" or backend is None and work > 1 << 13)
 
-# %% ../nbs/27_gibbs.ipynb #fba9e6a8
+# %% ../nbs/27_gibbs.ipynb #f220c46e
 @patch_to(Gibbs, as_prop=True)
 def T(self):
     "The kernel from targets to sources."
     mirrored = (lambda d: self.power(-d)) if callable(self.power) else self.power
-    return Gibbs(self.y, self.x, self.tau, mirrored, self.backend)
+    K = Gibbs(self.y, self.x, self.tau, mirrored, self.backend)
+    K.opaque = self.opaque
+    return K
 
 @patch_to(Gibbs)
 def exponents(self, phi, gamma, targets=slice(None)):
@@ -213,9 +216,8 @@ def _abs_rows(lo, hi, parts, phi, x, gamma, y, tau, v, odd, out):
         for i in range(n):
             if not (x[e, i] == x[e, i] and phi[e, i] == phi[e, i]): out[e] = np.nan
 
-# %% ../nbs/27_gibbs.ipynb #29a6e00b
-@torch.library.custom_op("softsortlib::gibbs", mutates_args=())
-def _gibbs(phi: Tensor, x: Tensor, gamma: Tensor, y: Tensor, tau: Tensor, v: Tensor, power: int, odd: bool) -> Tensor:
+# %% ../nbs/27_gibbs.ipynb #3c9bdc27
+def _run(phi: Tensor, x: Tensor, gamma: Tensor, y: Tensor, tau: Tensor, v: Tensor, power: int, odd: bool) -> Tensor:
     "(27.1) for phi, x (B, n), gamma, y (B, m), tau (B,), v (B, n, d), all float64; (B, m, d)."
     out = torch.empty(*y.shape, v.shape[-1], dtype=v.dtype)
     threads = torch.get_num_threads()
@@ -224,6 +226,8 @@ def _gibbs(phi: Tensor, x: Tensor, gamma: Tensor, y: Tensor, tau: Tensor, v: Ten
     work = out.numel() * 8 + v.numel() * 8
     _spread(_gauss_rows if power == 2 else _abs_rows, len(x) * parts, work, parts, *args, odd, out.numpy())
     return out
+
+_gibbs = torch.library.custom_op("softsortlib::gibbs", _run, mutates_args=())
 
 @_gibbs.register_fake
 def _(phi, x, gamma, y, tau, v, power, odd): return v.new_empty(*y.shape, v.shape[-1])
@@ -248,17 +252,36 @@ def _back(ctx, o):
     gtau = -((x * gx).sum(-1) + (y * gy).sum(-1)) / (power * tau)
     return (v * gv).sum(-1), gx, (o * out).sum(-1), gy, gtau, gv, None, None
 
-_gibbs.register_autograd(_back, setup_context=_setup)
+# %% ../nbs/27_gibbs.ipynb #d1d65bd6
+def _joined(tensors, call):
+    "A rule for vmap: the new dimension of the first `tensors` arguments joins their batch."
+    def rule(info, dims, *args):
+        size = info.batch_size
+        flat = [(t.movedim(k, 0) if k is not None else t.expand(size, *t.shape)).flatten(0, 1) for t, k in zip(args[:tensors], dims)]
+        out = call(*flat, *args[tensors:])
+        part = lambda t: t.unflatten(0, (size, -1))
+        return (tuple(map(part, out)), (0,) * len(out)) if isinstance(out, tuple) else (part(out), 0)
+    return rule
 
-def _batched(info, dims, *args):
-    "vmap: a further batch dimension joins the one there is."
-    size, (power, odd) = info.batch_size, args[6:]
-    args = [(a.movedim(k, 0) if k is not None else a.expand(size, *a.shape)).flatten(0, 1) for a, k in zip(args[:6], dims)]
-    return _gibbs(*args, power, odd).unflatten(0, (size, -1)), 0
+def _ruled(op, tensors, backward, setup):
+    "Register gradient and vmap of `op`; call what this returns."
+    op.register_autograd(backward, setup_context=setup)
+    if hasattr(op, "register_vmap"): op.register_vmap(_joined(tensors, op))
+    def call(*args):
+        inside = not torch.compiler.is_compiling() and torch._C._functorch.maybe_current_level() is not None
+        return Rules.apply(*args) if inside else op(*args)
+    Rules = type("Rules", (torch.autograd.Function,), dict(forward=staticmethod(lambda *args: op(*args)), backward=staticmethod(backward),
+        setup_context=staticmethod(lambda ctx, inputs, output: setup(ctx, inputs, output)), vmap=staticmethod(_joined(tensors, call))))
+    call.op = op
+    return call
 
-if hasattr(_gibbs, "register_vmap"): _gibbs.register_vmap(_batched)
+def _once(ctx, *grads): raise NotImplementedError("the implicit gradient is not differentiable again: use gradient='unrolled' for second derivatives")
 
-# %% ../nbs/27_gibbs.ipynb #04e4ac3a
+def _nothing(ctx, inputs, output): pass
+
+_gibbs = _ruled(_gibbs, 6, _back, _setup)
+
+# %% ../nbs/27_gibbs.ipynb #77e1c651
 @patch_to(Gibbs)
 def apply(self, phi, gamma, v):
     "(27.1) for phi (..., n), gamma (..., m), v (..., n, d); (..., m, d). Batches broadcast."
@@ -267,7 +290,7 @@ def apply(self, phi, gamma, v):
     if not self.fast: return _tiles(lambda targets: self.exponents(phi, gamma, targets).exp() @ v, math.prod(batch) * n * m, m)
     tau = self.tau if isinstance(self.tau, Tensor) else self.x.new_full((1,), self.tau)
     flat = [t.expand(*batch, *t.shape[-1:]).reshape(-1, t.shape[-1]) for t in (phi, self.x, gamma, self.y, tau)]
-    out = _gibbs(*flat[:4], flat[4][:, 0], v.expand(*batch, *v.shape[-2:]).reshape(-1, *v.shape[-2:]), int(self.power), False)
+    out = (_run if self.opaque else _gibbs)(*flat[:4], flat[4][:, 0], v.expand(*batch, *v.shape[-2:]).reshape(-1, *v.shape[-2:]), int(self.power), False)
     return out.reshape(*batch, m, -1)
 
 # %% ../nbs/27_gibbs.ipynb #d78b6f9b

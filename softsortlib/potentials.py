@@ -5,13 +5,13 @@
 # %% auto #0
 __all__ = ['potentials']
 
-# %% ../nbs/28_potentials.ipynb #f8d1512f
+# %% ../nbs/28_potentials.ipynb #077c509b
 import math
 
 import torch
 from torch import Tensor
 
-from .gibbs import Gibbs
+from .gibbs import Gibbs, _joined, _nothing, _once, _ruled
 from .transport import _warn, sinkhorn
 
 # %% ../nbs/28_potentials.ipynb #65008818
@@ -103,8 +103,11 @@ def _adjoint(K, gF, gG, F, G, a, b):
     mu, _ = _conjugate(normed, R, a, r, rhs, 1e-9, 500)
     return r * mu, gG - b * Q(mu)
 
-# %% ../nbs/28_potentials.ipynb #e60d276b
-def _kernel(x, y, tau, power, backend): return Gibbs(x, y, tau[:, None], power, backend or None)
+# %% ../nbs/28_potentials.ipynb #74513bf0
+def _kernel(x, y, tau, power, backend):
+    K = Gibbs(x, y, tau[:, None], power, backend or None)
+    K.opaque = True
+    return K
 
 @torch.library.custom_op("softsortlib::transport_solve", mutates_args=())
 def _solve_op(x: Tensor, y: Tensor, a: Tensor, b: Tensor, tau: Tensor, power: float, backend: str, tolerance: float, limit: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
@@ -131,25 +134,16 @@ def _attach_op(rho: Tensor, sigma: Tensor, F: Tensor, G: Tensor, x: Tensor, y: T
 @_attach_op.register_fake
 def _(rho, sigma, F, G, *others): return torch.empty_like(F), torch.empty_like(G)
 
-# %% ../nbs/28_potentials.ipynb #88b4e57b
+# %% ../nbs/28_potentials.ipynb #df23df5a
 def _attach_setup(ctx, inputs, output):
     ctx.save_for_backward(*inputs[2:9])
     ctx.options = inputs[9:]
 
 def _attach_back(ctx, gF, gG): return (*_adjoint_op(gF, gG, *ctx.saved_tensors, *ctx.options), *[None] * 9)
 
-_attach_op.register_autograd(_attach_back, setup_context=_attach_setup)
-
-def _vmapped(op, tensors):
-    "The vmap rule of an operator whose first arguments are tensors with a batch: a further dimension joins it."
-    def rule(info, dims, *args):
-        joined = [(t.movedim(k, 0) if k is not None else t.expand(info.batch_size, *t.shape)).flatten(0, 1) for t, k in zip(args[:tensors], dims)]
-        outs = op(*joined, *args[tensors:])
-        return tuple(t.unflatten(0, (info.batch_size, -1)) for t in outs), (0,) * len(outs)
-    return rule
-
-for op, tensors in ((_solve_op, 5), (_adjoint_op, 9), (_attach_op, 9)):
-    if hasattr(op, "register_vmap"): op.register_vmap(_vmapped(op, tensors))
+_attach_op = _ruled(_attach_op, 9, _attach_back, _attach_setup)
+_adjoint_op = _ruled(_adjoint_op, 9, _once, _nothing)
+if hasattr(_solve_op, "register_vmap"): _solve_op.register_vmap(_joined(5, _solve_op))
 
 class _Attach(torch.autograd.Function):
     "As `_attach_op`, for a cost that is a function."
