@@ -12,10 +12,10 @@ from torch import Tensor
 
 from .kernels import _arrays, _batched, _exp_neg, _jit, _spread
 
-# %% ../nbs/08_neural_kernels.ipynb #84109053
+# %% ../nbs/08_neural_kernels.ipynb #69c976ca
 @_jit
 def _row(i, t, b, size, inv, direct, cut, buf):
-    "buf[lo:hi] = exp(m_ij) for the columns with -m_ij <= cut; returns lo, hi and their sum."
+    "buf[lo:hi] = exp(m_ij) for the columns with -m_ij <= cut; returns lo, hi and their sum without the diagonal, which is 1."
     lo, hi = i, i + 1
     if direct:
         lo, hi, w, total = 0, size, size - 1.0 - 2 * i, buf.dtype.type(0)
@@ -32,12 +32,14 @@ def _row(i, t, b, size, inv, direct, cut, buf):
             lo -= 1
             buf[lo] = m
         total = buf.dtype.type(0)
+    buf[i] = 1000  # exp makes it zero
     for j in range(lo, hi):
-        buf[j] = _exp_neg(buf[j])
+        buf[j] = _exp_neg(max(buf[j], buf.dtype.type(0)) if buf[j] == buf[j] else buf[j])
         total += buf[j]
+    buf[i] = 1
     return lo, hi, total
 
-# %% ../nbs/08_neural_kernels.ipynb #cdac62e6
+# %% ../nbs/08_neural_kernels.ipynb #de38e4ca
 _ROWS = 32  # rows of a unit of work
 _CUT = {np.dtype(np.float32): 104.0, np.dtype(np.float64): 746.0}  # exp(-cut) is zero
 
@@ -51,14 +53,14 @@ def _mul_rows(lo_unit, hi_unit, t, b, tau, size, x, cut, direct, y, logZ):
         for i in range(unit % parts * _ROWS, min((unit % parts + 1) * _ROWS, n)):
             y[r, i], logZ[r, i] = 0, 0
             if i >= size[r]: continue
-            lo, hi, Z = _row(i, t[r], b[r], size[r], 1 / tau[r], direct[r], cut, buf)
-            logZ[r, i] = np.log(Z)
+            lo, hi, others = _row(i, t[r], b[r], size[r], 1 / tau[r], direct[r], cut, buf)
+            logZ[r, i], Z = np.log1p(others), 1 + others
             for c in range(d):
                 total = x.dtype.type(0)
                 for j in range(lo, hi): total += buf[j] * x[r, j, c]
                 y[r, i, c] = total / Z
 
-# %% ../nbs/08_neural_kernels.ipynb #54b28a57
+# %% ../nbs/08_neural_kernels.ipynb #064d82c5
 @_jit
 def _rmul_rows(lo_unit, hi_unit, t, b, tau, size, y, cut, direct, x):
     "x = P^T y, one part for each unit: x (units, n, d), y (B, n, d)."
@@ -69,12 +71,12 @@ def _rmul_rows(lo_unit, hi_unit, t, b, tau, size, y, cut, direct, x):
         r = unit // parts
         x[unit] = 0
         for i in range(unit % parts * step, min((unit % parts + 1) * step, size[r])):
-            lo, hi, Z = _row(i, t[r], b[r], size[r], 1 / tau[r], direct[r], cut, buf)
+            lo, hi, others = _row(i, t[r], b[r], size[r], 1 / tau[r], direct[r], cut, buf)
             for c in range(d):
-                weight = y[r, i, c] / Z
+                weight = y[r, i, c] / (1 + others)
                 for j in range(lo, hi): x[unit, j, c] += buf[j] * weight
 
-# %% ../nbs/08_neural_kernels.ipynb #b4fbaddc
+# %% ../nbs/08_neural_kernels.ipynb #56e2a4c1
 @_jit
 def _add(w, e, sums):
     for c in range(len(e)): sums[c] += w * e[c]
@@ -88,31 +90,30 @@ def _against(p, scale, g, mean, w, ti, bi, s, b):
     return total
 
 @_jit
-def _pull_rows(lo_unit, hi_unit, t, b, tau, size, a, v, u, z, cut, direct, gt, gb, gtau):
-    "(8.3) of l' = P (a . (v - u) + z), one part for each unit; the diagonal's own logit is taken off where z is not zero."
+def _pull_rows(lo_unit, hi_unit, t, b, tau, size, a, v, z, cut, direct, gt, gb, gtau):
+    "(8.3) of l' = P (a . (v - P v) + z), one part for each unit; the diagonal's own logit is taken off where z is not zero."
     n, d = a.shape[1:]
-    parts, buf, along, ones = gt.shape[0] // a.shape[0], np.empty(n, a.dtype), np.empty(n, a.dtype), np.ones(n, a.dtype)
-    one, zero = a.dtype.type(1), a.dtype.type(0)
-    step = (n + parts - 1) // parts
+    parts, buf, h, ones = gt.shape[0] // a.shape[0], np.empty(n, a.dtype), np.empty(n, a.dtype), np.ones(n, a.dtype)
+    step, one, zero = (n + parts - 1) // parts, a.dtype.type(1), a.dtype.type(0)
     for unit in range(lo_unit, hi_unit):
         r = unit // parts
         gt[unit], gb[unit], spread, inv = 0, 0, 0.0, 1 / tau[r]
         for i in range(unit % parts * step, min((unit % parts + 1) * step, size[r])):
-            lo, hi, Z = _row(i, t[r], b[r], size[r], inv, direct[r], cut, buf)
-            w, shift, e = size[r] - 1.0 - 2 * i, a.dtype.type(z[r, i]), buf[lo:hi]
-            for c in range(d): shift -= a[r, i, c] * u[r, i, c]
-            along[lo:hi] = shift
+            lo, hi, others = _row(i, t[r], b[r], size[r], inv, direct[r], cut, buf)
+            w, e, mean, Z = size[r] - 1.0 - 2 * i, h[lo:hi], zero, 1 + others
+            e[:] = 0
             for c in range(d):
-                for j in range(lo, hi): along[j] += a[r, i, c] * v[r, j, c]
-            for j in range(lo, hi): buf[j] *= along[j] / Z
+                for j in range(lo, hi): h[j] += a[r, i, c] * (v[r, j, c] - v[r, i, c])
+            for j in range(lo, hi): mean += buf[j] * h[j]
+            shift = z[r, i] - mean / Z
+            for j in range(lo, hi): h[j] = buf[j] * (h[j] + shift) / Z
+            h[i] = -(mean / Z + z[r, i] * others) / Z
             _add(w * inv, e, gt[unit, lo:hi])
             _add(-inv, e, gb[unit, lo:hi])
             spread += _against(e, one, ones[lo:hi], zero, w, t[r, i], b[r, i], t[r, lo:hi], b[r, lo:hi])
-            gt[unit, i] -= w * z[r, i] * inv
-            gb[unit, i] += z[r, i] * inv
         gtau[unit] = -spread * inv * inv
 
-# %% ../nbs/08_neural_kernels.ipynb #3b02ec82
+# %% ../nbs/08_neural_kernels.ipynb #dd70c7d8
 _BLOCK = 8  # rows made from one exponential
 
 @_jit
@@ -124,14 +125,16 @@ def _entry_row(i, fresh, s, b, t, bt, order, size, inv, way, cut, R, buf, row):
             row[c] *= R[c]
             total += row[c]
     elif way:
-        w, shift = (size - 1.0 - 2 * i) * inv, ((size - 1.0 - 2 * i) * t[i] - bt[i]) * inv
+        w, top = (size - 1.0 - 2 * i) * inv, t[0]
+        shift = w * (t[i] - top) - bt[i] * inv
         for c in range(n):
-            row[c] = _exp_neg(row.dtype.type(shift - (w * s[c] - b[c] * inv)))  # the rounding of zero may be negative: exp can take it
+            row[c] = _exp_neg(row.dtype.type(shift - (w * (s[c] - top) - b[c] * inv)))  # the rounding of zero may be negative: exp can take it
             total += row[c]
     else:
         row[:] = 0
         lo, hi, total = _row(i, t, bt, size, inv, False, cut, buf)
         for j in range(lo, hi): row[order[j]] = buf[j]
+        total += row.dtype.type(1)
     return total
 
 @_jit
@@ -156,13 +159,13 @@ def _dense_rows(lo_unit, hi_unit, s, b, t, bt, order, tau, size, cut, way, P):
             scale = P.dtype.type(1) / Z
             for c in range(n): row[c] = raw[c] * scale
 
-# %% ../nbs/08_neural_kernels.ipynb #bc12cca8
+# %% ../nbs/08_neural_kernels.ipynb #76470a4f
 @_jit
 def _dense_back_rows(lo_unit, hi_unit, G, s, b, t, bt, order, tau, size, cut, way, gs, gb, gtau):
     "(8.3) for an incoming gradient G of the matrix; gs, gb in input order, one part for each unit."
     n, new = s.shape[1], G.dtype.type
     parts, buf, R, row = gs.shape[0] // s.shape[0], np.empty(n, G.dtype), np.empty(n, G.dtype), np.empty(n, G.dtype)
-    D, K, step = np.zeros(n, G.dtype), np.zeros(n, G.dtype), (n + parts - 1) // parts
+    D, K, h, step = np.zeros(n, G.dtype), np.zeros(n, G.dtype), np.empty(n, G.dtype), (n + parts - 1) // parts
     for unit in range(lo_unit, hi_unit):
         r, scores, sums, spread, first = unit // parts, gs[unit], gb[unit], 0.0, unit % parts * step
         scores[:], sums[:], inv, last = 0, 0, 1 / tau[r], min(first + step, size[r])
@@ -170,14 +173,15 @@ def _dense_back_rows(lo_unit, hi_unit, G, s, b, t, bt, order, tau, size, cut, wa
         for i in range(first, last):
             k, w = (i - first) % _BLOCK, size[r] - 1.0 - 2 * i
             Z = _entry_row(i, k == 0, s[r], b[r], t[r], bt[r], order[r], size[r], inv, way[r], cut, R, buf, row)
-            mean, scale, g, place = new(0), new(1) / Z, G[r, i], new(k)
-            for c in range(n): mean += g[c] * row[c]
+            mean, scale, g, place, peak = new(0), new(1) / Z, G[r, i], new(k), G[r, i, order[r, i]]
+            for c in range(n): h[c] = g[c] - peak  # in memory, so that no compiler adds peak and mean first
+            for c in range(n): mean += h[c] * row[c]
             mean *= scale
             for c in range(n):
-                e = row[c] * scale * (g[c] - mean)
+                e = row[c] * scale * (h[c] - mean)
                 D[c] += e
                 K[c] += place * e
-            if not way[r]: spread += _against(row, scale, g, mean, w, t[r, i], bt[r, i], s[r], b[r])
+            if not way[r]: spread += _against(row, scale, h, mean, w, t[r, i], bt[r, i], s[r], b[r])
             if k == _BLOCK - 1 or i == last - 1:
                 for c in range(n):
                     scores[c] += inv * ((w + 2 * k) * D[c] - 2.0 * K[c])
@@ -185,14 +189,31 @@ def _dense_back_rows(lo_unit, hi_unit, G, s, b, t, bt, order, tau, size, cut, wa
                 D[:], K[:] = 0, 0
         gtau[unit] = -spread * inv * inv
 
-# %% ../nbs/08_neural_kernels.ipynb #fd706408
-def _plain_m(t, b, tau, size, s=None, bs=None):
+# %% ../nbs/08_neural_kernels.ipynb #3e355458
+def _fall(t, size, rows=None):
+    "-tau m of `rows` by (8.2): (..., n) scores in decreasing order give (..., r, n), sums of terms of one sign."
+    n = t.shape[-1]
+    k = torch.arange(n - 1, device=t.device)
+    step = 2 * (k - (torch.arange(n, device=t.device) if rows is None else rows)[:, None]) + 1
+    gap = (t[..., :-1] - t[..., 1:]).masked_fill(k + 1 >= size[..., None], 0)[..., None, :]
+    right, left = (gap * step.clamp(min=0)).cumsum(-1), (gap * (-step).clamp(min=0)).flip(-1).cumsum(-1).flip(-1)
+    return torch.nn.functional.pad(right, (1, 0)) + torch.nn.functional.pad(left, (0, 1))
+
+def _exactly(literal, t, size, rows, rank):
+    "`literal`, tau m or what differs by a constant of the row, with the value of `_fall`; columns in the order of `rank`, sorted if None."
+    fall = _fall(t.detach(), size, rows)
+    if rank is not None: fall = fall.gather(-1, rank[..., None, :].expand(fall.shape))
+    return (literal - literal.detach()) - fall
+
+# %% ../nbs/08_neural_kernels.ipynb #9a45ba53
+def _plain_m(t, b, tau, size, s=None, bs=None, order=None):
     "m of Prop 8.1 and w: rows of the sorted t, columns s (t itself if None), -inf in padded columns."
     n, (s, bs) = t.shape[-1], (t, b) if s is None else (s, bs)
     w = (size[..., None] - 1 - 2 * torch.arange(n, device=t.device)).to(t.dtype)
     padded = bs.isinf() if s is not t else torch.arange(n, device=t.device) >= size[..., None]
     bs, empty = bs.masked_fill(padded, 0), (size == 0)[..., None]
-    m = (w[..., :, None] * (s[..., None, :] - t[..., :, None]) - (bs[..., None, :] - b[..., :, None])) / tau[..., None, None]
+    m = w[..., :, None] * (s[..., None, :] - t[..., :, None]) - (bs[..., None, :] - b[..., :, None])
+    m = _exactly(m, t, size, None, None if order is None else order.argsort(-1)) / tau[..., None, None]
     return m.masked_fill((padded & ~empty)[..., None, :], -torch.inf), w
 
 def _plain_rows(m, size):
@@ -207,22 +228,23 @@ def _plain_mul(t, b, tau, size, x):
 def _plain_rmul(t, b, tau, size, y):
     return (_plain_rows(_plain_m(t, b, tau, size)[0], size).mT @ y.to(t.dtype)).to(y.dtype)
 
-def _plain_dense(s, b, t, bt, order, tau, size): return _plain_rows(_plain_m(t, bt, tau, size, s, b)[0], size)
+def _plain_dense(s, b, t, bt, order, tau, size): return _plain_rows(_plain_m(t, bt, tau, size, s, b, order)[0], size)
 
-# %% ../nbs/08_neural_kernels.ipynb #a31ac059
+# %% ../nbs/08_neural_kernels.ipynb #7692b44a
 def _plain_sums(e, m, w, tau):
     "(8.3): the gradients to scores, row sums and temperature from those of the logits."
     inv = 1 / tau
     return inv[..., None] * (w[..., None] * e).sum(-2), -inv[..., None] * e.sum(-2), -inv * (e * m.masked_fill(m.isinf(), 0)).sum((-1, -2))
 
-def _plain_pull(t, b, tau, size, a, v, u, z):
-    "The same for e = P (a . (v - u) + z), less z on the diagonal; it can be differentiated again."
+def _plain_pull(t, b, tau, size, a, v, z):
+    "The same for e = P (a . (v - P v) + z), less z on the diagonal; it can be differentiated again."
     m, w = _plain_m(t, b, tau, size)
-    e = _plain_rows(m, size) * ((a @ v.mT) - (a * u).sum(-1)[..., None] + z[..., None]) - torch.diag_embed(z)
+    P, h = _plain_rows(m, size), a @ v.mT
+    e = P * (h - (P * h).sum(-1, keepdim=True) + z[..., None]) - torch.diag_embed(z)
     return _plain_sums(e, m, w, tau)
 
 def _plain_dense_back(G, s, b, t, bt, order, tau, size):
-    m, w = _plain_m(t, bt, tau, size, s, b)
+    m, w = _plain_m(t, bt, tau, size, s, b, order)
     P = _plain_rows(m, size)
     return _plain_sums(P * (G - (P * G).sum(-1, keepdim=True)), m, w, tau)
 
@@ -240,7 +262,7 @@ def _parts(rows, n): return max(1, min(-(-n // _ROWS), -(-8 // max(1, rows))))
 
 def _fast(x, backend): return x.device.type == "cpu" and backend != "torch"
 
-# %% ../nbs/08_neural_kernels.ipynb #da803f2e
+# %% ../nbs/08_neural_kernels.ipynb #d515c624
 @torch.library.custom_op("softsortlib::neural_mul", mutates_args=())
 def _mul(t: Tensor, b: Tensor, tau: Tensor, size: Tensor, x: Tensor, backend: str) -> tuple[Tensor, Tensor]:
     if not _fast(x, backend): return _plain_mul(t, b, tau, size, x)
@@ -261,21 +283,21 @@ def _rmul(t: Tensor, b: Tensor, tau: Tensor, size: Tensor, y: Tensor, backend: s
     rows, n = flat[0].shape
     x = y.new_empty(rows * _parts(rows, n), n, y.shape[-1])
     _spread(_rmul_rows, len(x), rows * n * n, *_arrays(*flat), *_settings(*flat[:4], y.dtype), x.numpy())
-    return x.view(rows, -1, n, y.shape[-1]).sum(1).view(y.shape)
+    return x.view(rows, _parts(rows, n), n, y.shape[-1]).sum(1).view(y.shape)
 
 @torch.library.register_fake("softsortlib::neural_rmul")
 def _(t, b, tau, size, y, backend): return y.new_empty(y.shape)
 
-# %% ../nbs/08_neural_kernels.ipynb #60b343ce
+# %% ../nbs/08_neural_kernels.ipynb #3826d211
 def _grads(t, tau, parts_t, parts_b, parts_tau):
     "Add up the parts of the units."
     rows, n = tau.numel(), t.shape[-1]
     return parts_t.view(rows, -1, n).sum(1).view(t.shape), parts_b.view(rows, -1, n).sum(1).view(t.shape), parts_tau.view(rows, -1).sum(1).view(tau.shape)
 
 @torch.library.custom_op("softsortlib::neural_pull", mutates_args=())
-def _pull(t: Tensor, b: Tensor, tau: Tensor, size: Tensor, a: Tensor, v: Tensor, u: Tensor, z: Tensor, backend: str) -> tuple[Tensor, Tensor, Tensor]:
-    if not _fast(a, backend): return tuple(g.to(t.dtype).contiguous() for g in _plain_pull(t, b, tau, size, a.to(t.dtype), v.to(t.dtype), u.to(t.dtype), z.to(t.dtype)))
-    flat = _flat(tau, t, b, tau, size, a, v, u, z)
+def _pull(t: Tensor, b: Tensor, tau: Tensor, size: Tensor, a: Tensor, v: Tensor, z: Tensor, backend: str) -> tuple[Tensor, Tensor, Tensor]:
+    if not _fast(a, backend): return tuple(g.to(t.dtype).contiguous() for g in _plain_pull(t, b, tau, size, a.to(t.dtype), v.to(t.dtype), z.to(t.dtype)))
+    flat = _flat(tau, t, b, tau, size, a, v, z)
     rows, n = flat[0].shape
     units = rows * _parts(rows, n)
     out = t.new_empty(units, n), t.new_empty(units, n), t.new_empty(units)
@@ -283,7 +305,7 @@ def _pull(t: Tensor, b: Tensor, tau: Tensor, size: Tensor, a: Tensor, v: Tensor,
     return _grads(t, tau, *out)
 
 @torch.library.register_fake("softsortlib::neural_pull")
-def _(t, b, tau, size, a, v, u, z, backend): return t.new_empty(t.shape), t.new_empty(t.shape), t.new_empty(tau.shape)
+def _(t, b, tau, size, a, v, z, backend): return t.new_empty(t.shape), t.new_empty(t.shape), t.new_empty(tau.shape)
 
 # %% ../nbs/08_neural_kernels.ipynb #0de6d885
 @torch.library.custom_op("softsortlib::neural_dense", mutates_args=())
@@ -316,31 +338,32 @@ def _dense_backward(G: Tensor, s: Tensor, b: Tensor, t: Tensor, bt: Tensor, orde
 @torch.library.register_fake("softsortlib::neural_dense_backward")
 def _(G, s, b, t, bt, order, tau, size, backend): return s.new_empty(s.shape), s.new_empty(s.shape), s.new_empty(tau.shape)
 
-# %% ../nbs/08_neural_kernels.ipynb #4f5994bc
+# %% ../nbs/08_neural_kernels.ipynb #e7f7b3fa
 def _twice(fast, plain):
     "Use `plain` where the gradient will be differentiated again."
     return lambda *args: plain(*args[:-1]) if torch.is_grad_enabled() else fast(*args)
 
-_pulled = _twice(_pull, lambda t, b, tau, size, a, v, u, z: _plain_pull(t, b, tau, size, *(k.to(t.dtype) for k in (a, v, u, z))))
+_pulled = _twice(_pull, lambda t, b, tau, size, a, v, z: _plain_pull(t, b, tau, size, *(k.to(t.dtype) for k in (a, v, z))))
 _mul_twice, _rmul_twice = _twice(_mul, _plain_mul), _twice(_rmul, _plain_rmul)
 
 def _save(ctx, inputs, output):
     *saved, ctx.backend = inputs
-    ctx.save_for_backward(*saved, *(output if isinstance(output, tuple) else (output,)))
+    ctx.save_for_backward(*saved)
 
 def _backward_mul(ctx, gy, gZ):
-    t, b, tau, size, x, y, _ = ctx.saved_tensors
-    return *_pulled(t, b, tau, size, gy, x, y, gZ, ctx.backend), None, _rmul_twice(t, b, tau, size, gy, ctx.backend), None
+    t, b, tau, size, x = ctx.saved_tensors
+    gx = _rmul_twice(t, b, tau, size, gy, ctx.backend) if ctx.needs_input_grad[4] else None
+    return *_pulled(t, b, tau, size, gy, x, gZ, ctx.backend), None, gx, None
 
 def _backward_rmul(ctx, gx):
-    t, b, tau, size, y, _ = ctx.saved_tensors
+    t, b, tau, size, y = ctx.saved_tensors
     gy = _mul_twice(t, b, tau, size, gx, ctx.backend)[0]
-    return *_pulled(t, b, tau, size, y, gx, gy, torch.zeros_like(gy[..., 0]), ctx.backend), None, gy, None
+    return *_pulled(t, b, tau, size, y, gx, torch.zeros_like(gy[..., 0]), ctx.backend), None, gy, None
 
 _mul.register_autograd(_backward_mul, setup_context=_save)
 _rmul.register_autograd(_backward_rmul, setup_context=_save)
 
-# %% ../nbs/08_neural_kernels.ipynb #3570e2d1
+# %% ../nbs/08_neural_kernels.ipynb #ea8fe8f4
 def _save_dense(ctx, inputs, output):
     *saved, _, ctx.backend = inputs
     ctx.save_for_backward(*saved)
@@ -354,6 +377,6 @@ def _backward_dense(ctx, G):
 _dense_op.register_autograd(_backward_dense, setup_context=_save_dense)
 _batched(_mul, 5)
 _batched(_rmul, 5)
-_batched(_pull, 8)
+_batched(_pull, 7)
 _batched(_dense_op, 7)
 _batched(_dense_backward, 8)

@@ -5,13 +5,13 @@
 # %% auto #0
 __all__ = ['neuralsort_published', 'neuralsort_quadratic', 'row_sums', 'NeuralSortPermutation', 'NeuralSort']
 
-# %% ../nbs/12_neuralsort.ipynb #6689cb85
+# %% ../nbs/12_neuralsort.ipynb #617be073
 import torch
 from torch import Tensor
 
 from .core import SoftPermutation, _zero, patch_to
 from .kernels import _check_backend
-from .neural_kernels import _dense_op, _mul, _rmul
+from .neural_kernels import _dense_op, _exactly, _mul, _rmul
 from .operators import Operator
 
 # %% ../nbs/12_neuralsort.ipynb #108f1e02
@@ -53,7 +53,7 @@ def row_sums(
     below = sums.gather(-1, size[..., None]) - sums.gather(-1, last + 1)
     return t * (size[..., None] - 1 - last - above) - (below - sums.gather(-1, above))
 
-# %% ../nbs/12_neuralsort.ipynb #df148e73
+# %% ../nbs/12_neuralsort.ipynb #6032a61f
 class NeuralSortPermutation(SoftPermutation):
     "Rows are the softmax of ((n + 1 - 2i) s_j - sum_k |s_j - s_k|) / tau."
     def __init__(self,
@@ -66,20 +66,28 @@ class NeuralSortPermutation(SoftPermutation):
     ):
         n = s.shape[-1]
         super().__init__(batch=s.shape[:-1], m=n, n=n, dtype=dtype, device=s.device, mask=mask)
-        self.z, self.tau, self.work = (s if descending else -s).double(), tau, s.dtype
+        wide = torch.float64 if s.device.type != "mps" else s.dtype
+        self.z, self.tau, self.work = (s if descending else -s).to(wide), tau, s.dtype
         self.fast = backend == "numba" or backend is None and s.device.type == "cpu" and n > 48
+        self.literal = n <= 48 and s.dtype != wide
 
     def _logits(self, rows):
-        n = self.n if self.mask is None else self.mask.sum(-1)[..., None, None]
+        n, z, tau = self.n if self.mask is None else self.mask.sum(-1)[..., None, None], self.z, self.tau
         i = torch.arange(self.n, device=self.device) if rows is None else rows
-        gaps = (self.z[..., :, None] - self.z[..., None, :]).abs()
-        b = gaps.sum(-1) if self.mask is None else (gaps * self.mask[..., None, :]).sum(-1)
-        l = ((n - 1 - 2 * i[:, None]) * self.z[..., None, :] - b[..., None, :]) / (self.tau[..., None].double() if isinstance(self.tau, Tensor) else self.tau)
+        if self.literal:
+            gaps = (z[..., :, None] - z[..., None, :]).abs()
+            b = gaps.sum(-1) if self.mask is None else (gaps * self.mask[..., None, :]).sum(-1)
+        else:
+            t, b, order, _, size = self._sorted()
+            b = b.gather(-1, rank := order.argsort(-1))
+        l = (n - 1 - 2 * i[:, None]) * z[..., None, :] - b[..., None, :]
+        if not self.literal: l = _exactly(l, t, size, i, rank)
+        l = l / (tau[..., None].to(z.dtype) if isinstance(tau, Tensor) else tau)
         return l if self.mask is None else l.masked_fill((~self.mask & self.mask.any(-1, keepdim=True))[..., None, :], -torch.inf)
 
     def _log_rows(self, rows): return self._logits(rows).log_softmax(-1).to(self.work)
 
-# %% ../nbs/12_neuralsort.ipynb #aa5a9f8b
+# %% ../nbs/12_neuralsort.ipynb #58ad4567
 @patch_to(NeuralSortPermutation)
 def _sorted(self):
     "t, b, order, tau, size: sorted scores and their row sums, the order, one temperature and one length for each set."
@@ -91,7 +99,7 @@ def _sorted(self):
         t, size = self.z.gather(-1, order), torch.full(self.batch, self.n, device=self.device) if real is None else real.sum(-1)
         if real is not None:
             t = torch.where(torch.arange(self.n, device=self.device) < size[..., None], t, t.gather(-1, (size[..., None] - 1).clamp(min=0)))
-        tau = self.tau[..., 0].double().expand(self.batch) if isinstance(self.tau, Tensor) else torch.full(self.batch, self.tau, dtype=torch.float64, device=self.device)
+        tau = self.tau[..., 0].to(t.dtype).expand(self.batch) if isinstance(self.tau, Tensor) else torch.full(self.batch, self.tau, dtype=t.dtype, device=self.device)
         self._kept_sort = t, row_sums(t, size), order, tau, size
     return self._kept_sort
 
