@@ -14,27 +14,36 @@ import numpy as np
 from .comparators import sorting_network
 from .kernels import _exp_neg, _jit, _spread
 
-# %% ../nbs/16_network_kernels.ipynb #807baf04
+# %% ../nbs/16_network_kernels.ipynb #edceccf4
 _ATAN = [0.31830988136850696, -0.10610246946390103, 0.06363850689058667, -0.045211747467927305, 0.033871618660626414,
          -0.02388780195629485, 0.01359008649858741, -0.005115345771151265, 0.0009072750512657098]
 _CONSTANTS = [*_ATAN, 0.5, 1.0, 1e-10, 2.0, 0.25, 0.0625, 2**-0.5, 1 / math.pi, (2 * math.pi) ** -0.5]
 _CODES = {"logistic": 0, "gaussian": 1, "cauchy": 2, "reciprocal": 3, "optimal": 4}
 
+# %% ../nbs/16_network_kernels.ipynb #caaff467
+@_jit
+def _weigh_cauchy(v, k, keep, swap):
+    "keep = f(v) and swap = f(-v) for the Cauchy sigmoid in single precision; k: the constants in the dtype of v, which keeps the arithmetic in it."
+    c0, c1, c2, c3, c4, c5, c6, c7, c8, half, one = k[0], k[1], k[2], k[3], k[4], k[5], k[6], k[7], k[8], k[9], k[10]
+    for i in range(len(v)):
+        t = abs(v[i])
+        r = one / t if t > one else t
+        z = r * r
+        p = r * ((((((((c8 * z + c7) * z + c6) * z + c5) * z + c4) * z + c3) * z + c2) * z + c1) * z + c0)
+        small = p if t > one else half - p
+        large = one - small
+        keep[i] = small if v[i] < 0 else large
+        swap[i] = large if v[i] < 0 else small
+
 @_jit
 def _weigh(v, k, code, keep, swap):
-    "keep = f(v) and swap = f(-v), elementwise; k: the constants in the dtype of v, which keeps the arithmetic in it."
+    "keep = f(v) and swap = f(-v), elementwise."
+    if code == 2: return _weigh_cauchy(v, k, keep, swap)
     half, one, eps, two, quarter, sixteenth, root, pi = k[9], k[10], k[11], k[12], k[13], k[14], k[15], k[16]
     for i in range(len(v)):
         t = abs(v[i])
-        if code == 2:
-            r = one / t if t > one else t
-            z = r * r
-            p = r * ((((((((k[8] * z + k[7]) * z + k[6]) * z + k[5]) * z + k[4]) * z + k[3]) * z + k[2]) * z + k[1]) * z + k[0])
-            small = p if t > one else half - p
-        elif code == 5: small = math.atan2(one, t) * pi
-        elif code == 0:
-            e = _exp_neg(t)
-            small = e / (one + e)
+        if code == 5: small = math.atan2(one, t) * pi
+        elif code == 0: small = _exp_neg(t) / (one + _exp_neg(t))
         elif code == 1: small = half * math.erfc(t * root)
         elif code == 3: small = one / (two + t)
         else: small = half - t if t <= quarter else sixteenth / (t + eps)
@@ -42,15 +51,17 @@ def _weigh(v, k, code, keep, swap):
         keep[i] = small if v[i] < 0 else large
         swap[i] = large if v[i] < 0 else small
 
-# %% ../nbs/16_network_kernels.ipynb #2672a9bb
+# %% ../nbs/16_network_kernels.ipynb #a0ca9ef1
 @_jit
 def _slope(v, keep, swap, k, code, out):
     "out = f'(v), elementwise."
     one, eps, two, quarter, sixteenth, pi = k[10], k[11], k[12], k[13], k[14], k[16]
+    if code == 2 or code == 5:
+        for i in range(len(v)): out[i] = pi / (one + v[i] * v[i])
+        return
     for i in range(len(v)):
         t = abs(v[i])
-        if code == 2 or code == 5: out[i] = pi / (one + t * t)
-        elif code == 0: out[i] = keep[i] * swap[i]
+        if code == 0: out[i] = keep[i] * swap[i]
         elif code == 1: out[i] = k[17] * _exp_neg(t * t / two)
         elif code == 3: out[i] = one / ((two + t) * (two + t))
         else: out[i] = one if t <= quarter else sixteenth / ((t + eps) * (t + eps))

@@ -160,7 +160,7 @@ def _plain_send(v, x, size, kind, sigmoid, reverse):
 @network_send.register_fake
 def _(v, x, size, kind, sigmoid, reverse): return x.new_empty(x.shape)
 
-# %% ../nbs/18_network_operators.ipynb #b1600753
+# %% ../nbs/18_network_operators.ipynb #7e4c7d90
 @torch.library.custom_op("softsortlib::network_send_backward", mutates_args=())
 def _send_backward(gy: Tensor, v: Tensor, x: Tensor, size: Tensor, kind: str, sigmoid: str, reverse: bool) -> tuple[Tensor, Tensor]:
     who = _kernel(v, x.shape[-2])
@@ -178,6 +178,7 @@ def _send_backward(gy: Tensor, v: Tensor, x: Tensor, size: Tensor, kind: str, si
 @_send_backward.register_fake
 def _(gy, v, x, size, kind, sigmoid, reverse): return v.new_empty(v.shape), x.new_empty(x.shape)
 
+# %% ../nbs/18_network_operators.ipynb #daa6fb1b
 def _plain_send_backward(gy, v, x, size, kind, sigmoid, reverse):
     "Equation 16.3 in plain torch, differentiable itself."
     net, active = _plain(kind, gy.shape[-2], size)

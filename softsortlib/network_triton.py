@@ -73,7 +73,22 @@ def _forward(y, x, keep, swap, lo, hi, table, n, D, C, wide, blocks, tables, EYE
             _layer_tile(Y, wide, keep + b.to(tl.int64) * C, swap + b.to(tl.int64) * C, lo, hi, start, stop, c0, Y, 0, 0, Y, PAIRS, W)
         tl.debug_barrier()
 
-# %% ../nbs/17_network_triton.ipynb #a3fc20eb
+# %% ../nbs/17_network_triton.ipynb #a8fe2bf0
+@_kernel
+def _run_segment(X, stride, keep, swap, lo, hi, table, D, first, last, pos, U, gkeep, MODE: tl.constexpr, REVERSE: tl.constexpr, PAIRS: tl.constexpr, W: tl.constexpr):
+    "The layers first..last in one of the three modes, in mode 2 from the last one; returns where in U it stands."
+    pos = first * 0 + pos  # a number becomes a value that a loop may change
+    for k in range(first, last):
+        t = last - 1 - (k - first) if MODE == 2 else k
+        l = D - 1 - t if REVERSE else t
+        start, stop = tl.load(table + l * 2), tl.load(table + l * 2 + 1)
+        if MODE == 2: pos -= stop - start
+        for c0 in range(start, stop, PAIRS): _layer_tile(X, stride, keep, swap, lo, hi, start, stop, c0, U, pos, MODE, gkeep, PAIRS, W)
+        if MODE != 2: pos += stop - start
+        tl.debug_barrier()
+    return pos
+
+# %% ../nbs/17_network_triton.ipynb #450c9ea2
 @_kernel
 def _backward(Y, X, U, S, x, gkeep, keep, swap, lo, hi, table, first, n, D, C, wide, blocks, tables, segment, parts, room,
               EYE: tl.constexpr, REVERSE: tl.constexpr, PAIRS: tl.constexpr, W: tl.constexpr):
@@ -90,29 +105,13 @@ def _backward(Y, X, U, S, x, gkeep, keep, swap, lo, hi, table, first, n, D, C, w
     _copy_block(X, W, x, wide, n, j, EYE, PAIRS, W)
     for part in range(parts):
         _copy_block(S + part * n * W, W, X, W, n, j, False, PAIRS, W)
-        if part < parts - 1:
-            for t in range(part * segment, (part + 1) * segment):
-                l = D - 1 - t if REVERSE else t
-                start, stop = tl.load(table + l * 2), tl.load(table + l * 2 + 1)
-                for c0 in range(start, stop, PAIRS): _layer_tile(X, W, keep, swap, lo, hi, start, stop, c0, X, 0, 0, X, PAIRS, W)
-                tl.debug_barrier()
+        if part < parts - 1: _run_segment(X, W, keep, swap, lo, hi, table, D, part * segment, (part + 1) * segment, 0, U, X, 0, REVERSE, PAIRS, W)
     for again in range(parts):
         part = parts - 1 - again
+        last = tl.minimum(D, (part + 1) * segment)
         _copy_block(X, W, S + part * n * W, W, n, j, False, PAIRS, W)
-        pos, last = 0, tl.minimum(D, (part + 1) * segment)
-        for t in range(part * segment, last):
-            l = D - 1 - t if REVERSE else t
-            start, stop = tl.load(table + l * 2), tl.load(table + l * 2 + 1)
-            for c0 in range(start, stop, PAIRS): _layer_tile(X, W, keep, swap, lo, hi, start, stop, c0, U, pos, 1, X, PAIRS, W)
-            tl.debug_barrier()
-            pos += stop - start
-        for u in range(part * segment, last):
-            t = last - 1 - (u - part * segment)
-            l = D - 1 - t if REVERSE else t
-            start, stop = tl.load(table + l * 2), tl.load(table + l * 2 + 1)
-            pos -= stop - start
-            for c0 in range(start, stop, PAIRS): _layer_tile(Y, wide, keep, swap, lo, hi, start, stop, c0, U, pos, 2, gkeep, PAIRS, W)
-            tl.debug_barrier()
+        pos = _run_segment(X, W, keep, swap, lo, hi, table, D, part * segment, last, 0, U, X, 1, REVERSE, PAIRS, W)
+        _run_segment(Y, wide, keep, swap, lo, hi, table, D, part * segment, last, pos, U, gkeep, 2, REVERSE, PAIRS, W)
 
 # %% ../nbs/17_network_triton.ipynb #148e66a4
 def _on(device, kind, n, eye, reverse):
