@@ -188,12 +188,14 @@ def _by_tiles(self, f, rows):
     if not torch.is_grad_enabled(): return [f(every[c], c) for c in cuts]
     return [checkpoint(f, every[c], c, use_reentrant=False) for c in cuts]
 
-# %% ../nbs/00_core.ipynb #634885a7
+# %% ../nbs/00_core.ipynb #dd9e9437
 @patch_to(SoftPermutation)
 def _dense(self, rows): return self._log_rows(rows).exp()
 
+def _join(tiles, dim): return tiles[0] if len(tiles) == 1 else torch.cat(tiles, dim)
+
 @patch_to(SoftPermutation)
-def _matmul(self, x, rows): return torch.cat(self._by_tiles(lambda r, _: self._dense(r) @ x, rows), -2)
+def _matmul(self, x, rows): return _join(self._by_tiles(lambda r, _: self._dense(r) @ x, rows), -2)
 
 @patch_to(SoftPermutation)
 def _rmatmul(self, y, rows): return sum(self._by_tiles(lambda r, c: self._dense(r).mT @ y[..., c, :], rows))
@@ -202,13 +204,14 @@ def _rmatmul(self, y, rows): return sum(self._by_tiles(lambda r, c: self._dense(
 def _log_prob(self, target, rows):
     def of(r, c):
         log_P = self._log_rows(r)
-        return log_P.expand(*target.shape[:-1], *log_P.shape[-2:]).gather(-1, target[..., c, None])[..., 0]
-    return torch.cat(self._by_tiles(of, rows), -1)
+        if log_P.ndim != target.ndim + 1 or log_P.shape[:-2] != target.shape[:-1]: log_P = log_P.expand(*target.shape[:-1], *log_P.shape[-2:])
+        return log_P.gather(-1, target[..., c, None])[..., 0]
+    return _join(self._by_tiles(of, rows), -1)
 
 @patch_to(SoftPermutation)
-def _hard(self, rows): return torch.cat(self._by_tiles(lambda r, _: self._log_rows(r).argmax(-1), rows), -1)
+def _hard(self, rows): return _join(self._by_tiles(lambda r, _: self._log_rows(r).argmax(-1), rows), -1)
 
-# %% ../nbs/00_core.ipynb #50a9ae6c
+# %% ../nbs/00_core.ipynb #906f134a
 def _fits(small, big):
     "Whether shape `small` broadcasts to exactly `big`."
     return len(small) <= len(big) and all(a in (1, b) for a, b in zip(small[::-1], big[::-1]))
@@ -226,7 +229,8 @@ def _payload(x, P, k, call):
     if batch is None:
         raise ValueError(f"{call}: P is {tuple(P.shape)}, so {name} must be (..., {k}) or (..., {k}, d) with a batch "
                          f"shape that broadcasts to {tuple(P.batch)}, got {tuple(x.shape)}")
-    return x.to(dtype).expand(*batch, *x.shape[-2:]), vector, out
+    x = x.to(dtype)
+    return x if x.shape[:-2] == batch else x.expand(*batch, *x.shape[-2:]), vector, out
 
 def _zero(x, keep, dim):
     "`x` with zeros along `dim` where `keep` (bool or None) is False."

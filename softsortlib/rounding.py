@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from .core import SoftPermutation, _is_concrete, _precisely, _zero, patch_to
 
-# %% ../nbs/02_rounding.ipynb #9a057870
+# %% ../nbs/02_rounding.ipynb #8c6b999c
 @patch_to(SoftPermutation)
 @_precisely
 def log_prob(
@@ -25,8 +25,9 @@ def log_prob(
     except RuntimeError: batch = None
     if batch is None: raise ValueError(f"target must be (..., {self.m}) with a batch shape that broadcasts to {tuple(self.batch)}, got {tuple(target.shape)}")
     target = _zero(target.long().expand(*batch, self.m), self._kept, -1)
-    if _is_concrete(target) and target.numel() and not (0 <= target.min() and target.max() < self.n):
-        raise IndexError(f"target must hold input numbers 0..{self.n - 1}, got {target.min().item()}..{target.max().item()}")
+    if _is_concrete(target) and target.numel():
+        low, high = target.aminmax()
+        if not (0 <= low and high < self.n): raise IndexError(f"target must hold input numbers 0..{self.n - 1}, got {low.item()}..{high.item()}")
     return _zero(self._log_prob(target, self._rows), self._kept, -1).to(self.dtype)
 
 # %% ../nbs/02_rounding.ipynb #eab746e7

@@ -3,7 +3,7 @@
     python tools/nb.py                        every notebook
     python tools/nb.py nbs/00_core.ipynb ...  these
 """
-import hashlib, os, subprocess, sys, time
+import base64, hashlib, io, os, subprocess, sys, time
 from pathlib import Path
 
 from execnb.nbio import read_nb, write_nb
@@ -12,6 +12,7 @@ from nbdev.clean import clean_nb
 from nbdev.config import get_config, update_version
 from nbdev.export import nb_export
 from nbdev.process import extract_directives
+from PIL import Image
 
 root = Path(__file__).resolve().parent.parent
 
@@ -27,6 +28,15 @@ def stable_ids(nb):
         text = cell.source if isinstance(cell.source, str) else "".join(cell.source)
         cell["id"] = next(i for k in range(len(nb.cells)) if (i := hashlib.sha1(f"{text}{k or ''}".encode()).hexdigest()[:8]) not in seen)
         seen.add(cell["id"])
+
+def lighten(nb):
+    "Give the pictures a palette of 128 colours: a plot needs no more, and weighs a third"
+    for cell in nb.cells:
+        for data in (o["data"] for o in cell.get("outputs", []) if "image/png" in o.get("data", {})):
+            picture, light = Image.open(io.BytesIO(base64.b64decode("".join(data["image/png"])))), io.BytesIO()
+            if picture.mode == "P": continue
+            picture.convert("RGB").quantize(128, dither=Image.Dither.NONE).save(light, "PNG", optimize=True)
+            data["image/png"] = base64.b64encode(light.getvalue()).decode()
 
 def prepare(path):
     "Clean the notebook and export its module"
@@ -50,7 +60,7 @@ def run(path):
     os.chdir(path.parent)
     try: shell.run_all(nb, exc_stop=True, preproc=skip)
     except Exception: sys.exit(shell.prettytb(fname=path))
-    clean_nb(nb)
+    clean_nb(nb); lighten(nb)
     write_nb(nb, path)
     print(f"{time.time() - start:6.2f}s {path.relative_to(root)}")
 
