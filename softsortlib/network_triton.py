@@ -46,7 +46,7 @@ def _layer_tile(X, stride, keep, swap, lo, hi, start, stop, c0, U, pos, Y_MODE: 
     tl.store(at_i, k * p + s * q, on[:, None])
     tl.store(at_j, s * p + k * q, on[:, None])
 
-# %% ../nbs/17_network_triton.ipynb #6b16e1e7
+# %% ../nbs/17_network_triton.ipynb #328f3cae
 @_kernel
 def _copy_block(X, stride, x, xstride, n, j, EYE: tl.constexpr, ROWS: tl.constexpr, W: tl.constexpr):
     "X = block j of x, or of the identity."
@@ -59,6 +59,7 @@ def _copy_block(X, stride, x, xstride, n, j, EYE: tl.constexpr, ROWS: tl.constex
         tl.store(X + r[:, None] * stride + w[None, :], value.to(X.dtype.element_ty), inside)
     tl.debug_barrier()
 
+# %% ../nbs/17_network_triton.ipynb #65b44813
 @_kernel
 def _forward(y, x, keep, swap, lo, hi, table, n, D, C, wide, blocks, tables, EYE: tl.constexpr, REVERSE: tl.constexpr, PAIRS: tl.constexpr, W: tl.constexpr):
     "y (B, n, wide) = P x, or P^T x in reverse, or P; one program for each block of columns of each row of the batch."
@@ -166,7 +167,7 @@ def triton_layers_backward(
                                                    segment, parts, room, EYE=x is Y, REVERSE=reverse, PAIRS=_PAIRS, W=_W)
     return gkeep.reshape(B, blocks, C).sum(1), Y[..., :d].contiguous()
 
-# %% ../nbs/17_network_triton.ipynb #20d7e07f
+# %% ../nbs/17_network_triton.ipynb #02195fde
 _SIGMOID_CODES = {"logistic": 0, "cauchy": 2, "reciprocal": 3, "optimal": 4}
 
 @_kernel
@@ -188,13 +189,14 @@ def _curve(v, CODE: tl.constexpr):
         small, slope = tl.where(t <= 0.25, 0.5 - t, 0.0625 / far), tl.where(t <= 0.25, 1.0, 0.0625 / (far * far))
     return tl.where(v < 0, 1 - small, small), slope
 
+# %% ../nbs/17_network_triton.ipynb #8373dc00
 @_kernel
 def _bend_tile(d, tau, lam, TRICK: tl.constexpr):
     "phi(d) / tau."
     if TRICK: return d * tl.exp(-lam * tl.log(tl.abs(d) + 1e-10)) / tau
     return d / tau
 
-# %% ../nbs/17_network_triton.ipynb #327e579e
+# %% ../nbs/17_network_triton.ipynb #d4251831
 @_kernel
 def _see(d, X, s, tau, lam, size, lo, hi, need, ends, n, D, C, CODE: tl.constexpr, TRICK: tl.constexpr, LANES: tl.constexpr):
     "The differences d (B, C) of s (B, n); X (B, n) is scratch."
@@ -216,6 +218,7 @@ def _see(d, X, s, tau, lam, size, lo, hi, need, ends, n, D, C, CODE: tl.constexp
         tl.store(X + b * n + j, q - swap * gap, on)
         tl.debug_barrier()
 
+# %% ../nbs/17_network_triton.ipynb #592cfa68
 @_kernel
 def _see_backward(gs, gtau, glam, gd, d, tau, lam, size, lo, hi, need, ends, n, D, C, CODE: tl.constexpr, TRICK: tl.constexpr, LANES: tl.constexpr):
     "Equation 16.2, with the gradient of the lanes in gs (B, n), zero at first."
