@@ -5,12 +5,12 @@
 # %% auto #0
 __all__ = []
 
-# %% ../nbs/08_neural_kernels.ipynb #021e2f4c
+# %% ../nbs/08_neural_kernels.ipynb #72cde7a2
 import numpy as np
 import torch
 from torch import Tensor
 
-from .kernels import _arrays, _batched, _exp_neg, _jit, _spread
+from .kernels import _arrays, _batched, _differentiable, _exp_neg, _jit, _spread
 
 # %% ../nbs/08_neural_kernels.ipynb #69c976ca
 @_jit
@@ -76,25 +76,25 @@ def _rmul_rows(lo_unit, hi_unit, t, b, tau, size, y, cut, direct, x):
                 weight = y[r, i, c] / (1 + others)
                 for j in range(lo, hi): x[unit, j, c] += buf[j] * weight
 
-# %% ../nbs/08_neural_kernels.ipynb #56e2a4c1
+# %% ../nbs/08_neural_kernels.ipynb #9090f635
 @_jit
 def _add(w, e, sums):
     for c in range(len(e)): sums[c] += w * e[c]
 
 @_jit
-def _against(p, scale, g, mean, w, ti, bi, s, b):
-    "sum of e tau m, where e = p scale (g - mean) is not zero."
+def _against(E, e, w, ti, bi, s, b, tau, direct):
+    "sum of e tau m, where e is not zero; off the formula m is the logarithm of E."
     total = 0.0
-    for c in range(len(p)):
-        if p[c] != 0: total += p[c] * scale * (g[c] - mean) * (w * (s[c] - ti) - (b[c] - bi))
+    for c in range(len(E)):
+        if e[c] != 0: total += e[c] * (w * (s[c] - ti) - (b[c] - bi) if direct else tau * np.log(E[c]))
     return total
 
 @_jit
 def _pull_rows(lo_unit, hi_unit, t, b, tau, size, a, v, z, cut, direct, gt, gb, gtau):
     "(8.3) of l' = P (a . (v - P v) + z), one part for each unit; the diagonal's own logit is taken off where z is not zero."
     n, d = a.shape[1:]
-    parts, buf, h, ones = gt.shape[0] // a.shape[0], np.empty(n, a.dtype), np.empty(n, a.dtype), np.ones(n, a.dtype)
-    step, one, zero = (n + parts - 1) // parts, a.dtype.type(1), a.dtype.type(0)
+    parts, buf, h, zero = gt.shape[0] // a.shape[0], np.empty(n, a.dtype), np.empty(n, a.dtype), a.dtype.type(0)
+    step = (n + parts - 1) // parts
     for unit in range(lo_unit, hi_unit):
         r = unit // parts
         gt[unit], gb[unit], spread, inv = 0, 0, 0.0, 1 / tau[r]
@@ -110,7 +110,7 @@ def _pull_rows(lo_unit, hi_unit, t, b, tau, size, a, v, z, cut, direct, gt, gb, 
             h[i] = -(mean / Z + z[r, i] * others) / Z
             _add(w * inv, e, gt[unit, lo:hi])
             _add(-inv, e, gb[unit, lo:hi])
-            spread += _against(e, one, ones[lo:hi], zero, w, t[r, i], b[r, i], t[r, lo:hi], b[r, lo:hi])
+            spread += _against(buf[lo:hi], e, w, t[r, i], b[r, i], t[r, lo:hi], b[r, lo:hi], tau[r], direct[r])
         gtau[unit] = -spread * inv * inv
 
 # %% ../nbs/08_neural_kernels.ipynb #dd70c7d8
@@ -159,9 +159,9 @@ def _dense_rows(lo_unit, hi_unit, s, b, t, bt, order, tau, size, cut, way, P):
             scale = P.dtype.type(1) / Z
             for c in range(n): row[c] = raw[c] * scale
 
-# %% ../nbs/08_neural_kernels.ipynb #76470a4f
+# %% ../nbs/08_neural_kernels.ipynb #1f966c5a
 @_jit
-def _dense_back_rows(lo_unit, hi_unit, G, s, b, t, bt, order, tau, size, cut, way, gs, gb, gtau):
+def _dense_back_rows(lo_unit, hi_unit, G, s, b, t, bt, order, tau, size, learn, cut, way, gs, gb, gtau):
     "(8.3) for an incoming gradient G of the matrix; gs, gb in input order, one part for each unit."
     n, new = s.shape[1], G.dtype.type
     parts, buf, R, row = gs.shape[0] // s.shape[0], np.empty(n, G.dtype), np.empty(n, G.dtype), np.empty(n, G.dtype)
@@ -181,7 +181,9 @@ def _dense_back_rows(lo_unit, hi_unit, G, s, b, t, bt, order, tau, size, cut, wa
                 e = row[c] * scale * (h[c] - mean)
                 D[c] += e
                 K[c] += place * e
-            if not way[r]: spread += _against(row, scale, h, mean, w, t[r, i], bt[r, i], s[r], b[r])
+            if learn:
+                for c in range(n): h[c] = row[c] * scale * (h[c] - mean)
+                spread += _against(row, h, w, t[r, i], bt[r, i], s[r], b[r], tau[r], way[r] > 0)
             if k == _BLOCK - 1 or i == last - 1:
                 for c in range(n):
                     scores[c] += inv * ((w + 2 * k) * D[c] - 2.0 * K[c])
@@ -262,9 +264,9 @@ def _parts(rows, n): return max(1, min(-(-n // _ROWS), -(-8 // max(1, rows))))
 
 def _fast(x, backend): return x.device.type == "cpu" and backend != "torch"
 
-# %% ../nbs/08_neural_kernels.ipynb #d515c624
+# %% ../nbs/08_neural_kernels.ipynb #48e2cf5b
 @torch.library.custom_op("softsortlib::neural_mul", mutates_args=())
-def _mul(t: Tensor, b: Tensor, tau: Tensor, size: Tensor, x: Tensor, backend: str) -> tuple[Tensor, Tensor]:
+def _mul_op(t: Tensor, b: Tensor, tau: Tensor, size: Tensor, x: Tensor, backend: str) -> tuple[Tensor, Tensor]:
     if not _fast(x, backend): return _plain_mul(t, b, tau, size, x)
     y, logZ = x.new_empty(x.shape), x.new_empty(t.shape)
     flat = _flat(tau, t, b, tau, size, x, y, logZ)
@@ -277,7 +279,7 @@ def _mul(t: Tensor, b: Tensor, tau: Tensor, size: Tensor, x: Tensor, backend: st
 def _(t, b, tau, size, x, backend): return x.new_empty(x.shape), x.new_empty(t.shape)
 
 @torch.library.custom_op("softsortlib::neural_rmul", mutates_args=())
-def _rmul(t: Tensor, b: Tensor, tau: Tensor, size: Tensor, y: Tensor, backend: str) -> Tensor:
+def _rmul_op(t: Tensor, b: Tensor, tau: Tensor, size: Tensor, y: Tensor, backend: str) -> Tensor:
     if not _fast(y, backend): return _plain_rmul(t, b, tau, size, y)
     flat = _flat(tau, t, b, tau, size, y)
     rows, n = flat[0].shape
@@ -307,9 +309,9 @@ def _pull(t: Tensor, b: Tensor, tau: Tensor, size: Tensor, a: Tensor, v: Tensor,
 @torch.library.register_fake("softsortlib::neural_pull")
 def _(t, b, tau, size, a, v, z, backend): return t.new_empty(t.shape), t.new_empty(t.shape), t.new_empty(tau.shape)
 
-# %% ../nbs/08_neural_kernels.ipynb #0de6d885
+# %% ../nbs/08_neural_kernels.ipynb #ca536c98
 @torch.library.custom_op("softsortlib::neural_dense", mutates_args=())
-def _dense_op(s: Tensor, b: Tensor, t: Tensor, bt: Tensor, order: Tensor, tau: Tensor, size: Tensor, double: bool, backend: str) -> Tensor:
+def _matrix_op(s: Tensor, b: Tensor, t: Tensor, bt: Tensor, order: Tensor, tau: Tensor, size: Tensor, double: bool, backend: str) -> Tensor:
     dtype = torch.float64 if double else torch.float32
     if not _fast(s, backend): return _plain_dense(s, b, t, bt, order, tau, size).to(dtype)
     P = torch.from_numpy(np.empty((*s.shape, s.shape[-1]), str(dtype).split(".")[1]))  # numpy asks for huge pages: half the time of a first write
@@ -323,28 +325,25 @@ def _dense_op(s: Tensor, b: Tensor, t: Tensor, bt: Tensor, order: Tensor, tau: T
 def _(s, b, t, bt, order, tau, size, double, backend): return s.new_empty(*s.shape, s.shape[-1], dtype=torch.float64 if double else torch.float32)
 
 @torch.library.custom_op("softsortlib::neural_dense_backward", mutates_args=())
-def _dense_backward(G: Tensor, s: Tensor, b: Tensor, t: Tensor, bt: Tensor, order: Tensor, tau: Tensor, size: Tensor, backend: str) -> tuple[Tensor, Tensor, Tensor]:
+def _dense_backward(G: Tensor, s: Tensor, b: Tensor, t: Tensor, bt: Tensor, order: Tensor, tau: Tensor, size: Tensor, learn: bool, backend: str) -> tuple[Tensor, Tensor, Tensor]:
     if not _fast(s, backend): return tuple(g.contiguous() for g in _plain_dense_back(G.to(s.dtype), s, b, t, bt, order, tau, size))
     flat = _flat(tau, G, s, b, t, bt, order, tau, size)
     rows, n = flat[1].shape
     units = rows * _parts(rows, n)
     out = s.new_empty(units, n), s.new_empty(units, n), s.new_empty(units)
-    _spread(_dense_back_rows, units, 2 * G.numel(), *_arrays(*flat), *_settings(flat[3], flat[4], flat[6], flat[7], G.dtype), *_arrays(*out))
-    gs, gb, gtau = _grads(s, tau, *out)
-    direct = torch.from_numpy(_settings(flat[3], flat[4], flat[6], flat[7], G.dtype)[1]).view(tau.shape) > 0
-    by_sums = -(gs * s + gb * b.masked_fill(b.isinf(), 0)).sum(-1) / tau
-    return gs, gb, torch.where(direct, by_sums, gtau)
+    _spread(_dense_back_rows, units, 2 * G.numel(), *_arrays(*flat), learn, *_settings(flat[3], flat[4], flat[6], flat[7], G.dtype), *_arrays(*out))
+    return _grads(s, tau, *out)
 
 @torch.library.register_fake("softsortlib::neural_dense_backward")
-def _(G, s, b, t, bt, order, tau, size, backend): return s.new_empty(s.shape), s.new_empty(s.shape), s.new_empty(tau.shape)
+def _(G, s, b, t, bt, order, tau, size, learn, backend): return s.new_empty(s.shape), s.new_empty(s.shape), s.new_empty(tau.shape)
 
-# %% ../nbs/08_neural_kernels.ipynb #e7f7b3fa
+# %% ../nbs/08_neural_kernels.ipynb #8a6c16f7
 def _twice(fast, plain):
     "Use `plain` where the gradient will be differentiated again."
     return lambda *args: plain(*args[:-1]) if torch.is_grad_enabled() else fast(*args)
 
 _pulled = _twice(_pull, lambda t, b, tau, size, a, v, z: _plain_pull(t, b, tau, size, *(k.to(t.dtype) for k in (a, v, z))))
-_mul_twice, _rmul_twice = _twice(_mul, _plain_mul), _twice(_rmul, _plain_rmul)
+_mul_twice, _rmul_twice = _twice(_mul_op, _plain_mul), _twice(_rmul_op, _plain_rmul)
 
 def _save(ctx, inputs, output):
     *saved, ctx.backend = inputs
@@ -360,23 +359,20 @@ def _backward_rmul(ctx, gx):
     gy = _mul_twice(t, b, tau, size, gx, ctx.backend)[0]
     return *_pulled(t, b, tau, size, y, gx, torch.zeros_like(gy[..., 0]), ctx.backend), None, gy, None
 
-_mul.register_autograd(_backward_mul, setup_context=_save)
-_rmul.register_autograd(_backward_rmul, setup_context=_save)
+_mul = _differentiable(_mul_op, _save, _backward_mul, 5)
+_rmul = _differentiable(_rmul_op, _save, _backward_rmul, 5)
+_batched(_pull, 7)
 
-# %% ../nbs/08_neural_kernels.ipynb #ea8fe8f4
+# %% ../nbs/08_neural_kernels.ipynb #f2046ae2
 def _save_dense(ctx, inputs, output):
     *saved, _, ctx.backend = inputs
     ctx.save_for_backward(*saved)
 
 def _backward_dense(ctx, G):
     s, b, t, bt, order, tau, size = ctx.saved_tensors
-    back = _twice(_dense_backward, lambda G, *rest: _plain_dense_back(G.to(s.dtype), *rest))
-    gs, gb, gtau = back(G, s, b, t, bt, order, tau, size, ctx.backend)
+    back = _twice(_dense_backward, lambda G, *rest: _plain_dense_back(G.to(s.dtype), *rest[:-1]))
+    gs, gb, gtau = back(G, s, b, t, bt, order, tau, size, ctx.needs_input_grad[5], ctx.backend)
     return gs, gb, None, None, None, gtau, None, None, None
 
-_dense_op.register_autograd(_backward_dense, setup_context=_save_dense)
-_batched(_mul, 5)
-_batched(_rmul, 5)
-_batched(_pull, 7)
-_batched(_dense_op, 7)
+_dense_op = _differentiable(_matrix_op, _save_dense, _backward_dense, 7)
 _batched(_dense_backward, 8)
