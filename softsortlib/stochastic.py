@@ -75,7 +75,13 @@ class Stochastic(Operator):
         noise = gumbel_noise(shape, self.generator, compute_dtype(scores.dtype), scores.device)
         return self.operator(scores + noise.to(scores.dtype), None if mask is None else mask.expand(shape))
 
-# %% ../nbs/13_stochastic.ipynb #b2bbe654
+# %% ../nbs/13_stochastic.ipynb #5bb16778
+def _log_mean(log_p):
+    "Logarithm of the mean over the first dimension; impossible in every sample stays -inf, without a gradient."
+    never = log_p.isneginf().all(0)
+    return (log_p.masked_fill(never, 0).logsumexp(0) - math.log(len(log_p))).masked_fill(never, -math.inf)
+
+# %% ../nbs/13_stochastic.ipynb #dbbdd9c2
 class SampleMean(SoftPermutation):
     "The mean over the leading dimension of a soft permutation."
     def __init__(self,
@@ -86,12 +92,12 @@ class SampleMean(SoftPermutation):
         super().__init__(batch=P.batch[1:], m=P._m, n=P.n, dtype=P.dtype, device=P.device, mask=first(P.mask), row_mask=first(P.row_mask))
         self.P, self.samples, self._rows = P, P.batch[0], P._rows
 
-    def _log_rows(self, rows): return self.P._log_rows(rows).logsumexp(0) - math.log(self.samples)
+    def _log_rows(self, rows): return _log_mean(self.P._log_rows(rows))
     def _dense(self, rows): return self.P._dense(rows).mean(0)
     def _matmul(self, x, rows): return self._each(lambda x: self.P._matmul(x, rows).mean(0), x, 2)
     def _rmatmul(self, y, rows): return self._each(lambda y: self.P._rmatmul(y, rows).mean(0), y, 2)
     def _log_prob(self, target, rows):
-        return self._each(lambda target: self.P._log_prob(target, rows).logsumexp(0) - math.log(self.samples), target, 1)
+        return self._each(lambda target: _log_mean(self.P._log_prob(target, rows)), target, 1)
 
 # %% ../nbs/13_stochastic.ipynb #0c06c442
 @patch_to(SampleMean)
