@@ -16,7 +16,7 @@ from .gibbs import _compile, _nothing, _once, _ruled
 from .scan import _spread
 from .transport import _warn, line_potentials
 
-# %% ../nbs/29_few.ipynb #ae8dd751
+# %% ../nbs/29_few.ipynb #f8bcb259
 @_compile("reassoc")
 def _spread_of(x, y, log_b, G, tau, power, p):
     "p = (29.1) for one input, and its potential F."
@@ -30,6 +30,10 @@ def _spread_of(x, y, log_b, G, tau, power, p):
         total += p[j]
     for j in range(len(y)): p[j] /= total
     return -top - math.log(total)
+
+@_compile()
+def _log_weights(b, log_b):
+    for j in range(len(b)): log_b[j] = math.log(b[j]) if b[j] > 0 else -1e30
 
 @_compile()
 def _small_solve(S, sigma, rhs):
@@ -48,14 +52,14 @@ def _small_solve(S, sigma, rhs):
         u[k] /= A[k, k]
     return u
 
-# %% ../nbs/29_few.ipynb #741ce7f1
+# %% ../nbs/29_few.ipynb #1f19fb2c
 @_compile("reassoc")
 def _few_rows(lo, hi, x, y, a, b, tau, power, tolerance, limit, F, G, residual, count):
     "Potentials for elements lo..hi; G comes with a start."
     m = y.shape[1]
     p, log_b = np.empty(m), np.empty(m)
     for e in range(lo, hi):
-        for j in range(m): log_b[j] = math.log(b[e, j]) if b[e, j] > 0 else -1e30
+        _log_weights(b[e], log_b)
         base, step, t, best, slope = G[e].copy(), np.zeros(m), 0.0, -np.inf, 0.0
         for k in range(limit + 1):
             sigma, M, value = np.zeros(m), np.zeros((m, m)), 0.0
@@ -63,31 +67,28 @@ def _few_rows(lo, hi, x, y, a, b, tau, power, tolerance, limit, F, G, residual, 
                 F[e, i] = _spread_of(x[e, i], y[e], log_b, G[e], tau[e], power, p)
                 value += a[e, i] * F[e, i]
                 for j in range(m):
-                    w = a[e, i] * p[j]
-                    sigma[j] += w
-                    for l in range(m): M[j, l] += w * p[l]
-            for j in range(m): value += b[e, j] * G[e, j]
+                    sigma[j] += a[e, i] * p[j]
+                    for l in range(m): M[j, l] += a[e, i] * p[j] * p[l]
+            value += (b[e] * G[e]).sum()
             if t > 1e-3 and value < best + 1e-4 * t * slope - 1e-13 * (1 + abs(best)):
                 t /= 2
                 G[e] = base + t * step
                 continue
             residual[e], count[e] = np.abs(sigma - b[e]).sum(), k
             if not residual[e] > tolerance: break
-            S = -M
-            for j in range(m): S[j, j] += sigma[j]
-            step = _small_solve(S, sigma, b[e] - sigma)
+            step = _small_solve(np.diag(sigma) - M, sigma, b[e] - sigma)
             step /= max(1.0, (step.max() - step.min()) / 2)
             base, t, best, slope = G[e].copy(), 1.0, value, ((b[e] - sigma) * step).sum()
             if k < limit: G[e] = base + step
 
-# %% ../nbs/29_few.ipynb #84ba207f
+# %% ../nbs/29_few.ipynb #8bbce618
 @_compile("reassoc")
 def _few_back_rows(lo, hi, x, y, a, b, tau, power, G, gF, gG, gx, gy, ga, gb, gtau):
     "The gradients (29.4) for elements lo..hi; ga and gb are those of a and b themselves."
     m = y.shape[1]
     p, log_b = np.empty(m), np.empty(m)
     for e in range(lo, hi):
-        for j in range(m): log_b[j] = math.log(b[e, j]) if b[e, j] > 0 else -1e30
+        _log_weights(b[e], log_b)
         sigma, S, rhs, total = np.zeros(m), np.zeros((m, m)), gG[e].copy(), 0.0
         for i in range(x.shape[1]):
             _spread_of(x[e, i], y[e], log_b, G[e], tau[e], power, p)

@@ -122,7 +122,7 @@ def _blocks(x, phi, v, tau, lines, first, M, few):
     first[count] = N
     return count
 
-# %% ../nbs/27_gibbs.ipynb #368b2ca2
+# %% ../nbs/27_gibbs.ipynb #8911aa75
 @_compile("reassoc")
 def _bounds(y, gamma, tau, lines, k, lin, z, J):
     "l_j and z_j of (27.2) for a block and a chunk; the largest bound, and the worst error of an expansion (logarithms)."
@@ -148,6 +148,7 @@ def _expand(M, lin, z, out, power, bits, acc, J):
             for t in range(J): acc[t] = acc[t] * z[t] + a
         for t in range(J): out[t, c] += acc[t] * lin[t]
 
+# %% ../nbs/27_gibbs.ipynb #bad4fdbf
 @_compile("reassoc")
 def _direct(x, phi, v, y, gamma, tau, out, power, bits, acc):
     "Add the sources of a block to one target, term by term."
@@ -216,7 +217,7 @@ def _abs_rows(lo, hi, parts, phi, x, gamma, y, tau, v, odd, out):
         for i in range(n):
             if not (x[e, i] == x[e, i] and phi[e, i] == phi[e, i]): out[e] = np.nan
 
-# %% ../nbs/27_gibbs.ipynb #3c9bdc27
+# %% ../nbs/27_gibbs.ipynb #4219eb38
 def _run(phi: Tensor, x: Tensor, gamma: Tensor, y: Tensor, tau: Tensor, v: Tensor, power: int, odd: bool) -> Tensor:
     "(27.1) for phi, x (B, n), gamma, y (B, m), tau (B,), v (B, n, d), all float64; (B, m, d)."
     out = torch.empty(*y.shape, v.shape[-1], dtype=v.dtype)
@@ -227,6 +228,7 @@ def _run(phi: Tensor, x: Tensor, gamma: Tensor, y: Tensor, tau: Tensor, v: Tenso
     _spread(_gauss_rows if power == 2 else _abs_rows, len(x) * parts, work, parts, *args, odd, out.numpy())
     return out
 
+# %% ../nbs/27_gibbs.ipynb #d22d2cb2
 _gibbs = torch.library.custom_op("softsortlib::gibbs", _run, mutates_args=())
 
 @_gibbs.register_fake

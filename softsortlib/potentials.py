@@ -39,7 +39,7 @@ def _conjugate(Q, R, a, r, rhs, accuracy, limit):
         p, power, alive = torch.where(alive, z + new / torch.where(alive, power, 1.0) * p, p), new, alive & (new > 0)
     return mu, steps
 
-# %% ../nbs/28_potentials.ipynb #3b0e27b8
+# %% ../nbs/28_potentials.ipynb #3b396ca2
 def _log(w):
     "log w, and -1e30 (nothing at all, yet finite) for zero weights."
     return torch.where(w > 0, torch.where(w > 0, w, 1.0).log(), -1e30)
@@ -68,6 +68,7 @@ def _newton(K, a, b, tolerance, limit):
         F, G, D = _search(K, F, G, D, step, new, active, _total((a - r) * step), log_a, value)
         before, count = residual, count + active
 
+# %% ../nbs/28_potentials.ipynb #d7d718c3
 def _search(K, F, G, D, step, new, active, slope, log_a, value):
     "Halve the step until (28.2) holds; Sinkhorn's update where it never does; elements that are not active stay."
     t, slack = torch.ones_like(D), 1e-13 * (1 + D.abs())
@@ -103,7 +104,7 @@ def _adjoint(K, gF, gG, F, G, a, b):
     mu, _ = _conjugate(normed, R, a, r, rhs, 1e-9, 500)
     return r * mu, gG - b * Q(mu)
 
-# %% ../nbs/28_potentials.ipynb #74513bf0
+# %% ../nbs/28_potentials.ipynb #2849fab9
 def _kernel(x, y, tau, power, backend):
     K = Gibbs(x, y, tau[:, None], power, backend or None)
     K.opaque = True
@@ -126,6 +127,7 @@ def _adjoint_op(gF: Tensor, gG: Tensor, F: Tensor, G: Tensor, x: Tensor, y: Tens
 @_adjoint_op.register_fake
 def _(gF, gG, *others): return torch.empty_like(gF), torch.empty_like(gG)
 
+# %% ../nbs/28_potentials.ipynb #f74b7103
 @torch.library.custom_op("softsortlib::transport_attach", mutates_args=())
 def _attach_op(rho: Tensor, sigma: Tensor, F: Tensor, G: Tensor, x: Tensor, y: Tensor, a: Tensor, b: Tensor, tau: Tensor, power: float, backend: str) -> tuple[Tensor, Tensor]:
     "F and G, whose gradient goes to rho and sigma by (28.4)."

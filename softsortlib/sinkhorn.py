@@ -123,7 +123,7 @@ class SinkhornSort(Operator, name="sinkhorn"):
         self.power, self.squash, self.tolerance, self.max_iterations, self.gradient, self.backend = power, squash, tolerance, max_iterations, gradient, backend
         _keep(self, milestones, a, b)
 
-# %% ../nbs/30_sinkhorn.ipynb #e404f2ea
+# %% ../nbs/30_sinkhorn.ipynb #3e29d282
 def _keep(self, milestones, a, b):
     "Check milestones and weights and keep tensors as buffers."
     if isinstance(milestones, Tensor):
@@ -139,6 +139,7 @@ def _keep(self, milestones, a, b):
         if isinstance(value, Tensor) and not isinstance(value, torch.nn.Parameter): self.register_buffer(name, value)
         else: setattr(self, name, value)
 
+# %% ../nbs/30_sinkhorn.ipynb #a9f18b85
 def _weights(w, name, like, mask):
     "Weights (..., k) that sum to one, zero where mask is False."
     if w is None: w = torch.ones_like(like)
