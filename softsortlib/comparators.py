@@ -5,13 +5,14 @@
 # %% auto #0
 __all__ = ['odd_even_layers', 'bitonic_layers', 'Comparators', 'sorting_network', 'run_network']
 
-# %% ../nbs/14_comparators.ipynb #63c3af0c
+# %% ../nbs/14_comparators.ipynb #872d7981
 import itertools
 from functools import lru_cache
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
+from torch.utils._python_dispatch import _get_current_dispatch_mode
 
 # %% ../nbs/14_comparators.ipynb #651797e1
 def odd_even_layers(
@@ -45,8 +46,23 @@ class Comparators(NamedTuple):
     need: Tensor  # long, (C,); active in a set of more than need[c] elements
     ends: tuple  # layer l holds the comparators ends[l] .. ends[l+1] - 1
 
-# %% ../nbs/14_comparators.ipynb #af0d468c
-@lru_cache(maxsize=64)
+# %% ../nbs/14_comparators.ipynb #aad8607d
+def _build(kind, n, device):
+    "The columns of a network, and the set sizes from which each comparator acts."
+    layers = bitonic_layers(n) if kind == "bitonic" else odd_even_layers(n)
+    stage = [2**b for b in range(n.bit_length()) for _ in range(b + 1)] if kind == "bitonic" else range(n)
+    ends = (0, *itertools.accumulate(map(len, layers)))
+    lo, hi = torch.cat([torch.empty(0, 2, dtype=torch.long), *layers]).T.contiguous()
+    need = torch.cat([lo[:0], *(layer[:, 1].clamp_min(first) for layer, first in zip(layers, stage))])
+    return Comparators(lo.to(device), hi.to(device), need.to(device), ends)
+
+_kept = lru_cache(maxsize=64)(_build)
+
+def _in_a_transform():
+    "Whether tensors made now belong to a trace or a transform, and must not outlive it."
+    return torch.compiler.is_compiling() or torch._C._functorch.peek_interpreter_stack() is not None or _get_current_dispatch_mode() is not None
+
+# %% ../nbs/14_comparators.ipynb #0c48137e
 def sorting_network(
     kind: str,  # "bitonic" or "odd_even"
     n: int,  # number of lanes
@@ -54,12 +70,7 @@ def sorting_network(
 ) -> Comparators:
     "The network of that kind as columns; raise `ValueError` for an unknown kind."
     if kind not in ("bitonic", "odd_even"): raise ValueError(f"kind must be 'bitonic' or 'odd_even', got {kind!r}")
-    layers = bitonic_layers(n) if kind == "bitonic" else odd_even_layers(n)
-    stage = [2**b for b in range(n.bit_length()) for _ in range(b + 1)] if kind == "bitonic" else range(n)
-    ends = (0, *itertools.accumulate(map(len, layers)))
-    lo, hi = torch.cat([torch.empty(0, 2, dtype=torch.long), *layers]).T.contiguous()
-    need = torch.cat([lo[:0], *(layer[:, 1].clamp_min(first) for layer, first in zip(layers, stage))])
-    return Comparators(lo.to(device), hi.to(device), need.to(device), ends)
+    return (_build if _in_a_transform() else _kept)(kind, n, str(device))
 
 # %% ../nbs/14_comparators.ipynb #47389d95
 def run_network(

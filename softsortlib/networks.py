@@ -18,7 +18,7 @@ from .network_operators import network_differences, network_matrix, network_send
 from .operators import Operator
 from .swaps import _SIGMOIDS, apply_layers, lane_differences, replace_activation
 
-# %% ../nbs/20_networks.ipynb #4dcb1e84
+# %% ../nbs/20_networks.ipynb #ba0b418b
 class NetworkPermutation(SoftPermutation):
     "The soft permutation of a sorting network: a product of layers that is never multiplied out."
     def __init__(self,
@@ -38,7 +38,8 @@ class NetworkPermutation(SoftPermutation):
         if mask is not None:
             self.order = (~mask).sort(dim=-1, stable=True).indices
             self.place, self.length, s = self.order.argsort(-1), mask.sum(-1), s.gather(-1, self.order)
-        self.v = replace_activation(self._differences(s, tau, art_lambda), art_lambda) / tau
+        s = s.double() if s.device.type == "cpu" else s  # soft values that nearly tie differ by less than single precision sees
+        self.v = (replace_activation(self._differences(s, tau, art_lambda), art_lambda) / tau).to(self.s.dtype)
 
 # %% ../nbs/20_networks.ipynb #3bc13b66
 @patch_to(NetworkPermutation)
