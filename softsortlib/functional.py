@@ -177,7 +177,14 @@ def _at_positions(f, p, masked, interpolation):
         below, above = (y.gather(-1, torch.searchsorted(rows, i).expand(*y.shape[:-1], -1)) for i in (low, high))
     return torch.lerp(below, above, weight.to(below.dtype).expand_as(below))
 
-# %% ../nbs/50_functional.ipynb #5d0b5965
+# %% ../nbs/50_functional.ipynb #60f561a7
+def _own_quantiles(s, q, mask, method, tau):
+    "The quantiles of an operator that has its own, as transport onto milestones does; None for the others."
+    if _is_rank_only(method): return None
+    operator = _oriented(get_operator, method, tau, False)[0]
+    return operator.quantiles(s, q, mask=mask) @ (s if mask is None else s.masked_fill(~mask, 0)) if hasattr(operator, "quantiles") else None
+
+# %% ../nbs/50_functional.ipynb #5f66198b
 def soft_quantile(
     x: Tensor,  # any shape, floating point
     q: "float | Tensor",  # in [0, 1]; a number, or a tensor (Q,)
@@ -194,9 +201,11 @@ def soft_quantile(
     if interpolation not in _INTERPOLATIONS: raise ValueError(f"interpolation must be one of {', '.join(_INTERPOLATIONS)}, got {interpolation!r}")
     s, mask, dim = _last(x, dim, mask)
     q, alone = _quantiles(q, compute_dtype(x.dtype), x.device)
-    P = _permutation(s, mask, False, method, tau)
     p = q * ((s.shape[-1] if mask is None else mask.sum(-1, keepdim=True)) - 1)
-    y = _at_positions(lambda rows: P[..., rows, :] @ s, p.clamp(min=0), mask is not None, interpolation)
+    y = _own_quantiles(s, q, mask, method, tau)
+    if y is None:
+        P = _permutation(s, mask, False, method, tau)
+        y = _at_positions(lambda rows: P[..., rows, :] @ s, p.clamp(min=0), mask is not None, interpolation)
     if hard: y = _through(_at_positions(lambda rows: _sorted(s, mask, False)[..., rows], p.detach().clamp(min=0), mask is not None, interpolation), y)
     y = y.movedim(-1, 0).unsqueeze(dim) if keepdim else y.movedim(-1, 0)
     return y[0] if alone else y

@@ -310,3 +310,18 @@ def test_samples_of_a_stochastic_operator_come_first(rng):
             assert soft_topk(x, 2, 1, hard=hard, **kw)[0].shape == (4, 3, 2, 2)
             assert soft_median(x, 1, hard=hard, **kw).shape == (4, 3, 2)
             assert soft_quantile(x, torch.tensor([0.1, 0.5]), 1, hard=hard, **kw).shape == (2, 4, 3, 2)
+
+
+def test_transport_brings_quantiles_of_its_own_in_any_order():
+    "Three milestones for each quantile, whatever the order of q and the direction of the operator (Cuturi et al. 2019, section 4)."
+    from softsortlib import SinkhornSort, soft_quantile
+    s = torch.randn(3, 40, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    q = torch.tensor([0.5, 0.8, 0.2], dtype=torch.float64)
+    for descending in (False, True):
+        found = soft_quantile(s, q, method=SinkhornSort(tau=1e-3, descending=descending))
+        torch.testing.assert_close(found, torch.quantile(s, q, dim=-1), atol=5e-2, rtol=0)
+        assert (found[2] < found[0]).all() and (found[0] < found[1]).all()
+    mask = torch.arange(40) < torch.tensor([[40], [25], [10]])
+    found = soft_quantile(s.masked_fill(~mask, 99.0), q, method="sinkhorn", tau=1e-3, mask=mask)
+    for b, n in enumerate((40, 25, 10)):
+        torch.testing.assert_close(found[:, b], soft_quantile(s[b, :n], q, method="sinkhorn", tau=1e-3), atol=1e-6, rtol=1e-6)
