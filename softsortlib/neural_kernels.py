@@ -76,7 +76,7 @@ def _rmul_rows(lo_unit, hi_unit, t, b, tau, size, y, cut, direct, x):
                 weight = y[r, i, c] / (1 + others)
                 for j in range(lo, hi): x[unit, j, c] += buf[j] * weight
 
-# %% ../nbs/08_neural_kernels.ipynb #9090f635
+# %% ../nbs/08_neural_kernels.ipynb #c8808d06
 @_jit
 def _add(w, e, sums):
     for c in range(len(e)): sums[c] += w * e[c]
@@ -89,6 +89,7 @@ def _against(E, e, w, ti, bi, s, b, tau, direct):
         if e[c] != 0: total += e[c] * (w * (s[c] - ti) - (b[c] - bi) if direct else tau * np.log(E[c]))
     return total
 
+# %% ../nbs/08_neural_kernels.ipynb #1b036474
 @_jit
 def _pull_rows(lo_unit, hi_unit, t, b, tau, size, a, v, z, cut, direct, gt, gb, gtau):
     "(8.3) of l' = P (a . (v - P v) + z), one part for each unit; the diagonal's own logit is taken off where z is not zero."
@@ -250,7 +251,7 @@ def _plain_dense_back(G, s, b, t, bt, order, tau, size):
     P = _plain_rows(m, size)
     return _plain_sums(P * (G - (P * G).sum(-1, keepdim=True)), m, w, tau)
 
-# %% ../nbs/08_neural_kernels.ipynb #fec55807
+# %% ../nbs/08_neural_kernels.ipynb #d1a512aa
 def _flat(tau, *tensors): return [a.reshape(tau.numel(), *a.shape[tau.ndim:]) for a in tensors]
 
 def _settings(t, b, tau, size, dtype):
@@ -262,11 +263,23 @@ def _settings(t, b, tau, size, dtype):
 
 def _parts(rows, n): return max(1, min(-(-n // _ROWS), -(-8 // max(1, rows))))
 
-def _fast(x, backend): return x.device.type == "cpu" and backend != "torch"
+def _fast(x, backend): return x.device.type == "cpu" and backend not in ("torch", "triton")
 
-# %% ../nbs/08_neural_kernels.ipynb #48e2cf5b
+def _triton(dtype, device, backend):
+    "The module of the GPU kernels where it is meant: single precision, on a GPU or by name; otherwise None."
+    if dtype != torch.float32 or not (device.type == "cuda" and backend != "torch" or backend == "triton"): return None
+    from softsortlib import neural_triton
+    return neural_triton if neural_triton.has_triton else None
+
+def _behind(b, size): return b.masked_fill(torch.arange(b.shape[-1], device=b.device) >= size[..., None], torch.inf)
+
+# %% ../nbs/08_neural_kernels.ipynb #aa535d1d
 @torch.library.custom_op("softsortlib::neural_mul", mutates_args=())
 def _mul_op(t: Tensor, b: Tensor, tau: Tensor, size: Tensor, x: Tensor, backend: str) -> tuple[Tensor, Tensor]:
+    if gpu := _triton(x.dtype, x.device, backend):
+        u, v, k, m, p = _flat(tau, t, b, tau, size, x)
+        y, others = gpu.neural_mul(_behind(v, m), u, v, k, m, p)
+        return y.view(x.shape), others.log1p().view(t.shape)
     if not _fast(x, backend): return _plain_mul(t, b, tau, size, x)
     y, logZ = x.new_empty(x.shape), x.new_empty(t.shape)
     flat = _flat(tau, t, b, tau, size, x, y, logZ)
@@ -280,8 +293,9 @@ def _(t, b, tau, size, x, backend): return x.new_empty(x.shape), x.new_empty(t.s
 
 @torch.library.custom_op("softsortlib::neural_rmul", mutates_args=())
 def _rmul_op(t: Tensor, b: Tensor, tau: Tensor, size: Tensor, y: Tensor, backend: str) -> Tensor:
-    if not _fast(y, backend): return _plain_rmul(t, b, tau, size, y)
     flat = _flat(tau, t, b, tau, size, y)
+    if gpu := _triton(y.dtype, y.device, backend): return gpu.neural_rmul(_behind(flat[1], flat[3]), *flat).view(y.shape)
+    if not _fast(y, backend): return _plain_rmul(t, b, tau, size, y)
     rows, n = flat[0].shape
     x = y.new_empty(rows * _parts(rows, n), n, y.shape[-1])
     _spread(_rmul_rows, len(x), rows * n * n, *_arrays(*flat), *_settings(*flat[:4], y.dtype), x.numpy())
@@ -290,7 +304,7 @@ def _rmul_op(t: Tensor, b: Tensor, tau: Tensor, size: Tensor, y: Tensor, backend
 @torch.library.register_fake("softsortlib::neural_rmul")
 def _(t, b, tau, size, y, backend): return y.new_empty(y.shape)
 
-# %% ../nbs/08_neural_kernels.ipynb #3826d211
+# %% ../nbs/08_neural_kernels.ipynb #256f2c96
 def _grads(t, tau, parts_t, parts_b, parts_tau):
     "Add up the parts of the units."
     rows, n = tau.numel(), t.shape[-1]
@@ -298,6 +312,10 @@ def _grads(t, tau, parts_t, parts_b, parts_tau):
 
 @torch.library.custom_op("softsortlib::neural_pull", mutates_args=())
 def _pull(t: Tensor, b: Tensor, tau: Tensor, size: Tensor, a: Tensor, v: Tensor, z: Tensor, backend: str) -> tuple[Tensor, Tensor, Tensor]:
+    if gpu := _triton(a.dtype, a.device, backend):
+        u, w, k, m, *rest = _flat(tau, t, b, tau, size, a, v, z)
+        own = torch.arange(t.shape[-1], device=t.device).expand(u.shape)
+        return tuple(g.view(like.shape) for g, like in zip(gpu.neural_pull(None, *rest, u, _behind(w, m), u, w, own, k, m), (t, b, tau)))
     if not _fast(a, backend): return tuple(g.to(t.dtype).contiguous() for g in _plain_pull(t, b, tau, size, a.to(t.dtype), v.to(t.dtype), z.to(t.dtype)))
     flat = _flat(tau, t, b, tau, size, a, v, z)
     rows, n = flat[0].shape
@@ -309,10 +327,13 @@ def _pull(t: Tensor, b: Tensor, tau: Tensor, size: Tensor, a: Tensor, v: Tensor,
 @torch.library.register_fake("softsortlib::neural_pull")
 def _(t, b, tau, size, a, v, z, backend): return t.new_empty(t.shape), t.new_empty(t.shape), t.new_empty(tau.shape)
 
-# %% ../nbs/08_neural_kernels.ipynb #ca536c98
+# %% ../nbs/08_neural_kernels.ipynb #7f9bed25
 @torch.library.custom_op("softsortlib::neural_dense", mutates_args=())
 def _matrix_op(s: Tensor, b: Tensor, t: Tensor, bt: Tensor, order: Tensor, tau: Tensor, size: Tensor, double: bool, backend: str) -> Tensor:
     dtype = torch.float64 if double else torch.float32
+    if gpu := _triton(dtype, s.device, backend):
+        u, v, w, k, _, m, p = _flat(tau, s, b, t, bt, order, tau, size)
+        return gpu.neural_matrix(u, v, w, k, m, p).view(*s.shape, s.shape[-1])
     if not _fast(s, backend): return _plain_dense(s, b, t, bt, order, tau, size).to(dtype)
     P = torch.from_numpy(np.empty((*s.shape, s.shape[-1]), str(dtype).split(".")[1]))  # numpy asks for huge pages: half the time of a first write
     flat = _flat(tau, s, b, t, bt, order, tau, size, P)
@@ -326,8 +347,10 @@ def _(s, b, t, bt, order, tau, size, double, backend): return s.new_empty(*s.sha
 
 @torch.library.custom_op("softsortlib::neural_dense_backward", mutates_args=())
 def _dense_backward(G: Tensor, s: Tensor, b: Tensor, t: Tensor, bt: Tensor, order: Tensor, tau: Tensor, size: Tensor, learn: bool, backend: str) -> tuple[Tensor, Tensor, Tensor]:
-    if not _fast(s, backend): return tuple(g.contiguous() for g in _plain_dense_back(G.to(s.dtype), s, b, t, bt, order, tau, size))
     flat = _flat(tau, G, s, b, t, bt, order, tau, size)
+    if gpu := _triton(G.dtype, s.device, backend):
+        return tuple(g.view(like.shape) for g, like in zip(gpu.neural_pull(flat[0], None, None, None, *flat[1:]), (s, b, tau)))
+    if not _fast(s, backend): return tuple(g.contiguous() for g in _plain_dense_back(G.to(s.dtype), s, b, t, bt, order, tau, size))
     rows, n = flat[1].shape
     units = rows * _parts(rows, n)
     out = s.new_empty(units, n), s.new_empty(units, n), s.new_empty(units)

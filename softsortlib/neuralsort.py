@@ -5,13 +5,13 @@
 # %% auto #0
 __all__ = ['neuralsort_published', 'neuralsort_quadratic', 'row_sums', 'NeuralSortPermutation', 'NeuralSort']
 
-# %% ../nbs/12_neuralsort.ipynb #617be073
+# %% ../nbs/12_neuralsort.ipynb #b79cb5b9
 import torch
 from torch import Tensor
 
 from .core import SoftPermutation, _zero, patch_to
 from .kernels import _check_backend
-from .neural_kernels import _dense_op, _exactly, _mul, _rmul
+from .neural_kernels import _dense_op, _exactly, _mul, _rmul, _triton
 from .operators import Operator
 
 # %% ../nbs/12_neuralsort.ipynb #108f1e02
@@ -53,7 +53,7 @@ def row_sums(
     below = sums.gather(-1, size[..., None]) - sums.gather(-1, last + 1)
     return t * (size[..., None] - 1 - last - above) - (below - sums.gather(-1, above))
 
-# %% ../nbs/12_neuralsort.ipynb #6032a61f
+# %% ../nbs/12_neuralsort.ipynb #f0c2dde7
 class NeuralSortPermutation(SoftPermutation):
     "Rows are the softmax of ((n + 1 - 2i) s_j - sum_k |s_j - s_k|) / tau."
     def __init__(self,
@@ -62,13 +62,14 @@ class NeuralSortPermutation(SoftPermutation):
         descending: bool,  # sort from the largest down
         dtype: torch.dtype,  # dtype of results
         mask: "Tensor | None" = None,  # bool, (..., n), True = a real element
-        backend: "str | None" = None,  # "torch" or "numba"
+        backend: "str | None" = None,  # "torch", "numba", "triton" or None for the choice by size, device and dtype
     ):
         n = s.shape[-1]
         super().__init__(batch=s.shape[:-1], m=n, n=n, dtype=dtype, device=s.device, mask=mask)
         wide = torch.float64 if s.device.type != "mps" else s.dtype
         self.z, self.tau, self.work = (s if descending else -s).to(wide), tau, s.dtype
-        self.fast = backend == "numba" or backend is None and s.device.type == "cpu" and n > 48
+        self.backend = backend or ""
+        self.fast = backend in ("numba", "triton") or backend is None and n > 48 and (s.device.type == "cpu" or _triton(s.dtype, s.device, "") is not None)
         self.literal = n <= 48 and s.dtype != wide
 
     def _logits(self, rows):
@@ -108,7 +109,7 @@ def _hard(self, rows):
     order = self._sorted()[2]
     return order if rows is None else order[..., rows]
 
-# %% ../nbs/12_neuralsort.ipynb #268e1ef3
+# %% ../nbs/12_neuralsort.ipynb #a9f4c1e3
 def _grow(a, batch): return a.expand(*batch, *a.shape[a.ndim - 1 :]) if a.ndim else a.expand(batch)
 
 @patch_to(NeuralSortPermutation)
@@ -116,7 +117,7 @@ def _product(self, op, x):
     "op on the payload with one batch shape for all arguments; the payload in sorted order."
     t, b, order, tau, size = self._sorted()
     batch = x.shape[:-2]
-    return op(t.expand(*batch, self.n), b.expand(*batch, self.n), tau.expand(batch), size.expand(batch), x.contiguous(), "numba")
+    return op(t.expand(*batch, self.n), b.expand(*batch, self.n), tau.expand(batch), size.expand(batch), x.contiguous(), self.backend)
 
 @patch_to(NeuralSortPermutation)
 def _matmul(self, x, rows):
@@ -130,14 +131,14 @@ def _rmatmul(self, y, rows):
     order = self._sorted()[2].argsort(-1)[..., None].expand(y.shape)
     return self._product(_rmul, y).gather(-2, order)
 
-# %% ../nbs/12_neuralsort.ipynb #33a81660
+# %% ../nbs/12_neuralsort.ipynb #11db0451
 @patch_to(NeuralSortPermutation)
 def _dense(self, rows):
     if not self.fast or rows is not None: return self._logits(rows).softmax(-1).to(self.work)
     t, b, order, tau, size = self._sorted()
     columns = b.gather(-1, order.argsort(-1))
     if self.mask is not None: columns = columns.masked_fill(~self.mask, torch.inf)
-    return _dense_op(self.z, columns, t.detach(), b.detach(), order, tau, size, self.work == torch.float64, "numba")
+    return _dense_op(self.z, columns, t.detach(), b.detach(), order, tau, size, self.work == torch.float64, self.backend)
 
 @patch_to(NeuralSortPermutation)
 def _log_prob(self, target, rows):
@@ -149,16 +150,16 @@ def _log_prob(self, target, rows):
     m = (w * (at(self.z) - t) - (at(b.gather(-1, order.argsort(-1))) - b)) / tau[..., None]
     return m.to(self.work) - logZ
 
-# %% ../nbs/12_neuralsort.ipynb #6ead29c6
+# %% ../nbs/12_neuralsort.ipynb #aa3f6377
 class NeuralSort(Operator, name="neuralsort"):
     "Soft sorting by the softmax of a sum-of-top-k identity (Grover et al. 2019, equation 6)."
     def __init__(self,
         tau: "float | Tensor" = 1.0,  # temperature; a tensor or Parameter broadcasts over the batch
         descending: bool = False,  # sort from the largest down
-        backend: "str | None" = None,  # "torch" or "numba"; None chooses by size and device
+        backend: "str | None" = None,  # "torch", "numba" or "triton" (single precision); None chooses by size, device and dtype
     ):
         super().__init__(tau, descending)
-        if _check_backend(backend) == "triton": raise ValueError("backend 'triton' is not there for NeuralSort: use 'torch' on a GPU")
+        _check_backend(backend)
         self.backend = backend
 
     def _soft_permutation(self, s, tau, mask, dtype):
