@@ -53,7 +53,7 @@ def row_sums(
     below = sums.gather(-1, size[..., None]) - sums.gather(-1, last + 1)
     return t * (size[..., None] - 1 - last - above) - (below - sums.gather(-1, above))
 
-# %% ../nbs/12_neuralsort.ipynb #f0c2dde7
+# %% ../nbs/12_neuralsort.ipynb #e5ae319e
 class NeuralSortPermutation(SoftPermutation):
     "Rows are the softmax of ((n + 1 - 2i) s_j - sum_k |s_j - s_k|) / tau."
     def __init__(self,
@@ -72,21 +72,23 @@ class NeuralSortPermutation(SoftPermutation):
         self.fast = backend in ("numba", "triton") or backend is None and n > 48 and (s.device.type == "cpu" or _triton(s.dtype, s.device, "") is not None)
         self.literal = n <= 48 and s.dtype != wide
 
-    def _logits(self, rows):
-        n, z, tau = self.n if self.mask is None else self.mask.sum(-1)[..., None, None], self.z, self.tau
-        i = torch.arange(self.n, device=self.device) if rows is None else rows
-        if self.literal:
-            gaps = (z[..., :, None] - z[..., None, :]).abs()
-            b = gaps.sum(-1) if self.mask is None else (gaps * self.mask[..., None, :]).sum(-1)
-        else:
-            t, b, order, _, size = self._sorted()
-            b = b.gather(-1, rank := order.argsort(-1))
-        l = (n - 1 - 2 * i[:, None]) * z[..., None, :] - b[..., None, :]
-        if not self.literal: l = _exactly(l, t, size, i, rank)
-        l = l / (tau[..., None].to(z.dtype) if isinstance(tau, Tensor) else tau)
-        return l if self.mask is None else l.masked_fill((~self.mask & self.mask.any(-1, keepdim=True))[..., None, :], -torch.inf)
-
     def _log_rows(self, rows): return self._logits(rows).log_softmax(-1).to(self.work)
+
+# %% ../nbs/12_neuralsort.ipynb #c59ebb4a
+@patch_to(NeuralSortPermutation)
+def _logits(self, rows):
+    n, z, tau = self.n if self.mask is None else self.mask.sum(-1)[..., None, None], self.z, self.tau
+    i = torch.arange(self.n, device=self.device) if rows is None else rows
+    if self.literal:
+        gaps = (z[..., :, None] - z[..., None, :]).abs()
+        b = gaps.sum(-1) if self.mask is None else (gaps * self.mask[..., None, :]).sum(-1)
+    else:
+        t, b, order, _, size = self._sorted()
+        b = b.gather(-1, rank := order.argsort(-1))
+    l = (n - 1 - 2 * i[:, None]) * z[..., None, :] - b[..., None, :]
+    if not self.literal: l = _exactly(l, t, size, i, rank)
+    l = l / (tau[..., None].to(z.dtype) if isinstance(tau, Tensor) else tau)
+    return l if self.mask is None else l.masked_fill((~self.mask & self.mask.any(-1, keepdim=True))[..., None, :], -torch.inf)
 
 # %% ../nbs/12_neuralsort.ipynb #58ad4567
 @patch_to(NeuralSortPermutation)
