@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['COMMANDS', 'GROUPS', 'draw_curve', 'draw_sharpening', 'draw_sorted', 'write_pictures', 'command', 'Interrupted',
-           'main', 'table', 'demo', 'train_sort']
+           'main', 'table', 'demo', 'train_sort', 'bench']
 
 # %% ../nbs/63_cli.ipynb #3808b949
 import functools
@@ -288,3 +288,23 @@ def _flags(words):
         try: flags[name] = ast.literal_eval(value)
         except (ValueError, SyntaxError): flags[name] = value
     return flags
+
+# %% ../nbs/63_cli.ipynb #fd112980
+@command("bench")
+def bench(
+    out: Annotated[Path, "the JSON file to write", "-o"] = Path("bench.json"),
+    case: Annotated[Optional[List[str]], "values, log_prob, ranks or dense; may be repeated; all if not given", "-c"] = None,
+    rounds: Annotated[int, "timing rounds", "-r"] = 7,
+    no_memory: Annotated[bool, "leave out the peak memory"] = False,
+    device: Annotated[str, "cpu or cuda", "-d"] = "cpu",
+):
+    """Time the operators beside the papers' listings, other libraries and a floor.
+
+    Ratios are within one run: all contenders take turns. Libraries that are not installed are named as absent."""
+    from softsortlib.bench import cases, run_benchmark
+    if unknown := set(case or ()) - set(cases()): raise ValueError(f"unknown case {', '.join(unknown)}: there are {', '.join(cases())}")
+    def report(row):
+        figure = f"{row['ratio']:10.2f} x floor {1e3 * row['median']:12.3f} ms" if "median" in row else row["absent"][:70]
+        print(f"{row['case']:9} n = {row['n']:<8} {row['contender']:34} {figure}", flush=True)
+    run_benchmark(out, tuple(case) if case else None, rounds, not no_memory, device, report)
+    print(f"\nrecorded in {out}")

@@ -16,7 +16,7 @@ from .gibbs import _compile, _nothing, _once, _ruled
 from .scan import _spread
 from .transport import _warn, line_potentials
 
-# %% ../nbs/29_few.ipynb #f8bcb259
+# %% ../nbs/29_few.ipynb #58a8343b
 @_compile("reassoc")
 def _spread_of(x, y, log_b, G, tau, power, p):
     "p = (29.1) for one input, and its potential F."
@@ -35,6 +35,7 @@ def _spread_of(x, y, log_b, G, tau, power, p):
 def _log_weights(b, log_b):
     for j in range(len(b)): log_b[j] = math.log(b[j]) if b[j] > 0 else -1e30
 
+# %% ../nbs/29_few.ipynb #dc995d1f
 @_compile()
 def _small_solve(S, sigma, rhs):
     "The solution of (S + sigma sigma^T) u = rhs by elimination; directions that rounding has emptied stay zero."

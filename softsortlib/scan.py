@@ -30,9 +30,10 @@ def _decay(s, tau, lo, hi, q):
     "q[i - lo] = exp(-|s[i] - s[i-1]| / tau) for the gaps lo..hi."
     for i in range(lo, hi): q[i - lo] = _exp_neg(abs(np.float64(s[i]) - np.float64(s[i - 1])) / tau)
 
-# %% ../nbs/10_scan.ipynb #75ee1616
+# %% ../nbs/10_scan.ipynb #2f792453
 _BLOCK_GAPS = 256
 
+# %% ../nbs/10_scan.ipynb #6e56c6c7
 @_jit
 def _scan_rows(lo, hi, s, x, tau, size, y, low, Z, mode):
     "y = even (mode 0), odd (1), strict (2) or mean (3, with Z and what rounding y loses) of x, rows lo..hi; s, Z (B, n), x, y, low (B, n, d)."

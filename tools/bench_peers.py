@@ -16,7 +16,7 @@ PEERS = {
 env = root / ".venv-peers"
 if not env.exists(): venv.create(env, with_pip=True)
 pip = [env / "bin" / "python", "-m", "pip", "install", "-q"]
-subprocess.run([*pip, "-c", root / "requirements.lock", "-e", root, "scipy", "setuptools", "wheel", "jaxtyping"], check=True)
+subprocess.run([*pip, "-c", root / "requirements.lock", "-e", root, "scipy", "setuptools", "wheel", "jaxtyping", "typer", "rich"], check=True)
 for name, what in PEERS.items():
     try: done = subprocess.run([*pip, *what], capture_output=True, text=True, timeout=900)
     except subprocess.TimeoutExpired: print(f"{name}: absent, the installation took longer than 15 minutes"); continue
