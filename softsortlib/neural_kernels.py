@@ -76,7 +76,7 @@ def _rmul_rows(lo_unit, hi_unit, t, b, tau, size, y, cut, direct, x):
                 weight = y[r, i, c] / (1 + others)
                 for j in range(lo, hi): x[unit, j, c] += buf[j] * weight
 
-# %% ../nbs/08_neural_kernels.ipynb #c8808d06
+# %% ../nbs/08_neural_kernels.ipynb #9090f635
 @_jit
 def _add(w, e, sums):
     for c in range(len(e)): sums[c] += w * e[c]
@@ -89,7 +89,6 @@ def _against(E, e, w, ti, bi, s, b, tau, direct):
         if e[c] != 0: total += e[c] * (w * (s[c] - ti) - (b[c] - bi) if direct else tau * np.log(E[c]))
     return total
 
-# %% ../nbs/08_neural_kernels.ipynb #1b036474
 @_jit
 def _pull_rows(lo_unit, hi_unit, t, b, tau, size, a, v, z, cut, direct, gt, gb, gtau):
     "(8.3) of l' = P (a . (v - P v) + z), one part for each unit; the diagonal's own logit is taken off where z is not zero."
@@ -114,7 +113,7 @@ def _pull_rows(lo_unit, hi_unit, t, b, tau, size, a, v, z, cut, direct, gt, gb, 
             spread += _against(buf[lo:hi], e, w, t[r, i], b[r, i], t[r, lo:hi], b[r, lo:hi], tau[r], direct[r])
         gtau[unit] = -spread * inv * inv
 
-# %% ../nbs/08_neural_kernels.ipynb #dd70c7d8
+# %% ../nbs/08_neural_kernels.ipynb #fb30ccd3
 _BLOCK = 8  # rows made from one exponential
 
 @_jit
@@ -142,7 +141,8 @@ def _entry_row(i, fresh, s, b, t, bt, order, size, inv, way, cut, R, buf, row):
 def _ratios(s, b, top, inv, way, R):
     "R of Prop 8.2, zero in padded columns."
     if way == 2:
-        for c in range(len(s)): R[c] = np.exp(2 * inv * (top - s[c])) if b[c] < np.inf else 0.0
+        one, zero = R.dtype.type(1), R.dtype.type(0)
+        for c in range(len(s)): R[c] = one / _exp_neg(R.dtype.type(2 * inv * (top - s[c]))) if b[c] < np.inf else zero
 
 # %% ../nbs/08_neural_kernels.ipynb #b223855a
 @_jit
@@ -160,7 +160,7 @@ def _dense_rows(lo_unit, hi_unit, s, b, t, bt, order, tau, size, cut, way, P):
             scale = P.dtype.type(1) / Z
             for c in range(n): row[c] = raw[c] * scale
 
-# %% ../nbs/08_neural_kernels.ipynb #1f966c5a
+# %% ../nbs/08_neural_kernels.ipynb #bc663761
 @_jit
 def _dense_back_rows(lo_unit, hi_unit, G, s, b, t, bt, order, tau, size, learn, cut, way, gs, gb, gtau):
     "(8.3) for an incoming gradient G of the matrix; gs, gb in input order, one part for each unit."
@@ -172,11 +172,12 @@ def _dense_back_rows(lo_unit, hi_unit, G, s, b, t, bt, order, tau, size, learn, 
         scores[:], sums[:], inv, last = 0, 0, 1 / tau[r], min(first + step, size[r])
         _ratios(s[r], b[r], t[r, 0], inv, way[r], R)
         for i in range(first, last):
-            k, w = (i - first) % _BLOCK, size[r] - 1.0 - 2 * i
-            Z = _entry_row(i, k == 0, s[r], b[r], t[r], bt[r], order[r], size[r], inv, way[r], cut, R, buf, row)
+            k, w = (i - first) % _ROWS, size[r] - 1.0 - 2 * i
+            Z = _entry_row(i, k % _BLOCK == 0, s[r], b[r], t[r], bt[r], order[r], size[r], inv, way[r], cut, R, buf, row)
             mean, scale, g, place, peak = new(0), new(1) / Z, G[r, i], new(k), G[r, i, order[r, i]]
-            for c in range(n): h[c] = g[c] - peak  # in memory, so that no compiler adds peak and mean first
-            for c in range(n): mean += h[c] * row[c]
+            for c in range(n):
+                h[c] = g[c] - peak  # in memory, so that no compiler adds peak and mean first
+                mean += h[c] * row[c]
             mean *= scale
             for c in range(n):
                 e = row[c] * scale * (h[c] - mean)
@@ -185,7 +186,7 @@ def _dense_back_rows(lo_unit, hi_unit, G, s, b, t, bt, order, tau, size, learn, 
             if learn:
                 for c in range(n): h[c] = row[c] * scale * (h[c] - mean)
                 spread += _against(row, h, w, t[r, i], bt[r, i], s[r], b[r], tau[r], way[r] > 0)
-            if k == _BLOCK - 1 or i == last - 1:
+            if k == _ROWS - 1 or i == last - 1:
                 for c in range(n):
                     scores[c] += inv * ((w + 2 * k) * D[c] - 2.0 * K[c])
                     sums[c] -= inv * D[c]
