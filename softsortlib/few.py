@@ -5,13 +5,14 @@
 # %% auto #0
 __all__ = []
 
-# %% ../nbs/29_few.ipynb #69d37e93
+# %% ../nbs/29_few.ipynb #0b4fac27
 import math
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from .kernels import _qualified
 from .gibbs import _compile, _nothing, _once, _ruled
 from .scan import _spread
 from .transport import _warn, line_potentials
@@ -117,8 +118,8 @@ def _few_back_rows(lo, hi, x, y, a, b, tau, power, G, gF, gG, gx, gy, ga, gb, gt
         for j in range(m): total += y[e, j] * gy[e, j]
         gtau[e] = -total / (power * tau[e])
 
-# %% ../nbs/29_few.ipynb #e38b5ee5
-@torch.library.custom_op("softsortlib::transport_few", mutates_args=())
+# %% ../nbs/29_few.ipynb #ecbda5df
+@torch.library.custom_op(_qualified("transport_few", __name__), mutates_args=())
 def _few(x: Tensor, y: Tensor, a: Tensor, b: Tensor, tau: Tensor, power: int, tolerance: float, limit: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     "F, G, residual, iterations for x, a (B, n), y, b (B, m), tau (B,)."
     h = torch.square if power == 2 else torch.abs
@@ -133,7 +134,7 @@ def _few(x: Tensor, y: Tensor, a: Tensor, b: Tensor, tau: Tensor, power: int, to
 def _(x, y, a, b, tau, power, tolerance, limit):
     return torch.empty_like(x), torch.empty_like(y), x.new_empty(len(x)), x.new_empty(len(x), dtype=torch.long)
 
-@torch.library.custom_op("softsortlib::transport_few_back", mutates_args=())
+@torch.library.custom_op(_qualified("transport_few_back", __name__), mutates_args=())
 def _few_back(gF: Tensor, gG: Tensor, x: Tensor, y: Tensor, a: Tensor, b: Tensor, tau: Tensor, G: Tensor, power: int) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     "The gradients of x, y, a, b and tau."
     args = [t.detach().contiguous().numpy() for t in (x, y, a, b, tau)]

@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['Gibbs']
 
-# %% ../nbs/27_gibbs.ipynb #ff1e9342
+# %% ../nbs/27_gibbs.ipynb #cde9f885
 import math
 import os
 
@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
+from .kernels import _qualified
 from .core import patch_to
 from .scan import _spread
 from .transport import convex_cost, line_potentials
@@ -228,8 +229,8 @@ def _run(phi: Tensor, x: Tensor, gamma: Tensor, y: Tensor, tau: Tensor, v: Tenso
     _spread(_gauss_rows if power == 2 else _abs_rows, len(x) * parts, work, parts, *args, odd, out.numpy())
     return out
 
-# %% ../nbs/27_gibbs.ipynb #d22d2cb2
-_gibbs = torch.library.custom_op("softsortlib::gibbs", _run, mutates_args=())
+# %% ../nbs/27_gibbs.ipynb #68ea6a39
+_gibbs = torch.library.custom_op(_qualified("gibbs", __name__), _run, mutates_args=())
 
 @_gibbs.register_fake
 def _(phi, x, gamma, y, tau, v, power, odd): return v.new_empty(*y.shape, v.shape[-1])

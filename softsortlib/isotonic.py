@@ -5,14 +5,14 @@
 # %% auto #0
 __all__ = ['isotonic_plain', 'isotonic']
 
-# %% ../nbs/43_isotonic.ipynb #fa7c1941
+# %% ../nbs/43_isotonic.ipynb #fc01f307
 import math
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from .kernels import _arrays, _check_backend, _jit, _spread
+from .kernels import _arrays, _check_backend, _jit, _spread, _qualified
 from .pool_kernels import _pool, triton
 from .transforms import _transformable
 
@@ -105,8 +105,8 @@ def _block_mean_rows(lo, hi, x, last, out):
             for j in range(k, end): out[b, j] = total / (end - k)
             k = end
 
-# %% ../nbs/43_isotonic.ipynb #3d338aff
-@torch.library.custom_op("softsortlib::block_mean", mutates_args=())
+# %% ../nbs/43_isotonic.ipynb #7f77fb79
+@torch.library.custom_op(_qualified("block_mean", __name__), mutates_args=())
 def _block_mean_op(x: Tensor, last: Tensor) -> Tensor:
     "B x for blocks of consecutive elements named by their last index; x, last (..., n)."
     if x.device.type != "cpu": return _means(x, last)
@@ -123,8 +123,8 @@ def _block_mean_backward(ctx, g): return _block_mean(g, *ctx.saved_tensors), Non
 
 _block_mean = _transformable(_block_mean_op, 2, _block_mean_backward, _block_mean_setup)
 
-# %% ../nbs/43_isotonic.ipynb #5838871a
-@torch.library.custom_op("softsortlib::isotonic_project", mutates_args=())
+# %% ../nbs/43_isotonic.ipynb #4cd5d2e9
+@torch.library.custom_op(_qualified("isotonic_project", __name__), mutates_args=())
 def _project_op(z: Tensor, w: Tensor, kl: bool, backend: str) -> tuple[Tensor, Tensor]:
     "p of (43.4) and the last index of each element's block; z, w (..., n) increasing."
     if (backend or ("numba" if z.device.type == "cpu" else "torch")) != "numba":

@@ -14,11 +14,12 @@ import numpy as np
 import torch
 from numba.extending import overload
 
-# %% ../nbs/05_kernels.ipynb #aca0432c
+# %% ../nbs/05_kernels.ipynb #24055e35
 def _jit(f=None, fastmath=("reassoc", "contract", "nsz")):
     "Compile `f` with numba, cached on disk where a folder can be written; NaN keeps its meaning."
     if f is None: return lambda f: _jit(f, fastmath)
     options = dict(nogil=True, error_model="numpy", fastmath=set(fastmath))
+    if f.__module__ == "__main__": return numba.njit(f, **options)  # the cache of a cell does not see changes in the cells it calls
     try: return numba.njit(f, cache=True, **options)
     except RuntimeError: return numba.njit(f, **options)  # no folder to cache in
 
@@ -67,6 +68,11 @@ def _exp_neg32(g):
 
 @overload(_exp_neg, jit_options={"fastmath": {"contract"}})  # sums stay in their order: r is exact because of it
 def _exp_neg_of(g): return _exp_neg32 if g == numba.float32 else _exp_neg64
+
+# %% ../nbs/05_kernels.ipynb #51c56265
+def _qualified(op, module):
+    "The name by which torch knows the operator `op` of `module`."
+    return f"softsortlib::{op}" if module.startswith("softsortlib.") else f"softsortlib_notebook::{op}"
 
 # %% ../nbs/05_kernels.ipynb #c062cbe7
 def _arrays(*tensors): return [t.detach().contiguous().numpy() for t in tensors]

@@ -5,12 +5,12 @@
 # %% auto #0
 __all__ = ['laplace_matrix']
 
-# %% ../nbs/09_laplace.ipynb #72cde7a2
+# %% ../nbs/09_laplace.ipynb #a35e299d
 import numpy as np
 import torch
 from torch import Tensor
 
-from .kernels import _arrays, _batched, _differentiable, _exp_neg, _jit, _spread
+from .kernels import _arrays, _batched, _differentiable, _exp_neg, _jit, _spread, _qualified
 
 # %% ../nbs/09_laplace.ipynb #e4bd9634
 def _laplace_plain(s, t, tau, Z):
@@ -64,7 +64,7 @@ def _laplace_back_rows(lo, hi, G, s, t, tau, Z, far, gs, gt, gtau, gZ):
         for c in range(n): pulls[c] *= inv
         gtau[unit] = spread / tau[b] ** 2
 
-# %% ../nbs/09_laplace.ipynb #d29d3ff9
+# %% ../nbs/09_laplace.ipynb #f783003e
 def _who(s, backend):
     "Who computes: plain torch, numba, or the module of the Triton kernels."
     if backend == "torch" or not backend and s.device.type not in ("cpu", "cuda"): return "torch"
@@ -74,7 +74,7 @@ def _who(s, backend):
 
 def _units(P): return P.shape[0] * -(-P.shape[1] // _ROWS)
 
-@torch.library.custom_op("softsortlib::laplace", mutates_args=())
+@torch.library.custom_op(_qualified("laplace", __name__), mutates_args=())
 def _laplace_op(s: Tensor, t: Tensor, tau: Tensor, Z: Tensor, backend: str) -> Tensor:
     who = _who(s, backend)
     if who == "torch": return _laplace_plain(s, t, tau, Z)
@@ -84,11 +84,11 @@ def _laplace_op(s: Tensor, t: Tensor, tau: Tensor, Z: Tensor, backend: str) -> T
     _spread(_laplace_rows, _units(flat[-1]), P.numel(), *_arrays(*flat))
     return P
 
-@torch.library.register_fake("softsortlib::laplace")
+@torch.library.register_fake(_qualified("laplace", __name__))
 def _(s, t, tau, Z, backend): return s.new_empty(*t.shape, s.shape[-1])
 
-# %% ../nbs/09_laplace.ipynb #279236fc
-@torch.library.custom_op("softsortlib::laplace_backward", mutates_args=())
+# %% ../nbs/09_laplace.ipynb #51919feb
+@torch.library.custom_op(_qualified("laplace_backward", __name__), mutates_args=())
 def _laplace_backward(G: Tensor, s: Tensor, t: Tensor, tau: Tensor, Z: Tensor, far: bool, backend: str) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     who = _who(s, backend)
     if who == "torch": return _laplace_grads(G, s, t, tau, Z)
@@ -102,7 +102,7 @@ def _laplace_backward(G: Tensor, s: Tensor, t: Tensor, tau: Tensor, Z: Tensor, f
     parts = units // max(1, tau.numel())
     return gs.view(-1, parts, s.shape[-1]).sum(1).view(s.shape), gt, gtau.view(-1, parts).sum(1).view(tau.shape).to(tau.dtype), gZ
 
-@torch.library.register_fake("softsortlib::laplace_backward")
+@torch.library.register_fake(_qualified("laplace_backward", __name__))
 def _(G, s, t, tau, Z, far, backend): return tuple(a.new_empty(a.shape) for a in (s, t, tau, Z))
 
 # %% ../nbs/09_laplace.ipynb #112d06ef

@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['LaplaceRank', 'lapsum_topk', 'LapSumTopK']
 
-# %% ../nbs/42_laplace_rank.ipynb #67116354
+# %% ../nbs/42_laplace_rank.ipynb #a813551c
 import math
 
 import numpy as np
@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from .core import _zero, check_mask, check_scores, compute_dtype
 from .operators import check_tau
-from .kernels import _arrays, _batched, _exp_neg, _jit, _spread
+from .kernels import _arrays, _batched, _exp_neg, _jit, _spread, _qualified
 from .radix import stable_sort
 from .scan import _left, exp_scan
 from .sigmoid_rank import RankOperator, _laplace, _odd_grads, pair_sum
@@ -44,8 +44,8 @@ def _laplace_rows(lo, hi, s, tau, v, y, m):
                     else: y[b, i, c] = (y[b, i, c] + M[c] + x) / 2
                     V[c] += x
 
-# %% ../nbs/42_laplace_rank.ipynb #8bae7c0a
-@torch.library.custom_op("softsortlib::laplace_sum", mutates_args=())
+# %% ../nbs/42_laplace_rank.ipynb #b9639d0c
+@torch.library.custom_op(_qualified("laplace_sum", __name__), mutates_args=())
 def _laplace_sum_op(s: Tensor, tau: Tensor, v: Tensor, m: int) -> Tensor:
     "s (..., n) increasing, tau (..., 1), v (..., n, d) -> the sum (40.4) of the Laplace step, (..., n, d)."
     if s.device.type == "cpu":
@@ -108,8 +108,8 @@ def _rank_back_rows(lo, hi, g, s, order, tau, v, out):
             out[b, i] = (own[i] * (E[i] + e) - v[b, i] * (G[i] + h)) / (2 * tau[b])
             e += v[b, i]; h += own[i]
 
-# %% ../nbs/42_laplace_rank.ipynb #2c77ee1b
-@torch.library.custom_op("softsortlib::laplace_rank", mutates_args=())
+# %% ../nbs/42_laplace_rank.ipynb #c0bcca89
+@torch.library.custom_op(_qualified("laplace_rank", __name__), mutates_args=())
 def _laplace_rank_op(s: Tensor, tau: Tensor, order: Tensor, v: Tensor) -> Tensor:
     "s (..., n) increasing, tau (..., 1), order and weights v (..., n) -> ranks (..., n) as the scores stood."
     if s.device.type != "cpu":
@@ -123,7 +123,7 @@ def _laplace_rank_op(s: Tensor, tau: Tensor, order: Tensor, v: Tensor) -> Tensor
 @_laplace_rank_op.register_fake
 def _(s, tau, order, v): return s.new_empty(s.shape)
 
-@torch.library.custom_op("softsortlib::laplace_rank_backward", mutates_args=())
+@torch.library.custom_op(_qualified("laplace_rank_backward", __name__), mutates_args=())
 def _laplace_rank_back(g: Tensor, s: Tensor, tau: Tensor, order: Tensor, v: Tensor) -> Tensor:
     out, n = s.new_empty(s.shape), s.shape[-1]
     G, S, O, V, out_ = (a.reshape(-1, n) for a in (g, s, order, v, out))
@@ -213,8 +213,8 @@ def _threshold_rows(lo, hi, s, tau, v, k, out):
             else: x = (np.float64(s[b, m - 1]) + s[b, m] + t * (math.log(L0) - math.log(R[m]))) / 2
             out[b] = min(max(x, np.float64(s[b, m - 1])), np.float64(s[b, m]))
 
-# %% ../nbs/42_laplace_rank.ipynb #5aae7b54
-@torch.library.custom_op("softsortlib::lapsum_threshold", mutates_args=())
+# %% ../nbs/42_laplace_rank.ipynb #14834587
+@torch.library.custom_op(_qualified("lapsum_threshold", __name__), mutates_args=())
 def _threshold_op(s: Tensor, tau: Tensor, v: Tensor, k: float) -> Tensor:
     "s (..., n) increasing, tau (..., 1), v (..., n) -> b, (..., 1)."
     b = s.new_empty(tau.shape)

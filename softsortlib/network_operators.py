@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = []
 
-# %% ../nbs/18_network_operators.ipynb #eab4a3c0
+# %% ../nbs/18_network_operators.ipynb #e64f9d8a
 import math
 
 import numpy as np
@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from .comparators import sorting_network
-from .kernels import _arrays, _batched, _spread
+from .kernels import _arrays, _batched, _spread, _qualified
 from .network_kernels import (_W, _all_weights, _block_backward, _block_rows, _column_back_rows, _column_rows, _columns,
                                          _plan, _see_back_rows, _see_rows, _sigmoid_of)
 from .network_triton import _MAX_N, _seen_by, has_triton, triton_differences, triton_differences_backward, triton_layers, triton_layers_backward
@@ -36,8 +36,8 @@ def _flat(batch, *tensors):
     rows = math.prod(batch)
     return [a.reshape(rows, *a.shape[len(batch):]) for a in tensors]
 
-# %% ../nbs/18_network_operators.ipynb #e13c89ce
-@torch.library.custom_op("softsortlib::network_differences", mutates_args=())
+# %% ../nbs/18_network_operators.ipynb #8014ab8c
+@torch.library.custom_op(_qualified("network_differences", __name__), mutates_args=())
 def network_differences(s: Tensor, tau: Tensor, lam: Tensor, size: Tensor, kind: str, sigmoid: str, trick: bool) -> Tensor:
     "s (..., n), tau, lam and size (...) -> the differences d (..., C)."
     who, flat = _kernel(s, s.shape[-1]), _flat(s.shape[:-1], s, tau, lam, size)
@@ -62,8 +62,8 @@ def sorting_size(kind, n):
     if kind == "odd_even": return sum((n - layer % 2) // 2 for layer in range(n))
     return sum(n // (2 * m) * m + max(0, n % (2 * m) - m) for b in range((n - 1).bit_length()) for m in (1 << k for k in range(b + 1)))
 
-# %% ../nbs/18_network_operators.ipynb #091b2c7b
-@torch.library.custom_op("softsortlib::network_differences_backward", mutates_args=())
+# %% ../nbs/18_network_operators.ipynb #25f37f12
+@torch.library.custom_op(_qualified("network_differences_backward", __name__), mutates_args=())
 def _differences_backward(gd: Tensor, s: Tensor, d: Tensor, tau: Tensor, lam: Tensor, size: Tensor, kind: str, sigmoid: str, trick: bool) -> tuple[Tensor, Tensor, Tensor]:
     who, batch = _kernel(s, s.shape[-1]), s.shape[:-1]
     if who == "triton" and _seen_by(s, sigmoid):
@@ -136,8 +136,8 @@ def _back_on_gpu(gy, v, x, size, kind, sigmoid, reverse):
     gv = torch.where(active, gkeep * _SLOPES[sigmoid](flat), 0)
     return gv.reshape(v.shape), gx.reshape(gy.shape)
 
-# %% ../nbs/18_network_operators.ipynb #4520690a
-@torch.library.custom_op("softsortlib::network_send", mutates_args=())
+# %% ../nbs/18_network_operators.ipynb #b0ef915d
+@torch.library.custom_op(_qualified("network_send", __name__), mutates_args=())
 def network_send(v: Tensor, x: Tensor, size: Tensor, kind: str, sigmoid: str, reverse: bool) -> Tensor:
     "v (..., C), x (..., n, d), size (...) -> P x, or P^T x in reverse, (..., n, d)."
     who = _kernel(v, x.shape[-2])
@@ -160,8 +160,8 @@ def _plain_send(v, x, size, kind, sigmoid, reverse):
 @network_send.register_fake
 def _(v, x, size, kind, sigmoid, reverse): return x.new_empty(x.shape)
 
-# %% ../nbs/18_network_operators.ipynb #7e4c7d90
-@torch.library.custom_op("softsortlib::network_send_backward", mutates_args=())
+# %% ../nbs/18_network_operators.ipynb #939b9037
+@torch.library.custom_op(_qualified("network_send_backward", __name__), mutates_args=())
 def _send_backward(gy: Tensor, v: Tensor, x: Tensor, size: Tensor, kind: str, sigmoid: str, reverse: bool) -> tuple[Tensor, Tensor]:
     who = _kernel(v, x.shape[-2])
     if who is None: return _plain_send_backward(gy, v, x, size, kind, sigmoid, reverse)
@@ -201,8 +201,8 @@ def _grad_send(ctx, gy):
 network_send = _transformable(network_send, 3, _grad_send, _keep_inputs)
 _batched(_send_backward, 4)
 
-# %% ../nbs/18_network_operators.ipynb #83f74b09
-@torch.library.custom_op("softsortlib::network_matrix", mutates_args=())
+# %% ../nbs/18_network_operators.ipynb #c63b1911
+@torch.library.custom_op(_qualified("network_matrix", __name__), mutates_args=())
 def network_matrix(v: Tensor, size: Tensor, kind: str, sigmoid: str, n: int) -> Tensor:
     "v (..., C), size (...) -> the matrix P, (..., n, n)."
     who = _kernel(v, n)
@@ -222,8 +222,8 @@ def _plain_matrix(v, size, kind, sigmoid, n):
 @network_matrix.register_fake
 def _(v, size, kind, sigmoid, n): return v.new_empty(*v.shape[:-1], n, n)
 
-# %% ../nbs/18_network_operators.ipynb #1fe7987f
-@torch.library.custom_op("softsortlib::network_matrix_backward", mutates_args=())
+# %% ../nbs/18_network_operators.ipynb #21112ac4
+@torch.library.custom_op(_qualified("network_matrix_backward", __name__), mutates_args=())
 def _matrix_backward(gP: Tensor, v: Tensor, size: Tensor, kind: str, sigmoid: str) -> Tensor:
     who = _kernel(v, gP.shape[-1])
     if who is None: return _plain_matrix_backward(gP, v, size, kind, sigmoid)

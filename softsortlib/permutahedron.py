@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['Permutahedron']
 
-# %% ../nbs/44_permutahedron.ipynb #4d939cde
+# %% ../nbs/44_permutahedron.ipynb #f2ae56cd
 import math
 
 import numpy as np
@@ -14,7 +14,7 @@ from torch import Tensor
 
 from .core import _zero, check_mask, check_scores, compute_dtype, patch_to
 from .isotonic import _blocks, _log_means, _means, _project
-from .kernels import _arrays, _check_backend, _jit, _spread
+from .kernels import _arrays, _check_backend, _jit, _spread, _qualified
 from .operators import check_tau
 from .radix import _sort_values, stable_sort
 from .sigmoid_rank import RankOperator
@@ -74,7 +74,7 @@ def _ranks_anywhere(x, order, tau, real, kl, backend):
     p = (p.exp() if kl else p).masked_fill(~kept, 0).to(x.dtype)
     return torch.empty_like(p).scatter(-1, order, p), last
 
-# %% ../nbs/44_permutahedron.ipynb #a737b65d
+# %% ../nbs/44_permutahedron.ipynb #69a9b8e0
 @_jit
 def _pull_rows(lo, hi, g, ranks, order, last, out, kl):
     "D g of (44.4) for rows lo..hi; g, ranks, out (B, n) as the scores stand, order and last (B, n) in order."
@@ -91,7 +91,7 @@ def _pull_rows(lo, hi, g, ranks, order, last, out, kl):
                 out[b, i] = (ranks[b, i] if kl else 1.0) * (g[b, i] - total / weight)
             k = end
 
-@torch.library.custom_op("softsortlib::permutahedron_pull", mutates_args=())
+@torch.library.custom_op(_qualified("permutahedron_pull", __name__), mutates_args=())
 def _pull_op(g: Tensor, ranks: Tensor, order: Tensor, last: Tensor, kl: bool) -> Tensor:
     out, n = g.new_empty(g.shape), g.shape[-1]
     if g.device.type == "cpu":
@@ -120,8 +120,8 @@ def _pull_backward(ctx, h):
 
 _pull = _transformable(_pull_op, 4, _pull_backward, _pull_setup)
 
-# %% ../nbs/44_permutahedron.ipynb #8e3ba10e
-@torch.library.custom_op("softsortlib::permutahedron_rank", mutates_args=())
+# %% ../nbs/44_permutahedron.ipynb #bde5a821
+@torch.library.custom_op(_qualified("permutahedron_rank", __name__), mutates_args=())
 def _soft_rank_op(s: Tensor, tau: Tensor, real: Tensor, kl: bool, backend: str) -> tuple[Tensor, Tensor, Tensor]:
     "Ranks (..., n), the order of s, and the last position of each block; s (..., n), tau (..., 1), real (...)."
     x, order = _sort_values(s)

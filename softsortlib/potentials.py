@@ -5,12 +5,13 @@
 # %% auto #0
 __all__ = ['potentials']
 
-# %% ../nbs/28_potentials.ipynb #077c509b
+# %% ../nbs/28_potentials.ipynb #44baeb0f
 import math
 
 import torch
 from torch import Tensor
 
+from .kernels import _qualified
 from .gibbs import Gibbs, _joined, _nothing, _once, _ruled
 from .transport import _warn, sinkhorn
 
@@ -104,13 +105,13 @@ def _adjoint(K, gF, gG, F, G, a, b):
     mu, _ = _conjugate(normed, R, a, r, rhs, 1e-9, 500)
     return r * mu, gG - b * Q(mu)
 
-# %% ../nbs/28_potentials.ipynb #2849fab9
+# %% ../nbs/28_potentials.ipynb #dbec65ae
 def _kernel(x, y, tau, power, backend):
     K = Gibbs(x, y, tau[:, None], power, backend or None)
     K.opaque = True
     return K
 
-@torch.library.custom_op("softsortlib::transport_solve", mutates_args=())
+@torch.library.custom_op(_qualified("transport_solve", __name__), mutates_args=())
 def _solve_op(x: Tensor, y: Tensor, a: Tensor, b: Tensor, tau: Tensor, power: float, backend: str, tolerance: float, limit: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     "`_solve` for x, a (B, n), y, b (B, m), tau (B,)."
     return tuple(t.clone() for t in _solve(_kernel(x, y, tau, power, backend), a, b, tolerance, limit))
@@ -119,7 +120,7 @@ def _solve_op(x: Tensor, y: Tensor, a: Tensor, b: Tensor, tau: Tensor, power: fl
 def _(x, y, a, b, tau, power, backend, tolerance, limit):
     return torch.empty_like(x), torch.empty_like(y), x.new_empty(len(x)), x.new_empty(len(x), dtype=torch.long)
 
-@torch.library.custom_op("softsortlib::transport_adjoint", mutates_args=())
+@torch.library.custom_op(_qualified("transport_adjoint", __name__), mutates_args=())
 def _adjoint_op(gF: Tensor, gG: Tensor, F: Tensor, G: Tensor, x: Tensor, y: Tensor, a: Tensor, b: Tensor, tau: Tensor, power: float, backend: str) -> tuple[Tensor, Tensor]:
     "`_adjoint` for a flat batch."
     return tuple(t.clone() for t in _adjoint(_kernel(x, y, tau, power, backend), gF, gG, F, G, a, b))
@@ -127,8 +128,8 @@ def _adjoint_op(gF: Tensor, gG: Tensor, F: Tensor, G: Tensor, x: Tensor, y: Tens
 @_adjoint_op.register_fake
 def _(gF, gG, *others): return torch.empty_like(gF), torch.empty_like(gG)
 
-# %% ../nbs/28_potentials.ipynb #f74b7103
-@torch.library.custom_op("softsortlib::transport_attach", mutates_args=())
+# %% ../nbs/28_potentials.ipynb #e0b5c197
+@torch.library.custom_op(_qualified("transport_attach", __name__), mutates_args=())
 def _attach_op(rho: Tensor, sigma: Tensor, F: Tensor, G: Tensor, x: Tensor, y: Tensor, a: Tensor, b: Tensor, tau: Tensor, power: float, backend: str) -> tuple[Tensor, Tensor]:
     "F and G, whose gradient goes to rho and sigma by (28.4)."
     return F.clone(), G.clone()

@@ -5,12 +5,12 @@
 # %% auto #0
 __all__ = ['stable_sort']
 
-# %% ../nbs/07_radix.ipynb #eb878fb2
+# %% ../nbs/07_radix.ipynb #b28ffa8c
 import numpy as np
 import torch
 from torch import Tensor
 
-from .kernels import _jit, _spread
+from .kernels import _jit, _spread, _qualified
 from .transforms import _transformable
 
 # %% ../nbs/07_radix.ipynb #5aa6f5a6
@@ -54,8 +54,8 @@ def _sort_values(s):
     _spread(_radix_rows, len(flat[0]), s.numel(), flat[0].view(np.uint32), flat[1].view(np.uint32), flat[2])
     return values, order
 
-# %% ../nbs/07_radix.ipynb #ffb35ae6
-@torch.library.custom_op("softsortlib::stable_sort", mutates_args=())
+# %% ../nbs/07_radix.ipynb #16453df9
+@torch.library.custom_op(_qualified("stable_sort", __name__), mutates_args=())
 def _stable_sort_op(s: Tensor) -> tuple[Tensor, Tensor]: return tuple(x.contiguous() for x in _sort_values(s))
 
 @_stable_sort_op.register_fake

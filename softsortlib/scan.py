@@ -5,12 +5,12 @@
 # %% auto #0
 __all__ = ['exp_scan_dense', 'exp_scan', 'exp_mean']
 
-# %% ../nbs/10_scan.ipynb #5ad81971
+# %% ../nbs/10_scan.ipynb #fdac16eb
 import numpy as np
 import torch
 from torch import Tensor
 
-from .kernels import _arrays, _batched, _check_backend, _differentiable, _exp_neg, _jit, _spread
+from .kernels import _arrays, _batched, _check_backend, _differentiable, _exp_neg, _jit, _spread, _qualified
 
 # %% ../nbs/10_scan.ipynb #d7b5bb5f
 def exp_scan_dense(
@@ -173,8 +173,8 @@ def _triton():
     from softsortlib import scan_kernels
     return scan_kernels if scan_kernels.has_triton else None
 
-# %% ../nbs/10_scan.ipynb #61e95729
-@torch.library.custom_op("softsortlib::exp_scan", mutates_args=())
+# %% ../nbs/10_scan.ipynb #ac8a06b2
+@torch.library.custom_op(_qualified("exp_scan", __name__), mutates_args=())
 def _exp_scan_op(s: Tensor, x: Tensor, tau: Tensor, mode: str, backend: str) -> Tensor:
     flat, who = [a.reshape(tau.numel(), *a.shape[tau.ndim:]) for a in (s, x, tau)], _backend(x, backend)
     if who != "numba": return _scan_torch(*flat, mode, _triton().left_sums if who == "triton" else _left).reshape(x.shape)
@@ -182,11 +182,11 @@ def _exp_scan_op(s: Tensor, x: Tensor, tau: Tensor, mode: str, backend: str) -> 
     _spread(_scan_rows, len(y), y.numel(), *_arrays(*flat[:2], flat[2].double(), size, y, y, flat[0]), _MODES.index(mode))
     return y.reshape(x.shape)
 
-@torch.library.register_fake("softsortlib::exp_scan")
+@torch.library.register_fake(_qualified("exp_scan", __name__))
 def _(s, x, tau, mode, backend): return x.new_empty(x.shape)
 
-# %% ../nbs/10_scan.ipynb #1b17a128
-@torch.library.custom_op("softsortlib::exp_scan_backward", mutates_args=())
+# %% ../nbs/10_scan.ipynb #9814c379
+@torch.library.custom_op(_qualified("exp_scan_backward", __name__), mutates_args=())
 def _exp_scan_backward(gy: Tensor, s: Tensor, x: Tensor, tau: Tensor, backend: str) -> tuple[Tensor, Tensor, Tensor]:
     if _backend(x, backend) != "numba": return _composed(gy, s, x, tau, "even", backend)
     gs, gx, gtau = s.new_empty(s.shape), x.new_empty(x.shape), tau.new_empty(tau.shape, dtype=torch.float64)
@@ -195,7 +195,7 @@ def _exp_scan_backward(gy: Tensor, s: Tensor, x: Tensor, tau: Tensor, backend: s
     _spread(_scan_back_rows, len(x), 3 * x.size, gy, s, s, x, t, size, x, x, s, False, *out)
     return gs, gx, gtau.to(tau.dtype)
 
-@torch.library.register_fake("softsortlib::exp_scan_backward")
+@torch.library.register_fake(_qualified("exp_scan_backward", __name__))
 def _(gy, s, x, tau, backend): return s.new_empty(s.shape), x.new_empty(x.shape), tau.new_empty(tau.shape)
 
 # %% ../nbs/10_scan.ipynb #4a7ea132
@@ -243,13 +243,13 @@ def exp_scan(
     s, x = s.to(work).expand(*batch, s.shape[-1]), x.to(work).expand(*batch, *x.shape[-2:])
     return _exp_scan(s, x, _tau_tensor(tau, s, batch), mode, _check_backend(backend)).to(dtype)
 
-# %% ../nbs/10_scan.ipynb #23eeb08a
+# %% ../nbs/10_scan.ipynb #dd877232
 def _ones(x, size):
     "The payload (x, 1) of Prop 10.3, zero behind the real elements."
     real = (torch.arange(x.shape[-2], device=x.device) < size[..., None])[..., None]
     return torch.cat([x.masked_fill(~real, 0), real.to(x.dtype)], -1), real
 
-@torch.library.custom_op("softsortlib::exp_mean", mutates_args=())
+@torch.library.custom_op(_qualified("exp_mean", __name__), mutates_args=())
 def _exp_mean_op(s: Tensor, x: Tensor, tau: Tensor, size: Tensor, backend: str) -> tuple[Tensor, Tensor, Tensor]:
     if _backend(x, backend) == "numba":
         out = x.new_empty(x.shape), x.new_empty(x.shape), s.new_empty(s.shape)
@@ -260,10 +260,10 @@ def _exp_mean_op(s: Tensor, x: Tensor, tau: Tensor, size: Tensor, backend: str) 
     y = _exp_scan(s, both, tau, "even", backend).masked_fill(~real, 1)
     return (y[..., :-1] / y[..., -1:]).masked_fill(~real, 0), torch.zeros_like(x, memory_format=torch.contiguous_format), y[..., -1].clone()
 
-@torch.library.register_fake("softsortlib::exp_mean")
+@torch.library.register_fake(_qualified("exp_mean", __name__))
 def _(s, x, tau, size, backend): return x.new_empty(x.shape), x.new_empty(x.shape), x.new_empty(s.shape)
 
-# %% ../nbs/10_scan.ipynb #9cd6b533
+# %% ../nbs/10_scan.ipynb #ac274281
 def _composed_mean(go, gZ, s, x, tau, size, o, low, Z, backend):
     "The gradients of Prop 10.3 to s, x and tau, in terms of `exp_scan`."
     both, real = _ones(x, size)
@@ -272,7 +272,7 @@ def _composed_mean(go, gZ, s, x, tau, size, o, low, Z, backend):
     gs, gx, gtau = _composed(torch.cat([weight, shift], -1), s, both, tau, "even", backend)
     return gs.masked_fill(~real[..., 0], 0), gx[..., :-1].masked_fill(~real, 0), gtau
 
-@torch.library.custom_op("softsortlib::exp_mean_backward", mutates_args=())
+@torch.library.custom_op(_qualified("exp_mean_backward", __name__), mutates_args=())
 def _exp_mean_backward(go: Tensor, gZ: Tensor, s: Tensor, x: Tensor, tau: Tensor, size: Tensor, o: Tensor, low: Tensor, Z: Tensor, backend: str) -> tuple[Tensor, Tensor, Tensor]:
     if _backend(x, backend) != "numba": return tuple(g.contiguous() for g in _composed_mean(go, gZ, s, x, tau, size, o, low, Z, backend))
     gs, gx, gtau = s.new_empty(s.shape), x.new_empty(x.shape), tau.new_empty(tau.shape, dtype=torch.float64)
@@ -280,7 +280,7 @@ def _exp_mean_backward(go: Tensor, gZ: Tensor, s: Tensor, x: Tensor, tau: Tensor
     _spread(_scan_back_rows, len(flat[0]), 3 * (x.numel() + s.numel()), *flat[:9], True, *flat[9:])
     return gs, gx, gtau.to(tau.dtype)
 
-@torch.library.register_fake("softsortlib::exp_mean_backward")
+@torch.library.register_fake(_qualified("exp_mean_backward", __name__))
 def _(go, gZ, s, x, tau, size, o, low, Z, backend): return s.new_empty(s.shape), x.new_empty(x.shape), tau.new_empty(tau.shape)
 
 # %% ../nbs/10_scan.ipynb #2731d2c9

@@ -5,13 +5,14 @@
 # %% auto #0
 __all__ = ['pair_sum', 'RankOperator', 'SigmoidRank', 'get_rank_operator']
 
-# %% ../nbs/40_sigmoid_rank.ipynb #9ef41cc4
+# %% ../nbs/40_sigmoid_rank.ipynb #5f28602a
 import difflib
 import math
 
 import torch
 from torch import Tensor, nn
 
+from .kernels import _qualified
 from .core import _zero, check_mask, check_scores, compute_dtype, patch_to
 from .operators import check_tau
 from .transforms import _transformable
@@ -34,10 +35,10 @@ def _laplace(x, m):
 
 _STEPS = {"logistic": _logistic, "normal": _normal, "laplace": _laplace}
 
-# %% ../nbs/40_sigmoid_rank.ipynb #a873c3b6
+# %% ../nbs/40_sigmoid_rank.ipynb #65161aba
 _PAIRS = 1 << 18  # differences in one tile: they stay in the cache
 
-@torch.library.custom_op("softsortlib::pair_sum", mutates_args=())
+@torch.library.custom_op(_qualified("pair_sum", __name__), mutates_args=())
 def _pair_sum_op(s: Tensor, tau: Tensor, v: Tensor, step: str, m: int) -> Tensor:
     "s (..., n), tau (..., 1), v (..., n, d) -> the sum (40.4), (..., n, d)."
     n, d = v.shape[-2:]
