@@ -5,12 +5,12 @@
 # %% auto #0
 __all__ = []
 
-# %% ../nbs/08_neural_kernels.ipynb #72cde7a2
+# %% ../nbs/08_neural_kernels.ipynb #a35e299d
 import numpy as np
 import torch
 from torch import Tensor
 
-from .kernels import _arrays, _batched, _differentiable, _exp_neg, _jit, _spread
+from .kernels import _arrays, _batched, _differentiable, _exp_neg, _jit, _spread, _qualified
 
 # %% ../nbs/08_neural_kernels.ipynb #69c976ca
 @_jit
@@ -76,7 +76,7 @@ def _rmul_rows(lo_unit, hi_unit, t, b, tau, size, y, cut, direct, x):
                 weight = y[r, i, c] / (1 + others)
                 for j in range(lo, hi): x[unit, j, c] += buf[j] * weight
 
-# %% ../nbs/08_neural_kernels.ipynb #9090f635
+# %% ../nbs/08_neural_kernels.ipynb #c8808d06
 @_jit
 def _add(w, e, sums):
     for c in range(len(e)): sums[c] += w * e[c]
@@ -89,6 +89,7 @@ def _against(E, e, w, ti, bi, s, b, tau, direct):
         if e[c] != 0: total += e[c] * (w * (s[c] - ti) - (b[c] - bi) if direct else tau * np.log(E[c]))
     return total
 
+# %% ../nbs/08_neural_kernels.ipynb #1b036474
 @_jit
 def _pull_rows(lo_unit, hi_unit, t, b, tau, size, a, v, z, cut, direct, gt, gb, gtau):
     "(8.3) of l' = P (a . (v - P v) + z), one part for each unit; the diagonal's own logit is taken off where z is not zero."
@@ -274,8 +275,8 @@ def _triton(dtype, device, backend):
 
 def _behind(b, size): return b.masked_fill(torch.arange(b.shape[-1], device=b.device) >= size[..., None], torch.inf)
 
-# %% ../nbs/08_neural_kernels.ipynb #aa535d1d
-@torch.library.custom_op("softsortlib::neural_mul", mutates_args=())
+# %% ../nbs/08_neural_kernels.ipynb #9db2229e
+@torch.library.custom_op(_qualified("neural_mul", __name__), mutates_args=())
 def _mul_op(t: Tensor, b: Tensor, tau: Tensor, size: Tensor, x: Tensor, backend: str) -> tuple[Tensor, Tensor]:
     if gpu := _triton(x.dtype, x.device, backend):
         u, v, k, m, p = _flat(tau, t, b, tau, size, x)
@@ -289,10 +290,10 @@ def _mul_op(t: Tensor, b: Tensor, tau: Tensor, size: Tensor, x: Tensor, backend:
     _spread(_mul_rows, rows * -(-n // _ROWS), rows * n * n, *args[:5], *_settings(*flat[:4], x.dtype), *args[5:])
     return y, logZ
 
-@torch.library.register_fake("softsortlib::neural_mul")
+@torch.library.register_fake(_qualified("neural_mul", __name__))
 def _(t, b, tau, size, x, backend): return x.new_empty(x.shape), x.new_empty(t.shape)
 
-@torch.library.custom_op("softsortlib::neural_rmul", mutates_args=())
+@torch.library.custom_op(_qualified("neural_rmul", __name__), mutates_args=())
 def _rmul_op(t: Tensor, b: Tensor, tau: Tensor, size: Tensor, y: Tensor, backend: str) -> Tensor:
     flat = _flat(tau, t, b, tau, size, y)
     if gpu := _triton(y.dtype, y.device, backend): return gpu.neural_rmul(_behind(flat[1], flat[3]), *flat).view(y.shape)
@@ -302,16 +303,16 @@ def _rmul_op(t: Tensor, b: Tensor, tau: Tensor, size: Tensor, y: Tensor, backend
     _spread(_rmul_rows, len(x), rows * n * n, *_arrays(*flat), *_settings(*flat[:4], y.dtype), x.numpy())
     return x.view(rows, _parts(rows, n), n, y.shape[-1]).sum(1).view(y.shape)
 
-@torch.library.register_fake("softsortlib::neural_rmul")
+@torch.library.register_fake(_qualified("neural_rmul", __name__))
 def _(t, b, tau, size, y, backend): return y.new_empty(y.shape)
 
-# %% ../nbs/08_neural_kernels.ipynb #256f2c96
+# %% ../nbs/08_neural_kernels.ipynb #627c388c
 def _grads(t, tau, parts_t, parts_b, parts_tau):
     "Add up the parts of the units."
     rows, n = tau.numel(), t.shape[-1]
     return parts_t.view(rows, -1, n).sum(1).view(t.shape), parts_b.view(rows, -1, n).sum(1).view(t.shape), parts_tau.view(rows, -1).sum(1).view(tau.shape)
 
-@torch.library.custom_op("softsortlib::neural_pull", mutates_args=())
+@torch.library.custom_op(_qualified("neural_pull", __name__), mutates_args=())
 def _pull(t: Tensor, b: Tensor, tau: Tensor, size: Tensor, a: Tensor, v: Tensor, z: Tensor, backend: str) -> tuple[Tensor, Tensor, Tensor]:
     if gpu := _triton(a.dtype, a.device, backend):
         u, w, k, m, *rest = _flat(tau, t, b, tau, size, a, v, z)
@@ -325,11 +326,11 @@ def _pull(t: Tensor, b: Tensor, tau: Tensor, size: Tensor, a: Tensor, v: Tensor,
     _spread(_pull_rows, units, 2 * rows * n * n, *_arrays(*flat), *_settings(*flat[:4], a.dtype), *_arrays(*out))
     return _grads(t, tau, *out)
 
-@torch.library.register_fake("softsortlib::neural_pull")
+@torch.library.register_fake(_qualified("neural_pull", __name__))
 def _(t, b, tau, size, a, v, z, backend): return t.new_empty(t.shape), t.new_empty(t.shape), t.new_empty(tau.shape)
 
-# %% ../nbs/08_neural_kernels.ipynb #7f9bed25
-@torch.library.custom_op("softsortlib::neural_dense", mutates_args=())
+# %% ../nbs/08_neural_kernels.ipynb #7c142a4f
+@torch.library.custom_op(_qualified("neural_dense", __name__), mutates_args=())
 def _matrix_op(s: Tensor, b: Tensor, t: Tensor, bt: Tensor, order: Tensor, tau: Tensor, size: Tensor, double: bool, backend: str) -> Tensor:
     dtype = torch.float64 if double else torch.float32
     if gpu := _triton(dtype, s.device, backend):
@@ -343,10 +344,10 @@ def _matrix_op(s: Tensor, b: Tensor, t: Tensor, bt: Tensor, order: Tensor, tau: 
     _spread(_dense_rows, rows * -(-n // _ROWS), P.numel(), *args[:7], *_settings(flat[2], flat[3], flat[5], flat[6], dtype), args[7])
     return P
 
-@torch.library.register_fake("softsortlib::neural_dense")
+@torch.library.register_fake(_qualified("neural_dense", __name__))
 def _(s, b, t, bt, order, tau, size, double, backend): return s.new_empty(*s.shape, s.shape[-1], dtype=torch.float64 if double else torch.float32)
 
-@torch.library.custom_op("softsortlib::neural_dense_backward", mutates_args=())
+@torch.library.custom_op(_qualified("neural_dense_backward", __name__), mutates_args=())
 def _dense_backward(G: Tensor, s: Tensor, b: Tensor, t: Tensor, bt: Tensor, order: Tensor, tau: Tensor, size: Tensor, learn: bool, backend: str) -> tuple[Tensor, Tensor, Tensor]:
     flat = _flat(tau, G, s, b, t, bt, order, tau, size)
     if gpu := _triton(G.dtype, s.device, backend):
@@ -358,7 +359,7 @@ def _dense_backward(G: Tensor, s: Tensor, b: Tensor, t: Tensor, bt: Tensor, orde
     _spread(_dense_back_rows, units, 2 * G.numel(), *_arrays(*flat), learn, *_settings(flat[3], flat[4], flat[6], flat[7], G.dtype), *_arrays(*out))
     return _grads(s, tau, *out)
 
-@torch.library.register_fake("softsortlib::neural_dense_backward")
+@torch.library.register_fake(_qualified("neural_dense_backward", __name__))
 def _(G, s, b, t, bt, order, tau, size, learn, backend): return s.new_empty(s.shape), s.new_empty(s.shape), s.new_empty(tau.shape)
 
 # %% ../nbs/08_neural_kernels.ipynb #8a6c16f7
