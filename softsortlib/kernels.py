@@ -69,6 +69,11 @@ def _exp_neg32(g):
 @overload(_exp_neg, jit_options={"fastmath": {"contract"}})  # sums stay in their order: r is exact because of it
 def _exp_neg_of(g): return _exp_neg32 if g == numba.float32 else _exp_neg64
 
+# %% ../nbs/05_kernels.ipynb #651b6f86
+def _matrix(dtype, *shape):
+    "Memory for a matrix, not yet written."
+    return torch.from_numpy(np.empty(shape, str(dtype).split(".")[1]))
+
 # %% ../nbs/05_kernels.ipynb #51c56265
 def _qualified(op, module):
     "The name by which torch knows the operator `op` of `module`."

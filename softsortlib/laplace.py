@@ -5,12 +5,12 @@
 # %% auto #0
 __all__ = ['laplace_matrix']
 
-# %% ../nbs/09_laplace.ipynb #a35e299d
+# %% ../nbs/09_laplace.ipynb #6f73ab9d
 import numpy as np
 import torch
 from torch import Tensor
 
-from .kernels import _arrays, _batched, _differentiable, _exp_neg, _jit, _spread, _qualified
+from .kernels import _arrays, _batched, _differentiable, _exp_neg, _jit, _matrix, _qualified, _spread
 
 # %% ../nbs/09_laplace.ipynb #e4bd9634
 def _laplace_plain(s, t, tau, Z):
@@ -64,7 +64,7 @@ def _laplace_back_rows(lo, hi, G, s, t, tau, Z, far, gs, gt, gtau, gZ):
         for c in range(n): pulls[c] *= inv
         gtau[unit] = spread / tau[b] ** 2
 
-# %% ../nbs/09_laplace.ipynb #f783003e
+# %% ../nbs/09_laplace.ipynb #810ee50e
 def _who(s, backend):
     "Who computes: plain torch, numba, or the module of the Triton kernels."
     if backend == "torch" or not backend and s.device.type not in ("cpu", "cuda"): return "torch"
@@ -79,7 +79,7 @@ def _laplace_op(s: Tensor, t: Tensor, tau: Tensor, Z: Tensor, backend: str) -> T
     who = _who(s, backend)
     if who == "torch": return _laplace_plain(s, t, tau, Z)
     if who != "numba": return who.matrix(*[a.reshape(tau.numel(), *a.shape[tau.ndim:]) for a in (s, t, tau, Z)]).view(*t.shape, s.shape[-1])
-    P = s.new_empty(*t.shape, s.shape[-1])
+    P = _matrix(s.dtype, *t.shape, s.shape[-1])
     flat = [a.reshape(tau.numel(), *a.shape[tau.ndim:]) for a in (s, t, tau.double(), Z, P)]
     _spread(_laplace_rows, _units(flat[-1]), P.numel(), *_arrays(*flat))
     return P

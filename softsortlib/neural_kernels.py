@@ -5,12 +5,12 @@
 # %% auto #0
 __all__ = []
 
-# %% ../nbs/08_neural_kernels.ipynb #a35e299d
+# %% ../nbs/08_neural_kernels.ipynb #6f73ab9d
 import numpy as np
 import torch
 from torch import Tensor
 
-from .kernels import _arrays, _batched, _differentiable, _exp_neg, _jit, _spread, _qualified
+from .kernels import _arrays, _batched, _differentiable, _exp_neg, _jit, _matrix, _qualified, _spread
 
 # %% ../nbs/08_neural_kernels.ipynb #69c976ca
 @_jit
@@ -329,7 +329,7 @@ def _pull(t: Tensor, b: Tensor, tau: Tensor, size: Tensor, a: Tensor, v: Tensor,
 @torch.library.register_fake(_qualified("neural_pull", __name__))
 def _(t, b, tau, size, a, v, z, backend): return t.new_empty(t.shape), t.new_empty(t.shape), t.new_empty(tau.shape)
 
-# %% ../nbs/08_neural_kernels.ipynb #7c142a4f
+# %% ../nbs/08_neural_kernels.ipynb #25a499aa
 @torch.library.custom_op(_qualified("neural_dense", __name__), mutates_args=())
 def _matrix_op(s: Tensor, b: Tensor, t: Tensor, bt: Tensor, order: Tensor, tau: Tensor, size: Tensor, double: bool, backend: str) -> Tensor:
     dtype = torch.float64 if double else torch.float32
@@ -337,7 +337,7 @@ def _matrix_op(s: Tensor, b: Tensor, t: Tensor, bt: Tensor, order: Tensor, tau: 
         u, v, w, k, _, m, p = _flat(tau, s, b, t, bt, order, tau, size)
         return gpu.neural_matrix(u, v, w, k, m, p).view(*s.shape, s.shape[-1])
     if not _fast(s, backend): return _plain_dense(s, b, t, bt, order, tau, size).to(dtype)
-    P = torch.from_numpy(np.empty((*s.shape, s.shape[-1]), str(dtype).split(".")[1]))  # numpy asks for huge pages: half the time of a first write
+    P = _matrix(dtype, *s.shape, s.shape[-1])
     flat = _flat(tau, s, b, t, bt, order, tau, size, P)
     rows, n = flat[0].shape
     args = _arrays(*flat)
