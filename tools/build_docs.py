@@ -3,7 +3,7 @@
 Both renderers read the same _quarto.yml; with Quarto on PATH, `nbdev_docs` does the job instead. The site asks no other
 host for anything: KaTeX is copied into it, web fonts are taken out, and search also works on pages opened as files.
 """
-import argparse, ast, base64, functools, hashlib, io, json, re, shutil, subprocess, sys, tarfile, tempfile, time, urllib.request
+import argparse, ast, base64, functools, hashlib, io, json, re, shutil, subprocess, sys, tarfile, tempfile, time
 from pathlib import Path, PurePosixPath
 
 import nbdev.processors, nbdev.serve
@@ -38,9 +38,7 @@ def katex(cache):
     name = f"katex-{KATEX}.tgz"
     with tempfile.TemporaryDirectory() as tmp:
         if shutil.which("npm"): subprocess.run(["npm", "pack", "--silent", f"katex@{KATEX}"], cwd=tmp, check=False, capture_output=True)
-        if not (Path(tmp) / name).exists():
-            try: urllib.request.urlretrieve(f"https://registry.npmjs.org/katex/-/{name}", Path(tmp) / name)
-            except OSError as e: sys.exit(f"KaTeX {KATEX} is not in {dist} and cannot be downloaded ({e}): unpack package/dist of the npm package katex@{KATEX} there")
+        if not (Path(tmp) / name).exists(): sys.exit(f"KaTeX {KATEX} is not in {dist} and npm did not fetch it: unpack package/dist of the npm package katex@{KATEX} there")
         data = (Path(tmp) / name).read_bytes()
     if base64.b64encode(hashlib.sha512(data).digest()).decode() != KATEX_SHA512: sys.exit(f"the download of {name} is not the file its publisher signed: try again")
     partial = dist.with_name(dist.name + ".partial")
