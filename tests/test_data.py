@@ -1,11 +1,13 @@
 """Data sources on disk: every way a file can be absent, broken or foreign, and agreement with torchvision's own reader."""
 import gzip
+import io
 import os
 import subprocess
 import sys
 import urllib.error
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings, strategies as st
@@ -150,6 +152,88 @@ def test_the_real_data(name, counts):
     assert banks["test"].counts.tolist() == counts
     images, values = NumberSets(banks["train"], n=7).draw(3, seeded(0))
     assert images.shape == (3, 7, 1, 112, 28) and 0 <= images.min() and images.max() == 1
+
+
+def test_the_real_photographs(tmp_path, monkeypatch):
+    if not REAL or not (Path(REAL) / "CIFAR10-jpeg/test.npz").is_file(): pytest.skip("SOFTSORTLIB_DATA does not name a folder with CIFAR10-jpeg")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    images, labels = data._decode_jpegs(Path(REAL) / "CIFAR10-jpeg/test.npz")
+    assert images.shape == (10_000, 32, 32, 3) and np.bincount(labels).tolist() == [1000] * 10
+    again, _ = data._decode_jpegs(Path(REAL) / "CIFAR10-jpeg/test.npz")
+    assert isinstance(again, np.memmap) and (again == images).all()
+
+
+# --- photographs ---
+
+def jpegs(path, N, size=32):
+    labels, files = np.arange(N) % 10, []
+    for c in labels:
+        with io.BytesIO() as f:
+            optional("PIL.Image").new("RGB", (size, size), (20 * int(c), 10, 100)).save(f, "JPEG", quality=75)
+            files.append(f.getvalue())
+    path.parent.mkdir(exist_ok=True)
+    np.savez(path, data=np.frombuffer(b"".join(files), np.uint8), offsets=np.cumsum([0] + [len(f) for f in files]), labels=labels.astype(np.uint8))
+
+
+@pytest.mark.parametrize("harm,message", [("missing", "is missing, and CIFAR-10"), ("cut", "cannot be read"), ("foreign", "cannot be read"), ("garbage", "cannot be read"),
+                                          ("no JPEG", "cannot be read"), ("large", "expected"), ("labels", "expected")])
+def test_a_broken_archive_is_named(tmp_path, monkeypatch, harm, message):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    path = tmp_path / "CIFAR10-jpeg/train.npz"
+    jpegs(path, 20, size=33 if harm == "large" else 32)
+    jpegs(path.with_name("test.npz"), 20)
+    with np.load(path) as z: parts = dict(z)
+    if harm == "missing": path.unlink()
+    if harm == "cut": path.write_bytes(path.read_bytes()[:-100])
+    if harm == "foreign": np.savez(path, images=np.zeros(3))
+    if harm == "garbage": path.write_bytes(b"<html>" * 99)
+    if harm == "no JPEG": np.savez(path, **{**parts, "data": np.zeros_like(parts["data"])})
+    if harm == "labels": np.savez(path, **{**parts, "labels": parts["labels"][:-1]})
+    with pytest.raises(DataError, match=message) as e: load_images("cifar10_jpeg", tmp_path)
+    assert str(path) in str(e.value)
+
+
+def test_a_cache_that_cannot_be_written_is_done_without(tmp_path, monkeypatch):
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
+    jpegs(tmp_path / "CIFAR10-jpeg/test.npz", 20)
+    for _ in range(2): assert len(data._decode_jpegs(tmp_path / "CIFAR10-jpeg/test.npz")[0]) == 20
+
+
+def test_a_broken_cache_is_made_again(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    (tmp_path / "source").write_text("")
+    for _ in range(2): assert data._cached(tmp_path / "source", lambda: np.arange(3)).tolist() == [0, 1, 2]
+    kept, = (tmp_path / "softsortlib/decoded").glob("*.npy")
+    kept.write_bytes(kept.read_bytes()[:40])
+    for _ in range(2): assert data._cached(tmp_path / "source", lambda: np.arange(3)).tolist() == [0, 1, 2]
+    assert np.load(kept).tolist() == [0, 1, 2]
+
+
+@pytest.mark.parametrize("name,classes", [("cifar10", 10), ("cifar100", 100)])
+def test_cifar_by_torchvision(tmp_path, monkeypatch, name, classes):
+    class Fake:
+        def __init__(self, root, train, download):
+            N = 6000 if train else 1000
+            self.targets = [i % classes for i in range(N)]
+            self.data = np.array(self.targets, np.uint8)[:, None, None, None] * np.array([1, 0, 2], np.uint8) * np.ones((1, 32, 32, 1), np.uint8)
+            self.classes = [str(c) for c in range(classes)]
+    monkeypatch.setattr(optional("torchvision.datasets"), name.upper(), Fake)
+    banks = load_images(name, tmp_path, download=False)
+    assert {k: len(b) for k, b in banks.items()} == {"train": 1000, "val": 5000, "test": 1000} and len(banks["val"].counts) == classes
+    pixels = banks["val"].take(torch.arange(5000))
+    assert pixels.shape == (5000, 3, 32, 32) and torch.equal((pixels[:, 0, 3, 3] * 255).round().long(), banks["val"].labels) and not pixels[:, 1].any()
+
+
+@pytest.mark.parametrize("name,where", [("cifar10", "cifar-10-batches-py"), ("cifar100", "cifar-100-python")])
+def test_cifar_that_is_not_there(tmp_path, name, where):
+    with pytest.raises(DataError, match=where) as e: load_images(name, tmp_path, download=False)
+    assert "SOFTSORTLIB_DATA" in str(e.value)
+
+
+def test_numbers_are_written_in_grey():
+    bank = ImageBank(torch.zeros(10, 3, 2, 2, dtype=torch.uint8), torch.arange(10))
+    with pytest.raises(ValueError, match="grey images"): NumberSets(bank)
 
 
 # --- imports ---
