@@ -28,14 +28,14 @@ def _check_classes(logits, target):
         got = f"{target.dtype} {tuple(target.shape)}" if isinstance(target, Tensor) else type(target).__name__
         raise ValueError(f"target must be class numbers {tuple(logits.shape[:-1])} or a bool tensor {tuple(logits.shape)}, got {got}")
 
-# %% ../nbs/53_classification.ipynb #1c135a00
+# %% ../nbs/53_classification.ipynb #21a46461
 def topk_loss(
     logits: Tensor,  # scores of n classes, (..., n)
     target: Tensor,  # the true class, long, (...); or the true classes, bool, (..., n)
     *,
     k: "int | tuple" = 1,  # how many classes are looked at; a tuple holds the weights of k = 1, 2, ...
     method: "str | Operator" = "softsort",  # what sorts the logits
-    tau: "float | Tensor | None" = None,  # temperature in units of the logits
+    tau: "float | Tensor | None" = None,  # temperature in units of the logits, a number or (...)
     reduction: str = "mean",  # "mean" over examples with a true class, "sum" or "none"
 ) -> Tensor:  # (), or (...) for "none"
     "Negative log-probability that the true class is among the first k (53.2); raise `TypeError` or `ValueError` when an argument does not fit."
@@ -51,7 +51,7 @@ def topk_loss(
 # %% ../nbs/53_classification.ipynb #94df1eb2
 class TopKLoss(_Loss, of=topk_loss): "`topk_loss` as a module: options at construction, `logits` and `target` at the call."
 
-# %% ../nbs/53_classification.ipynb #f50a6de1
+# %% ../nbs/53_classification.ipynb #baa9e8c1
 def zero_one_loss(
     logits: Tensor,  # scores of n classes, (..., n)
     target: Tensor,  # the true class, long, (...); or the true classes, bool, (..., n)
@@ -59,7 +59,7 @@ def zero_one_loss(
     k: int = 1,  # right means among the first k
     kind: str = "hinge",  # "hinge" or "ramp"
     method: "str | Operator | RankOperator" = "softsort",  # what ranks the logits
-    tau: "float | Tensor | None" = None,  # temperature in units of the logits
+    tau: "float | Tensor | None" = None,  # temperature in units of the logits, a number or (...)
     reduction: str = "mean",  # "mean" over examples with a true class, "sum" or "none"
 ) -> Tensor:  # (), or (...) for "none"
     "Smooth top-k error by the soft rank of the true class (53.3; Cuturi et al. 2019); raise `TypeError` or `ValueError` when an argument does not fit."

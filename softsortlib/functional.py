@@ -210,12 +210,12 @@ def soft_quantile(
     y = y.movedim(-1, 0).unsqueeze(dim) if keepdim else y.movedim(-1, 0)
     return y[0] if alone else y
 
-# %% ../nbs/50_functional.ipynb #459036a9
+# %% ../nbs/50_functional.ipynb #3b72fe00
 def soft_median(
     x: Tensor,  # any shape, floating point
     dim: int = -1,  # the dimension to reduce
     keepdim: bool = False,  # keep it, with one element
     **kwargs,  # method, tau, mask, hard as in `soft_quantile`
-) -> Tensor:  # x without dim
+) -> Tensor:  # the shape of x without dim
     "Soft `torch.quantile(x, 0.5, dim)`; raises as `soft_quantile` does."
     return soft_quantile(x, 0.5, dim, keepdim, **kwargs)

@@ -51,7 +51,7 @@ class Gibbs:
         self.opaque = False  # True inside an operator of torch, which needs no rules
         self.fast = fits and x.device.type == "cpu" and (backend == "numba" or backend is None and work > 1 << 13)
 
-# %% ../nbs/27_gibbs.ipynb #f220c46e
+# %% ../nbs/27_gibbs.ipynb #8d30470f
 @patch_to(Gibbs, as_prop=True)
 def T(self):
     "The kernel from targets to sources."
@@ -61,8 +61,12 @@ def T(self):
     return K
 
 @patch_to(Gibbs)
-def exponents(self, phi, gamma, targets=slice(None)):
-    "phi_i + gamma_j - h(y_j - x_i) / tau for some targets, (..., r, n)."
+def exponents(self,
+    phi: Tensor,  # added to each source, (..., n)
+    gamma: Tensor,  # added to each target, (..., m)
+    targets: slice = slice(None),  # which r of the m targets
+) -> Tensor:  # (..., r, n)
+    "phi_i + gamma_j - h(y_j - x_i) / tau for some targets."
     tau = self.tau[..., None] if isinstance(self.tau, Tensor) else self.tau
     return phi[..., None, :] + gamma[..., targets, None] - self.h(self.y[..., targets, None] - self.x[..., None, :]) / tau
 
@@ -284,10 +288,14 @@ def _nothing(ctx, inputs, output): pass
 
 _gibbs = _ruled(_gibbs, 6, _back, _setup)
 
-# %% ../nbs/27_gibbs.ipynb #77e1c651
+# %% ../nbs/27_gibbs.ipynb #9c4e724d
 @patch_to(Gibbs)
-def apply(self, phi, gamma, v):
-    "(27.1) for phi (..., n), gamma (..., m), v (..., n, d); (..., m, d). Batches broadcast."
+def apply(self,
+    phi: Tensor,  # added to each source, (..., n)
+    gamma: Tensor,  # added to each target, (..., m)
+    v: Tensor,  # payload of the sources, (..., n, d)
+) -> Tensor:  # (..., m, d)
+    "The product (27.1) of the kernel, scaled at both sides, with `v`; batches broadcast."
     batch = torch.broadcast_shapes(self.x.shape[:-1], phi.shape[:-1], gamma.shape[:-1], v.shape[:-2])
     n, m = self.x.shape[-1], self.y.shape[-1]
     if not self.fast: return _tiles(lambda targets: self.exponents(phi, gamma, targets).exp() @ v, math.prod(batch) * n * m, m)
@@ -296,10 +304,13 @@ def apply(self, phi, gamma, v):
     out = (_run if self.opaque else _gibbs)(*flat[:4], flat[4][:, 0], v.expand(*batch, *v.shape[-2:]).reshape(-1, *v.shape[-2:]), int(self.power), False)
     return out.reshape(*batch, m, -1)
 
-# %% ../nbs/27_gibbs.ipynb #d78b6f9b
+# %% ../nbs/27_gibbs.ipynb #92a6065f
 @patch_to(Gibbs)
-def softmin(self, phi, guess=None):
-    "-log sum_i exp(phi_i - h(y_j - x_i) / tau), (..., m); the fast forms start from a guess within a few hundred of it."
+def softmin(self,
+    phi: Tensor,  # added to each source, (..., n)
+    guess: "Tensor | None" = None,  # the result, within a few hundred, for the fast forms to start from, (..., m)
+) -> Tensor:  # (..., m)
+    "-log sum_i exp(phi_i - h(y_j - x_i) / tau), without overflow."
     n, m = self.x.shape[-1], self.y.shape[-1]
     if not self.fast or guess is None:
         zero = torch.zeros_like(self.y)
@@ -312,8 +323,11 @@ def softmin(self, phi, guess=None):
     return guess
 
 @patch_to(Gibbs)
-def begin(self, a, b):
-    "The unregularised potentials in units of tau: F (..., n), G (..., m)."
+def begin(self,
+    a: Tensor,  # weights of the sources, (..., n), sum one
+    b: Tensor,  # weights of the targets, (..., m), sum one
+) -> tuple:  # F (..., n), G (..., m)
+    "The unregularised potentials in units of tau."
     F = line_potentials(self.x, self.y, a, b, self.h)
     G = line_potentials(self.y, self.x, b, a, lambda d: self.h(-d)) + self.h(self.y[..., :1] - self.x[..., :1])
     return F / self.tau, G / self.tau

@@ -35,13 +35,13 @@ def _log_class_sums(log_w, labels, classes):
     total = log_w.new_zeros(shape).scatter_add(-1, index, (log_w - top.gather(-1, index)).exp())
     return (total.masked_fill(absent, 1).log() + top).masked_fill(absent, -math.inf)
 
-# %% ../nbs/52_knn.ipynb #106ef2ad
+# %% ../nbs/52_knn.ipynb #ce622a64
 class SoftKNN(nn.Module):
     "Soft k-nearest-neighbours classifier (52.1; Grover et al. 2019; Prillo & Eisenschlos 2020, section 5.4)."
     def __init__(self,
         k: int = 1,  # neighbours that vote
         method: "str | Operator" = "softsort",  # the operator that sorts the candidates
-        tau: "float | Tensor | None" = None,  # temperature in units of squared distance; None is the operator's own
+        tau: "float | Tensor | None" = None,  # temperature in units of squared distance, a number or (...); None is the operator's own
         classes: "int | None" = None,  # number of classes; None counts them in the labels
     ):
         super().__init__()
@@ -143,12 +143,12 @@ def _train(self, X, y, generator):
         cool.step(); history.append(float(np.mean(probabilities)))
     return history
 
-# %% ../nbs/52_knn.ipynb #aeeb80cb
+# %% ../nbs/52_knn.ipynb #9b5715de
 @patch_to(SoftKNeighborsClassifier)
 def fit(self,
     X,  # points, (m, features)
     y,  # their classes, (m,)
-):  # the estimator itself
+) -> "SoftKNeighborsClassifier":  # the estimator itself
     "Learn the embedding and keep the embedded points; raise `ValueError` when an argument does not fit."
     X, y = validate_data(self, X, y)
     check_classification_targets(y)
@@ -174,23 +174,23 @@ def _calibrate(self, z):
     try: return calibrate_tau(-_squared_distance(z, z), 0.5, method=self.method)
     except ValueError: return 1.0  # all points coincide
 
-# %% ../nbs/52_knn.ipynb #d093ef71
+# %% ../nbs/52_knn.ipynb #d6dbd4f4
 @patch_to(SoftKNeighborsClassifier)
 @torch.no_grad()
 def predict_proba(self,
     X,  # points, (m, features)
-):  # probabilities of the classes, in the order of `classes_`, (m, classes)
+) -> np.ndarray:  # probabilities of the classes, in the order of `classes_`, (m, classes)
     "The soft vote of the neighbours in the learnt embedding, a block of queries at a time."
     check_is_fitted(self)
     X = torch.from_numpy(np.array(validate_data(self, X, reset=False), dtype=np.float64)).to(self._dtype())
     blocks = self.embedding_(X).split(max(1, (1 << 20) // len(self.points_)))
     return torch.cat([self.knn_(z, self.points_, self.labels_) for z in blocks]).exp().numpy()
 
-# %% ../nbs/52_knn.ipynb #20a57f29
+# %% ../nbs/52_knn.ipynb #af4d7654
 @patch_to(SoftKNeighborsClassifier)
 def predict(self,
     X,  # points, (m, features)
-):  # classes, (m,)
+) -> np.ndarray:  # classes, (m,)
     "The most likely class."
     best = self.predict_proba(X).argmax(1)
     return self.classes_[best]

@@ -120,14 +120,14 @@ def permutation_bce(
 # %% ../nbs/51_losses.ipynb #f1b364b0
 class PermutationBCE(_Loss, of=permutation_bce): "`permutation_bce` as a module: options at construction, `P` and `target` at the call."
 
-# %% ../nbs/51_losses.ipynb #19ef0e01
+# %% ../nbs/51_losses.ipynb #65ce7a69
 def spearman_loss(
     scores: Tensor,  # (..., n)
     relevance: Tensor,  # grades or any numbers to agree with in order, (..., n)
     mask: "Tensor | None" = None,  # bool, broadcastable to scores, True = a real element
     *,
     method: "str | Operator | RankOperator" = "softsort",  # what ranks the scores
-    tau: "float | Tensor | None" = None,  # temperature in units of the scores
+    tau: "float | Tensor | None" = None,  # temperature in units of the scores, a number or (...)
     reduction: str = "mean",  # "mean" over sets, "sum" or "none"
 ) -> Tensor:  # between 0 and 2; (), or (...) for "none"
     "One minus the correlation of soft ranks with ranks (51.3); raise `TypeError` or `ValueError` when an argument does not fit."
@@ -143,13 +143,13 @@ def spearman_loss(
 # %% ../nbs/51_losses.ipynb #505e56d4
 class SpearmanLoss(_Loss, of=spearman_loss): "`spearman_loss` as a module: options at construction, `scores`, `relevance` and `mask` at the call."
 
-# %% ../nbs/51_losses.ipynb #a1094a2a
+# %% ../nbs/51_losses.ipynb #c0fb4263
 def kendall_loss(
     scores: Tensor,  # (..., n)
     relevance: Tensor,  # grades or any numbers to agree with in order, (..., n); tied pairs are left out
     mask: "Tensor | None" = None,  # bool, broadcastable to scores, True = a real element
     *,
-    tau: "float | Tensor" = 1.0,  # temperature in units of the scores
+    tau: "float | Tensor" = 1.0,  # temperature in units of the scores, a number or (...)
     kind: str = "logistic",  # "logistic", an upper bound and convex, or "sigmoid", near the count
     reduction: str = "mean",  # "mean" over sets, "sum" or "none"
 ) -> Tensor:  # (), or (...) for "none"
@@ -180,7 +180,7 @@ def _ratio(part, whole):
     "part / whole, zero where the whole is not positive."
     return part / whole.masked_fill(whole <= 0, math.inf)
 
-# %% ../nbs/51_losses.ipynb #c8161a25
+# %% ../nbs/51_losses.ipynb #6f0a2ace
 def approx_ndcg_loss(
     scores: Tensor,  # (..., n)
     relevance: Tensor,  # grades, non-negative, (..., n)
@@ -189,7 +189,7 @@ def approx_ndcg_loss(
     k: "int | None" = None,  # count the first k ranks; None all of them
     gain: str = "exp2",  # "exp2": 2^y - 1, or "linear": y
     method: "str | Operator | RankOperator" = "sigmoid",  # what ranks the scores; the published one by default
-    tau: "float | Tensor | None" = None,  # temperature in units of the scores
+    tau: "float | Tensor | None" = None,  # temperature in units of the scores, a number or (...)
     reduction: str = "mean",  # "mean" over sets with a relevant element, "sum" or "none"
 ) -> Tensor:  # (), or (...) for "none"
     "One minus NDCG@k of soft ranks (51.5; Qin et al. 2010); raise `TypeError` or `ValueError` when an argument does not fit."
@@ -214,7 +214,7 @@ def _balanced(P, x, k, iterations):
         u = inverse(P @ v)
     return u[..., :k] * (P[..., :k, :] @ (v * x))
 
-# %% ../nbs/51_losses.ipynb #e30c1a87
+# %% ../nbs/51_losses.ipynb #2bb2680f
 def neural_ndcg_loss(
     scores: Tensor,  # (..., n)
     relevance: Tensor,  # grades, non-negative, (..., n)
@@ -223,7 +223,7 @@ def neural_ndcg_loss(
     k: "int | None" = None,  # count the first k positions; None all of them
     gain: str = "exp2",  # "exp2": 2^y - 1, or "linear": y
     method: "str | Operator" = "softsort",  # what sorts the scores
-    tau: "float | Tensor | None" = None,  # temperature in units of the scores
+    tau: "float | Tensor | None" = None,  # temperature in units of the scores, a number or (...)
     iterations: int = 20,  # Sinkhorn iterations that balance the matrix; 0 for operators that are doubly stochastic
     reduction: str = "mean",  # "mean" over sets with a relevant element, "sum" or "none"
 ) -> Tensor:  # (), or (...) for "none"
@@ -246,7 +246,7 @@ def _hits(scores, relevance, mask, k, method, tau, iterations):
     P = soft_permutation(s, descending=True, method=method, tau=tau, mask=mask)
     return _balanced(P, y, k, iterations).sum(-1), y.sum(-1), mask
 
-# %% ../nbs/51_losses.ipynb #90f110be
+# %% ../nbs/51_losses.ipynb #09dae429
 def precision_loss(
     scores: Tensor,  # (..., n)
     relevance: Tensor,  # relevant where positive, (..., n)
@@ -254,7 +254,7 @@ def precision_loss(
     *,
     k: int = 1,  # how many are looked at
     method: "str | Operator" = "softsort",  # what sorts the scores, or "lapsum" for memberships
-    tau: "float | Tensor | None" = None,  # temperature in units of the scores
+    tau: "float | Tensor | None" = None,  # temperature in units of the scores, a number or (...)
     iterations: int = 20,  # Sinkhorn iterations that balance the matrix; 0 for operators that are doubly stochastic
     reduction: str = "mean",  # "mean" over sets with a real element, "sum" or "none"
 ) -> Tensor:  # (), or (...) for "none"
@@ -265,7 +265,7 @@ def precision_loss(
 # %% ../nbs/51_losses.ipynb #3568a958
 class PrecisionLoss(_Loss, of=precision_loss): "`precision_loss` as a module: options at construction, `scores`, `relevance` and `mask` at the call."
 
-# %% ../nbs/51_losses.ipynb #18c7fb29
+# %% ../nbs/51_losses.ipynb #76507a4e
 def recall_loss(
     scores: Tensor,  # (..., n)
     relevance: Tensor,  # relevant where positive, (..., n)
@@ -273,7 +273,7 @@ def recall_loss(
     *,
     k: int = 1,  # how many are looked at
     method: "str | Operator" = "softsort",  # what sorts the scores, or "lapsum" for memberships
-    tau: "float | Tensor | None" = None,  # temperature in units of the scores
+    tau: "float | Tensor | None" = None,  # temperature in units of the scores, a number or (...)
     iterations: int = 20,  # Sinkhorn iterations that balance the matrix; 0 for operators that are doubly stochastic
     reduction: str = "mean",  # "mean" over sets with a relevant element, "sum" or "none"
 ) -> Tensor:  # (), or (...) for "none"

@@ -167,13 +167,13 @@ def neural_mul(
     _mul_kernel[(B, triton.cdiv(n, 16), max(1, d))](*[a.contiguous() for a in (b, t, bt, tau, size, x)], y, others, n, d, ROWS=16, BLOCK=block)
     return y, others
 
-# %% ../nbs/07_neural_triton.ipynb #a5d7ab04
+# %% ../nbs/07_neural_triton.ipynb #04c3c88c
 def neural_rmul(
-    b: torch.Tensor,  # as in neural_mul
-    t: torch.Tensor,
-    bt: torch.Tensor,
-    tau: torch.Tensor,
-    size: torch.Tensor,
+    b: torch.Tensor,  # row sums in decreasing order of the scores, infinity where padded, (B, n), double
+    t: torch.Tensor,  # scores in decreasing order, (B, n)
+    bt: torch.Tensor,  # row sums without the infinities, (B, n)
+    tau: torch.Tensor,  # temperatures, (B,)
+    size: torch.Tensor,  # how many are real, long, (B,)
     y: torch.Tensor,  # payload of the rows, (B, n, d), single
 ) -> torch.Tensor:  # P^T y, (B, n, d)
     "The product with the transposed matrix."
@@ -183,19 +183,19 @@ def neural_rmul(
     if d: _rmul_kernel[(B, triton.cdiv(n, block), d)](*args, others, y.contiguous(), x, n, d, ROWS=16, BLOCK=block)
     return x
 
-# %% ../nbs/07_neural_triton.ipynb #c94aa334
+# %% ../nbs/07_neural_triton.ipynb #d7ec61d9
 def neural_pull(
     G: "torch.Tensor | None",  # incoming gradient of the matrix, (B, n, n), single; or None for a product
     a: "torch.Tensor | None",  # for a product: incoming gradient of its rows, (B, n, d), single
     v: "torch.Tensor | None",  # for a product: its payload, (B, n, d)
     z: "torch.Tensor | None",  # incoming gradient of the logarithm of the normalisers, (B, n)
-    s: torch.Tensor,  # columns, as in neural_matrix
-    b: torch.Tensor,
-    t: torch.Tensor,
-    bt: torch.Tensor,
+    s: torch.Tensor,  # columns, (B, n), double
+    b: torch.Tensor,  # their row sums, infinity where padded, (B, n)
+    t: torch.Tensor,  # scores in decreasing order, (B, n)
+    bt: torch.Tensor,  # row sums without the infinities, (B, n)
     own: torch.Tensor,  # the column of each row's own score, long, (B, n)
-    tau: torch.Tensor,
-    size: torch.Tensor,
+    tau: torch.Tensor,  # temperatures, (B,)
+    size: torch.Tensor,  # how many are real, long, (B,)
 ) -> tuple:  # gradients to the columns' scores and row sums, (B, n), and to tau, (B,), in double precision
     "The sums (8.3) for the matrix or a product."
     (B, n), matrix = s.shape, G is not None

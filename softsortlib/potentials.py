@@ -159,7 +159,7 @@ class _Attach(torch.autograd.Function):
     @staticmethod
     def backward(ctx, gF, gG): return (*_adjoint(ctx.K, gF, gG, *ctx.saved_tensors), None, None, None, None, None)
 
-# %% ../nbs/28_potentials.ipynb #a679b451
+# %% ../nbs/28_potentials.ipynb #8e603eeb
 def potentials(
     K: Gibbs,  # kernel between inputs (..., n) and milestones (..., m)
     a: Tensor,  # weights of the inputs, (..., n), sum one, zeros allowed
@@ -167,7 +167,7 @@ def potentials(
     tolerance: float = 1e-6,  # marginal residual (26.7) at which an element of the batch stops
     max_iterations: int = 1000,  # sweeps: rounds and steps of conjugate gradients together
     gradient: str = "implicit",  # or "unrolled": autograd through plain iterations
-):  # F (..., n), G (..., m), residual (...), iterations (...)
+) -> tuple:  # F (..., n), G (..., m), residual (...), iterations (...)
     "Optimal potentials in units of tau, with G the exact answer to F; differentiable in x, y, a, b and tau."
     if gradient == "unrolled":
         found = sinkhorn(K.exponents(0 * K.x, 0 * K.y).neg().mT, _log(a), _log(b), tolerance, max_iterations)

@@ -30,7 +30,7 @@ def _squashed(s, a, squash):
     z = (s - mean) / torch.where(spread, variance, 1.0).sqrt()
     return squash(z) if callable(squash) else _SQUASH[squash](z)
 
-# %% ../nbs/30_sinkhorn.ipynb #dbf2b7f2
+# %% ../nbs/30_sinkhorn.ipynb #96e94d3f
 class TransportPermutation(SoftPermutation):
     "The rows (30.2) of a transport plan, held as potentials; `residual` and `iterations` tell how they were found."
     def __init__(self,
@@ -41,7 +41,8 @@ class TransportPermutation(SoftPermutation):
         b: Tensor,  # weights of the milestones, (..., m)
         order: Tensor,  # which input stands at which place of the order, long, (..., n)
         dtype: torch.dtype,  # dtype of results
-        residual: "Tensor | None" = None, iterations: "Tensor | None" = None,  # (...)
+        residual: "Tensor | None" = None,  # marginal residual at the end, (...)
+        iterations: "Tensor | None" = None,  # sweeps that were made, (...)
         **masks,  # mask, row_mask as in SoftPermutation
     ):
         super().__init__(batch=F.shape[:-1], m=G.shape[-1], n=F.shape[-1], dtype=dtype, device=F.device, **masks)

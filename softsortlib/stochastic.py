@@ -34,13 +34,13 @@ def plackett_luce_log_prob(
     rest = chosen.masked_fill(~real, torch.finfo(s.dtype).min / 2).flip(-1).logcumsumexp(-1).flip(-1)
     return (chosen - rest).masked_fill(~real, 0).sum(-1).to(scores.dtype)
 
-# %% ../nbs/13_stochastic.ipynb #82d2e24a
+# %% ../nbs/13_stochastic.ipynb #686e6b9a
 def gumbel_noise(
     shape: tuple,  # shape of the draw
     generator: "torch.Generator | None" = None,  # source of randomness, torch's global one if None
     dtype: "torch.dtype | None" = None,  # floating point dtype, torch's default if None
     device: "torch.device | None" = None,  # where to draw; a generator lives on the same device
-) -> Tensor:
+) -> Tensor:  # the draw, of that shape
     "Independent standard Gumbel variables, finite always."
     e = torch.empty(shape, dtype=dtype, device=device).exponential_(generator=generator)
     return -e.clamp(min=torch.finfo(e.dtype).tiny).log()

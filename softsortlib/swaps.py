@@ -34,11 +34,11 @@ _SLOPES = {
     "optimal": lambda v: torch.where(v.abs() <= 0.25, 1, 1 / 16 / (v.abs().clamp_min(0.25) + 1e-10) ** 2),
 }
 
-# %% ../nbs/15_swaps.ipynb #f8300301
+# %% ../nbs/15_swaps.ipynb #afd7be99
 def swap_sigmoid(
     v: Tensor,  # difference over temperature, any shape
     sigmoid: str = "cauchy",  # "logistic", "gaussian", "cauchy", "reciprocal" or "optimal"
-) -> Tensor:  # weight of keeping the lanes, between 0 and 1
+) -> Tensor:  # weight of keeping the lanes, between 0 and 1, the shape of v
     "The sigmoid of that name (Petersen et al. 2021, 2022), accurate in its lower tail; raise `ValueError` for an unknown name."
     if sigmoid not in _SIGMOIDS: raise ValueError(f"sigmoid must be one of {', '.join(map(repr, _SIGMOIDS))}, got {sigmoid!r}")
     return _SIGMOIDS[sigmoid](v)
@@ -55,13 +55,13 @@ def _weights(v, sigmoid, active):
     keep, swap = swap_sigmoid(v, sigmoid), swap_sigmoid(-v, sigmoid)
     return (keep, swap) if active is None else (torch.where(active, keep, 1), torch.where(active, swap, 0))
 
-# %% ../nbs/15_swaps.ipynb #f1c3a491
+# %% ../nbs/15_swaps.ipynb #ff15bff8
 def lane_differences(
     s: Tensor,  # scores, (..., n)
     net: Comparators,  # a network of n lanes
     sigmoid: str = "cauchy",  # name of the sigmoid
     tau: "float | Tensor" = 1.0,  # temperature, a number or (..., 1)
-    art_lambda: "float | Tensor | None" = None,  # strength of the activation replacement trick; None for none
+    art_lambda: "float | Tensor | None" = None,  # strength of the activation replacement trick, a number or (..., 1); None for none
     active: "Tensor | None" = None,  # bool, (..., C), comparators that act; None for all
 ) -> Tensor:  # what each comparator sees: lower lane minus upper lane, (..., C)
     "Send the scores through the soft network and note each comparator's difference (Petersen et al. 2021, section 4)."
@@ -75,10 +75,10 @@ def lane_differences(
         seen.append(d)
     return torch.cat(seen, -1)
 
-# %% ../nbs/15_swaps.ipynb #5c3efe34
+# %% ../nbs/15_swaps.ipynb #d0228ae1
 def replace_activation(
     d: Tensor,  # differences, any shape
-    art_lambda: "float | Tensor | None" = 0.25,  # strength, between 0 and 1; None or 0.0 leave d alone
+    art_lambda: "float | Tensor | None" = 0.25,  # strength, between 0 and 1, a number or broadcastable to d; None or 0.0 leave d alone
 ) -> Tensor:  # |d|^(1 - art_lambda) with the sign of d
     "The activation replacement trick (Petersen et al. 2021, equation 4), with the public code's 1e-10 against the pole at 0."
     if art_lambda is None or (not isinstance(art_lambda, Tensor) and art_lambda == 0): return d

@@ -5,10 +5,11 @@
 # %% auto #0
 __all__ = ['calibrate_tau', 'tau_schedule']
 
-# %% ../nbs/49_temperature.ipynb #2aaad037
+# %% ../nbs/49_temperature.ipynb #244db0fe
 import copy
 import math
 import operator as op
+from collections.abc import Callable
 
 import torch
 from torch import Tensor
@@ -77,13 +78,13 @@ def calibrate_tau(
     while high - low > rtol: low, high = (mid, high) if sharp(mid := (low + high) / 2) > sharpness else (low, mid)
     return math.exp((low + high) / 2)
 
-# %% ../nbs/49_temperature.ipynb #a131ba0f
+# %% ../nbs/49_temperature.ipynb #355e1ed6
 def tau_schedule(
     start: float,  # temperature at step 0
     end: float,  # temperature from step `steps` on
     steps: int,  # length of the transition
     kind: str = "geometric",  # "geometric", "linear" or "cosine"
-):  # a function step -> temperature
+) -> Callable:  # a function step -> temperature
     "A schedule of temperatures; raise `ValueError` when an argument does not fit."
     if not (0 < start < math.inf and 0 < end < math.inf): raise ValueError(f"start and end must be positive and finite, got {start} and {end}")
     if steps < 1: raise ValueError(f"steps must be at least 1, got {steps}")

@@ -5,17 +5,18 @@
 # %% auto #0
 __all__ = ['convex_cost', 'line_potentials', 'sinkhorn', 'ConvergenceWarning']
 
-# %% ../nbs/26_transport.ipynb #e340de55
+# %% ../nbs/26_transport.ipynb #158a55ab
 import math
 import warnings
+from collections.abc import Callable
 
 import torch
 from torch import Tensor
 
-# %% ../nbs/26_transport.ipynb #67d2f6ed
+# %% ../nbs/26_transport.ipynb #959cb272
 def convex_cost(
     power,  # p >= 1 for h(d) = |d|^p, or a convex callable h applied to d = y - x elementwise
-):  # the callable h
+) -> Callable:  # h, from a tensor of any shape to its shape
     "The cost of a displacement d = y - x; raise `ValueError` or `TypeError` when it cannot be convex."
     if callable(power): return power
     if isinstance(power, bool) or not isinstance(power, (int, float)): raise TypeError(f"power must be a number or a callable, got {type(power).__name__}")
@@ -41,14 +42,14 @@ def line_potentials(
     before, after = torch.searchsorted(full, sent - close), torch.searchsorted(full, sent + close)
     return torch.nn.functional.pad((step(before) + step(after)) / 2, (1, 0)).cumsum(-1)
 
-# %% ../nbs/26_transport.ipynb #aaf71c6d
+# %% ../nbs/26_transport.ipynb #4008cd10
 def sinkhorn(
     C: Tensor,  # costs divided by tau, (..., n, m)
     log_a: Tensor,  # log-weights of the inputs, (..., n)
     log_b: Tensor,  # log-weights of the milestones, (..., m)
     tolerance: float = 1e-6,  # stop below this residual (26.7)
     max_iterations: int = 1000,  # stop after so many updates of each side
-):  # F (..., n), G (..., m), residual (...), iterations (...)
+) -> tuple:  # F (..., n), G (..., m), residual (...), iterations (...)
     "Potentials of (26.4) by Sinkhorn's algorithm in the log domain, autograd through every iteration."
     F, iterations = torch.zeros_like(C[..., 0]), torch.zeros(C.shape[:-2], dtype=torch.long, device=C.device)
     for k in range(max_iterations + 1):

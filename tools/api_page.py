@@ -3,7 +3,7 @@
     from api_page import api_markdown          # nbs/api.ipynb shows this
     python tools/api_page.py                   # lists what is not documented; exits non-zero if anything
 """
-import importlib, inspect, json, pkgutil, re, sys
+import ast, importlib, inspect, json, re, sys, textwrap
 from pathlib import Path
 
 from nbdev.config import get_config
@@ -40,6 +40,7 @@ def members(cls):
     for n, o in vars(cls).items():
         if n.startswith("_"): continue
         if isinstance(o, (staticmethod, classmethod)): o = getattr(cls, n)
+        if getattr(o, "__name__", n) != n: continue                 # a function of another name that the class holds
         if inspect.isfunction(o) or inspect.ismethod(o) or isinstance(o, property): out.append((n, o))
     return [(n, o) for n, o in out if show.own_doc(o)]
 
@@ -75,18 +76,43 @@ def show_anchor(text):
     text = "".join(c.lower() for c in text if c.isalnum() or c in "_-. ").replace(" ", "-")
     return re.sub(r"^[^a-z]+", "", text) or "section"
 
+SHAPE = re.compile(r"\(.*\)|shape|scalar|broadcast")
+
+def is_tensor(anno): return bool(re.match(r"(Long|Float|Bool)?Tensor\b|tuple\[.*Tensor|.*\bTensor \| None", show.type_name(anno).replace("torch.", "")))
+
+def silent(sym):
+    "Whether a function gives nothing back, as far as its code tells"
+    try: tree = ast.parse(textwrap.dedent(inspect.getsource(inspect.unwrap(sym))))
+    except (OSError, TypeError, SyntaxError): return True
+    return not any(isinstance(n, (ast.Yield, ast.YieldFrom)) or isinstance(n, ast.Return) and n.value is not None for n in own_nodes(tree.body[0]))
+
+def own_nodes(node):
+    "The nodes of a function without those of the functions inside it"
+    for child in ast.iter_child_nodes(node):
+        yield child
+        if not isinstance(child, (ast.FunctionDef, ast.Lambda, ast.ClassDef)): yield from own_nodes(child)
+
+def flaws(sym, name):
+    "What a reader of one entry would miss: a docstring, a word beside a parameter, the shape of a tensor that goes in or comes out"
+    if not show.own_doc(sym): yield f"{name} has no docstring"
+    if isinstance(sym, property) or inspect.isclass(sym) and issubclass(sym, (Exception, tuple)): return
+    notes, params = show.documented(sym), show.parameters(sym) or []
+    for p in params:
+        if p.kind in (p.VAR_POSITIONAL, p.VAR_KEYWORD): continue
+        if p.name not in notes: yield f"{name}({p.name}) has no comment beside it"
+        elif is_tensor(p.annotation) and not SHAPE.search(notes[p.name]): yield f"{name}({p.name}) is a tensor without a shape"
+    if inspect.isclass(sym): return
+    back = inspect.signature(sym).return_annotation
+    if back is show.EMPTY:
+        if not silent(sym): yield f"{name} does not say what type it returns"
+    elif is_tensor(back) and not SHAPE.search(notes.get("return", "")): yield f"{name} returns a tensor without a shape"
+
 def gaps():
-    "What a reader would miss: a name without a docstring, a parameter without a word beside it, a tensor without a shape"
+    "What a reader would miss, one line each"
     for module, notebook, _, _ in modules():
         for name, obj in public(module):
-            if not show.own_doc(obj): yield f"{notebook}: {name} has no docstring"
-            if inspect.isclass(obj) and issubclass(obj, (Exception, tuple)): continue
-            notes = show.documented(obj)
-            for p in show.parameters(obj) or []:
-                if p.kind in (p.VAR_POSITIONAL, p.VAR_KEYWORD): continue
-                if p.name not in notes: yield f"{notebook}: {name}({p.name}) has no comment beside it"
-                elif show.type_name(p.annotation) == "Tensor" and not re.search(r"\(.*\)|shape", notes[p.name]):
-                    yield f"{notebook}: {name}({p.name}) is a tensor without a shape"
+            for n, o in [(name, obj)] + ([(f"{name}.{n}", o) for n, o in members(obj)] if inspect.isclass(obj) else []):
+                yield from (f"{notebook}: {flaw}" for flaw in flaws(o, n))
 
 if __name__ == "__main__":
     found = list(gaps())

@@ -2,7 +2,7 @@
 
 The Markdown means the same to Quarto and to smalldocs.
 """
-import html, inspect
+import html, inspect, typing
 
 from fastcore.docments import docments
 from nbdev.doclinks import NbdevLookup
@@ -14,6 +14,7 @@ def type_name(anno):
     "An annotation as its author wrote it: `Tensor`, `float | None`"
     if anno is EMPTY or anno is None: return ""
     if isinstance(anno, str): return anno
+    if typing.get_origin(anno) is typing.Annotated: return type_name(anno.__origin__)     # what stands beside the type is its help
     if isinstance(anno, type) and anno.__module__ == "torch" and anno.__name__ != "Tensor": return f"torch.{anno.__name__}"
     if isinstance(anno, type) and not hasattr(anno, "__args__"): return anno.__name__
     return str(anno).replace("typing.", "").replace("collections.abc.", "").replace("torch.Tensor", "Tensor")
@@ -59,10 +60,13 @@ def code_cell(text):
     return f"<code>{html.escape(' '.join(str(text).split())).replace('|', '&#124;')}</code>" if text else ""
 
 def documented(sym):
-    "name -> the comment beside the parameter; `return` for what comes back"
+    "name -> the comment beside the parameter, or the help of a command's option; `return` for what comes back"
+    helps = {p.name: p.annotation.__metadata__[0] for p in parameters(sym) or [] if typing.get_origin(p.annotation) is typing.Annotated}
+    if inspect.isclass(sym) and inspect.isfunction(of := getattr(sym, "function", None)):     # a module that holds the options of a function
+        helps |= {k: v for k, v in documented(of).items() if k in [p.name for p in parameters(sym)]}
     try: found = docments(sym if inspect.isclass(sym) else inspect.unwrap(sym), full=True)
-    except Exception: return {}
-    return {k: v["docment"] for k, v in found.items() if isinstance(v["docment"], str)}
+    except Exception: return helps
+    return helps | {k: v["docment"] for k, v in found.items() if isinstance(v["docment"], str)}
 
 def table(sym):
     "The parameters as a table: name, type, default, meaning. Empty where nothing is written beside any of them"
