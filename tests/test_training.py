@@ -16,15 +16,15 @@ for extra in ("pytorch_lightning", "sklearn"):
     if not __import__("importlib").util.find_spec(extra): pytest.skip("the experiments extra is not installed", allow_module_level=True)
 
 from softsortlib.operators import get_operator
-from softsortlib.training import (PRESETS, NumberCNN, NumberData, SortAccuracy, SortConfig, SortingTask, is_right, papers_tau, pl,
-                                  preset, sorting_loss, train)
+from softsortlib.sorting import SortConfig
+from softsortlib.training import RunConfig, pl, train
 
 TINY = SortConfig(n=3, digits=1, steps=30, epoch=10, tau=8.0, batch=8, val_sets=40, test_sets=80, dropout=0.2, schedule="cosine", seed=3)
-TRAIN = "import sys, json; from softsortlib.training import SortConfig, train; train(SortConfig(**json.loads(sys.argv[1])), sys.argv[2], threads=1)"
+TRAIN = "import sys, json; from softsortlib.sorting import SortConfig; from softsortlib.training import train; train(SortConfig(**json.loads(sys.argv[1])), sys.argv[2], threads=1)"
 
 
 def numbers(result):
-    timeless = [{k: v for k, v in point.items() if k != "seconds"} for point in result["curve"]]
+    timeless = [{k: v for k, v in point.items() if "seconds" not in k} for point in result["curve"]]
     return timeless, result["test"], result["before"], result["best_step"], result["config"]
 
 
@@ -133,24 +133,33 @@ def test_trainer_flags_and_the_bar(tmp_path, capfd):
     assert "10/10" in out.err and "EM" in out.err and out.out == ""
 
 
-@pytest.mark.parametrize("operator", ["softsort", "neuralsort"])
-@pytest.mark.parametrize("samples", [0, 2])
-def test_operators(operator, samples, tmp_path):
-    config = replace(TINY, operator=operator, samples=samples, steps=20)
-    first = train(config, tmp_path / "a", threads=1)
-    assert first["curve"][-1]["loss"] < first["curve"][0]["loss"] < 3
-    assert numbers(first) == numbers(train(config, tmp_path / "b", threads=1))
+# --- several devices ---
+
+def test_an_epoch_has_its_own_steps():
+    data, _ = TINY.parts()
+    data.trainer = type("T", (), {"current_epoch": 2})()
+    assert list(data.train_dataloader()) == list(range(20, 30))
 
 
-@pytest.mark.parametrize("convention,data", [("row", "digits"), ("stacked", "digits")])
-def test_conventions(convention, data, tmp_path):
-    assert train(replace(TINY, convention=convention, steps=10, digits=4), tmp_path, threads=1)["steps"] == 10
+TWO = """
+import json, sys
+from softsortlib.sorting import SortConfig
+from softsortlib.training import train
+if __name__ == "__main__":
+    train(SortConfig(**json.loads(sys.argv[1])), sys.argv[2], threads=1, accelerator="cpu", devices=2, strategy="ddp")
+"""
 
-
-def test_ddp_steps_are_dealt_out(monkeypatch):
-    loader = NumberData(TINY)
-    loader.trainer = type("T", (), {"current_epoch": 2})()
-    assert list(loader.train_dataloader()) == list(range(20, 30))
+def test_two_processes_take_the_steps_of_one(tmp_path):
+    "Prop 61.2: gradients of two halves of a batch, averaged, are the gradient of the batch."
+    config = replace(TINY, dropout=0.0, steps=20)
+    one = train(config, tmp_path / "one", threads=1)
+    (tmp_path / "two.py").write_text(TWO)
+    process = subprocess.run([sys.executable, "-W", "ignore", tmp_path / "two.py", json.dumps(asdict(config)), str(tmp_path / "two")], capture_output=True, text=True, timeout=300)
+    assert process.returncode == 0, process.stderr[-3000:]
+    two = json.loads((tmp_path / "two/result.json").read_text())
+    assert (one["devices"], two["devices"]) == (1, 2) and two["steps"] == 20
+    assert [p["loss"] for p in two["curve"]] == pytest.approx([p["loss"] for p in one["curve"]], rel=1e-4)
+    assert two["test"]["EM"] == pytest.approx(one["test"]["EM"], abs=0.03)
 
 
 # --- errors ---
@@ -176,55 +185,11 @@ def test_a_bad_name_is_told_before_a_folder_is_made(changes, message, tmp_path):
 
 
 def test_preset_errors():
-    with pytest.raises(ValueError, match="paper, quick, demo"): preset("fast")
-    with pytest.raises(ValueError, match="there is no setting temperature"): preset("quick", temperature=1)
+    with pytest.raises(ValueError, match="paper, short, quick, demo"): SortConfig.from_preset("fast")
+    with pytest.raises(ValueError, match="there is no setting temperature"): SortConfig.from_preset("quick", temperature=1)
+    with pytest.raises(NotImplementedError, match="RunConfig does not say"): RunConfig().parts()
 
 
-@pytest.mark.parametrize("name", sorted(PRESETS))
+@pytest.mark.parametrize("name", sorted(SortConfig.PRESETS))
 def test_presets(name):
-    assert preset(name, seed=5).seed == 5 and preset(name).preset == name
-
-
-# --- metrics and network ---
-
-@settings(max_examples=40, deadline=None)
-@given(st.integers(1, 7), st.integers(2, 8), st.integers(0, 1 << 30))
-def test_the_right_order_is_right_with_and_without_ties(batch, n, seed):
-    g = torch.Generator().manual_seed(seed)
-    values = torch.randint(0, 6, (batch, n), generator=g)                 # many ties
-    assert is_right(values.double() + torch.rand(batch, n, generator=g, dtype=torch.float64) / 2, values).all()
-    if n > 1 and (values.max(-1).values > values.min(-1).values).any():
-        assert not is_right(-values.double(), values).all()
-
-
-def test_the_metric_does_not_depend_on_batches():
-    g = torch.Generator().manual_seed(0)
-    scores, values = torch.rand(20, 5, generator=g), torch.randint(9, (20, 5), generator=g)
-    whole, parts = SortAccuracy(), SortAccuracy()
-    whole.update(scores, values)
-    for k in range(0, 20, 4): parts.update(scores[k:k + 4], values[k:k + 4])
-    assert whole.compute() == parts.compute() and whole.compute()["EM"] == whole.compute()["EM5"]
-
-
-def test_fewer_than_five_pictures_have_no_em5():
-    accuracy = SortAccuracy()
-    accuracy.update(torch.rand(1, 3), torch.arange(3)[None])
-    assert accuracy.compute()["EM5"] == 0
-
-
-@pytest.mark.parametrize("method", ["softsort", "neuralsort"])
-@pytest.mark.parametrize("n", [1, 2, 9])
-def test_loss_gradient(method, n):
-    g = torch.Generator().manual_seed(1)
-    s = torch.randn(3, n, generator=g, dtype=torch.float64, requires_grad=True)
-    values = torch.randint(100, (3, n), generator=g)
-    P = get_operator(method, tau=0.7, descending=True)
-    assert torch.autograd.gradcheck(lambda s: sorting_loss(P(s), values), s)
-
-
-def test_scores_keep_full_precision_under_autocast():
-    with torch.autocast("cpu", torch.bfloat16): assert NumberCNN((32, 8))(torch.rand(2, 5, 1, 32, 8)).dtype == torch.float32
-
-
-def test_papers_tau(): assert papers_tau(7) == 1024 and papers_tau(8) == 128
-def test_task_names_its_operator(): assert "tau=8.0" in repr(SortingTask(TINY, (8, 8)).operator)
+    assert SortConfig.from_preset(name, seed=5).seed == 5 and SortConfig.from_preset(name).preset == name
