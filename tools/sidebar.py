@@ -8,6 +8,7 @@ from pathlib import Path
 root = Path(__file__).resolve().parent.parent
 PLAN = [                                                    # (title, page) or (title, globs) or (title, parts)
     ("Home", "index.ipynb"),
+    ("Choosing an operator", "choosing.ipynb"),
     ("Operators", [
         ("Foundations", ["0[0-7]*.ipynb"]),
         ("Rows by a softmax", ["0[89]*.ipynb", "1[0-3]*.ipynb"]),
@@ -16,7 +17,7 @@ PLAN = [                                                    # (title, page) or (
         ("Ranks", ["4[0-8]*.ipynb"]),
         ("Using them", ["49*.ipynb", "50*.ipynb"])]),
     ("Losses and layers", ["5[1-8]*.ipynb"]),
-    ("Training and measuring", ["59*.ipynb", "6*.ipynb"]),
+    ("Training and measuring", ["59*.ipynb", "6*.ipynb", "80*.ipynb"]),
     ("Tutorials", ["tutorials/*.ipynb"]),
     ("Experiments", ["experiments/*.ipynb"]),
     ("Benchmarks", ["benchmarks/*.ipynb"]),
@@ -28,6 +29,7 @@ def entries(plan, nbs, used, pad=""):
     "The lines of the sidebar for a plan; a section without a page is left out"
     for title, what in plan:
         if isinstance(what, str):
+            if not (nbs / what).exists(): continue
             used.add(what)
             yield from (f"{pad}- text: {title}", f"{pad}  href: {what}")
             continue
