@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['DataError', 'read_idx', 'ImageBank', 'seeded', 'NumberSets', 'optional', 'data_folder', 'load_images', 'set_picture']
 
-# %% ../nbs/60_data.ipynb #c9f72bef
+# %% ../nbs/60_data.ipynb #bbab0fe9
 import gzip
 import hashlib
 import importlib.util
@@ -16,7 +16,6 @@ import zipfile
 import zlib
 from dataclasses import dataclass
 from pathlib import Path
-from types import ModuleType
 
 import numpy as np
 import torch
@@ -28,10 +27,10 @@ from .core import patch_to
 class DataError(ValueError):
     "A data set cannot be read; the message names the file or folder and says what to do."
 
-# %% ../nbs/60_data.ipynb #d2e45db5
+# %% ../nbs/60_data.ipynb #37aa7873
 def read_idx(
     path: "str | Path",  # an IDX file of unsigned bytes, plain or .gz
-) -> Tensor:  # the array it holds, uint8, its shape from the file
+) -> Tensor:  # the array it holds, uint8
     "Read an IDX file; raise `DataError` naming the file when it is missing, corrupt or cut short."
     path = Path(path)
     try:
@@ -135,10 +134,10 @@ def _choose(sets, batch, generator):
     u = torch.rand(size, generator=generator, dtype=torch.float64)
     return bank.starts[digit] + (u * bank.counts[digit]).long(), values
 
-# %% ../nbs/60_data.ipynb #30ee3455
+# %% ../nbs/60_data.ipynb #fb73ad11
 def optional(
     module: str,  # a module of an optional package, e.g. "torchvision.datasets"
-) -> ModuleType:  # the module
+):
     "Import a module of the `experiments` extra; raise `ImportError` that says what to install when it is missing."
     try:
         if module.startswith(("torchvision", "torchmetrics", "pytorch_lightning")) and importlib.util.find_spec("torchvision"):
@@ -237,16 +236,17 @@ def _colour_banks(parts, classes):
     def bank(split, cut): return ImageBank(torch.from_numpy(parts[split][0][cut].transpose(0, 3, 1, 2).copy()), torch.from_numpy(parts[split][1][cut]), classes=classes)
     return {"train": bank("train", slice(0, -5000)), "val": bank("train", slice(-5000, None)), "test": bank("test", slice(None))}
 
-# %% ../nbs/60_data.ipynb #6e46d7a0
+# %% ../nbs/60_data.ipynb #952b1fd4
 def _cached(
     source: Path,  # the file that the array is computed from
     make,  # a function without arguments that computes it
+    what: str = "",  # which array, where a file gives several
 ) -> np.ndarray:  # read from the cache when it is there
     "An array computed from a file, or its copy in the cache if the file is still the same."
     stat = source.stat()
-    tag = hashlib.blake2b(repr((str(source.resolve()), stat.st_size, stat.st_mtime_ns)).encode(), digest_size=8).hexdigest()
+    tag = hashlib.blake2b(repr((str(source.resolve()), stat.st_size, stat.st_mtime_ns, what)).encode(), digest_size=8).hexdigest()
     path = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "softsortlib" / "decoded" / f"{source.stem}-{tag}.npy"
-    try: return np.load(path, mmap_mode="r")
+    try: return np.load(path, mmap_mode="c")
     except (OSError, ValueError): array = make()
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
