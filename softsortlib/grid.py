@@ -206,7 +206,7 @@ class Outcome(NamedTuple):
         if (out / "error.json").exists(): return cls(name, "failed", None, json.loads((out / "error.json").read_text())["error"])
         return cls(name, state, None, error)
 
-# %% ../nbs/63_grid.ipynb #09c7d289
+# %% ../nbs/63_grid.ipynb #826af271
 def _figures(result):
     "The first figures of a test, in words."
     numbers = [(k, v) for k, v in result.get("test", {}).items() if isinstance(v, (int, float))]
@@ -221,7 +221,7 @@ class _Teller:
     "Tells of each run that ends, and keeps the outcomes."
     def __init__(self, folder, left, record, report):
         self.folder, self.left, self.record, self.report = folder, left, record, report
-        self.outcomes, self.start = {}, time.monotonic()
+        self.outcomes, self.first = {}, None
 
     def __call__(self, name, future):
         try: state, error = future.result(), ""
@@ -229,9 +229,10 @@ class _Teller:
         outcome = self.outcomes[name] = Outcome.of(self.folder, name, state, error)
         if self.record and outcome.result: record_run(outcome.result, name, self.record)
         self.left -= 1
-        pace = (time.monotonic() - self.start) / len(self.outcomes)
+        self.first, more = self.first or time.monotonic(), len(self.outcomes) - 1        # the first one also waited for its process
+        rest = f", about {_span((time.monotonic() - self.first) / more * self.left)}" if self.left and more else ""
         what = _figures(outcome.result) if outcome.result else f"{outcome.state.upper()} {outcome.error[:120]}"
-        self.report(f"{name}  {what}  | {self.left} left{f', about {_span(pace * self.left)}' if self.left else ''}")
+        self.report(f"{name}  {what}  | {self.left} left{rest}")
 
 # %% ../nbs/63_grid.ipynb #e763961f
 def _first(pending, pause=0.01):
