@@ -8,6 +8,7 @@ from pathlib import Path
 root = Path(__file__).resolve().parent.parent
 PLAN = [                                                    # (title, page) or (title, globs) or (title, parts)
     ("Home", "index.ipynb"),
+    ("Playground", "playground.qmd"),
     ("Choosing an operator", "choosing.ipynb"),
     ("Operators", [
         ("Foundations", ["0[0-7]*.ipynb"]),

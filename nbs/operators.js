@@ -1,0 +1,291 @@
+/* The operators of softsortlib for one small set of scores, in plain JavaScript: pure functions on arrays of numbers, in double precision.
+
+   Every operator is a function (s, tau, options) -> {P, gradient(i, j)}:
+     s         scores, an array of n >= 2 finite numbers
+     tau       temperature, a positive number
+     options   descending (default false), and what the operator's own line says
+     P         P[i][j]: how much of input j stands at sorted position i; every row sums to one
+     gradient  gradient(i, j)[k]: the derivative of P[i][j] with respect to s[k], exact (a formula or forward-mode differentiation)
+
+   Definitions, defaults and conventions at ties are those of the Python package: softsort.py, neuralsort.py, sinkhorn.py with
+   potentials.py, networks.py with comparators.py and swaps.py. tests/test_playground.py compares all of it, number by number.
+   A classic script, so that it also runs on a page opened as a file: it leaves one name, `softOperators`, behind. */
+(function (root) {
+  "use strict";
+
+  // ------------------------------------------------------------------ small tools
+
+  const range = n => Array.from({length: n}, (_, i) => i);
+  const sum = v => v.reduce((a, b) => a + b, 0);
+  const dot = (a, b) => a.reduce((t, x, i) => t + x * b[i], 0);
+  const matrix = (n, m, f) => range(n).map(i => range(m).map(j => f(i, j)));
+
+  /** The order that sorts s: order[i] is the input that stands at position i. Ties stay in the order of the input. */
+  function argsort(s, descending = false) {
+    return range(s.length).sort((i, j) => (descending ? s[j] - s[i] : s[i] - s[j]) || i - j);
+  }
+
+  function softmax(logits) {
+    const top = Math.max(...logits), e = logits.map(l => Math.exp(l - top)), total = sum(e);
+    return e.map(x => x / total);
+  }
+
+  /** Rows that are softmaxes of logits; slope(i, j) is the gradient of logit (i, j), an array of n. */
+  function softmaxRows(logits, slope) {
+    const P = logits.map(softmax);
+    function gradient(i, j) {
+      const own = slope(i, j), mean = own.map(() => 0);
+      P[i].forEach((p, c) => { if (p > 0) slope(i, c).forEach((d, k) => { mean[k] += p * d; }); });
+      return own.map((d, k) => P[i][j] * (d - mean[k]));
+    }
+    return {P, gradient};
+  }
+
+  // ------------------------------------------------------------------ rows by a softmax
+
+  /** SoftSort: the softmax of -|sorted score - score|^power / tau. Option power (1). */
+  function softsort(s, tau, {power = 1, descending = false} = {}) {
+    const n = s.length, order = argsort(s, descending);
+    const logits = matrix(n, n, (i, j) => -(Math.abs(s[order[i]] - s[j]) ** power) / tau);
+    function slope(i, j) {
+      const gap = s[order[i]] - s[j], out = new Array(n).fill(0);
+      const d = gap === 0 ? 0 : -power * Math.sign(gap) * Math.abs(gap) ** (power - 1) / tau;   // a tie pulls neither way
+      out[order[i]] += d;
+      out[j] -= d;
+      return out;
+    }
+    return softmaxRows(logits, slope);
+  }
+
+  /** NeuralSort: the softmax of ((n + 1 - 2i) s_j - sum_k |s_j - s_k|) / tau, i = 1..n; increasing order is that of -s.
+      The logits are taken relative to the diagonal: between neighbours they fall by an odd multiple of the gap, so nothing cancels. */
+  function neuralsort(s, tau, {descending = false} = {}) {
+    const n = s.length, z = descending ? s : s.map(x => -x), order = argsort(z, true);
+    const gap = range(n - 1).map(j => z[order[j]] - z[order[j + 1]]), logits = matrix(n, n, () => 0);
+    for (let i = 0; i < n; i++) {
+      for (let j = i; j < n - 1; j++) logits[i][order[j + 1]] = logits[i][order[j]] - gap[j] * (2 * (j - i) + 1) / tau;
+      for (let j = i - 1; j >= 0; j--) logits[i][order[j]] = logits[i][order[j + 1]] - gap[j] * (2 * (i - j) - 1) / tau;
+    }
+    const sides = matrix(n, n, (j, k) => Math.sign(z[j] - z[k]));
+    function slope(i, j) {
+      const out = sides[j].map(side => side / tau);
+      out[j] += (n - 1 - 2 * i - sum(sides[j])) / tau;
+      return descending ? out : out.map(d => -d);
+    }
+    return softmaxRows(logits, slope);
+  }
+
+  // ------------------------------------------------------------------ sorting networks
+
+  /** The layers of a network for n lanes, each a list of pairs [i, j], i < j; kind is "odd_even" or "bitonic". */
+  function layers(kind, n) {
+    if (kind === "odd_even") return range(n).map(l => range(Math.max(0, Math.floor((n - l % 2) / 2))).map(c => [l % 2 + 2 * c, l % 2 + 2 * c + 1]));
+    if (kind !== "bitonic") throw new RangeError(`kind must be "odd_even" or "bitonic", got ${kind}`);
+    const out = [];
+    function add(m, mirrored) {
+      const pairs = [];
+      for (let b = 0; b < n; b += 2 * m) for (let t = 0; t < m; t++) pairs.push([b + t, mirrored ? b + 2 * m - 1 - t : b + m + t]);
+      out.push(pairs.filter(pair => pair[1] < n));               // what touches an imagined lane is erased
+    }
+    for (let half = 1; half < n; half *= 2) {
+      add(half, true);
+      for (let m = half / 2; m >= 1; m /= 2) add(m, false);
+    }
+    return out;
+  }
+
+  /** The complementary error function, to about 1e-15 relative where it does not underflow. */
+  function erfc(x) {
+    if (x < 0) return 2 - erfc(-x);
+    if (x < 2) {                                                 // a series of positive terms
+      let term = x, total = x;
+      for (let k = 1; term > 1e-18 * total; k++) total += term *= 2 * x * x / (2 * k + 1);
+      return 1 - 2 / Math.sqrt(Math.PI) * Math.exp(-x * x) * total;
+    }
+    let f = x;                                                   // a continued fraction, from its far end
+    for (let k = 120; k >= 1; k--) f = x + k / 2 / f;
+    return Math.exp(-x * x) / Math.sqrt(Math.PI) / f;
+  }
+
+  /** The five sigmoids and their slopes: v -> [value, derivative]. */
+  const SIGMOIDS = {
+    logistic(v) { const e = Math.exp(-Math.abs(v)), p = 1 / (1 + e); return [v < 0 ? e * p : p, e * p * p]; },
+    gaussian(v) { return [0.5 * erfc(-v / Math.SQRT2), Math.exp(-v * v / 2) / Math.sqrt(2 * Math.PI)]; },
+    cauchy(v) { return [Math.atan2(1, -v) / Math.PI, 1 / (Math.PI * (1 + v * v))]; },
+    reciprocal(v) { const a = Math.abs(v); return [v < 0 ? 1 / (2 + a) : (1 + a) / (2 + a), 1 / (2 + a) ** 2]; },
+    optimal(v) {
+      const a = Math.max(Math.abs(v), 0.25) + 1e-10, tail = 1 / 16 / a;
+      return Math.abs(v) <= 0.25 ? [v + 0.5, 1] : [v < 0 ? tail : 1 - tail, tail / a];
+    },
+  };
+
+  /** The activation replacement trick, d / (|d| + 1e-10)^lambda, and its derivative. */
+  function replaceActivation(d, lambda) {
+    const a = Math.abs(d) + 1e-10, scale = a ** -lambda;
+    return [d * scale, scale * (1 - lambda * Math.abs(d) / a)];
+  }
+
+  /** A sorting network with soft swaps. Options: kind ("bitonic"), sigmoid ("cauchy"; also a name with "_phi"), artLambda (0.25, used
+      with "logistic" and names in "_phi"). tau is one over the papers' steepness. Derivatives ride along with every number. */
+  function network(s, tau, {kind = "bitonic", sigmoid = "cauchy", artLambda = 0.25, descending = false} = {}) {
+    const n = s.length, name = sigmoid.replace(/_phi$/, ""), f = SIGMOIDS[name];
+    if (!f) throw new RangeError(`sigmoid must be one of ${Object.keys(SIGMOIDS)}, got ${sigmoid}`);
+    const lambda = sigmoid === "logistic" || sigmoid.endsWith("_phi") ? artLambda : 0;
+    const value = s.slice(), slope = matrix(n, n, (i, k) => +(i === k));                      // of the scores on their lanes
+    const P = matrix(n, n, (i, j) => +(i === j)), J = matrix(n, n, () => new Array(n).fill(0));
+    for (const layer of layers(kind, n)) for (const [lo, hi] of layer) {
+      const d = value[hi] - value[lo], dd = slope[hi].map((x, k) => x - slope[lo][k]);
+      const [replaced, bent] = lambda ? replaceActivation(d, lambda) : [d, 1], v = replaced / tau;
+      const [keep, rate] = f(v), swap = f(-v)[0], dkeep = dd.map(x => rate * bent / tau * x);
+      const dswapped = dd.map((x, k) => swap * x - dkeep[k] * d);
+      value[lo] += swap * d;
+      value[hi] -= swap * d;
+      slope[lo] = slope[lo].map((x, k) => x + dswapped[k]);
+      slope[hi] = slope[hi].map((x, k) => x - dswapped[k]);
+      for (let j = 0; j < n; j++) {
+        const a = P[lo][j], b = P[hi][j], da = J[lo][j], db = J[hi][j];
+        P[lo][j] = keep * a + swap * b;
+        P[hi][j] = swap * a + keep * b;
+        J[lo][j] = da.map((x, k) => keep * x + swap * db[k] + dkeep[k] * (a - b));
+        J[hi][j] = da.map((x, k) => swap * x + keep * db[k] - dkeep[k] * (a - b));
+      }
+    }
+    if (descending) { P.reverse(); J.reverse(); }
+    return {P, gradient: (i, j) => J[i][j].slice()};
+  }
+
+  // ------------------------------------------------------------------ transport
+
+  /** (30.1): standardise, then squash into (0, 1); and the map that takes a gradient of the result back to the scores. */
+  function squash(s) {
+    const n = s.length, mean = sum(s) / n, variance = sum(s.map(x => (x - mean) ** 2)) / n;
+    const spread = variance > (1e-12 * Math.max(...s.map(Math.abs))) ** 2, scale = spread ? Math.sqrt(variance) : 1;
+    const z = s.map(x => (x - mean) / scale), [x, rate] = [0, 1].map(c => z.map(v => SIGMOIDS.logistic(v)[c]));
+    function back(g) {
+      const gz = g.map((v, i) => v * rate[i]), flat = sum(gz) / n, along = spread ? dot(gz, z) / n : 0;
+      return gz.map((v, i) => (v - flat - along * z[i]) / scale);
+    }
+    return {x, back};
+  }
+
+  /** Conjugate gradients for (diag(r) - a R Q) mu = rhs, as in potentials.py; mu and the number of steps. */
+  function conjugate(Q, R, a, r, rhs, accuracy, limit) {
+    const n = r.length, enough = accuracy * sum(rhs.map(Math.abs));
+    function precondition(q) {
+      const z = q.map((x, i) => r[i] > 0 ? x / r[i] : 0), middle = dot(r, z) / sum(r);
+      return z.map(x => x - middle);
+    }
+    let mu = new Array(n).fill(0), q = rhs.slice(), p = precondition(q), power = dot(q, p), steps = 0;
+    while (steps < limit && power > 0 && sum(q.map(Math.abs)) > enough) {
+      const RQ = R(Q(p)), Sp = p.map((x, i) => r[i] * x - a * RQ[i]), curve = dot(p, Sp);
+      if (!(curve > 1e-13 * sum(p.map((x, i) => r[i] * x * x)))) break;
+      const length = power / curve;
+      mu = mu.map((x, i) => x + length * p[i]);
+      q = q.map((x, i) => x - length * Sp[i]);
+      steps++;
+      const z = precondition(q), next = dot(q, z);
+      p = z.map((x, i) => x + next / power * p[i]);
+      power = next;
+    }
+    return [mu, steps];
+  }
+
+  /** SinkhornSort: the rows of an optimal transport plan, entropy tau, from the squashed scores to the milestones 0, 1/(n-1), ..., 1 at
+      the cost |milestone - score|^power. Options: power (2), tolerance (1e-6), maxIterations (1000). Potentials by safeguarded Newton
+      steps; the gradient by the implicit function theorem. Also tells ranks, residual, iterations and converged. */
+  function sinkhorn(s, tau, {power = 2, tolerance = 1e-6, maxIterations = 1000, descending = false} = {}) {
+    const n = s.length, a = 1 / n, logA = Math.log(a), squashed = squash(s), sign = descending ? -1 : 1;
+    const all = squashed.x.map(v => sign * v), order = argsort(all), x = order.map(i => all[i]);
+    const y = range(n).map(k => k / (n - 1) - (descending ? 1 : 0));
+    const h = d => Math.abs(d) ** power, C = matrix(n, n, (j, i) => h(y[j] - x[i]) / tau);    // C[milestone][input]
+
+    const lift = rows => rows.map(row => { const top = Math.max(...row); return -top - Math.log(sum(row.map(v => Math.exp(v - top)))); });
+    const towards = F => lift(C.map(row => row.map((c, i) => F[i] + logA - c)));              // the exact answer G to F, and F to G
+    const back = G => lift(range(n).map(i => C.map((row, j) => G[j] + logA - row[i])));
+    const plan = (F, G) => C.map((row, j) => row.map((c, i) => Math.exp(F[i] + logA + G[j] - c)));
+    const products = (F, G) => {
+      const K = plan(F, G);
+      return [p => K.map(row => dot(row, p)), t => range(n).map(i => sum(K.map((row, j) => row[i] * t[j])))];
+    };
+    const total = (F, G) => a * sum(F) + a * sum(G);
+
+    function start(u, w) {                                                                     // unregularised prices, from sorting alone
+      const f = [0];
+      for (let k = 0; k + 1 < n; k++) f.push(f[k] + (h(w[k] - u[k + 1]) - h(w[k] - u[k]) + h(w[k + 1] - u[k + 1]) - h(w[k + 1] - u[k])) / 2);
+      return f;
+    }
+    let F = start(x, y).map(f => f / tau), G = towards(F), D = total(F, G), before = Infinity, slow = false, count = 0, residual;
+    for (;;) {
+      const fresh = back(G), r = F.map((v, i) => a * Math.exp(Math.min(v - fresh[i], 80)));
+      residual = sum(r.map(v => Math.abs(v - a)));
+      if (!(residual > tolerance && count < maxIterations)) break;
+      slow = slow || residual > 0.3 * before;
+      let step = fresh.map((v, i) => v - F[i]);
+      if (slow) {
+        const [Q, R] = products(F, G), [steps, used] = conjugate(Q, R, a, r, r.map(v => a - v), Math.min(residual, 0.1), 200);
+        const width = (Math.max(...steps) - Math.min(...steps)) / 2;
+        step = steps.map(v => v / Math.max(width, 1));
+        count += used;
+      }
+      const slope = sum(r.map((v, i) => (a - v) * step[i])), slack = 1e-13 * (1 + Math.abs(D));
+      let F1, G1, D1;
+      for (let k = 0, t = 1; k < 12; k++, t /= 2) {
+        F1 = k < 11 ? F.map((v, i) => v + t * step[i]) : fresh;
+        G1 = towards(F1);
+        D1 = total(F1, G1);
+        if (D1 >= D + 1e-4 * t * slope - slack) break;
+      }
+      [F, G, D, before] = [F1, G1, D1, residual];
+      count++;
+    }
+
+    const K = plan(F, G), [Q, R] = products(F, G), place = argsort(order), ones = new Array(n).fill(1), row = R(ones), column = Q(ones);
+    const tilt = matrix(n, n, (j, i) => { const d = y[j] - x[i]; return d === 0 ? 0 : power * Math.sign(d) * Math.abs(d) ** (power - 1) / tau; });
+    function gradient(j, input) {                                                              // (28.4), then through the squashing
+      const i = place[input], p = K[j][i], e = (k, v) => range(n).map(c => c === k ? v : 0);
+      const gF = e(i, p), gG = e(j, p), pulled = R(gG.map((g, c) => g / column[c]));
+      const normed = v => Q(v).map((q, c) => q / column[c]);
+      const r = row.map(v => a * v), [mu] = conjugate(normed, R, a, r, gF.map((g, c) => g - pulled[c]), 1e-9, 500), q = Q(mu);
+      const rho = mu.map((m, c) => m * r[c]), sigma = gG.map((g, c) => g - a * q[c]);
+      const gx = x.map((_, c) => -sum(K.map((k, l) => k[c] * tilt[l][c] * (rho[c] / row[c] + sigma[l] / column[l]))));
+      gx[i] += p * tilt[j][i];
+      return squashed.back(range(n).map(c => sign * gx[place[c]]));
+    }
+    const P = K.map(k => place.map(i => k[i]));
+    return {P, gradient, residual, iterations: count, converged: !(residual > tolerance),
+            ranks: place.map(i => sum(K.map((k, j) => k[i] * (j + 1))))};
+  }
+
+  // ------------------------------------------------------------------ what a soft permutation gives
+
+  /** The soft-sorted values P s. */
+  function sorted(P, s) { return P.map(row => dot(row, s)); }
+
+  /** How much of each input has been placed: the column sums of P. */
+  function columnSums(P) { return P[0].map((_, j) => sum(P.map(row => row[j]))); }
+
+  /** The soft ranks: the mean position of each input, counted from one. */
+  function ranks(P) { return columnSums(P).map((weight, j) => sum(P.map((row, i) => (i + 1) * row[j])) / weight); }
+
+  /** The operators by the names that the page uses. */
+  const OPERATORS = {
+    softsort: (s, tau, options) => softsort(s, tau, {...options, power: 1}),
+    softsort2: (s, tau, options) => softsort(s, tau, {...options, power: 2}),
+    neuralsort, sinkhorn,
+    odd_even: (s, tau, options) => network(s, tau, {...options, kind: "odd_even"}),
+    bitonic: (s, tau, options) => network(s, tau, {...options, kind: "bitonic"}),
+  };
+
+  /** Everything about one state: P, sorted, ranks, columnSums, gradient, and what else the operator tells. */
+  function evaluate(name, s, tau, options = {}) {
+    if (!Object.hasOwn(OPERATORS, name)) throw new RangeError(`operator must be one of ${Object.keys(OPERATORS)}, got ${name}`);
+    if (!(s.length >= 2) || !s.every(Number.isFinite)) throw new RangeError(`scores must be two or more finite numbers, got ${s}`);
+    if (!(tau > 0 && tau < Infinity)) throw new RangeError(`tau must be positive and finite, got ${tau}`);
+    const result = OPERATORS[name](s, tau, options);
+    return {ranks: ranks(result.P), ...result, sorted: sorted(result.P, s), columnSums: columnSums(result.P)};
+  }
+
+  const api = {argsort, softsort, neuralsort, layers, erfc, network, squash, sinkhorn, sorted, ranks, columnSums, evaluate, names: Object.keys(OPERATORS), sigmoids: Object.keys(SIGMOIDS)};
+  root.softOperators = api;
+  if (typeof module === "object" && module.exports) module.exports = api;
+})(typeof globalThis === "object" ? globalThis : this);
