@@ -338,7 +338,7 @@ def load_experiments() -> dict:  # name of a task -> its configuration class
 
 def _task_commands(): return {f"run {name}": task_command(cls) for name, cls in load_experiments().items() if name}
 
-# %% ../nbs/80_cli.ipynb #7161e00a
+# %% ../nbs/80_cli.ipynb #614e1fad
 @command("table")
 def table(
     name: Annotated[Optional[str], "which table; all are listed if not given", ""] = None,
@@ -362,16 +362,27 @@ def table(
     flags = {**_flags(trainer or []), **({} if folder is None else {"folder": str(folder)})}
     try: outcomes = run_grid(grids[name](preset), out, executor, retry, record, functools.partial(print, flush=True), threads, **flags)
     except KeyboardInterrupt as e: raise Interrupted(str(e) or "interrupted: the same command goes on") from None
-    print(summary(outcomes, out))
+    print("\n" + _overview([o.result for o in outcomes if o.result]) + summary(outcomes, out))
     if any(o.state != "done" for o in outcomes): return 1
 
-# %% ../nbs/80_cli.ipynb #0c800533
+# %% ../nbs/80_cli.ipynb #a3eb7238
+def _overview(results):
+    "Mean and spread of the finished runs, with the words of the chapter on evidence."
+    from softsortlib.evidence import groups, results_table
+    text = ""
+    for task in dict.fromkeys(r["task"] for r in results):
+        some = [r for r in results if r["task"] == task]
+        values = [k for k, v in some[0]["test"].items() if isinstance(v, (int, float)) and all(k in r["test"] for r in some)]
+        if values: text += results_table(some, groups(some), None, tuple(values[:5])) + "\n\n"
+    return text
+
 def _grids():
     "The tables of all experiments."
     from softsortlib.grid import GRIDS
     load_experiments()
     return GRIDS
 
+# %% ../nbs/80_cli.ipynb #2dc5a299
 def _listing(grids, preset, out):
     "The tables, one a line: runs of the preset, how many are done or failed, and what it is about."
     from softsortlib.grid import progress

@@ -154,7 +154,7 @@ def _cell(records, values, spec, where):
     numbers, runs = zip(*(f"{summarise([figure(r, v) for r in records]):{spec}}".split(" (") for v in values))
     return f"{' / '.join(numbers)} ({runs[0]}"
 
-# %% ../nbs/69_evidence.ipynb #3dd19edf
+# %% ../nbs/69_evidence.ipynb #7133550b
 def caption(
     records: list,  # those that a table shows
     values: tuple = (),  # names of the figures
@@ -164,7 +164,8 @@ def caption(
     def listed(name): return ", ".join(str(v) for v in sorted({_field(r, name) for r in records if _field(r, name) is not None}, key=str))
     def span(name):
         numbers = [r[name] for r in records if isinstance(r.get(name), (int, float))]
-        return f"{min(numbers):.0f}" + (f" to {max(numbers):.0f}" if round(min(numbers)) < round(max(numbers)) else "") if numbers else ""
+        short, long = (f"{f(numbers):.{0 if f(numbers) >= 10 else 1}f}" for f in (min, max)) if numbers else ("", "")
+        return short if short == long else f"{short} to {long}"
     parts = [f"{' / '.join(values)}: mean±sample standard deviation (runs)" if values else "", f"preset {listed('preset')}", f"{listed('steps')} steps", f"seeds {listed('seed')}",
              f"{span('seconds')} seconds a run" if span("seconds") else "", f"{span('cpu_seconds')} of them on the processor" if span("cpu_seconds") else ""]
     return "*" + "; ".join(p for p in parts if p) + ".*"
