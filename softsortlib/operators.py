@@ -32,25 +32,36 @@ def check_tau(
         raise ValueError(f"{name} must be positive and finite, got a tensor with minimum {tau.min().item():g} and maximum {tau.max().item():g}")
     return tau.to(compute_dtype(scores.dtype))[..., None]
 
-# %% ../nbs/01_operators.ipynb #9902afb7
-class Operator(nn.Module):
-    "Base of all operators: a module from scores (..., n) to a `SoftPermutation` (..., m, n)."
+# %% ../nbs/01_operators.ipynb #35867e2c
+class _Scored(nn.Module):
+    "What operators on scores share: the temperature, the direction, the names, the repr."
     names: dict = {}
     shown = ("tau", "descending")  # attributes in the repr
 
     def __init_subclass__(cls, name=None, **kwargs):
         super().__init_subclass__(**kwargs)
-        if name: Operator.names[name] = cls
+        if name: cls.names[name] = cls
 
-    def __init__(self,
-        tau: "float | Tensor" = 1.0,  # temperature, in units of the scores; a tensor or Parameter broadcasts over the batch
-        descending: bool = False,  # sort from the largest down
-    ):
+    def __init__(self, tau, descending):
         super().__init__()
         if isinstance(tau, Tensor) and not isinstance(tau, nn.Parameter): self.register_buffer("tau", tau)
         else: self.tau = tau
         check_tau(tau, torch.empty(*tau.shape, 1) if isinstance(tau, Tensor) else None)
         self.descending = descending
+
+    def extra_repr(self):
+        def text(v): return f"{v.item():.4g}" if isinstance(v, Tensor) and v.numel() == 1 else f"Tensor{tuple(v.shape)}" if isinstance(v, Tensor) else repr(v)
+        return ", ".join(f"{k}={text(getattr(self, k))}" for k in self.shown)
+
+# %% ../nbs/01_operators.ipynb #3a5091c1
+class Operator(_Scored):
+    "Base of all operators: a module from scores (..., n) to a `SoftPermutation` (..., m, n)."
+    names: dict = {}
+
+    def __init__(self,
+        tau: "float | Tensor" = 1.0,  # temperature, in units of the scores; a tensor or Parameter broadcasts over the batch
+        descending: bool = False,  # sort from the largest down
+    ): super().__init__(tau, descending)
 
     def forward(self,
         scores: Tensor,  # (..., n), floating point
@@ -61,27 +72,27 @@ class Operator(nn.Module):
         mask, s = check_mask(mask, scores), scores.to(compute_dtype(scores.dtype))
         return self._soft_permutation(_zero(s, mask, -1), check_tau(self.tau, scores), mask, scores.dtype)
 
-# %% ../nbs/01_operators.ipynb #c11e40fd
+# %% ../nbs/01_operators.ipynb #b92c2244
 @patch_to(Operator)
 def _soft_permutation(self, s, tau, mask, dtype):
     "What a subclass writes: s (..., n) in the compute dtype, tau a float or (..., 1), mask bool (..., n) or None."
     raise NotImplementedError(f"{type(self).__name__} does not say how to build its soft permutation")
 
-@patch_to(Operator)
-def extra_repr(self):
-    def text(v): return f"{v.item():.4g}" if isinstance(v, Tensor) and v.numel() == 1 else f"Tensor{tuple(v.shape)}" if isinstance(v, Tensor) else repr(v)
-    return ", ".join(f"{k}={text(getattr(self, k))}" for k in self.shown)
+# %% ../nbs/01_operators.ipynb #3db3c0d2
+def _by_name(base, method, kwargs):
+    "An instance of `base`, or the one of its `names` made with `kwargs`."
+    if isinstance(method, base):
+        if kwargs: raise ValueError(f"method is already an operator, {method}: set {', '.join(kwargs)} there")
+        return method
+    if not isinstance(method, str): raise TypeError(f"method must be an operator or its name, got {type(method).__name__}")
+    if method in base.names: return base.names[method](**kwargs)
+    near = difflib.get_close_matches(method.lower(), base.names, 1, 0.4)
+    raise ValueError(f"unknown method {method!r}" + (f": did you mean {near[0]!r}?" if near else ";") + f" There are {', '.join(sorted(base.names))}")
 
-# %% ../nbs/01_operators.ipynb #9421665f
+# %% ../nbs/01_operators.ipynb #e0832096
 def get_operator(
     method: "str | Operator",  # an operator, or the name of one
     **kwargs,  # parameters of the operator, for a name
 ) -> Operator:
     "The operator of that name; raise `ValueError` that suggests the nearest name when there is none."
-    if isinstance(method, Operator):
-        if kwargs: raise ValueError(f"method is already an operator, {method}: set {', '.join(kwargs)} there")
-        return method
-    if not isinstance(method, str): raise TypeError(f"method must be an operator or its name, got {type(method).__name__}")
-    if method in Operator.names: return Operator.names[method](**kwargs)
-    near = difflib.get_close_matches(method.lower(), Operator.names, 1, 0.4)
-    raise ValueError(f"unknown method {method!r}" + (f": did you mean {near[0]!r}?" if near else ";") + f" There are {', '.join(sorted(Operator.names))}")
+    return _by_name(Operator, method, kwargs)

@@ -5,16 +5,15 @@
 # %% auto #0
 __all__ = ['pair_sum', 'RankOperator', 'SigmoidRank', 'get_rank_operator']
 
-# %% ../nbs/40_sigmoid_rank.ipynb #5f28602a
-import difflib
+# %% ../nbs/40_sigmoid_rank.ipynb #29584206
 import math
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from .kernels import _qualified
 from .core import _zero, check_mask, check_scores, compute_dtype, patch_to
-from .operators import check_tau
+from .operators import _Scored, _by_name, check_tau
 from .transforms import _transformable
 
 # %% ../nbs/40_sigmoid_rank.ipynb #e582e538
@@ -88,25 +87,15 @@ def pair_sum(
     tau = torch.as_tensor(tau, dtype=s.dtype, device=s.device).expand(*s.shape[:-1], 1)
     return _pair_sum(s, tau, v.expand(s.shape)[..., None], step, 0)[..., 0]
 
-# %% ../nbs/40_sigmoid_rank.ipynb #445485fb
-class RankOperator(nn.Module):
+# %% ../nbs/40_sigmoid_rank.ipynb #e3f1e053
+class RankOperator(_Scored):
     "Base of the rank-only operators: a module from scores (..., n) to soft ranks (..., n), counted from one."
     names: dict = {}
-    shown = ("tau", "descending")  # attributes in the repr
-
-    def __init_subclass__(cls, name=None, **kwargs):
-        super().__init_subclass__(**kwargs)
-        if name: RankOperator.names[name] = cls
 
     def __init__(self,
         tau: "float | Tensor" = 1.0,  # temperature, in units of the scores; a tensor or Parameter broadcasts over the batch
         descending: bool = False,  # give rank 1 to the largest score
-    ):
-        super().__init__()
-        if isinstance(tau, Tensor) and not isinstance(tau, nn.Parameter): self.register_buffer("tau", tau)
-        else: self.tau = tau
-        check_tau(tau, torch.empty(*tau.shape, 1) if isinstance(tau, Tensor) else None)
-        self.descending = descending
+    ): super().__init__(tau, descending)
 
     def forward(self,
         scores: Tensor,  # (..., n), floating point
@@ -119,16 +108,11 @@ class RankOperator(nn.Module):
         with torch.autocast(s.device.type, enabled=False): ranks = self._ranks(s, check_tau(self.tau, scores), mask)
         return _zero(ranks, mask, -1).to(scores.dtype)
 
-# %% ../nbs/40_sigmoid_rank.ipynb #8ff32821
+# %% ../nbs/40_sigmoid_rank.ipynb #9dc57ce2
 @patch_to(RankOperator)
 def _ranks(self, s, tau, mask):
     "What a subclass writes: ranks of s (..., n) in increasing order; tau is a float or (..., 1), mask bool (..., n) or None."
     raise NotImplementedError(f"{type(self).__name__} does not say how to rank")
-
-@patch_to(RankOperator)
-def extra_repr(self):
-    def text(v): return f"{v.item():.4g}" if isinstance(v, Tensor) and v.numel() == 1 else f"Tensor{tuple(v.shape)}" if isinstance(v, Tensor) else repr(v)
-    return ", ".join(f"{k}={text(getattr(self, k))}" for k in self.shown)
 
 # %% ../nbs/40_sigmoid_rank.ipynb #27fccdaa
 class SigmoidRank(RankOperator, name="sigmoid"):
@@ -137,16 +121,10 @@ class SigmoidRank(RankOperator, name="sigmoid"):
         real = torch.ones_like(s) if mask is None else mask.to(s.dtype)
         return (real.sum(-1, keepdim=True) + 1) / 2 + pair_sum(s, tau, real, "logistic")
 
-# %% ../nbs/40_sigmoid_rank.ipynb #af1d10df
+# %% ../nbs/40_sigmoid_rank.ipynb #18d24c1a
 def get_rank_operator(
     method: "str | RankOperator",  # an operator, or the name of one
     **kwargs,  # parameters of the operator, for a name
 ) -> RankOperator:
     "The rank operator of that name; raise `ValueError` that suggests the nearest name when there is none."
-    if isinstance(method, RankOperator):
-        if kwargs: raise ValueError(f"method is already an operator, {method}: set {', '.join(kwargs)} there")
-        return method
-    if not isinstance(method, str): raise TypeError(f"method must be a rank operator or its name, got {type(method).__name__}")
-    if method in RankOperator.names: return RankOperator.names[method](**kwargs)
-    near = difflib.get_close_matches(method.lower(), RankOperator.names, 1, 0.4)
-    raise ValueError(f"unknown rank method {method!r}" + (f": did you mean {near[0]!r}?" if near else ";") + f" There are {', '.join(sorted(RankOperator.names))}")
+    return _by_name(RankOperator, method, kwargs)

@@ -9,7 +9,8 @@ from torch.testing import assert_close
 from softsortlib.comparators import run_network, sorting_network
 from softsortlib.core import is_doubly_stochastic
 from softsortlib.network_operators import network_differences, network_matrix, network_send, sorting_size
-from softsortlib.networks import SortingNetwork, column_cross_entropy, default_steepness, permutation_bce
+from softsortlib.losses import permutation_bce, permutation_nll
+from softsortlib.networks import SortingNetwork, default_steepness
 from softsortlib.operators import get_operator
 
 KINDS, SIGMOIDS = ("bitonic", "odd_even"), ("logistic", "gaussian", "cauchy", "reciprocal", "optimal")
@@ -189,18 +190,18 @@ def test_losses_against_their_formulas(rng):
     P = SortingNetwork(tau=0.4)(s)
     Q = torch.nn.functional.one_hot(target, 6).double()
     assert_close(permutation_bce(P, target), torch.nn.functional.binary_cross_entropy(P.to_dense(), Q))
-    assert_close(column_cross_entropy(P, target), -(Q * P.to_dense().log()).sum() / 18)
+    assert_close(permutation_nll(P, target), -(Q * P.to_dense().log()).sum() / 18)
     mask = torch.arange(6) < 4
     short = torch.stack([torch.randperm(4, generator=rng) for _ in range(3)])
     long = torch.cat([short, torch.tensor([[4, 5]]).expand(3, 2)], -1)
-    for loss in (permutation_bce, column_cross_entropy):
+    for loss in (permutation_bce, permutation_nll):
         assert_close(loss(SortingNetwork(tau=0.4)(s, mask), long), loss(SortingNetwork(tau=0.4)(s[:, :4]), short))
 
 
 @pytest.mark.parametrize("sigmoid", SIGMOIDS)
 def test_losses_are_finite_for_sure_and_wrong(sigmoid):
     s = torch.tensor([3.0, 1.0, 2.0], requires_grad=True)
-    for loss in (permutation_bce, column_cross_entropy):
+    for loss in (permutation_bce, permutation_nll):
         value = loss(SortingNetwork("odd_even", sigmoid, tau=1e-6)(s), torch.tensor([0, 1, 2]))
         assert value.isfinite() and value > 1 and torch.autograd.grad(value, s)[0].isfinite().all()
 
