@@ -60,15 +60,17 @@ def grid(
         return f
     return add
 
-# %% ../nbs/63_grid.ipynb #a6dce071
+# %% ../nbs/63_grid.ipynb #a68d665b
+_PATIENCE = 10.0
+
 @contextlib.contextmanager
-def _alone(out, patience=10.0):
-    "Hold the lock of the folder `out`; give False when another process keeps it."
+def _alone(out):
+    "Hold the lock of the folder `out`; give False when another process keeps it for ten seconds."
     try: import fcntl
     except ImportError:                                         # no such locks on this system: trust the caller
         yield True
         return
-    deadline, held = time.monotonic() + patience, False
+    deadline, held = time.monotonic() + _PATIENCE, False
     with open(Path(out) / ".lock", "w") as lock:
         while not held:
             try:
@@ -260,33 +262,35 @@ def _drive(todo, submit, at_once, tell):
         for future in pending.values(): future.cancel()
         raise
 
-# %% ../nbs/63_grid.ipynb #b58bcee9
+# %% ../nbs/63_grid.ipynb #dc513a3f
 def run_grid(
     configs: list,  # the runs
-    folder: "str | Path",  # each run gets a folder of its own in it
+    out: "str | Path",  # each run gets a folder of its own in it
     executor="inline",  # a word for `make_executor`, or anything with `submit`
     retry: bool = False,  # whether to try failed runs again
     record: "str | Path | None" = None,  # where small copies of finished runs are kept, see `record_run`
     report=print,  # is told a line for each run that ends
     threads: int = 1,  # CPU threads of a run
-    **options,  # further arguments of config.run
+    **options,  # further arguments of config.run, such as `folder`, where the data lie
 ) -> "list[Outcome]":  # in the order of configs
     "Do all runs that are not done yet; raise `KeyboardInterrupt` that says how to go on after Ctrl-C."
-    folder = Path(folder)
+    out = Path(out)
     if isinstance(executor, str):
-        with make_executor(executor, threads, folder / ".jobs") as made:
-            return run_grid(configs, folder, made, retry, record, report, threads, **options)
+        with make_executor(executor, threads, out / ".jobs") as made:
+            return run_grid(configs, out, made, retry, record, report, threads, **options)
     runs = {run_name(c): c for c in configs}
-    known = {name: Outcome.of(folder, name) for name in runs}
+    known = {name: Outcome.of(out, name) for name in runs}
     todo = [name for name, o in known.items() if o.state == "" or retry and o.state == "failed"]
-    for name in todo: (folder / name / "error.json").unlink(missing_ok=True)
-    todo.sort(key=lambda name: (folder / name / "config.json").exists())
+    for name in todo: (out / name / "error.json").unlink(missing_ok=True)
+    todo.sort(key=lambda name: (out / name / "config.json").exists())
     for name, o in known.items():
         if record and o.result: record_run(o.result, name, record)
-    tell = _Teller(folder, len(todo), record, report)
-    submit = lambda name: executor.submit(Attempt(), runs[name], str(folder / name), {"threads": threads, **options})
+    tell = _Teller(out, len(todo), record, report)
+    submit = lambda name: executor.submit(Attempt(), runs[name], str(out / name), {"threads": threads, **options})
     try: _drive(todo, submit, getattr(executor, "at_once", None), tell)
-    except KeyboardInterrupt: raise KeyboardInterrupt(f"interrupted with {tell.left} of {len(runs)} runs left: the same command goes on") from None
+    except KeyboardInterrupt:
+        left = sum(Outcome.of(out, name).state != "done" for name in runs)
+        raise KeyboardInterrupt(f"interrupted with {left} of {len(runs)} runs left: the same command goes on") from None
     return list({**known, **tell.outcomes}.values())
 
 # %% ../nbs/63_grid.ipynb #0e847587
