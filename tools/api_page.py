@@ -1,9 +1,12 @@
-"""The API page, made from the code: every public name by module, with a link to the chapter that derives it.
+"""The API pages, made from the code: every public name with its call, its parameters, an example that runs, and the chapter that derives it.
 
-    from api_page import api_markdown          # nbs/api.ipynb shows this
+    from api_page import api_index, api_page   # nbs/api.ipynb and the notebooks of nbs/api show these
     python tools/api_page.py                   # lists what is not documented; exits non-zero if anything
+
+The examples are the cells of nbs/api that begin with `#| api: name`; nbdev_test runs them, and a test runs each of them alone.
+A name that has none there shows the cell of its chapter that uses it first.
 """
-import ast, importlib, inspect, json, re, sys, textwrap
+import ast, functools, importlib, inspect, json, re, sys, textwrap
 from pathlib import Path
 
 from nbdev.config import get_config
@@ -50,26 +53,83 @@ def modules():
     return [(importlib.import_module(f"{cfg.lib_name}.{m}"), *about) for m, about in chapters(cfg.nbs_path).items()
             if m != "__init__" and (cfg.lib_path / (m.replace(".", "/") + ".py")).exists()]
 
-def api_markdown():
-    "The whole page below its title: a table of every name, then each of them"
-    face = getattr(importlib.import_module(get_config().lib_name), "__all__", [])
-    index, body = {True: [], False: []}, []
+PARTS = {"foundations": 7, "softmax": 13, "networks": 25, "transport": 39, "ranks": 48, "functions": 50, "losses": 58, "training": 89}     # the last chapter of each
+
+def page_of(notebook):
+    "The notebook of nbs/api on which the names of a chapter stand, or None"
+    number = int(re.match(r"(\d+)", notebook)[1])
+    return next((f"{i}_{part}" for i, (part, last) in enumerate(PARTS.items()) if number <= last), None)
+
+def directives(source): return dict(re.findall(r"^#\|\s*(\w+):?[ \t]*(.*)$", source, re.M))
+def code_of(source): return re.sub(r"^#\|.*\n", "", source, flags=re.M).strip()
+
+def code_cells(path):
+    "[(directives, code, what it printed)]"
+    out = []
+    for c in json.loads(path.read_text(encoding="utf-8"))["cells"]:
+        if c["cell_type"] != "code": continue
+        said = ["".join(o.get("text") or o.get("data", {}).get("text/plain", "")) for o in c["outputs"] if o["output_type"] in ("stream", "execute_result")]
+        source = "".join(c["source"])
+        out.append((directives(source), code_of(source), "\n".join(s.strip("\n") for s in said if s.strip())))
+    return out
+
+@functools.cache
+def examples():
+    "The examples of nbs/api: name (or module.name where two modules have it) -> (code, what it printed)"
+    return {d["api"].strip(): (code, said) for path in sorted((get_config().nbs_path / "api").glob("*.ipynb")) for d, code, said in code_cells(path) if "api" in d}
+
+@functools.cache
+def chapter_cells(notebook): return code_cells(get_config().nbs_path / notebook)
+
+def in_chapter(notebook, name):
+    "The first cell of the chapter below the definition that uses the name, one that readers see if there is one; of a long cell the statements about it"
+    word, found, defined = re.compile(rf"\b{name}\b"), [], False
+    for d, code, said in chapter_cells(notebook):
+        if d.keys() & {"export", "exporti", "exports"}: defined = defined or bool(re.search(rf"^(def|class) {name}\b", code, re.M))
+        elif defined and word.search(code): found.append(("hide" in d, len(found), code, said))
+    if not found: return None
+    _, _, code, said = min(found)
+    if code.count("\n") >= 12:
+        lines, said = code.splitlines(), ""
+        code = "\n".join("\n".join(lines[n.lineno - 1:n.end_lineno]) for n in ast.parse(code).body if word.search("\n".join(lines[n.lineno - 1:n.end_lineno])))
+    return code, said
+
+def example(module, notebook, name):
+    "(code, what it printed, whether it runs alone), or None"
+    short = module.__name__.split(".")[-1]
+    if own := examples().get(f"{short}.{name}") or examples().get(name): return *own, True
+    return (*found, False) if (found := in_chapter(notebook, name)) else None
+
+def example_markdown(found, link):
+    if not found: return ""
+    code, said, alone = found
+    text = ["*Example*" if alone else f"*Example*, from [the chapter]({link}), which defines what it uses"] + [f"```python\n{code}\n```"]
+    if said: text.append(f"::: {{.cell-output}}\n\n```\n{said}\n```\n\n:::")
+    return "\n\n".join(text)
+
+def api_index():
+    "Two tables of every name: what the package itself offers, and the rest by chapter"
+    lib = get_config().lib_name
+    face, rows = getattr(importlib.import_module(lib), "__all__", []), {True: [], False: []}
+    for module, notebook, title, _ in modules():
+        for name, obj in public(module):
+            if not (page := page_of(notebook)): continue
+            rows[name in face].append(f"| [<code>{name}</code>](api/{page}.ipynb#{show_anchor(name)}) | {show.cell(show.own_doc(obj).split(chr(10) * 2)[0])} | [{title}](<{notebook}>) |")
+    head = ["| name | what it is | chapter |", "|---|---|---|"]
+    return "\n\n".join([f"## From `{lib}`", f"`from {lib} import ...`: what the package promises to keep.", "\n".join(head + rows[True]),
+                        "## From its modules", f"`from {lib}.module import ...`: for those who build on a single chapter.", "\n".join(head + rows[False])])
+
+def api_page(part):
+    "The page of a part of the book: its chapters, their names, and for each of these the call, the parameters, an example"
+    body = []
     for module, notebook, title, about in modules():
         names = public(module)
-        if not names: continue
-        short = module.__name__.split(".", 1)[1]
-        body.append(f"## {short}\n\nDerived in [{title}](<{notebook}>)." + (f" {about}" if about else ""))
+        if not names or not (page_of(notebook) or "").endswith(f"_{part}"): continue
+        body.append(f"## {module.__name__}\n\nDerived in [{title}](<../{notebook}>)." + (f" {about}." if about else ""))
         for name, obj in names:
-            anchor = show_anchor(name)
-            first = show.own_doc(obj).split("\n\n")[0]
-            index[name in face].append(f"| [<code>{name}</code>](#{anchor}) | {show.cell(first)} | [{short}](#{show_anchor(short)}) |")
-            body.append(show.render(obj, name, 3, show.source_link(f"{module.__name__}.{name}")))
-            if inspect.isclass(obj): body += [show.render(o, f"{name}.{n}", 4) for n, o in members(obj)]
-    head = ["| name | what it is | module |", "|---|---|---|"]
-    lib = get_config().lib_name
-    tables = [f"## From `{lib}`\n\nThese come from the package itself, `from {lib} import ...`; they are what it promises to keep.", "\n".join(head + index[True])] if index[True] else []
-    tables += ["## From its modules\n\nFor those who build on a single chapter.", "\n".join(head + index[False])] if index[False] else []
-    return "\n\n".join(tables + body)
+            body += [show.render(obj, name, 3, show.source_link(f"{module.__name__}.{name}")), example_markdown(example(module, notebook, name), f"<../{notebook}#{show_anchor(name)}>")]
+            if inspect.isclass(obj): body += [show.render(o, f"{name}.{n}", 4, owner=obj) for n, o in members(obj)]
+    return "\n\n".join(b for b in body if b)
 
 def show_anchor(text):
     "The identifier that Pandoc and smalldocs give a heading with this text"
@@ -92,11 +152,11 @@ def own_nodes(node):
         yield child
         if not isinstance(child, (ast.FunctionDef, ast.Lambda, ast.ClassDef)): yield from own_nodes(child)
 
-def flaws(sym, name):
+def flaws(sym, name, owner=None):
     "What a reader of one entry would miss: a docstring, a word beside a parameter, the shape of a tensor that goes in or comes out"
     if not show.own_doc(sym): yield f"{name} has no docstring"
     if isinstance(sym, property) or inspect.isclass(sym) and issubclass(sym, (Exception, tuple)): return
-    notes, params = show.documented(sym), show.parameters(sym) or []
+    notes, params = show.documented(sym, owner), show.parameters(sym) or []
     for p in params:
         if p.kind in (p.VAR_POSITIONAL, p.VAR_KEYWORD): continue
         if p.name not in notes: yield f"{name}({p.name}) has no comment beside it"
@@ -109,10 +169,16 @@ def flaws(sym, name):
 
 def gaps():
     "What a reader would miss, one line each"
+    used = set()
     for module, notebook, _, _ in modules():
         for name, obj in public(module):
             for n, o in [(name, obj)] + ([(f"{name}.{n}", o) for n, o in members(obj)] if inspect.isclass(obj) else []):
-                yield from (f"{notebook}: {flaw}" for flaw in flaws(o, n))
+                yield from (f"{notebook}: {flaw}" for flaw in flaws(o, n, obj if inspect.isclass(obj) and o is not obj else None))
+            found, page = example(module, notebook, name), page_of(notebook)
+            used |= {name, f"{module.__name__.split('.')[-1]}.{name}"}
+            if page and not found: yield f"{notebook}: {name} has no example: write a cell that begins `#| api: {name}` in nbs/api/{page}.ipynb"
+            elif found and name not in found[0] + found[1]: yield f"nbs/api/{page}.ipynb: the example of {name} does not name it"
+    yield from (f"nbs/api: there is no public name {name!r} for an example" for name in examples().keys() - used)
 
 if __name__ == "__main__":
     found = list(gaps())

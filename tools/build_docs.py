@@ -21,7 +21,7 @@ try:
     from smalldocs.site import Site
 except ImportError: sys.exit("the site is rendered by smalldocs, which needs Python 3.11 or newer: make docs PYTHON=python3.12 VENV=.venv-docs")
 
-import check_site
+import api_page, check_site
 from showdoc_table import chapter_heading
 
 KATEX = "0.16.11"
@@ -239,7 +239,7 @@ def main():
     shutil.rmtree(cfg.doc_path, ignore_errors=True)
     shutil.move(str(site.out), cfg.doc_path)
     print(f"{time.time()-start:5.1f}s {len(site.pages)} pages rendered", flush=True)
-    problems = [w for w in site.warnings if not w.endswith(EXPECTED) and ": broken link " not in w] + check_site.check(cfg.doc_path, dist)
+    problems = [w for w in site.warnings if not w.endswith(EXPECTED) and ": broken link " not in w] + check_site.check(cfg.doc_path, dist) + list(api_page.gaps())
     for w in problems: print("problem:", w, file=sys.stderr)
     print(f"{time.time()-start:5.1f}s checked: {len(problems)} problem(s); open {cfg.doc_path / 'index.html'}")
     return int(bool(problems))

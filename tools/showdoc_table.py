@@ -5,6 +5,7 @@ The Markdown means the same to Quarto and to smalldocs.
 import html, inspect, typing
 
 from fastcore.docments import docments
+from nbdev.config import get_config
 from nbdev.doclinks import NbdevLookup
 
 WIDTH = 76          # a signature longer than this takes one line a parameter
@@ -59,18 +60,25 @@ def code_cell(text):
     "Code for a table cell; an HTML tag, since the two renderers escape a bar inside backticks differently"
     return f"<code>{html.escape(' '.join(str(text).split())).replace('|', '&#124;')}</code>" if text else ""
 
-def documented(sym):
-    "name -> the comment beside the parameter, or the help of a command's option; `return` for what comes back"
+def documented(sym, owner=None):
+    "name -> the comment beside the parameter, or the help of a command's option; `return` for what comes back. What a class leaves unsaid, its bases may say"
+    bases = sym.__mro__[1:-1] if inspect.isclass(sym) else [vars(b)[sym.__name__] for b in owner.__mro__[1:] if inspect.isfunction(vars(b).get(sym.__name__))] if owner else []
+    return {k: v for base in reversed(bases) if is_ours(base) for k, v in own_documented(base).items()} | own_documented(sym)
+
+def is_ours(sym): return sym.__module__.split(".")[0] == get_config().lib_path.name
+
+def own_documented(sym):
+    "The same without the bases"
     helps = {p.name: p.annotation.__metadata__[0] for p in parameters(sym) or [] if typing.get_origin(p.annotation) is typing.Annotated}
     if inspect.isclass(sym) and inspect.isfunction(of := getattr(sym, "function", None)):     # a module that holds the options of a function
-        helps |= {k: v for k, v in documented(of).items() if k in [p.name for p in parameters(sym)]}
+        helps |= {k: v for k, v in own_documented(of).items() if k in [p.name for p in parameters(sym)]}
     try: found = docments(sym if inspect.isclass(sym) else inspect.unwrap(sym), full=True)
     except Exception: return helps
     return helps | {k: v["docment"] for k, v in found.items() if isinstance(v["docment"], str)}
 
-def table(sym):
+def table(sym, owner=None):
     "The parameters as a table: name, type, default, meaning. Empty where nothing is written beside any of them"
-    params, notes = parameters(sym) if not isinstance(sym, property) else [], documented(sym) if not isinstance(sym, property) else {}
+    params, notes = parameters(sym) if not isinstance(sym, property) else [], documented(sym, owner) if not isinstance(sym, property) else {}
     if not params and "return" not in notes or not notes: return ""
     rows = [(code_cell(p.name), code_cell(type_name(p.annotation)), "" if p.default is EMPTY else code_cell(default_text(p.default)), cell(notes.get(p.name, "")))
             for p in params or []]
@@ -96,9 +104,9 @@ def source_link(name):
     url = NbdevLookup().code(name)
     return f'[source]({url}){{target="_blank" style="float:right; font-size:smaller"}}' if url else ""
 
-def render(sym, name, level=3, link=""):
+def render(sym, name, level=3, link="", owner=None):
     "Markdown for one public name"
-    parts = [link, f"{'#' * level} {heading(name)}" if level else "", f"```python\n{signature(sym, name)}\n```", own_doc(sym), table(sym)]
+    parts = [link, f"{'#' * level} {heading(name)}" if level else "", f"```python\n{signature(sym, name)}\n```", own_doc(sym), table(sym, owner)]
     return "\n\n".join(p for p in parts if p)
 
 def chapter_heading(name, level=3):
