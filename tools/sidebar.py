@@ -18,11 +18,12 @@ PLAN = [                                                    # (title, page) or (
         ("Ranks", ["4[0-8]*.ipynb"]),
         ("Using them", ["49*.ipynb", "50*.ipynb"])]),
     ("Losses and layers", ["5[1-8]*.ipynb"]),
-    ("Training and measuring", ["59*.ipynb", "6*.ipynb", "80*.ipynb"]),
+    ("Training and measuring", ["59*.ipynb", "6*.ipynb", "7*.ipynb", "80*.ipynb"]),
     ("Tutorials", ["tutorials/*.ipynb"]),
     ("Experiments", ["experiments/*.ipynb"]),
     ("Benchmarks", ["benchmarks/*.ipynb"]),
-    ("Reference", ["90_init.ipynb", "api.ipynb", "notation.ipynb", "references.ipynb"]),
+    ("API", ["api.ipynb", "api/*.ipynb"]),
+    ("Reference", ["90_init.ipynb", "notation.ipynb", "references.ipynb"]),
     ("Project", ["changelog.md", "contributing.md"]),
 ]
 
