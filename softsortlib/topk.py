@@ -140,10 +140,10 @@ def _check_topk(c):
     if c.loss in ("topk", "mixture") and c.operator not in Operator.names or c.operator not in RankOperator.names: get_operator(c.operator)
     if not c.lr > 0: raise ValueError(f"lr must be positive, got {c.lr}")
 
-# %% ../nbs/68_topk.ipynb #5f79899b
+# %% ../nbs/68_topk.ipynb #220cc103
 TopkConfig.PRESETS = {
     "paper": dict(data="cifar10", steps=35_100, epoch=351, augment=True),
-    "quick": dict(data="cifar10_jpeg", steps=1000, epoch=200, batch=64, lr=0.002, width=16, shrink=2, val_images=2000),
+    "quick": dict(data="cifar10_jpeg", steps=600, epoch=150, batch=64, lr=0.002, width=16, shrink=2, val_images=2000),
     "smoke": dict(steps=12, epoch=6, batch=16, width=4, val_images=100, test_images=100),
 }
 
