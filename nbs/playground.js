@@ -202,6 +202,7 @@
       make("svg:circle", {class: "pg-reach", r: 20}), make("svg:circle", {class: "pg-ring", r: 14.5}), make("svg:circle", {class: "pg-dot", r: 11}), make("svg:text", {y: 4.5}, letter(j)));
     let offset = 0;
     const where = e => (e.clientX - line.getBoundingClientRect().left) / line.getBoundingClientRect().width * width;
+    g.addEventListener("touchstart", e => e.preventDefault(), {passive: false});               // or the finger scrolls the page: touch-action is not heeded inside SVG everywhere
     g.addEventListener("pointerdown", e => {
       if (e.button !== 0 || held !== null) return;
       e.preventDefault();

@@ -1,0 +1,474 @@
+"""The playground page: its numbers against the package, and what hands can do with it, in a browser.
+
+The page is put together here from its sources under nbs/, so that no built site is needed, and opened as a file.
+"""
+import json
+import math
+import random
+import re
+import shutil
+import sys
+from pathlib import Path
+from urllib.parse import quote
+
+import pytest
+import torch
+
+from softsortlib import NeuralSort, SinkhornSort, SoftSort, SortingNetwork, soft_rank
+
+ROOT = Path(__file__).resolve().parent.parent
+NBS, BUILT = ROOT / "nbs", ROOT / "_docs" / "playground.html"
+sys.path.insert(0, str(ROOT / "tools"))
+import check_site  # noqa: E402
+
+CHROMIUM = check_site.chromium()
+pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="there is no Chromium: apt-get install chromium")
+
+START = [1.2, -0.4, 2.1, 0.5, -1.7]
+OPERATORS = {
+    "softsort": lambda tau, descending, sigmoid: SoftSort(tau, descending=descending),
+    "softsort2": lambda tau, descending, sigmoid: SoftSort(tau, power=2, descending=descending),
+    "neuralsort": lambda tau, descending, sigmoid: NeuralSort(tau, descending=descending),
+    "sinkhorn": lambda tau, descending, sigmoid: SinkhornSort(tau, descending=descending),
+    "odd_even": lambda tau, descending, sigmoid: SortingNetwork("odd_even", sigmoid, tau=tau, descending=descending),
+    "bitonic": lambda tau, descending, sigmoid: SortingNetwork("bitonic", sigmoid, tau=tau, descending=descending),
+}
+SIGMOIDS = ["cauchy", "logistic", "gaussian", "reciprocal", "optimal"]
+
+
+def assembled():
+    "The page of nbs/playground.qmd without the site around it: raw HTML as it is, fenced divs as divs, the rest as paragraphs"
+    text = (NBS / "playground.qmd").read_text(encoding="utf-8").split("---\n", 2)[2]
+    out = []
+    for k, part in enumerate(re.split(r"```\{=html\}\n(.*?)```\n", text, flags=re.S)):
+        if k % 2: out.append(part); continue
+        for line in part.splitlines():
+            opening = re.fullmatch(r"::: \{#([\w-]+) \.([\w-]+)\}", line)
+            out.append(f'<div id="{opening[1]}" class="{opening[2]}">' if opening else "</div>" if line == ":::" else line)
+    head = '<!doctype html><html lang="en"><meta charset="utf-8"><meta name="viewport" content="width=device-width"><title>Playground</title><link rel="icon" href="data:,"><link rel="stylesheet" href="styles.css">'
+    return f'{head}<style>body {{ margin: 0 16px; font: 16px sans-serif }} *, ::before {{ box-sizing: border-box }}</style><body><main class="content"><h1>Playground</h1>{"".join(x + chr(10) for x in out)}</main>'
+
+
+@pytest.fixture(scope="module")
+def address(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("playground")
+    for name in ("operators.js", "playground.js", "playground.css", "styles.css"): shutil.copy(NBS / name, folder / name)
+    (folder / "index.html").write_text(assembled(), encoding="utf-8")
+    return (folder / "index.html").as_uri()
+
+
+@pytest.fixture(scope="module")
+def browser():
+    playwright = pytest.importorskip("playwright.sync_api", reason="Playwright is not installed")
+    with playwright.sync_playwright() as p:
+        running = p.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-component-update"])
+        yield running
+        running.close()
+
+
+@pytest.fixture(scope="module")
+def pages(browser):
+    "What a browser with some options has open, [(page, what went wrong there)]: pages are used again by the next test"
+    return {}
+
+
+@pytest.fixture
+def visit(browser, address, pages):
+    "A function that opens the page; at the end, that nothing went wrong on it unseen"
+    in_use = []
+    def open_page(hash="", where=None, width=1280, height=1100, **options):
+        free = pages.setdefault(json.dumps(options), [])
+        if len(free) == sum(kind == json.dumps(options) for kind, *_ in in_use):
+            tab, wrong = browser.new_context(**{"reduced_motion": "reduce", **options}).new_page(), []
+            tab.set_default_timeout(10000)
+            tab.on("console", lambda m: wrong.append(f"console: {m.text}") if m.type in ("error", "warning") else None)
+            tab.on("pageerror", lambda e: wrong.append(f"script error: {e}"))
+            tab.on("request", lambda r: None if r.url.startswith(("file:", "data:", "about:")) else wrong.append(f"asks another host: {r.url}"))
+            tab.on("requestfailed", lambda r: wrong.append(f"did not load: {r.url}"))
+            free.append((tab, wrong))
+        tab, wrong = free[sum(kind == json.dumps(options) for kind, *_ in in_use)]
+        in_use.append((json.dumps(options), wrong))
+        tab.set_viewport_size({"width": width, "height": height})
+        tab.goto("about:blank")
+        wrong.clear()
+        tab.goto((where or address) + hash)
+        return tab
+    yield open_page
+    problems = [w for _, wrong in in_use for w in wrong]
+    assert not problems, "\n".join(problems)
+
+
+def state(tab): return tab.evaluate("playground.state()")
+def message(tab): return tab.locator("#pg-message").inner_text()
+def handle(tab, j): return tab.locator(".pg-handle").nth(j)
+def cell(tab, i, j): return tab.locator(f'.pg-cell[data-i="{i}"][data-j="{j}"]')
+def middle(tab, j): return (lambda b: (b["x"] + b["width"] / 2, b["y"] + b["height"] / 2))(handle(tab, j).locator(".pg-dot").bounding_box())
+def link(s, **rest): return "#s=" + ",".join(map(str, s)) + "".join(f"&{k}={v}" for k, v in rest.items())
+
+
+# ------------------------------------------------------------------ the numbers
+
+def draw_case(rng, operator):
+    "Scores of any number and spread, some of them equal; tau over many decades"
+    n, spread = rng.randint(2, 12), rng.choice([0.3, 1, 10])
+    s = [round(rng.gauss(0, spread), rng.choice([0, 2, 3])) + 0.0 for _ in range(n)]
+    low, high = (-3.5, 2) if operator == "sinkhorn" else (-5, 5)
+    return dict(operator=operator, s=s, tau=10 ** rng.uniform(low, high), descending=rng.random() < 0.5, sigmoid=rng.choice(SIGMOIDS))
+
+
+def compare(case, found, entries, weights):
+    "Every number of a state that the page computed against the package"
+    s = torch.tensor(case["s"], dtype=torch.float64, requires_grad=True)
+    operator = OPERATORS[case["operator"]](case["tau"], case["descending"], case["sigmoid"])
+    P = operator(s)
+    D = P.to_dense()
+    def near(name, a, b):
+        b = b.detach().double()
+        a = torch.tensor(a, dtype=torch.float64)
+        scale = max(1.0, b.abs().max().item())
+        assert a.shape == b.shape and ((a - b).abs() <= 1e-6 * scale).all(), f"{name} of {case}: {a.tolist()} on the page, {b.tolist()} in Python"
+    near("matrix", found["P"], D)
+    near("sorted values", found["sorted"], P @ s)
+    near("ranks", found["ranks"], soft_rank(s, descending=case["descending"], method=operator))
+    near("column sums", found["columnSums"], D.sum(0))
+    for (i, j), g in zip(entries, found["gradients"]): near(f"gradient of P[{i}, {j}]", g, torch.autograd.grad(D[i, j], s, retain_graph=True)[0])
+    near("weighted gradient", found["mixed"], torch.autograd.grad((D * torch.tensor(weights, dtype=torch.float64)).sum(), s)[0])
+
+
+@pytest.mark.parametrize("operator", OPERATORS)
+def test_numbers_are_those_of_the_package(visit, operator):
+    rng = random.Random(f"numbers of {operator}")
+    cases = [draw_case(rng, operator) for _ in range(40)]
+    for case in cases: case |= dict(entries=[[rng.randrange(len(case["s"])) for _ in "ij"] for _ in range(3)], weights=[[rng.gauss(0, 1) for _ in case["s"]] for _ in case["s"]])
+    assert {len(c["s"]) for c in cases} >= {2, 12} and {c["descending"] for c in cases} == {True, False} and any(len({*c["s"]}) < len(c["s"]) for c in cases)
+    found = visit().evaluate("""cases => cases.map(c => {
+        const r = softOperators.evaluate(c.operator, c.s, c.tau, {descending: c.descending, sigmoid: c.sigmoid});
+        const mixed = c.s.map(() => 0);
+        c.weights.forEach((row, i) => row.forEach((w, j) => r.gradient(i, j).forEach((g, k) => { mixed[k] += w * g; })));
+        return {...r, gradients: c.entries.map(([i, j]) => r.gradient(i, j)), mixed}; })""", cases)
+    for case, one in zip(cases, found, strict=True): compare(case, one, case["entries"], case["weights"])
+
+
+def test_networks_are_those_of_the_package(visit):
+    from softsortlib.comparators import bitonic_layers, odd_even_layers
+    found = visit().evaluate("() => [...Array(17).keys()].slice(2).map(n => ['odd_even', 'bitonic'].map(kind => softOperators.layers(kind, n)))")
+    for n, (odd_even, bitonic) in enumerate(found, 2):
+        assert odd_even == [layer.tolist() for layer in odd_even_layers(n)]
+        assert bitonic == [layer.tolist() for layer in bitonic_layers(n)]
+
+
+def test_erfc(visit):
+    x = [-7.5, -2.0, -0.3, 0.0, 1e-9, 0.5, 1.9999, 2.0, 3.3, 6.0, 26.0]
+    found = visit().evaluate("x => x.map(softOperators.erfc)", x)
+    assert all(math.isclose(a, math.erfc(b), rel_tol=1e-12) for a, b in zip(found, x, strict=True)), found
+
+
+def test_what_cannot_be_computed_is_refused(visit):
+    tab = visit()
+    refused = """({s = [1, 2], tau = 1, operator = "softsort"}) => { try { softOperators.evaluate(operator, s, tau); return null; } catch (e) { return `${e.name}: ${e.message}`; } }"""
+    for change, name in [("s: [1]", "scores"), ("s: [1, NaN]", "scores"), ("s: [1, Infinity]", "scores"), ("tau: 0", "tau"), ("tau: -1", "tau"), ("tau: NaN", "tau"), ('operator: "bubble"', "operator")]:
+        assert tab.evaluate(f"({refused})({{{change}}})").startswith(f"RangeError: {name} must be"), change
+
+
+# ------------------------------------------------------------------ what the page shows
+
+def number(text): return float(text.replace("−", "-").translate(str.maketrans("⁰¹²³⁴⁵⁶⁷⁸⁹⁻", "0123456789-")).replace("·10", "e"))
+
+
+@pytest.mark.parametrize("operator", OPERATORS)
+def test_the_page_shows_the_numbers_of_its_python_code(visit, operator):
+    rng = random.Random(f"page of {operator}")
+    n, descending = rng.randint(4, 6), rng.random() < 0.5
+    s = [round(rng.uniform(-3, 3), 2) for _ in range(n)]
+    tau, at = (0.02 if operator == "sinkhorn" else 0.3), [rng.randrange(n), rng.randrange(n)]
+    tab = visit(link(s, operator=operator, tau=tau, order="desc" if descending else "asc", sigmoid="logistic", at=f"{at[0] + 1},{at[1] + 1}"))
+    assert message(tab) == "" and state(tab)["s"] == s and state(tab)["descending"] == descending
+    code, names, said = tab.locator("#pg-python").inner_text().split("\n"), {}, []
+    exec("\n".join(code[:-4]), names)
+    matrix, values, ranks, (gradient,) = (eval(line.split("#")[0], names) for line in code[-4:])
+    expected = OPERATORS[operator](tau, descending, "logistic")(torch.tensor(s, dtype=torch.float64))
+    assert torch.equal(matrix, expected.to_dense())
+    shown = tab.evaluate("""() => ({
+        cells: [...document.querySelectorAll('.pg-matrix tbody tr')].map(r => [...r.querySelectorAll('.pg-cell')].map(c => [c.textContent, c.title.split(' = ')[1], c.getAttribute('aria-label').split(': ')[1]])),
+        values: [...document.querySelectorAll('.pg-matrix tbody tr')].map(r => r.lastElementChild.textContent),
+        ranks: [...document.querySelectorAll('.pg-matrix tfoot tr')[0].querySelectorAll('td')].map(c => c.textContent),
+        handles: [...document.querySelectorAll('.pg-handle')].map(h => h.getAttribute('aria-valuetext')),
+        gradient: document.querySelector('.pg-gradient svg').getAttribute('aria-label').split(': ')[1].split(', ').map(t => t.slice(2)),
+        squares: [...document.querySelectorAll('.pg-values g')].map(g => +g.getAttribute('transform').match(/[-\\d.]+/)[0]), width: document.querySelector('.pg-line svg').viewBox.baseVal.width})""")
+    for row, true in zip(shown["cells"], matrix.tolist(), strict=True):
+        for (text, title, label), p in zip(row, true, strict=True):
+            assert abs(number(text) - p) < 0.00501 and abs(number(label) - p) < 5.01e-5 and math.isclose(number(title), p, rel_tol=6e-3, abs_tol=1e-12)
+    assert all(abs(number(a) - b) < 0.00501 for a, b in zip(shown["values"], values.tolist(), strict=True))
+    assert all(abs(number(a) - b) < 0.00501 for a, b in zip(shown["ranks"][:-1], ranks.tolist(), strict=True))
+    assert all(abs(number(a.split("rank ")[1]) - b) < 0.00501 for a, b in zip(shown["handles"], ranks.tolist(), strict=True))
+    assert all(math.isclose(number(a), b, rel_tol=6e-3, abs_tol=1e-9) for a, b in zip(shown["gradient"], gradient.tolist(), strict=True))
+    assert all(abs(a - (24 + (b + 3) / 6 * (shown["width"] - 48))) < 0.02 for a, b in zip(shown["squares"], values.tolist(), strict=True))
+
+
+def test_the_picture_without_javascript(visit):
+    tab = visit(java_script_enabled=False)
+    assert tab.locator(".pg-still svg").is_visible() and not tab.locator(".pg-panel").is_visible()
+    assert all(tab.locator(f"#pg-{name}").is_visible() for name in ("tie", "twins", "heat", "far", "columns"))
+    drawn = [float(x) for x in re.findall(r'fill-opacity="([\d.]+)"', (NBS / "playground.qmd").read_text(encoding="utf-8"))]
+    true = torch.cat([SoftSort(tau)(torch.tensor(START)).to_dense().flatten() for tau in (0.05, 0.5, 5.0)])
+    assert len(drawn) == 75 and torch.allclose(torch.tensor(drawn), true, atol=6e-4)
+
+
+# ------------------------------------------------------------------ hands
+
+def test_dragging_moves_everything(visit):
+    tab = visit()
+    x, y = middle(tab, 0)
+    before = tab.evaluate("playground.result()")
+    scale = (tab.locator(".pg-line svg").bounding_box()["width"] - 48) / 6
+    tab.mouse.move(x + 4, y)
+    tab.mouse.down()
+    seen = set()
+    for k in range(1, 6):
+        tab.mouse.move(x + 4 - 20 * k, y + 30)                              # away from the line: the score follows the pointer's x alone
+        seen.add(cell(tab, 2, 3).inner_text() + tab.locator("#pg-entry").inner_text())
+        assert state(tab)["s"][0] == pytest.approx(1.2 - 20 * k / scale, abs=0.011)
+    tab.mouse.up()
+    assert len(seen) == 5 and tab.evaluate("playground.result()")["ranks"] != before["ranks"]
+    rested = state(tab)["s"]
+    tab.mouse.move(x + 100, y)
+    assert state(tab)["s"] == rested and rested[1:] == START[1:]
+    x, y = middle(tab, 0)
+    tab.mouse.move(x, y)
+    tab.mouse.down()
+    tab.mouse.move(x + 5000, y)                                             # past the end of the line
+    tab.mouse.up()
+    assert state(tab)["s"][0] == 3
+
+
+def test_dragging_by_touch(visit):
+    tab = visit(width=390, height=844, has_touch=True, is_mobile=True)
+    handle(tab, 1).scroll_into_view_if_needed()
+    (x, y), scrolled = middle(tab, 1), tab.evaluate("scrollY")
+    scale = (tab.locator(".pg-line svg").bounding_box()["width"] - 48) / 6
+    touch = tab.context.new_cdp_session(tab)
+    def finger(kind, *points): touch.send("Input.dispatchTouchEvent", {"type": kind, "touchPoints": [{"x": a, "y": b} for a, b in points]})
+    finger("touchStart", (x, y))
+    for k in range(1, 9): finger("touchMove", (x + 5 * k, y - 12 * k))
+    tab.wait_for_timeout(50)
+    assert state(tab)["s"][1] == pytest.approx(-0.4 + 40 / scale, abs=0.03)
+    finger("touchEnd")
+    assert tab.evaluate("scrollY") == scrolled and not tab.locator(".pg-held").count()
+
+
+def test_keys_on_a_score(visit):
+    tab = visit()
+    tab.locator("#pg-message").evaluate("() => document.querySelectorAll('.pg-handle')[1].focus()")
+    for key, value in [("ArrowRight", -0.35), ("ArrowUp", -0.3), ("ArrowLeft", -0.35), ("ArrowDown", -0.4), ("PageUp", 0.1), ("PageDown", -0.4), ("Shift+ArrowRight", 0.1), ("Home", -3), ("ArrowLeft", -3), ("End", 3)]:
+        tab.keyboard.press(key)
+        assert state(tab)["s"] == [1.2, value, *START[2:]], key
+        assert float(handle(tab, 1).get_attribute("aria-valuenow")) == value and f"{abs(value):.2f}" in handle(tab, 1).get_attribute("aria-valuetext")
+    tab.keyboard.press("Tab")
+    assert handle(tab, 2).evaluate("e => e === document.activeElement")
+    tab.keyboard.press("Delete")
+    assert state(tab)["s"] == [1.2, 3, 0.5, -1.7] and handle(tab, 2).evaluate("e => e === document.activeElement")
+    for mark in tab.locator(".pg-handle").all():
+        assert mark.get_attribute("role") == "slider" and mark.get_attribute("aria-label").startswith("score ") and (mark.get_attribute("aria-valuemin"), mark.get_attribute("aria-valuemax")) == ("-3", "3")
+
+
+def test_typed_scores(visit):
+    tab = visit()
+    box = tab.get_by_label("b", exact=True)
+    for text, value, end in [("0.125", 0.125, 3), (" -2.5e-1 ", -0.25, 3), ("−1", -1, 3), ("40", 40, 50), ("-1000", -1000, 1000), ("0", 0, 3)]:
+        box.fill(text)
+        box.press("Enter")
+        assert state(tab)["s"] == [1.2, value, *START[2:]] and message(tab) == ""
+        assert box.input_value() == str(value) and handle(tab, 1).get_attribute("aria-valuemax") == str(end)
+
+
+@pytest.mark.parametrize("field, texts", [("b", ["abc", "", "1,5", "NaN", "Infinity", "1e999", "1001", "1 2", "0x10"]), ("tau", ["0", "-1", "x", "", "1e9", "1e-9", "∞"])])
+def test_wrong_input_is_said_and_not_taken(visit, field, texts):
+    tab = visit()
+    box, before = tab.get_by_label(field, exact=True), tab.evaluate("[playground.state(), playground.result()]")
+    for text in texts:
+        box.fill(text)
+        box.press("Enter")
+        assert ("tau" if field == "tau" else "score b") + " stays" in message(tab), text
+        assert box.get_attribute("aria-invalid") == "true"
+        assert tab.evaluate("[playground.state(), playground.result()]") == before
+        assert not re.search("NaN|Infinity|undefined", tab.locator(".pg-panel").inner_html().replace(message(tab), ""))
+        assert ("point instead of the comma" in message(tab)) == (text == "1,5")
+    box.fill("0.7")
+    box.press("Enter")
+    assert message(tab) == "" and box.get_attribute("aria-invalid") is None and 0.7 in (state(tab)["tau"], state(tab)["s"][1])
+    box.fill("wrong")
+    tab.get_by_label("a", exact=True).focus()                              # leaving it brings the number back
+    assert box.input_value() == "0.7"
+
+
+def test_more_and_fewer_scores(visit):
+    tab = visit()
+    add, remove = tab.get_by_role("button", name="+ add"), tab.get_by_role("button", name="remove score")
+    for n in range(6, 13):
+        add.click()
+        s = state(tab)["s"]
+        assert len(s) == n == tab.locator(".pg-handle").count() == tab.locator(".pg-matrix tbody tr").count() and len({*s}) == n
+        assert tab.locator(".pg-cell").count() == n * n and tab.locator(".pg-threads path").count() == n * n
+    assert add.is_disabled()
+    for n in range(11, 1, -1):
+        last = state(tab)["s"]
+        remove.nth(n // 2).click()
+        assert state(tab)["s"] == last[:n // 2] + last[n // 2 + 1:] and tab.locator(".pg-cell").count() == n * n
+    assert all(b.is_disabled() for b in remove.all())
+    handle(tab, 0).press("Delete")
+    assert len(state(tab)["s"]) == 2 and "at least 2" in message(tab)
+
+
+def test_choosing_an_entry(visit):
+    tab = visit()
+    told = tab.locator("#pg-entry")
+    cell(tab, 0, 4).click()
+    assert state(tab)["at"] == [0, 4] and told.inner_text().startswith("P[1, e] = ")
+    for key, at in [("ArrowDown", [1, 4]), ("ArrowRight", [1, 4]), ("ArrowLeft", [1, 3]), ("Home", [1, 0]), ("Control+End", [4, 4]), ("ArrowUp", [3, 4]), ("PageUp", [0, 4]), ("Control+Home", [0, 0])]:
+        tab.keyboard.press(key)
+        assert state(tab)["at"] == at, key
+        chosen = tab.locator('.pg-cell[aria-selected="true"]')
+        assert chosen.count() == 1 and chosen.evaluate("e => e === document.activeElement && e.tabIndex === 0") and chosen.get_attribute("aria-label").startswith(f"position {at[0] + 1}, score {'abcde'[at[1]]}: ")
+    assert tab.locator('.pg-cell[tabindex="0"]').count() == 1
+
+
+def test_controls(visit):
+    tab = visit()
+    for operator, name in [("softsort2", "SoftSort (x − y)²"), ("neuralsort", "NeuralSort"), ("sinkhorn", "Sinkhorn"), ("odd_even", "odd-even"), ("bitonic", "bitonic"), ("softsort", "SoftSort |x − y|")]:
+        tab.get_by_text(name, exact=True).click()
+        assert state(tab)["operator"] == operator and tab.locator("#pg-sigmoid").is_visible() == (operator in ("odd_even", "bitonic"))
+    tab.get_by_role("radio", name="ascending", exact=True).focus()
+    tab.keyboard.press("ArrowRight")
+    assert state(tab)["descending"] and tab.locator(".pg-matrix tbody tr").first.locator("td").last.inner_text() == f"{(SoftSort(0.5, descending=True)(torch.tensor(START)) @ torch.tensor(START))[0]:.2f}"
+    tab.get_by_text("bitonic", exact=True).click()
+    first = tab.evaluate("playground.result().P")
+    tab.locator("#pg-sigmoid").select_option("gaussian")
+    assert state(tab)["sigmoid"] == "gaussian" and tab.evaluate("playground.result().P") != first
+    slider = tab.locator("#pg-slider")
+    for key, tau in [("Home", 0.001), ("End", 100), ("ArrowLeft", 97.7)]:
+        slider.press(key)
+        assert state(tab)["tau"] == tau and tab.locator("#pg-tau").input_value() == str(tau) and slider.get_attribute("aria-valuetext") == f"tau {tau}"
+    sweep = tab.get_by_role("button", name="sweep")
+    sweep.click()
+    tab.wait_for_function("playground.state().tau < 80")
+    assert sweep.get_attribute("aria-pressed") == "true"
+    sweep.click()
+    stopped = state(tab)["tau"]
+    tab.wait_for_timeout(80)
+    assert state(tab)["tau"] == stopped and sweep.get_attribute("aria-pressed") == "false"
+    tab.get_by_role("button", name="shuffle").click()
+    assert len(state(tab)["s"]) == 5 and state(tab)["s"] != START
+
+
+# ------------------------------------------------------------------ the address
+
+def test_a_link_shares_the_state(visit, address):
+    tab = visit()
+    tab.wait_for_timeout(300)
+    assert "#" not in tab.url                                              # who only looks keeps the plain address
+    handle(tab, 2).press("Home")
+    tab.get_by_text("odd-even", exact=True).click()
+    tab.get_by_text("descending", exact=True).click()
+    cell(tab, 1, 2).click()
+    tab.wait_for_function("location.hash.includes('at=2,3')")
+    assert state(visit(where=tab.url)) == state(tab) != state(visit())
+    tab.evaluate("location.hash = '#s=1,2,3&tau=7'")
+    tab.wait_for_function("playground.state().tau === 7")
+    assert state(tab)["s"] == [1, 2, 3] and state(tab)["operator"] == "softsort"
+    tab.evaluate("location.hash = '#how-to-read-it'")
+    assert state(tab)["s"] == [1, 2, 3] and message(tab) == ""
+
+
+@pytest.mark.parametrize("hash", ["#s=1", "#s=1,x", "#s=", "#s=1,2&tau=0", "#s=1,2&operator=bubble", "#s=1,2&at=3,1", "#s=1,2&at=1", "#s=1,2&order=up", "#s=1,2&sigmoid=step", "#s=" + ",".join("0" * 13), "#s=1,1e9", "#s=<b>,1"])
+def test_a_wrong_link_is_said(visit, hash):
+    tab = visit(quote(hash, safe="#=&,"))
+    assert message(tab).startswith("The link is not right: ") and state(tab)["s"] == START and tab.locator("#pg-message b").count() == 0
+
+
+# ------------------------------------------------------------------ the experiments keep what their texts say
+
+def test_experiments(visit):
+    tab = visit()
+    def begin(name):
+        tab.locator(f"[data-try={name}]").click()
+        tried = tab.evaluate(f"playground.tries.{name}")
+        assert {k: state(tab)[k] for k in tried} == tried and message(tab) == ""
+        assert tab.locator(".pg-text:visible").evaluate_all("all => all.map(e => e.id)") == [f"pg-{name}"] and tab.locator(f"[data-try={name}]").get_attribute("aria-pressed") == "true"
+        return tab.evaluate("playground.result()")
+    def change(js):
+        assert tab.evaluate(f"playground.set({js})") == ""
+        return tab.evaluate("playground.result()")
+    flat = lambda P: max(map(max, P)) - min(map(min, P))
+
+    P = begin("tie")["P"]
+    assert P[2] == P[3] and abs(P[2][1] - 0.5) < 0.01 and P[2][1] == P[2][2]
+    for tau in (0.1, 1, 10):
+        begin("twins")
+        gap = lambda: max(abs(a - b) for p, q in zip(change(f"{{operator: 'neuralsort', tau: {tau}}}")["P"], change("{operator: 'softsort2'}")["P"], strict=True) for a, b in zip(p, q, strict=True))
+        assert gap() < 1e-12
+    begin("twins")
+    wide = [change(f"{{s: [0, -2, 1, 2.9, -1], operator: '{op}'}}")["P"][4][3] for op in ("softsort2", "neuralsort")]
+    close = [change(f"{{s: [0, -1, .5, 1, -.5], operator: '{op}'}}")["P"][4][3] for op in ("softsort2", "neuralsort")]
+    assert wide[0] > wide[1] + 0.05 and close[0] < close[1] - 0.05
+    hot = begin("heat")
+    assert flat(hot["P"]) < 0.01 and all(abs(r - 4.5) < 0.05 for r in hot["ranks"]) and max(map(abs, hot["gradient"])) < 0.01
+    assert flat(change("{operator: 'odd_even', tau: 1e6}")["P"]) > 0.2 and flat(change("{operator: 'bitonic'}")["P"]) < 1e-4
+    assert flat(change("{s: playground.state().s.slice(1)}")["P"]) > 0.01
+    far = begin("far")
+    assert 1e-19 < abs(far["gradient"][3]) < 1e-18
+    assert 5e-4 < abs(change("{operator: 'bitonic'}")["gradient"][3]) < 5e-3 and abs(change("{sigmoid: 'logistic'}")["gradient"][3]) < 1e-12
+    assert begin("columns")["columnSums"][4] == pytest.approx(0.79, abs=0.005)
+    assert all(abs(w - 1) < 1e-5 for w in change("{operator: 'sinkhorn', tau: .02}")["columnSums"]) and all(abs(w - 1) < 1e-12 for w in change("{operator: 'bitonic'}")["columnSums"])
+    crowd = lambda js: max(max(row[:4]) for row in change(js)["P"][:4])
+    assert crowd("{operator: 'sinkhorn'}") > 0.55 and crowd("{s: [-1.2, -1, -.8, -.6, 30]}") < 0.35
+
+
+def test_experiments_glide(visit):
+    tab = visit(reduced_motion="no-preference")
+    tab.locator("[data-try=heat]").click()                                 # five scores become eight, tau rises to 100
+    seen = [tab.evaluate("playground.state().tau") for _ in range(30) if not tab.wait_for_timeout(15)]
+    assert any(0.5 < tau < 100 for tau in seen) and seen == sorted(seen)
+    tab.wait_for_function("!playground.moving()")
+    assert {k: state(tab)[k] for k in ("s", "tau")} == {k: tab.evaluate("playground.tries.heat")[k] for k in ("s", "tau")}
+
+
+# ------------------------------------------------------------------ the form
+
+@pytest.mark.parametrize("width", [390, 320, 768])
+def test_nothing_overflows(visit, width):
+    tab = visit(width=width, height=844)
+    for n in (2, 5, 12):
+        for operator in ("softsort", "odd_even"):
+            assert tab.evaluate("([n, operator]) => playground.set({s: [...Array(n).keys()].map(k => -999.125 + k), operator, tau: 1e-6})", [n, operator]) == ""
+            for name in ("tie", "far"):
+                tab.evaluate("name => document.querySelectorAll('.pg-text').forEach(e => { e.hidden = e.id !== `pg-${name}`; })", name)
+                wide, page = tab.evaluate("[document.documentElement.scrollWidth, document.documentElement.clientWidth]")
+                assert wide <= page, (n, operator)
+                outside = tab.evaluate("() => { const r = document.querySelector('.pg').getBoundingClientRect(); return [...document.querySelectorAll('.pg-matrix *, .pg-line svg, .pg-gradient svg, .pg-handle')].filter(e => { const b = e.getBoundingClientRect(); return b.width && (b.left < r.left - 1 || b.right > r.right + 1); }).map(e => e.tagName); }")
+                assert outside == []
+
+
+def test_light_and_dark(visit):
+    tab = visit()
+    colours = lambda: tab.evaluate("() => ['.pg', '.pg-operators span', '#pg-entry b'].map(q => { const s = getComputedStyle(document.querySelector(q)); return [s.color, s.backgroundColor]; })")
+    light = colours()
+    tab.evaluate("document.body.classList.add('quarto-dark')")
+    tab.wait_for_timeout(50)
+    assert all(a != b for a, b in zip(light, colours(), strict=True))
+
+
+@pytest.mark.skipif(not BUILT.exists(), reason="there is no built site with this page: run `make docs`")
+def test_the_built_page(visit):
+    tab = visit(where=BUILT.as_uri())
+    assert tab.locator(".pg-cell").count() == 25 and tab.locator(".pg-text:visible").count() == 0
+    tab.locator("[data-try=columns]").click()
+    assert tab.locator("#pg-columns").is_visible() and state(tab)["tau"] == 1
+    assert tab.locator("#pg-columns a").get_attribute("href") == "sinkhorn.html"
+
+
+def test_the_page_is_self_contained():
+    for name in ("operators.js", "playground.js", "playground.css", "playground.qmd"):
+        text = (NBS / name).read_text(encoding="utf-8").replace("http://www.w3.org/2000/svg", "")
+        assert not re.search(r"https?://|@import|\bimport\s*\(|\bfetch\s*\(|XMLHttpRequest|\beval\s*\(|innerHTML", text), name
+    resources = json.dumps((ROOT / "_quarto.yml").read_text())
+    assert all(name in resources for name in ("operators.js", "playground.js", "playground.css"))
