@@ -122,10 +122,10 @@ def _check_median(c):
     for name in ("lr", "unit"):
         if not getattr(c, name) > 0: raise ValueError(f"{name} must be positive, got {getattr(c, name)}")
 
-# %% ../nbs/65_median.ipynb #7e3d56fc
+# %% ../nbs/65_median.ipynb #642864e2
 MedianConfig.PRESETS = {
     "paper": dict(data="mnist", steps=275_000, epoch=2750, val_sets=1250, test_sets=2500),
-    "quick": dict(data="mnist", steps=2000, epoch=200, batch=20, lr=0.002, schedule="cosine", unit=1000.0, width=8, shrink=4),
+    "quick": dict(data="mnist", steps=2000, epoch=200, batch=20, lr=0.003, schedule="cosine", unit=1000.0, width=8, shrink=4),
     "smoke": dict(steps=8, epoch=4, n=3, digits=1, batch=4, width=4, val_sets=8, test_sets=8),
 }
 
