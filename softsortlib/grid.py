@@ -165,7 +165,7 @@ def _processes(rest, threads, logs):
 
 EXECUTORS["processes"] = _processes
 
-# %% ../nbs/63_grid.ipynb #60b1d166
+# %% ../nbs/63_grid.ipynb #82de4b86
 @contextlib.contextmanager
 def _dask(rest, threads, logs):
     distributed = optional("distributed")
@@ -179,15 +179,16 @@ def _dask(rest, threads, logs):
 def _slurm(rest, threads, logs):
     partition, *more = rest.split(",")
     settings = dict(word.split("=", 1) for word in more)
-    executor = optional("submitit").AutoExecutor(folder=logs, cluster="slurm")
-    executor.update_parameters(cpus_per_task=threads, **({"slurm_partition": partition} if partition else {}),
-                               **{k: int(v) if v.isdigit() else v for k, v in settings.items()})
+    executor = optional("submitit").AutoExecutor(folder=logs, cluster="slurm", slurm_max_num_timeout=100)
+    executor.update_parameters(**{"timeout_min": 240, "cpus_per_task": threads, **({"slurm_partition": partition} if partition else {}),
+                                  **{k: int(v) if v.isdigit() else v for k, v in settings.items()}})
     yield executor
 
 @contextlib.contextmanager
 def _submitit_local(rest, threads, logs):
     executor = optional("submitit").LocalExecutor(folder=logs)
     executor.at_once = _count(rest, "submitit-local")
+    executor.update_parameters(timeout_min=10_000)
     yield executor
 
 EXECUTORS.update({"dask": _dask, "slurm": _slurm, "submitit-local": _submitit_local})
@@ -208,7 +209,7 @@ class Outcome(NamedTuple):
         if (out / "error.json").exists(): return cls(name, "failed", None, json.loads((out / "error.json").read_text())["error"])
         return cls(name, state, None, error)
 
-# %% ../nbs/63_grid.ipynb #826af271
+# %% ../nbs/63_grid.ipynb #2285a1ab
 def _figures(result):
     "The first figures of a test, in words."
     numbers = [(k, v) for k, v in result.get("test", {}).items() if isinstance(v, (int, float))]
@@ -227,7 +228,7 @@ class _Teller:
 
     def __call__(self, name, future):
         try: state, error = future.result(), ""
-        except Exception as e: state, error = "lost", f"{type(e).__name__}: {e}".split("\n")[0]
+        except Exception as e: state, error = "lost", " ".join(f"{type(e).__name__}: {e}".split())
         outcome = self.outcomes[name] = Outcome.of(self.folder, name, state, error)
         if self.record and outcome.result: record_run(outcome.result, name, self.record)
         self.left -= 1
