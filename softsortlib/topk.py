@@ -6,7 +6,7 @@
 __all__ = ['torchmetrics', 'LOSSES', 'CONTENDERS', 'class_loss', 'TopkAccuracy', 'PlainCNN', 'small_resnet18', 'TopkConfig',
            'TopkData', 'TopkTask', 'topk_table']
 
-# %% ../nbs/68_topk.ipynb #74c2c592
+# %% ../nbs/68_topk.ipynb #d13dcfc7
 import math
 from dataclasses import dataclass
 from typing import ClassVar
@@ -17,9 +17,7 @@ from torch import Tensor, nn
 from .core import patch_to
 from .classification import topk_loss, zero_one_loss
 from .data import ImageBank, load_images, optional, seeded
-from .functional import soft_rank
 from .grid import grid
-from .networks import default_steepness
 from .operators import Operator, get_operator
 from .sigmoid_rank import RankOperator, get_rank_operator
 from .training import DrawnData, RunConfig, Task
@@ -27,16 +25,14 @@ from .training import DrawnData, RunConfig, Task
 # %% ../nbs/68_topk.ipynb #ab08fc74
 torchmetrics = optional("torchmetrics")
 
-# %% ../nbs/68_topk.ipynb #bc0dae02
+# %% ../nbs/68_topk.ipynb #589ef5b6
 LOSSES = {"ce": "cross-entropy", "topk": "minus log P(among the first k)", "mixture": "the same for k picked at random from 1 up to k",
           "hinge": "soft rank beyond k", "ramp": "soft rank beyond k, 1 at most"}
 
-def _operator(name, tau, classes):
-    "An operator that sorts from the largest down, or ranks, at its temperature here."
-    if tau is None: tau = 1 / default_steepness(name, classes) if name in ("odd_even", "bitonic") else {"sinkhorn": 0.1}.get(name, 1.0)
+def _operator(name, tau):
+    "An operator that sorts or ranks from the largest down."
     further = dict(sigmoid="logistic") if name in ("odd_even", "bitonic") else {}
-    make = get_operator if name in Operator.names else get_rank_operator
-    return make(name, tau=tau, descending=True, **further)
+    return (get_operator if name in Operator.names else get_rank_operator)(name, tau=tau, descending=True, **further)
 
 # %% ../nbs/68_topk.ipynb #69c1522c
 def class_loss(
@@ -106,7 +102,7 @@ def small_resnet18(
     net.conv1, net.maxpool = nn.Conv2d(shape[0], 64, 3, padding=1, bias=False), nn.Identity()
     return net.to(memory_format=torch.channels_last)
 
-# %% ../nbs/68_topk.ipynb #f973b46a
+# %% ../nbs/68_topk.ipynb #59b8be98
 @dataclass(frozen=True)
 class TopkConfig(RunConfig):
     "All that a run of top-k classification depends on."
@@ -115,7 +111,7 @@ class TopkConfig(RunConfig):
     loss: str = "ce"  # "ce", "topk", "mixture", "hinge" or "ramp"
     k: int = 1  # right means among the first k; for "mixture" the largest k
     operator: str = "softsort"  # name of a sorting operator; of a ranking one too for "hinge" and "ramp"
-    tau: "float | None" = None  # temperature; None is 1, 0.1 for "sinkhorn", 1 / steepness for a network
+    tau: float = 1.0  # temperature, in units of the logits
     batch: int = 128  # images a step
     lr: float = 0.001  # Adam's learning rate at the start; it falls to zero along a cosine
     augment: bool = False  # mirror and shift training images at random
@@ -132,13 +128,14 @@ class TopkConfig(RunConfig):
         self.at_least(1, "k", "batch", "width", "shrink", "val_images", "test_images")
         _check_topk(self)
 
-# %% ../nbs/68_topk.ipynb #a3f13104
+# %% ../nbs/68_topk.ipynb #738cfdc2
 def _check_topk(c):
     "Raise `ValueError` for a field of a TopkConfig that is out of range."
     if c.net not in ("cnn", "resnet18"): raise ValueError(f"net must be 'cnn' or 'resnet18', got {c.net!r}")
     if c.loss not in LOSSES: raise ValueError(f"loss must be one of {', '.join(LOSSES)}, got {c.loss!r}")
     if c.loss in ("topk", "mixture") and c.operator not in Operator.names or c.operator not in RankOperator.names: get_operator(c.operator)
-    if not c.lr > 0: raise ValueError(f"lr must be positive, got {c.lr}")
+    for name in ("lr", "tau"):
+        if not getattr(c, name) > 0: raise ValueError(f"{name} must be positive, got {getattr(c, name)}")
 
 # %% ../nbs/68_topk.ipynb #220cc103
 TopkConfig.PRESETS = {
@@ -198,7 +195,7 @@ def _moved(images, generator):
     images = torch.where(mirror[:, None, None, None], images.flip(-1), images)
     return nn.functional.pad(images, (pad,) * 4).permute(0, 2, 3, 1)[torch.arange(n, device=images.device)[:, None, None], y[:, :, None], x[:, None, :]].permute(0, 3, 1, 2)
 
-# %% ../nbs/68_topk.ipynb #54c3bd8a
+# %% ../nbs/68_topk.ipynb #84c790e3
 class TopkTask(Task):
     "Learn classes by one of the losses."
     def __init__(self,
@@ -208,7 +205,7 @@ class TopkTask(Task):
     ):
         super().__init__(config)
         self.net = PlainCNN(shape, classes, config.width) if config.net == "cnn" else small_resnet18(shape, classes)
-        self.operator = None if config.loss == "ce" else _operator(config.operator, config.tau, classes)
+        self.operator = None if config.loss == "ce" else _operator(config.operator, config.tau)
         self.metric, self.chance = TopkAccuracy(), {"top1": 1 / classes, "top5": min(5 / classes, 1)}
 
     def forward(self, images: Tensor) -> Tensor:  # logits, (batch, classes)

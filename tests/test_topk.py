@@ -22,7 +22,7 @@ from softsortlib.topk import CONTENDERS, LOSSES, PlainCNN, TopkAccuracy, TopkCon
 def test_top1_by_softsort_is_cross_entropy(rng, classes):
     logits = torch.randn(20, classes, generator=rng, dtype=torch.float64, requires_grad=True)
     target = torch.randint(classes, (20,), generator=rng)
-    ce, top = class_loss(logits, target), class_loss(logits, target, "topk", 1, topk._operator("softsort", 1.0, classes))
+    ce, top = class_loss(logits, target), class_loss(logits, target, "topk", 1, topk._operator("softsort", 1.0))
     torch.testing.assert_close(ce, top)
     torch.testing.assert_close(*(torch.autograd.grad(loss, logits)[0] for loss in (ce, top)))
 
@@ -30,7 +30,7 @@ def test_top1_by_softsort_is_cross_entropy(rng, classes):
 @pytest.mark.parametrize("loss,k,operator", [("topk", 1, "odd_even"), ("topk", 3, "neuralsort"), ("topk", 5, "softsort"), ("mixture", 5, "softsort"), ("mixture", 3, "bitonic")])
 def test_losses_on_rows_by_definition(rng, loss, k, operator):
     logits, target = torch.randn(6, 10, generator=rng, dtype=torch.float64), torch.randint(10, (6,), generator=rng)
-    op = topk._operator(operator, 0.5, 10)
+    op = topk._operator(operator, 0.5)
     columns = op(logits).to_dense()[torch.arange(6), :, target]
     among = columns.cumsum(-1)[:, :k]
     p = among[:, -1] if loss == "topk" else among.mean(-1)
@@ -44,14 +44,14 @@ def test_losses_on_ranks_are_the_error_in_the_limit(rng, loss, operator):
     rank = (logits > logits.gather(-1, target[:, None])).sum(-1) + 1
     for k in (1, 3):
         excess = (rank - k).clamp(min=0, max=1 if loss == "ramp" else None).double()
-        found = class_loss(logits, target, loss, k, topk._operator(operator, 1e-4, 10))
+        found = class_loss(logits, target, loss, k, topk._operator(operator, 1e-4))
         assert abs(found - excess.mean()) < 0.05, (found, excess.mean())
 
 
 @pytest.mark.parametrize("contender", CONTENDERS)
 def test_every_contender_has_gradients_and_prefers_the_truth(rng, contender):
     c = TopkConfig(**CONTENDERS[contender])
-    op = None if c.loss == "ce" else topk._operator(c.operator, c.tau, 10)
+    op = None if c.loss == "ce" else topk._operator(c.operator, c.tau)
     logits, target = torch.randn(8, 10, generator=rng, requires_grad=True), torch.randint(10, (8,), generator=rng)
     loss = class_loss(logits, target, c.loss, c.k, op)
     g, = torch.autograd.grad(loss, logits)
@@ -141,7 +141,7 @@ def test_resnet18_for_small_images():
 
 # --- runs ---
 
-@pytest.mark.parametrize("changes,message", [(dict(loss="focal"), "loss must be"), (dict(net="vgg"), "'cnn' or 'resnet18'"), (dict(k=0), "k must be"), (dict(lr=0.0), "positive"),
+@pytest.mark.parametrize("changes,message", [(dict(loss="focal"), "loss must be"), (dict(net="vgg"), "'cnn' or 'resnet18'"), (dict(k=0), "k must be"), (dict(lr=0.0), "lr must be positive"), (dict(tau=0.0), "tau must be positive"),
                                              (dict(loss="mixture", operator="permutahedron"), "permutahedron"), (dict(operator="softsrot"), "softsort")])
 def test_wrong_settings(changes, message):
     with pytest.raises(ValueError, match=message): TopkConfig(**changes)
