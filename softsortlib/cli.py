@@ -136,14 +136,14 @@ def command(
         return f
     return add
 
-# %% ../nbs/80_cli.ipynb #152891c2
+# %% ../nbs/80_cli.ipynb #bfc6a7a1
 def _translated(f, typer):
     "`f` with annotations for Typer."
     signature, parameters = inspect.signature(f, eval_str=True), []
     for name, p in signature.parameters.items():
         kind, text, *names = [p.annotation.__origin__, *p.annotation.__metadata__]
-        option = typer.Argument(help=text) if names == [""] else typer.Option(f"--{name.replace('_', '-')}", *names, help=text)
-        parameters.append(p.replace(annotation=Annotated[kind, option]))
+        long = [] if any(n.startswith("--") for n in names) else [f"--{name.replace('_', '-')}"]
+        parameters.append(p.replace(annotation=Annotated[kind, typer.Argument(help=text) if names == [""] else typer.Option(*long, *names, help=text)]))
     @functools.wraps(f)
     def run(**options): return f(**options)
     del run.__wrapped__
@@ -263,15 +263,16 @@ def field_comments(
         found.update({node.target.id: comments.get(node.end_lineno, "") for node in ast.parse(source).body[0].body if isinstance(node, ast.AnnAssign)})
     return {f.name: found.get(f.name, "") for f in fields(cls)}
 
-# %% ../nbs/80_cli.ipynb #6ba4e329
+# %% ../nbs/80_cli.ipynb #833a0f1e
 _SHORT = {"data": "-d", "operator": "-m", "seed": "-s"}
 
 def _field_option(field, kind, comment):
     "The parameter of a command for a field of a configuration."
     kind = next((t for t in get_args(kind) if t is not type(None)), kind) if type(None) in get_args(kind) else kind
-    short = _SHORT.get(field.name, f"-{field.name}" if len(field.name) == 1 else "")
+    short, dashed = _SHORT.get(field.name, f"-{field.name}" if len(field.name) == 1 else ""), field.name.replace("_", "-")
+    names = [f"--{dashed}/--no-{dashed}"] if kind is bool else [short] if short else []
     return inspect.Parameter(field.name, inspect.Parameter.KEYWORD_ONLY, default=None,
-                             annotation=Annotated[Optional[kind if kind in (int, float, str, bool) else str], comment, *([short] if short else [])])
+                             annotation=Annotated[Optional[kind if kind in (int, float, str, bool) else str], comment, *names])
 
 def _field_values(cls, given):
     "The options that were given, with what is written as in Python read."

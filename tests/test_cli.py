@@ -5,7 +5,9 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
+from typing import ClassVar
 
 import pytest
 
@@ -15,7 +17,7 @@ for extra in ("pytorch_lightning", "sklearn", "typer", "matplotlib"):
 import softsortlib
 from softsortlib import cli
 
-SMALL = "train sort -n 3 --steps 20 --epoch 10 --batch 4 --threads 1"
+SMALL = "run sort -p smoke -n 3 --batch 4 --threads 1"
 
 
 @pytest.fixture
@@ -39,28 +41,34 @@ def test_version(run):
     assert run("--version") == (0, f"softsortlib {softsortlib.__version__}\n", "")
 
 
-@pytest.mark.parametrize("line,words", [("--help", ["demo", "train"]), ("train --help", ["sort"]), ("demo --help", ["--out", "order alone"]),
-                                        ("train sort --help", ["--data", "--operator", "--preset", "resumes"]), ("", ["demo", "train"])])
+@pytest.mark.parametrize("line,words", [("--help", ["demo", "run", "table", "bench"]), ("run --help", ["sort"]), ("demo --help", ["--out", "order alone"]),
+                                        ("run sort --help", ["--data", "--operator", "--preset", "resumes"]), ("table --help", ["--executor", "--retry"]), ("", ["demo", "table"])])
 def test_help(run, line, words):
     code, out, err = run(line)
     assert all(w in out + err for w in words) and "Traceback" not in err
 
 
 @pytest.mark.parametrize("line,code,message", [
-    ("train sort --operator softsrot", 2, "did you mean 'softsort'"),
-    ("train sort --data mnits", 2, "digits, mnist, fashion"),
-    ("train sort --preset fast", 2, "paper, quick, demo"),
-    ("train sort -n 1", 2, "n must be at least 2"),
-    ("train sort -n five", 2, "'-n'"),
-    ("train sort --lr -1", 2, "lr must be positive"),
-    ("train sort --tau 0", 2, "tau must be positive"),
-    ("train sort --convention diagonal", 2, "stacked"),
-    ("train sort --steps 0", 2, "steps must be at least 1"),
-    ("train sort --nonsense", 2, "--nonsense"),
-    ("train sort --trainer devices", 2, "name=value"),
-    ("train sort --trainer device=2", 2, "no flag 'device'"),
-    ("train sort --trainer accelerator=abacus", 2, "abacus"),
-    ("train sort --data mnist --folder empty --trainer max_epochs=1", 1, "train-images-idx3-ubyte"),
+    ("run sort --operator softsrot", 2, "did you mean 'softsort'"),
+    ("run sort --data mnits", 2, "digits, mnist, fashion"),
+    ("run srot", 2, "sort"),
+    ("run sort --epoch ten", 2, "--epoch"),
+    ("table sort_mnits", 2, "there is no table 'sort_mnits': there are sort_mnist"),
+    ("table sort_mnist --preset fast", 2, "preset must be one of"),
+    ("table sort_mnist --executor threads", 2, "executor must begin with one of inline, processes"),
+    ("table sort_mnist --trainer device=2", 2, "no flag 'device'"),
+    ("run sort --preset fast", 2, "paper, short, quick, demo, smoke"),
+    ("run sort -n 1", 2, "n must be at least 2"),
+    ("run sort -n five", 2, "'-n'"),
+    ("run sort --lr -1", 2, "lr must be positive"),
+    ("run sort -d digits --tau 0", 2, "tau must be positive"),
+    ("run sort -d digits --convention diagonal", 2, "stacked"),
+    ("run sort --steps 0", 2, "steps must be at least 1"),
+    ("run sort --nonsense", 2, "--nonsense"),
+    ("run sort --trainer devices", 2, "name=value"),
+    ("run sort --trainer device=2", 2, "no flag 'device'"),
+    ("run sort -d digits --trainer accelerator=abacus", 2, "abacus"),
+    ("run sort --data mnist --folder empty --trainer max_epochs=1", 1, "train-images-idx3-ubyte"),
     ("demoo", 2, "demo"),
     ("demo --steps 0", 2, "steps must be at least 1"),
 ])
@@ -72,15 +80,109 @@ def test_an_error_is_one_line_and_has_a_code(run, monkeypatch, tmp_path, line, c
     assert not list(tmp_path.rglob("config.json"))
 
 
-def test_train_sort_writes_reads_and_guards_its_folder(run):
+def test_run_writes_reads_and_guards_its_folder(run):
     code, out, err = run(SMALL)
-    assert code == 0 and "whole order right (EM)" in out and "runs/sort-digits-softsort-n3-quick-seed0" in out
+    [folder] = Path("runs").iterdir()
+    assert code == 0 and "whole order right (EM)" in out and str(folder / "result.json") in out and folder.name.startswith("sort-smoke-n3-batch4-seed0-")
 
-    record = json.loads(Path("runs/sort-digits-softsort-n3-quick-seed0/result.json").read_text())
-    assert record["config"]["steps"] == 20 and record["config"]["preset"] == "quick"
+    record = json.loads((folder / "result.json").read_text())
+    assert record["config"]["steps"] == 20 and record["config"]["preset"] == "smoke"
     assert run(SMALL)[:2] == (code, out)                                      # done: read again
-    code, _, err = run(SMALL + " --seed 1 --out runs/sort-digits-softsort-n3-quick-seed0")
+    code, _, err = run(f"{SMALL} --seed 1 --out {folder}")
     assert code == 2 and "holds another run" in err
+
+
+# --- the options of a task are the fields of its configuration ---
+
+@dataclass(frozen=True)
+class OptionsConfig:
+    "Every kind of field."
+    n: int = 1  # a number
+    long_name: "float | None" = None  # with a dash, "and # a sign"
+    words: str = "a"  # a word
+    on: bool = False  # yes or no
+    sizes: tuple = (1, 2)  # as in Python
+    seed: int = 0
+    preset: str = "custom"  # the preset it came from
+
+    task: ClassVar[str] = "options"
+    PRESETS: ClassVar[dict] = {"slow": dict(n=5), "quick": dict(n=4)}
+
+    @classmethod
+    def from_preset(cls, name, **changes): return cls(**{**cls.PRESETS[name], "preset": name, **changes})
+
+    def run(self, out, progress=False, **how): return dict(task="options", config=asdict(self), test={"loss": 0.25, "how": repr(how)}, chance={"loss": 2.0}, seconds=1.0, out=str(out))
+
+
+@pytest.fixture
+def options(run, monkeypatch):
+    seen = []
+    real = OptionsConfig.run
+    monkeypatch.setattr(OptionsConfig, "run", lambda self, out, **how: (seen.append((self, how)), real(self, out, **how))[1])
+    monkeypatch.setattr(cli, "load_experiments", lambda: {"options": OptionsConfig})
+    return lambda line: (seen.clear(), run(f"run options {line}"), seen and seen[0])[1:]
+
+
+def test_comments_become_help(options):
+    assert cli.field_comments(OptionsConfig) == {"n": "a number", "long_name": 'with a dash, "and # a sign"', "words": "a word", "on": "yes or no", "sizes": "as in Python", "seed": "", "preset": "the preset it came from"}
+    (code, out, err), _ = options("--help")
+    assert code == 0 and all(w in out for w in ("--long-name", "a number", "-n", "--no-on", "as in Python", "Every kind of field", "one of slow, quick", "default: quick"))
+
+
+def test_inherited_comments_are_found():
+    from softsortlib.sorting import SortConfig
+    comments = cli.field_comments(SortConfig)
+    assert list(comments) == [f.name for f in fields(SortConfig)] and all(comments.values())
+
+
+def test_options_become_fields(options):
+    assert options("")[1] == (OptionsConfig(n=4, preset="quick"), {"progress": True})
+    config, how = options("-n 9 --long-name 0.5 --words b --on --sizes (3,) -s 2 -p slow --threads 3 --trainer devices=2 --folder here")[1]
+    assert config == OptionsConfig(n=9, long_name=0.5, words="b", on=True, sizes=(3,), seed=2, preset="slow")
+    assert how == {"progress": True, "threads": 3, "devices": 2, "folder": Path("here")}
+    (code, _, err), _ = options("--sizes (3")
+    assert code == 2 and "--sizes takes a value as Python writes it" in err
+
+
+def test_figures_of_any_task_are_shown(options):
+    out = options("")[0][1]
+    assert "loss" in out and "0.25" in out and "how" not in out.split("seconds")[0] and "1 seconds" in out
+
+
+# --- tables ---
+
+@pytest.fixture
+def toys(monkeypatch):
+    from toy_runs import ToyConfig
+    from softsortlib import grid
+    def toys(preset):
+        "Toys in a table"
+        if preset != "quick": raise ValueError("preset must be quick")
+        return [ToyConfig(kind, preset="quick", seed=k) for k, kind in enumerate(("quick", "fail", "quick"))]
+    cli.load_experiments()
+    monkeypatch.setitem(grid.GRIDS, "toys", toys)
+
+
+def test_a_table_is_listed_run_and_retried(run, toys):
+    code, out, _ = run("table")
+    assert code == 0 and "Toys in a table" in out and out.split("toys")[1].split()[:3] == ["3", "0", "0"]
+    code, out, _ = run("table toys --record kept")
+    assert code == 1 and "FAILED ArithmeticError: not today" in out and "2 of 3 runs are done" in out and "1 failed" in out and "0.100±0.141 (2 runs)" in out
+    assert len(list(Path("kept/toy").iterdir())) == 2
+    assert run("table")[1].split("toys")[1].split()[:3] == ["3", "2", "1"]
+    Path("runs/cured").touch()
+    assert run("table toys")[0] == 1
+    code, out, _ = run("table toys --retry --record kept")
+    assert code == 0 and "3 of 3 runs are done" in out and len(list(Path("kept/toy").iterdir())) == 3
+    assert "no such preset" in run("table --preset paper")[1].split("toys")[1].splitlines()[0]
+
+
+def test_ctrl_c_in_a_table_says_how_to_go_on(run, toys, monkeypatch):
+    from toy_runs import ToyConfig
+    def interrupt(self, out, **options): raise KeyboardInterrupt
+    monkeypatch.setattr(ToyConfig, "run", interrupt)
+    code, _, err = run("table toys")
+    assert code == 130 and err == "softsortlib: interrupted with 3 of 3 runs left: the same command goes on\n"
 
 
 def test_demo(run, tmp_path):
@@ -124,12 +226,12 @@ def test_importing_the_module_imports_no_extra():
 
 def test_a_command_is_easily_added(run, monkeypatch):
     monkeypatch.setattr(cli, "COMMANDS", dict(cli.COMMANDS))
-    @cli.command("table tall")
+    @cli.command("tall")
     def tall(rows: cli.Annotated[int, "how many", "-r"] = 2):
         "Print a tall table."
         print("row\n" * rows)
-    assert run("table tall -r 3")[1].count("row") == 3
-    assert "Print a tall table" in run("table --help")[1]
+    assert run("tall -r 3")[1].count("row") == 3
+    assert "Print a tall table" in run("--help")[1]
 
 
 def test_bugs_show_their_traceback(run, monkeypatch):
