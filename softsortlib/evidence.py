@@ -56,7 +56,7 @@ def _flips(d):
     for signs in patterns: hits[abs(math.fsum(s * x for s, x in zip(signs, d))) >= far] += 1
     return hits[1] / sum(hits)
 
-# %% ../nbs/69_evidence.ipynb #d2259fbc
+# %% ../nbs/69_evidence.ipynb #7537a534
 def paired(
     first: list,  # one number for each seed
     second: list,  # of the other operator, in the same order
@@ -73,10 +73,10 @@ def paired(
     mean, sd, _ = summarise(d)
     if k == 1: return Comparison(mean, -math.inf, math.inf, 1, 1.0, names, higher)
     t = optional("scipy.stats").t.ppf(1 - (1 - confidence) / comparisons / 2, k - 1)
-    half = float(t) * sd / math.sqrt(k)
+    half = float(t) * sd / math.sqrt(k) if not sd < 1e-12 * max(map(abs, [*first, *second])) else 0.0       # below rounding: no spread
     return Comparison(mean, mean - half, mean + half, k, _flips(d), names, higher)
 
-# %% ../nbs/69_evidence.ipynb #794f329a
+# %% ../nbs/69_evidence.ipynb #e6efb90f
 def verdict(
     c: Comparison,  # what `paired` or `compare` returns
     spec: str = ".3f",  # how figures are written
@@ -85,6 +85,7 @@ def verdict(
     figures = f"{c.difference:+{spec}}, interval [{c.low:+{spec}}, {c.high:+{spec}}], {c.pairs} pairs, sign flips p = {c.p:.2g}"
     if c.pairs == 0: return f"undecided: {c.names[0]} and {c.names[1]} have no seed in common"
     if c.pairs == 1: return f"undecided: one run of each decides nothing (difference {c.difference:+{spec}})"
+    if math.isnan(c.low + c.high): return f"undecided: a run of {c.names[0]} or {c.names[1]} has no number"
     if c.low == c.high: return f"undecided: all {c.pairs} differences are {c.difference:+{spec}}, there is no spread to judge by"
     if c.low <= 0 <= c.high: return f"undecided between {c.names[0]} and {c.names[1]}: the interval contains 0 ({figures})"
     winner, loser = c.names if (c.difference > 0) == c.higher else c.names[::-1]
