@@ -5,9 +5,10 @@
 # %% auto #0
 __all__ = []
 
-# %% ../nbs/05_kernels.ipynb #32869097
+# %% ../nbs/05_kernels.ipynb #6d9eb9ab
 import os
 from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
 
 import numba
 import numpy as np
@@ -109,3 +110,16 @@ def _differentiable(op, setup, backward, tensors):
         vmap = staticmethod(_batched(call, tensors))
     Transformed.backward = staticmethod(backward)
     return call
+
+# %% ../nbs/05_kernels.ipynb #1291e215
+try:
+    import triton
+    import triton.language as tl
+except ImportError: triton, tl = None, SimpleNamespace(constexpr=None)
+
+# %% ../nbs/05_kernels.ipynb #3871ba43
+has_triton = triton is not None
+
+def _kernel(f):
+    "Compile `f` with Triton when it is launched, where there is Triton."
+    return triton.jit(f) if has_triton else f

@@ -5,28 +5,18 @@
 # %% auto #0
 __all__ = ['triton_layers', 'triton_layers_backward', 'triton_differences', 'triton_differences_backward']
 
-# %% ../nbs/17_network_triton.ipynb #a0fe1c26
+# %% ../nbs/17_network_triton.ipynb #9b05ae43
 import torch
 from torch import Tensor
 
 from .comparators import sorting_network
+from .kernels import _kernel, has_triton, tl, triton
 from .network_kernels import _ATAN, _W, _plan
 from .swaps import swap_sigmoid
 
-# %% ../nbs/17_network_triton.ipynb #d0a3d97a
-try:
-    import triton
-    import triton.language as tl
-except ImportError:
-    triton = None
-    class tl: constexpr = None  # for the annotations below
-
-# %% ../nbs/17_network_triton.ipynb #aa75eec1
-has_triton = triton is not None
+# %% ../nbs/17_network_triton.ipynb #6358e3fb
 _PAIRS = 32  # comparators in a tile
 _MAX_N = 2048
-
-def _kernel(f): return triton.jit(f) if has_triton else f
 
 @_kernel
 def _layer_tile(X, stride, keep, swap, lo, hi, start, stop, c0, U, pos, Y_MODE: tl.constexpr, gkeep, PAIRS: tl.constexpr, W: tl.constexpr):

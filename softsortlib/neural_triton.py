@@ -5,21 +5,12 @@
 # %% auto #0
 __all__ = ['neural_matrix', 'neural_mul', 'neural_rmul', 'neural_pull']
 
-# %% ../nbs/07_neural_triton.ipynb #c3692b33
-from types import SimpleNamespace
-
+# %% ../nbs/07_neural_triton.ipynb #4345682f
 import torch
 
-try:
-    import triton
-    import triton.language as tl
-    has_triton = True
-except ImportError:  # the package works without it; nothing below is called then
-    has_triton, tl = False, SimpleNamespace(constexpr=None)
+from .kernels import _kernel, has_triton, tl, triton
 
-# %% ../nbs/07_neural_triton.ipynb #70ff9933
-_kernel = triton.jit if has_triton else (lambda f: f)
-
+# %% ../nbs/07_neural_triton.ipynb #b31b576e
 @_kernel
 def _tile(s, b, t, bt, w, inv):
     "tau-scaled mu and E of (7.1) for vectors of rows and columns."

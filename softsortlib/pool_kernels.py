@@ -5,19 +5,13 @@
 # %% auto #0
 __all__ = []
 
-# %% ../nbs/39_pool_kernels.ipynb #b411bab9
+# %% ../nbs/39_pool_kernels.ipynb #0f29b09b
 import torch
 from torch import Tensor
 
-# %% ../nbs/39_pool_kernels.ipynb #d7b51ab1
-try:
-    import triton
-    import triton.language as tl
-except ImportError: triton = None
+from .kernels import _kernel, tl, triton
 
-# %% ../nbs/39_pool_kernels.ipynb #60a8a5f5
-def _kernel(f): return f if triton is None else triton.jit(f)
-
+# %% ../nbs/39_pool_kernels.ipynb #45c3b65f
 @_kernel
 def _merge(a, b, KL: "tl.constexpr"):
     "The statistic of two pooled blocks: the sum, or the logarithm of the sum of exponentials."

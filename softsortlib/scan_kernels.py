@@ -5,21 +5,12 @@
 # %% auto #0
 __all__ = ['left_sums', 'matrix', 'matrix_back']
 
-# %% ../nbs/08_scan_kernels.ipynb #c3692b33
-from types import SimpleNamespace
-
+# %% ../nbs/08_scan_kernels.ipynb #4345682f
 import torch
 
-try:
-    import triton
-    import triton.language as tl
-    has_triton = True
-except ImportError:  # the package works without it; nothing below is called then
-    has_triton, tl = False, SimpleNamespace(constexpr=None)
+from .kernels import _kernel, has_triton, tl, triton
 
-# %% ../nbs/08_scan_kernels.ipynb #8f30a499
-_kernel = triton.jit if has_triton else (lambda f: f)
-
+# %% ../nbs/08_scan_kernels.ipynb #82f4c22e
 @_kernel
 def _compose(q, x, q2, x2): return q * q2, x * q2 + x2
 
