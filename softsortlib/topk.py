@@ -6,7 +6,7 @@
 __all__ = ['torchmetrics', 'LOSSES', 'CONTENDERS', 'class_loss', 'TopkAccuracy', 'PlainCNN', 'small_resnet18', 'TopkConfig',
            'TopkData', 'TopkTask', 'topk_table']
 
-# %% ../nbs/68_topk.ipynb #d13dcfc7
+# %% ../nbs/68_topk.ipynb #11b16d3b
 import math
 from dataclasses import dataclass
 from typing import ClassVar
@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from .core import patch_to
 from .classification import topk_loss, zero_one_loss
-from .data import ImageBank, load_images, optional, seeded
+from .data import load_images, optional, seeded
 from .grid import grid
 from .operators import Operator, get_operator
 from .sigmoid_rank import RankOperator, get_rank_operator
@@ -128,12 +128,14 @@ class TopkConfig(RunConfig):
         self.at_least(1, "k", "batch", "width", "shrink", "val_images", "test_images")
         _check_topk(self)
 
-# %% ../nbs/68_topk.ipynb #738cfdc2
+# %% ../nbs/68_topk.ipynb #1bbec1c9
 def _check_topk(c):
     "Raise `ValueError` for a field of a TopkConfig that is out of range."
     if c.net not in ("cnn", "resnet18"): raise ValueError(f"net must be 'cnn' or 'resnet18', got {c.net!r}")
     if c.loss not in LOSSES: raise ValueError(f"loss must be one of {', '.join(LOSSES)}, got {c.loss!r}")
-    if c.loss in ("topk", "mixture") and c.operator not in Operator.names or c.operator not in RankOperator.names: get_operator(c.operator)
+    if c.operator not in Operator.names:
+        if c.operator not in RankOperator.names: get_operator(c.operator)
+        if c.loss in ("topk", "mixture"): raise ValueError(f"{c.operator} gives ranks only, and the loss {c.loss!r} needs a matrix: use 'hinge' or 'ramp', or an operator out of {', '.join(sorted(Operator.names))}")
     for name in ("lr", "tau"):
         if not getattr(c, name) > 0: raise ValueError(f"{name} must be positive, got {getattr(c, name)}")
 
