@@ -255,7 +255,7 @@ def _trainer(config, out, callbacks, progress, flags):
         "callbacks": [keep, *callbacks, *([RunProgress()] if progress else [])], "enable_progress_bar": progress,
         "logger": pl.loggers.CSVLogger(out, "log"), "use_distributed_sampler": False, "inference_mode": False, "plugins": [WholeCheckpoints()], "enable_model_summary": False, **flags})
 
-# %% ../nbs/61_training.ipynb #d12ca528
+# %% ../nbs/61_training.ipynb #12499a24
 def train(
     config: RunConfig,  # the run
     out: "str | Path",  # its folder
@@ -263,6 +263,7 @@ def train(
     progress: bool = False,  # whether to show a progress bar
     callbacks: tuple = (),  # further Lightning callbacks
     threads: "int | None" = None,  # CPU threads; None is torch's choice
+    compile: "str | None" = None,  # a mode of torch.compile for the task's `net`; "reduce-overhead" records CUDA graphs
     **flags,  # flags of Lightning's Trainer
 ) -> dict:  # what result.json holds
     "Run or resume; raise `ValueError` when `out` holds another run, `KeyboardInterrupt` after Ctrl-C."
@@ -274,6 +275,7 @@ def train(
         torch.manual_seed(config.seed)
         data, task = config.parts(folder)
         data.setup()
+        if compile: task.net.compile(mode=compile)
         trainer = _trainer(config, out, callbacks, progress, flags)
         write_json(out / "config.json", asdict(config))              # a run that cannot start leaves no folder
         try: _fit(trainer, task, data, last)

@@ -193,3 +193,10 @@ def test_preset_errors():
 @pytest.mark.parametrize("name", sorted(SortConfig.PRESETS))
 def test_presets(name):
     assert SortConfig.from_preset(name, seed=5).seed == 5 and SortConfig.from_preset(name).preset == name
+
+
+def test_a_compiled_network_learns_the_same(alone, tmp_path, monkeypatch):
+    modes = []
+    def compile(net, **how): modes.append(how)                    # what torch makes of it is torch's affair, and needs a compiler
+    monkeypatch.setattr(torch.nn.Module, "compile", compile)
+    assert numbers(train(TINY, tmp_path, threads=1, compile="reduce-overhead")) == numbers(alone) and modes == [{"mode": "reduce-overhead"}]
