@@ -165,7 +165,7 @@ def _processes(rest, threads, logs):
 
 EXECUTORS["processes"] = _processes
 
-# %% ../nbs/63_grid.ipynb #82de4b86
+# %% ../nbs/63_grid.ipynb #c6af2b19
 @contextlib.contextmanager
 def _dask(rest, threads, logs):
     distributed = optional("distributed")
@@ -179,7 +179,8 @@ def _dask(rest, threads, logs):
 def _slurm(rest, threads, logs):
     partition, *more = rest.split(",")
     settings = dict(word.split("=", 1) for word in more)
-    executor = optional("submitit").AutoExecutor(folder=logs, cluster="slurm", slurm_max_num_timeout=100)
+    try: executor = optional("submitit").AutoExecutor(folder=logs, cluster="slurm", slurm_max_num_timeout=100)
+    except RuntimeError as e: raise OSError(f"Slurm is not to be found here: {e}") from None
     executor.update_parameters(**{"timeout_min": 240, "cpus_per_task": threads, **({"slurm_partition": partition} if partition else {}),
                                   **{k: int(v) if v.isdigit() else v for k, v in settings.items()}})
     yield executor

@@ -212,6 +212,38 @@ def test_submitit(tmp_path, monkeypatch):
     assert [len(tries(tmp_path, c)) for c in configs] == [1, 2, 2]
 
 
+SBATCH = """#!/bin/bash
+cp "${@: -1}" "$0.$$"
+echo "Submitted batch job $$"
+SLURM_JOB_ID=$$ SLURM_NTASKS=1 SLURM_LOCALID=0 SLURM_PROCID=0 SLURM_NODEID=0 SLURM_JOB_NUM_NODES=1 SLURM_JOB_NODELIST=here bash "$0.$$" > /dev/null 2>&1 &
+"""
+SRUN = """#!/bin/bash
+while [[ "$1" == --* ]]; do if [[ "$1" == --unbuffered ]]; then shift; else shift 2; fi; done
+exec "$@"
+"""
+
+@needs("submitit")
+def test_slurm_as_far_as_its_commands_go(tmp_path, monkeypatch):
+    "With stand-ins for sbatch, srun and sacct: the job gets what the word asks for, and its run ends in the folder."
+    commands = tmp_path / "commands"
+    commands.mkdir()
+    for name, text in (("sbatch", SBATCH), ("srun", SRUN), ("sacct", "#!/bin/bash\necho 'JobID|State|NodeList'\n")):
+        (commands / name).write_text(text)
+        (commands / name).chmod(0o755)
+    monkeypatch.setenv("PATH", str(commands), prepend=os.pathsep)
+    monkeypatch.setenv("PYTHONPATH", str(HERE))
+    assert states(quietly(QUICK[:1], tmp_path / "runs", "slurm:gpu,timeout_min=30,gpus_per_node=1", threads=2)) == ["done"]
+    [job] = commands.glob("sbatch.*")
+    asked = job.read_text()
+    assert all(f"#SBATCH --{w}" in asked for w in ("partition=gpu", "time=30", "cpus-per-task=2", "gpus-per-node=1"))
+
+
+@needs("submitit")
+def test_without_slurm_the_message_says_so(tmp_path, monkeypatch):
+    monkeypatch.setenv("PATH", "")
+    with pytest.raises(OSError, match="Slurm is not to be found here.*srun"): quietly(QUICK[:1], tmp_path, "slurm:gpu")
+
+
 @needs("submitit")
 def test_a_job_of_slurm_that_is_cut_off_is_queued_again(tmp_path):
     again = Attempt().checkpoint(QUICK[0], tmp_path, {})
