@@ -195,14 +195,14 @@ def is_out_of_memory(
     words = ("can't allocate memory", "not enough memory", "out of memory")
     return isinstance(error, (MemoryError, torch.cuda.OutOfMemoryError)) or isinstance(error, RuntimeError) and any(w in str(error).lower() for w in words)
 
-# %% ../nbs/67_speed.ipynb #774b3e41
+# %% ../nbs/67_speed.ipynb #ce11d9fe
 @dataclass(frozen=True)
 class MemoryConfig(SpeedConfig):
     "All that a search for the ends of memory depends on; the search begins at n."
     steps: int = 1  # not used
     limit: float = 2.0  # GiB that a method may take
-    resolution: int = 100  # the distance at which fitting and failing n are close enough
-    largest: int = 8000  # the search ends here
+    resolution: int = 100  # the distance at which fitting and failing n are close enough, or a twentieth of n if that is more
+    largest: int = 4000  # the search ends here
     largest_linear: int = 1_024_000  # and here for methods whose time grows like n
 
     task: ClassVar[str] = "memory"
@@ -213,13 +213,13 @@ class MemoryConfig(SpeedConfig):
         if self.n % self.resolution: raise ValueError(f"n must be a multiple of the resolution {self.resolution}, got {self.n}")
         if not self.limit: raise ValueError("limit must be positive: without a limit nothing ends")
 
-# %% ../nbs/67_speed.ipynb #852d7955
+# %% ../nbs/67_speed.ipynb #923520cf
 def _next(c, name, fits, fails):
     "The n to try next, or None when the boundary is known; `fits` is 0 and `fails` None in the beginning."
-    end = c.largest_linear if METHODS[name].linear else c.largest
+    end = min(c.largest_linear if METHODS[name].linear else c.largest, METHODS[name].largest)
     if fails is None: return min(2 * fits or c.n, end) if fits < end else None
     middle = (fits + fails) // 2 // c.resolution * c.resolution
-    return middle if middle > fits else None
+    return middle if middle > fits and fails - fits > max(c.resolution, fits / 20) else None
 
 # %% ../nbs/67_speed.ipynb #134de112
 def _trim():
@@ -355,16 +355,16 @@ def run(self,
 SpeedConfig.PRESETS = {"paper": dict(limit=13.0), "quick": dict(), "smoke": dict(n=30, steps=3)}
 MemoryConfig.PRESETS = {"paper": dict(limit=13.0), "quick": dict(), "smoke": dict(n=200, limit=1 / 16, largest=400, largest_linear=800, methods="softsort1-published, softsort1-lazy")}
 
-# %% ../nbs/67_speed.ipynb #338ce813
+# %% ../nbs/67_speed.ipynb #890073d5
 _CURVES = "softsort2-lazy, softsort1-lazy, neuralsort-dense"         # the cheapest form of each of the papers' operators
-_QUICK = ((100, 100, "all"), (300, 30, "all"), (1000, 7, "all"), (2000, 3, "all"))
+_QUICK = ((100, 20, "all"), (300, 10, "all"), (1000, 5, "all"), (2000, 2, "all"))
 
 def _speed_grid(preset, device):
     make = lambda **changes: SpeedConfig.from_preset(preset, device=device, **changes)
     memory = MemoryConfig.from_preset(preset, device=device)
     if preset == "smoke": return [make(), memory]
     if preset == "paper": return [*(make(n=n) for n in (100, 500, 1000, 1500, 2000, 2500, 3000, 3500, 4000)), make(n=4000, methods="softsort2-lazy", tau2=0.1), memory]
-    return [*(make(n=n, steps=steps, methods=methods) for n, steps, methods in _QUICK), make(n=4000, methods=_CURVES), memory]
+    return [*(make(n=n, steps=steps, methods=methods) for n, steps, methods in _QUICK), make(n=2000, steps=99, epoch=3, methods=_CURVES), memory]
 
 # %% ../nbs/67_speed.ipynb #6059a1b9
 @grid("speed")
