@@ -177,6 +177,15 @@ def test_a_table_is_listed_run_and_retried(run, toys):
     assert "no such preset" in run("table --preset paper")[1].split("toys")[1].splitlines()[0]
 
 
+def test_the_runs_of_every_table_have_names_of_their_own():
+    from softsortlib.grid import run_name
+    for name, f in cli._grids().items():
+        for preset in ("quick", "paper", "smoke"):
+            try: configs = f(preset)
+            except ValueError as e: assert "preset" in str(e), (name, preset)
+            else: assert configs and len({run_name(c) for c in configs}) == len(configs), (name, preset)
+
+
 def test_ctrl_c_in_a_table_says_how_to_go_on(run, toys, monkeypatch):
     from toy_runs import ToyConfig
     def interrupt(self, out, **options): raise KeyboardInterrupt
