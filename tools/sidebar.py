@@ -6,6 +6,8 @@ import sys
 from pathlib import Path
 
 root = Path(__file__).resolve().parent.parent
+TUTORIALS = ("learn_from_order", "spearman_loss", "ranking_loss", "masks", "robust_regression", "median_filter",     # from simple to
+             "topk_layer", "metric_knn", "sort_a_million", "torch_compile", "several_devices", "*")                   # involved
 PLAN = [                                                    # (title, page) or (title, globs) or (title, parts)
     ("Home", "index.ipynb"),
     ("Playground", "playground.qmd"),
@@ -19,7 +21,7 @@ PLAN = [                                                    # (title, page) or (
         ("Using them", ["49*.ipynb", "50*.ipynb"])]),
     ("Losses and layers", ["5[1-8]*.ipynb"]),
     ("Training and measuring", ["59*.ipynb", "6*.ipynb", "7*.ipynb", "80*.ipynb"]),
-    ("Tutorials", ["tutorials/*.ipynb"]),
+    ("Tutorials", [f"tutorials/{name}.ipynb" for name in TUTORIALS]),
     ("Experiments", ["experiments/*.ipynb"]),
     ("Benchmarks", ["benchmarks/*.ipynb"]),
     ("API", ["api.ipynb", "api/*.ipynb"]),
