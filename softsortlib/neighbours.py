@@ -152,7 +152,7 @@ class KnnConfig(EmbeddingConfig):
         get_operator(self.operator, tau=self.tau)
         if self.k > self.candidates: raise ValueError(f"k must be at most {self.candidates}, the number of candidates, got {self.k}")
 
-# %% ../nbs/66_neighbours.ipynb #cb3b8f7e
+# %% ../nbs/66_neighbours.ipynb #41797350
 def papers_network(
     data: str,  # name of a data set
 ) -> dict:  # fields of a configuration
@@ -163,7 +163,7 @@ def papers_network(
 
 KnnConfig.PRESETS = {
     "paper": dict(data="mnist", steps=110_000, epoch=550),
-    "quick": dict(data="mnist", steps=300, epoch=100, width=10, lr=0.1, search=10_000, val_queries=1000),
+    "quick": dict(data="mnist", steps=200, epoch=100, width=10, lr=0.1, search=10_000, val_queries=1000, test_queries=5000),
     "smoke": dict(steps=4, epoch=2, width=4, batch=20, candidates=30, k=3, lr=0.01, search=100, val_queries=20, test_queries=20),
 }
 
@@ -328,7 +328,7 @@ def parts(self, folder: "str | None" = None) -> tuple:  # (PointData, KnnTask)
     data.setup()
     return data, KnnTask(self, data)
 
-# %% ../nbs/66_neighbours.ipynb #c8920b6a
+# %% ../nbs/66_neighbours.ipynb #3c6216aa
 @dataclass(frozen=True)
 class BaselineConfig(EmbeddingConfig):
     "All that a baseline depends on."
@@ -339,7 +339,7 @@ class BaselineConfig(EmbeddingConfig):
     task: ClassVar[str] = "knn_baseline"
     PRESETS: ClassVar[dict] = {
         "paper": dict(data="mnist", steps=27_500, epoch=550, lr=0.01),
-        "quick": dict(data="mnist", steps=300, epoch=100, width=10, lr=0.1, search=10_000, val_queries=1000),
+        "quick": dict(data="mnist", steps=200, epoch=100, width=10, lr=0.1, search=10_000, val_queries=1000, test_queries=5000),
         "smoke": dict(steps=4, epoch=2, width=4, batch=20, hidden=20, components=5, search=100, val_queries=20, test_queries=20)}
 
     def __post_init__(self):
@@ -459,14 +459,14 @@ def run(self, out: "str | Path", folder: "str | None" = None, threads: "int | No
         write_json(result, record)
     return record
 
-# %% ../nbs/66_neighbours.ipynb #5d17a21b
+# %% ../nbs/66_neighbours.ipynb #477fe106
 @grid("knn_search")
 def knn_search(
     preset: str,  # "paper" for all of the papers' grid on three data sets; others for a small one on MNIST
 ) -> list:
     "The hyper-parameters of differentiable kNN, to be chosen on validation sets"
     paper = preset == "paper"
-    lists = ((1, 3, 5, 9), (1.0, 4.0, 16.0, 64.0, 128.0, 512.0), (1e-3, 1e-4, 1e-5)) if paper else ((1, 9), (1.0, 16.0), (0.1, 0.01))
+    lists = ((1, 3, 5, 9), (1.0, 4.0, 16.0, 64.0, 128.0, 512.0), (1e-3, 1e-4, 1e-5)) if paper else ((1, 9), (1.0, 16.0), (0.1,))
     return [KnnConfig.from_preset(preset, data=data, operator=operator, samples=samples, k=k, tau=tau, lr=lr, **(papers_network(data) if paper else {}))
             for data in (("mnist", "fashion", "cifar10") if paper else ("mnist",)) for operator in ("softsort", "neuralsort") for samples in ((0, 5) if paper else (0,))
             for k, tau, lr in itertools.product(*lists)]
