@@ -3,6 +3,7 @@ import ast
 import functools
 import http.server
 import json
+import re
 import shutil
 import sys
 import threading
@@ -16,6 +17,7 @@ ROOT = Path(__file__).resolve().parent.parent
 NBS, SITE = ROOT / "nbs", ROOT / "_docs"
 sys.path.insert(0, str(ROOT / "tools"))
 import check_site  # noqa: E402
+import npm  # noqa: E402
 
 # ------------------------------------------------------------------ the sidebar
 
@@ -108,6 +110,7 @@ def test_links_anchors_and_files_are_there():
     ("<p>[a link](that/is none)</p>", "unrendered markup"),
     ('<p id="a">x</p><p id="a">y</p>', "two elements have the id a"),
     ("<h1>another title</h1>", "headings of level 1"),
+    ("<h2>section</h2><h4>too deep</h4>", "level 4 below one of level 2"),
 ])
 def test_a_broken_page_is_found(tmp_path, body, complaint):
     (tmp_path / "other.html").write_text("<h1>other</h1>")
@@ -166,10 +169,20 @@ FORMULAS = """() => {
   plain.querySelectorAll("pre, code, script, style, .katex").forEach(e => e.remove());
   return set.concat(wrong, plain.textContent.match(/\\$\\$|\\\\\\(|\\\\\\[/) ? ["raw formula in the text"] : []);
 }"""
+AXE = """(rules) => axe.run({include: [["body"]], exclude: [[".katex"], ["pre > code"]]}, {resultTypes: ["violations"], ...rules})
+  .then(r => r.violations.filter(v => ["serious", "critical"].includes(v.impact)).map(v => `${v.id}: ${v.help}: ${v.nodes.slice(0, 2).map(n => n.html.slice(0, 120)).join(", ")}`))"""
 PICTURES = """() => [...document.images].filter(i => i.complete && !i.naturalWidth).map(i => "broken picture " + i.src.slice(0, 80))"""
 
 
-def inspect_page(tab, address, host, patience=(60, 400, 1000)):
+@pytest.fixture(scope="session")
+def axe():
+    "The source of axe-core, which finds what keeps people with disabilities from using a page"
+    name, version, *_ = npm.AXE
+    if not (ROOT / ".cache" / f"{name}-{version}").exists() and not shutil.which("npm"): pytest.skip(f"{name} {version} is not in .cache and there is no npm to fetch it")
+    return (npm.fetch(npm.AXE, ROOT / ".cache") / "axe.min.js").read_text(encoding="utf-8")
+
+
+def inspect_page(tab, address, host, axe, patience=(60, 400, 1000)):
     "Everything that is wrong with a page: as it loads, light and dark, wide and narrow"
     problems = []
     def console(m):
@@ -186,6 +199,7 @@ def inspect_page(tab, address, host, patience=(60, 400, 1000)):
         tab.goto(address, wait_until="load")
         tab.add_style_tag(content="* { transition: none !important; animation: none !important }")
         problems += tab.evaluate(FORMULAS) + tab.evaluate(PICTURES)
+        tab.evaluate(axe)
         for mode, is_dark in (("light", False), ("dark", True)):
             tab.emulate_media(color_scheme=mode)
             for wait in patience:        # the page changes its colours a moment later
@@ -193,7 +207,8 @@ def inspect_page(tab, address, host, patience=(60, 400, 1000)):
                 dark = tab.evaluate("() => { const [r, g, b] = getComputedStyle(document.body).backgroundColor.match(/\\d+/g); return +r + +g + +b < 384; }")
                 found = ([] if dark == is_dark else [f"{mode} mode is not {mode}"]) + [f"{mode}: poor contrast: {p}" for p in tab.evaluate(CONTRAST)]
                 if not found: break
-            problems += found
+            # nothing but colours depends on the mode
+            problems += found + [f"{mode}: {p}" for p in tab.evaluate(AXE, {"runOnly": ["color-contrast"]} if is_dark else {})]
         tab.set_viewport_size({"width": 390, "height": 844})
         tab.wait_for_timeout(50)
         problems += tab.evaluate(OVERFLOW)
@@ -244,8 +259,8 @@ def site(serve): return serve(SITE)
 @needs_site
 @needs_browser
 @pytest.mark.parametrize("page", PAGES)
-def test_page_in_a_browser(tab, site, page):
-    problems = inspect_page(tab, site + page, site)
+def test_page_in_a_browser(tab, site, axe, page):
+    problems = inspect_page(tab, site + page, site, axe)
     assert not problems, "\n".join(problems)
 
 
@@ -266,7 +281,9 @@ def test_search_finds_a_name(tab, site, opened):
     found = search(tab, "SoftSort")
     assert any("softsort.html" in href for _, href in found[:5]), found[:5]
     assert not search(tab, "qqxyzzyqq")
-    assert search(tab, "permutation matrix")
+    for words, page in (("SinkhornSort", "sinkhorn.html"), ("soft_topk", "functional.html"), ("NeuralNDCGLoss", "losses.html"), ("is_unimodal_row_stochastic", "core.html"), ("permutation matrix", "core.html"), ("cross-entropy of the rows", "losses.html")):
+        found = search(tab, words)
+        assert any(page in href for _, href in found[:8]), (words, found[:8])
     tab.locator(".search-result:visible").first.click()
     tab.wait_for_url("**/*.html*")
     assert tab.locator("main h1").count() == 1
@@ -285,7 +302,34 @@ def test_the_reader_can_switch_to_dark_and_it_stays(browser, site):
     context.close()
 
 
-GOOD = "<!doctype html><link rel=icon href='data:,'><style>body{margin:0;background:#fff;color:#000} @media (prefers-color-scheme: dark) {body{background:#111;color:#fff}}</style><main><h1>title</h1>"
+@needs_site
+def test_the_book_can_be_read_from_page_to_page():
+    "Each page leads to the one before and the one after it, in the order of the sidebar."
+    def neighbour(page, kind):
+        html = (SITE / page).read_text(encoding="utf-8")
+        found = re.search(rf'nav-page-{kind}"><a href="([^"#]+)"', html)
+        return found and (SITE / page).parent.joinpath(found[1]).resolve().relative_to(SITE.resolve()).as_posix()
+    for before, after in zip(PAGES, PAGES[1:]):
+        assert neighbour(before, "next") == after
+        assert neighbour(after, "previous") == before
+
+
+@needs_site
+def test_a_chapter_says_how_to_open_it_in_jupyter():
+    for source, page in (("11_softsort.ipynb", "softsort.html"), ("tutorials/ranking_loss.ipynb", "tutorials/ranking_loss.html")):
+        assert f"make lab FILE={source}" in (SITE / page).read_text(encoding="utf-8")
+        assert (NBS / source).exists()
+
+
+@needs_site
+def test_the_changelog_has_a_section_for_the_version():
+    from configparser import ConfigParser
+    settings = ConfigParser(delimiters=["="])
+    settings.read(ROOT / "settings.ini")
+    assert re.search(rf"<h2[^>]*>{re.escape(settings['DEFAULT']['version'])}\b", (SITE / "changelog.html").read_text(encoding="utf-8"))
+
+
+GOOD = "<!doctype html><html lang=en><title>title</title><link rel=icon href='data:,'><style>body{margin:0;background:#fff;color:#000} @media (prefers-color-scheme: dark) {body{background:#111;color:#fff}}</style><main><h1>title</h1>"
 
 
 @needs_browser
@@ -301,16 +345,19 @@ GOOD = "<!doctype html><link rel=icon href='data:,'><style>body{margin:0;backgro
     ("<p style='color: #999'>pale</p>", "light: poor contrast: pale"),
     ("<p style='color: #333; background: transparent'>dim</p>", "dark: poor contrast: dim"),
     ("<div style='width: 500px'>wide</div>", "500 pixels wide"),
+    ("<img src='data:image/svg+xml,<svg xmlns=\"http://www.w3.org/2000/svg\"/>'>", "image-alt"),
+    ("<button></button>", "button-name"),
+    ("<ul><div>x</div></ul>", "list"),
     ("<style>body { background: #fff !important; color: #000 !important }</style>", "dark mode is not dark"),
 ])
-def test_a_page_that_is_broken_in_the_browser_is_found(tab, serve, tmp_path, body, complaint):
+def test_a_page_that_is_broken_in_the_browser_is_found(tab, serve, axe, tmp_path, body, complaint):
     (tmp_path / "bad.html").write_text(GOOD + body)
     host = serve(tmp_path)
-    assert any(complaint in problem for problem in inspect_page(tab, host + "bad.html", host, patience=[0]))
+    assert any(complaint in problem for problem in inspect_page(tab, host + "bad.html", host, axe, patience=[0]))
 
 
 @needs_browser
-def test_a_good_page_passes(tab, serve, tmp_path):
+def test_a_good_page_passes(tab, serve, axe, tmp_path):
     (tmp_path / "good.html").write_text(GOOD + r"<p>a price of $5</p><code>\(x\)</code>")
     host = serve(tmp_path)
-    assert inspect_page(tab, host + "good.html", host, patience=[0]) == []
+    assert inspect_page(tab, host + "good.html", host, axe, patience=[0]) == []

@@ -3,7 +3,7 @@
 Both renderers read the same _quarto.yml; with Quarto on PATH, `nbdev_docs` does the job instead. The site asks no other
 host for anything: KaTeX is copied into it, web fonts are taken out, and search also works on pages opened as files.
 """
-import argparse, ast, base64, functools, hashlib, io, json, re, shutil, subprocess, sys, tarfile, tempfile, time
+import argparse, ast, base64, functools, json, re, shutil, struct, sys, time
 from pathlib import Path, PurePosixPath
 
 import nbdev.processors, nbdev.serve
@@ -21,36 +21,14 @@ try:
     from smalldocs.site import Site
 except ImportError: sys.exit("the site is rendered by smalldocs, which needs Python 3.11 or newer: make docs PYTHON=python3.12 VENV=.venv-docs")
 
-import api_page, check_site
+import api_page, check_site, npm
 from showdoc_table import chapter_heading
 
-KATEX = "0.16.11"
-KATEX_SHA512 = "RQrI8rlHY92OLf3rho/Ts8i/XvjgguEjOkO1BEXcU3N8BqPpSzBNwV/G0Ukr+P/l3ivvJUE/Fa/CwbS6HesGNQ=="
 DUNDER = re.compile(r"^(#{1,6} )([\w.]*__\w+__[\w.]*)[ \t]*$", re.M)   # show_doc headings such as A.__call__
+INCH = 88                                                              # pixels that show an inch of a picture: 8 inches fill the column
 WEB_FONT = re.compile(r"@import url\([^)]*fonts\.googleapis[^)]*\);?")
 EXPECTED = ("output-file is not read by smalldocs", "html-math-method is not read by smalldocs",     # for Quarto, and handled here
             "html-math-method is ignored")
-
-def katex(cache):
-    "The dist/ folder of KaTeX, from the cache or, once, from the npm registry"
-    dist = cache / f"katex-{KATEX}"
-    if (dist / "katex.min.js").exists(): return dist
-    name = f"katex-{KATEX}.tgz"
-    with tempfile.TemporaryDirectory() as tmp:
-        if shutil.which("npm"): subprocess.run(["npm", "pack", "--silent", f"katex@{KATEX}"], cwd=tmp, check=False, capture_output=True)
-        if not (Path(tmp) / name).exists(): sys.exit(f"KaTeX {KATEX} is not in {dist} and npm did not fetch it: unpack package/dist of the npm package katex@{KATEX} there")
-        data = (Path(tmp) / name).read_bytes()
-    if base64.b64encode(hashlib.sha512(data).digest()).decode() != KATEX_SHA512: sys.exit(f"the download of {name} is not the file its publisher signed: try again")
-    partial = dist.with_name(dist.name + ".partial")
-    shutil.rmtree(partial, ignore_errors=True)
-    with tarfile.open(fileobj=io.BytesIO(data)) as tar:
-        for m in tar:
-            if not m.isfile() or not m.name.startswith("package/dist/") or ".." in m.name: continue
-            to = partial / m.name.removeprefix("package/dist/")
-            to.parent.mkdir(parents=True, exist_ok=True)
-            to.write_bytes(tar.extractfile(m).read())
-    partial.rename(dist)
-    return dist
 
 def kinds(cell):
     "The kinds of statement in a cell: import, names (a list of exported names), other"
@@ -181,15 +159,36 @@ def code_lines(m):
         return f'<span class="line" style="--i:{len(text) - len(text.lstrip(" "))}">{"".join(parts)}</span>'
     return m[1] + "\n".join(map(line, lines)) + m[3]
 
+def picture_size(m):
+    "A recorded picture gets the size that its inches ask for, so that text has one size in all of them"
+    head = base64.b64decode(m[2][:4096])
+    width, height = struct.unpack(">II", head[16:24])
+    at = head.find(b"pHYs")
+    if at < 0: return m[0]
+    inch = struct.unpack(">I", head[at + 4:at + 8])[0] * 0.0254
+    return f'{m[1]}{m[2]}" width="{round(width / inch * INCH)}" height="{round(height / inch * INCH)}"'
+
 def tidy(out):
     "What the renderer leaves to wish for by those who do not use a mouse or do not see"
     for p in out.rglob("*.html"):
         text = p.read_text(encoding="utf-8")
         text = re.sub(r'<img (?![^>]*\balt=)', '<img alt="" ', text)
+        text = re.sub(r'(<img [^>]*?src="data:image/png;base64,)([^"]+)"', picture_size, text)
         text = re.sub(r'<pre(?![^>]*tabindex)|<div class="sd-table"|<span class="math display"', r'\g<0> tabindex="0"', text)     # what scrolls can be reached by the keyboard
         text = re.sub(r'(<a [^>]*sidebar-item-toggle[^>]*) role="navigation"', r'\1 role="button"', text)
         text = re.sub(r'(<code class="sourceCode[^>]*>)(.*?)(</code></pre>)', code_lines, text, flags=re.S)
         p.write_text(text, encoding="utf-8")
+
+def add_sources(site, cfg):
+    "Below its title, a page that is a notebook says which, and how to open it"
+    for source, page in site.pages.items():
+        name = str(source)
+        if not name.endswith(".ipynb") or name == cfg.readme_nb or name.startswith("api"): continue
+        line = (f'<p class="notebook">This page is the notebook <a href="{cfg.git_url}/blob/{cfg.branch}/nbs/{name}">{name}</a>. '
+                f'In a clone, <code>make lab FILE={name}</code> opens it in Jupyter.</p>')
+        path = site.out / page.out
+        text = re.sub(r'<header id="title-block-header".*?</header>', lambda m: m[0] + line, path.read_text(encoding="utf-8"), count=1, flags=re.S)
+        path.write_text(text, encoding="utf-8")
 
 def add_citations(out):
     "Below each entry of the bibliography, the pages that cite it"
@@ -227,14 +226,14 @@ def main():
     ap = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     ap.add_argument("--katex", type=Path, help="the dist/ folder of KaTeX (default: .cache/, filled once from the npm registry)")
     args, cfg, start = ap.parse_args(), get_config(), time.time()
-    dist = args.katex or katex(cfg.config_path / ".cache")
+    dist = args.katex or npm.fetch(npm.KATEX, cfg.config_path / ".cache")
     nbdev.serve.FilterDefaults, nbdev.processors.NbdevLookup = BookFilter, PublicLookup
     _build_modidx(); refresh_quarto_yml()
     staged = proc_nbs(force=True, n_workers=0)
     print(f"{time.time()-start:5.1f}s notebooks staged", flush=True)
     site = NbdevSite(load(staged), quiet=True)
     site.build()
-    make_offline(site.out, dist); tidy(site.out); add_citations(site.out)
+    make_offline(site.out, dist); tidy(site.out); add_sources(site, cfg); add_citations(site.out)
     write_readme(site, cfg)
     shutil.rmtree(cfg.doc_path, ignore_errors=True)
     shutil.move(str(site.out), cfg.doc_path)

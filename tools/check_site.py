@@ -19,7 +19,7 @@ class Page(HTMLParser):
         super().__init__(convert_charrefs=True)
         self.ids, self.links, self.loads, self.formulas, self.stray, self.open = Counter(), [], [], [], [], []
         self.formula = None
-        self.no_alt, self.headings = 0, Counter()
+        self.no_alt, self.headings, self.levels = 0, Counter(), []
         text = path.read_text(encoding="utf-8")
         self.size = len(text.encode())
         self.feed(text)
@@ -31,6 +31,7 @@ class Page(HTMLParser):
         if tag == "a" and a.get("href") is not None: self.links.append(a["href"])
         if tag == "img" and not (a.get("alt") or "").strip() and (a.get("src") or "").startswith("data:"): self.no_alt += 1
         if tag in ("h1",): self.headings[tag] += 1
+        if re.fullmatch("h[1-6]", tag) and not {"nav", "aside"} & set(self.open): self.levels.append(int(tag[1]))
         for key in ("src", "href", "data"):
             if (tag, key) in LOADS and a.get(key) and not (tag == "link" and set((a.get("rel") or "").split()) & QUIET_RELS): self.loads.append(a[key])
         if a.get("style"): self.loads += re.findall(r"url\(['\"]?([^'\")]+)", a["style"])
@@ -103,6 +104,7 @@ def check(site, katex=None):
         problems += [f"{name}: unrendered markup {s!r}" for s in dict.fromkeys(page.stray)]
         if page.no_alt: problems.append(f"{name}: {page.no_alt} picture(s) without `#| fig-alt`")
         if page.headings["h1"] != 1: problems.append(f"{name}: {page.headings['h1']} headings of level 1 instead of one")
+        problems += [f"{name}: a heading of level {b} below one of level {a}" for a, b in sorted(set(zip(page.levels, page.levels[1:]))) if b > a + 1]
         if page.size > PAGE_LIMIT: problems.append(f"{name}: {page.size / 1e6:.2f} MB of HTML, more than {PAGE_LIMIT / 1e6:.0f}")
     for css in site.rglob("*.css"):
         text = re.sub(r"/\*.*?\*/", "", css.read_text(encoding="utf-8"), flags=re.S)

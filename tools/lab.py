@@ -1,13 +1,14 @@
 """JupyterLab on the notebooks, with the kernel of this environment.
 
-    python tools/lab.py [any option of jupyter lab]
+    python tools/lab.py [a notebook of nbs/] [any option of jupyter lab]
     python tools/lab.py --check       start it unseen, run a line in its kernel, stop it
 """
 import json, os, secrets, socket, subprocess, sys, time, urllib.request
 from pathlib import Path
 
 root = Path(__file__).resolve().parent.parent
-ENV = {**os.environ, "JUPYTER_PREFER_ENV_PATH": "1"}      # this environment's kernel, before one of the same name in the home folder
+ENV = {**os.environ, "JUPYTER_PREFER_ENV_PATH": "1",      # this environment's kernel, before one of the same name in the home folder
+       "MATPLOTLIBRC": str(root / "nbs" / "matplotlibrc")}
 
 def kernel():
     "Install the kernel `python3` that the notebooks name into this environment, where it is not there"
@@ -65,4 +66,4 @@ def check():
 if __name__ == "__main__":
     kernel()
     if sys.argv[1:] == ["--check"]: check()
-    else: sys.exit(subprocess.run(command(*sys.argv[1:]), env=ENV).returncode)
+    else: sys.exit(subprocess.run(command(*(str(root / "nbs" / a) if a.endswith(".ipynb") else a for a in sys.argv[1:])), env=ENV).returncode)

@@ -30,12 +30,12 @@ def stable_ids(nb):
         seen.add(cell["id"])
 
 def lighten(nb):
-    "Give the pictures a palette of 128 colours: a plot needs no more, and weighs a third"
+    "Give the pictures a palette of 128 colours: a plot needs no more, and weighs a third. They keep their size in inches"
     for cell in nb.cells:
         for data in (o["data"] for o in cell.get("outputs", []) if "image/png" in o.get("data", {})):
             picture, light = Image.open(io.BytesIO(base64.b64decode("".join(data["image/png"])))), io.BytesIO()
             if picture.mode == "P": continue
-            picture.convert("RGB").quantize(128, dither=Image.Dither.NONE).save(light, "PNG", optimize=True)
+            picture.convert("RGB").quantize(128, dither=Image.Dither.NONE).save(light, "PNG", optimize=True, dpi=picture.info.get("dpi", (144, 144)))
             data["image/png"] = base64.b64encode(light.getvalue()).decode()
 
 def prepare(path):
@@ -68,4 +68,5 @@ if __name__ == "__main__":
     if sys.argv[1:2] == ["--run"]: run(Path(sys.argv[2]).resolve()); sys.exit()
     for path in [Path(p).resolve() for p in sys.argv[1:]] or notebooks():
         prepare(path)
-        if code := subprocess.run([sys.executable, __file__, "--run", str(path)]).returncode: sys.exit(code)
+        env = {**os.environ, "MATPLOTLIBRC": str(root / "nbs" / "matplotlibrc")}     # the look of all pictures
+        if code := subprocess.run([sys.executable, __file__, "--run", str(path)], env=env).returncode: sys.exit(code)
