@@ -283,16 +283,16 @@ def _field_values(cls, given):
         except (ValueError, SyntaxError): raise ValueError(f"--{name.replace('_', '-')} takes a value as Python writes it, got {v!r}") from None
     return {name: value(name, v) for name, v in given.items() if v is not None}
 
-# %% ../nbs/80_cli.ipynb #5937b838
+# %% ../nbs/80_cli.ipynb #4195aa8f
 def task_command(
     cls: type,  # a subclass of RunConfig
 ):  # a function for `command`
     "Make the command of an experiment from its configuration."
-    def run(preset, out, folder, threads, trainer, **given):
+    def run(preset, out, folder, threads, compile, trainer, **given):
         config = cls.from_preset(preset, **_field_values(cls, given))
         from softsortlib.grid import run_name
         at = out or Path("runs") / run_name(config)
-        how = {"folder": folder, "threads": threads, **_flags(trainer or [])}
+        how = {"folder": folder, "threads": threads, "compile": compile, **_flags(trainer or [])}
         result = _resumable(lambda: config.run(at, progress=True, **{k: v for k, v in how.items() if v is not None}), at, "the same command")
         if os.environ.get("LOCAL_RANK", "0") == "0":            # of several processes the first speaks
             print(f"\n{rates(result)}\n\n{result['seconds']:.0f} seconds; {at / 'result.json'}")
@@ -310,6 +310,7 @@ def _shared_options(
     out: Annotated[Optional[Path], "folder of the run; runs/NAME, with a name made from the options, if not given", "-o"] = None,
     folder: Annotated[Optional[Path], "where the data lie; else $SOFTSORTLIB_DATA, else they are downloaded"] = None,
     threads: Annotated[Optional[int], "CPU threads"] = None,
+    compile: Annotated[Optional[str], "a mode of torch.compile for the network, e.g. reduce-overhead on a GPU"] = None,
     trainer: Annotated[Optional[List[str]], "a flag of Lightning's Trainer as name=value, e.g. devices=2; may be repeated", "-t"] = None,
 ): "The options that all runs share."
 
@@ -327,8 +328,8 @@ def _flags(words):
         except (ValueError, SyntaxError): flags[name] = value
     return flags
 
-# %% ../nbs/80_cli.ipynb #77cbce32
-EXPERIMENTS = ["sorting", "svhn", "median", "neighbours", "speed", "topk"]
+# %% ../nbs/80_cli.ipynb #349167c9
+EXPERIMENTS = ["tables", "svhn", "median", "neighbours", "speed", "large_sets", "topk"]
 
 def load_experiments() -> dict:  # name of a task -> its configuration class
     "Import the modules of experiments, so that their tasks and tables are known."
@@ -339,7 +340,7 @@ def load_experiments() -> dict:  # name of a task -> its configuration class
 
 def _task_commands(): return {f"run {name}": task_command(cls) for name, cls in load_experiments().items() if name}
 
-# %% ../nbs/80_cli.ipynb #614e1fad
+# %% ../nbs/80_cli.ipynb #8d659851
 @command("table")
 def table(
     name: Annotated[Optional[str], "which table; all are listed if not given", ""] = None,
@@ -350,6 +351,7 @@ def table(
     record: Annotated[Optional[Path], "where small copies of the results are kept, e.g. nbs/results"] = None,
     folder: Annotated[Optional[Path], "where the data lie; else $SOFTSORTLIB_DATA, else they are downloaded"] = None,
     threads: Annotated[int, "CPU threads of each run"] = 1,
+    compile: Annotated[Optional[str], "a mode of torch.compile for the networks, e.g. reduce-overhead on a GPU"] = None,
     trainer: Annotated[Optional[List[str]], "a flag of Lightning's Trainer as name=value; may be repeated", "-t"] = None,
 ):
     """Do all runs of a table that are not done yet, or list the tables.
@@ -360,7 +362,7 @@ def table(
     grids = _grids()
     if name is None: return print(_listing(grids, preset, out))
     if name not in grids: raise ValueError(f"there is no table {name!r}: there are {', '.join(grids)}")
-    flags = {**_flags(trainer or []), **({} if folder is None else {"folder": str(folder)})}
+    flags = {**_flags(trainer or []), **({} if folder is None else {"folder": str(folder)}), **({} if compile is None else {"compile": compile})}
     try: outcomes = run_grid(grids[name](preset), out, executor, retry, record, functools.partial(print, flush=True), threads, **flags)
     except KeyboardInterrupt as e: raise Interrupted(str(e) or "interrupted: the same command goes on") from None
     print("\n" + _overview([o.result for o in outcomes if o.result]) + summary(outcomes, out))

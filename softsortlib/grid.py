@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['GRIDS', 'EXECUTORS', 'run_name', 'grid', 'Attempt', 'make_executor', 'Outcome', 'run_grid', 'small_record',
-           'record_run', 'summary', 'progress', 'collect', 'sort_mnist']
+           'record_run', 'summary', 'progress', 'collect']
 
 # %% ../nbs/63_grid.ipynb #dce32f26
 import contextlib
@@ -366,14 +366,3 @@ def collect(
     "The results of all finished runs in a folder, of any grid; `task` may be asked for like a field."
     results = [dict(json.loads(p.read_text(encoding="utf-8")), name=p.parent.name) for p in sorted(Path(folder).glob("*/result.json"))]
     return [r for r in results if all({"task": r["task"], **r["config"]}.get(k) == v for k, v in fields.items())]
-
-# %% ../nbs/63_grid.ipynb #8c2d46cd
-@grid("sort_mnist")
-def sort_mnist(
-    preset: str,  # "paper": ten seeds and five sizes; others: three seeds and three sizes
-) -> list:
-    "SoftSort and NeuralSort, with and without noise, by the size of the sets"
-    from softsortlib.sorting import SortConfig
-    seeds, sizes = (10, (3, 5, 7, 9, 15)) if preset == "paper" else (3, (3, 5, 9))
-    return [SortConfig.from_preset(preset, operator=operator, samples=samples, n=n, seed=seed)
-            for seed in range(seeds) for n in sizes for operator in ("softsort", "neuralsort") for samples in (0, 5)]

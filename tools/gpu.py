@@ -1,4 +1,9 @@
-"""On a machine with a GPU: the kernel tests on CUDA, then the GPU half of the benchmark; the record goes to nbs/results."""
+"""On a machine with a GPU: the kernel tests on CUDA, the GPU half of the benchmark, and the sorting table in the preset `paper`.
+
+    make gpu MINUTES=30 DATA=data        # DATA holds MNIST/raw; runs are begun while time is left, all operators before more seeds
+
+Records go to nbs/results, runs to runs/, and a second call goes on where the first one stopped.
+"""
 import os
 import subprocess
 import sys
@@ -22,5 +27,14 @@ record = run_benchmark(root / "nbs/results/bench_cuda.json", rounds=5, device="c
                        report=lambda row: print(row["case"], row["n"], row["contender"], row.get("median") or row["absent"], flush=True))
 record["copy_bandwidth"], record["kernel_tests_exit"] = copy_bandwidth("cuda"), tests.returncode
 write_json(root / "nbs/results/bench_cuda.json", record)
+
+from softsortlib.grid import GRIDS, run_grid  # noqa: E402
+import softsortlib.tables  # noqa: E402, F401  registers the tables
+
+minutes, data = float(os.environ.get("MINUTES", 30)), os.environ.get("DATA")
+runs = sorted((c for c in GRIDS["sort"]("paper")), key=lambda c: (c.seed, abs(c.n - 5)))
+for config in runs:
+    if time.time() - start > 60 * minutes: break
+    run_grid([config], root / "runs", record=root / "nbs/results", folder=data, accelerator="gpu", devices=1, precision="bf16-mixed", compile="reduce-overhead")
 print(f"all: {time.time() - start:.0f} s")
 sys.exit(tests.returncode)
