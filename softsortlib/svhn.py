@@ -216,11 +216,12 @@ class HouseBank:
         images = torch.stack(pieces).permute(0, 3, 1, 2) / 127.5 - 1
         return images.reshape(batch, n, 3, 54, 54), self.values[index].reshape(batch, n)
 
-# %% ../nbs/64_svhn.ipynb #1f78f2f4
+# %% ../nbs/64_svhn.ipynb #fd005e7d
 class HouseCNN(nn.Module):
     "The networks paper's model for SVHN: from pictures of house numbers to scores."
     def __init__(self,
         shape: "tuple[int, int]" = (54, 54),  # height and width of a picture, at least 16
+        dropout: float = 0.0,  # share of the features dropped in training; the paper drops none
         width: int = 32,  # channels of the first convolution; each further one has twice as many
     ):
         super().__init__()
@@ -228,17 +229,17 @@ class HouseCNN(nn.Module):
         channels = [3, *(width * 2 ** k for k in range(4))]
         blocks = [m for a, b in zip(channels, channels[1:]) for m in (nn.Conv2d(a, b, 5, padding=2), nn.MaxPool2d(2), nn.ReLU())]
         self.features = nn.Sequential(*blocks, nn.Flatten()).to(memory_format=torch.channels_last)
-        self.head = nn.Sequential(nn.Linear(channels[-1] * (shape[0] // 16) * (shape[1] // 16), 64), nn.ReLU(), nn.Linear(64, 1))
+        self.head = nn.Sequential(nn.Dropout(dropout), nn.Linear(channels[-1] * (shape[0] // 16) * (shape[1] // 16), 64), nn.ReLU(), nn.Linear(64, 1))
 
     def forward(self,
         images: Tensor,  # (..., 3, H, W)
     ) -> Tensor:  # scores, (...)
         "Score each picture on its own."
         features = self.features(images.reshape(-1, *images.shape[-3:]))
-        with torch.autocast(features.device.type, enabled=False): scores = self.head(features.to(self.head[0].weight.dtype))
+        with torch.autocast(features.device.type, enabled=False): scores = self.head(features.to(self.head[1].weight.dtype))
         return scores.reshape(images.shape[:-3])
 
-# %% ../nbs/64_svhn.ipynb #153f1112
+# %% ../nbs/64_svhn.ipynb #363d30d5
 @dataclass(frozen=True)
 class SvhnConfig(SortConfig):
     "All that a run on house numbers depends on."
@@ -261,6 +262,7 @@ class SvhnConfig(SortConfig):
     def __post_init__(self):
         super().__post_init__()
         if self.data not in ("svhn", "street"): raise ValueError(f"data must be 'svhn' or 'street', got {self.data!r}")
+        if (self.convention, self.digits) != ("stacked", 4): raise ValueError("convention and digits are for numbers that are glued from digits: leave them out for house numbers")
         if self.shrink > 3: raise ValueError(f"shrink must be at most 3, since the network halves a picture of 54 pixels four times, got {self.shrink}")
 
 # %% ../nbs/64_svhn.ipynb #633e1a43
@@ -287,12 +289,12 @@ class SvhnData(DrawnData):
         "The number of batches of a validation or a test."
         return -(-getattr(self.config, f"{split}_sets") // self.config.batch)
 
-# %% ../nbs/64_svhn.ipynb #fc79c24a
+# %% ../nbs/64_svhn.ipynb #f4690f15
 class SvhnTask(SortingTask):
     "Learn scores of house numbers from their order."
     def network(self, shape: tuple) -> nn.Module:
         "From pictures (..., 3, H, W) to scores (...)."
-        return HouseCNN(shape, self.config.width)
+        return HouseCNN(shape, self.config.dropout, self.config.width)
 
 @patch_to(SvhnConfig)
 def parts(self, folder: "str | None" = None) -> tuple:  # (SvhnData, SvhnTask)

@@ -190,7 +190,7 @@ def test_random_crops_cover_every_corner_and_no_other():
 
 def test_the_network_of_the_paper():
     net = HouseCNN()
-    assert [m.out_channels for m in net.features if isinstance(m, torch.nn.Conv2d)] == [32, 64, 128, 256] and net.head[0].in_features == 2304
+    assert [m.out_channels for m in net.features if isinstance(m, torch.nn.Conv2d)] == [32, 64, 128, 256] and net.head[1].in_features == 2304
     with pytest.raises(ValueError, match="at least 16 x 16"): HouseCNN((54, 13))
 
 
