@@ -240,7 +240,7 @@
     }
 
     const K = plan(F, G), [Q, R] = products(F, G), place = argsort(order), ones = new Array(n).fill(1), row = R(ones), column = Q(ones);
-    const tilt = matrix(n, n, (j, i) => { const d = y[j] - x[i]; return d === 0 ? 0 : power * Math.sign(d) * Math.abs(d) ** (power - 1) / tau; });
+    const tilt = matrix(n, n, (j, i) => power * Math.sign(y[j] - x[i]) * Math.abs(y[j] - x[i]) ** (power - 1) / tau);
     function gradient(j, input) {                                                              // (28.4), then through the squashing
       const i = place[input], p = K[j][i], e = (k, v) => range(n).map(c => c === k ? v : 0);
       const gF = e(i, p), gG = e(j, p), pulled = R(gG.map((g, c) => g / column[c]));

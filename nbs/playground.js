@@ -299,10 +299,11 @@
       const cells = body.children[i].children;
       row.forEach((p, j) => {
         const cell = cells[j + 1], [back, ink] = colour(p), on = i === at[0] && j === at[1];
-        write(cell.firstChild, n > 6 ? p.toFixed(2).replace(/^0/, "") : p.toFixed(2));
+        const text = n > 6 ? p.toFixed(2).replace(/^0/, "") : p.toFixed(2);
+        write(cell.firstChild, text);
         cell.style.backgroundColor = back;
         cell.style.color = ink;
-        put(cell, {tabindex: on ? 0 : -1, "aria-selected": on, "aria-label": `position ${i + 1}, score ${letter(j)}: ${p.toFixed(4)}`, title: `P[${i + 1}, ${letter(j)}] = ${precise(p)}`});
+        put(cell, {tabindex: on ? 0 : -1, "aria-selected": on, "aria-label": `${text} at position ${i + 1} of score ${letter(j)}`, title: `P[${i + 1}, ${letter(j)}] = ${precise(p)}`});
         if (on && focused && document.activeElement !== cell) cell.focus({preventScroll: true});
       });
       write(cells[n + 1], shown(result.sorted[i]));
