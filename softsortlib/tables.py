@@ -93,7 +93,7 @@ def tau_robustness(
     preset: str,  # "paper", "short", "quick" or "smoke"
 ) -> list:
     "Operators over four decades of tau, raw and calibrated by sharpness"
-    how = dict(steps=1000, epoch=250) if preset == "quick" else {}
+    how = dict(steps=600, epoch=150) if preset == "quick" else {}
     runs = []
     for operator in ("softsort", "neuralsort", "sinkhorn", "bitonic", "permutahedron"):
         usual = default_tau(operator, 5)
