@@ -6,7 +6,7 @@
 __all__ = ['measure', 'peak_memory', 'copy_bandwidth', 'forward_backward', 'softsort_listing', 'absent_peers', 'cases',
            'run_case', 'run_benchmark']
 
-# %% ../nbs/62_bench.ipynb #0f041c30
+# %% ../nbs/62_bench.ipynb #1ad46aa2
 import gc
 import importlib
 import json
@@ -14,6 +14,7 @@ import statistics
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import torch
@@ -80,11 +81,11 @@ def copy_bandwidth(
     b = torch.empty_like(a)
     return 8 * numbers / measure({"copy": lambda: b.copy_(a)}, device=device)["copy"]["median"]
 
-# %% ../nbs/62_bench.ipynb #2abda42a
+# %% ../nbs/62_bench.ipynb #795b881d
 def forward_backward(
     f,  # Tensor -> Tensor
     s: Tensor,  # scores, (batch, n)
-):  # function without arguments
+) -> Callable:  # function without arguments
     "One forward and one backward pass of `f` at `s` against a fixed random upstream gradient."
     with torch.no_grad(): shape = f(s).shape
     upstream = torch.randn(shape, generator=torch.Generator(s.device).manual_seed(0), device=s.device, dtype=s.dtype)

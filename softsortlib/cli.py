@@ -7,7 +7,7 @@ __all__ = ['COMMANDS', 'GROUPS', 'EXPERIMENTS', 'draw_curve', 'draw_sharpening',
            'Interrupted', 'main', 'rates', 'demo', 'field_comments', 'task_command', 'load_experiments', 'table',
            'bench']
 
-# %% ../nbs/80_cli.ipynb #3a2f1937
+# %% ../nbs/80_cli.ipynb #33f0894b
 import ast
 import functools
 import importlib
@@ -20,7 +20,7 @@ import time
 import tokenize
 from dataclasses import fields
 from pathlib import Path
-from typing import Annotated, List, Optional, get_args, get_type_hints
+from typing import Annotated, Callable, List, Optional, get_args, get_type_hints
 
 import torch
 from torch import Tensor
@@ -124,12 +124,12 @@ def write_pictures(
     for file, figure in zip(files, figures.values()): figure.savefig(file)
     return files
 
-# %% ../nbs/80_cli.ipynb #9f93610b
+# %% ../nbs/80_cli.ipynb #2209acdc
 COMMANDS: dict = {}
 
 def command(
     path: str,  # how it is called, e.g. "demo" or "run sort"
-):
+) -> Callable:  # a decorator
     'Make the decorated function a command; annotate parameters as `Annotated[type, help, *names]`, with the name "" for a word without an option.'
     def add(f):
         COMMANDS[path] = f
@@ -283,10 +283,10 @@ def _field_values(cls, given):
         except (ValueError, SyntaxError): raise ValueError(f"--{name.replace('_', '-')} takes a value as Python writes it, got {v!r}") from None
     return {name: value(name, v) for name, v in given.items() if v is not None}
 
-# %% ../nbs/80_cli.ipynb #4195aa8f
+# %% ../nbs/80_cli.ipynb #0a453a5c
 def task_command(
     cls: type,  # a subclass of RunConfig
-):  # a function for `command`
+) -> Callable:  # a function for `command`
     "Make the command of an experiment from its configuration."
     def run(preset, out, folder, threads, compile, trainer, **given):
         config = cls.from_preset(preset, **_field_values(cls, given))

@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['DataError', 'read_idx', 'ImageBank', 'seeded', 'NumberSets', 'optional', 'data_folder', 'load_images', 'set_picture']
 
-# %% ../nbs/60_data.ipynb #bbab0fe9
+# %% ../nbs/60_data.ipynb #c9f72bef
 import gzip
 import hashlib
 import importlib.util
@@ -16,6 +16,7 @@ import zipfile
 import zlib
 from dataclasses import dataclass
 from pathlib import Path
+from types import ModuleType
 
 import numpy as np
 import torch
@@ -27,10 +28,10 @@ from .core import patch_to
 class DataError(ValueError):
     "A data set cannot be read; the message names the file or folder and says what to do."
 
-# %% ../nbs/60_data.ipynb #37aa7873
+# %% ../nbs/60_data.ipynb #d2e45db5
 def read_idx(
     path: "str | Path",  # an IDX file of unsigned bytes, plain or .gz
-) -> Tensor:  # the array it holds, uint8
+) -> Tensor:  # the array it holds, uint8, its shape from the file
     "Read an IDX file; raise `DataError` naming the file when it is missing, corrupt or cut short."
     path = Path(path)
     try:
@@ -134,10 +135,10 @@ def _choose(sets, batch, generator):
     u = torch.rand(size, generator=generator, dtype=torch.float64)
     return bank.starts[digit] + (u * bank.counts[digit]).long(), values
 
-# %% ../nbs/60_data.ipynb #fb73ad11
+# %% ../nbs/60_data.ipynb #30ee3455
 def optional(
     module: str,  # a module of an optional package, e.g. "torchvision.datasets"
-):
+) -> ModuleType:  # the module
     "Import a module of the `experiments` extra; raise `ImportError` that says what to install when it is missing."
     try:
         if module.startswith(("torchvision", "torchmetrics", "pytorch_lightning")) and importlib.util.find_spec("torchvision"):

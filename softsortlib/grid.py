@@ -6,7 +6,7 @@
 __all__ = ['GRIDS', 'EXECUTORS', 'run_name', 'grid', 'Attempt', 'make_executor', 'Outcome', 'run_grid', 'small_record',
            'record_run', 'summary', 'progress', 'collect']
 
-# %% ../nbs/63_grid.ipynb #dce32f26
+# %% ../nbs/63_grid.ipynb #66e11e53
 import contextlib
 import hashlib
 import json
@@ -21,7 +21,7 @@ from collections import Counter
 from concurrent.futures import BrokenExecutor, Future, ProcessPoolExecutor
 from dataclasses import asdict, fields
 from pathlib import Path
-from typing import NamedTuple
+from typing import Callable, NamedTuple
 
 from .data import optional
 from .records import environment, write_json
@@ -48,12 +48,12 @@ def run_name(
     words = [v if isinstance(v, str) else f"{k}{_plain(v)}" for k, v in _changes(config).items()]
     return "-".join(re.sub(r"[^\w.+]+", "_", str(w)) for w in [config.task, config.preset, *words, f"seed{config.seed}"])[:100] + f"-{digest}"
 
-# %% ../nbs/63_grid.ipynb #abf6b074
+# %% ../nbs/63_grid.ipynb #f68ef9dd
 GRIDS: dict = {}
 
 def grid(
     name: str,  # the name of the table
-):
+) -> Callable:  # a decorator
     "Put the decorated function, `preset -> list of configurations`, on the list of tables."
     def add(f):
         GRIDS[name] = f
@@ -106,7 +106,7 @@ class Attempt:
 
     def checkpoint(self, *args): return optional("submitit.helpers").DelayedSubmission(self, *args)
 
-# %% ../nbs/63_grid.ipynb #920ad254
+# %% ../nbs/63_grid.ipynb #84851224
 EXECUTORS: dict = {}
 
 @contextlib.contextmanager
@@ -114,7 +114,7 @@ def make_executor(
     text: str = "inline",  # "inline", "processes:2", "dask:2", "dask:tcp://...", "slurm:partition", "submitit-local:2"
     threads: int = 1,  # CPU threads of each process, asked of Slurm and Dask
     logs: "str | Path" = "runs/.jobs",  # where submitit puts the files of its jobs
-):
+) -> contextlib.AbstractContextManager:  # its value is the executor
     "A context that makes an executor from a word and closes it in the end; raise `ValueError` for a word that is none."
     kind, _, rest = text.partition(":")
     if kind not in EXECUTORS: raise ValueError(f"executor must begin with one of {', '.join(EXECUTORS)}, got {text!r}")
@@ -194,7 +194,7 @@ def _submitit_local(rest, threads, logs):
 
 EXECUTORS.update({"dask": _dask, "slurm": _slurm, "submitit-local": _submitit_local})
 
-# %% ../nbs/63_grid.ipynb #dceec6f7
+# %% ../nbs/63_grid.ipynb #12b85ec8
 class Outcome(NamedTuple):
     "What became of one run of a grid."
     name: str  # of the run
@@ -204,7 +204,7 @@ class Outcome(NamedTuple):
 
     @classmethod
     def of(cls, folder: Path, name: str, state: str = "", error: str = "") -> "Outcome":
-        "What the folder of the run says; `state` and `error` are what is known beside it."
+        "What the folder `name` of `folder` says of its run; `state` and `error` are what is known beside it."
         out = Path(folder) / name
         if (out / "result.json").exists(): return cls(name, "done", json.loads((out / "result.json").read_text()))
         if (out / "error.json").exists(): return cls(name, "failed", None, json.loads((out / "error.json").read_text())["error"])

@@ -6,11 +6,11 @@
 __all__ = ['torchmetrics', 'TAU', 'utility', 'draw_sets', 'order_figures', 'OrderFigures', 'make_loss', 'LargeConfig',
            'LargeData', 'LargeTask', 'large_sets']
 
-# %% ../nbs/69_large_sets.ipynb #5330fc6b
+# %% ../nbs/69_large_sets.ipynb #6afcef06
 import statistics
 import time
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Callable, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -111,10 +111,10 @@ def _pairs(s, y):
     other = torch.randperm(s.shape[-1], device=s.device)
     return nn.functional.softplus((s[..., other] - s) * (y - y[..., other]).sign()).mean()
 
-# %% ../nbs/69_large_sets.ipynb #2879741e
+# %% ../nbs/69_large_sets.ipynb #244396d2
 def make_loss(
     config: "LargeConfig",  # method, tau and n
-):  # (standardised scores (batch, n), values (batch, n)) -> scalar
+) -> Callable:  # (standardised scores (batch, n), values (batch, n)) -> scalar
     "The loss that a configuration names; raise `ValueError` for a name that is none."
     c, tau = config, TAU.get(config.method) if config.tau is None else config.tau
     makers = {
@@ -158,12 +158,12 @@ class LargeConfig(RunConfig):
         self.at_least(1, "batch", "features", "width", "val_sets", "test_sets")
         make_loss(self)
 
-# %% ../nbs/69_large_sets.ipynb #0b67a3aa
+# %% ../nbs/69_large_sets.ipynb #f73036c6
 class LargeData(DrawnData):
     "Sets drawn by the number of the step."
     def load(self) -> None: "There is nothing to load."
 
-    def draw(self, split: str, k: int) -> "tuple[Tensor, Tensor, Tensor]":  # see draw_sets
+    def draw(self, split: str, k: int) -> "tuple[Tensor, Tensor, Tensor]":  # features (batch, n, d), values (batch, n) and noise, see draw_sets
         "Batch number `k` of a split."
         c = self.config
         return tuple(t.to(self.where or "cpu") for t in draw_sets(c.batch, c.n, c.features, c.noise, self.generator(split, k)))

@@ -232,7 +232,7 @@ def _shrunk(bank, factor):
     small = nn.functional.avg_pool2d(bank.images[:, None].float(), factor)[:, 0].round().to(torch.uint8)
     return ImageBank(small, bank.labels, bank.scale)
 
-# %% ../nbs/62_sorting.ipynb #e284de63
+# %% ../nbs/62_sorting.ipynb #89f29dd5
 class SortingTask(Task):
     "Learn scores from order: a network, an operator, and a loss."
     def __init__(self,
@@ -243,7 +243,9 @@ class SortingTask(Task):
         self.net, self.operator, self.metric = self.network(shape), build_operator(config), SortAccuracy()
         self.chance = {"EM": 1 / math.factorial(config.n) if config.n < 100 else 0.0, "EW": 1 / config.n, "EM5": 1 / 120}
 
-    def network(self, shape: tuple) -> nn.Module:
+    def network(self,
+        shape: tuple,  # of a picture, (..., H, W)
+    ) -> nn.Module:
         "From pictures (..., C, H, W) to scores (...)."
         return NumberCNN(shape, self.config.dropout, self.config.width)
 
@@ -258,10 +260,10 @@ class SortingTask(Task):
         self.log("loss", loss, on_step=False, on_epoch=True, batch_size=len(scores), sync_dist=True)
         return loss
 
-# %% ../nbs/62_sorting.ipynb #ec5d7569
+# %% ../nbs/62_sorting.ipynb #b0c8c7fd
 @patch_to(SortingTask)
 def temperature(self, scores: Tensor) -> None:
-    "Set the temperature by the wanted sharpness, where the scores are not all equal."
+    "Set the temperature by the wanted sharpness of scores (batch, n), where they are not all equal."
     inner = getattr(self.operator, "operator", self.operator)
     if (scores.amax(-1) > scores.amin(-1)).any(): inner.tau = calibrate_tau(scores, self.config.sharpness, method=inner, rtol=0.05)
 

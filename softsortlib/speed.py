@@ -6,7 +6,7 @@
 __all__ = ['METHODS', 'min_max', 'log_diagonal', 'spearman', 'Method', 'SpeedConfig', 'Contender', 'memory_limit',
            'is_out_of_memory', 'MemoryConfig', 'memory_end', 'speed', 'speed_cuda']
 
-# %% ../nbs/67_speed.ipynb #62ec4db1
+# %% ../nbs/67_speed.ipynb #71e130ed
 import contextlib
 import ctypes
 import json
@@ -16,7 +16,7 @@ import sys
 import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Callable, ClassVar, NamedTuple
+from typing import Callable, ClassVar, Iterator, NamedTuple
 
 import torch
 from torch import Tensor
@@ -159,12 +159,12 @@ class Contender:
         self.seconds.append(time.perf_counter() - wall)
         self.cpu_seconds.append(time.process_time() - cpu)
 
-# %% ../nbs/67_speed.ipynb #1f2e01c6
+# %% ../nbs/67_speed.ipynb #5611fcc8
 @contextlib.contextmanager
 def memory_limit(
     limit: float,  # GiB that may be taken beyond what is held now; 0 for none
     device: str = "cpu",  # where the memory is
-):
+) -> Iterator[None]:
     "Refuse memory beyond a limit inside the context; raise `OSError` where the system has no such limit."
     if not limit:
         yield

@@ -146,7 +146,7 @@ TopkConfig.PRESETS = {
     "smoke": dict(steps=12, epoch=6, batch=16, width=4, val_images=100, test_images=100),
 }
 
-# %% ../nbs/68_topk.ipynb #30982180
+# %% ../nbs/68_topk.ipynb #33994094
 class TopkData(DrawnData):
     "Labelled images in random passes."
     def load(self) -> None:
@@ -160,7 +160,7 @@ class TopkData(DrawnData):
         self.shape = tuple(self.take("val", self.index["val"][:1]).shape[1:])
 
     def take(self, split: str, index: Tensor) -> Tensor:  # (len(index), channels, h, w)
-        "Images by their numbers, centred about 0 and made smaller."
+        "Images of a `split` by their numbers (batch,), centred about 0 and made smaller."
         images = self.banks[split].take(index) * 2 - 1
         return images if self.config.shrink == 1 else nn.functional.avg_pool2d(images, self.config.shrink)
 

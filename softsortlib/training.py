@@ -60,25 +60,34 @@ class RunConfig:
         if unknown := changes.keys() - known: raise ValueError(f"there is no setting {', '.join(sorted(unknown))}: there are {', '.join(sorted(known))}")
         return cls(**{**cls.PRESETS[name], "preset": name, **changes})
 
-# %% ../nbs/61_training.ipynb #01c64ee7
+# %% ../nbs/61_training.ipynb #1f135bd8
 @patch_to(RunConfig)
-def at_least(self, least: int, *names: str) -> None:
+def at_least(self,
+    least: int,  # the smallest value that is allowed
+    *names: str,  # fields of the configuration
+) -> None:
     "Raise `ValueError` unless each named field is an integer, `least` or more."
     for name in names:
         v = getattr(self, name)
         if isinstance(v, bool) or not isinstance(v, int) or v < least: raise ValueError(f"{name} must be at least {least}, got {v}" if isinstance(v, int) else f"{name} must be an integer, got {v!r}")
 
 @patch_to(RunConfig)
-def parts(self, folder: "str | None" = None) -> tuple:  # (DrawnData, Task)
+def parts(self,
+    folder: "str | None" = None,  # where data sets lie, see load_images
+) -> tuple:  # (DrawnData, Task)
     "What a subclass writes: its data, found in `folder`, and its task."
     raise NotImplementedError(f"{type(self).__name__} does not say how to build its data and its task")
 
 @patch_to(RunConfig)
-def run(self, out: "str | Path", folder: "str | None" = None, **how) -> dict:  # what result.json holds
+def run(self,
+    out: "str | Path",  # the folder of the run
+    folder: "str | None" = None,  # where data sets lie, see load_images
+    **how,  # options of `train`
+) -> dict:  # what result.json holds
     "Run or resume in the folder `out`; `how` goes to `train`."
     return train(self, out, folder, **how)
 
-# %% ../nbs/61_training.ipynb #9a62b596
+# %% ../nbs/61_training.ipynb #067f8ca2
 class DrawnData(pl.LightningDataModule):
     "Batches that are drawn on the device by the number of the step; a subclass writes `load`, `draw` and `held_out`."
     def __init__(self,
@@ -88,7 +97,9 @@ class DrawnData(pl.LightningDataModule):
         super().__init__()
         self.config, self.folder, self.loaded, self.where = config, folder, False, None
 
-    def setup(self, stage: "str | None" = None) -> None:
+    def setup(self,
+        stage: "str | None" = None,  # Lightning's name of what follows; it makes no difference here
+    ) -> None:
         "Load the data, once."
         if not self.loaded: self.load()
         self.loaded = True
@@ -105,28 +116,48 @@ class DrawnData(pl.LightningDataModule):
     def val_dataloader(self): return _loader(0, self.held_out("val"))
     def test_dataloader(self): return _loader(0, self.held_out("test"))
 
-# %% ../nbs/61_training.ipynb #41266768
-def _loader(first, last): return torch.utils.data.DataLoader(range(first, last), batch_size=None)
-
+# %% ../nbs/61_training.ipynb #f8949de7
 @patch_to(DrawnData)
 def load(self) -> None: raise NotImplementedError(f"{type(self).__name__} does not say how to load its data")
 
 @patch_to(DrawnData)
-def draw(self, split: str, k: int) -> tuple: raise NotImplementedError(f"{type(self).__name__} does not say how to draw a batch")
+def draw(self,
+    split: str,  # "train", "val" or "test"
+    k: int,  # number of the batch
+) -> tuple:  # the batch, tensors (batch, ...)
+    "What a subclass writes: batch number `k` of a split."
+    raise NotImplementedError(f"{type(self).__name__} does not say how to draw a batch")
 
 @patch_to(DrawnData)
-def held_out(self, split: str) -> int: raise NotImplementedError(f"{type(self).__name__} does not say how many batches a validation and a test have")
+def held_out(self,
+    split: str,  # "val" or "test"
+) -> int:  # number of batches
+    "What a subclass writes: how many batches a validation or a test has."
+    raise NotImplementedError(f"{type(self).__name__} does not say how many batches a validation and a test have")
+
+# %% ../nbs/61_training.ipynb #8e4786fd
+def _loader(first, last): return torch.utils.data.DataLoader(range(first, last), batch_size=None)
 
 @patch_to(DrawnData)
-def move(self, device: torch.device) -> None: "Move what `draw` takes from to `device`."
+def move(self,
+    device: torch.device,  # where batches are wanted
+) -> None:
+    "Move what `draw` takes from to `device`."
 
 @patch_to(DrawnData)
-def generator(self, split: str, k: int) -> torch.Generator:  # on the CPU
+def generator(self,
+    split: str,  # "train", "val" or "test"
+    k: int,  # number of the batch
+) -> torch.Generator:  # on the CPU
     "The source of randomness of batch `k` of a split: the seed's own in training, everybody's on held-out data."
     return seeded(self.config.seed if split == "train" else "held out", split, k)
 
 @patch_to(DrawnData)
-def share(self, batch: tuple, rank: int, world: int) -> tuple:
+def share(self,
+    batch: tuple,  # tensors (batch, ...)
+    rank: int,  # number of the device
+    world: int,  # how many devices there are
+) -> tuple:  # tensors (batch / world, ...)
     "The part of a batch that falls to one of several devices; raise `ValueError` where it cannot be shared out equally."
     if world == 1: return batch
     if len(batch[0]) % world: raise ValueError(f"a batch of {len(batch[0])} cannot be shared by {world} devices: choose a batch that {world} divides")

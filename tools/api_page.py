@@ -156,9 +156,11 @@ def flaws(sym, name, owner=None):
     "What a reader of one entry would miss: a docstring, a word beside a parameter, the shape of a tensor that goes in or comes out"
     if not show.own_doc(sym): yield f"{name} has no docstring"
     if isinstance(sym, property) or inspect.isclass(sym) and issubclass(sym, (Exception, tuple)): return
-    notes, params = show.documented(sym, owner), show.parameters(sym) or []
+    notes, params, doc = show.documented(sym, owner), show.parameters(sym) or [], show.own_doc(sym)
     for p in params:
         if p.kind in (p.VAR_POSITIONAL, p.VAR_KEYWORD): continue
+        # the docstring of a method may say what it takes: a name in backticks, or the shape of its tensor
+        if owner and (f"`{p.name}`" in doc or is_tensor(p.annotation) and SHAPE.search(doc)): continue
         if p.name not in notes: yield f"{name}({p.name}) has no comment beside it"
         elif is_tensor(p.annotation) and not SHAPE.search(notes[p.name]): yield f"{name}({p.name}) is a tensor without a shape"
     if inspect.isclass(sym): return
