@@ -209,12 +209,12 @@ def test_demo_stops_in_time(run):
 def test_ctrl_c_leaves_a_checkpoint_and_says_so(tmp_path):
     command = ["demo", "--out", str(tmp_path / "out"), "--steps", "400"]
     process = shell(*command)
-    last, deadline = tmp_path / "out/run/checkpoints/last.ckpt", time.monotonic() + 100
+    last, deadline = tmp_path / "out/run/checkpoints/last.ckpt", time.monotonic() + 300
     while not last.exists():
         assert process.poll() is None and time.monotonic() < deadline, process.communicate()
         time.sleep(0.01)
     process.send_signal(signal.SIGINT)
-    out, err = process.communicate(timeout=60)
+    out, err = process.communicate(timeout=300)
     assert process.returncode == 130 and "Traceback" not in err, err
     assert "a checkpoint is in" in err and f"softsortlib demo --out {tmp_path / 'out'} --steps 400 goes on from it" in err
     assert last.exists() and not (tmp_path / "out/run/result.json").exists()
@@ -223,7 +223,7 @@ def test_ctrl_c_leaves_a_checkpoint_and_says_so(tmp_path):
 @pytest.mark.parametrize("missing", ["typer", "pytorch_lightning"])
 def test_without_the_extra_one_line_says_what_to_install(missing):
     process = shell("demo", prefix=f"import sys; sys.modules[{missing!r}] = None\n")
-    out, err = process.communicate(timeout=60)
+    out, err = process.communicate(timeout=300)
     assert process.returncode == 1 and "pip install 'softsortlib[experiments]'" in err
     assert len([line for line in err.splitlines() if line]) == 1
 

@@ -172,7 +172,7 @@ def test_ctrl_c_reaches_all_processes_of_a_terminal_and_the_driver_ends_the_othe
     wait_for(lambda: process.poll() is not None or sign.exists() and sign.read_text().endswith("\n"))
     assert process.poll() is None, process.communicate()
     os.killpg(process.pid, signal.SIGINT)
-    out, err = process.communicate(timeout=100)
+    out, err = process.communicate(timeout=300)
     assert process.returncode == 1 and err.strip() == "left: interrupted with 2 of 3 runs left: the same command goes on"
     assert not alive(tries(tmp_path, waits)[0]) and not list(tmp_path.glob(f"{run_name(waits)}/*.json.*"))
     assert states(progress([QUICK[0], waits], tmp_path)) == ["done", ""]

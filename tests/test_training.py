@@ -60,7 +60,7 @@ def test_another_seed_gives_others(alone, tmp_path):
 def test_killed_and_resumed_nothing_is_lost(alone, tmp_path):
     run = tmp_path / "run"
     process = start(TINY, run)
-    deadline = time.monotonic() + 100
+    deadline = time.monotonic() + 300
     while not (run / "checkpoints/last.ckpt").exists():
         assert process.poll() is None and time.monotonic() < deadline, process.stderr.read().decode()
         time.sleep(0.005)

@@ -9,7 +9,7 @@ from typing import ClassVar
 from softsortlib.records import write_json
 
 
-def wait_for(condition, seconds=120):
+def wait_for(condition, seconds=300):
     "Wait until `condition()` is true."
     deadline = time.monotonic() + seconds
     while not (found := condition()):
