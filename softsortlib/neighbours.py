@@ -167,7 +167,7 @@ KnnConfig.PRESETS = {
     "smoke": dict(steps=4, epoch=2, width=4, batch=20, candidates=30, k=3, lr=0.01, search=100, val_queries=20, test_queries=20),
 }
 
-# %% ../nbs/66_neighbours.ipynb #7f2c54ec
+# %% ../nbs/66_neighbours.ipynb #609a1b64
 class PointData(DrawnData):
     "Queries and candidates out of a data set of images with classes."
     def load(self) -> None:
@@ -184,29 +184,29 @@ class PointData(DrawnData):
         for bank in self.banks.values(): bank.to(device)
 
     def pictures(self, split: str, index: Tensor) -> "tuple[Tensor, Tensor]":  # (b, channels, h, w); labels, (b,)
-        "Standardised images and their classes, for image numbers (b,)."
+        "Standardised images of a `split` and their classes, for image numbers (b,)."
         bank = self.banks[split]
         x = bank.take(index)
         return (x - self.mean.to(x.device)[:, None, None]) / self.sd.to(x.device)[:, None, None], bank.labels[index].to(x.device)
 
-# %% ../nbs/66_neighbours.ipynb #42d93c21
+# %% ../nbs/66_neighbours.ipynb #36c3bca5
 @patch_to(PointData)
 def order(self, what: str, number: int, N: int) -> Tensor:  # long, (N,)
-    "The order of one pass over N images; the last one of each kind is remembered."
+    "The order of pass `number` over `N` images; the last one of each kind, `what`, is remembered."
     if self.orders.get(what, (None,))[0] != number: self.orders[what] = number, torch.randperm(N, generator=seeded(*((self.config.seed,) if what in ("queries", "candidates") else ()), what, number))
     return self.orders[what][1]
 
 @patch_to(PointData)
 def part(self, what: str, k: int, size: int) -> Tensor:  # (size,)
-    "The training images of step `k`: each pass is a fresh order, and its remainder is left out."
+    "The training images of step `k`, `size` of them, for queries or candidates (`what`): each pass is a fresh order, and its remainder is left out."
     N = len(self.banks["train"])
     size = min(size, N)
     per_pass = N // size
     return self.order(what, k // per_pass, N)[k % per_pass * size:][:size]
 
 @patch_to(PointData)
-def held_out_part(self, split: str) -> Tensor:  # long
-    "The image numbers of a validation or a test, in a fixed random order."
+def held_out_part(self, split: str) -> Tensor:  # long, (N,)
+    "The image numbers of a validation or a test (`split`), in a fixed random order."
     N = len(self.banks[split])
     return self.order(split, 0, N)[:getattr(self.config, f"{split}_queries") or N]
 
@@ -246,7 +246,7 @@ def share(self, batch: tuple, rank: int, world: int) -> tuple:
     "The queries are shared out, the candidates are everybody's."
     return tuple(x[rank::world] if i < 2 else x for i, x in enumerate(batch))
 
-# %% ../nbs/66_neighbours.ipynb #0cacbd0b
+# %% ../nbs/66_neighbours.ipynb #706ca092
 class EmbeddingTask(Task):
     "An embedding that is judged by a hard vote of neighbours; a subclass says how it is trained."
     ks = (1, 3, 5, 9)  # the numbers of neighbours that are tried
@@ -260,7 +260,7 @@ class EmbeddingTask(Task):
         self.net = self.network(data.shape)
 
     def network(self, shape: tuple) -> nn.Module:
-        "The embedding of pictures of that shape."
+        "The embedding of pictures of that `shape`, (channels, h, w)."
         return small_resnet18(shape[0]) if self.config.net == "resnet18" else EmbeddingCNN(shape, self.config.width)
 
     def forward(self, images: Tensor) -> Tensor:  # (b, d)
@@ -372,11 +372,11 @@ class BaselineTask(EmbeddingTask):
         self.log("loss", loss, on_step=False, on_epoch=True, batch_size=len(batch[1]), sync_dist=True)
         return loss
 
-# %% ../nbs/66_neighbours.ipynb #9f71106e
+# %% ../nbs/66_neighbours.ipynb #2cdadacb
 class AutoencoderTask(BaselineTask):
     "The middle of a network that gives pictures back."
     def network(self, shape: tuple) -> nn.Module:
-        "From pixels to the middle; the way back is `decoder`."
+        "From the pixels of pictures of that `shape` to the middle; the way back is `decoder`."
         c, d = self.config, math.prod(shape)
         self.decoder = nn.Sequential(nn.Linear(c.components, c.hidden), nn.ReLU(), nn.Linear(c.hidden, c.hidden), nn.ReLU(), nn.Linear(c.hidden, d))
         return nn.Sequential(nn.Flatten(), nn.Linear(d, c.hidden), nn.ReLU(), nn.Linear(c.hidden, c.hidden), nn.ReLU(), nn.Linear(c.hidden, c.components))
@@ -388,13 +388,13 @@ class AutoencoderTask(BaselineTask):
 
     def configure_optimizers(self): return torch.optim.Adam(self.parameters(), lr=0.001)
 
-# %% ../nbs/66_neighbours.ipynb #a984fbe6
+# %% ../nbs/66_neighbours.ipynb #ea2a0a26
 class ClassifierTask(BaselineTask):
     "The embedding with a linear layer on top, without neighbours."
     ks = (0,)
 
     def network(self, shape: tuple) -> nn.Module:
-        "The embedding; the layer on top is `head`."
+        "The embedding of pictures of that `shape`; the layer on top is `head`."
         net = super().network(shape)
         self.head = nn.Linear(net.dim, self.data.classes)
         return net
@@ -437,10 +437,10 @@ def _search(config, data):
         rates[split] = [round(a, 6) for a in (score.right / score.seen).tolist()]
     return dict(zip(ks, rates["val"])), dict(zip(ks, rates["test"]))
 
-# %% ../nbs/66_neighbours.ipynb #21fc4b3f
+# %% ../nbs/66_neighbours.ipynb #cd62f38d
 @patch_to(BaselineConfig)
 def run(self, out: "str | Path", folder: "str | None" = None, threads: "int | None" = None, **how) -> dict:  # what result.json holds
-    "Run the baseline in the folder `out`; `how` goes to `train` for those that are trained."
+    "Run the baseline in the folder `out`, on `threads` CPU threads; `how` goes to `train` for those that are trained."
     from softsortlib.training import _check_folder, _undisturbed, train
     out = Path(out)
     if self.method in ("autoencoder", "cnn"): return train(self, out, folder, threads=threads, **how)

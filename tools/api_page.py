@@ -6,7 +6,7 @@
 The examples are the cells of nbs/api that begin with `#| api: name`; nbdev_test runs them, and a test runs each of them alone.
 A name that has none there shows the cell of its chapter that uses it first.
 """
-import ast, functools, importlib, inspect, json, re, sys, textwrap
+import ast, functools, importlib, inspect, json, re, sys, textwrap, typing
 from pathlib import Path
 
 from nbdev.config import get_config
@@ -166,7 +166,7 @@ def flaws(sym, name, owner=None):
     if inspect.isclass(sym): return
     back = inspect.signature(sym).return_annotation
     if back is show.EMPTY:
-        if not silent(sym): yield f"{name} does not say what type it returns"
+        if not silent(sym) and not any(typing.get_origin(p.annotation) is typing.Annotated for p in params): yield f"{name} does not say what type it returns"
     elif is_tensor(back) and not SHAPE.search(notes.get("return", "")): yield f"{name} returns a tensor without a shape"
 
 def gaps():
