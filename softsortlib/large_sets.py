@@ -10,7 +10,7 @@ __all__ = ['torchmetrics', 'TAU', 'utility', 'draw_sets', 'order_figures', 'Orde
 import statistics
 import time
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Callable, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -114,7 +114,7 @@ def _pairs(s, y):
 # %% ../nbs/69_large_sets.ipynb #2879741e
 def make_loss(
     config: "LargeConfig",  # method, tau and n
-):  # (standardised scores (batch, n), values (batch, n)) -> scalar
+) -> Callable:  # (standardised scores (batch, n), values (batch, n)) -> scalar
     "The loss that a configuration names; raise `ValueError` for a name that is none."
     c, tau = config, TAU.get(config.method) if config.tau is None else config.tau
     makers = {
@@ -163,7 +163,7 @@ class LargeData(DrawnData):
     "Sets drawn by the number of the step."
     def load(self) -> None: "There is nothing to load."
 
-    def draw(self, split: str, k: int) -> "tuple[Tensor, Tensor, Tensor]":  # see draw_sets
+    def draw(self, split: str, k: int) -> "tuple[Tensor, Tensor, Tensor]":  # features (batch, n, d), values (batch, n) and noise, see draw_sets
         "Batch number `k` of a split."
         c = self.config
         return tuple(t.to(self.where or "cpu") for t in draw_sets(c.batch, c.n, c.features, c.noise, self.generator(split, k)))

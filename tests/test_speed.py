@@ -167,7 +167,8 @@ def test_sets_have_centres_of_their_own(rng):
 def test_a_loss_has_finite_gradients_that_point_to_the_order(method, rng):
     y = torch.randn(2, 150, generator=rng)
     s = torch.randn(2, 150, generator=rng).requires_grad_()
-    loss = make_loss(LargeConfig(method=method, n=150))(s, y)
+    tau = 0.02 if method == "permutahedron" else None       # its temperatures are for 10,000 items: with 150 all blocks are single ones
+    loss = make_loss(LargeConfig(method=method, n=150, tau=tau))(s, y)
     [gradient] = torch.autograd.grad(loss, s)
     assert gradient.isfinite().all()
     assert torch.corrcoef(torch.stack([-gradient.flatten(), y.flatten()]))[0, 1] > 0.1
