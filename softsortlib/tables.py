@@ -50,7 +50,7 @@ def sort_row(
     sizes, seeds = {"paper": ((2, 3, 4, 5, 7, 8, 9, 15, 16, 32), 5), "smoke": ((2, 4), 1)}.get(preset, ((2, 4, 8, 16, 32), 1))
     return [_row(preset, n, seed=seed, **operator) for seed in range(seeds) for n in sizes for operator in _SIX]
 
-# %% ../nbs/70_tables.ipynb #e98155bb
+# %% ../nbs/70_tables.ipynb #87f5b8fb
 _KINDS = ("odd_even", "bitonic")
 
 @grid("art")
@@ -61,6 +61,7 @@ def art(
     sizes, seeds = {"paper": ((4, 32), 5), "smoke": ((4,), 1)}.get(preset, ((4, 16), 3))
     return [_row(preset, n, operator=kind, art_lambda=x, seed=seed) for seed in range(seeds) for n in sizes for kind in _KINDS for x in (0.0, 0.25)]
 
+# %% ../nbs/70_tables.ipynb #1a5606bc
 @grid("art_lambda")
 def art_lambda(
     preset: str,  # "paper", "short", "quick" or "smoke"
@@ -68,7 +69,7 @@ def art_lambda(
     "Sorting networks by lambda of the activation replacement"
     return [_row(preset, n, operator=kind, art_lambda=x) for n in ((8, 16) if preset == "paper" else (8,)) for kind in _KINDS for x in (0.0, 0.125, 0.25, 0.4, 0.6)]
 
-# %% ../nbs/70_tables.ipynb #a0b2984c
+# %% ../nbs/70_tables.ipynb #634fa324
 @grid("steepness")
 def steepness(
     preset: str,  # "paper", "short", "quick" or "smoke"
@@ -77,6 +78,7 @@ def steepness(
     n = 16 if preset == "paper" else 8
     return [_row(preset, n, operator=kind, tau=1 / (factor * default_steepness(kind, n))) for kind in _KINDS for factor in (0.25, 0.5, 1, 2, 4)]
 
+# %% ../nbs/70_tables.ipynb #64bfffd9
 @grid("sort_large")
 def sort_large(
     preset: str,  # "paper", "short", "quick" or "smoke"
@@ -87,7 +89,7 @@ def sort_large(
     steep = (30, 32.5, 35, 37.5, 40) if preset == "paper" else (35,)
     return [_row(preset, n, operator="bitonic", art_lambda=0.4, tau=1 / s, batch=pictures // n, **{**how, "test_sets": max(2, 10_000 // n)}) for n in sizes for s in steep]
 
-# %% ../nbs/70_tables.ipynb #97b5a520
+# %% ../nbs/70_tables.ipynb #a2c3d6fa
 @grid("tau")
 def tau_robustness(
     preset: str,  # "paper", "short", "quick" or "smoke"

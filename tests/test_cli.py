@@ -53,7 +53,7 @@ def test_help(run, line, words):
     ("run sort --data mnits", 2, "digits, mnist, fashion"),
     ("run srot", 2, "sort"),
     ("run sort --epoch ten", 2, "--epoch"),
-    ("table srot", 2, "there is no table 'srot': there are sort,"),
+    ("table srot", 2, "there is no table 'srot': there are "),
     ("table sort --preset fast", 2, "preset must be one of"),
     ("table sort --executor threads", 2, "executor must begin with one of inline, processes"),
     ("table sort --trainer device=2", 2, "no flag 'device'"),
