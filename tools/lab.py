@@ -66,4 +66,4 @@ def check():
 if __name__ == "__main__":
     kernel()
     if sys.argv[1:] == ["--check"]: check()
-    else: sys.exit(subprocess.run(command(*(str(root / "nbs" / a) if a.endswith(".ipynb") else a for a in sys.argv[1:])), env=ENV).returncode)
+    else: sys.exit(subprocess.run(command(*(f"--LabApp.default_url=/lab/tree/{a}" if a.endswith(".ipynb") else a for a in sys.argv[1:])), env=ENV).returncode)
