@@ -1,9 +1,26 @@
 """Fixtures that every test file may use."""
+import os
+import random
 import signal
 import warnings
 
+import numpy as np
 import pytest
 import torch
+from hypothesis import settings
+
+# The same examples in every run: a change that breaks one is seen in the change. HYPOTHESIS_PROFILE=explore looks for new ones.
+settings.register_profile("repeatable", derandomize=True, deadline=None)
+settings.register_profile("explore", deadline=None)
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "repeatable"))
+
+
+@pytest.fixture(autouse=True)
+def same_numbers():
+    "What a test draws without a generator of its own does not depend on the tests before it."
+    random.seed(0)
+    np.random.seed(0)
+    torch.manual_seed(0)
 
 
 @pytest.fixture
