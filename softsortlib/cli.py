@@ -27,7 +27,7 @@ from torch import Tensor
 
 from .data import optional, seeded, set_picture
 
-# %% ../nbs/80_cli.ipynb #2cc0d2ab
+# %% ../nbs/80_cli.ipynb #ebaed185
 def draw_curve(
     result: dict,  # what `train` returns
     ax,  # a matplotlib axis
@@ -39,14 +39,14 @@ def draw_curve(
         ax.plot(steps, rates, color=colour, label=label, lw=1.8)
         ax.axhline(chance[key], color=colour, ls=":", lw=1)
         ax.plot(result["best_step"], result["test"][key], "o", color=colour, ms=7, mec="white", label="_")
-        ax.annotate(f"{result['test'][key]:.2f}", (result["best_step"], result["test"][key]), xytext=(0, -14), textcoords="offset points", ha="center", color=colour, weight="bold")
-    ax.text(steps[-1], chance["EM"], "chance ", ha="right", va="bottom", color="0.4", fontsize=9)
-    ax.text(steps[-1], chance["EW"], "chance ", ha="right", va="bottom", color="0.4", fontsize=9)
+        ax.annotate(f"{result['test'][key]:.2f}", (result["best_step"], result["test"][key]), xytext=(0, 8), textcoords="offset points", ha="center", color=colour, weight="bold")
+    ax.text(steps[-1], chance["EM"], "chance ", ha="right", va="bottom", color="0.4")
+    ax.text(steps[-1], chance["EW"], "chance ", ha="right", va="bottom", color="0.4")
     ax.set(xlabel="training step", ylabel="share right, held-out sets", ylim=(0, 1), xlim=(0, steps[-1] * 1.02))
-    ax.set_title(f"Learning to sort {result['config']['n']} numbers from order alone (dots: final test)", fontsize=11)
-    ax.legend(loc="lower right", bbox_to_anchor=(1, 0.24), frameon=False)
+    ax.set_title(f"Learning to sort {result['config']['n']} numbers from order alone (dots: final test)")
+    ax.legend(loc="upper left", ncols=2, frameon=False)
 
-# %% ../nbs/80_cli.ipynb #df4277d0
+# %% ../nbs/80_cli.ipynb #256bd128
 def draw_sharpening(
     result: dict,  # what `train` returns
     axes,  # matplotlib axes, one for each moment, the last one for the end of the run
@@ -60,7 +60,7 @@ def draw_sharpening(
         order = values.argsort(descending=True, stable=True)
         P = operator(torch.tensor(curve[k]["scores"])[order]).to_dense()
         ax.imshow(P.numpy(), cmap="viridis", vmin=0, vmax=1)
-        ax.set_title(f"step {curve[k]['step']}", fontsize=10)
+        ax.set_title(f"step {curve[k]['step']}")
         ax.set_xticks(range(len(order)), [f"{v:0{result['config']['digits']}d}" for v in values[order].tolist()], rotation=90, fontsize=8)
         ax.set_yticks(range(len(order)), range(1, len(order) + 1) if ax is axes[0] else [], fontsize=8)
     axes[0].set_ylabel("sorted position")
@@ -76,7 +76,7 @@ def _representative(task, sets, rate, rows):
     index = torch.cat([ok.nonzero()[:take, 0], (~ok).nonzero()[:rows - take, 0], ok.nonzero()[take:rows, 0]])[:rows]
     return images[index], values[index], scores[index].argsort(dim=-1, descending=True)
 
-# %% ../nbs/80_cli.ipynb #104832ce
+# %% ../nbs/80_cli.ipynb #3665666d
 def draw_sorted(
     task,  # a trained SortingTask
     sets,  # NumberSets to draw from
@@ -92,16 +92,16 @@ def draw_sorted(
             right = now == shown.sort(descending=True).values
             ax.imshow(strip.numpy(), cmap="gray_r", vmin=0, vmax=1, aspect="auto", interpolation="bilinear")
             label = [f"{v:0{c.digits}d}" + " ×" * (ax is row[1] and not ok) for v, ok in zip(now.tolist(), right.tolist())]
-            ax.set_xticks([(i + 0.5) * strip.shape[1] / c.n - 0.5 for i in range(c.n)], label, fontsize=9)
+            ax.set_xticks([(i + 0.5) * strip.shape[1] / c.n - 0.5 for i in range(c.n)], label)
             ax.tick_params(length=0)
             ax.set_yticks([])
             for side in ax.spines.values(): side.set_visible(False)
             if ax is row[1]:
                 for label, ok in zip(ax.get_xticklabels(), right.tolist()): label.set(color="tab:blue" if ok else "tab:orange", weight="bold")
-    axes[0][0].set_title("as they came", fontsize=11)
-    axes[0][1].set_title(f"sorted by the learnt score ({rate:.0%} of the test's sets are wholly right)", fontsize=11)
+    axes[0][0].set_title("as they came")
+    axes[0][1].set_title(f"sorted by the learnt score ({rate:.0%} wholly right)")
 
-# %% ../nbs/80_cli.ipynb #74022b56
+# %% ../nbs/80_cli.ipynb #f7c2c594
 def write_pictures(
     result: dict,  # what `train` returns
     run: "str | Path",  # the folder of the run
@@ -118,7 +118,7 @@ def write_pictures(
     figures = {name: Figure(size, dpi=150, layout="constrained") for name, size in (("learning_curve", (7, 4)), ("sharpening", (11, 2.9)), ("sorted_sets", (11, 4.6)))}
     draw_curve(result, figures["learning_curve"].subplots())
     draw_sharpening(result, figures["sharpening"].subplots(1, 6))
-    figures["sharpening"].suptitle("The soft permutation of one held-out set during training (columns in the true order; yellow = 1)", fontsize=11)
+    figures["sharpening"].suptitle("The soft permutation of one held-out set during training (columns in the true order; yellow = 1)")
     draw_sorted(task, data.sets["test"], result["test"]["EM"], figures["sorted_sets"].subplots(6, 2))
     files = [Path(out) / f"{name}.png" for name in figures]
     for file, figure in zip(files, figures.values()): figure.savefig(file)
