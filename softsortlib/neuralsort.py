@@ -5,14 +5,15 @@
 # %% auto #0
 __all__ = ['neuralsort_published', 'neuralsort_quadratic', 'row_sums', 'NeuralSortPermutation', 'NeuralSort']
 
-# %% ../nbs/12_neuralsort.ipynb #b79cb5b9
+# %% ../nbs/12_neuralsort.ipynb #d2cf6c91
 import torch
 from torch import Tensor
 
 from .core import SoftPermutation, _zero, patch_to
 from .kernels import _check_backend
-from .neural_kernels import _dense_op, _exactly, _mul, _rmul, _triton
+from .neural_matrix import _dense_op
 from .operators import Operator
+from .row_kernels import _exactly, _mul, _rmul, _triton
 
 # %% ../nbs/12_neuralsort.ipynb #108f1e02
 def neuralsort_published(
@@ -111,29 +112,32 @@ def _hard(self, rows):
     order = self._sorted()[2]
     return order if rows is None else order[..., rows]
 
-# %% ../nbs/12_neuralsort.ipynb #a9f4c1e3
+# %% ../nbs/12_neuralsort.ipynb #bf424b13
 def _grow(a, batch): return a.expand(*batch, *a.shape[a.ndim - 1 :]) if a.ndim else a.expand(batch)
 
 @patch_to(NeuralSortPermutation)
-def _product(self, op, x):
-    "op on the payload with one batch shape for all arguments; the payload in sorted order."
+def _product(self, op, x, rows):
+    "op on the payload with one batch shape for all arguments, at `rows` (all if None); the payload in sorted order."
     t, b, order, tau, size = self._sorted()
-    batch = x.shape[:-2]
-    return op(t.expand(*batch, self.n), b.expand(*batch, self.n), tau.expand(batch), size.expand(batch), x.contiguous(), self.backend)
+    batch, rows = x.shape[:-2], torch.arange(self.n, device=self.device) if rows is None else rows
+    return op(t.expand(*batch, self.n), b.expand(*batch, self.n), tau.expand(batch), size.expand(batch), x.contiguous(), rows, 0.0, self.backend)
+
+@patch_to(NeuralSortPermutation)
+def _by_kernel(self, rows): return self.fast and (rows is None or self.device.type == "cpu" and self.backend != "triton")
 
 @patch_to(NeuralSortPermutation)
 def _matmul(self, x, rows):
-    if not self.fast or rows is not None: return SoftPermutation._matmul(self, x, rows)
+    if not self._by_kernel(rows): return SoftPermutation._matmul(self, x, rows)
     order = self._sorted()[2][..., None].expand(x.shape)
-    return self._product(_mul, x.gather(-2, order))[0]
+    return self._product(_mul, x.gather(-2, order), rows)[0]
 
 @patch_to(NeuralSortPermutation)
 def _rmatmul(self, y, rows):
-    if not self.fast or rows is not None: return SoftPermutation._rmatmul(self, y, rows)
-    order = self._sorted()[2].argsort(-1)[..., None].expand(y.shape)
-    return self._product(_rmul, y).gather(-2, order)
+    if not self._by_kernel(rows): return SoftPermutation._rmatmul(self, y, rows)
+    x = self._product(_rmul, y, rows)
+    return x.gather(-2, self._sorted()[2].argsort(-1)[..., None].expand(x.shape))
 
-# %% ../nbs/12_neuralsort.ipynb #11db0451
+# %% ../nbs/12_neuralsort.ipynb #52d10809
 @patch_to(NeuralSortPermutation)
 def _dense(self, rows):
     if not self.fast or rows is not None: return self._logits(rows).softmax(-1).to(self.work)
@@ -144,12 +148,12 @@ def _dense(self, rows):
 
 @patch_to(NeuralSortPermutation)
 def _log_prob(self, target, rows):
-    if not self.fast or rows is not None: return SoftPermutation._log_prob(self, target, rows)
+    if not self._by_kernel(rows): return SoftPermutation._log_prob(self, target, rows)
     t, b, order, tau, size = self._sorted()
-    logZ = self._product(_mul, torch.zeros(*self.batch, self.n, 0, dtype=self.work, device=self.device))[1]
-    at = lambda a: a.expand(target.shape).gather(-1, target)
-    w = size[..., None] - 1 - 2 * torch.arange(self.n, device=self.device)
-    m = (w * (at(self.z) - t) - (at(b.gather(-1, order.argsort(-1))) - b)) / tau[..., None]
+    logZ = self._product(_mul, torch.zeros(*self.batch, self.n, 0, dtype=self.work, device=self.device), rows)[1]
+    at = lambda a: a.expand(*target.shape[:-1], self.n).gather(-1, target)
+    i = torch.arange(self.n, device=self.device) if rows is None else rows
+    m = ((size[..., None] - 1 - 2 * i) * (at(self.z) - t[..., i]) - (at(b.gather(-1, order.argsort(-1))) - b[..., i])) / tau[..., None]
     return m.to(self.work) - logZ
 
 # %% ../nbs/12_neuralsort.ipynb #aa3f6377

@@ -5,29 +5,18 @@
 # %% auto #0
 __all__ = ['SoftSortPermutation', 'SoftSort', 'LaplacePermutation', 'WindowedPermutation']
 
-# %% ../nbs/11_softsort.ipynb #05cb1806
+# %% ../nbs/11_softsort.ipynb #c6e29f1f
 import math
 
 import torch
 from torch import Tensor
-from torch.utils.checkpoint import checkpoint
 
-from .core import SoftPermutation, _is_concrete, patch_to
+from .core import SoftPermutation, patch_to
 from .kernels import _check_backend
 from .laplace import laplace_matrix
 from .operators import Operator
+from .row_kernels import _mul, _power, _rmul
 from .scan import _tau_tensor, exp_mean, exp_scan
-
-# %% ../nbs/11_softsort.ipynb #efd19abf
-def _power(p):
-    "The semi-metric |x - y|^p, with gradient zero where x = y."
-    if p == 1: return lambda x, y: (x - y).abs()
-    if p == 2: return lambda x, y: (x - y).square()
-    def d(x, y):
-        gap = (x - y).abs()
-        tie = gap == 0
-        return gap.masked_fill(tie, 1).pow(p).masked_fill(tie, 0)
-    return d
 
 # %% ../nbs/11_softsort.ipynb #05e8c489
 def _order(s, mask, descending):
@@ -69,7 +58,7 @@ class SoftSortPermutation(SoftPermutation):
     def _matmul(self, x, rows): return self._dense(rows) @ x if self._is_small() else super()._matmul(x, rows)
     def _is_small(self): return self.s.numel() * self.n <= _SMALL
 
-# %% ../nbs/11_softsort.ipynb #48c6e4bb
+# %% ../nbs/11_softsort.ipynb #881481c0
 class SoftSort(Operator, name="softsort"):
     "Soft sorting by the softmax of -d(sorted score, score) / tau (Prillo & Eisenschlos 2020, equation 4)."
     shown = ("tau", "power", "distance", "descending")
@@ -79,15 +68,15 @@ class SoftSort(Operator, name="softsort"):
         power: float = 1,  # p of the semi-metric d(x, y) = |x - y|^p
         distance=None,  # a callable semi-metric d(x, y) on broadcastable tensors, in place of the power
         descending: bool = False,  # sort from the largest down
-        backend: "str | None" = None,  # power 1: "torch", "numba" or "triton"; None chooses by size, device and dtype
+        backend: "str | None" = None,  # "torch", "numba" or, for power 1, "triton"; None chooses by size, device and dtype
     ):
         super().__init__(tau, descending)
         if isinstance(power, bool) or not isinstance(power, (int, float)): raise TypeError(f"power must be a number, got {type(power).__name__}")
         if not 0 < power < math.inf: raise ValueError(f"power must be positive and finite, got {power}")
         if distance is not None and not callable(distance): raise TypeError(f"distance must be a callable d(x, y), got {type(distance).__name__}")
         if distance is not None and power != 1: raise ValueError(f"power and distance exclude each other, got power={power} and a distance: leave power out")
-        if _check_backend(backend) in ("numba", "triton") and (power != 1 or distance is not None):
-            raise ValueError(f"backend={backend!r} is for power=1, got power={power}, distance={distance!r}: leave backend out")
+        if _check_backend(backend) == "triton" and power != 1 or backend in ("numba", "triton") and distance is not None:
+            raise ValueError(f"there is no backend={backend!r} for power={power}, distance={distance!r}: leave backend out")
         self.power, self.distance, self.backend = power, distance, backend
         self._d = distance or _power(power)
 
@@ -129,67 +118,33 @@ def _dense(self, rows):
     s = self.s if self.mask is None else self.s.masked_fill(~self.mask, math.inf)
     return laplace_matrix(s, self._sorted(rows), tau, self._Z(rows), self.backend)
 
-# %% ../nbs/11_softsort.ipynb #6ee9afe2
+# %% ../nbs/11_softsort.ipynb #5d86276e
 class WindowedPermutation(SoftSortPermutation):
     "SoftSort with d = |x - y|^p in O(n) memory, by certified windows of the sorted scores (Prop 11.5)."
-    power, tile = 2.0, 1 << 20  # p; entries of a block
+    power = 2.0
 
-    def _windows(self, rows):
-        "Pieces of `rows` (all if None) and their range of columns, [(rows from, to, first column, last column + 1)]."
-        u = (-self.t if self.descending else self.t).detach().double()
-        if self.mask is not None: u = u.masked_fill(~self.row_mask, math.inf)
-        reach = ((1 + math.log(self.n / torch.finfo(self.t.dtype).eps)) * torch.as_tensor(self.tau).detach().double()) ** (1 / self.power)
-        chosen = u if rows is None else u[..., rows]
-        lo = torch.searchsorted(u, (chosen - reach).contiguous()).reshape(-1, chosen.shape[-1]).amin(0)
-        hi = torch.searchsorted(u, (chosen + reach).contiguous(), right=True).reshape(-1, chosen.shape[-1]).amax(0)
-        start, m, pieces = 0, len(lo), []
-        while start < m:
-            stop = min(start + 512, m)
-            while stop - start > 1 and (stop - start) * (hi[start:stop].max() - lo[start:stop].min()) * self.batch.numel() > self.tile: stop = (start + stop + 1) // 2
-            pieces.append((start, stop, lo[start:stop].min().item(), hi[start:stop].max().item()))
-            start = stop
-        return pieces
+    def _product(self, op, x, rows):
+        "op on the payload with one batch shape for all arguments, at `rows` (all if None); the payload in sorted order."
+        batch, mask = x.shape[:-2], self.mask
+        t = self.t if mask is None else self.t.masked_fill(~self.row_mask, 0)
+        size = torch.full(batch, self.n, device=t.device) if mask is None else mask.sum(-1).expand(batch)
+        tau = _tau_tensor(self.tau[..., 0] if isinstance(self.tau, Tensor) else self.tau, t, batch)
+        t, rows = t.expand(*batch, self.n), torch.arange(self.n, device=t.device) if rows is None else rows
+        return op(t, t.detach(), tau, size, x.contiguous(), rows, float(self.power), "")
 
-# %% ../nbs/11_softsort.ipynb #c40d0b82
-@patch_to(WindowedPermutation)
-def _sums(self, v, rows):
-    "K v for a payload in sorted order, (..., n, d) -> (..., r, d)."
-    tau = self.tau[..., None] if isinstance(self.tau, Tensor) else self.tau
-    def block(v, t, chosen, a, b, lo, hi):
-        K = (-self.d(chosen[..., a:b, None], t[..., None, lo:hi]) / tau).exp()
-        return K @ v[..., lo:hi, :]
-    pieces, chosen = self._windows(rows), self._sorted(rows)
-    if len(pieces) == 1 or not torch.is_grad_enabled(): return torch.cat([block(v, self.t, chosen, *p) for p in pieces], -2)
-    return torch.cat([checkpoint(block, v, self.t, chosen, *p, use_reentrant=False) for p in pieces], -2)
+    def _matmul(self, x, rows): return self._product(_mul, x.gather(-2, self.order[..., None].expand(x.shape)), rows)[0]
 
-@patch_to(WindowedPermutation)
-def _mean(self, v, rows):
-    "The sums of v divided by Z, and Z, at `rows`; padded rows have Z = 1."
-    real = torch.ones_like(self.t) if self.mask is None else self.row_mask.to(self.t.dtype)
-    real = real.expand(*v.shape[:-2], self.n)[..., None]
-    out = self._sums(torch.cat([v, real], -1), rows)
-    real = real if rows is None else real[..., rows, :]
-    Z = torch.where(real > 0, out[..., -1:], 1)
-    return out[..., :-1] / Z, Z
+    def _rmatmul(self, y, rows):
+        x = self._product(_rmul, y, rows)
+        return torch.zeros_like(x).scatter(-2, self.order[..., None].expand(x.shape), x)
 
-# %% ../nbs/11_softsort.ipynb #b0766181
-@patch_to(WindowedPermutation)
-def _matmul(self, x, rows): return self._mean(x.gather(-2, self.order[..., None].expand(x.shape)), rows)[0]
+    def _log_prob(self, target, rows):
+        def of(v): return v.expand(*target.shape[:-1], self.n).gather(-1, target)
+        logZ = self._product(_mul, self.t[..., None][..., :0], rows)[1]
+        log_p = -self.d(self._sorted(rows), of(self.s)) / self.tau - logZ
+        return log_p if self.mask is None else log_p.masked_fill(~of(self.mask), -math.inf)
 
-@patch_to(WindowedPermutation)
-def _rmatmul(self, y, rows):
-    if rows is not None: y = y.new_zeros(*y.shape[:-2], self.n, y.shape[-1]).index_add(-2, rows, y)
-    x = self._sums(y / self._mean(y[..., :0], None)[1], None)
-    return torch.zeros_like(x).scatter(-2, self.order[..., None].expand(x.shape), x)
-
-@patch_to(WindowedPermutation)
-def _log_prob(self, target, rows):
-    def of(v): return v.expand(*target.shape[:-1], self.n).gather(-1, target)
-    Z = self._mean(self.t[..., None][..., :0], rows)[1][..., 0]
-    log_p = -self.d(self._sorted(rows), of(self.s)) / self.tau - Z.log()
-    return log_p if self.mask is None else log_p.masked_fill(~of(self.mask), -math.inf)
-
-# %% ../nbs/11_softsort.ipynb #43fa1b78
+# %% ../nbs/11_softsort.ipynb #1dbb9e80
 @patch_to(SoftSort)
 def _soft_permutation(self, s, tau, mask, dtype):
     args = s, tau, self._d, self.descending, dtype, mask
@@ -199,7 +154,7 @@ def _soft_permutation(self, s, tau, mask, dtype):
         P = LaplacePermutation(*args)
         P.backend = self.backend
         return P
-    if not (_is_concrete(s) or s.device.type != "cpu" and not torch.compiler.is_compiling()): return SoftSortPermutation(*args)
+    if s.device.type != "cpu" or self.backend == "torch": return SoftSortPermutation(*args)
     P = WindowedPermutation(*args)
     P.power = self.power
     return P

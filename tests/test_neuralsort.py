@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 from torch.testing import assert_close
 
 from softsortlib.core import is_unimodal_row_stochastic
-from softsortlib.neural_kernels import _dense_backward, _matrix_op, _mul_op, _pull, _rmul_op
+from softsortlib.neural_matrix import _dense_backward, _entry_row, _matrix_op
 from softsortlib.neuralsort import NeuralSort, neuralsort_published, neuralsort_quadratic, row_sums
+from softsortlib.row_kernels import _mul_op, _pull, _rmul_op, _row
 
 L = np.longdouble
 
@@ -129,10 +130,10 @@ def operands(n=6, batch=2, rng=None):
 
 def test_operators_keep_torchs_contracts(rng):
     s, t, b, columns, order, tau, size, x, v = operands(rng=rng)
-    leaf = lambda a: a.clone().requires_grad_()
+    leaf, rows = lambda a: a.clone().requires_grad_(), torch.arange(6)
     z, G = torch.randn(2, 6, generator=rng, dtype=torch.float64), torch.randn(2, 6, 6, generator=rng, dtype=torch.float64)
-    for op, args in ((_mul_op, (leaf(t), leaf(b), leaf(tau), size, leaf(x), "")), (_rmul_op, (leaf(t), leaf(b), leaf(tau), size, leaf(x), "")),
-                     (_pull, (t, b, tau, size, x, v, z, "")), (_matrix_op, (leaf(s), leaf(columns), t, b, order, leaf(tau), size, True, "")),
+    for op, args in ((_mul_op, (leaf(t), leaf(b), leaf(tau), size, leaf(x), rows, 0.0, "")), (_rmul_op, (leaf(t), leaf(b), leaf(tau), size, leaf(x), rows, 0.0, "")),
+                     (_pull, (t, b, tau, size, x, v, z, rows, 0.0, "")), (_matrix_op, (leaf(s), leaf(columns), t, b, order, leaf(tau), size, True, "")),
                      (_dense_backward, (G, s, columns, t, b, order, tau, size, True, ""))):
         torch.library.opcheck(op, args, test_utils=("test_schema", "test_faketensor", "test_autograd_registration"))
 
@@ -216,6 +217,54 @@ def test_products_keep_no_matrix(rng):
     [g] = torch.autograd.grad(y.sum(), s)
     assert_close(y, s.detach().sort(descending=True).values, atol=1e-2, rtol=0)
     assert g.isfinite().all()
+
+
+@pytest.mark.parametrize("kind", ["uniform", "ties", "clusters", "heavy"])
+@pytest.mark.parametrize("dtype, cut", [(np.float32, 104.0), (np.float64, 746.0)])
+def test_only_the_window_is_computed(kind, dtype, cut, rng):
+    "By the formula too: a row touches the columns that do not underflow and no others, at any temperature."
+    n = 300
+    t = cases(n, rng)[kind].sort(descending=True).values
+    size = torch.tensor(n)
+    t, b = (t - t.min()).numpy(), row_sums(t, size).numpy()
+    fall = (t[:, None] - t) * (n - 1 - 2 * np.arange(n))[:, None] - (b[:, None] - b)
+    for tau in (1e-4, 1e-2, 1.0, 100.0, 1e4):
+        for i in range(0, n, 7):
+            buf = np.full(n, -1, dtype)
+            lo, hi, _ = _row(i, t, b, n, tau, 1, 0.0, cut, buf, buf)
+            inside = np.flatnonzero(fall[i] <= cut * tau)
+            assert abs(lo - inside[0]) + abs(hi - 1 - inside[-1]) == 0 and (buf[:lo] == -1).all() and (buf[hi:] == -1).all()
+
+
+def test_narrow_rows_of_the_matrix_are_made_from_their_window(rng):
+    "A narrow row never reads the columns in input order: with their scores spoilt it comes out all the same; a wide one does read them."
+    n, tau = 400, 1e-2
+    t = torch.linspace(1, 0, n, dtype=torch.float64)
+    b, order = row_sums(t, torch.tensor(n)).numpy(), torch.randperm(n, generator=rng).numpy()
+    t, spoilt, R, buf = t.numpy(), np.full(n, np.nan), np.zeros(n), np.zeros(n)
+    for tau, narrow in ((1e-4, True), (10.0, False)):
+        row, want = np.zeros(n), np.zeros(n)
+        total = _entry_row(7, True, spoilt, spoilt, t, b, order, n, tau, 1, 746.0, R, buf, row)
+        assert np.isfinite(row).all() == np.isfinite(total) == narrow
+        if narrow:
+            want[order] = np.exp(-((t[7] - t) * (n - 1 - 14) - (b[7] - b)) / tau)
+            np.testing.assert_allclose(row, want, rtol=1e-9, atol=1e-300)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_some_rows_by_the_kernel(dtype, rng):
+    "A few rows, on the CPU by the kernel, with a mask and a broader payload; values and gradients."
+    s, x = torch.randn(2, 80, generator=rng, dtype=torch.float64).to(dtype).requires_grad_(), torch.randn(3, 2, 80, 2, generator=rng, dtype=torch.float64).to(dtype).requires_grad_()
+    mask = torch.rand(2, 80, generator=rng) < 0.8
+    target = torch.randint(80, (2, 3), generator=rng)
+    for m in (None, mask):
+        fast, plain = (NeuralSort(9.0, backend=backend)(s, m)[..., [70, 3, 3], :] for backend in ("numba", "torch"))
+        for call in (lambda P: P @ x, lambda P: P.mT @ x[..., :3, :], lambda P: P.log_prob(target).clamp(min=-1e3), lambda P: P.to_dense()):
+            a, c = call(fast), call(plain)
+            assert_close(a, c, rtol=1e-5, atol=1e-6)
+            G = torch.randn(a.shape, generator=rng, dtype=torch.float64).to(dtype)
+            for g, h in zip(*(torch.autograd.grad(o, (s, x), G, allow_unused=True, retain_graph=True) for o in (a, c))):
+                assert (g is None) == (h is None) and (g is None or torch.allclose(g, h, rtol=1e-4, atol=1e-5))
 
 
 def interleaved(repeats, **calls):
