@@ -53,7 +53,7 @@ def modules():
     return [(importlib.import_module(f"{cfg.lib_name}.{m}"), *about) for m, about in chapters(cfg.nbs_path).items()
             if m != "__init__" and (cfg.lib_path / (m.replace(".", "/") + ".py")).exists()]
 
-PARTS = {"foundations": 7, "softmax": 13, "networks": 25, "transport": 39, "ranks": 48, "functions": 50, "losses": 58, "training": 89}     # the last chapter of each
+PARTS = {"foundations": 7, "softmax": 13, "networks": 25, "transport": 39, "ranks": 48, "functions": 50, "losses": 58, "training": 63, "experiments": 89}     # the last chapter of each
 
 def page_of(notebook):
     "The notebook of nbs/api on which the names of a chapter stand, or None"

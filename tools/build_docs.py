@@ -37,8 +37,11 @@ def kinds(cell):
     except SyntaxError: return {"other"}      # a magic
 
 class show_code(Processor):
-    "Exported definitions stay on the page, and what the package re-exports; bare imports and lists of names are hidden. A chapter's other imports fold away"
-    def begin(self): self.chapter = any("default_exp" in c.directives_ for c in self.nb.cells if c.cell_type == "code")
+    """Exported definitions stay on the page, and what the package re-exports; bare imports and lists of names are hidden.
+    A chapter's other imports fold away, and so does the code of pages that show recorded results"""
+    def begin(self):
+        self.chapter = any("default_exp" in c.directives_ for c in self.nb.cells if c.cell_type == "code")
+        self.results = Path(self.nb.path_).parent.name in ("experiments", "benchmarks")
     def cell(self, cell):
         d = cell.directives_ if cell.cell_type == "code" else {}
         if not cell.source or "hide" in d or cell.cell_type != "code": return
@@ -47,6 +50,7 @@ class show_code(Processor):
             for k in ("export", "exporti"): d.pop(k, None)
             cell.defines_ = True
         elif self.chapter and not exported and kinds(cell) == {"import"}: cell.source = f'#| code-fold: true\n#| code-summary: "imports"\n{cell.source}'
+        elif self.results and not {"echo", "echo:"} & d.keys(): cell.source = f'#| code-fold: true\n#| code-summary: "code"\n{cell.source}'
 
 class headings(Processor):
     "`show_doc` of a name becomes its heading; only a cell that asks for it, with `exec_doc`, is run"
@@ -168,6 +172,10 @@ def picture_size(m):
     inch = struct.unpack(">I", head[at + 4:at + 8])[0] * 0.0254
     return f'{m[1]}{m[2]}" width="{round(width / inch * INCH)}" height="{round(height / inch * INCH)}"'
 
+def columns(m):
+    "Output that is set in columns keeps its lines whole, and scrolls where the page is narrow"
+    return f'<pre class="columns" tabindex="0">{m[1]}</pre>' if len(re.findall(r"\S {2,}\S|[│┃|] ", m[1])) > 2 else m[0]
+
 def tidy(out):
     "What the renderer leaves to wish for by those who do not use a mouse or do not see"
     for p in out.rglob("*.html"):
@@ -175,6 +183,7 @@ def tidy(out):
         text = re.sub(r'<img (?![^>]*\balt=)', '<img alt="" ', text)
         text = re.sub(r'(<img [^>]*?src="data:image/png;base64,)([^"]+)"', picture_size, text)
         text = re.sub(r'<pre(?![^>]*tabindex)|<div class="sd-table"|<span class="math display"', r'\g<0> tabindex="0"', text)     # what scrolls can be reached by the keyboard
+        text = re.sub(r'<pre tabindex="0">(<code>.*?</code>)</pre>', columns, text, flags=re.S)
         text = re.sub(r'(<a [^>]*sidebar-item-toggle[^>]*) role="navigation"', r'\1 role="button"', text)
         text = re.sub(r'(<code class="sourceCode[^>]*>)(.*?)(</code></pre>)', code_lines, text, flags=re.S)
         p.write_text(text, encoding="utf-8")
