@@ -57,8 +57,18 @@ def test_cells_of_a_chapter_that_import_do_nothing_else():
     assert not mixed, "\n".join(mixed)
 
 
+def test_the_first_cell_of_a_page_is_its_title_and_description_alone():
+    "nbdev makes the page's header of it and drops what else it holds: the prose begins in the second cell."
+    for path in sorted(p for p in NBS.rglob("*.ipynb") if not any(part[0] in "._" for part in p.relative_to(NBS).parts)):
+        first = "".join(json.loads(path.read_text(encoding="utf-8"))["cells"][0]["source"])
+        assert re.fullmatch(r"# .+\n+> .+\n*|---\n(.|\n)*---\n*", first), f"{path.name} loses {first.splitlines()[-1][:60]!r}: begin a new cell below the description"
+
+
 def test_readme_is_made_from_the_home_page():
-    assert (ROOT / "README.md").read_text().startswith("<!-- Generated from nbs/index.ipynb by `make docs`")
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    assert readme.startswith("<!-- Generated from nbs/index.ipynb by `make docs`")
+    prose = ["".join(c["source"]) for c in json.loads((NBS / "index.ipynb").read_text(encoding="utf-8"))["cells"] if c["cell_type"] == "markdown"]
+    for sentence in (re.match(r"[^\[`|#>]{20,60}", text)[0] for text in prose if re.match(r"[^\[`|#>]{20,60}", text)): assert " ".join(sentence.split()) in " ".join(readme.split()), f"README.md lacks {sentence!r}: run `make docs`"
 
 
 # ------------------------------------------------------------------ the built site, without a browser
