@@ -77,16 +77,18 @@ def _is_concrete(x: Tensor) -> bool:
     if torch.compiler.is_compiling() or x.device.type != "cpu": return False
     return not torch._C._functorch.is_functorch_wrapped_tensor(x)
 
-# %% ../nbs/00_core.ipynb #0dfb5f24
+# %% ../nbs/00_core.ipynb #3d83533b
 def check_scores(
     scores: Tensor,  # (..., n), floating point
     name: str = "scores",  # how the message names them
 ) -> None:
-    "Raise `TypeError` or `ValueError` unless `scores` is a non-empty floating point tensor of shape (..., n)."
+    "Raise `TypeError` or `ValueError` unless `scores` is a non-empty, dense floating point tensor of shape (..., n)."
     if not isinstance(scores, Tensor):
         raise TypeError(f"{name} must be a torch.Tensor of shape (..., n), got {type(scores).__name__}: wrap it in torch.as_tensor(...)")
-    if not scores.is_floating_point():
-        raise TypeError(f"{name} must be floating point, got {scores.dtype}: call {name}.float() (integers have no gradient)")
+    if scores.dtype not in (torch.float64, torch.float32, torch.bfloat16, torch.float16):
+        how = "take the real part or the absolute value" if scores.is_complex() else f"call {name}.float()"
+        raise TypeError(f"{name} must be floating point (64, 32 or 16 bits), got {scores.dtype}: {how}" + (" (integers have no gradient)" if not scores.is_complex() else ""))
+    if scores.layout != torch.strided: raise TypeError(f"{name} must be a dense tensor, got {scores.layout}: call {name}.to_dense()")
     if scores.ndim == 0 or scores.numel() == 0:
         raise ValueError(f"{name} must have shape (..., n) with at least one element, got {tuple(scores.shape)}")
 
@@ -236,7 +238,7 @@ def _zero(x, keep, dim):
     "`x` with zeros along `dim` where `keep` (bool or None) is False."
     return x if keep is None else x.masked_fill(~keep.reshape(*keep.shape, *[1] * (-1 - dim)), 0)
 
-# %% ../nbs/00_core.ipynb #4b7d5f22
+# %% ../nbs/00_core.ipynb #0663514a
 @patch_to(SoftPermutation, as_prop=True)
 def _kept(self):
     "The row mask of the chosen rows, or None."
@@ -245,7 +247,7 @@ def _kept(self):
 def _precisely(method):
     "Run `method` without autocast: the precision is chosen by the dtypes of the contract."
     def run(self, *args):
-        if not torch.is_autocast_enabled(self.device.type): return method(self, *args)
+        if self.device.type == "meta" or not torch.is_autocast_enabled(self.device.type): return method(self, *args)
         with torch.autocast(self.device.type, enabled=False): return method(self, *args)
     run.__name__, run.__doc__, run.__annotations__, run.__wrapped__ = method.__name__, method.__doc__, method.__annotations__, method
     return run

@@ -5,16 +5,17 @@
 # %% auto #0
 __all__ = ['check_tau', 'Operator', 'get_operator']
 
-# %% ../nbs/01_operators.ipynb #3cd9b659
+# %% ../nbs/01_operators.ipynb #3ff20fc7
 import difflib
 import math
+import numbers
 
 import torch
 from torch import Tensor, nn
 
-from .core import SoftPermutation, _is_concrete, _zero, check_mask, check_scores, compute_dtype, patch_to
+from .core import DensePermutation, SoftPermutation, _is_concrete, _zero, check_mask, check_scores, compute_dtype, patch_to
 
-# %% ../nbs/01_operators.ipynb #9be330ba
+# %% ../nbs/01_operators.ipynb #efd81546
 def check_tau(
     tau: "float | Tensor",  # a positive number, or a tensor broadcastable to the batch shape (...)
     scores: Tensor,  # (..., n)
@@ -22,8 +23,8 @@ def check_tau(
 ) -> "float | Tensor":  # a float, or a tensor that broadcasts against (..., n)
     "Make `tau` ready to divide `scores`; raise `TypeError` or `ValueError` when it is not positive or does not fit."
     if not isinstance(tau, Tensor):
-        if isinstance(tau, bool) or not isinstance(tau, (int, float)): raise TypeError(f"{name} must be a number or a tensor, got {type(tau).__name__}")
-        if not 0 < tau < math.inf: raise ValueError(f"{name} must be positive and finite, got {tau}: {name} -> 0 is the hard limit, use P.hard() for it")
+        if isinstance(tau, bool) or not isinstance(tau, numbers.Real): raise TypeError(f"{name} must be a number, or a tensor with one for each set, got {type(tau).__name__}: write {name}=0.1, say")
+        if not 0 < tau < math.inf: raise ValueError(f"{name} must be positive and finite, got {tau}: for the hard limit {name} -> 0 use hard=True of the functions, or P.hard()")
         return float(tau)
     if not tau.is_floating_point(): raise TypeError(f"{name} must be floating point, got {tau.dtype}: call .float()")
     if tau.ndim >= scores.ndim and tau.shape != scores.shape[:-1] or any(t not in (1, b) for t, b in zip(tau.shape[::-1], scores.shape[-2::-1])):
@@ -32,7 +33,13 @@ def check_tau(
         raise ValueError(f"{name} must be positive and finite, got a tensor with minimum {tau.min().item():g} and maximum {tau.max().item():g}")
     return tau.to(compute_dtype(scores.dtype))[..., None]
 
-# %% ../nbs/01_operators.ipynb #35867e2c
+# %% ../nbs/01_operators.ipynb #e43c7b7d
+def _check_flags(**flags):
+    "Raise `TypeError` for a flag that is neither `True` nor `False`: a string would count as true."
+    for name, value in flags.items():
+        if not isinstance(value, bool): raise TypeError(f"{name} must be True or False, got {value!r}")
+
+# %% ../nbs/01_operators.ipynb #38c69979
 class _Scored(nn.Module):
     "What operators on scores share: the temperature, the direction, the names, the repr."
     names: dict = {}
@@ -47,13 +54,19 @@ class _Scored(nn.Module):
         if isinstance(tau, Tensor) and not isinstance(tau, nn.Parameter): self.register_buffer("tau", tau)
         else: self.tau = tau
         check_tau(tau, torch.empty(*tau.shape, 1) if isinstance(tau, Tensor) else None)
+        _check_flags(descending=descending)
         self.descending = descending
 
     def extra_repr(self):
         def text(v): return f"{v.item():.4g}" if isinstance(v, Tensor) and v.numel() == 1 else f"Tensor{tuple(v.shape)}" if isinstance(v, Tensor) else repr(v)
         return ", ".join(f"{k}={text(getattr(self, k))}" for k in self.shown)
 
-# %% ../nbs/01_operators.ipynb #3a5091c1
+# %% ../nbs/01_operators.ipynb #0f05be5d
+def _single(P, s):
+    "The map of a single score: one, with a zero gradient to s (..., 1); P itself where it is of another shape."
+    return DensePermutation((0 * s.nan_to_num(0, 0, 0))[..., None], P.dtype, mask=P.mask, row_mask=P.row_mask) if P.shape == (*s.shape, 1) else P
+
+# %% ../nbs/01_operators.ipynb #b1c00e49
 class Operator(_Scored):
     "Base of all operators: a module from scores (..., n) to a `SoftPermutation` (..., m, n)."
     names: dict = {}
@@ -70,7 +83,8 @@ class Operator(_Scored):
         "Check the input and build the map; raise `TypeError` or `ValueError` when it does not fit."
         check_scores(scores)
         mask, s = check_mask(mask, scores), scores.to(compute_dtype(scores.dtype))
-        return self._soft_permutation(_zero(s, mask, -1), check_tau(self.tau, scores), mask, scores.dtype)
+        P = self._soft_permutation(_zero(s, mask, -1), check_tau(self.tau, scores), mask, scores.dtype)
+        return _single(P, s) if scores.shape[-1] == 1 else P
 
 # %% ../nbs/01_operators.ipynb #b92c2244
 @patch_to(Operator)
@@ -78,13 +92,14 @@ def _soft_permutation(self, s, tau, mask, dtype):
     "What a subclass writes: s (..., n) in the compute dtype, tau a float or (..., 1), mask bool (..., n) or None."
     raise NotImplementedError(f"{type(self).__name__} does not say how to build its soft permutation")
 
-# %% ../nbs/01_operators.ipynb #3db3c0d2
+# %% ../nbs/01_operators.ipynb #33c52beb
 def _by_name(base, method, kwargs):
     "An instance of `base`, or the one of its `names` made with `kwargs`."
     if isinstance(method, base):
         if kwargs: raise ValueError(f"method is already an operator, {method}: set {', '.join(kwargs)} there")
         return method
-    if not isinstance(method, str): raise TypeError(f"method must be an operator or its name, got {type(method).__name__}")
+    if isinstance(method, type) and issubclass(method, base): raise TypeError(f"method must be an operator or its name, got the class {method.__name__}: make an operator of it, {method.__name__}(tau=...)")
+    if not isinstance(method, str): raise TypeError(f"method must be an operator or its name, got {type(method).__name__}: there are {', '.join(sorted(base.names))}")
     if method in base.names: return base.names[method](**kwargs)
     near = difflib.get_close_matches(method.lower(), base.names, 1, 0.4)
     raise ValueError(f"unknown method {method!r}" + (f": did you mean {near[0]!r}?" if near else ";") + f" There are {', '.join(sorted(base.names))}")

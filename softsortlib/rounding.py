@@ -11,7 +11,17 @@ from torch import Tensor, nn
 
 from .core import SoftPermutation, _is_concrete, _precisely, _zero, patch_to
 
-# %% ../nbs/02_rounding.ipynb #8c6b999c
+# %% ../nbs/02_rounding.ipynb #0f4b0d3d
+def _check_real(target, mask, kept):
+    "Raise `ValueError` where target (..., m) names an input that mask (..., n) pads, at a position that counts, kept (..., m) or None."
+    wrong = ~mask.gather(-1, target)
+    if kept is not None: wrong = wrong & kept
+    if wrong.any():
+        at = tuple(wrong.nonzero()[0].tolist())
+        raise ValueError(f"target names padded inputs at real positions, the first at index {at}: sort the padding to the end, with "
+                         "scores.masked_fill(~mask, inf).argsort() (-inf for descending) or losses.ideal_order(scores, mask=mask)")
+
+# %% ../nbs/02_rounding.ipynb #a00568c3
 @patch_to(SoftPermutation)
 @_precisely
 def log_prob(
@@ -28,6 +38,7 @@ def log_prob(
     if _is_concrete(target) and target.numel():
         low, high = target.aminmax()
         if not (0 <= low and high < self.n): raise IndexError(f"target must hold input numbers 0..{self.n - 1}, got {low.item()}..{high.item()}")
+        if self.mask is not None and _is_concrete(self.mask): _check_real(target, self.mask.expand(*batch, self.n), self._kept)
     return _zero(self._log_prob(target, self._rows), self._kept, -1).to(self.dtype)
 
 # %% ../nbs/02_rounding.ipynb #eab746e7

@@ -10,7 +10,7 @@ import torch
 
 from .kernels import _batched
 
-# %% ../nbs/06_transforms.ipynb #903084c5
+# %% ../nbs/06_transforms.ipynb #5c195734
 def _in_func(): return not torch.compiler.is_compiling() and torch._C._functorch.maybe_current_level() is not None
 
 def _transformable(op, tensors, backward, setup):
@@ -28,6 +28,8 @@ def _transformable(op, tensors, backward, setup):
             front = [a.expand(info.batch_size, *a.shape) if d is None else a.movedim(d, 0) for a, d in zip(args[:tensors], dims)]
             out = call(*front, *args[tensors:])
             return out, tuple(0 for _ in out) if isinstance(out, tuple) else 0
+        @staticmethod
+        def jvp(ctx, *tangents): raise NotImplementedError(f"{op._name} has derivatives in reverse mode only: use torch.func.jacrev for jacfwd, and jacrev(jacrev(f)) for hessian(f)")
     Rules.backward = staticmethod(backward)
 
     def call(*args): return Rules.apply(*args) if _in_func() else op(*args)

@@ -10,6 +10,8 @@ from torch.testing import assert_close
 import softsortlib.core as core
 from softsortlib.core import (SoftPermutation, is_doubly_stochastic, is_permutation_matrix, is_row_stochastic,
                               is_unimodal_row_stochastic, permutation_matrix)
+from softsortlib.losses import ideal_order
+from softsortlib.softsort import SoftSort
 
 DTYPES = [torch.float64, torch.float32, torch.bfloat16, torch.float16]
 
@@ -154,3 +156,18 @@ def test_a_permutation_matrix_passes_every_checker(n, seed):
     if n > 1:
         P[0] = 1 / n
         assert not is_permutation_matrix(P) and not is_doubly_stochastic(P) and is_row_stochastic(P)
+
+
+def test_a_target_that_names_padding_is_an_error_with_a_way_out():
+    s, mask = torch.tensor([[3.0, 0.0, 1.0], [0.0, 2.0, 1.0]]), torch.tensor([[True, False, True], [True, True, True]])
+    for descending, fill in ((False, math.inf), (True, -math.inf)):
+        P = SoftSort(0.5, descending=descending)(s, mask)
+        with pytest.raises(ValueError, match=r"first at index \(0, ") as e: P.log_prob(s.masked_fill(~mask, -fill).argsort(descending=descending))
+        assert "masked_fill" in str(e.value) and "ideal_order" in str(e.value)
+        right = s.masked_fill(~mask, fill).argsort(descending=descending)
+        assert_close(P.log_prob(right), P.log_prob(ideal_order(s, mask=mask, descending=descending)))
+        assert P.log_prob(right).isfinite().all() and P.log_prob(right)[0, 2] == 0
+        assert_close(P[..., :2, :].log_prob(right[..., :2]), P.log_prob(right)[..., :2])
+        junk = right.clone(); junk[0, 2] = 0                                  # what stands at a padded position makes no difference
+        assert torch.equal(P.log_prob(junk), P.log_prob(right))
+        assert_close(torch.func.vmap(lambda s, m, t: SoftSort(0.5, descending=descending)(s, m).log_prob(t))(s, mask, right), P.log_prob(right))
