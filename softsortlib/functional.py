@@ -6,24 +6,40 @@
 __all__ = ['soft_permutation', 'soft_sort', 'soft_rank', 'soft_topk', 'soft_quantile', 'soft_median', 'calibrate_tau',
            'tau_schedule']
 
-# %% ../nbs/50_functional.ipynb #32472959
+# %% ../nbs/50_functional.ipynb #8acf652f
 import math
+import numbers
 import operator as op
 
 import torch
 from torch import Tensor
 
 from .core import SoftPermutation, _is_concrete, compute_dtype
-from .operators import Operator, get_operator
+from .laplace_rank import LaplaceRank
+from .lapsum import LapSum
+from .operators import Operator, _check_flags, get_operator
+from .radix import stable_sort
 from .sigmoid_rank import RankOperator, get_rank_operator
 from .softsort import SoftSort
-from .temperature import _last, calibrate_tau, tau_schedule
+from .temperature import _eager, _last, calibrate_tau, tau_schedule
 
 # %% ../nbs/50_functional.ipynb #08ce067d
 _all_ = ["calibrate_tau", "tau_schedule"]
 
-# %% ../nbs/50_functional.ipynb #b51866f3
+# %% ../nbs/50_functional.ipynb #27fc2832
 def _is_rank_only(method): return isinstance(method, RankOperator) or isinstance(method, str) and method in RankOperator.names
+
+def _also(method):
+    "What else a rank-only operator can do, or what its relative is called that has a soft permutation."
+    if method == "laplace" or isinstance(method, LaplaceRank): return " (the soft permutation of the Laplace law is 'lapsum')"
+    return " and soft_sort" if method == "permutahedron" or hasattr(method, "sort") else ""
+
+def _scores(x, dim, mask):
+    "x and its mask with `dim` moved to the end, and where it came from; raise `ValueError` for an infinite score."
+    s, mask, dim = _last(x, dim, mask)
+    if _is_concrete(s) and (s.isinf() if mask is None else s.isinf() & mask).any():
+        raise ValueError("x must be finite, got an infinite score, to which every distance is infinite: leave it out with mask=x.isfinite(), or clamp it")
+    return s, mask, dim
 
 def _oriented(get, method, tau, descending):
     "An operator, given by name or as it is, and the sign of the scores that makes it sort in the wanted direction."
@@ -33,11 +49,11 @@ def _oriented(get, method, tau, descending):
 
 def _permutation(s, mask, descending, method, tau):
     "The soft permutation of s (..., n)."
-    if _is_rank_only(method): raise TypeError(f"method {method!r} has no soft permutation: choose one of {', '.join(sorted(Operator.names))}")
+    if _is_rank_only(method): raise TypeError(f"method {method!r} has no soft permutation, it serves soft_rank{_also(method)}: choose one of {', '.join(sorted(Operator.names))}")
     operator, sign = _oriented(get_operator, method, tau, descending)
     return operator(sign * s, mask)
 
-# %% ../nbs/50_functional.ipynb #06af825d
+# %% ../nbs/50_functional.ipynb #271e581f
 def soft_permutation(
     x: Tensor,  # scores, any shape, floating point
     dim: int = -1,  # the dimension to sort, n elements long
@@ -49,11 +65,12 @@ def soft_permutation(
     hard: bool = False,  # round in the forward pass, keep the soft gradient
 ) -> SoftPermutation:  # (..., n, n) with the other dimensions of x as batch
     "The soft permutation that sorts `x` along `dim`; raise `TypeError`, `ValueError` or `IndexError` when an argument does not fit."
-    s, mask, _ = _last(x, dim, mask)
+    _check_flags(descending=descending, hard=hard)
+    s, mask, _ = _scores(x, dim, mask)
     P = _permutation(s, mask, descending, method, tau)
     return P.straight_through() if hard else P
 
-# %% ../nbs/50_functional.ipynb #51e581c9
+# %% ../nbs/50_functional.ipynb #ef1727d2
 def _through(hard, soft):
     "The value of `hard` with the gradient of `soft`."
     return hard.detach() + (soft - soft.detach())
@@ -67,10 +84,10 @@ def _sorted(s, mask, descending):
 def _rank_only_sort(s, mask, descending, method, tau):
     "Sorted values of an operator that has no matrix."
     operator, sign = _oriented(get_rank_operator, method, tau, descending)
-    if not hasattr(operator, "sort"): raise TypeError(f"method {method!r} gives ranks only, for soft_rank: choose 'permutahedron' or one of {', '.join(sorted(Operator.names))}")
+    if not hasattr(operator, "sort"): raise TypeError(f"method {method!r} gives ranks only, it serves soft_rank{_also(method)}: choose 'permutahedron' or one of {', '.join(sorted(Operator.names))}")
     return sign * operator.sort(sign * s, mask)
 
-# %% ../nbs/50_functional.ipynb #1dc33e5f
+# %% ../nbs/50_functional.ipynb #674dd313
 def soft_sort(
     x: Tensor,  # any shape, floating point
     dim: int = -1,  # the dimension to sort
@@ -82,19 +99,22 @@ def soft_sort(
     hard: bool = False,  # the values of `torch.sort`, with the soft gradient
 ) -> Tensor:  # the shape of x, zero at padded positions
     "Soft `torch.sort(x, dim, descending).values`: `P @ x`; raise `TypeError`, `ValueError` or `IndexError` when an argument does not fit."
-    s, mask, dim = _last(x, dim, mask)
+    _check_flags(descending=descending, hard=hard)
+    s, mask, dim = _scores(x, dim, mask)
     y = _rank_only_sort(s, mask, descending, method, tau) if _is_rank_only(method) else _permutation(s, mask, descending, method, tau) @ s
     return (_through(_sorted(s, mask, descending), y) if hard else y).movedim(-1, dim)
 
-# %% ../nbs/50_functional.ipynb #6a030777
+# %% ../nbs/50_functional.ipynb #865dd5e7
 def _ranks(s, mask, descending):
     "The ranks of s (..., n), counted from 1; ties share their mean rank."
     s = -s.detach() if descending else s.detach()
     if mask is not None: s = s.masked_fill(~mask, math.inf)
-    s = s.contiguous()
-    t = s.sort(dim=-1).values
-    below, upto = (torch.searchsorted(t, s, right=right) for right in (False, True))
-    r = (below + upto + 1).to(compute_dtype(s.dtype)) / 2
+    t, order = stable_sort(s)
+    i, new = torch.arange(1, s.shape[-1] + 1, device=s.device), t[..., 1:] != t[..., :-1]
+    first = torch.nn.functional.pad(i[1:] * new, (1, 0), value=1).cummax(-1).values                # of the run of equal scores
+    last = torch.nn.functional.pad(torch.where(new, i[:-1], s.shape[-1]), (0, 1), value=s.shape[-1]).flip(-1).cummin(-1).values.flip(-1)
+    r = (first + last).to(compute_dtype(s.dtype)) / 2
+    r = torch.empty_like(r).scatter(-1, order, r)
     return r if mask is None else r.masked_fill(~mask, 0)
 
 def _expected_position(P):
@@ -104,7 +124,7 @@ def _expected_position(P):
     total, weight = (P.mT @ torch.stack([i, torch.ones_like(i)], -1).expand(*P.batch, -1, 2)).unbind(-1)
     return total / (weight if P.mask is None else weight.masked_fill(~P.mask, 1))
 
-# %% ../nbs/50_functional.ipynb #c0c239a6
+# %% ../nbs/50_functional.ipynb #ad1bacfe
 def soft_rank(
     x: Tensor,  # any shape, floating point
     dim: int = -1,  # the dimension to rank
@@ -116,7 +136,8 @@ def soft_rank(
     hard: bool = False,  # the ranks themselves (ties share their mean rank), with the soft gradient
 ) -> Tensor:  # ranks from 1 to n, the shape of x; padded elements have rank 0
     "Soft ranks, the expected position of each input (50.1); raise `TypeError`, `ValueError` or `IndexError` when an argument does not fit."
-    s, mask, dim = _last(x, dim, mask)
+    _check_flags(descending=descending, hard=hard)
+    s, mask, dim = _scores(x, dim, mask)
     if _is_rank_only(method):
         operator, sign = _oriented(get_rank_operator, method, tau, descending)
         r = operator(sign * s, mask)
@@ -124,14 +145,16 @@ def soft_rank(
     if hard: r = _through(_ranks(s.to(r.dtype), mask, descending), r)
     return r.to(x.dtype).movedim(-1, dim)
 
-# %% ../nbs/50_functional.ipynb #b9357b9d
+# %% ../nbs/50_functional.ipynb #53f25228
 def _k(k, n):
     "k as an int from 1 to n."
-    if isinstance(k, bool) or not hasattr(k, "__index__"): raise TypeError(f"k must be an int, got {type(k).__name__}")
-    if not 1 <= op.index(k) <= n: raise ValueError(f"k must be in 1..{n}, the number of elements along dim, got {k}")
-    return op.index(k)
+    try: i = op.index(k) if not isinstance(k, bool) else None
+    except TypeError: i = None
+    if i is None: raise TypeError(f"k must be an int, got {k!r}" + (": lapsum_topk takes a fraction" if isinstance(k, float) and k % 1 else ""))
+    if not 1 <= i <= n: raise ValueError((f"k must be in 1..{n}, the number of elements along dim" if n < math.inf else "k must be at least 1") + f", got {i}")
+    return i
 
-# %% ../nbs/50_functional.ipynb #befc2977
+# %% ../nbs/50_functional.ipynb #09361ad4
 def soft_topk(
     x: Tensor,  # any shape, floating point
     k: int,  # how many, 1..n
@@ -144,14 +167,15 @@ def soft_topk(
     hard: bool = False,  # the values of `torch.topk`, with the soft gradient
 ) -> "tuple[Tensor, SoftPermutation]":  # values with k in place of n along dim, and the first k rows of P, (..., k, n)
     "Soft `torch.topk`: the first k rows of `P` and what they make of `x`; raise `TypeError`, `ValueError` or `IndexError` when an argument does not fit."
-    s, mask, dim = _last(x, dim, mask)
+    _check_flags(largest=largest, hard=hard)
+    s, mask, dim = _scores(x, dim, mask)
     k = _k(k, s.shape[-1])
     P = _permutation(s, mask, largest, method, tau)[..., :k, :]
     y = P @ s
     if hard: y, P = _through(_sorted(s, mask, largest)[..., :k], y), P.straight_through()
     return y.movedim(-1, dim), P
 
-# %% ../nbs/50_functional.ipynb #4b39b201
+# %% ../nbs/50_functional.ipynb #a12796df
 _INTERPOLATIONS = dict(
     linear=lambda p: (p.floor(), p.ceil(), p - p.floor()), midpoint=lambda p: (p.floor(), p.ceil(), 0.5 * (p != p.floor())),
     lower=lambda p: (p.floor(),) * 2 + (0 * p,), higher=lambda p: (p.ceil(),) * 2 + (0 * p,), nearest=lambda p: (p.round(),) * 2 + (0 * p,))
@@ -159,20 +183,22 @@ _INTERPOLATIONS = dict(
 def _quantiles(q, dtype, device):
     "q as a tensor of numbers in [0, 1], (Q,), and whether it came alone."
     if not isinstance(q, Tensor):
-        if isinstance(q, bool) or not isinstance(q, (int, float)): raise TypeError(f"q must be a number or a tensor, got {type(q).__name__}")
+        if isinstance(q, bool) or not isinstance(q, numbers.Real): raise TypeError(f"q must be a number or a tensor with one dimension, got {type(q).__name__}" + (": wrap it in torch.tensor(...)" if isinstance(q, (list, tuple)) else ""))
+        if not 0 <= q <= 1: raise ValueError(f"q must be in [0, 1], got {q}: the median is 0.5, the 90th percentile 0.9")
         q = torch.tensor(float(q), dtype=dtype, device=device)
+    if q.is_complex() or q.dtype == torch.bool: raise TypeError(f"q must be real, got {q.dtype}")
     if q.ndim > 1: raise ValueError(f"q must be a number or a tensor with one dimension, got shape {tuple(q.shape)}")
     if _is_concrete(q) and not ((q >= 0) & (q <= 1)).all(): raise ValueError(f"q must be in [0, 1], got {q.tolist()}")
-    return q.to(dtype).reshape(-1), q.ndim == 0
+    return q.to(device, dtype).reshape(-1), q.ndim == 0
 
-# %% ../nbs/50_functional.ipynb #4f3d4d87
-def _at_positions(f, p, masked, interpolation):
-    "Interpolate f(rows) -> (..., r) at the positions p, (Q,) or (..., Q)."
+# %% ../nbs/50_functional.ipynb #74423692
+def _at_positions(f, p, n, masked, interpolation):
+    "Interpolate f(rows) -> (..., r) at the positions p, (Q,) or (..., Q), out of n."
     low, high, weight = _INTERPOLATIONS[interpolation](p)
     low, high = low.detach().long(), high.detach().long()
     if not masked: below, above = f(torch.cat([low, high])).chunk(2, -1)
     else:
-        rows = torch.cat([low, high], -1).unique()
+        rows = torch.cat([low, high], -1).unique() if _eager(p) else torch.arange(n, device=p.device)   # how many are unique depends on the data
         y = f(rows)
         below, above = (y.gather(-1, torch.searchsorted(rows, i).expand(*y.shape[:-1], -1)) for i in (low, high))
     return torch.lerp(below, above, weight.to(below.dtype).expand_as(below))
@@ -184,7 +210,7 @@ def _own_quantiles(s, q, mask, method, tau):
     operator = _oriented(get_operator, method, tau, False)[0]
     return operator.quantiles(s, q, mask=mask) @ (s if mask is None else s.masked_fill(~mask, 0)) if hasattr(operator, "quantiles") else None
 
-# %% ../nbs/50_functional.ipynb #5f66198b
+# %% ../nbs/50_functional.ipynb #124fbfe1
 def soft_quantile(
     x: Tensor,  # any shape, floating point
     q: "float | Tensor",  # in [0, 1]; a number, or a tensor (Q,)
@@ -198,15 +224,16 @@ def soft_quantile(
     hard: bool = False,  # the values of `torch.quantile`, with the soft gradient
 ) -> Tensor:  # as `torch.quantile`: x without dim; with q (Q,) a leading dimension Q
     "Soft `torch.quantile(x, q, dim)`, from the two rows around q (n - 1); raise `TypeError`, `ValueError` or `IndexError` when an argument does not fit."
-    if interpolation not in _INTERPOLATIONS: raise ValueError(f"interpolation must be one of {', '.join(_INTERPOLATIONS)}, got {interpolation!r}")
-    s, mask, dim = _last(x, dim, mask)
+    _check_flags(keepdim=keepdim, hard=hard)
+    if not isinstance(interpolation, str) or interpolation not in _INTERPOLATIONS: raise ValueError(f"interpolation must be one of {', '.join(_INTERPOLATIONS)}, got {interpolation!r}")
+    s, mask, dim = _scores(x, dim, mask)
     q, alone = _quantiles(q, compute_dtype(x.dtype), x.device)
     p = q * ((s.shape[-1] if mask is None else mask.sum(-1, keepdim=True)) - 1)
     y = _own_quantiles(s, q, mask, method, tau)
     if y is None:
         P = _permutation(s, mask, False, method, tau)
-        y = _at_positions(lambda rows: P[..., rows, :] @ s, p.clamp(min=0), mask is not None, interpolation)
-    if hard: y = _through(_at_positions(lambda rows: _sorted(s, mask, False)[..., rows], p.detach().clamp(min=0), mask is not None, interpolation), y)
+        y = _at_positions(lambda rows: P[..., rows, :] @ s, p.clamp(min=0), s.shape[-1], mask is not None, interpolation)
+    if hard: y = _through(_at_positions(lambda rows: _sorted(s, mask, False)[..., rows], p.detach().clamp(min=0), s.shape[-1], mask is not None, interpolation), y)
     y = y.movedim(-1, 0).unsqueeze(dim) if keepdim else y.movedim(-1, 0)
     return y[0] if alone else y
 

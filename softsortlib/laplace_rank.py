@@ -5,15 +5,16 @@
 # %% auto #0
 __all__ = ['LaplaceRank', 'lapsum_topk', 'LapSumTopK']
 
-# %% ../nbs/42_laplace_rank.ipynb #a813551c
+# %% ../nbs/42_laplace_rank.ipynb #d95a05bf
 import math
+import numbers
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
 from .core import _zero, check_mask, check_scores, compute_dtype
-from .operators import check_tau
+from .operators import _check_flags, check_tau
 from .kernels import _arrays, _batched, _exp_neg, _jit, _spread, _qualified
 from .radix import stable_sort
 from .scan import _left, exp_scan
@@ -156,9 +157,9 @@ def _sorted_real(s, mask):
 
 def _wide(tau, s): return torch.as_tensor(tau, dtype=s.dtype, device=s.device).expand(*s.shape[:-1], 1)
 
-# %% ../nbs/42_laplace_rank.ipynb #586f943e
+# %% ../nbs/42_laplace_rank.ipynb #79eaac98
 class LaplaceRank(RankOperator, name="laplace"):
-    "Ranks counted with the distribution function of the Laplace law (LapSum, Struski et al. 2025); O(n log n)."
+    "Ranks counted with the distribution function of the Laplace law, (42.2; LapSum, Struski et al. 2025); O(n log n); raise as every `RankOperator` does."
     def _ranks(self, s, tau, mask):
         if s.numel() * s.shape[-1] <= 4096:
             real = torch.ones_like(s) if mask is None else mask.to(s.dtype)
@@ -235,7 +236,13 @@ def _threshold_backward(ctx, g):
 
 _threshold = _transformable(_threshold_op, 3, _threshold_backward, _threshold_setup)
 
-# %% ../nbs/42_laplace_rank.ipynb #d09fd7d8
+# %% ../nbs/42_laplace_rank.ipynb #b3bd9f89
+def _check_k(k, n=math.inf):
+    "Raise `TypeError` or `ValueError` unless 0 < k <= n."
+    if not isinstance(k, numbers.Real) or isinstance(k, bool): raise TypeError(f"k must be a number, as 3 or 2.5, got {type(k).__name__}" + (": call k.item()" if isinstance(k, Tensor) else ""))
+    if not 0 < k <= n: raise ValueError(f"k must be more than 0" + (f" and at most the {n} scores there are" if n < math.inf else "") + f", got {k}")
+
+# %% ../nbs/42_laplace_rank.ipynb #86b63d95
 def lapsum_topk(
     scores: Tensor,  # (..., n), floating point
     k: float,  # how many; need not be an integer
@@ -243,25 +250,28 @@ def lapsum_topk(
     largest: bool = True,  # False chooses the smallest
     mask: "Tensor | None" = None,  # bool, (..., n), True = a real element
 ) -> Tensor:  # weights in [0, 1] that sum to k, (..., n); zero at padded elements
-    "Soft membership in the k largest (Struski et al. 2025), O(n log n); raise `TypeError` or `ValueError` when it does not fit."
+    "Soft membership in the k largest, (42.5; Struski et al. 2025), O(n log n); raise `TypeError` or `ValueError` when an argument does not fit."
     check_scores(scores)
-    if not isinstance(k, (int, float)) or isinstance(k, bool): raise TypeError(f"k must be a number, got {type(k).__name__}")
-    if not 0 < k <= scores.shape[-1]: raise ValueError(f"k must be more than 0 and at most the {scores.shape[-1]} scores there are, got {k}")
+    _check_k(k, scores.shape[-1])
+    _check_flags(largest=largest)
     mask, s = check_mask(mask, scores), scores.to(compute_dtype(scores.dtype))
     s, tau = _zero(s if largest else -s, mask, -1), _wide(check_tau(tau, scores), s)
     x, _, real = _sorted_real(s, mask)
     b = _threshold(x, tau, real, float(k))
     return _zero(0.5 + _laplace((s - b) / tau, 0), mask, -1).to(scores.dtype)
 
-# %% ../nbs/42_laplace_rank.ipynb #4807f3e0
+# %% ../nbs/42_laplace_rank.ipynb #c734f9ba
 class LapSumTopK(nn.Module):
-    "A module from scores (..., n) to weights in [0, 1] that sum to k (Struski et al. 2025)."
+    "A module from scores (..., n) to weights in [0, 1] that sum to k, (42.5; Struski et al. 2025); raise as `lapsum_topk` does."
     def __init__(self,
         k: float,  # how many
         tau: "float | Tensor" = 1.0,  # temperature, in units of the scores; a Parameter is learned
         largest: bool = True,  # False chooses the smallest
     ):
         super().__init__()
+        _check_k(k)
+        _check_flags(largest=largest)
+        check_tau(tau, torch.empty(*tau.shape, 1) if isinstance(tau, Tensor) else None)
         if isinstance(tau, Tensor) and not isinstance(tau, nn.Parameter): self.register_buffer("tau", tau)
         else: self.tau = tau
         self.k, self.largest = k, largest

@@ -5,9 +5,10 @@
 # %% auto #0
 __all__ = ['calibrate_tau', 'tau_schedule']
 
-# %% ../nbs/49_temperature.ipynb #244db0fe
+# %% ../nbs/49_temperature.ipynb #563d8cfe
 import copy
 import math
+import numbers
 import operator as op
 from collections.abc import Callable
 
@@ -49,7 +50,15 @@ def _sharpness(P, rows):
     H = torch.special.entr(P[..., rows, :].to_dense().double()).sum(-1) / n.clamp(min=2).double().log()[..., None]
     return 1 - H[kept].mean().item()
 
-# %% ../nbs/49_temperature.ipynb #298efed9
+# %% ../nbs/49_temperature.ipynb #a4e50d46
+def _check_numbers(**values):
+    "Raise `TypeError` for what is not a number."
+    for name, value in values.items():
+        if isinstance(value, bool) or not isinstance(value, numbers.Real): raise TypeError(f"{name} must be a number, got {type(value).__name__}")
+
+def _eager(x): return not torch.compiler.is_compiling() and not torch._C._functorch.is_functorch_wrapped_tensor(x)
+
+# %% ../nbs/49_temperature.ipynb #b89b53ad
 @torch.no_grad()
 def calibrate_tau(
     scores: Tensor,  # typical scores, any shape; a batch shares one temperature
@@ -60,11 +69,14 @@ def calibrate_tau(
     mask: "Tensor | None" = None,  # bool, broadcastable to scores, True = a real element
     rtol: float = 1e-3,  # relative precision of the temperature
 ) -> float:  # the temperature
-    "The `tau` at which the rows of the operator have the wanted sharpness (49.2); raise `ValueError` when none has, as with too many ties."
-    if not 0 < sharpness < 1: raise ValueError(f"sharpness must be between 0 and 1, got {sharpness}")
+    "The `tau` at which the rows of the operator have the wanted sharpness (49.2); raise `TypeError` or `ValueError` when an argument does not fit, or when there is none, as with too many ties."
+    _check_numbers(sharpness=sharpness, rtol=rtol)
+    if not (0 < sharpness < 1 and rtol > 0): raise ValueError(f"sharpness must be between 0 and 1 and rtol positive, got {sharpness} and {rtol}")
+    check_scores(scores)
+    if not _eager(scores): raise RuntimeError("calibrate_tau looks at the scores and returns a number: call it outside torch.func and torch.compile, and pass the result as tau")
     s, mask, _ = _last(scores.detach(), dim, mask)
-    s, operator, n = s.to(compute_dtype(s.dtype)), get_operator(method), s.shape[-1]
-    longest = n if mask is None else int(mask.sum(-1).max())
+    s, operator = s.to(compute_dtype(s.dtype)), get_operator(method)
+    longest = s.shape[-1] if mask is None else int(mask.sum(-1).max())
     if longest < 2: raise ValueError(f"scores must have at least two elements along dim, got {longest}")
     rows = torch.linspace(0, longest - 1, min(longest, max(8, (1 << 20) // s.numel())), device=s.device).round().long()
     real = s if mask is None else s[mask]
@@ -78,14 +90,15 @@ def calibrate_tau(
     while high - low > rtol: low, high = (mid, high) if sharp(mid := (low + high) / 2) > sharpness else (low, mid)
     return math.exp((low + high) / 2)
 
-# %% ../nbs/49_temperature.ipynb #355e1ed6
+# %% ../nbs/49_temperature.ipynb #b7f3451e
 def tau_schedule(
     start: float,  # temperature at step 0
     end: float,  # temperature from step `steps` on
     steps: int,  # length of the transition
     kind: str = "geometric",  # "geometric", "linear" or "cosine"
 ) -> Callable:  # a function step -> temperature
-    "A schedule of temperatures; raise `ValueError` when an argument does not fit."
+    "A schedule of temperatures; raise `TypeError` or `ValueError` when an argument does not fit."
+    _check_numbers(start=start, end=end, steps=steps)
     if not (0 < start < math.inf and 0 < end < math.inf): raise ValueError(f"start and end must be positive and finite, got {start} and {end}")
     if steps < 1: raise ValueError(f"steps must be at least 1, got {steps}")
     shapes = dict(geometric=lambda u: start * (end / start) ** u, linear=lambda u: start + (end - start) * u,

@@ -18,7 +18,7 @@ from softsortlib.softsort import SoftSort
 for module in ("networks", "neuralsort", "sinkhorn", "gaussian_rank", "laplace_rank", "permutahedron"):
     if importlib.util.find_spec(f"softsortlib.{module}"): importlib.import_module(f"softsortlib.{module}")
 NETWORKS = ("bitonic", "odd_even")
-METHODS = ["softsort", SoftSort(1e-4, power=2)] + [m for m in ("neuralsort", "bitonic", "odd_even") if m in Operator.names]
+METHODS = ["softsort", SoftSort(1e-4, power=2)] + [m for m in ("lapsum", "neuralsort", "bitonic", "odd_even") if m in Operator.names]
 RANKS = sorted(set(RankOperator.names))
 DTYPES = [torch.float64, torch.float32, torch.bfloat16, torch.float16]
 
@@ -325,3 +325,65 @@ def test_transport_brings_quantiles_of_its_own_in_any_order():
     found = soft_quantile(s.masked_fill(~mask, 99.0), q, method="sinkhorn", tau=1e-3, mask=mask)
     for b, n in enumerate((40, 25, 10)):
         torch.testing.assert_close(found[:, b], soft_quantile(s[b, :n], q, method="sinkhorn", tau=1e-3), atol=1e-6, rtol=1e-6)
+
+
+# ---- one element, none, and transforms ----
+FACE = {
+    "sort": lambda x, **k: soft_sort(x, **k), "rank": lambda x, **k: soft_rank(x, **k), "topk": lambda x, **k: soft_topk(x, 1, **k)[0],
+    "rows": lambda x, **k: soft_topk(x, 1, **k)[1].to_dense()[..., 0], "quantile": lambda x, **k: soft_quantile(x, 0.3, **k)[..., None],
+    "median": lambda x, **k: soft_median(x, keepdim=True, **k), "permutation": lambda x, **k: soft_permutation(x, **k).to_dense()[..., 0]}
+
+
+@pytest.mark.parametrize("method", sorted({*Operator.names, *RankOperator.names}))
+@pytest.mark.parametrize("name", FACE)
+def test_one_element_has_a_value_and_a_gradient_and_none_an_error(name, method):
+    f, x = FACE[name], torch.tensor([[3.0], [-2.0]], requires_grad=True)
+    with pytest.raises(ValueError, match="at least one element"): f(torch.empty(2, 0), method=method)
+    for hard in (False, True):
+        try: y = f(x, method=method, hard=hard)
+        except TypeError as e:
+            assert method in RankOperator.names and "choose" in str(e)
+            continue
+        moves = name in ("sort", "topk", "quantile", "median")
+        assert_close(y, x if moves else torch.ones(2, 1))
+        assert_close(torch.autograd.grad(y.sum(), x)[0], torch.full((2, 1), float(moves)))
+
+
+@pytest.mark.parametrize("method", sorted(set(Operator.names) - {"sinkhorn"}))
+def test_masked_quantiles_under_vmap_and_compile(method, rng):
+    x, mask = torch.randn(3, 6, generator=rng, dtype=torch.float64), torch.tensor([[1, 1, 0, 1, 1, 1], [1, 1, 1, 1, 0, 0], [1, 0, 0, 0, 0, 0]]).bool()
+    f = lambda x, mask: soft_quantile(x, torch.tensor([0.1, 0.5]).double(), method=method, tau=0.3, mask=mask)
+    want = torch.stack([f(a, m) for a, m in zip(x, mask)])
+    assert_close(torch.func.vmap(f)(x, mask), want)
+    if method == "softsort": assert_close(torch.compile(f, fullgraph=True, backend="aot_eager")(x, mask), f(x, mask))
+
+
+@pytest.mark.parametrize("call, error, text", [
+    (lambda x: soft_sort(x, hard="yes"), TypeError, "hard must be True or False, got 'yes'"), (lambda x: soft_sort(x, descending=None), TypeError, "descending"),
+    (lambda x: soft_topk(x, 2, largest="max"), TypeError, "largest"), (lambda x: soft_quantile(x, 0.5, keepdim="a"), TypeError, "keepdim"),
+    (lambda x: soft_sort(x / 0), ValueError, "mask=x.isfinite"), (lambda x: soft_rank(x / 0, method="laplace"), ValueError, "finite"),
+    (lambda x: soft_sort(x.to_sparse()), TypeError, "to_dense"), (lambda x: soft_sort(x + 0j), TypeError, "real part"),
+    (lambda x: soft_sort(x, method=SoftSort), TypeError, r"SoftSort\(tau=...\)"), (lambda x: soft_sort(x, tau="0.1"), TypeError, "tau=0.1"),
+    (lambda x: soft_sort(x, tau=[0.1]), TypeError, "one for each set"), (lambda x: soft_sort(x, tau=0.0), ValueError, "hard=True"),
+    (lambda x: soft_topk(x, torch.tensor(2.0)), TypeError, "k must be an int"), (lambda x: soft_topk(x, torch.tensor([1, 2])), TypeError, "k must be an int"),
+    (lambda x: soft_quantile(x, [0.1]), TypeError, "torch.tensor"), (lambda x: soft_quantile(x, torch.tensor(0.5j)), TypeError, "q must be real"),
+    (lambda x: soft_quantile(x, 1.1), ValueError, r"got 1.1:"), (lambda x: soft_quantile(x, 0.5, interpolation=["linear"]), ValueError, "interpolation"),
+    (lambda x: soft_sort(x, method="gaussian"), TypeError, "serves soft_rank: choose"), (lambda x: soft_topk(x, 1, method="permutahedron"), TypeError, "soft_rank and soft_sort"),
+    (lambda x: SoftSort(0.1, descending="down"), TypeError, "descending"), (lambda x: calibrate_tau(x, "a"), TypeError, "sharpness"),
+    (lambda x: torch.func.vmap(calibrate_tau)(x), RuntimeError, "outside torch.func"), (lambda x: tau_schedule("a", 1, 3), TypeError, "start"),
+])
+def test_every_wrong_argument_is_named_with_a_way_out(call, error, text, rng):
+    with pytest.raises(error, match=text): call(torch.randn(4, 5, generator=rng))
+
+
+def test_numpy_numbers_are_numbers(rng):
+    import numpy as np
+    x = torch.randn(5, generator=rng)
+    assert_close(soft_sort(x, tau=np.float32(0.5)), soft_sort(x, tau=0.5))
+    assert_close(soft_topk(x, np.int64(2))[0], soft_topk(x, 2)[0])
+    assert_close(soft_quantile(x, np.float32(0.5)), soft_median(x))
+
+
+def test_an_infinite_score_behind_the_mask_is_fine(rng):
+    x = torch.tensor([1.0, -math.inf, 0.0])
+    assert_close(soft_sort(x, tau=1e-3, mask=x.isfinite()), torch.tensor([0.0, 1.0, 0.0]))
