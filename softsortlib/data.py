@@ -47,9 +47,9 @@ def read_idx(
         raise DataError(f"{path} holds {len(raw)} bytes where its header promises {start + shape.prod()}: delete it and fetch it again")
     return torch.from_numpy(np.frombuffer(raw, np.uint8, offset=start).reshape(shape).copy())
 
-# %% ../nbs/60_data.ipynb #aa3ec3e3
+# %% ../nbs/60_data.ipynb #6b3ad9cb
 class ImageBank:
-    "Images in one tensor, grouped by class, so that a random image of a class is an index away."
+    "Images in one tensor, grouped by class, so that a random image of a class is an index away; raise `ValueError` when images and labels do not fit."
     def __init__(self,
         images: Tensor,  # grey or colour images, uint8, (N, h, w) or (N, 3, h, w)
         labels: Tensor,  # their classes 0..classes-1, (N,)

@@ -81,9 +81,9 @@ def _alone(out):
                 time.sleep(0.05)
         yield held
 
-# %% ../nbs/63_grid.ipynb #72dca8cb
+# %% ../nbs/63_grid.ipynb #5dcef33c
 class Attempt:
-    'Do one run, if nobody has or does: gives "done", "failed" (see error.json) or "busy" (another process is at it).'
+    'Do one run, if nobody has or does: gives "done", "failed" (see error.json) or "busy" (another process is at it). An error of the run is recorded, not raised.'
     def __call__(self,
         config,  # the run
         out: "str | Path",  # its folder

@@ -25,7 +25,7 @@ from .training import RunConfig, Task
 from .sorting import NumberCNN, NumberData, torchmetrics
 from .grid import grid
 
-# %% ../nbs/65_median.ipynb #2cf2b60e
+# %% ../nbs/65_median.ipynb #690abd3b
 FORMS = {"picture": "the value of the mixed picture", "mean": "the mean of the values", "expected": "the expected error", "quantile": "the soft median of the values"}
 
 def median_loss(
@@ -34,7 +34,7 @@ def median_loss(
     y: Tensor,  # the medians, (batch,)
     form: str = "mean",  # "mean" or "expected"
 ) -> Tensor:  # scalar
-    "Squared error of the median by the middle row of `P` (Grover et al. 2019, section 6.2); the mean over all leading dimensions."
+    "Squared error of the median by the middle row of `P` (Grover et al. 2019, section 6.2); the mean over all leading dimensions; raise `ValueError` for an unknown form."
     if form not in ("mean", "expected"): raise ValueError(f"form must be 'mean' or 'expected', got {form!r}")
     p = P[..., P.shape[-1] // 2, :]
     if form == "mean": return (y - (p * values).sum(-1)).square().mean()

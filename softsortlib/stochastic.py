@@ -45,9 +45,9 @@ def gumbel_noise(
     e = torch.empty(shape, dtype=dtype, device=device).exponential_(generator=generator)
     return -e.clamp(min=torch.finfo(e.dtype).tiny).log()
 
-# %% ../nbs/13_stochastic.ipynb #07d9c0b7
+# %% ../nbs/13_stochastic.ipynb #2a65704f
 class Stochastic(Operator):
-    "Plackett-Luce samples around any operator: its soft permutation of scores with Gumbel noise (Grover et al. 2019, section 4)."
+    "Plackett-Luce samples around any operator: its soft permutation of scores with Gumbel noise (Grover et al. 2019, section 4); raise `TypeError` or `ValueError` when `samples` or `generator` does not fit."
     shown = ("samples",)
 
     def __init__(self,
@@ -81,9 +81,9 @@ def _log_mean(log_p):
     never = log_p.isneginf().all(0)
     return (log_p.masked_fill(never, 0).logsumexp(0) - math.log(len(log_p))).masked_fill(never, -math.inf)
 
-# %% ../nbs/13_stochastic.ipynb #dbbdd9c2
+# %% ../nbs/13_stochastic.ipynb #a6f5b6c2
 class SampleMean(SoftPermutation):
-    "The mean over the leading dimension of a soft permutation."
+    "The mean over the leading dimension of a soft permutation; raise `ValueError` when it has none."
     def __init__(self,
         P: SoftPermutation,  # (samples, ..., m, n)
     ):

@@ -216,9 +216,9 @@ class HouseBank:
         images = torch.stack(pieces).permute(0, 3, 1, 2) / 127.5 - 1
         return images.reshape(batch, n, 3, 54, 54), self.values[index].reshape(batch, n)
 
-# %% ../nbs/64_svhn.ipynb #fd005e7d
+# %% ../nbs/64_svhn.ipynb #d3024843
 class HouseCNN(nn.Module):
-    "The networks paper's model for SVHN: from pictures of house numbers to scores."
+    "The networks paper's model for SVHN: from pictures of house numbers to scores (Petersen et al. 2021); raise `ValueError` for pictures that are too small."
     def __init__(self,
         shape: "tuple[int, int]" = (54, 54),  # height and width of a picture, at least 16
         dropout: float = 0.0,  # share of the features dropped in training; the paper drops none

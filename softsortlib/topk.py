@@ -146,11 +146,11 @@ TopkConfig.PRESETS = {
     "smoke": dict(steps=12, epoch=6, batch=16, width=4, val_images=100, test_images=100),
 }
 
-# %% ../nbs/68_topk.ipynb #33994094
+# %% ../nbs/68_topk.ipynb #e5fec7a0
 class TopkData(DrawnData):
     "Labelled images in random passes."
     def load(self) -> None:
-        "Load the images of each split; held-out ones are picked at random, always the same."
+        "Load the images of each split; held-out ones are picked at random, always the same; raise `ValueError` when a batch is larger than the training set."
         self.banks, self.index = load_images(self.config.data, self.folder), {}
         for split in ("val", "test"):
             every = torch.randperm(len(self.banks[split]), generator=seeded("held out", split))

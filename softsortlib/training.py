@@ -60,7 +60,7 @@ class RunConfig:
         if unknown := changes.keys() - known: raise ValueError(f"there is no setting {', '.join(sorted(unknown))}: there are {', '.join(sorted(known))}")
         return cls(**{**cls.PRESETS[name], "preset": name, **changes})
 
-# %% ../nbs/61_training.ipynb #1f135bd8
+# %% ../nbs/61_training.ipynb #2a23d3cf
 @patch_to(RunConfig)
 def at_least(self,
     least: int,  # the smallest value that is allowed
@@ -75,7 +75,7 @@ def at_least(self,
 def parts(self,
     folder: "str | None" = None,  # where data sets lie, see load_images
 ) -> tuple:  # (DrawnData, Task)
-    "What a subclass writes: its data, found in `folder`, and its task."
+    "What a subclass writes: its data, found in `folder`, and its task; here, raise `NotImplementedError`."
     raise NotImplementedError(f"{type(self).__name__} does not say how to build its data and its task")
 
 @patch_to(RunConfig)
@@ -116,7 +116,7 @@ class DrawnData(pl.LightningDataModule):
     def val_dataloader(self): return _loader(0, self.held_out("val"))
     def test_dataloader(self): return _loader(0, self.held_out("test"))
 
-# %% ../nbs/61_training.ipynb #f8949de7
+# %% ../nbs/61_training.ipynb #b78295ad
 @patch_to(DrawnData)
 def load(self) -> None: raise NotImplementedError(f"{type(self).__name__} does not say how to load its data")
 
@@ -125,14 +125,14 @@ def draw(self,
     split: str,  # "train", "val" or "test"
     k: int,  # number of the batch
 ) -> tuple:  # the batch, tensors (batch, ...)
-    "What a subclass writes: batch number `k` of a split."
+    "What a subclass writes: batch number `k` of a split; here, raise `NotImplementedError`."
     raise NotImplementedError(f"{type(self).__name__} does not say how to draw a batch")
 
 @patch_to(DrawnData)
 def held_out(self,
     split: str,  # "val" or "test"
 ) -> int:  # number of batches
-    "What a subclass writes: how many batches a validation or a test has."
+    "What a subclass writes: how many batches a validation or a test has; here, raise `NotImplementedError`."
     raise NotImplementedError(f"{type(self).__name__} does not say how many batches a validation and a test have")
 
 # %% ../nbs/61_training.ipynb #8e4786fd
