@@ -286,7 +286,28 @@ def _trainer(config, out, callbacks, progress, flags):
         "callbacks": [keep, *callbacks, *([RunProgress()] if progress else [])], "enable_progress_bar": progress,
         "logger": pl.loggers.CSVLogger(out, "log"), "use_distributed_sampler": False, "inference_mode": False, "plugins": [WholeCheckpoints()], "enable_model_summary": False, **flags})
 
-# %% ../nbs/61_training.ipynb #12499a24
+# %% ../nbs/61_training.ipynb #7efaffcd
+_LAUNCH = "MASTER_ADDR", "MASTER_PORT", "NODE_RANK", "LOCAL_RANK", "WORLD_SIZE", "OMP_NUM_THREADS"
+
+def _in_group(): return torch.distributed.is_available() and torch.distributed.is_initialized()
+
+@contextlib.contextmanager
+def _own_group():
+    "Close the process group that a run opened, and put back the environment variables that its launcher set."
+    before, variables = _in_group(), {k: os.environ.get(k) for k in _LAUNCH}
+    try: yield
+    finally:
+        if _in_group() and not before: torch.distributed.destroy_process_group()
+        for k, v in variables.items():
+            if v is None: os.environ.pop(k, None)
+            else: os.environ[k] = v
+
+def _is_helper(trainer):
+    "Whether Lightning started this process for a further device of the run."
+    kind = optional("lightning_fabric.plugins.environments").LightningEnvironment
+    return trainer.global_rank > 0 and isinstance(getattr(trainer.strategy, "cluster_environment", None), kind)
+
+# %% ../nbs/61_training.ipynb #6e1b3b7a
 def train(
     config: RunConfig,  # the run
     out: "str | Path",  # its folder
@@ -297,12 +318,12 @@ def train(
     compile: "str | None" = None,  # a mode of torch.compile for the task's `net`; "reduce-overhead" records CUDA graphs
     **flags,  # flags of Lightning's Trainer
 ) -> dict:  # what result.json holds
-    "Run or resume; raise `ValueError` when `out` holds another run, `KeyboardInterrupt` after Ctrl-C."
+    "Run or resume; raise `ValueError` when `out` holds another run, `KeyboardInterrupt` after Ctrl-C; a process that Lightning started for a further device ends here."
     out = Path(out)
     _check_folder(out, config)
     if (result := out / "result.json").exists(): return json.loads(result.read_text())
     last = out / "checkpoints" / "last.ckpt"
-    with _undisturbed(threads):
+    with _undisturbed(threads), _own_group():
         torch.manual_seed(config.seed)
         data, task = config.parts(folder)
         data.setup()
@@ -313,6 +334,7 @@ def train(
         except SystemExit: raise KeyboardInterrupt from None         # Lightning turns Ctrl-C into an exit
         record = _result(task, trainer, flags)
         if trainer.is_global_zero: write_json(result, record)
+    if _is_helper(trainer): raise SystemExit(0)
     return record
 
 # %% ../nbs/61_training.ipynb #451c8238

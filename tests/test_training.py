@@ -162,6 +162,22 @@ def test_two_processes_take_the_steps_of_one(tmp_path):
     assert two["test"]["EM"] == pytest.approx(one["test"]["EM"], abs=0.03)
 
 
+AFTER_TWO = TWO.replace("    train(", "    two = train(") + """
+    import os, torch
+    assert not torch.distributed.is_initialized() and "LOCAL_RANK" not in os.environ, "the run left its group behind"
+    one = train(SortConfig(**json.loads(sys.argv[1])), sys.argv[2] + "-one", threads=1, accelerator="cpu", devices=1)
+    print(json.dumps([two["devices"], one["devices"], one["steps"], one["test"]["EM"]]))
+"""
+
+def test_a_run_after_one_of_two_processes_is_a_run_of_its_own(alone, tmp_path):
+    "The process group ends with the run that opened it, and so does the process that was started for the second device."
+    (tmp_path / "after.py").write_text(AFTER_TWO)
+    process = subprocess.run([sys.executable, "-W", "ignore", tmp_path / "after.py", json.dumps(asdict(TINY)), str(tmp_path / "two")], capture_output=True, text=True, timeout=300)
+    assert process.returncode == 0, process.stderr[-3000:]
+    lines = [line for line in process.stdout.splitlines() if line.startswith("[")]
+    assert len(lines) == 1 and json.loads(lines[0]) == [2, 1, 30, alone["test"]["EM"]], lines
+
+
 # --- errors ---
 
 def test_two_runs_in_one_folder(alone, tmp_path):
