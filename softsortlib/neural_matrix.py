@@ -5,13 +5,13 @@
 # %% auto #0
 __all__ = []
 
-# %% ../nbs/09_neural_matrix.ipynb #44bacc3b
+# %% ../nbs/09_neural_matrix.ipynb #23fc8814
 import numpy as np
 import torch
 from torch import Tensor
 
 from .kernels import _arrays, _batched, _differentiable, _exp_neg, _jit, _matrix, _qualified, _spread
-from .row_kernels import _CUT, _ROWS, _directly, _fast, _flat, _grads, _parts, _plain_m, _plain_rows, _plain_sums, _row, _triton, _twice, _window
+from .row_kernels import _CUT, _ROWS, _directly, _fast, _flat, _grads, _parts, _plain_m, _plain_rows, _plain_sums, _row, _sum, _triton, _twice, _window
 
 # %% ../nbs/09_neural_matrix.ipynb #b568c346
 _BLOCK = 8  # rows made from one exponential
@@ -23,27 +23,23 @@ def _is_narrow(i, t, bt, size, tau, way, cut):
     lo, hi = _window(i, t, bt, size, size - 1.0 - 2 * i, cut * tau, 0.0)
     return 2 * (hi - lo) < len(t)
 
-# %% ../nbs/09_neural_matrix.ipynb #79c4d057
+# %% ../nbs/09_neural_matrix.ipynb #b33583f5
 @_jit
 def _entry_row(i, fresh, s, b, t, bt, order, size, tau, way, cut, R, buf, row):
     "row[c] proportional to exp(m) in the order of the input, for all n columns; returns the sum."
-    n, total, inv = len(s), row.dtype.type(0), 1 / tau
+    n, inv = len(s), 1 / tau
     if way == 2 and not fresh:
-        for c in range(n):
-            row[c] *= R[c]
-            total += row[c]
+        for c in range(n): row[c] *= R[c]
     elif not _is_narrow(i, t, bt, size, tau, way, cut):
         w, top = (size - 1.0 - 2 * i) * inv, t[0]
         shift = w * (t[i] - top) - bt[i] * inv
-        for c in range(n):
-            row[c] = _exp_neg(row.dtype.type(shift - (w * (s[c] - top) - b[c] * inv)))  # the rounding of zero may be negative: exp can take it
-            total += row[c]
+        for c in range(n): row[c] = _exp_neg(row.dtype.type(shift - (w * (s[c] - top) - b[c] * inv)))  # the rounding of zero may be negative: exp can take it
     else:
         row[:] = 0
-        lo, hi, total = _row(i, t, bt, size, tau, way > 0, 0.0, cut, buf, buf)
+        lo, hi, others = _row(i, t, bt, size, tau, way > 0, 0.0, cut, buf, buf)
         for j in range(lo, hi): row[order[j]] = buf[j]
-        total += row.dtype.type(1)
-    return total
+        return row.dtype.type(1) + others
+    return _sum(row, 0, n)
 
 @_jit
 def _ratios(s, b, top, inv, way, R):

@@ -70,14 +70,34 @@ def _walk(i, t, size, inv, cut, m):
         m[lo] = fall
     return lo, hi
 
-# %% ../nbs/08_row_kernels.ipynb #74594542
+# %% ../nbs/08_row_kernels.ipynb #f23005e8
+@_jit
+def _dot(a, v, c, lo, hi):
+    "The sum of a[j] v[j, c] over lo..hi."
+    total = 0.0
+    for start in range(lo, hi, 256):
+        part = a.dtype.type(0)
+        for j in range(start, min(start + 256, hi)): part += a[j] * v[j, c]
+        total += part
+    return a.dtype.type(total)
+
+@_jit
+def _sum(a, lo, hi):
+    total = 0.0
+    for start in range(lo, hi, 256):
+        part = a.dtype.type(0)
+        for j in range(start, min(start + 256, hi)): part += a[j]
+        total += part
+    return a.dtype.type(total)
+
+# %% ../nbs/08_row_kernels.ipynb #1067def6
 @_jit
 def _row(i, t, b, size, tau, direct, power, cut, m, buf):
     "m[lo:hi] = -m_ij and buf[lo:hi] = exp(m_ij) in the window (m may be buf); returns lo, hi and their sum without the diagonal, which is 1."
-    w, inv, total = size - 1.0 - 2 * i, 1 / tau, buf.dtype.type(0)
+    w, inv, nothing = size - 1.0 - 2 * i, 1 / tau, buf.dtype.type(0)
     if power:
         lo, hi = _window(i, t, b, size, w, (cut * tau) ** (1 / power), power)
-        if np.isnan(t[0] - t[size - 1]): lo, hi, total = i, i + 1, buf.dtype.type(np.nan)
+        if np.isnan(t[0] - t[size - 1]): lo, hi, nothing = i, i + 1, buf.dtype.type(np.nan)
         _powers(i, lo, hi, t, tau, power, m)
     elif direct:
         lo, hi = _window(i, t, b, size, w, cut * tau, power)
@@ -85,13 +105,12 @@ def _row(i, t, b, size, tau, direct, power, cut, m, buf):
         for j in range(lo, hi): m[j] = max(m[j], m.dtype.type(0)) if m[j] == m[j] else m[j]
     else: lo, hi = _walk(i, t, size, inv, cut, m)
     m[i] = 1000  # exp makes it zero
-    for j in range(lo, hi):
-        buf[j] = _exp_neg(m[j])
-        total += buf[j]
+    for j in range(lo, hi): buf[j] = _exp_neg(m[j])
+    others = _sum(buf, lo, hi) + nothing
     m[i], buf[i] = 0, 1
-    return lo, hi, total
+    return lo, hi, others
 
-# %% ../nbs/08_row_kernels.ipynb #4429f318
+# %% ../nbs/08_row_kernels.ipynb #1ffd846e
 _ROWS = 32  # rows of a unit of work
 
 @_jit
@@ -105,13 +124,10 @@ def _mul_rows(lo_unit, hi_unit, t, b, tau, size, x, rows, direct, power, cut, y,
             y[r, k], logZ[r, k] = 0, 0
             if rows[k] >= size[r]: continue
             lo, hi, others = _row(rows[k], t[r], b[r], size[r], tau[r], direct[r], power, cut, buf, buf)
-            logZ[r, k], Z = np.log1p(others), 1 + others
-            for c in range(d):
-                total = x.dtype.type(0)
-                for j in range(lo, hi): total += buf[j] * x[r, j, c]
-                y[r, k, c] = total / Z
+            logZ[r, k], Z = np.log1p(others), x.dtype.type(1) + others
+            for c in range(d): y[r, k, c] = _dot(buf, x[r], c, lo, hi) / Z
 
-# %% ../nbs/08_row_kernels.ipynb #56a975f7
+# %% ../nbs/08_row_kernels.ipynb #53f5db80
 @_jit
 def _rmul_rows(lo_unit, hi_unit, t, b, tau, size, y, rows, direct, power, cut, x):
     "x = P[rows]^T y, one part for each unit: x (units, n, d), y (B, r, d)."
@@ -125,7 +141,7 @@ def _rmul_rows(lo_unit, hi_unit, t, b, tau, size, y, rows, direct, power, cut, x
             if rows[k] >= size[r]: continue
             lo, hi, others = _row(rows[k], t[r], b[r], size[r], tau[r], direct[r], power, cut, buf, buf)
             for c in range(d):
-                weight = y[r, k, c] / (1 + others)
+                weight = y[r, k, c] / (y.dtype.type(1) + others)
                 for j in range(lo, hi): x[unit, j, c] += buf[j] * weight
 
 # %% ../nbs/08_row_kernels.ipynb #909f5148
@@ -145,13 +161,13 @@ def _slopes(i, lo, hi, t, m, e, power, sums):
         back += e[j]
     sums[i] -= power * back
 
-# %% ../nbs/08_row_kernels.ipynb #2d5aead4
+# %% ../nbs/08_row_kernels.ipynb #2370c0ed
 @_jit
 def _pull_rows(lo_unit, hi_unit, t, b, tau, size, a, v, z, rows, direct, power, cut, gt, gb, gtau):
     "(8.3) or (8.4) of l' = P (a . (v - P v) + z), one part for each unit; the diagonal's own logit is taken off where z is not zero."
     n, d, zero = v.shape[1], v.shape[2], v.dtype.type(0)
     parts, m, buf, h = gt.shape[0] // a.shape[0], np.empty(n, v.dtype), np.empty(n, v.dtype), np.empty(n, v.dtype)
-    step = (len(rows) + parts - 1) // parts
+    step, column = (len(rows) + parts - 1) // parts, h.reshape(n, 1)
     for unit in range(lo_unit, hi_unit):
         r = unit // parts
         gt[unit], gb[unit], spread, inv = 0, 0, 0.0, 1 / tau[r]
@@ -159,16 +175,16 @@ def _pull_rows(lo_unit, hi_unit, t, b, tau, size, a, v, z, rows, direct, power, 
             i = rows[k]
             if i >= size[r]: continue
             lo, hi, others = _row(i, t[r], b[r], size[r], tau[r], direct[r], power, cut, m, buf)
-            w, e, mean, Z = size[r] - 1.0 - 2 * i, h[lo:hi], zero, 1 + others
+            w, e, Z = size[r] - 1.0 - 2 * i, h[lo:hi], v.dtype.type(1) + others
             e[:] = 0
             for c in range(d):
                 for j in range(lo, hi): h[j] += a[r, k, c] * (v[r, j, c] - v[r, i, c])
-            for j in range(lo, hi): mean += buf[j] * h[j]
-            shift = z[r, k] - mean / Z
+            mean = _dot(buf, column, 0, lo, hi) / Z
+            shift = z[r, k] - mean
             for j in range(lo, hi): h[j] = buf[j] * (h[j] + shift) / Z
-            h[i] = -(mean / Z + z[r, k] * others) / Z
+            h[i] = -(mean + z[r, k] * others) / Z
             for j in range(lo, hi): buf[j] = h[j] * m[j] if h[j] != 0 else zero
-            for j in range(lo, hi): spread += buf[j]
+            spread += _sum(buf, lo, hi)
             if power: _slopes(i, lo, hi, t[r], m, h, power, gt[unit])
             else:
                 _add(w * inv, e, gt[unit, lo:hi])

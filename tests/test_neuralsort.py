@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from torch.testing import assert_close
 
 from softsortlib.core import is_unimodal_row_stochastic
-from softsortlib.neural_matrix import _dense_backward, _entry_row, _matrix_op
+from softsortlib.neural_matrix import _ROWS, _dense_backward, _dense_rows, _entry_row, _matrix_op, _ways
 from softsortlib.neuralsort import NeuralSort, neuralsort_published, neuralsort_quadratic, row_sums
 from softsortlib.row_kernels import _mul_op, _pull, _rmul_op, _row
 
@@ -251,15 +251,34 @@ def test_narrow_rows_of_the_matrix_are_made_from_their_window(rng):
             np.testing.assert_allclose(row, want, rtol=1e-9, atol=1e-300)
 
 
+@pytest.mark.parametrize("spread, way", [(200.0, 2), (1e4, 1), (1e6, 0)])
+@pytest.mark.parametrize("kind", ["uniform", "ties", "clusters", "heavy", "geometric"])
+def test_rows_of_a_large_matrix_sum_to_one(kind, spread, way, rng):
+    "10,000 scores at a temperature of 100 in single precision: the sum and the diagonal of some rows, each way to make them."
+    n, tau, size = 10_000, torch.tensor([100.0], dtype=torch.float64), torch.tensor([10_000])
+    s = {**cases(n, rng), "geometric": 0.5 ** (torch.arange(n, dtype=torch.float64) / n * 60)}[kind]
+    t, order = ((s - s.min()) / (s.max() - s.min()) * spread)[None].sort(-1, descending=True)
+    b = row_sums(t, size)
+    cut, ways = _ways(t, tau, size, torch.float32)
+    assert ways.tolist() == [way]
+    P = np.empty((1, n, n), np.float32)                                                   # memory that is never written is never taken
+    a = [v.numpy() for v in (t.gather(-1, order.argsort(-1)), b.gather(-1, order.argsort(-1)), t, b, order, tau, size)]
+    for unit in (0, 40, 156, 312):
+        _dense_rows(unit, unit + 1, *a, cut, ways, P)
+        for i in range(unit * _ROWS, min(n, unit * _ROWS + _ROWS), 5):
+            row, m = P[0, i, order[0].numpy()].astype(np.float64), ((n - 1 - 2 * i) * (t[0] - t[0, i]) - (b[0] - b[0, i])).clamp(max=0).numpy() / 100
+            assert abs(row.sum() - 1) < 3e-6 and row[i] > (1 - 1e-5) * row.max()
+            np.testing.assert_allclose(row, np.exp(m) / np.exp(m).sum(), rtol=3e-5, atol=1e-9)
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_some_rows_by_the_kernel(dtype, rng):
     "A few rows, on the CPU by the kernel, with a mask and a broader payload; values and gradients."
     s, x = torch.randn(2, 80, generator=rng, dtype=torch.float64).to(dtype).requires_grad_(), torch.randn(3, 2, 80, 2, generator=rng, dtype=torch.float64).to(dtype).requires_grad_()
     mask = torch.rand(2, 80, generator=rng) < 0.8
-    target = torch.randint(80, (2, 3), generator=rng)
     for m in (None, mask):
-        fast, plain = (NeuralSort(9.0, backend=backend)(s, m)[..., [70, 3, 3], :] for backend in ("numba", "torch"))
-        for call in (lambda P: P @ x, lambda P: P.mT @ x[..., :3, :], lambda P: P.log_prob(target).clamp(min=-1e3), lambda P: P.to_dense()):
+        fast, plain = (NeuralSort(9.0, backend=backend)(s, m)[..., [40, 3, 3], :] for backend in ("numba", "torch"))
+        for call in (lambda P: P @ x, lambda P: P.mT @ x[..., :3, :], lambda P: P.log_prob(P.hard().flip(-1)), lambda P: P.to_dense()):
             a, c = call(fast), call(plain)
             assert_close(a, c, rtol=1e-5, atol=1e-6)
             G = torch.randn(a.shape, generator=rng, dtype=torch.float64).to(dtype)
