@@ -6,7 +6,8 @@
 __all__ = ['measure', 'peak_memory', 'copy_bandwidth', 'forward_backward', 'softsort_listing', 'absent_peers', 'cases',
            'run_case', 'run_benchmark']
 
-# %% ../nbs/62_bench.ipynb #1ad46aa2
+# %% ../nbs/62_bench.ipynb #c05aa54c
+import difflib
 import gc
 import importlib
 import json
@@ -206,7 +207,20 @@ def _peak_in_a_fresh_process(*args):
     done = subprocess.run([sys.executable, "-W", "ignore", "-c", code], capture_output=True, text=True)
     return None if done.returncode else json.loads(done.stdout.strip().splitlines()[-1])
 
-# %% ../nbs/62_bench.ipynb #1a0d36df
+# %% ../nbs/62_bench.ipynb #a67cc7cf
+def _chosen(names):
+    "The names of the cases to run, all for None; raise `TypeError` or `ValueError` for a choice that makes no sense."
+    there = list(cases())
+    if names is None: return there
+    if isinstance(names, str): raise TypeError(f"names must be a tuple of names, got the string {names!r}: write ({names!r},)")
+    if not (names := tuple(names)): raise ValueError(f"names must hold at least one case, got none: choose among {', '.join(there)}, or leave it out for all of them")
+    for name in names:
+        if name in there: continue
+        near = difflib.get_close_matches(str(name), there, 1, 0.4)
+        raise ValueError(f"there is no case {name!r}" + (f": did you mean {near[0]!r}?" if near else ";") + f" There are {', '.join(there)}")
+    return names
+
+# %% ../nbs/62_bench.ipynb #29931dbe
 def run_case(
     name: str,  # one of cases()
     sizes: "tuple | None" = None,  # n, the case's own if None
@@ -214,8 +228,8 @@ def run_case(
     memory: bool = False,  # also measure peak memory, one fresh process for each contender
     device: str = "cpu",  # cpu or cuda
 ) -> list:  # rows: case, n, batch, contender, median, best, rounds, ratio, memory, absent
-    "Run one case and return a row for each size and contender."
-    case, rows = cases()[name], []
+    "Run one case and return a row for each size and contender; raise `ValueError` for a name that does not exist."
+    case, rows = cases()[_chosen((name,))[0]], []
     for n in sizes or case["sizes"]:
         run, absent = _thunks(case, n, device)
         times = measure(run, rounds if n > 1000 else 5 * rounds, device=device)
@@ -226,7 +240,7 @@ def run_case(
         rows += [dict(case=name, n=n, batch=case["batch"], contender=label, absent=why) for label, why in absent.items()]
     return rows
 
-# %% ../nbs/62_bench.ipynb #37e91db2
+# %% ../nbs/62_bench.ipynb #81174e8c
 def run_benchmark(
     out: "str | Path",  # the JSON file to write
     names: "tuple | None" = None,  # which cases, all if None
@@ -235,9 +249,9 @@ def run_benchmark(
     device: str = "cpu",  # cpu or cuda
     report=lambda row: None,  # called with each row as it comes
 ) -> dict:  # the record that was written
-    "Run the cases and write one record with the environment."
+    "Run the cases and write one record with the environment; raise `TypeError` or `ValueError` for a choice of cases that does not exist or is empty."
     rows = []
-    for name in names or cases():
+    for name in _chosen(names):
         for n in cases()[name]["sizes"]:
             new = run_case(name, (n,), rounds, memory and n == cases()[name]["sizes"][-1], device)
             for row in new: report(row)

@@ -76,7 +76,7 @@ def paired(
     half = float(t) * sd / math.sqrt(k) if not sd < 1e-12 * max(map(abs, [*first, *second])) else 0.0       # below rounding: no spread
     return Comparison(mean, mean - half, mean + half, k, _flips(d), names, higher)
 
-# %% ../nbs/69_evidence.ipynb #e6efb90f
+# %% ../nbs/69_evidence.ipynb #66f9c6f2
 def verdict(
     c: Comparison,  # what `paired` or `compare` returns
     spec: str = ".3f",  # how figures are written
@@ -88,6 +88,7 @@ def verdict(
     if math.isnan(c.low + c.high): return f"undecided: a run of {c.names[0]} or {c.names[1]} has no number"
     if c.low == c.high: return f"undecided: all {c.pairs} differences are {c.difference:+{spec}}, there is no spread to judge by"
     if c.low <= 0 <= c.high: return f"undecided between {c.names[0]} and {c.names[1]}: the interval contains 0 ({figures})"
+    if c.pairs < 3: return f"undecided between {c.names[0]} and {c.names[1]}: two pairs are too few to call one better, run at least three seeds ({figures})"
     winner, loser = c.names if (c.difference > 0) == c.higher else c.names[::-1]
     return f"{winner} is better than {loser} ({figures})"
 

@@ -85,15 +85,16 @@ def test_what_does_not_pair(arguments, message):
 def test_better_is_said_only_when_the_interval_excludes_zero(pairs, higher):
     c = paired([a for a, _ in pairs], [b for _, b in pairs], ("A", "B"), higher)
     text = verdict(c)
-    if "better" not in text: assert text.startswith("undecided")
+    if " is better than " not in text: assert text.startswith("undecided")
     else:
-        assert len(pairs) >= 2 and c.low < c.high and (c.low > 0 or c.high < 0)
+        assert len(pairs) >= 3 and c.low < c.high and (c.low > 0 or c.high < 0)
         assert text.startswith("A is better than B" if (c.difference > 0) == higher else "B is better than A")
 
 
 @pytest.mark.parametrize("a,b,words", [
     ([], [], "no seed in common"), ([0.9], [0.1], "one run of each decides nothing"), ([0.9, 0.8], [0.8, 0.7], "all 2 differences are .*no spread"),
     ([0.5, 0.75, 1.0], [0.25, 0.5, 0.75], "all 3 differences are"), ([0.5] * 3, [0.5] * 3, "undecided"),
+    ([0.93, 0.90], [0.90, 0.869], "undecided between A and B: two pairs are too few"), ([0.9, 0.5], [0.8, 0.8], "the interval contains 0"),
     ([0.9, 0.91, 0.92, 0.9], [0.8, 0.82, 0.81, 0.8], "A is better than B"), ([0.9, 0.8, 0.95], [0.8, 0.9, 0.9], "undecided between A and B")])
 def test_verdicts(a, b, words):
     text = verdict(paired(a, b, ("A", "B")))
