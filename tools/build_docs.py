@@ -146,6 +146,8 @@ def make_offline(out, dist):
     replace(libs / "smalldocs.js", 'const r = await fetch(offset + "search.json");\n      index = await r.json();',
             'await new Promise((done, fail) => { const s = document.createElement("script"); s.src = offset + "search.js"; s.onload = done; s.onerror = fail; document.head.append(s); });\n'
             '      index = window.searchIndex || [];')
+    replace(libs / "smalldocs.js", "const hits = fuse ?", "const hits = window.softsortlibSearch ? window.softsortlibSearch(index, q, limit, fuse) : fuse ?")
+    with open(libs / "smalldocs.js", "a", encoding="utf-8") as f: f.write("\n" + (Path(__file__).parent / "search.js").read_text(encoding="utf-8"))
 
 def code_lines(m):
     "Each line of a code block in an element of its own, which knows its indentation, so that a long line can wrap below itself"
