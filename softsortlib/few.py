@@ -5,32 +5,43 @@
 # %% auto #0
 __all__ = []
 
-# %% ../nbs/29_few.ipynb #0b4fac27
+# %% ../nbs/29_few.ipynb #a43cebd3
 import math
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from .kernels import _qualified
+from .kernels import _exp_neg, _qualified
 from .gibbs import _compile, _nothing, _once, _ruled
 from .scan import _spread
 from .transport import _warn, line_potentials
 
-# %% ../nbs/29_few.ipynb #58a8343b
+# %% ../nbs/29_few.ipynb #160ee4ac
+_LOT = 128  # inputs at once
+
 @_compile("reassoc")
-def _spread_of(x, y, log_b, G, tau, power, p):
-    "p = (29.1) for one input, and its potential F."
-    top, total = -np.inf, 0.0
+def _spread_of(x, y, log_b, G, tau, power, p, F):
+    "p[j, i] = (29.1) for a lot of inputs x[i], and their potentials F[i]."
+    n, inv, total = len(x), 1 / tau, np.zeros(len(x))
+    F[:] = -np.inf
     for j in range(len(y)):
-        d = abs(y[j] - x)
-        p[j] = log_b[j] + G[j] - (d * d if power == 2 else d) / tau
-        top = max(top, p[j])
+        for i in range(n):
+            d = abs(y[j] - x[i])
+            p[j, i] = log_b[j] + G[j] - (d * d if power == 2 else d) * inv
+        for i in range(n): F[i] = max(F[i], p[j, i])
     for j in range(len(y)):
-        p[j] = math.exp(p[j] - top)
-        total += p[j]
-    for j in range(len(y)): p[j] /= total
-    return -top - math.log(total)
+        for i in range(n): p[j, i] = _exp_neg(F[i] - p[j, i])
+        for i in range(n): total[i] += p[j, i]
+    for j in range(len(y)):
+        for i in range(n): p[j, i] /= total[i]
+    for i in range(n): F[i] = -F[i] - math.log(total[i])
+
+@_compile("reassoc")
+def _dot(a, b, c):
+    total = 0.0
+    for i in range(len(a)): total += a[i] * b[i] * c[i]
+    return total
 
 @_compile()
 def _log_weights(b, log_b):
@@ -54,23 +65,24 @@ def _small_solve(S, sigma, rhs):
         u[k] /= A[k, k]
     return u
 
-# %% ../nbs/29_few.ipynb #1f19fb2c
+# %% ../nbs/29_few.ipynb #6d5950eb
 @_compile("reassoc")
 def _few_rows(lo, hi, x, y, a, b, tau, power, tolerance, limit, F, G, residual, count):
     "Potentials for elements lo..hi; G comes with a start."
-    m = y.shape[1]
-    p, log_b = np.empty(m), np.empty(m)
+    (n, m), one = (x.shape[1], y.shape[1]), np.ones(_LOT)
+    p, log_b = np.empty((m, _LOT)), np.empty(m)
     for e in range(lo, hi):
         _log_weights(b[e], log_b)
         base, step, t, best, slope = G[e].copy(), np.zeros(m), 0.0, -np.inf, 0.0
         for k in range(limit + 1):
             sigma, M, value = np.zeros(m), np.zeros((m, m)), 0.0
-            for i in range(x.shape[1]):
-                F[e, i] = _spread_of(x[e, i], y[e], log_b, G[e], tau[e], power, p)
-                value += a[e, i] * F[e, i]
+            for i in range(0, n, _LOT):
+                some, f = a[e, i:i + _LOT], F[e, i:i + _LOT]
+                _spread_of(x[e, i:i + _LOT], y[e], log_b, G[e], tau[e], power, p, f)
+                value += _dot(some, f, one)
                 for j in range(m):
-                    sigma[j] += a[e, i] * p[j]
-                    for l in range(m): M[j, l] += a[e, i] * p[j] * p[l]
+                    sigma[j] += _dot(some, p[j], one)
+                    for l in range(m): M[j, l] += _dot(some, p[j], p[l])
             value += (b[e] * G[e]).sum()
             if t > 1e-3 and value < best + 1e-4 * t * slope - 1e-13 * (1 + abs(best)):
                 t /= 2
@@ -83,38 +95,42 @@ def _few_rows(lo, hi, x, y, a, b, tau, power, tolerance, limit, F, G, residual, 
             base, t, best, slope = G[e].copy(), 1.0, value, ((b[e] - sigma) * step).sum()
             if k < limit: G[e] = base + step
 
-# %% ../nbs/29_few.ipynb #8bbce618
+# %% ../nbs/29_few.ipynb #2a5ffd73
 @_compile("reassoc")
 def _few_back_rows(lo, hi, x, y, a, b, tau, power, G, gF, gG, gx, gy, ga, gb, gtau):
     "The gradients (29.4) for elements lo..hi; ga and gb are those of a and b themselves."
-    m = y.shape[1]
-    p, log_b = np.empty(m), np.empty(m)
+    (n, m), one = (x.shape[1], y.shape[1]), np.ones(_LOT)
+    p, log_b, unused, amu = np.empty((m, _LOT)), np.empty(m), np.empty(_LOT), np.empty(_LOT)
     for e in range(lo, hi):
         _log_weights(b[e], log_b)
-        sigma, S, rhs, total = np.zeros(m), np.zeros((m, m)), gG[e].copy(), 0.0
-        for i in range(x.shape[1]):
-            _spread_of(x[e, i], y[e], log_b, G[e], tau[e], power, p)
+        sigma, S, rhs, total, inv = np.zeros(m), np.zeros((m, m)), gG[e].copy(), 0.0, 1 / tau[e]
+        for i in range(0, n, _LOT):
+            some, k = a[e, i:i + _LOT], min(_LOT, n - i)
+            _spread_of(x[e, i:i + _LOT], y[e], log_b, G[e], tau[e], power, p, unused[:k])
             for j in range(m):
-                sigma[j] += a[e, i] * p[j]
-                rhs[j] -= p[j] * gF[e, i]
-                for l in range(m): S[j, l] -= a[e, i] * p[j] * p[l]
+                sigma[j] += _dot(some, p[j], one)
+                rhs[j] -= _dot(gF[e, i:i + _LOT], p[j], one)
+                for l in range(m): S[j, l] -= _dot(some, p[j], p[l])
         for j in range(m): S[j, j] += sigma[j]
         nu = _small_solve(S, sigma, rhs)
         gy[e], gb[e] = 0.0, 0.0
-        for i in range(x.shape[1]):
-            _spread_of(x[e, i], y[e], log_b, G[e], tau[e], power, p)
-            mean = 0.0
-            for j in range(m): mean += p[j] * nu[j]
-            amu, own = gF[e, i] - a[e, i] * mean, 0.0
+        for i in range(0, n, _LOT):
+            some, at, own, ga_, k = a[e, i:i + _LOT], x[e, i:i + _LOT], gx[e, i:i + _LOT], ga[e, i:i + _LOT], min(_LOT, n - i)
+            _spread_of(at, y[e], log_b, G[e], tau[e], power, p, unused[:k])
+            own[:], ga_[:] = 0.0, 0.0
             for j in range(m):
-                d = y[e, j] - x[e, i]
-                slope = 2 * d if power == 2 else np.sign(d)
-                E = p[j] * (amu + a[e, i] * nu[j]) * slope / tau[e]
-                own -= E
-                gy[e, j] += E
-                if b[e, j] > 0: gb[e, j] -= p[j] * amu / b[e, j]
-            gx[e, i], ga[e, i] = own, -mean
-            total += x[e, i] * own
+                for q in range(k): ga_[q] -= p[j, q] * nu[j]
+            for q in range(k): amu[q] = gF[e, i + q] + some[q] * ga_[q]
+            for j in range(m):
+                pull = 0.0
+                for q in range(k):
+                    d = y[e, j] - at[q]
+                    E = p[j, q] * (amu[q] + some[q] * nu[j]) * (2 * d if power == 2 else np.sign(d)) * inv
+                    own[q] -= E
+                    pull += E
+                gy[e, j] += pull
+                if b[e, j] > 0: gb[e, j] -= _dot(amu[:k], p[j], one) / b[e, j]
+            total += _dot(at, own, one)
         for j in range(m): total += y[e, j] * gy[e, j]
         gtau[e] = -total / (power * tau[e])
 

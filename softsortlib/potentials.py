@@ -137,7 +137,7 @@ def _attach_op(rho: Tensor, sigma: Tensor, F: Tensor, G: Tensor, x: Tensor, y: T
 @_attach_op.register_fake
 def _(rho, sigma, F, G, *others): return torch.empty_like(F), torch.empty_like(G)
 
-# %% ../nbs/28_potentials.ipynb #df23df5a
+# %% ../nbs/28_potentials.ipynb #9f8cd69c
 def _attach_setup(ctx, inputs, output):
     ctx.save_for_backward(*inputs[2:9])
     ctx.options = inputs[9:]
@@ -148,18 +148,24 @@ _attach_op = _ruled(_attach_op, 9, _attach_back, _attach_setup)
 _adjoint_op = _ruled(_adjoint_op, 9, _once, _nothing)
 if hasattr(_solve_op, "register_vmap"): _solve_op.register_vmap(_joined(5, _solve_op))
 
+class _Adjoint(torch.autograd.Function):
+    "`_adjoint`, that refuses to be differentiated by any of the tensors it depends on."
+    @staticmethod
+    def forward(ctx, K, gF, gG, F, G, x, y, a, b, tau): return _adjoint(K, gF, gG, F, G, a, b)
+    backward = staticmethod(_once)
+
 class _Attach(torch.autograd.Function):
     "As `_attach_op`, for a cost that is a function."
     @staticmethod
-    def forward(ctx, rho, sigma, K, *at):
+    def forward(ctx, rho, sigma, K, F, G, *at):
         ctx.K = K
-        ctx.save_for_backward(*at)
-        return at[0].clone(), at[1].clone()
+        ctx.save_for_backward(F, G, *at)
+        return F.clone(), G.clone()
 
     @staticmethod
-    def backward(ctx, gF, gG): return (*_adjoint(ctx.K, gF, gG, *ctx.saved_tensors), None, None, None, None, None)
+    def backward(ctx, gF, gG): return (*_Adjoint.apply(ctx.K, gF, gG, *ctx.saved_tensors), *[None] * 8)
 
-# %% ../nbs/28_potentials.ipynb #8e603eeb
+# %% ../nbs/28_potentials.ipynb #e79866b4
 def potentials(
     K: Gibbs,  # kernel between inputs (..., n) and milestones (..., m)
     a: Tensor,  # weights of the inputs, (..., n), sum one, zeros allowed
@@ -186,6 +192,6 @@ def potentials(
     if wants or torch._C._functorch.maybe_current_level() is not None:
         rho = -flat.T.apply(G + _log(at[3]), F, torch.ones_like(G)[..., None])[..., 0].log()
         sigma = -flat.apply(F + _log(at[2]), G, torch.ones_like(F)[..., None])[..., 0].log()
-        if callable(K.power): F, G = _Attach.apply(rho, sigma, frozen, F, G, plain[2], plain[3])
-        else: F, G = _attach_op(rho, sigma, F, G, *plain[:4], plain[4][:, 0], float(K.power), flat.backend or "")
+        if callable(K.power): F, G = _Attach.apply(rho, sigma, frozen, F, G, *at)
+        else: F, G = _attach_op(rho, sigma, F, G, *at[:4], at[4][:, 0], float(K.power), flat.backend or "")
     return F.reshape(*batch, -1), G.reshape(*batch, -1), residual.reshape(batch), count.reshape(batch)

@@ -30,7 +30,12 @@ def _squashed(s, a, squash):
     z = (s - mean) / torch.where(spread, variance, 1.0).sqrt()
     return squash(z) if callable(squash) else _SQUASH[squash](z)
 
-# %% ../nbs/30_sinkhorn.ipynb #96e94d3f
+# %% ../nbs/30_sinkhorn.ipynb #9d7689fa
+def _inverse(order):
+    "At which place of the order an input stands."
+    return torch.zeros_like(order).scatter(-1, order, torch.arange(order.shape[-1], device=order.device).expand(order.shape))
+
+# %% ../nbs/30_sinkhorn.ipynb #dfea923b
 class TransportPermutation(SoftPermutation):
     "The rows (30.2) of a transport plan, held as potentials; `residual` and `iterations` tell how they were found."
     def __init__(self,
@@ -47,7 +52,7 @@ class TransportPermutation(SoftPermutation):
     ):
         super().__init__(batch=F.shape[:-1], m=G.shape[-1], n=F.shape[-1], dtype=dtype, device=F.device, **masks)
         self.K, self.F, self.G, self.a, self.b, self.order, self.residual, self.iterations = K, F, G, a, b, order, residual, iterations
-        self.phi, self.place = F + _log(a), order.argsort(-1)
+        self.phi, self.place = F + _log(a), _inverse(order)
 
 # %% ../nbs/30_sinkhorn.ipynb #0bb24cc4
 def _along(x, index):
@@ -188,7 +193,7 @@ def _soft_permutation(self, s, tau, mask, dtype):
     if mask is not None and keep is None: keep = mask.any(-1, keepdim=True).expand(*mask.shape[:-1], y.shape[-1])
     return TransportPermutation(K, F, G, a, b.expand_as(G), order.expand_as(F), dtype, residual, iterations, mask=mask, row_mask=keep)
 
-# %% ../nbs/30_sinkhorn.ipynb #1541ac22
+# %% ../nbs/30_sinkhorn.ipynb #74217e49
 @patch_to(SinkhornSort)
 def quantiles(
     self,
@@ -212,7 +217,7 @@ def quantiles(
     b = torch.cat(torch.broadcast_tensors(q * (1 - w), w, (1 - q) * (1 - w)), -1)
     y = q.new_tensor([1.0, 0.5, 0.0] if self.descending else [0.0, 0.5, 1.0])
     log_P = self._middle(x, -y if self.descending else y, a, b, tau[..., None].to(s) if isinstance(tau, Tensor) else tau).log_softmax(-1)
-    log_P = log_P.gather(-1, order.argsort(-1).expand(log_P.shape)).to(_compute(scores))
+    log_P = log_P.gather(-1, _inverse(order).expand(log_P.shape)).to(_compute(scores))
     keep = None if mask is None else mask.any(-1, keepdim=True).expand(*log_P.shape[:-1])
     return DensePermutation(log_P, scores.dtype, mask=mask, row_mask=keep)
 

@@ -178,6 +178,21 @@ def test_unrolled_is_twice_differentiable(rng):
         assert torch.autograd.gradgradcheck(lambda t: operator(t) @ t, s)
 
 
+@pytest.mark.parametrize("n", [6, 130])
+@pytest.mark.parametrize("power", [1, 2, 1.5, lambda d: d.abs() ** 3 + d.square()])
+def test_the_implicit_gradient_refuses_a_second_derivative(power, n, rng):
+    "Never a number that takes the solution for a constant, also where the first gradient is one of constants (log_prob)."
+    operator, s = SinkhornSort(0.1, power), randn(n, rng=rng).requires_grad_()
+    calls = (lambda s: operator(s) @ s, lambda s: operator(s).mT @ s.detach(), lambda s: operator(s).log_prob(s.argsort()), lambda s: operator(s).ranks(),
+             lambda s: operator(s).to_dense().square(), lambda s: operator.quantiles(s, [0.3, 0.5]) @ s)
+    for call in calls:
+        y = call(s)
+        g, = torch.autograd.grad((y * torch.arange(y.numel()).reshape(y.shape).cos()).sum(), s, create_graph=True)
+        with pytest.raises(NotImplementedError, match="gradient='unrolled'"): torch.autograd.grad(g[0], s)
+    if not callable(power):
+        with pytest.raises(NotImplementedError, match="gradient='unrolled'"): torch.func.jacrev(torch.func.grad(lambda s: operator(s).log_prob(s.argsort()).sum()))(s.detach())
+
+
 def test_quantiles_in_any_order(rng):
     s, q = randn(3, 41, rng=rng), [0.5, 0.8, 0.2]
     for power in (2, 1.5):
@@ -186,6 +201,19 @@ def test_quantiles_in_any_order(rng):
         singles = torch.cat([SinkhornSort(0.05, power).quantiles(s, [p]) @ s for p in q], -1)
         assert_close(SinkhornSort(0.05, power).quantiles(s, q) @ s, singles)                  # each a problem of its own
     assert_close(SinkhornSort(1e-6).quantiles(s, [0.0, 1.0]) @ s, torch.stack([s.amin(-1), s.amax(-1)], -1), atol=2e-2, rtol=0)
+
+
+@pytest.mark.parametrize("power", [1, 2])
+@pytest.mark.parametrize("n", [128, 129, 300])
+def test_quantiles_of_several_lots_of_inputs(power, n, rng):
+    "The kernel for few milestones takes 128 inputs at once; against the plain iterations, with padding and weights."
+    s, mask, q = randn(2, n, rng=rng), torch.rand(2, n, generator=rng) < 0.9, [0.1, 0.5, 0.93]
+    a, w = torch.rand(n, generator=rng, dtype=torch.float64) + 0.1, randn(2, 3, rng=rng)
+    def run(how):
+        leaf, tau = s.clone().requires_grad_(), torch.tensor(0.05, dtype=torch.float64, requires_grad=True)
+        y = SinkhornSort(tau, power, a=a, gradient=how, tolerance=1e-9, max_iterations=4000).quantiles(leaf, q, width=0.05, mask=mask) @ leaf
+        return y.detach(), *torch.autograd.grad((y * w).sum(), (leaf, tau))
+    for got, want in zip(run("implicit"), run("unrolled")): assert (got - want).norm() < 1e-5 * want.norm()
 
 
 def test_quantile_gradient_is_right(rng):
