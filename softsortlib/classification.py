@@ -5,17 +5,17 @@
 # %% auto #0
 __all__ = ['topk_loss', 'TopKLoss', 'zero_one_loss', 'ZeroOneLoss']
 
-# %% ../nbs/53_classification.ipynb #bb771294
+# %% ../nbs/53_classification.ipynb #ffbabf34
 import torch
 from torch import Tensor, nn
 
-from .core import check_scores, compute_dtype
+from .core import _is_concrete, check_scores, compute_dtype
 from .functional import _k, soft_permutation, soft_rank
 from .losses import _Loss, _reduce
 from .operators import Operator
 from .sigmoid_rank import RankOperator
 
-# %% ../nbs/53_classification.ipynb #259292ff
+# %% ../nbs/53_classification.ipynb #8f1fa445
 def _log_in_top(P, target):
     "log P[i, y] for the true classes, (..., k, c), and which of the c are true, (..., c)."
     if target.dtype == torch.bool: return P._log_rows(P._rows), target
@@ -24,11 +24,14 @@ def _log_in_top(P, target):
 def _check_classes(logits, target):
     check_scores(logits, "logits")
     want = logits.shape if isinstance(target, Tensor) and target.dtype == torch.bool else logits.shape[:-1]
-    if not isinstance(target, Tensor) or target.is_floating_point() or target.shape != want:
+    if not isinstance(target, Tensor) or target.is_floating_point() or target.is_complex() or target.shape != want:
         got = f"{target.dtype} {tuple(target.shape)}" if isinstance(target, Tensor) else type(target).__name__
-        raise ValueError(f"target must be class numbers {tuple(logits.shape[:-1])} or a bool tensor {tuple(logits.shape)}, got {got}")
+        raise ValueError(f"target must be class numbers, long {tuple(logits.shape[:-1])}, or a bool tensor {tuple(logits.shape)}, got {got}")
+    if target.dtype == torch.bool or not _is_concrete(target) or not target.numel(): return
+    low, high = (x.item() for x in target.aminmax())
+    if low < 0 or high >= logits.shape[-1]: raise IndexError(f"target must hold class numbers 0..{logits.shape[-1] - 1}, got {low}..{high}: leave examples without a class out of the batch, or give a bool target without a True for them")
 
-# %% ../nbs/53_classification.ipynb #21a46461
+# %% ../nbs/53_classification.ipynb #beb00348
 def topk_loss(
     logits: Tensor,  # scores of n classes, (..., n)
     target: Tensor,  # the true class, long, (...); or the true classes, bool, (..., n)
@@ -38,8 +41,9 @@ def topk_loss(
     tau: "float | Tensor | None" = None,  # temperature in units of the logits, a number or (...)
     reduction: str = "mean",  # "mean" over examples with a true class, "sum" or "none"
 ) -> Tensor:  # (), or (...) for "none"
-    "Negative log-probability that the true class is among the first k (53.2); raise `TypeError` or `ValueError` when an argument does not fit."
+    "Negative log-probability that the true class is among the first k (53.2; Petersen et al. 2022); raise `TypeError`, `ValueError` or `IndexError` when an argument does not fit."
     _check_classes(logits, target)
+    if isinstance(k, (tuple, list)) and not all(isinstance(w, (int, float)) for w in k): raise TypeError(f"k must be an int, or a tuple of weights, got {k!r}")
     p = torch.tensor(k if isinstance(k, (tuple, list)) else [0.0] * (_k(k, logits.shape[-1]) - 1) + [1.0], device=logits.device)
     if len(p) > logits.shape[-1] or not ((p >= 0).all() and abs(p.sum() - 1) < 1e-4): raise ValueError(f"k as a tuple must hold at most {logits.shape[-1]} weights that sum to one, got {k}")
     P = soft_permutation(logits.to(compute_dtype(logits.dtype)), descending=True, method=method, tau=tau)[..., :len(p), :]
@@ -48,10 +52,10 @@ def topk_loss(
     loss = -(log_P + log_w[:, None]).logsumexp(-2).clamp(max=0)
     return _reduce(loss.masked_fill(~true, 0).sum(-1) / true.sum(-1).clamp(min=1), true.any(-1), reduction, logits.dtype)
 
-# %% ../nbs/53_classification.ipynb #94df1eb2
-class TopKLoss(_Loss, of=topk_loss): "`topk_loss` as a module: options at construction, `logits` and `target` at the call."
+# %% ../nbs/53_classification.ipynb #b8c7756b
+class TopKLoss(_Loss, of=topk_loss): "`topk_loss` as a module: options at construction, `logits` and `target` at the call; raises as the function does, and `TypeError` for an unknown option."
 
-# %% ../nbs/53_classification.ipynb #baa9e8c1
+# %% ../nbs/53_classification.ipynb #162d8d36
 def zero_one_loss(
     logits: Tensor,  # scores of n classes, (..., n)
     target: Tensor,  # the true class, long, (...); or the true classes, bool, (..., n)
@@ -62,7 +66,7 @@ def zero_one_loss(
     tau: "float | Tensor | None" = None,  # temperature in units of the logits, a number or (...)
     reduction: str = "mean",  # "mean" over examples with a true class, "sum" or "none"
 ) -> Tensor:  # (), or (...) for "none"
-    "Smooth top-k error by the soft rank of the true class (53.3; Cuturi et al. 2019); raise `TypeError` or `ValueError` when an argument does not fit."
+    "Smooth top-k error by the soft rank of the true class (53.3; Cuturi et al. 2019); raise `TypeError`, `ValueError` or `IndexError` when an argument does not fit."
     _check_classes(logits, target)
     if kind not in ("hinge", "ramp"): raise ValueError(f"kind must be 'hinge' or 'ramp', got {kind!r}")
     r = soft_rank(logits.to(compute_dtype(logits.dtype)), descending=True, method=method, tau=tau)
@@ -70,5 +74,5 @@ def zero_one_loss(
     excess = (r - _k(k, logits.shape[-1])).clamp(min=0, max=1 if kind == "ramp" else None)
     return _reduce(excess.masked_fill(~true, 0).sum(-1) / true.sum(-1).clamp(min=1), true.any(-1), reduction, logits.dtype)
 
-# %% ../nbs/53_classification.ipynb #8d867f08
-class ZeroOneLoss(_Loss, of=zero_one_loss): "`zero_one_loss` as a module: options at construction, `logits` and `target` at the call."
+# %% ../nbs/53_classification.ipynb #b52df85a
+class ZeroOneLoss(_Loss, of=zero_one_loss): "`zero_one_loss` as a module: options at construction, `logits` and `target` at the call; raises as the function does, and `TypeError` for an unknown option."

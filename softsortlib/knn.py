@@ -5,18 +5,19 @@
 # %% auto #0
 __all__ = ['SoftKNN', 'SoftKNeighborsClassifier']
 
-# %% ../nbs/52_knn.ipynb #ec79b8ea
+# %% ../nbs/52_knn.ipynb #e76847fe
 import copy
 import math
+import numbers
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from .core import patch_to
+from .core import _fits, _is_concrete, patch_to
 from .functional import _k, soft_topk
-from .operators import Operator
-from .temperature import calibrate_tau
+from .operators import Operator, check_tau, get_operator
+from .temperature import _eager, calibrate_tau
 
 # %% ../nbs/52_knn.ipynb #120521db
 def _squared_distance(x, y):
@@ -35,9 +36,16 @@ def _log_class_sums(log_w, labels, classes):
     total = log_w.new_zeros(shape).scatter_add(-1, index, (log_w - top.gather(-1, index)).exp())
     return (total.masked_fill(absent, 1).log() + top).masked_fill(absent, -math.inf)
 
-# %% ../nbs/52_knn.ipynb #ce622a64
+# %% ../nbs/52_knn.ipynb #d15f30ee
+def _count(name, value, least=1):
+    "value as an int; raise `TypeError` or `ValueError` unless it is one, and at least `least`."
+    if isinstance(value, bool) or not isinstance(value, numbers.Integral): raise TypeError(f"{name} must be an int, got {value!r}")
+    if value < least: raise ValueError(f"{name} must be at least {least}, got {value}")
+    return int(value)
+
+# %% ../nbs/52_knn.ipynb #b722f084
 class SoftKNN(nn.Module):
-    "Soft k-nearest-neighbours classifier (52.1; Grover et al. 2019; Prillo & Eisenschlos 2020, section 5.4)."
+    "Soft k-nearest-neighbours classifier (52.1; Grover et al. 2019; Prillo & Eisenschlos 2020, section 5.4); raise `TypeError` or `ValueError` for a parameter that does not fit."
     def __init__(self,
         k: int = 1,  # neighbours that vote
         method: "str | Operator" = "softsort",  # the operator that sorts the candidates
@@ -45,11 +53,14 @@ class SoftKNN(nn.Module):
         classes: "int | None" = None,  # number of classes; None counts them in the labels
     ):
         super().__init__()
+        if classes is not None: classes = _count("classes", classes)
         self.k, self.method, self.tau, self.classes = _k(k, math.inf), method, tau, classes
+        check_tau(1.0 if tau is None else tau, torch.empty(*tau.shape, 1) if isinstance(tau, Tensor) else None)
+        get_operator(method)
 
     def extra_repr(self): return f"k={self.k}, method={self.method!r}, tau={self.tau}, classes={self.classes}"
 
-# %% ../nbs/52_knn.ipynb #c8f41224
+# %% ../nbs/52_knn.ipynb #317ce83f
 @patch_to(SoftKNN)
 def forward(self,
     queries: Tensor,  # embedded queries, (..., q, d)
@@ -57,25 +68,34 @@ def forward(self,
     labels: Tensor,  # class numbers of the candidates, long, (..., n)
     mask: "Tensor | None" = None,  # bool, broadcastable to (..., q, n), True = the query may see the candidate
 ) -> Tensor:  # log-probabilities of the classes, (..., q, classes)
-    "Log-probability of each class for each query; raise `TypeError` or `ValueError` when an argument does not fit."
-    _check_points(queries, candidates, labels)
+    "Log-probability of each class for each query, (52.1; Prillo & Eisenschlos 2020, section 5.4); raise `TypeError` or `ValueError` when an argument does not fit."
+    _check_points(queries, candidates, labels, self.k, self.classes)
     s = -_squared_distance(queries, candidates)
     P = soft_topk(s, self.k, method=self.method, tau=self.tau, mask=mask)[1]
     log_w = P._log_rows(P._rows)
     if P.row_mask is not None: log_w = log_w.masked_fill(~P._kept[..., None], -math.inf)   # fewer than k candidates
     rows = self.k if P.row_mask is None else P._kept.sum(-1).clamp(min=1)[..., None].to(s.dtype)
     log_w = log_w.clamp(min=_NEVER).logsumexp(-2) - (math.log(rows) if isinstance(rows, int) else rows.log())
+    if self.classes is None and not _eager(labels): raise RuntimeError("classes must be given, as SoftKNN(k, classes=10), under torch.func and torch.compile: labels cannot be looked at there")
     classes = self.classes or int(labels.max()) + 1
     return _log_class_sums(log_w, labels, classes).to(queries.dtype)
 
-# %% ../nbs/52_knn.ipynb #6a3f6948
-def _check_points(queries, candidates, labels):
+# %% ../nbs/52_knn.ipynb #db7a412a
+def _check_points(queries, candidates, labels, k, classes):
     for name, x in (("queries", queries), ("candidates", candidates)):
         if not isinstance(x, Tensor) or not x.is_floating_point(): raise TypeError(f"{name} must be a floating point tensor, got {getattr(x, 'dtype', type(x).__name__)}")
     if queries.ndim < 2 or candidates.ndim < 2 or queries.shape[-1] != candidates.shape[-1]:
         raise ValueError(f"queries (..., q, d) and candidates (..., n, d) must have the same d, got {tuple(queries.shape)} and {tuple(candidates.shape)}")
     if not isinstance(labels, Tensor) or labels.dtype != torch.int64: raise TypeError(f"labels must be class numbers (torch.long), got {getattr(labels, 'dtype', type(labels).__name__)}")
     if labels.shape[-1:] != candidates.shape[-2:-1]: raise ValueError(f"labels must be (..., {candidates.shape[-2]}), one for each candidate, got {tuple(labels.shape)}")
+    if queries.dtype != candidates.dtype: raise TypeError(f"queries and candidates must have one dtype, got {queries.dtype} and {candidates.dtype}: cast one of them")
+    if 0 in queries.shape[:-1]: raise ValueError(f"queries must hold at least one query, got {tuple(queries.shape)}")
+    if k > candidates.shape[-2]: raise ValueError(f"k must be in 1..{candidates.shape[-2]}, the number of candidates, got {k}")
+    try: batch = torch.broadcast_shapes(queries.shape[:-2], candidates.shape[:-2])
+    except RuntimeError: raise ValueError(f"queries {tuple(queries.shape)} and candidates {tuple(candidates.shape)} must have batch dimensions that broadcast") from None
+    if not _fits(labels.shape[:-1], batch): raise ValueError(f"labels must broadcast to {(*batch, candidates.shape[-2])}, got {tuple(labels.shape)}")
+    if _is_concrete(labels) and (labels.min() < 0 or classes is not None and labels.max() >= classes):
+        raise ValueError(f"labels must be class numbers from 0" + (f" to {classes - 1}" if classes else "") + f", got {labels.min().item()}..{labels.max().item()}")
 
 # %% ../nbs/52_knn.ipynb #c6605765
 try:
@@ -143,17 +163,28 @@ def _train(self, X, y, generator):
         cool.step(); history.append(float(np.mean(probabilities)))
     return history
 
-# %% ../nbs/52_knn.ipynb #9b5715de
+# %% ../nbs/52_knn.ipynb #4ab81dbf
+@patch_to(SoftKNeighborsClassifier)
+def _check_parameters(self):
+    "Raise `TypeError` or `ValueError` that names the parameter; scikit-learn wants this in `fit`."
+    for name in ("n_neighbors", "max_iter", "batch_size"): _count(name, getattr(self, name))
+    if self.n_components is not None: _count("n_components", self.n_components)
+    if self.embedding is not None and not isinstance(self.embedding, nn.Module): raise TypeError(f"embedding must be a torch.nn.Module or None, got {type(self.embedding).__name__}")
+    if self.batch_size <= self.n_neighbors: raise ValueError(f"batch_size must be more than n_neighbors, {self.n_neighbors}, since the points of a batch are each other's candidates; got {self.batch_size}")
+    if isinstance(self.learning_rate, bool) or not isinstance(self.learning_rate, numbers.Real): raise TypeError(f"learning_rate must be a number, got {self.learning_rate!r}")
+    if not self.learning_rate >= 0: raise ValueError(f"learning_rate must not be negative, got {self.learning_rate}")
+    if isinstance(self.tau, str) and self.tau != "auto": raise ValueError(f"tau must be a positive number or 'auto', got {self.tau!r}")
+
+# %% ../nbs/52_knn.ipynb #e8c4d043
 @patch_to(SoftKNeighborsClassifier)
 def fit(self,
     X,  # points, (m, features)
     y,  # their classes, (m,)
 ) -> "SoftKNeighborsClassifier":  # the estimator itself
-    "Learn the embedding and keep the embedded points; raise `ValueError` when an argument does not fit."
+    "Learn the embedding by (52.1) and keep the embedded points; raise `TypeError` or `ValueError` when a parameter or an argument does not fit."
     X, y = validate_data(self, X, y)
     check_classification_targets(y)
-    for name in ("n_neighbors", "max_iter", "batch_size"):
-        if not getattr(self, name) >= 1: raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
+    self._check_parameters()
     if len(X) < 2: raise ValueError("a neighbour is needed: got 1 sample")
     self.classes_, y = np.unique(y, return_inverse=True)
     generator = torch.Generator().manual_seed(int(check_random_state(self.random_state).randint(2**31 - 1)))
@@ -174,23 +205,23 @@ def _calibrate(self, z):
     try: return calibrate_tau(-_squared_distance(z, z), 0.5, method=self.method)
     except ValueError: return 1.0  # all points coincide
 
-# %% ../nbs/52_knn.ipynb #d6dbd4f4
+# %% ../nbs/52_knn.ipynb #2d44727d
 @patch_to(SoftKNeighborsClassifier)
 @torch.no_grad()
 def predict_proba(self,
     X,  # points, (m, features)
 ) -> np.ndarray:  # probabilities of the classes, in the order of `classes_`, (m, classes)
-    "The soft vote of the neighbours in the learnt embedding, a block of queries at a time."
+    "The soft vote (52.1) of the neighbours in the learnt embedding, a block of queries at a time; raise `NotFittedError` before `fit`, `ValueError` for points that do not fit."
     check_is_fitted(self)
     X = torch.from_numpy(np.array(validate_data(self, X, reset=False), dtype=np.float64)).to(self._dtype())
     blocks = self.embedding_(X).split(max(1, (1 << 20) // len(self.points_)))
     return torch.cat([self.knn_(z, self.points_, self.labels_) for z in blocks]).exp().numpy()
 
-# %% ../nbs/52_knn.ipynb #af4d7654
+# %% ../nbs/52_knn.ipynb #e1156c22
 @patch_to(SoftKNeighborsClassifier)
 def predict(self,
     X,  # points, (m, features)
 ) -> np.ndarray:  # classes, (m,)
-    "The most likely class."
+    "The most likely class; raises as `predict_proba` does."
     best = self.predict_proba(X).argmax(1)
     return self.classes_[best]

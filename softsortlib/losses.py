@@ -7,27 +7,39 @@ __all__ = ['permutation_nll', 'PermutationNLL', 'ideal_order', 'permutation_bce'
            'SpearmanLoss', 'kendall_loss', 'KendallLoss', 'approx_ndcg_loss', 'ApproxNDCGLoss', 'neural_ndcg_loss',
            'NeuralNDCGLoss', 'precision_loss', 'PrecisionLoss', 'recall_loss', 'RecallLoss']
 
-# %% ../nbs/51_losses.ipynb #47f70d3e
+# %% ../nbs/51_losses.ipynb #ca5e99fc
 import inspect
 import math
 
 import torch
 from torch import Tensor, nn
 
-from .core import SoftPermutation, check_mask, check_scores, compute_dtype
+from .core import SoftPermutation, _is_concrete, check_mask, check_scores, compute_dtype
 from .functional import _k, _ranks, soft_permutation, soft_rank
 from .laplace_rank import lapsum_topk
-from .operators import Operator
+from .operators import Operator, _check_flags, check_tau
 from .sigmoid_rank import RankOperator
 
-# %% ../nbs/51_losses.ipynb #39683005
+# %% ../nbs/51_losses.ipynb #070665dd
+def _check_relevance(relevance, scores=None):
+    "Raise `TypeError` or `ValueError` unless relevance is a real tensor of the scores' shape."
+    like = "(..., n)" if scores is None else f"of the scores' shape {tuple(scores.shape)}"
+    if not isinstance(relevance, Tensor): raise TypeError(f"relevance must be a tensor {like}, got {type(relevance).__name__}: wrap it in torch.as_tensor(...)")
+    if relevance.is_complex(): raise TypeError(f"relevance must be real, got {relevance.dtype}")
+    if relevance.shape != scores.shape if scores is not None else relevance.ndim == 0: raise ValueError(f"relevance must be a tensor {like}, got {tuple(relevance.shape)}")
+
+def _check_reduction(reduction):
+    if reduction not in ("mean", "sum", "none"): raise ValueError(f"reduction must be 'mean', 'sum' or 'none', got {reduction!r}")
+
+# %% ../nbs/51_losses.ipynb #3a04ed05
 def _inputs(scores, relevance, mask):
     "Scores and relevance in the compute dtype, zero where padded, and the mask (all True for None)."
     check_scores(scores)
-    if not isinstance(relevance, Tensor) or relevance.shape != scores.shape:
-        raise ValueError(f"relevance must be a tensor of the scores' shape {tuple(scores.shape)}, got {tuple(relevance.shape) if isinstance(relevance, Tensor) else type(relevance).__name__}")
+    _check_relevance(relevance, scores)
     mask = torch.ones_like(scores, dtype=torch.bool) if mask is None else check_mask(mask, scores)
     s, y = (a.to(compute_dtype(scores.dtype)).masked_fill(~mask, 0) for a in (scores, relevance.detach()))
+    if _is_concrete(y) and y.isnan().any(): raise ValueError("relevance must be a number at every real element, got NaN: leave unknown grades out with mask=~relevance.isnan()")
+    if _is_concrete(s) and s.isinf().any(): raise ValueError("scores must be finite, got an infinite one: leave it out with mask=scores.isfinite(), or clamp it")
     return s, y, mask
 
 def _reduce(loss, defined, reduction, dtype):
@@ -36,10 +48,10 @@ def _reduce(loss, defined, reduction, dtype):
     loss = loss.masked_fill(~defined, 0)
     if reduction == "mean": loss = loss.sum() / defined.sum().clamp(min=1)
     elif reduction == "sum": loss = loss.sum()
-    elif reduction != "none": raise ValueError(f"reduction must be 'mean', 'sum' or 'none', got {reduction!r}")
+    else: _check_reduction(reduction)
     return loss.to(dtype)
 
-# %% ../nbs/51_losses.ipynb #9beb4766
+# %% ../nbs/51_losses.ipynb #8b42ef11
 class _Loss(nn.Module):
     "A function of tensors as a module that holds its keyword options."
     def __init_subclass__(cls, of):
@@ -51,6 +63,7 @@ class _Loss(nn.Module):
         super().__init__()
         if unknown := sorted(options.keys() - self.defaults): raise TypeError(f"{type(self).__name__} has no option {unknown[0]!r}: there are {', '.join(self.defaults)}")
         for name, value in {**self.defaults, **options}.items(): setattr(self, name, value)
+        _check_reduction(self.reduction)
 
     def forward(self, *tensors, **masks): return self.function(*tensors, **masks, **{name: getattr(self, name) for name in self.defaults})
     def extra_repr(self): return ", ".join(f"{k}={v!r}" for k in self.defaults if not isinstance(v := getattr(self, k), nn.Module))
@@ -63,30 +76,33 @@ def _row_count(P):
     "The number of real rows of each set, (...)."
     return torch.full(P.batch, P.m, device=P.device) if P._kept is None else P._kept.sum(-1)
 
-# %% ../nbs/51_losses.ipynb #99996a55
+# %% ../nbs/51_losses.ipynb #19151663
 def permutation_nll(
     P: SoftPermutation,  # of any operator, (..., n, n), or its first rows
     target: Tensor,  # the true order as `argsort` returns it, long, (..., n)
     *,
     reduction: str = "mean",  # "mean" over sets, "sum" or "none"
 ) -> Tensor:  # (), or (...) for "none"
-    "Mean over rows of `-log P[i, target[i]]` (Grover et al. 2019); raise `TypeError` or `ValueError` when an argument does not fit."
+    "Mean over rows of `-log P[i, target[i]]` (51.1; Grover et al. 2019); raise `TypeError`, `ValueError` or `IndexError` when an argument does not fit."
     _check_permutation(P)
     count, log_prob = _row_count(P), P.log_prob(target).to(compute_dtype(P.dtype))
     loss = -log_prob.sum(-1) / count.clamp(min=1)
     return _reduce(loss, (count > 0).expand_as(loss), reduction, P.dtype)
 
-# %% ../nbs/51_losses.ipynb #ae9a9844
-class PermutationNLL(_Loss, of=permutation_nll): "`permutation_nll` as a module: options at construction, `P` and `target` at the call."
+# %% ../nbs/51_losses.ipynb #69cf043a
+class PermutationNLL(_Loss, of=permutation_nll): "`permutation_nll` as a module: options at construction, `P` and `target` at the call; raises as the function does, and `TypeError` for an unknown option."
 
-# %% ../nbs/51_losses.ipynb #d82b20a0
+# %% ../nbs/51_losses.ipynb #115d53e3
 def ideal_order(
     relevance: Tensor,  # grades, (..., n)
     scores: "Tensor | None" = None,  # (..., n), break ties among grades; None keeps the input order
     mask: "Tensor | None" = None,  # bool, broadcastable to relevance, True = a real element
-    descending: bool = True,  # the highest grade first
+    descending: bool = False,  # as for the operator whose target it is; True puts the highest grade first
 ) -> Tensor:  # the order as `argsort` returns it, long, (..., n), padded elements last
-    "The order of `relevance` that is nearest to that of `scores`: a `target` for the losses on a permutation."
+    "The order of `relevance` that is nearest to that of `scores`, a `target` for the losses on a permutation; raise `TypeError` or `ValueError` when an argument does not fit."
+    _check_relevance(relevance)
+    _check_flags(descending=descending)
+    if scores is not None and getattr(scores, "shape", None) != relevance.shape: raise ValueError(f"scores must be a tensor of the relevance's shape {tuple(relevance.shape)}, got {tuple(scores.shape) if isinstance(scores, Tensor) else type(scores).__name__}")
     order = torch.arange(relevance.shape[-1], device=relevance.device).expand(relevance.shape)
     keys = [] if scores is None else [(scores.detach(), descending)]
     keys += [(relevance, descending)] + ([] if mask is None else [(check_mask(mask, relevance), True)])
@@ -100,14 +116,14 @@ def _log_complement(D):
     rest = nn.functional.pad(before[..., :-1], (1, 0)) + nn.functional.pad(after[..., 1:], (0, 1))
     return rest.clamp(torch.finfo(D.dtype).tiny, 1).log()
 
-# %% ../nbs/51_losses.ipynb #51a543ce
+# %% ../nbs/51_losses.ipynb #cbeade85
 def permutation_bce(
     P: SoftPermutation,  # of any operator, (..., n, n)
     target: Tensor,  # the true order as `argsort` returns it, long, (..., n)
     *,
     reduction: str = "mean",  # "mean" over sets, "sum" or "none"
 ) -> Tensor:  # (), or (...) for "none"
-    "Mean over entries of the binary cross-entropy of `P` and the true permutation matrix (Petersen et al. 2021); raise `TypeError` or `ValueError` when an argument does not fit."
+    "Mean over entries of the binary cross-entropy of `P` and the true permutation matrix (51.2; Petersen et al. 2021); raise `TypeError`, `ValueError` or `IndexError` when an argument does not fit."
     _check_permutation(P)
     rows, log_prob, D = _row_count(P), P.log_prob(target).to(compute_dtype(P.dtype)), P.to_dense().to(compute_dtype(P.dtype))
     columns = torch.full(P.batch, P.n, device=P.device) if P.mask is None else P.mask.sum(-1)
@@ -117,8 +133,8 @@ def permutation_bce(
     loss = -(log_prob.sum(-1) + others.sum((-2, -1))) / (rows * columns).clamp(min=1)
     return _reduce(loss, (rows > 0).expand_as(loss), reduction, P.dtype)
 
-# %% ../nbs/51_losses.ipynb #f1b364b0
-class PermutationBCE(_Loss, of=permutation_bce): "`permutation_bce` as a module: options at construction, `P` and `target` at the call."
+# %% ../nbs/51_losses.ipynb #ce6f56ee
+class PermutationBCE(_Loss, of=permutation_bce): "`permutation_bce` as a module: options at construction, `P` and `target` at the call; raises as the function does, and `TypeError` for an unknown option."
 
 # %% ../nbs/51_losses.ipynb #65ce7a69
 def spearman_loss(
@@ -140,10 +156,10 @@ def spearman_loss(
     scale = (r.square().sum(-1).clamp(min=tiny) * rho.square().sum(-1).clamp(min=tiny ** 0.5)).sqrt()
     return _reduce(1 - (r * rho).sum(-1) / scale, defined, reduction, scores.dtype)
 
-# %% ../nbs/51_losses.ipynb #505e56d4
-class SpearmanLoss(_Loss, of=spearman_loss): "`spearman_loss` as a module: options at construction, `scores`, `relevance` and `mask` at the call."
+# %% ../nbs/51_losses.ipynb #5ae3cfac
+class SpearmanLoss(_Loss, of=spearman_loss): "`spearman_loss` as a module: options at construction, `scores`, `relevance` and `mask` at the call; raises as the function does, and `TypeError` for an unknown option."
 
-# %% ../nbs/51_losses.ipynb #c0fb4263
+# %% ../nbs/51_losses.ipynb #789b2a10
 def kendall_loss(
     scores: Tensor,  # (..., n)
     relevance: Tensor,  # grades or any numbers to agree with in order, (..., n); tied pairs are left out
@@ -155,7 +171,8 @@ def kendall_loss(
 ) -> Tensor:  # (), or (...) for "none"
     "Smooth share of pairs in the wrong order (51.4), O(n^2); raise `TypeError` or `ValueError` when an argument does not fit."
     s, y, mask = _inputs(scores, relevance, mask)
-    z = (s[..., :, None] - s[..., None, :]) / (tau[..., None, None] if isinstance(tau, Tensor) else tau)
+    tau = check_tau(tau, s)
+    z = (s[..., :, None] - s[..., None, :]) / (tau[..., None] if isinstance(tau, Tensor) else tau)
     if kind == "logistic": loss = nn.functional.softplus(-z) / math.log(2)
     elif kind == "sigmoid": loss = (-z).sigmoid()
     else: raise ValueError(f"kind must be 'logistic' or 'sigmoid', got {kind!r}")
@@ -163,15 +180,16 @@ def kendall_loss(
     count = pairs.sum((-2, -1))
     return _reduce(loss.masked_fill(~pairs, 0).sum((-2, -1)) / count.clamp(min=1), count > 0, reduction, scores.dtype)
 
-# %% ../nbs/51_losses.ipynb #682f22fd
-class KendallLoss(_Loss, of=kendall_loss): "`kendall_loss` as a module: options at construction, `scores`, `relevance` and `mask` at the call."
+# %% ../nbs/51_losses.ipynb #98191a94
+class KendallLoss(_Loss, of=kendall_loss): "`kendall_loss` as a module: options at construction, `scores`, `relevance` and `mask` at the call; raises as the function does, and `TypeError` for an unknown option."
 
-# %% ../nbs/51_losses.ipynb #9d792572
+# %% ../nbs/51_losses.ipynb #e6f8ca80
 _GAINS = dict(exp2=lambda y: torch.exp2(y) - 1, linear=lambda y: y)
 
 def _dcg_parts(y, mask, k, gain):
     "The gains (..., n), the discounts (k,), and the best DCG@k (...)."
-    if gain not in _GAINS: raise ValueError(f"gain must be one of {', '.join(_GAINS)}, got {gain!r}")
+    if not isinstance(gain, str) or gain not in _GAINS: raise ValueError(f"gain must be one of {', '.join(_GAINS)}, got {gain!r}")
+    if _is_concrete(y) and ((y < 0) | y.isinf()).any(): raise ValueError(f"relevance must be finite and not negative for NDCG, got {y.min():g} to {y.max():g}: shift the grades, or mask what is padding")
     g, k = _GAINS[gain](y).masked_fill(~mask, 0), _k(y.shape[-1] if k is None else k, math.inf)
     discounts = 1 / torch.arange(2, min(k, y.shape[-1]) + 2, device=y.device, dtype=y.dtype).log2()
     return g, discounts, (g.sort(dim=-1, descending=True).values[..., :k] * discounts).sum(-1)
@@ -200,12 +218,13 @@ def approx_ndcg_loss(
     if len(discounts) < s.shape[-1]: value = value * lapsum_topk(s, len(discounts), getattr(method, "tau", 1.0) if tau is None else tau, mask=mask)
     return _reduce(1 - _ratio(value.sum(-1), ideal), ideal > 0, reduction, scores.dtype)
 
-# %% ../nbs/51_losses.ipynb #51e77ecc
-class ApproxNDCGLoss(_Loss, of=approx_ndcg_loss): "`approx_ndcg_loss` as a module: options at construction, `scores`, `relevance` and `mask` at the call."
+# %% ../nbs/51_losses.ipynb #e8275e6f
+class ApproxNDCGLoss(_Loss, of=approx_ndcg_loss): "`approx_ndcg_loss` as a module: options at construction, `scores`, `relevance` and `mask` at the call; raises as the function does, and `TypeError` for an unknown option."
 
-# %% ../nbs/51_losses.ipynb #6aa2022f
+# %% ../nbs/51_losses.ipynb #6f2f4f32
 def _balanced(P, x, k, iterations):
     "The first k rows of P, balanced by Sinkhorn iterations, times x (..., n); without iterations no other row is touched."
+    if isinstance(iterations, bool) or not isinstance(iterations, int) or iterations < 0: raise ValueError(f"iterations must be an int of at least 0, got {iterations!r}")
     if iterations == 0: return P[..., :k, :] @ x
     inverse = lambda a: a.masked_fill(a <= 0, math.inf).reciprocal()   # a padded row or column stays empty
     u = x.new_ones(P.batch + (P.m,))
@@ -234,8 +253,8 @@ def neural_ndcg_loss(
     value = _balanced(P, g, len(discounts), iterations) * discounts
     return _reduce(1 - _ratio(value.sum(-1), ideal), ideal > 0, reduction, scores.dtype)
 
-# %% ../nbs/51_losses.ipynb #56b0b026
-class NeuralNDCGLoss(_Loss, of=neural_ndcg_loss): "`neural_ndcg_loss` as a module: options at construction, `scores`, `relevance` and `mask` at the call."
+# %% ../nbs/51_losses.ipynb #b56e08f3
+class NeuralNDCGLoss(_Loss, of=neural_ndcg_loss): "`neural_ndcg_loss` as a module: options at construction, `scores`, `relevance` and `mask` at the call; raises as the function does, and `TypeError` for an unknown option."
 
 # %% ../nbs/51_losses.ipynb #fed75755
 def _hits(scores, relevance, mask, k, method, tau, iterations):
@@ -246,7 +265,7 @@ def _hits(scores, relevance, mask, k, method, tau, iterations):
     P = soft_permutation(s, descending=True, method=method, tau=tau, mask=mask)
     return _balanced(P, y, k, iterations).sum(-1), y.sum(-1), mask
 
-# %% ../nbs/51_losses.ipynb #09dae429
+# %% ../nbs/51_losses.ipynb #7d603395
 def precision_loss(
     scores: Tensor,  # (..., n)
     relevance: Tensor,  # relevant where positive, (..., n)
@@ -258,14 +277,14 @@ def precision_loss(
     iterations: int = 20,  # Sinkhorn iterations that balance the matrix; 0 for operators that are doubly stochastic
     reduction: str = "mean",  # "mean" over sets with a real element, "sum" or "none"
 ) -> Tensor:  # (), or (...) for "none"
-    "One minus the soft precision at k; raise `TypeError` or `ValueError` when an argument does not fit."
+    "One minus the soft precision at k (51.7; first rows of P, or LapSum weights, Struski et al. 2025); raise `TypeError` or `ValueError` when an argument does not fit."
     hits, _, mask = _hits(scores, relevance, mask, k, method, tau, iterations)
     return _reduce(1 - hits / k, mask.any(-1), reduction, scores.dtype)
 
-# %% ../nbs/51_losses.ipynb #3568a958
-class PrecisionLoss(_Loss, of=precision_loss): "`precision_loss` as a module: options at construction, `scores`, `relevance` and `mask` at the call."
+# %% ../nbs/51_losses.ipynb #ddd1a0c4
+class PrecisionLoss(_Loss, of=precision_loss): "`precision_loss` as a module: options at construction, `scores`, `relevance` and `mask` at the call; raises as the function does, and `TypeError` for an unknown option."
 
-# %% ../nbs/51_losses.ipynb #76507a4e
+# %% ../nbs/51_losses.ipynb #83a394fd
 def recall_loss(
     scores: Tensor,  # (..., n)
     relevance: Tensor,  # relevant where positive, (..., n)
@@ -277,9 +296,9 @@ def recall_loss(
     iterations: int = 20,  # Sinkhorn iterations that balance the matrix; 0 for operators that are doubly stochastic
     reduction: str = "mean",  # "mean" over sets with a relevant element, "sum" or "none"
 ) -> Tensor:  # (), or (...) for "none"
-    "One minus the soft recall at k; raise `TypeError` or `ValueError` when an argument does not fit."
+    "One minus the soft recall at k (51.7; first rows of P, or LapSum weights, Struski et al. 2025); raise `TypeError` or `ValueError` when an argument does not fit."
     hits, total, _ = _hits(scores, relevance, mask, k, method, tau, iterations)
     return _reduce(1 - _ratio(hits, total), total > 0, reduction, scores.dtype)
 
-# %% ../nbs/51_losses.ipynb #b5b60c47
-class RecallLoss(_Loss, of=recall_loss): "`recall_loss` as a module: options at construction, `scores`, `relevance` and `mask` at the call."
+# %% ../nbs/51_losses.ipynb #160052b0
+class RecallLoss(_Loss, of=recall_loss): "`recall_loss` as a module: options at construction, `scores`, `relevance` and `mask` at the call; raises as the function does, and `TypeError` for an unknown option."

@@ -149,3 +149,35 @@ def test_a_given_embedding_is_copied_and_trained(rng):
     fixed = SoftKNeighborsClassifier(3, embedding=torch.nn.Identity(), max_iter=5).fit(X, y)
     assert fixed.history_ == [] and fixed.score(X, y) > 0.9
     with pytest.raises(ValueError, match="n_neighbors"): SoftKNeighborsClassifier(0).fit(X, y)
+
+
+def test_every_wrong_argument_of_the_module_is_named(rng):
+    q, c, l = torch.randn(2, 4, generator=rng), torch.randn(5, 4, generator=rng), torch.tensor([0, 1, 0, 1, 1])
+    for options, error, says in ((dict(k=0), ValueError, "k must"), (dict(k=2.5), TypeError, "k must"), (dict(method="softrot"), ValueError, "did you mean 'softsort'"), (dict(method=None), TypeError, "method"),
+                                 (dict(method="laplace"), ValueError, "did you mean 'lapsum'"), (dict(tau=0.0), ValueError, "tau"), (dict(tau="a"), TypeError, "tau"), (dict(classes=0), ValueError, "classes"),
+                                 (dict(classes=2.5), TypeError, "classes"), (dict(classes=-1), ValueError, "classes")):
+        with pytest.raises(error, match=says): SoftKNN(**options)
+    for args, error, says in (((q, c, l - 1), ValueError, "class numbers from 0"), ((q.double(), c, l), TypeError, "one dtype"), ((q[:0], c, l), ValueError, "at least one query"), ((q, c[:1], l[:1]), ValueError, "number of candidates"),
+                              ((q.expand(3, 2, 4), c.expand(2, 5, 4), l), ValueError, "batch dimensions"), ((q, c, l.expand(3, 5)), ValueError, "labels must broadcast"), ((q, c, l.float()), TypeError, "labels"), ((q, c[:, :3], l), ValueError, "same d")):
+        with pytest.raises(error, match=says): SoftKNN(2)(*args)
+    with pytest.raises(ValueError, match="from 0 to 0"): SoftKNN(2, classes=1)(q, c, l)
+    with pytest.raises(RuntimeError, match="classes must be given"): torch.func.vmap(lambda l: SoftKNN(2)(q, c, l))(l.expand(3, 5))
+    many = torch.func.vmap(lambda l: SoftKNN(2, classes=2)(q, c, l))(torch.stack([l, 1 - l]))
+    assert torch.equal(many[0], SoftKNN(2)(q, c, l)) and torch.equal(many[1], SoftKNN(2)(q, c, 1 - l))
+
+
+@pytest.mark.parametrize("options, error, says", [
+    (dict(n_neighbors=0), ValueError, "n_neighbors"), (dict(n_neighbors=2.5), TypeError, "n_neighbors"), (dict(n_neighbors=None), TypeError, "n_neighbors"), (dict(max_iter="a"), TypeError, "max_iter"),
+    (dict(batch_size=1), ValueError, "batch_size must be more than n_neighbors"), (dict(n_components=0), ValueError, "n_components"), (dict(n_components=2.5), TypeError, "n_components"),
+    (dict(embedding="a"), TypeError, "embedding must be"), (dict(embedding=abs), TypeError, "embedding must be"), (dict(learning_rate="a"), TypeError, "learning_rate"), (dict(learning_rate=-1), ValueError, "learning_rate"),
+    (dict(tau="foo"), ValueError, "'auto'"), (dict(tau=0.0), ValueError, "tau"), (dict(method="softrot"), ValueError, "did you mean")])
+def test_every_wrong_parameter_of_the_classifier_is_named(options, error, says):
+    import numpy as np
+    X, y = np.random.RandomState(0).randn(12, 3), np.array([0, 1, 2] * 4)
+    with pytest.raises(error, match=says): SoftKNeighborsClassifier(**{**dict(max_iter=1), **options}).fit(X, y)
+
+
+def test_lapsum_counts_each_neighbour_once(rng):
+    q, c, l = torch.randn(6, 3, generator=rng).double(), torch.randn(9, 3, generator=rng).double(), torch.arange(9)
+    w = 3 * SoftKNN(3, "lapsum", tau=2.0)(q, c, l).exp()                          # a class for each candidate: the votes are the weights
+    assert (w <= 1 + 1e-12).all() and torch.allclose(w.sum(-1), torch.full((6,), 3.0).double())

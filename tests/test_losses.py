@@ -153,7 +153,7 @@ def test_undefined_sets_and_reductions(f, options, rng):
     assert zero.isfinite() and torch.autograd.grad(zero, x)[0].isfinite().all()
     with pytest.raises(ValueError, match="reduction"): f(x, y, reduction="average", **options)
     with pytest.raises(ValueError, match="relevance must be"): f(x, y[:, :2], **options)
-    with pytest.raises(ValueError, match="relevance must be"): f(x, [1, 2], **options)
+    with pytest.raises(TypeError, match="relevance must be"): f(x, [1, 2], **options)
     with pytest.raises(TypeError, match="floating point"): f(x.long(), y, **options)
 
 
@@ -176,7 +176,7 @@ def test_shapes_dtypes_gradients(f, options, rng):
 @pytest.mark.parametrize("method", METHODS)
 def test_permutation_losses(method, tied, rng):
     x, y = batch(rng, b=5)
-    target = L.ideal_order(y, x)
+    target = L.ideal_order(y, x, descending=True)
     P = soft_permutation(x / 10, descending=True, method=method, tau=0.5)
     D, T = P.to_dense(), permutation_matrix(target, x.dtype)
     assert_close(L.permutation_nll(P, target, reduction="none"), -(D * T).sum(-1).log().mean(-1))
@@ -272,3 +272,56 @@ def test_samples_of_a_stochastic_operator_are_averaged(f, options, rng):
     defined = torch.ones(5, dtype=torch.bool) if f is L.precision_loss else torch.arange(5) != 2
     assert each.shape == (3, 5)
     assert_close(draw("mean"), each[:, defined].mean())
+
+
+GRADED = [L.approx_ndcg_loss, L.neural_ndcg_loss]
+RELEVANT = [L.spearman_loss, L.kendall_loss, *GRADED, L.precision_loss, L.recall_loss]
+
+
+@pytest.mark.parametrize("f", RELEVANT)
+def test_every_wrong_argument_of_a_relevance_loss_is_named(f, rng):
+    x, y = batch(rng, b=3)
+    for bad, error, says in ((y + 0j, TypeError, "relevance must be real"), (y * math.nan, ValueError, "relevance.isnan"), (None, TypeError, "relevance must be a tensor"), (y[0], ValueError, "shape")):
+        with pytest.raises(error, match=says): f(x, bad)
+    with pytest.raises(ValueError, match="mask=scores.isfinite"): f(x / 0, y)
+    for tau, error in ((0.0, ValueError), (-1.0, ValueError), ("1", TypeError), ([1.0], TypeError), (1j, TypeError), (torch.ones(5), ValueError), (torch.tensor(1), TypeError)):
+        with pytest.raises(error, match="tau must"): f(x, y, tau=tau)
+    if f in GRADED:
+        for bad in (-y - 1, y / 0): 
+            with pytest.raises(ValueError, match="relevance must be"): f(x, bad)
+        with pytest.raises(ValueError, match="gain"): f(x, y, gain=["exp2"])
+    if f in (L.neural_ndcg_loss, L.precision_loss, L.recall_loss):
+        for bad in (-1, 1.5, "3", None, True):
+            with pytest.raises(ValueError, match="iterations"): f(x, y, iterations=bad)
+    mask = torch.ones_like(y, dtype=torch.bool); mask[0, 0] = False
+    hidden = y.clone(); hidden[0, 0] = math.nan
+    assert f(x, hidden, mask).isfinite()                                          # what is masked may be anything
+
+
+def test_a_module_refuses_a_wrong_reduction_at_construction():
+    for module in (L.PermutationNLL, L.SpearmanLoss, C.TopKLoss):
+        with pytest.raises(ValueError, match="reduction"): module(reduction="avg")
+
+
+def test_ideal_order_sorts_as_the_operators_do(rng):
+    x, y = batch(rng, b=4)
+    y = y + x / 100                                                               # no ties
+    assert torch.equal(L.ideal_order(y), y.argsort()) and torch.equal(L.ideal_order(y, descending=True), y.argsort(descending=True))
+    for descending in (False, True):
+        P = soft_permutation(y, descending=descending, tau=1e-7)
+        assert L.permutation_nll(P, L.ideal_order(y, descending=descending)) < 1e-3
+    for call, error, says in ((lambda: L.ideal_order([1, 2]), TypeError, "relevance"), (lambda: L.ideal_order(y, x[0]), ValueError, "scores must be"),
+                              (lambda: L.ideal_order(y, [1.0]), ValueError, "scores must be"), (lambda: L.ideal_order(torch.tensor(1.0)), ValueError, "relevance"),
+                              (lambda: L.ideal_order(y, descending="down"), TypeError, "descending"), (lambda: L.ideal_order(y, mask=y), TypeError, "mask")):
+        with pytest.raises(error, match=says): call()
+
+
+@pytest.mark.parametrize("f", [C.topk_loss, C.zero_one_loss])
+def test_class_numbers_out_of_range_are_an_error(f, rng):
+    x, y = torch.randn(3, 4, generator=rng), torch.tensor([0, 3, 1])
+    for bad in (y + 1, y - 1, torch.tensor([0, -100, 1])):
+        with pytest.raises(IndexError, match=r"class numbers 0..3"): f(x, bad)
+    with pytest.raises(ValueError, match="target must be"): f(x, y + 0j)
+    assert torch.equal(f(x, y.int()), f(x, y))
+    if f is C.topk_loss:
+        with pytest.raises(TypeError, match="k must be"): f(x, y, k=("a",))
