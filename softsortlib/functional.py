@@ -154,7 +154,7 @@ def _k(k, n):
     if not 1 <= i <= n: raise ValueError((f"k must be in 1..{n}, the number of elements along dim" if n < math.inf else "k must be at least 1") + f", got {i}")
     return i
 
-# %% ../nbs/50_functional.ipynb #09361ad4
+# %% ../nbs/50_functional.ipynb #ef82f71a
 def soft_topk(
     x: Tensor,  # any shape, floating point
     k: int,  # how many, 1..n
@@ -166,7 +166,7 @@ def soft_topk(
     mask: "Tensor | None" = None,  # bool, broadcastable to x, True = a real element
     hard: bool = False,  # the values of `torch.topk`, with the soft gradient
 ) -> "tuple[Tensor, SoftPermutation]":  # values with k in place of n along dim, and the first k rows of P, (..., k, n)
-    "Soft `torch.topk`: the first k rows of `P` and what they make of `x`; raise `TypeError`, `ValueError` or `IndexError` when an argument does not fit."
+    "Soft `torch.topk`: the first k rows of `P` and what they make of `x`; their columns sum to a soft membership, with 'lapsum' the weights of Struski et al. 2025; raise `TypeError`, `ValueError` or `IndexError` when an argument does not fit."
     _check_flags(largest=largest, hard=hard)
     s, mask, dim = _scores(x, dim, mask)
     k = _k(k, s.shape[-1])
@@ -210,7 +210,7 @@ def _own_quantiles(s, q, mask, method, tau):
     operator = _oriented(get_operator, method, tau, False)[0]
     return operator.quantiles(s, q, mask=mask) @ (s if mask is None else s.masked_fill(~mask, 0)) if hasattr(operator, "quantiles") else None
 
-# %% ../nbs/50_functional.ipynb #124fbfe1
+# %% ../nbs/50_functional.ipynb #d94b3f1b
 def soft_quantile(
     x: Tensor,  # any shape, floating point
     q: "float | Tensor",  # in [0, 1]; a number, or a tensor (Q,)
@@ -223,7 +223,7 @@ def soft_quantile(
     mask: "Tensor | None" = None,  # bool, broadcastable to x, True = a real element
     hard: bool = False,  # the values of `torch.quantile`, with the soft gradient
 ) -> Tensor:  # as `torch.quantile`: x without dim; with q (Q,) a leading dimension Q
-    "Soft `torch.quantile(x, q, dim)`, from the two rows around q (n - 1); raise `TypeError`, `ValueError` or `IndexError` when an argument does not fit."
+    "Soft `torch.quantile(x, q, dim)`, from the two rows around q (n - 1), or an operator's own (Cuturi et al. 2019); raise `TypeError`, `ValueError` or `IndexError` when an argument does not fit."
     _check_flags(keepdim=keepdim, hard=hard)
     if not isinstance(interpolation, str) or interpolation not in _INTERPOLATIONS: raise ValueError(f"interpolation must be one of {', '.join(_INTERPOLATIONS)}, got {interpolation!r}")
     s, mask, dim = _scores(x, dim, mask)

@@ -15,20 +15,20 @@ from .core import _zero, check_mask, check_scores, compute_dtype, patch_to
 from .operators import check_tau
 from .sigmoid_rank import RankOperator, _normal, pair_sum
 
-# %% ../nbs/41_gaussian_rank.ipynb #2b530a8d
+# %% ../nbs/41_gaussian_rank.ipynb #872d5a1f
 class GaussianRank(RankOperator, name="gaussian"):
-    "Expected ranks when each score carries Gaussian noise of deviation tau (SoftRank, Taylor et al. 2008)."
+    "Expected ranks when each score carries Gaussian noise of deviation tau (41.2; SoftRank, Taylor et al. 2008); raises as every `RankOperator` does."
     def _ranks(self, s, tau, mask):
         real = torch.ones_like(s) if mask is None else mask.to(s.dtype)
         return (real.sum(-1, keepdim=True) + 1) / 2 + pair_sum(s, math.sqrt(2) * tau, real, "normal")
 
-# %% ../nbs/41_gaussian_rank.ipynb #4032dd85
+# %% ../nbs/41_gaussian_rank.ipynb #4bee5293
 @patch_to(GaussianRank)
 def distribution(self,
     scores: Tensor,  # (..., n), floating point; small n: O(n^3) time, and memory when gradients are wanted
     mask: "Tensor | None" = None,  # bool, (..., n), True = a real element
 ) -> Tensor:  # probability that input i has rank r + 1 at [i, r], (..., n, n); zero rows at padded elements
-    "Rank distributions by the recursion of Taylor et al. 2008; raise as the operator itself does."
+    "Rank distributions by the recursion (41.3; Taylor et al. 2008); raise `TypeError` or `ValueError` as the operator itself does."
     check_scores(scores)
     mask, s = check_mask(mask, scores), scores.to(compute_dtype(scores.dtype))
     s, tau = _zero(-s if self.descending else s, mask, -1), math.sqrt(2) * check_tau(self.tau, scores)

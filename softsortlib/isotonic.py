@@ -27,13 +27,13 @@ def _block_values(z, w, kl):
     count = (1 if kl else upper.cumsum(-1).clamp(min=1))
     return torch.where(upper, (sums(z) - sums(w)) / count, math.inf)
 
-# %% ../nbs/43_isotonic.ipynb #0b454fb8
+# %% ../nbs/43_isotonic.ipynb #18b392af
 def isotonic_plain(
     z: Tensor,  # (..., n)
     w: Tensor,  # (..., n)
     kl: bool = False,  # values (43.3): means of z - w, or with True ratios of sums of exponentials
 ) -> Tensor:  # the increasing sequence nearest to z - w, (..., n)
-    "The min-max formula (43.2) of isotonic regression, in O(n^2) memory."
+    "The min-max formula (43.2) of isotonic regression, in O(n^2) memory; the oracle of `isotonic`, which checks what comes in."
     lowest = _block_values(z, w, kl).flip(-1).cummin(-1).values.flip(-1)  # min over b >= k, at [a, k]
     return torch.where(torch.ones_like(lowest, dtype=torch.bool).triu(), lowest, -math.inf).amax(-2)
 
@@ -155,13 +155,17 @@ def _project_backward(ctx, g, _):
 
 _project = _transformable(_project_op, 2, _project_backward, _project_setup)
 
-# %% ../nbs/43_isotonic.ipynb #664c743f
+# %% ../nbs/43_isotonic.ipynb #fc627da6
 def isotonic(
     z: Tensor,  # (..., n), float32 or float64; increasing where kl
     w: "Tensor | None" = None,  # (..., n), zero if None
     kl: bool = False,  # values (43.3): means of z - w, or with True ratios of sums of exponentials
     backend: "str | None" = None,  # "numba", "triton", or "torch" (rounds, any device); None chooses by device
 ) -> Tensor:  # the increasing sequence nearest to z - w, (..., n)
-    "Isotonic regression along the last dimension in O(n); the derivative is a block average (43.5)."
-    w = torch.zeros_like(z) if w is None else w.expand(z.shape)
+    "Isotonic regression along the last dimension in O(n), whose derivative is a block average (43.4, 43.5; Blondel et al. 2020); raise `TypeError` or `ValueError` when an argument does not fit."
+    for name, x in dict(z=z, w=z if w is None else w).items():
+        if not isinstance(x, Tensor) or x.dtype not in (torch.float32, torch.float64): raise TypeError(f"{name} must be a tensor of float32 or float64, got {getattr(x, 'dtype', type(x).__name__)}: call .float()")
+    if z.ndim == 0 or z.numel() == 0: raise ValueError(f"z must have shape (..., n) with at least one element, got {tuple(z.shape)}")
+    try: w = torch.zeros_like(z) if w is None else w.to(z.dtype).expand(z.shape)
+    except RuntimeError: raise ValueError(f"w must broadcast to the shape of z, {tuple(z.shape)}, got {tuple(w.shape)}") from None
     return z - _project(z, w, kl, _check_backend(backend))[0]

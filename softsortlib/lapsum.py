@@ -57,9 +57,9 @@ def _one_sided_backward(ctx, g):
 
 _one_sided = _transformable(_one_sided_op, 3, _one_sided_backward, _one_sided_setup)
 
-# %% ../nbs/45_lapsum.ipynb #4c56768b
+# %% ../nbs/45_lapsum.ipynb #50787344
 class LapSumPermutation(SoftPermutation):
-    "The map (45.2): what cells of mass one hold of each Laplace bump; thresholds are computed for the rows that are asked for."
+    "The map (45.2): what cells of mass one hold of each Laplace bump; thresholds are computed for the rows that are asked for. It checks nothing, `LapSum` does."
     def __init__(self,
         s: Tensor,  # scores, (..., n), in the compute dtype
         tau: "float | Tensor",  # temperature, a number or (..., 1)
@@ -178,7 +178,7 @@ def _rmatmul(self, y, rows):
     out = out * self.real[..., None]
     return torch.empty_like(out).scatter(-2, self.order[..., None].expand(out.shape), out).to(y)
 
-# %% ../nbs/45_lapsum.ipynb #c3649897
+# %% ../nbs/45_lapsum.ipynb #77b433d4
 class LapSum(Operator, name="lapsum"):
-    "Soft permutation by cells of mass one under Laplace bumps (45.2; LapSum, Struski et al. 2025): doubly stochastic, O(n log n)."
+    "Soft permutation by cells of mass one under Laplace bumps (45.2; after LapSum, Struski et al. 2025): doubly stochastic, O(n log n); raise `TypeError` or `ValueError` for what does not fit."
     def _soft_permutation(self, s, tau, mask, dtype): return LapSumPermutation(s, tau, self.descending, dtype, mask)

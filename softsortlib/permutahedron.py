@@ -149,9 +149,9 @@ def _soft_rank_backward(ctx, g, *_):
 
 _soft_rank = _transformable(_soft_rank_op, 3, _soft_rank_backward, _soft_rank_setup)
 
-# %% ../nbs/44_permutahedron.ipynb #05b0b3b4
+# %% ../nbs/44_permutahedron.ipynb #0fcdf472
 class Permutahedron(RankOperator, name="permutahedron"):
-    "Soft ranks and soft sorted values by projection onto the permutahedron (Blondel et al. 2020); O(n log n)."
+    "Soft ranks and soft sorted values by projection onto the permutahedron (44.2; Blondel et al. 2020), O(n log n); raise `TypeError` or `ValueError` for a parameter that does not fit."
     shown = ("tau", "regularization", "descending")
 
     def __init__(self,
@@ -183,13 +183,13 @@ def _sorted(self, s, tau, mask):
     if real is None: return p
     return p.gather(-1, (torch.arange(n, device=s.device) - real.sum(-1, keepdim=True)).remainder(n))
 
-# %% ../nbs/44_permutahedron.ipynb #2cf6348d
+# %% ../nbs/44_permutahedron.ipynb #514081cc
 @patch_to(Permutahedron)
 def sort(self,
     scores: Tensor,  # (..., n), floating point
     mask: "Tensor | None" = None,  # bool, (..., n), True = a real element
 ) -> Tensor:  # soft sorted scores, (..., n); zero at padded positions
-    "Soft sorted values (44.2); raise `TypeError` or `ValueError` when the input does not fit."
+    "Soft sorted values (44.2; Blondel et al. 2020); raise `TypeError` or `ValueError` when the input does not fit."
     check_scores(scores)
     mask, s = check_mask(mask, scores), scores.to(compute_dtype(scores.dtype))
     s, sign = _zero(s, mask, -1), 1 if self.descending else -1
@@ -197,11 +197,11 @@ def sort(self,
     kept = None if mask is None else torch.arange(s.shape[-1], device=s.device) < mask.sum(-1, keepdim=True)
     return _zero(p, kept, -1).to(scores.dtype)
 
-# %% ../nbs/44_permutahedron.ipynb #bec364a5
+# %% ../nbs/44_permutahedron.ipynb #f5d8bd51
 @patch_to(Permutahedron)
 def rank(self,
     scores: Tensor,  # (..., n), floating point
     mask: "Tensor | None" = None,  # bool, (..., n), True = a real element
 ) -> Tensor:  # soft ranks, (..., n); zero at padded elements
-    "Soft ranks (44.2), the same as calling the operator."
+    "Soft ranks (44.2; Blondel et al. 2020), the same as calling the operator; raise `TypeError` or `ValueError` when the input does not fit."
     return self(scores, mask)

@@ -73,7 +73,7 @@ def _pair_sum_backward(ctx, g):
 
 _pair_sum = _transformable(_pair_sum_op, 3, _pair_sum_backward, _pair_sum_setup)
 
-# %% ../nbs/40_sigmoid_rank.ipynb #11a9bd8b
+# %% ../nbs/40_sigmoid_rank.ipynb #d13b4113
 def pair_sum(
     s: Tensor,  # scores, (..., n)
     tau: "float | Tensor",  # width of the step, a number or (..., 1)
@@ -81,15 +81,15 @@ def pair_sum(
     step: str = "logistic",  # the odd step: "logistic", "normal" or "laplace"
     plain: "bool | None" = None,  # the formula read aloud (n x n numbers); None = only where it is small
 ) -> Tensor:  # (..., n)
-    "The sum over all pairs $\\sum_j \\varphi((s_i - s_j)/\\tau) v_j$ in O(n) memory, differentiable three times."
+    "The sum over all pairs $\\sum_j \\varphi((s_i - s_j)/\\tau) v_j$ (40.4) in O(n) memory, differentiable three times; raise `NotImplementedError` beyond."
     if plain is None: plain = s.numel() * s.shape[-1] <= 4096
     if plain: return (_STEPS[step]((s[..., :, None] - s[..., None, :]) / (tau[..., None] if isinstance(tau, Tensor) else tau), 0) * v[..., None, :]).sum(-1)
     tau = torch.as_tensor(tau, dtype=s.dtype, device=s.device).expand(*s.shape[:-1], 1)
     return _pair_sum(s, tau, v.expand(s.shape)[..., None], step, 0)[..., 0]
 
-# %% ../nbs/40_sigmoid_rank.ipynb #e3f1e053
+# %% ../nbs/40_sigmoid_rank.ipynb #0f936135
 class RankOperator(_Scored):
-    "Base of the rank-only operators: a module from scores (..., n) to soft ranks (..., n), counted from one."
+    "Base of the rank-only operators: a module from scores (..., n) to soft ranks (..., n), counted from one; raise `TypeError` or `ValueError` for a parameter that does not fit."
     names: dict = {}
 
     def __init__(self,
@@ -114,17 +114,17 @@ def _ranks(self, s, tau, mask):
     "What a subclass writes: ranks of s (..., n) in increasing order; tau is a float or (..., 1), mask bool (..., n) or None."
     raise NotImplementedError(f"{type(self).__name__} does not say how to rank")
 
-# %% ../nbs/40_sigmoid_rank.ipynb #27fccdaa
+# %% ../nbs/40_sigmoid_rank.ipynb #271865bb
 class SigmoidRank(RankOperator, name="sigmoid"):
-    "Ranks counted with a logistic step (Qin et al. 2010, ApproxNDCG); O(n^2) time, O(n) memory."
+    "Ranks counted with a logistic step (40.3; Qin et al. 2010, ApproxNDCG); O(n^2) time, O(n) memory; raises as every `RankOperator` does."
     def _ranks(self, s, tau, mask):
         real = torch.ones_like(s) if mask is None else mask.to(s.dtype)
         return (real.sum(-1, keepdim=True) + 1) / 2 + pair_sum(s, tau, real, "logistic")
 
-# %% ../nbs/40_sigmoid_rank.ipynb #18d24c1a
+# %% ../nbs/40_sigmoid_rank.ipynb #0e5881f0
 def get_rank_operator(
     method: "str | RankOperator",  # an operator, or the name of one
     **kwargs,  # parameters of the operator, for a name
 ) -> RankOperator:
-    "The rank operator of that name; raise `ValueError` that suggests the nearest name when there is none."
+    "The rank operator of that name; raise `ValueError` that suggests the nearest name when there is none, `TypeError` for what is no name."
     return _by_name(RankOperator, method, kwargs)

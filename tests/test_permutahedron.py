@@ -257,3 +257,11 @@ for arch in (80, 90):
 print("compiled")
 """, TRITON_INTERPRET="0")
     assert out.stdout.strip() == "compiled", out.stderr[-2000:]
+
+
+@pytest.mark.parametrize("args, error, says", [
+    (([1.0, 2.0],), TypeError, "z must be"), ((torch.tensor([1, 2]),), TypeError, "z must be"), ((torch.ones(3).half(),), TypeError, "float"), ((torch.tensor(1.0),), ValueError, "z must have shape"),
+    ((torch.empty(2, 0),), ValueError, "at least one"), ((torch.ones(3), torch.ones(2)), ValueError, "w must broadcast"), ((torch.ones(3), [1.0]), TypeError, "w must be")])
+def test_isotonic_names_what_does_not_fit(args, error, says):
+    from softsortlib.isotonic import isotonic
+    with pytest.raises(error, match=says): isotonic(*args)
