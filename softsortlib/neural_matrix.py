@@ -23,7 +23,7 @@ def _is_narrow(i, t, bt, size, tau, way, cut):
     lo, hi = _window(i, t, bt, size, size - 1.0 - 2 * i, cut * tau, 0.0)
     return 2 * (hi - lo) < len(t)
 
-# %% ../nbs/09_neural_matrix.ipynb #b33583f5
+# %% ../nbs/09_neural_matrix.ipynb #8475921f
 @_jit
 def _entry_row(i, fresh, s, b, t, bt, order, size, tau, way, cut, R, buf, row):
     "row[c] proportional to exp(m) in the order of the input, for all n columns; returns the sum."
@@ -36,10 +36,10 @@ def _entry_row(i, fresh, s, b, t, bt, order, size, tau, way, cut, R, buf, row):
         for c in range(n): row[c] = _exp_neg(row.dtype.type(shift - (w * (s[c] - top) - b[c] * inv)))  # the rounding of zero may be negative: exp can take it
     else:
         row[:] = 0
-        lo, hi, others = _row(i, t, bt, size, tau, way > 0, 0.0, cut, buf, buf)
+        lo, hi, others = _row(i, t, bt, size, tau, way > 0, 0.0, cut, buf, False, buf)
         for j in range(lo, hi): row[order[j]] = buf[j]
         return row.dtype.type(1) + others
-    return _sum(row, 0, n)
+    return _sum(row)
 
 @_jit
 def _ratios(s, b, top, inv, way, R):

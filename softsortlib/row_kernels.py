@@ -37,22 +37,28 @@ def _window(i, t, b, size, w, limit, power):
         else: hi = k + 1
     return lo, hi
 
-# %% ../nbs/08_row_kernels.ipynb #9e6b6313
+# %% ../nbs/08_row_kernels.ipynb #e71cc49b
 @_jit
-def _powers(i, lo, hi, t, tau, power, m):
-    "m[lo:hi] = |t_i - t_j|^power / tau."
-    ti, whole = t[i], int(power)
+def _powers(x, t, tau, power, m):
+    "m = |x - t|^power / tau."
+    whole = int(power)
     rest, scale, first = power - whole, t.dtype.type(tau ** (-1 / power) if whole else 1), 1.0 if whole else 1 / tau
     if power == 2:
-        for j in range(lo, hi): m[j] = (ti - t[j]) * scale * ((ti - t[j]) * scale)
+        for j in range(len(t)): m[j] = (x - t[j]) * scale * ((x - t[j]) * scale)
         return
-    if rest == 0: m[lo:hi] = 1
+    if rest == 0: m[:] = 1
     elif rest == 0.5:
-        for j in range(lo, hi): m[j] = np.sqrt(abs(ti - t[j]) * scale) * first
+        for j in range(len(t)): m[j] = np.sqrt(abs(x - t[j]) * scale) * first
     else:
-        for j in range(lo, hi): m[j] = np.float64(abs(ti - t[j]) * scale) ** rest * first
+        for j in range(len(t)): m[j] = np.float64(abs(x - t[j]) * scale) ** rest * first
     for _ in range(whole):
-        for j in range(lo, hi): m[j] *= abs(ti - t[j]) * scale
+        for j in range(len(t)): m[j] *= abs(x - t[j]) * scale
+
+@_jit
+def _formula(w, inv, ti, bi, t, b, m):
+    "m = -m_ij of NeuralSort as (8.1) says it; the rounding of zero may be negative, and NaN stays."
+    for j in range(len(t)): m[j] = (w * (ti - t[j]) - (bi - b[j])) * inv
+    for j in range(len(t)): m[j] = max(m[j], m.dtype.type(0)) if m[j] == m[j] else m[j]
 
 # %% ../nbs/08_row_kernels.ipynb #0e46baee
 @_jit
@@ -70,122 +76,134 @@ def _walk(i, t, size, inv, cut, m):
         m[lo] = fall
     return lo, hi
 
-# %% ../nbs/08_row_kernels.ipynb #f23005e8
+# %% ../nbs/08_row_kernels.ipynb #c626a88a
 @_jit
-def _dot(a, v, c, lo, hi):
-    "The sum of a[j] v[j, c] over lo..hi."
+def _part(a, v):
+    part = a.dtype.type(0)
+    for j in range(len(a)): part += a[j] * v[j]
+    return part
+
+@_jit
+def _dot(a, v):
+    "The sum of a[j] v[j]."
     total = 0.0
-    for start in range(lo, hi, 256):
-        part = a.dtype.type(0)
-        for j in range(start, min(start + 256, hi)): part += a[j] * v[j, c]
+    for k in range(0, len(a), 256): total += _part(a[k:k + 256], v[k:k + 256])
+    return a.dtype.type(total)
+
+@_jit
+def _sum(a):
+    total = 0.0
+    for k in range(0, len(a), 256):
+        block, part = a[k:k + 256], a.dtype.type(0)
+        for j in range(len(block)): part += block[j]
         total += part
     return a.dtype.type(total)
 
 @_jit
-def _sum(a, lo, hi):
-    total = 0.0
-    for start in range(lo, hi, 256):
-        part = a.dtype.type(0)
-        for j in range(start, min(start + 256, hi)): part += a[j]
-        total += part
-    return a.dtype.type(total)
+def _add(w, e, sums):
+    for j in range(len(e)): sums[j] += w * e[j]
 
-# %% ../nbs/08_row_kernels.ipynb #1067def6
 @_jit
-def _row(i, t, b, size, tau, direct, power, cut, m, buf):
-    "m[lo:hi] = -m_ij and buf[lo:hi] = exp(m_ij) in the window (m may be buf); returns lo, hi and their sum without the diagonal, which is 1."
+def _exps(e):
+    for j in range(len(e)): e[j] = _exp_neg(e[j])
+
+# %% ../nbs/08_row_kernels.ipynb #67bc4442
+@_jit
+def _row(i, t, b, size, tau, direct, power, cut, buf, keep, m):
+    "buf[lo:hi] = exp(m_ij) in the window and, to `keep`, m[lo:hi] = -m_ij; returns lo, hi and their sum without the diagonal, which is 1."
     w, inv, nothing = size - 1.0 - 2 * i, 1 / tau, buf.dtype.type(0)
     if power:
         lo, hi = _window(i, t, b, size, w, (cut * tau) ** (1 / power), power)
         if np.isnan(t[0] - t[size - 1]): lo, hi, nothing = i, i + 1, buf.dtype.type(np.nan)
-        _powers(i, lo, hi, t, tau, power, m)
+        _powers(t[i], t[lo:hi], tau, power, buf[lo:hi])
     elif direct:
         lo, hi = _window(i, t, b, size, w, cut * tau, power)
-        for j in range(lo, hi): m[j] = (w * (t[i] - t[j]) - (b[i] - b[j])) * inv
-        for j in range(lo, hi): m[j] = max(m[j], m.dtype.type(0)) if m[j] == m[j] else m[j]
-    else: lo, hi = _walk(i, t, size, inv, cut, m)
-    m[i] = 1000  # exp makes it zero
-    for j in range(lo, hi): buf[j] = _exp_neg(m[j])
-    others = _sum(buf, lo, hi) + nothing
-    m[i], buf[i] = 0, 1
+        _formula(w, inv, t[i], b[i], t[lo:hi], b[lo:hi], buf[lo:hi])
+    else: lo, hi = _walk(i, t, size, inv, cut, buf)
+    buf[i] = 0
+    if keep: m[lo:hi] = buf[lo:hi]
+    buf[i] = 1000  # exp makes it zero
+    _exps(buf[lo:hi])
+    others = _sum(buf[lo:hi]) + nothing
+    buf[i] = 1
     return lo, hi, others
 
-# %% ../nbs/08_row_kernels.ipynb #1ffd846e
+# %% ../nbs/08_row_kernels.ipynb #e5d7306c
 _ROWS = 32  # rows of a unit of work
 
 @_jit
 def _mul_rows(lo_unit, hi_unit, t, b, tau, size, x, rows, direct, power, cut, y, logZ):
-    "y = P x and logZ at `rows` for the units; t, b (B, n), tau, size (B,), x (B, n, d), y (B, r, d)."
-    (n, d), m = x.shape[1:], len(rows)
+    "y = P x and logZ at `rows` for the units; t, b (B, n), tau, size (B,), x (B, d, n), y (B, d, r)."
+    (d, n), m = x.shape[1:], len(rows)
     parts, buf = (m + _ROWS - 1) // _ROWS, np.empty(n, x.dtype)
     for unit in range(lo_unit, hi_unit):
         r = unit // parts
         for k in range(unit % parts * _ROWS, min((unit % parts + 1) * _ROWS, m)):
-            y[r, k], logZ[r, k] = 0, 0
+            y[r, :, k], logZ[r, k] = 0, 0
             if rows[k] >= size[r]: continue
-            lo, hi, others = _row(rows[k], t[r], b[r], size[r], tau[r], direct[r], power, cut, buf, buf)
+            lo, hi, others = _row(rows[k], t[r], b[r], size[r], tau[r], direct[r], power, cut, buf, False, buf)
             logZ[r, k], Z = np.log1p(others), x.dtype.type(1) + others
-            for c in range(d): y[r, k, c] = _dot(buf, x[r], c, lo, hi) / Z
+            for c in range(d): y[r, c, k] = _dot(buf[lo:hi], x[r, c, lo:hi]) / Z
 
-# %% ../nbs/08_row_kernels.ipynb #53f5db80
+# %% ../nbs/08_row_kernels.ipynb #5d16c40d
 @_jit
 def _rmul_rows(lo_unit, hi_unit, t, b, tau, size, y, rows, direct, power, cut, x):
-    "x = P[rows]^T y, one part for each unit: x (units, n, d), y (B, r, d)."
-    m, d = y.shape[1:]
-    parts, buf = x.shape[0] // y.shape[0], np.empty(x.shape[1], y.dtype)
+    "x = P[rows]^T y, one part for each unit: x (units, d, n), y (B, d, r)."
+    d, m = y.shape[1:]
+    parts, buf = x.shape[0] // y.shape[0], np.empty(x.shape[2], y.dtype)
     step = (m + parts - 1) // parts
     for unit in range(lo_unit, hi_unit):
         r = unit // parts
         x[unit] = 0
         for k in range(unit % parts * step, min((unit % parts + 1) * step, m)):
             if rows[k] >= size[r]: continue
-            lo, hi, others = _row(rows[k], t[r], b[r], size[r], tau[r], direct[r], power, cut, buf, buf)
-            for c in range(d):
-                weight = y[r, k, c] / (y.dtype.type(1) + others)
-                for j in range(lo, hi): x[unit, j, c] += buf[j] * weight
+            lo, hi, others = _row(rows[k], t[r], b[r], size[r], tau[r], direct[r], power, cut, buf, False, buf)
+            for c in range(d): _add(y[r, c, k] / (y.dtype.type(1) + others), buf[lo:hi], x[unit, c, lo:hi])
 
-# %% ../nbs/08_row_kernels.ipynb #909f5148
+# %% ../nbs/08_row_kernels.ipynb #0b6cebb3
 @_jit
-def _add(w, e, sums):
-    for c in range(len(e)): sums[c] += w * e[c]
+def _differences(w, v, x, h):
+    for j in range(len(v)): h[j] += w * (v[j] - x)
 
 @_jit
-def _slopes(i, lo, hi, t, m, e, power, sums):
-    "(8.4) of row i."
-    back, zero = 0.0, e.dtype.type(0)
-    for j in range(lo, hi):
-        u = t[i] - t[j]
-        e[j] = e[j] * m[j] / u if u != 0 else zero * e[j]
-    for j in range(lo, hi):
-        sums[j] += power * e[j]
-        back += e[j]
-    sums[i] -= power * back
+def _weighed(P, shift, Z, h):
+    for j in range(len(h)): h[j] = P[j] * (h[j] + shift) / Z
 
-# %% ../nbs/08_row_kernels.ipynb #2370c0ed
+@_jit
+def _times(e, m, out):
+    "e m, where e is not zero."
+    for j in range(len(e)): out[j] = e[j] * m[j] if e[j] != 0 else e[j]
+
+@_jit
+def _slopes(x, t, m, e, power, sums):
+    "(8.4) of one row at x; returns what is to be taken off its own score."
+    for j in range(len(t)): e[j] = e[j] * m[j] / (x - t[j]) if x - t[j] != 0 else e.dtype.type(0) * e[j]
+    _add(power, e, sums)
+    return power * _sum(e)
+
+# %% ../nbs/08_row_kernels.ipynb #c32304b2
 @_jit
 def _pull_rows(lo_unit, hi_unit, t, b, tau, size, a, v, z, rows, direct, power, cut, gt, gb, gtau):
     "(8.3) or (8.4) of l' = P (a . (v - P v) + z), one part for each unit; the diagonal's own logit is taken off where z is not zero."
-    n, d, zero = v.shape[1], v.shape[2], v.dtype.type(0)
+    d, n = v.shape[1:]
     parts, m, buf, h = gt.shape[0] // a.shape[0], np.empty(n, v.dtype), np.empty(n, v.dtype), np.empty(n, v.dtype)
-    step, column = (len(rows) + parts - 1) // parts, h.reshape(n, 1)
+    step = (len(rows) + parts - 1) // parts
     for unit in range(lo_unit, hi_unit):
         r = unit // parts
         gt[unit], gb[unit], spread, inv = 0, 0, 0.0, 1 / tau[r]
         for k in range(unit % parts * step, min((unit % parts + 1) * step, len(rows))):
             i = rows[k]
             if i >= size[r]: continue
-            lo, hi, others = _row(i, t[r], b[r], size[r], tau[r], direct[r], power, cut, m, buf)
+            lo, hi, others = _row(i, t[r], b[r], size[r], tau[r], direct[r], power, cut, buf, True, m)
             w, e, Z = size[r] - 1.0 - 2 * i, h[lo:hi], v.dtype.type(1) + others
             e[:] = 0
-            for c in range(d):
-                for j in range(lo, hi): h[j] += a[r, k, c] * (v[r, j, c] - v[r, i, c])
-            mean = _dot(buf, column, 0, lo, hi) / Z
-            shift = z[r, k] - mean
-            for j in range(lo, hi): h[j] = buf[j] * (h[j] + shift) / Z
+            for c in range(d): _differences(a[r, c, k], v[r, c, lo:hi], v[r, c, i], e)
+            mean = _dot(buf[lo:hi], e) / Z
+            _weighed(buf[lo:hi], z[r, k] - mean, Z, e)
             h[i] = -(mean + z[r, k] * others) / Z
-            for j in range(lo, hi): buf[j] = h[j] * m[j] if h[j] != 0 else zero
-            spread += _sum(buf, lo, hi)
-            if power: _slopes(i, lo, hi, t[r], m, h, power, gt[unit])
+            _times(e, m[lo:hi], buf[lo:hi])
+            spread += _sum(buf[lo:hi])
+            if power: gt[unit, i] -= _slopes(t[r, i], t[r, lo:hi], m[lo:hi], e, power, gt[unit, lo:hi])
             else:
                 _add(w * inv, e, gt[unit, lo:hi])
                 _add(-inv, e, gb[unit, lo:hi])
@@ -291,7 +309,7 @@ def _triton(dtype, device, backend):
 
 def _behind(b, size): return b.masked_fill(torch.arange(b.shape[-1], device=b.device) >= size[..., None], torch.inf)
 
-# %% ../nbs/08_row_kernels.ipynb #7566b34d
+# %% ../nbs/08_row_kernels.ipynb #30667ccf
 @torch.library.custom_op(_qualified("row_mul", __name__), mutates_args=())
 def _mul_op(t: Tensor, b: Tensor, tau: Tensor, size: Tensor, x: Tensor, rows: Tensor, power: float, backend: str) -> tuple[Tensor, Tensor]:
     if gpu := None if power else _triton(x.dtype, x.device, backend):
@@ -299,33 +317,33 @@ def _mul_op(t: Tensor, b: Tensor, tau: Tensor, size: Tensor, x: Tensor, rows: Te
         y, others = gpu.neural_mul(_behind(v, m), u, v, k, m, p)
         return y.view(x.shape), others.log1p().view(t.shape)
     if not _fast(x, backend): return _plain_mul(t, b, tau, size, x, rows, power)
-    y = x.new_empty(*x.shape[:-2], len(rows), x.shape[-1])
-    logZ = x.new_empty(y.shape[:-1])
-    flat = _flat(tau, t, b, tau.double(), size, x)
+    y, logZ = x.new_empty(*x.shape[:-2], x.shape[-1], len(rows)), x.new_empty(*x.shape[:-2], len(rows))
+    flat = _flat(tau, t, b, tau.double(), size, x.mT)
     _spread(_mul_rows, len(flat[0]) * -(-len(rows) // _ROWS), logZ.numel() * t.shape[-1], *_arrays(*flat, rows),
             *_settings(flat[0], flat[2], flat[3], power, x.dtype), *_arrays(*_flat(tau, y, logZ)))
-    return y, logZ
+    return y.mT.contiguous(), logZ
 
 @torch.library.register_fake(_qualified("row_mul", __name__))
 def _(t, b, tau, size, x, rows, power, backend):
     y = x.new_empty(*x.shape[:-2], rows.shape[0], x.shape[-1])
     return y, x.new_empty(y.shape[:-1])
 
-# %% ../nbs/08_row_kernels.ipynb #6eb554c9
+# %% ../nbs/08_row_kernels.ipynb #15ede5f9
 @torch.library.custom_op(_qualified("row_rmul", __name__), mutates_args=())
 def _rmul_op(t: Tensor, b: Tensor, tau: Tensor, size: Tensor, y: Tensor, rows: Tensor, power: float, backend: str) -> Tensor:
-    flat, whole = _flat(tau, t, b, tau.double(), size, y), (*t.shape, y.shape[-1])
-    if gpu := None if power else _triton(y.dtype, y.device, backend): return gpu.neural_rmul(_behind(flat[1], flat[3]), *flat).view(whole)
+    flat = _flat(tau, t, b, tau.double(), size, y)
+    if gpu := None if power else _triton(y.dtype, y.device, backend): return gpu.neural_rmul(_behind(flat[1], flat[3]), *flat).view(*t.shape, y.shape[-1])
     if not _fast(y, backend): return _plain_rmul(t, b, tau, size, y, rows, power)
     sets, n = flat[0].shape
-    x = y.new_empty(sets * _parts(sets, len(rows)), n, y.shape[-1])
-    _spread(_rmul_rows, len(x), sets * len(rows) * n, *_arrays(*flat, rows), *_settings(flat[0], flat[2], flat[3], power, y.dtype), x.numpy())
-    return x.view(sets, -1, n, y.shape[-1]).sum(1).view(whole) if sets and y.shape[-1] else y.new_zeros(whole)
+    parts = _parts(sets, len(rows))
+    x = y.new_empty(sets * parts, y.shape[-1], n)
+    _spread(_rmul_rows, len(x), sets * len(rows) * n, *_arrays(*flat[:4], flat[4].mT, rows), *_settings(flat[0], flat[2], flat[3], power, y.dtype), x.numpy())
+    return x.view(sets, parts, y.shape[-1], n).sum(1).view(*t.shape[:-1], y.shape[-1], n).mT.contiguous()
 
 @torch.library.register_fake(_qualified("row_rmul", __name__))
 def _(t, b, tau, size, y, rows, power, backend): return y.new_empty(*t.shape, y.shape[-1])
 
-# %% ../nbs/08_row_kernels.ipynb #27100787
+# %% ../nbs/08_row_kernels.ipynb #c7c7063e
 def _grads(t, b, tau, parts_t, parts_b, parts_tau):
     "Add up the parts of the units."
     sum_of = lambda parts, like: parts.view(tau.numel(), -1, *like.shape[tau.ndim:]).sum(1).view(like.shape).to(like.dtype)
@@ -338,7 +356,7 @@ def _pull(t: Tensor, b: Tensor, tau: Tensor, size: Tensor, a: Tensor, v: Tensor,
         own = torch.arange(t.shape[-1], device=t.device).expand(u.shape)
         return tuple(g.view(like.shape) for g, like in zip(gpu.neural_pull(None, *rest, u, _behind(w, m), u, w, own, k, m), (t, b, tau)))
     if not _fast(a, backend): return tuple(g.contiguous() for g in _plain_pull(t, b, tau, size, a, v, z, rows, power))
-    flat = _flat(tau, t, b, tau.double(), size, a, v, z)
+    flat = _flat(tau, t, b, tau.double(), size, a.mT, v.mT, z)
     sets, n = flat[0].shape
     units, new = sets * _parts(sets, len(rows)), lambda *shape: torch.empty(*shape, dtype=torch.float64)
     out = new(units, n), new(units, 0 if power else n), new(units)

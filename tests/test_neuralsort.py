@@ -231,7 +231,7 @@ def test_only_the_window_is_computed(kind, dtype, cut, rng):
     for tau in (1e-4, 1e-2, 1.0, 100.0, 1e4):
         for i in range(0, n, 7):
             buf = np.full(n, -1, dtype)
-            lo, hi, _ = _row(i, t, b, n, tau, 1, 0.0, cut, buf, buf)
+            lo, hi, _ = _row(i, t, b, n, tau, 1, 0.0, cut, buf, False, buf)
             inside = np.flatnonzero(fall[i] <= cut * tau)
             assert abs(lo - inside[0]) + abs(hi - 1 - inside[-1]) == 0 and (buf[:lo] == -1).all() and (buf[hi:] == -1).all()
 

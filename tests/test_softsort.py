@@ -87,7 +87,7 @@ def windows(t, tau, power):
     out = []
     for i in range(n):
         buf = np.full(n, -1, a.dtype)
-        lo, hi, _ = _row(i, a, a, n, tau, 0, float(power), cut, buf, buf)
+        lo, hi, _ = _row(i, a, a, n, tau, 0, float(power), cut, buf, False, buf)
         assert (buf[:lo] == -1).all() and (buf[hi:] == -1).all()                          # nothing else is computed
         out.append((lo, hi))
     return out
