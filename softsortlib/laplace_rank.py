@@ -242,7 +242,7 @@ def _check_k(k, n=math.inf):
     if not isinstance(k, numbers.Real) or isinstance(k, bool): raise TypeError(f"k must be a number, as 3 or 2.5, got {type(k).__name__}" + (": call k.item()" if isinstance(k, Tensor) else ""))
     if not 0 < k <= n: raise ValueError(f"k must be more than 0" + (f" and at most the {n} scores there are" if n < math.inf else "") + f", got {k}")
 
-# %% ../nbs/42_laplace_rank.ipynb #86b63d95
+# %% ../nbs/42_laplace_rank.ipynb #e07dc0f7
 def lapsum_topk(
     scores: Tensor,  # (..., n), floating point
     k: float,  # how many; need not be an integer
@@ -255,8 +255,10 @@ def lapsum_topk(
     _check_k(k, scores.shape[-1])
     _check_flags(largest=largest)
     mask, s = check_mask(mask, scores), scores.to(compute_dtype(scores.dtype))
-    s, tau = _zero(s if largest else -s, mask, -1), _wide(check_tau(tau, scores), s)
+    s = _zero(s if largest else -s, mask, -1)
     x, _, real = _sorted_real(s, mask)
+    if s.device.type != "mps": s, x, real = s.double(), x.double(), real.double()
+    tau = _wide(check_tau(tau, scores), s)
     b = _threshold(x, tau, real, float(k))
     return _zero(0.5 + _laplace((s - b) / tau, 0), mask, -1).to(scores.dtype)
 

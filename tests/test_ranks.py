@@ -288,3 +288,15 @@ def test_radix_sort_of_odd_shapes(rng):
     for a, b in zip(stable_sort(s), s.sort(dim=-1, stable=True)): assert_close(a, b, rtol=0, atol=0)
     s = torch.randn(70_000, generator=rng)
     for a, b in zip(stable_sort(s), s.sort(dim=-1, stable=True)): assert_close(a, b, rtol=0, atol=0)
+
+
+def test_lapsum_weights_of_single_precision_sum_to_k(rng):
+    s = torch.randn(200_000, generator=rng)
+    for k, tau in ((1000, 0.1), (70_000, 1e-6), (3, 1e-3)):
+        assert abs(lapsum_topk(s, k, tau).double().sum().item() - k) < 1e-6 * k ** 0.5 + 1e-6
+    assert_close(lapsum_topk(1000 + torch.tensor([1.0, 1, 1, 0]), 2, 1e-6), torch.tensor([2 / 3, 2 / 3, 2 / 3, 0]))
+    x = s[:64].clone().requires_grad_()
+    [g] = torch.autograd.grad(lapsum_topk(x, 5, 0.3).square().sum(), x)
+    assert g.dtype == torch.float32
+    y = x.detach().double().requires_grad_()
+    assert_close(g.double(), torch.autograd.grad(lapsum_topk(y, 5, 0.3).square().sum(), y)[0], rtol=1e-5, atol=1e-7)
