@@ -60,9 +60,9 @@ def hard_matching(
     columns = [torch.as_tensor(linear_sum_assignment(x.numpy(), maximize=True)[1]) for x in X.reshape(-1, *X.shape[-2:])]
     return torch.stack(columns).reshape(X.shape[:-1]).to(log_alpha.device)
 
-# %% ../nbs/31_matching.ipynb #9d799378
+# %% ../nbs/31_matching.ipynb #7efda4eb
 class GumbelSinkhorn(nn.Module):
-    "Samples of soft permutations from a matrix of log-potentials (Mena et al. 2018, section 4)."
+    "Samples of soft permutations from a matrix of log-potentials (Mena et al. 2018, section 4); raise `ValueError` when a parameter does not fit."
     def __init__(self,
         tau: "float | Tensor" = 1.0,  # temperature; a Parameter is learnt
         noise: float = 1.0,  # scale of the Gumbel noise; 0 is deterministic
