@@ -162,13 +162,13 @@ class DensePermutation(SoftPermutation):
 
     def _log_rows(self, rows): return self.log_P if rows is None else self.log_P[..., rows, :]
 
-# %% ../nbs/00_core.ipynb #3a8508cd
+# %% ../nbs/00_core.ipynb #ac8f4bf2
 @patch_to(SoftPermutation)
 def from_logits(
     logits: Tensor,  # (..., m, n), floating point; a softmax makes each row a distribution
     mask: "Tensor | None" = None,  # bool, (..., n), True = a real input
 ) -> DensePermutation:
-    "The soft permutation whose rows are the softmax of `logits`, padded inputs left out."
+    "The soft permutation whose rows are the softmax of `logits`, padded inputs left out; raise `TypeError` or `ValueError` when they do not fit."
     check_scores(logits, "logits")
     if logits.ndim < 2: raise ValueError(f"logits must have shape (..., m, n), got {tuple(logits.shape)}")
     mask, dtype = check_mask(mask, logits[..., 0, :]), logits.dtype
@@ -213,10 +213,14 @@ def _log_prob(self, target, rows):
 @patch_to(SoftPermutation)
 def _hard(self, rows): return _join(self._by_tiles(lambda r, _: self._log_rows(r).argmax(-1), rows), -1)
 
-# %% ../nbs/00_core.ipynb #906f134a
+# %% ../nbs/00_core.ipynb #70a36666
 def _fits(small, big):
     "Whether shape `small` broadcasts to exactly `big`."
     return len(small) <= len(big) and all(a in (1, b) for a, b in zip(small[::-1], big[::-1]))
+
+def _together(a, b):
+    "The shape to which the batch shapes `a` and `b` broadcast."
+    return a if a == b else torch.broadcast_shapes(a, b)
 
 def _payload(x, P, k, call):
     "`x` as (batch, k, d) in P's compute dtype, whether it was a vector, and the dtype to return."
@@ -226,7 +230,7 @@ def _payload(x, P, k, call):
         raise TypeError(f"{call}: {name} is {x.dtype} but P is {P.dtype}: cast {name} with .to({P.dtype}), or the scores with .to({x.dtype})")
     out = torch.promote_types(x.dtype, P.dtype)
     if vector := x.ndim > 0 and x.shape[-1] == k and _fits(x.shape[:-1], P.batch): x = x.unsqueeze(-1)
-    try: batch = torch.broadcast_shapes(x.shape[:-2], P.batch) if x.ndim > 1 and x.shape[-2] == k else None
+    try: batch = _together(x.shape[:-2], P.batch) if x.ndim > 1 and x.shape[-2] == k else None
     except RuntimeError: batch = None
     if batch is None:
         raise ValueError(f"{call}: P is {tuple(P.shape)}, so {name} must be (..., {k}) or (..., {k}, d) with a batch "

@@ -5,11 +5,11 @@
 # %% auto #0
 __all__ = []
 
-# %% ../nbs/02_rounding.ipynb #ae43eab8
+# %% ../nbs/02_rounding.ipynb #596e5334
 import torch
 from torch import Tensor, nn
 
-from .core import SoftPermutation, _is_concrete, _precisely, _zero, patch_to
+from .core import SoftPermutation, _is_concrete, _precisely, _together, _zero, patch_to
 
 # %% ../nbs/02_rounding.ipynb #0f4b0d3d
 def _check_real(target, mask, kept):
@@ -21,7 +21,7 @@ def _check_real(target, mask, kept):
         raise ValueError(f"target names padded inputs at real positions, the first at index {at}: sort the padding to the end, with "
                          "scores.masked_fill(~mask, inf).argsort() (-inf for descending) or losses.ideal_order(scores, mask=mask)")
 
-# %% ../nbs/02_rounding.ipynb #a00568c3
+# %% ../nbs/02_rounding.ipynb #a5c13639
 @patch_to(SoftPermutation)
 @_precisely
 def log_prob(
@@ -31,7 +31,7 @@ def log_prob(
     "Log-probability of each position's true input; raise `TypeError`, `ValueError` or `IndexError` when `target` does not fit."
     if not isinstance(target, Tensor) or target.dtype not in (torch.int64, torch.int32):
         raise TypeError(f"target must be a tensor of indices (torch.long), as argsort returns it, got {getattr(target, 'dtype', type(target).__name__)}")
-    try: batch = torch.broadcast_shapes(target.shape[:-1], self.batch) if target.ndim and target.shape[-1] == self.m else None
+    try: batch = _together(target.shape[:-1], self.batch) if target.ndim and target.shape[-1] == self.m else None
     except RuntimeError: batch = None
     if batch is None: raise ValueError(f"target must be (..., {self.m}) with a batch shape that broadcasts to {tuple(self.batch)}, got {tuple(target.shape)}")
     target = _zero(target.long().expand(*batch, self.m), self._kept, -1)
