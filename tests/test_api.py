@@ -90,6 +90,14 @@ def no_type_back(
     return s
 
 
+def no_error(
+    s: Tensor,  # scores, (..., n)
+) -> Tensor:  # the same, (..., n)
+    "It refuses some tensors and does not say so."
+    if s.ndim > 2: raise ValueError("s has too many dimensions")
+    return s
+
+
 class Method:
     "A class with a method."
     def f(self,
@@ -99,7 +107,7 @@ class Method:
 
 
 @pytest.mark.parametrize("sym, complaint", [(no_docstring, "has no docstring"), (no_comment, "(s) has no comment"), (no_shape, "(s) is a tensor without a shape"),
-                                            (no_shape_back, "returns a tensor without a shape"), (no_type_back, "does not say what type"), (Method.f, "(s) is a tensor without a shape")])
+                                            (no_shape_back, "returns a tensor without a shape"), (no_type_back, "does not say what type"), (no_error, "does not say that it raises ValueError"), (Method.f, "(s) is a tensor without a shape")])
 def test_a_flaw_is_found(sym, complaint):
     assert list(api_page.flaws(complete, "complete")) == []
     [flaw] = api_page.flaws(sym, sym.__name__)

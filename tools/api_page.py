@@ -152,8 +152,14 @@ def own_nodes(node):
         yield child
         if not isinstance(child, (ast.FunctionDef, ast.Lambda, ast.ClassDef)): yield from own_nodes(child)
 
+def raises(sym):
+    "The errors that the code of a function raises itself"
+    try: tree = ast.parse(textwrap.dedent(inspect.getsource(inspect.unwrap(sym))))
+    except (OSError, TypeError, SyntaxError): return set()
+    return {n.exc.func.id for n in own_nodes(tree.body[0]) if isinstance(n, ast.Raise) and isinstance(n.exc, ast.Call) and isinstance(n.exc.func, ast.Name)}
+
 def flaws(sym, name, owner=None):
-    "What a reader of one entry would miss: a docstring, a word beside a parameter, the shape of a tensor that goes in or comes out"
+    "What a reader of one entry would miss: a docstring, a word beside a parameter, the shape of a tensor that goes in or comes out, the errors"
     if not show.own_doc(sym): yield f"{name} has no docstring"
     if isinstance(sym, property) or inspect.isclass(sym) and issubclass(sym, (Exception, tuple)): return
     notes, params, doc = show.documented(sym, owner), show.parameters(sym) or [], show.own_doc(sym)
@@ -164,9 +170,11 @@ def flaws(sym, name, owner=None):
         if p.name not in notes: yield f"{name}({p.name}) has no comment beside it"
         elif is_tensor(p.annotation) and not SHAPE.search(notes[p.name]): yield f"{name}({p.name}) is a tensor without a shape"
     if inspect.isclass(sym): return
+    command = any(typing.get_origin(p.annotation) is typing.Annotated for p in params)          # its docstring is the help that a user reads
+    if (errors := raises(sym)) and not command and not re.search(r"[Rr]aise|Error", doc): yield f"{name} does not say that it raises {', '.join(sorted(errors))}"
     back = inspect.signature(sym).return_annotation
     if back is show.EMPTY:
-        if not silent(sym) and not any(typing.get_origin(p.annotation) is typing.Annotated for p in params): yield f"{name} does not say what type it returns"
+        if not silent(sym) and not command: yield f"{name} does not say what type it returns"
     elif is_tensor(back) and not SHAPE.search(notes.get("return", "")): yield f"{name} returns a tensor without a shape"
 
 def gaps():
