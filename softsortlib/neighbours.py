@@ -459,43 +459,63 @@ def run(self, out: "str | Path", folder: "str | None" = None, threads: "int | No
         write_json(result, record)
     return record
 
-# %% ../nbs/66_neighbours.ipynb #477fe106
+# %% ../nbs/66_neighbours.ipynb #56b14909
+_RATES, _K_TAU = (0.1, 0.05, 0.02, 0.005), {"softsort": dict(k=9, tau=1.0), "neuralsort": dict(k=9, tau=16.0)}
+_QUICK_DATA = ("mnist", "fashion", "cifar10_jpeg")
+
+def _quick_search(preset):
+    "First k and tau on MNIST; then, with those, the learning rate of each method on each data set."
+    first = [KnnConfig.from_preset(preset, data="mnist", operator=operator, k=k, tau=tau, lr=0.1) for operator in _K_TAU for k in (1, 9) for tau in (1.0, 16.0)]
+    second = [KnnConfig.from_preset(preset, data=data, operator=operator, lr=lr, **_K_TAU[operator]) for data in _QUICK_DATA for operator in _K_TAU for lr in _RATES]
+    plain = [BaselineConfig.from_preset(preset, data=data, method="cnn", lr=lr) for data in _QUICK_DATA for lr in _RATES]
+    return list(dict.fromkeys([*first, *second, *plain]))
+
+# %% ../nbs/66_neighbours.ipynb #7c65abb8
 @grid("knn_search")
 def knn_search(
-    preset: str,  # "paper" for all of the papers' grid on three data sets; others for a small one on MNIST
+    preset: str,  # "paper" for all of the papers' grid on three data sets; others for a small one
 ) -> list:
     "The hyper-parameters of differentiable kNN, to be chosen on validation sets"
-    paper = preset == "paper"
-    lists = ((1, 3, 5, 9), (1.0, 4.0, 16.0, 64.0, 128.0, 512.0), (1e-3, 1e-4, 1e-5)) if paper else ((1, 9), (1.0, 16.0), (0.1,))
-    return [KnnConfig.from_preset(preset, data=data, operator=operator, samples=samples, k=k, tau=tau, lr=lr, **(papers_network(data) if paper else {}))
-            for data in (("mnist", "fashion", "cifar10") if paper else ("mnist",)) for operator in ("softsort", "neuralsort") for samples in ((0, 5) if paper else (0,))
-            for k, tau, lr in itertools.product(*lists)]
+    if preset != "paper": return _quick_search(preset)
+    lists = (1, 3, 5, 9), (1.0, 4.0, 16.0, 64.0, 128.0, 512.0), (1e-3, 1e-4, 1e-5)
+    return [KnnConfig.from_preset(preset, data=data, operator=operator, samples=samples, k=k, tau=tau, lr=lr, **papers_network(data))
+            for data in ("mnist", "fashion", "cifar10") for operator in ("softsort", "neuralsort") for samples in (0, 5) for k, tau, lr in itertools.product(*lists)]
 
-# %% ../nbs/66_neighbours.ipynb #bf67ac35
+# %% ../nbs/66_neighbours.ipynb #987c46a2
 def chosen(
     records: "list[dict]",  # finished runs of the search
     **conditions,  # what fields of the configuration must be, e.g. data="mnist", operator="softsort"
-) -> dict:  # k, tau and lr
+) -> dict:  # k, tau and lr; of a baseline lr
     "The hyper-parameters with the best accuracy in validation; of several, the first; raise `ValueError` when there is no run."
     fit = [r for r in records if all(r["config"].get(k) == v for k, v in conditions.items())]
     if not fit: raise ValueError(f"records must hold a finished run with {conditions}, and there is none")
     best = max(fit, key=lambda r: max(p["accuracy"] for p in r["curve"]))
-    return {name: best["config"][name] for name in ("k", "tau", "lr")}
+    return {name: best["config"][name] for name in ("k", "tau", "lr") if name in best["config"]}
 
-# %% ../nbs/66_neighbours.ipynb #b952dc39
-_QUICK = {"softsort": dict(k=9, tau=1.0, lr=0.1), "neuralsort": dict(k=9, tau=16.0, lr=0.1)}
+# %% ../nbs/66_neighbours.ipynb #225ad7d6
+_RATE = {("mnist", "softsort"): 0.1, ("mnist", "neuralsort"): 0.1, ("mnist", "cnn"): 0.05,
+         ("fashion", "softsort"): 0.05, ("fashion", "neuralsort"): 0.05, ("fashion", "cnn"): 0.05,
+         ("cifar10_jpeg", "softsort"): 0.02, ("cifar10_jpeg", "neuralsort"): 0.02, ("cifar10_jpeg", "cnn"): 0.02}
 
+def _choice(preset, data, method):
+    "What the search has chosen for an operator or a baseline; pixels, principal components and the autoencoder are not tuned."
+    longer = dict(steps=1000, epoch=250) if preset == "quick" and data != "mnist" and method not in ("pixels", "pca") else {}
+    rate = dict(lr=_RATE[data, method]) if (data, method) in _RATE else {}
+    return {**_K_TAU.get(method, {}), **rate, **longer}
+
+# %% ../nbs/66_neighbours.ipynb #a033a427
 @grid("knn")
 def knn_grid(
     preset: str,  # "paper", or one that is quicker
 ) -> list:
     "Differentiable kNN by SoftSort and NeuralSort, with and without noise, beside four baselines, on three data sets"
     configs, paper = [], preset == "paper"
-    for data, seed in itertools.product(("mnist", "fashion", "cifar10" if paper else "cifar10_jpeg"), range(3)):
-        usual = papers_network(data) if paper else {}
+    for data, seed in itertools.product(("mnist", "fashion", "cifar10") if paper else _QUICK_DATA, range(3)):
+        usual = (lambda method: papers_network(data)) if paper else (lambda method: _choice(preset, data, method))
         for operator, samples in itertools.product(("softsort", "neuralsort"), (0, 5)):
-            configs.append(KnnConfig.from_preset(preset, data=data, operator=operator, samples=samples, seed=seed, **usual, **({} if paper else _QUICK[operator])))
-        usual.update(steps=(150 * 450 if data == "cifar10" else 50 * 550)) if paper else None
-        methods = ("pixels", "pca", "autoencoder", "cnn") if seed == 0 else ("autoencoder", "cnn")
-        configs += [BaselineConfig.from_preset(preset, data=data, method=method, seed=seed, **usual, **(dict(components=256) if data.startswith("cifar") and method == "autoencoder" else {})) for method in methods]
+            configs.append(KnnConfig.from_preset(preset, data=data, operator=operator, samples=samples, seed=seed, **usual(operator)))
+        for method in ("pixels", "pca", "autoencoder", "cnn") if seed == 0 else ("autoencoder", "cnn"):
+            size = dict(components=256) if data.startswith("cifar") and method == "autoencoder" else {}
+            passes = dict(steps=(150 * 450 if data == "cifar10" else 50 * 550)) if paper else {}
+            configs.append(BaselineConfig.from_preset(preset, data=data, method=method, seed=seed, **{**usual(method), **passes, **size}))
     return configs
