@@ -67,7 +67,7 @@ def everything(op, s, x, mask=None):
     "What a map does, and the gradients to scores, payload, tau and lambda."
     P = op(s, mask)
     rows = [s.shape[-1] - 1, 0]
-    out = [P @ x, P.mT @ x, P[..., rows, :] @ x, P[..., rows, :].mT @ x[..., :2, :], P.to_dense(), P[..., rows, :].to_dense(), P.log_prob(s.detach().argsort()).exp()]
+    out = [P @ x, P.mT @ x, P[..., rows, :] @ x, P[..., rows, :].mT @ x[..., :2, :], P.to_dense(), P[..., rows, :].to_dense(), P.log_prob((s if mask is None else s.masked_fill(~mask, torch.inf)).detach().argsort()).exp()]
     inputs = [s, x, *op.parameters()]
     grads = torch.autograd.grad(sum((o * torch.linspace(0.5, 2, o.numel(), dtype=o.dtype).reshape(o.shape)).sum() for o in out), inputs)
     return [o.detach() for o in (*out, *grads)]
