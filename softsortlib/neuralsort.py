@@ -54,7 +54,7 @@ def row_sums(
     below = sums.gather(-1, size[..., None]) - sums.gather(-1, last + 1)
     return t * (size[..., None] - 1 - last - above) - (below - sums.gather(-1, above))
 
-# %% ../nbs/12_neuralsort.ipynb #e5ae319e
+# %% ../nbs/12_neuralsort.ipynb #10e9ae39
 class NeuralSortPermutation(SoftPermutation):
     "Rows are the softmax of ((n + 1 - 2i) s_j - sum_k |s_j - s_k|) / tau."
     def __init__(self,
@@ -70,8 +70,9 @@ class NeuralSortPermutation(SoftPermutation):
         wide = torch.float64 if s.device.type != "mps" else s.dtype
         self.z, self.tau, self.work = (s if descending else -s).to(wide), tau, s.dtype
         self.backend = backend or ""
-        self.fast = backend in ("numba", "triton") or backend is None and n > 48 and (s.device.type == "cpu" or _triton(s.dtype, s.device, "") is not None)
-        self.literal = n <= 48 and s.dtype != wide
+        self.literal = s.dtype != wide and (n <= 48 or s.numel() * n <= 1 << 14)
+        kernels = s.device.type == "cpu" or _triton(s.dtype, s.device, "") is not None
+        self.fast = backend in ("numba", "triton") or backend is None and n > 48 and not self.literal and kernels
 
     def _log_rows(self, rows): return self._logits(rows).log_softmax(-1).to(self.work)
 

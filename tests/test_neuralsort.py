@@ -50,7 +50,7 @@ def off(got, want, least=0.0):
 
 @pytest.mark.parametrize("dtype, tol", [(torch.float32, 1e-5), (torch.float64, 1e-12)])
 @pytest.mark.parametrize("kind", ["uniform", "ties", "clusters", "heavy", "offset"])
-@pytest.mark.parametrize("n, backend", [(5, None), (40, "numba"), (40, "torch"), (90, None)])
+@pytest.mark.parametrize("n, backend", [(5, None), (40, "numba"), (40, "torch"), (90, None), (140, None)])
 def test_right_at_every_temperature(n, backend, kind, dtype, tol, rng):
     "Norm of the error against the norm, or for a gradient that vanishes against a thousandth of its scale |G| / tau."
     s = cases(n, rng)[kind].to(dtype)
