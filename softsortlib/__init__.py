@@ -13,10 +13,11 @@ __all__ = ['soft_sort', 'soft_rank', 'soft_topk', 'soft_quantile', 'soft_median'
 # %% ../nbs/90_init.ipynb #f016a171
 from .functional import soft_median, soft_permutation, soft_quantile, soft_rank, soft_sort, soft_topk
 
-# %% ../nbs/90_init.ipynb #2f481eec
+# %% ../nbs/90_init.ipynb #6f0449ea
 import softsortlib.rounding  # gives SoftPermutation its log_prob, hard and straight_through
 from .core import (DensePermutation, SoftPermutation, is_doubly_stochastic, is_permutation_matrix,
                               is_row_stochastic, is_unimodal_row_stochastic, permutation_matrix)
+from .lapsum import LapSum
 from .networks import SortingNetwork
 from .neuralsort import NeuralSort
 from .operators import Operator, get_operator
