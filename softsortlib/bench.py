@@ -6,7 +6,7 @@
 __all__ = ['measure', 'peak_memory', 'copy_bandwidth', 'forward_backward', 'softsort_listing', 'absent_peers', 'cases',
            'run_case', 'run_benchmark']
 
-# %% ../nbs/62_bench.ipynb #c05aa54c
+# %% ../nbs/62_bench.ipynb #21c81751
 import difflib
 import gc
 import importlib
@@ -22,6 +22,7 @@ import torch
 from torch import Tensor
 
 from .laplace_rank import LaplaceRank
+from .lapsum import LapSum
 from .networks import SortingNetwork
 from .neuralsort import NeuralSort, neuralsort_published, neuralsort_quadratic
 from .permutahedron import Permutahedron
@@ -152,7 +153,7 @@ def _down(op, **kw): return op(descending=True, **kw)
 def _listing_values(s): return (softsort_listing(s, 0.1) @ s[..., None])[..., 0]
 def _listing_loglik(s): return softsort_listing(s, 0.1).log().gather(-1, _target(s)[..., None])[..., 0]
 
-# %% ../nbs/62_bench.ipynb #7a4a9b90
+# %% ../nbs/62_bench.ipynb #28436fb6
 def cases() -> dict:  # name -> batch, sizes, floor and contenders
     "The questions that the benchmark asks."
     most = 10**9
@@ -160,7 +161,7 @@ def cases() -> dict:  # name -> batch, sizes, floor and contenders
         values=_case(1, (100, 1000, 10_000, 100_000, 1_000_000), "torch.sort, forward", {
             "SoftSort, |x - y|": (most, _values(_down(SoftSort, tau=0.1))), "SoftSort, (x - y)^2": (20_000, _values(_down(SoftSort, tau=0.03, power=2))),
             "NeuralSort": (20_000, _values(_down(NeuralSort, tau=100.0))), "bitonic network": (100_000, _values(_down(SortingNetwork, kind="bitonic", tau=0.1))),
-            "Permutahedron": (most, lambda s: Permutahedron(tau=0.1).sort(s)), "SoftSort listing": (10_000, _listing_values),
+            "LapSum": (most, _values(_down(LapSum, tau=0.1))), "Permutahedron": (most, lambda s: Permutahedron(tau=0.1).sort(s)), "SoftSort listing": (10_000, _listing_values),
             "softtorch softsort": (10_000, _softtorch_sort("softsort")(0.1)), "softtorch fast_soft_sort": (100_000, _softtorch_sort("fast_soft_sort")(0.1)),
             "torchpsort": (most, _torchpsort("soft_sort")(0.1)), "torchsort": (most, _torchsort("soft_sort")(0.1))}),
         log_prob=_case(1, (100, 1000, 10_000, 100_000, 1_000_000), "torch.sort, forward", {
@@ -170,7 +171,7 @@ def cases() -> dict:  # name -> batch, sizes, floor and contenders
             "torchpsort": (most, _torchpsort("soft_rank")(0.1)), "torchsort": (most, _torchsort("soft_rank")(0.1))}),
         dense=_case(20, (5, 20, 100, 500, 2000), "one write and one read of the matrix", {
             "SoftSort, |x - y|": (most, _matrix(_down(SoftSort, tau=0.1))), "SoftSort, (x - y)^2": (most, _matrix(_down(SoftSort, tau=0.03, power=2))),
-            "NeuralSort": (most, _matrix(_down(NeuralSort, tau=100.0))), "SoftSort listing": (most, lambda s: softsort_listing(s, 0.1)),
+            "NeuralSort": (most, _matrix(_down(NeuralSort, tau=100.0))), "LapSum": (most, _matrix(_down(LapSum, tau=0.1))), "SoftSort listing": (most, lambda s: softsort_listing(s, 0.1)),
             "NeuralSort, O(n^2) form": (most, lambda s: neuralsort_quadratic(s, 100.0)), "NeuralSort, published": (most, lambda s: neuralsort_published(s, 100.0)),
             "softtorch softsort": (most, _softtorch("softsort")(0.1)), "softtorch neuralsort": (most, _softtorch("neuralsort")(0.1))}),
     )

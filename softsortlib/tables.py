@@ -10,13 +10,14 @@ from .grid import grid
 from .networks import default_steepness
 from .sorting import SortConfig, default_tau
 
-# %% ../nbs/70_tables.ipynb #bd86e62c
+# %% ../nbs/70_tables.ipynb #3d41c556
 OPERATORS = {
     "SoftSort": dict(operator="softsort", samples=0),
     "SoftSort, stochastic": dict(operator="softsort", samples=5),
     "NeuralSort": dict(operator="neuralsort", samples=0),
     "NeuralSort, stochastic": dict(operator="neuralsort", samples=5),
     "Sinkhorn": dict(operator="sinkhorn", samples=0),
+    "LapSum": dict(operator="lapsum", samples=0),
     "odd-even network": dict(operator="odd_even", samples=0),
     "bitonic network": dict(operator="bitonic", samples=0),
     "permutahedron": dict(operator="permutahedron", samples=0),
