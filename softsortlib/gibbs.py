@@ -31,9 +31,9 @@ def _tiles(f, total, m):
     again = torch.is_grad_enabled()
     return torch.cat([checkpoint(f, c, use_reentrant=False) if again else f(c) for c in cuts], -2)
 
-# %% ../nbs/27_gibbs.ipynb #174b4b90
+# %% ../nbs/27_gibbs.ipynb #cf1c63a3
 class Gibbs:
-    "The kernel exp(-h(y_j - x_i) / tau) between two ordered point sets on the line, never stored."
+    "The kernel exp(-h(y_j - x_i) / tau) between two ordered point sets on the line, never stored; raise `TypeError` or `ValueError` for a power or a backend that does not fit."
     def __init__(self,
         x: Tensor,  # sources in increasing order, (..., n)
         y: Tensor,  # targets in increasing order, (..., m)

@@ -105,9 +105,9 @@ try:
     from sklearn.utils.validation import check_is_fitted, validate_data
 except ImportError: BaseEstimator, ClassifierMixin = object, type("ClassifierMixin", (), {})
 
-# %% ../nbs/52_knn.ipynb #fcfa4eb7
+# %% ../nbs/52_knn.ipynb #6e8f8db5
 class SoftKNeighborsClassifier(ClassifierMixin, BaseEstimator):
-    "Learns an embedding in which the k nearest neighbours vote for the right class; a scikit-learn classifier."
+    "Learns an embedding in which the k nearest neighbours vote for the right class; a scikit-learn classifier; raise `ImportError` without it, and in `fit` `TypeError` or `ValueError` for a parameter that does not fit."
     def __init__(self,
         n_neighbors=5,  # neighbours that vote
         *,

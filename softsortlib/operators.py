@@ -66,9 +66,9 @@ def _single(P, s):
     "The map of a single score: one, with a zero gradient to s (..., 1); P itself where it is of another shape."
     return DensePermutation((0 * s.nan_to_num(0, 0, 0))[..., None], P.dtype, mask=P.mask, row_mask=P.row_mask) if P.shape == (*s.shape, 1) else P
 
-# %% ../nbs/01_operators.ipynb #b1c00e49
+# %% ../nbs/01_operators.ipynb #66ba29d5
 class Operator(_Scored):
-    "Base of all operators: a module from scores (..., n) to a `SoftPermutation` (..., m, n)."
+    "Base of all operators: a module from scores (..., n) to a `SoftPermutation` (..., m, n); raise `TypeError` or `ValueError` for a parameter that does not fit."
     names: dict = {}
 
     def __init__(self,

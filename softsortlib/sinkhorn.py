@@ -101,9 +101,9 @@ def ranks(self) -> Tensor:  # (..., n), from about 1 to n; zero for padded input
     count = self.n if self.mask is None else self.mask.sum(-1, keepdim=True)
     return (R * count if self.mask is None else (R * count).masked_fill(~self.mask, 0)).to(self.dtype)
 
-# %% ../nbs/30_sinkhorn.ipynb #540d7139
+# %% ../nbs/30_sinkhorn.ipynb #f1d52baa
 class SinkhornSort(Operator, name="sinkhorn"):
-    "Soft sorting by regularised optimal transport to milestones (Cuturi, Teboul & Vert 2019, algorithm 2)."
+    "Soft sorting by regularised optimal transport to milestones (Cuturi, Teboul & Vert 2019, algorithm 2); raise `TypeError` or `ValueError` for a parameter that does not fit."
     shown = ("tau", "power", "milestones", "squash", "tolerance", "gradient", "descending")
 
     def __init__(self,

@@ -58,9 +58,9 @@ class SoftSortPermutation(SoftPermutation):
     def _matmul(self, x, rows): return self._dense(rows) @ x if self._is_small() else super()._matmul(x, rows)
     def _is_small(self): return self.s.numel() * self.n <= _SMALL
 
-# %% ../nbs/11_softsort.ipynb #881481c0
+# %% ../nbs/11_softsort.ipynb #f71ddec6
 class SoftSort(Operator, name="softsort"):
-    "Soft sorting by the softmax of -d(sorted score, score) / tau (Prillo & Eisenschlos 2020, equation 4)."
+    "Soft sorting by the softmax of -d(sorted score, score) / tau (Prillo & Eisenschlos 2020, equation 4); raise `TypeError` or `ValueError` for a parameter that does not fit."
     shown = ("tau", "power", "distance", "descending")
 
     def __init__(self,
