@@ -24,13 +24,13 @@ def _jit(f=None, fastmath=("reassoc", "contract", "nsz")):
     try: return numba.njit(f, cache=True, **options)
     except RuntimeError: return numba.njit(f, **options)  # no folder to cache in
 
-# %% ../nbs/05_kernels.ipynb #41da910a
+# %% ../nbs/05_kernels.ipynb #a3345184
 _pools = {}
 
 def _spread(kernel, rows, work, *args):
     "Run kernel(lo, hi, *args) over 0..rows, on torch's number of threads where `work` (in steps) is worth it."
     threads = min(torch.get_num_threads(), rows)
-    if threads < 2 or work < 1 << 16: return kernel(0, rows, *args)
+    if threads < 2 or work < 1 << 18: return kernel(0, rows, *args)
     key = (os.getpid(), threads)
     if key not in _pools: _pools[key] = ThreadPoolExecutor(threads, thread_name_prefix="softsortlib")
     parts = min(rows, 4 * threads)
