@@ -274,3 +274,16 @@ def test_opcheck_of_the_windowed_products(backend, rng):
     torch.library.opcheck(_mul_op, (*args, leaf(2, 6, 3), rows, 2.0, backend), test_utils=utils)
     torch.library.opcheck(_rmul_op, (*args, leaf(2, 3, 3), rows, 2.0, backend), test_utils=utils)
     with torch.no_grad(): torch.library.opcheck(_pull, (*args, leaf(2, 3, 3), leaf(2, 6, 3), leaf(2, 3), rows, 2.0, backend), test_utils=utils[:3])
+
+
+def test_a_chapter_that_runs_beside_the_package_does_not_take_its_name():
+    "Notebooks share a process with the package in nbdev_test; a class of one's own with another name does take it."
+    from softsortlib.operators import Operator, get_operator
+    before = dict(Operator.names)
+    try:
+        for name in ("SoftSort", "MySort"): exec(f"class {name}(Operator, name='softsort'): pass", dict(Operator=Operator, __name__="__main__"))
+        assert Operator.names["softsort"].__name__ == "MySort"
+        Operator.names.update(before)
+        exec("class SoftSort(Operator, name='softsort'): pass", dict(Operator=Operator, __name__="__main__"))
+        assert type(get_operator("softsort")) is SoftSort
+    finally: Operator.names.update(before)
