@@ -97,22 +97,6 @@ def _check_backend(backend):
         raise ValueError(f"backend must be None (automatic), 'torch', 'numba' or 'triton', got {backend!r}")
     return backend or ""
 
-# %% ../nbs/05_kernels.ipynb #922c8c54
-def _differentiable(op, setup, backward, tensors):
-    "Give the custom operator `op` a gradient and a vmap rule; the callable returned also works under torch.func."
-    op.register_autograd(backward, setup_context=setup)
-    _batched(op, tensors)
-    def call(*args):
-        transformed = not torch.compiler.is_compiling() and torch._C._are_functorch_transforms_active()
-        return Transformed.apply(*args) if transformed else op(*args)
-    class Transformed(torch.autograd.Function):
-        forward, setup_context = staticmethod(lambda *args: op(*args)), staticmethod(setup)
-        vmap = staticmethod(_batched(call, tensors))
-        @staticmethod
-        def jvp(ctx, *tangents): raise NotImplementedError(f"{op._name} has derivatives in reverse mode only: use torch.func.jacrev for jacfwd, and jacrev(jacrev(f)) for hessian(f)")
-    Transformed.backward = staticmethod(backward)
-    return call
-
 # %% ../nbs/05_kernels.ipynb #1291e215
 try:
     import triton

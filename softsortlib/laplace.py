@@ -10,7 +10,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from .kernels import _arrays, _batched, _differentiable, _exp_neg, _jit, _matrix, _qualified, _spread
+from .kernels import _arrays, _batched, _exp_neg, _jit, _matrix, _qualified, _spread
+from .transforms import _transformable
 
 # %% ../nbs/09_laplace.ipynb #e4bd9634
 def _laplace_plain(s, t, tau, Z):
@@ -114,7 +115,7 @@ def _backward(ctx, G):
     if torch.is_grad_enabled(): return *_laplace_grads(G, *ctx.saved_tensors), None
     return *_laplace_backward(G, *ctx.saved_tensors, ctx.needs_input_grad[2], ctx.backend), None
 
-_laplace = _differentiable(_laplace_op, _save, _backward, 4)
+_laplace = _transformable(_laplace_op, 4, _backward, _save)
 _batched(_laplace_backward, 5)
 
 # %% ../nbs/09_laplace.ipynb #79c21cdf

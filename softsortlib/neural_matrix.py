@@ -10,8 +10,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from .kernels import _arrays, _batched, _differentiable, _exp_neg, _jit, _matrix, _qualified, _spread
+from .kernels import _arrays, _batched, _exp_neg, _jit, _matrix, _qualified, _spread
 from .row_kernels import _CUT, _ROWS, _directly, _fast, _flat, _grads, _parts, _plain_m, _plain_rows, _plain_sums, _row, _sum, _triton, _twice, _window
+from .transforms import _transformable
 
 # %% ../nbs/09_neural_matrix.ipynb #b568c346
 _BLOCK = 8  # rows made from one exponential
@@ -167,4 +168,4 @@ def _backward_dense(ctx, G):
     return gs, gb, None, None, None, gtau, None, None, None
 
 _batched(_dense_backward, 8)
-_dense_op = _differentiable(_matrix_op, _save_dense, _backward_dense, 7)
+_dense_op = _transformable(_matrix_op, 7, _backward_dense, _save_dense)

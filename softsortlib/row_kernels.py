@@ -12,7 +12,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from .kernels import _arrays, _batched, _differentiable, _exp_neg, _jit, _qualified, _spread
+from .kernels import _arrays, _batched, _exp_neg, _jit, _qualified, _spread
+from .transforms import _transformable
 
 # %% ../nbs/08_row_kernels.ipynb #7f759688
 _CUT = {torch.float32: 104.0, torch.float64: 746.0}  # exp(-cut) is zero
@@ -388,5 +389,5 @@ def _backward_rmul(ctx, gx):
     return *_pulled(*of, y, gx, torch.zeros_like(gy[..., 0]), rows, ctx.power, ctx.backend), None, gy, None, None, None
 
 _batched(_pull, 7)
-_mul = _differentiable(_mul_op, _save, _backward_mul, 5)
-_rmul = _differentiable(_rmul_op, _save, _backward_rmul, 5)
+_mul = _transformable(_mul_op, 5, _backward_mul, _save)
+_rmul = _transformable(_rmul_op, 5, _backward_rmul, _save)

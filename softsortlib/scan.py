@@ -10,7 +10,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from .kernels import _arrays, _batched, _check_backend, _differentiable, _exp_neg, _jit, _spread, _qualified
+from .kernels import _arrays, _batched, _check_backend, _exp_neg, _jit, _spread, _qualified
+from .transforms import _transformable
 
 # %% ../nbs/10_scan.ipynb #d7b5bb5f
 def exp_scan_dense(
@@ -217,7 +218,7 @@ def _backward(ctx, gy):
     return *grads, None, None
 
 # %% ../nbs/10_scan.ipynb #7d24e250
-_exp_scan = _differentiable(_exp_scan_op, _save, _backward, 3)
+_exp_scan = _transformable(_exp_scan_op, 3, _backward, _save)
 _batched(_exp_scan_backward, 4)
 
 # %% ../nbs/10_scan.ipynb #174726ac
@@ -292,7 +293,7 @@ def _backward_mean(ctx, go, _, gZ):
     f = _composed_mean if torch.is_grad_enabled() else _exp_mean_backward
     return *f(go, gZ, *ctx.saved_tensors, ctx.backend), None, None
 
-_exp_mean = _differentiable(_exp_mean_op, _save_mean, _backward_mean, 4)
+_exp_mean = _transformable(_exp_mean_op, 4, _backward_mean, _save_mean)
 _batched(_exp_mean_backward, 9)
 
 # %% ../nbs/10_scan.ipynb #0707f4f8

@@ -10,7 +10,7 @@ import torch
 
 from .kernels import _batched
 
-# %% ../nbs/06_transforms.ipynb #5c195734
+# %% ../nbs/06_transforms.ipynb #c72f0c16
 def _in_func(): return not torch.compiler.is_compiling() and torch._C._functorch.maybe_current_level() is not None
 
 def _transformable(op, tensors, backward, setup):
@@ -19,19 +19,11 @@ def _transformable(op, tensors, backward, setup):
     _batched(op, tensors)
 
     class Rules(torch.autograd.Function):
-        @staticmethod
-        def forward(*args): return op(*args)
-        @staticmethod
-        def setup_context(ctx, inputs, output): setup(ctx, inputs, output)
-        @staticmethod
-        def vmap(info, dims, *args):
-            front = [a.expand(info.batch_size, *a.shape) if d is None else a.movedim(d, 0) for a, d in zip(args[:tensors], dims)]
-            out = call(*front, *args[tensors:])
-            return out, tuple(0 for _ in out) if isinstance(out, tuple) else 0
+        forward, setup_context = staticmethod(lambda *args: op(*args)), staticmethod(setup)
         @staticmethod
         def jvp(ctx, *tangents): raise NotImplementedError(f"{op._name} has derivatives in reverse mode only: use torch.func.jacrev for jacfwd, and jacrev(jacrev(f)) for hessian(f)")
-    Rules.backward = staticmethod(backward)
 
     def call(*args): return Rules.apply(*args) if _in_func() else op(*args)
+    Rules.backward, Rules.vmap = staticmethod(backward), staticmethod(_batched(call, tensors))
     call.op, call.__name__, call.__doc__ = op, op._name, op._init_fn.__doc__
     return call
