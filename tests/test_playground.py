@@ -150,7 +150,7 @@ def test_numbers_are_those_of_the_package(visit, operator):
 
 
 def test_networks_are_those_of_the_package(visit):
-    from softsortlib.comparators import bitonic_layers, odd_even_layers
+    from softsortlib.networks.comparators import bitonic_layers, odd_even_layers
     found = visit().evaluate("() => [...Array(17).keys()].slice(2).map(n => ['odd_even', 'bitonic'].map(kind => softOperators.layers(kind, n)))")
     for n, (odd_even, bitonic) in enumerate(found, 2):
         assert odd_even == [layer.tolist() for layer in odd_even_layers(n)]

@@ -130,7 +130,7 @@ class Refuse:
     def find_spec(self, name, path=None, target=None):
         if name.split('.')[0] in {heavy}: raise ImportError(name)
 sys.meta_path.insert(0, Refuse())
-import softsortlib, softsortlib.cli
+import softsortlib, softsortlib.lab.cli
 """
     done = subprocess.run([sys.executable, "-c", code], cwd="/", capture_output=True, text=True)
     assert done.returncode == 0, done.stderr

@@ -70,7 +70,7 @@ def test_the_install_line_names_what_is_imported(path):
 
 def test_a_wrong_install_line_is_found():
     assert missing("import sklearn.datasets", "") == {"sklearn"} and not missing("import sklearn.datasets\nimport json", "experiments")
-    assert missing("from softsortlib.data import optional\nm = optional('torchmetrics.retrieval')", "") == {"torchmetrics"}
+    assert missing("from softsortlib.lab.data import optional\nm = optional('torchmetrics.retrieval')", "") == {"torchmetrics"}
     assert [bool(INSTALL.search(line)) for line in ("`pip install softsortlib`", "`pip install \"softsortlib[experiments]\"`", "`pip install torch`")] == [True, True, False]
 
 
@@ -87,7 +87,7 @@ class Installed(PathFinder):
 jobs = json.load(sys.stdin)
 Installed.absent = {m for _, absent in jobs.values() for m in absent}
 sys.meta_path = [Installed if f is PathFinder else f for f in sys.meta_path]
-import torch, softsortlib, softsortlib.losses
+import torch, softsortlib, softsortlib.losses.orders
 failed = []
 for name, (block, absent) in jobs.items():
     pid = os.fork()

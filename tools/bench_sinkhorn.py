@@ -9,8 +9,8 @@ from pathlib import Path
 
 import torch
 
-from softsortlib.records import environment, write_json
-from softsortlib.sinkhorn import SinkhornSort
+from softsortlib.lab.records import environment, write_json
+from softsortlib.transport.sinkhorn_sort import SinkhornSort
 
 rng = torch.Generator().manual_seed(0)
 

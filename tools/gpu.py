@@ -20,16 +20,16 @@ start = time.time()
 tests = subprocess.run([sys.executable, "-m", "pytest", "-q", "-m", "cuda", "tests"], cwd=root, env=dict(os.environ, PYTHONPATH=str(root)))
 print(f"tests: exit {tests.returncode} after {time.time() - start:.0f} s", flush=True)
 
-from softsortlib.bench import copy_bandwidth, measure, run_benchmark  # noqa: E402
-from softsortlib.records import write_json  # noqa: E402
+from softsortlib.lab.bench import copy_bandwidth, measure, run_benchmark  # noqa: E402
+from softsortlib.lab.records import write_json  # noqa: E402
 
 record = run_benchmark(root / "nbs/results/bench_cuda.json", rounds=5, device="cuda",
                        report=lambda row: print(row["case"], row["n"], row["contender"], row.get("median") or row["absent"], flush=True))
 record["copy_bandwidth"], record["kernel_tests_exit"] = copy_bandwidth("cuda"), tests.returncode
 write_json(root / "nbs/results/bench_cuda.json", record)
 
-from softsortlib.grid import GRIDS, run_grid  # noqa: E402
-import softsortlib.tables  # noqa: E402, F401  registers the tables
+from softsortlib.lab.grid import GRIDS, run_grid  # noqa: E402
+import softsortlib.lab.tables  # noqa: E402, F401  registers the tables
 
 minutes, data = float(os.environ.get("MINUTES", 30)), os.environ.get("DATA")
 runs = sorted((c for c in GRIDS["sort"]("paper")), key=lambda c: (c.seed, abs(c.n - 5)))

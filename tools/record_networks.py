@@ -10,8 +10,8 @@ from pathlib import Path
 
 import torch
 
-from softsortlib.networks import SortingNetwork, default_steepness
-from softsortlib.operators import get_operator
+from softsortlib.networks.operator import SortingNetwork, default_steepness
+from softsortlib.core.operators import get_operator
 
 SIZES, BATCHES = (4, 16, 32, 128, 1024), {4: 20, 16: 20, 32: 20, 128: 20, 1024: 1}
 
@@ -92,7 +92,7 @@ def main(path, quick):
         for f, t in zip((values, sort), times): start = time.perf_counter(); f(); t.append(time.perf_counter() - start)
     for name, t in zip(("bitonic, values only", "torch.sort, forward only"), times): rows.append(dict(method=name, n=n, batch=1, seconds=sorted(t)[3], repeats=7))
     print({r["method"]: r["seconds"] for r in rows[-2:]}, flush=True)
-    setup = "from softsortlib.networks import SortingNetwork\ndef make(n): return lambda s: SortingNetwork('{kind}', tau=0.1)(s).to_dense()"
+    setup = "from softsortlib.networks.operator import SortingNetwork\ndef make(n): return lambda s: SortingNetwork('{kind}', tau=0.1)(s).to_dense()"
     peer = "from diffsort import DiffSortNet\ndef make(n):\n    f = DiffSortNet('{kind}', n, steepness=10.0); return lambda s: f(s)[1]"
     for kind in ("bitonic", "odd_even"):
         for n in (1024,):  # below, the allocator's leftovers are larger than what is measured

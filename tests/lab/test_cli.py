@@ -1,0 +1,249 @@
+"""The command line as a shell sees it: output, one-line errors, exit codes, Ctrl-C, and life without the extra."""
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import ClassVar
+
+import pytest
+
+for extra in ("pytorch_lightning", "sklearn", "typer", "matplotlib"):
+    if not __import__("importlib").util.find_spec(extra): pytest.skip("the experiments extra is not installed", allow_module_level=True)
+
+import softsortlib
+from softsortlib.lab import cli
+
+SMALL = "run sort -p smoke -n 3 --batch 4 --threads 1"
+
+
+@pytest.fixture
+def run(capsys, monkeypatch, tmp_path):
+    "Run a line in a folder of its own: exit code, standard output, standard error."
+    monkeypatch.chdir(tmp_path)
+    def of(line):
+        with pytest.raises(SystemExit) as e: cli.main(line.split())
+        out = capsys.readouterr()
+        return e.value.code or 0, out.out, out.err
+    return of
+
+
+def shell(*args, prefix=""):
+    code = prefix + "from softsortlib.lab.cli import main; main()"
+    env = {k: v for k, v in os.environ.items() if k != "PYTHONWARNINGS"}          # as a user has it: an open file at Ctrl-C is no error
+    return subprocess.Popen([sys.executable, "-c", code, *args], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=env)
+
+
+def test_version(run):
+    assert run("--version") == (0, f"softsortlib {softsortlib.__version__}\n", "")
+
+
+@pytest.mark.parametrize("line,words", [("--help", ["demo", "run", "table", "bench"]), ("run --help", ["sort"]), ("demo --help", ["--out", "order alone"]),
+                                        ("run sort --help", ["--data", "--operator", "--preset", "resumes"]), ("table --help", ["--executor", "--retry"]), ("", ["demo", "table"])])
+def test_help(run, line, words):
+    code, out, err = run(line)
+    assert all(w in out + err for w in words) and "Traceback" not in err
+
+
+@pytest.mark.parametrize("line,code,message", [
+    ("run sort --operator softsrot", 2, "did you mean 'softsort'"),
+    ("run sort --data mnits", 2, "digits, mnist, fashion"),
+    ("run srot", 2, "sort"),
+    ("run sort --epoch ten", 2, "--epoch"),
+    ("table srot", 2, "there is no table 'srot': there are "),
+    ("table sort --preset fast", 2, "preset must be one of"),
+    ("table sort --executor threads", 2, "executor must begin with one of inline, processes"),
+    ("table sort --trainer device=2", 2, "no flag 'device'"),
+    ("run sort --preset fast", 2, "paper, short, quick, demo, smoke"),
+    ("run sort -n 1", 2, "n must be at least 2"),
+    ("run sort -n five", 2, "'-n'"),
+    ("run sort --lr -1", 2, "lr must be positive"),
+    ("run sort -d digits --tau 0", 2, "tau must be positive"),
+    ("run sort -d digits --convention diagonal", 2, "stacked"),
+    ("run sort --steps 0", 2, "steps must be at least 1"),
+    ("run sort --nonsense", 2, "--nonsense"),
+    ("run sort --trainer devices", 2, "name=value"),
+    ("run sort --trainer device=2", 2, "no flag 'device'"),
+    ("run sort -d digits --trainer accelerator=abacus", 2, "abacus"),
+    ("run sort --data mnist --folder empty --trainer max_epochs=1", 1, "train-images-idx3-ubyte"),
+    ("demoo", 2, "demo"),
+    ("demo --steps 0", 2, "steps must be at least 1"),
+])
+def test_an_error_is_one_line_and_has_a_code(run, monkeypatch, tmp_path, line, code, message):
+    def no_network(*args, **kwargs): raise OSError("no network")
+    monkeypatch.setattr("softsortlib.lab.data._download", no_network)
+    found, out, err = run(line)
+    assert (found, err.count("\n")) == (code, 1) and err.startswith("softsortlib: ") and message in err
+    assert not list(tmp_path.rglob("config.json"))
+
+
+def test_run_writes_reads_and_guards_its_folder(run):
+    code, out, err = run(SMALL)
+    [folder] = Path("runs").iterdir()
+    assert code == 0 and "whole order right (EM)" in out and str(folder / "result.json") in out and folder.name.startswith("sort-smoke-n3-batch4-seed0-")
+
+    record = json.loads((folder / "result.json").read_text())
+    assert record["config"]["steps"] == 20 and record["config"]["preset"] == "smoke"
+    assert run(SMALL)[:2] == (code, out)                                      # done: read again
+    code, _, err = run(f"{SMALL} --seed 1 --out {folder}")
+    assert code == 2 and "holds another run" in err
+
+
+# --- the options of a task are the fields of its configuration ---
+
+@dataclass(frozen=True)
+class OptionsConfig:
+    "Every kind of field."
+    n: int = 1  # a number
+    long_name: "float | None" = None  # with a dash, "and # a sign"
+    words: str = "a"  # a word
+    on: bool = False  # yes or no
+    sizes: tuple = (1, 2)  # as in Python
+    seed: int = 0
+    preset: str = "custom"  # the preset it came from
+
+    task: ClassVar[str] = "options"
+    PRESETS: ClassVar[dict] = {"slow": dict(n=5), "quick": dict(n=4)}
+
+    @classmethod
+    def from_preset(cls, name, **changes): return cls(**{**cls.PRESETS[name], "preset": name, **changes})
+
+    def run(self, out, progress=False, **how): return dict(task="options", config=asdict(self), test={"loss": 0.25, "how": repr(how)}, chance={"loss": 2.0}, seconds=1.0, out=str(out))
+
+
+@pytest.fixture
+def options(run, monkeypatch):
+    seen = []
+    real = OptionsConfig.run
+    monkeypatch.setattr(OptionsConfig, "run", lambda self, out, **how: (seen.append((self, how)), real(self, out, **how))[1])
+    monkeypatch.setattr(cli, "load_experiments", lambda: {"options": OptionsConfig})
+    return lambda line: (seen.clear(), run(f"run options {line}"), seen and seen[0])[1:]
+
+
+def test_comments_become_help(options):
+    assert cli.field_comments(OptionsConfig) == {"n": "a number", "long_name": 'with a dash, "and # a sign"', "words": "a word", "on": "yes or no", "sizes": "as in Python", "seed": "", "preset": "the preset it came from"}
+    (code, out, err), _ = options("--help")
+    assert code == 0 and all(w in out for w in ("--long-name", "a number", "-n", "--no-on", "as in Python", "Every kind of field", "one of slow, quick", "default: quick"))
+
+
+def test_inherited_comments_are_found():
+    from softsortlib.lab.sorting import SortConfig
+    comments = cli.field_comments(SortConfig)
+    assert list(comments) == [f.name for f in fields(SortConfig)] and all(comments.values())
+
+
+def test_options_become_fields(options):
+    assert options("")[1] == (OptionsConfig(n=4, preset="quick"), {"progress": True})
+    config, how = options("-n 9 --long-name 0.5 --words b --on --sizes (3,) -s 2 -p slow --threads 3 --trainer devices=2 --folder here")[1]
+    assert config == OptionsConfig(n=9, long_name=0.5, words="b", on=True, sizes=(3,), seed=2, preset="slow")
+    assert how == {"progress": True, "threads": 3, "devices": 2, "folder": Path("here")}
+    (code, _, err), _ = options("--sizes (3")
+    assert code == 2 and "--sizes takes a value as Python writes it" in err
+
+
+def test_figures_of_any_task_are_shown(options):
+    out = options("")[0][1]
+    assert "loss" in out and "0.25" in out and "how" not in out.split("seconds")[0] and "1 seconds" in out
+
+
+# --- tables ---
+
+@pytest.fixture
+def toys(monkeypatch):
+    from toy_runs import ToyConfig
+    from softsortlib.lab import grid
+    def toys(preset):
+        "Toys in a table"
+        if preset != "quick": raise ValueError("preset must be quick")
+        return [ToyConfig(kind, preset="quick", seed=k) for k, kind in enumerate(("quick", "fail", "quick"))]
+    cli.load_experiments()
+    monkeypatch.setitem(grid.GRIDS, "toys", toys)
+
+
+def test_a_table_is_listed_run_and_retried(run, toys):
+    code, out, _ = run("table")
+    assert code == 0 and "Toys in a table" in out and out.split("toys")[1].split()[:3] == ["3", "0", "0"]
+    code, out, _ = run("table toys --record kept")
+    assert code == 1 and "FAILED ArithmeticError: not today" in out and "2 of 3 runs are done" in out and "1 failed" in out and "0.100±0.141 (2 runs)" in out
+    assert len(list(Path("kept/toy").iterdir())) == 2
+    assert run("table")[1].split("toys")[1].split()[:3] == ["3", "2", "1"]
+    Path("runs/cured").touch()
+    assert run("table toys")[0] == 1
+    code, out, _ = run("table toys --retry --record kept")
+    assert code == 0 and "3 of 3 runs are done" in out and len(list(Path("kept/toy").iterdir())) == 3
+    assert "no such preset" in run("table --preset paper")[1].split("toys")[1].splitlines()[0]
+
+
+def test_the_runs_of_every_table_have_names_of_their_own():
+    from softsortlib.lab.grid import run_name
+    for name, f in cli._grids().items():
+        for preset in ("quick", "paper", "smoke"):
+            try: configs = f(preset)
+            except ValueError as e: assert "preset" in str(e), (name, preset)
+            else: assert configs and len({run_name(c) for c in configs}) == len(configs), (name, preset)
+
+
+def test_ctrl_c_in_a_table_says_how_to_go_on(run, toys, monkeypatch):
+    from toy_runs import ToyConfig
+    def interrupt(self, out, **options): raise KeyboardInterrupt
+    monkeypatch.setattr(ToyConfig, "run", interrupt)
+    code, _, err = run("table toys")
+    assert code == 130 and err == "softsortlib: interrupted with 3 of 3 runs left: the same command goes on\n"
+
+
+def test_demo(run, tmp_path):
+    code, out, err = run("demo --steps 50")
+    assert code == 0 and all(w in out for w in ("before", "after", "chance", "demo/learning_curve.png"))
+    assert "50/50" in err
+    assert all((tmp_path / f"demo/{name}.png").stat().st_size > 20_000 for name in ("learning_curve", "sharpening", "sorted_sets"))
+
+
+def test_demo_stops_in_time(run):
+    code, out, err = run("demo --limit 0")
+    assert code == 0 and "after 50 of 2500 steps" in out
+
+
+def test_ctrl_c_leaves_a_checkpoint_and_says_so(tmp_path):
+    command = ["demo", "--out", str(tmp_path / "out"), "--steps", "400"]
+    process = shell(*command)
+    last, deadline = tmp_path / "out/run/checkpoints/last.ckpt", time.monotonic() + 300
+    while not last.exists():
+        assert process.poll() is None and time.monotonic() < deadline, process.communicate()
+        time.sleep(0.01)
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=300)
+    assert process.returncode == 130 and "Traceback" not in err, err
+    assert "a checkpoint is in" in err and f"softsortlib demo --out {tmp_path / 'out'} --steps 400 goes on from it" in err
+    assert last.exists() and not (tmp_path / "out/run/result.json").exists()
+
+
+@pytest.mark.parametrize("missing", ["typer", "pytorch_lightning"])
+def test_without_the_extra_one_line_says_what_to_install(missing):
+    process = shell("demo", prefix=f"import sys; sys.modules[{missing!r}] = None\n")
+    out, err = process.communicate(timeout=300)
+    assert process.returncode == 1 and "pip install 'softsortlib[experiments]'" in err
+    assert len([line for line in err.splitlines() if line]) == 1
+
+
+def test_importing_the_module_imports_no_extra():
+    code = "import softsortlib.lab.cli, sys; print([m for m in ('typer', 'rich', 'pytorch_lightning', 'matplotlib', 'sklearn') if m in sys.modules])"
+    assert subprocess.run([sys.executable, "-W", "error", "-c", code], capture_output=True, text=True, check=True).stdout.strip() == "[]"
+
+
+def test_a_command_is_easily_added(run, monkeypatch):
+    monkeypatch.setattr(cli, "COMMANDS", dict(cli.COMMANDS))
+    @cli.command("tall")
+    def tall(rows: cli.Annotated[int, "how many", "-r"] = 2):
+        "Print a tall table."
+        print("row\n" * rows)
+    assert run("tall -r 3")[1].count("row") == 3
+    assert "Print a tall table" in run("--help")[1]
+
+
+def test_bugs_show_their_traceback(run, monkeypatch):
+    monkeypatch.setitem(cli.COMMANDS, "demo", lambda: 1 / 0)
+    cli.COMMANDS["demo"].__doc__ = "Fail."
+    with pytest.raises(ZeroDivisionError): cli.main(["demo"])

@@ -1,0 +1,327 @@
+"""Losses: torchmetrics in the hard limit, padding, ties, reductions, dtypes, modules, gradients, descent to the hard optimum."""
+import math
+
+import pytest
+import torch
+from torch.testing import assert_close
+
+from softsortlib.losses.orders import classification as C
+from softsortlib.losses.orders import orders as L
+from softsortlib.core.permutation import SoftPermutation, permutation_matrix
+from softsortlib.lab.data import optional
+from softsortlib.functional.functions import soft_permutation, tau_schedule
+from softsortlib.core.operators import Operator
+from softsortlib.ranks.sigmoid import RankOperator
+from softsortlib.rowwise.softsort import SoftSort
+
+METHODS = [m for m in ("softsort", "neuralsort", "odd_even") if m in Operator.names]
+RANKS = METHODS[:1] + [m for m in ("sigmoid", "laplace", "gaussian") if m in RankOperator.names]
+SET_LOSSES = {  # losses of scores and relevance, with the options of a smooth case
+    "spearman": (L.spearman_loss, {}), "kendall": (L.kendall_loss, {}), "kendall_sigmoid": (L.kendall_loss, dict(kind="sigmoid")),
+    "approx_ndcg": (L.approx_ndcg_loss, {}), "approx_ndcg@3": (L.approx_ndcg_loss, dict(k=3, method="softsort")),
+    "neural_ndcg": (L.neural_ndcg_loss, {}), "neural_ndcg@2": (L.neural_ndcg_loss, dict(k=2, iterations=0)),
+    "precision@2": (L.precision_loss, dict(k=2, iterations=5)), "recall@3": (L.recall_loss, dict(k=3, iterations=5)), "recall_lapsum": (L.recall_loss, dict(k=3, method="lapsum"))}
+every = pytest.mark.parametrize("f, options", SET_LOSSES.values(), ids=SET_LOSSES)
+
+
+@pytest.fixture(scope="module")
+def metrics():
+    try: return optional("torchmetrics.functional")
+    except ImportError as e: pytest.skip(str(e))
+
+
+def batch(rng, b=40, n=7, grades=4):
+    x = torch.stack([torch.randperm(50, generator=rng)[:n] for _ in range(b)]).double() - 25     # distinct, gaps of at least one
+    y = torch.randint(0, grades, (b, n), generator=rng).double()
+    y[:, 0], y[:, 1] = 0, 1                                                                       # never all equal, something relevant
+    return x, y
+
+
+def cold(method, tau=1e-3): return 1e-6 * tau if method == "odd_even" else tau                       # its sigmoid has heavy tails
+
+
+def each(metric, x, y, **kw): return torch.stack([metric(a, b, **kw) for a, b in zip(x.exp(), y)]).double()
+
+
+@pytest.mark.parametrize("method", RANKS)
+def test_spearman(method, metrics, rng):
+    x, y = batch(rng)
+    assert_close(L.spearman_loss(x, y, method=method, tau=1e-3, reduction="none"), 1 - metrics.spearman_corrcoef(x.T, y.T).double(), atol=1e-5, rtol=0)
+    tied = (x / 10).round()                                                                       # ties in the scores, too
+    tied[(tied == tied[:, :1]).all(-1), 0] += 1
+    assert_close(L.spearman_loss(tied, y, method=method, tau=1e-4, reduction="none"), 1 - metrics.spearman_corrcoef(tied.T, y.T).double(), atol=1e-5, rtol=0)
+
+
+def test_kendall(metrics, rng):
+    x, _ = batch(rng)
+    y = torch.randn(40, 7, generator=rng, dtype=torch.float64)
+    want = (1 - metrics.kendall_rank_corrcoef(x.T, y.T, variant="a").double()) / 2
+    assert_close(L.kendall_loss(x, y, kind="sigmoid", tau=1e-3, reduction="none"), want, atol=1e-6, rtol=0)
+    for tau in (1e-3, 0.1, 1.0, 30.0, 1e4): assert (L.kendall_loss(x, y, tau=tau, reduction="none") >= want - 1e-6).all()
+
+
+def test_kendall_leaves_tied_pairs_out_and_counts_tied_scores_half(rng):
+    x, y = torch.randint(0, 4, (60, 7), generator=rng).double(), torch.randint(0, 3, (60, 7), generator=rng).double()
+    got = L.kendall_loss(x, y, kind="sigmoid", tau=1e-3, reduction="none")
+    for a, b, g in zip(x.tolist(), y.tolist(), got.tolist()):
+        pairs = [(a[i], a[j]) for i in range(7) for j in range(7) if b[i] > b[j]]
+        assert g == pytest.approx(sum((p < q) + 0.5 * (p == q) for p, q in pairs) / max(1, len(pairs)))
+
+
+@pytest.mark.parametrize("k", [1, 2, 5, 7, None])
+@pytest.mark.parametrize("f, method", [(L.approx_ndcg_loss, m) for m in RANKS] + [(L.neural_ndcg_loss, m) for m in METHODS])
+def test_ndcg(f, method, k, metrics, rng):
+    x, y = batch(rng)
+    ndcg = optional("torchmetrics.functional.retrieval").retrieval_normalized_dcg
+    assert_close(f(x, y, k=k, gain="linear", method=method, tau=cold(method), reduction="none"), 1 - each(ndcg, x, y, top_k=k), atol=2e-6, rtol=0)
+    assert_close(f(x, y, k=k, method=method, tau=cold(method), reduction="none"), 1 - each(ndcg, x, 2 ** y - 1, top_k=k), atol=2e-6, rtol=0)
+
+
+def test_neural_ndcg_is_exact_with_tied_scores(metrics, rng):
+    "Rows of tied elements average their gains, which is how torchmetrics treats ties."
+    x, y = torch.randint(0, 3, (40, 7), generator=rng).double(), batch(rng)[1]
+    ndcg = optional("torchmetrics.functional.retrieval").retrieval_normalized_dcg
+    for k in (2, None): assert_close(L.neural_ndcg_loss(x, y, k=k, gain="linear", tau=1e-3, reduction="none"), 1 - each(ndcg, x, y, top_k=k), atol=2e-6, rtol=0)
+
+
+@pytest.mark.parametrize("k", [1, 3, 7])
+@pytest.mark.parametrize("method", METHODS + ["lapsum"])
+def test_precision_and_recall(method, k, metrics, rng):
+    x, y = batch(rng, grades=2)
+    R = optional("torchmetrics.functional.retrieval")
+    assert_close(L.precision_loss(x, y, k=k, method=method, tau=cold(method), reduction="none"), 1 - each(R.retrieval_precision, x, y.long(), top_k=k), atol=1e-6, rtol=0)
+    assert_close(L.recall_loss(x, y, k=k, method=method, tau=cold(method), reduction="none"), 1 - each(R.retrieval_recall, x, y.long(), top_k=k), atol=1e-6, rtol=0)
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("k", [1, 2, 5])
+def test_classification(method, k, metrics, rng):
+    logits, target = torch.randn(200, 9, generator=rng, dtype=torch.float64), torch.randint(0, 9, (200,), generator=rng)
+    accuracy = lambda top_k: metrics.classification.multiclass_accuracy(logits, target, 9, average="micro", top_k=top_k).double()
+    close = lambda a, b: assert_close(a, b, atol=2e-3, rtol=0)
+    close((-C.topk_loss(logits, target, k=k, method=method, tau=cold(method, 1e-5), reduction="none")).exp().mean(), accuracy(k))
+    close(C.zero_one_loss(logits, target, k=k, method=method, tau=cold(method, 1e-5), kind="ramp"), 1 - accuracy(k))
+    hinge = C.zero_one_loss(logits, target, k=k, method=method, tau=cold(method, 1e-5), reduction="none")
+    above = (logits > logits.gather(-1, target[:, None])).sum(-1)
+    close(hinge, (above - k + 1).clamp(min=0).double())
+
+
+def test_several_labels_and_several_k(rng):
+    logits = torch.randn(50, 6, generator=rng, dtype=torch.float64)
+    true = torch.rand(50, 6, generator=rng) < 0.4
+    true[0] = False
+    P = soft_permutation(logits, descending=True, tau=0.5).to_dense()
+    for k, w in ((3, [1, 1, 1, 0, 0, 0]), ((0.5, 0.2, 0.3), [1, 0.5, 0.3, 0, 0, 0])):
+        chance = (P * torch.tensor(w).to(P.dtype)[:, None]).sum(-2).clamp(max=1)
+        want = (-chance.log() * true).sum(-1) / true.sum(-1).clamp(min=1)
+        assert_close(C.topk_loss(logits, true, k=k, tau=0.5, reduction="none"), want)
+        assert_close(C.topk_loss(logits, true, k=k, tau=0.5), want[true.any(-1)].mean())
+    rank = (logits[:, :, None] < logits[:, None, :]).sum(-1) + 1
+    want = ((rank - 2).clamp(min=0).double() * true).sum(-1) / true.sum(-1).clamp(min=1)
+    assert_close(C.zero_one_loss(logits, true, k=2, tau=1e-6, reduction="none"), want, atol=1e-4, rtol=0)
+
+
+def test_cross_entropy_is_the_first_row_and_stays_finite(rng):
+    logits, target = 1e4 * torch.randn(20, 6, generator=rng), torch.randint(0, 6, (20,), generator=rng)
+    assert_close(C.topk_loss(logits, target), torch.nn.functional.cross_entropy(logits, target))
+    assert C.TopKLoss(k=2)(logits, target).isfinite()
+
+
+@every
+def test_a_padded_set_is_the_set_without_padding(f, options, rng):
+    x, y = batch(rng, b=5)
+    mask = torch.tensor([[1] * 7, [1, 1, 1, 1, 0, 0, 0], [1, 1, 1, 0, 1, 0, 1], [1, 1, 1, 0, 0, 0, 1], [0] * 7], dtype=torch.bool)
+    X = (x / 10).masked_fill(~mask, math.nan).requires_grad_()
+    Y = y.masked_fill(~mask, math.nan)
+    got = f(X, Y, mask, reduction="none", **options)
+    g, = torch.autograd.grad(got.sum(), X)
+    for i in range(4): assert_close(got[i], f((x / 10)[i][mask[i]], y[i][mask[i]], **options))
+    assert got[4] == 0 and g.isfinite().all() and (g[~mask] == 0).all() and g[:4].abs().sum() > 0
+
+
+@every
+def test_undefined_sets_and_reductions(f, options, rng):
+    x, y = batch(rng, b=6)
+    x, y = (x / 10).requires_grad_(), y.clone()
+    y[2] = 0
+    each = f(x, y, reduction="none", **options)
+    defined = torch.ones(6, dtype=torch.bool) if f is L.precision_loss else torch.arange(6) != 2
+    assert each.shape == (6,) and (each[~defined] == 0).all()
+    assert_close(f(x, y, **options), each[defined].mean()); assert_close(f(x, y, reduction="sum", **options), each.sum())
+    assert torch.autograd.grad(f(x, y, **options), x)[0].isfinite().all()
+    zero = f(x[2:3], y[2:3], **options)                                                           # nothing but undefined sets
+    assert zero.isfinite() and torch.autograd.grad(zero, x)[0].isfinite().all()
+    with pytest.raises(ValueError, match="reduction"): f(x, y, reduction="average", **options)
+    with pytest.raises(ValueError, match="relevance must be"): f(x, y[:, :2], **options)
+    with pytest.raises(TypeError, match="relevance must be"): f(x, [1, 2], **options)
+    with pytest.raises(TypeError, match="floating point"): f(x.long(), y, **options)
+
+
+@every
+def test_shapes_dtypes_gradients(f, options, rng):
+    x, y = batch(rng, b=6)
+    x, y = (x / 10).reshape(2, 3, 7), y.reshape(2, 3, 7)
+    want = f(x, y, reduction="none", **options)
+    assert want.shape == (2, 3)
+    assert_close(f(x[0, 1], y[0, 1], **options), want[0, 1])
+    for dtype in (torch.float32, torch.bfloat16, torch.float16):
+        got = f(x.to(dtype), y, reduction="none", **options)
+        assert got.dtype == dtype
+        assert_close(got.double(), want, **(dict(atol=3e-2, rtol=3e-2) if dtype.itemsize == 2 else dict(atol=1e-5, rtol=1e-5)))
+    assert_close(f(x, y.long(), **options), f(x, y, **options)); assert_close(f(x, y > 1, **options), f(x, (y > 1).double(), **options))
+    assert torch.autograd.gradcheck(lambda x: f(x, y, reduction="none", **options), x.requires_grad_())
+
+
+@pytest.mark.parametrize("tied", [False, True])
+@pytest.mark.parametrize("method", METHODS)
+def test_permutation_losses(method, tied, rng):
+    x, y = batch(rng, b=5)
+    target = L.ideal_order(y, x, descending=True)
+    P = soft_permutation(x / 10, descending=True, method=method, tau=0.5)
+    D, T = P.to_dense(), permutation_matrix(target, x.dtype)
+    assert_close(L.permutation_nll(P, target, reduction="none"), -(D * T).sum(-1).log().mean(-1))
+    assert_close(L.permutation_bce(P, target, reduction="none"), torch.nn.functional.binary_cross_entropy(D, T, reduction="none").mean((-2, -1)))
+    sharp = soft_permutation((y + 0.01 * x / 25 if tied else y * 100 + x / 25), descending=True, method=method, tau=1e-6)
+    if method != "odd_even": assert L.permutation_nll(sharp, target) < 1e-3 and L.permutation_bce(sharp, target) < 1e-3   # grades are tied, the loss is not
+
+
+@pytest.mark.parametrize("f", [L.permutation_nll, L.permutation_bce])
+def test_permutation_losses_with_padding(f, rng):
+    x, y = batch(rng, b=4)
+    mask = torch.tensor([[1] * 7, [1, 1, 1, 1, 0, 0, 0], [1, 0, 1, 0, 1, 0, 1], [0] * 7], dtype=torch.bool)
+    s = (x / 10).masked_fill(~mask, math.nan).requires_grad_()
+    got = f(soft_permutation(s, tau=0.4, mask=mask), L.ideal_order(y, mask=mask, descending=False), reduction="none")
+    for i in range(3): assert_close(got[i], f(soft_permutation((x / 10)[i][mask[i]], tau=0.4), L.ideal_order(y[i][mask[i]], descending=False)))
+    g, = torch.autograd.grad(got.sum(), s)
+    assert got[3] == 0 and g.isfinite().all()
+    assert_close(f(soft_permutation(s, tau=0.4, mask=mask), L.ideal_order(y, mask=mask, descending=False)), got[:3].mean())
+
+
+def test_bce_of_a_confident_mistake_has_a_gradient():
+    s = torch.tensor([0.0, 50.0], requires_grad=True)
+    for f in (L.permutation_nll, L.permutation_bce):
+        loss = f(SoftSort(0.5)(s), torch.tensor([1, 0]))
+        g, = torch.autograd.grad(loss, s)
+        assert loss.isfinite() and g[0] < -0.1 and g[1] > 0.1
+
+
+def test_first_rows_and_matrices_have_a_likelihood(rng):
+    P = SoftPermutation.from_logits(torch.randn(2, 5, 5, generator=rng))
+    assert_close(L.permutation_nll(P[..., :2, :], torch.tensor([[0, 1], [2, 3]]), reduction="none"),
+                 -P.log_prob(torch.tensor([[0, 1, 0, 0, 0], [2, 3, 0, 0, 0]]))[:, :2].mean(-1))
+    with pytest.raises(TypeError, match="SoftPermutation"): L.permutation_nll(torch.eye(3), torch.arange(3))
+    with pytest.raises(TypeError, match="SoftPermutation"): L.permutation_bce(torch.eye(3), torch.arange(3))
+
+
+MODULES = [c for m in (L, C) for c in vars(m).values() if isinstance(c, type) and issubclass(c, L._Loss) and c is not L._Loss]
+
+
+@pytest.mark.parametrize("module", MODULES, ids=lambda c: c.__name__)
+def test_modules_are_their_functions(module, rng):
+    x, y = batch(rng, b=4)
+    x = x / 10
+    options = {k: v for k, v in dict(tau=0.7, k=2).items() if k in module.defaults}
+    args = ((soft_permutation(x), x.argsort()) if "permutation" in module.function.__name__ else (x, torch.randint(0, 7, (4,), generator=rng)) if module.function.__module__ == C.__name__ else (x, y))
+    loss = module(**options)
+    assert_close(loss(*args), module.function(*args, **options))
+    assert "reduction='mean'" in repr(loss) and list(module.__signature__.parameters) == list(module.defaults)
+    with pytest.raises(TypeError, match="no option 'temperature'"): module(temperature=1)
+    if "method" in module.defaults and module.function is not L.precision_loss:
+        learnable = module(method=SoftSort(torch.nn.Parameter(torch.tensor(0.5))), **{k: v for k, v in options.items() if k != "tau"})
+        learnable(*args).backward()
+        assert [p.grad is not None and p.grad.isfinite().item() for p in learnable.parameters()] == [True]
+    if "tau" in module.defaults: assert len(list(module(tau=torch.nn.Parameter(torch.tensor(0.5))).parameters())) == 1
+
+
+@pytest.mark.parametrize("call, text", [
+    (lambda x, y: L.kendall_loss(x, y, kind="hinge"), "kind"), (lambda x, y: L.approx_ndcg_loss(x, y, gain="log"), "gain"),
+    (lambda x, y: L.approx_ndcg_loss(x, y, k=0), "k must be"), (lambda x, y: L.precision_loss(x, y, k=8), "k must be"),
+    (lambda x, y: C.topk_loss(x, y), "target must be"), (lambda x, y: C.topk_loss(x, y[0].long()), "target must be"),
+    (lambda x, y: C.topk_loss(x, y[:, 0].long(), k=(0.5, 0.6)), "sum to one"), (lambda x, y: C.topk_loss(x, y[:, 0].long(), k=(1.0,) + (0.0,) * 9), "at most"),
+    (lambda x, y: C.zero_one_loss(x, y[:, 0].long(), kind="step"), "kind"), (lambda x, y: C.zero_one_loss(x, y[:, 0].long(), k=9), "k must be")])
+def test_errors(call, text, rng):
+    with pytest.raises(ValueError, match=text): call(*batch(rng, b=3))
+
+
+@every
+def test_descends_to_the_hard_optimum(f, options, rng):
+    "From the worst order, Adam on the cooling loss reaches scores that no order improves on."
+    y = torch.arange(6.0)
+    s = torch.linspace(1, -1, 6).requires_grad_()
+    adam = torch.optim.Adam([s], lr=0.05)
+    relevance = (y >= 4).float() if "k" in options and f in (L.precision_loss, L.recall_loss) else y
+    start, tau = f(s, relevance, **options).item(), tau_schedule(10.0, 1.0, 250)                   # sharp ranks have local minima
+    for step in range(250):
+        adam.zero_grad()
+        loss = f(s, relevance, tau=tau(step), **options)
+        loss.backward(); adam.step()
+    hard = dict(options, tau=1e-4)
+    if f is L.kendall_loss: hard["kind"] = "sigmoid"
+    assert f(s.detach(), relevance, **hard) < 1e-3 and loss < 0.5 * start
+
+
+@every
+def test_samples_of_a_stochastic_operator_are_averaged(f, options, rng):
+    Stochastic = pytest.importorskip("softsortlib.core.stochastic").Stochastic
+    if f is L.kendall_loss or options.get("method") == "lapsum": pytest.skip("takes no operator")
+    x, y = batch(rng, b=5)
+    y[2] = 0
+    options = {k: v for k, v in options.items() if k != "method"}
+    draw = lambda reduction: f(x, y, method=Stochastic("softsort", 3, torch.Generator().manual_seed(3), tau=0.5), reduction=reduction, **options)
+    each = draw("none")
+    defined = torch.ones(5, dtype=torch.bool) if f is L.precision_loss else torch.arange(5) != 2
+    assert each.shape == (3, 5)
+    assert_close(draw("mean"), each[:, defined].mean())
+
+
+GRADED = [L.approx_ndcg_loss, L.neural_ndcg_loss]
+RELEVANT = [L.spearman_loss, L.kendall_loss, *GRADED, L.precision_loss, L.recall_loss]
+
+
+@pytest.mark.parametrize("f", RELEVANT)
+def test_every_wrong_argument_of_a_relevance_loss_is_named(f, rng):
+    x, y = batch(rng, b=3)
+    for bad, error, says in ((y + 0j, TypeError, "relevance must be real"), (y * math.nan, ValueError, "relevance.isnan"), (None, TypeError, "relevance must be a tensor"), (y[0], ValueError, "shape")):
+        with pytest.raises(error, match=says): f(x, bad)
+    with pytest.raises(ValueError, match="mask=scores.isfinite"): f(x / 0, y)
+    for tau, error in ((0.0, ValueError), (-1.0, ValueError), ("1", TypeError), ([1.0], TypeError), (1j, TypeError), (torch.ones(5), ValueError), (torch.tensor(1), TypeError)):
+        with pytest.raises(error, match="tau must"): f(x, y, tau=tau)
+    if f in GRADED:
+        for bad in (-y - 1, y / 0): 
+            with pytest.raises(ValueError, match="relevance must be"): f(x, bad)
+        with pytest.raises(ValueError, match="gain"): f(x, y, gain=["exp2"])
+    if f in (L.neural_ndcg_loss, L.precision_loss, L.recall_loss):
+        for bad in (-1, 1.5, "3", None, True):
+            with pytest.raises(ValueError, match="iterations"): f(x, y, iterations=bad)
+    mask = torch.ones_like(y, dtype=torch.bool); mask[0, 0] = False
+    hidden = y.clone(); hidden[0, 0] = math.nan
+    assert f(x, hidden, mask).isfinite()                                          # what is masked may be anything
+
+
+def test_a_module_refuses_a_wrong_reduction_at_construction():
+    for module in (L.PermutationNLL, L.SpearmanLoss, C.TopKLoss):
+        with pytest.raises(ValueError, match="reduction"): module(reduction="avg")
+
+
+def test_ideal_order_sorts_as_the_operators_do(rng):
+    x, y = batch(rng, b=4)
+    y = y + x / 100                                                               # no ties
+    assert torch.equal(L.ideal_order(y), y.argsort()) and torch.equal(L.ideal_order(y, descending=True), y.argsort(descending=True))
+    for descending in (False, True):
+        P = soft_permutation(y, descending=descending, tau=1e-7)
+        assert L.permutation_nll(P, L.ideal_order(y, descending=descending)) < 1e-3
+    for call, error, says in ((lambda: L.ideal_order([1, 2]), TypeError, "relevance"), (lambda: L.ideal_order(y, x[0]), ValueError, "scores must be"),
+                              (lambda: L.ideal_order(y, [1.0]), ValueError, "scores must be"), (lambda: L.ideal_order(torch.tensor(1.0)), ValueError, "relevance"),
+                              (lambda: L.ideal_order(y, descending="down"), TypeError, "descending"), (lambda: L.ideal_order(y, mask=y), TypeError, "mask")):
+        with pytest.raises(error, match=says): call()
+
+
+@pytest.mark.parametrize("f", [C.topk_loss, C.zero_one_loss])
+def test_class_numbers_out_of_range_are_an_error(f, rng):
+    x, y = torch.randn(3, 4, generator=rng), torch.tensor([0, 3, 1])
+    for bad in (y + 1, y - 1, torch.tensor([0, -100, 1])):
+        with pytest.raises(IndexError, match=r"class numbers 0..3"): f(x, bad)
+    with pytest.raises(ValueError, match="target must be"): f(x, y + 0j)
+    assert torch.equal(f(x, y.int()), f(x, y))
+    if f is C.topk_loss:
+        with pytest.raises(TypeError, match="k must be"): f(x, y, k=("a",))

@@ -1,0 +1,163 @@
+"""LapSum: weights, rows and products against brute force, in every form the functional face offers them."""
+import math
+
+import pytest
+import torch
+from torch.testing import assert_close
+
+import softsortlib.ranks.lapsum as module
+from softsortlib import soft_rank, soft_sort, soft_topk
+from softsortlib.ranks.laplace import lapsum_topk
+from softsortlib.ranks.lapsum import LapSum, LapSumPermutation, _one_sided
+from softsortlib.engine.scan import _left
+
+
+def cdf(x): return torch.where(x < 0, x.clamp(max=0).exp() / 2, 1 - (-x.clamp(min=0)).exp() / 2)
+
+
+def brute(s, k, tau):
+    "Weights of the k largest of s (n,) by bisection in double precision."
+    low, high = s.min() - 60 * tau, s.max() + 60 * tau
+    for _ in range(200):
+        b = (low + high) / 2
+        low, high = (b, high) if cdf((s - b) / tau).sum() > k else (low, b)
+    return cdf((s - b) / tau)
+
+
+def weights(x, k, dim=-1, **kwargs):
+    P = soft_topk(x, k, dim, method="lapsum", **kwargs)[1]
+    return P.mT @ torch.ones(k, dtype=x.dtype)
+
+
+@pytest.mark.parametrize("n", [1, 2, 9, 70, 300])
+@pytest.mark.parametrize("tau", [1e-2, 0.4, 30.0])
+def test_weights_are_those_of_brute_force_and_sum_to_k(n, tau, rng):
+    s = torch.randn(3, n, generator=rng, dtype=torch.float64)
+    for k in sorted({1, (n + 1) // 2, n}):
+        for largest in (True, False):
+            w = weights(s, k, largest=largest, tau=tau)
+            assert_close(w.sum(-1), torch.full((3,), float(k), dtype=s.dtype), rtol=1e-12, atol=0)
+            assert (w >= -1e-15).all() and (w <= 1 + 1e-12).all()
+            if k < n: assert_close(w, torch.stack([brute(r if largest else -r, k, tau) for r in s]), rtol=1e-7, atol=1e-10)
+            assert_close(w, lapsum_topk(s, k, tau, largest), rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.parametrize("n", [7, 90])
+@pytest.mark.parametrize("masked", [False, True])
+@pytest.mark.parametrize("tau", [1e-6, 1e-2, 0.5, 30.0, 1e6])
+def test_scans_agree_with_the_matrix_values_and_gradients(n, masked, tau, rng, monkeypatch):
+    s, x, w = (torch.randn(2, n, *d, generator=rng, dtype=torch.float64) for d in ((), (2,), (2,)))
+    s[1, :4] = s[1, 5]                                                    # a tie
+    mask = torch.rand(2, n, generator=rng) < 0.7 if masked else None
+    def outputs(small):
+        monkeypatch.setattr(module, "_SMALL", small)
+        z = s.clone().requires_grad_()
+        P = LapSum(tau)(z, mask)
+        y = P @ x, P.mT @ x, P[..., :3, :] @ x, P[..., :3, :].mT @ x[:, :3], P[..., [3, 1], :] @ x
+        return *y, torch.autograd.grad(sum((a * w[:, :a.shape[1]]).sum() for a in y), z)[0]
+    for fast, plain in zip(outputs(0), outputs(10**9)): assert_close(fast, plain, rtol=1e-11, atol=1e-11 * max(1.0, plain.abs().max().item()))
+
+
+def test_rows_and_columns_sum_to_one_at_extremes(rng):
+    for s in (torch.tensor([1.0, 1, 1, 0, 5]), torch.tensor([0.0, 1e30, -1e30]), torch.tensor([1e-30, 0.0, 2e-30]), torch.zeros(6), torch.randn(40, generator=rng)):
+        for tau in (1e-30, 1e-6, 1.0, 1e6):
+            D = LapSum(tau)(s.double()).to_dense()
+            assert_close(D.sum(0), torch.ones_like(D[0]), rtol=1e-10, atol=0); assert_close(D.sum(1), torch.ones_like(D[0]), rtol=1e-10, atol=0)
+            assert (D >= 0).all()
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_the_hard_limit_is_topk_ties_included(seed):
+    rng = torch.Generator().manual_seed(seed)
+    x = torch.randint(0, 9, (3, 6, 4), generator=rng).double()
+    for dim in (0, 1, -1):
+        k = 1 + seed % x.shape[dim]
+        for largest in (True, False):
+            want = torch.topk(x, k, dim, largest).values
+            assert_close(soft_topk(x, k, dim, largest, method="lapsum", tau=1e-4)[0], want)
+            assert torch.equal(soft_topk(x, k, dim, largest, method="lapsum", tau=0.8, hard=True)[0], want)
+        assert_close(soft_sort(x, dim, method="lapsum", tau=1e-4), x.sort(dim).values)
+        assert_close(soft_rank(x, dim, method="lapsum", tau=1e-4), soft_rank(x, dim, hard=True))
+
+
+def test_gradients_against_finite_differences(rng):
+    x = torch.randn(2, 6, generator=rng, dtype=torch.float64, requires_grad=True)
+    mask = torch.tensor([[True] * 6, [True, False, True, True, False, True]])
+    for options in (dict(), dict(mask=mask), dict(largest=False), dict(hard=False, dim=0)):
+        k = 2
+        torch.autograd.gradcheck(lambda x: soft_topk(x, k, method="lapsum", tau=0.5, **options)[0], x)
+        torch.autograd.gradcheck(lambda x: soft_topk(x, k, method="lapsum", tau=0.5, **options)[1].mT @ x.new_ones(k), x)
+        torch.autograd.gradgradcheck(lambda x: soft_topk(x, k, method="lapsum", tau=0.5, **options)[0], x)
+    y = torch.randn(1, 5000, generator=rng, dtype=torch.float64, requires_grad=True)                # the scans, in one direction
+    d, h = torch.randn(1, 5000, generator=rng, dtype=torch.float64), 1e-5
+    f = lambda y: (soft_topk(y, 9, method="lapsum", tau=0.3)[0] ** 2).sum()
+    [g] = torch.autograd.grad(f(y), y)
+    with torch.no_grad(): assert_close((g * d).sum(), (f(y + h * d) - f(y - h * d)) / (2 * h), rtol=1e-6, atol=1e-8)
+
+
+def test_hard_keeps_the_soft_gradient(rng):
+    x, w = torch.randn(3, 7, generator=rng, dtype=torch.float64, requires_grad=True), torch.randn(3, 2, generator=rng, dtype=torch.float64)
+    grads = [torch.autograd.grad((soft_topk(x, 2, method="lapsum", tau=0.4, hard=hard)[0] * w).sum(), x)[0] for hard in (True, False)]
+    assert torch.equal(*grads) and grads[0].any()
+
+
+def test_a_mask_is_a_shorter_set(rng):
+    x = torch.randn(4, 80, generator=rng, dtype=torch.float64)
+    mask = torch.rand(4, 80, generator=rng) < 0.6
+    values, P = soft_topk(x.masked_fill(~mask, math.nan), 5, method="lapsum", tau=0.3, mask=mask)
+    w = P.mT @ x.new_ones(5)
+    for b in range(4):
+        short, Q = soft_topk(x[b, mask[b]], 5, method="lapsum", tau=0.3)
+        assert_close(values[b], short); assert_close(w[b, mask[b]], Q.mT @ x.new_ones(5))
+    assert not w[~mask].any()
+    few = torch.zeros(2, 6, dtype=torch.bool); few[0, :2] = True                                    # fewer than k, and none
+    values, P = soft_topk(torch.randn(2, 6, generator=rng), 4, method="lapsum", mask=few)
+    assert values.isfinite().all() and not values[0, 2:].any() and not values[1].any()
+    assert_close(P.mT @ torch.ones(4), few.float())
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+def test_low_precision_is_computed_in_double(dtype, rng):
+    x = torch.randn(2, 500, generator=rng, dtype=torch.float64).to(dtype)
+    got, want = weights(x, 20, tau=0.2), weights(x.double(), 20, tau=0.2)
+    assert got.dtype == dtype
+    assert_close(got.double(), want, rtol=torch.finfo(dtype).eps, atol=torch.finfo(dtype).eps)
+
+
+def test_a_million_scores_in_linear_memory():
+    x = torch.rand(1_000_000, generator=torch.Generator().manual_seed(0), requires_grad=True)
+    values, P = soft_topk(x, 100, method="lapsum", tau=1e-3)
+    w = P.mT @ torch.ones(100)
+    assert abs(w.double().sum().item() - 100) < 1e-3 and (w >= 0).all() and (w <= 1).all()
+    assert (values.diff() <= 0).all()
+    [g] = torch.autograd.grad(values.sum(), x)
+    assert abs(g.sum().item() - 100) < 0.1                                                          # all scores up by one: all values up by one
+
+
+def test_the_plain_scan_is_the_path_of_other_devices(rng):
+    s, x = torch.randn(3, 100, generator=rng, dtype=torch.float64).sort().values, torch.randn(3, 100, 2, generator=rng, dtype=torch.float64)
+    tau = torch.tensor([[0.01], [0.3], [5.0]], dtype=torch.float64)
+    assert_close(_one_sided(s, tau, x, True), _left(s, x, tau[:, 0]))
+    assert_close(_one_sided(s, tau, x, False), _left(s.flip(1), x.flip(1), tau[:, 0]).flip(1))
+    torch.library.opcheck(module._one_sided_op, (s[:, :8], tau, x[:, :8].contiguous().requires_grad_(), True))
+
+
+@pytest.mark.filterwarnings("ignore:.*torch.jit.script")  # torch loads its own scripts for jacfwd
+def test_transforms_beyond_the_small_path(rng):
+    s = torch.randn(3, 90, generator=rng, dtype=torch.float64)
+    f = lambda s: (soft_topk(s, 4, method="lapsum", tau=0.3)[0] ** 2).sum()
+    z = s.clone().requires_grad_()
+    want = torch.autograd.grad(f(z), z)[0]
+    assert_close(torch.func.vmap(torch.func.grad(f))(s), want)
+    assert_close(torch.compile(f, fullgraph=True, backend="aot_eager")(s), f(s))
+    assert torch.func.jacrev(torch.func.jacrev(f))(s[0]).shape == (90, 90)
+    with pytest.raises(NotImplementedError, match="jacrev"): torch.func.jacfwd(f)(s[0])
+
+
+def test_errors_show_the_way(rng):
+    x = torch.randn(2, 5, generator=rng)
+    with pytest.raises(TypeError, match="'lapsum'"): soft_topk(x, 2, method="laplace")
+    with pytest.raises(ValueError, match="did you mean 'lapsum'"): soft_topk(x, 2, method="lapsun")
+    with pytest.raises(TypeError, match="lapsum_topk takes a fraction"): soft_topk(x, 2.5, method="lapsum")
+    with pytest.raises(ValueError, match="1..5"): soft_topk(x, 6, method="lapsum")
+    assert LapSumPermutation(x, 0.5).shape == (2, 5, 5)

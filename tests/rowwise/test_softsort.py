@@ -1,0 +1,289 @@
+"SoftSort on its fast paths: dtypes, masks, ties, extremes, torch's contracts, memory."
+import math
+
+import numpy as np
+import pytest
+import torch
+from torch.testing import assert_close
+
+from softsortlib.core.permutation import is_unimodal_row_stochastic
+from softsortlib.rowwise.products import _mul_op, _pull, _rmul_op, _row
+from softsortlib.rowwise.softsort import LaplacePermutation, SoftSort, SoftSortPermutation, WindowedPermutation, _power
+
+BACKENDS = ("numba", "torch")
+
+
+def twin(s, tau, power=1, descending=False, mask=None):
+    "The definition in float64"
+    return SoftSortPermutation(s.double(), tau.double()[..., None] if isinstance(tau, torch.Tensor) else tau, _power(power), descending, torch.float64, mask)
+
+
+def adversarial(kind, n, rng):
+    "Scores of spread one that make trouble"
+    return {"uniform": lambda: torch.rand(n, generator=rng, dtype=torch.float64),
+            "ties": lambda: torch.randint(4, (n,), generator=rng).double() / 3,
+            "clusters": lambda: torch.randint(3, (n,), generator=rng).double() / 2 + 1e-5 * torch.rand(n, generator=rng, dtype=torch.float64),
+            "heavy": lambda: torch.randn(n, generator=rng, dtype=torch.float64).pow(7).clamp(-1e3, 1e3) / 1e3}[kind]()
+
+
+CALLS = {"values": lambda P, s, x: P @ s, "payload": lambda P, s, x: P @ x, "transposed": lambda P, s, x: P.mT @ x,
+         "log_prob": lambda P, s, x: P.log_prob(s.argsort(-1)), "top": lambda P, s, x: P[..., -5:, :] @ x, "dense": lambda P, s, x: P.to_dense()}
+
+
+def compare(P, s, x, tol, tau, power=1, calls=CALLS):
+    """Values and gradients of every call against the float64 twin, each tensor relative to its largest entry.
+    A gradient subtracts payloads that differ by about tau^(1/p), which costs digits in any dtype. Where that exceeds `tol`,
+    float32 in plain torch must be about as good as the definition in float32; float64, whose twin suffers alike, gets the bound of the loss."""
+    def all_of(f, s, x):
+        out = [call(f(s), s, x) for call in calls.values()]
+        G = [torch.randn(o.shape, generator=torch.Generator().manual_seed(1)).to(o) for o in out]
+        return [(o.detach().double(), [g if g is None else g.double() for g in torch.autograd.grad(o, (s, x), h, allow_unused=True)]) for o, h in zip(out, G)]
+    cast = lambda dtype: (v.detach().to(dtype).requires_grad_() for v in (s, x))
+    exact = all_of(lambda s: twin(s, tau, power), *cast(torch.float64))
+    plain = all_of(lambda s: SoftSortPermutation(s, tau, _power(power), False, s.dtype), *cast(s.dtype))
+    slope = 200 * torch.finfo(s.dtype).eps / tau ** (1 / power) if s.dtype == torch.float64 else 0
+    for name, (y, grads), (y64, grads64), (_, plains) in zip(calls, all_of(P, s, x), exact, plain):
+        floor = 1e-15 if name == "log_prob" else 1e-25                                    # the definition rounds 1 + small before the logarithm
+        assert (y - y64).abs().max() <= tol * y64.abs().max() + floor, (name, tau)
+        for g, h, p in zip(grads, grads64, plains):
+            if h is None: continue
+            allowed = tol * h.abs().max() + 16 * (p - h).abs().max() + (slope if s.dtype == torch.float64 else 1e-12) * max(1, x.abs().max().item())
+            assert (g - h).abs().max() <= allowed, (name, tau, (g - h).abs().max().item(), allowed.item())
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("kind", ("uniform", "ties", "clusters", "heavy"))
+@pytest.mark.parametrize("dtype, tol", ((torch.float32, 1e-5), (torch.float64, 1e-12)))
+def test_fast_paths_agree_with_the_float64_definition(kind, dtype, tol, backend, rng):
+    s, x = adversarial(kind, 130, rng).to(dtype).requires_grad_(), torch.randn(130, 2, generator=rng).to(dtype).requires_grad_()
+    for tau in (1e-6, 1e-3, 0.1, 10.0, 1e3, 1e6):
+        compare(lambda s: SoftSort(tau, backend=backend)(s), s, x, tol, tau)
+
+
+def test_soft_values_keep_their_gradient_where_tau_is_tiny(rng):
+    "The kernel loses nothing to the rounding of the mean, where the definition in float32 loses percents."
+    s = adversarial("clusters", 300, rng).float().requires_grad_()
+    g = torch.randn(300, generator=rng)
+    for tau in (1e-7, 1e-6, 1e-5):
+        s64 = s.detach().double().requires_grad_()
+        ours, = torch.autograd.grad(SoftSort(tau, backend="numba")(s) @ s, s, g)
+        exact, = torch.autograd.grad(twin(s64, tau) @ s64, s64, g.double())
+        assert (ours - exact).abs().max() <= 1e-5 * exact.abs().max()
+
+
+@pytest.mark.parametrize("power", (0.5, 1.7, 2, 3))
+@pytest.mark.parametrize("kind", ("uniform", "ties", "clusters", "heavy"))
+def test_windows_agree_with_the_float64_definition(kind, power, rng):
+    for dtype, tol in ((torch.float32, 1e-5), (torch.float64, 1e-12)):
+        s, x = adversarial(kind, 200, rng).to(dtype).requires_grad_(), torch.randn(200, 2, generator=rng).to(dtype).requires_grad_()
+        for tau in (1e-6, 1e-3, 1.0, 1e6):
+            assert isinstance(SoftSort(tau, power=power)(s), WindowedPermutation)
+            compare(lambda s: SoftSort(tau, power=power)(s), s, x, tol, tau, power, {k: v for k, v in CALLS.items() if k != "dense"})
+
+
+def windows(t, tau, power):
+    "The windows of the kernels for sorted scores, [(first column, last column + 1)], for each row."
+    a, n, cut = t.numpy(), len(t), 1 + math.log(len(t) / torch.finfo(t.dtype).eps)
+    out = []
+    for i in range(n):
+        buf = np.full(n, -1, a.dtype)
+        lo, hi, _ = _row(i, a, a, n, tau, 0, float(power), cut, buf, False, buf)
+        assert (buf[:lo] == -1).all() and (buf[hi:] == -1).all()                          # nothing else is computed
+        out.append((lo, hi))
+    return out
+
+
+@pytest.mark.parametrize("dtype", (torch.float32, torch.float64))
+@pytest.mark.parametrize("power", (0.5, 1.5, 2))
+def test_what_a_window_leaves_out_is_below_rounding(power, dtype, rng):
+    eps = torch.finfo(dtype).eps
+    for kind in ("uniform", "ties", "clusters", "heavy"):
+        for tau in (1e-6, 1e-3, 0.1, 1e6):
+            t = adversarial(kind, 300, rng).to(dtype).sort().values
+            for row, (lo, hi) in zip(twin(t, tau, power).to_dense(), windows(t, tau, power)):
+                assert row[:lo].sum() + row[hi:].sum() < eps
+
+
+def test_windows_are_narrow_where_tau_is_small(rng):
+    t = torch.rand(2000, generator=rng).sort().values
+    assert sum(hi - lo for lo, hi in windows(t, 1e-8, 2)) < 0.002 * len(t) ** 2
+
+
+def test_rows_of_a_window_are_made_alone(rng):
+    "The median of a million scores: one row of a few thousand entries."
+    s = torch.rand(1_000_000, generator=rng).requires_grad_()
+    row = SoftSort(1e-8, power=2)(s)[..., [500_000], :] @ s
+    g, = torch.autograd.grad(row.sum(), s)
+    assert abs(row.item() - s.median().item()) < 1e-4 and math.isclose(g.sum().item(), 1, rel_tol=1e-3) and (g != 0).sum() < 5000
+
+
+@pytest.mark.parametrize("power", (1, 2))
+def test_batches_masks_and_tensor_temperatures(power, rng):
+    s, x = torch.randn(3, 90, generator=rng, dtype=torch.float64).requires_grad_(), torch.randn(3, 90, 2, generator=rng, dtype=torch.float64).requires_grad_()
+    mask = torch.rand(3, 90, generator=rng) < torch.tensor([[0.3], [1.1], [-1.0]])       # some, all and none
+    tau = torch.tensor([0.1, 1.0, 3.0], dtype=torch.float64, requires_grad=True)
+    for descending in (False, True):
+        P, Q = SoftSort(tau, power=power, descending=descending)(s, mask), twin(s * mask, tau, power, descending, mask)
+        assert type(P) is not SoftSortPermutation
+        dense = P.to_dense()
+        assert dense.mT.masked_select(~mask[..., None]).eq(0).all()                      # padded elements get probability zero
+        assert_close(dense.sum(-1), (torch.arange(90) < mask.sum(-1, keepdim=True)).double())
+        assert P.hard().sort(-1).values.equal(torch.arange(90).expand(3, 90))
+        target = P.hard()
+        for call in (lambda P: P @ x, lambda P: P.mT @ x, lambda P: P[..., 3:40, :] @ x, lambda P: P.log_prob(target), lambda P: P.to_dense()):
+            a, b = call(P), call(Q)
+            assert_close(a, b, rtol=1e-11, atol=1e-12)
+            G = torch.randn(a.shape, generator=rng, dtype=torch.float64)
+            for g, h in zip(torch.autograd.grad(a, (s, tau, x), G, retain_graph=True, allow_unused=True), torch.autograd.grad(b, (s, tau, x), G, retain_graph=True, allow_unused=True)):
+                if h is None: continue
+                assert g.isfinite().all()
+                assert_close(g, h, rtol=1e-9, atol=1e-10)
+
+
+@pytest.mark.parametrize("dtype", (torch.float16, torch.bfloat16))
+def test_half_types_are_computed_in_float32(dtype, rng):
+    s, x = torch.randn(2, 200, generator=rng).to(dtype).requires_grad_(), torch.randn(2, 200, 3, generator=rng).to(dtype)
+    P, Q = SoftSort(0.1)(s), twin(s, 0.1)
+    assert (P @ x).dtype == P.to_dense().dtype == P.log_prob(P.hard()).dtype == dtype
+    assert_close((P @ x).double(), Q @ x.double(), rtol=1e-2, atol=1e-2)
+    (P @ x).sum().backward()
+    assert s.grad.dtype == dtype and s.grad.isfinite().all()
+
+
+@pytest.mark.parametrize("power", (1, 2))
+def test_nan_stays_in_its_batch_row(power, rng):
+    s = torch.randn(3, 100, generator=rng)
+    s[1, 5] = float("nan")
+    s.requires_grad_()
+    P = SoftSort(0.5, power=power)(s)
+    for y in (P @ torch.ones(3, 100), P.to_dense(), P.log_prob(P.hard())):
+        assert y[[0, 2]].isfinite().all()
+    (P @ s.detach().nan_to_num())[[0, 2]].sum().backward()
+    assert s.grad[[0, 2]].isfinite().all()
+
+
+@pytest.mark.parametrize("power", (0.5, 1, 2))
+def test_ties(power, rng):
+    s = torch.randint(4, (2, 100), generator=rng).double().requires_grad_()
+    P = SoftSort(0.7, power=power)(s)
+    order = s.detach().argsort(dim=-1, stable=True)
+    assert P.hard().equal(order)
+    dense, t = P.to_dense(), s.detach().sort(-1).values
+    same = t[:, 1:] == t[:, :-1]
+    assert_close(dense[:, 1:][same], dense[:, :-1][same], rtol=1e-12, atol=1e-15)        # rows are equal
+    for loss in ((P @ s.detach()).square().sum(), dense.square().sum(), (P.mT @ torch.ones(2, 100, dtype=torch.float64)).pow(3).sum()):
+        g, = torch.autograd.grad(loss, s, retain_graph=True)
+        assert g.isfinite().all()
+        for b in range(2):
+            for v in range(4): assert_close(g[b][s[b] == v], g[b][s[b] == v].mean().expand(int((s[b] == v).sum())), rtol=1e-7, atol=1e-7)
+
+
+@pytest.mark.parametrize("power", (1, 2))
+def test_gradients_of_gradients(power, rng):
+    s = torch.randn(2, 6, generator=rng, dtype=torch.float64).requires_grad_()
+    x = torch.randn(2, 6, 2, generator=rng, dtype=torch.float64).requires_grad_()
+    tau = torch.tensor([0.5, 1.5], dtype=torch.float64).requires_grad_()
+    def fast(s, tau): return (LaplacePermutation if power == 1 else WindowedPermutation)(s, tau[..., None], _power(power), False, s.dtype)
+    for call in (lambda s, x, tau: fast(s, tau) @ x, lambda s, x, tau: fast(s, tau).mT @ x, lambda s, x, tau: fast(s, tau).log_prob(s.argsort(-1)),
+                 lambda s, x, tau: fast(s, tau).to_dense()):
+        assert torch.autograd.gradcheck(call, (s, x, tau))
+        assert torch.autograd.gradgradcheck(call, (s, x, tau))
+
+
+@pytest.mark.parametrize("power", (1, 1.5, 2))
+def test_func_transforms_on_the_kernels(power, rng):
+    s, x = torch.randn(3, 7, generator=rng, dtype=torch.float64), torch.randn(3, 7, 2, generator=rng, dtype=torch.float64)
+    fast, plain = SoftSort(0.5, power, backend="numba"), lambda s: SoftSort(0.5, distance=_power(power))(s)
+    for call in (lambda P, x: P @ x, lambda P, x: P.mT @ x, lambda P, x: P.to_dense(), lambda P, x: P.log_prob(torch.arange(7))):
+        f, g = (lambda s, x, op=op: call(op(s), x) for op in (fast, plain))
+        assert_close(torch.func.vmap(f)(s, x), torch.func.vmap(g)(s, x))
+        assert_close(torch.func.vmap(f, in_dims=(0, None))(s, x[0]), g(s, x[0]))
+        assert_close(torch.func.vmap(torch.func.jacrev(f))(s, x), torch.func.vmap(torch.func.jacrev(g))(s, x))
+        scalar = lambda h: lambda s: h(s, x[0]).square().sum()
+        assert_close(torch.func.jacrev(torch.func.grad(scalar(f)))(s[0]), torch.func.jacrev(torch.func.grad(scalar(g)))(s[0]))
+
+
+@pytest.mark.parametrize("kwargs", (dict(), dict(power=2), dict(power=0.5), dict(distance=_power(1))))
+def test_compiles_without_graph_breaks(kwargs, rng):
+    op = SoftSort(0.3, **kwargs)
+    s, x = torch.randn(2, 200, generator=rng, requires_grad=True), torch.randn(2, 200, 2, generator=rng)
+    def f(s, x):
+        P = op(s)
+        return (P @ x).square().sum() + (P.mT @ x).sum() + P.log_prob(P.hard()).sum() + P.to_dense().square().sum()
+    compiled = torch.compile(f, fullgraph=True, backend="aot_eager")
+    assert_close(compiled(s, x), f(s, x), rtol=1e-4, atol=1e-4)
+    assert_close(torch.autograd.grad(compiled(s, x), s), torch.autograd.grad(f(s, x), s), rtol=1e-3, atol=1e-3)
+
+
+def test_autocast_does_not_change_the_precision(rng):
+    s, x = torch.randn(2, 200, generator=rng), torch.randn(2, 200, 2, generator=rng)
+    for op in (SoftSort(0.3), SoftSort(0.3, power=2)):
+        with torch.autocast("cpu", dtype=torch.bfloat16): inside = op(s) @ x
+        assert inside.dtype == torch.float32
+        assert_close(inside, op(s) @ x)
+
+
+def test_unimodal_at_every_temperature(rng):
+    s = torch.randn(2, 80, generator=rng)
+    for tau in (1e-6, 1e-2, 1.0): assert is_unimodal_row_stochastic(SoftSort(tau, backend="numba")(s)).all()
+
+
+def test_a_learnable_temperature_on_a_long_list(rng):
+    tau = torch.nn.Parameter(torch.tensor(0.1))
+    op = SoftSort(tau)
+    s = torch.randn(5000, generator=rng)
+    (op(s) @ s).square().sum().backward()
+    t64 = tau.detach().double().requires_grad_()
+    (twin(s, t64) @ s.double()).square().sum().backward()
+    assert math.isclose(tau.grad.item(), t64.grad.item(), rel_tol=1e-4)
+
+
+def test_saved_graph_is_linear(rng):
+    "Nothing of size n x n is kept for the backward pass."
+    kept = []
+    def note(v):
+        kept.append(v.numel())
+        return v
+    for op in (SoftSort(0.01), SoftSort(1e-6, power=2), SoftSort(10.0, power=2), SoftSort(0.1, distance=_power(1))):
+        s = torch.rand(3000, generator=rng, requires_grad=True)
+        kept.clear()
+        with torch.autograd.graph.saved_tensors_hooks(note, lambda v: v):
+            P = op(s)
+            P @ s, P.mT @ s, P.log_prob(P.hard())
+        assert max(kept) <= 10 * 3000
+    kept.clear()
+    with torch.autograd.graph.saved_tensors_hooks(note, lambda v: v): SoftSort(0.01)(s).to_dense()
+    assert max(kept) <= 10 * 3000
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_opcheck_of_the_dense_matrix(backend, rng):
+    s, t, Z = (torch.rand(2, n, generator=rng, dtype=torch.float64).requires_grad_() for n in (6, 4, 4))
+    tau = torch.tensor([0.5, 2.0], dtype=torch.float64).requires_grad_()
+    utils = ("test_schema", "test_autograd_registration", "test_faketensor", "test_aot_dispatch_dynamic")
+    torch.library.opcheck(torch.ops.softsortlib.laplace.default, (s, t, tau, Z, backend), test_utils=utils)
+
+
+@pytest.mark.parametrize("backend", ("", "torch"))
+def test_opcheck_of_the_windowed_products(backend, rng):
+    leaf = lambda *shape: torch.randn(*shape, generator=rng, dtype=torch.float64).requires_grad_()
+    t = torch.rand(2, 6, generator=rng, dtype=torch.float64).sort(-1).values.requires_grad_()
+    tau, size, rows = torch.tensor([0.5, 2.0], dtype=torch.float64).requires_grad_(), torch.tensor([6, 4]), torch.tensor([3, 0, 5])
+    args = t, t.detach(), tau, size
+    utils = ("test_schema", "test_autograd_registration", "test_faketensor", "test_aot_dispatch_dynamic")
+    torch.library.opcheck(_mul_op, (*args, leaf(2, 6, 3), rows, 2.0, backend), test_utils=utils)
+    torch.library.opcheck(_rmul_op, (*args, leaf(2, 3, 3), rows, 2.0, backend), test_utils=utils)
+    with torch.no_grad(): torch.library.opcheck(_pull, (*args, leaf(2, 3, 3), leaf(2, 6, 3), leaf(2, 3), rows, 2.0, backend), test_utils=utils[:3])
+
+
+def test_a_chapter_that_runs_beside_the_package_does_not_take_its_name():
+    "Notebooks share a process with the package in nbdev_test; a class of one's own with another name does take it."
+    from softsortlib.core.operators import Operator, get_operator
+    before = dict(Operator.names)
+    try:
+        for name in ("SoftSort", "MySort"): exec(f"class {name}(Operator, name='softsort'): pass", dict(Operator=Operator, __name__="__main__"))
+        assert Operator.names["softsort"].__name__ == "MySort"
+        Operator.names.update(before)
+        exec("class SoftSort(Operator, name='softsort'): pass", dict(Operator=Operator, __name__="__main__"))
+        assert type(get_operator("softsort")) is SoftSort
+    finally: Operator.names.update(before)
