@@ -156,7 +156,7 @@
 
   // ------------------------------------------------------------------ transport
 
-  /** (30.1): standardise, then squash into (0, 1); and the map that takes a gradient of the result back to the scores. */
+  /** (31.1): standardise, then squash into (0, 1); and the map that takes a gradient of the result back to the scores. */
   function squash(s) {
     const n = s.length, mean = sum(s) / n, variance = sum(s.map(x => (x - mean) ** 2)) / n;
     const spread = variance > (1e-12 * Math.max(...s.map(Math.abs))) ** 2, scale = spread ? Math.sqrt(variance) : 1;
@@ -241,7 +241,7 @@
 
     const K = plan(F, G), [Q, R] = products(F, G), place = argsort(order), ones = new Array(n).fill(1), row = R(ones), column = Q(ones);
     const tilt = matrix(n, n, (j, i) => power * Math.sign(y[j] - x[i]) * Math.abs(y[j] - x[i]) ** (power - 1) / tau);
-    function gradient(j, input) {                                                              // (28.4), then through the squashing
+    function gradient(j, input) {                                                              // (37.4), then through the squashing
       const i = place[input], p = K[j][i], e = (k, v) => range(n).map(c => c === k ? v : 0);
       const gF = e(i, p), gG = e(j, p), pulled = R(gG.map((g, c) => g / column[c]));
       const normed = v => Q(v).map((q, c) => q / column[c]);

@@ -20,7 +20,7 @@ def plackett_luce_log_prob(
     perm: Tensor,  # an order of 0..n-1 from first to last, long, (..., n); padded items come last
     mask: "Tensor | None" = None,  # bool, (..., n), True = a real item
 ) -> Tensor:  # log-probability of the order, (...)
-    "Log-density of a permutation under Plackett-Luce, (13.2) (Plackett 1975; Luce 1959); raise `TypeError` or `ValueError` when a shape does not fit."
+    "Log-density of a permutation under Plackett-Luce, (4.2) (Plackett 1975; Luce 1959); raise `TypeError` or `ValueError` when a shape does not fit."
     check_scores(scores)
     mask, s = check_mask(mask, scores), scores.to(compute_dtype(scores.dtype))
     if not isinstance(perm, Tensor) or perm.dtype != torch.int64:

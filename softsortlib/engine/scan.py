@@ -20,7 +20,7 @@ def exp_scan_dense(
     tau: "float | Tensor" = 1.0,  # temperature, a float or (...)
     mode: str = "even",  # "even", "odd" or "strict"
 ) -> Tensor:  # (..., n, d)
-    "The sums (10.2) by their definition: O(n^2) time and memory; the oracle of `exp_scan`, in any order of the scores."
+    "The sums (94.2) by their definition: O(n^2) time and memory; the oracle of `exp_scan`, in any order of the scores."
     u = (s[..., :, None] - s[..., None, :]) / (tau[..., None, None] if isinstance(tau, Tensor) else tau)
     K = (-u.abs()).exp()
     return {"even": K, "odd": K * u.sign(), "strict": K * u.sign().abs()}[mode] @ x
@@ -125,7 +125,7 @@ def _scan_back_rows(lo, hi, gy, gZ, s, x, tau, size, y, low, Z, mean, gs, gx, gt
 _BLOCK = 32
 
 def _left(s, x, tau):
-    "L of (10.4) for s (B, n), x (B, n, d), tau (B,): small dense blocks and carries between them."
+    "L of (94.4) for s (B, n), x (B, n, d), tau (B,): small dense blocks and carries between them."
     (B, n, d), b = x.shape, min(_BLOCK, x.shape[1])
     pad = -n % b
     if pad: s, x = torch.cat([s, s[:, -1:].expand(B, pad)], 1), torch.cat([x, x.new_zeros(B, pad, d)], 1)
@@ -141,7 +141,7 @@ def _left(s, x, tau):
 
 # %% ../../nbs/engine/94_scan.ipynb #7b31cfab
 def _below(s, x, tau, left):
-    "A of (10.2): q L read just below the first element of the tie group."
+    "A of (94.2): q L read just below the first element of the tie group."
     L, new = left(s, x, tau), s[:, 1:] != s[:, :-1]
     q = (-(s[:, 1:] - s[:, :-1]).abs() / tau[:, None]).exp()
     E = torch.cat([torch.zeros_like(L[:, :1]), q[..., None] * L[:, :-1]], 1)
@@ -150,7 +150,7 @@ def _below(s, x, tau, left):
     return E.gather(1, first[..., None].expand_as(x))
 
 def _scan_torch(s, x, tau, mode, left=_left):
-    "The sums (10.2) from one-sided ones: s (B, n), x (B, n, d), tau (B,); O(n) memory."
+    "The sums (94.2) from one-sided ones: s (B, n), x (B, n, d), tau (B,); O(n) memory."
     tau = tau.to(x.dtype)
     if mode == "even": return (left(s, x, tau) + left(s.flip(1), x.flip(1), tau).flip(1) - x).to(x.dtype)
     A, B = _below(s, x, tau, left), _below(s.flip(1), x.flip(1), tau, left).flip(1)
@@ -201,7 +201,7 @@ def _(gy, s, x, tau, backend): return s.new_empty(s.shape), x.new_empty(x.shape)
 
 # %% ../../nbs/engine/94_scan.ipynb #4a7ea132
 def _composed(gy, s, x, tau, mode, backend):
-    "The gradients of Prop 10.2 to s, x and tau, in terms of the operator itself."
+    "The gradients of Prop 94.2 to s, x and tau, in terms of the operator itself."
     def sums(v, mode): return _exp_scan(s, v, tau, mode, backend)
     if mode == "odd": gs, gx = x * sums(gy, "strict") - gy * sums(x, "strict"), -sums(gy, "odd")
     else: gs, gx = -gy * sums(x, "odd") - x * sums(gy, "odd"), sums(gy, mode)
@@ -232,7 +232,7 @@ def exp_scan(
     s: Tensor,  # scores in order, up or down, (..., n); what a mask padded comes last
     x: Tensor,  # payload, (..., n, d); zero where padded
     tau: "float | Tensor" = 1.0,  # temperature, a float or (...)
-    mode: str = "even",  # "even", "odd" or "strict", the sums (10.2)
+    mode: str = "even",  # "even", "odd" or "strict", the sums (94.2)
     backend: "str | None" = None,  # "torch", "numba" or "triton"; None chooses by device
 ) -> Tensor:  # (..., n, d)
     "`sum_j exp(-|s_i - s_j| / tau) x_j` in O(n) for sorted scores, as often differentiable as you like; raise `ValueError` for shapes that do not fit."
@@ -246,7 +246,7 @@ def exp_scan(
 
 # %% ../../nbs/engine/94_scan.ipynb #dd877232
 def _ones(x, size):
-    "The payload (x, 1) of Prop 10.3, zero behind the real elements."
+    "The payload (x, 1) of Prop 94.3, zero behind the real elements."
     real = (torch.arange(x.shape[-2], device=x.device) < size[..., None])[..., None]
     return torch.cat([x.masked_fill(~real, 0), real.to(x.dtype)], -1), real
 
@@ -266,7 +266,7 @@ def _(s, x, tau, size, backend): return x.new_empty(x.shape), x.new_empty(x.shap
 
 # %% ../../nbs/engine/94_scan.ipynb #ac274281
 def _composed_mean(go, gZ, s, x, tau, size, o, low, Z, backend):
-    "The gradients of Prop 10.3 to s, x and tau, in terms of `exp_scan`."
+    "The gradients of Prop 94.3 to s, x and tau, in terms of `exp_scan`."
     both, real = _ones(x, size)
     weight = (go / Z[..., None]).masked_fill(~real, 0)
     shift = (gZ[..., None] - (weight * o).sum(-1, keepdim=True)).masked_fill(~real, 0)
@@ -304,7 +304,7 @@ def exp_mean(
     size: "Tensor | None" = None,  # how many elements of each row are real, long, (...); all if None
     backend: "str | None" = None,  # "torch", "numba" or "triton"; None chooses by device
 ) -> tuple:  # the mean, (..., n, d), and Z, (..., n)
-    "The means of `x` with weights exp(-|s_i - s_j| / tau) and their normalisers Z, (10.5), in O(n) for sorted scores."
+    "The means of `x` with weights exp(-|s_i - s_j| / tau) and their normalisers Z, (94.5), in O(n) for sorted scores."
     batch = x.shape[:-2]
     size = torch.full(batch, s.shape[-1], device=s.device) if size is None else size.expand(batch)
     o, _, Z = _exp_mean(s.expand(*batch, s.shape[-1]), x, _tau_tensor(tau, s, batch), size, _check_backend(backend))

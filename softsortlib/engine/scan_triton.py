@@ -37,7 +37,7 @@ def left_sums(
     s: torch.Tensor,  # scores in order, (B, n)
     x: torch.Tensor,  # payload, (B, n, d)
     tau: torch.Tensor,  # temperatures, (B,)
-) -> torch.Tensor:  # L of (10.4), (B, n, d), in double precision
+) -> torch.Tensor:  # L of (94.4), (B, n, d), in double precision
     "The one-sided sums by the Triton kernel; needs triton and a GPU (or TRITON_INTERPRET=1)."
     (B, n, d), s, x = x.shape, s.contiguous(), x.contiguous()
     L = torch.empty(B, n, d, dtype=torch.float64, device=x.device)
@@ -80,7 +80,7 @@ def matrix(
     t: torch.Tensor,  # rows, (B, m)
     tau: torch.Tensor,  # temperatures, (B,)
     Z: torch.Tensor,  # what each row is divided by, (B, m)
-) -> torch.Tensor:  # (9.1), (B, m, n)
+) -> torch.Tensor:  # (16.1), (B, m, n)
     "The dense matrix by the Triton kernel."
     (B, m), n = t.shape, s.shape[-1]
     P, block = s.new_empty(B, m, n), min(2048, triton.next_power_of_2(n))
@@ -95,7 +95,7 @@ def matrix_back(
     tau: torch.Tensor,  # temperatures, (B,)
     Z: torch.Tensor,  # what each row was divided by, (B, m)
 ) -> tuple:  # gradients to s, t, tau and Z
-    "The sums (9.2) by the Triton kernel."
+    "The sums (16.2) by the Triton kernel."
     (B, m), n = t.shape, s.shape[-1]
     gs, gt, gtau, gZ = torch.zeros_like(s), torch.zeros_like(t), torch.zeros_like(tau, dtype=torch.float64), torch.zeros_like(Z)
     block = min(512, triton.next_power_of_2(n))

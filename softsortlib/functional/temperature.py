@@ -43,7 +43,7 @@ def _at_tau(operator, tau):
     return twin
 
 def _sharpness(P, rows):
-    "Equation (49.2) from the given rows, averaged over the batch, as a number."
+    "Equation (52.2) from the given rows, averaged over the batch, as a number."
     kept = torch.ones(P.batch + (P.m,), dtype=torch.bool, device=P.device) if P.row_mask is None else P.row_mask
     n = torch.full(P.batch, P.n, device=P.device) if P.mask is None else P.mask.sum(-1)
     kept = kept[..., rows] & (n > 1)[..., None]
@@ -69,7 +69,7 @@ def calibrate_tau(
     mask: "Tensor | None" = None,  # bool, broadcastable to scores, True = a real element
     rtol: float = 1e-3,  # relative precision of the temperature
 ) -> float:  # the temperature
-    "The `tau` at which the rows of the operator have the wanted sharpness (49.2); raise `TypeError` or `ValueError` when an argument does not fit, or when there is none, as with too many ties."
+    "The `tau` at which the rows of the operator have the wanted sharpness (52.2); raise `TypeError` or `ValueError` when an argument does not fit, or when there is none, as with too many ties."
     _check_numbers(sharpness=sharpness, rtol=rtol)
     if not (0 < sharpness < 1 and rtol > 0): raise ValueError(f"sharpness must be between 0 and 1 and rtol positive, got {sharpness} and {rtol}")
     check_scores(scores)

@@ -29,7 +29,7 @@ class Summary(NamedTuple):
 def summarise(
     values: list,  # one number for each run
 ) -> Summary:
-    "Mean and spread of equation (1); raise `ValueError` when there is no run."
+    "Mean and spread of equation (70.1); raise `ValueError` when there is no run."
     values = [float(v) for v in values]
     if not values: raise ValueError("values must hold at least one run, got none")
     mean = math.fsum(values) / len(values)
@@ -40,7 +40,7 @@ def summarise(
 class Comparison(NamedTuple):
     "The difference of two operators, over pairs of runs that share a seed."
     difference: float  # mean of first minus second
-    low: float  # the interval of equation (3)
+    low: float  # the interval of equation (70.3)
     high: float
     pairs: int
     p: float  # share of sign patterns at least as extreme
@@ -65,7 +65,7 @@ def paired(
     confidence: float = 0.95,  # of the interval
     comparisons: int = 1,  # how many comparisons are made; the error is shared among them
 ) -> Comparison:
-    "Compare by equation (3); raise `ValueError` for numbers that do not pair."
+    "Compare by equation (70.3); raise `ValueError` for numbers that do not pair."
     if len(first) != len(second): raise ValueError(f"first and second must be of equal length, one number for each seed, got {len(first)} and {len(second)}")
     if not 0 < confidence < 1 or comparisons < 1: raise ValueError(f"confidence must be in (0, 1) and comparisons at least 1, got {confidence} and {comparisons}")
     d, k = [float(a) - float(b) for a, b in zip(first, second)], len(first)

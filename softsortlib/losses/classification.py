@@ -41,7 +41,7 @@ def topk_loss(
     tau: "float | Tensor | None" = None,  # temperature in units of the logits, a number or (...)
     reduction: str = "mean",  # "mean" over examples with a true class, "sum" or "none"
 ) -> Tensor:  # (), or (...) for "none"
-    "Negative log-probability that the true class is among the first k (53.2; Petersen et al. 2022); raise `TypeError`, `ValueError` or `IndexError` when an argument does not fit."
+    "Negative log-probability that the true class is among the first k (57.2; Petersen et al. 2022); raise `TypeError`, `ValueError` or `IndexError` when an argument does not fit."
     _check_classes(logits, target)
     if isinstance(k, (tuple, list)) and not all(isinstance(w, (int, float)) for w in k): raise TypeError(f"k must be an int, or a tuple of weights, got {k!r}")
     p = torch.tensor(k if isinstance(k, (tuple, list)) else [0.0] * (_k(k, logits.shape[-1]) - 1) + [1.0], device=logits.device)
@@ -66,7 +66,7 @@ def zero_one_loss(
     tau: "float | Tensor | None" = None,  # temperature in units of the logits, a number or (...)
     reduction: str = "mean",  # "mean" over examples with a true class, "sum" or "none"
 ) -> Tensor:  # (), or (...) for "none"
-    "Smooth top-k error by the soft rank of the true class (53.3; Cuturi et al. 2019); raise `TypeError`, `ValueError` or `IndexError` when an argument does not fit."
+    "Smooth top-k error by the soft rank of the true class (57.3; Cuturi et al. 2019); raise `TypeError`, `ValueError` or `IndexError` when an argument does not fit."
     _check_classes(logits, target)
     if kind not in ("hinge", "ramp"): raise ValueError(f"kind must be 'hinge' or 'ramp', got {kind!r}")
     r = soft_rank(logits.to(compute_dtype(logits.dtype)), descending=True, method=method, tau=tau)

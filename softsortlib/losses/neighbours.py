@@ -45,7 +45,7 @@ def _count(name, value, least=1):
 
 # %% ../../nbs/losses/58_neighbours.ipynb #b722f084
 class SoftKNN(nn.Module):
-    "Soft k-nearest-neighbours classifier (52.1; Grover et al. 2019; Prillo & Eisenschlos 2020, section 5.4); raise `TypeError` or `ValueError` for a parameter that does not fit."
+    "Soft k-nearest-neighbours classifier (58.1; Grover et al. 2019; Prillo & Eisenschlos 2020, section 5.4); raise `TypeError` or `ValueError` for a parameter that does not fit."
     def __init__(self,
         k: int = 1,  # neighbours that vote
         method: "str | Operator" = "softsort",  # the operator that sorts the candidates
@@ -68,7 +68,7 @@ def forward(self,
     labels: Tensor,  # class numbers of the candidates, long, (..., n)
     mask: "Tensor | None" = None,  # bool, broadcastable to (..., q, n), True = the query may see the candidate
 ) -> Tensor:  # log-probabilities of the classes, (..., q, classes)
-    "Log-probability of each class for each query, (52.1; Prillo & Eisenschlos 2020, section 5.4); raise `TypeError` or `ValueError` when an argument does not fit."
+    "Log-probability of each class for each query, (58.1; Prillo & Eisenschlos 2020, section 5.4); raise `TypeError` or `ValueError` when an argument does not fit."
     _check_points(queries, candidates, labels, self.k, self.classes)
     s = -_squared_distance(queries, candidates)
     P = soft_topk(s, self.k, method=self.method, tau=self.tau, mask=mask)[1]
@@ -148,7 +148,7 @@ def _dtype(self):
 # %% ../../nbs/losses/58_neighbours.ipynb #3154be12
 @patch_to(SoftKNeighborsClassifier)
 def _train(self, X, y, generator):
-    "Maximise the probability of the right class, (52.1), over batches; returns the mean probability of each pass."
+    "Maximise the probability of the right class, (58.1), over batches; returns the mean probability of each pass."
     adam, history, n = torch.optim.Adam(self.embedding_.parameters(), lr=self.learning_rate), [], len(X)
     size = min(self.batch_size, n)
     cool = torch.optim.lr_scheduler.LinearLR(adam, 1.0, 0.0, self.max_iter)
@@ -181,7 +181,7 @@ def fit(self,
     X,  # points, (m, features)
     y,  # their classes, (m,)
 ) -> "SoftKNeighborsClassifier":  # the estimator itself
-    "Learn the embedding by (52.1) and keep the embedded points; raise `TypeError` or `ValueError` when a parameter or an argument does not fit."
+    "Learn the embedding by (58.1) and keep the embedded points; raise `TypeError` or `ValueError` when a parameter or an argument does not fit."
     X, y = validate_data(self, X, y)
     check_classification_targets(y)
     self._check_parameters()
@@ -211,7 +211,7 @@ def _calibrate(self, z):
 def predict_proba(self,
     X,  # points, (m, features)
 ) -> np.ndarray:  # probabilities of the classes, in the order of `classes_`, (m, classes)
-    "The soft vote (52.1) of the neighbours in the learnt embedding, a block of queries at a time; raise `NotFittedError` before `fit`, `ValueError` for points that do not fit."
+    "The soft vote (58.1) of the neighbours in the learnt embedding, a block of queries at a time; raise `NotFittedError` before `fit`, `ValueError` for points that do not fit."
     check_is_fitted(self)
     X = torch.from_numpy(np.array(validate_data(self, X, reset=False), dtype=np.float64)).to(self._dtype())
     blocks = self.embedding_(X).split(max(1, (1 << 20) // len(self.points_)))

@@ -83,7 +83,7 @@ def permutation_nll(
     *,
     reduction: str = "mean",  # "mean" over sets, "sum" or "none"
 ) -> Tensor:  # (), or (...) for "none"
-    "Mean over rows of `-log P[i, target[i]]` (51.1; Grover et al. 2019); raise `TypeError`, `ValueError` or `IndexError` when an argument does not fit."
+    "Mean over rows of `-log P[i, target[i]]` (55.1; Grover et al. 2019); raise `TypeError`, `ValueError` or `IndexError` when an argument does not fit."
     _check_permutation(P)
     count, log_prob = _row_count(P), P.log_prob(target).to(compute_dtype(P.dtype))
     loss = -log_prob.sum(-1) / count.clamp(min=1)
@@ -123,7 +123,7 @@ def permutation_bce(
     *,
     reduction: str = "mean",  # "mean" over sets, "sum" or "none"
 ) -> Tensor:  # (), or (...) for "none"
-    "Mean over entries of the binary cross-entropy of `P` and the true permutation matrix (51.2; Petersen et al. 2021); raise `TypeError`, `ValueError` or `IndexError` when an argument does not fit."
+    "Mean over entries of the binary cross-entropy of `P` and the true permutation matrix (55.2; Petersen et al. 2021); raise `TypeError`, `ValueError` or `IndexError` when an argument does not fit."
     _check_permutation(P)
     rows, log_prob, D = _row_count(P), P.log_prob(target).to(compute_dtype(P.dtype)), P.to_dense().to(compute_dtype(P.dtype))
     columns = torch.full(P.batch, P.n, device=P.device) if P.mask is None else P.mask.sum(-1)
@@ -146,7 +146,7 @@ def spearman_loss(
     tau: "float | Tensor | None" = None,  # temperature in units of the scores, a number or (...)
     reduction: str = "mean",  # "mean" over sets, "sum" or "none"
 ) -> Tensor:  # between 0 and 2; (), or (...) for "none"
-    "One minus the correlation of soft ranks with ranks (51.3); raise `TypeError` or `ValueError` when an argument does not fit."
+    "One minus the correlation of soft ranks with ranks (55.3); raise `TypeError` or `ValueError` when an argument does not fit."
     s, y, mask = _inputs(scores, relevance, mask)
     count = mask.sum(-1, keepdim=True).clamp(min=1)
     def centred(r): return (r - r.sum(-1, keepdim=True) / count).masked_fill(~mask, 0)
@@ -169,7 +169,7 @@ def kendall_loss(
     kind: str = "logistic",  # "logistic", an upper bound and convex, or "sigmoid", near the count
     reduction: str = "mean",  # "mean" over sets, "sum" or "none"
 ) -> Tensor:  # (), or (...) for "none"
-    "Smooth share of pairs in the wrong order (51.4), O(n^2); raise `TypeError` or `ValueError` when an argument does not fit."
+    "Smooth share of pairs in the wrong order (55.4), O(n^2); raise `TypeError` or `ValueError` when an argument does not fit."
     s, y, mask = _inputs(scores, relevance, mask)
     tau = check_tau(tau, s)
     z = (s[..., :, None] - s[..., None, :]) / (tau[..., None] if isinstance(tau, Tensor) else tau)
@@ -210,7 +210,7 @@ def approx_ndcg_loss(
     tau: "float | Tensor | None" = None,  # temperature in units of the scores, a number or (...)
     reduction: str = "mean",  # "mean" over sets with a relevant element, "sum" or "none"
 ) -> Tensor:  # (), or (...) for "none"
-    "One minus NDCG@k of soft ranks (51.5; Qin et al. 2010); raise `TypeError` or `ValueError` when an argument does not fit."
+    "One minus NDCG@k of soft ranks (55.5; Qin et al. 2010); raise `TypeError` or `ValueError` when an argument does not fit."
     s, y, mask = _inputs(scores, relevance, mask)
     g, discounts, ideal = _dcg_parts(y, mask, k, gain)
     r = soft_rank(s, descending=True, method=method, tau=tau, mask=mask).clamp(min=1)
@@ -246,7 +246,7 @@ def neural_ndcg_loss(
     iterations: int = 20,  # Sinkhorn iterations that balance the matrix; 0 for operators that are doubly stochastic
     reduction: str = "mean",  # "mean" over sets with a relevant element, "sum" or "none"
 ) -> Tensor:  # (), or (...) for "none"
-    "One minus NDCG@k of soft-sorted gains (51.6; Pobrotyn & Bialobrzeski 2021); raise `TypeError` or `ValueError` when an argument does not fit."
+    "One minus NDCG@k of soft-sorted gains (55.6; Pobrotyn & Bialobrzeski 2021); raise `TypeError` or `ValueError` when an argument does not fit."
     s, y, mask = _inputs(scores, relevance, mask)
     g, discounts, ideal = _dcg_parts(y, mask, k, gain)
     P = soft_permutation(s, descending=True, method=method, tau=tau, mask=mask)
@@ -277,7 +277,7 @@ def precision_loss(
     iterations: int = 20,  # Sinkhorn iterations that balance the matrix; 0 for operators that are doubly stochastic
     reduction: str = "mean",  # "mean" over sets with a real element, "sum" or "none"
 ) -> Tensor:  # (), or (...) for "none"
-    "One minus the soft precision at k (51.7; first rows of P, or LapSum weights, Struski et al. 2025); raise `TypeError` or `ValueError` when an argument does not fit."
+    "One minus the soft precision at k (55.7; first rows of P, or LapSum weights, Struski et al. 2025); raise `TypeError` or `ValueError` when an argument does not fit."
     hits, _, mask = _hits(scores, relevance, mask, k, method, tau, iterations)
     return _reduce(1 - hits / k, mask.any(-1), reduction, scores.dtype)
 
@@ -296,7 +296,7 @@ def recall_loss(
     iterations: int = 20,  # Sinkhorn iterations that balance the matrix; 0 for operators that are doubly stochastic
     reduction: str = "mean",  # "mean" over sets with a relevant element, "sum" or "none"
 ) -> Tensor:  # (), or (...) for "none"
-    "One minus the soft recall at k (51.7; first rows of P, or LapSum weights, Struski et al. 2025); raise `TypeError` or `ValueError` when an argument does not fit."
+    "One minus the soft recall at k (55.7; first rows of P, or LapSum weights, Struski et al. 2025); raise `TypeError` or `ValueError` when an argument does not fit."
     hits, total, _ = _hits(scores, relevance, mask, k, method, tau, iterations)
     return _reduce(1 - _ratio(hits, total), total > 0, reduction, scores.dtype)
 

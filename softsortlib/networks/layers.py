@@ -106,7 +106,7 @@ def _see_rows(first, last, s, tau, lam, size, lo, hi, need, ends, trick, k, code
 # %% ../../nbs/networks/26_layers.ipynb #c03621d2
 @_jit
 def _see_back_rows(first, last, gd, d, tau, lam, size, lo, hi, need, ends, trick, k, code, gs, gtau, glam):
-    "Equation 16.2: gradients to s (B, n), tau (B,) and lambda (B,), for the rows first..last."
+    "Equation 26.2: gradients to s (B, n), tau (B,) and lambda (B,), for the rows first..last."
     m = (gs.shape[1] + 1) // 2
     v, keep, swap, slope, push = np.empty(m, d.dtype), np.empty(m, d.dtype), np.empty(m, d.dtype), np.empty(m, d.dtype), np.empty(m, d.dtype)
     one, eps = k[10], k[11]
@@ -153,7 +153,7 @@ def _column_rows(first, last, v, x, size, lo, hi, need, ends, k, code, reverse, 
 # %% ../../nbs/networks/26_layers.ipynb #4056da6d
 @_jit
 def _column_back_rows(first, last, gy, v, x, size, lo, hi, need, ends, k, code, reverse, gv, gx):
-    "Equation 16.3 for one column: gradients to v (B, C) and x (B, n), for the rows first..last."
+    "Equation 26.3 for one column: gradients to v (B, C) and x (B, n), for the rows first..last."
     m, D, zero = (x.shape[1] + 1) // 2, len(ends) - 1, k[10] - k[10]
     keep, swap, slope = np.empty(m, x.dtype), np.empty(m, x.dtype), np.empty(m, x.dtype)
     z = np.empty_like(x[0])
@@ -268,7 +268,7 @@ def _undo_layer(Y, keep, swap, lo, hi, start, stop, U, u, gkeep):
 # %% ../../nbs/networks/26_layers.ipynb #f1b82618
 @_jit
 def _block_back_rows(first, last, gy, x, eye, keep, swap, lo, hi, table, reverse, segment, room, groups, gkeep, gx):
-    "Sums of Equation 16.3 without f' in gkeep (B groups, C), and gx, for the units first..last: batch row times group of blocks."
+    "Sums of Equation 26.3 without f' in gkeep (B groups, C), and gx, for the units first..last: batch row times group of blocks."
     n, D, dtype = gy.shape[1], table.shape[1], gy.dtype
     blocks, parts = (gy.shape[2] + _W - 1) // _W, max(1, (D + segment - 1) // segment)
     X, Y, U, starts = np.empty((n, _W), dtype), np.empty((n, _W), dtype), np.empty((room, _W), dtype), np.empty((parts, n, _W), dtype)

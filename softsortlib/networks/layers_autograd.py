@@ -80,7 +80,7 @@ def _(gd, s, d, tau, lam, size, kind, sigmoid, trick): return tuple(a.new_empty(
 
 # %% ../../nbs/networks/27_layers_autograd.ipynb #e3c2fc06
 def _plain_differences_backward(gd, d, tau, lam, size, kind, sigmoid, trick, n):
-    "Equation 16.2 in plain torch, differentiable itself."
+    "Equation 26.2 in plain torch, differentiable itself."
     net, active = _plain(kind, n, size)
     v = replace_activation(d, lam[..., None] if trick else None) / tau[..., None]
     swap, slope = torch.where(active, swap_sigmoid(-v, sigmoid), 0), torch.where(active, _SLOPES[sigmoid](v), 0)
@@ -180,7 +180,7 @@ def _(gy, v, x, size, kind, sigmoid, reverse): return v.new_empty(v.shape), x.ne
 
 # %% ../../nbs/networks/27_layers_autograd.ipynb #daa6fb1b
 def _plain_send_backward(gy, v, x, size, kind, sigmoid, reverse):
-    "Equation 16.3 in plain torch, differentiable itself."
+    "Equation 26.3 in plain torch, differentiable itself."
     net, active = _plain(kind, gy.shape[-2], size)
     keep, swap = (w[..., None] for w in _weights(v, sigmoid, active))
     layers, notes = list(zip(net.ends, net.ends[1:])), []

@@ -211,7 +211,7 @@ def _see(d, X, s, tau, lam, size, lo, hi, need, ends, n, D, C, CODE: tl.constexp
 # %% ../../nbs/networks/28_layers_triton.ipynb #592cfa68
 @_kernel
 def _see_backward(gs, gtau, glam, gd, d, tau, lam, size, lo, hi, need, ends, n, D, C, CODE: tl.constexpr, TRICK: tl.constexpr, LANES: tl.constexpr):
-    "Equation 16.2, with the gradient of the lanes in gs (B, n), zero at first."
+    "Equation 26.2, with the gradient of the lanes in gs (B, n), zero at first."
     b = tl.program_id(0).to(tl.int64)
     tau, lam, size = tl.load(tau + b), tl.load(lam + b), tl.load(size + b)
     to_tau, to_lam = tl.zeros((LANES // 2,), tl.float32), tl.zeros((LANES // 2,), tl.float32)

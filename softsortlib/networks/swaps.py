@@ -93,7 +93,7 @@ def apply_layers(
     active: "Tensor | None" = None,  # bool, (..., C), comparators that act; None for all
     reverse: bool = False,  # the transposed map: the layers from last to first
 ) -> Tensor:  # P x, or P^T x in reverse, (..., n, d)
-    "Send a payload through the layers of a soft network (Equation 15.3); O(C d) and nothing of size n x n."
+    "Send a payload through the layers of a soft network (Equation 21.3); O(C d) and nothing of size n x n."
     keep, swap = (w[..., None] for w in _weights(v, sigmoid, active))
     layers = list(zip(net.ends, net.ends[1:]))
     for start, stop in reversed(layers) if reverse else layers:

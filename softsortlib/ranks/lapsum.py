@@ -23,7 +23,7 @@ from ..engine.autograd import _transformable
 # %% ../../nbs/ranks/44_lapsum.ipynb #9ea95be0
 @_jit
 def _one_sided_rows(lo, hi, s, tau, x, y, up):
-    "(45.3) for rows lo..hi: y_a = x_a + q y_{a-1} if up, else y_a = x_a + q y_{a+1}; s (B, n) in order, tau (B,), x and y (B, n, d)."
+    "(44.3) for rows lo..hi: y_a = x_a + q y_{a-1} if up, else y_a = x_a + q y_{a+1}; s (B, n) in order, tau (B,), x and y (B, n, d)."
     n, d = x.shape[1:]
     for b in range(lo, hi):
         for k in range(n):
@@ -34,7 +34,7 @@ def _one_sided_rows(lo, hi, s, tau, x, y, up):
 # %% ../../nbs/ranks/44_lapsum.ipynb #aaffb013
 @torch.library.custom_op(_qualified("one_sided", __name__), mutates_args=())
 def _one_sided_op(s: Tensor, tau: Tensor, x: Tensor, up: bool) -> Tensor:
-    "s (..., n) in order, tau (..., 1), x (..., n, d), all of one dtype -> the sums (45.3), (..., n, d)."
+    "s (..., n) in order, tau (..., 1), x (..., n, d), all of one dtype -> the sums (44.3), (..., n, d)."
     S, T, X = s.reshape(-1, s.shape[-1]), tau.reshape(-1), x.reshape(-1, *x.shape[-2:])
     if s.device.type != "cpu": return (_left(S, X, T) if up else _left(S.flip(1), X.flip(1), T).flip(1)).reshape(x.shape).clone()
     y = x.new_empty(X.shape)
@@ -59,7 +59,7 @@ _one_sided = _transformable(_one_sided_op, 3, _one_sided_backward, _one_sided_se
 
 # %% ../../nbs/ranks/44_lapsum.ipynb #50787344
 class LapSumPermutation(SoftPermutation):
-    "The map (45.2): what cells of mass one hold of each Laplace bump; thresholds are computed for the rows that are asked for. It checks nothing, `LapSum` does."
+    "The map (44.2): what cells of mass one hold of each Laplace bump; thresholds are computed for the rows that are asked for. It checks nothing, `LapSum` does."
     def __init__(self,
         s: Tensor,  # scores, (..., n), in the compute dtype
         tau: "float | Tensor",  # temperature, a number or (..., 1)
@@ -83,7 +83,7 @@ class LapSumPermutation(SoftPermutation):
 def _pick(x, index): return x.gather(-1, index.clamp(0, x.shape[-1] - 1))
 
 def _edges(P, levels):
-    "The thresholds (45.5) at `levels`, long (l,): a, beta and gamma, each (..., l), and which are -inf and +inf."
+    "The thresholds (44.5) at `levels`, long (l,): a, beta and gamma, each (..., l), and which are -inf and +inf."
     i = levels + torch.zeros_like(P.count[..., -1:])
     a = torch.searchsorted(P.mass.contiguous(), i, right=True)
     C = torch.where(a > 0, _pick(P.count, a - 1), 0) - i
@@ -98,7 +98,7 @@ def _edges(P, levels):
 
 # %% ../../nbs/ranks/44_lapsum.ipynb #0301b69c
 def _log_cells(P, rows, s):
-    "log of (45.2) for `rows`, long (r,), and scores s (..., r or 1, n): the definition read aloud, (..., r, n)."
+    "log of (44.2) for `rows`, long (r,), and scores s (..., r or 1, n): the definition read aloud, (..., r, n)."
     far = 1000.0                                                                                # stands for infinity, in units of tau
     a, beta, gamma, first, last = _edges(P, torch.cat([rows, rows + 1]))
     right = (a > 0) & ((beta <= gamma) | (a == P.n))                                            # the nearer neighbour, or the only one
@@ -137,7 +137,7 @@ def _levels(P, rows):
     return torch.cat([rows, rows + 1]), lambda G: G[..., len(rows):, :] - G[..., :len(rows), :]
 
 def _neighbours(P, levels, batch):
-    "Index of the left neighbour a - 1 and of the right one, and weights of their exponentials and of the count, for (45.7)."
+    "Index of the left neighbour a - 1 and of the right one, and weights of their exponentials and of the count, for (44.7)."
     a, beta, gamma, first, last = _edges(P, levels)
     left, right = (a > 0) & ~first & ~last, (a < P.n) & ~first & ~last
     below, above = (torch.where(k, -x, -math.inf).exp() / 2 for k, x in ((left, beta), (right, gamma)))
@@ -180,5 +180,5 @@ def _rmatmul(self, y, rows):
 
 # %% ../../nbs/ranks/44_lapsum.ipynb #77b433d4
 class LapSum(Operator, name="lapsum"):
-    "Soft permutation by cells of mass one under Laplace bumps (45.2; after LapSum, Struski et al. 2025): doubly stochastic, O(n log n); raise `TypeError` or `ValueError` for what does not fit."
+    "Soft permutation by cells of mass one under Laplace bumps (44.2; after LapSum, Struski et al. 2025): doubly stochastic, O(n log n); raise `TypeError` or `ValueError` for what does not fit."
     def _soft_permutation(self, s, tau, mask, dtype): return LapSumPermutation(s, tau, self.descending, dtype, mask)

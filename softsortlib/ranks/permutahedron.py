@@ -77,7 +77,7 @@ def _ranks_anywhere(x, order, tau, real, kl, backend):
 # %% ../../nbs/ranks/43_permutahedron.ipynb #69a9b8e0
 @_jit
 def _pull_rows(lo, hi, g, ranks, order, last, out, kl):
-    "D g of (44.4) for rows lo..hi; g, ranks, out (B, n) as the scores stand, order and last (B, n) in order."
+    "D g of (43.4) for rows lo..hi; g, ranks, out (B, n) as the scores stand, order and last (B, n) in order."
     for b in range(lo, hi):
         k = 0
         while k < g.shape[1]:
@@ -151,7 +151,7 @@ _soft_rank = _transformable(_soft_rank_op, 3, _soft_rank_backward, _soft_rank_se
 
 # %% ../../nbs/ranks/43_permutahedron.ipynb #0fcdf472
 class Permutahedron(RankOperator, name="permutahedron"):
-    "Soft ranks and soft sorted values by projection onto the permutahedron (44.2; Blondel et al. 2020), O(n log n); raise `TypeError` or `ValueError` for a parameter that does not fit."
+    "Soft ranks and soft sorted values by projection onto the permutahedron (43.2; Blondel et al. 2020), O(n log n); raise `TypeError` or `ValueError` for a parameter that does not fit."
     shown = ("tau", "regularization", "descending")
 
     def __init__(self,
@@ -189,7 +189,7 @@ def sort(self,
     scores: Tensor,  # (..., n), floating point
     mask: "Tensor | None" = None,  # bool, (..., n), True = a real element
 ) -> Tensor:  # soft sorted scores, (..., n); zero at padded positions
-    "Soft sorted values (44.2; Blondel et al. 2020); raise `TypeError` or `ValueError` when the input does not fit."
+    "Soft sorted values (43.2; Blondel et al. 2020); raise `TypeError` or `ValueError` when the input does not fit."
     check_scores(scores)
     mask, s = check_mask(mask, scores), scores.to(compute_dtype(scores.dtype))
     s, sign = _zero(s, mask, -1), 1 if self.descending else -1
@@ -203,5 +203,5 @@ def rank(self,
     scores: Tensor,  # (..., n), floating point
     mask: "Tensor | None" = None,  # bool, (..., n), True = a real element
 ) -> Tensor:  # soft ranks, (..., n); zero at padded elements
-    "Soft ranks (44.2; Blondel et al. 2020), the same as calling the operator; raise `TypeError` or `ValueError` when the input does not fit."
+    "Soft ranks (43.2; Blondel et al. 2020), the same as calling the operator; raise `TypeError` or `ValueError` when the input does not fit."
     return self(scores, mask)

@@ -31,9 +31,9 @@ def _block_values(z, w, kl):
 def isotonic_plain(
     z: Tensor,  # (..., n)
     w: Tensor,  # (..., n)
-    kl: bool = False,  # values (43.3): means of z - w, or with True ratios of sums of exponentials
+    kl: bool = False,  # values (47.3): means of z - w, or with True ratios of sums of exponentials
 ) -> Tensor:  # the increasing sequence nearest to z - w, (..., n)
-    "The min-max formula (43.2) of isotonic regression, in O(n^2) memory; the oracle of `isotonic`, which checks what comes in."
+    "The min-max formula (47.2) of isotonic regression, in O(n^2) memory; the oracle of `isotonic`, which checks what comes in."
     lowest = _block_values(z, w, kl).flip(-1).cummin(-1).values.flip(-1)  # min over b >= k, at [a, k]
     return torch.where(torch.ones_like(lowest, dtype=torch.bool).triu(), lowest, -math.inf).amax(-2)
 
@@ -126,7 +126,7 @@ _block_mean = _transformable(_block_mean_op, 2, _block_mean_backward, _block_mea
 # %% ../../nbs/ranks/47_pooling.ipynb #4cd5d2e9
 @torch.library.custom_op(_qualified("isotonic_project", __name__), mutates_args=())
 def _project_op(z: Tensor, w: Tensor, kl: bool, backend: str) -> tuple[Tensor, Tensor]:
-    "p of (43.4) and the last index of each element's block; z, w (..., n) increasing."
+    "p of (47.4) and the last index of each element's block; z, w (..., n) increasing."
     if (backend or ("numba" if z.device.type == "cpu" else "torch")) != "numba":
         last, mean = _blocks(z, w, kl, backend), _log_means if kl else _means
         return (z - mean(z, last)) + mean(w, last), last
@@ -143,7 +143,7 @@ def _project_setup(ctx, inputs, output):
     ctx.save_for_backward(*(z, w) if ctx.kl else (None, None), output[1])
 
 def _weights(x, last):
-    "exp(x - M_b(x)) of (43.5), differentiable; x increasing, so a block's maximum stands at its end."
+    "exp(x - M_b(x)) of (47.5), differentiable; x increasing, so a block's maximum stands at its end."
     e = (x - x.detach().gather(-1, last)).exp()
     return e / _block_mean(e, last)
 
@@ -159,10 +159,10 @@ _project = _transformable(_project_op, 2, _project_backward, _project_setup)
 def isotonic(
     z: Tensor,  # (..., n), float32 or float64; increasing where kl
     w: "Tensor | None" = None,  # (..., n), zero if None
-    kl: bool = False,  # values (43.3): means of z - w, or with True ratios of sums of exponentials
+    kl: bool = False,  # values (47.3): means of z - w, or with True ratios of sums of exponentials
     backend: "str | None" = None,  # "numba", "triton", or "torch" (rounds, any device); None chooses by device
 ) -> Tensor:  # the increasing sequence nearest to z - w, (..., n)
-    "Isotonic regression along the last dimension in O(n), whose derivative is a block average (43.4, 43.5; Blondel et al. 2020); raise `TypeError` or `ValueError` when an argument does not fit."
+    "Isotonic regression along the last dimension in O(n), whose derivative is a block average (47.4, 47.5; Blondel et al. 2020); raise `TypeError` or `ValueError` when an argument does not fit."
     for name, x in dict(z=z, w=z if w is None else w).items():
         if not isinstance(x, Tensor) or x.dtype not in (torch.float32, torch.float64): raise TypeError(f"{name} must be a tensor of float32 or float64, got {getattr(x, 'dtype', type(x).__name__)}: call .float()")
     if z.ndim == 0 or z.numel() == 0: raise ValueError(f"z must have shape (..., n) with at least one element, got {tuple(z.shape)}")

@@ -44,7 +44,7 @@ def _entry_row(i, fresh, s, b, t, bt, order, size, tau, way, cut, R, buf, row):
 
 @_jit
 def _ratios(s, b, top, inv, way, R):
-    "R of Prop 9.2, zero in padded columns."
+    "R of Prop 18.1, zero in padded columns."
     if way == 2:
         one, zero = R.dtype.type(1), R.dtype.type(0)
         for c in range(len(s)): R[c] = one / _exp_neg(R.dtype.type(2 * inv * (top - s[c]))) if b[c] < np.inf else zero
@@ -77,7 +77,7 @@ def _against(E, e, w, ti, bi, s, b, tau, direct):
 # %% ../../nbs/rowwise/18_neuralsort_matrix.ipynb #dec103f1
 @_jit
 def _dense_back_rows(lo_unit, hi_unit, G, s, b, t, bt, order, tau, size, learn, cut, way, gs, gb, gtau):
-    "(8.3) for an incoming gradient G of the matrix; gs, gb in input order, one part for each unit."
+    "(15.3) for an incoming gradient G of the matrix; gs, gb in input order, one part for each unit."
     n, new = s.shape[1], G.dtype.type
     parts, buf, R, row = gs.shape[0] // s.shape[0], np.empty(n, G.dtype), np.empty(n, G.dtype), np.empty(n, G.dtype)
     D, K, h, step = np.zeros(n, G.dtype), np.zeros(n, G.dtype), np.empty(n, G.dtype), (n + parts - 1) // parts

@@ -13,7 +13,7 @@ from ..engine.compile import _kernel, has_triton, tl, triton
 # %% ../../nbs/rowwise/19_neuralsort_triton.ipynb #b31b576e
 @_kernel
 def _tile(s, b, t, bt, w, inv):
-    "tau-scaled mu and E of (7.1) for vectors of rows and columns."
+    "tau-scaled mu and E of (19.1) for vectors of rows and columns."
     mu = (w[:, None] * (t[:, None] - s[None, :]) - (bt[:, None] - b[None, :])) * inv
     mu = tl.where(mu < 0, 0.0, mu)
     return mu, tl.exp(-mu.to(tl.float32))
@@ -188,7 +188,7 @@ def neural_pull(
     tau: torch.Tensor,  # temperatures, (B,)
     size: torch.Tensor,  # how many are real, long, (B,)
 ) -> tuple:  # gradients to the columns' scores and row sums, (B, n), and to tau, (B,), in double precision
-    "The sums (8.3) for the matrix or a product."
+    "The sums (15.3) for the matrix or a product."
     (B, n), matrix = s.shape, G is not None
     mean, others, none = (torch.zeros(k, dtype=torch.float32, device=s.device) for k in ((B, n), (B, n), (B, n)))
     gs, gb, gtau = torch.zeros_like(s), torch.zeros_like(s), torch.zeros_like(tau)

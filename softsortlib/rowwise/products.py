@@ -57,14 +57,14 @@ def _powers(x, t, tau, power, m):
 
 @_jit
 def _formula(w, inv, ti, bi, t, b, m):
-    "m = -m_ij of NeuralSort as (8.1) says it; the rounding of zero may be negative, and NaN stays."
+    "m = -m_ij of NeuralSort as (15.1) says it; the rounding of zero may be negative, and NaN stays."
     for j in range(len(t)): m[j] = (w * (ti - t[j]) - (bi - b[j])) * inv
     for j in range(len(t)): m[j] = max(m[j], m.dtype.type(0)) if m[j] == m[j] else m[j]
 
 # %% ../../nbs/rowwise/15_products.ipynb #0e46baee
 @_jit
 def _walk(i, t, size, inv, cut, m):
-    "m[lo:hi] = -m_ij of NeuralSort by (8.2), for the columns up to the cut; returns lo, hi."
+    "m[lo:hi] = -m_ij of NeuralSort by (15.2), for the columns up to the cut; returns lo, hi."
     lo, hi, fall, m[i] = i, i + 1, 0.0, 0
     while hi < size and fall <= cut:
         fall += (t[hi - 1] - t[hi]) * inv * (2 * (hi - i) - 1)
@@ -177,7 +177,7 @@ def _times(e, m, out):
 
 @_jit
 def _slopes(x, t, m, e, power, sums):
-    "(8.4) of one row at x; returns what is to be taken off its own score."
+    "(15.4) of one row at x; returns what is to be taken off its own score."
     for j in range(len(t)): e[j] = e[j] * m[j] / (x - t[j]) if x - t[j] != 0 else e.dtype.type(0) * e[j]
     _add(power, e, sums)
     return power * _sum(e)
@@ -185,7 +185,7 @@ def _slopes(x, t, m, e, power, sums):
 # %% ../../nbs/rowwise/15_products.ipynb #c32304b2
 @_jit
 def _pull_rows(lo_unit, hi_unit, t, b, tau, size, a, v, z, rows, direct, power, cut, gt, gb, gtau):
-    "(8.3) or (8.4) of l' = P (a . (v - P v) + z), one part for each unit; the diagonal's own logit is taken off where z is not zero."
+    "(15.3) or (15.4) of l' = P (a . (v - P v) + z), one part for each unit; the diagonal's own logit is taken off where z is not zero."
     d, n = v.shape[1:]
     parts, m, buf, h = gt.shape[0] // a.shape[0], np.empty(n, v.dtype), np.empty(n, v.dtype), np.empty(n, v.dtype)
     step = (len(rows) + parts - 1) // parts
@@ -222,7 +222,7 @@ def _power(p):
     return d
 
 def _sums_outward(t, size, rows=None):
-    "-tau m of `rows` by (8.2): (..., n) scores in decreasing order give (..., r, n), sums of terms of one sign."
+    "-tau m of `rows` by (15.2): (..., n) scores in decreasing order give (..., r, n), sums of terms of one sign."
     n = t.shape[-1]
     k = torch.arange(n - 1, device=t.device)
     step = 2 * (k - (torch.arange(n, device=t.device) if rows is None else rows)[:, None]) + 1
@@ -264,14 +264,14 @@ def _plain_rmul(t, b, tau, size, y, rows, power):
 
 # %% ../../nbs/rowwise/15_products.ipynb #d646e017
 def _plain_slopes(e, t, tau, rows, power):
-    "(8.4) in plain torch, which can be differentiated again."
+    "(15.4) in plain torch, which can be differentiated again."
     u = t[..., rows, None] - t[..., None, :]
     tie = u == 0
     f = e * (power * u.abs().masked_fill(tie, 1).pow(power - 1) * u.sign()).masked_fill(tie, 0) / tau[..., None, None]
     return f.sum(-2).index_add(-1, rows, -f.sum(-1))
 
 def _plain_sums(e, t, m, w, tau, rows, power):
-    "(8.3) or (8.4): the gradients to scores, row sums and temperature from those of the logits."
+    "(15.3) or (15.4): the gradients to scores, row sums and temperature from those of the logits."
     inv = 1 / tau
     gtau = -inv * (e * m.masked_fill(m.isinf(), 0)).sum((-1, -2))
     if power: return _plain_slopes(e, t, tau, rows, power), torch.zeros_like(t), gtau

@@ -15,12 +15,12 @@ from ..engine.autograd import _transformable
 
 # %% ../../nbs/rowwise/16_softsort_matrix.ipynb #e4bd9634
 def _laplace_plain(s, t, tau, Z):
-    "(9.1) in plain torch: s (..., n), t and Z (..., m), tau (...); the definition, and the path of other devices."
+    "(16.1) in plain torch: s (..., n), t and Z (..., m), tau (...); the definition, and the path of other devices."
     return (-((t[..., :, None] - s[..., None, :]).abs() / tau[..., None, None])).exp() / Z[..., None]
 
 # %% ../../nbs/rowwise/16_softsort_matrix.ipynb #410e3ba4
 def _laplace_grads(G, s, t, tau, Z):
-    "(9.2) in plain torch, which can be differentiated again."
+    "(16.2) in plain torch, which can be differentiated again."
     u, E = t[..., :, None] - s[..., None, :], G * _laplace_plain(s, t, tau, Z)
     pull = E * u.sign()
     return pull.sum(-2) / tau[..., None], -pull.sum(-1) / tau[..., None], (E * u.abs()).sum((-1, -2)) / tau**2, -E.sum(-1) / Z
@@ -30,7 +30,7 @@ _ROWS = 64  # rows of a unit of work
 
 @_jit
 def _laplace_rows(lo, hi, s, t, tau, Z, P):
-    "Write P of (9.1) for the units lo..hi; s (B, n), t and Z (B, m), tau (B,), P (B, m, n)."
+    "Write P of (16.1) for the units lo..hi; s (B, n), t and Z (B, m), tau (B,), P (B, m, n)."
     m, n = P.shape[1:]
     parts = (m + _ROWS - 1) // _ROWS
     for unit in range(lo, hi):
@@ -43,7 +43,7 @@ def _laplace_rows(lo, hi, s, t, tau, Z, P):
 # %% ../../nbs/rowwise/16_softsort_matrix.ipynb #34dfadb0
 @_jit
 def _laplace_back_rows(lo, hi, G, s, t, tau, Z, far, gs, gt, gtau, gZ):
-    "The sums of (9.2) for the units lo..hi; gs (units, n) and gtau (units,) hold one part for each unit; gtau only if `far`."
+    "The sums of (16.2) for the units lo..hi; gs (units, n) and gtau (units,) hold one part for each unit; gtau only if `far`."
     m, n = G.shape[1:]
     parts, zero, one = (m + _ROWS - 1) // _ROWS, s.dtype.type(0), s.dtype.type(1)
     E = np.empty(n, s.dtype)  # a row of E, then of sign(t_i - s_c) E: it stays in the nearest cache
@@ -126,5 +126,5 @@ def laplace_matrix(
     Z: Tensor,  # what each row is divided by, (..., m)
     backend: "str | None" = None,  # "torch", "numba" or "triton"; None chooses by device
 ) -> Tensor:  # exp(-|t_i - s_c| / tau) / Z_i, (..., m, n)
-    "The matrix (9.1), written once; its gradient reads what arrives once, and nothing of that size is kept."
+    "The matrix (16.1), written once; its gradient reads what arrives once, and nothing of that size is kept."
     return _laplace(s, t, tau, Z, backend or "")

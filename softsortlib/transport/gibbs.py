@@ -130,7 +130,7 @@ def _blocks(x, phi, v, tau, lines, first, M, few):
 # %% ../../nbs/transport/36_gibbs.ipynb #8911aa75
 @_compile("reassoc")
 def _bounds(y, gamma, tau, lines, k, lin, z, J):
-    "l_j and z_j of (27.2) for a block and a chunk; the largest bound, and the worst error of an expansion (logarithms)."
+    "l_j and z_j of (36.2) for a block and a chunk; the largest bound, and the worst error of an expansion (logarithms)."
     top, worst = -np.inf, -np.inf
     for t in range(J):
         g = y[t] - lines[0, k]
@@ -144,7 +144,7 @@ def _bounds(y, gamma, tau, lines, k, lin, z, J):
 
 @_compile("reassoc")
 def _expand(M, lin, z, out, power, bits, acc, J):
-    "Add (27.3) for a chunk of targets."
+    "Add (36.3) for a chunk of targets."
     _vexp(lin, power, bits, J)
     for c in range(M.shape[1]):
         acc[:J] = M[_TERMS - 1, c]
@@ -171,7 +171,7 @@ def _direct(x, phi, v, y, gamma, tau, out, power, bits, acc):
 # %% ../../nbs/transport/36_gibbs.ipynb #dd2583fc
 @_compile("reassoc")
 def _gauss_rows(lo, hi, parts, phi, x, gamma, y, tau, v, odd, out):
-    "(27.1) with h = d^2 for units lo..hi; unit // parts is the batch element, unit % parts a share of its targets."
+    "(36.1) with h = d^2 for units lo..hi; unit // parts is the batch element, unit % parts a share of its targets."
     n, m, d = x.shape[1], y.shape[1], v.shape[2]
     sx, sphi, sv, lines, first = np.empty(n), np.empty(n), np.empty((n, d)), np.empty((5, n // _LEAST + 2)), np.empty(n // _LEAST + 3, np.int64)
     M = np.empty((n // _LEAST + 2, _TERMS, d))
@@ -199,7 +199,7 @@ def _gauss_rows(lo, hi, parts, phi, x, gamma, y, tau, v, odd, out):
 # %% ../../nbs/transport/36_gibbs.ipynb #f2600f9e
 @_compile("reassoc")
 def _abs_rows(lo, hi, parts, phi, x, gamma, y, tau, v, odd, out):
-    "(27.1) with h = |d| for elements lo..hi, from the left and then from the right; `odd` weighs by the sign of y - x."
+    "(36.1) with h = |d| for elements lo..hi, from the left and then from the right; `odd` weighs by the sign of y - x."
     n, m, d = x.shape[1], y.shape[1], v.shape[2]
     S = np.empty(d)
     for e in range(lo, hi):
@@ -224,7 +224,7 @@ def _abs_rows(lo, hi, parts, phi, x, gamma, y, tau, v, odd, out):
 
 # %% ../../nbs/transport/36_gibbs.ipynb #4219eb38
 def _run(phi: Tensor, x: Tensor, gamma: Tensor, y: Tensor, tau: Tensor, v: Tensor, power: int, odd: bool) -> Tensor:
-    "(27.1) for phi, x (B, n), gamma, y (B, m), tau (B,), v (B, n, d), all float64; (B, m, d)."
+    "(36.1) for phi, x (B, n), gamma, y (B, m), tau (B,), v (B, n, d), all float64; (B, m, d)."
     out = torch.empty(*y.shape, v.shape[-1], dtype=v.dtype)
     threads = torch.get_num_threads()
     parts = threads if power == 2 and 0 < len(x) < threads and y.shape[1] > 64 * threads else 1
@@ -295,7 +295,7 @@ def apply(self,
     gamma: Tensor,  # added to each target, (..., m)
     v: Tensor,  # payload of the sources, (..., n, d)
 ) -> Tensor:  # (..., m, d)
-    "The product (27.1) of the kernel, scaled at both sides, with `v`; batches broadcast."
+    "The product (36.1) of the kernel, scaled at both sides, with `v`; batches broadcast."
     batch = torch.broadcast_shapes(self.x.shape[:-1], phi.shape[:-1], gamma.shape[:-1], v.shape[:-2])
     n, m = self.x.shape[-1], self.y.shape[-1]
     if not self.fast: return _tiles(lambda targets: self.exponents(phi, gamma, targets).exp() @ v, math.prod(batch) * n * m, m)

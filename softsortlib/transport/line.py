@@ -33,7 +33,7 @@ def line_potentials(
     b: Tensor,  # weights of the milestones, (..., m), sum one
     h,  # convex cost of d = y - x
 ) -> Tensor:  # f, (..., n)
-    "Optimal prices of the unregularised problem from sorting alone, by (26.3)."
+    "Optimal prices of the unregularised problem from sorting alone, by (30.3)."
     sent, full = a.cumsum(-1)[..., :-1].contiguous(), b.cumsum(-1).contiguous()
     close, last = 1e-9, y.shape[-1] - 1
     def step(j):
@@ -47,10 +47,10 @@ def sinkhorn(
     C: Tensor,  # costs divided by tau, (..., n, m)
     log_a: Tensor,  # log-weights of the inputs, (..., n)
     log_b: Tensor,  # log-weights of the milestones, (..., m)
-    tolerance: float = 1e-6,  # stop below this residual (26.7)
+    tolerance: float = 1e-6,  # stop below this residual (30.7)
     max_iterations: int = 1000,  # stop after so many updates of each side
 ) -> tuple:  # F (..., n), G (..., m), residual (...), iterations (...)
-    "Potentials of (26.4) by Sinkhorn's algorithm in the log domain, autograd through every iteration."
+    "Potentials of (30.4) by Sinkhorn's algorithm in the log domain, autograd through every iteration."
     F, iterations = torch.zeros_like(C[..., 0]), torch.zeros(C.shape[:-2], dtype=torch.long, device=C.device)
     for k in range(max_iterations + 1):
         G = -((F + log_a)[..., :, None] - C).logsumexp(-2)

@@ -22,7 +22,7 @@ _LOT = 128  # inputs at once
 
 @_compile("reassoc")
 def _spread_of(x, y, log_b, G, tau, power, p, F):
-    "p[j, i] = (29.1) for a lot of inputs x[i], and their potentials F[i]."
+    "p[j, i] = (38.1) for a lot of inputs x[i], and their potentials F[i]."
     n, inv, total = len(x), 1 / tau, np.zeros(len(x))
     F[:] = -np.inf
     for j in range(len(y)):
@@ -98,7 +98,7 @@ def _few_rows(lo, hi, x, y, a, b, tau, power, tolerance, limit, F, G, residual, 
 # %% ../../nbs/transport/38_quantiles.ipynb #2a5ffd73
 @_compile("reassoc")
 def _few_back_rows(lo, hi, x, y, a, b, tau, power, G, gF, gG, gx, gy, ga, gb, gtau):
-    "The gradients (29.4) for elements lo..hi; ga and gb are those of a and b themselves."
+    "The gradients (38.4) for elements lo..hi; ga and gb are those of a and b themselves."
     (n, m), one = (x.shape[1], y.shape[1]), np.ones(_LOT)
     p, log_b, unused, amu = np.empty((m, _LOT)), np.empty(m), np.empty(_LOT), np.empty(_LOT)
     for e in range(lo, hi):

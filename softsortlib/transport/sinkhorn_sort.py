@@ -22,7 +22,7 @@ from .line import convex_cost
 _SQUASH = {"sigmoid": torch.sigmoid, "arctan": lambda z: 0.5 + z.atan() / math.pi, None: lambda z: z}
 
 def _squashed(s, a, squash):
-    "(30.1) with weighted mean and spread; the scores themselves for squash=None."
+    "(31.1) with weighted mean and spread; the scores themselves for squash=None."
     if squash is None: return s
     mean = (a * s).sum(-1, keepdim=True)
     variance = (a * (s - mean) ** 2).sum(-1, keepdim=True)
@@ -37,7 +37,7 @@ def _inverse(order):
 
 # %% ../../nbs/transport/31_sinkhorn_sort.ipynb #dfea923b
 class TransportPermutation(SoftPermutation):
-    "The rows (30.2) of a transport plan, held as potentials; `residual` and `iterations` tell how they were found."
+    "The rows (31.2) of a transport plan, held as potentials; `residual` and `iterations` tell how they were found."
     def __init__(self,
         K: Gibbs,  # kernel between the ordered inputs and the milestones
         F: Tensor,  # potentials of the ordered inputs, (..., n)
@@ -95,7 +95,7 @@ def _compute(P): return torch.float64 if P.dtype == torch.float64 else torch.flo
 # %% ../../nbs/transport/31_sinkhorn_sort.ipynb #38bc63f6
 @patch_to(TransportPermutation)
 def ranks(self) -> Tensor:  # (..., n), from about 1 to n; zero for padded inputs
-    "The soft ranks (30.3) of the inputs, in the direction of the operator (Cuturi et al. 2019, definition 2)."
+    "The soft ranks (31.3) of the inputs, in the direction of the operator (Cuturi et al. 2019, definition 2)."
     R = self.K.T.apply(self.G + _log(self.b), self.F, self.b.cumsum(-1)[..., None])
     R = _along(R, self.place)[..., 0]
     count = self.n if self.mask is None else self.mask.sum(-1, keepdim=True)
@@ -202,7 +202,7 @@ def quantiles(
     width: "float | None" = None,  # share of the mass that a quantile averages; None is that of one input
     mask: "Tensor | None" = None,  # bool, (..., n), True = a real element
 ) -> SoftPermutation:  # (..., Q, n), row k for q[k]
-    "Soft quantiles as the middle of three milestones (30.4); raise `ValueError` or `TypeError` when an argument does not fit."
+    "Soft quantiles as the middle of three milestones (31.4); raise `ValueError` or `TypeError` when an argument does not fit."
     check_scores(scores)
     mask = check_mask(mask, scores)
     s = scores.double() if mask is None else scores.double().masked_fill(~mask, 0)

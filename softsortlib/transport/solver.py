@@ -46,7 +46,7 @@ def _log(w):
     return torch.where(w > 0, torch.where(w > 0, w, 1.0).log(), -1e30)
 
 def _newton(K, a, b, tolerance, limit):
-    "Maximise (28.1): F, G, the Sinkhorn update of F, the residual and the number of rounds and conjugate steps."
+    "Maximise (37.1): F, G, the Sinkhorn update of F, the residual and the number of rounds and conjugate steps."
     log_a, log_b, back = _log(a), _log(b), K.T
     F, G = K.begin(a, b)
     G = K.softmin(F + log_a, G)
@@ -71,7 +71,7 @@ def _newton(K, a, b, tolerance, limit):
 
 # %% ../../nbs/transport/37_solver.ipynb #d7d718c3
 def _search(K, F, G, D, step, new, active, slope, log_a, value):
-    "Halve the step until (28.2) holds; Sinkhorn's update where it never does; elements that are not active stay."
+    "Halve the step until (37.2) holds; Sinkhorn's update where it never does; elements that are not active stay."
     t, slack = torch.ones_like(D), 1e-13 * (1 + D.abs())
     for k in range(12):
         F1 = torch.where(active, F + t * step if k < 11 else torch.where(good, F + t * step, new), F)
@@ -94,7 +94,7 @@ def _solve(K, a, b, tolerance, limit):
 
 # %% ../../nbs/transport/37_solver.ipynb #35d60015
 def _adjoint(K, gF, gG, F, G, a, b):
-    "The gradients of rho and sigma in (28.3) from those of F and G, by (28.4) on the smaller side."
+    "The gradients of rho and sigma in (37.3) from those of F and G, by (37.4) on the smaller side."
     if K.x.shape[-1] > K.y.shape[-1]: return _adjoint(K.T, gG, gF, G, F, b, a)[::-1]
     back, log_a, log_b = K.T, _log(a), _log(b)
     Q = lambda p: K.apply(F + log_a, G, p[..., None])[..., 0]
@@ -131,7 +131,7 @@ def _(gF, gG, *others): return torch.empty_like(gF), torch.empty_like(gG)
 # %% ../../nbs/transport/37_solver.ipynb #e0b5c197
 @torch.library.custom_op(_qualified("transport_attach", __name__), mutates_args=())
 def _attach_op(rho: Tensor, sigma: Tensor, F: Tensor, G: Tensor, x: Tensor, y: Tensor, a: Tensor, b: Tensor, tau: Tensor, power: float, backend: str) -> tuple[Tensor, Tensor]:
-    "F and G, whose gradient goes to rho and sigma by (28.4)."
+    "F and G, whose gradient goes to rho and sigma by (37.4)."
     return F.clone(), G.clone()
 
 @_attach_op.register_fake
@@ -170,7 +170,7 @@ def potentials(
     K: Gibbs,  # kernel between inputs (..., n) and milestones (..., m)
     a: Tensor,  # weights of the inputs, (..., n), sum one, zeros allowed
     b: Tensor,  # weights of the milestones, (..., m), sum one, zeros allowed
-    tolerance: float = 1e-6,  # marginal residual (26.7) at which an element of the batch stops
+    tolerance: float = 1e-6,  # marginal residual (30.7) at which an element of the batch stops
     max_iterations: int = 1000,  # sweeps: rounds and steps of conjugate gradients together
     gradient: str = "implicit",  # or "unrolled": autograd through plain iterations
 ) -> tuple:  # F (..., n), G (..., m), residual (...), iterations (...)
