@@ -6,35 +6,30 @@ __version__ = "0.1.0"
 # %% auto #0
 __all__ = ['soft_sort', 'soft_rank', 'soft_topk', 'soft_quantile', 'soft_median', 'soft_permutation', 'calibrate_tau',
            'tau_schedule', 'SoftPermutation', 'DensePermutation', 'Operator', 'get_operator', 'SoftSort', 'NeuralSort',
-           'Stochastic', 'SinkhornSort', 'SortingNetwork', 'SigmoidRank', 'GaussianRank', 'LaplaceRank',
+           'Stochastic', 'SinkhornSort', 'SortingNetwork', 'LapSum', 'SigmoidRank', 'GaussianRank', 'LaplaceRank',
            'Permutahedron', 'is_row_stochastic', 'is_doubly_stochastic', 'is_unimodal_row_stochastic',
            'is_permutation_matrix', 'permutation_matrix']
 
 # %% ../nbs/package.ipynb #f016a171
-from .functional.functions import soft_median, soft_permutation, soft_quantile, soft_rank, soft_sort, soft_topk
+from .functional import soft_median, soft_permutation, soft_quantile, soft_rank, soft_sort, soft_topk
 
-# %% ../nbs/package.ipynb #6f0449ea
-import softsortlib.core.rounding  # gives SoftPermutation its log_prob, hard and straight_through
-from .core.permutation import (DensePermutation, SoftPermutation, is_doubly_stochastic, is_permutation_matrix,
-                              is_row_stochastic, is_unimodal_row_stochastic, permutation_matrix)
-from .ranks.lapsum import LapSum
-from .networks.operator import SortingNetwork
-from .rowwise.neuralsort import NeuralSort
-from .core.operators import Operator, get_operator
-from .transport.sinkhorn_sort import SinkhornSort
-from .rowwise.softsort import SoftSort
-from .core.stochastic import Stochastic
-from .functional.temperature import calibrate_tau, tau_schedule
+# %% ../nbs/package.ipynb #24bc081e
+from softsortlib.core import (
+    DensePermutation, Operator, SoftPermutation, Stochastic, get_operator, is_doubly_stochastic,
+    is_permutation_matrix, is_row_stochastic, is_unimodal_row_stochastic, permutation_matrix,
+)
+from .functional import calibrate_tau, tau_schedule
+from .networks import SortingNetwork
+from .ranks import LapSum
+from .rowwise import NeuralSort, SoftSort
+from .transport import SinkhornSort
 
-# %% ../nbs/package.ipynb #b01775b0
-from .ranks.gaussian import GaussianRank
-from .ranks.laplace import LaplaceRank
-from .ranks.permutahedron import Permutahedron
-from .ranks.sigmoid import SigmoidRank
+# %% ../nbs/package.ipynb #d958d1b9
+from .ranks import GaussianRank, LaplaceRank, Permutahedron, SigmoidRank
 
-# %% ../nbs/package.ipynb #28ff9889
-_all_ = ["soft_sort", "soft_rank", "soft_topk", "soft_quantile", "soft_median", "soft_permutation", "calibrate_tau", "tau_schedule",
-         "SoftPermutation", "DensePermutation", "Operator", "get_operator",
-         "SoftSort", "NeuralSort", "Stochastic", "SinkhornSort", "SortingNetwork",
+# %% ../nbs/package.ipynb #6e5746c4
+_all_ = ["soft_sort", "soft_rank", "soft_topk", "soft_quantile", "soft_median", "soft_permutation",
+         "calibrate_tau", "tau_schedule", "SoftPermutation", "DensePermutation", "Operator", "get_operator",
+         "SoftSort", "NeuralSort", "Stochastic", "SinkhornSort", "SortingNetwork", "LapSum",
          "SigmoidRank", "GaussianRank", "LaplaceRank", "Permutahedron",
          "is_row_stochastic", "is_doubly_stochastic", "is_unimodal_row_stochastic", "is_permutation_matrix", "permutation_matrix"]

@@ -13,7 +13,9 @@ import numbers
 import torch
 from torch import Tensor, nn
 
-from .permutation import DensePermutation, SoftPermutation, _is_concrete, _zero, check_mask, check_scores, compute_dtype, patch_to
+from softsortlib.core.permutation import (
+    DensePermutation, SoftPermutation, check_mask, check_scores, compute_dtype, is_concrete, patch_to, zero_outside,
+)
 
 # %% ../../nbs/core/01_operators.ipynb #efd81546
 def check_tau(
@@ -29,18 +31,18 @@ def check_tau(
     if not tau.is_floating_point(): raise TypeError(f"{name} must be floating point, got {tau.dtype}: call .float()")
     if tau.ndim >= scores.ndim and tau.shape != scores.shape[:-1] or any(t not in (1, b) for t, b in zip(tau.shape[::-1], scores.shape[-2::-1])):
         raise ValueError(f"{name} must broadcast to the batch shape {tuple(scores.shape[:-1])}, got {tuple(tau.shape)}")
-    if _is_concrete(tau) and not ((tau > 0) & (tau < math.inf)).all():
+    if is_concrete(tau) and not ((tau > 0) & (tau < math.inf)).all():
         raise ValueError(f"{name} must be positive and finite, got a tensor with minimum {tau.min().item():g} and maximum {tau.max().item():g}")
     return tau.to(compute_dtype(scores.dtype))[..., None]
 
 # %% ../../nbs/core/01_operators.ipynb #e43c7b7d
-def _check_flags(**flags):
+def check_flags(**flags):
     "Raise `TypeError` for a flag that is neither `True` nor `False`: a string would count as true."
     for name, value in flags.items():
         if not isinstance(value, bool): raise TypeError(f"{name} must be True or False, got {value!r}")
 
 # %% ../../nbs/core/01_operators.ipynb #63c7de48
-class _Scored(nn.Module):
+class Scored(nn.Module):
     "What operators on scores share: the temperature, the direction, the names, the repr."
     names: dict = {}
     shown = ("tau", "descending")  # attributes in the repr
@@ -56,7 +58,7 @@ class _Scored(nn.Module):
         if isinstance(tau, Tensor) and not isinstance(tau, nn.Parameter): self.register_buffer("tau", tau)
         else: self.tau = tau
         check_tau(tau, torch.empty(*tau.shape, 1) if isinstance(tau, Tensor) else None)
-        _check_flags(descending=descending)
+        check_flags(descending=descending)
         self.descending = descending
 
     def extra_repr(self):
@@ -69,7 +71,7 @@ def _single(P, s):
     return DensePermutation((0 * s.nan_to_num(0, 0, 0))[..., None], P.dtype, mask=P.mask, row_mask=P.row_mask) if P.shape == (*s.shape, 1) else P
 
 # %% ../../nbs/core/01_operators.ipynb #66ba29d5
-class Operator(_Scored):
+class Operator(Scored):
     "Base of all operators: a module from scores (..., n) to a `SoftPermutation` (..., m, n); raise `TypeError` or `ValueError` for a parameter that does not fit."
     names: dict = {}
 
@@ -85,7 +87,7 @@ class Operator(_Scored):
         "Check the input and build the map; raise `TypeError` or `ValueError` when it does not fit."
         check_scores(scores)
         mask, s = check_mask(mask, scores), scores.to(compute_dtype(scores.dtype))
-        P = self._soft_permutation(_zero(s, mask, -1), check_tau(self.tau, scores), mask, scores.dtype)
+        P = self._soft_permutation(zero_outside(s, mask, -1), check_tau(self.tau, scores), mask, scores.dtype)
         return _single(P, s) if scores.shape[-1] == 1 else P
 
 # %% ../../nbs/core/01_operators.ipynb #b92c2244
@@ -95,7 +97,7 @@ def _soft_permutation(self, s, tau, mask, dtype):
     raise NotImplementedError(f"{type(self).__name__} does not say how to build its soft permutation")
 
 # %% ../../nbs/core/01_operators.ipynb #33c52beb
-def _by_name(base, method, kwargs):
+def by_name(base, method, kwargs):
     "An instance of `base`, or the one of its `names` made with `kwargs`."
     if isinstance(method, base):
         if kwargs: raise ValueError(f"method is already an operator, {method}: set {', '.join(kwargs)} there")
@@ -112,4 +114,4 @@ def get_operator(
     **kwargs,  # parameters of the operator, for a name
 ) -> Operator:
     "The operator of that name; raise `ValueError` that suggests the nearest name when there is none."
-    return _by_name(Operator, method, kwargs)
+    return by_name(Operator, method, kwargs)

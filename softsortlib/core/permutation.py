@@ -72,7 +72,7 @@ def compute_dtype(
     return torch.float32 if dtype in (torch.float16, torch.bfloat16) else dtype
 
 # %% ../../nbs/core/00_permutation.ipynb #cc95614a
-def _is_concrete(x: Tensor) -> bool:
+def is_concrete(x: Tensor) -> bool:
     "Whether the values of `x` can be looked at for free: on the CPU, and not while tracing or transforming."
     if torch.compiler.is_compiling() or x.device.type != "cpu": return False
     return not torch._C._functorch.is_functorch_wrapped_tensor(x)
@@ -214,7 +214,7 @@ def _log_prob(self, target, rows):
 def _hard(self, rows): return _join(self._by_tiles(lambda r, _: self._log_rows(r).argmax(-1), rows), -1)
 
 # %% ../../nbs/core/00_permutation.ipynb #70a36666
-def _fits(small, big):
+def fits(small, big):
     "Whether shape `small` broadcasts to exactly `big`."
     return len(small) <= len(big) and all(a in (1, b) for a, b in zip(small[::-1], big[::-1]))
 
@@ -229,7 +229,7 @@ def _payload(x, P, k, call):
     if x.is_complex() or torch.promote_types(x.dtype, dtype) != dtype:
         raise TypeError(f"{call}: {name} is {x.dtype} but P is {P.dtype}: cast {name} with .to({P.dtype}), or the scores with .to({x.dtype})")
     out = torch.promote_types(x.dtype, P.dtype)
-    if vector := x.ndim > 0 and x.shape[-1] == k and _fits(x.shape[:-1], P.batch): x = x.unsqueeze(-1)
+    if vector := x.ndim > 0 and x.shape[-1] == k and fits(x.shape[:-1], P.batch): x = x.unsqueeze(-1)
     try: batch = _together(x.shape[:-2], P.batch) if x.ndim > 1 and x.shape[-2] == k else None
     except RuntimeError: batch = None
     if batch is None:
@@ -238,7 +238,7 @@ def _payload(x, P, k, call):
     x = x.to(dtype)
     return x if x.shape[:-2] == batch else x.expand(*batch, *x.shape[-2:]), vector, out
 
-def _zero(x, keep, dim):
+def zero_outside(x, keep, dim):
     "`x` with zeros along `dim` where `keep` (bool or None) is False."
     return x if keep is None else x.masked_fill(~keep.reshape(*keep.shape, *[1] * (-1 - dim)), 0)
 
@@ -265,7 +265,7 @@ def __matmul__(
 ) -> Tensor:  # soft-sorted payload, (..., m) or (..., m, d)
     "Average the payload by each row's distribution; padded inputs are left out and padded positions are zero."
     x, vector, dtype = _payload(x, self, self.n, "P @ x")
-    y = _zero(self._matmul(_zero(x, self.mask, -2), self._rows), self._kept, -2).to(dtype)
+    y = zero_outside(self._matmul(zero_outside(x, self.mask, -2), self._rows), self._kept, -2).to(dtype)
     return y[..., 0] if vector else y
 
 # %% ../../nbs/core/00_permutation.ipynb #412d1d44
@@ -288,7 +288,7 @@ class TransposedPermutation(_Multiplies):
         "Add to each input what the positions hold, weighted by its column; padded inputs get zero."
         P = self.P
         y, vector, dtype = _payload(y, P, P.m, "P.mT @ y")
-        x = _zero(P._rmatmul(_zero(y, P._kept, -2), P._rows), P.mask, -2).to(dtype)
+        x = zero_outside(P._rmatmul(zero_outside(y, P._kept, -2), P._rows), P.mask, -2).to(dtype)
         return x[..., 0] if vector else x
 
 # %% ../../nbs/core/00_permutation.ipynb #b87fa34e
@@ -302,7 +302,7 @@ def mT(self) -> TransposedPermutation:
 @_precisely
 def to_dense(self) -> Tensor:  # (..., m, n)
     "The matrix as a tensor: the only method that makes something of size m x n."
-    return _zero(self._dense(self._rows), self._kept, -2).to(self.dtype)
+    return zero_outside(self._dense(self._rows), self._kept, -2).to(self.dtype)
 
 # %% ../../nbs/core/00_permutation.ipynb #bf1dae48
 @patch_to(SoftPermutation)

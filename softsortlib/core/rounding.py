@@ -9,7 +9,7 @@ __all__ = []
 import torch
 from torch import Tensor, nn
 
-from .permutation import SoftPermutation, _is_concrete, _precisely, _together, _zero, patch_to
+from .permutation import SoftPermutation, _precisely, _together, is_concrete, patch_to, zero_outside
 
 # %% ../../nbs/core/02_rounding.ipynb #0f4b0d3d
 def _check_real(target, mask, kept):
@@ -34,12 +34,12 @@ def log_prob(
     try: batch = _together(target.shape[:-1], self.batch) if target.ndim and target.shape[-1] == self.m else None
     except RuntimeError: batch = None
     if batch is None: raise ValueError(f"target must be (..., {self.m}) with a batch shape that broadcasts to {tuple(self.batch)}, got {tuple(target.shape)}")
-    target = _zero(target.long().expand(*batch, self.m), self._kept, -1)
-    if _is_concrete(target) and target.numel():
+    target = zero_outside(target.long().expand(*batch, self.m), self._kept, -1)
+    if is_concrete(target) and target.numel():
         low, high = target.aminmax()
         if not (0 <= low and high < self.n): raise IndexError(f"target must hold input numbers 0..{self.n - 1}, got {low.item()}..{high.item()}")
-        if self.mask is not None and _is_concrete(self.mask): _check_real(target, self.mask.expand(*batch, self.n), self._kept)
-    return _zero(self._log_prob(target, self._rows), self._kept, -1).to(self.dtype)
+        if self.mask is not None and is_concrete(self.mask): _check_real(target, self.mask.expand(*batch, self.n), self._kept)
+    return zero_outside(self._log_prob(target, self._rows), self._kept, -1).to(self.dtype)
 
 # %% ../../nbs/core/02_rounding.ipynb #eab746e7
 @patch_to(SoftPermutation)

@@ -11,8 +11,8 @@ import math
 import torch
 from torch import Tensor, nn
 
-from .permutation import SoftPermutation, check_mask, check_scores, compute_dtype, patch_to
 from .operators import Operator, get_operator
+from .permutation import SoftPermutation, check_mask, check_scores, compute_dtype, patch_to
 
 # %% ../../nbs/core/04_stochastic.ipynb #9bbf46e9
 def plackett_luce_log_prob(

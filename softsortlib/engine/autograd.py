@@ -5,18 +5,31 @@
 # %% auto #0
 __all__ = []
 
-# %% ../../nbs/engine/92_autograd.ipynb #25528707
+# %% ../../nbs/engine/92_autograd.ipynb #b413b74a
 import torch
 
-from .compile import _batched
+# %% ../../nbs/engine/92_autograd.ipynb #51c56265
+def qualified(op, module):
+    "The name by which torch knows the operator `op` of `module`."
+    return f"softsortlib::{op}" if module.startswith("softsortlib.") else f"softsortlib_notebook::{op}"
+
+# %% ../../nbs/engine/92_autograd.ipynb #811cf620
+def batched(op, tensors):
+    "The vmap rule of `op`, whose first arguments are tensors with the same batch dimensions; registered if it is a custom operator."
+    def rule(info, dims, *args):
+        front = [a.expand(info.batch_size, *a.shape) if d is None else a.movedim(d, 0) for a, d in zip(args[:tensors], dims)]
+        out = op(*front, *args[tensors:])
+        return out, tuple(0 for _ in out) if isinstance(out, tuple) else 0
+    if hasattr(op, "register_vmap"): op.register_vmap(rule)  # from torch 2.5
+    return rule
 
 # %% ../../nbs/engine/92_autograd.ipynb #c72f0c16
 def _in_func(): return not torch.compiler.is_compiling() and torch._C._functorch.maybe_current_level() is not None
 
-def _transformable(op, tensors, backward, setup):
+def differentiable(op, tensors, backward, setup):
     "Give `op`, whose first arguments are tensors of one batch shape, all its rules; call what this returns, not `op`."
     op.register_autograd(backward, setup_context=setup)
-    _batched(op, tensors)
+    batched(op, tensors)
 
     class Rules(torch.autograd.Function):
         forward, setup_context = staticmethod(lambda *args: op(*args)), staticmethod(setup)
@@ -24,6 +37,6 @@ def _transformable(op, tensors, backward, setup):
         def jvp(ctx, *tangents): raise NotImplementedError(f"{op._name} has derivatives in reverse mode only: use torch.func.jacrev for jacfwd, and jacrev(jacrev(f)) for hessian(f)")
 
     def call(*args): return Rules.apply(*args) if _in_func() else op(*args)
-    Rules.backward, Rules.vmap = staticmethod(backward), staticmethod(_batched(call, tensors))
+    Rules.backward, Rules.vmap = staticmethod(backward), staticmethod(batched(call, tensors))
     call.op, call.__name__, call.__doc__ = op, op._name, op._init_fn.__doc__
     return call

@@ -16,9 +16,9 @@ import torch
 from numba.extending import overload
 
 # %% ../../nbs/engine/90_compile.ipynb #24055e35
-def _jit(f=None, fastmath=("reassoc", "contract", "nsz")):
+def jit(f=None, fastmath=("reassoc", "contract", "nsz")):
     "Compile `f` with numba, cached on disk where a folder can be written; NaN keeps its meaning."
-    if f is None: return lambda f: _jit(f, fastmath)
+    if f is None: return lambda f: jit(f, fastmath)
     options = dict(nogil=True, error_model="numpy", fastmath=set(fastmath))
     if f.__module__ == "__main__": return numba.njit(f, **options)  # the cache of a cell does not see changes in the cells it calls
     try: return numba.njit(f, cache=True, **options)
@@ -27,7 +27,7 @@ def _jit(f=None, fastmath=("reassoc", "contract", "nsz")):
 # %% ../../nbs/engine/90_compile.ipynb #a3345184
 _pools = {}
 
-def _spread(kernel, rows, work, *args):
+def spread_rows(kernel, rows, work, *args):
     "Run kernel(lo, hi, *args) over 0..rows, on torch's number of threads where `work` (in steps) is worth it."
     threads = min(torch.get_num_threads(), rows)
     if threads < 2 or work < 1 << 18: return kernel(0, rows, *args)
@@ -38,7 +38,7 @@ def _spread(kernel, rows, work, *args):
     for done in [_pools[key].submit(kernel, lo, hi, *args) for lo, hi in zip(cuts, cuts[1:])]: done.result()
 
 # %% ../../nbs/engine/90_compile.ipynb #1410be73
-def _exp_neg(g):
+def exp_neg(g):
     "exp(-g) for g >= 0 inside kernels, to the last bit or two."
     return np.exp(-g)
 
@@ -67,35 +67,16 @@ def _exp_neg32(g):
     power = np.int32((np.int32(k) + np.int32(127)) << np.int32(23)).view(np.float32)
     return p * power if g <= _f(87) else (_f(0) if g > _f(87) else g)
 
-@overload(_exp_neg, jit_options={"fastmath": {"contract"}})  # sums stay in their order: r is exact because of it
+@overload(exp_neg, jit_options={"fastmath": {"contract"}})  # sums stay in their order: r is exact because of it
 def _exp_neg_of(g): return _exp_neg32 if g == numba.float32 else _exp_neg64
 
 # %% ../../nbs/engine/90_compile.ipynb #651b6f86
-def _matrix(dtype, *shape):
+def empty_matrix(dtype, *shape):
     "Memory for a matrix, not yet written."
     return torch.from_numpy(np.empty(shape, str(dtype).split(".")[1]))
 
-# %% ../../nbs/engine/90_compile.ipynb #51c56265
-def _qualified(op, module):
-    "The name by which torch knows the operator `op` of `module`."
-    return f"softsortlib::{op}" if module.startswith("softsortlib.") else f"softsortlib_notebook::{op}"
-
-# %% ../../nbs/engine/90_compile.ipynb #c062cbe7
-def _arrays(*tensors): return [t.detach().contiguous().numpy() for t in tensors]
-
-def _batched(op, tensors):
-    "The vmap rule of `op`, whose first arguments are tensors with the same batch dimensions; registered if it is a custom operator."
-    def rule(info, dims, *args):
-        front = [a.expand(info.batch_size, *a.shape) if d is None else a.movedim(d, 0) for a, d in zip(args[:tensors], dims)]
-        out = op(*front, *args[tensors:])
-        return out, tuple(0 for _ in out) if isinstance(out, tuple) else 0
-    if hasattr(op, "register_vmap"): op.register_vmap(rule)  # from torch 2.5
-    return rule
-
-def _check_backend(backend):
-    if backend not in (None, "torch", "numba", "triton"):
-        raise ValueError(f"backend must be None (automatic), 'torch', 'numba' or 'triton', got {backend!r}")
-    return backend or ""
+# %% ../../nbs/engine/90_compile.ipynb #a0679caa
+def arrays(*tensors): return [t.detach().contiguous().numpy() for t in tensors]
 
 # %% ../../nbs/engine/90_compile.ipynb #1291e215
 try:
@@ -106,6 +87,6 @@ except ImportError: triton, tl = None, SimpleNamespace(constexpr=None)
 # %% ../../nbs/engine/90_compile.ipynb #3871ba43
 has_triton = triton is not None
 
-def _kernel(f):
+def triton_jit(f):
     "Compile `f` with Triton when it is launched, where there is Triton."
     return triton.jit(f) if has_triton else f

@@ -10,11 +10,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from .compile import _jit, _spread, _qualified
-from .autograd import _transformable
+from .autograd import differentiable, qualified
+from .compile import jit, spread_rows
 
 # %% ../../nbs/engine/93_radix.ipynb #5aa6f5a6
-@_jit
+@jit
 def _radix_rows(lo, hi, s, values, order):
     "Sort rows lo..hi of s (B, n), bit patterns in uint32, into values (the same) and order (long)."
     n = s.shape[1]
@@ -45,25 +45,25 @@ def _radix_rows(lo, hi, s, values, order):
 # %% ../../nbs/engine/93_radix.ipynb #3f4da0bb
 def _sort_plainly(s): return tuple(s.sort(dim=-1, stable=True))
 
-def _sort_values(s):
+def sorted_values(s):
     "Values and order of s (..., n), without gradient."
     if s.device.type != "cpu" or s.dtype != torch.float32 or s.shape[-1] < 32: return _sort_plainly(s)
     values, order = s.new_empty(s.shape), torch.empty(s.shape, dtype=torch.long)
     n = s.shape[-1]
     flat = [a.numpy().reshape(-1, n) for a in (s.detach().contiguous().view(torch.int32), values.view(torch.int32), order)]
-    _spread(_radix_rows, len(flat[0]), s.numel(), flat[0].view(np.uint32), flat[1].view(np.uint32), flat[2])
+    spread_rows(_radix_rows, len(flat[0]), s.numel(), flat[0].view(np.uint32), flat[1].view(np.uint32), flat[2])
     return values, order
 
 # %% ../../nbs/engine/93_radix.ipynb #16453df9
-@torch.library.custom_op(_qualified("stable_sort", __name__), mutates_args=())
-def _stable_sort_op(s: Tensor) -> tuple[Tensor, Tensor]: return tuple(x.contiguous() for x in _sort_values(s))
+@torch.library.custom_op(qualified("stable_sort", __name__), mutates_args=())
+def _stable_sort_op(s: Tensor) -> tuple[Tensor, Tensor]: return tuple(x.contiguous() for x in sorted_values(s))
 
 @_stable_sort_op.register_fake
 def _(s): return s.new_empty(s.shape), s.new_empty(s.shape, dtype=torch.long)
 
 def _sort_setup(ctx, inputs, output): ctx.save_for_backward(output[1])
 def _sort_backward(ctx, g, _): return torch.empty_like(g).scatter(-1, ctx.saved_tensors[0], g)
-_stable_sort = _transformable(_stable_sort_op, 1, _sort_backward, _sort_setup)
+_stable_sort = differentiable(_stable_sort_op, 1, _sort_backward, _sort_setup)
 
 # %% ../../nbs/engine/93_radix.ipynb #35ed6b29
 def stable_sort(

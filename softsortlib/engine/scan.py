@@ -10,8 +10,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from .compile import _arrays, _batched, _check_backend, _exp_neg, _jit, _spread, _qualified
-from .autograd import _transformable
+from .autograd import batched, differentiable, qualified
+from .compile import arrays, exp_neg, jit, spread_rows
+from .dispatch import check_backend
 
 # %% ../../nbs/engine/94_scan.ipynb #d7b5bb5f
 def exp_scan_dense(
@@ -26,16 +27,16 @@ def exp_scan_dense(
     return {"even": K, "odd": K * u.sign(), "strict": K * u.sign().abs()}[mode] @ x
 
 # %% ../../nbs/engine/94_scan.ipynb #4b54ce16
-@_jit
+@jit
 def _decay(s, tau, lo, hi, q):
     "q[i - lo] = exp(-|s[i] - s[i-1]| / tau) for the gaps lo..hi."
-    for i in range(lo, hi): q[i - lo] = _exp_neg(abs(np.float64(s[i]) - np.float64(s[i - 1])) / tau)
+    for i in range(lo, hi): q[i - lo] = exp_neg(abs(np.float64(s[i]) - np.float64(s[i - 1])) / tau)
 
 # %% ../../nbs/engine/94_scan.ipynb #2f792453
 _BLOCK_GAPS = 256
 
 # %% ../../nbs/engine/94_scan.ipynb #6e56c6c7
-@_jit
+@jit
 def _scan_rows(lo, hi, s, x, tau, size, y, low, Z, mode):
     "y = even (mode 0), odd (1), strict (2) or mean (3, with Z and what rounding y loses) of x, rows lo..hi; s, Z (B, n), x, y, low (B, n, d)."
     d, mean = x.shape[2], mode == 3
@@ -79,7 +80,7 @@ def _scan_rows(lo, hi, s, x, tau, size, y, low, Z, mode):
                         low[b, i, c] = o - y[b, i, c]
 
 # %% ../../nbs/engine/94_scan.ipynb #e1997515
-@_jit
+@jit
 def _scan_back_rows(lo, hi, gy, gZ, s, x, tau, size, y, low, Z, mean, gs, gx, gtau):
     "Gradients of even, or of the mean (y, Z), for rows lo..hi: gy, x, y, low, gx (B, n, d); s, Z, gZ, gs (B, n); tau, gtau, size (B,)."
     n, d = x.shape[1:]
@@ -124,7 +125,7 @@ def _scan_back_rows(lo, hi, gy, gZ, s, x, tau, size, y, low, Z, mean, gs, gx, gt
 # %% ../../nbs/engine/94_scan.ipynb #0e6c304a
 _BLOCK = 32
 
-def _left(s, x, tau):
+def one_sided_sums(s, x, tau):
     "L of (94.4) for s (B, n), x (B, n, d), tau (B,): small dense blocks and carries between them."
     (B, n, d), b = x.shape, min(_BLOCK, x.shape[1])
     pad = -n % b
@@ -134,7 +135,7 @@ def _left(s, x, tau):
     decay = (-(sb[..., :, None] - sb[..., None, :]).abs() / tau[:, None, None, None]).exp().tril()
     L = decay @ inner
     if blocks > 1:
-        carry = _left(sb[:, :-1, -1], L[:, :-1, -1], tau)  # at the last element of each block but the last
+        carry = one_sided_sums(sb[:, :-1, -1], L[:, :-1, -1], tau)  # at the last element of each block but the last
         reach = (-(sb[:, 1:] - sb[:, :-1, -1:]).abs() / tau[:, None, None]).exp()
         L = torch.cat([L[:, :1], L[:, 1:] + reach[..., None] * carry[:, :, None]], 1)
     return L.reshape(B, blocks * b, d)[:, :n]
@@ -149,7 +150,7 @@ def _below(s, x, tau, left):
     first = torch.cat([first.new_zeros(len(s), 1), first], 1)
     return E.gather(1, first[..., None].expand_as(x))
 
-def _scan_torch(s, x, tau, mode, left=_left):
+def _scan_torch(s, x, tau, mode, left=one_sided_sums):
     "The sums (94.2) from one-sided ones: s (B, n), x (B, n, d), tau (B,); O(n) memory."
     tau = tau.to(x.dtype)
     if mode == "even": return (left(s, x, tau) + left(s.flip(1), x.flip(1), tau).flip(1) - x).to(x.dtype)
@@ -175,28 +176,28 @@ def _triton():
     return scan_kernels if scan_kernels.has_triton else None
 
 # %% ../../nbs/engine/94_scan.ipynb #ac8a06b2
-@torch.library.custom_op(_qualified("exp_scan", __name__), mutates_args=())
+@torch.library.custom_op(qualified("exp_scan", __name__), mutates_args=())
 def _exp_scan_op(s: Tensor, x: Tensor, tau: Tensor, mode: str, backend: str) -> Tensor:
     flat, who = [a.reshape(tau.numel(), *a.shape[tau.ndim:]) for a in (s, x, tau)], _backend(x, backend)
-    if who != "numba": return _scan_torch(*flat, mode, _triton().left_sums if who == "triton" else _left).reshape(x.shape)
+    if who != "numba": return _scan_torch(*flat, mode, _triton().left_sums if who == "triton" else one_sided_sums).reshape(x.shape)
     y, size = x.new_empty(flat[1].shape), torch.full(flat[2].shape, s.shape[-1])
-    _spread(_scan_rows, len(y), y.numel(), *_arrays(*flat[:2], flat[2].double(), size, y, y, flat[0]), _MODES.index(mode))
+    spread_rows(_scan_rows, len(y), y.numel(), *arrays(*flat[:2], flat[2].double(), size, y, y, flat[0]), _MODES.index(mode))
     return y.reshape(x.shape)
 
-@torch.library.register_fake(_qualified("exp_scan", __name__))
+@torch.library.register_fake(qualified("exp_scan", __name__))
 def _(s, x, tau, mode, backend): return x.new_empty(x.shape)
 
 # %% ../../nbs/engine/94_scan.ipynb #9814c379
-@torch.library.custom_op(_qualified("exp_scan_backward", __name__), mutates_args=())
+@torch.library.custom_op(qualified("exp_scan_backward", __name__), mutates_args=())
 def _exp_scan_backward(gy: Tensor, s: Tensor, x: Tensor, tau: Tensor, backend: str) -> tuple[Tensor, Tensor, Tensor]:
     if _backend(x, backend) != "numba": return _composed(gy, s, x, tau, "even", backend)
     gs, gx, gtau = s.new_empty(s.shape), x.new_empty(x.shape), tau.new_empty(tau.shape, dtype=torch.float64)
     flat = [a.reshape(tau.numel(), *a.shape[tau.ndim:]) for a in (gy, s, x, tau.double(), torch.full(tau.shape, s.shape[-1]), gs, gx, gtau)]
-    gy, s, x, t, size, *out = _arrays(*flat)
-    _spread(_scan_back_rows, len(x), 3 * x.size, gy, s, s, x, t, size, x, x, s, False, *out)
+    gy, s, x, t, size, *out = arrays(*flat)
+    spread_rows(_scan_back_rows, len(x), 3 * x.size, gy, s, s, x, t, size, x, x, s, False, *out)
     return gs, gx, gtau.to(tau.dtype)
 
-@torch.library.register_fake(_qualified("exp_scan_backward", __name__))
+@torch.library.register_fake(qualified("exp_scan_backward", __name__))
 def _(gy, s, x, tau, backend): return s.new_empty(s.shape), x.new_empty(x.shape), tau.new_empty(tau.shape)
 
 # %% ../../nbs/engine/94_scan.ipynb #4a7ea132
@@ -218,11 +219,11 @@ def _backward(ctx, gy):
     return *grads, None, None
 
 # %% ../../nbs/engine/94_scan.ipynb #7d24e250
-_exp_scan = _transformable(_exp_scan_op, 3, _backward, _save)
-_batched(_exp_scan_backward, 4)
+_exp_scan = differentiable(_exp_scan_op, 3, _backward, _save)
+batched(_exp_scan_backward, 4)
 
 # %% ../../nbs/engine/94_scan.ipynb #174726ac
-def _tau_tensor(tau, s, batch):
+def tau_tensor(tau, s, batch):
     "tau as a tensor of the batch shape; a number keeps double precision where the device has it."
     if isinstance(tau, Tensor): return tau.expand(batch)
     return torch.full(batch, tau, dtype=torch.float64 if s.device.type in ("cpu", "cuda") else s.dtype, device=s.device)
@@ -242,7 +243,7 @@ def exp_scan(
     work = torch.float32 if dtype in (torch.float16, torch.bfloat16) else dtype
     batch = torch.broadcast_shapes(s.shape[:-1], x.shape[:-2], tau.shape if isinstance(tau, Tensor) else ())
     s, x = s.to(work).expand(*batch, s.shape[-1]), x.to(work).expand(*batch, *x.shape[-2:])
-    return _exp_scan(s, x, _tau_tensor(tau, s, batch), mode, _check_backend(backend)).to(dtype)
+    return _exp_scan(s, x, tau_tensor(tau, s, batch), mode, check_backend(backend)).to(dtype)
 
 # %% ../../nbs/engine/94_scan.ipynb #dd877232
 def _ones(x, size):
@@ -250,18 +251,18 @@ def _ones(x, size):
     real = (torch.arange(x.shape[-2], device=x.device) < size[..., None])[..., None]
     return torch.cat([x.masked_fill(~real, 0), real.to(x.dtype)], -1), real
 
-@torch.library.custom_op(_qualified("exp_mean", __name__), mutates_args=())
+@torch.library.custom_op(qualified("exp_mean", __name__), mutates_args=())
 def _exp_mean_op(s: Tensor, x: Tensor, tau: Tensor, size: Tensor, backend: str) -> tuple[Tensor, Tensor, Tensor]:
     if _backend(x, backend) == "numba":
         out = x.new_empty(x.shape), x.new_empty(x.shape), s.new_empty(s.shape)
         flat = [a.reshape(tau.numel(), *a.shape[tau.ndim:]) for a in (s, x, tau.double(), size, *out)]
-        _spread(_scan_rows, len(flat[0]), x.numel() + s.numel(), *_arrays(*flat), 3)
+        spread_rows(_scan_rows, len(flat[0]), x.numel() + s.numel(), *arrays(*flat), 3)
         return out
     both, real = _ones(x, size)
     y = _exp_scan(s, both, tau, "even", backend).masked_fill(~real, 1)
     return (y[..., :-1] / y[..., -1:]).masked_fill(~real, 0), torch.zeros_like(x, memory_format=torch.contiguous_format), y[..., -1].clone()
 
-@torch.library.register_fake(_qualified("exp_mean", __name__))
+@torch.library.register_fake(qualified("exp_mean", __name__))
 def _(s, x, tau, size, backend): return x.new_empty(x.shape), x.new_empty(x.shape), x.new_empty(s.shape)
 
 # %% ../../nbs/engine/94_scan.ipynb #ac274281
@@ -273,15 +274,15 @@ def _composed_mean(go, gZ, s, x, tau, size, o, low, Z, backend):
     gs, gx, gtau = _composed(torch.cat([weight, shift], -1), s, both, tau, "even", backend)
     return gs.masked_fill(~real[..., 0], 0), gx[..., :-1].masked_fill(~real, 0), gtau
 
-@torch.library.custom_op(_qualified("exp_mean_backward", __name__), mutates_args=())
+@torch.library.custom_op(qualified("exp_mean_backward", __name__), mutates_args=())
 def _exp_mean_backward(go: Tensor, gZ: Tensor, s: Tensor, x: Tensor, tau: Tensor, size: Tensor, o: Tensor, low: Tensor, Z: Tensor, backend: str) -> tuple[Tensor, Tensor, Tensor]:
     if _backend(x, backend) != "numba": return tuple(g.contiguous() for g in _composed_mean(go, gZ, s, x, tau, size, o, low, Z, backend))
     gs, gx, gtau = s.new_empty(s.shape), x.new_empty(x.shape), tau.new_empty(tau.shape, dtype=torch.float64)
-    flat = _arrays(*[a.reshape(tau.numel(), *a.shape[tau.ndim:]) for a in (go, gZ, s, x, tau.double(), size, o, low, Z, gs, gx, gtau)])
-    _spread(_scan_back_rows, len(flat[0]), 3 * (x.numel() + s.numel()), *flat[:9], True, *flat[9:])
+    flat = arrays(*[a.reshape(tau.numel(), *a.shape[tau.ndim:]) for a in (go, gZ, s, x, tau.double(), size, o, low, Z, gs, gx, gtau)])
+    spread_rows(_scan_back_rows, len(flat[0]), 3 * (x.numel() + s.numel()), *flat[:9], True, *flat[9:])
     return gs, gx, gtau.to(tau.dtype)
 
-@torch.library.register_fake(_qualified("exp_mean_backward", __name__))
+@torch.library.register_fake(qualified("exp_mean_backward", __name__))
 def _(go, gZ, s, x, tau, size, o, low, Z, backend): return s.new_empty(s.shape), x.new_empty(x.shape), tau.new_empty(tau.shape)
 
 # %% ../../nbs/engine/94_scan.ipynb #2731d2c9
@@ -293,8 +294,8 @@ def _backward_mean(ctx, go, _, gZ):
     f = _composed_mean if torch.is_grad_enabled() else _exp_mean_backward
     return *f(go, gZ, *ctx.saved_tensors, ctx.backend), None, None
 
-_exp_mean = _transformable(_exp_mean_op, 4, _backward_mean, _save_mean)
-_batched(_exp_mean_backward, 9)
+_exp_mean = differentiable(_exp_mean_op, 4, _backward_mean, _save_mean)
+batched(_exp_mean_backward, 9)
 
 # %% ../../nbs/engine/94_scan.ipynb #0707f4f8
 def exp_mean(
@@ -307,5 +308,5 @@ def exp_mean(
     "The means of `x` with weights exp(-|s_i - s_j| / tau) and their normalisers Z, (94.5), in O(n) for sorted scores."
     batch = x.shape[:-2]
     size = torch.full(batch, s.shape[-1], device=s.device) if size is None else size.expand(batch)
-    o, _, Z = _exp_mean(s.expand(*batch, s.shape[-1]), x, _tau_tensor(tau, s, batch), size, _check_backend(backend))
+    o, _, Z = _exp_mean(s.expand(*batch, s.shape[-1]), x, tau_tensor(tau, s, batch), size, check_backend(backend))
     return o, Z

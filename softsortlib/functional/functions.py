@@ -14,14 +14,14 @@ import operator as op
 import torch
 from torch import Tensor
 
-from ..core.permutation import SoftPermutation, _is_concrete, compute_dtype
+from ..core.operators import Operator, check_flags, get_operator
+from ..core.permutation import SoftPermutation, compute_dtype, is_concrete
+from ..core.rank_operators import RankOperator, get_rank_operator
+from ..engine.radix import stable_sort
+from .temperature import _eager, _last, calibrate_tau, tau_schedule
 from ..ranks.laplace import LaplaceRank
 from ..ranks.lapsum import LapSum
-from ..core.operators import Operator, _check_flags, get_operator
-from ..engine.radix import stable_sort
-from ..ranks.sigmoid import RankOperator, get_rank_operator
 from ..rowwise.softsort import SoftSort
-from .temperature import _eager, _last, calibrate_tau, tau_schedule
 
 # %% ../../nbs/functional/50_functions.ipynb #08ce067d
 _all_ = ["calibrate_tau", "tau_schedule"]
@@ -37,7 +37,7 @@ def _also(method):
 def _scores(x, dim, mask):
     "x and its mask with `dim` moved to the end, and where it came from; raise `ValueError` for an infinite score."
     s, mask, dim = _last(x, dim, mask)
-    if _is_concrete(s) and (s.isinf() if mask is None else s.isinf() & mask).any():
+    if is_concrete(s) and (s.isinf() if mask is None else s.isinf() & mask).any():
         raise ValueError("x must be finite, got an infinite score, to which every distance is infinite: leave it out with mask=x.isfinite(), or clamp it")
     return s, mask, dim
 
@@ -65,7 +65,7 @@ def soft_permutation(
     hard: bool = False,  # round in the forward pass, keep the soft gradient
 ) -> SoftPermutation:  # (..., n, n) with the other dimensions of x as batch
     "The soft permutation that sorts `x` along `dim`; raise `TypeError`, `ValueError` or `IndexError` when an argument does not fit."
-    _check_flags(descending=descending, hard=hard)
+    check_flags(descending=descending, hard=hard)
     s, mask, _ = _scores(x, dim, mask)
     P = _permutation(s, mask, descending, method, tau)
     return P.straight_through() if hard else P
@@ -99,7 +99,7 @@ def soft_sort(
     hard: bool = False,  # the values of `torch.sort`, with the soft gradient
 ) -> Tensor:  # the shape of x, zero at padded positions
     "Soft `torch.sort(x, dim, descending).values`: `P @ x`; raise `TypeError`, `ValueError` or `IndexError` when an argument does not fit."
-    _check_flags(descending=descending, hard=hard)
+    check_flags(descending=descending, hard=hard)
     s, mask, dim = _scores(x, dim, mask)
     y = _rank_only_sort(s, mask, descending, method, tau) if _is_rank_only(method) else _permutation(s, mask, descending, method, tau) @ s
     return (_through(_sorted(s, mask, descending), y) if hard else y).movedim(-1, dim)
@@ -136,7 +136,7 @@ def soft_rank(
     hard: bool = False,  # the ranks themselves (ties share their mean rank), with the soft gradient
 ) -> Tensor:  # ranks from 1 to n, the shape of x; padded elements have rank 0
     "Soft ranks, the expected position of each input (50.1); raise `TypeError`, `ValueError` or `IndexError` when an argument does not fit."
-    _check_flags(descending=descending, hard=hard)
+    check_flags(descending=descending, hard=hard)
     s, mask, dim = _scores(x, dim, mask)
     if _is_rank_only(method):
         operator, sign = _oriented(get_rank_operator, method, tau, descending)
@@ -167,7 +167,7 @@ def soft_topk(
     hard: bool = False,  # the values of `torch.topk`, with the soft gradient
 ) -> "tuple[Tensor, SoftPermutation]":  # values with k in place of n along dim, and the first k rows of P, (..., k, n)
     "Soft `torch.topk`: the first k rows of `P` and what they make of `x`; their columns sum to a soft membership, with 'lapsum' the weights of Struski et al. 2025; raise `TypeError`, `ValueError` or `IndexError` when an argument does not fit."
-    _check_flags(largest=largest, hard=hard)
+    check_flags(largest=largest, hard=hard)
     s, mask, dim = _scores(x, dim, mask)
     k = _k(k, s.shape[-1])
     P = _permutation(s, mask, largest, method, tau)[..., :k, :]
@@ -188,7 +188,7 @@ def _quantiles(q, dtype, device):
         q = torch.tensor(float(q), dtype=dtype, device=device)
     if q.is_complex() or q.dtype == torch.bool: raise TypeError(f"q must be real, got {q.dtype}")
     if q.ndim > 1: raise ValueError(f"q must be a number or a tensor with one dimension, got shape {tuple(q.shape)}")
-    if _is_concrete(q) and not ((q >= 0) & (q <= 1)).all(): raise ValueError(f"q must be in [0, 1], got {q.tolist()}")
+    if is_concrete(q) and not ((q >= 0) & (q <= 1)).all(): raise ValueError(f"q must be in [0, 1], got {q.tolist()}")
     return q.to(device, dtype).reshape(-1), q.ndim == 0
 
 # %% ../../nbs/functional/50_functions.ipynb #74423692
@@ -224,7 +224,7 @@ def soft_quantile(
     hard: bool = False,  # the values of `torch.quantile`, with the soft gradient
 ) -> Tensor:  # as `torch.quantile`: x without dim; with q (Q,) a leading dimension Q
     "Soft `torch.quantile(x, q, dim)`, from the two rows around q (n - 1), or an operator's own (Cuturi et al. 2019); raise `TypeError`, `ValueError` or `IndexError` when an argument does not fit."
-    _check_flags(keepdim=keepdim, hard=hard)
+    check_flags(keepdim=keepdim, hard=hard)
     if not isinstance(interpolation, str) or interpolation not in _INTERPOLATIONS: raise ValueError(f"interpolation must be one of {', '.join(_INTERPOLATIONS)}, got {interpolation!r}")
     s, mask, dim = _scores(x, dim, mask)
     q, alone = _quantiles(q, compute_dtype(x.dtype), x.device)

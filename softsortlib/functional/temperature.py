@@ -15,8 +15,8 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from ..core.permutation import check_mask, check_scores, compute_dtype
 from ..core.operators import Operator, get_operator
+from ..core.permutation import check_mask, check_scores, compute_dtype
 from ..rowwise.softsort import SoftSort
 
 # %% ../../nbs/functional/52_temperature.ipynb #497e1fde

@@ -21,12 +21,12 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from .records import environment, write_json
+from ..networks.operator import SortingNetwork
 from ..ranks.laplace import LaplaceRank
 from ..ranks.lapsum import LapSum
-from ..networks.operator import SortingNetwork
-from ..rowwise.neuralsort import NeuralSort, neuralsort_published, neuralsort_quadratic
 from ..ranks.permutahedron import Permutahedron
-from .records import environment, write_json
+from ..rowwise.neuralsort import NeuralSort, neuralsort_published, neuralsort_quadratic
 from ..rowwise.softsort import SoftSort
 
 # %% ../../nbs/lab/72_bench.ipynb #51b5cfaa

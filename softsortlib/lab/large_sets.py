@@ -15,18 +15,18 @@ from typing import Callable, ClassVar
 import torch
 from torch import Tensor, nn
 
-from .bench import peak_memory
 from ..core.permutation import patch_to
+from .bench import peak_memory
 from .data import optional, seeded
 from .grid import grid
-from ..ranks.laplace import LaplaceRank
-from ..losses.orders import permutation_nll, spearman_loss
-from ..networks.operator import SortingNetwork, default_steepness
-from ..rowwise.neuralsort import NeuralSort
-from ..ranks.permutahedron import Permutahedron
-from ..rowwise.softsort import SoftSort
 from .speed import MemoryConfig, SpeedConfig, _trim
 from .training import DrawnData, RunConfig, Task
+from ..losses.orders import permutation_nll, spearman_loss
+from ..networks.operator import SortingNetwork, default_steepness
+from ..ranks.laplace import LaplaceRank
+from ..ranks.permutahedron import Permutahedron
+from ..rowwise.neuralsort import NeuralSort
+from ..rowwise.softsort import SoftSort
 
 # %% ../../nbs/lab/69_large_sets.ipynb #ab08fc74
 torchmetrics = optional("torchmetrics")

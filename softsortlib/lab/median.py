@@ -13,17 +13,17 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 
-from ..core.permutation import SoftPermutation, patch_to
-from ..functional.functions import _ranks, soft_median
 from ..core.operators import Operator, get_operator
-from ..rowwise.softsort import SoftSort
-from ..rowwise.neuralsort import NeuralSort
+from ..core.permutation import SoftPermutation, patch_to
 from ..core.stochastic import Stochastic
-from ..transport.sinkhorn_sort import SinkhornSort
-from ..networks.operator import SortingNetwork, default_steepness
-from .training import RunConfig, Task
-from .sorting import NumberCNN, NumberData, torchmetrics
+from ..functional.functions import _ranks, soft_median
 from .grid import grid
+from .sorting import NumberCNN, NumberData, torchmetrics
+from .training import RunConfig, Task
+from ..networks.operator import SortingNetwork, default_steepness
+from ..rowwise.neuralsort import NeuralSort
+from ..rowwise.softsort import SoftSort
+from ..transport.sinkhorn_sort import SinkhornSort
 
 # %% ../../nbs/lab/65_median.ipynb #690abd3b
 FORMS = {"picture": "the value of the mixed picture", "mean": "the mean of the values", "expected": "the expected error", "quantile": "the soft median of the values"}

@@ -21,16 +21,16 @@ from typing import Callable, ClassVar, Iterator, NamedTuple
 import torch
 from torch import Tensor
 
-from .bench import _resident, peak_memory, softsort_listing
 from ..core.permutation import patch_to
+from .bench import _resident, peak_memory, softsort_listing
 from .data import seeded
 from .grid import grid
+from .records import environment, write_json
+from .training import RunConfig, _check_folder, _undisturbed
 from ..networks.operator import SortingNetwork, default_steepness
 from ..rowwise.neuralsort import NeuralSort, neuralsort_published, neuralsort_quadratic
-from .records import environment, write_json
-from ..transport.sinkhorn_sort import SinkhornSort
 from ..rowwise.softsort import SoftSort
-from .training import RunConfig, _check_folder, _undisturbed
+from ..transport.sinkhorn_sort import SinkhornSort
 
 # %% ../../nbs/lab/67_speed.ipynb #e5b28918
 def min_max(

@@ -23,8 +23,8 @@ import torch
 from torch import Tensor, nn
 
 from ..core.permutation import patch_to
-from .records import environment, write_json
 from .data import optional, seeded
+from .records import environment, write_json
 
 # %% ../../nbs/lab/61_training.ipynb #6a33d22c
 pl = optional("pytorch_lightning")

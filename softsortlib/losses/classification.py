@@ -9,11 +9,11 @@ __all__ = ['topk_loss', 'TopKLoss', 'zero_one_loss', 'ZeroOneLoss']
 import torch
 from torch import Tensor, nn
 
-from ..core.permutation import _is_concrete, check_scores, compute_dtype
+from ..core.operators import Operator
+from ..core.permutation import check_scores, compute_dtype, is_concrete
+from ..core.rank_operators import RankOperator
 from ..functional.functions import _k, soft_permutation, soft_rank
 from .orders import _Loss, _reduce
-from ..core.operators import Operator
-from ..ranks.sigmoid import RankOperator
 
 # %% ../../nbs/losses/57_classification.ipynb #8f1fa445
 def _log_in_top(P, target):
@@ -27,7 +27,7 @@ def _check_classes(logits, target):
     if not isinstance(target, Tensor) or target.is_floating_point() or target.is_complex() or target.shape != want:
         got = f"{target.dtype} {tuple(target.shape)}" if isinstance(target, Tensor) else type(target).__name__
         raise ValueError(f"target must be class numbers, long {tuple(logits.shape[:-1])}, or a bool tensor {tuple(logits.shape)}, got {got}")
-    if target.dtype == torch.bool or not _is_concrete(target) or not target.numel(): return
+    if target.dtype == torch.bool or not is_concrete(target) or not target.numel(): return
     low, high = (x.item() for x in target.aminmax())
     if low < 0 or high >= logits.shape[-1]: raise IndexError(f"target must hold class numbers 0..{logits.shape[-1] - 1}, got {low}..{high}: leave examples without a class out of the batch, or give a bool target without a True for them")
 

@@ -14,9 +14,9 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from ..core.permutation import _fits, _is_concrete, patch_to
-from ..functional.functions import _k, soft_topk
 from ..core.operators import Operator, check_tau, get_operator
+from ..core.permutation import fits, is_concrete, patch_to
+from ..functional.functions import _k, soft_topk
 from ..functional.temperature import _eager, calibrate_tau
 
 # %% ../../nbs/losses/58_neighbours.ipynb #120521db
@@ -93,8 +93,8 @@ def _check_points(queries, candidates, labels, k, classes):
     if k > candidates.shape[-2]: raise ValueError(f"k must be in 1..{candidates.shape[-2]}, the number of candidates, got {k}")
     try: batch = torch.broadcast_shapes(queries.shape[:-2], candidates.shape[:-2])
     except RuntimeError: raise ValueError(f"queries {tuple(queries.shape)} and candidates {tuple(candidates.shape)} must have batch dimensions that broadcast") from None
-    if not _fits(labels.shape[:-1], batch): raise ValueError(f"labels must broadcast to {(*batch, candidates.shape[-2])}, got {tuple(labels.shape)}")
-    if _is_concrete(labels) and (labels.min() < 0 or classes is not None and labels.max() >= classes):
+    if not fits(labels.shape[:-1], batch): raise ValueError(f"labels must broadcast to {(*batch, candidates.shape[-2])}, got {tuple(labels.shape)}")
+    if is_concrete(labels) and (labels.min() < 0 or classes is not None and labels.max() >= classes):
         raise ValueError(f"labels must be class numbers from 0" + (f" to {classes - 1}" if classes else "") + f", got {labels.min().item()}..{labels.max().item()}")
 
 # %% ../../nbs/losses/58_neighbours.ipynb #c6605765

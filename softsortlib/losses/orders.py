@@ -14,11 +14,11 @@ import math
 import torch
 from torch import Tensor, nn
 
-from ..core.permutation import SoftPermutation, _is_concrete, check_mask, check_scores, compute_dtype
+from ..core.operators import Operator, check_flags, check_tau
+from ..core.permutation import SoftPermutation, check_mask, check_scores, compute_dtype, is_concrete
+from ..core.rank_operators import RankOperator
 from ..functional.functions import _k, _ranks, soft_permutation, soft_rank
 from ..ranks.laplace import lapsum_topk
-from ..core.operators import Operator, _check_flags, check_tau
-from ..ranks.sigmoid import RankOperator
 
 # %% ../../nbs/losses/55_orders.ipynb #070665dd
 def _check_relevance(relevance, scores=None):
@@ -38,8 +38,8 @@ def _inputs(scores, relevance, mask):
     _check_relevance(relevance, scores)
     mask = torch.ones_like(scores, dtype=torch.bool) if mask is None else check_mask(mask, scores)
     s, y = (a.to(compute_dtype(scores.dtype)).masked_fill(~mask, 0) for a in (scores, relevance.detach()))
-    if _is_concrete(y) and y.isnan().any(): raise ValueError("relevance must be a number at every real element, got NaN: leave unknown grades out with mask=~relevance.isnan()")
-    if _is_concrete(s) and s.isinf().any(): raise ValueError("scores must be finite, got an infinite one: leave it out with mask=scores.isfinite(), or clamp it")
+    if is_concrete(y) and y.isnan().any(): raise ValueError("relevance must be a number at every real element, got NaN: leave unknown grades out with mask=~relevance.isnan()")
+    if is_concrete(s) and s.isinf().any(): raise ValueError("scores must be finite, got an infinite one: leave it out with mask=scores.isfinite(), or clamp it")
     return s, y, mask
 
 def _reduce(loss, defined, reduction, dtype):
@@ -101,7 +101,7 @@ def ideal_order(
 ) -> Tensor:  # the order as `argsort` returns it, long, (..., n), padded elements last
     "The order of `relevance` that is nearest to that of `scores`, a `target` for the losses on a permutation; raise `TypeError` or `ValueError` when an argument does not fit."
     _check_relevance(relevance)
-    _check_flags(descending=descending)
+    check_flags(descending=descending)
     if scores is not None and getattr(scores, "shape", None) != relevance.shape: raise ValueError(f"scores must be a tensor of the relevance's shape {tuple(relevance.shape)}, got {tuple(scores.shape) if isinstance(scores, Tensor) else type(scores).__name__}")
     order = torch.arange(relevance.shape[-1], device=relevance.device).expand(relevance.shape)
     keys = [] if scores is None else [(scores.detach(), descending)]
@@ -189,7 +189,7 @@ _GAINS = dict(exp2=lambda y: torch.exp2(y) - 1, linear=lambda y: y)
 def _dcg_parts(y, mask, k, gain):
     "The gains (..., n), the discounts (k,), and the best DCG@k (...)."
     if not isinstance(gain, str) or gain not in _GAINS: raise ValueError(f"gain must be one of {', '.join(_GAINS)}, got {gain!r}")
-    if _is_concrete(y) and ((y < 0) | y.isinf()).any(): raise ValueError(f"relevance must be finite and not negative for NDCG, got {y.min():g} to {y.max():g}: shift the grades, or mask what is padding")
+    if is_concrete(y) and ((y < 0) | y.isinf()).any(): raise ValueError(f"relevance must be finite and not negative for NDCG, got {y.min():g} to {y.max():g}: shift the grades, or mask what is padding")
     g, k = _GAINS[gain](y).masked_fill(~mask, 0), _k(y.shape[-1] if k is None else k, math.inf)
     discounts = 1 / torch.arange(2, min(k, y.shape[-1]) + 2, device=y.device, dtype=y.dtype).log2()
     return g, discounts, (g.sort(dim=-1, descending=True).values[..., :k] * discounts).sum(-1)

@@ -11,8 +11,8 @@ from functools import lru_cache
 
 import numpy as np
 
+from ..engine.compile import exp_neg, jit, spread_rows
 from .comparators import sorting_network
-from ..engine.compile import _exp_neg, _jit, _spread
 
 # %% ../../nbs/networks/26_layers.ipynb #edceccf4
 _ATAN = [0.31830988136850696, -0.10610246946390103, 0.06363850689058667, -0.045211747467927305, 0.033871618660626414,
@@ -21,7 +21,7 @@ _CONSTANTS = [*_ATAN, 0.5, 1.0, 1e-10, 2.0, 0.25, 0.0625, 2**-0.5, 1 / math.pi, 
 _CODES = {"logistic": 0, "gaussian": 1, "cauchy": 2, "reciprocal": 3, "optimal": 4}
 
 # %% ../../nbs/networks/26_layers.ipynb #caaff467
-@_jit
+@jit
 def _weigh_cauchy(v, k, keep, swap):
     "keep = f(v) and swap = f(-v) for the Cauchy sigmoid in single precision; k: the constants in the dtype of v, which keeps the arithmetic in it."
     c0, c1, c2, c3, c4, c5, c6, c7, c8, half, one = k[0], k[1], k[2], k[3], k[4], k[5], k[6], k[7], k[8], k[9], k[10]
@@ -35,7 +35,7 @@ def _weigh_cauchy(v, k, keep, swap):
         keep[i] = small if v[i] < 0 else large
         swap[i] = large if v[i] < 0 else small
 
-@_jit
+@jit
 def _weigh(v, k, code, keep, swap):
     "keep = f(v) and swap = f(-v), elementwise."
     if code == 2: return _weigh_cauchy(v, k, keep, swap)
@@ -43,7 +43,7 @@ def _weigh(v, k, code, keep, swap):
     for i in range(len(v)):
         t = abs(v[i])
         if code == 5: small = math.atan2(one, t) * pi
-        elif code == 0: small = _exp_neg(t) / (one + _exp_neg(t))
+        elif code == 0: small = exp_neg(t) / (one + exp_neg(t))
         elif code == 1: small = half * math.erfc(t * root)
         elif code == 3: small = one / (two + t)
         else: small = half - t if t <= quarter else sixteenth / (t + eps)
@@ -52,7 +52,7 @@ def _weigh(v, k, code, keep, swap):
         swap[i] = large if v[i] < 0 else small
 
 # %% ../../nbs/networks/26_layers.ipynb #a0ca9ef1
-@_jit
+@jit
 def _slope(v, keep, swap, k, code, out):
     "out = f'(v), elementwise."
     one, eps, two, quarter, sixteenth, pi = k[10], k[11], k[12], k[13], k[14], k[16]
@@ -62,7 +62,7 @@ def _slope(v, keep, swap, k, code, out):
     for i in range(len(v)):
         t = abs(v[i])
         if code == 0: out[i] = keep[i] * swap[i]
-        elif code == 1: out[i] = k[17] * _exp_neg(t * t / two)
+        elif code == 1: out[i] = k[17] * exp_neg(t * t / two)
         elif code == 3: out[i] = one / ((two + t) * (two + t))
         else: out[i] = one if t <= quarter else sixteenth / ((t + eps) * (t + eps))
 
@@ -78,7 +78,7 @@ def _columns(kind, n):
     return (*(column.int().numpy() for column in net[:3]), np.array(net.ends))
 
 # %% ../../nbs/networks/26_layers.ipynb #e46c45da
-@_jit
+@jit
 def _bend(d, tau, lam, trick, k, v):
     "v = phi(d) / tau, elementwise."
     if trick:
@@ -86,7 +86,7 @@ def _bend(d, tau, lam, trick, k, v):
     else:
         for c in range(len(d)): v[c] = d[c] / tau
 
-@_jit
+@jit
 def _see_rows(first, last, s, tau, lam, size, lo, hi, need, ends, trick, k, code, d):
     "The differences d (B, C) for the rows first..last of s (B, n)."
     x, m = np.empty_like(s[0]), (s.shape[1] + 1) // 2
@@ -104,7 +104,7 @@ def _see_rows(first, last, s, tau, lam, size, lo, hi, need, ends, trick, k, code
                 x[j[c]] -= move
 
 # %% ../../nbs/networks/26_layers.ipynb #c03621d2
-@_jit
+@jit
 def _see_back_rows(first, last, gd, d, tau, lam, size, lo, hi, need, ends, trick, k, code, gs, gtau, glam):
     "Equation 26.2: gradients to s (B, n), tau (B,) and lambda (B,), for the rows first..last."
     m = (gs.shape[1] + 1) // 2
@@ -132,7 +132,7 @@ def _see_back_rows(first, last, gd, d, tau, lam, size, lo, hi, need, ends, trick
         gtau[b], glam[b] = to_tau / tau[b], to_lam
 
 # %% ../../nbs/networks/26_layers.ipynb #1e282585
-@_jit
+@jit
 def _column_rows(first, last, v, x, size, lo, hi, need, ends, k, code, reverse, y):
     "y = P x, or the transposed map in reverse, for the rows first..last of x and y (B, n)."
     m, D, one = (x.shape[1] + 1) // 2, len(ends) - 1, k[10]
@@ -151,7 +151,7 @@ def _column_rows(first, last, v, x, size, lo, hi, need, ends, k, code, reverse, 
                     z[j[c]] = swap[c] * p + keep[c] * q
 
 # %% ../../nbs/networks/26_layers.ipynb #4056da6d
-@_jit
+@jit
 def _column_back_rows(first, last, gy, v, x, size, lo, hi, need, ends, k, code, reverse, gv, gx):
     "Equation 26.3 for one column: gradients to v (B, C) and x (B, n), for the rows first..last."
     m, D, zero = (x.shape[1] + 1) // 2, len(ends) - 1, k[10] - k[10]
@@ -197,7 +197,7 @@ def _reach(kind, n):
     return table
 
 # %% ../../nbs/networks/26_layers.ipynb #8a0f5c9d
-@_jit
+@jit
 def _weigh_rows(first, last, v, size, need, k, code, keep, swap):
     "Weights of all comparators, for the rows first..last of v (B, C); those not active keep."
     for b in range(first, last):
@@ -205,7 +205,7 @@ def _weigh_rows(first, last, v, size, need, k, code, keep, swap):
         for c in range(len(need)):
             if need[c] >= size[b]: keep[b, c], swap[b, c] = k[10], k[10] - k[10]
 
-@_jit
+@jit
 def _fill(X, x, b, j, eye):
     "The block of columns j of x (B, n, d), or of the identity."
     X[:] = 0
@@ -217,7 +217,7 @@ def _fill(X, x, b, j, eye):
             for w in range(columns): X[i, w] = x[b, i, j * _W + w]
     return columns
 
-@_jit
+@jit
 def _run_layer(X, keep, swap, lo, hi, start, stop):
     for c in range(start, stop):
         A, B, k, s = X[lo[c]], X[hi[c]], keep[c], swap[c]
@@ -226,7 +226,7 @@ def _run_layer(X, keep, swap, lo, hi, start, stop):
             A[w], B[w] = k * p + s * q, s * p + k * q
 
 # %% ../../nbs/networks/26_layers.ipynb #914684fd
-@_jit
+@jit
 def _block_rows(first, last, x, eye, keep, swap, lo, hi, table, reverse, y):
     "y (B, n, d) = P x or the transposed map in reverse, or P itself, for the units first..last: batch row times block."
     n, D = y.shape[1], table.shape[1]
@@ -241,7 +241,7 @@ def _block_rows(first, last, x, eye, keep, swap, lo, hi, table, reverse, y):
             for w in range(columns): y[b, i, j * _W + w] = X[i, w]
 
 # %% ../../nbs/networks/26_layers.ipynb #38cab1c5
-@_jit
+@jit
 def _note_layer(X, keep, swap, lo, hi, start, stop, U, u):
     for c in range(start, stop):
         A, B, k, s, N = X[lo[c]], X[hi[c]], keep[c], swap[c], U[u]
@@ -252,7 +252,7 @@ def _note_layer(X, keep, swap, lo, hi, start, stop, U, u):
             A[w], B[w] = k * p + s * q, s * p + k * q
     return u
 
-@_jit
+@jit
 def _undo_layer(Y, keep, swap, lo, hi, start, stop, U, u, gkeep):
     for c in range(stop - 1, start - 1, -1):
         u -= 1
@@ -266,7 +266,7 @@ def _undo_layer(Y, keep, swap, lo, hi, start, stop, U, u, gkeep):
     return u
 
 # %% ../../nbs/networks/26_layers.ipynb #f1b82618
-@_jit
+@jit
 def _block_back_rows(first, last, gy, x, eye, keep, swap, lo, hi, table, reverse, segment, room, groups, gkeep, gx):
     "Sums of Equation 26.3 without f' in gkeep (B groups, C), and gx, for the units first..last: batch row times group of blocks."
     n, D, dtype = gy.shape[1], table.shape[1], gy.dtype
@@ -311,7 +311,7 @@ def _plan(kind, n, eye, reverse):
 def _all_weights(v, size, net, sigmoid):
     "keep and swap (B, C) of v (B, C), as arrays, with the constants and the code."
     keep, swap, constants = np.empty_like(v), np.empty_like(v), _sigmoid_of(sigmoid, v)
-    _spread(_weigh_rows, len(v), v.size, v, size, net[2], *constants, keep, swap)
+    spread_rows(_weigh_rows, len(v), v.size, v, size, net[2], *constants, keep, swap)
     return keep, swap, constants
 
 def _block_backward(gy, v, x, size, kind, sigmoid, reverse):
@@ -321,7 +321,7 @@ def _block_backward(gy, v, x, size, kind, sigmoid, reverse):
     table, segment, room = _plan(kind, n, eye, reverse)
     groups = 1 if B >= 4 else min(-(-d // _W), 4)
     gkeep, gx = np.zeros((B * groups, v.shape[1]), v.dtype), gy if eye else np.empty_like(gy)
-    _spread(_block_back_rows, B * groups, gy.size * len(net[3]), gy, gy if eye else x, eye, keep, swap, *net[:2], table, reverse, segment, room, groups, gkeep, gx)
+    spread_rows(_block_back_rows, B * groups, gy.size * len(net[3]), gy, gy if eye else x, eye, keep, swap, *net[:2], table, reverse, segment, room, groups, gkeep, gx)
     gv = gkeep.reshape(B, groups, -1).sum(1)
     slope = np.empty_like(v)
     for b in range(B): _slope(v[b], keep[b], swap[b], *constants, slope[b])

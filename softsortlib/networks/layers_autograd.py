@@ -12,13 +12,20 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ..engine.autograd import batched, differentiable, qualified
+from ..engine.compile import arrays, spread_rows
 from .comparators import sorting_network
-from ..engine.compile import _arrays, _batched, _spread, _qualified
-from .layers import (_W, _all_weights, _block_backward, _block_rows, _column_back_rows, _column_rows, _columns,
-                                         _plan, _see_back_rows, _see_rows, _sigmoid_of)
-from .layers_triton import _MAX_N, _seen_by, has_triton, triton_differences, triton_differences_backward, triton_layers, triton_layers_backward
-from .swaps import _SLOPES, _weights, apply_layers, lane_differences, replace_activation, swap_sigmoid
-from ..engine.autograd import _transformable
+from softsortlib.networks.layers import (
+    _W, _all_weights, _block_backward, _block_rows, _column_back_rows, _column_rows, _columns, _plan,
+    _see_back_rows, _see_rows, _sigmoid_of,
+)
+from softsortlib.networks.layers_triton import (
+    _MAX_N, _seen_by, has_triton, triton_differences, triton_differences_backward, triton_layers,
+    triton_layers_backward,
+)
+from softsortlib.networks.swaps import (
+    _SLOPES, _weights, apply_layers, lane_differences, replace_activation, swap_sigmoid,
+)
 
 # %% ../../nbs/networks/27_layers_autograd.ipynb #af7abb2e
 def _kernel(x, n):
@@ -37,7 +44,7 @@ def _flat(batch, *tensors):
     return [a.reshape(rows, *a.shape[len(batch):]) for a in tensors]
 
 # %% ../../nbs/networks/27_layers_autograd.ipynb #8014ab8c
-@torch.library.custom_op(_qualified("network_differences", __name__), mutates_args=())
+@torch.library.custom_op(qualified("network_differences", __name__), mutates_args=())
 def network_differences(s: Tensor, tau: Tensor, lam: Tensor, size: Tensor, kind: str, sigmoid: str, trick: bool) -> Tensor:
     "s (..., n), tau, lam and size (...) -> the differences d (..., C)."
     who, flat = _kernel(s, s.shape[-1]), _flat(s.shape[:-1], s, tau, lam, size)
@@ -45,8 +52,8 @@ def network_differences(s: Tensor, tau: Tensor, lam: Tensor, size: Tensor, kind:
     if who != "numba": return _plain_differences(s, tau, lam, size, kind, sigmoid, trick)
     net = _columns(kind, s.shape[-1])
     d = s.new_empty(*s.shape[:-1], len(net[0]))
-    arrays = _arrays(*flat)
-    _spread(_see_rows, len(arrays[0]), 4 * d.numel(), *arrays, *net, trick, *_sigmoid_of(sigmoid, arrays[0]), *_arrays(*_flat(s.shape[:-1], d)))
+    plain = arrays(*flat)
+    spread_rows(_see_rows, len(plain[0]), 4 * d.numel(), *plain, *net, trick, *_sigmoid_of(sigmoid, plain[0]), *arrays(*_flat(s.shape[:-1], d)))
     return d
 
 def _plain_differences(s, tau, lam, size, kind, sigmoid, trick):
@@ -63,7 +70,7 @@ def sorting_size(kind, n):
     return sum(n // (2 * m) * m + max(0, n % (2 * m) - m) for b in range((n - 1).bit_length()) for m in (1 << k for k in range(b + 1)))
 
 # %% ../../nbs/networks/27_layers_autograd.ipynb #25f37f12
-@torch.library.custom_op(_qualified("network_differences_backward", __name__), mutates_args=())
+@torch.library.custom_op(qualified("network_differences_backward", __name__), mutates_args=())
 def _differences_backward(gd: Tensor, s: Tensor, d: Tensor, tau: Tensor, lam: Tensor, size: Tensor, kind: str, sigmoid: str, trick: bool) -> tuple[Tensor, Tensor, Tensor]:
     who, batch = _kernel(s, s.shape[-1]), s.shape[:-1]
     if who == "triton" and _seen_by(s, sigmoid):
@@ -71,8 +78,8 @@ def _differences_backward(gd: Tensor, s: Tensor, d: Tensor, tau: Tensor, lam: Te
         return tuple(g.reshape(a.shape) for g, a in zip(grads, (s, tau, lam)))
     if who != "numba": return _plain_differences_backward(gd, d, tau, lam, size, kind, sigmoid, trick, s.shape[-1])
     out, flat = [torch.empty_like(a, memory_format=torch.contiguous_format) for a in (s, tau, lam)], _flat(s.shape[:-1], gd, d, tau, lam, size)
-    arrays = _arrays(*flat)
-    _spread(_see_back_rows, len(arrays[0]), 8 * d.numel(), *arrays, *_columns(kind, s.shape[-1]), trick, *_sigmoid_of(sigmoid, arrays[0]), *_arrays(*_flat(s.shape[:-1], *out)))
+    plain = arrays(*flat)
+    spread_rows(_see_back_rows, len(plain[0]), 8 * d.numel(), *plain, *_columns(kind, s.shape[-1]), trick, *_sigmoid_of(sigmoid, plain[0]), *arrays(*_flat(s.shape[:-1], *out)))
     return tuple(out)
 
 @_differences_backward.register_fake
@@ -112,8 +119,8 @@ def _keep_inputs(ctx, inputs, output):
     ctx.save_for_backward(*(a for a in inputs if isinstance(a, Tensor)))
     ctx.rest = [a for a in inputs if not isinstance(a, Tensor)]
 
-network_differences = _transformable(network_differences, 4, _grad_differences, _keep_differences)
-_batched(_differences_backward, 6)
+network_differences = differentiable(network_differences, 4, _grad_differences, _keep_differences)
+batched(_differences_backward, 6)
 
 # %% ../../nbs/networks/27_layers_autograd.ipynb #fbbfb824
 def _gpu_weights(v, size, kind, sigmoid, n):
@@ -137,7 +144,7 @@ def _back_on_gpu(gy, v, x, size, kind, sigmoid, reverse):
     return gv.reshape(v.shape), gx.reshape(gy.shape)
 
 # %% ../../nbs/networks/27_layers_autograd.ipynb #b0ef915d
-@torch.library.custom_op(_qualified("network_send", __name__), mutates_args=())
+@torch.library.custom_op(qualified("network_send", __name__), mutates_args=())
 def network_send(v: Tensor, x: Tensor, size: Tensor, kind: str, sigmoid: str, reverse: bool) -> Tensor:
     "v (..., C), x (..., n, d), size (...) -> P x, or P^T x in reverse, (..., n, d)."
     who = _kernel(v, x.shape[-2])
@@ -145,12 +152,12 @@ def network_send(v: Tensor, x: Tensor, size: Tensor, kind: str, sigmoid: str, re
     if who == "triton": return _on_gpu(v, x, size, kind, sigmoid, reverse)
     batch, (n, d), net = x.shape[:-2], x.shape[-2:], _columns(kind, x.shape[-2])
     y = x.new_empty(x.shape)
-    va, xa, sa, ya = _arrays(*_flat(batch, v, x, size, y))
+    va, xa, sa, ya = arrays(*_flat(batch, v, x, size, y))
     if d == 1:
-        _spread(_column_rows, len(xa), 4 * va.size, va, xa[..., 0], sa, *net, *_sigmoid_of(sigmoid, va), reverse, ya[..., 0])
+        spread_rows(_column_rows, len(xa), 4 * va.size, va, xa[..., 0], sa, *net, *_sigmoid_of(sigmoid, va), reverse, ya[..., 0])
     else:
         keep, swap, _ = _all_weights(va, sa, net, sigmoid)
-        _spread(_block_rows, len(xa) * -(-d // _W), xa.size * len(net[3]), xa, False, keep, swap, *net[:2], _plan(kind, n, False, reverse)[0], reverse, ya)
+        spread_rows(_block_rows, len(xa) * -(-d // _W), xa.size * len(net[3]), xa, False, keep, swap, *net[:2], _plan(kind, n, False, reverse)[0], reverse, ya)
     return y
 
 def _plain_send(v, x, size, kind, sigmoid, reverse):
@@ -161,18 +168,18 @@ def _plain_send(v, x, size, kind, sigmoid, reverse):
 def _(v, x, size, kind, sigmoid, reverse): return x.new_empty(x.shape)
 
 # %% ../../nbs/networks/27_layers_autograd.ipynb #939b9037
-@torch.library.custom_op(_qualified("network_send_backward", __name__), mutates_args=())
+@torch.library.custom_op(qualified("network_send_backward", __name__), mutates_args=())
 def _send_backward(gy: Tensor, v: Tensor, x: Tensor, size: Tensor, kind: str, sigmoid: str, reverse: bool) -> tuple[Tensor, Tensor]:
     who = _kernel(v, x.shape[-2])
     if who is None: return _plain_send_backward(gy, v, x, size, kind, sigmoid, reverse)
     if who == "triton": return _back_on_gpu(gy, v, x, size, kind, sigmoid, reverse)
     batch = x.shape[:-2]
-    ga, va, xa, sa = _arrays(*_flat(batch, gy, v, x, size))
+    ga, va, xa, sa = arrays(*_flat(batch, gy, v, x, size))
     if x.shape[-1] > 1:
         gv, gx = _block_backward(ga, va, xa, sa, kind, sigmoid, reverse)
     else:
         gv, gx = np.empty_like(va), np.empty_like(xa)
-        _spread(_column_back_rows, len(xa), 8 * va.size, ga[..., 0], va, xa[..., 0], sa, *_columns(kind, x.shape[-2]), *_sigmoid_of(sigmoid, va), reverse, gv, gx[..., 0])
+        spread_rows(_column_back_rows, len(xa), 8 * va.size, ga[..., 0], va, xa[..., 0], sa, *_columns(kind, x.shape[-2]), *_sigmoid_of(sigmoid, va), reverse, gv, gx[..., 0])
     return torch.from_numpy(gv).reshape(v.shape), torch.from_numpy(gx).reshape(x.shape)
 
 @_send_backward.register_fake
@@ -198,21 +205,21 @@ def _grad_send(ctx, gy):
     back = _plain_send_backward if torch.is_grad_enabled() else _send_backward
     return *back(gy, v, x, size, *ctx.rest), None, None, None, None
 
-network_send = _transformable(network_send, 3, _grad_send, _keep_inputs)
-_batched(_send_backward, 4)
+network_send = differentiable(network_send, 3, _grad_send, _keep_inputs)
+batched(_send_backward, 4)
 
 # %% ../../nbs/networks/27_layers_autograd.ipynb #c63b1911
-@torch.library.custom_op(_qualified("network_matrix", __name__), mutates_args=())
+@torch.library.custom_op(qualified("network_matrix", __name__), mutates_args=())
 def network_matrix(v: Tensor, size: Tensor, kind: str, sigmoid: str, n: int) -> Tensor:
     "v (..., C), size (...) -> the matrix P, (..., n, n)."
     who = _kernel(v, n)
     if who is None: return _plain_matrix(v, size, kind, sigmoid, n).clone()
     if who == "triton": return _on_gpu(v, None, size, kind, sigmoid, False, n)
     P = v.new_empty(*v.shape[:-1], n, n)
-    va, sa, Pa = _arrays(*_flat(v.shape[:-1], v, size, P))
+    va, sa, Pa = arrays(*_flat(v.shape[:-1], v, size, P))
     net, table = _columns(kind, n), _plan(kind, n, True, False)[0]
     keep, swap, _ = _all_weights(va, sa, net, sigmoid)
-    _spread(_block_rows, len(va) * -(-n // _W), Pa.size * len(net[3]), Pa, True, keep, swap, *net[:2], table, False, Pa)
+    spread_rows(_block_rows, len(va) * -(-n // _W), Pa.size * len(net[3]), Pa, True, keep, swap, *net[:2], table, False, Pa)
     return P
 
 def _plain_matrix(v, size, kind, sigmoid, n):
@@ -223,12 +230,12 @@ def _plain_matrix(v, size, kind, sigmoid, n):
 def _(v, size, kind, sigmoid, n): return v.new_empty(*v.shape[:-1], n, n)
 
 # %% ../../nbs/networks/27_layers_autograd.ipynb #21112ac4
-@torch.library.custom_op(_qualified("network_matrix_backward", __name__), mutates_args=())
+@torch.library.custom_op(qualified("network_matrix_backward", __name__), mutates_args=())
 def _matrix_backward(gP: Tensor, v: Tensor, size: Tensor, kind: str, sigmoid: str) -> Tensor:
     who = _kernel(v, gP.shape[-1])
     if who is None: return _plain_matrix_backward(gP, v, size, kind, sigmoid)
     if who == "triton": return _back_on_gpu(gP, v, None, size, kind, sigmoid, False)[0]
-    ga, va, sa = _arrays(*_flat(v.shape[:-1], gP, v, size))
+    ga, va, sa = arrays(*_flat(v.shape[:-1], gP, v, size))
     return torch.from_numpy(_block_backward(ga, va, None, sa, kind, sigmoid, False)[0]).reshape(v.shape)
 
 @_matrix_backward.register_fake
@@ -243,5 +250,5 @@ def _grad_matrix(ctx, gP):
     back = _plain_matrix_backward if torch.is_grad_enabled() else _matrix_backward
     return back(gP, v, size, *ctx.rest[:2]), None, None, None, None
 
-network_matrix = _transformable(network_matrix, 2, _grad_matrix, _keep_inputs)
-_batched(_matrix_backward, 3)
+network_matrix = differentiable(network_matrix, 2, _grad_matrix, _keep_inputs)
+batched(_matrix_backward, 3)

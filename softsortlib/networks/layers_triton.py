@@ -9,8 +9,8 @@ __all__ = ['triton_layers', 'triton_layers_backward', 'triton_differences', 'tri
 import torch
 from torch import Tensor
 
+from ..engine.compile import has_triton, tl, triton, triton_jit
 from .comparators import sorting_network
-from ..engine.compile import _kernel, has_triton, tl, triton
 from .layers import _ATAN, _W, _plan
 from .swaps import swap_sigmoid
 
@@ -18,7 +18,7 @@ from .swaps import swap_sigmoid
 _PAIRS = 32  # comparators in a tile
 _MAX_N = 2048
 
-@_kernel
+@triton_jit
 def _layer_tile(X, stride, keep, swap, lo, hi, start, stop, c0, U, pos, Y_MODE: tl.constexpr, gkeep, PAIRS: tl.constexpr, W: tl.constexpr):
     "One tile of a layer on the block X: run it (mode 0), note the differences in U (1), or run it on a gradient and add up (2)."
     c = c0 + tl.arange(0, PAIRS)
@@ -37,7 +37,7 @@ def _layer_tile(X, stride, keep, swap, lo, hi, start, stop, c0, U, pos, Y_MODE: 
     tl.store(at_j, s * p + k * q, on[:, None])
 
 # %% ../../nbs/networks/28_layers_triton.ipynb #328f3cae
-@_kernel
+@triton_jit
 def _copy_block(X, stride, x, xstride, n, j, EYE: tl.constexpr, ROWS: tl.constexpr, W: tl.constexpr):
     "X = block j of x, or of the identity."
     w = tl.arange(0, W)
@@ -50,7 +50,7 @@ def _copy_block(X, stride, x, xstride, n, j, EYE: tl.constexpr, ROWS: tl.constex
     tl.debug_barrier()
 
 # %% ../../nbs/networks/28_layers_triton.ipynb #65b44813
-@_kernel
+@triton_jit
 def _forward(y, x, keep, swap, lo, hi, table, n, D, C, wide, blocks, tables, EYE: tl.constexpr, REVERSE: tl.constexpr, PAIRS: tl.constexpr, W: tl.constexpr):
     "y (B, n, wide) = P x, or P^T x in reverse, or P; one program for each block of columns of each row of the batch."
     unit = tl.program_id(0)
@@ -65,7 +65,7 @@ def _forward(y, x, keep, swap, lo, hi, table, n, D, C, wide, blocks, tables, EYE
         tl.debug_barrier()
 
 # %% ../../nbs/networks/28_layers_triton.ipynb #a8fe2bf0
-@_kernel
+@triton_jit
 def _run_segment(X, stride, keep, swap, lo, hi, table, D, first, last, pos, U, gkeep, MODE: tl.constexpr, REVERSE: tl.constexpr, PAIRS: tl.constexpr, W: tl.constexpr):
     "The layers first..last in one of the three modes, in mode 2 from the last one; returns where in U it stands."
     pos = first * 0 + pos  # a number becomes a value that a loop may change
@@ -80,7 +80,7 @@ def _run_segment(X, stride, keep, swap, lo, hi, table, D, first, last, pos, U, g
     return pos
 
 # %% ../../nbs/networks/28_layers_triton.ipynb #450c9ea2
-@_kernel
+@triton_jit
 def _backward(Y, X, U, S, x, gkeep, keep, swap, lo, hi, table, first, n, D, C, wide, blocks, tables, segment, parts, room,
               EYE: tl.constexpr, REVERSE: tl.constexpr, PAIRS: tl.constexpr, W: tl.constexpr):
     "Y (B, n, wide): the gradient, in place; gkeep (units, C): sums over the columns of a block."
@@ -160,7 +160,7 @@ def triton_layers_backward(
 # %% ../../nbs/networks/28_layers_triton.ipynb #02195fde
 _SIGMOID_CODES = {"logistic": 0, "cauchy": 2, "reciprocal": 3, "optimal": 4}
 
-@_kernel
+@triton_jit
 def _curve(v, CODE: tl.constexpr):
     "f(-v) and f'(v)."
     t = tl.abs(v)
@@ -180,14 +180,14 @@ def _curve(v, CODE: tl.constexpr):
     return tl.where(v < 0, 1 - small, small), slope
 
 # %% ../../nbs/networks/28_layers_triton.ipynb #8373dc00
-@_kernel
+@triton_jit
 def _bend_tile(d, tau, lam, TRICK: tl.constexpr):
     "phi(d) / tau."
     if TRICK: return d * tl.exp(-lam * tl.log(tl.abs(d) + 1e-10)) / tau
     return d / tau
 
 # %% ../../nbs/networks/28_layers_triton.ipynb #d4251831
-@_kernel
+@triton_jit
 def _see(d, X, s, tau, lam, size, lo, hi, need, ends, n, D, C, CODE: tl.constexpr, TRICK: tl.constexpr, LANES: tl.constexpr):
     "The differences d (B, C) of s (B, n); X (B, n) is scratch."
     b = tl.program_id(0).to(tl.int64)
@@ -209,7 +209,7 @@ def _see(d, X, s, tau, lam, size, lo, hi, need, ends, n, D, C, CODE: tl.constexp
         tl.debug_barrier()
 
 # %% ../../nbs/networks/28_layers_triton.ipynb #592cfa68
-@_kernel
+@triton_jit
 def _see_backward(gs, gtau, glam, gd, d, tau, lam, size, lo, hi, need, ends, n, D, C, CODE: tl.constexpr, TRICK: tl.constexpr, LANES: tl.constexpr):
     "Equation 26.2, with the gradient of the lanes in gs (B, n), zero at first."
     b = tl.program_id(0).to(tl.int64)

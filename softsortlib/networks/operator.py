@@ -12,10 +12,10 @@ from functools import partial
 import torch
 from torch import Tensor, nn
 
-from .comparators import sorting_network
-from ..core.permutation import SoftPermutation, _is_concrete, _zero, patch_to
-from .layers_autograd import network_differences, network_matrix, network_send
 from ..core.operators import Operator
+from ..core.permutation import SoftPermutation, is_concrete, patch_to, zero_outside
+from .comparators import sorting_network
+from .layers_autograd import network_differences, network_matrix, network_send
 from .swaps import _SIGMOIDS, apply_layers, lane_differences, replace_activation
 
 # %% ../../nbs/networks/22_operator.ipynb #ba0b418b
@@ -162,7 +162,7 @@ def _check_art_lambda(x):
     tensor = isinstance(x, Tensor)
     if isinstance(x, bool) or not (tensor or isinstance(x, (int, float))): raise TypeError(f"art_lambda must be a number or a tensor, got {type(x).__name__}")
     if tensor and not x.is_floating_point(): raise TypeError(f"art_lambda must be floating point, got {x.dtype}: call .float()")
-    if not tensor or _is_concrete(x):
+    if not tensor or is_concrete(x):
         if not (bool(((x >= 0) & (x < 1)).all()) if tensor else 0 <= x < 1):
             raise ValueError(f"art_lambda must be at least 0 and less than 1, got {x.tolist() if tensor else x}: 0 switches the trick off")
 

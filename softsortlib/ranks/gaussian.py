@@ -11,9 +11,10 @@ import math
 import torch
 from torch import Tensor
 
-from ..core.permutation import _zero, check_mask, check_scores, compute_dtype, patch_to
 from ..core.operators import check_tau
-from .sigmoid import RankOperator, _normal, pair_sum
+from ..core.permutation import check_mask, check_scores, compute_dtype, patch_to, zero_outside
+from ..core.rank_operators import RankOperator
+from .sigmoid import _normal, pair_sum
 
 # %% ../../nbs/ranks/41_gaussian.ipynb #872d5a1f
 class GaussianRank(RankOperator, name="gaussian"):
@@ -31,10 +32,10 @@ def distribution(self,
     "Rank distributions by the recursion (41.3; Taylor et al. 2008); raise `TypeError` or `ValueError` as the operator itself does."
     check_scores(scores)
     mask, s = check_mask(mask, scores), scores.to(compute_dtype(scores.dtype))
-    s, tau = _zero(-s if self.descending else s, mask, -1), math.sqrt(2) * check_tau(self.tau, scores)
+    s, tau = zero_outside(-s if self.descending else s, mask, -1), math.sqrt(2) * check_tau(self.tau, scores)
     beats = 0.5 + _normal((s[..., :, None] - s[..., None, :]) / (tau[..., None] if isinstance(tau, Tensor) else tau), 0)
-    beats = _zero(beats, mask, -1) if mask is None else beats * mask[..., None, :]
+    beats = zero_outside(beats, mask, -1) if mask is None else beats * mask[..., None, :]
     beats = beats * ~torch.eye(s.shape[-1], dtype=torch.bool, device=s.device)
     p = torch.zeros_like(beats).index_fill(-1, torch.tensor(0, device=s.device), 1)
     for coin in beats.unsqueeze(-1).unbind(-2): p = p + coin * (torch.nn.functional.pad(p[..., :-1], (1, 0)) - p)
-    return _zero(p, mask, -2).to(scores.dtype)
+    return zero_outside(p, mask, -2).to(scores.dtype)

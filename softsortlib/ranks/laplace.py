@@ -13,16 +13,17 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from ..core.permutation import _zero, check_mask, check_scores, compute_dtype
-from ..core.operators import _check_flags, check_tau
-from ..engine.compile import _arrays, _batched, _exp_neg, _jit, _spread, _qualified
+from ..core.operators import check_flags, check_tau
+from ..core.permutation import check_mask, check_scores, compute_dtype, zero_outside
+from ..core.rank_operators import RankOperator
+from ..engine.autograd import batched, differentiable, qualified
+from ..engine.compile import arrays, exp_neg, jit, spread_rows
 from ..engine.radix import stable_sort
-from ..engine.scan import _left, exp_scan
-from .sigmoid import RankOperator, _laplace, _odd_grads, pair_sum
-from ..engine.autograd import _transformable
+from ..engine.scan import exp_scan, one_sided_sums
+from .sigmoid import _laplace, _odd_grads, pair_sum
 
 # %% ../../nbs/ranks/42_laplace.ipynb #34156e29
-@_jit
+@jit
 def _laplace_rows(lo, hi, s, tau, v, y, m):
     "The sum (40.4) of the Laplace step for rows lo..hi; s (B, n) increasing, tau (B,), v and y (B, n, d)."
     n, d = v.shape[1:]
@@ -32,7 +33,7 @@ def _laplace_rows(lo, hi, s, tau, v, y, m):
             M[:] = 0; V[:] = 0
             for k in range(n):
                 i = k if up else n - 1 - k
-                if k > 0 and up == 0: q[i] = _exp_neg((np.float64(s[b, i + 1]) - np.float64(s[b, i])) / tau[b])
+                if k > 0 and up == 0: q[i] = exp_neg((np.float64(s[b, i + 1]) - np.float64(s[b, i])) / tau[b])
                 r = 1.0 if k == 0 else q[i - 1] if up else q[i]
                 for c in range(d):
                     if m == 0: M[c] = r * M[c] + (1 - r) * V[c]
@@ -46,13 +47,13 @@ def _laplace_rows(lo, hi, s, tau, v, y, m):
                     V[c] += x
 
 # %% ../../nbs/ranks/42_laplace.ipynb #b9639d0c
-@torch.library.custom_op(_qualified("laplace_sum", __name__), mutates_args=())
+@torch.library.custom_op(qualified("laplace_sum", __name__), mutates_args=())
 def _laplace_sum_op(s: Tensor, tau: Tensor, v: Tensor, m: int) -> Tensor:
     "s (..., n) increasing, tau (..., 1), v (..., n, d) -> the sum (40.4) of the Laplace step, (..., n, d)."
     if s.device.type == "cpu":
         y = v.new_empty(v.shape)
         S, T, X, Y = (a.reshape(-1, *a.shape[s.ndim - 1:]) for a in (s, tau, v, y))
-        _spread(_laplace_rows, len(X), 3 * X.numel(), *_arrays(S, T[:, 0], X, Y), m)
+        spread_rows(_laplace_rows, len(X), 3 * X.numel(), *arrays(S, T[:, 0], X, Y), m)
         return y
     if m == 0: return (exp_scan(s, v, math.inf, "odd") - exp_scan(s, v, tau[..., 0], "odd")) / 2
     return exp_scan(s, v, tau[..., 0], "even" if m % 2 else "odd") / (2 if m % 2 else -2)
@@ -68,10 +69,10 @@ def _laplace_backward(ctx, g):
     s, tau, v = ctx.saved_tensors
     return *_odd_grads(lambda x, m: _laplace_sum(s, tau, x, m), s, tau, v, ctx.m, g, ctx.needs_input_grad), None
 
-_laplace_sum = _transformable(_laplace_sum_op, 3, _laplace_backward, _laplace_setup)
+_laplace_sum = differentiable(_laplace_sum_op, 3, _laplace_backward, _laplace_setup)
 
 # %% ../../nbs/ranks/42_laplace.ipynb #a81eb47c
-@_jit
+@jit
 def _rank_rows(lo, hi, s, order, tau, v, ranks):
     "Ranks of rows lo..hi; s (B, n) increasing, its order, weights v (B, n), tau (B,)."
     n = s.shape[1]
@@ -79,7 +80,7 @@ def _rank_rows(lo, hi, s, order, tau, v, ranks):
     for b in range(lo, hi):
         M, V = 0.0, 0.0
         for i in range(n - 1, -1, -1):
-            q[i] = _exp_neg((np.float64(s[b, i + 1]) - np.float64(s[b, i])) / tau[b]) if i < n - 1 else 1.0
+            q[i] = exp_neg((np.float64(s[b, i + 1]) - np.float64(s[b, i])) / tau[b]) if i < n - 1 else 1.0
             M = q[i] * M + (1 - q[i]) * V
             N[i] = M
             V += v[b, i]
@@ -91,7 +92,7 @@ def _rank_rows(lo, hi, s, order, tau, v, ranks):
             V += v[b, i]
 
 # %% ../../nbs/ranks/42_laplace.ipynb #68640fbc
-@_jit
+@jit
 def _rank_back_rows(lo, hi, g, s, order, tau, v, out):
     "(42.4) for rows lo..hi; g (B, n) as the scores stand, out (B, n) in order."
     n = s.shape[1]
@@ -99,7 +100,7 @@ def _rank_back_rows(lo, hi, g, s, order, tau, v, out):
     for b in range(lo, hi):
         e, h = 0.0, 0.0
         for i in range(n - 1, -1, -1):
-            q[i] = _exp_neg((np.float64(s[b, i + 1]) - np.float64(s[b, i])) / tau[b]) if i < n - 1 else 1.0
+            q[i] = exp_neg((np.float64(s[b, i + 1]) - np.float64(s[b, i])) / tau[b]) if i < n - 1 else 1.0
             e *= q[i]; h *= q[i]
             E[i], G[i], own[i] = e, h, g[b, order[b, i]]
             e += v[b, i]; h += own[i]
@@ -110,7 +111,7 @@ def _rank_back_rows(lo, hi, g, s, order, tau, v, out):
             e += v[b, i]; h += own[i]
 
 # %% ../../nbs/ranks/42_laplace.ipynb #c0bcca89
-@torch.library.custom_op(_qualified("laplace_rank", __name__), mutates_args=())
+@torch.library.custom_op(qualified("laplace_rank", __name__), mutates_args=())
 def _laplace_rank_op(s: Tensor, tau: Tensor, order: Tensor, v: Tensor) -> Tensor:
     "s (..., n) increasing, tau (..., 1), order and weights v (..., n) -> ranks (..., n) as the scores stood."
     if s.device.type != "cpu":
@@ -118,22 +119,22 @@ def _laplace_rank_op(s: Tensor, tau: Tensor, order: Tensor, v: Tensor) -> Tensor
         return torch.empty_like(ranks).scatter(-1, order, ranks)
     ranks, n = s.new_empty(s.shape), s.shape[-1]
     S, O, V, R = (a.reshape(-1, n) for a in (s, order, v, ranks))
-    _spread(_rank_rows, len(S), 2 * s.numel(), *_arrays(S, O, tau.reshape(-1), V, R))
+    spread_rows(_rank_rows, len(S), 2 * s.numel(), *arrays(S, O, tau.reshape(-1), V, R))
     return ranks
 
 @_laplace_rank_op.register_fake
 def _(s, tau, order, v): return s.new_empty(s.shape)
 
-@torch.library.custom_op(_qualified("laplace_rank_backward", __name__), mutates_args=())
+@torch.library.custom_op(qualified("laplace_rank_backward", __name__), mutates_args=())
 def _laplace_rank_back(g: Tensor, s: Tensor, tau: Tensor, order: Tensor, v: Tensor) -> Tensor:
     out, n = s.new_empty(s.shape), s.shape[-1]
     G, S, O, V, out_ = (a.reshape(-1, n) for a in (g, s, order, v, out))
-    _spread(_rank_back_rows, len(S), 2 * s.numel(), *_arrays(G, S, O, tau.reshape(-1), V, out_))
+    spread_rows(_rank_back_rows, len(S), 2 * s.numel(), *arrays(G, S, O, tau.reshape(-1), V, out_))
     return out
 
 @_laplace_rank_back.register_fake
 def _(g, s, tau, order, v): return s.new_empty(s.shape)
-_batched(_laplace_rank_back, 5)
+batched(_laplace_rank_back, 5)
 
 # %% ../../nbs/ranks/42_laplace.ipynb #bf35d386
 def _laplace_rank_setup(ctx, inputs, output): ctx.save_for_backward(*inputs)
@@ -145,7 +146,7 @@ def _laplace_rank_backward(ctx, g):
         return *_odd_grads(lambda y, m: _laplace_sum(s, tau, y, m), s, tau, x, 0, h, (*ctx.needs_input_grad[:2], False))[:2], None, None
     return _laplace_rank_back(g, s, tau, order, v), None, None, None
 
-_laplace_rank = _transformable(_laplace_rank_op, 4, _laplace_rank_backward, _laplace_rank_setup)
+_laplace_rank = differentiable(_laplace_rank_op, 4, _laplace_rank_backward, _laplace_rank_setup)
 
 # %% ../../nbs/ranks/42_laplace.ipynb #00843e94
 def _sorted_real(s, mask):
@@ -170,8 +171,8 @@ class LaplaceRank(RankOperator, name="laplace"):
 # %% ../../nbs/ranks/42_laplace.ipynb #ad85fd32
 def _threshold_of(s, tau, v, k):
     "The root of (42.5) in plain torch: s (B, n) increasing, tau and k (B, 1), v (B, n) zeros and ones."
-    L = _left(s, v[..., None], tau[:, 0])[..., 0]
-    R = _left(s.flip(1), v.flip(1)[..., None], tau[:, 0])[..., 0].flip(1)  # both include the element itself
+    L = one_sided_sums(s, v[..., None], tau[:, 0])[..., 0]
+    R = one_sided_sums(s.flip(1), v.flip(1)[..., None], tau[:, 0])[..., 0].flip(1)  # both include the element itself
     total = v.sum(-1, keepdim=True)
     above = total - v.cumsum(-1)
     m = ((L + v - R) / 2 + above > k).sum(-1, keepdim=True)  # b lies left of element m
@@ -188,7 +189,7 @@ def _threshold_of(s, tau, v, k):
     return torch.where(m == 0, first, torch.where(m == n, low + tau * (L / (2 * k)).log(), inside))
 
 # %% ../../nbs/ranks/42_laplace.ipynb #48fd1416
-@_jit
+@jit
 def _threshold_rows(lo, hi, s, tau, v, k, out):
     "The root of (42.5) for rows lo..hi; s, v (B, n), tau, k, out (B,)."
     n = s.shape[1]
@@ -215,12 +216,12 @@ def _threshold_rows(lo, hi, s, tau, v, k, out):
             out[b] = min(max(x, np.float64(s[b, m - 1])), np.float64(s[b, m]))
 
 # %% ../../nbs/ranks/42_laplace.ipynb #14834587
-@torch.library.custom_op(_qualified("lapsum_threshold", __name__), mutates_args=())
+@torch.library.custom_op(qualified("lapsum_threshold", __name__), mutates_args=())
 def _threshold_op(s: Tensor, tau: Tensor, v: Tensor, k: float) -> Tensor:
     "s (..., n) increasing, tau (..., 1), v (..., n) -> b, (..., 1)."
     b = s.new_empty(tau.shape)
     S, T, V, out = s.reshape(-1, s.shape[-1]), tau.reshape(-1, 1), v.reshape(-1, s.shape[-1]), b.view(-1, 1)
-    if s.device.type == "cpu": _spread(_threshold_rows, len(S), S.numel(), *_arrays(S, T[:, 0], V, torch.full_like(T[:, 0], k), out[:, 0]))
+    if s.device.type == "cpu": spread_rows(_threshold_rows, len(S), S.numel(), *arrays(S, T[:, 0], V, torch.full_like(T[:, 0], k), out[:, 0]))
     else: out.copy_(_threshold_of(S, T, V, torch.full_like(T, k)))
     return b
 
@@ -234,7 +235,7 @@ def _threshold_backward(ctx, g):
     p = torch.where(v > 0, -(s - b).abs() / tau, -1e30).softmax(-1)
     return g * p, -g * (p * (s - b)).sum(-1, keepdim=True) / tau, None, None
 
-_threshold = _transformable(_threshold_op, 3, _threshold_backward, _threshold_setup)
+_threshold = differentiable(_threshold_op, 3, _threshold_backward, _threshold_setup)
 
 # %% ../../nbs/ranks/42_laplace.ipynb #b3bd9f89
 def _check_k(k, n=math.inf):
@@ -253,14 +254,14 @@ def lapsum_topk(
     "Soft membership in the k largest, (42.5; Struski et al. 2025), O(n log n); raise `TypeError` or `ValueError` when an argument does not fit."
     check_scores(scores)
     _check_k(k, scores.shape[-1])
-    _check_flags(largest=largest)
+    check_flags(largest=largest)
     mask, s = check_mask(mask, scores), scores.to(compute_dtype(scores.dtype))
-    s = _zero(s if largest else -s, mask, -1)
+    s = zero_outside(s if largest else -s, mask, -1)
     x, _, real = _sorted_real(s, mask)
     if s.device.type != "mps": s, x, real = s.double(), x.double(), real.double()
     tau = _wide(check_tau(tau, scores), s)
     b = _threshold(x, tau, real, float(k))
-    return _zero(0.5 + _laplace((s - b) / tau, 0), mask, -1).to(scores.dtype)
+    return zero_outside(0.5 + _laplace((s - b) / tau, 0), mask, -1).to(scores.dtype)
 
 # %% ../../nbs/ranks/42_laplace.ipynb #c734f9ba
 class LapSumTopK(nn.Module):
@@ -272,7 +273,7 @@ class LapSumTopK(nn.Module):
     ):
         super().__init__()
         _check_k(k)
-        _check_flags(largest=largest)
+        check_flags(largest=largest)
         check_tau(tau, torch.empty(*tau.shape, 1) if isinstance(tau, Tensor) else None)
         if isinstance(tau, Tensor) and not isinstance(tau, nn.Parameter): self.register_buffer("tau", tau)
         else: self.tau = tau

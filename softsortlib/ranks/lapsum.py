@@ -12,33 +12,33 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..core.permutation import SoftPermutation, patch_to
-from ..engine.compile import _arrays, _exp_neg, _jit, _qualified, _spread
 from ..core.operators import Operator
-from .permutahedron import _precise
+from ..core.permutation import SoftPermutation, patch_to
+from ..engine.autograd import differentiable, qualified
+from ..engine.compile import arrays, exp_neg, jit, spread_rows
 from ..engine.radix import stable_sort
-from ..engine.scan import _left
-from ..engine.autograd import _transformable
+from ..engine.scan import one_sided_sums
+from .permutahedron import _precise
 
 # %% ../../nbs/ranks/44_lapsum.ipynb #9ea95be0
-@_jit
+@jit
 def _one_sided_rows(lo, hi, s, tau, x, y, up):
     "(44.3) for rows lo..hi: y_a = x_a + q y_{a-1} if up, else y_a = x_a + q y_{a+1}; s (B, n) in order, tau (B,), x and y (B, n, d)."
     n, d = x.shape[1:]
     for b in range(lo, hi):
         for k in range(n):
             i, j = (k, k - 1) if up else (n - 1 - k, n - k)
-            q = _exp_neg(abs(s[b, i] - s[b, j]) / tau[b]) if k > 0 else 0.0
+            q = exp_neg(abs(s[b, i] - s[b, j]) / tau[b]) if k > 0 else 0.0
             for c in range(d): y[b, i, c] = x[b, i, c] + (q * y[b, j, c] if k > 0 else 0.0)
 
 # %% ../../nbs/ranks/44_lapsum.ipynb #aaffb013
-@torch.library.custom_op(_qualified("one_sided", __name__), mutates_args=())
+@torch.library.custom_op(qualified("one_sided", __name__), mutates_args=())
 def _one_sided_op(s: Tensor, tau: Tensor, x: Tensor, up: bool) -> Tensor:
     "s (..., n) in order, tau (..., 1), x (..., n, d), all of one dtype -> the sums (44.3), (..., n, d)."
     S, T, X = s.reshape(-1, s.shape[-1]), tau.reshape(-1), x.reshape(-1, *x.shape[-2:])
-    if s.device.type != "cpu": return (_left(S, X, T) if up else _left(S.flip(1), X.flip(1), T).flip(1)).reshape(x.shape).clone()
+    if s.device.type != "cpu": return (one_sided_sums(S, X, T) if up else one_sided_sums(S.flip(1), X.flip(1), T).flip(1)).reshape(x.shape).clone()
     y = x.new_empty(X.shape)
-    _spread(_one_sided_rows, len(y), 2 * y.numel(), *_arrays(S, T, X, y), up)
+    spread_rows(_one_sided_rows, len(y), 2 * y.numel(), *arrays(S, T, X, y), up)
     return y.view(x.shape)
 
 @_one_sided_op.register_fake
@@ -55,7 +55,7 @@ def _one_sided_backward(ctx, g):
     s_grad = torch.nn.functional.pad(passing, (0, 1)) - torch.nn.functional.pad(passing, (1, 0))
     return s_grad, (passing * gap).sum(-1, keepdim=True) / tau, h, None
 
-_one_sided = _transformable(_one_sided_op, 3, _one_sided_backward, _one_sided_setup)
+_one_sided = differentiable(_one_sided_op, 3, _one_sided_backward, _one_sided_setup)
 
 # %% ../../nbs/ranks/44_lapsum.ipynb #50787344
 class LapSumPermutation(SoftPermutation):

@@ -12,16 +12,17 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..core.permutation import _zero, check_mask, check_scores, compute_dtype, patch_to
-from .pooling import _blocks, _log_means, _means, _project
-from ..engine.compile import _arrays, _check_backend, _jit, _spread, _qualified
 from ..core.operators import check_tau
-from ..engine.radix import _sort_values, stable_sort
-from .sigmoid import RankOperator
-from ..engine.autograd import _transformable
+from ..core.permutation import check_mask, check_scores, compute_dtype, patch_to, zero_outside
+from ..core.rank_operators import RankOperator
+from ..engine.autograd import differentiable, qualified
+from ..engine.compile import arrays, jit, spread_rows
+from ..engine.dispatch import check_backend
+from ..engine.radix import sorted_values, stable_sort
+from .pooling import _blocks, _log_means, _means, _project
 
 # %% ../../nbs/ranks/43_permutahedron.ipynb #f096016a
-@_jit(fastmath=())
+@jit(fastmath=())
 def _rank_rows(lo, hi, x, order, tau, real, ranks, last, kl):
     "Soft ranks of rows lo..hi; x (B, n) increasing and its order, tau, real (B,); writes ranks and, in order, last (B, n)."
     n = x.shape[1]
@@ -75,7 +76,7 @@ def _ranks_anywhere(x, order, tau, real, kl, backend):
     return torch.empty_like(p).scatter(-1, order, p), last
 
 # %% ../../nbs/ranks/43_permutahedron.ipynb #69a9b8e0
-@_jit
+@jit
 def _pull_rows(lo, hi, g, ranks, order, last, out, kl):
     "D g of (43.4) for rows lo..hi; g, ranks, out (B, n) as the scores stand, order and last (B, n) in order."
     for b in range(lo, hi):
@@ -91,12 +92,12 @@ def _pull_rows(lo, hi, g, ranks, order, last, out, kl):
                 out[b, i] = (ranks[b, i] if kl else 1.0) * (g[b, i] - total / weight)
             k = end
 
-@torch.library.custom_op(_qualified("permutahedron_pull", __name__), mutates_args=())
+@torch.library.custom_op(qualified("permutahedron_pull", __name__), mutates_args=())
 def _pull_op(g: Tensor, ranks: Tensor, order: Tensor, last: Tensor, kl: bool) -> Tensor:
     out, n = g.new_empty(g.shape), g.shape[-1]
     if g.device.type == "cpu":
         rows = [a.reshape(-1, n) for a in (g, ranks, order, last, out)]
-        _spread(_pull_rows, len(rows[0]), g.numel(), *_arrays(*rows), kl)
+        spread_rows(_pull_rows, len(rows[0]), g.numel(), *arrays(*rows), kl)
         return out
     label = torch.empty_like(last).scatter(-1, order, last)
     omega = ranks if kl else torch.ones_like(g)
@@ -118,18 +119,18 @@ def _pull_backward(ctx, h):
         ranks_grad = of_h * _pull(g, ranks, *blocks, ctx.kl) / (safe * safe)
     return of_h, ranks_grad, None, None, None
 
-_pull = _transformable(_pull_op, 4, _pull_backward, _pull_setup)
+_pull = differentiable(_pull_op, 4, _pull_backward, _pull_setup)
 
 # %% ../../nbs/ranks/43_permutahedron.ipynb #bde5a821
-@torch.library.custom_op(_qualified("permutahedron_rank", __name__), mutates_args=())
+@torch.library.custom_op(qualified("permutahedron_rank", __name__), mutates_args=())
 def _soft_rank_op(s: Tensor, tau: Tensor, real: Tensor, kl: bool, backend: str) -> tuple[Tensor, Tensor, Tensor]:
     "Ranks (..., n), the order of s, and the last position of each block; s (..., n), tau (..., 1), real (...)."
-    x, order = _sort_values(s)
+    x, order = sorted_values(s)
     if (backend or ("numba" if s.device.type == "cpu" else "torch")) != "numba": ranks, last = _ranks_anywhere(x, order, tau, real, kl, backend)
     else:
         ranks, last = s.new_empty(s.shape), torch.empty(s.shape, dtype=torch.long, device=s.device)
         X, O, R, L = (a.reshape(-1, s.shape[-1]) for a in (x, order, ranks, last))
-        _spread(_rank_rows, len(X), s.numel(), *_arrays(X, O, tau.reshape(-1), real.reshape(-1), R, L), kl)
+        spread_rows(_rank_rows, len(X), s.numel(), *arrays(X, O, tau.reshape(-1), real.reshape(-1), R, L), kl)
     return ranks, order.contiguous(), last
 
 @_soft_rank_op.register_fake
@@ -147,7 +148,7 @@ def _soft_rank_backward(ctx, g, *_):
         tau_grad = -(s_grad * (x - x.mean(-1, keepdim=True))).sum(-1, keepdim=True) / tau
     return s_grad, tau_grad, None, None, None
 
-_soft_rank = _transformable(_soft_rank_op, 3, _soft_rank_backward, _soft_rank_setup)
+_soft_rank = differentiable(_soft_rank_op, 3, _soft_rank_backward, _soft_rank_setup)
 
 # %% ../../nbs/ranks/43_permutahedron.ipynb #0fcdf472
 class Permutahedron(RankOperator, name="permutahedron"):
@@ -162,7 +163,7 @@ class Permutahedron(RankOperator, name="permutahedron"):
     ):
         super().__init__(tau, descending)
         if regularization not in ("l2", "kl"): raise ValueError(f"regularization must be 'l2' or 'kl', got {regularization!r}")
-        self.regularization, self.backend = regularization, _check_backend(backend)
+        self.regularization, self.backend = regularization, check_backend(backend)
 
     def _ranks(self, s, tau, mask):
         real = torch.full(s.shape[:-1], s.shape[-1], device=s.device) if mask is None else mask.sum(-1)
@@ -192,10 +193,10 @@ def sort(self,
     "Soft sorted values (43.2; Blondel et al. 2020); raise `TypeError` or `ValueError` when the input does not fit."
     check_scores(scores)
     mask, s = check_mask(mask, scores), scores.to(compute_dtype(scores.dtype))
-    s, sign = _zero(s, mask, -1), 1 if self.descending else -1
+    s, sign = zero_outside(s, mask, -1), 1 if self.descending else -1
     with torch.autocast(s.device.type, enabled=False): p = sign * self._sorted(sign * s, check_tau(self.tau, scores), mask)
     kept = None if mask is None else torch.arange(s.shape[-1], device=s.device) < mask.sum(-1, keepdim=True)
-    return _zero(p, kept, -1).to(scores.dtype)
+    return zero_outside(p, kept, -1).to(scores.dtype)
 
 # %% ../../nbs/ranks/43_permutahedron.ipynb #f5d8bd51
 @patch_to(Permutahedron)

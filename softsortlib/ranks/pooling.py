@@ -12,9 +12,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..engine.compile import _arrays, _check_backend, _jit, _spread, _qualified
+from ..engine.autograd import differentiable, qualified
+from ..engine.compile import arrays, jit, spread_rows
+from ..engine.dispatch import check_backend
 from .pooling_triton import _pool, triton
-from ..engine.autograd import _transformable
 
 # %% ../../nbs/ranks/47_pooling.ipynb #45c3bfae
 def _block_values(z, w, kl):
@@ -67,10 +68,10 @@ def _blocks(z, w, kl, backend):
     return _pool(z, w, kl) if backend == "triton" or not backend and many else _blocks_by_rounds(z, w, kl)
 
 # %% ../../nbs/ranks/47_pooling.ipynb #6f8de4af
-@_jit(fastmath=())
+@jit(fastmath=())
 def _log_add(a, b): return max(a, b) + math.log1p(math.exp(-abs(a - b)))
 
-@_jit(fastmath=())
+@jit(fastmath=())
 def _project_rows(lo, hi, z, w, p, last, kl):
     "Pool adjacent violators for rows lo..hi; z, w (B, n) are read, p and last (B, n) are written."
     n = z.shape[1]
@@ -94,7 +95,7 @@ def _project_rows(lo, hi, z, w, p, last, kl):
             for k in range(start, end): p[b, k] = (z[b, k] - a) + c; last[b, k] = end - 1
 
 # %% ../../nbs/ranks/47_pooling.ipynb #a2ba6e25
-@_jit
+@jit
 def _block_mean_rows(lo, hi, x, last, out):
     "The mean of x over its block, for rows lo..hi; x, last, out (B, n)."
     for b in range(lo, hi):
@@ -106,13 +107,13 @@ def _block_mean_rows(lo, hi, x, last, out):
             k = end
 
 # %% ../../nbs/ranks/47_pooling.ipynb #7f77fb79
-@torch.library.custom_op(_qualified("block_mean", __name__), mutates_args=())
+@torch.library.custom_op(qualified("block_mean", __name__), mutates_args=())
 def _block_mean_op(x: Tensor, last: Tensor) -> Tensor:
     "B x for blocks of consecutive elements named by their last index; x, last (..., n)."
     if x.device.type != "cpu": return _means(x, last)
     out = x.new_empty(x.shape)
     rows = [a.reshape(-1, x.shape[-1]) for a in (x, last, out)]
-    _spread(_block_mean_rows, len(rows[0]), 2 * x.numel(), *_arrays(*rows))
+    spread_rows(_block_mean_rows, len(rows[0]), 2 * x.numel(), *arrays(*rows))
     return out
 
 @_block_mean_op.register_fake
@@ -121,10 +122,10 @@ def _(x, last): return x.new_empty(x.shape)
 def _block_mean_setup(ctx, inputs, output): ctx.save_for_backward(inputs[1])
 def _block_mean_backward(ctx, g): return _block_mean(g, *ctx.saved_tensors), None
 
-_block_mean = _transformable(_block_mean_op, 2, _block_mean_backward, _block_mean_setup)
+_block_mean = differentiable(_block_mean_op, 2, _block_mean_backward, _block_mean_setup)
 
 # %% ../../nbs/ranks/47_pooling.ipynb #4cd5d2e9
-@torch.library.custom_op(_qualified("isotonic_project", __name__), mutates_args=())
+@torch.library.custom_op(qualified("isotonic_project", __name__), mutates_args=())
 def _project_op(z: Tensor, w: Tensor, kl: bool, backend: str) -> tuple[Tensor, Tensor]:
     "p of (47.4) and the last index of each element's block; z, w (..., n) increasing."
     if (backend or ("numba" if z.device.type == "cpu" else "torch")) != "numba":
@@ -132,7 +133,7 @@ def _project_op(z: Tensor, w: Tensor, kl: bool, backend: str) -> tuple[Tensor, T
         return (z - mean(z, last)) + mean(w, last), last
     p, last = z.new_empty(z.shape), torch.empty(z.shape, dtype=torch.long, device=z.device)
     rows = [a.reshape(-1, z.shape[-1]) for a in (z, w, p, last)]
-    _spread(_project_rows, len(rows[0]), 4 * z.numel(), *_arrays(*rows), kl)
+    spread_rows(_project_rows, len(rows[0]), 4 * z.numel(), *arrays(*rows), kl)
     return p, last
 
 @_project_op.register_fake
@@ -153,7 +154,7 @@ def _project_backward(ctx, g, _):
     if not ctx.kl: return g - mean, mean if ctx.needs_input_grad[1] else None, None, None
     return g - _weights(z, last) * mean, _weights(w, last) * mean if ctx.needs_input_grad[1] else None, None, None
 
-_project = _transformable(_project_op, 2, _project_backward, _project_setup)
+_project = differentiable(_project_op, 2, _project_backward, _project_setup)
 
 # %% ../../nbs/ranks/47_pooling.ipynb #fc627da6
 def isotonic(
@@ -168,4 +169,4 @@ def isotonic(
     if z.ndim == 0 or z.numel() == 0: raise ValueError(f"z must have shape (..., n) with at least one element, got {tuple(z.shape)}")
     try: w = torch.zeros_like(z) if w is None else w.to(z.dtype).expand(z.shape)
     except RuntimeError: raise ValueError(f"w must broadcast to the shape of z, {tuple(z.shape)}, got {tuple(w.shape)}") from None
-    return z - _project(z, w, kl, _check_backend(backend))[0]
+    return z - _project(z, w, kl, check_backend(backend))[0]

@@ -9,10 +9,10 @@ __all__ = []
 import torch
 from torch import Tensor
 
-from ..engine.compile import _kernel, tl, triton
+from ..engine.compile import tl, triton, triton_jit
 
 # %% ../../nbs/ranks/48_pooling_triton.ipynb #45c3b65f
-@_kernel
+@triton_jit
 def _merge(a, b, KL: "tl.constexpr"):
     "The statistic of two pooled blocks: the sum, or the logarithm of the sum of exponentials."
     if KL:
@@ -22,7 +22,7 @@ def _merge(a, b, KL: "tl.constexpr"):
     return total
 
 # %% ../../nbs/ranks/48_pooling_triton.ipynb #e45dd3af
-@_kernel
+@triton_jit
 def _pool_rows(Z, W, A, C, V, S, LAST, n, KL: "tl.constexpr"):
     "One row a program; Z, W are read, A, C, V, S are scratch, LAST (filled with n) gets the ends of the blocks."
     row = tl.program_id(0).to(tl.int64) * n

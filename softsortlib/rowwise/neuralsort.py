@@ -9,10 +9,10 @@ __all__ = ['neuralsort_published', 'neuralsort_quadratic', 'row_sums', 'NeuralSo
 import torch
 from torch import Tensor
 
-from ..core.permutation import SoftPermutation, _zero, patch_to
-from ..engine.compile import _check_backend
-from .neuralsort_matrix import _dense_op
 from ..core.operators import Operator
+from ..core.permutation import SoftPermutation, patch_to, zero_outside
+from ..engine.dispatch import check_backend
+from .neuralsort_matrix import _dense_op
 from .products import _exactly, _mul, _rmul, _triton
 
 # %% ../../nbs/rowwise/12_neuralsort.ipynb #108f1e02
@@ -166,7 +166,7 @@ class NeuralSort(Operator, name="neuralsort"):
         backend: "str | None" = None,  # "torch", "numba" or "triton" (single precision); None chooses by size, device and dtype
     ):
         super().__init__(tau, descending)
-        _check_backend(backend)
+        check_backend(backend)
         self.backend = backend
 
     def _soft_permutation(self, s, tau, mask, dtype):

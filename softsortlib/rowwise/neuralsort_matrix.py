@@ -10,14 +10,17 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..engine.compile import _arrays, _batched, _exp_neg, _jit, _matrix, _qualified, _spread
-from .products import _CUT, _ROWS, _directly, _fast, _flat, _grads, _parts, _plain_m, _plain_rows, _plain_sums, _row, _sum, _triton, _twice, _window
-from ..engine.autograd import _transformable
+from ..engine.autograd import batched, differentiable, qualified
+from ..engine.compile import arrays, empty_matrix, exp_neg, jit, spread_rows
+from softsortlib.rowwise.products import (
+    _CUT, _ROWS, _directly, _fast, _flat, _grads, _parts, _plain_m, _plain_rows, _plain_sums, _row, _sum, _triton,
+    _twice, _window,
+)
 
 # %% ../../nbs/rowwise/18_neuralsort_matrix.ipynb #b568c346
 _BLOCK = 8  # rows made from one exponential
 
-@_jit
+@jit
 def _is_narrow(i, t, bt, size, tau, way, cut):
     "Whether less than half of row i does not underflow, as far as somebody should look."
     if way != 1: return way == 0
@@ -25,7 +28,7 @@ def _is_narrow(i, t, bt, size, tau, way, cut):
     return 2 * (hi - lo) < len(t)
 
 # %% ../../nbs/rowwise/18_neuralsort_matrix.ipynb #8475921f
-@_jit
+@jit
 def _entry_row(i, fresh, s, b, t, bt, order, size, tau, way, cut, R, buf, row):
     "row[c] proportional to exp(m) in the order of the input, for all n columns; returns the sum."
     n, inv = len(s), 1 / tau
@@ -34,7 +37,7 @@ def _entry_row(i, fresh, s, b, t, bt, order, size, tau, way, cut, R, buf, row):
     elif not _is_narrow(i, t, bt, size, tau, way, cut):
         w, top = (size - 1.0 - 2 * i) * inv, t[0]
         shift = w * (t[i] - top) - bt[i] * inv
-        for c in range(n): row[c] = _exp_neg(row.dtype.type(shift - (w * (s[c] - top) - b[c] * inv)))  # the rounding of zero may be negative: exp can take it
+        for c in range(n): row[c] = exp_neg(row.dtype.type(shift - (w * (s[c] - top) - b[c] * inv)))  # the rounding of zero may be negative: exp can take it
     else:
         row[:] = 0
         lo, hi, others = _row(i, t, bt, size, tau, way > 0, 0.0, cut, buf, False, buf)
@@ -42,15 +45,15 @@ def _entry_row(i, fresh, s, b, t, bt, order, size, tau, way, cut, R, buf, row):
         return row.dtype.type(1) + others
     return _sum(row)
 
-@_jit
+@jit
 def _ratios(s, b, top, inv, way, R):
     "R of Prop 18.1, zero in padded columns."
     if way == 2:
         one, zero = R.dtype.type(1), R.dtype.type(0)
-        for c in range(len(s)): R[c] = one / _exp_neg(R.dtype.type(2 * inv * (top - s[c]))) if b[c] < np.inf else zero
+        for c in range(len(s)): R[c] = one / exp_neg(R.dtype.type(2 * inv * (top - s[c]))) if b[c] < np.inf else zero
 
 # %% ../../nbs/rowwise/18_neuralsort_matrix.ipynb #8b2dc288
-@_jit
+@jit
 def _dense_rows(lo_unit, hi_unit, s, b, t, bt, order, tau, size, cut, way, P):
     "Write P for the units; s, b in input order, t, bt sorted, (B, n); padded columns have b = inf."
     n = s.shape[1]
@@ -66,7 +69,7 @@ def _dense_rows(lo_unit, hi_unit, s, b, t, bt, order, tau, size, cut, way, P):
             for c in range(n): row[c] = raw[c] * scale
 
 # %% ../../nbs/rowwise/18_neuralsort_matrix.ipynb #fb6c9c00
-@_jit
+@jit
 def _against(E, e, w, ti, bi, s, b, tau, direct):
     "sum of e tau m, where e is not zero; off the formula m is the logarithm of E."
     total = 0.0
@@ -75,7 +78,7 @@ def _against(E, e, w, ti, bi, s, b, tau, direct):
     return total
 
 # %% ../../nbs/rowwise/18_neuralsort_matrix.ipynb #dec103f1
-@_jit
+@jit
 def _dense_back_rows(lo_unit, hi_unit, G, s, b, t, bt, order, tau, size, learn, cut, way, gs, gb, gtau):
     "(15.3) for an incoming gradient G of the matrix; gs, gb in input order, one part for each unit."
     n, new = s.shape[1], G.dtype.type
@@ -124,24 +127,24 @@ def _ways(t, tau, size, dtype):
     return _CUT[dtype], (literal.long() + (literal & (spread <= 2.5)).long()).numpy()
 
 # %% ../../nbs/rowwise/18_neuralsort_matrix.ipynb #807850d3
-@torch.library.custom_op(_qualified("neural_dense", __name__), mutates_args=())
+@torch.library.custom_op(qualified("neural_dense", __name__), mutates_args=())
 def _matrix_op(s: Tensor, b: Tensor, t: Tensor, bt: Tensor, order: Tensor, tau: Tensor, size: Tensor, double: bool, backend: str) -> Tensor:
     dtype = torch.float64 if double else torch.float32
     if gpu := _triton(dtype, s.device, backend):
         u, v, w, k, _, m, p = _flat(tau, s, b, t, bt, order, tau, size)
         return gpu.neural_matrix(u, v, w, k, m, p).view(*s.shape, s.shape[-1])
     if not _fast(s, backend): return _plain_dense(s, b, t, bt, order, tau, size).to(dtype)
-    P = _matrix(dtype, *s.shape, s.shape[-1])
+    P = empty_matrix(dtype, *s.shape, s.shape[-1])
     flat = _flat(tau, s, b, t, bt, order, tau, size, P)
     rows, n = flat[0].shape
-    args = _arrays(*flat)
-    _spread(_dense_rows, rows * -(-n // _ROWS), P.numel(), *args[:7], *_ways(flat[2], flat[5], flat[6], dtype), args[7])
+    args = arrays(*flat)
+    spread_rows(_dense_rows, rows * -(-n // _ROWS), P.numel(), *args[:7], *_ways(flat[2], flat[5], flat[6], dtype), args[7])
     return P
 
-@torch.library.register_fake(_qualified("neural_dense", __name__))
+@torch.library.register_fake(qualified("neural_dense", __name__))
 def _(s, b, t, bt, order, tau, size, double, backend): return s.new_empty(*s.shape, s.shape[-1], dtype=torch.float64 if double else torch.float32)
 
-@torch.library.custom_op(_qualified("neural_dense_backward", __name__), mutates_args=())
+@torch.library.custom_op(qualified("neural_dense_backward", __name__), mutates_args=())
 def _dense_backward(G: Tensor, s: Tensor, b: Tensor, t: Tensor, bt: Tensor, order: Tensor, tau: Tensor, size: Tensor, learn: bool, backend: str) -> tuple[Tensor, Tensor, Tensor]:
     flat = _flat(tau, G, s, b, t, bt, order, tau, size)
     if gpu := _triton(G.dtype, s.device, backend):
@@ -150,10 +153,10 @@ def _dense_backward(G: Tensor, s: Tensor, b: Tensor, t: Tensor, bt: Tensor, orde
     rows, n = flat[1].shape
     units = rows * _parts(rows, n)
     out = s.new_empty(units, n), s.new_empty(units, n), s.new_empty(units)
-    _spread(_dense_back_rows, units, 2 * G.numel(), *_arrays(*flat), learn, *_ways(flat[3], flat[6], flat[7], G.dtype), *_arrays(*out))
+    spread_rows(_dense_back_rows, units, 2 * G.numel(), *arrays(*flat), learn, *_ways(flat[3], flat[6], flat[7], G.dtype), *arrays(*out))
     return _grads(s, b, tau, *out)
 
-@torch.library.register_fake(_qualified("neural_dense_backward", __name__))
+@torch.library.register_fake(qualified("neural_dense_backward", __name__))
 def _(G, s, b, t, bt, order, tau, size, learn, backend): return s.new_empty(s.shape), s.new_empty(s.shape), s.new_empty(tau.shape)
 
 # %% ../../nbs/rowwise/18_neuralsort_matrix.ipynb #e25f5562
@@ -167,5 +170,5 @@ def _backward_dense(ctx, G):
     gs, gb, gtau = back(G, s, b, t, bt, order, tau, size, ctx.needs_input_grad[5], ctx.backend)
     return gs, gb, None, None, None, gtau, None, None, None
 
-_batched(_dense_backward, 8)
-_dense_op = _transformable(_matrix_op, 7, _backward_dense, _save_dense)
+batched(_dense_backward, 8)
+_dense_op = differentiable(_matrix_op, 7, _backward_dense, _save_dense)

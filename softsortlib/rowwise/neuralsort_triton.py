@@ -8,17 +8,17 @@ __all__ = ['neural_matrix', 'neural_mul', 'neural_rmul', 'neural_pull']
 # %% ../../nbs/rowwise/19_neuralsort_triton.ipynb #4345682f
 import torch
 
-from ..engine.compile import _kernel, has_triton, tl, triton
+from ..engine.compile import has_triton, tl, triton, triton_jit
 
 # %% ../../nbs/rowwise/19_neuralsort_triton.ipynb #b31b576e
-@_kernel
+@triton_jit
 def _tile(s, b, t, bt, w, inv):
     "tau-scaled mu and E of (19.1) for vectors of rows and columns."
     mu = (w[:, None] * (t[:, None] - s[None, :]) - (bt[:, None] - b[None, :])) * inv
     mu = tl.where(mu < 0, 0.0, mu)
     return mu, tl.exp(-mu.to(tl.float32))
 
-@_kernel
+@triton_jit
 def _rows_of(t_ptr, bt_ptr, size, row, i, n):
     "t, bt, w of the rows i; rows past the real length are row 0 again, and are never stored."
     real = i < size
@@ -26,7 +26,7 @@ def _rows_of(t_ptr, bt_ptr, size, row, i, n):
     return real, tl.load(t_ptr + at), tl.load(bt_ptr + at), (size - 1 - 2 * tl.where(real, i, 0)).to(tl.float64)
 
 # %% ../../nbs/rowwise/19_neuralsort_triton.ipynb #c1ef18b9
-@_kernel
+@triton_jit
 def _matrix_kernel(s_ptr, b_ptr, t_ptr, bt_ptr, tau_ptr, size_ptr, P_ptr, n, ROWS: tl.constexpr, BLOCK: tl.constexpr):
     row = tl.program_id(0).to(tl.int64)
     i, size, inv = tl.program_id(1) * ROWS + tl.arange(0, ROWS), tl.load(size_ptr + row), 1.0 / tl.load(tau_ptr + row)
@@ -43,7 +43,7 @@ def _matrix_kernel(s_ptr, b_ptr, t_ptr, bt_ptr, tau_ptr, size_ptr, P_ptr, n, ROW
         tl.store(P_ptr + (row * n + i.to(tl.int64))[:, None] * n + c[None, :], P, mask=(i < n)[:, None] & (c < n)[None, :])
 
 # %% ../../nbs/rowwise/19_neuralsort_triton.ipynb #766eb11f
-@_kernel
+@triton_jit
 def _mul_kernel(b_ptr, t_ptr, bt_ptr, tau_ptr, size_ptr, x_ptr, y_ptr, others_ptr, n, d, ROWS: tl.constexpr, BLOCK: tl.constexpr):
     row, channel = tl.program_id(0).to(tl.int64), tl.program_id(2)
     i, size, inv = tl.program_id(1) * ROWS + tl.arange(0, ROWS), tl.load(size_ptr + row), 1.0 / tl.load(tau_ptr + row)
@@ -59,7 +59,7 @@ def _mul_kernel(b_ptr, t_ptr, bt_ptr, tau_ptr, size_ptr, x_ptr, y_ptr, others_pt
     tl.store(y_ptr + at * d + channel, tl.where(real, y / (1 + others), 0.0), mask=(i < n) & (channel < d))
     tl.store(others_ptr + at, tl.where(real, others, 0.0), mask=(i < n) & (channel == 0))
 
-@_kernel
+@triton_jit
 def _rmul_kernel(b_ptr, t_ptr, bt_ptr, tau_ptr, size_ptr, others_ptr, y_ptr, x_ptr, n, d, ROWS: tl.constexpr, BLOCK: tl.constexpr):
     row, channel = tl.program_id(0).to(tl.int64), tl.program_id(2)
     c, size, inv = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK), tl.load(size_ptr + row), 1.0 / tl.load(tau_ptr + row)
@@ -74,7 +74,7 @@ def _rmul_kernel(b_ptr, t_ptr, bt_ptr, tau_ptr, size_ptr, others_ptr, y_ptr, x_p
     tl.store(x_ptr + (row * n + c) * d + channel, x, mask=c < n)
 
 # %% ../../nbs/rowwise/19_neuralsort_triton.ipynb #f68bcfcc
-@_kernel
+@triton_jit
 def _h_tile(G_ptr, a_ptr, v_ptr, own, row, i, c, real, n, d, MATRIX: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr):
     "h for rows i and columns c; own is the column of the row's own score."
     line, columns = row * n + tl.where(real, i, 0).to(tl.int64), row * n + tl.where(c < n, c, 0)
@@ -86,7 +86,7 @@ def _h_tile(G_ptr, a_ptr, v_ptr, own, row, i, c, real, n, d, MATRIX: tl.constexp
             h += tl.load(a_ptr + line * d + k)[:, None] * (tl.load(v_ptr + columns * d + k)[None, :] - tl.load(v_ptr + line * d + k)[:, None])
     return h
 
-@_kernel
+@triton_jit
 def _mean_kernel(G_ptr, a_ptr, v_ptr, s_ptr, b_ptr, t_ptr, bt_ptr, own_ptr, tau_ptr, size_ptr, mean_ptr, others_ptr, n, d,
                  MATRIX: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr):
     row = tl.program_id(0).to(tl.int64)
@@ -103,7 +103,7 @@ def _mean_kernel(G_ptr, a_ptr, v_ptr, s_ptr, b_ptr, t_ptr, bt_ptr, own_ptr, tau_
     tl.store(others_ptr + row * n + i, others, mask=real)
 
 # %% ../../nbs/rowwise/19_neuralsort_triton.ipynb #bc787dfc
-@_kernel
+@triton_jit
 def _pull_kernel(G_ptr, a_ptr, v_ptr, z_ptr, s_ptr, b_ptr, t_ptr, bt_ptr, own_ptr, tau_ptr, size_ptr, mean_ptr, others_ptr, gs_ptr, gb_ptr, gtau_ptr, n, d,
                  MATRIX: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr, CHUNK: tl.constexpr):
     row, c = tl.program_id(0).to(tl.int64), tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)

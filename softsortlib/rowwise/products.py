@@ -12,18 +12,18 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..engine.compile import _arrays, _batched, _exp_neg, _jit, _qualified, _spread
-from ..engine.autograd import _transformable
+from ..engine.autograd import batched, differentiable, qualified
+from ..engine.compile import arrays, exp_neg, jit, spread_rows
 
 # %% ../../nbs/rowwise/15_products.ipynb #7f759688
 _CUT = {torch.float32: 104.0, torch.float64: 746.0}  # exp(-cut) is zero
 
-@_jit
+@jit
 def _fall(i, j, t, b, w, power):
     "What grows outward from the diagonal: the distance, or NeuralSort's -tau m by the formula."
     return abs(t[i] - t[j]) if power else w * (t[i] - t[j]) - (b[i] - b[j])
 
-@_jit
+@jit
 def _window(i, t, b, size, w, limit, power):
     "The columns lo..hi of row i whose fall is at most `limit`."
     lo, a = 0, i
@@ -39,7 +39,7 @@ def _window(i, t, b, size, w, limit, power):
     return lo, hi
 
 # %% ../../nbs/rowwise/15_products.ipynb #e71cc49b
-@_jit
+@jit
 def _powers(x, t, tau, power, m):
     "m = |x - t|^power / tau."
     whole = int(power)
@@ -55,14 +55,14 @@ def _powers(x, t, tau, power, m):
     for _ in range(whole):
         for j in range(len(t)): m[j] *= abs(x - t[j]) * scale
 
-@_jit
+@jit
 def _formula(w, inv, ti, bi, t, b, m):
     "m = -m_ij of NeuralSort as (15.1) says it; the rounding of zero may be negative, and NaN stays."
     for j in range(len(t)): m[j] = (w * (ti - t[j]) - (bi - b[j])) * inv
     for j in range(len(t)): m[j] = max(m[j], m.dtype.type(0)) if m[j] == m[j] else m[j]
 
 # %% ../../nbs/rowwise/15_products.ipynb #0e46baee
-@_jit
+@jit
 def _walk(i, t, size, inv, cut, m):
     "m[lo:hi] = -m_ij of NeuralSort by (15.2), for the columns up to the cut; returns lo, hi."
     lo, hi, fall, m[i] = i, i + 1, 0.0, 0
@@ -78,20 +78,20 @@ def _walk(i, t, size, inv, cut, m):
     return lo, hi
 
 # %% ../../nbs/rowwise/15_products.ipynb #c626a88a
-@_jit
+@jit
 def _part(a, v):
     part = a.dtype.type(0)
     for j in range(len(a)): part += a[j] * v[j]
     return part
 
-@_jit
+@jit
 def _dot(a, v):
     "The sum of a[j] v[j]."
     total = 0.0
     for k in range(0, len(a), 256): total += _part(a[k:k + 256], v[k:k + 256])
     return a.dtype.type(total)
 
-@_jit
+@jit
 def _sum(a):
     total = 0.0
     for k in range(0, len(a), 256):
@@ -100,16 +100,16 @@ def _sum(a):
         total += part
     return a.dtype.type(total)
 
-@_jit
+@jit
 def _add(w, e, sums):
     for j in range(len(e)): sums[j] += w * e[j]
 
-@_jit
+@jit
 def _exps(e):
-    for j in range(len(e)): e[j] = _exp_neg(e[j])
+    for j in range(len(e)): e[j] = exp_neg(e[j])
 
 # %% ../../nbs/rowwise/15_products.ipynb #67bc4442
-@_jit
+@jit
 def _row(i, t, b, size, tau, direct, power, cut, buf, keep, m):
     "buf[lo:hi] = exp(m_ij) in the window and, to `keep`, m[lo:hi] = -m_ij; returns lo, hi and their sum without the diagonal, which is 1."
     w, inv, nothing = size - 1.0 - 2 * i, 1 / tau, buf.dtype.type(0)
@@ -132,7 +132,7 @@ def _row(i, t, b, size, tau, direct, power, cut, buf, keep, m):
 # %% ../../nbs/rowwise/15_products.ipynb #e5d7306c
 _ROWS = 32  # rows of a unit of work
 
-@_jit
+@jit
 def _mul_rows(lo_unit, hi_unit, t, b, tau, size, x, rows, direct, power, cut, y, logZ):
     "y = P x and logZ at `rows` for the units; t, b (B, n), tau, size (B,), x (B, d, n), y (B, d, r)."
     (d, n), m = x.shape[1:], len(rows)
@@ -147,7 +147,7 @@ def _mul_rows(lo_unit, hi_unit, t, b, tau, size, x, rows, direct, power, cut, y,
             for c in range(d): y[r, c, k] = _dot(buf[lo:hi], x[r, c, lo:hi]) / Z
 
 # %% ../../nbs/rowwise/15_products.ipynb #5d16c40d
-@_jit
+@jit
 def _rmul_rows(lo_unit, hi_unit, t, b, tau, size, y, rows, direct, power, cut, x):
     "x = P[rows]^T y, one part for each unit: x (units, d, n), y (B, d, r)."
     d, m = y.shape[1:]
@@ -162,20 +162,20 @@ def _rmul_rows(lo_unit, hi_unit, t, b, tau, size, y, rows, direct, power, cut, x
             for c in range(d): _add(y[r, c, k] / (y.dtype.type(1) + others), buf[lo:hi], x[unit, c, lo:hi])
 
 # %% ../../nbs/rowwise/15_products.ipynb #0b6cebb3
-@_jit
+@jit
 def _differences(w, v, x, h):
     for j in range(len(v)): h[j] += w * (v[j] - x)
 
-@_jit
+@jit
 def _weighed(P, shift, Z, h):
     for j in range(len(h)): h[j] = P[j] * (h[j] + shift) / Z
 
-@_jit
+@jit
 def _times(e, m, out):
     "e m, where e is not zero."
     for j in range(len(e)): out[j] = e[j] * m[j] if e[j] != 0 else e[j]
 
-@_jit
+@jit
 def _slopes(x, t, m, e, power, sums):
     "(15.4) of one row at x; returns what is to be taken off its own score."
     for j in range(len(t)): e[j] = e[j] * m[j] / (x - t[j]) if x - t[j] != 0 else e.dtype.type(0) * e[j]
@@ -183,7 +183,7 @@ def _slopes(x, t, m, e, power, sums):
     return power * _sum(e)
 
 # %% ../../nbs/rowwise/15_products.ipynb #c32304b2
-@_jit
+@jit
 def _pull_rows(lo_unit, hi_unit, t, b, tau, size, a, v, z, rows, direct, power, cut, gt, gb, gtau):
     "(15.3) or (15.4) of l' = P (a . (v - P v) + z), one part for each unit; the diagonal's own logit is taken off where z is not zero."
     d, n = v.shape[1:]
@@ -311,7 +311,7 @@ def _triton(dtype, device, backend):
 def _behind(b, size): return b.masked_fill(torch.arange(b.shape[-1], device=b.device) >= size[..., None], torch.inf)
 
 # %% ../../nbs/rowwise/15_products.ipynb #30667ccf
-@torch.library.custom_op(_qualified("row_mul", __name__), mutates_args=())
+@torch.library.custom_op(qualified("row_mul", __name__), mutates_args=())
 def _mul_op(t: Tensor, b: Tensor, tau: Tensor, size: Tensor, x: Tensor, rows: Tensor, power: float, backend: str) -> tuple[Tensor, Tensor]:
     if gpu := None if power else _triton(x.dtype, x.device, backend):
         u, v, k, m, p = _flat(tau, t, b, tau, size, x)
@@ -320,17 +320,17 @@ def _mul_op(t: Tensor, b: Tensor, tau: Tensor, size: Tensor, x: Tensor, rows: Te
     if not _fast(x, backend): return _plain_mul(t, b, tau, size, x, rows, power)
     y, logZ = x.new_empty(*x.shape[:-2], x.shape[-1], len(rows)), x.new_empty(*x.shape[:-2], len(rows))
     flat = _flat(tau, t, b, tau.double(), size, x.mT)
-    _spread(_mul_rows, len(flat[0]) * -(-len(rows) // _ROWS), logZ.numel() * t.shape[-1], *_arrays(*flat, rows),
-            *_settings(flat[0], flat[2], flat[3], power, x.dtype), *_arrays(*_flat(tau, y, logZ)))
+    spread_rows(_mul_rows, len(flat[0]) * -(-len(rows) // _ROWS), logZ.numel() * t.shape[-1], *arrays(*flat, rows),
+            *_settings(flat[0], flat[2], flat[3], power, x.dtype), *arrays(*_flat(tau, y, logZ)))
     return y.mT.contiguous(), logZ
 
-@torch.library.register_fake(_qualified("row_mul", __name__))
+@torch.library.register_fake(qualified("row_mul", __name__))
 def _(t, b, tau, size, x, rows, power, backend):
     y = x.new_empty(*x.shape[:-2], rows.shape[0], x.shape[-1])
     return y, x.new_empty(y.shape[:-1])
 
 # %% ../../nbs/rowwise/15_products.ipynb #15ede5f9
-@torch.library.custom_op(_qualified("row_rmul", __name__), mutates_args=())
+@torch.library.custom_op(qualified("row_rmul", __name__), mutates_args=())
 def _rmul_op(t: Tensor, b: Tensor, tau: Tensor, size: Tensor, y: Tensor, rows: Tensor, power: float, backend: str) -> Tensor:
     flat = _flat(tau, t, b, tau.double(), size, y)
     if gpu := None if power else _triton(y.dtype, y.device, backend): return gpu.neural_rmul(_behind(flat[1], flat[3]), *flat).view(*t.shape, y.shape[-1])
@@ -338,10 +338,10 @@ def _rmul_op(t: Tensor, b: Tensor, tau: Tensor, size: Tensor, y: Tensor, rows: T
     sets, n = flat[0].shape
     parts = _parts(sets, len(rows))
     x = y.new_empty(sets * parts, y.shape[-1], n)
-    _spread(_rmul_rows, len(x), sets * len(rows) * n, *_arrays(*flat[:4], flat[4].mT, rows), *_settings(flat[0], flat[2], flat[3], power, y.dtype), x.numpy())
+    spread_rows(_rmul_rows, len(x), sets * len(rows) * n, *arrays(*flat[:4], flat[4].mT, rows), *_settings(flat[0], flat[2], flat[3], power, y.dtype), x.numpy())
     return x.view(sets, parts, y.shape[-1], n).sum(1).view(*t.shape[:-1], y.shape[-1], n).mT.contiguous()
 
-@torch.library.register_fake(_qualified("row_rmul", __name__))
+@torch.library.register_fake(qualified("row_rmul", __name__))
 def _(t, b, tau, size, y, rows, power, backend): return y.new_empty(*t.shape, y.shape[-1])
 
 # %% ../../nbs/rowwise/15_products.ipynb #c7c7063e
@@ -350,7 +350,7 @@ def _grads(t, b, tau, parts_t, parts_b, parts_tau):
     sum_of = lambda parts, like: parts.view(tau.numel(), -1, *like.shape[tau.ndim:]).sum(1).view(like.shape).to(like.dtype)
     return sum_of(parts_t, t), sum_of(parts_b, b) if parts_b.numel() else torch.zeros_like(b), sum_of(parts_tau, tau)
 
-@torch.library.custom_op(_qualified("row_pull", __name__), mutates_args=())
+@torch.library.custom_op(qualified("row_pull", __name__), mutates_args=())
 def _pull(t: Tensor, b: Tensor, tau: Tensor, size: Tensor, a: Tensor, v: Tensor, z: Tensor, rows: Tensor, power: float, backend: str) -> tuple[Tensor, Tensor, Tensor]:
     if gpu := None if power else _triton(a.dtype, a.device, backend):
         u, w, k, m, *rest = _flat(tau, t, b, tau, size, a, v, z)
@@ -361,10 +361,10 @@ def _pull(t: Tensor, b: Tensor, tau: Tensor, size: Tensor, a: Tensor, v: Tensor,
     sets, n = flat[0].shape
     units, new = sets * _parts(sets, len(rows)), lambda *shape: torch.empty(*shape, dtype=torch.float64)
     out = new(units, n), new(units, 0 if power else n), new(units)
-    _spread(_pull_rows, units, 2 * sets * len(rows) * n, *_arrays(*flat, rows), *_settings(flat[0], flat[2], flat[3], power, a.dtype), *_arrays(*out))
+    spread_rows(_pull_rows, units, 2 * sets * len(rows) * n, *arrays(*flat, rows), *_settings(flat[0], flat[2], flat[3], power, a.dtype), *arrays(*out))
     return _grads(t, b, tau, *out)
 
-@torch.library.register_fake(_qualified("row_pull", __name__))
+@torch.library.register_fake(qualified("row_pull", __name__))
 def _(t, b, tau, size, a, v, z, rows, power, backend): return t.new_empty(t.shape), b.new_empty(b.shape), tau.new_empty(tau.shape)
 
 # %% ../../nbs/rowwise/15_products.ipynb #8a73f197
@@ -388,6 +388,6 @@ def _backward_rmul(ctx, gx):
     gy = _mul_twice(*of, gx, rows, ctx.power, ctx.backend)[0]
     return *_pulled(*of, y, gx, torch.zeros_like(gy[..., 0]), rows, ctx.power, ctx.backend), None, gy, None, None, None
 
-_batched(_pull, 7)
-_mul = _transformable(_mul_op, 5, _backward_mul, _save)
-_rmul = _transformable(_rmul_op, 5, _backward_rmul, _save)
+batched(_pull, 7)
+_mul = differentiable(_mul_op, 5, _backward_mul, _save)
+_rmul = differentiable(_rmul_op, 5, _backward_rmul, _save)

@@ -11,12 +11,12 @@ import math
 import torch
 from torch import Tensor
 
-from ..core.permutation import SoftPermutation, patch_to
-from ..engine.compile import _check_backend
-from .softsort_matrix import laplace_matrix
 from ..core.operators import Operator
+from ..core.permutation import SoftPermutation, patch_to
+from ..engine.dispatch import check_backend
+from ..engine.scan import exp_mean, exp_scan, tau_tensor
 from .products import _mul, _power, _rmul
-from ..engine.scan import _tau_tensor, exp_mean, exp_scan
+from .softsort_matrix import laplace_matrix
 
 # %% ../../nbs/rowwise/11_softsort.ipynb #05e8c489
 def _order(s, mask, descending):
@@ -75,7 +75,7 @@ class SoftSort(Operator, name="softsort"):
         if not 0 < power < math.inf: raise ValueError(f"power must be positive and finite, got {power}")
         if distance is not None and not callable(distance): raise TypeError(f"distance must be a callable d(x, y), got {type(distance).__name__}")
         if distance is not None and power != 1: raise ValueError(f"power and distance exclude each other, got power={power} and a distance: leave power out")
-        if _check_backend(backend) == "triton" and power != 1 or backend in ("numba", "triton") and distance is not None:
+        if check_backend(backend) == "triton" and power != 1 or backend in ("numba", "triton") and distance is not None:
             raise ValueError(f"there is no backend={backend!r} for power={power}, distance={distance!r}: leave backend out")
         self.power, self.distance, self.backend = power, distance, backend
         self._d = distance or _power(power)
@@ -85,7 +85,7 @@ class LaplacePermutation(SoftSortPermutation):
     "SoftSort with d = |x - y|, by the exponential scan: O(n) after the sort, (11.4)."
     backend = None
 
-    def _scan_args(self): return self.t, _tau_tensor(self.tau[..., 0] if isinstance(self.tau, Tensor) else self.tau, self.t, self.batch)
+    def _scan_args(self): return self.t, tau_tensor(self.tau[..., 0] if isinstance(self.tau, Tensor) else self.tau, self.t, self.batch)
     def _size(self): return None if self.mask is None else self.mask.sum(-1)
     def _index(self, x): return self.order[..., None].expand(x.shape)
 
@@ -128,7 +128,7 @@ class WindowedPermutation(SoftSortPermutation):
         batch, mask = x.shape[:-2], self.mask
         t = self.t if mask is None else self.t.masked_fill(~self.row_mask, 0)
         size = torch.full(batch, self.n, device=t.device) if mask is None else mask.sum(-1).expand(batch)
-        tau = _tau_tensor(self.tau[..., 0] if isinstance(self.tau, Tensor) else self.tau, t, batch)
+        tau = tau_tensor(self.tau[..., 0] if isinstance(self.tau, Tensor) else self.tau, t, batch)
         t, rows = t.expand(*batch, self.n), torch.arange(self.n, device=t.device) if rows is None else rows
         return op(t, t.detach(), tau, size, x.contiguous(), rows, float(self.power), "")
 

@@ -10,8 +10,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..engine.compile import _arrays, _batched, _exp_neg, _jit, _matrix, _qualified, _spread
-from ..engine.autograd import _transformable
+from ..engine.autograd import batched, differentiable, qualified
+from ..engine.compile import arrays, empty_matrix, exp_neg, jit, spread_rows
 
 # %% ../../nbs/rowwise/16_softsort_matrix.ipynb #e4bd9634
 def _laplace_plain(s, t, tau, Z):
@@ -28,7 +28,7 @@ def _laplace_grads(G, s, t, tau, Z):
 # %% ../../nbs/rowwise/16_softsort_matrix.ipynb #1827d110
 _ROWS = 64  # rows of a unit of work
 
-@_jit
+@jit
 def _laplace_rows(lo, hi, s, t, tau, Z, P):
     "Write P of (16.1) for the units lo..hi; s (B, n), t and Z (B, m), tau (B,), P (B, m, n)."
     m, n = P.shape[1:]
@@ -38,10 +38,10 @@ def _laplace_rows(lo, hi, s, t, tau, Z, P):
         columns, inv = s[b], s.dtype.type(1) / s.dtype.type(tau[b])
         for i in range(unit % parts * _ROWS, min((unit % parts + 1) * _ROWS, m)):
             row, ti, weight = P[b, i], t[b, i], s.dtype.type(1) / Z[b, i]
-            for c in range(n): row[c] = _exp_neg(abs(ti - columns[c]) * inv) * weight
+            for c in range(n): row[c] = exp_neg(abs(ti - columns[c]) * inv) * weight
 
 # %% ../../nbs/rowwise/16_softsort_matrix.ipynb #34dfadb0
-@_jit
+@jit
 def _laplace_back_rows(lo, hi, G, s, t, tau, Z, far, gs, gt, gtau, gZ):
     "The sums of (16.2) for the units lo..hi; gs (units, n) and gtau (units,) hold one part for each unit; gtau only if `far`."
     m, n = G.shape[1:]
@@ -53,7 +53,7 @@ def _laplace_back_rows(lo, hi, G, s, t, tau, Z, far, gs, gt, gtau, gZ):
         pulls[:] = 0
         for i in range(unit % parts * _ROWS, min((unit % parts + 1) * _ROWS, m)):
             row, ti, weight, mass, pull = G[b, i], t[b, i], one / Z[b, i], zero, zero
-            for c in range(n): E[c] = row[c] * (_exp_neg(abs(ti - columns[c]) * inv) * weight)
+            for c in range(n): E[c] = row[c] * (exp_neg(abs(ti - columns[c]) * inv) * weight)
             for c in range(n): mass += E[c]
             for c in range(n): E[c] = E[c] if ti > columns[c] else (-E[c] if ti < columns[c] else zero * E[c])
             for c in range(n): pull += E[c]
@@ -70,26 +70,26 @@ def _who(s, backend):
     "Who computes: plain torch, numba, or the module of the Triton kernels."
     if backend == "torch" or not backend and s.device.type not in ("cpu", "cuda"): return "torch"
     if s.device.type == "cpu" and backend != "triton": return "numba"
-    from softsortlib.engine import scan_triton as scan_kernels
+    from softsortlib.rowwise import softsort_triton as scan_kernels
     return scan_kernels if scan_kernels.has_triton else "torch"
 
 def _units(P): return P.shape[0] * -(-P.shape[1] // _ROWS)
 
-@torch.library.custom_op(_qualified("laplace", __name__), mutates_args=())
+@torch.library.custom_op(qualified("laplace", __name__), mutates_args=())
 def _laplace_op(s: Tensor, t: Tensor, tau: Tensor, Z: Tensor, backend: str) -> Tensor:
     who = _who(s, backend)
     if who == "torch": return _laplace_plain(s, t, tau, Z)
     if who != "numba": return who.matrix(*[a.reshape(tau.numel(), *a.shape[tau.ndim:]) for a in (s, t, tau, Z)]).view(*t.shape, s.shape[-1])
-    P = _matrix(s.dtype, *t.shape, s.shape[-1])
+    P = empty_matrix(s.dtype, *t.shape, s.shape[-1])
     flat = [a.reshape(tau.numel(), *a.shape[tau.ndim:]) for a in (s, t, tau.double(), Z, P)]
-    _spread(_laplace_rows, _units(flat[-1]), P.numel(), *_arrays(*flat))
+    spread_rows(_laplace_rows, _units(flat[-1]), P.numel(), *arrays(*flat))
     return P
 
-@torch.library.register_fake(_qualified("laplace", __name__))
+@torch.library.register_fake(qualified("laplace", __name__))
 def _(s, t, tau, Z, backend): return s.new_empty(*t.shape, s.shape[-1])
 
 # %% ../../nbs/rowwise/16_softsort_matrix.ipynb #51919feb
-@torch.library.custom_op(_qualified("laplace_backward", __name__), mutates_args=())
+@torch.library.custom_op(qualified("laplace_backward", __name__), mutates_args=())
 def _laplace_backward(G: Tensor, s: Tensor, t: Tensor, tau: Tensor, Z: Tensor, far: bool, backend: str) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     who = _who(s, backend)
     if who == "torch": return _laplace_grads(G, s, t, tau, Z)
@@ -99,11 +99,11 @@ def _laplace_backward(G: Tensor, s: Tensor, t: Tensor, tau: Tensor, Z: Tensor, f
     flat = [a.reshape(tau.numel(), *a.shape[tau.ndim:]) for a in (G, s, t, tau.double(), Z)]
     units, gt, gZ = _units(flat[0]), t.new_empty(t.shape), t.new_empty(t.shape)
     gs, gtau = s.new_empty(units, s.shape[-1]), tau.new_empty(units, dtype=torch.float64)
-    _spread(_laplace_back_rows, units, G.numel(), *_arrays(*flat), far, *_arrays(gs, gt.view(flat[2].shape), gtau, gZ.view(flat[2].shape)))
+    spread_rows(_laplace_back_rows, units, G.numel(), *arrays(*flat), far, *arrays(gs, gt.view(flat[2].shape), gtau, gZ.view(flat[2].shape)))
     parts = units // max(1, tau.numel())
     return gs.view(-1, parts, s.shape[-1]).sum(1).view(s.shape), gt, gtau.view(-1, parts).sum(1).view(tau.shape).to(tau.dtype), gZ
 
-@torch.library.register_fake(_qualified("laplace_backward", __name__))
+@torch.library.register_fake(qualified("laplace_backward", __name__))
 def _(G, s, t, tau, Z, far, backend): return tuple(a.new_empty(a.shape) for a in (s, t, tau, Z))
 
 # %% ../../nbs/rowwise/16_softsort_matrix.ipynb #112d06ef
@@ -115,8 +115,8 @@ def _backward(ctx, G):
     if torch.is_grad_enabled(): return *_laplace_grads(G, *ctx.saved_tensors), None
     return *_laplace_backward(G, *ctx.saved_tensors, ctx.needs_input_grad[2], ctx.backend), None
 
-_laplace = _transformable(_laplace_op, 4, _backward, _save)
-_batched(_laplace_backward, 5)
+_laplace = differentiable(_laplace_op, 4, _backward, _save)
+batched(_laplace_backward, 5)
 
 # %% ../../nbs/rowwise/16_softsort_matrix.ipynb #79c21cdf
 def laplace_matrix(

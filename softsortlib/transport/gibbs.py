@@ -15,9 +15,9 @@ import torch
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
-from ..engine.compile import _qualified
 from ..core.permutation import patch_to
-from ..engine.scan import _spread
+from ..engine.autograd import qualified
+from ..engine.compile import spread_rows
 from .line import convex_cost, line_potentials
 
 # %% ../../nbs/transport/36_gibbs.ipynb #6f45ed00
@@ -230,11 +230,11 @@ def _run(phi: Tensor, x: Tensor, gamma: Tensor, y: Tensor, tau: Tensor, v: Tenso
     parts = threads if power == 2 and 0 < len(x) < threads and y.shape[1] > 64 * threads else 1
     args = [t.detach().contiguous().numpy() for t in (phi, x, gamma, y, tau, v)]
     work = out.numel() * 8 + v.numel() * 8
-    _spread(_gauss_rows if power == 2 else _abs_rows, len(x) * parts, work, parts, *args, odd, out.numpy())
+    spread_rows(_gauss_rows if power == 2 else _abs_rows, len(x) * parts, work, parts, *args, odd, out.numpy())
     return out
 
 # %% ../../nbs/transport/36_gibbs.ipynb #68ea6a39
-_gibbs = torch.library.custom_op(_qualified("gibbs", __name__), _run, mutates_args=())
+_gibbs = torch.library.custom_op(qualified("gibbs", __name__), _run, mutates_args=())
 
 @_gibbs.register_fake
 def _(phi, x, gamma, y, tau, v, power, odd): return v.new_empty(*y.shape, v.shape[-1])

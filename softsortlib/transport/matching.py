@@ -11,8 +11,8 @@ import math
 import torch
 from torch import Tensor, nn
 
-from ..core.permutation import DensePermutation, SoftPermutation, check_scores, compute_dtype
 from ..core.operators import check_tau
+from ..core.permutation import DensePermutation, SoftPermutation, check_scores, compute_dtype
 from .line import _warn, sinkhorn
 
 # %% ../../nbs/transport/32_matching.ipynb #9ba9eab8

@@ -12,9 +12,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..engine.compile import _exp_neg, _qualified
+from ..engine.autograd import qualified
+from ..engine.compile import exp_neg, spread_rows
 from .gibbs import _compile, _nothing, _once, _ruled
-from ..engine.scan import _spread
 from .line import _warn, line_potentials
 
 # %% ../../nbs/transport/38_quantiles.ipynb #160ee4ac
@@ -31,7 +31,7 @@ def _spread_of(x, y, log_b, G, tau, power, p, F):
             p[j, i] = log_b[j] + G[j] - (d * d if power == 2 else d) * inv
         for i in range(n): F[i] = max(F[i], p[j, i])
     for j in range(len(y)):
-        for i in range(n): p[j, i] = _exp_neg(F[i] - p[j, i])
+        for i in range(n): p[j, i] = exp_neg(F[i] - p[j, i])
         for i in range(n): total[i] += p[j, i]
     for j in range(len(y)):
         for i in range(n): p[j, i] /= total[i]
@@ -135,14 +135,14 @@ def _few_back_rows(lo, hi, x, y, a, b, tau, power, G, gF, gG, gx, gy, ga, gb, gt
         gtau[e] = -total / (power * tau[e])
 
 # %% ../../nbs/transport/38_quantiles.ipynb #ecbda5df
-@torch.library.custom_op(_qualified("transport_few", __name__), mutates_args=())
+@torch.library.custom_op(qualified("transport_few", __name__), mutates_args=())
 def _few(x: Tensor, y: Tensor, a: Tensor, b: Tensor, tau: Tensor, power: int, tolerance: float, limit: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     "F, G, residual, iterations for x, a (B, n), y, b (B, m), tau (B,)."
     h = torch.square if power == 2 else torch.abs
     G = ((line_potentials(y, x, b, a, h) + h(y[:, :1] - x[:, :1])) / tau[:, None]).contiguous()
     F, residual, count = torch.empty_like(x, memory_format=torch.contiguous_format), x.new_zeros(len(x)), torch.zeros(len(x), dtype=torch.long)
     args = [t.detach().contiguous().numpy() for t in (x, y, a, b, tau)]
-    _spread(_few_rows, len(x), x.numel() * y.shape[1] * 10, *args, power, tolerance, limit, *(t.numpy() for t in (F, G, residual, count)))
+    spread_rows(_few_rows, len(x), x.numel() * y.shape[1] * 10, *args, power, tolerance, limit, *(t.numpy() for t in (F, G, residual, count)))
     _warn(residual, tolerance, limit)
     return F, G, residual, count
 
@@ -150,12 +150,12 @@ def _few(x: Tensor, y: Tensor, a: Tensor, b: Tensor, tau: Tensor, power: int, to
 def _(x, y, a, b, tau, power, tolerance, limit):
     return torch.empty_like(x), torch.empty_like(y), x.new_empty(len(x)), x.new_empty(len(x), dtype=torch.long)
 
-@torch.library.custom_op(_qualified("transport_few_back", __name__), mutates_args=())
+@torch.library.custom_op(qualified("transport_few_back", __name__), mutates_args=())
 def _few_back(gF: Tensor, gG: Tensor, x: Tensor, y: Tensor, a: Tensor, b: Tensor, tau: Tensor, G: Tensor, power: int) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     "The gradients of x, y, a, b and tau."
     args = [t.detach().contiguous().numpy() for t in (x, y, a, b, tau)]
     outs = tuple(torch.empty(t.shape, dtype=t.dtype) for t in (x, y, a, b, tau))
-    _spread(_few_back_rows, len(x), x.numel() * y.shape[1] * 10, *args, power, *(t.detach().contiguous().numpy() for t in (G, gF, gG)), *(t.numpy() for t in outs))
+    spread_rows(_few_back_rows, len(x), x.numel() * y.shape[1] * 10, *args, power, *(t.detach().contiguous().numpy() for t in (G, gF, gG)), *(t.numpy() for t in outs))
     return outs
 
 @_few_back.register_fake

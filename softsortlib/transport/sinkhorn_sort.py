@@ -11,12 +11,12 @@ import math
 import torch
 from torch import Tensor
 
-from ..core.permutation import DensePermutation, SoftPermutation, check_mask, check_scores, patch_to
-from .quantiles import _few
-from .gibbs import Gibbs
 from ..core.operators import Operator, check_tau
-from .solver import _log, potentials
+from ..core.permutation import DensePermutation, SoftPermutation, check_mask, check_scores, patch_to
+from .gibbs import Gibbs
 from .line import convex_cost
+from .quantiles import _few
+from .solver import _log, potentials
 
 # %% ../../nbs/transport/31_sinkhorn_sort.ipynb #a506774c
 _SQUASH = {"sigmoid": torch.sigmoid, "arctan": lambda z: 0.5 + z.atan() / math.pi, None: lambda z: z}

@@ -11,7 +11,7 @@ import math
 import torch
 from torch import Tensor
 
-from ..engine.compile import _qualified
+from ..engine.autograd import qualified
 from .gibbs import Gibbs, _joined, _nothing, _once, _ruled
 from .line import _warn, sinkhorn
 
@@ -111,7 +111,7 @@ def _kernel(x, y, tau, power, backend):
     K.opaque = True
     return K
 
-@torch.library.custom_op(_qualified("transport_solve", __name__), mutates_args=())
+@torch.library.custom_op(qualified("transport_solve", __name__), mutates_args=())
 def _solve_op(x: Tensor, y: Tensor, a: Tensor, b: Tensor, tau: Tensor, power: float, backend: str, tolerance: float, limit: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     "`_solve` for x, a (B, n), y, b (B, m), tau (B,)."
     return tuple(t.clone() for t in _solve(_kernel(x, y, tau, power, backend), a, b, tolerance, limit))
@@ -120,7 +120,7 @@ def _solve_op(x: Tensor, y: Tensor, a: Tensor, b: Tensor, tau: Tensor, power: fl
 def _(x, y, a, b, tau, power, backend, tolerance, limit):
     return torch.empty_like(x), torch.empty_like(y), x.new_empty(len(x)), x.new_empty(len(x), dtype=torch.long)
 
-@torch.library.custom_op(_qualified("transport_adjoint", __name__), mutates_args=())
+@torch.library.custom_op(qualified("transport_adjoint", __name__), mutates_args=())
 def _adjoint_op(gF: Tensor, gG: Tensor, F: Tensor, G: Tensor, x: Tensor, y: Tensor, a: Tensor, b: Tensor, tau: Tensor, power: float, backend: str) -> tuple[Tensor, Tensor]:
     "`_adjoint` for a flat batch."
     return tuple(t.clone() for t in _adjoint(_kernel(x, y, tau, power, backend), gF, gG, F, G, a, b))
@@ -129,7 +129,7 @@ def _adjoint_op(gF: Tensor, gG: Tensor, F: Tensor, G: Tensor, x: Tensor, y: Tens
 def _(gF, gG, *others): return torch.empty_like(gF), torch.empty_like(gG)
 
 # %% ../../nbs/transport/37_solver.ipynb #e0b5c197
-@torch.library.custom_op(_qualified("transport_attach", __name__), mutates_args=())
+@torch.library.custom_op(qualified("transport_attach", __name__), mutates_args=())
 def _attach_op(rho: Tensor, sigma: Tensor, F: Tensor, G: Tensor, x: Tensor, y: Tensor, a: Tensor, b: Tensor, tau: Tensor, power: float, backend: str) -> tuple[Tensor, Tensor]:
     "F and G, whose gradient goes to rho and sigma by (37.4)."
     return F.clone(), G.clone()

@@ -148,7 +148,7 @@ print(type(scan._scan_rows._cache).__name__, getattr(scan._scan_rows._cache, "_c
 def test_a_read_only_install_does_not_break_the_cache(tmp_path, home):
     package = tmp_path / "site" / "softsortlib"
     shutil.copytree(Path(softsortlib.__file__).parent, package, ignore=shutil.ignore_patterns("__pycache__"))
-    (package / "__pycache__").write_text("")  # a file where the cache folder would be: nobody, root included, can write there
+    for folder in (package, package / "engine"): (folder / "__pycache__").write_text("")  # a file where the cache folder would be: nobody, root included, can write there
     # only the scan: the package face imports the rest, which has nothing to do with this
     (package / "__init__.py").write_text("")
     if home == "writable": (tmp_path / "home").mkdir()

@@ -8,11 +8,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.testing import assert_close
 
-from softsortlib.functional.functions import functions as F
-from softsortlib.functional.functions import (calibrate_tau, soft_median, soft_permutation, soft_quantile, soft_rank, soft_sort,
-                                    soft_topk, tau_schedule)
 from softsortlib.core.operators import Operator
-from softsortlib.ranks.sigmoid import RankOperator
+from softsortlib.core.rank_operators import RankOperator
+from softsortlib.functional.functions import (
+    calibrate_tau, functions as F, soft_median, soft_permutation, soft_quantile, soft_rank, soft_sort, soft_topk,
+    tau_schedule,
+)
 from softsortlib.rowwise.softsort import SoftSort
 
 for module in ("networks", "neuralsort", "sinkhorn", "gaussian_rank", "laplace_rank", "permutahedron"):

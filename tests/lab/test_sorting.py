@@ -9,9 +9,12 @@ from hypothesis import given, settings, strategies as st
 for extra in ("pytorch_lightning", "sklearn"):
     if not __import__("importlib").util.find_spec(extra): pytest.skip("the experiments extra is not installed", allow_module_level=True)
 
-from softsortlib.core.operators import Operator, get_operator
-from softsortlib.ranks.sigmoid import RankOperator
-from softsortlib.lab.sorting import NumberCNN, SortAccuracy, SortConfig, build_operator, default_loss, is_right, order_loss, papers_tau, sorting_loss
+from softsortlib.core.operators import get_operator, Operator
+from softsortlib.core.rank_operators import RankOperator
+from softsortlib.lab.sorting import (
+    build_operator, default_loss, is_right, NumberCNN, order_loss, papers_tau, SortAccuracy, SortConfig,
+    sorting_loss,
+)
 
 TINY = SortConfig(n=3, digits=1, steps=20, epoch=10, batch=8, val_sets=40, test_sets=80, width=4, seed=3)
 

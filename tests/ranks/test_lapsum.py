@@ -7,9 +7,9 @@ from torch.testing import assert_close
 
 import softsortlib.ranks.lapsum as module
 from softsortlib import soft_rank, soft_sort, soft_topk
+from softsortlib.engine.scan import one_sided_sums
 from softsortlib.ranks.laplace import lapsum_topk
 from softsortlib.ranks.lapsum import LapSum, LapSumPermutation, _one_sided
-from softsortlib.engine.scan import _left
 
 
 def cdf(x): return torch.where(x < 0, x.clamp(max=0).exp() / 2, 1 - (-x.clamp(min=0)).exp() / 2)
@@ -137,8 +137,8 @@ def test_a_million_scores_in_linear_memory():
 def test_the_plain_scan_is_the_path_of_other_devices(rng):
     s, x = torch.randn(3, 100, generator=rng, dtype=torch.float64).sort().values, torch.randn(3, 100, 2, generator=rng, dtype=torch.float64)
     tau = torch.tensor([[0.01], [0.3], [5.0]], dtype=torch.float64)
-    assert_close(_one_sided(s, tau, x, True), _left(s, x, tau[:, 0]))
-    assert_close(_one_sided(s, tau, x, False), _left(s.flip(1), x.flip(1), tau[:, 0]).flip(1))
+    assert_close(_one_sided(s, tau, x, True), one_sided_sums(s, x, tau[:, 0]))
+    assert_close(_one_sided(s, tau, x, False), one_sided_sums(s.flip(1), x.flip(1), tau[:, 0]).flip(1))
     torch.library.opcheck(module._one_sided_op, (s[:, :8], tau, x[:, :8].contiguous().requires_grad_(), True))
 
 

@@ -7,11 +7,14 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from torch.testing import assert_close
 
-from softsortlib.ranks.gaussian import GaussianRank
-from softsortlib.ranks.laplace import LapSumTopK, LaplaceRank, _laplace_rank, _laplace_sum, _threshold, _threshold_of, lapsum_topk
-from softsortlib.ranks.permutahedron import Permutahedron
+from softsortlib.core.rank_operators import get_rank_operator, RankOperator
 from softsortlib.engine.radix import _stable_sort, stable_sort
-from softsortlib.ranks.sigmoid import RankOperator, SigmoidRank, _pair_sum, get_rank_operator, pair_sum
+from softsortlib.ranks.gaussian import GaussianRank
+from softsortlib.ranks.laplace import (
+    _laplace_rank, _laplace_sum, LaplaceRank, lapsum_topk, LapSumTopK, _threshold, _threshold_of,
+)
+from softsortlib.ranks.permutahedron import Permutahedron
+from softsortlib.ranks.sigmoid import _pair_sum, pair_sum, SigmoidRank
 
 NAMES = ["sigmoid", "gaussian", "laplace", "permutahedron"]
 STEPS = {"sigmoid": ("logistic", 1), "gaussian": ("normal", math.sqrt(2)), "laplace": ("laplace", 1)}
