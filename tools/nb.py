@@ -1,7 +1,7 @@
 """Export notebooks, run each top to bottom in a fresh process, keep their cleaned outputs.
 
     python tools/nb.py                        every notebook
-    python tools/nb.py nbs/00_core.ipynb ...  these
+    python tools/nb.py nbs/core/00_permutation.ipynb ...  these
 """
 import base64, hashlib, io, os, subprocess, sys, time
 from pathlib import Path
@@ -45,7 +45,7 @@ def prepare(path):
     clean_nb(nb); stable_ids(nb)
     write_nb(nb, path)
     nb_export(path.resolve(), lib_path=root / "softsortlib")
-    update_version(root / "softsortlib")  # the chapter that exports __init__ has just written it anew
+    if path.name == "package.ipynb": update_version(root / "softsortlib")  # it exports __init__, which has just been written anew
 
 def run(path):
     "Run the notebook in this process and keep its outputs; cells flagged slow or cuda, or `eval: false`, are left as they are"

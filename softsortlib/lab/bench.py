@@ -22,12 +22,9 @@ import torch
 from torch import Tensor
 
 from .records import environment, write_json
-from ..networks.operator import SortingNetwork
-from ..ranks.laplace import LaplaceRank
-from ..ranks.lapsum import LapSum
-from ..ranks.permutahedron import Permutahedron
-from ..rowwise.neuralsort import NeuralSort, neuralsort_published, neuralsort_quadratic
-from ..rowwise.softsort import SoftSort
+from ..networks import SortingNetwork
+from ..ranks import LapSum, LaplaceRank, Permutahedron
+from ..rowwise import NeuralSort, SoftSort, neuralsort_published, neuralsort_quadratic
 
 # %% ../../nbs/lab/72_bench.ipynb #51b5cfaa
 def measure(

@@ -21,12 +21,10 @@ from .data import optional, seeded
 from .grid import grid
 from .speed import MemoryConfig, SpeedConfig, _trim
 from .training import DrawnData, RunConfig, Task
-from ..losses.orders import permutation_nll, spearman_loss
-from ..networks.operator import SortingNetwork, default_steepness
-from ..ranks.laplace import LaplaceRank
-from ..ranks.permutahedron import Permutahedron
-from ..rowwise.neuralsort import NeuralSort
-from ..rowwise.softsort import SoftSort
+from ..losses import permutation_nll, spearman_loss
+from ..networks import SortingNetwork, default_steepness
+from ..ranks import LaplaceRank, Permutahedron
+from ..rowwise import NeuralSort, SoftSort
 
 # %% ../../nbs/lab/69_large_sets.ipynb #ab08fc74
 torchmetrics = optional("torchmetrics")

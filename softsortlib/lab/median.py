@@ -13,17 +13,16 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 
-from ..core.operators import Operator, get_operator
-from ..core.permutation import SoftPermutation, patch_to
-from ..core.stochastic import Stochastic
-from ..functional.functions import _ranks, soft_median
+from ..core import Operator, SoftPermutation, Stochastic, get_operator
+from ..core.permutation import patch_to
+from ..functional import soft_median
+from ..functional.functions import _ranks
 from .grid import grid
 from .sorting import NumberCNN, NumberData, torchmetrics
 from .training import RunConfig, Task
-from ..networks.operator import SortingNetwork, default_steepness
-from ..rowwise.neuralsort import NeuralSort
-from ..rowwise.softsort import SoftSort
-from ..transport.sinkhorn_sort import SinkhornSort
+from ..networks import SortingNetwork, default_steepness
+from ..rowwise import NeuralSort, SoftSort
+from ..transport import SinkhornSort
 
 # %% ../../nbs/lab/65_median.ipynb #690abd3b
 FORMS = {"picture": "the value of the mixed picture", "mean": "the mean of the values", "expected": "the expected error", "quantile": "the soft median of the values"}

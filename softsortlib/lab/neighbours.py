@@ -19,19 +19,17 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 
-from ..core.operators import Operator, get_operator
+from ..core import Operator, Stochastic, get_operator
 from ..core.permutation import patch_to
-from ..core.stochastic import Stochastic
 from .data import load_images, optional, seeded
 from .grid import grid
 from .records import environment, write_json
 from .sorting import torchmetrics
 from .training import DrawnData, RunConfig, Task
-from ..losses.neighbours import SoftKNN
-from ..networks.operator import SortingNetwork
-from ..rowwise.neuralsort import NeuralSort
-from ..rowwise.softsort import SoftSort
-from ..transport.sinkhorn_sort import SinkhornSort
+from ..losses import SoftKNN
+from ..networks import SortingNetwork
+from ..rowwise import NeuralSort, SoftSort
+from ..transport import SinkhornSort
 
 # %% ../../nbs/lab/66_neighbours.ipynb #fa167082
 def nearest(

@@ -15,21 +15,16 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 
-from ..core.operators import Operator, get_operator
+from ..core import Operator, RankOperator, Stochastic, get_operator, get_rank_operator
 from ..core.permutation import patch_to
-from ..core.rank_operators import RankOperator, get_rank_operator
-from ..core.stochastic import Stochastic
-from ..functional.temperature import calibrate_tau
+from ..functional import calibrate_tau
 from .data import ImageBank, NumberSets, load_images, optional
 from .training import DrawnData, RunConfig, Task
-from ..losses.orders import permutation_bce, spearman_loss
-from ..networks.operator import SortingNetwork, default_steepness
-from ..ranks.gaussian import GaussianRank
-from ..ranks.laplace import LaplaceRank
-from ..ranks.permutahedron import Permutahedron
-from ..rowwise.neuralsort import NeuralSort
-from ..rowwise.softsort import SoftSort
-from ..transport.sinkhorn_sort import SinkhornSort
+from ..losses import permutation_bce, spearman_loss
+from ..networks import SortingNetwork, default_steepness
+from ..ranks import GaussianRank, LaplaceRank, Permutahedron
+from ..rowwise import NeuralSort, SoftSort
+from ..transport import SinkhornSort
 
 # %% ../../nbs/lab/62_sorting.ipynb #ab08fc74
 torchmetrics = optional("torchmetrics")

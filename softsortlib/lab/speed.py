@@ -27,10 +27,9 @@ from .data import seeded
 from .grid import grid
 from .records import environment, write_json
 from .training import RunConfig, _check_folder, _undisturbed
-from ..networks.operator import SortingNetwork, default_steepness
-from ..rowwise.neuralsort import NeuralSort, neuralsort_published, neuralsort_quadratic
-from ..rowwise.softsort import SoftSort
-from ..transport.sinkhorn_sort import SinkhornSort
+from ..networks import SortingNetwork, default_steepness
+from ..rowwise import NeuralSort, SoftSort, neuralsort_published, neuralsort_quadratic
+from ..transport import SinkhornSort
 
 # %% ../../nbs/lab/67_speed.ipynb #e5b28918
 def min_max(

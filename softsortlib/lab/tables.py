@@ -9,7 +9,7 @@ __all__ = ['OPERATORS', 'sort_stacked', 'sort_again', 'sort_row', 'art', 'art_la
 # %% ../../nbs/lab/71_tables.ipynb #e06d46ff
 from .grid import grid
 from .sorting import SortConfig, default_tau
-from ..networks.operator import default_steepness
+from ..networks import default_steepness
 
 # %% ../../nbs/lab/71_tables.ipynb #3d41c556
 OPERATORS = {

@@ -14,13 +14,12 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 
-from ..core.operators import Operator, get_operator
+from ..core import Operator, RankOperator, get_operator, get_rank_operator
 from ..core.permutation import patch_to
-from ..core.rank_operators import RankOperator, get_rank_operator
 from .data import load_images, optional, seeded
 from .grid import grid
 from .training import DrawnData, RunConfig, Task
-from ..losses.classification import topk_loss, zero_one_loss
+from ..losses import topk_loss, zero_one_loss
 
 # %% ../../nbs/lab/68_topk.ipynb #ab08fc74
 torchmetrics = optional("torchmetrics")
