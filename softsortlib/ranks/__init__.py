@@ -6,7 +6,7 @@
 __all__ = ['pair_sum', 'SigmoidRank', 'GaussianRank', 'LaplaceRank', 'lapsum_topk', 'LapSumTopK', 'Permutahedron',
            'LapSumPermutation', 'LapSum', 'isotonic_plain', 'isotonic']
 
-# %% ../../nbs/ranks/index.ipynb #d4a4c110
+# %% ../../nbs/ranks/index.ipynb #b5b02530
 from .gaussian import GaussianRank
 from .laplace import LapSumTopK, LaplaceRank, lapsum_topk
 from .lapsum import LapSum, LapSumPermutation
