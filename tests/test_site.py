@@ -341,6 +341,20 @@ def test_the_book_can_be_read_from_page_to_page():
 
 
 @needs_site
+@needs_browser
+def test_on_a_phone_the_drawer_reaches_its_first_and_last_page(tab, site):
+    tab.set_viewport_size({"width": 390, "height": 844})
+    tab.goto(site + "rowwise/index.html")
+    tab.locator(".quarto-btn-toggle").first.click()
+    tab.wait_for_timeout(600)
+    ends = """end => { const bar = document.querySelector("#quarto-sidebar"); bar.scrollTop = end ? 1e6 : 0;
+      const box = [...bar.querySelectorAll("a")].filter(a => a.offsetParent).at(end ? -1 : 0).getBoundingClientRect(); return [box.top, box.bottom]; }"""
+    for end in (0, 1):
+        top, bottom = tab.evaluate(ends, end)
+        assert 50 < top and bottom <= 844, (end, top, bottom)
+
+
+@needs_site
 def test_a_chapter_says_how_to_open_it_in_jupyter():
     for source, page in (("rowwise/11_softsort.ipynb", "rowwise/softsort.html"), ("tutorials/ranking_loss.ipynb", "tutorials/ranking_loss.html")):
         assert f"make lab FILE={source}" in (SITE / page).read_text(encoding="utf-8")
