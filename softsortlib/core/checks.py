@@ -6,11 +6,16 @@
 __all__ = ['is_row_stochastic', 'is_doubly_stochastic', 'is_permutation_matrix', 'is_unimodal_row_stochastic', 'compute_dtype',
            'check_scores', 'check_mask']
 
-# %% ../../nbs/core/05_checks.ipynb #eba2d440
+# %% ../../nbs/core/05_checks.ipynb #4bff6940
 import functools
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
+
+# %% ../../nbs/core/05_checks.ipynb #4bd6c5f0
+if TYPE_CHECKING:
+    from softsortlib.core.permutation import SoftPermutation
 
 # %% ../../nbs/core/05_checks.ipynb #acf4f1b7
 def _as_matrix(P):
@@ -18,9 +23,9 @@ def _as_matrix(P):
     matrix = P if isinstance(P, Tensor) else P.to_dense()
     return matrix.detach().double()
 
-# %% ../../nbs/core/05_checks.ipynb #79a774bf
+# %% ../../nbs/core/05_checks.ipynb #3bc78d78
 def is_row_stochastic(
-    P,  # a tensor or a SoftPermutation, (..., m, n)
+    P: "Tensor | SoftPermutation",  # a tensor or a lazy map, (..., m, n)
     atol: float = 1e-5,  # how far a row sum may be from one, and an entry below zero
 ) -> Tensor:  # bool, (...)
     "Whether entries are non-negative and every row sums to one."
@@ -29,18 +34,18 @@ def is_row_stochastic(
     rows_sum_to_one = ((P.sum(-1) - 1).abs() <= atol).all(-1)
     return no_negatives & rows_sum_to_one
 
-# %% ../../nbs/core/05_checks.ipynb #5e52c8b4
+# %% ../../nbs/core/05_checks.ipynb #9a807674
 def is_doubly_stochastic(
-    P,  # a tensor or a SoftPermutation, (..., n, n)
+    P: "Tensor | SoftPermutation",  # a tensor or a lazy map, (..., n, n)
     atol: float = 1e-5,  # how far a row or column sum may be from one, and an entry below zero
 ) -> Tensor:  # bool, (...)
     "Whether entries are non-negative and every row and every column sums to one."
     P = _as_matrix(P)
     return is_row_stochastic(P, atol) & is_row_stochastic(P.mT, atol)
 
-# %% ../../nbs/core/05_checks.ipynb #1960261b
+# %% ../../nbs/core/05_checks.ipynb #8b6b8ab2
 def is_permutation_matrix(
-    P,  # a tensor or a SoftPermutation, (..., n, n)
+    P: "Tensor | SoftPermutation",  # a tensor or a lazy map, (..., n, n)
     atol: float = 1e-5,  # how far an entry may be from zero or one
 ) -> Tensor:  # bool, (...)
     "Whether there is a single one in each row and each column, and zeros elsewhere."
@@ -48,9 +53,9 @@ def is_permutation_matrix(
     zeros_and_ones = (torch.minimum(P.abs(), (P - 1).abs()) <= atol).all(-1).all(-1)
     return zeros_and_ones & is_doubly_stochastic(P, atol * P.shape[-1])
 
-# %% ../../nbs/core/05_checks.ipynb #ed1a9405
+# %% ../../nbs/core/05_checks.ipynb #7f69863a
 def is_unimodal_row_stochastic(
-    P,  # a tensor or a SoftPermutation, (..., n, n)
+    P: "Tensor | SoftPermutation",  # a tensor or a lazy map, (..., n, n)
     atol: float = 1e-5,  # tolerance of the row sums
 ) -> Tensor:  # bool, (...)
     "Whether `P` is row-stochastic and its row-wise argmax is a permutation (Grover et al. 2019, definition 1)."

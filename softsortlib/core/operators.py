@@ -5,11 +5,11 @@
 # %% auto #0
 __all__ = ['check_tau', 'Operator', 'get_operator']
 
-# %% ../../nbs/core/01_operators.ipynb #a8d28406
+# %% ../../nbs/core/01_operators.ipynb #a7af123b
 import difflib
 import math
 import numbers
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, overload
 
 import torch
 from torch import Tensor, nn
@@ -37,7 +37,11 @@ def _check_tensor(tau, batch, name):
         raise ValueError(f"{name} must be positive and finite, got a tensor with minimum {tau.min().item():g} "
                          f"and maximum {tau.max().item():g}")
 
-# %% ../../nbs/core/01_operators.ipynb #6d110d8d
+# %% ../../nbs/core/01_operators.ipynb #06a02d25
+@overload
+def check_tau(tau: float, scores: Tensor, name: str = "tau") -> float: ...
+@overload
+def check_tau(tau: Tensor, scores: Tensor, name: str = "tau") -> Tensor: ...
 def check_tau(
     tau: "float | Tensor",  # a positive number, or a tensor broadcastable to the batch shape (...)
     scores: Tensor,  # (..., n)
@@ -57,11 +61,11 @@ def check_flags(**flags):
         if not isinstance(value, bool):
             raise TypeError(f"{name} must be True or False, got {value!r}")
 
-# %% ../../nbs/core/01_operators.ipynb #e6bc2943
+# %% ../../nbs/core/01_operators.ipynb #3d00ce8c
 class Scored(nn.Module):
     "What operators on scores share: the temperature, the direction, the names, the repr."
-    names: dict = {}
-    shown = ("tau", "descending")  # attributes in the repr
+    names: "dict[str, type]" = {}
+    shown: "tuple[str, ...]" = ("tau", "descending")  # attributes in the repr
     tau: "float | Tensor"
     descending: bool
 
@@ -105,12 +109,12 @@ def _single(P, s):
     log_one = 0 * s.nan_to_num(0, 0, 0)
     return DensePermutation(log_one[..., None], P.dtype, mask=P.mask, row_mask=P.row_mask)
 
-# %% ../../nbs/core/01_operators.ipynb #40240596
+# %% ../../nbs/core/01_operators.ipynb #77796f82
 class Operator(Scored):
     """Base of all operators: a module from scores (..., n) to a `SoftPermutation` (..., m, n).
 
     Raise `TypeError` or `ValueError` for a parameter that does not fit."""
-    names: dict = {}
+    names: "dict[str, type]" = {}
 
     if TYPE_CHECKING:
         def __call__(self, scores: Tensor, mask: "Tensor | None" = None) -> SoftPermutation: ...
