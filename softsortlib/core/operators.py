@@ -61,10 +61,10 @@ def check_flags(**flags):
         if not isinstance(value, bool):
             raise TypeError(f"{name} must be True or False, got {value!r}")
 
-# %% ../../nbs/core/01_operators.ipynb #3d00ce8c
+# %% ../../nbs/core/01_operators.ipynb #f17024cf
 class Scored(nn.Module):
     "What operators on scores share: the temperature, the direction, the names, the repr."
-    names: "dict[str, type]" = {}
+    names: dict = {}
     shown: "tuple[str, ...]" = ("tau", "descending")  # attributes in the repr
     tau: "float | Tensor"
     descending: bool
@@ -109,12 +109,12 @@ def _single(P, s):
     log_one = 0 * s.nan_to_num(0, 0, 0)
     return DensePermutation(log_one[..., None], P.dtype, mask=P.mask, row_mask=P.row_mask)
 
-# %% ../../nbs/core/01_operators.ipynb #77796f82
+# %% ../../nbs/core/01_operators.ipynb #40240596
 class Operator(Scored):
     """Base of all operators: a module from scores (..., n) to a `SoftPermutation` (..., m, n).
 
     Raise `TypeError` or `ValueError` for a parameter that does not fit."""
-    names: "dict[str, type]" = {}
+    names: dict = {}
 
     if TYPE_CHECKING:
         def __call__(self, scores: Tensor, mask: "Tensor | None" = None) -> SoftPermutation: ...

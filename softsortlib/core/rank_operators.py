@@ -14,12 +14,12 @@ from torch import Tensor
 from .checks import check_mask, check_scores, compute_dtype, patch_to, zero_outside
 from .operators import Scored, by_name, check_tau
 
-# %% ../../nbs/core/03_rank_operators.ipynb #2254b791
+# %% ../../nbs/core/03_rank_operators.ipynb #0c784486
 class RankOperator(Scored):
     """Base of the rank-only operators: a module from scores (..., n) to soft ranks (..., n), counted from one.
 
     Raise `TypeError` or `ValueError` for a parameter that does not fit."""
-    names: "dict[str, type]" = {}
+    names: dict = {}
 
     if TYPE_CHECKING:
         def __call__(self, scores: Tensor, mask: "Tensor | None" = None) -> Tensor: ...
