@@ -216,7 +216,7 @@ def __matmul__(
     y = zero_outside(y, self._kept, -2).to(dtype)
     return y[..., 0] if vector else y
 
-# %% ../../nbs/core/00_permutation.ipynb #26de36c6
+# %% ../../nbs/core/00_permutation.ipynb #007bd1d5
 class TransposedPermutation(Multiplies):
     "The transpose of a soft permutation, (..., n, m): it carries positions back to inputs."
     if TYPE_CHECKING:
@@ -239,8 +239,8 @@ class TransposedPermutation(Multiplies):
         "(..., n, m)"
         return torch.Size((*self.P.batch, self.P.n, self.P.m))
 
-    def to_dense(self) -> Tensor:
-        "The matrix as a tensor, (..., n, m)."
+    def to_dense(self) -> Tensor:  # (..., n, m)
+        "The matrix as a tensor."
         return self.P.to_dense().mT
 
     def __repr__(self) -> str:

@@ -11,28 +11,28 @@ from torch import Tensor, nn
 
 from .permutation import SoftPermutation, is_concrete, patch_to, precisely, together, zero_outside
 
-# %% ../../nbs/core/02_rounding.ipynb #d1b57269
-def _row_key(key, shape):
-    "The rows that `key` names, of `P[..., rows, :]` where P has that shape; raise `IndexError` for anything but rows."
+# %% ../../nbs/core/02_rounding.ipynb #04f061c0
+def _row_key(key, P):
+    "The rows of `P[..., rows, :]`, where `key` is what stands in the brackets; raise `IndexError` for anything else."
     everything = slice(None)
     if not isinstance(key, tuple):
         key = (key, everything)                # P[rows], where P is a single matrix
     if len(key) >= 2:
         *batch, rows, columns = key
-        whole_batch = [everything] * (len(shape) - 2)
+        whole_batch = [everything] * len(P.batch)
         if columns == everything and batch in ([Ellipsis], whole_batch):
             return rows
-    raise IndexError(f"only rows can be chosen, as P[..., rows, :]; P is {tuple(shape)}: "
+    raise IndexError(f"only rows can be chosen, as P[..., rows, :]; P is {tuple(P.shape)}: "
                      "index the scores for a part of the batch, or call P.to_dense()")
 
-# %% ../../nbs/core/02_rounding.ipynb #7444d5c7
+# %% ../../nbs/core/02_rounding.ipynb #474f5c1a
 @patch_to(SoftPermutation)
 def __getitem__(
     self,
     key: tuple,  # `P[..., rows, :]`, rows a slice, an int, or a list or tensor of row numbers
 ) -> "SoftPermutation | Tensor":  # the chosen rows, still lazy, (..., r, n); for an int the row itself, (..., n)
     "Choose sorted positions; raise `IndexError` for anything but rows."
-    rows = _row_key(key, self.shape)
+    rows = _row_key(key, self)
     if isinstance(rows, int):
         if not -self.m <= rows < self.m:
             raise IndexError(f"row {rows} is out of range: P is {tuple(self.shape)}")
