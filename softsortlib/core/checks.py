@@ -17,52 +17,52 @@ from torch import Tensor
 if TYPE_CHECKING:
     from softsortlib.core.permutation import SoftPermutation
 
-# %% ../../nbs/core/05_checks.ipynb #acf4f1b7
-def _as_matrix(P):
+# %% ../../nbs/core/05_checks.ipynb #337d46bc
+def _as_matrix(P: "Tensor | SoftPermutation") -> Tensor:
     "The matrix itself, in double precision, of a tensor or a lazy map."
     matrix = P if isinstance(P, Tensor) else P.to_dense()
     return matrix.detach().double()
 
-# %% ../../nbs/core/05_checks.ipynb #3bc78d78
+# %% ../../nbs/core/05_checks.ipynb #15b9361d
 def is_row_stochastic(
     P: "Tensor | SoftPermutation",  # a tensor or a lazy map, (..., m, n)
     atol: float = 1e-5,  # how far a row sum may be from one, and an entry below zero
 ) -> Tensor:  # bool, (...)
     "Whether entries are non-negative and every row sums to one."
-    P = _as_matrix(P)
-    no_negatives = (P >= -atol).all(-1).all(-1)
-    rows_sum_to_one = ((P.sum(-1) - 1).abs() <= atol).all(-1)
+    matrix = _as_matrix(P)
+    no_negatives = (matrix >= -atol).all(-1).all(-1)
+    rows_sum_to_one = ((matrix.sum(-1) - 1).abs() <= atol).all(-1)
     return no_negatives & rows_sum_to_one
 
-# %% ../../nbs/core/05_checks.ipynb #9a807674
+# %% ../../nbs/core/05_checks.ipynb #0a527199
 def is_doubly_stochastic(
     P: "Tensor | SoftPermutation",  # a tensor or a lazy map, (..., n, n)
     atol: float = 1e-5,  # how far a row or column sum may be from one, and an entry below zero
 ) -> Tensor:  # bool, (...)
     "Whether entries are non-negative and every row and every column sums to one."
-    P = _as_matrix(P)
-    return is_row_stochastic(P, atol) & is_row_stochastic(P.mT, atol)
+    matrix = _as_matrix(P)
+    return is_row_stochastic(matrix, atol) & is_row_stochastic(matrix.mT, atol)
 
-# %% ../../nbs/core/05_checks.ipynb #8b6b8ab2
+# %% ../../nbs/core/05_checks.ipynb #52056bc7
 def is_permutation_matrix(
     P: "Tensor | SoftPermutation",  # a tensor or a lazy map, (..., n, n)
     atol: float = 1e-5,  # how far an entry may be from zero or one
 ) -> Tensor:  # bool, (...)
     "Whether there is a single one in each row and each column, and zeros elsewhere."
-    P = _as_matrix(P)
-    zeros_and_ones = (torch.minimum(P.abs(), (P - 1).abs()) <= atol).all(-1).all(-1)
-    return zeros_and_ones & is_doubly_stochastic(P, atol * P.shape[-1])
+    matrix = _as_matrix(P)
+    zeros_and_ones = (torch.minimum(matrix.abs(), (matrix - 1).abs()) <= atol).all(-1).all(-1)
+    return zeros_and_ones & is_doubly_stochastic(matrix, atol * matrix.shape[-1])
 
-# %% ../../nbs/core/05_checks.ipynb #7f69863a
+# %% ../../nbs/core/05_checks.ipynb #228a454b
 def is_unimodal_row_stochastic(
     P: "Tensor | SoftPermutation",  # a tensor or a lazy map, (..., n, n)
     atol: float = 1e-5,  # tolerance of the row sums
 ) -> Tensor:  # bool, (...)
     "Whether `P` is row-stochastic and its row-wise argmax is a permutation (Grover et al. 2019, definition 1)."
-    P = _as_matrix(P)
-    winners = P.argmax(-1).sort(-1).values
-    each_once = (winners == torch.arange(P.shape[-1], device=P.device)).all(-1)
-    return is_row_stochastic(P, atol) & each_once
+    matrix = _as_matrix(P)
+    winners = matrix.argmax(-1).sort(-1).values
+    each_once = (winners == torch.arange(matrix.shape[-1], device=matrix.device)).all(-1)
+    return is_row_stochastic(matrix, atol) & each_once
 
 # %% ../../nbs/core/05_checks.ipynb #9c41d8fc
 def compute_dtype(
