@@ -15,6 +15,9 @@ settings.register_profile("explore", deadline=None)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "repeatable"))
 
 
+pytest.register_assert_rewrite("operator_contract")     # its asserts show what they compared, as those of a test file
+
+
 @pytest.fixture(autouse=True)
 def same_numbers():
     "What a test draws without a generator of its own does not depend on the tests before it."

@@ -8,15 +8,18 @@ __all__ = ['permutation_matrix', 'is_row_stochastic', 'is_doubly_stochastic', 'i
            'DensePermutation', 'TransposedPermutation', 'check_tau', 'Operator', 'get_operator', 'RankOperator',
            'get_rank_operator', 'plackett_luce_log_prob', 'gumbel_noise', 'Stochastic', 'SampleMean']
 
-# %% ../../nbs/core/index.ipynb #0e2e1a96
+# %% ../../nbs/core/index.ipynb #7ad987cc
+from softsortlib.core.checks import (
+    check_mask, check_scores, compute_dtype, is_doubly_stochastic, is_permutation_matrix, is_row_stochastic,
+    is_unimodal_row_stochastic,
+)
 from .operators import Operator, check_tau, get_operator
 from softsortlib.core.permutation import (
-    DensePermutation, SoftPermutation, TransposedPermutation, check_mask, check_scores, compute_dtype,
-    is_doubly_stochastic, is_permutation_matrix, is_row_stochastic, is_unimodal_row_stochastic, permutation_matrix,
+    DensePermutation, SoftPermutation, TransposedPermutation, permutation_matrix,
 )
 from .rank_operators import RankOperator, get_rank_operator
 from .stochastic import SampleMean, Stochastic, gumbel_noise, plackett_luce_log_prob
-import softsortlib.core.rounding  # gives SoftPermutation its log_prob, hard and straight_through
+import softsortlib.core.rounding  # gives SoftPermutation its rows, log_prob, hard and straight_through
 
 # %% ../../nbs/core/index.ipynb #a96bc0e3
 _all_ = ["permutation_matrix", "is_row_stochastic", "is_doubly_stochastic", "is_permutation_matrix",

@@ -5,19 +5,43 @@
 # %% auto #0
 __all__ = ['check_tau', 'Operator', 'get_operator']
 
-# %% ../../nbs/core/01_operators.ipynb #3ff20fc7
+# %% ../../nbs/core/01_operators.ipynb #a7af123b
 import difflib
 import math
 import numbers
+from typing import TYPE_CHECKING, overload
 
 import torch
 from torch import Tensor, nn
 
-from softsortlib.core.permutation import (
-    DensePermutation, SoftPermutation, check_mask, check_scores, compute_dtype, is_concrete, patch_to, zero_outside,
-)
+from .checks import check_mask, check_scores, compute_dtype, fits, is_concrete, patch_to, zero_outside
+from .permutation import DensePermutation, SoftPermutation
 
-# %% ../../nbs/core/01_operators.ipynb #efd81546
+# %% ../../nbs/core/01_operators.ipynb #d9a4731b
+def _check_number(tau, name):
+    "Raise `TypeError` or `ValueError` unless `tau` is a positive finite number."
+    if isinstance(tau, bool) or not isinstance(tau, numbers.Real):
+        raise TypeError(f"{name} must be a number, or a tensor with one for each set, got {type(tau).__name__}: "
+                        f"write {name}=0.1, say")
+    if not 0 < tau < math.inf:
+        raise ValueError(f"{name} must be positive and finite, got {tau}: "
+                         f"for the hard limit {name} -> 0 use hard=True of the functions, or P.hard()")
+
+def _check_tensor(tau, batch, name):
+    "Raise `TypeError` or `ValueError` unless the tensor `tau` broadcasts to `batch` and is positive and finite."
+    if not tau.is_floating_point():
+        raise TypeError(f"{name} must be floating point, got {tau.dtype}: call .float()")
+    if not fits(tau.shape, batch):
+        raise ValueError(f"{name} must broadcast to the batch shape {tuple(batch)}, got {tuple(tau.shape)}")
+    if is_concrete(tau) and not ((tau > 0) & (tau < math.inf)).all():
+        raise ValueError(f"{name} must be positive and finite, got a tensor with minimum {tau.min().item():g} "
+                         f"and maximum {tau.max().item():g}")
+
+# %% ../../nbs/core/01_operators.ipynb #06a02d25
+@overload
+def check_tau(tau: float, scores: Tensor, name: str = "tau") -> float: ...
+@overload
+def check_tau(tau: Tensor, scores: Tensor, name: str = "tau") -> Tensor: ...
 def check_tau(
     tau: "float | Tensor",  # a positive number, or a tensor broadcastable to the batch shape (...)
     scores: Tensor,  # (..., n)
@@ -25,60 +49,83 @@ def check_tau(
 ) -> "float | Tensor":  # a float, or a tensor that broadcasts against (..., n)
     "Make `tau` ready to divide `scores`; raise `TypeError` or `ValueError` when it is not positive or does not fit."
     if not isinstance(tau, Tensor):
-        if isinstance(tau, bool) or not isinstance(tau, numbers.Real): raise TypeError(f"{name} must be a number, or a tensor with one for each set, got {type(tau).__name__}: write {name}=0.1, say")
-        if not 0 < tau < math.inf: raise ValueError(f"{name} must be positive and finite, got {tau}: for the hard limit {name} -> 0 use hard=True of the functions, or P.hard()")
+        _check_number(tau, name)
         return float(tau)
-    if not tau.is_floating_point(): raise TypeError(f"{name} must be floating point, got {tau.dtype}: call .float()")
-    if tau.ndim >= scores.ndim and tau.shape != scores.shape[:-1] or any(t not in (1, b) for t, b in zip(tau.shape[::-1], scores.shape[-2::-1])):
-        raise ValueError(f"{name} must broadcast to the batch shape {tuple(scores.shape[:-1])}, got {tuple(tau.shape)}")
-    if is_concrete(tau) and not ((tau > 0) & (tau < math.inf)).all():
-        raise ValueError(f"{name} must be positive and finite, got a tensor with minimum {tau.min().item():g} and maximum {tau.max().item():g}")
+    _check_tensor(tau, scores.shape[:-1], name)
     return tau.to(compute_dtype(scores.dtype))[..., None]
 
-# %% ../../nbs/core/01_operators.ipynb #e43c7b7d
+# %% ../../nbs/core/01_operators.ipynb #2720278b
 def check_flags(**flags):
     "Raise `TypeError` for a flag that is neither `True` nor `False`: a string would count as true."
     for name, value in flags.items():
-        if not isinstance(value, bool): raise TypeError(f"{name} must be True or False, got {value!r}")
+        if not isinstance(value, bool):
+            raise TypeError(f"{name} must be True or False, got {value!r}")
 
-# %% ../../nbs/core/01_operators.ipynb #63c7de48
+# %% ../../nbs/core/01_operators.ipynb #f17024cf
 class Scored(nn.Module):
     "What operators on scores share: the temperature, the direction, the names, the repr."
     names: dict = {}
-    shown = ("tau", "descending")  # attributes in the repr
+    shown: "tuple[str, ...]" = ("tau", "descending")  # attributes in the repr
+    tau: "float | Tensor"
+    descending: bool
 
     def __init_subclass__(cls, name=None, **kwargs):
         super().__init_subclass__(**kwargs)
-        old = cls.names.get(name)
-        again = old is not None and old.__name__ == cls.__name__ and old.__module__.startswith("softsortlib.") and cls.__module__ == "__main__"
-        if name and not again: cls.names[name] = cls      # a chapter that runs beside the package does not take its class's place
+        if name and not _is_a_rerun(cls, cls.names.get(name)):
+            cls.names[name] = cls
 
     def __init__(self, tau, descending):
         super().__init__()
-        if isinstance(tau, Tensor) and not isinstance(tau, nn.Parameter): self.register_buffer("tau", tau)
-        else: self.tau = tau
-        check_tau(tau, torch.empty(*tau.shape, 1) if isinstance(tau, Tensor) else None)
+        batch = tau.shape if isinstance(tau, Tensor) else ()
+        check_tau(tau, torch.empty(*batch, 1))
         check_flags(descending=descending)
+        if isinstance(tau, Tensor) and not isinstance(tau, nn.Parameter):
+            self.register_buffer("tau", tau)
+        else:
+            self.tau = tau
         self.descending = descending
 
     def extra_repr(self):
-        def text(v): return f"{v.item():.4g}" if isinstance(v, Tensor) and v.numel() == 1 else f"Tensor{tuple(v.shape)}" if isinstance(v, Tensor) else repr(v)
-        return ", ".join(f"{k}={text(getattr(self, k))}" for k in self.shown)
+        return ", ".join(f"{name}={_shown(getattr(self, name))}" for name in self.shown)
 
-# %% ../../nbs/core/01_operators.ipynb #0f05be5d
+# %% ../../nbs/core/01_operators.ipynb #ee17e142
+def _is_a_rerun(cls, old):
+    "Whether `cls` is the class `old` of the package, defined again by the chapter that explains it."
+    if old is None or cls.__module__ != "__main__":
+        return False
+    return old.__name__ == cls.__name__ and old.__module__.startswith("softsortlib.")
+
+def _shown(value):
+    "A parameter in the repr: one number as such, a larger tensor by its shape."
+    if not isinstance(value, Tensor):
+        return repr(value)
+    return f"{value.item():.4g}" if value.numel() == 1 else f"Tensor{tuple(value.shape)}"
+
+# %% ../../nbs/core/01_operators.ipynb #f3f6eb16
 def _single(P, s):
     "The map of a single score: one, with a zero gradient to s (..., 1); P itself where it is of another shape."
-    return DensePermutation((0 * s.nan_to_num(0, 0, 0))[..., None], P.dtype, mask=P.mask, row_mask=P.row_mask) if P.shape == (*s.shape, 1) else P
+    if P.shape != (*s.shape, 1):
+        return P
+    log_one = 0 * s.nan_to_num(0, 0, 0)
+    return DensePermutation(log_one[..., None], P.dtype, mask=P.mask, row_mask=P.row_mask)
 
-# %% ../../nbs/core/01_operators.ipynb #66ba29d5
+# %% ../../nbs/core/01_operators.ipynb #40240596
 class Operator(Scored):
-    "Base of all operators: a module from scores (..., n) to a `SoftPermutation` (..., m, n); raise `TypeError` or `ValueError` for a parameter that does not fit."
+    """Base of all operators: a module from scores (..., n) to a `SoftPermutation` (..., m, n).
+
+    Raise `TypeError` or `ValueError` for a parameter that does not fit."""
     names: dict = {}
 
+    if TYPE_CHECKING:
+        def __call__(self, scores: Tensor, mask: "Tensor | None" = None) -> SoftPermutation: ...
+        def _soft_permutation(self, s: Tensor, tau: "float | Tensor", mask: "Tensor | None",
+                              dtype: torch.dtype) -> SoftPermutation: ...
+
     def __init__(self,
-        tau: "float | Tensor" = 1.0,  # temperature, in units of the scores; a tensor or Parameter broadcasts over the batch
+        tau: "float | Tensor" = 1.0,  # temperature, in units of the scores; a tensor broadcasts over the batch
         descending: bool = False,  # sort from the largest down
-    ): super().__init__(tau, descending)
+    ):
+        super().__init__(tau, descending)
 
     def forward(self,
         scores: Tensor,  # (..., n), floating point
@@ -86,8 +133,10 @@ class Operator(Scored):
     ) -> SoftPermutation:
         "Check the input and build the map; raise `TypeError` or `ValueError` when it does not fit."
         check_scores(scores)
-        mask, s = check_mask(mask, scores), scores.to(compute_dtype(scores.dtype))
-        P = self._soft_permutation(zero_outside(s, mask, -1), check_tau(self.tau, scores), mask, scores.dtype)
+        mask = check_mask(mask, scores)
+        tau = check_tau(self.tau, scores)
+        s = scores.to(compute_dtype(scores.dtype))
+        P = self._soft_permutation(zero_outside(s, mask, -1), tau, mask, scores.dtype)
         return _single(P, s) if scores.shape[-1] == 1 else P
 
 # %% ../../nbs/core/01_operators.ipynb #b92c2244
@@ -96,19 +145,26 @@ def _soft_permutation(self, s, tau, mask, dtype):
     "What a subclass writes: s (..., n) in the compute dtype, tau a float or (..., 1), mask bool (..., n) or None."
     raise NotImplementedError(f"{type(self).__name__} does not say how to build its soft permutation")
 
-# %% ../../nbs/core/01_operators.ipynb #33c52beb
+# %% ../../nbs/core/01_operators.ipynb #c1498787
 def by_name(base, method, kwargs):
-    "An instance of `base`, or the one of its `names` made with `kwargs`."
+    "`method` itself where it is an instance of `base`, or the one of `base.names` of that name, made with `kwargs`."
     if isinstance(method, base):
-        if kwargs: raise ValueError(f"method is already an operator, {method}: set {', '.join(kwargs)} there")
+        if kwargs:
+            raise ValueError(f"method is already an operator, {method}: set {', '.join(kwargs)} there")
         return method
-    if isinstance(method, type) and issubclass(method, base): raise TypeError(f"method must be an operator or its name, got the class {method.__name__}: make an operator of it, {method.__name__}(tau=...)")
-    if not isinstance(method, str): raise TypeError(f"method must be an operator or its name, got {type(method).__name__}: there are {', '.join(sorted(base.names))}")
-    if method in base.names: return base.names[method](**kwargs)
+    if isinstance(method, type) and issubclass(method, base):
+        raise TypeError(f"method must be an operator or its name, got the class {method.__name__}: "
+                        f"make an operator of it, {method.__name__}(tau=...)")
+    known = ", ".join(sorted(base.names))
+    if not isinstance(method, str):
+        raise TypeError(f"method must be an operator or its name, got {type(method).__name__}: there are {known}")
+    if method in base.names:
+        return base.names[method](**kwargs)
     near = difflib.get_close_matches(method.lower(), base.names, 1, 0.4)
-    raise ValueError(f"unknown method {method!r}" + (f": did you mean {near[0]!r}?" if near else ";") + f" There are {', '.join(sorted(base.names))}")
+    hint = f": did you mean {near[0]!r}?" if near else ";"
+    raise ValueError(f"unknown method {method!r}{hint} There are {known}")
 
-# %% ../../nbs/core/01_operators.ipynb #e0832096
+# %% ../../nbs/core/01_operators.ipynb #961def98
 def get_operator(
     method: "str | Operator",  # an operator, or the name of one
     **kwargs,  # parameters of the operator, for a name

@@ -5,22 +5,31 @@
 # %% auto #0
 __all__ = ['RankOperator', 'get_rank_operator']
 
-# %% ../../nbs/core/03_rank_operators.ipynb #1f66078b
+# %% ../../nbs/core/03_rank_operators.ipynb #7e18f22c
+from typing import TYPE_CHECKING
+
 import torch
 from torch import Tensor
 
+from .checks import check_mask, check_scores, compute_dtype, patch_to, zero_outside
 from .operators import Scored, by_name, check_tau
-from .permutation import check_mask, check_scores, compute_dtype, patch_to, zero_outside
 
-# %% ../../nbs/core/03_rank_operators.ipynb #0f936135
+# %% ../../nbs/core/03_rank_operators.ipynb #0c784486
 class RankOperator(Scored):
-    "Base of the rank-only operators: a module from scores (..., n) to soft ranks (..., n), counted from one; raise `TypeError` or `ValueError` for a parameter that does not fit."
+    """Base of the rank-only operators: a module from scores (..., n) to soft ranks (..., n), counted from one.
+
+    Raise `TypeError` or `ValueError` for a parameter that does not fit."""
     names: dict = {}
 
+    if TYPE_CHECKING:
+        def __call__(self, scores: Tensor, mask: "Tensor | None" = None) -> Tensor: ...
+        def _ranks(self, s: Tensor, tau: "float | Tensor", mask: "Tensor | None") -> Tensor: ...
+
     def __init__(self,
-        tau: "float | Tensor" = 1.0,  # temperature, in units of the scores; a tensor or Parameter broadcasts over the batch
+        tau: "float | Tensor" = 1.0,  # temperature, in units of the scores; a tensor broadcasts over the batch
         descending: bool = False,  # give rank 1 to the largest score
-    ): super().__init__(tau, descending)
+    ):
+        super().__init__(tau, descending)
 
     def forward(self,
         scores: Tensor,  # (..., n), floating point
@@ -28,21 +37,28 @@ class RankOperator(Scored):
     ) -> Tensor:  # soft ranks, (..., n); zero at padded elements
         "Check the input and rank it; raise `TypeError` or `ValueError` when it does not fit."
         check_scores(scores)
-        mask, s = check_mask(mask, scores), scores.to(compute_dtype(scores.dtype))
+        mask = check_mask(mask, scores)
+        tau = check_tau(self.tau, scores)
+        s = scores.to(compute_dtype(scores.dtype))
         s = zero_outside(-s if self.descending else s, mask, -1)
-        with torch.autocast(s.device.type, enabled=False): ranks = self._ranks(s, check_tau(self.tau, scores), mask)
+        with torch.autocast(s.device.type, enabled=False):
+            ranks = self._ranks(s, tau, mask)
         return zero_outside(ranks, mask, -1).to(scores.dtype)
 
-# %% ../../nbs/core/03_rank_operators.ipynb #9dc57ce2
+# %% ../../nbs/core/03_rank_operators.ipynb #8c14c1c9
 @patch_to(RankOperator)
 def _ranks(self, s, tau, mask):
-    "What a subclass writes: ranks of s (..., n) in increasing order; tau is a float or (..., 1), mask bool (..., n) or None."
+    """What a subclass writes: ranks of s (..., n) in increasing order.
+
+    tau is a float or (..., 1), mask is bool, (..., n), or None."""
     raise NotImplementedError(f"{type(self).__name__} does not say how to rank")
 
-# %% ../../nbs/core/03_rank_operators.ipynb #0e5881f0
+# %% ../../nbs/core/03_rank_operators.ipynb #b1a74557
 def get_rank_operator(
     method: "str | RankOperator",  # an operator, or the name of one
     **kwargs,  # parameters of the operator, for a name
 ) -> RankOperator:
-    "The rank operator of that name; raise `ValueError` that suggests the nearest name when there is none, `TypeError` for what is no name."
+    """The rank operator of that name.
+
+    Raise `ValueError` that suggests the nearest name when there is none, `TypeError` for what is no name."""
     return by_name(RankOperator, method, kwargs)

@@ -5,34 +5,53 @@
 # %% auto #0
 __all__ = ['plackett_luce_log_prob', 'gumbel_noise', 'Stochastic', 'SampleMean']
 
-# %% ../../nbs/core/04_stochastic.ipynb #9fdc5c03
+# %% ../../nbs/core/04_stochastic.ipynb #5f95f1fd
 import math
 
 import torch
 from torch import Tensor, nn
 
+from .checks import check_mask, check_scores, compute_dtype, patch_to, together
 from .operators import Operator, get_operator
-from .permutation import SoftPermutation, check_mask, check_scores, compute_dtype, patch_to
+from .permutation import SoftPermutation
 
-# %% ../../nbs/core/04_stochastic.ipynb #9bbf46e9
+# %% ../../nbs/core/04_stochastic.ipynb #23df5e9c
+def _check_perm(perm, scores):
+    "The shape to which perm and scores (..., n) broadcast; raise `TypeError` or `ValueError` where perm does not fit."
+    if not isinstance(perm, Tensor) or perm.dtype != torch.int64:
+        got = getattr(perm, "dtype", type(perm).__name__)
+        raise TypeError(f"perm must be a tensor of indices (torch.long), as argsort returns it, got {got}")
+    n = scores.shape[-1]
+    shape = together(perm.shape, scores.shape) if perm.ndim and perm.shape[-1] == n else None
+    if shape is None:
+        raise ValueError(f"perm must be (..., {n}) with a batch shape that broadcasts to {tuple(scores.shape[:-1])}, "
+                         f"got {tuple(perm.shape)}")
+    return shape
+
+def _log_sums_behind(x):
+    "Logarithm of the sum over k >= i of exp(x[k]), for each i along the last dimension: the denominators of (4.1)."
+    return x.flip(-1).logcumsumexp(-1).flip(-1)
+
+# %% ../../nbs/core/04_stochastic.ipynb #a10c1679
 def plackett_luce_log_prob(
     scores: Tensor,  # scores, the larger the earlier, (..., n)
     perm: Tensor,  # an order of 0..n-1 from first to last, long, (..., n); padded items come last
     mask: "Tensor | None" = None,  # bool, (..., n), True = a real item
 ) -> Tensor:  # log-probability of the order, (...)
-    "Log-density of a permutation under Plackett-Luce, (4.2) (Plackett 1975; Luce 1959); raise `TypeError` or `ValueError` when a shape does not fit."
+    """Log-density of a permutation under Plackett-Luce, (4.2) (Plackett 1975; Luce 1959).
+
+    Raise `TypeError` or `ValueError` when a shape does not fit."""
     check_scores(scores)
-    mask, s = check_mask(mask, scores), scores.to(compute_dtype(scores.dtype))
-    if not isinstance(perm, Tensor) or perm.dtype != torch.int64:
-        raise TypeError(f"perm must be a tensor of indices (torch.long), as argsort returns it, got {getattr(perm, 'dtype', type(perm).__name__)}")
-    try: shape = torch.broadcast_shapes(perm.shape, s.shape) if perm.ndim and perm.shape[-1] == s.shape[-1] else None
-    except RuntimeError: shape = None
-    if shape is None: raise ValueError(f"perm must be (..., {s.shape[-1]}) with a batch shape that broadcasts to {tuple(s.shape[:-1])}, got {tuple(perm.shape)}")
+    mask = check_mask(mask, scores)
+    shape = _check_perm(perm, scores)
+    s = scores.to(compute_dtype(scores.dtype))
     chosen = s.expand(shape).gather(-1, perm.expand(shape))
-    if mask is None: return (chosen - chosen.flip(-1).logcumsumexp(-1).flip(-1)).sum(-1).to(scores.dtype)
+    if mask is None:
+        return (chosen - _log_sums_behind(chosen)).sum(-1).to(scores.dtype)
     real = mask.expand(shape).gather(-1, perm.expand(shape))
-    rest = chosen.masked_fill(~real, torch.finfo(s.dtype).min / 2).flip(-1).logcumsumexp(-1).flip(-1)
-    return (chosen - rest).masked_fill(~real, 0).sum(-1).to(scores.dtype)
+    nothing = torch.finfo(s.dtype).min / 2     # as good as -inf, but its gradient is zero and not nan
+    behind = _log_sums_behind(chosen.masked_fill(~real, nothing))
+    return (chosen - behind).masked_fill(~real, 0).sum(-1).to(scores.dtype)
 
 # %% ../../nbs/core/04_stochastic.ipynb #686e6b9a
 def gumbel_noise(
@@ -45,9 +64,11 @@ def gumbel_noise(
     e = torch.empty(shape, dtype=dtype, device=device).exponential_(generator=generator)
     return -e.clamp(min=torch.finfo(e.dtype).tiny).log()
 
-# %% ../../nbs/core/04_stochastic.ipynb #2a65704f
+# %% ../../nbs/core/04_stochastic.ipynb #ce52aa22
 class Stochastic(Operator):
-    "Plackett-Luce samples around any operator: its soft permutation of scores with Gumbel noise (Grover et al. 2019, section 4); raise `TypeError` or `ValueError` when `samples` or `generator` does not fit."
+    """Plackett-Luce samples around any operator: its soft permutation of scores with Gumbel noise.
+
+    From Grover et al. 2019, section 4. Raise `TypeError` or `ValueError` when `samples` or `generator` does not fit."""
     shown = ("samples",)
 
     def __init__(self,
@@ -57,23 +78,39 @@ class Stochastic(Operator):
         **kwargs,  # parameters of the operator, for a name
     ):
         nn.Module.__init__(self)
-        if isinstance(samples, bool) or not isinstance(samples, int) or samples < 1: raise ValueError(f"samples must be a positive integer, got {samples!r}")
-        if generator is not None and not isinstance(generator, torch.Generator): raise TypeError(f"generator must be a torch.Generator, got {type(generator).__name__}")
-        self.operator, self.samples, self.generator = get_operator(operator, **kwargs), samples, generator
+        if isinstance(samples, bool) or not isinstance(samples, int) or samples < 1:
+            raise ValueError(f"samples must be a positive integer, got {samples!r}")
+        if generator is not None and not isinstance(generator, torch.Generator):
+            raise TypeError(f"generator must be a torch.Generator, got {type(generator).__name__}")
+        self.operator = get_operator(operator, **kwargs)
+        self.samples = samples
+        self.generator = generator
 
-    tau = property(lambda self: self.operator.tau, doc="The operator's temperature.")
-    descending = property(lambda self: self.operator.descending, doc="Whether the operator sorts from the largest down.")
+    @property
+    def tau(self) -> "float | Tensor":
+        "The operator's temperature."
+        return self.operator.tau
 
-    def forward(self,
-        scores: Tensor,  # (..., n), floating point
-        mask: "Tensor | None" = None,  # bool, (..., n), True = a real element
-    ) -> SoftPermutation:  # (samples, ..., n, n)
-        "Draw the noise and build the soft permutation of each noisy copy; the errors are those of the operator."
-        check_scores(scores)
-        mask = check_mask(mask, scores)
-        shape = (self.samples, *scores.shape)
-        noise = gumbel_noise(shape, self.generator, compute_dtype(scores.dtype), scores.device)
-        return self.operator(scores + noise.to(scores.dtype), None if mask is None else mask.expand(shape))
+    @property
+    def descending(self) -> bool:
+        "Whether the operator sorts from the largest down."
+        return self.operator.descending
+
+# %% ../../nbs/core/04_stochastic.ipynb #fa02b6db
+@patch_to(Stochastic)
+def forward(
+    self,
+    scores: Tensor,  # (..., n), floating point
+    mask: "Tensor | None" = None,  # bool, (..., n), True = a real element
+) -> SoftPermutation:  # (samples, ..., n, n)
+    "Draw the noise and build the soft permutation of each noisy copy; the errors are those of the operator."
+    check_scores(scores)
+    mask = check_mask(mask, scores)
+    shape = (self.samples, *scores.shape)
+    noise = gumbel_noise(shape, self.generator, compute_dtype(scores.dtype), scores.device)
+    if mask is not None:
+        mask = mask.expand(shape)
+    return self.operator(scores + noise.to(scores.dtype), mask)
 
 # %% ../../nbs/core/04_stochastic.ipynb #5bb16778
 def _log_mean(log_p):
@@ -81,27 +118,45 @@ def _log_mean(log_p):
     never = log_p.isneginf().all(0)
     return (log_p.masked_fill(never, 0).logsumexp(0) - math.log(len(log_p))).masked_fill(never, -math.inf)
 
-# %% ../../nbs/core/04_stochastic.ipynb #a6f5b6c2
+# %% ../../nbs/core/04_stochastic.ipynb #bf2ccd57
+def _over_samples(f, x, samples, ndim):
+    "f of `x` expanded over the samples; x may have more than `ndim` dimensions, and these are taken one at a time."
+    if x.ndim > ndim:
+        return torch.stack([_over_samples(f, part, samples, ndim) for part in x])
+    return f(x.expand(samples, *x.shape))
+
+# %% ../../nbs/core/04_stochastic.ipynb #891c10d1
 class SampleMean(SoftPermutation):
     "The mean over the leading dimension of a soft permutation; raise `ValueError` when it has none."
     def __init__(self,
         P: SoftPermutation,  # (samples, ..., m, n)
     ):
-        if not P.batch: raise ValueError(f"P must have a leading dimension of samples, got shape {tuple(P.shape)}: apply Stochastic, or stack the scores")
-        first = lambda mask: None if mask is None else mask[0]
-        super().__init__(batch=P.batch[1:], m=P._m, n=P.n, dtype=P.dtype, device=P.device, mask=first(P.mask), row_mask=first(P.row_mask))
-        self.P, self.samples, self._rows = P, P.batch[0], P._rows
+        if not P.batch:
+            raise ValueError(f"P must have a leading dimension of samples, got shape {tuple(P.shape)}: "
+                             "apply Stochastic, or stack the scores")
+        mask = None if P.mask is None else P.mask[0]
+        row_mask = None if P.row_mask is None else P.row_mask[0]
+        super().__init__(batch=P.batch[1:], m=P._m, n=P.n, dtype=P.dtype, device=P.device, mask=mask, row_mask=row_mask)
+        self.P = P
+        self.samples = P.batch[0]
+        self._rows = P._rows
 
-    def _log_rows(self, rows): return _log_mean(self.P._log_rows(rows))
-    def _dense(self, rows): return self.P._dense(rows).mean(0)
-    def _matmul(self, x, rows): return self._each(lambda x: self.P._matmul(x, rows).mean(0), x, 2)
-    def _rmatmul(self, y, rows): return self._each(lambda y: self.P._rmatmul(y, rows).mean(0), y, 2)
-    def _log_prob(self, target, rows):
-        return self._each(lambda target: _log_mean(self.P._log_prob(target, rows)), target, 1)
+    def _log_rows(self, rows):
+        return _log_mean(self.P._log_rows(rows))
 
-# %% ../../nbs/core/04_stochastic.ipynb #0c06c442
+    def _dense(self, rows):
+        return self.P._dense(rows).mean(0)
+
+# %% ../../nbs/core/04_stochastic.ipynb #13d7abcc
 @patch_to(SampleMean)
-def _each(self, f, x, tail):
-    "f of `x` expanded over the samples; x has `tail` dimensions after the batch, and perhaps more batch than the map."
-    if x.ndim > len(self.batch) + tail: return torch.stack([self._each(f, part, tail) for part in x])
-    return f(x.expand(self.samples, *x.shape))
+def _matmul(self, x, rows):
+    return _over_samples(lambda x: self.P._matmul(x, rows).mean(0), x, self.samples, len(self.batch) + 2)
+
+@patch_to(SampleMean)
+def _rmatmul(self, y, rows):
+    return _over_samples(lambda y: self.P._rmatmul(y, rows).mean(0), y, self.samples, len(self.batch) + 2)
+
+@patch_to(SampleMean)
+def _log_prob(self, target, rows):
+    log_mean = lambda target: _log_mean(self.P._log_prob(target, rows))
+    return _over_samples(log_mean, target, self.samples, len(self.batch) + 1)
