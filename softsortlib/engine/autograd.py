@@ -18,10 +18,11 @@ def _put_first(a, dim, size):
     "The tensor `a` with its mapped dimension `dim` in front, repeated `size` times if it has none."
     return a.expand(size, *a.shape) if dim is None else a.movedim(dim, 0)
 
-# %% ../../nbs/engine/92_autograd.ipynb #1c571c75
+# %% ../../nbs/engine/92_autograd.ipynb #30c66359
 def batched(op, tensors, join=False):
-    """The vmap rule of `op`, whose first arguments are tensors with the same batch dimensions; registered if it is a custom operator.
+    """The vmap rule of `op`, whose first arguments are tensors with the same batch dimensions.
 
+    It is registered if `op` is a custom operator.
     With `join` the operator takes one batch dimension, and the new one joins it."""
     def rule(info, dims, *args):
         front = [_put_first(a, dim, info.batch_size) for a, dim in zip(args[:tensors], dims)]
@@ -53,11 +54,10 @@ def _in_func():
     "Whether a transformation of torch.func is at work, and not the compiler."
     return not torch.compiler.is_compiling() and torch._C._functorch.maybe_current_level() is not None
 
-# %% ../../nbs/engine/92_autograd.ipynb #05a1be52
+# %% ../../nbs/engine/92_autograd.ipynb #78aa68b4
 def _save_nothing(ctx, inputs, output):
     "The setup of a rule that needs nothing."
 
-# %% ../../nbs/engine/92_autograd.ipynb #124c020f
 def differentiable(op, tensors, backward, setup=None, join=False):
     """Give `op`, whose first arguments are tensors of one batch shape, all its rules; call what this returns, not `op`.
 

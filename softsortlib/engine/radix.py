@@ -43,10 +43,10 @@ def _count_digits(K, count):
         for d in range(4):
             count[d, (K[i] >> np.uint32(8 * d)) & np.uint32(255)] += 1
 
-# %% ../../nbs/engine/93_radix.ipynb #5619b6d4
+# %% ../../nbs/engine/93_radix.ipynb #c25f580d
 @jit
 def _by_digit(K, I, L, J, shift, place):
-    "Sort keys K and indices I (n,) stably by the digit at bit `shift` into L and J; place (256,) holds the digit's counts."
+    "Sort keys K and indices I stably by the digit at bit `shift` into L and J; place (256,) holds its counts."
     start = 0
     for c in range(256):
         held = place[c]

@@ -245,10 +245,11 @@ def _composed_mean(go, gZ, s, x, tau, size, o, low, Z, backend):
     gs, gx, gtau = _composed(torch.cat([weight, shift], -1), s, payload, tau, "even", backend)
     return gs.masked_fill(~real[..., 0], 0), gx[..., :-1].masked_fill(~real, 0), gtau
 
-# %% ../../nbs/engine/94_scan.ipynb #5e5e510b
+# %% ../../nbs/engine/94_scan.ipynb #ad883635
 @torch.library.custom_op(qualified("exp_mean_backward", __name__), mutates_args=())
 def _exp_mean_backward(
-    go: Tensor, gZ: Tensor, s: Tensor, x: Tensor, tau: Tensor, size: Tensor, o: Tensor, low: Tensor, Z: Tensor, backend: str
+    go: Tensor, gZ: Tensor,  # what arrives
+    s: Tensor, x: Tensor, tau: Tensor, size: Tensor, o: Tensor, low: Tensor, Z: Tensor, backend: str,
 ) -> tuple[Tensor, Tensor, Tensor]:
     "The gradients of the mean to s, x and tau."
     if choose(x, backend, triton=True) == "numba":

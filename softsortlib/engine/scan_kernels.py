@@ -35,13 +35,6 @@ class Gradients(NamedTuple):
     x: np.ndarray  # (B, n, d)
     tau: np.ndarray  # (B,)
 
-# %% ../../nbs/engine/96_scan_kernels.ipynb #d4c3cce6
-class Sum(IntEnum):
-    "Which of the three sums (94.2) a scan returns."
-    EVEN = 0  # A + T + B
-    ODD = 1  # A - B
-    STRICT = 2  # A + B
-
 # %% ../../nbs/engine/96_scan_kernels.ipynb #8a11da18
 @jit
 def _decays(s, tau, decay):
@@ -56,6 +49,13 @@ def _cross(beyond, group, decay):
     for c in range(len(beyond)):
         beyond[c] = decay * (beyond[c] + group[c])
         group[c] = 0.0
+
+# %% ../../nbs/engine/96_scan_kernels.ipynb #d4c3cce6
+class Sum(IntEnum):
+    "Which of the three sums (94.2) a scan returns."
+    EVEN = 0  # A + T + B
+    ODD = 1  # A - B
+    STRICT = 2  # A + B
 
 # %% ../../nbs/engine/96_scan_kernels.ipynb #377a68d2
 @jit
@@ -271,6 +271,14 @@ def _back_up(start, end, s, tau, decay, pairs, sums, pull, gx):
                 G[p, c] += pairs[i - start, p, c]
     return total
 
+# %% ../../nbs/engine/96_scan_kernels.ipynb #3dc3c48f
+@jit
+def _store_gradients(b, pull, direction, total, tau, grads):
+    "The gradients to the scores and the temperature of row b, from what the walks have left."
+    for i in range(len(pull)):
+        grads.s[b, i] = direction * pull[i] / tau
+    grads.tau[b] = total / tau
+
 # %% ../../nbs/engine/96_scan_kernels.ipynb #92c5705e
 _BLOCK_PAIRS = 2048  # elements
 
@@ -283,14 +291,6 @@ def _fill_pairs(b, start, end, x, gy, gZ, means, mean, pairs):
         _mean_pairs(x[b, here], gy[b, here], gZ[b, here], o[b, here], low[b, here], Z[b, here], pairs)
     else:
         _even_pairs(x[b, here], gy[b, here], pairs)
-
-# %% ../../nbs/engine/96_scan_kernels.ipynb #3dc3c48f
-@jit
-def _store_gradients(b, pull, direction, total, tau, grads):
-    "The gradients to the scores and the temperature of row b, from what the walks have left."
-    for i in range(len(pull)):
-        grads.s[b, i] = direction * pull[i] / tau
-    grads.tau[b] = total / tau
 
 # %% ../../nbs/engine/96_scan_kernels.ipynb #dc5bbbbf
 @jit
