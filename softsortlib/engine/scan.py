@@ -150,7 +150,7 @@ def _exp_scan_backward(
 def _(gy, s, x, tau, backend):
     return s.new_empty(s.shape), x.new_empty(x.shape), tau.new_empty(tau.shape)
 
-# %% ../../nbs/engine/94_scan.ipynb #aa94cc81
+# %% ../../nbs/engine/94_scan.ipynb #4b1ee718
 def _save(ctx, inputs, output):
     s, x, tau, ctx.mode, ctx.backend = inputs
     ctx.save_for_backward(s, x, tau)
@@ -163,8 +163,8 @@ def _backward(ctx, gy):
         grads = _composed(gy, *ctx.saved_tensors, ctx.mode, ctx.backend)
     return *grads, None, None
 
+batched(_exp_scan_backward, 4)
 _exp_scan = differentiable(_exp_scan_op, 3, _backward, _save)
-_ = batched(_exp_scan_backward, 4)
 
 # %% ../../nbs/engine/94_scan.ipynb #10d0977a
 def tau_tensor(tau, s, batch):
@@ -261,7 +261,7 @@ def _exp_mean_backward(
 def _(go, gZ, s, x, tau, size, o, low, Z, backend):
     return s.new_empty(s.shape), x.new_empty(x.shape), tau.new_empty(tau.shape)
 
-# %% ../../nbs/engine/94_scan.ipynb #9dd272dd
+# %% ../../nbs/engine/94_scan.ipynb #e8f13f4b
 def _save_mean(ctx, inputs, output):
     *saved, ctx.backend = inputs
     ctx.save_for_backward(*saved, *output)
@@ -270,8 +270,8 @@ def _backward_mean(ctx, go, _, gZ):
     f = _composed_mean if torch.is_grad_enabled() else _exp_mean_backward
     return *f(go, gZ, *ctx.saved_tensors, ctx.backend), None, None
 
+batched(_exp_mean_backward, 9)
 _exp_mean = differentiable(_exp_mean_op, 4, _backward_mean, _save_mean)
-_ = batched(_exp_mean_backward, 9)
 
 # %% ../../nbs/engine/94_scan.ipynb #3f1a5a25
 def exp_mean(
