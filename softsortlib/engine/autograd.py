@@ -8,35 +8,81 @@ __all__ = []
 # %% ../../nbs/engine/92_autograd.ipynb #b413b74a
 import torch
 
-# %% ../../nbs/engine/92_autograd.ipynb #51c56265
+# %% ../../nbs/engine/92_autograd.ipynb #952b6e5d
 def qualified(op, module):
     "The name by which torch knows the operator `op` of `module`."
     return f"softsortlib::{op}" if module.startswith("softsortlib.") else f"softsortlib_notebook::{op}"
 
-# %% ../../nbs/engine/92_autograd.ipynb #811cf620
-def batched(op, tensors):
-    "The vmap rule of `op`, whose first arguments are tensors with the same batch dimensions; registered if it is a custom operator."
+# %% ../../nbs/engine/92_autograd.ipynb #709c6bd6
+def _put_first(a, dim, size):
+    "The tensor `a` with its mapped dimension `dim` in front, repeated `size` times if it has none."
+    return a.expand(size, *a.shape) if dim is None else a.movedim(dim, 0)
+
+# %% ../../nbs/engine/92_autograd.ipynb #30c66359
+def batched(op, tensors, join=False):
+    """The vmap rule of `op`, whose first arguments are tensors with the same batch dimensions.
+
+    It is registered if `op` is a custom operator.
+    With `join` the operator takes one batch dimension, and the new one joins it."""
     def rule(info, dims, *args):
-        front = [a.expand(info.batch_size, *a.shape) if d is None else a.movedim(d, 0) for a, d in zip(args[:tensors], dims)]
+        front = [_put_first(a, dim, info.batch_size) for a, dim in zip(args[:tensors], dims)]
+        parts = front[0].shape[:2]
+        if join:
+            front = [a.flatten(0, 1) for a in front]
         out = op(*front, *args[tensors:])
-        return out, tuple(0 for _ in out) if isinstance(out, tuple) else 0
-    if hasattr(op, "register_vmap"): op.register_vmap(rule)  # from torch 2.5
+        several = isinstance(out, tuple)
+        results = out if several else (out,)
+        if join:
+            results = tuple(a.unflatten(0, parts) for a in results)
+        return (results, (0,) * len(results)) if several else (results[0], 0)
+
+    if hasattr(op, "register_vmap"):  # from torch 2.5
+        op.register_vmap(rule)
     return rule
 
-# %% ../../nbs/engine/92_autograd.ipynb #c72f0c16
-def _in_func(): return not torch.compiler.is_compiling() and torch._C._functorch.maybe_current_level() is not None
+# %% ../../nbs/engine/92_autograd.ipynb #72a27ace
+def _forward_mode(name):
+    "A jvp that refuses, and says what to do instead."
+    def jvp(ctx, *tangents):
+        raise NotImplementedError(
+            f"{name} has derivatives in reverse mode only: "
+            "use torch.func.jacrev for jacfwd, and jacrev(jacrev(f)) for hessian(f)")
+    return jvp
 
-def differentiable(op, tensors, backward, setup):
-    "Give `op`, whose first arguments are tensors of one batch shape, all its rules; call what this returns, not `op`."
+# %% ../../nbs/engine/92_autograd.ipynb #f628a4b5
+def _in_func():
+    "Whether a transformation of torch.func is at work, and not the compiler."
+    return not torch.compiler.is_compiling() and torch._C._functorch.maybe_current_level() is not None
+
+# %% ../../nbs/engine/92_autograd.ipynb #78aa68b4
+def _save_nothing(ctx, inputs, output):
+    "The setup of a rule that needs nothing."
+
+def differentiable(op, tensors, backward, setup=None, join=False):
+    """Give `op`, whose first arguments are tensors of one batch shape, all its rules; call what this returns, not `op`.
+
+    `setup` may be None where `backward` needs nothing; `join` is that of `batched`."""
+    setup = setup or _save_nothing
     op.register_autograd(backward, setup_context=setup)
-    batched(op, tensors)
+    batched(op, tensors, join)
 
-    class Rules(torch.autograd.Function):
-        forward, setup_context = staticmethod(lambda *args: op(*args)), staticmethod(setup)
-        @staticmethod
-        def jvp(ctx, *tangents): raise NotImplementedError(f"{op._name} has derivatives in reverse mode only: use torch.func.jacrev for jacfwd, and jacrev(jacrev(f)) for hessian(f)")
+    def call(*args):
+        return Rules.apply(*args) if _in_func() else op(*args)
 
-    def call(*args): return Rules.apply(*args) if _in_func() else op(*args)
-    Rules.backward, Rules.vmap = staticmethod(backward), staticmethod(batched(call, tensors))
-    call.op, call.__name__, call.__doc__ = op, op._name, op._init_fn.__doc__
+    Rules = type("Rules", (torch.autograd.Function,), dict(
+        forward=staticmethod(lambda *args: op(*args)),
+        setup_context=staticmethod(setup),
+        backward=staticmethod(backward),
+        jvp=staticmethod(_forward_mode(op._name)),
+        vmap=staticmethod(batched(call, tensors, join))))
+    call.op = op
+    call.__name__ = op._name
+    call.__doc__ = op._init_fn.__doc__
     return call
+
+# %% ../../nbs/engine/92_autograd.ipynb #12f76346
+def once(message):
+    "A backward rule that refuses: it raises `NotImplementedError(message)`."
+    def backward(ctx, *grads):
+        raise NotImplementedError(message)
+    return backward

@@ -5,7 +5,10 @@
 # %% auto #0
 __all__ = []
 
-# %% ../../nbs/engine/91_dispatch.ipynb #d9e06941
+# %% ../../nbs/engine/91_dispatch.ipynb #e7be38bf
+from contextlib import nullcontext
+
+import torch
 from torch import Tensor
 
 from .compile import has_triton
@@ -19,7 +22,7 @@ def check_backend(
         raise ValueError(f"backend must be None (automatic), 'torch', 'numba' or 'triton', got {backend!r}")
     return backend or ""
 
-# %% ../../nbs/engine/91_dispatch.ipynb #a7a11347
+# %% ../../nbs/engine/91_dispatch.ipynb #04282fe6
 def choose(
     x: Tensor,  # a tensor on the device where the work is, any shape
     backend: str,  # what `check_backend` returned
@@ -28,6 +31,15 @@ def choose(
 ) -> str:
     "Who computes: \"numba\", \"triton\" or \"torch\"."
     who = backend or {"cpu": "numba", "cuda": "triton"}.get(x.device.type, "torch")
-    if who == "numba" and numba and x.device.type == "cpu": return who
-    if who == "triton" and triton and has_triton: return who
+    if who == "numba" and numba and x.device.type == "cpu":
+        return who
+    if who == "triton" and triton and has_triton:
+        return who
     return "torch"
+
+# %% ../../nbs/engine/91_dispatch.ipynb #f86601eb
+def on_device(
+    x: Tensor,  # a tensor that the kernel reads or writes
+):  # a context for `with`
+    "Launch Triton kernels on the device of `x`; does nothing on a CPU, where Triton's interpreter runs them."
+    return torch.cuda.device(x.device) if x.device.type == "cuda" else nullcontext()

@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['stable_sort']
 
-# %% ../../nbs/engine/93_radix.ipynb #b28ffa8c
+# %% ../../nbs/engine/93_radix.ipynb #3e9140aa
 import numpy as np
 import torch
 from torch import Tensor
@@ -13,62 +13,121 @@ from torch import Tensor
 from .autograd import differentiable, qualified
 from .compile import jit, spread_rows
 
-# %% ../../nbs/engine/93_radix.ipynb #5aa6f5a6
+# %% ../../nbs/engine/93_radix.ipynb #7a25546a
+_SIGN = np.uint32(0x80000000)  # the sign bit, which is the pattern of -0, and the key of 0
+_INFINITY = np.uint32(0x7F800000)  # above it, without sign, are the NaNs
+_NAN = np.uint32(0xFFFFFFFF)  # the key of all NaNs
+
+# %% ../../nbs/engine/93_radix.ipynb #5ecb08ab
+@jit
+def _to_key(bits):
+    "The key (93.1) of a float32 by its bit pattern, both uint32."
+    if bits & ~_SIGN > _INFINITY:
+        return _NAN
+    if bits == _SIGN:
+        return _SIGN
+    return ~bits if bits & _SIGN else bits | _SIGN
+
+# %% ../../nbs/engine/93_radix.ipynb #f82a65bf
+@jit
+def _from_key(key):
+    "The bit pattern of a key; 0 for both zeros, and a NaN for that of NaN."
+    return key & ~_SIGN if key & _SIGN else ~key
+
+# %% ../../nbs/engine/93_radix.ipynb #e915af2f
+@jit
+def _count_digits(K, count):
+    "count[d, c] = how many of the keys K (n,) have the value c in digit d, of 4 digits in base 256."
+    count[:] = 0
+    for i in range(len(K)):
+        for d in range(4):
+            count[d, (K[i] >> np.uint32(8 * d)) & np.uint32(255)] += 1
+
+# %% ../../nbs/engine/93_radix.ipynb #c25f580d
+@jit
+def _by_digit(K, I, L, J, shift, place):
+    "Sort keys K and indices I stably by the digit at bit `shift` into L and J; place (256,) holds its counts."
+    start = 0
+    for c in range(256):
+        held = place[c]
+        place[c] = start
+        start += held
+    for i in range(len(K)):
+        c = (K[i] >> shift) & np.uint32(255)
+        j = place[c]
+        L[j] = K[i]
+        J[j] = I[i]
+        place[c] = j + 1
+
+# %% ../../nbs/engine/93_radix.ipynb #789b2803
 @jit
 def _radix_rows(lo, hi, s, values, order):
-    "Sort rows lo..hi of s (B, n), bit patterns in uint32, into values (the same) and order (long)."
+    "Sort rows lo..hi of s, by Prop 93.2."
     n = s.shape[1]
-    K, L, I, J = np.empty(n, np.uint32), np.empty(n, np.uint32), np.empty(n, np.int32), np.empty(n, np.int32)
-    top, inf = np.uint32(0x80000000), np.uint32(0x7F800000)
+    K, L = np.empty(n, np.uint32), np.empty(n, np.uint32)
+    I, J = np.empty(n, np.int32), np.empty(n, np.int32)
+    count = np.empty((4, 256), np.int64)
     for b in range(lo, hi):
-        count = np.zeros((4, 256), np.int64)
         for i in range(n):
-            u = s[b, i]
-            if u == top: u = np.uint32(0)
-            u = np.uint32(0xFFFFFFFF) if (u & ~top) > inf else ~u if u & top else u | top
-            K[i] = u; I[i] = i
-            for d in range(4): count[d, (u >> np.uint32(8 * d)) & np.uint32(255)] += 1
+            K[i] = _to_key(s[b, i])
+            I[i] = i
+        _count_digits(K, count)
         for d in range(4):
             shift = np.uint32(8 * d)
-            if count[d, (K[0] >> shift) & np.uint32(255)] == n: continue
-            start = 0
-            for c in range(256): start, count[d, c] = start + count[d, c], start
-            for i in range(n):
-                c = (K[i] >> shift) & np.uint32(255)
-                j = count[d, c]; count[d, c] = j + 1
-                L[j] = K[i]; J[j] = I[i]
-            K, L, I, J = L, K, J, I
+            if count[d, (K[0] >> shift) & np.uint32(255)] == n:
+                continue  # all share this digit
+            _by_digit(K, I, L, J, shift, count[d])
+            K, L = L, K
+            I, J = J, I
         for i in range(n):
             order[b, i] = I[i]
-            values[b, i] = s[b, I[i]] if K[i] == np.uint32(0xFFFFFFFF) or K[i] == top else K[i] & ~top if K[i] & top else ~K[i]
+            if K[i] == _NAN or K[i] == _SIGN:
+                values[b, i] = s[b, I[i]]
+            else:
+                values[b, i] = _from_key(K[i])
 
-# %% ../../nbs/engine/93_radix.ipynb #3f4da0bb
-def _sort_plainly(s): return tuple(s.sort(dim=-1, stable=True))
+# %% ../../nbs/engine/93_radix.ipynb #f1ab0f95
+def _has_radix(s):
+    "Whether the radix sort is for s: single precision on a CPU, and rows that are not very short."
+    return s.device.type == "cpu" and s.dtype == torch.float32 and s.shape[-1] >= 32
 
 def sorted_values(s):
     "Values and order of s (..., n), without gradient."
-    if s.device.type != "cpu" or s.dtype != torch.float32 or s.shape[-1] < 32: return _sort_plainly(s)
-    values, order = s.new_empty(s.shape), torch.empty(s.shape, dtype=torch.long)
+    if not _has_radix(s):
+        return tuple(s.sort(dim=-1, stable=True))
     n = s.shape[-1]
-    flat = [a.numpy().reshape(-1, n) for a in (s.detach().contiguous().view(torch.int32), values.view(torch.int32), order)]
-    spread_rows(_radix_rows, len(flat[0]), s.numel(), flat[0].view(np.uint32), flat[1].view(np.uint32), flat[2])
+    values = s.new_empty(s.shape)
+    order = torch.empty(s.shape, dtype=torch.long)
+    bits = [a.view(torch.int32).numpy().view(np.uint32).reshape(-1, n) for a in (s.detach().contiguous(), values)]
+    spread_rows(_radix_rows, len(bits[0]), s.numel(), *bits, order.numpy().reshape(-1, n))
     return values, order
 
-# %% ../../nbs/engine/93_radix.ipynb #16453df9
+# %% ../../nbs/engine/93_radix.ipynb #53a6f6df
 @torch.library.custom_op(qualified("stable_sort", __name__), mutates_args=())
-def _stable_sort_op(s: Tensor) -> tuple[Tensor, Tensor]: return tuple(x.contiguous() for x in sorted_values(s))
+def _stable_sort_op(s: Tensor) -> tuple[Tensor, Tensor]:
+    "Values and order of s (..., n)."
+    values, order = sorted_values(s)
+    return values.contiguous(), order.contiguous()
 
 @_stable_sort_op.register_fake
-def _(s): return s.new_empty(s.shape), s.new_empty(s.shape, dtype=torch.long)
+def _(s):
+    return s.new_empty(s.shape), s.new_empty(s.shape, dtype=torch.long)
 
-def _sort_setup(ctx, inputs, output): ctx.save_for_backward(output[1])
-def _sort_backward(ctx, g, _): return torch.empty_like(g).scatter(-1, ctx.saved_tensors[0], g)
+# %% ../../nbs/engine/93_radix.ipynb #ab1a3ee0
+def _sort_setup(ctx, inputs, output):
+    ctx.save_for_backward(output[1])
+
+def _sort_backward(ctx, g, _):
+    "Each value's gradient goes to where the value stood."
+    return torch.empty_like(g).scatter(-1, ctx.saved_tensors[0], g)
+
 _stable_sort = differentiable(_stable_sort_op, 1, _sort_backward, _sort_setup)
 
-# %% ../../nbs/engine/93_radix.ipynb #35ed6b29
+# %% ../../nbs/engine/93_radix.ipynb #f872314b
 def stable_sort(
     s: Tensor,  # scores, (..., n), floating point
 ) -> tuple[Tensor, Tensor]:  # increasing values and their order (long), each (..., n)
     "`torch.sort(s, -1, stable=True)`, faster for float32 on a CPU; NaN comes last."
-    if s.device.type != "cpu" or s.dtype != torch.float32 or s.shape[-1] < 32: return _sort_plainly(s)
+    if not _has_radix(s):
+        return tuple(s.sort(dim=-1, stable=True))
     return _stable_sort(s)

@@ -5,16 +5,17 @@
 # %% auto #0
 __all__ = ['exp_scan_dense', 'exp_scan', 'exp_mean']
 
-# %% ../../nbs/engine/94_scan.ipynb #fdac16eb
-import numpy as np
+# %% ../../nbs/engine/94_scan.ipynb #8a8afcc9
 import torch
 from torch import Tensor
 
 from .autograd import batched, differentiable, qualified
-from .compile import arrays, exp_neg, jit, spread_rows
-from .dispatch import check_backend
+from .compile import arrays, spread_rows
+from .dispatch import check_backend, choose
+from .scan_kernels import Gradients, Means, Rows, Sum, mean_rows, scan_back_rows, scan_rows
+from .scan_triton import left_sums
 
-# %% ../../nbs/engine/94_scan.ipynb #d7b5bb5f
+# %% ../../nbs/engine/94_scan.ipynb #417db546
 def exp_scan_dense(
     s: Tensor,  # scores, (..., n)
     x: Tensor,  # payload, (..., n, d)
@@ -26,209 +27,163 @@ def exp_scan_dense(
     K = (-u.abs()).exp()
     return {"even": K, "odd": K * u.sign(), "strict": K * u.sign().abs()}[mode] @ x
 
-# %% ../../nbs/engine/94_scan.ipynb #4b54ce16
-@jit
-def _decay(s, tau, lo, hi, q):
-    "q[i - lo] = exp(-|s[i] - s[i-1]| / tau) for the gaps lo..hi."
-    for i in range(lo, hi): q[i - lo] = exp_neg(abs(np.float64(s[i]) - np.float64(s[i - 1])) / tau)
-
-# %% ../../nbs/engine/94_scan.ipynb #2f792453
-_BLOCK_GAPS = 256
-
-# %% ../../nbs/engine/94_scan.ipynb #6e56c6c7
-@jit
-def _scan_rows(lo, hi, s, x, tau, size, y, low, Z, mode):
-    "y = even (mode 0), odd (1), strict (2) or mean (3, with Z and what rounding y loses) of x, rows lo..hi; s, Z (B, n), x, y, low (B, n, d)."
-    d, mean = x.shape[2], mode == 3
-    A, G, q, first, down = np.zeros(d), np.zeros(d), np.empty(_BLOCK_GAPS), 0, np.empty(x.shape[1] if mean else 0)
-    for b in range(lo, hi):
-        m, sign = size[b], 0.0
-        y[b, m:] = 0
-        if mean: Z[b, m:] = 1; low[b, m:] = 0
-        for up in range(2):
-            A[:] = 0; G[:] = 0
-            Az, Gz = 0.0, 0.0
-            for k in range(m):
-                i = k if up else m - 1 - k
-                e = i if up else i + 1
-                if k > 0:
-                    if (k - 1) % _BLOCK_GAPS == 0:
-                        first = e if up else max(e - _BLOCK_GAPS + 1, 1)
-                        _decay(s[b], tau[b], first, min(first + _BLOCK_GAPS, m), q)
-                    if s[b, e] != s[b, e - 1]:
-                        f, sign = q[e - first], (1.0 if s[b, e] > s[b, e - 1] else -1.0)
-                        Az, Gz = f * (Az + Gz), 0.0
-                        for c in range(d): A[c], G[c] = f * (A[c] + G[c]), 0.0
-                if mean:
-                    z = Az + Gz
-                    Gz += 1
-                    if up: z += 1 + down[i]; Z[b, i] = z
-                    else: down[i] = z
-                for c in range(d):
-                    own, xi, other = A[c], np.float64(x[b, i, c]), np.float64(y[b, i, c]) + (np.float64(low[b, i, c]) if mean else 0.0)
-                    if mode == 0 or mean: own += G[c]
-                    G[c] += xi
-                    if not up:
-                        y[b, i, c] = own
-                        if mean: low[b, i, c] = own - y[b, i, c]
-                    elif mode == 0: y[b, i, c] = own + xi + other
-                    elif mode == 1: y[b, i, c] = sign * (own - other)
-                    elif mode == 2: y[b, i, c] = own + other
-                    else:
-                        o = (own + xi + other) / z
-                        y[b, i, c] = o
-                        low[b, i, c] = o - y[b, i, c]
-
-# %% ../../nbs/engine/94_scan.ipynb #e1997515
-@jit
-def _scan_back_rows(lo, hi, gy, gZ, s, x, tau, size, y, low, Z, mean, gs, gx, gtau):
-    "Gradients of even, or of the mean (y, Z), for rows lo..hi: gy, x, y, low, gx (B, n, d); s, Z, gZ, gs (B, n); tau, gtau, size (B,)."
-    n, d = x.shape[1:]
-    A, G, M, v = np.zeros((2, d + 1)), np.zeros((2, d + 1)), np.zeros((2, d + 1)), np.zeros((2, d + 1))
-    q, pull, first = np.empty(_BLOCK_GAPS), np.empty(n), 0
-    D = d + 1 if mean else d
-    for b in range(lo, hi):
-        m, sign, total = size[b], 0.0, 0.0
-        gs[b, m:] = 0; gx[b, m:] = 0
-        for up in range(2):
-            A[:] = 0; G[:] = 0; M[:] = 0
-            for k in range(m):
-                i = k if up else m - 1 - k
-                e = i if up else i + 1
-                if k > 0:
-                    if (k - 1) % _BLOCK_GAPS == 0:
-                        first = e if up else max(e - _BLOCK_GAPS + 1, 1)
-                        _decay(s[b], tau[b], first, min(first + _BLOCK_GAPS, m), q)
-                    if s[b, e] != s[b, e - 1]:
-                        f, sign = q[e - first], (1.0 if s[b, e] > s[b, e - 1] else -1.0)
-                        g = abs(np.float64(s[b, e]) - np.float64(s[b, e - 1])) / tau[b] if f > 0 else 0.0
-                        for p in range(2):
-                            for c in range(D):
-                                if up: M[p, c] = f * (M[p, c] + g * (A[p, c] + G[p, c]))
-                                A[p, c], G[p, c] = f * (A[p, c] + G[p, c]), 0.0
-                weight, shift = (1 / np.float64(Z[b, i]), np.float64(gZ[b, i])) if mean else (1.0, 0.0)
-                for c in range(d):
-                    v[0, c], v[1, c] = x[b, i, c], gy[b, i, c] * weight
-                    if mean: shift -= v[1, c] * (np.float64(y[b, i, c]) + np.float64(low[b, i, c]))
-                v[0, d], v[1, d] = 1.0, shift
-                own = 0.0
-                for c in range(D):
-                    own += v[1, c] * A[0, c] + v[0, c] * A[1, c]
-                    if up: total += v[1, c] * M[0, c] + v[0, c] * M[1, c]
-                for c in range(d): gx[b, i, c] = A[1, c] + G[1, c] + (gx[b, i, c] + v[1, c] if up else 0.0)
-                for p in range(2):
-                    for c in range(D): G[p, c] += v[p, c]
-                if up: gs[b, i] = -sign * (own - pull[i]) / tau[b]
-                else: pull[i] = own
-        gtau[b] = total / tau[b]
-
-# %% ../../nbs/engine/94_scan.ipynb #0e6c304a
+# %% ../../nbs/engine/94_scan.ipynb #fb041480
 _BLOCK = 32
 
 def one_sided_sums(s, x, tau):
     "L of (94.4) for s (B, n), x (B, n, d), tau (B,): small dense blocks and carries between them."
-    (B, n, d), b = x.shape, min(_BLOCK, x.shape[1])
+    B, n, d = x.shape
+    b = min(_BLOCK, n)
     pad = -n % b
-    if pad: s, x = torch.cat([s, s[:, -1:].expand(B, pad)], 1), torch.cat([x, x.new_zeros(B, pad, d)], 1)
+    if pad:
+        s = torch.cat([s, s[:, -1:].expand(B, pad)], 1)
+        x = torch.cat([x, x.new_zeros(B, pad, d)], 1)
     blocks = x.shape[1] // b
-    sb, inner = s.reshape(B, blocks, b), x.reshape(B, blocks, b, d)
-    decay = (-(sb[..., :, None] - sb[..., None, :]).abs() / tau[:, None, None, None]).exp().tril()
-    L = decay @ inner
+    s = s.reshape(B, blocks, b)
+    decay = (-(s[..., :, None] - s[..., None, :]).abs() / tau[:, None, None, None]).exp().tril()
+    L = decay @ x.reshape(B, blocks, b, d)
     if blocks > 1:
-        carry = one_sided_sums(sb[:, :-1, -1], L[:, :-1, -1], tau)  # at the last element of each block but the last
-        reach = (-(sb[:, 1:] - sb[:, :-1, -1:]).abs() / tau[:, None, None]).exp()
+        carry = one_sided_sums(s[:, :-1, -1], L[:, :-1, -1], tau)  # at the last element of each block but the last
+        reach = (-(s[:, 1:] - s[:, :-1, -1:]).abs() / tau[:, None, None]).exp()
         L = torch.cat([L[:, :1], L[:, 1:] + reach[..., None] * carry[:, :, None]], 1)
     return L.reshape(B, blocks * b, d)[:, :n]
 
-# %% ../../nbs/engine/94_scan.ipynb #7b31cfab
-def _below(s, x, tau, left):
+# %% ../../nbs/engine/94_scan.ipynb #67587a4d
+def _strictly_below(s, x, tau, left):
     "A of (94.2): q L read just below the first element of the tie group."
-    L, new = left(s, x, tau), s[:, 1:] != s[:, :-1]
+    L = left(s, x, tau)
     q = (-(s[:, 1:] - s[:, :-1]).abs() / tau[:, None]).exp()
-    E = torch.cat([torch.zeros_like(L[:, :1]), q[..., None] * L[:, :-1]], 1)
-    first = (torch.arange(1, s.shape[1], device=s.device) * new).cummax(-1).values
+    entering = torch.cat([torch.zeros_like(L[:, :1]), q[..., None] * L[:, :-1]], 1)
+    new_group = s[:, 1:] != s[:, :-1]
+    first = (torch.arange(1, s.shape[1], device=s.device) * new_group).cummax(-1).values
     first = torch.cat([first.new_zeros(len(s), 1), first], 1)
-    return E.gather(1, first[..., None].expand_as(x))
+    return entering.gather(1, first[..., None].expand_as(x))
 
-def _scan_torch(s, x, tau, mode, left=one_sided_sums):
-    "The sums (94.2) from one-sided ones: s (B, n), x (B, n, d), tau (B,); O(n) memory."
-    tau = tau.to(x.dtype)
-    if mode == "even": return (left(s, x, tau) + left(s.flip(1), x.flip(1), tau).flip(1) - x).to(x.dtype)
-    A, B = _below(s, x, tau, left), _below(s.flip(1), x.flip(1), tau, left).flip(1)
-    if mode == "strict": return (A + B).to(x.dtype)
+# %% ../../nbs/engine/94_scan.ipynb #e6233762
+def _direction(s):
+    "1 for rows of s (B, n) that rise, -1 for rows that fall, 0 where all scores are tied: (B, 1)."
+    if s.shape[1] < 2:
+        return s
     gap = s[:, 1:] - s[:, :-1]
     sign = torch.where(gap != 0, gap, 0).sign()
-    sign = sign.gather(1, (sign != 0).int().argmax(1, keepdim=True)) if s.shape[1] > 1 else s
-    return (sign[..., None] * (A - B)).to(x.dtype)
+    return sign.gather(1, (sign != 0).int().argmax(1, keepdim=True))
 
-# %% ../../nbs/engine/94_scan.ipynb #952eafee
-_MODES = ("even", "odd", "strict")
+# %% ../../nbs/engine/94_scan.ipynb #a3b5e6db
+def _scan_torch(s, x, tau, mode, left=one_sided_sums):
+    "The sums (94.2) from one-sided ones, `left`: s (B, n), x (B, n, d), tau (B,); O(n) memory."
+    tau = tau.to(x.dtype)
+    if mode == "even":
+        y = left(s, x, tau) + left(s.flip(1), x.flip(1), tau).flip(1) - x
+        return y.to(x.dtype)
+    A = _strictly_below(s, x, tau, left)
+    B = _strictly_below(s.flip(1), x.flip(1), tau, left).flip(1)
+    if mode == "strict":
+        return (A + B).to(x.dtype)
+    return (_direction(s)[..., None] * (A - B)).to(x.dtype)
 
-def _backend(x, backend):
-    "Who computes: the one that was asked for, or the kernel of the device, or plain torch."
-    if backend: return backend
-    if x.device.type == "cpu": return "numba"
-    return "triton" if x.device.type == "cuda" and _triton() else "torch"
+# %% ../../nbs/engine/94_scan.ipynb #8d81e6e2
+def _flat(tau, *tensors):
+    "The tensors with the batch dimensions, those of tau, in one."
+    return [a.reshape(tau.numel(), *a.shape[tau.ndim:]) for a in tensors]
 
-def _triton():
-    "The module of the Triton kernels, or None where triton is not installed."
-    from softsortlib.engine import scan_triton as scan_kernels
-    return scan_kernels if scan_kernels.has_triton else None
+# %% ../../nbs/engine/94_scan.ipynb #4653fa6d
+def _scan_numba(s, x, tau, mode):
+    "The sums (94.2) by the compiled loop."
+    y = x.new_empty(x.shape)
+    size = torch.full(tau.shape, s.shape[-1])
+    rows = arrays(*_flat(tau, s, x, tau.double(), size, y))
+    spread_rows(scan_rows, tau.numel(), x.numel(), *rows, int(Sum[mode.upper()]))
+    return y
 
-# %% ../../nbs/engine/94_scan.ipynb #ac8a06b2
+# %% ../../nbs/engine/94_scan.ipynb #340cea87
 @torch.library.custom_op(qualified("exp_scan", __name__), mutates_args=())
 def _exp_scan_op(s: Tensor, x: Tensor, tau: Tensor, mode: str, backend: str) -> Tensor:
-    flat, who = [a.reshape(tau.numel(), *a.shape[tau.ndim:]) for a in (s, x, tau)], _backend(x, backend)
-    if who != "numba": return _scan_torch(*flat, mode, _triton().left_sums if who == "triton" else one_sided_sums).reshape(x.shape)
-    y, size = x.new_empty(flat[1].shape), torch.full(flat[2].shape, s.shape[-1])
-    spread_rows(_scan_rows, len(y), y.numel(), *arrays(*flat[:2], flat[2].double(), size, y, y, flat[0]), _MODES.index(mode))
-    return y.reshape(x.shape)
+    "One of the sums (94.2): s (..., n), x (..., n, d), tau (...)."
+    who = choose(x, backend, triton=True)
+    if who == "numba":
+        return _scan_numba(s, x, tau, mode)
+    left = left_sums if who == "triton" else one_sided_sums
+    return _scan_torch(*_flat(tau, s, x, tau), mode, left).reshape(x.shape)
 
-@torch.library.register_fake(qualified("exp_scan", __name__))
-def _(s, x, tau, mode, backend): return x.new_empty(x.shape)
+@_exp_scan_op.register_fake
+def _(s, x, tau, mode, backend):
+    return x.new_empty(x.shape)
 
-# %% ../../nbs/engine/94_scan.ipynb #9814c379
-@torch.library.custom_op(qualified("exp_scan_backward", __name__), mutates_args=())
-def _exp_scan_backward(gy: Tensor, s: Tensor, x: Tensor, tau: Tensor, backend: str) -> tuple[Tensor, Tensor, Tensor]:
-    if _backend(x, backend) != "numba": return _composed(gy, s, x, tau, "even", backend)
-    gs, gx, gtau = s.new_empty(s.shape), x.new_empty(x.shape), tau.new_empty(tau.shape, dtype=torch.float64)
-    flat = [a.reshape(tau.numel(), *a.shape[tau.ndim:]) for a in (gy, s, x, tau.double(), torch.full(tau.shape, s.shape[-1]), gs, gx, gtau)]
-    gy, s, x, t, size, *out = arrays(*flat)
-    spread_rows(_scan_back_rows, len(x), 3 * x.size, gy, s, s, x, t, size, x, x, s, False, *out)
-    return gs, gx, gtau.to(tau.dtype)
-
-@torch.library.register_fake(qualified("exp_scan_backward", __name__))
-def _(gy, s, x, tau, backend): return s.new_empty(s.shape), x.new_empty(x.shape), tau.new_empty(tau.shape)
-
-# %% ../../nbs/engine/94_scan.ipynb #4a7ea132
+# %% ../../nbs/engine/94_scan.ipynb #623dc733
 def _composed(gy, s, x, tau, mode, backend):
     "The gradients of Prop 94.2 to s, x and tau, in terms of the operator itself."
-    def sums(v, mode): return _exp_scan(s, v, tau, mode, backend)
-    if mode == "odd": gs, gx = x * sums(gy, "strict") - gy * sums(x, "strict"), -sums(gy, "odd")
-    else: gs, gx = -gy * sums(x, "odd") - x * sums(gy, "odd"), sums(gy, mode)
-    gs = (gs.sum(-1) / tau[..., None]).to(s.dtype)
-    return gs, gx, -(((s - s[..., :1]) * gs).sum(-1) / tau).to(tau.dtype)
+    def sums(v, mode):
+        return _exp_scan(s, v, tau, mode, backend)
 
+    if mode == "odd":
+        gs = x * sums(gy, "strict") - gy * sums(x, "strict")
+        gx = -sums(gy, "odd")
+    else:
+        gs = -gy * sums(x, "odd") - x * sums(gy, "odd")
+        gx = sums(gy, mode)
+    gs = (gs.sum(-1) / tau[..., None]).to(s.dtype)
+    gtau = -((s - s[..., :1]) * gs).sum(-1) / tau
+    return gs, gx, gtau.to(tau.dtype)
+
+# %% ../../nbs/engine/94_scan.ipynb #33e82357
+def _fused(gy, gZ, s, x, tau, size, means, mean):
+    "The gradients of even, or of the mean, to s, x and tau by the compiled loop."
+    grads = Gradients(s.new_empty(s.shape), x.new_empty(x.shape), tau.new_empty(tau.shape, dtype=torch.float64))
+    rows = Rows(*arrays(*_flat(tau, s, x, tau.double(), size)))
+    gy, gZ, *means = arrays(*_flat(tau, gy, gZ, *means))
+    out = Gradients(*arrays(*_flat(tau, *grads)))
+    spread_rows(scan_back_rows, tau.numel(), 3 * (x.numel() + mean * s.numel()), rows, gy, gZ, Means(*means), mean, out)
+    return grads.s, grads.x, grads.tau.to(tau.dtype)
+
+# %% ../../nbs/engine/94_scan.ipynb #fd6e4135
+@torch.library.custom_op(qualified("exp_scan_backward", __name__), mutates_args=())
+def _exp_scan_backward(
+    gy: Tensor, s: Tensor, x: Tensor, tau: Tensor, backend: str
+) -> tuple[Tensor, Tensor, Tensor]:
+    "The gradients of even to s, x and tau."
+    if choose(x, backend, triton=True) != "numba":
+        return _composed(gy, s, x, tau, "even", backend)
+    size = torch.full(tau.shape, s.shape[-1])
+    return _fused(gy, s, s, x, tau, size, Means(x, x, s), False)
+
+@_exp_scan_backward.register_fake
+def _(gy, s, x, tau, backend):
+    return s.new_empty(s.shape), x.new_empty(x.shape), tau.new_empty(tau.shape)
+
+# %% ../../nbs/engine/94_scan.ipynb #4b1ee718
 def _save(ctx, inputs, output):
     s, x, tau, ctx.mode, ctx.backend = inputs
     ctx.save_for_backward(s, x, tau)
 
 def _backward(ctx, gy):
-    fused = ctx.mode == "even" and not torch.is_grad_enabled()
-    grads = _exp_scan_backward(gy, *ctx.saved_tensors, ctx.backend) if fused else _composed(gy, *ctx.saved_tensors, ctx.mode, ctx.backend)
+    "Fused where nobody will differentiate it again."
+    if ctx.mode == "even" and not torch.is_grad_enabled():
+        grads = _exp_scan_backward(gy, *ctx.saved_tensors, ctx.backend)
+    else:
+        grads = _composed(gy, *ctx.saved_tensors, ctx.mode, ctx.backend)
     return *grads, None, None
 
-# %% ../../nbs/engine/94_scan.ipynb #7d24e250
-_exp_scan = differentiable(_exp_scan_op, 3, _backward, _save)
 batched(_exp_scan_backward, 4)
+_exp_scan = differentiable(_exp_scan_op, 3, _backward, _save)
 
-# %% ../../nbs/engine/94_scan.ipynb #174726ac
+# %% ../../nbs/engine/94_scan.ipynb #10d0977a
 def tau_tensor(tau, s, batch):
     "tau as a tensor of the batch shape; a number keeps double precision where the device has it."
-    if isinstance(tau, Tensor): return tau.expand(batch)
-    return torch.full(batch, tau, dtype=torch.float64 if s.device.type in ("cpu", "cuda") else s.dtype, device=s.device)
+    if isinstance(tau, Tensor):
+        return tau.expand(batch)
+    dtype = torch.float64 if s.device.type in ("cpu", "cuda") else s.dtype
+    return torch.full(batch, tau, dtype=dtype, device=s.device)
 
-# %% ../../nbs/engine/94_scan.ipynb #c39c358f
+# %% ../../nbs/engine/94_scan.ipynb #c89a04d0
+def _check_scan(s, x, mode):
+    "Raise `ValueError` for a mode that does not exist and for shapes that do not fit."
+    if mode not in ("even", "odd", "strict"):
+        raise ValueError(f"mode must be one of even, odd, strict, got {mode!r}")
+    if s.ndim < 1 or x.ndim < 2 or x.shape[-2] != s.shape[-1]:
+        got = f"x {tuple(x.shape)} and s {tuple(s.shape)}"
+        raise ValueError(f"x must be (..., n, d) for scores s (..., n), got {got}")
+
+# %% ../../nbs/engine/94_scan.ipynb #e29b251c
 def exp_scan(
     s: Tensor,  # scores in order, up or down, (..., n); what a mask padded comes last
     x: Tensor,  # payload, (..., n, d); zero where padded
@@ -236,56 +191,77 @@ def exp_scan(
     mode: str = "even",  # "even", "odd" or "strict", the sums (94.2)
     backend: "str | None" = None,  # "torch", "numba" or "triton"; None chooses by device
 ) -> Tensor:  # (..., n, d)
-    "`sum_j exp(-|s_i - s_j| / tau) x_j` in O(n) for sorted scores, as often differentiable as you like; raise `ValueError` for shapes that do not fit."
-    if mode not in _MODES: raise ValueError(f"mode must be one of {', '.join(_MODES)}, got {mode!r}")
-    if s.ndim < 1 or x.ndim < 2 or x.shape[-2] != s.shape[-1]: raise ValueError(f"x must be (..., n, d) for scores s (..., n), got x {tuple(x.shape)} and s {tuple(s.shape)}")
+    """`sum_j exp(-|s_i - s_j| / tau) x_j` in O(n) for sorted scores, as often differentiable as you like.
+
+    Raise `ValueError` for shapes that do not fit."""
+    _check_scan(s, x, mode)
     dtype = torch.promote_types(s.dtype, x.dtype)
     work = torch.float32 if dtype in (torch.float16, torch.bfloat16) else dtype
     batch = torch.broadcast_shapes(s.shape[:-1], x.shape[:-2], tau.shape if isinstance(tau, Tensor) else ())
-    s, x = s.to(work).expand(*batch, s.shape[-1]), x.to(work).expand(*batch, *x.shape[-2:])
+    s = s.to(work).expand(*batch, s.shape[-1])
+    x = x.to(work).expand(*batch, *x.shape[-2:])
     return _exp_scan(s, x, tau_tensor(tau, s, batch), mode, check_backend(backend)).to(dtype)
 
-# %% ../../nbs/engine/94_scan.ipynb #dd877232
-def _ones(x, size):
-    "The payload (x, 1) of Prop 94.3, zero behind the real elements."
+# %% ../../nbs/engine/94_scan.ipynb #f9335d71
+def _with_ones(x, size):
+    "The payload (x, 1) of Prop 94.3, zero behind the real elements, and which are real, (..., n, 1)."
     real = (torch.arange(x.shape[-2], device=x.device) < size[..., None])[..., None]
     return torch.cat([x.masked_fill(~real, 0), real.to(x.dtype)], -1), real
 
+# %% ../../nbs/engine/94_scan.ipynb #8cbb7206
+def _mean_torch(s, x, tau, size, backend):
+    "o, low and Z of (94.6) from even."
+    payload, real = _with_ones(x, size)
+    y = _exp_scan(s, payload, tau, "even", backend).masked_fill(~real, 1)
+    o = (y[..., :-1] / y[..., -1:]).masked_fill(~real, 0)
+    return o, torch.zeros_like(x, memory_format=torch.contiguous_format), y[..., -1].clone()
+
+# %% ../../nbs/engine/94_scan.ipynb #be44444e
+def _mean_numba(s, x, tau, size):
+    "o, low and Z of (94.6) by the compiled loop."
+    means = Means(x.new_empty(x.shape), x.new_empty(x.shape), s.new_empty(s.shape))
+    rows = arrays(*_flat(tau, s, x, tau.double(), size))
+    spread_rows(mean_rows, tau.numel(), x.numel() + s.numel(), *rows, Means(*arrays(*_flat(tau, *means))))
+    return tuple(means)
+
+# %% ../../nbs/engine/94_scan.ipynb #f1dbbbd5
 @torch.library.custom_op(qualified("exp_mean", __name__), mutates_args=())
 def _exp_mean_op(s: Tensor, x: Tensor, tau: Tensor, size: Tensor, backend: str) -> tuple[Tensor, Tensor, Tensor]:
-    if _backend(x, backend) == "numba":
-        out = x.new_empty(x.shape), x.new_empty(x.shape), s.new_empty(s.shape)
-        flat = [a.reshape(tau.numel(), *a.shape[tau.ndim:]) for a in (s, x, tau.double(), size, *out)]
-        spread_rows(_scan_rows, len(flat[0]), x.numel() + s.numel(), *arrays(*flat), 3)
-        return out
-    both, real = _ones(x, size)
-    y = _exp_scan(s, both, tau, "even", backend).masked_fill(~real, 1)
-    return (y[..., :-1] / y[..., -1:]).masked_fill(~real, 0), torch.zeros_like(x, memory_format=torch.contiguous_format), y[..., -1].clone()
+    "The means (94.6): o and low (..., n, d), Z (..., n)."
+    if choose(x, backend, triton=True) == "numba":
+        return _mean_numba(s, x, tau, size)
+    return _mean_torch(s, x, tau, size, backend)
 
-@torch.library.register_fake(qualified("exp_mean", __name__))
-def _(s, x, tau, size, backend): return x.new_empty(x.shape), x.new_empty(x.shape), x.new_empty(s.shape)
+@_exp_mean_op.register_fake
+def _(s, x, tau, size, backend):
+    return x.new_empty(x.shape), x.new_empty(x.shape), x.new_empty(s.shape)
 
-# %% ../../nbs/engine/94_scan.ipynb #ac274281
+# %% ../../nbs/engine/94_scan.ipynb #600913a2
 def _composed_mean(go, gZ, s, x, tau, size, o, low, Z, backend):
     "The gradients of Prop 94.3 to s, x and tau, in terms of `exp_scan`."
-    both, real = _ones(x, size)
+    payload, real = _with_ones(x, size)
     weight = (go / Z[..., None]).masked_fill(~real, 0)
     shift = (gZ[..., None] - (weight * o).sum(-1, keepdim=True)).masked_fill(~real, 0)
-    gs, gx, gtau = _composed(torch.cat([weight, shift], -1), s, both, tau, "even", backend)
+    gs, gx, gtau = _composed(torch.cat([weight, shift], -1), s, payload, tau, "even", backend)
     return gs.masked_fill(~real[..., 0], 0), gx[..., :-1].masked_fill(~real, 0), gtau
 
+# %% ../../nbs/engine/94_scan.ipynb #ad883635
 @torch.library.custom_op(qualified("exp_mean_backward", __name__), mutates_args=())
-def _exp_mean_backward(go: Tensor, gZ: Tensor, s: Tensor, x: Tensor, tau: Tensor, size: Tensor, o: Tensor, low: Tensor, Z: Tensor, backend: str) -> tuple[Tensor, Tensor, Tensor]:
-    if _backend(x, backend) != "numba": return tuple(g.contiguous() for g in _composed_mean(go, gZ, s, x, tau, size, o, low, Z, backend))
-    gs, gx, gtau = s.new_empty(s.shape), x.new_empty(x.shape), tau.new_empty(tau.shape, dtype=torch.float64)
-    flat = arrays(*[a.reshape(tau.numel(), *a.shape[tau.ndim:]) for a in (go, gZ, s, x, tau.double(), size, o, low, Z, gs, gx, gtau)])
-    spread_rows(_scan_back_rows, len(flat[0]), 3 * (x.numel() + s.numel()), *flat[:9], True, *flat[9:])
-    return gs, gx, gtau.to(tau.dtype)
+def _exp_mean_backward(
+    go: Tensor, gZ: Tensor,  # what arrives
+    s: Tensor, x: Tensor, tau: Tensor, size: Tensor, o: Tensor, low: Tensor, Z: Tensor, backend: str,
+) -> tuple[Tensor, Tensor, Tensor]:
+    "The gradients of the mean to s, x and tau."
+    if choose(x, backend, triton=True) == "numba":
+        return _fused(go, gZ, s, x, tau, size, Means(o, low, Z), True)
+    grads = _composed_mean(go, gZ, s, x, tau, size, o, low, Z, backend)
+    return tuple(g.contiguous() for g in grads)
 
-@torch.library.register_fake(qualified("exp_mean_backward", __name__))
-def _(go, gZ, s, x, tau, size, o, low, Z, backend): return s.new_empty(s.shape), x.new_empty(x.shape), tau.new_empty(tau.shape)
+@_exp_mean_backward.register_fake
+def _(go, gZ, s, x, tau, size, o, low, Z, backend):
+    return s.new_empty(s.shape), x.new_empty(x.shape), tau.new_empty(tau.shape)
 
-# %% ../../nbs/engine/94_scan.ipynb #2731d2c9
+# %% ../../nbs/engine/94_scan.ipynb #e8f13f4b
 def _save_mean(ctx, inputs, output):
     *saved, ctx.backend = inputs
     ctx.save_for_backward(*saved, *output)
@@ -294,10 +270,10 @@ def _backward_mean(ctx, go, _, gZ):
     f = _composed_mean if torch.is_grad_enabled() else _exp_mean_backward
     return *f(go, gZ, *ctx.saved_tensors, ctx.backend), None, None
 
-_exp_mean = differentiable(_exp_mean_op, 4, _backward_mean, _save_mean)
 batched(_exp_mean_backward, 9)
+_exp_mean = differentiable(_exp_mean_op, 4, _backward_mean, _save_mean)
 
-# %% ../../nbs/engine/94_scan.ipynb #0707f4f8
+# %% ../../nbs/engine/94_scan.ipynb #3f1a5a25
 def exp_mean(
     s: Tensor,  # scores in order, up or down, (..., n); what a mask padded comes last
     x: Tensor,  # payload, (..., n, d); d may be 0 if only Z is wanted
@@ -305,8 +281,9 @@ def exp_mean(
     size: "Tensor | None" = None,  # how many elements of each row are real, long, (...); all if None
     backend: "str | None" = None,  # "torch", "numba" or "triton"; None chooses by device
 ) -> tuple:  # the mean, (..., n, d), and Z, (..., n)
-    "The means of `x` with weights exp(-|s_i - s_j| / tau) and their normalisers Z, (94.5), in O(n) for sorted scores."
+    "The means of `x` with weights exp(-|s_i - s_j| / tau) and their normalisers Z, (94.6), in O(n) for sorted scores."
     batch = x.shape[:-2]
     size = torch.full(batch, s.shape[-1], device=s.device) if size is None else size.expand(batch)
-    o, _, Z = _exp_mean(s.expand(*batch, s.shape[-1]), x, tau_tensor(tau, s, batch), size, check_backend(backend))
+    s = s.expand(*batch, s.shape[-1])
+    o, _, Z = _exp_mean(s, x, tau_tensor(tau, s, batch), size, check_backend(backend))
     return o, Z

@@ -5,26 +5,33 @@
 # %% auto #0
 __all__ = ['left_sums']
 
-# %% ../../nbs/engine/95_scan_triton.ipynb #dceb4941
+# %% ../../nbs/engine/95_scan_triton.ipynb #287f5af1
 import torch
+from torch import Tensor
 
 from .compile import has_triton, tl, triton, triton_jit
+from .dispatch import on_device
 
-# %% ../../nbs/engine/95_scan_triton.ipynb #82f4c22e
+# %% ../../nbs/engine/95_scan_triton.ipynb #fa9ef10e
 @triton_jit
-def _compose(q, x, q2, x2): return q * q2, x * q2 + x2
+def _compose(q, x, q2, x2):
+    "(95.1): first (q, x), then (q2, x2)."
+    return q * q2, x * q2 + x2
 
-# %% ../../nbs/engine/95_scan_triton.ipynb #3f6e3bac
+# %% ../../nbs/engine/95_scan_triton.ipynb #6093911a
 @triton_jit
 def _left_kernel(s_ptr, x_ptr, tau_ptr, L_ptr, n, d, BLOCK: tl.constexpr):
-    row, channel = tl.program_id(0).to(tl.int64), tl.program_id(1)
-    inv, carry = 1.0 / tl.load(tau_ptr + row), tl.zeros((), tl.float64)
+    "L of (94.4) by (95.2), for one row and one channel."
+    row = (tl.program_id(0) // d).to(tl.int64)
+    channel = tl.program_id(0) % d
+    per_tau = 1.0 / tl.load(tau_ptr + row)
+    carry = tl.zeros((), tl.float64)
     for start in range(0, n, BLOCK):
         i = start + tl.arange(0, BLOCK)
         inside = i < n
         here = tl.load(s_ptr + row * n + i, mask=inside, other=0.0).to(tl.float64)
         before = tl.load(s_ptr + row * n + i - 1, mask=inside & (i > 0), other=0.0).to(tl.float64)
-        q = tl.where(inside, tl.exp(-tl.abs(here - before) * inv), 1.0)
+        q = tl.where(inside, tl.exp(-tl.abs(here - before) * per_tau), 1.0)
         q = tl.where(i == 0, 0.0, q)
         x = tl.load(x_ptr + (row * n + i) * d + channel, mask=inside, other=0.0).to(tl.float64)
         decay, own = tl.associative_scan((q, x), 0, _compose)
@@ -32,14 +39,25 @@ def _left_kernel(s_ptr, x_ptr, tau_ptr, L_ptr, n, d, BLOCK: tl.constexpr):
         tl.store(L_ptr + (row * n + i) * d + channel, L, mask=inside)
         carry = tl.sum(tl.where(tl.arange(0, BLOCK) == BLOCK - 1, L, 0.0), 0)
 
-# %% ../../nbs/engine/95_scan_triton.ipynb #719badcc
+# %% ../../nbs/engine/95_scan_triton.ipynb #3baa6b2a
 def left_sums(
-    s: torch.Tensor,  # scores in order, (B, n)
-    x: torch.Tensor,  # payload, (B, n, d)
-    tau: torch.Tensor,  # temperatures, (B,)
-) -> torch.Tensor:  # L of (94.4), (B, n, d), in double precision
+    s: Tensor,  # scores in order, (B, n)
+    x: Tensor,  # payload, (B, n, d)
+    tau: Tensor,  # temperatures, (B,)
+) -> Tensor:  # L of (94.4), (B, n, d), in double precision
     "The one-sided sums by the Triton kernel; needs triton and a GPU (or TRITON_INTERPRET=1)."
-    (B, n, d), s, x = x.shape, s.contiguous(), x.contiguous()
+    B, n, d = x.shape
     L = torch.empty(B, n, d, dtype=torch.float64, device=x.device)
-    if L.numel(): _left_kernel[(B, d)](s, x, tau.double().contiguous(), L, n, d, BLOCK=min(1024, triton.next_power_of_2(n)))
+    if not L.numel():
+        return L
+    with on_device(x):
+        _left_kernel[(B * d,)](
+            s_ptr=s.contiguous(),
+            x_ptr=x.contiguous(),
+            tau_ptr=tau.double().contiguous(),
+            L_ptr=L,
+            n=n,
+            d=d,
+            BLOCK=min(1024, triton.next_power_of_2(n)),
+        )
     return L

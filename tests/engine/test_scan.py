@@ -140,7 +140,7 @@ SCRIPT = """
 import torch, softsortlib.engine.scan as scan
 y = scan.exp_scan(torch.arange(4.0), torch.ones(4, 1), 1.0)
 torch.testing.assert_close(y, scan.exp_scan_dense(torch.arange(4.0), torch.ones(4, 1), 1.0))
-print(type(scan._scan_rows._cache).__name__, getattr(scan._scan_rows._cache, "_cache_path", None))
+print(type(scan.scan_rows._cache).__name__, getattr(scan.scan_rows._cache, "_cache_path", None))
 """
 
 

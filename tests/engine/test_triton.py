@@ -46,15 +46,11 @@ COMPILED = """
 import sys, triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
-from softsortlib.engine import scan_triton as k
+from softsortlib.engine.scan_triton import _left_kernel
 for real in ("fp32", "fp64"):
-    p, w = f"*{real}", "*fp64"
-    kernels = ((k._left_kernel, dict(s_ptr=p, x_ptr=p, tau_ptr=w, L_ptr=w, n="i32", d="i32"), dict(BLOCK=1024)),
-               (k._matrix_kernel, dict(s_ptr=p, t_ptr=p, tau_ptr=w, Z_ptr=p, P_ptr=p, m="i32", n="i32"), dict(BLOCK=1024)),
-               (k._matrix_back_kernel, dict(G_ptr=p, s_ptr=p, t_ptr=p, tau_ptr=w, Z_ptr=p, gs_ptr=p, gt_ptr=p, gtau_ptr=w, gZ_ptr=p, m="i32", n="i32"), dict(ROWS=64, BLOCK=512)))
-    for kernel, signature, constants in kernels:
-        source = ASTSource(fn=kernel, signature={**signature, **{c: "constexpr" for c in constants}}, constexprs=constants)
-        assert "ptx" in triton.compile(source, target=GPUTarget("cuda", int(sys.argv[1]), 32)).asm
+    signature = dict(s_ptr=f"*{real}", x_ptr=f"*{real}", tau_ptr="*fp64", L_ptr="*fp64", n="i32", d="i32", BLOCK="constexpr")
+    source = ASTSource(fn=_left_kernel, signature=signature, constexprs=dict(BLOCK=1024))
+    assert "ptx" in triton.compile(source, target=GPUTarget("cuda", int(sys.argv[1]), 32)).asm
 """
 
 
