@@ -40,9 +40,9 @@ def _win_chances(s, tau, mask):
         chances = chances * mask[..., None, :]
     return chances * ~torch.eye(s.shape[-1], dtype=torch.bool, device=s.device)
 
-# %% ../../nbs/ranks/41_gaussian.ipynb #56b743a3
+# %% ../../nbs/ranks/41_gaussian.ipynb #3f696ef1
 def _heads(coins):
-    "(41.3): for each row of coins (..., n, n), of which one never falls heads, the law of how many of them do, (..., n, n)."
+    "(41.3): the law of how many coins of each row fall heads; (..., n, n), one coin of a row never does."
     p = torch.nn.functional.pad(torch.ones_like(coins[..., :1]), (0, coins.shape[-1] - 1))
     for coin in coins.unsqueeze(-1).unbind(-2):
         lifted = torch.nn.functional.pad(p[..., :-1], (1, 0))

@@ -30,10 +30,10 @@ def _factors(s, tau, q):
     for i in range(len(q)):
         q[i] = exp_neg((np.float64(s[i + 1]) - np.float64(s[i])) / tau)
 
-# %% ../../nbs/ranks/42_laplace.ipynb #1eec021b
+# %% ../../nbs/ranks/42_laplace.ipynb #9ad6d54c
 @jit
 def _step_rows(lo, hi, s, tau, v, y):
-    "The sum (40.4) of the Laplace step for rows lo..hi; s (B, n) increasing, tau (B,), v and y (B, n, d)."
+    "The sum (40.4) with phi for rows lo..hi: (M - N) / 2."
     n, d = v.shape[1:]
     q = np.empty(n - 1)
     M = np.empty(d)
@@ -57,29 +57,92 @@ def _step_rows(lo, hi, s, tau, v, y):
                 y[b, i, c] = (M[c] - y[b, i, c]) / 2
                 V[c] += v[b, i, c]
 
-# %% ../../nbs/ranks/42_laplace.ipynb #18716697
-def _step_sum_numba(s, tau, v):
-    "The sum of the step by its kernel; s (..., n) increasing, tau (..., 1), v (..., n, d)."
+# %% ../../nbs/ranks/42_laplace.ipynb #5e3cb785
+@jit
+def _even_rows(lo, hi, s, tau, v, y):
+    "The sum (40.4) with phi' for rows lo..hi."
+    n, d = v.shape[1:]
+    q = np.empty(n - 1)
+    passed = np.empty(d)
+    for b in range(lo, hi):
+        _factors(s[b], tau[b], q)
+        passed[:] = 0
+        for i in range(n - 1, -1, -1):
+            r = q[i] if i < n - 1 else 1.0
+            for c in range(d):
+                passed[c] *= r
+                y[b, i, c] = passed[c]
+                passed[c] += v[b, i, c]
+        passed[:] = 0
+        for i in range(n):
+            r = q[i - 1] if i > 0 else 1.0
+            for c in range(d):
+                passed[c] = r * passed[c] + v[b, i, c]
+                y[b, i, c] = (y[b, i, c] + passed[c]) / 2
+
+# %% ../../nbs/ranks/42_laplace.ipynb #a6f3f288
+@jit
+def _cross(beyond, group, r):
+    "Cross a gap of factor r: the group of ties joins what lies beyond it, and all of that decays."
+    for c in range(len(beyond)):
+        beyond[c] = r * (beyond[c] + group[c])
+        group[c] = 0
+
+# %% ../../nbs/ranks/42_laplace.ipynb #78f16a56
+@jit
+def _odd_rows(lo, hi, s, tau, v, y):
+    "The sum (40.4) with phi'' for rows lo..hi."
+    n, d = v.shape[1:]
+    q = np.empty(n - 1)
+    beyond = np.empty(d)
+    group = np.empty(d)
+    for b in range(lo, hi):
+        _factors(s[b], tau[b], q)
+        beyond[:] = 0
+        group[:] = 0
+        for i in range(n - 1, -1, -1):
+            if i < n - 1 and s[b, i + 1] != s[b, i]:
+                _cross(beyond, group, q[i])
+            for c in range(d):
+                y[b, i, c] = beyond[c]
+                group[c] += v[b, i, c]
+        beyond[:] = 0
+        group[:] = 0
+        for i in range(n):
+            if i > 0 and s[b, i] != s[b, i - 1]:
+                _cross(beyond, group, q[i - 1])
+            for c in range(d):
+                y[b, i, c] = (y[b, i, c] - beyond[c]) / 2
+                group[c] += v[b, i, c]
+
+# %% ../../nbs/ranks/42_laplace.ipynb #bf3e4433
+def _laplace_numba(s, tau, v, m):
+    "The sum (40.4) by the kernels; s (..., n) increasing, tau (..., 1), v (..., n, d)."
     n, d = v.shape[-2:]
+    if m == 0:
+        kernel = _step_rows
+    else:
+        kernel = _even_rows if m % 2 else _odd_rows
     y = v.new_empty(v.shape)
     rows = arrays(s.reshape(-1, n), tau.reshape(-1), v.reshape(-1, n, d), y.view(-1, n, d))
-    spread_rows(_step_rows, len(rows[0]), 3 * v.numel(), *rows)
+    spread_rows(kernel, len(rows[0]), 3 * v.numel(), *rows)
     return y
 
-def _step_sum_torch(s, tau, v):
+def _laplace_torch(s, tau, v, m):
     "The same from the exponential scan."
-    return (exp_scan(s, v, math.inf, "odd") - exp_scan(s, v, tau[..., 0], "odd")) / 2
+    tau = tau[..., 0]
+    if m == 0:
+        return (exp_scan(s, v, math.inf, "odd") - exp_scan(s, v, tau, "odd")) / 2
+    if m % 2:
+        return exp_scan(s, v, tau, "even") / 2
+    return exp_scan(s, v, tau, "odd") / -2
 
-# %% ../../nbs/ranks/42_laplace.ipynb #0f2bd97b
+# %% ../../nbs/ranks/42_laplace.ipynb #251738c9
 @torch.library.custom_op(qualified("laplace_sum", __name__), mutates_args=())
 def _laplace_sum_op(s: Tensor, tau: Tensor, v: Tensor, m: int) -> Tensor:
     "s (..., n) increasing, tau (..., 1), v (..., n, d) -> the sum (40.4) of the Laplace step, (..., n, d)."
-    if m > 0:
-        even = m % 2 == 1
-        return exp_scan(s, v, tau[..., 0], "even" if even else "odd") / (2 if even else -2)
-    if choose(s, "") == "numba":
-        return _step_sum_numba(s, tau, v)
-    return _step_sum_torch(s, tau, v)
+    laplace_sum = _laplace_numba if choose(s, "") == "numba" else _laplace_torch
+    return laplace_sum(s, tau, v, m)
 
 @_laplace_sum_op.register_fake
 def _(s, tau, v, m):
@@ -153,7 +216,7 @@ def _rank_back_rows(lo, hi, g, s, order, tau, v, out):
             V += v[b, k]
             G += own[k]
 
-# %% ../../nbs/ranks/42_laplace.ipynb #807fee11
+# %% ../../nbs/ranks/42_laplace.ipynb #7d5c1ba1
 def _rank_numba(s, tau, order, v):
     "Ranks (..., n) by `_rank_rows`."
     n = s.shape[-1]
@@ -165,7 +228,7 @@ def _rank_numba(s, tau, order, v):
 def _rank_torch(s, tau, order, v):
     "The same from the sum of the step."
     mean_rank = (v.sum(-1, keepdim=True) + 1) / 2
-    ranks = mean_rank + _step_sum_torch(s, tau, v[..., None])[..., 0]
+    ranks = mean_rank + _laplace_torch(s, tau, v[..., None], 0)[..., 0]
     return torch.empty_like(ranks).scatter(-1, order, ranks)
 
 # %% ../../nbs/ranks/42_laplace.ipynb #d9b275ed
@@ -223,13 +286,14 @@ def _sorted_real(s, mask):
     x, order = stable_sort(torch.where(mask, s, top))
     return x, order, mask.gather(-1, order).to(s.dtype)
 
-# %% ../../nbs/ranks/42_laplace.ipynb #80d7087c
+# %% ../../nbs/ranks/42_laplace.ipynb #f77e1b35
 class LaplaceRank(RankOperator, name="laplace"):
     """Ranks counted with the distribution function of the Laplace law, (42.2; LapSum, Struski et al. 2025); O(n log n).
 
     Raises as every `RankOperator` does."""
 
     def _ranks(self, s, tau, mask):
+        "(40.3), over all pairs where they are few, in two passes where they are many."
         if few_pairs(s):
             return counted_ranks(s, tau, mask, "laplace")
         x, order, real = _sorted_real(s, mask)
@@ -289,7 +353,7 @@ def _interval(q, v, R, total, k):
         above = higher
     return len(v), L, above
 
-# %% ../../nbs/ranks/42_laplace.ipynb #c97d2eec
+# %% ../../nbs/ranks/42_laplace.ipynb #755bca27
 @jit
 def _between(low, high, tau, L, R, C):
     "The root of (42.6) between the neighbours low and high of b."
@@ -304,7 +368,7 @@ def _between(low, high, tau, L, R, C):
 
 @jit
 def _below_all(first, tau, R, left_out):
-    "b below the first score: half of R exp(-(first - b) / tau) is left out. Where nothing is, all weights round to one."
+    "b below the first score, where half of R exp(-(first - b) / tau) is left out; 800 tau below if nothing is."
     x = 2 * left_out / R
     if x > 0:
         return first + tau * max(math.log(x), -800.0)

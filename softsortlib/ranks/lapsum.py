@@ -21,10 +21,10 @@ from ..engine.radix import stable_sort
 from ..engine.scan import one_sided_sums
 from .sigmoid import precise, tau_column
 
-# %% ../../nbs/ranks/44_lapsum.ipynb #cdf08164
+# %% ../../nbs/ranks/44_lapsum.ipynb #a5ea98b5
 @jit
 def _one_sided_rows(lo, hi, s, tau, x, y, up):
-    "(44.3) for rows lo..hi: y_i = x_i + q y of the element before i on the walk, q what the gap between them lets through."
+    "(44.3) for rows lo..hi: y_i is x_i plus q times y of the element before i on the walk."
     n, d = x.shape[1:]
     first = 0 if up else n - 1
     step = 1 if up else -1
@@ -156,11 +156,11 @@ def _log_mass(u, v, width):
     middle = -(torch.expm1(u.clamp(max=0)) + torch.expm1(-v.clamp(min=0))) / 2
     return torch.where(around, middle.masked_fill(~around, 1).log(), tail)
 
-# %% ../../nbs/ranks/44_lapsum.ipynb #9dc89b29
+# %% ../../nbs/ranks/44_lapsum.ipynb #28ff3298
 _FAR = 1000.0  # stands for infinity, in units of tau
 
 def _nearest(P, levels):
-    "The thresholds at `levels` as x + tau d, with x the nearer neighbour; and which are -inf, which inf; each (..., l)."
+    "The thresholds at `levels` as x + tau d, x the nearer neighbour, and which are -inf and inf; each (..., l)."
     a, beta, gamma, first, last = _edges(P, levels)
     left = (a > 0) & ((beta <= gamma) | (a == P.n))  # the nearer one, or the only one
     x = _pick(P.t, torch.where(left, a - 1, a))
@@ -293,11 +293,11 @@ def _rmatmul(self, y, rows):
     out = (counted + below + above) * self.real[..., None]
     return torch.empty_like(out).scatter(-2, self.order[..., None].expand(out.shape), out).to(y)
 
-# %% ../../nbs/ranks/44_lapsum.ipynb #4dfe6dcd
+# %% ../../nbs/ranks/44_lapsum.ipynb #04098594
 class LapSum(Operator, name="lapsum"):
-    """Soft permutation by cells of mass one under Laplace bumps (44.2; after LapSum, Struski et al. 2025): doubly stochastic, O(n log n).
+    """Soft permutation by cells of mass one under Laplace bumps (44.2; after LapSum, Struski et al. 2025).
 
-    Raise `TypeError` or `ValueError` for what does not fit."""
+    It is doubly stochastic, and takes O(n log n). Raise `TypeError` or `ValueError` for what does not fit."""
 
     def _soft_permutation(self, s, tau, mask, dtype):
         return LapSumPermutation(s, tau, self.descending, dtype, mask)

@@ -129,7 +129,7 @@ def _lift(z, w, real):
     farthest = (z - w).abs().masked_fill(~real, 0).amax(-1, keepdim=True).detach()
     return torch.where(real, z, w + 2 * farthest + 1)
 
-# %% ../../nbs/ranks/43_permutahedron.ipynb #61b47d05
+# %% ../../nbs/ranks/43_permutahedron.ipynb #52522585
 def _ranks_anywhere(x, order, tau, real, kl, backend):
     "Soft ranks and blocks; x (..., n) increasing and its order, tau (..., 1), real (...)."
     n = x.shape[-1]
@@ -148,8 +148,8 @@ def _ranks_numba(x, order, tau, real, kl):
     ranks = x.new_empty(x.shape)
     last = torch.empty(x.shape, dtype=torch.long, device=x.device)
     kernel = _kl_rank_rows if kl else _l2_rank_rows
-    rows = arrays(x.reshape(-1, n), order.reshape(-1, n), tau.reshape(-1), real.reshape(-1), ranks.view(-1, n), last.view(-1, n))
-    spread_rows(kernel, len(rows[0]), x.numel(), *rows)
+    rows = arrays(x.reshape(-1, n), order.reshape(-1, n), tau.reshape(-1), real.reshape(-1))
+    spread_rows(kernel, len(rows[0]), x.numel(), *rows, *arrays(ranks.view(-1, n), last.view(-1, n)))
     return ranks, last
 
 # %% ../../nbs/ranks/43_permutahedron.ipynb #6abed072

@@ -299,15 +299,15 @@ def _check_sequences(z, w):
     except RuntimeError:
         raise ValueError(f"w must broadcast to the shape of z, {tuple(z.shape)}, got {tuple(w.shape)}") from None
 
-# %% ../../nbs/ranks/47_pooling.ipynb #fcbf2045
+# %% ../../nbs/ranks/47_pooling.ipynb #daa81a7d
 def isotonic(
     z: Tensor,  # (..., n), float32 or float64; increasing where kl
     w: "Tensor | None" = None,  # (..., n), zero if None
     kl: bool = False,  # values (47.3): means of z - w, or with True ratios of sums of exponentials
     backend: "str | None" = None,  # "numba", "triton", or "torch" (rounds, any device); None chooses by device
 ) -> Tensor:  # the increasing sequence nearest to z - w, (..., n)
-    """Isotonic regression along the last dimension in O(n), whose derivative is a block average (47.4, 47.5; Blondel et al. 2020).
+    """Isotonic regression along the last dimension in O(n) (47.4; Blondel et al. 2020).
 
-    Raise `TypeError` or `ValueError` when an argument does not fit."""
+    Its derivative is a block average (47.5). Raise `TypeError` or `ValueError` when an argument does not fit."""
     z, w = _check_sequences(z, w)
     return z - project(z, w, kl, check_backend(backend))[0]
