@@ -129,7 +129,7 @@ def _lift(z, w, real):
     farthest = (z - w).abs().masked_fill(~real, 0).amax(-1, keepdim=True).detach()
     return torch.where(real, z, w + 2 * farthest + 1)
 
-# %% ../../nbs/ranks/43_permutahedron.ipynb #52522585
+# %% ../../nbs/ranks/43_permutahedron.ipynb #38c08766
 def _ranks_anywhere(x, order, tau, real, kl, backend):
     "Soft ranks and blocks; x (..., n) increasing and its order, tau (..., 1), real (...)."
     n = x.shape[-1]
@@ -148,8 +148,9 @@ def _ranks_numba(x, order, tau, real, kl):
     ranks = x.new_empty(x.shape)
     last = torch.empty(x.shape, dtype=torch.long, device=x.device)
     kernel = _kl_rank_rows if kl else _l2_rank_rows
-    rows = arrays(x.reshape(-1, n), order.reshape(-1, n), tau.reshape(-1), real.reshape(-1))
-    spread_rows(kernel, len(rows[0]), x.numel(), *rows, *arrays(ranks.view(-1, n), last.view(-1, n)))
+    rows = arrays(x.reshape(-1, n), order.reshape(-1, n), tau.reshape(-1), real.reshape(-1),
+                  ranks.view(-1, n), last.view(-1, n))
+    spread_rows(kernel, len(rows[0]), x.numel(), *rows)
     return ranks, last
 
 # %% ../../nbs/ranks/43_permutahedron.ipynb #6abed072
@@ -195,16 +196,17 @@ def _kl_pull_rows(lo, hi, g, ranks, order, last, out):
                     out[b, i] = ranks[b, i] * (g[b, i] - total / weight)
             start = end
 
-# %% ../../nbs/ranks/43_permutahedron.ipynb #2d300013
+# %% ../../nbs/ranks/43_permutahedron.ipynb #bb2bee82
 def _pull_numba(g, ranks, order, last, kl):
     "D g by its kernels; g and ranks (..., n) as the scores stand, order and last (..., n)."
     n = g.shape[-1]
     out = g.new_empty(g.shape)
-    g, ranks, order, last, rows = arrays(*(a.reshape(-1, n) for a in (g, ranks, order, last)), out.view(-1, n))
+    G, R, *rest = arrays(g.reshape(-1, n), ranks.reshape(-1, n), order.reshape(-1, n), last.reshape(-1, n),
+                         out.view(-1, n))
     if kl:
-        spread_rows(_kl_pull_rows, len(g), g.size, g, ranks, order, last, rows)
+        spread_rows(_kl_pull_rows, len(G), G.size, G, R, *rest)
     else:
-        spread_rows(_l2_pull_rows, len(g), g.size, g, order, last, rows)
+        spread_rows(_l2_pull_rows, len(G), G.size, G, *rest)
     return out
 
 def _pull_torch(g, ranks, order, last, kl):
