@@ -5,8 +5,9 @@
 # %% auto #0
 __all__ = ['GaussianRank']
 
-# %% ../../nbs/ranks/41_gaussian.ipynb #b1ebdeec
+# %% ../../nbs/ranks/41_gaussian.ipynb #0b8b41eb
 import math
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -14,28 +15,52 @@ from torch import Tensor
 from ..core.operators import check_tau
 from ..core.permutation import check_mask, check_scores, compute_dtype, patch_to, zero_outside
 from ..core.rank_operators import RankOperator
-from .sigmoid import _normal, pair_sum
+from .sigmoid import counted_ranks, normal_step
 
-# %% ../../nbs/ranks/41_gaussian.ipynb #872d5a1f
+# %% ../../nbs/ranks/41_gaussian.ipynb #c79de91c
 class GaussianRank(RankOperator, name="gaussian"):
-    "Expected ranks when each score carries Gaussian noise of deviation tau (41.2; SoftRank, Taylor et al. 2008); raises as every `RankOperator` does."
-    def _ranks(self, s, tau, mask):
-        real = torch.ones_like(s) if mask is None else mask.to(s.dtype)
-        return (real.sum(-1, keepdim=True) + 1) / 2 + pair_sum(s, math.sqrt(2) * tau, real, "normal")
+    """Expected ranks when each score carries Gaussian noise of deviation tau (41.2; SoftRank, Taylor et al. 2008).
 
-# %% ../../nbs/ranks/41_gaussian.ipynb #4bee5293
+    Raises as every `RankOperator` does."""
+
+    if TYPE_CHECKING:
+        def distribution(self, scores: Tensor, mask: "Tensor | None" = None) -> Tensor: ...
+
+    def _ranks(self, s, tau, mask):
+        return counted_ranks(s, math.sqrt(2) * tau, mask, "normal")
+
+# %% ../../nbs/ranks/41_gaussian.ipynb #7aaef9c6
+def _win_chances(s, tau, mask):
+    "(41.1) off the diagonal: s (..., n), tau a number or (..., 1), mask (..., n) or None -> pi (..., n, n)."
+    if isinstance(tau, Tensor):
+        tau = tau[..., None]
+    differences = s[..., :, None] - s[..., None, :]
+    chances = 0.5 + normal_step(differences / (math.sqrt(2) * tau), 0)
+    if mask is not None:
+        chances = chances * mask[..., None, :]
+    return chances * ~torch.eye(s.shape[-1], dtype=torch.bool, device=s.device)
+
+# %% ../../nbs/ranks/41_gaussian.ipynb #3f696ef1
+def _heads(coins):
+    "(41.3): the law of how many coins of each row fall heads; (..., n, n), one coin of a row never does."
+    p = torch.nn.functional.pad(torch.ones_like(coins[..., :1]), (0, coins.shape[-1] - 1))
+    for coin in coins.unsqueeze(-1).unbind(-2):
+        lifted = torch.nn.functional.pad(p[..., :-1], (1, 0))
+        p = p + coin * (lifted - p)
+    return p
+
+# %% ../../nbs/ranks/41_gaussian.ipynb #91016805
 @patch_to(GaussianRank)
 def distribution(self,
     scores: Tensor,  # (..., n), floating point; small n: O(n^3) time, and memory when gradients are wanted
     mask: "Tensor | None" = None,  # bool, (..., n), True = a real element
 ) -> Tensor:  # probability that input i has rank r + 1 at [i, r], (..., n, n); zero rows at padded elements
-    "Rank distributions by the recursion (41.3; Taylor et al. 2008); raise `TypeError` or `ValueError` as the operator itself does."
+    """Rank distributions by the recursion (41.3; Taylor et al. 2008).
+
+    Raise `TypeError` or `ValueError` as the operator itself does."""
     check_scores(scores)
-    mask, s = check_mask(mask, scores), scores.to(compute_dtype(scores.dtype))
-    s, tau = zero_outside(-s if self.descending else s, mask, -1), math.sqrt(2) * check_tau(self.tau, scores)
-    beats = 0.5 + _normal((s[..., :, None] - s[..., None, :]) / (tau[..., None] if isinstance(tau, Tensor) else tau), 0)
-    beats = zero_outside(beats, mask, -1) if mask is None else beats * mask[..., None, :]
-    beats = beats * ~torch.eye(s.shape[-1], dtype=torch.bool, device=s.device)
-    p = torch.zeros_like(beats).index_fill(-1, torch.tensor(0, device=s.device), 1)
-    for coin in beats.unsqueeze(-1).unbind(-2): p = p + coin * (torch.nn.functional.pad(p[..., :-1], (1, 0)) - p)
+    mask = check_mask(mask, scores)
+    s = scores.to(compute_dtype(scores.dtype))
+    s = zero_outside(-s if self.descending else s, mask, -1)
+    p = _heads(_win_chances(s, check_tau(self.tau, scores), mask))
     return zero_outside(p, mask, -2).to(scores.dtype)

@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['LaplaceRank', 'lapsum_topk', 'LapSumTopK']
 
-# %% ../../nbs/ranks/42_laplace.ipynb #d95a05bf
+# %% ../../nbs/ranks/42_laplace.ipynb #00068408
 import math
 import numbers
 
@@ -18,232 +18,423 @@ from ..core.permutation import check_mask, check_scores, compute_dtype, zero_out
 from ..core.rank_operators import RankOperator
 from ..engine.autograd import batched, differentiable, qualified
 from ..engine.compile import arrays, exp_neg, jit, spread_rows
+from ..engine.dispatch import choose
 from ..engine.radix import stable_sort
 from ..engine.scan import exp_scan, one_sided_sums
-from .sigmoid import _laplace, _odd_grads, pair_sum
+from .sigmoid import counted_ranks, few_pairs, laplace_step, pair_sum_grads, precise, tau_column
 
-# %% ../../nbs/ranks/42_laplace.ipynb #34156e29
+# %% ../../nbs/ranks/42_laplace.ipynb #450db037
 @jit
-def _laplace_rows(lo, hi, s, tau, v, y, m):
-    "The sum (40.4) of the Laplace step for rows lo..hi; s (B, n) increasing, tau (B,), v and y (B, n, d)."
-    n, d = v.shape[1:]
-    q, M, V = np.empty(n), np.zeros(d), np.zeros(d)
-    for b in range(lo, hi):
-        for up in range(2):
-            M[:] = 0; V[:] = 0
-            for k in range(n):
-                i = k if up else n - 1 - k
-                if k > 0 and up == 0: q[i] = exp_neg((np.float64(s[b, i + 1]) - np.float64(s[b, i])) / tau[b])
-                r = 1.0 if k == 0 else q[i - 1] if up else q[i]
-                for c in range(d):
-                    if m == 0: M[c] = r * M[c] + (1 - r) * V[c]
-                    elif m != 2: M[c] = r * (M[c] + V[c]); V[c] = 0
-                    elif k > 0 and s[b, i] != s[b, i - 1 if up else i + 1]: M[c] = r * (M[c] + V[c]); V[c] = 0
-                    x = np.float64(v[b, i, c])
-                    if up == 0: y[b, i, c] = M[c]
-                    elif m == 0: y[b, i, c] = (M[c] - y[b, i, c]) / 2
-                    elif m == 2: y[b, i, c] = (y[b, i, c] - M[c]) / 2
-                    else: y[b, i, c] = (y[b, i, c] + M[c] + x) / 2
-                    V[c] += x
+def _factors(s, tau, q):
+    "q[i] = exp(-(s[i + 1] - s[i]) / tau), the factors of (42.2); s (n,) increasing, q (n - 1,)."
+    for i in range(len(q)):
+        q[i] = exp_neg((np.float64(s[i + 1]) - np.float64(s[i])) / tau)
 
-# %% ../../nbs/ranks/42_laplace.ipynb #b9639d0c
+# %% ../../nbs/ranks/42_laplace.ipynb #9ad6d54c
+@jit
+def _step_rows(lo, hi, s, tau, v, y):
+    "The sum (40.4) with phi for rows lo..hi: (M - N) / 2."
+    n, d = v.shape[1:]
+    q = np.empty(n - 1)
+    M = np.empty(d)
+    V = np.empty(d)
+    for b in range(lo, hi):
+        _factors(s[b], tau[b], q)
+        M[:] = 0
+        V[:] = 0
+        for i in range(n - 1, -1, -1):  # down: y holds N, what lies above
+            r = q[i] if i < n - 1 else 1.0
+            for c in range(d):
+                M[c] = r * M[c] + (1 - r) * V[c]
+                y[b, i, c] = M[c]
+                V[c] += v[b, i, c]
+        M[:] = 0
+        V[:] = 0
+        for i in range(n):              # up: join it with what lies below
+            r = q[i - 1] if i > 0 else 1.0
+            for c in range(d):
+                M[c] = r * M[c] + (1 - r) * V[c]
+                y[b, i, c] = (M[c] - y[b, i, c]) / 2
+                V[c] += v[b, i, c]
+
+# %% ../../nbs/ranks/42_laplace.ipynb #5e3cb785
+@jit
+def _even_rows(lo, hi, s, tau, v, y):
+    "The sum (40.4) with phi' for rows lo..hi."
+    n, d = v.shape[1:]
+    q = np.empty(n - 1)
+    passed = np.empty(d)
+    for b in range(lo, hi):
+        _factors(s[b], tau[b], q)
+        passed[:] = 0
+        for i in range(n - 1, -1, -1):
+            r = q[i] if i < n - 1 else 1.0
+            for c in range(d):
+                passed[c] *= r
+                y[b, i, c] = passed[c]
+                passed[c] += v[b, i, c]
+        passed[:] = 0
+        for i in range(n):
+            r = q[i - 1] if i > 0 else 1.0
+            for c in range(d):
+                passed[c] = r * passed[c] + v[b, i, c]
+                y[b, i, c] = (y[b, i, c] + passed[c]) / 2
+
+# %% ../../nbs/ranks/42_laplace.ipynb #a6f3f288
+@jit
+def _cross(beyond, group, r):
+    "Cross a gap of factor r: the group of ties joins what lies beyond it, and all of that decays."
+    for c in range(len(beyond)):
+        beyond[c] = r * (beyond[c] + group[c])
+        group[c] = 0
+
+# %% ../../nbs/ranks/42_laplace.ipynb #78f16a56
+@jit
+def _odd_rows(lo, hi, s, tau, v, y):
+    "The sum (40.4) with phi'' for rows lo..hi."
+    n, d = v.shape[1:]
+    q = np.empty(n - 1)
+    beyond = np.empty(d)
+    group = np.empty(d)
+    for b in range(lo, hi):
+        _factors(s[b], tau[b], q)
+        beyond[:] = 0
+        group[:] = 0
+        for i in range(n - 1, -1, -1):
+            if i < n - 1 and s[b, i + 1] != s[b, i]:
+                _cross(beyond, group, q[i])
+            for c in range(d):
+                y[b, i, c] = beyond[c]
+                group[c] += v[b, i, c]
+        beyond[:] = 0
+        group[:] = 0
+        for i in range(n):
+            if i > 0 and s[b, i] != s[b, i - 1]:
+                _cross(beyond, group, q[i - 1])
+            for c in range(d):
+                y[b, i, c] = (y[b, i, c] - beyond[c]) / 2
+                group[c] += v[b, i, c]
+
+# %% ../../nbs/ranks/42_laplace.ipynb #bf3e4433
+def _laplace_numba(s, tau, v, m):
+    "The sum (40.4) by the kernels; s (..., n) increasing, tau (..., 1), v (..., n, d)."
+    n, d = v.shape[-2:]
+    if m == 0:
+        kernel = _step_rows
+    else:
+        kernel = _even_rows if m % 2 else _odd_rows
+    y = v.new_empty(v.shape)
+    rows = arrays(s.reshape(-1, n), tau.reshape(-1), v.reshape(-1, n, d), y.view(-1, n, d))
+    spread_rows(kernel, len(rows[0]), 3 * v.numel(), *rows)
+    return y
+
+def _laplace_torch(s, tau, v, m):
+    "The same from the exponential scan."
+    tau = tau[..., 0]
+    if m == 0:
+        return (exp_scan(s, v, math.inf, "odd") - exp_scan(s, v, tau, "odd")) / 2
+    if m % 2:
+        return exp_scan(s, v, tau, "even") / 2
+    return exp_scan(s, v, tau, "odd") / -2
+
+# %% ../../nbs/ranks/42_laplace.ipynb #251738c9
 @torch.library.custom_op(qualified("laplace_sum", __name__), mutates_args=())
 def _laplace_sum_op(s: Tensor, tau: Tensor, v: Tensor, m: int) -> Tensor:
     "s (..., n) increasing, tau (..., 1), v (..., n, d) -> the sum (40.4) of the Laplace step, (..., n, d)."
-    if s.device.type == "cpu":
-        y = v.new_empty(v.shape)
-        S, T, X, Y = (a.reshape(-1, *a.shape[s.ndim - 1:]) for a in (s, tau, v, y))
-        spread_rows(_laplace_rows, len(X), 3 * X.numel(), *arrays(S, T[:, 0], X, Y), m)
-        return y
-    if m == 0: return (exp_scan(s, v, math.inf, "odd") - exp_scan(s, v, tau[..., 0], "odd")) / 2
-    return exp_scan(s, v, tau[..., 0], "even" if m % 2 else "odd") / (2 if m % 2 else -2)
+    laplace_sum = _laplace_numba if choose(s, "") == "numba" else _laplace_torch
+    return laplace_sum(s, tau, v, m)
 
 @_laplace_sum_op.register_fake
-def _(s, tau, v, m): return v.new_empty(v.shape)
+def _(s, tau, v, m):
+    return v.new_empty(v.shape)
 
 def _laplace_setup(ctx, inputs, output):
     *tensors, ctx.m = inputs
     ctx.save_for_backward(*tensors)
 
 def _laplace_backward(ctx, g):
+    "(40.5) in terms of the operator itself."
     s, tau, v = ctx.saved_tensors
-    return *_odd_grads(lambda x, m: _laplace_sum(s, tau, x, m), s, tau, v, ctx.m, g, ctx.needs_input_grad), None
+    def op(x, m):
+        return _laplace_sum(s, tau, x, m)
+    return *pair_sum_grads(op, s, tau, v, ctx.m, g, ctx.needs_input_grad), None
 
 _laplace_sum = differentiable(_laplace_sum_op, 3, _laplace_backward, _laplace_setup)
 
-# %% ../../nbs/ranks/42_laplace.ipynb #a81eb47c
+# %% ../../nbs/ranks/42_laplace.ipynb #c4bdbcd9
 @jit
 def _rank_rows(lo, hi, s, order, tau, v, ranks):
     "Ranks of rows lo..hi; s (B, n) increasing, its order, weights v (B, n), tau (B,)."
     n = s.shape[1]
-    q, N = np.empty(n), np.empty(n)
+    q = np.empty(n - 1)
+    N = np.empty(n)
     for b in range(lo, hi):
-        M, V = 0.0, 0.0
+        _factors(s[b], tau[b], q)
+        M = 0.0
+        V = 0.0
         for i in range(n - 1, -1, -1):
-            q[i] = exp_neg((np.float64(s[b, i + 1]) - np.float64(s[b, i])) / tau[b]) if i < n - 1 else 1.0
-            M = q[i] * M + (1 - q[i]) * V
+            r = q[i] if i < n - 1 else 1.0
+            M = r * M + (1 - r) * V
             N[i] = M
             V += v[b, i]
-        mean, M, V = (V + 1) / 2, 0.0, 0.0
+        mean_rank = (V + 1) / 2
+        M = 0.0
+        V = 0.0
         for i in range(n):
-            r = q[i - 1] if i else 1.0
+            r = q[i - 1] if i > 0 else 1.0
             M = r * M + (1 - r) * V
-            ranks[b, order[b, i]] = mean + (M - N[i]) / 2
+            ranks[b, order[b, i]] = mean_rank + (M - N[i]) / 2
             V += v[b, i]
 
-# %% ../../nbs/ranks/42_laplace.ipynb #68640fbc
+# %% ../../nbs/ranks/42_laplace.ipynb #6c3ef5dd
 @jit
 def _rank_back_rows(lo, hi, g, s, order, tau, v, out):
-    "(42.4) for rows lo..hi; g (B, n) as the scores stand, out (B, n) in order."
+    "(42.4) for rows lo..hi; g (B, n) as the scores stand, s, order, v and out (B, n) in order, tau (B,)."
     n = s.shape[1]
-    q, E, G, own = np.empty(n), np.empty(n), np.empty(n), np.empty(n)
+    q = np.empty(n - 1)
+    own = np.empty(n)
+    V_above = np.empty(n)
+    G_above = np.empty(n)
     for b in range(lo, hi):
-        e, h = 0.0, 0.0
-        for i in range(n - 1, -1, -1):
-            q[i] = exp_neg((np.float64(s[b, i + 1]) - np.float64(s[b, i])) / tau[b]) if i < n - 1 else 1.0
-            e *= q[i]; h *= q[i]
-            E[i], G[i], own[i] = e, h, g[b, order[b, i]]
-            e += v[b, i]; h += own[i]
-        e, h = 0.0, 0.0
-        for i in range(n):
-            if i: e *= q[i - 1]; h *= q[i - 1]
-            out[b, i] = (own[i] * (E[i] + e) - v[b, i] * (G[i] + h)) / (2 * tau[b])
-            e += v[b, i]; h += own[i]
+        _factors(s[b], tau[b], q)
+        V = 0.0
+        G = 0.0
+        for k in range(n - 1, -1, -1):
+            r = q[k] if k < n - 1 else 1.0
+            own[k] = g[b, order[b, k]]
+            V_above[k] = r * V
+            G_above[k] = r * G
+            V = V_above[k] + v[b, k]
+            G = G_above[k] + own[k]
+        V = 0.0
+        G = 0.0
+        for k in range(n):
+            r = q[k - 1] if k > 0 else 1.0
+            V *= r
+            G *= r
+            out[b, k] = (own[k] * (V_above[k] + V) - v[b, k] * (G_above[k] + G)) / (2 * tau[b])
+            V += v[b, k]
+            G += own[k]
 
-# %% ../../nbs/ranks/42_laplace.ipynb #c0bcca89
-@torch.library.custom_op(qualified("laplace_rank", __name__), mutates_args=())
-def _laplace_rank_op(s: Tensor, tau: Tensor, order: Tensor, v: Tensor) -> Tensor:
-    "s (..., n) increasing, tau (..., 1), order and weights v (..., n) -> ranks (..., n) as the scores stood."
-    if s.device.type != "cpu":
-        ranks = (v.sum(-1, keepdim=True) + 1) / 2 + _laplace_sum_op(s, tau, v[..., None], 0)[..., 0]
-        return torch.empty_like(ranks).scatter(-1, order, ranks)
-    ranks, n = s.new_empty(s.shape), s.shape[-1]
-    S, O, V, R = (a.reshape(-1, n) for a in (s, order, v, ranks))
-    spread_rows(_rank_rows, len(S), 2 * s.numel(), *arrays(S, O, tau.reshape(-1), V, R))
+# %% ../../nbs/ranks/42_laplace.ipynb #7d5c1ba1
+def _rank_numba(s, tau, order, v):
+    "Ranks (..., n) by `_rank_rows`."
+    n = s.shape[-1]
+    ranks = s.new_empty(s.shape)
+    s, order, v = (a.reshape(-1, n) for a in (s, order, v))
+    spread_rows(_rank_rows, len(s), 2 * s.numel(), *arrays(s, order, tau.reshape(-1), v, ranks.view(-1, n)))
     return ranks
 
-@_laplace_rank_op.register_fake
-def _(s, tau, order, v): return s.new_empty(s.shape)
+def _rank_torch(s, tau, order, v):
+    "The same from the sum of the step."
+    mean_rank = (v.sum(-1, keepdim=True) + 1) / 2
+    ranks = mean_rank + _laplace_torch(s, tau, v[..., None], 0)[..., 0]
+    return torch.empty_like(ranks).scatter(-1, order, ranks)
 
+# %% ../../nbs/ranks/42_laplace.ipynb #d9b275ed
 @torch.library.custom_op(qualified("laplace_rank_backward", __name__), mutates_args=())
 def _laplace_rank_back(g: Tensor, s: Tensor, tau: Tensor, order: Tensor, v: Tensor) -> Tensor:
-    out, n = s.new_empty(s.shape), s.shape[-1]
-    G, S, O, V, out_ = (a.reshape(-1, n) for a in (g, s, order, v, out))
-    spread_rows(_rank_back_rows, len(S), 2 * s.numel(), *arrays(G, S, O, tau.reshape(-1), V, out_))
+    "(42.4) by its kernel: g (..., n) as the scores stood -> the gradient to s, (..., n)."
+    n = s.shape[-1]
+    out = s.new_empty(s.shape)
+    g, s, order, v = (a.reshape(-1, n) for a in (g, s, order, v))
+    spread_rows(_rank_back_rows, len(s), 2 * s.numel(), *arrays(g, s, order, tau.reshape(-1), v, out.view(-1, n)))
     return out
 
 @_laplace_rank_back.register_fake
-def _(g, s, tau, order, v): return s.new_empty(s.shape)
+def _(g, s, tau, order, v):
+    return s.new_empty(s.shape)
+
 batched(_laplace_rank_back, 5)
 
-# %% ../../nbs/ranks/42_laplace.ipynb #bf35d386
-def _laplace_rank_setup(ctx, inputs, output): ctx.save_for_backward(*inputs)
+# %% ../../nbs/ranks/42_laplace.ipynb #8f8241b5
+@torch.library.custom_op(qualified("laplace_rank", __name__), mutates_args=())
+def _laplace_rank_op(s: Tensor, tau: Tensor, order: Tensor, v: Tensor) -> Tensor:
+    "s (..., n) increasing, tau (..., 1), order and weights v (..., n) -> ranks (..., n) as the scores stood."
+    if choose(s, "") == "numba":
+        return _rank_numba(s, tau, order, v)
+    return _rank_torch(s, tau, order, v)
+
+@_laplace_rank_op.register_fake
+def _(s, tau, order, v):
+    return s.new_empty(s.shape)
+
+def _laplace_rank_setup(ctx, inputs, output):
+    ctx.save_for_backward(*inputs)
 
 def _laplace_rank_backward(ctx, g):
+    "(42.4) by its kernel where that is all that is asked for, else composed."
     s, tau, order, v = ctx.saved_tensors
-    if torch.is_grad_enabled() or s.device.type != "cpu" or ctx.needs_input_grad[1]:
-        h, x = g.gather(-1, order)[..., None], v[..., None]
-        return *_odd_grads(lambda y, m: _laplace_sum(s, tau, y, m), s, tau, x, 0, h, (*ctx.needs_input_grad[:2], False))[:2], None, None
-    return _laplace_rank_back(g, s, tau, order, v), None, None, None
+    composed = torch.is_grad_enabled() or ctx.needs_input_grad[1]
+    if choose(s, "") == "numba" and not composed:
+        return _laplace_rank_back(g, s, tau, order, v), None, None, None
+    def op(x, m):
+        return _laplace_sum(s, tau, x, m)
+    g = g.gather(-1, order)[..., None]
+    needs = (*ctx.needs_input_grad[:2], False)
+    return *pair_sum_grads(op, s, tau, v[..., None], 0, g, needs)[:2], None, None
 
 _laplace_rank = differentiable(_laplace_rank_op, 4, _laplace_rank_backward, _laplace_rank_setup)
 
-# %% ../../nbs/ranks/42_laplace.ipynb #00843e94
+# %% ../../nbs/ranks/42_laplace.ipynb #e7b67bcb
 def _sorted_real(s, mask):
     "Increasing scores, their order, and the weights 1 (real) and 0 (padded), each (..., n)."
-    if mask is None: return *stable_sort(s), torch.ones_like(s)
+    if mask is None:
+        return *stable_sort(s), torch.ones_like(s)
     top = s.detach().masked_fill(~mask, -math.inf).amax(-1, keepdim=True)
-    x, order = stable_sort(torch.where(mask, s, top.where(mask.any(-1, keepdim=True), 0)))
+    top = top.where(mask.any(-1, keepdim=True), 0)
+    x, order = stable_sort(torch.where(mask, s, top))
     return x, order, mask.gather(-1, order).to(s.dtype)
 
-def _wide(tau, s): return torch.as_tensor(tau, dtype=s.dtype, device=s.device).expand(*s.shape[:-1], 1)
-
-# %% ../../nbs/ranks/42_laplace.ipynb #79eaac98
+# %% ../../nbs/ranks/42_laplace.ipynb #f77e1b35
 class LaplaceRank(RankOperator, name="laplace"):
-    "Ranks counted with the distribution function of the Laplace law, (42.2; LapSum, Struski et al. 2025); O(n log n); raise as every `RankOperator` does."
-    def _ranks(self, s, tau, mask):
-        if s.numel() * s.shape[-1] <= 4096:
-            real = torch.ones_like(s) if mask is None else mask.to(s.dtype)
-            return (real.sum(-1, keepdim=True) + 1) / 2 + pair_sum(s, tau, real, "laplace")
-        x, order, real = _sorted_real(s, mask)
-        return _laplace_rank(x, _wide(tau, s), order, real)
+    """Ranks counted with the distribution function of the Laplace law, (42.2; LapSum, Struski et al. 2025); O(n log n).
 
-# %% ../../nbs/ranks/42_laplace.ipynb #ad85fd32
-def _threshold_of(s, tau, v, k):
-    "The root of (42.5) in plain torch: s (B, n) increasing, tau and k (B, 1), v (B, n) zeros and ones."
-    L = one_sided_sums(s, v[..., None], tau[:, 0])[..., 0]
-    R = one_sided_sums(s.flip(1), v.flip(1)[..., None], tau[:, 0])[..., 0].flip(1)  # both include the element itself
-    total = v.sum(-1, keepdim=True)
-    above = total - v.cumsum(-1)
-    m = ((L + v - R) / 2 + above > k).sum(-1, keepdim=True)  # b lies left of element m
-    n = s.shape[1]
-    a, c = (m - 1).clamp(min=0), m.clamp(max=n - 1)
-    L, C, R, low, high = L.gather(1, a), above.gather(1, a) - k, R.gather(1, c), s.gather(1, a), s.gather(1, c)
-    gap = (high - low) / tau
-    root = (C * C + L * R * (-gap).exp()).sqrt()
+    Raises as every `RankOperator` does."""
+
+    def _ranks(self, s, tau, mask):
+        "(40.3), over all pairs where they are few, in two passes where they are many."
+        if few_pairs(s):
+            return counted_ranks(s, tau, mask, "laplace")
+        x, order, real = _sorted_real(s, mask)
+        return _laplace_rank(x, tau_column(tau, s), order, real)
+
+# %% ../../nbs/ranks/42_laplace.ipynb #97dcb268
+def _root(low, high, tau, L, R, C):
+    "The root of (42.6) between the neighbours low and high of b, all (B, 1)."
+    root = (C * C + L * R * ((low - high) / tau).exp()).sqrt()
     right = high + tau * ((C + root) / R).log()
     left = low - tau * ((root - C) / L).log()
     level = (low + high + tau * (L.log() - R.log())) / 2
-    inside = torch.where(C > 0, right, torch.where(C < 0, left, level)).clamp(low, high)
-    first = high + tau * (2 * (total - k).clamp(min=0) / R.clamp(min=1e-30)).log().clamp(min=-800)
-    return torch.where(m == 0, first, torch.where(m == n, low + tau * (L / (2 * k)).log(), inside))
+    return torch.where(C > 0, right, torch.where(C < 0, left, level)).clamp(low, high)
 
-# %% ../../nbs/ranks/42_laplace.ipynb #48fd1416
+def _threshold_of(s, tau, v, k):
+    "The root of (42.5) in plain torch: s (B, n) increasing, tau and k (B, 1), v (B, n) zeros and ones -> b (B, 1)."
+    n = s.shape[1]
+    L = one_sided_sums(s, v[..., None], tau[:, 0])[..., 0]  # L and R include the element itself
+    R = one_sided_sums(s.flip(1), v.flip(1)[..., None], tau[:, 0])[..., 0].flip(1)
+    total = v.sum(-1, keepdim=True)
+    above = total - v.cumsum(-1)
+    m = ((L + v - R) / 2 + above > k).sum(-1, keepdim=True)  # b lies left of element m
+    a = (m - 1).clamp(min=0)
+    c = m.clamp(max=n - 1)
+    L, R = L.gather(1, a), R.gather(1, c)
+    low, high = s.gather(1, a), s.gather(1, c)
+    first = high + tau * (2 * (total - k).clamp(min=0) / R.clamp(min=1e-30)).log().clamp(min=-800)
+    last = low + tau * (L / (2 * k)).log()
+    inside = _root(low, high, tau, L, R, above.gather(1, a) - k)
+    return torch.where(m == 0, first, torch.where(m == n, last, inside))
+
+# %% ../../nbs/ranks/42_laplace.ipynb #e070ecad
+@jit
+def _sums_above(q, v, R):
+    "R[i], the sum of exp(-(s[j] - s[i]) / tau) v[j] over j >= i, from the factors q; return the sum of v."
+    total = 0.0
+    sum_here = 0.0
+    for i in range(len(v) - 1, -1, -1):
+        if sum_here != 0.0:             # padded elements come last and leave it zero
+            sum_here *= q[i]
+        sum_here += v[i]
+        total += v[i]
+        R[i] = sum_here
+    return total
+
+@jit
+def _interval(q, v, R, total, k):
+    "The first m whose knot has at most k above it (n if none has), L at m - 1, and how many elements stand from m on."
+    L = 0.0
+    above = total
+    for m in range(len(v)):
+        crossed = q[m - 1] * L if m > 0 else 0.0
+        higher = above - v[m]
+        if not (crossed + 2 * v[m] - R[m]) / 2 + higher > k:
+            return m, L, above
+        L = crossed + v[m]
+        above = higher
+    return len(v), L, above
+
+# %% ../../nbs/ranks/42_laplace.ipynb #755bca27
+@jit
+def _between(low, high, tau, L, R, C):
+    "The root of (42.6) between the neighbours low and high of b."
+    root = math.sqrt(C * C + L * R * math.exp((low - high) / tau))
+    if C > 0:
+        b = high + tau * math.log((C + root) / R)
+    elif C < 0:
+        b = low - tau * math.log((root - C) / L)
+    else:
+        b = (low + high + tau * (math.log(L) - math.log(R))) / 2
+    return min(max(b, low), high)
+
+@jit
+def _below_all(first, tau, R, left_out):
+    "b below the first score, where half of R exp(-(first - b) / tau) is left out; 800 tau below if nothing is."
+    x = 2 * left_out / R
+    if x > 0:
+        return first + tau * max(math.log(x), -800.0)
+    return first - 800.0 * tau
+
+# %% ../../nbs/ranks/42_laplace.ipynb #898708eb
 @jit
 def _threshold_rows(lo, hi, s, tau, v, k, out):
-    "The root of (42.5) for rows lo..hi; s, v (B, n), tau, k, out (B,)."
+    "The root of (42.5) for rows lo..hi; s (B, n) increasing, v (B, n) zeros and ones, tau, k, out (B,)."
     n = s.shape[1]
+    q = np.empty(n - 1)
     R = np.empty(n)
     for b in range(lo, hi):
-        t, kb, total, r = np.float64(tau[b]), np.float64(k[b]), 0.0, 0.0
-        for i in range(n - 1, -1, -1):
-            if i < n - 1 and r != 0.0: r *= math.exp(-(np.float64(s[b, i + 1]) - s[b, i]) / t)
-            r += v[b, i]; total += v[b, i]; R[i] = r
-        L, above, m, gap = 0.0, total, n, 0.0
-        before, L0, C = 0.0, 0.0, 0.0
-        for i in range(n):
-            L0, C = L, above - kb
-            if i > 0: gap = (np.float64(s[b, i]) - s[b, i - 1]) / t; L *= math.exp(-gap)
-            L += v[b, i]; above -= v[b, i]
-            if not (L + v[b, i] - R[i]) / 2 + above > kb: m = i; break
-        if m == 0: x = 2 * max(total - kb, 0.0) / R[0]; out[b] = s[b, 0] + t * (max(math.log(x), -800.0) if x > 0 else -800.0)
-        elif m == n: out[b] = s[b, n - 1] + t * math.log(L / (2 * kb))
+        t = np.float64(tau[b])
+        _factors(s[b], t, q)
+        total = _sums_above(q, v[b], R)
+        m, L, above = _interval(q, v[b], R, total, k[b])
+        if m == 0:
+            out[b] = _below_all(np.float64(s[b, 0]), t, R[0], total - k[b])
+        elif m == n:
+            out[b] = s[b, n - 1] + t * math.log(L / (2 * k[b]))
         else:
-            root = math.sqrt(C * C + L0 * R[m] * math.exp(-gap))
-            if C > 0: x = s[b, m] + t * math.log((C + root) / R[m])
-            elif C < 0: x = s[b, m - 1] - t * math.log((root - C) / L0)
-            else: x = (np.float64(s[b, m - 1]) + s[b, m] + t * (math.log(L0) - math.log(R[m]))) / 2
-            out[b] = min(max(x, np.float64(s[b, m - 1])), np.float64(s[b, m]))
+            out[b] = _between(np.float64(s[b, m - 1]), np.float64(s[b, m]), t, L, R[m], above - k[b])
 
-# %% ../../nbs/ranks/42_laplace.ipynb #14834587
+# %% ../../nbs/ranks/42_laplace.ipynb #d5c877d1
+def _threshold_numba(s, tau, v, k):
+    "The root of (42.5) by its kernel; all (B, n) or (B, 1)."
+    b = torch.empty_like(tau)
+    columns = arrays(tau[:, 0], v, k[:, 0], b[:, 0])
+    spread_rows(_threshold_rows, len(s), s.numel(), *arrays(s), *columns)
+    return b
+
 @torch.library.custom_op(qualified("lapsum_threshold", __name__), mutates_args=())
 def _threshold_op(s: Tensor, tau: Tensor, v: Tensor, k: float) -> Tensor:
     "s (..., n) increasing, tau (..., 1), v (..., n) -> b, (..., 1)."
-    b = s.new_empty(tau.shape)
-    S, T, V, out = s.reshape(-1, s.shape[-1]), tau.reshape(-1, 1), v.reshape(-1, s.shape[-1]), b.view(-1, 1)
-    if s.device.type == "cpu": spread_rows(_threshold_rows, len(S), S.numel(), *arrays(S, T[:, 0], V, torch.full_like(T[:, 0], k), out[:, 0]))
-    else: out.copy_(_threshold_of(S, T, V, torch.full_like(T, k)))
-    return b
+    n = s.shape[-1]
+    root = _threshold_numba if choose(s, "") == "numba" else _threshold_of
+    T = tau.reshape(-1, 1)
+    return root(s.reshape(-1, n), T, v.reshape(-1, n), torch.full_like(T, k)).reshape(tau.shape)
 
 @_threshold_op.register_fake
-def _(s, tau, v, k): return s.new_empty(tau.shape)
+def _(s, tau, v, k):
+    return s.new_empty(tau.shape)
 
-def _threshold_setup(ctx, inputs, output): ctx.save_for_backward(*inputs[:3], output)
+def _threshold_setup(ctx, inputs, output):
+    ctx.save_for_backward(*inputs[:3], output)
 
 def _threshold_backward(ctx, g):
+    "(42.7)"
     s, tau, v, b = ctx.saved_tensors
     p = torch.where(v > 0, -(s - b).abs() / tau, -1e30).softmax(-1)
     return g * p, -g * (p * (s - b)).sum(-1, keepdim=True) / tau, None, None
 
 _threshold = differentiable(_threshold_op, 3, _threshold_backward, _threshold_setup)
 
-# %% ../../nbs/ranks/42_laplace.ipynb #b3bd9f89
+# %% ../../nbs/ranks/42_laplace.ipynb #a2f6d936
 def _check_k(k, n=math.inf):
     "Raise `TypeError` or `ValueError` unless 0 < k <= n."
-    if not isinstance(k, numbers.Real) or isinstance(k, bool): raise TypeError(f"k must be a number, as 3 or 2.5, got {type(k).__name__}" + (": call k.item()" if isinstance(k, Tensor) else ""))
-    if not 0 < k <= n: raise ValueError(f"k must be more than 0" + (f" and at most the {n} scores there are" if n < math.inf else "") + f", got {k}")
+    if not isinstance(k, numbers.Real) or isinstance(k, bool):
+        advice = ": call k.item()" if isinstance(k, Tensor) else ""
+        raise TypeError(f"k must be a number, as 3 or 2.5, got {type(k).__name__}{advice}")
+    if not 0 < k <= n:
+        most = f" and at most the {n} scores there are" if n < math.inf else ""
+        raise ValueError(f"k must be more than 0{most}, got {k}")
 
-# %% ../../nbs/ranks/42_laplace.ipynb #e07dc0f7
+# %% ../../nbs/ranks/42_laplace.ipynb #81be6a9f
 def lapsum_topk(
     scores: Tensor,  # (..., n), floating point
     k: float,  # how many; need not be an integer
@@ -251,21 +442,29 @@ def lapsum_topk(
     largest: bool = True,  # False chooses the smallest
     mask: "Tensor | None" = None,  # bool, (..., n), True = a real element
 ) -> Tensor:  # weights in [0, 1] that sum to k, (..., n); zero at padded elements
-    "Soft membership in the k largest, (42.5; Struski et al. 2025), O(n log n); raise `TypeError` or `ValueError` when an argument does not fit."
+    """Soft membership in the k largest, (42.5; Struski et al. 2025), O(n log n).
+
+    Raise `TypeError` or `ValueError` when an argument does not fit."""
     check_scores(scores)
     _check_k(k, scores.shape[-1])
     check_flags(largest=largest)
-    mask, s = check_mask(mask, scores), scores.to(compute_dtype(scores.dtype))
+    mask = check_mask(mask, scores)
+    s = scores.to(compute_dtype(scores.dtype))
     s = zero_outside(s if largest else -s, mask, -1)
     x, _, real = _sorted_real(s, mask)
-    if s.device.type != "mps": s, x, real = s.double(), x.double(), real.double()
-    tau = _wide(check_tau(tau, scores), s)
+    s, x, real = precise(s), precise(x), precise(real)
+    tau = tau_column(check_tau(tau, scores), s)
     b = _threshold(x, tau, real, float(k))
-    return zero_outside(0.5 + _laplace((s - b) / tau, 0), mask, -1).to(scores.dtype)
+    return zero_outside(0.5 + laplace_step((s - b) / tau, 0), mask, -1).to(scores.dtype)
 
-# %% ../../nbs/ranks/42_laplace.ipynb #c734f9ba
+# %% ../../nbs/ranks/42_laplace.ipynb #e88026f2
 class LapSumTopK(nn.Module):
-    "A module from scores (..., n) to weights in [0, 1] that sum to k, (42.5; Struski et al. 2025); raise as `lapsum_topk` does."
+    """A module from scores (..., n) to weights in [0, 1] that sum to k, (42.5; Struski et al. 2025).
+
+    Raises as `lapsum_topk` does."""
+    shown = ("k", "tau", "largest")
+    extra_repr = RankOperator.extra_repr
+
     def __init__(self,
         k: float,  # how many
         tau: "float | Tensor" = 1.0,  # temperature, in units of the scores; a Parameter is learned
@@ -275,9 +474,12 @@ class LapSumTopK(nn.Module):
         _check_k(k)
         check_flags(largest=largest)
         check_tau(tau, torch.empty(*tau.shape, 1) if isinstance(tau, Tensor) else None)
-        if isinstance(tau, Tensor) and not isinstance(tau, nn.Parameter): self.register_buffer("tau", tau)
-        else: self.tau = tau
-        self.k, self.largest = k, largest
+        self.k = k
+        self.largest = largest
+        if isinstance(tau, Tensor) and not isinstance(tau, nn.Parameter):
+            self.register_buffer("tau", tau)
+        else:
+            self.tau = tau
 
     def forward(self,
         scores: Tensor,  # (..., n), floating point
@@ -285,6 +487,3 @@ class LapSumTopK(nn.Module):
     ) -> Tensor:  # (..., n)
         "The weights of `lapsum_topk`."
         return lapsum_topk(scores, self.k, self.tau, self.largest, mask)
-
-    extra_repr = RankOperator.extra_repr
-    shown = ("k", "tau", "largest")

@@ -5,10 +5,10 @@
 # %% auto #0
 __all__ = ['LapSumPermutation', 'LapSum']
 
-# %% ../../nbs/ranks/44_lapsum.ipynb #491eb0bc
+# %% ../../nbs/ranks/44_lapsum.ipynb #e3e26e0b
 import math
+from typing import NamedTuple
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -16,50 +16,88 @@ from ..core.operators import Operator
 from ..core.permutation import SoftPermutation, patch_to
 from ..engine.autograd import differentiable, qualified
 from ..engine.compile import arrays, exp_neg, jit, spread_rows
+from ..engine.dispatch import choose
 from ..engine.radix import stable_sort
 from ..engine.scan import one_sided_sums
-from .permutahedron import _precise
+from .sigmoid import precise, tau_column
 
-# %% ../../nbs/ranks/44_lapsum.ipynb #9ea95be0
+# %% ../../nbs/ranks/44_lapsum.ipynb #a5ea98b5
 @jit
 def _one_sided_rows(lo, hi, s, tau, x, y, up):
-    "(44.3) for rows lo..hi: y_a = x_a + q y_{a-1} if up, else y_a = x_a + q y_{a+1}; s (B, n) in order, tau (B,), x and y (B, n, d)."
+    "(44.3) for rows lo..hi: y_i is x_i plus q times y of the element before i on the walk."
     n, d = x.shape[1:]
+    first = 0 if up else n - 1
+    step = 1 if up else -1
     for b in range(lo, hi):
-        for k in range(n):
-            i, j = (k, k - 1) if up else (n - 1 - k, n - k)
-            q = exp_neg(abs(s[b, i] - s[b, j]) / tau[b]) if k > 0 else 0.0
-            for c in range(d): y[b, i, c] = x[b, i, c] + (q * y[b, j, c] if k > 0 else 0.0)
+        for c in range(d):
+            y[b, first, c] = x[b, first, c]
+        for k in range(1, n):
+            i = first + k * step
+            q = exp_neg(abs(s[b, i] - s[b, i - step]) / tau[b])
+            for c in range(d):
+                y[b, i, c] = x[b, i, c] + q * y[b, i - step, c]
 
-# %% ../../nbs/ranks/44_lapsum.ipynb #aaffb013
+# %% ../../nbs/ranks/44_lapsum.ipynb #cf2d82c7
+def _one_sided_numba(s, tau, x, up):
+    "The sums (44.3) by the kernel; s (..., n) in order, tau (..., 1), x (..., n, d), all of one dtype."
+    n, d = x.shape[-2:]
+    y = x.new_empty(x.shape)
+    rows = arrays(s.reshape(-1, n), tau.reshape(-1), x.reshape(-1, n, d), y.view(-1, n, d))
+    spread_rows(_one_sided_rows, len(rows[0]), 2 * x.numel(), *rows, up)
+    return y
+
+def _one_sided_torch(s, tau, x, up):
+    "The same in plain torch."
+    n, d = x.shape[-2:]
+    S, T, X = s.reshape(-1, n), tau.reshape(-1), x.reshape(-1, n, d)
+    y = one_sided_sums(S, X, T) if up else one_sided_sums(S.flip(1), X.flip(1), T).flip(1)
+    return y.reshape(x.shape).clone()
+
+# %% ../../nbs/ranks/44_lapsum.ipynb #9048a693
 @torch.library.custom_op(qualified("one_sided", __name__), mutates_args=())
 def _one_sided_op(s: Tensor, tau: Tensor, x: Tensor, up: bool) -> Tensor:
     "s (..., n) in order, tau (..., 1), x (..., n, d), all of one dtype -> the sums (44.3), (..., n, d)."
-    S, T, X = s.reshape(-1, s.shape[-1]), tau.reshape(-1), x.reshape(-1, *x.shape[-2:])
-    if s.device.type != "cpu": return (one_sided_sums(S, X, T) if up else one_sided_sums(S.flip(1), X.flip(1), T).flip(1)).reshape(x.shape).clone()
-    y = x.new_empty(X.shape)
-    spread_rows(_one_sided_rows, len(y), 2 * y.numel(), *arrays(S, T, X, y), up)
-    return y.view(x.shape)
+    one_sided = _one_sided_numba if choose(s, "") == "numba" else _one_sided_torch
+    return one_sided(s, tau, x, up)
 
 @_one_sided_op.register_fake
-def _(s, tau, x, up): return x.new_empty(x.shape)
+def _(s, tau, x, up):
+    return x.new_empty(x.shape)
 
 def _one_sided_setup(ctx, inputs, output):
     *_, ctx.up = inputs
     ctx.save_for_backward(*inputs[:2], output)
 
 def _one_sided_backward(ctx, g):
+    "Prop 44.5"
     s, tau, y = ctx.saved_tensors
-    h, gap = _one_sided(s, tau, g, not ctx.up), s.diff(dim=-1)
-    passing = (h[..., 1:, :] * y[..., :-1, :] if ctx.up else h[..., :-1, :] * y[..., 1:, :]).sum(-1) * (-gap / tau).exp() / tau
+    h = _one_sided(s, tau, g, not ctx.up)
+    gap = s.diff(dim=-1)
+    meet = h[..., 1:, :] * y[..., :-1, :] if ctx.up else h[..., :-1, :] * y[..., 1:, :]
+    passing = meet.sum(-1) * (-gap / tau).exp() / tau
     s_grad = torch.nn.functional.pad(passing, (0, 1)) - torch.nn.functional.pad(passing, (1, 0))
     return s_grad, (passing * gap).sum(-1, keepdim=True) / tau, h, None
 
 _one_sided = differentiable(_one_sided_op, 3, _one_sided_backward, _one_sided_setup)
 
-# %% ../../nbs/ranks/44_lapsum.ipynb #50787344
+# %% ../../nbs/ranks/44_lapsum.ipynb #383caad1
+def _in_order(z, mask):
+    "The order of z (..., n), its values in order, in double precision, and the weights 1 (real) and 0 (padded)."
+    if mask is None:
+        order = stable_sort(z.detach())[1]
+        t = precise(z).gather(-1, order)
+        return order, t, torch.ones_like(t)
+    order = stable_sort(z.detach().masked_fill(~mask, math.inf))[1]
+    t = precise(z).gather(-1, order)
+    kept = mask.gather(-1, order)
+    top = t.detach().masked_fill(~kept, -math.inf).amax(-1, keepdim=True).nan_to_num(neginf=0)
+    return order, torch.where(kept, t, top), kept.to(t)
+
+# %% ../../nbs/ranks/44_lapsum.ipynb #ef409c60
 class LapSumPermutation(SoftPermutation):
-    "The map (44.2): what cells of mass one hold of each Laplace bump; thresholds are computed for the rows that are asked for. It checks nothing, `LapSum` does."
+    """The map (44.2): what cells of mass one hold of each Laplace bump.
+
+    Thresholds are computed for the rows that are asked for. It checks nothing, `LapSum` does."""
     def __init__(self,
         s: Tensor,  # scores, (..., n), in the compute dtype
         tau: "float | Tensor",  # temperature, a number or (..., 1)
@@ -70,115 +108,196 @@ class LapSumPermutation(SoftPermutation):
         n = s.shape[-1]
         super().__init__(batch=s.shape[:-1], m=n, n=n, dtype=dtype or s.dtype, device=s.device, mask=mask)
         z = -s if descending else s
-        self.order = stable_sort(z.detach() if mask is None else z.detach().masked_fill(~mask, math.inf))[1]
-        self.s, self.t = _precise(z), _precise(z).gather(-1, self.order)
-        self.real = torch.ones_like(self.t) if mask is None else mask.gather(-1, self.order).to(self.t)
-        if mask is not None: self.t = torch.where(self.real > 0, self.t, self.t.detach().masked_fill(self.real == 0, -math.inf).amax(-1, keepdim=True).nan_to_num(neginf=0))
-        self.tau = torch.as_tensor(tau, dtype=self.t.dtype, device=s.device).expand(*s.shape[:-1], 1)
-        self.L, self.R = (_one_sided(self.t, self.tau, self.real[..., None], up)[..., 0] for up in (True, False))
+        self.order, self.t, self.real = _in_order(z, mask)
+        self.s = precise(z)
+        self.tau = tau_column(tau, self.t)
+        self.L = _one_sided(self.t, self.tau, self.real[..., None], True)[..., 0]
+        self.R = _one_sided(self.t, self.tau, self.real[..., None], False)[..., 0]
         self.count = self.real.cumsum(-1)
         self.mass = (self.count - self.L / 2 + (self.R - self.real) / 2).detach()  # left of each score
 
-# %% ../../nbs/ranks/44_lapsum.ipynb #523ec12e
-def _pick(x, index): return x.gather(-1, index.clamp(0, x.shape[-1] - 1))
+# %% ../../nbs/ranks/44_lapsum.ipynb #9b36dfb5
+class Edges(NamedTuple):
+    "Thresholds (44.5) as places among the sorted scores, each (..., l)."
+    a: Tensor      # how many scores are below
+    beta: Tensor   # distance to the score below, in units of tau
+    gamma: Tensor  # and to the one above
+    first: Tensor  # whether the threshold is -inf
+    last: Tensor   # whether it is inf
 
+def _pick(x, index):
+    "x (..., n) at `index` (..., l), which may be off by one at either end."
+    return x.gather(-1, index.clamp(0, x.shape[-1] - 1))
+
+# %% ../../nbs/ranks/44_lapsum.ipynb #fabb3397
 def _edges(P, levels):
-    "The thresholds (44.5) at `levels`, long (l,): a, beta and gamma, each (..., l), and which are -inf and +inf."
+    "The thresholds b_i of (44.5) for i in `levels`, long (l,)."
     i = levels + torch.zeros_like(P.count[..., -1:])
     a = torch.searchsorted(P.mass.contiguous(), i, right=True)
     C = torch.where(a > 0, _pick(P.count, a - 1), 0) - i
-    L, R = torch.where(a > 0, _pick(P.L, a - 1), 0), torch.where(a < P.n, _pick(P.R, a), 0)
-    gap, tiny = (_pick(P.t, a) - _pick(P.t, a - 1)) / P.tau, torch.finfo(L.dtype).tiny
-    log_L, log_R = L.clamp(min=tiny).log(), R.clamp(min=tiny).log()
+    L = torch.where(a > 0, _pick(P.L, a - 1), 0)
+    R = torch.where(a < P.n, _pick(P.R, a), 0)
+    gap = (_pick(P.t, a) - _pick(P.t, a - 1)) / P.tau
+    tiny = torch.finfo(L.dtype).tiny
+    log_L = L.clamp(min=tiny).log()
+    log_R = R.clamp(min=tiny).log()
     root = torch.where(C == 0, 1, C * C + L * R * (-gap).exp()).sqrt()
     log_h = torch.where(C == 0, 0, C.abs() + root).clamp(min=tiny).log()
-    beta = torch.where(C > 0, log_L - log_h, torch.where(C < 0, gap - (log_R - log_h), (gap + log_L - log_R) / 2))
+    level = (gap + log_L - log_R) / 2
+    beta = torch.where(C > 0, log_L - log_h, torch.where(C < 0, gap - (log_R - log_h), level))
     gamma = torch.where(C < 0, log_R - log_h, gap - beta)
-    return a, beta, gamma, i <= 0, i >= P.count[..., -1:]
+    return Edges(a, beta, gamma, first=i <= 0, last=i >= P.count[..., -1:])
 
-# %% ../../nbs/ranks/44_lapsum.ipynb #0301b69c
+# %% ../../nbs/ranks/44_lapsum.ipynb #17ffb519
+def _log_mass(u, v, width):
+    "log(F(v) - F(u)) for u < v = u + width."
+    around = (u < 0) & (v > 0)
+    tail = torch.minimum(v, -u).masked_fill(around, -1) - math.log(2) + (-torch.expm1(-width)).log()
+    middle = -(torch.expm1(u.clamp(max=0)) + torch.expm1(-v.clamp(min=0))) / 2
+    return torch.where(around, middle.masked_fill(~around, 1).log(), tail)
+
+# %% ../../nbs/ranks/44_lapsum.ipynb #28ff3298
+_FAR = 1000.0  # stands for infinity, in units of tau
+
+def _nearest(P, levels):
+    "The thresholds at `levels` as x + tau d, x the nearer neighbour, and which are -inf and inf; each (..., l)."
+    a, beta, gamma, first, last = _edges(P, levels)
+    left = (a > 0) & ((beta <= gamma) | (a == P.n))  # the nearer one, or the only one
+    x = _pick(P.t, torch.where(left, a - 1, a))
+    return x, torch.where(left, beta, -gamma), first, last
+
 def _log_cells(P, rows, s):
-    "log of (44.2) for `rows`, long (r,), and scores s (..., r or 1, n): the definition read aloud, (..., r, n)."
-    far = 1000.0                                                                                # stands for infinity, in units of tau
-    a, beta, gamma, first, last = _edges(P, torch.cat([rows, rows + 1]))
-    right = (a > 0) & ((beta <= gamma) | (a == P.n))                                            # the nearer neighbour, or the only one
-    x, d = _pick(P.t, torch.where(right, a - 1, a)), torch.where(right, beta, -gamma)
-    (x0, x1), (d0, d1) = x.chunk(2, -1), d.chunk(2, -1)
-    first, last = first.chunk(2, -1)[0][..., None], last.chunk(2, -1)[1][..., None]
-    width = ((x1 - x0) / P.tau + d1 - d0).clamp(min=torch.finfo(d.dtype).tiny)[..., None].masked_fill(first | last, far)
-    lower, upper = ((y[..., None] - s) / P.tau[..., None] + d[..., None] for y, d in ((x0, d0), (x1, d1)))
-    v = torch.where(last, torch.where(first, 0, lower).clamp(min=0) + far, upper)
-    u = torch.where(first, upper.masked_fill(last, 0).clamp(max=0) - far, lower)
-    inside = (u < 0) & (v > 0)
-    tail = torch.minimum(v, -u).masked_fill(inside, -1) - math.log(2) + (-torch.expm1(-width)).log()
-    around = -(torch.expm1(u.clamp(max=0)) + torch.expm1(-v.clamp(min=0))) / 2
-    return torch.where(inside, around.masked_fill(~inside, 1).log(), tail)
+    "log of (44.2) for `rows`, long (r,), and scores s (..., r or 1, n), (..., r, n)."
+    x, d, first, last = _nearest(P, torch.cat([rows, rows + 1]))
+    x0, x1 = x.chunk(2, -1)
+    d0, d1 = d.chunk(2, -1)
+    first = first.chunk(2, -1)[0][..., None]
+    last = last.chunk(2, -1)[1][..., None]
+    width = ((x1 - x0) / P.tau + d1 - d0).clamp(min=torch.finfo(d.dtype).tiny)[..., None]
+    lower = (x0[..., None] - s) / P.tau[..., None] + d0[..., None]
+    upper = (x1[..., None] - s) / P.tau[..., None] + d1[..., None]
+    u = torch.where(first, upper.masked_fill(last, 0).clamp(max=0) - _FAR, lower)
+    v = torch.where(last, torch.where(first, 0, lower).clamp(min=0) + _FAR, upper)
+    return _log_mass(u, v, width.masked_fill(first | last, _FAR))
 
-# %% ../../nbs/ranks/44_lapsum.ipynb #77c7c445
+# %% ../../nbs/ranks/44_lapsum.ipynb #42bcfb0b
 @patch_to(LapSumPermutation)
 def _log_rows(self, rows):
+    "log P at `rows`, (..., r, n); rows of padded positions are left to the base class."
     rows = torch.arange(self._m, device=self.device) if rows is None else rows
     log_P = _log_cells(self, rows, self.s[..., None, :])
-    return log_P if self.mask is None else log_P.masked_fill(~self.mask[..., None, :] & self.mask.any(-1)[..., None, None], -math.inf)
+    if self.mask is None:
+        return log_P
+    padded = ~self.mask[..., None, :] & self.mask.any(-1)[..., None, None]
+    return log_P.masked_fill(padded, -math.inf)
 
 @patch_to(LapSumPermutation)
 def _log_prob(self, target, rows):
+    "log P[i, target[i]] for the rows i, (..., r)."
     s = self.s.expand(*target.shape[:-1], self.n).gather(-1, target)[..., None]
     rows = torch.arange(self._m, device=self.device) if rows is None else rows
     return _log_cells(self, rows, s)[..., 0]
 
 @patch_to(LapSumPermutation)
-def _hard(self, rows): return self.order if rows is None else self.order[..., rows]
+def _hard(self, rows):
+    "The order of the scores."
+    return self.order if rows is None else self.order[..., rows]
 
-# %% ../../nbs/ranks/44_lapsum.ipynb #033e8b30
+# %% ../../nbs/ranks/44_lapsum.ipynb #10181df3
 def _levels(P, rows):
-    "Levels of the lower and upper thresholds of the rows, and how to take upper minus lower along dimension -2."
-    if rows is None: return torch.arange(P._m + 1, device=P.device), lambda G: G.diff(dim=-2)
-    return torch.cat([rows, rows + 1]), lambda G: G[..., len(rows):, :] - G[..., :len(rows), :]
+    "Levels of the thresholds around `rows`: all of them in turn, or the lower ones and then the upper ones."
+    if rows is None:
+        return torch.arange(P._m + 1, device=P.device)
+    return torch.cat([rows, rows + 1])
+
+def _upper_minus_lower(G, rows):
+    "What lies between the thresholds of each row, for G (..., l, d) at `_levels`."
+    if rows is None:
+        return G.diff(dim=-2)
+    lower, upper = G.chunk(2, -2)
+    return upper - lower
+
+def _onto_levels(y, rows):
+    "The transpose of `_upper_minus_lower`."
+    if rows is None:
+        return -torch.nn.functional.pad(y, (0, 0, 1, 1)).diff(dim=-2)
+    return torch.cat([-y, y], -2)
+
+# %% ../../nbs/ranks/44_lapsum.ipynb #b2f357dc
+class Neighbours(NamedTuple):
+    "Where (44.7) reads, and with which weights, each (..., l, 1)."
+    left: Tensor     # index of the score below the threshold
+    right: Tensor    # and of the one above
+    below: Tensor    # weight of L at the one below
+    above: Tensor    # weight of R at the one above
+    counted: Tensor  # weight of the running sum at the one below
 
 def _neighbours(P, levels, batch):
-    "Index of the left neighbour a - 1 and of the right one, and weights of their exponentials and of the count, for (44.7)."
+    "The `Neighbours` of the thresholds at `levels`, long (l,), for a payload of this batch shape."
     a, beta, gamma, first, last = _edges(P, levels)
-    left, right = (a > 0) & ~first & ~last, (a < P.n) & ~first & ~last
-    below, above = (torch.where(k, -x, -math.inf).exp() / 2 for k, x in ((left, beta), (right, gamma)))
+    finite = ~first & ~last
+    below = torch.where((a > 0) & finite, -beta, -math.inf).exp() / 2
+    above = torch.where((a < P.n) & finite, -gamma, -math.inf).exp() / 2
     a = torch.where(first, 0, torch.where(last, P.n, a))
-    return [x[..., None].expand(*batch, -1, 1) for x in ((a - 1).clamp(min=0), a.clamp(max=P.n - 1), -below, above, (a > 0).to(below))]
+    parts = (a - 1).clamp(min=0), a.clamp(max=P.n - 1), -below, above, (a > 0).to(below)
+    return Neighbours(*(x[..., None].expand(*batch, -1, 1) for x in parts))
 
-def _scans(P, batch):
-    t, tau = P.t.expand(*batch, P.n), P.tau.expand(*batch, 1)
-    return lambda x, up: _one_sided(t, tau, x.contiguous(), up)
+# %% ../../nbs/ranks/44_lapsum.ipynb #6ad49d83
+def _at(y, index):
+    "y (..., n, d) at index (..., l, 1)."
+    return y.gather(-2, index.expand(*index.shape[:-1], y.shape[-1]))
 
-# %% ../../nbs/ranks/44_lapsum.ipynb #e9c2f78b
+def _put(P, c, index):
+    "The transpose of `_at`: c (..., l, d) added up where index (..., l, 1) says, (..., n, d)."
+    return c.new_zeros(*c.shape[:-2], P.n, c.shape[-1]).scatter_add(-2, index.expand(c.shape), c)
+
+def _scan(P, x, up):
+    "The sums (44.3) of a payload x (..., n, d), whose batch may be wider than that of P."
+    batch = x.shape[:-2]
+    return _one_sided(P.t.expand(*batch, P.n), P.tau.expand(*batch, 1), x.contiguous(), up)
+
+# %% ../../nbs/ranks/44_lapsum.ipynb #4ab2bac9
 _SMALL = 4096  # entries of a matrix that is faster made than avoided
+
+def _is_small(P, rows):
+    "Whether the entries of P at `rows` are few."
+    return P.batch.numel() * (P._m if rows is None else len(rows)) * P.n <= _SMALL
 
 @patch_to(LapSumPermutation)
 def _matmul(self, x, rows):
-    if self.batch.numel() * (self._m if rows is None else len(rows)) * self.n <= _SMALL: return (self._log_rows(rows).exp() @ x.to(self.t)).to(x)
-    batch, order = x.shape[:-2], self.order[..., None].expand(*x.shape[:-2], -1, 1)
-    scan, (levels, difference) = _scans(self, batch), _levels(self, rows)
-    i, j, below, above, counted = _neighbours(self, levels, batch)
-    z = x.to(self.t).gather(-2, order.expand(x.shape))
+    "(44.7)"
+    if _is_small(self, rows):
+        return (self._log_rows(rows).exp() @ x.to(self.t)).to(x)
+    order = self.order[..., None].expand(x.shape)
     real = self.real[..., None]
+    z = x.to(self.t).gather(-2, order)
     mean = (real * z).sum(-2, keepdim=True) / self.count[..., -1:, None].clamp(min=1)
     z = real * (z - mean)
-    def at(y, index): return y.gather(-2, index.expand(*index.shape[:-1], y.shape[-1]))
-    G = counted * at(z.cumsum(-2), i) + below * at(scan(z, True), i) + above * at(scan(z, False), j)
-    return (difference(G) + mean).to(x)
+    near = _neighbours(self, _levels(self, rows), x.shape[:-2])
+    counted = near.counted * _at(z.cumsum(-2), near.left)
+    below = near.below * _at(_scan(self, z, True), near.left)
+    above = near.above * _at(_scan(self, z, False), near.right)
+    return (_upper_minus_lower(counted + below + above, rows) + mean).to(x)
 
-# %% ../../nbs/ranks/44_lapsum.ipynb #32e97f24
+# %% ../../nbs/ranks/44_lapsum.ipynb #10a1006f
 @patch_to(LapSumPermutation)
 def _rmatmul(self, y, rows):
-    if self.batch.numel() * (self._m if rows is None else len(rows)) * self.n <= _SMALL: return (self._log_rows(rows).exp().mT @ y.to(self.t)).to(y)
-    batch, z = y.shape[:-2], y.to(self.t)
-    scan, (levels, _) = _scans(self, batch), _levels(self, rows)
-    i, j, below, above, counted = _neighbours(self, levels, batch)
-    c = -torch.nn.functional.pad(z, (0, 0, 1, 1)).diff(dim=-2) if rows is None else torch.cat([-z, z], -2)
-    def put(c, index): return c.new_zeros(*batch, self.n, c.shape[-1]).scatter_add(-2, index.expand(c.shape), c)
-    out = put(counted * c, i).flip(-2).cumsum(-2).flip(-2) + scan(put(below * c, i), False) + scan(put(above * c, j), True)
-    out = out * self.real[..., None]
+    "The transpose of (44.7)."
+    if _is_small(self, rows):
+        return (self._log_rows(rows).exp().mT @ y.to(self.t)).to(y)
+    near = _neighbours(self, _levels(self, rows), y.shape[:-2])
+    c = _onto_levels(y.to(self.t), rows)
+    counted = _put(self, near.counted * c, near.left).flip(-2).cumsum(-2).flip(-2)
+    below = _scan(self, _put(self, near.below * c, near.left), False)
+    above = _scan(self, _put(self, near.above * c, near.right), True)
+    out = (counted + below + above) * self.real[..., None]
     return torch.empty_like(out).scatter(-2, self.order[..., None].expand(out.shape), out).to(y)
 
-# %% ../../nbs/ranks/44_lapsum.ipynb #77b433d4
+# %% ../../nbs/ranks/44_lapsum.ipynb #04098594
 class LapSum(Operator, name="lapsum"):
-    "Soft permutation by cells of mass one under Laplace bumps (44.2; after LapSum, Struski et al. 2025): doubly stochastic, O(n log n); raise `TypeError` or `ValueError` for what does not fit."
-    def _soft_permutation(self, s, tau, mask, dtype): return LapSumPermutation(s, tau, self.descending, dtype, mask)
+    """Soft permutation by cells of mass one under Laplace bumps (44.2; after LapSum, Struski et al. 2025).
+
+    It is doubly stochastic, and takes O(n log n). Raise `TypeError` or `ValueError` for what does not fit."""
+
+    def _soft_permutation(self, s, tau, mask, dtype):
+        return LapSumPermutation(s, tau, self.descending, dtype, mask)

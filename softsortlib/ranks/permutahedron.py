@@ -5,8 +5,9 @@
 # %% auto #0
 __all__ = ['Permutahedron']
 
-# %% ../../nbs/ranks/43_permutahedron.ipynb #f2ae56cd
+# %% ../../nbs/ranks/43_permutahedron.ipynb #19059d1e
 import math
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -17,130 +18,251 @@ from ..core.permutation import check_mask, check_scores, compute_dtype, patch_to
 from ..core.rank_operators import RankOperator
 from ..engine.autograd import differentiable, qualified
 from ..engine.compile import arrays, jit, spread_rows
-from ..engine.dispatch import check_backend
+from ..engine.dispatch import check_backend, choose
 from ..engine.radix import sorted_values, stable_sort
-from .pooling import _blocks, _log_means, _means, _project
+from .pooling import empty_stack, means, project, project_anywhere, put
+from .sigmoid import precise, tau_column
 
-# %% ../../nbs/ranks/43_permutahedron.ipynb #f096016a
+# %% ../../nbs/ranks/43_permutahedron.ipynb #e4822eef
 @jit(fastmath=())
-def _rank_rows(lo, hi, x, order, tau, real, ranks, last, kl):
-    "Soft ranks of rows lo..hi; x (B, n) increasing and its order, tau, real (B,); writes ranks and, in order, last (B, n)."
-    n = x.shape[1]
-    A, C, V, size = np.empty(n), np.empty(n), np.empty(n), np.empty(n, np.int64)
-    for b in range(lo, hi):
-        base, t, top, end = np.float64(x[b, 0]), np.float64(tau[b]), -1, 0
-        if math.isinf(base): base = 0.0
-        for k in range(real[b]):
-            v, c, m = (x[b, k] - base) / t, k + 1.0, 1  # kl: v is the largest z of the block
-            a = 1.0 if kl else v
-            if not kl: v -= c
-            while top >= 0:
-                e = math.exp(V[top] - v) if kl else 1.0
-                if not (A[top] * e * c >= a * C[top] if kl else V[top] >= v): break
-                a += A[top] * e; c += C[top]; m += size[top]
-                if not kl: v = (a - c) / m
-                top -= 1
-            top += 1
-            A[top], C[top], V[top], size[top] = a, c, v, m
-        for i in range(top + 1):
-            start, m, end = end, size[i], end + size[i]
-            for k in range(start, end):
-                z = (x[b, k] - base) / t
-                ranks[b, order[b, k]] = C[i] * math.exp(z - V[i]) / A[i] if kl else (z - A[i] / m) + C[i] / m
-                last[b, k] = end - 1
-        for k in range(end, n): ranks[b, order[b, k]] = 0; last[b, k] = k
+def _origin(x):
+    "The smallest of x (n,), from which all are measured; zero where it is infinite."
+    return 0.0 if math.isinf(x[0]) else np.float64(x[0])
 
-# %% ../../nbs/ranks/43_permutahedron.ipynb #aebb9797
+@jit(fastmath=())
+def _pool_l2(x, tau, stack):
+    "Pool neighbours until means of z - rho increase, z = x / tau; x (n,) increasing. Return how many blocks are left."
+    origin = _origin(x)
+    top = -1
+    for k in range(len(x)):
+        a = (x[k] - origin) / tau
+        c = k + 1.0
+        size = 1
+        value = a - c
+        while top >= 0 and stack.value[top] >= value:
+            a += stack.of_z[top]
+            c += stack.of_w[top]
+            size += stack.size[top]
+            value = (a - c) / size
+            top -= 1
+        top += 1
+        put(stack, top, a, c, value, size)
+    return top + 1
+
+# %% ../../nbs/ranks/43_permutahedron.ipynb #4e7b5955
+@jit(fastmath=())
+def _pool_kl(x, tau, stack):
+    "The same for the entropic variant: sums of exp(z - value), of ranks, and the largest z of each block as its value."
+    origin = _origin(x)
+    top = -1
+    for k in range(len(x)):
+        z = (x[k] - origin) / tau
+        a = 1.0
+        c = k + 1.0
+        size = 1
+        while top >= 0:
+            shrink = math.exp(stack.value[top] - z)
+            if not stack.of_z[top] * shrink * c >= a * stack.of_w[top]:
+                break
+            a += stack.of_z[top] * shrink
+            c += stack.of_w[top]
+            size += stack.size[top]
+            top -= 1
+        top += 1
+        put(stack, top, a, c, z, size)
+    return top + 1
+
+# %% ../../nbs/ranks/43_permutahedron.ipynb #087ffeb9
+@jit(fastmath=())
+def _pad(order, end, ranks, last):
+    "Padded elements have no rank, and are blocks of their own."
+    for k in range(end, len(order)):
+        ranks[order[k]] = 0
+        last[k] = k
+
+@jit(fastmath=())
+def _l2_rank_rows(lo, hi, x, order, tau, real, ranks, last):
+    "Soft ranks of rows lo..hi by Prop 43.2."
+    stack = empty_stack(x.shape[1])
+    for b in range(lo, hi):
+        t = np.float64(tau[b])
+        origin = _origin(x[b])
+        end = 0
+        for i in range(_pool_l2(x[b, :real[b]], t, stack)):
+            start = end
+            end += stack.size[i]
+            mean_z = stack.of_z[i] / stack.size[i]
+            mean_rank = stack.of_w[i] / stack.size[i]
+            for k in range(start, end):
+                ranks[b, order[b, k]] = ((x[b, k] - origin) / t - mean_z) + mean_rank
+                last[b, k] = end - 1
+        _pad(order[b], end, ranks[b], last[b])
+
+# %% ../../nbs/ranks/43_permutahedron.ipynb #41e4aea8
+@jit(fastmath=())
+def _kl_rank_rows(lo, hi, x, order, tau, real, ranks, last):
+    "Soft ranks of rows lo..hi by (43.3)."
+    stack = empty_stack(x.shape[1])
+    for b in range(lo, hi):
+        t = np.float64(tau[b])
+        origin = _origin(x[b])
+        end = 0
+        for i in range(_pool_kl(x[b, :real[b]], t, stack)):
+            start = end
+            end += stack.size[i]
+            for k in range(start, end):
+                z = (x[b, k] - origin) / t
+                ranks[b, order[b, k]] = stack.of_w[i] * math.exp(z - stack.value[i]) / stack.of_z[i]
+                last[b, k] = end - 1
+        _pad(order[b], end, ranks[b], last[b])
+
+# %% ../../nbs/ranks/43_permutahedron.ipynb #c9a0b6f8
 def _targets(n, kl, like):
+    "rho = 1..n, or its logarithm, in the shape of `like` (..., n)."
     rho = torch.arange(1, n + 1, dtype=like.dtype, device=like.device)
     return (rho.log() if kl else rho).expand(like.shape)
 
-def _precise(x): return x if x.device.type == "mps" else x.double()
-
 def _lift(z, w, real):
     "z where `real` (or None), and at padded positions w plus more than any real z - w."
-    if real is None: return z
-    return torch.where(real, z, w + 2 * (z - w).abs().masked_fill(~real, 0).amax(-1, keepdim=True).detach() + 1)
+    if real is None:
+        return z
+    farthest = (z - w).abs().masked_fill(~real, 0).amax(-1, keepdim=True).detach()
+    return torch.where(real, z, w + 2 * farthest + 1)
 
+# %% ../../nbs/ranks/43_permutahedron.ipynb #38c08766
 def _ranks_anywhere(x, order, tau, real, kl, backend):
     "Soft ranks and blocks; x (..., n) increasing and its order, tau (..., 1), real (...)."
-    n, mean = x.shape[-1], _log_means if kl else _means
+    n = x.shape[-1]
     kept = torch.arange(n, device=x.device) < real[..., None]
-    z = _precise(x).masked_fill(~kept, 0)
-    z = (z - torch.where(z[..., :1].isinf(), 0, z[..., :1])) / tau
+    z = precise(x).masked_fill(~kept, 0)
+    origin = torch.where(z[..., :1].isinf(), 0, z[..., :1])
+    z = (z - origin) / tau
     w = _targets(n, kl, z)
-    z = _lift(z, w, kept)
-    last = _blocks(z, w, kl, backend)
-    p = (z - mean(z, last)) + mean(w, last)
+    p, last = project_anywhere(_lift(z, w, kept), w, kl, backend)
     p = (p.exp() if kl else p).masked_fill(~kept, 0).to(x.dtype)
     return torch.empty_like(p).scatter(-1, order, p), last
 
-# %% ../../nbs/ranks/43_permutahedron.ipynb #69a9b8e0
-@jit
-def _pull_rows(lo, hi, g, ranks, order, last, out, kl):
-    "D g of (43.4) for rows lo..hi; g, ranks, out (B, n) as the scores stand, order and last (B, n) in order."
-    for b in range(lo, hi):
-        k = 0
-        while k < g.shape[1]:
-            end, total, weight = last[b, k] + 1, 0.0, 0.0
-            if end == k + 1: out[b, order[b, k]] = g[b, order[b, k]] * 0; k = end; continue
-            for j in range(k, end):
-                i = order[b, j]; omega = np.float64(ranks[b, i]) if kl else 1.0
-                total += omega * g[b, i]; weight += omega
-            for j in range(k, end):
-                i = order[b, j]
-                out[b, i] = (ranks[b, i] if kl else 1.0) * (g[b, i] - total / weight)
-            k = end
+def _ranks_numba(x, order, tau, real, kl):
+    "The same by the kernels."
+    n = x.shape[-1]
+    ranks = x.new_empty(x.shape)
+    last = torch.empty(x.shape, dtype=torch.long, device=x.device)
+    kernel = _kl_rank_rows if kl else _l2_rank_rows
+    rows = arrays(x.reshape(-1, n), order.reshape(-1, n), tau.reshape(-1), real.reshape(-1),
+                  ranks.view(-1, n), last.view(-1, n))
+    spread_rows(kernel, len(rows[0]), x.numel(), *rows)
+    return ranks, last
 
-@torch.library.custom_op(qualified("permutahedron_pull", __name__), mutates_args=())
-def _pull_op(g: Tensor, ranks: Tensor, order: Tensor, last: Tensor, kl: bool) -> Tensor:
-    out, n = g.new_empty(g.shape), g.shape[-1]
-    if g.device.type == "cpu":
-        rows = [a.reshape(-1, n) for a in (g, ranks, order, last, out)]
-        spread_rows(_pull_rows, len(rows[0]), g.numel(), *arrays(*rows), kl)
-        return out
+# %% ../../nbs/ranks/43_permutahedron.ipynb #6abed072
+@jit
+def _l2_pull_rows(lo, hi, g, order, last, out):
+    "D g of (43.4) with omega = 1, for rows lo..hi; g, out (B, n) as the scores stand, order and last (B, n) in order."
+    for b in range(lo, hi):
+        start = 0
+        while start < g.shape[1]:
+            end = last[b, start] + 1
+            if end == start + 1:  # alone: exactly zero, and NaN stays NaN
+                i = order[b, start]
+                out[b, i] = 0 * g[b, i]
+            else:
+                total = 0.0
+                for k in range(start, end):
+                    total += g[b, order[b, k]]
+                for k in range(start, end):
+                    i = order[b, k]
+                    out[b, i] = g[b, i] - total / (end - start)
+            start = end
+
+# %% ../../nbs/ranks/43_permutahedron.ipynb #ffd2f3e4
+@jit
+def _kl_pull_rows(lo, hi, g, ranks, order, last, out):
+    "D g of (43.4) with omega = R, for rows lo..hi; ranks (B, n) as the scores stand."
+    for b in range(lo, hi):
+        start = 0
+        while start < g.shape[1]:
+            end = last[b, start] + 1
+            if end == start + 1:
+                i = order[b, start]
+                out[b, i] = 0 * g[b, i]
+            else:
+                total = 0.0
+                weight = 0.0
+                for k in range(start, end):
+                    omega = np.float64(ranks[b, order[b, k]])
+                    total += omega * g[b, order[b, k]]
+                    weight += omega
+                for k in range(start, end):
+                    i = order[b, k]
+                    out[b, i] = ranks[b, i] * (g[b, i] - total / weight)
+            start = end
+
+# %% ../../nbs/ranks/43_permutahedron.ipynb #bb2bee82
+def _pull_numba(g, ranks, order, last, kl):
+    "D g by its kernels; g and ranks (..., n) as the scores stand, order and last (..., n)."
+    n = g.shape[-1]
+    out = g.new_empty(g.shape)
+    G, R, *rest = arrays(g.reshape(-1, n), ranks.reshape(-1, n), order.reshape(-1, n), last.reshape(-1, n),
+                         out.view(-1, n))
+    if kl:
+        spread_rows(_kl_pull_rows, len(G), G.size, G, R, *rest)
+    else:
+        spread_rows(_l2_pull_rows, len(G), G.size, G, *rest)
+    return out
+
+def _pull_torch(g, ranks, order, last, kl):
+    "The same on any device: a block is named by its last position, wherever its members stand."
     label = torch.empty_like(last).scatter(-1, order, last)
     omega = ranks if kl else torch.ones_like(g)
-    return omega * (g - _means(omega * g, label) / _means(omega, label).clamp(min=1e-30))
+    return omega * (g - means(omega * g, label) / means(omega, label).clamp(min=1e-30))
+
+# %% ../../nbs/ranks/43_permutahedron.ipynb #199aba60
+@torch.library.custom_op(qualified("permutahedron_pull", __name__), mutates_args=())
+def _pull_op(g: Tensor, ranks: Tensor, order: Tensor, last: Tensor, kl: bool) -> Tensor:
+    "D g of (43.4); g and ranks (..., n) as the scores stand, order and last (..., n)."
+    pull = _pull_numba if choose(g, "") == "numba" else _pull_torch
+    return pull(g, ranks, order, last, kl)
 
 @_pull_op.register_fake
-def _(g, ranks, order, last, kl): return g.new_empty(g.shape)
+def _(g, ranks, order, last, kl):
+    return g.new_empty(g.shape)
 
-# %% ../../nbs/ranks/43_permutahedron.ipynb #f67e6437
 def _pull_setup(ctx, inputs, output):
     *tensors, ctx.kl = inputs
     ctx.save_for_backward(*tensors)
 
 def _pull_backward(ctx, h):
-    g, ranks, *blocks = ctx.saved_tensors
-    of_h, ranks_grad = _pull(h, ranks, *blocks, ctx.kl), None
+    "D is its own transpose; omega gets (D g) (D h) / omega^2."
+    g, ranks, order, last = ctx.saved_tensors
+    of_h = _pull(h, ranks, order, last, ctx.kl)
+    ranks_grad = None
     if ctx.kl and ctx.needs_input_grad[1]:
         safe = ranks.masked_fill(ranks == 0, 1)
-        ranks_grad = of_h * _pull(g, ranks, *blocks, ctx.kl) / (safe * safe)
+        ranks_grad = of_h * _pull(g, ranks, order, last, ctx.kl) / (safe * safe)
     return of_h, ranks_grad, None, None, None
 
 _pull = differentiable(_pull_op, 4, _pull_backward, _pull_setup)
 
-# %% ../../nbs/ranks/43_permutahedron.ipynb #bde5a821
+# %% ../../nbs/ranks/43_permutahedron.ipynb #25d8caa7
 @torch.library.custom_op(qualified("permutahedron_rank", __name__), mutates_args=())
 def _soft_rank_op(s: Tensor, tau: Tensor, real: Tensor, kl: bool, backend: str) -> tuple[Tensor, Tensor, Tensor]:
     "Ranks (..., n), the order of s, and the last position of each block; s (..., n), tau (..., 1), real (...)."
     x, order = sorted_values(s)
-    if (backend or ("numba" if s.device.type == "cpu" else "torch")) != "numba": ranks, last = _ranks_anywhere(x, order, tau, real, kl, backend)
+    if choose(s, backend) == "numba":
+        ranks, last = _ranks_numba(x, order, tau, real, kl)
     else:
-        ranks, last = s.new_empty(s.shape), torch.empty(s.shape, dtype=torch.long, device=s.device)
-        X, O, R, L = (a.reshape(-1, s.shape[-1]) for a in (x, order, ranks, last))
-        spread_rows(_rank_rows, len(X), s.numel(), *arrays(X, O, tau.reshape(-1), real.reshape(-1), R, L), kl)
+        ranks, last = _ranks_anywhere(x, order, tau, real, kl, backend)
     return ranks, order.contiguous(), last
 
 @_soft_rank_op.register_fake
-def _(s, tau, real, kl, backend): return s.new_empty(s.shape), s.new_empty(s.shape, dtype=torch.long), s.new_empty(s.shape, dtype=torch.long)
+def _(s, tau, real, kl, backend):
+    return s.new_empty(s.shape), s.new_empty(s.shape, dtype=torch.long), s.new_empty(s.shape, dtype=torch.long)
 
 def _soft_rank_setup(ctx, inputs, output):
     ctx.kl = inputs[3]
     ctx.save_for_backward(*inputs[:2], *output)
 
 def _soft_rank_backward(ctx, g, *_):
+    "(43.4)"
     s, tau, ranks, order, last = ctx.saved_tensors
     s_grad, tau_grad = _pull(g, ranks, order, last, ctx.kl) / tau, None
     if ctx.needs_input_grad[1]:
@@ -150,10 +272,16 @@ def _soft_rank_backward(ctx, g, *_):
 
 _soft_rank = differentiable(_soft_rank_op, 3, _soft_rank_backward, _soft_rank_setup)
 
-# %% ../../nbs/ranks/43_permutahedron.ipynb #0fcdf472
+# %% ../../nbs/ranks/43_permutahedron.ipynb #73d9077e
 class Permutahedron(RankOperator, name="permutahedron"):
-    "Soft ranks and soft sorted values by projection onto the permutahedron (43.2; Blondel et al. 2020), O(n log n); raise `TypeError` or `ValueError` for a parameter that does not fit."
+    """Soft ranks and soft sorted values by projection onto the permutahedron (43.2; Blondel et al. 2020), O(n log n).
+
+    Raise `TypeError` or `ValueError` for a parameter that does not fit."""
     shown = ("tau", "regularization", "descending")
+
+    if TYPE_CHECKING:
+        def sort(self, scores: Tensor, mask: "Tensor | None" = None) -> Tensor: ...
+        def rank(self, scores: Tensor, mask: "Tensor | None" = None) -> Tensor: ...
 
     def __init__(self,
         tau: "float | Tensor" = 1.0,  # regularisation strength; a tensor or Parameter broadcasts over the batch
@@ -162,47 +290,61 @@ class Permutahedron(RankOperator, name="permutahedron"):
         backend: "str | None" = None,  # "numba", "triton" or "torch"; None chooses by device
     ):
         super().__init__(tau, descending)
-        if regularization not in ("l2", "kl"): raise ValueError(f"regularization must be 'l2' or 'kl', got {regularization!r}")
-        self.regularization, self.backend = regularization, check_backend(backend)
+        if regularization not in ("l2", "kl"):
+            raise ValueError(f"regularization must be 'l2' or 'kl', got {regularization!r}")
+        self.regularization = regularization
+        self.backend = check_backend(backend)
 
     def _ranks(self, s, tau, mask):
+        "R of (43.2); padded elements are sorted behind the real ones."
         real = torch.full(s.shape[:-1], s.shape[-1], device=s.device) if mask is None else mask.sum(-1)
         s = s if mask is None else s.masked_fill(~mask, math.inf)
-        tau = torch.as_tensor(tau, dtype=s.dtype, device=s.device).expand(*s.shape[:-1], 1)
-        return _soft_rank(s, tau, real, self.regularization == "kl", self.backend)[0]
+        return _soft_rank(s, tau_column(tau, s), real, self.regularization == "kl", self.backend)[0]
 
-# %% ../../nbs/ranks/43_permutahedron.ipynb #d5fc52b4
+# %% ../../nbs/ranks/43_permutahedron.ipynb #2bbc2301
+def _real_places(mask):
+    "The first so many places of each row as it has real elements, bool (..., n); None without a mask."
+    if mask is None:
+        return None
+    return torch.arange(mask.shape[-1], device=mask.device) < mask.sum(-1, keepdim=True)
+
 @patch_to(Permutahedron)
-def _sorted(self, s, tau, mask):
-    kl, n = self.regularization == "kl", s.shape[-1]
-    w = (s if mask is None else s.masked_fill(~mask, math.inf))
-    w = stable_sort(w)[0]
-    real = None if mask is None else torch.arange(n, device=s.device) < mask.sum(-1, keepdim=True)
-    w = _precise(w if real is None else w.masked_fill(~real, 0))
-    z = _lift(_targets(n, False, w) / tau, w, real)
-    p = _project(z.expand(w.shape), w, kl, self.backend)[0].to(s.dtype).flip(-1)
-    if real is None: return p
-    return p.gather(-1, (torch.arange(n, device=s.device) - real.sum(-1, keepdim=True)).remainder(n))
+def _falling(self, s, tau, mask):
+    "S of (43.2), falling, for s (..., n)."
+    n, kept = s.shape[-1], _real_places(mask)
+    w = stable_sort(s if mask is None else s.masked_fill(~mask, math.inf))[0]
+    w = precise(zero_outside(w, kept, -1))
+    z = _lift(_targets(n, False, w) / tau, w, kept)
+    p = project(z.expand(w.shape), w, self.regularization == "kl", self.backend)[0].to(s.dtype).flip(-1)
+    if mask is None:
+        return p
+    behind = torch.arange(n, device=s.device) - kept.sum(-1, keepdim=True)
+    return p.gather(-1, behind.remainder(n))
 
-# %% ../../nbs/ranks/43_permutahedron.ipynb #514081cc
+# %% ../../nbs/ranks/43_permutahedron.ipynb #cd69e84a
 @patch_to(Permutahedron)
 def sort(self,
     scores: Tensor,  # (..., n), floating point
     mask: "Tensor | None" = None,  # bool, (..., n), True = a real element
 ) -> Tensor:  # soft sorted scores, (..., n); zero at padded positions
-    "Soft sorted values (43.2; Blondel et al. 2020); raise `TypeError` or `ValueError` when the input does not fit."
-    check_scores(scores)
-    mask, s = check_mask(mask, scores), scores.to(compute_dtype(scores.dtype))
-    s, sign = zero_outside(s, mask, -1), 1 if self.descending else -1
-    with torch.autocast(s.device.type, enabled=False): p = sign * self._sorted(sign * s, check_tau(self.tau, scores), mask)
-    kept = None if mask is None else torch.arange(s.shape[-1], device=s.device) < mask.sum(-1, keepdim=True)
-    return zero_outside(p, kept, -1).to(scores.dtype)
+    """Soft sorted values (43.2; Blondel et al. 2020).
 
-# %% ../../nbs/ranks/43_permutahedron.ipynb #f5d8bd51
+    Raise `TypeError` or `ValueError` when the input does not fit."""
+    check_scores(scores)
+    mask = check_mask(mask, scores)
+    s = zero_outside(scores.to(compute_dtype(scores.dtype)), mask, -1)
+    sign = 1 if self.descending else -1
+    with torch.autocast(s.device.type, enabled=False):
+        p = sign * self._falling(sign * s, check_tau(self.tau, scores), mask)
+    return zero_outside(p, _real_places(mask), -1).to(scores.dtype)
+
+# %% ../../nbs/ranks/43_permutahedron.ipynb #cb20fea1
 @patch_to(Permutahedron)
 def rank(self,
     scores: Tensor,  # (..., n), floating point
     mask: "Tensor | None" = None,  # bool, (..., n), True = a real element
 ) -> Tensor:  # soft ranks, (..., n); zero at padded elements
-    "Soft ranks (43.2; Blondel et al. 2020), the same as calling the operator; raise `TypeError` or `ValueError` when the input does not fit."
+    """Soft ranks (43.2; Blondel et al. 2020), the same as calling the operator.
+
+    Raise `TypeError` or `ValueError` when the input does not fit."""
     return self(scores, mask)

@@ -5,8 +5,9 @@
 # %% auto #0
 __all__ = ['isotonic_plain', 'isotonic']
 
-# %% ../../nbs/ranks/47_pooling.ipynb #fc01f307
+# %% ../../nbs/ranks/47_pooling.ipynb #819774ca
 import math
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -14,159 +15,299 @@ from torch import Tensor
 
 from ..engine.autograd import differentiable, qualified
 from ..engine.compile import arrays, jit, spread_rows
-from ..engine.dispatch import check_backend
-from .pooling_triton import _pool, triton
+from ..engine.dispatch import check_backend, choose
+from .pooling_triton import blocks_by_stacks
 
-# %% ../../nbs/ranks/47_pooling.ipynb #45c3bfae
+# %% ../../nbs/ranks/47_pooling.ipynb #c4c22998
+def _running_sums(x, kl):
+    "Sums of x_a..x_b at [a, b], (..., n, n), or with kl the logarithms of sums of exponentials."
+    n = x.shape[-1]
+    upper = torch.ones(n, n, dtype=torch.bool, device=x.device).triu()
+    if kl:
+        return torch.where(upper, x[..., None, :], -math.inf).logcumsumexp(-1)
+    return torch.where(upper, x[..., None, :], 0).cumsum(-1)
+
 def _block_values(z, w, kl):
     "M(z) - M(w) of every block a..b at [a, b], (..., n, n); what lies below the diagonal is no block and infinite."
-    n = z.shape[-1]
-    upper = torch.ones(n, n, dtype=torch.bool, device=z.device).triu()
-    def sums(x):
-        x = torch.where(upper, x[..., None, :], -math.inf if kl else 0)
-        return x.logcumsumexp(-1) if kl else x.cumsum(-1)
-    count = (1 if kl else upper.cumsum(-1).clamp(min=1))
-    return torch.where(upper, (sums(z) - sums(w)) / count, math.inf)
+    values = _running_sums(z, kl) - _running_sums(w, kl)
+    upper = torch.ones(values.shape[-2:], dtype=torch.bool, device=z.device).triu()
+    if not kl:
+        values = values / upper.cumsum(-1).clamp(min=1)
+    return torch.where(upper, values, math.inf)
 
-# %% ../../nbs/ranks/47_pooling.ipynb #18b392af
+# %% ../../nbs/ranks/47_pooling.ipynb #bfb23c04
 def isotonic_plain(
     z: Tensor,  # (..., n)
     w: Tensor,  # (..., n)
     kl: bool = False,  # values (47.3): means of z - w, or with True ratios of sums of exponentials
 ) -> Tensor:  # the increasing sequence nearest to z - w, (..., n)
-    "The min-max formula (47.2) of isotonic regression, in O(n^2) memory; the oracle of `isotonic`, which checks what comes in."
-    lowest = _block_values(z, w, kl).flip(-1).cummin(-1).values.flip(-1)  # min over b >= k, at [a, k]
-    return torch.where(torch.ones_like(lowest, dtype=torch.bool).triu(), lowest, -math.inf).amax(-2)
+    """The min-max formula (47.2) of isotonic regression, in O(n^2) memory.
 
-# %% ../../nbs/ranks/47_pooling.ipynb #ba0619df
-def _means(x, last):
+    The oracle of `isotonic`, which checks what comes in."""
+    lowest = _block_values(z, w, kl).flip(-1).cummin(-1).values.flip(-1)  # min over b >= k, at [a, k]
+    upper = torch.ones_like(lowest, dtype=torch.bool).triu()
+    return torch.where(upper, lowest, -math.inf).amax(-2)
+
+# %% ../../nbs/ranks/47_pooling.ipynb #6e054873
+def means(x, last):
     "The mean of x over each block, at every element, in plain torch; x and last (..., n)."
     total = torch.zeros_like(x).scatter_add(-1, last, x)
     count = torch.zeros_like(x).scatter_add(-1, last, torch.ones_like(x))
     return (total / count.clamp(min=1)).gather(-1, last)
 
-def _log_means(x, last):
+def log_means(x, last):
+    "The logarithm of the mean of exp(x) over each block, measured from the block's largest element."
     top = torch.full_like(x, -math.inf).scatter_reduce(-1, last, x, "amax").gather(-1, last)
-    return top + _means((x - top).exp(), last).log()
+    return top + means((x - top).exp(), last).log()
 
+# %% ../../nbs/ranks/47_pooling.ipynb #98521b3d
 def _blocks_by_rounds(z, w, kl):
     "The last index of each element's block, by pooling all neighbours out of order at once; z, w (..., n)."
-    n, mean = z.shape[-1], _log_means if kl else _means
+    n = z.shape[-1]
+    mean = log_means if kl else means
     index = torch.arange(n, device=z.device).expand(z.shape).contiguous()
+    final = torch.ones_like(index[..., :1], dtype=torch.bool)  # the last block has no right neighbour
     last = index
     while True:
         v = mean(z, last) - mean(w, last)
-        rises = torch.cat([~(v[..., :-1] >= v[..., 1:]), torch.ones_like(last[..., :1], dtype=torch.bool)], -1)
-        new = torch.where((last == index) & rises, index, n).flip(-1).cummin(-1).values.flip(-1)
-        if torch.equal(new, last): return last
+        rises = torch.cat([~(v[..., :-1] >= v[..., 1:]), final], -1)
+        ends = torch.where((last == index) & rises, index, n)
+        new = ends.flip(-1).cummin(-1).values.flip(-1)
+        if torch.equal(new, last):
+            return last
         last = new
 
-# %% ../../nbs/ranks/47_pooling.ipynb #5d6f6140
-def _blocks(z, w, kl, backend):
+# %% ../../nbs/ranks/47_pooling.ipynb #b0ce4407
+_MANY_ROWS = 32  # from which on a GPU is better filled by rows than by rounds
+
+def _find_blocks(z, w, kl, backend):
     "The last index of each element's block on any device; z, w (..., n)."
-    many = z.device.type == "cuda" and triton is not None and z.numel() >= 32 * z.shape[-1]
-    return _pool(z, w, kl) if backend == "triton" or not backend and many else _blocks_by_rounds(z, w, kl)
+    many = z.numel() >= _MANY_ROWS * z.shape[-1]
+    who = choose(z, backend, numba=False, triton=many or backend == "triton")
+    if who == "triton" or backend == "triton":
+        return blocks_by_stacks(z, w, kl)
+    return _blocks_by_rounds(z, w, kl)
 
-# %% ../../nbs/ranks/47_pooling.ipynb #6f8de4af
-@jit(fastmath=())
-def _log_add(a, b): return max(a, b) + math.log1p(math.exp(-abs(a - b)))
+# %% ../../nbs/ranks/47_pooling.ipynb #c23a72d6
+def project_anywhere(z, w, kl, backend):
+    "p of (47.4) and the last index of each element's block, on any device; z, w (..., n)."
+    last = _find_blocks(z, w, kl, backend)
+    mean = log_means if kl else means
+    return (z - mean(z, last)) + mean(w, last), last
+
+# %% ../../nbs/ranks/47_pooling.ipynb #73f025bb
+class Stack(NamedTuple):
+    "Blocks from left to right, as arrays (n,)."
+    of_z: np.ndarray
+    of_w: np.ndarray
+    value: np.ndarray
+    size: np.ndarray
 
 @jit(fastmath=())
-def _project_rows(lo, hi, z, w, p, last, kl):
-    "Pool adjacent violators for rows lo..hi; z, w (B, n) are read, p and last (B, n) are written."
-    n = z.shape[1]
-    A, C, V, size = np.empty(n), np.empty(n), np.empty(n), np.empty(n, np.int64)
+def empty_stack(n):
+    "A stack for n elements."
+    return Stack(np.empty(n), np.empty(n), np.empty(n), np.empty(n, np.int64))
+
+@jit(fastmath=())
+def put(stack, i, of_z, of_w, value, size):
+    "Make this block i of the stack."
+    stack.of_z[i] = of_z
+    stack.of_w[i] = of_w
+    stack.value[i] = value
+    stack.size[i] = size
+
+# %% ../../nbs/ranks/47_pooling.ipynb #48c06558
+@jit(fastmath=())
+def _pool_means(z, w, stack):
+    "Pool the neighbours that are out of order by (47.3) for l2; z, w (n,). Return how many blocks are left."
+    top = -1
+    for k in range(len(z)):
+        a = np.float64(z[k])
+        c = np.float64(w[k])
+        size = 1
+        value = a - c
+        while top >= 0 and stack.value[top] >= value:
+            a += stack.of_z[top]
+            c += stack.of_w[top]
+            size += stack.size[top]
+            value = (a - c) / size
+            top -= 1
+        top += 1
+        put(stack, top, a, c, value, size)
+    return top + 1
+
+# %% ../../nbs/ranks/47_pooling.ipynb #ae1c8d55
+@jit(fastmath=())
+def _log_add(a, b):
+    "log(exp(a) + exp(b))"
+    return max(a, b) + math.log1p(math.exp(-abs(a - b)))
+
+@jit(fastmath=())
+def _pool_log_means(z, w, stack):
+    "Pool the neighbours that are out of order by (47.3) for kl; z, w (n,). Return how many blocks are left."
+    top = -1
+    for k in range(len(z)):
+        a = np.float64(z[k])
+        c = np.float64(w[k])
+        size = 1
+        value = a - c
+        while top >= 0 and stack.value[top] >= value:
+            a = _log_add(a, stack.of_z[top])
+            c = _log_add(c, stack.of_w[top])
+            size += stack.size[top]
+            value = a - c
+            top -= 1
+        top += 1
+        put(stack, top, a, c, value, size)
+    return top + 1
+
+# %% ../../nbs/ranks/47_pooling.ipynb #1829e240
+@jit(fastmath=())
+def _l2_project_rows(lo, hi, z, w, p, last):
+    "(47.4) with means, for rows lo..hi; z, w (B, n) are read, p and last (B, n) are written."
+    stack = empty_stack(z.shape[1])
     for b in range(lo, hi):
-        top = -1
-        for k in range(n):
-            a, c, m = np.float64(z[b, k]), np.float64(w[b, k]), 1
-            v = a - c
-            while top >= 0 and V[top] >= v:
-                a, c = (_log_add(a, A[top]), _log_add(c, C[top])) if kl else (a + A[top], c + C[top])
-                m += size[top]
-                v = a - c if kl else (a - c) / m
-                top -= 1
-            top += 1
-            A[top], C[top], V[top], size[top] = a, c, v, m
         end = 0
-        for i in range(top + 1):
-            m, start = 1 if kl else size[i], end
-            a, c, end = A[i] / m, C[i] / m, end + size[i]
-            for k in range(start, end): p[b, k] = (z[b, k] - a) + c; last[b, k] = end - 1
+        for i in range(_pool_means(z[b], w[b], stack)):
+            start = end
+            end += stack.size[i]
+            mean_z = stack.of_z[i] / stack.size[i]
+            mean_w = stack.of_w[i] / stack.size[i]
+            for k in range(start, end):
+                p[b, k] = (z[b, k] - mean_z) + mean_w
+                last[b, k] = end - 1
 
-# %% ../../nbs/ranks/47_pooling.ipynb #a2ba6e25
+# %% ../../nbs/ranks/47_pooling.ipynb #874a8570
+@jit(fastmath=())
+def _kl_project_rows(lo, hi, z, w, p, last):
+    "(47.4) with logarithms of means of exponentials, for rows lo..hi; z, w (B, n) are read, p and last are written."
+    stack = empty_stack(z.shape[1])
+    for b in range(lo, hi):
+        end = 0
+        for i in range(_pool_log_means(z[b], w[b], stack)):
+            start = end
+            end += stack.size[i]
+            for k in range(start, end):
+                p[b, k] = (z[b, k] - stack.of_z[i]) + stack.of_w[i]
+                last[b, k] = end - 1
+
+# %% ../../nbs/ranks/47_pooling.ipynb #545973b6
 @jit
 def _block_mean_rows(lo, hi, x, last, out):
     "The mean of x over its block, for rows lo..hi; x, last, out (B, n)."
     for b in range(lo, hi):
-        k = 0
-        while k < x.shape[1]:
-            end, total = last[b, k] + 1, 0.0
-            for j in range(k, end): total += x[b, j]
-            for j in range(k, end): out[b, j] = total / (end - k)
-            k = end
+        start = 0
+        while start < x.shape[1]:
+            end = last[b, start] + 1
+            total = 0.0
+            for k in range(start, end):
+                total += x[b, k]
+            for k in range(start, end):
+                out[b, k] = total / (end - start)
+            start = end
 
-# %% ../../nbs/ranks/47_pooling.ipynb #7f77fb79
+def _block_mean_numba(x, last):
+    "B x by its kernel; x, last (..., n)."
+    n = x.shape[-1]
+    out = x.new_empty(x.shape)
+    rows = arrays(x.reshape(-1, n), last.reshape(-1, n), out.view(-1, n))
+    spread_rows(_block_mean_rows, len(rows[0]), 2 * x.numel(), *rows)
+    return out
+
+# %% ../../nbs/ranks/47_pooling.ipynb #1321ad17
 @torch.library.custom_op(qualified("block_mean", __name__), mutates_args=())
 def _block_mean_op(x: Tensor, last: Tensor) -> Tensor:
     "B x for blocks of consecutive elements named by their last index; x, last (..., n)."
-    if x.device.type != "cpu": return _means(x, last)
-    out = x.new_empty(x.shape)
-    rows = [a.reshape(-1, x.shape[-1]) for a in (x, last, out)]
-    spread_rows(_block_mean_rows, len(rows[0]), 2 * x.numel(), *arrays(*rows))
-    return out
+    if choose(x, "") == "numba":
+        return _block_mean_numba(x, last)
+    return means(x, last)
 
 @_block_mean_op.register_fake
-def _(x, last): return x.new_empty(x.shape)
+def _(x, last):
+    return x.new_empty(x.shape)
 
-def _block_mean_setup(ctx, inputs, output): ctx.save_for_backward(inputs[1])
-def _block_mean_backward(ctx, g): return _block_mean(g, *ctx.saved_tensors), None
+def _block_mean_setup(ctx, inputs, output):
+    ctx.save_for_backward(inputs[1])
+
+def _block_mean_backward(ctx, g):
+    return _block_mean(g, *ctx.saved_tensors), None
 
 _block_mean = differentiable(_block_mean_op, 2, _block_mean_backward, _block_mean_setup)
 
-# %% ../../nbs/ranks/47_pooling.ipynb #4cd5d2e9
-@torch.library.custom_op(qualified("isotonic_project", __name__), mutates_args=())
-def _project_op(z: Tensor, w: Tensor, kl: bool, backend: str) -> tuple[Tensor, Tensor]:
-    "p of (47.4) and the last index of each element's block; z, w (..., n) increasing."
-    if (backend or ("numba" if z.device.type == "cpu" else "torch")) != "numba":
-        last, mean = _blocks(z, w, kl, backend), _log_means if kl else _means
-        return (z - mean(z, last)) + mean(w, last), last
-    p, last = z.new_empty(z.shape), torch.empty(z.shape, dtype=torch.long, device=z.device)
-    rows = [a.reshape(-1, z.shape[-1]) for a in (z, w, p, last)]
-    spread_rows(_project_rows, len(rows[0]), 4 * z.numel(), *arrays(*rows), kl)
-    return p, last
-
-@_project_op.register_fake
-def _(z, w, kl, backend): return z.new_empty(z.shape), z.new_empty(z.shape, dtype=torch.long)
-
-def _project_setup(ctx, inputs, output):
-    z, w, ctx.kl, _ = inputs
-    ctx.save_for_backward(*(z, w) if ctx.kl else (None, None), output[1])
-
+# %% ../../nbs/ranks/47_pooling.ipynb #530176d4
 def _weights(x, last):
     "exp(x - M_b(x)) of (47.5), differentiable; x increasing, so a block's maximum stands at its end."
     e = (x - x.detach().gather(-1, last)).exp()
     return e / _block_mean(e, last)
 
+def _project_setup(ctx, inputs, output):
+    z, w, ctx.kl, _ = inputs
+    needed = (z, w) if ctx.kl else (None, None)
+    ctx.save_for_backward(*needed, output[1])
+
 def _project_backward(ctx, g, _):
+    "(47.5) for p = z - v."
     z, w, last = ctx.saved_tensors
     mean = _block_mean(g, last)
-    if not ctx.kl: return g - mean, mean if ctx.needs_input_grad[1] else None, None, None
-    return g - _weights(z, last) * mean, _weights(w, last) * mean if ctx.needs_input_grad[1] else None, None, None
+    alpha = _weights(z, last) if ctx.kl else 1
+    w_grad = None
+    if ctx.needs_input_grad[1]:
+        w_grad = _weights(w, last) * mean if ctx.kl else mean
+    return g - alpha * mean, w_grad, None, None
 
-_project = differentiable(_project_op, 2, _project_backward, _project_setup)
+# %% ../../nbs/ranks/47_pooling.ipynb #762778a5
+def _project_numba(z, w, kl):
+    "(47.4) by the stacks in numba; z, w (..., n)."
+    n = z.shape[-1]
+    p = z.new_empty(z.shape)
+    last = torch.empty(z.shape, dtype=torch.long, device=z.device)
+    rows = arrays(z.reshape(-1, n), w.reshape(-1, n), p.view(-1, n), last.view(-1, n))
+    kernel = _kl_project_rows if kl else _l2_project_rows
+    spread_rows(kernel, len(rows[0]), 4 * z.numel(), *rows)
+    return p, last
 
-# %% ../../nbs/ranks/47_pooling.ipynb #fc627da6
+@torch.library.custom_op(qualified("isotonic_project", __name__), mutates_args=())
+def _project_op(z: Tensor, w: Tensor, kl: bool, backend: str) -> tuple[Tensor, Tensor]:
+    "p of (47.4) and the last index of each element's block; z, w (..., n) increasing."
+    if choose(z, backend) == "numba":
+        return _project_numba(z, w, kl)
+    return project_anywhere(z, w, kl, backend)
+
+@_project_op.register_fake
+def _(z, w, kl, backend):
+    return z.new_empty(z.shape), z.new_empty(z.shape, dtype=torch.long)
+
+project = differentiable(_project_op, 2, _project_backward, _project_setup)
+
+# %% ../../nbs/ranks/47_pooling.ipynb #764ee9ef
+def _check_real(name, x):
+    "Raise `TypeError` unless x is a tensor in single or double precision."
+    if not isinstance(x, Tensor) or x.dtype not in (torch.float32, torch.float64):
+        got = getattr(x, "dtype", type(x).__name__)
+        raise TypeError(f"{name} must be a tensor of float32 or float64, got {got}: call .float()")
+
+def _check_sequences(z, w):
+    "z, and w in its dtype and shape; raise `TypeError` or `ValueError` when they do not fit."
+    _check_real("z", z)
+    if w is None:
+        w = torch.zeros_like(z)
+    _check_real("w", w)
+    if z.ndim == 0 or z.numel() == 0:
+        raise ValueError(f"z must have shape (..., n) with at least one element, got {tuple(z.shape)}")
+    try:
+        return z, w.to(z.dtype).expand(z.shape)
+    except RuntimeError:
+        raise ValueError(f"w must broadcast to the shape of z, {tuple(z.shape)}, got {tuple(w.shape)}") from None
+
+# %% ../../nbs/ranks/47_pooling.ipynb #daa81a7d
 def isotonic(
     z: Tensor,  # (..., n), float32 or float64; increasing where kl
     w: "Tensor | None" = None,  # (..., n), zero if None
     kl: bool = False,  # values (47.3): means of z - w, or with True ratios of sums of exponentials
     backend: "str | None" = None,  # "numba", "triton", or "torch" (rounds, any device); None chooses by device
 ) -> Tensor:  # the increasing sequence nearest to z - w, (..., n)
-    "Isotonic regression along the last dimension in O(n), whose derivative is a block average (47.4, 47.5; Blondel et al. 2020); raise `TypeError` or `ValueError` when an argument does not fit."
-    for name, x in dict(z=z, w=z if w is None else w).items():
-        if not isinstance(x, Tensor) or x.dtype not in (torch.float32, torch.float64): raise TypeError(f"{name} must be a tensor of float32 or float64, got {getattr(x, 'dtype', type(x).__name__)}: call .float()")
-    if z.ndim == 0 or z.numel() == 0: raise ValueError(f"z must have shape (..., n) with at least one element, got {tuple(z.shape)}")
-    try: w = torch.zeros_like(z) if w is None else w.to(z.dtype).expand(z.shape)
-    except RuntimeError: raise ValueError(f"w must broadcast to the shape of z, {tuple(z.shape)}, got {tuple(w.shape)}") from None
-    return z - _project(z, w, kl, check_backend(backend))[0]
+    """Isotonic regression along the last dimension in O(n) (47.4; Blondel et al. 2020).
+
+    Its derivative is a block average (47.5). Raise `TypeError` or `ValueError` when an argument does not fit."""
+    z, w = _check_sequences(z, w)
+    return z - project(z, w, kl, check_backend(backend))[0]

@@ -5,61 +5,79 @@
 # %% auto #0
 __all__ = []
 
-# %% ../../nbs/ranks/48_pooling_triton.ipynb #0f29b09b
+# %% ../../nbs/ranks/48_pooling_triton.ipynb #a819bd4c
+import contextlib
+
 import torch
 from torch import Tensor
 
-from ..engine.compile import tl, triton, triton_jit
+from ..engine.compile import has_triton, tl, triton_jit
 
-# %% ../../nbs/ranks/48_pooling_triton.ipynb #45c3b65f
+# %% ../../nbs/ranks/48_pooling_triton.ipynb #f4668639
 @triton_jit
 def _merge(a, b, KL: "tl.constexpr"):
     "The statistic of two pooled blocks: the sum, or the logarithm of the sum of exponentials."
     if KL:
         top = tl.maximum(a, b)
         total = top + tl.log(tl.exp(a - top) + tl.exp(b - top))
-    else: total = a + b
+    else:
+        total = a + b
     return total
 
-# %% ../../nbs/ranks/48_pooling_triton.ipynb #e45dd3af
+# %% ../../nbs/ranks/48_pooling_triton.ipynb #4068505d
 @triton_jit
-def _pool_rows(Z, W, A, C, V, S, LAST, n, KL: "tl.constexpr"):
-    "One row a program; Z, W are read, A, C, V, S are scratch, LAST (filled with n) gets the ends of the blocks."
+def _pool_rows(z_ptr, w_ptr, of_z_ptr, of_w_ptr, value_ptr, size_ptr, mark_ptr, n, KL: "tl.constexpr"):
+    "Pool adjacent violators, one row a program."
     row = tl.program_id(0).to(tl.int64) * n
     top = tl.program_id(0) * 0 - 1
     for k in range(n):
-        a = tl.load(Z + row + k)
-        c = tl.load(W + row + k)
-        m = tl.full([], 1, tl.int32)
-        v = a - c
-        above = tl.load(V + row + top, mask=top >= 0, other=0.0)
-        while (top >= 0) & (above >= v):
-            a = _merge(a, tl.load(A + row + top), KL)
-            c = _merge(c, tl.load(C + row + top), KL)
-            m += tl.load(S + row + top)
-            v = a - c
-            if not KL: v = v / m
+        a = tl.load(z_ptr + row + k)
+        c = tl.load(w_ptr + row + k)
+        size = tl.full([], 1, tl.int32)
+        value = a - c
+        below = tl.load(value_ptr + row + top, mask=top >= 0, other=0.0)
+        while (top >= 0) & (below >= value):
+            a = _merge(a, tl.load(of_z_ptr + row + top), KL)
+            c = _merge(c, tl.load(of_w_ptr + row + top), KL)
+            size += tl.load(size_ptr + row + top)
+            value = a - c if KL else (a - c) / size
             top -= 1
-            above = tl.load(V + row + top, mask=top >= 0, other=0.0)
+            below = tl.load(value_ptr + row + top, mask=top >= 0, other=0.0)
         top += 1
-        tl.store(A + row + top, a)
-        tl.store(C + row + top, c)
-        tl.store(V + row + top, v)
-        tl.store(S + row + top, m)
+        tl.store(of_z_ptr + row + top, a)
+        tl.store(of_w_ptr + row + top, c)
+        tl.store(value_ptr + row + top, value)
+        tl.store(size_ptr + row + top, size)
         tl.debug_barrier()
-    end, i = top * 0 - 1, top * 0
+    _mark_ends(size_ptr + row, mark_ptr + row, top)
+
+# %% ../../nbs/ranks/48_pooling_triton.ipynb #34c4f492
+@triton_jit
+def _mark_ends(size_ptr, mark_ptr, top):
+    "mark[e] = e at the last element e of each of the blocks 0..top of one row."
+    end = top * 0 - 1
+    i = top * 0
     while i <= top:
-        end += tl.load(S + row + i)
-        tl.store(LAST + row + end, end.to(tl.int64))
+        end += tl.load(size_ptr + i)
+        tl.store(mark_ptr + end, end.to(tl.int64))
         i += 1
 
-# %% ../../nbs/ranks/48_pooling_triton.ipynb #73a04114
-def _pool(z: Tensor, w: Tensor, kl: bool) -> Tensor:
+# %% ../../nbs/ranks/48_pooling_triton.ipynb #528450e2
+def _device_of(x):
+    "A context in which launches go to the device of x."
+    return torch.cuda.device(x.device) if x.device.type == "cuda" else contextlib.nullcontext()
+
+def blocks_by_stacks(z: Tensor, w: Tensor, kl: bool) -> Tensor:
     "The last index of each element's block; z, w (..., n) on a device for which Triton compiles."
-    if triton is None: raise ValueError("backend 'triton' needs triton, which is not installed: use 'torch'")
+    if not has_triton:
+        raise ValueError("backend 'triton' needs triton, which is not installed: use 'torch'")
     n = z.shape[-1]
-    Z, W = z.reshape(-1, n).contiguous(), w.reshape(-1, n).contiguous()
-    scratch = [*(torch.empty_like(Z) for _ in range(3)), torch.empty(Z.shape, dtype=torch.int32, device=z.device)]
-    marks = torch.full(Z.shape, n, dtype=torch.int64, device=z.device)
-    _pool_rows[(len(Z),)](Z, W, *scratch, marks, n, int(kl), num_warps=1)
-    return marks.flip(-1).cummin(-1).values.flip(-1).reshape(z.shape)
+    Z = z.reshape(-1, n).contiguous()
+    W = w.reshape(-1, n).contiguous()
+    of_z, of_w, value = torch.empty(3, *Z.shape, dtype=Z.dtype, device=Z.device)
+    size = torch.empty(Z.shape, dtype=torch.int32, device=Z.device)
+    mark = torch.full(Z.shape, n, dtype=torch.int64, device=Z.device)
+    with _device_of(Z):
+        _pool_rows[(len(Z),)](z_ptr=Z, w_ptr=W, of_z_ptr=of_z, of_w_ptr=of_w, value_ptr=value, size_ptr=size,
+                              mark_ptr=mark, n=n, KL=int(kl), num_warps=1)
+    return mark.flip(-1).cummin(-1).values.flip(-1).reshape(z.shape)

@@ -5,73 +5,128 @@
 # %% auto #0
 __all__ = ['pair_sum', 'SigmoidRank']
 
-# %% ../../nbs/ranks/40_sigmoid.ipynb #8f477ccb
+# %% ../../nbs/ranks/40_sigmoid.ipynb #4e7a10b0
 import math
 
 import torch
 from torch import Tensor
 
-from ..core.rank_operators import RankOperator, get_rank_operator
+from ..core.rank_operators import RankOperator
 from ..engine.autograd import differentiable, qualified
 
-# %% ../../nbs/ranks/40_sigmoid.ipynb #e582e538
-def _logistic(x, m):
-    if m == 0: return (x / 2).tanh() / 2
-    e, t = (-x.abs()).exp(), (x / 2).tanh()
+# %% ../../nbs/ranks/40_sigmoid.ipynb #3319b62a
+def logistic_step(x, m):
+    "The m-th derivative, m = 0..3, of the logistic step F(x) - 1/2."
+    t = (x / 2).tanh()
+    if m == 0:
+        return t / 2
+    e = (-x.abs()).exp()
     q = e / (1 + e).square()
-    return (q, -q * t, q * t * t - 2 * q * q)[m - 1]
+    if m == 1:
+        return q
+    if m == 2:
+        return -q * t
+    return q * t * t - 2 * q * q
 
-def _normal(x, m):
-    if m == 0: return torch.erf(x * math.sqrt(0.5)) / 2
-    q = (-x.square() / 2).exp() / math.sqrt(2 * math.pi)
-    return q if m == 1 else -x * q if m == 2 else (x * x - 1) * q
+# %% ../../nbs/ranks/40_sigmoid.ipynb #502f2408
+def normal_step(x, m):
+    "The m-th derivative, m = 0..3, of the normal step F(x) - 1/2."
+    if m == 0:
+        return torch.erf(x * math.sqrt(0.5)) / 2
+    density = (-x.square() / 2).exp() / math.sqrt(2 * math.pi)
+    if m == 1:
+        return density
+    if m == 2:
+        return -x * density
+    return (x * x - 1) * density
 
-def _laplace(x, m):
-    if m == 0: return x.sign() * -torch.expm1(-x.abs()) / 2
-    return (-x.abs()).exp() / 2 * (1 if m % 2 else -x.sign())
+def laplace_step(x, m):
+    "The m-th derivative, m = 0..3, of the Laplace step F(x) - 1/2."
+    if m == 0:
+        return x.sign() * -torch.expm1(-x.abs()) / 2
+    density = (-x.abs()).exp() / 2
+    if m % 2:
+        return density
+    return density * -x.sign()
 
-_STEPS = {"logistic": _logistic, "normal": _normal, "laplace": _laplace}
+# %% ../../nbs/ranks/40_sigmoid.ipynb #cefd9f35
+_STEPS = {"logistic": logistic_step, "normal": normal_step, "laplace": laplace_step}
 
-# %% ../../nbs/ranks/40_sigmoid.ipynb #65161aba
+def few_pairs(s):
+    "Whether the matrix of all pairs of s (..., n) is faster made than avoided."
+    return s.numel() * s.shape[-1] <= 4096
+
+def _pair_sum_plain(s, tau, v, step):
+    "(40.4) for m = 0: s and v (..., n), tau a number or (..., 1)."
+    if isinstance(tau, Tensor):
+        tau = tau[..., None]
+    differences = s[..., :, None] - s[..., None, :]
+    return (_STEPS[step](differences / tau, 0) * v[..., None, :]).sum(-1)
+
+# %% ../../nbs/ranks/40_sigmoid.ipynb #f76862e9
 _PAIRS = 1 << 18  # differences in one tile: they stay in the cache
 
-@torch.library.custom_op(qualified("pair_sum", __name__), mutates_args=())
-def _pair_sum_op(s: Tensor, tau: Tensor, v: Tensor, step: str, m: int) -> Tensor:
-    "s (..., n), tau (..., 1), v (..., n, d) -> the sum (40.4), (..., n, d)."
-    n, d = v.shape[-2:]
-    if m > 3: raise NotImplementedError(f"the sum over pairs knows three derivatives of the {step} step, not {m}")
-    S, T, V = s.reshape(-1, n), tau.reshape(-1, 1, 1), v.reshape(-1, n, d)
-    out, r = torch.empty_like(V), max(1, _PAIRS // max(1, S.numel()))
+def _pair_sum_tiles(s, tau, v, step, m):
+    "(40.4) for s (B, n), tau (B, 1, 1), v (B, n, d), some rows of all sets at a time."
+    out = torch.empty_like(v)
+    rows = max(1, _PAIRS // max(1, s.numel()))
     with torch.autocast(s.device.type, enabled=False):
-        for i in range(0, n, r):
-            out[:, i:i + r] = _STEPS[step]((S[:, i:i + r, None] - S[:, None, :]) / T, m) @ V
-    return out.reshape(v.shape)
+        for i in range(0, s.shape[-1], rows):
+            differences = s[:, i:i + rows, None] - s[:, None, :]
+            out[:, i:i + rows] = _STEPS[step](differences / tau, m) @ v
+    return out
 
-@_pair_sum_op.register_fake
-def _(s, tau, v, step, m): return v.new_empty(v.shape)
-
-# %% ../../nbs/ranks/40_sigmoid.ipynb #eb9b2b50
-def _odd_grads(op, s, tau, v, m, g, needs):
-    "Prop 40.6 for any op(v, m) that computes the sum (40.4): gradients to s, tau and v, where `needs` says so."
+# %% ../../nbs/ranks/40_sigmoid.ipynb #3286a5aa
+def pair_sum_grads(op, s, tau, v, m, g, needs):
+    "Prop 40.6 for any op(v, m) that computes the sum (40.4): the gradients to s, tau and v that `needs` asks for."
     s_grad = tau_grad = v_grad = None
-    if needs[2]: v_grad = (-1) ** (m + 1) * op(g, m)
+    if needs[2]:
+        v_grad = (-1) ** (m + 1) * op(g, m)
     if needs[0] or needs[1]:
         of_v, of_g = op(torch.cat([v, g], -1), m + 1).split(g.shape[-1], -1)
         s_grad = (g * of_v - (-1) ** m * v * of_g).sum(-1) / tau
-        if needs[1]: tau_grad = -(s_grad * (s - s.mean(-1, keepdim=True))).sum(-1, keepdim=True) / tau
+    if needs[1]:
+        centred = s - s.mean(-1, keepdim=True)
+        tau_grad = -(s_grad * centred).sum(-1, keepdim=True) / tau
     return s_grad, tau_grad, v_grad
+
+# %% ../../nbs/ranks/40_sigmoid.ipynb #64ae937b
+@torch.library.custom_op(qualified("pair_sum", __name__), mutates_args=())
+def _pair_sum_op(s: Tensor, tau: Tensor, v: Tensor, step: str, m: int) -> Tensor:
+    "s (..., n), tau (..., 1), v (..., n, d) -> the sum (40.4), (..., n, d)."
+    if m > 3:
+        raise NotImplementedError(f"the sum over pairs knows three derivatives of the {step} step, not {m}")
+    n, d = v.shape[-2:]
+    out = _pair_sum_tiles(s.reshape(-1, n), tau.reshape(-1, 1, 1), v.reshape(-1, n, d), step, m)
+    return out.reshape(v.shape)
+
+@_pair_sum_op.register_fake
+def _(s, tau, v, step, m):
+    return v.new_empty(v.shape)
 
 def _pair_sum_setup(ctx, inputs, output):
     *tensors, ctx.step, ctx.m = inputs
     ctx.save_for_backward(*tensors)
 
 def _pair_sum_backward(ctx, g):
+    "(40.5) in terms of the operator itself."
     s, tau, v = ctx.saved_tensors
-    return *_odd_grads(lambda x, m: _pair_sum(s, tau, x, ctx.step, m), s, tau, v, ctx.m, g, ctx.needs_input_grad), None, None
+    def op(x, m):
+        return _pair_sum(s, tau, x, ctx.step, m)
+    return *pair_sum_grads(op, s, tau, v, ctx.m, g, ctx.needs_input_grad), None, None
 
 _pair_sum = differentiable(_pair_sum_op, 3, _pair_sum_backward, _pair_sum_setup)
 
-# %% ../../nbs/ranks/40_sigmoid.ipynb #d13b4113
+# %% ../../nbs/ranks/40_sigmoid.ipynb #0ccb280d
+def tau_column(tau, s):
+    "tau, a number or (..., 1), as a tensor (..., 1) that goes with s (..., n)."
+    return torch.as_tensor(tau, dtype=s.dtype, device=s.device).expand(*s.shape[:-1], 1)
+
+def precise(x):
+    "x in double precision, or as it is on a device that has none."
+    return x if x.device.type == "mps" else x.double()
+
+# %% ../../nbs/ranks/40_sigmoid.ipynb #9172c140
 def pair_sum(
     s: Tensor,  # scores, (..., n)
     tau: "float | Tensor",  # width of the step, a number or (..., 1)
@@ -79,15 +134,27 @@ def pair_sum(
     step: str = "logistic",  # the odd step: "logistic", "normal" or "laplace"
     plain: "bool | None" = None,  # the formula read aloud (n x n numbers); None = only where it is small
 ) -> Tensor:  # (..., n)
-    "The sum over all pairs $\\sum_j \\varphi((s_i - s_j)/\\tau) v_j$ (40.4) in O(n) memory, differentiable three times; raise `NotImplementedError` beyond."
-    if plain is None: plain = s.numel() * s.shape[-1] <= 4096
-    if plain: return (_STEPS[step]((s[..., :, None] - s[..., None, :]) / (tau[..., None] if isinstance(tau, Tensor) else tau), 0) * v[..., None, :]).sum(-1)
-    tau = torch.as_tensor(tau, dtype=s.dtype, device=s.device).expand(*s.shape[:-1], 1)
-    return _pair_sum(s, tau, v.expand(s.shape)[..., None], step, 0)[..., 0]
+    """The sum over all pairs $\\sum_j \\varphi((s_i - s_j)/\\tau) v_j$ (40.4) in O(n) memory.
 
-# %% ../../nbs/ranks/40_sigmoid.ipynb #271865bb
+    Differentiable three times; raise `NotImplementedError` beyond."""
+    if plain is None:
+        plain = few_pairs(s)
+    if plain:
+        return _pair_sum_plain(s, tau, v, step)
+    return _pair_sum(s, tau_column(tau, s), v.expand(s.shape)[..., None], step, 0)[..., 0]
+
+# %% ../../nbs/ranks/40_sigmoid.ipynb #49fca145
+def counted_ranks(s, tau, mask, step):
+    "(40.3) for s (..., n), counting what `mask`, bool (..., n) or None, calls real."
+    real = torch.ones_like(s) if mask is None else mask.to(s.dtype)
+    mean_rank = (real.sum(-1, keepdim=True) + 1) / 2
+    return mean_rank + pair_sum(s, tau, real, step)
+
+# %% ../../nbs/ranks/40_sigmoid.ipynb #c9130a98
 class SigmoidRank(RankOperator, name="sigmoid"):
-    "Ranks counted with a logistic step (40.3; Qin et al. 2010, ApproxNDCG); O(n^2) time, O(n) memory; raises as every `RankOperator` does."
+    """Ranks counted with a logistic step (40.3; Qin et al. 2010, ApproxNDCG); O(n^2) time, O(n) memory.
+
+    Raises as every `RankOperator` does."""
+
     def _ranks(self, s, tau, mask):
-        real = torch.ones_like(s) if mask is None else mask.to(s.dtype)
-        return (real.sum(-1, keepdim=True) + 1) / 2 + pair_sum(s, tau, real, "logistic")
+        return counted_ranks(s, tau, mask, "logistic")

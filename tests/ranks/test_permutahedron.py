@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from torch.testing import assert_close
 
-from softsortlib.ranks.pooling import _block_mean, _blocks_by_rounds, _project, isotonic, isotonic_plain
+from softsortlib.ranks.pooling import _block_mean, _blocks_by_rounds, isotonic, isotonic_plain, project
 from softsortlib.ranks.permutahedron import Permutahedron, _pull, _soft_rank
 
 CASES = json.loads((Path(__file__).parent / "permutahedron_cases.json").read_text())
@@ -196,7 +196,7 @@ def test_opcheck(kl, rng):
     s, tau = scores(2, 7, rng=rng).requires_grad_(), torch.full((2, 1), 0.5, dtype=torch.float64, requires_grad=True)
     z, w = scores(2, 2, 7, rng=rng).sort(-1).values
     torch.library.opcheck(_soft_rank.op, (s, tau, torch.tensor([7, 5]), kl, ""))
-    torch.library.opcheck(_project.op, (z.requires_grad_(), w.requires_grad_(), kl, ""))
+    torch.library.opcheck(project.op, (z.requires_grad_(), w.requires_grad_(), kl, ""))
     ranks, order, last = _soft_rank(s.detach(), tau.detach(), torch.tensor([7, 5]), kl, "")
     torch.library.opcheck(_pull.op, (s, ranks.requires_grad_(), order, last, kl))
     torch.library.opcheck(_block_mean.op, (s, last))
@@ -206,7 +206,7 @@ def test_rounds_find_the_same_blocks(rng):
     for kl in (False, True):
         for _ in range(30):
             z, w = scores(2, 3, 50, rng=rng).sort(-1).values
-            assert torch.equal(_project(z, w, kl, "numba")[1], _blocks_by_rounds(z, w, kl))
+            assert torch.equal(project(z, w, kl, "numba")[1], _blocks_by_rounds(z, w, kl))
 
 
 def test_long_rows_and_many_rows(rng):
@@ -249,7 +249,7 @@ def test_triton_kernel_compiles_without_a_gpu():
 import triton
 from triton.backends.compiler import GPUTarget
 from softsortlib.ranks.pooling_triton import _pool_rows
-types = dict.fromkeys("Z W A C V".split(), "*fp64") | {"S": "*i32", "LAST": "*i64", "n": "i32", "KL": "constexpr"}
+types = dict.fromkeys("z_ptr w_ptr of_z_ptr of_w_ptr value_ptr".split(), "*fp64") | {"size_ptr": "*i32", "mark_ptr": "*i64", "n": "i32", "KL": "constexpr"}
 for arch in (80, 90):
     for kl in (0, 1):
         source = triton.compiler.ASTSource(fn=_pool_rows, signature=types, constexprs={"KL": kl})
