@@ -54,9 +54,14 @@ def only_imports(text):
     return all(isinstance(n, (ast.Import, ast.ImportFrom, ast.Try)) for n in ast.parse(text).body)
 
 
+def is_stub(node):
+    "Whether a statement is the `...` of a declaration: `def f(x) -> y: ...`."
+    return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and node.value.value is ...
+
+
 def shared_lines(tree):
     "Lines on which more than one statement begins."
-    starts = Counter(n.lineno for n in ast.walk(tree) if isinstance(n, ast.stmt))
+    starts = Counter(n.lineno for n in ast.walk(tree) if isinstance(n, ast.stmt) and not is_stub(n))
     return sorted(line for line, count in starts.items() if count > 1)
 
 
