@@ -10,7 +10,7 @@ from torch.testing import assert_close
 
 from softsortlib.core.operators import Operator
 from softsortlib.core.rank_operators import RankOperator
-from softsortlib.functional.functions import (
+from softsortlib.functional import (
     calibrate_tau, functions as F, soft_median, soft_permutation, soft_quantile, soft_rank, soft_sort, soft_topk,
     tau_schedule,
 )

@@ -8,9 +8,9 @@ from torch.testing import assert_close
 from softsortlib.core.operators import Operator
 from softsortlib.core.permutation import permutation_matrix, SoftPermutation
 from softsortlib.core.rank_operators import RankOperator
-from softsortlib.functional.functions import soft_permutation, tau_schedule
+from softsortlib.functional import soft_permutation, tau_schedule
 from softsortlib.lab.data import optional
-from softsortlib.losses.orders import classification as C, orders as L
+from softsortlib.losses import classification as C, orders as L
 from softsortlib.rowwise.softsort import SoftSort
 
 METHODS = [m for m in ("softsort", "neuralsort", "odd_even") if m in Operator.names]
