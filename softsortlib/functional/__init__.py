@@ -6,10 +6,9 @@
 __all__ = ['soft_permutation', 'soft_sort', 'soft_rank', 'soft_topk', 'soft_quantile', 'soft_median', 'calibrate_tau',
            'tau_schedule']
 
-# %% ../../nbs/functional/index.ipynb #e10013f5
-from softsortlib.functional.functions import (
-    soft_median, soft_permutation, soft_quantile, soft_rank, soft_sort, soft_topk,
-)
+# %% ../../nbs/functional/index.ipynb #4f21ed7e
+from .functions import soft_permutation, soft_rank, soft_sort, soft_topk
+from .quantiles import soft_median, soft_quantile
 from .temperature import calibrate_tau, tau_schedule
 
 # %% ../../nbs/functional/index.ipynb #2fb3ffb5

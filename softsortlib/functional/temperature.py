@@ -5,92 +5,136 @@
 # %% auto #0
 __all__ = ['calibrate_tau', 'tau_schedule']
 
-# %% ../../nbs/functional/52_temperature.ipynb #563d8cfe
+# %% ../../nbs/functional/52_temperature.ipynb #ca7cbf0f
 import copy
 import math
 import numbers
-import operator as op
 from collections.abc import Callable
 
 import torch
 from torch import Tensor
 
 from ..core.operators import Operator, get_operator
-from ..core.permutation import check_mask, check_scores, compute_dtype
-from ..rowwise.softsort import SoftSort
+from ..core.permutation import check_scores, compute_dtype
+from .arguments import last_dim, runs_eagerly
 
-# %% ../../nbs/functional/52_temperature.ipynb #497e1fde
-def _dim(dim, ndim):
-    "The dimension as a number from -ndim to -1."
-    if isinstance(dim, bool) or not hasattr(dim, "__index__"): raise TypeError(f"dim must be an int, got {type(dim).__name__}: call x.flatten() to sort all elements")
-    dim = op.index(dim)
-    if not -ndim <= dim < ndim: raise IndexError(f"dim must be in {-ndim}..{ndim - 1} for x with {ndim} dimensions, got {dim}")
-    return dim if dim < 0 else dim - ndim
-
-def _last(x, dim, mask):
-    "x and its mask with `dim` moved to the end, and where it came from."
-    check_scores(x, "x")
-    dim, mask = _dim(dim, x.ndim), check_mask(mask, x)
-    return x.movedim(dim, -1), None if mask is None else mask.movedim(dim, -1), dim
-
-# %% ../../nbs/functional/52_temperature.ipynb #784efa1f
-def _at_tau(operator, tau):
-    "The same operator at another temperature, the parameters shared."
-    if isinstance(getattr(type(operator), "tau", None), property): raise TypeError(f"{type(operator).__name__} has no temperature of its own: calibrate the operator inside it")
-    twin = copy.copy(operator)
-    for name in ("_parameters", "_buffers"): twin.__dict__[name] = {k: v for k, v in getattr(operator, name).items() if k != "tau"}
-    twin.tau = tau
-    return twin
-
+# %% ../../nbs/functional/52_temperature.ipynb #ccff8b81
 def _sharpness(P, rows):
     "Equation (52.2) from the given rows, averaged over the batch, as a number."
     kept = torch.ones(P.batch + (P.m,), dtype=torch.bool, device=P.device) if P.row_mask is None else P.row_mask
     n = torch.full(P.batch, P.n, device=P.device) if P.mask is None else P.mask.sum(-1)
     kept = kept[..., rows] & (n > 1)[..., None]
-    H = torch.special.entr(P[..., rows, :].to_dense().double()).sum(-1) / n.clamp(min=2).double().log()[..., None]
-    return 1 - H[kept].mean().item()
+    entropy = torch.special.entr(P[..., rows, :].to_dense().double()).sum(-1)
+    share = entropy / n.clamp(min=2).double().log()[..., None]
+    return 1 - share[kept].mean().item()
 
-# %% ../../nbs/functional/52_temperature.ipynb #a4e50d46
+# %% ../../nbs/functional/52_temperature.ipynb #ef9bbd92
+def _at_tau(operator, tau):
+    "The same operator at another temperature, the parameters shared; raise `TypeError` when it has none of its own."
+    if isinstance(getattr(type(operator), "tau", None), property):
+        raise TypeError(f"{type(operator).__name__} has no temperature of its own: calibrate the operator inside it")
+    twin = copy.copy(operator)
+    for name in ("_parameters", "_buffers"):
+        twin.__dict__[name] = {k: v for k, v in getattr(operator, name).items() if k != "tau"}
+    twin.tau = tau
+    return twin
+
+# %% ../../nbs/functional/52_temperature.ipynb #75876410
+def _bracket_end(sharpness_at, wanted, start, step):
+    "Walk from `start` in steps until the wanted sharpness is passed, or 24 away; returns where, and the sharpness."
+    end = start
+    sharpness = sharpness_at(end)
+    while (sharpness - wanted) * step > 0 and abs(end - start) < 24:
+        end += step
+        sharpness = sharpness_at(end)
+    return end, sharpness
+
+# %% ../../nbs/functional/52_temperature.ipynb #47e3c8ca
+def _bisect(sharpness_at, wanted, low, high, width):
+    "Where a falling function has the wanted value, between low and high, to half a `width`."
+    while high - low > width:
+        middle = (low + high) / 2
+        if sharpness_at(middle) > wanted:
+            low = middle
+        else:
+            high = middle
+    return (low + high) / 2
+
+# %% ../../nbs/functional/52_temperature.ipynb #74c09bfd
+def _sample_of_rows(s, mask):
+    "Numbers of evenly spaced rows, as many as a million entries allow; raise `ValueError` for sets of one element."
+    longest = s.shape[-1] if mask is None else int(mask.sum(-1).max())
+    if longest < 2:
+        raise ValueError(f"scores must have at least two elements along dim, got {longest}")
+    count = min(longest, max(8, (1 << 20) // s.numel()))
+    return torch.linspace(0, longest - 1, count, device=s.device).round().long()
+
+# %% ../../nbs/functional/52_temperature.ipynb #112c2c98
+def _spread(s, mask):
+    "The distance of the largest and the smallest real score; raise `ValueError` when it is zero or infinite."
+    real = s if mask is None else s[mask]
+    spread = (real.max() - real.min()).item()
+    if not 0 < spread < math.inf:
+        raise ValueError("scores must be finite and not all equal: at every tau the rows are the same")
+    return spread
+
+# %% ../../nbs/functional/52_temperature.ipynb #93ab5aac
 def _check_numbers(**values):
     "Raise `TypeError` for what is not a number."
     for name, value in values.items():
-        if isinstance(value, bool) or not isinstance(value, numbers.Real): raise TypeError(f"{name} must be a number, got {type(value).__name__}")
+        if isinstance(value, bool) or not isinstance(value, numbers.Real):
+            raise TypeError(f"{name} must be a number, got {type(value).__name__}")
 
-def _eager(x): return not torch.compiler.is_compiling() and not torch._C._functorch.is_functorch_wrapped_tensor(x)
+# %% ../../nbs/functional/52_temperature.ipynb #24bd8de5
+def _check_calibration(scores, sharpness, rtol):
+    "Raise `TypeError`, `ValueError` or `RuntimeError` for arguments with which nothing can be calibrated."
+    _check_numbers(sharpness=sharpness, rtol=rtol)
+    if not (0 < sharpness < 1 and rtol > 0):
+        raise ValueError(f"sharpness must be between 0 and 1 and rtol positive, got {sharpness} and {rtol}")
+    check_scores(scores)
+    if not runs_eagerly(scores):
+        raise RuntimeError("calibrate_tau looks at the scores and returns a number: "
+                           "call it outside torch.func and torch.compile, and pass the result as tau")
 
-# %% ../../nbs/functional/52_temperature.ipynb #b89b53ad
+# %% ../../nbs/functional/52_temperature.ipynb #0705a0cd
 @torch.no_grad()
 def calibrate_tau(
     scores: Tensor,  # typical scores, any shape; a batch shares one temperature
-    sharpness: float = 0.8,  # wanted, between 0 (uniform rows) and 1 (hard): rows are n^(1 - sharpness) elements wide
+    sharpness: float = 0.8,  # between 0 (uniform rows) and 1 (hard): rows are n^(1 - sharpness) elements wide
     dim: int = -1,  # the dimension that will be sorted
     *,
     method: "str | Operator" = "softsort",  # an operator or its name
     mask: "Tensor | None" = None,  # bool, broadcastable to scores, True = a real element
     rtol: float = 1e-3,  # relative precision of the temperature
 ) -> float:  # the temperature
-    "The `tau` at which the rows of the operator have the wanted sharpness (52.2); raise `TypeError` or `ValueError` when an argument does not fit, or when there is none, as with too many ties."
-    _check_numbers(sharpness=sharpness, rtol=rtol)
-    if not (0 < sharpness < 1 and rtol > 0): raise ValueError(f"sharpness must be between 0 and 1 and rtol positive, got {sharpness} and {rtol}")
-    check_scores(scores)
-    if not _eager(scores): raise RuntimeError("calibrate_tau looks at the scores and returns a number: call it outside torch.func and torch.compile, and pass the result as tau")
-    s, mask, _ = _last(scores.detach(), dim, mask)
-    s, operator = s.to(compute_dtype(s.dtype)), get_operator(method)
-    longest = s.shape[-1] if mask is None else int(mask.sum(-1).max())
-    if longest < 2: raise ValueError(f"scores must have at least two elements along dim, got {longest}")
-    rows = torch.linspace(0, longest - 1, min(longest, max(8, (1 << 20) // s.numel())), device=s.device).round().long()
-    real = s if mask is None else s[mask]
-    scale = (real.max() - real.min()).item()
-    if not 0 < scale < math.inf: raise ValueError("scores must be finite and not all equal: at every tau the rows are the same")
-    sharp = lambda log_tau: _sharpness(_at_tau(operator, math.exp(log_tau))(s, mask), rows)
-    low = high = middle = math.log(scale)
-    while (sharpest := sharp(low)) < sharpness and low > middle - 24: low -= 2
-    while (softest := sharp(high)) > sharpness and high < middle + 24: high += 2
-    if not softest <= sharpness <= sharpest: raise ValueError(f"no tau reaches sharpness {sharpness}: rows are between {softest:.3g} and {sharpest:.3g} sharp; are there many ties?")
-    while high - low > rtol: low, high = (mid, high) if sharp(mid := (low + high) / 2) > sharpness else (low, mid)
-    return math.exp((low + high) / 2)
+    """The `tau` at which the rows of the operator have the wanted sharpness (52.2).
 
-# %% ../../nbs/functional/52_temperature.ipynb #b7f3451e
+    Raise `TypeError` or `ValueError` when an argument does not fit, or when there is none, as with too many ties,
+    and `RuntimeError` under torch.func and torch.compile."""
+    _check_calibration(scores, sharpness, rtol)
+    s, mask, _ = last_dim(scores.detach(), dim, mask)
+    s = s.to(compute_dtype(s.dtype))
+    operator, rows = get_operator(method), _sample_of_rows(s, mask)
+
+    def sharpness_at(log_tau):
+        return _sharpness(_at_tau(operator, math.exp(log_tau))(s, mask), rows)
+
+    start = math.log(_spread(s, mask))
+    low, sharpest = _bracket_end(sharpness_at, sharpness, start, -2)
+    high, softest = _bracket_end(sharpness_at, sharpness, start, 2)
+    if not softest <= sharpness <= sharpest:
+        raise ValueError(f"no tau reaches sharpness {sharpness}: rows are between {softest:.3g} and "
+                         f"{sharpest:.3g} sharp; are there many ties?")
+    return math.exp(_bisect(sharpness_at, sharpness, low, high, rtol))
+
+# %% ../../nbs/functional/52_temperature.ipynb #91ce2cc5
+KINDS = dict(
+    geometric=lambda start, end, u: start * (end / start) ** u,
+    linear=lambda start, end, u: start + (end - start) * u,
+    cosine=lambda start, end, u: end + (start - end) * (1 + math.cos(math.pi * u)) / 2,
+)
+
+# %% ../../nbs/functional/52_temperature.ipynb #c11b4fe1
 def tau_schedule(
     start: float,  # temperature at step 0
     end: float,  # temperature from step `steps` on
@@ -99,9 +143,14 @@ def tau_schedule(
 ) -> Callable:  # a function step -> temperature
     "A schedule of temperatures; raise `TypeError` or `ValueError` when an argument does not fit."
     _check_numbers(start=start, end=end, steps=steps)
-    if not (0 < start < math.inf and 0 < end < math.inf): raise ValueError(f"start and end must be positive and finite, got {start} and {end}")
-    if steps < 1: raise ValueError(f"steps must be at least 1, got {steps}")
-    shapes = dict(geometric=lambda u: start * (end / start) ** u, linear=lambda u: start + (end - start) * u,
-                  cosine=lambda u: end + (start - end) * (1 + math.cos(math.pi * u)) / 2)
-    if kind not in shapes: raise ValueError(f"kind must be one of {', '.join(shapes)}, got {kind!r}")
-    return lambda step: shapes[kind](min(max(step / steps, 0.0), 1.0))
+    if not (0 < start < math.inf and 0 < end < math.inf):
+        raise ValueError(f"start and end must be positive and finite, got {start} and {end}")
+    if steps < 1:
+        raise ValueError(f"steps must be at least 1, got {steps}")
+    if kind not in KINDS:
+        raise ValueError(f"kind must be one of {', '.join(KINDS)}, got {kind!r}")
+
+    def tau_at(step):
+        return KINDS[kind](start, end, min(max(step / steps, 0.0), 1.0))
+
+    return tau_at

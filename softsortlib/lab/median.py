@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from ..core import Operator, SoftPermutation, Stochastic, get_operator
 from ..core.permutation import patch_to
 from ..functional import soft_median
-from ..functional.functions import _ranks
+from ..functional.arguments import midranks
 from .grid import grid
 from .sorting import NumberCNN, NumberData, torchmetrics
 from .training import RunConfig, Task
@@ -59,7 +59,7 @@ class MedianScore(torchmetrics.Metric):
     def compute(self) -> "dict[str, Tensor]":
         "MSE in squared units of the numbers; the others in [-1, 1] and [0, 1]."
         a, y, found = (torch.cat(list(x)) if isinstance(x, (list, tuple)) else x for x in (self.answers, self.medians, self.found))
-        r, q = (x - x.mean() for x in (_ranks(a, None, False), _ranks(y, None, False)))
+        r, q = (x - x.mean() for x in (midranks(a, None, False), midranks(y, None, False)))
         scale = (r.square().sum() * q.square().sum()).sqrt()
         return {"MSE": (a - y).square().mean(), "Spearman": (r * q).sum() / scale if scale > 0 else scale, "found": found.mean()}
 

@@ -8,13 +8,16 @@ __all__ = ['permutation_nll', 'PermutationNLL', 'ideal_order', 'permutation_bce'
            'NeuralNDCGLoss', 'precision_loss', 'PrecisionLoss', 'recall_loss', 'RecallLoss', 'topk_loss', 'TopKLoss',
            'zero_one_loss', 'ZeroOneLoss', 'SoftKNN', 'SoftKNeighborsClassifier']
 
-# %% ../../nbs/losses/index.ipynb #ab261738
+# %% ../../nbs/losses/index.ipynb #c22676a7
 from .classification import TopKLoss, ZeroOneLoss, topk_loss, zero_one_loss
 from .neighbours import SoftKNN, SoftKNeighborsClassifier
 from softsortlib.losses.orders import (
-    ApproxNDCGLoss, KendallLoss, NeuralNDCGLoss, PermutationBCE, PermutationNLL, PrecisionLoss, RecallLoss,
-    SpearmanLoss, approx_ndcg_loss, ideal_order, kendall_loss, neural_ndcg_loss, permutation_bce, permutation_nll,
-    precision_loss, recall_loss, spearman_loss,
+    KendallLoss, PermutationBCE, PermutationNLL, SpearmanLoss, ideal_order, kendall_loss, permutation_bce,
+    permutation_nll, spearman_loss,
+)
+from softsortlib.losses.ranking import (
+    ApproxNDCGLoss, NeuralNDCGLoss, PrecisionLoss, RecallLoss, approx_ndcg_loss, neural_ndcg_loss, precision_loss,
+    recall_loss,
 )
 
 # %% ../../nbs/losses/index.ipynb #98de4bcf

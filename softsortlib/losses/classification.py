@@ -5,33 +5,72 @@
 # %% auto #0
 __all__ = ['topk_loss', 'TopKLoss', 'zero_one_loss', 'ZeroOneLoss']
 
-# %% ../../nbs/losses/57_classification.ipynb #ffbabf34
+# %% ../../nbs/losses/57_classification.ipynb #353fd23b
 import torch
 from torch import Tensor, nn
 
 from ..core.operators import Operator
 from ..core.permutation import check_scores, compute_dtype, is_concrete
 from ..core.rank_operators import RankOperator
-from ..functional.functions import _k, soft_permutation, soft_rank
-from .orders import _Loss, _reduce
+from ..functional.arguments import check_k
+from ..functional.functions import soft_permutation, soft_rank
+from .contract import Loss, reduce_sets
 
-# %% ../../nbs/losses/57_classification.ipynb #8f1fa445
-def _log_in_top(P, target):
-    "log P[i, y] for the true classes, (..., k, c), and which of the c are true, (..., c)."
-    if target.dtype == torch.bool: return P._log_rows(P._rows), target
-    return P.log_prob(target[..., None].expand(*target.shape, P.m))[..., None], torch.ones_like(target, dtype=torch.bool)[..., None]
-
-def _check_classes(logits, target):
+# %% ../../nbs/losses/57_classification.ipynb #1e2f4f23
+def _check_target(logits, target):
+    "Raise `TypeError` or `ValueError` unless target is long (...) or bool (..., n), for logits (..., n)."
     check_scores(logits, "logits")
-    want = logits.shape if isinstance(target, Tensor) and target.dtype == torch.bool else logits.shape[:-1]
+    several = isinstance(target, Tensor) and target.dtype == torch.bool
+    want = logits.shape if several else logits.shape[:-1]
     if not isinstance(target, Tensor) or target.is_floating_point() or target.is_complex() or target.shape != want:
         got = f"{target.dtype} {tuple(target.shape)}" if isinstance(target, Tensor) else type(target).__name__
-        raise ValueError(f"target must be class numbers, long {tuple(logits.shape[:-1])}, or a bool tensor {tuple(logits.shape)}, got {got}")
-    if target.dtype == torch.bool or not is_concrete(target) or not target.numel(): return
-    low, high = (x.item() for x in target.aminmax())
-    if low < 0 or high >= logits.shape[-1]: raise IndexError(f"target must hold class numbers 0..{logits.shape[-1] - 1}, got {low}..{high}: leave examples without a class out of the batch, or give a bool target without a True for them")
+        raise ValueError(f"target must be class numbers, long {tuple(logits.shape[:-1])}, "
+                         f"or a bool tensor {tuple(logits.shape)}, got {got}")
 
-# %% ../../nbs/losses/57_classification.ipynb #beb00348
+# %% ../../nbs/losses/57_classification.ipynb #d886cd28
+def _check_classes(logits, target):
+    "`_check_target`; raise `IndexError` for a number that is no class, too, where it can be seen for free."
+    _check_target(logits, target)
+    if target.dtype == torch.bool or not is_concrete(target) or not target.numel():
+        return
+    low, high = (x.item() for x in target.aminmax())
+    if low < 0 or high >= logits.shape[-1]:
+        raise IndexError(f"target must hold class numbers 0..{logits.shape[-1] - 1}, got {low}..{high}: leave examples "
+                         "without a class out of the batch, or give a bool target without a True for them")
+
+# %% ../../nbs/losses/57_classification.ipynb #237688fb
+def _true_classes(target, n):
+    "The true classes as ones among n, bool, (..., n)."
+    if target.dtype == torch.bool:
+        return target
+    return nn.functional.one_hot(target.long(), n).bool()
+
+# %% ../../nbs/losses/57_classification.ipynb #93e3c5fe
+def _mean_over_true(loss, true, reduction, dtype):
+    "Reduce the losses (..., c) of classes: first their mean over those that are true, bool (..., c), in an example."
+    mean = loss.masked_fill(~true, 0).sum(-1) / true.sum(-1).clamp(min=1)
+    return reduce_sets(mean, true.any(-1), reduction, dtype)
+
+# %% ../../nbs/losses/57_classification.ipynb #f7b8ea93
+def _log_in_top(P, target):
+    "log P[i, y] for the true classes, (..., k, c), and which of the c are true, (..., c)."
+    if target.dtype == torch.bool:
+        return P._log_rows(P._rows), target
+    log_prob = P.log_prob(target[..., None].expand(*target.shape, P.m))
+    return log_prob[..., None], torch.ones_like(target, dtype=torch.bool)[..., None]
+
+# %% ../../nbs/losses/57_classification.ipynb #af953b71
+def _weights_of_k(k, n):
+    "The weights p of k = 1, 2, ..., at most n; raise `TypeError` or `ValueError` for what cannot be weights."
+    if not isinstance(k, (tuple, list)):
+        return [0.0] * (check_k(k, n) - 1) + [1.0]
+    if not all(isinstance(w, (int, float)) for w in k):
+        raise TypeError(f"k must be an int, or a tuple of weights, got {k!r}")
+    if len(k) > n or min(k, default=-1) < 0 or not abs(sum(k) - 1) < 1e-4:
+        raise ValueError(f"k as a tuple must hold at most {n} weights that sum to one, got {k}")
+    return k
+
+# %% ../../nbs/losses/57_classification.ipynb #5ddc1ced
 def topk_loss(
     logits: Tensor,  # scores of n classes, (..., n)
     target: Tensor,  # the true class, long, (...); or the true classes, bool, (..., n)
@@ -41,21 +80,25 @@ def topk_loss(
     tau: "float | Tensor | None" = None,  # temperature in units of the logits, a number or (...)
     reduction: str = "mean",  # "mean" over examples with a true class, "sum" or "none"
 ) -> Tensor:  # (), or (...) for "none"
-    "Negative log-probability that the true class is among the first k (57.2; Petersen et al. 2022); raise `TypeError`, `ValueError` or `IndexError` when an argument does not fit."
+    """Negative log-probability that the true class is among the first k (57.1; Petersen et al. 2022).
+
+    Raise `TypeError`, `ValueError` or `IndexError` when an argument does not fit."""
     _check_classes(logits, target)
-    if isinstance(k, (tuple, list)) and not all(isinstance(w, (int, float)) for w in k): raise TypeError(f"k must be an int, or a tuple of weights, got {k!r}")
-    p = torch.tensor(k if isinstance(k, (tuple, list)) else [0.0] * (_k(k, logits.shape[-1]) - 1) + [1.0], device=logits.device)
-    if len(p) > logits.shape[-1] or not ((p >= 0).all() and abs(p.sum() - 1) < 1e-4): raise ValueError(f"k as a tuple must hold at most {logits.shape[-1]} weights that sum to one, got {k}")
-    P = soft_permutation(logits.to(compute_dtype(logits.dtype)), descending=True, method=method, tau=tau)[..., :len(p), :]
+    p = torch.tensor(_weights_of_k(k, logits.shape[-1]), device=logits.device)
+    s = logits.to(compute_dtype(logits.dtype))
+    P = soft_permutation(s, descending=True, method=method, tau=tau)[..., :len(p), :]
     log_P, true = _log_in_top(P, target)
     log_w = p.flip(0).cumsum(0).flip(0).clamp(max=1).to(log_P.dtype).log()
     loss = -(log_P + log_w[:, None]).logsumexp(-2).clamp(max=0)
-    return _reduce(loss.masked_fill(~true, 0).sum(-1) / true.sum(-1).clamp(min=1), true.any(-1), reduction, logits.dtype)
+    return _mean_over_true(loss, true, reduction, logits.dtype)
 
-# %% ../../nbs/losses/57_classification.ipynb #b8c7756b
-class TopKLoss(_Loss, of=topk_loss): "`topk_loss` as a module: options at construction, `logits` and `target` at the call; raises as the function does, and `TypeError` for an unknown option."
+# %% ../../nbs/losses/57_classification.ipynb #40864339
+class TopKLoss(Loss, of=topk_loss):
+    """`topk_loss` as a module: options at construction, `logits` and `target` at the call.
 
-# %% ../../nbs/losses/57_classification.ipynb #162d8d36
+    Raises as the function does, and `TypeError` for an unknown option."""
+
+# %% ../../nbs/losses/57_classification.ipynb #53614a07
 def zero_one_loss(
     logits: Tensor,  # scores of n classes, (..., n)
     target: Tensor,  # the true class, long, (...); or the true classes, bool, (..., n)
@@ -66,13 +109,21 @@ def zero_one_loss(
     tau: "float | Tensor | None" = None,  # temperature in units of the logits, a number or (...)
     reduction: str = "mean",  # "mean" over examples with a true class, "sum" or "none"
 ) -> Tensor:  # (), or (...) for "none"
-    "Smooth top-k error by the soft rank of the true class (57.3; Cuturi et al. 2019); raise `TypeError`, `ValueError` or `IndexError` when an argument does not fit."
-    _check_classes(logits, target)
-    if kind not in ("hinge", "ramp"): raise ValueError(f"kind must be 'hinge' or 'ramp', got {kind!r}")
-    r = soft_rank(logits.to(compute_dtype(logits.dtype)), descending=True, method=method, tau=tau)
-    true = target if target.dtype == torch.bool else nn.functional.one_hot(target.long(), logits.shape[-1]).bool()
-    excess = (r - _k(k, logits.shape[-1])).clamp(min=0, max=1 if kind == "ramp" else None)
-    return _reduce(excess.masked_fill(~true, 0).sum(-1) / true.sum(-1).clamp(min=1), true.any(-1), reduction, logits.dtype)
+    """Smooth top-k error by the soft rank of the true class (57.2; Cuturi et al. 2019).
 
-# %% ../../nbs/losses/57_classification.ipynb #b52df85a
-class ZeroOneLoss(_Loss, of=zero_one_loss): "`zero_one_loss` as a module: options at construction, `logits` and `target` at the call; raises as the function does, and `TypeError` for an unknown option."
+    Raise `TypeError`, `ValueError` or `IndexError` when an argument does not fit."""
+    _check_classes(logits, target)
+    if kind not in ("hinge", "ramp"):
+        raise ValueError(f"kind must be 'hinge' or 'ramp', got {kind!r}")
+    n = logits.shape[-1]
+    r = soft_rank(logits.to(compute_dtype(logits.dtype)), descending=True, method=method, tau=tau)
+    excess = (r - check_k(k, n)).clamp(min=0)
+    if kind == "ramp":
+        excess = excess.clamp(max=1)
+    return _mean_over_true(excess, _true_classes(target, n), reduction, logits.dtype)
+
+# %% ../../nbs/losses/57_classification.ipynb #fb8f1d5d
+class ZeroOneLoss(Loss, of=zero_one_loss):
+    """`zero_one_loss` as a module: options at construction, `logits` and `target` at the call.
+
+    Raises as the function does, and `TypeError` for an unknown option."""

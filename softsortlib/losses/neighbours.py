@@ -5,10 +5,11 @@
 # %% auto #0
 __all__ = ['SoftKNN', 'SoftKNeighborsClassifier']
 
-# %% ../../nbs/losses/58_neighbours.ipynb #e76847fe
+# %% ../../nbs/losses/58_neighbours.ipynb #6fccbe47
 import copy
 import math
 import numbers
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -16,51 +17,124 @@ from torch import Tensor, nn
 
 from ..core.operators import Operator, check_tau, get_operator
 from ..core.permutation import fits, is_concrete, patch_to
-from ..functional.functions import _k, soft_topk
-from ..functional.temperature import _eager, calibrate_tau
+from ..functional.arguments import check_k, runs_eagerly
+from ..functional.functions import soft_topk
+from ..functional.temperature import calibrate_tau
 
-# %% ../../nbs/losses/58_neighbours.ipynb #120521db
+# %% ../../nbs/losses/58_neighbours.ipynb #0d0afd36
 def _squared_distance(x, y):
     "Squared Euclidean distances, (..., q, n), of x (..., q, d) and y (..., n, d)."
-    return (x.square().sum(-1)[..., :, None] + y.square().sum(-1)[..., None, :] - 2 * x @ y.mT).clamp(min=0)
+    squares = x.square().sum(-1)[..., :, None] + y.square().sum(-1)[..., None, :]
+    return (squares - 2 * x @ y.mT).clamp(min=0)
 
-_NEVER = -1e30  # stands for log 0, so that sums of nothing but zeros have a gradient
+# %% ../../nbs/losses/58_neighbours.ipynb #c6237ab0
+NEVER = -1e30  # stands for log 0, so that sums of nothing but zeros have a gradient
 
 def _log_class_sums(log_w, labels, classes):
-    "Log of the sums of exp(log_w), (..., q, n), over the candidates of each class, (..., q, classes); -inf for a class without any."
+    """Log of the sums of exp(log_w), (..., q, n), over the candidates of each class, (..., q, classes).
+
+    It is -inf for a class without any."""
     index = labels[..., None, :].expand(log_w.shape)
     shape = (*log_w.shape[:-1], classes)
     top = log_w.detach().new_full(shape, -math.inf).scatter_reduce(-1, index, log_w.detach(), "amax")
-    absent = top <= _NEVER / 2
+    absent = top <= NEVER / 2
     top = top.masked_fill(absent, 0)
     total = log_w.new_zeros(shape).scatter_add(-1, index, (log_w - top.gather(-1, index)).exp())
     return (total.masked_fill(absent, 1).log() + top).masked_fill(absent, -math.inf)
 
-# %% ../../nbs/losses/58_neighbours.ipynb #d15f30ee
-def _count(name, value, least=1):
-    "value as an int; raise `TypeError` or `ValueError` unless it is one, and at least `least`."
-    if isinstance(value, bool) or not isinstance(value, numbers.Integral): raise TypeError(f"{name} must be an int, got {value!r}")
-    if value < least: raise ValueError(f"{name} must be at least {least}, got {value}")
-    return int(value)
+# %% ../../nbs/losses/58_neighbours.ipynb #ae07cbc4
+def _check_count(name, value):
+    "Raise `TypeError` unless value is an int, `ValueError` unless it is at least 1."
+    if isinstance(value, bool) or not isinstance(value, numbers.Integral):
+        raise TypeError(f"{name} must be an int, got {value!r}")
+    if value < 1:
+        raise ValueError(f"{name} must be at least 1, got {value}")
 
-# %% ../../nbs/losses/58_neighbours.ipynb #b722f084
+# %% ../../nbs/losses/58_neighbours.ipynb #7dcc0afe
 class SoftKNN(nn.Module):
-    "Soft k-nearest-neighbours classifier (58.1; Grover et al. 2019; Prillo & Eisenschlos 2020, section 5.4); raise `TypeError` or `ValueError` for a parameter that does not fit."
+    """Soft k-nearest-neighbours classifier (58.1; Grover et al. 2019; Prillo & Eisenschlos 2020, section 5.4).
+
+    Raise `TypeError` or `ValueError` for a parameter that does not fit."""
+    if TYPE_CHECKING:
+        def __call__(self, queries: Tensor, candidates: Tensor, labels: Tensor, mask: "Tensor | None" = None) -> Tensor:
+            ...
+
     def __init__(self,
         k: int = 1,  # neighbours that vote
         method: "str | Operator" = "softsort",  # the operator that sorts the candidates
-        tau: "float | Tensor | None" = None,  # temperature in units of squared distance, a number or (...); None is the operator's own
+        tau: "float | Tensor | None" = None,  # in squared distance, a number or (...); None is the operator's own
         classes: "int | None" = None,  # number of classes; None counts them in the labels
     ):
         super().__init__()
-        if classes is not None: classes = _count("classes", classes)
-        self.k, self.method, self.tau, self.classes = _k(k, math.inf), method, tau, classes
+        if classes is not None:
+            _check_count("classes", classes)
+        self.k = check_k(k, math.inf)
+        self.method, self.tau = method, tau
+        self.classes = classes
         check_tau(1.0 if tau is None else tau, torch.empty(*tau.shape, 1) if isinstance(tau, Tensor) else None)
         get_operator(method)
 
-    def extra_repr(self): return f"k={self.k}, method={self.method!r}, tau={self.tau}, classes={self.classes}"
+    def extra_repr(self):
+        return f"k={self.k}, method={self.method!r}, tau={self.tau}, classes={self.classes}"
 
-# %% ../../nbs/losses/58_neighbours.ipynb #317ce83f
+# %% ../../nbs/losses/58_neighbours.ipynb #aabf0ea0
+def _check_points(queries, candidates):
+    "Raise `TypeError` or `ValueError` unless queries (..., q, d) and candidates (..., n, d) are points of one space."
+    for name, x in (("queries", queries), ("candidates", candidates)):
+        if not isinstance(x, Tensor) or not x.is_floating_point():
+            got = getattr(x, "dtype", type(x).__name__)
+            raise TypeError(f"{name} must be a floating point tensor, got {got}")
+    if queries.ndim < 2 or candidates.ndim < 2 or queries.shape[-1] != candidates.shape[-1]:
+        raise ValueError("queries (..., q, d) and candidates (..., n, d) must have the same d, "
+                         f"got {tuple(queries.shape)} and {tuple(candidates.shape)}")
+
+def _check_labels(labels, candidates):
+    "Raise `TypeError` or `ValueError` unless labels are class numbers, one for each candidate (..., n, d)."
+    if not isinstance(labels, Tensor) or labels.dtype != torch.int64:
+        got = getattr(labels, "dtype", type(labels).__name__)
+        raise TypeError(f"labels must be class numbers (torch.long), got {got}")
+    if labels.shape[-1:] != candidates.shape[-2:-1]:
+        n = candidates.shape[-2]
+        raise ValueError(f"labels must be (..., {n}), one for each candidate, got {tuple(labels.shape)}")
+
+def _check_batches(queries, candidates, labels):
+    "Raise `ValueError` unless the batch dimensions of queries (..., q, d), candidates and labels broadcast."
+    try:
+        batch = torch.broadcast_shapes(queries.shape[:-2], candidates.shape[:-2])
+    except RuntimeError:
+        raise ValueError(f"queries {tuple(queries.shape)} and candidates {tuple(candidates.shape)} "
+                         "must have batch dimensions that broadcast") from None
+    if not fits(labels.shape[:-1], batch):
+        raise ValueError(f"labels must broadcast to {(*batch, candidates.shape[-2])}, got {tuple(labels.shape)}")
+
+# %% ../../nbs/losses/58_neighbours.ipynb #66d333ff
+def _check_vote(queries, candidates, labels, k, classes):
+    "Raise `TypeError` or `ValueError` unless k of the labelled candidates can vote about the queries."
+    _check_points(queries, candidates)
+    _check_labels(labels, candidates)
+    if queries.dtype != candidates.dtype:
+        raise TypeError("queries and candidates must have one dtype, "
+                        f"got {queries.dtype} and {candidates.dtype}: cast one of them")
+    if 0 in queries.shape[:-1]:
+        raise ValueError(f"queries must hold at least one query, got {tuple(queries.shape)}")
+    if k > candidates.shape[-2]:
+        raise ValueError(f"k must be in 1..{candidates.shape[-2]}, the number of candidates, got {k}")
+    _check_batches(queries, candidates, labels)
+    if is_concrete(labels) and (labels.min() < 0 or classes is not None and labels.max() >= classes):
+        top = f" to {classes - 1}" if classes else ""
+        raise ValueError(f"labels must be class numbers from 0{top}, got {labels.min().item()}..{labels.max().item()}")
+
+# %% ../../nbs/losses/58_neighbours.ipynb #cc245948
+def _log_column_means(P):
+    "The logarithm of the mean of each column, (..., n), over the real rows of P."
+    log_P = P._log_rows(P._rows)
+    if P.row_mask is None:
+        return log_P.clamp(min=NEVER).logsumexp(-2) - math.log(P.m)
+    log_P = log_P.masked_fill(~P._kept[..., None], -math.inf)
+    rows = P._kept.sum(-1).clamp(min=1)[..., None].to(log_P.dtype)
+    return log_P.clamp(min=NEVER).logsumexp(-2) - rows.log()
+
+# %% ../../nbs/losses/58_neighbours.ipynb #b96738cd
 @patch_to(SoftKNN)
 def forward(self,
     queries: Tensor,  # embedded queries, (..., q, d)
@@ -68,156 +142,191 @@ def forward(self,
     labels: Tensor,  # class numbers of the candidates, long, (..., n)
     mask: "Tensor | None" = None,  # bool, broadcastable to (..., q, n), True = the query may see the candidate
 ) -> Tensor:  # log-probabilities of the classes, (..., q, classes)
-    "Log-probability of each class for each query, (58.1; Prillo & Eisenschlos 2020, section 5.4); raise `TypeError` or `ValueError` when an argument does not fit."
-    _check_points(queries, candidates, labels, self.k, self.classes)
+    """Log-probability of each class for each query, (58.1; Prillo & Eisenschlos 2020, section 5.4).
+
+    Raise `TypeError` or `ValueError` when an argument does not fit, `RuntimeError` where classes cannot be counted."""
+    _check_vote(queries, candidates, labels, self.k, self.classes)
     s = -_squared_distance(queries, candidates)
     P = soft_topk(s, self.k, method=self.method, tau=self.tau, mask=mask)[1]
-    log_w = P._log_rows(P._rows)
-    if P.row_mask is not None: log_w = log_w.masked_fill(~P._kept[..., None], -math.inf)   # fewer than k candidates
-    rows = self.k if P.row_mask is None else P._kept.sum(-1).clamp(min=1)[..., None].to(s.dtype)
-    log_w = log_w.clamp(min=_NEVER).logsumexp(-2) - (math.log(rows) if isinstance(rows, int) else rows.log())
-    if self.classes is None and not _eager(labels): raise RuntimeError("classes must be given, as SoftKNN(k, classes=10), under torch.func and torch.compile: labels cannot be looked at there")
+    log_w = _log_column_means(P)
+    if self.classes is None and not runs_eagerly(labels):
+        raise RuntimeError("classes must be given, as SoftKNN(k, classes=10), under torch.func and torch.compile: "
+                           "labels cannot be looked at there")
     classes = self.classes or int(labels.max()) + 1
     return _log_class_sums(log_w, labels, classes).to(queries.dtype)
 
-# %% ../../nbs/losses/58_neighbours.ipynb #db7a412a
-def _check_points(queries, candidates, labels, k, classes):
-    for name, x in (("queries", queries), ("candidates", candidates)):
-        if not isinstance(x, Tensor) or not x.is_floating_point(): raise TypeError(f"{name} must be a floating point tensor, got {getattr(x, 'dtype', type(x).__name__)}")
-    if queries.ndim < 2 or candidates.ndim < 2 or queries.shape[-1] != candidates.shape[-1]:
-        raise ValueError(f"queries (..., q, d) and candidates (..., n, d) must have the same d, got {tuple(queries.shape)} and {tuple(candidates.shape)}")
-    if not isinstance(labels, Tensor) or labels.dtype != torch.int64: raise TypeError(f"labels must be class numbers (torch.long), got {getattr(labels, 'dtype', type(labels).__name__)}")
-    if labels.shape[-1:] != candidates.shape[-2:-1]: raise ValueError(f"labels must be (..., {candidates.shape[-2]}), one for each candidate, got {tuple(labels.shape)}")
-    if queries.dtype != candidates.dtype: raise TypeError(f"queries and candidates must have one dtype, got {queries.dtype} and {candidates.dtype}: cast one of them")
-    if 0 in queries.shape[:-1]: raise ValueError(f"queries must hold at least one query, got {tuple(queries.shape)}")
-    if k > candidates.shape[-2]: raise ValueError(f"k must be in 1..{candidates.shape[-2]}, the number of candidates, got {k}")
-    try: batch = torch.broadcast_shapes(queries.shape[:-2], candidates.shape[:-2])
-    except RuntimeError: raise ValueError(f"queries {tuple(queries.shape)} and candidates {tuple(candidates.shape)} must have batch dimensions that broadcast") from None
-    if not fits(labels.shape[:-1], batch): raise ValueError(f"labels must broadcast to {(*batch, candidates.shape[-2])}, got {tuple(labels.shape)}")
-    if is_concrete(labels) and (labels.min() < 0 or classes is not None and labels.max() >= classes):
-        raise ValueError(f"labels must be class numbers from 0" + (f" to {classes - 1}" if classes else "") + f", got {labels.min().item()}..{labels.max().item()}")
-
-# %% ../../nbs/losses/58_neighbours.ipynb #c6605765
+# %% ../../nbs/losses/58_neighbours.ipynb #7f18e5d4
 try:
     from sklearn.base import BaseEstimator, ClassifierMixin
     from sklearn.utils import check_random_state
     from sklearn.utils.multiclass import check_classification_targets
     from sklearn.utils.validation import check_is_fitted, validate_data
-except ImportError: BaseEstimator, ClassifierMixin = object, type("ClassifierMixin", (), {})
+except ImportError:
+    BaseEstimator, ClassifierMixin = object, type("ClassifierMixin", (), {})
 
-# %% ../../nbs/losses/58_neighbours.ipynb #6e8f8db5
+# %% ../../nbs/losses/58_neighbours.ipynb #0b32b92f
 class SoftKNeighborsClassifier(ClassifierMixin, BaseEstimator):
-    "Learns an embedding in which the k nearest neighbours vote for the right class; a scikit-learn classifier; raise `ImportError` without it, and in `fit` `TypeError` or `ValueError` for a parameter that does not fit."
+    """Learns an embedding in which the k nearest neighbours vote for the right class; a scikit-learn classifier.
+
+    Raise `ImportError` without it, and in `fit` `TypeError` or `ValueError` for a parameter that does not fit."""
     def __init__(self,
         n_neighbors=5,  # neighbours that vote
         *,
         n_components=None,  # dimensions of the linear embedding; None keeps those of the features, up to 32
         embedding=None,  # a torch module from (m, features) to (m, d); it is copied, then trained
         method="softsort",  # the operator that sorts, or its name
-        tau="auto",  # temperature in units of squared distance; "auto" calibrates it on the first embedding
+        tau="auto",  # in units of squared distance; "auto" calibrates a named method, and is the own one of an operator
         max_iter=30,  # passes over the data
-        learning_rate=0.01,  # of Adam at the start, falling to zero; relative to the scale of the start for a linear embedding
+        learning_rate=0.01,  # of Adam, falling to zero; relative to the scale of the start for a linear embedding
         batch_size=128,  # points that are each other's candidates in a step
         random_state=None,  # an int, a RandomState or None: the order of the batches
         n_jobs=None,  # kept for the interface; torch has threads of its own
     ):
-        if BaseEstimator is object: raise ImportError("SoftKNeighborsClassifier needs scikit-learn: pip install scikit-learn")
-        self.n_neighbors, self.n_components, self.embedding, self.method, self.tau = n_neighbors, n_components, embedding, method, tau
-        self.max_iter, self.learning_rate, self.batch_size, self.random_state, self.n_jobs = max_iter, learning_rate, batch_size, random_state, n_jobs
+        if BaseEstimator is object:
+            raise ImportError("SoftKNeighborsClassifier needs scikit-learn: pip install scikit-learn")
+        self.n_neighbors = n_neighbors
+        self.n_components = n_components
+        self.embedding = embedding
+        self.method = method
+        self.tau = tau
+        self.max_iter = max_iter
+        self.learning_rate = learning_rate
+        self.batch_size = batch_size
+        self.random_state = random_state
+        self.n_jobs = n_jobs
 
-# %% ../../nbs/losses/58_neighbours.ipynb #1201913c
+# %% ../../nbs/losses/58_neighbours.ipynb #d371e690
+@patch_to(SoftKNeighborsClassifier)
+def _check_parameters(self):
+    "Raise `TypeError` or `ValueError` that names the parameter."
+    for name in ("n_neighbors", "max_iter", "batch_size"):
+        _check_count(name, getattr(self, name))
+    if self.n_components is not None:
+        _check_count("n_components", self.n_components)
+    if self.embedding is not None and not isinstance(self.embedding, nn.Module):
+        raise TypeError(f"embedding must be a torch.nn.Module or None, got {type(self.embedding).__name__}")
+    if self.batch_size <= self.n_neighbors:
+        raise ValueError(f"batch_size must be more than n_neighbors, {self.n_neighbors}, since the points of a batch "
+                         f"are each other's candidates; got {self.batch_size}")
+    if isinstance(self.learning_rate, bool) or not isinstance(self.learning_rate, numbers.Real):
+        raise TypeError(f"learning_rate must be a number, got {self.learning_rate!r}")
+    if not self.learning_rate >= 0:
+        raise ValueError(f"learning_rate must not be negative, got {self.learning_rate}")
+    if isinstance(self.tau, str) and self.tau != "auto":
+        raise ValueError(f"tau must be a positive number or 'auto', got {self.tau!r}")
+
+# %% ../../nbs/losses/58_neighbours.ipynb #0f103342
+def _principal_components(centred, d):
+    "The first d axes, (d, features), of centred points (m, features), scaled to a mean squared length of one."
+    axes = torch.linalg.svd(centred, full_matrices=False)[2][:d]
+    missing = axes.new_zeros(d - len(axes), centred.shape[1])
+    axes = torch.cat([axes, missing])
+    W = axes * axes.gather(1, axes.abs().argmax(1, keepdim=True)).sign()
+    scale = (centred @ W.T).square().sum(-1).mean().sqrt()
+    return W / scale if scale > 0 else W
+
 @patch_to(SoftKNeighborsClassifier)
 def _start(self, X):
     "The embedding before training: a copy of the given one, or the principal components at scale one."
-    if self.embedding is not None: return copy.deepcopy(self.embedding)
+    if self.embedding is not None:
+        return copy.deepcopy(self.embedding)
     d = min(X.shape[1], 32) if self.n_components is None else self.n_components
+    centre = X.mean(0)
+    W = _principal_components(X - centre, d)
     linear = nn.Linear(X.shape[1], d, dtype=X.dtype, device="meta").to_empty(device="cpu")
-    centred = X - X.mean(0)
-    axes = torch.linalg.svd(centred, full_matrices=False)[2][:d]
-    axes = torch.cat([axes, axes.new_zeros(d - len(axes), X.shape[1])])
-    W = axes * axes[:, :].gather(1, axes.abs().argmax(1, keepdim=True)).sign()          # a sign that does not depend on the machine
-    scale = (centred @ W.T).square().sum(-1).mean().sqrt()
-    W = W / scale if scale > 0 else W
-    with torch.no_grad(): linear.weight.copy_(W); linear.bias.copy_(-X.mean(0) @ W.T)
+    with torch.no_grad():
+        linear.weight.copy_(W)
+        linear.bias.copy_(-centre @ W.T)
     return linear
 
 @patch_to(SoftKNeighborsClassifier)
 def _dtype(self):
+    "The dtype of the embedding's parameters, double precision if it has none."
     return next((p.dtype for p in self.embedding_.parameters()), torch.float64)
 
-# %% ../../nbs/losses/58_neighbours.ipynb #3154be12
+# %% ../../nbs/losses/58_neighbours.ipynb #50163e7c
 @patch_to(SoftKNeighborsClassifier)
-def _train(self, X, y, generator):
-    "Maximise the probability of the right class, (58.1), over batches; returns the mean probability of each pass."
-    adam, history, n = torch.optim.Adam(self.embedding_.parameters(), lr=self.learning_rate), [], len(X)
-    size = min(self.batch_size, n)
+@torch.no_grad()
+def _temperature(self, X):
+    "The given temperature, or one at which rows of the first embedding are sharp, but see beyond their own neighbour."
+    if not isinstance(self.tau, str):
+        return self.tau
+    if not isinstance(self.method, str):
+        return None  # an operator keeps its own
+    z = self.embedding_(X)
+    try:
+        return calibrate_tau(-_squared_distance(z, z), 0.5, method=self.method)
+    except ValueError:
+        return 1.0  # all points coincide
+
+# %% ../../nbs/losses/58_neighbours.ipynb #864c0fa4
+@patch_to(SoftKNeighborsClassifier)
+def _step(self, X, y, adam):
+    "One step up the mean probability (58.1) of the right class in a batch of points X (m, features); returns it."
+    z = self.embedding_(X)
+    others = ~torch.eye(len(X), dtype=torch.bool)
+    p = self.knn_(z, z, y, others).exp().gather(-1, y[:, None]).mean()
+    adam.zero_grad()
+    (-p).backward()
+    adam.step()
+    return p.item()
+
+@patch_to(SoftKNeighborsClassifier)
+def _train(self, X, y):
+    "Take steps over batches in random order; returns the mean probability of each pass."
+    if not any(p.requires_grad for p in self.embedding_.parameters()):
+        return []
+    generator = torch.Generator().manual_seed(int(check_random_state(self.random_state).randint(2**31 - 1)))
+    adam = torch.optim.Adam(self.embedding_.parameters(), lr=self.learning_rate)
     cool = torch.optim.lr_scheduler.LinearLR(adam, 1.0, 0.0, self.max_iter)
+    history, size = [], min(self.batch_size, len(X))
     for _ in range(self.max_iter):
-        order, probabilities = torch.randperm(n, generator=generator), []
-        for i in range(0, n - size + 1, size):
-            b = order[i:i + size]
-            z = self.embedding_(X[b])
-            p = self.knn_(z, z, y[b], ~torch.eye(size, dtype=torch.bool)).exp().gather(-1, y[b, None])
-            adam.zero_grad(); (-p.mean()).backward(); adam.step()
-            probabilities.append(p.mean().item())
-        cool.step(); history.append(float(np.mean(probabilities)))
+        batches = torch.randperm(len(X), generator=generator).split(size)
+        history.append(float(np.mean([self._step(X[b], y[b], adam) for b in batches if len(b) == size])))
+        cool.step()
     return history
 
-# %% ../../nbs/losses/58_neighbours.ipynb #4ab81dbf
-@patch_to(SoftKNeighborsClassifier)
-def _check_parameters(self):
-    "Raise `TypeError` or `ValueError` that names the parameter; scikit-learn wants this in `fit`."
-    for name in ("n_neighbors", "max_iter", "batch_size"): _count(name, getattr(self, name))
-    if self.n_components is not None: _count("n_components", self.n_components)
-    if self.embedding is not None and not isinstance(self.embedding, nn.Module): raise TypeError(f"embedding must be a torch.nn.Module or None, got {type(self.embedding).__name__}")
-    if self.batch_size <= self.n_neighbors: raise ValueError(f"batch_size must be more than n_neighbors, {self.n_neighbors}, since the points of a batch are each other's candidates; got {self.batch_size}")
-    if isinstance(self.learning_rate, bool) or not isinstance(self.learning_rate, numbers.Real): raise TypeError(f"learning_rate must be a number, got {self.learning_rate!r}")
-    if not self.learning_rate >= 0: raise ValueError(f"learning_rate must not be negative, got {self.learning_rate}")
-    if isinstance(self.tau, str) and self.tau != "auto": raise ValueError(f"tau must be a positive number or 'auto', got {self.tau!r}")
-
-# %% ../../nbs/losses/58_neighbours.ipynb #e8c4d043
+# %% ../../nbs/losses/58_neighbours.ipynb #e85bde99
 @patch_to(SoftKNeighborsClassifier)
 def fit(self,
     X,  # points, (m, features)
     y,  # their classes, (m,)
 ) -> "SoftKNeighborsClassifier":  # the estimator itself
-    "Learn the embedding by (58.1) and keep the embedded points; raise `TypeError` or `ValueError` when a parameter or an argument does not fit."
+    """Learn the embedding by (58.1) and keep the embedded points.
+
+    Raise `TypeError` or `ValueError` when a parameter or an argument does not fit."""
     X, y = validate_data(self, X, y)
     check_classification_targets(y)
     self._check_parameters()
-    if len(X) < 2: raise ValueError("a neighbour is needed: got 1 sample")
+    if len(X) < 2:
+        raise ValueError("a neighbour is needed: got 1 sample")
     self.classes_, y = np.unique(y, return_inverse=True)
-    generator = torch.Generator().manual_seed(int(check_random_state(self.random_state).randint(2**31 - 1)))
     X, y = torch.from_numpy(np.array(X, dtype=np.float64)), torch.from_numpy(y.astype(np.int64))
     self.embedding_ = self._start(X)
     X = X.to(self._dtype())
-    with torch.no_grad(): tau = self.tau if self.tau != "auto" else self._calibrate(self.embedding_(X[:256]))
-    self.knn_ = SoftKNN(min(self.n_neighbors, len(X) - 1), self.method, tau, len(self.classes_))
-    self.history_ = self._train(X, y, generator) if any(p.requires_grad for p in self.embedding_.parameters()) else []
+    k = min(self.n_neighbors, len(X) - 1)
+    self.knn_ = SoftKNN(k, self.method, self._temperature(X[:256]), len(self.classes_))
+    self.history_ = self._train(X, y)
     self.n_iter_ = max(1, len(self.history_))
-    with torch.no_grad(): self.points_, self.labels_ = self.embedding_.eval()(X), y
+    with torch.no_grad():
+        self.points_ = self.embedding_.eval()(X)
+    self.labels_ = y
     return self
 
-# %% ../../nbs/losses/58_neighbours.ipynb #6d93a1c3
-@patch_to(SoftKNeighborsClassifier)
-def _calibrate(self, z):
-    "A temperature at which rows are sharp, but see beyond their own neighbour."
-    try: return calibrate_tau(-_squared_distance(z, z), 0.5, method=self.method)
-    except ValueError: return 1.0  # all points coincide
-
-# %% ../../nbs/losses/58_neighbours.ipynb #2d44727d
+# %% ../../nbs/losses/58_neighbours.ipynb #c8eccef2
 @patch_to(SoftKNeighborsClassifier)
 @torch.no_grad()
 def predict_proba(self,
     X,  # points, (m, features)
 ) -> np.ndarray:  # probabilities of the classes, in the order of `classes_`, (m, classes)
-    "The soft vote (58.1) of the neighbours in the learnt embedding, a block of queries at a time; raise `NotFittedError` before `fit`, `ValueError` for points that do not fit."
+    """The soft vote (58.1) of the neighbours in the learnt embedding, a block of queries at a time.
+
+    Raise `NotFittedError` before `fit`, `ValueError` for points that do not fit."""
     check_is_fitted(self)
     X = torch.from_numpy(np.array(validate_data(self, X, reset=False), dtype=np.float64)).to(self._dtype())
     blocks = self.embedding_(X).split(max(1, (1 << 20) // len(self.points_)))
     return torch.cat([self.knn_(z, self.points_, self.labels_) for z in blocks]).exp().numpy()
 
-# %% ../../nbs/losses/58_neighbours.ipynb #e1156c22
 @patch_to(SoftKNeighborsClassifier)
 def predict(self,
     X,  # points, (m, features)

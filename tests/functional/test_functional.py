@@ -10,8 +10,8 @@ from torch.testing import assert_close
 
 from softsortlib.core.operators import Operator
 from softsortlib.core.rank_operators import RankOperator
-from softsortlib.functional.functions import (
-    calibrate_tau, functions as F, soft_median, soft_permutation, soft_quantile, soft_rank, soft_sort, soft_topk,
+from softsortlib.functional import (
+    calibrate_tau, quantiles, soft_median, soft_permutation, soft_quantile, soft_rank, soft_sort, soft_topk,
     tau_schedule,
 )
 from softsortlib.rowwise.softsort import SoftSort
@@ -71,7 +71,7 @@ def test_hard_is_torch_to_the_last_bit():
         assert torch.equal(soft_sort(x, dim, descending, hard=True), x.sort(dim, descending).values)
         assert torch.equal(soft_topk(x, k, dim, descending, hard=True)[0], x.topk(k, dim, descending).values)
         assert torch.equal(soft_rank(x, dim, descending, hard=True), midranks(x, dim, descending))
-        for kind in F._INTERPOLATIONS:
+        for kind in quantiles.INTERPOLATIONS:
             assert torch.equal(soft_quantile(x, q, dim, interpolation=kind, hard=True), x.quantile(q, dim, interpolation=kind))
         assert torch.equal(soft_median(x, dim, hard=True), x.quantile(0.5, dim))
 
@@ -388,3 +388,28 @@ def test_numpy_numbers_are_numbers(rng):
 def test_an_infinite_score_behind_the_mask_is_fine(rng):
     x = torch.tensor([1.0, -math.inf, 0.0])
     assert_close(soft_sort(x, tau=1e-3, mask=x.isfinite()), torch.tensor([0.0, 1.0, 0.0]))
+
+
+@pytest.mark.parametrize("kind", sorted(quantiles.INTERPOLATIONS))
+@pytest.mark.parametrize("masked", [False, True])
+def test_own_quantiles_of_transport_are_interpolated_as_asked(kind, masked, rng):
+    SinkhornSort = pytest.importorskip("softsortlib.transport").SinkhornSort
+    x = torch.stack([torch.randperm(9, generator=rng) for _ in range(3)]).double() / 4
+    mask = torch.arange(9) < torch.tensor([9, 6, 2])[:, None] if masked else None
+    q = torch.tensor([0.0, 0.3, 0.45, 0.8, 1.0], dtype=torch.float64)
+    for method in (SinkhornSort(1e-4), SinkhornSort(1e-4, descending=True)):
+        got = soft_quantile(x, q, interpolation=kind, method=method, mask=mask)
+        for i in range(3):
+            real = x[i] if mask is None else x[i][mask[i]]
+            assert_close(got[:, i], real.quantile(q, interpolation=kind), atol=2e-2, rtol=0)
+
+
+def test_a_misspelt_name_is_looked_for_among_all_that_can_rank(rng):
+    x = torch.randn(4, generator=rng)
+    with pytest.raises(ValueError, match=r"did you mean 'permutahedron'\? There are .*laplace.*permutahedron.*softsort"): soft_rank(x, method="permutahedrn")
+    with pytest.raises(ValueError, match=r"did you mean 'softsort'\?") as e: soft_permutation(x, method="softsrt")
+    assert "laplace" not in str(e.value)
+    for method, error, says in ((SoftSort, TypeError, "got the class SoftSort"), (3, TypeError, "got int"), (None, TypeError, "got NoneType")):
+        with pytest.raises(error, match=says): soft_rank(x, method=method)
+    for operator in (SoftSort(0.1), RankOperator.names["sigmoid"](0.1)):
+        with pytest.raises(ValueError, match="already an operator"): soft_rank(x, method=operator, tau=0.2)

@@ -181,3 +181,10 @@ def test_lapsum_counts_each_neighbour_once(rng):
     q, c, l = torch.randn(6, 3, generator=rng).double(), torch.randn(9, 3, generator=rng).double(), torch.arange(9)
     w = 3 * SoftKNN(3, "lapsum", tau=2.0)(q, c, l).exp()                          # a class for each candidate: the votes are the weights
     assert (w <= 1 + 1e-12).all() and torch.allclose(w.sum(-1), torch.full((6,), 3.0).double())
+
+
+def test_an_operator_brings_its_own_temperature(rng):
+    pytest.importorskip("sklearn")
+    X, y = torch.randn(30, 3, generator=rng).numpy(), torch.arange(30).numpy() % 2
+    model = SoftKNeighborsClassifier(2, method=SoftSort(0.2), max_iter=2, random_state=0).fit(X, y)
+    assert model.knn_.tau is None and model.knn_.method.tau == 0.2 and model.predict(X).shape == (30,)

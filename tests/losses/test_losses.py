@@ -5,12 +5,14 @@ import pytest
 import torch
 from torch.testing import assert_close
 
+from softsortlib import losses as L
 from softsortlib.core.operators import Operator
-from softsortlib.core.permutation import permutation_matrix, SoftPermutation
+from softsortlib.core.permutation import SoftPermutation, permutation_matrix
 from softsortlib.core.rank_operators import RankOperator
-from softsortlib.functional.functions import soft_permutation, tau_schedule
+from softsortlib.functional import soft_permutation, tau_schedule
 from softsortlib.lab.data import optional
-from softsortlib.losses.orders import classification as C, orders as L
+from softsortlib.losses import classification as C
+from softsortlib.losses.contract import Loss
 from softsortlib.rowwise.softsort import SoftSort
 
 METHODS = [m for m in ("softsort", "neuralsort", "odd_even") if m in Operator.names]
@@ -212,7 +214,7 @@ def test_first_rows_and_matrices_have_a_likelihood(rng):
     with pytest.raises(TypeError, match="SoftPermutation"): L.permutation_bce(torch.eye(3), torch.arange(3))
 
 
-MODULES = [c for m in (L, C) for c in vars(m).values() if isinstance(c, type) and issubclass(c, L._Loss) and c is not L._Loss]
+MODULES = [c for c in vars(L).values() if isinstance(c, type) and issubclass(c, Loss)]
 
 
 @pytest.mark.parametrize("module", MODULES, ids=lambda c: c.__name__)
@@ -324,3 +326,41 @@ def test_class_numbers_out_of_range_are_an_error(f, rng):
     assert torch.equal(f(x, y.int()), f(x, y))
     if f is C.topk_loss:
         with pytest.raises(TypeError, match="k must be"): f(x, y, k=("a",))
+
+
+@pytest.mark.parametrize("method", sorted({**Operator.names, **RankOperator.names}))
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+def test_spearman_of_tied_scores_has_a_gradient_of_the_size_of_others(method, dtype):
+    "A last layer that begins at zero ties all scores: learning has to begin there."
+    y = torch.tensor([0.0, 2.0, 1.0, 3.0])
+    for n, relevance in ((4, y), (40, y.repeat(10))):
+        s = torch.full((n,), 3.7, dtype=dtype, requires_grad=True)
+        loss = L.spearman_loss(s, relevance, method=method)
+        g, = torch.autograd.grad(loss, s)
+        assert loss.isfinite() and g.isfinite().all() and g.abs().max() < 10
+        if method in ("sigmoid", "gaussian", "permutahedron", "neuralsort", "lapsum"):
+            assert_close(loss.item(), 1.0, atol=1e-6, rtol=0)
+            assert (g[relevance == 3] < 0).all() and (g[relevance == 0] > 0).all()                  # a step down puts them in order
+
+
+@pytest.mark.parametrize("method", ["softsort", "neuralsort", "sigmoid", "permutahedron"])
+def test_spearman_of_a_set_without_an_order_does_not_poison_the_others(method):
+    mask = torch.tensor([[True, True], [True, False], [True, True], [False, False]])
+    y = torch.tensor([[0.0, 1.0], [0.0, 1.0], [1.0, 1.0], [0.0, 1.0]])
+    s = torch.tensor([[0.3, 0.1], [0.2, 0.7], [0.4, 0.4], [0.0, 1.0]], requires_grad=True)
+    each = L.spearman_loss(s, y, mask, method=method, reduction="none")
+    g, = torch.autograd.grad(each.sum(), s)
+    assert (each[1:] == 0).all() and each[0] > 0 and g.isfinite().all() and (g[1:] == 0).all()
+
+
+@every
+@pytest.mark.parametrize("scale", [0.0, 1e-30, 1e-6, 1e6])
+def test_gradients_are_finite_for_tied_and_for_extreme_scores(f, options, scale, rng):
+    x, y = batch(rng, b=5)
+    mask = torch.tensor([[1] * 7, [1, 1, 1, 1, 0, 0, 0], [1, 0, 0, 0, 0, 0, 0], [0] * 7, [1] * 7], dtype=torch.bool)
+    y[4] = 1                                                                                      # all equal
+    for dtype in (torch.float32, torch.float64):
+        s = (x * scale).to(dtype).requires_grad_()
+        loss = f(s, y, mask, **options)
+        g, = torch.autograd.grad(loss, s)
+        assert loss.isfinite() and g.isfinite().all()
