@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['soft_matching', 'hard_matching', 'GumbelSinkhorn']
 
-# %% ../../nbs/transport/32_matching.ipynb #72cf2c5e
+# %% ../../nbs/transport/32_matching.ipynb #88f76b31
 import math
 
 import torch
@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from ..core.operators import check_tau
 from ..core.permutation import DensePermutation, SoftPermutation, check_scores, compute_dtype
-from .line import _warn, sinkhorn
+from .line import sinkhorn, warn_unless_converged
 
 # %% ../../nbs/transport/32_matching.ipynb #9ba9eab8
 def _check_square(log_alpha):
@@ -27,7 +27,7 @@ def _rounds(C, iterations):
     for _ in range(iterations): L = (L - L.logsumexp(-2, keepdim=True)).log_softmax(-1)
     return L
 
-# %% ../../nbs/transport/32_matching.ipynb #ce9b15f2
+# %% ../../nbs/transport/32_matching.ipynb #ef43657c
 def soft_matching(
     log_alpha: Tensor,  # how well row i goes with column j, (..., n, n)
     tau: "float | Tensor" = 1.0,  # temperature, a float or broadcastable to the batch (...)
@@ -44,7 +44,7 @@ def soft_matching(
     X = X if X.device.type == "mps" else X.double()
     w = X.new_full((n,), -math.log(n))
     G, F, residual, _ = sinkhorn(-X.mT, w, w, tolerance, max_iterations)   # G: columns, F: rows, updated last
-    _warn(residual, tolerance, max_iterations, "soft_matching")
+    warn_unless_converged(residual, tolerance, max_iterations, "soft_matching")
     return DensePermutation((X + F[..., :, None] + G[..., None, :] - math.log(n)).to(compute_dtype(log_alpha.dtype)), log_alpha.dtype)
 
 # %% ../../nbs/transport/32_matching.ipynb #9ab28ac2

@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['TransportPermutation', 'SinkhornSort']
 
-# %% ../../nbs/transport/31_sinkhorn_sort.ipynb #7957e7e3
+# %% ../../nbs/transport/31_sinkhorn_sort.ipynb #e877365c
 import math
 
 import torch
@@ -15,10 +15,10 @@ from ..core.operators import Operator, check_tau
 from ..core.permutation import DensePermutation, SoftPermutation, check_mask, check_scores, patch_to
 from .gibbs import Gibbs
 from .line import convex_cost
-from .quantiles import _few
-from .solver import _log, potentials
+from .quantiles import few_milestones
+from .solver import log_weights, potentials
 
-# %% ../../nbs/transport/31_sinkhorn_sort.ipynb #a506774c
+# %% ../../nbs/transport/31_sinkhorn_sort.ipynb #06edbb79
 _SQUASH = {"sigmoid": torch.sigmoid, "arctan": lambda z: 0.5 + z.atan() / math.pi, None: lambda z: z}
 
 def _squashed(s, a, squash):
@@ -35,7 +35,7 @@ def _inverse(order):
     "At which place of the order an input stands."
     return torch.zeros_like(order).scatter(-1, order, torch.arange(order.shape[-1], device=order.device).expand(order.shape))
 
-# %% ../../nbs/transport/31_sinkhorn_sort.ipynb #dfea923b
+# %% ../../nbs/transport/31_sinkhorn_sort.ipynb #a490e5e1
 class TransportPermutation(SoftPermutation):
     "The rows (31.2) of a transport plan, held as potentials; `residual` and `iterations` tell how they were found."
     def __init__(self,
@@ -52,7 +52,7 @@ class TransportPermutation(SoftPermutation):
     ):
         super().__init__(batch=F.shape[:-1], m=G.shape[-1], n=F.shape[-1], dtype=dtype, device=F.device, **masks)
         self.K, self.F, self.G, self.a, self.b, self.order, self.residual, self.iterations = K, F, G, a, b, order, residual, iterations
-        self.phi, self.place = F + _log(a), _inverse(order)
+        self.phi, self.place = F + log_weights(a), _inverse(order)
 
 # %% ../../nbs/transport/31_sinkhorn_sort.ipynb #0bb24cc4
 def _along(x, index):
@@ -92,11 +92,11 @@ def _log_prob(self, target, rows):
 
 def _compute(P): return torch.float64 if P.dtype == torch.float64 else torch.float32
 
-# %% ../../nbs/transport/31_sinkhorn_sort.ipynb #38bc63f6
+# %% ../../nbs/transport/31_sinkhorn_sort.ipynb #41bb4e1d
 @patch_to(TransportPermutation)
 def ranks(self) -> Tensor:  # (..., n), from about 1 to n; zero for padded inputs
     "The soft ranks (31.3) of the inputs, in the direction of the operator (Cuturi et al. 2019, definition 2)."
-    R = self.K.T.apply(self.G + _log(self.b), self.F, self.b.cumsum(-1)[..., None])
+    R = self.K.T.apply(self.G + log_weights(self.b), self.F, self.b.cumsum(-1)[..., None])
     R = _along(R, self.place)[..., 0]
     count = self.n if self.mask is None else self.mask.sum(-1, keepdim=True)
     return (R * count if self.mask is None else (R * count).masked_fill(~self.mask, 0)).to(self.dtype)
@@ -193,7 +193,7 @@ def _soft_permutation(self, s, tau, mask, dtype):
     if mask is not None and keep is None: keep = mask.any(-1, keepdim=True).expand(*mask.shape[:-1], y.shape[-1])
     return TransportPermutation(K, F, G, a, b.expand_as(G), order.expand_as(F), dtype, residual, iterations, mask=mask, row_mask=keep)
 
-# %% ../../nbs/transport/31_sinkhorn_sort.ipynb #74217e49
+# %% ../../nbs/transport/31_sinkhorn_sort.ipynb #1569cca9
 @patch_to(SinkhornSort)
 def quantiles(
     self,
@@ -221,15 +221,15 @@ def quantiles(
     keep = None if mask is None else mask.any(-1, keepdim=True).expand(*log_P.shape[:-1])
     return DensePermutation(log_P, scores.dtype, mask=mask, row_mask=keep)
 
-# %% ../../nbs/transport/31_sinkhorn_sort.ipynb #d721bbe7
+# %% ../../nbs/transport/31_sinkhorn_sort.ipynb #08857377
 @patch_to(SinkhornSort)
 def _middle(self, x, y, a, b, tau):
     "Logits of the middle row of three milestones; one kernel where there is one, the general solver otherwise."
     if callable(self.power) or self.power not in (1, 2) or x.device.type != "cpu" or self.backend == "torch" or self.gradient == "unrolled":
         K, F, *_ = self._plan(x, -y if self.descending else y, a, b, tau)
-        return F + _log(a) - K.h(K.y[..., 1:2] - x) / tau
+        return F + log_weights(a) - K.h(K.y[..., 1:2] - x) / tau
     t = tau if isinstance(tau, Tensor) else x.new_full((1,), tau)
     batch = torch.broadcast_shapes(*(u.shape[:-1] for u in (x, a, b, t)))
     flat = [u.expand(*batch, u.shape[-1]).reshape(-1, u.shape[-1]) for u in (x, y, a, b, t)]
-    F = _few(*flat[:4], flat[4][:, 0], int(self.power), self.tolerance, self.max_iterations)[0].reshape(*batch, -1)
-    return F + _log(a) - convex_cost(self.power)(y[1] - x) / tau
+    F = few_milestones(*flat[:4], flat[4][:, 0], int(self.power), self.tolerance, self.max_iterations)[0].reshape(*batch, -1)
+    return F + log_weights(a) - convex_cost(self.power)(y[1] - x) / tau

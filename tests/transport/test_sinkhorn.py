@@ -7,7 +7,7 @@ import torch
 from torch.testing import assert_close
 
 from softsortlib.core.permutation import is_doubly_stochastic, is_row_stochastic
-from softsortlib.transport.gibbs import Gibbs, _gibbs
+from softsortlib.transport.gibbs import Gibbs, gibbs
 from softsortlib.transport.solver import _solve
 from softsortlib.transport.sinkhorn_sort import SinkhornSort
 from softsortlib.transport.line import ConvergenceWarning, sinkhorn
@@ -227,7 +227,7 @@ def test_operators_of_torch(rng):
     x, y = torch.rand(2, 6, generator=rng, dtype=torch.float64).sort().values, torch.rand(2, 4, generator=rng, dtype=torch.float64).sort().values
     phi, gamma, v, tau = randn(2, 6, rng=rng), randn(2, 4, rng=rng), randn(2, 6, 2, rng=rng), torch.tensor([0.5, 1.0]).double()
     for power in (1, 2):
-        torch.library.opcheck(_gibbs.op, (*(t.requires_grad_() for t in (phi, x, gamma, y, tau, v)), power, False))
+        torch.library.opcheck(gibbs.op, (*(t.requires_grad_() for t in (phi, x, gamma, y, tau, v)), power, False))
 
 
 @pytest.mark.filterwarnings("default")
