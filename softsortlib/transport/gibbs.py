@@ -104,7 +104,12 @@ def exponents(self,
     costs = self.h(self.y[..., targets, None] - self.x[..., None, :])
     return phi[..., None, :] + gamma[..., targets, None] - costs / tau
 
-# %% ../../nbs/transport/36_gibbs.ipynb #5694e8c7
+# %% ../../nbs/transport/36_gibbs.ipynb #e2c11c11
+def flat_batch(t, own):
+    "t with its batch dimensions made one; its last `own` dimensions stay."
+    return t if t.ndim == own + 1 else t.reshape(-1, *t.shape[t.ndim - own:])
+
+# %% ../../nbs/transport/36_gibbs.ipynb #b015783d
 def _shares(batch, m):
     "Into how many shares the targets of one element are cut."
     threads = torch.get_num_threads()
@@ -112,14 +117,13 @@ def _shares(batch, m):
 
 def _product(phi: Tensor, x: Tensor, gamma: Tensor, y: Tensor, tau: Tensor, v: Tensor, power: int, odd: bool) -> Tensor:
     "(36.1) for phi, x (..., n), gamma, y (..., m), tau (...), v (..., n, d), all float64 on the CPU; (..., m, d)."
-    n, m, d = x.shape[-1], y.shape[-1], v.shape[-1]
-    out = torch.empty(*y.shape, d, dtype=v.dtype)
-    sources = Sources(*arrays(x.reshape(-1, n), phi.reshape(-1, n), v.reshape(-1, n, d)))
-    targets = Targets(*arrays(y.reshape(-1, m), gamma.reshape(-1, m), out.view(-1, m, d)))
-    temperatures, = arrays(tau.reshape(-1))
-    batch, work = len(temperatures), 8 * (out.numel() + v.numel())
+    out = torch.empty(*y.shape, v.shape[-1], dtype=v.dtype)
+    sources = Sources(*arrays(flat_batch(x, 1), flat_batch(phi, 1), flat_batch(v, 2)))
+    targets = Targets(*arrays(flat_batch(y, 1), flat_batch(gamma, 1), flat_batch(out, 2)))
+    temperatures, = arrays(flat_batch(tau, 0))
+    batch, work = tau.numel(), 8 * (out.numel() + v.numel())
     if power == Cost.SQUARED:
-        parts = _shares(batch, m)
+        parts = _shares(batch, y.shape[-1])
         spread_rows(gauss_rows, batch * parts, work, parts, sources, targets, temperatures)
     else:
         spread_rows(abs_rows, batch, work, sources, targets, temperatures, odd)
@@ -179,7 +183,7 @@ def apply(self,
     product = _product if self.opaque else gibbs
     return product(phi, x, gamma, y, tau[..., 0], v.expand(*batch, *v.shape[-2:]), int(self.power), False)
 
-# %% ../../nbs/transport/36_gibbs.ipynb #b9db8408
+# %% ../../nbs/transport/36_gibbs.ipynb #2296dfa8
 @patch_to(Gibbs)
 def softmin(self,
     phi: Tensor,  # added to each source, (..., n)
@@ -189,8 +193,10 @@ def softmin(self,
     n, m = self.x.shape[-1], self.y.shape[-1]
     if not self.fast or guess is None:
         zero = torch.zeros_like(self.y)
-        sums = _by_tiles(lambda targets: self.exponents(phi, zero, targets).logsumexp(-1, keepdim=True), self.y.numel() * n, m)
-        return -sums[..., 0]
+        def log_sums(targets):
+            return self.exponents(phi, zero, targets).logsumexp(-1, keepdim=True)
+
+        return -_by_tiles(log_sums, self.y.numel() * n, m)[..., 0]
     one = torch.ones_like(self.x[..., None])
     for _ in range(6):
         off = self.apply(phi, guess, one)[..., 0].clamp(1e-300, 1e300).log()

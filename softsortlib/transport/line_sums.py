@@ -43,21 +43,30 @@ class Targets(NamedTuple):
     gamma: np.ndarray
     out: np.ndarray
 
-# %% ../../nbs/transport/39_line_sums.ipynb #c4880904
+# %% ../../nbs/transport/39_line_sums.ipynb #9575b6aa
 _NOTHING = -1e29  # an exponent below it is that of a weight zero
+
+@jit
+def _has_nan(u):
+    "Whether any number of u is NaN."
+    for i in range(len(u)):
+        if np.isnan(u[i]):
+            return True
+    return False
 
 @jit
 def _real_sources(sources, e, real):
     "Copy the sources of element e that weigh something into `real`; how many they are, or -1 if one is NaN."
     x, phi, v = sources.x[e], sources.phi[e], sources.v[e]
+    if _has_nan(x) or _has_nan(phi):
+        return -1
     count = 0
     for i in range(len(x)):
-        if np.isnan(x[i]) or np.isnan(phi[i]):
-            return -1
         if phi[i] > _NOTHING:
             real.x[count] = x[i]
             real.phi[count] = phi[i]
-            real.v[count] = v[i]
+            for channel in range(v.shape[1]):
+                real.v[count, channel] = v[i, channel]
             count += 1
     return count
 
@@ -139,7 +148,7 @@ def _cut(sources, n, tau, expand, blocks):
         start = end
     return count
 
-# %% ../../nbs/transport/39_line_sums.ipynb #407c068e
+# %% ../../nbs/transport/39_line_sums.ipynb #bdcbf427
 class Chunk(NamedTuple):
     "Scratch for 32 targets."
     l: np.ndarray
@@ -149,7 +158,7 @@ class Chunk(NamedTuple):
 
 @jit
 def _bounds(blocks, k, targets, start, end, tau, chunk):
-    "Set l_j and z_j of (39.1) for targets start..end; the largest bound and the worst error of Prop 39.1, as logarithms."
+    "Set l_j and z_j of (39.1) for targets start..end; the logarithms of the largest bound and of the worst error."
     highest, worst = -np.inf, -np.inf
     for t in range(end - start):
         g = targets.y[start + t] - blocks.centre[k]
@@ -292,7 +301,7 @@ def _from_right(sources, targets, tau, sign, S):
             i -= 1
         _read(mu, at, S, targets, j, tau, sign)
 
-# %% ../../nbs/transport/39_line_sums.ipynb #98e2f269
+# %% ../../nbs/transport/39_line_sums.ipynb #ebce094c
 @jit
 def abs_rows(lo, hi, sources, targets, tau, odd):
     "(36.1) with h = |d| for elements lo..hi, even or odd."
@@ -300,7 +309,7 @@ def abs_rows(lo, hi, sources, targets, tau, odd):
     for e in range(lo, hi):
         some = Sources(sources.x[e], sources.phi[e], sources.v[e])
         goal = Targets(targets.y[e], targets.gamma[e], targets.out[e])
-        if np.isnan(some.x).any() or np.isnan(some.phi).any():
+        if _has_nan(some.x) or _has_nan(some.phi):
             goal.out[:] = np.nan
             continue
         goal.out[:] = 0

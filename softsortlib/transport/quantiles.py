@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = []
 
-# %% ../../nbs/transport/38_quantiles.ipynb #a918d36d
+# %% ../../nbs/transport/38_quantiles.ipynb #9af847bc
 import math
 from typing import NamedTuple
 
@@ -15,7 +15,7 @@ from torch import Tensor
 
 from ..engine.autograd import differentiable, qualified
 from ..engine.compile import arrays, exp_neg, jit, spread_rows
-from .gibbs import Cost
+from .gibbs import Cost, flat_batch
 from .line import convex_cost, line_potentials, warn_unless_converged
 from .solver import refuses
 
@@ -50,7 +50,7 @@ def _lot(problem, F, p, start):
     end = start + _LOT
     return Lot(problem.x[start:end], problem.a[start:end], F[start:end], p)
 
-# %% ../../nbs/transport/38_quantiles.ipynb #11f1aabc
+# %% ../../nbs/transport/38_quantiles.ipynb #5ea876c7
 @jit
 def _exponents(lot, problem, log_b, G):
     "p[j, i] = log b_j + G_j - h(y_j - x_i) / tau for a lot."
@@ -66,6 +66,7 @@ def _exponents(lot, problem, log_b, G):
             for i in range(len(x)):
                 p[j, i] = offset - abs(y - x[i]) * sharpness
 
+# %% ../../nbs/transport/38_quantiles.ipynb #b4d24250
 @jit
 def _distribute(lot, problem, log_b, G):
     "The softmax (38.1) of a lot, and its potentials."
@@ -115,14 +116,18 @@ def _add_masses(lot, sigma, M):
             M[j, l] += both
             M[l, j] += both
 
-# %% ../../nbs/transport/38_quantiles.ipynb #41ae6e59
+# %% ../../nbs/transport/38_quantiles.ipynb #5774268d
 _EMPTY = 1e-14  # a pivot below this share of the mass is one that rounding has left
 
 @jit
-def _small_solve(S, sigma, rhs):
+def _small_solve(sigma, M, rhs):
     "The solution of (S + sigma sigma^T) u = rhs by elimination; directions that rounding has emptied stay zero."
     m = len(rhs)
-    A, u = S + np.outer(sigma, sigma), rhs.copy()
+    A, u = np.empty((m, m)), rhs.copy()
+    for i in range(m):
+        for j in range(m):
+            A[i, j] = sigma[i] * sigma[j] - M[i, j]
+        A[i, i] += sigma[i]
     for k in range(m):
         if not A[k, k] > _EMPTY * sigma[k]:
             A[k, :] = 0
@@ -154,21 +159,39 @@ def _one_pass(problem, log_b, G, F, p, sigma, M):
         value += _dot(lot.a, lot.F)
     return value
 
-# %% ../../nbs/transport/38_quantiles.ipynb #7175dac7
+# %% ../../nbs/transport/38_quantiles.ipynb #d6eab657
 @jit
 def _log_weights(b):
     "log b, and -1e30 for zero weights."
-    log_b = np.full(len(b), -1e30)
+    log_b = np.empty(len(b))
     for j in range(len(b)):
-        if b[j] > 0:
-            log_b[j] = math.log(b[j])
+        log_b[j] = math.log(b[j]) if b[j] > 0 else -1e30
     return log_b
 
+@jit
+def _capped_step(sigma, M, gap):
+    "Newton's step, shortened so that no potential changes by more than one."
+    step = _small_solve(sigma, M, gap)
+    lowest, highest = np.inf, -np.inf
+    for j in range(len(step)):
+        lowest = min(lowest, step[j])
+        highest = max(highest, step[j])
+    for j in range(len(step)):
+        step[j] /= max(1.0, (highest - lowest) / 2)
+    return step
+
+@jit
+def _move(G, base, t, step):
+    "G = base + t step."
+    for j in range(len(G)):
+        G[j] = base[j] + t * step[j]
+
+# %% ../../nbs/transport/38_quantiles.ipynb #b62ad324
 @jit
 def _maximise(problem, tolerance, limit, F, G, p):
     "Newton's method for one element, G its start and its result; the residual and the number of passes."
     m, b = len(G), problem.b
-    log_b, sigma, M = _log_weights(b), np.empty(m), np.empty((m, m))
+    log_b, sigma, M, gap = _log_weights(b), np.empty(m), np.empty((m, m)), np.empty(m)
     base, step = G.copy(), np.zeros(m)
     t, best, slope, residual = 0.0, -np.inf, 0.0, np.inf
     passes = 0
@@ -176,18 +199,20 @@ def _maximise(problem, tolerance, limit, F, G, p):
         value = _one_pass(problem, log_b, G, F, p, sigma, M)
         if t > 1e-3 and value < best + 1e-4 * t * slope - 1e-13 * (1 + abs(best)):
             t /= 2
-            G[:] = base + t * step
+            _move(G, base, t, step)
             continue
         passes = k
-        residual = np.abs(sigma - b).sum()
+        residual = 0.0
+        for j in range(m):
+            gap[j] = b[j] - sigma[j]
+            residual += abs(gap[j])
         if not residual > tolerance:
             break
-        step = _small_solve(np.diag(sigma) - M, sigma, b - sigma)
-        step /= max(1.0, (step.max() - step.min()) / 2)
-        base[:] = G
-        best, slope, t = value, _dot(b - sigma, step), 1.0
+        step = _capped_step(sigma, M, gap)
+        best, slope, t = value, _dot(gap, step), 1.0
         if k < limit:
-            G[:] = base + step
+            _move(base, G, 0.0, step)
+            _move(G, base, t, step)
     return residual, passes
 
 # %% ../../nbs/transport/38_quantiles.ipynb #26d1f783
@@ -207,7 +232,7 @@ def few_rows(lo, hi, problem, tolerance, limit, found):
         found.residual[e] = residual
         found.passes[e] = passes
 
-# %% ../../nbs/transport/38_quantiles.ipynb #c101e497
+# %% ../../nbs/transport/38_quantiles.ipynb #af99457c
 @jit
 def _multipliers(problem, log_b, G, grad_F, grad_G, p):
     "nu of (38.3)."
@@ -219,14 +244,13 @@ def _multipliers(problem, log_b, G, grad_F, grad_G, p):
         _add_masses(lot, sigma, M)
         for j in range(m):
             rhs[j] -= _dot(grad_F[start:start + _LOT], p[j])
-    return _small_solve(np.diag(sigma) - M, sigma, rhs)
+    return _small_solve(sigma, M, rhs)
 
-# %% ../../nbs/transport/38_quantiles.ipynb #ae92db4b
+# %% ../../nbs/transport/38_quantiles.ipynb #8bd8dfe5
 class Pull(NamedTuple):
     "What goes back through a lot of inputs."
     grad_F: np.ndarray
     amu: np.ndarray
-    slope: np.ndarray
     grad_x: np.ndarray
     grad_a: np.ndarray
 
@@ -247,33 +271,28 @@ def _mass_terms(lot, pull, b, grad_b):
         if b[j] > 0:
             grad_b[j] -= _dot(pull.amu, lot.p[j]) / b[j]
 
-# %% ../../nbs/transport/38_quantiles.ipynb #77473617
-@jit
-def _slopes(y, x, power, slope):
-    "slope[i] = h'(y - x[i])."
-    if power == Cost.SQUARED:
-        for i in range(len(x)):
-            slope[i] = 2 * (y - x[i])
-    else:
-        for i in range(len(x)):
-            slope[i] = np.sign(y - x[i])
-
+# %% ../../nbs/transport/38_quantiles.ipynb #0b65273f
 @jit
 def _place_terms(lot, pull, nu, problem, grad_y):
     "The first line of (38.4): set the gradients of x, add to those of y."
+    x, a, amu, grad_x = lot.x, lot.a, pull.amu, pull.grad_x
     sharpness = 1 / problem.tau
-    pull.grad_x[:] = 0
+    grad_x[:] = 0
     for j in range(len(nu)):
-        _slopes(problem.y[j], lot.x, problem.power, pull.slope)
-        total = 0.0
-        for i in range(len(lot.x)):
-            E = lot.p[j, i] * (pull.amu[i] + lot.a[i] * nu[j])
-            term = E * pull.slope[i] * sharpness
-            pull.grad_x[i] -= term
-            total += term
+        y, total = problem.y[j], 0.0
+        if problem.power == Cost.SQUARED:
+            for i in range(len(x)):
+                term = lot.p[j, i] * (amu[i] + a[i] * nu[j]) * 2 * (y - x[i]) * sharpness
+                grad_x[i] -= term
+                total += term
+        else:
+            for i in range(len(x)):
+                term = lot.p[j, i] * (amu[i] + a[i] * nu[j]) * np.sign(y - x[i]) * sharpness
+                grad_x[i] -= term
+                total += term
         grad_y[j] += total
 
-# %% ../../nbs/transport/38_quantiles.ipynb #6508e4fc
+# %% ../../nbs/transport/38_quantiles.ipynb #c082b116
 class Gradients(NamedTuple):
     "The gradients of a problem, shaped as the problem."
     x: np.ndarray
@@ -287,7 +306,7 @@ def few_back_rows(lo, hi, problem, G, grad_F, grad_G, grads):
     "The gradients (38.4) for elements lo..hi; those of a and b are of a and b themselves."
     n, m = problem.x.shape[1], problem.y.shape[1]
     p, F = np.empty((m, _LOT)), np.empty(n)
-    amu, slope = np.empty(_LOT), np.empty(_LOT)
+    amu = np.empty(_LOT)
     for e in range(lo, hi):
         one, log_b = _element(problem, e), _log_weights(problem.b[e])
         nu = _multipliers(one, log_b, G[e], grad_F[e], grad_G[e], p)
@@ -295,20 +314,19 @@ def few_back_rows(lo, hi, problem, G, grad_F, grad_G, grads):
         grads.b[e] = 0
         for start in range(0, n, _LOT):
             end = min(start + _LOT, n)
-            k = end - start
             lot = _lot(one, F, p, start)
-            pull = Pull(grad_F[e, start:end], amu[:k], slope[:k], grads.x[e, start:end], grads.a[e, start:end])
+            pull = Pull(grad_F[e, start:end], amu[:end - start], grads.x[e, start:end], grads.a[e, start:end])
             _distribute(lot, one, log_b, G[e])
             _weight_terms(lot, pull, nu)
             _place_terms(lot, pull, nu, one, grads.y[e])
             _mass_terms(lot, pull, one.b, grads.b[e])
         grads.tau[e] = -(_dot(one.x, grads.x[e]) + _dot(one.y, grads.y[e])) / (one.power * one.tau)
 
-# %% ../../nbs/transport/38_quantiles.ipynb #0f9dc568
+# %% ../../nbs/transport/38_quantiles.ipynb #2cd55b6b
 def _problem(x, y, a, b, tau, power):
     "The arguments of an operator with their batch dimensions made one, as arrays."
-    rows = [t.reshape(-1, t.shape[-1]) for t in (x, y, a, b)]
-    return Problem(*arrays(*rows, tau.reshape(-1)), power)
+    rows = (flat_batch(t, 1) for t in (x, y, a, b))
+    return Problem(*arrays(*rows, flat_batch(tau, 0)), int(power))
 
 @torch.library.custom_op(qualified("transport_few", __name__), mutates_args=())
 def _few_op(
@@ -319,8 +337,9 @@ def _few_op(
     G = ((line_potentials(y, x, b, a, h) + h(y[..., :1] - x[..., :1])) / tau[..., None]).contiguous()
     F, residual = x.new_empty(x.shape), x.new_empty(tau.shape)
     passes = torch.empty(tau.shape, dtype=torch.long)
-    found = Found(*arrays(F.view(-1, F.shape[-1]), G.view(-1, G.shape[-1]), residual.view(-1), passes.view(-1)))
-    spread_rows(few_rows, tau.numel(), 10 * x.numel() * y.shape[-1], _problem(x, y, a, b, tau, power), tolerance, limit, found)
+    found = Found(*arrays(flat_batch(F, 1), flat_batch(G, 1), flat_batch(residual, 0), flat_batch(passes, 0)))
+    problem, work = _problem(x, y, a, b, tau, power), 10 * x.numel() * y.shape[-1]
+    spread_rows(few_rows, tau.numel(), work, problem, tolerance, limit, found)
     warn_unless_converged(residual, tolerance, limit)
     return F, G, residual, passes
 
@@ -328,17 +347,17 @@ def _few_op(
 def _(x, y, a, b, tau, power, tolerance, limit):
     return x.new_empty(x.shape), y.new_empty(y.shape), x.new_empty(tau.shape), x.new_empty(tau.shape, dtype=torch.long)
 
-# %% ../../nbs/transport/38_quantiles.ipynb #d02c833d
+# %% ../../nbs/transport/38_quantiles.ipynb #aa45dddc
 @torch.library.custom_op(qualified("transport_few_back", __name__), mutates_args=())
 def _few_back_op(
     grad_F: Tensor, grad_G: Tensor, x: Tensor, y: Tensor, a: Tensor, b: Tensor, tau: Tensor, G: Tensor, power: int,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     "The gradients of x, y, a, b and tau."
-    rows = [t.reshape(-1, t.shape[-1]) for t in (G, grad_F, grad_G)]
+    rows = arrays(*(flat_batch(t, 1) for t in (G, grad_F, grad_G)))
     outs = tuple(t.new_empty(t.shape) for t in (x, y, a, b, tau))
-    grads = Gradients(*arrays(*(t.view(-1, t.shape[-1]) for t in outs[:4]), outs[4].view(-1)))
+    grads = Gradients(*arrays(*(flat_batch(t, 1) for t in outs[:4]), flat_batch(outs[4], 0)))
     work = 10 * x.numel() * y.shape[-1]
-    spread_rows(few_back_rows, tau.numel(), work, _problem(x, y, a, b, tau, power), *arrays(*rows), grads)
+    spread_rows(few_back_rows, tau.numel(), work, _problem(x, y, a, b, tau, power), *rows, grads)
     return outs
 
 @_few_back_op.register_fake

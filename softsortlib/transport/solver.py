@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['potentials']
 
-# %% ../../nbs/transport/37_solver.ipynb #55f2bb5e
+# %% ../../nbs/transport/37_solver.ipynb #651922e0
 import math
 
 import torch
@@ -13,7 +13,7 @@ from torch import Tensor
 
 from ..core.permutation import is_concrete
 from ..engine.autograd import batched, differentiable, qualified
-from .gibbs import Gibbs
+from .gibbs import Gibbs, flat_batch
 from .line import sinkhorn, warn_unless_converged
 
 # %% ../../nbs/transport/37_solver.ipynb #218e3118
@@ -161,23 +161,24 @@ def _adjoint(K, grad_F, grad_G, F, G, a, b):
     mu, _ = _conjugate(normed, R, a, r, rhs, 1e-9, 500)
     return r * mu, grad_G - b * Q(mu)
 
-# %% ../../nbs/transport/37_solver.ipynb #751bace8
+# %% ../../nbs/transport/37_solver.ipynb #4cfd8827
 def _inside(x, y, tau, power, backend):
-    "The kernel for the inside of an operator, whose products need no rules; tau (...)."
-    K = Gibbs(x, y, tau[..., None], power, backend or None)
+    "The kernel of a flat batch, for the inside of an operator, whose products need no rules."
+    K = Gibbs(flat_batch(x, 1), flat_batch(y, 1), flat_batch(tau, 0)[:, None], power, backend or None)
     K.opaque = True
     return K
 
-def _owned(tensors):
-    "Copies, because the results of an operator share no memory."
-    return tuple(t.clone(memory_format=torch.contiguous_format) for t in tensors)
+def _owned(results, *shapes):
+    "Copies in the shapes of a batch, because the results of an operator share no memory."
+    return tuple(t.reshape(shape).clone(memory_format=torch.contiguous_format) for t, shape in zip(results, shapes))
 
 @torch.library.custom_op(qualified("transport_solve", __name__), mutates_args=())
 def _solve_op(
     x: Tensor, y: Tensor, a: Tensor, b: Tensor, tau: Tensor, power: float, backend: str, tolerance: float, limit: int,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     "`_solve` for x, a (..., n), y, b (..., m), tau (...)."
-    return _owned(_solve(_inside(x, y, tau, power, backend), a, b, tolerance, limit))
+    found = _solve(_inside(x, y, tau, power, backend), flat_batch(a, 1), flat_batch(b, 1), tolerance, limit)
+    return _owned(found, x.shape, y.shape, tau.shape, tau.shape)
 
 @_solve_op.register_fake
 def _(x, y, a, b, tau, power, backend, tolerance, limit):
@@ -194,14 +195,15 @@ def refuses(op, tensors):
     "Give `op`, whose first arguments are tensors of one batch shape, all its rules, but a derivative that raises."
     return differentiable(op, tensors, _refuse, lambda ctx, inputs, output: None)
 
-# %% ../../nbs/transport/37_solver.ipynb #06b7c393
+# %% ../../nbs/transport/37_solver.ipynb #54e93c02
 @torch.library.custom_op(qualified("transport_adjoint", __name__), mutates_args=())
 def _adjoint_op(
     grad_F: Tensor, grad_G: Tensor, F: Tensor, G: Tensor, x: Tensor, y: Tensor, a: Tensor, b: Tensor, tau: Tensor,
     power: float, backend: str,
 ) -> tuple[Tensor, Tensor]:
     "`_adjoint` for grad_F, F, x, a (..., n), grad_G, G, y, b (..., m), tau (...)."
-    return _owned(_adjoint(_inside(x, y, tau, power, backend), grad_F, grad_G, F, G, a, b))
+    flat = [flat_batch(t, 1) for t in (grad_F, grad_G, F, G, a, b)]
+    return _owned(_adjoint(_inside(x, y, tau, power, backend), *flat), x.shape, y.shape)
 
 @_adjoint_op.register_fake
 def _(grad_F, grad_G, *others):
@@ -209,14 +211,14 @@ def _(grad_F, grad_G, *others):
 
 _adjoint_once = refuses(_adjoint_op, 9)
 
-# %% ../../nbs/transport/37_solver.ipynb #409ade15
+# %% ../../nbs/transport/37_solver.ipynb #178d165d
 @torch.library.custom_op(qualified("transport_attach", __name__), mutates_args=())
 def _attach_op(
     rho: Tensor, sigma: Tensor, F: Tensor, G: Tensor, x: Tensor, y: Tensor, a: Tensor, b: Tensor, tau: Tensor,
     power: float, backend: str,
 ) -> tuple[Tensor, Tensor]:
     "F and G, whose gradient goes to rho and sigma by (37.4)."
-    return _owned((F, G))
+    return F.clone(), G.clone()
 
 @_attach_op.register_fake
 def _(rho, sigma, F, G, *others):
