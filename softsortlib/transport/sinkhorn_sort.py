@@ -264,7 +264,7 @@ def _soft_permutation(self, s, tau, mask, dtype):
     return TransportPermutation(K, F, G, a, b.expand_as(G), order.expand_as(F), dtype, residual, iterations,
                                 mask=mask, row_mask=keep)
 
-# %% ../../nbs/transport/31_sinkhorn_sort.ipynb #e812991c
+# %% ../../nbs/transport/31_sinkhorn_sort.ipynb #77129db3
 def _check_levels(q, width):
     "Raise `ValueError` unless the levels q are in [0, 1] and the width is None or in (0, 1)."
     if not ((q >= 0) & (q <= 1)).all():
@@ -274,9 +274,9 @@ def _check_levels(q, width):
 
 def _three_weights(q, width, count):
     "b of (31.4) for the levels q (Q, 1); `count` inputs, an int or (..., 1, 1)."
-    w = 1 / q.new_tensor(count) if isinstance(count, int) else 1 / count
+    w = q.new_full((), 1 / count) if isinstance(count, int) else 1 / count
     if width is not None:
-        w = q.new_tensor(width)
+        w = q.new_full((), width)
     return torch.cat(torch.broadcast_tensors(q * (1 - w), w, (1 - q) * (1 - w)), -1)
 
 # %% ../../nbs/transport/31_sinkhorn_sort.ipynb #f61627fd
