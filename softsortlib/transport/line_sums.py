@@ -43,16 +43,16 @@ class Targets(NamedTuple):
     gamma: np.ndarray
     out: np.ndarray
 
-# %% ../../nbs/transport/39_line_sums.ipynb #9575b6aa
+# %% ../../nbs/transport/39_line_sums.ipynb #262b3c4b
 _NOTHING = -1e29  # an exponent below it is that of a weight zero
 
 @jit
 def _has_nan(u):
     "Whether any number of u is NaN."
+    found = False
     for i in range(len(u)):
-        if np.isnan(u[i]):
-            return True
-    return False
+        found |= np.isnan(u[i])  # no early way out, so that the loop becomes vectors
+    return found
 
 @jit
 def _real_sources(sources, e, real):
