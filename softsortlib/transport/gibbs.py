@@ -5,35 +5,66 @@
 # %% auto #0
 __all__ = ['Gibbs']
 
-# %% ../../nbs/transport/36_gibbs.ipynb #cde9f885
+# %% ../../nbs/transport/36_gibbs.ipynb #96e85b52
 import math
-import os
+from enum import IntEnum
+from typing import TYPE_CHECKING
 
-import numba
-import numpy as np
 import torch
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 from ..core.permutation import patch_to
-from ..engine.autograd import qualified
-from ..engine.compile import spread_rows
+from ..engine.autograd import differentiable, qualified
+from ..engine.compile import arrays, spread_rows
+from ..engine.dispatch import choose
 from .line import convex_cost, line_potentials
+from .line_sums import Sources, Targets, abs_rows, gauss_rows
 
-# %% ../../nbs/transport/36_gibbs.ipynb #6f45ed00
+# %% ../../nbs/transport/36_gibbs.ipynb #5edafddf
 _TILE = 1 << 21  # entries of a tile
 
-def _tiles(f, total, m):
-    "f(targets) for tiles of the m targets, joined along dimension -2; rebuilt in the backward pass where there are several."
-    size = max(1, _TILE * m // max(1, total))
-    if m <= size: return f(slice(None))
-    cuts = [slice(j, min(j + size, m)) for j in range(0, m, size)]
-    again = torch.is_grad_enabled()
-    return torch.cat([checkpoint(f, c, use_reentrant=False) if again else f(c) for c in cuts], -2)
+def _by_tiles(f, entries, m):
+    "f(targets) for tiles of the m targets, joined along dimension -2; several are rebuilt in the backward pass."
+    size = max(1, _TILE * m // max(1, entries))
+    if m <= size:
+        return f(slice(None))
+    tiles = [slice(j, min(j + size, m)) for j in range(0, m, size)]
+    if not torch.is_grad_enabled():
+        return torch.cat([f(tile) for tile in tiles], -2)
+    return torch.cat([checkpoint(f, tile, use_reentrant=False) for tile in tiles], -2)
 
-# %% ../../nbs/transport/36_gibbs.ipynb #cf1c63a3
+# %% ../../nbs/transport/36_gibbs.ipynb #789fb4c2
+class Cost(IntEnum):
+    "The costs |d|^p with a kernel of their own, by their p."
+    ABSOLUTE = 1
+    SQUARED = 2
+
+_ENTRIES = 1 << 13  # of the matrix, up to which the plain form is the fastest
+
+def choose_product(x, power, backend, entries):
+    "Who computes products with this cost: \"numba\" or \"torch\"; raise `ValueError` for a backend that does not fit."
+    if backend not in (None, "torch", "numba"):
+        raise ValueError(f"backend must be None, 'torch' or 'numba', got {backend!r}")
+    kernel = not callable(power) and power in tuple(Cost)
+    who = choose(x, backend or "", numba=kernel and (backend == "numba" or entries > _ENTRIES))
+    if backend == "numba" and who != backend:
+        raise ValueError(f"backend 'numba' is for power 1 or 2 on the CPU, got power={power} on {x.device.type}: "
+                         "use backend=None")
+    return who
+
+# %% ../../nbs/transport/36_gibbs.ipynb #f230fda5
 class Gibbs:
-    "The kernel exp(-h(y_j - x_i) / tau) between two ordered point sets on the line, never stored; raise `TypeError` or `ValueError` for a power or a backend that does not fit."
+    """The kernel exp(-h(y_j - x_i) / tau) between two ordered point sets on the line, never stored.
+
+    Raise `TypeError` or `ValueError` for a power or a backend that does not fit."""
+    if TYPE_CHECKING:  # what later cells add
+        T: "Gibbs"
+        def exponents(self, phi: Tensor, gamma: Tensor, targets: slice = slice(None)) -> Tensor: ...
+        def apply(self, phi: Tensor, gamma: Tensor, v: Tensor) -> Tensor: ...
+        def softmin(self, phi: Tensor, guess: "Tensor | None" = None) -> Tensor: ...
+        def begin(self, a: Tensor, b: Tensor) -> "tuple[Tensor, Tensor]": ...
+
     def __init__(self,
         x: Tensor,  # sources in increasing order, (..., n)
         y: Tensor,  # targets in increasing order, (..., m)
@@ -42,16 +73,17 @@ class Gibbs:
         backend: "str | None" = None,  # "torch", "numba" (power 1 and 2 on the CPU), None = automatic
     ):
         batch = torch.broadcast_shapes(x.shape[:-1], y.shape[:-1], tau.shape[:-1] if isinstance(tau, Tensor) else ())
-        self.x, self.y = x.expand(*batch, x.shape[-1]), y.expand(*batch, y.shape[-1])
-        self.tau, self.power, self.h, self.backend = tau, power, convex_cost(power), backend
-        fits = power in (1, 2) if not callable(power) else False
-        if backend not in (None, "torch", "numba"): raise ValueError(f"backend must be None, 'torch' or 'numba', got {backend!r}")
-        if backend == "numba" and not (fits and x.device.type == "cpu"): raise ValueError(f"backend 'numba' is for power 1 or 2 on the CPU, got power={power} on {x.device.type}: use backend=None")
-        work = math.prod(batch) * x.shape[-1] * y.shape[-1]
+        self.x = x.expand(*batch, x.shape[-1])
+        self.y = y.expand(*batch, y.shape[-1])
+        self.tau, self.power = tau, power
+        self.h = convex_cost(power)
+        self.backend = backend
+        self.who = choose_product(x, power, backend, math.prod(batch) * x.shape[-1] * y.shape[-1])
         self.opaque = False  # True inside an operator of torch, which needs no rules
-        self.fast = fits and x.device.type == "cpu" and (backend == "numba" or backend is None and work > 1 << 13)
 
-# %% ../../nbs/transport/36_gibbs.ipynb #8d30470f
+    fast = property(lambda self: self.who == "numba", doc="Whether a kernel computes the products.")
+
+# %% ../../nbs/transport/36_gibbs.ipynb #ef2c00b9
 @patch_to(Gibbs, as_prop=True)
 def T(self):
     "The kernel from targets to sources."
@@ -60,6 +92,7 @@ def T(self):
     K.opaque = self.opaque
     return K
 
+# %% ../../nbs/transport/36_gibbs.ipynb #d4d69064
 @patch_to(Gibbs)
 def exponents(self,
     phi: Tensor,  # added to each source, (..., n)
@@ -68,227 +101,72 @@ def exponents(self,
 ) -> Tensor:  # (..., r, n)
     "phi_i + gamma_j - h(y_j - x_i) / tau for some targets."
     tau = self.tau[..., None] if isinstance(self.tau, Tensor) else self.tau
-    return phi[..., None, :] + gamma[..., targets, None] - self.h(self.y[..., targets, None] - self.x[..., None, :]) / tau
+    costs = self.h(self.y[..., targets, None] - self.x[..., None, :])
+    return phi[..., None, :] + gamma[..., targets, None] - costs / tau
 
-# %% ../../nbs/transport/36_gibbs.ipynb #449b3513
-def _compile(*flags):
-    "Compile with numba; cached only where the source is a file, because a cell does not know when the cells it calls change."
-    options = dict(nogil=True, error_model="numpy", fastmath={"contract", "nsz", *flags})
-    def wrap(f):
-        if not os.path.exists(f.__code__.co_filename): return numba.njit(f, **options)
-        try: return numba.njit(f, cache=True, **options)
-        except RuntimeError: return numba.njit(f, **options)  # no folder to cache in
-    return wrap
+# %% ../../nbs/transport/36_gibbs.ipynb #e2c11c11
+def flat_batch(t, own):
+    "t with its batch dimensions made one; its last `own` dimensions stay."
+    return t if t.ndim == own + 1 else t.reshape(-1, *t.shape[t.ndim - own:])
 
-_LOG2E, _ROUND, _LN2, _LN2_REST = 1.4426950408889634, 6755399441055744.0, 6.93147180369123816490e-01, 1.90821492927058770002e-10
-
-@_compile()  # no reordering of sums, which the rounding trick needs
-def _vexp(z, power, bits, n):
-    "z[:n] = exp(z[:n]) for -700 < z < 700, smaller ones as -700; `bits` is `power` seen as integers."
-    for i in range(n):
-        t = max(z[i], -700.0)
-        k = t * _LOG2E + _ROUND
-        power[i] = k
-        k = k - _ROUND
-        r = t - k * _LN2 - k * _LN2_REST
-        z[i] = 1 + r * (1 + r * (1 / 2 + r * (1 / 6 + r * (1 / 24 + r * (1 / 120 + r * (1 / 720 + r * (1 / 5040 + r * (
-            1 / 40320 + r * (1 / 362880 + r * (1 / 3628800 + r * (1 / 39916800 + r * (1 / 479001600))))))))))))
-    for i in range(n): bits[i] = (bits[i] + 1023) << 52
-    for i in range(n): z[i] *= power[i]
-
-# %% ../../nbs/transport/36_gibbs.ipynb #e2f41079
-_WIDTH, _TERMS, _LEAST, _CHUNK, _NIL = 0.6, 20, 8, 32, -42.0
-_LOG_FACTORIAL = math.lgamma(_TERMS + 1)
-
-@_compile("reassoc")
-def _blocks(x, phi, v, tau, lines, first, M, few):
-    "Cut ordered sources into blocks: rows of `lines` are c, rho (negative: no expansion), beta, s, log W; returns how many."
-    N, d = v.shape
-    width, count, k = _WIDTH * math.sqrt(tau), 0, 0
-    while k < N:
-        end = min(k + _LEAST, N)
-        while end < N and x[end] - x[k] <= width: end += 1
-        c, r, top, w = 0.5 * (x[k] + x[end - 1]), 0.5 * (x[end - 1] - x[k]), -np.inf, 0.0
-        beta = (phi[end - 1] - phi[k]) / (2 * r) if r > 0 else 0.0
-        short = 2 * r <= width and not few
-        for i in range(k, end): top = max(top, phi[i] - (x[i] - c) ** 2 / tau - beta * (x[i] - c))
-        M[count] = 0
-        for i in range(k, end):
-            u = x[i] - c
-            wi = math.exp(phi[i] - u * u / tau - beta * u - top)
-            w += wi
-            if short:
-                for q in range(_TERMS):
-                    for e in range(d): M[count, q, e] += wi * v[i, e]
-                    wi *= u / (max(r, 1e-300) * (q + 1))
-        first[count] = k
-        lines[0, count], lines[1, count], lines[2, count], lines[3, count], lines[4, count] = c, r if short else -max(r, 1e-300), beta, top, math.log(w)
-        count, k = count + 1, end
-    first[count] = N
-    return count
-
-# %% ../../nbs/transport/36_gibbs.ipynb #8911aa75
-@_compile("reassoc")
-def _bounds(y, gamma, tau, lines, k, lin, z, J):
-    "l_j and z_j of (36.2) for a block and a chunk; the largest bound, and the worst error of an expansion (logarithms)."
-    top, worst = -np.inf, -np.inf
-    for t in range(J):
-        g = y[t] - lines[0, k]
-        lin[t] = lines[3, k] + gamma[t] - g * g / tau
-        z[t] = (lines[2, k] + 2 * g / tau) * abs(lines[1, k])
-        bound = lines[4, k] + lin[t] + abs(z[t])
-        if bound < _NIL: lin[t], z[t] = -np.inf, 0.0
-        elif abs(z[t]) > 1.4: worst = max(worst, bound + _TERMS * math.log(abs(z[t])) - _LOG_FACTORIAL)
-        top = max(top, bound)
-    return top, worst
-
-@_compile("reassoc")
-def _expand(M, lin, z, out, power, bits, acc, J):
-    "Add (36.3) for a chunk of targets."
-    _vexp(lin, power, bits, J)
-    for c in range(M.shape[1]):
-        acc[:J] = M[_TERMS - 1, c]
-        for q in range(_TERMS - 2, -1, -1):
-            a = M[q, c]
-            for t in range(J): acc[t] = acc[t] * z[t] + a
-        for t in range(J): out[t, c] += acc[t] * lin[t]
-
-# %% ../../nbs/transport/36_gibbs.ipynb #bad4fdbf
-@_compile("reassoc")
-def _direct(x, phi, v, y, gamma, tau, out, power, bits, acc):
-    "Add the sources of a block to one target, term by term."
-    for start in range(0, len(x), _CHUNK):
-        I = min(_CHUNK, len(x) - start)
-        for i in range(I):
-            g = x[start + i] - y
-            acc[i] = phi[start + i] + gamma - g * g / tau
-        _vexp(acc, power, bits, I)
-        for c in range(v.shape[1]):
-            total = 0.0
-            for i in range(I): total += acc[i] * v[start + i, c]
-            out[c] += total
-
-# %% ../../nbs/transport/36_gibbs.ipynb #dd2583fc
-@_compile("reassoc")
-def _gauss_rows(lo, hi, parts, phi, x, gamma, y, tau, v, odd, out):
-    "(36.1) with h = d^2 for units lo..hi; unit // parts is the batch element, unit % parts a share of its targets."
-    n, m, d = x.shape[1], y.shape[1], v.shape[2]
-    sx, sphi, sv, lines, first = np.empty(n), np.empty(n), np.empty((n, d)), np.empty((5, n // _LEAST + 2)), np.empty(n // _LEAST + 3, np.int64)
-    M = np.empty((n // _LEAST + 2, _TERMS, d))
-    lin, z, power, acc = np.empty(_CHUNK), np.empty(_CHUNK), np.empty(_CHUNK), np.empty(_CHUNK)
-    bits = power.view(np.int64)
-    for unit in range(lo, hi):
-        e, part = unit // parts, unit % parts
-        start, stop, N, t, ok = m * part // parts, m * (part + 1) // parts, 0, tau[e], tau[e] > 0
-        for i in range(n):
-            ok = ok and x[e, i] == x[e, i] and phi[e, i] == phi[e, i]
-            if phi[e, i] > -1e29: sx[N], sphi[N], sv[N], N = x[e, i], phi[e, i], v[e, i], N + 1
-        out[e, start:stop] = 0.0 if ok else np.nan
-        count = _blocks(sx[:N], sphi[:N], sv[:N], t, lines, first, M, m < 24) if ok else 0
-        for j in range(start, stop, _CHUNK):
-            J = min(_CHUNK, stop - j)
-            for k in range(count):
-                top, worst = _bounds(y[e, j:j + J], gamma[e, j:j + J], t, lines, k, lin, z, J)
-                if not top >= _NIL: continue
-                if lines[1, k] >= 0 and worst < -31: _expand(M[k], lin, z, out[e, j:j + J], power, bits, acc, J)
-                else:
-                    for q in range(J):
-                        if lin[q] == -np.inf: continue
-                        _direct(sx[first[k]:first[k + 1]], sphi[first[k]:first[k + 1]], sv[first[k]:first[k + 1]], y[e, j + q], gamma[e, j + q], t, out[e, j + q], power, bits, acc)
-
-# %% ../../nbs/transport/36_gibbs.ipynb #f2600f9e
-@_compile("reassoc")
-def _abs_rows(lo, hi, parts, phi, x, gamma, y, tau, v, odd, out):
-    "(36.1) with h = |d| for elements lo..hi, from the left and then from the right; `odd` weighs by the sign of y - x."
-    n, m, d = x.shape[1], y.shape[1], v.shape[2]
-    S = np.empty(d)
-    for e in range(lo, hi):
-        out[e] = 0.0
-        for right in range(2):
-            S[:] = 0; mu, at, k = -np.inf, 0.0, 0
-            for q in range(m):
-                j = m - 1 - q if right else q
-                while k < n:
-                    i = n - 1 - k if right else k
-                    if x[e, i] <= y[e, j] if right else (x[e, i] > y[e, j] or odd and x[e, i] == y[e, j]): break
-                    if phi[e, i] > -1e29:
-                        mu -= abs(x[e, i] - at) / tau[e]
-                        at, w = x[e, i], math.exp(-abs(mu - phi[e, i]))
-                        for c in range(d): S[c] = S[c] * w + v[e, i, c] if phi[e, i] > mu else S[c] + w * v[e, i, c]
-                        mu = max(mu, phi[e, i])
-                    k += 1
-                w = math.exp(min(mu - abs(y[e, j] - at) / tau[e] + gamma[e, j], 700.0))
-                for c in range(d): out[e, j, c] += -w * S[c] if odd and right else w * S[c]
-        for i in range(n):
-            if not (x[e, i] == x[e, i] and phi[e, i] == phi[e, i]): out[e] = np.nan
-
-# %% ../../nbs/transport/36_gibbs.ipynb #4219eb38
-def _run(phi: Tensor, x: Tensor, gamma: Tensor, y: Tensor, tau: Tensor, v: Tensor, power: int, odd: bool) -> Tensor:
-    "(36.1) for phi, x (B, n), gamma, y (B, m), tau (B,), v (B, n, d), all float64; (B, m, d)."
-    out = torch.empty(*y.shape, v.shape[-1], dtype=v.dtype)
+# %% ../../nbs/transport/36_gibbs.ipynb #b015783d
+def _shares(batch, m):
+    "Into how many shares the targets of one element are cut."
     threads = torch.get_num_threads()
-    parts = threads if power == 2 and 0 < len(x) < threads and y.shape[1] > 64 * threads else 1
-    args = [t.detach().contiguous().numpy() for t in (phi, x, gamma, y, tau, v)]
-    work = out.numel() * 8 + v.numel() * 8
-    spread_rows(_gauss_rows if power == 2 else _abs_rows, len(x) * parts, work, parts, *args, odd, out.numpy())
+    return threads if 0 < batch < threads and m > 64 * threads else 1
+
+def _product(phi: Tensor, x: Tensor, gamma: Tensor, y: Tensor, tau: Tensor, v: Tensor, power: int, odd: bool) -> Tensor:
+    "(36.1) for phi, x (..., n), gamma, y (..., m), tau (...), v (..., n, d), all float64 on the CPU; (..., m, d)."
+    out = torch.empty(*y.shape, v.shape[-1], dtype=v.dtype)
+    sources = Sources(*arrays(flat_batch(x, 1), flat_batch(phi, 1), flat_batch(v, 2)))
+    targets = Targets(*arrays(flat_batch(y, 1), flat_batch(gamma, 1), flat_batch(out, 2)))
+    temperatures, = arrays(flat_batch(tau, 0))
+    batch, work = tau.numel(), 8 * (out.numel() + v.numel())
+    if power == Cost.SQUARED:
+        parts = _shares(batch, y.shape[-1])
+        spread_rows(gauss_rows, batch * parts, work, parts, sources, targets, temperatures)
+    else:
+        spread_rows(abs_rows, batch, work, sources, targets, temperatures, odd)
     return out
 
-# %% ../../nbs/transport/36_gibbs.ipynb #68ea6a39
-_gibbs = torch.library.custom_op(qualified("gibbs", __name__), _run, mutates_args=())
+# %% ../../nbs/transport/36_gibbs.ipynb #8464a584
+_gibbs_op = torch.library.custom_op(qualified("gibbs", __name__), _product, mutates_args=())
 
-@_gibbs.register_fake
-def _(phi, x, gamma, y, tau, v, power, odd): return v.new_empty(*y.shape, v.shape[-1])
+@_gibbs_op.register_fake
+def _(phi, x, gamma, y, tau, v, power, odd):
+    return v.new_empty(*y.shape, v.shape[-1])
 
-def _setup(ctx, inputs, output):
-    ctx.save_for_backward(*inputs[:6], output)
-    ctx.power, ctx.odd = inputs[6:]
+def _gibbs_setup(ctx, inputs, output):
+    *tensors, ctx.power, ctx.odd = inputs
+    ctx.save_for_backward(*tensors, output)
 
-def _back(ctx, o):
+# %% ../../nbs/transport/36_gibbs.ipynb #022adbcf
+def _gibbs_backward(ctx, o):
+    "The gradients (36.2), and that of tau by Prop 36.1."
     phi, x, gamma, y, tau, v, out = ctx.saved_tensors
-    power, sign, t = ctx.power, -1 if ctx.odd else 1, tau[:, None]
-    forth = lambda u, odd: _gibbs(phi, x, gamma, y, tau, u, power, odd)
-    back = lambda u, odd: sign * _gibbs(gamma, y, phi, x, tau, u, power, odd)
-    d = v.shape[-1]
-    if power == 2:
-        gv, gyv = back(torch.cat([o, y[..., None] * o], -1), False).split(d, -1)
-        gx = 2 / t * ((v * gyv).sum(-1) - x * (v * gv).sum(-1))
-        gy = 2 / t * ((o * forth(x[..., None] * v, False)).sum(-1) - y * (o * out).sum(-1))
+    power, odd, t = ctx.power, ctx.odd, tau[..., None]
+    mirror = -1 if odd else 1                          # an odd kernel changes its sign with the direction
+
+    def forth(u, odd):
+        return gibbs(phi, x, gamma, y, tau, u, power, odd)
+
+    def back(u, odd):
+        return gibbs(gamma, y, phi, x, tau, u, power, odd)
+
+    if power == Cost.SQUARED:
+        grad_v, o_y = back(torch.cat([o, y[..., None] * o], -1), False).split(v.shape[-1], -1)
+        grad_x = 2 / t * ((v * o_y).sum(-1) - x * (v * grad_v).sum(-1))
+        grad_y = 2 / t * ((o * forth(x[..., None] * v, False)).sum(-1) - y * (o * out).sum(-1))
     else:
-        gv = back(o, ctx.odd)
-        gx, gy = -sign / t * (v * back(o, not ctx.odd)).sum(-1), -1 / t * (o * forth(v, not ctx.odd)).sum(-1)
-    gtau = -((x * gx).sum(-1) + (y * gy).sum(-1)) / (power * tau)
-    return (v * gv).sum(-1), gx, (o * out).sum(-1), gy, gtau, gv, None, None
+        grad_v = mirror * back(o, odd)
+        grad_x = -mirror / t * (v * back(o, not odd)).sum(-1)
+        grad_y = -1 / t * (o * forth(v, not odd)).sum(-1)
+    grad_tau = -((x * grad_x).sum(-1) + (y * grad_y).sum(-1)) / (power * tau)
+    return (v * grad_v).sum(-1), grad_x, (o * out).sum(-1), grad_y, grad_tau, grad_v, None, None
 
-# %% ../../nbs/transport/36_gibbs.ipynb #d1d65bd6
-def _joined(tensors, call):
-    "A rule for vmap: the new dimension of the first `tensors` arguments joins their batch."
-    def rule(info, dims, *args):
-        size = info.batch_size
-        flat = [(t.movedim(k, 0) if k is not None else t.expand(size, *t.shape)).flatten(0, 1) for t, k in zip(args[:tensors], dims)]
-        out = call(*flat, *args[tensors:])
-        part = lambda t: t.unflatten(0, (size, -1))
-        return (tuple(map(part, out)), (0,) * len(out)) if isinstance(out, tuple) else (part(out), 0)
-    return rule
+gibbs = differentiable(_gibbs_op, 6, _gibbs_backward, _gibbs_setup)
 
-def _ruled(op, tensors, backward, setup):
-    "Register gradient and vmap of `op`; call what this returns."
-    op.register_autograd(backward, setup_context=setup)
-    if hasattr(op, "register_vmap"): op.register_vmap(_joined(tensors, op))
-    def call(*args):
-        inside = not torch.compiler.is_compiling() and torch._C._functorch.maybe_current_level() is not None
-        return Rules.apply(*args) if inside else op(*args)
-    Rules = type("Rules", (torch.autograd.Function,), dict(forward=staticmethod(lambda *args: op(*args)), backward=staticmethod(backward),
-        setup_context=staticmethod(lambda ctx, inputs, output: setup(ctx, inputs, output)), vmap=staticmethod(_joined(tensors, call))))
-    call.op = op
-    return call
-
-def _once(ctx, *grads): raise NotImplementedError("the implicit gradient is not differentiable again: use gradient='unrolled' for second derivatives")
-
-def _nothing(ctx, inputs, output): pass
-
-_gibbs = _ruled(_gibbs, 6, _back, _setup)
-
-# %% ../../nbs/transport/36_gibbs.ipynb #9c4e724d
+# %% ../../nbs/transport/36_gibbs.ipynb #8a11d53c
 @patch_to(Gibbs)
 def apply(self,
     phi: Tensor,  # added to each source, (..., n)
@@ -298,13 +176,14 @@ def apply(self,
     "The product (36.1) of the kernel, scaled at both sides, with `v`; batches broadcast."
     batch = torch.broadcast_shapes(self.x.shape[:-1], phi.shape[:-1], gamma.shape[:-1], v.shape[:-2])
     n, m = self.x.shape[-1], self.y.shape[-1]
-    if not self.fast: return _tiles(lambda targets: self.exponents(phi, gamma, targets).exp() @ v, math.prod(batch) * n * m, m)
+    if not self.fast:
+        return _by_tiles(lambda targets: self.exponents(phi, gamma, targets).exp() @ v, math.prod(batch) * n * m, m)
     tau = self.tau if isinstance(self.tau, Tensor) else self.x.new_full((1,), self.tau)
-    flat = [t.expand(*batch, *t.shape[-1:]).reshape(-1, t.shape[-1]) for t in (phi, self.x, gamma, self.y, tau)]
-    out = (_run if self.opaque else _gibbs)(*flat[:4], flat[4][:, 0], v.expand(*batch, *v.shape[-2:]).reshape(-1, *v.shape[-2:]), int(self.power), False)
-    return out.reshape(*batch, m, -1)
+    phi, x, gamma, y, tau = (t.expand(*batch, t.shape[-1]) for t in (phi, self.x, gamma, self.y, tau))
+    product = _product if self.opaque else gibbs
+    return product(phi, x, gamma, y, tau[..., 0], v.expand(*batch, *v.shape[-2:]), int(self.power), False)
 
-# %% ../../nbs/transport/36_gibbs.ipynb #92a6065f
+# %% ../../nbs/transport/36_gibbs.ipynb #2296dfa8
 @patch_to(Gibbs)
 def softmin(self,
     phi: Tensor,  # added to each source, (..., n)
@@ -314,14 +193,19 @@ def softmin(self,
     n, m = self.x.shape[-1], self.y.shape[-1]
     if not self.fast or guess is None:
         zero = torch.zeros_like(self.y)
-        return -_tiles(lambda targets: self.exponents(phi, zero, targets).logsumexp(-1, keepdim=True), self.y.numel() * n, m)[..., 0]
+        def log_sums(targets):
+            return self.exponents(phi, zero, targets).logsumexp(-1, keepdim=True)
+
+        return -_by_tiles(log_sums, self.y.numel() * n, m)[..., 0]
     one = torch.ones_like(self.x[..., None])
     for _ in range(6):
         off = self.apply(phi, guess, one)[..., 0].clamp(1e-300, 1e300).log()
         guess = guess - off
-        if not (off.abs() > 5).any(): break
+        if not (off.abs() > 5).any():  # so the sums were of the size of one, and exact
+            break
     return guess
 
+# %% ../../nbs/transport/36_gibbs.ipynb #8af6cc81
 @patch_to(Gibbs)
 def begin(self,
     a: Tensor,  # weights of the sources, (..., n), sum one

@@ -13,19 +13,22 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-# %% ../../nbs/transport/30_line.ipynb #959cb272
+# %% ../../nbs/transport/30_line.ipynb #c659a81a
 def convex_cost(
     power,  # p >= 1 for h(d) = |d|^p, or a convex callable h applied to d = y - x elementwise
 ) -> Callable:  # h, from a tensor of any shape to its shape
     "The cost of a displacement d = y - x; raise `ValueError` or `TypeError` when it cannot be convex."
-    if callable(power): return power
-    if isinstance(power, bool) or not isinstance(power, (int, float)): raise TypeError(f"power must be a number or a callable, got {type(power).__name__}")
-    if not 1 <= power < math.inf: raise ValueError(f"power must be at least 1 and finite, got {power}: |d|^power is convex from 1 on, and only then is transport sorting")
-    if power == 1: return Tensor.abs
-    if power == 2: return Tensor.square
-    return lambda d: d.abs() ** power
+    if callable(power):
+        return power
+    if isinstance(power, bool) or not isinstance(power, (int, float)):
+        raise TypeError(f"power must be a number or a callable, got {type(power).__name__}")
+    if not 1 <= power < math.inf:
+        raise ValueError(f"power must be at least 1 and finite, got {power}: |d|^power is convex from 1 on, "
+                         "and only then is transport sorting")
+    exact = {1: Tensor.abs, 2: Tensor.square}  # the same numbers as the power, and faster
+    return exact.get(power, lambda d: d.abs() ** power)
 
-# %% ../../nbs/transport/30_line.ipynb #a16a3d37
+# %% ../../nbs/transport/30_line.ipynb #094f398c
 def line_potentials(
     x: Tensor,  # inputs in increasing order, (..., n)
     y: Tensor,  # milestones in increasing order, (..., m)
@@ -34,15 +37,19 @@ def line_potentials(
     h,  # convex cost of d = y - x
 ) -> Tensor:  # f, (..., n)
     "Optimal prices of the unregularised problem from sorting alone, by (30.3)."
-    sent, full = a.cumsum(-1)[..., :-1].contiguous(), b.cumsum(-1).contiguous()
-    close, last = 1e-9, y.shape[-1] - 1
-    def step(j):
-        target = y.gather(-1, j.clamp(0, last))
-        return h(target - x[..., 1:]) - h(target - x[..., :-1])
-    before, after = torch.searchsorted(full, sent - close), torch.searchsorted(full, sent + close)
-    return torch.nn.functional.pad((step(before) + step(after)) / 2, (1, 0)).cumsum(-1)
+    sent = a.cumsum(-1)[..., :-1].contiguous()
+    full = b.cumsum(-1).contiguous()
 
-# %% ../../nbs/transport/30_line.ipynb #4008cd10
+    def step(j):
+        target = y.gather(-1, j.clamp(0, y.shape[-1] - 1))
+        return h(target - x[..., 1:]) - h(target - x[..., :-1])
+
+    close = 1e-9  # masses nearer than this are the same: the milestone is full when the input is used up
+    before = step(torch.searchsorted(full, sent - close))
+    after = step(torch.searchsorted(full, sent + close))
+    return torch.nn.functional.pad((before + after) / 2, (1, 0)).cumsum(-1)
+
+# %% ../../nbs/transport/30_line.ipynb #2f10b0e6
 def sinkhorn(
     C: Tensor,  # costs divided by tau, (..., n, m)
     log_a: Tensor,  # log-weights of the inputs, (..., n)
@@ -51,23 +58,30 @@ def sinkhorn(
     max_iterations: int = 1000,  # stop after so many updates of each side
 ) -> tuple:  # F (..., n), G (..., m), residual (...), iterations (...)
     "Potentials of (30.4) by Sinkhorn's algorithm in the log domain, autograd through every iteration."
-    F, iterations = torch.zeros_like(C[..., 0]), torch.zeros(C.shape[:-2], dtype=torch.long, device=C.device)
+    F = torch.zeros_like(C[..., 0])
+    iterations = torch.zeros(C.shape[:-2], dtype=torch.long, device=C.device)
     for k in range(max_iterations + 1):
         G = -((F + log_a)[..., :, None] - C).logsumexp(-2)
         new = -((G + log_b)[..., None, :] - C).logsumexp(-1)
         residual = (log_a.exp() * torch.expm1((F - new).detach().clamp(max=80)).abs()).sum(-1).detach()
         active = residual > tolerance
-        if k == max_iterations or not active.any(): break
-        F, iterations = torch.where(active[..., None], new, F), iterations + active
+        if k == max_iterations or not active.any():
+            break
+        F = torch.where(active[..., None], new, F)
+        iterations = iterations + active
     return F, G, residual, iterations
 
 # %% ../../nbs/transport/30_line.ipynb #2e428216
 class ConvergenceWarning(UserWarning):
     "An iteration stopped at its limit before it met its tolerance."
 
-# %% ../../nbs/transport/30_line.ipynb #aeacc92b
-def _warn(residual, tolerance, max_iterations, who="SinkhornSort"):
-    "Warn when an element of the batch has not converged."
+# %% ../../nbs/transport/30_line.ipynb #0c407871
+def warn_unless_converged(residual, tolerance, max_iterations, who="SinkhornSort"):
+    "Warn with a `ConvergenceWarning` when an element of the batch has a residual above the tolerance."
     late = residual > tolerance
-    if late.any(): warnings.warn(f"{who}: {int(late.sum())} of {late.numel()} transport problems did not converge: marginal residual "
-        f"{residual[late].max().item():.1e} > tolerance {tolerance:g} after max_iterations={max_iterations}: raise max_iterations, tau or tolerance", ConvergenceWarning, stacklevel=2)
+    if not late.any():
+        return
+    message = (f"{who}: {int(late.sum())} of {late.numel()} transport problems did not converge: "
+               f"marginal residual {residual[late].max().item():.1e} > tolerance {tolerance:g} "
+               f"after max_iterations={max_iterations}: raise max_iterations, tau or tolerance")
+    warnings.warn(message, ConvergenceWarning, stacklevel=2)

@@ -5,29 +5,40 @@
 # %% auto #0
 __all__ = ['soft_matching', 'hard_matching', 'GumbelSinkhorn']
 
-# %% ../../nbs/transport/32_matching.ipynb #72cf2c5e
+# %% ../../nbs/transport/32_matching.ipynb #c07cce0e
 import math
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
 
 from ..core.operators import check_tau
-from ..core.permutation import DensePermutation, SoftPermutation, check_scores, compute_dtype
-from .line import _warn, sinkhorn
+from ..core.permutation import DensePermutation, SoftPermutation, check_scores, compute_dtype, patch_to
+from .line import sinkhorn, warn_unless_converged
 
-# %% ../../nbs/transport/32_matching.ipynb #9ba9eab8
+# %% ../../nbs/transport/32_matching.ipynb #af11de54
 def _check_square(log_alpha):
+    "Raise `TypeError` or `ValueError` unless log_alpha is a tensor of square matrices."
     check_scores(log_alpha, "log_alpha")
     if log_alpha.ndim < 2 or log_alpha.shape[-1] != log_alpha.shape[-2]:
-        raise ValueError(f"log_alpha must be (..., n, n), got {tuple(log_alpha.shape)}: pad the smaller side with rows or columns of zeros")
+        raise ValueError(f"log_alpha must be (..., n, n), got {tuple(log_alpha.shape)}: "
+                         "pad the smaller side with rows or columns of zeros")
+
+def _check_iterations(iterations):
+    "Raise `ValueError` unless it is a positive int or None."
+    if iterations is None:
+        return
+    if isinstance(iterations, bool) or not isinstance(iterations, int) or iterations < 1:
+        raise ValueError(f"iterations must be a positive int or None, got {iterations!r}")
 
 def _rounds(C, iterations):
     "log of the scaled matrix after a number of rounds, rows last."
     L = -C
-    for _ in range(iterations): L = (L - L.logsumexp(-2, keepdim=True)).log_softmax(-1)
+    for _ in range(iterations):
+        L = (L - L.logsumexp(-2, keepdim=True)).log_softmax(-1)
     return L
 
-# %% ../../nbs/transport/32_matching.ipynb #ce9b15f2
+# %% ../../nbs/transport/32_matching.ipynb #d76f6327
 def soft_matching(
     log_alpha: Tensor,  # how well row i goes with column j, (..., n, n)
     tau: "float | Tensor" = 1.0,  # temperature, a float or broadcastable to the batch (...)
@@ -35,34 +46,49 @@ def soft_matching(
     tolerance: float = 1e-6,  # largest share of the mass that may be in the wrong column
     max_iterations: int = 1000,  # a ConvergenceWarning after so many rounds
 ) -> SoftPermutation:  # (..., n, n)
-    "The Sinkhorn operator S(log_alpha / tau) (Mena et al. 2018, section 3); raise `TypeError` or `ValueError` when an argument does not fit."
+    """The Sinkhorn operator S(log_alpha / tau) (Mena et al. 2018, section 3).
+
+    Raise `TypeError` or `ValueError` when an argument does not fit."""
     _check_square(log_alpha)
-    if iterations is not None and (isinstance(iterations, bool) or not isinstance(iterations, int) or iterations < 1): raise ValueError(f"iterations must be a positive int or None, got {iterations!r}")
-    tau, n = check_tau(tau, log_alpha[..., 0]), log_alpha.shape[-1]
-    X = log_alpha.to(compute_dtype(log_alpha.dtype)) / (tau[..., None] if isinstance(tau, Tensor) else tau)
-    if iterations is not None: return DensePermutation(_rounds(-X, iterations), log_alpha.dtype)
-    X = X if X.device.type == "mps" else X.double()
+    _check_iterations(iterations)
+    tau, dtype = check_tau(tau, log_alpha[..., 0]), compute_dtype(log_alpha.dtype)
+    X = log_alpha.to(dtype) / (tau[..., None] if isinstance(tau, Tensor) else tau)
+    if iterations is not None:
+        return DensePermutation(_rounds(-X, iterations), log_alpha.dtype)
+    X = X if X.device.type == "mps" else X.double()  # which has no double precision
+    n = X.shape[-1]
     w = X.new_full((n,), -math.log(n))
     G, F, residual, _ = sinkhorn(-X.mT, w, w, tolerance, max_iterations)   # G: columns, F: rows, updated last
-    _warn(residual, tolerance, max_iterations, "soft_matching")
-    return DensePermutation((X + F[..., :, None] + G[..., None, :] - math.log(n)).to(compute_dtype(log_alpha.dtype)), log_alpha.dtype)
+    warn_unless_converged(residual, tolerance, max_iterations, "soft_matching")
+    log_P = X + F[..., :, None] + G[..., None, :] - math.log(n)
+    return DensePermutation(log_P.to(dtype), log_alpha.dtype)
 
-# %% ../../nbs/transport/32_matching.ipynb #9ab28ac2
+# %% ../../nbs/transport/32_matching.ipynb #abe485b8
 def hard_matching(
     log_alpha: Tensor,  # (..., n, n)
 ) -> Tensor:  # long, (..., n): the column of each row
     "M(log_alpha), the permutation with the largest sum; raise `ImportError` where SciPy is not installed."
     _check_square(log_alpha)
-    try: from scipy.optimize import linear_sum_assignment
-    except ImportError: raise ImportError("hard_matching needs scipy: pip install scipy (it comes with softsortlib[experiments])") from None
+    try:
+        from scipy.optimize import linear_sum_assignment
+    except ImportError:
+        raise ImportError("hard_matching needs scipy: pip install scipy "
+                          "(it comes with softsortlib[experiments])") from None
     X = log_alpha.detach().double().cpu()
-    if not X.isfinite().all(): raise ValueError("log_alpha must be finite, got inf or NaN")
-    columns = [torch.as_tensor(linear_sum_assignment(x.numpy(), maximize=True)[1]) for x in X.reshape(-1, *X.shape[-2:])]
+    if not X.isfinite().all():
+        raise ValueError("log_alpha must be finite, got inf or NaN")
+    found = [linear_sum_assignment(x.numpy(), maximize=True) for x in X.reshape(-1, *X.shape[-2:])]
+    columns = [torch.as_tensor(column) for _, column in found]
     return torch.stack(columns).reshape(X.shape[:-1]).to(log_alpha.device)
 
-# %% ../../nbs/transport/32_matching.ipynb #7efda4eb
+# %% ../../nbs/transport/32_matching.ipynb #e82a22c7
 class GumbelSinkhorn(nn.Module):
-    "Samples of soft permutations from a matrix of log-potentials (Mena et al. 2018, section 4); raise `ValueError` when a parameter does not fit."
+    """Samples of soft permutations from a matrix of log-potentials (Mena et al. 2018, section 4).
+
+    Raise `ValueError` when a parameter does not fit."""
+    if TYPE_CHECKING:  # what a later cell adds
+        def forward(self, log_alpha: Tensor, samples=None, generator=None) -> SoftPermutation: ...
+
     def __init__(self,
         tau: "float | Tensor" = 1.0,  # temperature; a Parameter is learnt
         noise: float = 1.0,  # scale of the Gumbel noise; 0 is deterministic
@@ -71,23 +97,32 @@ class GumbelSinkhorn(nn.Module):
         max_iterations: int = 1000,  # for iterations=None
     ):
         super().__init__()
-        if not noise >= 0: raise ValueError(f"noise must not be negative, got {noise}")
+        if not noise >= 0:
+            raise ValueError(f"noise must not be negative, got {noise}")
         check_tau(tau, torch.empty(*tau.shape, 1) if isinstance(tau, Tensor) else None)
-        if isinstance(tau, Tensor) and not isinstance(tau, nn.Parameter): self.register_buffer("tau", tau)
-        else: self.tau = tau
-        self.noise, self.iterations, self.tolerance, self.max_iterations = noise, iterations, tolerance, max_iterations
+        if isinstance(tau, Tensor) and not isinstance(tau, nn.Parameter):
+            self.register_buffer("tau", tau)
+        else:
+            self.tau = tau
+        self.noise, self.iterations = noise, iterations
+        self.tolerance, self.max_iterations = tolerance, max_iterations
 
-    def forward(self,
-        log_alpha: Tensor,  # (..., n, n)
-        samples: "int | None" = None,  # how many; they become the first dimension
-        generator: "torch.Generator | None" = None,  # where the noise comes from
-    ) -> SoftPermutation:  # (samples, ..., n, n), or (..., n, n)
-        "Perturb and match; raise `TypeError` or `ValueError` when an argument does not fit."
-        _check_square(log_alpha)
-        X = log_alpha if samples is None else log_alpha.expand(samples, *log_alpha.shape)
-        if self.noise:
-            u = torch.empty(X.shape, dtype=compute_dtype(X.dtype), device=X.device).exponential_(generator=generator)
-            X = X - self.noise * u.clamp(min=torch.finfo(u.dtype).tiny).log().to(X.dtype)
-        return soft_matching(X, self.tau, self.iterations, self.tolerance, self.max_iterations)
+    def extra_repr(self):
+        tau = self.tau.item() if isinstance(self.tau, Tensor) and self.tau.numel() == 1 else self.tau
+        return f"tau={tau}, noise={self.noise}, iterations={self.iterations}"
 
-    def extra_repr(self): return f"tau={self.tau.item() if isinstance(self.tau, Tensor) and self.tau.numel() == 1 else self.tau}, noise={self.noise}, iterations={self.iterations}"
+# %% ../../nbs/transport/32_matching.ipynb #fc49ced4
+@patch_to(GumbelSinkhorn)
+def forward(
+    self,
+    log_alpha: Tensor,  # (..., n, n)
+    samples: "int | None" = None,  # how many; they become the first dimension
+    generator: "torch.Generator | None" = None,  # where the noise comes from
+) -> SoftPermutation:  # (samples, ..., n, n), or (..., n, n)
+    "Perturb and match; raise `TypeError` or `ValueError` when an argument does not fit."
+    _check_square(log_alpha)
+    X = log_alpha if samples is None else log_alpha.expand(samples, *log_alpha.shape)
+    if self.noise:
+        u = torch.empty(X.shape, dtype=compute_dtype(X.dtype), device=X.device).exponential_(generator=generator)
+        X = X - self.noise * u.clamp(min=torch.finfo(u.dtype).tiny).log().to(X.dtype)
+    return soft_matching(X, self.tau, self.iterations, self.tolerance, self.max_iterations)

@@ -5,168 +5,373 @@
 # %% auto #0
 __all__ = []
 
-# %% ../../nbs/transport/38_quantiles.ipynb #a43cebd3
+# %% ../../nbs/transport/38_quantiles.ipynb #9af847bc
 import math
+from typing import NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from ..engine.autograd import qualified
-from ..engine.compile import exp_neg, spread_rows
-from .gibbs import _compile, _nothing, _once, _ruled
-from .line import _warn, line_potentials
+from ..engine.autograd import differentiable, qualified
+from ..engine.compile import arrays, exp_neg, jit, spread_rows
+from .gibbs import Cost, flat_batch
+from .line import convex_cost, line_potentials, warn_unless_converged
+from .solver import refuses
 
-# %% ../../nbs/transport/38_quantiles.ipynb #160ee4ac
+# %% ../../nbs/transport/38_quantiles.ipynb #a9e507e4
+class Problem(NamedTuple):
+    "Inputs, milestones, temperature and cost."
+    x: np.ndarray
+    y: np.ndarray
+    a: np.ndarray
+    b: np.ndarray
+    tau: np.ndarray
+    power: int
+
+@jit
+def _element(problem, e):
+    "Element e of a batch of problems."
+    return Problem(problem.x[e], problem.y[e], problem.a[e], problem.b[e], problem.tau[e], problem.power)
+
+# %% ../../nbs/transport/38_quantiles.ipynb #3194e896
 _LOT = 128  # inputs at once
 
-@_compile("reassoc")
-def _spread_of(x, y, log_b, G, tau, power, p, F):
-    "p[j, i] = (38.1) for a lot of inputs x[i], and their potentials F[i]."
-    n, inv, total = len(x), 1 / tau, np.zeros(len(x))
-    F[:] = -np.inf
-    for j in range(len(y)):
-        for i in range(n):
-            d = abs(y[j] - x[i])
-            p[j, i] = log_b[j] + G[j] - (d * d if power == 2 else d) * inv
-        for i in range(n): F[i] = max(F[i], p[j, i])
-    for j in range(len(y)):
-        for i in range(n): p[j, i] = exp_neg(F[i] - p[j, i])
-        for i in range(n): total[i] += p[j, i]
-    for j in range(len(y)):
-        for i in range(n): p[j, i] /= total[i]
-    for i in range(n): F[i] = -F[i] - math.log(total[i])
+class Lot(NamedTuple):
+    "Some neighbouring inputs, and how they are distributed over the milestones."
+    x: np.ndarray
+    a: np.ndarray
+    F: np.ndarray
+    p: np.ndarray
 
-@_compile("reassoc")
-def _dot(a, b, c):
+@jit
+def _lot(problem, F, p, start):
+    "The lot that begins at `start`; p is room for its distributions."
+    end = start + _LOT
+    return Lot(problem.x[start:end], problem.a[start:end], F[start:end], p)
+
+# %% ../../nbs/transport/38_quantiles.ipynb #5ea876c7
+@jit
+def _exponents(lot, problem, log_b, G):
+    "p[j, i] = log b_j + G_j - h(y_j - x_i) / tau for a lot."
+    x, p = lot.x, lot.p
+    sharpness = 1 / problem.tau
+    for j in range(len(G)):
+        y, offset = problem.y[j], log_b[j] + G[j]
+        if problem.power == Cost.SQUARED:
+            for i in range(len(x)):
+                d = y - x[i]
+                p[j, i] = offset - d * d * sharpness
+        else:
+            for i in range(len(x)):
+                p[j, i] = offset - abs(y - x[i]) * sharpness
+
+# %% ../../nbs/transport/38_quantiles.ipynb #b4d24250
+@jit
+def _distribute(lot, problem, log_b, G):
+    "The softmax (38.1) of a lot, and its potentials."
+    _exponents(lot, problem, log_b, G)
+    x, _, F, p = lot
+    total = np.zeros(len(x))
+    F[:] = -np.inf
+    for j in range(len(G)):
+        for i in range(len(x)):
+            F[i] = max(F[i], p[j, i])
+    for j in range(len(G)):
+        for i in range(len(x)):
+            p[j, i] = exp_neg(F[i] - p[j, i])
+        for i in range(len(x)):
+            total[i] += p[j, i]
+    for j in range(len(G)):
+        for i in range(len(x)):
+            p[j, i] /= total[i]
+    for i in range(len(x)):
+        F[i] = -F[i] - math.log(total[i])
+
+# %% ../../nbs/transport/38_quantiles.ipynb #bbaaf21e
+@jit
+def _dot(u, p):
+    "The sum of u p, over the length of u."
     total = 0.0
-    for i in range(len(a)): total += a[i] * b[i] * c[i]
+    for i in range(len(u)):
+        total += u[i] * p[i]
     return total
 
-@_compile()
-def _log_weights(b, log_b):
-    for j in range(len(b)): log_b[j] = math.log(b[j]) if b[j] > 0 else -1e30
+@jit
+def _dot_of_three(u, p, q):
+    "The sum of u p q, over the length of u."
+    total = 0.0
+    for i in range(len(u)):
+        total += u[i] * p[i] * q[i]
+    return total
 
-# %% ../../nbs/transport/38_quantiles.ipynb #dc995d1f
-@_compile()
-def _small_solve(S, sigma, rhs):
+@jit
+def _add_masses(lot, sigma, M):
+    "Add the part of a lot to sigma and M."
+    for j in range(len(sigma)):
+        sigma[j] += _dot(lot.a, lot.p[j])
+        M[j, j] += _dot_of_three(lot.a, lot.p[j], lot.p[j])
+        for l in range(j):
+            both = _dot_of_three(lot.a, lot.p[j], lot.p[l])
+            M[j, l] += both
+            M[l, j] += both
+
+# %% ../../nbs/transport/38_quantiles.ipynb #5774268d
+_EMPTY = 1e-14  # a pivot below this share of the mass is one that rounding has left
+
+@jit
+def _small_solve(sigma, M, rhs):
     "The solution of (S + sigma sigma^T) u = rhs by elimination; directions that rounding has emptied stay zero."
     m = len(rhs)
-    A, u = S + np.outer(sigma, sigma), rhs.copy()
+    A, u = np.empty((m, m)), rhs.copy()
+    for i in range(m):
+        for j in range(m):
+            A[i, j] = sigma[i] * sigma[j] - M[i, j]
+        A[i, i] += sigma[i]
     for k in range(m):
-        if not A[k, k] > 1e-14 * sigma[k]:
-            u[k] = 0; A[k, :] = 0; A[:, k] = 0; A[k, k] = 1
+        if not A[k, k] > _EMPTY * sigma[k]:
+            A[k, :] = 0
+            A[:, k] = 0
+            A[k, k] = 1
+            u[k] = 0
         for i in range(k + 1, m):
             w = A[i, k] / A[k, k]
             u[i] -= w * u[k]
-            for j in range(k, m): A[i, j] -= w * A[k, j]
+            for j in range(k, m):
+                A[i, j] -= w * A[k, j]
     for k in range(m - 1, -1, -1):
-        for j in range(k + 1, m): u[k] -= A[k, j] * u[j]
+        for j in range(k + 1, m):
+            u[k] -= A[k, j] * u[j]
         u[k] /= A[k, k]
     return u
 
-# %% ../../nbs/transport/38_quantiles.ipynb #6d5950eb
-@_compile("reassoc")
-def _few_rows(lo, hi, x, y, a, b, tau, power, tolerance, limit, F, G, residual, count):
-    "Potentials for elements lo..hi; G comes with a start."
-    (n, m), one = (x.shape[1], y.shape[1]), np.ones(_LOT)
-    p, log_b = np.empty((m, _LOT)), np.empty(m)
-    for e in range(lo, hi):
-        _log_weights(b[e], log_b)
-        base, step, t, best, slope = G[e].copy(), np.zeros(m), 0.0, -np.inf, 0.0
-        for k in range(limit + 1):
-            sigma, M, value = np.zeros(m), np.zeros((m, m)), 0.0
-            for i in range(0, n, _LOT):
-                some, f = a[e, i:i + _LOT], F[e, i:i + _LOT]
-                _spread_of(x[e, i:i + _LOT], y[e], log_b, G[e], tau[e], power, p, f)
-                value += _dot(some, f, one)
-                for j in range(m):
-                    sigma[j] += _dot(some, p[j], one)
-                    for l in range(m): M[j, l] += _dot(some, p[j], p[l])
-            value += (b[e] * G[e]).sum()
-            if t > 1e-3 and value < best + 1e-4 * t * slope - 1e-13 * (1 + abs(best)):
-                t /= 2
-                G[e] = base + t * step
-                continue
-            residual[e], count[e] = np.abs(sigma - b[e]).sum(), k
-            if not residual[e] > tolerance: break
-            step = _small_solve(np.diag(sigma) - M, sigma, b[e] - sigma)
-            step /= max(1.0, (step.max() - step.min()) / 2)
-            base, t, best, slope = G[e].copy(), 1.0, value, ((b[e] - sigma) * step).sum()
-            if k < limit: G[e] = base + step
+# %% ../../nbs/transport/38_quantiles.ipynb #4e3cf04c
+@jit
+def _one_pass(problem, log_b, G, F, p, sigma, M):
+    "Set F, sigma and M at G, and return the value of the dual."
+    sigma[:] = 0
+    M[:] = 0
+    value = _dot(problem.b, G)
+    for start in range(0, len(F), _LOT):
+        lot = _lot(problem, F, p, start)
+        _distribute(lot, problem, log_b, G)
+        _add_masses(lot, sigma, M)
+        value += _dot(lot.a, lot.F)
+    return value
 
-# %% ../../nbs/transport/38_quantiles.ipynb #2a5ffd73
-@_compile("reassoc")
-def _few_back_rows(lo, hi, x, y, a, b, tau, power, G, gF, gG, gx, gy, ga, gb, gtau):
-    "The gradients (38.4) for elements lo..hi; ga and gb are those of a and b themselves."
-    (n, m), one = (x.shape[1], y.shape[1]), np.ones(_LOT)
-    p, log_b, unused, amu = np.empty((m, _LOT)), np.empty(m), np.empty(_LOT), np.empty(_LOT)
-    for e in range(lo, hi):
-        _log_weights(b[e], log_b)
-        sigma, S, rhs, total, inv = np.zeros(m), np.zeros((m, m)), gG[e].copy(), 0.0, 1 / tau[e]
-        for i in range(0, n, _LOT):
-            some, k = a[e, i:i + _LOT], min(_LOT, n - i)
-            _spread_of(x[e, i:i + _LOT], y[e], log_b, G[e], tau[e], power, p, unused[:k])
-            for j in range(m):
-                sigma[j] += _dot(some, p[j], one)
-                rhs[j] -= _dot(gF[e, i:i + _LOT], p[j], one)
-                for l in range(m): S[j, l] -= _dot(some, p[j], p[l])
-        for j in range(m): S[j, j] += sigma[j]
-        nu = _small_solve(S, sigma, rhs)
-        gy[e], gb[e] = 0.0, 0.0
-        for i in range(0, n, _LOT):
-            some, at, own, ga_, k = a[e, i:i + _LOT], x[e, i:i + _LOT], gx[e, i:i + _LOT], ga[e, i:i + _LOT], min(_LOT, n - i)
-            _spread_of(at, y[e], log_b, G[e], tau[e], power, p, unused[:k])
-            own[:], ga_[:] = 0.0, 0.0
-            for j in range(m):
-                for q in range(k): ga_[q] -= p[j, q] * nu[j]
-            for q in range(k): amu[q] = gF[e, i + q] + some[q] * ga_[q]
-            for j in range(m):
-                pull = 0.0
-                for q in range(k):
-                    d = y[e, j] - at[q]
-                    E = p[j, q] * (amu[q] + some[q] * nu[j]) * (2 * d if power == 2 else np.sign(d)) * inv
-                    own[q] -= E
-                    pull += E
-                gy[e, j] += pull
-                if b[e, j] > 0: gb[e, j] -= _dot(amu[:k], p[j], one) / b[e, j]
-            total += _dot(at, own, one)
-        for j in range(m): total += y[e, j] * gy[e, j]
-        gtau[e] = -total / (power * tau[e])
+# %% ../../nbs/transport/38_quantiles.ipynb #d6eab657
+@jit
+def _log_weights(b):
+    "log b, and -1e30 for zero weights."
+    log_b = np.empty(len(b))
+    for j in range(len(b)):
+        log_b[j] = math.log(b[j]) if b[j] > 0 else -1e30
+    return log_b
 
-# %% ../../nbs/transport/38_quantiles.ipynb #ecbda5df
+@jit
+def _capped_step(sigma, M, gap):
+    "Newton's step, shortened so that no potential changes by more than one."
+    step = _small_solve(sigma, M, gap)
+    lowest, highest = np.inf, -np.inf
+    for j in range(len(step)):
+        lowest = min(lowest, step[j])
+        highest = max(highest, step[j])
+    for j in range(len(step)):
+        step[j] /= max(1.0, (highest - lowest) / 2)
+    return step
+
+@jit
+def _move(G, base, t, step):
+    "G = base + t step."
+    for j in range(len(G)):
+        G[j] = base[j] + t * step[j]
+
+# %% ../../nbs/transport/38_quantiles.ipynb #b62ad324
+@jit
+def _maximise(problem, tolerance, limit, F, G, p):
+    "Newton's method for one element, G its start and its result; the residual and the number of passes."
+    m, b = len(G), problem.b
+    log_b, sigma, M, gap = _log_weights(b), np.empty(m), np.empty((m, m)), np.empty(m)
+    base, step = G.copy(), np.zeros(m)
+    t, best, slope, residual = 0.0, -np.inf, 0.0, np.inf
+    passes = 0
+    for k in range(limit + 1):
+        value = _one_pass(problem, log_b, G, F, p, sigma, M)
+        if t > 1e-3 and value < best + 1e-4 * t * slope - 1e-13 * (1 + abs(best)):
+            t /= 2
+            _move(G, base, t, step)
+            continue
+        passes = k
+        residual = 0.0
+        for j in range(m):
+            gap[j] = b[j] - sigma[j]
+            residual += abs(gap[j])
+        if not residual > tolerance:
+            break
+        step = _capped_step(sigma, M, gap)
+        best, slope, t = value, _dot(gap, step), 1.0
+        if k < limit:
+            _move(base, G, 0.0, step)
+            _move(G, base, t, step)
+    return residual, passes
+
+# %% ../../nbs/transport/38_quantiles.ipynb #26d1f783
+class Found(NamedTuple):
+    "Potentials, and how they were found."
+    F: np.ndarray
+    G: np.ndarray
+    residual: np.ndarray
+    passes: np.ndarray
+
+@jit
+def few_rows(lo, hi, problem, tolerance, limit, found):
+    "Potentials for elements lo..hi."
+    p = np.empty((problem.y.shape[1], _LOT))
+    for e in range(lo, hi):
+        residual, passes = _maximise(_element(problem, e), tolerance, limit, found.F[e], found.G[e], p)
+        found.residual[e] = residual
+        found.passes[e] = passes
+
+# %% ../../nbs/transport/38_quantiles.ipynb #af99457c
+@jit
+def _multipliers(problem, log_b, G, grad_F, grad_G, p):
+    "nu of (38.3)."
+    m = len(G)
+    sigma, M, rhs, F = np.zeros(m), np.zeros((m, m)), grad_G.copy(), np.empty(len(grad_F))
+    for start in range(0, len(F), _LOT):
+        lot = _lot(problem, F, p, start)
+        _distribute(lot, problem, log_b, G)
+        _add_masses(lot, sigma, M)
+        for j in range(m):
+            rhs[j] -= _dot(grad_F[start:start + _LOT], p[j])
+    return _small_solve(sigma, M, rhs)
+
+# %% ../../nbs/transport/38_quantiles.ipynb #8bd8dfe5
+class Pull(NamedTuple):
+    "What goes back through a lot of inputs."
+    grad_F: np.ndarray
+    amu: np.ndarray
+    grad_x: np.ndarray
+    grad_a: np.ndarray
+
+@jit
+def _weight_terms(lot, pull, nu):
+    "The third line of (38.4), and a mu by (38.3)."
+    pull.grad_a[:] = 0
+    for j in range(len(nu)):
+        for i in range(len(lot.x)):
+            pull.grad_a[i] -= lot.p[j, i] * nu[j]
+    for i in range(len(lot.x)):
+        pull.amu[i] = pull.grad_F[i] + lot.a[i] * pull.grad_a[i]
+
+@jit
+def _mass_terms(lot, pull, b, grad_b):
+    "Add to the gradients of b; a milestone that takes nothing gets none."
+    for j in range(len(b)):
+        if b[j] > 0:
+            grad_b[j] -= _dot(pull.amu, lot.p[j]) / b[j]
+
+# %% ../../nbs/transport/38_quantiles.ipynb #0b65273f
+@jit
+def _place_terms(lot, pull, nu, problem, grad_y):
+    "The first line of (38.4): set the gradients of x, add to those of y."
+    x, a, amu, grad_x = lot.x, lot.a, pull.amu, pull.grad_x
+    sharpness = 1 / problem.tau
+    grad_x[:] = 0
+    for j in range(len(nu)):
+        y, total = problem.y[j], 0.0
+        if problem.power == Cost.SQUARED:
+            for i in range(len(x)):
+                term = lot.p[j, i] * (amu[i] + a[i] * nu[j]) * 2 * (y - x[i]) * sharpness
+                grad_x[i] -= term
+                total += term
+        else:
+            for i in range(len(x)):
+                term = lot.p[j, i] * (amu[i] + a[i] * nu[j]) * np.sign(y - x[i]) * sharpness
+                grad_x[i] -= term
+                total += term
+        grad_y[j] += total
+
+# %% ../../nbs/transport/38_quantiles.ipynb #c082b116
+class Gradients(NamedTuple):
+    "The gradients of a problem, shaped as the problem."
+    x: np.ndarray
+    y: np.ndarray
+    a: np.ndarray
+    b: np.ndarray
+    tau: np.ndarray
+
+@jit
+def few_back_rows(lo, hi, problem, G, grad_F, grad_G, grads):
+    "The gradients (38.4) for elements lo..hi; those of a and b are of a and b themselves."
+    n, m = problem.x.shape[1], problem.y.shape[1]
+    p, F = np.empty((m, _LOT)), np.empty(n)
+    amu = np.empty(_LOT)
+    for e in range(lo, hi):
+        one, log_b = _element(problem, e), _log_weights(problem.b[e])
+        nu = _multipliers(one, log_b, G[e], grad_F[e], grad_G[e], p)
+        grads.y[e] = 0
+        grads.b[e] = 0
+        for start in range(0, n, _LOT):
+            end = min(start + _LOT, n)
+            lot = _lot(one, F, p, start)
+            pull = Pull(grad_F[e, start:end], amu[:end - start], grads.x[e, start:end], grads.a[e, start:end])
+            _distribute(lot, one, log_b, G[e])
+            _weight_terms(lot, pull, nu)
+            _place_terms(lot, pull, nu, one, grads.y[e])
+            _mass_terms(lot, pull, one.b, grads.b[e])
+        grads.tau[e] = -(_dot(one.x, grads.x[e]) + _dot(one.y, grads.y[e])) / (one.power * one.tau)
+
+# %% ../../nbs/transport/38_quantiles.ipynb #2cd55b6b
+def _problem(x, y, a, b, tau, power):
+    "The arguments of an operator with their batch dimensions made one, as arrays."
+    rows = (flat_batch(t, 1) for t in (x, y, a, b))
+    return Problem(*arrays(*rows, flat_batch(tau, 0)), int(power))
+
 @torch.library.custom_op(qualified("transport_few", __name__), mutates_args=())
-def _few(x: Tensor, y: Tensor, a: Tensor, b: Tensor, tau: Tensor, power: int, tolerance: float, limit: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    "F, G, residual, iterations for x, a (B, n), y, b (B, m), tau (B,)."
-    h = torch.square if power == 2 else torch.abs
-    G = ((line_potentials(y, x, b, a, h) + h(y[:, :1] - x[:, :1])) / tau[:, None]).contiguous()
-    F, residual, count = torch.empty_like(x, memory_format=torch.contiguous_format), x.new_zeros(len(x)), torch.zeros(len(x), dtype=torch.long)
-    args = [t.detach().contiguous().numpy() for t in (x, y, a, b, tau)]
-    spread_rows(_few_rows, len(x), x.numel() * y.shape[1] * 10, *args, power, tolerance, limit, *(t.numpy() for t in (F, G, residual, count)))
-    _warn(residual, tolerance, limit)
-    return F, G, residual, count
+def _few_op(
+    x: Tensor, y: Tensor, a: Tensor, b: Tensor, tau: Tensor, power: int, tolerance: float, limit: int,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    "F, G, residual, iterations for x, a (..., n), y, b (..., m), tau (...)."
+    h = convex_cost(power)
+    G = ((line_potentials(y, x, b, a, h) + h(y[..., :1] - x[..., :1])) / tau[..., None]).contiguous()
+    F, residual = x.new_empty(x.shape), x.new_empty(tau.shape)
+    passes = torch.empty(tau.shape, dtype=torch.long)
+    found = Found(*arrays(flat_batch(F, 1), flat_batch(G, 1), flat_batch(residual, 0), flat_batch(passes, 0)))
+    problem, work = _problem(x, y, a, b, tau, power), 10 * x.numel() * y.shape[-1]
+    spread_rows(few_rows, tau.numel(), work, problem, tolerance, limit, found)
+    warn_unless_converged(residual, tolerance, limit)
+    return F, G, residual, passes
 
-@_few.register_fake
+@_few_op.register_fake
 def _(x, y, a, b, tau, power, tolerance, limit):
-    return torch.empty_like(x), torch.empty_like(y), x.new_empty(len(x)), x.new_empty(len(x), dtype=torch.long)
+    return x.new_empty(x.shape), y.new_empty(y.shape), x.new_empty(tau.shape), x.new_empty(tau.shape, dtype=torch.long)
 
+# %% ../../nbs/transport/38_quantiles.ipynb #aa45dddc
 @torch.library.custom_op(qualified("transport_few_back", __name__), mutates_args=())
-def _few_back(gF: Tensor, gG: Tensor, x: Tensor, y: Tensor, a: Tensor, b: Tensor, tau: Tensor, G: Tensor, power: int) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+def _few_back_op(
+    grad_F: Tensor, grad_G: Tensor, x: Tensor, y: Tensor, a: Tensor, b: Tensor, tau: Tensor, G: Tensor, power: int,
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     "The gradients of x, y, a, b and tau."
-    args = [t.detach().contiguous().numpy() for t in (x, y, a, b, tau)]
-    outs = tuple(torch.empty(t.shape, dtype=t.dtype) for t in (x, y, a, b, tau))
-    spread_rows(_few_back_rows, len(x), x.numel() * y.shape[1] * 10, *args, power, *(t.detach().contiguous().numpy() for t in (G, gF, gG)), *(t.numpy() for t in outs))
+    rows = arrays(*(flat_batch(t, 1) for t in (G, grad_F, grad_G)))
+    outs = tuple(t.new_empty(t.shape) for t in (x, y, a, b, tau))
+    grads = Gradients(*arrays(*(flat_batch(t, 1) for t in outs[:4]), flat_batch(outs[4], 0)))
+    work = 10 * x.numel() * y.shape[-1]
+    spread_rows(few_back_rows, tau.numel(), work, _problem(x, y, a, b, tau, power), *rows, grads)
     return outs
 
-@_few_back.register_fake
-def _(gF, gG, x, y, a, b, tau, G, power): return tuple(torch.empty_like(t) for t in (x, y, a, b, tau))
+@_few_back_op.register_fake
+def _(grad_F, grad_G, x, y, a, b, tau, G, power):
+    return tuple(t.new_empty(t.shape) for t in (x, y, a, b, tau))
 
-# %% ../../nbs/transport/38_quantiles.ipynb #78976950
+_few_back = refuses(_few_back_op, 8)
+
+# %% ../../nbs/transport/38_quantiles.ipynb #c9c63e52
 def _few_setup(ctx, inputs, output):
-    ctx.save_for_backward(*inputs[:5], output[1])
-    ctx.power = inputs[5]
+    *tensors, ctx.power, _, _ = inputs
+    ctx.save_for_backward(*tensors, output[1])
 
-def _few_backward(ctx, gF, gG, *_): return (*_few_back(gF, gG, *ctx.saved_tensors, ctx.power), None, None, None)
+def _few_backward(ctx, grad_F, grad_G, *_):
+    return (*_few_back(grad_F, grad_G, *ctx.saved_tensors, ctx.power), None, None, None)
 
-_few = _ruled(_few, 5, _few_backward, _few_setup)
-_few_back = _ruled(_few_back, 8, _once, _nothing)
+few_milestones = differentiable(_few_op, 5, _few_backward, _few_setup)

@@ -5,39 +5,53 @@
 # %% auto #0
 __all__ = ['TransportPermutation', 'SinkhornSort']
 
-# %% ../../nbs/transport/31_sinkhorn_sort.ipynb #7957e7e3
+# %% ../../nbs/transport/31_sinkhorn_sort.ipynb #db47c0c2
 import math
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
 from ..core.operators import Operator, check_tau
-from ..core.permutation import DensePermutation, SoftPermutation, check_mask, check_scores, patch_to
-from .gibbs import Gibbs
+from softsortlib.core.permutation import (
+    DensePermutation, SoftPermutation, check_mask, check_scores, compute_dtype, patch_to,
+)
+from ..engine.dispatch import choose
+from .gibbs import Cost, Gibbs
 from .line import convex_cost
-from .quantiles import _few
-from .solver import _log, potentials
+from .quantiles import few_milestones
+from .solver import log_weights, potentials
 
-# %% ../../nbs/transport/31_sinkhorn_sort.ipynb #a506774c
-_SQUASH = {"sigmoid": torch.sigmoid, "arctan": lambda z: 0.5 + z.atan() / math.pi, None: lambda z: z}
+# %% ../../nbs/transport/31_sinkhorn_sort.ipynb #182425cc
+_SQUASH = {"sigmoid": torch.sigmoid, "arctan": lambda z: 0.5 + z.atan() / math.pi}
 
 def _squashed(s, a, squash):
     "(31.1) with weighted mean and spread; the scores themselves for squash=None."
-    if squash is None: return s
+    if squash is None:
+        return s
     mean = (a * s).sum(-1, keepdim=True)
     variance = (a * (s - mean) ** 2).sum(-1, keepdim=True)
     spread = variance > (1e-12 * s.detach().abs().amax(-1, keepdim=True)) ** 2
     z = (s - mean) / torch.where(spread, variance, 1.0).sqrt()
     return squash(z) if callable(squash) else _SQUASH[squash](z)
 
-# %% ../../nbs/transport/31_sinkhorn_sort.ipynb #9d7689fa
+# %% ../../nbs/transport/31_sinkhorn_sort.ipynb #e9da18b2
 def _inverse(order):
     "At which place of the order an input stands."
-    return torch.zeros_like(order).scatter(-1, order, torch.arange(order.shape[-1], device=order.device).expand(order.shape))
+    places = torch.arange(order.shape[-1], device=order.device).expand(order.shape)
+    return torch.zeros_like(order).scatter(-1, order, places)
 
-# %% ../../nbs/transport/31_sinkhorn_sort.ipynb #dfea923b
+def _along(x, index):
+    "x (..., n, d) with its rows taken as index (..., n) says."
+    return x.gather(-2, index[..., None].expand(*x.shape[:-2], index.shape[-1], x.shape[-1]))
+
+# %% ../../nbs/transport/31_sinkhorn_sort.ipynb #0af69cf7
 class TransportPermutation(SoftPermutation):
     "The rows (31.2) of a transport plan, held as potentials; `residual` and `iterations` tell how they were found."
+    if TYPE_CHECKING:  # what later cells add
+        def ranks(self) -> Tensor: ...
+        def _chosen(self, rows): ...
+
     def __init__(self,
         K: Gibbs,  # kernel between the ordered inputs and the milestones
         F: Tensor,  # potentials of the ordered inputs, (..., n)
@@ -51,131 +65,184 @@ class TransportPermutation(SoftPermutation):
         **masks,  # mask, row_mask as in SoftPermutation
     ):
         super().__init__(batch=F.shape[:-1], m=G.shape[-1], n=F.shape[-1], dtype=dtype, device=F.device, **masks)
-        self.K, self.F, self.G, self.a, self.b, self.order, self.residual, self.iterations = K, F, G, a, b, order, residual, iterations
-        self.phi, self.place = F + _log(a), _inverse(order)
+        self.K, self.F, self.G = K, F, G
+        self.a, self.b, self.order = a, b, order
+        self.residual, self.iterations = residual, iterations
+        self.phi = F + log_weights(a)
+        self.place = _inverse(order)
 
-# %% ../../nbs/transport/31_sinkhorn_sort.ipynb #0bb24cc4
-def _along(x, index):
-    "x (..., n, d) with its rows taken as index (..., n) says."
-    return x.gather(-2, index[..., None].expand(*x.shape[:-2], index.shape[-1], x.shape[-1]))
-
+# %% ../../nbs/transport/31_sinkhorn_sort.ipynb #93ea480f
 @patch_to(TransportPermutation)
 def _chosen(self, rows):
-    "Kernel and potentials of the chosen rows in increasing order, and how to get back."
-    if rows is None: return self.K, self.G, slice(None), slice(None)
+    "Kernel and potentials of the chosen rows in increasing order, the way there and the way back."
+    if rows is None:
+        return self.K, self.G, slice(None), slice(None)
     forth = rows.argsort()
     K = Gibbs(self.K.x, self.K.y[..., rows[forth]], self.K.tau, self.K.power, self.K.backend)
     return K, self.G[..., rows[forth]], forth, forth.argsort()
 
+# %% ../../nbs/transport/31_sinkhorn_sort.ipynb #4b8b3b72
 @patch_to(TransportPermutation)
 def _log_rows(self, rows):
+    "(31.2) entry by entry, in the order of the user."
     K, G, _, back = self._chosen(rows)
     log_P = K.exponents(self.phi, G)[..., back, :]
-    return log_P.gather(-1, self.place[..., None, :].expand(log_P.shape)).to(_compute(self))
+    return log_P.gather(-1, self.place[..., None, :].expand(log_P.shape)).to(compute_dtype(self.dtype))
 
 @patch_to(TransportPermutation)
+def _log_prob(self, target, rows):
+    "The entries (31.2) of one input a row, and nothing else of size n * m."
+    y, G = (t if rows is None else t[..., rows] for t in (self.K.y, self.G))
+    at = self.place.expand(*target.shape[:-1], -1).gather(-1, target)
+    phi, x = (t.expand(*target.shape[:-1], -1).gather(-1, at) for t in (self.phi, self.K.x))
+    log_P = phi + G - self.K.h(y - x) / self.K.tau
+    return torch.where(phi > -1e29, log_P, -math.inf).to(compute_dtype(self.dtype))
+
+# %% ../../nbs/transport/31_sinkhorn_sort.ipynb #71a5dbe7
+@patch_to(TransportPermutation)
 def _matmul(self, x, rows):
+    "The chosen rows times x (..., n, d): a product with the kernel."
     K, G, _, back = self._chosen(rows)
     return K.apply(self.phi, G, _along(x, self.order).to(K.x.dtype))[..., back, :].to(x.dtype)
 
 @patch_to(TransportPermutation)
 def _rmatmul(self, y, rows):
+    "Their transpose times y (..., m, d): a product with the transposed kernel."
     K, G, forth, _ = self._chosen(rows)
     return _along(K.T.apply(G, self.phi, y[..., forth, :].to(K.x.dtype)), self.place).to(y.dtype)
 
-@patch_to(TransportPermutation)
-def _log_prob(self, target, rows):
-    y, G = (t if rows is None else t[..., rows] for t in (self.K.y, self.G))
-    at = self.place.expand(*target.shape[:-1], -1).gather(-1, target)
-    phi, x = (t.expand(*target.shape[:-1], -1).gather(-1, at) for t in (self.phi, self.K.x))
-    return torch.where(phi > -1e29, phi + G - self.K.h(y - x) / self.K.tau, -math.inf).to(_compute(self))
-
-def _compute(P): return torch.float64 if P.dtype == torch.float64 else torch.float32
-
-# %% ../../nbs/transport/31_sinkhorn_sort.ipynb #38bc63f6
+# %% ../../nbs/transport/31_sinkhorn_sort.ipynb #70362859
 @patch_to(TransportPermutation)
 def ranks(self) -> Tensor:  # (..., n), from about 1 to n; zero for padded inputs
     "The soft ranks (31.3) of the inputs, in the direction of the operator (Cuturi et al. 2019, definition 2)."
-    R = self.K.T.apply(self.G + _log(self.b), self.F, self.b.cumsum(-1)[..., None])
-    R = _along(R, self.place)[..., 0]
-    count = self.n if self.mask is None else self.mask.sum(-1, keepdim=True)
-    return (R * count if self.mask is None else (R * count).masked_fill(~self.mask, 0)).to(self.dtype)
+    shares = self.K.T.apply(self.G + log_weights(self.b), self.F, self.b.cumsum(-1)[..., None])
+    shares = _along(shares, self.place)[..., 0]
+    if self.mask is None:
+        return (self.n * shares).to(self.dtype)
+    return (self.mask.sum(-1, keepdim=True) * shares).masked_fill(~self.mask, 0).to(self.dtype)
 
-# %% ../../nbs/transport/31_sinkhorn_sort.ipynb #f1d52baa
+# %% ../../nbs/transport/31_sinkhorn_sort.ipynb #656ff0c1
+def _check_options(squash, tolerance, max_iterations, gradient, backend):
+    "Raise `ValueError` for an option that does not fit."
+    if gradient not in ("implicit", "unrolled"):
+        raise ValueError(f"gradient must be 'implicit' or 'unrolled', got {gradient!r}")
+    if not callable(squash) and squash is not None and squash not in _SQUASH:
+        raise ValueError(f"squash must be 'sigmoid', 'arctan', a callable or None, got {squash!r}")
+    if not 0 < tolerance < 2:
+        raise ValueError(f"tolerance must be between 0 and 2 (it is a share of the mass), got {tolerance}")
+    if not isinstance(max_iterations, int) or max_iterations < 1:
+        raise ValueError(f"max_iterations must be a positive int, got {max_iterations}")
+    if backend not in (None, "torch", "numba"):
+        raise ValueError(f"backend must be None, 'torch' or 'numba', got {backend!r}")
+
+def _check_milestones(milestones):
+    "Raise `TypeError` or `ValueError` unless it is a positive int, increasing places or None."
+    if isinstance(milestones, Tensor):
+        check_scores(milestones, "milestones")
+        if (milestones.diff(dim=-1) < 0).any():
+            raise ValueError("milestones must be in increasing order: "
+                             "sort them (descending=True turns them round by itself)")
+    elif milestones is not None and (isinstance(milestones, bool) or not isinstance(milestones, int) or milestones < 1):
+        raise ValueError("milestones must be a positive int, a tensor of increasing places, or None, "
+                         f"got {milestones!r}")
+
+# %% ../../nbs/transport/31_sinkhorn_sort.ipynb #8cbe20c3
+def _check_weights(**weights):
+    "Raise `TypeError` or `ValueError` unless each is None or non-negative with a positive sum."
+    for name, w in weights.items():
+        if w is None:
+            continue
+        check_scores(w, name)
+        if not (w >= 0).all() or not (w.sum(-1) > 0).all():
+            raise ValueError(f"{name} must hold non-negative weights with a positive sum, "
+                             f"got a minimum of {w.min().item():g}")
+
+def _keep(module, **values):
+    "Set attributes of a module, tensors as buffers."
+    for name, value in values.items():
+        if isinstance(value, Tensor) and not isinstance(value, torch.nn.Parameter):
+            module.register_buffer(name, value)
+        else:
+            setattr(module, name, value)
+
+# %% ../../nbs/transport/31_sinkhorn_sort.ipynb #59adf438
 class SinkhornSort(Operator, name="sinkhorn"):
-    "Soft sorting by regularised optimal transport to milestones (Cuturi, Teboul & Vert 2019, algorithm 2); raise `TypeError` or `ValueError` for a parameter that does not fit."
+    """Soft sorting by regularised optimal transport to milestones (Cuturi, Teboul & Vert 2019, algorithm 2).
+
+    Raise `TypeError` or `ValueError` for a parameter that does not fit."""
     shown = ("tau", "power", "milestones", "squash", "tolerance", "gradient", "descending")
+    if TYPE_CHECKING:  # what later cells add
+        def quantiles(self, scores: Tensor, q, width=None, mask: "Tensor | None" = None) -> SoftPermutation: ...
+        def _milestones(self, s, mask): ...
+        def _line(self, s, mask): ...
+        def _plan(self, x, y, a, b, tau): ...
+        def _middle(self, x, y, a, b, tau): ...
 
     def __init__(self,
         tau: "float | Tensor" = 1e-2,  # temperature in units of h(squashed scores)
         power=2,  # p >= 1 for h(d) = |d|^p, or a convex callable of d = milestone - input
-        milestones: "int | Tensor | None" = None,  # how many in [0, 1], or their increasing places (..., m); None: one for each input
+        milestones: "int | Tensor | None" = None,  # how many in [0, 1], or places (..., m); None: one for each input
         a: "Tensor | None" = None,  # weights of the inputs, (..., n), non-negative; None is uniform
         b: "Tensor | None" = None,  # weights of the milestones in order of position, (..., m); None is uniform
-        squash="sigmoid",  # "sigmoid", "arctan", an increasing callable of the standardised scores, or None for the scores as they are
+        squash="sigmoid",  # "sigmoid", "arctan", an increasing callable of the standardised scores, or None for none
         tolerance: float = 1e-6,  # marginal residual at which an element of the batch stops
         max_iterations: int = 1000,  # sweeps of the kernel; a ConvergenceWarning when they do not suffice
-        gradient: str = "implicit",  # "implicit" (memory independent of the iterations) or "unrolled" (autograd through plain ones)
+        gradient: str = "implicit",  # "implicit" (its memory is that of one solution) or "unrolled" (plain iterations)
         descending: bool = False,  # from the largest down
         backend: "str | None" = None,  # "torch", "numba", None = automatic
     ):
         super().__init__(tau, descending)
         convex_cost(power)
-        if gradient not in ("implicit", "unrolled"): raise ValueError(f"gradient must be 'implicit' or 'unrolled', got {gradient!r}")
-        if not callable(squash) and squash not in _SQUASH: raise ValueError(f"squash must be 'sigmoid', 'arctan', a callable or None, got {squash!r}")
-        if not 0 < tolerance < 2: raise ValueError(f"tolerance must be between 0 and 2 (it is a share of the mass), got {tolerance}")
-        if not isinstance(max_iterations, int) or max_iterations < 1: raise ValueError(f"max_iterations must be a positive int, got {max_iterations}")
-        if backend not in (None, "torch", "numba"): raise ValueError(f"backend must be None, 'torch' or 'numba', got {backend!r}")
-        self.power, self.squash, self.tolerance, self.max_iterations, self.gradient, self.backend = power, squash, tolerance, max_iterations, gradient, backend
-        _keep(self, milestones, a, b)
+        _check_options(squash, tolerance, max_iterations, gradient, backend)
+        _check_milestones(milestones)
+        _check_weights(a=a, b=b)
+        _keep(self, milestones=milestones, a=a, b=b, power=power, squash=squash, tolerance=tolerance,
+              max_iterations=max_iterations, gradient=gradient, backend=backend)
 
-# %% ../../nbs/transport/31_sinkhorn_sort.ipynb #3e29d282
-def _keep(self, milestones, a, b):
-    "Check milestones and weights and keep tensors as buffers."
-    if isinstance(milestones, Tensor):
-        check_scores(milestones, "milestones")
-        if (milestones.diff(dim=-1) < 0).any(): raise ValueError("milestones must be in increasing order: sort them (descending=True turns them round by itself)")
-    elif milestones is not None and (isinstance(milestones, bool) or not isinstance(milestones, int) or milestones < 1):
-        raise ValueError(f"milestones must be a positive int, a tensor of increasing places, or None, got {milestones!r}")
-    for name, w in (("a", a), ("b", b)):
-        if w is None: continue
-        check_scores(w, name)
-        if not (w >= 0).all() or not (w.sum(-1) > 0).all(): raise ValueError(f"{name} must hold non-negative weights with a positive sum, got a minimum of {w.min().item():g}")
-    for name, value in (("milestones", milestones), ("a", a), ("b", b)):
-        if isinstance(value, Tensor) and not isinstance(value, torch.nn.Parameter): self.register_buffer(name, value)
-        else: setattr(self, name, value)
-
-# %% ../../nbs/transport/31_sinkhorn_sort.ipynb #a9f18b85
+# %% ../../nbs/transport/31_sinkhorn_sort.ipynb #9bc5d37c
 def _weights(w, name, like, mask):
     "Weights (..., k) that sum to one, zero where mask is False."
-    if w is None: w = torch.ones_like(like)
-    elif w.shape[-1] != like.shape[-1]: raise ValueError(f"{name} has {w.shape[-1]} weights, but there are {like.shape[-1]} {'inputs' if name == 'a' else 'milestones'}")
+    if w is None:
+        w = torch.ones_like(like)
+    if w.shape[-1] != like.shape[-1]:
+        raise ValueError(f"{name} has {w.shape[-1]} weights, but there are {like.shape[-1]} "
+                         f"{'inputs' if name == 'a' else 'milestones'}")
     w = w.to(like).expand(torch.broadcast_shapes(w.shape, like.shape))
-    if mask is not None: w = torch.where(mask, w, 0.0)
+    if mask is not None:
+        w = torch.where(mask, w, 0.0)
     return w / w.sum(-1, keepdim=True).clamp(min=1e-300)
 
+# %% ../../nbs/transport/31_sinkhorn_sort.ipynb #83f42e37
 @patch_to(SinkhornSort)
 def _milestones(self, s, mask):
     "Places (..., m) in order of position, and the mask of the positions or None."
-    if isinstance(self.milestones, Tensor): return (self.milestones.flip(-1) if self.descending else self.milestones).to(s), None
-    count, keep = s.shape[-1] if self.milestones is None else self.milestones, None
-    y, last = torch.arange(count, dtype=s.dtype, device=s.device), torch.full_like(s[..., :1], count - 1)
+    if isinstance(self.milestones, Tensor):
+        return (self.milestones.flip(-1) if self.descending else self.milestones).to(s), None
+    count, keep = self.milestones or s.shape[-1], None
+    y = torch.arange(count, dtype=s.dtype, device=s.device)
+    last = torch.full_like(s[..., :1], count - 1)
     if mask is not None and self.milestones is None:
-        keep, last = y < mask.sum(-1, keepdim=True), (mask.sum(-1, keepdim=True) - 1).to(s)
+        real = mask.sum(-1, keepdim=True)
+        keep, last = y < real, (real - 1).to(s)
     y = torch.where(last > 0, y / last.clamp(min=1), 0.5).clamp(max=1)
     return 1 - y if self.descending else y, keep
 
-# %% ../../nbs/transport/31_sinkhorn_sort.ipynb #5bd2da61
+# %% ../../nbs/transport/31_sinkhorn_sort.ipynb #1e9769b1
 @patch_to(SinkhornSort)
 def _line(self, s, mask):
     "The ordered inputs, their weights and their order, seen from the end where position 0 is."
     a = _weights(self.a, "a", s, mask)
     s = s.expand(a.shape)
     x = _squashed(s, a, self.squash) * (-1 if self.descending else 1)
-    if mask is not None: x = torch.where(mask, x, torch.where(mask, x, -math.inf).detach().amax(-1, keepdim=True).clamp(min=-1e30))
-    order = (x if mask is None else torch.where(mask, x, math.inf)).detach().argsort(dim=-1, stable=True)
+    key = x.detach()
+    if mask is not None:
+        largest = torch.where(mask, key, -math.inf).amax(-1, keepdim=True).clamp(min=-1e30)
+        x = torch.where(mask, x, largest)
+        key = torch.where(mask, key, math.inf)
+    order = key.argsort(dim=-1, stable=True)
     return x.gather(-1, order), a.gather(-1, order), order
 
+# %% ../../nbs/transport/31_sinkhorn_sort.ipynb #63656959
 @patch_to(SinkhornSort)
 def _plan(self, x, y, a, b, tau):
     "The kernel, potentials, residual and iterations."
@@ -185,15 +252,49 @@ def _plan(self, x, y, a, b, tau):
 
 @patch_to(SinkhornSort)
 def _soft_permutation(self, s, tau, mask, dtype):
+    "Prepare both sides and solve, in double precision where the device has it."
     s = s if s.device.type == "mps" else s.double()
     tau = tau.to(s) if isinstance(tau, Tensor) else tau
-    (x, a, order), (y, keep) = self._line(s, mask), self._milestones(s, mask)
+    x, a, order = self._line(s, mask)
+    y, keep = self._milestones(s, mask)
     b = _weights(self.b, "b", y, keep)
     K, F, G, residual, iterations = self._plan(x, y, a, b, tau)
-    if mask is not None and keep is None: keep = mask.any(-1, keepdim=True).expand(*mask.shape[:-1], y.shape[-1])
-    return TransportPermutation(K, F, G, a, b.expand_as(G), order.expand_as(F), dtype, residual, iterations, mask=mask, row_mask=keep)
+    if mask is not None and keep is None:
+        keep = mask.any(-1, keepdim=True).expand(*mask.shape[:-1], y.shape[-1])
+    return TransportPermutation(K, F, G, a, b.expand_as(G), order.expand_as(F), dtype, residual, iterations,
+                                mask=mask, row_mask=keep)
 
-# %% ../../nbs/transport/31_sinkhorn_sort.ipynb #74217e49
+# %% ../../nbs/transport/31_sinkhorn_sort.ipynb #77129db3
+def _check_levels(q, width):
+    "Raise `ValueError` unless the levels q are in [0, 1] and the width is None or in (0, 1)."
+    if not ((q >= 0) & (q <= 1)).all():
+        raise ValueError(f"q must be in [0, 1], got {q.min().item():g}..{q.max().item():g}")
+    if width is not None and not 0 < width < 1:
+        raise ValueError(f"width must be between 0 and 1, got {width}")
+
+def _three_weights(q, width, count):
+    "b of (31.4) for the levels q (Q, 1); `count` inputs, an int or (..., 1, 1)."
+    w = q.new_full((), 1 / count) if isinstance(count, int) else 1 / count
+    if width is not None:
+        w = q.new_full((), width)
+    return torch.cat(torch.broadcast_tensors(q * (1 - w), w, (1 - q) * (1 - w)), -1)
+
+# %% ../../nbs/transport/31_sinkhorn_sort.ipynb #f61627fd
+@patch_to(SinkhornSort)
+def _middle(self, x, y, a, b, tau):
+    "Logits of the middle row of three milestones."
+    fits = not callable(self.power) and self.power in tuple(Cost) and self.gradient == "implicit"
+    if choose(x, self.backend or "", numba=fits) == "torch":
+        K, F, *_ = self._plan(x, y, a, b, tau)
+        return F + log_weights(a) - K.h(K.y[..., 1:2] - x) / tau
+    temperatures = tau if isinstance(tau, Tensor) else x.new_full((1,), tau)
+    y = -y if self.descending else y
+    batch = torch.broadcast_shapes(*(t.shape[:-1] for t in (x, a, b, temperatures)))
+    at = [t.expand(*batch, t.shape[-1]) for t in (x, y, a, b, temperatures)]
+    F, *_ = few_milestones(*at[:4], at[4][..., 0], int(self.power), self.tolerance, self.max_iterations)
+    return F + log_weights(a) - convex_cost(self.power)(y[1] - x) / tau
+
+# %% ../../nbs/transport/31_sinkhorn_sort.ipynb #bf7c85f6
 @patch_to(SinkhornSort)
 def quantiles(
     self,
@@ -202,34 +303,19 @@ def quantiles(
     width: "float | None" = None,  # share of the mass that a quantile averages; None is that of one input
     mask: "Tensor | None" = None,  # bool, (..., n), True = a real element
 ) -> SoftPermutation:  # (..., Q, n), row k for q[k]
-    "Soft quantiles as the middle of three milestones (31.4); raise `ValueError` or `TypeError` when an argument does not fit."
+    "Soft quantiles, the middle of three milestones (31.4); raise `ValueError` or `TypeError` for what does not fit."
     check_scores(scores)
     mask = check_mask(mask, scores)
     s = scores.double() if mask is None else scores.double().masked_fill(~mask, 0)
     q = torch.as_tensor(q, dtype=s.dtype, device=s.device).reshape(-1, 1)
-    if not ((q >= 0) & (q <= 1)).all(): raise ValueError(f"q must be in [0, 1], got {q.min().item():g}..{q.max().item():g}")
-    if width is not None and not 0 < width < 1: raise ValueError(f"width must be between 0 and 1, got {width}")
+    _check_levels(q, width)
     tau = check_tau(self.tau, scores)
+    tau = tau[..., None].to(s) if isinstance(tau, Tensor) else tau
     x, a, order = (t[..., None, :] for t in self._line(s, mask))
     count = scores.shape[-1] if mask is None else mask.sum(-1)[..., None, None].clamp(min=1)
-    w = q.new_full((), width) if width is not None else (1 / count if mask is not None else q.new_full((), 1 / count))
-    q = 1 - q if self.descending else q
-    b = torch.cat(torch.broadcast_tensors(q * (1 - w), w, (1 - q) * (1 - w)), -1)
+    b = _three_weights(1 - q if self.descending else q, width, count)
     y = q.new_tensor([1.0, 0.5, 0.0] if self.descending else [0.0, 0.5, 1.0])
-    log_P = self._middle(x, -y if self.descending else y, a, b, tau[..., None].to(s) if isinstance(tau, Tensor) else tau).log_softmax(-1)
-    log_P = log_P.gather(-1, _inverse(order).expand(log_P.shape)).to(_compute(scores))
+    log_P = self._middle(x, y, a, b, tau).log_softmax(-1)
+    log_P = log_P.gather(-1, _inverse(order).expand(log_P.shape)).to(compute_dtype(scores.dtype))
     keep = None if mask is None else mask.any(-1, keepdim=True).expand(*log_P.shape[:-1])
     return DensePermutation(log_P, scores.dtype, mask=mask, row_mask=keep)
-
-# %% ../../nbs/transport/31_sinkhorn_sort.ipynb #d721bbe7
-@patch_to(SinkhornSort)
-def _middle(self, x, y, a, b, tau):
-    "Logits of the middle row of three milestones; one kernel where there is one, the general solver otherwise."
-    if callable(self.power) or self.power not in (1, 2) or x.device.type != "cpu" or self.backend == "torch" or self.gradient == "unrolled":
-        K, F, *_ = self._plan(x, -y if self.descending else y, a, b, tau)
-        return F + _log(a) - K.h(K.y[..., 1:2] - x) / tau
-    t = tau if isinstance(tau, Tensor) else x.new_full((1,), tau)
-    batch = torch.broadcast_shapes(*(u.shape[:-1] for u in (x, a, b, t)))
-    flat = [u.expand(*batch, u.shape[-1]).reshape(-1, u.shape[-1]) for u in (x, y, a, b, t)]
-    F = _few(*flat[:4], flat[4][:, 0], int(self.power), self.tolerance, self.max_iterations)[0].reshape(*batch, -1)
-    return F + _log(a) - convex_cost(self.power)(y[1] - x) / tau

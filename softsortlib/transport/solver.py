@@ -5,157 +5,245 @@
 # %% auto #0
 __all__ = ['potentials']
 
-# %% ../../nbs/transport/37_solver.ipynb #44baeb0f
+# %% ../../nbs/transport/37_solver.ipynb #651922e0
 import math
 
 import torch
 from torch import Tensor
 
-from ..engine.autograd import qualified
-from .gibbs import Gibbs, _joined, _nothing, _once, _ruled
-from .line import _warn, sinkhorn
+from ..core.permutation import is_concrete
+from ..engine.autograd import batched, differentiable, qualified
+from .gibbs import Gibbs, flat_batch
+from .line import sinkhorn, warn_unless_converged
 
-# %% ../../nbs/transport/37_solver.ipynb #65008818
-def _total(u): return u.sum(-1, keepdim=True)
+# %% ../../nbs/transport/37_solver.ipynb #218e3118
+def _total(u):
+    "The sum over the last dimension, kept as one."
+    return u.sum(-1, keepdim=True)
+
+def _divide(u, v):
+    "u / v, and zero where v is not positive."
+    return torch.where(v > 0, u / torch.where(v > 0, v, 1.0), 0.0)
+
+# %% ../../nbs/transport/37_solver.ipynb #18ee8cd4
+_FLAT = 1e-13  # S looks flat in a direction p where p^T S p is below this share of p^T diag(r) p
 
 def _conjugate(Q, R, a, r, rhs, accuracy, limit):
     "Solve (diag(r) - diag(a) R Q) mu = rhs, rows of R summing to r / a; mu and the number of steps of each element."
-    scale = torch.where(r > 0, r, 1.0)
     def precondition(q):
-        z = torch.where(r > 0, q / scale, 0.0)
+        z = _divide(q, r)
         return z - _total(r * z) / _total(r)
-    mu, q, p = torch.zeros_like(rhs), rhs, precondition(rhs)
-    power, enough = _total(q * p), accuracy * _total(rhs.abs())
-    alive, steps = power > 0, torch.zeros_like(rhs[..., 0], dtype=torch.long)
+
+    mu, q = torch.zeros_like(rhs), rhs
+    p = precondition(q)
+    power = _total(q * p)
+    enough = accuracy * _total(q.abs())
+    alive = power > 0
+    steps = torch.zeros_like(rhs[..., 0], dtype=torch.long)
     for _ in range(limit):
         alive = alive & (_total(q.abs()) > enough)
-        if not alive.any(): break
+        if not alive.any():
+            break
         Sp = r * p - a * R(Q(p))
         curve = _total(p * Sp)
-        alive = alive & (curve > 1e-13 * _total(r * p * p))
+        alive = alive & (curve > _FLAT * _total(r * p * p))
         length = torch.where(alive, power / torch.where(alive, curve, 1.0), 0.0)
-        mu, q, steps = mu + length * p, q - length * Sp, steps + alive[..., 0]
+        mu = mu + length * p
+        q = q - length * Sp
+        steps = steps + alive[..., 0]
         z = precondition(q)
         new = _total(q * z)
-        p, power, alive = torch.where(alive, z + new / torch.where(alive, power, 1.0) * p, p), new, alive & (new > 0)
+        p = torch.where(alive, z + new / torch.where(alive, power, 1.0) * p, p)
+        power = new
+        alive = alive & (new > 0)
     return mu, steps
 
-# %% ../../nbs/transport/37_solver.ipynb #3b396ca2
-def _log(w):
-    "log w, and -1e30 (nothing at all, yet finite) for zero weights."
+# %% ../../nbs/transport/37_solver.ipynb #eb5c1f70
+def log_weights(w):
+    "log w, and -1e30 for zero weights."
     return torch.where(w > 0, torch.where(w > 0, w, 1.0).log(), -1e30)
 
+def _chain(K, F, G, a, b):
+    "The maps Q and R of Prop 37.1, from inputs to milestones and back, as functions of (..., n) and (..., m)."
+    back, phi, gamma = K.T, F + log_weights(a), G + log_weights(b)
+
+    def Q(p):
+        return K.apply(phi, G, p[..., None])[..., 0]
+
+    def R(t):
+        return back.apply(gamma, F, t[..., None])[..., 0]
+
+    return Q, R
+
+# %% ../../nbs/transport/37_solver.ipynb #51f14ac4
+def _search(respond, dual, F, G, D, step, update, active, slope):
+    "F, G and D after a step that fulfils (37.2), or after Sinkhorn's update; elements that are not active stay."
+    def arrive(F_new):
+        F_new = torch.where(active, F_new, F)
+        G_new = torch.where(active, respond(F_new, G), G)
+        return F_new, G_new, dual(F_new, G_new)
+
+    t = torch.ones_like(D)
+    slack = 1e-13 * (1 + D.abs())
+    for _ in range(11):
+        found = arrive(F + t * step)
+        good = (found[2] >= D + 1e-4 * t * slope - slack) | ~active
+        if good.all():
+            return found
+        t = torch.where(good, t, t / 2)
+    return arrive(torch.where(good, F + t * step, update))
+
+# %% ../../nbs/transport/37_solver.ipynb #e16e18aa
+def _newton_step(K, F, G, a, b, r, slow, residual):
+    "Newton's step where `slow`, no longer than one, and its steps of conjugate gradients."
+    Q, R = _chain(K, F, G, a, b)
+    rhs = torch.where(slow, a - r, 0.0)
+    step, used = _conjugate(Q, R, a, r, rhs, residual.clamp(max=0.1), 200)
+    reach = (step.amax(-1, keepdim=True) - step.amin(-1, keepdim=True)) / 2
+    return step / reach.clamp(min=1), used[..., None]
+
+# %% ../../nbs/transport/37_solver.ipynb #5c45bbcc
 def _newton(K, a, b, tolerance, limit):
-    "Maximise (37.1): F, G, the Sinkhorn update of F, the residual and the number of rounds and conjugate steps."
-    log_a, log_b, back = _log(a), _log(b), K.T
+    "Maximise (37.1): F, G, the residual and the number of sweeps."
+    back, log_a, log_b = K.T, log_weights(a), log_weights(b)
+
+    def respond(F, guess):
+        return K.softmin(F + log_a, guess)
+
+    def dual(F, G):
+        return _total(a * F) + _total(b * G)
+
     F, G = K.begin(a, b)
-    G = K.softmin(F + log_a, G)
-    value = lambda F, G: _total(a * F) + _total(b * G)
-    D, before, count = value(F, G), torch.full_like(F[..., :1], math.inf), torch.zeros_like(F[..., :1], dtype=torch.long)
-    slow = torch.zeros_like(count, dtype=torch.bool)
+    G = respond(F, G)
+    D = dual(F, G)
+    before = torch.full_like(D, math.inf)
+    count, slow = torch.zeros_like(D, dtype=torch.long), torch.zeros_like(D, dtype=torch.bool)
     while True:
-        new = back.softmin(G + log_b, F)
-        r = a * (F - new).clamp(max=80).exp()
+        update = back.softmin(G + log_b, F)
+        r = a * (F - update).clamp(max=80).exp()
         residual = _total((r - a).abs())
         active = (residual > tolerance) & (count < limit)
-        if not active.any(): return torch.where(a > 0, F, new), G, residual[..., 0], count[..., 0]
-        slow, step = active & (slow | (residual > 0.3 * before)), new - F
+        if not active.any():
+            return torch.where(a > 0, F, update), G, residual[..., 0], count[..., 0]
+        slow = active & (slow | (residual > 0.3 * before))
+        step = update - F
         if slow.any():
-            Q = lambda p: K.apply(F + log_a, G, p[..., None])[..., 0]
-            R = lambda t: back.apply(G + log_b, F, t[..., None])[..., 0]
-            steps, used = _conjugate(Q, R, a, r, torch.where(slow, a - r, 0.0), residual.clamp(max=0.1), 200)
-            width = (steps.amax(-1, keepdim=True) - steps.amin(-1, keepdim=True)) / 2
-            step, count = torch.where(slow, steps / width.clamp(min=1), step), count + used[..., None]
-        F, G, D = _search(K, F, G, D, step, new, active, _total((a - r) * step), log_a, value)
+            newton, used = _newton_step(K, F, G, a, b, r, slow, residual)
+            step, count = torch.where(slow, newton, step), count + used
+        F, G, D = _search(respond, dual, F, G, D, step, update, active, _total((a - r) * step))
         before, count = residual, count + active
 
-# %% ../../nbs/transport/37_solver.ipynb #d7d718c3
-def _search(K, F, G, D, step, new, active, slope, log_a, value):
-    "Halve the step until (37.2) holds; Sinkhorn's update where it never does; elements that are not active stay."
-    t, slack = torch.ones_like(D), 1e-13 * (1 + D.abs())
-    for k in range(12):
-        F1 = torch.where(active, F + t * step if k < 11 else torch.where(good, F + t * step, new), F)
-        G1 = torch.where(active, K.softmin(F1 + log_a, G), G)
-        D1 = value(F1, G1)
-        good = (D1 >= D + 1e-4 * t * slope - slack) | ~active
-        if good.all(): break
-        t = torch.where(good, t, t / 2)
-    return F1, G1, D1
-
-# %% ../../nbs/transport/37_solver.ipynb #b743ddc8
+# %% ../../nbs/transport/37_solver.ipynb #b4dfe478
 def _solve(K, a, b, tolerance, limit):
     "F (..., n), G (..., m), residual and iterations (...), G last."
-    if K.x.shape[-1] <= K.y.shape[-1]: F, G, residual, count = _newton(K, a, b, tolerance, limit)
+    if K.x.shape[-1] <= K.y.shape[-1]:
+        F, G, residual, count = _newton(K, a, b, tolerance, limit)
     else:
         G, F, residual, count = _newton(K.T, b, a, tolerance, limit)
-        G = K.softmin(F + _log(a), G)
-    _warn(residual, tolerance, limit)
+        G = K.softmin(F + log_weights(a), G)
+    warn_unless_converged(residual, tolerance, limit)
     return F, G, residual, count
 
-# %% ../../nbs/transport/37_solver.ipynb #35d60015
-def _adjoint(K, gF, gG, F, G, a, b):
+# %% ../../nbs/transport/37_solver.ipynb #eecd42a7
+def _adjoint(K, grad_F, grad_G, F, G, a, b):
     "The gradients of rho and sigma in (37.3) from those of F and G, by (37.4) on the smaller side."
-    if K.x.shape[-1] > K.y.shape[-1]: return _adjoint(K.T, gG, gF, G, F, b, a)[::-1]
-    back, log_a, log_b = K.T, _log(a), _log(b)
-    Q = lambda p: K.apply(F + log_a, G, p[..., None])[..., 0]
-    R = lambda t: back.apply(G + log_b, F, t[..., None])[..., 0]
-    r, s = a * R(torch.ones_like(b)), b * Q(torch.ones_like(a))
-    rhs = gF - a * back.apply(G, F, torch.where(b > 0, gG / torch.where(b > 0, s / b.clamp(min=1e-300), 1.0), 0.0)[..., None])[..., 0]
-    normed = lambda p: torch.where(b > 0, b * Q(p) / torch.where(b > 0, s, 1.0), 0.0)
-    mu, _ = _conjugate(normed, R, a, r, rhs, 1e-9, 500)
-    return r * mu, gG - b * Q(mu)
+    if K.x.shape[-1] > K.y.shape[-1]:
+        return _adjoint(K.T, grad_G, grad_F, G, F, b, a)[::-1]
+    Q, R = _chain(K, F, G, a, b)
+    r = a * R(torch.ones_like(b))
+    column_sums = Q(torch.ones_like(a))                            # those of the plan divided by b: one at the solution
+    share = torch.where(b > 0, grad_G / torch.where(b > 0, column_sums, 1.0), 0.0)
+    rhs = grad_F - a * K.T.apply(G, F, share[..., None])[..., 0]
 
-# %% ../../nbs/transport/37_solver.ipynb #dbec65ae
-def _kernel(x, y, tau, power, backend):
-    K = Gibbs(x, y, tau[:, None], power, backend or None)
+    def normed(p):
+        return torch.where(b > 0, Q(p) / torch.where(b > 0, column_sums, 1.0), 0.0)
+
+    mu, _ = _conjugate(normed, R, a, r, rhs, 1e-9, 500)
+    return r * mu, grad_G - b * Q(mu)
+
+# %% ../../nbs/transport/37_solver.ipynb #4cfd8827
+def _inside(x, y, tau, power, backend):
+    "The kernel of a flat batch, for the inside of an operator, whose products need no rules."
+    K = Gibbs(flat_batch(x, 1), flat_batch(y, 1), flat_batch(tau, 0)[:, None], power, backend or None)
     K.opaque = True
     return K
 
+def _owned(results, *shapes):
+    "Copies in the shapes of a batch, because the results of an operator share no memory."
+    return tuple(t.reshape(shape).clone(memory_format=torch.contiguous_format) for t, shape in zip(results, shapes))
+
 @torch.library.custom_op(qualified("transport_solve", __name__), mutates_args=())
-def _solve_op(x: Tensor, y: Tensor, a: Tensor, b: Tensor, tau: Tensor, power: float, backend: str, tolerance: float, limit: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    "`_solve` for x, a (B, n), y, b (B, m), tau (B,)."
-    return tuple(t.clone() for t in _solve(_kernel(x, y, tau, power, backend), a, b, tolerance, limit))
+def _solve_op(
+    x: Tensor, y: Tensor, a: Tensor, b: Tensor, tau: Tensor, power: float, backend: str, tolerance: float, limit: int,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    "`_solve` for x, a (..., n), y, b (..., m), tau (...)."
+    found = _solve(_inside(x, y, tau, power, backend), flat_batch(a, 1), flat_batch(b, 1), tolerance, limit)
+    return _owned(found, x.shape, y.shape, tau.shape, tau.shape)
 
 @_solve_op.register_fake
 def _(x, y, a, b, tau, power, backend, tolerance, limit):
-    return torch.empty_like(x), torch.empty_like(y), x.new_empty(len(x)), x.new_empty(len(x), dtype=torch.long)
+    return x.new_empty(x.shape), y.new_empty(y.shape), x.new_empty(tau.shape), x.new_empty(tau.shape, dtype=torch.long)
 
+batched(_solve_op, 5)
+
+# %% ../../nbs/transport/37_solver.ipynb #683fb29e
+def _refuse(ctx, *grads):
+    raise NotImplementedError("the implicit gradient is not differentiable again: "
+                              "use gradient='unrolled' for second derivatives")
+
+def refuses(op, tensors):
+    "Give `op`, whose first arguments are tensors of one batch shape, all its rules, but a derivative that raises."
+    return differentiable(op, tensors, _refuse, lambda ctx, inputs, output: None)
+
+# %% ../../nbs/transport/37_solver.ipynb #54e93c02
 @torch.library.custom_op(qualified("transport_adjoint", __name__), mutates_args=())
-def _adjoint_op(gF: Tensor, gG: Tensor, F: Tensor, G: Tensor, x: Tensor, y: Tensor, a: Tensor, b: Tensor, tau: Tensor, power: float, backend: str) -> tuple[Tensor, Tensor]:
-    "`_adjoint` for a flat batch."
-    return tuple(t.clone() for t in _adjoint(_kernel(x, y, tau, power, backend), gF, gG, F, G, a, b))
+def _adjoint_op(
+    grad_F: Tensor, grad_G: Tensor, F: Tensor, G: Tensor, x: Tensor, y: Tensor, a: Tensor, b: Tensor, tau: Tensor,
+    power: float, backend: str,
+) -> tuple[Tensor, Tensor]:
+    "`_adjoint` for grad_F, F, x, a (..., n), grad_G, G, y, b (..., m), tau (...)."
+    flat = [flat_batch(t, 1) for t in (grad_F, grad_G, F, G, a, b)]
+    return _owned(_adjoint(_inside(x, y, tau, power, backend), *flat), x.shape, y.shape)
 
 @_adjoint_op.register_fake
-def _(gF, gG, *others): return torch.empty_like(gF), torch.empty_like(gG)
+def _(grad_F, grad_G, *others):
+    return grad_F.new_empty(grad_F.shape), grad_G.new_empty(grad_G.shape)
 
-# %% ../../nbs/transport/37_solver.ipynb #e0b5c197
+_adjoint_once = refuses(_adjoint_op, 9)
+
+# %% ../../nbs/transport/37_solver.ipynb #178d165d
 @torch.library.custom_op(qualified("transport_attach", __name__), mutates_args=())
-def _attach_op(rho: Tensor, sigma: Tensor, F: Tensor, G: Tensor, x: Tensor, y: Tensor, a: Tensor, b: Tensor, tau: Tensor, power: float, backend: str) -> tuple[Tensor, Tensor]:
+def _attach_op(
+    rho: Tensor, sigma: Tensor, F: Tensor, G: Tensor, x: Tensor, y: Tensor, a: Tensor, b: Tensor, tau: Tensor,
+    power: float, backend: str,
+) -> tuple[Tensor, Tensor]:
     "F and G, whose gradient goes to rho and sigma by (37.4)."
     return F.clone(), G.clone()
 
 @_attach_op.register_fake
-def _(rho, sigma, F, G, *others): return torch.empty_like(F), torch.empty_like(G)
+def _(rho, sigma, F, G, *others):
+    return F.new_empty(F.shape), G.new_empty(G.shape)
 
-# %% ../../nbs/transport/37_solver.ipynb #9f8cd69c
 def _attach_setup(ctx, inputs, output):
-    ctx.save_for_backward(*inputs[2:9])
-    ctx.options = inputs[9:]
+    _, _, *tensors, ctx.power, ctx.backend = inputs
+    ctx.save_for_backward(*tensors)
 
-def _attach_back(ctx, gF, gG): return (*_adjoint_op(gF, gG, *ctx.saved_tensors, *ctx.options), *[None] * 9)
+def _attach_backward(ctx, grad_F, grad_G):
+    return (*_adjoint_once(grad_F, grad_G, *ctx.saved_tensors, ctx.power, ctx.backend), *[None] * 9)
 
-_attach_op = _ruled(_attach_op, 9, _attach_back, _attach_setup)
-_adjoint_op = _ruled(_adjoint_op, 9, _once, _nothing)
-if hasattr(_solve_op, "register_vmap"): _solve_op.register_vmap(_joined(5, _solve_op))
+_attach = differentiable(_attach_op, 9, _attach_backward, _attach_setup)
 
-class _Adjoint(torch.autograd.Function):
+# %% ../../nbs/transport/37_solver.ipynb #10b393fd
+class _AdjointOfFunction(torch.autograd.Function):
     "`_adjoint`, that refuses to be differentiated by any of the tensors it depends on."
     @staticmethod
-    def forward(ctx, K, gF, gG, F, G, x, y, a, b, tau): return _adjoint(K, gF, gG, F, G, a, b)
-    backward = staticmethod(_once)
+    def forward(ctx, K, grad_F, grad_G, F, G, x, y, a, b, tau):
+        return _adjoint(K, grad_F, grad_G, F, G, a, b)
 
-class _Attach(torch.autograd.Function):
-    "As `_attach_op`, for a cost that is a function."
+    backward = staticmethod(_refuse)
+
+class _AttachOfFunction(torch.autograd.Function):
+    "As `_attach`, for a kernel K without a graph, whose cost is a function."
     @staticmethod
     def forward(ctx, rho, sigma, K, F, G, *at):
         ctx.K = K
@@ -163,9 +251,37 @@ class _Attach(torch.autograd.Function):
         return F.clone(), G.clone()
 
     @staticmethod
-    def backward(ctx, gF, gG): return (*_Adjoint.apply(ctx.K, gF, gG, *ctx.saved_tensors), *[None] * 8)
+    def backward(ctx, grad_F, grad_G):
+        return (*_AdjointOfFunction.apply(ctx.K, grad_F, grad_G, *ctx.saved_tensors), *[None] * 8)
 
-# %% ../../nbs/transport/37_solver.ipynb #e79866b4
+# %% ../../nbs/transport/37_solver.ipynb #dd679150
+def _unrolled(K, a, b, tolerance, limit):
+    "The potentials by plain iterations, with a graph that goes through all of them."
+    costs = K.exponents(0 * K.x, 0 * K.y).neg().mT
+    found = sinkhorn(costs, log_weights(a), log_weights(b), tolerance, limit)
+    warn_unless_converged(found[2], tolerance, limit)
+    return found
+
+def _without_graph(power, backend, at, tolerance, limit):
+    "F, G, residual and iterations at x, y, a, b, tau of one batch shape, tau (..., 1)."
+    x, y, a, b, tau = (t.detach() for t in at)
+    if not callable(power):
+        return _solve_op(x, y, a, b, tau[..., 0], float(power), backend or "", tolerance, limit)
+    with torch.no_grad():
+        return _solve(Gibbs(x, y, tau, power, backend), a, b, tolerance, limit)
+
+def _with_gradient(power, backend, at, F, G):
+    "F and G, with the gradient of (37.3): rho and sigma are evaluated, and are zero up to the tolerance."
+    x, y, a, b, tau = at
+    K = Gibbs(x, y, tau, power, backend)
+    rho = -K.T.apply(G + log_weights(b), F, torch.ones_like(G)[..., None])[..., 0].log()
+    sigma = -K.apply(F + log_weights(a), G, torch.ones_like(F)[..., None])[..., 0].log()
+    if not callable(power):
+        return _attach(rho, sigma, F, G, x, y, a, b, tau[..., 0], float(power), backend or "")
+    frozen = Gibbs(x.detach(), y.detach(), tau.detach(), power, backend)
+    return _AttachOfFunction.apply(rho, sigma, frozen, F, G, *at)
+
+# %% ../../nbs/transport/37_solver.ipynb #ea872593
 def potentials(
     K: Gibbs,  # kernel between inputs (..., n) and milestones (..., m)
     a: Tensor,  # weights of the inputs, (..., n), sum one, zeros allowed
@@ -176,22 +292,12 @@ def potentials(
 ) -> tuple:  # F (..., n), G (..., m), residual (...), iterations (...)
     "Optimal potentials in units of tau, with G the exact answer to F; differentiable in x, y, a, b and tau."
     if gradient == "unrolled":
-        found = sinkhorn(K.exponents(0 * K.x, 0 * K.y).neg().mT, _log(a), _log(b), tolerance, max_iterations)
-        _warn(found[2], tolerance, max_iterations)
-        return found
+        return _unrolled(K, a, b, tolerance, max_iterations)
     batch = torch.broadcast_shapes(K.x.shape[:-1], a.shape[:-1], b.shape[:-1])
     tau = K.tau if isinstance(K.tau, Tensor) else K.x.new_full((1,), K.tau)
-    at = [t.expand(*batch, t.shape[-1]).reshape(-1, t.shape[-1]) for t in (K.x, K.y, a, b, tau)]
-    plain = [t.detach() for t in at]
-    wants = torch.is_grad_enabled() and any(t.requires_grad for t in at)
-    flat = Gibbs(at[0], at[1], at[4], K.power, K.backend if K.fast else "torch")
-    if callable(K.power):
-        frozen = Gibbs(plain[0], plain[1], plain[4], K.power, flat.backend)
-        with torch.no_grad(): F, G, residual, count = _solve(frozen, plain[2], plain[3], tolerance, max_iterations)
-    else: F, G, residual, count = _solve_op(*plain[:4], plain[4][:, 0], float(K.power), flat.backend or "", tolerance, max_iterations)
-    if wants or torch._C._functorch.maybe_current_level() is not None:
-        rho = -flat.T.apply(G + _log(at[3]), F, torch.ones_like(G)[..., None])[..., 0].log()
-        sigma = -flat.apply(F + _log(at[2]), G, torch.ones_like(F)[..., None])[..., 0].log()
-        if callable(K.power): F, G = _Attach.apply(rho, sigma, frozen, F, G, *at)
-        else: F, G = _attach_op(rho, sigma, F, G, *at[:4], at[4][:, 0], float(K.power), flat.backend or "")
-    return F.reshape(*batch, -1), G.reshape(*batch, -1), residual.reshape(batch), count.reshape(batch)
+    at = [t.expand(*batch, t.shape[-1]) for t in (K.x, K.y, a, b, tau)]
+    backend = K.backend if K.fast else "torch"
+    F, G, residual, count = _without_graph(K.power, backend, at, tolerance, max_iterations)
+    if torch.is_grad_enabled() and any(t.requires_grad or not is_concrete(t) for t in at):
+        F, G = _with_gradient(K.power, backend, at, F, G)
+    return F, G, residual, count

@@ -7,8 +7,9 @@ import torch
 from torch.testing import assert_close
 
 from softsortlib.core.permutation import is_doubly_stochastic, is_row_stochastic
-from softsortlib.transport.gibbs import Gibbs, _gibbs
-from softsortlib.transport.solver import _solve
+from softsortlib.transport.gibbs import Gibbs, gibbs
+from softsortlib.transport.quantiles import _few_back_op, few_milestones
+from softsortlib.transport.solver import _adjoint_op, _solve, _solve_op
 from softsortlib.transport.sinkhorn_sort import SinkhornSort
 from softsortlib.transport.line import ConvergenceWarning, sinkhorn
 
@@ -227,7 +228,48 @@ def test_operators_of_torch(rng):
     x, y = torch.rand(2, 6, generator=rng, dtype=torch.float64).sort().values, torch.rand(2, 4, generator=rng, dtype=torch.float64).sort().values
     phi, gamma, v, tau = randn(2, 6, rng=rng), randn(2, 4, rng=rng), randn(2, 6, 2, rng=rng), torch.tensor([0.5, 1.0]).double()
     for power in (1, 2):
-        torch.library.opcheck(_gibbs.op, (*(t.requires_grad_() for t in (phi, x, gamma, y, tau, v)), power, False))
+        torch.library.opcheck(gibbs.op, (*(t.requires_grad_() for t in (phi, x, gamma, y, tau, v)), power, False))
+
+
+@pytest.mark.parametrize("power", [1, 2])
+def test_second_derivatives_of_a_product(power, rng):
+    "With respect to every argument, the sources of an odd sum too."
+    x, y = (torch.rand(2, k, generator=rng, dtype=torch.float64).sort().values for k in (4, 3))
+    inputs = [t.requires_grad_() for t in (randn(2, 4, rng=rng), x, randn(2, 3, rng=rng), y, torch.tensor([0.5, 1.0]).double(), randn(2, 4, 1, rng=rng))]
+    assert torch.autograd.gradcheck(lambda *t: gibbs(*t, power, False), inputs) and torch.autograd.gradgradcheck(lambda *t: gibbs(*t, power, False), inputs)
+
+
+def problem(*batch, rng):
+    "x, y, a, b and tau of a batch, and an upstream gradient of the potentials that constants do not see."
+    x, y = (torch.rand(*batch, k, generator=rng, dtype=torch.float64).sort().values for k in (6, 3))
+    a, b = (w / w.sum(-1, keepdim=True) for w in (torch.rand(*batch, k, generator=rng, dtype=torch.float64) + 0.1 for k in (6, 3)))
+    gF, gG = randn(*batch, 6, rng=rng), randn(*batch, 3, rng=rng)
+    return (x, y, a, b, torch.full(batch, 0.3).double()), (gF - gF.mean(-1, keepdim=True), gG - gG.mean(-1, keepdim=True))
+
+
+@pytest.mark.parametrize("power", [1, 2])
+def test_operators_take_any_batch_dimensions(power, rng):
+    at, grads = problem(2, 3, rng=rng)
+    flat, flat_grads = [t.flatten(0, 1) for t in at], [t.flatten(0, 1) for t in grads]
+    found, few = _solve_op(*at, power, "", 1e-12, 1000), few_milestones(*at, power, 1e-12, 50)
+    calls = [(found, _solve_op(*flat, power, "", 1e-12, 1000)), (few, few_milestones(*flat, power, 1e-12, 50)),
+             (_adjoint_op(*grads, *found[:2], *at, power, ""), _adjoint_op(*flat_grads, *(t.flatten(0, 1) for t in found[:2]), *flat, power, "")),
+             (_few_back_op(*grads, *at, few[1], power), _few_back_op(*flat_grads, *flat, few[1].flatten(0, 1), power))]
+    for many, one in calls:
+        for u, v in zip(many, one): assert_close(u, v.unflatten(0, (2, 3)), rtol=1e-9, atol=1e-9)
+    single = few_milestones(*(t[1, 2] for t in at), power, 1e-12, 50)
+    for u, v in zip(single, few): assert_close(u, v[1, 2])
+
+
+@pytest.mark.filterwarnings("default")
+@pytest.mark.parametrize("batch", [(), (2,), (1, 2)])
+def test_solvers_as_operators_of_torch(batch, rng):
+    at, grads = problem(*batch, rng=rng)
+    F, G, *_ = _solve_op(*at, 2.0, "", 1e-9, 100)
+    torch.library.opcheck(_solve_op, (*at, 2.0, "", 1e-9, 100))
+    torch.library.opcheck(_adjoint_op, (*grads, F, G, *at, 2.0, ""))
+    torch.library.opcheck(few_milestones.op, (*at, 2, 1e-9, 50))
+    torch.library.opcheck(_few_back_op, (*grads, *at, G, 2))
 
 
 @pytest.mark.filterwarnings("default")
