@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['NetworkPermutation', 'SortingNetwork', 'default_steepness']
 
-# %% ../../nbs/networks/22_operator.ipynb #07193dd0
+# %% ../../nbs/networks/22_operator.ipynb #6a541ab0
 import math
 from functools import partial
 
@@ -16,7 +16,7 @@ from ..core.operators import Operator
 from ..core.permutation import SoftPermutation, is_concrete, patch_to, zero_outside
 from .comparators import sorting_network
 from .layers_autograd import network_differences, network_matrix, network_send
-from .swaps import _SIGMOIDS, apply_layers, lane_differences, replace_activation
+from .swaps import SIGMOIDS, apply_layers, lane_differences, replace_activation
 
 # %% ../../nbs/networks/22_operator.ipynb #ba0b418b
 class NetworkPermutation(SoftPermutation):
@@ -132,7 +132,7 @@ def _hard(self, rows):
     hard = s.argsort(dim=-1, stable=True, descending=self.descending)
     return hard if rows is None else hard[..., rows]
 
-# %% ../../nbs/networks/22_operator.ipynb #bbde5f9e
+# %% ../../nbs/networks/22_operator.ipynb #82c339fd
 class SortingNetwork(Operator, name="network"):
     "A sorting network with soft swaps (Petersen et al. 2021, 2022); raise `ValueError` or `TypeError` for parameters out of range."
     shown = ("kind", "sigmoid", "art_lambda", "tau", "descending")
@@ -147,14 +147,14 @@ class SortingNetwork(Operator, name="network"):
         super().__init__(tau, descending)
         sorting_network(kind, 1)
         base = sigmoid.removesuffix("_phi") if isinstance(sigmoid, str) else sigmoid
-        if base not in _SIGMOIDS: raise ValueError(f"sigmoid must be one of {', '.join(map(repr, _SIGMOIDS))}, got {sigmoid!r}")
+        if base not in SIGMOIDS: raise ValueError(f"sigmoid must be one of {', '.join(map(repr, SIGMOIDS))}, got {sigmoid!r}")
         if backend not in _BACKENDS: raise ValueError(f"backend must be one of {_BACKENDS}, got {backend!r}")
         _check_art_lambda(art_lambda)
         if isinstance(art_lambda, Tensor) and not isinstance(art_lambda, nn.Parameter): self.register_buffer("art_lambda", art_lambda)
         else: self.art_lambda = art_lambda
         self.kind, self.sigmoid, self.backend = kind, sigmoid, backend
 
-# %% ../../nbs/networks/22_operator.ipynb #f99b79c1
+# %% ../../nbs/networks/22_operator.ipynb #91c49cd8
 _BACKENDS = (None, "torch", "numba", "triton")
 
 def _check_art_lambda(x):
