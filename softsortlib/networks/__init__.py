@@ -7,7 +7,7 @@ __all__ = ['odd_even_layers', 'bitonic_layers', 'Comparators', 'sorting_network'
            'lane_differences', 'replace_activation', 'apply_layers', 'NetworkPermutation', 'SortingNetwork',
            'default_steepness']
 
-# %% ../../nbs/networks/index.ipynb #a63889cd
+# %% ../../nbs/networks/index.ipynb #3827f390
 from .comparators import Comparators, bitonic_layers, odd_even_layers, run_network, sorting_network
 from .operator import NetworkPermutation, SortingNetwork, default_steepness
 from .swaps import apply_layers, lane_differences, replace_activation, swap_sigmoid
