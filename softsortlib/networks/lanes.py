@@ -32,10 +32,11 @@ def sigmoid_code(
     "What a kernel is told for the sigmoid of that name."
     return Sigmoid[name.upper()].value
 
-# %% ../../nbs/networks/25_lanes.ipynb #a768664f
+# %% ../../nbs/networks/25_lanes.ipynb #7736bf9f
 # arctan(r) / pi = r (c_0 + c_1 r^2 + ... + c_8 r^16) on [0, 1], to 1.5e-8: Equation 25.1
-ATAN_SINGLE = (0.31830988136850696, -0.10610246946390103, 0.06363850689058667, -0.045211747467927305, 0.033871618660626414,
-               -0.02388780195629485, 0.01359008649858741, -0.005115345771151265, 0.0009072750512657098)
+ATAN_SINGLE = (0.31830988136850696, -0.10610246946390103, 0.06363850689058667, -0.045211747467927305,
+               0.033871618660626414, -0.02388780195629485, 0.01359008649858741, -0.005115345771151265,
+               0.0009072750512657098)
 
 @jit
 def _cauchy_tail_single(t):
@@ -130,13 +131,13 @@ def sigmoid_slope(v, keep, swap, sigmoid, slope):
             far = t + number(1e-10)
             slope[c] = one if t <= number(0.25) else number(1 / 16) / (far * far)
 
-# %% ../../nbs/networks/25_lanes.ipynb #ee643ead
+# %% ../../nbs/networks/25_lanes.ipynb #f2fffd63
 class Columns(NamedTuple):
     "A network for the kernels: comparator c joins the lanes lo[c] < hi[c]."
     lo: np.ndarray  # int32, (C,)
     hi: np.ndarray  # int32, (C,)
     need: np.ndarray  # int32, (C,); comparator c acts in a set of more than need[c] elements
-    layers: np.ndarray  # int64, (D, 2); the first comparator of each layer and one past the last, in the order of running
+    layers: np.ndarray  # int64, (D, 2), in the order of running: the first comparator of each, and one past the last
 
 # %% ../../nbs/networks/25_lanes.ipynb #4c480d5a
 @lru_cache(maxsize=64)
@@ -187,7 +188,7 @@ def _bend(d, tau, lam, trick, v):
         for c in range(len(d)):
             v[c] = d[c] / tau
 
-# %% ../../nbs/networks/25_lanes.ipynb #54a1183d
+# %% ../../nbs/networks/25_lanes.ipynb #370b60a2
 @jit
 def _read_gaps(lanes, layer, size, gap):
     "gap = x_hi - x_lo for each comparator of a layer, zero where it does not act."
@@ -199,8 +200,9 @@ def _read_gaps(lanes, layer, size, gap):
 def _see_rows(first, last, s, net, rule, d):
     "The differences d for the rows first..last of s."
     lanes = np.empty_like(s[0])
-    buffers = np.empty((3, (s.shape[1] + 1) // 2), s.dtype)
-    v, keep, swap = buffers[0], buffers[1], buffers[2]
+    half = (s.shape[1] + 1) // 2
+    v = np.empty(half, s.dtype)
+    keep, swap = np.empty(half, s.dtype), np.empty(half, s.dtype)
     for b in range(first, last):
         lanes[:] = s[b]
         for l in range(len(net.layers)):
@@ -259,12 +261,14 @@ def _through_lam(gap, pull, v, slope):
         total += pull[c] * gap[c] * slope[c] * v[c] * math.log(abs(gap[c]) + pole)
     return total
 
-# %% ../../nbs/networks/25_lanes.ipynb #502feca4
+# %% ../../nbs/networks/25_lanes.ipynb #36a706a9
 @jit
 def _see_back_rows(first, last, gd, d, net, rule, grads):
     "Equation 25.3 for the rows first..last."
-    buffers = np.empty((6, (grads.s.shape[1] + 1) // 2), d.dtype)
-    v, keep, swap, slope, pull, push = buffers[0], buffers[1], buffers[2], buffers[3], buffers[4], buffers[5]
+    half = (grads.s.shape[1] + 1) // 2
+    v, slope = np.empty(half, d.dtype), np.empty(half, d.dtype)
+    keep, swap = np.empty(half, d.dtype), np.empty(half, d.dtype)
+    pull, push = np.empty(half, d.dtype), np.empty(half, d.dtype)
     for b in range(first, last):
         g = grads.s[b]
         g[:] = 0
@@ -330,12 +334,12 @@ def _note_column(lanes, layer, size, keep, swap, seen):
         else:
             seen[c] = 0
 
-# %% ../../nbs/networks/25_lanes.ipynb #3b82e9f5
+# %% ../../nbs/networks/25_lanes.ipynb #f27e1045
 @jit
 def _column_rows(first, last, x, net, args, y):
     "y = P x for the rows first..last."
-    buffers = np.empty((2, (x.shape[1] + 1) // 2), x.dtype)
-    keep, swap = buffers[0], buffers[1]
+    half = (x.shape[1] + 1) // 2
+    keep, swap = np.empty(half, x.dtype), np.empty(half, x.dtype)
     for b in range(first, last):
         y[b] = x[b]
         for l in range(len(net.layers)):
@@ -344,12 +348,13 @@ def _column_rows(first, last, x, net, args, y):
             sigmoid_weights(v, args.sigmoid, keep, swap)
             _mix_column(y[b], layer, args.size[b], keep, swap)
 
-# %% ../../nbs/networks/25_lanes.ipynb #2088d6fd
+# %% ../../nbs/networks/25_lanes.ipynb #27b2274f
 @jit
 def _column_back_rows(first, last, gy, x, net, args, gv, gx):
     "Equation 25.4 for one column, for the rows first..last."
-    buffers = np.empty((4, (x.shape[1] + 1) // 2), x.dtype)
-    keep, swap, slope, seen = buffers[0], buffers[1], buffers[2], buffers[3]
+    half = (x.shape[1] + 1) // 2
+    keep, swap = np.empty(half, x.dtype), np.empty(half, x.dtype)
+    slope, seen = np.empty(half, x.dtype), np.empty(half, x.dtype)
     lanes = np.empty_like(x[0])
     for b in range(first, last):
         lanes[:] = x[b]

@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = []
 
-# %% ../../nbs/networks/26_layers.ipynb #94e146e4
+# %% ../../nbs/networks/26_layers.ipynb #cd40388a
 import math
 from functools import lru_cache
 from typing import NamedTuple
@@ -13,7 +13,9 @@ from typing import NamedTuple
 import numpy as np
 
 from ..engine.compile import jit, spread_rows
-from .lanes import Arguments, Columns, columns, send_column, send_column_backward, sigmoid_slope, sigmoid_weights
+from softsortlib.networks.lanes import (
+    Arguments, Columns, columns, send_column, send_column_backward, sigmoid_slope, sigmoid_weights,
+)
 
 # %% ../../nbs/networks/26_layers.ipynb #08c14bd4
 BLOCK = 32  # columns in a block
@@ -44,11 +46,12 @@ def weigh(
     spread_rows(_weigh_rows, len(args.v), args.v.size, net, args, weights)
     return weights
 
-# %% ../../nbs/networks/26_layers.ipynb #4db75ef7
+# %% ../../nbs/networks/26_layers.ipynb #43d7bcd3
 def _grow(near, far, lo, hi):
     """The comparators of one layer that touch the lanes near..far, and the lanes that are reached after it.
 
-    Each block of columns has its near and far, (blocks, 1). The comparators are a range, a..b: those between the first and the last that touches."""
+    Each block of columns has its near and far, (blocks, 1). The comparators are a range, a..b, from the first that
+    touches to the last."""
     touches = ((near <= lo) & (lo <= far)) | ((near <= hi) & (hi <= far))
     some = touches.any(1, keepdims=True)
     a = touches.argmax(1)[:, None]
@@ -59,10 +62,10 @@ def _grow(near, far, lo, hi):
     far = np.maximum(far, np.where(run, hi, 0).max(1, keepdims=True))
     return np.where(some, np.hstack([a, b]), 0), near, far
 
-# %% ../../nbs/networks/26_layers.ipynb #b2aa8ec3
+# %% ../../nbs/networks/26_layers.ipynb #774e9246
 @lru_cache(maxsize=64)
 def _reach(kind, n):
-    "For each block of columns of the identity and each layer, the range of comparators that see something, (blocks, D, 2)."
+    "The comparators that see something, a range for each block of columns of the identity and each layer, (blocks, D, 2)."
     net = columns(kind, n)
     near = np.arange(0, n, BLOCK)[:, None]
     far = np.minimum(near + BLOCK, n) - 1
@@ -173,7 +176,7 @@ def _undo_mix(p, q, keep, swap, note):
         q[w] = swap * a + keep * b
     return total
 
-# %% ../../nbs/networks/26_layers.ipynb #50f37468
+# %% ../../nbs/networks/26_layers.ipynb #062db7ab
 @jit
 def _note_layer(block, net, keep, swap, start, stop, stack, top):
     "Run one layer, and push the differences of its comparators; return the new top of the stack."
@@ -184,7 +187,9 @@ def _note_layer(block, net, keep, swap, start, stop, stack, top):
 
 @jit
 def _undo_layer(block, net, keep, swap, start, stop, stack, top, grad):
-    "Take one layer back: pop the differences, and add the sums of (25.4) over the block, without f', to `grad`; return the new top."
+    """Take one layer back, and return the new top of the stack.
+
+    Differences are popped, and the sums of (25.4) over the block, without f', are added to `grad`."""
     for c in range(stop - 1, start - 1, -1):
         top -= 1
         grad[c] += _undo_mix(block[net.lo[c]], block[net.hi[c]], keep[c], swap[c], stack[top])
@@ -214,11 +219,12 @@ def _undo_segment(X, Y, net, keep, swap, reach, stack, grad):
     for l in range(len(reach) - 1, -1, -1):
         top = _undo_layer(Y, net, keep, swap, reach[l, 0], reach[l, 1], stack, top, grad)
 
-# %% ../../nbs/networks/26_layers.ipynb #2fe0853d
+# %% ../../nbs/networks/26_layers.ipynb #4c025d8a
 @jit
 def _block_back_rows(first, last, gy, x, net, weights, plan, grads):
     "The sums of Equation 25.4 without f', and the gradient of the payload, for the units first..last."
-    n, d, depth, segment = gy.shape[1], gy.shape[2], plan.reach.shape[1], plan.segment
+    n, d = gy.shape[1:]
+    depth, segment = plan.reach.shape[1], plan.segment
     blocks, groups = (d + BLOCK - 1) // BLOCK, grads.weights.shape[1]
     Y = np.empty((n, BLOCK), gy.dtype)
     stack = np.empty((plan.room, BLOCK), gy.dtype)
@@ -267,7 +273,7 @@ def matrix(
     _run_blocks(P, net, weigh(args, net), make_plan(kind, n, True), P)
     return P
 
-# %% ../../nbs/networks/26_layers.ipynb #def8f655
+# %% ../../nbs/networks/26_layers.ipynb #349691c7
 @jit
 def _close_rows(first, last, net, args, weights, sums, gv):
     "gv = f'(v) times the sums of Equation 25.4, zero where a comparator does not act, for the rows first..last."
@@ -284,10 +290,10 @@ def _blocks_backward(gy, x, args, kind, reverse):
     (B, n, d), eye = gy.shape, x is None
     net, blocks = columns(kind, n), -(-d // BLOCK)
     groups = 1 if B >= 4 else min(blocks, 4)  # few sets still feed a few threads
-    weights, plan, x = weigh(args, net), make_plan(kind, n, eye, reverse), gy if eye else x
+    weights, plan = weigh(args, net), make_plan(kind, n, eye, reverse)
     grads = SendGradients(np.zeros((B, groups, len(net.lo)), gy.dtype), gy if eye else np.empty_like(gy))
     work = B * blocks * len(net.lo) * BLOCK
-    spread_rows(_block_back_rows, B * groups, work, gy, x, net, weights, plan, grads)
+    spread_rows(_block_back_rows, B * groups, work, gy, gy if eye else x, net, weights, plan, grads)
     gv = np.empty_like(args.v)
     spread_rows(_close_rows, B, args.v.size, net, args, weights, grads.weights, gv)
     return gv, grads.x

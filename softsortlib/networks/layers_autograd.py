@@ -73,9 +73,10 @@ def _see_triton(s, tau, lam, size, kind, sigmoid, trick):
     d = triton_differences(*_flat(s.shape[:-1], s, tau, lam, size), kind, sigmoid, trick)
     return d.view(*s.shape[:-1], -1)
 
-# %% ../../nbs/networks/27_layers_autograd.ipynb #90d8251b
+# %% ../../nbs/networks/27_layers_autograd.ipynb #bb51eead
 @torch.library.custom_op(qualified("network_differences", __name__), mutates_args=())
-def _network_differences(s: Tensor, tau: Tensor, lam: Tensor, size: Tensor, kind: str, sigmoid: str, trick: bool) -> Tensor:
+def _network_differences(s: Tensor, tau: Tensor, lam: Tensor, size: Tensor, kind: str, sigmoid: str,
+                         trick: bool) -> Tensor:
     "s (..., n), tau, lam and size (...) -> the differences d (..., C)."
     who = choose(s, "", numba=has_kernel(s), triton=triton_sees(s, sigmoid))
     if who == "triton":
@@ -194,9 +195,9 @@ def _network_send(v: Tensor, x: Tensor, size: Tensor, kind: str, sigmoid: str, r
 def _(v, x, size, kind, sigmoid, reverse):
     return x.new_empty(x.shape)
 
-# %% ../../nbs/networks/27_layers_autograd.ipynb #19326021
+# %% ../../nbs/networks/27_layers_autograd.ipynb #63cd86fe
 def _pass_plain(z, net, keep, swap, reverse):
-    "Send z (..., n, d) through the layers; also return what the comparators saw, (..., C, d), in the order of the network."
+    "Send z (..., n, d) through the layers; also return what the comparators saw, (..., C, d), in the network's order."
     layers, seen = list(zip(net.ends, net.ends[1:])), {}
     for start, stop in reversed(layers) if reverse else layers:
         lo, hi = net.lo[start:stop], net.hi[start:stop]
@@ -231,9 +232,10 @@ def _layers_backward_triton(gy, v, x, size, kind, sigmoid, reverse):
     gv = torch.where(active, sums * SLOPES[sigmoid](flat_v), 0)
     return gv.view(v.shape), gx.view(gy.shape)
 
-# %% ../../nbs/networks/27_layers_autograd.ipynb #4e29bb52
+# %% ../../nbs/networks/27_layers_autograd.ipynb #07ece9ac
 @torch.library.custom_op(qualified("network_send_backward", __name__), mutates_args=())
-def _send_backward(gy: Tensor, v: Tensor, x: Tensor, size: Tensor, kind: str, sigmoid: str, reverse: bool) -> tuple[Tensor, Tensor]:
+def _send_backward(gy: Tensor, v: Tensor, x: Tensor, size: Tensor, kind: str, sigmoid: str,
+                   reverse: bool) -> tuple[Tensor, Tensor]:
     "The gradients to v and x."
     who = choose(v, "", numba=has_kernel(v), triton=has_kernel(v) and x.shape[-2] <= MAX_N)
     if who == "triton":

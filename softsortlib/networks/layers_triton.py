@@ -40,9 +40,10 @@ def _mix_tile(block_ptr, stride, keep_ptr, swap_ptr, lo_ptr, hi_ptr, c, stop, W:
     tl.store(q_ptr, swap * p + keep * q, acts[:, None])
     return p - q
 
-# %% ../../nbs/networks/28_layers_triton.ipynb #8c0dc47e
+# %% ../../nbs/networks/28_layers_triton.ipynb #c70bc339
 @triton_jit
-def _run_layers(block_ptr, stride, keep_ptr, swap_ptr, lo_ptr, hi_ptr, reach_ptr, first, last, PAIRS: tl.constexpr, W: tl.constexpr):
+def _run_layers(block_ptr, stride, keep_ptr, swap_ptr, lo_ptr, hi_ptr, reach_ptr, first, last,
+                PAIRS: tl.constexpr, W: tl.constexpr):
     "Run the layers first..last on a block."
     for l in range(first, last):
         start = tl.load(reach_ptr + 2 * l)
@@ -97,10 +98,10 @@ def _note_layers(block_ptr, stride, keep_ptr, swap_ptr, lo_ptr, hi_ptr, reach_pt
         tl.debug_barrier()
     return top
 
-# %% ../../nbs/networks/28_layers_triton.ipynb #91d54b49
+# %% ../../nbs/networks/28_layers_triton.ipynb #5602613a
 @triton_jit
-def _undo_layers(block_ptr, stride, keep_ptr, swap_ptr, lo_ptr, hi_ptr, reach_ptr, first, last, stack_ptr, top, sums_ptr,
-                 PAIRS: tl.constexpr, W: tl.constexpr):
+def _undo_layers(block_ptr, stride, keep_ptr, swap_ptr, lo_ptr, hi_ptr, reach_ptr, first, last, stack_ptr,
+                 top, sums_ptr, PAIRS: tl.constexpr, W: tl.constexpr):
     "Run the layers first..last on the gradient, from the last one; pop the differences, and write the sums."
     w = tl.arange(0, W)[None, :]
     for step in range(first, last):
@@ -115,7 +116,18 @@ def _undo_layers(block_ptr, stride, keep_ptr, swap_ptr, lo_ptr, hi_ptr, reach_pt
             tl.store(sums_ptr + c, tl.sum(pull * seen, 1), c < stop)
         tl.debug_barrier()
 
-# %% ../../nbs/networks/28_layers_triton.ipynb #1030cc32
+# %% ../../nbs/networks/28_layers_triton.ipynb #e4b29716
+@triton_jit
+def _run_to_starts(starts_ptr, keep_ptr, swap_ptr, lo_ptr, hi_ptr, reach_ptr, n, segment, parts,
+                   PAIRS: tl.constexpr, W: tl.constexpr):
+    "Run all segments but the last: from the block at `starts` to the block at the start of each segment."
+    for part in range(1, parts):
+        start_ptr = starts_ptr + part * n * W
+        _copy_block(start_ptr, W, start_ptr - n * W, W, n, 0, False, PAIRS, W)
+        _run_layers(start_ptr, W, keep_ptr, swap_ptr, lo_ptr, hi_ptr, reach_ptr,
+                    (part - 1) * segment, part * segment, PAIRS, W)
+
+# %% ../../nbs/networks/28_layers_triton.ipynb #abaf4a8a
 @triton_jit
 def _backward(gy_ptr, x_ptr, sums_ptr, stack_ptr, starts_ptr, keep_ptr, swap_ptr, lo_ptr, hi_ptr, reach_ptr,
               first, n, depth, comparators, wide, blocks, tables, segment, parts, room,
@@ -134,16 +146,15 @@ def _backward(gy_ptr, x_ptr, sums_ptr, stack_ptr, starts_ptr, keep_ptr, swap_ptr
     starts_ptr += here * parts * n * W
     reach_ptr += (k % tables) * depth * 2
     _copy_block(starts_ptr, W, x_ptr + corner, wide, n, k, EYE, PAIRS, W)
-    for part in range(1, parts):
-        start_ptr = starts_ptr + part * n * W
-        _copy_block(start_ptr, W, start_ptr - n * W, W, n, k, False, PAIRS, W)
-        _run_layers(start_ptr, W, keep_ptr, swap_ptr, lo_ptr, hi_ptr, reach_ptr, (part - 1) * segment, part * segment, PAIRS, W)
+    _run_to_starts(starts_ptr, keep_ptr, swap_ptr, lo_ptr, hi_ptr, reach_ptr, n, segment, parts, PAIRS, W)
     for step in range(0, parts):
         part = parts - 1 - step
         start_ptr = starts_ptr + part * n * W
         last = tl.minimum(depth, (part + 1) * segment)
-        top = _note_layers(start_ptr, W, keep_ptr, swap_ptr, lo_ptr, hi_ptr, reach_ptr, part * segment, last, stack_ptr, PAIRS, W)
-        _undo_layers(gy_ptr, wide, keep_ptr, swap_ptr, lo_ptr, hi_ptr, reach_ptr, part * segment, last, stack_ptr, top, sums_ptr, PAIRS, W)
+        top = _note_layers(start_ptr, W, keep_ptr, swap_ptr, lo_ptr, hi_ptr, reach_ptr,
+                           part * segment, last, stack_ptr, PAIRS, W)
+        _undo_layers(gy_ptr, wide, keep_ptr, swap_ptr, lo_ptr, hi_ptr, reach_ptr,
+                     part * segment, last, stack_ptr, top, sums_ptr, PAIRS, W)
 
 # %% ../../nbs/networks/28_layers_triton.ipynb #6476ba2b
 class _OnDevice(NamedTuple):
@@ -171,7 +182,7 @@ def _widen(x):
     y[..., :x.shape[-1]] = x
     return y
 
-# %% ../../nbs/networks/28_layers_triton.ipynb #89fae3a3
+# %% ../../nbs/networks/28_layers_triton.ipynb #cc139fc3
 def triton_layers(
     keep: Tensor,  # weights of keeping, (B, C)
     swap: Tensor,  # weights of swapping, (B, C)
@@ -181,7 +192,7 @@ def triton_layers(
     reverse: bool = False,  # the transposed map
 ) -> Tensor:  # P x, P^T x or P, (B, n, d)
     "Send a payload or the identity through the layers, all in one launch."
-    eye, B, C = x is None, *keep.shape
+    eye, (B, C) = x is None, keep.shape
     net = _on_device(kind, n, eye, reverse, str(keep.device))
     d = n if eye else x.shape[-1]
     blocks = -(-d // BLOCK)
@@ -193,12 +204,13 @@ def triton_layers(
             wide=blocks * BLOCK, blocks=blocks, tables=len(net.reach), EYE=eye, PAIRS=PAIRS, W=BLOCK)
     return y[..., :d].contiguous()
 
-# %% ../../nbs/networks/28_layers_triton.ipynb #178ec167
+# %% ../../nbs/networks/28_layers_triton.ipynb #1071cc9e
 _SCRATCH = 1 << 26  # numbers of scratch memory in a launch: 256 MB in single precision
 
 def _launch_backward(gy, x, keep, swap, net, plan, sums):
     "The backward kernel on all units, `together` at a time: gy (B, n, wide) in place, sums (B blocks, C)."
-    (B, n, wide), C, depth = gy.shape, keep.shape[1], net.reach.shape[1]
+    (B, n, wide), C = gy.shape, keep.shape[1]
+    depth = net.reach.shape[1]
     blocks, parts = wide // BLOCK, -(-depth // plan.segment)
     together = max(1, min(B * blocks, _SCRATCH // ((plan.room + parts * n) * BLOCK)))
     stack = gy.new_empty(together, plan.room, BLOCK)
@@ -210,7 +222,7 @@ def _launch_backward(gy, x, keep, swap, net, plan, sums):
             wide=wide, blocks=blocks, tables=len(net.reach), segment=plan.segment, parts=parts, room=plan.room,
             EYE=plan.eye, PAIRS=PAIRS, W=BLOCK)
 
-# %% ../../nbs/networks/28_layers_triton.ipynb #462b9766
+# %% ../../nbs/networks/28_layers_triton.ipynb #601426a1
 def triton_layers_backward(
     gy: Tensor,  # gradient of the result, (B, n, d)
     keep: Tensor,  # (B, C)
@@ -220,10 +232,10 @@ def triton_layers_backward(
     reverse: bool = False,  # the transposed map
 ) -> tuple:  # sums over columns for each comparator, (B, C), and the gradient of x, (B, n, d)
     "The backward pass of `triton_layers`, rebuilding each block; as many blocks in a launch as scratch memory allows."
-    (B, n, d), C, eye = gy.shape, keep.shape[1], x is None
+    (B, n, d), eye = gy.shape, x is None
     gx, plan = _widen(gy), make_plan(kind, n, eye, reverse)
     net = _on_device(kind, n, eye, reverse, str(gy.device))
-    sums = gy.new_zeros(B, gx.shape[-1] // BLOCK, C)  # what a block does not reach stays zero
+    sums = gy.new_zeros(B, gx.shape[-1] // BLOCK, keep.shape[1])  # what a block does not reach stays zero
     with _under(gy):
         _launch_backward(gx, gx if eye else _widen(x), keep.contiguous(), swap.contiguous(), net, plan, sums)
     return sums.sum(1), gx[..., :d].contiguous()
@@ -273,13 +285,14 @@ def _bend_tile(d, tau, lam, TRICK: tl.constexpr):
         return d * tl.exp(-lam * tl.log(tl.abs(d) + 1e-10)) / tau
     return d / tau
 
-# %% ../../nbs/networks/28_layers_triton.ipynb #7a0dc6de
+# %% ../../nbs/networks/28_layers_triton.ipynb #37913eb8
 @triton_jit
-def _see(d_ptr, lanes_ptr, s_ptr, tau_ptr, lam_ptr, size_ptr, lo_ptr, hi_ptr, need_ptr, layers_ptr, n, depth, comparators,
-         SIGMOID: tl.constexpr, TRICK: tl.constexpr, LANES: tl.constexpr):
+def _see(d_ptr, lanes_ptr, s_ptr, tau_ptr, lam_ptr, size_ptr, lo_ptr, hi_ptr, need_ptr, layers_ptr,
+         n, depth, comparators, SIGMOID: tl.constexpr, TRICK: tl.constexpr, LANES: tl.constexpr):
     "The differences of one set."
     b = tl.program_id(0).to(tl.int64)
-    tau, lam, size = tl.load(tau_ptr + b), tl.load(lam_ptr + b), tl.load(size_ptr + b)
+    tau, lam = tl.load(tau_ptr + b), tl.load(lam_ptr + b)
+    size = tl.load(size_ptr + b)
     d_ptr += b * comparators
     lanes_ptr += b * n
     i = tl.arange(0, LANES)
@@ -299,32 +312,41 @@ def _see(d_ptr, lanes_ptr, s_ptr, tau_ptr, lam_ptr, size_ptr, lo_ptr, hi_ptr, ne
         tl.store(lanes_ptr + hi, q - swap * gap, here)
         tl.debug_barrier()
 
-# %% ../../nbs/networks/28_layers_triton.ipynb #92fe14af
+# %% ../../nbs/networks/28_layers_triton.ipynb #d78761e4
 @triton_jit
-def _see_backward(gs_ptr, gtau_ptr, glam_ptr, gd_ptr, d_ptr, tau_ptr, lam_ptr, size_ptr, lo_ptr, hi_ptr, need_ptr, layers_ptr,
-                  n, depth, comparators, SIGMOID: tl.constexpr, TRICK: tl.constexpr, LANES: tl.constexpr):
+def _push_tile(gap, outer, pull, tau, lam, SIGMOID: tl.constexpr, TRICK: tl.constexpr):
+    "delta of Equation 25.3 for comparators that act, and (g_lo - g_hi) d f'(v) v, the way to tau and lambda."
+    v = _bend_tile(gap, tau, lam, TRICK)
+    swap, slope = _swap_and_slope(v, SIGMOID)
+    curve = slope * v
+    along = pull * gap * curve
+    if TRICK:
+        curve *= 1 - lam * tl.abs(gap) / (tl.abs(gap) + 1e-10)
+    return outer + pull * (swap - curve), along
+
+# %% ../../nbs/networks/28_layers_triton.ipynb #5128d080
+@triton_jit
+def _see_backward(gs_ptr, gtau_ptr, glam_ptr, gd_ptr, d_ptr, tau_ptr, lam_ptr, size_ptr,
+                  lo_ptr, hi_ptr, need_ptr, layers_ptr, n, depth, comparators, SIGMOID: tl.constexpr, TRICK: tl.constexpr, LANES: tl.constexpr):
     "Equation 25.3 for one set."
     b = tl.program_id(0).to(tl.int64)
-    tau, lam, size = tl.load(tau_ptr + b), tl.load(lam_ptr + b), tl.load(size_ptr + b)
+    tau, lam = tl.load(tau_ptr + b), tl.load(lam_ptr + b)
+    size = tl.load(size_ptr + b)
     to_tau, to_lam = tl.zeros((LANES // 2,), tl.float32), tl.zeros((LANES // 2,), tl.float32)
     for step in range(0, depth):
-        l = depth - 1 - step
-        c = tl.load(layers_ptr + 2 * l) + tl.arange(0, LANES // 2)
-        here = c < tl.load(layers_ptr + 2 * l + 1)
+        layer_ptr = layers_ptr + 2 * (depth - 1 - step)
+        c = tl.load(layer_ptr) + tl.arange(0, LANES // 2)
+        here = c < tl.load(layer_ptr + 1)
         lo_gs_ptr = gs_ptr + b * n + tl.load(lo_ptr + c, here, 0)
         hi_gs_ptr = gs_ptr + b * n + tl.load(hi_ptr + c, here, 0)
         g_lo, g_hi = tl.load(lo_gs_ptr, here, 0.0), tl.load(hi_gs_ptr, here, 0.0)
-        gap, outer = tl.load(d_ptr + b * comparators + c, here, 0.0), tl.load(gd_ptr + b * comparators + c, here, 0.0)
-        v = _bend_tile(gap, tau, lam, TRICK)
-        swap, slope = _swap_and_slope(v, SIGMOID)
-        along = (g_lo - g_hi) * gap * slope * v
+        gap = tl.load(d_ptr + b * comparators + c, here, 0.0)
+        outer = tl.load(gd_ptr + b * comparators + c, here, 0.0)
+        push, along = _push_tile(gap, outer, g_lo - g_hi, tau, lam, SIGMOID, TRICK)
         to_tau += tl.where(here, along / tau, 0.0)
-        bent = slope * v
         if TRICK:
             to_lam += tl.where(here, along * tl.log(tl.abs(gap) + 1e-10), 0.0)
-            bent *= 1 - lam * tl.abs(gap) / (tl.abs(gap) + 1e-10)
-        acts = tl.load(need_ptr + c, here, 0) < size
-        push = tl.where(acts, outer + (g_lo - g_hi) * (swap - bent), 0.0)
+        push = tl.where(tl.load(need_ptr + c, here, 0) < size, push, 0.0)
         tl.store(lo_gs_ptr, g_lo - push, here)
         tl.store(hi_gs_ptr, g_hi + push, here)
         tl.debug_barrier()
@@ -365,7 +387,7 @@ def triton_differences(
         _see[(len(s),)](d_ptr=d, lanes_ptr=s.new_empty(s.shape), s_ptr=s.contiguous(), **arguments)
     return d
 
-# %% ../../nbs/networks/28_layers_triton.ipynb #0f90d249
+# %% ../../nbs/networks/28_layers_triton.ipynb #0b61de22
 def triton_differences_backward(
     gd: Tensor,  # gradient of the differences, (B, C)
     d: Tensor,  # the differences, (B, C)
@@ -379,7 +401,9 @@ def triton_differences_backward(
 ) -> tuple:  # gradients of s (B, n), tau (B,) and lam (B,)
     "The backward pass of `triton_differences`."
     arguments = _see_arguments(s, tau, lam, size, kind, sigmoid, trick)
-    gs, gtau, glam = s.new_zeros(s.shape), tau.new_empty(tau.shape), lam.new_empty(lam.shape)
+    gs = s.new_zeros(s.shape)
+    gtau, glam = tau.new_empty(tau.shape), lam.new_empty(lam.shape)
     with _under(s):
-        _see_backward[(len(s),)](gs_ptr=gs, gtau_ptr=gtau, glam_ptr=glam, gd_ptr=gd.contiguous(), d_ptr=d.contiguous(), **arguments)
+        _see_backward[(len(s),)](gs_ptr=gs, gtau_ptr=gtau, glam_ptr=glam,
+                                 gd_ptr=gd.contiguous(), d_ptr=d.contiguous(), **arguments)
     return gs, gtau, glam

@@ -182,13 +182,13 @@ def _hard(self, rows):
     hard = s.argsort(dim=-1, stable=True, descending=self.descending)
     return hard if rows is None else hard[..., rows]
 
-# %% ../../nbs/networks/22_operator.ipynb #368b6e3c
+# %% ../../nbs/networks/22_operator.ipynb #939f3414
 class SortingNetwork(Operator, name="network"):
     """A sorting network with soft swaps (Petersen et al. 2021, 2022).
 
     Raise `ValueError` or `TypeError` for parameters out of range."""
     if TYPE_CHECKING:  # added below
-        def _soft_permutation(self, s: Tensor, tau, mask: "Tensor | None", dtype: torch.dtype) -> NetworkPermutation: ...
+        def _soft_permutation(self, s: Tensor, tau, mask: "Tensor | None", dtype) -> NetworkPermutation: ...
     shown = ("kind", "sigmoid", "art_lambda", "tau", "descending")
     def __init__(self,
         kind: str = "bitonic",  # "bitonic" (depth about log2(n)^2 / 2) or "odd_even" (depth n), both for any n
@@ -240,12 +240,13 @@ def _check_art_lambda(x):
         got = x.tolist() if tensor else x
         raise ValueError(f"art_lambda must be at least 0 and less than 1, got {got}: 0 switches the trick off")
 
-# %% ../../nbs/networks/22_operator.ipynb #0047afa1
+# %% ../../nbs/networks/22_operator.ipynb #5cd2887e
 def _check_home(backend, device):
     "Raise unless scores on that device are where the backend runs."
     home = {"numba": "cpu", "triton": "cuda"}.get(backend, device)
     if home != device:
-        raise ValueError(f"backend {backend!r} runs on {home}, got scores on {device}: move the scores or leave backend=None")
+        raise ValueError(f"backend {backend!r} runs on {home}, got scores on {device}: "
+                         "move the scores or leave backend=None")
 
 @patch_to(SortingNetwork)
 def _soft_permutation(self, s, tau, mask, dtype):
