@@ -13,7 +13,7 @@ __all__ = ['soft_sort', 'soft_rank', 'soft_topk', 'soft_quantile', 'soft_median'
 # %% ../nbs/package.ipynb #f016a171
 from .functional import soft_median, soft_permutation, soft_quantile, soft_rank, soft_sort, soft_topk
 
-# %% ../nbs/package.ipynb #24bc081e
+# %% ../nbs/package.ipynb #0c4d329b
 from softsortlib.core import (
     DensePermutation, Operator, SoftPermutation, Stochastic, get_operator, is_doubly_stochastic,
     is_permutation_matrix, is_row_stochastic, is_unimodal_row_stochastic, permutation_matrix,

@@ -469,7 +469,7 @@ def test_the_built_page(visit):
     assert tab.locator(".pg-cell").count() == 25 and tab.locator(".pg-text:visible").count() == 0
     tab.locator("[data-try=columns]").click()
     assert tab.locator("#pg-columns").is_visible() and state(tab)["tau"] == 1
-    assert tab.locator("#pg-columns a").get_attribute("href") == "sinkhorn.html"
+    assert tab.locator("#pg-columns a").get_attribute("href") == "transport/sinkhorn_sort.html"
 
 
 def test_the_page_is_self_contained():

@@ -40,14 +40,19 @@ def test_the_sidebar_lists_every_page_once():
 
 def test_chapters_stand_in_reading_order():
     listed = list(sidebar_sources(yaml.safe_load((ROOT / "_quarto.yml").read_text())["website"]["sidebar"]["contents"]))
-    chapters = [name for name in listed if name[:2].isdigit()]
-    assert chapters == sorted(chapters)  # 90_init, the package's face, is the last of them
+    for part in {name.split("/")[0] for name in listed if "/" in name}:
+        chapters = [name for name in listed if re.match(rf"{part}/\d\d_", name)]
+        assert chapters == sorted(chapters)
+        if chapters: assert f"{part}/index.ipynb" in listed[:listed.index(chapters[0])], f"the door of {part} stands behind its first chapter"
+    book = [int(name.split("/")[1][:2]) for name in listed if re.match(r"(core|rowwise|networks|transport|ranks|functional|losses)/\d\d_", name)]
+    definitions = book[:book.index(max(book)) + 1]
+    assert definitions == sorted(definitions), "the parts stand in the order of the book, their engine rooms behind it"
 
 
 def test_cells_of_a_chapter_that_import_do_nothing_else():
     "`nbdev_docs` runs every cell of a chapter that holds an import, and no other: what else such a cell needs would be missing."
     mixed = []
-    for path in sorted(NBS.glob("*.ipynb")):
+    for path in sorted(NBS.rglob("*.ipynb")):
         cells = ["".join(c["source"]) for c in json.loads(path.read_text(encoding="utf-8"))["cells"] if c["cell_type"] == "code"]
         if not any("default_exp" in source for source in cells): continue
         for source in cells:
@@ -61,7 +66,7 @@ def test_the_first_cell_of_a_page_is_its_title_and_description_alone():
     "nbdev makes the page's header of it and drops what else it holds: the prose begins in the second cell."
     for path in sorted(p for p in NBS.rglob("*.ipynb") if not any(part[0] in "._" for part in p.relative_to(NBS).parts)):
         first = "".join(json.loads(path.read_text(encoding="utf-8"))["cells"][0]["source"])
-        assert re.fullmatch(r"# .+\n+> .+\n*|---\n(.|\n)*---\n*", first), f"{path.name} loses {first.splitlines()[-1][:60]!r}: begin a new cell below the description"
+        assert re.fullmatch(r"# .+\n+> .+\n*(- aliases: \[.+\])?\n*|---\n(.|\n)*---\n*", first), f"{path.name} loses {first.splitlines()[-1][:60]!r}: begin a new cell below the description"
 
 
 def test_readme_is_made_from_the_home_page():
@@ -276,7 +281,7 @@ def site(serve): return serve(SITE)
 @needs_browser
 @pytest.mark.parametrize("page", PAGES)
 def test_page_in_a_browser(tab, site, axe, page):
-    problems = inspect_page(tab, site + page, site, axe, colours=page in ("index.html", "networks.html", "api/ranks.html", "changelog.html", "references.html"))
+    problems = inspect_page(tab, site + page, site, axe, colours=page in ("index.html", "networks/operator.html", "api/ranks.html", "changelog.html", "references.html"))
     assert not problems, "\n".join(problems)
 
 
@@ -290,8 +295,8 @@ def search(tab, words):
 
 
 # what a reader types, and a page that ought to be among the first three
-ASKED = {"SoftSort": "^./softsort.html$", "tau": "how-do-i-choose-tau|/temperature.html", "top-k": "/functional.html#top-k|tutorials/topk_layer", "quantile": "/functional.html#", "mask": "tutorials/masks", "Sinkhorn": "/sinkhorn.html",
-         "soft rank": "/functional.html#soft_rank", "calibrate_tau": "/temperature.html#calibrate_tau", "bitonic": "/comparators.html|/networks.html", "kNN": "^./knn.html", "install": "/index.html", "permutation matrix": "/core.html", "sinkhrn": "sinkhorn"}
+ASKED = {"SoftSort": "^./rowwise/softsort.html$", "tau": "how-do-i-choose-tau|/temperature.html", "top-k": "/functions.html#top-k|tutorials/topk_layer", "quantile": "/(functions|quantiles).html#", "mask": "tutorials/masks", "Sinkhorn": "/sinkhorn_sort.html",
+         "soft rank": "/functions.html#soft_rank", "calibrate_tau": "/temperature.html#calibrate_tau", "bitonic": "/comparators.html|/networks/operator.html", "kNN": "^./losses/neighbours.html", "install": "/index.html", "permutation matrix": "/core/", "sinkhrn": "sinkhorn"}
 
 
 @needs_site
@@ -302,7 +307,7 @@ def test_search_finds_a_name(tab, site, opened):
     found = search(tab, "SoftSort")
     assert any("softsort.html" in href for _, href in found[:5]), found[:5]
     assert not search(tab, "qqxyzzyqq")
-    for words, page in (("SinkhornSort", "sinkhorn.html"), ("soft_topk", "functional.html"), ("NeuralNDCGLoss", "losses.html"), ("is_unimodal_row_stochastic", "core.html"), ("cross-entropy of the rows", "losses.html"), *ASKED.items()):
+    for words, page in (("SinkhornSort", "sinkhorn_sort.html"), ("soft_topk", "functions.html"), ("NeuralNDCGLoss", "losses/"), ("is_unimodal_row_stochastic", "core/"), ("cross-entropy of the rows", "losses/"), *ASKED.items()):
         found = search(tab, words)
         assert any(re.search(page, href) for _, href in found[:3]), (words, found[:5])
     tab.locator(".search-result:visible").first.click()
@@ -336,8 +341,22 @@ def test_the_book_can_be_read_from_page_to_page():
 
 
 @needs_site
+@needs_browser
+def test_on_a_phone_the_drawer_reaches_its_first_and_last_page(tab, site):
+    tab.set_viewport_size({"width": 390, "height": 844})
+    tab.goto(site + "rowwise/index.html")
+    tab.locator(".quarto-btn-toggle").first.click()
+    tab.wait_for_timeout(600)
+    ends = """end => { const bar = document.querySelector("#quarto-sidebar"); bar.scrollTop = end ? 1e6 : 0;
+      const box = [...bar.querySelectorAll("a")].filter(a => a.offsetParent).at(end ? -1 : 0).getBoundingClientRect(); return [box.top, box.bottom]; }"""
+    for end in (0, 1):
+        top, bottom = tab.evaluate(ends, end)
+        assert 50 < top and bottom <= 844, (end, top, bottom)
+
+
+@needs_site
 def test_a_chapter_says_how_to_open_it_in_jupyter():
-    for source, page in (("11_softsort.ipynb", "softsort.html"), ("tutorials/ranking_loss.ipynb", "tutorials/ranking_loss.html")):
+    for source, page in (("rowwise/11_softsort.ipynb", "rowwise/softsort.html"), ("tutorials/ranking_loss.ipynb", "tutorials/ranking_loss.html")):
         assert f"make lab FILE={source}" in (SITE / page).read_text(encoding="utf-8")
         assert (NBS / source).exists()
 

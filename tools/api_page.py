@@ -51,14 +51,13 @@ def modules():
     "The package's modules that a chapter exports, in reading order: [(module, notebook, title, description)]"
     cfg = get_config()
     return [(importlib.import_module(f"{cfg.lib_name}.{m}"), *about) for m, about in chapters(cfg.nbs_path).items()
-            if m != "__init__" and (cfg.lib_path / (m.replace(".", "/") + ".py")).exists()]
-
-PARTS = {"foundations": 7, "softmax": 13, "networks": 25, "transport": 39, "ranks": 48, "functions": 50, "losses": 58, "training": 63, "experiments": 89}     # the last chapter of each
+            if not m.endswith("__init__") and (cfg.lib_path / (m.replace(".", "/") + ".py")).exists()]
 
 def page_of(notebook):
-    "The notebook of nbs/api on which the names of a chapter stand, or None"
-    number = int(re.match(r"(\d+)", notebook)[1])
-    return next((f"{i}_{part}" for i, (part, last) in enumerate(PARTS.items()) if number <= last), None)
+    "The notebook of nbs/api on which the names of a chapter stand, or None: users need not know the engine, nor a part's door"
+    part, _, chapter = notebook.rpartition("/")
+    if part in ("", "engine") or chapter == "index.ipynb": return None
+    return "experiments" if part == "lab" and 64 <= int(chapter[:2]) <= 71 else part
 
 def directives(source): return dict(re.findall(r"^#\|\s*(\w+):?[ \t]*(.*)$", source, re.M))
 def code_of(source): return re.sub(r"^#\|.*\n", "", source, flags=re.M).strip()
@@ -117,14 +116,14 @@ def api_index():
             rows[name in face].append(f"| [<code>{name}</code>](api/{page}.ipynb#{show_anchor(name)}) | {show.cell(show.own_doc(obj).split(chr(10) * 2)[0])} | [{title}](<{notebook}>) |")
     head = ["| name | what it is | chapter |", "|---|---|---|"]
     return "\n\n".join([f"## From `{lib}`", f"`from {lib} import ...`: what the package promises to keep.", "\n".join(head + rows[True]),
-                        "## From its modules", f"`from {lib}.module import ...`: for those who build on a single chapter.", "\n".join(head + rows[False])])
+                        "## From its modules", f"`from {lib}.part import ...`: each part of the library has a door of its own.", "\n".join(head + rows[False])])
 
 def api_page(part):
     "The page of a part of the book: its chapters, their names, and for each of these the call, the parameters, an example"
     body = []
     for module, notebook, title, about in modules():
         names = public(module)
-        if not names or not (page_of(notebook) or "").endswith(f"_{part}"): continue
+        if not names or page_of(notebook) != part: continue
         body.append(f"## {module.__name__}\n\nDerived in [{title}](<../{notebook}>)." + (f" {about}." if about else ""))
         for name, obj in names:
             body += [show.render(obj, name, 3, show.source_link(f"{module.__name__}.{name}")), example_markdown(example(module, notebook, name), f"<../{notebook}#{show_anchor(name)}>")]

@@ -3,7 +3,7 @@
 Both renderers read the same _quarto.yml; with Quarto on PATH, `nbdev_docs` does the job instead. The site asks no other
 host for anything: KaTeX is copied into it, web fonts are taken out, and search also works on pages opened as files.
 """
-import argparse, ast, base64, functools, json, re, shutil, struct, sys, time
+import argparse, ast, base64, functools, json, os, re, shutil, struct, sys, time
 from pathlib import Path, PurePosixPath
 
 import nbdev.processors, nbdev.serve
@@ -27,7 +27,7 @@ from showdoc_table import chapter_heading
 DUNDER = re.compile(r"^(#{1,6} )([\w.]*__\w+__[\w.]*)[ \t]*$", re.M)   # show_doc headings such as A.__call__
 INCH = 88                                                              # pixels that show an inch of a picture: 8 inches fill the column
 WEB_FONT = re.compile(r"@import url\([^)]*fonts\.googleapis[^)]*\);?")
-EXPECTED = ("output-file is not read by smalldocs", "html-math-method is not read by smalldocs",     # for Quarto, and handled here
+EXPECTED = ("output-file is not read by smalldocs", "aliases is not read by smalldocs", "html-math-method is not read by smalldocs",     # for Quarto, and handled here
             "html-math-method is ignored")
 
 def kinds(cell):
@@ -92,7 +92,7 @@ class NbdevSite(Site):
     "smalldocs, plus what Quarto does and nbdev's notebooks rely on"
     def read(self, src):
         page = super().read(src)
-        if name := page.front.get("output-file"): page.out = page.out.with_name(str(name))  # 00_core.ipynb -> core.html
+        if name := page.front.get("output-file"): page.out = page.out.with_name(str(name))  # 11_softsort.ipynb -> softsort.html
         page.body = formulas_on_one_line(page.body).replace(r"\mathbb{1}", r"\mathbf{1}")     # KaTeX has no blackboard digits and would show a plain one
         page.body = DUNDER.sub(lambda m: m[1] + m[2].replace("_", r"\_"), page.body)
         return page
@@ -215,6 +215,29 @@ def add_citations(out):
     text = target.read_text(encoding="utf-8")
     target.write_text(re.sub(r'<section id="([\w.-]+)" class="level3[^>]*>(?:(?!</section>).)*', entry, text, flags=re.S), encoding="utf-8")
 
+MOVED = """<!DOCTYPE html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<title>{title} has moved</title>
+<meta http-equiv="refresh" content="1; url={to}">
+<link rel="canonical" href="{to}">
+<script>location.replace({address} + location.hash)</script>
+</head>
+<body><h1>{title} has moved</h1><p>It is at <a href="{to}">{to}</a> now.</p></body>
+</html>
+"""
+
+def answer_at_old_addresses(site):
+    "A page that moved says in its front matter where it stood, `aliases: [/old.html]`, as Quarto reads it: whoever asks there is sent on"
+    for page in site.pages.values():
+        for old in page.front.get("aliases") or ():
+            path = site.out / old.lstrip("/")
+            if path.exists(): sys.exit(f"{page.out} says that it stood at {old}, where another page stands")
+            to = Path(os.path.relpath(page.out, PurePosixPath(old.lstrip("/")).parent)).as_posix()
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(MOVED.format(title=page.front.get("title", page.out.stem), to=to, address=json.dumps(to)), encoding="utf-8")
+
 def write_readme(site, cfg):
     "README.md from the home page; its links lead to the notebooks, its pictures lie in nbs/images/"
     root, nbs, page = cfg.config_path, cfg.nbs_path, site.pages[PurePosixPath(cfg.readme_nb)]
@@ -244,7 +267,7 @@ def main():
     print(f"{time.time()-start:5.1f}s notebooks staged", flush=True)
     site = NbdevSite(load(staged), quiet=True)
     site.build()
-    make_offline(site.out, dist); tidy(site.out); add_sources(site, cfg); add_citations(site.out)
+    make_offline(site.out, dist); tidy(site.out); add_sources(site, cfg); add_citations(site.out); answer_at_old_addresses(site)
     write_readme(site, cfg)
     shutil.rmtree(cfg.doc_path, ignore_errors=True)
     shutil.move(str(site.out), cfg.doc_path)

@@ -50,7 +50,7 @@ def check():
             try: ask(address, token, "/api/status"); break
             except OSError: time.sleep(0.5)
         else: sys.exit("JupyterLab does not answer")
-        chapter = sorted(f["name"] for f in ask(address, token, "/api/contents/")["content"] if f["type"] == "notebook")[0]
+        chapter = "core/" + sorted(f["name"] for f in ask(address, token, "/api/contents/core")["content"] if f["type"] == "notebook")[0]
         session = ask(address, token, "/api/sessions", "POST", {"path": chapter, "name": chapter, "type": "notebook", "kernel": {"name": "python3"}})
         said = run_line(address, token, session["kernel"]["id"], "import sys, softsortlib; print(sys.prefix)").strip()
         ask(address, token, f"/api/sessions/{session['id']}", "DELETE")

@@ -15,7 +15,9 @@ window.softsortlibSearch = (index, query, limit, fuse) => {
     else if (whole.every((w) => heading.match(w))) points += 50;
     else if (heading.split(/[^a-z0-9]+/).includes(asked)) points += 45;
     else if (squeeze(heading).includes(asked)) points += squeeze(heading).startsWith(asked) ? 25 : 20;
-    if (squeeze(page.replace(/^.*\/|\.html$/g, "")) === asked) points += e.section ? 20 : 110;      // the page of that name
+    const name = squeeze(page.replace(/^.*\/|\.html$/g, ""));
+    if (name === asked) points += e.section ? 20 : 110;                                              // the page of that name
+    else if (asked.length > 3 && name.startsWith(asked)) points += e.section ? 10 : 90;              // Sinkhorn: sinkhorn_sort.html
     if (!e.section && squeeze(e.title).includes(asked)) points += 40;
     points += whole.reduce((sum, w) => sum + Math.min(20, 8 * Math.log2(1 + (text.match(w) || []).length)), 0) / words.length;
     if (heading.includes(".") && !asked.includes(".")) points -= 15;                                 // a method, below its class

@@ -8,24 +8,25 @@ from pathlib import Path
 root = Path(__file__).resolve().parent.parent
 TUTORIALS = ("learn_from_order", "spearman_loss", "ranking_loss", "masks", "robust_regression", "median_filter",     # from simple to
              "topk_layer", "metric_knn", "sort_a_million", "torch_compile", "several_devices", "*")                   # involved
+DOORS = {"core": "The soft permutation", "rowwise": "Rows by a softmax", "networks": "Sorting networks", "transport": "Optimal transport",
+         "ranks": "Ranks", "functional": "Functions", "losses": "Losses and layers"}
+DEFINITIONS = {"rowwise": "1[0-4]", "networks": "2[0-5]", "transport": "3[0-5]", "ranks": "4[0-5]"}     # what follows in a decade are the part's engine rooms
+
+def of(part, numbers="[0-9][0-9]"): return f"{part}/{numbers}_*.ipynb"
+
 PLAN = [                                                    # (title, page) or (title, globs) or (title, parts)
     ("Home", "index.ipynb"),
     ("Playground", "playground.qmd"),
     ("Choosing an operator", "choosing.ipynb"),
-    ("Operators", [
-        ("Foundations", ["0[0-7]*.ipynb"]),
-        ("Rows by a softmax", ["0[89]*.ipynb", "1[0-3]*.ipynb"]),
-        ("Sorting networks", ["1[4-9]*.ipynb", "2[0-5]*.ipynb"]),
-        ("Transport", ["2[6-9]*.ipynb", "3*.ipynb"]),
-        ("Ranks", ["4[0-8]*.ipynb"]),
-        ("Using them", ["49*.ipynb", "50*.ipynb"])]),
-    ("Losses and layers", ["5[1-8]*.ipynb"]),
-    ("Training and measuring", ["59*.ipynb", "6*.ipynb", "7*.ipynb", "80*.ipynb"]),
+    ("The book", [(title, [f"{part}/index.ipynb", of(part, DEFINITIONS.get(part, "[0-9][0-9]"))]) for part, title in DOORS.items()]),
     ("Tutorials", [f"tutorials/{name}.ipynb" for name in TUTORIALS]),
     ("Experiments", ["experiments/*.ipynb"]),
     ("Benchmarks", ["benchmarks/*.ipynb"]),
-    ("API", ["api.ipynb", "api/*.ipynb"]),
-    ("Reference", ["90_init.ipynb", "notation.ipynb", "references.ipynb"]),
+    ("API", ["api.ipynb", *(f"api/{part}.ipynb" for part in DOORS), "api/lab.ipynb", "api/*.ipynb"]),
+    ("Internals", [("The engine", ["engine/index.ipynb", of("engine")]),
+                   *((f"{DOORS[part]} (engine)", [of(part)]) for part in DEFINITIONS)]),
+    ("The laboratory", ["lab/index.ipynb", of("lab")]),
+    ("Reference", ["package.ipynb", "notation.ipynb", "references.ipynb"]),
     ("Project", ["changelog.md", "contributing.md"]),
 ]
 

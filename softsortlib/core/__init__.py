@@ -8,7 +8,7 @@ __all__ = ['permutation_matrix', 'is_row_stochastic', 'is_doubly_stochastic', 'i
            'DensePermutation', 'TransposedPermutation', 'check_tau', 'Operator', 'get_operator', 'RankOperator',
            'get_rank_operator', 'plackett_luce_log_prob', 'gumbel_noise', 'Stochastic', 'SampleMean']
 
-# %% ../../nbs/core/index.ipynb #7bd2684e
+# %% ../../nbs/core/index.ipynb #0e2e1a96
 from .operators import Operator, check_tau, get_operator
 from softsortlib.core.permutation import (
     DensePermutation, SoftPermutation, TransposedPermutation, check_mask, check_scores, compute_dtype,

@@ -8,7 +8,7 @@ __all__ = ['permutation_nll', 'PermutationNLL', 'ideal_order', 'permutation_bce'
            'NeuralNDCGLoss', 'precision_loss', 'PrecisionLoss', 'recall_loss', 'RecallLoss', 'topk_loss', 'TopKLoss',
            'zero_one_loss', 'ZeroOneLoss', 'SoftKNN', 'SoftKNeighborsClassifier']
 
-# %% ../../nbs/losses/index.ipynb #8a27003a
+# %% ../../nbs/losses/index.ipynb #ab261738
 from .classification import TopKLoss, ZeroOneLoss, topk_loss, zero_one_loss
 from .neighbours import SoftKNN, SoftKNeighborsClassifier
 from softsortlib.losses.orders import (

@@ -6,7 +6,7 @@
 __all__ = ['convex_cost', 'line_potentials', 'sinkhorn', 'ConvergenceWarning', 'TransportPermutation', 'SinkhornSort',
            'soft_matching', 'hard_matching', 'GumbelSinkhorn', 'Gibbs', 'potentials']
 
-# %% ../../nbs/transport/index.ipynb #2bbb9fc6
+# %% ../../nbs/transport/index.ipynb #35839300
 from .gibbs import Gibbs
 from .line import ConvergenceWarning, convex_cost, line_potentials, sinkhorn
 from .matching import GumbelSinkhorn, hard_matching, soft_matching
