@@ -62,10 +62,10 @@ def _grow(near, far, lo, hi):
     far = np.maximum(far, np.where(run, hi, 0).max(1, keepdims=True))
     return np.where(some, np.hstack([a, b]), 0), near, far
 
-# %% ../../nbs/networks/26_layers.ipynb #774e9246
+# %% ../../nbs/networks/26_layers.ipynb #f40bfa6a
 @lru_cache(maxsize=64)
 def _reach(kind, n):
-    "The comparators that see something, a range for each block of columns of the identity and each layer, (blocks, D, 2)."
+    "The comparators that see something: a range for each block of the identity and each layer, (blocks, D, 2)."
     net = columns(kind, n)
     near = np.arange(0, n, BLOCK)[:, None]
     far = np.minimum(near + BLOCK, n) - 1

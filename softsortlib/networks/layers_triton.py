@@ -324,10 +324,11 @@ def _push_tile(gap, outer, pull, tau, lam, SIGMOID: tl.constexpr, TRICK: tl.cons
         curve *= 1 - lam * tl.abs(gap) / (tl.abs(gap) + 1e-10)
     return outer + pull * (swap - curve), along
 
-# %% ../../nbs/networks/28_layers_triton.ipynb #5128d080
+# %% ../../nbs/networks/28_layers_triton.ipynb #e85619a8
 @triton_jit
 def _see_backward(gs_ptr, gtau_ptr, glam_ptr, gd_ptr, d_ptr, tau_ptr, lam_ptr, size_ptr,
-                  lo_ptr, hi_ptr, need_ptr, layers_ptr, n, depth, comparators, SIGMOID: tl.constexpr, TRICK: tl.constexpr, LANES: tl.constexpr):
+                  lo_ptr, hi_ptr, need_ptr, layers_ptr, n, depth, comparators,
+                  SIGMOID: tl.constexpr, TRICK: tl.constexpr, LANES: tl.constexpr):
     "Equation 25.3 for one set."
     b = tl.program_id(0).to(tl.int64)
     tau, lam = tl.load(tau_ptr + b), tl.load(lam_ptr + b)
