@@ -22,19 +22,26 @@ def odd_even_layers(
     upper = [torch.arange(parity, max(parity, n - 1), 2) for parity in range(2)]
     return [torch.stack([upper[layer % 2], upper[layer % 2] + 1], -1) for layer in range(n)]
 
-# %% ../../nbs/networks/20_comparators.ipynb #e7dcc4a5
+# %% ../../nbs/networks/20_comparators.ipynb #80f80a9e
+def _pairs(n, m, mirrored):
+    "The pairs of one layer: in each block of 2m lanes, lane t of the upper half meets its mirror image, or lane m + t."
+    block, t = torch.arange(0, n, 2 * m)[:, None], torch.arange(m)
+    lower = block + 2 * m - 1 - t if mirrored else block + m + t
+    pairs = torch.stack([block + t, lower], -1).flatten(0, 1)
+    return pairs[pairs[:, 1] < n]  # what touches an imagined lane is erased
+
+# %% ../../nbs/networks/20_comparators.ipynb #5119b0f1
 def bitonic_layers(
     n: int,  # number of lanes, any number
 ) -> list:  # k (k + 1) / 2 layers, k = ceil(log2 n), each the pairs of lanes (i, j), i < j, long, (c, 2)
     "Batcher's bitonic network with comparators pointing one way, for any n (Petersen et al. 2021, section 3.2)."
     layers, half = [], 1
-    def add(m, mirrored):
-        b, t = torch.arange(0, n, 2 * m)[:, None], torch.arange(m)
-        pairs = torch.stack(torch.broadcast_tensors(b + t, b + 2 * m - 1 - t if mirrored else b + m + t), -1).flatten(0, 1)
-        layers.append(pairs[pairs[:, 1] < n])                      # what touches an imagined lane is erased
     while half < n:
-        add(half, True)
-        for k in range(half.bit_length() - 2, -1, -1): add(2**k, False)
+        layers.append(_pairs(n, half, mirrored=True))
+        m = half // 2
+        while m > 0:
+            layers.append(_pairs(n, m, mirrored=False))
+            m //= 2
         half *= 2
     return layers
 
@@ -46,11 +53,13 @@ class Comparators(NamedTuple):
     need: Tensor  # long, (C,); active in a set of more than need[c] elements
     ends: tuple  # layer l holds the comparators ends[l] .. ends[l+1] - 1
 
-# %% ../../nbs/networks/20_comparators.ipynb #aad8607d
+# %% ../../nbs/networks/20_comparators.ipynb #b3b9bf6e
 def _build(kind, n, device):
     "The columns of a network, and the set sizes from which each comparator acts."
-    layers = bitonic_layers(n) if kind == "bitonic" else odd_even_layers(n)
-    stage = [2**b for b in range(n.bit_length()) for _ in range(b + 1)] if kind == "bitonic" else range(n)
+    if kind == "bitonic":
+        layers, stage = bitonic_layers(n), [2**b for b in range(n.bit_length()) for _ in range(b + 1)]
+    else:
+        layers, stage = odd_even_layers(n), range(n)
     ends = (0, *itertools.accumulate(map(len, layers)))
     lo, hi = torch.cat([torch.empty(0, 2, dtype=torch.long), *layers]).T.contiguous()
     need = torch.cat([lo[:0], *(layer[:, 1].clamp_min(first) for layer, first in zip(layers, stage))])
@@ -60,19 +69,22 @@ _kept = lru_cache(maxsize=64)(_build)
 
 def _in_a_transform():
     "Whether tensors made now belong to a trace or a transform, and must not outlive it."
-    return torch.compiler.is_compiling() or torch._C._functorch.peek_interpreter_stack() is not None or _get_current_dispatch_mode() is not None
+    inside = torch._C._functorch.peek_interpreter_stack() is not None or _get_current_dispatch_mode() is not None
+    return torch.compiler.is_compiling() or inside
 
-# %% ../../nbs/networks/20_comparators.ipynb #0c48137e
+# %% ../../nbs/networks/20_comparators.ipynb #5cadd4fe
 def sorting_network(
     kind: str,  # "bitonic" or "odd_even"
     n: int,  # number of lanes
     device: "torch.device | str" = "cpu",  # where the columns live
 ) -> Comparators:
     "The network of that kind as columns; raise `ValueError` for an unknown kind."
-    if kind not in ("bitonic", "odd_even"): raise ValueError(f"kind must be 'bitonic' or 'odd_even', got {kind!r}")
-    return (_build if _in_a_transform() else _kept)(kind, n, str(device))
+    if kind not in ("bitonic", "odd_even"):
+        raise ValueError(f"kind must be 'bitonic' or 'odd_even', got {kind!r}")
+    build = _build if _in_a_transform() else _kept
+    return build(kind, n, str(device))
 
-# %% ../../nbs/networks/20_comparators.ipynb #47389d95
+# %% ../../nbs/networks/20_comparators.ipynb #aa75fcc2
 def run_network(
     net: Comparators,  # the network, on the device of x
     x: Tensor,  # values, (..., n), any dtype with an order
@@ -82,5 +94,6 @@ def run_network(
     for start, stop in zip(net.ends, net.ends[1:]):
         lo, hi = net.lo[start:stop], net.hi[start:stop]
         a, b = x[..., lo], x[..., hi]
-        x[..., lo], x[..., hi] = torch.minimum(a, b), torch.maximum(a, b)
+        x[..., lo] = torch.minimum(a, b)
+        x[..., hi] = torch.maximum(a, b)
     return x

@@ -5,324 +5,318 @@
 # %% auto #0
 __all__ = []
 
-# %% ../../nbs/networks/26_layers.ipynb #af817995
+# %% ../../nbs/networks/26_layers.ipynb #cd40388a
 import math
 from functools import lru_cache
+from typing import NamedTuple
 
 import numpy as np
 
-from ..engine.compile import exp_neg, jit, spread_rows
-from .comparators import sorting_network
+from ..engine.compile import jit, spread_rows
+from softsortlib.networks.lanes import (
+    Arguments, Columns, columns, send_column, send_column_backward, sigmoid_slope, sigmoid_weights,
+)
 
-# %% ../../nbs/networks/26_layers.ipynb #edceccf4
-_ATAN = [0.31830988136850696, -0.10610246946390103, 0.06363850689058667, -0.045211747467927305, 0.033871618660626414,
-         -0.02388780195629485, 0.01359008649858741, -0.005115345771151265, 0.0009072750512657098]
-_CONSTANTS = [*_ATAN, 0.5, 1.0, 1e-10, 2.0, 0.25, 0.0625, 2**-0.5, 1 / math.pi, (2 * math.pi) ** -0.5]
-_CODES = {"logistic": 0, "gaussian": 1, "cauchy": 2, "reciprocal": 3, "optimal": 4}
+# %% ../../nbs/networks/26_layers.ipynb #08c14bd4
+BLOCK = 32  # columns in a block
 
-# %% ../../nbs/networks/26_layers.ipynb #caaff467
-@jit
-def _weigh_cauchy(v, k, keep, swap):
-    "keep = f(v) and swap = f(-v) for the Cauchy sigmoid in single precision; k: the constants in the dtype of v, which keeps the arithmetic in it."
-    c0, c1, c2, c3, c4, c5, c6, c7, c8, half, one = k[0], k[1], k[2], k[3], k[4], k[5], k[6], k[7], k[8], k[9], k[10]
-    for i in range(len(v)):
-        t = abs(v[i])
-        r = one / t if t > one else t
-        z = r * r
-        p = r * ((((((((c8 * z + c7) * z + c6) * z + c5) * z + c4) * z + c3) * z + c2) * z + c1) * z + c0)
-        small = p if t > one else half - p
-        large = one - small
-        keep[i] = small if v[i] < 0 else large
-        swap[i] = large if v[i] < 0 else small
+class Weights(NamedTuple):
+    "The weights of all comparators; one that does not act keeps."
+    keep: np.ndarray  # (B, C)
+    swap: np.ndarray  # (B, C)
 
 @jit
-def _weigh(v, k, code, keep, swap):
-    "keep = f(v) and swap = f(-v), elementwise."
-    if code == 2: return _weigh_cauchy(v, k, keep, swap)
-    half, one, eps, two, quarter, sixteenth, root, pi = k[9], k[10], k[11], k[12], k[13], k[14], k[15], k[16]
-    for i in range(len(v)):
-        t = abs(v[i])
-        if code == 5: small = math.atan2(one, t) * pi
-        elif code == 0: small = exp_neg(t) / (one + exp_neg(t))
-        elif code == 1: small = half * math.erfc(t * root)
-        elif code == 3: small = one / (two + t)
-        else: small = half - t if t <= quarter else sixteenth / (t + eps)
-        large = one - small
-        keep[i] = small if v[i] < 0 else large
-        swap[i] = large if v[i] < 0 else small
-
-# %% ../../nbs/networks/26_layers.ipynb #a0ca9ef1
-@jit
-def _slope(v, keep, swap, k, code, out):
-    "out = f'(v), elementwise."
-    one, eps, two, quarter, sixteenth, pi = k[10], k[11], k[12], k[13], k[14], k[16]
-    if code == 2 or code == 5:
-        for i in range(len(v)): out[i] = pi / (one + v[i] * v[i])
-        return
-    for i in range(len(v)):
-        t = abs(v[i])
-        if code == 0: out[i] = keep[i] * swap[i]
-        elif code == 1: out[i] = k[17] * exp_neg(t * t / two)
-        elif code == 3: out[i] = one / ((two + t) * (two + t))
-        else: out[i] = one if t <= quarter else sixteenth / ((t + eps) * (t + eps))
-
-def _sigmoid_of(sigmoid, array):
-    "The constants in the array's dtype and the code of the sigmoid there."
-    return np.array(_CONSTANTS, array.dtype), 5 if sigmoid == "cauchy" and array.dtype == np.float64 else _CODES[sigmoid]
-
-# %% ../../nbs/networks/26_layers.ipynb #2c1e48e7
-@lru_cache(maxsize=64)
-def _columns(kind, n):
-    "The network as arrays for the kernels: lo, hi, need and ends."
-    net = sorting_network(kind, n)
-    return (*(column.int().numpy() for column in net[:3]), np.array(net.ends))
-
-# %% ../../nbs/networks/26_layers.ipynb #e46c45da
-@jit
-def _bend(d, tau, lam, trick, k, v):
-    "v = phi(d) / tau, elementwise."
-    if trick:
-        for c in range(len(d)): v[c] = d[c] / (abs(d[c]) + k[11]) ** lam / tau
-    else:
-        for c in range(len(d)): v[c] = d[c] / tau
-
-@jit
-def _see_rows(first, last, s, tau, lam, size, lo, hi, need, ends, trick, k, code, d):
-    "The differences d (B, C) for the rows first..last of s (B, n)."
-    x, m = np.empty_like(s[0]), (s.shape[1] + 1) // 2
-    v, keep, swap = np.empty(m, s.dtype), np.empty(m, s.dtype), np.empty(m, s.dtype)
+def _weigh_rows(first, last, net, args, weights):
+    "The weights for the rows first..last of the arguments v."
     for b in range(first, last):
-        x[:] = s[b]
-        for l in range(len(ends) - 1):
-            i, j, w, e = lo[ends[l]:ends[l + 1]], hi[ends[l]:ends[l + 1]], need[ends[l]:ends[l + 1]], d[b, ends[l]:ends[l + 1]]
-            for c in range(len(i)): e[c] = x[j[c]] - x[i[c]] if w[c] < size[b] else k[9] - k[9]
-            _bend(e, tau[b], lam[b], trick, k, v)
-            _weigh(v[:len(i)], k, code, keep, swap)
-            for c in range(len(i)):
-                move = swap[c] * e[c]
-                x[i[c]] += move
-                x[j[c]] -= move
+        keep, swap = weights.keep[b], weights.swap[b]
+        sigmoid_weights(args.v[b], args.sigmoid, keep, swap)
+        for c in range(len(net.need)):
+            if net.need[c] >= args.size[b]:
+                keep[c] = 1
+                swap[c] = 0
 
-# %% ../../nbs/networks/26_layers.ipynb #c03621d2
-@jit
-def _see_back_rows(first, last, gd, d, tau, lam, size, lo, hi, need, ends, trick, k, code, gs, gtau, glam):
-    "Equation 26.2: gradients to s (B, n), tau (B,) and lambda (B,), for the rows first..last."
-    m = (gs.shape[1] + 1) // 2
-    v, keep, swap, slope, push = np.empty(m, d.dtype), np.empty(m, d.dtype), np.empty(m, d.dtype), np.empty(m, d.dtype), np.empty(m, d.dtype)
-    one, eps = k[10], k[11]
-    for b in range(first, last):
-        g, to_tau, to_lam = gs[b], 0.0, 0.0
-        g[:] = 0
-        for l in range(len(ends) - 2, -1, -1):
-            i, j, w = lo[ends[l]:ends[l + 1]], hi[ends[l]:ends[l + 1]], need[ends[l]:ends[l + 1]]
-            e, ge = d[b, ends[l]:ends[l + 1]], gd[b, ends[l]:ends[l + 1]]
-            _bend(e, tau[b], lam[b], trick, k, v)
-            _weigh(v[:len(i)], k, code, keep, swap)
-            _slope(v[:len(i)], keep, swap, k, code, slope)
-            for c in range(len(i)):
-                pull, curve = g[i[c]] - g[j[c]], slope[c] * v[c]                # d times dphi/dd is (1 - lambda ...) phi
-                bent = one - lam[b] * abs(e[c]) / (abs(e[c]) + eps) if trick else one
-                push[c] = ge[c] + pull * (swap[c] - curve * bent) if w[c] < size[b] else one - one
-                to_tau += pull * e[c] * curve
-            if trick:
-                for c in range(len(i)): to_lam += (g[i[c]] - g[j[c]]) * e[c] * slope[c] * v[c] * math.log(abs(e[c]) + eps)
-            for c in range(len(i)):
-                g[i[c]] -= push[c]
-                g[j[c]] += push[c]
-        gtau[b], glam[b] = to_tau / tau[b], to_lam
+# %% ../../nbs/networks/26_layers.ipynb #b3455aa5
+def weigh(
+    args: Arguments,  # sigmoid arguments
+    net: Columns,  # the network
+) -> Weights:
+    "The weights of all comparators."
+    weights = Weights(np.empty_like(args.v), np.empty_like(args.v))
+    spread_rows(_weigh_rows, len(args.v), args.v.size, net, args, weights)
+    return weights
 
-# %% ../../nbs/networks/26_layers.ipynb #1e282585
-@jit
-def _column_rows(first, last, v, x, size, lo, hi, need, ends, k, code, reverse, y):
-    "y = P x, or the transposed map in reverse, for the rows first..last of x and y (B, n)."
-    m, D, one = (x.shape[1] + 1) // 2, len(ends) - 1, k[10]
-    keep, swap = np.empty(m, x.dtype), np.empty(m, x.dtype)
-    for b in range(first, last):
-        z = y[b]
-        z[:] = x[b]
-        for t in range(D):
-            l = D - 1 - t if reverse else t
-            i, j, w = lo[ends[l]:ends[l + 1]], hi[ends[l]:ends[l + 1]], need[ends[l]:ends[l + 1]]
-            _weigh(v[b, ends[l]:ends[l + 1]], k, code, keep, swap)
-            for c in range(len(i)):
-                if w[c] < size[b]:
-                    p, q = z[i[c]], z[j[c]]
-                    z[i[c]] = keep[c] * p + swap[c] * q
-                    z[j[c]] = swap[c] * p + keep[c] * q
+# %% ../../nbs/networks/26_layers.ipynb #43d7bcd3
+def _grow(near, far, lo, hi):
+    """The comparators of one layer that touch the lanes near..far, and the lanes that are reached after it.
 
-# %% ../../nbs/networks/26_layers.ipynb #4056da6d
-@jit
-def _column_back_rows(first, last, gy, v, x, size, lo, hi, need, ends, k, code, reverse, gv, gx):
-    "Equation 26.3 for one column: gradients to v (B, C) and x (B, n), for the rows first..last."
-    m, D, zero = (x.shape[1] + 1) // 2, len(ends) - 1, k[10] - k[10]
-    keep, swap, slope = np.empty(m, x.dtype), np.empty(m, x.dtype), np.empty(m, x.dtype)
-    z = np.empty_like(x[0])
-    for b in range(first, last):
-        z[:] = x[b]
-        for t in range(2 * D):
-            back = t >= D
-            l = (2 * D - 1 - t if back else t) if not reverse else (t - D if back else D - 1 - t)
-            if t == D: z[:] = gy[b]
-            i, j, w = lo[ends[l]:ends[l + 1]], hi[ends[l]:ends[l + 1]], need[ends[l]:ends[l + 1]]
-            vl, gl = v[b, ends[l]:ends[l + 1]], gv[b, ends[l]:ends[l + 1]]
-            _weigh(vl, k, code, keep, swap)
-            if back: _slope(vl, keep, swap, k, code, slope)
-            for c in range(len(i)):
-                if w[c] < size[b]:
-                    p, q = z[i[c]], z[j[c]]
-                    gl[c] = gl[c] * (p - q) * slope[c] if back else p - q
-                    z[i[c]] = keep[c] * p + swap[c] * q
-                    z[j[c]] = swap[c] * p + keep[c] * q
-                else: gl[c] = zero
-        gx[b] = z
+    Each block of columns has its near and far, (blocks, 1). The comparators are a range, a..b, from the first that
+    touches to the last."""
+    touches = ((near <= lo) & (lo <= far)) | ((near <= hi) & (hi <= far))
+    some = touches.any(1, keepdims=True)
+    a = touches.argmax(1)[:, None]
+    b = len(lo) - touches[:, ::-1].argmax(1)[:, None]
+    c = np.arange(len(lo))
+    run = some & (a <= c) & (c < b)
+    near = np.minimum(near, np.where(run, lo, lo.max()).min(1, keepdims=True))
+    far = np.maximum(far, np.where(run, hi, 0).max(1, keepdims=True))
+    return np.where(some, np.hstack([a, b]), 0), near, far
 
-# %% ../../nbs/networks/26_layers.ipynb #f7662b67
-_W = 32  # columns in a block
-
+# %% ../../nbs/networks/26_layers.ipynb #f40bfa6a
 @lru_cache(maxsize=64)
 def _reach(kind, n):
-    "For each block of columns of the identity and each layer, the range of comparators that see something, (blocks, D, 2)."
-    lo, hi, _, ends = _columns(kind, n)
-    near = np.arange(0, n, _W)[:, None]
-    far = np.minimum(near + _W, n) - 1
-    table = np.zeros((len(near), len(ends) - 1, 2), np.int64)
-    for l, (start, stop) in enumerate(zip(ends, ends[1:])):
-        if start == stop: continue
-        i, j = lo[start:stop], hi[start:stop]
-        sees = ((near <= i) & (i <= far)) | ((near <= j) & (j <= far))
-        a, b = sees.argmax(1), len(i) - sees[:, ::-1].argmax(1)
-        table[:, l] = np.where(sees.any(1, keepdims=True), start + np.stack([a, b], 1), start)
-        within = (np.arange(len(i)) >= a[:, None]) & (np.arange(len(i)) < b[:, None]) & sees.any(1, keepdims=True)
-        near, far = np.minimum(near, np.where(within, i, n).min(1, keepdims=True)), np.maximum(far, np.where(within, j, -1).max(1, keepdims=True))
-    return table
+    "The comparators that see something: a range for each block of the identity and each layer, (blocks, D, 2)."
+    net = columns(kind, n)
+    near = np.arange(0, n, BLOCK)[:, None]
+    far = np.minimum(near + BLOCK, n) - 1
+    reach = np.zeros((len(near), len(net.layers), 2), np.int64)
+    for l, (start, stop) in enumerate(net.layers):
+        if start < stop:
+            ranges, near, far = _grow(near, far, net.lo[start:stop], net.hi[start:stop])
+            reach[:, l] = start + ranges
+    return reach
 
-# %% ../../nbs/networks/26_layers.ipynb #8a0f5c9d
-@jit
-def _weigh_rows(first, last, v, size, need, k, code, keep, swap):
-    "Weights of all comparators, for the rows first..last of v (B, C); those not active keep."
-    for b in range(first, last):
-        _weigh(v[b], k, code, keep[b], swap[b])
-        for c in range(len(need)):
-            if need[c] >= size[b]: keep[b, c], swap[b, c] = k[10], k[10] - k[10]
+# %% ../../nbs/networks/26_layers.ipynb #e6a1b47c
+class Plan(NamedTuple):
+    "How the blocks go through the layers."
+    reach: np.ndarray  # int64, (blocks or 1, D, 2): the comparators to run, layer by layer, in the order of running
+    eye: bool  # whether the columns are those of the identity
+    segment: int  # layers between two kept copies of a block
+    room: int  # comparators that run in a segment, at most
 
-@jit
-def _fill(X, x, b, j, eye):
-    "The block of columns j of x (B, n, d), or of the identity."
-    X[:] = 0
-    columns = min(_W, (X.shape[0] if eye else x.shape[2]) - j * _W)
-    if eye:
-        for w in range(columns): X[j * _W + w, w] = 1
-    else:
-        for i in range(X.shape[0]):
-            for w in range(columns): X[i, w] = x[b, i, j * _W + w]
-    return columns
+# %% ../../nbs/networks/26_layers.ipynb #7520ad7e
+_CACHED = 1 << 20  # numbers that a block may note: as many as the second level of a cache holds in single precision
 
-@jit
-def _run_layer(X, keep, swap, lo, hi, start, stop):
-    for c in range(start, stop):
-        A, B, k, s = X[lo[c]], X[hi[c]], keep[c], swap[c]
-        for w in range(_W):
-            p, q = A[w], B[w]
-            A[w], B[w] = k * p + s * q, s * p + k * q
-
-# %% ../../nbs/networks/26_layers.ipynb #914684fd
-@jit
-def _block_rows(first, last, x, eye, keep, swap, lo, hi, table, reverse, y):
-    "y (B, n, d) = P x or the transposed map in reverse, or P itself, for the units first..last: batch row times block."
-    n, D = y.shape[1], table.shape[1]
-    blocks, X = (y.shape[2] + _W - 1) // _W, np.empty((n, _W), y.dtype)
-    for unit in range(first, last):
-        b, j = unit // blocks, unit % blocks
-        columns, reach = _fill(X, x, b, j, eye), table[j % len(table)]
-        for t in range(D):
-            l = D - 1 - t if reverse else t
-            _run_layer(X, keep[b], swap[b], lo, hi, reach[l, 0], reach[l, 1])
-        for i in range(n):
-            for w in range(columns): y[b, i, j * _W + w] = X[i, w]
-
-# %% ../../nbs/networks/26_layers.ipynb #38cab1c5
-@jit
-def _note_layer(X, keep, swap, lo, hi, start, stop, U, u):
-    for c in range(start, stop):
-        A, B, k, s, N = X[lo[c]], X[hi[c]], keep[c], swap[c], U[u]
-        u += 1
-        for w in range(_W):
-            p, q = A[w], B[w]
-            N[w] = p - q
-            A[w], B[w] = k * p + s * q, s * p + k * q
-    return u
-
-@jit
-def _undo_layer(Y, keep, swap, lo, hi, start, stop, U, u, gkeep):
-    for c in range(stop - 1, start - 1, -1):
-        u -= 1
-        A, B, k, s, N = Y[lo[c]], Y[hi[c]], keep[c], swap[c], U[u]
-        total = k - k
-        for w in range(_W):
-            p, q = A[w], B[w]
-            total += (p - q) * N[w]
-            A[w], B[w] = k * p + s * q, s * p + k * q
-        gkeep[c] += total
-    return u
-
-# %% ../../nbs/networks/26_layers.ipynb #f1b82618
-@jit
-def _block_back_rows(first, last, gy, x, eye, keep, swap, lo, hi, table, reverse, segment, room, groups, gkeep, gx):
-    "Sums of Equation 26.3 without f' in gkeep (B groups, C), and gx, for the units first..last: batch row times group of blocks."
-    n, D, dtype = gy.shape[1], table.shape[1], gy.dtype
-    blocks, parts = (gy.shape[2] + _W - 1) // _W, max(1, (D + segment - 1) // segment)
-    X, Y, U, starts = np.empty((n, _W), dtype), np.empty((n, _W), dtype), np.empty((room, _W), dtype), np.empty((parts, n, _W), dtype)
-    for unit in range(first, last):
-        b = unit // groups
-        for j in range(unit % groups, blocks, groups):
-            columns, reach = _fill(X, x, b, j, eye), table[j % len(table)]
-            _fill(Y, gy, b, j, False)
-            for part in range(parts - 1):
-                starts[part] = X
-                for t in range(part * segment, (part + 1) * segment):
-                    l = D - 1 - t if reverse else t
-                    _run_layer(X, keep[b], swap[b], lo, hi, reach[l, 0], reach[l, 1])
-            for part in range(parts - 1, -1, -1):
-                if part < parts - 1: X[:] = starts[part]
-                u, stop = 0, min(D, (part + 1) * segment)
-                for t in range(part * segment, stop):
-                    l = D - 1 - t if reverse else t
-                    u = _note_layer(X, keep[b], swap[b], lo, hi, reach[l, 0], reach[l, 1], U, u)
-                for t in range(stop - 1, part * segment - 1, -1):
-                    l = D - 1 - t if reverse else t
-                    u = _undo_layer(Y, keep[b], swap[b], lo, hi, reach[l, 0], reach[l, 1], U, u, gkeep[unit])
-            if not eye:
-                for i in range(n):
-                    for w in range(columns): gx[b, i, j * _W + w] = Y[i, w]
-
-# %% ../../nbs/networks/26_layers.ipynb #c86b458e
 @lru_cache(maxsize=64)
-def _plan(kind, n, eye, reverse):
-    "Reach, layers in a segment and the comparators a segment has room for."
-    ends = _columns(kind, n)[3]
-    table = _reach(kind, n) if eye else np.ascontiguousarray(np.stack([ends[:-1], ends[1:]], 1)[None])
-    work = (table[..., 1] - table[..., 0])[:, ::-1 if reverse else 1]
-    D, segment = work.shape[1], max(1, work.shape[1])
-    if work.sum(1).max(initial=0) * _W > 1 << 20: segment = math.isqrt(2 * D - 1) + 1
-    room = np.add.reduceat(work, np.arange(0, D, segment), 1).max() if D else 0
-    return table, segment, max(1, int(room))
+def make_plan(
+    kind: str,  # "bitonic" or "odd_even"
+    n: int,  # number of lanes
+    eye: bool,  # whether the identity is sent
+    reverse: bool = False,  # the transposed map
+) -> Plan:
+    "The plan for sending the identity or a payload through a network."
+    reach = _reach(kind, n) if eye else columns(kind, n).layers[None]
+    reach = np.ascontiguousarray(reach[:, ::-1] if reverse else reach)
+    work = reach[..., 1] - reach[..., 0]
+    depth = segment = max(1, work.shape[1])
+    if work.sum(1).max(initial=0) * BLOCK > _CACHED:
+        segment = math.isqrt(2 * depth - 1) + 1
+    rooms = [work[:, l:l + segment].sum(1).max(initial=0) for l in range(0, depth, segment)]
+    return Plan(reach, eye, segment, max(1, int(max(rooms))))
 
-# %% ../../nbs/networks/26_layers.ipynb #033e1e15
-def _all_weights(v, size, net, sigmoid):
-    "keep and swap (B, C) of v (B, C), as arrays, with the constants and the code."
-    keep, swap, constants = np.empty_like(v), np.empty_like(v), _sigmoid_of(sigmoid, v)
-    spread_rows(_weigh_rows, len(v), v.size, v, size, net[2], *constants, keep, swap)
-    return keep, swap, constants
+# %% ../../nbs/networks/26_layers.ipynb #d423a8b6
+@jit
+def _fill(block, x, b, j, eye):
+    "The columns j of x (B, n, d), or of the identity, in a block (n, BLOCK); return how many there are."
+    block[:] = 0
+    wide = min(BLOCK, (len(block) if eye else x.shape[2]) - j)
+    if eye:
+        for w in range(wide):
+            block[j + w, w] = 1
+    else:
+        for i in range(len(block)):
+            for w in range(wide):
+                block[i, w] = x[b, i, j + w]
+    return wide
 
-def _block_backward(gy, v, x, size, kind, sigmoid, reverse):
-    "Gradients to v and x of arrays; x None for the identity."
-    (B, n, d), net, eye = gy.shape, _columns(kind, gy.shape[1]), x is None
-    keep, swap, constants = _all_weights(v, size, net, sigmoid)
-    table, segment, room = _plan(kind, n, eye, reverse)
-    groups = 1 if B >= 4 else min(-(-d // _W), 4)
-    gkeep, gx = np.zeros((B * groups, v.shape[1]), v.dtype), gy if eye else np.empty_like(gy)
-    spread_rows(_block_back_rows, B * groups, gy.size * len(net[3]), gy, gy if eye else x, eye, keep, swap, *net[:2], table, reverse, segment, room, groups, gkeep, gx)
-    gv = gkeep.reshape(B, groups, -1).sum(1)
-    slope = np.empty_like(v)
-    for b in range(B): _slope(v[b], keep[b], swap[b], *constants, slope[b])
-    return np.where(net[2] < size[:, None], gv * slope, 0), gx
+@jit
+def _write(block, wide, y, b, j):
+    "The columns j of y (B, n, d) from a block."
+    for i in range(len(block)):
+        for w in range(wide):
+            y[b, i, j + w] = block[i, w]
+
+# %% ../../nbs/networks/26_layers.ipynb #ba18a597
+@jit
+def _mix(p, q, keep, swap):
+    "One comparator on a block: replace the rows p and q by their weighted means, Equation 21.1."
+    for w in range(BLOCK):
+        a, b = p[w], q[w]
+        p[w] = keep * a + swap * b
+        q[w] = swap * a + keep * b
+
+@jit
+def _run_layer(block, net, keep, swap, start, stop):
+    "Run the comparators start..stop of one layer on a block."
+    for c in range(start, stop):
+        _mix(block[net.lo[c]], block[net.hi[c]], keep[c], swap[c])
+
+# %% ../../nbs/networks/26_layers.ipynb #492ea864
+@jit
+def _block_rows(first, last, x, net, weights, plan, y):
+    "y = P x, or P itself, for the units first..last."
+    block = np.empty((y.shape[1], BLOCK), y.dtype)
+    blocks = (y.shape[2] + BLOCK - 1) // BLOCK
+    for unit in range(first, last):
+        b, k = unit // blocks, unit % blocks
+        reach = plan.reach[k % len(plan.reach)]
+        wide = _fill(block, x, b, k * BLOCK, plan.eye)
+        for l in range(len(reach)):
+            _run_layer(block, net, weights.keep[b], weights.swap[b], reach[l, 0], reach[l, 1])
+        _write(block, wide, y, b, k * BLOCK)
+
+# %% ../../nbs/networks/26_layers.ipynb #44bcf799
+@jit
+def _note_mix(p, q, keep, swap, note):
+    "`_mix`, with a note of p - q."
+    for w in range(BLOCK):
+        a, b = p[w], q[w]
+        note[w] = a - b
+        p[w] = keep * a + swap * b
+        q[w] = swap * a + keep * b
+
+@jit
+def _undo_mix(p, q, keep, swap, note):
+    "`_mix` on the rows of the gradient; return the sum of (p - q) times what was noted."
+    total = note.dtype.type(0)
+    for w in range(BLOCK):
+        a, b = p[w], q[w]
+        total += (a - b) * note[w]
+        p[w] = keep * a + swap * b
+        q[w] = swap * a + keep * b
+    return total
+
+# %% ../../nbs/networks/26_layers.ipynb #062db7ab
+@jit
+def _note_layer(block, net, keep, swap, start, stop, stack, top):
+    "Run one layer, and push the differences of its comparators; return the new top of the stack."
+    for c in range(start, stop):
+        _note_mix(block[net.lo[c]], block[net.hi[c]], keep[c], swap[c], stack[top])
+        top += 1
+    return top
+
+@jit
+def _undo_layer(block, net, keep, swap, start, stop, stack, top, grad):
+    """Take one layer back, and return the new top of the stack.
+
+    Differences are popped, and the sums of (25.4) over the block, without f', are added to `grad`."""
+    for c in range(stop - 1, start - 1, -1):
+        top -= 1
+        grad[c] += _undo_mix(block[net.lo[c]], block[net.hi[c]], keep[c], swap[c], stack[top])
+    return top
+
+# %% ../../nbs/networks/26_layers.ipynb #180aa351
+class SendGradients(NamedTuple):
+    "What the backward kernel writes."
+    weights: np.ndarray  # (B, groups, C), zeros at first
+    x: np.ndarray  # (B, n, d)
+
+@jit
+def _run_to_starts(starts, net, keep, swap, reach, segment):
+    "Run all segments but the last: from starts[0], the block as it comes, to the block at the start of each segment."
+    for part in range(1, len(starts)):
+        starts[part] = starts[part - 1]
+        for l in range((part - 1) * segment, part * segment):
+            _run_layer(starts[part], net, keep, swap, reach[l, 0], reach[l, 1])
+
+# %% ../../nbs/networks/26_layers.ipynb #e3476aa1
+@jit
+def _undo_segment(X, Y, net, keep, swap, reach, stack, grad):
+    "Run the layers `reach` on X, then take them back on Y."
+    top = 0
+    for l in range(len(reach)):
+        top = _note_layer(X, net, keep, swap, reach[l, 0], reach[l, 1], stack, top)
+    for l in range(len(reach) - 1, -1, -1):
+        top = _undo_layer(Y, net, keep, swap, reach[l, 0], reach[l, 1], stack, top, grad)
+
+# %% ../../nbs/networks/26_layers.ipynb #4c025d8a
+@jit
+def _block_back_rows(first, last, gy, x, net, weights, plan, grads):
+    "The sums of Equation 25.4 without f', and the gradient of the payload, for the units first..last."
+    n, d = gy.shape[1:]
+    depth, segment = plan.reach.shape[1], plan.segment
+    blocks, groups = (d + BLOCK - 1) // BLOCK, grads.weights.shape[1]
+    Y = np.empty((n, BLOCK), gy.dtype)
+    stack = np.empty((plan.room, BLOCK), gy.dtype)
+    starts = np.empty((max(1, (depth + segment - 1) // segment), n, BLOCK), gy.dtype)
+    for unit in range(first, last):
+        b, group = unit // groups, unit % groups
+        keep, swap = weights.keep[b], weights.swap[b]
+        for k in range(group, blocks, groups):
+            reach = plan.reach[k % len(plan.reach)]
+            wide = _fill(starts[0], x, b, k * BLOCK, plan.eye)
+            _fill(Y, gy, b, k * BLOCK, False)
+            _run_to_starts(starts, net, keep, swap, reach, segment)
+            for part in range(len(starts) - 1, -1, -1):
+                layers = reach[part * segment:(part + 1) * segment]
+                _undo_segment(starts[part], Y, net, keep, swap, layers, stack, grads.weights[b, group])
+            if not plan.eye:
+                _write(Y, wide, grads.x, b, k * BLOCK)
+
+# %% ../../nbs/networks/26_layers.ipynb #65dced19
+def _run_blocks(x, net, weights, plan, y):
+    "Fill y (B, n, d) by blocks."
+    units = len(y) * -(-y.shape[2] // BLOCK)
+    spread_rows(_block_rows, units, units * len(net.lo) * BLOCK // 4, x, net, weights, plan, y)
+
+def send(
+    x: np.ndarray,  # payload, (B, n, d)
+    args: Arguments,  # sigmoid arguments
+    kind: str,  # "bitonic" or "odd_even"
+    reverse: bool = False,  # the transposed map
+) -> np.ndarray:  # P x, or P^T x in reverse, (B, n, d)
+    "Send a payload through the layers."
+    if x.shape[2] == 1:
+        return send_column(x[..., 0], args, kind, reverse)[..., None]
+    net, y = columns(kind, x.shape[1]), np.empty_like(x)
+    _run_blocks(x, net, weigh(args, net), make_plan(kind, x.shape[1], False, reverse), y)
+    return y
+
+# %% ../../nbs/networks/26_layers.ipynb #4d3914c3
+def matrix(
+    args: Arguments,  # sigmoid arguments
+    kind: str,  # "bitonic" or "odd_even"
+    n: int,  # number of lanes
+) -> np.ndarray:  # P, (B, n, n)
+    "Send the identity through the layers."
+    net, P = columns(kind, n), np.empty((len(args.v), n, n), args.v.dtype)
+    _run_blocks(P, net, weigh(args, net), make_plan(kind, n, True), P)
+    return P
+
+# %% ../../nbs/networks/26_layers.ipynb #349691c7
+@jit
+def _close_rows(first, last, net, args, weights, sums, gv):
+    "gv = f'(v) times the sums of Equation 25.4, zero where a comparator does not act, for the rows first..last."
+    for b in range(first, last):
+        sigmoid_slope(args.v[b], weights.keep[b], weights.swap[b], args.sigmoid, gv[b])
+        for c in range(len(net.need)):
+            total = sums[b, 0, c]
+            for group in range(1, sums.shape[1]):
+                total += sums[b, group, c]
+            gv[b, c] = gv[b, c] * total if net.need[c] < args.size[b] else 0
+
+def _blocks_backward(gy, x, args, kind, reverse):
+    "The gradients of v and x; x None for the identity, which has none."
+    (B, n, d), eye = gy.shape, x is None
+    net, blocks = columns(kind, n), -(-d // BLOCK)
+    groups = 1 if B >= 4 else min(blocks, 4)  # few sets still feed a few threads
+    weights, plan = weigh(args, net), make_plan(kind, n, eye, reverse)
+    grads = SendGradients(np.zeros((B, groups, len(net.lo)), gy.dtype), gy if eye else np.empty_like(gy))
+    work = B * blocks * len(net.lo) * BLOCK
+    spread_rows(_block_back_rows, B * groups, work, gy, gy if eye else x, net, weights, plan, grads)
+    gv = np.empty_like(args.v)
+    spread_rows(_close_rows, B, args.v.size, net, args, weights, grads.weights, gv)
+    return gv, grads.x
+
+# %% ../../nbs/networks/26_layers.ipynb #229ff43b
+def send_backward(
+    gy: np.ndarray,  # gradient of the result, (B, n, d)
+    x: np.ndarray,  # payload, (B, n, d)
+    args: Arguments,  # sigmoid arguments
+    kind: str,  # "bitonic" or "odd_even"
+    reverse: bool = False,  # the transposed map
+) -> tuple:  # gradients of v (B, C) and x (B, n, d)
+    "The backward pass of `send`."
+    if x.shape[2] != 1:
+        return _blocks_backward(gy, x, args, kind, reverse)
+    gv, gx = send_column_backward(gy[..., 0], x[..., 0], args, kind, reverse)
+    return gv, gx[..., None]
+
+# %% ../../nbs/networks/26_layers.ipynb #ada32d85
+def matrix_backward(
+    gP: np.ndarray,  # gradient of the matrix, (B, n, n)
+    args: Arguments,  # sigmoid arguments
+    kind: str,  # "bitonic" or "odd_even"
+) -> np.ndarray:  # gradient of v, (B, C)
+    "The backward pass of `matrix`."
+    return _blocks_backward(gP, None, args, kind, False)[0]

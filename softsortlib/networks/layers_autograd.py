@@ -5,37 +5,35 @@
 # %% auto #0
 __all__ = []
 
-# %% ../../nbs/networks/27_layers_autograd.ipynb #e64f9d8a
+# %% ../../nbs/networks/27_layers_autograd.ipynb #8b5b1acb
 import math
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from ..engine.autograd import batched, differentiable, qualified
-from ..engine.compile import arrays, spread_rows
+from ..engine.compile import arrays
+from ..engine.dispatch import choose
 from .comparators import sorting_network
-from softsortlib.networks.layers import (
-    _W, _all_weights, _block_backward, _block_rows, _column_back_rows, _column_rows, _columns, _plan,
-    _see_back_rows, _see_rows, _sigmoid_of,
-)
+from .lanes import Arguments, Rule, see, see_backward, sigmoid_code
+from .layers import matrix, matrix_backward, send, send_backward
 from softsortlib.networks.layers_triton import (
-    _MAX_N, _seen_by, has_triton, triton_differences, triton_differences_backward, triton_layers,
-    triton_layers_backward,
+    MAX_N, triton_differences, triton_differences_backward, triton_layers, triton_layers_backward, triton_sees,
 )
 from softsortlib.networks.swaps import (
-    _SLOPES, _weights, apply_layers, lane_differences, replace_activation, swap_sigmoid,
+    SLOPES, apply_layers, lane_differences, replace_activation, swap_sigmoid, swap_weights,
 )
 
-# %% ../../nbs/networks/27_layers_autograd.ipynb #af7abb2e
-def _kernel(x, n):
-    "Who computes on the device of x: numba, triton, or None for the plain form."
-    if x.dtype not in (torch.float32, torch.float64): return None
-    return {"cpu": "numba", "cuda": "triton" if has_triton and n <= _MAX_N else None}.get(x.device.type)
+# %% ../../nbs/networks/27_layers_autograd.ipynb #60c823ea
+def has_kernel(
+    x: Tensor,  # scores or sigmoid arguments
+) -> bool:
+    "Whether the kernels compute in the dtype of x."
+    return x.dtype in (torch.float32, torch.float64)
 
-def _plain(kind, n, size):
-    "The network and its active comparators for the plain form."
-    net = sorting_network(kind, n, size.device)
+def _active(kind, n, size):
+    "The network, and which of its comparators act in sets of `size` elements, (..., C)."
+    net = sorting_network(kind, n, str(size.device))
     return net, net.need < size[..., None]
 
 def _flat(batch, *tensors):
@@ -43,212 +41,291 @@ def _flat(batch, *tensors):
     rows = math.prod(batch)
     return [a.reshape(rows, *a.shape[len(batch):]) for a in tensors]
 
-# %% ../../nbs/networks/27_layers_autograd.ipynb #8014ab8c
-@torch.library.custom_op(qualified("network_differences", __name__), mutates_args=())
-def network_differences(s: Tensor, tau: Tensor, lam: Tensor, size: Tensor, kind: str, sigmoid: str, trick: bool) -> Tensor:
-    "s (..., n), tau, lam and size (...) -> the differences d (..., C)."
-    who, flat = _kernel(s, s.shape[-1]), _flat(s.shape[:-1], s, tau, lam, size)
-    if who == "triton" and _seen_by(s, sigmoid): return triton_differences(*flat, kind, sigmoid, trick).reshape(*s.shape[:-1], -1)
-    if who != "numba": return _plain_differences(s, tau, lam, size, kind, sigmoid, trick)
-    net = _columns(kind, s.shape[-1])
-    d = s.new_empty(*s.shape[:-1], len(net[0]))
-    plain = arrays(*flat)
-    spread_rows(_see_rows, len(plain[0]), 4 * d.numel(), *plain, *net, trick, *_sigmoid_of(sigmoid, plain[0]), *arrays(*_flat(s.shape[:-1], d)))
-    return d
+# %% ../../nbs/networks/27_layers_autograd.ipynb #ce5b6384
+def sorting_size(
+    kind: str,  # "bitonic" or "odd_even"
+    n: int,  # number of lanes
+) -> int:
+    "Number of comparators, by counting."
+    if kind == "odd_even":
+        return sum((n - layer % 2) // 2 for layer in range(n))
+    distances = [1 << k for b in range((n - 1).bit_length()) for k in range(b + 1)]
+    return sum(n // (2 * m) * m + max(0, n % (2 * m) - m) for m in distances)
 
-def _plain_differences(s, tau, lam, size, kind, sigmoid, trick):
-    net, active = _plain(kind, s.shape[-1], size)
+# %% ../../nbs/networks/27_layers_autograd.ipynb #bb14a65a
+def _see_plain(s, tau, lam, size, kind, sigmoid, trick):
+    "The plain form."
+    net, active = _active(kind, s.shape[-1], size)
     return lane_differences(s, net, sigmoid, tau[..., None], lam[..., None] if trick else None, active)
 
-@network_differences.register_fake
-def _(s, tau, lam, size, kind, sigmoid, trick): return s.new_empty(*s.shape[:-1], sorting_size(kind, s.shape[-1]))
+def _rule(tau, lam, size, sigmoid, trick):
+    "How the sets swap, as the numba kernels read it."
+    return Rule(*arrays(tau, lam, size), trick, sigmoid_code(sigmoid))
 
-# %% ../../nbs/networks/27_layers_autograd.ipynb #3589e748
-def sorting_size(kind, n):
-    "Number of comparators, by counting: a shape rule must not build tensors."
-    if kind == "odd_even": return sum((n - layer % 2) // 2 for layer in range(n))
-    return sum(n // (2 * m) * m + max(0, n % (2 * m) - m) for b in range((n - 1).bit_length()) for m in (1 << k for k in range(b + 1)))
+def _see_numba(s, tau, lam, size, kind, sigmoid, trick):
+    "The kernels of chapter 25."
+    flat, *rest = _flat(s.shape[:-1], s, tau, lam, size)
+    d = see(*arrays(flat), _rule(*rest, sigmoid, trick), kind)
+    return torch.from_numpy(d).view(*s.shape[:-1], -1)
 
-# %% ../../nbs/networks/27_layers_autograd.ipynb #25f37f12
-@torch.library.custom_op(qualified("network_differences_backward", __name__), mutates_args=())
-def _differences_backward(gd: Tensor, s: Tensor, d: Tensor, tau: Tensor, lam: Tensor, size: Tensor, kind: str, sigmoid: str, trick: bool) -> tuple[Tensor, Tensor, Tensor]:
-    who, batch = _kernel(s, s.shape[-1]), s.shape[:-1]
-    if who == "triton" and _seen_by(s, sigmoid):
-        grads = triton_differences_backward(*_flat(batch, gd, d, s, tau, lam, size), kind, sigmoid, trick)
-        return tuple(g.reshape(a.shape) for g, a in zip(grads, (s, tau, lam)))
-    if who != "numba": return _plain_differences_backward(gd, d, tau, lam, size, kind, sigmoid, trick, s.shape[-1])
-    out, flat = [torch.empty_like(a, memory_format=torch.contiguous_format) for a in (s, tau, lam)], _flat(s.shape[:-1], gd, d, tau, lam, size)
-    plain = arrays(*flat)
-    spread_rows(_see_back_rows, len(plain[0]), 8 * d.numel(), *plain, *_columns(kind, s.shape[-1]), trick, *_sigmoid_of(sigmoid, plain[0]), *arrays(*_flat(s.shape[:-1], *out)))
-    return tuple(out)
+def _see_triton(s, tau, lam, size, kind, sigmoid, trick):
+    "The kernels of chapter 28."
+    d = triton_differences(*_flat(s.shape[:-1], s, tau, lam, size), kind, sigmoid, trick)
+    return d.view(*s.shape[:-1], -1)
 
-@_differences_backward.register_fake
-def _(gd, s, d, tau, lam, size, kind, sigmoid, trick): return tuple(a.new_empty(a.shape) for a in (s, tau, lam))
+# %% ../../nbs/networks/27_layers_autograd.ipynb #bb51eead
+@torch.library.custom_op(qualified("network_differences", __name__), mutates_args=())
+def _network_differences(s: Tensor, tau: Tensor, lam: Tensor, size: Tensor, kind: str, sigmoid: str,
+                         trick: bool) -> Tensor:
+    "s (..., n), tau, lam and size (...) -> the differences d (..., C)."
+    who = choose(s, "", numba=has_kernel(s), triton=triton_sees(s, sigmoid))
+    if who == "triton":
+        return _see_triton(s, tau, lam, size, kind, sigmoid, trick)
+    if who == "numba":
+        return _see_numba(s, tau, lam, size, kind, sigmoid, trick)
+    return _see_plain(s, tau, lam, size, kind, sigmoid, trick)
 
-# %% ../../nbs/networks/27_layers_autograd.ipynb #e3c2fc06
-def _plain_differences_backward(gd, d, tau, lam, size, kind, sigmoid, trick, n):
-    "Equation 26.2 in plain torch, differentiable itself."
-    net, active = _plain(kind, n, size)
+@_network_differences.register_fake
+def _(s, tau, lam, size, kind, sigmoid, trick):
+    return s.new_empty(*s.shape[:-1], sorting_size(kind, s.shape[-1]))
+
+# %% ../../nbs/networks/27_layers_autograd.ipynb #85adc3c1
+def _inner(d, tau, lam, active, sigmoid, trick):
+    "beta + d dbeta/dd and d f'(v) v of Equation 25.3, for all comparators at once."
     v = replace_activation(d, lam[..., None] if trick else None) / tau[..., None]
-    swap, slope = torch.where(active, swap_sigmoid(-v, sigmoid), 0), torch.where(active, _SLOPES[sigmoid](v), 0)
+    swap = torch.where(active, swap_sigmoid(-v, sigmoid), 0)
+    curve = torch.where(active, SLOPES[sigmoid](v), 0) * v
     bent = 1 - lam[..., None] * d.abs() / (d.abs() + 1e-10) if trick else 1
-    inner, gd = swap - slope * v * bent, torch.where(active, gd, 0)
+    return swap - curve * bent, d * curve
+
+def _see_backward_plain(gd, s, d, tau, lam, size, kind, sigmoid, trick):
+    "Equation 25.3 in plain torch, differentiable itself."
+    n = s.shape[-1]
+    net, active = _active(kind, n, size)
+    inner, curve = _inner(d, tau, lam, active, sigmoid, trick)
+    gd = torch.where(active, gd, 0)
     g, pulls = d.new_zeros(*d.shape[:-1], n), [d[..., :0]]
     for start, stop in reversed(list(zip(net.ends, net.ends[1:]))):
-        i, j = net.lo[start:stop], net.hi[start:stop]
-        gi, gj = g.index_select(-1, i), g.index_select(-1, j)
-        push = gd[..., start:stop] + (gi - gj) * inner[..., start:stop]
-        g = g.index_copy(-1, torch.cat([i, j]), torch.cat([gi - push, gj + push], -1))
-        pulls.append(gi - gj)
-    along = torch.cat(pulls[::-1], -1) * d * slope * v
+        lo, hi = net.lo[start:stop], net.hi[start:stop]
+        g_lo, g_hi = g.index_select(-1, lo), g.index_select(-1, hi)
+        push = gd[..., start:stop] + (g_lo - g_hi) * inner[..., start:stop]
+        g = g.index_copy(-1, torch.cat([lo, hi]), torch.cat([g_lo - push, g_hi + push], -1))
+        pulls.append(g_lo - g_hi)
+    along = torch.cat(pulls[::-1], -1) * curve
     glam = (along * (d.abs() + 1e-10).log()).sum(-1) if trick else torch.zeros_like(lam)
     return g, along.sum(-1) / tau, glam
 
-# %% ../../nbs/networks/27_layers_autograd.ipynb #60cbaa99
-def _keep_differences(ctx, inputs, output):
+# %% ../../nbs/networks/27_layers_autograd.ipynb #b69c1f90
+def _see_backward_numba(gd, s, d, tau, lam, size, kind, sigmoid, trick):
+    "The kernels of chapter 25."
+    gd, d, *rest = _flat(s.shape[:-1], gd, d, tau, lam, size)
+    grads = see_backward(*arrays(gd, d), _rule(*rest, sigmoid, trick), kind, s.shape[-1])
+    return tuple(torch.from_numpy(g).view(a.shape) for g, a in zip(grads, (s, tau, lam)))
+
+def _see_backward_triton(gd, s, d, tau, lam, size, kind, sigmoid, trick):
+    "The kernels of chapter 28."
+    gd, d, *sets = _flat(s.shape[:-1], gd, d, s, tau, lam, size)
+    grads = triton_differences_backward(gd, d, *sets, kind, sigmoid, trick)
+    return tuple(g.view(a.shape) for g, a in zip(grads, (s, tau, lam)))
+
+# %% ../../nbs/networks/27_layers_autograd.ipynb #bee469a0
+@torch.library.custom_op(qualified("network_differences_backward", __name__), mutates_args=())
+def _see_backward(gd: Tensor, s: Tensor, d: Tensor, tau: Tensor, lam: Tensor, size: Tensor, kind: str, sigmoid: str,
+                  trick: bool) -> tuple[Tensor, Tensor, Tensor]:
+    "The gradients to s, tau and lam."
+    who = choose(s, "", numba=has_kernel(s), triton=triton_sees(s, sigmoid))
+    if who == "triton":
+        return _see_backward_triton(gd, s, d, tau, lam, size, kind, sigmoid, trick)
+    if who == "numba":
+        return _see_backward_numba(gd, s, d, tau, lam, size, kind, sigmoid, trick)
+    return _see_backward_plain(gd, s, d, tau, lam, size, kind, sigmoid, trick)
+
+@_see_backward.register_fake
+def _(gd, s, d, tau, lam, size, kind, sigmoid, trick):
+    return s.new_empty(s.shape), tau.new_empty(tau.shape), lam.new_empty(lam.shape)
+
+# %% ../../nbs/networks/27_layers_autograd.ipynb #7ba09e66
+def _keep_sets(ctx, inputs, output):
+    "Keep the inputs and the differences."
     ctx.save_for_backward(*inputs[:4], output)
     ctx.rest = inputs[4:]
 
-def _grad_differences(ctx, gd):
+def _grad_see(ctx, gd):
+    "By the kernels, or in plain torch where the gradient is to be differentiated again."
     s, tau, lam, size, d = ctx.saved_tensors
-    if torch.is_grad_enabled(): grads = _plain_differences_backward(gd, d, tau, lam, size, *ctx.rest, s.shape[-1])
-    else: grads = _differences_backward(gd, s, d, tau, lam, size, *ctx.rest)
-    return *grads, None, None, None, None
+    backward = _see_backward_plain if torch.is_grad_enabled() else _see_backward
+    return *backward(gd, s, d, tau, lam, size, *ctx.rest), None, None, None, None
 
+batched(_see_backward, 6)
+network_differences = differentiable(_network_differences, 4, _grad_see, _keep_sets)
+
+# %% ../../nbs/networks/27_layers_autograd.ipynb #d422ba4a
+def _send_plain(v, x, size, kind, sigmoid, reverse):
+    "The plain form."
+    net, active = _active(kind, x.shape[-2], size)
+    return apply_layers(v, x, net, sigmoid, active, reverse)
+
+def _arguments(v, size, sigmoid):
+    "The sigmoid arguments of sets, as the numba kernels read them."
+    return Arguments(*arrays(v, size), sigmoid_code(sigmoid))
+
+def _send_numba(v, x, size, kind, sigmoid, reverse):
+    "The kernels of the chapters 25 and 26."
+    flat_v, flat_x, size = _flat(x.shape[:-2], v, x, size)
+    return torch.from_numpy(send(*arrays(flat_x), _arguments(flat_v, size, sigmoid), kind, reverse)).view(x.shape)
+
+def _send_triton(v, x, size, kind, sigmoid, reverse):
+    "The kernels of chapter 28."
+    v, flat, size = _flat(x.shape[:-2], v, x, size)
+    keep, swap = swap_weights(v, sigmoid, _active(kind, x.shape[-2], size)[1])
+    return triton_layers(keep, swap, flat, x.shape[-2], kind, reverse).view(x.shape)
+
+# %% ../../nbs/networks/27_layers_autograd.ipynb #6c448c45
+@torch.library.custom_op(qualified("network_send", __name__), mutates_args=())
+def _network_send(v: Tensor, x: Tensor, size: Tensor, kind: str, sigmoid: str, reverse: bool) -> Tensor:
+    "v (..., C), x (..., n, d), size (...) -> P x, or P^T x in reverse, (..., n, d)."
+    who = choose(v, "", numba=has_kernel(v), triton=has_kernel(v) and x.shape[-2] <= MAX_N)
+    if who == "triton":
+        return _send_triton(v, x, size, kind, sigmoid, reverse)
+    if who == "numba":
+        return _send_numba(v, x, size, kind, sigmoid, reverse)
+    return _send_plain(v, x, size, kind, sigmoid, reverse).clone()  # an operator may not return its input
+
+@_network_send.register_fake
+def _(v, x, size, kind, sigmoid, reverse):
+    return x.new_empty(x.shape)
+
+# %% ../../nbs/networks/27_layers_autograd.ipynb #63cd86fe
+def _pass_plain(z, net, keep, swap, reverse):
+    "Send z (..., n, d) through the layers; also return what the comparators saw, (..., C, d), in the network's order."
+    layers, seen = list(zip(net.ends, net.ends[1:])), {}
+    for start, stop in reversed(layers) if reverse else layers:
+        lo, hi = net.lo[start:stop], net.hi[start:stop]
+        k, s = keep[..., start:stop, :], swap[..., start:stop, :]
+        p, q = z.index_select(-2, lo), z.index_select(-2, hi)
+        seen[start] = p - q
+        z = z.index_copy(-2, torch.cat([lo, hi]), torch.cat([k * p + s * q, s * p + k * q], -2))
+    return z, torch.cat([z[..., :0, :], *(seen[start] for start, stop in layers if start < stop)], -2)
+
+def _send_backward_plain(gy, v, x, size, kind, sigmoid, reverse):
+    "Equation 25.4 in plain torch, differentiable itself."
+    net, active = _active(kind, gy.shape[-2], size)
+    keep, swap = (w[..., None] for w in swap_weights(v, sigmoid, active))
+    _, seen = _pass_plain(x, net, keep, swap, reverse)
+    gx, pull = _pass_plain(gy, net, keep, swap, not reverse)
+    return torch.where(active, SLOPES[sigmoid](v), 0) * (pull * seen).sum(-1), gx
+
+# %% ../../nbs/networks/27_layers_autograd.ipynb #09a39ccd
+def _send_backward_numba(gy, v, x, size, kind, sigmoid, reverse):
+    "The kernels of the chapters 25 and 26."
+    gy, flat_v, flat_x, size = _flat(x.shape[:-2], gy, v, x, size)
+    gv, gx = send_backward(*arrays(gy, flat_x), _arguments(flat_v, size, sigmoid), kind, reverse)
+    return torch.from_numpy(gv).view(v.shape), torch.from_numpy(gx).view(x.shape)
+
+def _layers_backward_triton(gy, v, x, size, kind, sigmoid, reverse):
+    "The kernels of chapter 28; x None for the identity."
+    batch, n = gy.shape[:-2], gy.shape[-2]
+    flat_gy, flat_v, size = _flat(batch, gy, v, size)
+    active = _active(kind, n, size)[1]
+    keep, swap = swap_weights(flat_v, sigmoid, active)
+    sums, gx = triton_layers_backward(flat_gy, keep, swap, None if x is None else _flat(batch, x)[0], kind, reverse)
+    gv = torch.where(active, sums * SLOPES[sigmoid](flat_v), 0)
+    return gv.view(v.shape), gx.view(gy.shape)
+
+# %% ../../nbs/networks/27_layers_autograd.ipynb #07ece9ac
+@torch.library.custom_op(qualified("network_send_backward", __name__), mutates_args=())
+def _send_backward(gy: Tensor, v: Tensor, x: Tensor, size: Tensor, kind: str, sigmoid: str,
+                   reverse: bool) -> tuple[Tensor, Tensor]:
+    "The gradients to v and x."
+    who = choose(v, "", numba=has_kernel(v), triton=has_kernel(v) and x.shape[-2] <= MAX_N)
+    if who == "triton":
+        return _layers_backward_triton(gy, v, x, size, kind, sigmoid, reverse)
+    if who == "numba":
+        return _send_backward_numba(gy, v, x, size, kind, sigmoid, reverse)
+    return _send_backward_plain(gy, v, x, size, kind, sigmoid, reverse)
+
+@_send_backward.register_fake
+def _(gy, v, x, size, kind, sigmoid, reverse):
+    return v.new_empty(v.shape), x.new_empty(x.shape)
+
+# %% ../../nbs/networks/27_layers_autograd.ipynb #0011dabb
 def _keep_inputs(ctx, inputs, output):
+    "Keep the inputs: tensors where autograd sees them, the others beside."
     ctx.save_for_backward(*(a for a in inputs if isinstance(a, Tensor)))
     ctx.rest = [a for a in inputs if not isinstance(a, Tensor)]
 
-network_differences = differentiable(network_differences, 4, _grad_differences, _keep_differences)
-batched(_differences_backward, 6)
-
-# %% ../../nbs/networks/27_layers_autograd.ipynb #fbbfb824
-def _gpu_weights(v, size, kind, sigmoid, n):
-    "Weights of keeping and swapping for v (B, C); those not active keep."
-    active = sorting_network(kind, n, str(v.device)).need < size[:, None]
-    return torch.where(active, swap_sigmoid(v, sigmoid), 1), torch.where(active, swap_sigmoid(-v, sigmoid), 0), active
-
-def _on_gpu(v, x, size, kind, sigmoid, reverse, n=None):
-    batch, n = (v.shape[:-1], n) if x is None else (x.shape[:-2], x.shape[-2])
-    v, size = _flat(batch, v, size)
-    keep, swap, _ = _gpu_weights(v, size, kind, sigmoid, n)
-    y = triton_layers(keep, swap, None if x is None else _flat(batch, x)[0], n, kind, reverse)
-    return y.reshape(*batch, *y.shape[1:])
-
-def _back_on_gpu(gy, v, x, size, kind, sigmoid, reverse):
-    batch, n = gy.shape[:-2], gy.shape[-2]
-    g, flat, size = _flat(batch, gy, v, size)
-    keep, swap, active = _gpu_weights(flat, size, kind, sigmoid, n)
-    gkeep, gx = triton_layers_backward(g, keep, swap, None if x is None else _flat(batch, x)[0], kind, reverse)
-    gv = torch.where(active, gkeep * _SLOPES[sigmoid](flat), 0)
-    return gv.reshape(v.shape), gx.reshape(gy.shape)
-
-# %% ../../nbs/networks/27_layers_autograd.ipynb #b0ef915d
-@torch.library.custom_op(qualified("network_send", __name__), mutates_args=())
-def network_send(v: Tensor, x: Tensor, size: Tensor, kind: str, sigmoid: str, reverse: bool) -> Tensor:
-    "v (..., C), x (..., n, d), size (...) -> P x, or P^T x in reverse, (..., n, d)."
-    who = _kernel(v, x.shape[-2])
-    if who is None: return _plain_send(v, x, size, kind, sigmoid, reverse).clone()
-    if who == "triton": return _on_gpu(v, x, size, kind, sigmoid, reverse)
-    batch, (n, d), net = x.shape[:-2], x.shape[-2:], _columns(kind, x.shape[-2])
-    y = x.new_empty(x.shape)
-    va, xa, sa, ya = arrays(*_flat(batch, v, x, size, y))
-    if d == 1:
-        spread_rows(_column_rows, len(xa), 4 * va.size, va, xa[..., 0], sa, *net, *_sigmoid_of(sigmoid, va), reverse, ya[..., 0])
-    else:
-        keep, swap, _ = _all_weights(va, sa, net, sigmoid)
-        spread_rows(_block_rows, len(xa) * -(-d // _W), xa.size * len(net[3]), xa, False, keep, swap, *net[:2], _plan(kind, n, False, reverse)[0], reverse, ya)
-    return y
-
-def _plain_send(v, x, size, kind, sigmoid, reverse):
-    net, active = _plain(kind, x.shape[-2], size)
-    return apply_layers(v, x, net, sigmoid, active, reverse)
-
-@network_send.register_fake
-def _(v, x, size, kind, sigmoid, reverse): return x.new_empty(x.shape)
-
-# %% ../../nbs/networks/27_layers_autograd.ipynb #939b9037
-@torch.library.custom_op(qualified("network_send_backward", __name__), mutates_args=())
-def _send_backward(gy: Tensor, v: Tensor, x: Tensor, size: Tensor, kind: str, sigmoid: str, reverse: bool) -> tuple[Tensor, Tensor]:
-    who = _kernel(v, x.shape[-2])
-    if who is None: return _plain_send_backward(gy, v, x, size, kind, sigmoid, reverse)
-    if who == "triton": return _back_on_gpu(gy, v, x, size, kind, sigmoid, reverse)
-    batch = x.shape[:-2]
-    ga, va, xa, sa = arrays(*_flat(batch, gy, v, x, size))
-    if x.shape[-1] > 1:
-        gv, gx = _block_backward(ga, va, xa, sa, kind, sigmoid, reverse)
-    else:
-        gv, gx = np.empty_like(va), np.empty_like(xa)
-        spread_rows(_column_back_rows, len(xa), 8 * va.size, ga[..., 0], va, xa[..., 0], sa, *_columns(kind, x.shape[-2]), *_sigmoid_of(sigmoid, va), reverse, gv, gx[..., 0])
-    return torch.from_numpy(gv).reshape(v.shape), torch.from_numpy(gx).reshape(x.shape)
-
-@_send_backward.register_fake
-def _(gy, v, x, size, kind, sigmoid, reverse): return v.new_empty(v.shape), x.new_empty(x.shape)
-
-# %% ../../nbs/networks/27_layers_autograd.ipynb #daa6fb1b
-def _plain_send_backward(gy, v, x, size, kind, sigmoid, reverse):
-    "Equation 26.3 in plain torch, differentiable itself."
-    net, active = _plain(kind, gy.shape[-2], size)
-    keep, swap = (w[..., None] for w in _weights(v, sigmoid, active))
-    layers, notes = list(zip(net.ends, net.ends[1:])), []
-    for z, order in ((x, layers[::-1] if reverse else layers), (gy, layers if reverse else layers[::-1])):
-        gaps = {}
-        for start, stop in order:
-            i, j, k, s = net.lo[start:stop], net.hi[start:stop], keep[..., start:stop, :], swap[..., start:stop, :]
-            a, b = z.index_select(-2, i), z.index_select(-2, j)
-            gaps[start, stop], z = a - b, z.index_copy(-2, torch.cat([i, j]), torch.cat([k * a + s * b, s * a + k * b], -2))
-        notes.append(torch.cat([z[..., :0, :], *(gaps[layer] for layer in layers)], -2))
-    return torch.where(active, _SLOPES[sigmoid](v), 0) * (notes[0] * notes[1]).sum(-1), z
-
 def _grad_send(ctx, gy):
-    v, x, size = ctx.saved_tensors
-    back = _plain_send_backward if torch.is_grad_enabled() else _send_backward
-    return *back(gy, v, x, size, *ctx.rest), None, None, None, None
+    "By the kernels, or in plain torch where the gradient is to be differentiated again."
+    backward = _send_backward_plain if torch.is_grad_enabled() else _send_backward
+    return *backward(gy, *ctx.saved_tensors, *ctx.rest), None, None, None, None
 
-network_send = differentiable(network_send, 3, _grad_send, _keep_inputs)
 batched(_send_backward, 4)
+network_send = differentiable(_network_send, 3, _grad_send, _keep_inputs)
 
-# %% ../../nbs/networks/27_layers_autograd.ipynb #c63b1911
-@torch.library.custom_op(qualified("network_matrix", __name__), mutates_args=())
-def network_matrix(v: Tensor, size: Tensor, kind: str, sigmoid: str, n: int) -> Tensor:
-    "v (..., C), size (...) -> the matrix P, (..., n, n)."
-    who = _kernel(v, n)
-    if who is None: return _plain_matrix(v, size, kind, sigmoid, n).clone()
-    if who == "triton": return _on_gpu(v, None, size, kind, sigmoid, False, n)
-    P = v.new_empty(*v.shape[:-1], n, n)
-    va, sa, Pa = arrays(*_flat(v.shape[:-1], v, size, P))
-    net, table = _columns(kind, n), _plan(kind, n, True, False)[0]
-    keep, swap, _ = _all_weights(va, sa, net, sigmoid)
-    spread_rows(_block_rows, len(va) * -(-n // _W), Pa.size * len(net[3]), Pa, True, keep, swap, *net[:2], table, False, Pa)
-    return P
-
-def _plain_matrix(v, size, kind, sigmoid, n):
+# %% ../../nbs/networks/27_layers_autograd.ipynb #802b6f9e
+def _matrix_plain(v, size, kind, sigmoid, n):
+    "The plain form."
     eye = torch.eye(n, dtype=v.dtype, device=v.device)
-    return _plain_send(v, eye.expand(*v.shape[:-1], n, n), size, kind, sigmoid, False)
+    return _send_plain(v, eye.expand(*v.shape[:-1], n, n), size, kind, sigmoid, False)
 
-@network_matrix.register_fake
-def _(v, size, kind, sigmoid, n): return v.new_empty(*v.shape[:-1], n, n)
+def _matrix_numba(v, size, kind, sigmoid, n):
+    "The kernels of chapter 26."
+    flat, size = _flat(v.shape[:-1], v, size)
+    return torch.from_numpy(matrix(_arguments(flat, size, sigmoid), kind, n)).view(*v.shape[:-1], n, n)
 
-# %% ../../nbs/networks/27_layers_autograd.ipynb #21112ac4
+def _matrix_triton(v, size, kind, sigmoid, n):
+    "The kernels of chapter 28."
+    flat, size = _flat(v.shape[:-1], v, size)
+    keep, swap = swap_weights(flat, sigmoid, _active(kind, n, size)[1])
+    return triton_layers(keep, swap, None, n, kind).view(*v.shape[:-1], n, n)
+
+# %% ../../nbs/networks/27_layers_autograd.ipynb #97fab5b3
+@torch.library.custom_op(qualified("network_matrix", __name__), mutates_args=())
+def _network_matrix(v: Tensor, size: Tensor, kind: str, sigmoid: str, n: int) -> Tensor:
+    "v (..., C), size (...) -> the matrix P, (..., n, n)."
+    who = choose(v, "", numba=has_kernel(v), triton=has_kernel(v) and n <= MAX_N)
+    if who == "triton":
+        return _matrix_triton(v, size, kind, sigmoid, n)
+    if who == "numba":
+        return _matrix_numba(v, size, kind, sigmoid, n)
+    return _matrix_plain(v, size, kind, sigmoid, n).clone()  # without a layer, it is a view
+
+@_network_matrix.register_fake
+def _(v, size, kind, sigmoid, n):
+    return v.new_empty(*v.shape[:-1], n, n)
+
+# %% ../../nbs/networks/27_layers_autograd.ipynb #1b3b2bf3
+def _matrix_backward_plain(gP, v, size, kind, sigmoid):
+    "Equation 25.4 in plain torch, differentiable itself."
+    eye = torch.eye(gP.shape[-1], dtype=v.dtype, device=v.device)
+    return _send_backward_plain(gP, v, eye.expand(gP.shape), size, kind, sigmoid, False)[0]
+
+def _matrix_backward_numba(gP, v, size, kind, sigmoid):
+    "The kernels of chapter 26."
+    flat_gP, flat_v, size = _flat(v.shape[:-1], gP, v, size)
+    gv = matrix_backward(*arrays(flat_gP), _arguments(flat_v, size, sigmoid), kind)
+    return torch.from_numpy(gv).view(v.shape)
+
+# %% ../../nbs/networks/27_layers_autograd.ipynb #3f7200e2
 @torch.library.custom_op(qualified("network_matrix_backward", __name__), mutates_args=())
 def _matrix_backward(gP: Tensor, v: Tensor, size: Tensor, kind: str, sigmoid: str) -> Tensor:
-    who = _kernel(v, gP.shape[-1])
-    if who is None: return _plain_matrix_backward(gP, v, size, kind, sigmoid)
-    if who == "triton": return _back_on_gpu(gP, v, None, size, kind, sigmoid, False)[0]
-    ga, va, sa = arrays(*_flat(v.shape[:-1], gP, v, size))
-    return torch.from_numpy(_block_backward(ga, va, None, sa, kind, sigmoid, False)[0]).reshape(v.shape)
+    "The gradient to v."
+    who = choose(v, "", numba=has_kernel(v), triton=has_kernel(v) and gP.shape[-1] <= MAX_N)
+    if who == "triton":
+        return _layers_backward_triton(gP, v, None, size, kind, sigmoid, False)[0]
+    if who == "numba":
+        return _matrix_backward_numba(gP, v, size, kind, sigmoid)
+    return _matrix_backward_plain(gP, v, size, kind, sigmoid)
 
 @_matrix_backward.register_fake
-def _(gP, v, size, kind, sigmoid): return v.new_empty(v.shape)
+def _(gP, v, size, kind, sigmoid):
+    return v.new_empty(v.shape)
 
-def _plain_matrix_backward(gP, v, size, kind, sigmoid):
-    eye = torch.eye(gP.shape[-1], dtype=v.dtype, device=v.device)
-    return _plain_send_backward(gP, v, eye.expand(gP.shape), size, kind, sigmoid, False)[0]
-
+# %% ../../nbs/networks/27_layers_autograd.ipynb #c79916e3
 def _grad_matrix(ctx, gP):
-    v, size = ctx.saved_tensors
-    back = _plain_matrix_backward if torch.is_grad_enabled() else _matrix_backward
-    return back(gP, v, size, *ctx.rest[:2]), None, None, None, None
+    "By the kernels, or in plain torch where the gradient is to be differentiated again."
+    backward = _matrix_backward_plain if torch.is_grad_enabled() else _matrix_backward
+    return backward(gP, *ctx.saved_tensors, *ctx.rest[:2]), None, None, None, None
 
-network_matrix = differentiable(network_matrix, 2, _grad_matrix, _keep_inputs)
 batched(_matrix_backward, 3)
+network_matrix = differentiable(_network_matrix, 2, _grad_matrix, _keep_inputs)

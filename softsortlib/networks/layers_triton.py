@@ -5,118 +5,184 @@
 # %% auto #0
 __all__ = ['triton_layers', 'triton_layers_backward', 'triton_differences', 'triton_differences_backward']
 
-# %% ../../nbs/networks/28_layers_triton.ipynb #9b05ae43
+# %% ../../nbs/networks/28_layers_triton.ipynb #89c99527
+from contextlib import nullcontext
+from functools import lru_cache
+from typing import NamedTuple
+
 import torch
 from torch import Tensor
 
-from ..engine.compile import has_triton, tl, triton, triton_jit
+from ..engine.compile import tl, triton, triton_jit
 from .comparators import sorting_network
-from .layers import _ATAN, _W, _plan
-from .swaps import swap_sigmoid
+from .layers import BLOCK, make_plan
 
-# %% ../../nbs/networks/28_layers_triton.ipynb #6358e3fb
-_PAIRS = 32  # comparators in a tile
-_MAX_N = 2048
+# %% ../../nbs/networks/28_layers_triton.ipynb #85b53c04
+MAX_N = 2048  # lanes: beyond, a block leaves the cache
 
+PAIRS = 32  # comparators in a tile
+
+# %% ../../nbs/networks/28_layers_triton.ipynb #ac6cac1d
 @triton_jit
-def _layer_tile(X, stride, keep, swap, lo, hi, start, stop, c0, U, pos, Y_MODE: tl.constexpr, gkeep, PAIRS: tl.constexpr, W: tl.constexpr):
-    "One tile of a layer on the block X: run it (mode 0), note the differences in U (1), or run it on a gradient and add up (2)."
-    c = c0 + tl.arange(0, PAIRS)
-    on = c < stop
-    w = tl.arange(0, W)
-    i, j = tl.load(lo + c, on, 0), tl.load(hi + c, on, 0)
-    k, s = tl.load(keep + c, on, 0.0)[:, None], tl.load(swap + c, on, 0.0)[:, None]
-    at_i, at_j = X + i[:, None] * stride + w[None, :], X + j[:, None] * stride + w[None, :]
-    p, q = tl.load(at_i, on[:, None], 0.0), tl.load(at_j, on[:, None], 0.0)
-    note = U + (pos + c - start)[:, None] * W + w[None, :]
-    if Y_MODE == 1: tl.store(note, p - q, on[:, None])
-    if Y_MODE == 2:
-        total = tl.sum((p - q) * tl.load(note, on[:, None], 0.0), 1)
-        tl.store(gkeep + c, total, on)
-    tl.store(at_i, k * p + s * q, on[:, None])
-    tl.store(at_j, s * p + k * q, on[:, None])
+def _mix_tile(block_ptr, stride, keep_ptr, swap_ptr, lo_ptr, hi_ptr, c, stop, W: tl.constexpr):
+    "Run the comparators c < stop of one layer on a block; return the differences x_lo - x_hi that they saw."
+    acts = c < stop
+    lo = tl.load(lo_ptr + c, acts, 0).to(tl.int64)[:, None]
+    hi = tl.load(hi_ptr + c, acts, 0).to(tl.int64)[:, None]
+    keep = tl.load(keep_ptr + c, acts, 0.0)[:, None]
+    swap = tl.load(swap_ptr + c, acts, 0.0)[:, None]
+    w = tl.arange(0, W)[None, :]
+    p_ptr = block_ptr + lo * stride + w
+    q_ptr = block_ptr + hi * stride + w
+    p = tl.load(p_ptr, acts[:, None], 0.0)
+    q = tl.load(q_ptr, acts[:, None], 0.0)
+    tl.store(p_ptr, keep * p + swap * q, acts[:, None])
+    tl.store(q_ptr, swap * p + keep * q, acts[:, None])
+    return p - q
 
-# %% ../../nbs/networks/28_layers_triton.ipynb #328f3cae
+# %% ../../nbs/networks/28_layers_triton.ipynb #c70bc339
 @triton_jit
-def _copy_block(X, stride, x, xstride, n, j, EYE: tl.constexpr, ROWS: tl.constexpr, W: tl.constexpr):
-    "X = block j of x, or of the identity."
-    w = tl.arange(0, W)
-    for r0 in range(0, n, ROWS):
-        r = r0 + tl.arange(0, ROWS)
-        inside = (r < n)[:, None]
-        if EYE: value = tl.where(r[:, None] == j * W + w[None, :], 1.0, 0.0)
-        else: value = tl.load(x + r[:, None] * xstride + w[None, :], inside, 0.0)
-        tl.store(X + r[:, None] * stride + w[None, :], value.to(X.dtype.element_ty), inside)
+def _run_layers(block_ptr, stride, keep_ptr, swap_ptr, lo_ptr, hi_ptr, reach_ptr, first, last,
+                PAIRS: tl.constexpr, W: tl.constexpr):
+    "Run the layers first..last on a block."
+    for l in range(first, last):
+        start = tl.load(reach_ptr + 2 * l)
+        stop = tl.load(reach_ptr + 2 * l + 1)
+        for tile in range(start, stop, PAIRS):
+            c = tile + tl.arange(0, PAIRS)
+            _mix_tile(block_ptr, stride, keep_ptr, swap_ptr, lo_ptr, hi_ptr, c, stop, W)
+        tl.debug_barrier()
+
+# %% ../../nbs/networks/28_layers_triton.ipynb #2679d901
+@triton_jit
+def _copy_block(to_ptr, to_stride, from_ptr, from_stride, n, k, EYE: tl.constexpr, ROWS: tl.constexpr, W: tl.constexpr):
+    "Copy a block, or make block k of the identity."
+    w = tl.arange(0, W)[None, :]
+    for i0 in range(0, n, ROWS):
+        i = (i0 + tl.arange(0, ROWS)).to(tl.int64)[:, None]
+        if EYE:
+            value = tl.where(i == k * W + w, 1.0, 0.0)
+        else:
+            value = tl.load(from_ptr + i * from_stride + w, i < n, 0.0)
+        tl.store(to_ptr + i * to_stride + w, value.to(to_ptr.dtype.element_ty), i < n)
     tl.debug_barrier()
 
-# %% ../../nbs/networks/28_layers_triton.ipynb #65b44813
+# %% ../../nbs/networks/28_layers_triton.ipynb #64bd6509
 @triton_jit
-def _forward(y, x, keep, swap, lo, hi, table, n, D, C, wide, blocks, tables, EYE: tl.constexpr, REVERSE: tl.constexpr, PAIRS: tl.constexpr, W: tl.constexpr):
-    "y (B, n, wide) = P x, or P^T x in reverse, or P; one program for each block of columns of each row of the batch."
+def _forward(y_ptr, x_ptr, keep_ptr, swap_ptr, lo_ptr, hi_ptr, reach_ptr, n, depth, comparators, wide, blocks, tables,
+             EYE: tl.constexpr, PAIRS: tl.constexpr, W: tl.constexpr):
+    "y = P x, or P: one block of columns of one set."
     unit = tl.program_id(0)
-    b, j = unit // blocks, unit % blocks
-    Y = y + b.to(tl.int64) * n * wide + j * W
-    _copy_block(Y, wide, x + b.to(tl.int64) * n * wide + j * W, wide, n, j, EYE, PAIRS, W)
-    for t in range(D):
-        l = D - 1 - t if REVERSE else t
-        start, stop = tl.load(table + ((j % tables) * D + l) * 2), tl.load(table + ((j % tables) * D + l) * 2 + 1)
-        for c0 in range(start, stop, PAIRS):
-            _layer_tile(Y, wide, keep + b.to(tl.int64) * C, swap + b.to(tl.int64) * C, lo, hi, start, stop, c0, Y, 0, 0, Y, PAIRS, W)
+    b = (unit // blocks).to(tl.int64)
+    k = unit % blocks
+    corner = b * n * wide + k * W
+    _copy_block(y_ptr + corner, wide, x_ptr + corner, wide, n, k, EYE, PAIRS, W)
+    _run_layers(y_ptr + corner, wide, keep_ptr + b * comparators, swap_ptr + b * comparators, lo_ptr, hi_ptr,
+                reach_ptr + (k % tables) * depth * 2, 0, depth, PAIRS, W)
+
+# %% ../../nbs/networks/28_layers_triton.ipynb #e6c514f5
+@triton_jit
+def _note_layers(block_ptr, stride, keep_ptr, swap_ptr, lo_ptr, hi_ptr, reach_ptr, first, last, stack_ptr,
+                 PAIRS: tl.constexpr, W: tl.constexpr):
+    "Run the layers first..last on a block, and push the differences on the stack; return its top."
+    top = first * 0  # a value that a loop may change, not a constant
+    w = tl.arange(0, W)[None, :]
+    for l in range(first, last):
+        start = tl.load(reach_ptr + 2 * l)
+        stop = tl.load(reach_ptr + 2 * l + 1)
+        for tile in range(start, stop, PAIRS):
+            c = tile + tl.arange(0, PAIRS)
+            seen = _mix_tile(block_ptr, stride, keep_ptr, swap_ptr, lo_ptr, hi_ptr, c, stop, W)
+            tl.store(stack_ptr + (top + c - start)[:, None] * W + w, seen, (c < stop)[:, None])
+        top += stop - start
+        tl.debug_barrier()
+    return top
+
+# %% ../../nbs/networks/28_layers_triton.ipynb #5602613a
+@triton_jit
+def _undo_layers(block_ptr, stride, keep_ptr, swap_ptr, lo_ptr, hi_ptr, reach_ptr, first, last, stack_ptr,
+                 top, sums_ptr, PAIRS: tl.constexpr, W: tl.constexpr):
+    "Run the layers first..last on the gradient, from the last one; pop the differences, and write the sums."
+    w = tl.arange(0, W)[None, :]
+    for step in range(first, last):
+        l = first + last - 1 - step
+        start = tl.load(reach_ptr + 2 * l)
+        stop = tl.load(reach_ptr + 2 * l + 1)
+        top -= stop - start
+        for tile in range(start, stop, PAIRS):
+            c = tile + tl.arange(0, PAIRS)
+            pull = _mix_tile(block_ptr, stride, keep_ptr, swap_ptr, lo_ptr, hi_ptr, c, stop, W)
+            seen = tl.load(stack_ptr + (top + c - start)[:, None] * W + w, (c < stop)[:, None], 0.0)
+            tl.store(sums_ptr + c, tl.sum(pull * seen, 1), c < stop)
         tl.debug_barrier()
 
-# %% ../../nbs/networks/28_layers_triton.ipynb #a8fe2bf0
+# %% ../../nbs/networks/28_layers_triton.ipynb #e4b29716
 @triton_jit
-def _run_segment(X, stride, keep, swap, lo, hi, table, D, first, last, pos, U, gkeep, MODE: tl.constexpr, REVERSE: tl.constexpr, PAIRS: tl.constexpr, W: tl.constexpr):
-    "The layers first..last in one of the three modes, in mode 2 from the last one; returns where in U it stands."
-    pos = first * 0 + pos  # a number becomes a value that a loop may change
-    for k in range(first, last):
-        t = last - 1 - (k - first) if MODE == 2 else k
-        l = D - 1 - t if REVERSE else t
-        start, stop = tl.load(table + l * 2), tl.load(table + l * 2 + 1)
-        if MODE == 2: pos -= stop - start
-        for c0 in range(start, stop, PAIRS): _layer_tile(X, stride, keep, swap, lo, hi, start, stop, c0, U, pos, MODE, gkeep, PAIRS, W)
-        if MODE != 2: pos += stop - start
-        tl.debug_barrier()
-    return pos
+def _run_to_starts(starts_ptr, keep_ptr, swap_ptr, lo_ptr, hi_ptr, reach_ptr, n, segment, parts,
+                   PAIRS: tl.constexpr, W: tl.constexpr):
+    "Run all segments but the last: from the block at `starts` to the block at the start of each segment."
+    for part in range(1, parts):
+        start_ptr = starts_ptr + part * n * W
+        _copy_block(start_ptr, W, start_ptr - n * W, W, n, 0, False, PAIRS, W)
+        _run_layers(start_ptr, W, keep_ptr, swap_ptr, lo_ptr, hi_ptr, reach_ptr,
+                    (part - 1) * segment, part * segment, PAIRS, W)
 
-# %% ../../nbs/networks/28_layers_triton.ipynb #450c9ea2
+# %% ../../nbs/networks/28_layers_triton.ipynb #abaf4a8a
 @triton_jit
-def _backward(Y, X, U, S, x, gkeep, keep, swap, lo, hi, table, first, n, D, C, wide, blocks, tables, segment, parts, room,
-              EYE: tl.constexpr, REVERSE: tl.constexpr, PAIRS: tl.constexpr, W: tl.constexpr):
-    "Y (B, n, wide): the gradient, in place; gkeep (units, C): sums over the columns of a block."
-    here = tl.program_id(0)
+def _backward(gy_ptr, x_ptr, sums_ptr, stack_ptr, starts_ptr, keep_ptr, swap_ptr, lo_ptr, hi_ptr, reach_ptr,
+              first, n, depth, comparators, wide, blocks, tables, segment, parts, room,
+              EYE: tl.constexpr, PAIRS: tl.constexpr, W: tl.constexpr):
+    "One block of the backward pass: its gradient in place, and its sums over columns."
+    here = tl.program_id(0).to(tl.int64)
     unit = first + here
-    b, j, at = unit // blocks, unit % blocks, here.to(tl.int64) * n * W
-    Y += b.to(tl.int64) * n * wide + j * W
-    x += b.to(tl.int64) * n * wide + j * W
-    keep += b.to(tl.int64) * C
-    swap += b.to(tl.int64) * C
-    X, U, S, gkeep = X + at, U + here.to(tl.int64) * room * W, S + at * parts, gkeep + unit.to(tl.int64) * C
-    table += (j % tables) * D * 2
-    _copy_block(X, W, x, wide, n, j, EYE, PAIRS, W)
-    for part in range(parts):
-        _copy_block(S + part * n * W, W, X, W, n, j, False, PAIRS, W)
-        if part < parts - 1: _run_segment(X, W, keep, swap, lo, hi, table, D, part * segment, (part + 1) * segment, 0, U, X, 0, REVERSE, PAIRS, W)
-    for again in range(parts):
-        part = parts - 1 - again
-        last = tl.minimum(D, (part + 1) * segment)
-        _copy_block(X, W, S + part * n * W, W, n, j, False, PAIRS, W)
-        pos = _run_segment(X, W, keep, swap, lo, hi, table, D, part * segment, last, 0, U, X, 1, REVERSE, PAIRS, W)
-        _run_segment(Y, wide, keep, swap, lo, hi, table, D, part * segment, last, pos, U, gkeep, 2, REVERSE, PAIRS, W)
+    b = unit // blocks
+    k = unit % blocks
+    corner = b * n * wide + k * W
+    gy_ptr += corner
+    keep_ptr += b * comparators
+    swap_ptr += b * comparators
+    sums_ptr += unit * comparators
+    stack_ptr += here * room * W
+    starts_ptr += here * parts * n * W
+    reach_ptr += (k % tables) * depth * 2
+    _copy_block(starts_ptr, W, x_ptr + corner, wide, n, k, EYE, PAIRS, W)
+    _run_to_starts(starts_ptr, keep_ptr, swap_ptr, lo_ptr, hi_ptr, reach_ptr, n, segment, parts, PAIRS, W)
+    for step in range(0, parts):
+        part = parts - 1 - step
+        start_ptr = starts_ptr + part * n * W
+        last = tl.minimum(depth, (part + 1) * segment)
+        top = _note_layers(start_ptr, W, keep_ptr, swap_ptr, lo_ptr, hi_ptr, reach_ptr,
+                           part * segment, last, stack_ptr, PAIRS, W)
+        _undo_layers(gy_ptr, wide, keep_ptr, swap_ptr, lo_ptr, hi_ptr, reach_ptr,
+                     part * segment, last, stack_ptr, top, sums_ptr, PAIRS, W)
 
-# %% ../../nbs/networks/28_layers_triton.ipynb #148e66a4
-def _on(device, kind, n, eye, reverse):
-    "The network, the reach and the plan on a device."
-    net = sorting_network(kind, n, str(device))
-    table, segment, room = _plan(kind, n, eye, reverse)
-    return net.lo.int(), net.hi.int(), torch.from_numpy(table).int().to(device).contiguous(), segment, room
+# %% ../../nbs/networks/28_layers_triton.ipynb #6476ba2b
+class _OnDevice(NamedTuple):
+    "A network and a plan as int32 tensors, for the kernels."
+    lo: Tensor  # (C,)
+    hi: Tensor  # (C,)
+    need: Tensor  # (C,)
+    reach: Tensor  # (blocks or 1, D, 2)
 
+@lru_cache(maxsize=64)
+def _on_device(kind, n, eye, reverse, device):
+    "What the kernels read of the network and of the plan (the identity or a payload, forward or transposed)."
+    net = sorting_network(kind, n, device)
+    reach = torch.from_numpy(make_plan(kind, n, eye, reverse).reach)
+    return _OnDevice(net.lo.int(), net.hi.int(), net.need.int(), reach.int().to(device))
+
+def _under(x):
+    "The context in which kernels that work on x are launched."
+    return torch.cuda.device(x.device) if x.is_cuda else nullcontext()
+
+# %% ../../nbs/networks/28_layers_triton.ipynb #f522b27e
 def _widen(x):
-    "x (B, n, d) with columns of zeros up to a multiple of the block."
-    wide = -(-x.shape[-1] // _W) * _W
-    return torch.nn.functional.pad(x, (0, wide - x.shape[-1])).contiguous()
+    "x (B, n, d) with columns of zeros up to a multiple of the block; always memory of its own."
+    y = x.new_zeros(*x.shape[:-1], -(-x.shape[-1] // BLOCK) * BLOCK)
+    y[..., :x.shape[-1]] = x
+    return y
 
-# %% ../../nbs/networks/28_layers_triton.ipynb #02fc5872
+# %% ../../nbs/networks/28_layers_triton.ipynb #cc139fc3
 def triton_layers(
     keep: Tensor,  # weights of keeping, (B, C)
     swap: Tensor,  # weights of swapping, (B, C)
@@ -126,15 +192,37 @@ def triton_layers(
     reverse: bool = False,  # the transposed map
 ) -> Tensor:  # P x, P^T x or P, (B, n, d)
     "Send a payload or the identity through the layers, all in one launch."
-    lo, hi, table, *_ = _on(keep.device, kind, n, x is None, reverse)
-    d = n if x is None else x.shape[-1]
-    wide = -(-d // _W) * _W
-    y = keep.new_empty(len(keep), n, wide)
-    _forward[(len(keep) * (wide // _W),)](y, y if x is None else _widen(x), keep.contiguous(), swap.contiguous(), lo, hi, table, n, table.shape[1], keep.shape[1], wide,
-                                          wide // _W, len(table), EYE=x is None, REVERSE=reverse, PAIRS=_PAIRS, W=_W)
+    eye, (B, C) = x is None, keep.shape
+    net = _on_device(kind, n, eye, reverse, str(keep.device))
+    d = n if eye else x.shape[-1]
+    blocks = -(-d // BLOCK)
+    y = keep.new_empty(B, n, blocks * BLOCK)
+    with _under(keep):
+        _forward[(B * blocks,)](
+            y_ptr=y, x_ptr=y if eye else _widen(x), keep_ptr=keep.contiguous(), swap_ptr=swap.contiguous(),
+            lo_ptr=net.lo, hi_ptr=net.hi, reach_ptr=net.reach, n=n, depth=net.reach.shape[1], comparators=C,
+            wide=blocks * BLOCK, blocks=blocks, tables=len(net.reach), EYE=eye, PAIRS=PAIRS, W=BLOCK)
     return y[..., :d].contiguous()
 
-# %% ../../nbs/networks/28_layers_triton.ipynb #a56a2669
+# %% ../../nbs/networks/28_layers_triton.ipynb #1071cc9e
+_SCRATCH = 1 << 26  # numbers of scratch memory in a launch: 256 MB in single precision
+
+def _launch_backward(gy, x, keep, swap, net, plan, sums):
+    "The backward kernel on all units, `together` at a time: gy (B, n, wide) in place, sums (B blocks, C)."
+    (B, n, wide), C = gy.shape, keep.shape[1]
+    depth = net.reach.shape[1]
+    blocks, parts = wide // BLOCK, -(-depth // plan.segment)
+    together = max(1, min(B * blocks, _SCRATCH // ((plan.room + parts * n) * BLOCK)))
+    stack = gy.new_empty(together, plan.room, BLOCK)
+    starts = gy.new_empty(together, parts, n, BLOCK)
+    for first in range(0, B * blocks, together):
+        _backward[(min(together, B * blocks - first),)](
+            gy_ptr=gy, x_ptr=x, sums_ptr=sums, stack_ptr=stack, starts_ptr=starts, keep_ptr=keep, swap_ptr=swap,
+            lo_ptr=net.lo, hi_ptr=net.hi, reach_ptr=net.reach, first=first, n=n, depth=depth, comparators=C,
+            wide=wide, blocks=blocks, tables=len(net.reach), segment=plan.segment, parts=parts, room=plan.room,
+            EYE=plan.eye, PAIRS=PAIRS, W=BLOCK)
+
+# %% ../../nbs/networks/28_layers_triton.ipynb #601426a1
 def triton_layers_backward(
     gy: Tensor,  # gradient of the result, (B, n, d)
     keep: Tensor,  # (B, C)
@@ -144,108 +232,146 @@ def triton_layers_backward(
     reverse: bool = False,  # the transposed map
 ) -> tuple:  # sums over columns for each comparator, (B, C), and the gradient of x, (B, n, d)
     "The backward pass of `triton_layers`, rebuilding each block; as many blocks in a launch as scratch memory allows."
-    (B, n, d), C, device = gy.shape, keep.shape[1], gy.device
-    lo, hi, table, segment, room = _on(device, kind, n, x is None, reverse)
-    Y, D = _widen(gy).clone(), table.shape[1]
-    blocks, parts = Y.shape[-1] // _W, -(-D // segment)
-    units, each = B * blocks, (room + (parts + 1) * n) * _W
-    together = max(1, min(units, (1 << 26) // each))
-    X, U, S = (gy.new_empty(together * k * _W) for k in (n, room, parts * n))
-    gkeep, x = gy.new_zeros(units, C), Y if x is None else _widen(x)
-    for first in range(0, units, together):
-        _backward[(min(together, units - first),)](Y, X, U, S, x, gkeep, keep.contiguous(), swap.contiguous(), lo, hi, table, first, n, D, C, Y.shape[-1], blocks, len(table),
-                                                   segment, parts, room, EYE=x is Y, REVERSE=reverse, PAIRS=_PAIRS, W=_W)
-    return gkeep.reshape(B, blocks, C).sum(1), Y[..., :d].contiguous()
+    (B, n, d), eye = gy.shape, x is None
+    gx, plan = _widen(gy), make_plan(kind, n, eye, reverse)
+    net = _on_device(kind, n, eye, reverse, str(gy.device))
+    sums = gy.new_zeros(B, gx.shape[-1] // BLOCK, keep.shape[1])  # what a block does not reach stays zero
+    with _under(gy):
+        _launch_backward(gx, gx if eye else _widen(x), keep.contiguous(), swap.contiguous(), net, plan, sums)
+    return sums.sum(1), gx[..., :d].contiguous()
 
-# %% ../../nbs/networks/28_layers_triton.ipynb #02195fde
-_SIGMOID_CODES = {"logistic": 0, "cauchy": 2, "reciprocal": 3, "optimal": 4}
-
+# %% ../../nbs/networks/28_layers_triton.ipynb #58e68fc8
 @triton_jit
-def _curve(v, CODE: tl.constexpr):
+def _cauchy_tail(t):
+    "arctan(1 / t) / pi for t >= 0, by Equation 25.1."
+    r = tl.where(t > 1, 1 / tl.maximum(t, 1e-30), t)
+    z = r * r
+    p = 0.0009072750512657098 * z - 0.005115345771151265
+    p = p * z + 0.01359008649858741
+    p = p * z - 0.02388780195629485
+    p = p * z + 0.033871618660626414
+    p = p * z - 0.045211747467927305
+    p = p * z + 0.06363850689058667
+    p = p * z - 0.10610246946390103
+    p = r * (p * z + 0.31830988136850696)
+    return tl.where(t > 1, p, 0.5 - p)
+
+# %% ../../nbs/networks/28_layers_triton.ipynb #1e95a8b6
+@triton_jit
+def _swap_and_slope(v, SIGMOID: tl.constexpr):
     "f(-v) and f'(v)."
     t = tl.abs(v)
-    if CODE == 0:
+    if SIGMOID == "logistic":
         e = tl.exp(-t)
-        small, slope = e / (1 + e), e / ((1 + e) * (1 + e))
-    elif CODE == 2:
-        r = tl.where(t > 1, 1 / tl.maximum(t, 1e-30), t)
-        z = r * r
-        p = r * ((((((((0.0009072750512657098 * z - 0.005115345771151265) * z + 0.01359008649858741) * z - 0.02388780195629485) * z + 0.033871618660626414) * z
-                    - 0.045211747467927305) * z + 0.06363850689058667) * z - 0.10610246946390103) * z + 0.31830988136850696)
-        small, slope = tl.where(t > 1, p, 0.5 - p), 0.3183098861837907 / (1 + t * t)
-    elif CODE == 3: small, slope = 1 / (2 + t), 1 / ((2 + t) * (2 + t))
-    else:
+        small = e / (1 + e)
+        slope = small / (1 + e)
+    elif SIGMOID == "cauchy":
+        small = _cauchy_tail(t)
+        slope = 0.3183098861837907 / (1 + t * t)
+    elif SIGMOID == "reciprocal":
+        small = 1 / (2 + t)
+        slope = small * small
+    else:  # "optimal"
         far = tl.maximum(t, 0.25) + 1e-10
-        small, slope = tl.where(t <= 0.25, 0.5 - t, 0.0625 / far), tl.where(t <= 0.25, 1.0, 0.0625 / (far * far))
+        small = tl.where(t <= 0.25, 0.5 - t, 0.0625 / far)
+        slope = tl.where(t <= 0.25, 1.0, 0.0625 / (far * far))
     return tl.where(v < 0, 1 - small, small), slope
 
-# %% ../../nbs/networks/28_layers_triton.ipynb #8373dc00
+# %% ../../nbs/networks/28_layers_triton.ipynb #73000d01
 @triton_jit
 def _bend_tile(d, tau, lam, TRICK: tl.constexpr):
-    "phi(d) / tau."
-    if TRICK: return d * tl.exp(-lam * tl.log(tl.abs(d) + 1e-10)) / tau
+    "phi(d) / tau: Equation 21.4."
+    if TRICK:
+        return d * tl.exp(-lam * tl.log(tl.abs(d) + 1e-10)) / tau
     return d / tau
 
-# %% ../../nbs/networks/28_layers_triton.ipynb #d4251831
+# %% ../../nbs/networks/28_layers_triton.ipynb #37913eb8
 @triton_jit
-def _see(d, X, s, tau, lam, size, lo, hi, need, ends, n, D, C, CODE: tl.constexpr, TRICK: tl.constexpr, LANES: tl.constexpr):
-    "The differences d (B, C) of s (B, n); X (B, n) is scratch."
+def _see(d_ptr, lanes_ptr, s_ptr, tau_ptr, lam_ptr, size_ptr, lo_ptr, hi_ptr, need_ptr, layers_ptr,
+         n, depth, comparators, SIGMOID: tl.constexpr, TRICK: tl.constexpr, LANES: tl.constexpr):
+    "The differences of one set."
     b = tl.program_id(0).to(tl.int64)
-    lanes = tl.arange(0, LANES)
-    tau, lam, size = tl.load(tau + b), tl.load(lam + b), tl.load(size + b)
-    tl.store(X + b * n + lanes, tl.load(s + b * n + lanes, lanes < n, 0.0), lanes < n)
+    tau, lam = tl.load(tau_ptr + b), tl.load(lam_ptr + b)
+    size = tl.load(size_ptr + b)
+    d_ptr += b * comparators
+    lanes_ptr += b * n
+    i = tl.arange(0, LANES)
+    tl.store(lanes_ptr + i, tl.load(s_ptr + b * n + i, i < n, 0.0), i < n)
     tl.debug_barrier()
-    for l in range(D):
-        start, stop = tl.load(ends + l), tl.load(ends + l + 1)
-        c = start + tl.arange(0, LANES // 2)
-        on = c < stop
-        i, j = tl.load(lo + c, on, 0), tl.load(hi + c, on, 0)
-        a, q = tl.load(X + b * n + i, on, 0.0), tl.load(X + b * n + j, on, 0.0)
-        gap = tl.where(tl.load(need + c, on, 0) < size, q - a, 0.0)
-        tl.store(d + b * C + c, gap, on)
-        swap, _ = _curve(_bend_tile(gap, tau, lam, TRICK), CODE)
-        tl.store(X + b * n + i, a + swap * gap, on)
-        tl.store(X + b * n + j, q - swap * gap, on)
+    for l in range(0, depth):
+        c = tl.load(layers_ptr + 2 * l) + tl.arange(0, LANES // 2)
+        here = c < tl.load(layers_ptr + 2 * l + 1)
+        lo = tl.load(lo_ptr + c, here, 0)
+        hi = tl.load(hi_ptr + c, here, 0)
+        p = tl.load(lanes_ptr + lo, here, 0.0)
+        q = tl.load(lanes_ptr + hi, here, 0.0)
+        gap = tl.where(tl.load(need_ptr + c, here, 0) < size, q - p, 0.0)
+        swap, slope = _swap_and_slope(_bend_tile(gap, tau, lam, TRICK), SIGMOID)
+        tl.store(d_ptr + c, gap, here)
+        tl.store(lanes_ptr + lo, p + swap * gap, here)
+        tl.store(lanes_ptr + hi, q - swap * gap, here)
         tl.debug_barrier()
 
-# %% ../../nbs/networks/28_layers_triton.ipynb #592cfa68
+# %% ../../nbs/networks/28_layers_triton.ipynb #d78761e4
 @triton_jit
-def _see_backward(gs, gtau, glam, gd, d, tau, lam, size, lo, hi, need, ends, n, D, C, CODE: tl.constexpr, TRICK: tl.constexpr, LANES: tl.constexpr):
-    "Equation 26.2, with the gradient of the lanes in gs (B, n), zero at first."
+def _push_tile(gap, outer, pull, tau, lam, SIGMOID: tl.constexpr, TRICK: tl.constexpr):
+    "delta of Equation 25.3 for comparators that act, and (g_lo - g_hi) d f'(v) v, the way to tau and lambda."
+    v = _bend_tile(gap, tau, lam, TRICK)
+    swap, slope = _swap_and_slope(v, SIGMOID)
+    curve = slope * v
+    along = pull * gap * curve
+    if TRICK:
+        curve *= 1 - lam * tl.abs(gap) / (tl.abs(gap) + 1e-10)
+    return outer + pull * (swap - curve), along
+
+# %% ../../nbs/networks/28_layers_triton.ipynb #e85619a8
+@triton_jit
+def _see_backward(gs_ptr, gtau_ptr, glam_ptr, gd_ptr, d_ptr, tau_ptr, lam_ptr, size_ptr,
+                  lo_ptr, hi_ptr, need_ptr, layers_ptr, n, depth, comparators,
+                  SIGMOID: tl.constexpr, TRICK: tl.constexpr, LANES: tl.constexpr):
+    "Equation 25.3 for one set."
     b = tl.program_id(0).to(tl.int64)
-    tau, lam, size = tl.load(tau + b), tl.load(lam + b), tl.load(size + b)
+    tau, lam = tl.load(tau_ptr + b), tl.load(lam_ptr + b)
+    size = tl.load(size_ptr + b)
     to_tau, to_lam = tl.zeros((LANES // 2,), tl.float32), tl.zeros((LANES // 2,), tl.float32)
-    for t in range(D):
-        start, stop = tl.load(ends + D - 1 - t), tl.load(ends + D - t)
-        c = start + tl.arange(0, LANES // 2)
-        on = c < stop
-        i, j = tl.load(lo + c, on, 0), tl.load(hi + c, on, 0)
-        gap, outside, acts = tl.load(d + b * C + c, on, 0.0), tl.load(gd + b * C + c, on, 0.0), tl.load(need + c, on, 0) < size
-        gi, gj = tl.load(gs + b * n + i, on, 0.0), tl.load(gs + b * n + j, on, 0.0)
-        v = _bend_tile(gap, tau, lam, TRICK)
-        swap, slope = _curve(v, CODE)
-        along = (gi - gj) * gap * slope * v
-        bent = 1 - lam * tl.abs(gap) / (tl.abs(gap) + 1e-10) if TRICK else 1.0
-        push = tl.where(acts, outside + (gi - gj) * (swap - slope * v * bent), 0.0)
-        to_tau += tl.where(on, along / tau, 0.0)
-        if TRICK: to_lam += tl.where(on, along * tl.log(tl.abs(gap) + 1e-10), 0.0)
-        tl.store(gs + b * n + i, gi - push, on)
-        tl.store(gs + b * n + j, gj + push, on)
+    for step in range(0, depth):
+        layer_ptr = layers_ptr + 2 * (depth - 1 - step)
+        c = tl.load(layer_ptr) + tl.arange(0, LANES // 2)
+        here = c < tl.load(layer_ptr + 1)
+        lo_gs_ptr = gs_ptr + b * n + tl.load(lo_ptr + c, here, 0)
+        hi_gs_ptr = gs_ptr + b * n + tl.load(hi_ptr + c, here, 0)
+        g_lo, g_hi = tl.load(lo_gs_ptr, here, 0.0), tl.load(hi_gs_ptr, here, 0.0)
+        gap = tl.load(d_ptr + b * comparators + c, here, 0.0)
+        outer = tl.load(gd_ptr + b * comparators + c, here, 0.0)
+        push, along = _push_tile(gap, outer, g_lo - g_hi, tau, lam, SIGMOID, TRICK)
+        to_tau += tl.where(here, along / tau, 0.0)
+        if TRICK:
+            to_lam += tl.where(here, along * tl.log(tl.abs(gap) + 1e-10), 0.0)
+        push = tl.where(tl.load(need_ptr + c, here, 0) < size, push, 0.0)
+        tl.store(lo_gs_ptr, g_lo - push, here)
+        tl.store(hi_gs_ptr, g_hi + push, here)
         tl.debug_barrier()
-    tl.store(gtau + b, tl.sum(to_tau, 0))
-    tl.store(glam + b, tl.sum(to_lam, 0))
+    tl.store(gtau_ptr + b, tl.sum(to_tau, 0))
+    tl.store(glam_ptr + b, tl.sum(to_lam, 0))
 
-# %% ../../nbs/networks/28_layers_triton.ipynb #c0884ea3
-def _seen_by(s, sigmoid): return s.dtype == torch.float32 and sigmoid in _SIGMOID_CODES
+# %% ../../nbs/networks/28_layers_triton.ipynb #94c25506
+def triton_sees(
+    s: Tensor,  # scores, (..., n)
+    sigmoid: str,  # name of the sigmoid
+) -> bool:
+    "Whether there is a kernel for what the comparators see."
+    return s.dtype == torch.float32 and sigmoid != "gaussian" and s.shape[-1] <= MAX_N
 
-def _see_arguments(s, size, kind, sigmoid, trick):
-    "What both kernels of the differences take at the end: the network, sizes and constants."
-    n, net = s.shape[-1], sorting_network(kind, s.shape[-1], str(s.device))
-    ends = torch.tensor(net.ends, dtype=torch.int32, device=s.device)
-    constants = dict(CODE=_SIGMOID_CODES[sigmoid], TRICK=trick, LANES=triton.next_power_of_2(max(n, 2)))
-    return (size.int(), net.lo.int(), net.hi.int(), net.need.int(), ends, n, len(net.ends) - 1, len(net.lo)), constants
+def _see_arguments(s, tau, lam, size, kind, sigmoid, trick):
+    "What both kernels of the differences take, by keyword."
+    n = s.shape[-1]
+    net = _on_device(kind, n, False, False, str(s.device))
+    return dict(tau_ptr=tau.contiguous(), lam_ptr=lam.contiguous(), size_ptr=size.int(),
+                lo_ptr=net.lo, hi_ptr=net.hi, need_ptr=net.need, layers_ptr=net.reach,
+                n=n, depth=net.reach.shape[1], comparators=len(net.lo),
+                SIGMOID=sigmoid, TRICK=trick, LANES=triton.next_power_of_2(max(n, 2)))
 
-# %% ../../nbs/networks/28_layers_triton.ipynb #0a341a64
+# %% ../../nbs/networks/28_layers_triton.ipynb #bd4055a2
 def triton_differences(
     s: Tensor,  # scores, float32, (B, n)
     tau: Tensor,  # temperature, (B,)
@@ -256,12 +382,13 @@ def triton_differences(
     trick: bool,  # whether the activation replacement trick is on
 ) -> Tensor:  # (B, C)
     "What the comparators of a soft network see, in one launch."
-    arguments, constants = _see_arguments(s, size, kind, sigmoid, trick)
-    d = s.new_empty(len(s), arguments[-1])
-    _see[(len(s),)](d, torch.empty_like(s), s.contiguous(), tau.contiguous(), lam.contiguous(), *arguments, **constants)
+    arguments = _see_arguments(s, tau, lam, size, kind, sigmoid, trick)
+    d = s.new_empty(len(s), arguments["comparators"])
+    with _under(s):
+        _see[(len(s),)](d_ptr=d, lanes_ptr=s.new_empty(s.shape), s_ptr=s.contiguous(), **arguments)
     return d
 
-# %% ../../nbs/networks/28_layers_triton.ipynb #d82a8cc3
+# %% ../../nbs/networks/28_layers_triton.ipynb #0b61de22
 def triton_differences_backward(
     gd: Tensor,  # gradient of the differences, (B, C)
     d: Tensor,  # the differences, (B, C)
@@ -274,7 +401,10 @@ def triton_differences_backward(
     trick: bool,  # whether the activation replacement trick is on
 ) -> tuple:  # gradients of s (B, n), tau (B,) and lam (B,)
     "The backward pass of `triton_differences`."
-    arguments, constants = _see_arguments(s, size, kind, sigmoid, trick)
-    gs, gtau, glam = torch.zeros_like(s), torch.empty_like(tau), torch.empty_like(lam)
-    _see_backward[(len(s),)](gs, gtau, glam, gd.contiguous(), d.contiguous(), tau.contiguous(), lam.contiguous(), *arguments, **constants)
+    arguments = _see_arguments(s, tau, lam, size, kind, sigmoid, trick)
+    gs = s.new_zeros(s.shape)
+    gtau, glam = tau.new_empty(tau.shape), lam.new_empty(lam.shape)
+    with _under(s):
+        _see_backward[(len(s),)](gs_ptr=gs, gtau_ptr=gtau, glam_ptr=glam,
+                                 gd_ptr=gd.contiguous(), d_ptr=d.contiguous(), **arguments)
     return gs, gtau, glam

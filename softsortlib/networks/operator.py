@@ -5,22 +5,81 @@
 # %% auto #0
 __all__ = ['NetworkPermutation', 'SortingNetwork', 'default_steepness']
 
-# %% ../../nbs/networks/22_operator.ipynb #07193dd0
+# %% ../../nbs/networks/22_operator.ipynb #e6dd12b8
 import math
 from functools import partial
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
 
 from ..core.operators import Operator
-from ..core.permutation import SoftPermutation, is_concrete, patch_to, zero_outside
+from ..core.permutation import SoftPermutation, is_concrete, patch_to
+from ..engine.dispatch import choose
 from .comparators import sorting_network
 from .layers_autograd import network_differences, network_matrix, network_send
-from .swaps import _SIGMOIDS, apply_layers, lane_differences, replace_activation
+from .swaps import SIGMOIDS, apply_layers, lane_differences, replace_activation
 
-# %% ../../nbs/networks/22_operator.ipynb #ba0b418b
-class NetworkPermutation(SoftPermutation):
+# %% ../../nbs/networks/22_operator.ipynb #50918631
+class _OnLanes(SoftPermutation):
+    "A square soft permutation that puts the real elements on the upper lanes, and may read the lanes from the bottom."
+    if TYPE_CHECKING:  # added below
+        def _sizes(self, batch: torch.Size) -> Tensor: ...
+        def _pack(self, x: Tensor) -> Tensor: ...
+        def _unpack(self, x: Tensor) -> Tensor: ...
+        def _lanes(self, rows: "Tensor | None") -> "Tensor | None": ...
+    def __init__(self, s, dtype, mask, descending):
+        n = s.shape[-1]
+        super().__init__(batch=s.shape[:-1], m=n, n=n, dtype=dtype or s.dtype, device=s.device, mask=mask)
+        self.s = s
+        self.descending = descending
+        self.length = None  # how many elements are real, (...); None where all are
+        if mask is not None:
+            self.order = (~mask).sort(dim=-1, stable=True).indices  # the element on each lane, (..., n)
+            self.place = self.order.argsort(-1)  # the lane of each element, (..., n)
+            self.length = mask.sum(-1)
+
+# %% ../../nbs/networks/22_operator.ipynb #6bd525e8
+@patch_to(_OnLanes)
+def _sizes(self, batch):
+    "The number of real elements of each set."
+    return torch.full(batch, self.n, device=self.device) if self.length is None else self.length.expand(batch)
+
+@patch_to(_OnLanes)
+def _pack(self, x):
+    "Move the real elements of x (*batch', n, d) to the upper lanes."
+    return x if self.mask is None else x.gather(-2, self.order[..., None].expand(x.shape))
+
+@patch_to(_OnLanes)
+def _unpack(self, x):
+    "Move the lanes of x (*batch', n, d) back to where the elements came from."
+    return x if self.mask is None else x.gather(-2, self.place[..., None].expand(x.shape))
+
+# %% ../../nbs/networks/22_operator.ipynb #7562605e
+@patch_to(_OnLanes)
+def _lanes(self, rows):
+    "The lanes that hold the positions `rows`, (r,) or (..., r), or None for all of them from the top."
+    if not self.descending:
+        return rows
+    rows = torch.arange(self.n, device=self.device) if rows is None else rows
+    return self.n - 1 - rows if self.length is None else (self.length[..., None] - 1 - rows) % self.n
+
+def _rows_of(y, lanes):
+    "The rows `lanes` of y (..., n, d)."
+    if lanes is None:
+        return y
+    if lanes.ndim == 1:
+        return y.index_select(-2, lanes)
+    return y.gather(-2, lanes[..., None].expand(*y.shape[:-2], lanes.shape[-1], y.shape[-1]))
+
+# %% ../../nbs/networks/22_operator.ipynb #bd6cfaea
+class NetworkPermutation(_OnLanes):
     "The soft permutation of a sorting network: a product of layers that is never multiplied out."
+    if TYPE_CHECKING:  # added below
+        def _plain(self) -> tuple: ...
+        def _differences(self, s: Tensor, tau: "float | Tensor", art_lambda: "float | Tensor | None") -> Tensor: ...
+        def _send(self, v: Tensor, x: Tensor, reverse: bool) -> Tensor: ...
+        def _matrix(self, v: Tensor) -> Tensor: ...
     def __init__(self,
         s: Tensor,  # scores, (..., n), in the compute dtype
         kind: str,  # "bitonic" or "odd_even"
@@ -32,36 +91,39 @@ class NetworkPermutation(SoftPermutation):
         mask: "Tensor | None" = None,  # bool, (..., n), True = a real element
         descending: bool = False,  # read the lanes from the bottom
     ):
-        super().__init__(batch=s.shape[:-1], m=s.shape[-1], n=s.shape[-1], dtype=dtype or s.dtype, device=s.device, mask=mask)
-        self.s, self.kind, self.sigmoid, self.descending, self.length = s, kind, sigmoid, descending, None
-        self.fast = self.n > 1 and (backend in ("numba", "triton") or backend is None and s.device.type in ("cpu", "cuda"))
-        if mask is not None:
-            self.order = (~mask).sort(dim=-1, stable=True).indices
-            self.place, self.length, s = self.order.argsort(-1), mask.sum(-1), s.gather(-1, self.order)
-        s = s.double() if s.device.type == "cpu" else s  # soft values that nearly tie differ by less than single precision sees
-        self.v = (replace_activation(self._differences(s, tau, art_lambda), art_lambda) / tau).to(self.s.dtype)
+        super().__init__(s, dtype, mask, descending)
+        self.kind = kind
+        self.sigmoid = sigmoid
+        self.fast = self.n > 1 and choose(s, backend or "", triton=True) != "torch"
+        lanes = self._pack(s[..., None])[..., 0]
+        lanes = lanes.double() if s.device.type == "cpu" else lanes
+        d = self._differences(lanes, tau, art_lambda)
+        self.v = (replace_activation(d, art_lambda) / tau).to(s.dtype)
 
-# %% ../../nbs/networks/22_operator.ipynb #3bc13b66
+# %% ../../nbs/networks/22_operator.ipynb #7fc60c4f
 @patch_to(NetworkPermutation)
 def _plain(self):
     "The comparators, and which of them act."
     net = sorting_network(self.kind, self.n, str(self.device))
     return net, None if self.length is None else net.need < self.length[..., None]
 
-@patch_to(NetworkPermutation)
-def _sizes(self, batch):
-    "The number of real elements of each set."
-    return torch.full(batch, self.n, device=self.device) if self.length is None else self.length.expand(batch)
+def _for_each_set(a, s):
+    "A number or a tensor (..., 1) as a tensor with one number for each set of s (..., n)."
+    if isinstance(a, Tensor):
+        return a[..., 0].to(s.dtype).expand(s.shape[:-1])
+    return s.new_full(s.shape[:-1], a)
 
 @patch_to(NetworkPermutation)
 def _differences(self, s, tau, art_lambda):
+    "What the comparators see of the scores on the lanes, (..., C)."
     if not self.fast:
         net, active = self._plain()
         return lane_differences(s, net, self.sigmoid, tau, art_lambda, active)
-    trick = art_lambda is not None and (isinstance(art_lambda, Tensor) or art_lambda > 0)
-    tau, lam = (a[..., 0].to(s.dtype).expand(self.batch) if isinstance(a, Tensor) else s.new_full(self.batch, a) for a in (tau, art_lambda or 0.0 if not trick else art_lambda))
-    return network_differences(s, tau, lam, self._sizes(self.batch), self.kind, self.sigmoid, trick)
+    trick = isinstance(art_lambda, Tensor) or bool(art_lambda)  # None and 0 switch it off
+    lam = _for_each_set(art_lambda if trick else 0.0, s)
+    return network_differences(s, _for_each_set(tau, s), lam, self._sizes(self.batch), self.kind, self.sigmoid, trick)
 
+# %% ../../nbs/networks/22_operator.ipynb #539cf77f
 @patch_to(NetworkPermutation)
 def _send(self, v, x, reverse):
     "x (*batch', n, d) through the layers."
@@ -74,118 +136,142 @@ def _send(self, v, x, reverse):
 @patch_to(NetworkPermutation)
 def _matrix(self, v):
     "All of P, columns in the order of the lanes."
-    if self.fast: return network_matrix(v, self._sizes(self.batch), self.kind, self.sigmoid, self.n)
-    return self._send(v, torch.eye(self.n, dtype=v.dtype, device=self.device).expand(*self.batch, -1, -1), False)
+    if self.fast:
+        return network_matrix(v, self._sizes(self.batch), self.kind, self.sigmoid, self.n)
+    eye = torch.eye(self.n, dtype=v.dtype, device=self.device)
+    return self._send(v, eye.expand(*self.batch, -1, -1), False)
 
-# %% ../../nbs/networks/22_operator.ipynb #423aa8e4
-@patch_to(NetworkPermutation)
-def _pack(self, x):
-    "Move the real elements of x (*batch', n, d) to the upper lanes."
-    return x if self.mask is None else x.gather(-2, self.order[..., None].expand(x.shape))
-
-@patch_to(NetworkPermutation)
-def _unpack(self, x):
-    "Move the lanes of x (*batch', n, d) back to where the elements came from."
-    return x if self.mask is None else x.gather(-2, self.place[..., None].expand(x.shape))
-
-@patch_to(NetworkPermutation)
-def _lanes(self, rows):
-    "The lanes that hold the positions `rows`, (r,) or (..., r), or None for all of them from the top."
-    if not self.descending: return rows
-    rows = torch.arange(self.n, device=self.device) if rows is None else rows
-    return self.n - 1 - rows if self.length is None else (self.length[..., None] - 1 - rows) % self.n
-
-def _rows_of(y, lanes):
-    "The rows `lanes` of y (..., n, d)."
-    if lanes is None: return y
-    if lanes.ndim == 1: return y.index_select(-2, lanes)
-    return y.gather(-2, lanes[..., None].expand(*y.shape[:-2], lanes.shape[-1], y.shape[-1]))
-
-# %% ../../nbs/networks/22_operator.ipynb #bf3acb74
+# %% ../../nbs/networks/22_operator.ipynb #5b6ad057
 @patch_to(NetworkPermutation)
 def _matmul(self, x, rows):
+    "P[rows] x."
     return _rows_of(self._send(self.v, self._pack(x), False), self._lanes(rows))
 
 @patch_to(NetworkPermutation)
 def _rmatmul(self, y, rows):
+    "P[rows]^T y."
     lanes = self._lanes(rows)
-    if lanes is not None: y = y.new_zeros(*y.shape[:-2], self.n, y.shape[-1]).scatter_add(-2, lanes[..., None].expand(y.shape), y)
+    if lanes is not None:
+        spread = y.new_zeros(*y.shape[:-2], self.n, y.shape[-1])
+        y = spread.scatter_add(-2, lanes[..., None].expand(y.shape), y)
     return self._unpack(self._send(self.v, y, True))
 
 @patch_to(NetworkPermutation)
 def _dense(self, rows, v=None):
-    v, lanes = self.v if v is None else v, self._lanes(rows)
-    if rows is None: return _rows_of(self._unpack(self._matrix(v).mT).mT, lanes)
+    "P[rows]; `v` in place of the sigmoid arguments, in another dtype."
+    v = self.v if v is None else v
+    lanes = self._lanes(rows)
+    if rows is None:
+        return _rows_of(self._unpack(self._matrix(v).mT).mT, lanes)
     units = nn.functional.one_hot(lanes, self.n).mT.to(v.dtype)
     return self._unpack(self._send(v, units.expand(*self.batch, *units.shape[-2:]), True)).mT
 
-# %% ../../nbs/networks/22_operator.ipynb #5f96affa
+# %% ../../nbs/networks/22_operator.ipynb #ca07b2a0
 @patch_to(NetworkPermutation)
 def _log_rows(self, rows):
+    "log P[rows], in double precision where the device has it."
     P = self._dense(rows, self.v if self.device.type == "mps" else self.v.double())
     tiny = torch.finfo(P.dtype).tiny
     return torch.where(P > tiny, P, tiny).log()
 
 @patch_to(NetworkPermutation)
 def _hard(self, rows):
-    s = self.s if self.mask is None else self.s.masked_fill(~self.mask, -math.inf if self.descending else math.inf)
+    "The permutation of the hard network, as indices."
+    last = -math.inf if self.descending else math.inf
+    s = self.s if self.mask is None else self.s.masked_fill(~self.mask, last)
     hard = s.argsort(dim=-1, stable=True, descending=self.descending)
     return hard if rows is None else hard[..., rows]
 
-# %% ../../nbs/networks/22_operator.ipynb #bbde5f9e
+# %% ../../nbs/networks/22_operator.ipynb #939f3414
 class SortingNetwork(Operator, name="network"):
-    "A sorting network with soft swaps (Petersen et al. 2021, 2022); raise `ValueError` or `TypeError` for parameters out of range."
+    """A sorting network with soft swaps (Petersen et al. 2021, 2022).
+
+    Raise `ValueError` or `TypeError` for parameters out of range."""
+    if TYPE_CHECKING:  # added below
+        def _soft_permutation(self, s: Tensor, tau, mask: "Tensor | None", dtype) -> NetworkPermutation: ...
     shown = ("kind", "sigmoid", "art_lambda", "tau", "descending")
     def __init__(self,
         kind: str = "bitonic",  # "bitonic" (depth about log2(n)^2 / 2) or "odd_even" (depth n), both for any n
         sigmoid: str = "cauchy",  # "logistic", "gaussian", "cauchy", "reciprocal", "optimal"
-        art_lambda: "float | Tensor" = 0.25,  # activation replacement, 0 <= art_lambda < 1; with "logistic" and names in "_phi"
+        art_lambda: "float | Tensor" = 0.25,  # activation replacement, in [0, 1); with "logistic" and names in "_phi"
         tau: "float | Tensor" = 1.0,  # temperature, one over the papers' steepness
         descending: bool = False,  # sort from the largest down
-        backend: "str | None" = None,  # "torch" (plain), "numba" (CPU), "triton" (CUDA); None for the fastest on the device
+        backend: "str | None" = None,  # "torch" (plain), "numba" (CPU), "triton" (CUDA); None for the fastest
     ):
         super().__init__(tau, descending)
-        sorting_network(kind, 1)
-        base = sigmoid.removesuffix("_phi") if isinstance(sigmoid, str) else sigmoid
-        if base not in _SIGMOIDS: raise ValueError(f"sigmoid must be one of {', '.join(map(repr, _SIGMOIDS))}, got {sigmoid!r}")
-        if backend not in _BACKENDS: raise ValueError(f"backend must be one of {_BACKENDS}, got {backend!r}")
+        sorting_network(kind, 1)  # raises for an unknown kind
+        _check_sigmoid(sigmoid)
+        _check_backend(backend)
         _check_art_lambda(art_lambda)
-        if isinstance(art_lambda, Tensor) and not isinstance(art_lambda, nn.Parameter): self.register_buffer("art_lambda", art_lambda)
-        else: self.art_lambda = art_lambda
-        self.kind, self.sigmoid, self.backend = kind, sigmoid, backend
+        if isinstance(art_lambda, Tensor) and not isinstance(art_lambda, nn.Parameter):
+            self.register_buffer("art_lambda", art_lambda)
+        else:
+            self.art_lambda = art_lambda
+        self.kind = kind
+        self.sigmoid = sigmoid
+        self.backend = backend
 
-# %% ../../nbs/networks/22_operator.ipynb #f99b79c1
+# %% ../../nbs/networks/22_operator.ipynb #d9b4c0aa
 _BACKENDS = (None, "torch", "numba", "triton")
 
+def _check_sigmoid(sigmoid):
+    "Raise unless it names a sigmoid, with or without `_phi`."
+    base = sigmoid.removesuffix("_phi") if isinstance(sigmoid, str) else sigmoid
+    if base not in SIGMOIDS:
+        raise ValueError(f"sigmoid must be one of {', '.join(map(repr, SIGMOIDS))}, got {sigmoid!r}")
+
+def _check_backend(backend):
+    "Raise unless it names a backend."
+    if backend not in _BACKENDS:
+        raise ValueError(f"backend must be one of {_BACKENDS}, got {backend!r}")
+
+# %% ../../nbs/networks/22_operator.ipynb #be681034
 def _check_art_lambda(x):
     "Raise unless x is a number or a floating point tensor in [0, 1)."
     tensor = isinstance(x, Tensor)
-    if isinstance(x, bool) or not (tensor or isinstance(x, (int, float))): raise TypeError(f"art_lambda must be a number or a tensor, got {type(x).__name__}")
-    if tensor and not x.is_floating_point(): raise TypeError(f"art_lambda must be floating point, got {x.dtype}: call .float()")
-    if not tensor or is_concrete(x):
-        if not (bool(((x >= 0) & (x < 1)).all()) if tensor else 0 <= x < 1):
-            raise ValueError(f"art_lambda must be at least 0 and less than 1, got {x.tolist() if tensor else x}: 0 switches the trick off")
+    if isinstance(x, bool) or not (tensor or isinstance(x, (int, float))):
+        raise TypeError(f"art_lambda must be a number or a tensor, got {type(x).__name__}")
+    if tensor and not x.is_floating_point():
+        raise TypeError(f"art_lambda must be floating point, got {x.dtype}: call .float()")
+    if tensor and not is_concrete(x):
+        return
+    inside = bool(((x >= 0) & (x < 1)).all()) if tensor else 0 <= x < 1
+    if not inside:
+        got = x.tolist() if tensor else x
+        raise ValueError(f"art_lambda must be at least 0 and less than 1, got {got}: 0 switches the trick off")
 
-# %% ../../nbs/networks/22_operator.ipynb #54e803be
+# %% ../../nbs/networks/22_operator.ipynb #5cd2887e
+def _check_home(backend, device):
+    "Raise unless scores on that device are where the backend runs."
+    home = {"numba": "cpu", "triton": "cuda"}.get(backend, device)
+    if home != device:
+        raise ValueError(f"backend {backend!r} runs on {home}, got scores on {device}: "
+                         "move the scores or leave backend=None")
+
 @patch_to(SortingNetwork)
 def _soft_permutation(self, s, tau, mask, dtype):
-    if (home := {"numba": "cpu", "triton": "cuda"}.get(self.backend, s.device.type)) != s.device.type:
-        raise ValueError(f"backend {self.backend!r} runs on {home}, got scores on {s.device.type}: move the scores or leave backend=None")
-    art_lambda = self.art_lambda if self.sigmoid == "logistic" or self.sigmoid.endswith("_phi") else None
+    "The map of checked scores."
+    _check_home(self.backend, s.device.type)
+    bends = self.sigmoid == "logistic" or self.sigmoid.endswith("_phi")
+    art_lambda = self.art_lambda if bends else None
     if isinstance(art_lambda, Tensor):
         _check_art_lambda(art_lambda)
         art_lambda = art_lambda.to(s.dtype)[..., None]
-    return NetworkPermutation(s, self.kind, self.sigmoid.removesuffix("_phi"), tau, art_lambda, self.backend, dtype, mask, self.descending)
+    sigmoid = self.sigmoid.removesuffix("_phi")
+    return NetworkPermutation(s, self.kind, sigmoid, tau, art_lambda, self.backend, dtype, mask, self.descending)
 
 # %% ../../nbs/networks/22_operator.ipynb #cbad9651
 Operator.names.update(bitonic=partial(SortingNetwork, "bitonic"), odd_even=partial(SortingNetwork, "odd_even"))
 
-# %% ../../nbs/networks/22_operator.ipynb #f2fc7946
+# %% ../../nbs/networks/22_operator.ipynb #4dd8d669
 def default_steepness(
     kind: str,  # "bitonic" or "odd_even"
     n: int,  # size of the sets, at least 2
 ) -> float:  # steepness; use tau = 1 / steepness
-    "Twice the number of layers: 2n or log2(n) (1 + log2(n)) (Petersen et al. 2021, section 5.1); raise `ValueError` for an unknown kind or n < 2."
-    sorting_network(kind, 1)
-    if n < 2: raise ValueError(f"n must be at least 2, got {n}: a single element needs no network")
+    """Twice the number of layers: 2n or log2(n) (1 + log2(n)) (Petersen et al. 2021, section 5.1).
+
+    Raise `ValueError` for an unknown kind or n < 2."""
+    sorting_network(kind, 1)  # raises for an unknown kind
+    if n < 2:
+        raise ValueError(f"n must be at least 2, got {n}: a single element needs no network")
     return 2.0 * n if kind == "odd_even" else math.log2(n) * (1 + math.log2(n))

@@ -31,8 +31,8 @@ for kind, n in (("bitonic", 5), ("odd_even", 6), ("bitonic", 40)):
         assert_close(slope, grads[0], rtol=1e-10, atol=1e-12)
         if x is not None: assert_close(gx, grads[1], rtol=1e-11, atol=1e-13)
 
-plan = nt._plan                                   # segments: as if the cache were small
-nt._plan = lambda *a: (plan(*a)[0], 3, 3 * 12)
+plan = nt.make_plan                               # segments: as if the cache were small
+nt.make_plan = lambda *a: plan(*a)._replace(segment=3, room=3 * 12)
 net = sorting_network("bitonic", 24)
 v = torch.randn(1, len(net.lo), generator=rng, dtype=torch.float64, requires_grad=True)
 P = apply_layers(v, torch.eye(24, dtype=torch.float64)[None], net)
@@ -65,19 +65,20 @@ def test_interpreter_agrees_with_the_plain_form():
 
 def kernels():
     "Every kernel with the types and constants of a launch."
-    from softsortlib.networks.operator import layers_triton as nt
-    net = {"keep": "*fp32", "swap": "*fp32", "lo": "*i32", "hi": "*i32", "table": "*i32"}
-    ints = lambda *names: {name: "i32" for name in names}
-    tile = {"PAIRS": 32, "W": 32}
+    from softsortlib.networks import layers_triton as nt
+    def floats(*names): return {f"{name}_ptr": "*fp32" for name in names}
+    def columns(*names): return {f"{name}_ptr": "*i32" for name in names}
+    def ints(*names): return {name: "i32" for name in names}
+    layers = {**floats("x", "keep", "swap"), **columns("lo", "hi", "reach"), **ints("n", "depth", "comparators", "wide", "blocks", "tables")}
     for eye in (True, False):
-        yield nt._forward, {"y": "*fp32", "x": "*fp32", **net, **ints("n", "D", "C", "wide", "blocks", "tables")}, {"EYE": eye, "REVERSE": not eye, **tile}
-        yield nt._backward, {**{k: "*fp32" for k in ("Y", "X", "U", "S", "x", "gkeep")}, **net,
-                             **ints("first", "n", "D", "C", "wide", "blocks", "tables", "segment", "parts", "room")}, {"EYE": eye, "REVERSE": not eye, **tile}
-    see = {"tau": "*fp32", "lam": "*fp32", "size": "*i32", "lo": "*i32", "hi": "*i32", "need": "*i32", "ends": "*i32", **ints("n", "D", "C")}
-    for code in (0, 2, 3, 4):
-        constants = {"CODE": code, "TRICK": code == 0, "LANES": 2048}
-        yield nt._see, {"d": "*fp32", "X": "*fp32", "s": "*fp32", **see}, constants
-        yield nt._see_backward, {**{k: "*fp32" for k in ("gs", "gtau", "glam", "gd", "d")}, **see}, constants
+        constants = {"EYE": eye, "PAIRS": 32, "W": 32}
+        yield nt._forward, {**floats("y"), **layers}, constants
+        yield nt._backward, {**floats("gy", "sums", "stack", "starts"), **layers, **ints("first", "segment", "parts", "room")}, constants
+    see = {**floats("tau", "lam", "d"), **columns("size", "lo", "hi", "need", "layers"), **ints("n", "depth", "comparators")}
+    for sigmoid in ("logistic", "cauchy", "reciprocal", "optimal"):
+        constants = {"SIGMOID": sigmoid, "TRICK": sigmoid == "logistic", "LANES": 2048}
+        yield nt._see, {**floats("lanes", "s"), **see}, constants
+        yield nt._see_backward, {**floats("gs", "gtau", "glam", "gd"), **see}, constants
 
 
 @pytest.mark.parametrize("arch", [80, 90])
