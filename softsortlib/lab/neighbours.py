@@ -7,7 +7,7 @@ __all__ = ['nearest', 'majority', 'VoteAccuracy', 'EmbeddingCNN', 'small_resnet1
            'papers_network', 'PointData', 'shift_and_mirror', 'EmbeddingTask', 'KnnTask', 'BaselineConfig',
            'BaselineTask', 'AutoencoderTask', 'ClassifierTask', 'knn_search', 'chosen', 'knn_grid']
 
-# %% ../../nbs/lab/66_neighbours.ipynb #19526936
+# %% ../../nbs/lab/66_neighbours.ipynb #81e14ac3
 import itertools
 import json
 import math
@@ -79,9 +79,10 @@ class VoteAccuracy(torchmetrics.Metric):
         i = self.ks.index(self.k) if self.k is not None else int(self.right.argmax())
         return {"accuracy": self.right[i] / self.seen, "k": torch.tensor(float(self.ks[i]))}
 
-# %% ../../nbs/lab/66_neighbours.ipynb #56972a7a
+# %% ../../nbs/lab/66_neighbours.ipynb #aba6a163
 class EmbeddingCNN(nn.Sequential):
     "The papers' embedding of MNIST, from pictures (b, channels, h, w) to points (b, 50)."
+
     def __init__(self,
         shape: tuple,  # channels, height and width of a picture
         width: int = 20,  # channels of the first convolution; the second has two and a half times as many
@@ -106,7 +107,7 @@ def small_resnet18(
     net.maxpool, net.fc, net.dim = nn.Identity(), nn.Identity(), 512
     return net
 
-# %% ../../nbs/lab/66_neighbours.ipynb #1705b9b9
+# %% ../../nbs/lab/66_neighbours.ipynb #16e9830c
 @dataclass(frozen=True)
 class EmbeddingConfig(RunConfig):
     "What all runs of this experiment depend on."
@@ -128,10 +129,12 @@ class EmbeddingConfig(RunConfig):
         super().__post_init__()
         self.at_least(1, "batch", "width")
         self.at_least(0, "search", "val_queries", "test_queries")
-        if self.net not in ("cnn", "resnet18"): raise ValueError(f"net must be 'cnn' or 'resnet18', got {self.net!r}")
-        if not self.lr > 0: raise ValueError(f"lr must be positive, got {self.lr}")
+        if self.net not in ("cnn", "resnet18"):
+            raise ValueError(f"net must be 'cnn' or 'resnet18', got {self.net!r}")
+        if not self.lr > 0:
+            raise ValueError(f"lr must be positive, got {self.lr}")
 
-# %% ../../nbs/lab/66_neighbours.ipynb #e0a9ec97
+# %% ../../nbs/lab/66_neighbours.ipynb #d9bf6d8a
 @dataclass(frozen=True)
 class KnnConfig(EmbeddingConfig):
     "All that a run of the differentiable k-nearest-neighbours classifier depends on."
@@ -148,7 +151,8 @@ class KnnConfig(EmbeddingConfig):
         self.at_least(0, "samples")
         self.at_least(1, "k", "candidates")
         get_operator(self.operator, tau=self.tau)
-        if self.k > self.candidates: raise ValueError(f"k must be at most {self.candidates}, the number of candidates, got {self.k}")
+        if self.k > self.candidates:
+            raise ValueError(f"k must be at most {self.candidates}, the number of candidates, got {self.k}")
 
 # %% ../../nbs/lab/66_neighbours.ipynb #41797350
 def papers_network(
@@ -165,9 +169,10 @@ KnnConfig.PRESETS = {
     "smoke": dict(steps=4, epoch=2, width=4, batch=20, candidates=30, k=3, lr=0.01, search=100, val_queries=20, test_queries=20),
 }
 
-# %% ../../nbs/lab/66_neighbours.ipynb #609a1b64
+# %% ../../nbs/lab/66_neighbours.ipynb #ad79e54e
 class PointData(DrawnData):
     "Queries and candidates out of a data set of images with classes."
+
     def load(self) -> None:
         "Load the images of each split, and measure their channels."
         c = self.config
@@ -179,7 +184,8 @@ class PointData(DrawnData):
 
     def move(self, device: torch.device) -> None:
         "Move the images to `device`."
-        for bank in self.banks.values(): bank.to(device)
+        for bank in self.banks.values():
+            bank.to(device)
 
     def pictures(self, split: str, index: Tensor) -> "tuple[Tensor, Tensor]":  # (b, channels, h, w); labels, (b,)
         "Standardised images of a `split` and their classes, for image numbers (b,)."
@@ -187,12 +193,14 @@ class PointData(DrawnData):
         x = bank.take(index)
         return (x - self.mean.to(x.device)[:, None, None]) / self.sd.to(x.device)[:, None, None], bank.labels[index].to(x.device)
 
-# %% ../../nbs/lab/66_neighbours.ipynb #36c3bca5
+# %% ../../nbs/lab/66_neighbours.ipynb #24cf9b32
 @patch_to(PointData)
 def order(self, what: str, number: int, N: int) -> Tensor:  # long, (N,)
     "The order of pass `number` over `N` images; the last one of each kind, `what`, is remembered."
-    if self.orders.get(what, (None,))[0] != number: self.orders[what] = number, torch.randperm(N, generator=seeded(*((self.config.seed,) if what in ("queries", "candidates") else ()), what, number))
+    if self.orders.get(what, (None,))[0] != number:
+        self.orders[what] = number, torch.randperm(N, generator=seeded(*((self.config.seed,) if what in ("queries", "candidates") else ()), what, number))
     return self.orders[what][1]
+
 
 @patch_to(PointData)
 def part(self, what: str, k: int, size: int) -> Tensor:  # (size,)
@@ -201,6 +209,7 @@ def part(self, what: str, k: int, size: int) -> Tensor:  # (size,)
     size = min(size, N)
     per_pass = N // size
     return self.order(what, k // per_pass, N)[k % per_pass * size:][:size]
+
 
 @patch_to(PointData)
 def held_out_part(self, split: str) -> Tensor:  # long, (N,)
@@ -224,20 +233,26 @@ def shift_and_mirror(
     padded = nn.functional.pad(x, (by,) * 4)
     return padded[torch.arange(b, device=x.device)[:, None, None], :, rows[:, :, None], columns[:, None, :]].movedim(-1, 1)
 
-# %% ../../nbs/lab/66_neighbours.ipynb #1d62b20e
+# %% ../../nbs/lab/66_neighbours.ipynb #1a42cb51
 @patch_to(PointData)
 def draw(self, split: str, k: int) -> tuple:  # queries (q, channels, h, w), labels (q,); in training also candidates and theirs
     "Batch number `k` of a split."
     c = self.config
-    if split != "train": return self.pictures(split, self.held_out_part(split)[k * 500:][:500])
+    if split != "train":
+        return self.pictures(split, self.held_out_part(split)[k * 500:][:500])
     batch = self.pictures("train", self.part("queries", k, c.batch))
-    if hasattr(c, "candidates"): batch += self.pictures("train", self.part("candidates", k, c.candidates))
-    if not c.augment: return batch
+    if hasattr(c, "candidates"):
+        batch += self.pictures("train", self.part("candidates", k, c.candidates))
+    if not c.augment:
+        return batch
     g = self.generator("train", k)
     return tuple(shift_and_mirror(x, g) if x.ndim == 4 else x for x in batch)
 
+
 @patch_to(PointData)
-def held_out(self, split: str) -> int: return -(-len(self.held_out_part(split)) // 500)
+def held_out(self, split: str) -> int:
+    return -(-len(self.held_out_part(split)) // 500)
+
 
 @patch_to(PointData)
 def share(self, batch: tuple, rank: int, world: int) -> tuple:
@@ -270,7 +285,7 @@ class EmbeddingTask(Task):
         near = self.labels[nearest(self(images), self.points, max(self.ks))]
         return torch.stack([majority(near[:, :k], self.data.classes) for k in self.ks], -1)
 
-# %% ../../nbs/lab/66_neighbours.ipynb #f38ee19a
+# %% ../../nbs/lab/66_neighbours.ipynb #9fb868a0
 @patch_to(EmbeddingTask)
 @torch.no_grad()
 def gather_points(self) -> None:
@@ -280,26 +295,36 @@ def gather_points(self) -> None:
     parts = [self.data.pictures("train", i) for i in index.split(500)]
     self.points, self.labels = torch.cat([self(x.to(self.device)) for x, _ in parts]), torch.cat([y for _, y in parts]).to(self.device)
 
-@patch_to(EmbeddingTask)
-def on_validation_epoch_start(self): self.gather_points()
 
 @patch_to(EmbeddingTask)
-def on_test_epoch_start(self): self.gather_points()
+def on_validation_epoch_start(self):
+    self.gather_points()
+
 
 @patch_to(EmbeddingTask)
-def validation_step(self, batch, k): self.metric.update(self.predict(batch[0]), batch[1])
+def on_test_epoch_start(self):
+    self.gather_points()
+
 
 @patch_to(EmbeddingTask)
-def test_step(self, batch, k): self.validation_step(batch, k)
+def validation_step(self, batch, k):
+    self.metric.update(self.predict(batch[0]), batch[1])
+
+
+@patch_to(EmbeddingTask)
+def test_step(self, batch, k):
+    self.validation_step(batch, k)
+
 
 @patch_to(EmbeddingTask)
 def configure_optimizers(self):
     c = self.config
     return torch.optim.SGD(self.parameters(), lr=c.lr, momentum=c.momentum, weight_decay=c.decay)
 
-# %% ../../nbs/lab/66_neighbours.ipynb #218e545a
+# %% ../../nbs/lab/66_neighbours.ipynb #c5656ef0
 class KnnTask(EmbeddingTask):
     "Learn an embedding whose soft vote is right (Grover et al. 2019, section 6.3)."
+
     def __init__(self,
         config: KnnConfig,  # the run
         data: PointData,  # the points
@@ -316,7 +341,8 @@ class KnnTask(EmbeddingTask):
         self.log("loss", -p.mean(), on_step=False, on_epoch=True, batch_size=len(y), sync_dist=True)
         return -p.mean()
 
-    def notes(self): return {"operator": repr(self.knn.method)}
+    def notes(self):
+        return {"operator": repr(self.knn.method)}
 
 # %% ../../nbs/lab/66_neighbours.ipynb #d1c0b3a8
 @patch_to(KnnConfig)
@@ -326,7 +352,7 @@ def parts(self, folder: "str | None" = None) -> tuple:  # (PointData, KnnTask)
     data.setup()
     return data, KnnTask(self, data)
 
-# %% ../../nbs/lab/66_neighbours.ipynb #3c6216aa
+# %% ../../nbs/lab/66_neighbours.ipynb #f800e029
 @dataclass(frozen=True)
 class BaselineConfig(EmbeddingConfig):
     "All that a baseline depends on."
@@ -343,11 +369,13 @@ class BaselineConfig(EmbeddingConfig):
     def __post_init__(self):
         super().__post_init__()
         self.at_least(1, "components", "hidden")
-        if self.method not in ("pixels", "pca", "autoencoder", "cnn"): raise ValueError(f"method must be 'pixels', 'pca', 'autoencoder' or 'cnn', got {self.method!r}")
+        if self.method not in ("pixels", "pca", "autoencoder", "cnn"):
+            raise ValueError(f"method must be 'pixels', 'pca', 'autoencoder' or 'cnn', got {self.method!r}")
 
-# %% ../../nbs/lab/66_neighbours.ipynb #5b126d43
+# %% ../../nbs/lab/66_neighbours.ipynb #1a2747ee
 class BaselineTask(EmbeddingTask):
     "A baseline without a gradient through neighbours: k is chosen in validation."
+
     def __init__(self,
         config: BaselineConfig,  # the run
         data: PointData,  # the points
@@ -358,9 +386,11 @@ class BaselineTask(EmbeddingTask):
     def on_validation_epoch_start(self):
         self.metric.k = None
         super().on_validation_epoch_start()
+
     def on_validation_epoch_end(self):
         super().on_validation_epoch_end()
         self.k.fill_(int(self.rates["k"]))
+
     def on_test_epoch_start(self):
         self.metric.k = int(self.k) if int(self.k) in self.ks else None if self.ks == (0,) else 1
         super().on_test_epoch_start()
@@ -370,9 +400,10 @@ class BaselineTask(EmbeddingTask):
         self.log("loss", loss, on_step=False, on_epoch=True, batch_size=len(batch[1]), sync_dist=True)
         return loss
 
-# %% ../../nbs/lab/66_neighbours.ipynb #2cdadacb
+# %% ../../nbs/lab/66_neighbours.ipynb #b8c61457
 class AutoencoderTask(BaselineTask):
     "The middle of a network that gives pictures back."
+
     def network(self, shape: tuple) -> nn.Module:
         "From the pixels of pictures of that `shape` to the middle; the way back is `decoder`."
         c, d = self.config, math.prod(shape)
@@ -384,9 +415,10 @@ class AutoencoderTask(BaselineTask):
         mean, sd = (x.to(images.device)[:, None, None] for x in (self.data.mean, self.data.sd))
         return nn.functional.binary_cross_entropy_with_logits(self.decoder(self(images)), (images * sd + mean).clamp(0, 1).flatten(1))
 
-    def configure_optimizers(self): return torch.optim.Adam(self.parameters(), lr=0.001)
+    def configure_optimizers(self):
+        return torch.optim.Adam(self.parameters(), lr=0.001)
 
-# %% ../../nbs/lab/66_neighbours.ipynb #ea2a0a26
+# %% ../../nbs/lab/66_neighbours.ipynb #f05c931a
 class ClassifierTask(BaselineTask):
     "The embedding with a linear layer on top, without neighbours."
     ks = (0,)
@@ -397,10 +429,13 @@ class ClassifierTask(BaselineTask):
         self.head = nn.Linear(net.dim, self.data.classes)
         return net
 
-    def gather_points(self) -> None: "There is nothing to search."
+    def gather_points(self) -> None:
+        "There is nothing to search."
+
     def predict(self, images: Tensor) -> Tensor:  # (b, 1), long
         "The most likely class of pictures (b, channels, h, w)."
         return self.head(self(images)).argmax(-1, keepdim=True)
+
     def loss_of(self, images: Tensor, labels: Tensor) -> Tensor:  # scalar
         "Cross-entropy of pictures (b, channels, h, w) and labels (b,)."
         return nn.functional.cross_entropy(self.head(self(images)), labels)
@@ -413,14 +448,16 @@ def parts(self, folder: "str | None" = None) -> tuple:  # (PointData, BaselineTa
     data.setup()
     return data, {"autoencoder": AutoencoderTask, "cnn": ClassifierTask}[self.method](self, data)
 
-# %% ../../nbs/lab/66_neighbours.ipynb #108043fa
+# %% ../../nbs/lab/66_neighbours.ipynb #3d80a40b
 def _features(config, data):
     "A function from a split and image numbers to points, for the methods that are not trained."
     flat = lambda split, index: data.pictures(split, index)[0].flatten(1)
-    if config.method == "pixels": return flat
+    if config.method == "pixels":
+        return flat
     index = data.order("search", 0, len(data.banks["train"]))[:config.search or None]
     pca = optional("sklearn.decomposition").PCA(config.components, random_state=config.seed).fit(flat("train", index).numpy())
     return lambda split, index: torch.from_numpy(pca.transform(flat(split, index).numpy())).float()
+
 
 def _search(config, data):
     "Accuracies of k = 1, 3, 5 and 9 on validation and test, for a method that is not trained."
@@ -435,16 +472,18 @@ def _search(config, data):
         rates[split] = [round(a, 6) for a in (score.right / score.seen).tolist()]
     return dict(zip(ks, rates["val"])), dict(zip(ks, rates["test"]))
 
-# %% ../../nbs/lab/66_neighbours.ipynb #cd62f38d
+# %% ../../nbs/lab/66_neighbours.ipynb #642036c0
 @patch_to(BaselineConfig)
 def run(self, out: "str | Path", folder: "str | None" = None, threads: "int | None" = None, **how) -> dict:  # what result.json holds
     "Run the baseline in the folder `out`, on `threads` CPU threads; `how` goes to `train` for those that are trained."
-    from softsortlib.lab.training import _check_folder, _undisturbed, train
+    from softsortlib.lab.training import check_folder, undisturbed, train
     out = Path(out)
-    if self.method in ("autoencoder", "cnn"): return train(self, out, folder, threads=threads, **how)
-    _check_folder(out, self)
-    if (result := out / "result.json").exists(): return json.loads(result.read_text())
-    with _undisturbed(threads):
+    if self.method in ("autoencoder", "cnn"):
+        return train(self, out, folder, threads=threads, **how)
+    check_folder(out, self)
+    if (result := out / "result.json").exists():
+        return json.loads(result.read_text())
+    with undisturbed(threads):
         data = PointData(self, folder)
         data.setup()
         write_json(out / "config.json", asdict(self))
@@ -457,9 +496,10 @@ def run(self, out: "str | Path", folder: "str | None" = None, threads: "int | No
         write_json(result, record)
     return record
 
-# %% ../../nbs/lab/66_neighbours.ipynb #56b14909
+# %% ../../nbs/lab/66_neighbours.ipynb #476f82c6
 _RATES, _K_TAU = (0.1, 0.05, 0.02, 0.005), {"softsort": dict(k=9, tau=1.0), "neuralsort": dict(k=9, tau=16.0)}
 _QUICK_DATA = ("mnist", "fashion", "cifar10_jpeg")
+
 
 def _quick_search(preset):
     "First k and tau on MNIST; then, with those, the learning rate of each method on each data set."
@@ -468,32 +508,35 @@ def _quick_search(preset):
     plain = [BaselineConfig.from_preset(preset, data=data, method="cnn", lr=lr) for data in _QUICK_DATA for lr in _RATES]
     return list(dict.fromkeys([*first, *second, *plain]))
 
-# %% ../../nbs/lab/66_neighbours.ipynb #7c65abb8
+# %% ../../nbs/lab/66_neighbours.ipynb #4edbcf4d
 @grid("knn_search")
 def knn_search(
     preset: str,  # "paper" for all of the papers' grid on three data sets; others for a small one
 ) -> list:
     "The hyper-parameters of differentiable kNN, to be chosen on validation sets"
-    if preset != "paper": return _quick_search(preset)
+    if preset != "paper":
+        return _quick_search(preset)
     lists = (1, 3, 5, 9), (1.0, 4.0, 16.0, 64.0, 128.0, 512.0), (1e-3, 1e-4, 1e-5)
     return [KnnConfig.from_preset(preset, data=data, operator=operator, samples=samples, k=k, tau=tau, lr=lr, **papers_network(data))
             for data in ("mnist", "fashion", "cifar10") for operator in ("softsort", "neuralsort") for samples in (0, 5) for k, tau, lr in itertools.product(*lists)]
 
-# %% ../../nbs/lab/66_neighbours.ipynb #987c46a2
+# %% ../../nbs/lab/66_neighbours.ipynb #647d0347
 def chosen(
     records: "list[dict]",  # finished runs of the search
     **conditions,  # what fields of the configuration must be, e.g. data="mnist", operator="softsort"
 ) -> dict:  # k, tau and lr; of a baseline lr
     "The hyper-parameters with the best accuracy in validation; of several, the first; raise `ValueError` when there is no run."
     fit = [r for r in records if all(r["config"].get(k) == v for k, v in conditions.items())]
-    if not fit: raise ValueError(f"records must hold a finished run with {conditions}, and there is none")
+    if not fit:
+        raise ValueError(f"records must hold a finished run with {conditions}, and there is none")
     best = max(fit, key=lambda r: max(p["accuracy"] for p in r["curve"]))
     return {name: best["config"][name] for name in ("k", "tau", "lr") if name in best["config"]}
 
-# %% ../../nbs/lab/66_neighbours.ipynb #225ad7d6
+# %% ../../nbs/lab/66_neighbours.ipynb #fcc8f6fa
 _RATE = {("mnist", "softsort"): 0.1, ("mnist", "neuralsort"): 0.1, ("mnist", "cnn"): 0.05,
          ("fashion", "softsort"): 0.05, ("fashion", "neuralsort"): 0.05, ("fashion", "cnn"): 0.05,
          ("cifar10_jpeg", "softsort"): 0.02, ("cifar10_jpeg", "neuralsort"): 0.02, ("cifar10_jpeg", "cnn"): 0.02}
+
 
 def _choice(preset, data, method):
     "What the search has chosen for an operator or a baseline; pixels, principal components and the autoencoder are not tuned."

@@ -15,26 +15,38 @@ from pathlib import Path
 
 import torch
 
-# %% ../../nbs/lab/73_records.ipynb #98c5a607
+# %% ../../nbs/lab/73_records.ipynb #21cdf3da
 def _processor():
     "The processor's own name for itself."
-    try: return next(line.split(":")[1].strip() for line in Path("/proc/cpuinfo").read_text().splitlines() if line.startswith("model name"))
-    except (OSError, StopIteration): return platform.processor() or platform.machine()
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+        return next(line.split(":")[1].strip() for line in lines if line.startswith("model name"))
+    except (OSError, StopIteration):
+        return platform.processor() or platform.machine()
 
+# %% ../../nbs/lab/73_records.ipynb #c08e778c
 def _version(package):
-    try: return importlib.metadata.version(package)
-    except importlib.metadata.PackageNotFoundError: return None
+    "The installed version of a package, None if it is not installed."
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return None
 
-# %% ../../nbs/lab/73_records.ipynb #77e3f3c3
+# %% ../../nbs/lab/73_records.ipynb #8c175304
 def environment() -> dict:  # versions, processor, threads, accelerator
     "The circumstances of a run, for its record."
+    packages = ("softsortlib", "torch", "numpy", "numba", "triton")
     return dict(
-        python=platform.python_version(), system=platform.system(), processor=_processor(), cores=os.cpu_count(),
-        torch_threads=torch.get_num_threads(), accelerator=torch.cuda.get_device_name() if torch.cuda.is_available() else None,
-        **{package: _version(package) for package in ("softsortlib", "torch", "numpy", "numba", "triton")},
+        python=platform.python_version(),
+        system=platform.system(),
+        processor=_processor(),
+        cores=os.cpu_count(),
+        torch_threads=torch.get_num_threads(),
+        accelerator=torch.cuda.get_device_name() if torch.cuda.is_available() else None,
+        **{package: _version(package) for package in packages},
     )
 
-# %% ../../nbs/lab/73_records.ipynb #181d00af
+# %% ../../nbs/lab/73_records.ipynb #4f176712
 def write_json(
     path: "str | Path",  # the file to write; its folder is made
     record: dict,  # what json can hold
@@ -44,7 +56,9 @@ def write_json(
     path.parent.mkdir(parents=True, exist_ok=True)
     handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:
-        with os.fdopen(handle, "w", encoding="utf-8") as file: json.dump(record, file, indent=1); file.write("\n")
+        with os.fdopen(handle, "w", encoding="utf-8") as file:
+            json.dump(record, file, indent=1)
+            file.write("\n")
         os.chmod(temporary, 0o644)
         os.replace(temporary, path)
     except BaseException:
@@ -52,10 +66,11 @@ def write_json(
         raise
     return path
 
-# %% ../../nbs/lab/73_records.ipynb #40fedc13
+# %% ../../nbs/lab/73_records.ipynb #765ffee7
 def read_records(
     folder: "str | Path",  # where the records are, nbs/results
     pattern: str = "*.json",  # which of them
 ) -> list:  # dictionaries, each with the key `file` added
     "All records that match `pattern`, in the order of their names."
-    return [dict(json.loads(p.read_text(encoding="utf-8")), file=p.name) for p in sorted(Path(folder).glob(pattern))]
+    files = sorted(Path(folder).glob(pattern))
+    return [dict(json.loads(p.read_text(encoding="utf-8")), file=p.name) for p in files]

@@ -6,7 +6,7 @@
 __all__ = ['METHODS', 'min_max', 'log_diagonal', 'spearman', 'Method', 'SpeedConfig', 'Contender', 'memory_limit',
            'is_out_of_memory', 'MemoryConfig', 'memory_end', 'speed', 'speed_cuda']
 
-# %% ../../nbs/lab/67_speed.ipynb #71e130ed
+# %% ../../nbs/lab/67_speed.ipynb #54e87acd
 import contextlib
 import ctypes
 import json
@@ -22,11 +22,11 @@ import torch
 from torch import Tensor
 
 from ..core.permutation import patch_to
-from .bench import _resident, peak_memory, softsort_listing
+from .bench import resident_memory, peak_memory, softsort_listing
 from .data import seeded
 from .grid import grid
 from .records import environment, write_json
-from .training import RunConfig, _check_folder, _undisturbed
+from .training import RunConfig, check_folder, undisturbed
 from ..networks import SortingNetwork, default_steepness
 from ..rowwise import NeuralSort, SoftSort, neuralsort_published, neuralsort_quadratic
 from ..transport import SinkhornSort
@@ -39,12 +39,13 @@ def min_max(
     low, high = theta.detach().aminmax(dim=-1, keepdim=True)
     return (theta - low) / (high - low)
 
-# %% ../../nbs/lab/67_speed.ipynb #991cdcfe
+# %% ../../nbs/lab/67_speed.ipynb #94f0c649
 def log_diagonal(
     P: "SoftPermutation | Tensor",  # lazy or as a matrix, (..., n, n)
 ) -> Tensor:  # log P[i, i], (..., n)
     "The logarithm of the diagonal; of a lazy permutation without its matrix."
-    if isinstance(P, Tensor): return P.diagonal(dim1=-2, dim2=-1).clamp_min(torch.finfo(P.dtype).tiny).log()
+    if isinstance(P, Tensor):
+        return P.diagonal(dim1=-2, dim2=-1).clamp_min(torch.finfo(P.dtype).tiny).log()
     return P.log_prob(torch.arange(P.n, device=P.device).expand(P.shape[:-1]))
 
 # %% ../../nbs/lab/67_speed.ipynb #57b30efe
@@ -65,13 +66,29 @@ class Method(NamedTuple):
     largest: int = 10**9  # not timed above this n
     linear: bool = False  # whether its time grows about like n
 
-# %% ../../nbs/lab/67_speed.ipynb #6ba6f499
-def _soft1(s, c): return SoftSort(c.tau1, descending=True)(s)
-def _soft2(s, c): return SoftSort(c.tau2, power=2, descending=True)(s)
-def _neural(s, c): return NeuralSort(c.tau_neural, descending=True)(s)
-def _sinkhorn(s, c): return SinkhornSort(c.tau_sinkhorn, squash=None, descending=True)(s)
-def _network(kind): return lambda s, c: SortingNetwork(kind, tau=1 / default_steepness(kind, s.shape[-1]), descending=True)(s)
-def _dense(f): return lambda s, c: f(s, c).to_dense()
+# %% ../../nbs/lab/67_speed.ipynb #2ead0d0e
+def _soft1(s, c):
+    return SoftSort(c.tau1, descending=True)(s)
+
+
+def _soft2(s, c):
+    return SoftSort(c.tau2, power=2, descending=True)(s)
+
+
+def _neural(s, c):
+    return NeuralSort(c.tau_neural, descending=True)(s)
+
+
+def _sinkhorn(s, c):
+    return SinkhornSort(c.tau_sinkhorn, squash=None, descending=True)(s)
+
+
+def _network(kind):
+    return lambda s, c: SortingNetwork(kind, tau=1 / default_steepness(kind, s.shape[-1]), descending=True)(s)
+
+
+def _dense(f):
+    return lambda s, c: f(s, c).to_dense()
 
 # %% ../../nbs/lab/67_speed.ipynb #768bdcd4
 METHODS = {
@@ -90,7 +107,7 @@ METHODS = {
     "sinkhorn-lazy": Method("Sinkhorn, lazy", "lazy", _sinkhorn),
 }
 
-# %% ../../nbs/lab/67_speed.ipynb #79a373da
+# %% ../../nbs/lab/67_speed.ipynb #daab3430
 @dataclass(frozen=True)
 class SpeedConfig(RunConfig):
     "All that a speed run depends on."
@@ -115,7 +132,8 @@ class SpeedConfig(RunConfig):
         super().__post_init__()
         self.at_least(2, "n")
         self.at_least(1, "batch")
-        if not self.limit >= 0: raise ValueError(f"limit must be 0 (none) or a number of GiB, got {self.limit}")
+        if not self.limit >= 0:
+            raise ValueError(f"limit must be 0 (none) or a number of GiB, got {self.limit}")
         self.chosen()
 
 # %% ../../nbs/lab/67_speed.ipynb #98888076
@@ -128,9 +146,10 @@ def chosen(self) -> list:  # names of METHODS
         raise ValueError(f"methods must be {', '.join(sorted(groups))} or names out of {', '.join(METHODS)}, got {', '.join(sorted(unknown))}")
     return [name for name, m in METHODS.items() if {"all", m.kind, name} & set(words)]
 
-# %% ../../nbs/lab/67_speed.ipynb #26276541
+# %% ../../nbs/lab/67_speed.ipynb #accce9d2
 class Contender:
     "A parameter on its way to being sorted by one method."
+
     def __init__(self,
         name: str,  # a key of METHODS
         config: SpeedConfig,  # the run
@@ -154,11 +173,12 @@ class Contender:
         "One epoch with the clocks running."
         wall, cpu = time.perf_counter(), time.process_time()
         self.step()
-        if self.theta.is_cuda: torch.cuda.synchronize()
+        if self.theta.is_cuda:
+            torch.cuda.synchronize()
         self.seconds.append(time.perf_counter() - wall)
         self.cpu_seconds.append(time.process_time() - cpu)
 
-# %% ../../nbs/lab/67_speed.ipynb #5611fcc8
+# %% ../../nbs/lab/67_speed.ipynb #7924ad16
 @contextlib.contextmanager
 def memory_limit(
     limit: float,  # GiB that may be taken beyond what is held now; 0 for none
@@ -170,19 +190,24 @@ def memory_limit(
     elif device != "cpu":
         share = limit * 2**30 / torch.cuda.get_device_properties(device).total_memory
         torch.cuda.set_per_process_memory_fraction(min(share, 1.0))
-        try: yield
-        finally: torch.cuda.set_per_process_memory_fraction(1.0)
+        try:
+            yield
+        finally:
+            torch.cuda.set_per_process_memory_fraction(1.0)
     else:
         resource = _limits()
         soft, hard = resource.getrlimit(resource.RLIMIT_DATA)
-        resource.setrlimit(resource.RLIMIT_DATA, (_resident("VmData") + int(limit * 2**30), hard))
-        try: yield
-        finally: resource.setrlimit(resource.RLIMIT_DATA, (soft, hard))
+        resource.setrlimit(resource.RLIMIT_DATA, (resident_memory("VmData") + int(limit * 2**30), hard))
+        try:
+            yield
+        finally:
+            resource.setrlimit(resource.RLIMIT_DATA, (soft, hard))
 
-# %% ../../nbs/lab/67_speed.ipynb #ddc150ab
+# %% ../../nbs/lab/67_speed.ipynb #40ea7251
 def _limits():
     "Python's module of limits, on Linux."
-    if not sys.platform.startswith("linux"): raise OSError(f"a limit of memory can be set on Linux or on a GPU, not on {sys.platform}: leave limit at 0")
+    if not sys.platform.startswith("linux"):
+        raise OSError(f"a limit of memory can be set on Linux or on a GPU, not on {sys.platform}: leave limit at 0")
     import resource
     return resource
 
@@ -194,7 +219,7 @@ def is_out_of_memory(
     words = ("can't allocate memory", "not enough memory", "out of memory")
     return isinstance(error, (MemoryError, torch.cuda.OutOfMemoryError)) or isinstance(error, RuntimeError) and any(w in str(error).lower() for w in words)
 
-# %% ../../nbs/lab/67_speed.ipynb #ce11d9fe
+# %% ../../nbs/lab/67_speed.ipynb #b2359d46
 @dataclass(frozen=True)
 class MemoryConfig(SpeedConfig):
     "All that a search for the ends of memory depends on; the search begins at n."
@@ -209,21 +234,26 @@ class MemoryConfig(SpeedConfig):
     def __post_init__(self):
         super().__post_init__()
         self.at_least(1, "resolution", "largest", "largest_linear")
-        if self.n % self.resolution: raise ValueError(f"n must be a multiple of the resolution {self.resolution}, got {self.n}")
-        if not self.limit: raise ValueError("limit must be positive: without a limit nothing ends")
+        if self.n % self.resolution:
+            raise ValueError(f"n must be a multiple of the resolution {self.resolution}, got {self.n}")
+        if not self.limit:
+            raise ValueError("limit must be positive: without a limit nothing ends")
 
-# %% ../../nbs/lab/67_speed.ipynb #923520cf
+# %% ../../nbs/lab/67_speed.ipynb #40101557
 def _next(c, name, fits, fails):
     "The n to try next, or None when the boundary is known; `fits` is 0 and `fails` None in the beginning."
     end = min(c.largest_linear if METHODS[name].linear else c.largest, METHODS[name].largest)
-    if fails is None: return min(2 * fits or c.n, end) if fits < end else None
+    if fails is None:
+        return min(2 * fits or c.n, end) if fits < end else None
     middle = (fits + fails) // 2 // c.resolution * c.resolution
     return middle if middle > fits and fails - fits > max(c.resolution, fits / 20) else None
 
-# %% ../../nbs/lab/67_speed.ipynb #134de112
+# %% ../../nbs/lab/67_speed.ipynb #a634c9d1
 def _trim():
     "Give memory that the allocator keeps for later back to the system, where it knows how."
-    with contextlib.suppress(OSError, AttributeError): ctypes.CDLL(None).malloc_trim(0)
+    with contextlib.suppress(OSError, AttributeError):
+        ctypes.CDLL(None).malloc_trim(0)
+
 
 def _child(config, name, fits, fails):
     "Search in this process, and print a line before and after each try."
@@ -239,10 +269,12 @@ def _child(config, name, fits, fails):
                 say(n=n, peak=peak_memory(racer.step, c.device))
                 fits = n
             except Exception as e:
-                if not is_out_of_memory(e): raise
+                if not is_out_of_memory(e):
+                    raise
                 say(n=n, peak=None)
                 fails = n
             racer = None
+
 
 def _answers(config, name, fits, fails):
     "What a child printed, and what it complained of."
@@ -251,7 +283,7 @@ def _answers(config, name, fits, fails):
     done = subprocess.run([sys.executable, "-W", "ignore", "-c", code, *words], capture_output=True, text=True)
     return [json.loads(line) for line in done.stdout.splitlines()], done
 
-# %% ../../nbs/lab/67_speed.ipynb #f881fc90
+# %% ../../nbs/lab/67_speed.ipynb #8452ad22
 def memory_end(
     config: MemoryConfig,  # limit, resolution and the rest
     name: str,  # a key of METHODS
@@ -260,19 +292,24 @@ def memory_end(
     fits, fails, peaks = 0, None, []
     while _next(config, name, fits, fails):
         said, done = _answers(config, name, fits, fails)
-        if not said: raise RuntimeError(f"the search for {name} did not begin: {done.stderr.strip()[-300:]}")
+        if not said:
+            raise RuntimeError(f"the search for {name} did not begin: {done.stderr.strip()[-300:]}")
         for line in said:
-            if line.get("peak") is not None: fits, peaks = line["n"], [*peaks, [line["n"], line["peak"]]]
-            elif "peak" in line: fails = line["n"]
+            if line.get("peak") is not None:
+                fits, peaks = line["n"], [*peaks, [line["n"], line["peak"]]]
+            elif "peak" in line:
+                fails = line["n"]
         if "peak" not in said[-1]:
-            if done.returncode > 0 and "Error" in done.stderr and "emory" not in done.stderr: raise RuntimeError(f"{name} at n = {said[-1]['n']}: {done.stderr.strip()[-300:]}")
+            if done.returncode > 0 and "Error" in done.stderr and "emory" not in done.stderr:
+                raise RuntimeError(f"{name} at n = {said[-1]['n']}: {done.stderr.strip()[-300:]}")
             fails = said[-1]["n"]
     return dict(fits=fits, fails=fails, peaks=sorted(peaks))
 
-# %% ../../nbs/lab/67_speed.ipynb #41b3964a
+# %% ../../nbs/lab/67_speed.ipynb #572b9827
 def _warm(name, c):
     "A contender after its first epoch, with the peak memory of it; or the reason why there is none."
-    if c.n > METHODS[name].largest: return f"not timed above n = {METHODS[name].largest}"
+    if c.n > METHODS[name].largest:
+        return f"not timed above n = {METHODS[name].largest}"
     try:
         Contender(name, c, min(200, c.n)).step()            # compiles, on the path that the large one takes
         racer = Contender(name, c)
@@ -280,8 +317,10 @@ def _warm(name, c):
         racer.peak = peak_memory(racer.step, c.device)
         return racer
     except Exception as e:
-        if is_out_of_memory(e): return "out of memory"
+        if is_out_of_memory(e):
+            return "out of memory"
         raise
+
 
 def _race(c, report):
     "The contenders after all epochs, why others are absent, and the learning curve."
@@ -289,34 +328,38 @@ def _race(c, report):
     absent = {name: r for name, r in racers.items() if isinstance(r, str)}
     racers, curve = {name: r for name, r in racers.items() if name not in absent}, []
     for k in range(c.steps + 1):                            # the warm-up is the first epoch that was learnt in
-        if k: [r.epoch() for r in racers.values()]
+        if k:
+            [r.epoch() for r in racers.values()]
         if k % c.epoch == 0 or k == c.steps:
             curve.append({"step": k + 1, **{name: round(spearman(r.theta).mean().item(), 5) for name, r in racers.items()}})
             report(curve[-1])
     return racers, absent, curve
 
-# %% ../../nbs/lab/67_speed.ipynb #f63abfc5
+# %% ../../nbs/lab/67_speed.ipynb #b43bd4cf
 def _times(racer):
     "The record of one contender."
     wall, cpu = (sorted(t) for t in (racer.seconds, racer.cpu_seconds))
     return {"seconds": statistics.median(wall), "best": wall[0], "cpu_seconds": statistics.median(cpu), "peak": racer.peak,
             "loss": racer.loss.item(), "spearman": spearman(racer.theta).mean().item(), "sorted": (spearman(racer.theta) == 1).double().mean().item()}
 
+
 def _recorded(config, out, threads, flags, work):
     "Give the result in the folder `out`, or make it by `work() -> dict` and write it there."
-    if flags: raise ValueError(f"{config.task} trains without Lightning, so there is no trainer to take {', '.join(flags)}: the device is a field of the configuration")
+    if flags:
+        raise ValueError(f"{config.task} trains without Lightning, so there is no trainer to take {', '.join(flags)}: the device is a field of the configuration")
     out = Path(out)
-    _check_folder(out, config)
-    if (result := out / "result.json").exists(): return json.loads(result.read_text())
+    check_folder(out, config)
+    if (result := out / "result.json").exists():
+        return json.loads(result.read_text())
     write_json(out / "config.json", asdict(config))
-    with _undisturbed(threads):
+    with undisturbed(threads):
         wall, cpu = time.monotonic(), time.process_time()
         record = {"task": config.task, "config": asdict(config), **work()}
         record.update(seconds=round(time.monotonic() - wall, 2), cpu_seconds=round(time.process_time() - cpu, 2), environment=environment())
     write_json(result, record)
     return record
 
-# %% ../../nbs/lab/67_speed.ipynb #a56e3eb6
+# %% ../../nbs/lab/67_speed.ipynb #03ac7e28
 @patch_to(SpeedConfig)
 def run(self,
     out: "str | Path",  # the folder of the run
@@ -327,12 +370,13 @@ def run(self,
 ) -> dict:  # what result.json holds
     "Race the contenders and write `result.json`, unless it is there; raise `ValueError` when `out` holds another run."
     def work():
-        with memory_limit(self.limit, self.device): racers, absent, curve = _race(self, print if progress else lambda point: None)
+        with memory_limit(self.limit, self.device):
+            racers, absent, curve = _race(self, print if progress else lambda point: None)
         methods = {name: _times(r) for name, r in racers.items()}
         return {"test": {name: m["seconds"] for name, m in methods.items()}, "methods": methods, "absent": absent, "curve": curve}
     return _recorded(self, out, threads, flags, work)
 
-# %% ../../nbs/lab/67_speed.ipynb #92888528
+# %% ../../nbs/lab/67_speed.ipynb #b0d5e5f7
 @patch_to(MemoryConfig)
 def run(self,
     out: "str | Path",  # the folder of the run
@@ -346,7 +390,8 @@ def run(self,
         ends = {}
         for name in self.chosen():
             ends[name] = memory_end(self, name)
-            if progress: print(name, ends[name]["fits"], ends[name]["fails"])
+            if progress:
+                print(name, ends[name]["fits"], ends[name]["fails"])
         return {"test": {name: e["fits"] for name, e in ends.items()}, "ends": ends}
     return _recorded(self, out, threads, flags, work)
 
@@ -354,15 +399,18 @@ def run(self,
 SpeedConfig.PRESETS = {"paper": dict(limit=13.0), "quick": dict(), "smoke": dict(n=30, steps=3)}
 MemoryConfig.PRESETS = {"paper": dict(limit=13.0), "quick": dict(), "smoke": dict(n=200, limit=1 / 16, largest=400, largest_linear=800, methods="softsort1-published, softsort1-lazy")}
 
-# %% ../../nbs/lab/67_speed.ipynb #890073d5
+# %% ../../nbs/lab/67_speed.ipynb #490c2d25
 _CURVES = "softsort2-lazy, softsort1-lazy, neuralsort-dense"         # the cheapest form of each of the papers' operators
 _QUICK = ((100, 20, "all"), (300, 10, "all"), (1000, 5, "all"), (2000, 2, "all"))
+
 
 def _speed_grid(preset, device):
     make = lambda **changes: SpeedConfig.from_preset(preset, device=device, **changes)
     memory = MemoryConfig.from_preset(preset, device=device)
-    if preset == "smoke": return [make(), memory]
-    if preset == "paper": return [*(make(n=n) for n in (100, 500, 1000, 1500, 2000, 2500, 3000, 3500, 4000)), make(n=4000, methods="softsort2-lazy", tau2=0.1), memory]
+    if preset == "smoke":
+        return [make(), memory]
+    if preset == "paper":
+        return [*(make(n=n) for n in (100, 500, 1000, 1500, 2000, 2500, 3000, 3500, 4000)), make(n=4000, methods="softsort2-lazy", tau2=0.1), memory]
     return [*(make(n=n, steps=steps, methods=methods) for n, steps, methods in _QUICK), make(n=2000, steps=99, epoch=3, methods=_CURVES), memory]
 
 # %% ../../nbs/lab/67_speed.ipynb #6059a1b9

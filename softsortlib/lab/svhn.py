@@ -6,7 +6,7 @@
 __all__ = ['HouseNumber', 'read_digit_struct', 'make_street', 'joined_box', 'cut_out', 'load_part', 'house_splits', 'HouseBank',
            'HouseCNN', 'SvhnConfig', 'SvhnData', 'SvhnTask', 'svhn_table']
 
-# %% ../../nbs/lab/64_svhn.ipynb #3a97fa32
+# %% ../../nbs/lab/64_svhn.ipynb #988c4f4e
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from ..core.permutation import patch_to
-from .data import DataError, _cached, data_folder, load_images, optional, seeded
+from .data import DataError, cached_array, data_folder, load_images, optional, seeded
 from .grid import grid
 from .sorting import SortConfig, SortingTask
 from .training import DrawnData
@@ -43,20 +43,22 @@ class HouseNumber(NamedTuple):
         "The number that the digits make."
         return int("".join(map(str, self.digits)))
 
-# %% ../../nbs/lab/64_svhn.ipynb #f7c17e01
+# %% ../../nbs/lab/64_svhn.ipynb #16f9e93e
 def _numbers(file, field):
     "The numbers of a field of a box group: the array itself, or one behind each reference."
     values = field[()].reshape(-1)
     return [float(file[v][0, 0]) for v in values] if values.dtype == object else [float(v) for v in values]
 
+
 def _house(file, name, group):
     "One picture's entry, its references followed."
     fields = {key: _numbers(file, group[key]) for key in ("left", "top", "width", "height", "label")}
     counts, digits = {len(v) for v in fields.values()}, [int(v) for v in fields["label"]]
-    if len(counts) != 1 or not digits or not all(1 <= d <= 10 for d in digits): raise ValueError(f"labels {digits} with {counts} boxes for {name}")
+    if len(counts) != 1 or not digits or not all(1 <= d <= 10 for d in digits):
+        raise ValueError(f"labels {digits} with {counts} boxes for {name}")
     return HouseNumber(name, tuple(d % 10 for d in digits), np.array([fields[key] for key in ("left", "top", "width", "height")]).T)
 
-# %% ../../nbs/lab/64_svhn.ipynb #0b5c973f
+# %% ../../nbs/lab/64_svhn.ipynb #04ce5af6
 def read_digit_struct(
     path: "str | Path",  # a digitStruct.mat
 ) -> "list[HouseNumber]":  # one for each picture, in the file's order
@@ -64,19 +66,22 @@ def read_digit_struct(
     try:
         with optional("h5py").File(path, "r") as file:
             names, boxes = (file["digitStruct"][key][()].reshape(-1) for key in ("name", "bbox"))
-            if len(names) != len(boxes): raise ValueError(f"{len(names)} names and {len(boxes)} boxes")
+            if len(names) != len(boxes):
+                raise ValueError(f"{len(names)} names and {len(boxes)} boxes")
             return [_house(file, "".join(map(chr, file[name][()].reshape(-1))), file[box]) for name, box in zip(names, boxes)]
     except (OSError, KeyError, ValueError, TypeError, AttributeError, RuntimeError) as e:
         raise DataError(f"{path} cannot be read as the annotation file of SVHN, Format 1 ({e}): unpack the archive again") from None
 
-# %% ../../nbs/lab/64_svhn.ipynb #71f01f54
+# %% ../../nbs/lab/64_svhn.ipynb #b894a481
 def _write_digit_struct(path, houses):
     "Write annotations as MATLAB 7.3 lays them out."
     h5py = optional("h5py")
     with h5py.File(path, "w", userblock_size=512) as file:
         refs, count = file.create_group("#refs#"), iter(range(10 ** 9))
-        def stored(value, dtype): return refs.create_dataset(f"r{next(count)}", data=np.array(value, dtype)).ref
-        def column(references): return np.array(references, h5py.ref_dtype).reshape(-1, 1)
+        def stored(value, dtype):
+            return refs.create_dataset(f"r{next(count)}", data=np.array(value, dtype)).ref
+        def column(references):
+            return np.array(references, h5py.ref_dtype).reshape(-1, 1)
         boxes = []
         for house in houses:
             group = refs.create_group(f"r{next(count)}")
@@ -89,10 +94,11 @@ def _write_digit_struct(path, houses):
         top["name"] = column([stored([[ord(c)] for c in house.name], np.uint16) for house in houses])
         top["bbox"] = column(boxes)
 
-# %% ../../nbs/lab/64_svhn.ipynb #1d6b3c0b
+# %% ../../nbs/lab/64_svhn.ipynb #d7a9de07
 def _paint(bank, generator):
     "A house front (h, w, 3) with a number on it, the digits and their boxes."
-    def some(low, high, *shape): return torch.randint(low, high, shape, generator=generator)
+    def some(low, high, *shape):
+        return torch.randint(low, high, shape, generator=generator)
     count, size = int(some(1, 6)), 8 * int(some(2, 5))
     index = some(0, len(bank), count)
     left, top, right, below = some(0, size, 4).tolist()
@@ -121,14 +127,15 @@ def make_street(
             houses.append(HouseNumber(f"{i}.png", digits, boxes))
         _write_digit_struct(where / "digitStruct.mat", houses)
 
-# %% ../../nbs/lab/64_svhn.ipynb #7e183932
+# %% ../../nbs/lab/64_svhn.ipynb #ed29ca5f
 def joined_box(
     boxes: np.ndarray,  # left, top, width, height of each digit, (digits, 4)
     wider: float = 0.3,  # how much is added to width and height, half of it on either side
 ) -> "tuple[float, float, float, float]":  # left, top, right, bottom
     "The smallest rectangle around all boxes, made larger about its centre; raise `ValueError` where it is empty."
     low, high = boxes[:, :2].min(0), (boxes[:, :2] + boxes[:, 2:]).max(0)
-    if not (high > low).all(): raise ValueError(f"boxes must enclose an area, got {boxes.tolist()}")
+    if not (high > low).all():
+        raise ValueError(f"boxes must enclose an area, got {boxes.tolist()}")
     margin = (high - low) * wider / 2
     return tuple(float(v) for v in (*(low - margin), *(high + margin)))
 
@@ -148,7 +155,7 @@ def cut_out(
     where = (left - x[0], top - y[0], right - x[0], bottom - y[0])
     return np.asarray(image.fromarray(piece).resize((size, size), image.Resampling.BILINEAR, box=where))
 
-# %% ../../nbs/lab/64_svhn.ipynb #aca14214
+# %% ../../nbs/lab/64_svhn.ipynb #352f391d
 def load_part(
     part: str,  # "train", "extra" or "test"
     folder: "str | Path | None" = None,  # where SVHN lies; else $SOFTSORTLIB_DATA, else a cache
@@ -157,23 +164,29 @@ def load_part(
     where, houses = _house_folder(part, folder), []
     source = where / "digitStruct.mat"
     def listed():
-        if not houses: houses.extend(read_digit_struct(source))
+        if not houses:
+            houses.extend(read_digit_struct(source))
         return houses
-    values = _cached(source, lambda: np.array([h.value for h in listed()], np.int64), "values")
-    images = _cached(source, lambda: np.stack([_cut_number(where, h) for h in listed()]), "64x64")
-    if images.shape != (len(values), 64, 64, 3): raise DataError(f"the cached copy of {source} is broken: delete softsortlib/decoded in the cache folder")
+    values = cached_array(source, lambda: np.array([h.value for h in listed()], np.int64), "values")
+    images = cached_array(source, lambda: np.stack([_cut_number(where, h) for h in listed()]), "64x64")
+    if images.shape != (len(values), 64, 64, 3):
+        raise DataError(f"the cached copy of {source} is broken: delete softsortlib/decoded in the cache folder")
     return torch.from_numpy(images), torch.from_numpy(values)
+
 
 def _cut_number(where, house):
     "The number of one picture."
     path = where / house.name
     try:
-        with optional("PIL.Image").open(path) as image: picture = np.asarray(image.convert("RGB"))
+        with optional("PIL.Image").open(path) as image:
+            picture = np.asarray(image.convert("RGB"))
         return cut_out(picture, joined_box(house.boxes))
-    except FileNotFoundError: raise DataError(f"{path} is missing, and digitStruct.mat beside it names it: unpack the archive again") from None
-    except (OSError, ValueError) as e: raise DataError(f"{path} cannot be used ({e}): unpack the archive again") from None
+    except FileNotFoundError:
+        raise DataError(f"{path} is missing, and digitStruct.mat beside it names it: unpack the archive again") from None
+    except (OSError, ValueError) as e:
+        raise DataError(f"{path} cannot be used ({e}): unpack the archive again") from None
 
-# %% ../../nbs/lab/64_svhn.ipynb #83214a4f
+# %% ../../nbs/lab/64_svhn.ipynb #780935f3
 def house_splits(
     folder: "str | Path | None" = None,  # where SVHN lies, see load_part
     extra: bool = True,  # whether the additional pictures are used
@@ -184,13 +197,15 @@ def house_splits(
         images, values = load_part(part, folder)
         order = np.random.RandomState(0).permutation(len(values))
         held = min(held, max(len(values) // 10, 1))
-        for split, rows in (("train", order[held:]), ("val", order[:held])): sources[split].append((images, values, torch.from_numpy(rows)))
+        for split, rows in (("train", order[held:]), ("val", order[:held])):
+            sources[split].append((images, values, torch.from_numpy(rows)))
     images, values = load_part("test", folder)
     return {**{split: HouseBank(s) for split, s in sources.items()}, "test": HouseBank([(images, values, torch.arange(len(values)))])}
 
-# %% ../../nbs/lab/64_svhn.ipynb #56894c27
+# %% ../../nbs/lab/64_svhn.ipynb #f62648f5
 class HouseBank:
     "Pictures of numbers in several arrays, drawn by the set."
+
     def __init__(self,
         sources: list,  # triples: images, uint8, (N, 64, 64, 3); values, (N,); the rows that belong to the bank, long
     ):
@@ -199,8 +214,11 @@ class HouseBank:
         self.source = torch.cat([torch.full((len(rows),), k) for k, (_, _, rows) in enumerate(sources)])
         self.rows = torch.cat([rows for _, _, rows in sources])
 
-    def __len__(self): return len(self.values)
-    def __repr__(self): return f"HouseBank({len(self)} pictures)"
+    def __len__(self):
+        return len(self.values)
+
+    def __repr__(self):
+        return f"HouseBank({len(self)} pictures)"
 
     def draw(self,
         batch: int,  # how many sets
@@ -209,23 +227,26 @@ class HouseBank:
         crop: str = "random",  # 54 x 54 at a "random" place, or in the "centre"
     ) -> "tuple[Tensor, Tensor]":  # images in [-1, 1], (batch, n, 3, 54, 54); values, long, (batch, n)
         "Draw sets of pictures and their numbers; raise `ValueError` for an unknown crop."
-        if crop not in ("random", "centre"): raise ValueError(f"crop must be 'random' or 'centre', got {crop!r}")
+        if crop not in ("random", "centre"):
+            raise ValueError(f"crop must be 'random' or 'centre', got {crop!r}")
         index = torch.randint(len(self), (batch * n,), generator=generator)
         corner = torch.randint(11, (batch * n, 2), generator=generator) if crop == "random" else torch.full((batch * n, 2), 5)
         pieces = [self.images[p][r][y:y + 54, x:x + 54] for p, r, (y, x) in zip(self.source[index].tolist(), self.rows[index].tolist(), corner.tolist())]
         images = torch.stack(pieces).permute(0, 3, 1, 2) / 127.5 - 1
         return images.reshape(batch, n, 3, 54, 54), self.values[index].reshape(batch, n)
 
-# %% ../../nbs/lab/64_svhn.ipynb #d3024843
+# %% ../../nbs/lab/64_svhn.ipynb #c9449904
 class HouseCNN(nn.Module):
     "The networks paper's model for SVHN: from pictures of house numbers to scores (Petersen et al. 2021); raise `ValueError` for pictures that are too small."
+
     def __init__(self,
         shape: "tuple[int, int]" = (54, 54),  # height and width of a picture, at least 16
         dropout: float = 0.0,  # share of the features dropped in training; the paper drops none
         width: int = 32,  # channels of the first convolution; each further one has twice as many
     ):
         super().__init__()
-        if min(shape) < 16: raise ValueError(f"shape must be at least 16 x 16, since it is halved four times, got {tuple(shape)}")
+        if min(shape) < 16:
+            raise ValueError(f"shape must be at least 16 x 16, since it is halved four times, got {tuple(shape)}")
         channels = [3, *(width * 2 ** k for k in range(4))]
         blocks = [m for a, b in zip(channels, channels[1:]) for m in (nn.Conv2d(a, b, 5, padding=2), nn.MaxPool2d(2), nn.ReLU())]
         self.features = nn.Sequential(*blocks, nn.Flatten()).to(memory_format=torch.channels_last)
@@ -236,10 +257,11 @@ class HouseCNN(nn.Module):
     ) -> Tensor:  # scores, (...)
         "Score each picture on its own."
         features = self.features(images.reshape(-1, *images.shape[-3:]))
-        with torch.autocast(features.device.type, enabled=False): scores = self.head(features.to(self.head[1].weight.dtype))
+        with torch.autocast(features.device.type, enabled=False):
+            scores = self.head(features.to(self.head[1].weight.dtype))
         return scores.reshape(images.shape[:-3])
 
-# %% ../../nbs/lab/64_svhn.ipynb #363d30d5
+# %% ../../nbs/lab/64_svhn.ipynb #d281d1f9
 @dataclass(frozen=True)
 class SvhnConfig(SortConfig):
     "All that a run on house numbers depends on."
@@ -261,17 +283,22 @@ class SvhnConfig(SortConfig):
 
     def __post_init__(self):
         super().__post_init__()
-        if self.data not in ("svhn", "street"): raise ValueError(f"data must be 'svhn' or 'street', got {self.data!r}")
-        if (self.convention, self.digits) != ("stacked", 4): raise ValueError("convention and digits are for numbers that are glued from digits: leave them out for house numbers")
-        if self.shrink > 3: raise ValueError(f"shrink must be at most 3, since the network halves a picture of 54 pixels four times, got {self.shrink}")
+        if self.data not in ("svhn", "street"):
+            raise ValueError(f"data must be 'svhn' or 'street', got {self.data!r}")
+        if (self.convention, self.digits) != ("stacked", 4):
+            raise ValueError("convention and digits are for numbers that are glued from digits: leave them out for house numbers")
+        if self.shrink > 3:
+            raise ValueError(f"shrink must be at most 3, since the network halves a picture of 54 pixels four times, got {self.shrink}")
 
-# %% ../../nbs/lab/64_svhn.ipynb #633e1a43
+# %% ../../nbs/lab/64_svhn.ipynb #93e055d1
 class SvhnData(DrawnData):
     "Sets of house numbers, drawn by the number of the step."
+
     def load(self) -> None:
         "Load the splits; a made-up street is built in a temporary folder."
         c = self.config
-        if c.data == "svhn": self.banks = house_splits(self.folder, c.extra)
+        if c.data == "svhn":
+            self.banks = house_splits(self.folder, c.extra)
         else:
             with tempfile.TemporaryDirectory() as street:
                 make_street(street)
@@ -282,19 +309,22 @@ class SvhnData(DrawnData):
         c = self.config
         images, values = self.banks[split].draw(c.batch, c.n, self.generator(split, k), "random" if split == "train" else "centre")
         images, values = images.to(self.where), values.to(self.where)
-        if c.shrink > 1: images = nn.functional.avg_pool2d(images.flatten(0, 1), c.shrink).unflatten(0, images.shape[:2])
+        if c.shrink > 1:
+            images = nn.functional.avg_pool2d(images.flatten(0, 1), c.shrink).unflatten(0, images.shape[:2])
         return images, values
 
     def held_out(self, split: str) -> int:
         "The number of batches of a validation or a test."
         return -(-getattr(self.config, f"{split}_sets") // self.config.batch)
 
-# %% ../../nbs/lab/64_svhn.ipynb #f4690f15
+# %% ../../nbs/lab/64_svhn.ipynb #883b3d70
 class SvhnTask(SortingTask):
     "Learn scores of house numbers from their order."
+
     def network(self, shape: tuple) -> nn.Module:
         "From pictures (..., 3, H, W) to scores (...)."
         return HouseCNN(shape, self.config.dropout, self.config.width)
+
 
 @patch_to(SvhnConfig)
 def parts(self, folder: "str | None" = None) -> tuple:  # (SvhnData, SvhnTask)
