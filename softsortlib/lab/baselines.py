@@ -24,7 +24,7 @@ from .records import environment, write_json
 from .training import check_folder, train, undisturbed
 from .voting import VoteAccuracy, majority, nearest
 
-# %% ../../nbs/lab/85_baselines.ipynb #a1e78be2
+# %% ../../nbs/lab/85_baselines.ipynb #547727df
 @dataclass(frozen=True)
 class BaselineConfig(EmbeddingConfig):
     "All that a baseline depends on."
@@ -44,7 +44,9 @@ _FEWER = dict(search=10_000, val_queries=1000, test_queries=5000)
 BaselineConfig.PRESETS = {
     "paper": dict(data="mnist", steps=27_500, epoch=550, lr=0.01),
     "quick": dict(data="mnist", steps=200, epoch=100, width=10, lr=0.1, **_FEWER),
-    "smoke": dict(steps=4, epoch=2, width=4, batch=20, hidden=20, components=5, search=100, val_queries=20, test_queries=20),
+    "smoke": dict(
+        steps=4, epoch=2, width=4, batch=20, hidden=20, components=5, search=100, val_queries=20, test_queries=20,
+    ),
 }
 
 # %% ../../nbs/lab/85_baselines.ipynb #e5391114
@@ -81,10 +83,12 @@ class BaselineTask(EmbeddingTask):
             return int(self.k)
         return None if self.ks == (0,) else 1
 
-# %% ../../nbs/lab/85_baselines.ipynb #61ce76a0
+# %% ../../nbs/lab/85_baselines.ipynb #09114a72
 def _three_layers(first, hidden, last):
     "Linear layers with ReLUs between them."
-    return nn.Sequential(nn.Linear(first, hidden), nn.ReLU(), nn.Linear(hidden, hidden), nn.ReLU(), nn.Linear(hidden, last))
+    outer = (nn.Linear(first, hidden), nn.ReLU())
+    inner = (nn.Linear(hidden, hidden), nn.ReLU())
+    return nn.Sequential(*outer, *inner, nn.Linear(hidden, last))
 
 
 class AutoencoderTask(BaselineTask):

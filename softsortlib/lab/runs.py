@@ -19,7 +19,7 @@ from .data import optional, seeded
 # %% ../../nbs/lab/79_runs.ipynb #6a33d22c
 pl = optional("pytorch_lightning")
 
-# %% ../../nbs/lab/79_runs.ipynb #1d5c1f4d
+# %% ../../nbs/lab/79_runs.ipynb #5724acde
 @dataclass(frozen=True)
 class RunConfig:
     "All that a run depends on; a subclass adds its fields, and `parts` that builds data and task."
@@ -46,9 +46,7 @@ class RunConfig:
         name: str,  # one of `PRESETS`
         **changes,  # fields to set differently
     ) -> "RunConfig":
-        """The configuration of that name, with some fields set differently.
-
-        Raise `ValueError` for a name or a field that does not exist."""
+        "The configuration of that name with changes; raise `ValueError` for a name or field that does not exist."
         if name not in cls.PRESETS:
             raise ValueError(f"preset must be one of {', '.join(cls.PRESETS)}, got {name!r}")
         known = {f.name for f in fields(cls)}

@@ -174,7 +174,7 @@ TopkConfig.PRESETS = {
     "smoke": dict(steps=12, epoch=6, batch=16, width=4, val_images=100, test_images=100),
 }
 
-# %% ../../nbs/lab/68_topk.ipynb #1e38d2f4
+# %% ../../nbs/lab/68_topk.ipynb #5d805f98
 _HELD_OUT_BATCH = 200
 
 
@@ -192,7 +192,8 @@ class TopkData(DrawnData):
             self.index[split] = every[:getattr(self.config, f"{split}_images")]
         train = self.banks["train"]
         if len(train) < self.config.batch:
-            raise ValueError(f"batch must be at most {len(train)}, the number of training images, got {self.config.batch}")
+            raise ValueError(f"batch must be at most {len(train)}, the number of training images, "
+                             f"got {self.config.batch}")
         self.classes = len(train.counts)
         self.shape = tuple(self.take("val", self.index["val"][:1]).shape[1:])
         self.turn = None        # the pass whose order is at hand
@@ -217,7 +218,7 @@ def _moved(images, generator):
     image = torch.arange(n, device=device)
     return padded[image[:, None, None], rows[:, :, None], columns[:, None, :]].permute(0, 3, 1, 2)
 
-# %% ../../nbs/lab/68_topk.ipynb #8605928d
+# %% ../../nbs/lab/68_topk.ipynb #29d9ee44
 @patch_to(TopkData)
 def train_index(self, turn: int, first: int) -> Tensor:  # (batch,)
     "The training images of a batch that begins at place `first` of pass number `turn`."
@@ -243,7 +244,7 @@ def draw(self, split: str, k: int) -> "tuple[Tensor, Tensor]":  # images (batch,
         images = _moved(images, seeded(c.seed, "augment", turn, first))
     return images, bank.labels[index].to(images.device)
 
-
+# %% ../../nbs/lab/68_topk.ipynb #70464b35
 @patch_to(TopkData)
 def held_out(self, split: str) -> int:
     "The number of batches of a validation or a test."
