@@ -107,13 +107,13 @@ def epoch(self) -> None:
     self.seconds.append(time.perf_counter() - wall)
     self.cpu_seconds.append(time.process_time() - cpu)
 
-# %% ../../nbs/lab/67_speed.ipynb #67e64628
+# %% ../../nbs/lab/67_speed.ipynb #f5d88c4f
 @dataclass(frozen=True)
 class MemoryConfig(SpeedConfig):
     "All that a search for the ends of memory depends on; the search begins at n."
     steps: int = 1  # not used
     limit: float = 2.0  # GiB that a method may take
-    resolution: int = 100  # the distance at which fitting and failing n are close enough; a twentieth of n if that is more
+    resolution: int = 100  # how close fitting and failing n must come; a twentieth of n if that is more
     largest: int = 4000  # the search ends here
     largest_linear: int = 1_024_000  # and here for methods whose time grows like n
 
@@ -320,8 +320,8 @@ MemoryConfig.PRESETS = {
     "smoke": dict(n=200, limit=1 / 16, largest=400, largest_linear=800, methods=_TWO),
 }
 
-# %% ../../nbs/lab/67_speed.ipynb #0f816171
-_CURVES = "softsort2-lazy, softsort1-lazy, neuralsort-dense"         # the cheapest form of each of the papers' operators
+# %% ../../nbs/lab/67_speed.ipynb #75e744f4
+_CURVES = "softsort2-lazy, softsort1-lazy, neuralsort-dense"     # the cheapest form of each of the papers' operators
 _PAPER_SIZES = (100, 500, 1000, 1500, 2000, 2500, 3000, 3500, 4000)
 _QUICK = ((100, 20), (300, 10), (1000, 5), (2000, 2))   # (n, steps)
 

@@ -80,7 +80,7 @@ def _cut_number(where, house):
     except (OSError, ValueError) as e:
         raise DataError(f"{path} cannot be used ({e}): unpack the archive again") from None
 
-# %% ../../nbs/lab/64_svhn.ipynb #3bbbbed7
+# %% ../../nbs/lab/64_svhn.ipynb #a295f43d
 def load_part(
     part: str,  # "train", "extra" or "test"
     folder: "str | Path | None" = None,  # where SVHN lies; else $SOFTSORTLIB_DATA, else a cache
@@ -90,7 +90,7 @@ def load_part(
     Raise `DataError` for files that are missing or broken."""
     where = _house_folder(part, folder)
     source = where / "digitStruct.mat"
-    listed = functools.cache(lambda: read_digit_struct(source))      # read once, and only if an array is not in the cache
+    listed = functools.cache(lambda: read_digit_struct(source))      # once, and only if an array is not in the cache
     values = cached_array(source, lambda: np.array([h.value for h in listed()], np.int64), "values")
     images = cached_array(source, lambda: np.stack([_cut_number(where, h) for h in listed()]), "64x64")
     if images.shape != (len(values), 64, 64, 3):
