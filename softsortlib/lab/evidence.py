@@ -6,7 +6,7 @@
 __all__ = ['HELD_OUT', 'Summary', 'summarise', 'Comparison', 'paired', 'verdict', 'select', 'figure', 'compare', 'caption',
            'results_table', 'groups']
 
-# %% ../../nbs/lab/70_evidence.ipynb #f5083109
+# %% ../../nbs/lab/70_evidence.ipynb #6fa7a8ae
 import itertools
 import math
 import random
@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from .data import optional
 
-# %% ../../nbs/lab/70_evidence.ipynb #1ce1cf35
+# %% ../../nbs/lab/70_evidence.ipynb #12bef5e5
 class Summary(NamedTuple):
     "Mean, sample standard deviation and number of runs."
     mean: float
@@ -22,21 +22,25 @@ class Summary(NamedTuple):
     count: int
 
     def __format__(self, spec):
-        spread = "" if self.sd is None else f"±{self.sd:{spec or '.3f'}}"
-        return f"{self.mean:{spec or '.3f'}}{spread} ({self.count} run{'s' * (self.count != 1)})"
+        spec = spec or ".3f"
+        spread = "" if self.sd is None else f"±{self.sd:{spec}}"
+        return f"{self.mean:{spec}}{spread} ({self.count} run{'s' * (self.count != 1)})"
 
-# %% ../../nbs/lab/70_evidence.ipynb #e5f131a0
+# %% ../../nbs/lab/70_evidence.ipynb #8927011c
 def summarise(
     values: list,  # one number for each run
 ) -> Summary:
     "Mean and spread of equation (70.1); raise `ValueError` when there is no run."
     values = [float(v) for v in values]
-    if not values: raise ValueError("values must hold at least one run, got none")
+    if not values:
+        raise ValueError("values must hold at least one run, got none")
     mean = math.fsum(values) / len(values)
-    sd = math.sqrt(math.fsum((v - mean) ** 2 for v in values) / (len(values) - 1)) if len(values) > 1 else None
-    return Summary(mean, sd, len(values))
+    if len(values) == 1:
+        return Summary(mean, None, 1)
+    squares = math.fsum((v - mean) ** 2 for v in values)
+    return Summary(mean, math.sqrt(squares / (len(values) - 1)), len(values))
 
-# %% ../../nbs/lab/70_evidence.ipynb #2bcebeb7
+# %% ../../nbs/lab/70_evidence.ipynb #2b130949
 class Comparison(NamedTuple):
     "The difference of two operators, over pairs of runs that share a seed."
     difference: float  # mean of first minus second
@@ -47,16 +51,35 @@ class Comparison(NamedTuple):
     names: tuple = ("the first", "the second")
     higher: bool = True  # whether more is better
 
-# %% ../../nbs/lab/70_evidence.ipynb #891e11e7
+# %% ../../nbs/lab/70_evidence.ipynb #32951852
+_ENUMERATED = 14    # pairs, up to which all sign patterns are gone through
+
+
+def _patterns(k):
+    "All patterns of k signs, or 20,000 drawn at random where they are too many."
+    if k <= _ENUMERATED:
+        return itertools.product((1, -1), repeat=k)
+    luck = random.Random(0)
+    return ([luck.choice((1, -1)) for _ in range(k)] for _ in range(20_000))
+
+
 def _flips(d):
     "The share of sign patterns whose mean is as far from zero as that of d; drawn at random beyond 14 pairs."
-    luck = random.Random(0)
-    patterns = itertools.product((1, -1), repeat=len(d)) if len(d) <= 14 else ([luck.choice((1, -1)) for _ in d] for _ in range(20_000))
-    far, hits = abs(math.fsum(d)) * (1 - 1e-9) - 1e-300, [0, 0]
-    for signs in patterns: hits[abs(math.fsum(s * x for s, x in zip(signs, d))) >= far] += 1
-    return hits[1] / sum(hits)
+    far = abs(math.fsum(d)) * (1 - 1e-9) - 1e-300       # rounding must not hide the pattern that was found
+    hits = [abs(math.fsum(s * x for s, x in zip(signs, d))) >= far for signs in _patterns(len(d))]
+    return sum(hits) / len(hits)
 
-# %% ../../nbs/lab/70_evidence.ipynb #7537a534
+# %% ../../nbs/lab/70_evidence.ipynb #3be2bccd
+def _check_pairs(first, second, confidence, comparisons):
+    "Raise `ValueError` for numbers that do not pair, or an error that cannot be shared."
+    if len(first) != len(second):
+        raise ValueError("first and second must be of equal length, one number for each seed, "
+                         f"got {len(first)} and {len(second)}")
+    if not 0 < confidence < 1 or comparisons < 1:
+        raise ValueError("confidence must be in (0, 1) and comparisons at least 1, "
+                         f"got {confidence} and {comparisons}")
+
+# %% ../../nbs/lab/70_evidence.ipynb #8778ff6a
 def paired(
     first: list,  # one number for each seed
     second: list,  # of the other operator, in the same order
@@ -66,36 +89,49 @@ def paired(
     comparisons: int = 1,  # how many comparisons are made; the error is shared among them
 ) -> Comparison:
     "Compare by equation (70.3); raise `ValueError` for numbers that do not pair."
-    if len(first) != len(second): raise ValueError(f"first and second must be of equal length, one number for each seed, got {len(first)} and {len(second)}")
-    if not 0 < confidence < 1 or comparisons < 1: raise ValueError(f"confidence must be in (0, 1) and comparisons at least 1, got {confidence} and {comparisons}")
-    d, k = [float(a) - float(b) for a, b in zip(first, second)], len(first)
-    if k == 0: return Comparison(math.nan, -math.inf, math.inf, 0, 1.0, names, higher)
+    _check_pairs(first, second, confidence, comparisons)
+    d = [float(a) - float(b) for a, b in zip(first, second)]
+    k = len(d)
+    if k == 0:
+        return Comparison(math.nan, -math.inf, math.inf, 0, 1.0, names, higher)
     mean, sd, _ = summarise(d)
-    if k == 1: return Comparison(mean, -math.inf, math.inf, 1, 1.0, names, higher)
-    t = optional("scipy.stats").t.ppf(1 - (1 - confidence) / comparisons / 2, k - 1)
-    half = float(t) * sd / math.sqrt(k) if not sd < 1e-12 * max(map(abs, [*first, *second])) else 0.0       # below rounding: no spread
+    if k == 1:
+        return Comparison(mean, -math.inf, math.inf, 1, 1.0, names, higher)
+    t = float(optional("scipy.stats").t.ppf(1 - (1 - confidence) / comparisons / 2, k - 1))
+    rounding = 1e-12 * max(map(abs, [*first, *second]))
+    half = 0.0 if sd < rounding else t * sd / math.sqrt(k)
     return Comparison(mean, mean - half, mean + half, k, _flips(d), names, higher)
 
-# %% ../../nbs/lab/70_evidence.ipynb #66f9c6f2
+# %% ../../nbs/lab/70_evidence.ipynb #dd5f9049
 def verdict(
     c: Comparison,  # what `paired` or `compare` returns
     spec: str = ".3f",  # how figures are written
 ) -> str:
     "A sentence that says what the comparison shows, and no more."
-    figures = f"{c.difference:+{spec}}, interval [{c.low:+{spec}}, {c.high:+{spec}}], {c.pairs} pairs, sign flips p = {c.p:.2g}"
-    if c.pairs == 0: return f"undecided: {c.names[0]} and {c.names[1]} have no seed in common"
-    if c.pairs == 1: return f"undecided: one run of each decides nothing (difference {c.difference:+{spec}})"
-    if math.isnan(c.low + c.high): return f"undecided: a run of {c.names[0]} or {c.names[1]} has no number"
-    if c.low == c.high: return f"undecided: all {c.pairs} differences are {c.difference:+{spec}}, there is no spread to judge by"
-    if c.low <= 0 <= c.high: return f"undecided between {c.names[0]} and {c.names[1]}: the interval contains 0 ({figures})"
-    if c.pairs < 3: return f"undecided between {c.names[0]} and {c.names[1]}: two pairs are too few to call one better, run at least three seeds ({figures})"
-    winner, loser = c.names if (c.difference > 0) == c.higher else c.names[::-1]
+    first, second = c.names
+    interval = f"interval [{c.low:+{spec}}, {c.high:+{spec}}]"
+    figures = f"{c.difference:+{spec}}, {interval}, {c.pairs} pairs, sign flips p = {c.p:.2g}"
+    if c.pairs == 0:
+        return f"undecided: {first} and {second} have no seed in common"
+    if c.pairs == 1:
+        return f"undecided: one run of each decides nothing (difference {c.difference:+{spec}})"
+    if math.isnan(c.low + c.high):
+        return f"undecided: a run of {first} or {second} has no number"
+    if c.low == c.high:
+        return f"undecided: all {c.pairs} differences are {c.difference:+{spec}}, there is no spread to judge by"
+    if c.low <= 0 <= c.high:
+        return f"undecided between {first} and {second}: the interval contains 0 ({figures})"
+    if c.pairs < 3:
+        return (f"undecided between {first} and {second}: two pairs are too few to call one better, "
+                f"run at least three seeds ({figures})")
+    winner, loser = (first, second) if (c.difference > 0) == c.higher else (second, first)
     return f"{winner} is better than {loser} ({figures})"
 
-# %% ../../nbs/lab/70_evidence.ipynb #2f00cd0e
+# %% ../../nbs/lab/70_evidence.ipynb #17d994c3
 def _field(record, name):
     "A field of the configuration, or what stands beside it (task, name)."
     return record["config"].get(name, record.get(name))
+
 
 def select(
     records: list,  # what `collect` or `read_records` gives
@@ -104,18 +140,35 @@ def select(
     "The records that meet all conditions."
     return [r for r in records if all(_field(r, k) == v for k, v in conditions.items())]
 
-# %% ../../nbs/lab/70_evidence.ipynb #4323aa24
+# %% ../../nbs/lab/70_evidence.ipynb #b0cd5a3c
 def figure(
     record: dict,  # a record of a run
     value: str,  # a figure of the test, or a number beside it, as seconds
 ) -> float:
     "A figure of a record; raise `ValueError` that names those there are."
     found = record.get("test", {}).get(value, record.get(value))
-    if not isinstance(found, (int, float)): raise ValueError(f"a record of {record.get('task')} has no figure {value!r}: there are {', '.join(record.get('test', {}))}")
+    if not isinstance(found, (int, float)):
+        known = ", ".join(record.get("test", {}))
+        raise ValueError(f"a record of {record.get('task')} has no figure {value!r}: there are {known}")
     return found
 
-# %% ../../nbs/lab/70_evidence.ipynb #78f35ad9
-HELD_OUT = ("data", "n", "digits", "convention", "shrink", "batch", "test_sets", "test_batches")  # a field of these that differs makes other held-out sets
+# %% ../../nbs/lab/70_evidence.ipynb #d6670374
+def _differ(records):
+    "Fields of the configuration that are not the same in all records."
+    return {k for r in records for k in r["config"] if r["config"][k] != records[0]["config"].get(k)}
+
+
+def _by_seed(records, name):
+    "seed -> record; raise `ValueError` for several runs with the same seed."
+    found = {_field(r, "seed"): r for r in records}
+    if len(found) < len(records):
+        others = ", ".join(_differ(records) - {"seed"}) or "nothing"
+        raise ValueError(f"{name} has several runs with the same seed, which differ in {others}: select among them")
+    return found
+
+# %% ../../nbs/lab/70_evidence.ipynb #ff6a0491
+HELD_OUT = ("data", "n", "digits", "convention", "shrink", "batch", "test_sets", "test_batches")  # they make the test
+
 
 def compare(
     first: list,  # records of one operator
@@ -128,51 +181,80 @@ def compare(
     held_out: tuple = HELD_OUT,  # fields that must agree
 ) -> Comparison:
     "Compare the runs that share a seed; raise `ValueError` for runs that must not be compared."
-    sides = []
-    for name, side in zip(names, (first, second)):
-        sides.append({_field(r, "seed"): r for r in side})
-        if len(sides[-1]) < len(side): raise ValueError(f"{name} has several runs with the same seed, which differ in {', '.join(_differ(side) - {'seed'}) or 'nothing'}: select among them")
-    if clash := _differ([*first, *second]) & {*held_out, "preset"}:
-        raise ValueError(f"{names[0]} and {names[1]} were not tested alike: their runs differ in {', '.join(sorted(clash))}")
-    seeds = sorted(sides[0].keys() & sides[1].keys())
-    return paired(*([figure(side[s], value) for s in seeds] for side in sides), names, higher, confidence, comparisons)
+    a, b = (_by_seed(side, name) for side, name in zip((first, second), names))
+    clash = _differ([*first, *second]) & {*held_out, "preset"}
+    if clash:
+        differ = ", ".join(sorted(clash))
+        raise ValueError(f"{names[0]} and {names[1]} were not tested alike: their runs differ in {differ}")
+    seeds = sorted(a.keys() & b.keys())
+    figures = ([figure(side[seed], value) for seed in seeds] for side in (a, b))
+    return paired(*figures, names, higher, confidence, comparisons)
 
-def _differ(records):
-    "Fields of the configuration that are not the same in all records."
-    return {k for r in records for k in r["config"] if r["config"][k] != records[0]["config"].get(k)}
-
-# %% ../../nbs/lab/70_evidence.ipynb #1a1d43da
+# %% ../../nbs/lab/70_evidence.ipynb #1418cdf8
 def _conditions(lines, records):
     "Rows or columns as label -> conditions: from a field's name, or as they are."
-    if not isinstance(lines, str): return {str(k): v if isinstance(v, dict) else dict(v) for k, v in lines.items()}
+    if not isinstance(lines, str):
+        return {str(k): dict(v) for k, v in lines.items()}
     values = sorted({_field(r, lines) for r in records}, key=lambda v: (isinstance(v, str), v))
     return {v if isinstance(v, str) else f"{lines} = {v}": {lines: v} for v in values}
 
+
 def _cell(records, values, spec, where):
     "What a cell says of its runs."
-    if not records: return "not run"
-    if mixed := _differ(records) - {"seed"}: raise ValueError(f"the runs in the cell {where} differ in more than the seed: in {', '.join(sorted(mixed))}; add conditions")
-    if len({_field(r, "seed") for r in records}) < len(records): raise ValueError(f"the cell {where} holds the same run twice")
-    numbers, runs = zip(*(f"{summarise([figure(r, v) for r in records]):{spec}}".split(" (") for v in values))
-    return f"{' / '.join(numbers)} ({runs[0]}"
+    if not records:
+        return "not run"
+    mixed = _differ(records) - {"seed"}
+    if mixed:
+        raise ValueError(f"the runs in the cell {where} differ in more than the seed: "
+                         f"in {', '.join(sorted(mixed))}; add conditions")
+    if len({_field(r, "seed") for r in records}) < len(records):
+        raise ValueError(f"the cell {where} holds the same run twice")
+    words = [f"{summarise([figure(r, value) for r in records]):{spec}}" for value in values]
+    numbers = [word.split(" (")[0] for word in words]
+    count = words[0].split(" (")[1]
+    return f"{' / '.join(numbers)} ({count}"
 
-# %% ../../nbs/lab/70_evidence.ipynb #7133550b
+
+def _check_presets(column, records):
+    "Raise `ValueError` for a column that mixes presets."
+    presets = {_field(r, "preset") for r in records}
+    if len(presets) > 1:
+        raise ValueError(f"the column {column!r} mixes the presets {', '.join(sorted(presets))}: select one")
+
+# %% ../../nbs/lab/70_evidence.ipynb #927b1c3f
+def _listed(records, name):
+    "The values of a field, each once."
+    found = {_field(r, name) for r in records}
+    return ", ".join(str(v) for v in sorted(found - {None}, key=str))
+
+
+def _range(records, name):
+    "The least and the largest of numbers that stand beside the test."
+    numbers = [r[name] for r in records if isinstance(r.get(name), (int, float))]
+    if not numbers:
+        return ""
+    short, long = (f"{v:.{0 if v >= 10 else 1}f}" for v in (min(numbers), max(numbers)))
+    return short if short == long else f"{short} to {long}"
+
+# %% ../../nbs/lab/70_evidence.ipynb #92372606
 def caption(
     records: list,  # those that a table shows
     values: tuple = (),  # names of the figures
 ) -> str:
     "Preset, steps, seeds and seconds of the runs of a table."
-    if not records: return "*Nothing was run yet.*"
-    def listed(name): return ", ".join(str(v) for v in sorted({_field(r, name) for r in records if _field(r, name) is not None}, key=str))
-    def span(name):
-        numbers = [r[name] for r in records if isinstance(r.get(name), (int, float))]
-        short, long = (f"{f(numbers):.{0 if f(numbers) >= 10 else 1}f}" for f in (min, max)) if numbers else ("", "")
-        return short if short == long else f"{short} to {long}"
-    parts = [f"{' / '.join(values)}: mean±sample standard deviation (runs)" if values else "", f"preset {listed('preset')}", f"{listed('steps')} steps", f"seeds {listed('seed')}",
-             f"{span('seconds')} seconds a run" if span("seconds") else "", f"{span('cpu_seconds')} of them on the processor" if span("cpu_seconds") else ""]
-    return "*" + "; ".join(p for p in parts if p) + ".*"
+    if not records:
+        return "*Nothing was run yet.*"
+    parts = [f"{' / '.join(values)}: mean±sample standard deviation (runs)"] if values else []
+    parts.append(f"preset {_listed(records, 'preset')}")
+    parts.append(f"{_listed(records, 'steps')} steps")
+    parts.append(f"seeds {_listed(records, 'seed')}")
+    if _range(records, "seconds"):
+        parts.append(f"{_range(records, 'seconds')} seconds a run")
+    if _range(records, "cpu_seconds"):
+        parts.append(f"{_range(records, 'cpu_seconds')} of them on the processor")
+    return "*" + "; ".join(parts) + ".*"
 
-# %% ../../nbs/lab/70_evidence.ipynb #744d9010
+# %% ../../nbs/lab/70_evidence.ipynb #fadd763c
 def results_table(
     records: list,  # what `collect` or `read_records` gives
     rows="operator",  # a field, or {label: conditions}
@@ -181,30 +263,37 @@ def results_table(
     spec: str = ".3f",  # how figures are written
     published: "dict | None" = None,  # {label of a row: {label of a column: text}}, in rows of their own
 ) -> str:  # markdown
-    "A table of mean, spread and number of runs with its caption; raise `ValueError` for cells that mix what must not be mixed."
+    """A table of mean, spread and number of runs with its caption.
+
+    Raise `ValueError` for cells that mix what must not be mixed."""
     values = (value,) if isinstance(value, str) else tuple(value)
     across = {v: {} for v in values} if columns is None else _conditions(columns, records)
-    down, shown, lines = _conditions(rows, records), {}, []
-    for row, wanted in down.items():
-        found = {column: select(records, **wanted, **more) for column, more in across.items()}
-        lines.append([row, *(_cell(runs, (column,) if columns is None else values, spec, f"{row!r}, {column!r}") for column, runs in found.items())])
-        for column, runs in found.items(): shown.setdefault(column, []).extend(runs)
-        if published and row in published: lines.append([f"{row}, published", *(str(published[row].get(column, "")) for column in across)])
+    shown = {column: [] for column in across}
+    lines = [["", *across], ["---"] * (1 + len(across))]
+    for row, wanted in _conditions(rows, records).items():
+        lines.append([row])
+        for column, more in across.items():
+            runs = select(records, **wanted, **more)
+            lines[-1].append(_cell(runs, (column,) if columns is None else values, spec, f"{row!r}, {column!r}"))
+            shown[column] += runs
+        if published and row in published:
+            lines.append([f"{row}, published", *(str(published[row].get(column, "")) for column in across)])
     for column, runs in shown.items():
-        if len(presets := {_field(r, "preset") for r in runs}) > 1: raise ValueError(f"the column {column!r} mixes the presets {', '.join(sorted(presets))}: select one")
+        _check_presets(column, runs)
     used = {id(r): r for runs in shown.values() for r in runs}
-    head = [["", *across], ["---"] * (1 + len(across))]
-    return "\n".join(f"| {' | '.join(line)} |" for line in head + lines) + "\n\n" + caption(list(used.values()), values)
+    table = "\n".join(f"| {' | '.join(line)} |" for line in lines)
+    return f"{table}\n\n{caption(list(used.values()), values)}"
 
-# %% ../../nbs/lab/70_evidence.ipynb #2d29e792
+# %% ../../nbs/lab/70_evidence.ipynb #a98e853e
 def groups(
     records: list,  # of one task and preset
 ) -> dict:  # {label: conditions}, for `results_table`
     "The rows of a table without a form: runs that differ in the seed only."
-    names = [k for k in (records[0]["config"] if records else {}) if k in _differ(records) - {"seed"}]
+    varied = _differ(records) - {"seed"}
+    names = [k for k in (records[0]["config"] if records else {}) if k in varied]
     found = {}
     for r in records:
         conditions = {k: r["config"].get(k) for k in names}
-        label = ", ".join(str(v) if isinstance(v, str) else f"{k} {v}" for k, v in conditions.items()) or r.get("task", "all")
-        found.setdefault(label, conditions)
+        words = [str(v) if isinstance(v, str) else f"{k} {v}" for k, v in conditions.items()]
+        found.setdefault(", ".join(words) or r.get("task", "all"), conditions)
     return found

@@ -6,7 +6,8 @@
 __all__ = ['torchmetrics', 'TAU', 'utility', 'draw_sets', 'order_figures', 'OrderFigures', 'make_loss', 'LargeConfig',
            'LargeData', 'LargeTask', 'large_sets']
 
-# %% ../../nbs/lab/69_large_sets.ipynb #5330fc6b
+# %% ../../nbs/lab/69_large_sets.ipynb #2c5cb3d7
+import math
 import statistics
 import time
 from dataclasses import dataclass
@@ -19,7 +20,9 @@ from ..core.permutation import patch_to
 from .bench import peak_memory
 from .data import optional, seeded
 from .grid import grid
-from .speed import MemoryConfig, SpeedConfig, _trim
+from .limits import trim_memory
+from .methods import spearman
+from .speed import MemoryConfig, SpeedConfig
 from .training import DrawnData, RunConfig, Task
 from ..losses import permutation_nll, spearman_loss
 from ..networks import SortingNetwork, default_steepness
@@ -29,106 +32,127 @@ from ..rowwise import NeuralSort, SoftSort
 # %% ../../nbs/lab/69_large_sets.ipynb #ab08fc74
 torchmetrics = optional("torchmetrics")
 
-# %% ../../nbs/lab/69_large_sets.ipynb #1150831b
+# %% ../../nbs/lab/69_large_sets.ipynb #db29227f
 def utility(
     x: Tensor,  # features, (..., d)
 ) -> Tensor:  # (...)
     "The hidden worth of items, (69.1); the same in all runs."
     d = x.shape[-1]
-    w, V = torch.randn(d, generator=seeded("w", d)), torch.randn(d, 4, generator=seeded("V", d))
-    w, V = ((a / d**0.5).to(x) for a in (w, V))
-    return x @ w + (x @ V).abs().sum(-1) / 2
+    w = torch.randn(d, generator=seeded("w", d)) / d**0.5
+    V = torch.randn(d, 4, generator=seeded("V", d)) / d**0.5
+    return x @ w.to(x) + (x @ V.to(x)).abs().sum(-1) / 2
 
-# %% ../../nbs/lab/69_large_sets.ipynb #9ae30f2d
+# %% ../../nbs/lab/69_large_sets.ipynb #accd5b40
 def draw_sets(
     batch: int,  # sets
     n: int,  # items in a set
     features: int,  # numbers that describe an item
     noise: float,  # standard deviation of the noise
     rng: torch.Generator,  # source of randomness, on the CPU
-) -> "tuple[Tensor, Tensor, Tensor]":  # features (batch, n, features), what orders the items (batch, n), utilities (batch, n)
+) -> "tuple[Tensor, Tensor, Tensor]":  # features (batch, n, features), noisy values (batch, n), utilities (batch, n)
     "Sets of items around centres of their own, and the noisy values that order them."
-    centre, x = (torch.randn(batch, k, features, generator=rng) for k in (1, n))
-    u = utility(x := x + centre)
+    centre = torch.randn(batch, 1, features, generator=rng)
+    x = torch.randn(batch, n, features, generator=rng) + centre
+    u = utility(x)
     return x, u + noise * torch.randn(batch, n, generator=rng), u
 
-# %% ../../nbs/lab/69_large_sets.ipynb #04ba1cfb
+# %% ../../nbs/lab/69_large_sets.ipynb #f456e5b3
 def order_figures(
     scores: Tensor,  # (..., n)
     values: Tensor,  # what truly orders the items, (..., n)
 ) -> dict:  # spearman, adjacent, percent: (...)
     "Spearman's correlation, and the shares of right pairs next to each other and one per cent of the set apart."
     s = scores.gather(-1, values.argsort(dim=-1, descending=True, stable=True)).double()
-    n, far = s.shape[-1], max(1, s.shape[-1] // 100)
-    rank = s.argsort(dim=-1, descending=True, stable=True).argsort(dim=-1).double()
-    apart = lambda k: (s[..., :-k] > s[..., k:]).double().mean(-1)
-    spearman = 1 - 6 * (rank - torch.arange(n, device=s.device)).square().sum(-1) / (n * (n * n - 1))
-    return {"spearman": spearman, "adjacent": apart(1), "percent": apart(far)}
 
-# %% ../../nbs/lab/69_large_sets.ipynb #7af91b4a
+    def right(apart):
+        return (s[..., :-apart] > s[..., apart:]).double().mean(-1)
+
+    return {"spearman": spearman(s), "adjacent": right(1), "percent": right(max(1, s.shape[-1] // 100))}
+
+# %% ../../nbs/lab/69_large_sets.ipynb #13a0a63c
 class OrderFigures(torchmetrics.Metric):
     "The means of `order_figures` over all sets seen."
     full_state_update = False
 
     def __init__(self):
         super().__init__()
-        for name in ("sets", "spearman", "adjacent", "percent"): self.add_state(name, torch.tensor(0.0), dist_reduce_fx="sum")
+        for name in ("sets", "spearman", "adjacent", "percent"):
+            self.add_state(name, torch.tensor(0.0), dist_reduce_fx="sum")
 
     def update(self,
         scores: Tensor,  # (batch, n)
         values: Tensor,  # (batch, n)
     ) -> None:
         "Count one batch of sets."
-        for name, v in order_figures(scores, values).items(): setattr(self, name, getattr(self, name) + v.sum().float())
+        for name, v in order_figures(scores, values).items():
+            setattr(self, name, getattr(self, name) + v.sum().float())
         self.sets = self.sets + len(scores)
 
     def compute(self) -> "dict[str, Tensor]":
         "The means so far."
         return {name: getattr(self, name) / self.sets for name in ("spearman", "adjacent", "percent")}
 
-# %% ../../nbs/lab/69_large_sets.ipynb #5a7553d3
+# %% ../../nbs/lab/69_large_sets.ipynb #4befa629
 def standard(v):
     "Mean zero and standard deviation one along the last dimension."
     return (v - v.mean(-1, keepdim=True)) / v.std(-1, keepdim=True, correction=0)
 
-def _ranks(values): return standard(values.argsort(dim=-1, stable=True).argsort(dim=-1).float())
 
-def _nll(operator): return lambda s, y: permutation_nll(operator(s), y.argsort(dim=-1, descending=True, stable=True))
+def _ranks(values):
+    "Standardised ranks."
+    return standard(values.argsort(dim=-1, stable=True).argsort(dim=-1).float())
+
+# %% ../../nbs/lab/69_large_sets.ipynb #d577d5f3
+def _nll(operator):
+    "The papers' cross-entropy."
+    return lambda s, y: permutation_nll(operator(s), y.argsort(dim=-1, descending=True, stable=True))
+
 
 def _sorted_worth(operator):
+    "The distance of the softly sorted ranks from the sorted ones."
     def loss(s, y):
         r = _ranks(y)
         return (operator(s) @ r - r.sort(dim=-1, descending=True).values).square().mean()
+
     return loss
 
-def _spearman(operator): return lambda s, y: spearman_loss(s, y, method=operator)
 
-def _regression(s, y): return (s - _ranks(y)).square().mean()
+def _spearman(operator):
+    "One minus the correlation of soft ranks with the true ones."
+    return lambda s, y: spearman_loss(s, y, method=operator)
+
+
+def _regression(s, y):
+    "Least squares to the standardised ranks."
+    return (s - _ranks(y)).square().mean()
+
 
 def _pairs(s, y):
+    "The logistic loss of pairs drawn at random."
     other = torch.randperm(s.shape[-1], device=s.device)
     return nn.functional.softplus((s[..., other] - s) * (y - y[..., other]).sign()).mean()
 
-# %% ../../nbs/lab/69_large_sets.ipynb #2879741e
+# %% ../../nbs/lab/69_large_sets.ipynb #a963a75b
+TAU = {"softsort": 0.1, "neuralsort": 100.0, "bitonic": 0.1, "laplace": 0.1, "permutahedron": 3e-4}
+_MAKERS = {
+    "softsort": lambda tau: _nll(SoftSort(tau, descending=True)),
+    "neuralsort": lambda tau: _nll(NeuralSort(tau, descending=True)),
+    "bitonic": lambda tau: _sorted_worth(SortingNetwork("bitonic", tau=tau, descending=True)),
+    "laplace": lambda tau: _spearman(LaplaceRank(tau)),
+    "permutahedron": lambda tau: _spearman(Permutahedron(tau)),
+    "regression": lambda tau: _regression,
+    "pairs": lambda tau: _pairs,
+}
+
+
 def make_loss(
     config: "LargeConfig",  # method, tau and n
 ) -> Callable:  # (standardised scores (batch, n), values (batch, n)) -> scalar
     "The loss that a configuration names; raise `ValueError` for a name that is none."
-    c, tau = config, TAU.get(config.method) if config.tau is None else config.tau
-    makers = {
-        "softsort": lambda: _nll(SoftSort(tau, descending=True)),
-        "neuralsort": lambda: _nll(NeuralSort(tau, descending=True)),
-        "bitonic": lambda: _sorted_worth(SortingNetwork("bitonic", tau=tau, descending=True)),
-        "laplace": lambda: _spearman(LaplaceRank(tau)),
-        "permutahedron": lambda: _spearman(Permutahedron(tau)),
-        "regression": lambda: _regression,
-        "pairs": lambda: _pairs,
-    }
-    if c.method not in makers: raise ValueError(f"method must be one of {', '.join(makers)}, got {c.method!r}")
-    return makers[c.method]()
-
-# %% ../../nbs/lab/69_large_sets.ipynb #eef9e570
-TAU = {"softsort": 0.1, "neuralsort": 100.0, "bitonic": 0.1, "laplace": 0.1, "permutahedron": 3e-4}
+    if config.method not in _MAKERS:
+        raise ValueError(f"method must be one of {', '.join(_MAKERS)}, got {config.method!r}")
+    tau = TAU.get(config.method) if config.tau is None else config.tau
+    return _MAKERS[config.method](tau)
 
 # %% ../../nbs/lab/69_large_sets.ipynb #25445190
 @dataclass(frozen=True)
@@ -156,23 +180,27 @@ class LargeConfig(RunConfig):
         self.at_least(1, "batch", "features", "width", "val_sets", "test_sets")
         make_loss(self)
 
-# %% ../../nbs/lab/69_large_sets.ipynb #0b67a3aa
+# %% ../../nbs/lab/69_large_sets.ipynb #b45d8493
 class LargeData(DrawnData):
     "Sets drawn by the number of the step."
-    def load(self) -> None: "There is nothing to load."
 
-    def draw(self, split: str, k: int) -> "tuple[Tensor, Tensor, Tensor]":  # features (batch, n, d), values (batch, n) and noise, see draw_sets
-        "Batch number `k` of a split."
+    def load(self) -> None:
+        "There is nothing to load."
+
+    def draw(self, split: str, k: int) -> "tuple[Tensor, Tensor, Tensor]":  # (batch, n, d), (batch, n), (batch, n)
+        "Batch number `k` of a split: what `draw_sets` gives."
         c = self.config
-        return tuple(t.to(self.where or "cpu") for t in draw_sets(c.batch, c.n, c.features, c.noise, self.generator(split, k)))
+        drawn = draw_sets(c.batch, c.n, c.features, c.noise, self.generator(split, k))
+        return tuple(t.to(self.where or "cpu") for t in drawn)
 
-    def move(self, device: torch.device) -> None: "Batches are drawn on the CPU and sent where `where` says."
+    def move(self, device: torch.device) -> None:
+        "Batches are drawn on the CPU and sent where `where` says."
 
     def held_out(self, split: str) -> int:
         "The number of batches of a validation or a test."
-        return -(-getattr(self.config, f"{split}_sets") // self.config.batch)
+        return math.ceil(getattr(self.config, f"{split}_sets") / self.config.batch)
 
-# %% ../../nbs/lab/69_large_sets.ipynb #a39010ef
+# %% ../../nbs/lab/69_large_sets.ipynb #d8fce921
 class LargeTask(Task):
     "Learn to score items from the order of large sets."
     chance = {"spearman": 0.0, "adjacent": 0.5, "percent": 0.5}
@@ -181,9 +209,13 @@ class LargeTask(Task):
         config: LargeConfig,  # the run
     ):
         super().__init__(config)
-        c = config
-        self.net = nn.Sequential(nn.Linear(c.features, c.width), nn.SiLU(), nn.Linear(c.width, c.width), nn.SiLU(), nn.Linear(c.width, 1))
-        self.loss, self.metric, self.ceiling = make_loss(c), OrderFigures(), OrderFigures()
+        d, width = config.features, config.width
+        first = (nn.Linear(d, width), nn.SiLU())
+        second = (nn.Linear(width, width), nn.SiLU())
+        self.net = nn.Sequential(*first, *second, nn.Linear(width, 1))
+        self.loss = make_loss(config)
+        self.metric = OrderFigures()
+        self.ceiling = OrderFigures()
 
     def forward(self,
         x: Tensor,  # features, (batch, n, d)
@@ -191,59 +223,98 @@ class LargeTask(Task):
         "Score the items."
         return standard(self.net(x)[..., 0])
 
-    def training_step(self, batch, k):
-        loss = self.loss(self(batch[0]), batch[1])
-        self.log("loss", loss, on_step=False, on_epoch=True, batch_size=len(batch[0]), sync_dist=True)
-        return loss
+# %% ../../nbs/lab/69_large_sets.ipynb #23df8cc3
+@patch_to(LargeTask)
+def training_step(self, batch, k):
+    x, y, _ = batch
+    loss = self.loss(self(x), y)
+    self.log("loss", loss, on_step=False, on_epoch=True, batch_size=len(x), sync_dist=True)
+    return loss
 
-    def validation_step(self, batch, k): self.metric.update(self(batch[0]), batch[1])
-    def test_step(self, batch, k):
-        self.metric.update(self(batch[0]), batch[1])
-        self.ceiling.update(batch[2], batch[1])
-    def configure_optimizers(self): return torch.optim.Adam(self.parameters(), lr=self.config.lr)
 
-# %% ../../nbs/lab/69_large_sets.ipynb #247ed165
+@patch_to(LargeTask)
+def validation_step(self, batch, k):
+    x, y, _ = batch
+    self.metric.update(self(x), y)
+
+
+@patch_to(LargeTask)
+def test_step(self, batch, k):
+    x, y, u = batch
+    self.metric.update(self(x), y)
+    self.ceiling.update(u, y)
+
+
+@patch_to(LargeTask)
+def configure_optimizers(self):
+    return torch.optim.Adam(self.parameters(), lr=self.config.lr)
+
+# %% ../../nbs/lab/69_large_sets.ipynb #6a11106a
+def _cost(step, device):
+    "Median wall and processor seconds of five calls, after a first one, and the peak memory of one."
+    step()
+    trim_memory()
+    peak = peak_memory(step, device.type)
+    wall, cpu = [], []
+    for _ in range(5):
+        wall_start, cpu_start = time.perf_counter(), time.process_time()
+        step()
+        if device.type == "cuda":
+            torch.cuda.synchronize()
+        wall.append(time.perf_counter() - wall_start)
+        cpu.append(time.process_time() - cpu_start)
+    return statistics.median(wall), statistics.median(cpu), peak
+
+
 @patch_to(LargeTask)
 def notes(self) -> dict:
     "The ceiling of the figures, and what the loss costs by itself."
-    c, device = self.config, self.device
-    s, y = (torch.randn(c.batch, c.n, generator=seeded(name)).to(device) for name in ("scores", "values"))
-    def step(): self.loss(standard(s.clone().requires_grad_()), y).backward()
-    wall, cpu = [], []
-    for k in range(6):
-        if k == 1:
-            _trim()
-            peak = peak_memory(step, device.type)
-        start = time.perf_counter(), time.process_time()
-        step()
-        if device.type == "cuda": torch.cuda.synchronize()
-        wall.append(time.perf_counter() - start[0])
-        cpu.append(time.process_time() - start[1])
-    return {"ceiling": {k: round(v.item(), 6) for k, v in self.ceiling.compute().items()}, "loss_seconds": statistics.median(wall[1:]),
-            "loss_cpu_seconds": statistics.median(cpu[1:]), "loss_peak": peak}
+    c = self.config
+    s, y = (torch.randn(c.batch, c.n, generator=seeded(name)).to(self.device) for name in ("scores", "values"))
 
-# %% ../../nbs/lab/69_large_sets.ipynb #9f0571f1
+    def step():
+        self.loss(standard(s.clone().requires_grad_()), y).backward()
+
+    wall, cpu, peak = _cost(step, self.device)
+    ceiling = {k: round(v.item(), 6) for k, v in self.ceiling.compute().items()}
+    return {"ceiling": ceiling, "loss_seconds": wall, "loss_cpu_seconds": cpu, "loss_peak": peak}
+
+
 @patch_to(LargeConfig)
 def parts(self, folder: "str | None" = None) -> tuple:  # (LargeData, LargeTask)
     "The sets and the task of a run."
     return LargeData(self, folder), LargeTask(self)
 
-# %% ../../nbs/lab/69_large_sets.ipynb #922d72b6
-LargeConfig.PRESETS = {"paper": dict(steps=2000, epoch=100, val_sets=10, test_sets=50), "quick": dict(), "smoke": dict(n=200, steps=4, epoch=2, test_sets=2)}
+# %% ../../nbs/lab/69_large_sets.ipynb #382cda06
+LargeConfig.PRESETS = {
+    "paper": dict(steps=2000, epoch=100, val_sets=10, test_sets=50),
+    "quick": dict(),
+    "smoke": dict(n=200, steps=4, epoch=2, test_sets=2),
+}
 
-# %% ../../nbs/lab/69_large_sets.ipynb #30880711
+# %% ../../nbs/lab/69_large_sets.ipynb #0f152eb8
 _DENSE = "softsort1-published, neuralsort-quadratic, softsort1-dense, neuralsort-dense"
 
-def _costs(preset):
-    if preset == "smoke": return [SpeedConfig.from_preset("smoke", batch=1, n=200, methods=_DENSE)]
-    return [SpeedConfig.from_preset(preset, batch=1, n=10_000, steps=2, methods=f"{_DENSE}, softsort1-lazy, neuralsort-lazy"),
-            MemoryConfig.from_preset(preset, batch=1, n=8000, largest=64_000, methods=_DENSE)]
 
-# %% ../../nbs/lab/69_large_sets.ipynb #153b95f0
+def _costs(preset):
+    "What the dense forms cost: time at one size, and the ends of memory."
+    if preset == "smoke":
+        return [SpeedConfig.from_preset("smoke", batch=1, n=200, methods=_DENSE)]
+    methods = f"{_DENSE}, softsort1-lazy, neuralsort-lazy"
+    return [
+        SpeedConfig.from_preset(preset, batch=1, n=10_000, steps=2, methods=methods),
+        MemoryConfig.from_preset(preset, batch=1, n=8000, largest=64_000, methods=_DENSE),
+    ]
+
+# %% ../../nbs/lab/69_large_sets.ipynb #e7867075
 @grid("large_sets")
 def large_sets(
     preset: str,  # "paper", "quick" or "smoke"
 ) -> list:
     "Learning from the order of sets of 10,000, and what a matrix would cost there"
-    seeds = {"paper": 3, "quick": 5}.get(preset, 1)
-    return [*(LargeConfig.from_preset(preset, method=method, seed=seed) for method in [*TAU, "regression", "pairs"] for seed in range(1 if preset == "quick" and method == "neuralsort" else seeds)), *_costs(preset)]
+    usual = {"paper": 3, "quick": 5}.get(preset, 1)
+    configs = []
+    for method in [*TAU, "regression", "pairs"]:
+        seeds = 1 if preset == "quick" and method == "neuralsort" else usual
+        configs += [LargeConfig.from_preset(preset, method=method, seed=seed) for seed in range(seeds)]
+    return [*configs, *_costs(preset)]

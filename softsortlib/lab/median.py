@@ -5,27 +5,30 @@
 # %% auto #0
 __all__ = ['FORMS', 'median_loss', 'MedianScore', 'median_tau', 'MedianConfig', 'MedianTask', 'median_grid']
 
-# %% ../../nbs/lab/65_median.ipynb #6ec133eb
-import math
+# %% ../../nbs/lab/65_median.ipynb #1b20cb88
 from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
 
-from ..core import Operator, SoftPermutation, Stochastic, get_operator
+from ..core import SoftPermutation, Stochastic, get_operator
 from ..core.permutation import patch_to
 from ..functional import soft_median
-from ..functional.arguments import midranks
 from .grid import grid
-from .sorting import NumberCNN, NumberData, torchmetrics
+from .scoring import NumberCNN, torchmetrics
+from .sorting import NumberData, adam_with_schedule
 from .training import RunConfig, Task
-from ..networks import SortingNetwork, default_steepness
-from ..rowwise import NeuralSort, SoftSort
-from ..transport import SinkhornSort
+from ..networks import default_steepness
 
-# %% ../../nbs/lab/65_median.ipynb #690abd3b
-FORMS = {"picture": "the value of the mixed picture", "mean": "the mean of the values", "expected": "the expected error", "quantile": "the soft median of the values"}
+# %% ../../nbs/lab/65_median.ipynb #7598991d
+FORMS = {
+    "picture": "the value of the mixed picture",
+    "mean": "the mean of the values",
+    "expected": "the expected error",
+    "quantile": "the soft median of the values",
+}
+
 
 def median_loss(
     P: SoftPermutation,  # of the scores, in either order, (..., batch, n, n); n odd
@@ -33,20 +36,42 @@ def median_loss(
     y: Tensor,  # the medians, (batch,)
     form: str = "mean",  # "mean" or "expected"
 ) -> Tensor:  # scalar
-    "Squared error of the median by the middle row of `P` (Grover et al. 2019, section 6.2); the mean over all leading dimensions; raise `ValueError` for an unknown form."
-    if form not in ("mean", "expected"): raise ValueError(f"form must be 'mean' or 'expected', got {form!r}")
+    """Squared error of the median by the middle row of `P`; the mean over all leading dimensions.
+
+    Raise `ValueError` for an unknown form. Source: Grover et al. 2019, section 6.2."""
+    if form not in ("mean", "expected"):
+        raise ValueError(f"form must be 'mean' or 'expected', got {form!r}")
     p = P[..., P.shape[-1] // 2, :]
-    if form == "mean": return (y - (p * values).sum(-1)).square().mean()
+    if form == "mean":
+        return (y - (p * values).sum(-1)).square().mean()
     return (p * (y[:, None] - values).square()).sum(-1).mean()
 
-# %% ../../nbs/lab/65_median.ipynb #9ea9ddbe
+# %% ../../nbs/lab/65_median.ipynb #0952eb5a
+def _mean_ranks(x):
+    "The ranks of x (N,), counted from 1; ties share their mean rank."
+    _, which, counts = x.unique(return_inverse=True, return_counts=True)
+    mean = counts.cumsum(0) - (counts.double() - 1) / 2
+    return mean[which]
+
+
+def _spearman(x, y):
+    "Spearman's coefficient of x and y (N,), zero where one of them is constant."
+    r = _mean_ranks(x)
+    q = _mean_ranks(y)
+    r = r - r.mean()
+    q = q - q.mean()
+    scale = (r.square().sum() * q.square().sum()).sqrt()
+    return (r * q).sum() / scale if scale > 0 else scale
+
+# %% ../../nbs/lab/65_median.ipynb #9ff5f2df
 class MedianScore(torchmetrics.Metric):
     "MSE, Spearman's correlation and the share of medians found, over all sets seen."
     full_state_update = False
 
     def __init__(self):
         super().__init__()
-        for name in ("answers", "medians", "found"): self.add_state(name, [], dist_reduce_fx="cat")
+        for name in ("answers", "medians", "found"):
+            self.add_state(name, [], dist_reduce_fx="cat")
 
     def update(self,
         answers: Tensor,  # (batch,)
@@ -54,17 +79,29 @@ class MedianScore(torchmetrics.Metric):
         found: Tensor,  # whether the picture that was chosen shows the median, bool, (batch,)
     ) -> None:
         "Take in the answers to a batch of sets."
-        for name, x in (("answers", answers), ("medians", medians), ("found", found)): getattr(self, name).append(x.detach().double())
+        self.answers.append(answers.detach().double())
+        self.medians.append(medians.detach().double())
+        self.found.append(found.detach().double())
 
     def compute(self) -> "dict[str, Tensor]":
         "MSE in squared units of the numbers; the others in [-1, 1] and [0, 1]."
-        a, y, found = (torch.cat(list(x)) if isinstance(x, (list, tuple)) else x for x in (self.answers, self.medians, self.found))
-        r, q = (x - x.mean() for x in (midranks(a, None, False), midranks(y, None, False)))
-        scale = (r.square().sum() * q.square().sum()).sqrt()
-        return {"MSE": (a - y).square().mean(), "Spearman": (r * q).sum() / scale if scale > 0 else scale, "found": found.mean()}
+        a, y, found = (_whole(x) for x in (self.answers, self.medians, self.found))
+        return {"MSE": (a - y).square().mean(), "Spearman": _spearman(a, y), "found": found.mean()}
 
-# %% ../../nbs/lab/65_median.ipynb #cfddde6d
-_TAUS = {("neuralsort", False): (1024, 512, 1024), ("neuralsort", True): (2048, 512, 4096), ("softsort", False): (2048, 2048, 256), ("softsort", True): (4096, 2048, 2048)}
+
+def _whole(state):
+    "A state in one tensor; between processes it already is."
+    return torch.cat(list(state)) if isinstance(state, (list, tuple)) else state
+
+# %% ../../nbs/lab/65_median.ipynb #2a1b292a
+_SIZES = (5, 9, 15)
+_TAUS = {   # (operator, whether scores get noise) -> the temperature for each of the sizes
+    ("neuralsort", False): (1024, 512, 1024),
+    ("neuralsort", True): (2048, 512, 4096),
+    ("softsort", False): (2048, 2048, 256),
+    ("softsort", True): (4096, 2048, 2048),
+}
+
 
 def median_tau(
     operator: str,  # name of a sorting operator
@@ -73,11 +110,32 @@ def median_tau(
     top: "float | None" = None,  # the largest number, when the values are sorted themselves
 ) -> float:
     "The temperature of the SoftSort paper (appendix, table 1), for the nearest n; or that of the form 'quantile'."
-    if operator in ("odd_even", "bitonic"): return 1 / default_steepness(operator, n)
-    if operator == "sinkhorn": return 0.1
-    if top is not None: return top / 20
-    if operator not in ("softsort", "neuralsort"): return 1.0
-    return float(_TAUS[operator, bool(noisy)][min(range(3), key=lambda k: abs((5, 9, 15)[k] - n))])
+    if operator in ("odd_even", "bitonic"):
+        return 1 / default_steepness(operator, n)
+    if operator == "sinkhorn":
+        return 0.1
+    if top is not None:
+        return top / 20
+    if operator not in ("softsort", "neuralsort"):
+        return 1.0
+    nearest = min(range(3), key=lambda k: abs(_SIZES[k] - n))
+    return float(_TAUS[operator, bool(noisy)][nearest])
+
+# %% ../../nbs/lab/65_median.ipynb #60abfecf
+def _check_median(c):
+    "Raise `ValueError` for a field of a MedianConfig that is out of range."
+    get_operator(c.operator)
+    if c.n % 2 == 0:
+        raise ValueError(f"n must be odd, so that one picture shows the median, got {c.n}")
+    if c.form not in FORMS:
+        raise ValueError(f"form must be one of {', '.join(FORMS)}, got {c.form!r}")
+    if c.form == "quantile" and c.samples:
+        raise ValueError("samples must be 0 for the form 'quantile': it sorts values, which have no noise")
+    if c.schedule not in ("constant", "cosine"):
+        raise ValueError(f"schedule must be 'constant' or 'cosine', got {c.schedule!r}")
+    for name in ("lr", "unit"):
+        if not getattr(c, name) > 0:
+            raise ValueError(f"{name} must be positive, got {getattr(c, name)}")
 
 # %% ../../nbs/lab/65_median.ipynb #993c586f
 @dataclass(frozen=True)
@@ -110,89 +168,102 @@ class MedianConfig(RunConfig):
         self.at_least(0, "samples")
         _check_median(self)
 
-# %% ../../nbs/lab/65_median.ipynb #d79303e6
-def _check_median(c):
-    "Raise `ValueError` for a field of a MedianConfig that is out of range."
-    get_operator(c.operator)
-    if c.n % 2 == 0: raise ValueError(f"n must be odd, so that one picture shows the median, got {c.n}")
-    if c.form not in FORMS: raise ValueError(f"form must be one of {', '.join(FORMS)}, got {c.form!r}")
-    if c.form == "quantile" and c.samples: raise ValueError("samples must be 0 for the form 'quantile': it sorts values, which have no noise")
-    if c.schedule not in ("constant", "cosine"): raise ValueError(f"schedule must be 'constant' or 'cosine', got {c.schedule!r}")
-    for name in ("lr", "unit"):
-        if not getattr(c, name) > 0: raise ValueError(f"{name} must be positive, got {getattr(c, name)}")
-
-# %% ../../nbs/lab/65_median.ipynb #642864e2
+# %% ../../nbs/lab/65_median.ipynb #d8897e11
 MedianConfig.PRESETS = {
     "paper": dict(data="mnist", steps=275_000, epoch=2750, val_sets=1250, test_sets=2500),
-    "quick": dict(data="mnist", steps=2000, epoch=200, batch=20, lr=0.003, schedule="cosine", unit=1000.0, width=8, shrink=4),
+    "quick": dict(
+        data="mnist", steps=2000, epoch=200, batch=20, lr=0.003, schedule="cosine", unit=1000.0, width=8, shrink=4,
+    ),
     "smoke": dict(steps=8, epoch=4, n=3, digits=1, batch=4, width=4, val_sets=8, test_sets=8),
 }
 
-# %% ../../nbs/lab/65_median.ipynb #5e4f4a11
+# %% ../../nbs/lab/65_median.ipynb #52acd8fa
+def _median_operator(c):
+    "The operator that a configuration describes, from the largest down."
+    top = 10 ** c.digits - 1 if c.form == "quantile" else None
+    tau = median_tau(c.operator, c.n, c.samples, top) if c.tau is None else c.tau
+    operator = get_operator(c.operator, tau=tau, descending=True)
+    return Stochastic(operator, c.samples) if c.samples else operator
+
+# %% ../../nbs/lab/65_median.ipynb #5a5f5982
 class MedianTask(Task):
     "Learn which picture is the median, and what it is worth, from the median alone."
+
     def __init__(self,
         config: MedianConfig,  # the run
         shape: "tuple[int, int]",  # height and width of a picture
     ):
         super().__init__(config)
-        c, top = config, 10 ** config.digits - 1
-        tau = median_tau(c.operator, c.n, c.samples, top if c.form == "quantile" else None) if c.tau is None else c.tau
-        operator = get_operator(c.operator, tau=tau, descending=True)
-        self.operator, self.metric = Stochastic(operator, c.samples) if c.samples else operator, MedianScore()
-        self.value = NumberCNN(shape, width=c.width)
-        self.score = NumberCNN(shape, width=c.width) if c.form != "quantile" else None
-        self.chance = {"MSE": ((top + 1) ** 2 - 1) / (4 * (c.n + 2)), "Spearman": 0.0, "found": 1 / c.n}
+        self.operator = _median_operator(config)
+        self.metric = MedianScore()
+        self.value = NumberCNN(shape, width=config.width)
+        self.score = NumberCNN(shape, width=config.width) if config.form != "quantile" else None
+        numbers = 10 ** config.digits
+        constant = (numbers ** 2 - 1) / (4 * (config.n + 2))       # Prop 65.3, for whole numbers
+        self.chance = {"MSE": constant, "Spearman": 0.0, "found": 1 / config.n}
 
     def worth(self, images: Tensor) -> Tensor:  # (...)
         "What the pictures, (..., 1, H, W), are taken to be worth."
         return self.config.unit * self.value(images).float()
 
-    def forward(self, images: Tensor) -> "tuple[Tensor, Tensor]":  # answers, (batch,); the pictures chosen, long, (batch,)
+    def forward(self, images: Tensor) -> "tuple[Tensor, Tensor]":  # answers, (batch,); pictures chosen, (batch,)
         "The median by sorting outright; images are (batch, n, 1, H, W)."
         v = self.worth(images)
         s = v if self.score is None else self.score(images)
         chosen = s.argsort(-1, descending=True)[..., s.shape[-1] // 2]
         return v.gather(-1, chosen[..., None])[..., 0], chosen
 
-# %% ../../nbs/lab/65_median.ipynb #ead6829f
+# %% ../../nbs/lab/65_median.ipynb #335313b1
 @patch_to(MedianTask)
 def loss_of(self, images: Tensor, y: Tensor) -> Tensor:  # scalar
     "The loss of the form that the configuration names, of images (batch, n, 1, H, W) and medians (batch,)."
     form = self.config.form
-    if form == "quantile": return (y - soft_median(self.worth(images), method=self.operator)).square().mean()
+    if form == "quantile":
+        return (y - soft_median(self.worth(images), method=self.operator)).square().mean()
     P = self.operator(self.score(images).float())
-    if form != "picture": return median_loss(P, self.worth(images), y, form)
+    if form != "picture":
+        return median_loss(P, self.worth(images), y, form)
     p = P[..., P.shape[-1] // 2, :]
     mixed = (p[..., None, :] @ images.flatten(2)).reshape(*p.shape[:-1], *images.shape[2:])
     return (y - self.worth(mixed)).square().mean()
 
-# %% ../../nbs/lab/65_median.ipynb #8114bcb6
-def _median(values): return values.float().sort(-1).values[..., values.shape[-1] // 2]
+# %% ../../nbs/lab/65_median.ipynb #f35a0263
+def _median(values):
+    "The medians (batch,) of numbers (batch, n)."
+    return values.float().sort(-1).values[..., values.shape[-1] // 2]
+
 
 @patch_to(MedianTask)
 def training_step(self, batch, k):
-    loss = self.loss_of(batch[0], _median(batch[1]))
-    self.log("loss", loss, on_step=False, on_epoch=True, batch_size=len(batch[0]), sync_dist=True)
+    images, values = batch
+    loss = self.loss_of(images, _median(values))
+    self.log("loss", loss, on_step=False, on_epoch=True, batch_size=len(images), sync_dist=True)
     return loss
+
 
 @patch_to(MedianTask)
 def validation_step(self, batch, k):
-    (answers, chosen), y = self(batch[0]), _median(batch[1])
-    self.metric.update(answers, y, batch[1].gather(-1, chosen[..., None])[..., 0] == y)
+    images, values = batch
+    y = _median(values)
+    answers, chosen = self(images)
+    shown = values.gather(-1, chosen[..., None])[..., 0]
+    self.metric.update(answers, y, shown == y)
+
 
 @patch_to(MedianTask)
-def test_step(self, batch, k): self.validation_step(batch, k)
+def test_step(self, batch, k):
+    self.validation_step(batch, k)
 
+# %% ../../nbs/lab/65_median.ipynb #b7e95fce
 @patch_to(MedianTask)
-def notes(self): return {"operator": repr(self.operator)}
+def notes(self):
+    return {"operator": repr(self.operator)}
 
-# %% ../../nbs/lab/65_median.ipynb #125b0bd6
+
 @patch_to(MedianTask)
 def configure_optimizers(self):
-    adam, c = torch.optim.Adam(self.parameters(), lr=self.config.lr), self.config
-    factor = {"constant": lambda k: 1.0, "cosine": lambda k: (1 + math.cos(math.pi * min(k / c.steps, 1))) / 2}[c.schedule]
-    return [adam], [{"scheduler": torch.optim.lr_scheduler.LambdaLR(adam, factor), "interval": "step"}]
+    return adam_with_schedule(self.parameters(), self.config)
+
 
 @patch_to(MedianConfig)
 def parts(self, folder: "str | None" = None) -> tuple:  # (NumberData, MedianTask)
@@ -201,14 +272,24 @@ def parts(self, folder: "str | None" = None) -> tuple:  # (NumberData, MedianTas
     data.setup()
     return data, MedianTask(self, data.sets["train"].shape)
 
-# %% ../../nbs/lab/65_median.ipynb #7f9738fa
+# %% ../../nbs/lab/65_median.ipynb #8625a919
 @grid("median")
 def median_grid(
     preset: str,  # "paper": ten seeds; others: three
 ) -> list:
-    "Median regression: SoftSort and NeuralSort, with and without noise, by the size of the sets; and other forms of the loss at n = 5"
+    """Median regression: SoftSort and NeuralSort, with and without noise, by the size of the sets
+
+    And the other forms of the loss at n = 5."""
     seeds = range(10 if preset == "paper" else 3)
-    of = lambda **changes: [MedianConfig.from_preset(preset, seed=seed, **changes) for seed in seeds]
-    operators = [dict(operator=operator, samples=samples, form="expected" if samples else "mean") for operator in ("softsort", "neuralsort") for samples in (0, 5)]
-    others = [dict(operator="softsort", form=form) for form in ("picture", "expected", "quantile")] + [dict(operator="sinkhorn", form="quantile")]
-    return [c for n in (5, 9, 15) for o in operators for c in of(n=n, **o)] + [c for o in others for c in of(n=5, **o)]
+
+    def of(**changes):
+        return [MedianConfig.from_preset(preset, seed=seed, **changes) for seed in seeds]
+
+    configs = []
+    for n in (5, 9, 15):
+        for operator in ("softsort", "neuralsort"):
+            configs += of(n=n, operator=operator, samples=0, form="mean")
+            configs += of(n=n, operator=operator, samples=5, form="expected")
+    for form in ("picture", "expected", "quantile"):
+        configs += of(n=5, operator="softsort", form=form)
+    return configs + of(n=5, operator="sinkhorn", form="quantile")

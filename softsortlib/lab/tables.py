@@ -6,7 +6,9 @@
 __all__ = ['OPERATORS', 'sort_stacked', 'sort_again', 'sort_row', 'art', 'art_lambda', 'steepness', 'sort_large',
            'tau_robustness']
 
-# %% ../../nbs/lab/71_tables.ipynb #e06d46ff
+# %% ../../nbs/lab/71_tables.ipynb #fddbdb8e
+import itertools
+
 from .grid import grid
 from .sorting import SortConfig, default_tau
 from ..networks import default_steepness
@@ -25,18 +27,25 @@ OPERATORS = {
     "Laplace ranks": dict(operator="laplace", samples=0),
 }
 
-# %% ../../nbs/lab/71_tables.ipynb #d747978c
+# %% ../../nbs/lab/71_tables.ipynb #1b856399
 @grid("sort")
 def sort_stacked(
     preset: str,  # "paper", "short", "quick" or "smoke"
 ) -> list:
     "All operators by the size of the sets, digits stacked"
-    sizes = (3, 5, 7, 9, 15) if preset == "paper" else (3, 5, 9, 15) if preset != "smoke" else (3, 5)
-    def seeds(n): return 10 if preset == "paper" else 1 if preset == "smoke" or n > 5 else 3
-    return [SortConfig.from_preset(preset, n=n, seed=seed, **operator) for n in sizes for seed in range(seeds(n)) for operator in OPERATORS.values()]
+    plan = {
+        "paper": {n: 10 for n in (3, 5, 7, 9, 15)},     # n -> seeds
+        "smoke": {3: 1, 5: 1},
+    }.get(preset, {3: 3, 5: 3, 9: 1, 15: 1})
+    configs = []
+    for n, seeds in plan.items():
+        for seed, operator in itertools.product(range(seeds), OPERATORS.values()):
+            configs.append(SortConfig.from_preset(preset, n=n, seed=seed, **operator))
+    return configs
 
-# %% ../../nbs/lab/71_tables.ipynb #ba32db02
+# %% ../../nbs/lab/71_tables.ipynb #5367a5a3
 _SEEN = {"paper": 10, "smoke": 1}      # seeds of the first table at n = 5; three in the other presets
+
 
 @grid("sort_again")
 def sort_again(
@@ -44,65 +53,92 @@ def sort_again(
 ) -> list:
     "LapSum, SoftSort and the bitonic network on sets of five, with seeds that the table of all operators has not used"
     first = _SEEN.get(preset, 3)
-    return [SortConfig.from_preset(preset, n=5, seed=seed, **OPERATORS[name]) for seed in range(first, first + (1 if preset == "smoke" else 5)) for name in ("SoftSort", "bitonic network", "LapSum")]
+    seeds = range(first, first + (1 if preset == "smoke" else 5))
+    names = ("SoftSort", "bitonic network", "LapSum")
+    return [SortConfig.from_preset(preset, n=5, seed=seed, **OPERATORS[name]) for seed in seeds for name in names]
 
-# %% ../../nbs/lab/71_tables.ipynb #8be8b17c
-_SIX = [OPERATORS[name] for name in ("SoftSort", "NeuralSort", "Sinkhorn", "odd-even network", "bitonic network", "permutahedron")]
+# %% ../../nbs/lab/71_tables.ipynb #b8b1271f
+_SIX = ("SoftSort", "NeuralSort", "Sinkhorn", "odd-even network", "bitonic network", "permutahedron")
+
 
 def _row(preset, n, **changes):
     "A run in the convention of Petersen et al. 2021."
-    protocol = dict(steps=100_000, epoch=1000, batch=100, lr=10 ** -3.5) if preset == "paper" else dict(lr=0.001, batch=max(2, 160 // n))
-    if preset == "quick": protocol.update(steps=500, epoch=125)
-    return SortConfig.from_preset(preset, **{**protocol, "convention": "row", "n": n, **changes})
+    protocol = dict(convention="row", n=n)
+    if preset == "paper":
+        protocol.update(steps=100_000, epoch=1000, batch=100, lr=10 ** -3.5)
+    else:
+        protocol.update(batch=max(2, 160 // n), lr=0.001)
+    if preset == "quick":
+        protocol.update(steps=500, epoch=125)
+    return SortConfig.from_preset(preset, **{**protocol, **changes})
 
+# %% ../../nbs/lab/71_tables.ipynb #1cd3492f
 @grid("sort_row")
 def sort_row(
     preset: str,  # "paper", "short", "quick" or "smoke"
 ) -> list:
     "Six operators by the size of the sets, digits side by side"
-    sizes, seeds = {"paper": ((2, 3, 4, 5, 7, 8, 9, 15, 16, 32), 5), "smoke": ((2, 4), 1)}.get(preset, ((2, 4, 8, 16, 32), 1))
-    return [_row(preset, n, seed=seed, **operator) for seed in range(seeds) for n in sizes for operator in _SIX]
+    usual = (2, 4, 8, 16, 32)
+    sizes = {"paper": (2, 3, 4, 5, 7, 8, 9, 15, 16, 32), "smoke": (2, 4)}.get(preset, usual)
+    seeds = range(5 if preset == "paper" else 1)
+    runs = itertools.product(seeds, sizes, _SIX)
+    return [_row(preset, n, seed=seed, **OPERATORS[name]) for seed, n, name in runs]
 
-# %% ../../nbs/lab/71_tables.ipynb #87f5b8fb
+# %% ../../nbs/lab/71_tables.ipynb #01c3449e
 _KINDS = ("odd_even", "bitonic")
+
 
 @grid("art")
 def art(
     preset: str,  # "paper", "short", "quick" or "smoke"
 ) -> list:
     "Sorting networks with and without activation replacement, lambda 0 and 0.25"
-    sizes, seeds = {"paper": ((4, 32), 5), "smoke": ((4,), 1)}.get(preset, ((4, 16), 3))
-    return [_row(preset, n, operator=kind, art_lambda=x, seed=seed) for seed in range(seeds) for n in sizes for kind in _KINDS for x in (0.0, 0.25)]
+    sizes = {"paper": (4, 32), "smoke": (4,)}.get(preset, (4, 16))
+    seeds = range({"paper": 5, "smoke": 1}.get(preset, 3))
+    runs = itertools.product(seeds, sizes, _KINDS, (0.0, 0.25))
+    return [_row(preset, n, operator=kind, art_lambda=x, seed=seed) for seed, n, kind, x in runs]
 
-# %% ../../nbs/lab/71_tables.ipynb #1a5606bc
+# %% ../../nbs/lab/71_tables.ipynb #099e2cca
 @grid("art_lambda")
 def art_lambda(
     preset: str,  # "paper", "short", "quick" or "smoke"
 ) -> list:
     "Sorting networks by lambda of the activation replacement"
-    return [_row(preset, n, operator=kind, art_lambda=x) for n in ((8, 16) if preset == "paper" else (8,)) for kind in _KINDS for x in (0.0, 0.125, 0.25, 0.4, 0.6)]
+    sizes = (8, 16) if preset == "paper" else (8,)
+    runs = itertools.product(sizes, _KINDS, (0.0, 0.125, 0.25, 0.4, 0.6))
+    return [_row(preset, n, operator=kind, art_lambda=x) for n, kind, x in runs]
 
-# %% ../../nbs/lab/71_tables.ipynb #634fa324
+# %% ../../nbs/lab/71_tables.ipynb #380d4108
 @grid("steepness")
 def steepness(
     preset: str,  # "paper", "short", "quick" or "smoke"
 ) -> list:
     "Sorting networks by steepness, in multiples of the papers' own"
     n = 16 if preset == "paper" else 8
-    return [_row(preset, n, operator=kind, tau=1 / (factor * default_steepness(kind, n))) for kind in _KINDS for factor in (0.25, 0.5, 1, 2, 4)]
+    configs = []
+    for kind, factor in itertools.product(_KINDS, (0.25, 0.5, 1, 2, 4)):
+        configs.append(_row(preset, n, operator=kind, tau=1 / (factor * default_steepness(kind, n))))
+    return configs
 
-# %% ../../nbs/lab/71_tables.ipynb #64bfffd9
+# %% ../../nbs/lab/71_tables.ipynb #b41143b4
 @grid("sort_large")
 def sort_large(
     preset: str,  # "paper", "short", "quick" or "smoke"
 ) -> list:
     "The bitonic network on sets of up to 1024, with equally many pictures a step"
-    pictures, sizes = {"paper": (4096, (32, 64, 128, 256, 512, 1024)), "smoke": (128, (32, 64))}.get(preset, (1024, (32, 64, 128, 256, 512, 1024)))
-    how = dict(steps=10_000, epoch=1000) if preset == "paper" else dict(steps=150, epoch=50, val_sets=8) if preset == "quick" else {}
-    steep = (30, 32.5, 35, 37.5, 40) if preset == "paper" else (35,)
-    return [_row(preset, n, operator="bitonic", art_lambda=0.4, tau=1 / s, batch=pictures // n, **{**how, "test_sets": max(2, 10_000 // n)}) for n in sizes for s in steep]
+    pictures = {"paper": 4096, "smoke": 128}.get(preset, 1024)
+    sizes = (32, 64) if preset == "smoke" else (32, 64, 128, 256, 512, 1024)
+    how = {
+        "paper": dict(steps=10_000, epoch=1000),
+        "quick": dict(steps=150, epoch=50, val_sets=8),
+    }.get(preset, {})
+    configs = []
+    for n, steep in itertools.product(sizes, (30, 32.5, 35, 37.5, 40) if preset == "paper" else (35,)):
+        network = dict(operator="bitonic", art_lambda=0.4, tau=1 / steep)
+        configs.append(_row(preset, n, **network, batch=pictures // n, test_sets=max(2, 10_000 // n), **how))
+    return configs
 
-# %% ../../nbs/lab/71_tables.ipynb #a2c3d6fa
+# %% ../../nbs/lab/71_tables.ipynb #f4c1c13a
 @grid("tau")
 def tau_robustness(
     preset: str,  # "paper", "short", "quick" or "smoke"
@@ -111,7 +147,8 @@ def tau_robustness(
     how = dict(steps=600, epoch=150) if preset == "quick" else {}
     runs = []
     for operator in ("softsort", "neuralsort", "sinkhorn", "bitonic", "permutahedron"):
-        usual = default_tau(operator, 5)
-        runs += [SortConfig.from_preset(preset, operator=operator, tau=usual * factor, **how) for factor in (0.01, 0.1, 1, 10, 100)]
-        if operator != "permutahedron": runs += [SortConfig.from_preset(preset, operator=operator, sharpness=x, **how) for x in (0.3, 0.5, 0.7)]
+        temperatures = [dict(tau=default_tau(operator, 5) * factor) for factor in (0.01, 0.1, 1, 10, 100)]
+        if operator != "permutahedron":
+            temperatures += [dict(sharpness=x) for x in (0.3, 0.5, 0.7)]
+        runs += [SortConfig.from_preset(preset, operator=operator, **choice, **how) for choice in temperatures]
     return runs

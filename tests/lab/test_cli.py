@@ -74,7 +74,7 @@ def test_help(run, line, words):
 ])
 def test_an_error_is_one_line_and_has_a_code(run, monkeypatch, tmp_path, line, code, message):
     def no_network(*args, **kwargs): raise OSError("no network")
-    monkeypatch.setattr("softsortlib.lab.data._download", no_network)
+    monkeypatch.setattr("softsortlib.lab.sources._download", no_network)
     found, out, err = run(line)
     assert (found, err.count("\n")) == (code, 1) and err.startswith("softsortlib: ") and message in err
     assert not list(tmp_path.rglob("config.json"))

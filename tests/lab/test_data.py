@@ -14,7 +14,7 @@ from hypothesis import given, settings, strategies as st
 
 pytest.importorskip("sklearn", reason="the experiments extra is not installed")
 
-from softsortlib.lab import data
+from softsortlib.lab import data, sources
 from softsortlib.lab.data import DataError, ImageBank, NumberSets, data_folder, load_images, optional, seeded, set_picture
 
 REAL = os.environ.get("SOFTSORTLIB_DATA")
@@ -157,9 +157,9 @@ def test_the_real_data(name, counts):
 def test_the_real_photographs(tmp_path, monkeypatch):
     if not REAL or not (Path(REAL) / "CIFAR10-jpeg/test.npz").is_file(): pytest.skip("SOFTSORTLIB_DATA does not name a folder with CIFAR10-jpeg")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    images, labels = data._decode_jpegs(Path(REAL) / "CIFAR10-jpeg/test.npz")
+    images, labels = sources._decode_jpegs(Path(REAL) / "CIFAR10-jpeg/test.npz")
     assert images.shape == (10_000, 32, 32, 3) and np.bincount(labels).tolist() == [1000] * 10
-    again, _ = data._decode_jpegs(Path(REAL) / "CIFAR10-jpeg/test.npz")
+    again, _ = sources._decode_jpegs(Path(REAL) / "CIFAR10-jpeg/test.npz")
     assert isinstance(again, np.memmap) and (again == images).all()
 
 
@@ -197,16 +197,16 @@ def test_a_cache_that_cannot_be_written_is_done_without(tmp_path, monkeypatch):
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
     jpegs(tmp_path / "CIFAR10-jpeg/test.npz", 20)
-    for _ in range(2): assert len(data._decode_jpegs(tmp_path / "CIFAR10-jpeg/test.npz")[0]) == 20
+    for _ in range(2): assert len(sources._decode_jpegs(tmp_path / "CIFAR10-jpeg/test.npz")[0]) == 20
 
 
 def test_a_broken_cache_is_made_again(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     (tmp_path / "source").write_text("")
-    for _ in range(2): assert data._cached(tmp_path / "source", lambda: np.arange(3)).tolist() == [0, 1, 2]
+    for _ in range(2): assert sources.cached_array(tmp_path / "source", lambda: np.arange(3)).tolist() == [0, 1, 2]
     kept, = (tmp_path / "softsortlib/decoded").glob("*.npy")
     kept.write_bytes(kept.read_bytes()[:40])
-    for _ in range(2): assert data._cached(tmp_path / "source", lambda: np.arange(3)).tolist() == [0, 1, 2]
+    for _ in range(2): assert sources.cached_array(tmp_path / "source", lambda: np.arange(3)).tolist() == [0, 1, 2]
     assert np.load(kept).tolist() == [0, 1, 2]
 
 

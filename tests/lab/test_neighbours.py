@@ -91,7 +91,7 @@ def test_a_pass_sees_each_image_once_and_never_the_same_order():
 
 
 def test_colour_is_standardised_by_channel(monkeypatch):
-    import softsortlib.lab.neighbours as module
+    import softsortlib.lab.embedding as module
     g = torch.Generator().manual_seed(0)
     bank = lambda N: ImageBank(torch.randint(0, 256, (N, 3, 12, 12), generator=g, dtype=torch.uint8) // torch.tensor([1, 2, 4], dtype=torch.uint8)[:, None, None], torch.arange(N) % 10)
     monkeypatch.setattr(module, "load_images", lambda *a: {"train": bank(400), "val": bank(40), "test": bank(40)})

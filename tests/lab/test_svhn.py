@@ -9,7 +9,7 @@ import torch
 pytest.importorskip("h5py", reason="the experiments extra is not installed")
 pytest.importorskip("sklearn", reason="the experiments extra is not installed")
 
-from softsortlib.lab import svhn
+from softsortlib.lab import digit_struct, svhn
 from softsortlib.lab.data import DataError, optional, seeded
 from softsortlib.lab.svhn import HouseBank, HouseCNN, SvhnConfig, SvhnData, cut_out, house_splits, joined_box, load_part, make_street, read_digit_struct
 
@@ -69,7 +69,7 @@ def test_annotations_are_read_as_they_were_written(tmp_path):
 
 def test_the_librarys_writer_writes_the_same_layout(tmp_path):
     write_mat(tmp_path / "theirs.mat", STREET)
-    svhn._write_digit_struct(tmp_path / "ours.mat", read_digit_struct(tmp_path / "theirs.mat"))
+    digit_struct._write_digit_struct(tmp_path / "ours.mat", read_digit_struct(tmp_path / "theirs.mat"))
     for a, b in zip(*(read_digit_struct(tmp_path / f) for f in ("ours.mat", "theirs.mat"))):
         assert a[:2] == b[:2] and np.array_equal(a.boxes, b.boxes)
     with h5py.File(tmp_path / "ours.mat") as ours, h5py.File(tmp_path / "theirs.mat") as theirs:
