@@ -296,7 +296,7 @@ def search(tab, words):
 
 # what a reader types, and a page that ought to be among the first three
 ASKED = {"SoftSort": "^./rowwise/softsort.html$", "tau": "how-do-i-choose-tau|/temperature.html", "top-k": "/functions.html#top-k|tutorials/topk_layer", "quantile": "/(functions|quantiles).html#", "mask": "tutorials/masks", "Sinkhorn": "/sinkhorn_sort.html",
-         "soft rank": "/functions.html#soft_rank", "calibrate_tau": "/temperature.html#calibrate_tau", "bitonic": "/comparators.html|/networks/operator.html", "kNN": "^./losses/neighbours.html", "install": "/index.html", "permutation matrix": "/core/", "sinkhrn": "sinkhorn"}
+         "soft rank": "/functions.html#soft_rank", "calibrate_tau": "/temperature.html#calibrate_tau", "bitonic": "/comparators.html|/networks/operator.html", "kNN": "^./losses/knn.html", "install": "/index.html", "permutation matrix": "/core/", "sinkhrn": "sinkhorn"}
 
 
 @needs_site

@@ -8,9 +8,9 @@ __all__ = ['permutation_nll', 'PermutationNLL', 'ideal_order', 'permutation_bce'
            'NeuralNDCGLoss', 'precision_loss', 'PrecisionLoss', 'recall_loss', 'RecallLoss', 'topk_loss', 'TopKLoss',
            'zero_one_loss', 'ZeroOneLoss', 'SoftKNN', 'SoftKNeighborsClassifier']
 
-# %% ../../nbs/losses/index.ipynb #c22676a7
+# %% ../../nbs/losses/index.ipynb #ab261738
 from .classification import TopKLoss, ZeroOneLoss, topk_loss, zero_one_loss
-from .neighbours import SoftKNN, SoftKNeighborsClassifier
+from .knn import SoftKNN, SoftKNeighborsClassifier
 from softsortlib.losses.orders import (
     KendallLoss, PermutationBCE, PermutationNLL, SpearmanLoss, ideal_order, kendall_loss, permutation_bce,
     permutation_nll, spearman_loss,

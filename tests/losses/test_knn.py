@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch.testing import assert_close
 
-from softsortlib.losses.neighbours import SoftKNeighborsClassifier, SoftKNN
+from softsortlib.losses.knn import SoftKNeighborsClassifier, SoftKNN
 from softsortlib.core.operators import Operator
 from softsortlib.rowwise.softsort import SoftSort
 
@@ -103,7 +103,7 @@ class Refuse:
     def find_spec(self, name, path=None, target=None):
         if name.split('.')[0] in ('sklearn', 'scipy'): raise ImportError(name)
 sys.meta_path.insert(0, Refuse())
-import torch, softsortlib.losses.neighbours as knn
+import torch, softsortlib.losses.knn as knn
 assert knn.SoftKNN(1, tau=1.0)(torch.zeros(1, 2), torch.ones(3, 2), torch.tensor([0, 1, 1])).shape == (1, 2)
 try: knn.SoftKNeighborsClassifier()
 except ImportError as e: print(e)
