@@ -234,17 +234,18 @@ def _plain_dense_back(G, s, b, t, bt, order, tau, size):
     e = P * (G - (P * G).sum(-1, keepdim=True))
     return plain_sums(e, t, m, tau, size, rows, 0)
 
-# %% ../../nbs/rowwise/18_neuralsort_matrix.ipynb #d8703ce8
+# %% ../../nbs/rowwise/18_neuralsort_matrix.ipynb #5e13db19
 def _ways(t, tau, size, dtype):
     "How the rows of each set are made, a member of `Rows` for each."
     how, spread = rows_by(t, tau, size, dtype)
-    few_temperatures = (how == Rows.FORMULA) & (spread <= 2.5)
-    return torch.where(few_temperatures, Rows.RATIOS, how)
+    few_temperatures = (how == Rows.FORMULA) & (spread <= 2.5).numpy()
+    how[few_temperatures] = Rows.RATIOS
+    return how
 
 
 def _kernel_args(s, b, t, bt, order, tau, size, dtype):
     "Scores and columns as the kernels take them, from tensors with one batch dimension."
-    scores = Scores(*arrays(t, bt, tau, size, _ways(t, tau, size, dtype)), 0.0, ZERO_EXP[dtype])
+    scores = Scores(*arrays(t, bt, tau, size), _ways(t, tau, size, dtype), 0.0, ZERO_EXP[dtype])
     return scores, Columns(*arrays(s, b, order))
 
 # %% ../../nbs/rowwise/18_neuralsort_matrix.ipynb #78082f48

@@ -5,9 +5,10 @@
 # %% auto #0
 __all__ = []
 
-# %% ../../nbs/rowwise/15_products.ipynb #2ad2e56e
+# %% ../../nbs/rowwise/15_products.ipynb #5abdd97c
 import math
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -93,10 +94,13 @@ def _plain_pull(t, b, tau, size, a, v, z, rows, power):
     e = e - z[..., None] * (rows[:, None] == torch.arange(t.shape[-1], device=t.device))
     return tuple(g.to(like.dtype) for g, like in zip(plain_sums(e, t, m, tau, size, rows, power), (t, b, tau)))
 
-# %% ../../nbs/rowwise/15_products.ipynb #5c62c449
+# %% ../../nbs/rowwise/15_products.ipynb #01f3c852
 def flat(tau, *tensors):
     "The tensors with the batch shape of `tau` made one dimension."
     return [a.reshape(tau.numel(), *a.shape[tau.ndim:]) for a in tensors]
+
+
+_EITHER = np.array([Rows.WALK, Rows.FORMULA])  # by whether the formula is exact enough
 
 
 def rows_by(t, tau, size, dtype):
@@ -104,19 +108,19 @@ def rows_by(t, tau, size, dtype):
     last = t.gather(-1, (size[..., None] - 1).clamp(min=0))
     spread = (t[..., 0] - last[..., 0]) / tau
     exact_enough = spread * t.shape[-1] < (4e6 if dtype == torch.float32 else 4e2)
-    return torch.where(exact_enough, Rows.FORMULA, Rows.WALK), spread
+    return _EITHER[exact_enough.long().numpy()], spread
 
-# %% ../../nbs/rowwise/15_products.ipynb #e2324590
+# %% ../../nbs/rowwise/15_products.ipynb #370d4443
 def _scores(t, b, tau, size, power, dtype):
     "The sets as the kernels take them, for results in `dtype`."
     t, b, tau, size = flat(tau, t, b, tau.double(), size)
     if power:
-        how = torch.full_like(size, Rows.POWER)
+        how = np.full(len(size), int(Rows.POWER))
         cut = 1 + math.log(t.shape[-1] / torch.finfo(dtype).eps)
     else:
         how = rows_by(t, tau, size, dtype)[0]
         cut = ZERO_EXP[dtype]
-    return Scores(*arrays(t, b, tau, size, how), float(power), cut)
+    return Scores(*arrays(t, b, tau, size), how, float(power), cut)
 
 
 def units_of(sets, m):

@@ -80,7 +80,7 @@ def _times(e, m, out):
     for j in range(len(e)):
         out[j] = e[j] * m[j] if e[j] != 0 else e[j]
 
-# %% ../../nbs/rowwise/14_row_kernels.ipynb #7540ff7f
+# %% ../../nbs/rowwise/14_row_kernels.ipynb #cb035542
 class Upstream(NamedTuple):
     "What arrives at the rows, (14.3): a (B, d, r) at the rows, v (B, d, n) at the columns, z (B, r)."
     a: np.ndarray
@@ -89,16 +89,12 @@ class Upstream(NamedTuple):
 
 
 @jit
-def _logit_gradients(r, k, i, lo, hi, others, upstream, e, h):
-    "h[lo:hi] = the gradients (14.3) to the logits of row i, which is rows[k] of set r; e[lo:hi] its weights."
-    a, v, z = upstream
-    h[lo:hi] = 0
-    for c in range(v.shape[1]):
-        _differences(a[r, c, k], v[r, c, lo:hi], v[r, c, i], h[lo:hi])
+def _logit_gradients(i, z, others, e, h):
+    "h becomes (14.3) for one row, in its window: e its weights, one at i, and h measured from there."
     Z = h.dtype.type(1) + others
-    mean = dot(e[lo:hi], h[lo:hi]) / Z
-    _weighed(e[lo:hi], z[r, k] - mean, Z, h[lo:hi])
-    h[i] = -(mean + z[r, k] * others) / Z
+    mean = dot(e, h) / Z
+    _weighed(e, z - mean, Z, h)
+    h[i] = -(mean + z * others) / Z
 
 # %% ../../nbs/rowwise/14_row_kernels.ipynb #98f319f4
 @jit
@@ -111,43 +107,35 @@ def _slopes(x, t, m, h, power, sums):
     add_to(power, h, sums)
     return power * total_of(h)
 
-# %% ../../nbs/rowwise/14_row_kernels.ipynb #412f7678
-@jit
-def _pull_row(i, lo, hi, one, m, h, gt, gb):
-    "Add (14.1) or (14.2) of row i, whose logits' gradients are h and whose -m_ij are m, both at lo..hi."
-    if one.how == Rows.POWER:
-        gt[i] -= _slopes(one.t[i], one.t[lo:hi], m[lo:hi], h[lo:hi], one.power, gt[lo:hi])
-        return
-    inv = 1 / one.tau
-    w = one.size - 1.0 - 2 * i
-    add_to(w * inv, h[lo:hi], gt[lo:hi])
-    add_to(-inv, h[lo:hi], gb[lo:hi])
-
-# %% ../../nbs/rowwise/14_row_kernels.ipynb #2f2ecd18
+# %% ../../nbs/rowwise/14_row_kernels.ipynb #08268009
 @jit
 def pull_rows(lo_unit, hi_unit, sets, upstream, rows, gt, gb, gtau):
     "(14.1) or (14.2) of the gradients (14.3), one part for each unit."
-    n = upstream.v.shape[2]
-    units = gt.shape[0] // upstream.a.shape[0]  # of one set
+    a, v, z = upstream
+    units = gt.shape[0] // a.shape[0]  # of one set
     step = (len(rows) + units - 1) // units
-    e = np.empty(n, upstream.v.dtype)
-    m = np.empty(n, upstream.v.dtype)
-    h = np.empty(n, upstream.v.dtype)
+    d, n = v.shape[1:]
+    e, m, h = np.empty(n, v.dtype), np.empty(n, v.dtype), np.empty(n, v.dtype)
     for unit in range(lo_unit, hi_unit):
-        r = unit // units
-        first = unit % units * step
+        r, spread = unit // units, 0.0
         one = one_of(sets, r)
-        gt[unit] = 0
-        gb[unit] = 0
-        spread = 0.0
-        for k in range(first, min(first + step, len(rows))):
-            if rows[k] >= one.size:
+        t, inv = one.t, 1 / one.tau
+        gt[unit], gb[unit] = 0, 0
+        for k in range(unit % units * step, min((unit % units + 1) * step, len(rows))):
+            i = rows[k]
+            if i >= one.size:
                 continue
-            lo, hi = falls_of(rows[k], one, e)
-            m[lo:hi] = e[lo:hi]
-            others = weights_of(rows[k], one, lo, hi, e)
-            _logit_gradients(r, k, rows[k], lo, hi, others, upstream, e, h)
+            lo, hi = falls_of(i, one, e)
+            m[lo:hi], h[lo:hi] = e[lo:hi], 0
+            others = weights_of(i - lo, one.tau, e[lo:hi])
+            for c in range(d):
+                _differences(a[r, c, k], v[r, c, lo:hi], v[r, c, i], h[lo:hi])
+            _logit_gradients(i - lo, z[r, k], others, e[lo:hi], h[lo:hi])
             _times(h[lo:hi], m[lo:hi], e[lo:hi])
             spread += total_of(e[lo:hi])
-            _pull_row(rows[k], lo, hi, one, m, h, gt[unit], gb[unit])
-        gtau[unit] = spread / one.tau
+            if one.power:
+                gt[unit, i] -= _slopes(t[i], t[lo:hi], m[lo:hi], h[lo:hi], one.power, gt[unit, lo:hi])
+            else:
+                add_to((one.size - 1.0 - 2 * i) * inv, h[lo:hi], gt[unit, lo:hi])
+                add_to(-inv, h[lo:hi], gb[unit, lo:hi])
+        gtau[unit] = spread * inv

@@ -22,7 +22,7 @@ class Rows(IntEnum):
     RATIOS = 2   # NeuralSort's matrix: the formula in every eighth row, Prop 18.1 between
     POWER = 3    # SoftSort: the power of the distance
 
-# %% ../../nbs/rowwise/13_rows.ipynb #e5d8d8d4
+# %% ../../nbs/rowwise/13_rows.ipynb #6710dd73
 class Scores(NamedTuple):
     "What rows are made of: the scores of many sets, (B, n), or of one, (n,)."
     t: np.ndarray
@@ -36,33 +36,37 @@ class Scores(NamedTuple):
 
 @jit
 def one_of(sets, r):
-    "The set r of many."
-    return Scores(sets.t[r], sets.b[r], sets.tau[r], sets.size[r], sets.how[r], sets.power, sets.cut)
+    "The set r of many; its temperature is not a number where a score of SoftSort is none."
+    t, size, tau = sets.t[r], sets.size[r], sets.tau[r]
+    if sets.how[r] == Rows.POWER and np.isnan(t[0] - t[size - 1]):
+        tau = np.nan
+    return Scores(t, sets.b[r], tau, size, sets.how[r], sets.power, sets.cut)
 
 # %% ../../nbs/rowwise/13_rows.ipynb #1de223a8
 ZERO_EXP = {torch.float32: 104.0, torch.float64: 746.0}  # exp(-this) is zero
 
-# %% ../../nbs/rowwise/13_rows.ipynb #ab264200
+# %% ../../nbs/rowwise/13_rows.ipynb #ada5bda0
 @jit
-def _fall(i, j, one):
+def _fall(i, j, t, b, w, power):
     "What grows outward from the diagonal of row i: the distance, or NeuralSort's -tau m_ij by its formula."
-    if one.how == Rows.POWER:
-        return abs(one.t[i] - one.t[j])
-    w = one.size - 1.0 - 2 * i
-    return w * (one.t[i] - one.t[j]) - (one.b[i] - one.b[j])
+    if power:
+        return abs(t[i] - t[j])
+    return w * (t[i] - t[j]) - (b[i] - b[j])
 
 
 @jit
 def window(i, one):
     "The columns lo..hi of row i whose -m_ij is at most the cut."
+    t, b, power = one.t, one.b, one.power
+    w = one.size - 1.0 - 2 * i
     limit = one.cut * one.tau
-    if one.how == Rows.POWER:
-        limit = limit ** (1 / one.power)
+    if power:
+        limit = limit ** (1 / power)
     lo = 0
     inner = i
     while lo < inner:
         middle = (lo + inner) // 2
-        if _fall(i, middle, one) > limit:
+        if _fall(i, middle, t, b, w, power) > limit:
             lo = middle + 1
         else:
             inner = middle
@@ -70,7 +74,7 @@ def window(i, one):
     outer = one.size
     while hi < outer:
         middle = (hi + outer) // 2
-        if _fall(i, middle, one) > limit:
+        if _fall(i, middle, t, b, w, power) > limit:
             outer = middle
         else:
             hi = middle + 1
@@ -141,21 +145,18 @@ def _walk(i, one, m):
         m[lo] = fall
     return lo, hi
 
-# %% ../../nbs/rowwise/13_rows.ipynb #1158c1c5
+# %% ../../nbs/rowwise/13_rows.ipynb #36641b94
 @jit
 def falls_of(i, one, m):
     "m[lo:hi] = -m_ij in the window of row i, zero on the diagonal; returns lo, hi."
     if one.how == Rows.WALK:
         return _walk(i, one, m)
     lo, hi = window(i, one)
+    t, b = one.t, one.b
     if one.how == Rows.POWER:
-        if np.isnan(one.t[0] - one.t[one.size - 1]):
-            lo = i
-            hi = i + 1
-        _powers(one.t[i], one.t[lo:hi], one.tau, one.power, m[lo:hi])
+        _powers(t[i], t[lo:hi], one.tau, one.power, m[lo:hi])
     else:
-        w = one.size - 1.0 - 2 * i
-        _formula(w, 1 / one.tau, one.t[i], one.b[i], one.t[lo:hi], one.b[lo:hi], m[lo:hi])
+        _formula(one.size - 1.0 - 2 * i, 1 / one.tau, t[i], b[i], t[lo:hi], b[lo:hi], m[lo:hi])
     m[i] = 0
     return lo, hi
 
@@ -209,21 +210,19 @@ def _exps(e):
     for j in range(len(e)):
         e[j] = exp_neg(e[j])
 
-# %% ../../nbs/rowwise/13_rows.ipynb #2be3be52
+# %% ../../nbs/rowwise/13_rows.ipynb #6c4dd77e
 @jit
-def weights_of(i, one, lo, hi, e):
-    "e[lo:hi] = exp(-e[lo:hi]), one on the diagonal; returns the sum without the diagonal."
+def weights_of(i, tau, e):
+    "e = exp(-e) for the window of a row whose diagonal is e[i], which becomes 1; returns the sum without the diagonal."
     e[i] = 1000  # exp makes it zero
-    _exps(e[lo:hi])
-    others = total_of(e[lo:hi])
+    _exps(e)
+    others = total_of(e)
     e[i] = 1
-    if one.how == Rows.POWER and np.isnan(one.t[0] - one.t[one.size - 1]):
-        return e.dtype.type(np.nan)
-    return others
+    return others if tau == tau else e.dtype.type(np.nan)
 
 
 @jit
 def row_of(i, one, e):
     "e[lo:hi] = exp(m_ij) in the window of row i; returns lo, hi and their sum without the diagonal, which is 1."
     lo, hi = falls_of(i, one, e)
-    return lo, hi, weights_of(i, one, lo, hi, e)
+    return lo, hi, weights_of(i - lo, one.tau, e[lo:hi])
