@@ -107,7 +107,7 @@ def sort_outward(z, tau, mask):
         tau = torch.full(batch, tau, dtype=t.dtype, device=z.device)
     return Sorted(t, row_sums(t, size), order, tau, size)
 
-# %% ../../nbs/rowwise/12_neuralsort.ipynb #a875cbc9
+# %% ../../nbs/rowwise/12_neuralsort.ipynb #e24e828b
 class NeuralSortPermutation(SoftPermutation):
     "Rows are the softmax of ((n + 1 - 2i) s_j - sum_k |s_j - s_k|) / tau."
     def __init__(self,
@@ -130,9 +130,14 @@ class NeuralSortPermutation(SoftPermutation):
         self.sorted = sort_outward(self.z, tau, mask) if self.fast or not self.literal else None
 
     if TYPE_CHECKING:
-        def _logits(self, rows: "Tensor | None") -> Tensor: ...
-        def _product(self, op, x: Tensor, rows: "Tensor | None"): ...
-        def _by_kernel(self, rows: "Tensor | None") -> bool: ...
+        def _logits(self, rows: "Tensor | None") -> Tensor:
+            ...
+
+        def _product(self, op, x: Tensor, rows: "Tensor | None"):
+            ...
+
+        def _by_kernel(self, rows: "Tensor | None") -> bool:
+            ...
 
 # %% ../../nbs/rowwise/12_neuralsort.ipynb #8bec7644
 def _literal(z, mask, w):

@@ -190,9 +190,10 @@ def _h_tile(G_ptr, a_ptr, v_ptr, own, row, i, c, real, n, d,
             h += a[:, None] * (there[None, :] - here[:, None])
     return h
 
-# %% ../../nbs/rowwise/19_neuralsort_triton.ipynb #16bd5598
+# %% ../../nbs/rowwise/19_neuralsort_triton.ipynb #cabc12c5
 @triton_jit
-def _mean_kernel(G_ptr, a_ptr, v_ptr, s_ptr, b_ptr, t_ptr, bt_ptr, own_ptr, tau_ptr, size_ptr, mean_ptr, others_ptr, n, d,
+def _mean_kernel(G_ptr, a_ptr, v_ptr, s_ptr, b_ptr, t_ptr, bt_ptr, own_ptr, tau_ptr, size_ptr,
+                 mean_ptr, others_ptr, n, d,
                  MATRIX: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr):
     "The mean of h, and the sum of E beside the row's own score, for ROWS rows."
     row, block, _ = _my_place(tl.cdiv(n, ROWS), 1)
@@ -212,7 +213,7 @@ def _mean_kernel(G_ptr, a_ptr, v_ptr, s_ptr, b_ptr, t_ptr, bt_ptr, own_ptr, tau_
     tl.store(mean_ptr + row * n + i, mean / (1 + others), mask=real)
     tl.store(others_ptr + row * n + i, others, mask=real)
 
-# %% ../../nbs/rowwise/19_neuralsort_triton.ipynb #d90f2568
+# %% ../../nbs/rowwise/19_neuralsort_triton.ipynb #a2015098
 @triton_jit
 def _logit_tile(E, h, mean, others, z, own, real, c, n):
     "The gradients (14.3) of the logits of a tile, in double precision, zero outside."
@@ -220,10 +221,10 @@ def _logit_tile(E, h, mean, others, z, own, real, c, n):
     e = tl.where(c[None, :] == own[:, None], -(mean + z * others)[:, None], e) / (1 + others)[:, None]
     return tl.where(real[:, None] & (c < n)[None, :] & (E != 0), e, 0.0).to(tl.float64)
 
-
+# %% ../../nbs/rowwise/19_neuralsort_triton.ipynb #25cc6049
 @triton_jit
-def _pull_kernel(G_ptr, a_ptr, v_ptr, z_ptr, s_ptr, b_ptr, t_ptr, bt_ptr, own_ptr, tau_ptr, size_ptr, mean_ptr, others_ptr,
-                 gs_ptr, gb_ptr, gtau_ptr, n, d,
+def _pull_kernel(G_ptr, a_ptr, v_ptr, z_ptr, s_ptr, b_ptr, t_ptr, bt_ptr, own_ptr, tau_ptr, size_ptr,
+                 mean_ptr, others_ptr, gs_ptr, gb_ptr, gtau_ptr, n, d,
                  MATRIX: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr, CHUNK: tl.constexpr):
     "Add (14.1) over CHUNK rows for BLOCK columns."
     row, block, chunk = _my_place(tl.cdiv(n, BLOCK), tl.cdiv(n, CHUNK))
@@ -251,7 +252,7 @@ def _pull_kernel(G_ptr, a_ptr, v_ptr, z_ptr, s_ptr, b_ptr, t_ptr, bt_ptr, own_pt
     tl.atomic_add(gb_ptr + row * n + c, gb, mask=c < n)
     tl.atomic_add(gtau_ptr + row, tl.sum(spread, 0))
 
-# %% ../../nbs/rowwise/19_neuralsort_triton.ipynb #eee69e59
+# %% ../../nbs/rowwise/19_neuralsort_triton.ipynb #2d32f2b3
 def neural_pull(
     G: "torch.Tensor | None",  # incoming gradient of the matrix, (B, n, n), single; or None for a product
     a: "torch.Tensor | None",  # for a product: incoming gradient of its rows, (B, n, d), single
@@ -270,7 +271,8 @@ def neural_pull(
     mean, others, zeros = (torch.zeros(B, n, dtype=torch.float32, device=s.device) for _ in range(3))
     gs, gb, gtau = torch.zeros_like(s), torch.zeros_like(s), torch.zeros_like(tau)
     rows, block, chunk = 16, min(128, triton.next_power_of_2(n)), 256
-    arrays = dict(G_ptr=G, a_ptr=a, v_ptr=v, s_ptr=s, b_ptr=b, t_ptr=t, bt_ptr=bt, own_ptr=own, tau_ptr=tau, size_ptr=size)
+    arrays = dict(G_ptr=G, a_ptr=a, v_ptr=v, s_ptr=s, b_ptr=b, t_ptr=t, bt_ptr=bt, own_ptr=own,
+                  tau_ptr=tau, size_ptr=size)
     arrays = {name: zeros if array is None else array.contiguous() for name, array in arrays.items()}
     z = zeros if z is None else z.contiguous()
     common = dict(mean_ptr=mean, others_ptr=others, n=n, d=d, MATRIX=G is not None, ROWS=rows, BLOCK=block)

@@ -59,7 +59,7 @@ def rmul_rows(lo_unit, hi_unit, sets, y, rows, x):
             for c in range(d):
                 add_to(y[r, c, k] / (one_exactly + others), e[lo:hi], x[unit, c, lo:hi])
 
-# %% ../../nbs/rowwise/14_row_kernels.ipynb #bbc93dd8
+# %% ../../nbs/rowwise/14_row_kernels.ipynb #13830f71
 @jit
 def _differences(w, v, x, h):
     "h += w (v - x)."
@@ -75,10 +75,11 @@ def _weighed(P, shift, Z, h):
 
 
 @jit
-def _times(e, m, out):
-    "out = e m, where e is not zero."
+def _moment(e, m, out):
+    "out = e m, where e is not zero; returns the sum."
     for j in range(len(e)):
         out[j] = e[j] * m[j] if e[j] != 0 else e[j]
+    return total_of(out)
 
 # %% ../../nbs/rowwise/14_row_kernels.ipynb #cb035542
 class Upstream(NamedTuple):
@@ -107,7 +108,7 @@ def _slopes(x, t, m, h, power, sums):
     add_to(power, h, sums)
     return power * total_of(h)
 
-# %% ../../nbs/rowwise/14_row_kernels.ipynb #08268009
+# %% ../../nbs/rowwise/14_row_kernels.ipynb #6839f673
 @jit
 def pull_rows(lo_unit, hi_unit, sets, upstream, rows, gt, gb, gtau):
     "(14.1) or (14.2) of the gradients (14.3), one part for each unit."
@@ -131,8 +132,7 @@ def pull_rows(lo_unit, hi_unit, sets, upstream, rows, gt, gb, gtau):
             for c in range(d):
                 _differences(a[r, c, k], v[r, c, lo:hi], v[r, c, i], h[lo:hi])
             _logit_gradients(i - lo, z[r, k], others, e[lo:hi], h[lo:hi])
-            _times(h[lo:hi], m[lo:hi], e[lo:hi])
-            spread += total_of(e[lo:hi])
+            spread += _moment(h[lo:hi], m[lo:hi], e[lo:hi])
             if one.power:
                 gt[unit, i] -= _slopes(t[i], t[lo:hi], m[lo:hi], h[lo:hi], one.power, gt[unit, lo:hi])
             else:

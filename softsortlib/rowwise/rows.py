@@ -45,7 +45,7 @@ def one_of(sets, r):
 # %% ../../nbs/rowwise/13_rows.ipynb #1de223a8
 ZERO_EXP = {torch.float32: 104.0, torch.float64: 746.0}  # exp(-this) is zero
 
-# %% ../../nbs/rowwise/13_rows.ipynb #ada5bda0
+# %% ../../nbs/rowwise/13_rows.ipynb #4275dbcb
 @jit
 def _fall(i, j, t, b, w, power):
     "What grows outward from the diagonal of row i: the distance, or NeuralSort's -tau m_ij by its formula."
@@ -53,7 +53,7 @@ def _fall(i, j, t, b, w, power):
         return abs(t[i] - t[j])
     return w * (t[i] - t[j]) - (b[i] - b[j])
 
-
+# %% ../../nbs/rowwise/13_rows.ipynb #7f5e6c27
 @jit
 def window(i, one):
     "The columns lo..hi of row i whose -m_ij is at most the cut."

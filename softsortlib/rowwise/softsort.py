@@ -46,7 +46,7 @@ def sort_scores(s, mask, descending):
     order = order.gather(-1, padded.sort(dim=-1, stable=True).indices)  # a real score may be infinite too
     return s.gather(-1, order), order
 
-# %% ../../nbs/rowwise/11_softsort.ipynb #a06c592f
+# %% ../../nbs/rowwise/11_softsort.ipynb #866216c6
 class SoftSortPermutation(SoftPermutation):
     "SoftSort's rows as the definition says them, for any semi-metric: the plain twin of the faster ones."
     def __init__(self,
@@ -63,7 +63,8 @@ class SoftSortPermutation(SoftPermutation):
         self.t, self.order = sort_scores(s, mask, descending)
 
     if TYPE_CHECKING:
-        def _logits(self, rows: "Tensor | None") -> Tensor: ...
+        def _logits(self, rows: "Tensor | None") -> Tensor:
+            ...
 
 # %% ../../nbs/rowwise/11_softsort.ipynb #61ab1029
 _SMALL = 1 << 14  # entries of a batch of matrices, up to which the plain formula is the fastest
@@ -125,7 +126,7 @@ def _check_distance(power, distance, backend):
         raise ValueError(f"there is no backend={backend!r} for power={power}, distance={distance!r}: "
                          "leave backend out")
 
-# %% ../../nbs/rowwise/11_softsort.ipynb #eb2678f7
+# %% ../../nbs/rowwise/11_softsort.ipynb #50720686
 class SoftSort(Operator, name="softsort"):
     """Soft sorting by the softmax of -d(sorted score, score) / tau (Prillo & Eisenschlos 2020, equation 4).
 
@@ -148,9 +149,10 @@ class SoftSort(Operator, name="softsort"):
     if TYPE_CHECKING:
         def _soft_permutation(
             self, s: Tensor, tau: "float | Tensor", mask: "Tensor | None", dtype: torch.dtype,
-        ) -> SoftSortPermutation: ...
+        ) -> SoftSortPermutation:
+            ...
 
-# %% ../../nbs/rowwise/11_softsort.ipynb #00f4cede
+# %% ../../nbs/rowwise/11_softsort.ipynb #b0c5bef0
 class LaplacePermutation(SoftSortPermutation):
     "SoftSort with d = |x - y|, by the exponential scan: O(n) after the sort, (11.4)."
     backend = None
@@ -166,7 +168,8 @@ class LaplacePermutation(SoftSortPermutation):
         return y if rows is None else y[..., rows, :]
 
     if TYPE_CHECKING:
-        def _Z(self, rows: "Tensor | None") -> Tensor: ...
+        def _Z(self, rows: "Tensor | None") -> Tensor:
+            ...
 
 # %% ../../nbs/rowwise/11_softsort.ipynb #6dc17947
 @patch_to(LaplacePermutation)
