@@ -6,11 +6,12 @@
 __all__ = ['SoftSortPermutation', 'SoftSort', 'LaplacePermutation', 'WindowedPermutation', 'neuralsort_published',
            'neuralsort_quadratic', 'row_sums', 'NeuralSortPermutation', 'NeuralSort']
 
-# %% ../../nbs/rowwise/index.ipynb #7f383358
+# %% ../../nbs/rowwise/index.ipynb #a9767336
 from softsortlib.rowwise.neuralsort import (
     NeuralSort, NeuralSortPermutation, neuralsort_published, neuralsort_quadratic, row_sums,
 )
 from .softsort import LaplacePermutation, SoftSort, SoftSortPermutation, WindowedPermutation
+from . import neuralsort_matrix, products, softsort_matrix
 
 # %% ../../nbs/rowwise/index.ipynb #df5b9485
 _all_ = ["SoftSortPermutation", "SoftSort", "LaplacePermutation", "WindowedPermutation", "neuralsort_published",

@@ -5,15 +5,16 @@
 # %% auto #0
 __all__ = ['neuralsort_published', 'neuralsort_quadratic', 'row_sums', 'NeuralSortPermutation', 'NeuralSort']
 
-# %% ../../nbs/rowwise/12_neuralsort.ipynb #d2cf6c91
+# %% ../../nbs/rowwise/12_neuralsort.ipynb #9c695f9f
+from typing import TYPE_CHECKING, NamedTuple
+
 import torch
 from torch import Tensor
 
 from ..core.operators import Operator
-from ..core.permutation import SoftPermutation, patch_to, zero_outside
-from ..engine.dispatch import check_backend
-from .neuralsort_matrix import _dense_op
-from .products import _exactly, _mul, _rmul, _triton
+from ..core.permutation import SoftPermutation, patch_to
+from ..engine.dispatch import check_backend, choose
+from .softsort import sort_scores
 
 # %% ../../nbs/rowwise/12_neuralsort.ipynb #108f1e02
 def neuralsort_published(
@@ -28,7 +29,7 @@ def neuralsort_published(
     C = s[:, :, None] * w.to(s.dtype)
     return ((C - B).mT / tau).softmax(-1)
 
-# %% ../../nbs/rowwise/12_neuralsort.ipynb #681bbc3f
+# %% ../../nbs/rowwise/12_neuralsort.ipynb #54744674
 def neuralsort_quadratic(
     s: Tensor,  # scores, (..., n)
     tau: float = 1.0,  # temperature
@@ -36,25 +37,77 @@ def neuralsort_quadratic(
     "NeuralSort in O(n^2), (12.3) with the row sums taken first."
     n = s.shape[-1]
     w = (n + 1 - 2 * torch.arange(1, n + 1, device=s.device)).to(s.dtype)
-    return ((w[:, None] * s[..., None, :] - (s[..., :, None] - s[..., None, :]).abs().sum(-1)[..., None, :]) / tau).softmax(-1)
+    row_sums = (s[..., :, None] - s[..., None, :]).abs().sum(-1)
+    return ((w[:, None] * s[..., None, :] - row_sums[..., None, :]) / tau).softmax(-1)
 
-# %% ../../nbs/rowwise/12_neuralsort.ipynb #4a9040d6
+# %% ../../nbs/rowwise/12_neuralsort.ipynb #ed2608cc
 def row_sums(
     t: Tensor,  # scores in decreasing order, (..., n)
     size: Tensor,  # how many of them are real, long, (...); the padded ones repeat the last real one
 ) -> Tensor:  # sum_k |t_j - t_k|, (..., n)
     "The row sums of the matrix of absolute differences in O(n) for sorted scores, (12.4)."
-    n, k = t.shape[-1], torch.arange(t.shape[-1], device=t.device).expand(t.shape)
-    t, edge = t - t[..., :1].detach(), torch.ones_like(t[..., :1], dtype=torch.bool)
+    n = t.shape[-1]
+    k = torch.arange(n, device=t.device).expand(t.shape)
+    t = t - t[..., :1].detach()
     step = t[..., 1:] != t[..., :-1]
-    above = k.masked_fill(~torch.cat([edge, step], -1), 0).cummax(-1).values
+    edge = torch.ones_like(t[..., :1], dtype=torch.bool)
+    above = k.masked_fill(~torch.cat([edge, step], -1), 0).cummax(-1).values  # the first of the tie group
     last = k.masked_fill(~torch.cat([step, edge], -1), n - 1).flip(-1).cummin(-1).values.flip(-1)
     last = torch.minimum(last, size[..., None] - 1).clamp(min=0)
     sums = torch.cat([torch.zeros_like(t[..., :1]), t.cumsum(-1)], -1)
     below = sums.gather(-1, size[..., None]) - sums.gather(-1, last + 1)
     return t * (size[..., None] - 1 - last - above) - (below - sums.gather(-1, above))
 
-# %% ../../nbs/rowwise/12_neuralsort.ipynb #10e9ae39
+# %% ../../nbs/rowwise/12_neuralsort.ipynb #d7b471f2
+def sums_outward(t, size, rows=None):
+    "-tau m of `rows` (all if None) by (12.5), (..., r, n), for scores in decreasing order, (..., n)."
+    n = t.shape[-1]
+    j = torch.arange(n - 1, device=t.device)
+    i = torch.arange(n, device=t.device) if rows is None else rows
+    step = 2 * (j - i[:, None]) + 1
+    gap = (t[..., :-1] - t[..., 1:]).masked_fill(j + 1 >= size[..., None], 0)[..., None, :]
+    right = (gap * step.clamp(min=0)).cumsum(-1)
+    left = (gap * (-step).clamp(min=0)).flip(-1).cumsum(-1).flip(-1)
+    return torch.nn.functional.pad(right, (1, 0)) + torch.nn.functional.pad(left, (0, 1))
+
+# %% ../../nbs/rowwise/12_neuralsort.ipynb #b04e3ea8
+def falling(literal, t, size, rows, rank=None):
+    """`literal`, tau times the logits up to a constant of the row, with the value of `sums_outward`.
+
+    Columns come in the order of `rank`, in sorted order if None.
+    """
+    fall = sums_outward(t.detach(), size, rows)
+    if rank is not None:
+        fall = fall.gather(-1, rank[..., None, :].expand(fall.shape))
+    return (literal - literal.detach()) - fall
+
+# %% ../../nbs/rowwise/12_neuralsort.ipynb #c8113eee
+class Sorted(NamedTuple):
+    "What NeuralSort needs to know of scores in decreasing order."
+    t: Tensor         # the scores, (..., n); padded ones repeat the last real one
+    row_sums: Tensor  # (12.4), (..., n)
+    order: Tensor     # the order that sorts them, padded elements last, long, (..., n)
+    tau: Tensor       # one temperature for each set, (...)
+    size: Tensor      # one length for each set, long, (...)
+
+
+def sort_outward(z, tau, mask):
+    "Sort z (..., n), with tau a float or (..., 1) and a bool mask (..., n) or None."
+    batch, n = z.shape[:-1], z.shape[-1]
+    t, order = sort_scores(z, mask, True)
+    if mask is None:
+        size = torch.full(batch, n, device=z.device)
+    else:
+        size = mask.sum(-1)
+        last_real = t.gather(-1, (size[..., None] - 1).clamp(min=0))
+        t = torch.where(torch.arange(n, device=z.device) < size[..., None], t, last_real)
+    if isinstance(tau, Tensor):
+        tau = tau[..., 0].to(t.dtype).expand(batch)
+    else:
+        tau = torch.full(batch, tau, dtype=t.dtype, device=z.device)
+    return Sorted(t, row_sums(t, size), order, tau, size)
+
+# %% ../../nbs/rowwise/12_neuralsort.ipynb #e24e828b
 class NeuralSortPermutation(SoftPermutation):
     "Rows are the softmax of ((n + 1 - 2i) s_j - sum_k |s_j - s_k|) / tau."
     def __init__(self,
@@ -63,107 +116,146 @@ class NeuralSortPermutation(SoftPermutation):
         descending: bool,  # sort from the largest down
         dtype: torch.dtype,  # dtype of results
         mask: "Tensor | None" = None,  # bool, (..., n), True = a real element
-        backend: "str | None" = None,  # "torch", "numba", "triton" or None for the choice by size, device and dtype
+        backend: "str | None" = None,  # "torch", "numba", "triton"; None: by size, device and dtype
     ):
         n = s.shape[-1]
         super().__init__(batch=s.shape[:-1], m=n, n=n, dtype=dtype, device=s.device, mask=mask)
         wide = torch.float64 if s.device.type != "mps" else s.dtype
         self.z, self.tau, self.work = (s if descending else -s).to(wide), tau, s.dtype
         self.backend = backend or ""
+        self.who = choose(s, self.backend, triton=s.dtype == torch.float32)
         self.literal = s.dtype != wide and (n <= 48 or s.numel() * n <= 1 << 14)
-        kernels = s.device.type == "cpu" or _triton(s.dtype, s.device, "") is not None
-        self.fast = backend in ("numba", "triton") or backend is None and n > 48 and not self.literal and kernels
+        large = n > 48 and not self.literal
+        self.fast = backend in ("numba", "triton") or backend is None and large and self.who != "torch"
+        self.sorted = sort_outward(self.z, tau, mask) if self.fast or not self.literal else None
 
-    def _log_rows(self, rows): return self._logits(rows).log_softmax(-1).to(self.work)
+    if TYPE_CHECKING:
+        def _logits(self, rows: "Tensor | None") -> Tensor:
+            ...
 
-# %% ../../nbs/rowwise/12_neuralsort.ipynb #c59ebb4a
+        def _product(self, op, x: Tensor, rows: "Tensor | None"):
+            ...
+
+        def _by_kernel(self, rows: "Tensor | None") -> bool:
+            ...
+
+# %% ../../nbs/rowwise/12_neuralsort.ipynb #8bec7644
+def _literal(z, mask, w):
+    "tau times the logits (12.3) of the rows with factors w (..., r, 1), in the order of the input."
+    gaps = (z[..., :, None] - z[..., None, :]).abs()
+    if mask is not None:
+        gaps = gaps * mask[..., None, :]
+    return w * z[..., None, :] - gaps.sum(-1)[..., None, :]
+
+
 @patch_to(NeuralSortPermutation)
 def _logits(self, rows):
-    n, z, tau = self.n if self.mask is None else self.mask.sum(-1)[..., None, None], self.z, self.tau
+    "The logits at `rows` up to a constant of each row, -inf in padded columns."
+    n = self.n if self.mask is None else self.mask.sum(-1)[..., None, None]
     i = torch.arange(self.n, device=self.device) if rows is None else rows
+    w = n - 1 - 2 * i[:, None]
     if self.literal:
-        gaps = (z[..., :, None] - z[..., None, :]).abs()
-        b = gaps.sum(-1) if self.mask is None else (gaps * self.mask[..., None, :]).sum(-1)
+        l = _literal(self.z, self.mask, w)
     else:
-        t, b, order, _, size = self._sorted()
-        b = b.gather(-1, rank := order.argsort(-1))
-    l = (n - 1 - 2 * i[:, None]) * z[..., None, :] - b[..., None, :]
-    if not self.literal: l = _exactly(l, t, size, i, rank)
-    l = l / (tau[..., None].to(z.dtype) if isinstance(tau, Tensor) else tau)
-    return l if self.mask is None else l.masked_fill((~self.mask & self.mask.any(-1, keepdim=True))[..., None, :], -torch.inf)
+        rank = self.sorted.order.argsort(-1)
+        b = self.sorted.row_sums.gather(-1, rank)
+        l = falling(w * self.z[..., None, :] - b[..., None, :], self.sorted.t, self.sorted.size, i, rank)
+    l = l / (self.tau[..., None].to(l.dtype) if isinstance(self.tau, Tensor) else self.tau)
+    if self.mask is None:
+        return l
+    padded = ~self.mask & self.mask.any(-1, keepdim=True)
+    return l.masked_fill(padded[..., None, :], -torch.inf)
 
-# %% ../../nbs/rowwise/12_neuralsort.ipynb #58ad4567
+# %% ../../nbs/rowwise/12_neuralsort.ipynb #e2edc953
 @patch_to(NeuralSortPermutation)
-def _sorted(self):
-    "t, b, order, tau, size: sorted scores and their row sums, the order, one temperature and one length for each set."
-    if "_kept_sort" not in self.__dict__:
-        key, real = self.z.detach(), self.mask
-        if real is not None: key = key.masked_fill(~real, -torch.inf)
-        order = key.sort(dim=-1, descending=True, stable=True).indices
-        if real is not None: order = order.gather(-1, (~real).gather(-1, order).sort(dim=-1, stable=True).indices)
-        t, size = self.z.gather(-1, order), torch.full(self.batch, self.n, device=self.device) if real is None else real.sum(-1)
-        if real is not None:
-            t = torch.where(torch.arange(self.n, device=self.device) < size[..., None], t, t.gather(-1, (size[..., None] - 1).clamp(min=0)))
-        tau = self.tau[..., 0].to(t.dtype).expand(self.batch) if isinstance(self.tau, Tensor) else torch.full(self.batch, self.tau, dtype=t.dtype, device=self.device)
-        self._kept_sort = t, row_sums(t, size), order, tau, size
-    return self._kept_sort
+def _log_rows(self, rows):
+    return self._logits(rows).log_softmax(-1).to(self.work)
+
 
 @patch_to(NeuralSortPermutation)
 def _hard(self, rows):
-    order = self._sorted()[2]
+    "The stable order, at `rows`."
+    order = sort_scores(self.z, self.mask, True)[1] if self.sorted is None else self.sorted.order
     return order if rows is None else order[..., rows]
 
-# %% ../../nbs/rowwise/12_neuralsort.ipynb #bf424b13
-def _grow(a, batch): return a.expand(*batch, *a.shape[a.ndim - 1 :]) if a.ndim else a.expand(batch)
+
+@patch_to(NeuralSortPermutation)
+def _by_kernel(self, rows):
+    "Whether a kernel makes the product of these rows."
+    return self.fast and (rows is None or self.who == "numba")
+
 
 @patch_to(NeuralSortPermutation)
 def _product(self, op, x, rows):
-    "op on the payload with one batch shape for all arguments, at `rows` (all if None); the payload in sorted order."
-    t, b, order, tau, size = self._sorted()
-    batch, rows = x.shape[:-2], torch.arange(self.n, device=self.device) if rows is None else rows
-    return op(t.expand(*batch, self.n), b.expand(*batch, self.n), tau.expand(batch), size.expand(batch), x.contiguous(), rows, 0.0, self.backend)
+    "op on the payload with one batch shape for all arguments, at `rows` (all if None)."
+    t, b, _, tau, size = self.sorted
+    batch = x.shape[:-2]
+    t = t.expand(*batch, self.n)
+    b = b.expand(*batch, self.n)
+    rows = torch.arange(self.n, device=self.device) if rows is None else rows
+    return op(t, b, tau.expand(batch), size.expand(batch), x.contiguous(), rows, 0.0, self.backend)
 
-@patch_to(NeuralSortPermutation)
-def _by_kernel(self, rows): return self.fast and (rows is None or self.device.type == "cpu" and self.backend != "triton")
-
+# %% ../../nbs/rowwise/12_neuralsort.ipynb #135fa6c2
 @patch_to(NeuralSortPermutation)
 def _matmul(self, x, rows):
-    if not self._by_kernel(rows): return SoftPermutation._matmul(self, x, rows)
-    order = self._sorted()[2][..., None].expand(x.shape)
-    return self._product(_mul, x.gather(-2, order), rows)[0]
+    "P[rows] x by a kernel, or in tiles of plain torch."
+    if not self._by_kernel(rows):
+        return SoftPermutation._matmul(self, x, rows)
+    from softsortlib.rowwise.products import row_mul
+    order = self.sorted.order[..., None].expand(x.shape)
+    return self._product(row_mul, x.gather(-2, order), rows)[0]
+
 
 @patch_to(NeuralSortPermutation)
 def _rmatmul(self, y, rows):
-    if not self._by_kernel(rows): return SoftPermutation._rmatmul(self, y, rows)
-    x = self._product(_rmul, y, rows)
-    return x.gather(-2, self._sorted()[2].argsort(-1)[..., None].expand(x.shape))
+    "P[rows]^T y by a kernel, or in tiles of plain torch."
+    if not self._by_kernel(rows):
+        return SoftPermutation._rmatmul(self, y, rows)
+    from softsortlib.rowwise.products import row_rmul
+    x = self._product(row_rmul, y, rows)
+    return x.gather(-2, self.sorted.order.argsort(-1)[..., None].expand(x.shape))
 
-# %% ../../nbs/rowwise/12_neuralsort.ipynb #52d10809
+# %% ../../nbs/rowwise/12_neuralsort.ipynb #988d0413
 @patch_to(NeuralSortPermutation)
 def _dense(self, rows):
-    if not self.fast or rows is not None: return self._logits(rows).softmax(-1).to(self.work)
-    t, b, order, tau, size = self._sorted()
+    "The matrix by a kernel; some of its rows in plain torch."
+    if not self.fast or rows is not None:
+        return self._logits(rows).softmax(-1).to(self.work)
+    from softsortlib.rowwise.neuralsort_matrix import neural_dense
+    t, b, order, tau, size = self.sorted
     columns = b.gather(-1, order.argsort(-1))
-    if self.mask is not None: columns = columns.masked_fill(~self.mask, torch.inf)
-    return _dense_op(self.z, columns, t.detach(), b.detach(), order, tau, size, self.work == torch.float64, self.backend)
+    if self.mask is not None:
+        columns = columns.masked_fill(~self.mask, torch.inf)
+    in_double = self.work == torch.float64
+    return neural_dense(self.z, columns, t.detach(), b.detach(), order, tau, size, in_double, self.backend)
 
+# %% ../../nbs/rowwise/12_neuralsort.ipynb #e38c4403
 @patch_to(NeuralSortPermutation)
 def _log_prob(self, target, rows):
-    if not self._by_kernel(rows): return SoftPermutation._log_prob(self, target, rows)
-    t, b, order, tau, size = self._sorted()
-    logZ = self._product(_mul, torch.zeros(*self.batch, self.n, 0, dtype=self.work, device=self.device), rows)[1]
-    at = lambda a: a.expand(*target.shape[:-1], self.n).gather(-1, target)
+    "log P[rows, target]: m_ij by (12.3) less log Z_i, which a product without a payload has."
+    if not self._by_kernel(rows):
+        return SoftPermutation._log_prob(self, target, rows)
+    from softsortlib.rowwise.products import row_mul
+
+    def of(v):
+        return v.expand(*target.shape[:-1], self.n).gather(-1, target)
+
+    t, b, order, tau, size = self.sorted
+    no_payload = torch.zeros(*self.batch, self.n, 0, dtype=self.work, device=self.device)
+    _, logZ = self._product(row_mul, no_payload, rows)
     i = torch.arange(self.n, device=self.device) if rows is None else rows
-    m = ((size[..., None] - 1 - 2 * i) * (at(self.z) - t[..., i]) - (at(b.gather(-1, order.argsort(-1))) - b[..., i])) / tau[..., None]
+    w = size[..., None] - 1 - 2 * i
+    columns = b.gather(-1, order.argsort(-1))
+    m = (w * (of(self.z) - t[..., i]) - (of(columns) - b[..., i])) / tau[..., None]
     return m.to(self.work) - logZ
 
-# %% ../../nbs/rowwise/12_neuralsort.ipynb #aa3f6377
+# %% ../../nbs/rowwise/12_neuralsort.ipynb #a1ab4550
 class NeuralSort(Operator, name="neuralsort"):
     "Soft sorting by the softmax of a sum-of-top-k identity (Grover et al. 2019, equation 6)."
     def __init__(self,
         tau: "float | Tensor" = 1.0,  # temperature; a tensor or Parameter broadcasts over the batch
         descending: bool = False,  # sort from the largest down
-        backend: "str | None" = None,  # "torch", "numba" or "triton" (single precision); None chooses by size, device and dtype
+        backend: "str | None" = None,  # "torch", "numba", "triton" (single precision); None: by size, device and dtype
     ):
         super().__init__(tau, descending)
         check_backend(backend)

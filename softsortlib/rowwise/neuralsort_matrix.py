@@ -5,170 +5,340 @@
 # %% auto #0
 __all__ = []
 
-# %% ../../nbs/rowwise/18_neuralsort_matrix.ipynb #23fc8814
+# %% ../../nbs/rowwise/18_neuralsort_matrix.ipynb #8c8eb0be
+from typing import NamedTuple
+
 import numpy as np
 import torch
 from torch import Tensor
 
 from ..engine.autograd import batched, differentiable, qualified
 from ..engine.compile import arrays, empty_matrix, exp_neg, jit, spread_rows
+from ..engine.dispatch import choose
 from softsortlib.rowwise.products import (
-    _CUT, _ROWS, _directly, _fast, _flat, _grads, _parts, _plain_m, _plain_rows, _plain_sums, _row, _sum, _triton,
-    _twice, _window,
+    again, at_temperature, flat, neural_logits, plain_rows, plain_sums, rows_by, sum_parts, units_of,
 )
+from .row_kernels import UNIT
+from .rows import ZERO_EXP, Rows, Scores, one_of, row_of, total_of, window
 
-# %% ../../nbs/rowwise/18_neuralsort_matrix.ipynb #b568c346
+# %% ../../nbs/rowwise/18_neuralsort_matrix.ipynb #d9321154
 _BLOCK = 8  # rows made from one exponential
 
-@jit
-def _is_narrow(i, t, bt, size, tau, way, cut):
-    "Whether less than half of row i does not underflow, as far as somebody should look."
-    if way != 1: return way == 0
-    lo, hi = _window(i, t, bt, size, size - 1.0 - 2 * i, cut * tau, 0.0)
-    return 2 * (hi - lo) < len(t)
 
-# %% ../../nbs/rowwise/18_neuralsort_matrix.ipynb #8475921f
+class Columns(NamedTuple):
+    "The columns of many matrices in the order of the input, (B, n), or of one, (n,)."
+    s: np.ndarray      # scores
+    b: np.ndarray      # their row sums, infinite where padded
+    order: np.ndarray  # order[i] is the column of the score at position i
+
+
 @jit
-def _entry_row(i, fresh, s, b, t, bt, order, size, tau, way, cut, R, buf, row):
-    "row[c] proportional to exp(m) in the order of the input, for all n columns; returns the sum."
-    n, inv = len(s), 1 / tau
-    if way == 2 and not fresh:
-        for c in range(n): row[c] *= R[c]
-    elif not _is_narrow(i, t, bt, size, tau, way, cut):
-        w, top = (size - 1.0 - 2 * i) * inv, t[0]
-        shift = w * (t[i] - top) - bt[i] * inv
-        for c in range(n): row[c] = exp_neg(row.dtype.type(shift - (w * (s[c] - top) - b[c] * inv)))  # the rounding of zero may be negative: exp can take it
+def columns_of(sets, r):
+    "The columns of the set r."
+    return Columns(sets.s[r], sets.b[r], sets.order[r])
+
+# %% ../../nbs/rowwise/18_neuralsort_matrix.ipynb #091497be
+@jit
+def _is_narrow(i, one):
+    "Whether row i is made in sorted order: by the walk, or because less than half of it does not underflow."
+    if one.how != Rows.FORMULA:
+        return one.how == Rows.WALK
+    lo, hi = window(i, one)
+    return 2 * (hi - lo) < len(one.t)
+
+# %% ../../nbs/rowwise/18_neuralsort_matrix.ipynb #b8f72d88
+@jit
+def _wide_row(i, one, columns, row):
+    "row[c] = exp(m_ic) for all columns, by the formula."
+    top = one.t[0]
+    inv = 1 / one.tau
+    w = (one.size - 1.0 - 2 * i) * inv
+    shift = w * (one.t[i] - top) - one.b[i] * inv
+    for c in range(len(row)):
+        row[c] = exp_neg(row.dtype.type(shift - (w * (columns.s[c] - top) - columns.b[c] * inv)))
+
+
+@jit
+def _narrow_row(i, one, columns, e, row):
+    "row[c] = exp(m_ic), made in sorted order in `e` and put in its places among zeros; returns the sum."
+    row[:] = 0
+    lo, hi, others = row_of(i, one, e)
+    for j in range(lo, hi):
+        row[columns.order[j]] = e[j]
+    return row.dtype.type(1) + others
+
+# %% ../../nbs/rowwise/18_neuralsort_matrix.ipynb #914f02ad
+@jit
+def _ratios(one, columns, R):
+    "R of Prop 18.1, zero in padded columns; left as it is where nobody multiplies by it."
+    if one.how != Rows.RATIOS:
+        return
+    number = R.dtype.type
+    inv = 1 / one.tau
+    for c in range(len(R)):
+        step = number(1) / exp_neg(number(2 * inv * (one.t[0] - columns.s[c])))
+        R[c] = step if columns.b[c] < np.inf else number(0)
+
+
+@jit
+def _entry_row(i, fresh, one, columns, R, e, row):
+    "row[c] proportional to exp(m_ic) in the order of the input; returns the sum. `row` holds row i - 1 unless `fresh`."
+    if one.how == Rows.RATIOS and not fresh:
+        for c in range(len(row)):
+            row[c] *= R[c]
+    elif _is_narrow(i, one):
+        return _narrow_row(i, one, columns, e, row)
     else:
-        row[:] = 0
-        lo, hi, others = _row(i, t, bt, size, tau, way > 0, 0.0, cut, buf, False, buf)
-        for j in range(lo, hi): row[order[j]] = buf[j]
-        return row.dtype.type(1) + others
-    return _sum(row)
+        _wide_row(i, one, columns, row)
+    return total_of(row)
 
+# %% ../../nbs/rowwise/18_neuralsort_matrix.ipynb #1791c6ed
 @jit
-def _ratios(s, b, top, inv, way, R):
-    "R of Prop 18.1, zero in padded columns."
-    if way == 2:
-        one, zero = R.dtype.type(1), R.dtype.type(0)
-        for c in range(len(s)): R[c] = one / exp_neg(R.dtype.type(2 * inv * (top - s[c]))) if b[c] < np.inf else zero
-
-# %% ../../nbs/rowwise/18_neuralsort_matrix.ipynb #8b2dc288
-@jit
-def _dense_rows(lo_unit, hi_unit, s, b, t, bt, order, tau, size, cut, way, P):
-    "Write P for the units; s, b in input order, t, bt sorted, (B, n); padded columns have b = inf."
-    n = s.shape[1]
-    parts, buf, R, raw = (n + _ROWS - 1) // _ROWS, np.empty(n, P.dtype), np.empty(n, P.dtype), np.empty(n, P.dtype)
+def _dense_rows(lo_unit, hi_unit, sets, came, P):
+    "Write P for the units."
+    n = P.shape[1]
+    units = (n + UNIT - 1) // UNIT  # of one matrix
+    e = np.empty(n, P.dtype)
+    R = np.empty(n, P.dtype)
+    raw = np.empty(n, P.dtype)
     for unit in range(lo_unit, hi_unit):
-        r, first = unit // parts, unit % parts * _ROWS
-        _ratios(s[r], b[r], t[r, 0], 1 / tau[r], way[r], R)
-        for i in range(first, min(first + _ROWS, n)):
+        r = unit // units
+        first = unit % units * UNIT
+        one = one_of(sets, r)
+        columns = columns_of(came, r)
+        _ratios(one, columns, R)
+        for i in range(first, min(first + UNIT, n)):
             row = P[r, i]
-            if i >= size[r]: row[:] = 0; continue
-            Z = _entry_row(i, (i - first) % _BLOCK == 0, s[r], b[r], t[r], bt[r], order[r], size[r], tau[r], way[r], cut, R, buf, raw)
-            scale = P.dtype.type(1) / Z
-            for c in range(n): row[c] = raw[c] * scale
+            if i >= one.size:
+                row[:] = 0
+                continue
+            fresh = (i - first) % _BLOCK == 0
+            total = _entry_row(i, fresh, one, columns, R, e, raw)
+            scale = P.dtype.type(1) / total
+            for c in range(n):
+                row[c] = raw[c] * scale
 
-# %% ../../nbs/rowwise/18_neuralsort_matrix.ipynb #fb6c9c00
+# %% ../../nbs/rowwise/18_neuralsort_matrix.ipynb #706f9afe
+class Sums(NamedTuple):
+    "Column sums over a few rows i0, i0 + 1, ..., in the precision of the matrix, (n,)."
+    plain: np.ndarray     # of the logits' gradients
+    numbered: np.ndarray  # of (i - i0) times them
+
+
 @jit
-def _against(E, e, w, ti, bi, s, b, tau, direct):
-    "sum of e tau m, where e is not zero; off the formula m is the logarithm of E."
+def _gather(row, scale, g, peak, place, h, sums):
+    "Add the gradients of one row's logits to the sums; leaves g - peak in h and returns its mean."
+    mean = row.dtype.type(0)
+    for c in range(len(row)):
+        h[c] = g[c] - peak  # in memory, so that no compiler adds peak and mean first
+        mean += h[c] * row[c]
+    mean *= scale
+    for c in range(len(row)):
+        d = row[c] * scale * (h[c] - mean)
+        sums.plain[c] += d
+        sums.numbered[c] += place * d
+    return mean
+
+
+@jit
+def _release(inv, w, sums, gs, gb):
+    "Add the sums to the double precision ones, by (14.1), and empty them; w is the factor of row i0."
+    for c in range(len(gs)):
+        gs[c] += inv * (w * sums.plain[c] - 2.0 * sums.numbered[c])
+        gb[c] -= inv * sums.plain[c]
+    sums.plain[:] = 0
+    sums.numbered[:] = 0
+
+# %% ../../nbs/rowwise/18_neuralsort_matrix.ipynb #bf8e8c49
+@jit
+def _against_formula(i, one, columns, h):
+    "The sum of h tau m over one row, where h is not zero, m by the formula."
+    w = one.size - 1.0 - 2 * i
+    ti = one.t[i]
+    bi = one.b[i]
     total = 0.0
-    for c in range(len(E)):
-        if e[c] != 0: total += e[c] * (w * (s[c] - ti) - (b[c] - bi) if direct else tau * np.log(E[c]))
+    for c in range(len(h)):
+        if h[c] != 0:
+            total += h[c] * (w * (columns.s[c] - ti) - (columns.b[c] - bi))
     return total
 
-# %% ../../nbs/rowwise/18_neuralsort_matrix.ipynb #dec103f1
-@jit
-def _dense_back_rows(lo_unit, hi_unit, G, s, b, t, bt, order, tau, size, learn, cut, way, gs, gb, gtau):
-    "(15.3) for an incoming gradient G of the matrix; gs, gb in input order, one part for each unit."
-    n, new = s.shape[1], G.dtype.type
-    parts, buf, R, row = gs.shape[0] // s.shape[0], np.empty(n, G.dtype), np.empty(n, G.dtype), np.empty(n, G.dtype)
-    D, K, h, step = np.zeros(n, G.dtype), np.zeros(n, G.dtype), np.empty(n, G.dtype), (n + parts - 1) // parts
-    for unit in range(lo_unit, hi_unit):
-        r, scores, sums, spread, first = unit // parts, gs[unit], gb[unit], 0.0, unit % parts * step
-        scores[:], sums[:], inv, last = 0, 0, 1 / tau[r], min(first + step, size[r])
-        _ratios(s[r], b[r], t[r, 0], inv, way[r], R)
-        for i in range(first, last):
-            k, w = (i - first) % _ROWS, size[r] - 1.0 - 2 * i
-            Z = _entry_row(i, k % _BLOCK == 0, s[r], b[r], t[r], bt[r], order[r], size[r], tau[r], way[r], cut, R, buf, row)
-            mean, scale, g, place, peak = new(0), new(1) / Z, G[r, i], new(k), G[r, i, order[r, i]]
-            for c in range(n):
-                h[c] = g[c] - peak  # in memory, so that no compiler adds peak and mean first
-                mean += h[c] * row[c]
-            mean *= scale
-            for c in range(n):
-                e = row[c] * scale * (h[c] - mean)
-                D[c] += e
-                K[c] += place * e
-            if learn:
-                for c in range(n): h[c] = row[c] * scale * (h[c] - mean)
-                spread += _against(row, h, w, t[r, i], bt[r, i], s[r], b[r], tau[r], way[r] > 0)
-            if k == _ROWS - 1 or i == last - 1:
-                for c in range(n):
-                    scores[c] += inv * ((w + 2 * k) * D[c] - 2.0 * K[c])
-                    sums[c] -= inv * D[c]
-                D[:], K[:] = 0, 0
-        gtau[unit] = -spread * inv * inv
 
-# %% ../../nbs/rowwise/18_neuralsort_matrix.ipynb #1fc2db34
-def _plain_dense(s, b, t, bt, order, tau, size):
+@jit
+def _against_logarithm(tau, row, h):
+    "The same where row holds exp(m)."
+    total = 0.0
+    for c in range(len(h)):
+        if h[c] != 0:
+            total += h[c] * (tau * np.log(row[c]))
+    return total
+
+
+@jit
+def _spread_of(i, one, columns, row, scale, mean, h):
+    "The sum of the gradients of row i's logits times tau m; h holds g - peak and becomes the gradients."
+    for c in range(len(h)):
+        h[c] = row[c] * scale * (h[c] - mean)
+    if one.how == Rows.WALK:
+        return _against_logarithm(one.tau, row, h)
+    return _against_formula(i, one, columns, h)
+
+# %% ../../nbs/rowwise/18_neuralsort_matrix.ipynb #53d0d759
+@jit
+def _dense_back_rows(lo_unit, hi_unit, G, sets, came, learn, gs, gb, gtau):
+    "(14.1) for an incoming gradient G of the matrix."
+    n, number = G.shape[1], G.dtype.type
+    e, R, row, h = np.empty(n, G.dtype), np.empty(n, G.dtype), np.empty(n, G.dtype), np.empty(n, G.dtype)
+    kept = Sums(np.zeros(n, G.dtype), np.zeros(n, G.dtype))
+    units = gs.shape[0] // G.shape[0]  # of one matrix
+    step = (n + units - 1) // units
+    for unit in range(lo_unit, hi_unit):
+        r, first = unit // units, unit % units * step
+        one = one_of(sets, r)
+        columns = columns_of(came, r)
+        last = min(first + step, one.size)
+        gs[unit] = 0
+        gb[unit] = 0
+        spread = 0.0
+        _ratios(one, columns, R)
+        for i in range(first, last):
+            place = (i - first) % UNIT
+            total = _entry_row(i, place % _BLOCK == 0, one, columns, R, e, row)
+            scale = number(1) / total
+            peak = G[r, i, columns.order[i]]
+            mean = _gather(row, scale, G[r, i], peak, number(place), h, kept)
+            if learn:
+                spread += _spread_of(i, one, columns, row, scale, mean, h)
+            if place == UNIT - 1 or i == last - 1:
+                _release(1 / one.tau, one.size - 1.0 - 2 * (i - place), kept, gs[unit], gb[unit])
+        gtau[unit] = -spread / one.tau / one.tau
+
+# %% ../../nbs/rowwise/18_neuralsort_matrix.ipynb #c9d53bf0
+def _plain_columns(s, b, t, bt, order, tau, size):
+    "m of all rows, columns s with sums b (infinite where padded) as they came."
     rows = torch.arange(s.shape[-1], device=s.device)
-    return _plain_rows(_plain_m(t, bt, tau, size, rows, 0, s, b, order)[0], size, rows)
+    padded = b.isinf()
+    m = neural_logits(s, b.masked_fill(padded, 0), t, bt, size, rows, order.argsort(-1))
+    return at_temperature(m, tau, size, padded), rows
+
+
+def _plain_dense(s, b, t, bt, order, tau, size):
+    "The matrix in plain torch."
+    m, rows = _plain_columns(s, b, t, bt, order, tau, size)
+    return plain_rows(m, size, rows)
+
 
 def _plain_dense_back(G, s, b, t, bt, order, tau, size):
-    rows = torch.arange(s.shape[-1], device=s.device)
-    m, w = _plain_m(t, bt, tau, size, rows, 0, s, b, order)
-    P = _plain_rows(m, size, rows)
-    return _plain_sums(P * (G - (P * G).sum(-1, keepdim=True)), t, m, w, tau, rows, 0)
+    "Its gradients to s, b and tau, in a form that can be differentiated again."
+    m, rows = _plain_columns(s, b, t, bt, order, tau, size)
+    P = plain_rows(m, size, rows)
+    e = P * (G - (P * G).sum(-1, keepdim=True))
+    return plain_sums(e, t, m, tau, size, rows, 0)
 
+# %% ../../nbs/rowwise/18_neuralsort_matrix.ipynb #5e13db19
 def _ways(t, tau, size, dtype):
-    "Where underflow begins, and the way to make the rows of each set."
-    literal, spread = _directly(t, tau, size, dtype)
-    return _CUT[dtype], (literal.long() + (literal & (spread <= 2.5)).long()).numpy()
+    "How the rows of each set are made, a member of `Rows` for each."
+    how, spread = rows_by(t, tau, size, dtype)
+    few_temperatures = (how == Rows.FORMULA) & (spread <= 2.5).numpy()
+    how[few_temperatures] = Rows.RATIOS
+    return how
 
-# %% ../../nbs/rowwise/18_neuralsort_matrix.ipynb #807850d3
-@torch.library.custom_op(qualified("neural_dense", __name__), mutates_args=())
-def _matrix_op(s: Tensor, b: Tensor, t: Tensor, bt: Tensor, order: Tensor, tau: Tensor, size: Tensor, double: bool, backend: str) -> Tensor:
-    dtype = torch.float64 if double else torch.float32
-    if gpu := _triton(dtype, s.device, backend):
-        u, v, w, k, _, m, p = _flat(tau, s, b, t, bt, order, tau, size)
-        return gpu.neural_matrix(u, v, w, k, m, p).view(*s.shape, s.shape[-1])
-    if not _fast(s, backend): return _plain_dense(s, b, t, bt, order, tau, size).to(dtype)
+
+def _kernel_args(s, b, t, bt, order, tau, size, dtype):
+    "Scores and columns as the kernels take them, from tensors with one batch dimension."
+    scores = Scores(*arrays(t, bt, tau, size), _ways(t, tau, size, dtype), 0.0, ZERO_EXP[dtype])
+    return scores, Columns(*arrays(s, b, order))
+
+# %% ../../nbs/rowwise/18_neuralsort_matrix.ipynb #78082f48
+def _dense_numba(s, b, t, bt, order, tau, size, dtype):
+    "The matrix by the kernel of the CPU."
     P = empty_matrix(dtype, *s.shape, s.shape[-1])
-    flat = _flat(tau, s, b, t, bt, order, tau, size, P)
-    rows, n = flat[0].shape
-    args = arrays(*flat)
-    spread_rows(_dense_rows, rows * -(-n // _ROWS), P.numel(), *args[:7], *_ways(flat[2], flat[5], flat[6], dtype), args[7])
+    scores, columns = _kernel_args(*flat(tau, s, b, t, bt, order, tau, size), dtype)
+    units = tau.numel() * -(-s.shape[-1] // UNIT)
+    spread_rows(_dense_rows, units, P.numel(), scores, columns, *arrays(*flat(tau, P)))
     return P
 
-@torch.library.register_fake(qualified("neural_dense", __name__))
-def _(s, b, t, bt, order, tau, size, double, backend): return s.new_empty(*s.shape, s.shape[-1], dtype=torch.float64 if double else torch.float32)
 
+def _dense_triton(s, b, t, bt, tau, size):
+    "The matrix on a GPU."
+    from softsortlib.rowwise.neuralsort_triton import neural_matrix
+    return neural_matrix(*flat(tau, s, b, t, bt, tau, size)).view(*s.shape, s.shape[-1])
+
+# %% ../../nbs/rowwise/18_neuralsort_matrix.ipynb #a01f1618
+@torch.library.custom_op(qualified("neural_dense", __name__), mutates_args=())
+def _matrix_op(s: Tensor, b: Tensor, t: Tensor, bt: Tensor, order: Tensor, tau: Tensor, size: Tensor,
+               double: bool, backend: str) -> Tensor:
+    "The matrix, (..., n, n), in double precision or in single."
+    who = choose(s, backend, triton=not double)
+    dtype = torch.float64 if double else torch.float32
+    if who == "triton":
+        return _dense_triton(s, b, t, bt, tau, size)
+    if who == "numba":
+        return _dense_numba(s, b, t, bt, order, tau, size, dtype)
+    return _plain_dense(s, b, t, bt, order, tau, size).to(dtype)
+
+
+@torch.library.register_fake(qualified("neural_dense", __name__))
+def _(s, b, t, bt, order, tau, size, double, backend):
+    return s.new_empty(*s.shape, s.shape[-1], dtype=torch.float64 if double else torch.float32)
+
+# %% ../../nbs/rowwise/18_neuralsort_matrix.ipynb #5617f30f
+def _back_numba(G, s, b, t, bt, order, tau, size, learn):
+    "The gradients to s, b and tau by the kernel of the CPU; that to tau only if `learn`."
+    sets, n = tau.numel(), s.shape[-1]
+    units = sets * units_of(sets, n)
+    gs = s.new_empty(units, n)
+    gb = s.new_empty(units, n)
+    gtau = s.new_empty(units)
+    scores, columns = _kernel_args(*flat(tau, s, b, t, bt, order, tau, size), G.dtype)
+    spread_rows(_dense_back_rows, units, 2 * G.numel(), *arrays(*flat(tau, G)), scores, columns, learn,
+                *arrays(gs, gb, gtau))
+    return sum_parts(gs, tau, s), sum_parts(gb, tau, b), sum_parts(gtau, tau, tau)
+
+
+def _back_triton(G, s, b, t, bt, order, tau, size):
+    "The gradients to s, b and tau on a GPU."
+    from softsortlib.rowwise.neuralsort_triton import neural_pull
+    G_, *rest = flat(tau, G, s, b, t, bt, order, tau, size)
+    return tuple(g.view(like.shape) for g, like in zip(neural_pull(G_, None, None, None, *rest), (s, b, tau)))
+
+# %% ../../nbs/rowwise/18_neuralsort_matrix.ipynb #d73e41e7
 @torch.library.custom_op(qualified("neural_dense_backward", __name__), mutates_args=())
-def _dense_backward(G: Tensor, s: Tensor, b: Tensor, t: Tensor, bt: Tensor, order: Tensor, tau: Tensor, size: Tensor, learn: bool, backend: str) -> tuple[Tensor, Tensor, Tensor]:
-    flat = _flat(tau, G, s, b, t, bt, order, tau, size)
-    if gpu := _triton(G.dtype, s.device, backend):
-        return tuple(g.view(like.shape) for g, like in zip(gpu.neural_pull(flat[0], None, None, None, *flat[1:]), (s, b, tau)))
-    if not _fast(s, backend): return tuple(g.contiguous() for g in _plain_dense_back(G.to(s.dtype), s, b, t, bt, order, tau, size))
-    rows, n = flat[1].shape
-    units = rows * _parts(rows, n)
-    out = s.new_empty(units, n), s.new_empty(units, n), s.new_empty(units)
-    spread_rows(_dense_back_rows, units, 2 * G.numel(), *arrays(*flat), learn, *_ways(flat[3], flat[6], flat[7], G.dtype), *arrays(*out))
-    return _grads(s, b, tau, *out)
+def _dense_backward(G: Tensor, s: Tensor, b: Tensor, t: Tensor, bt: Tensor, order: Tensor, tau: Tensor, size: Tensor,
+                    learn: bool, backend: str) -> tuple[Tensor, Tensor, Tensor]:
+    "The gradients to s, b and tau of the matrix, for G in its precision."
+    who = choose(s, backend, triton=G.dtype == torch.float32)
+    if who == "triton":
+        return _back_triton(G, s, b, t, bt, order, tau, size)
+    if who == "numba":
+        return _back_numba(G, s, b, t, bt, order, tau, size, learn)
+    return tuple(g.contiguous() for g in _plain_dense_back(G.to(s.dtype), s, b, t, bt, order, tau, size))
+
 
 @torch.library.register_fake(qualified("neural_dense_backward", __name__))
-def _(G, s, b, t, bt, order, tau, size, learn, backend): return s.new_empty(s.shape), s.new_empty(s.shape), s.new_empty(tau.shape)
+def _(G, s, b, t, bt, order, tau, size, learn, backend):
+    return s.new_empty(s.shape), s.new_empty(s.shape), s.new_empty(tau.shape)
 
-# %% ../../nbs/rowwise/18_neuralsort_matrix.ipynb #e25f5562
-def _save_dense(ctx, inputs, output):
-    *saved, _, ctx.backend = inputs
-    ctx.save_for_backward(*saved)
+
+batched(_dense_backward, 8)
+
+# %% ../../nbs/rowwise/18_neuralsort_matrix.ipynb #186c2995
+def _plain_again(G, s, b, t, bt, order, tau, size, learn):
+    "The plain twin with the arguments of the operator."
+    return _plain_dense_back(G.to(s.dtype), s, b, t, bt, order, tau, size)
+
 
 def _backward_dense(ctx, G):
+    "(14.1); the columns learn, the scores in order say only where they stand."
     s, b, t, bt, order, tau, size = ctx.saved_tensors
-    back = _twice(_dense_backward, lambda G, *rest: _plain_dense_back(G.to(s.dtype), *rest[:-1]))
+    back = again(_dense_backward, _plain_again)
     gs, gb, gtau = back(G, s, b, t, bt, order, tau, size, ctx.needs_input_grad[5], ctx.backend)
     return gs, gb, None, None, None, gtau, None, None, None
 
-batched(_dense_backward, 8)
-_dense_op = differentiable(_matrix_op, 7, _backward_dense, _save_dense)
+
+def _save_dense(ctx, inputs, output):
+    "Keep the tensors and the backend."
+    *saved, _, ctx.backend = inputs
+    ctx.save_for_backward(*saved)
+
+
+neural_dense = differentiable(_matrix_op, 7, _backward_dense, _save_dense)

@@ -5,128 +5,67 @@
 # %% auto #0
 __all__ = ['neural_matrix', 'neural_mul', 'neural_rmul', 'neural_pull']
 
-# %% ../../nbs/rowwise/19_neuralsort_triton.ipynb #4345682f
+# %% ../../nbs/rowwise/19_neuralsort_triton.ipynb #7d9ed7af
 import torch
 
 from ..engine.compile import has_triton, tl, triton, triton_jit
 
-# %% ../../nbs/rowwise/19_neuralsort_triton.ipynb #b31b576e
+# %% ../../nbs/rowwise/19_neuralsort_triton.ipynb #74e797de
 @triton_jit
 def _tile(s, b, t, bt, w, inv):
-    "tau-scaled mu and E of (19.1) for vectors of rows and columns."
+    "mu / tau and E of (19.1) for vectors of rows and columns; rounding may not make mu negative."
     mu = (w[:, None] * (t[:, None] - s[None, :]) - (bt[:, None] - b[None, :])) * inv
     mu = tl.where(mu < 0, 0.0, mu)
     return mu, tl.exp(-mu.to(tl.float32))
 
+
 @triton_jit
-def _rows_of(t_ptr, bt_ptr, size, row, i, n):
+def _columns_at(s_ptr, b_ptr, row, c, n):
+    "s and b of the columns c of the set `row`; a column past the end is padded."
+    s = tl.load(s_ptr + row * n + c, mask=c < n, other=0.0)
+    b = tl.load(b_ptr + row * n + c, mask=c < n, other=float("inf"))
+    return s, b
+
+
+@triton_jit
+def _rows_at(t_ptr, bt_ptr, size, row, i, n):
     "t, bt, w of the rows i; rows past the real length are row 0 again, and are never stored."
     real = i < size
-    at = row * n + tl.where(real, i, 0)
-    return real, tl.load(t_ptr + at), tl.load(bt_ptr + at), (size - 1 - 2 * tl.where(real, i, 0)).to(tl.float64)
+    place = tl.where(real, i, 0)
+    t = tl.load(t_ptr + row * n + place)
+    bt = tl.load(bt_ptr + row * n + place)
+    return real, t, bt, (size - 1 - 2 * place).to(tl.float64)
 
-# %% ../../nbs/rowwise/19_neuralsort_triton.ipynb #c1ef18b9
+# %% ../../nbs/rowwise/19_neuralsort_triton.ipynb #985983d2
+@triton_jit
+def _my_place(blocks, parts):
+    "Set, block and part (a channel, a chunk) of this program: each set has so many blocks, each block so many parts."
+    program = tl.program_id(0)
+    block = program // parts
+    return (block // blocks).to(tl.int64), block % blocks, program % parts
+
+# %% ../../nbs/rowwise/19_neuralsort_triton.ipynb #2851a726
 @triton_jit
 def _matrix_kernel(s_ptr, b_ptr, t_ptr, bt_ptr, tau_ptr, size_ptr, P_ptr, n, ROWS: tl.constexpr, BLOCK: tl.constexpr):
-    row = tl.program_id(0).to(tl.int64)
-    i, size, inv = tl.program_id(1) * ROWS + tl.arange(0, ROWS), tl.load(size_ptr + row), 1.0 / tl.load(tau_ptr + row)
-    real, t, bt, w = _rows_of(t_ptr, bt_ptr, size, row, i, n)
+    "Write ROWS rows of the matrix."
+    row, block, _ = _my_place(tl.cdiv(n, ROWS), 1)
+    i = block * ROWS + tl.arange(0, ROWS)
+    inv = 1.0 / tl.load(tau_ptr + row)
+    real, t, bt, w = _rows_at(t_ptr, bt_ptr, tl.load(size_ptr + row), row, i, n)
     Z = tl.zeros((ROWS,), tl.float32)
     for start in range(0, n, BLOCK):
-        c = start + tl.arange(0, BLOCK)
-        mu, E = _tile(tl.load(s_ptr + row * n + c, mask=c < n, other=0.0), tl.load(b_ptr + row * n + c, mask=c < n, other=float("inf")), t, bt, w, inv)
+        s, b = _columns_at(s_ptr, b_ptr, row, start + tl.arange(0, BLOCK), n)
+        mu, E = _tile(s, b, t, bt, w, inv)
         Z += tl.sum(E, 1)
+    line = row * n + i.to(tl.int64)
     for start in range(0, n, BLOCK):
         c = start + tl.arange(0, BLOCK)
-        mu, E = _tile(tl.load(s_ptr + row * n + c, mask=c < n, other=0.0), tl.load(b_ptr + row * n + c, mask=c < n, other=float("inf")), t, bt, w, inv)
+        s, b = _columns_at(s_ptr, b_ptr, row, c, n)
+        mu, E = _tile(s, b, t, bt, w, inv)
         P = tl.where(real[:, None], E / Z[:, None], 0.0)
-        tl.store(P_ptr + (row * n + i.to(tl.int64))[:, None] * n + c[None, :], P, mask=(i < n)[:, None] & (c < n)[None, :])
+        tl.store(P_ptr + line[:, None] * n + c[None, :], P, mask=(i < n)[:, None] & (c < n)[None, :])
 
-# %% ../../nbs/rowwise/19_neuralsort_triton.ipynb #766eb11f
-@triton_jit
-def _mul_kernel(b_ptr, t_ptr, bt_ptr, tau_ptr, size_ptr, x_ptr, y_ptr, others_ptr, n, d, ROWS: tl.constexpr, BLOCK: tl.constexpr):
-    row, channel = tl.program_id(0).to(tl.int64), tl.program_id(2)
-    i, size, inv = tl.program_id(1) * ROWS + tl.arange(0, ROWS), tl.load(size_ptr + row), 1.0 / tl.load(tau_ptr + row)
-    real, t, bt, w = _rows_of(t_ptr, bt_ptr, size, row, i, n)
-    others, y = tl.zeros((ROWS,), tl.float32), tl.zeros((ROWS,), tl.float32)
-    for start in range(0, n, BLOCK):
-        c = start + tl.arange(0, BLOCK)
-        mu, E = _tile(tl.load(t_ptr + row * n + c, mask=c < n, other=0.0), tl.load(b_ptr + row * n + c, mask=c < n, other=float("inf")), t, bt, w, inv)
-        x = tl.load(x_ptr + (row * n + c) * d + channel, mask=(c < n) & (channel < d), other=0.0)
-        y += tl.sum(E * x[None, :], 1)
-        others += tl.sum(tl.where(c[None, :] == i[:, None], 0.0, E), 1)
-    at = row * n + i
-    tl.store(y_ptr + at * d + channel, tl.where(real, y / (1 + others), 0.0), mask=(i < n) & (channel < d))
-    tl.store(others_ptr + at, tl.where(real, others, 0.0), mask=(i < n) & (channel == 0))
-
-@triton_jit
-def _rmul_kernel(b_ptr, t_ptr, bt_ptr, tau_ptr, size_ptr, others_ptr, y_ptr, x_ptr, n, d, ROWS: tl.constexpr, BLOCK: tl.constexpr):
-    row, channel = tl.program_id(0).to(tl.int64), tl.program_id(2)
-    c, size, inv = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK), tl.load(size_ptr + row), 1.0 / tl.load(tau_ptr + row)
-    s, b = tl.load(t_ptr + row * n + c, mask=c < n, other=0.0), tl.load(b_ptr + row * n + c, mask=c < n, other=float("inf"))
-    x = tl.zeros((BLOCK,), tl.float32)
-    for start in range(0, n, ROWS):
-        i = start + tl.arange(0, ROWS)
-        real, t, bt, w = _rows_of(t_ptr, bt_ptr, size, row, i, n)
-        mu, E = _tile(s, b, t, bt, w, inv)
-        y = tl.load(y_ptr + (row * n + i) * d + channel, mask=real, other=0.0) / (1 + tl.load(others_ptr + row * n + i, mask=real, other=0.0))
-        x += tl.sum(E * y[:, None], 0)
-    tl.store(x_ptr + (row * n + c) * d + channel, x, mask=c < n)
-
-# %% ../../nbs/rowwise/19_neuralsort_triton.ipynb #f68bcfcc
-@triton_jit
-def _h_tile(G_ptr, a_ptr, v_ptr, own, row, i, c, real, n, d, MATRIX: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr):
-    "h for rows i and columns c; own is the column of the row's own score."
-    line, columns = row * n + tl.where(real, i, 0).to(tl.int64), row * n + tl.where(c < n, c, 0)
-    if MATRIX:
-        h = tl.load(G_ptr + line[:, None] * n + c[None, :], mask=real[:, None] & (c < n)[None, :], other=0.0) - tl.load(G_ptr + line * n + own)[:, None]
-    else:
-        h = tl.zeros((ROWS, BLOCK), tl.float32)
-        for k in range(d):
-            h += tl.load(a_ptr + line * d + k)[:, None] * (tl.load(v_ptr + columns * d + k)[None, :] - tl.load(v_ptr + line * d + k)[:, None])
-    return h
-
-@triton_jit
-def _mean_kernel(G_ptr, a_ptr, v_ptr, s_ptr, b_ptr, t_ptr, bt_ptr, own_ptr, tau_ptr, size_ptr, mean_ptr, others_ptr, n, d,
-                 MATRIX: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr):
-    row = tl.program_id(0).to(tl.int64)
-    i, size, inv = tl.program_id(1) * ROWS + tl.arange(0, ROWS), tl.load(size_ptr + row), 1.0 / tl.load(tau_ptr + row)
-    real, t, bt, w = _rows_of(t_ptr, bt_ptr, size, row, i, n)
-    own = tl.load(own_ptr + row * n + tl.where(real, i, 0))
-    mean, others = tl.zeros((ROWS,), tl.float32), tl.zeros((ROWS,), tl.float32)
-    for start in range(0, n, BLOCK):
-        c = start + tl.arange(0, BLOCK)
-        mu, E = _tile(tl.load(s_ptr + row * n + c, mask=c < n, other=0.0), tl.load(b_ptr + row * n + c, mask=c < n, other=float("inf")), t, bt, w, inv)
-        mean += tl.sum(E * _h_tile(G_ptr, a_ptr, v_ptr, own, row, i, c, real, n, d, MATRIX, ROWS, BLOCK), 1)
-        others += tl.sum(tl.where(c[None, :] == own[:, None], 0.0, E), 1)
-    tl.store(mean_ptr + row * n + i, mean / (1 + others), mask=real)
-    tl.store(others_ptr + row * n + i, others, mask=real)
-
-# %% ../../nbs/rowwise/19_neuralsort_triton.ipynb #bc787dfc
-@triton_jit
-def _pull_kernel(G_ptr, a_ptr, v_ptr, z_ptr, s_ptr, b_ptr, t_ptr, bt_ptr, own_ptr, tau_ptr, size_ptr, mean_ptr, others_ptr, gs_ptr, gb_ptr, gtau_ptr, n, d,
-                 MATRIX: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr, CHUNK: tl.constexpr):
-    row, c = tl.program_id(0).to(tl.int64), tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
-    size, inv = tl.load(size_ptr + row), 1.0 / tl.load(tau_ptr + row)
-    s, b = tl.load(s_ptr + row * n + c, mask=c < n, other=0.0), tl.load(b_ptr + row * n + c, mask=c < n, other=float("inf"))
-    gs, gb, spread = tl.zeros((BLOCK,), tl.float64), tl.zeros((BLOCK,), tl.float64), tl.zeros((BLOCK,), tl.float64)
-    for start in range(tl.program_id(2) * CHUNK, tl.minimum((tl.program_id(2) + 1) * CHUNK, size), ROWS):
-        i = start + tl.arange(0, ROWS)
-        real, t, bt, w = _rows_of(t_ptr, bt_ptr, size, row, i, n)
-        mu, E = _tile(s, b, t, bt, w, inv)
-        own, others = tl.load(own_ptr + row * n + tl.where(real, i, 0)), tl.load(others_ptr + row * n + i, mask=real, other=0.0)
-        mean, z = tl.load(mean_ptr + row * n + i, mask=real, other=0.0), tl.load(z_ptr + row * n + i, mask=real, other=0.0)
-        e = E * (_h_tile(G_ptr, a_ptr, v_ptr, own, row, i, c, real, n, d, MATRIX, ROWS, BLOCK) - mean[:, None] + z[:, None])
-        e = tl.where(c[None, :] == own[:, None], -(mean + z * others)[:, None], e) / (1 + others)[:, None]
-        e = tl.where(real[:, None] & (c < n)[None, :] & (E != 0), e, 0.0).to(tl.float64)
-        gs += tl.sum(w[:, None] * e, 0) * inv
-        gb -= tl.sum(e, 0) * inv
-        spread += tl.sum(e * tl.where(e != 0, mu, 0.0), 0) * inv
-    tl.atomic_add(gs_ptr + row * n + c, gs, mask=c < n)
-    tl.atomic_add(gb_ptr + row * n + c, gb, mask=c < n)
-    tl.atomic_add(gtau_ptr + row, tl.sum(spread, 0))
-
-# %% ../../nbs/rowwise/19_neuralsort_triton.ipynb #b039c8c9
+# %% ../../nbs/rowwise/19_neuralsort_triton.ipynb #733caf03
 def neural_matrix(
     s: torch.Tensor,  # columns, (B, n), double
     b: torch.Tensor,  # their row sums, infinity where padded, (B, n)
@@ -138,11 +77,36 @@ def neural_matrix(
     "NeuralSort's matrix by the Triton kernel; needs triton and a GPU (or TRITON_INTERPRET=1)."
     B, n = s.shape
     P = torch.empty(B, n, n, dtype=torch.float32, device=s.device)
-    block = min(512, triton.next_power_of_2(n))
-    _matrix_kernel[(B, triton.cdiv(n, 4))](*[a.contiguous() for a in (s, b, t, bt, tau, size)], P, n, ROWS=4, BLOCK=block)
+    rows, block = 4, min(512, triton.next_power_of_2(n))
+    with torch.cuda.device_of(s):
+        _matrix_kernel[(B * triton.cdiv(n, rows),)](
+            s_ptr=s.contiguous(), b_ptr=b.contiguous(), t_ptr=t.contiguous(), bt_ptr=bt.contiguous(),
+            tau_ptr=tau.contiguous(), size_ptr=size.contiguous(), P_ptr=P, n=n, ROWS=rows, BLOCK=block)
     return P
 
-# %% ../../nbs/rowwise/19_neuralsort_triton.ipynb #8d3c79d9
+# %% ../../nbs/rowwise/19_neuralsort_triton.ipynb #dcb96870
+@triton_jit
+def _mul_kernel(b_ptr, t_ptr, bt_ptr, tau_ptr, size_ptr, x_ptr, y_ptr, others_ptr, n, d,
+                ROWS: tl.constexpr, BLOCK: tl.constexpr):
+    "(19.2) for ROWS rows and one channel."
+    row, block, channel = _my_place(tl.cdiv(n, ROWS), tl.maximum(d, 1))
+    i = block * ROWS + tl.arange(0, ROWS)
+    inv = 1.0 / tl.load(tau_ptr + row)
+    real, t, bt, w = _rows_at(t_ptr, bt_ptr, tl.load(size_ptr + row), row, i, n)
+    others = tl.zeros((ROWS,), tl.float32)
+    y = tl.zeros((ROWS,), tl.float32)
+    for start in range(0, n, BLOCK):
+        c = start + tl.arange(0, BLOCK)
+        s, b = _columns_at(t_ptr, b_ptr, row, c, n)
+        mu, E = _tile(s, b, t, bt, w, inv)
+        x = tl.load(x_ptr + (row * n + c) * d + channel, mask=(c < n) & (channel < d), other=0.0)
+        y += tl.sum(E * x[None, :], 1)
+        others += tl.sum(tl.where(c[None, :] == i[:, None], 0.0, E), 1)
+    line = row * n + i
+    tl.store(y_ptr + line * d + channel, tl.where(real, y / (1 + others), 0.0), mask=(i < n) & (channel < d))
+    tl.store(others_ptr + line, tl.where(real, others, 0.0), mask=(i < n) & (channel == 0))
+
+# %% ../../nbs/rowwise/19_neuralsort_triton.ipynb #afb8b6a0
 def neural_mul(
     b: torch.Tensor,  # row sums in decreasing order of the scores, infinity where padded, (B, n), double
     t: torch.Tensor,  # scores in decreasing order, (B, n)
@@ -151,14 +115,39 @@ def neural_mul(
     size: torch.Tensor,  # how many are real, long, (B,)
     x: torch.Tensor,  # payload in the same order, (B, n, d), single
 ) -> tuple:  # P x, (B, n, d), and the sum of each row of E beside the diagonal, (B, n)
-    "The product with the matrix, and the normalisers less one."
+    "The product with the matrix, and the normalisers less one, (19.2)."
     B, n, d = x.shape
-    y, others = torch.empty_like(x, memory_format=torch.contiguous_format), torch.empty(B, n, dtype=torch.float32, device=x.device)
-    block = min(128, triton.next_power_of_2(n))
-    _mul_kernel[(B, triton.cdiv(n, 16), max(1, d))](*[a.contiguous() for a in (b, t, bt, tau, size, x)], y, others, n, d, ROWS=16, BLOCK=block)
+    y = torch.empty_like(x, memory_format=torch.contiguous_format)
+    others = torch.empty(B, n, dtype=torch.float32, device=x.device)
+    rows, block = 16, min(128, triton.next_power_of_2(n))
+    with torch.cuda.device_of(x):
+        _mul_kernel[(B * triton.cdiv(n, rows) * max(1, d),)](
+            b_ptr=b.contiguous(), t_ptr=t.contiguous(), bt_ptr=bt.contiguous(), tau_ptr=tau.contiguous(),
+            size_ptr=size.contiguous(), x_ptr=x.contiguous(), y_ptr=y, others_ptr=others, n=n, d=d,
+            ROWS=rows, BLOCK=block)
     return y, others
 
-# %% ../../nbs/rowwise/19_neuralsort_triton.ipynb #04c3c88c
+# %% ../../nbs/rowwise/19_neuralsort_triton.ipynb #dfd84647
+@triton_jit
+def _rmul_kernel(b_ptr, t_ptr, bt_ptr, tau_ptr, size_ptr, others_ptr, y_ptr, x_ptr, n, d,
+                 ROWS: tl.constexpr, BLOCK: tl.constexpr):
+    "P^T y for BLOCK columns and one channel."
+    row, block, channel = _my_place(tl.cdiv(n, BLOCK), d)
+    c = block * BLOCK + tl.arange(0, BLOCK)
+    inv = 1.0 / tl.load(tau_ptr + row)
+    size = tl.load(size_ptr + row)
+    s, b = _columns_at(t_ptr, b_ptr, row, c, n)
+    x = tl.zeros((BLOCK,), tl.float32)
+    for start in range(0, n, ROWS):
+        i = start + tl.arange(0, ROWS)
+        real, t, bt, w = _rows_at(t_ptr, bt_ptr, size, row, i, n)
+        mu, E = _tile(s, b, t, bt, w, inv)
+        others = tl.load(others_ptr + row * n + i, mask=real, other=0.0)
+        y = tl.load(y_ptr + (row * n + i) * d + channel, mask=real, other=0.0) / (1 + others)
+        x += tl.sum(E * y[:, None], 0)
+    tl.store(x_ptr + (row * n + c) * d + channel, x, mask=c < n)
+
+# %% ../../nbs/rowwise/19_neuralsort_triton.ipynb #57ba3ad1
 def neural_rmul(
     b: torch.Tensor,  # row sums in decreasing order of the scores, infinity where padded, (B, n), double
     t: torch.Tensor,  # scores in decreasing order, (B, n)
@@ -168,13 +157,102 @@ def neural_rmul(
     y: torch.Tensor,  # payload of the rows, (B, n, d), single
 ) -> torch.Tensor:  # P^T y, (B, n, d)
     "The product with the transposed matrix."
-    (B, n, d), args = y.shape, [a.contiguous() for a in (b, t, bt, tau, size)]
-    others, x = neural_mul(*args, y[..., :0])[1], torch.empty_like(y, memory_format=torch.contiguous_format)
-    block = min(128, triton.next_power_of_2(n))
-    if d: _rmul_kernel[(B, triton.cdiv(n, block), d)](*args, others, y.contiguous(), x, n, d, ROWS=16, BLOCK=block)
+    B, n, d = y.shape
+    x = torch.empty_like(y, memory_format=torch.contiguous_format)
+    if not d:
+        return x
+    _, others = neural_mul(b, t, bt, tau, size, y[..., :0])
+    rows, block = 16, min(128, triton.next_power_of_2(n))
+    with torch.cuda.device_of(y):
+        _rmul_kernel[(B * triton.cdiv(n, block) * d,)](
+            b_ptr=b.contiguous(), t_ptr=t.contiguous(), bt_ptr=bt.contiguous(), tau_ptr=tau.contiguous(),
+            size_ptr=size.contiguous(), others_ptr=others, y_ptr=y.contiguous(), x_ptr=x, n=n, d=d,
+            ROWS=rows, BLOCK=block)
     return x
 
-# %% ../../nbs/rowwise/19_neuralsort_triton.ipynb #d7ec61d9
+# %% ../../nbs/rowwise/19_neuralsort_triton.ipynb #709e4e48
+@triton_jit
+def _h_tile(G_ptr, a_ptr, v_ptr, own, row, i, c, real, n, d,
+            MATRIX: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr):
+    "h for rows i and columns c; own is the column of the row's own score."
+    line = row * n + tl.where(real, i, 0).to(tl.int64)
+    column = row * n + tl.where(c < n, c, 0)
+    if MATRIX:
+        peak = tl.load(G_ptr + line * n + own)
+        G = tl.load(G_ptr + line[:, None] * n + c[None, :], mask=real[:, None] & (c < n)[None, :], other=0.0)
+        h = G - peak[:, None]
+    else:
+        h = tl.zeros((ROWS, BLOCK), tl.float32)
+        for k in range(d):
+            a = tl.load(a_ptr + line * d + k)
+            there = tl.load(v_ptr + column * d + k)
+            here = tl.load(v_ptr + line * d + k)
+            h += a[:, None] * (there[None, :] - here[:, None])
+    return h
+
+# %% ../../nbs/rowwise/19_neuralsort_triton.ipynb #cabc12c5
+@triton_jit
+def _mean_kernel(G_ptr, a_ptr, v_ptr, s_ptr, b_ptr, t_ptr, bt_ptr, own_ptr, tau_ptr, size_ptr,
+                 mean_ptr, others_ptr, n, d,
+                 MATRIX: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr):
+    "The mean of h, and the sum of E beside the row's own score, for ROWS rows."
+    row, block, _ = _my_place(tl.cdiv(n, ROWS), 1)
+    i = block * ROWS + tl.arange(0, ROWS)
+    inv = 1.0 / tl.load(tau_ptr + row)
+    real, t, bt, w = _rows_at(t_ptr, bt_ptr, tl.load(size_ptr + row), row, i, n)
+    own = tl.load(own_ptr + row * n + tl.where(real, i, 0))
+    mean = tl.zeros((ROWS,), tl.float32)
+    others = tl.zeros((ROWS,), tl.float32)
+    for start in range(0, n, BLOCK):
+        c = start + tl.arange(0, BLOCK)
+        s, b = _columns_at(s_ptr, b_ptr, row, c, n)
+        mu, E = _tile(s, b, t, bt, w, inv)
+        h = _h_tile(G_ptr, a_ptr, v_ptr, own, row, i, c, real, n, d, MATRIX, ROWS, BLOCK)
+        mean += tl.sum(E * h, 1)
+        others += tl.sum(tl.where(c[None, :] == own[:, None], 0.0, E), 1)
+    tl.store(mean_ptr + row * n + i, mean / (1 + others), mask=real)
+    tl.store(others_ptr + row * n + i, others, mask=real)
+
+# %% ../../nbs/rowwise/19_neuralsort_triton.ipynb #a2015098
+@triton_jit
+def _logit_tile(E, h, mean, others, z, own, real, c, n):
+    "The gradients (14.3) of the logits of a tile, in double precision, zero outside."
+    e = E * (h - mean[:, None] + z[:, None])
+    e = tl.where(c[None, :] == own[:, None], -(mean + z * others)[:, None], e) / (1 + others)[:, None]
+    return tl.where(real[:, None] & (c < n)[None, :] & (E != 0), e, 0.0).to(tl.float64)
+
+# %% ../../nbs/rowwise/19_neuralsort_triton.ipynb #25cc6049
+@triton_jit
+def _pull_kernel(G_ptr, a_ptr, v_ptr, z_ptr, s_ptr, b_ptr, t_ptr, bt_ptr, own_ptr, tau_ptr, size_ptr,
+                 mean_ptr, others_ptr, gs_ptr, gb_ptr, gtau_ptr, n, d,
+                 MATRIX: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr, CHUNK: tl.constexpr):
+    "Add (14.1) over CHUNK rows for BLOCK columns."
+    row, block, chunk = _my_place(tl.cdiv(n, BLOCK), tl.cdiv(n, CHUNK))
+    c = block * BLOCK + tl.arange(0, BLOCK)
+    size = tl.load(size_ptr + row)
+    inv = 1.0 / tl.load(tau_ptr + row)
+    s, b = _columns_at(s_ptr, b_ptr, row, c, n)
+    gs = tl.zeros((BLOCK,), tl.float64)
+    gb = tl.zeros((BLOCK,), tl.float64)
+    spread = tl.zeros((BLOCK,), tl.float64)
+    for start in range(chunk * CHUNK, tl.minimum((chunk + 1) * CHUNK, size), ROWS):
+        i = start + tl.arange(0, ROWS)
+        real, t, bt, w = _rows_at(t_ptr, bt_ptr, size, row, i, n)
+        mu, E = _tile(s, b, t, bt, w, inv)
+        own = tl.load(own_ptr + row * n + tl.where(real, i, 0))
+        others = tl.load(others_ptr + row * n + i, mask=real, other=0.0)
+        mean = tl.load(mean_ptr + row * n + i, mask=real, other=0.0)
+        z = tl.load(z_ptr + row * n + i, mask=real, other=0.0)
+        h = _h_tile(G_ptr, a_ptr, v_ptr, own, row, i, c, real, n, d, MATRIX, ROWS, BLOCK)
+        e = _logit_tile(E, h, mean, others, z, own, real, c, n)
+        gs += tl.sum(w[:, None] * e, 0) * inv
+        gb -= tl.sum(e, 0) * inv
+        spread += tl.sum(e * tl.where(e != 0, mu, 0.0), 0) * inv
+    tl.atomic_add(gs_ptr + row * n + c, gs, mask=c < n)
+    tl.atomic_add(gb_ptr + row * n + c, gb, mask=c < n)
+    tl.atomic_add(gtau_ptr + row, tl.sum(spread, 0))
+
+# %% ../../nbs/rowwise/19_neuralsort_triton.ipynb #2d32f2b3
 def neural_pull(
     G: "torch.Tensor | None",  # incoming gradient of the matrix, (B, n, n), single; or None for a product
     a: "torch.Tensor | None",  # for a product: incoming gradient of its rows, (B, n, d), single
@@ -188,13 +266,18 @@ def neural_pull(
     tau: torch.Tensor,  # temperatures, (B,)
     size: torch.Tensor,  # how many are real, long, (B,)
 ) -> tuple:  # gradients to the columns' scores and row sums, (B, n), and to tau, (B,), in double precision
-    "The sums (15.3) for the matrix or a product."
-    (B, n), matrix = s.shape, G is not None
-    mean, others, none = (torch.zeros(k, dtype=torch.float32, device=s.device) for k in ((B, n), (B, n), (B, n)))
+    "The sums (14.1) for the matrix or a product."
+    (B, n), d = s.shape, 0 if a is None else a.shape[-1]
+    mean, others, zeros = (torch.zeros(B, n, dtype=torch.float32, device=s.device) for _ in range(3))
     gs, gb, gtau = torch.zeros_like(s), torch.zeros_like(s), torch.zeros_like(tau)
-    data = [none if k is None else k.contiguous() for k in (G, a, v)]
-    z, args = none if z is None else z.contiguous(), [k.contiguous() for k in (s, b, t, bt, own, tau, size)]
-    d, block = 0 if matrix else a.shape[-1], min(128, triton.next_power_of_2(n))
-    _mean_kernel[(B, triton.cdiv(n, 16))](*data, *args, mean, others, n, d, MATRIX=matrix, ROWS=16, BLOCK=block)
-    _pull_kernel[(B, triton.cdiv(n, block), triton.cdiv(n, 256))](*data, z, *args, mean, others, gs, gb, gtau, n, d, MATRIX=matrix, ROWS=16, BLOCK=block, CHUNK=256)
+    rows, block, chunk = 16, min(128, triton.next_power_of_2(n)), 256
+    arrays = dict(G_ptr=G, a_ptr=a, v_ptr=v, s_ptr=s, b_ptr=b, t_ptr=t, bt_ptr=bt, own_ptr=own,
+                  tau_ptr=tau, size_ptr=size)
+    arrays = {name: zeros if array is None else array.contiguous() for name, array in arrays.items()}
+    z = zeros if z is None else z.contiguous()
+    common = dict(mean_ptr=mean, others_ptr=others, n=n, d=d, MATRIX=G is not None, ROWS=rows, BLOCK=block)
+    with torch.cuda.device_of(s):
+        _mean_kernel[(B * triton.cdiv(n, rows),)](**arrays, **common)
+        _pull_kernel[(B * triton.cdiv(n, block) * triton.cdiv(n, chunk),)](
+            **arrays, **common, z_ptr=z, gs_ptr=gs, gb_ptr=gb, gtau_ptr=gtau, CHUNK=chunk)
     return gs, gb, gtau

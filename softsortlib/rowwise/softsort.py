@@ -5,31 +5,48 @@
 # %% auto #0
 __all__ = ['SoftSortPermutation', 'SoftSort', 'LaplacePermutation', 'WindowedPermutation']
 
-# %% ../../nbs/rowwise/11_softsort.ipynb #c6e29f1f
+# %% ../../nbs/rowwise/11_softsort.ipynb #aad1c8aa
 import math
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
 from ..core.operators import Operator
 from ..core.permutation import SoftPermutation, patch_to
-from ..engine.dispatch import check_backend
+from ..engine.dispatch import check_backend, choose
 from ..engine.scan import exp_mean, exp_scan, tau_tensor
-from .products import _mul, _power, _rmul
-from .softsort_matrix import laplace_matrix
 
-# %% ../../nbs/rowwise/11_softsort.ipynb #05e8c489
-def _order(s, mask, descending):
+# %% ../../nbs/rowwise/11_softsort.ipynb #b06f4a67
+class Power:
+    "The semi-metric |x - y|^p, with gradient zero where x = y."
+    def __init__(self, p):
+        self.p = p
+
+    def __repr__(self):
+        return f"Power({self.p})"
+
+    def __call__(self, x, y):
+        if self.p == 2:
+            return (x - y).square()
+        gap = (x - y).abs()
+        if self.p == 1:
+            return gap
+        tie = gap == 0
+        return gap.masked_fill(tie, 1).pow(self.p).masked_fill(tie, 0)
+
+# %% ../../nbs/rowwise/11_softsort.ipynb #7c948cb8
+def sort_scores(s, mask, descending):
     "The sorted scores and the stable order that sorts them, padded elements last."
-    if mask is None: return s.sort(dim=-1, descending=descending, stable=True)
-    order = s.detach().masked_fill(~mask, -math.inf if descending else math.inf).sort(dim=-1, descending=descending, stable=True).indices
-    order = order.gather(-1, (~mask).gather(-1, order).sort(dim=-1, stable=True).indices)
+    if mask is None:
+        return s.sort(dim=-1, descending=descending, stable=True)
+    last = -math.inf if descending else math.inf
+    order = s.detach().masked_fill(~mask, last).sort(dim=-1, descending=descending, stable=True).indices
+    padded = (~mask).gather(-1, order)
+    order = order.gather(-1, padded.sort(dim=-1, stable=True).indices)  # a real score may be infinite too
     return s.gather(-1, order), order
 
-# %% ../../nbs/rowwise/11_softsort.ipynb #dad19083
-_SMALL = 1 << 14  # entries of a batch of matrices, up to which the plain formula is the fastest
-
-# %% ../../nbs/rowwise/11_softsort.ipynb #4dde848a
+# %% ../../nbs/rowwise/11_softsort.ipynb #866216c6
 class SoftSortPermutation(SoftPermutation):
     "SoftSort's rows as the definition says them, for any semi-metric: the plain twin of the faster ones."
     def __init__(self,
@@ -43,24 +60,78 @@ class SoftSortPermutation(SoftPermutation):
         n = s.shape[-1]
         super().__init__(batch=s.shape[:-1], m=n, n=n, dtype=dtype, device=s.device, mask=mask)
         self.s, self.tau, self.d, self.descending = s, tau, d, descending
-        self.t, self.order = _order(s, mask, descending)
+        self.t, self.order = sort_scores(s, mask, descending)
 
-    def _logits(self, rows):
-        tau = self.tau[..., None] if isinstance(self.tau, Tensor) else self.tau
-        logits = self.d(self._sorted(rows).unsqueeze(-1), self.s.unsqueeze(-2)) / -tau
-        if self.mask is None: return logits
-        return logits.masked_fill((~self.mask & self.mask.any(-1, keepdim=True))[..., None, :], -math.inf)
+    if TYPE_CHECKING:
+        def _logits(self, rows: "Tensor | None") -> Tensor:
+            ...
 
-    def _sorted(self, rows): return self.t if rows is None else self.t[..., rows]
-    def _log_rows(self, rows): return self._logits(rows).log_softmax(-1)
-    def _dense(self, rows): return self._logits(rows).softmax(-1)
-    def _hard(self, rows): return self.order if rows is None else self.order[..., rows]
-    def _matmul(self, x, rows): return self._dense(rows) @ x if self._is_small() else super()._matmul(x, rows)
-    def _is_small(self): return self.s.numel() * self.n <= _SMALL
+# %% ../../nbs/rowwise/11_softsort.ipynb #61ab1029
+_SMALL = 1 << 14  # entries of a batch of matrices, up to which the plain formula is the fastest
 
-# %% ../../nbs/rowwise/11_softsort.ipynb #f71ddec6
+
+@patch_to(SoftSortPermutation)
+def _sorted(self, rows):
+    return self.t if rows is None else self.t[..., rows]
+
+
+@patch_to(SoftSortPermutation)
+def _logits(self, rows):
+    "-d(t_i, s_j) / tau at `rows`, -inf in padded columns."
+    tau = self.tau[..., None] if isinstance(self.tau, Tensor) else self.tau
+    logits = self.d(self._sorted(rows).unsqueeze(-1), self.s.unsqueeze(-2)) / -tau
+    if self.mask is None:
+        return logits
+    padded = ~self.mask & self.mask.any(-1, keepdim=True)
+    return logits.masked_fill(padded[..., None, :], -math.inf)
+
+
+@patch_to(SoftSortPermutation)
+def _log_rows(self, rows):
+    return self._logits(rows).log_softmax(-1)
+
+
+@patch_to(SoftSortPermutation)
+def _dense(self, rows):
+    return self._logits(rows).softmax(-1)
+
+
+@patch_to(SoftSortPermutation)
+def _hard(self, rows):
+    return self.order if rows is None else self.order[..., rows]
+
+
+@patch_to(SoftSortPermutation)
+def _matmul(self, x, rows):
+    "The product, at once where the matrix is small, otherwise a tile of rows at a time."
+    if self.s.numel() * self.n <= _SMALL:
+        return self._dense(rows) @ x
+    return SoftPermutation._matmul(self, x, rows)
+
+# %% ../../nbs/rowwise/11_softsort.ipynb #a2aef710
+def _check_distance(power, distance, backend):
+    "Raise `TypeError` or `ValueError` unless a power, a callable and a backend go together."
+    if isinstance(power, bool) or not isinstance(power, (int, float)):
+        raise TypeError(f"power must be a number, got {type(power).__name__}")
+    if not 0 < power < math.inf:
+        raise ValueError(f"power must be positive and finite, got {power}")
+    if distance is not None and not callable(distance):
+        raise TypeError(f"distance must be a callable d(x, y), got {type(distance).__name__}")
+    if distance is not None and power != 1:
+        raise ValueError(f"power and distance exclude each other, got power={power} and a distance: "
+                         "leave power out")
+    no_power = backend == "triton" and power != 1
+    no_callable = backend in ("numba", "triton") and distance is not None
+    if no_power or no_callable:
+        raise ValueError(f"there is no backend={backend!r} for power={power}, distance={distance!r}: "
+                         "leave backend out")
+
+# %% ../../nbs/rowwise/11_softsort.ipynb #50720686
 class SoftSort(Operator, name="softsort"):
-    "Soft sorting by the softmax of -d(sorted score, score) / tau (Prillo & Eisenschlos 2020, equation 4); raise `TypeError` or `ValueError` for a parameter that does not fit."
+    """Soft sorting by the softmax of -d(sorted score, score) / tau (Prillo & Eisenschlos 2020, equation 4).
+
+    Raise `TypeError` or `ValueError` for a parameter that does not fit.
+    """
     shown = ("tau", "power", "distance", "descending")
 
     def __init__(self,
@@ -68,93 +139,132 @@ class SoftSort(Operator, name="softsort"):
         power: float = 1,  # p of the semi-metric d(x, y) = |x - y|^p
         distance=None,  # a callable semi-metric d(x, y) on broadcastable tensors, in place of the power
         descending: bool = False,  # sort from the largest down
-        backend: "str | None" = None,  # "torch", "numba" or, for power 1, "triton"; None chooses by size, device and dtype
+        backend: "str | None" = None,  # "torch", "numba" or, for power 1, "triton"; None: by size, device and dtype
     ):
         super().__init__(tau, descending)
-        if isinstance(power, bool) or not isinstance(power, (int, float)): raise TypeError(f"power must be a number, got {type(power).__name__}")
-        if not 0 < power < math.inf: raise ValueError(f"power must be positive and finite, got {power}")
-        if distance is not None and not callable(distance): raise TypeError(f"distance must be a callable d(x, y), got {type(distance).__name__}")
-        if distance is not None and power != 1: raise ValueError(f"power and distance exclude each other, got power={power} and a distance: leave power out")
-        if check_backend(backend) == "triton" and power != 1 or backend in ("numba", "triton") and distance is not None:
-            raise ValueError(f"there is no backend={backend!r} for power={power}, distance={distance!r}: leave backend out")
+        _check_distance(power, distance, check_backend(backend))
         self.power, self.distance, self.backend = power, distance, backend
-        self._d = distance or _power(power)
+        self._d = distance or Power(power)
 
-# %% ../../nbs/rowwise/11_softsort.ipynb #234b5f87
+    if TYPE_CHECKING:
+        def _soft_permutation(
+            self, s: Tensor, tau: "float | Tensor", mask: "Tensor | None", dtype: torch.dtype,
+        ) -> SoftSortPermutation:
+            ...
+
+# %% ../../nbs/rowwise/11_softsort.ipynb #b0c5bef0
 class LaplacePermutation(SoftSortPermutation):
     "SoftSort with d = |x - y|, by the exponential scan: O(n) after the sort, (11.4)."
     backend = None
 
-    def _scan_args(self): return self.t, tau_tensor(self.tau[..., 0] if isinstance(self.tau, Tensor) else self.tau, self.t, self.batch)
-    def _size(self): return None if self.mask is None else self.mask.sum(-1)
-    def _index(self, x): return self.order[..., None].expand(x.shape)
-
-    def _Z(self, rows):
-        t, tau = self._scan_args()
-        Z = exp_mean(t, t.detach()[..., None][..., :0], tau, self._size(), self.backend)[1]
-        return Z if rows is None else Z[..., rows]
+    def _mean(self, x):
+        "The means (11.4) of a payload x in sorted order, and Z."
+        tau = self.tau[..., 0] if isinstance(self.tau, Tensor) else self.tau
+        size = None if self.mask is None else self.mask.sum(-1)
+        return exp_mean(self.t, x, tau, size, self.backend)
 
     def _matmul(self, x, rows):
-        t, tau = self._scan_args()
-        y = exp_mean(t, x.gather(-2, self._index(x)), tau, self._size(), self.backend)[0]
+        y, _ = self._mean(x.gather(-2, self.order[..., None].expand(x.shape)))
         return y if rows is None else y[..., rows, :]
 
-    def _rmatmul(self, y, rows):
-        t, tau = self._scan_args()
-        if rows is not None: y = y.new_zeros(*y.shape[:-2], self.n, y.shape[-1]).index_add(-2, rows, y)
-        x = exp_scan(t, y / self._Z(None)[..., None], tau, backend=self.backend)
-        return torch.zeros_like(x).scatter(-2, self._index(x), x)
+    if TYPE_CHECKING:
+        def _Z(self, rows: "Tensor | None") -> Tensor:
+            ...
 
-# %% ../../nbs/rowwise/11_softsort.ipynb #24e35676
+# %% ../../nbs/rowwise/11_softsort.ipynb #6dc17947
+@patch_to(LaplacePermutation)
+def _Z(self, rows):
+    "The normalisers of (11.4) at `rows`."
+    no_payload = self.t.detach()[..., None][..., :0]
+    _, Z = self._mean(no_payload)
+    return Z if rows is None else Z[..., rows]
+
+
+@patch_to(LaplacePermutation)
+def _rmatmul(self, y, rows):
+    "P[rows]^T y: what no row is asked for is zero."
+    if rows is not None:
+        y = y.new_zeros(*y.shape[:-2], self.n, y.shape[-1]).index_add(-2, rows, y)
+    tau = self.tau[..., 0] if isinstance(self.tau, Tensor) else self.tau
+    x = exp_scan(self.t, y / self._Z(None)[..., None], tau, backend=self.backend)
+    return torch.zeros_like(x).scatter(-2, self.order[..., None].expand(x.shape), x)
+
+# %% ../../nbs/rowwise/11_softsort.ipynb #164c012e
 @patch_to(LaplacePermutation)
 def _log_prob(self, target, rows):
-    def of(v): return v.expand(*target.shape[:-1], self.n).gather(-1, target)
+    "log P[rows, target], -inf at padded elements."
+    def of(v):
+        return v.expand(*target.shape[:-1], self.n).gather(-1, target)
+
     log_p = -(self._sorted(rows) - of(self.s)).abs() / self.tau - self._Z(rows).log()
     return log_p if self.mask is None else log_p.masked_fill(~of(self.mask), -math.inf)
 
+
 @patch_to(LaplacePermutation)
 def _dense(self, rows):
-    tau = self._scan_args()[1]
+    "The matrix, zero in padded columns."
+    from softsortlib.rowwise.softsort_matrix import laplace_matrix
+    tau = tau_tensor(self.tau[..., 0] if isinstance(self.tau, Tensor) else self.tau, self.t, self.batch)
     s = self.s if self.mask is None else self.s.masked_fill(~self.mask, math.inf)
     return laplace_matrix(s, self._sorted(rows), tau, self._Z(rows), self.backend)
 
-# %% ../../nbs/rowwise/11_softsort.ipynb #5d86276e
+# %% ../../nbs/rowwise/11_softsort.ipynb #ababa8e7
 class WindowedPermutation(SoftSortPermutation):
     "SoftSort with d = |x - y|^p in O(n) memory, by certified windows of the sorted scores (Prop 11.5)."
     power = 2.0
 
     def _product(self, op, x, rows):
-        "op on the payload with one batch shape for all arguments, at `rows` (all if None); the payload in sorted order."
-        batch, mask = x.shape[:-2], self.mask
-        t = self.t if mask is None else self.t.masked_fill(~self.row_mask, 0)
-        size = torch.full(batch, self.n, device=t.device) if mask is None else mask.sum(-1).expand(batch)
+        "op on the payload with one batch shape for all arguments, at `rows` (all if None)."
+        batch = x.shape[:-2]
+        t, size = self.t, torch.full(batch, self.n, device=self.device)
+        if self.mask is not None:
+            t = t.masked_fill(~self.row_mask, 0)
+            size = self.mask.sum(-1).expand(batch)
         tau = tau_tensor(self.tau[..., 0] if isinstance(self.tau, Tensor) else self.tau, t, batch)
-        t, rows = t.expand(*batch, self.n), torch.arange(self.n, device=t.device) if rows is None else rows
-        return op(t, t.detach(), tau, size, x.contiguous(), rows, float(self.power), "")
+        t = t.expand(*batch, self.n)
+        rows = torch.arange(self.n, device=t.device) if rows is None else rows
+        no_row_sums = t.detach()  # of NeuralSort alone
+        return op(t, no_row_sums, tau, size, x.contiguous(), rows, float(self.power), "")
 
-    def _matmul(self, x, rows): return self._product(_mul, x.gather(-2, self.order[..., None].expand(x.shape)), rows)[0]
+    def _matmul(self, x, rows):
+        from softsortlib.rowwise.products import row_mul
+        return self._product(row_mul, x.gather(-2, self.order[..., None].expand(x.shape)), rows)[0]
 
-    def _rmatmul(self, y, rows):
-        x = self._product(_rmul, y, rows)
-        return torch.zeros_like(x).scatter(-2, self.order[..., None].expand(x.shape), x)
+# %% ../../nbs/rowwise/11_softsort.ipynb #96ab4789
+@patch_to(WindowedPermutation)
+def _rmatmul(self, y, rows):
+    "P[rows]^T y, back in the order of the input."
+    from softsortlib.rowwise.products import row_rmul
+    x = self._product(row_rmul, y, rows)
+    return torch.zeros_like(x).scatter(-2, self.order[..., None].expand(x.shape), x)
 
-    def _log_prob(self, target, rows):
-        def of(v): return v.expand(*target.shape[:-1], self.n).gather(-1, target)
-        logZ = self._product(_mul, self.t[..., None][..., :0], rows)[1]
-        log_p = -self.d(self._sorted(rows), of(self.s)) / self.tau - logZ
-        return log_p if self.mask is None else log_p.masked_fill(~of(self.mask), -math.inf)
 
-# %% ../../nbs/rowwise/11_softsort.ipynb #1dbb9e80
+@patch_to(WindowedPermutation)
+def _log_prob(self, target, rows):
+    "log P[rows, target], -inf at padded elements: a product without a payload has the normalisers."
+    from softsortlib.rowwise.products import row_mul
+
+    def of(v):
+        return v.expand(*target.shape[:-1], self.n).gather(-1, target)
+
+    _, logZ = self._product(row_mul, self.t[..., None][..., :0], rows)
+    log_p = -self.d(self._sorted(rows), of(self.s)) / self.tau - logZ
+    return log_p if self.mask is None else log_p.masked_fill(~of(self.mask), -math.inf)
+
+# %% ../../nbs/rowwise/11_softsort.ipynb #88cab066
 @patch_to(SoftSort)
 def _soft_permutation(self, s, tau, mask, dtype):
+    "The plain twin for small sets and callables, the scan for power 1, windows for other powers on the CPU."
     args = s, tau, self._d, self.descending, dtype, mask
     small = s.numel() * s.shape[-1] <= _SMALL and self.backend is None
-    if small or self.distance is not None: return SoftSortPermutation(*args)
+    if small or self.distance is not None:
+        return SoftSortPermutation(*args)
     if self.power == 1:
         P = LaplacePermutation(*args)
         P.backend = self.backend
         return P
-    if s.device.type != "cpu" or self.backend == "torch": return SoftSortPermutation(*args)
+    if choose(s, self.backend) != "numba":
+        return SoftSortPermutation(*args)
     P = WindowedPermutation(*args)
     P.power = self.power
     return P

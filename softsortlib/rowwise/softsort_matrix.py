@@ -5,120 +5,211 @@
 # %% auto #0
 __all__ = ['laplace_matrix']
 
-# %% ../../nbs/rowwise/16_softsort_matrix.ipynb #6f73ab9d
+# %% ../../nbs/rowwise/16_softsort_matrix.ipynb #c5fb51f8
 import numpy as np
 import torch
 from torch import Tensor
 
 from ..engine.autograd import batched, differentiable, qualified
 from ..engine.compile import arrays, empty_matrix, exp_neg, jit, spread_rows
+from ..engine.dispatch import choose
 
-# %% ../../nbs/rowwise/16_softsort_matrix.ipynb #e4bd9634
+# %% ../../nbs/rowwise/16_softsort_matrix.ipynb #b634c761
 def _laplace_plain(s, t, tau, Z):
     "(16.1) in plain torch: s (..., n), t and Z (..., m), tau (...); the definition, and the path of other devices."
-    return (-((t[..., :, None] - s[..., None, :]).abs() / tau[..., None, None])).exp() / Z[..., None]
+    gap = (t[..., :, None] - s[..., None, :]).abs()
+    return (-(gap / tau[..., None, None])).exp() / Z[..., None]
 
-# %% ../../nbs/rowwise/16_softsort_matrix.ipynb #410e3ba4
+# %% ../../nbs/rowwise/16_softsort_matrix.ipynb #5ac07159
 def _laplace_grads(G, s, t, tau, Z):
     "(16.2) in plain torch, which can be differentiated again."
-    u, E = t[..., :, None] - s[..., None, :], G * _laplace_plain(s, t, tau, Z)
+    u = t[..., :, None] - s[..., None, :]
+    E = G * _laplace_plain(s, t, tau, Z)
     pull = E * u.sign()
-    return pull.sum(-2) / tau[..., None], -pull.sum(-1) / tau[..., None], (E * u.abs()).sum((-1, -2)) / tau**2, -E.sum(-1) / Z
+    gs = pull.sum(-2) / tau[..., None]
+    gt = -pull.sum(-1) / tau[..., None]
+    gtau = (E * u.abs()).sum((-1, -2)) / tau**2
+    return gs, gt, gtau, -E.sum(-1) / Z
 
-# %% ../../nbs/rowwise/16_softsort_matrix.ipynb #1827d110
+# %% ../../nbs/rowwise/16_softsort_matrix.ipynb #68e026cd
 _ROWS = 64  # rows of a unit of work
+
 
 @jit
 def _laplace_rows(lo, hi, s, t, tau, Z, P):
-    "Write P of (16.1) for the units lo..hi; s (B, n), t and Z (B, m), tau (B,), P (B, m, n)."
+    "Write P of (16.1) for the units lo..hi."
     m, n = P.shape[1:]
-    parts = (m + _ROWS - 1) // _ROWS
+    units = (m + _ROWS - 1) // _ROWS  # of one matrix
+    one = s.dtype.type(1)
     for unit in range(lo, hi):
-        b = unit // parts
-        columns, inv = s[b], s.dtype.type(1) / s.dtype.type(tau[b])
-        for i in range(unit % parts * _ROWS, min((unit % parts + 1) * _ROWS, m)):
-            row, ti, weight = P[b, i], t[b, i], s.dtype.type(1) / Z[b, i]
-            for c in range(n): row[c] = exp_neg(abs(ti - columns[c]) * inv) * weight
+        b = unit // units
+        first = unit % units * _ROWS
+        columns = s[b]
+        inv = one / s.dtype.type(tau[b])
+        for i in range(first, min(first + _ROWS, m)):
+            row = P[b, i]
+            ti = t[b, i]
+            weight = one / Z[b, i]
+            for c in range(n):
+                row[c] = exp_neg(abs(ti - columns[c]) * inv) * weight
 
-# %% ../../nbs/rowwise/16_softsort_matrix.ipynb #34dfadb0
+# %% ../../nbs/rowwise/16_softsort_matrix.ipynb #ebe8c15d
 @jit
-def _laplace_back_rows(lo, hi, G, s, t, tau, Z, far, gs, gt, gtau, gZ):
-    "The sums of (16.2) for the units lo..hi; gs (units, n) and gtau (units,) hold one part for each unit; gtau only if `far`."
+def _masses(row, ti, columns, inv, weight, E):
+    "E_ic = G_ic P_ic of one row, `row` its G; returns the sum."
+    total = E.dtype.type(0)
+    for c in range(len(columns)):
+        E[c] = row[c] * (exp_neg(abs(ti - columns[c]) * inv) * weight)
+    for c in range(len(columns)):
+        total += E[c]
+    return total
+
+
+@jit
+def _signed(ti, columns, E):
+    "E = sign(t_i - s_c) E; returns the sum. At a tie it is zero, but not where E is not a number."
+    zero = E.dtype.type(0)
+    total = zero
+    for c in range(len(columns)):
+        E[c] = E[c] if ti > columns[c] else (-E[c] if ti < columns[c] else zero * E[c])
+    for c in range(len(columns)):
+        total += E[c]
+    return total
+
+
+@jit
+def _far(ti, columns, E):
+    "The sum of |t_i - s_c| E_ic, for signed E."
+    total = 0.0
+    for c in range(len(columns)):
+        if E[c] != 0:
+            total += E[c] * (ti - columns[c])
+    return total
+
+# %% ../../nbs/rowwise/16_softsort_matrix.ipynb #1dc03b3b
+@jit
+def _laplace_back_rows(lo, hi, G, s, t, tau, Z, learn, gs, gt, gtau, gZ):
+    "The sums (16.2) for the units lo..hi."
     m, n = G.shape[1:]
-    parts, zero, one = (m + _ROWS - 1) // _ROWS, s.dtype.type(0), s.dtype.type(1)
-    E = np.empty(n, s.dtype)  # a row of E, then of sign(t_i - s_c) E: it stays in the nearest cache
+    units = (m + _ROWS - 1) // _ROWS  # of one matrix
+    one = s.dtype.type(1)
+    E = np.empty(n, s.dtype)
     for unit in range(lo, hi):
-        b = unit // parts
-        columns, inv, pulls, spread = s[b], one / s.dtype.type(tau[b]), gs[unit], 0.0
+        b = unit // units
+        first = unit % units * _ROWS
+        columns = s[b]
+        inv = one / s.dtype.type(tau[b])
+        pulls = gs[unit]
         pulls[:] = 0
-        for i in range(unit % parts * _ROWS, min((unit % parts + 1) * _ROWS, m)):
-            row, ti, weight, mass, pull = G[b, i], t[b, i], one / Z[b, i], zero, zero
-            for c in range(n): E[c] = row[c] * (exp_neg(abs(ti - columns[c]) * inv) * weight)
-            for c in range(n): mass += E[c]
-            for c in range(n): E[c] = E[c] if ti > columns[c] else (-E[c] if ti < columns[c] else zero * E[c])
-            for c in range(n): pull += E[c]
-            for c in range(n): pulls[c] += E[c]
-            if far:
-                for c in range(n):
-                    if E[c] != 0: spread += E[c] * (ti - columns[c])
-            gt[b, i], gZ[b, i] = -pull * inv, -mass * weight
-        for c in range(n): pulls[c] *= inv
+        spread = 0.0
+        for i in range(first, min(first + _ROWS, m)):
+            weight = one / Z[b, i]
+            gZ[b, i] = -_masses(G[b, i], t[b, i], columns, inv, weight, E) * weight
+            gt[b, i] = -_signed(t[b, i], columns, E) * inv
+            for c in range(n):
+                pulls[c] += E[c]
+            if learn:
+                spread += _far(t[b, i], columns, E)
+        for c in range(n):
+            pulls[c] *= inv
         gtau[unit] = spread / tau[b] ** 2
 
-# %% ../../nbs/rowwise/16_softsort_matrix.ipynb #810ee50e
-def _who(s, backend):
-    "Who computes: plain torch, numba, or the module of the Triton kernels."
-    if backend == "torch" or not backend and s.device.type not in ("cpu", "cuda"): return "torch"
-    if s.device.type == "cpu" and backend != "triton": return "numba"
-    from softsortlib.rowwise import softsort_triton as scan_kernels
-    return scan_kernels if scan_kernels.has_triton else "torch"
+# %% ../../nbs/rowwise/16_softsort_matrix.ipynb #92b15c82
+def _flat(tau, *tensors):
+    "The tensors with the batch shape of `tau` made one dimension."
+    return [a.reshape(tau.numel(), *a.shape[tau.ndim:]) for a in tensors]
 
-def _units(P): return P.shape[0] * -(-P.shape[1] // _ROWS)
 
-@torch.library.custom_op(qualified("laplace", __name__), mutates_args=())
-def _laplace_op(s: Tensor, t: Tensor, tau: Tensor, Z: Tensor, backend: str) -> Tensor:
-    who = _who(s, backend)
-    if who == "torch": return _laplace_plain(s, t, tau, Z)
-    if who != "numba": return who.matrix(*[a.reshape(tau.numel(), *a.shape[tau.ndim:]) for a in (s, t, tau, Z)]).view(*t.shape, s.shape[-1])
+def _laplace_numba(s, t, tau, Z):
+    "(16.1) by the kernel of the CPU."
     P = empty_matrix(s.dtype, *t.shape, s.shape[-1])
-    flat = [a.reshape(tau.numel(), *a.shape[tau.ndim:]) for a in (s, t, tau.double(), Z, P)]
-    spread_rows(_laplace_rows, _units(flat[-1]), P.numel(), *arrays(*flat))
+    flat = _flat(tau, s, t, tau.double(), Z, P)
+    units = tau.numel() * -(-t.shape[-1] // _ROWS)
+    spread_rows(_laplace_rows, units, P.numel(), *arrays(*flat))
     return P
 
-@torch.library.register_fake(qualified("laplace", __name__))
-def _(s, t, tau, Z, backend): return s.new_empty(*t.shape, s.shape[-1])
 
-# %% ../../nbs/rowwise/16_softsort_matrix.ipynb #51919feb
-@torch.library.custom_op(qualified("laplace_backward", __name__), mutates_args=())
-def _laplace_backward(G: Tensor, s: Tensor, t: Tensor, tau: Tensor, Z: Tensor, far: bool, backend: str) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    who = _who(s, backend)
-    if who == "torch": return _laplace_grads(G, s, t, tau, Z)
-    if who != "numba":
-        grads = who.matrix_back(*[a.reshape(tau.numel(), *a.shape[tau.ndim:]) for a in (G, s, t, tau, Z)])
-        return tuple(g.view(a.shape) for g, a in zip(grads, (s, t, tau, Z)))
-    flat = [a.reshape(tau.numel(), *a.shape[tau.ndim:]) for a in (G, s, t, tau.double(), Z)]
-    units, gt, gZ = _units(flat[0]), t.new_empty(t.shape), t.new_empty(t.shape)
-    gs, gtau = s.new_empty(units, s.shape[-1]), tau.new_empty(units, dtype=torch.float64)
-    spread_rows(_laplace_back_rows, units, G.numel(), *arrays(*flat), far, *arrays(gs, gt.view(flat[2].shape), gtau, gZ.view(flat[2].shape)))
+def _laplace_triton(s, t, tau, Z):
+    "(16.1) by the kernel of the GPU."
+    from softsortlib.rowwise.softsort_triton import softsort_matrix_triton
+    return softsort_matrix_triton(*_flat(tau, s, t, tau, Z)).view(*t.shape, s.shape[-1])
+
+# %% ../../nbs/rowwise/16_softsort_matrix.ipynb #79ddb14a
+@torch.library.custom_op(qualified("laplace", __name__), mutates_args=())
+def _laplace_op(s: Tensor, t: Tensor, tau: Tensor, Z: Tensor, backend: str) -> Tensor:
+    "(16.1), (..., m, n)."
+    who = choose(s, backend, triton=True)
+    if who == "triton":
+        return _laplace_triton(s, t, tau, Z)
+    if who == "numba":
+        return _laplace_numba(s, t, tau, Z)
+    return _laplace_plain(s, t, tau, Z)
+
+
+@torch.library.register_fake(qualified("laplace", __name__))
+def _(s, t, tau, Z, backend):
+    return s.new_empty(*t.shape, s.shape[-1])
+
+# %% ../../nbs/rowwise/16_softsort_matrix.ipynb #7db01e41
+def _back_numba(G, s, t, tau, Z, learn):
+    "(16.2) by the kernel of the CPU; the gradient to tau only if `learn`."
+    units = tau.numel() * -(-t.shape[-1] // _ROWS)
+    gs = s.new_empty(units, s.shape[-1])
+    gt = t.new_empty(t.shape)
+    gtau = tau.new_empty(units, dtype=torch.float64)
+    gZ = t.new_empty(t.shape)
+    gt_, gZ_ = _flat(tau, gt, gZ)
+    spread_rows(_laplace_back_rows, units, G.numel(), *arrays(*_flat(tau, G, s, t, tau.double(), Z)), learn,
+                *arrays(gs, gt_, gtau, gZ_))
     parts = units // max(1, tau.numel())
-    return gs.view(-1, parts, s.shape[-1]).sum(1).view(s.shape), gt, gtau.view(-1, parts).sum(1).view(tau.shape).to(tau.dtype), gZ
+    gs = gs.view(-1, parts, s.shape[-1]).sum(1).view(s.shape)
+    gtau = gtau.view(-1, parts).sum(1).view(tau.shape).to(tau.dtype)
+    return gs, gt, gtau, gZ
+
+
+def _back_triton(G, s, t, tau, Z):
+    "(16.2) by the kernel of the GPU."
+    from softsortlib.rowwise.softsort_triton import softsort_matrix_back_triton
+    grads = softsort_matrix_back_triton(*_flat(tau, G, s, t, tau, Z))
+    return tuple(g.view(a.shape) for g, a in zip(grads, (s, t, tau, Z)))
+
+# %% ../../nbs/rowwise/16_softsort_matrix.ipynb #1d200586
+@torch.library.custom_op(qualified("laplace_backward", __name__), mutates_args=())
+def _laplace_backward(G: Tensor, s: Tensor, t: Tensor, tau: Tensor, Z: Tensor,
+                      learn: bool, backend: str) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    "The gradients (16.2) to s, t, tau and Z."
+    who = choose(s, backend, triton=True)
+    if who == "triton":
+        return _back_triton(G, s, t, tau, Z)
+    if who == "numba":
+        return _back_numba(G, s, t, tau, Z, learn)
+    return _laplace_grads(G, s, t, tau, Z)
+
 
 @torch.library.register_fake(qualified("laplace_backward", __name__))
-def _(G, s, t, tau, Z, far, backend): return tuple(a.new_empty(a.shape) for a in (s, t, tau, Z))
+def _(G, s, t, tau, Z, learn, backend):
+    return tuple(a.new_empty(a.shape) for a in (s, t, tau, Z))
 
-# %% ../../nbs/rowwise/16_softsort_matrix.ipynb #112d06ef
+
+batched(_laplace_backward, 5)
+
+# %% ../../nbs/rowwise/16_softsort_matrix.ipynb #c6ab2f9e
 def _save(ctx, inputs, output):
+    "Keep the four tensors and the backend."
     *saved, ctx.backend = inputs
     ctx.save_for_backward(*saved)
 
+
 def _backward(ctx, G):
-    if torch.is_grad_enabled(): return *_laplace_grads(G, *ctx.saved_tensors), None
+    "(16.2), in plain torch where it will be differentiated again."
+    if torch.is_grad_enabled():
+        return *_laplace_grads(G, *ctx.saved_tensors), None
     return *_laplace_backward(G, *ctx.saved_tensors, ctx.needs_input_grad[2], ctx.backend), None
 
-_laplace = differentiable(_laplace_op, 4, _backward, _save)
-batched(_laplace_backward, 5)
 
-# %% ../../nbs/rowwise/16_softsort_matrix.ipynb #79c21cdf
+_laplace = differentiable(_laplace_op, 4, _backward, _save)
+
+# %% ../../nbs/rowwise/16_softsort_matrix.ipynb #890a16a9
 def laplace_matrix(
     s: Tensor,  # columns, (..., n); infinity gives a column of zeros
     t: Tensor,  # rows, (..., m)

@@ -11,9 +11,11 @@ from hypothesis import strategies as st
 from torch.testing import assert_close
 
 from softsortlib.core.permutation import is_unimodal_row_stochastic
-from softsortlib.rowwise.neuralsort_matrix import _ROWS, _dense_backward, _dense_rows, _entry_row, _matrix_op, _ways
 from softsortlib.rowwise.neuralsort import NeuralSort, neuralsort_published, neuralsort_quadratic, row_sums
-from softsortlib.rowwise.products import _mul_op, _pull, _rmul_op, _row
+from softsortlib.rowwise.neuralsort_matrix import Columns, _dense_backward, _dense_rows, _entry_row, _kernel_args, _matrix_op
+from softsortlib.rowwise.products import _mul_op, _pull, _rmul_op
+from softsortlib.rowwise.row_kernels import UNIT
+from softsortlib.rowwise.rows import Rows, Scores, row_of
 
 L = np.longdouble
 
@@ -206,6 +208,27 @@ def test_masks_nan_and_ties(n, backend, rng):
         assert out[[0, 2, 3]].isfinite().all() and out[1].isnan().any()
 
 
+@pytest.mark.parametrize("dtype, n", [(torch.float32, 20), (torch.float32, 200), (torch.float64, 60)])
+def test_tiles_of_plain_torch_have_gradients(dtype, n, rng, monkeypatch):
+    "What the first tile keeps must not be missing when it is recomputed: every call first on a fresh map, in tiles and at once."
+    s, x = torch.randn(2, n, generator=rng, dtype=torch.float64).to(dtype).requires_grad_(), torch.randn(2, n, 3, generator=rng, dtype=torch.float64).to(dtype)
+    for call in (lambda P: P @ x, lambda P: P.mT @ x, lambda P: P.log_prob(s.detach().argsort(-1)), lambda P: P[..., 2:, :] @ x):
+        grads = []
+        for tile in (1 << 22, 5 * n):
+            monkeypatch.setattr("softsortlib.core.permutation._TILE", tile)
+            out = call(NeuralSort(2.0, backend="torch")(s))
+            grads.append(torch.autograd.grad(out, s, torch.ones_like(out).cumsum(-1)))
+        assert_close(*grads)
+
+
+def test_a_map_first_used_without_gradients_has_them_later(rng):
+    s, x = torch.randn(60, generator=rng, dtype=torch.float64).requires_grad_(), torch.randn(60, generator=rng, dtype=torch.float64)
+    for backend in ("torch", "numba"):
+        P = NeuralSort(2.0, descending=True, backend=backend)(s)
+        with torch.no_grad(): P.hard()
+        assert_close(torch.autograd.grad((P @ x).square().sum(), s), torch.autograd.grad((NeuralSort(2.0, descending=True)(s) @ x).square().sum(), s))
+
+
 def test_backend_must_be_known():
     with pytest.raises(ValueError, match="backend"): NeuralSort(backend="cuda")
 
@@ -231,7 +254,7 @@ def test_only_the_window_is_computed(kind, dtype, cut, rng):
     for tau in (1e-4, 1e-2, 1.0, 100.0, 1e4):
         for i in range(0, n, 7):
             buf = np.full(n, -1, dtype)
-            lo, hi, _ = _row(i, t, b, n, tau, 1, 0.0, cut, buf, False, buf)
+            lo, hi, _ = row_of(i, Scores(t, b, tau, n, int(Rows.FORMULA), 0.0, cut), buf)
             inside = np.flatnonzero(fall[i] <= cut * tau)
             assert abs(lo - inside[0]) + abs(hi - 1 - inside[-1]) == 0 and (buf[:lo] == -1).all() and (buf[hi:] == -1).all()
 
@@ -244,14 +267,15 @@ def test_narrow_rows_of_the_matrix_are_made_from_their_window(rng):
     t, spoilt, R, buf = t.numpy(), np.full(n, np.nan), np.zeros(n), np.zeros(n)
     for tau, narrow in ((1e-4, True), (10.0, False)):
         row, want = np.zeros(n), np.zeros(n)
-        total = _entry_row(7, True, spoilt, spoilt, t, b, order, n, tau, 1, 746.0, R, buf, row)
+        one, columns = Scores(t, b, tau, n, int(Rows.FORMULA), 0.0, 746.0), Columns(spoilt, spoilt, order)
+        total = _entry_row(7, True, one, columns, R, buf, row)
         assert np.isfinite(row).all() == np.isfinite(total) == narrow
         if narrow:
             want[order] = np.exp(-((t[7] - t) * (n - 1 - 14) - (b[7] - b)) / tau)
             np.testing.assert_allclose(row, want, rtol=1e-9, atol=1e-300)
 
 
-@pytest.mark.parametrize("spread, way", [(200.0, 2), (1e4, 1), (1e6, 0)])
+@pytest.mark.parametrize("spread, way", [(200.0, Rows.RATIOS), (1e4, Rows.FORMULA), (1e6, Rows.WALK)])
 @pytest.mark.parametrize("kind", ["uniform", "ties", "clusters", "heavy", "geometric"])
 def test_rows_of_a_large_matrix_sum_to_one(kind, spread, way, rng):
     "10,000 scores at a temperature of 100 in single precision: the sum and the diagonal of some rows, each way to make them."
@@ -259,13 +283,12 @@ def test_rows_of_a_large_matrix_sum_to_one(kind, spread, way, rng):
     s = {**cases(n, rng), "geometric": 0.5 ** (torch.arange(n, dtype=torch.float64) / n * 60)}[kind]
     t, order = ((s - s.min()) / (s.max() - s.min()) * spread)[None].sort(-1, descending=True)
     b = row_sums(t, size)
-    cut, ways = _ways(t, tau, size, torch.float32)
-    assert ways.tolist() == [way]
+    scores, columns = _kernel_args(t.gather(-1, order.argsort(-1)), b.gather(-1, order.argsort(-1)), t, b, order, tau, size, torch.float32)
+    assert scores.how.tolist() == [way]
     P = np.empty((1, n, n), np.float32)                                                   # memory that is never written is never taken
-    a = [v.numpy() for v in (t.gather(-1, order.argsort(-1)), b.gather(-1, order.argsort(-1)), t, b, order, tau, size)]
     for unit in (0, 40, 156, 312):
-        _dense_rows(unit, unit + 1, *a, cut, ways, P)
-        for i in range(unit * _ROWS, min(n, unit * _ROWS + _ROWS), 5):
+        _dense_rows(unit, unit + 1, scores, columns, P)
+        for i in range(unit * UNIT, min(n, unit * UNIT + UNIT), 5):
             row, m = P[0, i, order[0].numpy()].astype(np.float64), ((n - 1 - 2 * i) * (t[0] - t[0, i]) - (b[0] - b[0, i])).clamp(max=0).numpy() / 100
             assert abs(row.sum() - 1) < 3e-6 and row[i] > (1 - 1e-5) * row.max()
             np.testing.assert_allclose(row, np.exp(m) / np.exp(m).sum(), rtol=3e-5, atol=1e-9)

@@ -60,8 +60,11 @@ tile = dict(ROWS=16, BLOCK=128)
 for kernel, constants in ((k._matrix_kernel, dict(ROWS=4, BLOCK=512)), (k._mul_kernel, tile), (k._rmul_kernel, tile),
                           (k._mean_kernel, dict(MATRIX=True, **tile)), (k._mean_kernel, dict(MATRIX=False, **tile)),
                           (k._pull_kernel, dict(MATRIX=True, CHUNK=256, **tile)), (k._pull_kernel, dict(MATRIX=False, CHUNK=256, **tile))):
-    source = ASTSource(fn=kernel, signature={name: types.get(name, "constexpr") for name in kernel.arg_names}, constexprs=constants)
-    assert ".entry" in triton.compile(source, target=GPUTarget("cuda", int(sys.argv[1]), 32)).asm["ptx"]
+    for more in ({}, {"d": 1} if "d" in kernel.arg_names else {}):                       # a size of one is a constant to Triton
+        known = {**constants, **more}
+        signature = {name: "constexpr" if name in known else types.get(name) for name in kernel.arg_names}
+        source = ASTSource(fn=kernel, signature=signature, constexprs=known)
+        assert ".entry" in triton.compile(source, target=GPUTarget("cuda", int(sys.argv[1]), 32)).asm["ptx"]
 """
 
 

@@ -1,5 +1,7 @@
 "SoftSort on its fast paths: dtypes, masks, ties, extremes, torch's contracts, memory."
+import copy
 import math
+import pickle
 
 import numpy as np
 import pytest
@@ -7,15 +9,16 @@ import torch
 from torch.testing import assert_close
 
 from softsortlib.core.permutation import is_unimodal_row_stochastic
-from softsortlib.rowwise.products import _mul_op, _pull, _rmul_op, _row
-from softsortlib.rowwise.softsort import LaplacePermutation, SoftSort, SoftSortPermutation, WindowedPermutation, _power
+from softsortlib.rowwise.products import _mul_op, _pull, _rmul_op
+from softsortlib.rowwise.rows import Rows, Scores, row_of
+from softsortlib.rowwise.softsort import LaplacePermutation, Power, SoftSort, SoftSortPermutation, WindowedPermutation
 
 BACKENDS = ("numba", "torch")
 
 
 def twin(s, tau, power=1, descending=False, mask=None):
     "The definition in float64"
-    return SoftSortPermutation(s.double(), tau.double()[..., None] if isinstance(tau, torch.Tensor) else tau, _power(power), descending, torch.float64, mask)
+    return SoftSortPermutation(s.double(), tau.double()[..., None] if isinstance(tau, torch.Tensor) else tau, Power(power), descending, torch.float64, mask)
 
 
 def adversarial(kind, n, rng):
@@ -40,7 +43,7 @@ def compare(P, s, x, tol, tau, power=1, calls=CALLS):
         return [(o.detach().double(), [g if g is None else g.double() for g in torch.autograd.grad(o, (s, x), h, allow_unused=True)]) for o, h in zip(out, G)]
     cast = lambda dtype: (v.detach().to(dtype).requires_grad_() for v in (s, x))
     exact = all_of(lambda s: twin(s, tau, power), *cast(torch.float64))
-    plain = all_of(lambda s: SoftSortPermutation(s, tau, _power(power), False, s.dtype), *cast(s.dtype))
+    plain = all_of(lambda s: SoftSortPermutation(s, tau, Power(power), False, s.dtype), *cast(s.dtype))
     slope = 200 * torch.finfo(s.dtype).eps / tau ** (1 / power) if s.dtype == torch.float64 else 0
     for name, (y, grads), (y64, grads64), (_, plains) in zip(calls, all_of(P, s, x), exact, plain):
         floor = 1e-15 if name == "log_prob" else 1e-25                                    # the definition rounds 1 + small before the logarithm
@@ -87,7 +90,7 @@ def windows(t, tau, power):
     out = []
     for i in range(n):
         buf = np.full(n, -1, a.dtype)
-        lo, hi, _ = _row(i, a, a, n, tau, 0, float(power), cut, buf, False, buf)
+        lo, hi, _ = row_of(i, Scores(a, a, tau, n, int(Rows.POWER), float(power), cut), buf)
         assert (buf[:lo] == -1).all() and (buf[hi:] == -1).all()                          # nothing else is computed
         out.append((lo, hi))
     return out
@@ -183,7 +186,7 @@ def test_gradients_of_gradients(power, rng):
     s = torch.randn(2, 6, generator=rng, dtype=torch.float64).requires_grad_()
     x = torch.randn(2, 6, 2, generator=rng, dtype=torch.float64).requires_grad_()
     tau = torch.tensor([0.5, 1.5], dtype=torch.float64).requires_grad_()
-    def fast(s, tau): return (LaplacePermutation if power == 1 else WindowedPermutation)(s, tau[..., None], _power(power), False, s.dtype)
+    def fast(s, tau): return (LaplacePermutation if power == 1 else WindowedPermutation)(s, tau[..., None], Power(power), False, s.dtype)
     for call in (lambda s, x, tau: fast(s, tau) @ x, lambda s, x, tau: fast(s, tau).mT @ x, lambda s, x, tau: fast(s, tau).log_prob(s.argsort(-1)),
                  lambda s, x, tau: fast(s, tau).to_dense()):
         assert torch.autograd.gradcheck(call, (s, x, tau))
@@ -193,7 +196,7 @@ def test_gradients_of_gradients(power, rng):
 @pytest.mark.parametrize("power", (1, 1.5, 2))
 def test_func_transforms_on_the_kernels(power, rng):
     s, x = torch.randn(3, 7, generator=rng, dtype=torch.float64), torch.randn(3, 7, 2, generator=rng, dtype=torch.float64)
-    fast, plain = SoftSort(0.5, power, backend="numba"), lambda s: SoftSort(0.5, distance=_power(power))(s)
+    fast, plain = SoftSort(0.5, power, backend="numba"), lambda s: SoftSort(0.5, distance=Power(power))(s)
     for call in (lambda P, x: P @ x, lambda P, x: P.mT @ x, lambda P, x: P.to_dense(), lambda P, x: P.log_prob(torch.arange(7))):
         f, g = (lambda s, x, op=op: call(op(s), x) for op in (fast, plain))
         assert_close(torch.func.vmap(f)(s, x), torch.func.vmap(g)(s, x))
@@ -203,7 +206,7 @@ def test_func_transforms_on_the_kernels(power, rng):
         assert_close(torch.func.jacrev(torch.func.grad(scalar(f)))(s[0]), torch.func.jacrev(torch.func.grad(scalar(g)))(s[0]))
 
 
-@pytest.mark.parametrize("kwargs", (dict(), dict(power=2), dict(power=0.5), dict(distance=_power(1))))
+@pytest.mark.parametrize("kwargs", (dict(), dict(power=2), dict(power=0.5), dict(distance=Power(1))))
 def test_compiles_without_graph_breaks(kwargs, rng):
     op = SoftSort(0.3, **kwargs)
     s, x = torch.randn(2, 200, generator=rng, requires_grad=True), torch.randn(2, 200, 2, generator=rng)
@@ -244,7 +247,7 @@ def test_saved_graph_is_linear(rng):
     def note(v):
         kept.append(v.numel())
         return v
-    for op in (SoftSort(0.01), SoftSort(1e-6, power=2), SoftSort(10.0, power=2), SoftSort(0.1, distance=_power(1))):
+    for op in (SoftSort(0.01), SoftSort(1e-6, power=2), SoftSort(10.0, power=2), SoftSort(0.1, distance=Power(1))):
         s = torch.rand(3000, generator=rng, requires_grad=True)
         kept.clear()
         with torch.autograd.graph.saved_tensors_hooks(note, lambda v: v):
@@ -287,3 +290,15 @@ def test_a_chapter_that_runs_beside_the_package_does_not_take_its_name():
         exec("class SoftSort(Operator, name='softsort'): pass", dict(Operator=Operator, __name__="__main__"))
         assert type(get_operator("softsort")) is SoftSort
     finally: Operator.names.update(before)
+
+
+@pytest.mark.parametrize("power", (0.5, 1, 1.7, 2, 3))
+def test_operators_and_their_maps_are_pickled_and_copied(power, rng):
+    "Between processes, into checkpoints, by ddp: an operator carries its semi-metric with it."
+    s, x = torch.randn(200, generator=rng), torch.randn(200, generator=rng)
+    op = SoftSort(0.5, power=power, descending=True)
+    for again in (pickle.loads(pickle.dumps(op)), copy.deepcopy(op)):
+        assert repr(again) == repr(op)
+        for z in (s[:5], s): assert torch.equal(again(z) @ x[: len(z)], op(z) @ x[: len(z)])
+    P = pickle.loads(pickle.dumps(op(s)))
+    assert torch.equal(P @ x, op(s) @ x)

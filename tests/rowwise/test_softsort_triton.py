@@ -1,0 +1,77 @@
+"""The matrix's Triton kernels without a GPU: run through Triton's interpreter, and compiled for GPUs that are not there."""
+import os
+import subprocess
+import sys
+
+import pytest
+import torch
+
+from softsortlib.rowwise.softsort import SoftSort
+
+pytest.importorskip("triton", reason="triton is not installed: pip install --no-deps triton")
+
+INTERPRETED = """
+import torch
+from torch.testing import assert_close
+from softsortlib.rowwise.softsort_matrix import laplace_matrix
+from softsortlib.rowwise.softsort import SoftSort
+rng = torch.Generator().manual_seed(0)
+new = lambda *shape: torch.rand(*shape, generator=rng, dtype=torch.float64).requires_grad_()
+for B, m, n in ((1, 1, 1), (3, 5, 7), (2, 70, 600)):                                    # a stretch of 64 rows and a block of 512 columns, and more
+    args, G = (new(B, n), new(B, m), new(B), new(B, m)), torch.randn(B, m, n, generator=rng, dtype=torch.float64)
+    P, Q = (laplace_matrix(*args, backend) for backend in ("triton", "numba"))
+    assert_close(P, Q, rtol=1e-12, atol=1e-13)
+    for a, b in zip(*(torch.autograd.grad(k, args, G) for k in (P, Q))): assert_close(a, b, rtol=1e-10, atol=1e-10)
+s = torch.randn(2, 70, generator=rng, dtype=torch.float64).requires_grad_()
+x = torch.randn(2, 70, 2, generator=rng, dtype=torch.float64).requires_grad_()
+tau = torch.tensor([0.1, 2.0], dtype=torch.float64).requires_grad_()
+mask = torch.rand(2, 70, generator=rng) < 0.8
+for m in (None, mask):
+    P, Q = SoftSort(tau, backend="triton")(s, m), SoftSort(tau, backend="numba")(s, m)
+    for call in (lambda P: P @ x, lambda P: P.mT @ x, lambda P: P.log_prob(P.hard()), lambda P: P.to_dense()):
+        a, b = call(P), call(Q)
+        assert_close(a, b, rtol=1e-11, atol=1e-12)
+        G = torch.randn(a.shape, generator=rng, dtype=torch.float64)
+        for g, h in zip(torch.autograd.grad(a, (s, tau, x), G, retain_graph=True, allow_unused=True), torch.autograd.grad(b, (s, tau, x), G, retain_graph=True, allow_unused=True)):
+            if h is not None: assert_close(g, h, rtol=1e-9, atol=1e-10)
+"""
+
+
+def test_interpreter_agrees_with_the_cpu():
+    env = {**os.environ, "TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1"}
+    run = subprocess.run([sys.executable, "-c", INTERPRETED], env=env, capture_output=True, text=True)
+    assert run.returncode == 0, run.stderr[-3000:]
+
+
+COMPILED = """
+import sys, triton
+from triton.backends.compiler import GPUTarget
+from triton.compiler import ASTSource
+from softsortlib.rowwise import softsort_triton as k
+for real in ("fp32", "fp64"):
+    p, w = f"*{real}", "*fp64"
+    kernels = ((k._matrix_kernel, dict(s_ptr=p, t_ptr=p, tau_ptr=w, Z_ptr=p, P_ptr=p, m="i32", n="i32"), dict(BLOCK=1024)),
+               (k._matrix_back_kernel, dict(G_ptr=p, s_ptr=p, t_ptr=p, tau_ptr=w, Z_ptr=p, gs_ptr=p, gt_ptr=p, gtau_ptr=w, gZ_ptr=p, m="i32", n="i32"), dict(ROWS=64, BLOCK=512)))
+    for kernel, signature, constants in kernels:
+        source = ASTSource(fn=kernel, signature={**signature, **{c: "constexpr" for c in constants}}, constexprs=constants)
+        assert "ptx" in triton.compile(source, target=GPUTarget("cuda", int(sys.argv[1]), 32)).asm
+"""
+
+
+@pytest.mark.parametrize("capability", (80, 90))
+def test_kernels_compile_for_a_gpu_that_is_not_there(capability, tmp_path):
+    env = {k: v for k, v in os.environ.items() if k != "TRITON_INTERPRET"} | {"TRITON_CACHE_DIR": str(tmp_path)}
+    run = subprocess.run([sys.executable, "-c", COMPILED, str(capability)], env=env, capture_output=True, text=True)
+    assert run.returncode == 0, run.stderr[-3000:]
+
+
+@pytest.mark.cuda
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device here")
+def test_gpu_equals_the_plain_form(rng):
+    s, G = torch.randn(3, 1000, generator=rng).cuda(), torch.randn(3, 1000, 1000, generator=rng).cuda()
+    found = []
+    for backend in ("triton", "torch"):
+        z = s.clone().requires_grad_()
+        P = SoftSort(0.3, backend=backend)(z).to_dense()
+        found.append((P, torch.autograd.grad(P, z, G)[0]))
+    for a, b in zip(*found): assert (a - b).norm() <= 1e-4 * b.norm()
