@@ -5,8 +5,7 @@
 # %% auto #0
 __all__ = ['triton_layers', 'triton_layers_backward', 'triton_differences', 'triton_differences_backward']
 
-# %% ../../nbs/networks/28_layers_triton.ipynb #89c99527
-from contextlib import nullcontext
+# %% ../../nbs/networks/28_layers_triton.ipynb #35a987aa
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -14,6 +13,7 @@ import torch
 from torch import Tensor
 
 from ..engine.compile import tl, triton, triton_jit
+from ..engine.dispatch import on_device
 from .comparators import sorting_network
 from .layers import BLOCK, make_plan
 
@@ -156,7 +156,7 @@ def _backward(gy_ptr, x_ptr, sums_ptr, stack_ptr, starts_ptr, keep_ptr, swap_ptr
         _undo_layers(gy_ptr, wide, keep_ptr, swap_ptr, lo_ptr, hi_ptr, reach_ptr,
                      part * segment, last, stack_ptr, top, sums_ptr, PAIRS, W)
 
-# %% ../../nbs/networks/28_layers_triton.ipynb #6476ba2b
+# %% ../../nbs/networks/28_layers_triton.ipynb #1a458a2a
 class _OnDevice(NamedTuple):
     "A network and a plan as int32 tensors, for the kernels."
     lo: Tensor  # (C,)
@@ -171,10 +171,6 @@ def _on_device(kind, n, eye, reverse, device):
     reach = torch.from_numpy(make_plan(kind, n, eye, reverse).reach)
     return _OnDevice(net.lo.int(), net.hi.int(), net.need.int(), reach.int().to(device))
 
-def _under(x):
-    "The context in which kernels that work on x are launched."
-    return torch.cuda.device(x.device) if x.is_cuda else nullcontext()
-
 # %% ../../nbs/networks/28_layers_triton.ipynb #f522b27e
 def _widen(x):
     "x (B, n, d) with columns of zeros up to a multiple of the block; always memory of its own."
@@ -182,7 +178,7 @@ def _widen(x):
     y[..., :x.shape[-1]] = x
     return y
 
-# %% ../../nbs/networks/28_layers_triton.ipynb #cc139fc3
+# %% ../../nbs/networks/28_layers_triton.ipynb #5d4f4f32
 def triton_layers(
     keep: Tensor,  # weights of keeping, (B, C)
     swap: Tensor,  # weights of swapping, (B, C)
@@ -197,7 +193,7 @@ def triton_layers(
     d = n if eye else x.shape[-1]
     blocks = -(-d // BLOCK)
     y = keep.new_empty(B, n, blocks * BLOCK)
-    with _under(keep):
+    with on_device(keep):
         _forward[(B * blocks,)](
             y_ptr=y, x_ptr=y if eye else _widen(x), keep_ptr=keep.contiguous(), swap_ptr=swap.contiguous(),
             lo_ptr=net.lo, hi_ptr=net.hi, reach_ptr=net.reach, n=n, depth=net.reach.shape[1], comparators=C,
@@ -222,7 +218,7 @@ def _launch_backward(gy, x, keep, swap, net, plan, sums):
             wide=wide, blocks=blocks, tables=len(net.reach), segment=plan.segment, parts=parts, room=plan.room,
             EYE=plan.eye, PAIRS=PAIRS, W=BLOCK)
 
-# %% ../../nbs/networks/28_layers_triton.ipynb #601426a1
+# %% ../../nbs/networks/28_layers_triton.ipynb #511b7242
 def triton_layers_backward(
     gy: Tensor,  # gradient of the result, (B, n, d)
     keep: Tensor,  # (B, C)
@@ -236,7 +232,7 @@ def triton_layers_backward(
     gx, plan = _widen(gy), make_plan(kind, n, eye, reverse)
     net = _on_device(kind, n, eye, reverse, str(gy.device))
     sums = gy.new_zeros(B, gx.shape[-1] // BLOCK, keep.shape[1])  # what a block does not reach stays zero
-    with _under(gy):
+    with on_device(gy):
         _launch_backward(gx, gx if eye else _widen(x), keep.contiguous(), swap.contiguous(), net, plan, sums)
     return sums.sum(1), gx[..., :d].contiguous()
 
@@ -371,7 +367,7 @@ def _see_arguments(s, tau, lam, size, kind, sigmoid, trick):
                 n=n, depth=net.reach.shape[1], comparators=len(net.lo),
                 SIGMOID=sigmoid, TRICK=trick, LANES=triton.next_power_of_2(max(n, 2)))
 
-# %% ../../nbs/networks/28_layers_triton.ipynb #bd4055a2
+# %% ../../nbs/networks/28_layers_triton.ipynb #7f9a1914
 def triton_differences(
     s: Tensor,  # scores, float32, (B, n)
     tau: Tensor,  # temperature, (B,)
@@ -384,11 +380,11 @@ def triton_differences(
     "What the comparators of a soft network see, in one launch."
     arguments = _see_arguments(s, tau, lam, size, kind, sigmoid, trick)
     d = s.new_empty(len(s), arguments["comparators"])
-    with _under(s):
+    with on_device(s):
         _see[(len(s),)](d_ptr=d, lanes_ptr=s.new_empty(s.shape), s_ptr=s.contiguous(), **arguments)
     return d
 
-# %% ../../nbs/networks/28_layers_triton.ipynb #0b61de22
+# %% ../../nbs/networks/28_layers_triton.ipynb #416b8a54
 def triton_differences_backward(
     gd: Tensor,  # gradient of the differences, (B, C)
     d: Tensor,  # the differences, (B, C)
@@ -404,7 +400,7 @@ def triton_differences_backward(
     arguments = _see_arguments(s, tau, lam, size, kind, sigmoid, trick)
     gs = s.new_zeros(s.shape)
     gtau, glam = tau.new_empty(tau.shape), lam.new_empty(lam.shape)
-    with _under(s):
+    with on_device(s):
         _see_backward[(len(s),)](gs_ptr=gs, gtau_ptr=gtau, glam_ptr=glam,
                                  gd_ptr=gd.contiguous(), d_ptr=d.contiguous(), **arguments)
     return gs, gtau, glam

@@ -5,13 +5,12 @@
 # %% auto #0
 __all__ = []
 
-# %% ../../nbs/ranks/48_pooling_triton.ipynb #a819bd4c
-import contextlib
-
+# %% ../../nbs/ranks/48_pooling_triton.ipynb #ea21576c
 import torch
 from torch import Tensor
 
 from ..engine.compile import has_triton, tl, triton_jit
+from ..engine.dispatch import on_device
 
 # %% ../../nbs/ranks/48_pooling_triton.ipynb #f4668639
 @triton_jit
@@ -62,11 +61,7 @@ def _mark_ends(size_ptr, mark_ptr, top):
         tl.store(mark_ptr + end, end.to(tl.int64))
         i += 1
 
-# %% ../../nbs/ranks/48_pooling_triton.ipynb #528450e2
-def _device_of(x):
-    "A context in which launches go to the device of x."
-    return torch.cuda.device(x.device) if x.device.type == "cuda" else contextlib.nullcontext()
-
+# %% ../../nbs/ranks/48_pooling_triton.ipynb #273a6a9d
 def blocks_by_stacks(z: Tensor, w: Tensor, kl: bool) -> Tensor:
     "The last index of each element's block; z, w (..., n) on a device for which Triton compiles."
     if not has_triton:
@@ -77,7 +72,7 @@ def blocks_by_stacks(z: Tensor, w: Tensor, kl: bool) -> Tensor:
     of_z, of_w, value = torch.empty(3, *Z.shape, dtype=Z.dtype, device=Z.device)
     size = torch.empty(Z.shape, dtype=torch.int32, device=Z.device)
     mark = torch.full(Z.shape, n, dtype=torch.int64, device=Z.device)
-    with _device_of(Z):
+    with on_device(Z):
         _pool_rows[(len(Z),)](z_ptr=Z, w_ptr=W, of_z_ptr=of_z, of_w_ptr=of_w, value_ptr=value, size_ptr=size,
                               mark_ptr=mark, n=n, KL=int(kl), num_warps=1)
     return mark.flip(-1).cummin(-1).values.flip(-1).reshape(z.shape)

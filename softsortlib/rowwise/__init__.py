@@ -6,7 +6,7 @@
 __all__ = ['SoftSortPermutation', 'SoftSort', 'LaplacePermutation', 'WindowedPermutation', 'neuralsort_published',
            'neuralsort_quadratic', 'row_sums', 'NeuralSortPermutation', 'NeuralSort']
 
-# %% ../../nbs/rowwise/index.ipynb #a9767336
+# %% ../../nbs/rowwise/index.ipynb #7f383358
 from softsortlib.rowwise.neuralsort import (
     NeuralSort, NeuralSortPermutation, neuralsort_published, neuralsort_quadratic, row_sums,
 )

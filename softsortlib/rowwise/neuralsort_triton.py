@@ -5,10 +5,11 @@
 # %% auto #0
 __all__ = ['neural_matrix', 'neural_mul', 'neural_rmul', 'neural_pull']
 
-# %% ../../nbs/rowwise/19_neuralsort_triton.ipynb #7d9ed7af
+# %% ../../nbs/rowwise/19_neuralsort_triton.ipynb #633a82fa
 import torch
 
 from ..engine.compile import has_triton, tl, triton, triton_jit
+from ..engine.dispatch import on_device
 
 # %% ../../nbs/rowwise/19_neuralsort_triton.ipynb #74e797de
 @triton_jit
@@ -65,7 +66,7 @@ def _matrix_kernel(s_ptr, b_ptr, t_ptr, bt_ptr, tau_ptr, size_ptr, P_ptr, n, ROW
         P = tl.where(real[:, None], E / Z[:, None], 0.0)
         tl.store(P_ptr + line[:, None] * n + c[None, :], P, mask=(i < n)[:, None] & (c < n)[None, :])
 
-# %% ../../nbs/rowwise/19_neuralsort_triton.ipynb #733caf03
+# %% ../../nbs/rowwise/19_neuralsort_triton.ipynb #7d587a74
 def neural_matrix(
     s: torch.Tensor,  # columns, (B, n), double
     b: torch.Tensor,  # their row sums, infinity where padded, (B, n)
@@ -78,7 +79,7 @@ def neural_matrix(
     B, n = s.shape
     P = torch.empty(B, n, n, dtype=torch.float32, device=s.device)
     rows, block = 4, min(512, triton.next_power_of_2(n))
-    with torch.cuda.device_of(s):
+    with on_device(s):
         _matrix_kernel[(B * triton.cdiv(n, rows),)](
             s_ptr=s.contiguous(), b_ptr=b.contiguous(), t_ptr=t.contiguous(), bt_ptr=bt.contiguous(),
             tau_ptr=tau.contiguous(), size_ptr=size.contiguous(), P_ptr=P, n=n, ROWS=rows, BLOCK=block)
@@ -106,7 +107,7 @@ def _mul_kernel(b_ptr, t_ptr, bt_ptr, tau_ptr, size_ptr, x_ptr, y_ptr, others_pt
     tl.store(y_ptr + line * d + channel, tl.where(real, y / (1 + others), 0.0), mask=(i < n) & (channel < d))
     tl.store(others_ptr + line, tl.where(real, others, 0.0), mask=(i < n) & (channel == 0))
 
-# %% ../../nbs/rowwise/19_neuralsort_triton.ipynb #afb8b6a0
+# %% ../../nbs/rowwise/19_neuralsort_triton.ipynb #da0abc97
 def neural_mul(
     b: torch.Tensor,  # row sums in decreasing order of the scores, infinity where padded, (B, n), double
     t: torch.Tensor,  # scores in decreasing order, (B, n)
@@ -120,7 +121,7 @@ def neural_mul(
     y = torch.empty_like(x, memory_format=torch.contiguous_format)
     others = torch.empty(B, n, dtype=torch.float32, device=x.device)
     rows, block = 16, min(128, triton.next_power_of_2(n))
-    with torch.cuda.device_of(x):
+    with on_device(x):
         _mul_kernel[(B * triton.cdiv(n, rows) * max(1, d),)](
             b_ptr=b.contiguous(), t_ptr=t.contiguous(), bt_ptr=bt.contiguous(), tau_ptr=tau.contiguous(),
             size_ptr=size.contiguous(), x_ptr=x.contiguous(), y_ptr=y, others_ptr=others, n=n, d=d,
@@ -147,7 +148,7 @@ def _rmul_kernel(b_ptr, t_ptr, bt_ptr, tau_ptr, size_ptr, others_ptr, y_ptr, x_p
         x += tl.sum(E * y[:, None], 0)
     tl.store(x_ptr + (row * n + c) * d + channel, x, mask=c < n)
 
-# %% ../../nbs/rowwise/19_neuralsort_triton.ipynb #57ba3ad1
+# %% ../../nbs/rowwise/19_neuralsort_triton.ipynb #f4bb39d4
 def neural_rmul(
     b: torch.Tensor,  # row sums in decreasing order of the scores, infinity where padded, (B, n), double
     t: torch.Tensor,  # scores in decreasing order, (B, n)
@@ -163,7 +164,7 @@ def neural_rmul(
         return x
     _, others = neural_mul(b, t, bt, tau, size, y[..., :0])
     rows, block = 16, min(128, triton.next_power_of_2(n))
-    with torch.cuda.device_of(y):
+    with on_device(y):
         _rmul_kernel[(B * triton.cdiv(n, block) * d,)](
             b_ptr=b.contiguous(), t_ptr=t.contiguous(), bt_ptr=bt.contiguous(), tau_ptr=tau.contiguous(),
             size_ptr=size.contiguous(), others_ptr=others, y_ptr=y.contiguous(), x_ptr=x, n=n, d=d,
@@ -252,7 +253,7 @@ def _pull_kernel(G_ptr, a_ptr, v_ptr, z_ptr, s_ptr, b_ptr, t_ptr, bt_ptr, own_pt
     tl.atomic_add(gb_ptr + row * n + c, gb, mask=c < n)
     tl.atomic_add(gtau_ptr + row, tl.sum(spread, 0))
 
-# %% ../../nbs/rowwise/19_neuralsort_triton.ipynb #2d32f2b3
+# %% ../../nbs/rowwise/19_neuralsort_triton.ipynb #48a80250
 def neural_pull(
     G: "torch.Tensor | None",  # incoming gradient of the matrix, (B, n, n), single; or None for a product
     a: "torch.Tensor | None",  # for a product: incoming gradient of its rows, (B, n, d), single
@@ -276,7 +277,7 @@ def neural_pull(
     arrays = {name: zeros if array is None else array.contiguous() for name, array in arrays.items()}
     z = zeros if z is None else z.contiguous()
     common = dict(mean_ptr=mean, others_ptr=others, n=n, d=d, MATRIX=G is not None, ROWS=rows, BLOCK=block)
-    with torch.cuda.device_of(s):
+    with on_device(s):
         _mean_kernel[(B * triton.cdiv(n, rows),)](**arrays, **common)
         _pull_kernel[(B * triton.cdiv(n, block) * triton.cdiv(n, chunk),)](
             **arrays, **common, z_ptr=z, gs_ptr=gs, gb_ptr=gb, gtau_ptr=gtau, CHUNK=chunk)

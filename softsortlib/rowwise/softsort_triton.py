@@ -5,10 +5,11 @@
 # %% auto #0
 __all__ = ['softsort_matrix_triton', 'softsort_matrix_back_triton']
 
-# %% ../../nbs/rowwise/17_softsort_triton.ipynb #7d9ed7af
+# %% ../../nbs/rowwise/17_softsort_triton.ipynb #633a82fa
 import torch
 
 from ..engine.compile import has_triton, tl, triton, triton_jit
+from ..engine.dispatch import on_device
 
 # %% ../../nbs/rowwise/17_softsort_triton.ipynb #8087514b
 @triton_jit
@@ -23,7 +24,7 @@ def _matrix_kernel(s_ptr, t_ptr, tau_ptr, Z_ptr, P_ptr, m, n, BLOCK: tl.constexp
     s = tl.load(s_ptr + b * n + c, mask=c < n, other=0.0)
     tl.store(P_ptr + line * n + c, tl.exp(-tl.abs(t - s) / tau) / Z, mask=c < n)
 
-# %% ../../nbs/rowwise/17_softsort_triton.ipynb #2b33e932
+# %% ../../nbs/rowwise/17_softsort_triton.ipynb #14f0fd73
 def softsort_matrix_triton(
     s: torch.Tensor,  # columns, (B, n)
     t: torch.Tensor,  # rows, (B, m)
@@ -34,7 +35,7 @@ def softsort_matrix_triton(
     (B, m), n = t.shape, s.shape[-1]
     P = s.new_empty(B, m, n)
     block = min(2048, triton.next_power_of_2(n))
-    with torch.cuda.device_of(s):
+    with on_device(s):
         _matrix_kernel[(B * m, triton.cdiv(n, block))](
             s_ptr=s.contiguous(), t_ptr=t.contiguous(), tau_ptr=tau.contiguous(), Z_ptr=Z.contiguous(), P_ptr=P,
             m=m, n=n, BLOCK=block)
@@ -67,7 +68,7 @@ def _matrix_back_kernel(G_ptr, s_ptr, t_ptr, tau_ptr, Z_ptr, gs_ptr, gt_ptr, gta
     tl.atomic_add(gs_ptr + b * n + c, pulls, mask=c < n)
     tl.atomic_add(gtau_ptr + b, (tl.sum(far, 0) / tau).to(tl.float64))
 
-# %% ../../nbs/rowwise/17_softsort_triton.ipynb #032df755
+# %% ../../nbs/rowwise/17_softsort_triton.ipynb #bfa24477
 def softsort_matrix_back_triton(
     G: torch.Tensor,  # the gradient that arrives, (B, m, n)
     s: torch.Tensor,  # columns, (B, n)
@@ -81,7 +82,7 @@ def softsort_matrix_back_triton(
     gtau = torch.zeros_like(tau, dtype=torch.float64)
     rows, block = 64, min(512, triton.next_power_of_2(n))
     grid = B, triton.cdiv(n, block), triton.cdiv(m, rows)
-    with torch.cuda.device_of(s):
+    with on_device(s):
         _matrix_back_kernel[grid](
             G_ptr=G.contiguous(), s_ptr=s.contiguous(), t_ptr=t.contiguous(), tau_ptr=tau.contiguous(),
             Z_ptr=Z.contiguous(), gs_ptr=gs, gt_ptr=gt, gtau_ptr=gtau, gZ_ptr=gZ, m=m, n=n, ROWS=rows, BLOCK=block)
