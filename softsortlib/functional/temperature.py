@@ -134,13 +134,13 @@ KINDS = dict(
     cosine=lambda start, end, u: end + (start - end) * (1 + math.cos(math.pi * u)) / 2,
 )
 
-# %% ../../nbs/functional/52_temperature.ipynb #c11b4fe1
+# %% ../../nbs/functional/52_temperature.ipynb #dd2afa37
 def tau_schedule(
     start: float,  # temperature at step 0
     end: float,  # temperature from step `steps` on
     steps: int,  # length of the transition
     kind: str = "geometric",  # "geometric", "linear" or "cosine"
-) -> Callable:  # a function step -> temperature
+) -> "Callable[[int], float]":  # a function step -> temperature
     "A schedule of temperatures; raise `TypeError` or `ValueError` when an argument does not fit."
     _check_numbers(start=start, end=end, steps=steps)
     if not (0 < start < math.inf and 0 < end < math.inf):

@@ -5,9 +5,10 @@
 # %% auto #0
 __all__ = ['seeded', 'NumberSets', 'set_picture']
 
-# %% ../../nbs/lab/60_data.ipynb #e46abce2
+# %% ../../nbs/lab/60_data.ipynb #c0846b71
 import hashlib
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -24,7 +25,7 @@ def seeded(
     digest = hashlib.blake2b(repr(what).encode(), digest_size=8).digest()
     return torch.Generator().manual_seed(int.from_bytes(digest, "little") >> 1)
 
-# %% ../../nbs/lab/60_data.ipynb #329ff4cf
+# %% ../../nbs/lab/60_data.ipynb #81ef4318
 @dataclass(frozen=True)
 class NumberSets:
     "Sets of `n` pictures of handwritten numbers, drawn from a bank of digits."
@@ -48,6 +49,9 @@ class NumberSets:
         "Height and width of the picture of a number."
         h, w = self.bank.images.shape[1:]
         return (h * self.digits, w) if self.convention == "stacked" else (h, w * self.digits)
+
+    if TYPE_CHECKING:
+        def draw(self, batch: int, generator: torch.Generator) -> 'tuple[Tensor, Tensor]': ...
 
 # %% ../../nbs/lab/60_data.ipynb #70f3ccfd
 def _choose(sets, batch, generator):

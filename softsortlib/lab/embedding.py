@@ -5,10 +5,10 @@
 # %% auto #0
 __all__ = ['EmbeddingConfig', 'PointData', 'shift_and_mirror', 'EmbeddingTask']
 
-# %% ../../nbs/lab/84_embedding.ipynb #ededde6a
+# %% ../../nbs/lab/84_embedding.ipynb #3095ca35
 import math
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -45,7 +45,7 @@ class EmbeddingConfig(RunConfig):
         if not self.lr > 0:
             raise ValueError(f"lr must be positive, got {self.lr}")
 
-# %% ../../nbs/lab/84_embedding.ipynb #19e5b4a8
+# %% ../../nbs/lab/84_embedding.ipynb #48f3ae70
 class PointData(DrawnData):
     "Queries and candidates out of a data set of images with classes."
 
@@ -68,6 +68,12 @@ class PointData(DrawnData):
         "Move the images to `device`."
         for bank in self.banks.values():
             bank.to(device)
+
+    if TYPE_CHECKING:
+        def pictures(self, split: str, index: Tensor) -> 'tuple[Tensor, Tensor]': ...
+        def order(self, what: str, number: int, N: int) -> Tensor: ...
+        def part(self, what: str, k: int, size: int) -> Tensor: ...
+        def held_out_part(self, split: str) -> Tensor: ...
 
 # %% ../../nbs/lab/84_embedding.ipynb #7250a64a
 @patch_to(PointData)
@@ -154,7 +160,7 @@ def share(self, batch: tuple, rank: int, world: int) -> tuple:
     "The queries are shared out, the candidates are everybody's."
     return tuple(x[rank::world] if i < 2 else x for i, x in enumerate(batch))
 
-# %% ../../nbs/lab/84_embedding.ipynb #9070c059
+# %% ../../nbs/lab/84_embedding.ipynb #09ef28f7
 class EmbeddingTask(Task):
     "An embedding that is judged by a hard vote of neighbours; a subclass says how it is trained."
     ks = (1, 3, 5, 9)  # the numbers of neighbours that are tried
@@ -178,6 +184,10 @@ class EmbeddingTask(Task):
     def forward(self, images: Tensor) -> Tensor:  # (b, d)
         "Embed pictures (b, channels, h, w)."
         return self.net(images).float()
+
+    if TYPE_CHECKING:
+        def gather_points(self) -> None: ...
+        def predict(self, images: Tensor) -> Tensor: ...
 
 # %% ../../nbs/lab/84_embedding.ipynb #79608dbc
 @patch_to(EmbeddingTask)

@@ -5,7 +5,9 @@
 # %% auto #0
 __all__ = ['DataError', 'ImageBank', 'optional']
 
-# %% ../../nbs/lab/77_images.ipynb #eb7bd74a
+# %% ../../nbs/lab/77_images.ipynb #d2659204
+from typing import TYPE_CHECKING
+
 import importlib.util
 from types import ModuleType
 
@@ -27,7 +29,7 @@ def _counts(labels, classes):
         raise ValueError(f"labels must be in 0..{classes - 1}, with at least one image of each class")
     return counts
 
-# %% ../../nbs/lab/77_images.ipynb #684b2eea
+# %% ../../nbs/lab/77_images.ipynb #8d32bc62
 class ImageBank:
     """Images in one tensor, grouped by class, so that a random image of a class is an index away.
 
@@ -58,6 +60,10 @@ class ImageBank:
     def __repr__(self):
         size = " x ".join(map(str, self.images.shape[1:]))
         return f"ImageBank({len(self)} images of {size}, {self.images.device})"
+
+    if TYPE_CHECKING:
+        def to(self, device: 'torch.device | str') -> 'ImageBank': ...
+        def take(self, index: Tensor) -> Tensor: ...
 
 # %% ../../nbs/lab/77_images.ipynb #d1591db4
 @patch_to(ImageBank)

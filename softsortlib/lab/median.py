@@ -5,9 +5,9 @@
 # %% auto #0
 __all__ = ['FORMS', 'median_loss', 'MedianScore', 'median_tau', 'MedianConfig', 'MedianTask', 'median_grid']
 
-# %% ../../nbs/lab/65_median.ipynb #1b20cb88
+# %% ../../nbs/lab/65_median.ipynb #10fb4fcf
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -185,7 +185,7 @@ def _median_operator(c):
     operator = get_operator(c.operator, tau=tau, descending=True)
     return Stochastic(operator, c.samples) if c.samples else operator
 
-# %% ../../nbs/lab/65_median.ipynb #5a5f5982
+# %% ../../nbs/lab/65_median.ipynb #981a3cc7
 class MedianTask(Task):
     "Learn which picture is the median, and what it is worth, from the median alone."
 
@@ -212,6 +212,9 @@ class MedianTask(Task):
         s = v if self.score is None else self.score(images)
         chosen = s.argsort(-1, descending=True)[..., s.shape[-1] // 2]
         return v.gather(-1, chosen[..., None])[..., 0], chosen
+
+    if TYPE_CHECKING:
+        def loss_of(self, images: Tensor, y: Tensor) -> Tensor: ...
 
 # %% ../../nbs/lab/65_median.ipynb #335313b1
 @patch_to(MedianTask)

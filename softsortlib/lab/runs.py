@@ -5,10 +5,10 @@
 # %% auto #0
 __all__ = ['pl', 'RunConfig', 'DrawnData', 'Task']
 
-# %% ../../nbs/lab/79_runs.ipynb #05ce0d46
+# %% ../../nbs/lab/79_runs.ipynb #91576bfa
 import time
 from dataclasses import dataclass, fields
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -19,9 +19,20 @@ from .data import optional, seeded
 # %% ../../nbs/lab/79_runs.ipynb #6a33d22c
 pl = optional("pytorch_lightning")
 
-# %% ../../nbs/lab/79_runs.ipynb #5724acde
+# %% ../../nbs/lab/79_runs.ipynb #d28f0921
+Run = TypeVar("Run", bound="RunConfig")  # a configuration of some class: its class methods give back one of the same
+
+# %% ../../nbs/lab/79_runs.ipynb #bb2a4f50
+class _RunConfigMethods:
+    "The methods that cells below add, for type checkers."
+    if TYPE_CHECKING:
+        def at_least(self, least: int, *names: str) -> None: ...
+        def parts(self, folder: 'str | None'=None) -> tuple: ...
+        def run(self, out: 'str | Path', folder: 'str | None'=None, **how) -> dict: ...
+
+# %% ../../nbs/lab/79_runs.ipynb #c17d37f9
 @dataclass(frozen=True)
-class RunConfig:
+class RunConfig(_RunConfigMethods):
     "All that a run depends on; a subclass adds its fields, and `parts` that builds data and task."
     steps: int = 1000  # optimizer steps
     epoch: int = 100  # steps between two validations and checkpoints
@@ -42,10 +53,10 @@ class RunConfig:
         self.at_least(1, "steps", "epoch")
 
     @classmethod
-    def from_preset(cls,
+    def from_preset(cls: "type[Run]",
         name: str,  # one of `PRESETS`
         **changes,  # fields to set differently
-    ) -> "RunConfig":
+    ) -> "Run":
         "The configuration of that name with changes; raise `ValueError` for a name or field that does not exist."
         if name not in cls.PRESETS:
             raise ValueError(f"preset must be one of {', '.join(cls.PRESETS)}, got {name!r}")
@@ -77,7 +88,7 @@ def parts(self,
     "What a subclass writes: its data, found in `folder`, and its task; here, raise `NotImplementedError`."
     raise NotImplementedError(f"{type(self).__name__} does not say how to build its data and its task")
 
-# %% ../../nbs/lab/79_runs.ipynb #08f27d48
+# %% ../../nbs/lab/79_runs.ipynb #1df3869a
 class DrawnData(pl.LightningDataModule):
     """Batches that are drawn on the device by the number of the step.
 
@@ -100,6 +111,14 @@ class DrawnData(pl.LightningDataModule):
         if not self.loaded:
             self.load()
         self.loaded = True
+
+    if TYPE_CHECKING:
+        def load(self) -> None: ...
+        def draw(self, split: str, k: int) -> tuple: ...
+        def held_out(self, split: str) -> int: ...
+        def move(self, device: torch.device) -> None: ...
+        def generator(self, split: str, k: int) -> torch.Generator: ...
+        def share(self, batch: tuple, rank: int, world: int) -> tuple: ...
 
 # %% ../../nbs/lab/79_runs.ipynb #6b0748c7
 @patch_to(DrawnData)
@@ -187,7 +206,7 @@ def val_dataloader(self):
 def test_dataloader(self):
     return _loader(0, self.held_out("test"))
 
-# %% ../../nbs/lab/79_runs.ipynb #052b691c
+# %% ../../nbs/lab/79_runs.ipynb #86c3d7a2
 class Task(pl.LightningModule):
     "What is learnt; a subclass sets `metric`, and writes the steps of training, validation and test."
     chance: dict = {}  # the figures of an answer that knows nothing
@@ -210,6 +229,9 @@ class Task(pl.LightningModule):
     def probe(self) -> dict:
         "Further entries of a point of the learning curve."
         return {}
+
+    if TYPE_CHECKING:
+        def _rates(self, split): ...
 
 # %% ../../nbs/lab/79_runs.ipynb #455ddfaf
 @patch_to(Task)

@@ -6,11 +6,11 @@
 __all__ = ['LOSSES', 'papers_tau', 'default_tau', 'default_loss', 'SortConfig', 'build_operator', 'order_loss', 'NumberData',
            'SortingTask']
 
-# %% ../../nbs/lab/62_sorting.ipynb #d53347be
+# %% ../../nbs/lab/62_sorting.ipynb #3ea8ffa5
 import contextlib
 import math
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -199,7 +199,7 @@ class NumberData(DrawnData):
         "The number of batches of a validation or a test."
         return math.ceil(getattr(self.config, f"{split}_sets") / self.config.batch)
 
-# %% ../../nbs/lab/62_sorting.ipynb #e100d3cf
+# %% ../../nbs/lab/62_sorting.ipynb #01a4a1b6
 class SortingTask(Task):
     "Learn scores from order: a network, an operator, and a loss."
 
@@ -223,6 +223,9 @@ class SortingTask(Task):
     def forward(self, images: Tensor) -> Tensor:  # scores, (batch, n)
         "Score the pictures, (batch, n, 1, H, W)."
         return self.net(images)
+
+    if TYPE_CHECKING:
+        def temperature(self, scores: Tensor) -> None: ...
 
 # %% ../../nbs/lab/62_sorting.ipynb #ccdcaa50
 @patch_to(SortingTask)

@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['SpeedConfig', 'Contender', 'MemoryConfig', 'memory_end', 'speed', 'speed_cuda']
 
-# %% ../../nbs/lab/67_speed.ipynb #5ee977d8
+# %% ../../nbs/lab/67_speed.ipynb #6e356535
 import json
 import statistics
 import subprocess
@@ -13,7 +13,7 @@ import sys
 import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 import torch
 
@@ -26,7 +26,7 @@ from .methods import METHODS, Method, log_diagonal, min_max, spearman
 from .records import environment, write_json
 from .training import RunConfig, check_folder, undisturbed
 
-# %% ../../nbs/lab/67_speed.ipynb #daab3430
+# %% ../../nbs/lab/67_speed.ipynb #d40624e0
 @dataclass(frozen=True)
 class SpeedConfig(RunConfig):
     "All that a speed run depends on."
@@ -55,6 +55,9 @@ class SpeedConfig(RunConfig):
             raise ValueError(f"limit must be 0 (none) or a number of GiB, got {self.limit}")
         self.chosen()
 
+    if TYPE_CHECKING:
+        def chosen(self) -> list: ...
+
 # %% ../../nbs/lab/67_speed.ipynb #165d0be0
 @patch_to(SpeedConfig)
 def chosen(self) -> list:  # names of METHODS
@@ -67,7 +70,7 @@ def chosen(self) -> list:  # names of METHODS
                          f"got {', '.join(sorted(unknown))}")
     return [name for name, m in METHODS.items() if {"all", m.kind, name} & words]
 
-# %% ../../nbs/lab/67_speed.ipynb #3116a1b3
+# %% ../../nbs/lab/67_speed.ipynb #a7b2f309
 class Contender:
     "A parameter on its way to being sorted by one method."
 
@@ -95,6 +98,9 @@ class Contender:
         loss.backward()
         self.sgd.step()
         self.loss = loss.detach()
+
+    if TYPE_CHECKING:
+        def epoch(self) -> None: ...
 
 # %% ../../nbs/lab/67_speed.ipynb #77d4c388
 @patch_to(Contender)

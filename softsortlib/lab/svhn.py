@@ -6,14 +6,14 @@
 __all__ = ['joined_box', 'cut_out', 'load_part', 'HouseBank', 'house_splits', 'HouseCNN', 'SvhnConfig', 'SvhnData', 'SvhnTask',
            'svhn_table']
 
-# %% ../../nbs/lab/64_svhn.ipynb #cc71f62a
+# %% ../../nbs/lab/64_svhn.ipynb #8d3117bc
 import functools
 import itertools
 import math
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 import torch
@@ -97,7 +97,7 @@ def load_part(
         raise DataError(f"the cached copy of {source} is broken: delete softsortlib/decoded in the cache folder")
     return torch.from_numpy(images), torch.from_numpy(values)
 
-# %% ../../nbs/lab/64_svhn.ipynb #ac507ef7
+# %% ../../nbs/lab/64_svhn.ipynb #53994dc7
 class HouseBank:
     "Pictures of numbers in several arrays, drawn by the set."
 
@@ -114,6 +114,11 @@ class HouseBank:
 
     def __repr__(self):
         return f"HouseBank({len(self)} pictures)"
+
+    if TYPE_CHECKING:
+        def draw(
+            self, batch: int, n: int, generator: torch.Generator, crop: str='random',
+        ) -> 'tuple[Tensor, Tensor]': ...
 
 # %% ../../nbs/lab/64_svhn.ipynb #f9b6d78b
 def house_splits(

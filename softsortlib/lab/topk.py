@@ -6,11 +6,11 @@
 __all__ = ['LOSSES', 'CONTENDERS', 'class_loss', 'TopkAccuracy', 'PlainCNN', 'small_resnet18', 'TopkConfig', 'TopkData',
            'TopkTask', 'topk_table']
 
-# %% ../../nbs/lab/68_topk.ipynb #b084d1c7
+# %% ../../nbs/lab/68_topk.ipynb #49ae2d8b
 import itertools
 import math
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -174,7 +174,7 @@ TopkConfig.PRESETS = {
     "smoke": dict(steps=12, epoch=6, batch=16, width=4, val_images=100, test_images=100),
 }
 
-# %% ../../nbs/lab/68_topk.ipynb #5d805f98
+# %% ../../nbs/lab/68_topk.ipynb #a7911599
 _HELD_OUT_BATCH = 200
 
 
@@ -202,6 +202,9 @@ class TopkData(DrawnData):
         "Images of a `split` by their numbers (batch,), centred about 0 and made smaller."
         images = self.banks[split].take(index) * 2 - 1
         return images if self.config.shrink == 1 else nn.functional.avg_pool2d(images, self.config.shrink)
+
+    if TYPE_CHECKING:
+        def train_index(self, turn: int, first: int) -> Tensor: ...
 
 # %% ../../nbs/lab/68_topk.ipynb #08bd3a23
 def _moved(images, generator):

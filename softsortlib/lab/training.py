@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['WholeCheckpoints', 'RunProgress', 'train']
 
-# %% ../../nbs/lab/61_training.ipynb #73d94617
+# %% ../../nbs/lab/61_training.ipynb #299e88f6
 import contextlib
 import json
 import logging
@@ -16,7 +16,7 @@ import sys
 import warnings
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 import torch
 
@@ -36,7 +36,7 @@ class WholeCheckpoints(optional("lightning_fabric.plugins").TorchCheckpointIO):
         torch.save(checkpoint, part)
         os.replace(part, path)
 
-# %% ../../nbs/lab/61_training.ipynb #9c0082ed
+# %% ../../nbs/lab/61_training.ipynb #d1a3f323
 class RunProgress(pl.callbacks.ProgressBar):
     "One line for the whole run: steps done, time left, and the rates of the last validation."
     bar = None
@@ -64,6 +64,9 @@ class RunProgress(pl.callbacks.ProgressBar):
     def on_exception(self, trainer, task, exception):
         if self.bar:
             self.bar.close()
+
+    if TYPE_CHECKING:
+        def tell(self, task: Task) -> None: ...
 
 # %% ../../nbs/lab/61_training.ipynb #6014c91a
 @patch_to(RunProgress)

@@ -272,7 +272,7 @@ def _soft_rank_backward(ctx, g, *_):
 
 _soft_rank = differentiable(_soft_rank_op, 3, _soft_rank_backward, _soft_rank_setup)
 
-# %% ../../nbs/ranks/43_permutahedron.ipynb #73d9077e
+# %% ../../nbs/ranks/43_permutahedron.ipynb #6a5ab5a8
 class Permutahedron(RankOperator, name="permutahedron"):
     """Soft ranks and soft sorted values by projection onto the permutahedron (43.2; Blondel et al. 2020), O(n log n).
 
@@ -280,6 +280,7 @@ class Permutahedron(RankOperator, name="permutahedron"):
     shown = ("tau", "regularization", "descending")
 
     if TYPE_CHECKING:
+        def _falling(self, s, tau, mask): ...
         def sort(self, scores: Tensor, mask: "Tensor | None" = None) -> Tensor: ...
         def rank(self, scores: Tensor, mask: "Tensor | None" = None) -> Tensor: ...
 

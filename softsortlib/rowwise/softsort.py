@@ -5,9 +5,9 @@
 # %% auto #0
 __all__ = ['SoftSortPermutation', 'SoftSort', 'LaplacePermutation', 'WindowedPermutation']
 
-# %% ../../nbs/rowwise/11_softsort.ipynb #aad1c8aa
+# %% ../../nbs/rowwise/11_softsort.ipynb #3de14924
 import math
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Callable
 
 import torch
 from torch import Tensor
@@ -46,7 +46,7 @@ def sort_scores(s, mask, descending):
     order = order.gather(-1, padded.sort(dim=-1, stable=True).indices)  # a real score may be infinite too
     return s.gather(-1, order), order
 
-# %% ../../nbs/rowwise/11_softsort.ipynb #866216c6
+# %% ../../nbs/rowwise/11_softsort.ipynb #da988d41
 class SoftSortPermutation(SoftPermutation):
     "SoftSort's rows as the definition says them, for any semi-metric: the plain twin of the faster ones."
     def __init__(self,
@@ -63,6 +63,7 @@ class SoftSortPermutation(SoftPermutation):
         self.t, self.order = sort_scores(s, mask, descending)
 
     if TYPE_CHECKING:
+        def _sorted(self, rows): ...
         def _logits(self, rows: "Tensor | None") -> Tensor:
             ...
 
@@ -126,7 +127,7 @@ def _check_distance(power, distance, backend):
         raise ValueError(f"there is no backend={backend!r} for power={power}, distance={distance!r}: "
                          "leave backend out")
 
-# %% ../../nbs/rowwise/11_softsort.ipynb #50720686
+# %% ../../nbs/rowwise/11_softsort.ipynb #f77463d0
 class SoftSort(Operator, name="softsort"):
     """Soft sorting by the softmax of -d(sorted score, score) / tau (Prillo & Eisenschlos 2020, equation 4).
 
@@ -137,7 +138,7 @@ class SoftSort(Operator, name="softsort"):
     def __init__(self,
         tau: "float | Tensor" = 1.0,  # temperature; a tensor or Parameter broadcasts over the batch
         power: float = 1,  # p of the semi-metric d(x, y) = |x - y|^p
-        distance=None,  # a callable semi-metric d(x, y) on broadcastable tensors, in place of the power
+        distance: "Callable[[Tensor, Tensor], Tensor] | None" = None,  # a callable semi-metric d(x, y) on broadcastable tensors, in place of the power
         descending: bool = False,  # sort from the largest down
         backend: "str | None" = None,  # "torch", "numba" or, for power 1, "triton"; None: by size, device and dtype
     ):

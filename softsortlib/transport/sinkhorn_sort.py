@@ -5,9 +5,9 @@
 # %% auto #0
 __all__ = ['TransportPermutation', 'SinkhornSort']
 
-# %% ../../nbs/transport/31_sinkhorn_sort.ipynb #db47c0c2
+# %% ../../nbs/transport/31_sinkhorn_sort.ipynb #1dc68360
 import math
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Callable
 
 import torch
 from torch import Tensor
@@ -165,13 +165,14 @@ def _keep(module, **values):
         else:
             setattr(module, name, value)
 
-# %% ../../nbs/transport/31_sinkhorn_sort.ipynb #59adf438
+# %% ../../nbs/transport/31_sinkhorn_sort.ipynb #6ef0842b
 class SinkhornSort(Operator, name="sinkhorn"):
     """Soft sorting by regularised optimal transport to milestones (Cuturi, Teboul & Vert 2019, algorithm 2).
 
     Raise `TypeError` or `ValueError` for a parameter that does not fit."""
     shown = ("tau", "power", "milestones", "squash", "tolerance", "gradient", "descending")
     if TYPE_CHECKING:  # what later cells add
+        def __call__(self, scores: Tensor, mask: "Tensor | None" = None) -> TransportPermutation: ...
         def quantiles(self, scores: Tensor, q, width=None, mask: "Tensor | None" = None) -> SoftPermutation: ...
         def _milestones(self, s, mask): ...
         def _line(self, s, mask): ...
@@ -180,11 +181,11 @@ class SinkhornSort(Operator, name="sinkhorn"):
 
     def __init__(self,
         tau: "float | Tensor" = 1e-2,  # temperature in units of h(squashed scores)
-        power=2,  # p >= 1 for h(d) = |d|^p, or a convex callable of d = milestone - input
+        power: "float | Callable[[Tensor], Tensor]" = 2,  # p >= 1 for h(d) = |d|^p, or a convex callable of d = milestone - input
         milestones: "int | Tensor | None" = None,  # how many in [0, 1], or places (..., m); None: one for each input
         a: "Tensor | None" = None,  # weights of the inputs, (..., n), non-negative; None is uniform
         b: "Tensor | None" = None,  # weights of the milestones in order of position, (..., m); None is uniform
-        squash="sigmoid",  # "sigmoid", "arctan", an increasing callable of the standardised scores, or None for none
+        squash: "str | Callable[[Tensor], Tensor] | None" = "sigmoid",  # "sigmoid", "arctan", an increasing callable of the standardised scores, or None for none
         tolerance: float = 1e-6,  # marginal residual at which an element of the batch stops
         max_iterations: int = 1000,  # sweeps of the kernel; a ConvergenceWarning when they do not suffice
         gradient: str = "implicit",  # "implicit" (its memory is that of one solution) or "unrolled" (plain iterations)
