@@ -27,9 +27,10 @@ from .transport import SinkhornSort
 # %% ../nbs/package.ipynb #d958d1b9
 from .ranks import GaussianRank, LaplaceRank, Permutahedron, SigmoidRank
 
-# %% ../nbs/package.ipynb #6e5746c4
+# %% ../nbs/package.ipynb #ab8249ae
 _all_ = ["soft_sort", "soft_rank", "soft_topk", "soft_quantile", "soft_median", "soft_permutation",
          "calibrate_tau", "tau_schedule", "SoftPermutation", "DensePermutation", "Operator", "get_operator",
          "SoftSort", "NeuralSort", "Stochastic", "SinkhornSort", "SortingNetwork", "LapSum",
          "SigmoidRank", "GaussianRank", "LaplaceRank", "Permutahedron",
-         "is_row_stochastic", "is_doubly_stochastic", "is_unimodal_row_stochastic", "is_permutation_matrix", "permutation_matrix"]
+         "is_row_stochastic", "is_doubly_stochastic", "is_unimodal_row_stochastic", "is_permutation_matrix",
+         "permutation_matrix"]

@@ -1,5 +1,6 @@
 """What keeps a notebook project alive: exports in step, clean notebooks of bounded size, the order of imports, a wheel that works alone."""
 import ast
+import importlib.util
 import json
 import os
 import re
@@ -270,3 +271,36 @@ def test_command_without_its_extra_says_what_to_install(wheel_python):
     done = subprocess.run([wheel_python.parent / "softsortlib", "demo"], cwd="/", capture_output=True, text=True)
     assert done.returncode != 0
     assert "softsortlib[experiments]" in done.stderr and len(done.stderr.strip().splitlines()) == 1, done.stderr
+
+
+@pytest.fixture(scope="module")
+def house():
+    spec = importlib.util.spec_from_file_location("house", ROOT / "tools" / "house.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_the_house_stays_as_it_is(house):
+    "What tools/house.py counts does not get worse: short lines, one statement each, bounded cells, definitions that are seen at work."
+    figures, where = house.measure(ROOT)
+    for what in ("private names imported across parts", "lines over 120 characters", "lines that share statements", "exported cells over 30 lines",
+                 "private functions of more than three lines that say nothing", "chapters of more than 60 cells"):
+        assert where[what] == [], what
+    share = int(figures["definition cells followed by a use"].split("%")[0])
+    assert share >= 90, where["definition cells without a use after them"]
+
+
+def test_the_house_is_measured_rightly(house, tmp_path):
+    lib, nbs = tmp_path / "softsortlib" / "core", tmp_path / "nbs" / "core"
+    lib.mkdir(parents=True)
+    nbs.mkdir(parents=True)
+    (lib / "a.py").write_text("from ..engine.b import _c\nif True: x = 1\ndef _long(x):\n    x = 1\n    y = 2\n    z = 3\n    return x\ndef seen(x) -> int: ...\n")
+    source = ["#| default_exp core.a", "#| export\ndef used(x):\n    return x", "used(1)", "#| export\ndef unused(x):\n    return x" + " " * 130, "print(2)"]
+    cells = [{"cell_type": "code", "source": text} for text in source]
+    (nbs / "00_a.ipynb").write_text(json.dumps({"cells": cells}))
+    figures, where = house.measure(tmp_path)
+    assert {name: len(found) for name, found in where.items()} == {
+        "private names imported across parts": 1, "lines over 120 characters": 1, "lines that share statements": 1, "exported cells over 30 lines": 0,
+        "definition cells without a use after them": 1, "private functions of more than three lines that say nothing": 1, "chapters of more than 60 cells": 0}
+    assert figures["definition cells followed by a use"] == "50% of 2"

@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['FORMS', 'median_loss', 'MedianScore', 'median_tau', 'MedianConfig', 'MedianTask', 'median_grid']
 
-# %% ../../nbs/lab/65_median.ipynb #10fb4fcf
+# %% ../../nbs/lab/65_median.ipynb #ade57fd6
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 

@@ -6,7 +6,7 @@
 __all__ = ['LOSSES', 'papers_tau', 'default_tau', 'default_loss', 'SortConfig', 'build_operator', 'order_loss', 'NumberData',
            'SortingTask']
 
-# %% ../../nbs/lab/62_sorting.ipynb #3ea8ffa5
+# %% ../../nbs/lab/62_sorting.ipynb #b0597eed
 import contextlib
 import math
 from dataclasses import dataclass

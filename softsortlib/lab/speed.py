@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['SpeedConfig', 'Contender', 'MemoryConfig', 'memory_end', 'speed', 'speed_cuda']
 
-# %% ../../nbs/lab/67_speed.ipynb #6e356535
+# %% ../../nbs/lab/67_speed.ipynb #3d2fe484
 import json
 import statistics
 import subprocess

@@ -6,7 +6,7 @@
 __all__ = ['joined_box', 'cut_out', 'load_part', 'HouseBank', 'house_splits', 'HouseCNN', 'SvhnConfig', 'SvhnData', 'SvhnTask',
            'svhn_table']
 
-# %% ../../nbs/lab/64_svhn.ipynb #8d3117bc
+# %% ../../nbs/lab/64_svhn.ipynb #ef46877b
 import functools
 import itertools
 import math

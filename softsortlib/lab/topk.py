@@ -6,7 +6,7 @@
 __all__ = ['LOSSES', 'CONTENDERS', 'class_loss', 'TopkAccuracy', 'PlainCNN', 'small_resnet18', 'TopkConfig', 'TopkData',
            'TopkTask', 'topk_table']
 
-# %% ../../nbs/lab/68_topk.ipynb #49ae2d8b
+# %% ../../nbs/lab/68_topk.ipynb #c97f289d
 import itertools
 import math
 from dataclasses import dataclass

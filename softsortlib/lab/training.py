@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['WholeCheckpoints', 'RunProgress', 'train']
 
-# %% ../../nbs/lab/61_training.ipynb #299e88f6
+# %% ../../nbs/lab/61_training.ipynb #86485875
 import contextlib
 import json
 import logging

@@ -179,7 +179,7 @@ class _SoftKNeighborsClassifierMethods:
         def predict(self, X) -> np.ndarray: ...
 
 # %% ../../nbs/losses/58_knn.ipynb #9ff3c432
-class SoftKNeighborsClassifier(ClassifierMixin, BaseEstimator, _SoftKNeighborsClassifierMethods):
+class SoftKNeighborsClassifier(_SoftKNeighborsClassifierMethods, ClassifierMixin, BaseEstimator):
     """Learns an embedding in which the k nearest neighbours vote for the right class; a scikit-learn classifier.
 
     Raise `ImportError` without it, and in `fit` `TypeError` or `ValueError` for a parameter that does not fit."""

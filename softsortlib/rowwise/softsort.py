@@ -127,7 +127,7 @@ def _check_distance(power, distance, backend):
         raise ValueError(f"there is no backend={backend!r} for power={power}, distance={distance!r}: "
                          "leave backend out")
 
-# %% ../../nbs/rowwise/11_softsort.ipynb #f77463d0
+# %% ../../nbs/rowwise/11_softsort.ipynb #00c4ea60
 class SoftSort(Operator, name="softsort"):
     """Soft sorting by the softmax of -d(sorted score, score) / tau (Prillo & Eisenschlos 2020, equation 4).
 
@@ -138,7 +138,7 @@ class SoftSort(Operator, name="softsort"):
     def __init__(self,
         tau: "float | Tensor" = 1.0,  # temperature; a tensor or Parameter broadcasts over the batch
         power: float = 1,  # p of the semi-metric d(x, y) = |x - y|^p
-        distance: "Callable[[Tensor, Tensor], Tensor] | None" = None,  # a callable semi-metric d(x, y) on broadcastable tensors, in place of the power
+        distance: "Callable[[Tensor, Tensor], Tensor] | None" = None,  # d(x, y) in place of the power
         descending: bool = False,  # sort from the largest down
         backend: "str | None" = None,  # "torch", "numba" or, for power 1, "triton"; None: by size, device and dtype
     ):

@@ -71,7 +71,7 @@ class TransportPermutation(SoftPermutation):
         self.phi = F + log_weights(a)
         self.place = _inverse(order)
 
-# %% ../../nbs/transport/31_sinkhorn_sort.ipynb #93ea480f
+# %% ../../nbs/transport/31_sinkhorn_sort.ipynb #44d6db19
 @patch_to(TransportPermutation)
 def _chosen(self, rows):
     "Kernel and potentials of the chosen rows in increasing order, the way there and the way back."
@@ -81,7 +81,6 @@ def _chosen(self, rows):
     K = Gibbs(self.K.x, self.K.y[..., rows[forth]], self.K.tau, self.K.power, self.K.backend)
     return K, self.G[..., rows[forth]], forth, forth.argsort()
 
-# %% ../../nbs/transport/31_sinkhorn_sort.ipynb #4b8b3b72
 @patch_to(TransportPermutation)
 def _log_rows(self, rows):
     "(31.2) entry by entry, in the order of the user."
@@ -165,13 +164,10 @@ def _keep(module, **values):
         else:
             setattr(module, name, value)
 
-# %% ../../nbs/transport/31_sinkhorn_sort.ipynb #6ef0842b
-class SinkhornSort(Operator, name="sinkhorn"):
-    """Soft sorting by regularised optimal transport to milestones (Cuturi, Teboul & Vert 2019, algorithm 2).
-
-    Raise `TypeError` or `ValueError` for a parameter that does not fit."""
-    shown = ("tau", "power", "milestones", "squash", "tolerance", "gradient", "descending")
-    if TYPE_CHECKING:  # what later cells add
+# %% ../../nbs/transport/31_sinkhorn_sort.ipynb #2dc789b0
+class _SinkhornMethods:
+    "What the cells below add to `SinkhornSort`, for type checkers."
+    if TYPE_CHECKING:
         def __call__(self, scores: Tensor, mask: "Tensor | None" = None) -> TransportPermutation: ...
         def quantiles(self, scores: Tensor, q, width=None, mask: "Tensor | None" = None) -> SoftPermutation: ...
         def _milestones(self, s, mask): ...
@@ -179,13 +175,20 @@ class SinkhornSort(Operator, name="sinkhorn"):
         def _plan(self, x, y, a, b, tau): ...
         def _middle(self, x, y, a, b, tau): ...
 
+# %% ../../nbs/transport/31_sinkhorn_sort.ipynb #303f51fe
+class SinkhornSort(Operator, _SinkhornMethods, name="sinkhorn"):
+    """Soft sorting by regularised optimal transport to milestones (Cuturi, Teboul & Vert 2019, algorithm 2).
+
+    Raise `TypeError` or `ValueError` for a parameter that does not fit."""
+    shown = ("tau", "power", "milestones", "squash", "tolerance", "gradient", "descending")
+
     def __init__(self,
         tau: "float | Tensor" = 1e-2,  # temperature in units of h(squashed scores)
-        power: "float | Callable[[Tensor], Tensor]" = 2,  # p >= 1 for h(d) = |d|^p, or a convex callable of d = milestone - input
+        power: "float | Callable[[Tensor], Tensor]" = 2,  # p >= 1 of h(d) = |d|^p, or a convex h(milestone - input)
         milestones: "int | Tensor | None" = None,  # how many in [0, 1], or places (..., m); None: one for each input
         a: "Tensor | None" = None,  # weights of the inputs, (..., n), non-negative; None is uniform
         b: "Tensor | None" = None,  # weights of the milestones in order of position, (..., m); None is uniform
-        squash: "str | Callable[[Tensor], Tensor] | None" = "sigmoid",  # "sigmoid", "arctan", an increasing callable of the standardised scores, or None for none
+        squash: "str | Callable[[Tensor], Tensor] | None" = "sigmoid",  # "arctan", an increasing callable, or None
         tolerance: float = 1e-6,  # marginal residual at which an element of the batch stops
         max_iterations: int = 1000,  # sweeps of the kernel; a ConvergenceWarning when they do not suffice
         gradient: str = "implicit",  # "implicit" (its memory is that of one solution) or "unrolled" (plain iterations)

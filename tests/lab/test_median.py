@@ -9,7 +9,7 @@ from hypothesis import given, settings, strategies as st
 for extra in ("pytorch_lightning", "sklearn"):
     if not __import__("importlib").util.find_spec(extra): pytest.skip("the experiments extra is not installed", allow_module_level=True)
 
-from softsortlib.functional.functions import soft_median
+from softsortlib.functional import soft_median
 from softsortlib.lab.median import FORMS, MedianConfig, MedianScore, MedianTask, median_grid, median_loss, median_tau
 from softsortlib.core.operators import get_operator
 from softsortlib.core.stochastic import Stochastic
