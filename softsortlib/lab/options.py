@@ -16,10 +16,13 @@ from typing import Annotated, Optional, get_args, get_type_hints
 
 from .data import optional
 
-# %% ../../nbs/lab/76_options.ipynb #9d1c4fe5
+# %% ../../nbs/lab/76_options.ipynb #6932b528
 def _comments_of(cls):
-    "The comments behind the fields that this class itself declares: field -> comment."
-    source = textwrap.dedent(inspect.getsource(cls))
+    "The comments behind the fields that this class itself declares: field -> comment; none where its source is not kept."
+    try:
+        source = textwrap.dedent(inspect.getsource(cls))
+    except (OSError, TypeError):  # a class made in a session that is over, or by `exec`
+        return {}
     tokens = tokenize.generate_tokens(io.StringIO(source).readline)
     comments = {t.start[0]: t.string.lstrip("# ") for t in tokens if t.type == tokenize.COMMENT}
     declared = [node for node in ast.parse(source).body[0].body if isinstance(node, ast.AnnAssign)]

@@ -129,6 +129,13 @@ def test_comments_become_help(options):
     assert code == 0 and all(w in out for w in ("--long-name", "a number", "-n", "--no-on", "as in Python", "Every kind of field", "one of slow, quick", "default: quick"))
 
 
+def test_a_class_without_a_source_has_options_without_comments():
+    "One made by exec, or in a session that is over: the command line must not fail for the tasks of others."
+    made = {}
+    exec("from dataclasses import dataclass\n@dataclass\nclass Made:\n    n: int = 3  # a number\n", made)
+    assert cli.field_comments(made["Made"]) == {"n": ""}
+
+
 def test_inherited_comments_are_found():
     from softsortlib.lab.sorting import SortConfig
     comments = cli.field_comments(SortConfig)
