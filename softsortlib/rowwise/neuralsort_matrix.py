@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = []
 
-# %% ../../nbs/rowwise/18_neuralsort_matrix.ipynb #8c8eb0be
+# %% ../../nbs/rowwise/18_neuralsort_matrix.ipynb #71279d9f
 from typing import NamedTuple
 
 import numpy as np
@@ -19,7 +19,9 @@ from softsortlib.rowwise.products import (
     again, at_temperature, flat, neural_logits, plain_rows, plain_sums, rows_by, sum_parts, units_of,
 )
 from .row_kernels import UNIT
-from .rows import ZERO_EXP, Rows, Scores, one_of, row_of, total_of, window
+from softsortlib.rowwise.rows import (
+    ZERO_EXP, Rows, Scores, falls_in, falls_of, one_of, total_of, weights_of, window,
+)
 
 # %% ../../nbs/rowwise/18_neuralsort_matrix.ipynb #d9321154
 _BLOCK = 8  # rows made from one exponential
@@ -37,16 +39,13 @@ def columns_of(sets, r):
     "The columns of the set r."
     return Columns(sets.s[r], sets.b[r], sets.order[r])
 
-# %% ../../nbs/rowwise/18_neuralsort_matrix.ipynb #091497be
+# %% ../../nbs/rowwise/18_neuralsort_matrix.ipynb #e5153fa6
 @jit
-def _is_narrow(i, one):
-    "Whether row i is made in sorted order: by the walk, or because less than half of it does not underflow."
-    if one.how != Rows.FORMULA:
-        return one.how == Rows.WALK
-    lo, hi = window(i, one)
-    return 2 * (hi - lo) < len(one.t)
+def _is_narrow(lo, hi, n):
+    "Whether less than half of a row does not underflow; it is then made in sorted order."
+    return 2 * (hi - lo) < n
 
-# %% ../../nbs/rowwise/18_neuralsort_matrix.ipynb #b8f72d88
+# %% ../../nbs/rowwise/18_neuralsort_matrix.ipynb #fb7b4720
 @jit
 def _wide_row(i, one, columns, row):
     "row[c] = exp(m_ic) for all columns, by the formula."
@@ -59,15 +58,15 @@ def _wide_row(i, one, columns, row):
 
 
 @jit
-def _narrow_row(i, one, columns, e, row):
-    "row[c] = exp(m_ic), made in sorted order in `e` and put in its places among zeros; returns the sum."
+def _narrow_row(i, lo, hi, tau, order, e, row):
+    "The row whose -m_ij stand in e[lo:hi], in sorted order: their exponentials in their places among zeros; returns the sum."
     row[:] = 0
-    lo, hi, others = row_of(i, one, e)
+    others = weights_of(i - lo, tau, e[lo:hi])
     for j in range(lo, hi):
-        row[columns.order[j]] = e[j]
+        row[order[j]] = e[j]
     return row.dtype.type(1) + others
 
-# %% ../../nbs/rowwise/18_neuralsort_matrix.ipynb #914f02ad
+# %% ../../nbs/rowwise/18_neuralsort_matrix.ipynb #ce429a81
 @jit
 def _ratios(one, columns, R):
     "R of Prop 18.1, zero in padded columns; left as it is where nobody multiplies by it."
@@ -83,11 +82,17 @@ def _ratios(one, columns, R):
 @jit
 def _entry_row(i, fresh, one, columns, R, e, row):
     "row[c] proportional to exp(m_ic) in the order of the input; returns the sum. `row` holds row i - 1 unless `fresh`."
+    if one.how == Rows.WALK:
+        lo, hi = falls_of(i, one, e)
+        return _narrow_row(i, lo, hi, one.tau, columns.order, e, row)
+    if one.how == Rows.FORMULA:
+        lo, hi = window(i, one)
+        if _is_narrow(lo, hi, len(row)):
+            falls_in(i, lo, hi, one, e)
+            return _narrow_row(i, lo, hi, one.tau, columns.order, e, row)
     if one.how == Rows.RATIOS and not fresh:
         for c in range(len(row)):
             row[c] *= R[c]
-    elif _is_narrow(i, one):
-        return _narrow_row(i, one, columns, e, row)
     else:
         _wide_row(i, one, columns, row)
     return total_of(row)

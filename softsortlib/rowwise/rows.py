@@ -145,19 +145,25 @@ def _walk(i, one, m):
         m[lo] = fall
     return lo, hi
 
-# %% ../../nbs/rowwise/13_rows.ipynb #36641b94
+# %% ../../nbs/rowwise/13_rows.ipynb #0e02daf5
+@jit
+def falls_in(i, lo, hi, one, m):
+    "m[lo:hi] = -m_ij in a window of row i that is known, by the formula or the power; zero on the diagonal."
+    t, b = one.t[lo:hi], one.b[lo:hi]
+    if one.how == Rows.POWER:
+        _powers(one.t[i], t, one.tau, one.power, m[lo:hi])
+    else:
+        _formula(one.size - 1.0 - 2 * i, 1 / one.tau, one.t[i], one.b[i], t, b, m[lo:hi])
+    m[i] = 0
+
+
 @jit
 def falls_of(i, one, m):
     "m[lo:hi] = -m_ij in the window of row i, zero on the diagonal; returns lo, hi."
     if one.how == Rows.WALK:
         return _walk(i, one, m)
     lo, hi = window(i, one)
-    t, b = one.t, one.b
-    if one.how == Rows.POWER:
-        _powers(t[i], t[lo:hi], one.tau, one.power, m[lo:hi])
-    else:
-        _formula(one.size - 1.0 - 2 * i, 1 / one.tau, t[i], b[i], t[lo:hi], b[lo:hi], m[lo:hi])
-    m[i] = 0
+    falls_in(i, lo, hi, one, m)
     return lo, hi
 
 # %% ../../nbs/rowwise/13_rows.ipynb #9e15aeb6
