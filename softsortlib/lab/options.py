@@ -16,9 +16,9 @@ from typing import Annotated, Optional, get_args, get_type_hints
 
 from .data import optional
 
-# %% ../../nbs/lab/76_options.ipynb #6932b528
+# %% ../../nbs/lab/76_options.ipynb #b435babf
 def _comments_of(cls):
-    "The comments behind the fields that this class itself declares: field -> comment; none where its source is not kept."
+    "The comments behind the fields that this class declares: field -> comment; none where there is no source."
     try:
         source = textwrap.dedent(inspect.getsource(cls))
     except (OSError, TypeError):  # a class made in a session that is over, or by `exec`

@@ -178,7 +178,7 @@ class _SoftKNeighborsClassifierMethods:
         def predict_proba(self, X) -> np.ndarray: ...
         def predict(self, X) -> np.ndarray: ...
 
-# %% ../../nbs/losses/58_knn.ipynb #9ff3c432
+# %% ../../nbs/losses/58_knn.ipynb #c6c6658c
 class SoftKNeighborsClassifier(_SoftKNeighborsClassifierMethods, ClassifierMixin, BaseEstimator):
     """Learns an embedding in which the k nearest neighbours vote for the right class; a scikit-learn classifier.
 

@@ -175,8 +175,8 @@ class _SinkhornMethods:
         def _plan(self, x, y, a, b, tau): ...
         def _middle(self, x, y, a, b, tau): ...
 
-# %% ../../nbs/transport/31_sinkhorn_sort.ipynb #303f51fe
-class SinkhornSort(Operator, _SinkhornMethods, name="sinkhorn"):
+# %% ../../nbs/transport/31_sinkhorn_sort.ipynb #1e1c2364
+class SinkhornSort(_SinkhornMethods, Operator, name="sinkhorn"):
     """Soft sorting by regularised optimal transport to milestones (Cuturi, Teboul & Vert 2019, algorithm 2).
 
     Raise `TypeError` or `ValueError` for a parameter that does not fit."""
