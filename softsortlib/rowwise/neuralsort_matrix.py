@@ -59,7 +59,7 @@ def _wide_row(i, one, columns, row):
 
 @jit
 def _narrow_row(i, lo, hi, tau, order, e, row):
-    "The row whose -m_ij stand in e[lo:hi], in sorted order: their exponentials in their places among zeros; returns the sum."
+    "The row whose -m_ij stand in e[lo:hi] in sorted order: exponentials in their places among zeros; returns the sum."
     row[:] = 0
     others = weights_of(i - lo, tau, e[lo:hi])
     for j in range(lo, hi):
