@@ -53,8 +53,8 @@ def _laplace_rows(lo, hi, s, t, tau, Z, P):
             for c in range(n):
                 row[c] = exp_neg(abs(ti - columns[c]) * inv) * weight
 
-# %% ../../nbs/rowwise/16_softsort_matrix.ipynb #ebe8c15d
-@jit
+# %% ../../nbs/rowwise/16_softsort_matrix.ipynb #ab12efb7
+@jit(lent=True)
 def _masses(row, ti, columns, inv, weight, E):
     "E_ic = G_ic P_ic of one row, `row` its G; returns the sum."
     total = E.dtype.type(0)
@@ -65,7 +65,7 @@ def _masses(row, ti, columns, inv, weight, E):
     return total
 
 
-@jit
+@jit(lent=True)
 def _signed(ti, columns, E):
     "E = sign(t_i - s_c) E; returns the sum. At a tie it is zero, but not where E is not a number."
     zero = E.dtype.type(0)
@@ -77,7 +77,7 @@ def _signed(ti, columns, E):
     return total
 
 
-@jit
+@jit(lent=True)
 def _far(ti, columns, E):
     "The sum of |t_i - s_c| E_ic, for signed E."
     total = 0.0
