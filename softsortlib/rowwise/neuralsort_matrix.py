@@ -5,14 +5,14 @@
 # %% auto #0
 __all__ = []
 
-# %% ../../nbs/rowwise/18_neuralsort_matrix.ipynb #71279d9f
+# %% ../../nbs/rowwise/18_neuralsort_matrix.ipynb #4dc660a5
 from typing import NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from ..engine.autograd import batched, differentiable, qualified
+from ..engine.autograd import batched, custom_op, differentiable
 from ..engine.compile import arrays, empty_matrix, exp_neg, jit, spread_rows
 from ..engine.dispatch import choose
 from softsortlib.rowwise.products import (
@@ -268,8 +268,8 @@ def _dense_triton(s, b, t, bt, tau, size):
     from softsortlib.rowwise.neuralsort_triton import neural_matrix
     return neural_matrix(*flat(tau, s, b, t, bt, tau, size)).view(*s.shape, s.shape[-1])
 
-# %% ../../nbs/rowwise/18_neuralsort_matrix.ipynb #a01f1618
-@torch.library.custom_op(qualified("neural_dense", __name__), mutates_args=())
+# %% ../../nbs/rowwise/18_neuralsort_matrix.ipynb #29f7ce0d
+@custom_op("neural_dense", __name__)
 def _matrix_op(s: Tensor, b: Tensor, t: Tensor, bt: Tensor, order: Tensor, tau: Tensor, size: Tensor,
                double: bool, backend: str) -> Tensor:
     "The matrix, (..., n, n), in double precision or in single."
@@ -282,7 +282,7 @@ def _matrix_op(s: Tensor, b: Tensor, t: Tensor, bt: Tensor, order: Tensor, tau: 
     return _plain_dense(s, b, t, bt, order, tau, size).to(dtype)
 
 
-@torch.library.register_fake(qualified("neural_dense", __name__))
+@_matrix_op.register_fake
 def _(s, b, t, bt, order, tau, size, double, backend):
     return s.new_empty(*s.shape, s.shape[-1], dtype=torch.float64 if double else torch.float32)
 
@@ -306,8 +306,8 @@ def _back_triton(G, s, b, t, bt, order, tau, size):
     G_, *rest = flat(tau, G, s, b, t, bt, order, tau, size)
     return tuple(g.view(like.shape) for g, like in zip(neural_pull(G_, None, None, None, *rest), (s, b, tau)))
 
-# %% ../../nbs/rowwise/18_neuralsort_matrix.ipynb #d73e41e7
-@torch.library.custom_op(qualified("neural_dense_backward", __name__), mutates_args=())
+# %% ../../nbs/rowwise/18_neuralsort_matrix.ipynb #547a0040
+@custom_op("neural_dense_backward", __name__)
 def _dense_backward(G: Tensor, s: Tensor, b: Tensor, t: Tensor, bt: Tensor, order: Tensor, tau: Tensor, size: Tensor,
                     learn: bool, backend: str) -> tuple[Tensor, Tensor, Tensor]:
     "The gradients to s, b and tau of the matrix, for G in its precision."
@@ -319,7 +319,7 @@ def _dense_backward(G: Tensor, s: Tensor, b: Tensor, t: Tensor, bt: Tensor, orde
     return tuple(g.contiguous() for g in _plain_dense_back(G.to(s.dtype), s, b, t, bt, order, tau, size))
 
 
-@torch.library.register_fake(qualified("neural_dense_backward", __name__))
+@_dense_backward.register_fake
 def _(G, s, b, t, bt, order, tau, size, learn, backend):
     return s.new_empty(s.shape), s.new_empty(s.shape), s.new_empty(tau.shape)
 
