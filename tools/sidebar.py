@@ -10,7 +10,7 @@ TUTORIALS = ("learn_from_order", "spearman_loss", "ranking_loss", "masks", "robu
              "topk_layer", "metric_knn", "sort_a_million", "torch_compile", "several_devices", "*")                   # involved
 DOORS = {"core": "The soft permutation", "rowwise": "Rows by a softmax", "networks": "Sorting networks", "transport": "Optimal transport",
          "ranks": "Ranks", "functional": "Functions", "losses": "Losses and layers"}
-DEFINITIONS = {"rowwise": "1[0-2]", "networks": "2[0-4]", "transport": "3[0-5]", "ranks": "4[0-5]"}     # what follows in a decade are the part's engine rooms
+DEFINITIONS = {"rowwise": "1[12]", "networks": "2[0-4]", "transport": "3[0-5]", "ranks": "4[0-5]"}     # what follows in a decade are the part's engine rooms
 
 def of(part, numbers="[0-9][0-9]"): return f"{part}/{numbers}_*.ipynb"
 

@@ -89,6 +89,11 @@ def custom_op(name, module):
     "Make an operator of the decorated function of `module`, whose annotations say what comes in and out."
     return lambda f: CustomOp(f, qualified(name, module))
 
+# %% ../../nbs/engine/92_autograd.ipynb #b92413e7
+def is_unseen(*args):
+    "Whether nobody traces or transforms a call with these arguments, or differentiates it forward."
+    return not (watched(args) or _in_func() or torch.autograd.forward_ad._current_level >= 0)
+
 # %% ../../nbs/engine/92_autograd.ipynb #709c6bd6
 def _put_first(a, dim, size):
     "The tensor `a` with its mapped dimension `dim` in front, repeated `size` times if it has none."

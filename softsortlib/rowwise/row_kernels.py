@@ -59,7 +59,7 @@ def rmul_rows(lo_unit, hi_unit, sets, y, rows, x):
             for c in range(d):
                 add_to(y[r, c, k] / (one_exactly + others), e[lo:hi], x[unit, c, lo:hi])
 
-# %% ../../nbs/rowwise/14_row_kernels.ipynb #676b1423
+# %% ../../nbs/rowwise/14_row_kernels.ipynb #ad27d147
 @jit(lent=True)
 def _differences(w, v, x, h):
     "h += w (v - x)."
@@ -68,20 +68,20 @@ def _differences(w, v, x, h):
 
 
 @jit(lent=True)
-def _weighed(P, shift, Z, h):
+def weighed(P, shift, Z, h):
     "h = P (h + shift) / Z."
     for j in range(len(h)):
         h[j] = P[j] * (h[j] + shift) / Z
 
 
 @jit(lent=True)
-def _moment(e, m, out):
+def moment(e, m, out):
     "out = e m, where e is not zero; returns the sum."
     for j in range(len(e)):
         out[j] = e[j] * m[j] if e[j] != 0 else e[j]
     return total_of(out)
 
-# %% ../../nbs/rowwise/14_row_kernels.ipynb #3f2c9d60
+# %% ../../nbs/rowwise/14_row_kernels.ipynb #bdccb770
 class Upstream(NamedTuple):
     "What arrives at the rows, (14.3): a (B, d, r) at the rows, v (B, d, n) at the columns, z (B, r)."
     a: np.ndarray
@@ -94,12 +94,12 @@ def _logit_gradients(i, z, others, e, h):
     "h becomes (14.3) for one row, in its window: e its weights, one at i, and h measured from there."
     Z = h.dtype.type(1) + others
     mean = dot(e, h) / Z
-    _weighed(e, z - mean, Z, h)
+    weighed(e, z - mean, Z, h)
     h[i] = -(mean + z * others) / Z
 
-# %% ../../nbs/rowwise/14_row_kernels.ipynb #dd0be0fb
+# %% ../../nbs/rowwise/14_row_kernels.ipynb #0e6b100d
 @jit(lent=True)
-def _slopes(x, t, m, h, power, sums):
+def slopes_of(x, t, m, h, power, sums):
     "Add (14.2) of one row at x to the columns' sums; returns what is to be taken off the row's own score."
     zero = h.dtype.type(0)
     for j in range(len(t)):
@@ -108,7 +108,7 @@ def _slopes(x, t, m, h, power, sums):
     add_to(power, h, sums)
     return power * total_of(h)
 
-# %% ../../nbs/rowwise/14_row_kernels.ipynb #6839f673
+# %% ../../nbs/rowwise/14_row_kernels.ipynb #bf5037e6
 @jit
 def pull_rows(lo_unit, hi_unit, sets, upstream, rows, gt, gb, gtau):
     "(14.1) or (14.2) of the gradients (14.3), one part for each unit."
@@ -132,9 +132,9 @@ def pull_rows(lo_unit, hi_unit, sets, upstream, rows, gt, gb, gtau):
             for c in range(d):
                 _differences(a[r, c, k], v[r, c, lo:hi], v[r, c, i], h[lo:hi])
             _logit_gradients(i - lo, z[r, k], others, e[lo:hi], h[lo:hi])
-            spread += _moment(h[lo:hi], m[lo:hi], e[lo:hi])
+            spread += moment(h[lo:hi], m[lo:hi], e[lo:hi])
             if one.power:
-                gt[unit, i] -= _slopes(t[i], t[lo:hi], m[lo:hi], h[lo:hi], one.power, gt[unit, lo:hi])
+                gt[unit, i] -= slopes_of(t[i], t[lo:hi], m[lo:hi], h[lo:hi], one.power, gt[unit, lo:hi])
             else:
                 add_to((one.size - 1.0 - 2 * i) * inv, h[lo:hi], gt[unit, lo:hi])
                 add_to(-inv, h[lo:hi], gb[unit, lo:hi])
