@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['neuralsort_published', 'neuralsort_quadratic', 'row_sums', 'NeuralSortPermutation', 'NeuralSort']
 
-# %% ../../nbs/rowwise/12_neuralsort.ipynb #9c695f9f
+# %% ../../nbs/rowwise/12_neuralsort.ipynb #04fda50c
 from typing import TYPE_CHECKING, NamedTuple
 
 import torch
@@ -14,6 +14,7 @@ from torch import Tensor
 from ..core.operators import Operator
 from ..core.permutation import SoftPermutation, patch_to
 from ..engine.dispatch import check_backend, choose
+from .small import Law, SmallPermutation, is_small
 from .softsort import sort_scores
 
 # %% ../../nbs/rowwise/12_neuralsort.ipynb #108f1e02
@@ -249,7 +250,7 @@ def _log_prob(self, target, rows):
     m = (w * (of(self.z) - t[..., i]) - (of(columns) - b[..., i])) / tau[..., None]
     return m.to(self.work) - logZ
 
-# %% ../../nbs/rowwise/12_neuralsort.ipynb #a1ab4550
+# %% ../../nbs/rowwise/12_neuralsort.ipynb #adcdc017
 class NeuralSort(Operator, name="neuralsort"):
     "Soft sorting by the softmax of a sum-of-top-k identity (Grover et al. 2019, equation 6)."
     def __init__(self,
@@ -262,4 +263,9 @@ class NeuralSort(Operator, name="neuralsort"):
         self.backend = backend
 
     def _soft_permutation(self, s, tau, mask, dtype):
-        return NeuralSortPermutation(s, tau, self.descending, dtype, mask, self.backend)
+        def twin(s, tau):
+            return NeuralSortPermutation(s, tau, self.descending, dtype, mask, self.backend)
+
+        if self.backend is None and is_small(s, 1 << 20):
+            return SmallPermutation(s, tau, Law(0.0, self.descending), dtype, mask, twin)
+        return twin(s, tau)

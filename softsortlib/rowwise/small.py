@@ -5,23 +5,24 @@
 # %% auto #0
 __all__ = []
 
-# %% ../../nbs/rowwise/10_small.ipynb #aace72c4
-from typing import NamedTuple
+# %% ../../nbs/rowwise/10_small.ipynb #2b2b4299
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from ..core.permutation import SoftPermutation, patch_to
 from ..engine.autograd import is_unseen
 from ..engine.compile import arrays, empty_matrix, jit, spread_rows
 from .row_kernels import slopes_of, moment, weighed
 from .rows import Rows, Scores, ZERO_EXP, add_to, dot, falls_of, row_of, total_of, weights_of
 
-# %% ../../nbs/rowwise/10_small.ipynb #5731ec68
+# %% ../../nbs/rowwise/10_small.ipynb #ac8a39fb
 class Sets(NamedTuple):
     "Small sets of scores, and which operator makes their rows."
     s: np.ndarray     # scores, (B, n)
-    real: np.ndarray  # which of them are real, bool, (B, n)
+    real: np.ndarray  # which of them are real, bool, (B, n), or (1, n) for all sets
     tau: np.ndarray   # temperatures, double, (B,)
     sign: float       # -1 where the smallest comes first
     power: float      # of SoftSort's distance; 0 for NeuralSort
@@ -47,7 +48,7 @@ def _sort_set(s, real, sign, t, order):
         size += 1
     return size
 
-# %% ../../nbs/rowwise/10_small.ipynb #da2c6bda
+# %% ../../nbs/rowwise/10_small.ipynb #186247f3
 @jit(lent=True)
 def _has_nan(t, size):
     "Whether one of the scores is not a number."
@@ -60,7 +61,8 @@ def _has_nan(t, size):
 @jit
 def _set_of(sets, r, t, order):
     "The set r, sorted into t and order."
-    size = _sort_set(sets.s[r], sets.real[r], sets.sign, t, order)
+    real = sets.real[r if len(sets.real) > 1 else 0]
+    size = _sort_set(sets.s[r], real, sets.sign, t, order)
     tau = np.nan if _has_nan(t, size) else sets.tau[r]
     how = Rows.POWER if sets.power else Rows.WALK
     return Scores(t, t, tau, size, how, sets.power, sets.cut)
@@ -179,22 +181,32 @@ def small_back(lo, hi, sets, log, G, gs, gtau):
             gs[r, order[j]] = sets.sign * pulled.t[j]
         gtau[r] = spread / one.tau
 
-# %% ../../nbs/rowwise/10_small.ipynb #8f9c8712
+# %% ../../nbs/rowwise/10_small.ipynb #dd6c3c4f
+MOST = 128  # scores of a small set
+
+
 class Law(NamedTuple):
     "Which operator makes the rows of a small set."
     power: float  # of SoftSort's distance; 0 for NeuralSort
     descending: bool  # from the largest down
 
 
+_ALL = np.ones((1, MOST), bool)
+
+
 def _sets(s, tau, mask, law, log):
     "The sets as the kernels take them."
     n = s.shape[-1]
-    s, tau = arrays(s.reshape(-1, n), tau.reshape(-1).double())
-    real = np.ones(s.shape, bool) if mask is None else mask.reshape(-1, n).contiguous().numpy()
-    cut = np.inf if log else ZERO_EXP[torch.float64 if s.dtype == np.float64 else torch.float32]
+    real = _ALL[:, :n] if mask is None else mask.reshape(-1, n).contiguous().numpy()
+    cut = np.inf if log else ZERO_EXP[s.dtype]
+    s, = arrays(s.view(-1, n) if s.is_contiguous() else s.reshape(-1, n))
+    if isinstance(tau, Tensor):
+        tau, = arrays(tau.reshape(-1).double())
+    else:
+        tau = np.full(len(s), tau)
     return Sets(s, real, tau, 1.0 if law.descending else -1.0, float(law.power), cut)
 
-# %% ../../nbs/rowwise/10_small.ipynb #e7e42cb0
+# %% ../../nbs/rowwise/10_small.ipynb #43cc9dd3
 class _SmallRows(torch.autograd.Function):
     @staticmethod
     def forward(ctx, s, tau, mask, law, log, plain):
@@ -202,49 +214,96 @@ class _SmallRows(torch.autograd.Function):
         P = empty_matrix(s.dtype, *s.shape, n)
         sets = _sets(s, tau, mask, law, log)
         spread_rows(small_rows, len(sets.s), 4 * P.numel(), sets, log, P.view(-1, n, n).numpy())
-        ctx.save_for_backward(s, tau)
-        ctx.sets, ctx.log, ctx.plain = sets, log, plain
+        ctx.save_for_backward(s, tau if isinstance(tau, Tensor) else None)
+        ctx.sets, ctx.log, ctx.plain, ctx.tau = sets, log, plain, tau
         return P
 
     @staticmethod
     def backward(ctx, G):
         s, tau = ctx.saved_tensors
         if torch.is_grad_enabled():
-            return *_again(ctx.plain, s, tau, G), None, None, None, None
+            return *_again(ctx.plain, s, ctx.tau if tau is None else tau, G), None, None, None, None
         n = s.shape[-1]
-        gs, gtau = s.new_empty(s.shape), tau.new_empty(tau.shape, dtype=torch.float64)
-        out = G.reshape(-1, n, n).contiguous().numpy(), gs.view(-1, n).numpy(), gtau.view(-1).numpy()
-        spread_rows(small_back, len(out[1]), 8 * G.numel(), ctx.sets, ctx.log, *out)
-        return gs, gtau.to(tau.dtype), None, None, None, None
+        gs = torch.empty(s.shape, dtype=s.dtype)
+        rows = gs.view(-1, n).numpy()
+        gtau = np.empty(len(rows))
+        spread_rows(small_back, len(rows), 8 * G.numel(), ctx.sets, ctx.log, *arrays(G.reshape(-1, n, n)), rows, gtau)
+        if tau is not None:
+            tau = torch.from_numpy(gtau).view(tau.shape).to(tau.dtype)
+        return gs, tau, None, None, None, None
 
 
 def _again(plain, s, tau, G):
     "The gradients of the plain twin, which can be differentiated again."
-    wanted = [x for x in (s, tau) if x.requires_grad]
+    learn = [isinstance(x, Tensor) and x.requires_grad for x in (s, tau)]
+    wanted = [x for x, it_does in zip((s, tau), learn) if it_does]
     grads = iter(torch.autograd.grad(plain(s, tau), wanted, G, create_graph=True))
-    return [next(grads) if x.requires_grad else None for x in (s, tau)]
+    return [next(grads) if it_does else None for it_does in learn]
 
-# %% ../../nbs/rowwise/10_small.ipynb #db9a1859
-SMALL = 1 << 17  # entries of a batch of matrices, up to which products go through the matrix
-
-
-def is_small(s: Tensor, tau: "float | Tensor", mask: "Tensor | None") -> bool:
-    "Whether sets s (..., n) of at most 128 scores are on the CPU, and nobody but torch's autograd looks on."
-    return s.shape[-1] <= 128 and s.device.type == "cpu" and is_unseen(s, tau, mask)
-
-
+# %% ../../nbs/rowwise/10_small.ipynb #a755b4df
 def small_matrix(
-    s: Tensor,  # scores, (..., n), float32 or float64
+    s: Tensor,  # scores, (..., n), float32 or float64, on the CPU
     tau: "float | Tensor",  # temperature, a float or (..., 1)
     mask: "Tensor | None",  # bool, (..., n)
     law: Law,  # the operator
     log: bool,  # log P instead of P
-    plain,  # the plain twin: a function of s and tau (...)
+    plain,  # the plain twin: a function of s and tau, a float or (...)
 ) -> Tensor:  # (..., n, n)
-    "The matrix of SoftSort or NeuralSort, or its logarithm, where `is_small` says so."
+    "The matrix of SoftSort or NeuralSort, or its logarithm, made at once; for callers whom nobody traces."
     batch = s.shape[:-1]
     if isinstance(tau, Tensor):
         tau = tau[..., 0].expand(batch)
-    else:
-        tau = torch.full(batch, tau, dtype=torch.float64)
     return _SmallRows.apply(s, tau, mask, law, log, plain)
+
+# %% ../../nbs/rowwise/10_small.ipynb #7fa56b64
+def is_small(s: Tensor, entries: int) -> bool:
+    "Whether sets s (..., n) are of at most 128 scores on the CPU, and their matrices together have at most so many entries."
+    n = s.shape[-1]
+    return n <= MOST and s.numel() * n <= entries and s.device.type == "cpu"
+
+
+class SmallPermutation(SoftPermutation):
+    "A soft permutation that is its matrix, made by one kernel."
+    def __init__(self,
+        s: Tensor,  # scores, (..., n), in the compute dtype
+        tau: "float | Tensor",  # temperature, a float or (..., 1)
+        law: Law,  # the operator
+        dtype: torch.dtype,  # dtype of results
+        mask: "Tensor | None",  # bool, (..., n)
+        twin,  # the plain soft permutation, a function of s and tau
+    ):
+        n = s.shape[-1]
+        super().__init__(batch=s.shape[:-1], m=n, n=n, dtype=dtype, device=s.device, mask=mask)
+        self.s, self.tau, self.law, self.twin = s, tau, law, twin
+
+    def _hard(self, rows):
+        return self.twin(self.s.detach(), self.tau)._hard(rows)
+
+    if TYPE_CHECKING:
+        def _matrix(self, log: bool, rows: "Tensor | None") -> Tensor: ...
+
+# %% ../../nbs/rowwise/10_small.ipynb #7b0b2f93
+def _asked(P, log, rows):
+    "The matrix of the soft permutation P, or its logarithm."
+    return P._log_rows(rows) if log else P._dense(rows)
+
+
+@patch_to(SmallPermutation)
+def _matrix(self, log, rows):
+    "The matrix or its logarithm at `rows`."
+    if not is_unseen(self.s, self.tau, self.mask):
+        return _asked(self.twin(self.s, self.tau), log, rows)
+    def plain(s, tau):
+        return _asked(self.twin(s, tau[..., None] if isinstance(tau, Tensor) else tau), log, None)
+    P = small_matrix(self.s, self.tau, self.mask, self.law, log, plain)
+    return P if rows is None else P[..., rows, :]
+
+
+@patch_to(SmallPermutation)
+def _dense(self, rows):
+    return self._matrix(False, rows)
+
+
+@patch_to(SmallPermutation)
+def _log_rows(self, rows):
+    return self._matrix(True, rows)
