@@ -20,43 +20,39 @@ class Law(IntEnum):
     LOGISTIC = 0
     NORMAL = 1
 
-# %% ../../nbs/engine/98_sum_kernels.ipynb #72b3bc00
-@jit
-def _logistic_step(u, m, K, size):
-    "K = the logistic step of u, or for m = -1 its antiderivative log(2 cosh(u / 2))."
-    one = u.dtype.type(1)
-    half = u.dtype.type(0.5)
-    if m == 0:
-        for j in range(size):
-            e = exp_neg(abs(u[j]))
-            t = half * (one - e) / (one + e)
-            K[j] = t if u[j] >= 0 else -t
-    else:
-        for j in range(size):
-            a = abs(u[j])
-            K[j] = half * a + np.log1p(exp_neg(a))
+# %% ../../nbs/engine/98_sum_kernels.ipynb #b4a14646
+_LOGISTIC = {0: [0.5, 0, 0, 0, 0, 0, 0], 1: [0, 1, 0, 0, 0, 0, 0], 2: [0, 0, -1, 0, 0, 0, 0],
+             3: [0, 0, 0, 1, 0, -2, 0], 4: [0, 0, 0, 0, -1, 0, 8]}
+_NORMAL = {1: [1, 0, 0, 0, 0], 2: [0, -1, 0, 0, 0], 3: [-1, 0, 1, 0, 0], 4: [0, 3, 0, -1, 0], 5: [3, 0, -6, 0, 1]}
 
-# %% ../../nbs/engine/98_sum_kernels.ipynb #46ebfbc9
-@jit
-def _logistic_slope(u, m, K, size):
-    "K = the m-th derivative, m = 1..4, of the logistic step of u; u is overwritten by t."
+
+def coefficients(law, m):
+    "The c of (98.1), or of the Hermite polynomial; zeros where the loop needs none."
+    table = _LOGISTIC if law == Law.LOGISTIC else _NORMAL
+    return np.array(table.get(m, [0] * 7), dtype=float)
+
+
+@jit(lent=True)
+def _logistic(u, c, K, size):
+    "K = (98.1) at u."
     number = u.dtype.type
-    one, two, eight = number(1), number(2), number(8)
+    one = number(1)
+    c0, c1, c2, c3, c4, c5, c6 = number(c[0]), number(c[1]), number(c[2]), number(c[3]), number(c[4]), number(c[5]), number(c[6])
     for j in range(size):
         e = exp_neg(abs(u[j]))
         r = one / (one + e)
-        K[j] = e * r * r
+        q = e * r * r
         t = (one - e) * r
-        u[j] = t if u[j] >= 0 else -t
-    if m == 2:
-        for j in range(size):
-            K[j] = -K[j] * u[j]
-    elif m == 3:
-        for j in range(size):
-            K[j] = (u[j] * u[j] - two * K[j]) * K[j]
-    elif m == 4:
-        for j in range(size):
-            K[j] = (eight * K[j] - u[j] * u[j]) * K[j] * u[j]
+        t = t if u[j] >= 0 else -t
+        K[j] = c0 * t + q * (c1 + t * (c2 + t * (c3 + t * c4)) + q * (c5 + c6 * t))
+
+
+@jit(lent=True)
+def _logistic_integral(u, K, size):
+    "K = log(2 cosh(u / 2))."
+    for j in range(size):
+        a = abs(u[j])
+        K[j] = u.dtype.type(0.5) * a + np.log1p(exp_neg(a))
 
 # %% ../../nbs/engine/98_sum_kernels.ipynb #c0c5e020
 def _scaled_erfc(z):
@@ -78,17 +74,19 @@ def _chebyshev_of_erfc(p):
 
 _ERFC = _chebyshev_of_erfc(30)
 
-# %% ../../nbs/engine/98_sum_kernels.ipynb #57d232bc
-@jit
-def _normal_step(u, K, size):
-    "K = erf(u / sqrt 2) / 2, by Clenshaw's rule for the polynomial E."
+# %% ../../nbs/engine/98_sum_kernels.ipynb #05a0d326
+@jit(lent=True)
+def _normal_step(u, K, spare, size):
+    "K = erf(u / sqrt 2) / 2, by Clenshaw's rule for the polynomial E; spare (3, >= size)."
     number = u.dtype.type
     root, two, half, most = number(math.sqrt(0.5)), number(2), number(0.5), number(1e4)
     terms = 14 if u.itemsize == 4 else 30
-    s, b, last = np.empty(size, u.dtype), np.zeros(size, u.dtype), np.zeros(size, u.dtype)
+    s, b, last = spare[0], spare[1], spare[2]
     for j in range(size):
         z = min(abs(u[j]) * root, most)
         s[j] = (z - two) / (z + two)
+        b[j] = number(0)
+        last[j] = number(0)
     for k in range(terms - 1, 0, -1):
         c = number(_ERFC[k])
         for j in range(size):
@@ -101,41 +99,30 @@ def _normal_step(u, K, size):
         value = half - tail if u[j] > 0 else tail - half
         K[j] = value if u[j] != 0 else number(0)
 
-# %% ../../nbs/engine/98_sum_kernels.ipynb #3d7a09d7
-@jit
-def _normal_slope(u, m, K, size):
-    "K = the m-th derivative, m = 1..5, of the normal step of u: a Hermite polynomial times the density."
+
+@jit(lent=True)
+def _normal_slope(u, c, K, size):
+    "K = the density at u times c_0 + c_1 u + ... + c_4 u^4."
     number = u.dtype.type
     top, half = number(1 / math.sqrt(2 * math.pi)), number(0.5)
-    one, three, six = number(1), number(3), number(6)
+    c0, c1, c2, c3, c4 = number(c[0]), number(c[1]), number(c[2]), number(c[3]), number(c[4])
     for j in range(size):
-        K[j] = top * exp_neg(half * u[j] * u[j])
-    if m == 2:
-        for j in range(size):
-            K[j] = -u[j] * K[j]
-    elif m == 3:
-        for j in range(size):
-            K[j] = (u[j] * u[j] - one) * K[j]
-    elif m == 4:
-        for j in range(size):
-            K[j] = (three - u[j] * u[j]) * u[j] * K[j]
-    elif m == 5:
-        for j in range(size):
-            K[j] = ((u[j] * u[j] - six) * u[j] * u[j] + three) * K[j]
+        v = u[j]
+        K[j] = top * exp_neg(half * v * v) * (c0 + v * (c1 + v * (c2 + v * (c3 + v * c4))))
 
-# %% ../../nbs/engine/98_sum_kernels.ipynb #6d4ef7e6
-@jit
-def law_values(law, m, u, K, size):
-    "K = K_m(u) for the first `size` of u, which may be overwritten."
+# %% ../../nbs/engine/98_sum_kernels.ipynb #f718d938
+@jit(lent=True)
+def law_values(law, m, c, u, K, spare, size):
+    "K = K_m(u) for the first `size` of u; c are the `coefficients`, spare (3, >= size)."
     if law == Law.LOGISTIC:
-        if m <= 0:
-            _logistic_step(u, m, K, size)
+        if m >= 0:
+            _logistic(u, c, K, size)
         else:
-            _logistic_slope(u, m, K, size)
+            _logistic_integral(u, K, size)
     elif m > 0:
-        _normal_slope(u, m, K, size)
+        _normal_slope(u, c, K, size)
     else:
-        _normal_step(u, K, size)
+        _normal_step(u, K, spare, size)
         if m == -1:
             top, half = u.dtype.type(1 / math.sqrt(2 * math.pi)), u.dtype.type(0.5)
             for j in range(size):
@@ -184,8 +171,8 @@ class Weights(NamedTuple):
     first: np.ndarray
     before: np.ndarray
 
-# %% ../../nbs/engine/98_sum_kernels.ipynb #485a19d1
-@jit
+# %% ../../nbs/engine/98_sum_kernels.ipynb #8ef972df
+@jit(lent=True)
 def _running_sums(w, x, start, occupied, sums, lines):
     "sums and lines (n + 1,): the sums of w and of w (x - x[0]) in front of each occupied box."
     total = 0.0
@@ -213,19 +200,19 @@ def sort_weights(lo, hi, grid, order, w, weights):
                 sums, lines = weights.before[0, b, c], weights.before[1, b, c]
                 _running_sums(weights.w[b, c], grid.x[b], grid.start[b], grid.boxes[b, 0], sums, lines)
 
-# %% ../../nbs/engine/98_sum_kernels.ipynb #11a7db35
+# %% ../../nbs/engine/98_sum_kernels.ipynb #ba9d228c
 BLOCK = 256  # points that are worked on side by side
 PART = 4096  # points of a unit of work
 
 
-@jit
+@jit(lent=True)
 def _places(x, inverse, cell, xi):
     "xi = the places of x in their box."
     for j in range(len(x)):
         xi[j] = 2.0 * (x[j] * inverse - cell) - 1.0
 
 
-@jit
+@jit(lent=True)
 def _add_moments(xi, w, T, last, M):
     "M[k] += sum_j w_j T_k(xi_j)."
     zeroth = 0.0
@@ -246,8 +233,8 @@ def _add_moments(xi, w, T, last, M):
             total += w[j] * new
         M[k] += total
 
-# %% ../../nbs/engine/98_sum_kernels.ipynb #cc568325
-@jit
+# %% ../../nbs/engine/98_sum_kernels.ipynb #9ba2c1bf
+@jit(lent=True)
 def _box_moments(b, a, grid, weights, p, xi, T, last):
     "The moments of the full box a of row b."
     d = weights.w.shape[1]
@@ -277,18 +264,19 @@ def moment_rows(lo, hi, grid, weights, p):
                 _box_moments(b, a, grid, weights, p, xi, T, last)
             a += 1
 
-# %% ../../nbs/engine/98_sum_kernels.ipynb #848a2c7e
+# %% ../../nbs/engine/98_sum_kernels.ipynb #93aa9490
 class Terms(NamedTuple):
     "What the terms of a sum are."
     law: int
     m: int
+    c: np.ndarray
     reach: int
     tau: np.ndarray
     table: np.ndarray
     C: np.ndarray
 
 
-@jit
+@jit(lent=True)
 def _dot64(a, b):
     "The sum of a[i] b[i] in double precision."
     total = 0.0
@@ -296,8 +284,8 @@ def _dot64(a, b):
         total += a[i] * b[i]
     return total
 
-# %% ../../nbs/engine/98_sum_kernels.ipynb #ee769b5f
-@jit
+# %% ../../nbs/engine/98_sum_kernels.ipynb #9d517950
+@jit(lent=True)
 def _hear(b, cell, lo, hi, sources, weights, terms, local):
     "local (d, p) = the coefficients of a box at `cell` from the full boxes among lo..hi."
     p = local.shape[1]
@@ -319,8 +307,8 @@ def _hear(b, cell, lo, hi, sources, weights, terms, local):
             for k in range(p):
                 local[c, k] += _dot64(C[k, r:r + many], M)
 
-# %% ../../nbs/engine/98_sum_kernels.ipynb #b3587123
-@jit
+# %% ../../nbs/engine/98_sum_kernels.ipynb #3f9bebd0
+@jit(lent=True)
 def _read(xi, local, T, last, y):
     "y += sum_k local_k T_k(xi)."
     for j in range(len(xi)):
@@ -334,15 +322,15 @@ def _read(xi, local, T, last, y):
             T[j] = new
             y[j] += local[k] * new
 
-# %% ../../nbs/engine/98_sum_kernels.ipynb #3396a557
-@jit
+# %% ../../nbs/engine/98_sum_kernels.ipynb #633e153a
+@jit(lent=True)
 def _differences(x, t, scale, u):
     "u = (x - t) scale."
     for j in range(len(t)):
         u[j] = (x - t[j]) * scale
 
 
-@jit
+@jit(lent=True)
 def _weigh(K, w):
     "The sum of K[j] w[j]."
     total = K.dtype.type(0)
@@ -351,18 +339,18 @@ def _weigh(K, w):
     return total
 
 
-@jit
-def _direct(terms, x, t, w, begin, end, scale, u, K, sums):
+@jit(lent=True)
+def _direct(terms, x, t, w, begin, end, scale, u, K, spare, sums):
     "sums[c] += sum_j K_m((x - t_j) scale) w[c, j] for the sources begin..end."
     for k in range(begin, end, BLOCK):
         size = min(BLOCK, end - k)
         _differences(x, t[k:k + size], scale, u)
-        law_values(terms.law, terms.m, u, K, size)
+        law_values(terms.law, terms.m, terms.c, u, K, spare, size)
         for c in range(len(sums)):
             sums[c] += _weigh(K, w[c, k:k + size])
 
-# %% ../../nbs/engine/98_sum_kernels.ipynb #31f30897
-@jit
+# %% ../../nbs/engine/98_sum_kernels.ipynb #1a711bcc
+@jit(lent=True)
 def _window(cells, cell, reach, lo, hi):
     "Move lo..hi on to the occupied boxes within `reach` of `cell`."
     last = len(cells)
@@ -374,7 +362,7 @@ def _window(cells, cell, reach, lo, hi):
     return lo, hi
 
 
-@jit
+@jit(lent=True)
 def _far(x, b, c, lo, hi, sources, weights, terms):
     "What the boxes outside lo..hi add at x, in channel c."
     last = sources.boxes[b, 0]
@@ -386,9 +374,9 @@ def _far(x, b, c, lo, hi, sources, weights, terms):
     x = x - np.float64(sources.x[b, 0])
     return (x * side - (V[lo] - (V[last] - V[hi]))) / (2 * terms.tau[b])
 
-# %% ../../nbs/engine/98_sum_kernels.ipynb #9d1d8024
-@jit
-def _visit(b, a, lo, hi, begin, end, targets, order, sources, weights, terms, u, K, sums, y):
+# %% ../../nbs/engine/98_sum_kernels.ipynb #0b1d6671
+@jit(lent=True)
+def _visit(b, a, lo, hi, begin, end, targets, order, sources, weights, terms, u, K, spare, sums, y):
     "The targets in begin..end of a run of boxes that are not full, from a on; returns the box behind it, and its window."
     d = len(sums)
     cells = sources.cell[b, :sources.boxes[b, 0]]
@@ -401,15 +389,15 @@ def _visit(b, a, lo, hi, begin, end, targets, order, sources, weights, terms, u,
                 sums[c] = 0.0 if x[k] == x[k] else np.nan
                 if terms.m <= 0:
                     sums[c] += _far(np.float64(x[k]), b, c, lo, hi, sources, weights, terms)
-            _direct(terms, x[k], t, w, start[lo], start[hi], scale, u, K, sums)
+            _direct(terms, x[k], t, w, start[lo], start[hi], scale, u, K, spare, sums)
             for c in range(d):
                 y[b, order[b, k], c] = sums[c]
         a += 1
     return a, lo, hi
 
 
-@jit
-def _beside(b, k0, k1, lo, hi, targets, sources, weights, terms, u, K, sums, values):
+@jit(lent=True)
+def _beside(b, k0, k1, lo, hi, targets, sources, weights, terms, u, K, spare, sums, values):
     "values (d, .) += the pairs of targets k0..k1 with the sources of boxes among lo..hi that are not full."
     scale = targets.x.dtype.type(1 / terms.tau[b])
     s = lo
@@ -422,11 +410,11 @@ def _beside(b, k0, k1, lo, hi, targets, sources, weights, terms, u, K, sums, val
             s += 1
         for k in range(k0, k1):
             sums[:] = 0
-            _direct(terms, targets.x[b, k], sources.x[b], weights.w[b], sources.start[b, begin], sources.start[b, s], scale, u, K, sums)
+            _direct(terms, targets.x[b, k], sources.x[b], weights.w[b], sources.start[b, begin], sources.start[b, s], scale, u, K, spare, sums)
             for c in range(len(sums)):
                 values[c, k - k0] += sums[c]
 
-# %% ../../nbs/engine/98_sum_kernels.ipynb #81b0f37c
+# %% ../../nbs/engine/98_sum_kernels.ipynb #406a6ae8
 class Room(NamedTuple):
     "Memory of one thread: blocks of places, two polynomials, values (d, .) and differences with their laws."
     xi: np.ndarray
@@ -437,12 +425,13 @@ class Room(NamedTuple):
     sums: np.ndarray
     u: np.ndarray
     K: np.ndarray
+    spare: np.ndarray
 
 
-@jit
+@jit(lent=True)
 def _listen(b, a, lo, hi, begin, end, targets, order, sources, weights, terms, room, y):
     "The targets in begin..end of the full box a, whose window is lo..hi."
-    xi, T, last, values, local, sums, u, K = room
+    xi, T, last, values, local, sums, u, K, spare = room
     _hear(b, targets.cell[b, a], lo, hi, sources, weights, terms, local)
     for k in range(max(begin, targets.start[b, a]), min(end, targets.start[b, a + 1]), BLOCK):
         size = min(BLOCK, min(end, targets.start[b, a + 1]) - k)
@@ -456,13 +445,13 @@ def _listen(b, a, lo, hi, begin, end, targets, order, sources, weights, terms, r
                 for j in range(size):
                     values[c, j] = _far(np.float64(x[j]), b, c, lo, hi, sources, weights, terms)
             _read(xi[:size], local[c], T[:size], last[:size], values[c, :size])
-        _beside(b, k, k + size, lo, hi, targets, sources, weights, terms, u, K, sums, values)
+        _beside(b, k, k + size, lo, hi, targets, sources, weights, terms, u, K, spare, sums, values)
         for j in range(size):
             for c in range(len(local)):
                 y[b, order[b, k + j], c] = values[c, j]
 
-# %% ../../nbs/engine/98_sum_kernels.ipynb #64c5aba3
-@jit
+# %% ../../nbs/engine/98_sum_kernels.ipynb #5df160f5
+@jit(lent=True)
 def _sum_part(b, begin, end, targets, order, sources, weights, terms, room, y):
     "The sums of targets begin..end of row b."
     start = targets.start[b]
@@ -472,7 +461,7 @@ def _sum_part(b, begin, end, targets, order, sources, weights, terms, room, y):
     hi = lo
     while a < targets.boxes[b, 0] and start[a] < end:
         if targets.slot[b, a] < 0:
-            a, lo, hi = _visit(b, a, lo, hi, begin, end, targets, order, sources, weights, terms, room.u, room.K, room.sums, y)
+            a, lo, hi = _visit(b, a, lo, hi, begin, end, targets, order, sources, weights, terms, room.u, room.K, room.spare, room.sums, y)
         else:
             lo, hi = _window(cells, targets.cell[b, a], terms.reach, lo, hi)
             _listen(b, a, lo, hi, begin, end, targets, order, sources, weights, terms, room, y)
@@ -486,7 +475,7 @@ def sum_rows(lo_unit, hi_unit, targets, order, sources, weights, terms, y):
     units = (n + PART - 1) // PART  # of one row
     u, K = np.empty(BLOCK, targets.x.dtype), np.empty(BLOCK, targets.x.dtype)
     local = np.empty((d, terms.C.shape[1]))
-    room = Room(np.empty(BLOCK), np.empty(BLOCK), np.empty(BLOCK), np.empty((d, BLOCK)), local, np.empty(d), u, K)
+    room = Room(np.empty(BLOCK), np.empty(BLOCK), np.empty(BLOCK), np.empty((d, BLOCK)), local, np.empty(d), u, K, np.empty((3, BLOCK), u.dtype))
     for unit in range(lo_unit, hi_unit):
         b = unit // units
         begin = unit % units * PART

@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['kernel_sums']
 
-# %% ../../nbs/engine/97_sums.ipynb #b33e3787
+# %% ../../nbs/engine/97_sums.ipynb #f1af48bc
 import math
 from functools import lru_cache
 from typing import NamedTuple
@@ -14,12 +14,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from .autograd import differentiable, qualified
+from .autograd import custom_op, differentiable
 from .compile import spread_rows
 from .dispatch import check_backend, choose
 from .radix import stable_sort
 from .scan import tau_tensor
-from .sum_kernels import PART, Grid, Law, Terms, Weights, find_boxes, moment_rows, sort_weights, sum_rows
+from softsortlib.engine.sum_kernels import (
+    PART, Grid, Law, Terms, Weights, coefficients, find_boxes, moment_rows, sort_weights, sum_rows,
+)
 
 # %% ../../nbs/engine/97_sums.ipynb #246aa15f
 def logistic_law(u, m):
@@ -230,7 +232,7 @@ def _sums_torch(x, t, w, tau, law, m, eps):
         y = y + _far_sums(x, t, v, m, tau, boxes)
     return torch.where(t[:, -1].isnan()[:, None, None], math.nan, y).to(w.dtype)
 
-# %% ../../nbs/engine/97_sums.ipynb #78bbf3c9
+# %% ../../nbs/engine/97_sums.ipynb #283a3576
 def _grid(x, width, q):
     "The occupied boxes of sorted x (B, n), arrays."
     B, n = x.shape
@@ -257,7 +259,8 @@ def _terms(law, m, tau, boxes):
     "The terms of the sum, with a table for each ratio that occurs."
     ratios, table = np.unique(boxes.ratio.numpy(), return_inverse=True)
     C = _kept_tables(law, m, boxes.p, boxes.reach, tuple(ratios.tolist()))
-    return Terms(int(Law[law.upper()]), m, boxes.reach, tau.numpy(), table, C)
+    which = Law[law.upper()]
+    return Terms(int(which), m, coefficients(which, m), boxes.reach, tau.numpy(), table, C)
 
 # %% ../../nbs/engine/97_sums.ipynb #d7d56939
 def _sums_numba(x, t, w, tau, x_order, t_order, law, m, eps, q=None):
@@ -276,18 +279,13 @@ def _sums_numba(x, t, w, tau, x_order, t_order, law, m, eps, q=None):
     spread_rows(sum_rows, units, work, targets, x_order.contiguous().numpy(), sources, weights, terms, y.numpy())
     return y
 
-# %% ../../nbs/engine/97_sums.ipynb #a01ef970
-def _sums(*args):
-    "The operator below with its rules."
-    return _rules(*args)
-
-
+# %% ../../nbs/engine/97_sums.ipynb #0f1feb5d
 def _flat(tau, *tensors):
     "The tensors with the batch dimensions, those of tau, in one."
     return [a.reshape(tau.numel(), *a.shape[tau.ndim:]) for a in tensors]
 
 
-@torch.library.custom_op(qualified("kernel_sums", __name__), mutates_args=())
+@custom_op("kernel_sums", __name__)
 def _sums_op(x: Tensor, t: Tensor, w: Tensor, tau: Tensor, x_order: Tensor, t_order: Tensor,
              law: str, m: int, eps: float, same: bool, backend: str) -> Tensor:
     "(97.1) for x (..., n), t (..., k), their orders, w (..., k, d), tau (...); t is x where `same`."
@@ -355,7 +353,7 @@ def _tau_gradient(x, t, gx, gt, tau):
     return (-total / tau).to(tau.dtype)
 
 
-_rules = differentiable(_sums_op, 6, _backward, _save)
+_sums = differentiable(_sums_op, 6, _backward, _save)
 
 # %% ../../nbs/engine/97_sums.ipynb #a5b3e511
 def kernel_sums(
