@@ -5,128 +5,13 @@
 # %% auto #0
 __all__ = []
 
-# %% ../../nbs/engine/98_sum_kernels.ipynb #bd1cbaa6
-import math
-from enum import IntEnum
+# %% ../../nbs/engine/98_sum_kernels.ipynb #7f7c6f33
 from typing import NamedTuple
 
 import numpy as np
 
-from .compile import exp_neg, jit
-
-# %% ../../nbs/engine/98_sum_kernels.ipynb #398bc754
-class Law(IntEnum):
-    "The odd step whose family a sum takes its kernel from."
-    LOGISTIC = 0
-    NORMAL = 1
-
-# %% ../../nbs/engine/98_sum_kernels.ipynb #b4a14646
-_LOGISTIC = {0: [0.5, 0, 0, 0, 0, 0, 0], 1: [0, 1, 0, 0, 0, 0, 0], 2: [0, 0, -1, 0, 0, 0, 0],
-             3: [0, 0, 0, 1, 0, -2, 0], 4: [0, 0, 0, 0, -1, 0, 8]}
-_NORMAL = {1: [1, 0, 0, 0, 0], 2: [0, -1, 0, 0, 0], 3: [-1, 0, 1, 0, 0], 4: [0, 3, 0, -1, 0], 5: [3, 0, -6, 0, 1]}
-
-
-def coefficients(law, m):
-    "The c of (98.1), or of the Hermite polynomial; zeros where the loop needs none."
-    table = _LOGISTIC if law == Law.LOGISTIC else _NORMAL
-    return np.array(table.get(m, [0] * 7), dtype=float)
-
-
-@jit(lent=True)
-def _logistic(u, c, K, size):
-    "K = (98.1) at u."
-    number = u.dtype.type
-    one = number(1)
-    c0, c1, c2, c3, c4, c5, c6 = number(c[0]), number(c[1]), number(c[2]), number(c[3]), number(c[4]), number(c[5]), number(c[6])
-    for j in range(size):
-        e = exp_neg(abs(u[j]))
-        r = one / (one + e)
-        q = e * r * r
-        t = (one - e) * r
-        t = t if u[j] >= 0 else -t
-        K[j] = c0 * t + q * (c1 + t * (c2 + t * (c3 + t * c4)) + q * (c5 + c6 * t))
-
-
-@jit(lent=True)
-def _logistic_integral(u, K, size):
-    "K = log(2 cosh(u / 2))."
-    for j in range(size):
-        a = abs(u[j])
-        K[j] = u.dtype.type(0.5) * a + np.log1p(exp_neg(a))
-
-# %% ../../nbs/engine/98_sum_kernels.ipynb #c0c5e020
-def _scaled_erfc(z):
-    "exp(z^2) erfc(z) for z >= 0, one number."
-    if z < 3:
-        return math.exp(z * z) * math.erfc(z)
-    tail = 0.0
-    for k in range(120, 0, -1):
-        tail = k / 2 / (z + tail)
-    return 1 / (z + tail) / math.sqrt(math.pi)
-
-
-def _chebyshev_of_erfc(p):
-    "The first p Chebyshev coefficients of E in the variable s."
-    s = np.cos((np.arange(p) + 0.5) * np.pi / p)
-    values = [_scaled_erfc(2 * (1 + a) / (1 - a)) for a in s]
-    return np.polynomial.chebyshev.chebfit(s, values, p - 1)
-
-
-_ERFC = _chebyshev_of_erfc(30)
-
-# %% ../../nbs/engine/98_sum_kernels.ipynb #05a0d326
-@jit(lent=True)
-def _normal_step(u, K, spare, size):
-    "K = erf(u / sqrt 2) / 2, by Clenshaw's rule for the polynomial E; spare (3, >= size)."
-    number = u.dtype.type
-    root, two, half, most = number(math.sqrt(0.5)), number(2), number(0.5), number(1e4)
-    terms = 14 if u.itemsize == 4 else 30
-    s, b, last = spare[0], spare[1], spare[2]
-    for j in range(size):
-        z = min(abs(u[j]) * root, most)
-        s[j] = (z - two) / (z + two)
-        b[j] = number(0)
-        last[j] = number(0)
-    for k in range(terms - 1, 0, -1):
-        c = number(_ERFC[k])
-        for j in range(size):
-            new = two * s[j] * b[j] - last[j] + c
-            last[j] = b[j]
-            b[j] = new
-    c = number(_ERFC[0])
-    for j in range(size):
-        tail = (s[j] * b[j] - last[j] + c) * exp_neg(u[j] * u[j] * half) * half
-        value = half - tail if u[j] > 0 else tail - half
-        K[j] = value if u[j] != 0 else number(0)
-
-
-@jit(lent=True)
-def _normal_slope(u, c, K, size):
-    "K = the density at u times c_0 + c_1 u + ... + c_4 u^4."
-    number = u.dtype.type
-    top, half = number(1 / math.sqrt(2 * math.pi)), number(0.5)
-    c0, c1, c2, c3, c4 = number(c[0]), number(c[1]), number(c[2]), number(c[3]), number(c[4])
-    for j in range(size):
-        v = u[j]
-        K[j] = top * exp_neg(half * v * v) * (c0 + v * (c1 + v * (c2 + v * (c3 + v * c4))))
-
-# %% ../../nbs/engine/98_sum_kernels.ipynb #f718d938
-@jit(lent=True)
-def law_values(law, m, c, u, K, spare, size):
-    "K = K_m(u) for the first `size` of u; c are the `coefficients`, spare (3, >= size)."
-    if law == Law.LOGISTIC:
-        if m >= 0:
-            _logistic(u, c, K, size)
-        else:
-            _logistic_integral(u, K, size)
-    elif m > 0:
-        _normal_slope(u, c, K, size)
-    else:
-        _normal_step(u, K, spare, size)
-        if m == -1:
-            top, half = u.dtype.type(1 / math.sqrt(2 * math.pi)), u.dtype.type(0.5)
-            for j in range(size):
-                K[j] = u[j] * K[j] + top * exp_neg(half * u[j] * u[j])
+from .compile import jit
+from .sum_laws import law_values
 
 # %% ../../nbs/engine/98_sum_kernels.ipynb #e05c06a0
 class Grid(NamedTuple):
@@ -171,7 +56,7 @@ class Weights(NamedTuple):
     first: np.ndarray
     before: np.ndarray
 
-# %% ../../nbs/engine/98_sum_kernels.ipynb #8ef972df
+# %% ../../nbs/engine/98_sum_kernels.ipynb #5dc2d470
 @jit(lent=True)
 def _running_sums(w, x, start, occupied, sums, lines):
     "sums and lines (n + 1,): the sums of w and of w (x - x[0]) in front of each occupied box."
@@ -187,7 +72,7 @@ def _running_sums(w, x, start, occupied, sums, lines):
     sums[occupied] = total
     lines[occupied] = line
 
-
+# %% ../../nbs/engine/98_sum_kernels.ipynb #6776fadb
 @jit
 def sort_weights(lo, hi, grid, order, w, weights):
     "weights.w = w (B, n, d) in the order of the positions, and weights.before, for rows lo..hi."
@@ -200,7 +85,7 @@ def sort_weights(lo, hi, grid, order, w, weights):
                 sums, lines = weights.before[0, b, c], weights.before[1, b, c]
                 _running_sums(weights.w[b, c], grid.x[b], grid.start[b], grid.boxes[b, 0], sums, lines)
 
-# %% ../../nbs/engine/98_sum_kernels.ipynb #ba9d228c
+# %% ../../nbs/engine/98_sum_kernels.ipynb #f315580f
 BLOCK = 256  # points that are worked on side by side
 PART = 4096  # points of a unit of work
 
@@ -211,7 +96,7 @@ def _places(x, inverse, cell, xi):
     for j in range(len(x)):
         xi[j] = 2.0 * (x[j] * inverse - cell) - 1.0
 
-
+# %% ../../nbs/engine/98_sum_kernels.ipynb #cf4a7993
 @jit(lent=True)
 def _add_moments(xi, w, T, last, M):
     "M[k] += sum_j w_j T_k(xi_j)."
@@ -233,7 +118,7 @@ def _add_moments(xi, w, T, last, M):
             total += w[j] * new
         M[k] += total
 
-# %% ../../nbs/engine/98_sum_kernels.ipynb #9ba2c1bf
+# %% ../../nbs/engine/98_sum_kernels.ipynb #45291cf9
 @jit(lent=True)
 def _box_moments(b, a, grid, weights, p, xi, T, last):
     "The moments of the full box a of row b."
@@ -248,7 +133,7 @@ def _box_moments(b, a, grid, weights, p, xi, T, last):
             w, M = weights.w[b, c, k:k + size], weights.moments[c, first:first + p]
             _add_moments(xi[:size], w, T[:size], last[:size], M)
 
-
+# %% ../../nbs/engine/98_sum_kernels.ipynb #94f5d793
 @jit
 def moment_rows(lo, hi, grid, weights, p):
     "The moments of the full boxes that start in units lo..hi of PART points each."
@@ -264,7 +149,7 @@ def moment_rows(lo, hi, grid, weights, p):
                 _box_moments(b, a, grid, weights, p, xi, T, last)
             a += 1
 
-# %% ../../nbs/engine/98_sum_kernels.ipynb #93aa9490
+# %% ../../nbs/engine/98_sum_kernels.ipynb #7f60384b
 class Terms(NamedTuple):
     "What the terms of a sum are."
     law: int
@@ -275,7 +160,7 @@ class Terms(NamedTuple):
     table: np.ndarray
     C: np.ndarray
 
-
+# %% ../../nbs/engine/98_sum_kernels.ipynb #ad97b178
 @jit(lent=True)
 def _dot64(a, b):
     "The sum of a[i] b[i] in double precision."
@@ -322,7 +207,7 @@ def _read(xi, local, T, last, y):
             T[j] = new
             y[j] += local[k] * new
 
-# %% ../../nbs/engine/98_sum_kernels.ipynb #633e153a
+# %% ../../nbs/engine/98_sum_kernels.ipynb #58293ccf
 @jit(lent=True)
 def _differences(x, t, scale, u):
     "u = (x - t) scale."
@@ -338,7 +223,7 @@ def _weigh(K, w):
         total += K[j] * w[j]
     return total
 
-
+# %% ../../nbs/engine/98_sum_kernels.ipynb #c90435e9
 @jit(lent=True)
 def _direct(terms, x, t, w, begin, end, scale, u, K, spare, sums):
     "sums[c] += sum_j K_m((x - t_j) scale) w[c, j] for the sources begin..end."
@@ -349,7 +234,7 @@ def _direct(terms, x, t, w, begin, end, scale, u, K, spare, sums):
         for c in range(len(sums)):
             sums[c] += _weigh(K, w[c, k:k + size])
 
-# %% ../../nbs/engine/98_sum_kernels.ipynb #1a711bcc
+# %% ../../nbs/engine/98_sum_kernels.ipynb #8b05644e
 @jit(lent=True)
 def _window(cells, cell, reach, lo, hi):
     "Move lo..hi on to the occupied boxes within `reach` of `cell`."
@@ -361,7 +246,7 @@ def _window(cells, cell, reach, lo, hi):
         hi += 1
     return lo, hi
 
-
+# %% ../../nbs/engine/98_sum_kernels.ipynb #93d1e72e
 @jit(lent=True)
 def _far(x, b, c, lo, hi, sources, weights, terms):
     "What the boxes outside lo..hi add at x, in channel c."
@@ -374,10 +259,10 @@ def _far(x, b, c, lo, hi, sources, weights, terms):
     x = x - np.float64(sources.x[b, 0])
     return (x * side - (V[lo] - (V[last] - V[hi]))) / (2 * terms.tau[b])
 
-# %% ../../nbs/engine/98_sum_kernels.ipynb #0b1d6671
+# %% ../../nbs/engine/98_sum_kernels.ipynb #b88ac3fc
 @jit(lent=True)
 def _visit(b, a, lo, hi, begin, end, targets, order, sources, weights, terms, u, K, spare, sums, y):
-    "The targets in begin..end of a run of boxes that are not full, from a on; returns the box behind it, and its window."
+    "The targets in begin..end of boxes that are not full, from a on; returns the box behind them, and its window."
     d = len(sums)
     cells = sources.cell[b, :sources.boxes[b, 0]]
     x, t, w, start = targets.x[b], sources.x[b], weights.w[b], sources.start[b]
@@ -395,7 +280,7 @@ def _visit(b, a, lo, hi, begin, end, targets, order, sources, weights, terms, u,
         a += 1
     return a, lo, hi
 
-
+# %% ../../nbs/engine/98_sum_kernels.ipynb #e3dc9719
 @jit(lent=True)
 def _beside(b, k0, k1, lo, hi, targets, sources, weights, terms, u, K, spare, sums, values):
     "values (d, .) += the pairs of targets k0..k1 with the sources of boxes among lo..hi that are not full."
@@ -410,11 +295,13 @@ def _beside(b, k0, k1, lo, hi, targets, sources, weights, terms, u, K, spare, su
             s += 1
         for k in range(k0, k1):
             sums[:] = 0
-            _direct(terms, targets.x[b, k], sources.x[b], weights.w[b], sources.start[b, begin], sources.start[b, s], scale, u, K, spare, sums)
+            first, end = sources.start[b, begin], sources.start[b, s]
+            x = targets.x[b, k]
+            _direct(terms, x, sources.x[b], weights.w[b], first, end, scale, u, K, spare, sums)
             for c in range(len(sums)):
                 values[c, k - k0] += sums[c]
 
-# %% ../../nbs/engine/98_sum_kernels.ipynb #406a6ae8
+# %% ../../nbs/engine/98_sum_kernels.ipynb #f0b3ca40
 class Room(NamedTuple):
     "Memory of one thread: blocks of places, two polynomials, values (d, .) and differences with their laws."
     xi: np.ndarray
@@ -427,7 +314,7 @@ class Room(NamedTuple):
     K: np.ndarray
     spare: np.ndarray
 
-
+# %% ../../nbs/engine/98_sum_kernels.ipynb #e2e26964
 @jit(lent=True)
 def _listen(b, a, lo, hi, begin, end, targets, order, sources, weights, terms, room, y):
     "The targets in begin..end of the full box a, whose window is lo..hi."
@@ -450,7 +337,7 @@ def _listen(b, a, lo, hi, begin, end, targets, order, sources, weights, terms, r
             for c in range(len(local)):
                 y[b, order[b, k + j], c] = values[c, j]
 
-# %% ../../nbs/engine/98_sum_kernels.ipynb #5df160f5
+# %% ../../nbs/engine/98_sum_kernels.ipynb #be1c202d
 @jit(lent=True)
 def _sum_part(b, begin, end, targets, order, sources, weights, terms, room, y):
     "The sums of targets begin..end of row b."
@@ -461,13 +348,15 @@ def _sum_part(b, begin, end, targets, order, sources, weights, terms, room, y):
     hi = lo
     while a < targets.boxes[b, 0] and start[a] < end:
         if targets.slot[b, a] < 0:
-            a, lo, hi = _visit(b, a, lo, hi, begin, end, targets, order, sources, weights, terms, room.u, room.K, room.spare, room.sums, y)
+            a, lo, hi = _visit(
+                b, a, lo, hi, begin, end, targets, order, sources, weights, terms,
+                room.u, room.K, room.spare, room.sums, y)
         else:
             lo, hi = _window(cells, targets.cell[b, a], terms.reach, lo, hi)
             _listen(b, a, lo, hi, begin, end, targets, order, sources, weights, terms, room, y)
             a += 1
 
-
+# %% ../../nbs/engine/98_sum_kernels.ipynb #8f838c14
 @jit
 def sum_rows(lo_unit, hi_unit, targets, order, sources, weights, terms, y):
     "y (B, n, d) = the sums (97.1) at the targets of the units, where they stood before the sort."
@@ -475,7 +364,8 @@ def sum_rows(lo_unit, hi_unit, targets, order, sources, weights, terms, y):
     units = (n + PART - 1) // PART  # of one row
     u, K = np.empty(BLOCK, targets.x.dtype), np.empty(BLOCK, targets.x.dtype)
     local = np.empty((d, terms.C.shape[1]))
-    room = Room(np.empty(BLOCK), np.empty(BLOCK), np.empty(BLOCK), np.empty((d, BLOCK)), local, np.empty(d), u, K, np.empty((3, BLOCK), u.dtype))
+    xi, T, last = np.empty(BLOCK), np.empty(BLOCK), np.empty(BLOCK)
+    room = Room(xi, T, last, np.empty((d, BLOCK)), local, np.empty(d), u, K, np.empty((3, BLOCK), u.dtype))
     for unit in range(lo_unit, hi_unit):
         b = unit // units
         begin = unit % units * PART

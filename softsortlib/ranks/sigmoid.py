@@ -13,7 +13,8 @@ from torch import Tensor
 
 from ..core.rank_operators import RankOperator
 from ..engine.autograd import custom_op, differentiable
-from ..engine.sums import LAWS, kernel_sums
+from ..engine.sum_laws import LAWS
+from ..engine.sums import kernel_sums
 
 # %% ../../nbs/ranks/40_sigmoid.ipynb #3319b62a
 def logistic_step(x, m):

@@ -5,7 +5,8 @@ import pytest
 import torch
 from torch.testing import assert_close
 
-from softsortlib.engine.sums import _sums, kernel_sums, kernel_sums_dense
+from softsortlib.engine.sum_laws import kernel_sums_dense
+from softsortlib.engine.sums import _sums, kernel_sums
 
 LAWS = ["logistic", "normal"]
 TAUS = [1e-6, 1e-4, 1e-3, 1e-2, 0.1, 1.0, 10.0, 1e3, 1e6]
