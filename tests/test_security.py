@@ -115,13 +115,11 @@ def test_a_gzip_bomb_is_not_unpacked(monkeypatch, tmp_path):
 
 
 @lab
-@pytest.mark.parametrize("shape", [(1 << 31, 1 << 31, 4), (1 << 32 - 1,) * 2, (0, (1 << 32) - 1, (1 << 32) - 1)])
+@pytest.mark.parametrize("shape", [(1 << 31, 1 << 31, 4), ((1 << 32) - 1,) * 2, (0, (1 << 32) - 1, (1 << 32) - 1), (1,) * 255, (0,)])
 def test_a_header_promises_what_it_likes(shape, tmp_path):
     from softsortlib.lab.sources import DataError, read_idx
     (tmp_path / "idx").write_bytes(b"\0\0\x08" + bytes([len(shape)]) + b"".join(k.to_bytes(4, "big") for k in shape))
-    if 0 in shape: assert read_idx(tmp_path / "idx").numel() == 0
-    else:
-        with pytest.raises(DataError, match="promises"): read_idx(tmp_path / "idx")
+    with pytest.raises(DataError, match="promises|begins with"): read_idx(tmp_path / "idx")
 
 
 def archive(path, data, offsets=(0, 1), labels=(0,)):

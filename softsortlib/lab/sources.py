@@ -39,20 +39,20 @@ def _raw_bytes(path):
                         "delete it and fetch it again")
     return raw
 
-# %% ../../nbs/lab/78_sources.ipynb #5fcf4aa9
+# %% ../../nbs/lab/78_sources.ipynb #6a1e527e
 def read_idx(
     path: "str | Path",  # an IDX file of unsigned bytes, plain or .gz
 ) -> Tensor:  # the array it holds, uint8, its shape from the file
     "Read an IDX file; raise `DataError` naming the file when it is missing, corrupt or cut short."
     path = Path(path)
     raw = _raw_bytes(path)
-    if len(raw) < 4 or raw[:3] != b"\0\0\x08" or len(raw) < 4 + 4 * raw[3]:
+    if len(raw) < 4 or raw[:3] != b"\0\0\x08" or raw[3] > 8 or len(raw) < 4 + 4 * raw[3]:
         begin = raw[:4].hex(" ") or "nothing"
         raise DataError(f"{path} is not an IDX file of bytes (it begins with {begin}): delete it and fetch it again")
     start = 4 + 4 * raw[3]
     shape = np.frombuffer(raw, ">u4", count=raw[3], offset=4).tolist()
     length = start + math.prod(shape)
-    if len(raw) != length or raw[3] > 8:
+    if len(raw) != length or not all(shape):
         raise DataError(f"{path} holds {len(raw)} bytes where its header promises {length}: "
                         "delete it and fetch it again")
     return torch.from_numpy(np.frombuffer(raw, np.uint8, offset=start).reshape(shape).copy())
