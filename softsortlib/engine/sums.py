@@ -68,20 +68,19 @@ def cutoff(law, m, eps):
     far = {-1: u / 2, 0: 0.5}.get(m, 0.0)
     return u[((LAWS[law](u, m) - far).abs() > eps).nonzero().max()].item() + 0.01
 
-# %% ../../nbs/engine/99_sums.ipynb #6cc57080
-@lru_cache(None)
-def chebyshev(p):
-    "The p Chebyshev points, and D, which takes values there to coefficients."
-    k = torch.arange(p, dtype=torch.float64)
+# %% ../../nbs/engine/99_sums.ipynb #2ebf6f93
+def chebyshev(p, like):
+    "The p Chebyshev points, and D, which takes values there to coefficients, made where the tensor `like` is."
+    k = torch.arange(p, dtype=like.dtype, device=like.device)
     points = ((k + 0.5) * math.pi / p).cos()
     D = (k[:, None] * (k + 0.5) * math.pi / p).cos() * 2 / p
     D[0] /= 2
     return points, D
 
-# %% ../../nbs/engine/99_sums.ipynb #976461ea
+# %% ../../nbs/engine/99_sums.ipynb #bc9a4dbd
 def tables(law, m, p, reach, ratios):
     "C of (99.2) for each ratio h / tau, (len(ratios), p, (2 reach + 1) p), and at column (b - a + reach) p + l."
-    points, D = (a.to(ratios.device, ratios.dtype) for a in chebyshev(p))
+    points, D = chebyshev(p, ratios)
     cells = torch.arange(reach, -reach - 1, -1, device=ratios.device, dtype=ratios.dtype)  # a - b
     u = cells[:, None, None] + (points[:, None] - points) / 2
     C = D @ LAWS[law](ratios[:, None, None, None] * u, m) @ D.mT

@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['pair_sum', 'SigmoidRank']
 
-# %% ../../nbs/ranks/40_sigmoid.ipynb #f6eb5521
+# %% ../../nbs/ranks/40_sigmoid.ipynb #3bdc1f6b
 import math
 
 import torch
