@@ -5,21 +5,21 @@
 # %% auto #0
 __all__ = ['LapSumPermutation', 'LapSum']
 
-# %% ../../nbs/ranks/44_lapsum.ipynb #e6664060
+# %% ../../nbs/ranks/44_lapsum.ipynb #c26be0b2
 import math
 from typing import NamedTuple
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from ..core.operators import Operator
 from ..core.permutation import SoftPermutation, compute_dtype, patch_to
-from ..engine.autograd import batched, differentiable, qualified
-from ..engine.compile import arrays, empty_matrix, exp_neg, jit, spread_rows
+from ..engine.autograd import differentiable, qualified
+from ..engine.compile import arrays, exp_neg, jit, spread_rows
 from ..engine.dispatch import choose
 from ..engine.radix import stable_sort
 from ..engine.scan import one_sided_sums
+from .lapsum_matrix import Cells, cell_matrix, log_mass, measured
 from .sigmoid import precise, tau_column
 
 # %% ../../nbs/ranks/44_lapsum.ipynb #a5ea98b5
@@ -149,15 +149,7 @@ def _edges(P, levels):
     gamma = torch.where(C < 0, log_R - log_h, gap - beta)
     return Edges(a, beta, gamma, first=i <= 0, last=i >= P.count[..., -1:])
 
-# %% ../../nbs/ranks/44_lapsum.ipynb #17ffb519
-def _log_mass(u, v, width):
-    "log(F(v) - F(u)) for u < v = u + width."
-    around = (u < 0) & (v > 0)
-    tail = torch.minimum(v, -u).masked_fill(around, -1) - math.log(2) + (-torch.expm1(-width)).log()
-    middle = -(torch.expm1(u.clamp(max=0)) + torch.expm1(-v.clamp(min=0))) / 2
-    return torch.where(around, middle.masked_fill(~around, 1).log(), tail)
-
-# %% ../../nbs/ranks/44_lapsum.ipynb #c60fe62c
+# %% ../../nbs/ranks/44_lapsum.ipynb #33f51ff1
 def _levels(P, rows):
     "Levels of the thresholds around `rows`: all of them in turn, or the lower ones and then the upper ones."
     if rows is None:
@@ -170,17 +162,20 @@ def _sides(x, rows):
         return x[..., :-1], x[..., 1:]
     return x.chunk(2, -1)
 
-# %% ../../nbs/ranks/44_lapsum.ipynb #b58a7d3d
-class Cells(NamedTuple):
-    "Cells of the line, each field (..., r). An edge is x + tau d, with x the nearer score."
-    x0: Tensor     # lower edge
-    d0: Tensor
-    x1: Tensor     # upper edge
-    d1: Tensor
-    width: Tensor  # in units of tau, infinite at the ends
-    start: Tensor  # how many scores are below the cell
-    stop: Tensor   # how many are below its end
+def _upper_minus_lower(G, rows):
+    "What lies between the thresholds of each row, for G (..., l, d) at `_levels`."
+    if rows is None:
+        return G.diff(dim=-2)
+    lower, upper = G.chunk(2, -2)
+    return upper - lower
 
+def _onto_levels(y, rows):
+    "The transpose of `_upper_minus_lower`."
+    if rows is None:
+        return -torch.nn.functional.pad(y, (0, 0, 1, 1)).diff(dim=-2)
+    return torch.cat([-y, y], -2)
+
+# %% ../../nbs/ranks/44_lapsum.ipynb #344e8c74
 def _nearest(P, edges):
     "The thresholds as x + tau d, x the nearer neighbour, infinite at the ends; each (..., l)."
     a, beta, gamma, first, last = edges
@@ -201,17 +196,12 @@ def _cells(P, rows):
     width = torch.where(ends, math.inf, (x1 - x0) / P.tau + d1.masked_fill(ends, 0) - d0.masked_fill(ends, 0))
     return Cells(x0, d0, x1, d1, width.clamp(min=torch.finfo(d.dtype).tiny), *_sides(a, rows))
 
-# %% ../../nbs/ranks/44_lapsum.ipynb #e852c3c7
-def _measured(x, d, s, tau):
-    "How far edges x + tau d (..., r) are above scores s (..., 1 or r, n), in units of tau (..., 1); (..., r, n)."
-    d = d[..., None]
-    return torch.where(d.isinf(), d, (x[..., None] - s) / tau[..., None] + d)
-
+# %% ../../nbs/ranks/44_lapsum.ipynb #a927e17c
 def _log_cells(P, cells, s):
     "log of (44.2) for `cells` and scores s (..., r or 1, n), (..., r, n)."
-    u = _measured(cells.x0, cells.d0, s, P.tau)
-    v = _measured(cells.x1, cells.d1, s, P.tau)
-    return _log_mass(u, v, cells.width[..., None])
+    u = measured(cells.x0, cells.d0, s, P.tau)
+    v = measured(cells.x1, cells.d1, s, P.tau)
+    return log_mass(u, v, cells.width[..., None])
 
 # %% ../../nbs/ranks/44_lapsum.ipynb #c7504acf
 @patch_to(LapSumPermutation)
@@ -234,301 +224,21 @@ def _hard(self, rows):
     "The order of the scores."
     return self.order if rows is None else self.order[..., rows]
 
-# %% ../../nbs/ranks/44_lapsum.ipynb #f096bede
-def _padded(order, real):
-    "Which columns are padded: order (..., n), and how many are real, (..., 1)."
-    behind = torch.arange(order.shape[-1], device=order.device) >= real
-    return torch.zeros_like(behind).scatter(-1, order, behind)
-
-def _matrix_torch(s, tau, cells, order, real):
-    "(44.2) in plain torch; s (..., n), tau (..., 1)."
-    u = _measured(cells.x0, cells.d0, s[..., None, :], tau)
-    v = _measured(cells.x1, cells.d1, s[..., None, :], tau)
-    P = _log_mass(u, v, cells.width[..., None]).exp()
-    return P.masked_fill(_padded(order, real)[..., None, :], 0).to(s.dtype)
-
-def _matrix_grads(G, s, tau, cells, order, real):
-    "(44.8) in plain torch, which can be differentiated again: to s and tau, and to u, v, w summed over columns."
-    G = G.masked_fill(_padded(order, real)[..., None, :], 0).to(tau.dtype)
-    u = _measured(cells.x0, cells.d0, s[..., None, :], tau)
-    v = _measured(cells.x1, cells.d1, s[..., None, :], tau)
-    inside = (u < 0) & (v > 0)
-    left = u >= -v
-    E = torch.where(inside, 0, G * (-torch.maximum(u, -v).clamp(min=0)).exp())
-    mass = E * -torch.expm1(-cells.width)[..., None] / 2
-    of_u = torch.where(inside, -G * u.clamp(max=0).exp() / 2, torch.where(left, -mass, 0))
-    of_v = torch.where(inside, G * (-v.clamp(min=0)).exp() / 2, torch.where(left, 0, mass))
-    of_w = (-cells.width).exp() / 2 * E.sum(-1)
-    of_s = -(of_u + of_v).sum(-2) / tau
-    far = of_u * (cells.x0[..., None] - s[..., None, :]) + of_v * (cells.x1[..., None] - s[..., None, :])
-    return of_s.to(s.dtype), -far.sum((-2, -1))[..., None] / tau**2, of_u.sum(-1), of_v.sum(-1), of_w
-
-# %% ../../nbs/ranks/44_lapsum.ipynb #fee22ba5
-class Line(NamedTuple):
-    "What the kernels read, as arrays."
-    s: np.ndarray
-    tau: np.ndarray
-    x0: np.ndarray
-    d0: np.ndarray
-    x1: np.ndarray
-    d1: np.ndarray
-    width: np.ndarray
-    start: np.ndarray
-    stop: np.ndarray
-    order: np.ndarray
-    real: np.ndarray
-
-_BEYOND = 1e30  # in units of tau; nothing is so far away
-
-@jit
-def _reach(line, b, i, weight, E):
-    "E[j] = weight exp(-max(u, -v, 0)) for cell i of set b and all its scores."
-    s = line.s[b]
-    real = E.dtype.type
-    inv = real(min(1 / line.tau[b], 1e38))
-    x0, d0 = real(line.x0[b, i]), real(line.d0[b, i])
-    x1, d1 = real(line.x1[b, i]), real(line.d1[b, i])
-    far = real(_BEYOND)
-    zero = real(0)
-    weight = real(weight)
-    for j in range(len(s)):
-        u = min((x0 - s[j]) * inv, far) + d0
-        v = max((x1 - s[j]) * inv, -far) + d1
-        E[j] = exp_neg(max(max(u, -v), zero)) * weight
-
-# %% ../../nbs/ranks/44_lapsum.ipynb #70990874
-@jit
-def _from_edge(x, d, s, tau):
-    "The distance of the edge x + tau d above s, in units of tau."
-    return d if math.isinf(d) else (x - np.float64(s)) / tau + d
-
-@jit
-def _around(line, b, i, j):
-    "exp(u) and exp(-v) for score j inside cell i of set b."
-    u = _from_edge(line.x0[b, i], line.d0[b, i], line.s[b, j], line.tau[b])
-    v = _from_edge(line.x1[b, i], line.d1[b, i], line.s[b, j], line.tau[b])
-    return math.exp(min(u, 0.0)), math.exp(-max(v, 0.0))
-
-# %% ../../nbs/ranks/44_lapsum.ipynb #fb3dd67e
-_ROWS = 64  # rows of a unit of work
-
-@jit
-def _matrix_rows(lo, hi, line, P):
-    "Write P of (44.7) for the units lo..hi."
-    r, n = P.shape[1:]
-    units = (r + _ROWS - 1) // _ROWS  # of one matrix
-    for unit in range(lo, hi):
-        b = unit // units
-        first = unit % units * _ROWS
-        order = line.order[b]
-        for i in range(first, min(first + _ROWS, r)):
-            row = P[b, i]
-            _reach(line, b, i, -np.expm1(-line.width[b, i]) / 2, row)
-            for k in range(line.start[b, i], line.stop[b, i]):
-                below, above = _around(line, b, i, order[k])
-                row[order[k]] = ((1 - below) + (1 - above)) / 2
-            for k in range(line.real[b], n):
-                row[order[k]] = 0
-
-# %% ../../nbs/ranks/44_lapsum.ipynb #faa2db62
-class CellGrads(NamedTuple):
-    "What the backward kernel writes, as arrays: sums over a unit (units, n) and (units,), and for each row (B, r)."
-    s: np.ndarray
-    tau: np.ndarray
-    u: np.ndarray
-    v: np.ndarray
-    w: np.ndarray
-
-@jit
-def _inner_grads(G, line, b, i, learn, pulls, E):
-    "What scores inside cell i of set b give to u, v and tau, and to `pulls` (n,); they and padded ones leave E."
-    order = line.order[b]
-    of_u = 0.0
-    of_v = 0.0
-    spread = 0.0
-    for k in range(line.start[b, i], line.stop[b, i]):
-        j = order[k]
-        if k < line.real[b]:
-            below, above = _around(line, b, i, j)
-            down, up = -G[j] * below / 2, G[j] * above / 2
-            of_u += down
-            of_v += up
-            pulls[j] -= down + up
-            if learn:
-                spread -= down * (line.x0[b, i] - line.s[b, j]) + up * (line.x1[b, i] - line.s[b, j])
-        E[j] = 0
-    for k in range(line.real[b], len(order)):
-        E[order[k]] = 0
-    return of_u, of_v, spread
-
-# %% ../../nbs/ranks/44_lapsum.ipynb #3b639ec2
-@jit
-def _sign(line, b, i, E):
-    "Give E the sign of (44.8), minus for scores right of cell i of set b; return the sums before and after."
-    s = line.s[b]
-    real = E.dtype.type
-    inv = real(min(1 / line.tau[b], 1e38))
-    x0, d0 = real(line.x0[b, i]), real(line.d0[b, i])
-    x1, d1 = real(line.x1[b, i]), real(line.d1[b, i])
-    far = real(_BEYOND)
-    T = real(0)
-    S = real(0)
-    for j in range(len(s)):
-        T += E[j]
-        u = min((x0 - s[j]) * inv, far) + d0
-        v = max((x1 - s[j]) * inv, -far) + d1
-        E[j] = E[j] if u >= -v else -E[j]
-        S += E[j]
-    return T, S
-
-@jit
-def _outer_spread(line, b, i, E):
-    "The sum of E_j (x - s_j) over both sides of cell i of set b, each from its own edge."
-    spread = 0.0
-    for j in range(len(E)):
-        if E[j] != 0:
-            u = _from_edge(line.x0[b, i], line.d0[b, i], line.s[b, j], line.tau[b])
-            v = _from_edge(line.x1[b, i], line.d1[b, i], line.s[b, j], line.tau[b])
-            spread += E[j] * ((line.x0[b, i] if u >= -v else line.x1[b, i]) - line.s[b, j])
-    return spread
-
-# %% ../../nbs/ranks/44_lapsum.ipynb #22972b46
-@jit
-def _matrix_back_rows(lo, hi, G, line, learn, grads):
-    "The sums (44.8) for the units lo..hi; tau's only if `learn`."
-    r, n = G.shape[1:]
-    units = (r + _ROWS - 1) // _ROWS  # of one matrix
-    E = np.empty(n, line.s.dtype)
-    for unit in range(lo, hi):
-        b = unit // units
-        first = unit % units * _ROWS
-        pulls = grads.s[unit]
-        pulls[:] = 0
-        grads.tau[unit] = 0
-        for i in range(first, min(first + _ROWS, r)):
-            row = G[b, i]
-            c = -np.expm1(-line.width[b, i]) / 2
-            _reach(line, b, i, 1.0, E)
-            for j in range(n):
-                E[j] *= row[j]
-            of_u, of_v, spread = _inner_grads(row, line, b, i, learn, pulls, E)
-            T, S = _sign(line, b, i, E)
-            weight = E.dtype.type(c)
-            for j in range(n):
-                pulls[j] += weight * E[j]
-            if learn:
-                spread += c * _outer_spread(line, b, i, E)
-            grads.u[b, i] = of_u - c * (np.float64(T) + S) / 2
-            grads.v[b, i] = of_v + c * (np.float64(T) - S) / 2
-            grads.w[b, i] = math.exp(-line.width[b, i]) / 2 * T
-            grads.tau[unit] += spread / line.tau[b] ** 2
-        for j in range(n):
-            pulls[j] /= line.tau[b]
-
-# %% ../../nbs/ranks/44_lapsum.ipynb #ce3bcdc2
-def _line(s, tau, cells, order, real):
-    "The arguments as arrays, with one batch dimension."
-    B = tau.numel()
-    flat = [a.reshape(B, a.shape[-1]) for a in (s, *cells, order)]
-    columns = arrays(flat[0], tau.double().reshape(B), *flat[1:], real.reshape(B))
-    return Line(*columns)
-
-def _units(cells):
-    "How many units of work there are."
-    return cells.start.shape[:-1].numel() * -(-cells.start.shape[-1] // _ROWS)
-
-def _matrix_numba(s, tau, cells, order, real):
-    "(44.2) by its kernel."
-    n, r = s.shape[-1], cells.start.shape[-1]
-    P = empty_matrix(s.dtype, *s.shape[:-1], r, n)
-    spread_rows(_matrix_rows, _units(cells), P.numel(), _line(s, tau, cells, order, real), *arrays(P.view(-1, r, n)))
-    return P
-
-def _grads_numba(G, s, tau, cells, order, real, learn):
-    "(44.8) by its kernel."
-    n, r = s.shape[-1], cells.start.shape[-1]
-    units, batch = _units(cells), s.shape[:-1]
-    of_s, of_tau = s.new_empty(units, n), tau.new_empty(units)
-    u, v, w = (tau.new_empty(*batch, r) for _ in range(3))
-    out = CellGrads(*arrays(of_s, of_tau, *(a.view(-1, r) for a in (u, v, w))))
-    line = _line(s, tau, cells, order, real)
-    spread_rows(_matrix_back_rows, units, G.numel(), *arrays(G.reshape(-1, r, n)), line, learn, out)
-    parts = units // batch.numel()
-    return of_s.view(*batch, parts, n).sum(-2), of_tau.view(*batch, parts).sum(-1, keepdim=True), u, v, w
-
-# %% ../../nbs/ranks/44_lapsum.ipynb #6d25c4bd
-@torch.library.custom_op(qualified("lapsum_matrix_backward", __name__), mutates_args=())
-def _matrix_backward_op(G: Tensor, s: Tensor, tau: Tensor, x0: Tensor, d0: Tensor, x1: Tensor, d1: Tensor, width: Tensor,
-                        start: Tensor, stop: Tensor, order: Tensor, real: Tensor, learn: bool) -> list[Tensor]:
-    "(44.8): the gradients to s, tau, and the u, v and w of each row."
-    cells = Cells(x0, d0, x1, d1, width, start, stop)
-    if choose(s, "") == "numba":
-        return list(_grads_numba(G, s, tau, cells, order, real, learn))
-    return [a.contiguous() for a in _matrix_grads(G, s, tau, cells, order, real)]
-
-@_matrix_backward_op.register_fake
-def _(G, s, tau, x0, d0, x1, d1, width, start, stop, order, real, learn):
-    return [a.new_empty(a.shape) for a in (s, tau, width, width, width)]
-
-batched(_matrix_backward_op, 12)
-
-# %% ../../nbs/ranks/44_lapsum.ipynb #6e105138
-@torch.library.custom_op(qualified("lapsum_matrix", __name__), mutates_args=())
-def _matrix_op(s: Tensor, tau: Tensor, x0: Tensor, d0: Tensor, x1: Tensor, d1: Tensor, width: Tensor,
-               start: Tensor, stop: Tensor, order: Tensor, real: Tensor) -> Tensor:
-    "(44.2) in the dtype of s (..., n), for cells (..., r) and tau (..., 1) in double precision; (..., r, n)."
-    matrix = _matrix_numba if choose(s, "") == "numba" else _matrix_torch
-    return matrix(s, tau, Cells(x0, d0, x1, d1, width, start, stop), order, real)
-
-@_matrix_op.register_fake
-def _(s, tau, x0, d0, x1, d1, width, start, stop, order, real):
-    return s.new_empty(*width.shape, s.shape[-1])
-
-def _matrix_setup(ctx, inputs, output):
-    ctx.save_for_backward(*inputs)
-
-def _matrix_backward(ctx, G):
-    "Prop 44.6"
-    s, tau, *cells, order, real = ctx.saved_tensors
-    if torch.is_grad_enabled():
-        grads = _matrix_grads(G, s, tau, Cells(*cells), order, real)
-    else:
-        grads = _matrix_backward_op(G, *ctx.saved_tensors, ctx.needs_input_grad[1])
-    of_s, of_tau, u, v, w = grads
-    return of_s, of_tau, u / tau, u, v / tau, v, w, None, None, None, None
-
-_matrix = differentiable(_matrix_op, 11, _matrix_backward, _matrix_setup)
-
-# %% ../../nbs/ranks/44_lapsum.ipynb #b4f86e2a
+# %% ../../nbs/ranks/44_lapsum.ipynb #0e24ff9b
 def _matrix_of(P, rows, s):
     "The matrix at `rows`, (..., r, n), in the dtype of the scores s (..., n)."
     cells = _cells(P, rows)
-    d0, d1 = (torch.where(d.isinf(), d, d.clamp(-_BEYOND / 2, _BEYOND / 2)) for d in (cells.d0, cells.d1))
     real = P.count[..., -1:].detach().long()
-    return _matrix(s, P.tau, cells.x0, d0, cells.x1, d1, *cells[4:], P.order, real)
+    return cell_matrix(s, P.tau, cells, P.order, real)
 
 @patch_to(LapSumPermutation)
 def _dense(self, rows):
     "(44.2), in the dtype in which results are computed."
     return _matrix_of(self, rows, self.s.to(compute_dtype(self.dtype)))
 
-# %% ../../nbs/ranks/44_lapsum.ipynb #43ba49d8
-def _upper_minus_lower(G, rows):
-    "What lies between the thresholds of each row, for G (..., l, d) at `_levels`."
-    if rows is None:
-        return G.diff(dim=-2)
-    lower, upper = G.chunk(2, -2)
-    return upper - lower
-
-def _onto_levels(y, rows):
-    "The transpose of `_upper_minus_lower`."
-    if rows is None:
-        return -torch.nn.functional.pad(y, (0, 0, 1, 1)).diff(dim=-2)
-    return torch.cat([-y, y], -2)
-
-# %% ../../nbs/ranks/44_lapsum.ipynb #eb33b65a
+# %% ../../nbs/ranks/44_lapsum.ipynb #b2f357dc
 class Neighbours(NamedTuple):
-    "Where (44.9) reads, and with which weights, each (..., l, 1)."
+    "Where (44.7) reads, and with which weights, each (..., l, 1)."
     left: Tensor     # index of the score below the threshold
     right: Tensor    # and of the one above
     below: Tensor    # weight of L at the one below
@@ -559,7 +269,7 @@ def _scan(P, x, up):
     batch = x.shape[:-2]
     return _one_sided(P.t.expand(*batch, P.n), P.tau.expand(*batch, 1), x.contiguous(), up)
 
-# %% ../../nbs/ranks/44_lapsum.ipynb #fa8fc38e
+# %% ../../nbs/ranks/44_lapsum.ipynb #ebbfbd5e
 _SMALL = 4096  # entries of a matrix that is faster made than avoided
 
 def _is_small(P, rows):
@@ -568,7 +278,7 @@ def _is_small(P, rows):
 
 @patch_to(LapSumPermutation)
 def _matmul(self, x, rows):
-    "(44.9)"
+    "(44.7)"
     if _is_small(self, rows):
         return (_matrix_of(self, rows, self.s) @ x.to(self.t)).to(x)
     order = self.order[..., None].expand(x.shape)
@@ -582,10 +292,10 @@ def _matmul(self, x, rows):
     above = near.above * _at(_scan(self, z, False), near.right)
     return (_upper_minus_lower(counted + below + above, rows) + mean).to(x)
 
-# %% ../../nbs/ranks/44_lapsum.ipynb #14f85e02
+# %% ../../nbs/ranks/44_lapsum.ipynb #a21f2b73
 @patch_to(LapSumPermutation)
 def _rmatmul(self, y, rows):
-    "The transpose of (44.9)."
+    "The transpose of (44.7)."
     if _is_small(self, rows):
         return (_matrix_of(self, rows, self.s).mT @ y.to(self.t)).to(y)
     near = _neighbours(self, _levels(self, rows), y.shape[:-2])

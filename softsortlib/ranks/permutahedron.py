@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['Permutahedron']
 
-# %% ../../nbs/ranks/43_permutahedron.ipynb #d9ee6dc1
+# %% ../../nbs/ranks/43_permutahedron.ipynb #7e4bf70e
 import math
 from typing import TYPE_CHECKING
 
@@ -21,7 +21,7 @@ from ..engine.autograd import differentiable, qualified
 from ..engine.compile import arrays, jit, spread_rows
 from ..engine.dispatch import check_backend, choose
 from ..engine.radix import sorted_values, stable_sort
-from .pooling import gap, mean_from_last, means, pool_means, project, project_anywhere
+from .pooling import gap, mean_from, means, pool_means, project, project_anywhere
 from .sigmoid import precise, tau_column
 
 # %% ../../nbs/ranks/43_permutahedron.ipynb #8f7f905a
@@ -50,7 +50,7 @@ def _pool_kl(x, tau, of_z, size):
         size[top] = m
     return top + 1
 
-# %% ../../nbs/ranks/43_permutahedron.ipynb #4695e3a8
+# %% ../../nbs/ranks/43_permutahedron.ipynb #a8b8da9a
 @jit(fastmath=())
 def _pad(order, end, ranks, last):
     "Padded elements have no rank, and are blocks of their own."
@@ -71,7 +71,7 @@ def _l2_rank_rows(lo, hi, x, order, tau, real, ranks, last):
         for i in range(pool_means(x[b, :real[b]], t, rho, value, size)):
             start = end
             end += size[i]
-            near = mean_from_last(x[b], start, end)
+            near = mean_from(x[b], np.float64(x[b, end - 1]), start, end)
             mean_rank = (start + 1 + end) / 2
             for k in range(start, end):
                 ranks[b, order[b, k]] = (gap(x[b], end - 1, k) - near) / t + mean_rank

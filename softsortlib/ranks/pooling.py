@@ -48,7 +48,7 @@ def isotonic_plain(
     upper = torch.ones_like(lowest, dtype=torch.bool).triu()
     return torch.where(upper, lowest, -math.inf).amax(-2)
 
-# %% ../../nbs/ranks/47_pooling.ipynb #9427d051
+# %% ../../nbs/ranks/47_pooling.ipynb #9e1843cd
 def means(x, last):
     "The mean of x over each block, at every element, in plain torch; x and last (..., n)."
     count = torch.zeros_like(x).scatter_add(-1, last, torch.ones_like(x)).gather(-1, last)
@@ -60,7 +60,6 @@ def log_means(x, last):
     top = torch.full_like(x, -math.inf).scatter_reduce(-1, last, x, "amax").gather(-1, last)
     return top + means((x - top).exp(), last).log()
 
-# %% ../../nbs/ranks/47_pooling.ipynb #e1ca873f
 def _minus(x, y):
     "x - y, and zero where they are equal, infinite or not."
     return torch.where(x == y, 0, x - y)
@@ -114,13 +113,27 @@ def project_anywhere(z, w, kl, backend, tau=1):
     near = _from_last(z, last) / tau
     return (near - mean(near, last)) + mean(w, last), last
 
-# %% ../../nbs/ranks/47_pooling.ipynb #5cf5e87d
+# %% ../../nbs/ranks/47_pooling.ipynb #e232c4df
 @jit(fastmath=())
 def gap(x, e, f):
     "x[f] - x[e], and zero where they are equal, infinite or not."
     if x[e] == x[f]:
         return 0.0
     return np.float64(x[f]) - np.float64(x[e])
+
+@jit(fastmath=())
+def mean_from(x, origin, start, end):
+    "The mean of x[start:end] measured from `origin`: a sum, and where that overflows a sum of shares."
+    total = 0.0
+    for k in range(start, end):
+        if x[k] != origin:
+            total += np.float64(x[k]) - origin
+    if not math.isinf(total):
+        return total / (end - start)
+    total = 0.0
+    for k in range(start, end):
+        total += np.float64(x[k]) / (end - start) - origin / (end - start)
+    return total
 
 # %% ../../nbs/ranks/47_pooling.ipynb #d908eeec
 @jit(fastmath=())
@@ -172,34 +185,7 @@ def _pool_log_means(z, w, of_z, of_w, size):
         size[top] = m
     return top + 1
 
-# %% ../../nbs/ranks/47_pooling.ipynb #5c8d3b66
-@jit(fastmath=())
-def mean_of(x, start, end):
-    "The mean of x[start:end]."
-    total = 0.0
-    for k in range(start, end):
-        total += x[k]
-    if math.isinf(total):
-        total = 0.0
-        for k in range(start, end):
-            total += x[k] / (end - start)
-        return total
-    return total / (end - start)
-
-@jit(fastmath=())
-def mean_from_last(x, start, end):
-    "The mean of x[start:end] measured from its last element; x increases."
-    total = 0.0
-    for k in range(start, end):
-        total += gap(x, end - 1, k)
-    if math.isinf(total):
-        total = 0.0
-        for k in range(start, end):
-            total += gap(x, end - 1, k) / (end - start)
-        return total
-    return total / (end - start)
-
-# %% ../../nbs/ranks/47_pooling.ipynb #56bd0858
+# %% ../../nbs/ranks/47_pooling.ipynb #65042baf
 @jit(fastmath=())
 def _l2_project_rows(lo, hi, z, w, p, last):
     "(47.4) with means, for rows lo..hi; z, w (B, n) are read, p and last (B, n) are written."
@@ -210,8 +196,8 @@ def _l2_project_rows(lo, hi, z, w, p, last):
         for i in range(pool_means(z[b], 1.0, w[b], value, size)):
             start = end
             end += size[i]
-            near = mean_from_last(z[b], start, end)
-            mean_w = mean_of(w[b], start, end)
+            near = mean_from(z[b], z[b, end - 1], start, end)
+            mean_w = mean_from(w[b], 0.0, start, end)
             for k in range(start, end):
                 p[b, k] = (gap(z[b], end - 1, k) - near) + mean_w
                 last[b, k] = end - 1
@@ -232,7 +218,7 @@ def _kl_project_rows(lo, hi, z, w, p, last):
                 p[b, k] = (gap(z[b], end - 1, k) - of_z[i]) + (w[b, end - 1] + of_w[i])
                 last[b, k] = end - 1
 
-# %% ../../nbs/ranks/47_pooling.ipynb #453f0828
+# %% ../../nbs/ranks/47_pooling.ipynb #9d68dbcc
 @jit
 def _block_mean_rows(lo, hi, x, last, out):
     "The mean of x over its block, for rows lo..hi; x, last, out (B, n)."
@@ -240,7 +226,7 @@ def _block_mean_rows(lo, hi, x, last, out):
         start = 0
         while start < x.shape[1]:
             end = last[b, start] + 1
-            mean = mean_of(x[b], start, end)
+            mean = mean_from(x[b], 0.0, start, end)
             for k in range(start, end):
                 out[b, k] = mean
             start = end
@@ -338,7 +324,7 @@ def _check_sequences(z, w):
     except RuntimeError:
         raise ValueError(f"w must broadcast to the shape of z, {tuple(z.shape)}, got {tuple(w.shape)}") from None
 
-# %% ../../nbs/ranks/47_pooling.ipynb #c279b7ae
+# %% ../../nbs/ranks/47_pooling.ipynb #1e71c2ec
 def _block_values_of(x, last, kl):
     "M_b(x) of (47.3), differentiable; x, last (..., n)."
     if not kl:
@@ -351,14 +337,13 @@ def _never_down(v):
     top = v.detach().cummax(-1).values
     return v + torch.where(top == v, 0, top - v).detach()
 
-# %% ../../nbs/ranks/47_pooling.ipynb #beae135b
 def isotonic(
     z: Tensor,  # (..., n), float32 or float64; increasing where kl
     w: "Tensor | None" = None,  # (..., n), zero if None
     kl: bool = False,  # values (47.3): means of z - w, or with True ratios of sums of exponentials
     backend: "str | None" = None,  # "numba", "triton", or "torch" (rounds, any device); None chooses by device
 ) -> Tensor:  # the increasing sequence nearest to z - w, (..., n)
-    """Isotonic regression along the last dimension in O(n) (47.4; Blondel et al. 2020); it never goes down, not by a bit.
+    """Isotonic regression along the last dimension in O(n) (47.4; Blondel et al. 2020), increasing to the last bit.
 
     Its derivative is a block average (47.6). Raise `TypeError` or `ValueError` when an argument does not fit."""
     z, w = _check_sequences(z, w)

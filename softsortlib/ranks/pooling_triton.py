@@ -28,13 +28,22 @@ def _merge(left, own, share, KL: "tl.constexpr"):
         total = left + share * (own - left)
     return total
 
-# %% ../../nbs/ranks/48_pooling_triton.ipynb #65c2f926
+# %% ../../nbs/ranks/48_pooling_triton.ipynb #638a6914
 @triton_jit
 def _measured(of_ptr, x_ptr, x, end, top, unit):
     "The statistic of block `top`, which ends at `end`, measured from x; meaningless where there is no such block."
     gap = _gap(x, tl.load(x_ptr + end, mask=top >= 0, other=0.0)) / unit
     return tl.load(of_ptr + top, mask=top >= 0, other=0.0) - gap
 
+@triton_jit
+def _push(of_z_ptr, of_w_ptr, size_ptr, top, a, c, size):
+    "Put a block on the stack, for all threads to see."
+    tl.store(of_z_ptr + top, a)
+    tl.store(of_w_ptr + top, c)
+    tl.store(size_ptr + top, size)
+    tl.debug_barrier()
+
+# %% ../../nbs/ranks/48_pooling_triton.ipynb #e819fe04
 @triton_jit
 def _pool_rows(z_ptr, w_ptr, tau_ptr, of_z_ptr, of_w_ptr, size_ptr, mark_ptr, n, KL: "tl.constexpr"):
     "Pool adjacent violators, one row a program."
@@ -59,10 +68,7 @@ def _pool_rows(z_ptr, w_ptr, tau_ptr, of_z_ptr, of_w_ptr, size_ptr, mark_ptr, n,
             left_z = _measured(of_z_ptr + row, z_ptr + row, z, k - size, top, tau)
             left_w = _measured(of_w_ptr + row, w_ptr + row, w, k - size, top, 1.0)
         top += 1
-        tl.store(of_z_ptr + row + top, a)
-        tl.store(of_w_ptr + row + top, c)
-        tl.store(size_ptr + row + top, size)
-        tl.debug_barrier()
+        _push(of_z_ptr + row, of_w_ptr + row, size_ptr + row, top, a, c, size)
     _mark_ends(size_ptr + row, mark_ptr + row, top)
 
 # %% ../../nbs/ranks/48_pooling_triton.ipynb #34c4f492

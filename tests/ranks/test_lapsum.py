@@ -6,6 +6,7 @@ import torch
 from torch.testing import assert_close
 
 import softsortlib.ranks.lapsum as module
+import softsortlib.ranks.lapsum_matrix as matrices
 from softsortlib import soft_rank, soft_sort, soft_topk
 from softsortlib.engine.scan import one_sided_sums
 from softsortlib.ranks.laplace import lapsum_topk
@@ -169,7 +170,7 @@ def test_errors_show_the_way(rng):
 @pytest.mark.parametrize("n", [2, 7, 90, 150])
 @pytest.mark.parametrize("tau", [1e-6, 1e-2, 0.5, 30.0, 1e6])
 def test_the_matrix_is_its_definition(n, tau, dtype, rng):
-    "Prop 44.6 against (44.2) in the log domain: values, and gradients to scores and temperature; masks, ties, both directions, some rows."
+    "Prop 49.1 against (44.2) in the log domain: values, and gradients to scores and temperature; masks, ties, both directions, some rows."
     s = torch.randn(3, n, generator=rng, dtype=torch.float64).to(dtype)
     s[1, : n // 2] = s[1, -1]
     T = torch.tensor([tau, 2 * tau, 3 * tau], dtype=torch.float64)
@@ -206,8 +207,8 @@ def test_the_matrix_operators_keep_their_rules(rng):
     P = LapSumPermutation(s, 0.3)
     cells = [a.detach().contiguous() for a in module._cells(P, None)]
     args = s, P.tau.contiguous(), *cells, P.order, torch.full((2, 1), 6)
-    torch.library.opcheck(module._matrix_op, (s.clone().requires_grad_(), *args[1:]))
-    torch.library.opcheck(module._matrix_backward_op, (torch.randn(2, 6, 6, generator=rng, dtype=torch.float64), *args, True))
+    torch.library.opcheck(matrices._matrix_op, (s.clone().requires_grad_(), *args[1:]))
+    torch.library.opcheck(matrices._matrix_backward_op, (torch.randn(2, 6, 6, generator=rng, dtype=torch.float64), *args, True))
     f = lambda s: (LapSum(0.4)(s).to_dense() ** 3).sum()
     s = torch.randn(3, 70, generator=rng, dtype=torch.float64)
     z = s.clone().requires_grad_()
