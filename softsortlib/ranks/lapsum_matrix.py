@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = []
 
-# %% ../../nbs/ranks/49_lapsum_matrix.ipynb #dc2b1435
+# %% ../../nbs/ranks/49_lapsum_matrix.ipynb #9da8baad
 import math
 from typing import NamedTuple
 
@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..engine.autograd import batched, differentiable, qualified
+from ..engine.autograd import batched, custom_op, differentiable
 from ..engine.compile import arrays, empty_matrix, exp_neg, jit, spread_rows
 from ..engine.dispatch import choose
 
@@ -259,26 +259,26 @@ def _grads_numba(G, s, tau, cells, order, real, learn):
     parts = units // batch.numel()
     return of_s.view(*batch, parts, n).sum(-2), of_tau.view(*batch, parts).sum(-1, keepdim=True), u, v, w
 
-# %% ../../nbs/ranks/49_lapsum_matrix.ipynb #e79b0184
-@torch.library.custom_op(qualified("lapsum_matrix_backward", __name__), mutates_args=())
+# %% ../../nbs/ranks/49_lapsum_matrix.ipynb #288a081d
+@custom_op("lapsum_matrix_backward", __name__)
 def _matrix_backward_op(
     G: Tensor, s: Tensor, tau: Tensor, x0: Tensor, d0: Tensor, x1: Tensor, d1: Tensor, width: Tensor,
     start: Tensor, stop: Tensor, order: Tensor, real: Tensor, learn: bool,
-) -> list[Tensor]:
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     "(49.2): the gradients to s, tau, and the u, v and w of each row."
     cells = Cells(x0, d0, x1, d1, width, start, stop)
     if choose(s, "") == "numba":
-        return list(_grads_numba(G, s, tau, cells, order, real, learn))
-    return [a.contiguous() for a in _matrix_grads(G, s, tau, cells, order, real)]
+        return _grads_numba(G, s, tau, cells, order, real, learn)
+    return tuple(a.contiguous() for a in _matrix_grads(G, s, tau, cells, order, real))
 
 @_matrix_backward_op.register_fake
 def _(G, s, tau, x0, d0, x1, d1, width, start, stop, order, real, learn):
-    return [a.new_empty(a.shape) for a in (s, tau, width, width, width)]
+    return tuple(a.new_empty(a.shape) for a in (s, tau, width, width, width))
 
 batched(_matrix_backward_op, 12)
 
-# %% ../../nbs/ranks/49_lapsum_matrix.ipynb #c26bf59d
-@torch.library.custom_op(qualified("lapsum_matrix", __name__), mutates_args=())
+# %% ../../nbs/ranks/49_lapsum_matrix.ipynb #606845a6
+@custom_op("lapsum_matrix", __name__)
 def _matrix_op(s: Tensor, tau: Tensor, x0: Tensor, d0: Tensor, x1: Tensor, d1: Tensor, width: Tensor,
                start: Tensor, stop: Tensor, order: Tensor, real: Tensor) -> Tensor:
     "(44.2) in the dtype of s (..., n), for cells (..., r) and tau (..., 1) in double precision; (..., r, n)."

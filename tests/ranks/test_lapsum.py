@@ -140,7 +140,7 @@ def test_the_plain_scan_is_the_path_of_other_devices(rng):
     tau = torch.tensor([[0.01], [0.3], [5.0]], dtype=torch.float64)
     assert_close(_one_sided(s, tau, x, True), one_sided_sums(s, x, tau[:, 0]))
     assert_close(_one_sided(s, tau, x, False), one_sided_sums(s.flip(1), x.flip(1), tau[:, 0]).flip(1))
-    torch.library.opcheck(module._one_sided_op, (s[:, :8], tau, x[:, :8].contiguous().requires_grad_(), True))
+    torch.library.opcheck(module._one_sided_op.overload, (s[:, :8], tau, x[:, :8].contiguous().requires_grad_(), True))
 
 
 @pytest.mark.filterwarnings("ignore:.*torch.jit.script")  # torch loads its own scripts for jacfwd
@@ -207,8 +207,8 @@ def test_the_matrix_operators_keep_their_rules(rng):
     P = LapSumPermutation(s, 0.3)
     cells = [a.detach().contiguous() for a in module._cells(P, None)]
     args = s, P.tau.contiguous(), *cells, P.order, torch.full((2, 1), 6)
-    torch.library.opcheck(matrices._matrix_op, (s.clone().requires_grad_(), *args[1:]))
-    torch.library.opcheck(matrices._matrix_backward_op, (torch.randn(2, 6, 6, generator=rng, dtype=torch.float64), *args, True))
+    torch.library.opcheck(matrices._matrix_op.overload, (s.clone().requires_grad_(), *args[1:]))
+    torch.library.opcheck(matrices._matrix_backward_op.overload, (torch.randn(2, 6, 6, generator=rng, dtype=torch.float64), *args, True))
     f = lambda s: (LapSum(0.4)(s).to_dense() ** 3).sum()
     s = torch.randn(3, 70, generator=rng, dtype=torch.float64)
     z = s.clone().requires_grad_()
