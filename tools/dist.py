@@ -10,6 +10,7 @@ In each environment, from an empty folder, run: the README's first example, `sof
 public name. An example that imports something of an extra is left out and counted. With uv on the PATH, uv installs.
 """
 import argparse
+import hashlib
 import json
 import os
 import re
@@ -38,7 +39,7 @@ def settings():
 def notes(version):
     "The changelog's section of a version, without its heading."
     text = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
-    found = re.search(rf"^## {re.escape(version)}\b[^\n]*\n(.*?)(?=^## |\Z)", text, re.M | re.S)
+    found = re.search(rf"^## {re.escape(version)}(?![\w.])[^\n]*\n(.*?)(?=^## |\Z)", text, re.M | re.S)
     if not found or not found[1].strip(): sys.exit(f"CHANGELOG.md has no section `## {version}`: write what changes for a user")
     return found[1].strip()
 
@@ -48,7 +49,7 @@ def check_tag(tag):
     version = settings()["version"]
     if tag != f"v{version}": sys.exit(f"the tag is {tag} and settings.ini says version = {version}: the tag of this version is v{version}")
     notes(version)
-    heading = re.search(rf"^## {re.escape(version)}\b.*$", (ROOT / "CHANGELOG.md").read_text(encoding="utf-8"), re.M)[0]
+    heading = re.search(rf"^## {re.escape(version)}(?![\w.]).*$", (ROOT / "CHANGELOG.md").read_text(encoding="utf-8"), re.M)[0]
     if "unreleased" in heading.lower(): sys.exit(f"CHANGELOG.md still says `{heading}`: put the date in place of the word")
 
 
@@ -198,7 +199,7 @@ def main():
     shutil.rmtree(args.out, ignore_errors=True)
     sdist, wheel = build(args.out.resolve())
     check(sdist, wheel)
-    print(f"{sdist.name}  {sdist.stat().st_size // 1024} kB\n{wheel.name}  {wheel.stat().st_size // 1024} kB", flush=True)
+    for made in (sdist, wheel): print(f"{made.name}  {made.stat().st_size // 1024} kB  sha256 {hashlib.sha256(made.read_bytes()).hexdigest()}", flush=True)
     if args.build_only: return
     this = "%d.%d" % sys.version_info[:2]
     places = {this: sys.executable} if args.quick else pythons()

@@ -16,7 +16,6 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 FOLDERS = ["core", "engine", "rowwise", "networks", "ranks", "functional"]
 TOOLS = ["pytest", "hypothesis", "scipy"]         # what the tests themselves need
-SHIPPED = ["tests/test_release.py::test_the_wheel_is_tried"]
 
 
 def install(python, which):
