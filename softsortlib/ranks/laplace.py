@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['LaplaceRank', 'lapsum_topk', 'LapSumTopK']
 
-# %% ../../nbs/ranks/42_laplace.ipynb #00068408
+# %% ../../nbs/ranks/42_laplace.ipynb #434a0ab1
 import math
 import numbers
 
@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from ..core.operators import check_flags, check_tau
 from ..core.permutation import check_mask, check_scores, compute_dtype, zero_outside
 from ..core.rank_operators import RankOperator
-from ..engine.autograd import batched, differentiable, qualified
+from ..engine.autograd import batched, custom_op, differentiable
 from ..engine.compile import arrays, exp_neg, jit, spread_rows
 from ..engine.dispatch import choose
 from ..engine.radix import stable_sort
@@ -137,8 +137,8 @@ def _laplace_torch(s, tau, v, m):
         return exp_scan(s, v, tau, "even") / 2
     return exp_scan(s, v, tau, "odd") / -2
 
-# %% ../../nbs/ranks/42_laplace.ipynb #251738c9
-@torch.library.custom_op(qualified("laplace_sum", __name__), mutates_args=())
+# %% ../../nbs/ranks/42_laplace.ipynb #6ba84b13
+@custom_op("laplace_sum", __name__)
 def _laplace_sum_op(s: Tensor, tau: Tensor, v: Tensor, m: int) -> Tensor:
     "s (..., n) increasing, tau (..., 1), v (..., n, d) -> the sum (40.4) of the Laplace step, (..., n, d)."
     laplace_sum = _laplace_numba if choose(s, "") == "numba" else _laplace_torch
@@ -231,8 +231,8 @@ def _rank_torch(s, tau, order, v):
     ranks = mean_rank + _laplace_torch(s, tau, v[..., None], 0)[..., 0]
     return torch.empty_like(ranks).scatter(-1, order, ranks)
 
-# %% ../../nbs/ranks/42_laplace.ipynb #d9b275ed
-@torch.library.custom_op(qualified("laplace_rank_backward", __name__), mutates_args=())
+# %% ../../nbs/ranks/42_laplace.ipynb #e0cf7099
+@custom_op("laplace_rank_backward", __name__)
 def _laplace_rank_back(g: Tensor, s: Tensor, tau: Tensor, order: Tensor, v: Tensor) -> Tensor:
     "(42.4) by its kernel: g (..., n) as the scores stood -> the gradient to s, (..., n)."
     n = s.shape[-1]
@@ -247,8 +247,8 @@ def _(g, s, tau, order, v):
 
 batched(_laplace_rank_back, 5)
 
-# %% ../../nbs/ranks/42_laplace.ipynb #8f8241b5
-@torch.library.custom_op(qualified("laplace_rank", __name__), mutates_args=())
+# %% ../../nbs/ranks/42_laplace.ipynb #ec3afa9a
+@custom_op("laplace_rank", __name__)
 def _laplace_rank_op(s: Tensor, tau: Tensor, order: Tensor, v: Tensor) -> Tensor:
     "s (..., n) increasing, tau (..., 1), order and weights v (..., n) -> ranks (..., n) as the scores stood."
     if choose(s, "") == "numba":
@@ -393,7 +393,7 @@ def _threshold_rows(lo, hi, s, tau, v, k, out):
         else:
             out[b] = _between(np.float64(s[b, m - 1]), np.float64(s[b, m]), t, L, R[m], above - k[b])
 
-# %% ../../nbs/ranks/42_laplace.ipynb #d5c877d1
+# %% ../../nbs/ranks/42_laplace.ipynb #8a2cabb5
 def _threshold_numba(s, tau, v, k):
     "The root of (42.5) by its kernel; all (B, n) or (B, 1)."
     b = torch.empty_like(tau)
@@ -401,7 +401,7 @@ def _threshold_numba(s, tau, v, k):
     spread_rows(_threshold_rows, len(s), s.numel(), *arrays(s), *columns)
     return b
 
-@torch.library.custom_op(qualified("lapsum_threshold", __name__), mutates_args=())
+@custom_op("lapsum_threshold", __name__)
 def _threshold_op(s: Tensor, tau: Tensor, v: Tensor, k: float) -> Tensor:
     "s (..., n) increasing, tau (..., 1), v (..., n) -> b, (..., 1)."
     n = s.shape[-1]

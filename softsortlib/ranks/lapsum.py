@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['LapSumPermutation', 'LapSum']
 
-# %% ../../nbs/ranks/44_lapsum.ipynb #e3e26e0b
+# %% ../../nbs/ranks/44_lapsum.ipynb #111158bd
 import math
 from typing import NamedTuple
 
@@ -14,7 +14,7 @@ from torch import Tensor
 
 from ..core.operators import Operator
 from ..core.permutation import SoftPermutation, patch_to
-from ..engine.autograd import differentiable, qualified
+from ..engine.autograd import custom_op, differentiable
 from ..engine.compile import arrays, exp_neg, jit, spread_rows
 from ..engine.dispatch import choose
 from ..engine.radix import stable_sort
@@ -53,8 +53,8 @@ def _one_sided_torch(s, tau, x, up):
     y = one_sided_sums(S, X, T) if up else one_sided_sums(S.flip(1), X.flip(1), T).flip(1)
     return y.reshape(x.shape).clone()
 
-# %% ../../nbs/ranks/44_lapsum.ipynb #9048a693
-@torch.library.custom_op(qualified("one_sided", __name__), mutates_args=())
+# %% ../../nbs/ranks/44_lapsum.ipynb #cb914c19
+@custom_op("one_sided", __name__)
 def _one_sided_op(s: Tensor, tau: Tensor, x: Tensor, up: bool) -> Tensor:
     "s (..., n) in order, tau (..., 1), x (..., n, d), all of one dtype -> the sums (44.3), (..., n, d)."
     one_sided = _one_sided_numba if choose(s, "") == "numba" else _one_sided_torch
