@@ -5,14 +5,14 @@
 # %% auto #0
 __all__ = ['potentials']
 
-# %% ../../nbs/transport/37_solver.ipynb #651922e0
+# %% ../../nbs/transport/37_solver.ipynb #ac26dfd1
 import math
 
 import torch
 from torch import Tensor
 
 from ..core.permutation import is_concrete
-from ..engine.autograd import batched, differentiable, qualified
+from ..engine.autograd import batched, custom_op, differentiable
 from .gibbs import Gibbs, flat_batch
 from .line import sinkhorn, warn_unless_converged
 
@@ -161,7 +161,7 @@ def _adjoint(K, grad_F, grad_G, F, G, a, b):
     mu, _ = _conjugate(normed, R, a, r, rhs, 1e-9, 500)
     return r * mu, grad_G - b * Q(mu)
 
-# %% ../../nbs/transport/37_solver.ipynb #4cfd8827
+# %% ../../nbs/transport/37_solver.ipynb #adada0fd
 def _inside(x, y, tau, power, backend):
     "The kernel of a flat batch, for the inside of an operator, whose products need no rules."
     K = Gibbs(flat_batch(x, 1), flat_batch(y, 1), flat_batch(tau, 0)[:, None], power, backend or None)
@@ -172,7 +172,7 @@ def _owned(results, *shapes):
     "Copies in the shapes of a batch, because the results of an operator share no memory."
     return tuple(t.reshape(shape).clone(memory_format=torch.contiguous_format) for t, shape in zip(results, shapes))
 
-@torch.library.custom_op(qualified("transport_solve", __name__), mutates_args=())
+@custom_op("transport_solve", __name__)
 def _solve_op(
     x: Tensor, y: Tensor, a: Tensor, b: Tensor, tau: Tensor, power: float, backend: str, tolerance: float, limit: int,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
@@ -195,8 +195,8 @@ def refuses(op, tensors):
     "Give `op`, whose first arguments are tensors of one batch shape, all its rules, but a derivative that raises."
     return differentiable(op, tensors, _refuse, lambda ctx, inputs, output: None)
 
-# %% ../../nbs/transport/37_solver.ipynb #54e93c02
-@torch.library.custom_op(qualified("transport_adjoint", __name__), mutates_args=())
+# %% ../../nbs/transport/37_solver.ipynb #a917816b
+@custom_op("transport_adjoint", __name__)
 def _adjoint_op(
     grad_F: Tensor, grad_G: Tensor, F: Tensor, G: Tensor, x: Tensor, y: Tensor, a: Tensor, b: Tensor, tau: Tensor,
     power: float, backend: str,
@@ -211,8 +211,8 @@ def _(grad_F, grad_G, *others):
 
 _adjoint_once = refuses(_adjoint_op, 9)
 
-# %% ../../nbs/transport/37_solver.ipynb #178d165d
-@torch.library.custom_op(qualified("transport_attach", __name__), mutates_args=())
+# %% ../../nbs/transport/37_solver.ipynb #a025f83d
+@custom_op("transport_attach", __name__)
 def _attach_op(
     rho: Tensor, sigma: Tensor, F: Tensor, G: Tensor, x: Tensor, y: Tensor, a: Tensor, b: Tensor, tau: Tensor,
     power: float, backend: str,
