@@ -243,13 +243,14 @@ def _rows_alone(name, n, batch, device):
         rows.append(dict(contender=label, median=t, best=t, rounds=1, ratio=t / floor, memory=found[1]["memory"]))
     return rows
 
-# %% ../../nbs/lab/72_bench.ipynb #12eceb0c
+# %% ../../nbs/lab/72_bench.ipynb #88534bce
 def _rows_in_turns(name, n, batch, rounds, memory, device):
     "Rows of contenders that take turns."
     case, s = cases()[name], _scores(batch, n, device)
     steps, absent = _lineup(case, n, batch, device)
     floor = (lambda: torch.sort(s)) if case.floor == SORT_FLOOR else dense_floor(s)
-    times = measure({case.floor: floor, **{k: step for k, (step, _, _) in steps.items()}}, rounds, device=device, least=0.3)
+    contenders = {case.floor: floor, **{k: step for k, (step, _, _) in steps.items()}}
+    times = measure(contenders, rounds, device=device, least=0.3)
     rows = []
     for label, t in times.items():
         row = dict(contender=label, **t, ratio=t["median"] / times[case.floor]["median"], memory=None)
@@ -333,7 +334,7 @@ def _with_memory(name, n):
     case = cases()[name]
     return case.memory and n == max(n for n, _ in case.pieces)
 
-# %% ../../nbs/lab/72_bench.ipynb #4c34a793
+# %% ../../nbs/lab/72_bench.ipynb #0cafc992
 def run_benchmark(
     out: "str | Path",  # the JSON file to write, or to go on with
     only: "tuple | None" = None,  # patterns of cases or pieces, all if None
@@ -346,7 +347,7 @@ def run_benchmark(
 ) -> dict:  # the record as it is in the file
     """Run the cases piece by piece and keep each in one record with the environment.
 
-    Raise `TypeError` or `ValueError` for a choice of cases that does not exist or is empty, or a record of another device."""
+    Raise `TypeError` or `ValueError` for cases that do not exist, for none, and for a record of another device."""
     chosen = _chosen(only)
     record = _opened(out, device)
     run = this_run(absent=absent_peers())
