@@ -27,15 +27,22 @@ def chapters(nbs):
     return out
 
 def public(module):
-    "The names a module defines for users, in the order it defines them: [(name, object)]"
+    "The names a module defines for users, in the order of use: those of the package, those of the part, the rest; [(name, object)]"
     names = [n for n in getattr(module, "__all__", []) if not n.startswith("_")]
     found = [(n, getattr(module, n)) for n in names if hasattr(module, n)]
     found = [(n, o) for n, o in found if inspect.isclass(o) or callable(o)]
     own = [(n, o) for n, o in found if getattr(inspect.unwrap(o) if not inspect.isclass(o) else o, "__module__", "") == module.__name__]
-    def line(pair):
-        try: return inspect.getsourcelines(inspect.unwrap(pair[1]))[1]
-        except (OSError, TypeError): return 10**9
-    return sorted(own, key=line)
+    def place(pair):
+        try: line = inspect.getsourcelines(inspect.unwrap(pair[1]))[1]
+        except (OSError, TypeError): line = 10**9
+        return next((i for i, door in enumerate(doors(module)) if pair[0] in door), 2), line
+    return sorted(own, key=place)
+
+def doors(module):
+    "The names that users import: from the package, and from the part that a module belongs to"
+    lib, part = module.__name__.split(".")[:2] if "." in module.__name__ else (module.__name__, "")
+    faces = [importlib.import_module(lib)] + ([importlib.import_module(f"{lib}.{part}")] if module.__name__.count(".") > 1 else [])
+    return [getattr(face, "__all__", []) for face in faces]
 
 def members(cls):
     "The public methods and properties that a class defines or changes: [(name, function or property)]"
