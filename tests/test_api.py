@@ -46,6 +46,17 @@ def test_examples_for_a_gpu_run_through_the_interpreter():
     assert done.returncode == 0, done.stderr[-3000:]
 
 
+def test_examples_from_chapters_run_alone_too():
+    "Those of the laboratory, which train and start processes, say on their page that they do not."
+    found = [(f"{module.__name__}.{name}", api_page.example(module, notebook, name)) for module, notebook, _, _ in api_page.modules()
+             if api_page.page_of(notebook) not in (None, "lab", "experiments") for name, _ in api_page.public(module)]
+    written = {code for _, code in EXAMPLES}
+    jobs = [(name, example[0]) for name, example in found if example and example[2] and example[0] not in written]
+    assert jobs
+    done = run_alone(jobs, MPLBACKEND="Agg")
+    assert done.returncode == 0, done.stderr[-3000:]
+
+
 HOWTO = ROOT / "nbs" / "howto.ipynb"
 
 
