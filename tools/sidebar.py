@@ -27,7 +27,7 @@ PLAN = [                                                    # (title, page) or (
                    *((f"{DOORS[part]} (engine)", [of(part)]) for part in DEFINITIONS)]),
     ("The laboratory", ["lab/index.ipynb", of("lab")]),
     ("Reference", ["package.ipynb", "notation.ipynb", "references.ipynb"]),
-    ("Project", ["changelog.md", "contributing.md"]),
+    ("Project", ["statements.ipynb", "citing.ipynb", "changelog.md", "contributing.md"]),
 ]
 
 def entries(plan, nbs, used, pad=""):
