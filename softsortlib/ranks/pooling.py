@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['isotonic_plain', 'isotonic']
 
-# %% ../../nbs/ranks/47_pooling.ipynb #dd188c57
+# %% ../../nbs/ranks/47_pooling.ipynb #9ec2a32f
 import math
 from typing import NamedTuple
 
@@ -16,7 +16,6 @@ from torch import Tensor
 from ..engine.autograd import custom_op, differentiable
 from ..engine.compile import arrays, jit, spread_rows
 from ..engine.dispatch import check_backend, choose
-from .pooling_triton import blocks_by_stacks
 
 # %% ../../nbs/ranks/47_pooling.ipynb #c4c22998
 def _running_sums(x, kl):
@@ -77,7 +76,7 @@ def _blocks_by_rounds(z, w, kl):
             return last
         last = new
 
-# %% ../../nbs/ranks/47_pooling.ipynb #b0ce4407
+# %% ../../nbs/ranks/47_pooling.ipynb #8a6aa96a
 _MANY_ROWS = 32  # from which on a GPU is better filled by rows than by rounds
 
 def _find_blocks(z, w, kl, backend):
@@ -85,6 +84,7 @@ def _find_blocks(z, w, kl, backend):
     many = z.numel() >= _MANY_ROWS * z.shape[-1]
     who = choose(z, backend, numba=False, triton=many or backend == "triton")
     if who == "triton" or backend == "triton":
+        from softsortlib.ranks.pooling_triton import blocks_by_stacks
         return blocks_by_stacks(z, w, kl)
     return _blocks_by_rounds(z, w, kl)
 
