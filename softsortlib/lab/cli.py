@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['COMMANDS', 'EXPERIMENTS', 'command', 'Interrupted', 'main', 'demo', 'task_command', 'load_experiments', 'table',
-           'warm', 'bench']
+           'bench', 'warm']
 
 # %% ../../nbs/lab/80_cli.ipynb #b22426a6
 import functools
@@ -366,23 +366,6 @@ def _say_row(row):
         figure = f"{row['ratio']:10.2f} x floor {1e3 * row['median']:12.3f} ms"
     print(f"{row['case']:9} n = {row['n']:<8} {row['contender']:34} {figure}", flush=True)
 
-# %% ../../nbs/lab/80_cli.ipynb #8c244582
-@command("warm")
-def warm(
-    operators: Annotated[Optional[List[str]], "names as for method=, e.g. softsort laplace; all if not given", ""] = None,
-    double: Annotated[bool, "for float64 too"] = False,
-):
-    """Compile the kernels ahead of the first call, and keep them on disk."""
-    import torch
-
-    import softsortlib
-
-    bar = functools.partial(optional("tqdm").tqdm, unit="kernel", desc="compiling")
-    dtypes = (torch.float32, torch.float64) if double else (torch.float32,)
-    seconds = softsortlib.warm(operators or None, dtypes, bar)
-    print(f"{len(seconds)} uses of {len({name for name, *_ in seconds})} operators are ready, "
-          f"{sum(seconds.values()):.1f} seconds")
-
 # %% ../../nbs/lab/80_cli.ipynb #41ea99d1
 @command("bench")
 def bench(
@@ -404,3 +387,20 @@ def bench(
         raise ValueError(f"unknown case {', '.join(unknown)}: there are {', '.join(cases())}")
     run_benchmark(out, tuple(case) if case else None, rounds, not no_memory, device, _say_row)
     print(f"\nrecorded in {out}")
+
+# %% ../../nbs/lab/80_cli.ipynb #8c244582
+@command("warm")
+def warm(
+    operators: Annotated[Optional[List[str]], "names as for method=, e.g. softsort laplace; all if not given", ""] = None,
+    double: Annotated[bool, "for float64 too"] = False,
+):
+    """Compile the kernels ahead of the first call, and keep them on disk."""
+    import torch
+
+    import softsortlib
+
+    bar = functools.partial(optional("tqdm").tqdm, unit="kernel", desc="compiling")
+    dtypes = (torch.float32, torch.float64) if double else (torch.float32,)
+    seconds = softsortlib.warm(operators or None, dtypes, bar)
+    print(f"{len(seconds)} uses of {len({name for name, *_ in seconds})} operators are ready, "
+          f"{sum(seconds.values()):.1f} seconds")
