@@ -146,9 +146,9 @@ class Kernel:
     def __call__(self, *args):
         return self.dispatcher(*args)
 
-# %% ../../nbs/engine/90_compile.ipynb #8f841910
+# %% ../../nbs/engine/90_compile.ipynb #97b4848c
 def jit(f=None, fastmath=("reassoc", "contract", "nsz"), lent=False):
-    """Compile `f` with numba when it is called first, kept on disk where a folder can be written; NaN keeps its meaning.
+    """Compile `f` with numba when it is called first, and keep it on disk where that can be; NaN keeps its meaning.
 
     Written `@jit`, or `@jit(fastmath=...)` with the names of the liberties that the arithmetic may take.
     `lent` is for a function that kernels call: its arrays are its caller's, it makes none and returns none."""

@@ -36,7 +36,7 @@ def _use(f, dtype):
     s = torch.linspace(0, 1, _N, dtype=dtype).square().repeat(2, 1).requires_grad_()
     f(s).square().sum().backward()
 
-# %% ../../nbs/functional/54_first_call.ipynb #a199742c
+# %% ../../nbs/functional/54_first_call.ipynb #266a1fd7
 def warm(
     operators=None,  # names, as for `method=`; all operators if None
     dtypes=(torch.float32,),  # for which dtypes: torch.float32, torch.float64
@@ -52,7 +52,8 @@ def warm(
             raise ValueError(f"operators has {name!r}, which is none: there are {', '.join(sorted(known))}")
     for dtype in dtypes:
         if dtype not in (torch.float32, torch.float64):
-            raise TypeError(f"dtypes may hold torch.float32 and torch.float64, got {dtype}: half types use torch.float32")
+            raise TypeError(f"dtypes may hold torch.float32 and torch.float64, got {dtype}: "
+                            "half types use torch.float32")
     steps = [(name, what, dtype, f) for name in names for what, f in _uses_of(name).items() for dtype in dtypes]
     seconds = {}
     for name, what, dtype, f in progress(steps):

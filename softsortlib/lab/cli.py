@@ -406,10 +406,10 @@ def bench(
     run_benchmark(out, tuple(case) if case else None, rounds, not no_memory, device, _say_row)
     print(f"\nrecorded in {out}")
 
-# %% ../../nbs/lab/80_cli.ipynb #8c244582
+# %% ../../nbs/lab/80_cli.ipynb #12467000
 @command("warm")
 def warm(
-    operators: Annotated[Optional[List[str]], "names as for method=, e.g. softsort laplace; all if not given", ""] = None,
+    operators: Annotated[Optional[List[str]], "names as for method=; all if not given", ""] = None,
     double: Annotated[bool, "for float64 too"] = False,
 ):
     """Compile the kernels ahead of the first call, and keep them on disk."""

@@ -225,7 +225,7 @@ def _send_backward_plain(gy, v, x, size, kind, sigmoid, reverse):
     gx, pull = _pass_plain(gy, net, keep, swap, not reverse)
     return torch.where(active, SLOPES[sigmoid](v), 0) * (pull * seen).sum(-1), gx
 
-# %% ../../nbs/networks/27_layers_autograd.ipynb #1528fc41
+# %% ../../nbs/networks/27_layers_autograd.ipynb #5fe8b317
 def _send_backward_numba(gy, v, x, size, kind, sigmoid, reverse):
     "The kernels of the chapters 25 and 26."
     gy, flat_v, flat_x, size = _flat(x.shape[:-2], gy, v, x, size)
@@ -238,7 +238,8 @@ def _layers_backward_triton(gy, v, x, size, kind, sigmoid, reverse):
     flat_gy, flat_v, size = _flat(batch, gy, v, size)
     active = _active(kind, n, size)[1]
     keep, swap = swap_weights(flat_v, sigmoid, active)
-    sums, gx = _gpu().triton_layers_backward(flat_gy, keep, swap, None if x is None else _flat(batch, x)[0], kind, reverse)
+    x = None if x is None else _flat(batch, x)[0]
+    sums, gx = _gpu().triton_layers_backward(flat_gy, keep, swap, x, kind, reverse)
     gv = torch.where(active, sums * SLOPES[sigmoid](flat_v), 0)
     return gv.view(v.shape), gx.view(gy.shape)
 
