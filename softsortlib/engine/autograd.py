@@ -40,40 +40,42 @@ def batched(op, tensors, join=False):
         op.register_vmap(rule)
     return rule
 
-# %% ../../nbs/engine/92_autograd.ipynb #72a27ace
-def _forward_mode(name):
+# %% ../../nbs/engine/92_autograd.ipynb #b8859a70
+IN_REVERSE = "use torch.func.jacrev for jacfwd, and jacrev(jacrev(f)) for hessian(f)"
+
+def _forward_mode(name, instead=IN_REVERSE):
     "A jvp that refuses, and says what to do instead."
     def jvp(ctx, *tangents):
-        raise NotImplementedError(
-            f"{name} has derivatives in reverse mode only: "
-            "use torch.func.jacrev for jacfwd, and jacrev(jacrev(f)) for hessian(f)")
+        raise NotImplementedError(f"{name} has derivatives in reverse mode only: {instead}")
     return jvp
 
-# %% ../../nbs/engine/92_autograd.ipynb #f628a4b5
-def _in_func():
-    "Whether a transformation of torch.func is at work, and not the compiler."
-    return not torch.compiler.is_compiling() and torch._C._functorch.maybe_current_level() is not None
+# %% ../../nbs/engine/92_autograd.ipynb #2d1e260a
+def is_transformed():
+    "Whether a transformation of torch.func, or forward mode, is at work, and not the compiler."
+    if torch.compiler.is_compiling():
+        return False
+    return torch._C._functorch.maybe_current_level() is not None or torch.autograd.forward_ad._current_level >= 0
 
-# %% ../../nbs/engine/92_autograd.ipynb #78aa68b4
+# %% ../../nbs/engine/92_autograd.ipynb #53972733
 def _save_nothing(ctx, inputs, output):
     "The setup of a rule that needs nothing."
 
-def differentiable(op, tensors, backward, setup=None, join=False):
+def differentiable(op, tensors, backward, setup=None, join=False, instead=IN_REVERSE):
     """Give `op`, whose first arguments are tensors of one batch shape, all its rules; call what this returns, not `op`.
 
-    `setup` may be None where `backward` needs nothing; `join` is that of `batched`."""
+    `setup` may be None where `backward` needs nothing; `join` is that of `batched`, `instead` of forward mode."""
     setup = setup or _save_nothing
     op.register_autograd(backward, setup_context=setup)
     batched(op, tensors, join)
 
     def call(*args):
-        return Rules.apply(*args) if _in_func() else op(*args)
+        return Rules.apply(*args) if is_transformed() else op(*args)
 
     Rules = type("Rules", (torch.autograd.Function,), dict(
         forward=staticmethod(lambda *args: op(*args)),
         setup_context=staticmethod(setup),
         backward=staticmethod(backward),
-        jvp=staticmethod(_forward_mode(op._name)),
+        jvp=staticmethod(_forward_mode(op._name, instead)),
         vmap=staticmethod(batched(call, tensors, join))))
     call.op = op
     call.__name__ = op._name

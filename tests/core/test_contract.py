@@ -38,7 +38,7 @@ class TestNeuralSort(OperatorContract):
 
 class TestSinkhornSort(OperatorContract):
     claims = DOUBLY
-    unimodal_when_hard = False
+    outliers = False
     fixed_steps = False
     precise = dict(tolerance=1e-12, max_iterations=20_000)
     second = dict(gradient="unrolled")
@@ -50,6 +50,7 @@ class TestSinkhornSort(OperatorContract):
 class Network(OperatorContract):
     claims = DOUBLY
     equivariant = False
+    outliers = False
     uniform_when_soft = False
 
     def make(self, **kwargs):
