@@ -5,20 +5,96 @@
 # %% auto #0
 __all__ = []
 
-# %% ../../nbs/engine/92_autograd.ipynb #b413b74a
+# %% ../../nbs/engine/92_autograd.ipynb #8ae04704
 import torch
+from torch import Tensor, nn
+from torch._library.infer_schema import infer_schema  # torch.library.infer_schema from torch 2.5
 
 # %% ../../nbs/engine/92_autograd.ipynb #952b6e5d
 def qualified(op, module):
     "The name by which torch knows the operator `op` of `module`."
     return f"softsortlib::{op}" if module.startswith("softsortlib.") else f"softsortlib_notebook::{op}"
 
+# %% ../../nbs/engine/92_autograd.ipynb #f628a4b5
+def _in_func():
+    "Whether a transformation of torch.func is at work, and not the compiler."
+    return not torch.compiler.is_compiling() and torch._C._functorch.maybe_current_level() is not None
+
+# %% ../../nbs/engine/92_autograd.ipynb #f6a76f82
+def _plain(a):
+    "Whether `a` is no tensor, or a tensor and no more, with numbers in it."
+    if type(a) is Tensor or type(a) is nn.Parameter:
+        return not a.is_meta
+    return not isinstance(a, Tensor)
+
+def watched(args):
+    "Whether a compiler, a mode or a tracer looks on at a call with these arguments."
+    if torch.compiler.is_compiling() or torch._C._len_torch_dispatch_stack() or torch._C._get_tracing_state():
+        return True
+    return not all(map(_plain, args))
+
+# %% ../../nbs/engine/92_autograd.ipynb #704cbe4f
+_libraries = {}
+
+def _library(name):
+    "A new part of torch's dispatcher for the operator `name`; what was registered under it before is gone."
+    _libraries.pop(name, None)
+    _libraries[name] = torch.library.Library(name.split("::")[0], "FRAGMENT")
+    return _libraries[name]
+
+def _save_nothing(ctx, inputs, output):
+    "The setup of a rule that needs nothing."
+
+def once(message):
+    "A backward rule that refuses: it raises `NotImplementedError(message)`."
+    def backward(ctx, *grads):
+        raise NotImplementedError(message)
+    return backward
+
+# %% ../../nbs/engine/92_autograd.ipynb #240ec4c6
+class CustomOp:
+    "The function `f` under a name that torch knows: a call is one of `f` where nobody looks on, else of the dispatcher."
+    def __init__(self, f, name):
+        namespace, self.__name__ = name.split("::")
+        self.f, self.__doc__ = f, f.__doc__
+        self.backward = once(f"{self.__name__} has no derivative of its own")
+        self.setup = _save_nothing
+        self.library = name
+        library = _library(name)
+        library.define(self.__name__ + infer_schema(f, mutates_args=()), tags=(torch.Tag.pt2_compliant_tag,))
+        library.impl(self.__name__, f, "CompositeExplicitAutograd")
+        self.overload = getattr(getattr(torch.ops, namespace), self.__name__).default
+        torch.library.register_autograd(
+            name, lambda ctx, *grads: self.backward(ctx, *grads), lib=library,
+            setup_context=lambda ctx, inputs, output: self.setup(ctx, inputs, output))
+
+    def __call__(self, *args):
+        if watched(args) or _in_func() or needs_graph(args):
+            return self.overload(*args)
+        return self.f(*args)
+
+    def register_fake(self, fake):
+        "Say what shapes and dtypes come out, `fake` of the same arguments."
+        torch.library.register_fake(self.library, fake, lib=_libraries[self.library])
+        return fake
+
+# %% ../../nbs/engine/92_autograd.ipynb #c79855d6
+def needs_graph(args):
+    "Whether a call with these arguments has a derivative that somebody may ask for, in reverse or in forward mode."
+    if torch.autograd.forward_ad._current_level >= 0:
+        return True
+    return torch.is_grad_enabled() and any(isinstance(a, Tensor) and a.requires_grad for a in args)
+
+def custom_op(name, module):
+    "Make an operator of the decorated function of `module`, whose annotations say what comes in and out."
+    return lambda f: CustomOp(f, qualified(name, module))
+
 # %% ../../nbs/engine/92_autograd.ipynb #709c6bd6
 def _put_first(a, dim, size):
     "The tensor `a` with its mapped dimension `dim` in front, repeated `size` times if it has none."
     return a.expand(size, *a.shape) if dim is None else a.movedim(dim, 0)
 
-# %% ../../nbs/engine/92_autograd.ipynb #30c66359
+# %% ../../nbs/engine/92_autograd.ipynb #07b2937e
 def batched(op, tensors, join=False):
     """The vmap rule of `op`, whose first arguments are tensors with the same batch dimensions.
 
@@ -36,8 +112,8 @@ def batched(op, tensors, join=False):
             results = tuple(a.unflatten(0, parts) for a in results)
         return (results, (0,) * len(results)) if several else (results[0], 0)
 
-    if hasattr(op, "register_vmap"):  # from torch 2.5
-        op.register_vmap(rule)
+    if isinstance(op, CustomOp) and hasattr(torch.library, "register_vmap"):  # from torch 2.5
+        torch.library.register_vmap(op.library, rule, lib=_libraries[op.library])
     return rule
 
 # %% ../../nbs/engine/92_autograd.ipynb #b8859a70
@@ -49,42 +125,29 @@ def _forward_mode(name, instead=IN_REVERSE):
         raise NotImplementedError(f"{name} has derivatives in reverse mode only: {instead}")
     return jvp
 
-# %% ../../nbs/engine/92_autograd.ipynb #2d1e260a
-def is_transformed():
-    "Whether a transformation of torch.func, or forward mode, is at work, and not the compiler."
-    if torch.compiler.is_compiling():
-        return False
-    return torch._C._functorch.maybe_current_level() is not None or torch.autograd.forward_ad._current_level >= 0
-
-# %% ../../nbs/engine/92_autograd.ipynb #53972733
-def _save_nothing(ctx, inputs, output):
-    "The setup of a rule that needs nothing."
-
+# %% ../../nbs/engine/92_autograd.ipynb #532fefc8
 def differentiable(op, tensors, backward, setup=None, join=False, instead=IN_REVERSE):
     """Give `op`, whose first arguments are tensors of one batch shape, all its rules; call what this returns, not `op`.
 
     `setup` may be None where `backward` needs nothing; `join` is that of `batched`, `instead` of forward mode."""
-    setup = setup or _save_nothing
-    op.register_autograd(backward, setup_context=setup)
+    op.backward, op.setup = backward, setup or _save_nothing
     batched(op, tensors, join)
 
     def call(*args):
-        return Rules.apply(*args) if is_transformed() else op(*args)
+        if not _in_func():
+            if watched(args):
+                return op.overload(*args)
+            if not needs_graph(args):
+                return op.f(*args)
+        return Rules.apply(*args)
 
-    Rules = type("Rules", (torch.autograd.Function,), dict(
-        forward=staticmethod(lambda *args: op(*args)),
-        setup_context=staticmethod(setup),
+    Rules = type(op.__name__, (torch.autograd.Function,), dict(
+        forward=staticmethod(op),
+        setup_context=staticmethod(op.setup),
         backward=staticmethod(backward),
-        jvp=staticmethod(_forward_mode(op._name, instead)),
+        jvp=staticmethod(_forward_mode(op.__name__, instead)),
         vmap=staticmethod(batched(call, tensors, join))))
-    call.op = op
-    call.__name__ = op._name
-    call.__doc__ = op._init_fn.__doc__
+    call.op = op.overload
+    call.__name__ = op.__name__
+    call.__doc__ = op.__doc__
     return call
-
-# %% ../../nbs/engine/92_autograd.ipynb #12f76346
-def once(message):
-    "A backward rule that refuses: it raises `NotImplementedError(message)`."
-    def backward(ctx, *grads):
-        raise NotImplementedError(message)
-    return backward

@@ -16,14 +16,15 @@ import numpy as np
 import torch
 from numba.extending import overload
 
-# %% ../../nbs/engine/90_compile.ipynb #841356ae
-def jit(f=None, fastmath=("reassoc", "contract", "nsz")):
+# %% ../../nbs/engine/90_compile.ipynb #5c4686e5
+def jit(f=None, fastmath=("reassoc", "contract", "nsz"), lent=False):
     """Compile `f` with numba, cached on disk where a folder can be written; NaN keeps its meaning.
 
-    Written `@jit`, or `@jit(fastmath=...)` with the names of the liberties that the arithmetic may take."""
+    Written `@jit`, or `@jit(fastmath=...)` with the names of the liberties that the arithmetic may take.
+    `lent` is for a function that kernels call: its arrays are its caller's, it makes none and returns none."""
     if f is None:
-        return lambda f: jit(f, fastmath)
-    options = dict(nogil=True, error_model="numpy", fastmath=set(fastmath))
+        return lambda f: jit(f, fastmath, lent)
+    options = dict(nogil=True, error_model="numpy", fastmath=set(fastmath), _nrt=not lent)
     if f.__module__ == "__main__":
         return numba.njit(f, **options)
     try:

@@ -5,12 +5,12 @@
 # %% auto #0
 __all__ = ['stable_sort']
 
-# %% ../../nbs/engine/93_radix.ipynb #3e9140aa
+# %% ../../nbs/engine/93_radix.ipynb #4919f916
 import numpy as np
 import torch
 from torch import Tensor
 
-from .autograd import differentiable, qualified
+from .autograd import custom_op, differentiable
 from .compile import jit, spread_rows
 
 # %% ../../nbs/engine/93_radix.ipynb #7a25546a
@@ -102,8 +102,8 @@ def sorted_values(s):
     spread_rows(_radix_rows, len(bits[0]), s.numel(), *bits, order.numpy().reshape(-1, n))
     return values, order
 
-# %% ../../nbs/engine/93_radix.ipynb #53a6f6df
-@torch.library.custom_op(qualified("stable_sort", __name__), mutates_args=())
+# %% ../../nbs/engine/93_radix.ipynb #f2a5c1db
+@custom_op("stable_sort", __name__)
 def _stable_sort_op(s: Tensor) -> tuple[Tensor, Tensor]:
     "Values and order of s (..., n)."
     values, order = sorted_values(s)

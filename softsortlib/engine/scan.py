@@ -5,11 +5,11 @@
 # %% auto #0
 __all__ = ['exp_scan_dense', 'exp_scan', 'exp_mean']
 
-# %% ../../nbs/engine/94_scan.ipynb #f712af1b
+# %% ../../nbs/engine/94_scan.ipynb #bf437573
 import torch
 from torch import Tensor
 
-from .autograd import batched, differentiable, qualified
+from .autograd import batched, custom_op, differentiable
 from .compile import arrays, spread_rows
 from .dispatch import check_backend, choose
 from .scan_kernels import Gradients, Means, Rows, Sum, mean_rows, scan_back_rows, scan_rows, share_of
@@ -95,8 +95,8 @@ def _scan_numba(s, x, tau, mode):
     spread_rows(scan_rows, tau.numel(), x.numel(), *rows, int(Sum[mode.upper()]))
     return y
 
-# %% ../../nbs/engine/94_scan.ipynb #340cea87
-@torch.library.custom_op(qualified("exp_scan", __name__), mutates_args=())
+# %% ../../nbs/engine/94_scan.ipynb #dd8a8cd5
+@custom_op("exp_scan", __name__)
 def _exp_scan_op(s: Tensor, x: Tensor, tau: Tensor, mode: str, backend: str) -> Tensor:
     "One of the sums (94.2): s (..., n), x (..., n, d), tau (...)."
     who = choose(x, backend, triton=True)
@@ -135,8 +135,8 @@ def _fused(gy, gZ, s, x, tau, size, means, mean):
     spread_rows(scan_back_rows, tau.numel(), 3 * (x.numel() + mean * s.numel()), rows, gy, gZ, Means(*means), mean, out)
     return grads.s, grads.x, grads.tau.to(tau.dtype)
 
-# %% ../../nbs/engine/94_scan.ipynb #fd6e4135
-@torch.library.custom_op(qualified("exp_scan_backward", __name__), mutates_args=())
+# %% ../../nbs/engine/94_scan.ipynb #87c91bd2
+@custom_op("exp_scan_backward", __name__)
 def _exp_scan_backward(
     gy: Tensor, s: Tensor, x: Tensor, tau: Tensor, backend: str
 ) -> tuple[Tensor, Tensor, Tensor]:
@@ -225,8 +225,8 @@ def _mean_numba(s, x, tau, size):
     spread_rows(mean_rows, tau.numel(), x.numel() + s.numel(), *rows, Means(*arrays(*_flat(tau, *means))))
     return tuple(means)
 
-# %% ../../nbs/engine/94_scan.ipynb #f1dbbbd5
-@torch.library.custom_op(qualified("exp_mean", __name__), mutates_args=())
+# %% ../../nbs/engine/94_scan.ipynb #af744333
+@custom_op("exp_mean", __name__)
 def _exp_mean_op(s: Tensor, x: Tensor, tau: Tensor, size: Tensor, backend: str) -> tuple[Tensor, Tensor, Tensor]:
     "The means (94.6): o and low (..., n, d), Z (..., n)."
     if choose(x, backend, triton=True) == "numba":
@@ -246,8 +246,8 @@ def _composed_mean(go, gZ, s, x, tau, size, o, low, Z, backend):
     gs, gx, gtau = _composed(torch.cat([weight, shift], -1), s, payload, tau, "even", backend)
     return gs.masked_fill(~real[..., 0], 0) / share, gx[..., :-1].masked_fill(~real, 0), gtau / share
 
-# %% ../../nbs/engine/94_scan.ipynb #ad883635
-@torch.library.custom_op(qualified("exp_mean_backward", __name__), mutates_args=())
+# %% ../../nbs/engine/94_scan.ipynb #ef7088af
+@custom_op("exp_mean_backward", __name__)
 def _exp_mean_backward(
     go: Tensor, gZ: Tensor,  # what arrives
     s: Tensor, x: Tensor, tau: Tensor, size: Tensor, o: Tensor, low: Tensor, Z: Tensor, backend: str,

@@ -5,13 +5,13 @@
 # %% auto #0
 __all__ = []
 
-# %% ../../nbs/networks/27_layers_autograd.ipynb #8b5b1acb
+# %% ../../nbs/networks/27_layers_autograd.ipynb #d487662d
 import math
 
 import torch
 from torch import Tensor
 
-from ..engine.autograd import batched, differentiable, qualified
+from ..engine.autograd import batched, custom_op, differentiable
 from ..engine.compile import arrays
 from ..engine.dispatch import choose
 from .comparators import sorting_network
@@ -73,8 +73,8 @@ def _see_triton(s, tau, lam, size, kind, sigmoid, trick):
     d = triton_differences(*_flat(s.shape[:-1], s, tau, lam, size), kind, sigmoid, trick)
     return d.view(*s.shape[:-1], -1)
 
-# %% ../../nbs/networks/27_layers_autograd.ipynb #bb51eead
-@torch.library.custom_op(qualified("network_differences", __name__), mutates_args=())
+# %% ../../nbs/networks/27_layers_autograd.ipynb #9599018e
+@custom_op("network_differences", __name__)
 def _network_differences(s: Tensor, tau: Tensor, lam: Tensor, size: Tensor, kind: str, sigmoid: str,
                          trick: bool) -> Tensor:
     "s (..., n), tau, lam and size (...) -> the differences d (..., C)."
@@ -128,8 +128,8 @@ def _see_backward_triton(gd, s, d, tau, lam, size, kind, sigmoid, trick):
     grads = triton_differences_backward(gd, d, *sets, kind, sigmoid, trick)
     return tuple(g.view(a.shape) for g, a in zip(grads, (s, tau, lam)))
 
-# %% ../../nbs/networks/27_layers_autograd.ipynb #bee469a0
-@torch.library.custom_op(qualified("network_differences_backward", __name__), mutates_args=())
+# %% ../../nbs/networks/27_layers_autograd.ipynb #f0663c2d
+@custom_op("network_differences_backward", __name__)
 def _see_backward(gd: Tensor, s: Tensor, d: Tensor, tau: Tensor, lam: Tensor, size: Tensor, kind: str, sigmoid: str,
                   trick: bool) -> tuple[Tensor, Tensor, Tensor]:
     "The gradients to s, tau and lam."
@@ -180,8 +180,8 @@ def _send_triton(v, x, size, kind, sigmoid, reverse):
     keep, swap = swap_weights(v, sigmoid, _active(kind, x.shape[-2], size)[1])
     return triton_layers(keep, swap, flat, x.shape[-2], kind, reverse).view(x.shape)
 
-# %% ../../nbs/networks/27_layers_autograd.ipynb #6c448c45
-@torch.library.custom_op(qualified("network_send", __name__), mutates_args=())
+# %% ../../nbs/networks/27_layers_autograd.ipynb #fda8a02f
+@custom_op("network_send", __name__)
 def _network_send(v: Tensor, x: Tensor, size: Tensor, kind: str, sigmoid: str, reverse: bool) -> Tensor:
     "v (..., C), x (..., n, d), size (...) -> P x, or P^T x in reverse, (..., n, d)."
     who = choose(v, "", numba=has_kernel(v), triton=has_kernel(v) and x.shape[-2] <= MAX_N)
@@ -232,8 +232,8 @@ def _layers_backward_triton(gy, v, x, size, kind, sigmoid, reverse):
     gv = torch.where(active, sums * SLOPES[sigmoid](flat_v), 0)
     return gv.view(v.shape), gx.view(gy.shape)
 
-# %% ../../nbs/networks/27_layers_autograd.ipynb #07ece9ac
-@torch.library.custom_op(qualified("network_send_backward", __name__), mutates_args=())
+# %% ../../nbs/networks/27_layers_autograd.ipynb #101af9d9
+@custom_op("network_send_backward", __name__)
 def _send_backward(gy: Tensor, v: Tensor, x: Tensor, size: Tensor, kind: str, sigmoid: str,
                    reverse: bool) -> tuple[Tensor, Tensor]:
     "The gradients to v and x."
@@ -279,8 +279,8 @@ def _matrix_triton(v, size, kind, sigmoid, n):
     keep, swap = swap_weights(flat, sigmoid, _active(kind, n, size)[1])
     return triton_layers(keep, swap, None, n, kind).view(*v.shape[:-1], n, n)
 
-# %% ../../nbs/networks/27_layers_autograd.ipynb #97fab5b3
-@torch.library.custom_op(qualified("network_matrix", __name__), mutates_args=())
+# %% ../../nbs/networks/27_layers_autograd.ipynb #43b775f5
+@custom_op("network_matrix", __name__)
 def _network_matrix(v: Tensor, size: Tensor, kind: str, sigmoid: str, n: int) -> Tensor:
     "v (..., C), size (...) -> the matrix P, (..., n, n)."
     who = choose(v, "", numba=has_kernel(v), triton=has_kernel(v) and n <= MAX_N)
@@ -306,8 +306,8 @@ def _matrix_backward_numba(gP, v, size, kind, sigmoid):
     gv = matrix_backward(*arrays(flat_gP), _arguments(flat_v, size, sigmoid), kind)
     return torch.from_numpy(gv).view(v.shape)
 
-# %% ../../nbs/networks/27_layers_autograd.ipynb #3f7200e2
-@torch.library.custom_op(qualified("network_matrix_backward", __name__), mutates_args=())
+# %% ../../nbs/networks/27_layers_autograd.ipynb #aeebf57b
+@custom_op("network_matrix_backward", __name__)
 def _matrix_backward(gP: Tensor, v: Tensor, size: Tensor, kind: str, sigmoid: str) -> Tensor:
     "The gradient to v."
     who = choose(v, "", numba=has_kernel(v), triton=has_kernel(v) and gP.shape[-1] <= MAX_N)

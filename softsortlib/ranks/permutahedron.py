@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['Permutahedron']
 
-# %% ../../nbs/ranks/43_permutahedron.ipynb #19059d1e
+# %% ../../nbs/ranks/43_permutahedron.ipynb #b1e76116
 import math
 from typing import TYPE_CHECKING
 
@@ -16,7 +16,7 @@ from torch import Tensor
 from ..core.operators import check_tau
 from ..core.permutation import check_mask, check_scores, compute_dtype, patch_to, zero_outside
 from ..core.rank_operators import RankOperator
-from ..engine.autograd import differentiable, qualified
+from ..engine.autograd import custom_op, differentiable
 from ..engine.compile import arrays, jit, spread_rows
 from ..engine.dispatch import check_backend, choose
 from ..engine.radix import sorted_values, stable_sort
@@ -215,8 +215,8 @@ def _pull_torch(g, ranks, order, last, kl):
     omega = ranks if kl else torch.ones_like(g)
     return omega * (g - means(omega * g, label) / means(omega, label).clamp(min=1e-30))
 
-# %% ../../nbs/ranks/43_permutahedron.ipynb #199aba60
-@torch.library.custom_op(qualified("permutahedron_pull", __name__), mutates_args=())
+# %% ../../nbs/ranks/43_permutahedron.ipynb #3fa64256
+@custom_op("permutahedron_pull", __name__)
 def _pull_op(g: Tensor, ranks: Tensor, order: Tensor, last: Tensor, kl: bool) -> Tensor:
     "D g of (43.4); g and ranks (..., n) as the scores stand, order and last (..., n)."
     pull = _pull_numba if choose(g, "") == "numba" else _pull_torch
@@ -242,8 +242,8 @@ def _pull_backward(ctx, h):
 
 _pull = differentiable(_pull_op, 4, _pull_backward, _pull_setup)
 
-# %% ../../nbs/ranks/43_permutahedron.ipynb #25d8caa7
-@torch.library.custom_op(qualified("permutahedron_rank", __name__), mutates_args=())
+# %% ../../nbs/ranks/43_permutahedron.ipynb #98df3ab4
+@custom_op("permutahedron_rank", __name__)
 def _soft_rank_op(s: Tensor, tau: Tensor, real: Tensor, kl: bool, backend: str) -> tuple[Tensor, Tensor, Tensor]:
     "Ranks (..., n), the order of s, and the last position of each block; s (..., n), tau (..., 1), real (...)."
     x, order = sorted_values(s)

@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['isotonic_plain', 'isotonic']
 
-# %% ../../nbs/ranks/47_pooling.ipynb #819774ca
+# %% ../../nbs/ranks/47_pooling.ipynb #dd188c57
 import math
 from typing import NamedTuple
 
@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..engine.autograd import differentiable, qualified
+from ..engine.autograd import custom_op, differentiable
 from ..engine.compile import arrays, jit, spread_rows
 from ..engine.dispatch import check_backend, choose
 from .pooling_triton import blocks_by_stacks
@@ -214,8 +214,8 @@ def _block_mean_numba(x, last):
     spread_rows(_block_mean_rows, len(rows[0]), 2 * x.numel(), *rows)
     return out
 
-# %% ../../nbs/ranks/47_pooling.ipynb #1321ad17
-@torch.library.custom_op(qualified("block_mean", __name__), mutates_args=())
+# %% ../../nbs/ranks/47_pooling.ipynb #ef695829
+@custom_op("block_mean", __name__)
 def _block_mean_op(x: Tensor, last: Tensor) -> Tensor:
     "B x for blocks of consecutive elements named by their last index; x, last (..., n)."
     if choose(x, "") == "numba":
@@ -255,7 +255,7 @@ def _project_backward(ctx, g, _):
         w_grad = _weights(w, last) * mean if ctx.kl else mean
     return g - alpha * mean, w_grad, None, None
 
-# %% ../../nbs/ranks/47_pooling.ipynb #762778a5
+# %% ../../nbs/ranks/47_pooling.ipynb #ca242331
 def _project_numba(z, w, kl):
     "(47.4) by the stacks in numba; z, w (..., n)."
     n = z.shape[-1]
@@ -266,7 +266,7 @@ def _project_numba(z, w, kl):
     spread_rows(kernel, len(rows[0]), 4 * z.numel(), *rows)
     return p, last
 
-@torch.library.custom_op(qualified("isotonic_project", __name__), mutates_args=())
+@custom_op("isotonic_project", __name__)
 def _project_op(z: Tensor, w: Tensor, kl: bool, backend: str) -> tuple[Tensor, Tensor]:
     "p of (47.4) and the last index of each element's block; z, w (..., n) increasing."
     if choose(z, backend) == "numba":

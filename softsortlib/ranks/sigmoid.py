@@ -5,14 +5,14 @@
 # %% auto #0
 __all__ = ['pair_sum', 'SigmoidRank']
 
-# %% ../../nbs/ranks/40_sigmoid.ipynb #4e7a10b0
+# %% ../../nbs/ranks/40_sigmoid.ipynb #576dbf44
 import math
 
 import torch
 from torch import Tensor
 
 from ..core.rank_operators import RankOperator
-from ..engine.autograd import differentiable, qualified
+from ..engine.autograd import custom_op, differentiable
 
 # %% ../../nbs/ranks/40_sigmoid.ipynb #3319b62a
 def logistic_step(x, m):
@@ -90,8 +90,8 @@ def pair_sum_grads(op, s, tau, v, m, g, needs):
         tau_grad = -(s_grad * centred).sum(-1, keepdim=True) / tau
     return s_grad, tau_grad, v_grad
 
-# %% ../../nbs/ranks/40_sigmoid.ipynb #64ae937b
-@torch.library.custom_op(qualified("pair_sum", __name__), mutates_args=())
+# %% ../../nbs/ranks/40_sigmoid.ipynb #d437c072
+@custom_op("pair_sum", __name__)
 def _pair_sum_op(s: Tensor, tau: Tensor, v: Tensor, step: str, m: int) -> Tensor:
     "s (..., n), tau (..., 1), v (..., n, d) -> the sum (40.4), (..., n, d)."
     if m > 3:

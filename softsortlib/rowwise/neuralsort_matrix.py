@@ -5,14 +5,14 @@
 # %% auto #0
 __all__ = []
 
-# %% ../../nbs/rowwise/18_neuralsort_matrix.ipynb #71279d9f
+# %% ../../nbs/rowwise/18_neuralsort_matrix.ipynb #4dc660a5
 from typing import NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from ..engine.autograd import batched, differentiable, qualified
+from ..engine.autograd import batched, custom_op, differentiable
 from ..engine.compile import arrays, empty_matrix, exp_neg, jit, spread_rows
 from ..engine.dispatch import choose
 from softsortlib.rowwise.products import (
@@ -39,14 +39,14 @@ def columns_of(sets, r):
     "The columns of the set r."
     return Columns(sets.s[r], sets.b[r], sets.order[r])
 
-# %% ../../nbs/rowwise/18_neuralsort_matrix.ipynb #e5153fa6
-@jit
+# %% ../../nbs/rowwise/18_neuralsort_matrix.ipynb #5fee64b5
+@jit(lent=True)
 def _is_narrow(lo, hi, n):
     "Whether less than half of a row does not underflow; it is then made in sorted order."
     return 2 * (hi - lo) < n
 
-# %% ../../nbs/rowwise/18_neuralsort_matrix.ipynb #fb7b4720
-@jit
+# %% ../../nbs/rowwise/18_neuralsort_matrix.ipynb #9d3b3af6
+@jit(lent=True)
 def _wide_row(i, one, columns, row):
     "row[c] = exp(m_ic) for all columns, by the formula."
     top = one.t[0]
@@ -57,7 +57,7 @@ def _wide_row(i, one, columns, row):
         row[c] = exp_neg(row.dtype.type(shift - (w * (columns.s[c] - top) - columns.b[c] * inv)))
 
 
-@jit
+@jit(lent=True)
 def _narrow_row(i, lo, hi, tau, order, e, row):
     "The row whose -m_ij stand in e[lo:hi] in sorted order: exponentials in their places among zeros; returns the sum."
     row[:] = 0
@@ -66,8 +66,8 @@ def _narrow_row(i, lo, hi, tau, order, e, row):
         row[order[j]] = e[j]
     return row.dtype.type(1) + others
 
-# %% ../../nbs/rowwise/18_neuralsort_matrix.ipynb #ce429a81
-@jit
+# %% ../../nbs/rowwise/18_neuralsort_matrix.ipynb #9af9f857
+@jit(lent=True)
 def _ratios(one, columns, R):
     "R of Prop 18.1, zero in padded columns; left as it is where nobody multiplies by it."
     if one.how != Rows.RATIOS:
@@ -79,7 +79,7 @@ def _ratios(one, columns, R):
         R[c] = step if columns.b[c] < np.inf else number(0)
 
 
-@jit
+@jit(lent=True)
 def _entry_row(i, fresh, one, columns, R, e, row):
     "row[c] proportional to exp(m_ic) in the order of the input; returns the sum. `row` holds row i - 1 unless `fresh`."
     if one.how == Rows.WALK:
@@ -123,14 +123,14 @@ def _dense_rows(lo_unit, hi_unit, sets, came, P):
             for c in range(n):
                 row[c] = raw[c] * scale
 
-# %% ../../nbs/rowwise/18_neuralsort_matrix.ipynb #706f9afe
+# %% ../../nbs/rowwise/18_neuralsort_matrix.ipynb #9e4a9bb1
 class Sums(NamedTuple):
     "Column sums over a few rows i0, i0 + 1, ..., in the precision of the matrix, (n,)."
     plain: np.ndarray     # of the logits' gradients
     numbered: np.ndarray  # of (i - i0) times them
 
 
-@jit
+@jit(lent=True)
 def _gather(row, scale, g, peak, place, h, sums):
     "Add the gradients of one row's logits to the sums; leaves g - peak in h and returns its mean."
     mean = row.dtype.type(0)
@@ -145,7 +145,7 @@ def _gather(row, scale, g, peak, place, h, sums):
     return mean
 
 
-@jit
+@jit(lent=True)
 def _release(inv, w, sums, gs, gb):
     "Add the sums to the double precision ones, by (14.1), and empty them; w is the factor of row i0."
     for c in range(len(gs)):
@@ -154,8 +154,8 @@ def _release(inv, w, sums, gs, gb):
     sums.plain[:] = 0
     sums.numbered[:] = 0
 
-# %% ../../nbs/rowwise/18_neuralsort_matrix.ipynb #bf8e8c49
-@jit
+# %% ../../nbs/rowwise/18_neuralsort_matrix.ipynb #cf51dcd2
+@jit(lent=True)
 def _against_formula(i, one, columns, h):
     "The sum of h tau m over one row, where h is not zero, m by the formula."
     w = one.size - 1.0 - 2 * i
@@ -168,7 +168,7 @@ def _against_formula(i, one, columns, h):
     return total
 
 
-@jit
+@jit(lent=True)
 def _against_logarithm(tau, row, h):
     "The same where row holds exp(m)."
     total = 0.0
@@ -178,7 +178,7 @@ def _against_logarithm(tau, row, h):
     return total
 
 
-@jit
+@jit(lent=True)
 def _spread_of(i, one, columns, row, scale, mean, h):
     "The sum of the gradients of row i's logits times tau m; h holds g - peak and becomes the gradients."
     for c in range(len(h)):
@@ -268,8 +268,8 @@ def _dense_triton(s, b, t, bt, tau, size):
     from softsortlib.rowwise.neuralsort_triton import neural_matrix
     return neural_matrix(*flat(tau, s, b, t, bt, tau, size)).view(*s.shape, s.shape[-1])
 
-# %% ../../nbs/rowwise/18_neuralsort_matrix.ipynb #a01f1618
-@torch.library.custom_op(qualified("neural_dense", __name__), mutates_args=())
+# %% ../../nbs/rowwise/18_neuralsort_matrix.ipynb #29f7ce0d
+@custom_op("neural_dense", __name__)
 def _matrix_op(s: Tensor, b: Tensor, t: Tensor, bt: Tensor, order: Tensor, tau: Tensor, size: Tensor,
                double: bool, backend: str) -> Tensor:
     "The matrix, (..., n, n), in double precision or in single."
@@ -282,7 +282,7 @@ def _matrix_op(s: Tensor, b: Tensor, t: Tensor, bt: Tensor, order: Tensor, tau: 
     return _plain_dense(s, b, t, bt, order, tau, size).to(dtype)
 
 
-@torch.library.register_fake(qualified("neural_dense", __name__))
+@_matrix_op.register_fake
 def _(s, b, t, bt, order, tau, size, double, backend):
     return s.new_empty(*s.shape, s.shape[-1], dtype=torch.float64 if double else torch.float32)
 
@@ -306,8 +306,8 @@ def _back_triton(G, s, b, t, bt, order, tau, size):
     G_, *rest = flat(tau, G, s, b, t, bt, order, tau, size)
     return tuple(g.view(like.shape) for g, like in zip(neural_pull(G_, None, None, None, *rest), (s, b, tau)))
 
-# %% ../../nbs/rowwise/18_neuralsort_matrix.ipynb #d73e41e7
-@torch.library.custom_op(qualified("neural_dense_backward", __name__), mutates_args=())
+# %% ../../nbs/rowwise/18_neuralsort_matrix.ipynb #547a0040
+@custom_op("neural_dense_backward", __name__)
 def _dense_backward(G: Tensor, s: Tensor, b: Tensor, t: Tensor, bt: Tensor, order: Tensor, tau: Tensor, size: Tensor,
                     learn: bool, backend: str) -> tuple[Tensor, Tensor, Tensor]:
     "The gradients to s, b and tau of the matrix, for G in its precision."
@@ -319,7 +319,7 @@ def _dense_backward(G: Tensor, s: Tensor, b: Tensor, t: Tensor, bt: Tensor, orde
     return tuple(g.contiguous() for g in _plain_dense_back(G.to(s.dtype), s, b, t, bt, order, tau, size))
 
 
-@torch.library.register_fake(qualified("neural_dense_backward", __name__))
+@_dense_backward.register_fake
 def _(G, s, b, t, bt, order, tau, size, learn, backend):
     return s.new_empty(s.shape), s.new_empty(s.shape), s.new_empty(tau.shape)
 

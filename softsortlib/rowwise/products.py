@@ -5,14 +5,14 @@
 # %% auto #0
 __all__ = []
 
-# %% ../../nbs/rowwise/15_products.ipynb #3366db96
+# %% ../../nbs/rowwise/15_products.ipynb #e14278ab
 import math
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from ..engine.autograd import batched, differentiable, qualified
+from ..engine.autograd import batched, custom_op, differentiable
 from ..engine.compile import arrays, spread_rows
 from ..engine.dispatch import choose
 from .neuralsort import falling
@@ -154,8 +154,8 @@ def _mul_triton(t, b, tau, size, x):
     y, others = neural_mul(behind(b_, size_), t_, b_, tau_, size_, share * x_)
     return (y / share).view(x.shape), others.log1p().view(t.shape)
 
-# %% ../../nbs/rowwise/15_products.ipynb #255cabde
-@torch.library.custom_op(qualified("row_mul", __name__), mutates_args=())
+# %% ../../nbs/rowwise/15_products.ipynb #e72670fe
+@custom_op("row_mul", __name__)
 def _mul_op(t: Tensor, b: Tensor, tau: Tensor, size: Tensor, x: Tensor, rows: Tensor,
             power: float, backend: str) -> tuple[Tensor, Tensor]:
     "P[rows] x, (..., r, d), and log Z, (..., r)."
@@ -167,7 +167,7 @@ def _mul_op(t: Tensor, b: Tensor, tau: Tensor, size: Tensor, x: Tensor, rows: Te
     return _plain_mul(t, b, tau, size, x, rows, power)
 
 
-@torch.library.register_fake(qualified("row_mul", __name__))
+@_mul_op.register_fake
 def _(t, b, tau, size, x, rows, power, backend):
     y = x.new_empty(*x.shape[:-2], rows.shape[0], x.shape[-1])
     return y, x.new_empty(y.shape[:-1])
@@ -192,8 +192,8 @@ def _rmul_triton(t, b, tau, size, y):
     t_, b_, tau_, size_, y_ = flat(tau, t, b, tau, size, y)
     return neural_rmul(behind(b_, size_), t_, b_, tau_, size_, y_).view(*t.shape, y.shape[-1])
 
-# %% ../../nbs/rowwise/15_products.ipynb #631f8668
-@torch.library.custom_op(qualified("row_rmul", __name__), mutates_args=())
+# %% ../../nbs/rowwise/15_products.ipynb #812f794c
+@custom_op("row_rmul", __name__)
 def _rmul_op(t: Tensor, b: Tensor, tau: Tensor, size: Tensor, y: Tensor, rows: Tensor,
              power: float, backend: str) -> Tensor:
     "P[rows]^T y, (..., n, d)."
@@ -205,7 +205,7 @@ def _rmul_op(t: Tensor, b: Tensor, tau: Tensor, size: Tensor, y: Tensor, rows: T
     return _plain_rmul(t, b, tau, size, y, rows, power)
 
 
-@torch.library.register_fake(qualified("row_rmul", __name__))
+@_rmul_op.register_fake
 def _(t, b, tau, size, y, rows, power, backend):
     return y.new_empty(*t.shape, y.shape[-1])
 
@@ -239,8 +239,8 @@ def _pull_triton(t, b, tau, size, a, v, z):
     grads = neural_pull(None, a_, v_, z_, t_, behind(b_, size_), t_, b_, own, tau_, size_)
     return tuple(g.view(like.shape) for g, like in zip(grads, (t, b, tau)))
 
-# %% ../../nbs/rowwise/15_products.ipynb #74f0661b
-@torch.library.custom_op(qualified("row_pull", __name__), mutates_args=())
+# %% ../../nbs/rowwise/15_products.ipynb #5b99cf37
+@custom_op("row_pull", __name__)
 def _pull(t: Tensor, b: Tensor, tau: Tensor, size: Tensor, a: Tensor, v: Tensor, z: Tensor, rows: Tensor,
           power: float, backend: str) -> tuple[Tensor, Tensor, Tensor]:
     "The gradients to t, b and tau for a, z at `rows` and v at the columns, (14.3)."
@@ -252,7 +252,7 @@ def _pull(t: Tensor, b: Tensor, tau: Tensor, size: Tensor, a: Tensor, v: Tensor,
     return tuple(g.contiguous() for g in _plain_pull(t, b, tau, size, a, v, z, rows, power))
 
 
-@torch.library.register_fake(qualified("row_pull", __name__))
+@_pull.register_fake
 def _(t, b, tau, size, a, v, z, rows, power, backend):
     return t.new_empty(t.shape), b.new_empty(b.shape), tau.new_empty(tau.shape)
 

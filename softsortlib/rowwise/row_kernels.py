@@ -71,29 +71,29 @@ def rmul_rows(lo_unit, hi_unit, sets, y, rows, x):
             for c in range(d):
                 add_to(y[r, c, k] / (one_exactly + others), e[lo:hi], x[unit, c, lo:hi])
 
-# %% ../../nbs/rowwise/14_row_kernels.ipynb #13830f71
-@jit
+# %% ../../nbs/rowwise/14_row_kernels.ipynb #676b1423
+@jit(lent=True)
 def _differences(w, v, x, h):
     "h += w (v - x)."
     for j in range(len(v)):
         h[j] += w * (v[j] - x)
 
 
-@jit
+@jit(lent=True)
 def _weighed(P, shift, Z, h):
     "h = P (h + shift) / Z."
     for j in range(len(h)):
         h[j] = P[j] * (h[j] + shift) / Z
 
 
-@jit
+@jit(lent=True)
 def _moment(e, m, out):
     "out = e m, where e is not zero; returns the sum."
     for j in range(len(e)):
         out[j] = e[j] * m[j] if e[j] != 0 else e[j]
     return total_of(out)
 
-# %% ../../nbs/rowwise/14_row_kernels.ipynb #cb035542
+# %% ../../nbs/rowwise/14_row_kernels.ipynb #3f2c9d60
 class Upstream(NamedTuple):
     "What arrives at the rows, (14.3): a (B, d, r) at the rows, v (B, d, n) at the columns, z (B, r)."
     a: np.ndarray
@@ -101,7 +101,7 @@ class Upstream(NamedTuple):
     z: np.ndarray
 
 
-@jit
+@jit(lent=True)
 def _logit_gradients(i, z, others, e, h):
     "h becomes (14.3) for one row, in its window: e its weights, one at i, and h measured from there."
     Z = h.dtype.type(1) + others
@@ -109,8 +109,8 @@ def _logit_gradients(i, z, others, e, h):
     _weighed(e, z - mean, Z, h)
     h[i] = -(mean + z * others) / Z
 
-# %% ../../nbs/rowwise/14_row_kernels.ipynb #98f319f4
-@jit
+# %% ../../nbs/rowwise/14_row_kernels.ipynb #dd0be0fb
+@jit(lent=True)
 def _slopes(x, t, m, h, power, sums):
     "Add (14.2) of one row at x to the columns' sums; returns what is to be taken off the row's own score."
     zero = h.dtype.type(0)

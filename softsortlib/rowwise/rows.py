@@ -45,16 +45,16 @@ def one_of(sets, r):
 # %% ../../nbs/rowwise/13_rows.ipynb #1de223a8
 ZERO_EXP = {torch.float32: 104.0, torch.float64: 746.0}  # exp(-this) is zero
 
-# %% ../../nbs/rowwise/13_rows.ipynb #4275dbcb
-@jit
+# %% ../../nbs/rowwise/13_rows.ipynb #f85e731b
+@jit(lent=True)
 def _fall(i, j, t, b, w, power):
     "What grows outward from the diagonal of row i: the distance, or NeuralSort's -tau m_ij by its formula."
     if power:
         return abs(t[i] - t[j])
     return w * (t[i] - t[j]) - (b[i] - b[j])
 
-# %% ../../nbs/rowwise/13_rows.ipynb #7f5e6c27
-@jit
+# %% ../../nbs/rowwise/13_rows.ipynb #020fb814
+@jit(lent=True)
 def window(i, one):
     "The columns lo..hi of row i whose -m_ij is at most the cut."
     t, b, power = one.t, one.b, one.power
@@ -80,8 +80,8 @@ def window(i, one):
             hi = middle + 1
     return lo, hi
 
-# %% ../../nbs/rowwise/13_rows.ipynb #09ff56f0
-@jit
+# %% ../../nbs/rowwise/13_rows.ipynb #3a1f96a5
+@jit(lent=True)
 def _square(x, t, scale, m):
     "m = (scale |x - t|)^2."
     for j in range(len(t)):
@@ -89,7 +89,7 @@ def _square(x, t, scale, m):
         m[j] = u * u
 
 
-@jit
+@jit(lent=True)
 def _broken_power(x, t, scale, rest, first, m):
     "m = first (scale |x - t|)^rest for rest in [0, 1)."
     if rest == 0:
@@ -101,8 +101,8 @@ def _broken_power(x, t, scale, rest, first, m):
         for j in range(len(t)):
             m[j] = np.float64(abs(x - t[j]) * scale) ** rest * first
 
-# %% ../../nbs/rowwise/13_rows.ipynb #4ca49b2a
-@jit
+# %% ../../nbs/rowwise/13_rows.ipynb #55fb5545
+@jit(lent=True)
 def _powers(x, t, tau, power, m):
     "m = |x - t|^power / tau."
     whole = int(power)
@@ -115,8 +115,8 @@ def _powers(x, t, tau, power, m):
         for j in range(len(t)):
             m[j] *= abs(x - t[j]) * scale
 
-# %% ../../nbs/rowwise/13_rows.ipynb #f918c163
-@jit
+# %% ../../nbs/rowwise/13_rows.ipynb #81902613
+@jit(lent=True)
 def _formula(w, inv, ti, bi, t, b, m):
     "m = -m_ij of NeuralSort as (13.1) says it, for the columns t with row sums b."
     zero = m.dtype.type(0)
@@ -125,8 +125,8 @@ def _formula(w, inv, ti, bi, t, b, m):
     for j in range(len(t)):
         m[j] = max(m[j], zero) if m[j] == m[j] else m[j]
 
-# %% ../../nbs/rowwise/13_rows.ipynb #2daa99a6
-@jit
+# %% ../../nbs/rowwise/13_rows.ipynb #57eef01a
+@jit(lent=True)
 def _walk(i, one, m):
     "m[lo:hi] = -m_ij of NeuralSort by (12.5), for the columns up to the cut; returns lo, hi."
     t, inv = one.t, 1 / one.tau
@@ -145,8 +145,8 @@ def _walk(i, one, m):
         m[lo] = fall
     return lo, hi
 
-# %% ../../nbs/rowwise/13_rows.ipynb #0e02daf5
-@jit
+# %% ../../nbs/rowwise/13_rows.ipynb #496f5764
+@jit(lent=True)
 def falls_in(i, lo, hi, one, m):
     "m[lo:hi] = -m_ij in a window of row i that is known, by the formula or the power; zero on the diagonal."
     t, b = one.t[lo:hi], one.b[lo:hi]
@@ -157,7 +157,7 @@ def falls_in(i, lo, hi, one, m):
     m[i] = 0
 
 
-@jit
+@jit(lent=True)
 def falls_of(i, one, m):
     "m[lo:hi] = -m_ij in the window of row i, zero on the diagonal; returns lo, hi."
     if one.how == Rows.WALK:
@@ -166,8 +166,8 @@ def falls_of(i, one, m):
     falls_in(i, lo, hi, one, m)
     return lo, hi
 
-# %% ../../nbs/rowwise/13_rows.ipynb #9e15aeb6
-@jit
+# %% ../../nbs/rowwise/13_rows.ipynb #1b9a1210
+@jit(lent=True)
 def _block_dot(a, v):
     "The sum of a[j] v[j] over a few columns."
     total = a.dtype.type(0)
@@ -176,7 +176,7 @@ def _block_dot(a, v):
     return total
 
 
-@jit
+@jit(lent=True)
 def dot(a, v):
     "The sum of a[j] v[j]."
     total = 0.0
@@ -184,8 +184,8 @@ def dot(a, v):
         total += _block_dot(a[k:k + 256], v[k:k + 256])
     return a.dtype.type(total)
 
-# %% ../../nbs/rowwise/13_rows.ipynb #91182576
-@jit
+# %% ../../nbs/rowwise/13_rows.ipynb #7dfcf253
+@jit(lent=True)
 def _block_sum(a):
     "The sum of a few numbers."
     total = a.dtype.type(0)
@@ -194,7 +194,7 @@ def _block_sum(a):
     return total
 
 
-@jit
+@jit(lent=True)
 def total_of(a):
     "The sum of a[j]."
     total = 0.0
@@ -202,22 +202,22 @@ def total_of(a):
         total += _block_sum(a[k:k + 256])
     return a.dtype.type(total)
 
-# %% ../../nbs/rowwise/13_rows.ipynb #dc98aaa8
-@jit
+# %% ../../nbs/rowwise/13_rows.ipynb #b844d246
+@jit(lent=True)
 def add_to(w, e, sums):
     "sums += w e."
     for j in range(len(e)):
         sums[j] += w * e[j]
 
 
-@jit
+@jit(lent=True)
 def _exps(e):
     "e = exp(-e)."
     for j in range(len(e)):
         e[j] = exp_neg(e[j])
 
-# %% ../../nbs/rowwise/13_rows.ipynb #6c4dd77e
-@jit
+# %% ../../nbs/rowwise/13_rows.ipynb #3e5dc718
+@jit(lent=True)
 def weights_of(i, tau, e):
     "e = exp(-e) for the window of a row whose diagonal is e[i], which becomes 1; returns the sum without the diagonal."
     e[i] = 1000  # exp makes it zero
@@ -227,7 +227,7 @@ def weights_of(i, tau, e):
     return others if tau == tau else e.dtype.type(np.nan)
 
 
-@jit
+@jit(lent=True)
 def row_of(i, one, e):
     "e[lo:hi] = exp(m_ij) in the window of row i; returns lo, hi and their sum without the diagonal, which is 1."
     lo, hi = falls_of(i, one, e)

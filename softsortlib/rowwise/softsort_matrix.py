@@ -5,12 +5,12 @@
 # %% auto #0
 __all__ = ['laplace_matrix']
 
-# %% ../../nbs/rowwise/16_softsort_matrix.ipynb #c5fb51f8
+# %% ../../nbs/rowwise/16_softsort_matrix.ipynb #f3f3943c
 import numpy as np
 import torch
 from torch import Tensor
 
-from ..engine.autograd import batched, differentiable, qualified
+from ..engine.autograd import batched, custom_op, differentiable
 from ..engine.compile import arrays, empty_matrix, exp_neg, jit, spread_rows
 from ..engine.dispatch import choose
 
@@ -53,8 +53,8 @@ def _laplace_rows(lo, hi, s, t, tau, Z, P):
             for c in range(n):
                 row[c] = exp_neg(abs(ti - columns[c]) * inv) * weight
 
-# %% ../../nbs/rowwise/16_softsort_matrix.ipynb #ebe8c15d
-@jit
+# %% ../../nbs/rowwise/16_softsort_matrix.ipynb #ab12efb7
+@jit(lent=True)
 def _masses(row, ti, columns, inv, weight, E):
     "E_ic = G_ic P_ic of one row, `row` its G; returns the sum."
     total = E.dtype.type(0)
@@ -65,7 +65,7 @@ def _masses(row, ti, columns, inv, weight, E):
     return total
 
 
-@jit
+@jit(lent=True)
 def _signed(ti, columns, E):
     "E = sign(t_i - s_c) E; returns the sum. At a tie it is zero, but not where E is not a number."
     zero = E.dtype.type(0)
@@ -77,7 +77,7 @@ def _signed(ti, columns, E):
     return total
 
 
-@jit
+@jit(lent=True)
 def _far(ti, columns, E):
     "The sum of |t_i - s_c| E_ic, for signed E."
     total = 0.0
@@ -134,8 +134,8 @@ def _laplace_triton(s, t, tau, Z):
     from softsortlib.rowwise.softsort_triton import softsort_matrix_triton
     return softsort_matrix_triton(*_flat(tau, s, t, tau, Z)).view(*t.shape, s.shape[-1])
 
-# %% ../../nbs/rowwise/16_softsort_matrix.ipynb #79ddb14a
-@torch.library.custom_op(qualified("laplace", __name__), mutates_args=())
+# %% ../../nbs/rowwise/16_softsort_matrix.ipynb #732681ce
+@custom_op("laplace", __name__)
 def _laplace_op(s: Tensor, t: Tensor, tau: Tensor, Z: Tensor, backend: str) -> Tensor:
     "(16.1), (..., m, n)."
     who = choose(s, backend, triton=True)
@@ -146,7 +146,7 @@ def _laplace_op(s: Tensor, t: Tensor, tau: Tensor, Z: Tensor, backend: str) -> T
     return _laplace_plain(s, t, tau, Z)
 
 
-@torch.library.register_fake(qualified("laplace", __name__))
+@_laplace_op.register_fake
 def _(s, t, tau, Z, backend):
     return s.new_empty(*t.shape, s.shape[-1])
 
@@ -173,8 +173,8 @@ def _back_triton(G, s, t, tau, Z):
     grads = softsort_matrix_back_triton(*_flat(tau, G, s, t, tau, Z))
     return tuple(g.view(a.shape) for g, a in zip(grads, (s, t, tau, Z)))
 
-# %% ../../nbs/rowwise/16_softsort_matrix.ipynb #1d200586
-@torch.library.custom_op(qualified("laplace_backward", __name__), mutates_args=())
+# %% ../../nbs/rowwise/16_softsort_matrix.ipynb #05338135
+@custom_op("laplace_backward", __name__)
 def _laplace_backward(G: Tensor, s: Tensor, t: Tensor, tau: Tensor, Z: Tensor,
                       learn: bool, backend: str) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     "The gradients (16.2) to s, t, tau and Z."
@@ -186,7 +186,7 @@ def _laplace_backward(G: Tensor, s: Tensor, t: Tensor, tau: Tensor, Z: Tensor,
     return _laplace_grads(G, s, t, tau, Z)
 
 
-@torch.library.register_fake(qualified("laplace_backward", __name__))
+@_laplace_backward.register_fake
 def _(G, s, t, tau, Z, learn, backend):
     return tuple(a.new_empty(a.shape) for a in (s, t, tau, Z))
 

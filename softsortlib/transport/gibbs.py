@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['Gibbs']
 
-# %% ../../nbs/transport/36_gibbs.ipynb #96e85b52
+# %% ../../nbs/transport/36_gibbs.ipynb #7270e1db
 import math
 from enum import IntEnum
 from typing import TYPE_CHECKING
@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 from ..core.permutation import patch_to
-from ..engine.autograd import differentiable, qualified
+from ..engine.autograd import custom_op, differentiable
 from ..engine.compile import arrays, spread_rows
 from ..engine.dispatch import choose
 from .line import convex_cost, line_potentials
@@ -129,8 +129,8 @@ def _product(phi: Tensor, x: Tensor, gamma: Tensor, y: Tensor, tau: Tensor, v: T
         spread_rows(abs_rows, batch, work, sources, targets, temperatures, odd)
     return out
 
-# %% ../../nbs/transport/36_gibbs.ipynb #8464a584
-_gibbs_op = torch.library.custom_op(qualified("gibbs", __name__), _product, mutates_args=())
+# %% ../../nbs/transport/36_gibbs.ipynb #6859c659
+_gibbs_op = custom_op("gibbs", __name__)(_product)
 
 @_gibbs_op.register_fake
 def _(phi, x, gamma, y, tau, v, power, odd):

@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = []
 
-# %% ../../nbs/transport/38_quantiles.ipynb #9af847bc
+# %% ../../nbs/transport/38_quantiles.ipynb #484add18
 import math
 from typing import NamedTuple
 
@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..engine.autograd import differentiable, qualified
+from ..engine.autograd import custom_op, differentiable
 from ..engine.compile import arrays, exp_neg, jit, spread_rows
 from .gibbs import Cost, flat_batch
 from .line import convex_cost, line_potentials, warn_unless_converged
@@ -322,13 +322,13 @@ def few_back_rows(lo, hi, problem, G, grad_F, grad_G, grads):
             _mass_terms(lot, pull, one.b, grads.b[e])
         grads.tau[e] = -(_dot(one.x, grads.x[e]) + _dot(one.y, grads.y[e])) / (one.power * one.tau)
 
-# %% ../../nbs/transport/38_quantiles.ipynb #2cd55b6b
+# %% ../../nbs/transport/38_quantiles.ipynb #3e78134e
 def _problem(x, y, a, b, tau, power):
     "The arguments of an operator with their batch dimensions made one, as arrays."
     rows = (flat_batch(t, 1) for t in (x, y, a, b))
     return Problem(*arrays(*rows, flat_batch(tau, 0)), int(power))
 
-@torch.library.custom_op(qualified("transport_few", __name__), mutates_args=())
+@custom_op("transport_few", __name__)
 def _few_op(
     x: Tensor, y: Tensor, a: Tensor, b: Tensor, tau: Tensor, power: int, tolerance: float, limit: int,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
@@ -347,8 +347,8 @@ def _few_op(
 def _(x, y, a, b, tau, power, tolerance, limit):
     return x.new_empty(x.shape), y.new_empty(y.shape), x.new_empty(tau.shape), x.new_empty(tau.shape, dtype=torch.long)
 
-# %% ../../nbs/transport/38_quantiles.ipynb #aa45dddc
-@torch.library.custom_op(qualified("transport_few_back", __name__), mutates_args=())
+# %% ../../nbs/transport/38_quantiles.ipynb #6d52459a
+@custom_op("transport_few_back", __name__)
 def _few_back_op(
     grad_F: Tensor, grad_G: Tensor, x: Tensor, y: Tensor, a: Tensor, b: Tensor, tau: Tensor, G: Tensor, power: int,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:

@@ -5,14 +5,14 @@
 # %% auto #0
 __all__ = ['potentials']
 
-# %% ../../nbs/transport/37_solver.ipynb #417fa5ae
+# %% ../../nbs/transport/37_solver.ipynb #9defd844
 import math
 
 import torch
 from torch import Tensor
 
 from ..core.permutation import is_concrete
-from ..engine.autograd import batched, differentiable, is_transformed, qualified
+from ..engine.autograd import batched, custom_op, differentiable, needs_graph
 from .gibbs import Gibbs, flat_batch
 from .line import sinkhorn, warn_unless_converged
 
@@ -161,7 +161,7 @@ def _adjoint(K, grad_F, grad_G, F, G, a, b):
     mu, _ = _conjugate(normed, R, a, r, rhs, 1e-9, 500)
     return r * mu, grad_G - b * Q(mu)
 
-# %% ../../nbs/transport/37_solver.ipynb #4cfd8827
+# %% ../../nbs/transport/37_solver.ipynb #adada0fd
 def _inside(x, y, tau, power, backend):
     "The kernel of a flat batch, for the inside of an operator, whose products need no rules."
     K = Gibbs(flat_batch(x, 1), flat_batch(y, 1), flat_batch(tau, 0)[:, None], power, backend or None)
@@ -172,7 +172,7 @@ def _owned(results, *shapes):
     "Copies in the shapes of a batch, because the results of an operator share no memory."
     return tuple(t.reshape(shape).clone(memory_format=torch.contiguous_format) for t, shape in zip(results, shapes))
 
-@torch.library.custom_op(qualified("transport_solve", __name__), mutates_args=())
+@custom_op("transport_solve", __name__)
 def _solve_op(
     x: Tensor, y: Tensor, a: Tensor, b: Tensor, tau: Tensor, power: float, backend: str, tolerance: float, limit: int,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
@@ -197,8 +197,8 @@ def refuses(op, tensors):
     "Give `op`, whose first arguments are tensors of one batch shape, all its rules, but a derivative that raises."
     return differentiable(op, tensors, _refuse, lambda ctx, inputs, output: None, instead=_UNROLLED)
 
-# %% ../../nbs/transport/37_solver.ipynb #54e93c02
-@torch.library.custom_op(qualified("transport_adjoint", __name__), mutates_args=())
+# %% ../../nbs/transport/37_solver.ipynb #a917816b
+@custom_op("transport_adjoint", __name__)
 def _adjoint_op(
     grad_F: Tensor, grad_G: Tensor, F: Tensor, G: Tensor, x: Tensor, y: Tensor, a: Tensor, b: Tensor, tau: Tensor,
     power: float, backend: str,
@@ -213,8 +213,8 @@ def _(grad_F, grad_G, *others):
 
 _adjoint_once = refuses(_adjoint_op, 9)
 
-# %% ../../nbs/transport/37_solver.ipynb #4911c46d
-@torch.library.custom_op(qualified("transport_attach", __name__), mutates_args=())
+# %% ../../nbs/transport/37_solver.ipynb #fd7b7825
+@custom_op("transport_attach", __name__)
 def _attach_op(
     rho: Tensor, sigma: Tensor, F: Tensor, G: Tensor, x: Tensor, y: Tensor, a: Tensor, b: Tensor, tau: Tensor,
     power: float, backend: str,
@@ -256,7 +256,7 @@ class _AttachOfFunction(torch.autograd.Function):
     def backward(ctx, grad_F, grad_G):
         return (*_AdjointOfFunction.apply(ctx.K, grad_F, grad_G, *ctx.saved_tensors), *[None] * 8)
 
-# %% ../../nbs/transport/37_solver.ipynb #6cdcad40
+# %% ../../nbs/transport/37_solver.ipynb #8c108713
 def _unrolled(K, a, b, tolerance, limit):
     "The potentials by plain iterations, with a graph that goes through all of them."
     costs = K.exponents(0 * K.x, 0 * K.y).neg().mT
@@ -269,7 +269,7 @@ def _without_graph(power, backend, at, tolerance, limit):
     x, y, a, b, tau = (t.detach() for t in at)
     if not callable(power):
         return _solve_op(x, y, a, b, tau[..., 0], float(power), backend or "", tolerance, limit)
-    if is_transformed():
+    if torch._C._functorch.is_functorch_wrapped_tensor(x) or torch.autograd.forward_ad._current_level >= 0:
         raise NotImplementedError("torch.func and forward mode cannot see through a solver whose power is a function: "
                                   "use gradient='unrolled'")
     if x.device.type == "meta":
@@ -288,7 +288,7 @@ def _with_gradient(power, backend, at, F, G):
     frozen = Gibbs(x.detach(), y.detach(), tau.detach(), power, backend)
     return _AttachOfFunction.apply(rho, sigma, frozen, F, G, *at)
 
-# %% ../../nbs/transport/37_solver.ipynb #ddcea376
+# %% ../../nbs/transport/37_solver.ipynb #e809a33d
 def potentials(
     K: Gibbs,  # kernel between inputs (..., n) and milestones (..., m)
     a: Tensor,  # weights of the inputs, (..., n), sum one, zeros allowed
@@ -305,6 +305,6 @@ def potentials(
     at = [t.expand(*batch, t.shape[-1]) for t in (K.x, K.y, a, b, tau)]
     backend = K.backend if K.fast else "torch"
     F, G, residual, count = _without_graph(K.power, backend, at, tolerance, max_iterations)
-    if torch.is_grad_enabled() and (is_transformed() or any(t.requires_grad or not is_concrete(t) for t in at)):
+    if torch.is_grad_enabled() and (needs_graph(at) or not all(map(is_concrete, at))):
         F, G = _with_gradient(K.power, backend, at, F, G)
     return F, G, residual, count

@@ -139,7 +139,7 @@ def test_the_plain_scan_is_the_path_of_other_devices(rng):
     tau = torch.tensor([[0.01], [0.3], [5.0]], dtype=torch.float64)
     assert_close(_one_sided(s, tau, x, True), one_sided_sums(s, x, tau[:, 0]))
     assert_close(_one_sided(s, tau, x, False), one_sided_sums(s.flip(1), x.flip(1), tau[:, 0]).flip(1))
-    torch.library.opcheck(module._one_sided_op, (s[:, :8], tau, x[:, :8].contiguous().requires_grad_(), True))
+    torch.library.opcheck(module._one_sided_op.overload, (s[:, :8], tau, x[:, :8].contiguous().requires_grad_(), True))
 
 
 @pytest.mark.filterwarnings("ignore:.*torch.jit.script")  # torch loads its own scripts for jacfwd

@@ -137,7 +137,7 @@ def test_operators_keep_torchs_contracts(rng):
     for op, args in ((_mul_op, (leaf(t), leaf(b), leaf(tau), size, leaf(x), rows, 0.0, "")), (_rmul_op, (leaf(t), leaf(b), leaf(tau), size, leaf(x), rows, 0.0, "")),
                      (_pull, (t, b, tau, size, x, v, z, rows, 0.0, "")), (_matrix_op, (leaf(s), leaf(columns), t, b, order, leaf(tau), size, True, "")),
                      (_dense_backward, (G, s, columns, t, b, order, tau, size, True, ""))):
-        torch.library.opcheck(op, args, test_utils=("test_schema", "test_faketensor", "test_autograd_registration"))
+        torch.library.opcheck(op.overload, args, test_utils=("test_schema", "test_faketensor", "test_autograd_registration"))
 
 
 @pytest.mark.parametrize("backend", ["torch", "numba"])

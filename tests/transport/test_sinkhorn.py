@@ -266,10 +266,10 @@ def test_operators_take_any_batch_dimensions(power, rng):
 def test_solvers_as_operators_of_torch(batch, rng):
     at, grads = problem(*batch, rng=rng)
     F, G, *_ = _solve_op(*at, 2.0, "", 1e-9, 100)
-    torch.library.opcheck(_solve_op, (*at, 2.0, "", 1e-9, 100))
-    torch.library.opcheck(_adjoint_op, (*grads, F, G, *at, 2.0, ""))
+    torch.library.opcheck(_solve_op.overload, (*at, 2.0, "", 1e-9, 100))
+    torch.library.opcheck(_adjoint_op.overload, (*grads, F, G, *at, 2.0, ""))
     torch.library.opcheck(few_milestones.op, (*at, 2, 1e-9, 50))
-    torch.library.opcheck(_few_back_op, (*grads, *at, G, 2))
+    torch.library.opcheck(_few_back_op.overload, (*grads, *at, G, 2))
 
 
 @pytest.mark.filterwarnings("default")
