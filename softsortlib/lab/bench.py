@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['measure', 'peak_memory', 'copy_bandwidth', 'forward_backward', 'run_case', 'run_benchmark']
 
-# %% ../../nbs/lab/72_bench.ipynb #6812b3b2
+# %% ../../nbs/lab/72_bench.ipynb #3be80b5e
 import difflib
 import gc
 import json
@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from .contenders import SORT_FLOOR, absent_peers, cases, dense_floor, fixed_order, softsort_listing
-from .records import environment, write_json
+from .records import check_writable, environment, write_json
 
 # %% ../../nbs/lab/72_bench.ipynb #840bb4b3
 def _seconds(f, device):
@@ -199,7 +199,17 @@ def run_case(
         rows += [dict(**common, contender=label, absent=why) for label, why in absent.items()]
     return rows
 
-# %% ../../nbs/lab/72_bench.ipynb #55d52d55
+# %% ../../nbs/lab/72_bench.ipynb #51d1b99a
+def _check_measuring(rounds, device):
+    "Raise `ValueError` unless there is something to measure, and a device to measure it on."
+    if isinstance(rounds, bool) or not isinstance(rounds, int) or rounds < 1:
+        raise ValueError(f"rounds must be at least 1, got {rounds}")
+    if device not in ("cpu", "cuda"):
+        raise ValueError(f"device must be cpu or cuda, got {device!r}")
+    if device == "cuda" and not torch.cuda.is_available():
+        raise ValueError("device cuda is not here: leave --device out to measure on the cpu")
+
+# %% ../../nbs/lab/72_bench.ipynb #eaa9e3ef
 def run_benchmark(
     out: "str | Path",  # the JSON file to write
     names: "tuple | None" = None,  # which cases, all if None
@@ -211,8 +221,11 @@ def run_benchmark(
     """Run the cases and write one record with the environment.
 
     Raise `TypeError` or `ValueError` for a choice of cases that does not exist or is empty."""
+    chosen = _chosen(names)
+    _check_measuring(rounds, device)
+    check_writable(out)
     rows = []
-    for name in _chosen(names):
+    for name in chosen:
         sizes = cases()[name]["sizes"]
         for n in sizes:
             new = run_case(name, (n,), rounds, memory and n == sizes[-1], device)
