@@ -366,7 +366,7 @@ def test_gradients_are_finite_for_tied_and_for_extreme_scores(f, options, scale,
         assert loss.isfinite() and g.isfinite().all()
 
 
-@pytest.mark.parametrize("f", [approx_ndcg_loss, neural_ndcg_loss])
+@pytest.mark.parametrize("f", [L.approx_ndcg_loss, L.neural_ndcg_loss])
 def test_powers_of_large_grades_do_not_overflow(f, rng):
     "Beyond some sixty all gains are powers of two to the last digit, and a common factor cancels; sets keep to themselves."
     s, y = torch.randn(3, 6, generator=rng), torch.randint(0, 5, (3, 6), generator=rng).float()
