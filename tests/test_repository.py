@@ -1,4 +1,4 @@
-"""What keeps a notebook project alive: exports in step, clean notebooks of bounded size, the order of imports, a wheel that works alone."""
+"""What keeps a notebook project alive: exports in step, clean notebooks of bounded size, the order of imports."""
 import ast
 import importlib.util
 import json
@@ -7,7 +7,6 @@ import re
 import shutil
 import subprocess
 import sys
-import venv
 from pathlib import Path
 
 import pytest
@@ -212,30 +211,6 @@ def test_leaves_import_the_package_only(path):
     assert not [src for src in code_cells(path) if re.search(r"#\|\s*(export|default_exp)", src)]
 
 
-@pytest.mark.parametrize("module", CHAPTERS)
-def test_every_module_imports_in_a_fresh_process_and_prints_nothing(module):
-    "A name defined in a cell that is not exported passes in the notebook and fails here."
-    name = f"softsortlib.{module}".removesuffix(".__init__")
-    done = subprocess.run([sys.executable, "-W", "error::UserWarning", "-c", f"import {name}"], cwd="/", capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    assert not done.stdout and not done.stderr
-
-
-def test_the_core_needs_only_the_runtime_dependencies():
-    "Everything but data, training and the command line imports without the extras."
-    heavy = ("matplotlib", "sklearn", "scipy", "torchvision", "pytorch_lightning", "torchmetrics", "typer", "fastcore", "nbdev")
-    code = f"""
-import sys
-class Refuse:
-    def find_spec(self, name, path=None, target=None):
-        if name.split('.')[0] in {heavy}: raise ImportError(name)
-sys.meta_path.insert(0, Refuse())
-import softsortlib, softsortlib.lab.cli
-"""
-    done = subprocess.run([sys.executable, "-c", code], cwd="/", capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-
-
 def test_the_committed_text_names_no_local_path():
     tracked = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True).stdout.split()
     if not tracked: pytest.skip("not a git checkout")
@@ -243,34 +218,6 @@ def test_the_committed_text_names_no_local_path():
     found = [name for name in tracked if Path(name).suffix in (".py", ".ipynb", ".md", ".yml", ".json", ".ini", ".lock", ".css", ".js", "")
              and (ROOT / name).is_file() and local.search((ROOT / name).read_text(encoding="utf-8"))]
     assert not found
-
-
-@pytest.fixture(scope="module")
-def wheel_python(tmp_path_factory):
-    "A Python of a fresh environment that holds the wheel and the runtime dependencies, nothing else."
-    folder = tmp_path_factory.mktemp("wheel")
-    clean = folder / "source"
-    shutil.copytree(ROOT, clean, ignore=shutil.ignore_patterns(".git", ".venv*", "_docs", "_proc", ".cache", "demo", "nbs", "tests", "__pycache__", "*.egg-info", "build"))
-    subprocess.run([sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", folder, clean], check=True, capture_output=True)
-    [wheel] = folder.glob("*.whl")
-    venv.create(folder / "env", with_pip=True)
-    python = folder / "env" / "bin" / "python"
-    subprocess.run([python, "-m", "pip", "install", "-q", "-c", ROOT / "requirements.lock", wheel], check=True)
-    return python
-
-
-def test_wheel_alone_runs_the_readme(wheel_python):
-    "The wheel, installed with its runtime dependencies only, runs every Python example of the README."
-    blocks = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(encoding="utf-8"), re.S)
-    assert blocks, "the README has no example"
-    done = subprocess.run([wheel_python, "-W", "error::UserWarning", "-c", "\n".join(blocks)], cwd="/", capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-
-
-def test_command_without_its_extra_says_what_to_install(wheel_python):
-    done = subprocess.run([wheel_python.parent / "softsortlib", "demo"], cwd="/", capture_output=True, text=True)
-    assert done.returncode != 0
-    assert "softsortlib[experiments]" in done.stderr and len(done.stderr.strip().splitlines()) == 1, done.stderr
 
 
 @pytest.fixture(scope="module")

@@ -53,7 +53,7 @@ def once(message):
 
 # %% ../../nbs/engine/92_autograd.ipynb #240ec4c6
 class CustomOp:
-    "The function `f` under a name that torch knows: a call is one of `f` where nobody looks on, else of the dispatcher."
+    "The function `f` under a name that torch knows: a call is of `f` where nobody looks on, else of the dispatcher."
     def __init__(self, f, name):
         namespace, self.__name__ = name.split("::")
         self.f, self.__doc__ = f, f.__doc__

@@ -26,7 +26,7 @@ class HouseNumber(NamedTuple):
         "The number that the digits make."
         return int("".join(map(str, self.digits)))
 
-# %% ../../nbs/lab/88_digit_struct.ipynb #a29064e8
+# %% ../../nbs/lab/88_digit_struct.ipynb #13512ce6
 _BOX = ("left", "top", "width", "height")
 
 
@@ -40,6 +40,8 @@ def _numbers(file, field):
 
 def _house(file, name, group):
     "One picture's entry, its references followed."
+    if not name or Path(name).name != name:
+        raise ValueError(f"{name!r} is not the name of a picture beside it")
     fields = {key: _numbers(file, group[key]) for key in (*_BOX, "label")}
     counts = {len(v) for v in fields.values()}
     digits = [int(v) for v in fields["label"]]

@@ -5,10 +5,11 @@
 # %% auto #0
 __all__ = ['read_idx', 'data_folder', 'load_images']
 
-# %% ../../nbs/lab/78_sources.ipynb #db5faa88
+# %% ../../nbs/lab/78_sources.ipynb #5d815d42
 import gzip
 import hashlib
 import io
+import math
 import os
 import tempfile
 import zipfile
@@ -22,29 +23,36 @@ from torch import Tensor
 
 from .images import DataError, ImageBank, optional
 
-# %% ../../nbs/lab/78_sources.ipynb #8d291d66
+# %% ../../nbs/lab/78_sources.ipynb #84b9c0b9
+_LARGEST = 1 << 28  # bytes that a file may unpack to; the largest of these data sets has 47 MB
+
+
 def _raw_bytes(path):
-    "The bytes of a file, unpacked if it is compressed."
+    "The bytes of a file, unpacked if it is compressed, but never more than the largest data set has."
     try:
-        raw = path.read_bytes()
-        return gzip.decompress(raw) if path.suffix == ".gz" else raw
+        with gzip.open(path) if path.suffix == ".gz" else open(path, "rb") as file:
+            raw = file.read(_LARGEST + 1)
     except (EOFError, OSError, zlib.error) as e:
         raise DataError(f"{path} cannot be read ({e}): delete it and fetch it again") from None
+    if len(raw) > _LARGEST:
+        raise DataError(f"{path} holds more than {_LARGEST >> 20} MiB, more than any of the data sets: "
+                        "delete it and fetch it again")
+    return raw
 
-# %% ../../nbs/lab/78_sources.ipynb #3499b2d1
+# %% ../../nbs/lab/78_sources.ipynb #6a1e527e
 def read_idx(
     path: "str | Path",  # an IDX file of unsigned bytes, plain or .gz
 ) -> Tensor:  # the array it holds, uint8, its shape from the file
     "Read an IDX file; raise `DataError` naming the file when it is missing, corrupt or cut short."
     path = Path(path)
     raw = _raw_bytes(path)
-    if len(raw) < 4 or raw[:3] != b"\0\0\x08" or len(raw) < 4 + 4 * raw[3]:
+    if len(raw) < 4 or raw[:3] != b"\0\0\x08" or raw[3] > 8 or len(raw) < 4 + 4 * raw[3]:
         begin = raw[:4].hex(" ") or "nothing"
         raise DataError(f"{path} is not an IDX file of bytes (it begins with {begin}): delete it and fetch it again")
     start = 4 + 4 * raw[3]
-    shape = np.frombuffer(raw, ">u4", count=raw[3], offset=4).astype(np.int64)
-    length = start + shape.prod()
-    if len(raw) != length:
+    shape = np.frombuffer(raw, ">u4", count=raw[3], offset=4).tolist()
+    length = start + math.prod(shape)
+    if len(raw) != length or not all(shape):
         raise DataError(f"{path} holds {len(raw)} bytes where its header promises {length}: "
                         "delete it and fetch it again")
     return torch.from_numpy(np.frombuffer(raw, np.uint8, offset=start).reshape(shape).copy())
@@ -211,20 +219,37 @@ def cached_array(
         pass                                        # a full disk or a read-only home
     return array
 
-# %% ../../nbs/lab/78_sources.ipynb #3e58942d
+# %% ../../nbs/lab/78_sources.ipynb #b6941ca8
+def _small_picture(image, file):
+    "A JPEG file of 32 x 32 pixels as an array; its size is looked at before its pixels are unpacked."
+    picture = image.open(io.BytesIO(file))
+    if picture.size != (32, 32):
+        raise ValueError(f"a picture of {picture.size} pixels, expected (32, 32)")
+    return np.asarray(picture.convert("RGB"))
+
+
+def _archive(path):
+    "The arrays of an archive, which say how large they are before they are unpacked; nothing pickled is read."
+    with zipfile.ZipFile(path) as z:
+        size = sum(part.file_size for part in z.infolist())
+    if size > _LARGEST:
+        raise ValueError(f"it unpacks to {size >> 20} MiB, expected at most {_LARGEST >> 20}")
+    with np.load(path, allow_pickle=False) as z:
+        return z["data"], z["offsets"], z["labels"]
+
+
 def _decode_jpegs(path):
     "The images (N, 32, 32, 3) and labels (N,) of an archive of JPEG files."
     image = optional("PIL.Image")
     try:
-        with open(path, "rb") as file, np.load(file) as z:
-            data, offsets, labels = z["data"], z["offsets"], z["labels"]
+        data, offsets, labels = _archive(path)
 
         def decode():
             files = [data[a:b].tobytes() for a, b in zip(offsets, offsets[1:])]
-            return np.stack([np.asarray(image.open(io.BytesIO(file)).convert("RGB")) for file in files])
+            return np.stack([_small_picture(image, file) for file in files])
 
         images = cached_array(path, decode)
-    except (OSError, KeyError, ValueError, EOFError, zipfile.BadZipFile) as e:
+    except (OSError, KeyError, ValueError, EOFError, MemoryError, zipfile.BadZipFile) as e:
         raise DataError(f"{path} cannot be read ({e}): "
                         "it must be an archive of JPEG files with the arrays data, offsets and labels") from None
     if images.shape != (len(labels), 32, 32, 3):

@@ -66,18 +66,18 @@ def cut_out(
     where = (left - x[0], top - y[0], right - x[0], bottom - y[0])
     return np.asarray(image.fromarray(piece).resize((size, size), image.Resampling.BILINEAR, box=where))
 
-# %% ../../nbs/lab/64_svhn.ipynb #cbef9be5
+# %% ../../nbs/lab/64_svhn.ipynb #4e65c06f
 def _cut_number(where, house):
     "The number of one picture."
-    path = where / house.name
+    path, pillow = where / house.name, optional("PIL.Image")
     try:
-        with optional("PIL.Image").open(path) as image:
+        with pillow.open(path) as image:
             picture = np.asarray(image.convert("RGB"))
         return cut_out(picture, joined_box(house.boxes))
     except FileNotFoundError:
         raise DataError(f"{path} is missing, and digitStruct.mat beside it names it: "
                         "unpack the archive again") from None
-    except (OSError, ValueError) as e:
+    except (OSError, ValueError, MemoryError, pillow.DecompressionBombError) as e:
         raise DataError(f"{path} cannot be used ({e}): unpack the archive again") from None
 
 # %% ../../nbs/lab/64_svhn.ipynb #a295f43d

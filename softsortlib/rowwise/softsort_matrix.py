@@ -14,13 +14,15 @@ from ..engine.autograd import batched, custom_op, differentiable
 from ..engine.compile import arrays, empty_matrix, exp_neg, jit, spread_rows
 from ..engine.dispatch import choose
 
-# %% ../../nbs/rowwise/16_softsort_matrix.ipynb #b634c761
+# %% ../../nbs/rowwise/16_softsort_matrix.ipynb #bd9c1b66
 def _laplace_plain(s, t, tau, Z):
     "(16.1) in plain torch: s (..., n), t and Z (..., m), tau (...); the definition, and the path of other devices."
     gap = (t[..., :, None] - s[..., None, :]).abs()
-    return (-(gap / tau[..., None, None])).exp() / Z[..., None]
+    padded = gap.isinf()
+    mass = (-(gap.masked_fill(padded, 0) / tau[..., None, None])).exp()
+    return mass.masked_fill(padded, 0) / Z[..., None]
 
-# %% ../../nbs/rowwise/16_softsort_matrix.ipynb #5ac07159
+# %% ../../nbs/rowwise/16_softsort_matrix.ipynb #51545412
 def _laplace_grads(G, s, t, tau, Z):
     "(16.2) in plain torch, which can be differentiated again."
     u = t[..., :, None] - s[..., None, :]
@@ -28,7 +30,7 @@ def _laplace_grads(G, s, t, tau, Z):
     pull = E * u.sign()
     gs = pull.sum(-2) / tau[..., None]
     gt = -pull.sum(-1) / tau[..., None]
-    gtau = (E * u.abs()).sum((-1, -2)) / tau**2
+    gtau = (E * u.abs().masked_fill(u.isinf(), 0)).sum((-1, -2)) / tau**2
     return gs, gt, gtau, -E.sum(-1) / Z
 
 # %% ../../nbs/rowwise/16_softsort_matrix.ipynb #68e026cd

@@ -267,6 +267,19 @@ def test_opcheck_of_the_dense_matrix(backend, rng):
     torch.library.opcheck(torch.ops.softsortlib.laplace.default, (s, t, tau, Z, backend), test_utils=utils)
 
 
+@pytest.mark.parametrize("backend", [None, "torch"])
+@pytest.mark.parametrize("n", [5, 100])
+def test_a_learnable_temperature_and_padding_have_derivatives_twice(n, backend, rng):
+    "The gap to a padded column is infinite, and its mass is zero."
+    s, tau = torch.randn(2, n, generator=rng, dtype=torch.float64).requires_grad_(), torch.tensor([0.5, 0.7], dtype=torch.float64).requires_grad_()
+    mask = torch.arange(n) != torch.tensor([[n], [2]])
+    def energy(s, mask): return SoftSort(tau, backend=backend)(s, mask).to_dense().square().sum()
+    first = torch.autograd.grad(energy(s, mask), (s, tau), create_graph=True)
+    second = torch.autograd.grad(sum(g.square().sum() for g in first), (s, tau))
+    assert all(g.isfinite().all() for g in (*first, *second))
+    assert_close(first[1][1], torch.autograd.grad(SoftSort(tau[1], backend=backend)(s[1, mask[1]]).to_dense().square().sum(), tau)[0][1])
+
+
 @pytest.mark.parametrize("backend", ("", "torch"))
 def test_opcheck_of_the_windowed_products(backend, rng):
     leaf = lambda *shape: torch.randn(*shape, generator=rng, dtype=torch.float64).requires_grad_()

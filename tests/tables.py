@@ -1,0 +1,144 @@
+"""Every operator, function and loss of the library once, with what it promises: whoever adds one adds one line here.
+
+The line brings it into every grid: the contract (operator_contract.py), the custom operators under
+`torch.library.opcheck` (test_custom_operators.py) and the properties of random scores (test_properties.py). A test
+fails for a public name that is neither in a table nor among the names that take no scores.
+"""
+import inspect
+from functools import partial
+from typing import Any, Callable, NamedTuple
+
+import torch
+from operator_contract import OperatorContract, RankContract
+
+import softsortlib
+from softsortlib import (
+    GaussianRank, LapSum, LaplaceRank, NeuralSort, Permutahedron, SigmoidRank, SinkhornSort, SoftSort, SortingNetwork,
+    Stochastic, is_doubly_stochastic, is_row_stochastic, is_unimodal_row_stochastic,
+)
+from softsortlib import core, functional, losses, networks, ranks, rowwise, transport
+
+UNIMODAL = (is_row_stochastic, is_unimodal_row_stochastic)
+DOUBLY = (is_row_stochastic, is_doubly_stochastic)
+
+
+class Seeded(Stochastic):
+    "The same noise in every call, so that differences can be taken."
+    def forward(self, scores, mask=None):
+        self.generator.manual_seed(1)
+        return super().forward(scores, mask)
+
+
+class Row(NamedTuple):
+    "An operator: how it is made, and what it does not promise or promises besides (the attributes of its contract)."
+    name: str
+    make: Callable[..., Any]
+    promises: dict = {}
+    base: type = OperatorContract
+
+    def contract(self):
+        "The subclass of the contract that pytest collects."
+        def make(contract, **kwargs): return self.make(**kwargs)
+        return type(f"Test{self.name}", (self.base,), {**self.promises, "make": make})
+
+    def promise(self, name): return getattr(self.contract(), name)
+
+
+TRANSPORT = dict(claims=DOUBLY, outliers=False, fixed_steps=False, second=dict(gradient="unrolled"),
+                 precise=dict(tolerance=1e-12, max_iterations=20_000))
+NETWORK = dict(claims=DOUBLY, outliers=False, equivariant=False, uniform_when_soft=False)
+OPERATORS = [
+    Row("SoftSort", SoftSort, dict(claims=UNIMODAL)),
+    Row("SoftSortOfSquares", partial(SoftSort, power=2), dict(claims=UNIMODAL)),
+    Row("NeuralSort", NeuralSort, dict(claims=UNIMODAL)),
+    Row("SinkhornSort", SinkhornSort, TRANSPORT),
+    Row("OddEven", partial(SortingNetwork, "odd_even"), NETWORK),
+    Row("Bitonic", partial(SortingNetwork, "bitonic"), NETWORK),
+    Row("LapSum", LapSum, dict(claims=DOUBLY)),
+    Row("Stochastic", lambda **kwargs: Seeded("softsort", 2, torch.Generator(), **kwargs), dict(claims=UNIMODAL, samples=(2,), repeats=False)),
+]
+RANKS = [
+    Row("SigmoidRank", SigmoidRank, base=RankContract),
+    Row("GaussianRank", GaussianRank, base=RankContract),
+    Row("LaplaceRank", LaplaceRank, base=RankContract),
+    Row("Permutahedron", Permutahedron, base=RankContract),
+    Row("EntropicPermutahedron", partial(Permutahedron, regularization="kl"), base=RankContract),
+]
+
+
+class Call(NamedTuple):
+    """A function of scores (b, n): `f(s, tau, mask)` gives a tensor or a tuple of tensors, one entry of the batch each.
+
+    `f` of a loss takes the relevance too: `f(s, y, tau, mask)`."""
+    name: str               # of the public function, with a remark behind a colon
+    f: Callable
+    masked: bool = True     # takes a mask; without one it is called with s and tau alone
+    equivariant: bool = False   # permuting the scores permutes its result
+    invariant: bool = False     # permuting the scores does not change its result
+    within: "tuple | None" = None   # bounds of its values: numbers, or a function of n
+
+    @property
+    def public(self): return self.name.split(":")[0]
+
+
+def interior(n): return (n + 1) // 2
+
+
+FUNCTIONS = [
+    Call("soft_sort", lambda s, tau, mask: functional.soft_sort(s, tau=tau, mask=mask), invariant=True),
+    Call("soft_rank", lambda s, tau, mask: functional.soft_rank(s, tau=tau, mask=mask), equivariant=True, within=(1, None)),
+    Call("soft_topk", lambda s, tau, mask: functional.soft_topk(s, interior(s.shape[-1]) if mask is None else 1, tau=tau, mask=mask)[0], invariant=True),
+    Call("soft_quantile", lambda s, tau, mask: functional.soft_quantile(s, torch.tensor([0.0, 0.3, 1.0], dtype=torch.float64).to(s), tau=tau, mask=mask).movedim(0, -1), invariant=True),
+    Call("soft_quantile:nearest", lambda s, tau, mask: functional.soft_quantile(s, 0.3, interpolation="nearest", tau=tau, mask=mask), invariant=True),
+    Call("soft_median", lambda s, tau, mask: functional.soft_median(s, tau=tau, mask=mask), invariant=True),
+    Call("soft_permutation", lambda s, tau, mask: functional.soft_permutation(s, tau=tau, mask=mask).to_dense().sum(-2), equivariant=True),
+    Call("lapsum_topk", lambda s, tau, mask: ranks.lapsum_topk(s, 1, tau, mask=mask), equivariant=True, within=(0, 1)),
+    Call("LapSumTopK", lambda s, tau, mask: ranks.LapSumTopK(1, tau)(s, mask), equivariant=True, within=(0, 1)),
+    Call("pair_sum", lambda s, tau, mask: ranks.pair_sum(s, tau, torch.ones_like(s)), masked=False, equivariant=True),
+    Call("isotonic", lambda s, tau, mask: ranks.isotonic(s / tau), masked=False),
+    Call("plackett_luce_log_prob", lambda s, tau, mask: core.plackett_luce_log_prob(s / tau, s.argsort(-1, descending=True), mask), masked=False, invariant=True),
+    Call("soft_matching", lambda s, tau, mask: transport.soft_matching(s[..., :, None] - s[..., None, :], 1.0, 10).to_dense().sum(-2), masked=False, equivariant=True),
+    Call("GumbelSinkhorn", lambda s, tau, mask: transport.GumbelSinkhorn(1.0, 0.0)(s[..., :, None] - s[..., None, :]).to_dense().sum(-2), masked=False, equivariant=True),
+    Call("SoftKNN", lambda s, tau, mask: losses.SoftKNN(1, tau=tau, classes=2)(s[:, :1, None], s[..., None], torch.arange(s.shape[-1]).expand(s.shape) % 2).exp(), masked=False, within=(0, 1)),
+]
+LOSSES = [
+    Call("permutation_nll", lambda s, y, tau, mask: losses.permutation_nll(softsortlib.SoftSort(tau)(s, mask), losses.ideal_order(y, mask=mask), reduction="none")),
+    Call("permutation_bce", lambda s, y, tau, mask: losses.permutation_bce(softsortlib.SoftSort(tau)(s, mask), losses.ideal_order(y, mask=mask), reduction="none")),
+    Call("spearman_loss", lambda s, y, tau, mask: losses.spearman_loss(s, y, mask, tau=tau, reduction="none"), invariant=True, within=(0, 2)),
+    Call("spearman_loss:sigmoid", lambda s, y, tau, mask: losses.spearman_loss(s, y, mask, method="sigmoid", tau=tau, reduction="none"), invariant=True, within=(0, 2)),
+    Call("kendall_loss", lambda s, y, tau, mask: losses.kendall_loss(s, y, mask, tau=tau, reduction="none"), invariant=True, within=(0, None)),
+    Call("approx_ndcg_loss", lambda s, y, tau, mask: losses.approx_ndcg_loss(s, y, mask, tau=tau, reduction="none"), invariant=True),
+    Call("neural_ndcg_loss", lambda s, y, tau, mask: losses.neural_ndcg_loss(s, y, mask, tau=tau, reduction="none"), invariant=True),
+    Call("precision_loss", lambda s, y, tau, mask: losses.precision_loss(s, y > 1, mask, k=2, tau=tau, reduction="none"), invariant=True, within=(0, 1)),
+    Call("recall_loss", lambda s, y, tau, mask: losses.recall_loss(s, y > 1, mask, k=2, tau=tau, reduction="none"), invariant=True, within=(0, 1)),
+    Call("topk_loss", lambda s, y, tau, mask: losses.topk_loss(s, y > 1, k=1, tau=tau, reduction="none"), masked=False, invariant=True, within=(0, None)),
+    Call("zero_one_loss", lambda s, y, tau, mask: losses.zero_one_loss(s, y > 1, k=1, tau=tau, reduction="none"), masked=False, invariant=True, within=(0, None)),
+]
+LOSS_MODULES = {name: cls for name, cls in vars(losses).items() if inspect.isclass(cls) and hasattr(cls, "function")}
+# Public names that take no scores, or are the matter of which the entries above are made.
+ELSEWHERE = {
+    "matrices and checkers": "permutation_matrix is_row_stochastic is_doubly_stochastic is_permutation_matrix is_unimodal_row_stochastic compute_dtype "
+                             "check_scores check_mask check_tau",
+    "the maps that operators return": "SoftPermutation DensePermutation TransposedPermutation SampleMean SoftSortPermutation LaplacePermutation "
+                                      "WindowedPermutation NeuralSortPermutation NetworkPermutation TransportPermutation LapSumPermutation",
+    "base classes and look-ups": "Operator RankOperator get_operator get_rank_operator",
+    "definitions read aloud, the oracles of the parts' tests": "neuralsort_published neuralsort_quadratic row_sums isotonic_plain sinkhorn line_potentials convex_cost",
+    "pieces of a network": "odd_even_layers bitonic_layers Comparators sorting_network run_network swap_sigmoid lane_differences replace_activation apply_layers default_steepness",
+    "pieces of a transport": "ConvergenceWarning Gibbs potentials hard_matching",
+    "noise": "gumbel_noise",
+    "numbers, not tensors": "calibrate_tau tau_schedule",
+    "orders": "ideal_order",
+    "an estimator, under scikit-learn's own checks": "SoftKNeighborsClassifier",
+}
+PARTS = (core, rowwise, networks, transport, ranks, functional, losses)
+
+
+def public_names():
+    "Every public name of the parts below the laboratory."
+    return {name for part in PARTS for name in part.__all__}
+
+
+def described_names():
+    "Every public name that a table, or ELSEWHERE, speaks of."
+    rows = {type(row.make()).__mro__[1 if row.name == "Stochastic" else 0].__name__ for row in OPERATORS + RANKS}
+    return rows | {call.public for call in FUNCTIONS + LOSSES} | {f.__name__ for f in LOSS_MODULES.values()} | set(" ".join(ELSEWHERE.values()).split())

@@ -1,0 +1,79 @@
+"The package as it is installed: every module by itself, without the extras, and as a wheel alone."
+import re
+import shutil
+import subprocess
+import sys
+import venv
+from pathlib import Path
+
+import pytest
+from test_repository import CHAPTERS
+
+ROOT = Path(__file__).parent.parent
+
+
+EACH_ALONE = """
+import importlib, os, sys, warnings
+import matplotlib.pyplot, numba, torch, typer  # what every child would import again
+warnings.simplefilter("error", UserWarning)
+for name in sys.argv[1:]:
+    sys.stdout.flush()
+    child = os.fork()
+    if not child:
+        importlib.import_module(name)
+        sys.stdout.flush()
+        os._exit(0)
+    if os.waitpid(child, 0)[1]:
+        sys.exit(f"{name} does not import alone")
+"""
+
+
+def test_every_module_imports_in_a_process_of_its_own_and_prints_nothing():
+    "A name defined in a cell that is not exported passes in the notebook and fails here."
+    names = [f"softsortlib.{module}".removesuffix(".__init__") for module in CHAPTERS]
+    done = subprocess.run([sys.executable, "-c", EACH_ALONE, *names], cwd="/", capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert not done.stdout and not done.stderr
+
+
+def test_the_core_needs_only_the_runtime_dependencies():
+    "Everything but data, training and the command line imports without the extras."
+    heavy = ("matplotlib", "sklearn", "scipy", "torchvision", "pytorch_lightning", "torchmetrics", "typer", "fastcore", "nbdev")
+    code = f"""
+import sys
+class Refuse:
+    def find_spec(self, name, path=None, target=None):
+        if name.split('.')[0] in {heavy}: raise ImportError(name)
+sys.meta_path.insert(0, Refuse())
+import softsortlib, softsortlib.lab.cli
+"""
+    done = subprocess.run([sys.executable, "-c", code], cwd="/", capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.fixture(scope="module")
+def wheel_python(tmp_path_factory):
+    "A Python of a fresh environment that holds the wheel and the runtime dependencies, nothing else."
+    folder = tmp_path_factory.mktemp("wheel")
+    clean = folder / "source"
+    shutil.copytree(ROOT, clean, ignore=shutil.ignore_patterns(".git", ".venv*", "_docs", "_proc", ".cache", "demo", "nbs", "tests", "__pycache__", "*.egg-info", "build"))
+    subprocess.run([sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", folder, clean], check=True, capture_output=True)
+    [wheel] = folder.glob("*.whl")
+    venv.create(folder / "env", with_pip=True)
+    python = folder / "env" / "bin" / "python"
+    subprocess.run([python, "-m", "pip", "install", "-q", "-c", ROOT / "requirements.lock", wheel], check=True)
+    return python
+
+
+def test_wheel_alone_runs_the_readme(wheel_python):
+    "The wheel, installed with its runtime dependencies only, runs every Python example of the README."
+    blocks = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(encoding="utf-8"), re.S)
+    assert blocks, "the README has no example"
+    done = subprocess.run([wheel_python, "-W", "error::UserWarning", "-c", "\n".join(blocks)], cwd="/", capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
+def test_command_without_its_extra_says_what_to_install(wheel_python):
+    done = subprocess.run([wheel_python.parent / "softsortlib", "demo"], cwd="/", capture_output=True, text=True)
+    assert done.returncode != 0
+    assert "softsortlib[experiments]" in done.stderr and len(done.stderr.strip().splitlines()) == 1, done.stderr
