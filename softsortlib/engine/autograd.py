@@ -51,7 +51,7 @@ def once(message):
         raise NotImplementedError(message)
     return backward
 
-# %% ../../nbs/engine/92_autograd.ipynb #240ec4c6
+# %% ../../nbs/engine/92_autograd.ipynb #470d94f9
 class CustomOp:
     "The function `f` under a name that torch knows: a call is of `f` where nobody looks on, else of the dispatcher."
     def __init__(self, f, name):
