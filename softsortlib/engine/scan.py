@@ -202,9 +202,9 @@ def exp_scan(
     x = x.to(work).expand(*batch, *x.shape[-2:])
     return _exp_scan(s, x, tau_tensor(tau, s, batch), mode, check_backend(backend)).to(dtype)
 
-# %% ../../nbs/engine/94_scan.ipynb #fea31d8f
+# %% ../../nbs/engine/94_scan.ipynb #5493efe8
 def _with_ones(x, size):
-    "The payload (x, 1) of Prop 94.3 times a share, zero behind the real elements; which are real, (..., n, 1); the share."
+    "The payload (x, 1) of Prop 94.3 times a share, zero behind the real elements; which are real; the share."
     real = (torch.arange(x.shape[-2], device=x.device) < size[..., None])[..., None]
     share = share_of(x.shape[-2])
     return torch.cat([x.masked_fill(~real, 0), real.to(x.dtype)], -1) * share, real, share

@@ -47,12 +47,14 @@ def environment() -> dict:  # versions, processor, threads, accelerator
         **{package: _version(package) for package in packages},
     )
 
-# %% ../../nbs/lab/73_records.ipynb #f41eb051
+# %% ../../nbs/lab/73_records.ipynb #747ba0cf
 def no_room(path, error):
     "The `OSError` for a file that could not be written, with the way out."
     why = getattr(error, "strerror", None) or str(error).split("\n")[0]
     full = getattr(error, "errno", None) == errno.ENOSPC or "PytorchStreamWriter" in str(error)
-    way = "free some space there, and give the same command again" if full else "choose another place, or make this one writable"
+    way = "choose another place, or make this one writable"
+    if full:
+        way = "free some space there, and give the same command again"
     return OSError(f"cannot write {path} ({why}): {way}")
 
 

@@ -234,9 +234,10 @@ def _result(task, trainer, flags):
         "environment": {**environment(), "pytorch-lightning": pl.__version__},
     }
 
-# %% ../../nbs/lab/61_training.ipynb #da604373
+# %% ../../nbs/lab/61_training.ipynb #8847cfa5
 def _run_whole(config, out, folder, progress, callbacks, compile, flags):
     "Build the parts of a run, train and test: its record and its trainer."
+    check_compile(compile)
     torch.manual_seed(config.seed)
     data, task = config.parts(folder)
     data.setup()
@@ -253,7 +254,7 @@ def _run_whole(config, out, folder, progress, callbacks, compile, flags):
         write_json(out / "result.json", record)
     return record, trainer
 
-# %% ../../nbs/lab/61_training.ipynb #b6b62d5b
+# %% ../../nbs/lab/61_training.ipynb #768f37bf
 def train(
     config: RunConfig,  # the run
     out: "str | Path",  # its folder
@@ -272,7 +273,6 @@ def train(
     check_folder(out, config)
     if (out / "result.json").exists():
         return read_json(out / "result.json", "remove it, and the same command goes on from the last checkpoint")
-    check_compile(compile)
     with undisturbed(threads), _own_group():
         record, trainer = _run_whole(config, out, folder, progress, callbacks, compile, flags)
     if _is_helper(trainer):

@@ -13,10 +13,7 @@ import numpy as np
 from ..engine.compile import jit
 from .rows import Rows, add_to, dot, falls_of, one_of, row_of, total_of, weights_of
 
-# %% ../../nbs/rowwise/14_row_kernels.ipynb #26548ed8
-UNIT = 32  # rows of a unit of work
-
-
+# %% ../../nbs/rowwise/14_row_kernels.ipynb #52cf8792
 @jit
 def _mean(e, x, Z):
     "The sum of e[j] x[j] over Z; where it overflows, the weights are divided first."
@@ -27,6 +24,9 @@ def _mean(e, x, Z):
     for j in range(len(e)):
         total += np.float64(e[j]) / Z * x[j]
     return e.dtype.type(total)
+
+# %% ../../nbs/rowwise/14_row_kernels.ipynb #514112c4
+UNIT = 32  # rows of a unit of work
 
 
 @jit

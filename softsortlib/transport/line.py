@@ -49,9 +49,9 @@ def line_potentials(
     after = step(torch.searchsorted(full, sent + close))
     return torch.nn.functional.pad((before + after) / 2, (1, 0)).cumsum(-1)
 
-# %% ../../nbs/transport/30_line.ipynb #112988e7
+# %% ../../nbs/transport/30_line.ipynb #972713e8
 def beneath(t):
-    "The tensor that transformations of torch.func have wrapped, with the dimensions that they hide; no gradient goes back."
+    "The tensor that transformations of torch.func have wrapped, with the dimensions that they hide."
     if torch.compiler.is_compiling():
         return t
     while torch._C._functorch.is_functorch_wrapped_tensor(t):
