@@ -25,7 +25,8 @@ def names(requirements): return {CALLED.get(n, n.replace("-", "_")) for n in (re
 
 CORE = names(SETTINGS["DEFAULT"]["requirements"]) | {"softsortlib"}
 EXTRA = {"": CORE, "experiments": CORE | names(SETTINGS["DEFAULT"]["experiments_requirements"])}
-INSTALL = re.compile(r"`pip install ['\"]?softsortlib(?:\[(\w+)\])?['\"]?`")
+sys.path.insert(0, str(ROOT / "tools"))
+import install  # noqa: E402
 
 
 def cells(path):
@@ -39,14 +40,17 @@ def cells(path):
 def first_block(path): return next(text for kind, text in cells(path) if kind == "code")
 
 
+def extras(text): return [m[2] or "" for m in install.LINE.finditer(text.replace('"', install.QUOTE))]
+
+
 def installs(path):
     "The extras of the install lines before the first code block: those of the block, and those of the whole page."
     prose = []
     for kind, text in cells(path):
         if kind == "code": break
         prose.append(text)
-    found = INSTALL.findall("\n".join(prose))
-    assert found, "say what to install before the first code block: `pip install softsortlib` or `pip install \"softsortlib[experiments]\"`"
+    found = extras("\n".join(prose))
+    assert found, f"say what to install before the first code block: `{install.line()}` or `{install.line('experiments')}`"
     return found[0], found[-1]
 
 
@@ -71,7 +75,7 @@ def test_the_install_line_names_what_is_imported(path):
 def test_a_wrong_install_line_is_found():
     assert missing("import sklearn.datasets", "") == {"sklearn"} and not missing("import sklearn.datasets\nimport json", "experiments")
     assert missing("from softsortlib.lab.data import optional\nm = optional('torchmetrics.retrieval')", "") == {"torchmetrics"}
-    assert [bool(INSTALL.search(line)) for line in ("`pip install softsortlib`", "`pip install \"softsortlib[experiments]\"`", "`pip install torch`")] == [True, True, False]
+    assert [extras(f"`{line}`") for line in (install.line(), install.line("experiments"), "pip install torch")] == [[""], ["experiments"], []]
 
 
 # One interpreter imports torch and the package; each block runs in a fork of it, in a namespace of its own, where what its

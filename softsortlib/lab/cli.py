@@ -67,7 +67,7 @@ def _translated(f, typer):
     run.__doc__ = textwrap.dedent(f.__doc__)
     return run
 
-# %% ../../nbs/lab/80_cli.ipynb #2870d726
+# %% ../../nbs/lab/80_cli.ipynb #c5cbf8e0
 GROUPS = {"run": "One run of an experiment; the same command resumes a run that was interrupted."}
 
 
@@ -87,6 +87,22 @@ def _version():
     import softsortlib
 
     return softsortlib.__version__
+
+
+def _without_extra(error, args):
+    "`--version` and `--help` where the extra is missing; any other words leave with what to install."
+    if args == ["--version"]:
+        print(f"softsortlib {_version()}")
+    elif args in ([], ["--help"], ["-h"]):
+        print("usage: softsortlib COMMAND [OPTIONS]\n")
+        for name, f in COMMANDS.items():
+            print(f"  {name:<8}{inspect.getdoc(f).splitlines()[0]}")
+        for name, text in GROUPS.items():
+            print(f"  {name:<8}{text}")
+        print(f"\nA command needs more than the library alone. {error}")
+    else:
+        _leave(error, 1)
+    sys.exit(0)
 
 # %% ../../nbs/lab/80_cli.ipynb #6f8a1db8
 def _app(first=""):
@@ -130,7 +146,7 @@ def _leave_for(error):
         _leave(error, 2)
     raise error
 
-# %% ../../nbs/lab/80_cli.ipynb #29afe81f
+# %% ../../nbs/lab/80_cli.ipynb #f6667f17
 def main(
     args: "list[str] | None" = None,  # the words after `softsortlib`; None takes the program's own
 ) -> None:
@@ -141,7 +157,9 @@ def main(
         sys.exit(app(args=args, prog_name="softsortlib", standalone_mode=False) or 0)
     except (KeyboardInterrupt, Interrupted) as e:
         _leave(str(e) or "interrupted", 130)
-    except (ImportError, OSError) as e:
+    except ImportError as e:
+        _without_extra(e, args)
+    except OSError as e:
         _leave(e, 1)
     except ValueError as e:
         _leave(e, 1 if type(e).__name__ == "DataError" else 2)

@@ -52,13 +52,14 @@ def _option_names(name, kind):
         return [_SHORT[name]]
     return [f"-{name}"] if len(name) == 1 else []
 
-# %% ../../nbs/lab/76_options.ipynb #c5ed1e7f
+# %% ../../nbs/lab/76_options.ipynb #31d64eb2
 def field_option(field, kind, comment):
     "The parameter of a command for a field of a configuration."
     if type(None) in get_args(kind):
         kind = next(t for t in get_args(kind) if t is not type(None))
     read_as = kind if kind in (int, float, str, bool) else str
-    annotation = Annotated[Optional[read_as], comment, *_option_names(field.name, kind)]
+    marks = (comment, *_option_names(field.name, kind))
+    annotation = Annotated[(Optional[read_as], *marks)]
     return inspect.Parameter(field.name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation)
 
 # %% ../../nbs/lab/76_options.ipynb #d2fe15aa

@@ -120,6 +120,7 @@ def test_autocast_does_not_lower_the_precision(rng):
     assert_close(inside, P @ x, rtol=0, atol=0)
 
 
+@pytest.mark.skipif(torch.__version__ < (2, 13), reason="the compiler of an older torch cannot choose rows of a map")
 def test_compiles_without_a_break(rng):
     logits, x = torch.randn(3, 5, 5, generator=rng), torch.randn(3, 5, generator=rng)
     def f(logits, x):

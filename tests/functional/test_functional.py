@@ -356,7 +356,7 @@ def test_masked_quantiles_under_vmap_and_compile(method, rng):
     f = lambda x, mask: soft_quantile(x, torch.tensor([0.1, 0.5]).double(), method=method, tau=0.3, mask=mask)
     want = torch.stack([f(a, m) for a, m in zip(x, mask)])
     assert_close(torch.func.vmap(f)(x, mask), want)
-    if method == "softsort": assert_close(torch.compile(f, fullgraph=True, backend="aot_eager")(x, mask), f(x, mask))
+    if method == "softsort" and torch.__version__ >= (2, 13): assert_close(torch.compile(f, fullgraph=True, backend="aot_eager")(x, mask), f(x, mask))
 
 
 @pytest.mark.parametrize("call, error, text", [
