@@ -6,8 +6,9 @@
 __all__ = ['is_row_stochastic', 'is_doubly_stochastic', 'is_permutation_matrix', 'is_unimodal_row_stochastic', 'compute_dtype',
            'check_scores', 'check_mask']
 
-# %% ../../nbs/core/05_checks.ipynb #4bff6940
+# %% ../../nbs/core/05_checks.ipynb #6d27b435
 import functools
+from contextlib import nullcontext
 from typing import TYPE_CHECKING
 
 import torch
@@ -179,14 +180,18 @@ class Multiplies:
         name = getattr(func, "__name__", func)
         raise TypeError(f"torch has no {name} of a lazy permutation: there are P @ x, P.mT @ y and P.to_dense()")
 
-# %% ../../nbs/core/05_checks.ipynb #0a206146
+# %% ../../nbs/core/05_checks.ipynb #220a8077
+def full_precision(x):
+    "A context without autocast for work on the device of x: the precision is chosen by the dtypes of the contract."
+    if x.device.type == "meta" or not torch.is_autocast_enabled(x.device.type):
+        return nullcontext()
+    return torch.autocast(x.device.type, enabled=False)
+
 def precisely(method):
-    "Run `method` without autocast: the precision is chosen by the dtypes of the contract."
+    "Run `method` of something on a device in `full_precision`."
     @functools.wraps(method)
     def run(self, *args):
-        if self.device.type == "meta" or not torch.is_autocast_enabled(self.device.type):
-            return method(self, *args)
-        with torch.autocast(self.device.type, enabled=False):
+        with full_precision(self):
             return method(self, *args)
     return run
 

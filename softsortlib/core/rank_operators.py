@@ -5,16 +5,24 @@
 # %% auto #0
 __all__ = ['RankOperator', 'get_rank_operator']
 
-# %% ../../nbs/core/03_rank_operators.ipynb #7e18f22c
+# %% ../../nbs/core/03_rank_operators.ipynb #77762e4d
 from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
-from .checks import check_mask, check_scores, compute_dtype, patch_to, zero_outside
+from .checks import check_mask, check_scores, compute_dtype, full_precision, patch_to, zero_outside
 from .operators import Scored, by_name, check_tau
 
-# %% ../../nbs/core/03_rank_operators.ipynb #0c784486
+# %% ../../nbs/core/03_rank_operators.ipynb #e01f8535
+def check_ranks_fit(scores):
+    "Raise `ValueError` where ranks of scores (..., n) would be larger than the largest number of their dtype."
+    n, largest = scores.shape[-1], torch.finfo(scores.dtype).max
+    if n > largest:
+        raise ValueError(f"ranks of n = {n} scores do not fit {scores.dtype}, whose largest number is {largest:.0f}: "
+                         "rank scores.float()")
+
+# %% ../../nbs/core/03_rank_operators.ipynb #902d87b0
 class RankOperator(Scored):
     """Base of the rank-only operators: a module from scores (..., n) to soft ranks (..., n), counted from one.
 
@@ -37,11 +45,12 @@ class RankOperator(Scored):
     ) -> Tensor:  # soft ranks, (..., n); zero at padded elements
         "Check the input and rank it; raise `TypeError` or `ValueError` when it does not fit."
         check_scores(scores)
+        check_ranks_fit(scores)
         mask = check_mask(mask, scores)
         tau = check_tau(self.tau, scores)
         s = scores.to(compute_dtype(scores.dtype))
         s = zero_outside(-s if self.descending else s, mask, -1)
-        with torch.autocast(s.device.type, enabled=False):
+        with full_precision(s):
             ranks = self._ranks(s, tau, mask)
         return zero_outside(ranks, mask, -1).to(scores.dtype)
 

@@ -5,13 +5,13 @@
 # %% auto #0
 __all__ = ['soft_permutation', 'soft_sort', 'soft_rank', 'soft_topk']
 
-# %% ../../nbs/functional/50_functions.ipynb #c0fbad33
+# %% ../../nbs/functional/50_functions.ipynb #a1e1af3f
 import torch
 from torch import Tensor
 
 from ..core.operators import Operator, check_flags
 from ..core.permutation import SoftPermutation, compute_dtype
-from ..core.rank_operators import RankOperator
+from ..core.rank_operators import RankOperator, check_ranks_fit
 from .arguments import check_k, finite_scores, hard_sort, midranks, oriented, with_gradient_of
 from ..ranks.laplace import LaplaceRank
 
@@ -114,7 +114,7 @@ def _expected_position(P):
         weight = weight.masked_fill(~P.mask, 1)
     return total / weight
 
-# %% ../../nbs/functional/50_functions.ipynb #fcbe3bde
+# %% ../../nbs/functional/50_functions.ipynb #02caed85
 def soft_rank(
     x: Tensor,  # any shape, floating point
     dim: int = -1,  # the dimension to rank
@@ -130,6 +130,7 @@ def soft_rank(
     Raise `TypeError`, `ValueError` or `IndexError` when an argument does not fit."""
     check_flags(descending=descending, hard=hard)
     s, mask, dim = finite_scores(x, dim, mask)
+    check_ranks_fit(s)
     operator, sign = oriented(method, {**Operator.names, **RankOperator.names}, tau, descending)
     r = operator(sign * s, mask)
     if not isinstance(operator, RankOperator):

@@ -299,17 +299,17 @@ class LaplaceRank(RankOperator, name="laplace"):
         x, order, real = _sorted_real(s, mask)
         return _laplace_rank(x, tau_column(tau, s), order, real)
 
-# %% ../../nbs/ranks/42_laplace.ipynb #97dcb268
-def _root(low, high, tau, L, R, C):
-    "The root of (42.6) between the neighbours low and high of b, all (B, 1)."
-    root = (C * C + L * R * ((low - high) / tau).exp()).sqrt()
-    right = high + tau * ((C + root) / R).log()
-    left = low - tau * ((root - C) / L).log()
-    level = (low + high + tau * (L.log() - R.log())) / 2
-    return torch.where(C > 0, right, torch.where(C < 0, left, level)).clamp(low, high)
+# %% ../../nbs/ranks/42_laplace.ipynb #602326db
+def _root(gap, L, R, C):
+    "The root of (42.6) from the nearer neighbour: whether that is the one above, and the distance; all (B, 1)."
+    root = (C * C + L * R * (-gap).exp()).sqrt()
+    from_high = ((C + root) / R).log().maximum(-gap).clamp(max=0)
+    from_low = -((root - C) / L).log().maximum(-gap).clamp(max=0)
+    level = (gap + L.log() - R.log()) / 2
+    return C > 0, torch.where(C > 0, from_high, torch.where(C < 0, from_low, level))
 
 def _threshold_of(s, tau, v, k):
-    "The root of (42.5) in plain torch: s (B, n) increasing, tau and k (B, 1), v (B, n) zeros and ones -> b (B, 1)."
+    "d and m (B, 1) of (42.7), the root of (42.5), in plain torch: s (B, n) increasing, tau and k (B, 1), v (B, n)."
     n = s.shape[1]
     L = one_sided_sums(s, v[..., None], tau[:, 0])[..., 0]  # L and R include the element itself
     R = one_sided_sums(s.flip(1), v.flip(1)[..., None], tau[:, 0])[..., 0].flip(1)
@@ -319,11 +319,12 @@ def _threshold_of(s, tau, v, k):
     a = (m - 1).clamp(min=0)
     c = m.clamp(max=n - 1)
     L, R = L.gather(1, a), R.gather(1, c)
-    low, high = s.gather(1, a), s.gather(1, c)
-    first = high + tau * (2 * (total - k).clamp(min=0) / R.clamp(min=1e-30)).log().clamp(min=-800)
-    last = low + tau * (L / (2 * k)).log()
-    inside = _root(low, high, tau, L, R, above.gather(1, a) - k)
-    return torch.where(m == 0, first, torch.where(m == n, last, inside))
+    first = (2 * (total - k).clamp(min=0) / R.clamp(min=1e-30)).log().clamp(min=-800)
+    last = (L / (2 * k)).log()
+    gap = ((s.gather(1, c) - s.gather(1, a)) / tau).clamp(max=torch.finfo(s.dtype).max / 4)
+    high, inside = _root(gap, L, R, above.gather(1, a) - k)
+    place = torch.where((m == 0) | ((m < n) & high), c, a)
+    return torch.where(m == 0, first, torch.where(m == n, last, inside)), place
 
 # %% ../../nbs/ranks/42_laplace.ipynb #e070ecad
 @jit
@@ -353,31 +354,27 @@ def _interval(q, v, R, total, k):
         above = higher
     return len(v), L, above
 
-# %% ../../nbs/ranks/42_laplace.ipynb #755bca27
+# %% ../../nbs/ranks/42_laplace.ipynb #e15941cc
 @jit
-def _between(low, high, tau, L, R, C):
-    "The root of (42.6) between the neighbours low and high of b."
-    root = math.sqrt(C * C + L * R * math.exp((low - high) / tau))
+def _between(gap, L, R, C):
+    "The root of (42.6) between two neighbours: whether it is measured from the one above, and d of (42.7)."
+    root = math.sqrt(C * C + L * R * math.exp(-gap))
     if C > 0:
-        b = high + tau * math.log((C + root) / R)
-    elif C < 0:
-        b = low - tau * math.log((root - C) / L)
-    else:
-        b = (low + high + tau * (math.log(L) - math.log(R))) / 2
-    return min(max(b, low), high)
+        return True, min(max(math.log((C + root) / R), -gap), 0.0)
+    if C < 0:
+        return False, -min(max(math.log((root - C) / L), -gap), 0.0)
+    return False, (gap + math.log(L) - math.log(R)) / 2
 
 @jit
-def _below_all(first, tau, R, left_out):
-    "b below the first score, where half of R exp(-(first - b) / tau) is left out; 800 tau below if nothing is."
+def _below_all(R, left_out):
+    "d of (42.7) below the first score, where half of R exp(d) is left out; -800 if nothing is."
     x = 2 * left_out / R
-    if x > 0:
-        return first + tau * max(math.log(x), -800.0)
-    return first - 800.0 * tau
+    return max(math.log(x), -800.0) if x > 0 else -800.0
 
-# %% ../../nbs/ranks/42_laplace.ipynb #898708eb
+# %% ../../nbs/ranks/42_laplace.ipynb #1361af0d
 @jit
-def _threshold_rows(lo, hi, s, tau, v, k, out):
-    "The root of (42.5) for rows lo..hi; s (B, n) increasing, v (B, n) zeros and ones, tau, k, out (B,)."
+def _threshold_rows(lo, hi, s, tau, v, k, place, d):
+    "(42.7), the root of (42.5), for rows lo..hi; s (B, n) increasing, v (B, n) zeros and ones, all others (B,)."
     n = s.shape[1]
     q = np.empty(n - 1)
     R = np.empty(n)
@@ -387,40 +384,47 @@ def _threshold_rows(lo, hi, s, tau, v, k, out):
         total = _sums_above(q, v[b], R)
         m, L, above = _interval(q, v[b], R, total, k[b])
         if m == 0:
-            out[b] = _below_all(np.float64(s[b, 0]), t, R[0], total - k[b])
+            place[b] = 0
+            d[b] = _below_all(R[0], total - k[b])
         elif m == n:
-            out[b] = s[b, n - 1] + t * math.log(L / (2 * k[b]))
+            place[b] = n - 1
+            d[b] = math.log(L / (2 * k[b]))
         else:
-            out[b] = _between(np.float64(s[b, m - 1]), np.float64(s[b, m]), t, L, R[m], above - k[b])
+            gap = min((np.float64(s[b, m]) - np.float64(s[b, m - 1])) / t, 1e300)
+            high, d[b] = _between(gap, L, R[m], above - k[b])
+            place[b] = m if high else m - 1
 
-# %% ../../nbs/ranks/42_laplace.ipynb #8a2cabb5
+# %% ../../nbs/ranks/42_laplace.ipynb #3b7df960
 def _threshold_numba(s, tau, v, k):
-    "The root of (42.5) by its kernel; all (B, n) or (B, 1)."
-    b = torch.empty_like(tau)
-    columns = arrays(tau[:, 0], v, k[:, 0], b[:, 0])
+    "d and m of (42.7), the root of (42.5), by its kernel; all (B, n) or (B, 1)."
+    d = torch.empty_like(tau)
+    m = torch.empty(tau.shape, dtype=torch.long)
+    columns = arrays(tau[:, 0], v, k[:, 0], m[:, 0], d[:, 0])
     spread_rows(_threshold_rows, len(s), s.numel(), *arrays(s), *columns)
-    return b
+    return d, m
 
 @custom_op("lapsum_threshold", __name__)
-def _threshold_op(s: Tensor, tau: Tensor, v: Tensor, k: float) -> Tensor:
-    "s (..., n) increasing, tau (..., 1), v (..., n) -> b, (..., 1)."
+def _threshold_op(s: Tensor, tau: Tensor, v: Tensor, k: float) -> tuple[Tensor, Tensor]:
+    "s (..., n) increasing, tau (..., 1), v (..., n) -> d and m of (42.7), (..., 1)."
     n = s.shape[-1]
     root = _threshold_numba if choose(s, "") == "numba" else _threshold_of
     T = tau.reshape(-1, 1)
-    return root(s.reshape(-1, n), T, v.reshape(-1, n), torch.full_like(T, k)).reshape(tau.shape)
+    d, m = root(s.reshape(-1, n), T, v.reshape(-1, n), torch.full_like(T, k))
+    return d.reshape(tau.shape), m.reshape(tau.shape)
 
 @_threshold_op.register_fake
 def _(s, tau, v, k):
-    return s.new_empty(tau.shape)
+    return s.new_empty(tau.shape), s.new_empty(tau.shape, dtype=torch.long)
 
 def _threshold_setup(ctx, inputs, output):
-    ctx.save_for_backward(*inputs[:3], output)
+    ctx.save_for_backward(*inputs[:3], *output)
 
-def _threshold_backward(ctx, g):
-    "(42.7)"
-    s, tau, v, b = ctx.saved_tensors
-    p = torch.where(v > 0, -(s - b).abs() / tau, -1e30).softmax(-1)
-    return g * p, -g * (p * (s - b)).sum(-1, keepdim=True) / tau, None, None
+def _threshold_backward(ctx, g, _):
+    "(42.8)"
+    s, tau, v, d, m = ctx.saved_tensors
+    near = s - s.detach().gather(-1, m)
+    p = torch.where(v > 0, -(near / tau - d).abs(), -1e30).softmax(-1)
+    return g * p / tau, -g * (p * near).sum(-1, keepdim=True) / tau / tau, None, None
 
 _threshold = differentiable(_threshold_op, 3, _threshold_backward, _threshold_setup)
 
@@ -434,7 +438,7 @@ def _check_k(k, n=math.inf):
         most = f" and at most the {n} scores there are" if n < math.inf else ""
         raise ValueError(f"k must be more than 0{most}, got {k}")
 
-# %% ../../nbs/ranks/42_laplace.ipynb #81be6a9f
+# %% ../../nbs/ranks/42_laplace.ipynb #adaeb364
 def lapsum_topk(
     scores: Tensor,  # (..., n), floating point
     k: float,  # how many; need not be an integer
@@ -454,8 +458,9 @@ def lapsum_topk(
     x, _, real = _sorted_real(s, mask)
     s, x, real = precise(s), precise(x), precise(real)
     tau = tau_column(check_tau(tau, scores), s)
-    b = _threshold(x, tau, real, float(k))
-    return zero_outside(0.5 + laplace_step((s - b) / tau, 0), mask, -1).to(scores.dtype)
+    d, m = _threshold(x, tau, real, float(k))
+    above = (s - x.detach().gather(-1, m)) / tau - d
+    return zero_outside(0.5 + laplace_step(above, 0), mask, -1).to(scores.dtype)
 
 # %% ../../nbs/ranks/42_laplace.ipynb #e88026f2
 class LapSumTopK(nn.Module):

@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['LapSumPermutation', 'LapSum']
 
-# %% ../../nbs/ranks/44_lapsum.ipynb #111158bd
+# %% ../../nbs/ranks/44_lapsum.ipynb #0991bbf5
 import math
 from typing import NamedTuple
 
@@ -13,12 +13,13 @@ import torch
 from torch import Tensor
 
 from ..core.operators import Operator
-from ..core.permutation import SoftPermutation, patch_to
+from ..core.permutation import SoftPermutation, compute_dtype, patch_to
 from ..engine.autograd import custom_op, differentiable
 from ..engine.compile import arrays, exp_neg, jit, spread_rows
 from ..engine.dispatch import choose
 from ..engine.radix import stable_sort
 from ..engine.scan import one_sided_sums
+from .lapsum_matrix import Cells, cell_matrix, log_mass, measured
 from .sigmoid import precise, tau_column
 
 # %% ../../nbs/ranks/44_lapsum.ipynb #a5ea98b5
@@ -37,19 +38,19 @@ def _one_sided_rows(lo, hi, s, tau, x, y, up):
             for c in range(d):
                 y[b, i, c] = x[b, i, c] + q * y[b, i - step, c]
 
-# %% ../../nbs/ranks/44_lapsum.ipynb #cf2d82c7
+# %% ../../nbs/ranks/44_lapsum.ipynb #83979c97
 def _one_sided_numba(s, tau, x, up):
     "The sums (44.3) by the kernel; s (..., n) in order, tau (..., 1), x (..., n, d), all of one dtype."
     n, d = x.shape[-2:]
     y = x.new_empty(x.shape)
-    rows = arrays(s.reshape(-1, n), tau.reshape(-1), x.reshape(-1, n, d), y.view(-1, n, d))
+    rows = arrays(s.reshape(-1, n), tau.reshape(-1), x.reshape(tau.numel(), n, d), y.view(tau.numel(), n, d))
     spread_rows(_one_sided_rows, len(rows[0]), 2 * x.numel(), *rows, up)
     return y
 
 def _one_sided_torch(s, tau, x, up):
     "The same in plain torch."
     n, d = x.shape[-2:]
-    S, T, X = s.reshape(-1, n), tau.reshape(-1), x.reshape(-1, n, d)
+    S, T, X = s.reshape(-1, n), tau.reshape(-1), x.reshape(tau.numel(), n, d)
     y = one_sided_sums(S, X, T) if up else one_sided_sums(S.flip(1), X.flip(1), T).flip(1)
     return y.reshape(x.shape).clone()
 
@@ -129,7 +130,7 @@ def _pick(x, index):
     "x (..., n) at `index` (..., l), which may be off by one at either end."
     return x.gather(-1, index.clamp(0, x.shape[-1] - 1))
 
-# %% ../../nbs/ranks/44_lapsum.ipynb #fabb3397
+# %% ../../nbs/ranks/44_lapsum.ipynb #a01ccaf2
 def _edges(P, levels):
     "The thresholds b_i of (44.5) for i in `levels`, long (l,)."
     i = levels + torch.zeros_like(P.count[..., -1:])
@@ -137,7 +138,7 @@ def _edges(P, levels):
     C = torch.where(a > 0, _pick(P.count, a - 1), 0) - i
     L = torch.where(a > 0, _pick(P.L, a - 1), 0)
     R = torch.where(a < P.n, _pick(P.R, a), 0)
-    gap = (_pick(P.t, a) - _pick(P.t, a - 1)) / P.tau
+    gap = ((_pick(P.t, a) - _pick(P.t, a - 1)) / P.tau).clamp(max=torch.finfo(L.dtype).max / 4)
     tiny = torch.finfo(L.dtype).tiny
     log_L = L.clamp(min=tiny).log()
     log_R = R.clamp(min=tiny).log()
@@ -148,67 +149,18 @@ def _edges(P, levels):
     gamma = torch.where(C < 0, log_R - log_h, gap - beta)
     return Edges(a, beta, gamma, first=i <= 0, last=i >= P.count[..., -1:])
 
-# %% ../../nbs/ranks/44_lapsum.ipynb #17ffb519
-def _log_mass(u, v, width):
-    "log(F(v) - F(u)) for u < v = u + width."
-    around = (u < 0) & (v > 0)
-    tail = torch.minimum(v, -u).masked_fill(around, -1) - math.log(2) + (-torch.expm1(-width)).log()
-    middle = -(torch.expm1(u.clamp(max=0)) + torch.expm1(-v.clamp(min=0))) / 2
-    return torch.where(around, middle.masked_fill(~around, 1).log(), tail)
-
-# %% ../../nbs/ranks/44_lapsum.ipynb #28ff3298
-_FAR = 1000.0  # stands for infinity, in units of tau
-
-def _nearest(P, levels):
-    "The thresholds at `levels` as x + tau d, x the nearer neighbour, and which are -inf and inf; each (..., l)."
-    a, beta, gamma, first, last = _edges(P, levels)
-    left = (a > 0) & ((beta <= gamma) | (a == P.n))  # the nearer one, or the only one
-    x = _pick(P.t, torch.where(left, a - 1, a))
-    return x, torch.where(left, beta, -gamma), first, last
-
-def _log_cells(P, rows, s):
-    "log of (44.2) for `rows`, long (r,), and scores s (..., r or 1, n), (..., r, n)."
-    x, d, first, last = _nearest(P, torch.cat([rows, rows + 1]))
-    x0, x1 = x.chunk(2, -1)
-    d0, d1 = d.chunk(2, -1)
-    first = first.chunk(2, -1)[0][..., None]
-    last = last.chunk(2, -1)[1][..., None]
-    width = ((x1 - x0) / P.tau + d1 - d0).clamp(min=torch.finfo(d.dtype).tiny)[..., None]
-    lower = (x0[..., None] - s) / P.tau[..., None] + d0[..., None]
-    upper = (x1[..., None] - s) / P.tau[..., None] + d1[..., None]
-    u = torch.where(first, upper.masked_fill(last, 0).clamp(max=0) - _FAR, lower)
-    v = torch.where(last, torch.where(first, 0, lower).clamp(min=0) + _FAR, upper)
-    return _log_mass(u, v, width.masked_fill(first | last, _FAR))
-
-# %% ../../nbs/ranks/44_lapsum.ipynb #42bcfb0b
-@patch_to(LapSumPermutation)
-def _log_rows(self, rows):
-    "log P at `rows`, (..., r, n); rows of padded positions are left to the base class."
-    rows = torch.arange(self._m, device=self.device) if rows is None else rows
-    log_P = _log_cells(self, rows, self.s[..., None, :])
-    if self.mask is None:
-        return log_P
-    padded = ~self.mask[..., None, :] & self.mask.any(-1)[..., None, None]
-    return log_P.masked_fill(padded, -math.inf)
-
-@patch_to(LapSumPermutation)
-def _log_prob(self, target, rows):
-    "log P[i, target[i]] for the rows i, (..., r)."
-    s = self.s.expand(*target.shape[:-1], self.n).gather(-1, target)[..., None]
-    rows = torch.arange(self._m, device=self.device) if rows is None else rows
-    return _log_cells(self, rows, s)[..., 0]
-
-@patch_to(LapSumPermutation)
-def _hard(self, rows):
-    "The order of the scores."
-    return self.order if rows is None else self.order[..., rows]
-
-# %% ../../nbs/ranks/44_lapsum.ipynb #10181df3
+# %% ../../nbs/ranks/44_lapsum.ipynb #33f51ff1
 def _levels(P, rows):
     "Levels of the thresholds around `rows`: all of them in turn, or the lower ones and then the upper ones."
     if rows is None:
         return torch.arange(P._m + 1, device=P.device)
     return torch.cat([rows, rows + 1])
+
+def _sides(x, rows):
+    "The lower and the upper ones of x (..., l) at `_levels`."
+    if rows is None:
+        return x[..., :-1], x[..., 1:]
+    return x.chunk(2, -1)
 
 def _upper_minus_lower(G, rows):
     "What lies between the thresholds of each row, for G (..., l, d) at `_levels`."
@@ -222,6 +174,67 @@ def _onto_levels(y, rows):
     if rows is None:
         return -torch.nn.functional.pad(y, (0, 0, 1, 1)).diff(dim=-2)
     return torch.cat([-y, y], -2)
+
+# %% ../../nbs/ranks/44_lapsum.ipynb #344e8c74
+def _nearest(P, edges):
+    "The thresholds as x + tau d, x the nearer neighbour, infinite at the ends; each (..., l)."
+    a, beta, gamma, first, last = edges
+    left = (a > 0) & ((beta <= gamma) | (a == P.n))  # the nearer one, or the only one
+    d = torch.where(left, beta, -gamma)
+    d = torch.where(first, -math.inf, torch.where(last, math.inf, d))
+    return _pick(P.t, torch.where(left, a - 1, a)), d
+
+def _cells(P, rows):
+    "The `Cells` of `rows`, long (r,), or of all; a padded row gets the whole line."
+    edges = _edges(P, _levels(P, rows))
+    x, d = _nearest(P, edges)
+    a = torch.where(edges.first, 0, torch.where(edges.last, P.n, edges.a))
+    x0, x1 = _sides(x, rows)
+    d0, d1 = _sides(d, rows)
+    d0 = torch.where(d0 == math.inf, -math.inf, d0)
+    ends = d0.isinf() | d1.isinf()
+    width = torch.where(ends, math.inf, (x1 - x0) / P.tau + d1.masked_fill(ends, 0) - d0.masked_fill(ends, 0))
+    return Cells(x0, d0, x1, d1, width.clamp(min=torch.finfo(d.dtype).tiny), *_sides(a, rows))
+
+# %% ../../nbs/ranks/44_lapsum.ipynb #a927e17c
+def _log_cells(P, cells, s):
+    "log of (44.2) for `cells` and scores s (..., r or 1, n), (..., r, n)."
+    u = measured(cells.x0, cells.d0, s, P.tau)
+    v = measured(cells.x1, cells.d1, s, P.tau)
+    return log_mass(u, v, cells.width[..., None])
+
+# %% ../../nbs/ranks/44_lapsum.ipynb #c7504acf
+@patch_to(LapSumPermutation)
+def _log_rows(self, rows):
+    "log P at `rows`, (..., r, n); rows of padded positions are left to the base class."
+    log_P = _log_cells(self, _cells(self, rows), self.s[..., None, :])
+    if self.mask is None:
+        return log_P
+    padded = ~self.mask[..., None, :] & self.mask.any(-1)[..., None, None]
+    return log_P.masked_fill(padded, -math.inf)
+
+@patch_to(LapSumPermutation)
+def _log_prob(self, target, rows):
+    "log P[i, target[i]] for the rows i, (..., r)."
+    s = self.s.expand(*target.shape[:-1], self.n).gather(-1, target)[..., None]
+    return _log_cells(self, _cells(self, rows), s)[..., 0]
+
+@patch_to(LapSumPermutation)
+def _hard(self, rows):
+    "The order of the scores."
+    return self.order if rows is None else self.order[..., rows]
+
+# %% ../../nbs/ranks/44_lapsum.ipynb #0e24ff9b
+def _matrix_of(P, rows, s):
+    "The matrix at `rows`, (..., r, n), in the dtype of the scores s (..., n)."
+    cells = _cells(P, rows)
+    real = P.count[..., -1:].detach().long()
+    return cell_matrix(s, P.tau, cells, P.order, real)
+
+@patch_to(LapSumPermutation)
+def _dense(self, rows):
+    "(44.2), in the dtype in which results are computed."
+    return _matrix_of(self, rows, self.s.to(compute_dtype(self.dtype)))
 
 # %% ../../nbs/ranks/44_lapsum.ipynb #b2f357dc
 class Neighbours(NamedTuple):
@@ -256,7 +269,7 @@ def _scan(P, x, up):
     batch = x.shape[:-2]
     return _one_sided(P.t.expand(*batch, P.n), P.tau.expand(*batch, 1), x.contiguous(), up)
 
-# %% ../../nbs/ranks/44_lapsum.ipynb #4ab2bac9
+# %% ../../nbs/ranks/44_lapsum.ipynb #ebbfbd5e
 _SMALL = 4096  # entries of a matrix that is faster made than avoided
 
 def _is_small(P, rows):
@@ -267,7 +280,7 @@ def _is_small(P, rows):
 def _matmul(self, x, rows):
     "(44.7)"
     if _is_small(self, rows):
-        return (self._log_rows(rows).exp() @ x.to(self.t)).to(x)
+        return (_matrix_of(self, rows, self.s) @ x.to(self.t)).to(x)
     order = self.order[..., None].expand(x.shape)
     real = self.real[..., None]
     z = x.to(self.t).gather(-2, order)
@@ -279,12 +292,12 @@ def _matmul(self, x, rows):
     above = near.above * _at(_scan(self, z, False), near.right)
     return (_upper_minus_lower(counted + below + above, rows) + mean).to(x)
 
-# %% ../../nbs/ranks/44_lapsum.ipynb #10a1006f
+# %% ../../nbs/ranks/44_lapsum.ipynb #a21f2b73
 @patch_to(LapSumPermutation)
 def _rmatmul(self, y, rows):
     "The transpose of (44.7)."
     if _is_small(self, rows):
-        return (self._log_rows(rows).exp().mT @ y.to(self.t)).to(y)
+        return (_matrix_of(self, rows, self.s).mT @ y.to(self.t)).to(y)
     near = _neighbours(self, _levels(self, rows), y.shape[:-2])
     c = _onto_levels(y.to(self.t), rows)
     counted = _put(self, near.counted * c, near.left).flip(-2).cumsum(-2).flip(-2)

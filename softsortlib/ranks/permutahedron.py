@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['Permutahedron']
 
-# %% ../../nbs/ranks/43_permutahedron.ipynb #b1e76116
+# %% ../../nbs/ranks/43_permutahedron.ipynb #72f2b496
 import math
 from typing import TYPE_CHECKING
 
@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ..core.checks import full_precision
 from ..core.operators import check_tau
 from ..core.permutation import check_mask, check_scores, compute_dtype, patch_to, zero_outside
 from ..core.rank_operators import RankOperator
@@ -20,59 +21,36 @@ from ..engine.autograd import custom_op, differentiable
 from ..engine.compile import arrays, jit, spread_rows
 from ..engine.dispatch import check_backend, choose
 from ..engine.radix import sorted_values, stable_sort
-from .pooling import empty_stack, means, project, project_anywhere, put
+from .pooling import gap, mean_from, means, pool_means, project, project_anywhere
 from .sigmoid import precise, tau_column
 
-# %% ../../nbs/ranks/43_permutahedron.ipynb #e4822eef
+# %% ../../nbs/ranks/43_permutahedron.ipynb #8f7f905a
 @jit(fastmath=())
-def _origin(x):
-    "The smallest of x (n,), from which all are measured; zero where it is infinite."
-    return 0.0 if math.isinf(x[0]) else np.float64(x[0])
+def _sum_of_ranks(end, m):
+    "end + (end - 1) + ..., m terms."
+    return m * (end - (m - 1) / 2)
 
 @jit(fastmath=())
-def _pool_l2(x, tau, stack):
-    "Pool neighbours until means of z - rho increase, z = x / tau; x (n,) increasing. Return how many blocks are left."
-    origin = _origin(x)
+def _pool_kl(x, tau, of_z, size):
+    "Pool for the entropic variant: of_z (n,) holds the sums A of the blocks. Return how many are left."
     top = -1
     for k in range(len(x)):
-        a = (x[k] - origin) / tau
-        c = k + 1.0
-        size = 1
-        value = a - c
-        while top >= 0 and stack.value[top] >= value:
-            a += stack.of_z[top]
-            c += stack.of_w[top]
-            size += stack.size[top]
-            value = (a - c) / size
-            top -= 1
-        top += 1
-        put(stack, top, a, c, value, size)
-    return top + 1
-
-# %% ../../nbs/ranks/43_permutahedron.ipynb #4e7b5955
-@jit(fastmath=())
-def _pool_kl(x, tau, stack):
-    "The same for the entropic variant: sums of exp(z - value), of ranks, and the largest z of each block as its value."
-    origin = _origin(x)
-    top = -1
-    for k in range(len(x)):
-        z = (x[k] - origin) / tau
         a = 1.0
-        c = k + 1.0
-        size = 1
+        m = 1
         while top >= 0:
-            shrink = math.exp(stack.value[top] - z)
-            if not stack.of_z[top] * shrink * c >= a * stack.of_w[top]:
+            e = k - m
+            left = of_z[top] * math.exp(-gap(x, e, k) / tau)
+            if not left * _sum_of_ranks(k + 1.0, m) >= a * _sum_of_ranks(e + 1.0, size[top]):
                 break
-            a += stack.of_z[top] * shrink
-            c += stack.of_w[top]
-            size += stack.size[top]
+            a += left
+            m += size[top]
             top -= 1
         top += 1
-        put(stack, top, a, c, z, size)
+        of_z[top] = a
+        size[top] = m
     return top + 1
 
-# %% ../../nbs/ranks/43_permutahedron.ipynb #087ffeb9
+# %% ../../nbs/ranks/43_permutahedron.ipynb #a8b8da9a
 @jit(fastmath=())
 def _pad(order, end, ranks, last):
     "Padded elements have no rank, and are blocks of their own."
@@ -83,36 +61,38 @@ def _pad(order, end, ranks, last):
 @jit(fastmath=())
 def _l2_rank_rows(lo, hi, x, order, tau, real, ranks, last):
     "Soft ranks of rows lo..hi by Prop 43.2."
-    stack = empty_stack(x.shape[1])
+    n = x.shape[1]
+    rho = np.arange(1.0, n + 1.0)
+    value = np.empty(n)
+    size = np.empty(n, np.int64)
     for b in range(lo, hi):
         t = np.float64(tau[b])
-        origin = _origin(x[b])
         end = 0
-        for i in range(_pool_l2(x[b, :real[b]], t, stack)):
+        for i in range(pool_means(x[b, :real[b]], t, rho, value, size)):
             start = end
-            end += stack.size[i]
-            mean_z = stack.of_z[i] / stack.size[i]
-            mean_rank = stack.of_w[i] / stack.size[i]
+            end += size[i]
+            near = mean_from(x[b], np.float64(x[b, end - 1]), start, end)
+            mean_rank = (start + 1 + end) / 2
             for k in range(start, end):
-                ranks[b, order[b, k]] = ((x[b, k] - origin) / t - mean_z) + mean_rank
+                ranks[b, order[b, k]] = (gap(x[b], end - 1, k) - near) / t + mean_rank
                 last[b, k] = end - 1
         _pad(order[b], end, ranks[b], last[b])
 
-# %% ../../nbs/ranks/43_permutahedron.ipynb #41e4aea8
+# %% ../../nbs/ranks/43_permutahedron.ipynb #2ada2f93
 @jit(fastmath=())
 def _kl_rank_rows(lo, hi, x, order, tau, real, ranks, last):
     "Soft ranks of rows lo..hi by (43.3)."
-    stack = empty_stack(x.shape[1])
+    of_z = np.empty(x.shape[1])
+    size = np.empty(x.shape[1], np.int64)
     for b in range(lo, hi):
         t = np.float64(tau[b])
-        origin = _origin(x[b])
         end = 0
-        for i in range(_pool_kl(x[b, :real[b]], t, stack)):
+        for i in range(_pool_kl(x[b, :real[b]], t, of_z, size)):
             start = end
-            end += stack.size[i]
+            end += size[i]
+            share = _sum_of_ranks(np.float64(end), size[i]) / of_z[i]
             for k in range(start, end):
-                z = (x[b, k] - origin) / t
-                ranks[b, order[b, k]] = stack.of_w[i] * math.exp(z - stack.value[i]) / stack.of_z[i]
+                ranks[b, order[b, k]] = share * math.exp(gap(x[b], end - 1, k) / t)
                 last[b, k] = end - 1
         _pad(order[b], end, ranks[b], last[b])
 
@@ -129,16 +109,12 @@ def _lift(z, w, real):
     farthest = (z - w).abs().masked_fill(~real, 0).amax(-1, keepdim=True).detach()
     return torch.where(real, z, w + 2 * farthest + 1)
 
-# %% ../../nbs/ranks/43_permutahedron.ipynb #38c08766
+# %% ../../nbs/ranks/43_permutahedron.ipynb #fc9e8f35
 def _ranks_anywhere(x, order, tau, real, kl, backend):
     "Soft ranks and blocks; x (..., n) increasing and its order, tau (..., 1), real (...)."
-    n = x.shape[-1]
-    kept = torch.arange(n, device=x.device) < real[..., None]
-    z = precise(x).masked_fill(~kept, 0)
-    origin = torch.where(z[..., :1].isinf(), 0, z[..., :1])
-    z = (z - origin) / tau
-    w = _targets(n, kl, z)
-    p, last = project_anywhere(_lift(z, w, kept), w, kl, backend)
+    kept = torch.arange(x.shape[-1], device=x.device) < real[..., None]
+    z = precise(x).masked_fill(~kept, math.inf)
+    p, last = project_anywhere(z, _targets(x.shape[-1], kl, z), kl, backend, precise(tau))
     p = (p.exp() if kl else p).masked_fill(~kept, 0).to(x.dtype)
     return torch.empty_like(p).scatter(-1, order, p), last
 
@@ -242,7 +218,7 @@ def _pull_backward(ctx, h):
 
 _pull = differentiable(_pull_op, 4, _pull_backward, _pull_setup)
 
-# %% ../../nbs/ranks/43_permutahedron.ipynb #98df3ab4
+# %% ../../nbs/ranks/43_permutahedron.ipynb #b9280183
 @custom_op("permutahedron_rank", __name__)
 def _soft_rank_op(s: Tensor, tau: Tensor, real: Tensor, kl: bool, backend: str) -> tuple[Tensor, Tensor, Tensor]:
     "Ranks (..., n), the order of s, and the last position of each block; s (..., n), tau (..., 1), real (...)."
@@ -261,13 +237,19 @@ def _soft_rank_setup(ctx, inputs, output):
     ctx.kl = inputs[3]
     ctx.save_for_backward(*inputs[:2], *output)
 
+def _tau_grad(s, s_grad, tau, order, last):
+    "The gradient (43.4) to tau, scores measured from the last of their block; s, s_grad as the scores stand."
+    x = s.gather(-1, order)
+    end = x.gather(-1, last)
+    near = torch.where(x == end, 0, x - end)
+    return -(s_grad.gather(-1, order) * near).sum(-1, keepdim=True) / tau
+
 def _soft_rank_backward(ctx, g, *_):
     "(43.4)"
     s, tau, ranks, order, last = ctx.saved_tensors
     s_grad, tau_grad = _pull(g, ranks, order, last, ctx.kl) / tau, None
     if ctx.needs_input_grad[1]:
-        x = torch.where(s.isfinite(), s, 0)
-        tau_grad = -(s_grad * (x - x.mean(-1, keepdim=True))).sum(-1, keepdim=True) / tau
+        tau_grad = _tau_grad(s, s_grad, tau, order, last)
     return s_grad, tau_grad, None, None, None
 
 _soft_rank = differentiable(_soft_rank_op, 3, _soft_rank_backward, _soft_rank_setup)
@@ -322,7 +304,7 @@ def _falling(self, s, tau, mask):
     behind = torch.arange(n, device=s.device) - kept.sum(-1, keepdim=True)
     return p.gather(-1, behind.remainder(n))
 
-# %% ../../nbs/ranks/43_permutahedron.ipynb #cd69e84a
+# %% ../../nbs/ranks/43_permutahedron.ipynb #f38eaee7
 @patch_to(Permutahedron)
 def sort(self,
     scores: Tensor,  # (..., n), floating point
@@ -335,7 +317,7 @@ def sort(self,
     mask = check_mask(mask, scores)
     s = zero_outside(scores.to(compute_dtype(scores.dtype)), mask, -1)
     sign = 1 if self.descending else -1
-    with torch.autocast(s.device.type, enabled=False):
+    with full_precision(s):
         p = sign * self._falling(sign * s, check_tau(self.tau, scores), mask)
     return zero_outside(p, _real_places(mask), -1).to(scores.dtype)
 

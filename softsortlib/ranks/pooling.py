@@ -5,9 +5,8 @@
 # %% auto #0
 __all__ = ['isotonic_plain', 'isotonic']
 
-# %% ../../nbs/ranks/47_pooling.ipynb #dd188c57
+# %% ../../nbs/ranks/47_pooling.ipynb #0fad710b
 import math
-from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -17,6 +16,7 @@ from ..engine.autograd import custom_op, differentiable
 from ..engine.compile import arrays, jit, spread_rows
 from ..engine.dispatch import check_backend, choose
 from .pooling_triton import blocks_by_stacks
+from .sigmoid import precise
 
 # %% ../../nbs/ranks/47_pooling.ipynb #c4c22998
 def _running_sums(x, kl):
@@ -48,150 +48,177 @@ def isotonic_plain(
     upper = torch.ones_like(lowest, dtype=torch.bool).triu()
     return torch.where(upper, lowest, -math.inf).amax(-2)
 
-# %% ../../nbs/ranks/47_pooling.ipynb #6e054873
+# %% ../../nbs/ranks/47_pooling.ipynb #9e1843cd
 def means(x, last):
     "The mean of x over each block, at every element, in plain torch; x and last (..., n)."
-    total = torch.zeros_like(x).scatter_add(-1, last, x)
-    count = torch.zeros_like(x).scatter_add(-1, last, torch.ones_like(x))
-    return (total / count.clamp(min=1)).gather(-1, last)
+    count = torch.zeros_like(x).scatter_add(-1, last, torch.ones_like(x)).gather(-1, last)
+    total = torch.zeros_like(x).scatter_add(-1, last, x / count)  # divided first, so that a sum cannot overflow
+    return total.gather(-1, last)
 
 def log_means(x, last):
     "The logarithm of the mean of exp(x) over each block, measured from the block's largest element."
     top = torch.full_like(x, -math.inf).scatter_reduce(-1, last, x, "amax").gather(-1, last)
     return top + means((x - top).exp(), last).log()
 
-# %% ../../nbs/ranks/47_pooling.ipynb #98521b3d
-def _blocks_by_rounds(z, w, kl):
-    "The last index of each element's block, by pooling all neighbours out of order at once; z, w (..., n)."
-    n = z.shape[-1]
+def _minus(x, y):
+    "x - y, and zero where they are equal, infinite or not."
+    return torch.where(x == y, 0, x - y)
+
+def _from_last(x, last):
+    "x measured from the last element of its block; x and last (..., n)."
+    return _minus(x, x.gather(-1, last))
+
+def _to_next(x, last):
+    "How far the last element of the block of k + 1 is above element k, (..., n - 1)."
+    return _minus(x.gather(-1, last)[..., 1:], x[..., :-1])
+
+# %% ../../nbs/ranks/47_pooling.ipynb #4ef39557
+def _rises(z, w, last, kl, tau):
+    "Whether the block of k + 1 is above that of k, by (47.5), for the last k of each block; (..., n - 1)."
     mean = log_means if kl else means
+    d = mean(_from_last(z, last) / tau, last) - mean(_from_last(w, last), last)
+    step = _to_next(z, last) / tau - _to_next(w, last)
+    return ~(d[..., 1:] - (d[..., :-1] - step) <= 0)
+
+def _blocks_by_rounds(z, w, kl, tau=1):
+    "The last index of each element's block, by pooling all neighbours out of order at once; z (in units of tau), w."
+    n = z.shape[-1]
     index = torch.arange(n, device=z.device).expand(z.shape).contiguous()
     final = torch.ones_like(index[..., :1], dtype=torch.bool)  # the last block has no right neighbour
     last = index
     while True:
-        v = mean(z, last) - mean(w, last)
-        rises = torch.cat([~(v[..., :-1] >= v[..., 1:]), final], -1)
+        rises = torch.cat([_rises(z, w, last, kl, tau), final], -1)
         ends = torch.where((last == index) & rises, index, n)
         new = ends.flip(-1).cummin(-1).values.flip(-1)
         if torch.equal(new, last):
             return last
         last = new
 
-# %% ../../nbs/ranks/47_pooling.ipynb #b0ce4407
+# %% ../../nbs/ranks/47_pooling.ipynb #b489ff1e
 _MANY_ROWS = 32  # from which on a GPU is better filled by rows than by rounds
 
-def _find_blocks(z, w, kl, backend):
-    "The last index of each element's block on any device; z, w (..., n)."
+def _find_blocks(z, w, kl, backend, tau=1):
+    "The last index of each element's block on any device; z (in units of tau, a number or (..., 1)) and w (..., n)."
     many = z.numel() >= _MANY_ROWS * z.shape[-1]
     who = choose(z, backend, numba=False, triton=many or backend == "triton")
     if who == "triton" or backend == "triton":
-        return blocks_by_stacks(z, w, kl)
-    return _blocks_by_rounds(z, w, kl)
+        return blocks_by_stacks(z, w, kl, tau)
+    return _blocks_by_rounds(z, w, kl, tau)
 
-# %% ../../nbs/ranks/47_pooling.ipynb #c23a72d6
-def project_anywhere(z, w, kl, backend):
-    "p of (47.4) and the last index of each element's block, on any device; z, w (..., n)."
-    last = _find_blocks(z, w, kl, backend)
+# %% ../../nbs/ranks/47_pooling.ipynb #a483fcdb
+def project_anywhere(z, w, kl, backend, tau=1):
+    "p of (47.4) and the last index of each element's block, on any device; z (in units of tau) and w (..., n)."
+    last = _find_blocks(z, w, kl, backend, tau)
     mean = log_means if kl else means
-    return (z - mean(z, last)) + mean(w, last), last
+    near = _from_last(z, last) / tau
+    return (near - mean(near, last)) + mean(w, last), last
 
-# %% ../../nbs/ranks/47_pooling.ipynb #73f025bb
-class Stack(NamedTuple):
-    "Blocks from left to right, as arrays (n,)."
-    of_z: np.ndarray
-    of_w: np.ndarray
-    value: np.ndarray
-    size: np.ndarray
+# %% ../../nbs/ranks/47_pooling.ipynb #e232c4df
+@jit(fastmath=())
+def gap(x, e, f):
+    "x[f] - x[e], and zero where they are equal, infinite or not."
+    if x[e] == x[f]:
+        return 0.0
+    return np.float64(x[f]) - np.float64(x[e])
 
 @jit(fastmath=())
-def empty_stack(n):
-    "A stack for n elements."
-    return Stack(np.empty(n), np.empty(n), np.empty(n), np.empty(n, np.int64))
+def mean_from(x, origin, start, end):
+    "The mean of x[start:end] measured from `origin`: a sum, and where that overflows a sum of shares."
+    total = 0.0
+    for k in range(start, end):
+        if x[k] != origin:
+            total += np.float64(x[k]) - origin
+    if not math.isinf(total):
+        return total / (end - start)
+    total = 0.0
+    for k in range(start, end):
+        total += np.float64(x[k]) / (end - start) - origin / (end - start)
+    return total
 
+# %% ../../nbs/ranks/47_pooling.ipynb #d908eeec
 @jit(fastmath=())
-def put(stack, i, of_z, of_w, value, size):
-    "Make this block i of the stack."
-    stack.of_z[i] = of_z
-    stack.of_w[i] = of_w
-    stack.value[i] = value
-    stack.size[i] = size
-
-# %% ../../nbs/ranks/47_pooling.ipynb #48c06558
-@jit(fastmath=())
-def _pool_means(z, w, stack):
-    "Pool the neighbours that are out of order by (47.3) for l2; z, w (n,). Return how many blocks are left."
+def pool_means(z, tau, w, value, size):
+    "Pool the neighbours that are out of order by (47.5) for l2; z, w (n,). Return how many blocks are left."
     top = -1
     for k in range(len(z)):
-        a = np.float64(z[k])
-        c = np.float64(w[k])
-        size = 1
-        value = a - c
-        while top >= 0 and stack.value[top] >= value:
-            a += stack.of_z[top]
-            c += stack.of_w[top]
-            size += stack.size[top]
-            value = (a - c) / size
+        own = 0.0
+        m = 1
+        while top >= 0:
+            left = value[top] - (gap(z, k - m, k) / tau - gap(w, k - m, k))
+            rise = own - left
+            if not rise <= 0:
+                break
+            own = left + m / (m + size[top]) * rise
+            m += size[top]
             top -= 1
         top += 1
-        put(stack, top, a, c, value, size)
+        value[top] = own
+        size[top] = m
     return top + 1
 
-# %% ../../nbs/ranks/47_pooling.ipynb #ae1c8d55
+# %% ../../nbs/ranks/47_pooling.ipynb #028e0bb2
 @jit(fastmath=())
 def _log_add(a, b):
     "log(exp(a) + exp(b))"
     return max(a, b) + math.log1p(math.exp(-abs(a - b)))
 
 @jit(fastmath=())
-def _pool_log_means(z, w, stack):
-    "Pool the neighbours that are out of order by (47.3) for kl; z, w (n,). Return how many blocks are left."
+def _pool_log_means(z, w, of_z, of_w, size):
+    "Pool the neighbours that are out of order by (47.5) for kl; z, w (n,). Return how many blocks are left."
     top = -1
     for k in range(len(z)):
-        a = np.float64(z[k])
-        c = np.float64(w[k])
-        size = 1
-        value = a - c
-        while top >= 0 and stack.value[top] >= value:
-            a = _log_add(a, stack.of_z[top])
-            c = _log_add(c, stack.of_w[top])
-            size += stack.size[top]
-            value = a - c
+        a = 0.0
+        c = 0.0
+        m = 1
+        while top >= 0:
+            left_z = of_z[top] - gap(z, k - m, k)
+            left_w = of_w[top] - gap(w, k - m, k)
+            if not (a - c) - (left_z - left_w) <= 0:
+                break
+            a = _log_add(a, left_z)
+            c = _log_add(c, left_w)
+            m += size[top]
             top -= 1
         top += 1
-        put(stack, top, a, c, value, size)
+        of_z[top] = a
+        of_w[top] = c
+        size[top] = m
     return top + 1
 
-# %% ../../nbs/ranks/47_pooling.ipynb #1829e240
+# %% ../../nbs/ranks/47_pooling.ipynb #65042baf
 @jit(fastmath=())
 def _l2_project_rows(lo, hi, z, w, p, last):
     "(47.4) with means, for rows lo..hi; z, w (B, n) are read, p and last (B, n) are written."
-    stack = empty_stack(z.shape[1])
+    value = np.empty(z.shape[1])
+    size = np.empty(z.shape[1], np.int64)
     for b in range(lo, hi):
         end = 0
-        for i in range(_pool_means(z[b], w[b], stack)):
+        for i in range(pool_means(z[b], 1.0, w[b], value, size)):
             start = end
-            end += stack.size[i]
-            mean_z = stack.of_z[i] / stack.size[i]
-            mean_w = stack.of_w[i] / stack.size[i]
+            end += size[i]
+            near = mean_from(z[b], z[b, end - 1], start, end)
+            mean_w = mean_from(w[b], 0.0, start, end)
             for k in range(start, end):
-                p[b, k] = (z[b, k] - mean_z) + mean_w
+                p[b, k] = (gap(z[b], end - 1, k) - near) + mean_w
                 last[b, k] = end - 1
 
-# %% ../../nbs/ranks/47_pooling.ipynb #874a8570
+# %% ../../nbs/ranks/47_pooling.ipynb #5c2ea37d
 @jit(fastmath=())
 def _kl_project_rows(lo, hi, z, w, p, last):
     "(47.4) with logarithms of means of exponentials, for rows lo..hi; z, w (B, n) are read, p and last are written."
-    stack = empty_stack(z.shape[1])
+    of_z = np.empty(z.shape[1])
+    of_w = np.empty(z.shape[1])
+    size = np.empty(z.shape[1], np.int64)
     for b in range(lo, hi):
         end = 0
-        for i in range(_pool_log_means(z[b], w[b], stack)):
+        for i in range(_pool_log_means(z[b], w[b], of_z, of_w, size)):
             start = end
-            end += stack.size[i]
+            end += size[i]
             for k in range(start, end):
-                p[b, k] = (z[b, k] - stack.of_z[i]) + stack.of_w[i]
+                p[b, k] = (gap(z[b], end - 1, k) - of_z[i]) + (w[b, end - 1] + of_w[i])
                 last[b, k] = end - 1
 
-# %% ../../nbs/ranks/47_pooling.ipynb #545973b6
+# %% ../../nbs/ranks/47_pooling.ipynb #9d68dbcc
 @jit
 def _block_mean_rows(lo, hi, x, last, out):
     "The mean of x over its block, for rows lo..hi; x, last, out (B, n)."
@@ -199,11 +226,9 @@ def _block_mean_rows(lo, hi, x, last, out):
         start = 0
         while start < x.shape[1]:
             end = last[b, start] + 1
-            total = 0.0
+            mean = mean_from(x[b], 0.0, start, end)
             for k in range(start, end):
-                total += x[b, k]
-            for k in range(start, end):
-                out[b, k] = total / (end - start)
+                out[b, k] = mean
             start = end
 
 def _block_mean_numba(x, last):
@@ -234,9 +259,9 @@ def _block_mean_backward(ctx, g):
 
 _block_mean = differentiable(_block_mean_op, 2, _block_mean_backward, _block_mean_setup)
 
-# %% ../../nbs/ranks/47_pooling.ipynb #530176d4
+# %% ../../nbs/ranks/47_pooling.ipynb #cf582aa9
 def _weights(x, last):
-    "exp(x - M_b(x)) of (47.5), differentiable; x increasing, so a block's maximum stands at its end."
+    "exp(x - M_b(x)) of (47.6), differentiable; x increasing, so a block's maximum stands at its end."
     e = (x - x.detach().gather(-1, last)).exp()
     return e / _block_mean(e, last)
 
@@ -246,7 +271,7 @@ def _project_setup(ctx, inputs, output):
     ctx.save_for_backward(*needed, output[1])
 
 def _project_backward(ctx, g, _):
-    "(47.5) for p = z - v."
+    "(47.6) for p = z - v."
     z, w, last = ctx.saved_tensors
     mean = _block_mean(g, last)
     alpha = _weights(z, last) if ctx.kl else 1
@@ -299,15 +324,29 @@ def _check_sequences(z, w):
     except RuntimeError:
         raise ValueError(f"w must broadcast to the shape of z, {tuple(z.shape)}, got {tuple(w.shape)}") from None
 
-# %% ../../nbs/ranks/47_pooling.ipynb #daa81a7d
+# %% ../../nbs/ranks/47_pooling.ipynb #1e71c2ec
+def _block_values_of(x, last, kl):
+    "M_b(x) of (47.3), differentiable; x, last (..., n)."
+    if not kl:
+        return _block_mean(x, last)
+    end = x.detach().gather(-1, last)
+    return end + _block_mean((x - end).exp(), last).log()
+
+def _never_down(v):
+    "v with its running maximum for a value, and its own gradient."
+    top = v.detach().cummax(-1).values
+    return v + torch.where(top == v, 0, top - v).detach()
+
 def isotonic(
     z: Tensor,  # (..., n), float32 or float64; increasing where kl
     w: "Tensor | None" = None,  # (..., n), zero if None
     kl: bool = False,  # values (47.3): means of z - w, or with True ratios of sums of exponentials
     backend: "str | None" = None,  # "numba", "triton", or "torch" (rounds, any device); None chooses by device
 ) -> Tensor:  # the increasing sequence nearest to z - w, (..., n)
-    """Isotonic regression along the last dimension in O(n) (47.4; Blondel et al. 2020).
+    """Isotonic regression along the last dimension in O(n) (47.4; Blondel et al. 2020), increasing to the last bit.
 
-    Its derivative is a block average (47.5). Raise `TypeError` or `ValueError` when an argument does not fit."""
+    Its derivative is a block average (47.6). Raise `TypeError` or `ValueError` when an argument does not fit."""
     z, w = _check_sequences(z, w)
-    return z - project(z, w, kl, check_backend(backend))[0]
+    last = project(z.detach(), w.detach(), kl, check_backend(backend))[1]
+    v = _block_values_of(precise(z), last, kl) - _block_values_of(precise(w), last, kl)
+    return _never_down(v).to(z.dtype)

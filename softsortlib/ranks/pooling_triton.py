@@ -12,42 +12,63 @@ from torch import Tensor
 from ..engine.compile import has_triton, tl, triton_jit
 from ..engine.dispatch import on_device
 
-# %% ../../nbs/ranks/48_pooling_triton.ipynb #f4668639
+# %% ../../nbs/ranks/48_pooling_triton.ipynb #75c17974
 @triton_jit
-def _merge(a, b, KL: "tl.constexpr"):
-    "The statistic of two pooled blocks: the sum, or the logarithm of the sum of exponentials."
+def _gap(high, low):
+    "high - low, and zero where they are equal."
+    return tl.where(high == low, 0.0, high - low)
+
+@triton_jit
+def _merge(left, own, share, KL: "tl.constexpr"):
+    "The statistic of two pooled blocks: their mean, `share` for the right one, or the log of the sum of exponentials."
     if KL:
-        top = tl.maximum(a, b)
-        total = top + tl.log(tl.exp(a - top) + tl.exp(b - top))
+        top = tl.maximum(left, own)
+        total = top + tl.log(tl.exp(left - top) + tl.exp(own - top))
     else:
-        total = a + b
+        total = left + share * (own - left)
     return total
 
-# %% ../../nbs/ranks/48_pooling_triton.ipynb #4068505d
+# %% ../../nbs/ranks/48_pooling_triton.ipynb #638a6914
 @triton_jit
-def _pool_rows(z_ptr, w_ptr, of_z_ptr, of_w_ptr, value_ptr, size_ptr, mark_ptr, n, KL: "tl.constexpr"):
+def _measured(of_ptr, x_ptr, x, end, top, unit):
+    "The statistic of block `top`, which ends at `end`, measured from x; meaningless where there is no such block."
+    gap = _gap(x, tl.load(x_ptr + end, mask=top >= 0, other=0.0)) / unit
+    return tl.load(of_ptr + top, mask=top >= 0, other=0.0) - gap
+
+@triton_jit
+def _push(of_z_ptr, of_w_ptr, size_ptr, top, a, c, size):
+    "Put a block on the stack, for all threads to see."
+    tl.store(of_z_ptr + top, a)
+    tl.store(of_w_ptr + top, c)
+    tl.store(size_ptr + top, size)
+    tl.debug_barrier()
+
+# %% ../../nbs/ranks/48_pooling_triton.ipynb #e819fe04
+@triton_jit
+def _pool_rows(z_ptr, w_ptr, tau_ptr, of_z_ptr, of_w_ptr, size_ptr, mark_ptr, n, KL: "tl.constexpr"):
     "Pool adjacent violators, one row a program."
     row = tl.program_id(0).to(tl.int64) * n
+    tau = tl.load(tau_ptr + tl.program_id(0))
     top = tl.program_id(0) * 0 - 1
     for k in range(n):
-        a = tl.load(z_ptr + row + k)
-        c = tl.load(w_ptr + row + k)
+        z = tl.load(z_ptr + row + k)
+        w = tl.load(w_ptr + row + k)
+        a = tau * 0
+        c = tau * 0
         size = tl.full([], 1, tl.int32)
-        value = a - c
-        below = tl.load(value_ptr + row + top, mask=top >= 0, other=0.0)
-        while (top >= 0) & (below >= value):
-            a = _merge(a, tl.load(of_z_ptr + row + top), KL)
-            c = _merge(c, tl.load(of_w_ptr + row + top), KL)
-            size += tl.load(size_ptr + row + top)
-            value = a - c if KL else (a - c) / size
+        left_z = _measured(of_z_ptr + row, z_ptr + row, z, k - size, top, tau)
+        left_w = _measured(of_w_ptr + row, w_ptr + row, w, k - size, top, 1.0)
+        while (top >= 0) & ((a - c) - (left_z - left_w) <= 0):
+            below = tl.load(size_ptr + row + top)
+            share = size / (size + below).to(tau.dtype)
+            a = _merge(left_z, a, share, KL)
+            c = _merge(left_w, c, share, KL)
+            size += below
             top -= 1
-            below = tl.load(value_ptr + row + top, mask=top >= 0, other=0.0)
+            left_z = _measured(of_z_ptr + row, z_ptr + row, z, k - size, top, tau)
+            left_w = _measured(of_w_ptr + row, w_ptr + row, w, k - size, top, 1.0)
         top += 1
-        tl.store(of_z_ptr + row + top, a)
-        tl.store(of_w_ptr + row + top, c)
-        tl.store(value_ptr + row + top, value)
-        tl.store(size_ptr + row + top, size)
-        tl.debug_barrier()
+        _push(of_z_ptr + row, of_w_ptr + row, size_ptr + row, top, a, c, size)
     _mark_ends(size_ptr + row, mark_ptr + row, top)
 
 # %% ../../nbs/ranks/48_pooling_triton.ipynb #34c4f492
@@ -61,18 +82,19 @@ def _mark_ends(size_ptr, mark_ptr, top):
         tl.store(mark_ptr + end, end.to(tl.int64))
         i += 1
 
-# %% ../../nbs/ranks/48_pooling_triton.ipynb #273a6a9d
-def blocks_by_stacks(z: Tensor, w: Tensor, kl: bool) -> Tensor:
-    "The last index of each element's block; z, w (..., n) on a device for which Triton compiles."
+# %% ../../nbs/ranks/48_pooling_triton.ipynb #879d3599
+def blocks_by_stacks(z: Tensor, w: Tensor, kl: bool, tau: "float | Tensor" = 1) -> Tensor:
+    "The last index of each element's block; z (in units of tau) and w (..., n) on a device for which Triton compiles."
     if not has_triton:
         raise ValueError("backend 'triton' needs triton, which is not installed: use 'torch'")
     n = z.shape[-1]
     Z = z.reshape(-1, n).contiguous()
     W = w.reshape(-1, n).contiguous()
-    of_z, of_w, value = torch.empty(3, *Z.shape, dtype=Z.dtype, device=Z.device)
+    T = torch.as_tensor(tau, dtype=Z.dtype, device=Z.device).expand(*z.shape[:-1], 1).reshape(-1).contiguous()
+    of_z, of_w = torch.empty(2, *Z.shape, dtype=Z.dtype, device=Z.device)
     size = torch.empty(Z.shape, dtype=torch.int32, device=Z.device)
     mark = torch.full(Z.shape, n, dtype=torch.int64, device=Z.device)
     with on_device(Z):
-        _pool_rows[(len(Z),)](z_ptr=Z, w_ptr=W, of_z_ptr=of_z, of_w_ptr=of_w, value_ptr=value, size_ptr=size,
+        _pool_rows[(len(Z),)](z_ptr=Z, w_ptr=W, tau_ptr=T, of_z_ptr=of_z, of_w_ptr=of_w, size_ptr=size,
                               mark_ptr=mark, n=n, KL=int(kl), num_warps=1)
     return mark.flip(-1).cummin(-1).values.flip(-1).reshape(z.shape)

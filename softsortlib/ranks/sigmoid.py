@@ -28,7 +28,7 @@ def logistic_step(x, m):
         return -q * t
     return q * t * t - 2 * q * q
 
-# %% ../../nbs/ranks/40_sigmoid.ipynb #502f2408
+# %% ../../nbs/ranks/40_sigmoid.ipynb #e8c945cc
 def normal_step(x, m):
     "The m-th derivative, m = 0..3, of the normal step F(x) - 1/2."
     if m == 0:
@@ -42,8 +42,9 @@ def normal_step(x, m):
 
 def laplace_step(x, m):
     "The m-th derivative, m = 0..3, of the Laplace step F(x) - 1/2."
-    if m == 0:
-        return x.sign() * -torch.expm1(-x.abs()) / 2
+    if m == 0:  # max and min, whose gradients at a tie are halves: together the slope 1/2 that the step has there
+        zero = torch.zeros_like(x)
+        return (torch.expm1(torch.minimum(x, zero)) - torch.expm1(-torch.maximum(x, zero))) / 2
     density = (-x.abs()).exp() / 2
     if m % 2:
         return density

@@ -6,6 +6,7 @@ import torch
 from torch.testing import assert_close
 
 import softsortlib.ranks.lapsum as module
+import softsortlib.ranks.lapsum_matrix as matrices
 from softsortlib import soft_rank, soft_sort, soft_topk
 from softsortlib.engine.scan import one_sided_sums
 from softsortlib.ranks.laplace import lapsum_topk
@@ -161,3 +162,82 @@ def test_errors_show_the_way(rng):
     with pytest.raises(TypeError, match="lapsum_topk takes a fraction"): soft_topk(x, 2.5, method="lapsum")
     with pytest.raises(ValueError, match="1..5"): soft_topk(x, 6, method="lapsum")
     assert LapSumPermutation(x, 0.5).shape == (2, 5, 5)
+
+
+# ---- the matrix by its kernel ----
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+@pytest.mark.parametrize("n", [2, 7, 90, 150])
+@pytest.mark.parametrize("tau", [1e-6, 1e-2, 0.5, 30.0, 1e6])
+def test_the_matrix_is_its_definition(n, tau, dtype, rng):
+    "Prop 49.1 against (44.2) in the log domain: values, and gradients to scores and temperature; masks, ties, both directions, some rows."
+    s = torch.randn(3, n, generator=rng, dtype=torch.float64).to(dtype)
+    s[1, : n // 2] = s[1, -1]
+    T = torch.tensor([tau, 2 * tau, 3 * tau], dtype=torch.float64)
+    rows = torch.tensor([n - 1, 0, n // 2])
+    for mask in (None, torch.arange(n) < torch.tensor([[n], [max(1, n // 2)], [1]])):
+        for descending in (False, True):
+            x, t = s.clone().requires_grad_(), T.clone().requires_grad_()
+            P = LapSum(1.0, descending)
+            P.tau = t
+            P = P(x, mask)
+            D, want = P.to_dense(), P._log_rows(None).exp().to(dtype)
+            if mask is not None: want = want.masked_fill(~P.row_mask[..., None], 0)
+            eps = torch.finfo(dtype).eps
+            assert D.dtype == dtype
+            assert_close(D, want, rtol=40 * eps, atol=40 * eps)
+            assert torch.equal(P[..., rows, :].to_dense(), D[:, rows])
+            G = torch.randn(3, n, n, generator=rng, dtype=torch.float64).to(dtype)
+            got, plain = (torch.autograd.grad(M, (x, t), G, retain_graph=True) for M in (D, want))
+            scale = max(b.abs().max().item() for b in plain)
+            for a, b in zip(got, plain): assert a.isfinite().all() and (a - b).abs().max() <= 300 * eps * scale + 1e-30
+
+
+def test_the_matrix_needs_no_more_memory_than_itself():
+    import resource
+    s = torch.randn(2, 3000, generator=torch.Generator().manual_seed(0)).requires_grad_()
+    LapSum(0.1)(s[:, :100]).to_dense().sum().backward()                                             # compile first
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    (LapSum(0.1)(s).to_dense().square()).sum().backward()
+    assert (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) * 1024 < 6 * 2 * 3000 * 3000 * 4
+
+
+def test_the_matrix_operators_keep_their_rules(rng):
+    s = torch.randn(2, 6, generator=rng, dtype=torch.float64)
+    P = LapSumPermutation(s, 0.3)
+    cells = [a.detach().contiguous() for a in module._cells(P, None)]
+    args = s, P.tau.contiguous(), *cells, P.order, torch.full((2, 1), 6)
+    torch.library.opcheck(matrices._matrix_op.overload, (s.clone().requires_grad_(), *args[1:]))
+    torch.library.opcheck(matrices._matrix_backward_op.overload, (torch.randn(2, 6, 6, generator=rng, dtype=torch.float64), *args, True))
+    f = lambda s: (LapSum(0.4)(s).to_dense() ** 3).sum()
+    s = torch.randn(3, 70, generator=rng, dtype=torch.float64)
+    z = s.clone().requires_grad_()
+    want = torch.autograd.grad(f(z), z)[0]
+    assert_close(torch.func.vmap(torch.func.grad(f))(s), want)
+    assert_close(torch.func.grad(f)(s), want)
+    assert_close(torch.compile(f, fullgraph=True, backend="aot_eager")(s), f(s))
+    x = torch.randn(2, 4, generator=rng, dtype=torch.float64, requires_grad=True)
+    torch.autograd.gradcheck(lambda x: LapSum(0.5)(x).to_dense(), x)
+    torch.autograd.gradgradcheck(lambda x: LapSum(0.5)(x).to_dense(), x)
+
+
+def test_nan_stays_in_its_matrix(rng):
+    s = torch.randn(2, 70, generator=rng)
+    bad = s.clone(); bad[0, 3] = math.nan
+    D = LapSum(0.3)(bad).to_dense()
+    assert D[0].isnan().any() and torch.equal(D[1], LapSum(0.3)(s).to_dense()[1])
+
+
+@pytest.mark.parametrize("n", [3, 90])
+def test_payloads_without_columns(n, rng):
+    x = torch.randn(2, n, generator=rng, requires_grad=True)
+    for y in (LapSum(0.3)(x) @ torch.empty(2, n, 0), LapSum(0.3)(x).mT @ torch.empty(2, n, 0), LapSum(0.3)(x)[..., :2, :] @ torch.empty(2, n, 0)):
+        assert y.shape[-1] == 0
+        y.sum().backward()
+
+
+def test_precision_loss_of_scores_that_are_tied_at_any_temperature():
+    from softsortlib.losses import precision_loss
+    for tau in (1e-12, 1e-3, 1.0):
+        loss = precision_loss(torch.full((60,), 1e6), (torch.arange(60) < 6).float(), k=2, method="lapsum", tau=tau)
+        assert 0 <= loss.item() <= 1

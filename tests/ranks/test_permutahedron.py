@@ -4,6 +4,7 @@ import math
 import os
 import subprocess
 import sys
+from fractions import Fraction
 from pathlib import Path
 
 import numpy as np
@@ -209,6 +210,87 @@ def test_rounds_find_the_same_blocks(rng):
             assert torch.equal(project(z, w, kl, "numba")[1], _blocks_by_rounds(z, w, kl))
 
 
+FAR = [1e16, 1e18, 1e30, torch.finfo(torch.float32).max / 4, torch.finfo(torch.float64).max / 4]
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("far", FAR)
+def test_a_score_far_away_harms_nobody(far, dtype, kind, backend, rng):
+    "People pad with -1e18: values and gradients of the others are those without it (Prop 47.4), from below and from above."
+    if far > torch.finfo(dtype).max: return
+    op, x = Permutahedron(1.0, kind, backend=backend), torch.tensor([0, 0.5, 0.6, 2.0], dtype=dtype)
+    if kind == "l2": assert_close(op(torch.cat([x.new_tensor([-far]), x])), x.new_tensor([1, 2.725, 3.225, 3.325, 4.725]))
+    for n in (5, 60):
+        s = scores(n, rng=rng, dtype=dtype).requires_grad_()
+        weight = torch.linspace(-1, 1, n, dtype=dtype)
+        for side in (-far, far):
+            outlier = s.new_tensor([side, side])
+            tau = torch.tensor(0.7, dtype=dtype, requires_grad=True)
+            R = Permutahedron(1.0, kind, backend=backend); R.tau = tau
+            r = R(torch.cat([s, outlier]))
+            assert_close(r[n:], r.new_full((2,), 1.5 if side < 0 else n + 1.5))
+            got = torch.autograd.grad((r[:n] * weight).sum(), (s, tau))
+            if kind == "kl" and side < 0:  # what is below raises the hard ranks, which kl does not forget
+                x, order = s.sort(); z = x / 0.7; w = torch.arange(3, n + 3, dtype=dtype)
+                assert_close(r[:n][order].double(), (z - isotonic_plain(z.double(), w.double().log(), True)).exp(), rtol=1e-5, atol=1e-5)
+                continue
+            want = R(s) + (2 if side < 0 else 0)
+            assert_close(r[:n], want, rtol=1e-6 if dtype == torch.float32 else 1e-12, atol=1e-12)
+            assert_close(got, torch.autograd.grad((want * weight).sum(), (s, tau)), rtol=1e-4 if dtype == torch.float32 else 1e-9, atol=1e-5 if dtype == torch.float32 else 1e-10)
+
+
+def exact_projection(z, w):
+    "P(z, w) of (43.2) for increasing lists of rational numbers, without any rounding."
+    blocks = []
+    for a, b in zip(z, w):
+        blocks.append([a - b, 1])
+        while len(blocks) > 1 and blocks[-2][0] * blocks[-1][1] >= blocks[-1][0] * blocks[-2][1]:
+            total, m = blocks.pop(); blocks[-1][0] += total; blocks[-1][1] += m
+    v = [total / m for total, m in blocks for _ in range(m)]
+    return [a - b for a, b in zip(z, v)]
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_outliers_against_rational_numbers(backend, rng):
+    for far in FAR:
+        for side in ([-far], [far], [-far, far]):
+            s = torch.cat([scores(9, rng=rng), torch.tensor(side, dtype=torch.float64)]).sort().values
+            rho = [Fraction(k + 1) for k in range(len(s))]
+            for tau in (0.7, 1e-10, far):
+                op, x, t = Permutahedron(tau, backend=backend), [Fraction(v) for v in s.tolist()], Fraction(tau)
+                assert_close(op(s), torch.tensor([float(v) for v in exact_projection([v / t for v in x], rho)], dtype=torch.float64), rtol=1e-13, atol=1e-13)
+                want = [-v for v in exact_projection([r / t for r in rho], [-v for v in x[::-1]])][::-1]
+                if max(rho) / t < torch.finfo(torch.float64).max: assert_close(op.sort(s), torch.tensor([float(v) for v in want], dtype=torch.float64), rtol=1e-13, atol=1e-15 * max(far, 10 / tau))
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("kind", KINDS)
+def test_values_with_a_score_far_away(kind, backend, rng):
+    s = scores(40, rng=rng)
+    for far in FAR:
+        for side in (-far, far):
+            x = torch.cat([s, s.new_tensor([side])])
+            v = Permutahedron(0.7, kind, backend=backend).sort(x)
+            assert v.isfinite().all() and (v.diff() >= -1e-12 * far).all()
+            if kind == "kl": assert_close((-v).logsumexp(0), (-x).logsumexp(0))
+    for unit in (2.0 ** -900, 2.0 ** 1010):  # the same numbers in another unit
+        if kind == "l2": assert_close(Permutahedron(0.7 / unit, backend=backend).sort(s * unit), Permutahedron(0.7, backend=backend).sort(s) * unit, rtol=1e-12, atol=0)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_isotonic_never_goes_down_not_by_a_bit(backend, rng):
+    for dtype in (torch.float32, torch.float64):
+        for scale in (1e-3, 1.0, 1e12, torch.finfo(dtype).max / 4):
+            for n in (3, 50, 700):
+                y = (scores(20, n, rng=rng).clamp(-4, 4) / 4).to(dtype) * scale
+                v = isotonic(y, backend=backend)
+                assert v.isfinite().all() and (v.diff() >= 0).all()
+                z, w = (scores(2, 20, n, rng=rng).clamp(-4, 4) * min(scale, 1e12)).sort(-1).values.to(dtype)
+                for kl in (False, True): assert (isotonic(z, w, kl, backend).diff() >= 0).all()
+
+
 def test_long_rows_and_many_rows(rng):
     "Above the sizes at which rows are spread over threads."
     for shape in [(2, 50_000), (3000, 40)]:
@@ -249,7 +331,7 @@ def test_triton_kernel_compiles_without_a_gpu():
 import triton
 from triton.backends.compiler import GPUTarget
 from softsortlib.ranks.pooling_triton import _pool_rows
-types = dict.fromkeys("z_ptr w_ptr of_z_ptr of_w_ptr value_ptr".split(), "*fp64") | {"size_ptr": "*i32", "mark_ptr": "*i64", "n": "i32", "KL": "constexpr"}
+types = dict.fromkeys("z_ptr w_ptr tau_ptr of_z_ptr of_w_ptr".split(), "*fp64") | {"size_ptr": "*i32", "mark_ptr": "*i64", "n": "i32", "KL": "constexpr"}
 for arch in (80, 90):
     for kl in (0, 1):
         source = triton.compiler.ASTSource(fn=_pool_rows, signature=types, constexprs={"KL": kl})

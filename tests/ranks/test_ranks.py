@@ -240,7 +240,8 @@ def test_topk_weights_sum_to_k(values, share, tau):
     assert (w >= 0).all() and (w <= 1).all() and (w[s.argsort()].diff() >= -1e-9).all()
     x = s.sort().values[None]
     args = x, torch.full((1, 1), tau, dtype=s.dtype), torch.ones_like(x)
-    assert_close(_threshold(*args, k), _threshold_of(*args, torch.full((1, 1), k, dtype=s.dtype)), rtol=1e-8, atol=1e-7 * tau)
+    b = [x.gather(1, m) + tau * d for d, m in (_threshold(*args, k), _threshold_of(*args, torch.full((1, 1), k, dtype=s.dtype)))]
+    assert_close(*b, rtol=1e-8, atol=1e-7 * tau)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -275,6 +276,52 @@ def test_topk_mask_nan_ties_and_transforms(rng):
     assert g.isfinite().all()
     for bad, kind in [(0, ValueError), (51, ValueError), ("3", TypeError), (True, TypeError)]:
         with pytest.raises(kind, match="k must be"): lapsum_topk(s, bad)
+
+
+def test_ties_pull_alike_for_few_and_for_many(rng):
+    "The slope of the step at a tie is 1/2 (42.3), over all pairs as in two passes; it was zero for up to 64 scores."
+    g = scores(64, rng=rng)
+    for s in (torch.zeros(64).double(), scores(64, rng=rng).round()):
+        x, order = s.sort()
+        few, many = s.clone().requires_grad_(), x.clone().requires_grad_()
+        ones, tau = torch.ones(1, 64, dtype=torch.float64), torch.full((1, 1), 0.7, dtype=torch.float64)
+        got = torch.autograd.grad(LaplaceRank(0.7)(few), few, g)[0]
+        want = torch.autograd.grad(_laplace_rank(many[None], tau, torch.arange(64)[None], ones)[0], many, g[order])[0]
+        assert_close(got[order], want, rtol=1e-12, atol=1e-12)
+        D = torch.ones(64, 64).double() if not s.any() else (-(s[:, None] - s).abs() / 0.7).exp()
+        assert_close(got, (g * D.sum(-1) - D @ g) / 1.4, rtol=1e-10, atol=1e-10)  # (42.4)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_weights_sum_to_k_below_the_spacing_of_the_scores(dtype, rng):
+    "A threshold that is a number is rounded to the scores' spacing: 60 tied scores got one half each, or one."
+    for s in (torch.full((60,), 1e3), torch.full((60,), -3e4), 1000 + torch.arange(60) % 3, scores(60, rng=rng) * 100, torch.cat([scores(59, rng=rng), torch.tensor([6e4])])):
+        s = s.to(dtype)
+        for tau in (1e-12, 1e-6, 1.0, 1e6):
+            for k in (1, 2, 29.5, 59):
+                for largest in (True, False):
+                    w = lapsum_topk(s, k, tau, largest).double()
+                    assert (w >= 0).all() and (w <= 1).all()
+                    assert_close(w.sum(), torch.tensor(float(k)).double(), rtol=max(1e-9, 2 * torch.finfo(dtype).eps), atol=0)
+                    for value in s.unique(): assert (w[s == value] == w[s == value][0]).all()
+    assert_close(lapsum_topk(torch.full((60,), 1e6), 2, 1e-12), torch.full((60,), 1 / 30))
+    assert_close(lapsum_topk(torch.tensor([-1e300, 1e300], dtype=torch.float64), 1, 1e-30), torch.tensor([0.0, 1.0]).double())
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_half_precision_that_cannot_hold_the_ranks(name):
+    s = torch.zeros(70_000, dtype=torch.float16)
+    with pytest.raises(ValueError, match="70000.*float16.*65504"): get_rank_operator(name)(s)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_meta_tensors_have_shapes(name):
+    for n in (5, 500):
+        for mask in (None, torch.ones(2, n, dtype=torch.bool, device="meta")):
+            r = get_rank_operator(name)(torch.empty(2, n, device="meta"), mask)
+            assert r.shape == (2, n) and r.device.type == "meta"
+            if name == "permutahedron":
+                for kind in ("l2", "kl"): assert Permutahedron(0.5, kind).sort(torch.empty(2, n, device="meta"), mask).shape == (2, n)
 
 
 # ---- the sort under them ----
