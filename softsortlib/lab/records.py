@@ -50,7 +50,7 @@ def environment() -> dict:  # versions, processor, threads, accelerator
         **{package: _version(package) for package in packages},
     )
 
-# %% ../../nbs/lab/73_records.ipynb #b32c298a
+# %% ../../nbs/lab/73_records.ipynb #bb93b953
 def code_version() -> str:  # as 0.1.0+1a2b3c4d
     "The version of the package and a hash of its sources, those of the lab left out."
     package = Path(importlib.util.find_spec("softsortlib").origin).parent
@@ -59,7 +59,7 @@ def code_version() -> str:  # as 0.1.0+1a2b3c4d
         name = path.relative_to(package).as_posix()
         if not name.startswith("lab/") and name != "_modidx.py":
             digest.update(name.encode() + path.read_bytes())
-    return f"{_version('softsortlib')}+{digest.hexdigest()[:8]}"
+    return f"{_version('softsortlib') or '0'}+{digest.hexdigest()[:8]}"
 
 # %% ../../nbs/lab/73_records.ipynb #747ba0cf
 def no_room(path, error):
