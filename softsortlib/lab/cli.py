@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['COMMANDS', 'EXPERIMENTS', 'command', 'Interrupted', 'main', 'demo', 'task_command', 'load_experiments', 'table',
-           'bench']
+           'bench', 'warm']
 
 # %% ../../nbs/lab/80_cli.ipynb #b22426a6
 import functools
@@ -417,3 +417,20 @@ def bench(
     some = tuple(only) if only else None
     run_benchmark(out, some, rounds, not no_memory, device, _say_row, minutes, again)
     print(f"\nrecorded in {out}")
+
+# %% ../../nbs/lab/80_cli.ipynb #12467000
+@command("warm")
+def warm(
+    operators: Annotated[Optional[List[str]], "names as for method=; all if not given", ""] = None,
+    double: Annotated[bool, "for float64 too"] = False,
+):
+    """Compile the kernels ahead of the first call, and keep them on disk."""
+    import torch
+
+    import softsortlib
+
+    bar = functools.partial(optional("tqdm").tqdm, unit="kernel", desc="compiling")
+    dtypes = (torch.float32, torch.float64) if double else (torch.float32,)
+    seconds = softsortlib.warm(operators or None, dtypes, bar)
+    print(f"{len(seconds)} uses of {len({name for name, *_ in seconds})} operators are ready, "
+          f"{sum(seconds.values()):.1f} seconds")
