@@ -128,6 +128,7 @@ ELSEWHERE = {
     "noise": "gumbel_noise",
     "numbers, not tensors": "calibrate_tau tau_schedule",
     "orders": "ideal_order",
+    "pieces with tests of their own": "warm",
     "an estimator, under scikit-learn's own checks": "SoftKNeighborsClassifier",
 }
 PARTS = (core, rowwise, networks, transport, ranks, functional, losses)
