@@ -44,9 +44,9 @@ class Row(NamedTuple):
     def promise(self, name): return getattr(self.contract(), name)
 
 
-TRANSPORT = dict(claims=DOUBLY, unimodal_when_hard=False, fixed_steps=False, second=dict(gradient="unrolled"),
+TRANSPORT = dict(claims=DOUBLY, outliers=False, fixed_steps=False, second=dict(gradient="unrolled"),
                  precise=dict(tolerance=1e-12, max_iterations=20_000))
-NETWORK = dict(claims=DOUBLY, equivariant=False, uniform_when_soft=False)
+NETWORK = dict(claims=DOUBLY, outliers=False, equivariant=False, uniform_when_soft=False)
 OPERATORS = [
     Row("SoftSort", SoftSort, dict(claims=UNIMODAL)),
     Row("SoftSortOfSquares", partial(SoftSort, power=2), dict(claims=UNIMODAL)),

@@ -5,13 +5,16 @@
 # %% auto #0
 __all__ = []
 
-# %% ../../nbs/core/02_rounding.ipynb #38f0707f
+# %% ../../nbs/core/02_rounding.ipynb #62e6dc75
+import numbers
+import operator
+
 import torch
 from torch import Tensor, nn
 
 from .permutation import SoftPermutation, is_concrete, patch_to, precisely, together, zero_outside
 
-# %% ../../nbs/core/02_rounding.ipynb #04f061c0
+# %% ../../nbs/core/02_rounding.ipynb #9315d0b7
 def _row_key(key, P):
     "The rows of `P[..., rows, :]`, where `key` is what stands in the brackets; raise `IndexError` for anything else."
     everything = slice(None)
@@ -20,26 +23,53 @@ def _row_key(key, P):
     if len(key) >= 2:
         *batch, rows, columns = key
         whole_batch = [everything] * len(P.batch)
-        if columns == everything and batch in ([Ellipsis], whole_batch):
+        if isinstance(columns, slice) and columns == everything and batch in ([Ellipsis], whole_batch):
             return rows
     raise IndexError(f"only rows can be chosen, as P[..., rows, :]; P is {tuple(P.shape)}: "
                      "index the scores for a part of the batch, or call P.to_dense()")
 
-# %% ../../nbs/core/02_rounding.ipynb #474f5c1a
+# %% ../../nbs/core/02_rounding.ipynb #8d68bc95
+def _is_number(rows):
+    "Whether `rows` is one whole number, of Python, numpy or torch."
+    if isinstance(rows, Tensor):
+        return rows.ndim == 0 and not rows.is_floating_point() and rows.dtype != torch.bool
+    return isinstance(rows, (int, numbers.Integral)) and not isinstance(rows, bool)
+
+def _alone(row, P):
+    "One row number as a list of one, or a tensor of one, whose value nobody looks at; raise `IndexError` out of range."
+    if isinstance(row, Tensor):
+        return row[None]
+    row = operator.index(row)
+    if not -P.m <= row < P.m:
+        raise IndexError(f"row {row} is out of range: P is {tuple(P.shape)}")
+    return [row]
+
+def _row_numbers(rows, P):
+    "The numbers of the chosen rows, (r,), as the whole map counts them; raise `IndexError` for what chooses no rows."
+    chosen = torch.arange(P._m, device=P.device) if P._rows is None else P._rows
+    if isinstance(rows, slice) and (rows.step or 1) < 0:
+        rows = list(range(P.m)[rows])                       # torch knows no slice that goes backwards
+    try:
+        picked = chosen[rows]
+    except (IndexError, TypeError, ValueError):
+        picked = chosen[None]
+    if picked.ndim != 1:
+        raise IndexError(f"rows must be a slice, a number or a list of numbers from {-P.m} to {P.m - 1}, got {rows!r}: "
+                         f"P is {tuple(P.shape)}")
+    return picked
+
+# %% ../../nbs/core/02_rounding.ipynb #a2d42390
 @patch_to(SoftPermutation)
 def __getitem__(
     self,
-    key: tuple,  # `P[..., rows, :]`, rows a slice, an int, or a list or tensor of row numbers
-) -> "SoftPermutation | Tensor":  # the chosen rows, still lazy, (..., r, n); for an int the row itself, (..., n)
+    key: tuple,  # `P[..., rows, :]`, rows a slice, a row number, or several of them in a list or a tensor
+) -> "SoftPermutation | Tensor":  # the chosen rows, still lazy, (..., r, n); for a row number the row itself, (..., n)
     "Choose sorted positions; raise `IndexError` for anything but rows."
     rows = _row_key(key, self)
-    if isinstance(rows, int):
-        if not -self.m <= rows < self.m:
-            raise IndexError(f"row {rows} is out of range: P is {tuple(self.shape)}")
-        return self[..., [rows], :].to_dense()[..., 0, :]
-    chosen = torch.arange(self._m, device=self.device) if self._rows is None else self._rows
+    if _is_number(rows):
+        return self[..., _alone(rows, self), :].to_dense()[..., 0, :]
     part = object.__new__(type(self))
-    part.__dict__.update(self.__dict__, _rows=chosen[rows])
+    part.__dict__.update(self.__dict__, _rows=_row_numbers(rows, self))
     return part
 
 # %% ../../nbs/core/02_rounding.ipynb #c826ebf8

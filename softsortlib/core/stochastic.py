@@ -53,7 +53,7 @@ def plackett_luce_log_prob(
     behind = _log_sums_behind(chosen.masked_fill(~real, nothing))
     return (chosen - behind).masked_fill(~real, 0).sum(-1).to(scores.dtype)
 
-# %% ../../nbs/core/04_stochastic.ipynb #686e6b9a
+# %% ../../nbs/core/04_stochastic.ipynb #a62196c1
 def gumbel_noise(
     shape: tuple,  # shape of the draw
     generator: "torch.Generator | None" = None,  # source of randomness, torch's global one if None
@@ -61,7 +61,8 @@ def gumbel_noise(
     device: "torch.device | None" = None,  # where to draw; a generator lives on the same device
 ) -> Tensor:  # the draw, of that shape
     "Independent standard Gumbel variables, finite always."
-    e = torch.empty(shape, dtype=dtype, device=device).exponential_(generator=generator)
+    e = torch.empty(shape, dtype=dtype, device=device)
+    e.exponential_(generator=None if e.device.type == "meta" else generator)
     return -e.clamp(min=torch.finfo(e.dtype).tiny).log()
 
 # %% ../../nbs/core/04_stochastic.ipynb #ce52aa22

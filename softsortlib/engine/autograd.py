@@ -51,7 +51,7 @@ def once(message):
         raise NotImplementedError(message)
     return backward
 
-# %% ../../nbs/engine/92_autograd.ipynb #240ec4c6
+# %% ../../nbs/engine/92_autograd.ipynb #470d94f9
 class CustomOp:
     "The function `f` under a name that torch knows: a call is of `f` where nobody looks on, else of the dispatcher."
     def __init__(self, f, name):
@@ -121,20 +121,20 @@ def batched(op, tensors, join=False):
         torch.library.register_vmap(op.library, rule, lib=_libraries[op.library])
     return rule
 
-# %% ../../nbs/engine/92_autograd.ipynb #72a27ace
-def _forward_mode(name):
+# %% ../../nbs/engine/92_autograd.ipynb #b8859a70
+IN_REVERSE = "use torch.func.jacrev for jacfwd, and jacrev(jacrev(f)) for hessian(f)"
+
+def _forward_mode(name, instead=IN_REVERSE):
     "A jvp that refuses, and says what to do instead."
     def jvp(ctx, *tangents):
-        raise NotImplementedError(
-            f"{name} has derivatives in reverse mode only: "
-            "use torch.func.jacrev for jacfwd, and jacrev(jacrev(f)) for hessian(f)")
+        raise NotImplementedError(f"{name} has derivatives in reverse mode only: {instead}")
     return jvp
 
-# %% ../../nbs/engine/92_autograd.ipynb #db7c133e
-def differentiable(op, tensors, backward, setup=None, join=False):
+# %% ../../nbs/engine/92_autograd.ipynb #532fefc8
+def differentiable(op, tensors, backward, setup=None, join=False, instead=IN_REVERSE):
     """Give `op`, whose first arguments are tensors of one batch shape, all its rules; call what this returns, not `op`.
 
-    `setup` may be None where `backward` needs nothing; `join` is that of `batched`."""
+    `setup` may be None where `backward` needs nothing; `join` is that of `batched`, `instead` of forward mode."""
     op.backward, op.setup = backward, setup or _save_nothing
     batched(op, tensors, join)
 
@@ -150,7 +150,7 @@ def differentiable(op, tensors, backward, setup=None, join=False):
         forward=staticmethod(op),
         setup_context=staticmethod(op.setup),
         backward=staticmethod(backward),
-        jvp=staticmethod(_forward_mode(op.__name__)),
+        jvp=staticmethod(_forward_mode(op.__name__, instead)),
         vmap=staticmethod(batched(call, tensors, join))))
     call.op = op.overload
     call.__name__ = op.__name__

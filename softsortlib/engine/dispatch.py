@@ -5,7 +5,8 @@
 # %% auto #0
 __all__ = []
 
-# %% ../../nbs/engine/91_dispatch.ipynb #e7be38bf
+# %% ../../nbs/engine/91_dispatch.ipynb #64fcb6dd
+import os
 from contextlib import nullcontext
 
 import torch
@@ -22,18 +23,27 @@ def check_backend(
         raise ValueError(f"backend must be None (automatic), 'torch', 'numba' or 'triton', got {backend!r}")
     return backend or ""
 
-# %% ../../nbs/engine/91_dispatch.ipynb #04282fe6
+# %% ../../nbs/engine/91_dispatch.ipynb #f6c7c874
+def _check_cuda(x):
+    "Raise `ValueError` for a tensor on the CPU, unless Triton interprets its kernels."
+    interprets = os.environ.get("TRITON_INTERPRET", "0").lower() in ("1", "true", "on", "yes", "y")
+    if x.device.type == "cpu" and not interprets:
+        raise ValueError("backend 'triton' runs on cuda, got a tensor on cpu: "
+                         "move the scores there, or leave backend=None")
+
+# %% ../../nbs/engine/91_dispatch.ipynb #9d057f93
 def choose(
     x: Tensor,  # a tensor on the device where the work is, any shape
     backend: str,  # what `check_backend` returned
     numba: bool = True,  # whether the caller has a numba kernel for these arguments
     triton: bool = False,  # whether it has a Triton kernel for them
 ) -> str:
-    "Who computes: \"numba\", \"triton\" or \"torch\"."
+    "Who computes: \"numba\", \"triton\" or \"torch\"; raise `ValueError` for Triton on a CPU, not interpreted."
     who = backend or {"cpu": "numba", "cuda": "triton"}.get(x.device.type, "torch")
     if who == "numba" and numba and x.device.type == "cpu":
         return who
     if who == "triton" and triton and has_triton:
+        _check_cuda(x)
         return who
     return "torch"
 

@@ -5,14 +5,14 @@
 # %% auto #0
 __all__ = ['exp_scan_dense', 'exp_scan', 'exp_mean']
 
-# %% ../../nbs/engine/94_scan.ipynb #86941a26
+# %% ../../nbs/engine/94_scan.ipynb #8dd841c2
 import torch
 from torch import Tensor
 
 from .autograd import batched, custom_op, differentiable
 from .compile import arrays, spread_rows
 from .dispatch import check_backend, choose
-from .scan_kernels import Gradients, Means, Rows, Sum, mean_rows, scan_back_rows, scan_rows
+from .scan_kernels import Gradients, Means, Rows, Sum, mean_rows, scan_back_rows, scan_rows, share_of
 
 # %% ../../nbs/engine/94_scan.ipynb #417db546
 def exp_scan_dense(
@@ -204,19 +204,20 @@ def exp_scan(
     x = x.to(work).expand(*batch, *x.shape[-2:])
     return _exp_scan(s, x, tau_tensor(tau, s, batch), mode, check_backend(backend)).to(dtype)
 
-# %% ../../nbs/engine/94_scan.ipynb #f9335d71
+# %% ../../nbs/engine/94_scan.ipynb #5493efe8
 def _with_ones(x, size):
-    "The payload (x, 1) of Prop 94.3, zero behind the real elements, and which are real, (..., n, 1)."
+    "The payload (x, 1) of Prop 94.3 times a share, zero behind the real elements; which are real; the share."
     real = (torch.arange(x.shape[-2], device=x.device) < size[..., None])[..., None]
-    return torch.cat([x.masked_fill(~real, 0), real.to(x.dtype)], -1), real
+    share = share_of(x.shape[-2])
+    return torch.cat([x.masked_fill(~real, 0), real.to(x.dtype)], -1) * share, real, share
 
-# %% ../../nbs/engine/94_scan.ipynb #8cbb7206
+# %% ../../nbs/engine/94_scan.ipynb #33ccc852
 def _mean_torch(s, x, tau, size, backend):
     "o, low and Z of (94.6) from even."
-    payload, real = _with_ones(x, size)
-    y = _exp_scan(s, payload, tau, "even", backend).masked_fill(~real, 1)
+    payload, real, share = _with_ones(x, size)
+    y = _exp_scan(s, payload, tau, "even", backend).masked_fill(~real, share)
     o = (y[..., :-1] / y[..., -1:]).masked_fill(~real, 0)
-    return o, torch.zeros_like(x, memory_format=torch.contiguous_format), y[..., -1].clone()
+    return o, torch.zeros_like(x, memory_format=torch.contiguous_format), y[..., -1] / share
 
 # %% ../../nbs/engine/94_scan.ipynb #be44444e
 def _mean_numba(s, x, tau, size):
@@ -238,14 +239,14 @@ def _exp_mean_op(s: Tensor, x: Tensor, tau: Tensor, size: Tensor, backend: str) 
 def _(s, x, tau, size, backend):
     return x.new_empty(x.shape), x.new_empty(x.shape), x.new_empty(s.shape)
 
-# %% ../../nbs/engine/94_scan.ipynb #600913a2
+# %% ../../nbs/engine/94_scan.ipynb #1c437ab8
 def _composed_mean(go, gZ, s, x, tau, size, o, low, Z, backend):
     "The gradients of Prop 94.3 to s, x and tau, in terms of `exp_scan`."
-    payload, real = _with_ones(x, size)
+    payload, real, share = _with_ones(x, size)
     weight = (go / Z[..., None]).masked_fill(~real, 0)
     shift = (gZ[..., None] - (weight * o).sum(-1, keepdim=True)).masked_fill(~real, 0)
     gs, gx, gtau = _composed(torch.cat([weight, shift], -1), s, payload, tau, "even", backend)
-    return gs.masked_fill(~real[..., 0], 0), gx[..., :-1].masked_fill(~real, 0), gtau
+    return gs.masked_fill(~real[..., 0], 0) / share, gx[..., :-1].masked_fill(~real, 0), gtau / share
 
 # %% ../../nbs/engine/94_scan.ipynb #ef7088af
 @custom_op("exp_mean_backward", __name__)

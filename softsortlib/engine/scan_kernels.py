@@ -122,10 +122,19 @@ def scan_rows(lo, hi, s, x, tau, size, y, which):
         _walk_down(scores, payload, decay, beyond, group, which, y[b, :m])
         _walk_up(scores, payload, decay, beyond, group, which, _rising(scores), y[b, :m])
 
-# %% ../../nbs/engine/96_scan_kernels.ipynb #41523caf
+# %% ../../nbs/engine/96_scan_kernels.ipynb #03257552
 @jit
-def _mean_down(s, x, decay, beyond, group, ones_above, o, low):
-    "o[i] + low[i] = the sum over what lies above i, for one row, and ones_above[i] that of the ones."
+def share_of(n):
+    "The power of two with n share <= 1."
+    share = 1.0
+    while n * share > 1:
+        share /= 2
+    return share
+
+# %% ../../nbs/engine/96_scan_kernels.ipynb #6ed2af3c
+@jit
+def _mean_down(s, x, share, decay, beyond, group, ones_above, o, low):
+    "o[i] + low[i] = share times the sum over what lies above i, for one row, and ones_above[i] the sum of the ones."
     m, d = x.shape
     beyond[:] = 0
     group[:] = 0
@@ -138,11 +147,11 @@ def _mean_down(s, x, decay, beyond, group, ones_above, o, low):
             above = beyond[c] + group[c]
             o[i, c] = above
             low[i, c] = above - o[i, c]
-            group[c] += x[i, c]
+            group[c] += share * x[i, c]
 
-# %% ../../nbs/engine/96_scan_kernels.ipynb #432391c5
+# %% ../../nbs/engine/96_scan_kernels.ipynb #4fd171bf
 @jit
-def _mean_up(s, x, decay, beyond, group, ones_above, o, low, Z):
+def _mean_up(s, x, share, decay, beyond, group, ones_above, o, low, Z):
     "Join what `_mean_down` left with what lies below, and divide: (94.6) for one row."
     m, d = x.shape
     beyond[:] = 0
@@ -155,12 +164,13 @@ def _mean_up(s, x, decay, beyond, group, ones_above, o, low, Z):
         group[d] += 1
         for c in range(d):
             above = np.float64(o[i, c]) + np.float64(low[i, c])
-            mean = (beyond[c] + group[c] + x[i, c] + above) / z
+            own = share * x[i, c]
+            mean = (beyond[c] + group[c] + own + above) / (share * z)
             o[i, c] = mean
             low[i, c] = mean - o[i, c]
-            group[c] += x[i, c]
+            group[c] += own
 
-# %% ../../nbs/engine/96_scan_kernels.ipynb #d51ed808
+# %% ../../nbs/engine/96_scan_kernels.ipynb #8ed84161
 @jit
 def mean_rows(lo, hi, s, x, tau, size, means):
     "The means (94.6), with all that `Means` holds, rows lo..hi; arguments as in `scan_rows`."
@@ -177,8 +187,9 @@ def mean_rows(lo, hi, s, x, tau, size, means):
         low[b, m:] = 0
         Z[b, m:] = 1
         _decays(scores, tau[b], decay)
-        _mean_down(scores, payload, decay, beyond, group, ones_above, o[b, :m], low[b, :m])
-        _mean_up(scores, payload, decay, beyond, group, ones_above, o[b, :m], low[b, :m], Z[b, :m])
+        share = share_of(m)
+        _mean_down(scores, payload, share, decay, beyond, group, ones_above, o[b, :m], low[b, :m])
+        _mean_up(scores, payload, share, decay, beyond, group, ones_above, o[b, :m], low[b, :m], Z[b, :m])
 
 # %% ../../nbs/engine/96_scan_kernels.ipynb #4a707373
 @jit

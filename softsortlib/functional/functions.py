@@ -63,7 +63,7 @@ def soft_permutation(
     P = operator(sign * s, mask)
     return P.straight_through() if hard else P
 
-# %% ../../nbs/functional/50_functions.ipynb #8c392680
+# %% ../../nbs/functional/50_functions.ipynb #7b571ea2
 def _rank_only_sort(s, mask, descending, method, tau):
     "Sorted values, (..., n), of an operator that has no matrix; raise `TypeError` when it has ranks only."
     operator, sign = oriented(method, RankOperator.names, tau, descending)
@@ -72,7 +72,12 @@ def _rank_only_sort(s, mask, descending, method, tau):
                         f"choose 'permutahedron' or one of {', '.join(sorted(Operator.names))}")
     return sign * operator.sort(sign * s, mask)
 
-# %% ../../nbs/functional/50_functions.ipynb #c977c3ab
+def _sorters():
+    "All that can sort values, by name: what has a soft permutation, and what has sorted values of its own."
+    own = {name: cls for name, cls in RankOperator.names.items() if hasattr(cls, "sort")}
+    return {**Operator.names, **own}
+
+# %% ../../nbs/functional/50_functions.ipynb #0dd00549
 def soft_sort(
     x: Tensor,  # any shape, floating point
     dim: int = -1,  # the dimension to sort
@@ -91,7 +96,7 @@ def soft_sort(
     if is_rank_only(method):
         y = _rank_only_sort(s, mask, descending, method, tau)
     else:
-        operator, sign = sorter(method, tau, descending)
+        operator, sign = oriented(method, _sorters(), tau, descending)
         y = operator(sign * s, mask) @ s
     if hard:
         y = with_gradient_of(y, hard_sort(s, mask, descending))

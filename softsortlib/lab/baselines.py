@@ -5,8 +5,7 @@
 # %% auto #0
 __all__ = ['BaselineConfig', 'BaselineTask', 'AutoencoderTask', 'ClassifierTask']
 
-# %% ../../nbs/lab/85_baselines.ipynb #22ddc1a7
-import json
+# %% ../../nbs/lab/85_baselines.ipynb #d691b246
 import math
 import time
 from collections.abc import Callable
@@ -20,7 +19,7 @@ from torch import Tensor, nn
 from ..core.permutation import patch_to
 from .data import optional
 from .embedding import EmbeddingConfig, EmbeddingTask, PointData
-from .records import environment, write_json
+from .records import environment, read_json, write_json
 from .training import check_folder, train, undisturbed
 from .voting import VoteAccuracy, majority, nearest
 
@@ -192,7 +191,7 @@ def _computed(config, data):
         "environment": environment(),
     }
 
-# %% ../../nbs/lab/85_baselines.ipynb #53bca728
+# %% ../../nbs/lab/85_baselines.ipynb #e45c393b
 @patch_to(BaselineConfig)
 def run(self,
     out: "str | Path",  # the folder of the run
@@ -206,7 +205,7 @@ def run(self,
         return train(self, out, folder, threads=threads, **how)
     check_folder(out, self)
     if (out / "result.json").exists():
-        return json.loads((out / "result.json").read_text())
+        return read_json(out / "result.json", "remove it, and the run starts anew")
     with undisturbed(threads):
         data = PointData(self, folder)
         data.setup()

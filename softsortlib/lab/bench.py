@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['measure', 'peak_memory', 'copy_bandwidth', 'forward_backward', 'run_case', 'run_benchmark']
 
-# %% ../../nbs/lab/72_bench.ipynb #32348476
+# %% ../../nbs/lab/72_bench.ipynb #1a6adee8
 import difflib
 import gc
 import json
@@ -23,7 +23,7 @@ from torch import Tensor
 
 from .cases import SORT_FLOOR, How, cases, dense_floor, pieces
 from .contenders import absent_peers, fixed_order, softsort_listing
-from .records import merge_rows, pieces_done, this_run, with_runs, write_json
+from .records import check_writable, merge_rows, pieces_done, read_json, this_run, with_runs, write_json
 
 # %% ../../nbs/lab/72_bench.ipynb #840bb4b3
 def _seconds(f, device):
@@ -317,13 +317,13 @@ def run_case(
         rows += [dict(case=name, n=n, batch=b, tau=case.tau, **row) for row in new]
     return rows
 
-# %% ../../nbs/lab/72_bench.ipynb #f3809c9a
+# %% ../../nbs/lab/72_bench.ipynb #8f8f8a2e
 def _opened(out, device):
     "The record in a file, or a new one; raise `ValueError` for one of another device."
     out = Path(out)
     if not out.exists():
         return dict(device=device, runs=[], rows=[])
-    record = with_runs(json.loads(out.read_text(encoding="utf-8")))
+    record = with_runs(read_json(out, "remove it, or name another file"))
     if record["device"] != device:
         raise ValueError(f"{out} is a record of {record['device']}, and this run is on {device}: name another file")
     return record
@@ -334,7 +334,17 @@ def _with_memory(name, n):
     case = cases()[name]
     return case.memory and n == max(n for n, _ in case.pieces)
 
-# %% ../../nbs/lab/72_bench.ipynb #0cafc992
+# %% ../../nbs/lab/72_bench.ipynb #51d1b99a
+def _check_measuring(rounds, device):
+    "Raise `ValueError` unless there is something to measure, and a device to measure it on."
+    if isinstance(rounds, bool) or not isinstance(rounds, int) or rounds < 1:
+        raise ValueError(f"rounds must be at least 1, got {rounds}")
+    if device not in ("cpu", "cuda"):
+        raise ValueError(f"device must be cpu or cuda, got {device!r}")
+    if device == "cuda" and not torch.cuda.is_available():
+        raise ValueError("device cuda is not here: leave --device out to measure on the cpu")
+
+# %% ../../nbs/lab/72_bench.ipynb #1e962b37
 def run_benchmark(
     out: "str | Path",  # the JSON file to write, or to go on with
     only: "tuple | None" = None,  # patterns of cases or pieces, all if None
@@ -349,6 +359,8 @@ def run_benchmark(
 
     Raise `TypeError` or `ValueError` for cases that do not exist, for none, and for a record of another device."""
     chosen = _chosen(only)
+    _check_measuring(rounds, device)
+    check_writable(out)
     record = _opened(out, device)
     run = this_run(absent=absent_peers())
     done = set() if again else pieces_done(record, run)

@@ -317,7 +317,7 @@ def _listing(grids, preset, out):
     head = f"{'table':<20}{'runs':>6}{'done':>6}{'failed':>8}   preset {preset}, in {out}"
     return "\n".join([head, *(_listed(name, configs, preset, out) for name, configs in grids.items())])
 
-# %% ../../nbs/lab/80_cli.ipynb #7404afaa
+# %% ../../nbs/lab/80_cli.ipynb #23333b48
 def _overview(results):
     "Mean and spread of the finished runs, a table for each task."
     from softsortlib.lab.evidence import groups, results_table
@@ -331,11 +331,20 @@ def _overview(results):
             text += results_table(some, groups(some), None, tuple(shared[:5])) + "\n\n"
     return text
 
-# %% ../../nbs/lab/80_cli.ipynb #2ced12a2
+
+def _check_run_options(threads, compile):
+    "Raise `ValueError` for what would make every run of a table fail."
+    from softsortlib.lab.training import check_compile, check_threads
+
+    check_threads(threads)
+    check_compile(compile)
+
+# %% ../../nbs/lab/80_cli.ipynb #c0117a40
 def _run_table(configs, out, executor, retry, record, threads, flags):
     "Do the runs and say what came out; 1 if some are not done."
     from softsortlib.lab.grid import run_grid, summary
 
+    _check_run_options(threads, flags.get("compile"))
     say = functools.partial(print, flush=True)
     try:
         outcomes = run_grid(configs, out, executor, retry, record, say, threads, **flags)

@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['GRIDS', 'run_name', 'grid', 'Attempt', 'Outcome', 'run_grid', 'summary', 'progress', 'collect']
 
-# %% ../../nbs/lab/63_grid.ipynb #acc8020e
+# %% ../../nbs/lab/63_grid.ipynb #020dff44
 import contextlib
 import hashlib
 import json
@@ -19,7 +19,7 @@ from typing import Callable, NamedTuple
 
 from .data import optional
 from .executors import EXECUTORS, make_executor
-from .records import environment, record_run, small_record, write_json
+from .records import environment, read_json, record_run, small_record, write_json
 
 # %% ../../nbs/lab/63_grid.ipynb #569159f1
 def _plain(value):
@@ -135,7 +135,7 @@ class Attempt:
     def checkpoint(self, *args):
         return optional("submitit.helpers").DelayedSubmission(self, *args)
 
-# %% ../../nbs/lab/63_grid.ipynb #fac15f7f
+# %% ../../nbs/lab/63_grid.ipynb #5b8438ff
 class Outcome(NamedTuple):
     "What became of one run of a grid."
     name: str  # of the run
@@ -149,7 +149,7 @@ class Outcome(NamedTuple):
         result = Path(folder) / name / "result.json"
         failure = Path(folder) / name / "error.json"
         if result.exists():
-            return cls(name, "done", json.loads(result.read_text()))
+            return cls(name, "done", read_json(result, "remove it, and the run is done again"))
         if failure.exists():
             return cls(name, "failed", None, json.loads(failure.read_text())["error"])
         return cls(name, state, None, error)
@@ -319,7 +319,7 @@ def progress(
     'What is known of each run; the state of those that are not over is "".'
     return [Outcome.of(Path(folder), name) for name in dict.fromkeys(run_name(c) for c in configs)]
 
-# %% ../../nbs/lab/63_grid.ipynb #d8b3cab5
+# %% ../../nbs/lab/63_grid.ipynb #7693557b
 def collect(
     folder: "str | Path",  # where the runs are
     **fields,  # what the configuration must be, e.g. operator="softsort"
@@ -327,7 +327,7 @@ def collect(
     "The results of all finished runs in a folder, of any grid; `task` may be asked for like a field."
     found = []
     for path in sorted(Path(folder).glob("*/result.json")):
-        result = dict(json.loads(path.read_text(encoding="utf-8")), name=path.parent.name)
+        result = dict(read_json(path), name=path.parent.name)
         known = {"task": result["task"], **result["config"]}
         if all(known.get(k) == v for k, v in fields.items()):
             found.append(result)

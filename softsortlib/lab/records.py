@@ -5,7 +5,8 @@
 # %% auto #0
 __all__ = ['environment', 'code_version', 'write_json', 'small_record', 'record_run', 'merge_rows', 'read_records']
 
-# %% ../../nbs/lab/73_records.ipynb #31b6bc42
+# %% ../../nbs/lab/73_records.ipynb #11561ec5
+import errno
 import hashlib
 import importlib.metadata
 import importlib.util
@@ -60,24 +61,49 @@ def code_version() -> str:  # as 0.1.0+1a2b3c4d
             digest.update(name.encode() + path.read_bytes())
     return f"{_version('softsortlib') or '0'}+{digest.hexdigest()[:8]}"
 
-# %% ../../nbs/lab/73_records.ipynb #4f176712
+# %% ../../nbs/lab/73_records.ipynb #747ba0cf
+def no_room(path, error):
+    "The `OSError` for a file that could not be written, with the way out."
+    why = getattr(error, "strerror", None) or str(error).split("\n")[0]
+    full = getattr(error, "errno", None) == errno.ENOSPC or "PytorchStreamWriter" in str(error)
+    way = "choose another place, or make this one writable"
+    if full:
+        way = "free some space there, and give the same command again"
+    return OSError(f"cannot write {path} ({why}): {way}")
+
+
+def check_writable(path):
+    "Raise `OSError` unless a file can be written at `path`; its folder is made."
+    path = Path(path)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=path.parent):
+            pass
+    except OSError as e:
+        raise no_room(path, e) from None
+    if path.is_dir():
+        raise OSError(f"cannot write {path} (it is a folder): give the name of a file")
+
+# %% ../../nbs/lab/73_records.ipynb #7d9a394a
 def write_json(
     path: "str | Path",  # the file to write; its folder is made
     record: dict,  # what json can hold
 ) -> Path:  # the file
-    "Write `record` as JSON in one step: the file is there whole or not at all."
+    "Write `record` as JSON in one step: the file is there whole or not at all; raise `OSError` that names it."
     path = Path(path)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    temporary = None
     try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
         with os.fdopen(handle, "w", encoding="utf-8") as file:
             json.dump(record, file, indent=1)
             file.write("\n")
         os.chmod(temporary, 0o644)
         os.replace(temporary, path)
-    except BaseException:
-        os.unlink(temporary)
-        raise
+    except BaseException as e:
+        if temporary:
+            os.unlink(temporary)
+        raise (no_room(path, e) if isinstance(e, OSError) else e)
     return path
 
 # %% ../../nbs/lab/73_records.ipynb #2a8af074
@@ -131,7 +157,15 @@ def small_record(
             points //= 2
         lists = False
 
-# %% ../../nbs/lab/73_records.ipynb #07be56eb
+# %% ../../nbs/lab/73_records.ipynb #24edc531
+def read_json(path, way="remove it"):
+    "What the file holds; raise `ValueError` that names it, and the way out, where it is empty or cut off."
+    try:
+        return json.loads(Path(path).read_text(encoding="utf-8"))
+    except (json.JSONDecodeError, UnicodeDecodeError):
+        raise ValueError(f"{path} is empty or cut off: {way}") from None
+
+# %% ../../nbs/lab/73_records.ipynb #99708a4d
 def record_run(
     result: dict,  # what result.json holds
     name: str,  # of the run
@@ -140,7 +174,7 @@ def record_run(
     "Keep a small copy of a finished run."
     path = Path(folder) / result["task"] / f"{name}.json"
     record = small_record(result)
-    if path.exists() and json.loads(path.read_text(encoding="utf-8")) == record:
+    if path.exists() and read_json(path) == record:
         return path
     return write_json(path, record)
 
@@ -188,11 +222,11 @@ def merge_rows(
     kept = [{**row, "run": number.get(row["run"], len(used))} for row in kept]
     return {**record, "runs": runs, "rows": kept + [{**row, "run": len(used)} for row in rows]}
 
-# %% ../../nbs/lab/73_records.ipynb #765ffee7
+# %% ../../nbs/lab/73_records.ipynb #6fb71cf4
 def read_records(
     folder: "str | Path",  # where the records are, nbs/results
     pattern: str = "*.json",  # which of them
 ) -> list:  # dictionaries, each with the key `file` added
     "All records that match `pattern`, in the order of their names."
     files = sorted(Path(folder).glob(pattern))
-    return [dict(json.loads(p.read_text(encoding="utf-8")), file=p.name) for p in files]
+    return [dict(read_json(p), file=p.name) for p in files]

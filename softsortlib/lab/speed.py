@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['SpeedConfig', 'Contender', 'MemoryConfig', 'memory_end', 'speed', 'speed_cuda']
 
-# %% ../../nbs/lab/67_speed.ipynb #3d2fe484
+# %% ../../nbs/lab/67_speed.ipynb #c88c67dc
 import json
 import statistics
 import subprocess
@@ -23,7 +23,7 @@ from .data import seeded
 from .grid import grid
 from .limits import is_out_of_memory, memory_limit, trim_memory
 from .methods import METHODS, Method, log_diagonal, min_max, spearman
-from .records import environment, write_json
+from .records import environment, read_json, write_json
 from .training import RunConfig, check_folder, undisturbed
 
 # %% ../../nbs/lab/67_speed.ipynb #d40624e0
@@ -256,7 +256,7 @@ def _times(racer):
         "sorted": (order == 1).double().mean().item(),
     }
 
-# %% ../../nbs/lab/67_speed.ipynb #b293b559
+# %% ../../nbs/lab/67_speed.ipynb #1ae8c467
 def _recorded(config, out, threads, flags, work):
     "Give the result in the folder `out`, or make it by `work() -> dict` and write it there."
     if flags:
@@ -265,9 +265,9 @@ def _recorded(config, out, threads, flags, work):
     out = Path(out)
     check_folder(out, config)
     if (out / "result.json").exists():
-        return json.loads((out / "result.json").read_text())
-    write_json(out / "config.json", asdict(config))
+        return read_json(out / "result.json", "remove it, and the run starts anew")
     with undisturbed(threads):
+        write_json(out / "config.json", asdict(config))
         wall, cpu = time.monotonic(), time.process_time()
         record = {"task": config.task, "config": asdict(config), **work()}
         record["seconds"] = round(time.monotonic() - wall, 2)

@@ -5,15 +5,15 @@
 # %% auto #0
 __all__ = ['WholeCheckpoints', 'RunProgress', 'train']
 
-# %% ../../nbs/lab/61_training.ipynb #86485875
+# %% ../../nbs/lab/61_training.ipynb #b45e28dd
 import contextlib
-import json
 import logging
 import math
 import os
 import signal
 import sys
 import warnings
+import zipfile
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
@@ -22,19 +22,23 @@ import torch
 
 from ..core.permutation import patch_to
 from .data import optional
-from .records import environment, write_json
+from .records import environment, no_room, read_json, write_json
 from .runs import DrawnData, RunConfig, Task, pl
 
-# %% ../../nbs/lab/61_training.ipynb #9faa1af5
+# %% ../../nbs/lab/61_training.ipynb #2da46719
 class WholeCheckpoints(optional("lightning_fabric.plugins").TorchCheckpointIO):
     "Lightning's checkpoint files, written beside their place and renamed into it."
 
     def save_checkpoint(self, checkpoint, path, storage_options=None):
         path = Path(path)
-        path.parent.mkdir(parents=True, exist_ok=True)
         part = path.with_name(f".{path.name}.part")
-        torch.save(checkpoint, part)
-        os.replace(part, path)
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            torch.save(checkpoint, part)
+            os.replace(part, path)
+        except (OSError, RuntimeError) as e:    # torch says a RuntimeError where the disk is full
+            part.unlink(missing_ok=True)
+            raise no_room(path, e) from None
 
 # %% ../../nbs/lab/61_training.ipynb #d1a3f323
 class RunProgress(pl.callbacks.ProgressBar):
@@ -80,7 +84,22 @@ def tell(self,
     rates = " ".join(f"{k} {last[k]:.3g}" for k in [*task.rates, "loss"] if k in last)
     self.bar.set_postfix_str(rates, refresh=False)
 
-# %% ../../nbs/lab/61_training.ipynb #39904321
+# %% ../../nbs/lab/61_training.ipynb #e2512398
+def check_threads(threads):
+    "Raise `ValueError` unless it is a positive int or None."
+    if threads is not None and (isinstance(threads, bool) or not isinstance(threads, int) or threads < 1):
+        raise ValueError(f"threads must be at least 1, got {threads}: leave it out for torch's own choice")
+
+
+def check_compile(mode):
+    "Raise `ValueError` unless torch.compile has this mode, or it is None."
+    if mode is None:
+        return
+    known = list(torch._inductor.list_mode_options())
+    if mode not in known:
+        raise ValueError(f"compile must be one of {', '.join(known)}, got {mode!r}: leave it out to compile nothing")
+
+# %% ../../nbs/lab/61_training.ipynb #63392ceb
 _MEANT_SO = [
     "does not have many workers",          # the loaders hand out integers: worker processes would only cost time
     "Checkpoint directory .* exists",      # a resumed run has checkpoints
@@ -93,6 +112,7 @@ _MEANT_SO = [
 @contextlib.contextmanager
 def undisturbed(threads):
     "Hide the remarks above and Lightning's greetings; leave random state, threads and Ctrl-C as they were."
+    check_threads(threads)
     logger = logging.getLogger("pytorch_lightning")
     level = logger.level
     handler = signal.getsignal(signal.SIGINT)
@@ -110,13 +130,13 @@ def undisturbed(threads):
             with contextlib.suppress(ValueError):
                 signal.signal(signal.SIGINT, handler)      # ValueError: not in the main thread
 
-# %% ../../nbs/lab/61_training.ipynb #d2cd9692
+# %% ../../nbs/lab/61_training.ipynb #6678c2a6
 def check_folder(out, config):
     "Raise `ValueError` when `out` holds another run."
     path = out / "config.json"
     if not path.exists():
         return
-    theirs = json.loads(path.read_text())
+    theirs = read_json(path, f"remove the folder {out}, and the run starts anew")
     differ = [f"{k} {theirs.get(k)!r} instead of {v!r}" for k, v in asdict(config).items() if theirs.get(k) != v]
     if differ:
         raise ValueError(f"{out} holds another run ({', '.join(differ)}): choose another folder or remove that one")
@@ -166,15 +186,23 @@ def _own_group():
             os.environ.pop(k, None)
         os.environ.update(variables)
 
-# %% ../../nbs/lab/61_training.ipynb #290d4914
+# %% ../../nbs/lab/61_training.ipynb #05069c4d
 def _is_helper(trainer):
     "Whether Lightning started this process for a further device of the run."
     kind = optional("lightning_fabric.plugins.environments").LightningEnvironment
     return trainer.global_rank > 0 and isinstance(getattr(trainer.strategy, "cluster_environment", None), kind)
 
 
+def _check_checkpoints(folder):
+    "Raise `ValueError` for a checkpoint that is cut off; no checkpoint at all is fine."
+    for path in sorted(folder.glob("*.ckpt")):
+        if not zipfile.is_zipfile(path):
+            raise ValueError(f"{path} is empty or cut off: remove the folder {folder}, and the run starts anew")
+
+
 def _fit(trainer, task, data, last):
     "Train from the last checkpoint or from nothing, then test the best weights."
+    _check_checkpoints(last.parent)
     if not last.exists():
         trainer.test(task, data, verbose=False)
         task.before = task.rates
@@ -206,9 +234,10 @@ def _result(task, trainer, flags):
         "environment": {**environment(), "pytorch-lightning": pl.__version__},
     }
 
-# %% ../../nbs/lab/61_training.ipynb #da604373
+# %% ../../nbs/lab/61_training.ipynb #8847cfa5
 def _run_whole(config, out, folder, progress, callbacks, compile, flags):
     "Build the parts of a run, train and test: its record and its trainer."
+    check_compile(compile)
     torch.manual_seed(config.seed)
     data, task = config.parts(folder)
     data.setup()
@@ -225,7 +254,7 @@ def _run_whole(config, out, folder, progress, callbacks, compile, flags):
         write_json(out / "result.json", record)
     return record, trainer
 
-# %% ../../nbs/lab/61_training.ipynb #f4a43ef6
+# %% ../../nbs/lab/61_training.ipynb #768f37bf
 def train(
     config: RunConfig,  # the run
     out: "str | Path",  # its folder
@@ -243,7 +272,7 @@ def train(
     out = Path(out)
     check_folder(out, config)
     if (out / "result.json").exists():
-        return json.loads((out / "result.json").read_text())
+        return read_json(out / "result.json", "remove it, and the same command goes on from the last checkpoint")
     with undisturbed(threads), _own_group():
         record, trainer = _run_whole(config, out, folder, progress, callbacks, compile, flags)
     if _is_helper(trainer):

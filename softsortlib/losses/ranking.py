@@ -20,21 +20,30 @@ from ..functional.functions import soft_permutation, soft_rank
 from .contract import Loss, reduce_sets, set_inputs
 from ..ranks.laplace import lapsum_topk
 
-# %% ../../nbs/losses/56_ranking.ipynb #4840dad0
-GAINS = dict(
-    exp2=lambda y: torch.exp2(y) - 1,
-    linear=lambda y: y,
-)
+# %% ../../nbs/losses/56_ranking.ipynb #1fa790a9
+def _powers_of_two(y, large):
+    "2^y - 1; with `large` grades, in units of a power of two of each set, which cancels in (56.1)."
+    if not large:
+        return torch.exp2(y) - 1
+    unit = (y.amax(-1, keepdim=True) - 100).clamp(min=0)
+    return torch.exp2(y - unit) - torch.exp2(-unit)
 
-# %% ../../nbs/losses/56_ranking.ipynb #724819c8
+
+GAINS = dict(exp2=_powers_of_two, linear=lambda y, large: y)
+
+# %% ../../nbs/losses/56_ranking.ipynb #8810de1c
 def _gains(y, mask, gain):
     "The gain of each element, (..., n), zero where padded; raise `ValueError` for what has none."
     if not isinstance(gain, str) or gain not in GAINS:
         raise ValueError(f"gain must be one of {', '.join(GAINS)}, got {gain!r}")
-    if is_concrete(y) and ((y < 0) | y.isinf()).any():
-        raise ValueError(f"relevance must be finite and not negative for NDCG, got {y.min():g} to {y.max():g}: "
-                         "shift the grades, or mask what is padding")
-    return GAINS[gain](y).masked_fill(~mask, 0)
+    large = True
+    if is_concrete(y):
+        low, high = (v.item() for v in y.aminmax())
+        large = high > 100
+        if low < 0 or high == math.inf:
+            raise ValueError(f"relevance must be finite and not negative for NDCG, got {low:g} to {high:g}: "
+                             "shift the grades, or mask what is padding")
+    return GAINS[gain](y, large).masked_fill(~mask, 0)
 
 # %% ../../nbs/losses/56_ranking.ipynb #5473d640
 def _discounts(k, like):

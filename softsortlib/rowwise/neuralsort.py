@@ -71,7 +71,7 @@ def sums_outward(t, size, rows=None):
     left = (gap * (-step).clamp(min=0)).flip(-1).cumsum(-1).flip(-1)
     return torch.nn.functional.pad(right, (1, 0)) + torch.nn.functional.pad(left, (0, 1))
 
-# %% ../../nbs/rowwise/12_neuralsort.ipynb #b04e3ea8
+# %% ../../nbs/rowwise/12_neuralsort.ipynb #14fdd84d
 def falling(literal, t, size, rows, rank=None):
     """`literal`, tau times the logits up to a constant of the row, with the value of `sums_outward`.
 
@@ -81,6 +81,15 @@ def falling(literal, t, size, rows, rank=None):
     if rank is not None:
         fall = fall.gather(-1, rank[..., None, :].expand(fall.shape))
     return (literal - literal.detach()) - fall
+
+
+def _widely(s, tau):
+    "s and tau in double precision; what has no wider type, in a unit in which sums of n^2 distances do not overflow."
+    wide = torch.float64 if s.device.type != "mps" else s.dtype
+    if s.dtype != wide:
+        return s.to(wide), tau
+    unit = 2.0 ** (-4 - 2 * s.shape[-1].bit_length())
+    return s * unit, tau * unit
 
 # %% ../../nbs/rowwise/12_neuralsort.ipynb #c8113eee
 class Sorted(NamedTuple):
@@ -108,7 +117,7 @@ def sort_outward(z, tau, mask):
         tau = torch.full(batch, tau, dtype=t.dtype, device=z.device)
     return Sorted(t, row_sums(t, size), order, tau, size)
 
-# %% ../../nbs/rowwise/12_neuralsort.ipynb #e24e828b
+# %% ../../nbs/rowwise/12_neuralsort.ipynb #f99f5de7
 class NeuralSortPermutation(SoftPermutation):
     "Rows are the softmax of ((n + 1 - 2i) s_j - sum_k |s_j - s_k|) / tau."
     def __init__(self,
@@ -121,14 +130,14 @@ class NeuralSortPermutation(SoftPermutation):
     ):
         n = s.shape[-1]
         super().__init__(batch=s.shape[:-1], m=n, n=n, dtype=dtype, device=s.device, mask=mask)
-        wide = torch.float64 if s.device.type != "mps" else s.dtype
-        self.z, self.tau, self.work = (s if descending else -s).to(wide), tau, s.dtype
+        self.z, self.tau = _widely(s if descending else -s, tau)
+        self.work = s.dtype
         self.backend = backend or ""
         self.who = choose(s, self.backend, triton=s.dtype == torch.float32)
-        self.literal = s.dtype != wide and (n <= 48 or s.numel() * n <= 1 << 14)
+        self.literal = s.dtype != self.z.dtype and (n <= 48 or s.numel() * n <= 1 << 14)
         large = n > 48 and not self.literal
         self.fast = backend in ("numba", "triton") or backend is None and large and self.who != "torch"
-        self.sorted = sort_outward(self.z, tau, mask) if self.fast or not self.literal else None
+        self.sorted = sort_outward(self.z, self.tau, mask) if self.fast or not self.literal else None
 
     if TYPE_CHECKING:
         def _logits(self, rows: "Tensor | None") -> Tensor:
@@ -140,24 +149,24 @@ class NeuralSortPermutation(SoftPermutation):
         def _by_kernel(self, rows: "Tensor | None") -> bool:
             ...
 
-# %% ../../nbs/rowwise/12_neuralsort.ipynb #8bec7644
-def _literal(z, mask, w):
-    "tau times the logits (12.3) of the rows with factors w (..., r, 1), in the order of the input."
-    gaps = (z[..., :, None] - z[..., None, :]).abs()
+# %% ../../nbs/rowwise/12_neuralsort.ipynb #92e026f5
+def _literal(z, mask, i):
+    "tau times the logits of the rows i (r, 1) by (12.6), up to a constant of each row, in the order of the input."
+    below = torch.minimum(z[..., :, None], z[..., None, :]) - z.detach().clamp(max=0)[..., None, :]
     if mask is not None:
-        gaps = gaps * mask[..., None, :]
-    return w * z[..., None, :] - gaps.sum(-1)[..., None, :]
+        below = below * mask[..., None, :]
+    return 2 * below.sum(-1)[..., None, :] - (2 * i + 1) * z[..., None, :]
 
 
 @patch_to(NeuralSortPermutation)
 def _logits(self, rows):
     "The logits at `rows` up to a constant of each row, -inf in padded columns."
-    n = self.n if self.mask is None else self.mask.sum(-1)[..., None, None]
     i = torch.arange(self.n, device=self.device) if rows is None else rows
-    w = n - 1 - 2 * i[:, None]
     if self.literal:
-        l = _literal(self.z, self.mask, w)
+        l = _literal(self.z, self.mask, i[:, None])
     else:
+        n = self.n if self.mask is None else self.mask.sum(-1)[..., None, None]
+        w = n - 1 - 2 * i[:, None]
         rank = self.sorted.order.argsort(-1)
         b = self.sorted.row_sums.gather(-1, rank)
         l = falling(w * self.z[..., None, :] - b[..., None, :], self.sorted.t, self.sorted.size, i, rank)

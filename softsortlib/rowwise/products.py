@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = []
 
-# %% ../../nbs/rowwise/15_products.ipynb #066f0c2a
+# %% ../../nbs/rowwise/15_products.ipynb #e14278ab
 import math
 
 import numpy as np
@@ -17,6 +17,7 @@ from ..engine.compile import arrays, spread_rows
 from ..engine.dispatch import choose
 from .neuralsort import falling
 from .row_kernels import UNIT, Upstream, mul_rows, pull_rows, rmul_rows
+from ..engine.scan_kernels import share_of
 from .rows import ZERO_EXP, Rows, Scores
 from .softsort import Power
 
@@ -133,7 +134,7 @@ def behind(b, size):
     "Row sums with infinity in padded columns, as the GPU's kernels take them."
     return b.masked_fill(torch.arange(b.shape[-1], device=b.device) >= size[..., None], torch.inf)
 
-# %% ../../nbs/rowwise/15_products.ipynb #1e98f24a
+# %% ../../nbs/rowwise/15_products.ipynb #a7ca8a2b
 def _mul_numba(t, b, tau, size, x, rows, power):
     "P[rows] x and log Z by the kernel of the CPU."
     y = x.new_empty(*x.shape[:-2], x.shape[-1], len(rows))
@@ -149,8 +150,9 @@ def _mul_triton(t, b, tau, size, x):
     "The same for all rows of NeuralSort on a GPU."
     from softsortlib.rowwise.neuralsort_triton import neural_mul
     t_, b_, tau_, size_, x_ = flat(tau, t, b, tau, size, x)
-    y, others = neural_mul(behind(b_, size_), t_, b_, tau_, size_, x_)
-    return y.view(x.shape), others.log1p().view(t.shape)
+    share = share_of(x.shape[-2])  # so that no sum overflows
+    y, others = neural_mul(behind(b_, size_), t_, b_, tau_, size_, share * x_)
+    return (y / share).view(x.shape), others.log1p().view(t.shape)
 
 # %% ../../nbs/rowwise/15_products.ipynb #e72670fe
 @custom_op("row_mul", __name__)
@@ -271,7 +273,7 @@ _pull_again = again(_pull, _plain_pull)
 _mul_again = again(_mul_op, _plain_mul)
 _rmul_again = again(_rmul_op, _plain_rmul)
 
-# %% ../../nbs/rowwise/15_products.ipynb #d0f7aa0e
+# %% ../../nbs/rowwise/15_products.ipynb #3bfffdf3
 def save_inputs(ctx, inputs, output):
     "Keep the tensors, the power and the backend."
     *saved, ctx.power, ctx.backend = inputs
@@ -290,7 +292,7 @@ def _backward_rmul(ctx, gx):
     "Prop 14.1 with a = y and v = gx; the payload gets P gx."
     *of, y, rows = ctx.saved_tensors
     gy = _mul_again(*of, gx, rows, ctx.power, ctx.backend)[0]
-    gt, gb, gtau = _pull_again(*of, y, gx, torch.zeros_like(gy[..., 0]), rows, ctx.power, ctx.backend)
+    gt, gb, gtau = _pull_again(*of, y, gx, gy.new_zeros(gy.shape[:-1]), rows, ctx.power, ctx.backend)
     return gt, gb, gtau, None, gy, None, None, None
 
 

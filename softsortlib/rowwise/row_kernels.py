@@ -13,7 +13,19 @@ import numpy as np
 from ..engine.compile import jit
 from .rows import Rows, add_to, dot, falls_of, one_of, row_of, total_of, weights_of
 
-# %% ../../nbs/rowwise/14_row_kernels.ipynb #5c503e70
+# %% ../../nbs/rowwise/14_row_kernels.ipynb #52cf8792
+@jit
+def _mean(e, x, Z):
+    "The sum of e[j] x[j] over Z; where it overflows, the weights are divided first."
+    mean = dot(e, x) / Z
+    if np.isfinite(mean):
+        return mean
+    total = 0.0
+    for j in range(len(e)):
+        total += np.float64(e[j]) / Z * x[j]
+    return e.dtype.type(total)
+
+# %% ../../nbs/rowwise/14_row_kernels.ipynb #514112c4
 UNIT = 32  # rows of a unit of work
 
 
@@ -36,7 +48,7 @@ def mul_rows(lo_unit, hi_unit, sets, x, rows, y, logZ):
             logZ[r, k] = np.log1p(others)
             Z = x.dtype.type(1) + others
             for c in range(d):
-                y[r, c, k] = dot(e[lo:hi], x[r, c, lo:hi]) / Z
+                y[r, c, k] = _mean(e[lo:hi], x[r, c, lo:hi], Z)
 
 # %% ../../nbs/rowwise/14_row_kernels.ipynb #3a0de828
 @jit

@@ -19,7 +19,7 @@ from ..engine.radix import stable_sort
 from ..engine.scan import exp_mean, exp_scan, tau_tensor
 from .small import Law, SmallPermutation, is_small
 
-# %% ../../nbs/rowwise/11_softsort.ipynb #b06f4a67
+# %% ../../nbs/rowwise/11_softsort.ipynb #307ab860
 class Power:
     "The semi-metric |x - y|^p, with gradient zero where x = y."
     def __init__(self, p):
@@ -29,11 +29,13 @@ class Power:
         return f"Power({self.p})"
 
     def __call__(self, x, y):
-        if self.p == 2:
-            return (x - y).square()
         gap = (x - y).abs()
         if self.p == 1:
             return gap
+        if self.p > 1:  # or its power, and with it the derivative, would be infinite
+            gap = gap.clamp(max=(torch.finfo(gap.dtype).max / 4) ** (1 / self.p))
+        if self.p == 2:
+            return gap.square()
         tie = gap == 0
         return gap.masked_fill(tie, 1).pow(self.p).masked_fill(tie, 0)
 

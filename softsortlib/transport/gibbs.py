@@ -104,10 +104,10 @@ def exponents(self,
     costs = self.h(self.y[..., targets, None] - self.x[..., None, :])
     return phi[..., None, :] + gamma[..., targets, None] - costs / tau
 
-# %% ../../nbs/transport/36_gibbs.ipynb #e2c11c11
+# %% ../../nbs/transport/36_gibbs.ipynb #f4728c73
 def flat_batch(t, own):
     "t with its batch dimensions made one; its last `own` dimensions stay."
-    return t if t.ndim == own + 1 else t.reshape(-1, *t.shape[t.ndim - own:])
+    return t if t.ndim == own + 1 else t.flatten(0, -own - 1) if t.ndim > own else t[None]
 
 # %% ../../nbs/transport/36_gibbs.ipynb #b015783d
 def _shares(batch, m):
@@ -140,7 +140,7 @@ def _gibbs_setup(ctx, inputs, output):
     *tensors, ctx.power, ctx.odd = inputs
     ctx.save_for_backward(*tensors, output)
 
-# %% ../../nbs/transport/36_gibbs.ipynb #022adbcf
+# %% ../../nbs/transport/36_gibbs.ipynb #22b50ff0
 def _gibbs_backward(ctx, o):
     "The gradients (36.2), and that of tau by Prop 36.1."
     phi, x, gamma, y, tau, v, out = ctx.saved_tensors
@@ -154,7 +154,7 @@ def _gibbs_backward(ctx, o):
         return gibbs(gamma, y, phi, x, tau, u, power, odd)
 
     if power == Cost.SQUARED:
-        grad_v, o_y = back(torch.cat([o, y[..., None] * o], -1), False).split(v.shape[-1], -1)
+        grad_v, o_y = back(torch.cat([o, y[..., None] * o], -1), False).tensor_split([v.shape[-1]], -1)
         grad_x = 2 / t * ((v * o_y).sum(-1) - x * (v * grad_v).sum(-1))
         grad_y = 2 / t * ((o * forth(x[..., None] * v, False)).sum(-1) - y * (o * out).sum(-1))
     else:
@@ -164,7 +164,9 @@ def _gibbs_backward(ctx, o):
     grad_tau = -((x * grad_x).sum(-1) + (y * grad_y).sum(-1)) / (power * tau)
     return (v * grad_v).sum(-1), grad_x, (o * out).sum(-1), grad_y, grad_tau, grad_v, None, None
 
-gibbs = differentiable(_gibbs_op, 6, _gibbs_backward, _gibbs_setup)
+_PLAIN = "forward mode wants SinkhornSort(gradient='unrolled', backend='torch'); or use torch.func.jacrev for jacfwd"
+
+gibbs = differentiable(_gibbs_op, 6, _gibbs_backward, _gibbs_setup, instead=_PLAIN)
 
 # %% ../../nbs/transport/36_gibbs.ipynb #8a11d53c
 @patch_to(Gibbs)

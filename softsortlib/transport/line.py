@@ -49,7 +49,20 @@ def line_potentials(
     after = step(torch.searchsorted(full, sent + close))
     return torch.nn.functional.pad((before + after) / 2, (1, 0)).cumsum(-1)
 
-# %% ../../nbs/transport/30_line.ipynb #2f10b0e6
+# %% ../../nbs/transport/30_line.ipynb #972713e8
+def beneath(t):
+    "The tensor that transformations of torch.func have wrapped, with the dimensions that they hide."
+    if torch.compiler.is_compiling():
+        return t
+    while torch._C._functorch.is_functorch_wrapped_tensor(t):
+        t = torch._C._functorch.get_unwrapped(t)
+    return t
+
+def any_seen(flags):
+    "Whether any of the `flags` is set, also in what `vmap` hides; False on the meta device."
+    return flags.device.type != "meta" and bool(beneath(flags).any())
+
+# %% ../../nbs/transport/30_line.ipynb #9c4831b6
 def sinkhorn(
     C: Tensor,  # costs divided by tau, (..., n, m)
     log_a: Tensor,  # log-weights of the inputs, (..., n)
@@ -65,21 +78,32 @@ def sinkhorn(
         new = -((G + log_b)[..., None, :] - C).logsumexp(-1)
         residual = (log_a.exp() * torch.expm1((F - new).detach().clamp(max=80)).abs()).sum(-1).detach()
         active = residual > tolerance
-        if k == max_iterations or not active.any():
+        if k == max_iterations or not any_seen(active):
             break
         F = torch.where(active[..., None], new, F)
         iterations = iterations + active
     return F, G, residual, iterations
 
+# %% ../../nbs/transport/30_line.ipynb #4631ad25
+def check_iteration(tolerance, max_iterations):
+    "Raise `TypeError` or `ValueError` unless the tolerance is a share of the mass and the limit a positive int."
+    if isinstance(tolerance, bool) or not isinstance(tolerance, (int, float)):
+        raise TypeError(f"tolerance must be a number, got {type(tolerance).__name__}: write tolerance=1e-6, say")
+    if not 0 < tolerance < 2:
+        raise ValueError(f"tolerance must be between 0 and 2 (it is a share of the mass), got {tolerance}")
+    if isinstance(max_iterations, bool) or not isinstance(max_iterations, int) or max_iterations < 1:
+        raise ValueError(f"max_iterations must be a positive int, got {max_iterations!r}")
+
 # %% ../../nbs/transport/30_line.ipynb #2e428216
 class ConvergenceWarning(UserWarning):
     "An iteration stopped at its limit before it met its tolerance."
 
-# %% ../../nbs/transport/30_line.ipynb #0c407871
+# %% ../../nbs/transport/30_line.ipynb #44170ae1
 def warn_unless_converged(residual, tolerance, max_iterations, who="SinkhornSort"):
     "Warn with a `ConvergenceWarning` when an element of the batch has a residual above the tolerance."
+    residual = beneath(residual)
     late = residual > tolerance
-    if not late.any():
+    if not any_seen(late):
         return
     message = (f"{who}: {int(late.sum())} of {late.numel()} transport problems did not converge: "
                f"marginal residual {residual[late].max().item():.1e} > tolerance {tolerance:g} "

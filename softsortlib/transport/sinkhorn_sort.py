@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['TransportPermutation', 'SinkhornSort']
 
-# %% ../../nbs/transport/31_sinkhorn_sort.ipynb #1dc68360
+# %% ../../nbs/transport/31_sinkhorn_sort.ipynb #d2218967
 import math
 from typing import TYPE_CHECKING, Callable
 
@@ -14,25 +14,26 @@ from torch import Tensor
 
 from ..core.operators import Operator, check_tau
 from softsortlib.core.permutation import (
-    DensePermutation, SoftPermutation, check_mask, check_scores, compute_dtype, patch_to,
+    DensePermutation, SoftPermutation, check_mask, check_scores, compute_dtype, is_concrete, patch_to,
 )
 from ..engine.dispatch import choose
 from .gibbs import Cost, Gibbs
-from .line import convex_cost
+from .line import check_iteration, convex_cost
 from .quantiles import few_milestones
 from .solver import log_weights, potentials
 
-# %% ../../nbs/transport/31_sinkhorn_sort.ipynb #182425cc
+# %% ../../nbs/transport/31_sinkhorn_sort.ipynb #5dcdb2bc
 _SQUASH = {"sigmoid": torch.sigmoid, "arctan": lambda z: 0.5 + z.atan() / math.pi}
 
 def _squashed(s, a, squash):
     "(31.1) with weighted mean and spread; the scores themselves for squash=None."
     if squash is None:
         return s
-    mean = (a * s).sum(-1, keepdim=True)
-    variance = (a * (s - mean) ** 2).sum(-1, keepdim=True)
-    spread = variance > (1e-12 * s.detach().abs().amax(-1, keepdim=True)) ** 2
-    z = (s - mean) / torch.where(spread, variance, 1.0).sqrt()
+    largest = s.detach().abs().amax(-1, keepdim=True)
+    u = s / torch.where(largest > 0, largest, 1.0)     # of size one, so that no square overflows
+    mean = (a * u).sum(-1, keepdim=True)
+    variance = (a * (u - mean) ** 2).sum(-1, keepdim=True)
+    z = (u - mean) / torch.where(variance > 1e-24, variance, 1.0).sqrt()
     return squash(z) if callable(squash) else _SQUASH[squash](z)
 
 # %% ../../nbs/transport/31_sinkhorn_sort.ipynb #e9da18b2
@@ -45,7 +46,7 @@ def _along(x, index):
     "x (..., n, d) with its rows taken as index (..., n) says."
     return x.gather(-2, index[..., None].expand(*x.shape[:-2], index.shape[-1], x.shape[-1]))
 
-# %% ../../nbs/transport/31_sinkhorn_sort.ipynb #0af69cf7
+# %% ../../nbs/transport/31_sinkhorn_sort.ipynb #cfe5d3bf
 class TransportPermutation(SoftPermutation):
     "The rows (31.2) of a transport plan, held as potentials; `residual` and `iterations` tell how they were found."
     if TYPE_CHECKING:  # what later cells add
@@ -68,6 +69,7 @@ class TransportPermutation(SoftPermutation):
         self.K, self.F, self.G = K, F, G
         self.a, self.b, self.order = a, b, order
         self.residual, self.iterations = residual, iterations
+        self.paired = self.m == self.n and masks.get("row_mask") is None  # each input has a position of its own
         self.phi = F + log_weights(a)
         self.place = _inverse(order)
 
@@ -97,7 +99,7 @@ def _log_prob(self, target, rows):
     log_P = phi + G - self.K.h(y - x) / self.K.tau
     return torch.where(phi > -1e29, log_P, -math.inf).to(compute_dtype(self.dtype))
 
-# %% ../../nbs/transport/31_sinkhorn_sort.ipynb #71a5dbe7
+# %% ../../nbs/transport/31_sinkhorn_sort.ipynb #4ef4836a
 @patch_to(TransportPermutation)
 def _matmul(self, x, rows):
     "The chosen rows times x (..., n, d): a product with the kernel."
@@ -110,6 +112,13 @@ def _rmatmul(self, y, rows):
     K, G, forth, _ = self._chosen(rows)
     return _along(K.T.apply(G, self.phi, y[..., forth, :].to(K.x.dtype)), self.place).to(y.dtype)
 
+@patch_to(TransportPermutation)
+def _hard(self, rows):
+    "The order of the scores (Prop 31.4); the argmax of each row where there are more or fewer milestones than inputs."
+    if not self.paired:
+        return SoftPermutation._hard(self, rows)
+    return self.order if rows is None else self.order[..., rows]
+
 # %% ../../nbs/transport/31_sinkhorn_sort.ipynb #70362859
 @patch_to(TransportPermutation)
 def ranks(self) -> Tensor:  # (..., n), from about 1 to n; zero for padded inputs
@@ -120,17 +129,14 @@ def ranks(self) -> Tensor:  # (..., n), from about 1 to n; zero for padded input
         return (self.n * shares).to(self.dtype)
     return (self.mask.sum(-1, keepdim=True) * shares).masked_fill(~self.mask, 0).to(self.dtype)
 
-# %% ../../nbs/transport/31_sinkhorn_sort.ipynb #656ff0c1
+# %% ../../nbs/transport/31_sinkhorn_sort.ipynb #4749eee2
 def _check_options(squash, tolerance, max_iterations, gradient, backend):
     "Raise `ValueError` for an option that does not fit."
     if gradient not in ("implicit", "unrolled"):
         raise ValueError(f"gradient must be 'implicit' or 'unrolled', got {gradient!r}")
-    if not callable(squash) and squash is not None and squash not in _SQUASH:
+    if not callable(squash) and squash not in (None, *_SQUASH):
         raise ValueError(f"squash must be 'sigmoid', 'arctan', a callable or None, got {squash!r}")
-    if not 0 < tolerance < 2:
-        raise ValueError(f"tolerance must be between 0 and 2 (it is a share of the mass), got {tolerance}")
-    if not isinstance(max_iterations, int) or max_iterations < 1:
-        raise ValueError(f"max_iterations must be a positive int, got {max_iterations}")
+    check_iteration(tolerance, max_iterations)
     if backend not in (None, "torch", "numba"):
         raise ValueError(f"backend must be None, 'torch' or 'numba', got {backend!r}")
 
@@ -231,22 +237,23 @@ def _milestones(self, s, mask):
     y = torch.where(last > 0, y / last.clamp(min=1), 0.5).clamp(max=1)
     return 1 - y if self.descending else y, keep
 
-# %% ../../nbs/transport/31_sinkhorn_sort.ipynb #1e9769b1
+# %% ../../nbs/transport/31_sinkhorn_sort.ipynb #915339c0
 @patch_to(SinkhornSort)
 def _line(self, s, mask):
     "The ordered inputs, their weights and their order, seen from the end where position 0 is."
     a = _weights(self.a, "a", s, mask)
     s = s.expand(a.shape)
-    x = _squashed(s, a, self.squash) * (-1 if self.descending else 1)
-    key = x.detach()
+    turn = -1 if self.descending else 1
+    x = _squashed(s, a, self.squash) * turn
+    key, by_score = x.detach(), (s.detach() * turn).argsort(dim=-1, stable=True)
     if mask is not None:
         largest = torch.where(mask, key, -math.inf).amax(-1, keepdim=True).clamp(min=-1e30)
         x = torch.where(mask, x, largest)
         key = torch.where(mask, key, math.inf)
-    order = key.argsort(dim=-1, stable=True)
+    order = by_score.gather(-1, key.gather(-1, by_score).argsort(dim=-1, stable=True))
     return x.gather(-1, order), a.gather(-1, order), order
 
-# %% ../../nbs/transport/31_sinkhorn_sort.ipynb #63656959
+# %% ../../nbs/transport/31_sinkhorn_sort.ipynb #3b4038a5
 @patch_to(SinkhornSort)
 def _plan(self, x, y, a, b, tau):
     "The kernel, potentials, residual and iterations."
@@ -263,15 +270,16 @@ def _soft_permutation(self, s, tau, mask, dtype):
     y, keep = self._milestones(s, mask)
     b = _weights(self.b, "b", y, keep)
     K, F, G, residual, iterations = self._plan(x, y, a, b, tau)
-    if mask is not None and keep is None:
-        keep = mask.any(-1, keepdim=True).expand(*mask.shape[:-1], y.shape[-1])
+    if mask is not None:
+        every = mask.any(-1, keepdim=True).expand(*mask.shape[:-1], y.shape[-1])
+        keep = every if keep is None else None         # None: as many positions as real inputs
     return TransportPermutation(K, F, G, a, b.expand_as(G), order.expand_as(F), dtype, residual, iterations,
                                 mask=mask, row_mask=keep)
 
-# %% ../../nbs/transport/31_sinkhorn_sort.ipynb #77129db3
+# %% ../../nbs/transport/31_sinkhorn_sort.ipynb #21d4ed39
 def _check_levels(q, width):
     "Raise `ValueError` unless the levels q are in [0, 1] and the width is None or in (0, 1)."
-    if not ((q >= 0) & (q <= 1)).all():
+    if is_concrete(q) and not ((q >= 0) & (q <= 1)).all():
         raise ValueError(f"q must be in [0, 1], got {q.min().item():g}..{q.max().item():g}")
     if width is not None and not 0 < width < 1:
         raise ValueError(f"width must be between 0 and 1, got {width}")

@@ -5,14 +5,14 @@
 # %% auto #0
 __all__ = ['potentials']
 
-# %% ../../nbs/transport/37_solver.ipynb #ac26dfd1
+# %% ../../nbs/transport/37_solver.ipynb #9defd844
 import math
 
 import torch
 from torch import Tensor
 
 from ..core.permutation import is_concrete
-from ..engine.autograd import batched, custom_op, differentiable
+from ..engine.autograd import batched, custom_op, differentiable, needs_graph
 from .gibbs import Gibbs, flat_batch
 from .line import sinkhorn, warn_unless_converged
 
@@ -186,14 +186,16 @@ def _(x, y, a, b, tau, power, backend, tolerance, limit):
 
 batched(_solve_op, 5)
 
-# %% ../../nbs/transport/37_solver.ipynb #683fb29e
+# %% ../../nbs/transport/37_solver.ipynb #0398d2d2
+_UNROLLED = "use gradient='unrolled', whose plain iterations have all derivatives, or torch.func.jacrev for jacfwd"
+
 def _refuse(ctx, *grads):
     raise NotImplementedError("the implicit gradient is not differentiable again: "
                               "use gradient='unrolled' for second derivatives")
 
 def refuses(op, tensors):
     "Give `op`, whose first arguments are tensors of one batch shape, all its rules, but a derivative that raises."
-    return differentiable(op, tensors, _refuse, lambda ctx, inputs, output: None)
+    return differentiable(op, tensors, _refuse, lambda ctx, inputs, output: None, instead=_UNROLLED)
 
 # %% ../../nbs/transport/37_solver.ipynb #a917816b
 @custom_op("transport_adjoint", __name__)
@@ -211,7 +213,7 @@ def _(grad_F, grad_G, *others):
 
 _adjoint_once = refuses(_adjoint_op, 9)
 
-# %% ../../nbs/transport/37_solver.ipynb #a025f83d
+# %% ../../nbs/transport/37_solver.ipynb #fd7b7825
 @custom_op("transport_attach", __name__)
 def _attach_op(
     rho: Tensor, sigma: Tensor, F: Tensor, G: Tensor, x: Tensor, y: Tensor, a: Tensor, b: Tensor, tau: Tensor,
@@ -231,7 +233,7 @@ def _attach_setup(ctx, inputs, output):
 def _attach_backward(ctx, grad_F, grad_G):
     return (*_adjoint_once(grad_F, grad_G, *ctx.saved_tensors, ctx.power, ctx.backend), *[None] * 9)
 
-_attach = differentiable(_attach_op, 9, _attach_backward, _attach_setup)
+_attach = differentiable(_attach_op, 9, _attach_backward, _attach_setup, instead=_UNROLLED)
 
 # %% ../../nbs/transport/37_solver.ipynb #10b393fd
 class _AdjointOfFunction(torch.autograd.Function):
@@ -254,7 +256,7 @@ class _AttachOfFunction(torch.autograd.Function):
     def backward(ctx, grad_F, grad_G):
         return (*_AdjointOfFunction.apply(ctx.K, grad_F, grad_G, *ctx.saved_tensors), *[None] * 8)
 
-# %% ../../nbs/transport/37_solver.ipynb #dd679150
+# %% ../../nbs/transport/37_solver.ipynb #8c108713
 def _unrolled(K, a, b, tolerance, limit):
     "The potentials by plain iterations, with a graph that goes through all of them."
     costs = K.exponents(0 * K.x, 0 * K.y).neg().mT
@@ -267,6 +269,11 @@ def _without_graph(power, backend, at, tolerance, limit):
     x, y, a, b, tau = (t.detach() for t in at)
     if not callable(power):
         return _solve_op(x, y, a, b, tau[..., 0], float(power), backend or "", tolerance, limit)
+    if torch._C._functorch.is_functorch_wrapped_tensor(x) or torch.autograd.forward_ad._current_level >= 0:
+        raise NotImplementedError("torch.func and forward mode cannot see through a solver whose power is a function: "
+                                  "use gradient='unrolled'")
+    if x.device.type == "meta":
+        return x, y, tau[..., 0], tau[..., 0].long()
     with torch.no_grad():
         return _solve(Gibbs(x, y, tau, power, backend), a, b, tolerance, limit)
 
@@ -281,7 +288,7 @@ def _with_gradient(power, backend, at, F, G):
     frozen = Gibbs(x.detach(), y.detach(), tau.detach(), power, backend)
     return _AttachOfFunction.apply(rho, sigma, frozen, F, G, *at)
 
-# %% ../../nbs/transport/37_solver.ipynb #ea872593
+# %% ../../nbs/transport/37_solver.ipynb #e809a33d
 def potentials(
     K: Gibbs,  # kernel between inputs (..., n) and milestones (..., m)
     a: Tensor,  # weights of the inputs, (..., n), sum one, zeros allowed
@@ -298,6 +305,6 @@ def potentials(
     at = [t.expand(*batch, t.shape[-1]) for t in (K.x, K.y, a, b, tau)]
     backend = K.backend if K.fast else "torch"
     F, G, residual, count = _without_graph(K.power, backend, at, tolerance, max_iterations)
-    if torch.is_grad_enabled() and any(t.requires_grad or not is_concrete(t) for t in at):
+    if torch.is_grad_enabled() and (needs_graph(at) or not all(map(is_concrete, at))):
         F, G = _with_gradient(K.power, backend, at, F, G)
     return F, G, residual, count

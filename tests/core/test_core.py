@@ -1,6 +1,7 @@
 """SoftPermutation: shapes, dtypes, tiles against the dense twin, masks, transforms, errors."""
 import math
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
@@ -101,6 +102,16 @@ def test_gradients_of_the_straight_through_matrix(rng):
     assert torch.equal((P.straight_through()[..., 1:3, :] @ x).detach(), x[P.hard()[1:3]])
 
 
+def test_a_row_has_a_number_of_any_kind(rng):
+    P = make(2, 5, 4, rng=rng)
+    for row in (np.int64(1), np.uint8(1), torch.tensor(1), torch.tensor(-4)): assert_close(P[..., row, :], P[..., 1, :])
+    for rows in (range(1, 4, 2), np.array([1, 3]), torch.tensor([1, 3]), [np.int64(1), -2], torch.tensor([0, 1, 0, 1, 0]).bool()):
+        assert_close(P[..., rows, :].to_dense(), P.to_dense()[:, [1, 3]])
+    assert_close(P[..., 3:0:-1, :].to_dense(), P.to_dense()[:, [3, 2, 1]])
+    assert_close(P[..., ::-1, :][..., np.int64(0), :], P[..., -1, :])
+    assert P[..., [], :].shape == (2, 0, 4)
+
+
 def test_autocast_does_not_lower_the_precision(rng):
     P, x = make(6, 6, rng=rng, dtype=torch.float32), torch.randn(6, 2, generator=rng)
     with torch.autocast("cpu", dtype=torch.bfloat16):
@@ -140,6 +151,10 @@ def test_vmap_and_grad_transform(rng):
     (lambda P: P[0], IndexError, "only rows"),
     (lambda P: P[..., 0, 0], IndexError, "only rows"),
     (lambda P: P[..., 3, :], IndexError, "out of range"),
+    (lambda P: P[..., None, :], IndexError, "got None: P is"), (lambda P: P[..., True, :], IndexError, "got True"), (lambda P: P[..., "a", :], IndexError, "got 'a'"),
+    (lambda P: P[..., 1.0, :], IndexError, "got 1.0"), (lambda P: P[..., (0, 1), :], IndexError, "a list of numbers from -3 to 2"), (lambda P: P[..., [0, 3], :], IndexError, "from -3 to 2"),
+    (lambda P: P[..., torch.tensor([[0]]), :], IndexError, "got tensor"), (lambda P: P[..., torch.tensor([0.5]), :], IndexError, "got tensor"),
+    (lambda P: P[..., np.int64(-4), :], IndexError, "row -4 is out of range"),
     (lambda P: SoftPermutation.from_logits(torch.ones(3)), ValueError, "m, n"),
     (lambda P: SoftPermutation.from_logits(torch.ones(2, 2).long()), TypeError, "floating point"),
     (lambda P: SoftPermutation.from_logits(torch.ones(2, 2), torch.ones(3).bool()), ValueError, "mask"),

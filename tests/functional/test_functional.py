@@ -407,6 +407,8 @@ def test_own_quantiles_of_transport_are_interpolated_as_asked(kind, masked, rng)
 def test_a_misspelt_name_is_looked_for_among_all_that_can_rank(rng):
     x = torch.randn(4, generator=rng)
     with pytest.raises(ValueError, match=r"did you mean 'permutahedron'\? There are .*laplace.*permutahedron.*softsort"): soft_rank(x, method="permutahedrn")
+    with pytest.raises(ValueError, match=r"did you mean 'permutahedron'\? There are .*lapsum.*permutahedron.*softsort") as e: soft_sort(x, method="permutahedrn")
+    assert "laplace" not in str(e.value) and "sigmoid" not in str(e.value)
     with pytest.raises(ValueError, match=r"did you mean 'softsort'\?") as e: soft_permutation(x, method="softsrt")
     assert "laplace" not in str(e.value)
     for method, error, says in ((SoftSort, TypeError, "got the class SoftSort"), (3, TypeError, "got int"), (None, TypeError, "got NoneType")):

@@ -2,6 +2,7 @@
 import json
 import os
 import signal
+import shutil
 import subprocess
 import sys
 import time
@@ -69,6 +70,13 @@ def test_help(run, line, words):
     ("run sort --trainer device=2", 2, "no flag 'device'"),
     ("run sort -d digits --trainer accelerator=abacus", 2, "abacus"),
     ("run sort --data mnist --folder empty --trainer max_epochs=1", 1, "train-images-idx3-ubyte"),
+    ("run sort -d digits --threads -2", 2, "threads must be at least 1, got -2"),
+    ("run sort -d digits --threads 0", 2, "threads must be at least 1"),
+    ("run sort -d digits --compile nope", 2, "compile must be one of default"),
+    ("table sort --threads -2", 2, "threads must be at least 1"),
+    ("table sort --compile nope", 2, "compile must be one of default"),
+    ("bench --device tpu", 2, "device must be cpu or cuda, got 'tpu'"),
+    ("bench --rounds 0", 2, "rounds must be at least 1, got 0"),
     ("demoo", 2, "demo"),
     ("demo --steps 0", 2, "steps must be at least 1"),
 ])
@@ -90,6 +98,49 @@ def test_run_writes_reads_and_guards_its_folder(run):
     assert run(SMALL)[:2] == (code, out)                                      # done: read again
     code, _, err = run(f"{SMALL} --seed 1 --out {folder}")
     assert code == 2 and "holds another run" in err
+
+
+def broken(path, share):
+    "The file with the first `share` of its bytes."
+    data = Path(path).read_bytes()
+    Path(path).write_bytes(data[:int(share * len(data))])
+
+
+@pytest.mark.parametrize("share", [0, 0.6])
+@pytest.mark.parametrize("name,left", [("result.json", []), ("config.json", []), ("checkpoints/last.ckpt", ["result.json"]), ("checkpoints/best.ckpt", ["result.json"])])
+def test_a_file_that_was_cut_off_is_named_with_a_way_out(run, name, left, share):
+    "Whichever it is, and what the message tells to do goes on."
+    assert run(SMALL)[0] == 0
+    [folder] = Path("runs").iterdir()
+    for file in left: (folder / file).unlink()
+    broken(folder / name, share)
+    code, _, err = run(SMALL)
+    assert code == 2 and err.count("\n") == 1 and f"{folder / name} is empty or cut off: remove" in err
+    if name == "result.json": (folder / name).unlink()
+    else: shutil.rmtree(folder)
+    assert run(SMALL)[0] == 0
+
+
+def test_a_benchmark_looks_for_its_file_before_it_measures(run, monkeypatch):
+    def measure(*args): raise AssertionError("measured")
+    monkeypatch.setattr("softsortlib.lab.bench.run_case", measure)
+    Path("file").write_text("")
+    for out in ("file/bench.json", "."):
+        code, _, err = run(f"bench --out {out}")
+        assert code == 1 and err.count("\n") == 1 and f"cannot write {out} (" in err
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    code, _, err = run("bench --device cuda")
+    assert code == 2 and "device cuda is not here: leave --device out" in err
+
+
+@pytest.mark.parametrize("what,error,name", [("torch.save", RuntimeError("[enforce fail at inline_container.cc:664] . PytorchStreamWriter failed writing file data/3"), "best.ckpt"), ("json.dump", OSError(28, "No space left on device"), "config.json")])
+def test_a_full_disk_is_one_line_that_names_the_file(run, monkeypatch, what, error, name):
+    def full(*args, **kwargs): raise error
+    monkeypatch.setattr(what, full)
+    code, _, err = run(SMALL)
+    lines = [line for line in err.splitlines() if line.startswith("softsortlib:")]
+    assert code == 1 and len(lines) == 1 and "Traceback" not in err and f"{name} (" in lines[0] and "free some space there" in lines[0]
+    assert not list(Path("runs").rglob(".*.part"))
 
 
 # --- the options of a task are the fields of its configuration ---

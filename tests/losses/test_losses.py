@@ -364,3 +364,14 @@ def test_gradients_are_finite_for_tied_and_for_extreme_scores(f, options, scale,
         loss = f(s, y, mask, **options)
         g, = torch.autograd.grad(loss, s)
         assert loss.isfinite() and g.isfinite().all()
+
+
+@pytest.mark.parametrize("f", [L.approx_ndcg_loss, L.neural_ndcg_loss])
+def test_powers_of_large_grades_do_not_overflow(f, rng):
+    "Beyond some sixty all gains are powers of two to the last digit, and a common factor cancels; sets keep to themselves."
+    s, y = torch.randn(3, 6, generator=rng), torch.randint(0, 5, (3, 6), generator=rng).float()
+    want = f(s, y + 60, reduction="none")
+    for more in (90.0, 130.0, 5000.0): assert_close(f(s, y + more, reduction="none"), want, rtol=1e-5, atol=1e-6)
+    assert_close(f(s, y + torch.tensor([[0.0], [500.0], [0.0]]), reduction="none")[::2], f(s, y, reduction="none")[::2])
+    leaf = s.clone().requires_grad_()
+    assert torch.autograd.grad(f(leaf, y + 200), leaf)[0].isfinite().all()

@@ -317,3 +317,37 @@ def test_operators_and_their_maps_are_pickled_and_copied(power, rng):
         for z in (s[:5], s): assert torch.equal(again(z) @ x[: len(z)], op(z) @ x[: len(z)])
     P = pickle.loads(pickle.dumps(op(s)))
     assert torch.equal(P @ x, op(s) @ x)
+
+
+def test_triton_by_name_on_the_cpu_is_an_error_with_a_way_out(rng, monkeypatch):
+    pytest.importorskip("triton")
+    monkeypatch.delenv("TRITON_INTERPRET", raising=False)
+    from softsortlib import NeuralSort
+    for n in (5, 200):
+        for op in (SoftSort(backend="triton"), NeuralSort(backend="triton")):
+            s = torch.randn(n, generator=rng)
+            with pytest.raises(ValueError, match="backend 'triton' runs on cuda.*backend=None"): op(s) @ s
+
+
+@pytest.mark.parametrize("power", [0.5, 1, 2, 3])
+@pytest.mark.parametrize("n", [4, 300])
+def test_the_largest_numbers_have_finite_gradients(power, n, rng):
+    for dtype in (torch.float32, torch.float64):
+        s = torch.randn(n, generator=rng, dtype=torch.float64).to(dtype)
+        s[0], s[1] = torch.finfo(dtype).max, torch.finfo(dtype).min
+        x = torch.randn(n, generator=rng, dtype=torch.float64).to(dtype)
+        s.requires_grad_()
+        P = SoftSort(power=power)(s)
+        found = P @ x
+        [g] = torch.autograd.grad(found.square().sum() + (P.mT @ x).square().sum(), s)
+        assert g.isfinite().all()
+        torch.testing.assert_close(found[1:-1], SoftSort(power=power)(s[2:]) @ x[2:], rtol=1e-4, atol=1e-5)
+
+
+def test_a_mean_of_huge_numbers_in_double_precision(rng):
+    "So are those of scores, of NeuralSort and of other powers: the sum may be larger than any number, the mean is not."
+    from softsortlib import NeuralSort
+    for op in (SoftSort(), SoftSort(backend="torch"), SoftSort(power=2), SoftSort(power=2, backend="torch"), NeuralSort()):
+        s = torch.zeros(300, dtype=torch.float64).requires_grad_()
+        for x in (torch.full((300,), 1e307).double(), torch.full((300,), -1e307).double()):
+            torch.testing.assert_close(op(s) @ x / x, torch.ones(300).double())

@@ -298,7 +298,8 @@ def test_implicit_memory_does_not_grow_with_iterations(rng):
 @pytest.mark.parametrize("kwargs, message", [
     (dict(power=0.5), "power must be at least 1"), (dict(power="two"), "power must be a number"), (dict(squash="tanh"), "squash must be"), (dict(gradient="none"), "gradient must be"),
     (dict(tolerance=0.0), "tolerance must be"), (dict(max_iterations=0), "max_iterations must be"), (dict(milestones=0), "milestones must be"), (dict(milestones=torch.tensor([1.0, 0.0])), "increasing order"),
-    (dict(a=torch.tensor([1.0, -1.0])), "a must hold non-negative"), (dict(backend="cuda"), "backend must be"), (dict(tau=0.0), "tau must be positive")])
+    (dict(a=torch.tensor([1.0, -1.0])), "a must hold non-negative"), (dict(tolerance="a"), "tolerance must be a number, got str"),
+    (dict(max_iterations=2.5), "max_iterations must be"), (dict(max_iterations=True), "max_iterations must be"), (dict(squash=["sigmoid"]), "squash must be"), (dict(backend="cuda"), "backend must be"), (dict(tau=0.0), "tau must be positive")])
 def test_errors_name_the_argument(kwargs, message):
     with pytest.raises((ValueError, TypeError), match=message): SinkhornSort(**kwargs)
 
@@ -315,3 +316,41 @@ def test_newton_needs_few_sweeps(rng):
     ours = _solve(Gibbs(x, y, 1e-3), w, w, 1e-6, 1000)[3]
     plain = sinkhorn((y - x[:, None]) ** 2 / 1e-3, w.log(), w.log(), 1e-6, 3000)[3]
     assert 5 * ours < plain
+
+
+def test_hard_is_the_order_of_the_scores_where_there_is_one_position_for_each(rng):
+    "With other milestones each position names its likeliest input, as its row does."
+    s, mask = randn(3, 9, rng=rng), torch.arange(9) < torch.tensor([9, 4, 1])[:, None]
+    for P in (SinkhornSort(0.1, milestones=4)(s), SinkhornSort(0.1, milestones=12)(s), SinkhornSort(0.1, milestones=9)(s, mask)):
+        assert torch.equal(P.hard(), P.to_dense().argmax(-1))
+    for weights in (dict(a=torch.rand(9, generator=rng) + 0.1), dict(b=torch.rand(9, generator=rng) + 0.1), dict(milestones=torch.rand(9, generator=rng).sort().values)):
+        assert torch.equal(SinkhornSort(0.1, **weights)(s).hard(), s.argsort())
+    far = torch.cat([torch.tensor([1e6, 1e9, -1e9, -1e6, 1e9 + 1]).double(), randn(20_000, rng=rng)])      # tied when squashed
+    P = SinkhornSort(0.1, tolerance=0.1)(far)
+    assert torch.equal(P.hard(), far.argsort()) and (P.K.x.diff() == 0).any()
+
+
+@pytest.mark.parametrize("power", [2, 1.5, torch.cosh])
+def test_plain_iterations_under_vmap_and_in_forward_mode(power, rng):
+    "The loop runs until all that vmap hides has converged; every element is what it is alone."
+    s, operator = randn(4, 5, rng=rng), SinkhornSort(0.1, power, gradient="unrolled", tolerance=1e-9)
+    def f(t): return operator(t) @ t
+    alone = torch.stack([f(t) for t in s])
+    assert_close(torch.vmap(f)(s), alone, rtol=1e-7, atol=1e-8)
+    assert_close(torch.vmap(torch.func.jacrev(f))(s), torch.vmap(torch.func.jacfwd(f))(s), rtol=1e-6, atol=1e-8)
+    with pytest.warns(ConvergenceWarning, match="4 of 4 transport problems"): torch.vmap(lambda t: SinkhornSort(0.01, power, gradient="unrolled", max_iterations=2)(t) @ t)(s)
+
+
+def test_what_the_implicit_gradient_cannot_do_it_says(rng):
+    s = randn(5, rng=rng)
+    for n, operator, says in ((5, SinkhornSort(), "gradient='unrolled'"), (200, SinkhornSort(), "gradient='unrolled', backend='torch'"), (5, SinkhornSort(power=torch.cosh), "gradient='unrolled'")):
+        with pytest.raises(NotImplementedError, match=says): torch.func.jacfwd(lambda t: operator(t) @ t)(randn(n, rng=rng))
+    with pytest.raises(NotImplementedError, match="power is a function: use gradient='unrolled'"): torch.vmap(SinkhornSort(power=torch.cosh))(s.expand(2, 5))
+
+
+def test_shapes_of_plans_without_values(rng):
+    s = torch.empty(3, 5, device="meta", dtype=torch.float64)
+    for operator in (SinkhornSort(), SinkhornSort(power=torch.cosh), SinkhornSort(gradient="unrolled"), SinkhornSort(milestones=3)):
+        P = operator(s)
+        assert (P @ s).shape == (3, P.m) and (P.mT @ s[:, :P.m]).shape == P.ranks().shape == (3, 5) and P.hard().shape == (3, P.m)
+    assert (SinkhornSort().quantiles(s, [0.1, 0.5]) @ s).shape == (3, 2)

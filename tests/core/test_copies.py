@@ -1,0 +1,100 @@
+"""Every operator, loss and layer is pickled, copied, saved and sent to a new process, and computes there what it computes here."""
+import copy
+import inspect
+import io
+import multiprocessing
+import pickle
+
+import pytest
+import torch
+from torch import nn
+from torch.testing import assert_close
+
+from softsortlib import Operator, Permutahedron, SinkhornSort, SoftSort, Stochastic, losses
+from softsortlib.core import RankOperator
+from softsortlib.losses import SoftKNN
+from softsortlib.transport import GumbelSinkhorn
+
+S = torch.randn(3, 6, generator=torch.Generator().manual_seed(0))
+GRADES = torch.tensor([[2, 0, 1, 0, 3, 0], [0, 1, 0, 0, 0, 2], [1, 1, 0, 0, 2, 0]])
+
+
+def modules():
+    "A module of every class, with temperatures that are numbers, buffers and parameters."
+    made = {"squares": SoftSort(power=2), "entropic": Permutahedron(regularization="kl"), "gumbel": GumbelSinkhorn(nn.Parameter(torch.tensor(0.5)), noise=0.0),
+            "stochastic": Stochastic("softsort", 3, torch.Generator().manual_seed(0)), "knn": SoftKNN(2, classes=2, method=SoftSort(nn.Parameter(torch.tensor(0.3)))),
+            "milestones": SinkhornSort(milestones=torch.tensor([0.0, 0.4, 1.0]), a=torch.arange(1.0, 7.0))}
+    for name, cls in {**Operator.names, **RankOperator.names}.items():
+        for kind, tau in (("number", 0.5), ("buffer", torch.tensor(0.5)), ("parameter", nn.Parameter(torch.tensor(0.5)))): made[f"{name}-{kind}"] = cls(tau=tau)
+    for name, cls in inspect.getmembers(losses, lambda v: inspect.isclass(v) and issubclass(v, nn.Module) and v is not SoftKNN):
+        made[name] = cls(**{option: SoftSort(nn.Parameter(torch.tensor(0.3))) for option in cls.defaults if option == "method"})
+    return made
+
+
+MODULES = modules()
+
+
+def value(module):
+    "Something that depends on all of the module."
+    if isinstance(module, SoftKNN): return module(S[:2], S, torch.tensor([0, 1, 1]))
+    if isinstance(module, GumbelSinkhorn): return module(S[:, :3]).to_dense()
+    if isinstance(module, (losses.PermutationNLL, losses.PermutationBCE)): return module(SoftSort(0.5)(S), GRADES.argsort(-1))
+    if isinstance(module, (losses.TopKLoss, losses.ZeroOneLoss)): return module(S, GRADES[:, 0])
+    if isinstance(module, (Operator, RankOperator)):
+        out = module(S)
+        return out if isinstance(out, torch.Tensor) else out @ S
+    return module(S, GRADES)
+
+
+def through_a_file(module):
+    file = io.BytesIO()
+    torch.save(module, file)
+    file.seek(0)
+    return torch.load(file, weights_only=False)
+
+
+WAYS = {"pickle": lambda m: pickle.loads(pickle.dumps(m)), "copy": copy.deepcopy, "file": through_a_file}
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("name", sorted(MODULES))
+def test_a_copy_is_the_same_and_shares_nothing(name, way):
+    module = MODULES[name]
+    twin = WAYS[way](module)
+    assert repr(twin) == repr(module) and not {p.data_ptr() for p in twin.parameters()} & {p.data_ptr() for p in module.parameters()}
+    if name == "stochastic": twin.generator.set_state(state := module.generator.get_state())
+    found, want = value(twin), None
+    if name == "stochastic": module.generator.set_state(state)
+    assert_close(found, value(module), rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("name", sorted(MODULES))
+def test_a_state_goes_into_another_module_through_a_file_of_weights(name):
+    module, file = MODULES[name], io.BytesIO()
+    torch.save(module.state_dict(), file)
+    file.seek(0)
+    other = copy.deepcopy(module)
+    with torch.no_grad():
+        for t in (*other.parameters(), *other.buffers()): t.mul_(3)
+    other.load_state_dict(torch.load(file, weights_only=True))
+    if name != "stochastic": assert_close(value(other), value(module), rtol=0, atol=0)
+
+
+def in_a_new_process(pipe):
+    made = pickle.loads(pipe.recv_bytes())
+    pipe.send({name: value(m).detach().tolist() for name, m in made.items()})
+
+
+def test_a_spawned_worker_computes_the_same():
+    "As data loaders and launchers start one where processes are not forked."
+    context = multiprocessing.get_context("spawn")
+    here, there = context.Pipe()
+    worker = context.Process(target=in_a_new_process, args=(there,))
+    worker.start()
+    there.close()
+    sent = {name: m for name, m in MODULES.items() if name != "stochastic"}
+    here.send_bytes(pickle.dumps(sent))
+    assert here.poll(120)
+    found = here.recv()
+    worker.join(30)
+    for name, m in sent.items(): assert_close(torch.tensor(found[name]), value(m).detach().float(), rtol=1e-6, atol=1e-7)
