@@ -31,9 +31,11 @@
   const unfold = () => {
     const to = location.hash.length > 1 && document.getElementById(decodeURIComponent(location.hash.slice(1)));
     const fold = to && to.closest("details:not([open])");
-    if (fold) { fold.open = true; to.scrollIntoView(); }
+    if (fold) fold.open = true;
+    if (to) to.scrollIntoView({ behavior: "instant" });       // formulas above it have changed their height since the browser went there
   };
   window.addEventListener("hashchange", unfold);
+  window.addEventListener("load", unfold);
   unfold();
 
   // a link to a statement, an equation or a source shows what stands there
