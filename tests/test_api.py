@@ -46,6 +46,37 @@ def test_examples_for_a_gpu_run_through_the_interpreter():
     assert done.returncode == 0, done.stderr[-3000:]
 
 
+def test_examples_from_chapters_run_alone_too():
+    "Those of the laboratory, which train and start processes, say on their page that they do not."
+    found = [(f"{module.__name__}.{name}", api_page.example(module, notebook, name)) for module, notebook, _, _ in api_page.modules()
+             if api_page.page_of(notebook) not in (None, "lab", "experiments") for name, _ in api_page.public(module)]
+    written = {code for _, code in EXAMPLES}
+    jobs = [(name, example[0]) for name, example in found if example and example[2] and example[0] not in written]
+    assert jobs
+    done = run_alone(jobs, MPLBACKEND="Agg")
+    assert done.returncode == 0, done.stderr[-3000:]
+
+
+HOWTO = ROOT / "nbs" / "howto.ipynb"
+
+
+def test_how_to_answers_run_alone():
+    blocks = [code for _, code, _ in api_page.code_cells(HOWTO)]
+    assert len(blocks) >= 20
+    done = run_alone([(code.splitlines()[-1], code) for code in blocks])
+    assert done.returncode == 0, done.stderr[-3000:]
+
+
+def test_names_stand_in_the_order_of_use():
+    import softsortlib
+    for module, notebook, _, _ in api_page.modules():
+        if not api_page.page_of(notebook): continue
+        face = [name in softsortlib.__all__ for name, _ in api_page.public(module)]
+        assert face == sorted(face, reverse=True), module.__name__
+    import softsortlib.rowwise.softsort as softsort
+    assert api_page.public(softsort)[0][0] == "SoftSort"
+
+
 def test_an_example_that_needs_its_neighbour_is_found():
     assert "does not run alone" in run_alone([("good", "x = 1"), ("bad", "x + 1")]).stderr
 

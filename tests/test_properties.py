@@ -17,7 +17,9 @@ from tables import FUNCTIONS, LOSSES, OPERATORS, RANKS
 
 from softsortlib.transport import ConvergenceWarning
 
-EXAMPLES = int(os.environ.get("EXAMPLES", 1000)) if os.environ.get("HYPOTHESIS_PROFILE") == "explore" else 8
+EXPLORES = os.environ.get("HYPOTHESIS_PROFILE") == "explore"
+EXAMPLES = int(os.environ.get("EXAMPLES", 1000)) if EXPLORES else 8
+FAR = 1.0 if EXPLORES else 0.4      # in the usual run an outlier divided by the smallest tau is still a number of the dtype
 share = settings(max_examples=EXAMPLES, deadline=None, suppress_health_check=list(HealthCheck))
 EPS = {torch.float64: 1e-7, torch.float32: 1e-3, torch.bfloat16: 6e-2, torch.float16: 2e-2}     # what a result in [0, 1] may be off by
 
@@ -72,7 +74,7 @@ cases = st.builds(
     Case, seed=st.integers(0, 10**6), b=st.integers(1, 3), n=st.sampled_from([1, 2, 3, 4, 5, 8, 13, 70]), dtype=st.sampled_from(list(EPS)),
     values=st.sampled_from(["normal", "ties", "equal", "sorted", "high", "low", "high and low", "all far"]),
     strides=st.sampled_from(["usual", "transposed", "every second"]), masked=st.booleans(),
-    exponent=st.floats(-12, 12), outlier=st.floats(0.05, 1), descending=st.booleans())
+    exponent=st.floats(-12, 12), outlier=st.floats(0.05, FAR), descending=st.booleans())
 
 
 @pytest.fixture(autouse=True)
@@ -84,7 +86,7 @@ def quietly():
 
 
 def close(a, b, dtype, scale=1.0, why=""):
-    assert a.isfinite().all(), f"{why}: {a}"
+    assert not a.isnan().any() and (a.isfinite().all() or dtype.itemsize == 2), f"{why}: {a}"
     assert torch.allclose(a.double(), b.double(), rtol=EPS[dtype], atol=EPS[dtype] * scale), f"{why}: {a} and {b}"
 
 
@@ -101,8 +103,8 @@ def is_number(grad, case, why):
 
 
 def tame(case):
-    "Whether two ways to the same number may be compared: an outlier does not swallow the digits of the others."
-    return not any(far in case.values for far in ("high", "low", "far"))
+    "Whether two ways to the same number may be compared: no outlier swallows the digits of the others, and no temperature their differences."
+    return not any(far in case.values for far in ("high", "low", "far")) and case.exponent < 5
 
 
 @pytest.mark.parametrize("row", OPERATORS, ids=lambda row: row.name)
@@ -115,7 +117,8 @@ def test_operators(row, case):
     D, soft, hard = P.to_dense(), P @ x, P.hard()
     size = torch.full((case.b,), case.n) if mask is None else mask.sum(-1)
     real = torch.arange(case.n) < size[:, None]
-    close(D.double().sum(-1), real.double().expand(D.shape[:-1]), dtype, why="a row does not sum to one")
+    wide = 1 if row.promise("fixed_steps") else 1000       # a transport sums to one as far as it has converged
+    close(D.double().sum(-1), real.double().expand(D.shape[:-1]), dtype, wide, why="a row does not sum to one")
     assert (D >= 0).all() and (soft.double().abs() <= 1 + EPS[dtype]).all()
     if row.promise("unimodal_when_hard"):
         assert torch.equal(hard.sort(-1).values, torch.arange(case.n).expand(hard.shape)), f"hard() is no permutation: {hard}"
@@ -156,6 +159,9 @@ def check_call(call, case, of):
         low, high = call.within
         kept = out.double() if mask is None or out.shape != s.shape else out.double()[mask]
         assert (kept >= low - EPS[dtype]).all() and (high is None or (kept <= high + EPS[dtype]).all()), f"not within {call.within}: {out}"
+    if not out.isfinite().all():
+        assert dtype.itemsize == 2 or s.detach().double().abs().max().item() / case.tau > 1e30, f"{out}"
+        return          # larger than the largest number
     if out.requires_grad: is_number(gradient(out, s)[0], case, "the gradient")
     if not tame(case): return
     scale = max(1, case.n, out.detach().double().abs().max().item())

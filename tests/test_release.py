@@ -181,3 +181,62 @@ def test_the_citation_file_is_complete():
     assert citation["cff-version"] == "1.2.0" and citation["type"] == "software" and citation["license"] == "Apache-2.0"
     assert str(citation["version"]) == SETTINGS["version"] and citation["repository-code"] == SETTINGS["git_url"]
     assert all(set(author) <= {"name", "given-names", "family-names", "orcid"} and author for author in citation["authors"])
+
+
+def page(name): return "\n".join("".join(c["source"]) for c in json.loads((ROOT / "nbs" / name).read_text(encoding="utf-8"))["cells"])
+
+
+def entries(text):
+    "The BibTeX entries of a page: {key: {field: value}}; the braces of each balance."
+    found = {}
+    for block in re.findall(r"```bibtex\n(.*?)```", text, re.S):
+        assert block.count("{") == block.count("}"), block
+        found[re.match(r"@\w+\{(\w+),", block)[1]] = {k: v.strip("{}") for k, v in re.findall(r"^  (\w+) = \{(.*)\},?$", block, re.M)}
+    return found
+
+
+def test_the_entries_are_those_of_the_references():
+    "Each paper's title and first author stand on the references page; the library's version is this one."
+    cited, references = entries(page("citing.ipynb")), page("references.ipynb")
+    assert cited.pop("softsortlib")["version"] == SETTINGS["version"] and len(cited) == 9
+    for key, entry in cited.items():
+        assert {"author", "title", "year"} <= set(entry), key
+        at = references.index(f"[{entry['title']}]")
+        assert entry["author"].split(" and ")[0] in references[at - 200:at] and entry["year"] in references[at:at + 400], key
+        assert "eprint" not in entry or f"arxiv.org/abs/{entry['eprint']}" in references[at:at + 200], key
+
+
+def test_every_operator_has_a_paper_to_cite():
+    named = set(re.findall(r"`(\w+)`", page("citing.ipynb")))
+    assert {"SoftSort", "NeuralSort", "SinkhornSort", "SortingNetwork", "LapSum", "SigmoidRank", "GaussianRank", "LaplaceRank", "Permutahedron"} <= named
+
+
+def test_the_pages_are_linked_from_the_readme():
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    assert "(nbs/citing.ipynb)" in readme and "(nbs/statements.ipynb)" in readme and (ROOT / "CITATION.cff").exists()
+
+
+# What it promises: the rest is asserted on nbs/statements.ipynb itself
+
+FORKED = """
+import os, torch
+from softsortlib import NeuralSort, SoftSort, soft_rank
+s = torch.randn(64, 300, generator=torch.Generator().manual_seed(0))
+def work(): return [SoftSort(0.1)(s) @ s, NeuralSort(0.1)(s) @ s, soft_rank(s, method="permutahedron")]
+torch.set_num_threads(1)
+want = work()
+if not (pid := os.fork()): os._exit(0 if all(map(torch.equal, work(), want)) else 3)
+raise SystemExit(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
+def test_a_forked_child_with_one_thread_computes_the_same():
+    assert subprocess.run([sys.executable, "-c", FORKED], cwd=ROOT / "tests", env={**os.environ, "OMP_NUM_THREADS": "1"}, timeout=300).returncode == 0
+
+
+def test_the_history_has_a_record_of_this_version():
+    records = {p.stem: json.loads(p.read_text(encoding="utf-8")) for p in (ROOT / "nbs/results/history").glob("*.json")}
+    assert SETTINGS["version"] in records
+    for version, record in records.items():
+        assert record["version"] == version == record["environment"]["softsortlib"] and all(0 < r < 1e3 for r in record["ratios"].values())

@@ -306,7 +306,9 @@ def test_search_finds_a_name(tab, site, opened):
     tab.goto(site + "index.html" if opened == "from a server" else (SITE / "index.html").as_uri())
     found = search(tab, "SoftSort")
     assert any("softsort.html" in href for _, href in found[:5]), found[:5]
-    assert not search(tab, "qqxyzzyqq")
+    assert found[0][0].split("\n")[0] in ("chapter", "tutorial"), found[0]
+    assert not search(tab, "qqxyzzyqq") and "Nothing found" in tab.locator(".search-none").first.inner_text()
+    assert not [text for text, _ in search(tab, "softmax") if re.search(r"\\\\[a-z]+|\\\\\(", text)], "raw LaTeX in a result"
     for words, page in (("SinkhornSort", "sinkhorn_sort.html"), ("soft_topk", "functions.html"), ("NeuralNDCGLoss", "losses/"), ("is_unimodal_row_stochastic", "core/"), ("cross-entropy of the rows", "losses/"), *ASKED.items()):
         found = search(tab, words)
         assert any(re.search(page, href) for _, href in found[:3]), (words, found[:5])
@@ -352,6 +354,157 @@ def test_on_a_phone_the_drawer_reaches_its_first_and_last_page(tab, site):
     for end in (0, 1):
         top, bottom = tab.evaluate(ends, end)
         assert 50 < top and bottom <= 844, (end, top, bottom)
+
+
+def tabs_to(tab, selector, limit):
+    "How often Tab is pressed until the focus is inside the selector"
+    for count in range(1, limit + 1):
+        tab.keyboard.press("Tab")
+        if tab.evaluate("s => !!document.activeElement.closest(s)", selector): return count
+
+
+@needs_site
+@needs_browser
+def test_the_keyboard_reaches_the_text_in_two_steps_and_opens_every_section(tab, site):
+    tab.set_viewport_size({"width": 1280, "height": 900})
+    tab.goto(site + "rowwise/softsort.html")
+    assert tabs_to(tab, ".skip-link", 1) == 1
+    tab.keyboard.press("Enter")
+    assert tabs_to(tab, "main", 1) == 1
+    for button in tab.locator(".sidebar-section-button").all():
+        before = button.get_attribute("aria-expanded")
+        button.evaluate("b => { for (let e = b.parentElement; e; e = e.parentElement) if (e.matches('ul.collapse')) e.classList.add('show'); b.focus(); }")
+        tab.keyboard.press("Enter")
+        assert button.get_attribute("aria-expanded") != before
+        assert tab.evaluate("b => document.getElementById(b.getAttribute('aria-controls')).checkVisibility()", button.element_handle()) is (before == "false")
+
+
+@needs_site
+@needs_browser
+def test_the_sidebar_shows_the_current_page_and_closes_the_other_sections(tab, site):
+    tab.set_viewport_size({"width": 1280, "height": 600})
+    for page in ("lab/cli.html", "rowwise/softsort.html", "contributing.html"):
+        tab.goto(site + page)
+        open_, visible, links = tab.evaluate("""() => { const bar = document.querySelector("#quarto-sidebar"), here = bar.querySelector(".active").getBoundingClientRect(), box = bar.getBoundingClientRect();
+          return [[...bar.querySelectorAll("ul.collapse.show")].every(u => u.querySelector(".active")), here.top >= box.top && here.bottom <= innerHeight, [...bar.querySelectorAll("a")].filter(a => a.checkVisibility()).length]; }""")
+        assert open_ and visible and links < 40, page
+
+
+@needs_site
+@needs_browser
+def test_on_a_phone_a_page_says_what_is_on_it(tab, site):
+    tab.set_viewport_size({"width": 390, "height": 844})
+    tab.goto(site + "rowwise/softsort.html")
+    tab.locator(".toc-phone summary").click()
+    tab.locator(".toc-phone a", has_text="How sharp the rows are").click()
+    tab.wait_for_function("() => Math.abs(document.getElementById(location.hash.slice(1)).getBoundingClientRect().top) < 200", timeout=5000)
+
+
+READ = ("core/permutation.html", "rowwise/softsort.html", "rowwise/neuralsort.html", "networks/operator.html", "transport/sinkhorn_sort.html", "ranks/permutahedron.html")
+
+
+@needs_site
+@needs_browser
+def test_text_is_narrow_code_is_not_wrapped_and_prose_outweighs_it(tab, site):
+    tab.set_viewport_size({"width": 1440, "height": 900})
+    for page in READ:
+        tab.goto(site + page)
+        tab.wait_for_function("() => !document.querySelector('span.math:not(:has(.katex))')")
+        width, code, wrapped, scroll = tab.evaluate("""() => {
+          const main = document.querySelector("main"), p = [...main.querySelectorAll("p")].find(x => !x.className && x.textContent.length > 150), probe = document.createElement("span");
+          probe.textContent = "the quick brown fox jumps over the lazy dog and runs from it as far"; p.append(probe);
+          const width = p.clientWidth / (probe.getClientRects().length === 1 ? probe.offsetWidth : 1e9) * probe.textContent.length; probe.style.whiteSpace = "nowrap";
+          const columns = p.clientWidth / probe.offsetWidth * probe.textContent.length; probe.remove();
+          const cells = [...main.querySelectorAll(".cell")].filter(c => !c.parentElement.closest(".cell"));
+          const pictures = c => [...c.querySelectorAll("img, svg")].reduce((sum, i) => sum + i.offsetHeight, 0);
+          const code = cells.reduce((sum, c) => sum + c.offsetHeight - pictures(c), 0) / main.offsetHeight;
+          const wrapped = [...main.querySelectorAll("pre > code.sourceCode > span.line")].filter(l => l.checkVisibility() && l.getBoundingClientRect().height > 30).length;
+          return [columns, code, wrapped, document.documentElement.scrollWidth - document.documentElement.clientWidth]; }""")
+        assert 60 <= width <= 80, (page, width)
+        assert code <= 0.47, (page, code)
+        assert not wrapped and scroll <= 0, page
+
+
+@needs_site
+@needs_browser
+def test_a_reference_to_a_statement_lands_there_and_shows_it(tab, site):
+    tab.set_viewport_size({"width": 1280, "height": 900})
+    tab.goto(site + "rowwise/neuralsort.html")
+    links = tab.locator("main a.ref")
+    assert links.count() > 3
+    links.first.hover()
+    tab.wait_for_selector(".ref-note")
+    assert len(tab.locator(".ref-note").inner_text()) > 20
+    for href in {a.get_attribute("href") for a in links.all()}:
+        tab.goto(site + "rowwise/" + href if not href.startswith("#") else site + "rowwise/neuralsort.html" + href)
+        tab.wait_for_function("() => { const e = document.getElementById(location.hash.slice(1)), b = e?.getBoundingClientRect(); return e?.checkVisibility() && b.bottom > 0 && b.top < innerHeight; }", timeout=5000)
+
+
+@needs_site
+def test_every_statement_that_prose_names_is_a_link():
+    for page in PAGES:
+        text = (SITE / page).read_text(encoding="utf-8")
+        for key, number in re.findall(r'<a class="ref" href="[^"]*#((?:prop|eq)-[\d.]+)">(?:Prop|Theorem|Lemma|Corollary)? ?\(?([\d.]*\d)', text): assert key.split("-")[1] == number
+    defined = sum(len(re.findall(r'<strong id="prop-', (SITE / page).read_text(encoding="utf-8"))) for page in PAGES)
+    assert defined > 60
+
+
+@needs_site
+def test_a_page_has_what_it_needs_elsewhere():
+    settings = (ROOT / "settings.ini").read_text(encoding="utf-8")
+    version = re.search(r"^version = (.+)$", settings, re.M)[1]
+    for page in PAGES:
+        text = (SITE / page).read_text(encoding="utf-8")
+        for piece in ('<link rel="canonical" href="https://softsortlib.github.io/softsortlib/', 'property="og:title"', 'property="og:image"', '<meta name="description"', f"softsortlib {version}", "Apache 2.0"):
+            assert piece in text, (page, piece)
+    assert "edit this page" in (SITE / "rowwise/softsort.html").read_text(encoding="utf-8") and "download the notebook" in (SITE / "rowwise/softsort.html").read_text(encoding="utf-8")
+    assert (SITE / "images/card.png").exists() and "There is no such page" in (SITE / "404.html").read_text(encoding="utf-8")
+    listed = (SITE / "sitemap.xml").read_text(encoding="utf-8")
+    assert all(f"/{page}<" in listed or page.endswith("index.html") for page in PAGES)
+
+
+@needs_site
+@needs_browser
+def test_the_first_visit_is_light_and_loads_one_theme(browser, site):
+    context = browser.new_context(viewport={"width": 1280, "height": 900}, color_scheme="dark")
+    tab, sizes = context.new_page(), {}
+    tab.on("response", lambda r: sizes.setdefault(r.url, len(r.body())))
+    tab.goto(site + "index.html", wait_until="load")
+    tab.wait_for_timeout(300)
+    assert sum(sizes.values()) <= 600_000, sorted(sizes.items(), key=lambda x: -x[1])[:6]
+    assert [u for u in sizes if "themes/" in u] == [site + "site_libs/themes/darkly.min.css"]
+    assert not [u for u in sizes if u.endswith(("search.js", "notes.js", "fuse.min.js"))]
+    context.close()
+
+
+@needs_site
+@needs_browser
+def test_nothing_jumps_while_a_page_loads(browser, site):
+    context = browser.new_context(viewport={"width": 1280, "height": 900})
+    context.add_init_script("window.shift = 0; new PerformanceObserver(l => l.getEntries().forEach(e => { if (!e.hadRecentInput) window.shift += e.value; })).observe({type: 'layout-shift', buffered: true})")
+    tab = context.new_page()
+    for page in ("index.html", "rowwise/softsort.html", "playground.html", "api/ranks.html"):
+        tab.goto(site + page)
+        tab.wait_for_timeout(400)
+        assert tab.evaluate("() => window.shift") <= 0.05, page
+    context.close()
+
+
+LANDMARKS = ("index.html", "rowwise/softsort.html", "playground.html", "api/ranks.html", "references.html", "changelog.html", "experiments/knn.html", "tutorials/masks.html", "lab/cli.html", "notation.html")
+
+
+@needs_site
+@needs_browser
+def test_all_content_is_in_a_landmark_that_has_a_name(tab, site, axe):
+    for width in (1280, 390):
+        tab.set_viewport_size({"width": width, "height": 844})
+        for page in LANDMARKS:
+            tab.goto(site + page)
+            tab.evaluate(axe)
+            tab.evaluate(FLATTEN)
+            found = tab.evaluate("""() => axe.run(document, {resultTypes: ["violations"], runOnly: ["region", "landmark-unique", "landmark-one-main", "landmark-no-duplicate-main", "landmark-no-duplicate-banner", "landmark-banner-is-top-level", "landmark-contentinfo-is-top-level", "landmark-complementary-is-top-level", "skip-link", "bypass"]})
+              .then(r => r.violations.map(v => v.id + ": " + v.nodes.map(n => n.html.slice(0, 90)).slice(0, 3).join(", ")))""")
+            assert not found, (page, width, found)
 
 
 @needs_site

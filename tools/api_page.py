@@ -6,7 +6,7 @@
 The examples are the cells of nbs/api that begin with `#| api: name`; nbdev_test runs them, and a test runs each of them alone.
 A name that has none there shows the cell of its chapter that uses it first.
 """
-import ast, functools, importlib, inspect, json, re, sys, textwrap, typing
+import ast, builtins, functools, importlib, inspect, json, re, sys, textwrap, typing
 from pathlib import Path
 
 from nbdev.config import get_config
@@ -27,15 +27,22 @@ def chapters(nbs):
     return out
 
 def public(module):
-    "The names a module defines for users, in the order it defines them: [(name, object)]"
+    "The names a module defines for users, in the order of use: those of the package, those of the part, the rest; [(name, object)]"
     names = [n for n in getattr(module, "__all__", []) if not n.startswith("_")]
     found = [(n, getattr(module, n)) for n in names if hasattr(module, n)]
     found = [(n, o) for n, o in found if inspect.isclass(o) or callable(o)]
     own = [(n, o) for n, o in found if getattr(inspect.unwrap(o) if not inspect.isclass(o) else o, "__module__", "") == module.__name__]
-    def line(pair):
-        try: return inspect.getsourcelines(inspect.unwrap(pair[1]))[1]
-        except (OSError, TypeError): return 10**9
-    return sorted(own, key=line)
+    def place(pair):
+        try: line = inspect.getsourcelines(inspect.unwrap(pair[1]))[1]
+        except (OSError, TypeError): line = 10**9
+        return next((i for i, door in enumerate(doors(module)) if pair[0] in door), 2), line
+    return sorted(own, key=place)
+
+def doors(module):
+    "The names that users import: from the package, and from the part that a module belongs to"
+    lib, part = module.__name__.split(".")[:2] if "." in module.__name__ else (module.__name__, "")
+    faces = [importlib.import_module(lib)] + ([importlib.import_module(f"{lib}.{part}")] if module.__name__.count(".") > 1 else [])
+    return [getattr(face, "__all__", []) for face in faces]
 
 def members(cls):
     "The public methods and properties that a class defines or changes: [(name, function or property)]"
@@ -80,6 +87,47 @@ def examples():
 @functools.cache
 def chapter_cells(notebook): return code_cells(get_config().nbs_path / notebook)
 
+def names_in(node, kind):
+    "The names that a statement reads, or binds"
+    found = {n.id for n in ast.walk(node) if isinstance(n, ast.Name) and isinstance(n.ctx, kind)}
+    if kind is ast.Load: return found
+    found |= {(a.asname or a.name).split(".")[0] for n in ast.walk(node) if isinstance(n, (ast.Import, ast.ImportFrom)) for a in n.names}
+    return found | {n.name for n in ast.walk(node) if isinstance(n, (ast.FunctionDef, ast.ClassDef))}
+
+def statements(code):
+    try: return [(n, ast.get_source_segment(code, n)) for n in ast.parse(code).body]
+    except SyntaxError: return []                               # a magic
+
+def alone(module, notebook, code):
+    "The code of a chapter with what it needs from the cells above it, and from the module, so that it runs when it is pasted"
+    tree = ast.parse(code)
+    needed, before = names_in(tree, ast.Load) - set(vars(builtins)), []
+    for d, other, _ in chapter_cells(notebook):
+        if code in other: break
+        if not d.keys() & {"export", "exporti", "exports"} and "show_doc" not in other: before += statements(other)
+    kept = []
+    for node, text in reversed(before):
+        if not names_in(node, ast.Store) & needed or isinstance(node, ast.Assert): continue
+        if not isinstance(node, (ast.FunctionDef, ast.ClassDef, ast.Import, ast.ImportFrom)): needed -= names_in(node, ast.Store) - names_in(node, ast.Load)
+        if not isinstance(node, (ast.Import, ast.ImportFrom)): needed |= names_in(node, ast.Load) - set(vars(builtins))
+        kept.append((node, text))
+    bound = set().union(*(names_in(node, ast.Store) for node, _ in kept)) if kept else set()
+    ours = sorted(n for n in needed - bound if n in vars(module))
+    own = [n for n in ours if getattr(getattr(module, n), "__module__", module.__name__) == module.__name__]
+    imports = [f"from {module.__name__} import {', '.join(own)}"] if own else []
+    for n in set(ours) - set(own):
+        value = getattr(module, n)
+        imports.append(f"import {value.__name__}{f' as {n}' if value.__name__ != n else ''}" if inspect.ismodule(value) else f"from {module.__name__} import {n}")
+    kept.reverse()
+    first = [used_part(node, text, needed) for node, text in kept if isinstance(node, (ast.Import, ast.ImportFrom))]
+    return "\n".join([*dict.fromkeys([*first, *sorted(imports)]), *(text for node, text in kept if not isinstance(node, (ast.Import, ast.ImportFrom))), code])
+
+def used_part(node, text, needed):
+    "An import without the names that nobody asks for"
+    names = [a for a in node.names if (a.asname or a.name).split(".")[0] in needed]
+    if isinstance(node, ast.Import): return f"import {', '.join(map(ast.unparse, names))}"
+    return f"from {'.' * node.level}{node.module} import {', '.join(map(ast.unparse, names))}"
+
 def in_chapter(notebook, name):
     "The first cell of the chapter below the definition that uses the name, one that readers see if there is one; of a long cell the statements about it"
     word, found, defined = re.compile(rf"\b{name}\b"), [], False
@@ -97,7 +145,9 @@ def example(module, notebook, name):
     "(code, what it printed, whether it runs alone), or None"
     short = module.__name__.split(".")[-1]
     if own := examples().get(f"{short}.{name}") or examples().get(name): return *own, True
-    return (*found, False) if (found := in_chapter(notebook, name)) else None
+    if not (found := in_chapter(notebook, name)): return None
+    if notebook.startswith("lab/"): return *found, False       # these train, read files and start processes: their chapter is the place to run them
+    return alone(module, notebook, found[0]), found[1], True
 
 def example_markdown(found, link):
     if not found: return ""

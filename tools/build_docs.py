@@ -21,7 +21,7 @@ try:
     from smalldocs.site import Site
 except ImportError: sys.exit("the site is rendered by smalldocs, which needs Python 3.11 or newer: make docs PYTHON=python3.12 VENV=.venv-docs")
 
-import api_page, check_site, npm
+import api_page, check_site, finish, npm
 from showdoc_table import chapter_heading
 
 DUNDER = re.compile(r"^(#{1,6} )([\w.]*__\w+__[\w.]*)[ \t]*$", re.M)   # show_doc headings such as A.__call__
@@ -36,21 +36,49 @@ def kinds(cell):
     try: return {kind(n) for n in ast.parse(cell.source).body}
     except SyntaxError: return {"other"}      # a magic
 
+def fold(source, why): return f'#| code-fold: true\n#| code-summary: "{why}"\n{source}'
+
+def is_internal(path):
+    "Whether a chapter is an engine room: the engine itself, or the end of a part's decade"
+    number, first = re.match(r"(\d\d)_", path.name), {"rowwise": 13, "networks": 25, "transport": 36, "ranks": 47}
+    return path.parent.name == "engine" or bool(number) and int(number[1]) >= first.get(path.parent.name, 100)
+
+def folded(source, internal, private):
+    "Why an exported definition is folded, or None: engine code, a check of arguments, what only the package itself calls"
+    lines, defined = source.count("\n") + 1, re.findall(r"^(?:def|class) (\w+)", source, re.M)
+    name = f"{defined[0]}, {lines} lines" if defined else f"{lines} lines"
+    if internal and lines > 12: return f"engine: {name}"
+    if defined and re.match(r"_?(check|validate|require)", defined[0]): return f"check of arguments: {name}"
+    if lines > 6 and (private or defined and all(n.startswith("_") for n in defined)): return f"helper: {name}"
+    return f"methods: {lines} lines" if not defined and lines > 16 else None
+
+def folded_use(source):
+    "Why a cell that defines nothing is folded, or None: the code of a picture, a long test"
+    lines = [line for line in source.splitlines() if line.strip() and not line.startswith("#|")]
+    if re.search(r"\bplt\.(show|subplots)\b", source) and len(lines) > 3: return "code of the picture"
+    tests = sum(bool(re.match(r"\s*(assert\b|test_\w+\(|torch\.testing)", line)) for line in lines)
+    named = re.search(r"Prop \d\d\.\d+", source)
+    return f"test{f' of {named[0]}' if named else ''}, {len(lines)} lines" if tests and len(lines) > 7 else None
+
 class show_code(Processor):
     """Exported definitions stay on the page, and what the package re-exports; bare imports and lists of names are hidden.
     A chapter's other imports fold away, and so does the code of pages that show recorded results"""
     def begin(self):
         self.chapter = any("default_exp" in c.directives_ for c in self.nb.cells if c.cell_type == "code")
         self.results = Path(self.nb.path_).parent.name in ("experiments", "benchmarks")
+        self.internal = is_internal(Path(self.nb.path_))
     def cell(self, cell):
         d = cell.directives_ if cell.cell_type == "code" else {}
         if not cell.source or "hide" in d or cell.cell_type != "code": return
+        kinds_of = set(d)
         exported, ours = bool({"export", "exporti"} & d.keys()), re.fullmatch(r"(from softsortlib[\w.]* import (\([^)]*\)|.*)\s*)+", cell.source)
         if exported and ("other" in kinds(cell) or ours):
             for k in ("export", "exporti"): d.pop(k, None)
             cell.defines_ = True
-        elif self.chapter and not exported and kinds(cell) == {"import"}: cell.source = f'#| code-fold: true\n#| code-summary: "imports"\n{cell.source}'
-        elif self.results and not {"echo", "echo:"} & d.keys(): cell.source = f'#| code-fold: true\n#| code-summary: "code"\n{cell.source}'
+            if why := folded(cell.source, self.internal, "exporti" in kinds_of): cell.source = fold(cell.source, why)
+        elif self.chapter and not exported and kinds(cell) == {"import"}: cell.source = fold(cell.source, "imports")
+        elif self.results and not {"echo", "echo:"} & d.keys(): cell.source = fold(cell.source, "code")
+        elif self.chapter and not exported and (why := folded_use(cell.source)): cell.source = fold(cell.source, why)
 
 class headings(Processor):
     "`show_doc` of a name becomes its heading; only a cell that asks for it, with `exec_doc`, is run"
@@ -142,10 +170,13 @@ def make_offline(out, dist):
         p.write_text(p.read_text(encoding="utf-8").replace(layout.KATEX, f"{up}site_libs/katex"), encoding="utf-8")
     for p in (libs / "themes").rglob("*.css"):
         p.write_text(WEB_FONT.sub("", p.read_text(encoding="utf-8")), encoding="utf-8")
-    (out / "search.js").write_text(f"window.searchIndex = {(out / 'search.json').read_text(encoding='utf-8')};\n", encoding="utf-8")
+    entries = [{**e, "text": finish.plain(e["text"])} for e in json.loads((out / "search.json").read_text(encoding="utf-8"))]
+    (out / "search.json").write_text(json.dumps(entries, ensure_ascii=False), encoding="utf-8")
+    (out / "search.js").write_text(f"window.searchIndex = {json.dumps(entries, ensure_ascii=False)};\n", encoding="utf-8")
     replace(libs / "smalldocs.js", 'const r = await fetch(offset + "search.json");\n      index = await r.json();',
             'await new Promise((done, fail) => { const s = document.createElement("script"); s.src = offset + "search.js"; s.onload = done; s.onerror = fail; document.head.append(s); });\n'
-            '      index = window.searchIndex || [];')
+            '      index = window.searchIndex || [];\n'
+            '      if (!window.Fuse) await new Promise((done) => { const s = document.createElement("script"); s.src = offset + "site_libs/fuse/fuse.min.js"; s.onload = s.onerror = done; document.head.append(s); });')
     replace(libs / "smalldocs.js", "const hits = fuse ?", "const hits = window.softsortlibSearch ? window.softsortlibSearch(index, q, limit, fuse) : fuse ?")
     with open(libs / "smalldocs.js", "a", encoding="utf-8") as f: f.write("\n" + (Path(__file__).parent / "search.js").read_text(encoding="utf-8"))
 
@@ -195,8 +226,11 @@ def add_sources(site, cfg):
     for source, page in site.pages.items():
         name = str(source)
         if not name.endswith(".ipynb") or name == cfg.readme_nb or name.startswith("api"): continue
-        line = (f'<p class="notebook">This page is the notebook <a href="{cfg.git_url}/blob/{cfg.branch}/nbs/{name}">{name}</a>. '
-                f'In a clone, <code>make lab FILE={name}</code> opens it in Jupyter.</p>')
+        raw = cfg.git_url.replace("github.com", "raw.githubusercontent.com")
+        line = (f'<p class="notebook">This page is the notebook <a href="{cfg.git_url}/blob/{cfg.branch}/nbs/{name}">{name}</a>: '
+                f'<a href="{cfg.git_url}/edit/{cfg.branch}/nbs/{name}">edit this page</a>, <a href="{raw}/{cfg.branch}/nbs/{name}" download>download the notebook</a>'
+                + (f', <a href="https://colab.research.google.com/github/{cfg.user}/{cfg.repo}/blob/{cfg.branch}/nbs/{name}">open it in Colab</a>' if name.startswith("tutorials/") else "") +
+                f'. In a clone, <code>make lab FILE={name}</code> opens it in Jupyter.</p>')
         path = site.out / page.out
         text = re.sub(r'<header id="title-block-header".*?</header>', lambda m: m[0] + line, path.read_text(encoding="utf-8"), count=1, flags=re.S)
         path.write_text(text, encoding="utf-8")
@@ -267,7 +301,7 @@ def main():
     print(f"{time.time()-start:5.1f}s notebooks staged", flush=True)
     site = NbdevSite(load(staged), quiet=True)
     site.build()
-    make_offline(site.out, dist); tidy(site.out); add_sources(site, cfg); add_citations(site.out); answer_at_old_addresses(site)
+    make_offline(site.out, dist); tidy(site.out); add_sources(site, cfg); add_citations(site.out); finish.finish(site, cfg, replace, is_internal); answer_at_old_addresses(site)
     write_readme(site, cfg)
     shutil.rmtree(cfg.doc_path, ignore_errors=True)
     shutil.move(str(site.out), cfg.doc_path)

@@ -1,5 +1,8 @@
+window.siteInternals = [];      // filled in by build_docs.py
 // The order of search results, in place of the renderer's: every word of the query must occur, and what is named so comes
 // before what mentions it. Fuzzy matching is left for a query that finds nothing otherwise. Read by build_docs.py.
+const kind = (page) => /^(tutorials\/|howto)/.test(page) ? "tutorial" : /^api\b/.test(page) ? "API" : /^(experiments|benchmarks)\/|^statements/.test(page) ? "result"
+  : /^engine\/|^lab\//.test(page) || window.siteInternals.includes(page.split("#")[0]) ? "internals" : /^(core|rowwise|networks|transport|ranks|functional|losses)\//.test(page) ? "chapter" : "page";
 window.softsortlibSearch = (index, query, limit, fuse) => {
   const squeeze = (s) => s.toLowerCase().replace(/[^a-z0-9]/g, "");
   const words = query.toLowerCase().split(/[\s,]+/).filter((w) => squeeze(w));
@@ -23,10 +26,13 @@ window.softsortlibSearch = (index, query, limit, fuse) => {
     if (heading.includes(".") && !asked.includes(".")) points -= 15;                                 // a method, below its class
     if (page === "index.html") points += 12;
     if (page === "references.html") points -= 60;
+    if (/^(tutorials\/|howto)/.test(page)) points += 6;
+    if (kind(page) === "internals") points -= 25;
     if (/^api\b/.test(page)) points -= 10;                                                           // the chapter comes before its API
     if (/^(experiments|benchmarks)\//.test(page)) points -= 30;                                      // and before what was recorded with it
     return Math.max(points, 0.1);
   };
+  for (const e of index) e.kind = e.kind || kind(e.href);
   const found = index.map((e) => [score(e), e]).filter(([points]) => points).sort((a, b) => b[0] - a[0]).slice(0, limit).map(([, e]) => e);
   return found.length || !fuse ? found : fuse.search(query, { limit }).map((h) => h.item);
 };

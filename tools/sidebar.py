@@ -10,24 +10,21 @@ TUTORIALS = ("learn_from_order", "spearman_loss", "ranking_loss", "masks", "robu
              "topk_layer", "metric_knn", "sort_a_million", "torch_compile", "several_devices", "*")                   # involved
 DOORS = {"core": "The soft permutation", "rowwise": "Rows by a softmax", "networks": "Sorting networks", "transport": "Optimal transport",
          "ranks": "Ranks", "functional": "Functions", "losses": "Losses and layers"}
+API = ("functional", "core", "rowwise", "networks", "transport", "ranks", "losses", "lab")                    # in the order of use
 DEFINITIONS = {"rowwise": "1[0-2]", "networks": "2[0-4]", "transport": "3[0-5]", "ranks": "4[0-5]"}     # what follows in a decade are the part's engine rooms
 
 def of(part, numbers="[0-9][0-9]"): return f"{part}/{numbers}_*.ipynb"
 
 PLAN = [                                                    # (title, page) or (title, globs) or (title, parts)
-    ("Home", "index.ipynb"),
-    ("Playground", "playground.qmd"),
-    ("Choosing an operator", "choosing.ipynb"),
+    ("Start", [("Home", "index.ipynb"), ("Playground", "playground.qmd"), ("Choosing an operator", "choosing.ipynb")]),
+    ("Tutorials and how-to", ["howto.ipynb", *(f"tutorials/{name}.ipynb" for name in TUTORIALS)]),
     ("The book", [(title, [f"{part}/index.ipynb", of(part, DEFINITIONS.get(part, "[0-9][0-9]"))]) for part, title in DOORS.items()]),
-    ("Tutorials", [f"tutorials/{name}.ipynb" for name in TUTORIALS]),
-    ("Experiments", ["experiments/*.ipynb"]),
-    ("Benchmarks", ["benchmarks/*.ipynb"]),
-    ("API", ["api.ipynb", *(f"api/{part}.ipynb" for part in DOORS), "api/lab.ipynb", "api/*.ipynb"]),
+    ("Results", [("Statements", ["statements.ipynb"]), ("Experiments", ["experiments/*.ipynb"]), ("Benchmarks", ["benchmarks/*.ipynb"]),
+                 ("The laboratory", ["lab/index.ipynb", of("lab")])]),
+    ("API", ["api.ipynb", *(f"api/{part}.ipynb" for part in API), "api/*.ipynb"]),
     ("Internals", [("The engine", ["engine/index.ipynb", of("engine")]),
                    *((f"{DOORS[part]} (engine)", [of(part)]) for part in DEFINITIONS)]),
-    ("The laboratory", ["lab/index.ipynb", of("lab")]),
-    ("Reference", ["package.ipynb", "notation.ipynb", "references.ipynb"]),
-    ("Project", ["changelog.md", "contributing.md"]),
+    ("Project", ["citing.ipynb", "package.ipynb", "notation.ipynb", "references.ipynb", "changelog.md", "contributing.md"]),
 ]
 
 def entries(plan, nbs, used, pad=""):
@@ -47,9 +44,9 @@ def entries(plan, nbs, used, pad=""):
 
 def main():
     config, nbs, used = root / "_quarto.yml", root / "nbs", set()
-    head, rest = config.read_text(encoding="utf-8").split("  sidebar:\n    style: floating\n    contents:\n")
+    head, rest = config.read_text(encoding="utf-8").split("  sidebar:\n    style: floating\n    collapse-level: 1\n    contents:\n")
     lines = [f"      {line}" for line in entries(PLAN, nbs, used)]
-    config.write_text(f"{head}  sidebar:\n    style: floating\n    contents:\n" + "\n".join(lines) + "\n" + rest[rest.index("\nformat:"):], encoding="utf-8")
+    config.write_text(f"{head}  sidebar:\n    style: floating\n    collapse-level: 1\n    contents:\n" + "\n".join(lines) + "\n" + rest[rest.index("\nformat:"):], encoding="utf-8")
     left = sorted(p.relative_to(nbs).as_posix() for p in nbs.rglob("*.ipynb") if not any(q[0] in "._" for q in p.relative_to(nbs).parts) and p.relative_to(nbs).as_posix() not in used)
     if left: sys.exit(f"no place in the plan of tools/sidebar.py for {', '.join(left)}")
 

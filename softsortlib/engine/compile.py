@@ -5,32 +5,156 @@
 # %% auto #0
 __all__ = []
 
-# %% ../../nbs/engine/90_compile.ipynb #241ca010
+# %% ../../nbs/engine/90_compile.ipynb #8c179b11
+import functools
+import hashlib
+import importlib
+import importlib.util
+import logging
 import math
 import os
+import pickle
+import re
+import threading
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from types import SimpleNamespace
 
 import numba
 import numpy as np
 import torch
+from numba.core.caching import FunctionCache
+from numba.core.runtime import rtsys
 from numba.extending import overload
 
-# %% ../../nbs/engine/90_compile.ipynb #5c4686e5
+# %% ../../nbs/engine/90_compile.ipynb #14ad5670
+_IMPORTS = re.compile(r"^\s*from (\.+|softsortlib\.)([\w.]*) import", re.M)
+
+@functools.lru_cache(None)
+def _imports(file):
+    "The digest of a file, and the files of the package that it imports."
+    text = Path(file).read_bytes()
+    package = Path(importlib.util.find_spec("softsortlib").origin).parent
+    found = []
+    for dots, module in _IMPORTS.findall(text.decode()):
+        folder = package if dots == "softsortlib." else Path(file).parents[len(dots) - 1]
+        target = folder.joinpath(*module.split(".")).with_suffix(".py")
+        if target.is_file():
+            found.append(str(target))
+    return hashlib.sha256(text).hexdigest(), found
+
+def source_stamp(file):
+    "A digest of the file and of all files of the package that it imports, directly or not."
+    digests, todo = {}, [file]
+    while todo:
+        file = todo.pop()
+        if file not in digests:
+            digests[file], found = _imports(file)
+            todo += found
+    return hashlib.sha256("".join(sorted(digests.values())).encode()).hexdigest()
+
+# %% ../../nbs/engine/90_compile.ipynb #f6b5a3e1
+class KernelCache:
+    "Where the compiled versions of `f` are kept; in this process alone if there is no folder."
+    def __init__(self, f):
+        self.kept, self.cache_path = None, None
+        if f.__module__ == "__main__":
+            return
+        try:
+            self.kept = FunctionCache(f)
+            self.kept._cache_file._source_stamp = source_stamp(f.__code__.co_filename)
+            self.cache_path = self.kept.cache_path
+        except (RuntimeError, OSError):  # no folder, no file
+            self.kept = None
+
+    def load_overload(self, sig, target_context):
+        "The version for this signature, or None, and then numba compiles it."
+        found = None
+        if self.kept is not None:
+            rtsys.initialize(target_context)
+            try:
+                found = self.kept._load_overload(sig, target_context)
+            except (OSError, EOFError, pickle.UnpicklingError, ValueError, LookupError, AttributeError, TypeError) as e:
+                log.info("a kernel cannot be read from %s (%r): it is compiled anew", self.cache_path, e)
+        if found is None:
+            _wait.begin()
+        return found
+
+# %% ../../nbs/engine/90_compile.ipynb #25e5a3f6
+log = logging.getLogger("softsortlib")
+
+class _Wait:
+    "Say once, after a second, that somebody waits for the compiler."
+    patience = 1.0  # seconds
+    said = False
+    timer = None
+    depth = 0  # kernels compile one another
+
+    def begin(self):
+        self.depth += 1
+        if self.depth == 1 and not self.said:
+            self.timer = threading.Timer(self.patience, self.say)
+            self.timer.daemon = True
+            self.timer.start()
+
+    def end(self):
+        self.depth = max(0, self.depth - 1)
+        if self.depth == 0 and self.timer:
+            self.timer.cancel()
+
+    def say(self):
+        self.said = True
+        log.info("compiling kernels, once on this machine: `softsortlib warm` does it ahead of time")
+
+_wait = _Wait()
+
+# %% ../../nbs/engine/90_compile.ipynb #f40e17f7
+def _save_overload(self, sig, data):
+    "Keep a version; where that fails, go on without."
+    _wait.end()
+    if self.kept is None:
+        return
+    try:
+        try:
+            self.kept.save_overload(sig, data)
+        except (EOFError, pickle.UnpicklingError, ValueError, LookupError, AttributeError, TypeError):
+            self.kept.flush()               # the list of versions is broken: begin a new one
+            self.kept.save_overload(sig, data)
+    except OSError as e:
+        log.info("a kernel cannot be kept in %s (%s): the next process compiles it again", self.cache_path, e)
+
+KernelCache.save_overload = _save_overload
+
+# %% ../../nbs/engine/90_compile.ipynb #4d518314
+class Kernel:
+    "The function `f`, compiled when it is called first."
+    def __init__(self, f, options):
+        functools.update_wrapper(self, f)
+        self.f, self.options = f, options
+
+    @functools.cached_property
+    def dispatcher(self):
+        "Numba's own object, made on first use."
+        dispatcher = numba.njit(self.f, **self.options)
+        dispatcher._cache = KernelCache(self.f)
+        return dispatcher
+
+    @property
+    def _numba_type_(self):
+        return self.dispatcher._numba_type_
+
+    def __call__(self, *args):
+        return self.dispatcher(*args)
+
+# %% ../../nbs/engine/90_compile.ipynb #97b4848c
 def jit(f=None, fastmath=("reassoc", "contract", "nsz"), lent=False):
-    """Compile `f` with numba, cached on disk where a folder can be written; NaN keeps its meaning.
+    """Compile `f` with numba when it is called first, and keep it on disk where that can be; NaN keeps its meaning.
 
     Written `@jit`, or `@jit(fastmath=...)` with the names of the liberties that the arithmetic may take.
     `lent` is for a function that kernels call: its arrays are its caller's, it makes none and returns none."""
     if f is None:
         return lambda f: jit(f, fastmath, lent)
-    options = dict(nogil=True, error_model="numpy", fastmath=set(fastmath), _nrt=not lent)
-    if f.__module__ == "__main__":
-        return numba.njit(f, **options)
-    try:
-        return numba.njit(f, cache=True, **options)
-    except RuntimeError:  # no folder to cache in
-        return numba.njit(f, **options)
+    return Kernel(f, dict(nogil=True, error_model="numpy", fastmath=set(fastmath), _nrt=not lent))
 
 # %% ../../nbs/engine/90_compile.ipynb #f71396b4
 _pools = {}
@@ -108,16 +232,18 @@ def empty_matrix(dtype, *shape):
     "Memory for a matrix, not yet written."
     return torch.from_numpy(np.empty(shape, str(dtype).split(".")[1]))
 
-# %% ../../nbs/engine/90_compile.ipynb #2322d682
-try:
-    import triton
-    import triton.language as tl
-except ImportError:
-    triton, tl = None, SimpleNamespace(constexpr=None)
-
-# %% ../../nbs/engine/90_compile.ipynb #66d826b8
-has_triton = triton is not None
+# %% ../../nbs/engine/90_compile.ipynb #a264ebe2
+has_triton = importlib.util.find_spec("triton") is not None
 
 def triton_jit(f):
     "Compile `f` with Triton when it is launched, where there is Triton."
-    return triton.jit(f) if has_triton else f
+    return importlib.import_module("triton").jit(f) if has_triton else f
+
+# %% ../../nbs/engine/90_compile.ipynb #472b61bf
+def __getattr__(name):
+    "`triton` and `tl` of this module, imported when a chapter with kernels for a GPU asks for them."
+    if name not in ("triton", "tl"):
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    if not has_triton:
+        return None if name == "triton" else SimpleNamespace(constexpr=None)
+    return importlib.import_module("triton" if name == "triton" else "triton.language")

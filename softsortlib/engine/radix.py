@@ -13,10 +13,11 @@ from torch import Tensor
 from .autograd import custom_op, differentiable
 from .compile import jit, spread_rows
 
-# %% ../../nbs/engine/93_radix.ipynb #7a25546a
+# %% ../../nbs/engine/93_radix.ipynb #b20ce0e8
 _SIGN = np.uint32(0x80000000)  # the sign bit, which is the pattern of -0, and the key of 0
 _INFINITY = np.uint32(0x7F800000)  # above it, without sign, are the NaNs
 _NAN = np.uint32(0xFFFFFFFF)  # the key of all NaNs
+_UP, _DOWN = np.uint32(0), _NAN  # what turns the keys around: nothing, or all bits
 
 # %% ../../nbs/engine/93_radix.ipynb #5ecb08ab
 @jit
@@ -59,9 +60,9 @@ def _by_digit(K, I, L, J, shift, place):
         J[j] = I[i]
         place[c] = j + 1
 
-# %% ../../nbs/engine/93_radix.ipynb #789b2803
+# %% ../../nbs/engine/93_radix.ipynb #e7e012d4
 @jit
-def _radix_rows(lo, hi, s, values, order):
+def _radix_rows(lo, hi, s, values, order, flip):
     "Sort rows lo..hi of s, by Prop 93.2."
     n = s.shape[1]
     K, L = np.empty(n, np.uint32), np.empty(n, np.uint32)
@@ -69,7 +70,7 @@ def _radix_rows(lo, hi, s, values, order):
     count = np.empty((4, 256), np.int64)
     for b in range(lo, hi):
         for i in range(n):
-            K[i] = _to_key(s[b, i])
+            K[i] = _to_key(s[b, i]) ^ flip
             I[i] = i
         _count_digits(K, count)
         for d in range(4):
@@ -81,53 +82,56 @@ def _radix_rows(lo, hi, s, values, order):
             I, J = J, I
         for i in range(n):
             order[b, i] = I[i]
-            if K[i] == _NAN or K[i] == _SIGN:
+            key = K[i] ^ flip
+            if key == _NAN or key == _SIGN:
                 values[b, i] = s[b, I[i]]
             else:
-                values[b, i] = _from_key(K[i])
+                values[b, i] = _from_key(key)
 
-# %% ../../nbs/engine/93_radix.ipynb #f1ab0f95
+# %% ../../nbs/engine/93_radix.ipynb #fcdca3e8
 def _has_radix(s):
     "Whether the radix sort is for s: single precision on a CPU, and rows that are not very short."
     return s.device.type == "cpu" and s.dtype == torch.float32 and s.shape[-1] >= 32
 
-def sorted_values(s):
+def sorted_values(s, descending=False):
     "Values and order of s (..., n), without gradient."
     if not _has_radix(s):
-        return tuple(s.sort(dim=-1, stable=True))
+        return tuple(s.sort(dim=-1, descending=descending, stable=True))
     n = s.shape[-1]
     values = s.new_empty(s.shape)
     order = torch.empty(s.shape, dtype=torch.long)
     bits = [a.view(torch.int32).numpy().view(np.uint32).reshape(-1, n) for a in (s.detach().contiguous(), values)]
-    spread_rows(_radix_rows, len(bits[0]), s.numel(), *bits, order.numpy().reshape(-1, n))
+    flip = _DOWN if descending else _UP
+    spread_rows(_radix_rows, len(bits[0]), s.numel(), *bits, order.numpy().reshape(-1, n), flip)
     return values, order
 
-# %% ../../nbs/engine/93_radix.ipynb #f2a5c1db
+# %% ../../nbs/engine/93_radix.ipynb #71385280
 @custom_op("stable_sort", __name__)
-def _stable_sort_op(s: Tensor) -> tuple[Tensor, Tensor]:
+def _stable_sort_op(s: Tensor, descending: bool) -> tuple[Tensor, Tensor]:
     "Values and order of s (..., n)."
-    values, order = sorted_values(s)
+    values, order = sorted_values(s, descending)
     return values.contiguous(), order.contiguous()
 
 @_stable_sort_op.register_fake
-def _(s):
+def _(s, descending):
     return s.new_empty(s.shape), s.new_empty(s.shape, dtype=torch.long)
 
-# %% ../../nbs/engine/93_radix.ipynb #ab1a3ee0
+# %% ../../nbs/engine/93_radix.ipynb #c252a94b
 def _sort_setup(ctx, inputs, output):
     ctx.save_for_backward(output[1])
 
 def _sort_backward(ctx, g, _):
     "Each value's gradient goes to where the value stood."
-    return torch.empty_like(g).scatter(-1, ctx.saved_tensors[0], g)
+    return torch.empty_like(g).scatter(-1, ctx.saved_tensors[0], g), None
 
 _stable_sort = differentiable(_stable_sort_op, 1, _sort_backward, _sort_setup)
 
-# %% ../../nbs/engine/93_radix.ipynb #f872314b
+# %% ../../nbs/engine/93_radix.ipynb #7d168944
 def stable_sort(
     s: Tensor,  # scores, (..., n), floating point
-) -> tuple[Tensor, Tensor]:  # increasing values and their order (long), each (..., n)
-    "`torch.sort(s, -1, stable=True)`, faster for float32 on a CPU; NaN comes last."
+    descending: bool = False,  # from the largest down
+) -> tuple[Tensor, Tensor]:  # values in order and where they stood (long), each (..., n)
+    "`torch.sort(s, -1, descending, stable=True)`, faster for float32 on a CPU; NaN counts as the largest."
     if not _has_radix(s):
-        return tuple(s.sort(dim=-1, stable=True))
-    return _stable_sort(s)
+        return tuple(s.sort(dim=-1, descending=descending, stable=True))
+    return _stable_sort(s, descending)

@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['exp_scan_dense', 'exp_scan', 'exp_mean']
 
-# %% ../../nbs/engine/94_scan.ipynb #1f4d503f
+# %% ../../nbs/engine/94_scan.ipynb #86941a26
 import torch
 from torch import Tensor
 
@@ -13,7 +13,6 @@ from .autograd import batched, custom_op, differentiable
 from .compile import arrays, spread_rows
 from .dispatch import check_backend, choose
 from .scan_kernels import Gradients, Means, Rows, Sum, mean_rows, scan_back_rows, scan_rows
-from .scan_triton import left_sums
 
 # %% ../../nbs/engine/94_scan.ipynb #417db546
 def exp_scan_dense(
@@ -95,14 +94,17 @@ def _scan_numba(s, x, tau, mode):
     spread_rows(scan_rows, tau.numel(), x.numel(), *rows, int(Sum[mode.upper()]))
     return y
 
-# %% ../../nbs/engine/94_scan.ipynb #dd8a8cd5
+# %% ../../nbs/engine/94_scan.ipynb #685a9bc5
 @custom_op("exp_scan", __name__)
 def _exp_scan_op(s: Tensor, x: Tensor, tau: Tensor, mode: str, backend: str) -> Tensor:
     "One of the sums (94.2): s (..., n), x (..., n, d), tau (...)."
     who = choose(x, backend, triton=True)
     if who == "numba":
         return _scan_numba(s, x, tau, mode)
-    left = left_sums if who == "triton" else one_sided_sums
+    if who == "triton":
+        from softsortlib.engine.scan_triton import left_sums as left
+    else:
+        left = one_sided_sums
     return _scan_torch(*_flat(tau, s, x, tau), mode, left).reshape(x.shape)
 
 @_exp_scan_op.register_fake

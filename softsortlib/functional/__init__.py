@@ -4,13 +4,14 @@
 
 # %% auto #0
 __all__ = ['soft_permutation', 'soft_sort', 'soft_rank', 'soft_topk', 'soft_quantile', 'soft_median', 'calibrate_tau',
-           'tau_schedule']
+           'tau_schedule', 'warm']
 
-# %% ../../nbs/functional/index.ipynb #4f21ed7e
+# %% ../../nbs/functional/index.ipynb #4b5598dd
+from .first_call import warm
 from .functions import soft_permutation, soft_rank, soft_sort, soft_topk
 from .quantiles import soft_median, soft_quantile
 from .temperature import calibrate_tau, tau_schedule
 
-# %% ../../nbs/functional/index.ipynb #2fb3ffb5
+# %% ../../nbs/functional/index.ipynb #a982428b
 _all_ = ["soft_permutation", "soft_sort", "soft_rank", "soft_topk", "soft_quantile", "soft_median",
-         "calibrate_tau", "tau_schedule"]
+         "calibrate_tau", "tau_schedule", "warm"]

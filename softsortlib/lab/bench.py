@@ -5,13 +5,15 @@
 # %% auto #0
 __all__ = ['measure', 'peak_memory', 'copy_bandwidth', 'forward_backward', 'run_case', 'run_benchmark']
 
-# %% ../../nbs/lab/72_bench.ipynb #6812b3b2
+# %% ../../nbs/lab/72_bench.ipynb #32348476
 import difflib
 import gc
 import json
+import os
 import statistics
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -19,8 +21,9 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from .contenders import SORT_FLOOR, absent_peers, cases, dense_floor, fixed_order, softsort_listing
-from .records import environment, write_json
+from .cases import SORT_FLOOR, How, cases, dense_floor, pieces
+from .contenders import absent_peers, fixed_order, softsort_listing
+from .records import merge_rows, pieces_done, this_run, with_runs, write_json
 
 # %% ../../nbs/lab/72_bench.ipynb #840bb4b3
 def _seconds(f, device):
@@ -31,23 +34,27 @@ def _seconds(f, device):
         torch.cuda.synchronize()
     return time.perf_counter() - start
 
-# %% ../../nbs/lab/72_bench.ipynb #03b4c081
+# %% ../../nbs/lab/72_bench.ipynb #d3961a47
 def measure(
     contenders: dict,  # label -> function without arguments
-    rounds: int = 7,  # how often each runs
+    rounds: int = 7,  # how often each runs, at least
     seconds: float = 20.0,  # stop adding rounds after this long (three rounds are always run)
     device: str = "cpu",  # where the work happens
+    least: float = 0.0,  # go on with the rounds for this long
 ) -> dict:  # label -> dict of median, best and number of rounds, in seconds
     "Time all contenders in turn, round after round, and take each one's median."
-    for f in contenders.values():
-        _seconds(f, device)
-    times = {label: [] for label in contenders}
+    warm = {label: _seconds(f, device) for label, f in contenders.items()}
+    times = {label: [t] if t > seconds / 2 else [] for label, t in warm.items()}
+    again = [label for label, t in times.items() if not t]
     begin = time.perf_counter()
-    for r in range(rounds):
-        if r >= 3 and time.perf_counter() - begin > seconds:
+    r = 0
+    while again:
+        spent = time.perf_counter() - begin
+        if r >= 3 and spent > seconds or r >= rounds and spent >= least:
             break
-        for label, f in contenders.items():
-            times[label].append(_seconds(f, device))
+        for label in again:
+            times[label].append(_seconds(contenders[label], device))
+        r += 1
     return {label: dict(median=statistics.median(t), best=min(t), rounds=len(t)) for label, t in times.items()}
 
 # %% ../../nbs/lab/72_bench.ipynb #c99ae70d
@@ -87,138 +94,271 @@ def copy_bandwidth(
     b = torch.empty_like(a)
     return 8 * numbers / measure({"copy": lambda: b.copy_(a)}, device=device)["copy"]["median"]
 
-# %% ../../nbs/lab/72_bench.ipynb #4823f0a6
+# %% ../../nbs/lab/72_bench.ipynb #7a4514be
 def forward_backward(
     f: Callable,  # Tensor -> Tensor
     s: Tensor,  # scores, (batch, n)
-) -> Callable:  # function without arguments
+) -> Callable:  # function without arguments; `answers` holds what f said the first time, until somebody takes it
     "One forward and one backward pass of `f` at `s` against a fixed random upstream gradient."
-    with torch.no_grad():
-        shape = f(s).shape
-    generator = torch.Generator(s.device).manual_seed(0)
-    upstream = torch.randn(shape, generator=generator, device=s.device, dtype=s.dtype)
+    upstream = answers = []
 
     def step():
+        nonlocal upstream
         x = s.detach().requires_grad_()
-        f(x).backward(upstream)
+        y = f(x)
+        if isinstance(upstream, list):
+            generator = torch.Generator(s.device).manual_seed(0)
+            upstream = torch.randn(y.shape, generator=generator, device=s.device, dtype=y.dtype)
+            answers.append(y.detach())
+        y.backward(upstream)
         return x.grad
 
+    step.answers = answers
     return step
 
-# %% ../../nbs/lab/72_bench.ipynb #f6a6fc5f
+# %% ../../nbs/lab/72_bench.ipynb #9fa98665
+_LONGEST = 20.0  # seconds that a pass may take
+
+
 def _scores(batch, n, device):
     "The scores that all contenders of one size get."
     return torch.rand(batch, n, generator=torch.Generator().manual_seed(0)).to(device)
 
 
-def _thunks(case, n, device):
-    "label -> function without arguments, and label -> reason for those that cannot run."
-    s = _scores(case["batch"], n, device)
-    run = {case["floor"]: (lambda: torch.sort(s)) if case["floor"] == SORT_FLOOR else dense_floor(s)}
-    absent = {}
-    for label, (largest, f) in case["contenders"].items():
-        if n > largest:
-            absent[label] = f"not run above n = {largest}"
-            continue
-        try:
-            run[label] = forward_backward(f, s)
-            run[label]()
-        except Exception as e:
-            absent[label] = f"{type(e).__name__}: {e}"[:200]
-            run.pop(label, None)
-    return run, absent
+def _too_long(contender, n, batch, device):
+    "Why a pass at n is not tried, None if it can be borne."
+    for m in (n // 1000, n // 100, n // 10):
+        if m >= 1000:
+            step = forward_backward(contender.answer, _scores(contender.sets or batch, m, device))
+            step()
+            t = _seconds(step, device)
+            if t * (n / m) ** 2 <= _LONGEST:
+                return None
+            if t * 100 > _LONGEST or m == n // 10:
+                return f"would take up to {t * (n / m) ** 2:,.0f} s: {t:.2g} s at n = {m:,}"
+    return None
 
-# %% ../../nbs/lab/72_bench.ipynb #42e1d452
-def _peak(name, n, label, device):
-    "Peak extra bytes of one forward and backward pass, after a small one has warmed up."
-    case = cases()[name]
-    f = case["contenders"][label][1]
-    small = min(n, 4096 if case["batch"] == 1 else 200)
+# %% ../../nbs/lab/72_bench.ipynb #aaf0b730
+def _difference(y, reference):
+    "The distance of an answer from another, relative to its size; None where it cannot be told."
+    if reference is None or y.shape != reference[:len(y)].shape:
+        return None
+    norm = reference[:len(y)].norm()
+    difference = ((y - reference[:len(y)]).norm() / norm).item()
+    return difference if difference < float("inf") else None
+
+
+def _begin(contender, s, device):
+    "A step, and what its first call took; raise `RuntimeError` for what is not run at all."
+    batch, n = s.shape
+    if n > contender.largest:
+        raise RuntimeError(f"not run above n = {contender.largest}")
+    if contender.largest > 10_000 and (why := _too_long(contender, n, batch, device)):
+        raise RuntimeError(why)
+    step = forward_backward(contender.answer, s[:contender.sets])
+    return step, _seconds(step, device)
+
+# %% ../../nbs/lab/72_bench.ipynb #ad6f6522
+def _lineup(case, n, batch, device):
+    "label -> (step, first call in seconds, difference), and label -> reason for those that cannot run."
+    if "torch._dynamo" in sys.modules:
+        torch.compiler.reset()
+    s = _scores(batch, n, device)
+    steps, absent, answers = {}, {}, {}
+    for label, c in case.contenders.items():
+        try:
+            step, first = _begin(c, s, device)
+        except Exception as e:
+            kind = "" if type(e) is RuntimeError else f"{type(e).__name__}: "
+            absent[label] = (kind + str(e).strip().split("\n")[0])[:200]
+            continue
+        y = step.answers.pop()
+        steps[label] = step, first, _difference(y, answers.get(c.asked))
+        if c.here and c.asked:
+            answers.setdefault(c.asked, y)
+    return steps, absent
+
+# %% ../../nbs/lab/72_bench.ipynb #fb6f804e
+def alone(name, n, batch, label, device):
+    "Seconds and peak extra bytes of one forward and backward pass, after a small one has warmed up."
+    contender = cases()[name].contenders[label]
 
     def step(s):
-        y = f(s.requires_grad_())
+        y = contender.answer(s.requires_grad_())
         y.backward(torch.ones((), device=device).expand_as(y))
 
-    for size in (small, n):
-        s = _scores(case["batch"], size, device)
+    for size in (min(n, 4096 if batch == 1 else 200), n):
+        s = _scores(contender.sets or batch, size, device)
         fixed_order(s)
-        peak = peak_memory(lambda: step(s), device)
-    return peak
+        took = []
+        peak = peak_memory(lambda: took.append(_seconds(lambda: step(s), device)), device)
+    return dict(seconds=took[0], memory=peak)
 
-# %% ../../nbs/lab/72_bench.ipynb #70d4b00b
-def _peak_in_a_fresh_process(*args):
-    "`_peak` where nothing ran before; None where it cannot be measured."
-    code = f"import json, softsortlib.lab.bench as b; print(json.dumps(b._peak(*{args!r})))"
-    done = subprocess.run([sys.executable, "-W", "ignore", "-c", code], capture_output=True, text=True)
+
+def first_call(name, n, batch, label, device):
+    "Seconds of the first call in this process."
+    contender = cases()[name].contenders[label]
+    return _seconds(forward_backward(contender.answer, _scores(batch, n, device)), device)
+
+# %% ../../nbs/lab/72_bench.ipynb #bbeabd8e
+def in_a_fresh_process(function, *args, **environment):
+    "(seconds of the package's import after torch's, result) where nothing ran before; None where it failed."
+    code = (
+        "import json, time, torch; start = time.perf_counter(); import softsortlib; "
+        "imported = time.perf_counter() - start; import softsortlib.lab.bench as b; "
+        f"print(json.dumps([imported, b.{function}(*{args!r})]))"
+    )
+    words = [sys.executable, "-W", "ignore", "-c", code]
+    done = subprocess.run(words, capture_output=True, text=True, env={**os.environ, **environment})
     return None if done.returncode else json.loads(done.stdout.strip().splitlines()[-1])
 
-# %% ../../nbs/lab/72_bench.ipynb #ebfe6001
-def _no_case(name, there):
+# %% ../../nbs/lab/72_bench.ipynb #8b23fe6e
+def _first_rows(name, n, batch, device):
+    "Rows of first calls, with cold and with warm caches, and one of the import."
+    rows, imports = [], []
+    for label in cases()[name].contenders:
+        with tempfile.TemporaryDirectory() as cache:
+            where = dict(NUMBA_CACHE_DIR=f"{cache}/numba", TORCHINDUCTOR_CACHE_DIR=f"{cache}/inductor")
+            cold, warm = (in_a_fresh_process("first_call", name, n, batch, label, device, **where) for _ in range(2))
+        if cold is None or warm is None:
+            rows.append(dict(contender=label, absent="it failed, or what it needs is not installed"))
+            continue
+        imports += [cold[0], warm[0]]
+        rows.append(dict(contender=label, cold=cold[1], warm=warm[1]))
+    imported = statistics.median(imports)
+    return [dict(contender="import softsortlib, after torch", cold=max(imports), warm=imported), *rows]
+
+
+def _rows_alone(name, n, batch, device):
+    "Rows of passes that have a process for themselves, and of the floor."
+    s = _scores(batch, n, device)
+    floor = _seconds(lambda: torch.sort(s), device)
+    rows = [dict(contender=SORT_FLOOR, median=floor, best=floor, rounds=1, ratio=1.0, memory=None)]
+    for label in cases()[name].contenders:
+        found = in_a_fresh_process("alone", name, n, batch, label, device)
+        if found is None:
+            rows.append(dict(contender=label, absent="it failed, probably for want of memory"))
+            continue
+        t = found[1]["seconds"]
+        rows.append(dict(contender=label, median=t, best=t, rounds=1, ratio=t / floor, memory=found[1]["memory"]))
+    return rows
+
+# %% ../../nbs/lab/72_bench.ipynb #88534bce
+def _rows_in_turns(name, n, batch, rounds, memory, device):
+    "Rows of contenders that take turns."
+    case, s = cases()[name], _scores(batch, n, device)
+    steps, absent = _lineup(case, n, batch, device)
+    floor = (lambda: torch.sort(s)) if case.floor == SORT_FLOOR else dense_floor(s)
+    contenders = {case.floor: floor, **{k: step for k, (step, _, _) in steps.items()}}
+    times = measure(contenders, rounds, device=device, least=0.3)
+    rows = []
+    for label, t in times.items():
+        row = dict(contender=label, **t, ratio=t["median"] / times[case.floor]["median"], memory=None)
+        if label in steps:
+            _, first, difference = steps[label]
+            share = batch / (case.contenders[label].sets or batch)
+            row.update(median=t["median"] * share, best=t["best"] * share, ratio=row["ratio"] * share, first=first)
+            row.update(difference=difference, sets=case.contenders[label].sets)
+            if memory and (found := in_a_fresh_process("alone", name, n, batch, label, device)):
+                row["memory"] = found[1]["memory"]
+        rows.append(row)
+    return rows + [dict(contender=label, absent=why) for label, why in absent.items()]
+
+# %% ../../nbs/lab/72_bench.ipynb #b1ab00fd
+def _no_case(pattern):
     "The error for a case that does not exist; it names the nearest one."
-    near = difflib.get_close_matches(str(name), there, 1, 0.4)
-    hint = f": did you mean {near[0]!r}?" if near else ";"
-    return ValueError(f"there is no case {name!r}{hint} There are {', '.join(there)}")
-
-
-def _chosen(names):
-    "The names of the cases to run, all for None; raise `TypeError` or `ValueError` for a choice that makes no sense."
     there = list(cases())
-    if names is None:
-        return there
-    if isinstance(names, str):
-        raise TypeError(f"names must be a tuple of names, got the string {names!r}: write ({names!r},)")
-    names = tuple(names)
-    if not names:
-        raise ValueError("names must hold at least one case, got none: "
-                         f"choose among {', '.join(there)}, or leave it out for all of them")
-    for name in names:
-        if name not in there:
-            raise _no_case(name, there)
-    return names
+    near = difflib.get_close_matches(str(pattern).split("/")[0], there, 1, 0.4)
+    hint = f": did you mean {near[0]!r}?" if near else ";"
+    return ValueError(f"there is no case {pattern!r}{hint} There are {', '.join(there)}, "
+                      "and their pieces case/n/batch; * and ? stand for what you like")
 
-# %% ../../nbs/lab/72_bench.ipynb #b7cac4b0
+
+def _chosen(only):
+    "The pieces to run, all for None; raise `TypeError` or `ValueError` for a choice that makes no sense."
+    if only is None:
+        return pieces()
+    if isinstance(only, str):
+        raise TypeError(f"only must be a tuple of patterns, got the string {only!r}: write ({only!r},)")
+    if not only:
+        raise ValueError("only must hold at least one case, got none: "
+                         f"choose among {', '.join(cases())}, or leave it out for all of them")
+    found = {}
+    for pattern in only:
+        some = pieces(pattern)
+        if not some:
+            raise _no_case(pattern)
+        found.update(dict.fromkeys(some))
+    return list(found)
+
+# %% ../../nbs/lab/72_bench.ipynb #2499a9bd
 def run_case(
     name: str,  # one of cases()
     sizes: "tuple | None" = None,  # n, the case's own if None
-    rounds: int = 7,  # timing rounds
+    rounds: int = 7,  # timing rounds, at least
     memory: bool = False,  # also measure peak memory, one fresh process for each contender
     device: str = "cpu",  # cpu or cuda
-) -> list:  # rows: case, n, batch, contender, median, best, rounds, ratio, memory, absent
+    batch: "int | None" = None,  # sets at a time, the case's own if None
+) -> list:  # rows: case, n, batch, tau, contender, median, best, rounds, ratio, memory, ..., or absent
     "Run one case and return a row for each size and contender; raise `ValueError` for a name that does not exist."
-    _chosen((name,))
+    if name not in cases():
+        raise _no_case(name)
     case = cases()[name]
+    batches = list(dict.fromkeys(b for _, b in case.pieces)) if batch is None else [batch]
+    of_the_case = [(n, b) for n, b in case.pieces if batch is None or b == batch]
     rows = []
-    for n in sizes or case["sizes"]:
-        common = dict(case=name, n=n, batch=case["batch"])
-        run, absent = _thunks(case, n, device)
-        times = measure(run, rounds if n > 1000 else 5 * rounds, device=device)
-        floor = times[case["floor"]]["median"]
-        for label, t in times.items():
-            peak = _peak_in_a_fresh_process(name, n, label, device) if memory and label != case["floor"] else None
-            rows.append(dict(**common, contender=label, **t, ratio=t["median"] / floor, memory=peak))
-        rows += [dict(**common, contender=label, absent=why) for label, why in absent.items()]
+    for n, b in of_the_case if sizes is None else [(n, b) for b in batches for n in sizes]:
+        if case.how is How.FIRST:
+            new = _first_rows(name, n, b, device)
+        elif case.how is How.ALONE:
+            new = _rows_alone(name, n, b, device)
+        else:
+            new = _rows_in_turns(name, n, b, rounds, memory, device)
+        rows += [dict(case=name, n=n, batch=b, tau=case.tau, **row) for row in new]
     return rows
 
-# %% ../../nbs/lab/72_bench.ipynb #55d52d55
+# %% ../../nbs/lab/72_bench.ipynb #f3809c9a
+def _opened(out, device):
+    "The record in a file, or a new one; raise `ValueError` for one of another device."
+    out = Path(out)
+    if not out.exists():
+        return dict(device=device, runs=[], rows=[])
+    record = with_runs(json.loads(out.read_text(encoding="utf-8")))
+    if record["device"] != device:
+        raise ValueError(f"{out} is a record of {record['device']}, and this run is on {device}: name another file")
+    return record
+
+
+def _with_memory(name, n):
+    "Whether the peak memory is asked: at the largest size."
+    case = cases()[name]
+    return case.memory and n == max(n for n, _ in case.pieces)
+
+# %% ../../nbs/lab/72_bench.ipynb #0cafc992
 def run_benchmark(
-    out: "str | Path",  # the JSON file to write
-    names: "tuple | None" = None,  # which cases, all if None
-    rounds: int = 7,  # timing rounds
+    out: "str | Path",  # the JSON file to write, or to go on with
+    only: "tuple | None" = None,  # patterns of cases or pieces, all if None
+    rounds: int = 7,  # timing rounds, at least
     memory: bool = True,  # also measure peak memory, at the largest size of each case
     device: str = "cpu",  # cpu or cuda
     report: Callable = lambda row: None,  # called with each row as it comes
-) -> dict:  # the record that was written
-    """Run the cases and write one record with the environment.
+    minutes: float = float("inf"),  # begin no piece after this long
+    again: bool = False,  # measure also what this code has recorded before
+) -> dict:  # the record as it is in the file
+    """Run the cases piece by piece and keep each in one record with the environment.
 
-    Raise `TypeError` or `ValueError` for a choice of cases that does not exist or is empty."""
-    rows = []
-    for name in _chosen(names):
-        sizes = cases()[name]["sizes"]
-        for n in sizes:
-            new = run_case(name, (n,), rounds, memory and n == sizes[-1], device)
-            for row in new:
-                report(row)
-            rows += new
-    record = dict(environment=environment(), device=device, absent=absent_peers(), rows=rows)
-    write_json(out, record)
+    Raise `TypeError` or `ValueError` for cases that do not exist, for none, and for a record of another device."""
+    chosen = _chosen(only)
+    record = _opened(out, device)
+    run = this_run(absent=absent_peers())
+    done = set() if again else pieces_done(record, run)
+    begin = time.monotonic()
+    for name, n, batch in chosen:
+        if (name, n, batch) in done or time.monotonic() - begin > 60 * minutes:
+            continue
+        rows = run_case(name, (n,), rounds, memory and _with_memory(name, n), device, batch)
+        for row in rows:
+            report(row)
+        record = merge_rows(_opened(out, device), rows, run)
+        write_json(out, record)
     return record

@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['COMMANDS', 'EXPERIMENTS', 'command', 'Interrupted', 'main', 'demo', 'task_command', 'load_experiments', 'table',
-           'bench']
+           'bench', 'warm']
 
 # %% ../../nbs/lab/80_cli.ipynb #b22426a6
 import functools
@@ -376,32 +376,52 @@ def table(
     flags.update(_given(folder=folder and str(folder), compile=compile))
     return _run_table(grids[name](preset), out, executor, retry, record, threads, flags)
 
-# %% ../../nbs/lab/80_cli.ipynb #0559bc69
+# %% ../../nbs/lab/80_cli.ipynb #172310cf
 def _say_row(row):
     "A row of the benchmark, as it comes."
     figure = row.get("absent", "")[:70]
     if "median" in row:
         figure = f"{row['ratio']:10.2f} x floor {1e3 * row['median']:12.3f} ms"
-    print(f"{row['case']:9} n = {row['n']:<8} {row['contender']:34} {figure}", flush=True)
+    elif "cold" in row:
+        figure = f"cold {row['cold']:6.2f} s, warm {row['warm']:6.2f} s"
+    print(f"{row['case']:20} {row['n']:>8} x {row['batch']:<4} {row['contender']:34} {figure}", flush=True)
 
-# %% ../../nbs/lab/80_cli.ipynb #41ea99d1
+# %% ../../nbs/lab/80_cli.ipynb #40e7f1b8
 @command("bench")
 def bench(
-    out: Annotated[Path, "the JSON file to write", "-o"] = Path("bench.json"),
-    case: Annotated[
-        Optional[List[str]], "values, log_prob, ranks or dense; may be repeated; all if not given", "-c"
+    out: Annotated[Path, "the JSON file to write, or to go on with", "-o"] = Path("bench.json"),
+    only: Annotated[
+        Optional[List[str]], "a case, or a piece case/n/batch, with * and ?; may be repeated; all if not given", "-c"
     ] = None,
-    rounds: Annotated[int, "timing rounds", "-r"] = 7,
+    rounds: Annotated[int, "timing rounds, at least", "-r"] = 7,
+    minutes: Annotated[float, "begin no piece after this long", "-m"] = 1e9,
+    again: Annotated[bool, "measure also what this code has recorded before"] = False,
     no_memory: Annotated[bool, "leave out the peak memory"] = False,
     device: Annotated[str, "cpu or cuda", "-d"] = "cpu",
 ):
     """Time the operators beside the papers' listings, other libraries and a floor.
 
-    Ratios are within one run: all contenders take turns. Libraries that are not installed are named as absent."""
-    from softsortlib.lab.bench import cases, run_benchmark
+    Ratios are within one run: all contenders take turns. Libraries that are not installed are named as absent.
+    What the same code has recorded in the same file is not measured again, so it can be stopped and goes on."""
+    from softsortlib.lab.bench import run_benchmark
 
-    unknown = set(case or ()) - set(cases())
-    if unknown:
-        raise ValueError(f"unknown case {', '.join(unknown)}: there are {', '.join(cases())}")
-    run_benchmark(out, tuple(case) if case else None, rounds, not no_memory, device, _say_row)
+    some = tuple(only) if only else None
+    run_benchmark(out, some, rounds, not no_memory, device, _say_row, minutes, again)
     print(f"\nrecorded in {out}")
+
+# %% ../../nbs/lab/80_cli.ipynb #12467000
+@command("warm")
+def warm(
+    operators: Annotated[Optional[List[str]], "names as for method=; all if not given", ""] = None,
+    double: Annotated[bool, "for float64 too"] = False,
+):
+    """Compile the kernels ahead of the first call, and keep them on disk."""
+    import torch
+
+    import softsortlib
+
+    bar = functools.partial(optional("tqdm").tqdm, unit="kernel", desc="compiling")
+    dtypes = (torch.float32, torch.float64) if double else (torch.float32,)
+    seconds = softsortlib.warm(operators or None, dtypes, bar)
+    print(f"{len(seconds)} uses of {len({name for name, *_ in seconds})} operators are ready, "
+          f"{sum(seconds.values()):.1f} seconds")

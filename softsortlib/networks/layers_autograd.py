@@ -5,7 +5,8 @@
 # %% auto #0
 __all__ = []
 
-# %% ../../nbs/networks/27_layers_autograd.ipynb #d487662d
+# %% ../../nbs/networks/27_layers_autograd.ipynb #3939a536
+import importlib
 import math
 
 import torch
@@ -17,19 +18,28 @@ from ..engine.dispatch import choose
 from .comparators import sorting_network
 from .lanes import Arguments, Rule, see, see_backward, sigmoid_code
 from .layers import matrix, matrix_backward, send, send_backward
-from softsortlib.networks.layers_triton import (
-    MAX_N, triton_differences, triton_differences_backward, triton_layers, triton_layers_backward, triton_sees,
-)
 from softsortlib.networks.swaps import (
     SLOPES, apply_layers, lane_differences, replace_activation, swap_sigmoid, swap_weights,
 )
 
-# %% ../../nbs/networks/27_layers_autograd.ipynb #60c823ea
+# %% ../../nbs/networks/27_layers_autograd.ipynb #98b8f6d1
 def has_kernel(
     x: Tensor,  # scores or sigmoid arguments
 ) -> bool:
     "Whether the kernels compute in the dtype of x."
     return x.dtype in (torch.float32, torch.float64)
+
+def _gpu():
+    "The kernels of chapter 28, imported with Triton when a tensor on a GPU asks for them."
+    return importlib.import_module("softsortlib.networks.layers_triton")
+
+def _gpu_sees(s, sigmoid):
+    "Whether they compare s with this sigmoid."
+    return s.is_cuda and _gpu().triton_sees(s, sigmoid)
+
+def _gpu_sends(v, n):
+    "Whether they take n lanes with arguments v."
+    return v.is_cuda and has_kernel(v) and n <= _gpu().MAX_N
 
 def _active(kind, n, size):
     "The network, and which of its comparators act in sets of `size` elements, (..., C)."
@@ -52,7 +62,7 @@ def sorting_size(
     distances = [1 << k for b in range((n - 1).bit_length()) for k in range(b + 1)]
     return sum(n // (2 * m) * m + max(0, n % (2 * m) - m) for m in distances)
 
-# %% ../../nbs/networks/27_layers_autograd.ipynb #bb14a65a
+# %% ../../nbs/networks/27_layers_autograd.ipynb #4bbace0e
 def _see_plain(s, tau, lam, size, kind, sigmoid, trick):
     "The plain form."
     net, active = _active(kind, s.shape[-1], size)
@@ -70,15 +80,15 @@ def _see_numba(s, tau, lam, size, kind, sigmoid, trick):
 
 def _see_triton(s, tau, lam, size, kind, sigmoid, trick):
     "The kernels of chapter 28."
-    d = triton_differences(*_flat(s.shape[:-1], s, tau, lam, size), kind, sigmoid, trick)
+    d = _gpu().triton_differences(*_flat(s.shape[:-1], s, tau, lam, size), kind, sigmoid, trick)
     return d.view(*s.shape[:-1], -1)
 
-# %% ../../nbs/networks/27_layers_autograd.ipynb #9599018e
+# %% ../../nbs/networks/27_layers_autograd.ipynb #cbfe6ca4
 @custom_op("network_differences", __name__)
 def _network_differences(s: Tensor, tau: Tensor, lam: Tensor, size: Tensor, kind: str, sigmoid: str,
                          trick: bool) -> Tensor:
     "s (..., n), tau, lam and size (...) -> the differences d (..., C)."
-    who = choose(s, "", numba=has_kernel(s), triton=triton_sees(s, sigmoid))
+    who = choose(s, "", numba=has_kernel(s), triton=_gpu_sees(s, sigmoid))
     if who == "triton":
         return _see_triton(s, tau, lam, size, kind, sigmoid, trick)
     if who == "numba":
@@ -115,7 +125,7 @@ def _see_backward_plain(gd, s, d, tau, lam, size, kind, sigmoid, trick):
     glam = (along * (d.abs() + 1e-10).log()).sum(-1) if trick else torch.zeros_like(lam)
     return g, along.sum(-1) / tau, glam
 
-# %% ../../nbs/networks/27_layers_autograd.ipynb #b69c1f90
+# %% ../../nbs/networks/27_layers_autograd.ipynb #e03774ff
 def _see_backward_numba(gd, s, d, tau, lam, size, kind, sigmoid, trick):
     "The kernels of chapter 25."
     gd, d, *rest = _flat(s.shape[:-1], gd, d, tau, lam, size)
@@ -125,15 +135,15 @@ def _see_backward_numba(gd, s, d, tau, lam, size, kind, sigmoid, trick):
 def _see_backward_triton(gd, s, d, tau, lam, size, kind, sigmoid, trick):
     "The kernels of chapter 28."
     gd, d, *sets = _flat(s.shape[:-1], gd, d, s, tau, lam, size)
-    grads = triton_differences_backward(gd, d, *sets, kind, sigmoid, trick)
+    grads = _gpu().triton_differences_backward(gd, d, *sets, kind, sigmoid, trick)
     return tuple(g.view(a.shape) for g, a in zip(grads, (s, tau, lam)))
 
-# %% ../../nbs/networks/27_layers_autograd.ipynb #f0663c2d
+# %% ../../nbs/networks/27_layers_autograd.ipynb #92a476ed
 @custom_op("network_differences_backward", __name__)
 def _see_backward(gd: Tensor, s: Tensor, d: Tensor, tau: Tensor, lam: Tensor, size: Tensor, kind: str, sigmoid: str,
                   trick: bool) -> tuple[Tensor, Tensor, Tensor]:
     "The gradients to s, tau and lam."
-    who = choose(s, "", numba=has_kernel(s), triton=triton_sees(s, sigmoid))
+    who = choose(s, "", numba=has_kernel(s), triton=_gpu_sees(s, sigmoid))
     if who == "triton":
         return _see_backward_triton(gd, s, d, tau, lam, size, kind, sigmoid, trick)
     if who == "numba":
@@ -159,7 +169,7 @@ def _grad_see(ctx, gd):
 batched(_see_backward, 6)
 network_differences = differentiable(_network_differences, 4, _grad_see, _keep_sets)
 
-# %% ../../nbs/networks/27_layers_autograd.ipynb #d422ba4a
+# %% ../../nbs/networks/27_layers_autograd.ipynb #6e3dd04c
 def _send_plain(v, x, size, kind, sigmoid, reverse):
     "The plain form."
     net, active = _active(kind, x.shape[-2], size)
@@ -178,13 +188,13 @@ def _send_triton(v, x, size, kind, sigmoid, reverse):
     "The kernels of chapter 28."
     v, flat, size = _flat(x.shape[:-2], v, x, size)
     keep, swap = swap_weights(v, sigmoid, _active(kind, x.shape[-2], size)[1])
-    return triton_layers(keep, swap, flat, x.shape[-2], kind, reverse).view(x.shape)
+    return _gpu().triton_layers(keep, swap, flat, x.shape[-2], kind, reverse).view(x.shape)
 
-# %% ../../nbs/networks/27_layers_autograd.ipynb #fda8a02f
+# %% ../../nbs/networks/27_layers_autograd.ipynb #11630076
 @custom_op("network_send", __name__)
 def _network_send(v: Tensor, x: Tensor, size: Tensor, kind: str, sigmoid: str, reverse: bool) -> Tensor:
     "v (..., C), x (..., n, d), size (...) -> P x, or P^T x in reverse, (..., n, d)."
-    who = choose(v, "", numba=has_kernel(v), triton=has_kernel(v) and x.shape[-2] <= MAX_N)
+    who = choose(v, "", numba=has_kernel(v), triton=_gpu_sends(v, x.shape[-2]))
     if who == "triton":
         return _send_triton(v, x, size, kind, sigmoid, reverse)
     if who == "numba":
@@ -215,7 +225,7 @@ def _send_backward_plain(gy, v, x, size, kind, sigmoid, reverse):
     gx, pull = _pass_plain(gy, net, keep, swap, not reverse)
     return torch.where(active, SLOPES[sigmoid](v), 0) * (pull * seen).sum(-1), gx
 
-# %% ../../nbs/networks/27_layers_autograd.ipynb #09a39ccd
+# %% ../../nbs/networks/27_layers_autograd.ipynb #5fe8b317
 def _send_backward_numba(gy, v, x, size, kind, sigmoid, reverse):
     "The kernels of the chapters 25 and 26."
     gy, flat_v, flat_x, size = _flat(x.shape[:-2], gy, v, x, size)
@@ -228,16 +238,17 @@ def _layers_backward_triton(gy, v, x, size, kind, sigmoid, reverse):
     flat_gy, flat_v, size = _flat(batch, gy, v, size)
     active = _active(kind, n, size)[1]
     keep, swap = swap_weights(flat_v, sigmoid, active)
-    sums, gx = triton_layers_backward(flat_gy, keep, swap, None if x is None else _flat(batch, x)[0], kind, reverse)
+    x = None if x is None else _flat(batch, x)[0]
+    sums, gx = _gpu().triton_layers_backward(flat_gy, keep, swap, x, kind, reverse)
     gv = torch.where(active, sums * SLOPES[sigmoid](flat_v), 0)
     return gv.view(v.shape), gx.view(gy.shape)
 
-# %% ../../nbs/networks/27_layers_autograd.ipynb #101af9d9
+# %% ../../nbs/networks/27_layers_autograd.ipynb #83854615
 @custom_op("network_send_backward", __name__)
 def _send_backward(gy: Tensor, v: Tensor, x: Tensor, size: Tensor, kind: str, sigmoid: str,
                    reverse: bool) -> tuple[Tensor, Tensor]:
     "The gradients to v and x."
-    who = choose(v, "", numba=has_kernel(v), triton=has_kernel(v) and x.shape[-2] <= MAX_N)
+    who = choose(v, "", numba=has_kernel(v), triton=_gpu_sends(v, x.shape[-2]))
     if who == "triton":
         return _layers_backward_triton(gy, v, x, size, kind, sigmoid, reverse)
     if who == "numba":
@@ -262,7 +273,7 @@ def _grad_send(ctx, gy):
 batched(_send_backward, 4)
 network_send = differentiable(_network_send, 3, _grad_send, _keep_inputs)
 
-# %% ../../nbs/networks/27_layers_autograd.ipynb #802b6f9e
+# %% ../../nbs/networks/27_layers_autograd.ipynb #6e79ef72
 def _matrix_plain(v, size, kind, sigmoid, n):
     "The plain form."
     eye = torch.eye(n, dtype=v.dtype, device=v.device)
@@ -277,13 +288,13 @@ def _matrix_triton(v, size, kind, sigmoid, n):
     "The kernels of chapter 28."
     flat, size = _flat(v.shape[:-1], v, size)
     keep, swap = swap_weights(flat, sigmoid, _active(kind, n, size)[1])
-    return triton_layers(keep, swap, None, n, kind).view(*v.shape[:-1], n, n)
+    return _gpu().triton_layers(keep, swap, None, n, kind).view(*v.shape[:-1], n, n)
 
-# %% ../../nbs/networks/27_layers_autograd.ipynb #43b775f5
+# %% ../../nbs/networks/27_layers_autograd.ipynb #f3c180a9
 @custom_op("network_matrix", __name__)
 def _network_matrix(v: Tensor, size: Tensor, kind: str, sigmoid: str, n: int) -> Tensor:
     "v (..., C), size (...) -> the matrix P, (..., n, n)."
-    who = choose(v, "", numba=has_kernel(v), triton=has_kernel(v) and n <= MAX_N)
+    who = choose(v, "", numba=has_kernel(v), triton=_gpu_sends(v, n))
     if who == "triton":
         return _matrix_triton(v, size, kind, sigmoid, n)
     if who == "numba":
@@ -306,11 +317,11 @@ def _matrix_backward_numba(gP, v, size, kind, sigmoid):
     gv = matrix_backward(*arrays(flat_gP), _arguments(flat_v, size, sigmoid), kind)
     return torch.from_numpy(gv).view(v.shape)
 
-# %% ../../nbs/networks/27_layers_autograd.ipynb #aeebf57b
+# %% ../../nbs/networks/27_layers_autograd.ipynb #83775c95
 @custom_op("network_matrix_backward", __name__)
 def _matrix_backward(gP: Tensor, v: Tensor, size: Tensor, kind: str, sigmoid: str) -> Tensor:
     "The gradient to v."
-    who = choose(v, "", numba=has_kernel(v), triton=has_kernel(v) and gP.shape[-1] <= MAX_N)
+    who = choose(v, "", numba=has_kernel(v), triton=_gpu_sends(v, gP.shape[-1]))
     if who == "triton":
         return _layers_backward_triton(gP, v, None, size, kind, sigmoid, False)[0]
     if who == "numba":

@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['isotonic_plain', 'isotonic']
 
-# %% ../../nbs/ranks/47_pooling.ipynb #0fad710b
+# %% ../../nbs/ranks/47_pooling.ipynb #355aa12b
 import math
 
 import numpy as np
@@ -15,7 +15,6 @@ from torch import Tensor
 from ..engine.autograd import custom_op, differentiable
 from ..engine.compile import arrays, jit, spread_rows
 from ..engine.dispatch import check_backend, choose
-from .pooling_triton import blocks_by_stacks
 from .sigmoid import precise
 
 # %% ../../nbs/ranks/47_pooling.ipynb #c4c22998
@@ -94,7 +93,7 @@ def _blocks_by_rounds(z, w, kl, tau=1):
             return last
         last = new
 
-# %% ../../nbs/ranks/47_pooling.ipynb #b489ff1e
+# %% ../../nbs/ranks/47_pooling.ipynb #9fb763d2
 _MANY_ROWS = 32  # from which on a GPU is better filled by rows than by rounds
 
 def _find_blocks(z, w, kl, backend, tau=1):
@@ -102,6 +101,7 @@ def _find_blocks(z, w, kl, backend, tau=1):
     many = z.numel() >= _MANY_ROWS * z.shape[-1]
     who = choose(z, backend, numba=False, triton=many or backend == "triton")
     if who == "triton" or backend == "triton":
+        from softsortlib.ranks.pooling_triton import blocks_by_stacks
         return blocks_by_stacks(z, w, kl, tau)
     return _blocks_by_rounds(z, w, kl, tau)
 

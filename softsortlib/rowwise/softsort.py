@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['SoftSortPermutation', 'SoftSort', 'LaplacePermutation', 'WindowedPermutation']
 
-# %% ../../nbs/rowwise/11_softsort.ipynb #3de14924
+# %% ../../nbs/rowwise/11_softsort.ipynb #13251329
 import math
 from typing import TYPE_CHECKING, Callable
 
@@ -15,6 +15,7 @@ from torch import Tensor
 from ..core.operators import Operator
 from ..core.permutation import SoftPermutation, patch_to
 from ..engine.dispatch import check_backend, choose
+from ..engine.radix import stable_sort
 from ..engine.scan import exp_mean, exp_scan, tau_tensor
 
 # %% ../../nbs/rowwise/11_softsort.ipynb #b06f4a67
@@ -35,11 +36,11 @@ class Power:
         tie = gap == 0
         return gap.masked_fill(tie, 1).pow(self.p).masked_fill(tie, 0)
 
-# %% ../../nbs/rowwise/11_softsort.ipynb #7c948cb8
+# %% ../../nbs/rowwise/11_softsort.ipynb #c5ddea06
 def sort_scores(s, mask, descending):
     "The sorted scores and the stable order that sorts them, padded elements last."
     if mask is None:
-        return s.sort(dim=-1, descending=descending, stable=True)
+        return stable_sort(s, descending)
     last = -math.inf if descending else math.inf
     order = s.detach().masked_fill(~mask, last).sort(dim=-1, descending=descending, stable=True).indices
     padded = (~mask).gather(-1, order)

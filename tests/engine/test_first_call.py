@@ -1,0 +1,72 @@
+"The first call: what it imports, what it keeps on the disk, and what it does where the disk is broken."
+import os, resource, subprocess, sys
+from pathlib import Path
+
+import pytest
+
+import softsortlib
+
+CALL = """
+import sys, logging
+logging.basicConfig(level=logging.INFO, format="%(message)s")
+import torch
+from softsortlib import LaplaceRank
+from softsortlib.engine import compile
+compile._wait.patience = 0.01
+s = torch.linspace(0, 1, 200).repeat(2, 1).requires_grad_()
+LaplaceRank(0.1)(s).square().sum().backward()
+assert s.grad.isfinite().all()
+heavy = [name for name in ("torch._dynamo", "triton", "matplotlib") if name in sys.modules]
+assert not heavy, heavy
+from softsortlib.ranks.laplace import _rank_rows
+print("compiled", sum(_rank_rows.dispatcher.stats.cache_misses.values()))
+"""
+
+
+def call(cache, code=CALL, **env):
+    env = {**os.environ, "NUMBA_CACHE_DIR": str(cache), "PYTHONPATH": str(Path(softsortlib.__file__).parents[1]), **env}
+    return subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True)
+
+
+def test_the_second_process_compiles_nothing_and_broken_files_are_made_anew(tmp_path):
+    first = call(tmp_path)
+    assert first.returncode == 0 and "compiled 1" in first.stdout, first.stderr
+    assert "softsortlib warm" in first.stderr
+    second = call(tmp_path)
+    assert "compiled 0" in second.stdout and "softsortlib warm" not in second.stderr
+    for k, file in enumerate(sorted([*tmp_path.rglob("*_rank_rows*.nbi"), *tmp_path.rglob("*_rank_back_rows*.nbc")])):
+        file.write_bytes(file.read_bytes()[:[0, 40][k % 2]])  # as a killed process leaves it
+    third = call(tmp_path)
+    assert third.returncode == 0 and "compiled 1" in third.stdout, third.stderr
+    assert "compiled 0" in call(tmp_path).stdout  # and kept again
+
+
+def test_a_full_disk_does_not_stop_a_kernel(tmp_path):
+    no_room = f"import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (512, {resource.getrlimit(resource.RLIMIT_FSIZE)[1]}))\n"
+    ignore = "import signal; signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
+    run = call(tmp_path, ignore + no_room + CALL)
+    assert run.returncode == 0 and "compiled 1" in run.stdout, run.stderr
+    assert "cannot be kept" in run.stderr
+
+
+KERNEL = """
+from softsortlib.engine.compile import jit
+from .step import step
+
+@jit
+def run(x):
+    return step(x)
+"""
+
+
+def test_a_kernel_notices_a_change_in_a_function_of_another_file(tmp_path):
+    package = tmp_path / "pkg"
+    package.mkdir()
+    (package / "__init__.py").write_text("")
+    (package / "run.py").write_text(KERNEL)
+    for more in (1, 2):
+        (package / "step.py").write_text(f"from softsortlib.engine.compile import jit\n@jit\ndef step(x):\n    return x + {more}.0\n")
+        for misses in (1, 0):
+            code = "from pkg.run import run; print(run(1.0), sum(run.dispatcher.stats.cache_misses.values()))"
+            path = os.pathsep.join([str(tmp_path), str(Path(softsortlib.__file__).parents[1])])
+            assert call(tmp_path / "cache", code, PYTHONPATH=path).stdout.split() == [str(1.0 + more), str(misses)]

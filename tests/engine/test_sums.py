@@ -1,0 +1,137 @@
+"""Sums of one variable against their definition in double precision: laws, twelve decades of tau, hard positions, gradients, transforms."""
+import math
+
+import pytest
+import torch
+from torch.testing import assert_close
+
+from softsortlib.engine.sum_laws import kernel_sums_dense
+from softsortlib.engine.sums import _sums, kernel_sums
+
+LAWS = ["logistic", "normal"]
+TAUS = [1e-6, 1e-4, 1e-3, 1e-2, 0.1, 1.0, 10.0, 1e3, 1e6]
+ALLOWED = {torch.float32: 1e-6, torch.float64: 1e-13}
+
+
+def positions(kind, n, rng, dtype):
+    "Scores (2, n) that are hard in one way each."
+    s = torch.randn(2, n, generator=rng, dtype=torch.float64)
+    if kind == "ties":
+        s = (4 * s).round()
+    elif kind == "clusters":
+        s = s.round() + 1e-6 * torch.randn(2, n, generator=rng, dtype=torch.float64)
+    elif kind == "heavy":
+        s = torch.randn(2, n, generator=rng, dtype=torch.float64) / torch.rand(2, n, generator=rng, dtype=torch.float64) ** 2
+    elif kind == "far":
+        s = s + 1e6
+    return s.to(dtype)
+
+
+def worst(y, s, w, tau, law, m):
+    "The error of y in terms of sum |w|, against the definition in double precision for the scores as they are."
+    exact = kernel_sums_dense(s.double(), s.double(), w.double(), tau, law, m)
+    return ((y - exact).abs() / w.double().abs().sum(-2, keepdim=True)).max().item()
+
+
+@pytest.mark.parametrize("backend", ["numba", "torch"])
+@pytest.mark.parametrize("kind", ["plain", "ties", "clusters", "heavy", "far"])
+@pytest.mark.parametrize("dtype", ALLOWED)
+def test_errors_over_twelve_decades(dtype, kind, backend, rng):
+    n = 300 if backend == "numba" else 800  # plain torch visits all pairs of few points
+    s = positions(kind, n, rng, dtype)
+    w = torch.randn(2, n, 2, generator=rng, dtype=dtype)
+    for tau in TAUS if backend == "numba" else TAUS[::3]:
+        for law in LAWS:
+            for m in (0, 1, 2):
+                y = kernel_sums(s, None, w, tau, law, m, backend=backend)
+                assert y.dtype == dtype and worst(y, s, w, tau, law, m) <= ALLOWED[dtype], (tau, law, m)
+
+
+def test_many_points_and_full_boxes(rng):
+    "Boxes of all sizes, some in several units of work, and two threads."
+    s = torch.cat([torch.randn(1, 9000, generator=rng, dtype=torch.float64), 1e-3 * torch.randn(1, 9000, generator=rng, dtype=torch.float64)], 1)
+    w = torch.rand(1, 18000, 1, generator=rng, dtype=torch.float64)
+    some = torch.randperm(18000, generator=rng)[:200]
+    for tau in (1e-5, 1e-3, 0.1, 10.0):
+        for law in LAWS:
+            y = kernel_sums(s, None, w, tau, law)
+            exact = kernel_sums_dense(s[:, some], s, w, tau, law)
+            assert (y[:, some] - exact).abs().max() <= 1e-13 * w.sum()
+
+
+def test_targets_and_sources_may_differ(rng):
+    x, t = torch.randn(3, 40, generator=rng, dtype=torch.float64) * 3, torch.randn(3, 500, generator=rng, dtype=torch.float64)
+    w = torch.randn(3, 500, 2, generator=rng, dtype=torch.float64)
+    tau = torch.tensor([0.01, 0.5, 20.0], dtype=torch.float64)
+    for law in LAWS:
+        for m in (-1, 0, 1, 3):
+            exact = kernel_sums_dense(x, t, w, tau, law, m)
+            for backend in ("numba", "torch"):
+                assert_close(kernel_sums(x, t, w, tau, law, m, backend=backend), exact, rtol=1e-12, atol=1e-10)
+
+
+@pytest.mark.parametrize("backend", ["numba", "torch"])
+def test_gradients_twice(backend, rng):
+    x, t = (torch.randn(2, 30, generator=rng, dtype=torch.float64).requires_grad_() for _ in range(2))
+    w = torch.randn(2, 30, 1, generator=rng, dtype=torch.float64).requires_grad_()
+    tau = torch.tensor([0.4, 1.5], dtype=torch.float64).requires_grad_()
+    weight = torch.randn(2, 30, 1, generator=rng, dtype=torch.float64)
+    for law in LAWS:
+        for sources in (t, None):
+            leaves = [x, w, tau] + ([] if sources is None else [t])
+            y = kernel_sums(x, sources, w, tau, law, backend=backend)
+            z = kernel_sums_dense(x, x if sources is None else t, w, tau, law)
+            one, two = (torch.autograd.grad((a * weight).sum(), leaves, create_graph=True) for a in (y, z))
+            assert_close(one, two, rtol=1e-10, atol=1e-10)
+            one, two = (torch.autograd.grad(sum(g.square().sum() for g in a), leaves) for a in (one, two))
+            assert_close(one, two, rtol=1e-9, atol=1e-8)
+
+
+def test_derivatives_end_with_a_message(rng):
+    x = torch.randn(40, generator=rng, dtype=torch.float64)
+    with pytest.raises(NotImplementedError, match="4 derivatives of the logistic step, not 5"):
+        kernel_sums(x, None, torch.ones(40, 1, dtype=x.dtype), 1.0, "logistic", 5)
+
+
+def test_what_is_no_number_stays_in_its_row(rng):
+    s = torch.randn(3, 200, generator=rng, dtype=torch.float64)
+    w = torch.ones(3, 200, 1, dtype=torch.float64)
+    bad = s.clone()
+    bad[1, 7] = math.nan
+    bad[2, :3] = torch.tensor([math.inf, -math.inf, math.inf])
+    y = kernel_sums(bad, None, w, 0.1)
+    assert_close(y[0], kernel_sums(s, None, w, 0.1)[0], rtol=0, atol=0)
+    assert y[1].isnan().all()
+    assert y[2, :3].isnan().all() and y[2, 3:].isfinite().all()      # infinity less infinity, as in the definition
+    assert_close(y[2, 3:], kernel_sums_dense(bad[2, 3:], bad[2], w[2], 0.1), rtol=1e-12, atol=1e-12)
+
+
+def test_extreme_temperatures(rng):
+    s = torch.randn(1, 300, generator=rng, dtype=torch.float64)
+    w = torch.ones(1, 300, 1, dtype=torch.float64)
+    hard = kernel_sums_dense(s, s, w, 1e-12, "logistic")
+    assert_close(kernel_sums(s, None, w, 1e-30), hard)
+    assert_close(kernel_sums(s, None, w, 1e30), torch.zeros_like(hard), rtol=0, atol=300 * 1e-13)
+
+
+def test_transforms(rng):
+    s = torch.randn(3, 80, generator=rng, dtype=torch.float64)
+    w = torch.rand(3, 80, 1, generator=rng, dtype=torch.float64)
+    def f(s, w): return kernel_sums(s, None, w, 0.3)
+    assert_close(torch.func.vmap(f)(s, w), f(s, w), rtol=1e-13, atol=1e-13)
+    def loss(s): return f(s, w).square().sum()
+    x = s.clone().requires_grad_()
+    g = torch.autograd.grad(loss(x), x)[0]
+    assert_close(torch.func.grad(loss)(s), g, rtol=1e-12, atol=1e-12)
+    torch._dynamo.reset()
+    compiled = torch.compile(f, fullgraph=True, backend="aot_eager")
+    assert_close(torch.autograd.grad(compiled(x, w).square().sum(), x)[0], g, rtol=1e-12, atol=1e-12)
+
+
+def test_opcheck(rng):
+    x = torch.randn(2, 20, generator=rng, dtype=torch.float64).requires_grad_()
+    t = torch.randn(2, 10, generator=rng, dtype=torch.float64).requires_grad_()
+    w = torch.rand(2, 10, 1, generator=rng, dtype=torch.float64).requires_grad_()
+    tau = torch.full((2,), 0.5, dtype=torch.float64, requires_grad=True)
+    orders = x.detach().argsort(-1), t.detach().argsort(-1)
+    torch.library.opcheck(_sums.op, (x, t, w, tau, *orders, "logistic", 0, 3e-14, False, ""))
