@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['LapSumPermutation', 'LapSum']
 
-# %% ../../nbs/ranks/44_lapsum.ipynb #0991bbf5
+# %% ../../nbs/ranks/44_lapsum.ipynb #a9df783a
 import math
 from typing import NamedTuple
 
@@ -20,6 +20,7 @@ from ..engine.dispatch import choose
 from ..engine.radix import stable_sort
 from ..engine.scan import one_sided_sums
 from .lapsum_matrix import Cells, cell_matrix, log_mass, measured
+from .lapsum_products import back_product, product
 from .sigmoid import precise, tau_column
 
 # %% ../../nbs/ranks/44_lapsum.ipynb #a5ea98b5
@@ -81,20 +82,21 @@ def _one_sided_backward(ctx, g):
 
 _one_sided = differentiable(_one_sided_op, 3, _one_sided_backward, _one_sided_setup)
 
-# %% ../../nbs/ranks/44_lapsum.ipynb #383caad1
-def _in_order(z, mask):
-    "The order of z (..., n), its values in order, in double precision, and the weights 1 (real) and 0 (padded)."
-    if mask is None:
-        order = stable_sort(z.detach())[1]
-        t = precise(z).gather(-1, order)
-        return order, t, torch.ones_like(t)
-    order = stable_sort(z.detach().masked_fill(~mask, math.inf))[1]
+# %% ../../nbs/ranks/44_lapsum.ipynb #30c2c5a2
+def _order(z, mask):
+    "The order of z (..., n), padded scores last."
+    return stable_sort(z.detach() if mask is None else z.detach().masked_fill(~mask, math.inf))[1]
+
+def _in_order(z, order, mask):
+    "The values of z (..., n) in order, in double precision, and the weights 1 (real) and 0 (padded)."
     t = precise(z).gather(-1, order)
+    if mask is None:
+        return t, torch.ones_like(t)
     kept = mask.gather(-1, order)
     top = t.detach().masked_fill(~kept, -math.inf).amax(-1, keepdim=True).nan_to_num(neginf=0)
-    return order, torch.where(kept, t, top), kept.to(t)
+    return torch.where(kept, t, top), kept.to(t)
 
-# %% ../../nbs/ranks/44_lapsum.ipynb #ef409c60
+# %% ../../nbs/ranks/44_lapsum.ipynb #88aa5d8b
 class LapSumPermutation(SoftPermutation):
     """The map (44.2): what cells of mass one hold of each Laplace bump.
 
@@ -108,14 +110,20 @@ class LapSumPermutation(SoftPermutation):
     ):
         n = s.shape[-1]
         super().__init__(batch=s.shape[:-1], m=n, n=n, dtype=dtype or s.dtype, device=s.device, mask=mask)
-        z = -s if descending else s
-        self.order, self.t, self.real = _in_order(z, mask)
-        self.s = precise(z)
-        self.tau = tau_column(tau, self.t)
-        self.L = _one_sided(self.t, self.tau, self.real[..., None], True)[..., 0]
-        self.R = _one_sided(self.t, self.tau, self.real[..., None], False)[..., 0]
-        self.count = self.real.cumsum(-1)
-        self.mass = (self.count - self.L / 2 + (self.R - self.real) / 2).detach()  # left of each score
+        self.z = -s if descending else s
+        self.order = _order(self.z, mask)
+        self.tau = tau_column(tau, precise(self.z[..., :1]))
+        self.L = None
+
+    def _scan_once(self):
+        "The map itself, its scores sorted and scanned."
+        if self.L is None:
+            self.t, self.real = _in_order(self.z, self.order, self.mask)
+            self.L = _one_sided(self.t, self.tau, self.real[..., None], True)[..., 0]
+            self.R = _one_sided(self.t, self.tau, self.real[..., None], False)[..., 0]
+            self.count = self.real.cumsum(-1)
+            self.mass = (self.count - self.L / 2 + (self.R - self.real) / 2).detach()  # left of each score
+        return self
 
 # %% ../../nbs/ranks/44_lapsum.ipynb #9b36dfb5
 class Edges(NamedTuple):
@@ -130,9 +138,10 @@ def _pick(x, index):
     "x (..., n) at `index` (..., l), which may be off by one at either end."
     return x.gather(-1, index.clamp(0, x.shape[-1] - 1))
 
-# %% ../../nbs/ranks/44_lapsum.ipynb #a01ccaf2
+# %% ../../nbs/ranks/44_lapsum.ipynb #0800b08f
 def _edges(P, levels):
     "The thresholds b_i of (44.5) for i in `levels`, long (l,)."
+    P._scan_once()
     i = levels + torch.zeros_like(P.count[..., -1:])
     a = torch.searchsorted(P.mass.contiguous(), i, right=True)
     C = torch.where(a > 0, _pick(P.count, a - 1), 0) - i
@@ -203,11 +212,11 @@ def _log_cells(P, cells, s):
     v = measured(cells.x1, cells.d1, s, P.tau)
     return log_mass(u, v, cells.width[..., None])
 
-# %% ../../nbs/ranks/44_lapsum.ipynb #c7504acf
+# %% ../../nbs/ranks/44_lapsum.ipynb #572f58bc
 @patch_to(LapSumPermutation)
 def _log_rows(self, rows):
     "log P at `rows`, (..., r, n); rows of padded positions are left to the base class."
-    log_P = _log_cells(self, _cells(self, rows), self.s[..., None, :])
+    log_P = _log_cells(self, _cells(self, rows), precise(self.z)[..., None, :])
     if self.mask is None:
         return log_P
     padded = ~self.mask[..., None, :] & self.mask.any(-1)[..., None, None]
@@ -216,7 +225,7 @@ def _log_rows(self, rows):
 @patch_to(LapSumPermutation)
 def _log_prob(self, target, rows):
     "log P[i, target[i]] for the rows i, (..., r)."
-    s = self.s.expand(*target.shape[:-1], self.n).gather(-1, target)[..., None]
+    s = precise(self.z).expand(*target.shape[:-1], self.n).gather(-1, target)[..., None]
     return _log_cells(self, _cells(self, rows), s)[..., 0]
 
 @patch_to(LapSumPermutation)
@@ -224,7 +233,7 @@ def _hard(self, rows):
     "The order of the scores."
     return self.order if rows is None else self.order[..., rows]
 
-# %% ../../nbs/ranks/44_lapsum.ipynb #0e24ff9b
+# %% ../../nbs/ranks/44_lapsum.ipynb #7c9dbae2
 def _matrix_of(P, rows, s):
     "The matrix at `rows`, (..., r, n), in the dtype of the scores s (..., n)."
     cells = _cells(P, rows)
@@ -234,7 +243,7 @@ def _matrix_of(P, rows, s):
 @patch_to(LapSumPermutation)
 def _dense(self, rows):
     "(44.2), in the dtype in which results are computed."
-    return _matrix_of(self, rows, self.s.to(compute_dtype(self.dtype)))
+    return _matrix_of(self, rows, self.z.to(compute_dtype(self.dtype)))
 
 # %% ../../nbs/ranks/44_lapsum.ipynb #b2f357dc
 class Neighbours(NamedTuple):
@@ -269,42 +278,63 @@ def _scan(P, x, up):
     batch = x.shape[:-2]
     return _one_sided(P.t.expand(*batch, P.n), P.tau.expand(*batch, 1), x.contiguous(), up)
 
-# %% ../../nbs/ranks/44_lapsum.ipynb #ebbfbd5e
+# %% ../../nbs/ranks/44_lapsum.ipynb #633e6c30
+def _centred(P, x):
+    "The payload x (..., n, d) in order, less its mean over the real elements, and that mean."
+    z = x.to(P.t).gather(-2, P.order[..., None].expand(x.shape))
+    real = P.real[..., None]
+    mean = (real * z).sum(-2, keepdim=True) / P.count[..., -1:, None].clamp(min=1)
+    return real * (z - mean), mean
+
+def _scanned(P, x, rows):
+    "P x by (44.7)."
+    near = _neighbours(P, _levels(P, rows), x.shape[:-2])
+    z, mean = _centred(P, x)
+    counted = near.counted * _at(z.cumsum(-2), near.left)
+    below = near.below * _at(_scan(P, z, True), near.left)
+    above = near.above * _at(_scan(P, z, False), near.right)
+    return (_upper_minus_lower(counted + below + above, rows) + mean).to(x)
+
+def _scanned_back(P, y, rows):
+    "The transpose of (44.7)."
+    near = _neighbours(P, _levels(P, rows), y.shape[:-2])
+    c = _onto_levels(y.to(P.t), rows)
+    counted = _put(P, near.counted * c, near.left).flip(-2).cumsum(-2).flip(-2)
+    below = _scan(P, _put(P, near.below * c, near.left), False)
+    above = _scan(P, _put(P, near.above * c, near.right), True)
+    out = (counted + below + above) * P.real[..., None]
+    return torch.empty_like(out).scatter(-2, P.order[..., None].expand(out.shape), out).to(y)
+
+# %% ../../nbs/ranks/44_lapsum.ipynb #09504a3f
 _SMALL = 4096  # entries of a matrix that is faster made than avoided
 
 def _is_small(P, rows):
     "Whether the entries of P at `rows` are few."
     return P.batch.numel() * (P._m if rows is None else len(rows)) * P.n <= _SMALL
 
+def _sets(P, x):
+    "What the kernels of products need of P, in the batch shape of x (..., n, d), in their order."
+    real = torch.full((1,), P.n, device=P.device) if P.mask is None else P.mask.sum(-1, keepdim=True)
+    columns = (a.expand(*x.shape[:-2], a.shape[-1]) for a in (P.order, real))
+    return P.z.expand(*x.shape[:-2], P.n), P.tau.expand(*x.shape[:-2], 1), x, *columns
+
 @patch_to(LapSumPermutation)
 def _matmul(self, x, rows):
-    "(44.7)"
+    "P x, by the matrix, the kernel or scans."
     if _is_small(self, rows):
-        return (_matrix_of(self, rows, self.s) @ x.to(self.t)).to(x)
-    order = self.order[..., None].expand(x.shape)
-    real = self.real[..., None]
-    z = x.to(self.t).gather(-2, order)
-    mean = (real * z).sum(-2, keepdim=True) / self.count[..., -1:, None].clamp(min=1)
-    z = real * (z - mean)
-    near = _neighbours(self, _levels(self, rows), x.shape[:-2])
-    counted = near.counted * _at(z.cumsum(-2), near.left)
-    below = near.below * _at(_scan(self, z, True), near.left)
-    above = near.above * _at(_scan(self, z, False), near.right)
-    return (_upper_minus_lower(counted + below + above, rows) + mean).to(x)
+        return (_matrix_of(self, rows, precise(self.z)) @ precise(x)).to(x)
+    if rows is None and choose(x, "") == "numba" and not self.tau.requires_grad:
+        return product(*_sets(self, x))
+    return _scanned(self._scan_once(), x, rows)
 
-# %% ../../nbs/ranks/44_lapsum.ipynb #a21f2b73
 @patch_to(LapSumPermutation)
 def _rmatmul(self, y, rows):
-    "The transpose of (44.7)."
+    "P^T y, likewise."
     if _is_small(self, rows):
-        return (_matrix_of(self, rows, self.s).mT @ y.to(self.t)).to(y)
-    near = _neighbours(self, _levels(self, rows), y.shape[:-2])
-    c = _onto_levels(y.to(self.t), rows)
-    counted = _put(self, near.counted * c, near.left).flip(-2).cumsum(-2).flip(-2)
-    below = _scan(self, _put(self, near.below * c, near.left), False)
-    above = _scan(self, _put(self, near.above * c, near.right), True)
-    out = (counted + below + above) * self.real[..., None]
-    return torch.empty_like(out).scatter(-2, self.order[..., None].expand(out.shape), out).to(y)
+        return (_matrix_of(self, rows, precise(self.z)).mT @ precise(y)).to(y)
+    if rows is None and choose(y, "") == "numba" and not self.tau.requires_grad:
+        return back_product(*_sets(self, y))
+    return _scanned_back(self._scan_once(), y, rows)
 
 # %% ../../nbs/ranks/44_lapsum.ipynb #04098594
 class LapSum(Operator, name="lapsum"):

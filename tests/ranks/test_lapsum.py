@@ -7,6 +7,7 @@ from torch.testing import assert_close
 
 import softsortlib.ranks.lapsum as module
 import softsortlib.ranks.lapsum_matrix as matrices
+import softsortlib.ranks.lapsum_products as products
 from softsortlib import soft_rank, soft_sort, soft_topk
 from softsortlib.engine.scan import one_sided_sums
 from softsortlib.ranks.laplace import lapsum_topk
@@ -241,3 +242,55 @@ def test_precision_loss_of_scores_that_are_tied_at_any_temperature():
     for tau in (1e-12, 1e-3, 1.0):
         loss = precision_loss(torch.full((60,), 1e6), (torch.arange(60) < 6).float(), k=2, method="lapsum", tau=tau)
         assert 0 <= loss.item() <= 1
+
+
+# ---- the products by their kernel ----
+
+@pytest.mark.parametrize("masked", [False, True])
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+@pytest.mark.parametrize("tau", [1e-6, 0.02, 0.5, 1e6])
+def test_products_by_the_walk_are_those_by_scans(tau, dtype, masked, rng):
+    "Prop 46.1: values and gradients, the temperature's too, for payloads with more batch dimensions than the scores."
+    n = 130
+    s = torch.randn(2, n, generator=rng, dtype=torch.float64).to(dtype)
+    s[1, :40] = s[1, 50]
+    x = torch.randn(3, 2, n, 2, generator=rng, dtype=torch.float64).to(dtype)
+    G = torch.randn(3, 2, n, 2, generator=rng, dtype=torch.float64).to(dtype)
+    mask = torch.rand(2, n, generator=rng) < 0.7 if masked else None
+    rows = torch.arange(n)
+    for learn in (False, True):
+        leaves = [s.clone().requires_grad_(), x.clone().requires_grad_(), torch.tensor([tau, 3 * tau], dtype=torch.float64, requires_grad=learn)]
+        if masked: G = G.masked_fill(~(rows < mask.sum(-1, keepdim=True))[..., None], 0)
+        P = LapSum(1.0); P.tau = leaves[2]; P = P(leaves[0], mask)
+        for fast, plain in ((lambda: P @ leaves[1], lambda: P[..., rows, :] @ leaves[1]), (lambda: P.mT @ leaves[1], lambda: P[..., rows, :].mT @ leaves[1])):
+            a, b = fast(), plain()
+            eps = torch.finfo(dtype).eps
+            assert_close(a, b, rtol=0, atol=200 * eps)
+            wanted = leaves[: 2 + learn]
+            got, want = (torch.autograd.grad(y, wanted, G, retain_graph=True) for y in (a, b))
+            scale = max(g.abs().max().item() for g in want)
+            for g, w in zip(got, want): assert g.isfinite().all() and (g - w).abs().max() <= 2000 * eps * scale
+
+
+def test_the_product_operators_keep_their_rules(rng):
+    s, x = torch.randn(2, 6, generator=rng, dtype=torch.float64), torch.randn(2, 6, 2, generator=rng, dtype=torch.float64)
+    rest = s.argsort(-1), torch.full((2, 1), 6)
+    tau = torch.full((2, 1), 0.3, dtype=torch.float64)
+    for op in (products._product_op, products._back_product_op):
+        torch.library.opcheck(op.overload, (s.clone().requires_grad_(), tau.clone().requires_grad_(), x.clone().requires_grad_(), *rest))
+    torch.library.opcheck(products._product_backward_op.overload, (x, s, tau, x + 1, *rest))
+    s = torch.randn(3, 80, generator=rng, dtype=torch.float64)
+    f = lambda s: ((LapSum(0.4)(s) @ s) ** 2 * (LapSum(0.4)(s).mT @ torch.arange(80.0).double())).sum()
+    z = s.clone().requires_grad_()
+    want = torch.autograd.grad(f(z), z)[0]
+    assert_close(torch.func.vmap(torch.func.grad(f))(s), want)
+    assert_close(torch.compile(f, fullgraph=True, backend="aot_eager")(s), f(s))
+    assert torch.func.jacrev(torch.func.jacrev(lambda s: (LapSum(0.4)(s) @ s).square().sum()))(s[0]).isfinite().all()
+
+
+def test_a_score_far_away_does_not_move_the_products(rng):
+    s = torch.randn(80, generator=rng, dtype=torch.float64)
+    for far in (-1e18, 1e18, -1e300, 1e300):
+        r = LapSum(0.3)(torch.cat([s, s.new_tensor([far])])).mT @ torch.arange(1.0, 82.0).double()
+        assert_close(r[:-1], LapSum(0.3)(s).mT @ torch.arange(1.0, 81.0).double() + (far < 0), rtol=1e-10, atol=1e-10)
+        assert_close(r[-1], r.new_tensor(1.0 if far < 0 else 81.0))
