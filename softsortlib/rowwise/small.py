@@ -152,7 +152,7 @@ def _pull_row(i, lo, hi, one, m, h, pulled):
         add_to((one.size - 1.0 - 2 * i) * inv, h[lo:hi], pulled.t[lo:hi])
         add_to(-inv, h[lo:hi], pulled.b[lo:hi])
 
-# %% ../../nbs/rowwise/10_small.ipynb #83208a20
+# %% ../../nbs/rowwise/10_small.ipynb #10000d20
 @jit
 def small_back(lo, hi, sets, log, G, gs, gtau):
     "The gradients to the scores and the temperature of the sets lo..hi."
@@ -167,9 +167,10 @@ def small_back(lo, hi, sets, log, G, gs, gtau):
         spread = 0.0
         for i in range(one.size):
             first, last = falls_of(i, one, e)
+            origin = 0 if log else G[r, i, order[i]]
             for j in range(first, last):
                 m[j] = min(e[j], most)
-                g[j] = G[r, i, order[j]]
+                g[j] = G[r, i, order[j]] - origin
             others = weights_of(i - first, one.tau, e[first:last])
             _logit_gradients(log, g[first:last], others, e[first:last], h[first:last])
             spread += moment(h[first:last], m[first:last], e[first:last])

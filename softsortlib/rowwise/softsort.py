@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['SoftSortPermutation', 'SoftSort', 'LaplacePermutation', 'WindowedPermutation']
 
-# %% ../../nbs/rowwise/11_softsort.ipynb #13251329
+# %% ../../nbs/rowwise/11_softsort.ipynb #8aaa1b99
 import math
 from typing import TYPE_CHECKING, Callable
 
