@@ -259,7 +259,7 @@ def _log_prob(self, target, rows):
     m = (w * (of(self.z) - t[..., i]) - (of(columns) - b[..., i])) / tau[..., None]
     return m.to(self.work) - logZ
 
-# %% ../../nbs/rowwise/12_neuralsort.ipynb #adcdc017
+# %% ../../nbs/rowwise/12_neuralsort.ipynb #a208408c
 class NeuralSort(Operator, name="neuralsort"):
     "Soft sorting by the softmax of a sum-of-top-k identity (Grover et al. 2019, equation 6)."
     def __init__(self,
@@ -272,6 +272,7 @@ class NeuralSort(Operator, name="neuralsort"):
         self.backend = backend
 
     def _soft_permutation(self, s, tau, mask, dtype):
+        "One kernel for small sets on the CPU, else the permutation above."
         def twin(s, tau):
             return NeuralSortPermutation(s, tau, self.descending, dtype, mask, self.backend)
 

@@ -28,12 +28,12 @@ class Sets(NamedTuple):
     power: float      # of SoftSort's distance; 0 for NeuralSort
     cut: float        # falls beyond it are left out
 
-# %% ../../nbs/rowwise/10_small.ipynb #2248057e
+# %% ../../nbs/rowwise/10_small.ipynb #907a46a7
 @jit(lent=True)
 def _sort_set(s, real, sign, t, order):
-    """t = the real ones of sign s in decreasing order, ties as they stood, order[j] the column of t[j]; returns how many.
+    """t = the real ones of sign s in decreasing order, ties as they stood; returns how many.
 
-    Before column c comes, t[:size] holds the real columns before it, in order."""
+    order[j] is the column of t[j]. Before column c comes, t[:size] holds the real columns before it, in order."""
     size = 0
     for c in range(len(s)):
         if not real[c]:
@@ -256,9 +256,9 @@ def small_matrix(
         tau = tau[..., 0].expand(batch)
     return _SmallRows.apply(s, tau, mask, law, log, plain)
 
-# %% ../../nbs/rowwise/10_small.ipynb #7fa56b64
+# %% ../../nbs/rowwise/10_small.ipynb #8e9c4c98
 def is_small(s: Tensor, entries: int) -> bool:
-    "Whether sets s (..., n) are of at most 128 scores on the CPU, and their matrices together have at most so many entries."
+    "Whether sets s (..., n) on the CPU are small, and their matrices together have at most so many entries."
     n = s.shape[-1]
     return n <= MOST and s.numel() * n <= entries and s.device.type == "cpu"
 

@@ -256,10 +256,10 @@ def _log_prob(self, target, rows):
     log_p = -self.d(self._sorted(rows), of(self.s)) / self.tau - logZ
     return log_p if self.mask is None else log_p.masked_fill(~of(self.mask), -math.inf)
 
-# %% ../../nbs/rowwise/11_softsort.ipynb #9cb6a5a4
+# %% ../../nbs/rowwise/11_softsort.ipynb #79039049
 @patch_to(SoftSort)
 def _soft_permutation(self, s, tau, mask, dtype):
-    "One kernel for small sets, the plain twin for callables, the scan for power 1, windows for other powers on the CPU."
+    "One kernel for small sets, the twin for callables, the scan for power 1, windows for other powers on the CPU."
     def twin(s, tau):
         return SoftSortPermutation(s, tau, self._d, self.descending, dtype, mask)
 
