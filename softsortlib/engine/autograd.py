@@ -20,7 +20,7 @@ def _in_func():
     "Whether a transformation of torch.func is at work, and not the compiler."
     return not torch.compiler.is_compiling() and torch._C._functorch.maybe_current_level() is not None
 
-# %% ../../nbs/engine/92_autograd.ipynb #f6a76f82
+# %% ../../nbs/engine/92_autograd.ipynb #5de6f14b
 def _plain(a):
     "Whether `a` is no tensor, or a tensor and no more, with numbers in it."
     if type(a) is Tensor or type(a) is nn.Parameter:
@@ -31,7 +31,10 @@ def watched(args):
     "Whether a compiler, a mode or a tracer looks on at a call with these arguments."
     if torch.compiler.is_compiling() or torch._C._len_torch_dispatch_stack() or torch._C._get_tracing_state():
         return True
-    return not all(map(_plain, args))
+    for a in args:
+        if not _plain(a):
+            return True
+    return False
 
 # %% ../../nbs/engine/92_autograd.ipynb #704cbe4f
 _libraries = {}
@@ -78,12 +81,16 @@ class CustomOp:
         torch.library.register_fake(self.library, fake, lib=_libraries[self.library])
         return fake
 
-# %% ../../nbs/engine/92_autograd.ipynb #c79855d6
+# %% ../../nbs/engine/92_autograd.ipynb #3515af2e
 def needs_graph(args):
     "Whether a call with these arguments has a derivative that somebody may ask for, in reverse or in forward mode."
     if torch.autograd.forward_ad._current_level >= 0:
         return True
-    return torch.is_grad_enabled() and any(isinstance(a, Tensor) and a.requires_grad for a in args)
+    if torch.is_grad_enabled():
+        for a in args:
+            if isinstance(a, Tensor) and a.requires_grad:
+                return True
+    return False
 
 def custom_op(name, module):
     "Make an operator of the decorated function of `module`, whose annotations say what comes in and out."
@@ -130,7 +137,18 @@ def _forward_mode(name, instead=IN_REVERSE):
         raise NotImplementedError(f"{name} has derivatives in reverse mode only: {instead}")
     return jvp
 
-# %% ../../nbs/engine/92_autograd.ipynb #532fefc8
+# %% ../../nbs/engine/92_autograd.ipynb #b652c096
+def _in_one_piece(op):
+    "The rules of `op` as a function whose forward pass also keeps what the backward pass needs."
+    def forward(ctx, *args):
+        output = op.f(*args)
+        op.setup(ctx, args, output)
+        return output
+    return type(op.__name__, (torch.autograd.Function,), dict(
+        forward=staticmethod(forward),
+        backward=staticmethod(op.backward)))
+
+# %% ../../nbs/engine/92_autograd.ipynb #61f2bbaf
 def differentiable(op, tensors, backward, setup=None, join=False, instead=IN_REVERSE):
     """Give `op`, whose first arguments are tensors of one batch shape, all its rules; call what this returns, not `op`.
 
@@ -144,8 +162,11 @@ def differentiable(op, tensors, backward, setup=None, join=False, instead=IN_REV
                 return op.overload(*args)
             if not needs_graph(args):
                 return op.f(*args)
+            if torch.autograd.forward_ad._current_level < 0:
+                return Plainly.apply(*args)
         return Rules.apply(*args)
 
+    Plainly = _in_one_piece(op)
     Rules = type(op.__name__, (torch.autograd.Function,), dict(
         forward=staticmethod(op),
         setup_context=staticmethod(op.setup),

@@ -256,9 +256,11 @@ def small_matrix(
         tau = tau[..., 0].expand(batch)
     return _SmallRows.apply(s, tau, mask, law, log, plain)
 
-# %% ../../nbs/rowwise/10_small.ipynb #8e9c4c98
+# %% ../../nbs/rowwise/10_small.ipynb #9d4cf3dc
 def is_small(s: Tensor, entries: int) -> bool:
     "Whether sets s (..., n) on the CPU are small, and their matrices together have at most so many entries."
+    if torch.compiler.is_compiling():
+        return False  # one program for sets of every size
     n = s.shape[-1]
     return n <= MOST and s.numel() * n <= entries and s.device.type == "cpu"
 
