@@ -20,19 +20,15 @@ def _in_func():
     "Whether a transformation of torch.func is at work, and not the compiler."
     return not torch.compiler.is_compiling() and torch._C._functorch.maybe_current_level() is not None
 
-# %% ../../nbs/engine/92_autograd.ipynb #5de6f14b
-def _plain(a):
-    "Whether `a` is no tensor, or a tensor and no more, with numbers in it."
-    if type(a) is Tensor or type(a) is nn.Parameter:
-        return not a.is_meta
-    return not isinstance(a, Tensor)
+# %% ../../nbs/engine/92_autograd.ipynb #cb404c02
+_PLAIN = (Tensor, nn.Parameter)  # tensors, and no more
 
 def watched(args):
     "Whether a compiler, a mode or a tracer looks on at a call with these arguments."
     if torch.compiler.is_compiling() or torch._C._len_torch_dispatch_stack() or torch._C._get_tracing_state():
         return True
     for a in args:
-        if not _plain(a):
+        if isinstance(a, Tensor) and (type(a) not in _PLAIN or a.is_meta):
             return True
     return False
 
