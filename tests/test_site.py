@@ -18,6 +18,7 @@ NBS, SITE = ROOT / "nbs", ROOT / "_docs"
 sys.path.insert(0, str(ROOT / "tools"))
 import check_site  # noqa: E402
 import npm  # noqa: E402
+from sidebar import DEFINITIONS  # noqa: E402
 
 # ------------------------------------------------------------------ the sidebar
 
@@ -42,7 +43,9 @@ def test_chapters_stand_in_reading_order():
     listed = list(sidebar_sources(yaml.safe_load((ROOT / "_quarto.yml").read_text())["website"]["sidebar"]["contents"]))
     for part in {name.split("/")[0] for name in listed if "/" in name}:
         chapters = [name for name in listed if re.match(rf"{part}/\d\d_", name)]
-        assert chapters == sorted(chapters)
+        of_definitions = re.compile(rf"{part}/{DEFINITIONS.get(part, '[0-9][0-9]')}_")
+        definitions, rooms = ([name for name in chapters if bool(of_definitions.match(name)) is first] for first in (True, False))
+        assert chapters == sorted(definitions) + sorted(rooms)
         if chapters: assert f"{part}/index.ipynb" in listed[:listed.index(chapters[0])], f"the door of {part} stands behind its first chapter"
     book = [int(name.split("/")[1][:2]) for name in listed if re.match(r"(core|rowwise|networks|transport|ranks|functional|losses)/\d\d_", name)]
     definitions = book[:book.index(max(book)) + 1]

@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = []
 
-# %% ../../nbs/engine/90_compile.ipynb #8c179b11
+# %% ../../nbs/engine/90_compile.ipynb #b3d14645
 import functools
 import hashlib
 import importlib
@@ -13,7 +13,6 @@ import importlib.util
 import logging
 import math
 import os
-import pickle
 import re
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -53,7 +52,7 @@ def source_stamp(file):
             todo += found
     return hashlib.sha256("".join(sorted(digests.values())).encode()).hexdigest()
 
-# %% ../../nbs/engine/90_compile.ipynb #f6b5a3e1
+# %% ../../nbs/engine/90_compile.ipynb #0f69619c
 class KernelCache:
     "Where the compiled versions of `f` are kept; in this process alone if there is no folder."
     def __init__(self, f):
@@ -74,7 +73,7 @@ class KernelCache:
             rtsys.initialize(target_context)
             try:
                 found = self.kept._load_overload(sig, target_context)
-            except (OSError, EOFError, pickle.UnpicklingError, ValueError, LookupError, AttributeError, TypeError) as e:
+            except Exception as e:  # a broken file can raise anything
                 log.info("a kernel cannot be read from %s (%r): it is compiled anew", self.cache_path, e)
         if found is None:
             _wait.begin()
@@ -108,7 +107,7 @@ class _Wait:
 
 _wait = _Wait()
 
-# %% ../../nbs/engine/90_compile.ipynb #f40e17f7
+# %% ../../nbs/engine/90_compile.ipynb #41b923ac
 def _save_overload(self, sig, data):
     "Keep a version; where that fails, go on without."
     _wait.end()
@@ -117,7 +116,7 @@ def _save_overload(self, sig, data):
     try:
         try:
             self.kept.save_overload(sig, data)
-        except (EOFError, pickle.UnpicklingError, ValueError, LookupError, AttributeError, TypeError):
+        except Exception:  # a broken file can raise anything
             self.kept.flush()               # the list of versions is broken: begin a new one
             self.kept.save_overload(sig, data)
     except OSError as e:

@@ -5,8 +5,9 @@
 # %% auto #0
 __all__ = ['warm']
 
-# %% ../../nbs/functional/54_first_call.ipynb #70f1e127
+# %% ../../nbs/functional/54_first_call.ipynb #bc0101a2
 import time
+from collections.abc import Callable, Iterable
 from functools import partial
 
 import torch
@@ -14,8 +15,8 @@ import torch
 from ..core.operators import Operator, get_operator
 from ..core.rank_operators import RankOperator, get_rank_operator
 
-# %% ../../nbs/functional/54_first_call.ipynb #ea4cb34b
-_N = 160  # scores in a set
+# %% ../../nbs/functional/54_first_call.ipynb #3f23a605
+_SIZES = (160, 8)  # scores in a set: a large one, and one that is made at once
 
 _USES = {
     "product": lambda P, s: P @ s,
@@ -33,15 +34,16 @@ def _uses_of(method):
 
 def _use(f, dtype):
     "Call `f` on scores of the dtype, and its gradient."
-    s = torch.linspace(0, 1, _N, dtype=dtype).square().repeat(2, 1).requires_grad_()
-    f(s).square().sum().backward()
+    for n in _SIZES:
+        s = torch.linspace(0, 1, n, dtype=dtype).square().repeat(2, 1).requires_grad_()
+        f(s).square().sum().backward()
 
-# %% ../../nbs/functional/54_first_call.ipynb #266a1fd7
+# %% ../../nbs/functional/54_first_call.ipynb #b917a34b
 def warm(
-    operators=None,  # names, as for `method=`; all operators if None
-    dtypes=(torch.float32,),  # for which dtypes: torch.float32, torch.float64
-    progress=iter,  # shows progress: a function of the list of steps that passes them on, e.g. tqdm.tqdm
-) -> dict:  # (operator, use, dtype) -> seconds
+    operators: "str | Iterable[str] | None" = None,  # names, as for `method=`; all operators if None
+    dtypes: Iterable[torch.dtype] = (torch.float32,),  # for which dtypes: torch.float32, torch.float64
+    progress: "Callable[[list[tuple]], Iterable[tuple]]" = iter,  # shows progress: a function of the list of steps that passes them on, e.g. tqdm.tqdm
+) -> "dict[tuple[str, str, torch.dtype], float]":  # (operator, use, dtype) -> seconds
     """Compile the kernels of operators ahead of their first call, and keep them on disk.
 
     Raise `ValueError` for a name that is none, `TypeError` for a dtype without kernels."""

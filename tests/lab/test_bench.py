@@ -94,7 +94,8 @@ def test_a_stopped_benchmark_goes_on(tmp_path, monkeypatch):
     asked = [None]
     record = run_benchmark(out, ("ranks",), minutes=-1)
     assert asked == [None] and len(record["rows"]) == 4                         # no time: nothing is begun
-    with pytest.raises(ValueError, match="name another file"): run_benchmark(out, ("ranks",), device="cuda")
+    out.write_text(json.dumps(record | dict(device="cuda")))
+    with pytest.raises(ValueError, match="name another file"): run_benchmark(out, ("ranks",))
 
 
 def test_an_old_record_is_read_as_one_run_of_unknown_code():

@@ -163,7 +163,7 @@ def test_every_wrong_argument_of_the_module_is_named(rng):
     with pytest.raises(ValueError, match="from 0 to 0"): SoftKNN(2, classes=1)(q, c, l)
     with pytest.raises(RuntimeError, match="classes must be given"): torch.func.vmap(lambda l: SoftKNN(2)(q, c, l))(l.expand(3, 5))
     many = torch.func.vmap(lambda l: SoftKNN(2, classes=2)(q, c, l))(torch.stack([l, 1 - l]))
-    assert torch.equal(many[0], SoftKNN(2)(q, c, l)) and torch.equal(many[1], SoftKNN(2)(q, c, 1 - l))
+    for one, labels in zip(many, (l, 1 - l)): torch.testing.assert_close(one, SoftKNN(2)(q, c, labels))
 
 
 @pytest.mark.parametrize("options, error, says", [

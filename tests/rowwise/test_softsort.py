@@ -349,5 +349,5 @@ def test_a_mean_of_huge_numbers_in_double_precision(rng):
     from softsortlib import NeuralSort
     for op in (SoftSort(), SoftSort(backend="torch"), SoftSort(power=2), SoftSort(power=2, backend="torch"), NeuralSort()):
         s = torch.zeros(300, dtype=torch.float64).requires_grad_()
-        for x in (torch.full((300,), 1e307).double(), torch.full((300,), -1e307).double()):
+        for x in (torch.full((300,), 1e307, dtype=torch.float64), torch.full((300,), -1e307, dtype=torch.float64)):
             torch.testing.assert_close(op(s) @ x / x, torch.ones(300).double())
