@@ -129,7 +129,7 @@ def precise(x):
     "x in double precision, or as it is on a device that has none."
     return x if x.device.type == "mps" else x.double()
 
-# %% ../../nbs/ranks/40_sigmoid.ipynb #c7832fdc
+# %% ../../nbs/ranks/40_sigmoid.ipynb #e48ac7d1
 def pair_sum(
     s: Tensor,  # scores, (..., n)
     tau: "float | Tensor",  # width of the step, a number or (..., 1)
@@ -146,7 +146,7 @@ def pair_sum(
     if plain:
         return _pair_sum_plain(s, tau, v, step)
     weights = v.expand(s.shape)[..., None]
-    if step in LAWS:
+    if step in LAWS and s.numel() * s.shape[-1] > _PAIRS:
         return kernel_sums(s, None, weights, tau[..., 0] if isinstance(tau, Tensor) else tau, step)[..., 0]
     return _pair_sum(s, tau_column(tau, s), weights, step, 0)[..., 0]
 

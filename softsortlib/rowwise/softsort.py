@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['SoftSortPermutation', 'SoftSort', 'LaplacePermutation', 'WindowedPermutation']
 
-# %% ../../nbs/rowwise/11_softsort.ipynb #8aaa1b99
+# %% ../../nbs/rowwise/11_softsort.ipynb #13251329
 import math
 from typing import TYPE_CHECKING, Callable
 
@@ -17,7 +17,6 @@ from ..core.permutation import SoftPermutation, patch_to
 from ..engine.dispatch import check_backend, choose
 from ..engine.radix import stable_sort
 from ..engine.scan import exp_mean, exp_scan, tau_tensor
-from .small import Law, SmallPermutation, is_small
 
 # %% ../../nbs/rowwise/11_softsort.ipynb #307ab860
 class Power:
@@ -256,19 +255,14 @@ def _log_prob(self, target, rows):
     log_p = -self.d(self._sorted(rows), of(self.s)) / self.tau - logZ
     return log_p if self.mask is None else log_p.masked_fill(~of(self.mask), -math.inf)
 
-# %% ../../nbs/rowwise/11_softsort.ipynb #79039049
+# %% ../../nbs/rowwise/11_softsort.ipynb #88cab066
 @patch_to(SoftSort)
 def _soft_permutation(self, s, tau, mask, dtype):
-    "One kernel for small sets, the twin for callables, the scan for power 1, windows for other powers on the CPU."
-    def twin(s, tau):
-        return SoftSortPermutation(s, tau, self._d, self.descending, dtype, mask)
-
-    by_itself = self.backend is None and self.distance is None
-    if by_itself and is_small(s, 1 << 16):
-        return SmallPermutation(s, tau, Law(self.power, self.descending), dtype, mask, twin)
-    if self.distance is not None or by_itself and s.numel() * s.shape[-1] <= _SMALL:
-        return twin(s, tau)
+    "The plain twin for small sets and callables, the scan for power 1, windows for other powers on the CPU."
     args = s, tau, self._d, self.descending, dtype, mask
+    small = s.numel() * s.shape[-1] <= _SMALL and self.backend is None
+    if small or self.distance is not None:
+        return SoftSortPermutation(*args)
     if self.power == 1:
         P = LaplacePermutation(*args)
         P.backend = self.backend
