@@ -38,11 +38,11 @@ def _use(f, dtype):
         s = torch.linspace(0, 1, n, dtype=dtype).square().repeat(2, 1).requires_grad_()
         f(s).square().sum().backward()
 
-# %% ../../nbs/functional/54_first_call.ipynb #b917a34b
+# %% ../../nbs/functional/54_first_call.ipynb #8251204f
 def warm(
     operators: "str | Iterable[str] | None" = None,  # names, as for `method=`; all operators if None
     dtypes: Iterable[torch.dtype] = (torch.float32,),  # for which dtypes: torch.float32, torch.float64
-    progress: "Callable[[list[tuple]], Iterable[tuple]]" = iter,  # shows progress: a function of the list of steps that passes them on, e.g. tqdm.tqdm
+    progress: "Callable[[list[object]], Iterable[object]]" = iter,  # shows progress of the steps, e.g. tqdm.tqdm
 ) -> "dict[tuple[str, str, torch.dtype], float]":  # (operator, use, dtype) -> seconds
     """Compile the kernels of operators ahead of their first call, and keep them on disk.
 

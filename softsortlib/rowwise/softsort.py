@@ -18,7 +18,7 @@ from ..engine.dispatch import check_backend, choose
 from ..engine.radix import stable_sort
 from ..engine.scan import exp_mean, exp_scan, tau_tensor
 
-# %% ../../nbs/rowwise/11_softsort.ipynb #307ab860
+# %% ../../nbs/rowwise/11_softsort.ipynb #09f7e17c
 class Power:
     "The semi-metric |x - y|^p, with gradient zero where x = y."
     def __init__(self, p):
@@ -28,13 +28,15 @@ class Power:
         return f"Power({self.p})"
 
     def __call__(self, x, y):
-        gap = (x - y).abs()
+        gap = x - y
         if self.p == 1:
-            return gap
+            return gap.abs()
         if self.p > 1:  # or its power, and with it the derivative, would be infinite
-            gap = gap.clamp(max=(torch.finfo(gap.dtype).max / 4) ** (1 / self.p))
+            most = (torch.finfo(gap.dtype).max / 4) ** (1 / self.p)
+            gap = gap.clamp(-most, most)
         if self.p == 2:
             return gap.square()
+        gap = gap.abs()
         tie = gap == 0
         return gap.masked_fill(tie, 1).pow(self.p).masked_fill(tie, 0)
 
