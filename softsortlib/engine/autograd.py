@@ -32,6 +32,11 @@ def watched(args):
             return True
     return False
 
+# %% ../../nbs/engine/92_autograd.ipynb #6e0105b0
+def is_unseen(args):
+    "Whether nobody traces or transforms a call with these arguments, or differentiates it forward."
+    return not (watched(args) or _in_func() or torch.autograd.forward_ad._current_level >= 0)
+
 # %% ../../nbs/engine/92_autograd.ipynb #704cbe4f
 _libraries = {}
 
@@ -50,7 +55,7 @@ def once(message):
         raise NotImplementedError(message)
     return backward
 
-# %% ../../nbs/engine/92_autograd.ipynb #470d94f9
+# %% ../../nbs/engine/92_autograd.ipynb #432c1529
 class CustomOp:
     "The function `f` under a name that torch knows: a call is of `f` where nobody looks on, else of the dispatcher."
     def __init__(self, f, name):
@@ -68,9 +73,9 @@ class CustomOp:
             setup_context=lambda ctx, inputs, output: self.setup(ctx, inputs, output))
 
     def __call__(self, *args):
-        if watched(args) or _in_func() or needs_graph(args):
-            return self.overload(*args)
-        return self.f(*args)
+        if is_unseen(args) and not needs_graph(args):
+            return self.f(*args)
+        return self.overload(*args)
 
     def register_fake(self, fake):
         "Say what shapes and dtypes come out, `fake` of the same arguments."
@@ -91,11 +96,6 @@ def needs_graph(args):
 def custom_op(name, module):
     "Make an operator of the decorated function of `module`, whose annotations say what comes in and out."
     return lambda f: CustomOp(f, qualified(name, module))
-
-# %% ../../nbs/engine/92_autograd.ipynb #b92413e7
-def is_unseen(*args):
-    "Whether nobody traces or transforms a call with these arguments, or differentiates it forward."
-    return not (watched(args) or _in_func() or torch.autograd.forward_ad._current_level >= 0)
 
 # %% ../../nbs/engine/92_autograd.ipynb #709c6bd6
 def _put_first(a, dim, size):
@@ -144,7 +144,7 @@ def _in_one_piece(op):
         forward=staticmethod(forward),
         backward=staticmethod(op.backward)))
 
-# %% ../../nbs/engine/92_autograd.ipynb #61f2bbaf
+# %% ../../nbs/engine/92_autograd.ipynb #e4e8adaf
 def differentiable(op, tensors, backward, setup=None, join=False, instead=IN_REVERSE):
     """Give `op`, whose first arguments are tensors of one batch shape, all its rules; call what this returns, not `op`.
 
@@ -153,13 +153,10 @@ def differentiable(op, tensors, backward, setup=None, join=False, instead=IN_REV
     batched(op, tensors, join)
 
     def call(*args):
-        if not _in_func():
-            if watched(args):
-                return op.overload(*args)
-            if not needs_graph(args):
-                return op.f(*args)
-            if torch.autograd.forward_ad._current_level < 0:
-                return Plainly.apply(*args)
+        if is_unseen(args):
+            return Plainly.apply(*args) if needs_graph(args) else op.f(*args)
+        if watched(args) and not _in_func():
+            return op.overload(*args)
         return Rules.apply(*args)
 
     Plainly = _in_one_piece(op)

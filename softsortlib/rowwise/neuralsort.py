@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['neuralsort_published', 'neuralsort_quadratic', 'row_sums', 'NeuralSortPermutation', 'NeuralSort']
 
-# %% ../../nbs/rowwise/12_neuralsort.ipynb #04fda50c
+# %% ../../nbs/rowwise/12_neuralsort.ipynb #458152b3
 from typing import TYPE_CHECKING, NamedTuple
 
 import torch
@@ -14,7 +14,7 @@ from torch import Tensor
 from ..core.operators import Operator
 from ..core.permutation import SoftPermutation, patch_to
 from ..engine.dispatch import check_backend, choose
-from .small import Law, SmallPermutation, is_small
+from .small import SmallPermutation, is_small
 from .softsort import sort_scores
 
 # %% ../../nbs/rowwise/12_neuralsort.ipynb #108f1e02
@@ -259,7 +259,7 @@ def _log_prob(self, target, rows):
     m = (w * (of(self.z) - t[..., i]) - (of(columns) - b[..., i])) / tau[..., None]
     return m.to(self.work) - logZ
 
-# %% ../../nbs/rowwise/12_neuralsort.ipynb #ea1de6cc
+# %% ../../nbs/rowwise/12_neuralsort.ipynb #7a8c78e2
 class NeuralSort(Operator, name="neuralsort"):
     "Soft sorting by the softmax of a sum-of-top-k identity (Grover et al. 2019, equation 6)."
     def __init__(self,
@@ -278,5 +278,5 @@ class NeuralSort(Operator, name="neuralsort"):
 
         entries = 1 << 15 if s.shape[-1] <= 48 else 1 << 20  # torch is faster at many short rows
         if self.backend is None and is_small(s, entries):
-            return SmallPermutation(s, tau, Law(0.0, self.descending), dtype, mask, twin)
+            return SmallPermutation(s, tau, self.descending, dtype, mask, twin)
         return twin(s, tau)

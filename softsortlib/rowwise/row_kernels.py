@@ -109,9 +109,9 @@ def _logit_gradients(i, z, others, e, h):
     weighed(e, z - mean, Z, h)
     h[i] = -(mean + z * others) / Z
 
-# %% ../../nbs/rowwise/14_row_kernels.ipynb #0e6b100d
+# %% ../../nbs/rowwise/14_row_kernels.ipynb #dd0be0fb
 @jit(lent=True)
-def slopes_of(x, t, m, h, power, sums):
+def _slopes(x, t, m, h, power, sums):
     "Add (14.2) of one row at x to the columns' sums; returns what is to be taken off the row's own score."
     zero = h.dtype.type(0)
     for j in range(len(t)):
@@ -120,7 +120,7 @@ def slopes_of(x, t, m, h, power, sums):
     add_to(power, h, sums)
     return power * total_of(h)
 
-# %% ../../nbs/rowwise/14_row_kernels.ipynb #bf5037e6
+# %% ../../nbs/rowwise/14_row_kernels.ipynb #4549844c
 @jit
 def pull_rows(lo_unit, hi_unit, sets, upstream, rows, gt, gb, gtau):
     "(14.1) or (14.2) of the gradients (14.3), one part for each unit."
@@ -146,7 +146,7 @@ def pull_rows(lo_unit, hi_unit, sets, upstream, rows, gt, gb, gtau):
             _logit_gradients(i - lo, z[r, k], others, e[lo:hi], h[lo:hi])
             spread += moment(h[lo:hi], m[lo:hi], e[lo:hi])
             if one.power:
-                gt[unit, i] -= slopes_of(t[i], t[lo:hi], m[lo:hi], h[lo:hi], one.power, gt[unit, lo:hi])
+                gt[unit, i] -= _slopes(t[i], t[lo:hi], m[lo:hi], h[lo:hi], one.power, gt[unit, lo:hi])
             else:
                 add_to((one.size - 1.0 - 2 * i) * inv, h[lo:hi], gt[unit, lo:hi])
                 add_to(-inv, h[lo:hi], gb[unit, lo:hi])

@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = []
 
-# %% ../../nbs/rowwise/10_small.ipynb #2b2b4299
+# %% ../../nbs/rowwise/10_small.ipynb #f7a189d5
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -15,17 +15,16 @@ from torch import Tensor
 from ..core.permutation import SoftPermutation, patch_to
 from ..engine.autograd import is_unseen
 from ..engine.compile import arrays, empty_matrix, jit, spread_rows
-from .row_kernels import slopes_of, moment, weighed
+from .row_kernels import moment, weighed
 from .rows import Rows, Scores, ZERO_EXP, add_to, dot, falls_of, row_of, total_of, weights_of
 
-# %% ../../nbs/rowwise/10_small.ipynb #ac8a39fb
+# %% ../../nbs/rowwise/10_small.ipynb #b581ccae
 class Sets(NamedTuple):
-    "Small sets of scores, and which operator makes their rows."
+    "Small sets of scores."
     s: np.ndarray     # scores, (B, n)
     real: np.ndarray  # which of them are real, bool, (B, n), or (1, n) for all sets
     tau: np.ndarray   # temperatures, double, (B,)
     sign: float       # -1 where the smallest comes first
-    power: float      # of SoftSort's distance; 0 for NeuralSort
     cut: float        # falls beyond it are left out
 
 # %% ../../nbs/rowwise/10_small.ipynb #907a46a7
@@ -48,7 +47,7 @@ def _sort_set(s, real, sign, t, order):
         size += 1
     return size
 
-# %% ../../nbs/rowwise/10_small.ipynb #186247f3
+# %% ../../nbs/rowwise/10_small.ipynb #105df027
 @jit(lent=True)
 def _has_nan(t, size):
     "Whether one of the scores is not a number."
@@ -64,8 +63,7 @@ def _set_of(sets, r, t, order):
     real = sets.real[r if len(sets.real) > 1 else 0]
     size = _sort_set(sets.s[r], real, sets.sign, t, order)
     tau = np.nan if _has_nan(t, size) else sets.tau[r]
-    how = Rows.POWER if sets.power else Rows.WALK
-    return Scores(t, t, tau, size, how, sets.power, sets.cut)
+    return Scores(t, t, tau, size, Rows.WALK, 0.0, sets.cut)  # the walk needs no row sums
 
 
 @jit(lent=True)
@@ -120,7 +118,7 @@ def small_rows(lo, hi, sets, log, P):
             for j in range(one.size):
                 P[r, i, order[j]] = 0
 
-# %% ../../nbs/rowwise/10_small.ipynb #c9ace50a
+# %% ../../nbs/rowwise/10_small.ipynb #4e55a5d4
 @jit(lent=True)
 def _logit_gradients(log, g, others, e, h):
     "h = (10.3) for one row with weights e, one on the diagonal, whose incoming gradients are g."
@@ -142,17 +140,13 @@ class Pulled(NamedTuple):
 
 
 @jit(lent=True)
-def _pull_row(i, lo, hi, one, m, h, pulled):
-    "Add what the logits' gradients h give to the scores and row sums: (14.1) or (14.2)."
-    if one.power:
-        own = slopes_of(one.t[i], one.t[lo:hi], m[lo:hi], h[lo:hi], one.power, pulled.t[lo:hi])
-        pulled.t[i] -= own
-    else:
-        inv = 1 / one.tau
-        add_to((one.size - 1.0 - 2 * i) * inv, h[lo:hi], pulled.t[lo:hi])
-        add_to(-inv, h[lo:hi], pulled.b[lo:hi])
+def _pull_row(i, lo, hi, one, h, pulled):
+    "Add what the logits' gradients h give to the scores and row sums, (14.1)."
+    inv = 1 / one.tau
+    add_to((one.size - 1.0 - 2 * i) * inv, h[lo:hi], pulled.t[lo:hi])
+    add_to(-inv, h[lo:hi], pulled.b[lo:hi])
 
-# %% ../../nbs/rowwise/10_small.ipynb #10000d20
+# %% ../../nbs/rowwise/10_small.ipynb #1ae74332
 @jit
 def small_back(lo, hi, sets, log, G, gs, gtau):
     "The gradients to the scores and the temperature of the sets lo..hi."
@@ -174,28 +168,21 @@ def small_back(lo, hi, sets, log, G, gs, gtau):
             others = weights_of(i - first, one.tau, e[first:last])
             _logit_gradients(log, g[first:last], others, e[first:last], h[first:last])
             spread += moment(h[first:last], m[first:last], e[first:last])
-            _pull_row(i, first, last, one, m, h, pulled)
-        if not one.power:
-            _through_sums(t[:one.size], pulled.b, pulled.t)
+            _pull_row(i, first, last, one, h, pulled)
+        _through_sums(t[:one.size], pulled.b, pulled.t)
         gs[r] = 0 * one.tau
         for j in range(one.size):
             gs[r, order[j]] = sets.sign * pulled.t[j]
         gtau[r] = spread / one.tau
 
-# %% ../../nbs/rowwise/10_small.ipynb #dd6c3c4f
+# %% ../../nbs/rowwise/10_small.ipynb #264a56d6
 MOST = 128  # scores of a small set
-
-
-class Law(NamedTuple):
-    "Which operator makes the rows of a small set."
-    power: float  # of SoftSort's distance; 0 for NeuralSort
-    descending: bool  # from the largest down
 
 
 _ALL = np.ones((1, MOST), bool)
 
 
-def _sets(s, tau, mask, law, log):
+def _sets(s, tau, mask, descending, log):
     "The sets as the kernels take them."
     n = s.shape[-1]
     real = _ALL[:, :n] if mask is None else mask.reshape(-1, n).contiguous().numpy()
@@ -205,15 +192,15 @@ def _sets(s, tau, mask, law, log):
         tau, = arrays(tau.reshape(-1).double())
     else:
         tau = np.full(len(s), tau)
-    return Sets(s, real, tau, 1.0 if law.descending else -1.0, float(law.power), cut)
+    return Sets(s, real, tau, 1.0 if descending else -1.0, cut)
 
-# %% ../../nbs/rowwise/10_small.ipynb #43cc9dd3
+# %% ../../nbs/rowwise/10_small.ipynb #5137352c
 class _SmallRows(torch.autograd.Function):
     @staticmethod
-    def forward(ctx, s, tau, mask, law, log, plain):
+    def forward(ctx, s, tau, mask, descending, log, plain):
         n = s.shape[-1]
         P = empty_matrix(s.dtype, *s.shape, n)
-        sets = _sets(s, tau, mask, law, log)
+        sets = _sets(s, tau, mask, descending, log)
         spread_rows(small_rows, len(sets.s), 4 * P.numel(), sets, log, P.view(-1, n, n).numpy())
         ctx.save_for_backward(s, tau if isinstance(tau, Tensor) else None)
         ctx.sets, ctx.log, ctx.plain, ctx.tau = sets, log, plain, tau
@@ -241,22 +228,22 @@ def _again(plain, s, tau, G):
     grads = iter(torch.autograd.grad(plain(s, tau), wanted, G, create_graph=True))
     return [next(grads) if it_does else None for it_does in learn]
 
-# %% ../../nbs/rowwise/10_small.ipynb #a755b4df
+# %% ../../nbs/rowwise/10_small.ipynb #f70da7b7
 def small_matrix(
     s: Tensor,  # scores, (..., n), float32 or float64, on the CPU
     tau: "float | Tensor",  # temperature, a float or (..., 1)
     mask: "Tensor | None",  # bool, (..., n)
-    law: Law,  # the operator
+    descending: bool,  # from the largest down
     log: bool,  # log P instead of P
     plain,  # the plain twin: a function of s and tau, a float or (...)
 ) -> Tensor:  # (..., n, n)
-    "The matrix of SoftSort or NeuralSort, or its logarithm, made at once; for callers whom nobody traces."
+    "The matrix of NeuralSort, or its logarithm, made at once; for callers whom nobody traces."
     batch = s.shape[:-1]
     if isinstance(tau, Tensor):
         tau = tau[..., 0].expand(batch)
-    return _SmallRows.apply(s, tau, mask, law, log, plain)
+    return _SmallRows.apply(s, tau, mask, descending, log, plain)
 
-# %% ../../nbs/rowwise/10_small.ipynb #9d4cf3dc
+# %% ../../nbs/rowwise/10_small.ipynb #c2e301f7
 def is_small(s: Tensor, entries: int) -> bool:
     "Whether sets s (..., n) on the CPU are small, and their matrices together have at most so many entries."
     if torch.compiler.is_compiling():
@@ -266,18 +253,18 @@ def is_small(s: Tensor, entries: int) -> bool:
 
 
 class SmallPermutation(SoftPermutation):
-    "A soft permutation that is its matrix, made by one kernel."
+    "NeuralSort of small sets: a soft permutation that is its matrix, made by one kernel."
     def __init__(self,
         s: Tensor,  # scores, (..., n), in the compute dtype
         tau: "float | Tensor",  # temperature, a float or (..., 1)
-        law: Law,  # the operator
+        descending: bool,  # from the largest down
         dtype: torch.dtype,  # dtype of results
         mask: "Tensor | None",  # bool, (..., n)
         twin,  # the plain soft permutation, a function of s and tau
     ):
         n = s.shape[-1]
         super().__init__(batch=s.shape[:-1], m=n, n=n, dtype=dtype, device=s.device, mask=mask)
-        self.s, self.tau, self.law, self.twin = s, tau, law, twin
+        self.s, self.tau, self.descending, self.twin = s, tau, descending, twin
 
     def _hard(self, rows):
         return self.twin(self.s.detach(), self.tau)._hard(rows)
@@ -285,7 +272,7 @@ class SmallPermutation(SoftPermutation):
     if TYPE_CHECKING:
         def _matrix(self, log: bool, rows: "Tensor | None") -> Tensor: ...
 
-# %% ../../nbs/rowwise/10_small.ipynb #7b0b2f93
+# %% ../../nbs/rowwise/10_small.ipynb #6265e804
 def _asked(P, log, rows):
     "The matrix of the soft permutation P, or its logarithm."
     return P._log_rows(rows) if log else P._dense(rows)
@@ -294,11 +281,11 @@ def _asked(P, log, rows):
 @patch_to(SmallPermutation)
 def _matrix(self, log, rows):
     "The matrix or its logarithm at `rows`."
-    if not is_unseen(self.s, self.tau, self.mask):
+    if not is_unseen((self.s, self.tau, self.mask)):
         return _asked(self.twin(self.s, self.tau), log, rows)
     def plain(s, tau):
         return _asked(self.twin(s, tau[..., None] if isinstance(tau, Tensor) else tau), log, None)
-    P = small_matrix(self.s, self.tau, self.mask, self.law, log, plain)
+    P = small_matrix(self.s, self.tau, self.mask, self.descending, log, plain)
     return P if rows is None else P[..., rows, :]
 
 
