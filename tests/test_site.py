@@ -18,7 +18,7 @@ NBS, SITE = ROOT / "nbs", ROOT / "_docs"
 sys.path.insert(0, str(ROOT / "tools"))
 import check_site  # noqa: E402
 import npm  # noqa: E402
-from sidebar import DEFINITIONS  # noqa: E402
+from sidebar import DOORS, is_definition, number_of  # noqa: E402
 
 # ------------------------------------------------------------------ the sidebar
 
@@ -42,14 +42,15 @@ def test_the_sidebar_lists_every_page_once():
 def test_chapters_stand_in_reading_order():
     listed = list(sidebar_sources(yaml.safe_load((ROOT / "_quarto.yml").read_text())["website"]["sidebar"]["contents"]))
     for part in {name.split("/")[0] for name in listed if "/" in name}:
-        chapters = [name for name in listed if re.match(rf"{part}/\d\d_", name)]
-        of_definitions = re.compile(rf"{part}/{DEFINITIONS.get(part, '[0-9][0-9]')}_")
-        definitions, rooms = ([name for name in chapters if bool(of_definitions.match(name)) is first] for first in (True, False))
-        assert chapters == sorted(definitions) + sorted(rooms)
+        chapters = [name for name in listed if name.startswith(f"{part}/") and number_of(name) >= 0]
+        definitions, rooms = ([name for name in chapters if is_definition(name) is first] for first in (True, False))
+        assert chapters == sorted(definitions, key=number_of) + sorted(rooms, key=number_of)
         if chapters: assert f"{part}/index.ipynb" in listed[:listed.index(chapters[0])], f"the door of {part} stands behind its first chapter"
-    book = [int(name.split("/")[1][:2]) for name in listed if re.match(r"(core|rowwise|networks|transport|ranks|functional|losses)/\d\d_", name)]
-    definitions = book[:book.index(max(book)) + 1]
-    assert definitions == sorted(definitions), "the parts stand in the order of the book, their engine rooms behind it"
+    chapters = [name for name in listed if name.split("/")[0] in DOORS and number_of(name) >= 0]
+    parts = [name.split("/")[0] for name in chapters if is_definition(name)]
+    assert list(dict.fromkeys(parts)) == [part for part in DOORS if part in parts], "the parts stand in the order of the book"
+    kinds = [is_definition(name) for name in chapters]
+    assert kinds == sorted(kinds, reverse=True), "the engine rooms stand behind the book"
 
 
 def test_cells_of_a_chapter_that_import_do_nothing_else():

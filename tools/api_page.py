@@ -64,7 +64,7 @@ def page_of(notebook):
     "The notebook of nbs/api on which the names of a chapter stand, or None: users need not know the engine, nor a part's door"
     part, _, chapter = notebook.rpartition("/")
     if part in ("", "engine") or chapter == "index.ipynb": return None
-    return "experiments" if part == "lab" and 64 <= int(chapter[:2]) <= 71 else part
+    return "experiments" if part == "lab" and 64 <= int(chapter.split("_")[0]) <= 71 else part
 
 def directives(source): return dict(re.findall(r"^#\|\s*(\w+):?[ \t]*(.*)$", source, re.M))
 def code_of(source): return re.sub(r"^#\|.*\n", "", source, flags=re.M).strip()

@@ -21,7 +21,7 @@ try:
     from smalldocs.site import Site
 except ImportError: sys.exit("the site is rendered by smalldocs, which needs Python 3.11 or newer: make docs PYTHON=python3.12 VENV=.venv-docs")
 
-import api_page, check_site, finish, npm
+import api_page, check_site, finish, npm, sidebar
 from showdoc_table import chapter_heading
 
 DUNDER = re.compile(r"^(#{1,6} )([\w.]*__\w+__[\w.]*)[ \t]*$", re.M)   # show_doc headings such as A.__call__
@@ -39,9 +39,8 @@ def kinds(cell):
 def fold(source, why): return f'#| code-fold: true\n#| code-summary: "{why}"\n{source}'
 
 def is_internal(path):
-    "Whether a chapter is an engine room: the engine itself, or the end of a part's decade"
-    number, first = re.match(r"(\d\d)_", path.name), {"rowwise": 13, "networks": 25, "transport": 36, "ranks": 47}
-    return path.parent.name == "engine" or bool(number) and int(number[1]) >= first.get(path.parent.name, 100)
+    "Whether a chapter is an engine room: the engine itself, or one of a part's that define nothing for users"
+    return path.parent.name == "engine" or sidebar.number_of(path) >= 0 and not sidebar.is_definition(path)
 
 def folded(source, internal, private):
     "Why an exported definition is folded, or None: engine code, a check of arguments, what only the package itself calls"
@@ -57,7 +56,7 @@ def folded_use(source):
     lines = [line for line in source.splitlines() if line.strip() and not line.startswith("#|")]
     if re.search(r"\bplt\.(show|subplots)\b", source) and len(lines) > 3: return "code of the picture"
     tests = sum(bool(re.match(r"\s*(assert\b|test_\w+\(|torch\.testing)", line)) for line in lines)
-    named = re.search(r"Prop \d\d\.\d+", source)
+    named = re.search(r"Prop \d{2,3}\.\d+", source)
     return f"test{f' of {named[0]}' if named else ''}, {len(lines)} lines" if tests and len(lines) > 7 else None
 
 class show_code(Processor):

@@ -63,10 +63,10 @@ def head(text, name, site_url, up, title, about):
 
 # ------------------------------------------------------------------ statements
 
-STATEMENT = re.compile(r"(?:Prop|Theorem|Lemma|Corollary) (\d\d\.\d+)")
-DEFINED = re.compile(r"<strong>((?:Prop|Theorem|Lemma|Corollary) (\d\d\.\d+)[^<]*)</strong>")
-EQUATION = re.compile(r'<span class="math display"((?:(?!>).)*)>((?:(?!</span>).)*?\\tag\{(\d\d\.\d+)\})', re.S)
-CITED = re.compile(r"\b(Prop|Theorem|Lemma|Corollary) (\d\d\.\d+)|\((\d\d\.\d+)\)")
+STATEMENT = re.compile(r"(?:Prop|Theorem|Lemma|Corollary) (\d{2,3}\.\d+)")
+DEFINED = re.compile(r"<strong>((?:Prop|Theorem|Lemma|Corollary) (\d{2,3}\.\d+)[^<]*)</strong>")
+EQUATION = re.compile(r'<span class="math display"((?:(?!>).)*)>((?:(?!</span>).)*?\\tag\{(\d{2,3}\.\d+)\})', re.S)
+CITED = re.compile(r"\b(Prop|Theorem|Lemma|Corollary) (\d{2,3}\.\d+)|\((\d{2,3}\.\d+)\)")
 OPAQUE = {"a", "script", "style", "pre", "code", "h1", "h2", "h3", "title", "button", "summary", "nav", "head"}
 
 def anchor_statements(text, name, known, words):

@@ -2,7 +2,7 @@ window.siteInternals = [];      // filled in by build_docs.py
 // The order of search results, in place of the renderer's: every word of the query must occur, and what is named so comes
 // before what mentions it. Fuzzy matching is left for a query that finds nothing otherwise. Read by build_docs.py.
 const kind = (page) => /^(tutorials\/|howto)/.test(page) ? "tutorial" : /^api\b/.test(page) ? "API" : /^(experiments|benchmarks)\/|^statements/.test(page) ? "result"
-  : /^engine\/|^lab\//.test(page) || window.siteInternals.includes(page.split("#")[0]) ? "internals" : /^(core|rowwise|networks|transport|ranks|functional|losses)\//.test(page) ? "chapter" : "page";
+  : /^engine\/|^lab\//.test(page) || window.siteInternals.includes(page.split("#")[0]) ? "internals" : /^(core|rowwise|networks|transport|ranks|selection|sampling|functional|losses)\//.test(page) ? "chapter" : "page";
 window.softsortlibSearch = (index, query, limit, fuse) => {
   const squeeze = (s) => s.toLowerCase().replace(/[^a-z0-9]/g, "");
   const words = query.toLowerCase().split(/[\s,]+/).filter((w) => squeeze(w));

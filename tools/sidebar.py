@@ -2,28 +2,40 @@
 
     python tools/sidebar.py
 """
+import re
 import sys
+from fnmatch import fnmatch
 from pathlib import Path
 
 root = Path(__file__).resolve().parent.parent
 TUTORIALS = ("learn_from_order", "spearman_loss", "ranking_loss", "masks", "robust_regression", "median_filter",     # from simple to
              "topk_layer", "metric_knn", "sort_a_million", "torch_compile", "several_devices", "*")                   # involved
 DOORS = {"core": "The soft permutation", "rowwise": "Rows by a softmax", "networks": "Sorting networks", "transport": "Optimal transport",
-         "ranks": "Ranks", "functional": "Functions", "losses": "Losses and layers"}
-API = ("functional", "core", "rowwise", "networks", "transport", "ranks", "losses", "lab")                    # in the order of use
-DEFINITIONS = {"rowwise": "1[12]", "networks": "2[0-4]", "transport": "3[0-5]", "ranks": "4[0-5]"}     # what follows in a decade are the part's engine rooms
+         "ranks": "Ranks", "selection": "The top k", "sampling": "Sampling", "functional": "Functions", "losses": "Losses and layers"}
+API = ("functional", "core", "rowwise", "networks", "transport", "ranks", "selection", "sampling", "losses", "lab")                    # in the order of use
+DEFINITIONS = {"rowwise": ("1[12]", "13[0-4]"), "networks": ("2[0-4]",), "transport": ("3[0-5]",), "ranks": ("4[0-5]",)}     # a part's other chapters are its engine rooms
 
-def of(part, numbers="[0-9][0-9]"): return f"{part}/{numbers}_*.ipynb"
+def number_of(page):
+    "The number of a chapter, by its page; pages that have none come first"
+    found = re.match(r"(\d{2,3})_", Path(page).name)
+    return int(found[1]) if found else -1
+
+def is_definition(page):
+    "Whether a chapter defines what its part is for, not how it is made fast"
+    part = Path(page).parent.name
+    return part != "engine" and any(fnmatch(Path(page).name, f"{numbers}_*") for numbers in DEFINITIONS.get(part, ("*",)))
+
+def of(part, numbers=("[0-9][0-9]", "[0-9][0-9][0-9]")): return [f"{part}/{some}_*.ipynb" for some in numbers]
 
 PLAN = [                                                    # (title, page) or (title, globs) or (title, parts)
     ("Start", [("Home", "index.ipynb"), ("Playground", "playground.qmd"), ("Choosing an operator", "choosing.ipynb")]),
     ("Tutorials and how-to", ["howto.ipynb", *(f"tutorials/{name}.ipynb" for name in TUTORIALS)]),
-    ("The book", [(title, [f"{part}/index.ipynb", of(part, DEFINITIONS.get(part, "[0-9][0-9]"))]) for part, title in DOORS.items()]),
+    ("The book", [(title, [f"{part}/index.ipynb", *(of(part, DEFINITIONS[part]) if part in DEFINITIONS else of(part))]) for part, title in DOORS.items()]),
     ("Results", [("Statements", ["statements.ipynb"]), ("Experiments", ["experiments/*.ipynb"]), ("Benchmarks", ["benchmarks/*.ipynb"]),
-                 ("The laboratory", ["lab/index.ipynb", of("lab")])]),
+                 ("The laboratory", ["lab/index.ipynb", *of("lab")])]),
     ("API", ["api.ipynb", *(f"api/{part}.ipynb" for part in API), "api/*.ipynb"]),
-    ("Internals", [("The engine", ["engine/index.ipynb", of("engine")]),
-                   *((f"{DOORS[part]} (engine)", [of(part)]) for part in DEFINITIONS)]),
+    ("Internals", [("The engine", ["engine/index.ipynb", *of("engine")]),
+                   *((f"{DOORS[part]} (engine)", of(part)) for part in DEFINITIONS)]),
     ("Project", ["citing.ipynb", "package.ipynb", "notation.ipynb", "references.ipynb", "changelog.md", "contributing.md"]),
 ]
 
