@@ -126,7 +126,7 @@ def _over_samples(f, x, samples, ndim):
         return torch.stack([_over_samples(f, part, samples, ndim) for part in x])
     return f(x.expand(samples, *x.shape))
 
-# %% ../../nbs/core/04_stochastic.ipynb #b090106d
+# %% ../../nbs/core/04_stochastic.ipynb #72d819cd
 class SampleMean(SoftPermutation):
     "The mean over the leading dimension of a soft permutation; raise `ValueError` when it has none."
     def __init__(self,
@@ -149,6 +149,7 @@ class SampleMean(SoftPermutation):
         return self.P._dense(rows).mean(0)
 
     def _hard(self, rows):
+        "The order of (4.4); the argmax of each row where there are more or fewer rows than inputs."
         if self._m != self.n:
             return SoftPermutation._hard(self, rows)
         hard = self.P._hard_mean()

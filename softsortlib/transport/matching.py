@@ -75,7 +75,7 @@ def soft_matching(
     log_P = X + F[..., :, None] + G[..., None, :] - math.log(n)
     return MatchingPermutation(log_P.to(dtype), log_alpha)
 
-# %% ../../nbs/transport/32_matching.ipynb #653e81c1
+# %% ../../nbs/transport/32_matching.ipynb #d4fe5efa
 class _Prices(NamedTuple):
     "What the rows and columns of one matching cost and belong to, and the chains to the columns."
     u: np.ndarray
@@ -87,7 +87,7 @@ class _Prices(NamedTuple):
 
 @jit
 def _nearest(cost, row, j, last, prices):
-    "The column that the cheapest chain reaches next, when `row`, the owner of column j, is asked; `last` is how far j is."
+    "The column that the cheapest chain reaches next, once `row`, the owner of column j at distance `last`, is asked."
     least, at = np.inf, 0
     for k in range(len(cost)):
         if not prices.done[k]:
@@ -149,7 +149,7 @@ def hard_matching(
     spread_rows(_assign, len(C), C.numel() * n, *arrays(C, columns))
     return columns.reshape(X.shape[:-1]).to(log_alpha.device)
 
-# %% ../../nbs/transport/32_matching.ipynb #eb81e02f
+# %% ../../nbs/transport/32_matching.ipynb #ba483848
 @patch_to(MatchingPermutation)
 def _hard(self, rows):
     "The matching itself (Prop 32.2)."
@@ -160,6 +160,7 @@ def _hard(self, rows):
     columns = hard_matching(scaled.masked_fill(X == -math.inf, -worst).masked_fill(X == math.inf, worst))
     return columns if rows is None else columns[..., rows]
 
+# %% ../../nbs/transport/32_matching.ipynb #a94075a8
 @patch_to(MatchingPermutation)
 def _hard_mean(self):
     "The matching with the largest sum of the entries' means over the samples."
