@@ -268,12 +268,13 @@ def _exp_mean_backward(
 def _(go, gZ, s, x, tau, size, o, low, Z, learn, backend):
     return s.new_empty(s.shape), x.new_empty(x.shape), tau.new_empty(tau.shape)
 
-# %% ../../nbs/engine/94_scan.ipynb #959b9988
+# %% ../../nbs/engine/94_scan.ipynb #267bbe53
 def _save_mean(ctx, inputs, output):
     *saved, ctx.backend = inputs
     ctx.save_for_backward(*saved, *output)
 
 def _backward_mean(ctx, go, _, gZ):
+    "In terms of the scan where the gradient is differentiated again, else by the compiled loops."
     if torch.is_grad_enabled():
         grads = _composed_mean(go, gZ, *ctx.saved_tensors, ctx.backend)
     else:
