@@ -49,9 +49,9 @@ def _every_mask(mask, z):
     "The mask, repeated for each sample."
     return None if mask is None else mask.expand(z.shape)
 
-# %% ../../nbs/sampling/113_interpolation.ipynb #f13f9993
+# %% ../../nbs/sampling/113_interpolation.ipynb #2c76369d
 class BlackboxRank(RankOperator, name="blackbox"):
-    """Hard ranks with the gradient (113.1) of a ramp of length tau (Vlastelica et al. 2020; Rolinek et al. 2020).
+    """Hard ranks with the gradient (113.1) of a ramp of length tau (Vlastelica et al. 2020; Rolínek et al. 2020).
 
     Raises as every `RankOperator` does; it has a first derivative only."""
 

@@ -58,13 +58,15 @@ def _average(self, v, kept):
     seen = v - mean if self.balanced else v
     return mean + (tilt.reshape(*tilt.shape, *[1] * kept) * seen).sum(0)
 
-# %% ../../nbs/sampling/110_orders.ipynb #9e31da5b
+# %% ../../nbs/sampling/110_orders.ipynb #79bf92b8
 @patch_to(OrderPermutation)
 def expect(
     self,
     values: Tensor,  # a number for each sampled order, (samples, ...)
 ) -> Tensor:  # (...)
-    "The mean of what was computed from `orders`, with the gradient of its expectation to the scores."
+    """The mean of what was computed from `orders`, with the gradient of its expectation to the scores.
+
+    Raise `ValueError` unless there is one value for each order."""
     if values.shape[:1] != self.orders.shape[:1] or values.shape[1:] != self.batch:
         raise ValueError(f"values must be {(len(self.orders), *self.batch)}, one number for each order, "
                          f"got {tuple(values.shape)}")
@@ -88,7 +90,7 @@ def _rmatmul(self, y, rows):
     nothing = y.new_zeros(len(self.orders), *y.shape[:-2], self.n, y.shape[-1])
     return self._average(nothing.scatter_add(-2, index, y.expand(index.shape)), 2)
 
-# %% ../../nbs/sampling/110_orders.ipynb #6e666e75
+# %% ../../nbs/sampling/110_orders.ipynb #b04f250f
 def _log_or_never(p):
     "log p, and -inf without a gradient where p is zero."
     some = p > 0
@@ -96,6 +98,7 @@ def _log_or_never(p):
 
 @patch_to(OrderPermutation)
 def _dense(self, rows):
+    "The matrix, or the chosen rows of it: each sample adds its weight at one place of each row."
     orders = self.orders if rows is None else self.orders[..., rows]
     index = orders.movedim(0, -1)
     samples, dtype = len(orders), compute_dtype(self.dtype)

@@ -54,14 +54,13 @@ def _reverse(orders, mask):
     back = (mask.sum(-1, keepdim=True) - 1 - torch.arange(n, device=orders.device)) % n
     return orders.gather(-1, back.expand(orders.shape))
 
-# %% ../../nbs/sampling/111_perturbed.ipynb #eb5606b3
+# %% ../../nbs/sampling/111_perturbed.ipynb #421757bd
 class Perturbed(Operator, name="perturbed"):
     """A mean of hard sorts of noisy scores, with the gradient of its expectation (Berthet et al. 2020).
 
     Raise `TypeError` or `ValueError` for a parameter that does not fit."""
     if TYPE_CHECKING:  # added below
         def _soft_permutation(self, s: Tensor, tau, mask: "Tensor | None", dtype) -> OrderPermutation: ...
-        def tilt_of(self, s: Tensor, tau, z: Tensor, orders: Tensor, mask: "Tensor | None") -> "Tensor | None": ...
     shown = ("samples", "noise", "tau", "descending")
 
     def __init__(self,
@@ -91,27 +90,26 @@ def check_draws(samples, noise, generator):
     if generator is not None and not isinstance(generator, torch.Generator):
         raise TypeError(f"generator must be a torch.Generator, got {type(generator).__name__}")
 
-# %% ../../nbs/sampling/111_perturbed.ipynb #95ffad20
+# %% ../../nbs/sampling/111_perturbed.ipynb #abc8bb65
 def noise_for(how, s):
     "Noise z (samples, ..., n) for s (..., n), as the module `how` says."
     return _draw(how.noise, (how.samples, *s.shape), s, how.generator)
+
+def tilt_of(how, s, tau, z, orders, mask):
+    "The tilt (111.4) of orders (samples, ..., n) from the largest down; None where nobody will differentiate it."
+    if not torch.is_grad_enabled():
+        return None
+    if how.noise == "gumbel":
+        return _tilt(plackett_luce_log_prob(s / tau, orders, mask), how.baseline)
+    every = None if mask is None else mask.expand(orders.shape)
+    return _tilt(_log_density(z, s, tau, every), how.baseline)
 
 def draw_orders(how, s, tau, mask):
     "Noise z (samples, ..., n), the orders of s + tau z from the largest down, and their tilt."
     z = noise_for(how, s)
     every = None if mask is None else mask.expand(z.shape)
     orders = _decreasing(s.detach() + (tau.detach() if isinstance(tau, Tensor) else tau) * z, every)
-    return z, orders, how.tilt_of(s, tau, z, orders, mask)
-
-@patch_to(Perturbed)
-def tilt_of(self, s, tau, z, orders, mask):
-    "The tilt (111.4) of orders (samples, ..., n) from the largest down; None where nobody will differentiate it."
-    if not torch.is_grad_enabled():
-        return None
-    if self.noise == "gumbel":
-        return _tilt(plackett_luce_log_prob(s / tau, orders, mask), self.baseline)
-    every = None if mask is None else mask.expand(orders.shape)
-    return _tilt(_log_density(z, s, tau, every), self.baseline)
+    return z, orders, tilt_of(how, s, tau, z, orders, mask)
 
 @patch_to(Perturbed)
 def _soft_permutation(self, s, tau, mask, dtype):

@@ -36,7 +36,7 @@ def _mean_gains(log_Z, s, x, rho, top):
     c = torch.cat([rho.expand(s.shape).gather(-1, top) * (x - log_Z[..., :-1]).exp(), rest], -1)
     return _decayed(log_Z.flip(-1), c.flip(-1)[..., None])[..., 0].flip(-1)[..., :-1]
 
-# %% ../../nbs/sampling/114_policies.ipynb #12121e7a
+# %% ../../nbs/sampling/114_policies.ipynb #25b34eda
 class _Policy:
     "(114.1) for one draw of orders: its value, and its slope (114.4), or (114.2) without a baseline."
     def __init__(self, s, rho, theta, how, mask):
@@ -61,7 +61,8 @@ class _Policy:
         if self.how.baseline:
             now = self.theta * _mean_gains(log_Z, s, x, self.rho, self.top)
             after = (after - after.mean(0)) * (len(s) / (len(s) - 1))
-        return zero_outside(_collect(s, self.rho, self.theta, self.top, log_Z[..., :-1], now, after).mean(0), self.mask, -1)
+        shares = _collect(s, self.rho, self.theta, self.top, log_Z[..., :-1], now, after)
+        return zero_outside(shares.mean(0), self.mask, -1)
 
 def _collect(s, rho, theta, top, log_Z, now, after):
     "Each item's share (114.3) of what the places pay `now` and `after`, both (samples, ..., K)."
@@ -97,7 +98,7 @@ def plackett_luce_reward(
         policy = _Policy(s, rho, theta, how, mask)
         return OnceWithSlope.apply(s, policy.value, policy.slope).to(scores.dtype)
 
-# %% ../../nbs/sampling/114_policies.ipynb #5060d11f
+# %% ../../nbs/sampling/114_policies.ipynb #e1f041d6
 def _check_gains(gains, s, mask):
     "The gains in the shape of s (..., n), zero where padded; raise `TypeError` or `ValueError` where they do not fit."
     if not isinstance(gains, Tensor):
@@ -105,7 +106,8 @@ def _check_gains(gains, s, mask):
     try:
         return zero_outside(gains.detach().to(s).expand(s.shape), mask, -1)
     except RuntimeError:
-        raise ValueError(f"gains must broadcast to the scores' shape {tuple(s.shape)}, got {tuple(gains.shape)}") from None
+        raise ValueError(f"gains must broadcast to the scores' shape {tuple(s.shape)}, "
+                         f"got {tuple(gains.shape)}") from None
 
 def _check_discounts(discounts, k, s):
     "What the places pay, (k,); raise `TypeError` or `ValueError` where it does not fit."

@@ -5,14 +5,14 @@
 # %% auto #0
 __all__ = ['ranking_regret']
 
-# %% ../../nbs/sampling/112_regret.ipynb #0812b8da
+# %% ../../nbs/sampling/112_regret.ipynb #e0494594
 import torch
 from torch import Tensor
 
 from ..core.checks import check_mask, check_scores, compute_dtype, full_precision, zero_outside
 from ..core.operators import check_tau
 from .orders import OrderPermutation
-from .perturbed import Perturbed, draw_orders
+from .perturbed import Perturbed, draw_orders, tilt_of
 
 # %% ../../nbs/sampling/112_regret.ipynb #dba79a50
 class WithSlope(torch.autograd.Function):
@@ -28,7 +28,7 @@ class WithSlope(torch.autograd.Function):
         [s] = ctx.saved_tensors
         return g[..., None] * ctx.slope(s), None, None
 
-# %% ../../nbs/sampling/112_regret.ipynb #f9310032
+# %% ../../nbs/sampling/112_regret.ipynb #c1add56c
 def _ranks_of(orders, mask):
     "Ranks in increasing order of orders (samples, ..., n) from the largest down, as a mean of their mixture."
     n = orders.shape[-1]
@@ -50,7 +50,7 @@ class _Regret:
 
     def slope(self, s):
         "The mean ranks less the wanted ones; the weights of the draws carry the second derivative."
-        tilt = self.how.tilt_of(s, self.tau, self.z, self.orders, self.mask)
+        tilt = tilt_of(self.how, s, self.tau, self.z, self.orders, self.mask)
         P = OrderPermutation(self.orders, self.orders[0], tilt, self.how.baseline, s.dtype, self.mask)
         return P.mT @ self.places.expand(s.shape) - self.y
 
