@@ -154,7 +154,7 @@ def _over_samples(f, x, samples, ndim):
         return torch.stack([_over_samples(f, part, samples, ndim) for part in x])
     return f(x.expand(samples, *x.shape))
 
-# %% ../../nbs/core/04_stochastic.ipynb #72d819cd
+# %% ../../nbs/core/04_stochastic.ipynb #c9acc3c1
 class SampleMean(SoftPermutation):
     "The mean over the leading dimension of a soft permutation; raise `ValueError` when it has none."
     def __init__(self,
@@ -177,7 +177,7 @@ class SampleMean(SoftPermutation):
         return self.P._dense(rows).mean(0)
 
     def _hard(self, rows):
-        "The order of (4.4); the argmax of each row where there are more or fewer rows than inputs."
+        "The order of (4.5); the argmax of each row where there are more or fewer rows than inputs."
         if self._m != self.n:
             return SoftPermutation._hard(self, rows)
         hard = self.P._hard_mean()
@@ -197,10 +197,10 @@ def _log_prob(self, target, rows):
     log_mean = lambda target: _log_mean(self.P._log_prob(target, rows))
     return _over_samples(log_mean, target, self.samples, len(self.batch) + 1)
 
-# %% ../../nbs/core/04_stochastic.ipynb #bda8656c
+# %% ../../nbs/core/04_stochastic.ipynb #e06a5479
 @patch_to(SoftPermutation)
 def _hard_mean(self):
-    "The inputs in the order of (4.4), the samples being the first dimension: (..., n), padded ones last."
+    "The inputs in the order of (4.5), the samples being the first dimension: (..., n), padded ones last."
     i = torch.arange(1, self.n + 1, device=self.device, dtype=compute_dtype(self.dtype))
     both = torch.stack([i, torch.ones_like(i)], -1).expand(*self.batch, -1, 2)
     total, weight = self._rmatmul(zero_outside(both, self.row_mask, -2), None).detach().mean(0).unbind(-1)
