@@ -240,7 +240,7 @@ def test_topk_weights_sum_to_k(values, share, tau):
     assert (w >= 0).all() and (w <= 1).all() and (w[s.argsort()].diff() >= -1e-9).all()
     x = s.sort().values[None]
     args = x, torch.full((1, 1), tau, dtype=s.dtype), torch.ones_like(x)
-    b = [x.gather(1, m) + tau * d for d, m in (_threshold(*args, k), _threshold_of(*args, torch.full((1, 1), k, dtype=s.dtype)))]
+    b = [x.gather(1, m) + tau * d for d, m in (f(*args, torch.full((1, 1), k, dtype=s.dtype)) for f in (_threshold, _threshold_of))]
     assert_close(*b, rtol=1e-8, atol=1e-7 * tau)
 
 
