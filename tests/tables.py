@@ -75,20 +75,24 @@ class Call(NamedTuple):
     masked: bool = True     # takes a mask; without one it is called with s and tau alone
     equivariant: bool = False   # permuting the scores permutes its result
     invariant: bool = False     # permuting the scores does not change its result
+    direct: bool = True     # hands the scores over as they are, so that those of a half type can be compared with the same in single precision
     within: "tuple | None" = None   # bounds of its values: numbers, or a function of n
 
     @property
     def public(self): return self.name.split(":")[0]
 
 
-def wide(s): return s if s.dtype.itemsize > 2 else s.float()     # for what takes no half types
+def costs(s): return s[..., :, None] / 2 - s[..., None, :] / 2     # half the differences, so that they are numbers where the scores are
+
+
+def wide(s): return s if s.dtype.itemsize > 2 else s.float()     # for `isotonic`, which takes no half types
 
 
 FUNCTIONS = [
     Call("soft_sort", lambda s, tau, mask: functional.soft_sort(s, tau=tau, mask=mask), invariant=True),
     Call("soft_rank", lambda s, tau, mask: functional.soft_rank(s, tau=tau, mask=mask), equivariant=True, within=(1, None)),
     Call("soft_topk", lambda s, tau, mask: functional.soft_topk(s, 1, tau=tau, mask=mask)[0], invariant=True),
-    Call("soft_quantile", lambda s, tau, mask: functional.soft_quantile(s, torch.tensor([0.0, 0.3, 1.0], dtype=torch.float64).to(s), tau=tau, mask=mask).movedim(0, -1), invariant=True),
+    Call("soft_quantile", lambda s, tau, mask: functional.soft_quantile(s, torch.tensor([0.0, 0.3, 1.0], dtype=torch.float64), tau=tau, mask=mask).movedim(0, -1), invariant=True),
     Call("soft_quantile:nearest", lambda s, tau, mask: functional.soft_quantile(s, 0.3, interpolation="nearest", tau=tau, mask=mask), invariant=True),
     Call("soft_median", lambda s, tau, mask: functional.soft_median(s, tau=tau, mask=mask), invariant=True),
     Call("soft_permutation", lambda s, tau, mask: functional.soft_permutation(s, tau=tau, mask=mask).to_dense().sum(-2), equivariant=True),
@@ -101,12 +105,12 @@ FUNCTIONS = [
     Call("SparseTopK", lambda s, tau, mask: selection.SparseTopK(0.7, tau, p=4 / 3)(s, mask), equivariant=True, within=(0, 1)),
     Call("SimpleTopK", lambda s, tau, mask: selection.SimpleTopK(torch.ones(s.shape[:-1], dtype=torch.long), tau)(s, mask), equivariant=True, within=(0, 1)),
     Call("TopKRouter", lambda s, tau, mask: selection.TopKRouter(min(2, s.shape[-1]), tau=tau)(s).weights, masked=False, invariant=True, within=(0, 1)),
-    Call("pair_sum", lambda s, tau, mask: ranks.pair_sum(wide(s), tau, torch.ones_like(wide(s))), masked=False, equivariant=True),
+    Call("pair_sum", lambda s, tau, mask: ranks.pair_sum(s, tau, torch.ones_like(s)), masked=False, equivariant=True),
     Call("isotonic", lambda s, tau, mask: ranks.isotonic(wide(s)), masked=False),
     Call("plackett_luce_log_prob", lambda s, tau, mask: core.plackett_luce_log_prob(s, s.argsort(-1, descending=True), mask), masked=False, invariant=True),
-    Call("soft_matching", lambda s, tau, mask: transport.soft_matching(s[..., :, None] - s[..., None, :], 1.0, 10).to_dense().sum(-2), masked=False, equivariant=True),
-    Call("GumbelSinkhorn", lambda s, tau, mask: transport.GumbelSinkhorn(1.0, 0.0)(s[..., :, None] - s[..., None, :]).to_dense().sum(-2), masked=False, equivariant=True),
-    Call("SoftKNN", lambda s, tau, mask: losses.SoftKNN(1, tau=tau, classes=2)(s[:, :1, None].tanh(), s[..., None].tanh(), torch.arange(s.shape[-1]).expand(s.shape) % 2).exp(), masked=False, within=(0, 1)),
+    Call("soft_matching", lambda s, tau, mask: transport.soft_matching(costs(s), 1.0, 10).to_dense().sum(-2), direct=False, masked=False, equivariant=True),
+    Call("GumbelSinkhorn", lambda s, tau, mask: transport.GumbelSinkhorn(1.0, 0.0)(costs(s)).to_dense().sum(-2), direct=False, masked=False, equivariant=True),
+    Call("SoftKNN", lambda s, tau, mask: losses.SoftKNN(1, tau=tau, classes=2)(s[:, :1, None].tanh(), s[..., None].tanh(), torch.arange(s.shape[-1]).expand(s.shape) % 2).exp(), direct=False, masked=False, within=(0, 1)),
 ]
 LOSSES = [
     Call("permutation_nll", lambda s, y, tau, mask: losses.permutation_nll(softsortlib.SoftSort(tau)(s, mask), losses.ideal_order(y, mask=mask), reduction="none")),

@@ -5,13 +5,13 @@
 # %% auto #0
 __all__ = ['plackett_luce_log_prob', 'gumbel_noise', 'Stochastic', 'SampleMean']
 
-# %% ../../nbs/core/04_stochastic.ipynb #5f95f1fd
+# %% ../../nbs/core/04_stochastic.ipynb #a11a656d
 import math
 
 import torch
 from torch import Tensor, nn
 
-from .checks import check_mask, check_scores, compute_dtype, patch_to, together
+from .checks import check_mask, check_scores, compute_dtype, patch_to, together, zero_outside
 from .operators import Operator, get_operator
 from .permutation import SoftPermutation
 
@@ -126,7 +126,7 @@ def _over_samples(f, x, samples, ndim):
         return torch.stack([_over_samples(f, part, samples, ndim) for part in x])
     return f(x.expand(samples, *x.shape))
 
-# %% ../../nbs/core/04_stochastic.ipynb #891c10d1
+# %% ../../nbs/core/04_stochastic.ipynb #72d819cd
 class SampleMean(SoftPermutation):
     "The mean over the leading dimension of a soft permutation; raise `ValueError` when it has none."
     def __init__(self,
@@ -148,6 +148,13 @@ class SampleMean(SoftPermutation):
     def _dense(self, rows):
         return self.P._dense(rows).mean(0)
 
+    def _hard(self, rows):
+        "The order of (4.4); the argmax of each row where there are more or fewer rows than inputs."
+        if self._m != self.n:
+            return SoftPermutation._hard(self, rows)
+        hard = self.P._hard_mean()
+        return hard if rows is None else hard[..., rows]
+
 # %% ../../nbs/core/04_stochastic.ipynb #13d7abcc
 @patch_to(SampleMean)
 def _matmul(self, x, rows):
@@ -161,3 +168,15 @@ def _rmatmul(self, y, rows):
 def _log_prob(self, target, rows):
     log_mean = lambda target: _log_mean(self.P._log_prob(target, rows))
     return _over_samples(log_mean, target, self.samples, len(self.batch) + 1)
+
+# %% ../../nbs/core/04_stochastic.ipynb #bda8656c
+@patch_to(SoftPermutation)
+def _hard_mean(self):
+    "The inputs in the order of (4.4), the samples being the first dimension: (..., n), padded ones last."
+    i = torch.arange(1, self.n + 1, device=self.device, dtype=compute_dtype(self.dtype))
+    both = torch.stack([i, torch.ones_like(i)], -1).expand(*self.batch, -1, 2)
+    total, weight = self._rmatmul(zero_outside(both, self.row_mask, -2), None).detach().mean(0).unbind(-1)
+    position = total / weight
+    if self.mask is not None:
+        position = position.masked_fill(~self.mask[0], math.inf)
+    return position.argsort(dim=-1, stable=True)

@@ -20,12 +20,12 @@ from ..ranks.sigmoid import precise, tau_column
 from .masks import TopKMask
 from .roots import Law, root
 
-# %% ../../nbs/selection/103_subsets.ipynb #834bedf7
+# %% ../../nbs/selection/103_subsets.ipynb #1fcdb931
 def _one_more(a, x):
     "(103.3): the table a (..., k + 1) after an element with exponent x (...)."
     grown = torch.nn.functional.pad(a[..., :-1], (1, 0), value=-torch.inf) + x[..., None]
-    top = torch.maximum(a, grown).nan_to_num(neginf=0).detach()
-    return ((a - top).exp() + (grown - top).exp()).clamp(min=1e-300).log() + top
+    none = (a == -torch.inf) & (grown == -torch.inf)
+    return torch.logaddexp(a.masked_fill(none, 0), grown.masked_fill(none, 0)).masked_fill(none, -torch.inf)
 
 def _tables(x, k):
     "a_0, ..., a_n of (103.3) for exponents x (..., n), each (..., k + 1)."
