@@ -394,7 +394,7 @@ def _threshold_rows(lo, hi, s, tau, v, k, place, d):
             high, d[b] = _between(gap, L, R[m], above - k[b])
             place[b] = m if high else m - 1
 
-# %% ../../nbs/ranks/42_laplace.ipynb #5f2dfd27
+# %% ../../nbs/ranks/42_laplace.ipynb #f0dad157
 def _threshold_numba(s, tau, v, k):
     "d and m of (42.7), the root of (42.5), by its kernel; all (B, n) or (B, 1)."
     d = torch.empty_like(tau)
@@ -425,14 +425,12 @@ def _threshold_backward(ctx, g, _):
     near = s - s.detach().gather(-1, m)
     log_density = torch.where(v > 0, -(near / tau - d).abs(), -1e30)
     p = log_density.softmax(-1)
-    k_grad = None
-    if ctx.needs_input_grad[3]:
-        k_grad = -2 * g * (-log_density.logsumexp(-1, keepdim=True).clamp(min=-600)).exp()
+    k_grad = -2 * g * (-log_density.logsumexp(-1, keepdim=True).clamp(min=-600)).exp()
     return g * p / tau, -g * (p * near).sum(-1, keepdim=True) / tau / tau, None, k_grad
 
 _threshold = differentiable(_threshold_op, 4, _threshold_backward, _threshold_setup)
 
-# %% ../../nbs/ranks/42_laplace.ipynb #e1221875
+# %% ../../nbs/ranks/42_laplace.ipynb #f0b54b2b
 def _check_counts(k, n, batch):
     "Raise `TypeError` or `ValueError` unless the tensor k broadcasts to `batch` and is in (0, n]."
     if k.dtype == torch.bool or k.is_complex():

@@ -19,9 +19,9 @@ from ..core.operators import Scored, by_name, check_flags, check_tau
 from ..engine.radix import stable_sort
 from ..ranks.laplace import check_count, lapsum_topk
 
-# %% ../../nbs/selection/100_masks.ipynb #79c7e1cd
+# %% ../../nbs/selection/100_masks.ipynb #cb417ac0
 def hard_mask(s, k, mask=None):
-    "The solution of (100.1) for s (..., n): k, a number or (..., 1), ones, the last one maybe a part; zeros where padded."
+    "The solution of (100.1) for s (..., n): k ones, a number or (..., 1), the last maybe a part; zero where padded."
     if mask is None and isinstance(k, int):
         return torch.zeros_like(s).scatter(-1, s.topk(k).indices, 1)
     z = s if mask is None else s.masked_fill(~mask, -torch.inf)
@@ -49,9 +49,9 @@ def _keep(module, name, value):
     else:
         setattr(module, name, value)
 
-# %% ../../nbs/selection/100_masks.ipynb #99f3b82a
+# %% ../../nbs/selection/100_masks.ipynb #b23ae151
 class TopKMask(Scored):
-    """Base of the soft top-k masks: a module from scores (..., n) to weights in [0, 1], (..., n), that sum to k (100.1).
+    """Base of the soft top-k masks: from scores (..., n) to weights in [0, 1], (..., n), that sum to k (100.1).
 
     Raise `TypeError` or `ValueError` for a parameter that does not fit."""
     names: dict = {}
@@ -76,7 +76,7 @@ class TopKMask(Scored):
         _keep(self, "k", k)
         self.largest = largest
 
-# %% ../../nbs/selection/100_masks.ipynb #a1b4cded
+# %% ../../nbs/selection/100_masks.ipynb #83865d9e
 def _column(k, s):
     "k, a number or (...), as (..., 1) that goes with s (..., n)."
     k = torch.as_tensor(k, dtype=s.dtype, device=s.device)
@@ -91,17 +91,18 @@ def _chosen_whole(s, k, mask):
 def _limited(self, s, tau, mask):
     "The weights of s (..., n), with ones for the sets that are chosen whole."
     k = _column(self.k, s)
-    if mask is None and not isinstance(self.k, Tensor):
-        return torch.ones_like(s) + 0 * s.nan_to_num(0, 0, 0) if self.k == s.shape[-1] else self._weights(s, k, tau, None)
-    whole = _chosen_whole(s, k, mask)
-    if s.shape[-1] == 1 and not self.real_k:
+    plain = mask is None and not isinstance(self.k, Tensor)
+    if plain and self.k == s.shape[-1] or s.shape[-1] == 1 and not self.real_k:
         return torch.ones_like(s) + 0 * s.nan_to_num(0, 0, 0)
+    if plain:
+        return self._weights(s, k, tau, None)
+    whole = _chosen_whole(s, k, mask)
     s = s.masked_fill(whole, 0)
     k = torch.where(whole, 0.5 if self.real_k else 1, k)
     w = self._weights(s, k, tau, None if mask is None else mask | whole)
     return torch.where(whole, 1, w)
 
-# %% ../../nbs/selection/100_masks.ipynb #493a201e
+# %% ../../nbs/selection/100_masks.ipynb #6f0a0422
 @patch_to(TopKMask)
 def forward(self,
     scores: Tensor,  # (..., n), floating point
@@ -120,7 +121,7 @@ def forward(self,
 
 @patch_to(TopKMask)
 def _weights(self, s, k, tau, mask):
-    "What a subclass writes: weights of s (..., n) for k (..., 1), less than the number of real scores, tau a number or (..., 1)."
+    "What a subclass writes: weights of s (..., n) for k (..., 1), fewer than there are, tau a number or (..., 1)."
     raise NotImplementedError(f"{type(self).__name__} does not say how to weigh")
 
 # %% ../../nbs/selection/100_masks.ipynb #6d040a2d

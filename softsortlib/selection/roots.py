@@ -88,7 +88,7 @@ def root_plain(u, law, k):
             break
     return d.masked_fill(u.isnan().any(-1, keepdim=True), math.nan)
 
-# %% ../../nbs/selection/105_roots.ipynb #35962bce
+# %% ../../nbs/selection/105_roots.ipynb #e1bfd203
 @jit
 def _linear_sums(u, d):
     "The sums of (105.3) and the slope for the clipped line; u (size,)."
@@ -111,6 +111,7 @@ def _cube_sums(u, d):
         slope += 3.0 * y * y if x - d <= 1.0 else 0.0
     return h, slope
 
+# %% ../../nbs/selection/105_roots.ipynb #d20f9fab
 @jit
 def _logistic_sums(u, d):
     "The same for the logistic step."
@@ -242,7 +243,7 @@ def _root_torch(s, tau, k, law, m):
     u = ((s - s.gather(-1, m)) / tau).clamp(min=-1e300).where(s > -math.inf, -math.inf)
     return root_plain(u.where(~s.isnan(), math.nan), law, k)
 
-# %% ../../nbs/selection/105_roots.ipynb #4bf92df7
+# %% ../../nbs/selection/105_roots.ipynb #afc25ac9
 @custom_op("topk_root", __name__)
 def _root_op(s: Tensor, tau: Tensor, k: Tensor, law: int) -> tuple[Tensor, Tensor]:
     "d and m of (105.1), (..., 1), for s (..., n) with -inf where padded, tau and k (..., 1), of one dtype."
@@ -254,6 +255,7 @@ def _root_op(s: Tensor, tau: Tensor, k: Tensor, law: int) -> tuple[Tensor, Tenso
 def _(s, tau, k, law):
     return s.new_empty(tau.shape), s.new_empty(tau.shape, dtype=torch.long)
 
+# %% ../../nbs/selection/105_roots.ipynb #8d6a89e5
 def _densities(s, tau, d, m, law):
     "s - s_m and the slopes of Prop 105.3, (..., n) each, zero where padded."
     padded = s == -math.inf
@@ -280,7 +282,7 @@ def _root_backward(ctx, g, _):
 
 root = differentiable(_root_op, 3, _root_backward, _root_setup)
 
-# %% ../../nbs/selection/105_roots.ipynb #92c49193
+# %% ../../nbs/selection/105_roots.ipynb #e039fc4a
 _FEW = 32  # the largest c that is selected by insertion
 
 @jit
@@ -300,6 +302,7 @@ def _select(s, c, top, place):
             place[j] = i
     return place[c - 1]
 
+# %% ../../nbs/selection/105_roots.ipynb #e615ea26
 @jit
 def _fill_steps(law, s, pivot, tau, d, w):
     "w = f(u - d) for s, w (n,)."
@@ -344,7 +347,7 @@ def _pull_rows(lo, hi, g, s, tau, d, m, law, out):
         for i in range(len(slope)):
             out[b, i] = slope[i] * (g[b, i] - mean) / t if d[b] == d[b] else math.nan
 
-# %% ../../nbs/selection/105_roots.ipynb #e79ec562
+# %% ../../nbs/selection/105_roots.ipynb #e80ed297
 @jit
 def _weigh_rows(lo, hi, s, tau, k, law, m, d, w):
     "Roots and weights of rows lo..hi; s, w (B, n), tau, k, m, d (B,); m is chosen here where it is -1."
@@ -363,6 +366,7 @@ def _weigh_rows(lo, hi, s, tau, k, law, m, d, w):
         else:
             w[b] = math.nan
 
+# %% ../../nbs/selection/105_roots.ipynb #6d10f76e
 def _weigh_numba(s, tau, k, law):
     "w, d and m by the kernel; s (..., n), tau and k (..., 1)."
     few = float(k.max()) <= _FEW
@@ -405,10 +409,10 @@ def _composed(g, s, tau, d, m, law):
     moved = s_grad * near
     return s_grad, -moved.sum(-1, keepdim=True) / tau, mean
 
-# %% ../../nbs/selection/105_roots.ipynb #fe8b0f83
+# %% ../../nbs/selection/105_roots.ipynb #0410be03
 @custom_op("topk_weights", __name__)
 def _weights_op(s: Tensor, tau: Tensor, k: Tensor, law: int) -> tuple[Tensor, Tensor, Tensor]:
-    "Weights (..., n), d and m (..., 1) of (105.1), for s (..., n) with -inf where padded, tau and k (..., 1), of one dtype."
+    "Weights (..., n), d and m (..., 1) of (105.1), for s (..., n), -inf where padded, tau and k (..., 1)."
     weigh = _weigh_numba if choose(s, "") == "numba" else _weigh_torch
     return weigh(s, tau, k, law)
 
@@ -433,5 +437,5 @@ def _weights_backward(ctx, g, *_):
 _weights = differentiable(_weights_op, 3, _weights_backward, _weights_setup)
 
 def step_weights(s, tau, k, law):
-    "The weights f(u - d) of (105.1), (..., n), for s (..., n) with -inf where padded, tau and k (..., 1), of one dtype."
+    "The weights f(u - d) of (105.1), (..., n), for s (..., n), -inf where padded, tau and k (..., 1), of one dtype."
     return _weights(s, tau, k, int(law))[0]

@@ -35,7 +35,7 @@ def _tables(x, k):
         tables.append(_one_more(tables[-1], x[..., i]))
     return tables
 
-# %% ../../nbs/selection/103_subsets.ipynb #8c282fa1
+# %% ../../nbs/selection/103_subsets.ipynb #21af52b9
 def subset_marginals(
     s: Tensor,  # scores, (..., n)
     k: int,  # elements of a subset, 1..n
@@ -47,12 +47,15 @@ def subset_marginals(
     x = s / tau
     before = _tables(x, k)
     after = _tables(x.flip(-1), k)[::-1]
-    log_w = [x[..., i] + (before[i][..., :k] + after[i + 1][..., :k].flip(-1)).logsumexp(-1) for i in range(s.shape[-1])]
+    log_w = []
+    for i in range(s.shape[-1]):
+        others = before[i][..., :k] + after[i + 1][..., :k].flip(-1)
+        log_w.append(x[..., i] + others.logsumexp(-1))
     return (torch.stack(log_w, -1) - before[-1][..., -1:]).exp()
 
-# %% ../../nbs/selection/103_subsets.ipynb #5191fd5a
+# %% ../../nbs/selection/103_subsets.ipynb #2273edcb
 def _tilted(s, k, tau, mask):
-    "v = (s - b)/tau of Prop 103.2, (..., n), for s (..., n), k and tau (..., 1) in double precision; -inf where padded."
+    "v = (s - b)/tau of Prop 103.2, (..., n), for s (..., n), k and tau (..., 1); -inf where padded."
     z = s if mask is None else s.masked_fill(~mask, -torch.inf)
     with torch.no_grad():
         d, m = root(z.detach(), tau.detach(), k, int(Law.LOGISTIC))
@@ -117,11 +120,11 @@ def _marginals(v, counts, most):
     parts = (levels[0] * _downwards(levels, counts))[..., :v.shape[-1], :]
     return parts[..., 1] / parts.sum(-1)
 
-# %% ../../nbs/selection/103_subsets.ipynb #753a9abe
+# %% ../../nbs/selection/103_subsets.ipynb #8f49983f
 class SimpleTopK(TopKMask, name="simple"):
-    """Weights by the chance to be in a random subset of k elements (103.1; SIMPLE, Ahmed et al. 2023), O(n log n log k).
+    """Weights by the chance to be in a random subset of k elements (103.1; SIMPLE, Ahmed et al. 2023).
 
-    `sample` draws the subset. Raise `TypeError` or `ValueError` for what does not fit."""
+    O(n log n log k). `sample` draws the subset. Raise `TypeError` or `ValueError` for what does not fit."""
     real_k = False
 
     if TYPE_CHECKING:

@@ -13,38 +13,39 @@ from ..ranks.sigmoid import tau_column
 from .masks import TopKMask
 from .roots import Law, step_weights
 
-# %% ../../nbs/selection/101_thresholds.ipynb #9c78e286
+# %% ../../nbs/selection/101_thresholds.ipynb #1db25229
 def threshold_weights(s, k, tau, mask, law):
-    "(101.2) for s (..., n) and k (..., 1), tau a number or (..., 1), bool mask (..., n) or None; padded weights mean nothing."
+    "(101.2) for s (..., n), k (..., 1), tau a number or (..., 1), mask (..., n) or None; padded weights mean nothing."
     z = s if mask is None else s.masked_fill(~mask, -torch.inf)
     return step_weights(z, tau_column(tau, s), k, law)
 
-# %% ../../nbs/selection/101_thresholds.ipynb #b220c96d
+# %% ../../nbs/selection/101_thresholds.ipynb #3c751819
 class SinkhornTopK(TopKMask, name="sinkhorn"):
-    """Weights by a logistic step whose threshold makes them sum to k: transport to two targets (101.3; Xie et al. 2020).
+    """Weights that sum to k by a logistic step: transport to two targets (101.3; Xie et al. 2020).
 
     `tau` is half their epsilon for targets 0 and 1. O(n). Raise `TypeError` or `ValueError` for what does not fit."""
 
     def _weights(self, s, k, tau, mask):
         return threshold_weights(s, k, tau, mask, Law.LOGISTIC)
 
-# %% ../../nbs/selection/101_thresholds.ipynb #7acf2a50
+# %% ../../nbs/selection/101_thresholds.ipynb #d7f16e66
 def _kth_and_next(s, counts, most):
-    "The k-th and the (k+1)-th largest of s (..., n), (..., 1) each; counts (..., 1) long, none above `most`, None if unknown."
+    "The k-th and the next largest of s (..., n), (..., 1) each, for counts (..., 1), none above `most` or None."
     if most is None:
         values = s.sort(dim=-1, descending=True).values
     else:
         values = s.topk(min(most + 1, s.shape[-1])).values
     return values.gather(-1, counts - 1), values.gather(-1, counts)
 
-# %% ../../nbs/selection/101_thresholds.ipynb #90d7b875
+# %% ../../nbs/selection/101_thresholds.ipynb #e1b1bf12
 class ThresholdTopK(TopKMask, name="threshold"):
-    """Weights by a logistic step around the middle between the k-th and the next score (101.4; DFTopK, Zhu et al. 2025).
+    """Weights by a logistic step around the middle of the k-th and the next score (101.4; DFTopK, Zhu et al. 2025).
 
-    O(n) by selection; they sum to k only nearly (Prop 101.4). Raise `TypeError` or `ValueError` for what does not fit."""
+    O(n) by selection; the sum is only near k (Prop 101.4). Raise `TypeError` or `ValueError` for what does not fit."""
     real_k = False
 
     def _weights(self, s, k, tau, mask):
+        "(101.4)"
         z = s if mask is None else s.masked_fill(~mask, -torch.inf)
         most = None if isinstance(self.k, Tensor) else int(self.k)
         kth, after = _kth_and_next(z, k.long(), most)

@@ -206,7 +206,7 @@ def test_custom_operators_pass_opcheck(rng):
     torch.library.opcheck(_pair_sum.op, (s, tau, v, "logistic", 0))
     torch.library.opcheck(_laplace_sum.op, (s, tau, v, 0))
     torch.library.opcheck(_laplace_rank.op, (s, tau, torch.arange(6).expand(2, 6).contiguous(), v[..., 0].detach()))
-    torch.library.opcheck(_threshold.op, (s, tau, torch.ones(2, 6, dtype=torch.float64), 2.0))
+    torch.library.opcheck(_threshold.op, (s, tau, torch.ones(2, 6, dtype=torch.float64), torch.full((2, 1), 2.0, dtype=torch.float64)))
     torch.library.opcheck(_stable_sort.op, (torch.randn(2, 50, generator=rng, requires_grad=True), True))
 
 
