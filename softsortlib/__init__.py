@@ -6,9 +6,9 @@ __version__ = "0.1.0"
 # %% auto #0
 __all__ = ['soft_sort', 'soft_rank', 'soft_topk', 'soft_topk_mask', 'soft_quantile', 'soft_median', 'soft_permutation',
            'calibrate_tau', 'tau_schedule', 'warm', 'SoftPermutation', 'DensePermutation', 'Operator', 'get_operator',
-           'SoftSort', 'NeuralSort', 'Stochastic', 'SinkhornSort', 'SortingNetwork', 'LapSum', 'SigmoidRank',
-           'GaussianRank', 'LaplaceRank', 'Permutahedron', 'SimpleTopK', 'SinkhornTopK', 'SparseTopK', 'ThresholdTopK',
-           'TopKRouter', 'is_row_stochastic', 'is_doubly_stochastic', 'is_unimodal_row_stochastic',
+           'SoftSort', 'NeuralSort', 'Stochastic', 'SinkhornSort', 'SortingNetwork', 'LapSum', 'Perturbed',
+           'SigmoidRank', 'GaussianRank', 'LaplaceRank', 'Permutahedron', 'SimpleTopK', 'SinkhornTopK', 'SparseTopK',
+           'ThresholdTopK', 'TopKRouter', 'is_row_stochastic', 'is_doubly_stochastic', 'is_unimodal_row_stochastic',
            'is_permutation_matrix', 'permutation_matrix']
 
 # %% ../nbs/package.ipynb #d3898e0d
@@ -16,7 +16,7 @@ from softsortlib.functional import (
     soft_median, soft_permutation, soft_quantile, soft_rank, soft_sort, soft_topk, soft_topk_mask,
 )
 
-# %% ../nbs/package.ipynb #bf9bd28b
+# %% ../nbs/package.ipynb #b77dc38e
 from softsortlib.core import (
     DensePermutation, Operator, SoftPermutation, Stochastic, get_operator, is_doubly_stochastic,
     is_permutation_matrix, is_row_stochastic, is_unimodal_row_stochastic, permutation_matrix,
@@ -25,6 +25,7 @@ from .functional import calibrate_tau, tau_schedule, warm
 from .networks import SortingNetwork
 from .ranks import LapSum
 from .rowwise import NeuralSort, SoftSort
+from .sampling import Perturbed
 from .transport import SinkhornSort
 
 # %% ../nbs/package.ipynb #d958d1b9
@@ -33,10 +34,10 @@ from .ranks import GaussianRank, LaplaceRank, Permutahedron, SigmoidRank
 # %% ../nbs/package.ipynb #b5c55dec
 from .selection import SimpleTopK, SinkhornTopK, SparseTopK, ThresholdTopK, TopKRouter
 
-# %% ../nbs/package.ipynb #b5f5f46c
+# %% ../nbs/package.ipynb #7133739a
 _all_ = ["soft_sort", "soft_rank", "soft_topk", "soft_topk_mask", "soft_quantile", "soft_median", "soft_permutation",
          "calibrate_tau", "tau_schedule", "warm", "SoftPermutation", "DensePermutation", "Operator", "get_operator",
-         "SoftSort", "NeuralSort", "Stochastic", "SinkhornSort", "SortingNetwork", "LapSum",
+         "SoftSort", "NeuralSort", "Stochastic", "SinkhornSort", "SortingNetwork", "LapSum", "Perturbed",
          "SigmoidRank", "GaussianRank", "LaplaceRank", "Permutahedron",
          "SimpleTopK", "SinkhornTopK", "SparseTopK", "ThresholdTopK", "TopKRouter",
          "is_row_stochastic", "is_doubly_stochastic", "is_unimodal_row_stochastic", "is_permutation_matrix",
