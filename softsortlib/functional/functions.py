@@ -175,7 +175,7 @@ def soft_topk_mask(
     largest: bool = True,  # the largest, or the smallest
     *,
     method: str = "lapsum",  # "lapsum", "sinkhorn", "sparse", "threshold" or "simple"
-    tau: "float | Tensor | None" = None,  # temperature in units of x; None is 1.0
+    tau: "float | Tensor | None" = None,  # temperature in units of x; broadcasts as k does, None is 1.0
     mask: "Tensor | None" = None,  # bool, broadcastable to x, True = a real element
     hard: bool = False,  # zeros and ones (a part for a k that is no integer), with the soft gradient
 ) -> Tensor:  # weights in [0, 1] that sum to k along dim, the shape of x; zero at padded elements

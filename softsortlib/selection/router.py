@@ -61,7 +61,7 @@ class TopKRouter(nn.Module):
         named = isinstance(method, str)
         self.mask = get_topk_mask(method, k=k, tau=tau) if named else get_topk_mask(method)
 
-    def extra_repr(self):
+    def extra_repr(self) -> str:
         "k and the weight of the loss."
         return f"k={self.k}, balance={self.balance}"
 
