@@ -13,10 +13,10 @@ from operator_contract import OperatorContract, RankContract
 
 import softsortlib
 from softsortlib import (
-    GaussianRank, LapSum, LaplaceRank, NeuralSort, Permutahedron, SigmoidRank, SinkhornSort, SoftSort, SortingNetwork,
+    GaussianRank, LapSum, LaplaceRank, NeuralSort, Permutahedron, Perturbed, SigmoidRank, SinkhornSort, SoftSort, SortingNetwork,
     Stochastic, is_doubly_stochastic, is_row_stochastic, is_unimodal_row_stochastic,
 )
-from softsortlib import core, functional, losses, networks, ranks, rowwise, transport
+from softsortlib import core, functional, losses, networks, ranks, rowwise, sampling, transport
 
 UNIMODAL = (is_row_stochastic, is_unimodal_row_stochastic)
 DOUBLY = (is_row_stochastic, is_doubly_stochastic)
@@ -24,6 +24,13 @@ DOUBLY = (is_row_stochastic, is_doubly_stochastic)
 
 class Seeded(Stochastic):
     "The same noise in every call, so that differences can be taken."
+    def forward(self, scores, mask=None):
+        self.generator.manual_seed(1)
+        return super().forward(scores, mask)
+
+
+class SeededPerturbed(softsortlib.Perturbed):
+    "Likewise."
     def forward(self, scores, mask=None):
         self.generator.manual_seed(1)
         return super().forward(scores, mask)
@@ -56,6 +63,7 @@ OPERATORS = [
     Row("Bitonic", partial(SortingNetwork, "bitonic"), NETWORK),
     Row("LapSum", LapSum, dict(claims=DOUBLY)),
     Row("Stochastic", lambda **kwargs: Seeded("softsort", 2, torch.Generator(), **kwargs), dict(claims=UNIMODAL, samples=(2,), repeats=False)),
+    Row("Perturbed", lambda **kwargs: SeededPerturbed(samples=20, generator=torch.Generator(), **kwargs), dict(claims=DOUBLY, repeats=False, uniform_when_soft=False, estimates=True)),
 ]
 RANKS = [
     Row("SigmoidRank", SigmoidRank, base=RankContract),
@@ -101,6 +109,8 @@ FUNCTIONS = [
     Call("pair_sum", lambda s, tau, mask: ranks.pair_sum(s, tau, torch.ones_like(s)), masked=False, equivariant=True),
     Call("isotonic", lambda s, tau, mask: ranks.isotonic(wide(s)), masked=False),
     Call("plackett_luce_log_prob", lambda s, tau, mask: core.plackett_luce_log_prob(s, s.argsort(-1, descending=True), mask), masked=False, invariant=True),
+    Call("ranking_regret", lambda s, tau, mask: sampling.ranking_regret(s, s.argsort(-1).argsort(-1).to(s) + 1, mask, tau=tau, generator=torch.Generator().manual_seed(0)), within=(0, None)),
+    Call("plackett_luce_reward", lambda s, tau, mask: sampling.plackett_luce_reward(s / tau, torch.ones_like(s), mask, k=1, generator=torch.Generator().manual_seed(0)), within=(0, 1)),
     Call("soft_matching", lambda s, tau, mask: transport.soft_matching(costs(s), 1.0, 10).to_dense().sum(-2), direct=False, masked=False, equivariant=True),
     Call("GumbelSinkhorn", lambda s, tau, mask: transport.GumbelSinkhorn(1.0, 0.0)(costs(s)).to_dense().sum(-2), direct=False, masked=False, equivariant=True),
     Call("SoftKNN", lambda s, tau, mask: losses.SoftKNN(1, tau=tau, classes=2)(s[:, :1, None].tanh(), s[..., None].tanh(), torch.arange(s.shape[-1]).expand(s.shape) % 2).exp(), direct=False, masked=False, within=(0, 1)),
@@ -124,7 +134,7 @@ ELSEWHERE = {
     "matrices and checkers": "permutation_matrix is_row_stochastic is_doubly_stochastic is_permutation_matrix is_unimodal_row_stochastic compute_dtype "
                              "check_scores check_mask check_tau",
     "the maps that operators return": "SoftPermutation DensePermutation TransposedPermutation SampleMean SoftSortPermutation LaplacePermutation "
-                                      "WindowedPermutation NeuralSortPermutation NetworkPermutation TransportPermutation LapSumPermutation",
+                                      "WindowedPermutation OrderPermutation NeuralSortPermutation NetworkPermutation TransportPermutation LapSumPermutation",
     "base classes and look-ups": "Operator RankOperator get_operator get_rank_operator",
     "definitions read aloud, the oracles of the parts' tests": "neuralsort_published neuralsort_quadratic row_sums isotonic_plain sinkhorn line_potentials convex_cost",
     "pieces of a network": "odd_even_layers bitonic_layers Comparators sorting_network run_network swap_sigmoid lane_differences replace_activation apply_layers default_steepness",
@@ -133,9 +143,10 @@ ELSEWHERE = {
     "numbers, not tensors": "calibrate_tau tau_schedule",
     "orders": "ideal_order",
     "pieces with tests of their own": "warm",
+    "hard ranks, whose gradient is another function's": "BlackboxRank ImplicitRank",
     "an estimator, under scikit-learn's own checks": "SoftKNeighborsClassifier",
 }
-PARTS = (core, rowwise, networks, transport, ranks, functional, losses)
+PARTS = (core, rowwise, networks, transport, ranks, sampling, functional, losses)
 
 
 def public_names():
@@ -145,5 +156,5 @@ def public_names():
 
 def described_names():
     "Every public name that a table, or ELSEWHERE, speaks of."
-    rows = {type(row.make()).__mro__[1 if row.name == "Stochastic" else 0].__name__ for row in OPERATORS + RANKS}
+    rows = {type(row.make()).__mro__[1 if row.name in ("Stochastic", "Perturbed") else 0].__name__ for row in OPERATORS + RANKS}
     return rows | {call.public for call in FUNCTIONS + LOSSES} | {f.__name__ for f in LOSS_MODULES.values()} | set(" ".join(ELSEWHERE.values()).split())
