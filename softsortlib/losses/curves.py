@@ -16,26 +16,28 @@ from ..engine.sum_laws import kernel_sums_dense
 from ..engine.sums import kernel_sums
 from .contract import Loss, reduce_sets, set_inputs
 
-# %% ../../nbs/losses/122_curves.ipynb #53200eba
+# %% ../../nbs/losses/122_curves.ipynb #be8e15d0
 def step_sums(
     s: Tensor,  # scores, (..., n)
     w: Tensor,  # columns of weights, (..., n, d)
-    tau,  # a number or (...)
+    tau,  # a number or (..., 1)
     m: int = 0,  # 0 for the step, -1 for its integral
 ) -> Tensor:  # in double precision where the device has it, (..., n, d)
     "(122.1) for targets that are the sources."
     if s.device.type != "mps":
         s, w = s.double(), w.double()
+    if isinstance(tau, Tensor):
+        tau = tau[..., 0].to(s.dtype)
     if s.numel() * s.shape[-1] <= 1 << 16:
-        return kernel_sums_dense(s, s, w, tau.to(s.dtype) if isinstance(tau, Tensor) else tau, "logistic", m)
+        return kernel_sums_dense(s, s, w, tau, "logistic", m)
     return kernel_sums(s, None, w, tau, "logistic", m)
 
-# %% ../../nbs/losses/122_curves.ipynb #fc9cd0e7
+# %% ../../nbs/losses/122_curves.ipynb #c499c2df
 def soft_average_precision(
     s: Tensor,  # scores, (..., n)
     relevant: Tensor,  # bool, (..., n)
     mask: Tensor,  # bool, (..., n)
-    tau,  # a number or (...)
+    tau,  # a number or (..., 1)
 ) -> Tensor:  # (...), 0 where nothing is relevant
     "(122.2)."
     w = torch.stack([relevant, mask], -1).to(s.dtype)
@@ -129,7 +131,7 @@ class QuantisedAPLoss(Loss, of=quantised_ap_loss):
 
     Raises as the function does, and `TypeError` for an unknown option."""
 
-# %% ../../nbs/losses/122_curves.ipynb #f08f562a
+# %% ../../nbs/losses/122_curves.ipynb #e395c9b7
 def auc_loss(
     scores: Tensor,  # (..., n)
     relevance: Tensor,  # relevant where positive, (..., n)
@@ -153,12 +155,13 @@ def auc_loss(
     if kind == "sigmoid":
         loss = 0.5 - total
     else:
-        loss = (total - _mean_margin(s.to(total.dtype), relevant, other) / (2 * tau)) / math.log(2)
+        loss = (total - _mean_margin(s.to(total.dtype), relevant, other, tau) / 2) / math.log(2)
     return reduce_sets(loss.clamp(min=0).to(s.dtype), relevant.any(-1) & other.any(-1), reduction, scores.dtype)
 
-# %% ../../nbs/losses/122_curves.ipynb #9df9c6b6
-def _mean_margin(s, relevant, other):
-    "The mean of s_i - s_j over the pairs of (122.4), (...)."
+# %% ../../nbs/losses/122_curves.ipynb #20e42448
+def _mean_margin(s, relevant, other, tau):
+    "The mean of (s_i - s_j) / tau over the pairs of (122.4), (...)."
+    s = s / tau
     def mean(of):
         return s.masked_fill(~of, 0).sum(-1) / of.sum(-1).clamp(min=1)
     return mean(relevant) - mean(other)

@@ -16,7 +16,7 @@ from ..functional.arguments import check_k
 from .contract import Loss, check_not_negative, differing, reduce_sets, set_inputs
 from .orders import ideal_order
 
-# %% ../../nbs/losses/120_lists.ipynb #175dfd29
+# %% ../../nbs/losses/120_lists.ipynb #e264d275
 def scaled(
     s: Tensor,  # scores, zero where padded, (..., n)
     tau,  # a number or (...), as the user gave it
@@ -25,8 +25,6 @@ def scaled(
     "The scores as a softmax wants them; raise `TypeError` or `ValueError` for what is no temperature."
     tau = check_tau(tau, s)
     low = torch.finfo(s.dtype).min / 4
-    if isinstance(tau, Tensor):
-        tau = tau[..., None]
     highest = s.detach().masked_fill(~mask, -math.inf).amax(-1, keepdim=True)
     u = (s - highest.nan_to_num(0, 0, 0)) / tau
     return u.masked_fill(~mask, low)
@@ -125,7 +123,7 @@ def kth_largest(
     last = mask.sum(-1, keepdim=True).clamp(1, k) - 1
     return top.gather(-1, last)[..., 0].masked_fill(~mask.any(-1), 0)
 
-# %% ../../nbs/losses/120_lists.ipynb #ad1f0a88
+# %% ../../nbs/losses/120_lists.ipynb #586ac630
 def slatk_loss(
     scores: Tensor,  # (..., n)
     relevance: Tensor,  # relevant where positive, (..., n)
@@ -146,7 +144,7 @@ def slatk_loss(
     width = check_tau(tau if weight_tau is None else weight_tau, s)
     beta = kth_largest(s, mask, k)[..., None]
     from_beta = (s.detach() if fixed_weights else s) - beta
-    weight = (from_beta / (width[..., None] if isinstance(width, Tensor) else width)).sigmoid()
+    weight = (from_beta / width).sigmoid()
     relevant = (y > 0) & mask
     terms = (-scaled(s, tau, mask).log_softmax(-1) * weight).masked_fill(~relevant, 0)
     count = relevant.sum(-1)

@@ -196,7 +196,7 @@ def _loss_backward(ctx, g):
 
 pair_loss = differentiable(_loss_op, 2, _loss_backward, _save)
 
-# %% ../../nbs/losses/121_pairs.ipynb #ac601ede
+# %% ../../nbs/losses/121_pairs.ipynb #1bb5c699
 def lambda_loss(
     scores: Tensor,  # (..., n)
     relevance: Tensor,  # grades, non-negative, (..., n)
@@ -217,7 +217,7 @@ def lambda_loss(
     k = min(check_k(n if k is None else k, math.inf), n)
     tau = check_tau(tau, s)
     places = places_of(s, y, mask, weights, k, gain)
-    u = s / (tau[..., None] if isinstance(tau, Tensor) else tau)
+    u = s / tau
     if u.numel() * n <= _PAIRS:
         loss = lambda_loss_plain(u, places, weights, float(mu), k)
     else:

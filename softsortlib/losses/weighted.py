@@ -47,7 +47,7 @@ def element_weights(
     omega = OMEGAS[kind](rank).masked_fill(~mask, 0)
     return omega, (omega * (below + above)).sum(-1)
 
-# %% ../../nbs/losses/123_weighted.ipynb #c06d49ec
+# %% ../../nbs/losses/123_weighted.ipynb #3491a57d
 def _margins(z, kind):
     "f of (123.1)."
     return (-z).sigmoid() if kind == "sigmoid" else torch.nn.functional.softplus(-z) / math.log(2)
@@ -57,12 +57,12 @@ def graded_pairs_plain(
     s: Tensor,  # scores, (..., n)
     y: Tensor,  # grades, (..., n)
     omega: Tensor,  # weights, zero where padded, (..., n)
-    tau,  # a number or (...)
+    tau,  # a number or (..., 1)
     kind: str,  # "logistic" or "sigmoid"
 ) -> Tensor:  # (...)
     "The sum above the line of (123.1)."
     if isinstance(tau, Tensor):
-        tau = tau[..., None, None]
+        tau = tau[..., None]
     real = omega > 0
     pairs = (y[..., :, None] > y[..., None, :]) & real[..., :, None] & real[..., None, :]
     f = _margins((s[..., :, None] - s[..., None, :]) / tau, kind)
@@ -103,19 +103,19 @@ def _in_grade_order(s, y, omega):
     pad = torch.nn.functional.pad
     return pad(s.gather(-1, order), fill), pad(key, fill, value=math.inf), pad(omega.gather(-1, order), fill)
 
-# %% ../../nbs/losses/123_weighted.ipynb #fc448115
+# %% ../../nbs/losses/123_weighted.ipynb #ee660545
 def graded_pairs(
     s: Tensor,  # scores, (..., n)
     y: Tensor,  # grades, (..., n)
     omega: Tensor,  # weights, zero where padded, (..., n)
-    tau,  # a number or (...)
+    tau,  # a number or (..., 1)
     kind: str,  # "logistic" or "sigmoid"
 ) -> Tensor:  # (...)
     "The sum above the line of (123.1) by Prop 123.2."
-    tau = torch.as_tensor(tau, dtype=s.dtype, device=s.device).expand(s.shape[:-1])[..., None]
+    tau = torch.as_tensor(tau, dtype=s.dtype, device=s.device).expand(*s.shape[:-1], 1)
     data = _in_grade_order(s, y, omega)
     blocks = [v.unflatten(-1, (-1, BLOCK)) for v in data]
-    total = graded_pairs_plain(*blocks, tau.expand(blocks[0].shape[:-1]), kind).sum(-1)
+    total = graded_pairs_plain(*blocks, tau.expand(blocks[0].shape[:-1])[..., None], kind).sum(-1)
     h = BLOCK
     while h < data[0].shape[-1]:
         halves = [v.unflatten(-1, (-1, 2, h)) for v in data]
