@@ -6,14 +6,14 @@ __version__ = "0.1.0"
 # %% auto #0
 __all__ = ['soft_sort', 'soft_rank', 'soft_topk', 'soft_quantile', 'soft_median', 'soft_permutation', 'calibrate_tau',
            'tau_schedule', 'warm', 'SoftPermutation', 'DensePermutation', 'Operator', 'get_operator', 'SoftSort',
-           'NeuralSort', 'Stochastic', 'SinkhornSort', 'SortingNetwork', 'LapSum', 'SigmoidRank', 'GaussianRank',
-           'LaplaceRank', 'Permutahedron', 'is_row_stochastic', 'is_doubly_stochastic', 'is_unimodal_row_stochastic',
-           'is_permutation_matrix', 'permutation_matrix']
+           'NeuralSort', 'Stochastic', 'SinkhornSort', 'SortingNetwork', 'LapSum', 'Perturbed', 'SigmoidRank',
+           'GaussianRank', 'LaplaceRank', 'Permutahedron', 'is_row_stochastic', 'is_doubly_stochastic',
+           'is_unimodal_row_stochastic', 'is_permutation_matrix', 'permutation_matrix']
 
 # %% ../nbs/package.ipynb #f016a171
 from .functional import soft_median, soft_permutation, soft_quantile, soft_rank, soft_sort, soft_topk
 
-# %% ../nbs/package.ipynb #bf9bd28b
+# %% ../nbs/package.ipynb #b77dc38e
 from softsortlib.core import (
     DensePermutation, Operator, SoftPermutation, Stochastic, get_operator, is_doubly_stochastic,
     is_permutation_matrix, is_row_stochastic, is_unimodal_row_stochastic, permutation_matrix,
@@ -22,15 +22,16 @@ from .functional import calibrate_tau, tau_schedule, warm
 from .networks import SortingNetwork
 from .ranks import LapSum
 from .rowwise import NeuralSort, SoftSort
+from .sampling import Perturbed
 from .transport import SinkhornSort
 
 # %% ../nbs/package.ipynb #d958d1b9
 from .ranks import GaussianRank, LaplaceRank, Permutahedron, SigmoidRank
 
-# %% ../nbs/package.ipynb #33d0b1b4
+# %% ../nbs/package.ipynb #e6a58e96
 _all_ = ["soft_sort", "soft_rank", "soft_topk", "soft_quantile", "soft_median", "soft_permutation",
          "calibrate_tau", "tau_schedule", "warm", "SoftPermutation", "DensePermutation", "Operator", "get_operator",
-         "SoftSort", "NeuralSort", "Stochastic", "SinkhornSort", "SortingNetwork", "LapSum",
+         "SoftSort", "NeuralSort", "Stochastic", "SinkhornSort", "SortingNetwork", "LapSum", "Perturbed",
          "SigmoidRank", "GaussianRank", "LaplaceRank", "Permutahedron",
          "is_row_stochastic", "is_doubly_stochastic", "is_unimodal_row_stochastic", "is_permutation_matrix",
          "permutation_matrix"]

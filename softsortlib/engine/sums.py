@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['kernel_sums']
 
-# %% ../../nbs/engine/99_sums.ipynb #1eb0e97d
+# %% ../../nbs/engine/99_sums.ipynb #d5247472
 import math
 from functools import lru_cache
 from typing import NamedTuple
@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from .autograd import custom_op, differentiable
-from .compile import spread_rows
+from .compile import one_batch, spread_rows
 from .dispatch import check_backend, choose
 from .radix import stable_sort
 from .scan import tau_tensor
@@ -231,12 +231,7 @@ def _sums_numba(x, t, w, tau, x_order, t_order, law, m, eps, q=None):
     spread_rows(sum_rows, units, work, targets, x_order.contiguous().numpy(), sources, weights, terms, y.numpy())
     return y
 
-# %% ../../nbs/engine/99_sums.ipynb #8ad7066d
-def _flat(tau, *tensors):
-    "The tensors with the batch dimensions, those of tau, in one."
-    return [a.reshape(tau.numel(), *a.shape[tau.ndim:]) for a in tensors]
-
-
+# %% ../../nbs/engine/99_sums.ipynb #1f4cf4d4
 @custom_op("kernel_sums", __name__)
 def _sums_op(x: Tensor, t: Tensor, w: Tensor, tau: Tensor, x_order: Tensor, t_order: Tensor,
              law: str, m: int, eps: float, same: bool, backend: str) -> Tensor:
@@ -244,7 +239,7 @@ def _sums_op(x: Tensor, t: Tensor, w: Tensor, tau: Tensor, x_order: Tensor, t_or
     if m > MOST[law]:
         raise NotImplementedError(f"the sums know {MOST[law]} derivatives of the {law} step, not {m}")
     shape = (*x.shape, w.shape[-1])
-    x, t, w, x_order, t_order = _flat(tau, x, t, w, x_order, t_order)
+    x, t, w, x_order, t_order = one_batch(tau.shape, x, t, w, x_order, t_order)
     tau = tau.reshape(-1)
     xs = x.gather(1, x_order)
     ts = xs if same else t.gather(1, t_order)
