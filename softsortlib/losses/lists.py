@@ -29,9 +29,9 @@ def scaled(
     u = (s - highest.nan_to_num(0, 0, 0)) / tau
     return u.masked_fill(~mask, low)
 
-# %% ../../nbs/losses/120_lists.ipynb #dcf2495e
+# %% ../../nbs/losses/120_lists.ipynb #909e4776
 def _first_of(y, mask, target):
-    "The distribution q of (120.1), (..., n), zero where padded; raise `ValueError` for another target or negative shares."
+    "The q of (120.1), (..., n), zero where padded; raise `ValueError` for another target or negative shares."
     if target == "softmax":
         return scaled(y, 1.0, mask).softmax(-1).masked_fill(~mask, 0)
     if target != "share":
