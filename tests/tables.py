@@ -16,7 +16,7 @@ from softsortlib import (
     GaussianRank, LapSum, LaplaceRank, NeuralSort, Permutahedron, Perturbed, SigmoidRank, SinkhornSort, SoftSort, SortingNetwork,
     Stochastic, is_doubly_stochastic, is_row_stochastic, is_unimodal_row_stochastic,
 )
-from softsortlib import core, functional, losses, networks, ranks, rowwise, sampling, transport
+from softsortlib import core, functional, losses, networks, ranks, rowwise, sampling, selection, transport
 
 UNIMODAL = (is_row_stochastic, is_unimodal_row_stochastic)
 DOUBLY = (is_row_stochastic, is_doubly_stochastic)
@@ -106,6 +106,13 @@ FUNCTIONS = [
     Call("soft_permutation", lambda s, tau, mask: functional.soft_permutation(s, tau=tau, mask=mask).to_dense().sum(-2), equivariant=True),
     Call("lapsum_topk", lambda s, tau, mask: ranks.lapsum_topk(s, 1, tau, mask=mask), equivariant=True, within=(0, 1)),
     Call("LapSumTopK", lambda s, tau, mask: ranks.LapSumTopK(1, tau)(s, mask), equivariant=True, within=(0, 1)),
+    *(Call(f"soft_topk_mask:{method}", lambda s, tau, mask, method=method: functional.soft_topk_mask(s, 1, method=method, tau=tau, mask=mask), equivariant=True, within=(0, 1))
+      for method in ("lapsum", "sinkhorn", "sparse", "threshold", "simple")),
+    Call("SinkhornTopK", lambda s, tau, mask: selection.SinkhornTopK(torch.full(s.shape[:-1], 0.7), tau)(s, mask), equivariant=True, within=(0, 1)),
+    Call("ThresholdTopK", lambda s, tau, mask: selection.ThresholdTopK(torch.ones(s.shape[:-1], dtype=torch.long), tau)(s, mask), equivariant=True, within=(0, 1)),
+    Call("SparseTopK", lambda s, tau, mask: selection.SparseTopK(0.7, tau, p=4 / 3)(s, mask), equivariant=True, within=(0, 1)),
+    Call("SimpleTopK", lambda s, tau, mask: selection.SimpleTopK(torch.ones(s.shape[:-1], dtype=torch.long), tau)(s, mask), equivariant=True, within=(0, 1)),
+    Call("TopKRouter", lambda s, tau, mask: selection.TopKRouter(min(2, s.shape[-1]), tau=tau)(s).weights, masked=False, invariant=True, within=(0, 1)),
     Call("pair_sum", lambda s, tau, mask: ranks.pair_sum(s, tau, torch.ones_like(s)), masked=False, equivariant=True),
     Call("isotonic", lambda s, tau, mask: ranks.isotonic(wide(s)), masked=False),
     Call("plackett_luce_log_prob", lambda s, tau, mask: core.plackett_luce_log_prob(s, s.argsort(-1, descending=True), mask), masked=False, invariant=True),
@@ -149,8 +156,8 @@ ELSEWHERE = {
                              "check_scores check_mask check_tau",
     "the maps that operators return": "SoftPermutation DensePermutation TransposedPermutation SampleMean SoftSortPermutation LaplacePermutation "
                                       "WindowedPermutation OrderPermutation NeuralSortPermutation NetworkPermutation TransportPermutation LapSumPermutation",
-    "base classes and look-ups": "Operator RankOperator get_operator get_rank_operator",
-    "definitions read aloud, the oracles of the parts' tests": "neuralsort_published neuralsort_quadratic row_sums isotonic_plain sinkhorn line_potentials convex_cost",
+    "base classes and look-ups": "Operator RankOperator get_operator get_rank_operator TopKMask get_topk_mask Routing",
+    "definitions read aloud, the oracles of the parts' tests": "neuralsort_published neuralsort_quadratic row_sums isotonic_plain sinkhorn line_potentials convex_cost subset_marginals",
     "pieces of a network": "odd_even_layers bitonic_layers Comparators sorting_network run_network swap_sigmoid lane_differences replace_activation apply_layers default_steepness",
     "pieces of a transport": "ConvergenceWarning Gibbs potentials hard_matching",
     "noise": "gumbel_noise",
@@ -160,7 +167,7 @@ ELSEWHERE = {
     "hard ranks, whose gradient is another function's": "BlackboxRank ImplicitRank",
     "an estimator, under scikit-learn's own checks": "SoftKNeighborsClassifier",
 }
-PARTS = (core, rowwise, networks, transport, ranks, sampling, functional, losses)
+PARTS = (core, rowwise, networks, transport, ranks, selection, sampling, functional, losses)
 
 
 def public_names():
