@@ -123,7 +123,7 @@ def kth_largest(
     last = mask.sum(-1, keepdim=True).clamp(1, k) - 1
     return top.gather(-1, last)[..., 0].masked_fill(~mask.any(-1), 0)
 
-# %% ../../nbs/losses/120_lists.ipynb #d9eab907
+# %% ../../nbs/losses/120_lists.ipynb #1f5a0c38
 def slatk_loss(
     scores: Tensor,  # (..., n)
     relevance: Tensor,  # relevant where positive, (..., n)
@@ -131,7 +131,7 @@ def slatk_loss(
     *,
     k: int = 10,  # how many are looked at; more than there are is all of them
     tau: "float | Tensor" = 1.0,  # temperature of the softmax in units of the scores, a number or (...)
-    weight_tau: "float | Tensor | None" = None,  # temperature of the weight, a number or (...); None is that of the softmax
+    weight_tau: "float | Tensor | None" = None,  # temperature of the weight, a number or (...); None is tau
     fixed_weights: bool = False,  # whether the weight is a constant to the gradient; as published it is not
     reduction: str = "mean",  # "mean" over sets with a relevant element, "sum" or "none"
 ) -> Tensor:  # (), or (...) for "none"
