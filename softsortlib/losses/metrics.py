@@ -49,7 +49,7 @@ def _reciprocal_rank(loss, s, y, mask):
     places = torch.arange(1, hits.shape[-1] + 1, device=s.device, dtype=s.dtype)
     return (hits / places).amax(-1), (y > 0).any(-1)
 
-# %% ../../nbs/losses/125_metrics.ipynb #00561f14
+# %% ../../nbs/losses/125_metrics.ipynb #cf5e102a
 def _average_precision(loss, s, y, mask):
     "The mean precision at the places of relevant elements."
     hits = _hits_in_order(s, y, mask, None)
@@ -65,11 +65,12 @@ def _auc(loss, s, y, mask):
     above = r.masked_fill(~relevant, 0).sum(-1) - n * (n + 1) / 2
     return above / (n * m).clamp(min=1), (n > 0) & (m > 0)
 
-
+# %% ../../nbs/losses/125_metrics.ipynb #cfdbaaef
 def _spearman(loss, s, y, mask):
     "The correlation of ranks, 0 if all scores are tied."
     a, b = (midranks(v, mask, False) for v in (s, y))
-    a, b = ((v - v.sum(-1, keepdim=True) / mask.sum(-1, keepdim=True).clamp(min=1)).masked_fill(~mask, 0) for v in (a, b))
+    n = mask.sum(-1, keepdim=True).clamp(min=1)
+    a, b = ((v - v.sum(-1, keepdim=True) / n).masked_fill(~mask, 0) for v in (a, b))
     size = (a.square().sum(-1) * b.square().sum(-1)).sqrt()
     return (a * b).sum(-1) / size.masked_fill(size == 0, 1), differing(y, mask)
 
@@ -84,7 +85,7 @@ def _kendall(loss, s, y, mask):
     wrong = pairs(order.double(), y.double(), omega.double(), 1e-3, "sigmoid")
     return 1 - 2 * (wrong / total.masked_fill(total <= 0, 1)).to(s.dtype), differing(y, mask)
 
-
+# %% ../../nbs/losses/125_metrics.ipynb #7d713a26
 _HARD = {
     ApproxNDCGLoss: _ndcg, NeuralNDCGLoss: _ndcg, PiRankLoss: _ndcg, PrecisionLoss: _precision, RecallLoss: _recall,
     ReciprocalRankLoss: _reciprocal_rank, AveragePrecisionLoss: _average_precision,
@@ -107,7 +108,7 @@ def hard_values(
     s, y, mask = set_inputs(scores.detach(), relevance, mask)
     return found(loss, s, y, mask)
 
-# %% ../../nbs/losses/125_metrics.ipynb #c54e7b27
+# %% ../../nbs/losses/125_metrics.ipynb #fb2a3570
 def hard_metric(
     loss: Loss,  # a module of this part, whose options say which metric
     scores: Tensor,  # (..., n)
@@ -116,9 +117,9 @@ def hard_metric(
     *,
     reduction: str = "mean",  # "mean" over sets that count, "sum" or "none"
 ) -> Tensor:  # (), or (...) for "none"
-    """The metric that a loss smooths: NDCG@k, precision@k, recall@k, AP, RR, AUC, Spearman's or Kendall's coefficient.
+    """The metric that a loss smooths: NDCG, precision, recall, AP, RR, AUC, Spearman's or Kendall's coefficient.
 
-    Raise `TypeError` for a loss that smooths none of them, `TypeError` or `ValueError` when an argument does not fit."""
+    Raise `TypeError` for a loss that smooths none, `TypeError` or `ValueError` when an argument does not fit."""
     value, counts = hard_values(loss, scores, relevance, mask)
     return reduce_sets(value, counts, reduction, scores.dtype)
 
