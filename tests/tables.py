@@ -58,6 +58,10 @@ OPERATORS = [
     Row("SoftSort", SoftSort, dict(claims=UNIMODAL)),
     Row("SoftSortOfSquares", partial(SoftSort, power=2), dict(claims=UNIMODAL)),
     Row("NeuralSort", NeuralSort, dict(claims=UNIMODAL)),
+    Row("SparsemaxSoftSort", partial(SoftSort, simplex="sparsemax"), dict(claims=UNIMODAL)),
+    Row("Entmax15SoftSort", partial(SoftSort, simplex="entmax15"), dict(claims=UNIMODAL)),
+    Row("SparsemaxNeuralSort", partial(NeuralSort, simplex="sparsemax"), dict(claims=UNIMODAL)),
+    Row("Entmax15NeuralSort", partial(NeuralSort, simplex="entmax15"), dict(claims=UNIMODAL)),
     Row("SinkhornSort", SinkhornSort, TRANSPORT),
     Row("OddEven", partial(SortingNetwork, "odd_even"), NETWORK),
     Row("Bitonic", partial(SortingNetwork, "bitonic"), NETWORK),
@@ -140,7 +144,7 @@ LOSS_MODULES = {name: cls for name, cls in vars(losses).items() if inspect.iscla
 ELSEWHERE = {
     "matrices and checkers": "permutation_matrix is_row_stochastic is_doubly_stochastic is_permutation_matrix is_unimodal_row_stochastic compute_dtype "
                              "check_scores check_mask check_tau",
-    "the maps that operators return": "SoftPermutation DensePermutation TransposedPermutation SampleMean SoftSortPermutation LaplacePermutation "
+    "the maps that operators return": "SoftPermutation DensePermutation TransposedPermutation SampleMean SoftSortPermutation LaplacePermutation SparseRows "
                                       "WindowedPermutation OrderPermutation NeuralSortPermutation NetworkPermutation TransportPermutation LapSumPermutation",
     "base classes and look-ups": "Operator RankOperator get_operator get_rank_operator TopKMask get_topk_mask Routing",
     "definitions read aloud, the oracles of the parts' tests": "neuralsort_published neuralsort_quadratic row_sums isotonic_plain sinkhorn line_potentials convex_cost subset_marginals",
