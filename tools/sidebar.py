@@ -28,7 +28,7 @@ def is_definition(page):
 def of(part, numbers=("[0-9][0-9]", "[0-9][0-9][0-9]")): return [f"{part}/{some}_*.ipynb" for some in numbers]
 
 PLAN = [                                                    # (title, page) or (title, globs) or (title, parts)
-    ("Start", [("Home", "index.ipynb"), ("Playground", "playground.qmd"), ("Choosing an operator", "choosing.ipynb")]),
+    ("Start", [("Home", "index.ipynb"), ("Ten-minute tour", "tour.ipynb"), ("Playground", "playground.qmd"), ("Choosing an operator", "choosing.ipynb")]),
     ("Tutorials and how-to", ["howto.ipynb", *(f"tutorials/{name}.ipynb" for name in TUTORIALS)]),
     ("The book", [(title, [f"{part}/index.ipynb", *(of(part, DEFINITIONS[part]) if part in DEFINITIONS else of(part))]) for part, title in DOORS.items()]),
     ("Results", [("Statements", ["statements.ipynb"]), ("Experiments", ["experiments/*.ipynb"]), ("Benchmarks", ["benchmarks/*.ipynb"]),
