@@ -53,15 +53,22 @@ class Row(NamedTuple):
 
 TRANSPORT = dict(claims=DOUBLY, outliers=False, fixed_steps=False, second=dict(gradient="unrolled"),
                  precise=dict(tolerance=1e-12, max_iterations=20_000))
+def without_log_prob(self, op, s, x):
+    "A log-probability of -inf, as sparse rows have them, is no number to differentiate."
+    P = op(s)
+    return P @ x, P.mT @ x, P.to_dense()
+
+
+SPARSE = dict(claims=UNIMODAL, of=without_log_prob)
 NETWORK = dict(claims=DOUBLY, outliers=False, equivariant=False, uniform_when_soft=False)
 OPERATORS = [
     Row("SoftSort", SoftSort, dict(claims=UNIMODAL)),
     Row("SoftSortOfSquares", partial(SoftSort, power=2), dict(claims=UNIMODAL)),
     Row("NeuralSort", NeuralSort, dict(claims=UNIMODAL)),
-    Row("SparsemaxSoftSort", partial(SoftSort, simplex="sparsemax"), dict(claims=UNIMODAL)),
-    Row("Entmax15SoftSort", partial(SoftSort, simplex="entmax15"), dict(claims=UNIMODAL)),
-    Row("SparsemaxNeuralSort", partial(NeuralSort, simplex="sparsemax"), dict(claims=UNIMODAL)),
-    Row("Entmax15NeuralSort", partial(NeuralSort, simplex="entmax15"), dict(claims=UNIMODAL)),
+    Row("SparsemaxSoftSort", partial(SoftSort, simplex="sparsemax"), SPARSE),
+    Row("Entmax15SoftSort", partial(SoftSort, simplex="entmax15"), SPARSE),
+    Row("SparsemaxNeuralSort", partial(NeuralSort, simplex="sparsemax"), SPARSE),
+    Row("Entmax15NeuralSort", partial(NeuralSort, simplex="entmax15"), SPARSE),
     Row("SinkhornSort", SinkhornSort, TRANSPORT),
     Row("OddEven", partial(SortingNetwork, "odd_even"), NETWORK),
     Row("Bitonic", partial(SortingNetwork, "bitonic"), NETWORK),

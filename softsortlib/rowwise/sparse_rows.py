@@ -182,7 +182,7 @@ def _valued(d, row, column, count, simplex, shape):
     h = centre + (1 / m - variance).clamp(min=1e-30).sqrt()
     return Windows(row, column, (h[row] - d).square(), h.view(shape))
 
-# %% ../../nbs/rowwise/130_sparse_rows.ipynb #35a5bb94
+# %% ../../nbs/rowwise/130_sparse_rows.ipynb #042f4667
 _FEWEST = 1 << 14  # entries of matrices that are made whole
 _MOST = 1 << 26  # numbers that a product may hold at once
 
@@ -195,7 +195,7 @@ def _by_windows(self, d):
     if P.s.numel() * self.n <= _FEWEST or not is_unseen((P.s, P.tau, self.mask)):
         return None
     if self._windows is None:
-        t = P.t.reshape(-1, self.n)
+        t = P.t.reshape(-1, self.n).double()  # sums of large payloads stay numbers
         tau = torch.as_tensor(P.tau, dtype=t.dtype).expand(*self.batch, 1).reshape(-1, 1)
         size = torch.full(self.batch, self.n) if self.mask is None else self.mask.sum(-1)
         t = t if self.mask is None else t.masked_fill(~self.row_mask.reshape(t.shape), 0)
@@ -203,10 +203,12 @@ def _by_windows(self, d):
     return self._windows if len(self._windows.row) * d <= _MOST else None
 
 def _gathered(w, x, into, out_of):
-    "sum of value * x[out_of] at `into`, for x (batch * n, d)."
-    return torch.zeros_like(x).index_add(0, into, w.value[:, None] * x[out_of])
+    "sum of value * x[out_of] at `into`, for x (..., n, d)."
+    flat = x.flatten(0, -2).double()
+    found = torch.zeros_like(flat).index_add(0, into, w.value[:, None] * flat[out_of])
+    return found.view(x.shape).to(x.dtype)
 
-# %% ../../nbs/rowwise/130_sparse_rows.ipynb #90fba9fd
+# %% ../../nbs/rowwise/130_sparse_rows.ipynb #b9258545
 @patch_to(SparseRows)
 def _matmul(self, x, rows):
     "P[rows] x by the windows, else by tiles."
@@ -214,7 +216,7 @@ def _matmul(self, x, rows):
     if w is None:
         return SoftPermutation._matmul(self, x, rows)
     x = x.gather(-2, self.base.order[..., None].expand(x.shape))
-    y = _gathered(w, x.reshape(-1, x.shape[-1]), w.row, w.column).view(x.shape)
+    y = _gathered(w, x, w.row, w.column)
     return y if rows is None else y[..., rows, :]
 
 @patch_to(SparseRows)
@@ -225,5 +227,5 @@ def _rmatmul(self, y, rows):
         return SoftPermutation._rmatmul(self, y, rows)
     if rows is not None:
         y = y.new_zeros(*y.shape[:-2], self.n, y.shape[-1]).index_add(-2, rows, y)
-    x = _gathered(w, y.reshape(-1, y.shape[-1]), w.column, w.row).view(y.shape)
+    x = _gathered(w, y, w.column, w.row)
     return torch.zeros_like(x).scatter(-2, self.base.order[..., None].expand(x.shape), x)
