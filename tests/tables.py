@@ -16,7 +16,7 @@ from softsortlib import (
     GaussianRank, LapSum, LaplaceRank, NeuralSort, Permutahedron, Perturbed, SigmoidRank, SinkhornSort, SoftSort, SortingNetwork,
     Stochastic, is_doubly_stochastic, is_row_stochastic, is_unimodal_row_stochastic,
 )
-from softsortlib import core, functional, losses, networks, ranks, rowwise, sampling, transport
+from softsortlib import core, functional, losses, networks, ranks, rowwise, sampling, selection, transport
 
 UNIMODAL = (is_row_stochastic, is_unimodal_row_stochastic)
 DOUBLY = (is_row_stochastic, is_doubly_stochastic)
@@ -53,11 +53,22 @@ class Row(NamedTuple):
 
 TRANSPORT = dict(claims=DOUBLY, outliers=False, fixed_steps=False, second=dict(gradient="unrolled"),
                  precise=dict(tolerance=1e-12, max_iterations=20_000))
+def without_log_prob(self, op, s, x):
+    "A log-probability of -inf, as sparse rows have them, is no number to differentiate."
+    P = op(s)
+    return P @ x, P.mT @ x, P.to_dense()
+
+
+SPARSE = dict(claims=UNIMODAL, of=without_log_prob)
 NETWORK = dict(claims=DOUBLY, outliers=False, equivariant=False, uniform_when_soft=False)
 OPERATORS = [
     Row("SoftSort", SoftSort, dict(claims=UNIMODAL)),
     Row("SoftSortOfSquares", partial(SoftSort, power=2), dict(claims=UNIMODAL)),
     Row("NeuralSort", NeuralSort, dict(claims=UNIMODAL)),
+    Row("SparsemaxSoftSort", partial(SoftSort, simplex="sparsemax"), SPARSE),
+    Row("Entmax15SoftSort", partial(SoftSort, simplex="entmax15"), SPARSE),
+    Row("SparsemaxNeuralSort", partial(NeuralSort, simplex="sparsemax"), SPARSE),
+    Row("Entmax15NeuralSort", partial(NeuralSort, simplex="entmax15"), SPARSE),
     Row("SinkhornSort", SinkhornSort, TRANSPORT),
     Row("OddEven", partial(SortingNetwork, "odd_even"), NETWORK),
     Row("Bitonic", partial(SortingNetwork, "bitonic"), NETWORK),
@@ -106,6 +117,13 @@ FUNCTIONS = [
     Call("soft_permutation", lambda s, tau, mask: functional.soft_permutation(s, tau=tau, mask=mask).to_dense().sum(-2), equivariant=True),
     Call("lapsum_topk", lambda s, tau, mask: ranks.lapsum_topk(s, 1, tau, mask=mask), equivariant=True, within=(0, 1)),
     Call("LapSumTopK", lambda s, tau, mask: ranks.LapSumTopK(1, tau)(s, mask), equivariant=True, within=(0, 1)),
+    *(Call(f"soft_topk_mask:{method}", lambda s, tau, mask, method=method: functional.soft_topk_mask(s, 1, method=method, tau=tau, mask=mask), equivariant=True, within=(0, 1))
+      for method in ("lapsum", "sinkhorn", "sparse", "threshold", "simple")),
+    Call("SinkhornTopK", lambda s, tau, mask: selection.SinkhornTopK(torch.full(s.shape[:-1], 0.7), tau)(s, mask), equivariant=True, within=(0, 1)),
+    Call("ThresholdTopK", lambda s, tau, mask: selection.ThresholdTopK(torch.ones(s.shape[:-1], dtype=torch.long), tau)(s, mask), equivariant=True, within=(0, 1)),
+    Call("SparseTopK", lambda s, tau, mask: selection.SparseTopK(0.7, tau, p=4 / 3)(s, mask), equivariant=True, within=(0, 1)),
+    Call("SimpleTopK", lambda s, tau, mask: selection.SimpleTopK(torch.ones(s.shape[:-1], dtype=torch.long), tau)(s, mask), equivariant=True, within=(0, 1)),
+    Call("TopKRouter", lambda s, tau, mask: selection.TopKRouter(min(2, s.shape[-1]), tau=tau)(s).weights, masked=False, invariant=True, within=(0, 1)),
     Call("pair_sum", lambda s, tau, mask: ranks.pair_sum(s, tau, torch.ones_like(s)), masked=False, equivariant=True),
     Call("isotonic", lambda s, tau, mask: ranks.isotonic(wide(s)), masked=False),
     Call("plackett_luce_log_prob", lambda s, tau, mask: core.plackett_luce_log_prob(s, s.argsort(-1, descending=True), mask), masked=False, invariant=True),
@@ -125,6 +143,20 @@ LOSSES = [
     Call("neural_ndcg_loss", lambda s, y, tau, mask: losses.neural_ndcg_loss(s, y, mask, tau=tau, reduction="none"), invariant=True),
     Call("precision_loss", lambda s, y, tau, mask: losses.precision_loss(s, y > 1, mask, k=1, tau=tau, reduction="none"), invariant=True, within=(0, 1)),
     Call("recall_loss", lambda s, y, tau, mask: losses.recall_loss(s, y > 1, mask, k=1, tau=tau, reduction="none"), invariant=True, within=(0, 1)),
+    Call("listnet_loss", lambda s, y, tau, mask: losses.listnet_loss(s, y, mask, tau=tau, reduction="none"), invariant=True, within=(0, None)),
+    Call("listnet_loss:share", lambda s, y, tau, mask: losses.listnet_loss(s, y, mask, target="share", tau=tau, reduction="none"), invariant=True, within=(0, None)),
+    Call("listmle_loss", lambda s, y, tau, mask: losses.listmle_loss(s, y, mask, tau=tau, reduction="none"), invariant=True, within=(0, None)),
+    Call("listmle_loss:exp2", lambda s, y, tau, mask: losses.listmle_loss(s, y, mask, weights="exp2", tau=tau, reduction="none"), invariant=True, within=(0, None)),
+    Call("slatk_loss", lambda s, y, tau, mask: losses.slatk_loss(s, y, mask, k=2, tau=tau, reduction="none"), invariant=True, within=(0, None)),
+    Call("lambda_loss", lambda s, y, tau, mask: losses.lambda_loss(s, y, mask, tau=tau, reduction="none"), invariant=True, within=(0, None)),
+    Call("lambda_loss:precision", lambda s, y, tau, mask: losses.lambda_loss(s, y, mask, weights="precision", k=2, tau=tau, reduction="none"), invariant=True, within=(0, None)),
+    Call("average_precision_loss", lambda s, y, tau, mask: losses.average_precision_loss(s, y > 1, mask, tau=tau, reduction="none"), invariant=True, within=(0, 1)),
+    Call("quantised_ap_loss", lambda s, y, tau, mask: losses.quantised_ap_loss(s, y > 1, mask, reduction="none"), invariant=True, within=(0, 1)),
+    Call("auc_loss", lambda s, y, tau, mask: losses.auc_loss(s, y > 1, mask, tau=tau, reduction="none"), invariant=True, within=(0, None)),
+    Call("auc_loss:sigmoid", lambda s, y, tau, mask: losses.auc_loss(s, y > 1, mask, kind="sigmoid", tau=tau, reduction="none"), invariant=True, within=(0, 1)),
+    Call("weighted_kendall_loss", lambda s, y, tau, mask: losses.weighted_kendall_loss(s, y, mask, tau=tau, reduction="none"), invariant=True, within=(0, None)),
+    Call("pirank_loss", lambda s, y, tau, mask: losses.pirank_loss(s, y, mask, tau=tau, reduction="none"), invariant=True),
+    Call("reciprocal_rank_loss", lambda s, y, tau, mask: losses.reciprocal_rank_loss(s, y > 1, mask, tau=tau, reduction="none"), invariant=True, within=(0, 1)),
     Call("topk_loss", lambda s, y, tau, mask: losses.topk_loss(s, y > 1, k=1, tau=tau, reduction="none"), masked=False, invariant=True, within=(0, None)),
     Call("zero_one_loss", lambda s, y, tau, mask: losses.zero_one_loss(s, y > 1, k=1, tau=tau, reduction="none"), masked=False, invariant=True, within=(0, None)),
 ]
@@ -133,20 +165,21 @@ LOSS_MODULES = {name: cls for name, cls in vars(losses).items() if inspect.iscla
 ELSEWHERE = {
     "matrices and checkers": "permutation_matrix is_row_stochastic is_doubly_stochastic is_permutation_matrix is_unimodal_row_stochastic compute_dtype "
                              "check_scores check_mask check_tau",
-    "the maps that operators return": "SoftPermutation DensePermutation TransposedPermutation SampleMean SoftSortPermutation LaplacePermutation "
+    "the maps that operators return": "SoftPermutation DensePermutation TransposedPermutation SampleMean SoftSortPermutation LaplacePermutation SparseRows "
                                       "WindowedPermutation OrderPermutation NeuralSortPermutation NetworkPermutation TransportPermutation LapSumPermutation",
-    "base classes and look-ups": "Operator RankOperator get_operator get_rank_operator",
-    "definitions read aloud, the oracles of the parts' tests": "neuralsort_published neuralsort_quadratic row_sums isotonic_plain sinkhorn line_potentials convex_cost",
+    "base classes and look-ups": "Operator RankOperator get_operator get_rank_operator TopKMask get_topk_mask Routing",
+    "definitions read aloud, the oracles of the parts' tests": "neuralsort_published neuralsort_quadratic row_sums isotonic_plain sinkhorn line_potentials convex_cost subset_marginals",
     "pieces of a network": "odd_even_layers bitonic_layers Comparators sorting_network run_network swap_sigmoid lane_differences replace_activation apply_layers default_steepness",
     "pieces of a transport": "ConvergenceWarning Gibbs potentials hard_matching",
     "noise": "gumbel_noise",
     "numbers, not tensors": "calibrate_tau tau_schedule",
     "orders": "ideal_order",
+    "metrics, and what boosted trees ask of a loss": "hard_metric soft_metric gradient_and_curvature",
     "pieces with tests of their own": "warm",
     "hard ranks, whose gradient is another function's": "BlackboxRank ImplicitRank",
     "an estimator, under scikit-learn's own checks": "SoftKNeighborsClassifier",
 }
-PARTS = (core, rowwise, networks, transport, ranks, sampling, functional, losses)
+PARTS = (core, rowwise, networks, transport, ranks, selection, sampling, functional, losses)
 
 
 def public_names():

@@ -4,15 +4,16 @@
 
 # %% auto #0
 __all__ = ['SoftSortPermutation', 'SoftSort', 'LaplacePermutation', 'WindowedPermutation', 'neuralsort_published',
-           'neuralsort_quadratic', 'row_sums', 'NeuralSortPermutation', 'NeuralSort']
+           'neuralsort_quadratic', 'row_sums', 'NeuralSortPermutation', 'NeuralSort', 'SparseRows']
 
-# %% ../../nbs/rowwise/index.ipynb #7f383358
+# %% ../../nbs/rowwise/index.ipynb #ad993ccf
 from softsortlib.rowwise.neuralsort import (
     NeuralSort, NeuralSortPermutation, neuralsort_published, neuralsort_quadratic, row_sums,
 )
 from .softsort import LaplacePermutation, SoftSort, SoftSortPermutation, WindowedPermutation
+from .sparse_rows import SparseRows
 from . import neuralsort_matrix, products, softsort_matrix
 
-# %% ../../nbs/rowwise/index.ipynb #df5b9485
+# %% ../../nbs/rowwise/index.ipynb #850da29d
 _all_ = ["SoftSortPermutation", "SoftSort", "LaplacePermutation", "WindowedPermutation", "neuralsort_published",
-         "neuralsort_quadratic", "row_sums", "NeuralSortPermutation", "NeuralSort"]
+         "neuralsort_quadratic", "row_sums", "NeuralSortPermutation", "NeuralSort", "SparseRows"]
