@@ -33,16 +33,25 @@ def logistic_law(u, m):
         return (t * t - 2 * q) * q
     return (8 * q - t * t) * q * t
 
-# %% ../../nbs/engine/97_sum_laws.ipynb #f7682943
+# %% ../../nbs/engine/97_sum_laws.ipynb #35593218
 def normal_law(u, m):
     "K_m of the normal step, m = -1..5."
+    step = torch.erf(u * math.sqrt(0.5)) / 2 if m <= 0 else 0
+    if m == 0:
+        return step
     density = (-u.square() / 2).exp() / math.sqrt(2 * math.pi)
-    if m <= 0:
-        step = torch.erf(u * math.sqrt(0.5)) / 2
-        return u * step + density if m else step
+    if m == -1:
+        return u * step + density
+    if m == 1:
+        return density
+    if m == 2:
+        return -u * density
     v = u * u
-    hermite = {1: 1, 2: -u, 3: v - 1, 4: (3 - v) * u, 5: (v - 6) * v + 3}
-    return hermite[m] * density
+    if m == 3:
+        return (v - 1) * density
+    if m == 4:
+        return (3 - v) * u * density
+    return ((v - 6) * v + 3) * density
 
 # %% ../../nbs/engine/97_sum_laws.ipynb #2b7750e0
 LAWS = {"logistic": logistic_law, "normal": normal_law}
