@@ -35,6 +35,7 @@ def rng():
 def pytest_configure(config):
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:   # as a shell starts what it puts in the background; the tests of Ctrl-C need the usual state
         signal.signal(signal.SIGINT, signal.default_int_handler)
-    with warnings.catch_warnings():  # torch 2.13 warns about a deprecated decorator of its own while it imports its compiler
+    with warnings.catch_warnings():  # torch 2.13 warns about a deprecated decorator of its own while it imports its compiler and its rules of forward mode
         warnings.simplefilter("ignore")
+        import torch._decomp.decompositions_for_jvp  # noqa: F401
         import torch._dynamo  # noqa: F401

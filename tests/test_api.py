@@ -12,54 +12,90 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "tools"))
 import api_page  # noqa: E402
 
-EXAMPLES = [(d, code) for page in sorted((ROOT / "nbs" / "api").glob("*.ipynb")) for d, code, _ in api_page.code_cells(page) if "api" in d]
-
 
 def test_every_public_name_is_documented_and_has_an_example():
     found = list(api_page.gaps())
     assert not found, "\n".join(found)
 
 
+# One interpreter imports what examples import; each example runs in a fork of it, in a namespace and a folder of its own, as a reader pastes it.
 ALONE = """
-import ast, json, sys
-failed = []
-for name, code in json.load(sys.stdin):
-    try: exec(compile(ast.parse(code), name, "exec"), {"__name__": "example"})
-    except Exception as error: failed.append(f"the example of {name} does not run alone: {type(error).__name__}: {error}")
+import importlib, json, os, sys, tempfile, traceback, warnings
+jobs = json.load(sys.stdin)
+import torch, matplotlib.pyplot, softsortlib
+for module in sorted({name.rpartition(".")[0] for name, _ in jobs if name.startswith("softsortlib.")}): importlib.import_module(module)
+for kind in (UserWarning, FutureWarning, RuntimeWarning): warnings.simplefilter("error", kind)
+torch.set_num_threads(1)
+failed, running = [], {}
+def reap():
+    pid, status = os.wait()
+    name, said = running.pop(pid)
+    if status: failed.append(f"the example of {name} does not run alone: {open(said).read().strip()[-300:]}")
+def begin(name, code, folder):
+    said = os.path.join(folder, "said")
+    if pid := os.fork(): running[pid] = (name, said); return
+    status = 1
+    try:
+        os.dup2(os.open(said, os.O_WRONLY | os.O_CREAT), 2)
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        os.makedirs(os.path.join(folder, "here")); os.chdir(os.path.join(folder, "here"))
+        exec(compile(code, name, "exec"), {"__name__": "__main__"})
+        status = 0
+    except BaseException: traceback.print_exc()
+    sys.stderr.flush()
+    os._exit(status)
+with tempfile.TemporaryDirectory() as top:
+    os.environ["TMPDIR"] = top
+    tempfile.tempdir = top
+    for name, code in jobs:
+        while len(running) > 1: reap()
+        begin(name, code, tempfile.mkdtemp(dir=top))
+    while running: reap()
 sys.exit("\\n".join(failed) or 0)
 """
+forks = pytest.mark.skipif(not hasattr(os, "fork"), reason="examples run in forks, which this system does not have")
 
 
 def run_alone(examples, **env):
     "Each in a namespace of its own, as a reader pastes it."
-    return subprocess.run([sys.executable, "-W", "error::UserWarning", "-c", ALONE], input=json.dumps(examples), cwd=ROOT / "tests", env={**os.environ, **env}, capture_output=True, text=True)
+    env = {**os.environ, "MPLBACKEND": "Agg", "OMP_NUM_THREADS": "1", "NUMBA_NUM_THREADS": "1", **env}
+    return subprocess.run([sys.executable, "-c", ALONE], input=json.dumps(examples), cwd=ROOT / "tests", env=env, capture_output=True, text=True)
 
 
-def test_examples_run_alone():
-    done = run_alone([(d["api"], code) for d, code in EXAMPLES if not d.keys() & {"cuda", "slow"}])
+def every_example():
+    "Of all API pages: [(the full name, code, what it needs)]"
+    for module, notebook, _, _ in api_page.modules():
+        if not api_page.page_of(notebook): continue
+        for name, _ in api_page.public(module):
+            if found := api_page.example(module, notebook, name): yield f"{module.__name__}.{name}", found[0], found[2]
+
+
+@forks
+def test_every_example_runs_alone():
+    jobs = [(name, code) for name, code, needs in every_example() if not needs]
+    assert len(jobs) > 250
+    done = run_alone(jobs)
     assert done.returncode == 0, done.stderr[-3000:]
 
 
+def test_what_an_example_needs_is_said():
+    needs = {name.rpartition(".")[2]: needs for name, _, needs in every_example() if needs}
+    assert needs["neural_matrix"] == "on a CUDA device" and needs["memory_end"] == "takes minutes"
+    assert all("cuda" not in code or needs for _, code, needs in every_example() if ' = "cuda"' in code)
+    assert "*Example*, takes minutes" in api_page.example_markdown(("x", "", "takes minutes"))
+
+
+@forks
 def test_examples_for_a_gpu_run_through_the_interpreter():
     pytest.importorskip("triton", reason="triton is not installed: pip install --no-deps triton")
-    done = run_alone([(d["api"], code.replace('"cuda"', '"cpu"', 1)) for d, code in EXAMPLES if "cuda" in d], TRITON_INTERPRET="1", CUDA_VISIBLE_DEVICES="")
-    assert done.returncode == 0, done.stderr[-3000:]
-
-
-def test_examples_from_chapters_run_alone_too():
-    "Those of the laboratory, which train and start processes, say on their page that they do not."
-    found = [(f"{module.__name__}.{name}", api_page.example(module, notebook, name)) for module, notebook, _, _ in api_page.modules()
-             if api_page.page_of(notebook) not in (None, "lab", "experiments") for name, _ in api_page.public(module)]
-    written = {code for _, code in EXAMPLES}
-    jobs = [(name, example[0]) for name, example in found if example and example[2] and example[0] not in written]
-    assert jobs
-    done = run_alone(jobs, MPLBACKEND="Agg")
+    done = run_alone([(name, code.replace('"cuda"', '"cpu"', 1)) for name, code, needs in every_example() if "CUDA" in needs], TRITON_INTERPRET="1", CUDA_VISIBLE_DEVICES="")
     assert done.returncode == 0, done.stderr[-3000:]
 
 
 HOWTO = ROOT / "nbs" / "howto.ipynb"
 
 
+@forks
 def test_how_to_answers_run_alone():
     blocks = [code for _, code, _ in api_page.code_cells(HOWTO)]
     assert len(blocks) >= 20
@@ -77,8 +113,10 @@ def test_names_stand_in_the_order_of_use():
     assert api_page.public(softsort)[0][0] == "SoftSort"
 
 
+@forks
 def test_an_example_that_needs_its_neighbour_is_found():
-    assert "does not run alone" in run_alone([("good", "x = 1"), ("bad", "x + 1")]).stderr
+    said = run_alone([("good", "x = 1"), ("bad", "x + 1"), ("leaves", "open('x', 'w')"), ("finds", "open('x')")]).stderr
+    assert "the example of bad does not run alone" in said and "the example of finds" in said and "of good" not in said and "of leaves" not in said
 
 
 def complete(
@@ -147,7 +185,7 @@ def test_a_flaw_is_found(sym, complaint):
 
 def test_a_name_without_an_example_is_found(monkeypatch):
     import softsortlib.lab.records as records
-    assert api_page.example(records, "lab/73_records.ipynb", "environment")[2]
+    assert api_page.example(records, "lab/73_records.ipynb", "environment")
     monkeypatch.setattr(api_page, "examples", lambda: {})
     monkeypatch.setattr(api_page, "chapter_cells", lambda notebook: [])
     assert any("environment has no example" in gap for gap in api_page.gaps())

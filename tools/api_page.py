@@ -79,54 +79,100 @@ def code_cells(path):
         out.append((directives(source), code_of(source), "\n".join(s.strip("\n") for s in said if s.strip())))
     return out
 
+NEEDS = {"cuda": "on a CUDA device", "slow": "takes minutes"}      # what a page says of an example that not everybody runs in passing
+
 @functools.cache
 def examples():
-    "The examples of nbs/api: name (or module.name where two modules have it) -> (code, what it printed)"
-    return {d["api"].strip(): (code, said) for path in sorted((get_config().nbs_path / "api").glob("*.ipynb")) for d, code, said in code_cells(path) if "api" in d}
+    "The examples of nbs/api: name (or module.name where two modules have it) -> (code, what it printed, what it needs)"
+    return {d["api"].strip(): (code, said, next((why for k, why in NEEDS.items() if k in d), "")) for path in sorted((get_config().nbs_path / "api").glob("*.ipynb"))
+            for d, code, said in code_cells(path) if "api" in d}
 
 @functools.cache
 def chapter_cells(notebook): return code_cells(get_config().nbs_path / notebook)
 
 def names_in(node, kind):
-    "The names that a statement reads, or binds"
-    found = {n.id for n in ast.walk(node) if isinstance(n, ast.Name) and isinstance(n.ctx, kind)}
-    if kind is ast.Load: return found
-    found |= {(a.asname or a.name).split(".")[0] for n in ast.walk(node) if isinstance(n, (ast.Import, ast.ImportFrom)) for a in n.names}
-    return found | {n.name for n in ast.walk(node) if isinstance(n, (ast.FunctionDef, ast.ClassDef))}
+    "The names that a statement reads, or binds for those below it"
+    if kind is ast.Load: return {n.id for n in ast.walk(node) if isinstance(n, ast.Name) and isinstance(n.ctx, kind)}
+    if isinstance(node, (ast.FunctionDef, ast.ClassDef)): return {node.name}
+    inner = {id(n) for c in ast.walk(node) if isinstance(c, ast.comprehension) for n in ast.walk(c.target)}
+    found = {n.id for n in ast.walk(node) if isinstance(n, ast.Name) and isinstance(n.ctx, kind) and id(n) not in inner}
+    return found | {(a.asname or a.name).split(".")[0] for n in ast.walk(node) if isinstance(n, (ast.Import, ast.ImportFrom)) for a in n.names}
+
+def own_names(node):
+    "The names that belong to a statement alone: its loop variables, the arguments of its functions, what these bind"
+    found = {n.id for c in ast.walk(node) if isinstance(c, (ast.comprehension, ast.For)) for n in ast.walk(c.target) if isinstance(n, ast.Name)}
+    for f in ast.walk(node):
+        if isinstance(f, ast.ClassDef): found.add(f.name)
+        if not isinstance(f, (ast.FunctionDef, ast.Lambda)): continue
+        found |= {a.arg for a in ast.walk(f.args) if isinstance(a, ast.arg)}
+        if isinstance(f, ast.FunctionDef): found |= {n.id for n in ast.walk(f) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)} | {f.name}
+    return found | {n.name for n in ast.walk(node) if isinstance(n, ast.ExceptHandler) and n.name}
+
+def asked(nodes):
+    "The names that statements read and nobody among them has bound before"
+    bound, found = set(vars(builtins)), set()
+    for node in nodes:
+        also = names_in(node, ast.Store) if isinstance(node, (ast.With, ast.Try)) else set()
+        found |= names_in(node, ast.Load) - own_names(node) - also - bound
+        bound |= names_in(node, ast.Store)
+    return found
 
 def statements(code):
-    try: return [(n, ast.get_source_segment(code, n)) for n in ast.parse(code).body]
+    "[(node, its text with its decorators)]"
+    try: return [(n, "\n".join(code.splitlines()[min([n.lineno] + [d.lineno for d in getattr(n, "decorator_list", [])]) - 1:n.end_lineno])) for n in ast.parse(code).body]
     except SyntaxError: return []                               # a magic
+
+def changes(node):
+    "The names that a statement changes without binding them: data.setup(), sys.path.insert(0, folder), Config.parts = ..., chart[3] = x"
+    if isinstance(node, ast.Assign): at = node.targets[0]
+    elif isinstance(node, ast.Expr) and isinstance(node.value, ast.Call): at = node.value.func
+    else: return set()
+    if isinstance(at, ast.Name): return set()
+    while isinstance(at, (ast.Attribute, ast.Subscript)): at = at.value
+    return {at.id} if isinstance(at, ast.Name) and at.id not in ("torch", "plt") else set()
+
+@functools.cache
+def import_lines(module):
+    "name -> how a module imports it"
+    out = {}
+    for node in ast.parse(inspect.getsource(module)).body:
+        if not isinstance(node, (ast.Import, ast.ImportFrom)) or getattr(node, "level", 0): continue
+        for a in node.names: out[(a.asname or a.name).split(".")[0]] = ast.unparse(ast.Import([a]) if isinstance(node, ast.Import) else ast.ImportFrom(node.module, [a], 0))
+    return out
+
+def joined(lines):
+    "Import lines in order, those from one module in one line"
+    plain, parts = sorted({line for line in lines if not line.startswith("from ")}), {}
+    for line in lines:
+        if line.startswith("from "): parts.setdefault(line.split(" import ")[0], set()).update(line.split(" import ")[1].split(", "))
+    return plain + [f"{source} import {', '.join(sorted(names))}" for source, names in sorted(parts.items(), key=lambda p: ("softsortlib" in p[0], p[0]))]
 
 def alone(module, notebook, code):
     "The code of a chapter with what it needs from the cells above it, and from the module, so that it runs when it is pasted"
-    tree = ast.parse(code)
-    needed, before = names_in(tree, ast.Load) - set(vars(builtins)), []
+    needed, before, kept, imports = asked([n for n, _ in statements(code)]), [], [], []
     for d, other, _ in chapter_cells(notebook):
         if code in other: break
         if not d.keys() & {"export", "exporti", "exports"} and "show_doc" not in other: before += statements(other)
-    kept = []
     for node, text in reversed(before):
-        if not names_in(node, ast.Store) & needed or isinstance(node, ast.Assert): continue
-        if not isinstance(node, (ast.FunctionDef, ast.ClassDef, ast.Import, ast.ImportFrom)): needed -= names_in(node, ast.Store) - names_in(node, ast.Load)
-        if not isinstance(node, (ast.Import, ast.ImportFrom)): needed |= names_in(node, ast.Load) - set(vars(builtins))
+        binds = names_in(node, ast.Store)
+        if not (binds | changes(node)) & needed or isinstance(node, ast.Assert): continue
+        if isinstance(node, (ast.Import, ast.ImportFrom)):
+            imports += used_part(node, needed)
+            continue
+        if not isinstance(node, (ast.If, ast.Try, ast.With)): needed -= binds - names_in(node, ast.Load)
+        needed |= asked([node])
         kept.append((node, text))
-    bound = set().union(*(names_in(node, ast.Store) for node, _ in kept)) if kept else set()
-    ours = sorted(n for n in needed - bound if n in vars(module))
-    own = [n for n in ours if getattr(getattr(module, n), "__module__", module.__name__) == module.__name__]
-    imports = [f"from {module.__name__} import {', '.join(own)}"] if own else []
-    for n in set(ours) - set(own):
-        value = getattr(module, n)
-        imports.append(f"import {value.__name__}{f' as {n}' if value.__name__ != n else ''}" if inspect.ismodule(value) else f"from {module.__name__} import {n}")
-    kept.reverse()
-    first = [used_part(node, text, needed) for node, text in kept if isinstance(node, (ast.Import, ast.ImportFrom))]
-    return "\n".join([*dict.fromkeys([*first, *sorted(imports)]), *(text for node, text in kept if not isinstance(node, (ast.Import, ast.ImportFrom))), code])
+    bound = set().union(*(names_in(node, ast.Store) for node, _ in kept)) | {line.split()[-1].split(".")[0] for line in imports} if kept or imports else set()
+    for n in needed - bound:
+        if n not in vars(module): continue
+        value, lines = getattr(module, n), import_lines(module)
+        imports.append(f"from {module.__name__} import {n}" if n not in lines or getattr(value, "__module__", "") == module.__name__ else lines[n])
+    return "\n".join([*joined(dict.fromkeys(imports)), *(text for _, text in reversed(kept)), code])
 
-def used_part(node, text, needed):
-    "An import without the names that nobody asks for"
+def used_part(node, needed):
+    "The lines of an import for the names that somebody asks for"
     names = [a for a in node.names if (a.asname or a.name).split(".")[0] in needed]
-    if isinstance(node, ast.Import): return f"import {', '.join(map(ast.unparse, names))}"
-    return f"from {'.' * node.level}{node.module} import {', '.join(map(ast.unparse, names))}"
+    return [ast.unparse(ast.Import([a]) if isinstance(node, ast.Import) else ast.ImportFrom(node.module, [a], node.level)) for a in names]
 
 def in_chapter(notebook, name):
     "The first cell of the chapter below the definition that uses the name, one that readers see if there is one; of a long cell the statements about it"
@@ -142,17 +188,16 @@ def in_chapter(notebook, name):
     return code, said
 
 def example(module, notebook, name):
-    "(code, what it printed, whether it runs alone), or None"
+    "(code that runs when it is pasted alone, what it printed, what it needs or \"\"), or None"
     short = module.__name__.split(".")[-1]
-    if own := examples().get(f"{short}.{name}") or examples().get(name): return *own, True
+    if own := examples().get(f"{short}.{name}") or examples().get(name): return own
     if not (found := in_chapter(notebook, name)): return None
-    if notebook.startswith("lab/"): return *found, False       # these train, read files and start processes: their chapter is the place to run them
-    return alone(module, notebook, found[0]), found[1], True
+    return alone(module, notebook, found[0]), found[1], ""
 
-def example_markdown(found, link):
+def example_markdown(found):
     if not found: return ""
-    code, said, alone = found
-    text = ["*Example*" if alone else f"*Example*, from [the chapter]({link}), which defines what it uses"] + [f"```python\n{code}\n```"]
+    code, said, needs = found
+    text = [f"*Example*{f', {needs}' if needs else ''}", f"```python\n{code}\n```"]
     if said: text.append(f"::: {{.cell-output}}\n\n```\n{said}\n```\n\n:::")
     return "\n\n".join(text)
 
@@ -176,7 +221,7 @@ def api_page(part):
         if not names or page_of(notebook) != part: continue
         body.append(f"## {module.__name__}\n\nDerived in [{title}](<../{notebook}>)." + (f" {about}." if about else ""))
         for name, obj in names:
-            body += [show.render(obj, name, 3, show.source_link(f"{module.__name__}.{name}")), example_markdown(example(module, notebook, name), f"<../{notebook}#{show_anchor(name)}>")]
+            body += [show.render(obj, name, 3, show.source_link(f"{module.__name__}.{name}")), example_markdown(example(module, notebook, name))]
             if inspect.isclass(obj): body += [show.render(o, f"{name}.{n}", 4, owner=obj) for n, o in members(obj)]
     return "\n\n".join(b for b in body if b)
 

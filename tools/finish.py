@@ -71,20 +71,19 @@ OPAQUE = {"a", "script", "style", "pre", "code", "h1", "h2", "h3", "title", "but
 
 def anchor_statements(text, name, known, words):
     "Propositions and numbered equations get an id; `known` learns where each is, `words` what it says"
+    def anchored(m, key, shown, before, until, close=""):
+        "What stands for a match that is the first of its key; `words` gets what the page says up to `until`"
+        if key in known: return m[0]
+        known[key] = f"{name}#{key}"
+        rest = m.string[m.end():]
+        words[key] = before + rest[:rest.find(until)] + close
+        return shown
     def statement(m):
         key = f"prop-{m[2]}"
-        if key in known: return m[0]
-        known[key] = f"{name}#{key}"
-        rest = text[m.end():]
-        words[key] = f"<strong>{m[1]}</strong>{rest[:rest.find('</p>')]}"
-        return f'<strong id="{key}">{m[1]}</strong>'
+        return anchored(m, key, f'<strong id="{key}">{m[1]}</strong>', f"<strong>{m[1]}</strong>", "</p>")
     def equation(m):
         key = f"eq-{m[3]}"
-        if key in known: return m[0]
-        known[key] = f"{name}#{key}"
-        rest = text[m.end():]
-        words[key] = f'<span class="math display">{m[2]}{rest[:rest.find("</span>")]}</span>'
-        return f'<span id="{key}" class="math display"{m[1]}>{m[2]}'
+        return anchored(m, key, f'<span id="{key}" class="math display"{m[1]}>{m[2]}', f'<span class="math display">{m[2]}', "</span>", "</span>")
     return EQUATION.sub(equation, DEFINED.sub(statement, text))
 
 def link_statements(text, name, known):

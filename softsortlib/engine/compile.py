@@ -231,6 +231,30 @@ def empty_matrix(dtype, *shape):
     "Memory for a matrix, not yet written."
     return torch.from_numpy(np.empty(shape, str(dtype).split(".")[1]))
 
+# %% ../../nbs/engine/90_compile.ipynb #a90d7938
+def one_batch(batch, *tensors):
+    "The tensors, whose shapes begin with `batch`, with one batch dimension instead."
+    rows = math.prod(batch)
+    return [a.reshape(rows, *a.shape[len(batch):]) for a in tensors]
+
+# %% ../../nbs/engine/90_compile.ipynb #d328409c
+@jit(lent=True)
+def short_dot(a, b):
+    "The sum of a[i] b[i] over some hundred terms, in the precision of a."
+    total = a.dtype.type(0)
+    for i in range(min(len(a), len(b))):
+        total += a[i] * b[i]
+    return total
+
+
+@jit(lent=True)
+def dot64(a, b):
+    "The sum of a[i] b[i] in double precision."
+    total = 0.0
+    for i in range(min(len(a), len(b))):
+        total += a[i] * b[i]
+    return total
+
 # %% ../../nbs/engine/90_compile.ipynb #a264ebe2
 has_triton = importlib.util.find_spec("triton") is not None
 

@@ -5,12 +5,12 @@
 # %% auto #0
 __all__ = ['exp_scan_dense', 'exp_scan', 'exp_mean']
 
-# %% ../../nbs/engine/94_scan.ipynb #8dd841c2
+# %% ../../nbs/engine/94_scan.ipynb #7a581a8a
 import torch
 from torch import Tensor
 
 from .autograd import batched, custom_op, differentiable
-from .compile import arrays, spread_rows
+from .compile import arrays, one_batch, spread_rows
 from .dispatch import check_backend, choose
 from .scan_kernels import Gradients, Means, Rows, Sum, mean_rows, scan_back_rows, scan_rows, share_of
 
@@ -80,21 +80,16 @@ def _scan_torch(s, x, tau, mode, left=one_sided_sums):
         return (A + B).to(x.dtype)
     return (_direction(s)[..., None] * (A - B)).to(x.dtype)
 
-# %% ../../nbs/engine/94_scan.ipynb #8d81e6e2
-def _flat(tau, *tensors):
-    "The tensors with the batch dimensions, those of tau, in one."
-    return [a.reshape(tau.numel(), *a.shape[tau.ndim:]) for a in tensors]
-
-# %% ../../nbs/engine/94_scan.ipynb #4653fa6d
+# %% ../../nbs/engine/94_scan.ipynb #94c337c6
 def _scan_numba(s, x, tau, mode):
     "The sums (94.2) by the compiled loop."
     y = x.new_empty(x.shape)
     size = torch.full(tau.shape, s.shape[-1])
-    rows = arrays(*_flat(tau, s, x, tau.double(), size, y))
+    rows = arrays(*one_batch(tau.shape, s, x, tau.double(), size, y))
     spread_rows(scan_rows, tau.numel(), x.numel(), *rows, int(Sum[mode.upper()]))
     return y
 
-# %% ../../nbs/engine/94_scan.ipynb #685a9bc5
+# %% ../../nbs/engine/94_scan.ipynb #7559401c
 @custom_op("exp_scan", __name__)
 def _exp_scan_op(s: Tensor, x: Tensor, tau: Tensor, mode: str, backend: str) -> Tensor:
     "One of the sums (94.2): s (..., n), x (..., n, d), tau (...)."
@@ -105,7 +100,7 @@ def _exp_scan_op(s: Tensor, x: Tensor, tau: Tensor, mode: str, backend: str) -> 
         from softsortlib.engine.scan_triton import left_sums as left
     else:
         left = one_sided_sums
-    return _scan_torch(*_flat(tau, s, x, tau), mode, left).reshape(x.shape)
+    return _scan_torch(*one_batch(tau.shape, s, x, tau), mode, left).reshape(x.shape)
 
 @_exp_scan_op.register_fake
 def _(s, x, tau, mode, backend):
@@ -127,13 +122,13 @@ def _composed(gy, s, x, tau, mode, backend):
     gtau = -((s - s[..., :1]) * gs).sum(-1) / tau
     return gs, gx, gtau.to(tau.dtype)
 
-# %% ../../nbs/engine/94_scan.ipynb #33e82357
+# %% ../../nbs/engine/94_scan.ipynb #36e8b1fa
 def _fused(gy, gZ, s, x, tau, size, means, mean):
     "The gradients of even, or of the mean, to s, x and tau by the compiled loop."
     grads = Gradients(s.new_empty(s.shape), x.new_empty(x.shape), tau.new_empty(tau.shape, dtype=torch.float64))
-    rows = Rows(*arrays(*_flat(tau, s, x, tau.double(), size)))
-    gy, gZ, *means = arrays(*_flat(tau, gy, gZ, *means))
-    out = Gradients(*arrays(*_flat(tau, *grads)))
+    rows = Rows(*arrays(*one_batch(tau.shape, s, x, tau.double(), size)))
+    gy, gZ, *means = arrays(*one_batch(tau.shape, gy, gZ, *means))
+    out = Gradients(*arrays(*one_batch(tau.shape, *grads)))
     spread_rows(scan_back_rows, tau.numel(), 3 * (x.numel() + mean * s.numel()), rows, gy, gZ, Means(*means), mean, out)
     return grads.s, grads.x, grads.tau.to(tau.dtype)
 
@@ -219,12 +214,12 @@ def _mean_torch(s, x, tau, size, backend):
     o = (y[..., :-1] / y[..., -1:]).masked_fill(~real, 0)
     return o, torch.zeros_like(x, memory_format=torch.contiguous_format), y[..., -1] / share
 
-# %% ../../nbs/engine/94_scan.ipynb #be44444e
+# %% ../../nbs/engine/94_scan.ipynb #55d80690
 def _mean_numba(s, x, tau, size):
     "o, low and Z of (94.6) by the compiled loop."
     means = Means(x.new_empty(x.shape), x.new_empty(x.shape), s.new_empty(s.shape))
-    rows = arrays(*_flat(tau, s, x, tau.double(), size))
-    spread_rows(mean_rows, tau.numel(), x.numel() + s.numel(), *rows, Means(*arrays(*_flat(tau, *means))))
+    rows = arrays(*one_batch(tau.shape, s, x, tau.double(), size))
+    spread_rows(mean_rows, tau.numel(), x.numel() + s.numel(), *rows, Means(*arrays(*one_batch(tau.shape, *means))))
     return tuple(means)
 
 # %% ../../nbs/engine/94_scan.ipynb #af744333

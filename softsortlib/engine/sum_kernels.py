@@ -5,12 +5,12 @@
 # %% auto #0
 __all__ = []
 
-# %% ../../nbs/engine/98_sum_kernels.ipynb #7f7c6f33
+# %% ../../nbs/engine/98_sum_kernels.ipynb #96ba32be
 from typing import NamedTuple
 
 import numpy as np
 
-from .compile import jit
+from .compile import dot64, jit, short_dot
 from .sum_laws import law_values
 
 # %% ../../nbs/engine/98_sum_kernels.ipynb #e05c06a0
@@ -23,7 +23,7 @@ class Grid(NamedTuple):
     slot: np.ndarray
     boxes: np.ndarray
 
-# %% ../../nbs/engine/98_sum_kernels.ipynb #94fabd74
+# %% ../../nbs/engine/98_sum_kernels.ipynb #f381fdfd
 STRETCH = 16  # cells whose boxes are full together
 
 
@@ -44,7 +44,7 @@ def _mark_full(cell, start, slot, occupied, q):
             a += 1
     return full
 
-
+# %% ../../nbs/engine/98_sum_kernels.ipynb #a26c3522
 @jit
 def find_boxes(lo, hi, grid, q):
     "Fill cell, start, slot and boxes of rows lo..hi; boxes are full in stretches of at least q points a box."
@@ -176,16 +176,7 @@ class Terms(NamedTuple):
     table: np.ndarray
     C: np.ndarray
 
-# %% ../../nbs/engine/98_sum_kernels.ipynb #ad97b178
-@jit(lent=True)
-def _dot64(a, b):
-    "The sum of a[i] b[i] in double precision."
-    total = 0.0
-    for i in range(len(a)):
-        total += a[i] * b[i]
-    return total
-
-# %% ../../nbs/engine/98_sum_kernels.ipynb #9d517950
+# %% ../../nbs/engine/98_sum_kernels.ipynb #d919c084
 @jit(lent=True)
 def _hear(b, cell, lo, hi, sources, weights, terms, local):
     "local (d, p) = the coefficients of a box at `cell` from the full boxes among lo..hi."
@@ -206,7 +197,7 @@ def _hear(b, cell, lo, hi, sources, weights, terms, local):
         for c in range(len(local)):
             M = weights.moments[c, first:first + many]
             for k in range(p):
-                local[c, k] += _dot64(C[k, r:r + many], M)
+                local[c, k] += dot64(C[k, r:r + many], M)
 
 # %% ../../nbs/engine/98_sum_kernels.ipynb #3f9bebd0
 @jit(lent=True)
@@ -223,7 +214,7 @@ def _read(xi, local, T, last, y):
             T[j] = new
             y[j] += local[k] * new
 
-# %% ../../nbs/engine/98_sum_kernels.ipynb #58293ccf
+# %% ../../nbs/engine/98_sum_kernels.ipynb #69f01d82
 @jit(lent=True)
 def _differences(x, t, scale, u):
     "u = (x - t) scale."
@@ -232,14 +223,14 @@ def _differences(x, t, scale, u):
 
 
 @jit(lent=True)
-def _weigh(K, w):
+def short_dot(K, w):
     "The sum of K[j] w[j]."
     total = K.dtype.type(0)
     for j in range(len(w)):
         total += K[j] * w[j]
     return total
 
-# %% ../../nbs/engine/98_sum_kernels.ipynb #c90435e9
+# %% ../../nbs/engine/98_sum_kernels.ipynb #29552726
 @jit(lent=True)
 def _direct(terms, x, t, w, begin, end, scale, u, K, spare, sums):
     "sums[c] += sum_j K_m((x - t_j) scale) w[c, j] for the sources begin..end."
@@ -248,7 +239,7 @@ def _direct(terms, x, t, w, begin, end, scale, u, K, spare, sums):
         _differences(x, t[k:k + size], scale, u)
         law_values(terms.law, terms.m, terms.c, u, K, spare, size)
         for c in range(len(sums)):
-            sums[c] += _weigh(K, w[c, k:k + size])
+            sums[c] += short_dot(K, w[c, k:k + size])
 
 # %% ../../nbs/engine/98_sum_kernels.ipynb #8b05644e
 @jit(lent=True)

@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['kernel_sums']
 
-# %% ../../nbs/engine/99_sums.ipynb #c6e974be
+# %% ../../nbs/engine/99_sums.ipynb #204e7f03
 import math
 from functools import lru_cache, partial
 from typing import NamedTuple
@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from .autograd import custom_op, differentiable
-from .compile import spread_rows
+from .compile import one_batch, spread_rows
 from .dispatch import check_backend, choose
 from .radix import stable_sort
 from .scan import tau_tensor
@@ -122,7 +122,7 @@ def _kept_tables(law, m, p, reach, ratios):
     "The same as an array, kept for the last sixteen of such calls."
     return tables(law, m, p, reach, torch.tensor(ratios, dtype=torch.float64)).numpy()
 
-# %% ../../nbs/engine/99_sums.ipynb #46a82931
+# %% ../../nbs/engine/99_sums.ipynb #b4197c45
 class Boxes(NamedTuple):
     "How the line is cut for the sum of a law."
     p: int  # polynomials
@@ -130,7 +130,7 @@ class Boxes(NamedTuple):
     width: Tensor  # of the boxes, (B,), powers of two
     ratio: Tensor  # width / tau, (B,)
 
-# %% ../../nbs/engine/99_sums.ipynb #cbbe0cc2
+
 def cut_line(law, m, eps, tau):
     "Boxes for temperatures tau (B,) whose sums err by about eps of the weights."
     p = 12 if eps >= 1e-9 else 20
@@ -263,12 +263,7 @@ def _sums_numba(x, t, w, tau, x_order, t_order, law, m, eps, q=FULL):
     spread_rows(sum_rows, units, work, targets, x_order.contiguous().numpy(), sources, weights, terms, y.numpy())
     return y
 
-# %% ../../nbs/engine/99_sums.ipynb #8ad7066d
-def _flat(tau, *tensors):
-    "The tensors with the batch dimensions, those of tau, in one."
-    return [a.reshape(tau.numel(), *a.shape[tau.ndim:]) for a in tensors]
-
-
+# %% ../../nbs/engine/99_sums.ipynb #a70274fa
 @custom_op("kernel_sums", __name__)
 def _sums_op(x: Tensor, t: Tensor, w: Tensor, tau: Tensor, x_order: Tensor, t_order: Tensor,
              law: str, m: int, eps: float, same: bool, backend: str) -> Tensor:
@@ -276,7 +271,7 @@ def _sums_op(x: Tensor, t: Tensor, w: Tensor, tau: Tensor, x_order: Tensor, t_or
     if m > MOST[law]:
         raise NotImplementedError(f"the sums know {MOST[law]} derivatives of the {law} step, not {m}")
     shape = (*x.shape, w.shape[-1])
-    x, t, w, x_order, t_order = _flat(tau, x, t, w, x_order, t_order)
+    x, t, w, x_order, t_order = one_batch(tau.shape, x, t, w, x_order, t_order)
     tau = tau.reshape(-1)
     xs = x.gather(1, x_order)
     ts = xs if same else t.gather(1, t_order)
@@ -286,7 +281,7 @@ def _sums_op(x: Tensor, t: Tensor, w: Tensor, tau: Tensor, x_order: Tensor, t_or
     y = _sums_torch(xs, ts, w, tau, law, m, eps)
     return torch.empty_like(y).scatter(1, x_order[..., None].expand_as(y), y).view(shape)
 
-# %% ../../nbs/engine/99_sums.ipynb #ab853ae6
+
 @_sums_op.register_fake
 def _(x, t, w, tau, x_order, t_order, law, m, eps, same, backend):
     return w.new_empty(*x.shape, w.shape[-1])
@@ -299,12 +294,12 @@ def _same_grads(op, x, w, g, m, needs_x):
     of_w, of_g = op(torch.cat([w, g], -1), m + 1).split(w.shape[-1], -1)
     return (g * of_w - (-1) ** m * w * of_g).sum(-1)
 
-# %% ../../nbs/engine/99_sums.ipynb #f1c7b332
+# %% ../../nbs/engine/99_sums.ipynb #e33e589e
 def _save(ctx, inputs, output):
     *tensors, ctx.law, ctx.m, ctx.eps, ctx.same, ctx.backend = inputs
     ctx.save_for_backward(*tensors)
 
-# %% ../../nbs/engine/99_sums.ipynb #8885ce5a
+
 def _backward(ctx, g):
     "(99.6) in terms of the operator itself."
     x, t, w, tau, x_order, t_order = ctx.saved_tensors

@@ -5,15 +5,14 @@
 # %% auto #0
 __all__ = []
 
-# %% ../../nbs/networks/27_layers_autograd.ipynb #3939a536
+# %% ../../nbs/networks/27_layers_autograd.ipynb #cd2e586b
 import importlib
-import math
 
 import torch
 from torch import Tensor
 
 from ..engine.autograd import batched, custom_op, differentiable
-from ..engine.compile import arrays
+from ..engine.compile import arrays, one_batch
 from ..engine.dispatch import choose
 from .comparators import sorting_network
 from .lanes import Arguments, Rule, see, see_backward, sigmoid_code
@@ -22,7 +21,7 @@ from softsortlib.networks.swaps import (
     SLOPES, apply_layers, lane_differences, replace_activation, swap_sigmoid, swap_weights,
 )
 
-# %% ../../nbs/networks/27_layers_autograd.ipynb #98b8f6d1
+# %% ../../nbs/networks/27_layers_autograd.ipynb #980f01bc
 def has_kernel(
     x: Tensor,  # scores or sigmoid arguments
 ) -> bool:
@@ -46,11 +45,6 @@ def _active(kind, n, size):
     net = sorting_network(kind, n, str(size.device))
     return net, net.need < size[..., None]
 
-def _flat(batch, *tensors):
-    "Tensors with the batch shape in front, with one batch dimension instead."
-    rows = math.prod(batch)
-    return [a.reshape(rows, *a.shape[len(batch):]) for a in tensors]
-
 # %% ../../nbs/networks/27_layers_autograd.ipynb #ce5b6384
 def sorting_size(
     kind: str,  # "bitonic" or "odd_even"
@@ -62,7 +56,7 @@ def sorting_size(
     distances = [1 << k for b in range((n - 1).bit_length()) for k in range(b + 1)]
     return sum(n // (2 * m) * m + max(0, n % (2 * m) - m) for m in distances)
 
-# %% ../../nbs/networks/27_layers_autograd.ipynb #4bbace0e
+# %% ../../nbs/networks/27_layers_autograd.ipynb #e93d5b9e
 def _see_plain(s, tau, lam, size, kind, sigmoid, trick):
     "The plain form."
     net, active = _active(kind, s.shape[-1], size)
@@ -74,13 +68,13 @@ def _rule(tau, lam, size, sigmoid, trick):
 
 def _see_numba(s, tau, lam, size, kind, sigmoid, trick):
     "The kernels of chapter 25."
-    flat, *rest = _flat(s.shape[:-1], s, tau, lam, size)
+    flat, *rest = one_batch(s.shape[:-1], s, tau, lam, size)
     d = see(*arrays(flat), _rule(*rest, sigmoid, trick), kind)
     return torch.from_numpy(d).view(*s.shape[:-1], -1)
 
 def _see_triton(s, tau, lam, size, kind, sigmoid, trick):
     "The kernels of chapter 28."
-    d = _gpu().triton_differences(*_flat(s.shape[:-1], s, tau, lam, size), kind, sigmoid, trick)
+    d = _gpu().triton_differences(*one_batch(s.shape[:-1], s, tau, lam, size), kind, sigmoid, trick)
     return d.view(*s.shape[:-1], -1)
 
 # %% ../../nbs/networks/27_layers_autograd.ipynb #cbfe6ca4
@@ -125,16 +119,16 @@ def _see_backward_plain(gd, s, d, tau, lam, size, kind, sigmoid, trick):
     glam = (along * (d.abs() + 1e-10).log()).sum(-1) if trick else torch.zeros_like(lam)
     return g, along.sum(-1) / tau, glam
 
-# %% ../../nbs/networks/27_layers_autograd.ipynb #e03774ff
+# %% ../../nbs/networks/27_layers_autograd.ipynb #d00faccb
 def _see_backward_numba(gd, s, d, tau, lam, size, kind, sigmoid, trick):
     "The kernels of chapter 25."
-    gd, d, *rest = _flat(s.shape[:-1], gd, d, tau, lam, size)
+    gd, d, *rest = one_batch(s.shape[:-1], gd, d, tau, lam, size)
     grads = see_backward(*arrays(gd, d), _rule(*rest, sigmoid, trick), kind, s.shape[-1])
     return tuple(torch.from_numpy(g).view(a.shape) for g, a in zip(grads, (s, tau, lam)))
 
 def _see_backward_triton(gd, s, d, tau, lam, size, kind, sigmoid, trick):
     "The kernels of chapter 28."
-    gd, d, *sets = _flat(s.shape[:-1], gd, d, s, tau, lam, size)
+    gd, d, *sets = one_batch(s.shape[:-1], gd, d, s, tau, lam, size)
     grads = _gpu().triton_differences_backward(gd, d, *sets, kind, sigmoid, trick)
     return tuple(g.view(a.shape) for g, a in zip(grads, (s, tau, lam)))
 
@@ -169,7 +163,7 @@ def _grad_see(ctx, gd):
 batched(_see_backward, 6)
 network_differences = differentiable(_network_differences, 4, _grad_see, _keep_sets)
 
-# %% ../../nbs/networks/27_layers_autograd.ipynb #6e3dd04c
+# %% ../../nbs/networks/27_layers_autograd.ipynb #1dc83fdd
 def _send_plain(v, x, size, kind, sigmoid, reverse):
     "The plain form."
     net, active = _active(kind, x.shape[-2], size)
@@ -181,12 +175,12 @@ def _arguments(v, size, sigmoid):
 
 def _send_numba(v, x, size, kind, sigmoid, reverse):
     "The kernels of the chapters 25 and 26."
-    flat_v, flat_x, size = _flat(x.shape[:-2], v, x, size)
+    flat_v, flat_x, size = one_batch(x.shape[:-2], v, x, size)
     return torch.from_numpy(send(*arrays(flat_x), _arguments(flat_v, size, sigmoid), kind, reverse)).view(x.shape)
 
 def _send_triton(v, x, size, kind, sigmoid, reverse):
     "The kernels of chapter 28."
-    v, flat, size = _flat(x.shape[:-2], v, x, size)
+    v, flat, size = one_batch(x.shape[:-2], v, x, size)
     keep, swap = swap_weights(v, sigmoid, _active(kind, x.shape[-2], size)[1])
     return _gpu().triton_layers(keep, swap, flat, x.shape[-2], kind, reverse).view(x.shape)
 
@@ -225,20 +219,20 @@ def _send_backward_plain(gy, v, x, size, kind, sigmoid, reverse):
     gx, pull = _pass_plain(gy, net, keep, swap, not reverse)
     return torch.where(active, SLOPES[sigmoid](v), 0) * (pull * seen).sum(-1), gx
 
-# %% ../../nbs/networks/27_layers_autograd.ipynb #5fe8b317
+# %% ../../nbs/networks/27_layers_autograd.ipynb #594a6747
 def _send_backward_numba(gy, v, x, size, kind, sigmoid, reverse):
     "The kernels of the chapters 25 and 26."
-    gy, flat_v, flat_x, size = _flat(x.shape[:-2], gy, v, x, size)
+    gy, flat_v, flat_x, size = one_batch(x.shape[:-2], gy, v, x, size)
     gv, gx = send_backward(*arrays(gy, flat_x), _arguments(flat_v, size, sigmoid), kind, reverse)
     return torch.from_numpy(gv).view(v.shape), torch.from_numpy(gx).view(x.shape)
 
 def _layers_backward_triton(gy, v, x, size, kind, sigmoid, reverse):
     "The kernels of chapter 28; x None for the identity."
     batch, n = gy.shape[:-2], gy.shape[-2]
-    flat_gy, flat_v, size = _flat(batch, gy, v, size)
+    flat_gy, flat_v, size = one_batch(batch, gy, v, size)
     active = _active(kind, n, size)[1]
     keep, swap = swap_weights(flat_v, sigmoid, active)
-    x = None if x is None else _flat(batch, x)[0]
+    x = None if x is None else one_batch(batch, x)[0]
     sums, gx = _gpu().triton_layers_backward(flat_gy, keep, swap, x, kind, reverse)
     gv = torch.where(active, sums * SLOPES[sigmoid](flat_v), 0)
     return gv.view(v.shape), gx.view(gy.shape)
@@ -273,7 +267,7 @@ def _grad_send(ctx, gy):
 batched(_send_backward, 4)
 network_send = differentiable(_network_send, 3, _grad_send, _keep_inputs)
 
-# %% ../../nbs/networks/27_layers_autograd.ipynb #6e79ef72
+# %% ../../nbs/networks/27_layers_autograd.ipynb #6d4ad872
 def _matrix_plain(v, size, kind, sigmoid, n):
     "The plain form."
     eye = torch.eye(n, dtype=v.dtype, device=v.device)
@@ -281,12 +275,12 @@ def _matrix_plain(v, size, kind, sigmoid, n):
 
 def _matrix_numba(v, size, kind, sigmoid, n):
     "The kernels of chapter 26."
-    flat, size = _flat(v.shape[:-1], v, size)
+    flat, size = one_batch(v.shape[:-1], v, size)
     return torch.from_numpy(matrix(_arguments(flat, size, sigmoid), kind, n)).view(*v.shape[:-1], n, n)
 
 def _matrix_triton(v, size, kind, sigmoid, n):
     "The kernels of chapter 28."
-    flat, size = _flat(v.shape[:-1], v, size)
+    flat, size = one_batch(v.shape[:-1], v, size)
     keep, swap = swap_weights(flat, sigmoid, _active(kind, n, size)[1])
     return _gpu().triton_layers(keep, swap, None, n, kind).view(*v.shape[:-1], n, n)
 
@@ -305,7 +299,7 @@ def _network_matrix(v: Tensor, size: Tensor, kind: str, sigmoid: str, n: int) ->
 def _(v, size, kind, sigmoid, n):
     return v.new_empty(*v.shape[:-1], n, n)
 
-# %% ../../nbs/networks/27_layers_autograd.ipynb #1b3b2bf3
+# %% ../../nbs/networks/27_layers_autograd.ipynb #fb424e1c
 def _matrix_backward_plain(gP, v, size, kind, sigmoid):
     "Equation 25.4 in plain torch, differentiable itself."
     eye = torch.eye(gP.shape[-1], dtype=v.dtype, device=v.device)
@@ -313,7 +307,7 @@ def _matrix_backward_plain(gP, v, size, kind, sigmoid):
 
 def _matrix_backward_numba(gP, v, size, kind, sigmoid):
     "The kernels of chapter 26."
-    flat_gP, flat_v, size = _flat(v.shape[:-1], gP, v, size)
+    flat_gP, flat_v, size = one_batch(v.shape[:-1], gP, v, size)
     gv = matrix_backward(*arrays(flat_gP), _arguments(flat_v, size, sigmoid), kind)
     return torch.from_numpy(gv).view(v.shape)
 

@@ -70,7 +70,7 @@ def _matrix_grads(G, s, tau, cells, order, real):
     far = of_u * (cells.x0[..., None] - s[..., None, :]) + of_v * (cells.x1[..., None] - s[..., None, :])
     return of_s.to(s.dtype), -far.sum((-2, -1))[..., None] / tau**2, of_u.sum(-1), of_v.sum(-1), of_w
 
-# %% ../../nbs/ranks/49_lapsum_matrix.ipynb #63e80100
+# %% ../../nbs/ranks/49_lapsum_matrix.ipynb #65321cf9
 class Line(NamedTuple):
     "What the kernels read, as arrays."
     s: np.ndarray
@@ -87,6 +87,7 @@ class Line(NamedTuple):
 
 _BEYOND = 1e30  # in units of tau; nothing is so far away
 
+# %% ../../nbs/ranks/49_lapsum_matrix.ipynb #9b258c84
 @jit(lent=True)
 def _edges(line, b, i, like):
     "1 / tau and both edges of cell i of set b, in the precision of the array `like`."
@@ -173,7 +174,7 @@ def _inner_grads(G, line, b, i, learn, pulls, E):
         E[order[k]] = 0
     return of_u, of_v, spread
 
-# %% ../../nbs/ranks/49_lapsum_matrix.ipynb #6a53c360
+# %% ../../nbs/ranks/49_lapsum_matrix.ipynb #11319a9e
 @jit(lent=True)
 def _sign(s, edges, E):
     "Give E the sign of (49.2), minus for scores right of the cell; return the sums before and after."
@@ -202,7 +203,7 @@ def _add_times(c, E, pulls):
     for j in range(len(E)):
         pulls[j] += c * E[j]
 
-
+# %% ../../nbs/ranks/49_lapsum_matrix.ipynb #7ea84faa
 @jit(lent=True)
 def _outer_spread(line, b, i, E):
     "The sum of E_j (x - s_j) over both sides of cell i of set b, each from its own edge."

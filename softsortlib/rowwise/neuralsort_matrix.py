@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = []
 
-# %% ../../nbs/rowwise/18_neuralsort_matrix.ipynb #4dc660a5
+# %% ../../nbs/rowwise/18_neuralsort_matrix.ipynb #bb3fc911
 from typing import NamedTuple
 
 import numpy as np
@@ -13,10 +13,10 @@ import torch
 from torch import Tensor
 
 from ..engine.autograd import batched, custom_op, differentiable
-from ..engine.compile import arrays, empty_matrix, exp_neg, jit, spread_rows
+from ..engine.compile import arrays, empty_matrix, exp_neg, jit, one_batch, spread_rows
 from ..engine.dispatch import choose
 from softsortlib.rowwise.products import (
-    again, at_temperature, flat, neural_logits, plain_rows, plain_sums, rows_by, sum_parts, units_of,
+    again, at_temperature, neural_logits, plain_rows, plain_sums, rows_by, sum_parts, units_of,
 )
 from .row_kernels import UNIT
 from softsortlib.rowwise.rows import (
@@ -253,20 +253,20 @@ def _kernel_args(s, b, t, bt, order, tau, size, dtype):
     scores = Scores(*arrays(t, bt, tau, size), _ways(t, tau, size, dtype), 0.0, ZERO_EXP[dtype])
     return scores, Columns(*arrays(s, b, order))
 
-# %% ../../nbs/rowwise/18_neuralsort_matrix.ipynb #78082f48
+# %% ../../nbs/rowwise/18_neuralsort_matrix.ipynb #63fc193f
 def _dense_numba(s, b, t, bt, order, tau, size, dtype):
     "The matrix by the kernel of the CPU."
     P = empty_matrix(dtype, *s.shape, s.shape[-1])
-    scores, columns = _kernel_args(*flat(tau, s, b, t, bt, order, tau, size), dtype)
+    scores, columns = _kernel_args(*one_batch(tau.shape, s, b, t, bt, order, tau, size), dtype)
     units = tau.numel() * -(-s.shape[-1] // UNIT)
-    spread_rows(_dense_rows, units, P.numel(), scores, columns, *arrays(*flat(tau, P)))
+    spread_rows(_dense_rows, units, P.numel(), scores, columns, *arrays(*one_batch(tau.shape, P)))
     return P
 
 
 def _dense_triton(s, b, t, bt, tau, size):
     "The matrix on a GPU."
     from softsortlib.rowwise.neuralsort_triton import neural_matrix
-    return neural_matrix(*flat(tau, s, b, t, bt, tau, size)).view(*s.shape, s.shape[-1])
+    return neural_matrix(*one_batch(tau.shape, s, b, t, bt, tau, size)).view(*s.shape, s.shape[-1])
 
 # %% ../../nbs/rowwise/18_neuralsort_matrix.ipynb #29f7ce0d
 @custom_op("neural_dense", __name__)
@@ -286,7 +286,7 @@ def _matrix_op(s: Tensor, b: Tensor, t: Tensor, bt: Tensor, order: Tensor, tau: 
 def _(s, b, t, bt, order, tau, size, double, backend):
     return s.new_empty(*s.shape, s.shape[-1], dtype=torch.float64 if double else torch.float32)
 
-# %% ../../nbs/rowwise/18_neuralsort_matrix.ipynb #5617f30f
+# %% ../../nbs/rowwise/18_neuralsort_matrix.ipynb #a300c706
 def _back_numba(G, s, b, t, bt, order, tau, size, learn):
     "The gradients to s, b and tau by the kernel of the CPU; that to tau only if `learn`."
     sets, n = tau.numel(), s.shape[-1]
@@ -294,8 +294,8 @@ def _back_numba(G, s, b, t, bt, order, tau, size, learn):
     gs = s.new_empty(units, n)
     gb = s.new_empty(units, n)
     gtau = s.new_empty(units)
-    scores, columns = _kernel_args(*flat(tau, s, b, t, bt, order, tau, size), G.dtype)
-    spread_rows(_dense_back_rows, units, 2 * G.numel(), *arrays(*flat(tau, G)), scores, columns, learn,
+    scores, columns = _kernel_args(*one_batch(tau.shape, s, b, t, bt, order, tau, size), G.dtype)
+    spread_rows(_dense_back_rows, units, 2 * G.numel(), *arrays(*one_batch(tau.shape, G)), scores, columns, learn,
                 *arrays(gs, gb, gtau))
     return sum_parts(gs, tau, s), sum_parts(gb, tau, b), sum_parts(gtau, tau, tau)
 
@@ -303,7 +303,7 @@ def _back_numba(G, s, b, t, bt, order, tau, size, learn):
 def _back_triton(G, s, b, t, bt, order, tau, size):
     "The gradients to s, b and tau on a GPU."
     from softsortlib.rowwise.neuralsort_triton import neural_pull
-    G_, *rest = flat(tau, G, s, b, t, bt, order, tau, size)
+    G_, *rest = one_batch(tau.shape, G, s, b, t, bt, order, tau, size)
     return tuple(g.view(like.shape) for g, like in zip(neural_pull(G_, None, None, None, *rest), (s, b, tau)))
 
 # %% ../../nbs/rowwise/18_neuralsort_matrix.ipynb #547a0040

@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = []
 
-# %% ../../nbs/rowwise/15_products.ipynb #e14278ab
+# %% ../../nbs/rowwise/15_products.ipynb #2d4a6e67
 import math
 
 import numpy as np
@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from ..engine.autograd import batched, custom_op, differentiable
-from ..engine.compile import arrays, spread_rows
+from ..engine.compile import arrays, one_batch, spread_rows
 from ..engine.dispatch import choose
 from .neuralsort import falling
 from .row_kernels import UNIT, Upstream, mul_rows, pull_rows, rmul_rows
@@ -95,12 +95,7 @@ def _plain_pull(t, b, tau, size, a, v, z, rows, power):
     e = e - z[..., None] * (rows[:, None] == torch.arange(t.shape[-1], device=t.device))
     return tuple(g.to(like.dtype) for g, like in zip(plain_sums(e, t, m, tau, size, rows, power), (t, b, tau)))
 
-# %% ../../nbs/rowwise/15_products.ipynb #01f3c852
-def flat(tau, *tensors):
-    "The tensors with the batch shape of `tau` made one dimension."
-    return [a.reshape(tau.numel(), *a.shape[tau.ndim:]) for a in tensors]
-
-
+# %% ../../nbs/rowwise/15_products.ipynb #d63d6d0a
 _EITHER = np.array([Rows.WALK, Rows.FORMULA])  # by whether the formula is exact enough
 
 
@@ -111,10 +106,10 @@ def rows_by(t, tau, size, dtype):
     exact_enough = spread * t.shape[-1] < (4e6 if dtype == torch.float32 else 4e2)
     return _EITHER[exact_enough.long().numpy()], spread
 
-# %% ../../nbs/rowwise/15_products.ipynb #370d4443
+# %% ../../nbs/rowwise/15_products.ipynb #0aa19cf4
 def _scores(t, b, tau, size, power, dtype):
     "The sets as the kernels take them, for results in `dtype`."
-    t, b, tau, size = flat(tau, t, b, tau.double(), size)
+    t, b, tau, size = one_batch(tau.shape, t, b, tau.double(), size)
     if power:
         how = np.full(len(size), int(Rows.POWER))
         cut = 1 + math.log(t.shape[-1] / torch.finfo(dtype).eps)
@@ -134,7 +129,7 @@ def behind(b, size):
     "Row sums with infinity in padded columns, as the GPU's kernels take them."
     return b.masked_fill(torch.arange(b.shape[-1], device=b.device) >= size[..., None], torch.inf)
 
-# %% ../../nbs/rowwise/15_products.ipynb #a7ca8a2b
+# %% ../../nbs/rowwise/15_products.ipynb #95f7c195
 def _mul_numba(t, b, tau, size, x, rows, power):
     "P[rows] x and log Z by the kernel of the CPU."
     y = x.new_empty(*x.shape[:-2], x.shape[-1], len(rows))
@@ -142,14 +137,14 @@ def _mul_numba(t, b, tau, size, x, rows, power):
     units = tau.numel() * -(-len(rows) // UNIT)
     steps = logZ.numel() * t.shape[-1]
     spread_rows(mul_rows, units, steps, _scores(t, b, tau, size, power, x.dtype),
-                *arrays(*flat(tau, x.mT), rows, *flat(tau, y, logZ)))
+                *arrays(*one_batch(tau.shape, x.mT), rows, *one_batch(tau.shape, y, logZ)))
     return y.mT.contiguous(), logZ
 
 
 def _mul_triton(t, b, tau, size, x):
     "The same for all rows of NeuralSort on a GPU."
     from softsortlib.rowwise.neuralsort_triton import neural_mul
-    t_, b_, tau_, size_, x_ = flat(tau, t, b, tau, size, x)
+    t_, b_, tau_, size_, x_ = one_batch(tau.shape, t, b, tau, size, x)
     share = share_of(x.shape[-2])  # so that no sum overflows
     y, others = neural_mul(behind(b_, size_), t_, b_, tau_, size_, share * x_)
     return (y / share).view(x.shape), others.log1p().view(t.shape)
@@ -172,7 +167,7 @@ def _(t, b, tau, size, x, rows, power, backend):
     y = x.new_empty(*x.shape[:-2], rows.shape[0], x.shape[-1])
     return y, x.new_empty(y.shape[:-1])
 
-# %% ../../nbs/rowwise/15_products.ipynb #15e95321
+# %% ../../nbs/rowwise/15_products.ipynb #47b1b3bd
 def _rmul_numba(t, b, tau, size, y, rows, power):
     "P[rows]^T y by the kernel of the CPU; a unit writes its own sum, and the sums are added."
     sets = tau.numel()
@@ -181,7 +176,7 @@ def _rmul_numba(t, b, tau, size, y, rows, power):
     x = y.new_empty(sets * parts, d, n)
     steps = sets * len(rows) * n
     spread_rows(rmul_rows, sets * parts, steps, _scores(t, b, tau, size, power, y.dtype),
-                *arrays(*flat(tau, y.mT), rows), x.numpy())
+                *arrays(*one_batch(tau.shape, y.mT), rows), x.numpy())
     x = x.view(sets, parts, d, n).sum(1)
     return x.view(*t.shape[:-1], d, n).mT.contiguous()
 
@@ -189,7 +184,7 @@ def _rmul_numba(t, b, tau, size, y, rows, power):
 def _rmul_triton(t, b, tau, size, y):
     "P^T y of NeuralSort on a GPU."
     from softsortlib.rowwise.neuralsort_triton import neural_rmul
-    t_, b_, tau_, size_, y_ = flat(tau, t, b, tau, size, y)
+    t_, b_, tau_, size_, y_ = one_batch(tau.shape, t, b, tau, size, y)
     return neural_rmul(behind(b_, size_), t_, b_, tau_, size_, y_).view(*t.shape, y.shape[-1])
 
 # %% ../../nbs/rowwise/15_products.ipynb #812f794c
@@ -209,7 +204,7 @@ def _rmul_op(t: Tensor, b: Tensor, tau: Tensor, size: Tensor, y: Tensor, rows: T
 def _(t, b, tau, size, y, rows, power, backend):
     return y.new_empty(*t.shape, y.shape[-1])
 
-# %% ../../nbs/rowwise/15_products.ipynb #d24af978
+# %% ../../nbs/rowwise/15_products.ipynb #88564116
 def sum_parts(parts, tau, like):
     "Add up what the units of each set wrote, in the shape and dtype of `like`; zeros where they wrote nothing."
     if not parts.numel():
@@ -225,7 +220,7 @@ def _pull_numba(t, b, tau, size, a, v, z, rows, power):
     gt = torch.empty(units, n, dtype=torch.float64)
     gb = torch.empty(units, 0 if power else n, dtype=torch.float64)
     gtau = torch.empty(units, dtype=torch.float64)
-    upstream = Upstream(*arrays(*flat(tau, a.mT, v.mT, z)))
+    upstream = Upstream(*arrays(*one_batch(tau.shape, a.mT, v.mT, z)))
     spread_rows(pull_rows, units, 2 * sets * len(rows) * n, _scores(t, b, tau, size, power, a.dtype),
                 upstream, *arrays(rows, gt, gb, gtau))
     return sum_parts(gt, tau, t), sum_parts(gb, tau, b), sum_parts(gtau, tau, tau)
@@ -234,7 +229,7 @@ def _pull_numba(t, b, tau, size, a, v, z, rows, power):
 def _pull_triton(t, b, tau, size, a, v, z):
     "The gradients to t, b and tau of NeuralSort on a GPU."
     from softsortlib.rowwise.neuralsort_triton import neural_pull
-    t_, b_, tau_, size_, a_, v_, z_ = flat(tau, t, b, tau, size, a, v, z)
+    t_, b_, tau_, size_, a_, v_, z_ = one_batch(tau.shape, t, b, tau, size, a, v, z)
     own = torch.arange(t.shape[-1], device=t.device).expand(t_.shape)
     grads = neural_pull(None, a_, v_, z_, t_, behind(b_, size_), t_, b_, own, tau_, size_)
     return tuple(g.view(like.shape) for g, like in zip(grads, (t, b, tau)))

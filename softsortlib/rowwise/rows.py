@@ -5,14 +5,14 @@
 # %% auto #0
 __all__ = []
 
-# %% ../../nbs/rowwise/13_rows.ipynb #04d9162f
+# %% ../../nbs/rowwise/13_rows.ipynb #311d5bb6
 from enum import IntEnum
 from typing import NamedTuple
 
 import numpy as np
 import torch
 
-from ..engine.compile import exp_neg, jit
+from ..engine.compile import exp_neg, jit, short_dot
 
 # %% ../../nbs/rowwise/13_rows.ipynb #dc12826b
 class Rows(IntEnum):
@@ -166,22 +166,13 @@ def falls_of(i, one, m):
     falls_in(i, lo, hi, one, m)
     return lo, hi
 
-# %% ../../nbs/rowwise/13_rows.ipynb #1b9a1210
-@jit(lent=True)
-def _block_dot(a, v):
-    "The sum of a[j] v[j] over a few columns."
-    total = a.dtype.type(0)
-    for j in range(len(a)):
-        total += a[j] * v[j]
-    return total
-
-
+# %% ../../nbs/rowwise/13_rows.ipynb #01082bbb
 @jit(lent=True)
 def dot(a, v):
     "The sum of a[j] v[j]."
     total = 0.0
     for k in range(0, len(a), 256):
-        total += _block_dot(a[k:k + 256], v[k:k + 256])
+        total += short_dot(a[k:k + 256], v[k:k + 256])
     return a.dtype.type(total)
 
 # %% ../../nbs/rowwise/13_rows.ipynb #7dfcf253

@@ -5,13 +5,13 @@
 # %% auto #0
 __all__ = ['laplace_matrix']
 
-# %% ../../nbs/rowwise/16_softsort_matrix.ipynb #f3f3943c
+# %% ../../nbs/rowwise/16_softsort_matrix.ipynb #79cead0b
 import numpy as np
 import torch
 from torch import Tensor
 
 from ..engine.autograd import batched, custom_op, differentiable
-from ..engine.compile import arrays, empty_matrix, exp_neg, jit, spread_rows
+from ..engine.compile import arrays, empty_matrix, exp_neg, jit, one_batch, spread_rows
 from ..engine.dispatch import choose
 
 # %% ../../nbs/rowwise/16_softsort_matrix.ipynb #bd9c1b66
@@ -116,25 +116,20 @@ def _laplace_back_rows(lo, hi, G, s, t, tau, Z, learn, gs, gt, gtau, gZ):
             pulls[c] *= inv
         gtau[unit] = spread / tau[b] ** 2
 
-# %% ../../nbs/rowwise/16_softsort_matrix.ipynb #92b15c82
-def _flat(tau, *tensors):
-    "The tensors with the batch shape of `tau` made one dimension."
-    return [a.reshape(tau.numel(), *a.shape[tau.ndim:]) for a in tensors]
-
-
+# %% ../../nbs/rowwise/16_softsort_matrix.ipynb #32a05d40
 def _laplace_numba(s, t, tau, Z):
     "(16.1) by the kernel of the CPU."
     P = empty_matrix(s.dtype, *t.shape, s.shape[-1])
-    flat = _flat(tau, s, t, tau.double(), Z, P)
+    rows = one_batch(tau.shape, s, t, tau.double(), Z, P)
     units = tau.numel() * -(-t.shape[-1] // _ROWS)
-    spread_rows(_laplace_rows, units, P.numel(), *arrays(*flat))
+    spread_rows(_laplace_rows, units, P.numel(), *arrays(*rows))
     return P
 
 
 def _laplace_triton(s, t, tau, Z):
     "(16.1) by the kernel of the GPU."
     from softsortlib.rowwise.softsort_triton import softsort_matrix_triton
-    return softsort_matrix_triton(*_flat(tau, s, t, tau, Z)).view(*t.shape, s.shape[-1])
+    return softsort_matrix_triton(*one_batch(tau.shape, s, t, tau, Z)).view(*t.shape, s.shape[-1])
 
 # %% ../../nbs/rowwise/16_softsort_matrix.ipynb #732681ce
 @custom_op("laplace", __name__)
@@ -152,7 +147,7 @@ def _laplace_op(s: Tensor, t: Tensor, tau: Tensor, Z: Tensor, backend: str) -> T
 def _(s, t, tau, Z, backend):
     return s.new_empty(*t.shape, s.shape[-1])
 
-# %% ../../nbs/rowwise/16_softsort_matrix.ipynb #7db01e41
+# %% ../../nbs/rowwise/16_softsort_matrix.ipynb #3f8ff7fb
 def _back_numba(G, s, t, tau, Z, learn):
     "(16.2) by the kernel of the CPU; the gradient to tau only if `learn`."
     units = tau.numel() * -(-t.shape[-1] // _ROWS)
@@ -160,8 +155,8 @@ def _back_numba(G, s, t, tau, Z, learn):
     gt = t.new_empty(t.shape)
     gtau = tau.new_empty(units, dtype=torch.float64)
     gZ = t.new_empty(t.shape)
-    gt_, gZ_ = _flat(tau, gt, gZ)
-    spread_rows(_laplace_back_rows, units, G.numel(), *arrays(*_flat(tau, G, s, t, tau.double(), Z)), learn,
+    gt_, gZ_ = one_batch(tau.shape, gt, gZ)
+    spread_rows(_laplace_back_rows, units, G.numel(), *arrays(*one_batch(tau.shape, G, s, t, tau.double(), Z)), learn,
                 *arrays(gs, gt_, gtau, gZ_))
     parts = units // max(1, tau.numel())
     gs = gs.view(-1, parts, s.shape[-1]).sum(1).view(s.shape)
@@ -172,7 +167,7 @@ def _back_numba(G, s, t, tau, Z, learn):
 def _back_triton(G, s, t, tau, Z):
     "(16.2) by the kernel of the GPU."
     from softsortlib.rowwise.softsort_triton import softsort_matrix_back_triton
-    grads = softsort_matrix_back_triton(*_flat(tau, G, s, t, tau, Z))
+    grads = softsort_matrix_back_triton(*one_batch(tau.shape, G, s, t, tau, Z))
     return tuple(g.view(a.shape) for g, a in zip(grads, (s, t, tau, Z)))
 
 # %% ../../nbs/rowwise/16_softsort_matrix.ipynb #05338135

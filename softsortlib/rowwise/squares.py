@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['SquarePermutation']
 
-# %% ../../nbs/rowwise/130_squares.ipynb #cab8b053
+# %% ../../nbs/rowwise/130_squares.ipynb #e542e0c8
 import math
 
 import torch
@@ -13,11 +13,12 @@ from torch import Tensor
 
 from ..core.permutation import patch_to
 from ..engine.sums import kernel_sums
-from .softsort import SoftSortPermutation
+from .softsort import WindowedPermutation
 
-# %% ../../nbs/rowwise/130_squares.ipynb #bd9c43e7
-class SquarePermutation(SoftSortPermutation):
+# %% ../../nbs/rowwise/130_squares.ipynb #0bbbd824
+class SquarePermutation(WindowedPermutation):
     "SoftSort with d = (x - y)^2 by sums of Gaussians (130.1): O(n log n) at any temperature."
+    power = 2.0
     backend = None
 
     def _places(self):
@@ -39,29 +40,48 @@ class SquarePermutation(SoftSortPermutation):
         "Ones, and zeros at padded elements, (..., n, 1)."
         return (torch.ones_like(self.s) if self.mask is None else self.mask.to(self.s.dtype)).detach()[..., None]
 
-# %% ../../nbs/rowwise/130_squares.ipynb #61aca37e
+# %% ../../nbs/rowwise/130_squares.ipynb #e4376aef
 def _at(v, places):
     "v (..., n, d) at places (..., r)."
     return v.gather(-2, places[..., None].expand(*v.shape[:-2], places.shape[-1], v.shape[-1]))
 
 
+def _few(rows, x):
+    "Whether the windows of these rows are less than the sums of all: on a CPU, which has kernels for them."
+    return rows is not None and len(rows) <= 100 and x.device.type == "cpu"
+
+# %% ../../nbs/rowwise/130_squares.ipynb #f856a46a
 @patch_to(SquarePermutation)
 def _normalisers(self, Z):
     "Z (..., n, 1), with one in place of zero where an element is padded."
     return Z if self.mask is None else Z.masked_fill(~self.mask[..., None], 1)
 
 
+@torch.no_grad()
+def _centre(x):
+    "A middle c of the payload (..., n, d) and a size of x - c, (..., 1, d), finite and at least one."
+    half = x / 2
+    c = half.amax(-2, keepdim=True) + half.amin(-2, keepdim=True)
+    c = c.where(c.isfinite(), 0)  # what is padded may be anything
+    size = 2 * (half - c / 2).abs().amax(-2, keepdim=True).clamp(0.5, torch.finfo(x.dtype).max / 4)
+    return c, size.where(size.isfinite(), 1)
+
+# %% ../../nbs/rowwise/130_squares.ipynb #4f0520c8
 @patch_to(SquarePermutation)
 def _matmul(self, x, rows):
     "P[rows] x for x (..., n, d)."
+    if _few(rows, x):
+        return WindowedPermutation._matmul(self, x, rows)
     real = self._real().expand(*x.shape[:-1], 1)
-    x = x if self.mask is None else x.masked_fill(~self.mask[..., None], 0)
-    sums = self._sums(torch.cat([x, real], -1))
-    y = sums[..., :-1] / self._normalisers(sums[..., -1:])
+    c, size = _centre(x)
+    centred = (x - c) / size
+    centred = centred if self.mask is None else centred.masked_fill(~self.mask[..., None], 0)
+    sums = self._sums(torch.cat([centred, real], -1))
+    y = c + size * (sums[..., :-1] / self._normalisers(sums[..., -1:]))
     y = _at(y, self.order if rows is None else self.order[..., rows])
     return y if self.mask is None else y.masked_fill(~self._rows_kept(rows), 0)
 
-
+# %% ../../nbs/rowwise/130_squares.ipynb #dc45ddbe
 @patch_to(SquarePermutation)
 def _rows_kept(self, rows):
     "Which of the rows are real, (..., r, 1)."
@@ -71,6 +91,8 @@ def _rows_kept(self, rows):
 @patch_to(SquarePermutation)
 def _rmatmul(self, y, rows):
     "P[rows]^T y: what no row is asked for is zero."
+    if _few(rows, y):
+        return WindowedPermutation._rmatmul(self, y, rows)
     if rows is not None:
         y = y.new_zeros(*y.shape[:-2], self.n, y.shape[-1]).index_add(-2, rows, y)
     y = torch.zeros_like(y).scatter(-2, self.order[..., None].expand(y.shape), y)
@@ -79,10 +101,13 @@ def _rmatmul(self, y, rows):
     x = self._sums(y / self._normalisers(self._sums(self._real())))
     return x if self.mask is None else x.masked_fill(~self.mask[..., None], 0)
 
-# %% ../../nbs/rowwise/130_squares.ipynb #5caf1fe6
+# %% ../../nbs/rowwise/130_squares.ipynb #7a844875
 @patch_to(SquarePermutation)
 def _log_prob(self, target, rows):
     "log P[rows, target], -inf at padded elements."
+    if _few(rows, self.s):
+        return WindowedPermutation._log_prob(self, target, rows)
+
     def of(v):
         return v.expand(*target.shape[:-1], self.n).gather(-1, target)
 

@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = []
 
-# %% ../../nbs/transport/38_quantiles.ipynb #484add18
+# %% ../../nbs/transport/38_quantiles.ipynb #89cd7104
 import math
 from typing import NamedTuple
 
@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from ..engine.autograd import custom_op, differentiable
-from ..engine.compile import arrays, exp_neg, jit, spread_rows
+from ..engine.compile import arrays, dot64, exp_neg, jit, spread_rows
 from .gibbs import Cost, flat_batch
 from .line import convex_cost, line_potentials, warn_unless_converged
 from .solver import refuses
@@ -88,15 +88,7 @@ def _distribute(lot, problem, log_b, G):
     for i in range(len(x)):
         F[i] = -F[i] - math.log(total[i])
 
-# %% ../../nbs/transport/38_quantiles.ipynb #bbaaf21e
-@jit
-def _dot(u, p):
-    "The sum of u p, over the length of u."
-    total = 0.0
-    for i in range(len(u)):
-        total += u[i] * p[i]
-    return total
-
+# %% ../../nbs/transport/38_quantiles.ipynb #50ccffbe
 @jit
 def _dot_of_three(u, p, q):
     "The sum of u p q, over the length of u."
@@ -109,7 +101,7 @@ def _dot_of_three(u, p, q):
 def _add_masses(lot, sigma, M):
     "Add the part of a lot to sigma and M."
     for j in range(len(sigma)):
-        sigma[j] += _dot(lot.a, lot.p[j])
+        sigma[j] += dot64(lot.a, lot.p[j])
         M[j, j] += _dot_of_three(lot.a, lot.p[j], lot.p[j])
         for l in range(j):
             both = _dot_of_three(lot.a, lot.p[j], lot.p[l])
@@ -145,18 +137,18 @@ def _small_solve(sigma, M, rhs):
         u[k] /= A[k, k]
     return u
 
-# %% ../../nbs/transport/38_quantiles.ipynb #4e3cf04c
+# %% ../../nbs/transport/38_quantiles.ipynb #72b88814
 @jit
 def _one_pass(problem, log_b, G, F, p, sigma, M):
     "Set F, sigma and M at G, and return the value of the dual."
     sigma[:] = 0
     M[:] = 0
-    value = _dot(problem.b, G)
+    value = dot64(problem.b, G)
     for start in range(0, len(F), _LOT):
         lot = _lot(problem, F, p, start)
         _distribute(lot, problem, log_b, G)
         _add_masses(lot, sigma, M)
-        value += _dot(lot.a, lot.F)
+        value += dot64(lot.a, lot.F)
     return value
 
 # %% ../../nbs/transport/38_quantiles.ipynb #d6eab657
@@ -186,7 +178,7 @@ def _move(G, base, t, step):
     for j in range(len(G)):
         G[j] = base[j] + t * step[j]
 
-# %% ../../nbs/transport/38_quantiles.ipynb #b62ad324
+# %% ../../nbs/transport/38_quantiles.ipynb #cf24a179
 @jit
 def _maximise(problem, tolerance, limit, F, G, p):
     "Newton's method for one element, G its start and its result; the residual and the number of passes."
@@ -209,7 +201,7 @@ def _maximise(problem, tolerance, limit, F, G, p):
         if not residual > tolerance:
             break
         step = _capped_step(sigma, M, gap)
-        best, slope, t = value, _dot(gap, step), 1.0
+        best, slope, t = value, dot64(gap, step), 1.0
         if k < limit:
             _move(base, G, 0.0, step)
             _move(G, base, t, step)
@@ -232,7 +224,7 @@ def few_rows(lo, hi, problem, tolerance, limit, found):
         found.residual[e] = residual
         found.passes[e] = passes
 
-# %% ../../nbs/transport/38_quantiles.ipynb #af99457c
+# %% ../../nbs/transport/38_quantiles.ipynb #56eaed21
 @jit
 def _multipliers(problem, log_b, G, grad_F, grad_G, p):
     "nu of (38.3)."
@@ -243,10 +235,10 @@ def _multipliers(problem, log_b, G, grad_F, grad_G, p):
         _distribute(lot, problem, log_b, G)
         _add_masses(lot, sigma, M)
         for j in range(m):
-            rhs[j] -= _dot(grad_F[start:start + _LOT], p[j])
+            rhs[j] -= dot64(grad_F[start:start + _LOT], p[j])
     return _small_solve(sigma, M, rhs)
 
-# %% ../../nbs/transport/38_quantiles.ipynb #8bd8dfe5
+# %% ../../nbs/transport/38_quantiles.ipynb #5b24fb56
 class Pull(NamedTuple):
     "What goes back through a lot of inputs."
     grad_F: np.ndarray
@@ -269,7 +261,7 @@ def _mass_terms(lot, pull, b, grad_b):
     "Add to the gradients of b; a milestone that takes nothing gets none."
     for j in range(len(b)):
         if b[j] > 0:
-            grad_b[j] -= _dot(pull.amu, lot.p[j]) / b[j]
+            grad_b[j] -= dot64(pull.amu, lot.p[j]) / b[j]
 
 # %% ../../nbs/transport/38_quantiles.ipynb #0b65273f
 @jit
@@ -292,7 +284,7 @@ def _place_terms(lot, pull, nu, problem, grad_y):
                 total += term
         grad_y[j] += total
 
-# %% ../../nbs/transport/38_quantiles.ipynb #c082b116
+# %% ../../nbs/transport/38_quantiles.ipynb #b95d850d
 class Gradients(NamedTuple):
     "The gradients of a problem, shaped as the problem."
     x: np.ndarray
@@ -320,7 +312,7 @@ def few_back_rows(lo, hi, problem, G, grad_F, grad_G, grads):
             _weight_terms(lot, pull, nu)
             _place_terms(lot, pull, nu, one, grads.y[e])
             _mass_terms(lot, pull, one.b, grads.b[e])
-        grads.tau[e] = -(_dot(one.x, grads.x[e]) + _dot(one.y, grads.y[e])) / (one.power * one.tau)
+        grads.tau[e] = -(dot64(one.x, grads.x[e]) + dot64(one.y, grads.y[e])) / (one.power * one.tau)
 
 # %% ../../nbs/transport/38_quantiles.ipynb #3e78134e
 def _problem(x, y, a, b, tau, power):

@@ -1,0 +1,119 @@
+"""How nbdev prepares the notebooks for the site: what a reader sees of a chapter's code, its headings, its links.
+
+settings.ini names these processors (`procs`) and those of nbdev's own that they stand for (`skip_procs`), so `make docs` and
+`nbdev_docs` stage the same book. Nothing of a notebook is run but the cells that ask for it, with `exec_doc`.
+"""
+import ast, functools, json, re, sys
+from pathlib import Path
+
+from execnb.shell import CaptureShell
+from nbdev.config import get_config
+from nbdev.doclinks import NbdevLookup
+from nbdev.process import Processor
+from nbdev.showdoc import showdoc_nm
+
+sys.path.append(str(Path(__file__).resolve().parent))
+import sidebar
+from showdoc_table import chapter_heading
+
+def kinds(cell):
+    "The kinds of statement in a cell: import, names (a list of exported names), other"
+    kind = lambda n: "import" if isinstance(n, (ast.Import, ast.ImportFrom)) else "names" if isinstance(n, ast.Assign) and ast.unparse(n.targets[0]) in ("_all_", "__all__") else "other"
+    try: return {kind(n) for n in ast.parse(cell.source).body}
+    except SyntaxError: return {"other"}      # a magic
+
+def fold(source, why): return f'#| code-fold: true\n#| code-summary: "{why}"\n{source}'
+
+def is_internal(path):
+    "Whether a chapter is an engine room: the engine itself, or one of a part's that define nothing for users"
+    return path.parent.name == "engine" or sidebar.number_of(path) >= 0 and not sidebar.is_definition(path)
+
+def folded(source, internal, private):
+    "Why an exported definition is folded, or None: engine code, a check of arguments, what only the package itself calls"
+    lines, defined = source.count("\n") + 1, re.findall(r"^(?:def|class) (\w+)", source, re.M)
+    name = f"{defined[0]}, {lines} lines" if defined else f"{lines} lines"
+    if internal and lines > 12: return f"engine: {name}"
+    if defined and re.match(r"_?(check|validate|require)", defined[0]): return f"check of arguments: {name}"
+    if lines > 6 and (private or defined and all(n.startswith("_") for n in defined)): return f"helper: {name}"
+    return f"methods: {lines} lines" if not defined and lines > 16 else None
+
+def folded_use(source):
+    "Why a cell that defines nothing is folded, or None: the code of a picture, a long test"
+    lines = [line for line in source.splitlines() if line.strip() and not line.startswith("#|")]
+    if re.search(r"\bplt\.(show|subplots)\b", source) and len(lines) > 3: return "code of the picture"
+    tests = sum(bool(re.match(r"\s*(assert\b|test_\w+\(|torch\.testing)", line)) for line in lines)
+    named = re.search(r"Prop \d{2,3}\.\d+", source)
+    return f"test{f' of {named[0]}' if named else ''}, {len(lines)} lines" if tests and len(lines) > 7 else None
+
+class show_code(Processor):
+    """Exported definitions stay on the page, and what the package re-exports; bare imports and lists of names are hidden.
+    A chapter's other imports fold away, and so does the code of pages that show recorded results"""
+    def begin(self):
+        self.chapter = any("default_exp" in c.directives_ for c in self.nb.cells if c.cell_type == "code")
+        self.results = Path(self.nb.path_).parent.name in ("experiments", "benchmarks")
+        self.internal = is_internal(Path(self.nb.path_))
+    def cell(self, cell):
+        d = cell.directives_ if cell.cell_type == "code" else {}
+        if not cell.source or "hide" in d or cell.cell_type != "code": return
+        kinds_of = set(d)
+        exported, ours = bool({"export", "exporti"} & d.keys()), re.fullmatch(r"(from softsortlib[\w.]* import (\([^)]*\)|.*)\s*)+", cell.source)
+        if exported and ("other" in kinds(cell) or ours):
+            for k in ("export", "exporti"): d.pop(k, None)
+            cell.defines_ = True
+            if why := folded(cell.source, self.internal, "exporti" in kinds_of): cell.source = fold(cell.source, why)
+        elif self.chapter and not exported and kinds(cell) == {"import"}: cell.source = fold(cell.source, "imports")
+        elif self.results and not {"echo", "echo:"} & d.keys(): cell.source = fold(cell.source, "code")
+        elif self.chapter and not exported and (why := folded_use(cell.source)): cell.source = fold(cell.source, why)
+
+class headings(Processor):
+    "`show_doc` of a name becomes its heading, with its class; only a cell that asks for it, with `exec_doc`, is run"
+    def cell(self, cell):
+        if cell.cell_type != "code" or not cell.source: return
+        if shown := re.search(r"^show_doc\(([\w.]+)", cell.source, re.M):
+            cell.cell_type, cell.source = "markdown", chapter_heading(shown[1])
+            for k in ("outputs", "execution_count"): cell.pop(k, None)
+        elif "exec_doc" in cell.directives_:
+            shell = CaptureShell()
+            shell.cell(cell)
+            if shell.exc: raise RuntimeError(f"in the cell {cell.source[:80]!r}") from shell.exc
+
+class headings_first(Processor):
+    "What `show_doc` made of a cell, the heading of a public name, goes above the code"
+    def begin(self):
+        out, cells = [], list(self.nb.cells)
+        while cells:
+            cell, made = cells.pop(0), []
+            if getattr(cell, "defines_", False):
+                while cells and getattr(cells[0], "has_sd", 0): made.append(cells.pop(0))
+            out += [*made, cell]
+        self.nb.cells[:] = out
+
+@functools.cache
+def anchors():
+    "The anchors of the headings that chapters have for their public names"
+    found, nbs = set(), get_config().nbs_path
+    for path in nbs.rglob("*.ipynb"):
+        cells = ["".join(c["source"]) for c in json.loads(path.read_text(encoding="utf-8"))["cells"] if c["cell_type"] == "code"]
+        found |= {showdoc_nm(n).lower() for c in cells if re.match(r"#\|\s*exports?\b", c) for n in ast.parse(c).body
+                  if isinstance(n, (ast.FunctionDef, ast.ClassDef)) and not n.name.startswith("_")}
+    return found
+
+class PublicLookup(NbdevLookup):
+    "Names in backticks become links where there is a heading to link to, and not inside a link already"
+    def doc(self, sym):
+        url, base = super().doc(sym), get_config().doc_baseurl
+        return None if url and base in url and "#" in url and url.partition("#")[2] not in anchors() else url
+    def link_line(self, line):
+        parts = re.split(r"(\[[^\[\]]*\]\([^()\s]*(?:\([^()\s]*\)[^()\s]*)*\))", line)
+        parts[::2] = [super(PublicLookup, self).link_line(p) for p in parts[::2]]
+        return "".join(parts)
+
+class links(Processor):
+    "Names in backticks become links, in prose and in what a cell displays"
+    def begin(self): self.lookup = PublicLookup()
+    def cell(self, cell):
+        if not cell.source: return
+        if cell.cell_type == "markdown": cell.source = self.lookup.linkify(cell.source)
+        for shown in (o["data"] for o in cell.get("outputs", []) if "text/markdown" in o.get("data", {})):
+            lines = shown["text/markdown"].splitlines(True) if isinstance(shown["text/markdown"], str) else shown["text/markdown"]
+            shown["text/markdown"] = [self.lookup.link_line(line) for line in lines]
