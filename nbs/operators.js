@@ -8,7 +8,7 @@
      gradient  gradient(i, j)[k]: the derivative of P[i][j] with respect to s[k], exact (a formula or forward-mode differentiation)
 
    Definitions, defaults and conventions at ties are those of the Python package: softsort.py, neuralsort.py, sinkhorn.py with
-   potentials.py, networks.py with comparators.py and swaps.py. tests/test_playground.py compares all of it, number by number.
+   potentials.py, lapsum.py, networks.py with comparators.py and swaps.py. tests/test_playground.py compares all of it, number by number.
    A classic script, so that it also runs on a page opened as a file: it leaves one name, `softOperators`, behind. */
 (function (root) {
   "use strict";
@@ -256,6 +256,33 @@
             ranks: place.map(i => sum(K.map((k, j) => k[i] * (j + 1))))};
   }
 
+  // ------------------------------------------------------------------ cells of mass one
+
+  /** LapSum: each score is a Laplace bump of scale tau, the line is cut into cells of mass one, and P says what each cell holds of each bump.
+      Thresholds by (44.5), each a neighbour and a distance from it in units of tau; their slopes by the implicit function theorem. */
+  function lapsum(s, tau, {descending = false} = {}) {
+    const n = s.length, sign = descending ? -1 : 1, z = s.map(x => sign * x), t = z.slice().sort((a, b) => a - b);
+    const decay = (i, j) => Math.exp(-Math.abs(t[i] - t[j]) / tau);
+    const L = range(n).map(i => sum(range(i + 1).map(j => decay(i, j)))), R = range(n).map(i => sum(range(n - i).map(k => decay(i, i + k))));
+    const mass = range(n).map(i => i + 1 - L[i] / 2 + (R[i] - 1) / 2);                          // left of each score
+    function threshold(i) {                                                                    // [neighbour, distance from it]
+      const a = mass.filter(m => m <= i).length, C = a - i, l = a > 0 ? L[a - 1] : 0, r = a < n ? R[a] : 0, gap = a > 0 && a < n ? (t[a] - t[a - 1]) / tau : 0;
+      const h = Math.log(Math.abs(C) + Math.sqrt(C * C + l * r * Math.exp(-gap)));
+      const beta = C > 0 ? Math.log(l) - h : C < 0 ? gap - (Math.log(r) - h) : (gap + Math.log(l) - Math.log(r)) / 2;
+      const gamma = C < 0 ? Math.log(r) - h : gap - beta;
+      return a > 0 && (beta <= gamma || a === n) ? [t[a - 1], beta] : [t[a], -gamma];
+    }
+    const edges = range(n - 1).map(i => { const [x, d] = threshold(i + 1); return z.map(v => (x - v) / tau + d); });     // to each score, in units of tau
+    const F = d => d < 0 ? Math.exp(d) / 2 : 1 - Math.exp(-d) / 2, below = [z.map(() => 0), ...edges.map(e => e.map(F)), z.map(() => 1)];
+    const none = z.map(() => 0), density = [none, ...edges.map(e => e.map(d => Math.exp(-Math.abs(d)) / 2)), none];
+    const pull = [none, ...edges.map(e => softmax(e.map(d => -Math.abs(d)))), none];              // of each score on a threshold
+    function gradient(i, j) {
+      const side = (l, k) => density[l][j] * (pull[l][k] - (j === k ? 1 : 0));
+      return range(n).map(k => sign / tau * (side(i + 1, k) - side(i, k)));
+    }
+    return {P: matrix(n, n, (i, j) => below[i + 1][j] - below[i][j]), gradient};
+  }
+
   // ------------------------------------------------------------------ what a soft permutation gives
 
   /** The soft-sorted values P s. */
@@ -267,11 +294,23 @@
   /** The soft ranks: the mean position of each input, counted from one. */
   function ranks(P) { return columnSums(P).map((weight, j) => sum(P.map((row, i) => (i + 1) * row[j])) / weight); }
 
+  /** The loss of an order, -mean log P[i, order[i]], and its gradient; an entry below 1e-300 counts as that. */
+  function orderLoss({P, gradient}, order) {
+    const n = P.length, slope = new Array(n).fill(0);
+    let loss = 0;
+    order.forEach((j, i) => {
+      const p = Math.max(P[i][j], 1e-300);
+      loss -= Math.log(p) / n;
+      gradient(i, j).forEach((g, k) => { slope[k] -= g / p / n; });
+    });
+    return {loss, slope};
+  }
+
   /** The operators by the names that the page uses. */
   const OPERATORS = {
     softsort: (s, tau, options) => softsort(s, tau, {...options, power: 1}),
     softsort2: (s, tau, options) => softsort(s, tau, {...options, power: 2}),
-    neuralsort, sinkhorn,
+    neuralsort, lapsum, sinkhorn,
     odd_even: (s, tau, options) => network(s, tau, {...options, kind: "odd_even"}),
     bitonic: (s, tau, options) => network(s, tau, {...options, kind: "bitonic"}),
   };
@@ -285,7 +324,7 @@
     return {ranks: ranks(result.P), ...result, sorted: sorted(result.P, s), columnSums: columnSums(result.P)};
   }
 
-  const api = {argsort, softsort, neuralsort, layers, erfc, network, squash, sinkhorn, sorted, ranks, columnSums, evaluate, names: Object.keys(OPERATORS), sigmoids: Object.keys(SIGMOIDS)};
+  const api = {argsort, softsort, neuralsort, lapsum, layers, erfc, network, squash, sinkhorn, sorted, ranks, columnSums, orderLoss, evaluate, names: Object.keys(OPERATORS), sigmoids: Object.keys(SIGMOIDS)};
   root.softOperators = api;
   if (typeof module === "object" && module.exports) module.exports = api;
 })(typeof globalThis === "object" ? globalThis : this);

@@ -19,7 +19,7 @@
     columns: {s: [-1.2, -1, -0.8, -0.6, 0.8], operator: "softsort", tau: 1, descending: false, at: [4, 4]},
   };
   const HINTS = {
-    softsort: "tau is in units of the scores.", softsort2: "tau is in units of the scores, squared.", neuralsort: "tau is in units of the scores.",
+    softsort: "tau is in units of the scores.", softsort2: "tau is in units of the scores, squared.", neuralsort: "tau is in units of the scores.", lapsum: "tau is in units of the scores: the scale of a bump. Rows and columns sum to one.",
     sinkhorn: "Sinkhorn first squashes the standardised scores into (0, 1): 0.001 is sharp here, 0.1 is soft.",
     odd_even: "tau is in units of the scores, one over the papers' steepness.", bitonic: "tau is in units of the scores, one over the papers' steepness.",
   };
@@ -367,7 +367,7 @@
   /** The same in Python. */
   function python() {
     const [i, j] = state.at, down = state.descending ? ", descending=True" : "", tau = `tau=${state.tau}${down}`;
-    const [name, call] = {softsort: ["SoftSort", `SoftSort(${tau})`], softsort2: ["SoftSort", `SoftSort(power=2, ${tau})`], neuralsort: ["NeuralSort", `NeuralSort(${tau})`], sinkhorn: ["SinkhornSort", `SinkhornSort(${tau})`],
+    const [name, call] = {softsort: ["SoftSort", `SoftSort(${tau})`], softsort2: ["SoftSort", `SoftSort(power=2, ${tau})`], neuralsort: ["NeuralSort", `NeuralSort(${tau})`], lapsum: ["LapSum", `LapSum(${tau})`], sinkhorn: ["SinkhornSort", `SinkhornSort(${tau})`],
       odd_even: ["SortingNetwork", `SortingNetwork("odd_even", "${state.sigmoid}", ${tau})`], bitonic: ["SortingNetwork", `SortingNetwork("bitonic", "${state.sigmoid}", ${tau})`]}[state.operator];
     return ["import torch", `from softsortlib import ${name}, soft_rank`, "",
       `s = torch.tensor([${state.s.join(", ")}], dtype=torch.float64, requires_grad=True)`, `operator = ${call}`, "P = operator(s)",
@@ -375,8 +375,53 @@
       `${`soft_rank(s${down}, method=operator)`.padEnd(49)}# ranks`, `${`torch.autograd.grad(P[${i}, :][${j}], s)`.padEnd(49)}# gradient of P[${i + 1}, ${letter(j)}]`].join("\n");
   }
 
+  // ------------------------------------------------------------------ lines along tau, and a loss that descends
+
+  /** Lines in a box: rows of [colour, points], x and y already between 0 and 1; the label stands in the corner. */
+  function chart(parent, lines, label, mark = null) {
+    const w = Math.max(parent.clientWidth, 200), h = 130, at = ([x, y]) => `${(4 + x * (w - 8)).toFixed(1)} ${(h - 6 - y * (h - 30)).toFixed(1)}`;
+    parent.replaceChildren(make("svg:svg", {viewBox: `0 0 ${w} ${h}`, height: h, "aria-hidden": true},
+      ...(mark === null ? [] : [make("svg:line", {class: "pg-zero", x1: 4 + mark * (w - 8), x2: 4 + mark * (w - 8), y1: 20, y2: h - 4})]),
+      ...lines.map(([hueOf, points]) => make("svg:path", {class: "pg-trace pg-ink", style: `--hue:${hueOf}`, d: points.length ? `M${points.map(at).join("L")}` : ""})),
+      make("svg:text", {class: "pg-label", x: 0, y: 13}, label)));
+  }
+
+  const TAUS_DRAWN = 41, tauAt = c => 10 ** (SLIDER[0] + c / (TAUS_DRAWN - 1) * (SLIDER[1] - SLIDER[0]));
+  function drawTraces() {
+    const more = root.querySelector(".pg-more"), {s, at} = state, n = s.length;
+    if (!more.open) return;
+    const all = Array.from({length: TAUS_DRAWN}, (_, c) => soft.evaluate(state.operator, s, tauAt(c), {descending: state.descending, sigmoid: state.sigmoid}));
+    const slopes = all.map(r => r.gradient(...at)), most = Math.max(...slopes.flat().map(Math.abs), 1e-300), x = c => c / (TAUS_DRAWN - 1);
+    const here = Math.min(Math.max((Math.log10(state.tau) - SLIDER[0]) / (SLIDER[1] - SLIDER[0]), 0), 1);
+    chart($("pg-ranks"), s.map((_, j) => [hue(j), all.map((r, c) => [x(c), (r.ranks[j] - 1) / (n - 1)])]), `ranks, tau from ${tauAt(0)} to ${tauAt(TAUS_DRAWN - 1)}`, here);
+    chart($("pg-slopes"), s.map((_, j) => [hue(j), slopes.map((g, c) => [x(c), .5 + g[j] / most / 2])]), `gradient of P[${at[0] + 1}, ${letter(at[1])}], up to ${precise(most)}`, here);
+    put($("pg-ranks"), {"aria-label": `ranks against tau; at the smallest ${all[0].ranks.map(r => shown(r)).join(", ")}, at the largest ${all[TAUS_DRAWN - 1].ranks.map(r => shown(r)).join(", ")}`});
+    put($("pg-slopes"), {"aria-label": `gradient of the entry against tau; steepest ${precise(most)}`});
+  }
+  root.querySelector(".pg-more").addEventListener("toggle", drawTraces);
+
+  const alphabet = () => state.s.map((_, k) => state.descending ? state.s.length - 1 - k : k);
+  let losses = [];
+  function descend() {
+    const {loss, slope} = soft.orderLoss(result, alphabet()), steepest = Math.max(...slope.map(Math.abs));
+    losses = [...losses, loss].slice(-200);
+    const top = Math.max(...losses, 1e-12);
+    chart($("pg-curve"), [[250, losses.map((l, k) => [k / Math.max(losses.length - 1, 1), Math.max(l, 0) / top])]], `loss ${precise(loss)} after ${losses.length - 1} steps`);
+    put($("pg-curve"), {"aria-label": `the loss: ${precise(losses[0])} at first, ${precise(loss)} after ${losses.length - 1} steps`});
+    if (!(loss > .01 && steepest > 1e-12) || losses.length >= 200) return true;
+    const far = .04 + .02 * (losses.length * .618034 % 1), step = Math.min(far / steepest, .5);     // uneven steps of .04 to .06: even ones would land on ties
+    set({s: state.s.map((v, k) => Number(Math.min(Math.max(v - step * slope[k], -LARGEST), LARGEST).toFixed(4)))});
+    return false;
+  }
+  $("pg-descend").addEventListener("click", () => {
+    if (frame && $("pg-descend").getAttribute("aria-pressed") === "true") return still();
+    losses = [];
+    animate(() => { const done = descend(); if (done) put($("pg-descend"), {"aria-pressed": false}); return done; });
+    put($("pg-descend"), {"aria-pressed": true});
+  });
+
   function draw() {
-    drawControls(); drawLine(); drawFields(); drawMatrix(); drawGradient();
+    drawControls(); drawLine(); drawFields(); drawMatrix(); drawGradient(); drawTraces();
     write($("pg-python"), python());
   }
 
@@ -405,7 +450,7 @@
   function still() {
     cancelAnimationFrame(frame);
     frame = 0;
-    put($("pg-sweep"), {"aria-pressed": false});
+    for (const id of ["pg-sweep", "pg-descend"]) put($(id), {"aria-pressed": false});
   }
 
   /** Call f(seconds) on every frame until it returns true. */
@@ -442,5 +487,5 @@
   if (!open()) set({});
   addEventListener("hashchange", () => { still(); open(); });
   new ResizeObserver(() => { if (Math.abs($("pg-line").clientWidth - width) > 1) draw(); }).observe($("pg-line"));
-  window.playground = {state: () => structuredClone(state), result: () => ({...result, gradient: result.gradient(...state.at)}), set, read, tries: TRIES, moving: () => frame !== 0};
+  window.playground = {state: () => structuredClone(state), result: () => ({...result, gradient: result.gradient(...state.at)}), set, read, tries: TRIES, descend, moving: () => frame !== 0};
 })();

@@ -45,6 +45,7 @@ class Contract:
     equivariant = True      # permuting the scores permutes the result; a network compares lanes, so it says False
     fixed_steps = True      # the amount of work does not depend on the data, so that it can be compiled and transformed
     repeats = True          # has no randomness of its own: the same scores give the same result, in any batch
+    estimates = False       # its gradient is an estimate of that of an expectation, not the derivative of what it returns
     outliers = True         # what lies far away has no influence on what is near; a network and standardised scores say False
     precise = {}            # parameters with which differences agree with gradients to seven digits
     second = {}             # parameters with which it has second derivatives, None where it has none
@@ -86,12 +87,14 @@ class Contract:
         assert_close(g, torch.stack(slope), rtol=1e-3, atol=1e-4)
 
     def test_the_gradient_is_the_derivative(self, rng):
+        if self.estimates: pytest.skip("estimates the gradient of an expectation")
         s, x = scores(2, 5, rng=rng).requires_grad_(), scores(2, 5, rng=rng).requires_grad_()
         op = self.make(tau=0.7, **self.precise)
         assert torch.autograd.gradcheck(lambda s, x: self.of(op, s, x), (s, x), atol=1e-5)
 
     def test_the_second_gradient_is_the_second_derivative(self, rng):
         if self.second is None: pytest.skip("has a first derivative only")
+        if self.estimates: pytest.skip("estimates the gradient of an expectation")
         s = scores(2, 4, rng=rng).requires_grad_()
         op = self.make(tau=0.7, **self.precise, **self.second)
         assert torch.autograd.gradgradcheck(lambda s: self.value(op, s), s, atol=1e-4)

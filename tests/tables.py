@@ -13,10 +13,10 @@ from operator_contract import OperatorContract, RankContract
 
 import softsortlib
 from softsortlib import (
-    GaussianRank, LapSum, LaplaceRank, NeuralSort, Permutahedron, SigmoidRank, SinkhornSort, SoftSort, SortingNetwork,
+    GaussianRank, LapSum, LaplaceRank, NeuralSort, Permutahedron, Perturbed, SigmoidRank, SinkhornSort, SoftSort, SortingNetwork,
     Stochastic, is_doubly_stochastic, is_row_stochastic, is_unimodal_row_stochastic,
 )
-from softsortlib import core, functional, losses, networks, ranks, rowwise, transport
+from softsortlib import core, functional, losses, networks, ranks, rowwise, sampling, selection, transport
 
 UNIMODAL = (is_row_stochastic, is_unimodal_row_stochastic)
 DOUBLY = (is_row_stochastic, is_doubly_stochastic)
@@ -24,6 +24,13 @@ DOUBLY = (is_row_stochastic, is_doubly_stochastic)
 
 class Seeded(Stochastic):
     "The same noise in every call, so that differences can be taken."
+    def forward(self, scores, mask=None):
+        self.generator.manual_seed(1)
+        return super().forward(scores, mask)
+
+
+class SeededPerturbed(softsortlib.Perturbed):
+    "Likewise."
     def forward(self, scores, mask=None):
         self.generator.manual_seed(1)
         return super().forward(scores, mask)
@@ -56,6 +63,7 @@ OPERATORS = [
     Row("Bitonic", partial(SortingNetwork, "bitonic"), NETWORK),
     Row("LapSum", LapSum, dict(claims=DOUBLY)),
     Row("Stochastic", lambda **kwargs: Seeded("softsort", 2, torch.Generator(), **kwargs), dict(claims=UNIMODAL, samples=(2,), repeats=False)),
+    Row("Perturbed", lambda **kwargs: SeededPerturbed(samples=20, generator=torch.Generator(), **kwargs), dict(claims=DOUBLY, repeats=False, uniform_when_soft=False, estimates=True)),
 ]
 RANKS = [
     Row("SigmoidRank", SigmoidRank, base=RankContract),
@@ -75,31 +83,44 @@ class Call(NamedTuple):
     masked: bool = True     # takes a mask; without one it is called with s and tau alone
     equivariant: bool = False   # permuting the scores permutes its result
     invariant: bool = False     # permuting the scores does not change its result
+    direct: bool = True     # hands the scores over as they are, so that those of a half type can be compared with the same in single precision
     within: "tuple | None" = None   # bounds of its values: numbers, or a function of n
 
     @property
     def public(self): return self.name.split(":")[0]
 
 
-def wide(s): return s if s.dtype.itemsize > 2 else s.float()     # for what takes no half types
+def costs(s): return s[..., :, None] / 2 - s[..., None, :] / 2     # half the differences, so that they are numbers where the scores are
+
+
+def wide(s): return s if s.dtype.itemsize > 2 else s.float()     # for `isotonic`, which takes no half types
 
 
 FUNCTIONS = [
     Call("soft_sort", lambda s, tau, mask: functional.soft_sort(s, tau=tau, mask=mask), invariant=True),
     Call("soft_rank", lambda s, tau, mask: functional.soft_rank(s, tau=tau, mask=mask), equivariant=True, within=(1, None)),
     Call("soft_topk", lambda s, tau, mask: functional.soft_topk(s, 1, tau=tau, mask=mask)[0], invariant=True),
-    Call("soft_quantile", lambda s, tau, mask: functional.soft_quantile(s, torch.tensor([0.0, 0.3, 1.0], dtype=torch.float64).to(s), tau=tau, mask=mask).movedim(0, -1), invariant=True),
+    Call("soft_quantile", lambda s, tau, mask: functional.soft_quantile(s, torch.tensor([0.0, 0.3, 1.0], dtype=torch.float64), tau=tau, mask=mask).movedim(0, -1), invariant=True),
     Call("soft_quantile:nearest", lambda s, tau, mask: functional.soft_quantile(s, 0.3, interpolation="nearest", tau=tau, mask=mask), invariant=True),
     Call("soft_median", lambda s, tau, mask: functional.soft_median(s, tau=tau, mask=mask), invariant=True),
     Call("soft_permutation", lambda s, tau, mask: functional.soft_permutation(s, tau=tau, mask=mask).to_dense().sum(-2), equivariant=True),
     Call("lapsum_topk", lambda s, tau, mask: ranks.lapsum_topk(s, 1, tau, mask=mask), equivariant=True, within=(0, 1)),
     Call("LapSumTopK", lambda s, tau, mask: ranks.LapSumTopK(1, tau)(s, mask), equivariant=True, within=(0, 1)),
-    Call("pair_sum", lambda s, tau, mask: ranks.pair_sum(wide(s), tau, torch.ones_like(wide(s))), masked=False, equivariant=True),
+    *(Call(f"soft_topk_mask:{method}", lambda s, tau, mask, method=method: functional.soft_topk_mask(s, 1, method=method, tau=tau, mask=mask), equivariant=True, within=(0, 1))
+      for method in ("lapsum", "sinkhorn", "sparse", "threshold", "simple")),
+    Call("SinkhornTopK", lambda s, tau, mask: selection.SinkhornTopK(torch.full(s.shape[:-1], 0.7), tau)(s, mask), equivariant=True, within=(0, 1)),
+    Call("ThresholdTopK", lambda s, tau, mask: selection.ThresholdTopK(torch.ones(s.shape[:-1], dtype=torch.long), tau)(s, mask), equivariant=True, within=(0, 1)),
+    Call("SparseTopK", lambda s, tau, mask: selection.SparseTopK(0.7, tau, p=4 / 3)(s, mask), equivariant=True, within=(0, 1)),
+    Call("SimpleTopK", lambda s, tau, mask: selection.SimpleTopK(torch.ones(s.shape[:-1], dtype=torch.long), tau)(s, mask), equivariant=True, within=(0, 1)),
+    Call("TopKRouter", lambda s, tau, mask: selection.TopKRouter(min(2, s.shape[-1]), tau=tau)(s).weights, masked=False, invariant=True, within=(0, 1)),
+    Call("pair_sum", lambda s, tau, mask: ranks.pair_sum(s, tau, torch.ones_like(s)), masked=False, equivariant=True),
     Call("isotonic", lambda s, tau, mask: ranks.isotonic(wide(s)), masked=False),
     Call("plackett_luce_log_prob", lambda s, tau, mask: core.plackett_luce_log_prob(s, s.argsort(-1, descending=True), mask), masked=False, invariant=True),
-    Call("soft_matching", lambda s, tau, mask: transport.soft_matching(s[..., :, None] - s[..., None, :], 1.0, 10).to_dense().sum(-2), masked=False, equivariant=True),
-    Call("GumbelSinkhorn", lambda s, tau, mask: transport.GumbelSinkhorn(1.0, 0.0)(s[..., :, None] - s[..., None, :]).to_dense().sum(-2), masked=False, equivariant=True),
-    Call("SoftKNN", lambda s, tau, mask: losses.SoftKNN(1, tau=tau, classes=2)(s[:, :1, None].tanh(), s[..., None].tanh(), torch.arange(s.shape[-1]).expand(s.shape) % 2).exp(), masked=False, within=(0, 1)),
+    Call("ranking_regret", lambda s, tau, mask: sampling.ranking_regret(s, s.argsort(-1).argsort(-1).to(s) + 1, mask, tau=tau, generator=torch.Generator().manual_seed(0)), within=(0, None)),
+    Call("plackett_luce_reward", lambda s, tau, mask: sampling.plackett_luce_reward(s / tau, torch.ones_like(s), mask, k=1, generator=torch.Generator().manual_seed(0)), within=(0, 1)),
+    Call("soft_matching", lambda s, tau, mask: transport.soft_matching(costs(s), 1.0, 10).to_dense().sum(-2), direct=False, masked=False, equivariant=True),
+    Call("GumbelSinkhorn", lambda s, tau, mask: transport.GumbelSinkhorn(1.0, 0.0)(costs(s)).to_dense().sum(-2), direct=False, masked=False, equivariant=True),
+    Call("SoftKNN", lambda s, tau, mask: losses.SoftKNN(1, tau=tau, classes=2)(s[:, :1, None].tanh(), s[..., None].tanh(), torch.arange(s.shape[-1]).expand(s.shape) % 2).exp(), direct=False, masked=False, within=(0, 1)),
 ]
 LOSSES = [
     Call("permutation_nll", lambda s, y, tau, mask: losses.permutation_nll(softsortlib.SoftSort(tau)(s, mask), losses.ideal_order(y, mask=mask), reduction="none")),
@@ -120,18 +141,19 @@ ELSEWHERE = {
     "matrices and checkers": "permutation_matrix is_row_stochastic is_doubly_stochastic is_permutation_matrix is_unimodal_row_stochastic compute_dtype "
                              "check_scores check_mask check_tau",
     "the maps that operators return": "SoftPermutation DensePermutation TransposedPermutation SampleMean SoftSortPermutation LaplacePermutation "
-                                      "WindowedPermutation SquarePermutation NeuralSortPermutation NetworkPermutation TransportPermutation LapSumPermutation",
-    "base classes and look-ups": "Operator RankOperator get_operator get_rank_operator",
-    "definitions read aloud, the oracles of the parts' tests": "neuralsort_published neuralsort_quadratic row_sums isotonic_plain sinkhorn line_potentials convex_cost",
+                                      "WindowedPermutation SquarePermutation OrderPermutation NeuralSortPermutation NetworkPermutation TransportPermutation LapSumPermutation",
+    "base classes and look-ups": "Operator RankOperator get_operator get_rank_operator TopKMask get_topk_mask Routing",
+    "definitions read aloud, the oracles of the parts' tests": "neuralsort_published neuralsort_quadratic row_sums isotonic_plain sinkhorn line_potentials convex_cost subset_marginals",
     "pieces of a network": "odd_even_layers bitonic_layers Comparators sorting_network run_network swap_sigmoid lane_differences replace_activation apply_layers default_steepness",
     "pieces of a transport": "ConvergenceWarning Gibbs potentials hard_matching",
     "noise": "gumbel_noise",
     "numbers, not tensors": "calibrate_tau tau_schedule",
     "orders": "ideal_order",
     "pieces with tests of their own": "warm",
+    "hard ranks, whose gradient is another function's": "BlackboxRank ImplicitRank",
     "an estimator, under scikit-learn's own checks": "SoftKNeighborsClassifier",
 }
-PARTS = (core, rowwise, networks, transport, ranks, functional, losses)
+PARTS = (core, rowwise, networks, transport, ranks, selection, sampling, functional, losses)
 
 
 def public_names():
@@ -141,5 +163,5 @@ def public_names():
 
 def described_names():
     "Every public name that a table, or ELSEWHERE, speaks of."
-    rows = {type(row.make()).__mro__[1 if row.name == "Stochastic" else 0].__name__ for row in OPERATORS + RANKS}
+    rows = {type(row.make()).__mro__[1 if row.name in ("Stochastic", "Perturbed") else 0].__name__ for row in OPERATORS + RANKS}
     return rows | {call.public for call in FUNCTIONS + LOSSES} | {f.__name__ for f in LOSS_MODULES.values()} | set(" ".join(ELSEWHERE.values()).split())

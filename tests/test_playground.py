@@ -14,7 +14,7 @@ from urllib.parse import quote
 import pytest
 import torch
 
-from softsortlib import NeuralSort, SinkhornSort, SoftSort, SortingNetwork, soft_rank
+from softsortlib import LapSum, NeuralSort, SinkhornSort, SoftSort, SortingNetwork, soft_rank
 
 ROOT = Path(__file__).resolve().parent.parent
 NBS, BUILT = ROOT / "nbs", ROOT / "_docs" / "playground.html"
@@ -29,6 +29,7 @@ OPERATORS = {
     "softsort": lambda tau, descending, sigmoid: SoftSort(tau, descending=descending),
     "softsort2": lambda tau, descending, sigmoid: SoftSort(tau, power=2, descending=descending),
     "neuralsort": lambda tau, descending, sigmoid: NeuralSort(tau, descending=descending),
+    "lapsum": lambda tau, descending, sigmoid: LapSum(tau, descending=descending),
     "sinkhorn": lambda tau, descending, sigmoid: SinkhornSort(tau, descending=descending),
     "odd_even": lambda tau, descending, sigmoid: SortingNetwork("odd_even", sigmoid, tau=tau, descending=descending),
     "bitonic": lambda tau, descending, sigmoid: SortingNetwork("bitonic", sigmoid, tau=tau, descending=descending),
@@ -147,6 +148,16 @@ def test_numbers_are_those_of_the_package(visit, operator):
         c.weights.forEach((row, i) => row.forEach((w, j) => r.gradient(i, j).forEach((g, k) => { mixed[k] += w * g; })));
         return {...r, gradients: c.entries.map(([i, j]) => r.gradient(i, j)), mixed}; })""", cases)
     for case, one in zip(cases, found, strict=True): compare(case, one, case["entries"], case["weights"])
+
+
+@pytest.mark.parametrize("operator", OPERATORS)
+def test_the_loss_of_an_order_is_that_of_the_package(visit, operator):
+    s, order = [0.3, -0.2, 0.9, 0.5], [2, 0, 3, 1]
+    found = visit().evaluate("([op, s, order]) => softOperators.orderLoss(softOperators.evaluate(op, s, .3), order)", [operator, s, order])
+    x = torch.tensor(s, dtype=torch.float64, requires_grad=True)
+    loss = -OPERATORS[operator](0.3, False, "cauchy")(x).log_prob(torch.tensor(order)).mean()
+    assert found["loss"] == pytest.approx(loss.item(), rel=1e-5)
+    assert found["slope"] == pytest.approx(torch.autograd.grad(loss, x)[0].tolist(), rel=1e-4, abs=1e-6)
 
 
 def test_networks_are_those_of_the_package(visit):
@@ -333,7 +344,7 @@ def test_choosing_an_entry(visit):
 
 def test_controls(visit):
     tab = visit()
-    for operator, name in [("softsort2", "SoftSort (x − y)²"), ("neuralsort", "NeuralSort"), ("sinkhorn", "Sinkhorn"), ("odd_even", "odd-even"), ("bitonic", "bitonic"), ("softsort", "SoftSort |x − y|")]:
+    for operator, name in [("softsort2", "SoftSort (x − y)²"), ("neuralsort", "NeuralSort"), ("lapsum", "LapSum"), ("sinkhorn", "Sinkhorn"), ("odd_even", "odd-even"), ("bitonic", "bitonic"), ("softsort", "SoftSort |x − y|")]:
         tab.get_by_text(name, exact=True).click()
         assert state(tab)["operator"] == operator and tab.locator("#pg-sigmoid").is_visible() == (operator in ("odd_even", "bitonic"))
     tab.get_by_role("radio", name="ascending", exact=True).focus()
@@ -417,9 +428,40 @@ def test_experiments(visit):
     assert 1e-19 < abs(far["gradient"][3]) < 1e-18
     assert 5e-4 < abs(change("{operator: 'bitonic'}")["gradient"][3]) < 5e-3 and abs(change("{sigmoid: 'logistic'}")["gradient"][3]) < 1e-12
     assert begin("columns")["columnSums"][4] == pytest.approx(0.79, abs=0.005)
+    assert all(abs(w - 1) < 1e-12 for w in change("{operator: 'lapsum'}")["columnSums"])
     assert all(abs(w - 1) < 1e-5 for w in change("{operator: 'sinkhorn', tau: .02}")["columnSums"]) and all(abs(w - 1) < 1e-12 for w in change("{operator: 'bitonic'}")["columnSums"])
     crowd = lambda js: max(max(row[:4]) for row in change(js)["P"][:4])
     assert crowd("{operator: 'sinkhorn'}") > 0.55 and crowd("{s: [-1.2, -1, -.8, -.6, 30]}") < 0.35
+
+
+def test_descending_sorts_the_scores(visit):
+    tab = visit(link([1.0, 0.4, -0.2, -0.9], tau=0.5))
+    found = tab.evaluate("() => { const out = []; while (!playground.descend() && out.length < 300) out.push(playground.state().s); return out; }")
+    assert 5 < len(found) < 250 and state(tab)["s"] == sorted(state(tab)["s"])
+    assert "steps" in tab.locator("#pg-curve").inner_text()
+    tab = visit(link([1.0, 0.4], tau=0.5))
+    tab.get_by_role("button", name="descend").click()
+    tab.wait_for_function("playground.state().s[0] < playground.state().s[1]")
+
+
+def test_lines_along_tau_are_those_of_the_operator(visit):
+    tab = visit()
+    assert tab.locator("#pg-ranks path").count() == 0
+    tab.locator(".pg-more summary").click()
+    tab.wait_for_function("document.querySelectorAll('#pg-ranks path').length === 5")
+    hard, soft = re.findall(r"est ([\d., ]+?)(?:, at|$)", tab.locator("#pg-ranks").get_attribute("aria-label"))
+    for text, tau in ((hard, 0.001), (soft, 100.0)):
+        ranks = soft_rank(torch.tensor(START), method=SoftSort(tau)).tolist()
+        assert [float(r) for r in text.split(", ")] == pytest.approx(ranks, abs=0.006)
+
+
+def test_on_a_phone_the_slider_and_the_matrix_are_on_one_screen(visit):
+    tab = visit(width=390, height=844)
+    slider, last = tab.locator("#pg-slider").bounding_box(), tab.locator(".pg-cell").last.bounding_box()
+    assert last["y"] + last["height"] - slider["y"] < 760
+    for box in tab.locator(".pg button:visible, .pg-operators label:visible, .pg-direction label:visible").all():
+        name = box.inner_text()
+        if name != "×": assert box.bounding_box()["height"] >= 36, name
 
 
 def test_experiments_glide(visit):
@@ -463,6 +505,32 @@ def test_light_and_dark(visit):
     assert all(a != b for a, b in zip(light, colours(), strict=True))
 
 
+def test_the_miniature_of_the_home_page(browser, tmp_path):
+    block = next("".join(c["source"]) for c in json.loads((NBS / "index.ipynb").read_text(encoding="utf-8"))["cells"] if 'id="miniature"' in "".join(c["source"]))
+    html = re.search(r"```\{=html\}\n(.*?)```", block, re.S)[1]
+    for name in ("operators.js", "miniature.js", "miniature.css", "styles.css"): shutil.copy(NBS / name, tmp_path / name)
+    (tmp_path / "index.html").write_text(f'<!doctype html><html lang="en"><meta charset="utf-8"><title>x</title><link rel="stylesheet" href="styles.css"><main class="content"><h1>x</h1>{html}</main>', encoding="utf-8")
+    tab = browser.new_page(viewport={"width": 390, "height": 844})
+    tab.goto((tmp_path / "index.html").as_uri())
+    def same():
+        now = tab.evaluate("document.getElementById('miniature').miniature")
+        assert torch.allclose(torch.tensor(now["P"], dtype=torch.float64), SoftSort(now["tau"])(torch.tensor(now["s"], dtype=torch.float64)).to_dense(), atol=1e-9)
+        return now
+    assert same()["s"] == START
+    tab.locator(".mini-dot").nth(1).press("PageUp")
+    assert same()["s"][1] == 0.1
+    box = tab.locator(".mini-dot circle:not(.mini-reach)").first.bounding_box()
+    tab.mouse.move(box["x"] + 11, box["y"] + 11)
+    tab.mouse.down()
+    tab.mouse.move(box["x"] - 50, box["y"] + 40)
+    tab.mouse.up()
+    assert same()["s"][0] < 1.0
+    tab.locator("#mini-tau").press("End")
+    assert same()["tau"] == 10 and tab.locator("output").inner_text() == "10"
+    assert tab.evaluate("document.documentElement.scrollWidth") <= 390
+    tab.close()
+
+
 @pytest.mark.skipif(not BUILT.exists(), reason="there is no built site with this page: run `make docs`")
 def test_the_built_page(visit):
     tab = visit(where=BUILT.as_uri())
@@ -473,8 +541,8 @@ def test_the_built_page(visit):
 
 
 def test_the_page_is_self_contained():
-    for name in ("operators.js", "playground.js", "playground.css", "playground.qmd"):
+    for name in ("operators.js", "playground.js", "playground.css", "playground.qmd", "miniature.js", "miniature.css"):
         text = (NBS / name).read_text(encoding="utf-8").replace("http://www.w3.org/2000/svg", "")
         assert not re.search(r"https?://|@import|\bimport\s*\(|\bfetch\s*\(|XMLHttpRequest|\beval\s*\(|innerHTML", text), name
     resources = json.dumps((ROOT / "_quarto.yml").read_text())
-    assert all(name in resources for name in ("operators.js", "playground.js", "playground.css"))
+    assert all(name in resources for name in ("operators.js", "playground.js", "playground.css", "miniature.js", "miniature.css"))

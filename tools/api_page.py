@@ -3,7 +3,7 @@
     from api_page import api_index, api_page   # nbs/api.ipynb and the notebooks of nbs/api show these
     python tools/api_page.py                   # lists what is not documented; exits non-zero if anything
 
-The examples are the cells of nbs/api that begin with `#| api: name`; nbdev_test runs them, and a test runs each of them alone.
+The examples are the cells of nbs/api that begin with `#| api: name`; `make test` runs them in their notebook, and each of them alone.
 A name that has none there shows the cell of its chapter that uses it first.
 """
 import ast, builtins, functools, importlib, inspect, json, re, sys, textwrap, typing

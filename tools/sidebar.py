@@ -13,7 +13,7 @@ TUTORIALS = ("learn_from_order", "spearman_loss", "ranking_loss", "masks", "robu
 DOORS = {"core": "The soft permutation", "rowwise": "Rows by a softmax", "networks": "Sorting networks", "transport": "Optimal transport",
          "ranks": "Ranks", "selection": "The top k", "sampling": "Sampling", "functional": "Functions", "losses": "Losses and layers"}
 API = ("functional", "core", "rowwise", "networks", "transport", "ranks", "selection", "sampling", "losses", "lab")                    # in the order of use
-DEFINITIONS = {"rowwise": ("1[12]", "13[0-4]"), "networks": ("2[0-4]",), "transport": ("3[0-5]",), "ranks": ("4[0-5]",)}     # a part's other chapters are its engine rooms
+DEFINITIONS = {"rowwise": ("1[12]", "13[0-4]"), "networks": ("2[0-4]",), "transport": ("3[0-5]",), "ranks": ("4[0-5]",), "selection": ("10[0-4]",)}     # a part's other chapters are its engine rooms
 
 def number_of(page):
     "The number of a chapter, by its page; pages that have none come first"
@@ -28,7 +28,7 @@ def is_definition(page):
 def of(part, numbers=("[0-9][0-9]", "[0-9][0-9][0-9]")): return [f"{part}/{some}_*.ipynb" for some in numbers]
 
 PLAN = [                                                    # (title, page) or (title, globs) or (title, parts)
-    ("Start", [("Home", "index.ipynb"), ("Playground", "playground.qmd"), ("Choosing an operator", "choosing.ipynb")]),
+    ("Start", [("Home", "index.ipynb"), ("Ten-minute tour", "tour.ipynb"), ("Playground", "playground.qmd"), ("Choosing an operator", "choosing.ipynb")]),
     ("Tutorials and how-to", ["howto.ipynb", *(f"tutorials/{name}.ipynb" for name in TUTORIALS)]),
     ("The book", [(title, [f"{part}/index.ipynb", *(of(part, DEFINITIONS[part]) if part in DEFINITIONS else of(part))]) for part, title in DOORS.items()]),
     ("Results", [("Statements", ["statements.ipynb"]), ("Experiments", ["experiments/*.ipynb"]), ("Benchmarks", ["benchmarks/*.ipynb"]),

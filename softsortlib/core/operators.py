@@ -101,12 +101,12 @@ def _shown(value):
         return repr(value)
     return f"{value.item():.4g}" if value.numel() == 1 else f"Tensor{tuple(value.shape)}"
 
-# %% ../../nbs/core/01_operators.ipynb #f3f6eb16
+# %% ../../nbs/core/01_operators.ipynb #4fbd70e8
 def _single(P, s):
     "The map of a single score: one, with a zero gradient to s (..., 1); P itself where it is of another shape."
     if P.shape != (*s.shape, 1):
         return P
-    log_one = 0 * s.nan_to_num(0, 0, 0)
+    log_one = s.masked_fill(torch.ones_like(s, dtype=torch.bool), 0)    # not 0 * s: zero times infinity is no number
     return DensePermutation(log_one[..., None], P.dtype, mask=P.mask, row_mask=P.row_mask)
 
 # %% ../../nbs/core/01_operators.ipynb #40240596

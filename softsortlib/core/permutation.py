@@ -27,7 +27,7 @@ def permutation_matrix(
     "The matrix with a one at `[i, perm[i]]` (Grover et al. 2019, section 2)."
     return nn.functional.one_hot(perm, perm.shape[-1]).to(dtype)
 
-# %% ../../nbs/core/00_permutation.ipynb #7fd46fee
+# %% ../../nbs/core/00_permutation.ipynb #9d409b0e
 class _Hooks(Multiplies):
     "The hooks, for those who read and do not run: type checkers, editors, authors of a subclass."
     if TYPE_CHECKING:
@@ -40,6 +40,7 @@ class _Hooks(Multiplies):
         def _rmatmul(self, y: Tensor, rows: "Tensor | None") -> Tensor: ...
         def _log_prob(self, target: Tensor, rows: "Tensor | None") -> Tensor: ...
         def _hard(self, rows: "Tensor | None") -> Tensor: ...
+        def _hard_mean(self) -> Tensor: ...
 
 # %% ../../nbs/core/00_permutation.ipynb #b921dd50
 _Rows = slice | list[int] | Tensor

@@ -5,14 +5,16 @@
 # %% auto #0
 __all__ = []
 
-# %% ../../nbs/core/02_rounding.ipynb #62e6dc75
+# %% ../../nbs/core/02_rounding.ipynb #4c89f279
 import numbers
 import operator
 
 import torch
 from torch import Tensor, nn
 
-from .permutation import SoftPermutation, is_concrete, patch_to, precisely, together, zero_outside
+from softsortlib.core.permutation import (
+    SoftPermutation, compute_dtype, is_concrete, patch_to, precisely, together, zero_outside,
+)
 
 # %% ../../nbs/core/02_rounding.ipynb #9315d0b7
 def _row_key(key, P):
@@ -119,6 +121,13 @@ def log_prob(
         if self.mask is not None and is_concrete(self.mask):
             _check_real(target, self.mask.expand(*batch, self.n), self._kept)
     return zero_outside(self._log_prob(target, self._rows), self._kept, -1).to(self.dtype)
+
+# %% ../../nbs/core/02_rounding.ipynb #f4ee244f
+def in_compute_dtype(P):
+    "The same map, whose results are not rounded to a half type."
+    wide = object.__new__(type(P))
+    wide.__dict__.update(P.__dict__, dtype=compute_dtype(P.dtype))
+    return wide
 
 # %% ../../nbs/core/02_rounding.ipynb #a1eee6b1
 @patch_to(SoftPermutation)

@@ -5,13 +5,13 @@
 # %% auto #0
 __all__ = ['plackett_luce_log_prob', 'gumbel_noise', 'Stochastic', 'SampleMean']
 
-# %% ../../nbs/core/04_stochastic.ipynb #5f95f1fd
+# %% ../../nbs/core/04_stochastic.ipynb #a11a656d
 import math
 
 import torch
 from torch import Tensor, nn
 
-from .checks import check_mask, check_scores, compute_dtype, patch_to, together
+from .checks import check_mask, check_scores, compute_dtype, patch_to, together, zero_outside
 from .operators import Operator, get_operator
 from .permutation import SoftPermutation
 
@@ -32,7 +32,36 @@ def _log_sums_behind(x):
     "Logarithm of the sum over k >= i of exp(x[k]), for each i along the last dimension: the denominators of (4.1)."
     return x.flip(-1).logcumsumexp(-1).flip(-1)
 
-# %% ../../nbs/core/04_stochastic.ipynb #a10c1679
+# %% ../../nbs/core/04_stochastic.ipynb #5d3d7c3c
+def _chosen_slope(x):
+    "The derivative (4.3) of the log-probability by the scores x (..., n), in the order of choice."
+    real = x > torch.finfo(x.dtype).min / 4
+    took_part = x + (-_log_sums_behind(x)).logcumsumexp(-1)
+    return torch.where(real, 1 - took_part.exp(), 0)
+
+class _OrderLogProb(torch.autograd.Function):
+    "(4.2) of scores x (..., n) in the order of choice; what is below half the smallest number is padding."
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(x):
+        real = x > torch.finfo(x.dtype).min / 4
+        return (x - _log_sums_behind(x)).masked_fill(~real, 0).sum(-1)
+
+    @staticmethod
+    def setup_context(ctx, inputs, output):
+        ctx.save_for_backward(*inputs)
+        ctx.save_for_forward(*inputs)
+
+    @staticmethod
+    def backward(ctx, g):
+        return g[..., None] * _chosen_slope(ctx.saved_tensors[0])
+
+    @staticmethod
+    def jvp(ctx, t):
+        return (t * _chosen_slope(ctx.saved_tensors[0])).sum(-1)
+
+# %% ../../nbs/core/04_stochastic.ipynb #ddcd17a9
 def plackett_luce_log_prob(
     scores: Tensor,  # scores, the larger the earlier, (..., n)
     perm: Tensor,  # an order of 0..n-1 from first to last, long, (..., n); padded items come last
@@ -47,11 +76,10 @@ def plackett_luce_log_prob(
     s = scores.to(compute_dtype(scores.dtype))
     chosen = s.expand(shape).gather(-1, perm.expand(shape))
     if mask is None:
-        return (chosen - _log_sums_behind(chosen)).sum(-1).to(scores.dtype)
+        return _OrderLogProb.apply(chosen).to(scores.dtype)
     real = mask.expand(shape).gather(-1, perm.expand(shape))
     nothing = torch.finfo(s.dtype).min / 2     # as good as -inf, but its gradient is zero and not nan
-    behind = _log_sums_behind(chosen.masked_fill(~real, nothing))
-    return (chosen - behind).masked_fill(~real, 0).sum(-1).to(scores.dtype)
+    return _OrderLogProb.apply(chosen.masked_fill(~real, nothing)).to(scores.dtype)
 
 # %% ../../nbs/core/04_stochastic.ipynb #a62196c1
 def gumbel_noise(
@@ -126,7 +154,7 @@ def _over_samples(f, x, samples, ndim):
         return torch.stack([_over_samples(f, part, samples, ndim) for part in x])
     return f(x.expand(samples, *x.shape))
 
-# %% ../../nbs/core/04_stochastic.ipynb #891c10d1
+# %% ../../nbs/core/04_stochastic.ipynb #c9acc3c1
 class SampleMean(SoftPermutation):
     "The mean over the leading dimension of a soft permutation; raise `ValueError` when it has none."
     def __init__(self,
@@ -148,6 +176,13 @@ class SampleMean(SoftPermutation):
     def _dense(self, rows):
         return self.P._dense(rows).mean(0)
 
+    def _hard(self, rows):
+        "The order of (4.5); the argmax of each row where there are more or fewer rows than inputs."
+        if self._m != self.n:
+            return SoftPermutation._hard(self, rows)
+        hard = self.P._hard_mean()
+        return hard if rows is None else hard[..., rows]
+
 # %% ../../nbs/core/04_stochastic.ipynb #13d7abcc
 @patch_to(SampleMean)
 def _matmul(self, x, rows):
@@ -161,3 +196,15 @@ def _rmatmul(self, y, rows):
 def _log_prob(self, target, rows):
     log_mean = lambda target: _log_mean(self.P._log_prob(target, rows))
     return _over_samples(log_mean, target, self.samples, len(self.batch) + 1)
+
+# %% ../../nbs/core/04_stochastic.ipynb #e06a5479
+@patch_to(SoftPermutation)
+def _hard_mean(self):
+    "The inputs in the order of (4.5), the samples being the first dimension: (..., n), padded ones last."
+    i = torch.arange(1, self.n + 1, device=self.device, dtype=compute_dtype(self.dtype))
+    both = torch.stack([i, torch.ones_like(i)], -1).expand(*self.batch, -1, 2)
+    total, weight = self._rmatmul(zero_outside(both, self.row_mask, -2), None).detach().mean(0).unbind(-1)
+    position = total / weight
+    if self.mask is not None:
+        position = position.masked_fill(~self.mask[0], math.inf)
+    return position.argsort(dim=-1, stable=True)

@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['soft_quantile', 'soft_median']
 
-# %% ../../nbs/functional/51_quantiles.ipynb #d608245d
+# %% ../../nbs/functional/51_quantiles.ipynb #cbc0c03d
 import numbers
 
 import torch
@@ -13,6 +13,7 @@ from torch import Tensor
 
 from ..core.operators import Operator, check_flags
 from ..core.permutation import compute_dtype, is_concrete
+from ..core.rounding import in_compute_dtype
 from .arguments import finite_scores, hard_sort, runs_eagerly, with_gradient_of
 from .functions import sorter
 
@@ -105,15 +106,15 @@ def _own_quantiles(operator, s, mask, q, interpolation):
     payload = s if mask is None else s.masked_fill(~mask, 0)
     return operator.quantiles(s, q, mask=mask) @ payload
 
-# %% ../../nbs/functional/51_quantiles.ipynb #4bf7a0aa
+# %% ../../nbs/functional/51_quantiles.ipynb #4871aca6
 def _soft_quantiles(s, mask, q, p, interpolation, method, tau):
     "Soft quantiles (..., Q) of s (..., n) at q (Q,), which are the positions p, (Q,) or (..., Q)."
     operator, sign = sorter(method, tau, False)
     own = _own_quantiles(operator, s, mask, q, interpolation)
     if own is not None:
         return own
-    P = operator(sign * s, mask)
-    return _at_positions(lambda rows: P[..., rows, :] @ s, p, s.shape[-1], mask)
+    P = in_compute_dtype(operator(sign * s, mask))      # two rows are averaged, and rounded once
+    return _at_positions(lambda rows: P[..., rows, :] @ s, p, s.shape[-1], mask).to(s.dtype)
 
 # %% ../../nbs/functional/51_quantiles.ipynb #181a05c6
 def soft_quantile(

@@ -51,11 +51,11 @@ def _mean_over_true(loss, true, reduction, dtype):
     mean = loss.masked_fill(~true, 0).sum(-1) / true.sum(-1).clamp(min=1)
     return reduce_sets(mean, true.any(-1), reduction, dtype)
 
-# %% ../../nbs/losses/57_classification.ipynb #f7b8ea93
+# %% ../../nbs/losses/57_classification.ipynb #032f4602
 def _log_in_top(P, target):
     "log P[i, y] for the true classes, (..., k, c), and which of the c are true, (..., c)."
     if target.dtype == torch.bool:
-        return P._log_rows(P._rows), target
+        return P._log_rows(P._rows).masked_fill(~target[..., None, :], 0), target    # the others may be impossible
     log_prob = P.log_prob(target[..., None].expand(*target.shape, P.m))
     return log_prob[..., None], torch.ones_like(target, dtype=torch.bool)[..., None]
 

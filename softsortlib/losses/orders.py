@@ -6,14 +6,15 @@
 __all__ = ['permutation_nll', 'PermutationNLL', 'ideal_order', 'permutation_bce', 'PermutationBCE', 'spearman_loss',
            'SpearmanLoss', 'kendall_loss', 'KendallLoss']
 
-# %% ../../nbs/losses/55_orders.ipynb #ac07b07f
+# %% ../../nbs/losses/55_orders.ipynb #f8f3a5f1
 import math
 
 import torch
 from torch import Tensor, nn
 
 from ..core.operators import Operator, check_flags, check_tau
-from ..core.permutation import SoftPermutation, check_mask, compute_dtype
+from ..core.permutation import SoftPermutation, check_mask
+from ..core.rounding import in_compute_dtype
 from ..core.rank_operators import RankOperator
 from ..engine.level_sums import level_sums
 from ..engine.radix import stable_sort
@@ -37,7 +38,7 @@ def _row_count(P):
         return torch.full(P.batch, P.m, device=P.device)
     return P._kept.sum(-1)
 
-# %% ../../nbs/losses/55_orders.ipynb #4ffb135b
+# %% ../../nbs/losses/55_orders.ipynb #788bb3c8
 def permutation_nll(
     P: SoftPermutation,  # of any operator, (..., n, n), or its first rows
     target: Tensor,  # the true order as `argsort` returns it, long, (..., n)
@@ -48,7 +49,7 @@ def permutation_nll(
 
     Raise `TypeError`, `ValueError` or `IndexError` when an argument does not fit."""
     _check_permutation(P)
-    log_prob = P.log_prob(target).to(compute_dtype(P.dtype))
+    log_prob = in_compute_dtype(P).log_prob(target)
     count = _row_count(P)
     loss = -log_prob.sum(-1) / count.clamp(min=1)
     return reduce_sets(loss, count > 0, reduction, P.dtype)
@@ -101,17 +102,17 @@ def _log_complement(D):
     after = nn.functional.pad(D.flip(-1).cumsum(-1).flip(-1)[..., 1:], (0, 1))
     return (before + after).clamp(torch.finfo(D.dtype).tiny, 1).log()
 
-# %% ../../nbs/losses/55_orders.ipynb #76d9f148
+# %% ../../nbs/losses/55_orders.ipynb #76def280
 def _rest_of_rows(P, target):
     "The sum over i and j of (1 - T) log(1 - P), (...), in which T is the true permutation."
-    log_rest = _log_complement(P.to_dense().to(compute_dtype(P.dtype)))
+    log_rest = _log_complement(in_compute_dtype(P).to_dense())
     real = target.long() if P._kept is None else target.long().masked_fill(~P._kept, 0)
     log_rest = log_rest.masked_fill(nn.functional.one_hot(real, P.n).bool(), 0)
     if P.mask is not None:
         log_rest = log_rest.masked_fill(~P.mask[..., None, :] | ~P._kept[..., None], 0)
     return log_rest.sum((-2, -1))
 
-# %% ../../nbs/losses/55_orders.ipynb #1b16015c
+# %% ../../nbs/losses/55_orders.ipynb #253cae2f
 def permutation_bce(
     P: SoftPermutation,  # of any operator, (..., n, n)
     target: Tensor,  # the true order as `argsort` returns it, long, (..., n)
@@ -122,7 +123,7 @@ def permutation_bce(
 
     Raise `TypeError`, `ValueError` or `IndexError` when an argument does not fit."""
     _check_permutation(P)
-    log_prob = P.log_prob(target).to(compute_dtype(P.dtype))
+    log_prob = in_compute_dtype(P).log_prob(target)
     rows = _row_count(P)
     columns = P.n if P.mask is None else P.mask.sum(-1)
     loss = -(log_prob.sum(-1) + _rest_of_rows(P, target)) / (rows * columns).clamp(min=1)

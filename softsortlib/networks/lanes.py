@@ -176,17 +176,21 @@ class Rule(NamedTuple):
     trick: bool  # whether the activation replacement trick is on
     sigmoid: int  # a code of Sigmoid
 
-# %% ../../nbs/networks/25_lanes.ipynb #6ee1d321
+# %% ../../nbs/networks/25_lanes.ipynb #832fc2ed
+_MOST_SINGLE = 0.25 * float(np.finfo(np.float32).max)
+_MOST_DOUBLE = 0.25 * float(np.finfo(np.float64).max)
+
 @jit
 def _bend(d, tau, lam, trick, v):
-    "v = phi(d) / tau, elementwise: Equation 21.4."
+    "v = phi(d) / tau, a finite number, elementwise: Equation 21.4."
     pole = d.dtype.type(1e-10)
+    most = d.dtype.type(_MOST_SINGLE if d.itemsize == 4 else _MOST_DOUBLE)
     if trick:
         for c in range(len(d)):
-            v[c] = d[c] / (abs(d[c]) + pole) ** lam / tau
+            v[c] = min(max(d[c] / (abs(d[c]) + pole) ** lam / tau, -most), most)
     else:
         for c in range(len(d)):
-            v[c] = d[c] / tau
+            v[c] = min(max(d[c] / tau, -most), most)
 
 # %% ../../nbs/networks/25_lanes.ipynb #370b60a2
 @jit

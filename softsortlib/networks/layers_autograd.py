@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = []
 
-# %% ../../nbs/networks/27_layers_autograd.ipynb #cd2e586b
+# %% ../../nbs/networks/27_layers_autograd.ipynb #36e8742e
 import importlib
 
 import torch
@@ -18,7 +18,7 @@ from .comparators import sorting_network
 from .lanes import Arguments, Rule, see, see_backward, sigmoid_code
 from .layers import matrix, matrix_backward, send, send_backward
 from softsortlib.networks.swaps import (
-    SLOPES, apply_layers, lane_differences, replace_activation, swap_sigmoid, swap_weights,
+    SLOPES, apply_layers, lane_differences, sigmoid_argument, swap_sigmoid, swap_weights,
 )
 
 # %% ../../nbs/networks/27_layers_autograd.ipynb #980f01bc
@@ -93,10 +93,10 @@ def _network_differences(s: Tensor, tau: Tensor, lam: Tensor, size: Tensor, kind
 def _(s, tau, lam, size, kind, sigmoid, trick):
     return s.new_empty(*s.shape[:-1], sorting_size(kind, s.shape[-1]))
 
-# %% ../../nbs/networks/27_layers_autograd.ipynb #85adc3c1
+# %% ../../nbs/networks/27_layers_autograd.ipynb #1a17ecfc
 def _inner(d, tau, lam, active, sigmoid, trick):
     "beta + d dbeta/dd and d f'(v) v of Equation 25.3, for all comparators at once."
-    v = replace_activation(d, lam[..., None] if trick else None) / tau[..., None]
+    v = sigmoid_argument(d, tau[..., None], lam[..., None] if trick else None)
     swap = torch.where(active, swap_sigmoid(-v, sigmoid), 0)
     curve = torch.where(active, SLOPES[sigmoid](v), 0) * v
     bent = 1 - lam[..., None] * d.abs() / (d.abs() + 1e-10) if trick else 1

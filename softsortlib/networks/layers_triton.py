@@ -273,13 +273,14 @@ def _swap_and_slope(v, SIGMOID: tl.constexpr):
         slope = tl.where(t <= 0.25, 1.0, 0.0625 / (far * far))
     return tl.where(v < 0, 1 - small, small), slope
 
-# %% ../../nbs/networks/28_layers_triton.ipynb #73000d01
+# %% ../../nbs/networks/28_layers_triton.ipynb #2beeeab7
 @triton_jit
 def _bend_tile(d, tau, lam, TRICK: tl.constexpr):
-    "phi(d) / tau: Equation 21.4."
+    "phi(d) / tau, a finite number: Equation 21.4."
+    bent = d
     if TRICK:
-        return d * tl.exp(-lam * tl.log(tl.abs(d) + 1e-10)) / tau
-    return d / tau
+        bent = d * tl.exp(-lam * tl.log(tl.abs(d) + 1e-10))
+    return tl.minimum(tl.maximum(bent / tau, -8.5e37), 8.5e37)
 
 # %% ../../nbs/networks/28_layers_triton.ipynb #37913eb8
 @triton_jit

@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['NetworkPermutation', 'SortingNetwork', 'default_steepness']
 
-# %% ../../nbs/networks/22_operator.ipynb #e6dd12b8
+# %% ../../nbs/networks/22_operator.ipynb #3550a857
 import math
 from functools import partial
 from typing import TYPE_CHECKING
@@ -18,7 +18,7 @@ from ..core.permutation import SoftPermutation, is_concrete, patch_to
 from ..engine.dispatch import choose
 from .comparators import sorting_network
 from .layers_autograd import network_differences, network_matrix, network_send
-from .swaps import SIGMOIDS, apply_layers, lane_differences, replace_activation
+from .swaps import SIGMOIDS, apply_layers, lane_differences, sigmoid_argument
 
 # %% ../../nbs/networks/22_operator.ipynb #50918631
 class _OnLanes(SoftPermutation):
@@ -72,7 +72,7 @@ def _rows_of(y, lanes):
         return y.index_select(-2, lanes)
     return y.gather(-2, lanes[..., None].expand(*y.shape[:-2], lanes.shape[-1], y.shape[-1]))
 
-# %% ../../nbs/networks/22_operator.ipynb #bd6cfaea
+# %% ../../nbs/networks/22_operator.ipynb #e3ae16a9
 class NetworkPermutation(_OnLanes):
     "The soft permutation of a sorting network: a product of layers that is never multiplied out."
     if TYPE_CHECKING:  # added below
@@ -98,7 +98,7 @@ class NetworkPermutation(_OnLanes):
         lanes = self._pack(s[..., None])[..., 0]
         lanes = lanes.double() if s.device.type == "cpu" else lanes
         d = self._differences(lanes, tau, art_lambda)
-        self.v = (replace_activation(d, art_lambda) / tau).to(s.dtype)
+        self.v = sigmoid_argument(d, tau, art_lambda, s.dtype)
 
 # %% ../../nbs/networks/22_operator.ipynb #7fc60c4f
 @patch_to(NetworkPermutation)

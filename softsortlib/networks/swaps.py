@@ -72,7 +72,23 @@ def replace_activation(
         return d
     return d / (d.abs() + 1e-10) ** art_lambda
 
-# %% ../../nbs/networks/21_swaps.ipynb #c6975d89
+# %% ../../nbs/networks/21_swaps.ipynb #4407a384
+def sigmoid_argument(
+    d: Tensor,  # differences, (..., C)
+    tau: "float | Tensor",  # temperature, a number or (..., 1)
+    art_lambda: "float | Tensor | None" = None,  # activation replacement trick, a number or (..., 1); None for none
+    dtype: "torch.dtype | None" = None,  # of the result, that of d if None
+) -> Tensor:  # v = phi(d) / tau, a finite number, (..., C)
+    "What the sigmoid is asked: Equation 21.4."
+    bent = replace_activation(d, art_lambda)
+    dtype = dtype or d.dtype
+    most = 0.25 * torch.finfo(dtype).max
+    if not isinstance(tau, Tensor):
+        return (bent.clamp(-most * tau, most * tau) / tau).to(dtype)
+    bent = bent.clamp(-most * tau.detach(), most * tau.detach())
+    return (bent * tau.reciprocal()).to(dtype)         # the derivative of a quotient holds v / tau, which overflows
+
+# %% ../../nbs/networks/21_swaps.ipynb #4612f36b
 def lane_differences(
     s: Tensor,  # scores, (..., n)
     net: Comparators,  # a network of n lanes
@@ -88,7 +104,7 @@ def lane_differences(
         acts = None if active is None else active[..., start:stop]
         a, b = s.index_select(-1, lo), s.index_select(-1, hi)
         d = b - a if acts is None else torch.where(acts, b - a, 0)
-        _, swap = swap_weights(replace_activation(d, art_lambda) / tau, sigmoid, acts)
+        _, swap = swap_weights(sigmoid_argument(d, tau, art_lambda), sigmoid, acts)
         s = s.index_copy(-1, torch.cat([lo, hi]), torch.cat([a + swap * d, b - swap * d], -1))
         seen.append(d)
     return torch.cat(seen, -1)

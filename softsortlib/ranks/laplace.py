@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['LaplaceRank', 'lapsum_topk', 'LapSumTopK']
 
-# %% ../../nbs/ranks/42_laplace.ipynb #434a0ab1
+# %% ../../nbs/ranks/42_laplace.ipynb #f39b0a73
 import math
 import numbers
 
@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from ..core.operators import check_flags, check_tau
-from ..core.permutation import check_mask, check_scores, compute_dtype, zero_outside
+from ..core.checks import check_mask, check_scores, compute_dtype, fits, is_concrete, zero_outside
 from ..core.rank_operators import RankOperator
 from ..engine.autograd import batched, custom_op, differentiable
 from ..engine.compile import arrays, exp_neg, jit, spread_rows
@@ -394,7 +394,7 @@ def _threshold_rows(lo, hi, s, tau, v, k, place, d):
             high, d[b] = _between(gap, L, R[m], above - k[b])
             place[b] = m if high else m - 1
 
-# %% ../../nbs/ranks/42_laplace.ipynb #3b7df960
+# %% ../../nbs/ranks/42_laplace.ipynb #f0dad157
 def _threshold_numba(s, tau, v, k):
     "d and m of (42.7), the root of (42.5), by its kernel; all (B, n) or (B, 1)."
     d = torch.empty_like(tau)
@@ -404,12 +404,12 @@ def _threshold_numba(s, tau, v, k):
     return d, m
 
 @custom_op("lapsum_threshold", __name__)
-def _threshold_op(s: Tensor, tau: Tensor, v: Tensor, k: float) -> tuple[Tensor, Tensor]:
-    "s (..., n) increasing, tau (..., 1), v (..., n) -> d and m of (42.7), (..., 1)."
+def _threshold_op(s: Tensor, tau: Tensor, v: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
+    "s (..., n) increasing, tau (..., 1), v (..., n), k (..., 1) -> d and m of (42.7), (..., 1)."
     n = s.shape[-1]
     root = _threshold_numba if choose(s, "") == "numba" else _threshold_of
     T = tau.reshape(-1, 1)
-    d, m = root(s.reshape(-1, n), T, v.reshape(-1, n), torch.full_like(T, k))
+    d, m = root(s.reshape(-1, n), T, v.reshape(-1, n), k.reshape(-1, 1))
     return d.reshape(tau.shape), m.reshape(tau.shape)
 
 @_threshold_op.register_fake
@@ -423,25 +423,39 @@ def _threshold_backward(ctx, g, _):
     "(42.8)"
     s, tau, v, d, m = ctx.saved_tensors
     near = s - s.detach().gather(-1, m)
-    p = torch.where(v > 0, -(near / tau - d).abs(), -1e30).softmax(-1)
-    return g * p / tau, -g * (p * near).sum(-1, keepdim=True) / tau / tau, None, None
+    log_density = torch.where(v > 0, -(near / tau - d).abs(), -1e30)
+    p = log_density.softmax(-1)
+    k_grad = -2 * g * (-log_density.logsumexp(-1, keepdim=True).clamp(min=-600)).exp()
+    return g * p / tau, -g * (p * near).sum(-1, keepdim=True) / tau / tau, None, k_grad
 
-_threshold = differentiable(_threshold_op, 3, _threshold_backward, _threshold_setup)
+_threshold = differentiable(_threshold_op, 4, _threshold_backward, _threshold_setup)
 
-# %% ../../nbs/ranks/42_laplace.ipynb #a2f6d936
-def _check_k(k, n=math.inf):
-    "Raise `TypeError` or `ValueError` unless 0 < k <= n."
+# %% ../../nbs/ranks/42_laplace.ipynb #f0b54b2b
+def _check_counts(k, n, batch):
+    "Raise `TypeError` or `ValueError` unless the tensor k broadcasts to `batch` and is in (0, n]."
+    if k.dtype == torch.bool or k.is_complex():
+        raise TypeError(f"k must hold numbers, as 3 or 2.5, got a tensor of {k.dtype}")
+    if batch is not None and not fits(k.shape, batch):
+        raise ValueError(f"k must broadcast to the batch shape {tuple(batch)}, got {tuple(k.shape)}")
+    if is_concrete(k) and not ((k > 0) & (k <= n)).all():
+        raise ValueError(f"k must be more than 0 and at most {n}, got a tensor with minimum {k.min().item():g} "
+                         f"and maximum {k.max().item():g}")
+
+def check_count(k, n=math.inf, batch=None):
+    "Raise `TypeError` or `ValueError` unless 0 < k <= n, for a number or a tensor that broadcasts to `batch`."
+    if isinstance(k, Tensor):
+        return _check_counts(k, n, batch)
     if not isinstance(k, numbers.Real) or isinstance(k, bool):
-        advice = ": call k.item()" if isinstance(k, Tensor) else ""
-        raise TypeError(f"k must be a number, as 3 or 2.5, got {type(k).__name__}{advice}")
+        raise TypeError(f"k must be a number, as 3 or 2.5, or a tensor with one for each set, got {type(k).__name__}")
     if not 0 < k <= n:
         most = f" and at most the {n} scores there are" if n < math.inf else ""
         raise ValueError(f"k must be more than 0{most}, got {k}")
 
-# %% ../../nbs/ranks/42_laplace.ipynb #adaeb364
+
+# %% ../../nbs/ranks/42_laplace.ipynb #949ad914
 def lapsum_topk(
     scores: Tensor,  # (..., n), floating point
-    k: float,  # how many; need not be an integer
+    k: "float | Tensor",  # how many, not always an integer; a tensor broadcasts over the batch
     tau: "float | Tensor" = 1.0,  # temperature, in units of the scores; a tensor broadcasts over the batch
     largest: bool = True,  # False chooses the smallest
     mask: "Tensor | None" = None,  # bool, (..., n), True = a real element
@@ -450,7 +464,7 @@ def lapsum_topk(
 
     Raise `TypeError` or `ValueError` when an argument does not fit."""
     check_scores(scores)
-    _check_k(k, scores.shape[-1])
+    check_count(k, scores.shape[-1], scores.shape[:-1])
     check_flags(largest=largest)
     mask = check_mask(mask, scores)
     s = scores.to(compute_dtype(scores.dtype))
@@ -458,11 +472,12 @@ def lapsum_topk(
     x, _, real = _sorted_real(s, mask)
     s, x, real = precise(s), precise(x), precise(real)
     tau = tau_column(check_tau(tau, scores), s)
-    d, m = _threshold(x, tau, real, float(k))
+    k = k[..., None] if isinstance(k, Tensor) else float(k)
+    d, m = _threshold(x, tau, real, tau_column(k, s))
     above = (s - x.detach().gather(-1, m)) / tau - d
     return zero_outside(0.5 + laplace_step(above, 0), mask, -1).to(scores.dtype)
 
-# %% ../../nbs/ranks/42_laplace.ipynb #e88026f2
+# %% ../../nbs/ranks/42_laplace.ipynb #a7b6d2ba
 class LapSumTopK(nn.Module):
     """A module from scores (..., n) to weights in [0, 1] that sum to k, (42.5; Struski et al. 2025).
 
@@ -471,20 +486,20 @@ class LapSumTopK(nn.Module):
     extra_repr = RankOperator.extra_repr
 
     def __init__(self,
-        k: float,  # how many
+        k: "float | Tensor",  # how many; a Parameter is learned
         tau: "float | Tensor" = 1.0,  # temperature, in units of the scores; a Parameter is learned
         largest: bool = True,  # False chooses the smallest
     ):
         super().__init__()
-        _check_k(k)
+        check_count(k)
         check_flags(largest=largest)
         check_tau(tau, torch.empty(*tau.shape, 1) if isinstance(tau, Tensor) else None)
-        self.k = k
         self.largest = largest
-        if isinstance(tau, Tensor) and not isinstance(tau, nn.Parameter):
-            self.register_buffer("tau", tau)
-        else:
-            self.tau = tau
+        for name, value in (("k", k), ("tau", tau)):
+            if isinstance(value, Tensor) and not isinstance(value, nn.Parameter):
+                self.register_buffer(name, value)
+            else:
+                setattr(self, name, value)
 
     def forward(self,
         scores: Tensor,  # (..., n), floating point

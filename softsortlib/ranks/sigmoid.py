@@ -5,12 +5,13 @@
 # %% auto #0
 __all__ = ['pair_sum', 'SigmoidRank']
 
-# %% ../../nbs/ranks/40_sigmoid.ipynb #3bdc1f6b
+# %% ../../nbs/ranks/40_sigmoid.ipynb #3468e943
 import math
 
 import torch
 from torch import Tensor
 
+from ..core.permutation import compute_dtype
 from ..core.rank_operators import RankOperator
 from ..engine.autograd import custom_op, differentiable
 from ..engine.sum_laws import LAWS
@@ -104,7 +105,7 @@ def precise(x):
     "x in double precision, or as it is on a device that has none."
     return x if x.device.type == "mps" else x.double()
 
-# %% ../../nbs/ranks/40_sigmoid.ipynb #e48ac7d1
+# %% ../../nbs/ranks/40_sigmoid.ipynb #1abf8c49
 def pair_sum(
     s: Tensor,  # scores, (..., n)
     tau: "float | Tensor",  # width of the step, a number or (..., 1)
@@ -116,14 +117,16 @@ def pair_sum(
 
     O(n log n) time for the smooth steps, O(n^2) for "laplace". Differentiable three times; raise `NotImplementedError`
     beyond."""
-    if plain is None:
-        plain = few_pairs(s)
-    if plain:
-        return _pair_sum_plain(s, tau, v, step)
+    dtype = torch.promote_types(s.dtype, v.dtype)
+    s, v = s.to(compute_dtype(dtype)), v.to(compute_dtype(dtype))
+    if few_pairs(s) if plain is None else plain:
+        return _pair_sum_plain(s, tau, v, step).to(dtype)
     weights = v.expand(s.shape)[..., None]
     if step in LAWS and s.numel() * s.shape[-1] > _PAIRS:
-        return kernel_sums(s, None, weights, tau[..., 0] if isinstance(tau, Tensor) else tau, step)[..., 0]
-    return _pair_sum(s, tau_column(tau, s), weights, step, 0)[..., 0]
+        sums = kernel_sums(s, None, weights, tau[..., 0] if isinstance(tau, Tensor) else tau, step)
+    else:
+        sums = _pair_sum(s, tau_column(tau, s), weights, step, 0)
+    return sums[..., 0].to(dtype)
 
 # %% ../../nbs/ranks/40_sigmoid.ipynb #49fca145
 def counted_ranks(s, tau, mask, step):

@@ -72,7 +72,7 @@ class SoftSortPermutation(SoftPermutation):
         def _logits(self, rows: "Tensor | None") -> Tensor:
             ...
 
-# %% ../../nbs/rowwise/11_softsort.ipynb #61ab1029
+# %% ../../nbs/rowwise/11_softsort.ipynb #aae665cd
 _SMALL = 1 << 14  # entries of a batch of matrices, up to which the plain formula is the fastest
 
 
@@ -83,13 +83,13 @@ def _sorted(self, rows):
 
 @patch_to(SoftSortPermutation)
 def _logits(self, rows):
-    "-d(t_i, s_j) / tau at `rows`, -inf in padded columns."
+    "-d(t_i, s_j) / tau at `rows`; -inf in the padded columns of real rows, so that every row has a finite one."
     tau = self.tau[..., None] if isinstance(self.tau, Tensor) else self.tau
     logits = self.d(self._sorted(rows).unsqueeze(-1), self.s.unsqueeze(-2)) / -tau
     if self.mask is None:
         return logits
-    padded = ~self.mask & self.mask.any(-1, keepdim=True)
-    return logits.masked_fill(padded[..., None, :], -math.inf)
+    real = self.row_mask if rows is None else self.row_mask[..., rows]
+    return logits.masked_fill(real[..., :, None] & ~self.mask[..., None, :], -math.inf)
 
 
 @patch_to(SoftSortPermutation)

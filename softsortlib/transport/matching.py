@@ -5,15 +5,17 @@
 # %% auto #0
 __all__ = ['soft_matching', 'hard_matching', 'GumbelSinkhorn']
 
-# %% ../../nbs/transport/32_matching.ipynb #c07cce0e
+# %% ../../nbs/transport/32_matching.ipynb #c38449bd
 import math
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
 from ..core.operators import check_tau
 from ..core.permutation import DensePermutation, SoftPermutation, check_scores, compute_dtype, patch_to
+from ..engine.compile import arrays, jit, spread_rows
 from .line import sinkhorn, warn_unless_converged
 
 # %% ../../nbs/transport/32_matching.ipynb #af11de54
@@ -38,7 +40,17 @@ def _rounds(C, iterations):
         L = (L - L.logsumexp(-2, keepdim=True)).log_softmax(-1)
     return L
 
-# %% ../../nbs/transport/32_matching.ipynb #d76f6327
+# %% ../../nbs/transport/32_matching.ipynb #d9388c0f
+class MatchingPermutation(DensePermutation):
+    "A soft matching: the matrix of its log-probabilities, and what it came from."
+    def __init__(self,
+        log_P: Tensor,  # log-probabilities, (..., n, n), in the compute dtype
+        log_alpha: Tensor,  # how well row i goes with column j, (..., n, n)
+    ):
+        super().__init__(log_P, log_alpha.dtype)
+        self.log_alpha = log_alpha
+
+# %% ../../nbs/transport/32_matching.ipynb #63eef7c9
 def soft_matching(
     log_alpha: Tensor,  # how well row i goes with column j, (..., n, n)
     tau: "float | Tensor" = 1.0,  # temperature, a float or broadcastable to the batch (...)
@@ -54,32 +66,105 @@ def soft_matching(
     tau, dtype = check_tau(tau, log_alpha[..., 0]), compute_dtype(log_alpha.dtype)
     X = log_alpha.to(dtype) / (tau[..., None] if isinstance(tau, Tensor) else tau)
     if iterations is not None:
-        return DensePermutation(_rounds(-X, iterations), log_alpha.dtype)
+        return MatchingPermutation(_rounds(-X, iterations), log_alpha)
     X = X if X.device.type == "mps" else X.double()  # which has no double precision
     n = X.shape[-1]
     w = X.new_full((n,), -math.log(n))
     G, F, residual, _ = sinkhorn(-X.mT, w, w, tolerance, max_iterations)   # G: columns, F: rows, updated last
     warn_unless_converged(residual, tolerance, max_iterations, "soft_matching")
     log_P = X + F[..., :, None] + G[..., None, :] - math.log(n)
-    return DensePermutation(log_P.to(dtype), log_alpha.dtype)
+    return MatchingPermutation(log_P.to(dtype), log_alpha)
 
-# %% ../../nbs/transport/32_matching.ipynb #abe485b8
+# %% ../../nbs/transport/32_matching.ipynb #d4fe5efa
+class _Prices(NamedTuple):
+    "What the rows and columns of one matching cost and belong to, and the chains to the columns."
+    u: np.ndarray
+    v: np.ndarray
+    owner: np.ndarray
+    reach: np.ndarray
+    came: np.ndarray
+    done: np.ndarray
+
+@jit
+def _nearest(cost, row, j, last, prices):
+    "The column that the cheapest chain reaches next, once `row`, the owner of column j at distance `last`, is asked."
+    least, at = np.inf, 0
+    for k in range(len(cost)):
+        if not prices.done[k]:
+            length = last + (cost[row, k] - prices.u[row] - prices.v[k])
+            if length < prices.reach[k]:
+                prices.reach[k], prices.came[k] = length, j
+            if prices.reach[k] < least:
+                least, at = prices.reach[k], k
+    return at
+
+# %% ../../nbs/transport/32_matching.ipynb #d83e299d
+@jit
+def _augment(cost, row, prices):
+    "Give `row` a column, along the cheapest chain of columns that change owner."
+    n = len(cost)
+    prices.reach[:] = np.inf
+    prices.done[:] = False
+    j, last = n, 0.0
+    prices.owner[n], prices.reach[n] = row, 0.0
+    while prices.owner[j] >= 0:
+        prices.done[j] = True
+        j = _nearest(cost, prices.owner[j], j, last, prices)
+        last = prices.reach[j]
+    for k in range(n + 1):
+        if prices.done[k]:
+            prices.u[prices.owner[k]] += last - prices.reach[k]
+            prices.v[k] -= last - prices.reach[k]
+    while j != n:
+        prices.owner[j] = prices.owner[prices.came[j]]
+        j = prices.came[j]
+
+# %% ../../nbs/transport/32_matching.ipynb #7c9ba440
+@jit
+def _assign(first, last, cost, columns):
+    "columns[b, i] is the column of row i in the cheapest matching of cost[b], for the matrices first..last."
+    n = cost.shape[1]
+    reach, came, done = np.empty(n + 1), np.empty(n + 1, np.int64), np.empty(n + 1, np.bool_)
+    for b in range(first, last):
+        owner = np.full(n + 1, -1)
+        prices = _Prices(np.zeros(n), np.zeros(n + 1), owner, reach, came, done)
+        for row in range(n):
+            _augment(cost[b], row, prices)
+        for j in range(n):
+            columns[b, owner[j]] = j
+
+# %% ../../nbs/transport/32_matching.ipynb #1a980635
 def hard_matching(
     log_alpha: Tensor,  # (..., n, n)
 ) -> Tensor:  # long, (..., n): the column of each row
-    "M(log_alpha), the permutation with the largest sum; raise `ImportError` where SciPy is not installed."
+    "M(log_alpha), the permutation with the largest sum, in O(n^3) on the CPU; raise `ValueError` unless it is finite."
     _check_square(log_alpha)
-    try:
-        from scipy.optimize import linear_sum_assignment
-    except ImportError:
-        raise ImportError("hard_matching needs scipy: pip install scipy "
-                          "(it comes with softsortlib[experiments])") from None
     X = log_alpha.detach().double().cpu()
     if not X.isfinite().all():
-        raise ValueError("log_alpha must be finite, got inf or NaN")
-    found = [linear_sum_assignment(x.numpy(), maximize=True) for x in X.reshape(-1, *X.shape[-2:])]
-    columns = [torch.as_tensor(column) for _, column in found]
-    return torch.stack(columns).reshape(X.shape[:-1]).to(log_alpha.device)
+        raise ValueError("log_alpha must be finite, got inf or NaN: give what is forbidden a large negative number")
+    n = X.shape[-1]
+    largest = X.abs().amax((-2, -1), keepdim=True).clamp(min=1e-300)
+    C = (-X / largest).reshape(-1, n, n)            # of size one, so that no sum overflows
+    columns = torch.empty(len(C), n, dtype=torch.long)
+    spread_rows(_assign, len(C), C.numel() * n, *arrays(C, columns))
+    return columns.reshape(X.shape[:-1]).to(log_alpha.device)
+
+# %% ../../nbs/transport/32_matching.ipynb #ba483848
+@patch_to(MatchingPermutation)
+def _hard(self, rows):
+    "The matching itself (Prop 32.2)."
+    X = self.log_alpha.detach().double()
+    inside = X.masked_fill(~X.isfinite(), 0)
+    scaled = inside / inside.abs().amax((-2, -1), keepdim=True).clamp(min=1e-300)
+    worst = 2.0 * self.n + 2                        # more than all others together
+    columns = hard_matching(scaled.masked_fill(X == -math.inf, -worst).masked_fill(X == math.inf, worst))
+    return columns if rows is None else columns[..., rows]
+
+# %% ../../nbs/transport/32_matching.ipynb #a94075a8
+@patch_to(MatchingPermutation)
+def _hard_mean(self):
+    "The matching with the largest sum of the entries' means over the samples."
+    return hard_matching(self._dense(None).detach().mean(0))
 
 # %% ../../nbs/transport/32_matching.ipynb #e82a22c7
 class GumbelSinkhorn(nn.Module):

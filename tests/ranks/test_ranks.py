@@ -206,7 +206,7 @@ def test_custom_operators_pass_opcheck(rng):
     torch.library.opcheck(_pair_sum.op, (s, tau, v, "logistic", 0))
     torch.library.opcheck(_laplace_sum.op, (s, tau, v, 0))
     torch.library.opcheck(_laplace_rank.op, (s, tau, torch.arange(6).expand(2, 6).contiguous(), v[..., 0].detach()))
-    torch.library.opcheck(_threshold.op, (s, tau, torch.ones(2, 6, dtype=torch.float64), 2.0))
+    torch.library.opcheck(_threshold.op, (s, tau, torch.ones(2, 6, dtype=torch.float64), torch.full((2, 1), 2.0, dtype=torch.float64)))
     torch.library.opcheck(_stable_sort.op, (torch.randn(2, 50, generator=rng, requires_grad=True), True))
 
 
@@ -240,7 +240,7 @@ def test_topk_weights_sum_to_k(values, share, tau):
     assert (w >= 0).all() and (w <= 1).all() and (w[s.argsort()].diff() >= -1e-9).all()
     x = s.sort().values[None]
     args = x, torch.full((1, 1), tau, dtype=s.dtype), torch.ones_like(x)
-    b = [x.gather(1, m) + tau * d for d, m in (_threshold(*args, k), _threshold_of(*args, torch.full((1, 1), k, dtype=s.dtype)))]
+    b = [x.gather(1, m) + tau * d for d, m in (f(*args, torch.full((1, 1), k, dtype=s.dtype)) for f in (_threshold, _threshold_of))]
     assert_close(*b, rtol=1e-8, atol=1e-7 * tau)
 
 

@@ -6,7 +6,8 @@ import pytest
 import torch
 from torch.testing import assert_close
 
-from softsortlib.core.permutation import is_doubly_stochastic, is_row_stochastic
+from softsortlib.core.permutation import is_doubly_stochastic, is_permutation_matrix, is_row_stochastic
+from softsortlib.core.stochastic import SampleMean
 from softsortlib.transport.matching import GumbelSinkhorn, hard_matching, soft_matching
 from softsortlib.transport.line import ConvergenceWarning
 
@@ -78,13 +79,43 @@ def test_temperature_is_learnt(rng):
     assert layer.tau.grad != 0 and "tau=0.5" in repr(layer)
 
 
-def test_without_scipy(monkeypatch):
+@pytest.mark.parametrize("n", [1, 2, 3, 10, 60])
+def test_the_matching_is_that_of_scipy(n, rng):
+    scipy = pytest.importorskip("scipy.optimize")
+    for X in (torch.randn(4, n, n, generator=rng), torch.randint(0, 3, (4, n, n), generator=rng).float(), torch.rand(4, n, n, generator=rng) * 1e30):
+        columns = hard_matching(X)
+        assert torch.equal(columns.sort(-1).values, torch.arange(n).expand(4, n))
+        for x, found in zip(X.double(), columns):
+            rows, best = scipy.linear_sum_assignment(x.numpy(), maximize=True)
+            assert_close(x[rows, found].sum(), x[rows, best].sum(), rtol=1e-12, atol=0)
+
+
+def test_the_matching_needs_no_scipy(monkeypatch):
     real = builtins.__import__
     def absent(name, *args, **kwargs):
         if name.startswith("scipy"): raise ImportError(name)
         return real(name, *args, **kwargs)
     monkeypatch.setattr(builtins, "__import__", absent)
-    with pytest.raises(ImportError, match="needs scipy: pip install scipy"): hard_matching(torch.zeros(2, 2))
+    assert hard_matching(torch.tensor([[0.0, 1.0], [1.0, 3.0]])).tolist() == [0, 1]
+
+
+@pytest.mark.parametrize("iterations", [None, 1, 20])
+def test_hard_is_a_permutation_and_the_matching(iterations, rng):
+    "The largest entries of the rows fall into one column for two thirds of these (Prop 32.2)."
+    X = torch.randn(50, 8, 8, generator=rng)
+    P = soft_matching(X, 2.0, iterations)
+    assert torch.equal(P.hard(), hard_matching(X))
+    assert is_permutation_matrix(P.straight_through().to_dense()).all()
+    assert torch.equal(P[..., [3, 0], :].hard(), hard_matching(X)[..., [3, 0]])
+    samples = GumbelSinkhorn(0.5)(X[0], samples=20, generator=rng)
+    assert torch.equal(samples.hard().sort(-1).values, torch.arange(8).expand(20, 8))
+    mean = SampleMean(samples)
+    assert torch.equal(mean.hard(), hard_matching(mean.to_dense()))
+
+
+def test_forbidden_pairs_are_not_chosen(rng):
+    X = torch.randn(20, 5, 5, generator=rng).masked_fill(torch.eye(5, dtype=torch.bool), -math.inf)
+    assert (soft_matching(X, iterations=10).hard() != torch.arange(5)).all()
 
 
 @pytest.mark.parametrize("call, message", [
