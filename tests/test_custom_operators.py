@@ -14,6 +14,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 import softsortlib
 from softsortlib import NeuralSort, SinkhornSort, SoftSort
+from softsortlib.losses import lambda_loss
 from softsortlib.ranks import pair_sum
 from softsortlib.transport import Gibbs, potentials
 
@@ -79,6 +80,8 @@ def rest(s):
     for op in (SoftSort(0.5, backend="numba"), SoftSort(0.5, power=2, backend="numba"), NeuralSort(0.5, backend="numba")):
         for f in (lambda P: P @ s, lambda P: P.mT @ s, lambda P: P.to_dense()): twice(f(op(z)), z)
     twice(pair_sum(z, 0.5, torch.ones_like(z), "laplace", plain=False), z)
+    many = torch.linspace(-1, 1, 600, dtype=torch.float64).sin().requires_grad_()      # too many pairs for one matrix
+    twice(lambda_loss(many, torch.arange(600) % 4, k=2), many)
     long = torch.linspace(-1, 1, 5000).sin().requires_grad_()      # long enough for the radix sort
     for row in RANKS + OPERATORS[:1]: twice(row.make(tau=0.5)(long) @ long, long)
     weights = torch.full((2, N), 1 / N, dtype=torch.float64), torch.full((2, 3), 1 / 3, dtype=torch.float64)

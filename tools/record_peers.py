@@ -3,8 +3,8 @@
     python tools/record_peers.py [torchsort ...]
 
 Run it where they are installed (`make bench-peers` installs what the package index serves: torchsort, diffsort, difftopk,
-softtorch, POT, ott-jax). fast_soft_sort, lapsum and the listings of SoftSort and NeuralSort are on no index; have their
-authors' repositories on PYTHONPATH. A peer that cannot be imported keeps its file, and is named.
+softtorch, POT, ott-jax, rax). fast_soft_sort, lapsum, allRank and the listings of SoftSort and NeuralSort are on no index, or not with the
+versions that go together; have their authors' repositories on PYTHONPATH. A peer that cannot be imported keeps its file, and is named.
 
 A file holds groups of cases: each row of a batch is one. `<i>/s` are the scores, `<i>/out` what came out, `<i>/grad` the gradient
 of `(out * cotangent(out)).sum()` to the scores; `groups` is a JSON list that says of each group what was called
@@ -189,8 +189,52 @@ def listings(r):
         r.add("neuralsort_matrix", dict(tau=tau, descending=True), matrix, r.scores(n), tolerance=2e-4)
 
 
+def grades(s, most=4):
+    "A grade for each score, from 0 to most and neither all equal nor in the order of the scores: as tests/test_peers.py makes them."
+    b, n = s.shape
+    return (torch.arange(b)[:, None] * 7 + torch.arange(n) * 3 + torch.arange(n) ** 2 * (torch.arange(b)[:, None] + 1)) % (most + 1)
+
+
+def rax(r):
+    import jax
+    jax.config.update("jax_enable_x64", True)
+    import rax as peer
+    class Peer(torch.autograd.Function):
+        "A loss of Rax and its gradient."
+        @staticmethod
+        def forward(ctx, s, loss):
+            value, ctx.pull = jax.vjp(jax.vmap(loss), jax.numpy.asarray(s.numpy()), jax.numpy.asarray(grades(s).double().numpy()))
+            ctx.shape = s.shape
+            return torch.from_numpy(np.array(value))
+
+        @staticmethod
+        def backward(ctx, g): return torch.from_numpy(np.array(ctx.pull(jax.numpy.asarray(g.numpy()))[0])), None
+    def add(call, options, loss, n, tolerance=1e-6, **remarks): r.add(call, dict(options), lambda s: Peer.apply(s, loss), r.scores(n), tolerance=tolerance, **remarks)
+    for n in (3, 6):
+        add("softmax_loss", {}, lambda s, y: peer.softmax_loss(s, y), n)
+        add("pairwise_logistic", {}, lambda s, y: peer.pairwise_logistic_loss(s, y), n)
+        for soft, tau in ((0.1, 0.1), (1.0, 1.0)):
+            t12n = lambda metric: peer.approx_t12n(metric, soft)                              # noqa: E731
+            add("approx_ndcg", dict(tau=tau), lambda s, y: 1 + t12n(peer.ndcg_metric)(s, y), n)
+
+
+def allrank(r):
+    from allrank.models import losses as peer
+    def each(loss, most=4):
+        def batch(s): return torch.stack([loss(row[None], y[None].to(s.dtype)) for row, y in zip(s, grades(s, most))])
+        return batch
+    for n in (3, 6):
+        r.add("listnet", {}, each(peer.listNet), r.scores(n)[:-1], tolerance=1e-6)           # its floor of 1e-10 is felt in the last row
+        for theirs, weights in (("ndcgLoss1", "ndcg1"), ("ndcgLoss2", "ndcg2"), ("lambdaRank", "lambdarank"), ("ndcgLoss2PP", "ndcg2++")):
+            for sigma in (1.0, 4.0):
+                def loss(s, y): return peer.lambdaLoss(s, y, weighing_scheme=f"{theirs}_scheme", sigma=sigma)
+                r.add("lambda", dict(weights=weights, tau=1 / sigma), each(loss), r.scores(n)[:-1] / 4, tolerance=1e-5)
+        def untied(s): return torch.stack([peer.listMLE(row[None], y[None].to(s.dtype)) for row, y in zip(s, (s * 5).sin().argsort(-1))])
+        r.add("listmle", {}, untied, r.scores(n)[:-1], tolerance=1e-6)
+
+
 PEERS = dict(torchsort=torchsort, fast_soft_sort=fast_soft_sort, diffsort=diffsort, difftopk=difftopk, lapsum=lapsum, pot=pot, ott=ott,
-             softtorch=softtorch, listings=listings)
+             softtorch=softtorch, listings=listings, rax=rax, allrank=allrank)
 INDEX = dict(pot="POT", ott="ott-jax")
 
 if __name__ == "__main__":

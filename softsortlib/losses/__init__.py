@@ -4,24 +4,39 @@
 
 # %% auto #0
 __all__ = ['permutation_nll', 'PermutationNLL', 'ideal_order', 'permutation_bce', 'PermutationBCE', 'spearman_loss',
-           'SpearmanLoss', 'kendall_loss', 'KendallLoss', 'approx_ndcg_loss', 'ApproxNDCGLoss', 'neural_ndcg_loss',
-           'NeuralNDCGLoss', 'precision_loss', 'PrecisionLoss', 'recall_loss', 'RecallLoss', 'topk_loss', 'TopKLoss',
-           'zero_one_loss', 'ZeroOneLoss', 'SoftKNN', 'SoftKNeighborsClassifier']
+           'SpearmanLoss', 'kendall_loss', 'KendallLoss', 'weighted_kendall_loss', 'WeightedKendallLoss',
+           'approx_ndcg_loss', 'ApproxNDCGLoss', 'neural_ndcg_loss', 'NeuralNDCGLoss', 'pirank_loss', 'PiRankLoss',
+           'lambda_loss', 'LambdaLoss', 'listnet_loss', 'ListNetLoss', 'listmle_loss', 'ListMLELoss', 'slatk_loss',
+           'SLatKLoss', 'precision_loss', 'PrecisionLoss', 'recall_loss', 'RecallLoss', 'average_precision_loss',
+           'AveragePrecisionLoss', 'quantised_ap_loss', 'QuantisedAPLoss', 'auc_loss', 'AUCLoss',
+           'reciprocal_rank_loss', 'ReciprocalRankLoss', 'topk_loss', 'TopKLoss', 'zero_one_loss', 'ZeroOneLoss',
+           'SoftKNN', 'SoftKNeighborsClassifier']
 
-# %% ../../nbs/losses/index.ipynb #ab261738
+# %% ../../nbs/losses/index.ipynb #9401966c
 from .classification import TopKLoss, ZeroOneLoss, topk_loss, zero_one_loss
+from softsortlib.losses.curves import (
+    AUCLoss, AveragePrecisionLoss, QuantisedAPLoss, auc_loss, average_precision_loss, quantised_ap_loss,
+)
+from .first import PiRankLoss, ReciprocalRankLoss, pirank_loss, reciprocal_rank_loss
 from .knn import SoftKNN, SoftKNeighborsClassifier
+from .lists import ListMLELoss, ListNetLoss, SLatKLoss, listmle_loss, listnet_loss, slatk_loss
 from softsortlib.losses.orders import (
     KendallLoss, PermutationBCE, PermutationNLL, SpearmanLoss, ideal_order, kendall_loss, permutation_bce,
     permutation_nll, spearman_loss,
 )
+from .pairs import LambdaLoss, lambda_loss
 from softsortlib.losses.ranking import (
     ApproxNDCGLoss, NeuralNDCGLoss, PrecisionLoss, RecallLoss, approx_ndcg_loss, neural_ndcg_loss, precision_loss,
     recall_loss,
 )
+from .weighted import WeightedKendallLoss, weighted_kendall_loss
 
-# %% ../../nbs/losses/index.ipynb #98de4bcf
+# %% ../../nbs/losses/index.ipynb #b16b6e33
 _all_ = ["permutation_nll", "PermutationNLL", "ideal_order", "permutation_bce", "PermutationBCE",
-         "spearman_loss", "SpearmanLoss", "kendall_loss", "KendallLoss", "approx_ndcg_loss", "ApproxNDCGLoss",
-         "neural_ndcg_loss", "NeuralNDCGLoss", "precision_loss", "PrecisionLoss", "recall_loss", "RecallLoss",
+         "spearman_loss", "SpearmanLoss", "kendall_loss", "KendallLoss", "weighted_kendall_loss", "WeightedKendallLoss",
+         "approx_ndcg_loss", "ApproxNDCGLoss", "neural_ndcg_loss", "NeuralNDCGLoss", "pirank_loss", "PiRankLoss",
+         "lambda_loss", "LambdaLoss", "listnet_loss", "ListNetLoss", "listmle_loss", "ListMLELoss",
+         "slatk_loss", "SLatKLoss", "precision_loss", "PrecisionLoss", "recall_loss", "RecallLoss",
+         "average_precision_loss", "AveragePrecisionLoss", "quantised_ap_loss", "QuantisedAPLoss",
+         "auc_loss", "AUCLoss", "reciprocal_rank_loss", "ReciprocalRankLoss",
          "topk_loss", "TopKLoss", "zero_one_loss", "ZeroOneLoss", "SoftKNN", "SoftKNeighborsClassifier"]

@@ -57,6 +57,27 @@ def set_inputs(
                          "leave it out with mask=scores.isfinite(), or clamp it")
     return s, y, mask
 
+# %% ../../nbs/losses/59_contract.ipynb #6b611a6e
+def check_not_negative(
+    y: Tensor,  # grades of real elements, zero where padded, (..., n)
+) -> None:
+    "Raise `ValueError` for grades that cannot be gains or shares."
+    if not is_concrete(y):
+        return
+    low, high = (v.item() for v in y.aminmax())
+    if low < 0 or high == float("inf"):
+        raise ValueError(f"relevance must be finite and not negative here, got {low:g} to {high:g}: "
+                         "shift the grades, or mask what is padding")
+
+# %% ../../nbs/losses/59_contract.ipynb #f953f57d
+def differing(
+    y: Tensor,  # grades, (..., n)
+    mask: Tensor,  # bool, (..., n)
+) -> Tensor:  # bool, (...)
+    "Whether there are two real elements of different grades."
+    inf = float("inf")
+    return y.masked_fill(~mask, -inf).amax(-1) > y.masked_fill(~mask, inf).amin(-1)
+
 # %% ../../nbs/losses/59_contract.ipynb #b4f6c8fa
 def reduce_sets(
     loss: Tensor,  # of each set, (...); a stochastic operator puts samples in front

@@ -186,9 +186,9 @@ def _margin_loss(z, kind):
         return (-z).sigmoid()
     raise ValueError(f"kind must be 'logistic' or 'sigmoid', got {kind!r}")
 
-# %% ../../nbs/losses/55_orders.ipynb #0e7038a1
+# %% ../../nbs/losses/55_orders.ipynb #fc560bea
 def _levels(y, mask):
-    "Levels 0, 1, ... of the relevance y (..., n), padded elements in one of their own, and how many are below and above."
+    "Levels 0, 1, ... of y (..., n), padded ones in one of their own, and how many are below and above."
     y = y.masked_fill(~mask, -math.inf)
     ascending, order = y.sort(-1)
     new = ascending[..., 1:] != ascending[..., :-1]
@@ -199,7 +199,7 @@ def _levels(y, mask):
     above = y.shape[-1] - torch.searchsorted(ascending, y.contiguous(), right=True)
     return levels, below, above
 
-# %% ../../nbs/losses/55_orders.ipynb #11828a18
+# %% ../../nbs/losses/55_orders.ipynb #c7f5e94c
 def _kendall_pairs(s, y, mask, tau, kind):
     "The sum (55.4) of each set and its number of pairs, by all of them; tau a number or (..., 1)."
     if isinstance(tau, Tensor):
@@ -223,7 +223,8 @@ def _kendall_sums(s, y, mask, tau, kind):
     if kind == "sigmoid":
         signed = level_sums(s, levels, w, tau, order, across=True, eps=eps)
         return (count - (signed * w).sum((-2, -1))) / 2, count
-    even = kernel_sums(s, None, w, tau, m=-1, eps=eps, order=order) - level_sums(s, levels, w, tau, order, m=-1, eps=eps)
+    everyone = kernel_sums(s, None, w, tau, m=-1, eps=eps, order=order)
+    even = everyone - level_sums(s, levels, w, tau, order, m=-1, eps=eps)
     odd = (s * (below - above)).sum(-1) / tau
     return ((even * w).sum((-2, -1)) - odd) / (2 * math.log(2)), count
 

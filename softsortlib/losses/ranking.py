@@ -31,8 +31,8 @@ def _powers_of_two(y, large):
 
 GAINS = dict(exp2=_powers_of_two, linear=lambda y, large: y)
 
-# %% ../../nbs/losses/56_ranking.ipynb #8810de1c
-def _gains(y, mask, gain):
+# %% ../../nbs/losses/56_ranking.ipynb #1547ee26
+def gains_of(y, mask, gain):
     "The gain of each element, (..., n), zero where padded; raise `ValueError` for what has none."
     if not isinstance(gain, str) or gain not in GAINS:
         raise ValueError(f"gain must be one of {', '.join(GAINS)}, got {gain!r}")
@@ -45,24 +45,24 @@ def _gains(y, mask, gain):
                              "shift the grades, or mask what is padding")
     return GAINS[gain](y, large).masked_fill(~mask, 0)
 
-# %% ../../nbs/losses/56_ranking.ipynb #5473d640
-def _discounts(k, like):
+# %% ../../nbs/losses/56_ranking.ipynb #c7a9c795
+def discounts_of(k, like):
     "1 / log2(1 + i) for the first k positions of sets (..., n), all of them for None, at most n."
     n = like.shape[-1]
     k = check_k(n if k is None else k, math.inf)
     return 1 / torch.arange(2, min(k, n) + 2, device=like.device, dtype=like.dtype).log2()
 
-# %% ../../nbs/losses/56_ranking.ipynb #e4a9eaab
-def _best_dcg(g, discounts):
+# %% ../../nbs/losses/56_ranking.ipynb #f3640625
+def best_dcg(g, discounts):
     "What the best order of the gains g (..., n) reaches, (...)."
     return (g.sort(dim=-1, descending=True).values[..., :len(discounts)] * discounts).sum(-1)
 
-# %% ../../nbs/losses/56_ranking.ipynb #830c997b
-def _ratio(part, whole):
+# %% ../../nbs/losses/56_ranking.ipynb #b4938764
+def ratio_of(part, whole):
     "part / whole, zero where the whole is not positive."
     return part / whole.masked_fill(whole <= 0, math.inf)
 
-# %% ../../nbs/losses/56_ranking.ipynb #9cad3dbb
+# %% ../../nbs/losses/56_ranking.ipynb #6129053c
 def approx_ndcg_loss(
     scores: Tensor,  # (..., n)
     relevance: Tensor,  # grades, non-negative, (..., n)
@@ -78,14 +78,14 @@ def approx_ndcg_loss(
 
     Raise `TypeError` or `ValueError` when an argument does not fit."""
     s, y, mask = set_inputs(scores, relevance, mask)
-    g, discounts = _gains(y, mask, gain), _discounts(k, y)
+    g, discounts = gains_of(y, mask, gain), discounts_of(k, y)
     r = soft_rank(s, descending=True, method=method, tau=tau, mask=mask).clamp(min=1)
     value = g / (1 + r).log2()
     if len(discounts) < s.shape[-1]:
         width = getattr(method, "tau", 1.0) if tau is None else tau
         value = value * lapsum_topk(s, len(discounts), width, mask=mask)
-    best = _best_dcg(g, discounts)
-    return reduce_sets(1 - _ratio(value.sum(-1), best), best > 0, reduction, scores.dtype)
+    best = best_dcg(g, discounts)
+    return reduce_sets(1 - ratio_of(value.sum(-1), best), best > 0, reduction, scores.dtype)
 
 # %% ../../nbs/losses/56_ranking.ipynb #3b9214e2
 class ApproxNDCGLoss(Loss, of=approx_ndcg_loss):
@@ -104,8 +104,8 @@ def _inverse(a):
     "1 / a, and zero for a padded row or column, which stays empty."
     return a.masked_fill(a <= 0, math.inf).reciprocal()
 
-# %% ../../nbs/losses/56_ranking.ipynb #2b7734fe
-def _balanced(P, x, k, iterations):
+# %% ../../nbs/losses/56_ranking.ipynb #39fec9d8
+def balanced_rows(P, x, k, iterations):
     "The first k rows of P, balanced, times x (..., n); with no iterations the other rows are not touched."
     _check_iterations(iterations)
     if iterations == 0:
@@ -116,7 +116,7 @@ def _balanced(P, x, k, iterations):
         u = _inverse(P @ v)
     return u[..., :k] * (P[..., :k, :] @ (v * x))
 
-# %% ../../nbs/losses/56_ranking.ipynb #e801b122
+# %% ../../nbs/losses/56_ranking.ipynb #1715bcec
 def neural_ndcg_loss(
     scores: Tensor,  # (..., n)
     relevance: Tensor,  # grades, non-negative, (..., n)
@@ -133,11 +133,11 @@ def neural_ndcg_loss(
 
     Raise `TypeError` or `ValueError` when an argument does not fit."""
     s, y, mask = set_inputs(scores, relevance, mask)
-    g, discounts = _gains(y, mask, gain), _discounts(k, y)
+    g, discounts = gains_of(y, mask, gain), discounts_of(k, y)
     P = soft_permutation(s, descending=True, method=method, tau=tau, mask=mask)
-    value = _balanced(P, g, len(discounts), iterations) * discounts
-    best = _best_dcg(g, discounts)
-    return reduce_sets(1 - _ratio(value.sum(-1), best), best > 0, reduction, scores.dtype)
+    value = balanced_rows(P, g, len(discounts), iterations) * discounts
+    best = best_dcg(g, discounts)
+    return reduce_sets(1 - ratio_of(value.sum(-1), best), best > 0, reduction, scores.dtype)
 
 # %% ../../nbs/losses/56_ranking.ipynb #86fa3e40
 class NeuralNDCGLoss(Loss, of=neural_ndcg_loss):
@@ -145,14 +145,14 @@ class NeuralNDCGLoss(Loss, of=neural_ndcg_loss):
 
     Raises as the function does, and `TypeError` for an unknown option."""
 
-# %% ../../nbs/losses/56_ranking.ipynb #5188bfcc
+# %% ../../nbs/losses/56_ranking.ipynb #028e0776
 def _hits(s, relevant, mask, k, method, tau, iterations):
     "The soft number (56.3) of relevant elements, ones in (..., n), among the first k, (...)."
     if method == "lapsum":
         options = {} if tau is None else dict(tau=tau)
         return (lapsum_topk(s, k, **options, mask=mask) * relevant).sum(-1)
     P = soft_permutation(s, descending=True, method=method, tau=tau, mask=mask)
-    return _balanced(P, relevant, k, iterations).sum(-1)
+    return balanced_rows(P, relevant, k, iterations).sum(-1)
 
 # %% ../../nbs/losses/56_ranking.ipynb #ff57994b
 def precision_loss(
@@ -180,7 +180,7 @@ class PrecisionLoss(Loss, of=precision_loss):
 
     Raises as the function does, and `TypeError` for an unknown option."""
 
-# %% ../../nbs/losses/56_ranking.ipynb #c3f38a57
+# %% ../../nbs/losses/56_ranking.ipynb #15ad1270
 def recall_loss(
     scores: Tensor,  # (..., n)
     relevance: Tensor,  # relevant where positive, (..., n)
@@ -199,7 +199,7 @@ def recall_loss(
     relevant = (y > 0).to(s.dtype)
     hits = _hits(s, relevant, mask, check_k(k, s.shape[-1]), method, tau, iterations)
     total = relevant.sum(-1)
-    return reduce_sets(1 - _ratio(hits, total), total > 0, reduction, scores.dtype)
+    return reduce_sets(1 - ratio_of(hits, total), total > 0, reduction, scores.dtype)
 
 # %% ../../nbs/losses/56_ranking.ipynb #c33afca2
 class RecallLoss(Loss, of=recall_loss):

@@ -1,0 +1,251 @@
+"""One table of conventions for all losses of scores and relevance (the table of nbs/losses/59_contract.ipynb), and every loss held to it."""
+import math
+from typing import Any, Callable, NamedTuple
+
+import pytest
+import torch
+from torch.testing import assert_close
+
+from softsortlib import losses as L
+from softsortlib.losses.pairs import PAIR_WEIGHTS
+
+f64 = torch.float64
+
+
+def differ(y): return y.max() > y.min()
+def some(y): return bool((y > 0).any())
+def both(y): return some(y) and bool((y <= 0).any())
+def always(y): return True
+
+
+class Row(NamedTuple):
+    "A loss, a smooth case of its options, when a set counts, and what its derivatives are."
+    f: Callable
+    options: dict[str, Any]
+    counts: Callable
+    negative: bool = True           # whether grades may be negative
+    gradient: bool = True           # whether its gradient is the derivative of its value: no weight in it is held constant
+    smooth: bool = True             # whether it sorts by something that has a slope where scores are tied: SoftSort has none, NeuralSort has
+
+
+TABLE = {
+    "spearman": Row(L.spearman_loss, {}, differ, smooth=False),
+    "kendall": Row(L.kendall_loss, {}, differ),
+    "weighted_kendall": Row(L.weighted_kendall_loss, {}, differ),
+    "weighted_kendall_sigmoid": Row(L.weighted_kendall_loss, dict(kind="sigmoid", weights="logarithmic"), differ),
+    "listnet": Row(L.listnet_loss, {}, differ),
+    "listnet_share": Row(L.listnet_loss, dict(target="share"), differ, negative=False),
+    "listmle": Row(L.listmle_loss, {}, differ),
+    "p_listmle": Row(L.listmle_loss, dict(weights="exp2"), differ),
+    "listmle_log2": Row(L.listmle_loss, dict(weights="log2"), differ),
+    "slatk": Row(L.slatk_loss, dict(k=2), some, gradient=False),
+    **{f"lambda_{w}": Row(L.lambda_loss, dict(weights=w, k=3), both if w == "precision" else differ, negative=w == "precision") for w in PAIR_WEIGHTS},
+    "approx_ndcg": Row(L.approx_ndcg_loss, {}, some, negative=False),
+    "neural_ndcg": Row(L.neural_ndcg_loss, dict(iterations=5), some, negative=False, smooth=False),
+    "pirank": Row(L.pirank_loss, {}, some, negative=False),
+    "pirank@2": Row(L.pirank_loss, dict(k=2, method="softsort"), some, negative=False, smooth=False),
+    "pirank_hard": Row(L.pirank_loss, dict(straight_through=True), some, negative=False, gradient=False),
+    "precision": Row(L.precision_loss, dict(k=2, iterations=5), always, smooth=False),
+    "recall": Row(L.recall_loss, dict(k=2, iterations=5), some, smooth=False),
+    "average_precision": Row(L.average_precision_loss, {}, some),
+    "quantised_ap": Row(L.quantised_ap_loss, dict(bins=7, span=(-4.0, 4.0)), some),
+    "auc": Row(L.auc_loss, {}, both),
+    "auc_sigmoid": Row(L.auc_loss, dict(kind="sigmoid"), both),
+    "reciprocal_rank": Row(L.reciprocal_rank_loss, {}, some, smooth=False),
+    "reciprocal_rank@2": Row(L.reciprocal_rank_loss, dict(k=2), some, smooth=False),
+}
+every = pytest.mark.parametrize("row", TABLE.values(), ids=TABLE)
+MASK = torch.tensor([[1] * 6, [1, 1, 1, 1, 0, 0], [1, 1, 0, 1, 0, 1], [0] * 6, [1, 0, 0, 0, 0, 0]], dtype=torch.bool)
+
+
+def batch(rng, b=5, n=6):
+    s = torch.randn(b, n, generator=rng, dtype=f64)
+    y = torch.randint(0, 4, (b, n), generator=rng).double()
+    y[:, 0], y[:, 1], y[:, 3] = 2, 0, 1
+    return s, y
+
+
+def test_every_loss_of_scores_and_relevance_is_in_the_table():
+    takes = {cls.function for cls in vars(L).values() if isinstance(cls, type) and hasattr(cls, "function")} - {L.permutation_nll, L.permutation_bce, L.topk_loss, L.zero_one_loss}
+    assert takes == {row.f for row in TABLE.values()}
+
+
+@every
+def test_padding_has_no_influence_and_no_gradient(row, rng):
+    s, y = batch(rng)
+    hidden = s.masked_fill(~MASK, math.nan).requires_grad_()
+    got = row.f(hidden, y.masked_fill(~MASK, math.nan), MASK, reduction="none", **row.options)
+    g, = torch.autograd.grad(got.sum(), hidden)
+    for i in range(3): assert_close(got[i], row.f(s[i][MASK[i]], y[i][MASK[i]], **row.options))
+    assert g.isfinite().all() and (g[~MASK] == 0).all() and (g[:3].abs().sum(-1) > 0).all()
+
+
+@every
+def test_a_set_counts_when_the_table_says_so(row, rng):
+    s, y = batch(rng, 7)
+    y[1], y[2], y[3] = 0, 1, torch.tensor([3.0, 0, 0, 0, 0, 0])
+    mask = torch.ones(7, 6, dtype=torch.bool)
+    mask[4], mask[5] = False, torch.tensor([False, False, False, False, True, False])
+    y[5, 4] = 0
+    s.requires_grad_()
+    each = row.f(s, y, mask, reduction="none", **row.options)
+    counts = torch.tensor([bool(m.any()) and bool(row.counts(v[m])) for v, m in zip(y, mask)])
+    assert (each[~counts] == 0).all()
+    assert_close(row.f(s, y, mask, **row.options), each[counts].mean())
+    assert_close(row.f(s, y, mask, reduction="sum", **row.options), each.sum())
+    g, = torch.autograd.grad(each.sum(), s)
+    assert g.isfinite().all() and (g[~counts] == 0).all()
+    if row.f is not L.precision_loss: assert row.f(s[1:2], y[1:2], **row.options) == 0                       # none that counts: zero, not a number
+
+
+@every
+def test_grades_that_are_negative(row, rng):
+    s, y = batch(rng)
+    if row.negative: assert row.f(s, y - 1, **row.options).isfinite()
+    else:
+        with pytest.raises(ValueError, match="relevance must be finite and not negative"): row.f(s, y - 1, **row.options)
+
+
+@every
+def test_the_order_of_the_input_does_not_matter_not_even_with_ties(row, rng):
+    if row.f is L.pirank_loss and row.options.get("straight_through"): pytest.skip("its hard forward pass takes tied scores in the order of the input")
+    s, y = batch(rng)
+    at = torch.randperm(6, generator=rng)
+    for scores in (s, s.round(), torch.zeros_like(s)): assert_close(row.f(scores[:, at], y[:, at], **row.options), row.f(scores, y, **row.options))
+
+
+@every
+def test_learning_can_begin_where_all_scores_are_equal(row, rng):
+    _, y = batch(rng)
+    s = torch.zeros(5, 6, dtype=f64, requires_grad=True)
+    options = row.options if row.smooth else {**row.options, "method": "neuralsort"}
+    g, = torch.autograd.grad(row.f(s, y, **options), s)
+    assert g.isfinite().all() and g.abs().max() > 1e-6
+
+
+@every
+def test_derivatives(row, rng):
+    s, y = batch(rng, 2)
+    s.requires_grad_()
+    def f(s): return row.f(s, y, MASK[:2], reduction="none", **row.options)
+    if not row.gradient: return                                       # see the tests of what is held constant
+    assert torch.autograd.gradcheck(f, s)
+    assert torch.autograd.gradgradcheck(f, s)
+
+
+def test_the_held_constants_of_slatk(rng):
+    "The threshold is a constant of the gradient; with fixed_weights so is the weight."
+    s, y = batch(rng)
+    s.requires_grad_()
+    for fixed in (False, True):
+        beta = s.detach().sort(-1, descending=True).values[:, 1:2]
+        weight = ((s - beta) / 0.7).sigmoid()
+        terms = (weight.detach() if fixed else weight) * -(s / 0.5).log_softmax(-1)
+        want = ((terms * (y > 0)).sum(-1) / (y > 0).sum(-1)).mean()
+        got = L.slatk_loss(s, y, k=2, tau=0.5, weight_tau=0.7, fixed_weights=fixed)
+        assert_close(got, want)
+        assert_close(*(torch.autograd.grad(v, s)[0] for v in (got, want)))
+
+
+@every
+def test_half_types_and_numbers_of_any_kind(row, rng):
+    s, y = batch(rng)
+    want = row.f(s, y, reduction="none", **row.options)
+    for dtype, atol in ((torch.float32, 1e-4), (torch.bfloat16, 0.3), (torch.float16, 0.05)):
+        got = row.f(s.to(dtype), y, reduction="none", **row.options)
+        assert got.dtype == dtype
+        assert_close(got.double(), row.f(s.to(dtype).double(), y, reduction="none", **row.options), atol=atol / 10, rtol=1e-2)
+    assert_close(row.f(s, y.long(), reduction="none", **row.options), want)
+
+
+
+
+LONG = {
+    "lambda": (lambda s, y, h: L.lambda_loss(s, y, weights=h), ["ndcg1", "ndcg2++", "precision"]),
+    "weighted_kendall": (lambda s, y, h: L.weighted_kendall_loss(s, y, kind=h, tau=0.3), ["sigmoid", "logistic"]),
+    "auc": (lambda s, y, h: L.auc_loss(s, y, kind=h, tau=0.3), ["sigmoid", "logistic"]),
+    "average_precision": (lambda s, y, h: L.average_precision_loss(s, y, tau=h), [0.01, 1.0]),
+}
+
+
+def by_pairs(name, s, y, how):
+    "What LONG should give, from the matrix of all pairs."
+    z, w = s[:, None] - s, y[:, None] > y
+    step = {"sigmoid": lambda u: (-u).sigmoid(), "logistic": lambda u: torch.nn.functional.softplus(-u) / math.log(2)}
+    if name == "average_precision":
+        above = (-z / how).sigmoid()
+        return 1 - ((0.5 + above[y > 0][:, y > 0].sum(-1)) / (0.5 + above[y > 0].sum(-1))).mean()
+    if name == "auc": return step[how](z[y > 0][:, y <= 0] / 0.3).mean()
+    if name == "weighted_kendall":
+        rank = 0.5 + (y > y[:, None]).sum(-1) + (y == y[:, None]).sum(-1).to(s.dtype) / 2
+        w = w * (1 / rank[:, None] + 1 / rank)
+        return (w * step[how](z / 0.3)).sum() / w.sum()
+    n = len(s)
+    order = s.detach().argsort(descending=True)
+    r = torch.empty_like(order).scatter(0, order, torch.arange(1, n + 1)).to(s.dtype)
+    d, gain = 1 / (1 + r).log2(), 2 ** y - 1
+    g = gain / (gain.sort(descending=True).values / torch.arange(2, n + 2).to(s.dtype).log2()).sum()
+    far = (r[:, None] - r).abs().clamp(min=1)
+    change = (g[:, None] - g).abs()
+    rho = 1 / (1 + far).log2() - 1 / (2 + far).log2()
+    weights = {"ndcg1": (g * d)[:, None].expand(n, n), "ndcg2++": w * change * (10 * rho + (d[:, None] - d).abs()),
+               "precision": torch.zeros(n, n, dtype=s.dtype)}[how]                       # with k = n no exchange changes the precision
+    return (weights * step["logistic"](z)).sum()
+
+
+@pytest.mark.parametrize("name, how", [(name, how) for name, (_, hows) in LONG.items() for how in hows])
+@pytest.mark.parametrize("n", [40, 700, 1500])
+def test_long_lists_are_the_sum_over_pairs(name, how, n, rng):
+    s = torch.randn(n, generator=rng, dtype=f64).requires_grad_()
+    y = torch.randint(0, 4, (n,), generator=rng).double()
+    got, want = LONG[name][0](s, y, how), by_pairs(name, s, y, how)
+    assert_close(got, want, rtol=1e-10, atol=1e-12)
+    assert_close(*(torch.autograd.grad(v, s)[0] if v.requires_grad else torch.zeros(1) for v in (got, want)), rtol=1e-8, atol=1e-13)
+    single = LONG[name][0](s.detach().float(), y, how)
+    assert_close(single.double(), want.detach(), rtol=2e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("f, options", [(L.lambda_loss, {}), (L.weighted_kendall_loss, {}), (L.auc_loss, {}), (L.average_precision_loss, {})])
+def test_long_lists_have_second_derivatives_and_vmap(f, options, rng):
+    n = 600
+    s = torch.stack([torch.randperm(n, generator=rng) for _ in range(2)]).double().div(100).requires_grad_()      # far enough apart: no step changes a rank
+    y = torch.randint(0, 3, (2, n), generator=rng)
+    v = torch.randn(2, n, generator=rng, dtype=f64)
+    g, = torch.autograd.grad(f(s, y, reduction="sum", **options), s, create_graph=True)
+    product, = torch.autograd.grad((g * v).sum(), s)
+    h = 1e-5
+    def slope(s): return torch.autograd.grad(f(s.requires_grad_(), y, reduction="sum", **options), s)[0]
+    assert_close(product, (slope((s + h * v).detach()) - slope((s - h * v).detach())) / (2 * h), rtol=1e-4, atol=1e-7)
+    each = torch.func.vmap(torch.func.grad(lambda s, y: f(s, y, **options)))(s.detach(), y)
+    assert_close(each, g.detach())
+
+
+def test_lambda_loss_on_long_lists_refuses_a_third_derivative(rng):
+    s = torch.randn(600, generator=rng, dtype=f64).requires_grad_()
+    g, = torch.autograd.grad(L.lambda_loss(s, torch.arange(600) % 3), s, create_graph=True)
+    h, = torch.autograd.grad(g.square().sum(), s, create_graph=True)
+    with pytest.raises(NotImplementedError, match="twice differentiable"): torch.autograd.grad(h.sum(), s)
+
+
+@pytest.mark.parametrize("call, text", [
+    (lambda s, y: L.listnet_loss(s, y, target="uniform"), "target must be"), (lambda s, y: L.listmle_loss(s, y, weights="linear"), "weights must be"),
+    (lambda s, y: L.lambda_loss(s, y, weights="map"), "weights must be"), (lambda s, y: L.lambda_loss(s, y, k=0), "k must be"), (lambda s, y: L.lambda_loss(s, y, gain="log"), "gain must be"),
+    (lambda s, y: L.slatk_loss(s, y, k=0), "k must be"), (lambda s, y: L.slatk_loss(s, y, weight_tau=0.0), "tau must"),
+    (lambda s, y: L.quantised_ap_loss(s, y, bins=1), "bins must be"), (lambda s, y: L.quantised_ap_loss(s, y, span=(1, 0)), "span must be"),
+    (lambda s, y: L.auc_loss(s, y, kind="hinge"), "kind must be"), (lambda s, y: L.weighted_kendall_loss(s, y, weights="top"), "weights must be"),
+    (lambda s, y: L.weighted_kendall_loss(s, y, kind="hinge"), "kind must be"), (lambda s, y: L.reciprocal_rank_loss(s, y, k=0), "k must be"),
+    (lambda s, y: L.pirank_loss(s, y, gain="log"), "gain must be")])
+def test_errors_name_the_argument(call, text, rng):
+    with pytest.raises(ValueError, match=text): call(*batch(rng))
+
+
+@every
+def test_every_tau_is_checked(row, rng):
+    if row.f is L.quantised_ap_loss: pytest.skip("has no temperature")
+    for tau, error in ((0.0, ValueError), (-1.0, ValueError), ("1", TypeError), (torch.tensor(1), TypeError)):
+        with pytest.raises(error, match="tau must"): row.f(*batch(rng), **{**row.options, "tau": tau})
+    s, y = batch(rng)
+    tau = torch.tensor([0.5, 1.0, 2.0, 0.7, 1.3], dtype=f64, requires_grad=True)
+    each = row.f(s, y, tau=tau, reduction="none", **row.options)
+    for i in range(5): assert_close(each[i], row.f(s[i], y[i], tau=tau[i].item(), **row.options))
+    if each.requires_grad: assert torch.autograd.grad(each.sum(), tau)[0].isfinite().all()
