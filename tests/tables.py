@@ -53,11 +53,22 @@ class Row(NamedTuple):
 
 TRANSPORT = dict(claims=DOUBLY, outliers=False, fixed_steps=False, second=dict(gradient="unrolled"),
                  precise=dict(tolerance=1e-12, max_iterations=20_000))
+def without_log_prob(self, op, s, x):
+    "A log-probability of -inf, as sparse rows have them, is no number to differentiate."
+    P = op(s)
+    return P @ x, P.mT @ x, P.to_dense()
+
+
+SPARSE = dict(claims=UNIMODAL, of=without_log_prob)
 NETWORK = dict(claims=DOUBLY, outliers=False, equivariant=False, uniform_when_soft=False)
 OPERATORS = [
     Row("SoftSort", SoftSort, dict(claims=UNIMODAL)),
     Row("SoftSortOfSquares", partial(SoftSort, power=2), dict(claims=UNIMODAL)),
     Row("NeuralSort", NeuralSort, dict(claims=UNIMODAL)),
+    Row("SparsemaxSoftSort", partial(SoftSort, simplex="sparsemax"), SPARSE),
+    Row("Entmax15SoftSort", partial(SoftSort, simplex="entmax15"), SPARSE),
+    Row("SparsemaxNeuralSort", partial(NeuralSort, simplex="sparsemax"), SPARSE),
+    Row("Entmax15NeuralSort", partial(NeuralSort, simplex="entmax15"), SPARSE),
     Row("SinkhornSort", SinkhornSort, TRANSPORT),
     Row("OddEven", partial(SortingNetwork, "odd_even"), NETWORK),
     Row("Bitonic", partial(SortingNetwork, "bitonic"), NETWORK),
@@ -154,8 +165,13 @@ LOSS_MODULES = {name: cls for name, cls in vars(losses).items() if inspect.iscla
 ELSEWHERE = {
     "matrices and checkers": "permutation_matrix is_row_stochastic is_doubly_stochastic is_permutation_matrix is_unimodal_row_stochastic compute_dtype "
                              "check_scores check_mask check_tau",
+<<<<<<< HEAD
     "the maps that operators return": "SoftPermutation DensePermutation TransposedPermutation SampleMean SoftSortPermutation LaplacePermutation "
                                       "WindowedPermutation SquarePermutation OrderPermutation NeuralSortPermutation NetworkPermutation TransportPermutation LapSumPermutation",
+=======
+    "the maps that operators return": "SoftPermutation DensePermutation TransposedPermutation SampleMean SoftSortPermutation LaplacePermutation SparseRows "
+                                      "WindowedPermutation OrderPermutation NeuralSortPermutation NetworkPermutation TransportPermutation LapSumPermutation",
+>>>>>>> main
     "base classes and look-ups": "Operator RankOperator get_operator get_rank_operator TopKMask get_topk_mask Routing",
     "definitions read aloud, the oracles of the parts' tests": "neuralsort_published neuralsort_quadratic row_sums isotonic_plain sinkhorn line_potentials convex_cost subset_marginals",
     "pieces of a network": "odd_even_layers bitonic_layers Comparators sorting_network run_network swap_sigmoid lane_differences replace_activation apply_layers default_steepness",

@@ -9,7 +9,7 @@ from pathlib import Path
 
 root = Path(__file__).resolve().parent.parent
 TUTORIALS = ("learn_from_order", "spearman_loss", "ranking_loss", "masks", "robust_regression", "median_filter",     # from simple to
-             "topk_layer", "metric_knn", "sort_a_million", "torch_compile", "several_devices", "*")                   # involved
+             "topk_layer", "metric_knn", "sort_a_million", "point_clouds", "arrange_colours", "torch_compile", "several_devices", "*")                   # involved
 DOORS = {"core": "The soft permutation", "rowwise": "Rows by a softmax", "networks": "Sorting networks", "transport": "Optimal transport",
          "ranks": "Ranks", "selection": "The top k", "sampling": "Sampling", "functional": "Functions", "losses": "Losses and layers"}
 API = ("functional", "core", "rowwise", "networks", "transport", "ranks", "selection", "sampling", "losses", "lab")                    # in the order of use
@@ -28,7 +28,8 @@ def is_definition(page):
 def of(part, numbers=("[0-9][0-9]", "[0-9][0-9][0-9]")): return [f"{part}/{some}_*.ipynb" for some in numbers]
 
 PLAN = [                                                    # (title, page) or (title, globs) or (title, parts)
-    ("Start", [("Home", "index.ipynb"), ("Ten-minute tour", "tour.ipynb"), ("Playground", "playground.qmd"), ("Choosing an operator", "choosing.ipynb")]),
+    ("Start", [("Home", "index.ipynb"), ("Ten-minute tour", "tour.ipynb"), ("Playground", "playground.qmd"), ("Choosing an operator", "choosing.ipynb"),
+               ("What is here and what is not", "methods.ipynb")]),
     ("Tutorials and how-to", ["howto.ipynb", *(f"tutorials/{name}.ipynb" for name in TUTORIALS)]),
     ("The book", [(title, [f"{part}/index.ipynb", *(of(part, DEFINITIONS[part]) if part in DEFINITIONS else of(part))]) for part, title in DOORS.items()]),
     ("Results", [("Statements", ["statements.ipynb"]), ("Experiments", ["experiments/*.ipynb"]), ("Benchmarks", ["benchmarks/*.ipynb"]),

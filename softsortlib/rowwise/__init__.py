@@ -4,7 +4,8 @@
 
 # %% auto #0
 __all__ = ['SoftSortPermutation', 'SoftSort', 'LaplacePermutation', 'WindowedPermutation', 'SquarePermutation',
-           'neuralsort_published', 'neuralsort_quadratic', 'row_sums', 'NeuralSortPermutation', 'NeuralSort']
+           'neuralsort_published', 'neuralsort_quadratic', 'row_sums', 'NeuralSortPermutation', 'NeuralSort',
+           'SparseRows']
 
 # %% ../../nbs/rowwise/index.ipynb #8c72159a
 from softsortlib.rowwise.neuralsort import (
@@ -18,3 +19,15 @@ from . import neuralsort_matrix, products, softsort_matrix
 _all_ = ["SoftSortPermutation", "SoftSort", "LaplacePermutation", "WindowedPermutation", "SquarePermutation",
          "neuralsort_published",
          "neuralsort_quadratic", "row_sums", "NeuralSortPermutation", "NeuralSort"]
+
+# %% ../../nbs/rowwise/index.ipynb #ad993ccf
+from softsortlib.rowwise.neuralsort import (
+    NeuralSort, NeuralSortPermutation, neuralsort_published, neuralsort_quadratic, row_sums,
+)
+from .softsort import LaplacePermutation, SoftSort, SoftSortPermutation, WindowedPermutation
+from .sparse_rows import SparseRows
+from . import neuralsort_matrix, products, softsort_matrix
+
+# %% ../../nbs/rowwise/index.ipynb #850da29d
+_all_ = ["SoftSortPermutation", "SoftSort", "LaplacePermutation", "WindowedPermutation", "neuralsort_published",
+         "neuralsort_quadratic", "row_sums", "NeuralSortPermutation", "NeuralSort", "SparseRows"]

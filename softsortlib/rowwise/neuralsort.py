@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['neuralsort_published', 'neuralsort_quadratic', 'row_sums', 'NeuralSortPermutation', 'NeuralSort']
 
-# %% ../../nbs/rowwise/12_neuralsort.ipynb #458152b3
+# %% ../../nbs/rowwise/12_neuralsort.ipynb #56895211
 from typing import TYPE_CHECKING, NamedTuple
 
 import torch
@@ -15,7 +15,7 @@ from ..core.operators import Operator
 from ..core.permutation import SoftPermutation, patch_to
 from ..engine.dispatch import check_backend, choose
 from .small import SmallPermutation, is_small
-from .softsort import sort_scores
+from .softsort import check_simplex, sort_scores
 
 # %% ../../nbs/rowwise/12_neuralsort.ipynb #108f1e02
 def neuralsort_published(
@@ -259,23 +259,29 @@ def _log_prob(self, target, rows):
     m = (w * (of(self.z) - t[..., i]) - (of(columns) - b[..., i])) / tau[..., None]
     return m.to(self.work) - logZ
 
-# %% ../../nbs/rowwise/12_neuralsort.ipynb #7a8c78e2
+# %% ../../nbs/rowwise/12_neuralsort.ipynb #9919007c
 class NeuralSort(Operator, name="neuralsort"):
     "Soft sorting by the softmax of a sum-of-top-k identity (Grover et al. 2019, equation 6)."
     def __init__(self,
         tau: "float | Tensor" = 1.0,  # temperature; a tensor or Parameter broadcasts over the batch
         descending: bool = False,  # sort from the largest down
         backend: "str | None" = None,  # "torch", "numba", "triton" (single precision); None: by size, device and dtype
+        simplex: str = "softmax",  # or "sparsemax", "entmax15": rows with exact zeros (130.1)
     ):
         super().__init__(tau, descending)
         check_backend(backend)
-        self.backend = backend
+        check_simplex(simplex)
+        self.backend, self.simplex = backend, simplex
+        self.shown = (*self.shown, "simplex") if simplex != "softmax" else self.shown
 
     def _soft_permutation(self, s, tau, mask, dtype):
         "One kernel for small sets on the CPU, else the permutation above."
         def twin(s, tau):
             return NeuralSortPermutation(s, tau, self.descending, dtype, mask, self.backend)
 
+        if self.simplex != "softmax":
+            from softsortlib.rowwise.sparse_rows import SparseRows
+            return SparseRows(twin(s, tau), self.simplex)
         entries = 1 << 15 if s.shape[-1] <= 48 else 1 << 20  # torch is faster at many short rows
         if self.backend is None and is_small(s, entries):
             return SmallPermutation(s, tau, self.descending, dtype, mask, twin)

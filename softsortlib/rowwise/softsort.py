@@ -114,7 +114,13 @@ def _matmul(self, x, rows):
         return self._dense(rows) @ x
     return SoftPermutation._matmul(self, x, rows)
 
-# %% ../../nbs/rowwise/11_softsort.ipynb #a2aef710
+# %% ../../nbs/rowwise/11_softsort.ipynb #4722e64f
+def check_simplex(simplex):
+    "Raise `ValueError` unless `simplex` is the name of one."
+    names = ("softmax", "sparsemax", "entmax15")
+    if simplex not in names:
+        raise ValueError(f"simplex must be one of {', '.join(map(repr, names))}, got {simplex!r}")
+
 def _check_distance(power, distance, backend):
     "Raise `TypeError` or `ValueError` unless a power, a callable and a backend go together."
     if isinstance(power, bool) or not isinstance(power, (int, float)):
@@ -132,7 +138,7 @@ def _check_distance(power, distance, backend):
         raise ValueError(f"there is no backend={backend!r} for power={power}, distance={distance!r}: "
                          "leave backend out")
 
-# %% ../../nbs/rowwise/11_softsort.ipynb #00c4ea60
+# %% ../../nbs/rowwise/11_softsort.ipynb #1334d871
 class SoftSort(Operator, name="softsort"):
     """Soft sorting by the softmax of -d(sorted score, score) / tau (Prillo & Eisenschlos 2020, equation 4).
 
@@ -146,10 +152,13 @@ class SoftSort(Operator, name="softsort"):
         distance: "Callable[[Tensor, Tensor], Tensor] | None" = None,  # d(x, y) in place of the power
         descending: bool = False,  # sort from the largest down
         backend: "str | None" = None,  # "torch", "numba" or, for power 1, "triton"; None: by size, device and dtype
+        simplex: str = "softmax",  # or "sparsemax", "entmax15": rows with exact zeros (130.1)
     ):
         super().__init__(tau, descending)
         _check_distance(power, distance, check_backend(backend))
-        self.power, self.distance, self.backend = power, distance, backend
+        check_simplex(simplex)
+        self.power, self.distance, self.backend, self.simplex = power, distance, backend, simplex
+        self.shown = (*self.shown, "simplex") if simplex != "softmax" else self.shown
         self._d = distance or Power(power)
 
     if TYPE_CHECKING:
@@ -265,6 +274,9 @@ _LONG = 500  # scores from which sums of Gaussians are faster than windows, what
 def _soft_permutation(self, s, tau, mask, dtype):
     "The plain twin for small sets and callables, the scan for power 1, sums or windows for other powers."
     args = s, tau, self._d, self.descending, dtype, mask
+    if self.simplex != "softmax":
+        from softsortlib.rowwise.sparse_rows import SparseRows
+        return SparseRows(SoftSortPermutation(*args), self.simplex)
     small = s.numel() * s.shape[-1] <= _SMALL and self.backend is None
     if small or self.distance is not None:
         return SoftSortPermutation(*args)
