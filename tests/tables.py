@@ -174,6 +174,7 @@ ELSEWHERE = {
     "noise": "gumbel_noise",
     "numbers, not tensors": "calibrate_tau tau_schedule",
     "orders": "ideal_order",
+    "metrics, and what boosted trees ask of a loss": "hard_metric soft_metric gradient_and_curvature",
     "pieces with tests of their own": "warm",
     "hard ranks, whose gradient is another function's": "BlackboxRank ImplicitRank",
     "an estimator, under scikit-learn's own checks": "SoftKNeighborsClassifier",

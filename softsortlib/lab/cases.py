@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['Contender', 'Case', 'cases', 'pieces', 'bench_rows', 'Comparison', 'comparisons']
 
-# %% ../../nbs/lab/89_cases.ipynb #5394c70d
+# %% ../../nbs/lab/89_cases.ipynb #ec5837ca
 from collections.abc import Callable
 from enum import Enum
 from fnmatch import fnmatch
@@ -22,6 +22,7 @@ from ..losses import approx_ndcg_loss, kendall_loss
 from ..networks import SortingNetwork
 from ..ranks import GaussianRank, LapSum, LaplaceRank, Permutahedron, SigmoidRank
 from ..rowwise import NeuralSort, SoftSort, neuralsort_published, neuralsort_quadratic
+from ..selection import get_topk_mask
 from ..transport import SinkhornSort
 
 # %% ../../nbs/lab/89_cases.ipynb #36b223d0
@@ -241,12 +242,24 @@ def _huge_case():
     contenders = {"SoftSort, |x - y|": _values_contenders()["SoftSort, |x - y|"]}
     return Case("sorted values of a hundred million", ((10**8, 1),), SORT_FLOOR, contenders, how=How.ALONE)
 
-# %% ../../nbs/lab/89_cases.ipynb #437e39a7
+# %% ../../nbs/lab/89_cases.ipynb #3befe6b2
+def _topk_case():
+    "Weights of the k largest, forward and backward."
+    names = ("lapsum", "sinkhorn", "sparse", "threshold")
+    def weigh(name):
+        return lambda s: get_topk_mask(name, k=max(1, s.shape[-1] // 1000), tau=0.1)(s)
+    contenders = {f"top k, {name}": Contender(weigh(name), here=True) for name in names}
+    contenders["top k, simple"] = Contender(weigh("simple"), here=True, largest=100_000)
+    contenders["torch.topk"] = Contender(lambda s: s.topk(max(1, s.shape[-1] // 1000)).values)
+    return Case("weights of the k largest", _LONG, SORT_FLOOR, contenders)
+
+# %% ../../nbs/lab/89_cases.ipynb #79f2b05a
 def cases() -> dict:  # name -> Case
     "The questions that the benchmark asks."
     found = dict(
         values=Case("sorted values", _LONG, SORT_FLOOR, _values_contenders()),
         log_prob=_log_prob_case(),
+        topk=_topk_case(),
         ranks=Case("ranks", _LONG, SORT_FLOOR, _ranks_contenders()),
         dense=Case("dense matrix", _DENSE, DENSE_FLOOR, _dense_contenders()),
         small_values=_small_case("values", "sorted values of small sets"),

@@ -9,10 +9,10 @@ __all__ = ['permutation_nll', 'PermutationNLL', 'ideal_order', 'permutation_bce'
            'lambda_loss', 'LambdaLoss', 'listnet_loss', 'ListNetLoss', 'listmle_loss', 'ListMLELoss', 'slatk_loss',
            'SLatKLoss', 'precision_loss', 'PrecisionLoss', 'recall_loss', 'RecallLoss', 'average_precision_loss',
            'AveragePrecisionLoss', 'quantised_ap_loss', 'QuantisedAPLoss', 'auc_loss', 'AUCLoss',
-           'reciprocal_rank_loss', 'ReciprocalRankLoss', 'topk_loss', 'TopKLoss', 'zero_one_loss', 'ZeroOneLoss',
-           'SoftKNN', 'SoftKNeighborsClassifier']
+           'reciprocal_rank_loss', 'ReciprocalRankLoss', 'hard_metric', 'soft_metric', 'gradient_and_curvature',
+           'topk_loss', 'TopKLoss', 'zero_one_loss', 'ZeroOneLoss', 'SoftKNN', 'SoftKNeighborsClassifier']
 
-# %% ../../nbs/losses/index.ipynb #9401966c
+# %% ../../nbs/losses/index.ipynb #821d4b25
 from .classification import TopKLoss, ZeroOneLoss, topk_loss, zero_one_loss
 from softsortlib.losses.curves import (
     AUCLoss, AveragePrecisionLoss, QuantisedAPLoss, auc_loss, average_precision_loss, quantised_ap_loss,
@@ -20,6 +20,7 @@ from softsortlib.losses.curves import (
 from .first import PiRankLoss, ReciprocalRankLoss, pirank_loss, reciprocal_rank_loss
 from .knn import SoftKNN, SoftKNeighborsClassifier
 from .lists import ListMLELoss, ListNetLoss, SLatKLoss, listmle_loss, listnet_loss, slatk_loss
+from .metrics import gradient_and_curvature, hard_metric, soft_metric
 from softsortlib.losses.orders import (
     KendallLoss, PermutationBCE, PermutationNLL, SpearmanLoss, ideal_order, kendall_loss, permutation_bce,
     permutation_nll, spearman_loss,
@@ -31,7 +32,7 @@ from softsortlib.losses.ranking import (
 )
 from .weighted import WeightedKendallLoss, weighted_kendall_loss
 
-# %% ../../nbs/losses/index.ipynb #b16b6e33
+# %% ../../nbs/losses/index.ipynb #10dbc5c0
 _all_ = ["permutation_nll", "PermutationNLL", "ideal_order", "permutation_bce", "PermutationBCE",
          "spearman_loss", "SpearmanLoss", "kendall_loss", "KendallLoss", "weighted_kendall_loss", "WeightedKendallLoss",
          "approx_ndcg_loss", "ApproxNDCGLoss", "neural_ndcg_loss", "NeuralNDCGLoss", "pirank_loss", "PiRankLoss",
@@ -39,4 +40,5 @@ _all_ = ["permutation_nll", "PermutationNLL", "ideal_order", "permutation_bce", 
          "slatk_loss", "SLatKLoss", "precision_loss", "PrecisionLoss", "recall_loss", "RecallLoss",
          "average_precision_loss", "AveragePrecisionLoss", "quantised_ap_loss", "QuantisedAPLoss",
          "auc_loss", "AUCLoss", "reciprocal_rank_loss", "ReciprocalRankLoss",
+         "hard_metric", "soft_metric", "gradient_and_curvature",
          "topk_loss", "TopKLoss", "zero_one_loss", "ZeroOneLoss", "SoftKNN", "SoftKNeighborsClassifier"]
