@@ -115,7 +115,7 @@ def check_half(out, of, s):
 
 def tame(case):
     "Whether two ways to the same number may be compared: no outlier swallows the digits of the others, and no temperature their differences."
-    return not any(far in case.values for far in ("high", "low", "far")) and case.exponent < 5
+    return not any(far in case.values for far in ("high", "low", "far")) and case.exponent < (5 if case.dtype == torch.float64 else 3)
 
 
 @pytest.mark.parametrize("row", OPERATORS, ids=lambda row: row.name)

@@ -18,11 +18,25 @@ from torch import Tensor
 if TYPE_CHECKING:
     from softsortlib.core.permutation import SoftPermutation
 
-# %% ../../nbs/core/05_checks.ipynb #337d46bc
+# %% ../../nbs/core/05_checks.ipynb #160651e6
 def _as_matrix(P: "Tensor | SoftPermutation") -> Tensor:
-    "The matrix itself, in double precision, of a tensor or a lazy map."
-    matrix = P if isinstance(P, Tensor) else P.to_dense()
+    "The matrix itself, in double precision, of a tensor or a lazy map; raise `TypeError` or `ValueError` for others."
+    if not isinstance(P, Tensor) and not hasattr(P, "to_dense"):
+        raise TypeError(f"P must be a tensor or a soft permutation, (..., m, n), got {type(P).__name__}: "
+                        "wrap it in torch.as_tensor(...)")
+    if len(P.shape) < 2:
+        raise ValueError(f"P must be a matrix, (..., m, n), got {tuple(P.shape)}: "
+                         "permutation_matrix(perm) makes one of an order")
+    matrix = P if isinstance(P, Tensor) and P.layout == torch.strided else P.to_dense()
     return matrix.detach().double()
+
+def _as_square(P: "Tensor | SoftPermutation") -> Tensor:
+    "`_as_matrix`; raise `ValueError` unless it has as many rows as columns, and any."
+    matrix = _as_matrix(P)
+    if matrix.shape[-1] != matrix.shape[-2] or matrix.shape[-1] == 0:
+        raise ValueError(f"P must be a square matrix, (..., n, n), got {tuple(matrix.shape)}: "
+                         "is_row_stochastic takes others")
+    return matrix
 
 # %% ../../nbs/core/05_checks.ipynb #15b9361d
 def is_row_stochastic(
@@ -35,32 +49,32 @@ def is_row_stochastic(
     rows_sum_to_one = ((matrix.sum(-1) - 1).abs() <= atol).all(-1)
     return no_negatives & rows_sum_to_one
 
-# %% ../../nbs/core/05_checks.ipynb #0a527199
+# %% ../../nbs/core/05_checks.ipynb #2aaef93e
 def is_doubly_stochastic(
     P: "Tensor | SoftPermutation",  # a tensor or a lazy map, (..., n, n)
     atol: float = 1e-5,  # how far a row or column sum may be from one, and an entry below zero
 ) -> Tensor:  # bool, (...)
     "Whether entries are non-negative and every row and every column sums to one."
-    matrix = _as_matrix(P)
+    matrix = _as_square(P)
     return is_row_stochastic(matrix, atol) & is_row_stochastic(matrix.mT, atol)
 
-# %% ../../nbs/core/05_checks.ipynb #52056bc7
+# %% ../../nbs/core/05_checks.ipynb #d80b09e6
 def is_permutation_matrix(
     P: "Tensor | SoftPermutation",  # a tensor or a lazy map, (..., n, n)
     atol: float = 1e-5,  # how far an entry may be from zero or one
 ) -> Tensor:  # bool, (...)
     "Whether there is a single one in each row and each column, and zeros elsewhere."
-    matrix = _as_matrix(P)
+    matrix = _as_square(P)
     zeros_and_ones = (torch.minimum(matrix.abs(), (matrix - 1).abs()) <= atol).all(-1).all(-1)
     return zeros_and_ones & is_doubly_stochastic(matrix, atol * matrix.shape[-1])
 
-# %% ../../nbs/core/05_checks.ipynb #228a454b
+# %% ../../nbs/core/05_checks.ipynb #43c023c2
 def is_unimodal_row_stochastic(
     P: "Tensor | SoftPermutation",  # a tensor or a lazy map, (..., n, n)
     atol: float = 1e-5,  # tolerance of the row sums
 ) -> Tensor:  # bool, (...)
     "Whether `P` is row-stochastic and its row-wise argmax is a permutation (Grover et al. 2019, definition 1)."
-    matrix = _as_matrix(P)
+    matrix = _as_square(P)
     winners = matrix.argmax(-1).sort(-1).values
     each_once = (winners == torch.arange(matrix.shape[-1], device=matrix.device)).all(-1)
     return is_row_stochastic(matrix, atol) & each_once

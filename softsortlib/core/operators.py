@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from .checks import check_mask, check_scores, compute_dtype, fits, is_concrete, patch_to, zero_outside
 from .permutation import DensePermutation, SoftPermutation
 
-# %% ../../nbs/core/01_operators.ipynb #d9a4731b
+# %% ../../nbs/core/01_operators.ipynb #773d1175
 def _check_number(tau, name):
     "Raise `TypeError` or `ValueError` unless `tau` is a positive finite number."
     if isinstance(tau, bool) or not isinstance(tau, numbers.Real):
@@ -31,6 +31,8 @@ def _check_tensor(tau, batch, name):
     "Raise `TypeError` or `ValueError` unless the tensor `tau` broadcasts to `batch` and is positive and finite."
     if not tau.is_floating_point():
         raise TypeError(f"{name} must be floating point, got {tau.dtype}: call .float()")
+    if tau.layout != torch.strided:
+        raise TypeError(f"{name} must be a dense tensor, got {tau.layout}: call {name}.to_dense()")
     if not fits(tau.shape, batch):
         raise ValueError(f"{name} must broadcast to the batch shape {tuple(batch)}, got {tuple(tau.shape)}")
     if is_concrete(tau) and not ((tau > 0) & (tau < math.inf)).all():

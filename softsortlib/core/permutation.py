@@ -19,12 +19,20 @@ from softsortlib.core.checks import (
     is_row_stochastic, is_unimodal_row_stochastic, patch_to, payload, precisely, product_dtype, together, zero_outside,
 )
 
-# %% ../../nbs/core/00_permutation.ipynb #33b4960f
+# %% ../../nbs/core/00_permutation.ipynb #fc71d592
 def permutation_matrix(
     perm: Tensor,  # a permutation of 0..n-1 as `argsort` returns it, long, (..., n)
     dtype: torch.dtype = torch.float32,  # dtype of the matrix
 ) -> Tensor:  # zeros and ones, (..., n, n)
-    "The matrix with a one at `[i, perm[i]]` (Grover et al. 2019, section 2)."
+    """The matrix with a one at `[i, perm[i]]` (Grover et al. 2019, section 2).
+
+    Raise `TypeError` or `ValueError` for what is no order."""
+    if not isinstance(perm, Tensor) or perm.dtype not in (torch.int64, torch.int32):
+        got = getattr(perm, "dtype", type(perm).__name__)
+        raise TypeError(f"perm must be a tensor of indices (torch.long), as argsort returns it, got {got}")
+    if perm.ndim == 0 or perm.numel() == 0:
+        raise ValueError(f"perm must have shape (..., n) with at least one element, got {tuple(perm.shape)}")
+    perm = perm.long()
     return nn.functional.one_hot(perm, perm.shape[-1]).to(dtype)
 
 # %% ../../nbs/core/00_permutation.ipynb #9d409b0e

@@ -5,11 +5,12 @@
 # %% auto #0
 __all__ = ['exp_scan_dense', 'exp_scan', 'exp_mean']
 
-# %% ../../nbs/engine/94_scan.ipynb #7a581a8a
+# %% ../../nbs/engine/94_scan.ipynb #da92930f
 import torch
 from torch import Tensor
 
 from .autograd import batched, custom_op, differentiable
+from .blocks import FEW, block_gradients, block_means
 from .compile import arrays, one_batch, spread_rows
 from .dispatch import check_backend, choose
 from .scan_kernels import Gradients, Means, Rows, Sum, mean_rows, scan_back_rows, scan_rows, share_of
@@ -122,14 +123,18 @@ def _composed(gy, s, x, tau, mode, backend):
     gtau = -((s - s[..., :1]) * gs).sum(-1) / tau
     return gs, gx, gtau.to(tau.dtype)
 
-# %% ../../nbs/engine/94_scan.ipynb #36e8b1fa
-def _fused(gy, gZ, s, x, tau, size, means, mean):
-    "The gradients of even, or of the mean, to s, x and tau by the compiled loop."
+# %% ../../nbs/engine/94_scan.ipynb #619872fe
+def _fused(gy, gZ, s, x, tau, size, means, mean, learn=True):
+    "The gradients of even, or of the mean, to s, x and, if `learn`, to tau by the compiled loops."
     grads = Gradients(s.new_empty(s.shape), x.new_empty(x.shape), tau.new_empty(tau.shape, dtype=torch.float64))
     rows = Rows(*arrays(*one_batch(tau.shape, s, x, tau.double(), size)))
     gy, gZ, *means = arrays(*one_batch(tau.shape, gy, gZ, *means))
     out = Gradients(*arrays(*one_batch(tau.shape, *grads)))
-    spread_rows(scan_back_rows, tau.numel(), 3 * (x.numel() + mean * s.numel()), rows, gy, gZ, Means(*means), mean, out)
+    if mean and not learn and x.shape[-1] <= FEW:
+        block_gradients(rows, gy, gZ, Means(*means), out)
+    else:
+        work = 3 * (x.numel() + mean * s.numel())
+        spread_rows(scan_back_rows, tau.numel(), work, rows, gy, gZ, Means(*means), mean, out)
     return grads.s, grads.x, grads.tau.to(tau.dtype)
 
 # %% ../../nbs/engine/94_scan.ipynb #87c91bd2
@@ -214,12 +219,16 @@ def _mean_torch(s, x, tau, size, backend):
     o = (y[..., :-1] / y[..., -1:]).masked_fill(~real, 0)
     return o, torch.zeros_like(x, memory_format=torch.contiguous_format), y[..., -1] / share
 
-# %% ../../nbs/engine/94_scan.ipynb #55d80690
+# %% ../../nbs/engine/94_scan.ipynb #198d8b66
 def _mean_numba(s, x, tau, size):
     "o, low and Z of (94.6) by the compiled loop."
     means = Means(x.new_empty(x.shape), x.new_empty(x.shape), s.new_empty(s.shape))
-    rows = arrays(*one_batch(tau.shape, s, x, tau.double(), size))
-    spread_rows(mean_rows, tau.numel(), x.numel() + s.numel(), *rows, Means(*arrays(*one_batch(tau.shape, *means))))
+    rows = Rows(*arrays(*one_batch(tau.shape, s, x, tau.double(), size)))
+    out = Means(*arrays(*one_batch(tau.shape, *means)))
+    if x.shape[-1] <= FEW:
+        block_means(rows, out)
+    else:
+        spread_rows(mean_rows, tau.numel(), x.numel() + s.numel(), *rows, out)
     return tuple(means)
 
 # %% ../../nbs/engine/94_scan.ipynb #af744333
@@ -243,30 +252,34 @@ def _composed_mean(go, gZ, s, x, tau, size, o, low, Z, backend):
     gs, gx, gtau = _composed(torch.cat([weight, shift], -1), s, payload, tau, "even", backend)
     return gs.masked_fill(~real[..., 0], 0) / share, gx[..., :-1].masked_fill(~real, 0), gtau / share
 
-# %% ../../nbs/engine/94_scan.ipynb #ef7088af
+# %% ../../nbs/engine/94_scan.ipynb #b75cab7b
 @custom_op("exp_mean_backward", __name__)
 def _exp_mean_backward(
     go: Tensor, gZ: Tensor,  # what arrives
-    s: Tensor, x: Tensor, tau: Tensor, size: Tensor, o: Tensor, low: Tensor, Z: Tensor, backend: str,
+    s: Tensor, x: Tensor, tau: Tensor, size: Tensor, o: Tensor, low: Tensor, Z: Tensor, learn: bool, backend: str,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    "The gradients of the mean to s, x and tau."
+    "The gradients of the mean to s, x and, if `learn`, to tau."
     if choose(x, backend, triton=True) == "numba":
-        return _fused(go, gZ, s, x, tau, size, Means(o, low, Z), True)
+        return _fused(go, gZ, s, x, tau, size, Means(o, low, Z), True, learn)
     grads = _composed_mean(go, gZ, s, x, tau, size, o, low, Z, backend)
     return tuple(g.contiguous() for g in grads)
 
 @_exp_mean_backward.register_fake
-def _(go, gZ, s, x, tau, size, o, low, Z, backend):
+def _(go, gZ, s, x, tau, size, o, low, Z, learn, backend):
     return s.new_empty(s.shape), x.new_empty(x.shape), tau.new_empty(tau.shape)
 
-# %% ../../nbs/engine/94_scan.ipynb #e8f13f4b
+# %% ../../nbs/engine/94_scan.ipynb #267bbe53
 def _save_mean(ctx, inputs, output):
     *saved, ctx.backend = inputs
     ctx.save_for_backward(*saved, *output)
 
 def _backward_mean(ctx, go, _, gZ):
-    f = _composed_mean if torch.is_grad_enabled() else _exp_mean_backward
-    return *f(go, gZ, *ctx.saved_tensors, ctx.backend), None, None
+    "In terms of the scan where the gradient is differentiated again, else by the compiled loops."
+    if torch.is_grad_enabled():
+        grads = _composed_mean(go, gZ, *ctx.saved_tensors, ctx.backend)
+    else:
+        grads = _exp_mean_backward(go, gZ, *ctx.saved_tensors, ctx.needs_input_grad[2], ctx.backend)
+    return *grads, None, None
 
 batched(_exp_mean_backward, 9)
 _exp_mean = differentiable(_exp_mean_op, 4, _backward_mean, _save_mean)

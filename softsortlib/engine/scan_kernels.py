@@ -76,9 +76,9 @@ def _walk_down(s, x, decay, beyond, group, which, y):
         for c in range(d):
             group[c] += x[i, c]
 
-# %% ../../nbs/engine/96_scan_kernels.ipynb #dfad9527
+# %% ../../nbs/engine/96_scan_kernels.ipynb #e3104a41
 @jit
-def _rising(s):
+def direction_of(s):
     "1.0 if the ordered scores of a row rise, -1.0 if they fall, 0.0 if all are tied."
     if len(s) == 0 or s[len(s) - 1] == s[0]:
         return 0.0
@@ -106,7 +106,7 @@ def _walk_up(s, x, decay, beyond, group, which, direction, y):
         for c in range(d):
             group[c] += x[i, c]
 
-# %% ../../nbs/engine/96_scan_kernels.ipynb #5ccc6f81
+# %% ../../nbs/engine/96_scan_kernels.ipynb #e4b8e00b
 @jit
 def scan_rows(lo, hi, s, x, tau, size, y, which):
     "y = one of the sums (94.2) of x, rows lo..hi."
@@ -120,7 +120,7 @@ def scan_rows(lo, hi, s, x, tau, size, y, which):
         y[b, m:] = 0
         _decays(scores, tau[b], decay)
         _walk_down(scores, payload, decay, beyond, group, which, y[b, :m])
-        _walk_up(scores, payload, decay, beyond, group, which, _rising(scores), y[b, :m])
+        _walk_up(scores, payload, decay, beyond, group, which, direction_of(scores), y[b, :m])
 
 # %% ../../nbs/engine/96_scan_kernels.ipynb #03257552
 @jit
@@ -303,7 +303,7 @@ def _fill_pairs(b, start, end, x, gy, gZ, means, mean, pairs):
     else:
         _even_pairs(x[b, here], gy[b, here], pairs)
 
-# %% ../../nbs/engine/96_scan_kernels.ipynb #dc5bbbbf
+# %% ../../nbs/engine/96_scan_kernels.ipynb #2d3fda51
 @jit
 def scan_back_rows(lo, hi, rows, gy, gZ, means, mean, grads):
     "The gradients of even, or of the mean, rows lo..hi."
@@ -332,4 +332,4 @@ def scan_back_rows(lo, hi, rows, gy, gZ, means, mean, grads):
             if start > 0:
                 _fill_pairs(b, start, end, x, gy, gZ, means, mean, pairs)
             total += _back_up(start, end, scores, tau[b], decay, pairs, sums, pull, gx)
-        _store_gradients(b, pull[:m], _rising(scores), total, tau[b], grads)
+        _store_gradients(b, pull[:m], direction_of(scores), total, tau[b], grads)

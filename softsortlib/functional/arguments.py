@@ -18,15 +18,19 @@ from ..core.permutation import check_mask, check_scores, compute_dtype, is_concr
 from ..core.rank_operators import RankOperator, get_rank_operator
 from ..engine.radix import stable_sort
 
-# %% ../../nbs/functional/53_arguments.ipynb #d78cacc6
+# %% ../../nbs/functional/53_arguments.ipynb #f94a0078
 def dim_from_end(
     dim: int,  # as the user gave it
     ndim: int,  # the number of dimensions of x
 ) -> int:  # the same, from -ndim to -1
     "Count a dimension from the end; raise `TypeError` or `IndexError` when there is none of that number."
-    if isinstance(dim, bool) or not hasattr(dim, "__index__"):
-        raise TypeError(f"dim must be an int, got {type(dim).__name__}: call x.flatten() to sort all elements")
-    dim = op.index(dim)
+    wrong = f"dim must be an int, got {type(dim).__name__}: call x.flatten() to sort all elements"
+    if isinstance(dim, bool):
+        raise TypeError(wrong)
+    try:
+        dim = op.index(dim)
+    except TypeError:
+        raise TypeError(wrong) from None
     if not -ndim <= dim < ndim:
         raise IndexError(f"dim must be in {-ndim}..{ndim - 1} for x with {ndim} dimensions, got {dim}")
     return dim if dim < 0 else dim - ndim

@@ -38,7 +38,7 @@ def _use(f, dtype):
         s = torch.linspace(0, 1, n, dtype=dtype).square().repeat(2, 1).requires_grad_()
         f(s).square().sum().backward()
 
-# %% ../../nbs/functional/54_first_call.ipynb #8251204f
+# %% ../../nbs/functional/54_first_call.ipynb #caddc4da
 def warm(
     operators: "str | Iterable[str] | None" = None,  # names, as for `method=`; all operators if None
     dtypes: Iterable[torch.dtype] = (torch.float32,),  # for which dtypes: torch.float32, torch.float64
@@ -48,11 +48,14 @@ def warm(
 
     Raise `ValueError` for a name that is none, `TypeError` for a dtype without kernels."""
     known = [*Operator.names, *RankOperator.names]
+    if not isinstance(operators, Iterable | None):
+        raise TypeError(f"operators must be a name, several of them, or None, got {type(operators).__name__}: "
+                        f"there are {', '.join(sorted(known))}")
     names = known if operators is None else [operators] if isinstance(operators, str) else list(operators)
     for name in names:
         if name not in known:
             raise ValueError(f"operators has {name!r}, which is none: there are {', '.join(sorted(known))}")
-    for dtype in dtypes:
+    for dtype in dtypes if isinstance(dtypes, Iterable) else [dtypes]:
         if dtype not in (torch.float32, torch.float64):
             raise TypeError(f"dtypes may hold torch.float32 and torch.float64, got {dtype}: "
                             "half types use torch.float32")

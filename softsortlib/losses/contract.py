@@ -14,21 +14,24 @@ from torch import Tensor, nn
 
 from ..core.permutation import check_mask, check_scores, compute_dtype, is_concrete
 
-# %% ../../nbs/losses/59_contract.ipynb #4c45e093
+# %% ../../nbs/losses/59_contract.ipynb #df52a781
 def check_relevance(
     relevance: Tensor,  # as the user gave it
     scores: "Tensor | None" = None,  # (..., n), if there are scores
+    name: str = "relevance",  # how the message names it
 ) -> None:
     "Raise `TypeError` or `ValueError` unless `relevance` is a real tensor (..., n), or of the scores' shape."
     like = "(..., n)" if scores is None else f"of the scores' shape {tuple(scores.shape)}"
     if not isinstance(relevance, Tensor):
-        raise TypeError(f"relevance must be a tensor {like}, got {type(relevance).__name__}: "
+        raise TypeError(f"{name} must be a tensor {like}, got {type(relevance).__name__}: "
                         "wrap it in torch.as_tensor(...)")
     if relevance.is_complex():
-        raise TypeError(f"relevance must be real, got {relevance.dtype}")
+        raise TypeError(f"{name} must be real, got {relevance.dtype}: take the real part or the absolute value")
+    if relevance.layout != torch.strided:
+        raise TypeError(f"{name} must be a dense tensor, got {relevance.layout}: call {name}.to_dense()")
     wrong = relevance.ndim == 0 if scores is None else relevance.shape != scores.shape
     if wrong:
-        raise ValueError(f"relevance must be a tensor {like}, got {tuple(relevance.shape)}")
+        raise ValueError(f"{name} must be a tensor {like}, got {tuple(relevance.shape)}")
 
 # %% ../../nbs/losses/59_contract.ipynb #ac0abe9c
 def check_reduction(reduction):

@@ -60,11 +60,13 @@ class PermutationNLL(Loss, of=permutation_nll):
 
     Raises as the function does, and `TypeError` for an unknown option."""
 
-# %% ../../nbs/losses/55_orders.ipynb #2f591714
+# %% ../../nbs/losses/55_orders.ipynb #3422a564
 def _check_tie_breakers(scores, relevance):
-    "Raise `ValueError` unless scores are None or a tensor of the relevance's shape."
-    if scores is None or getattr(scores, "shape", None) == relevance.shape:
+    "Raise `TypeError` or `ValueError` unless scores are None or a real tensor of the relevance's shape."
+    if scores is None:
         return
+    if isinstance(scores, Tensor) and scores.shape == relevance.shape:
+        return check_relevance(scores, name="scores")
     got = tuple(scores.shape) if isinstance(scores, Tensor) else type(scores).__name__
     raise ValueError(f"scores must be a tensor of the relevance's shape {tuple(relevance.shape)}, got {got}")
 

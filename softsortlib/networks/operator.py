@@ -211,12 +211,12 @@ class SortingNetwork(Operator, name="network"):
         self.sigmoid = sigmoid
         self.backend = backend
 
-# %% ../../nbs/networks/22_operator.ipynb #d9b4c0aa
+# %% ../../nbs/networks/22_operator.ipynb #c3dea8f2
 _BACKENDS = (None, "torch", "numba", "triton")
 
 def _check_sigmoid(sigmoid):
     "Raise unless it names a sigmoid, with or without `_phi`."
-    base = sigmoid.removesuffix("_phi") if isinstance(sigmoid, str) else sigmoid
+    base = sigmoid.removesuffix("_phi") if isinstance(sigmoid, str) else None
     if base not in SIGMOIDS:
         raise ValueError(f"sigmoid must be one of {', '.join(map(repr, SIGMOIDS))}, got {sigmoid!r}")
 

@@ -36,15 +36,18 @@ SLOPES = {
     "optimal": lambda v: torch.where(v.abs() <= 0.25, 1, 1 / 16 / (v.abs().clamp_min(0.25) + 1e-10) ** 2),
 }
 
-# %% ../../nbs/networks/21_swaps.ipynb #60774f58
+# %% ../../nbs/networks/21_swaps.ipynb #516db877
 def swap_sigmoid(
     v: Tensor,  # difference over temperature, any shape
     sigmoid: str = "cauchy",  # "logistic", "gaussian", "cauchy", "reciprocal" or "optimal"
 ) -> Tensor:  # weight of keeping the lanes, between 0 and 1, the shape of v
     """The sigmoid of that name (Petersen et al. 2021, 2022), accurate in its lower tail.
 
-    Raise `ValueError` for an unknown name."""
-    if sigmoid not in SIGMOIDS:
+    Raise `ValueError` for an unknown name, `TypeError` unless v is a real tensor."""
+    if not isinstance(v, Tensor) or not v.is_floating_point():
+        got = getattr(v, "dtype", type(v).__name__)
+        raise TypeError(f"v must be a floating point tensor, got {got}: torch.as_tensor(v, dtype=torch.float32)")
+    if not isinstance(sigmoid, str) or sigmoid not in SIGMOIDS:
         raise ValueError(f"sigmoid must be one of {', '.join(map(repr, SIGMOIDS))}, got {sigmoid!r}")
     return SIGMOIDS[sigmoid](v)
 

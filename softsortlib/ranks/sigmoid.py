@@ -5,13 +5,14 @@
 # %% auto #0
 __all__ = ['pair_sum', 'SigmoidRank']
 
-# %% ../../nbs/ranks/40_sigmoid.ipynb #3468e943
+# %% ../../nbs/ranks/40_sigmoid.ipynb #5e1e9971
 import math
 
 import torch
 from torch import Tensor
 
-from ..core.permutation import compute_dtype
+from ..core.operators import check_tau
+from ..core.permutation import check_scores, compute_dtype
 from ..core.rank_operators import RankOperator
 from ..engine.autograd import custom_op, differentiable
 from ..engine.sum_laws import LAWS
@@ -105,7 +106,19 @@ def precise(x):
     "x in double precision, or as it is on a device that has none."
     return x if x.device.type == "mps" else x.double()
 
-# %% ../../nbs/ranks/40_sigmoid.ipynb #1abf8c49
+# %% ../../nbs/ranks/40_sigmoid.ipynb #bc8815bf
+def _check_sum(s, tau, v, step):
+    "Raise `TypeError` or `ValueError` unless the arguments of the sum (40.4) fit."
+    check_scores(s, "s")
+    check_scores(v, "v")
+    if v.shape[-1] != s.shape[-1]:
+        raise ValueError(f"v must have as many elements as s, (..., {s.shape[-1]}), got {tuple(v.shape)}")
+    if not isinstance(tau, Tensor):
+        check_tau(tau, s)
+    if not isinstance(step, str) or step not in _STEPS:
+        raise ValueError(f"step must be one of {', '.join(map(repr, _STEPS))}, got {step!r}")
+
+# %% ../../nbs/ranks/40_sigmoid.ipynb #fc0833ce
 def pair_sum(
     s: Tensor,  # scores, (..., n)
     tau: "float | Tensor",  # width of the step, a number or (..., 1)
@@ -116,7 +129,8 @@ def pair_sum(
     """The sum over all pairs $\\sum_j \\varphi((s_i - s_j)/\\tau) v_j$ (40.4) in O(n) memory.
 
     O(n log n) time for the smooth steps, O(n^2) for "laplace". Differentiable three times; raise `NotImplementedError`
-    beyond."""
+    beyond, `TypeError` or `ValueError` when an argument does not fit."""
+    _check_sum(s, tau, v, step)
     dtype = torch.promote_types(s.dtype, v.dtype)
     s, v = s.to(compute_dtype(dtype)), v.to(compute_dtype(dtype))
     if few_pairs(s) if plain is None else plain:

@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['soft_matching', 'hard_matching', 'GumbelSinkhorn']
 
-# %% ../../nbs/transport/32_matching.ipynb #c38449bd
+# %% ../../nbs/transport/32_matching.ipynb #33c987b7
 import math
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from ..core.operators import check_tau
 from ..core.permutation import DensePermutation, SoftPermutation, check_scores, compute_dtype, patch_to
 from ..engine.compile import arrays, jit, spread_rows
-from .line import sinkhorn, warn_unless_converged
+from .line import check_iteration, sinkhorn, warn_unless_converged
 
 # %% ../../nbs/transport/32_matching.ipynb #af11de54
 def _check_square(log_alpha):
@@ -50,7 +50,7 @@ class MatchingPermutation(DensePermutation):
         super().__init__(log_P, log_alpha.dtype)
         self.log_alpha = log_alpha
 
-# %% ../../nbs/transport/32_matching.ipynb #63eef7c9
+# %% ../../nbs/transport/32_matching.ipynb #f5d9ff21
 def soft_matching(
     log_alpha: Tensor,  # how well row i goes with column j, (..., n, n)
     tau: "float | Tensor" = 1.0,  # temperature, a float or broadcastable to the batch (...)
@@ -63,6 +63,7 @@ def soft_matching(
     Raise `TypeError` or `ValueError` when an argument does not fit."""
     _check_square(log_alpha)
     _check_iterations(iterations)
+    check_iteration(tolerance, max_iterations)
     tau, dtype = check_tau(tau, log_alpha[..., 0]), compute_dtype(log_alpha.dtype)
     X = log_alpha.to(dtype) / (tau[..., None] if isinstance(tau, Tensor) else tau)
     if iterations is not None:
@@ -166,11 +167,19 @@ def _hard_mean(self):
     "The matching with the largest sum of the entries' means over the samples."
     return hard_matching(self._dense(None).detach().mean(0))
 
-# %% ../../nbs/transport/32_matching.ipynb #e82a22c7
+# %% ../../nbs/transport/32_matching.ipynb #7bf715c5
+def _check_noise(noise):
+    "Raise `TypeError` or `ValueError` unless it is a number that is not negative."
+    if isinstance(noise, bool) or not isinstance(noise, (int, float)):
+        raise TypeError(f"noise must be a number, got {type(noise).__name__}: 1.0 is the distribution's own, 0 none")
+    if not 0 <= noise < math.inf:
+        raise ValueError(f"noise must not be negative, and finite, got {noise}: 0 is deterministic")
+
+# %% ../../nbs/transport/32_matching.ipynb #b5c2f65c
 class GumbelSinkhorn(nn.Module):
     """Samples of soft permutations from a matrix of log-potentials (Mena et al. 2018, section 4).
 
-    Raise `ValueError` when a parameter does not fit."""
+    Raise `TypeError` or `ValueError` when a parameter does not fit."""
     if TYPE_CHECKING:  # what a later cell adds
         def forward(self, log_alpha: Tensor, samples=None, generator=None) -> SoftPermutation: ...
 
@@ -182,8 +191,9 @@ class GumbelSinkhorn(nn.Module):
         max_iterations: int = 1000,  # for iterations=None
     ):
         super().__init__()
-        if not noise >= 0:
-            raise ValueError(f"noise must not be negative, got {noise}")
+        _check_noise(noise)
+        _check_iterations(iterations)
+        check_iteration(tolerance, max_iterations)
         check_tau(tau, torch.empty(*tau.shape, 1) if isinstance(tau, Tensor) else None)
         if isinstance(tau, Tensor) and not isinstance(tau, nn.Parameter):
             self.register_buffer("tau", tau)
