@@ -23,30 +23,46 @@ class Grid(NamedTuple):
     slot: np.ndarray
     boxes: np.ndarray
 
-# %% ../../nbs/engine/98_sum_kernels.ipynb #8d7a4843
+# %% ../../nbs/engine/98_sum_kernels.ipynb #f381fdfd
+STRETCH = 16  # cells whose boxes are full together
+
+
+@jit(lent=True)
+def _mark_full(cell, start, slot, occupied, q):
+    "Number the boxes of stretches that hold q points a box on average, -1 elsewhere; returns how many are full."
+    full = 0
+    a = 0
+    while a < occupied:
+        stretch = np.floor(cell[a] / STRETCH)
+        end = a + 1
+        while end < occupied and np.floor(cell[end] / STRETCH) == stretch:
+            end += 1
+        many = start[end] - start[a] >= q * (end - a) and np.isfinite(cell[a])
+        while a < end:
+            slot[a] = full if many else -1
+            full += 1 if many else 0
+            a += 1
+    return full
+
+# %% ../../nbs/engine/98_sum_kernels.ipynb #a26c3522
 @jit
 def find_boxes(lo, hi, grid, q):
-    "Fill cell, start, slot and boxes of rows lo..hi; full boxes have at least q points."
+    "Fill cell, start, slot and boxes of rows lo..hi; boxes are full in stretches of at least q points a box."
     n = grid.x.shape[1]
     for b in range(lo, hi):
+        cell, start = grid.cell[b], grid.start[b]
         occupied = 0
-        full = 0
         here = np.nan
         for k in range(n):
             c = np.floor(grid.x[b, k] * grid.inverse[b])
             if c != here:
-                grid.cell[b, occupied] = c
-                grid.start[b, occupied] = k
+                cell[occupied] = c
+                start[occupied] = k
                 occupied += 1
                 here = c
-        grid.start[b, occupied] = n
-        for a in range(occupied):
-            grid.slot[b, a] = -1
-            if grid.start[b, a + 1] - grid.start[b, a] >= q and np.isfinite(grid.cell[b, a]):
-                grid.slot[b, a] = full
-                full += 1
+        start[occupied] = n
         grid.boxes[b, 0] = occupied
-        grid.boxes[b, 1] = full
+        grid.boxes[b, 1] = _mark_full(cell, start, grid.slot[b], occupied, q)
 
 # %% ../../nbs/engine/98_sum_kernels.ipynb #9f943007
 class Weights(NamedTuple):
@@ -198,12 +214,21 @@ def _read(xi, local, T, last, y):
             T[j] = new
             y[j] += local[k] * new
 
-# %% ../../nbs/engine/98_sum_kernels.ipynb #0208d7a8
+# %% ../../nbs/engine/98_sum_kernels.ipynb #69f01d82
 @jit(lent=True)
 def _differences(x, t, scale, u):
     "u = (x - t) scale."
     for j in range(len(t)):
         u[j] = (x - t[j]) * scale
+
+
+@jit(lent=True)
+def short_dot(K, w):
+    "The sum of K[j] w[j]."
+    total = K.dtype.type(0)
+    for j in range(len(w)):
+        total += K[j] * w[j]
+    return total
 
 # %% ../../nbs/engine/98_sum_kernels.ipynb #29552726
 @jit(lent=True)

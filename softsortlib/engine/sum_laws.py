@@ -33,20 +33,29 @@ def logistic_law(u, m):
         return (t * t - 2 * q) * q
     return (8 * q - t * t) * q * t
 
-# %% ../../nbs/engine/97_sum_laws.ipynb #f7682943
+# %% ../../nbs/engine/97_sum_laws.ipynb #35593218
 def normal_law(u, m):
     "K_m of the normal step, m = -1..5."
+    step = torch.erf(u * math.sqrt(0.5)) / 2 if m <= 0 else 0
+    if m == 0:
+        return step
     density = (-u.square() / 2).exp() / math.sqrt(2 * math.pi)
-    if m <= 0:
-        step = torch.erf(u * math.sqrt(0.5)) / 2
-        return u * step + density if m else step
+    if m == -1:
+        return u * step + density
+    if m == 1:
+        return density
+    if m == 2:
+        return -u * density
     v = u * u
-    hermite = {1: 1, 2: -u, 3: v - 1, 4: (3 - v) * u, 5: (v - 6) * v + 3}
-    return hermite[m] * density
+    if m == 3:
+        return (v - 1) * density
+    if m == 4:
+        return (3 - v) * u * density
+    return ((v - 6) * v + 3) * density
 
-# %% ../../nbs/engine/97_sum_laws.ipynb #2b7750e0
-LAWS = {"logistic": logistic_law, "normal": normal_law}
-MOST = {"logistic": 4, "normal": 5}  # derivatives that are known
+# %% ../../nbs/engine/97_sum_laws.ipynb #b8b88986
+LAWS = {"logistic": logistic_law, "normal": normal_law, "density": normal_law}
+MOST = {"logistic": 4, "normal": 5, "density": 5}  # derivatives that are known
 
 # %% ../../nbs/engine/97_sum_laws.ipynb #0c17d69a
 def kernel_sums_dense(
@@ -61,11 +70,16 @@ def kernel_sums_dense(
     scale = tau[..., None, None] if isinstance(tau, Tensor) else tau
     return LAWS[law]((x[..., :, None] - t[..., None, :]) / scale, m) @ w
 
-# %% ../../nbs/engine/97_sum_laws.ipynb #398bc754
+# %% ../../nbs/engine/97_sum_laws.ipynb #95f68f9e
 class Law(IntEnum):
     "The odd step whose family a sum takes its kernel from."
     LOGISTIC = 0
     NORMAL = 1
+
+
+def law_of(name):
+    "The family of a law's name."
+    return Law.LOGISTIC if name == "logistic" else Law.NORMAL
 
 # %% ../../nbs/engine/97_sum_laws.ipynb #73a23418
 _LOGISTIC = {0: [0.5, 0, 0, 0, 0, 0, 0], 1: [0, 1, 0, 0, 0, 0, 0], 2: [0, 0, -1, 0, 0, 0, 0],

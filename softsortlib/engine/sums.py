@@ -5,9 +5,9 @@
 # %% auto #0
 __all__ = ['kernel_sums']
 
-# %% ../../nbs/engine/99_sums.ipynb #d5247472
+# %% ../../nbs/engine/99_sums.ipynb #204e7f03
 import math
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import NamedTuple
 
 import numpy as np
@@ -20,7 +20,7 @@ from .dispatch import check_backend, choose
 from .radix import stable_sort
 from .scan import tau_tensor
 from .sum_kernels import PART, Grid, Terms, Weights, find_boxes, moment_rows, sort_weights, sum_rows
-from .sum_laws import LAWS, MOST, Law, coefficients, kernel_sums_dense
+from .sum_laws import LAWS, MOST, coefficients, kernel_sums_dense, law_of
 
 # %% ../../nbs/engine/99_sums.ipynb #2ffce67e
 def _step_bound(law, b):
@@ -47,25 +47,55 @@ def interpolation_bound(law, m, p, width):
     lebesgue = 1 + 2 / math.pi * math.log(p)
     return (1 + lebesgue) * (4 * B * rho ** (1.0 - p) / (rho - 1)).min()
 
-# %% ../../nbs/engine/99_sums.ipynb #a2f1a680
+# %% ../../nbs/engine/99_sums.ipynb #a1e9783a
+SOURCES = 1 << 27  # N of (99.5)
+NORM = 1 / math.sqrt(2 * math.pi)  # K_1(0)
+_HERMITE = {1: [1], 2: [0, 1], 3: [1, 0, 1], 4: [0, 3, 0, 1], 5: [3, 0, 6, 0, 1]}
+
+
+def _ellipse_bound(m, width, rho):
+    "B_d (99.5) for d = 0..39 and the ellipses rho (r, 1); (40, r)."
+    d = np.arange(40)[:, None, None]
+    angle = np.linspace(0, math.pi, 61)
+    across, up = (rho + 1 / rho) / 2 * np.cos(angle), (rho - 1 / rho) / 2 * np.sin(angle)
+    middle, high = abs(width * (d + across / 2)), width / 2 * up
+    near = np.maximum(0, middle - width / 2)
+    size = np.hypot(middle + width / 2, high)
+    hermite = np.polynomial.polynomial.polyval(size, _HERMITE[m])
+    return NORM * (hermite * np.exp(np.minimum((high ** 2 - near ** 2) / 2, 600))).max(-1)
+
+
+def density_bound(m, p, width):
+    "The last maximum of (99.5) for boxes of `width` temperatures."
+    rho = np.geomspace(1.5, 200, 60)
+    lebesgue = 1 + 2 / math.pi * math.log(p)
+    B = _ellipse_bound(m, width, rho[:, None])
+    delta = (1 + lebesgue) * (4 * B * rho ** (1.0 - p) / (rho - 1)).min(-1)
+    smallest = (width * np.arange(1, 41)) ** 2 / 2  # -log of kappa_d / K_1(0)
+    return (np.minimum(delta * np.exp(np.minimum(smallest, 300)), SOURCES * delta) / NORM).max()
+
+# %% ../../nbs/engine/99_sums.ipynb #27ba57f6
 @lru_cache(None)
 def widest(law, m, p, eps):
-    "The width of boxes, in temperatures, up to which (99.4) is at most eps."
+    "The width of boxes, in temperatures, up to which (99.4), or for the density (99.5), is at most eps."
+    bound = density_bound if law == "density" else partial(interpolation_bound, law)
     low, high = 1e-3, 30.0
     while high > 1.01 * low:
         middle = math.sqrt(low * high)
-        if interpolation_bound(law, m, p, middle) <= eps:
+        if bound(m, p, middle) <= eps:
             low = middle
         else:
             high = middle
     return low
 
-# %% ../../nbs/engine/99_sums.ipynb #993f0e30
+# %% ../../nbs/engine/99_sums.ipynb #12d3cc11
 @lru_cache(None)
 def cutoff(law, m, eps):
-    "Where K_m has come within eps of its far value, in temperatures."
+    "Where K_m has come within eps of its far value, in temperatures; the density so far that N sources are."
     u = torch.linspace(0, 60, 6001, dtype=torch.float64)
     far = {-1: u / 2, 0: 0.5}.get(m, 0.0)
+    if law == "density":
+        eps = eps * NORM / SOURCES
     return u[((LAWS[law](u, m) - far).abs() > eps).nonzero().max()].item() + 0.01
 
 # %% ../../nbs/engine/99_sums.ipynb #2ebf6f93
@@ -92,7 +122,7 @@ def _kept_tables(law, m, p, reach, ratios):
     "The same as an array, kept for the last sixteen of such calls."
     return tables(law, m, p, reach, torch.tensor(ratios, dtype=torch.float64)).numpy()
 
-# %% ../../nbs/engine/99_sums.ipynb #46a82931
+# %% ../../nbs/engine/99_sums.ipynb #b4197c45
 class Boxes(NamedTuple):
     "How the line is cut for the sum of a law."
     p: int  # polynomials
@@ -100,7 +130,7 @@ class Boxes(NamedTuple):
     width: Tensor  # of the boxes, (B,), powers of two
     ratio: Tensor  # width / tau, (B,)
 
-# %% ../../nbs/engine/99_sums.ipynb #cbbe0cc2
+
 def cut_line(law, m, eps, tau):
     "Boxes for temperatures tau (B,) whose sums err by about eps of the weights."
     p = 12 if eps >= 1e-9 else 20
@@ -206,20 +236,22 @@ def _weights(grid, order, w, p, m):
     spread_rows(moment_rows, B * -(-n // PART), p * w.size, grid, weights, p)
     return weights
 
-# %% ../../nbs/engine/99_sums.ipynb #728400d7
+# %% ../../nbs/engine/99_sums.ipynb #b99963e8
 def _terms(law, m, tau, boxes):
     "The terms of the sum, with a table for each ratio that occurs."
     ratios, table = np.unique(boxes.ratio.numpy(), return_inverse=True)
     C = _kept_tables(law, m, boxes.p, boxes.reach, tuple(ratios.tolist()))
-    which = Law[law.upper()]
+    which = law_of(law)
     return Terms(int(which), m, coefficients(which, m), boxes.reach, tau.numpy(), table, C)
 
-# %% ../../nbs/engine/99_sums.ipynb #d7d56939
-def _sums_numba(x, t, w, tau, x_order, t_order, law, m, eps, q=None):
+# %% ../../nbs/engine/99_sums.ipynb #db4c5cf0
+FULL = 5  # points a box from which moments are worth it
+
+
+def _sums_numba(x, t, w, tau, x_order, t_order, law, m, eps, q=FULL):
     "The sums (97.1): x (B, n) and t (B, k) sorted, w (B, k, d) and the result as they stood before, tau (B,)."
     tau = tau.double()
     boxes = cut_line(law, m, eps, tau)
-    q = q or boxes.p // 2
     width = boxes.width.numpy()
     sources = _grid(t.contiguous().numpy(), width, q)
     targets = sources if x is t else _grid(x.contiguous().numpy(), width, q)
@@ -231,7 +263,7 @@ def _sums_numba(x, t, w, tau, x_order, t_order, law, m, eps, q=None):
     spread_rows(sum_rows, units, work, targets, x_order.contiguous().numpy(), sources, weights, terms, y.numpy())
     return y
 
-# %% ../../nbs/engine/99_sums.ipynb #1f4cf4d4
+# %% ../../nbs/engine/99_sums.ipynb #a70274fa
 @custom_op("kernel_sums", __name__)
 def _sums_op(x: Tensor, t: Tensor, w: Tensor, tau: Tensor, x_order: Tensor, t_order: Tensor,
              law: str, m: int, eps: float, same: bool, backend: str) -> Tensor:
@@ -249,27 +281,27 @@ def _sums_op(x: Tensor, t: Tensor, w: Tensor, tau: Tensor, x_order: Tensor, t_or
     y = _sums_torch(xs, ts, w, tau, law, m, eps)
     return torch.empty_like(y).scatter(1, x_order[..., None].expand_as(y), y).view(shape)
 
-# %% ../../nbs/engine/99_sums.ipynb #ab853ae6
+
 @_sums_op.register_fake
 def _(x, t, w, tau, x_order, t_order, law, m, eps, same, backend):
     return w.new_empty(*x.shape, w.shape[-1])
 
-# %% ../../nbs/engine/99_sums.ipynb #e3fd96bc
+# %% ../../nbs/engine/99_sums.ipynb #01eb7260
 def _same_grads(op, x, w, g, m, needs_x):
-    "The gradients (99.5) to the points that are both targets and sources, but for 1 / tau."
+    "The gradients (99.6) to the points that are both targets and sources, but for 1 / tau."
     if not needs_x:
         return None
     of_w, of_g = op(torch.cat([w, g], -1), m + 1).split(w.shape[-1], -1)
     return (g * of_w - (-1) ** m * w * of_g).sum(-1)
 
-# %% ../../nbs/engine/99_sums.ipynb #f1c7b332
+# %% ../../nbs/engine/99_sums.ipynb #e33e589e
 def _save(ctx, inputs, output):
     *tensors, ctx.law, ctx.m, ctx.eps, ctx.same, ctx.backend = inputs
     ctx.save_for_backward(*tensors)
 
-# %% ../../nbs/engine/99_sums.ipynb #0c9998be
+
 def _backward(ctx, g):
-    "(99.5) in terms of the operator itself."
+    "(99.6) in terms of the operator itself."
     x, t, w, tau, x_order, t_order = ctx.saved_tensors
     m, needs = ctx.m, ctx.needs_input_grad
     def from_t(v, m):
@@ -290,9 +322,9 @@ def _backward(ctx, g):
     gx, gt = (a if a is None else a.to(x.dtype) for a in (gx, gt))
     return gx, gt, gw, gtau, None, None, None, None, None, None, None
 
-# %% ../../nbs/engine/99_sums.ipynb #cbaa84ec
+# %% ../../nbs/engine/99_sums.ipynb #cf140e71
 def _tau_gradient(x, t, gx, gt, tau):
-    "The last of (99.5), from centred points."
+    "The last of (99.6), from centred points."
     origin = x.mean(-1, keepdim=True)
     total = ((x - origin) * gx).sum(-1)
     if gt is not None:
@@ -302,23 +334,27 @@ def _tau_gradient(x, t, gx, gt, tau):
 
 _sums = differentiable(_sums_op, 6, _backward, _save)
 
-# %% ../../nbs/engine/99_sums.ipynb #a5b3e511
+# %% ../../nbs/engine/99_sums.ipynb #0d991ff7
+_EPS = (3e-8, 3e-14), (1e-7, 1e-13)  # of a step's sums and of the density's, by precision
+
+
 def kernel_sums(
     x: Tensor,  # targets, (..., n)
     t: "Tensor | None",  # sources, (..., k); None: the targets themselves, which is faster
     w: Tensor,  # weights, (..., k, d)
     tau: "float | Tensor",  # temperature, a float or (...)
-    law: str = "logistic",  # "logistic" or "normal"
+    law: str = "logistic",  # "logistic", "normal", or "density" for m > 0
     m: int = 0,  # the derivative of the step, or -1 for its antiderivative
-    eps: "float | None" = None,  # error in terms of sum |w|, 3e-8 or 3e-14 by the dtype if None
+    eps: "float | None" = None,  # error in terms of sum |w|, or of max |w| and the density's sum; None: by the dtype
     backend: "str | None" = None,  # "torch" or "numba"; None chooses by device
+    order: "Tensor | None" = None,  # what sorts the targets upwards, long, (..., n), where it is known
 ) -> Tensor:  # (..., n, d)
     """`sum_j w_j K_m((x_i - t_j) / tau)` (97.1) in O(n log n), in any order of the points.
 
     Differentiable until the derivatives of the law end; raise `NotImplementedError` beyond."""
     batch = torch.broadcast_shapes(x.shape[:-1], w.shape[:-2], tau.shape if isinstance(tau, Tensor) else ())
     x = x.to(w.dtype).expand(*batch, x.shape[-1])
-    x_order = stable_sort(x.detach())[1]
+    x_order = stable_sort(x.detach())[1] if order is None else order.expand(x.shape)
     same = t is None
     if same:
         t, t_order = x, x_order
@@ -326,6 +362,6 @@ def kernel_sums(
         t = t.to(w.dtype).expand(*batch, t.shape[-1])
         t_order = stable_sort(t.detach())[1]
     if eps is None:
-        eps = 3e-14 if w.dtype == torch.float64 else 3e-8
+        eps = _EPS[law == "density"][w.dtype == torch.float64]
     w = w.expand(*batch, *w.shape[-2:])
     return _sums(x, t, w, tau_tensor(tau, x, batch), x_order, t_order, law, m, eps, same, check_backend(backend))

@@ -6,7 +6,7 @@
 __all__ = ['permutation_nll', 'PermutationNLL', 'ideal_order', 'permutation_bce', 'PermutationBCE', 'spearman_loss',
            'SpearmanLoss', 'kendall_loss', 'KendallLoss']
 
-# %% ../../nbs/losses/55_orders.ipynb #0990bd94
+# %% ../../nbs/losses/55_orders.ipynb #f8f3a5f1
 import math
 
 import torch
@@ -14,11 +14,15 @@ from torch import Tensor, nn
 
 from ..core.operators import Operator, check_flags, check_tau
 from ..core.permutation import SoftPermutation, check_mask
-from ..core.rank_operators import RankOperator
 from ..core.rounding import in_compute_dtype
+from ..core.rank_operators import RankOperator
+from ..engine.level_sums import level_sums
+from ..engine.radix import stable_sort
+from ..engine.sums import kernel_sums
 from ..functional.arguments import midranks
 from ..functional.functions import soft_rank
 from .contract import Loss, check_relevance, reduce_sets, set_inputs
+from ..ranks.sigmoid import precise, tau_column
 
 # %% ../../nbs/losses/55_orders.ipynb #7aff55d2
 def _check_permutation(P):
@@ -184,7 +188,52 @@ def _margin_loss(z, kind):
         return (-z).sigmoid()
     raise ValueError(f"kind must be 'logistic' or 'sigmoid', got {kind!r}")
 
-# %% ../../nbs/losses/55_orders.ipynb #45ac2386
+# %% ../../nbs/losses/55_orders.ipynb #fc560bea
+def _levels(y, mask):
+    "Levels 0, 1, ... of y (..., n), padded ones in one of their own, and how many are below and above."
+    y = y.masked_fill(~mask, -math.inf)
+    ascending, order = y.sort(-1)
+    new = ascending[..., 1:] != ascending[..., :-1]
+    steps = nn.functional.pad(new.cumsum(-1), (1, 0))
+    levels = torch.empty_like(order).scatter(-1, order, steps)
+    padded = (~mask).sum(-1, keepdim=True)
+    below = torch.searchsorted(ascending, y.contiguous()) - padded
+    above = y.shape[-1] - torch.searchsorted(ascending, y.contiguous(), right=True)
+    return levels, below, above
+
+# %% ../../nbs/losses/55_orders.ipynb #c7f5e94c
+def _kendall_pairs(s, y, mask, tau, kind):
+    "The sum (55.4) of each set and its number of pairs, by all of them; tau a number or (..., 1)."
+    if isinstance(tau, Tensor):
+        tau = tau[..., None]
+    loss = _margin_loss((s[..., :, None] - s[..., None, :]) / tau, kind)
+    pairs = (y[..., :, None] > y[..., None, :]) & mask[..., :, None] & mask[..., None, :]
+    return loss.masked_fill(~pairs, 0).sum((-2, -1)), pairs.sum((-2, -1))
+
+
+def _kendall_sums(s, y, mask, tau, kind):
+    "The same by (55.6), without the pairs."
+    _margin_loss(s.new_zeros(()), kind)  # raises for another kind
+    levels, below, above = _levels(y, mask)
+    eps = 3e-14 if s.dtype == torch.float64 else 1e-9
+    s = s.masked_fill(~mask, 0)
+    s, w = precise(s), precise(mask.to(s.dtype))[..., None]
+    below, above = below * mask, above * mask
+    count = below.sum(-1)
+    tau = tau_column(tau, s)[..., 0]
+    order = stable_sort(s.detach())[1]
+    if kind == "sigmoid":
+        signed = level_sums(s, levels, w, tau, order, across=True, eps=eps)
+        return (count - (signed * w).sum((-2, -1))) / 2, count
+    everyone = kernel_sums(s, None, w, tau, m=-1, eps=eps, order=order)
+    even = everyone - level_sums(s, levels, w, tau, order, m=-1, eps=eps)
+    odd = (s * (below - above)).sum(-1) / tau
+    return ((even * w).sum((-2, -1)) - odd) / (2 * math.log(2)), count
+
+# %% ../../nbs/losses/55_orders.ipynb #36496455
+_FEW = 1 << 18  # pairs of all sets up to which they are made
+
+
 def kendall_loss(
     scores: Tensor,  # (..., n)
     relevance: Tensor,  # grades or any numbers to agree with in order, (..., n); tied pairs are left out
@@ -194,17 +243,14 @@ def kendall_loss(
     kind: str = "logistic",  # "logistic", an upper bound and convex, or "sigmoid", near the count
     reduction: str = "mean",  # "mean" over sets, "sum" or "none"
 ) -> Tensor:  # (), or (...) for "none"
-    """Smooth share of pairs in the wrong order (55.4), O(n^2).
+    """Smooth share of pairs in the wrong order (55.4), without the pairs from some hundred scores on (55.6).
 
     Raise `TypeError` or `ValueError` when an argument does not fit."""
     s, y, mask = set_inputs(scores, relevance, mask)
     tau = check_tau(tau, s)
-    if isinstance(tau, Tensor):
-        tau = tau[..., None]
-    loss = _margin_loss((s[..., :, None] - s[..., None, :]) / tau, kind)
-    pairs = (y[..., :, None] > y[..., None, :]) & mask[..., :, None] & mask[..., None, :]
-    count = pairs.sum((-2, -1))
-    share = loss.masked_fill(~pairs, 0).sum((-2, -1)) / count.clamp(min=1)
+    few = s.numel() * s.shape[-1] <= _FEW or s.shape[-1] < 100
+    total, count = (_kendall_pairs if few else _kendall_sums)(s, y, mask, tau, kind)
+    share = (total / count.clamp(min=1)).to(s.dtype)
     return reduce_sets(share, count > 0, reduction, scores.dtype)
 
 # %% ../../nbs/losses/55_orders.ipynb #5bd3c252

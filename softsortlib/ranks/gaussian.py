@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['GaussianRank']
 
-# %% ../../nbs/ranks/41_gaussian.ipynb #0b8b41eb
+# %% ../../nbs/ranks/41_gaussian.ipynb #1621426c
 import math
 from typing import TYPE_CHECKING
 
@@ -15,7 +15,8 @@ from torch import Tensor
 from ..core.operators import check_tau
 from ..core.permutation import check_mask, check_scores, compute_dtype, patch_to, zero_outside
 from ..core.rank_operators import RankOperator
-from .sigmoid import counted_ranks, normal_step
+from ..engine.sum_laws import normal_law
+from .sigmoid import counted_ranks
 
 # %% ../../nbs/ranks/41_gaussian.ipynb #c79de91c
 class GaussianRank(RankOperator, name="gaussian"):
@@ -29,13 +30,13 @@ class GaussianRank(RankOperator, name="gaussian"):
     def _ranks(self, s, tau, mask):
         return counted_ranks(s, math.sqrt(2) * tau, mask, "normal")
 
-# %% ../../nbs/ranks/41_gaussian.ipynb #7aaef9c6
+# %% ../../nbs/ranks/41_gaussian.ipynb #1319eb86
 def _win_chances(s, tau, mask):
     "(41.1) off the diagonal: s (..., n), tau a number or (..., 1), mask (..., n) or None -> pi (..., n, n)."
     if isinstance(tau, Tensor):
         tau = tau[..., None]
     differences = s[..., :, None] - s[..., None, :]
-    chances = 0.5 + normal_step(differences / (math.sqrt(2) * tau), 0)
+    chances = 0.5 + normal_law(differences / (math.sqrt(2) * tau), 0)
     if mask is not None:
         chances = chances * mask[..., None, :]
     return chances * ~torch.eye(s.shape[-1], dtype=torch.bool, device=s.device)

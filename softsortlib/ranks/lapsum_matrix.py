@@ -70,7 +70,7 @@ def _matrix_grads(G, s, tau, cells, order, real):
     far = of_u * (cells.x0[..., None] - s[..., None, :]) + of_v * (cells.x1[..., None] - s[..., None, :])
     return of_s.to(s.dtype), -far.sum((-2, -1))[..., None] / tau**2, of_u.sum(-1), of_v.sum(-1), of_w
 
-# %% ../../nbs/ranks/49_lapsum_matrix.ipynb #fee22ba5
+# %% ../../nbs/ranks/49_lapsum_matrix.ipynb #65321cf9
 class Line(NamedTuple):
     "What the kernels read, as arrays."
     s: np.ndarray
@@ -87,36 +87,42 @@ class Line(NamedTuple):
 
 _BEYOND = 1e30  # in units of tau; nothing is so far away
 
-@jit
-def _reach(line, b, i, weight, E):
-    "E[j] = weight exp(-max(u, -v, 0)) for cell i of set b and all its scores."
-    s = line.s[b]
-    real = E.dtype.type
-    inv = real(min(1 / line.tau[b], 1e38))
-    x0, d0 = real(line.x0[b, i]), real(line.d0[b, i])
-    x1, d1 = real(line.x1[b, i]), real(line.d1[b, i])
-    far = real(_BEYOND)
-    zero = real(0)
-    weight = real(weight)
+# %% ../../nbs/ranks/49_lapsum_matrix.ipynb #9b258c84
+@jit(lent=True)
+def _edges(line, b, i, like):
+    "1 / tau and both edges of cell i of set b, in the precision of the array `like`."
+    number = like.dtype.type
+    inv = number(min(1 / line.tau[b], 1e38))
+    lower = number(line.x0[b, i]), number(line.d0[b, i])
+    upper = number(line.x1[b, i]), number(line.d1[b, i])
+    return inv, lower, upper
+
+
+@jit(lent=True)
+def _reach(s, edges, weight, E):
+    "E[j] = weight exp(-max(u, -v, 0)) for a cell with these edges and all scores of its set."
+    inv, (x0, d0), (x1, d1) = edges
+    number = E.dtype.type
+    far, zero, weight = number(_BEYOND), number(0), number(weight)
     for j in range(len(s)):
         u = min((x0 - s[j]) * inv, far) + d0
         v = max((x1 - s[j]) * inv, -far) + d1
         E[j] = exp_neg(max(max(u, -v), zero)) * weight
 
-# %% ../../nbs/ranks/49_lapsum_matrix.ipynb #70990874
-@jit
+# %% ../../nbs/ranks/49_lapsum_matrix.ipynb #276f7923
+@jit(lent=True)
 def _from_edge(x, d, s, tau):
     "The distance of the edge x + tau d above s, in units of tau."
     return d if math.isinf(d) else (x - np.float64(s)) / tau + d
 
-@jit
+@jit(lent=True)
 def _around(line, b, i, j):
     "exp(u) and exp(-v) for score j inside cell i of set b."
     u = _from_edge(line.x0[b, i], line.d0[b, i], line.s[b, j], line.tau[b])
     v = _from_edge(line.x1[b, i], line.d1[b, i], line.s[b, j], line.tau[b])
     return math.exp(min(u, 0.0)), math.exp(-max(v, 0.0))
 
-# %% ../../nbs/ranks/49_lapsum_matrix.ipynb #b04536b4
+# %% ../../nbs/ranks/49_lapsum_matrix.ipynb #b71e9174
 _ROWS = 64  # rows of a unit of work
 
 @jit
@@ -130,14 +136,14 @@ def _matrix_rows(lo, hi, line, P):
         order = line.order[b]
         for i in range(first, min(first + _ROWS, r)):
             row = P[b, i]
-            _reach(line, b, i, -np.expm1(-line.width[b, i]) / 2, row)
+            _reach(line.s[b], _edges(line, b, i, row), -np.expm1(-line.width[b, i]) / 2, row)
             for k in range(line.start[b, i], line.stop[b, i]):
                 below, above = _around(line, b, i, order[k])
                 row[order[k]] = ((1 - below) + (1 - above)) / 2
             for k in range(line.real[b], n):
                 row[order[k]] = 0
 
-# %% ../../nbs/ranks/49_lapsum_matrix.ipynb #faa2db62
+# %% ../../nbs/ranks/49_lapsum_matrix.ipynb #b4be750e
 class CellGrads(NamedTuple):
     "What the backward kernel writes, as arrays: sums over a unit (units, n) and (units,), and for each row (B, r)."
     s: np.ndarray
@@ -146,7 +152,7 @@ class CellGrads(NamedTuple):
     v: np.ndarray
     w: np.ndarray
 
-@jit
+@jit(lent=True)
 def _inner_grads(G, line, b, i, learn, pulls, E):
     "What scores inside cell i of set b give to u, v and tau, and to `pulls` (n,); they and padded ones leave E."
     order = line.order[b]
@@ -168,18 +174,13 @@ def _inner_grads(G, line, b, i, learn, pulls, E):
         E[order[k]] = 0
     return of_u, of_v, spread
 
-# %% ../../nbs/ranks/49_lapsum_matrix.ipynb #db4076c3
-@jit
-def _sign(line, b, i, E):
-    "Give E the sign of (49.2), minus for scores right of cell i of set b; return the sums before and after."
-    s = line.s[b]
-    real = E.dtype.type
-    inv = real(min(1 / line.tau[b], 1e38))
-    x0, d0 = real(line.x0[b, i]), real(line.d0[b, i])
-    x1, d1 = real(line.x1[b, i]), real(line.d1[b, i])
-    far = real(_BEYOND)
-    T = real(0)
-    S = real(0)
+# %% ../../nbs/ranks/49_lapsum_matrix.ipynb #11319a9e
+@jit(lent=True)
+def _sign(s, edges, E):
+    "Give E the sign of (49.2), minus for scores right of the cell; return the sums before and after."
+    inv, (x0, d0), (x1, d1) = edges
+    number = E.dtype.type
+    far, T, S = number(_BEYOND), number(0), number(0)
     for j in range(len(s)):
         T += E[j]
         u = min((x0 - s[j]) * inv, far) + d0
@@ -188,7 +189,22 @@ def _sign(line, b, i, E):
         S += E[j]
     return T, S
 
-@jit
+
+@jit(lent=True)
+def _times(row, E):
+    "E *= row."
+    for j in range(len(E)):
+        E[j] *= row[j]
+
+
+@jit(lent=True)
+def _add_times(c, E, pulls):
+    "pulls += c E."
+    for j in range(len(E)):
+        pulls[j] += c * E[j]
+
+# %% ../../nbs/ranks/49_lapsum_matrix.ipynb #7ea84faa
+@jit(lent=True)
 def _outer_spread(line, b, i, E):
     "The sum of E_j (x - s_j) over both sides of cell i of set b, each from its own edge."
     spread = 0.0
@@ -199,7 +215,7 @@ def _outer_spread(line, b, i, E):
             spread += E[j] * ((line.x0[b, i] if u >= -v else line.x1[b, i]) - line.s[b, j])
     return spread
 
-# %% ../../nbs/ranks/49_lapsum_matrix.ipynb #9bc6f2e5
+# %% ../../nbs/ranks/49_lapsum_matrix.ipynb #ea43f4b7
 @jit
 def _matrix_back_rows(lo, hi, G, line, learn, grads):
     "The sums (49.2) for the units lo..hi; tau's only if `learn`."
@@ -215,11 +231,12 @@ def _matrix_back_rows(lo, hi, G, line, learn, grads):
         for i in range(first, min(first + _ROWS, r)):
             row = G[b, i]
             c = -np.expm1(-line.width[b, i]) / 2
-            _reach(line, b, i, 1.0, E)
-            E *= row
+            edges = _edges(line, b, i, E)
+            _reach(line.s[b], edges, 1.0, E)
+            _times(row, E)
             of_u, of_v, spread = _inner_grads(row, line, b, i, learn, pulls, E)
-            T, S = _sign(line, b, i, E)
-            pulls += E.dtype.type(c) * E
+            T, S = _sign(line.s[b], edges, E)
+            _add_times(E.dtype.type(c), E, pulls)
             if learn:
                 spread += c * _outer_spread(line, b, i, E)
             grads.u[b, i] = of_u - c * (np.float64(T) + S) / 2

@@ -18,32 +18,7 @@ from ..engine.autograd import custom_op, differentiable
 from ..engine.sum_laws import LAWS
 from ..engine.sums import kernel_sums
 
-# %% ../../nbs/ranks/40_sigmoid.ipynb #3319b62a
-def logistic_step(x, m):
-    "The m-th derivative, m = 0..3, of the logistic step F(x) - 1/2."
-    t = (x / 2).tanh()
-    if m == 0:
-        return t / 2
-    e = (-x.abs()).exp()
-    q = e / (1 + e).square()
-    if m == 1:
-        return q
-    if m == 2:
-        return -q * t
-    return q * t * t - 2 * q * q
-
-# %% ../../nbs/ranks/40_sigmoid.ipynb #e8c945cc
-def normal_step(x, m):
-    "The m-th derivative, m = 0..3, of the normal step F(x) - 1/2."
-    if m == 0:
-        return torch.erf(x * math.sqrt(0.5)) / 2
-    density = (-x.square() / 2).exp() / math.sqrt(2 * math.pi)
-    if m == 1:
-        return density
-    if m == 2:
-        return -x * density
-    return (x * x - 1) * density
-
+# %% ../../nbs/ranks/40_sigmoid.ipynb #42fb835b
 def laplace_step(x, m):
     "The m-th derivative, m = 0..3, of the Laplace step F(x) - 1/2."
     if m == 0:  # max and min, whose gradients at a tie are halves: together the slope 1/2 that the step has there
@@ -54,8 +29,8 @@ def laplace_step(x, m):
         return density
     return density * -x.sign()
 
-# %% ../../nbs/ranks/40_sigmoid.ipynb #cefd9f35
-_STEPS = {"logistic": logistic_step, "normal": normal_step, "laplace": laplace_step}
+# %% ../../nbs/ranks/40_sigmoid.ipynb #d50b0ecc
+_STEPS = {**LAWS, "laplace": laplace_step}
 
 def few_pairs(s):
     "Whether the matrix of all pairs of s (..., n) is faster made than avoided."

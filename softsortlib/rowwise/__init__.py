@@ -4,16 +4,18 @@
 
 # %% auto #0
 __all__ = ['SoftSortPermutation', 'SoftSort', 'LaplacePermutation', 'WindowedPermutation', 'neuralsort_published',
-           'neuralsort_quadratic', 'row_sums', 'NeuralSortPermutation', 'NeuralSort', 'SparseRows']
+           'neuralsort_quadratic', 'row_sums', 'NeuralSortPermutation', 'NeuralSort', 'SparseRows', 'SquarePermutation']
 
-# %% ../../nbs/rowwise/index.ipynb #ad993ccf
+# %% ../../nbs/rowwise/index.ipynb #4cc559bd
 from softsortlib.rowwise.neuralsort import (
     NeuralSort, NeuralSortPermutation, neuralsort_published, neuralsort_quadratic, row_sums,
 )
 from .softsort import LaplacePermutation, SoftSort, SoftSortPermutation, WindowedPermutation
 from .sparse_rows import SparseRows
+from .squares import SquarePermutation
 from . import neuralsort_matrix, products, softsort_matrix
 
-# %% ../../nbs/rowwise/index.ipynb #850da29d
+# %% ../../nbs/rowwise/index.ipynb #79df73a0
 _all_ = ["SoftSortPermutation", "SoftSort", "LaplacePermutation", "WindowedPermutation", "neuralsort_published",
-         "neuralsort_quadratic", "row_sums", "NeuralSortPermutation", "NeuralSort", "SparseRows"]
+         "neuralsort_quadratic", "row_sums", "NeuralSortPermutation", "NeuralSort", "SparseRows",
+         "SquarePermutation"]

@@ -266,10 +266,13 @@ def _log_prob(self, target, rows):
     log_p = -self.d(self._sorted(rows), of(self.s)) / self.tau - logZ
     return log_p if self.mask is None else log_p.masked_fill(~of(self.mask), -math.inf)
 
-# %% ../../nbs/rowwise/11_softsort.ipynb #4479e7c1
+# %% ../../nbs/rowwise/11_softsort.ipynb #f8c574d2
+_LONG = 500  # scores from which sums of Gaussians are faster than windows, whatever tau
+
+
 @patch_to(SoftSort)
 def _soft_permutation(self, s, tau, mask, dtype):
-    "The plain twin for small sets and callables, the scan for power 1, windows for other powers on the CPU."
+    "The plain twin for small sets and callables, the scan for power 1, sums or windows for other powers."
     args = s, tau, self._d, self.descending, dtype, mask
     if self.simplex != "softmax":
         from softsortlib.rowwise.sparse_rows import SparseRows
@@ -279,6 +282,11 @@ def _soft_permutation(self, s, tau, mask, dtype):
         return SoftSortPermutation(*args)
     if self.power == 1:
         P = LaplacePermutation(*args)
+        P.backend = self.backend
+        return P
+    if self.power == 2 and s.shape[-1] >= _LONG and self.backend != "torch":
+        from softsortlib.rowwise.squares import SquarePermutation
+        P = SquarePermutation(*args)
         P.backend = self.backend
         return P
     if choose(s, self.backend) != "numba":

@@ -47,6 +47,20 @@ def test_errors_over_twelve_decades(dtype, kind, backend, rng):
                 assert y.dtype == dtype and worst(y, s, w, tau, law, m) <= ALLOWED[dtype], (tau, law, m)
 
 
+@pytest.mark.parametrize("kind", ["plain", "ties", "clusters", "heavy", "far"])
+@pytest.mark.parametrize("dtype", ALLOWED)
+def test_the_density_errs_in_terms_of_its_own_sum(dtype, kind, rng):
+    "Prop 99.3; what remains is the rounding of the arguments, u^2 times that of the format."
+    s = positions(kind, 700, rng, dtype)
+    w = torch.randn(2, 700, 1, generator=rng, dtype=dtype)
+    for tau in TAUS:
+        Z = kernel_sums_dense(s.double(), s.double(), torch.ones_like(w).double(), tau, "density", 1)
+        for m in (1, 2):
+            y = kernel_sums(s, None, w, tau, "density", m)
+            exact = kernel_sums_dense(s.double(), s.double(), w.double(), tau, "density", m)
+            assert ((y - exact).abs() <= 30 * ALLOWED[dtype] * Z * w.abs().max()).all(), (tau, m)
+
+
 def test_many_points_and_full_boxes(rng):
     "Boxes of all sizes, some in several units of work, and two threads."
     s = torch.cat([torch.randn(1, 9000, generator=rng, dtype=torch.float64), 1e-3 * torch.randn(1, 9000, generator=rng, dtype=torch.float64)], 1)

@@ -12,6 +12,7 @@ from softsortlib.core.permutation import is_unimodal_row_stochastic
 from softsortlib.rowwise.products import _mul_op, _pull, _rmul_op
 from softsortlib.rowwise.rows import Rows, Scores, row_of
 from softsortlib.rowwise.softsort import LaplacePermutation, Power, SoftSort, SoftSortPermutation, WindowedPermutation
+from softsortlib.rowwise.squares import SquarePermutation
 
 BACKENDS = ("numba", "torch")
 
@@ -82,6 +83,40 @@ def test_windows_agree_with_the_float64_definition(kind, power, rng):
         for tau in (1e-6, 1e-3, 1.0, 1e6):
             assert isinstance(SoftSort(tau, power=power)(s), WindowedPermutation)
             compare(lambda s: SoftSort(tau, power=power)(s), s, x, tol, tau, power, {k: v for k, v in CALLS.items() if k != "dense"})
+
+
+@pytest.mark.parametrize("kind", ("uniform", "ties", "clusters", "heavy", "far"))
+def test_sums_of_squares_agree_with_the_float64_definition(kind, rng):
+    "Prop 131.1 over twelve decades, values and gradients."
+    left_out = ("dense", "values") if kind == "far" else ("dense",)  # scores as a payload far from zero cost the definition itself digits
+    for dtype, tol in ((torch.float32, 1e-5), (torch.float64, 1e-12)):
+        scores = 1e3 + adversarial("uniform", 520, rng) if kind == "far" else adversarial(kind, 520, rng)
+        s, x = scores.to(dtype).requires_grad_(), torch.randn(520, 2, generator=rng).to(dtype).requires_grad_()
+        for tau in (1e-6, 1e-3, 1.0, 1e6):
+            assert isinstance(SoftSort(tau, power=2)(s), SquarePermutation)
+            compare(lambda s: SoftSort(tau, power=2)(s), s, x, tol, tau, 2, {k: v for k, v in CALLS.items() if k not in left_out})
+
+
+def test_a_lonely_score_keeps_its_digits(rng):
+    "Prop 131.1: the normaliser of a score beside a crowd is right in terms of itself; also in plain torch."
+    s = torch.cat([torch.randn(3000, generator=rng, dtype=torch.float64) / 10, torch.tensor([0.9, 1.5, 2.5, 40.0], dtype=torch.float64)])
+    x = torch.randn(3004, generator=rng, dtype=torch.float64)
+    for backend in (None, "torch"):
+        for tau in (0.02, 0.05, 0.3):
+            P, Q = SquarePermutation(s, tau, Power(2), False, s.dtype), twin(s, tau, 2)
+            P.backend = backend
+            assert_close(P.log_prob(P.hard()), Q.log_prob(Q.hard()), rtol=1e-12, atol=1e-12)
+            assert_close(P @ x, Q @ x, rtol=1e-11, atol=1e-12)
+
+
+def test_sums_of_squares_under_transforms(rng):
+    s, x = torch.randn(2, 510, generator=rng, dtype=torch.float64), torch.randn(2, 510, generator=rng, dtype=torch.float64)
+    def f(s, x): return SoftSort(0.3, power=2)(s) @ x
+    assert_close(torch.func.vmap(f)(s, x), f(s, x), rtol=1e-12, atol=1e-12)
+    leaf = s.clone().requires_grad_()
+    g, = torch.autograd.grad(f(leaf, x).square().sum(), leaf)
+    compiled = torch.compile(f, fullgraph=True, backend="aot_eager")
+    assert_close(torch.autograd.grad(compiled(leaf, x).square().sum(), leaf)[0], g, rtol=1e-12, atol=1e-12)
 
 
 def windows(t, tau, power):
