@@ -179,6 +179,7 @@ def write_readme(site, cfg):
     site.llms_link = link
     text, files = site.llms_copy(page)
     text = re.sub(r"<!-- WARNING:.*?-->\n*", "", text)
+    text = re.sub(r"```\{=html\}\n.*?```\n\n.*?\n\n", "", text, flags=re.S)       # what lives on the page only, and the paragraph that speaks of it
     for name, data in files.items():
         to = nbs / "images" / Path(name).name
         to.parent.mkdir(exist_ok=True)

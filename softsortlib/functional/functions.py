@@ -167,7 +167,7 @@ def soft_topk(
         P = P.straight_through()
     return y.movedim(-1, dim), P
 
-# %% ../../nbs/functional/50_functions.ipynb #cef224b7
+# %% ../../nbs/functional/50_functions.ipynb #9c378649
 def soft_topk_mask(
     x: Tensor,  # any shape, floating point
     k: "float | Tensor",  # how many; a tensor broadcasts over the other dimensions of x
