@@ -53,7 +53,7 @@ def sparse_row(z, simplex):
     theta = mean / 2 - (1 / m - variance / 4).clamp(min=1e-30).sqrt()
     return (kept / 2 - theta).square().masked_fill(~support, 0)
 
-# %% ../../nbs/rowwise/130_sparse_rows.ipynb #1ca90ab1
+# %% ../../nbs/rowwise/130_sparse_rows.ipynb #b41a15da
 class SparseRows(SoftPermutation):
     "Rows by a projection of the exponents of another soft permutation (130.1): SoftSort's or NeuralSort's."
     def __init__(self,
@@ -66,6 +66,7 @@ class SparseRows(SoftPermutation):
 
     if TYPE_CHECKING:
         def fenchel_young(self, target: Tensor) -> Tensor: ...
+        def _by_windows(self, d: int): ...
 
     def _dense(self, rows):
         P = sparse_row(self.base._logits(rows), self.simplex)

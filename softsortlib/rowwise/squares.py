@@ -5,8 +5,9 @@
 # %% auto #0
 __all__ = ['SquarePermutation']
 
-# %% ../../nbs/rowwise/131_squares.ipynb #e542e0c8
+# %% ../../nbs/rowwise/131_squares.ipynb #c44862ec
 import math
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -15,11 +16,14 @@ from ..core.permutation import patch_to
 from ..engine.sums import kernel_sums
 from .softsort import WindowedPermutation
 
-# %% ../../nbs/rowwise/131_squares.ipynb #0bbbd824
+# %% ../../nbs/rowwise/131_squares.ipynb #24940c75
 class SquarePermutation(WindowedPermutation):
     "SoftSort with d = (x - y)^2 by sums of Gaussians (131.1): O(n log n) at any temperature."
     power = 2.0
     backend = None
+    if TYPE_CHECKING:
+        def _normalisers(self, Z: Tensor) -> Tensor: ...
+        def _rows_kept(self, rows: "Tensor | None") -> Tensor: ...
 
     def _places(self):
         "The scores with padded ones moved to the last real one, their order upwards, and the width sigma."

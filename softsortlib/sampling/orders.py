@@ -21,11 +21,13 @@ def _lift(a, batch):
     own = a.shape[1:-1]
     return a.reshape(len(a), *[1] * (len(batch) - len(own)), *own, a.shape[-1]).expand(len(a), *batch, a.shape[-1])
 
-# %% ../../nbs/sampling/110_orders.ipynb #cb9787ae
+# %% ../../nbs/sampling/110_orders.ipynb #62d2393c
 class OrderPermutation(SoftPermutation):
     "The mean of hard permutations (110.1), held as orders and not as matrices."
     if TYPE_CHECKING:  # added below
         def expect(self, values: Tensor) -> Tensor: ...
+        def _average(self, v: Tensor, kept: int) -> Tensor: ...
+        def _index(self, rows: "Tensor | None", batch, d: int) -> Tensor: ...
 
     def __init__(self,
         orders: Tensor,  # long, (samples, ..., n); orders[k, ..., i] is the input at position i in sample k

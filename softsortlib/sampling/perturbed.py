@@ -54,12 +54,13 @@ def _reverse(orders, mask):
     back = (mask.sum(-1, keepdim=True) - 1 - torch.arange(n, device=orders.device)) % n
     return orders.gather(-1, back.expand(orders.shape))
 
-# %% ../../nbs/sampling/111_perturbed.ipynb #421757bd
+# %% ../../nbs/sampling/111_perturbed.ipynb #3e47a28a
 class Perturbed(Operator, name="perturbed"):
     """A mean of hard sorts of noisy scores, with the gradient of its expectation (Berthet et al. 2020).
 
     Raise `TypeError` or `ValueError` for a parameter that does not fit."""
     if TYPE_CHECKING:  # added below
+        def __call__(self, scores: Tensor, mask: "Tensor | None" = None) -> OrderPermutation: ...
         def _soft_permutation(self, s: Tensor, tau, mask: "Tensor | None", dtype) -> OrderPermutation: ...
     shown = ("samples", "noise", "tau", "descending")
 

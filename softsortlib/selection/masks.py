@@ -49,7 +49,7 @@ def _keep(module, name, value):
     else:
         setattr(module, name, value)
 
-# %% ../../nbs/selection/100_masks.ipynb #b23ae151
+# %% ../../nbs/selection/100_masks.ipynb #2cca710a
 class TopKMask(Scored):
     """Base of the soft top-k masks: from scores (..., n) to weights in [0, 1], (..., n), that sum to k (100.1).
 
@@ -61,6 +61,7 @@ class TopKMask(Scored):
     if TYPE_CHECKING:
         def __call__(self, scores: Tensor, mask: "Tensor | None" = None) -> Tensor: ...
         def forward(self, scores: Tensor, mask: "Tensor | None" = None) -> Tensor: ...
+        def _limited(self, s: Tensor, tau: "float | Tensor", mask: "Tensor | None") -> Tensor: ...
         def _weights(self, s: Tensor, k: Tensor, tau: "float | Tensor", mask: "Tensor | None") -> Tensor: ...
 
     def __init__(self,

@@ -36,6 +36,7 @@ MODULES = modules()
 
 def value(module):
     "Something that depends on all of the module."
+    torch.manual_seed(0)  # some draw
     if isinstance(module, SoftKNN): return module(S[:2], S, torch.tensor([0, 1, 1]))
     if isinstance(module, GumbelSinkhorn): return module(S[:, :3]).to_dense()
     if isinstance(module, (losses.PermutationNLL, losses.PermutationBCE)): return module(SoftSort(0.5)(S), GRADES.argsort(-1))
