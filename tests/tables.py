@@ -127,7 +127,7 @@ FUNCTIONS = [
     Call("pair_sum", lambda s, tau, mask: ranks.pair_sum(s, tau, torch.ones_like(s)), masked=False, equivariant=True),
     Call("isotonic", lambda s, tau, mask: ranks.isotonic(wide(s)), masked=False),
     Call("plackett_luce_log_prob", lambda s, tau, mask: core.plackett_luce_log_prob(s, s.argsort(-1, descending=True), mask), masked=False, invariant=True),
-    Call("ranking_regret", lambda s, tau, mask: sampling.ranking_regret(s, s.argsort(-1).argsort(-1).to(s) + 1, mask, tau=tau, generator=torch.Generator().manual_seed(0)), within=(0, None)),
+    Call("ranking_regret", lambda s, tau, mask: sampling.ranking_regret(s, s.argsort(-1).argsort(-1).to(s) + 1, mask, tau=tau, generator=torch.Generator().manual_seed(0)), masked=False, within=(0, None)),   # a shorter set draws other noise
     Call("plackett_luce_reward", lambda s, tau, mask: sampling.plackett_luce_reward(s / tau, torch.ones_like(s), mask, k=1, generator=torch.Generator().manual_seed(0)), within=(0, 1)),
     Call("soft_matching", lambda s, tau, mask: transport.soft_matching(costs(s), 1.0, 10).to_dense().sum(-2), direct=False, masked=False, equivariant=True),
     Call("GumbelSinkhorn", lambda s, tau, mask: transport.GumbelSinkhorn(1.0, 0.0)(costs(s)).to_dense().sum(-2), direct=False, masked=False, equivariant=True),

@@ -14,7 +14,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 import softsortlib
 from softsortlib import NeuralSort, SinkhornSort, SoftSort
-from softsortlib.losses import lambda_loss
+from softsortlib.losses import kendall_loss, lambda_loss
 from softsortlib.ranks import pair_sum
 from softsortlib.transport import Gibbs, potentials
 
@@ -82,6 +82,7 @@ def rest(s):
     twice(pair_sum(z, 0.5, torch.ones_like(z), "laplace", plain=False), z)
     many = torch.linspace(-1, 1, 600, dtype=torch.float64).sin().requires_grad_()      # too many pairs for one matrix
     twice(lambda_loss(many, torch.arange(600) % 4, k=2), many)
+    twice(kendall_loss(many, torch.arange(600) % 4), many)
     long = torch.linspace(-1, 1, 5000).sin().requires_grad_()      # long enough for the radix sort
     for row in RANKS + OPERATORS[:1]: twice(row.make(tau=0.5)(long) @ long, long)
     weights = torch.full((2, N), 1 / N, dtype=torch.float64), torch.full((2, 3), 1 / 3, dtype=torch.float64)

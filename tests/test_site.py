@@ -77,7 +77,7 @@ def test_readme_is_made_from_the_home_page():
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
     assert readme.startswith("<!-- Generated from nbs/index.ipynb by `make docs`")
     prose = ["".join(c["source"]) for c in json.loads((NBS / "index.ipynb").read_text(encoding="utf-8"))["cells"] if c["cell_type"] == "markdown"]
-    for sentence in (re.match(r"[^\[`|#>]{20,60}", text)[0] for text in prose if re.match(r"[^\[`|#>]{20,60}", text)): assert " ".join(sentence.split()) in " ".join(readme.split()), f"README.md lacks {sentence!r}: run `make docs`"
+    for sentence in (re.match(r"[^\[`|#>:]{20,60}", text)[0] for text in prose if re.match(r"[^\[`|#>:]{20,60}", text)): assert " ".join(sentence.split()) in " ".join(readme.split()), f"README.md lacks {sentence!r}: run `make docs`"
 
 
 # ------------------------------------------------------------------ the built site, without a browser

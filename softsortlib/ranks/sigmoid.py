@@ -29,8 +29,8 @@ def laplace_step(x, m):
         return density
     return density * -x.sign()
 
-# %% ../../nbs/ranks/40_sigmoid.ipynb #d50b0ecc
-_STEPS = {**LAWS, "laplace": laplace_step}
+# %% ../../nbs/ranks/40_sigmoid.ipynb #37e618d4
+_STEPS = {"logistic": LAWS["logistic"], "normal": LAWS["normal"], "laplace": laplace_step}
 
 def few_pairs(s):
     "Whether the matrix of all pairs of s (..., n) is faster made than avoided."

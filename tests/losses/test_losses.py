@@ -347,7 +347,7 @@ def test_class_numbers_out_of_range_are_an_error(f, rng):
         with pytest.raises(TypeError, match="k must be"): f(x, y, k=("a",))
 
 
-@pytest.mark.parametrize("method", sorted({**Operator.names, **RankOperator.names}))
+@pytest.mark.parametrize("method", sorted({**Operator.names, **RankOperator.names}.keys() - {"blackbox", "implicit"}))   # theirs is of hard ranks a finite step away
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
 def test_spearman_of_tied_scores_has_a_gradient_of_the_size_of_others(method, dtype):
     "A last layer that begins at zero ties all scores: learning has to begin there."

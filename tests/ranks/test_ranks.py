@@ -32,7 +32,7 @@ def plain(name, s, tau):
 
 
 def test_all_are_registered():
-    assert set(NAMES) == set(RankOperator.names)
+    assert set(NAMES) == {name for name, cls in RankOperator.names.items() if cls.__module__.startswith("softsortlib.ranks.")}
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
