@@ -211,7 +211,8 @@ def inspect_page(tab, address, host, axe, patience=(60, 400, 1000), colours=Fals
     def crash(e): problems.append(f"script error: {e}")
     def request(r):
         if not r.url.startswith((host, "data:", "blob:", "about:")): problems.append(f"asks another host: {r.url[:100]}")
-    def failed(r): problems.append(f"did not load: {r.url[:100]}")
+    def failed(r):
+        if r.failure != "net::ERR_ABORTED": problems.append(f"did not load: {r.url[:100]}")      # aborted: the tab moved on before it came
     handlers = {"console": console, "pageerror": crash, "request": request, "requestfailed": failed}
     for event, handler in handlers.items(): tab.on(event, handler)
     try:
