@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['listnet_loss', 'ListNetLoss', 'listmle_loss', 'ListMLELoss', 'slatk_loss', 'SLatKLoss']
 
-# %% ../../nbs/losses/120_lists.ipynb #40026228
+# %% ../../nbs/losses/120_lists.ipynb #3d237045
 import math
 
 import torch
@@ -30,7 +30,7 @@ def scaled(
     u = (s - highest.nan_to_num(0, 0, 0)) / tau
     return u.masked_fill(~mask, low)
 
-# %% ../../nbs/losses/120_lists.ipynb #909e4776
+# %% ../../nbs/losses/120_lists.ipynb #24049e3d
 def _first_of(y, mask, target):
     "The q of (120.1), (..., n), zero where padded; raise `ValueError` for another target or negative shares."
     if not is_one_of(target, ("softmax", "share")):
@@ -65,7 +65,7 @@ class ListNetLoss(Loss, of=listnet_loss):
 
     Raises as the function does, and `TypeError` for an unknown option."""
 
-# %% ../../nbs/losses/120_lists.ipynb #c707e9c1
+# %% ../../nbs/losses/120_lists.ipynb #54fa73e4
 def place_weights(
     kind: str,  # "equal", "exp2" or "log2"
     mask: Tensor,  # bool, (..., n)

@@ -6,7 +6,7 @@
 __all__ = ['permutation_nll', 'PermutationNLL', 'ideal_order', 'permutation_bce', 'PermutationBCE', 'spearman_loss',
            'SpearmanLoss', 'kendall_loss', 'KendallLoss']
 
-# %% ../../nbs/losses/55_orders.ipynb #f8f3a5f1
+# %% ../../nbs/losses/55_orders.ipynb #6a21c06e
 import math
 
 import torch
@@ -180,7 +180,7 @@ class SpearmanLoss(Loss, of=spearman_loss):
 
     Raises as the function does, and `TypeError` for an unknown option."""
 
-# %% ../../nbs/losses/55_orders.ipynb #ff1634b7
+# %% ../../nbs/losses/55_orders.ipynb #839b4f2f
 def _margin_loss(z, kind):
     "The function of the margin in (55.4); raise `ValueError` for another kind."
     if not is_one_of(kind, ("logistic", "sigmoid")):
