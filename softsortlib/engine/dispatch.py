@@ -14,7 +14,7 @@ from torch import Tensor
 
 from .compile import has_triton
 
-# %% ../../nbs/engine/91_dispatch.ipynb #156c97c6
+# %% ../../nbs/engine/91_dispatch.ipynb #80eb185f
 def check_backend(
     backend: "str | None",  # what the user asked for
 ) -> str:  # the same, "" for None
@@ -31,7 +31,12 @@ def _check_cuda(x):
         raise ValueError("backend 'triton' runs on cuda, got a tensor on cpu: "
                          "move the scores there, or leave backend=None")
 
-# %% ../../nbs/engine/91_dispatch.ipynb #9d057f93
+# %% ../../nbs/engine/91_dispatch.ipynb #270bcdef
+def for_onnx() -> bool:
+    "Whether `torch.onnx.export` traces."
+    return torch.compiler.is_exporting() and torch.onnx.is_in_onnx_export()
+
+# %% ../../nbs/engine/91_dispatch.ipynb #dcc3412a
 def choose(
     x: Tensor,  # a tensor on the device where the work is, any shape
     backend: str,  # what `check_backend` returned
@@ -39,6 +44,8 @@ def choose(
     triton: bool = False,  # whether it has a Triton kernel for them
 ) -> str:
     "Who computes: \"numba\", \"triton\" or \"torch\"; raise `ValueError` for Triton on a CPU, not interpreted."
+    if for_onnx():
+        return "torch"
     who = backend or {"cpu": "numba", "cuda": "triton"}.get(x.device.type, "torch")
     if who == "numba" and numba and x.device.type == "cpu":
         return who
