@@ -5,14 +5,14 @@
 # %% auto #0
 __all__ = ['soft_permutation', 'soft_sort', 'soft_rank', 'soft_topk', 'soft_topk_mask']
 
-# %% ../../nbs/functional/50_functions.ipynb #d374fe62
+# %% ../../nbs/functional/50_functions.ipynb #30b30310
 import torch
 from torch import Tensor
 
 from ..core.operators import Operator, check_flags
 from ..core.permutation import SoftPermutation, compute_dtype
 from ..core.rank_operators import RankOperator, check_ranks_fit
-from .arguments import check_k, finite_scores, hard_sort, midranks, oriented, with_gradient_of
+from .arguments import check_k, finite_scores, hard_sort, midranks, moved_back, oriented, turned, with_gradient_of
 from ..ranks.laplace import LaplaceRank
 from ..selection.masks import get_topk_mask, hard_mask
 
@@ -44,7 +44,7 @@ def sorter(
                         f"choose one of {', '.join(sorted(Operator.names))}")
     return oriented(method, Operator.names, tau, descending)
 
-# %% ../../nbs/functional/50_functions.ipynb #82451c4b
+# %% ../../nbs/functional/50_functions.ipynb #8c39fda7
 def soft_permutation(
     x: Tensor,  # scores, any shape, floating point
     dim: int = -1,  # the dimension to sort, n elements long
@@ -61,24 +61,24 @@ def soft_permutation(
     check_flags(descending=descending, hard=hard)
     s, mask, _ = finite_scores(x, dim, mask)
     operator, sign = sorter(method, tau, descending)
-    P = operator(sign * s, mask)
+    P = operator(turned(s, sign), mask)
     return P.straight_through() if hard else P
 
-# %% ../../nbs/functional/50_functions.ipynb #7b571ea2
+# %% ../../nbs/functional/50_functions.ipynb #c2b34e13
 def _rank_only_sort(s, mask, descending, method, tau):
     "Sorted values, (..., n), of an operator that has no matrix; raise `TypeError` when it has ranks only."
     operator, sign = oriented(method, RankOperator.names, tau, descending)
     if not hasattr(operator, "sort"):
         raise TypeError(f"method {method!r} gives ranks only, it serves soft_rank{_also(method)}: "
                         f"choose 'permutahedron' or one of {', '.join(sorted(Operator.names))}")
-    return sign * operator.sort(sign * s, mask)
+    return turned(operator.sort(turned(s, sign), mask), sign)
 
 def _sorters():
     "All that can sort values, by name: what has a soft permutation, and what has sorted values of its own."
     own = {name: cls for name, cls in RankOperator.names.items() if hasattr(cls, "sort")}
     return {**Operator.names, **own}
 
-# %% ../../nbs/functional/50_functions.ipynb #0dd00549
+# %% ../../nbs/functional/50_functions.ipynb #b7ed4a71
 def soft_sort(
     x: Tensor,  # any shape, floating point
     dim: int = -1,  # the dimension to sort
@@ -98,10 +98,10 @@ def soft_sort(
         y = _rank_only_sort(s, mask, descending, method, tau)
     else:
         operator, sign = oriented(method, _sorters(), tau, descending)
-        y = operator(sign * s, mask) @ s
+        y = operator(turned(s, sign), mask) @ s
     if hard:
         y = with_gradient_of(y, hard_sort(s, mask, descending))
-    return y.movedim(-1, dim)
+    return moved_back(y, dim)
 
 # %% ../../nbs/functional/50_functions.ipynb #6800f890
 def _expected_position(P):
@@ -115,7 +115,7 @@ def _expected_position(P):
         weight = weight.masked_fill(~P.mask, 1)
     return total / weight
 
-# %% ../../nbs/functional/50_functions.ipynb #02caed85
+# %% ../../nbs/functional/50_functions.ipynb #09618c9c
 def soft_rank(
     x: Tensor,  # any shape, floating point
     dim: int = -1,  # the dimension to rank
@@ -133,14 +133,14 @@ def soft_rank(
     s, mask, dim = finite_scores(x, dim, mask)
     check_ranks_fit(s)
     operator, sign = oriented(method, {**Operator.names, **RankOperator.names}, tau, descending)
-    r = operator(sign * s, mask)
+    r = operator(turned(s, sign), mask)
     if not isinstance(operator, RankOperator):
         r = _expected_position(r)
     if hard:
         r = with_gradient_of(r, midranks(s.to(r.dtype), mask, descending))
-    return r.to(x.dtype).movedim(-1, dim)
+    return moved_back(r.to(x.dtype), dim)
 
-# %% ../../nbs/functional/50_functions.ipynb #26a0b125
+# %% ../../nbs/functional/50_functions.ipynb #f3ef5794
 def soft_topk(
     x: Tensor,  # any shape, floating point
     k: int,  # how many, 1..n
@@ -160,14 +160,14 @@ def soft_topk(
     s, mask, dim = finite_scores(x, dim, mask)
     k = check_k(k, s.shape[-1])
     operator, sign = sorter(method, tau, largest)
-    P = operator(sign * s, mask)[..., :k, :]
+    P = operator(turned(s, sign), mask)[..., :k, :]
     y = P @ s
     if hard:
         y = with_gradient_of(y, hard_sort(s, mask, largest)[..., :k])
         P = P.straight_through()
-    return y.movedim(-1, dim), P
+    return moved_back(y, dim), P
 
-# %% ../../nbs/functional/50_functions.ipynb #9c378649
+# %% ../../nbs/functional/50_functions.ipynb #397158fe
 def soft_topk_mask(
     x: Tensor,  # any shape, floating point
     k: "float | Tensor",  # how many; a tensor broadcasts over the other dimensions of x
@@ -190,4 +190,4 @@ def soft_topk_mask(
         z = s.to(compute_dtype(s.dtype))
         count = k[..., None] if isinstance(k, Tensor) and k.ndim else k
         w = with_gradient_of(w, hard_mask(z if largest else -z, count, mask).to(w.dtype))
-    return w.movedim(-1, dim)
+    return moved_back(w, dim)
