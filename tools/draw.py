@@ -206,6 +206,24 @@ def soft_network():
     return fig
 
 @drawing
+def network_factors():
+    "One sparse matrix for each layer, and their product"
+    s, layers = numbers(0.62, 0.30, 0.95, 0.05, 0.80, 0.42, 0.18, 0.55), bitonic_layers(8)
+    fig, axes = plt.subplots(1, 7, figsize=(7.6, 1.4))
+    P, x = torch.eye(8, dtype=s.dtype), s.clone()
+    for k, layer in enumerate(layers):
+        A, (lo, hi) = torch.eye(8, dtype=s.dtype), layer.T
+        keep = torch.sigmoid(12 * (x[hi] - x[lo]))
+        A[lo, lo] = A[hi, hi] = keep
+        A[lo, hi] = A[hi, lo] = 1 - keep
+        P, x = A @ P, A @ x
+        cells(bare(axes[6 - k], xlim=(-0.1, 8.1), ylim=(-8.1, 0.1), aspect="equal"), A)
+        axes[6 - k].set_title(f"A{'₁₂₃₄₅₆'[k]}", pad=3, style="italic")
+    cells(bare(axes[0], xlim=(-0.1, 8.1), ylim=(-8.1, 0.1), aspect="equal"), P)
+    axes[0].set_title("P =", pad=3, style="italic")
+    return fig
+
+@drawing
 def soft_swap():
     "What a comparator puts out: the minimum and the maximum, hard and soft"
     fig, axes = plt.subplots(1, 2, figsize=(7.6, 2.3), width_ratios=(1, 1.6))
