@@ -133,7 +133,7 @@ def neuralsort():
         ax.plot([-0.1, 6.2], [-0.02, -0.02], color=LINE, lw=0.7)
         for j in range(n):
             ax.plot([s[j]] * 2, [-0.02, scale(F(s))[j]], color=LINE, lw=0.6, ls=(0, (2, 2)))
-            ax.plot(s[j], scale(F(s))[j], "o", color=ORANGE, ms=2 + 7 * float(P[i, j]) ** 0.5, mec="none")
+            ax.plot(s[j], scale(F(s))[j], "o", color=ORANGE, ms=2 + 7 * float(P[i, j]) ** 0.5, mec=ORANGE)
         ax.set_title(f"row {i + 1}", pad=3)
         ax.text(s[i], -0.07, f"s{'₁₂₃₄₅'[i]}", ha="center", va="top", style="italic")
     return fig
