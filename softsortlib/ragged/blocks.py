@@ -125,7 +125,7 @@ def _hard(self, rows):
     hard = begin + local.minimum((length - 1).clamp(min=0))
     return hard if rows is None else hard[..., rows]
 
-# %% ../../nbs/ragged/156_blocks.ipynb #28f1deb0
+# %% ../../nbs/ragged/156_blocks.ipynb #52261a27
 @patch_to(ListPermutation)
 def _dense(self, rows):
     "The matrix: what it does to a unit matrix."
@@ -142,8 +142,8 @@ def _log_rows(self, rows):
 def each(
     self,
     target: Tensor,  # an item for each row, long, (..., M)
-) -> "list[tuple[SoftPermutation, Tensor]]":  # pairs of a block (..., c, m, n) and its part of the target, (..., c, m), counted from the beginning of each list
-    "The blocks, each with its part of a target, for a function of ordinary maps."
+) -> "list[tuple[SoftPermutation, Tensor]]":  # blocks (..., c, m, n), each with its part of the target, (..., c, m)
+    "The blocks, each with its part of a target, in which items count from the beginning of their list."
     begin, _ = _begin(self)
     parts = _Groups(self).rows((target - begin)[..., None])
     return [(block, part[..., 0]) for block, part in zip(self.blocks, parts)]

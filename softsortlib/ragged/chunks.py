@@ -19,7 +19,7 @@ from ..core.operators import check_tau
 from ..core.permutation import patch_to
 from ..engine.sums import cut_line, tables
 
-# %% ../../nbs/ragged/157_chunks.ipynb #2e3de168
+# %% ../../nbs/ragged/157_chunks.ipynb #140e49ca
 def _is_dask(x):
     "Whether x is an array of Dask, without importing Dask."
     return type(x).__module__.startswith("dask.array")
@@ -32,7 +32,8 @@ def check_source(
     if isinstance(x, Tensor):
         x = x.detach().numpy()
     if not isinstance(x, np.ndarray) and not _is_dask(x):
-        raise TypeError(f"x must be an array of numpy (or numpy.memmap), a tensor or an array of Dask, got {type(x).__name__}")
+        raise TypeError(f"x must be an array of numpy or Dask, or a tensor, got {type(x).__name__}: "
+                        "wrap it in numpy.asarray(...)")
     if x.dtype not in (np.float32, np.float64):
         raise TypeError(f"x must be float32 or float64, got {x.dtype}: call .astype('float32')")
     if x.ndim != 1 or not x.size > 0:
@@ -184,7 +185,7 @@ class Threshold(NamedTuple):
     hard: float  # what the guarantee speaks of; infinite where k > N
     soft: float  # row k of SoftSort
 
-# %% ../../nbs/ragged/157_chunks.ipynb #443fd058
+# %% ../../nbs/ragged/157_chunks.ipynb #60b2aa59
 def chunked_threshold(
     x: Any,  # scores of the calibration set, (N,), finite: an array of numpy (also a memmap) or Dask, or a tensor
     alpha: float,  # how often the true label may be missed, between 0 and 1
@@ -201,7 +202,7 @@ def chunked_threshold(
     if isinstance(alpha, bool) or not isinstance(alpha, numbers.Real) or not 0 < alpha < 1:
         raise ValueError(f"alpha must be between 0 and 1, got {alpha!r}: 0.1 for sets that hold the truth in 90 of 100")
     range_of(x, chunk)
-    k = math.ceil((x.size + 1) * (1 - alpha) * (1 - 1e-15))     # what rounding added to a whole number is no more than that
+    k = math.ceil((x.size + 1) * (1 - alpha) * (1 - 1e-15))  # rounding adds less to a whole number
     if k > x.size:
         return Threshold(math.inf, math.inf)
     hard, soft = soft_rows(x, [k - 1], tau, chunk)
@@ -224,15 +225,15 @@ def _moments(low, width, boxes, p, part):
         before, T = T, (z if l == 0 else 2 * z * T - before)
     return out
 
-# %% ../../nbs/ragged/157_chunks.ipynb #56e3a217
+# %% ../../nbs/ragged/157_chunks.ipynb #d94c3588
 def _grid(low, high, tau, cut):
     "Where boxes begin, how wide they are and how many; raise `ValueError` for more than `BOXES`."
     width = cut.width.item()
     start = low - cut.reach * width  # where every score is beyond the reach of the law
     boxes = int((high - start) / width) + 1 + cut.reach
     if boxes > BOXES:
-        raise ValueError(f"tau must be at least {tau * boxes / BOXES:.3g} for scores from {low:g} to {high:g}, got {tau}: "
-                         f"a smaller one needs more than {BOXES} boxes; clamp what lies far out")
+        raise ValueError(f"tau must be at least {tau * boxes / BOXES:.3g} for scores from {low:g} to {high:g}, "
+                         f"got {tau}: a smaller one needs more than {BOXES} boxes; clamp what lies far out")
     return start, width, boxes
 
 # %% ../../nbs/ragged/157_chunks.ipynb #82d8f8dc

@@ -39,7 +39,7 @@ def _check_shape(offsets):
         raise ValueError(f"offsets must have shape (B + 1,), got {tuple(offsets.shape)}: "
                          "give one row, which holds for the whole batch")
 
-# %% ../../nbs/ragged/155_lists.ipynb #51673dcb
+# %% ../../nbs/ragged/155_lists.ipynb #93f0ab30
 def check_offsets(
     offsets: Tensor,  # as the user gave them
     x: Tensor,  # the items, (..., N)
@@ -55,8 +55,9 @@ def check_offsets(
     falls = offsets.diff() < 0
     if falls.any():
         i = falls.nonzero()[0].item()
-        raise ValueError(f"offsets must not decrease, got {offsets[i].item()} and then {offsets[i + 1].item()} at index "
-                         f"{i + 1}: ragged.offsets_of(lengths) makes them of lengths")
+        high, low = offsets[i:i + 2].tolist()
+        raise ValueError(f"offsets must not decrease, got {high} and then {low} at index {i + 1}: "
+                         "ragged.offsets_of(lengths) makes them of lengths")
     return offsets.to(x.device, torch.long)
 
 # %% ../../nbs/ragged/155_lists.ipynb #6eedb352
