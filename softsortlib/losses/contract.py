@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Callable, TypeVar
 import torch
 from torch import Tensor, nn
 
+from ..core.checks import is_one_of
 from ..core.permutation import check_mask, check_scores, compute_dtype, is_concrete
 from ..ragged.blocks import ListPermutation
 from softsortlib.ragged.lists import (
@@ -41,7 +42,7 @@ def check_relevance(
 # %% ../../nbs/losses/59_contract.ipynb #ac0abe9c
 def check_reduction(reduction):
     "Raise `ValueError` unless `reduction` is one of the three."
-    if reduction not in ("mean", "sum", "none"):
+    if not is_one_of(reduction, ("mean", "sum", "none")):
         raise ValueError(f"reduction must be 'mean', 'sum' or 'none', got {reduction!r}")
 
 # %% ../../nbs/losses/59_contract.ipynb #8a45bb12

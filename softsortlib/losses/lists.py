@@ -11,6 +11,7 @@ import math
 import torch
 from torch import Tensor
 
+from ..core.checks import is_one_of
 from ..core.operators import check_flags, check_tau
 from ..functional.arguments import check_k
 from .contract import Loss, check_not_negative, differing, over_lists, reduce_sets, set_inputs
@@ -29,13 +30,13 @@ def scaled(
     u = (s - highest.nan_to_num(0, 0, 0)) / tau
     return u.masked_fill(~mask, low)
 
-# %% ../../nbs/losses/120_lists.ipynb #909e4776
+# %% ../../nbs/losses/120_lists.ipynb #24049e3d
 def _first_of(y, mask, target):
     "The q of (120.1), (..., n), zero where padded; raise `ValueError` for another target or negative shares."
+    if not is_one_of(target, ("softmax", "share")):
+        raise ValueError(f"target must be 'softmax' or 'share', got {target!r}")
     if target == "softmax":
         return scaled(y, 1.0, mask).softmax(-1).masked_fill(~mask, 0)
-    if target != "share":
-        raise ValueError(f"target must be 'softmax' or 'share', got {target!r}")
     check_not_negative(y)
     total = y.sum(-1, keepdim=True)
     return y / total.masked_fill(total <= 0, 1)
@@ -66,24 +67,24 @@ class ListNetLoss(Loss, of=listnet_loss):
 
     Raises as the function does, and `TypeError` for an unknown option."""
 
-# %% ../../nbs/losses/120_lists.ipynb #c707e9c1
+# %% ../../nbs/losses/120_lists.ipynb #54fa73e4
 def place_weights(
     kind: str,  # "equal", "exp2" or "log2"
     mask: Tensor,  # bool, (..., n)
     dtype: torch.dtype,
 ) -> Tensor:  # of the places from the first, (..., n); they sum to one, and are zero behind the last real element
     "The a of (120.2); raise `ValueError` for another kind."
+    if not is_one_of(kind, ("equal", "exp2", "log2")):
+        raise ValueError(f"weights must be 'equal', 'exp2' or 'log2', got {kind!r}")
     n = mask.sum(-1, keepdim=True)
     i = torch.arange(1, mask.shape[-1] + 1, device=mask.device)
     if kind == "equal":
         a = torch.ones_like(i, dtype=dtype).expand(mask.shape)
     elif kind == "log2":
         a = (1 / (1 + i.to(dtype)).log2()).expand(mask.shape)
-    elif kind == "exp2":
+    else:
         a = torch.exp2(-i.to(dtype)) - torch.exp2(-n.to(dtype))
         a = torch.where(n == 1, torch.ones_like(a), a)  # a list of one has no 2^0 - 1 to divide by
-    else:
-        raise ValueError(f"weights must be 'equal', 'exp2' or 'log2', got {kind!r}")
     a = a.masked_fill(i > n, 0)
     return a / a.sum(-1, keepdim=True).clamp(min=torch.finfo(dtype).tiny)
 

@@ -12,6 +12,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from ..core.checks import is_one_of
 from ..core.operators import check_tau
 from ..engine.autograd import custom_op, differentiable, once
 from ..functional.arguments import check_k
@@ -77,7 +78,7 @@ def places_of(
     gain: str,  # "exp2" or "linear"
 ) -> Places:  # without a gradient
     "What the weights of pairs know; raise `ValueError` for an unknown kind, gain or grade."
-    if kind not in PAIR_WEIGHTS:
+    if not is_one_of(kind, PAIR_WEIGHTS):
         raise ValueError(f"weights must be one of {', '.join(PAIR_WEIGHTS)}, got {kind!r}")
     order = ideal_order(s.detach(), -y, mask, descending=True)
     r = torch.empty_like(s).scatter(-1, order, torch.arange(1, s.shape[-1] + 1).to(s).expand(s.shape))

@@ -11,6 +11,7 @@ import math
 import torch
 from torch import Tensor
 
+from ..core.checks import is_one_of
 from ..core.operators import check_tau
 from ..engine.sums import kernel_sums
 from .contract import Loss, differing, over_lists, reduce_sets, set_inputs
@@ -39,7 +40,7 @@ def element_weights(
     kind: str,  # of OMEGAS
 ) -> tuple:  # omega, zero where padded, (..., n), and the weight of all pairs, (...)
     "The weights of (123.1); raise `ValueError` for another kind."
-    if kind not in OMEGAS:
+    if not is_one_of(kind, OMEGAS):
         raise ValueError(f"weights must be one of {', '.join(OMEGAS)}, got {kind!r}")
     below, above = _tie_ends(y, mask)
     equal = mask.sum(-1, keepdim=True) - below - above
@@ -142,7 +143,7 @@ def weighted_kendall_loss(
     Raise `TypeError` or `ValueError` when an argument does not fit."""
     s, y, mask = set_inputs(scores, relevance, mask)
     tau = check_tau(tau, s)
-    if kind not in ("logistic", "sigmoid"):
+    if not is_one_of(kind, ("logistic", "sigmoid")):
         raise ValueError(f"kind must be 'logistic' or 'sigmoid', got {kind!r}")
     omega, total = element_weights(y, mask, weights)
     few = s.numel() * s.shape[-1] <= 1 << 18
