@@ -5,10 +5,13 @@
 # %% auto #0
 __all__ = []
 
-# %% ../../nbs/functional/53_arguments.ipynb #62c6848e
+# %% ../../nbs/functional/53_arguments.ipynb #e67b7dab
 import difflib
+import functools
+import inspect
 import math
 import operator as op
+from typing import Any, Callable, TypeVar
 
 import torch
 from torch import Tensor
@@ -17,6 +20,10 @@ from ..core.operators import Operator, get_operator
 from ..core.permutation import check_mask, check_scores, compute_dtype, is_concrete
 from ..core.rank_operators import RankOperator, get_rank_operator
 from ..engine.radix import stable_sort
+from ..ragged.blocks import ListPermutation
+from softsortlib.ragged.lists import (
+    by_length, calls, check_offsets, is_nested, items, nested_like, refuse_mask, to_lists, unnested,
+)
 
 # %% ../../nbs/functional/53_arguments.ipynb #f94a0078
 def dim_from_end(
@@ -171,3 +178,78 @@ def midranks(
     in_order = (first + last).to(compute_dtype(s.dtype)) / 2
     r = torch.empty_like(in_order).scatter(-1, order, in_order)
     return r if mask is None else r.masked_fill(~mask, 0)
+
+# %% ../../nbs/functional/53_arguments.ipynb #4bbbc6d1
+def join_items(results, kept, lists, dim):
+    "Results (..., c, n), of which the first `kept` are of items, as one tensor with N at `dim`."
+    return items([y[..., :n] for y, n in zip(results, kept)], lists.order).movedim(-1, dim)
+
+
+def join_sets(results, kept, lists, dim):
+    "Results (..., c) as one tensor with B at `dim`."
+    return to_lists([y if n else y[..., :0] for y, n in zip(results, kept)], lists).movedim(-1, dim)
+
+
+def join_maps(results, kept, lists, dim):
+    "Maps (..., c, n, n) as one, (..., N, N)."
+    return ListPermutation([P for P, n in zip(results, kept) if n], lists)
+
+
+def join_top(results, kept, lists, dim):
+    "Values (..., c, k) with B, k at `dim`, and the map (..., B k, N)."
+    y = to_lists([y for y, _ in results], lists, -2)
+    P = ListPermutation([P for (_, P), n in zip(results, kept) if n], lists, y.shape[-1])
+    return y.movedim((-2, -1), (dim - 1, dim)), P
+
+# %% ../../nbs/functional/53_arguments.ipynb #0a512c11
+def _concatenated(x, offsets, dim):
+    "The items with N at `dim`, which is counted from the end, and their offsets; raise where they do not fit."
+    if not is_nested(x):
+        return x, offsets, dim_from_end(dim, x.ndim)
+    if offsets is not None:
+        raise ValueError("x is a nested tensor and brings its offsets, got offsets= too: leave them out")
+    if dim_from_end(dim, x.ndim) != 1 - x.ndim:
+        raise ValueError(f"dim must be 1, the jagged dimension of x, got {dim}: take x.values() for the others")
+    values, offsets = unnested(x)
+    return values, offsets, -values.ndim
+
+
+def _least(k, lists):
+    "How long lists must be for a top k; raise `ValueError` if none is."
+    if isinstance(k, bool) or not isinstance(k, (int, float)):
+        return 1
+    if lists.longest and k > lists.longest:
+        raise ValueError(f"k must be at most {lists.longest}, the length of the longest list, got {k}")
+    return max(1, math.ceil(k))
+
+# %% ../../nbs/functional/53_arguments.ipynb #75b058fe
+def _of_lists(f, join, x, offsets, dim=-1, mask=None, keepdim=False, **options):
+    "What f says of each list."
+    refuse_mask(mask)
+    flat, offsets, dim = _concatenated(x, offsets, dim)
+    s = flat.movedim(dim, -1)
+    lists = by_length(check_offsets(offsets, s))
+    results, kept = [], []
+    for call in calls((s,), lists, options, _least(options.get("k"), lists)):
+        results.append(f(*call.tensors, mask=call.mask, **call.options))
+        kept.append(call.kept)
+    y = join(results, kept, lists, dim)
+    return nested_like(y, x) if is_nested(x) and join is join_items else y
+
+# %% ../../nbs/functional/53_arguments.ipynb #064e7341
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def on_lists(join: Callable) -> "Callable[[F], F]":
+    "Let a function of x (..., n) take `offsets`, and nested tensors: `join` puts the results of all lengths together."
+    def decorate(f):
+        signature = inspect.signature(f)
+
+        @functools.wraps(f)
+        def verb(x, *args, offsets=None, **kwargs):
+            if isinstance(x, Tensor) and (offsets is not None or x.is_nested):
+                return _of_lists(f, join, offsets=offsets, **signature.bind(x, *args, **kwargs).arguments)
+            return f(x, *args, **kwargs)
+
+        return verb
+    return decorate
