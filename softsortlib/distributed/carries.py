@@ -73,15 +73,33 @@ def carries(
     reach = reaches(ends, holds, parts.party.rank, tau)
     return Carries(parts, t, tau, low, high, reach, ends, holds)
 
-# %% ../../nbs/distributed/152_carries.ipynb #a54fa235
+# %% ../../nbs/distributed/152_carries.ipynb #dff7d25f
 def carried(
     at: Carries,  # as `carries` gives them
     x: Tensor,  # a payload, zero at what is not kept, (B, m, d)
-) -> tuple:  # what arrives from below and from above, each (B, d)
+) -> tuple:  # what arrives from below and from above, each (B, m, d)
     "The sums over the other processes in (152.2)."
     out = torch.stack([(at.high[..., None] * x).sum(1), (at.low[..., None] * x).sum(1)])     # (152.1)
     every = gathered(out, at.parts.party.group).transpose(0, 1)
-    return (at.reach[..., None] * every).sum(1).unbind(0)
+    below, above = (at.reach[..., None] * every).sum(1)[:, :, None].unbind(0)
+    return at.low[..., None] * below, at.high[..., None] * above
+
+# %% ../../nbs/distributed/152_carries.ipynb #c0dc893a
+def _level(at, x):
+    "What corrects the gradient between equal scores on different processes: zero in value, (B, m, d)."
+    first, last = at.ends.detach().unbind(1)
+    rank, d = at.parts.party.rank, x.shape[-1]
+    t = at.t.detach()
+    at_first, at_last = ((t == end[rank][:, None])[..., None] for end in (first, last))
+    high, low = at.high[..., None], at.low[..., None]
+    out = torch.stack([torch.cat([(at_last * high * x).sum(1), (at_last * x).sum(1)], -1),
+                       torch.cat([(at_first * low * x).sum(1), (at_first * x).sum(1)], -1)])
+    every = gathered(out, at.parts.party.group).transpose(0, 1)
+    equal = torch.stack([last == first[rank], first == last[rank]]) & (at.reach.detach() > 0)
+    every = torch.where(equal[..., None], every, 0)
+    under, over = (at.reach[..., None] * every[..., :d]).sum(1)[:, :, None].unbind(0)
+    level_under, level_over = every[..., d:].sum(1)[:, :, None].unbind(0)
+    return at_first * (level_under - low * under) + at_last * (level_over - high * over)
 
 
 def scan_parts(
@@ -89,9 +107,8 @@ def scan_parts(
     x: Tensor,  # a payload, zero at what is not kept, (B, m, d)
 ) -> Tensor:  # (B, m, d)
     "The sums (152.2) over all scores of all processes."
-    from_below, from_above = carried(at, x)
-    others = at.low[..., None] * from_below[:, None] + at.high[..., None] * from_above[:, None]
-    return exp_scan(at.t, x, at.tau) + others
+    below, above = carried(at, x)
+    return exp_scan(at.t, x, at.tau) + below + above + _level(at, x)
 
 # %% ../../nbs/distributed/152_carries.ipynb #94faee10
 class SoftSortParts:
@@ -121,16 +138,16 @@ class SoftSortParts:
         total, weight = self.rmul(i, torch.ones_like(i)).unbind(-1)
         return total / weight.masked_fill(~self.kept[..., 0], 1)
 
-# %% ../../nbs/distributed/152_carries.ipynb #05c3319e
+# %% ../../nbs/distributed/152_carries.ipynb #41c36447
 def laplace_ranks(
     parts: SortedParts,  # scores in order
     tau: "float | Tensor",  # a number or (B,)
 ) -> Tensor:  # (B, m)
     "(152.3)"
     at = carries(parts, tau)
-    L, R = carried(at, parts.kept[..., None].to(at.t.dtype))
+    below, above = carried(at, parts.kept[..., None].to(at.t.dtype))
     own = LaplaceRank(tau)(at.t, parts.kept)
-    return own + parts.start[:, None] + (at.high * R - at.low * L) / 2
+    return own + parts.start[:, None] + (above - below)[..., 0] / 2
 
 # %% ../../nbs/distributed/152_carries.ipynb #6ff3ade5
 def _beyond(at, lead, trail):

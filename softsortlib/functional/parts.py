@@ -7,7 +7,7 @@ __all__ = ['Part', 'rows_of', 'facts_of', 'agree', 'on_the_whole', 'sorted_rows'
            'quantile_in_parts', 'ColumnsOfRows', 'topk_in_parts', 'in_parts', 'group_sort', 'group_topk',
            'group_quantile']
 
-# %% ../../nbs/functional/165_parts.ipynb #ebf2331b
+# %% ../../nbs/functional/165_parts.ipynb #1dc31bad
 import math
 from typing import Any, NamedTuple
 
@@ -17,9 +17,10 @@ from torch import Tensor
 from ..core.operators import Operator, check_flags, check_tau
 from ..core.permutation import DensePermutation, SoftPermutation, check_mask, compute_dtype
 from ..core.rank_operators import RankOperator
-from ..distributed.carries import RANK_FORMS, SoftSortParts, check_form, mean_ranks
+from ..distributed.carries import SoftSortParts, check_form, mean_ranks
 from ..distributed.exchange import Party, agreed_sum, gather_parts, meet, summed
 from ..distributed.sample_sort import SortedParts, home, sort_parts, spread
+from ..distributed.seams import RANK_FORMS
 from .arguments import check_k, dim_from_end, finite_scores, oriented, with_gradient_of
 from ..rowwise.softsort import SoftSort
 

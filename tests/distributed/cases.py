@@ -53,9 +53,10 @@ def function(group, rank, P, name, kind="normal", split="random", batch=(), n=37
     mask = None
     if masked: mask = torch.rand(*batch, n, generator=torch.Generator().manual_seed(5)) < 0.7
     reference = {key: value for key, value in options.items() if key != "gather"}
-    y = call_function(name, whole, 3, dict(reference, mask=mask), None)
-    g = torch.randn(y.shape, generator=torch.Generator().manual_seed(1), dtype=torch.float64).to(y.dtype)
+    y = call_function(name, whole.double(), 3, dict(reference, mask=mask), None)      # the truth, also for single precision
+    g = torch.randn(y.shape, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
     want, = torch.autograd.grad((y * g).sum(), whole)
+    y, g = y.to(dtype), g.to(dtype)
     x = cut(whole.detach(), split, P, rank).requires_grad_()
     own = dict(options, mask=None if mask is None else cut(mask, split, P, rank))
     z = call_function(name, x, 3, own, group)
@@ -78,8 +79,9 @@ def loss(group, rank, P, name, kind="normal", split="random", batch=(), n=37, dt
     y = (2 * torch.randn(*batch, n, generator=torch.Generator().manual_seed(3))).round().clamp(min=0)
     mask = torch.rand(*batch, n, generator=torch.Generator().manual_seed(5)) < 0.7 if masked else None
     f = getattr(losses, name)
-    value = f(whole, y, mask, **{key: v for key, v in options.items() if key != "gather"})
+    value = f(whole.double(), y, mask, **{key: v for key, v in options.items() if key != "gather"})
     want, = torch.autograd.grad(value.sum(), whole)
+    value = value.to(dtype)
     x = cut(whole.detach(), split, P, rank).requires_grad_()
     own = f(x, cut(y, split, P, rank), None if mask is None else cut(mask, split, P, rank), group=group, **options)
     got, = torch.autograd.grad(own.sum(), x)
