@@ -89,7 +89,7 @@ def edge_sources(
     half = (above.sum((0, 2)) - below.sum((0, 2))) / 2
     return points, torch.cat([below, above]).movedim(0, 1).flatten(1), half
 
-# %% ../../nbs/distributed/153_seams.ipynb #a2ea591a
+# %% ../../nbs/distributed/153_seams.ipynb #17e057c7
 def step_ranks(
     parts: SortedParts,  # scores in order
     tau: "float | Tensor",  # the operator's temperature, a number or (B,)
@@ -98,7 +98,7 @@ def step_ranks(
     "(153.2): the ranks of `SigmoidRank` or `GaussianRank`."
     at = carries(parts, tau)
     operator, width, cutoff = SigmoidRank, tau, 40
-    if law == "normal":                                      # the difference of two scores has the deviation sqrt(2) tau
+    if law == "normal":                                      # differences have the deviation sqrt(2) tau
         operator, width, cutoff = GaussianRank, math.sqrt(2) * tau, 9
     points, w, half = edge_sources(at, width, cutoff)
     others = kernel_sums(at.t, points, w[..., None], width, law)[..., 0]

@@ -316,7 +316,7 @@ def group_topk(
         return on_the_whole(f, part, party, agreed).to(part.dtype)
     return of(0, True).movedim(-1, part.dim), DensePermutation(of(1, False))
 
-# %% ../../nbs/functional/165_parts.ipynb #6afd6465
+# %% ../../nbs/functional/165_parts.ipynb #aa776473
 def group_quantile(
     one,  # soft_quantile, of one process
     x: Tensor,  # this process's part
@@ -325,9 +325,7 @@ def group_quantile(
     keepdim: bool,
     group,
     gather: bool,  # collect the scores on every process
-    levels,  # from q, a dtype and a device to (Q,) and whether it came alone
-    check_interpolation,  # raises for an unknown one
-    interpolations,  # how each moves positions
+    rules,  # what reads q, what checks the interpolation, and how each of them moves positions
     **options,  # interpolation, method, tau, mask, hard
 ) -> Tensor:  # as soft_quantile, on every process
     "`soft_quantile` of scores in parts; raise as it does, and as `agree` and `check_form`."
@@ -335,18 +333,17 @@ def group_quantile(
     options = dict(options, method=method, tau=tau, hard=hard)
     def check():
         check_flags(gather=gather, keepdim=keepdim, hard=hard)
-        check_interpolation(options["interpolation"])
-        at = levels(q, compute_dtype(x.dtype), x.device)
+        rules[1](options["interpolation"])
+        at = rules[0](q, compute_dtype(x.dtype), x.device)
         return *at, _all_operators(method, tau, False)
 
-    (Q, alone, operator), part, party = agree("soft_quantile", x, dim, mask, group, check, gather=gather, q=q, **options)
-    moved = interpolations[options["interpolation"]]
+    asked = dict(options, gather=gather, q=q)
+    (Q, alone, operator), part, party = agree("soft_quantile", x, dim, mask, group, check, **asked)
+    moved = rules[2][options["interpolation"]]
     if gather:
         y = on_the_whole(lambda s, mask: one(s, Q, mask=mask, **options), part, party, True)
     else:
         rows = quantile_in_parts(operator, part, party, lambda n: moved((Q * (n[:, None] - 1)).clamp(min=0)), hard)
         y = rows.reshape(*part.batch, len(Q)).movedim(-1, 0)
-    y = y.to(part.dtype)
-    if keepdim:
-        y = y.unsqueeze(part.dim)
+    y = y.to(part.dtype).unsqueeze(part.dim) if keepdim else y.to(part.dtype)
     return y[0] if alone else y

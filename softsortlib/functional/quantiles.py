@@ -132,7 +132,7 @@ def _quantile(x, q, dim, keepdim, interpolation, method, tau, mask, hard):
         y = y.unsqueeze(dim)
     return y[0] if alone else y
 
-# %% ../../nbs/functional/51_quantiles.ipynb #70d37a1c
+# %% ../../nbs/functional/51_quantiles.ipynb #5f458f54
 def soft_quantile(
     x: Tensor,  # any shape, floating point
     q: "float | Tensor",  # in [0, 1]; a number, or a tensor (Q,)
@@ -152,8 +152,8 @@ def soft_quantile(
     Raise `TypeError`, `ValueError` or `IndexError` when an argument does not fit."""
     options = dict(interpolation=interpolation, method=method, tau=tau, mask=mask, hard=hard)
     if in_parts(x, group):
-        checks = _levels, _check_interpolation, INTERPOLATIONS
-        return group_quantile(soft_quantile, x, q, dim, keepdim, group, gather, *checks, **options)
+        rules = _levels, _check_interpolation, INTERPOLATIONS
+        return group_quantile(soft_quantile, x, q, dim, keepdim, group, gather, rules, **options)
     check_flags(keepdim=keepdim, hard=hard)
     _check_interpolation(interpolation)
     return _quantile(x, q, dim, keepdim, **options)

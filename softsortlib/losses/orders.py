@@ -156,7 +156,7 @@ def _correlation(r, rho, mask):
     own = torch.where(own <= rounding, wanted, own)
     return (r * rho).sum(-1) / (own.sqrt() * wanted.sqrt()), defined
 
-# %% ../../nbs/losses/55_orders.ipynb #bbf02491
+# %% ../../nbs/losses/55_orders.ipynb #ccd49792
 def spearman_loss(
     scores: Tensor,  # (..., n)
     relevance: Tensor,  # grades or any numbers to agree with in order, (..., n)
@@ -165,8 +165,8 @@ def spearman_loss(
     method: "str | Operator | RankOperator" = "softsort",  # what ranks the scores
     tau: "float | Tensor | None" = None,  # temperature in units of the scores, a number or (...)
     reduction: str = "mean",  # "mean" over sets, "sum" or "none"
-    group: "object | None" = None,  # a torch.distributed group: scores are this process's part of the last dimension (129)
-    gather: bool = False,  # with a group: collect all scores on every process, for losses and operators that need it
+    group: "object | None" = None,  # a torch.distributed group: scores are this process's part (129)
+    gather: bool = False,  # with a group: collect all scores on every process
 ) -> Tensor:  # between 0 and 2; (), or (...) for "none"
     """One minus the correlation of soft ranks with ranks (55.3).
 
@@ -237,7 +237,7 @@ def _kendall_sums(s, y, mask, tau, kind):
     odd = (s * (below - above)).sum(-1) / tau
     return ((even * w).sum((-2, -1)) - odd) / (2 * math.log(2)), count
 
-# %% ../../nbs/losses/55_orders.ipynb #3eadade7
+# %% ../../nbs/losses/55_orders.ipynb #b19a38bc
 _FEW = 1 << 18  # pairs of all sets up to which they are made
 
 
@@ -249,8 +249,8 @@ def kendall_loss(
     tau: "float | Tensor" = 1.0,  # temperature in units of the scores, a number or (...)
     kind: str = "logistic",  # "logistic", an upper bound and convex, or "sigmoid", near the count
     reduction: str = "mean",  # "mean" over sets, "sum" or "none"
-    group: "object | None" = None,  # a torch.distributed group: scores are this process's part of the last dimension (129)
-    gather: bool = False,  # with a group: collect all scores on every process, for losses and operators that need it
+    group: "object | None" = None,  # a torch.distributed group: scores are this process's part (129)
+    gather: bool = False,  # with a group: collect all scores on every process
 ) -> Tensor:  # (), or (...) for "none"
     """Smooth share of pairs in the wrong order (55.4), without the pairs from some hundred scores on (55.6).
 

@@ -59,10 +59,10 @@ def loss_of_the_whole(
     mask = None if part.mask is None else whole(part.mask.byte()).bool()
     return one(whole(part.s, True), whole(y), mask, **options).to(part.dtype)
 
-# %% ../../nbs/losses/129_parts.ipynb #8799fdec
+# %% ../../nbs/losses/129_parts.ipynb #bbc92b31
 def group_loss(
     one,  # the loss, of one process
-    in_parts,  # (part, y, party, **options) -> the losses of the sets (B,) and whether they count; None: there is no such form
+    in_parts,  # (part, y, party, **options) -> losses of the sets (B,) and whether they count; None if there is none
     scores: Tensor,
     relevance: Tensor,
     mask: "Tensor | None",

@@ -64,7 +64,7 @@ def ratio_of(part, whole):
     "part / whole, zero where the whole is not positive."
     return part / whole.masked_fill(whole <= 0, math.inf)
 
-# %% ../../nbs/losses/56_ranking.ipynb #ba7ce54b
+# %% ../../nbs/losses/56_ranking.ipynb #1265a177
 def approx_ndcg_loss(
     scores: Tensor,  # (..., n)
     relevance: Tensor,  # grades, non-negative, (..., n)
@@ -75,8 +75,8 @@ def approx_ndcg_loss(
     method: "str | Operator | RankOperator" = "sigmoid",  # what ranks the scores; the published one by default
     tau: "float | Tensor | None" = None,  # temperature in units of the scores, a number or (...)
     reduction: str = "mean",  # "mean" over sets with a relevant element, "sum" or "none"
-    group: "object | None" = None,  # a torch.distributed group: scores are this process's part of the last dimension (129)
-    gather: bool = False,  # with a group: collect all scores on every process, for losses and operators that need it
+    group: "object | None" = None,  # a torch.distributed group: scores are this process's part (129)
+    gather: bool = False,  # with a group: collect all scores on every process
 ) -> Tensor:  # (), or (...) for "none"
     """One minus NDCG@k of soft ranks (56.1; Qin et al. 2010).
 
@@ -162,7 +162,7 @@ def _hits(s, relevant, mask, k, method, tau, iterations):
     P = soft_permutation(s, descending=True, method=method, tau=tau, mask=mask)
     return balanced_rows(P, relevant, k, iterations).sum(-1)
 
-# %% ../../nbs/losses/56_ranking.ipynb #bb6b9e4f
+# %% ../../nbs/losses/56_ranking.ipynb #f946118a
 def precision_loss(
     scores: Tensor,  # (..., n)
     relevance: Tensor,  # relevant where positive, (..., n)
@@ -173,8 +173,8 @@ def precision_loss(
     tau: "float | Tensor | None" = None,  # temperature in units of the scores, a number or (...)
     iterations: int = 20,  # Sinkhorn iterations that balance the matrix; 0 for doubly stochastic operators
     reduction: str = "mean",  # "mean" over sets with a real element, "sum" or "none"
-    group: "object | None" = None,  # a torch.distributed group: scores are this process's part of the last dimension (129)
-    gather: bool = False,  # with a group: collect all scores on every process, for losses and operators that need it
+    group: "object | None" = None,  # a torch.distributed group: scores are this process's part (129)
+    gather: bool = False,  # with a group: collect all scores on every process
 ) -> Tensor:  # (), or (...) for "none"
     """One minus the soft precision at k (56.3; first rows of P, or LapSum weights, Struski et al. 2025).
 
@@ -193,7 +193,7 @@ class PrecisionLoss(Loss, of=precision_loss):
 
     Raises as the function does, and `TypeError` for an unknown option."""
 
-# %% ../../nbs/losses/56_ranking.ipynb #4712c641
+# %% ../../nbs/losses/56_ranking.ipynb #98def93e
 def recall_loss(
     scores: Tensor,  # (..., n)
     relevance: Tensor,  # relevant where positive, (..., n)
@@ -204,8 +204,8 @@ def recall_loss(
     tau: "float | Tensor | None" = None,  # temperature in units of the scores, a number or (...)
     iterations: int = 20,  # Sinkhorn iterations that balance the matrix; 0 for doubly stochastic operators
     reduction: str = "mean",  # "mean" over sets with a relevant element, "sum" or "none"
-    group: "object | None" = None,  # a torch.distributed group: scores are this process's part of the last dimension (129)
-    gather: bool = False,  # with a group: collect all scores on every process, for losses and operators that need it
+    group: "object | None" = None,  # a torch.distributed group: scores are this process's part (129)
+    gather: bool = False,  # with a group: collect all scores on every process
 ) -> Tensor:  # (), or (...) for "none"
     """One minus the soft recall at k (56.3; first rows of P, or LapSum weights, Struski et al. 2025).
 

@@ -175,3 +175,14 @@ def one_learns(group, rank, P):
     y = softsortlib.soft_sort(x, tau=0.5, group=group)
     y.sum().backward()
     return x.grad is None or bool(x.grad.isfinite().all())
+
+
+def towers(group, rank, P, program, steps):
+    "The losses of the tutorial's program, without DDP's own group of all four: its gradients are averaged here."
+    space = {"__name__": "two_towers"}
+    exec(program.replace("dist.get_rank()", str(rank)).replace("dist.get_world_size()", str(P)).replace("group=dist.group.WORLD", "group=the_group"), space)
+
+    def parallel(model): return torch.nn.parallel.DistributedDataParallel(model, process_group=group)
+
+    space.update(the_group=group, DistributedDataParallel=parallel)
+    return {name: space["train"](name, steps) for name in ("spearman", "ndcg")}

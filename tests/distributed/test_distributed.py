@@ -1,4 +1,7 @@
 """Functions and losses of scores in parts are those of one process that holds everything."""
+import json
+from pathlib import Path
+
 import pytest
 import torch
 
@@ -107,3 +110,15 @@ def test_no_process_gets_much_more_than_its_share(processes, P):
 def test_second_derivatives_and_those_who_want_none(processes):
     check(processes("second", 3))
     assert processes("one_learns", 3) == [True] * 3
+
+
+def test_the_tutorial_is_the_same_run_on_any_number_of_processes(processes):
+    cells = json.loads((Path(__file__).parents[2] / "nbs/tutorials/ranking_across_devices.ipynb").read_text())["cells"]
+    program = next("".join(c["source"]) for c in cells if "".join(c["source"]).startswith("program ="))
+    space = {}
+    exec(program, space)
+    one, *several = ([curves for curves in processes("towers", P, program=space["program"], steps=4)] for P in (1, 2, 4))
+    for curves in several:
+        for curve in curves:
+            assert not isinstance(curve, str), curve
+            for name in ("spearman", "ndcg"): torch.testing.assert_close(torch.tensor(curve[name]), torch.tensor(one[0][name]), rtol=1e-10, atol=0)
