@@ -113,6 +113,16 @@ def check_scores(
     if scores.ndim == 0 or scores.numel() == 0:
         raise ValueError(f"{name} must have shape (..., n) with at least one element, got {tuple(scores.shape)}")
 
+# %% ../../nbs/core/05_checks.ipynb #1fb1b91d
+def is_one_of(option, words) -> bool:
+    "Whether an option is among the words, or is None where None is; an array or a list never is."
+    return (option is None or isinstance(option, str)) and option in words
+
+def check_type(value, kind, name):
+    "Raise `TypeError` unless `value` is of the class `kind`."
+    if not isinstance(value, kind):
+        raise TypeError(f"{name} must be a {kind.__name__}, got {type(value).__name__}")
+
 # %% ../../nbs/core/05_checks.ipynb #ecab24eb
 def check_mask(
     mask: "Tensor | None",  # bool, broadcastable to the scores' shape, True = a real element

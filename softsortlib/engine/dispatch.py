@@ -19,7 +19,7 @@ def check_backend(
     backend: "str | None",  # what the user asked for
 ) -> str:  # the same, "" for None
     "Raise `ValueError` unless `backend` is one of the three, or None."
-    if backend not in (None, "torch", "numba", "triton"):
+    if backend is not None and not (isinstance(backend, str) and backend in ("torch", "numba", "triton")):
         raise ValueError(f"backend must be None (automatic), 'torch', 'numba' or 'triton', got {backend!r}")
     return backend or ""
 

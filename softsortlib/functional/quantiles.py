@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['soft_quantile', 'soft_median']
 
-# %% ../../nbs/functional/51_quantiles.ipynb #c24f0699
+# %% ../../nbs/functional/51_quantiles.ipynb #4d68b7f8
 import numbers
 
 import torch
@@ -14,7 +14,9 @@ from torch import Tensor
 from ..core.operators import Operator, check_flags
 from ..core.permutation import compute_dtype, is_concrete
 from ..core.rounding import in_compute_dtype
-from .arguments import finite_scores, hard_sort, runs_eagerly, with_gradient_of
+from softsortlib.functional.arguments import (
+    finite_scores, hard_sort, join_sets, on_lists, runs_eagerly, with_gradient_of,
+)
 from .functions import sorter
 from .parts import group_quantile, in_parts
 
@@ -132,7 +134,8 @@ def _quantile(x, q, dim, keepdim, interpolation, method, tau, mask, hard):
         y = y.unsqueeze(dim)
     return y[0] if alone else y
 
-# %% ../../nbs/functional/51_quantiles.ipynb #5f458f54
+# %% ../../nbs/functional/51_quantiles.ipynb #df804c87
+@on_lists(join_sets)
 def soft_quantile(
     x: Tensor,  # any shape, floating point
     q: "float | Tensor",  # in [0, 1]; a number, or a tensor (Q,)
@@ -143,6 +146,7 @@ def soft_quantile(
     method: "str | Operator" = "softsort",  # an operator or its name
     tau: "float | Tensor | None" = None,  # temperature in units of x; None is the operator's own (1.0)
     mask: "Tensor | None" = None,  # bool, broadcastable to x, True = a real element
+    offsets: "Tensor | None" = None,  # integer, (B + 1,): lists lie end to end along dim; an item of x is in one
     hard: bool = False,  # the values of `torch.quantile`, with the soft gradient
     group: "object | None" = None,  # a torch.distributed group: x is this process's part along dim (165)
     gather: bool = False,  # with a group: collect all scores on every process, for operators that need it
@@ -158,12 +162,12 @@ def soft_quantile(
     _check_interpolation(interpolation)
     return _quantile(x, q, dim, keepdim, **options)
 
-# %% ../../nbs/functional/51_quantiles.ipynb #3b72fe00
+# %% ../../nbs/functional/51_quantiles.ipynb #3bb33a96
 def soft_median(
     x: Tensor,  # any shape, floating point
     dim: int = -1,  # the dimension to reduce
     keepdim: bool = False,  # keep it, with one element
-    **kwargs,  # method, tau, mask, hard as in `soft_quantile`
+    **kwargs,  # method, tau, mask, offsets, hard as in `soft_quantile`
 ) -> Tensor:  # the shape of x without dim
     "Soft `torch.quantile(x, 0.5, dim)`; raises as `soft_quantile` does."
     return soft_quantile(x, 0.5, dim, keepdim, **kwargs)

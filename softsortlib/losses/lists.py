@@ -5,15 +5,16 @@
 # %% auto #0
 __all__ = ['listnet_loss', 'ListNetLoss', 'listmle_loss', 'ListMLELoss', 'slatk_loss', 'SLatKLoss']
 
-# %% ../../nbs/losses/120_lists.ipynb #40026228
+# %% ../../nbs/losses/120_lists.ipynb #34c4756a
 import math
 
 import torch
 from torch import Tensor
 
+from ..core.checks import is_one_of
 from ..core.operators import check_flags, check_tau
 from ..functional.arguments import check_k
-from .contract import Loss, check_not_negative, differing, reduce_sets, set_inputs
+from .contract import Loss, check_not_negative, differing, over_lists, reduce_sets, set_inputs
 from .orders import ideal_order
 
 # %% ../../nbs/losses/120_lists.ipynb #e264d275
@@ -29,22 +30,24 @@ def scaled(
     u = (s - highest.nan_to_num(0, 0, 0)) / tau
     return u.masked_fill(~mask, low)
 
-# %% ../../nbs/losses/120_lists.ipynb #909e4776
+# %% ../../nbs/losses/120_lists.ipynb #24049e3d
 def _first_of(y, mask, target):
     "The q of (120.1), (..., n), zero where padded; raise `ValueError` for another target or negative shares."
+    if not is_one_of(target, ("softmax", "share")):
+        raise ValueError(f"target must be 'softmax' or 'share', got {target!r}")
     if target == "softmax":
         return scaled(y, 1.0, mask).softmax(-1).masked_fill(~mask, 0)
-    if target != "share":
-        raise ValueError(f"target must be 'softmax' or 'share', got {target!r}")
     check_not_negative(y)
     total = y.sum(-1, keepdim=True)
     return y / total.masked_fill(total <= 0, 1)
 
-# %% ../../nbs/losses/120_lists.ipynb #245cbf29
+# %% ../../nbs/losses/120_lists.ipynb #0b9259aa
+@over_lists()
 def listnet_loss(
     scores: Tensor,  # (..., n)
     relevance: Tensor,  # grades, (..., n)
     mask: "Tensor | None" = None,  # bool, broadcastable to scores, True = a real element
+    offsets: "Tensor | None" = None,  # integer, (B + 1,): lists lie end to end in the last dimension
     *,
     target: str = "softmax",  # "softmax" of the grades, or their "share", for which they must not be negative
     tau: "float | Tensor" = 1.0,  # temperature in units of the scores, a number or (...)
@@ -64,32 +67,34 @@ class ListNetLoss(Loss, of=listnet_loss):
 
     Raises as the function does, and `TypeError` for an unknown option."""
 
-# %% ../../nbs/losses/120_lists.ipynb #c707e9c1
+# %% ../../nbs/losses/120_lists.ipynb #54fa73e4
 def place_weights(
     kind: str,  # "equal", "exp2" or "log2"
     mask: Tensor,  # bool, (..., n)
     dtype: torch.dtype,
 ) -> Tensor:  # of the places from the first, (..., n); they sum to one, and are zero behind the last real element
     "The a of (120.2); raise `ValueError` for another kind."
+    if not is_one_of(kind, ("equal", "exp2", "log2")):
+        raise ValueError(f"weights must be 'equal', 'exp2' or 'log2', got {kind!r}")
     n = mask.sum(-1, keepdim=True)
     i = torch.arange(1, mask.shape[-1] + 1, device=mask.device)
     if kind == "equal":
         a = torch.ones_like(i, dtype=dtype).expand(mask.shape)
     elif kind == "log2":
         a = (1 / (1 + i.to(dtype)).log2()).expand(mask.shape)
-    elif kind == "exp2":
+    else:
         a = torch.exp2(-i.to(dtype)) - torch.exp2(-n.to(dtype))
         a = torch.where(n == 1, torch.ones_like(a), a)  # a list of one has no 2^0 - 1 to divide by
-    else:
-        raise ValueError(f"weights must be 'equal', 'exp2' or 'log2', got {kind!r}")
     a = a.masked_fill(i > n, 0)
     return a / a.sum(-1, keepdim=True).clamp(min=torch.finfo(dtype).tiny)
 
-# %% ../../nbs/losses/120_lists.ipynb #48a696c3
+# %% ../../nbs/losses/120_lists.ipynb #6ee8bc23
+@over_lists()
 def listmle_loss(
     scores: Tensor,  # (..., n)
     relevance: Tensor,  # grades, (..., n)
     mask: "Tensor | None" = None,  # bool, broadcastable to scores, True = a real element
+    offsets: "Tensor | None" = None,  # integer, (B + 1,): lists lie end to end in the last dimension
     *,
     weights: str = "equal",  # of the places: "equal", "exp2" (p-ListMLE) or "log2"
     tau: "float | Tensor" = 1.0,  # temperature in units of the scores, a number or (...)
@@ -123,11 +128,13 @@ def kth_largest(
     last = mask.sum(-1, keepdim=True).clamp(1, k) - 1
     return top.gather(-1, last)[..., 0].masked_fill(~mask.any(-1), 0)
 
-# %% ../../nbs/losses/120_lists.ipynb #1f5a0c38
+# %% ../../nbs/losses/120_lists.ipynb #5f83baf0
+@over_lists()
 def slatk_loss(
     scores: Tensor,  # (..., n)
     relevance: Tensor,  # relevant where positive, (..., n)
     mask: "Tensor | None" = None,  # bool, broadcastable to scores, True = a real element
+    offsets: "Tensor | None" = None,  # integer, (B + 1,): lists lie end to end in the last dimension
     *,
     k: int = 10,  # how many are looked at; more than there are is all of them
     tau: "float | Tensor" = 1.0,  # temperature of the softmax in units of the scores, a number or (...)

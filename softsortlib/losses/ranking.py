@@ -6,7 +6,7 @@
 __all__ = ['approx_ndcg_loss', 'ApproxNDCGLoss', 'neural_ndcg_loss', 'NeuralNDCGLoss', 'precision_loss', 'PrecisionLoss',
            'recall_loss', 'RecallLoss']
 
-# %% ../../nbs/losses/56_ranking.ipynb #fe3f335f
+# %% ../../nbs/losses/56_ranking.ipynb #33648cc5
 import math
 
 import torch
@@ -18,7 +18,7 @@ from ..core.rank_operators import RankOperator
 from ..functional.arguments import check_k
 from ..functional.functions import soft_permutation, soft_rank
 from ..functional.parts import in_parts
-from .contract import Loss, reduce_sets, set_inputs
+from .contract import Loss, over_lists, reduce_sets, set_inputs
 from .parts import group_loss, ndcg_parts, precision_parts, recall_parts
 from ..ranks.laplace import lapsum_topk
 
@@ -64,11 +64,13 @@ def ratio_of(part, whole):
     "part / whole, zero where the whole is not positive."
     return part / whole.masked_fill(whole <= 0, math.inf)
 
-# %% ../../nbs/losses/56_ranking.ipynb #1265a177
+# %% ../../nbs/losses/56_ranking.ipynb #7ea0e4bb
+@over_lists()
 def approx_ndcg_loss(
     scores: Tensor,  # (..., n)
     relevance: Tensor,  # grades, non-negative, (..., n)
     mask: "Tensor | None" = None,  # bool, broadcastable to scores, True = a real element
+    offsets: "Tensor | None" = None,  # integer, (B + 1,): lists lie end to end in the last dimension
     *,
     k: "int | None" = None,  # count the first k ranks; None all of them
     gain: str = "exp2",  # "exp2": 2^y - 1, or "linear": y
@@ -124,11 +126,13 @@ def balanced_rows(P, x, k, iterations):
         u = _inverse(P @ v)
     return u[..., :k] * (P[..., :k, :] @ (v * x))
 
-# %% ../../nbs/losses/56_ranking.ipynb #1715bcec
+# %% ../../nbs/losses/56_ranking.ipynb #af1de0ff
+@over_lists()
 def neural_ndcg_loss(
     scores: Tensor,  # (..., n)
     relevance: Tensor,  # grades, non-negative, (..., n)
     mask: "Tensor | None" = None,  # bool, broadcastable to scores, True = a real element
+    offsets: "Tensor | None" = None,  # integer, (B + 1,): lists lie end to end in the last dimension
     *,
     k: "int | None" = None,  # count the first k positions; None all of them
     gain: str = "exp2",  # "exp2": 2^y - 1, or "linear": y
@@ -162,11 +166,13 @@ def _hits(s, relevant, mask, k, method, tau, iterations):
     P = soft_permutation(s, descending=True, method=method, tau=tau, mask=mask)
     return balanced_rows(P, relevant, k, iterations).sum(-1)
 
-# %% ../../nbs/losses/56_ranking.ipynb #f946118a
+# %% ../../nbs/losses/56_ranking.ipynb #358afe44
+@over_lists(fill=True)
 def precision_loss(
     scores: Tensor,  # (..., n)
     relevance: Tensor,  # relevant where positive, (..., n)
     mask: "Tensor | None" = None,  # bool, broadcastable to scores, True = a real element
+    offsets: "Tensor | None" = None,  # integer, (B + 1,): lists lie end to end in the last dimension
     *,
     k: int = 1,  # how many are looked at
     method: "str | Operator" = "softsort",  # what sorts the scores, or "lapsum" for memberships
@@ -193,11 +199,13 @@ class PrecisionLoss(Loss, of=precision_loss):
 
     Raises as the function does, and `TypeError` for an unknown option."""
 
-# %% ../../nbs/losses/56_ranking.ipynb #98def93e
+# %% ../../nbs/losses/56_ranking.ipynb #c11348d2
+@over_lists(fill=True)
 def recall_loss(
     scores: Tensor,  # (..., n)
     relevance: Tensor,  # relevant where positive, (..., n)
     mask: "Tensor | None" = None,  # bool, broadcastable to scores, True = a real element
+    offsets: "Tensor | None" = None,  # integer, (B + 1,): lists lie end to end in the last dimension
     *,
     k: int = 1,  # how many are looked at
     method: "str | Operator" = "softsort",  # what sorts the scores, or "lapsum" for memberships

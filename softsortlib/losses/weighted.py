@@ -5,15 +5,16 @@
 # %% auto #0
 __all__ = ['weighted_kendall_loss', 'WeightedKendallLoss']
 
-# %% ../../nbs/losses/123_weighted.ipynb #37abfcae
+# %% ../../nbs/losses/123_weighted.ipynb #0c266905
 import math
 
 import torch
 from torch import Tensor
 
+from ..core.checks import is_one_of
 from ..core.operators import check_tau
 from ..engine.sums import kernel_sums
-from .contract import Loss, differing, reduce_sets, set_inputs
+from .contract import Loss, differing, over_lists, reduce_sets, set_inputs
 
 # %% ../../nbs/losses/123_weighted.ipynb #182882bc
 def _tie_ends(y, mask):
@@ -39,7 +40,7 @@ def element_weights(
     kind: str,  # of OMEGAS
 ) -> tuple:  # omega, zero where padded, (..., n), and the weight of all pairs, (...)
     "The weights of (123.1); raise `ValueError` for another kind."
-    if kind not in OMEGAS:
+    if not is_one_of(kind, OMEGAS):
         raise ValueError(f"weights must be one of {', '.join(OMEGAS)}, got {kind!r}")
     below, above = _tie_ends(y, mask)
     equal = mask.sum(-1, keepdim=True) - below - above
@@ -124,11 +125,13 @@ def graded_pairs(
         h *= 2
     return total
 
-# %% ../../nbs/losses/123_weighted.ipynb #5dc59be5
+# %% ../../nbs/losses/123_weighted.ipynb #11aee53d
+@over_lists()
 def weighted_kendall_loss(
     scores: Tensor,  # (..., n)
     relevance: Tensor,  # grades or any numbers to agree with in order, (..., n); tied pairs are left out
     mask: "Tensor | None" = None,  # bool, broadcastable to scores, True = a real element
+    offsets: "Tensor | None" = None,  # integer, (B + 1,): lists lie end to end in the last dimension
     *,
     weights: str = "hyperbolic",  # of ranks by relevance: "hyperbolic", "logarithmic" or "equal"
     kind: str = "logistic",  # "logistic", an upper bound and convex, or "sigmoid", near the count
@@ -140,7 +143,7 @@ def weighted_kendall_loss(
     Raise `TypeError` or `ValueError` when an argument does not fit."""
     s, y, mask = set_inputs(scores, relevance, mask)
     tau = check_tau(tau, s)
-    if kind not in ("logistic", "sigmoid"):
+    if not is_one_of(kind, ("logistic", "sigmoid")):
         raise ValueError(f"kind must be 'logistic' or 'sigmoid', got {kind!r}")
     omega, total = element_weights(y, mask, weights)
     few = s.numel() * s.shape[-1] <= 1 << 18

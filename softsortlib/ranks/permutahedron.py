@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..core.checks import full_precision
+from ..core.checks import full_precision, is_one_of
 from ..core.operators import check_tau
 from ..core.permutation import check_mask, check_scores, compute_dtype, patch_to, zero_outside
 from ..core.rank_operators import RankOperator
@@ -273,7 +273,7 @@ class Permutahedron(RankOperator, name="permutahedron"):
         backend: "str | None" = None,  # "numba", "triton" or "torch"; None chooses by device
     ):
         super().__init__(tau, descending)
-        if regularization not in ("l2", "kl"):
+        if not is_one_of(regularization, ("l2", "kl")):
             raise ValueError(f"regularization must be 'l2' or 'kl', got {regularization!r}")
         self.regularization = regularization
         self.backend = check_backend(backend)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import torch
 from torch import Tensor
 
+from ..core.checks import check_type
 from ..core.operators import Operator
 from ..core.permutation import SoftPermutation, patch_to
 from ..engine.dispatch import check_backend, choose
@@ -128,6 +129,7 @@ class NeuralSortPermutation(SoftPermutation):
         mask: "Tensor | None" = None,  # bool, (..., n), True = a real element
         backend: "str | None" = None,  # "torch", "numba", "triton"; None: by size, device and dtype
     ):
+        check_type(s, Tensor, "s")
         n = s.shape[-1]
         super().__init__(batch=s.shape[:-1], m=n, n=n, dtype=dtype, device=s.device, mask=mask)
         self.z, self.tau = _widely(s if descending else -s, tau)

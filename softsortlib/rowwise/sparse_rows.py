@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ..core.checks import check_type
 from ..core.permutation import SoftPermutation, patch_to
 from ..engine.autograd import is_unseen
 from ..engine.compile import arrays, jit, spread_rows
@@ -60,6 +61,7 @@ class SparseRows(SoftPermutation):
         base: SoftPermutation,  # the map whose exponents and order are taken, (..., n, n)
         simplex: str,  # "sparsemax" or "entmax15"
     ):
+        check_type(base, SoftPermutation, "base")
         super().__init__(batch=base.batch, m=base.n, n=base.n, dtype=base.dtype, device=base.device, mask=base.mask)
         self.base, self.simplex = base, simplex
         self._windows = None

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from ..core.checks import patch_to
+from ..core.checks import is_one_of, patch_to
 from ..core.operators import Operator, check_flags
 from ..core.stochastic import gumbel_noise, plackett_luce_log_prob
 from .orders import OrderPermutation
@@ -86,7 +86,7 @@ def check_draws(samples, noise, generator):
     if isinstance(samples, bool) or not isinstance(samples, int) or samples < 2:
         raise ValueError(f"samples must be a whole number, at least 2, got {samples!r}: "
                          "a single sample has nothing to compare with")
-    if noise not in NOISES:
+    if not is_one_of(noise, NOISES):
         raise ValueError(f"noise must be one of {', '.join(map(repr, NOISES))}, got {noise!r}")
     if generator is not None and not isinstance(generator, torch.Generator):
         raise TypeError(f"generator must be a torch.Generator, got {type(generator).__name__}")
