@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['soft_permutation', 'soft_sort', 'soft_rank', 'soft_topk', 'soft_topk_mask']
 
-# %% ../../nbs/functional/50_functions.ipynb #d34fd20b
+# %% ../../nbs/functional/50_functions.ipynb #6c058f74
 import torch
 from torch import Tensor
 
@@ -13,8 +13,8 @@ from ..core.operators import Operator, check_flags
 from ..core.permutation import SoftPermutation, compute_dtype
 from ..core.rank_operators import RankOperator, check_ranks_fit
 from softsortlib.functional.arguments import (
-    check_k, finite_scores, hard_sort, join_items, join_maps, join_top, midranks, moved_back, on_lists, oriented, turned,
-    with_gradient_of,
+    check_k, finite_scores, hard_sort, join_items, join_maps, join_top, midranks, moved_back, on_lists, oriented,
+    turned, with_gradient_of,
 )
 from .parts import group_sort, group_topk, in_parts
 from ..ranks.laplace import LaplaceRank
@@ -48,7 +48,7 @@ def sorter(
                         f"choose one of {', '.join(sorted(Operator.names))}")
     return oriented(method, Operator.names, tau, descending)
 
-# %% ../../nbs/functional/50_functions.ipynb #8c39fda7
+# %% ../../nbs/functional/50_functions.ipynb #528d9291
 @on_lists(join_maps)
 def soft_permutation(
     x: Tensor,  # scores, any shape, floating point
@@ -84,7 +84,7 @@ def _sorters():
     own = {name: cls for name, cls in RankOperator.names.items() if hasattr(cls, "sort")}
     return {**Operator.names, **own}
 
-# %% ../../nbs/functional/50_functions.ipynb #b7ed4a71
+# %% ../../nbs/functional/50_functions.ipynb #22544c04
 @on_lists(join_items)
 def soft_sort(
     x: Tensor,  # any shape, floating point
@@ -127,7 +127,7 @@ def _expected_position(P):
         weight = weight.masked_fill(~P.mask, 1)
     return total / weight
 
-# %% ../../nbs/functional/50_functions.ipynb #09618c9c
+# %% ../../nbs/functional/50_functions.ipynb #65a7c8e1
 @on_lists(join_items)
 def soft_rank(
     x: Tensor,  # any shape, floating point
@@ -158,7 +158,7 @@ def soft_rank(
         r = with_gradient_of(r, midranks(s.to(r.dtype), mask, descending))
     return moved_back(r.to(x.dtype), dim)
 
-# %% ../../nbs/functional/50_functions.ipynb #f3ef5794
+# %% ../../nbs/functional/50_functions.ipynb #8f94aa2e
 @on_lists(join_top)
 def soft_topk(
     x: Tensor,  # any shape, floating point
@@ -191,7 +191,7 @@ def soft_topk(
         P = P.straight_through()
     return moved_back(y, dim), P
 
-# %% ../../nbs/functional/50_functions.ipynb #397158fe
+# %% ../../nbs/functional/50_functions.ipynb #c0276b2a
 @on_lists(join_items)
 def soft_topk_mask(
     x: Tensor,  # any shape, floating point

@@ -248,8 +248,7 @@ class _SmallRows(torch.autograd.Function):
         gs = torch.empty(s.shape, dtype=s.dtype)
         rows = gs.view(-1, n).numpy()
         gtau = np.empty(len(rows))
-        given = arrays(P.view(-1, n, n), G.reshape(-1, n, n))
-        learn = ctx.needs_input_grad[1]
+        learn, given = ctx.needs_input_grad[1], arrays(P.view(-1, n, n), G.reshape(-1, n, n))
         spread_rows(small_back, len(rows), 4 * G.numel(), ctx.sets, ctx.log, learn, *given, rows, gtau)
         if tau is not None:
             tau = torch.from_numpy(gtau).view(tau.shape).to(tau.dtype) if learn else None

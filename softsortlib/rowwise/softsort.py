@@ -116,14 +116,6 @@ def _matmul(self, x, rows):
         return self._dense(rows) @ x
     return SoftPermutation._matmul(self, x, rows)
 
-
-@patch_to(SoftSortPermutation)
-def _rmatmul(self, y, rows):
-    "The transposed product, likewise."
-    if self.s.numel() * self.n <= _SMALL:
-        return self._dense(rows).mT @ y
-    return SoftPermutation._rmatmul(self, y, rows)
-
 # %% ../../nbs/rowwise/11_softsort.ipynb #4722e64f
 def check_simplex(simplex):
     "Raise `ValueError` unless `simplex` is the name of one."
