@@ -5,14 +5,18 @@
 # %% auto #0
 __all__ = ['soft_permutation', 'soft_sort', 'soft_rank', 'soft_topk', 'soft_topk_mask']
 
-# %% ../../nbs/functional/50_functions.ipynb #d374fe62
+# %% ../../nbs/functional/50_functions.ipynb #6c058f74
 import torch
 from torch import Tensor
 
 from ..core.operators import Operator, check_flags
 from ..core.permutation import SoftPermutation, compute_dtype
 from ..core.rank_operators import RankOperator, check_ranks_fit
-from .arguments import check_k, finite_scores, hard_sort, midranks, oriented, with_gradient_of
+from softsortlib.functional.arguments import (
+    check_k, finite_scores, hard_sort, join_items, join_maps, join_top, midranks, moved_back, on_lists, oriented,
+    turned, with_gradient_of,
+)
+from .parts import group_sort, group_topk, in_parts
 from ..ranks.laplace import LaplaceRank
 from ..selection.masks import get_topk_mask, hard_mask
 
@@ -44,7 +48,8 @@ def sorter(
                         f"choose one of {', '.join(sorted(Operator.names))}")
     return oriented(method, Operator.names, tau, descending)
 
-# %% ../../nbs/functional/50_functions.ipynb #82451c4b
+# %% ../../nbs/functional/50_functions.ipynb #528d9291
+@on_lists(join_maps)
 def soft_permutation(
     x: Tensor,  # scores, any shape, floating point
     dim: int = -1,  # the dimension to sort, n elements long
@@ -53,6 +58,7 @@ def soft_permutation(
     method: "str | Operator" = "softsort",  # an operator or its name
     tau: "float | Tensor | None" = None,  # temperature in units of x; None is the operator's own (1.0)
     mask: "Tensor | None" = None,  # bool, broadcastable to x, True = a real element
+    offsets: "Tensor | None" = None,  # integer, (B + 1,): lists lie end to end along dim; an item of x is in one
     hard: bool = False,  # round in the forward pass, keep the soft gradient
 ) -> SoftPermutation:  # (..., n, n) with the other dimensions of x as batch
     """The soft permutation that sorts `x` along `dim`.
@@ -61,24 +67,25 @@ def soft_permutation(
     check_flags(descending=descending, hard=hard)
     s, mask, _ = finite_scores(x, dim, mask)
     operator, sign = sorter(method, tau, descending)
-    P = operator(sign * s, mask)
+    P = operator(turned(s, sign), mask)
     return P.straight_through() if hard else P
 
-# %% ../../nbs/functional/50_functions.ipynb #7b571ea2
+# %% ../../nbs/functional/50_functions.ipynb #c2b34e13
 def _rank_only_sort(s, mask, descending, method, tau):
     "Sorted values, (..., n), of an operator that has no matrix; raise `TypeError` when it has ranks only."
     operator, sign = oriented(method, RankOperator.names, tau, descending)
     if not hasattr(operator, "sort"):
         raise TypeError(f"method {method!r} gives ranks only, it serves soft_rank{_also(method)}: "
                         f"choose 'permutahedron' or one of {', '.join(sorted(Operator.names))}")
-    return sign * operator.sort(sign * s, mask)
+    return turned(operator.sort(turned(s, sign), mask), sign)
 
 def _sorters():
     "All that can sort values, by name: what has a soft permutation, and what has sorted values of its own."
     own = {name: cls for name, cls in RankOperator.names.items() if hasattr(cls, "sort")}
     return {**Operator.names, **own}
 
-# %% ../../nbs/functional/50_functions.ipynb #0dd00549
+# %% ../../nbs/functional/50_functions.ipynb #22544c04
+@on_lists(join_items)
 def soft_sort(
     x: Tensor,  # any shape, floating point
     dim: int = -1,  # the dimension to sort
@@ -87,21 +94,26 @@ def soft_sort(
     method: "str | Operator" = "softsort",  # an operator or its name
     tau: "float | Tensor | None" = None,  # temperature in units of x; None is the operator's own (1.0)
     mask: "Tensor | None" = None,  # bool, broadcastable to x, True = a real element
+    offsets: "Tensor | None" = None,  # integer, (B + 1,): lists lie end to end along dim; an item of x is in one
     hard: bool = False,  # the values of `torch.sort`, with the soft gradient
+    group: "object | None" = None,  # a torch.distributed group: x is this process's part along dim (165)
+    gather: bool = False,  # with a group: collect all scores on every process, for operators that need it
 ) -> Tensor:  # the shape of x, zero at padded positions
     """Soft `torch.sort(x, dim, descending).values`: `P @ x`.
 
     Raise `TypeError`, `ValueError` or `IndexError` when an argument does not fit."""
+    if in_parts(x, group):
+        return group_sort(soft_sort, x, dim, descending, group, gather, mask=mask, hard=hard, method=method, tau=tau)
     check_flags(descending=descending, hard=hard)
     s, mask, dim = finite_scores(x, dim, mask)
     if is_rank_only(method):
         y = _rank_only_sort(s, mask, descending, method, tau)
     else:
         operator, sign = oriented(method, _sorters(), tau, descending)
-        y = operator(sign * s, mask) @ s
+        y = operator(turned(s, sign), mask) @ s
     if hard:
         y = with_gradient_of(y, hard_sort(s, mask, descending))
-    return y.movedim(-1, dim)
+    return moved_back(y, dim)
 
 # %% ../../nbs/functional/50_functions.ipynb #6800f890
 def _expected_position(P):
@@ -115,7 +127,8 @@ def _expected_position(P):
         weight = weight.masked_fill(~P.mask, 1)
     return total / weight
 
-# %% ../../nbs/functional/50_functions.ipynb #02caed85
+# %% ../../nbs/functional/50_functions.ipynb #65a7c8e1
+@on_lists(join_items)
 def soft_rank(
     x: Tensor,  # any shape, floating point
     dim: int = -1,  # the dimension to rank
@@ -124,23 +137,29 @@ def soft_rank(
     method: "str | Operator | RankOperator" = "softsort",  # an operator or its name, rank-only ones too
     tau: "float | Tensor | None" = None,  # temperature in units of x; None is the operator's own (1.0)
     mask: "Tensor | None" = None,  # bool, broadcastable to x, True = a real element
+    offsets: "Tensor | None" = None,  # integer, (B + 1,): lists lie end to end along dim; an item of x is in one
     hard: bool = False,  # the ranks themselves (ties share their mean rank), with the soft gradient
+    group: "object | None" = None,  # a torch.distributed group: x is this process's part along dim (165)
+    gather: bool = False,  # with a group: collect all scores on every process, for operators that need it
 ) -> Tensor:  # ranks from 1 to n, the shape of x; padded elements have rank 0
     """Soft ranks, the expected position of each input (50.1).
 
     Raise `TypeError`, `ValueError` or `IndexError` when an argument does not fit."""
+    if in_parts(x, group):
+        return group_sort(soft_rank, x, dim, descending, group, gather, mask=mask, hard=hard, method=method, tau=tau)
     check_flags(descending=descending, hard=hard)
     s, mask, dim = finite_scores(x, dim, mask)
     check_ranks_fit(s)
     operator, sign = oriented(method, {**Operator.names, **RankOperator.names}, tau, descending)
-    r = operator(sign * s, mask)
+    r = operator(turned(s, sign), mask)
     if not isinstance(operator, RankOperator):
         r = _expected_position(r)
     if hard:
         r = with_gradient_of(r, midranks(s.to(r.dtype), mask, descending))
-    return r.to(x.dtype).movedim(-1, dim)
+    return moved_back(r.to(x.dtype), dim)
 
-# %% ../../nbs/functional/50_functions.ipynb #26a0b125
+# %% ../../nbs/functional/50_functions.ipynb #8f94aa2e
+@on_lists(join_top)
 def soft_topk(
     x: Tensor,  # any shape, floating point
     k: int,  # how many, 1..n
@@ -150,24 +169,30 @@ def soft_topk(
     method: "str | Operator" = "softsort",  # an operator or its name
     tau: "float | Tensor | None" = None,  # temperature in units of x; None is the operator's own (1.0)
     mask: "Tensor | None" = None,  # bool, broadcastable to x, True = a real element
+    offsets: "Tensor | None" = None,  # integer, (B + 1,): lists lie end to end along dim; an item of x is in one
     hard: bool = False,  # the values of `torch.topk`, with the soft gradient
+    group: "object | None" = None,  # a torch.distributed group: x is this process's part along dim (165)
+    gather: bool = False,  # with a group: collect all scores on every process, for operators that need it
 ) -> "tuple[Tensor, SoftPermutation]":  # values, k in place of n along dim; the first k rows of P, (..., k, n)
     """Soft `torch.topk`: the first k rows of `P` and what they make of `x`.
 
     The columns of the rows sum to a soft membership, with 'lapsum' the weights of Struski et al. 2025.
     Raise `TypeError`, `ValueError` or `IndexError` when an argument does not fit."""
+    if in_parts(x, group):
+        return group_topk(soft_topk, x, k, dim, largest, group, gather, mask=mask, hard=hard, method=method, tau=tau)
     check_flags(largest=largest, hard=hard)
     s, mask, dim = finite_scores(x, dim, mask)
     k = check_k(k, s.shape[-1])
     operator, sign = sorter(method, tau, largest)
-    P = operator(sign * s, mask)[..., :k, :]
+    P = operator(turned(s, sign), mask)[..., :k, :]
     y = P @ s
     if hard:
         y = with_gradient_of(y, hard_sort(s, mask, largest)[..., :k])
         P = P.straight_through()
-    return y.movedim(-1, dim), P
+    return moved_back(y, dim), P
 
-# %% ../../nbs/functional/50_functions.ipynb #9c378649
+# %% ../../nbs/functional/50_functions.ipynb #c0276b2a
+@on_lists(join_items)
 def soft_topk_mask(
     x: Tensor,  # any shape, floating point
     k: "float | Tensor",  # how many; a tensor broadcasts over the other dimensions of x
@@ -177,6 +202,7 @@ def soft_topk_mask(
     method: str = "lapsum",  # "lapsum", "sinkhorn", "sparse", "threshold" or "simple"
     tau: "float | Tensor | None" = None,  # temperature in units of x; broadcasts as k does, None is 1.0
     mask: "Tensor | None" = None,  # bool, broadcastable to x, True = a real element
+    offsets: "Tensor | None" = None,  # integer, (B + 1,): lists lie end to end along dim; an item of x is in one
     hard: bool = False,  # zeros and ones (a part for a k that is no integer), with the soft gradient
 ) -> Tensor:  # weights in [0, 1] that sum to k along dim, the shape of x; zero at padded elements
     """Soft membership in the k largest (100.1), by the `TopKMask` of that name.
@@ -190,4 +216,4 @@ def soft_topk_mask(
         z = s.to(compute_dtype(s.dtype))
         count = k[..., None] if isinstance(k, Tensor) and k.ndim else k
         w = with_gradient_of(w, hard_mask(z if largest else -z, count, mask).to(w.dtype))
-    return w.movedim(-1, dim)
+    return moved_back(w, dim)
