@@ -180,10 +180,14 @@ def _by_tiles(self, f, rows):
         return [f(every[cut], cut) for cut in cuts]
     return [checkpoint(f, every[cut], cut, use_reentrant=False) for cut in cuts]
 
-# %% ../../nbs/core/00_permutation.ipynb #3408650e
+# %% ../../nbs/core/00_permutation.ipynb #42a0df7f
 def _join(tiles, dim):
     "The tiles as one tensor."
     return tiles[0] if len(tiles) == 1 else torch.cat(tiles, dim)
+
+def _add(tiles):
+    "The sum of the tiles."
+    return tiles[0] if len(tiles) == 1 else sum(tiles)
 
 @patch_to(SoftPermutation)
 def _dense(self, rows):
@@ -195,7 +199,7 @@ def _matmul(self, x, rows):
 
 @patch_to(SoftPermutation)
 def _rmatmul(self, y, rows):
-    return sum(self._by_tiles(lambda rows, cut: self._dense(rows).mT @ y[..., cut, :], rows))
+    return _add(self._by_tiles(lambda rows, cut: self._dense(rows).mT @ y[..., cut, :], rows))
 
 # %% ../../nbs/core/00_permutation.ipynb #8739d6e8
 @patch_to(SoftPermutation)
