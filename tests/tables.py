@@ -16,7 +16,7 @@ from softsortlib import (
     GaussianRank, LapSum, LaplaceRank, NeuralSort, Permutahedron, Perturbed, SigmoidRank, SinkhornSort, SoftSort, SortingNetwork,
     Stochastic, is_doubly_stochastic, is_row_stochastic, is_unimodal_row_stochastic,
 )
-from softsortlib import core, functional, losses, networks, ragged, ranks, rowwise, sampling, selection, transport
+from softsortlib import core, distributed, functional, losses, networks, ragged, ranks, rowwise, sampling, selection, transport
 
 UNIMODAL = (is_row_stochastic, is_unimodal_row_stochastic)
 DOUBLY = (is_row_stochastic, is_doubly_stochastic)
@@ -176,11 +176,12 @@ ELSEWHERE = {
     "orders": "ideal_order",
     "lists end to end, and scores in files (tests/ragged)": "offsets_of chunked_quantile chunked_threshold Threshold ChunkedRank",
     "metrics, and what boosted trees ask of a loss": "hard_metric soft_metric gradient_and_curvature",
+    "scores on many processes, in tests/distributed": "Party gather_parts gathered summed agreed_sum SortedParts sort_parts bring home spread positions SoftSortParts laplace_ranks step_ranks mean_ranks",
     "pieces with tests of their own": "warm",
     "hard ranks, whose gradient is another function's": "BlackboxRank ImplicitRank",
     "an estimator, under scikit-learn's own checks": "SoftKNeighborsClassifier",
 }
-PARTS = (core, rowwise, networks, transport, ranks, selection, sampling, ragged, functional, losses)
+PARTS = (core, rowwise, networks, transport, ranks, selection, sampling, distributed, ragged, functional, losses)
 
 
 def public_names():

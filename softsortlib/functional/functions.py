@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['soft_permutation', 'soft_sort', 'soft_rank', 'soft_topk', 'soft_topk_mask']
 
-# %% ../../nbs/functional/50_functions.ipynb #a7a35011
+# %% ../../nbs/functional/50_functions.ipynb #d34fd20b
 import torch
 from torch import Tensor
 
@@ -15,6 +15,7 @@ from ..core.rank_operators import RankOperator, check_ranks_fit
 from softsortlib.functional.arguments import (
     check_k, finite_scores, hard_sort, join_items, join_maps, join_top, midranks, on_lists, oriented, with_gradient_of,
 )
+from .parts import group_sort, group_topk, in_parts
 from ..ranks.laplace import LaplaceRank
 from ..selection.masks import get_topk_mask, hard_mask
 
@@ -82,7 +83,7 @@ def _sorters():
     own = {name: cls for name, cls in RankOperator.names.items() if hasattr(cls, "sort")}
     return {**Operator.names, **own}
 
-# %% ../../nbs/functional/50_functions.ipynb #f0c85dcc
+# %% ../../nbs/functional/50_functions.ipynb #20f5e8ee
 @on_lists(join_items)
 def soft_sort(
     x: Tensor,  # any shape, floating point
@@ -94,10 +95,14 @@ def soft_sort(
     mask: "Tensor | None" = None,  # bool, broadcastable to x, True = a real element
     offsets: "Tensor | None" = None,  # integer, (B + 1,): lists lie end to end along dim; an item of x is in one
     hard: bool = False,  # the values of `torch.sort`, with the soft gradient
+    group: "object | None" = None,  # a torch.distributed group: x is this process's part along dim (165)
+    gather: bool = False,  # with a group: collect all scores on every process, for operators that need it
 ) -> Tensor:  # the shape of x, zero at padded positions
     """Soft `torch.sort(x, dim, descending).values`: `P @ x`.
 
     Raise `TypeError`, `ValueError` or `IndexError` when an argument does not fit."""
+    if in_parts(x, group):
+        return group_sort(soft_sort, x, dim, descending, group, gather, mask=mask, hard=hard, method=method, tau=tau)
     check_flags(descending=descending, hard=hard)
     s, mask, dim = finite_scores(x, dim, mask)
     if is_rank_only(method):
@@ -121,7 +126,7 @@ def _expected_position(P):
         weight = weight.masked_fill(~P.mask, 1)
     return total / weight
 
-# %% ../../nbs/functional/50_functions.ipynb #dc5b8fd2
+# %% ../../nbs/functional/50_functions.ipynb #808bc9d9
 @on_lists(join_items)
 def soft_rank(
     x: Tensor,  # any shape, floating point
@@ -133,10 +138,14 @@ def soft_rank(
     mask: "Tensor | None" = None,  # bool, broadcastable to x, True = a real element
     offsets: "Tensor | None" = None,  # integer, (B + 1,): lists lie end to end along dim; an item of x is in one
     hard: bool = False,  # the ranks themselves (ties share their mean rank), with the soft gradient
+    group: "object | None" = None,  # a torch.distributed group: x is this process's part along dim (165)
+    gather: bool = False,  # with a group: collect all scores on every process, for operators that need it
 ) -> Tensor:  # ranks from 1 to n, the shape of x; padded elements have rank 0
     """Soft ranks, the expected position of each input (50.1).
 
     Raise `TypeError`, `ValueError` or `IndexError` when an argument does not fit."""
+    if in_parts(x, group):
+        return group_sort(soft_rank, x, dim, descending, group, gather, mask=mask, hard=hard, method=method, tau=tau)
     check_flags(descending=descending, hard=hard)
     s, mask, dim = finite_scores(x, dim, mask)
     check_ranks_fit(s)
@@ -148,7 +157,7 @@ def soft_rank(
         r = with_gradient_of(r, midranks(s.to(r.dtype), mask, descending))
     return r.to(x.dtype).movedim(-1, dim)
 
-# %% ../../nbs/functional/50_functions.ipynb #cea7b0d5
+# %% ../../nbs/functional/50_functions.ipynb #73a84379
 @on_lists(join_top)
 def soft_topk(
     x: Tensor,  # any shape, floating point
@@ -161,11 +170,15 @@ def soft_topk(
     mask: "Tensor | None" = None,  # bool, broadcastable to x, True = a real element
     offsets: "Tensor | None" = None,  # integer, (B + 1,): lists lie end to end along dim; an item of x is in one
     hard: bool = False,  # the values of `torch.topk`, with the soft gradient
+    group: "object | None" = None,  # a torch.distributed group: x is this process's part along dim (165)
+    gather: bool = False,  # with a group: collect all scores on every process, for operators that need it
 ) -> "tuple[Tensor, SoftPermutation]":  # values, k in place of n along dim; the first k rows of P, (..., k, n)
     """Soft `torch.topk`: the first k rows of `P` and what they make of `x`.
 
     The columns of the rows sum to a soft membership, with 'lapsum' the weights of Struski et al. 2025.
     Raise `TypeError`, `ValueError` or `IndexError` when an argument does not fit."""
+    if in_parts(x, group):
+        return group_topk(soft_topk, x, k, dim, largest, group, gather, mask=mask, hard=hard, method=method, tau=tau)
     check_flags(largest=largest, hard=hard)
     s, mask, dim = finite_scores(x, dim, mask)
     k = check_k(k, s.shape[-1])

@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['soft_quantile', 'soft_median']
 
-# %% ../../nbs/functional/51_quantiles.ipynb #999b5cc1
+# %% ../../nbs/functional/51_quantiles.ipynb #4d68b7f8
 import numbers
 
 import torch
@@ -18,6 +18,7 @@ from softsortlib.functional.arguments import (
     finite_scores, hard_sort, join_sets, on_lists, runs_eagerly, with_gradient_of,
 )
 from .functions import sorter
+from .parts import group_quantile, in_parts
 
 # %% ../../nbs/functional/51_quantiles.ipynb #4a7d59bb
 INTERPOLATIONS = dict(
@@ -118,7 +119,22 @@ def _soft_quantiles(s, mask, q, p, interpolation, method, tau):
     P = in_compute_dtype(operator(sign * s, mask))      # two rows are averaged, and rounded once
     return _at_positions(lambda rows: P[..., rows, :] @ s, p, s.shape[-1], mask).to(s.dtype)
 
-# %% ../../nbs/functional/51_quantiles.ipynb #95e2763c
+# %% ../../nbs/functional/51_quantiles.ipynb #6b7c5010
+def _quantile(x, q, dim, keepdim, interpolation, method, tau, mask, hard):
+    "`soft_quantile` of scores on one process."
+    s, mask, dim = finite_scores(x, dim, mask)
+    q, alone = _levels(q, compute_dtype(x.dtype), x.device)
+    p = _positions(q, s, mask, interpolation)
+    y = _soft_quantiles(s, mask, q, p, interpolation, method, tau)
+    if hard:
+        t = hard_sort(s, mask, False)
+        y = with_gradient_of(y, _at_positions(lambda rows: t[..., rows], p.detach(), s.shape[-1], mask))
+    y = y.movedim(-1, 0)
+    if keepdim:
+        y = y.unsqueeze(dim)
+    return y[0] if alone else y
+
+# %% ../../nbs/functional/51_quantiles.ipynb #df804c87
 @on_lists(join_sets)
 def soft_quantile(
     x: Tensor,  # any shape, floating point
@@ -132,23 +148,19 @@ def soft_quantile(
     mask: "Tensor | None" = None,  # bool, broadcastable to x, True = a real element
     offsets: "Tensor | None" = None,  # integer, (B + 1,): lists lie end to end along dim; an item of x is in one
     hard: bool = False,  # the values of `torch.quantile`, with the soft gradient
+    group: "object | None" = None,  # a torch.distributed group: x is this process's part along dim (165)
+    gather: bool = False,  # with a group: collect all scores on every process, for operators that need it
 ) -> Tensor:  # as `torch.quantile`: x without dim; with q (Q,) a leading dimension Q
     """Soft `torch.quantile(x, q, dim)`, from the two rows around q (n - 1), or an operator's own (Cuturi et al. 2019).
 
     Raise `TypeError`, `ValueError` or `IndexError` when an argument does not fit."""
+    options = dict(interpolation=interpolation, method=method, tau=tau, mask=mask, hard=hard)
+    if in_parts(x, group):
+        rules = _levels, _check_interpolation, INTERPOLATIONS
+        return group_quantile(soft_quantile, x, q, dim, keepdim, group, gather, rules, **options)
     check_flags(keepdim=keepdim, hard=hard)
     _check_interpolation(interpolation)
-    s, mask, dim = finite_scores(x, dim, mask)
-    q, alone = _levels(q, compute_dtype(x.dtype), x.device)
-    p = _positions(q, s, mask, interpolation)
-    y = _soft_quantiles(s, mask, q, p, interpolation, method, tau)
-    if hard:
-        t = hard_sort(s, mask, False)
-        y = with_gradient_of(y, _at_positions(lambda rows: t[..., rows], p.detach(), s.shape[-1], mask))
-    y = y.movedim(-1, 0)
-    if keepdim:
-        y = y.unsqueeze(dim)
-    return y[0] if alone else y
+    return _quantile(x, q, dim, keepdim, **options)
 
 # %% ../../nbs/functional/51_quantiles.ipynb #3bb33a96
 def soft_median(

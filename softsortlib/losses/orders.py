@@ -6,7 +6,7 @@
 __all__ = ['permutation_nll', 'PermutationNLL', 'ideal_order', 'permutation_bce', 'PermutationBCE', 'spearman_loss',
            'SpearmanLoss', 'kendall_loss', 'KendallLoss']
 
-# %% ../../nbs/losses/55_orders.ipynb #6ee1e8b2
+# %% ../../nbs/losses/55_orders.ipynb #abff0bdc
 import math
 
 import torch
@@ -22,7 +22,9 @@ from ..engine.radix import stable_sort
 from ..engine.sums import kernel_sums
 from ..functional.arguments import midranks
 from ..functional.functions import soft_rank
+from ..functional.parts import in_parts
 from .contract import Loss, check_relevance, over_blocks, over_lists, reduce_sets, set_inputs
+from .parts import group_loss, spearman_parts
 from ..ragged.lists import check_offsets, list_numbers
 from ..ranks.sigmoid import precise, tau_column
 
@@ -161,7 +163,7 @@ def _correlation(r, rho, mask):
     own = torch.where(own <= rounding, wanted, own)
     return (r * rho).sum(-1) / (own.sqrt() * wanted.sqrt()), defined
 
-# %% ../../nbs/losses/55_orders.ipynb #dcf947c5
+# %% ../../nbs/losses/55_orders.ipynb #fda159a6
 @over_lists()
 def spearman_loss(
     scores: Tensor,  # (..., n)
@@ -172,10 +174,15 @@ def spearman_loss(
     method: "str | Operator | RankOperator" = "softsort",  # what ranks the scores
     tau: "float | Tensor | None" = None,  # temperature in units of the scores, a number or (...)
     reduction: str = "mean",  # "mean" over sets, "sum" or "none"
+    group: "object | None" = None,  # a torch.distributed group: scores are this process's part (129)
+    gather: bool = False,  # with a group: collect all scores on every process
 ) -> Tensor:  # between 0 and 2; (), or (...) for "none"
     """One minus the correlation of soft ranks with ranks (55.3).
 
     Raise `TypeError` or `ValueError` when an argument does not fit."""
+    if in_parts(scores, group):
+        options = dict(method=method, tau=tau, reduction=reduction)
+        return group_loss(spearman_loss, spearman_parts, scores, relevance, mask, group, gather, **options)
     s, y, mask = set_inputs(scores, relevance, mask)
     r = _centred(soft_rank(s, method=method, tau=tau, mask=mask), mask)
     rho = _centred(midranks(y, mask, False), mask)
@@ -237,7 +244,7 @@ def _kendall_sums(s, y, mask, tau, kind):
     odd = (s * (below - above)).sum(-1) / tau
     return ((even * w).sum((-2, -1)) - odd) / (2 * math.log(2)), count
 
-# %% ../../nbs/losses/55_orders.ipynb #cdec9057
+# %% ../../nbs/losses/55_orders.ipynb #c15567a2
 _FEW = 1 << 18  # pairs of all sets up to which they are made
 
 
@@ -251,10 +258,15 @@ def kendall_loss(
     tau: "float | Tensor" = 1.0,  # temperature in units of the scores, a number or (...)
     kind: str = "logistic",  # "logistic", an upper bound and convex, or "sigmoid", near the count
     reduction: str = "mean",  # "mean" over sets, "sum" or "none"
+    group: "object | None" = None,  # a torch.distributed group: scores are this process's part (129)
+    gather: bool = False,  # with a group: collect all scores on every process
 ) -> Tensor:  # (), or (...) for "none"
     """Smooth share of pairs in the wrong order (55.4), without the pairs from some hundred scores on (55.6).
 
     Raise `TypeError` or `ValueError` when an argument does not fit."""
+    if in_parts(scores, group):
+        options = dict(tau=tau, kind=kind, reduction=reduction)
+        return group_loss(kendall_loss, None, scores, relevance, mask, group, gather, **options)
     s, y, mask = set_inputs(scores, relevance, mask)
     tau = check_tau(tau, s)
     few = s.numel() * s.shape[-1] <= _FEW or s.shape[-1] < 100
