@@ -126,12 +126,15 @@ def _sort_backward(ctx, g, _):
 
 _stable_sort = differentiable(_stable_sort_op, 1, _sort_backward, _sort_setup)
 
-# %% ../../nbs/engine/93_radix.ipynb #640d6a67
+# %% ../../nbs/engine/93_radix.ipynb #d3e5c19b
+_MANY = 1 << 13  # scores of all rows together from which the radix sort is faster than torch's
+
+
 def stable_sort(
     s: Tensor,  # scores, (..., n), floating point
     descending: bool = False,  # from the largest down
 ) -> tuple[Tensor, Tensor]:  # values in order and where they stood (long), each (..., n)
     "`torch.sort(s, -1, descending, stable=True)`, faster for float32 on a CPU; NaN counts as the largest."
-    if torch.compiler.is_compiling() or not _has_radix(s):  # one program for rows of every length
+    if torch.compiler.is_compiling() or s.numel() < _MANY or not _has_radix(s):  # one program for rows of every length
         return tuple(s.sort(dim=-1, descending=descending, stable=True))
     return _stable_sort(s, descending)

@@ -74,8 +74,8 @@ class SoftSortPermutation(SoftPermutation):
         def _logits(self, rows: "Tensor | None") -> Tensor:
             ...
 
-# %% ../../nbs/rowwise/11_softsort.ipynb #aae665cd
-_SMALL = 1 << 14  # entries of a batch of matrices, up to which the plain formula is the fastest
+# %% ../../nbs/rowwise/11_softsort.ipynb #df8e5afc
+_SMALL = 1 << 16  # entries of a batch of matrices, up to which the plain formula is the fastest
 
 
 @patch_to(SoftSortPermutation)
@@ -199,14 +199,17 @@ def _Z(self, rows):
 
 @patch_to(LaplacePermutation)
 def _rmatmul(self, y, rows):
-    "P[rows]^T y: what no row is asked for is zero."
+    "P[rows]^T y: rows that were not selected count as zero."
     if rows is not None:
         y = y.new_zeros(*y.shape[:-2], self.n, y.shape[-1]).index_add(-2, rows, y)
     tau = self.tau[..., 0] if isinstance(self.tau, Tensor) else self.tau
     x = exp_scan(self.t, y / self._Z(None)[..., None], tau, backend=self.backend)
     return torch.zeros_like(x).scatter(-2, self.order[..., None].expand(x.shape), x)
 
-# %% ../../nbs/rowwise/11_softsort.ipynb #164c012e
+# %% ../../nbs/rowwise/11_softsort.ipynb #8c4c59fa
+_FEW = 1 << 19  # entries up to which no kernel writes the matrix faster than the plain formula
+
+
 @patch_to(LaplacePermutation)
 def _log_prob(self, target, rows):
     "log P[rows, target], -inf at padded elements."
@@ -220,6 +223,8 @@ def _log_prob(self, target, rows):
 @patch_to(LaplacePermutation)
 def _dense(self, rows):
     "The matrix, zero in padded columns."
+    if self.backend is None and self.device.type == "cpu" and self.s.numel() * self.n <= _FEW:
+        return SoftSortPermutation._dense(self, rows)
     from softsortlib.rowwise.softsort_matrix import laplace_matrix
     tau = tau_tensor(self.tau[..., 0] if isinstance(self.tau, Tensor) else self.tau, self.t, self.batch)
     s = self.s if self.mask is None else self.s.masked_fill(~self.mask, math.inf)
@@ -268,7 +273,7 @@ def _log_prob(self, target, rows):
     log_p = -self.d(self._sorted(rows), of(self.s)) / self.tau - logZ
     return log_p if self.mask is None else log_p.masked_fill(~of(self.mask), -math.inf)
 
-# %% ../../nbs/rowwise/11_softsort.ipynb #f8c574d2
+# %% ../../nbs/rowwise/11_softsort.ipynb #9032bd62
 _LONG = 500  # scores from which sums of Gaussians are faster than windows, whatever tau
 
 
