@@ -27,7 +27,7 @@ def permutation_matrix(
 ) -> Tensor:  # zeros and ones, (..., n, n)
     """The matrix with a one at `[i, perm[i]]` (Grover et al. 2019, section 2).
 
-    Raise `TypeError` or `ValueError` for what is no order."""
+    Raise `TypeError` or `ValueError` if `perm` is not an order."""
     if not isinstance(perm, Tensor) or perm.dtype not in (torch.int64, torch.int32):
         got = getattr(perm, "dtype", type(perm).__name__)
         raise TypeError(f"perm must be a tensor of indices (torch.long), as argsort returns it, got {got}")
@@ -38,7 +38,7 @@ def permutation_matrix(
 
 # %% ../../nbs/core/00_permutation.ipynb #9d409b0e
 class _Hooks(Multiplies):
-    "The hooks, for those who read and do not run: type checkers, editors, authors of a subclass."
+    "The hooks, for readers that never run the code: type checkers, editors, authors of a subclass."
     if TYPE_CHECKING:
         @property
         def _kept(self) -> "Tensor | None": ...

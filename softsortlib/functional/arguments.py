@@ -147,8 +147,8 @@ def turned(
 
 # %% ../../nbs/functional/53_arguments.ipynb #1c6dc74f
 def with_gradient_of(
-    soft: Tensor,  # the value whose gradient is wanted, (...)
-    hard: Tensor,  # the value that is wanted, (...)
+    soft: Tensor,  # the value that gives the gradient, (...)
+    hard: Tensor,  # the value to return, (...)
 ) -> Tensor:  # (...)
     "The value of `hard` with the gradient of `soft`."
     return hard.detach() + (soft - soft.detach())

@@ -356,7 +356,7 @@ def triton_sees(
     s: Tensor,  # scores, (..., n)
     sigmoid: str,  # name of the sigmoid
 ) -> bool:
-    "Whether there is a kernel for what the comparators see."
+    "Whether there is a kernel for the differences that the comparators see."
     return s.dtype == torch.float32 and sigmoid != "gaussian" and s.shape[-1] <= MAX_N
 
 def _see_arguments(s, tau, lam, size, kind, sigmoid, trick):

@@ -103,7 +103,7 @@ def tau_column(tau, s):
     return torch.as_tensor(tau, dtype=s.dtype, device=s.device).expand(*s.shape[:-1], 1)
 
 def precise(x):
-    "x in double precision, or as it is on a device that has none."
+    "x in double precision, or unchanged on a device without it."
     return x if x.device.type == "mps" else x.double()
 
 # %% ../../nbs/ranks/40_sigmoid.ipynb #bc8815bf

@@ -271,7 +271,7 @@ def small_matrix(
     log: bool,  # log P instead of P
     plain,  # the plain twin: a function of s and tau, a float or (...)
 ) -> Tensor:  # (..., n, n)
-    "The matrix of NeuralSort, or its logarithm, made at once; for callers whom nobody traces."
+    "The matrix of NeuralSort, or its logarithm, made at once; for callers that are not being traced."
     batch = s.shape[:-1]
     if isinstance(tau, Tensor):
         tau = tau[..., 0].expand(batch)

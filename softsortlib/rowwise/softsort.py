@@ -199,7 +199,7 @@ def _Z(self, rows):
 
 @patch_to(LaplacePermutation)
 def _rmatmul(self, y, rows):
-    "P[rows]^T y: what no row is asked for is zero."
+    "P[rows]^T y: rows that were not selected count as zero."
     if rows is not None:
         y = y.new_zeros(*y.shape[:-2], self.n, y.shape[-1]).index_add(-2, rows, y)
     tau = self.tau[..., 0] if isinstance(self.tau, Tensor) else self.tau
