@@ -6,7 +6,7 @@
 __all__ = ['permutation_nll', 'PermutationNLL', 'ideal_order', 'permutation_bce', 'PermutationBCE', 'spearman_loss',
            'SpearmanLoss', 'kendall_loss', 'KendallLoss']
 
-# %% ../../nbs/losses/55_orders.ipynb #f8f3a5f1
+# %% ../../nbs/losses/55_orders.ipynb #d8bc2278
 import math
 
 import torch
@@ -22,7 +22,8 @@ from ..engine.sums import kernel_sums
 from ..functional.arguments import midranks
 from ..functional.functions import soft_rank
 from .contract import Loss, check_relevance, reduce_sets, set_inputs
-from ..ranks.sigmoid import precise, tau_column
+from ..engine.dispatch import precise
+from ..ranks.sigmoid import tau_column
 
 # %% ../../nbs/losses/55_orders.ipynb #7aff55d2
 def _check_permutation(P):

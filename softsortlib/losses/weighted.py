@@ -5,13 +5,14 @@
 # %% auto #0
 __all__ = ['weighted_kendall_loss', 'WeightedKendallLoss']
 
-# %% ../../nbs/losses/123_weighted.ipynb #37abfcae
+# %% ../../nbs/losses/123_weighted.ipynb #6fe562ea
 import math
 
 import torch
 from torch import Tensor
 
 from ..core.operators import check_tau
+from ..engine.dispatch import precise, tensor_on
 from ..engine.sums import kernel_sums
 from .contract import Loss, differing, reduce_sets, set_inputs
 
@@ -103,7 +104,7 @@ def _in_grade_order(s, y, omega):
     pad = torch.nn.functional.pad
     return pad(s.gather(-1, order), fill), pad(key, fill, value=math.inf), pad(omega.gather(-1, order), fill)
 
-# %% ../../nbs/losses/123_weighted.ipynb #ee660545
+# %% ../../nbs/losses/123_weighted.ipynb #d552bec5
 def graded_pairs(
     s: Tensor,  # scores, (..., n)
     y: Tensor,  # grades, (..., n)
@@ -112,7 +113,7 @@ def graded_pairs(
     kind: str,  # "logistic" or "sigmoid"
 ) -> Tensor:  # (...)
     "The sum above the line of (123.1) by Prop 123.2."
-    tau = torch.as_tensor(tau, dtype=s.dtype, device=s.device).expand(*s.shape[:-1], 1)
+    tau = tensor_on(tau, s).expand(*s.shape[:-1], 1)
     data = _in_grade_order(s, y, omega)
     blocks = [v.unflatten(-1, (-1, BLOCK)) for v in data]
     total = graded_pairs_plain(*blocks, tau.expand(blocks[0].shape[:-1])[..., None], kind).sum(-1)
@@ -124,7 +125,7 @@ def graded_pairs(
         h *= 2
     return total
 
-# %% ../../nbs/losses/123_weighted.ipynb #5dc59be5
+# %% ../../nbs/losses/123_weighted.ipynb #d9b93302
 def weighted_kendall_loss(
     scores: Tensor,  # (..., n)
     relevance: Tensor,  # grades or any numbers to agree with in order, (..., n); tied pairs are left out
@@ -144,8 +145,8 @@ def weighted_kendall_loss(
         raise ValueError(f"kind must be 'logistic' or 'sigmoid', got {kind!r}")
     omega, total = element_weights(y, mask, weights)
     few = s.numel() * s.shape[-1] <= 1 << 18
-    if not few and s.device.type != "mps":
-        s, omega = s.double(), omega.double()
+    if not few:
+        s, omega = precise(s), precise(omega)
     part = (graded_pairs_plain if few else graded_pairs)(s, y, omega, tau, kind)
     share = part.clamp(min=0) / total.masked_fill(total <= 0, 1)
     return reduce_sets(share, differing(y, mask), reduction, scores.dtype)

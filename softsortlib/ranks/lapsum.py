@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['LapSumPermutation', 'LapSum']
 
-# %% ../../nbs/ranks/44_lapsum.ipynb #a9df783a
+# %% ../../nbs/ranks/44_lapsum.ipynb #7f423a51
 import math
 from typing import NamedTuple
 
@@ -16,12 +16,12 @@ from ..core.operators import Operator
 from ..core.permutation import SoftPermutation, compute_dtype, patch_to
 from ..engine.autograd import custom_op, differentiable
 from ..engine.compile import arrays, exp_neg, jit, spread_rows
-from ..engine.dispatch import choose
+from ..engine.dispatch import choose, precise
 from ..engine.radix import stable_sort
 from ..engine.scan import one_sided_sums
 from .lapsum_matrix import Cells, cell_matrix, log_mass, measured
 from .lapsum_products import back_product, product
-from .sigmoid import precise, tau_column
+from .sigmoid import tau_column
 
 # %% ../../nbs/ranks/44_lapsum.ipynb #a5ea98b5
 @jit
@@ -39,7 +39,7 @@ def _one_sided_rows(lo, hi, s, tau, x, y, up):
             for c in range(d):
                 y[b, i, c] = x[b, i, c] + q * y[b, i - step, c]
 
-# %% ../../nbs/ranks/44_lapsum.ipynb #83979c97
+# %% ../../nbs/ranks/44_lapsum.ipynb #42c66765
 def _one_sided_numba(s, tau, x, up):
     "The sums (44.3) by the kernel; s (..., n) in order, tau (..., 1), x (..., n, d), all of one dtype."
     n, d = x.shape[-2:]
@@ -55,12 +55,20 @@ def _one_sided_torch(s, tau, x, up):
     y = one_sided_sums(S, X, T) if up else one_sided_sums(S.flip(1), X.flip(1), T).flip(1)
     return y.reshape(x.shape).clone()
 
-# %% ../../nbs/ranks/44_lapsum.ipynb #cb914c19
+def _one_sided_triton(s, tau, x, up):
+    "The same by the kernels of the GPU."
+    from softsortlib.engine.scan_triton import scan_triton
+    n, d = x.shape[-2:]
+    rows = s.reshape(-1, n), x.reshape(tau.numel(), n, d), tau.reshape(-1)
+    return scan_triton(*rows, "left" if up else "right").view(x.shape)
+
+# %% ../../nbs/ranks/44_lapsum.ipynb #999a60fa
+_ONE_SIDED = {"numba": _one_sided_numba, "triton": _one_sided_triton, "torch": _one_sided_torch}
+
 @custom_op("one_sided", __name__)
 def _one_sided_op(s: Tensor, tau: Tensor, x: Tensor, up: bool) -> Tensor:
     "s (..., n) in order, tau (..., 1), x (..., n, d), all of one dtype -> the sums (44.3), (..., n, d)."
-    one_sided = _one_sided_numba if choose(s, "") == "numba" else _one_sided_torch
-    return one_sided(s, tau, x, up)
+    return _ONE_SIDED[choose(s, "", triton=True)](s, tau, x, up)
 
 @_one_sided_op.register_fake
 def _(s, tau, x, up):

@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['SoftSortPermutation', 'SoftSort', 'LaplacePermutation', 'WindowedPermutation']
 
-# %% ../../nbs/rowwise/11_softsort.ipynb #13251329
+# %% ../../nbs/rowwise/11_softsort.ipynb #75242616
 import math
 from typing import TYPE_CHECKING, Callable
 
@@ -15,7 +15,7 @@ from torch import Tensor
 from ..core.operators import Operator
 from ..core.permutation import SoftPermutation, patch_to
 from ..engine.dispatch import check_backend, choose
-from ..engine.radix import stable_sort
+from ..engine.radix import permuted, stable_sort
 from ..engine.scan import exp_mean, exp_scan, tau_tensor
 
 # %% ../../nbs/rowwise/11_softsort.ipynb #09f7e17c
@@ -167,7 +167,7 @@ class SoftSort(Operator, name="softsort"):
         ) -> SoftSortPermutation:
             ...
 
-# %% ../../nbs/rowwise/11_softsort.ipynb #b0c5bef0
+# %% ../../nbs/rowwise/11_softsort.ipynb #61c5720a
 class LaplacePermutation(SoftSortPermutation):
     "SoftSort with d = |x - y|, by the exponential scan: O(n) after the sort, (11.4)."
     backend = None
@@ -179,7 +179,7 @@ class LaplacePermutation(SoftSortPermutation):
         return exp_mean(self.t, x, tau, size, self.backend)
 
     def _matmul(self, x, rows):
-        y, _ = self._mean(x.gather(-2, self.order[..., None].expand(x.shape)))
+        y, _ = self._mean(permuted(x, self.order))
         return y if rows is None else y[..., rows, :]
 
     if TYPE_CHECKING:
@@ -266,7 +266,7 @@ def _log_prob(self, target, rows):
     log_p = -self.d(self._sorted(rows), of(self.s)) / self.tau - logZ
     return log_p if self.mask is None else log_p.masked_fill(~of(self.mask), -math.inf)
 
-# %% ../../nbs/rowwise/11_softsort.ipynb #f8c574d2
+# %% ../../nbs/rowwise/11_softsort.ipynb #9032bd62
 _LONG = 500  # scores from which sums of Gaussians are faster than windows, whatever tau
 
 

@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['TransportPermutation', 'SinkhornSort']
 
-# %% ../../nbs/transport/31_sinkhorn_sort.ipynb #d2218967
+# %% ../../nbs/transport/31_sinkhorn_sort.ipynb #722c6066
 import math
 from typing import TYPE_CHECKING, Callable
 
@@ -16,7 +16,7 @@ from ..core.operators import Operator, check_tau
 from softsortlib.core.permutation import (
     DensePermutation, SoftPermutation, check_mask, check_scores, compute_dtype, is_concrete, patch_to,
 )
-from ..engine.dispatch import choose
+from ..engine.dispatch import choose, precise
 from .gibbs import Cost, Gibbs
 from .line import check_iteration, convex_cost
 from .quantiles import few_milestones
@@ -253,7 +253,7 @@ def _line(self, s, mask):
     order = by_score.gather(-1, key.gather(-1, by_score).argsort(dim=-1, stable=True))
     return x.gather(-1, order), a.gather(-1, order), order
 
-# %% ../../nbs/transport/31_sinkhorn_sort.ipynb #3b4038a5
+# %% ../../nbs/transport/31_sinkhorn_sort.ipynb #beac2b4b
 @patch_to(SinkhornSort)
 def _plan(self, x, y, a, b, tau):
     "The kernel, potentials, residual and iterations."
@@ -264,7 +264,7 @@ def _plan(self, x, y, a, b, tau):
 @patch_to(SinkhornSort)
 def _soft_permutation(self, s, tau, mask, dtype):
     "Prepare both sides and solve, in double precision where the device has it."
-    s = s if s.device.type == "mps" else s.double()
+    s = precise(s)
     tau = tau.to(s) if isinstance(tau, Tensor) else tau
     x, a, order = self._line(s, mask)
     y, keep = self._milestones(s, mask)
@@ -306,7 +306,7 @@ def _middle(self, x, y, a, b, tau):
     F, *_ = few_milestones(*at[:4], at[4][..., 0], int(self.power), self.tolerance, self.max_iterations)
     return F + log_weights(a) - convex_cost(self.power)(y[1] - x) / tau
 
-# %% ../../nbs/transport/31_sinkhorn_sort.ipynb #bf7c85f6
+# %% ../../nbs/transport/31_sinkhorn_sort.ipynb #a2507019
 @patch_to(SinkhornSort)
 def quantiles(
     self,
@@ -318,7 +318,7 @@ def quantiles(
     "Soft quantiles, the middle of three milestones (31.4); raise `ValueError` or `TypeError` for what does not fit."
     check_scores(scores)
     mask = check_mask(mask, scores)
-    s = scores.double() if mask is None else scores.double().masked_fill(~mask, 0)
+    s = precise(scores) if mask is None else precise(scores).masked_fill(~mask, 0)
     q = torch.as_tensor(q, dtype=s.dtype, device=s.device).reshape(-1, 1)
     _check_levels(q, width)
     tau = check_tau(self.tau, scores)

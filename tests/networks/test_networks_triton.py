@@ -1,4 +1,4 @@
-"The Triton kernels of the sorting networks: in the interpreter against the plain form, and compiled for GPUs that are not here."
+"The Triton kernels of the sorting networks in the interpreter against the plain form; test_rehearsal.py compiles them."
 import os, subprocess, sys
 
 import pytest
@@ -61,33 +61,3 @@ def test_interpreter_agrees_with_the_plain_form():
     done = subprocess.run([sys.executable, "-W", "ignore", "-c", INTERPRETED], capture_output=True, text=True, timeout=300,
                           env={**os.environ, "TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1"})
     assert done.returncode == 0 and done.stdout.strip() == "fine", done.stderr[-3000:]
-
-
-def kernels():
-    "Every kernel with the types and constants of a launch."
-    from softsortlib.networks import layers_triton as nt
-    def floats(*names): return {f"{name}_ptr": "*fp32" for name in names}
-    def columns(*names): return {f"{name}_ptr": "*i32" for name in names}
-    def ints(*names): return {name: "i32" for name in names}
-    layers = {**floats("x", "keep", "swap"), **columns("lo", "hi", "reach"), **ints("n", "depth", "comparators", "wide", "blocks", "tables")}
-    for eye in (True, False):
-        constants = {"EYE": eye, "PAIRS": 32, "W": 32}
-        yield nt._forward, {**floats("y"), **layers}, constants
-        yield nt._backward, {**floats("gy", "sums", "stack", "starts"), **layers, **ints("first", "segment", "parts", "room")}, constants
-    see = {**floats("tau", "lam", "d"), **columns("size", "lo", "hi", "need", "layers"), **ints("n", "depth", "comparators")}
-    for sigmoid in ("logistic", "cauchy", "reciprocal", "optimal"):
-        constants = {"SIGMOID": sigmoid, "TRICK": sigmoid == "logistic", "LANES": 2048}
-        yield nt._see, {**floats("lanes", "s"), **see}, constants
-        yield nt._see_backward, {**floats("gs", "gtau", "glam", "gd"), **see}, constants
-
-
-@pytest.mark.parametrize("arch", [80, 90])
-@pytest.mark.filterwarnings("ignore")
-def test_every_kernel_compiles_for_a_gpu(arch):
-    import triton
-    from triton.backends.compiler import GPUTarget
-    for kernel, types, constants in kernels():
-        signature = {name: types.get(name, "constexpr") for name in kernel.arg_names}
-        source = triton.compiler.ASTSource(fn=kernel, signature=signature, constexprs=constants)
-        ptx = triton.compile(source, target=GPUTarget("cuda", arch, 32)).asm["ptx"]
-        assert "bar.sync" in ptx, kernel.__name__  # the barrier between layers is there
