@@ -4,10 +4,12 @@ import random
 import signal
 import warnings
 
-import numpy as np
-import pytest
-import torch
-from hypothesis import settings
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")     # before torch: threads that spin while they wait take the cores of the tests beside them
+
+import numpy as np  # noqa: E402
+import pytest  # noqa: E402
+import torch  # noqa: E402
+from hypothesis import settings  # noqa: E402
 
 # The same examples in every run: a change that breaks one is seen in the change. HYPOTHESIS_PROFILE=explore looks for new ones.
 settings.register_profile("repeatable", derandomize=True, deadline=None)

@@ -14,9 +14,13 @@ ROOT = Path(__file__).parent.parent
 
 EACH_ALONE = """
 import importlib, os, sys, warnings
-import matplotlib.pyplot, numba, torch, typer  # what every child would import again
+with warnings.catch_warnings():      # torch 2.13 warns about a deprecated decorator of its own
+    warnings.simplefilter("ignore")
+    import matplotlib.pyplot, sklearn.neighbors, torch._dynamo, typer       # what every child would import again
 warnings.simplefilter("error", UserWarning)
+import softsortlib      # which any import of a module of it begins with, in the same order: what is here now was imported as it is alone
 for name in sys.argv[1:]:
+    if name in sys.modules: continue
     sys.stdout.flush()
     child = os.fork()
     if not child:

@@ -90,6 +90,7 @@ def main():
     args, bad, start = ap.parse_args(), 0, time.time()
     paths = [p.resolve() for p in args.notebooks] or sorted(nbglob(get_config().nbs_path, as_path=True))
     os.environ.setdefault("MATPLOTLIBRC", str(get_config().nbs_path / "matplotlibrc"))
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")            # threads that spin while they wait take the core of the notebook beside them
     server = get_context("forkserver")                             # one process imports what all need; each notebook gets a fork of it
     server.set_forkserver_preload(["torch", "numba", "matplotlib.pyplot", "nbdev.test", "softsortlib", "fresh"])
     with ProcessPoolExecutor(args.jobs, mp_context=server, max_tasks_per_child=1) as pool:

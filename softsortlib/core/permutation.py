@@ -15,8 +15,9 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from softsortlib.core.checks import (
-    Multiplies, check_mask, check_scores, compute_dtype, fits, is_concrete, is_doubly_stochastic, is_permutation_matrix,
-    is_row_stochastic, is_unimodal_row_stochastic, patch_to, payload, precisely, product_dtype, together, zero_outside,
+    Multiplies, check_mask, check_scores, check_type, compute_dtype, fits, is_concrete, is_doubly_stochastic,
+    is_permutation_matrix, is_row_stochastic, is_unimodal_row_stochastic, patch_to, payload, precisely,
+    product_dtype, together, zero_outside,
 )
 
 # %% ../../nbs/core/00_permutation.ipynb #fc71d592
@@ -136,6 +137,7 @@ class DensePermutation(SoftPermutation):
         dtype: "torch.dtype | None" = None,  # dtype of results, log_P's if None
         **masks,  # mask, row_mask as in SoftPermutation
     ):
+        check_type(log_P, Tensor, "log_P")
         m, n = log_P.shape[-2:]
         super().__init__(batch=log_P.shape[:-2], m=m, n=n, dtype=dtype or log_P.dtype, device=log_P.device, **masks)
         self.log_P = log_P
@@ -234,6 +236,7 @@ class TransposedPermutation(Multiplies):
     def __init__(self,
         P: SoftPermutation,  # the map to transpose, (..., m, n)
     ):
+        check_type(P, SoftPermutation, "P")
         self.P = P
         self.dtype = P.dtype
         self.device = P.device

@@ -11,7 +11,9 @@ import math
 import torch
 from torch import Tensor, nn
 
-from .checks import check_mask, check_scores, compute_dtype, patch_to, together, zero_outside
+from softsortlib.core.checks import (
+    check_mask, check_scores, check_type, compute_dtype, patch_to, together, zero_outside,
+)
 from .operators import Operator, get_operator
 from .permutation import SoftPermutation
 
@@ -160,6 +162,7 @@ class SampleMean(SoftPermutation):
     def __init__(self,
         P: SoftPermutation,  # (samples, ..., m, n)
     ):
+        check_type(P, SoftPermutation, "P")
         if not P.batch:
             raise ValueError(f"P must have a leading dimension of samples, got shape {tuple(P.shape)}: "
                              "apply Stochastic, or stack the scores")

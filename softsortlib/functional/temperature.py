@@ -14,6 +14,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
+from ..core.checks import is_one_of
 from ..core.operators import Operator, get_operator
 from ..core.permutation import check_scores, compute_dtype
 from ..engine.dispatch import precise
@@ -148,7 +149,7 @@ def tau_schedule(
         raise ValueError(f"start and end must be positive and finite, got {start} and {end}")
     if steps < 1:
         raise ValueError(f"steps must be at least 1, got {steps}")
-    if kind not in KINDS:
+    if not is_one_of(kind, KINDS):
         raise ValueError(f"kind must be one of {', '.join(KINDS)}, got {kind!r}")
 
     def tau_at(step):

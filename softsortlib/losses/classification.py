@@ -9,6 +9,7 @@ __all__ = ['topk_loss', 'TopKLoss', 'zero_one_loss', 'ZeroOneLoss']
 import torch
 from torch import Tensor, nn
 
+from ..core.checks import is_one_of
 from ..core.operators import Operator
 from ..core.permutation import check_scores, compute_dtype, is_concrete
 from ..core.rank_operators import RankOperator
@@ -113,7 +114,7 @@ def zero_one_loss(
 
     Raise `TypeError`, `ValueError` or `IndexError` when an argument does not fit."""
     _check_classes(logits, target)
-    if kind not in ("hinge", "ramp"):
+    if not is_one_of(kind, ("hinge", "ramp")):
         raise ValueError(f"kind must be 'hinge' or 'ramp', got {kind!r}")
     n = logits.shape[-1]
     r = soft_rank(logits.to(compute_dtype(logits.dtype)), descending=True, method=method, tau=tau)

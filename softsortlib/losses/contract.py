@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
+from ..core.checks import is_one_of
 from ..core.permutation import check_mask, check_scores, compute_dtype, is_concrete
 
 # %% ../../nbs/losses/59_contract.ipynb #df52a781
@@ -36,7 +37,7 @@ def check_relevance(
 # %% ../../nbs/losses/59_contract.ipynb #ac0abe9c
 def check_reduction(reduction):
     "Raise `ValueError` unless `reduction` is one of the three."
-    if reduction not in ("mean", "sum", "none"):
+    if not is_one_of(reduction, ("mean", "sum", "none")):
         raise ValueError(f"reduction must be 'mean', 'sum' or 'none', got {reduction!r}")
 
 # %% ../../nbs/losses/59_contract.ipynb #8a45bb12

@@ -11,6 +11,7 @@ import math
 import torch
 from torch import Tensor
 
+from ..core.checks import is_one_of
 from ..core.operators import check_tau
 from ..engine.dispatch import precise
 from ..engine.sum_laws import kernel_sums_dense
@@ -146,7 +147,7 @@ def auc_loss(
     Raise `TypeError` or `ValueError` when an argument does not fit."""
     s, y, mask = set_inputs(scores, relevance, mask)
     tau = check_tau(tau, s)
-    if kind not in ("logistic", "sigmoid"):
+    if not is_one_of(kind, ("logistic", "sigmoid")):
         raise ValueError(f"kind must be 'logistic' or 'sigmoid', got {kind!r}")
     relevant, other = (y > 0) & mask, (y <= 0) & mask
     count = (relevant.sum(-1) * other.sum(-1)).clamp(min=1)

@@ -12,6 +12,7 @@ import math
 import torch
 from torch import Tensor, nn
 
+from ..core.checks import is_one_of
 from ..core.operators import Operator, check_flags, check_tau
 from ..core.permutation import SoftPermutation, check_mask
 from ..core.rounding import in_compute_dtype
@@ -180,14 +181,12 @@ class SpearmanLoss(Loss, of=spearman_loss):
 
     Raises as the function does, and `TypeError` for an unknown option."""
 
-# %% ../../nbs/losses/55_orders.ipynb #ff1634b7
+# %% ../../nbs/losses/55_orders.ipynb #839b4f2f
 def _margin_loss(z, kind):
     "The function of the margin in (55.4); raise `ValueError` for another kind."
-    if kind == "logistic":
-        return nn.functional.softplus(-z) / math.log(2)
-    if kind == "sigmoid":
-        return (-z).sigmoid()
-    raise ValueError(f"kind must be 'logistic' or 'sigmoid', got {kind!r}")
+    if not is_one_of(kind, ("logistic", "sigmoid")):
+        raise ValueError(f"kind must be 'logistic' or 'sigmoid', got {kind!r}")
+    return nn.functional.softplus(-z) / math.log(2) if kind == "logistic" else (-z).sigmoid()
 
 # %% ../../nbs/losses/55_orders.ipynb #fc560bea
 def _levels(y, mask):

@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['odd_even_layers', 'bitonic_layers', 'Comparators', 'sorting_network', 'run_network']
 
-# %% ../../nbs/networks/20_comparators.ipynb #872d7981
+# %% ../../nbs/networks/20_comparators.ipynb #7fb65275
 import itertools
 from functools import lru_cache
 from typing import NamedTuple
@@ -14,13 +14,33 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import _get_current_dispatch_mode
 
-# %% ../../nbs/networks/20_comparators.ipynb #651797e1
+from ..core.checks import is_one_of
+
+# %% ../../nbs/networks/20_comparators.ipynb #2b594a59
+_MOST_LANES = dict(odd_even=1 << 15, bitonic=1 << 22)
+
+def _check_lanes(kind, n):
+    "Raise `TypeError` unless n is a number, `ValueError` where there is no network of so many lanes."
+    if isinstance(n, bool) or not hasattr(n, "__index__"):
+        raise TypeError(f"n must be an int, the number of lanes, got {type(n).__name__}")
+    if n < 0:
+        raise ValueError(f"n must be at least 0, the number of lanes, got {n}")
+    if n > _MOST_LANES[kind]:
+        other = "'bitonic' or SoftSort" if kind == "odd_even" and n <= _MOST_LANES["bitonic"] else "SoftSort"
+        raise ValueError(f"n must be at most {_MOST_LANES[kind]} for the network {kind!r}, got {n}: "
+                         f"more comparators do not fit into memory; take {other}")
+
+# %% ../../nbs/networks/20_comparators.ipynb #74c070f6
 def odd_even_layers(
     n: int,  # number of lanes
 ) -> list:  # n layers, each the pairs of lanes (i, i + 1) it compares, long, (c, 2)
-    "The odd-even transposition network (Petersen et al. 2021, section 3.1)."
+    """The odd-even transposition network (Petersen et al. 2021, section 3.1).
+
+    Raise `TypeError` or `ValueError` for a number of lanes that cannot be."""
+    _check_lanes("odd_even", n)
     upper = [torch.arange(parity, max(parity, n - 1), 2) for parity in range(2)]
-    return [torch.stack([upper[layer % 2], upper[layer % 2] + 1], -1) for layer in range(n)]
+    layers = [torch.stack([lanes, lanes + 1], -1) for lanes in upper]
+    return [layers[layer % 2] for layer in range(n)]
 
 # %% ../../nbs/networks/20_comparators.ipynb #80f80a9e
 def _pairs(n, m, mirrored):
@@ -30,11 +50,14 @@ def _pairs(n, m, mirrored):
     pairs = torch.stack([block + t, lower], -1).flatten(0, 1)
     return pairs[pairs[:, 1] < n]  # what touches an imagined lane is erased
 
-# %% ../../nbs/networks/20_comparators.ipynb #5119b0f1
+# %% ../../nbs/networks/20_comparators.ipynb #60f576dc
 def bitonic_layers(
     n: int,  # number of lanes, any number
 ) -> list:  # k (k + 1) / 2 layers, k = ceil(log2 n), each the pairs of lanes (i, j), i < j, long, (c, 2)
-    "Batcher's bitonic network with comparators pointing one way, for any n (Petersen et al. 2021, section 3.2)."
+    """Batcher's bitonic network with comparators pointing one way, for any n (Petersen et al. 2021, section 3.2).
+
+    Raise `TypeError` or `ValueError` for a number of lanes that cannot be."""
+    _check_lanes("bitonic", n)
     layers, half = [], 1
     while half < n:
         layers.append(_pairs(n, half, mirrored=True))
@@ -72,14 +95,14 @@ def _in_a_transform():
     inside = torch._C._functorch.peek_interpreter_stack() is not None or _get_current_dispatch_mode() is not None
     return torch.compiler.is_compiling() or inside
 
-# %% ../../nbs/networks/20_comparators.ipynb #5cadd4fe
+# %% ../../nbs/networks/20_comparators.ipynb #92d794b5
 def sorting_network(
     kind: str,  # "bitonic" or "odd_even"
     n: int,  # number of lanes
     device: "torch.device | str" = "cpu",  # where the columns live
 ) -> Comparators:
     "The network of that kind as columns; raise `ValueError` for an unknown kind."
-    if kind not in ("bitonic", "odd_even"):
+    if not is_one_of(kind, ("bitonic", "odd_even")):
         raise ValueError(f"kind must be 'bitonic' or 'odd_even', got {kind!r}")
     build = _build if _in_a_transform() else _kept
     return build(kind, n, str(device))

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor, nn
 
+from ..core.checks import check_type, is_one_of
 from ..core.operators import Operator
 from ..core.permutation import SoftPermutation, is_concrete, patch_to
 from ..engine.dispatch import choose, precise
@@ -29,6 +30,7 @@ class _OnLanes(SoftPermutation):
         def _unpack(self, x: Tensor) -> Tensor: ...
         def _lanes(self, rows: "Tensor | None") -> "Tensor | None": ...
     def __init__(self, s, dtype, mask, descending):
+        check_type(s, Tensor, "s")
         n = s.shape[-1]
         super().__init__(batch=s.shape[:-1], m=n, n=n, dtype=dtype or s.dtype, device=s.device, mask=mask)
         self.s = s
@@ -221,7 +223,7 @@ def _check_sigmoid(sigmoid):
 
 def _check_backend(backend):
     "Raise unless it names a backend."
-    if backend not in _BACKENDS:
+    if not is_one_of(backend, _BACKENDS):
         raise ValueError(f"backend must be one of {_BACKENDS}, got {backend!r}")
 
 # %% ../../nbs/networks/22_operator.ipynb #be681034

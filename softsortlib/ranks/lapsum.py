@@ -12,6 +12,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from ..core.checks import check_type
 from ..core.operators import Operator
 from ..core.permutation import SoftPermutation, compute_dtype, patch_to
 from ..engine.autograd import custom_op, differentiable
@@ -116,6 +117,7 @@ class LapSumPermutation(SoftPermutation):
         dtype: "torch.dtype | None" = None,  # dtype of results, that of s if None
         mask: "Tensor | None" = None,  # bool, (..., n), True = a real element
     ):
+        check_type(s, Tensor, "s")
         n = s.shape[-1]
         super().__init__(batch=s.shape[:-1], m=n, n=n, dtype=dtype or s.dtype, device=s.device, mask=mask)
         self.z = -s if descending else s

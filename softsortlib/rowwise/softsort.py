@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Callable
 import torch
 from torch import Tensor
 
+from ..core.checks import check_type, is_one_of
 from ..core.operators import Operator
 from ..core.permutation import SoftPermutation, patch_to
 from ..engine.dispatch import check_backend, choose
@@ -62,6 +63,7 @@ class SoftSortPermutation(SoftPermutation):
         dtype: torch.dtype,  # dtype of results
         mask: "Tensor | None" = None,  # bool, (..., n), True = a real element
     ):
+        check_type(s, Tensor, "s")
         n = s.shape[-1]
         super().__init__(batch=s.shape[:-1], m=n, n=n, dtype=dtype, device=s.device, mask=mask)
         self.s, self.tau, self.d, self.descending = s, tau, d, descending
@@ -118,7 +120,7 @@ def _matmul(self, x, rows):
 def check_simplex(simplex):
     "Raise `ValueError` unless `simplex` is the name of one."
     names = ("softmax", "sparsemax", "entmax15")
-    if simplex not in names:
+    if not is_one_of(simplex, names):
         raise ValueError(f"simplex must be one of {', '.join(map(repr, names))}, got {simplex!r}")
 
 def _check_distance(power, distance, backend):

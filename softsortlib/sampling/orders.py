@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from ..core.checks import compute_dtype, patch_to
+from ..core.checks import check_type, compute_dtype, patch_to
 from ..core.permutation import SoftPermutation
 
 # %% ../../nbs/sampling/110_orders.ipynb #b8f1b9c7
@@ -37,6 +37,7 @@ class OrderPermutation(SoftPermutation):
         dtype: "torch.dtype | None" = None,  # dtype of results, torch's default if None
         mask: "Tensor | None" = None,  # bool, (..., n), True = a real input; orders put the others last
     ):
+        check_type(orders, Tensor, "orders")
         n = orders.shape[-1]
         super().__init__(batch=orders.shape[1:-1], m=n, n=n, dtype=dtype or torch.get_default_dtype(),
                          device=orders.device, mask=mask)

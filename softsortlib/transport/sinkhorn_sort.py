@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Callable
 import torch
 from torch import Tensor
 
+from ..core.checks import check_type, is_one_of
 from ..core.operators import Operator, check_tau
 from softsortlib.core.permutation import (
     DensePermutation, SoftPermutation, check_mask, check_scores, compute_dtype, is_concrete, patch_to,
@@ -65,6 +66,7 @@ class TransportPermutation(SoftPermutation):
         iterations: "Tensor | None" = None,  # sweeps that were made, (...)
         **masks,  # mask, row_mask as in SoftPermutation
     ):
+        check_type(K, Gibbs, "K")
         super().__init__(batch=F.shape[:-1], m=G.shape[-1], n=F.shape[-1], dtype=dtype, device=F.device, **masks)
         self.K, self.F, self.G = K, F, G
         self.a, self.b, self.order = a, b, order
@@ -132,12 +134,12 @@ def ranks(self) -> Tensor:  # (..., n), from about 1 to n; zero for padded input
 # %% ../../nbs/transport/31_sinkhorn_sort.ipynb #4749eee2
 def _check_options(squash, tolerance, max_iterations, gradient, backend):
     "Raise `ValueError` for an option that does not fit."
-    if gradient not in ("implicit", "unrolled"):
+    if not is_one_of(gradient, ("implicit", "unrolled")):
         raise ValueError(f"gradient must be 'implicit' or 'unrolled', got {gradient!r}")
-    if not callable(squash) and squash not in (None, *_SQUASH):
+    if not callable(squash) and not is_one_of(squash, (None, *_SQUASH)):
         raise ValueError(f"squash must be 'sigmoid', 'arctan', a callable or None, got {squash!r}")
     check_iteration(tolerance, max_iterations)
-    if backend not in (None, "torch", "numba"):
+    if not is_one_of(backend, (None, "torch", "numba")):
         raise ValueError(f"backend must be None, 'torch' or 'numba', got {backend!r}")
 
 def _check_milestones(milestones):
