@@ -14,7 +14,7 @@ from torch import Tensor
 
 from .compile import has_triton
 
-# %% ../../nbs/engine/91_dispatch.ipynb #156c97c6
+# %% ../../nbs/engine/91_dispatch.ipynb #80eb185f
 def check_backend(
     backend: "str | None",  # what the user asked for
 ) -> str:  # the same, "" for None

@@ -216,7 +216,7 @@ def _sum_columns(x_ptr, ends_ptr, behind_ptr, y_ptr, low_ptr, chunk, chunks, i, 
     if MODE == "mean":
         tl.store(low_ptr + at, tl.zeros_like(y), there)
 
-# %% ../../nbs/engine/95_scan_triton.ipynb #cfa7242c
+# %% ../../nbs/engine/95_scan_triton.ipynb #3f52976b
 @triton_jit
 def _scan_kernel(s_ptr, x_ptr, tau_ptr, size_ptr, ends_ptr, y_ptr, low_ptr, Z_ptr, n, d, chunks, share,
                  MODE: tl.constexpr, CARRY: tl.constexpr, WHOLE: tl.constexpr, REAL: tl.constexpr,
@@ -233,14 +233,17 @@ def _scan_kernel(s_ptr, x_ptr, tau_ptr, size_ptr, ends_ptr, y_ptr, low_ptr, Z_pt
     Z = ones_of(i, n, REAL)
     if MODE == "mean":
         k = d + tl.arange(0, 1)
-        E, _ = arrive(ends_ptr, chunk, chunks, down, low_tie, ones_of(i - 1, size, REAL), k, k == d, False, False, CARRY)
-        F, _ = arrive(behind_ptr, chunk, chunks, up, high_tie, ones_of(i + 1, size, REAL), k, k == d, True, False, CARRY)
+        one = ones_of(i - 1, size, REAL)
+        E, _ = arrive(ends_ptr, chunk, chunks, down, low_tie, one, k, k == d, False, False, CARRY)
+        one = ones_of(i + 1, size, REAL)
+        F, _ = arrive(behind_ptr, chunk, chunks, up, high_tie, one, k, k == d, True, False, CARRY)
         Z = tl.where((i < size)[:, None], E + F + 1, 1.0)
         tl.store(Z_ptr + row * n + i[:, None], Z, (i < n)[:, None])
     for start in range(0, d, COLS):
         c = start + tl.arange(0, COLS)
-        _sum_columns(x_ptr + row * n * d, ends_ptr, behind_ptr, y_ptr + row * n * d, low_ptr + row * n * d, chunk, chunks,
-                     i, c, size, n, d, down, low_tie, up, high_tie, Z, rises, share, MODE, STRICT, CARRY, REAL)
+        _sum_columns(x_ptr + row * n * d, ends_ptr, behind_ptr, y_ptr + row * n * d, low_ptr + row * n * d,
+                     chunk, chunks, i, c, size, n, d, down, low_tie, up, high_tie, Z, rises, share,
+                     MODE, STRICT, CARRY, REAL)
 
 # %% ../../nbs/engine/95_scan_triton.ipynb #c436083d
 def cut(n, d, most=1024):

@@ -346,7 +346,7 @@ def _push_tile(gap, outer, pull, tau, lam, SIGMOID: tl.constexpr, TRICK: tl.cons
         curve *= 1 - lam * tl.abs(gap) / (tl.abs(gap) + 1e-10)
     return outer + pull * (swap - curve), along
 
-# %% ../../nbs/networks/28_layers_triton.ipynb #d289b896
+# %% ../../nbs/networks/28_layers_triton.ipynb #521448a0
 @triton_jit
 def _see_backward(gs_ptr, gtau_ptr, glam_ptr, gd_ptr, d_ptr, tau_ptr, lam_ptr, size_ptr,
                   lo_ptr, hi_ptr, need_ptr, layers_ptr, n, depth, comparators,
@@ -355,8 +355,7 @@ def _see_backward(gs_ptr, gtau_ptr, glam_ptr, gd_ptr, d_ptr, tau_ptr, lam_ptr, s
     b = tl.program_id(0).to(tl.int64)
     tau, lam = tl.load(tau_ptr + b), tl.load(lam_ptr + b)
     size = tl.load(size_ptr + b)
-    d_ptr += b * comparators
-    gd_ptr += b * comparators
+    d_ptr, gd_ptr = d_ptr + b * comparators, gd_ptr + b * comparators
     gs_ptr += b * n
     to_tau, to_lam = tl.zeros((PAIRS,), tau.dtype), tl.zeros((PAIRS,), tau.dtype)
     for step in range(0, depth):
@@ -368,11 +367,10 @@ def _see_backward(gs_ptr, gtau_ptr, glam_ptr, gd_ptr, d_ptr, tau_ptr, lam_ptr, s
             lo_gs_ptr = gs_ptr + tl.load(lo_ptr + c, here, 0)
             hi_gs_ptr = gs_ptr + tl.load(hi_ptr + c, here, 0)
             g_lo, g_hi = tl.load(lo_gs_ptr, here, 0.0), tl.load(hi_gs_ptr, here, 0.0)
-            gap = tl.load(d_ptr + c, here, 0.0)
-            push, along = _push_tile(gap, tl.load(gd_ptr + c, here, 0.0), g_lo - g_hi, tau, lam, SIGMOID, TRICK)
+            gap, outer = tl.load(d_ptr + c, here, 0.0), tl.load(gd_ptr + c, here, 0.0)
+            push, along = _push_tile(gap, outer, g_lo - g_hi, tau, lam, SIGMOID, TRICK)
             to_tau += tl.where(here, along / tau, 0.0)
-            if TRICK:
-                to_lam += tl.where(here, along * tl.log(tl.abs(gap) + 1e-10), 0.0)
+            to_lam += tl.where(here, along * tl.log(tl.abs(gap) + 1e-10), 0.0) if TRICK else 0.0
             push = tl.where(tl.load(need_ptr + c, here, 0) < size, push, 0.0)
             tl.store(lo_gs_ptr, g_lo - push, here)
             tl.store(hi_gs_ptr, g_hi + push, here)

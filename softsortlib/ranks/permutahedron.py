@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['Permutahedron']
 
-# %% ../../nbs/ranks/43_permutahedron.ipynb #eebbaaa0
+# %% ../../nbs/ranks/43_permutahedron.ipynb #6195b7f9
 import math
 from typing import TYPE_CHECKING
 
@@ -222,7 +222,7 @@ def _pull_backward(ctx, h):
 
 _pull = differentiable(_pull_op, 4, _pull_backward, _pull_setup)
 
-# %% ../../nbs/ranks/43_permutahedron.ipynb #33419359
+# %% ../../nbs/ranks/43_permutahedron.ipynb #5eb92277
 @custom_op("permutahedron_rank", __name__)
 def _soft_rank_op(s: Tensor, tau: Tensor, real: Tensor, kl: bool, backend: str) -> tuple[Tensor, Tensor, Tensor]:
     "Ranks (..., n), the order of s, and the last position of each block; s (..., n), tau (..., 1), real (...)."
@@ -242,6 +242,7 @@ def _soft_rank_setup(ctx, inputs, output):
     ctx.save_for_backward(*inputs[:2], *output)
     ctx.set_materialize_grads(False)
 
+# %% ../../nbs/ranks/43_permutahedron.ipynb #b5250362
 def _tau_grad(s, s_grad, tau, order, last):
     "The gradient (43.4) to tau, scores measured from the last of their block; s, s_grad as the scores stand."
     x = s.gather(-1, order)
@@ -253,7 +254,7 @@ def _soft_rank_backward(ctx, g, *_):
     "(43.4)"
     s, tau, ranks, order, last = ctx.saved_tensors
     if g is None:
-        return None, None, None, None, None
+        return (None,) * 5
     s_grad, tau_grad = _pull(g, ranks, order, last, ctx.kl) / tau, None
     if ctx.needs_input_grad[1]:
         tau_grad = _tau_grad(s, s_grad, tau, order, last)
@@ -261,7 +262,7 @@ def _soft_rank_backward(ctx, g, *_):
 
 _soft_rank = differentiable(_soft_rank_op, 3, _soft_rank_backward, _soft_rank_setup)
 
-# %% ../../nbs/ranks/43_permutahedron.ipynb #6a5ab5a8
+# %% ../../nbs/ranks/43_permutahedron.ipynb #f83f9343
 class Permutahedron(RankOperator, name="permutahedron"):
     """Soft ranks and soft sorted values by projection onto the permutahedron (43.2; Blondel et al. 2020), O(n log n).
 

@@ -137,9 +137,9 @@ def _meet(z_ptr, w_ptr, tau_ptr, of_z_ptr, of_w_ptr, size_ptr, from_ptr, mark_pt
             more = left | right
         _write_block(of_z_ptr, of_w_ptr, size_ptr, from_ptr, end, size, a, c)
 
-# %% ../../nbs/ranks/48_pooling_triton.ipynb #efc25672
+# %% ../../nbs/ranks/48_pooling_triton.ipynb #eda68d18
 def _name_blocks(mark):
-    "The last index of each element's block, long (B, n), from the marks; what is no end goes to a place that nobody reads."
+    "The last index of each element's block, long (B, n), from the marks; the place n takes what is no end."
     B, n = mark.shape
     ends = mark < n
     block = ends.cumsum(1)
@@ -147,11 +147,11 @@ def _name_blocks(mark):
     last = mark.new_empty(B, n + 1).scatter_(1, place, mark)
     return last.gather(1, block - ends.long())
 
-# %% ../../nbs/ranks/48_pooling_triton.ipynb #b970f3df
+# %% ../../nbs/ranks/48_pooling_triton.ipynb #1f9cbbe8
 CHUNK = 512  # elements of a chunk
 
 def pool_by_chunks(z: Tensor, w: Tensor, kl: bool, tau: "float | Tensor" = 1) -> tuple:
-    "The last index of each element's block, and the statistics of z (in units of tau) and w (..., n) there: all (..., n)."
+    "The last index of each element's block, and the statistics of z (in units of tau) and w there; all (..., n)."
     if not has_triton:
         raise ValueError("backend 'triton' needs triton, which is not installed: use 'torch'")
     n = z.shape[-1]
