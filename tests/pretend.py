@@ -50,6 +50,7 @@ class Watch(TorchDispatchMode):
         name = func._schema.name.split("::")[1]
         flat = [a for a in torch.utils._pytree.tree_leaves((args, kwargs or {})) if isinstance(a, torch.Tensor)]
         there = [a for a in flat if a.device.type == DEVICE]
+        if there and name == "sort" and args[0].dtype == torch.bool: self.seen.faults.append("a sort of bool, which older torch refuses on a GPU")
         if there and name in WAITS: self.seen.faults.append(f"{name} makes the host wait")
         if there and any(a.device.type == "cpu" and a.ndim for a in flat): self.seen.faults.append(f"{name} mixes tensors of the host with those of the device")
         out = func(*args, **(kwargs or {}))

@@ -50,6 +50,8 @@ def test_the_guard_sees_what_it_forbids():
     for wrong in (lambda: s * torch.tensor(2.0, device=s.device), lambda: s[[0, 2]], lambda: torch.arange(5.0).to(s.device)):
         with on_a_gpu() as seen: wrong()
         assert seen.faults
+    with on_a_gpu() as seen: (s > 0).sort()
+    assert seen.faults
     with on_a_gpu() as seen: (s * 2 + 1).view(1, 5)
     assert seen.names() == ["mul", "add"] and not seen.faults
 
@@ -81,3 +83,12 @@ def test_a_grid_has_one_axis(batch, d):
     "The others end at 65,535, which a batch, a payload or a matrix of so many rows reaches."
     seen = both_ways(lambda s, x: SoftSort(0.1)(s) @ x, pretend(batch, 300, grad=True), pretend(batch, 300, d, grad=True))
     assert all(isinstance(k.programs, int) and k.programs < 2**31 for k in seen.kernels) and seen.kernels
+
+
+def test_masked_calls_sort_no_bool():
+    "Torch 2.4 refuses to on a GPU."
+    from softsortlib import SortingNetwork
+    mask = torch.ones(2, 300, dtype=torch.bool, device="meta")
+    for op in (SoftSort(0.1), SortingNetwork()):
+        for f in (lambda s: op(s, mask) @ s, lambda s: op(s, mask).hard()):
+            assert not both_ways(f, pretend(2, 300, grad=True)).faults

@@ -286,7 +286,7 @@ def _exp_mean_backward(
 def _(go, gZ, s, x, tau, size, o, low, Z, learn, backend):
     return s.new_empty(s.shape), x.new_empty(x.shape), tau.new_empty(tau.shape)
 
-# %% ../../nbs/engine/94_scan.ipynb #5a53e923
+# %% ../../nbs/engine/94_scan.ipynb #f7fec3d8
 def _save_mean(ctx, inputs, output):
     *saved, ctx.backend = inputs
     ctx.save_for_backward(*saved, *output)
@@ -301,7 +301,8 @@ def _no_gradient(s, x, low, Z, backend):
 def _backward_mean(ctx, go, _, gZ):
     "In terms of the scan where the gradient is differentiated again, else by the compiled loops."
     s, x, _, _, o, low, Z = ctx.saved_tensors
-    go = torch.zeros_like(o) if go is None else go
+    if go is None:
+        go = torch.zeros_like(o) if o.numel() else o
     gZ = _no_gradient(s, x, low, Z, ctx.backend) if gZ is None else gZ
     if torch.is_grad_enabled():
         grads = _composed_mean(go, gZ, *ctx.saved_tensors, ctx.backend)

@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['kernel_sums']
 
-# %% ../../nbs/engine/99_sums.ipynb #664c7886
+# %% ../../nbs/engine/99_sums.ipynb #a5915f9c
 import math
 from functools import lru_cache, partial
 from typing import NamedTuple
@@ -20,7 +20,6 @@ from .dispatch import check_backend, choose, has_double
 from .radix import stable_sort
 from .scan import tau_tensor
 from .sum_kernels import PART, Grid, Terms, Weights, find_boxes, moment_rows, sort_weights, sum_rows
-from .sums_triton import MOST_PAIRS, pair_sums_triton
 from .sum_laws import LAWS, MOST, coefficients, kernel_sums_dense, law_of
 
 # %% ../../nbs/engine/99_sums.ipynb #2ffce67e
@@ -199,8 +198,9 @@ def _far_sums(x, t, w, m, tau, boxes):
     lines = outside(running(w * (t - origin)[..., None]))
     return ((x - origin)[..., None] * side - lines) / (2 * tau[:, None, None])
 
-# %% ../../nbs/engine/99_sums.ipynb #5662989f
+# %% ../../nbs/engine/99_sums.ipynb #3df1d8f4
 _FEW = 1 << 20  # pairs up to which all are visited in plain torch
+MOST_PAIRS = 1 << 35  # and by the kernel of a GPU
 
 
 def _sums_torch(x, t, w, tau, law, m, eps):
@@ -264,7 +264,7 @@ def _sums_numba(x, t, w, tau, x_order, t_order, law, m, eps, q=FULL):
     spread_rows(sum_rows, units, work, targets, x_order.contiguous().numpy(), sources, weights, terms, y.numpy())
     return y
 
-# %% ../../nbs/engine/99_sums.ipynb #6cd0c55b
+# %% ../../nbs/engine/99_sums.ipynb #7c77c1fa
 @custom_op("kernel_sums", __name__)
 def _sums_op(x: Tensor, t: Tensor, w: Tensor, tau: Tensor, x_order: Tensor, t_order: Tensor,
              law: str, m: int, eps: float, same: bool, backend: str) -> Tensor:
@@ -275,6 +275,7 @@ def _sums_op(x: Tensor, t: Tensor, w: Tensor, tau: Tensor, x_order: Tensor, t_or
     x, t, w, x_order, t_order = one_batch(tau.shape, x, t, w, x_order, t_order)
     tau = tau.reshape(-1)
     if choose(w, backend, numba=False, triton=len(x) * x.shape[1] * t.shape[1] <= MOST_PAIRS) == "triton":
+        from softsortlib.engine.sums_triton import pair_sums_triton
         return pair_sums_triton(x, t, w, tau, law, m).view(shape)
     xs = x.gather(1, x_order)
     ts = xs if same else t.gather(1, t_order)

@@ -102,6 +102,3 @@ def pair_sums_triton(
            tau_ptr=tau.double().contiguous(), y_ptr=y, n=n, k=k, d=d, blocks=blocks, pairs=pairs,
            LOGISTIC=law == "logistic", M=m, TWO=d > 1, ROWS=rows, BLOCK=block)
     return y
-
-# %% ../../nbs/engine/161_sums_triton.ipynb #3970df04
-MOST_PAIRS = 1 << 35  # up to which all pairs are made

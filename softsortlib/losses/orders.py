@@ -6,7 +6,7 @@
 __all__ = ['permutation_nll', 'PermutationNLL', 'ideal_order', 'permutation_bce', 'PermutationBCE', 'spearman_loss',
            'SpearmanLoss', 'kendall_loss', 'KendallLoss']
 
-# %% ../../nbs/losses/55_orders.ipynb #d8bc2278
+# %% ../../nbs/losses/55_orders.ipynb #494998ca
 import math
 
 import torch
@@ -72,9 +72,10 @@ def _check_tie_breakers(scores, relevance):
     got = tuple(scores.shape) if isinstance(scores, Tensor) else type(scores).__name__
     raise ValueError(f"scores must be a tensor of the relevance's shape {tuple(relevance.shape)}, got {got}")
 
-# %% ../../nbs/losses/55_orders.ipynb #ca826b3f
+# %% ../../nbs/losses/55_orders.ipynb #07ebd5cd
 def _stably(order, key, descending):
     "The order (..., n), sorted stably by key (..., n)."
+    key = key.byte() if key.dtype == torch.bool else key  # older torch sorts no bool on a GPU
     by_key = key.gather(-1, order).sort(dim=-1, descending=descending, stable=True).indices
     return order.gather(-1, by_key)
 
@@ -230,7 +231,7 @@ def _kendall_sums(s, y, mask, tau, kind):
     odd = (s * (below - above)).sum(-1) / tau
     return ((even * w).sum((-2, -1)) - odd) / (2 * math.log(2)), count
 
-# %% ../../nbs/losses/55_orders.ipynb #36496455
+# %% ../../nbs/losses/55_orders.ipynb #f4bb0067
 _FEW = 1 << 18  # pairs of all sets up to which they are made
 
 
@@ -245,6 +246,7 @@ def kendall_loss(
 ) -> Tensor:  # (), or (...) for "none"
     """Smooth share of pairs in the wrong order (55.4), without the pairs from some hundred scores on (55.6).
 
+    On a GPU the host waits while these are laid out in levels.
     Raise `TypeError` or `ValueError` when an argument does not fit."""
     s, y, mask = set_inputs(scores, relevance, mask)
     tau = check_tau(tau, s)

@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['NetworkPermutation', 'SortingNetwork', 'default_steepness']
 
-# %% ../../nbs/networks/22_operator.ipynb #5ee59550
+# %% ../../nbs/networks/22_operator.ipynb #62f56725
 import math
 from functools import partial
 from typing import TYPE_CHECKING
@@ -21,7 +21,7 @@ from .comparators import sorting_network
 from .layers_autograd import network_differences, network_matrix, network_send
 from .swaps import SIGMOIDS, apply_layers, lane_differences, sigmoid_argument
 
-# %% ../../nbs/networks/22_operator.ipynb #50918631
+# %% ../../nbs/networks/22_operator.ipynb #2f52c250
 class _OnLanes(SoftPermutation):
     "A square soft permutation that puts the real elements on the upper lanes, and may read the lanes from the bottom."
     if TYPE_CHECKING:  # added below
@@ -37,7 +37,7 @@ class _OnLanes(SoftPermutation):
         self.descending = descending
         self.length = None  # how many elements are real, (...); None where all are
         if mask is not None:
-            self.order = (~mask).sort(dim=-1, stable=True).indices  # the element on each lane, (..., n)
+            self.order = (~mask).byte().sort(dim=-1, stable=True).indices  # the element on each lane, (..., n)
             self.place = self.order.argsort(-1)  # the lane of each element, (..., n)
             self.length = mask.sum(-1)
 
@@ -212,7 +212,7 @@ class SortingNetwork(Operator, name="network"):
         self.sigmoid = sigmoid
         self.backend = backend
 
-# %% ../../nbs/networks/22_operator.ipynb #c3dea8f2
+# %% ../../nbs/networks/22_operator.ipynb #7a0aa632
 _BACKENDS = (None, "torch", "numba", "triton")
 
 def _check_sigmoid(sigmoid):

@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['LapSumPermutation', 'LapSum']
 
-# %% ../../nbs/ranks/44_lapsum.ipynb #7f423a51
+# %% ../../nbs/ranks/44_lapsum.ipynb #a564eb13
 import math
 from typing import NamedTuple
 
@@ -105,7 +105,7 @@ def _in_order(z, order, mask):
     top = t.detach().masked_fill(~kept, -math.inf).amax(-1, keepdim=True).nan_to_num(neginf=0)
     return torch.where(kept, t, top), kept.to(t)
 
-# %% ../../nbs/ranks/44_lapsum.ipynb #88aa5d8b
+# %% ../../nbs/ranks/44_lapsum.ipynb #e783188e
 class LapSumPermutation(SoftPermutation):
     """The map (44.2): what cells of mass one hold of each Laplace bump.
 
@@ -288,7 +288,7 @@ def _scan(P, x, up):
     batch = x.shape[:-2]
     return _one_sided(P.t.expand(*batch, P.n), P.tau.expand(*batch, 1), x.contiguous(), up)
 
-# %% ../../nbs/ranks/44_lapsum.ipynb #633e6c30
+# %% ../../nbs/ranks/44_lapsum.ipynb #be3154a9
 def _centred(P, x):
     "The payload x (..., n, d) in order, less its mean over the real elements, and that mean."
     z = x.to(P.t).gather(-2, P.order[..., None].expand(x.shape))
@@ -296,11 +296,15 @@ def _centred(P, x):
     mean = (real * z).sum(-2, keepdim=True) / P.count[..., -1:, None].clamp(min=1)
     return real * (z - mean), mean
 
+def _running(x):
+    "Running sums of x (..., n, d) along n; a GPU is given rows, because it walks down a column with one thread."
+    return x.cumsum(-2) if x.device.type == "cpu" else x.mT.contiguous().cumsum(-1).mT
+
 def _scanned(P, x, rows):
     "P x by (44.7)."
     near = _neighbours(P, _levels(P, rows), x.shape[:-2])
     z, mean = _centred(P, x)
-    counted = near.counted * _at(z.cumsum(-2), near.left)
+    counted = near.counted * _at(_running(z), near.left)
     below = near.below * _at(_scan(P, z, True), near.left)
     above = near.above * _at(_scan(P, z, False), near.right)
     return (_upper_minus_lower(counted + below + above, rows) + mean).to(x)
@@ -309,7 +313,7 @@ def _scanned_back(P, y, rows):
     "The transpose of (44.7)."
     near = _neighbours(P, _levels(P, rows), y.shape[:-2])
     c = _onto_levels(y.to(P.t), rows)
-    counted = _put(P, near.counted * c, near.left).flip(-2).cumsum(-2).flip(-2)
+    counted = _running(_put(P, near.counted * c, near.left).flip(-2)).flip(-2)
     below = _scan(P, _put(P, near.below * c, near.left), False)
     above = _scan(P, _put(P, near.above * c, near.right), True)
     out = (counted + below + above) * P.real[..., None]

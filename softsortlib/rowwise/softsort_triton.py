@@ -91,3 +91,60 @@ def softsort_matrix_back_triton(
            G_ptr=G.contiguous(), s_ptr=s.contiguous(), t_ptr=t.contiguous(), tau_ptr=tau.contiguous(),
            Z_ptr=Z.contiguous(), gs_ptr=gs, gt_ptr=gt, gtau_ptr=gtau, gZ_ptr=gZ, m=m, n=n, ROWS=rows, BLOCK=block)
     return gs.sum(1), gt, gtau.sum(1).to(tau.dtype), gZ
+
+# %% ../../nbs/rowwise/17_softsort_triton.ipynb #16bf146b
+@triton_jit
+def _at_target(t_ptr, s_ptr, tau_ptr, target_ptr, n, blocks, BLOCK: tl.constexpr):
+    "Row, elements, inputs, u and tau of this program."
+    b = (tl.program_id(0) // blocks).to(tl.int64)
+    i = tl.program_id(0) % blocks * BLOCK + tl.arange(0, BLOCK)
+    t = tl.load(t_ptr + b * n + i, i < n, 0.0)
+    target = tl.load(target_ptr + b * n + i, i < n, 0)
+    tau = tl.load(tau_ptr + b).to(t.dtype)
+    return b, i, target, (t - tl.load(s_ptr + b * n + target, i < n, 0.0)) / tau, tau
+
+
+@triton_jit
+def _log_prob_kernel(t_ptr, s_ptr, tau_ptr, Z_ptr, target_ptr, y_ptr, n, blocks, BLOCK: tl.constexpr):
+    "log P at the targets."
+    b, i, target, u, tau = _at_target(t_ptr, s_ptr, tau_ptr, target_ptr, n, blocks, BLOCK)
+    Z = tl.load(Z_ptr + b * n + i, i < n, 1.0)
+    tl.store(y_ptr + b * n + i, -tl.abs(u) - tl.log(Z), i < n)
+
+
+@triton_jit
+def _log_prob_back_kernel(g_ptr, t_ptr, s_ptr, tau_ptr, Z_ptr, target_ptr, gt_ptr, gs_ptr, gZ_ptr, gtau_ptr, n, blocks,
+                          BLOCK: tl.constexpr):
+    "(17.3)"
+    b, i, target, u, tau = _at_target(t_ptr, s_ptr, tau_ptr, target_ptr, n, blocks, BLOCK)
+    g = tl.load(g_ptr + b * n + i, i < n, 0.0)
+    pull = tl.where(u > 0, g, tl.where(u < 0, -g, 0.0 * g)) / tau
+    tl.store(gt_ptr + b * n + i, -pull, i < n)
+    tl.atomic_add(gs_ptr + b * n + target, pull, mask=i < n, sem="relaxed")
+    tl.store(gZ_ptr + b * n + i, -g / tl.load(Z_ptr + b * n + i, i < n, 1.0), i < n)
+    tl.store(gtau_ptr + tl.program_id(0), (tl.sum(tl.where(i < n, g * tl.abs(u), 0.0), 0) / tau).to(tl.float64))
+
+# %% ../../nbs/rowwise/17_softsort_triton.ipynb #6c43ba7f
+def _per_element(tensors, n):
+    "Keyword arguments of both kernels from contiguous tensors, and how many blocks a row has."
+    block = min(256, triton.next_power_of_2(n))
+    arguments = {f"{name}_ptr": a.contiguous() for name, a in tensors.items()}
+    return dict(arguments, n=n, blocks=triton.cdiv(n, block), BLOCK=block)
+
+
+def log_prob_triton(t, s, tau, Z, target):
+    "log P at the targets by the Triton kernel: t, s, Z and target (B, n), tau (B,); (B, n)."
+    y = torch.empty_like(t, memory_format=torch.contiguous_format)
+    arguments = _per_element(dict(t=t, s=s, tau=tau, Z=Z, target=target), t.shape[1])
+    launch(_log_prob_kernel, len(t) * arguments["blocks"], t, y_ptr=y, **arguments)
+    return y
+
+
+def log_prob_back_triton(g, t, s, tau, Z, target):
+    "(17.3): the gradients to t, s, tau and Z."
+    gt, gZ = (torch.empty_like(a, memory_format=torch.contiguous_format) for a in (t, Z))
+    gs = torch.zeros_like(s, memory_format=torch.contiguous_format)
+    arguments = _per_element(dict(g=g, t=t, s=s, tau=tau, Z=Z, target=target), t.shape[1])
+    gtau = tau.new_empty(len(t), arguments["blocks"], dtype=torch.float64)
+    launch(_log_prob_back_kernel, gtau.numel(), t, gt_ptr=gt, gs_ptr=gs, gZ_ptr=gZ, gtau_ptr=gtau, **arguments)
+    return gt, gs, gtau, gZ

@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['TransportPermutation', 'SinkhornSort']
 
-# %% ../../nbs/transport/31_sinkhorn_sort.ipynb #722c6066
+# %% ../../nbs/transport/31_sinkhorn_sort.ipynb #917c6ba6
 import math
 from typing import TYPE_CHECKING, Callable
 
@@ -47,7 +47,7 @@ def _along(x, index):
     "x (..., n, d) with its rows taken as index (..., n) says."
     return x.gather(-2, index[..., None].expand(*x.shape[:-2], index.shape[-1], x.shape[-1]))
 
-# %% ../../nbs/transport/31_sinkhorn_sort.ipynb #cfe5d3bf
+# %% ../../nbs/transport/31_sinkhorn_sort.ipynb #b63358bb
 class TransportPermutation(SoftPermutation):
     "The rows (31.2) of a transport plan, held as potentials; `residual` and `iterations` tell how they were found."
     if TYPE_CHECKING:  # what later cells add
@@ -131,7 +131,7 @@ def ranks(self) -> Tensor:  # (..., n), from about 1 to n; zero for padded input
         return (self.n * shares).to(self.dtype)
     return (self.mask.sum(-1, keepdim=True) * shares).masked_fill(~self.mask, 0).to(self.dtype)
 
-# %% ../../nbs/transport/31_sinkhorn_sort.ipynb #4749eee2
+# %% ../../nbs/transport/31_sinkhorn_sort.ipynb #ca5af61b
 def _check_options(squash, tolerance, max_iterations, gradient, backend):
     "Raise `ValueError` for an option that does not fit."
     if not is_one_of(gradient, ("implicit", "unrolled")):
@@ -183,10 +183,11 @@ class _SinkhornMethods:
         def _plan(self, x, y, a, b, tau): ...
         def _middle(self, x, y, a, b, tau): ...
 
-# %% ../../nbs/transport/31_sinkhorn_sort.ipynb #1e1c2364
+# %% ../../nbs/transport/31_sinkhorn_sort.ipynb #5961aafd
 class SinkhornSort(_SinkhornMethods, Operator, name="sinkhorn"):
     """Soft sorting by regularised optimal transport to milestones (Cuturi, Teboul & Vert 2019, algorithm 2).
 
+    Its steps end when the residual says so: on a GPU the host waits for it after every few of them.
     Raise `TypeError` or `ValueError` for a parameter that does not fit."""
     shown = ("tau", "power", "milestones", "squash", "tolerance", "gradient", "descending")
 
