@@ -155,7 +155,7 @@ def _grad_see(ctx, gd):
 batched(_see_backward, 6)
 network_differences = differentiable(_network_differences, 4, _grad_see, _keep_sets)
 
-# %% ../../nbs/networks/27_layers_autograd.ipynb #1dc83fdd
+# %% ../../nbs/networks/27_layers_autograd.ipynb #d214aa90
 def _send_plain(v, x, size, kind, sigmoid, reverse):
     "The plain form."
     net, active = _active(kind, x.shape[-2], size)
@@ -173,7 +173,7 @@ def _send_numba(v, x, size, kind, sigmoid, reverse):
 def _send_triton(v, x, size, kind, sigmoid, reverse):
     "The kernels of chapter 28."
     v, flat, size = one_batch(x.shape[:-2], v, x, size)
-    keep, swap = swap_weights(v, sigmoid, _active(kind, x.shape[-2], size)[1])
+    keep, swap = _gpu().triton_weights(v, size, kind, x.shape[-2], sigmoid)
     return _gpu().triton_layers(keep, swap, flat, x.shape[-2], kind, reverse).view(x.shape)
 
 # %% ../../nbs/networks/27_layers_autograd.ipynb #8bd8e800
@@ -211,7 +211,7 @@ def _send_backward_plain(gy, v, x, size, kind, sigmoid, reverse):
     gx, pull = _pass_plain(gy, net, keep, swap, not reverse)
     return torch.where(active, SLOPES[sigmoid](v), 0) * (pull * seen).sum(-1), gx
 
-# %% ../../nbs/networks/27_layers_autograd.ipynb #594a6747
+# %% ../../nbs/networks/27_layers_autograd.ipynb #6a50d0fe
 def _send_backward_numba(gy, v, x, size, kind, sigmoid, reverse):
     "The kernels of the chapters 25 and 26."
     gy, flat_v, flat_x, size = one_batch(x.shape[:-2], gy, v, x, size)
@@ -222,11 +222,10 @@ def _layers_backward_triton(gy, v, x, size, kind, sigmoid, reverse):
     "The kernels of chapter 28; x None for the identity."
     batch, n = gy.shape[:-2], gy.shape[-2]
     flat_gy, flat_v, size = one_batch(batch, gy, v, size)
-    active = _active(kind, n, size)[1]
-    keep, swap = swap_weights(flat_v, sigmoid, active)
+    keep, swap = _gpu().triton_weights(flat_v, size, kind, n, sigmoid)
     x = None if x is None else one_batch(batch, x)[0]
     sums, gx = _gpu().triton_layers_backward(flat_gy, keep, swap, x, kind, reverse)
-    gv = torch.where(active, sums * SLOPES[sigmoid](flat_v), 0)
+    gv = _gpu().triton_slopes(sums, flat_v, size, kind, n, sigmoid)
     return gv.view(v.shape), gx.view(gy.shape)
 
 # %% ../../nbs/networks/27_layers_autograd.ipynb #e56fcddb
@@ -259,7 +258,7 @@ def _grad_send(ctx, gy):
 batched(_send_backward, 4)
 network_send = differentiable(_network_send, 3, _grad_send, _keep_inputs)
 
-# %% ../../nbs/networks/27_layers_autograd.ipynb #6d4ad872
+# %% ../../nbs/networks/27_layers_autograd.ipynb #817ed999
 def _matrix_plain(v, size, kind, sigmoid, n):
     "The plain form."
     eye = torch.eye(n, dtype=v.dtype, device=v.device)
@@ -273,7 +272,7 @@ def _matrix_numba(v, size, kind, sigmoid, n):
 def _matrix_triton(v, size, kind, sigmoid, n):
     "The kernels of chapter 28."
     flat, size = one_batch(v.shape[:-1], v, size)
-    keep, swap = swap_weights(flat, sigmoid, _active(kind, n, size)[1])
+    keep, swap = _gpu().triton_weights(flat, size, kind, n, sigmoid)
     return _gpu().triton_layers(keep, swap, None, n, kind).view(*v.shape[:-1], n, n)
 
 # %% ../../nbs/networks/27_layers_autograd.ipynb #eb866e6a

@@ -169,12 +169,10 @@ def _on_device(kind, n, eye, reverse, device):
     reach = torch.from_numpy(make_plan(kind, n, eye, reverse).reach)
     return _OnDevice(net.lo.int(), net.hi.int(), net.need.int(), reach.int().to(device))
 
-# %% ../../nbs/networks/28_layers_triton.ipynb #f522b27e
+# %% ../../nbs/networks/28_layers_triton.ipynb #8180505a
 def _widen(x):
     "x (B, n, d) with columns of zeros up to a multiple of the block; always memory of its own."
-    y = x.new_zeros(*x.shape[:-1], -(-x.shape[-1] // BLOCK) * BLOCK)
-    y[..., :x.shape[-1]] = x
-    return y
+    return torch.nn.functional.pad(x, (0, -x.shape[-1] % BLOCK)).contiguous()
 
 # %% ../../nbs/networks/28_layers_triton.ipynb #5e65f4f9
 def triton_layers(
@@ -215,7 +213,7 @@ def _launch_backward(gy, x, keep, swap, net, plan, sums):
                wide=wide, blocks=blocks, tables=len(net.reach), segment=plan.segment, parts=parts, room=plan.room,
                EYE=plan.eye, PAIRS=PAIRS, W=BLOCK)
 
-# %% ../../nbs/networks/28_layers_triton.ipynb #e99f5b26
+# %% ../../nbs/networks/28_layers_triton.ipynb #a3651323
 def triton_layers_backward(
     gy: Tensor,  # gradient of the result, (B, n, d)
     keep: Tensor,  # (B, C)
@@ -223,14 +221,14 @@ def triton_layers_backward(
     x: "Tensor | None",  # (B, n, d), or None for the identity
     kind: str,  # "bitonic" or "odd_even"
     reverse: bool = False,  # the transposed map
-) -> tuple:  # sums over columns for each comparator, (B, C), and the gradient of x, (B, n, d)
+) -> tuple:  # sums over each block of columns, (B, blocks, C), and the gradient of x, (B, n, d)
     "The backward pass of `triton_layers`, rebuilding each block; as many blocks in a launch as scratch memory allows."
     (B, n, d), eye = gy.shape, x is None
     gx, plan = _widen(gy), make_plan(kind, n, eye, reverse)
     net = _on_device(kind, n, eye, reverse, str(gy.device))
     sums = gy.new_zeros(B, gx.shape[-1] // BLOCK, keep.shape[1])  # what a block does not reach stays zero
     _launch_backward(gx, gx if eye else _widen(x), keep.contiguous(), swap.contiguous(), net, plan, sums)
-    return sums.sum(1), gx[..., :d].contiguous()
+    return sums, gx[..., :d].contiguous()
 
 # %% ../../nbs/networks/28_layers_triton.ipynb #749ff27f
 @triton_jit
@@ -303,6 +301,37 @@ def _bend_tile(d, tau, lam, TRICK: tl.constexpr):
     if TRICK:
         bent = d * tl.exp(-lam * tl.log(tl.abs(d) + 1e-10))
     return tl.minimum(tl.maximum(bent / tau, -most), most)
+
+# %% ../../nbs/networks/28_layers_triton.ipynb #74df1cdb
+@triton_jit
+def _weigh_kernel(v_ptr, size_ptr, need_ptr, keep_ptr, swap_ptr, comparators, tiles, SIGMOID: tl.constexpr,
+                  BLOCK: tl.constexpr):
+    "Both weights of BLOCK comparators of one set."
+    b = (tl.program_id(0) // tiles).to(tl.int64)
+    c = tl.program_id(0) % tiles * BLOCK + tl.arange(0, BLOCK)
+    here = c < comparators
+    v = tl.load(v_ptr + b * comparators + c, here, 0.0)
+    acts = tl.load(need_ptr + c, here, 0) < tl.load(size_ptr + b)
+    swap, slope = _swap_and_slope(v, SIGMOID)
+    keep, slope = _swap_and_slope(-v, SIGMOID)
+    tl.store(keep_ptr + b * comparators + c, tl.where(acts, keep, 1.0), here)
+    tl.store(swap_ptr + b * comparators + c, tl.where(acts, swap, 0.0), here)
+
+
+@triton_jit
+def _slope_kernel(v_ptr, size_ptr, need_ptr, sums_ptr, gv_ptr, comparators, tiles, blocks, SIGMOID: tl.constexpr,
+                  BLOCK: tl.constexpr):
+    "The gradient of v for BLOCK comparators of one set."
+    b = (tl.program_id(0) // tiles).to(tl.int64)
+    c = tl.program_id(0) % tiles * BLOCK + tl.arange(0, BLOCK)
+    here = c < comparators
+    v = tl.load(v_ptr + b * comparators + c, here, 0.0)
+    total = tl.zeros_like(v)
+    for k in range(blocks):
+        total += tl.load(sums_ptr + (b * blocks + k) * comparators + c, here, 0.0)
+    acts = tl.load(need_ptr + c, here, 0) < tl.load(size_ptr + b)
+    swap, slope = _swap_and_slope(v, SIGMOID)
+    tl.store(gv_ptr + b * comparators + c, tl.where(acts, total * slope, 0.0), here)
 
 # %% ../../nbs/networks/28_layers_triton.ipynb #54ea071c
 @triton_jit
@@ -378,6 +407,31 @@ def _see_backward(gs_ptr, gtau_ptr, glam_ptr, gd_ptr, d_ptr, tau_ptr, lam_ptr, s
     tl.store(gtau_ptr + b, tl.sum(to_tau, 0))
     tl.store(glam_ptr + b, tl.sum(to_lam, 0))
 
+# %% ../../nbs/networks/28_layers_triton.ipynb #0c07f4d2
+def _weighing(v, size, kind, n, sigmoid):
+    "What both kernels of the weights take, by keyword, and how many programs."
+    need = _on_device(kind, n, False, False, str(v.device)).need
+    tiles = triton.cdiv(v.shape[1], 256)
+    arguments = dict(v_ptr=v.contiguous(), size_ptr=size.contiguous(), need_ptr=need, comparators=v.shape[1], tiles=tiles,
+                     SIGMOID=sigmoid, BLOCK=256)
+    return len(v) * tiles, arguments
+
+
+def triton_weights(v, size, kind, n, sigmoid):
+    "The weights of keeping and swapping for v (B, C) and size (B,), each (B, C)."
+    keep, swap = (torch.empty_like(v, memory_format=torch.contiguous_format) for _ in range(2))
+    programs, arguments = _weighing(v, size, kind, n, sigmoid)
+    launch(_weigh_kernel, programs, v, keep_ptr=keep, swap_ptr=swap, **arguments)
+    return keep, swap
+
+
+def triton_slopes(sums, v, size, kind, n, sigmoid):
+    "The gradient of v (B, C) from the sums (B, blocks, C) of the backward pass."
+    gv = torch.empty_like(v, memory_format=torch.contiguous_format)
+    programs, arguments = _weighing(v, size, kind, n, sigmoid)
+    launch(_slope_kernel, programs, v, sums_ptr=sums, gv_ptr=gv, blocks=sums.shape[1], **arguments)
+    return gv
+
 # %% ../../nbs/networks/28_layers_triton.ipynb #e1e4ff1f
 def _see_arguments(s, tau, lam, size, kind, sigmoid, trick):
     "What both kernels of the differences take, by keyword."
@@ -386,7 +440,7 @@ def _see_arguments(s, tau, lam, size, kind, sigmoid, trick):
     return dict(tau_ptr=tau.contiguous(), lam_ptr=lam.contiguous(), size_ptr=size.int(),
                 lo_ptr=net.lo, hi_ptr=net.hi, need_ptr=net.need, layers_ptr=net.reach,
                 n=n, depth=net.reach.shape[1], comparators=len(net.lo),
-                SIGMOID=sigmoid, TRICK=trick, PAIRS=min(1024, triton.next_power_of_2(max(n // 2, 1))))
+                SIGMOID=sigmoid, TRICK=trick, PAIRS=min(1024, triton.next_power_of_2(max(n // 2, 1))), num_warps=8)
 
 # %% ../../nbs/networks/28_layers_triton.ipynb #88940104
 def triton_differences(
