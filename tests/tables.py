@@ -16,7 +16,7 @@ from softsortlib import (
     GaussianRank, LapSum, LaplaceRank, NeuralSort, Permutahedron, Perturbed, SigmoidRank, SinkhornSort, SoftSort, SortingNetwork,
     Stochastic, is_doubly_stochastic, is_row_stochastic, is_unimodal_row_stochastic,
 )
-from softsortlib import core, functional, losses, networks, ranks, rowwise, sampling, selection, transport
+from softsortlib import core, distributed, functional, losses, networks, ragged, ranks, rowwise, sampling, selection, transport
 
 UNIMODAL = (is_row_stochastic, is_unimodal_row_stochastic)
 DOUBLY = (is_row_stochastic, is_doubly_stochastic)
@@ -166,7 +166,7 @@ ELSEWHERE = {
     "matrices and checkers": "permutation_matrix is_row_stochastic is_doubly_stochastic is_permutation_matrix is_unimodal_row_stochastic compute_dtype "
                              "check_scores check_mask check_tau",
     "the maps that operators return": "SoftPermutation DensePermutation TransposedPermutation SampleMean SoftSortPermutation LaplacePermutation SparseRows "
-                                      "WindowedPermutation SquarePermutation OrderPermutation NeuralSortPermutation NetworkPermutation TransportPermutation LapSumPermutation",
+                                      "WindowedPermutation SquarePermutation OrderPermutation NeuralSortPermutation NetworkPermutation TransportPermutation LapSumPermutation ListPermutation",
     "base classes and look-ups": "Operator RankOperator get_operator get_rank_operator TopKMask get_topk_mask Routing",
     "definitions read aloud, the oracles of the parts' tests": "neuralsort_published neuralsort_quadratic row_sums isotonic_plain sinkhorn line_potentials convex_cost subset_marginals",
     "pieces of a network": "odd_even_layers bitonic_layers Comparators sorting_network run_network swap_sigmoid lane_differences replace_activation apply_layers default_steepness",
@@ -174,12 +174,14 @@ ELSEWHERE = {
     "noise": "gumbel_noise",
     "numbers, not tensors": "calibrate_tau tau_schedule",
     "orders": "ideal_order",
+    "lists end to end, and scores in files (tests/ragged)": "offsets_of chunked_quantile chunked_threshold Threshold ChunkedRank",
     "metrics, and what boosted trees ask of a loss": "hard_metric soft_metric gradient_and_curvature",
+    "scores on many processes, in tests/distributed": "Party gather_parts gathered summed agreed_sum SortedParts sort_parts bring home spread positions SoftSortParts laplace_ranks step_ranks mean_ranks",
     "pieces with tests of their own": "warm",
     "hard ranks, whose gradient is another function's": "BlackboxRank ImplicitRank",
     "an estimator, under scikit-learn's own checks": "SoftKNeighborsClassifier",
 }
-PARTS = (core, rowwise, networks, transport, ranks, selection, sampling, functional, losses)
+PARTS = (core, rowwise, networks, transport, ranks, selection, sampling, distributed, ragged, functional, losses)
 
 
 def public_names():

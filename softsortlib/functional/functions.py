@@ -5,14 +5,17 @@
 # %% auto #0
 __all__ = ['soft_permutation', 'soft_sort', 'soft_rank', 'soft_topk', 'soft_topk_mask']
 
-# %% ../../nbs/functional/50_functions.ipynb #d374fe62
+# %% ../../nbs/functional/50_functions.ipynb #d34fd20b
 import torch
 from torch import Tensor
 
 from ..core.operators import Operator, check_flags
 from ..core.permutation import SoftPermutation, compute_dtype
 from ..core.rank_operators import RankOperator, check_ranks_fit
-from .arguments import check_k, finite_scores, hard_sort, midranks, oriented, with_gradient_of
+from softsortlib.functional.arguments import (
+    check_k, finite_scores, hard_sort, join_items, join_maps, join_top, midranks, on_lists, oriented, with_gradient_of,
+)
+from .parts import group_sort, group_topk, in_parts
 from ..ranks.laplace import LaplaceRank
 from ..selection.masks import get_topk_mask, hard_mask
 
@@ -44,7 +47,8 @@ def sorter(
                         f"choose one of {', '.join(sorted(Operator.names))}")
     return oriented(method, Operator.names, tau, descending)
 
-# %% ../../nbs/functional/50_functions.ipynb #82451c4b
+# %% ../../nbs/functional/50_functions.ipynb #28c5d0ab
+@on_lists(join_maps)
 def soft_permutation(
     x: Tensor,  # scores, any shape, floating point
     dim: int = -1,  # the dimension to sort, n elements long
@@ -53,6 +57,7 @@ def soft_permutation(
     method: "str | Operator" = "softsort",  # an operator or its name
     tau: "float | Tensor | None" = None,  # temperature in units of x; None is the operator's own (1.0)
     mask: "Tensor | None" = None,  # bool, broadcastable to x, True = a real element
+    offsets: "Tensor | None" = None,  # integer, (B + 1,): lists lie end to end along dim; an item of x is in one
     hard: bool = False,  # round in the forward pass, keep the soft gradient
 ) -> SoftPermutation:  # (..., n, n) with the other dimensions of x as batch
     """The soft permutation that sorts `x` along `dim`.
@@ -78,7 +83,8 @@ def _sorters():
     own = {name: cls for name, cls in RankOperator.names.items() if hasattr(cls, "sort")}
     return {**Operator.names, **own}
 
-# %% ../../nbs/functional/50_functions.ipynb #0dd00549
+# %% ../../nbs/functional/50_functions.ipynb #20f5e8ee
+@on_lists(join_items)
 def soft_sort(
     x: Tensor,  # any shape, floating point
     dim: int = -1,  # the dimension to sort
@@ -87,11 +93,16 @@ def soft_sort(
     method: "str | Operator" = "softsort",  # an operator or its name
     tau: "float | Tensor | None" = None,  # temperature in units of x; None is the operator's own (1.0)
     mask: "Tensor | None" = None,  # bool, broadcastable to x, True = a real element
+    offsets: "Tensor | None" = None,  # integer, (B + 1,): lists lie end to end along dim; an item of x is in one
     hard: bool = False,  # the values of `torch.sort`, with the soft gradient
+    group: "object | None" = None,  # a torch.distributed group: x is this process's part along dim (165)
+    gather: bool = False,  # with a group: collect all scores on every process, for operators that need it
 ) -> Tensor:  # the shape of x, zero at padded positions
     """Soft `torch.sort(x, dim, descending).values`: `P @ x`.
 
     Raise `TypeError`, `ValueError` or `IndexError` when an argument does not fit."""
+    if in_parts(x, group):
+        return group_sort(soft_sort, x, dim, descending, group, gather, mask=mask, hard=hard, method=method, tau=tau)
     check_flags(descending=descending, hard=hard)
     s, mask, dim = finite_scores(x, dim, mask)
     if is_rank_only(method):
@@ -115,7 +126,8 @@ def _expected_position(P):
         weight = weight.masked_fill(~P.mask, 1)
     return total / weight
 
-# %% ../../nbs/functional/50_functions.ipynb #02caed85
+# %% ../../nbs/functional/50_functions.ipynb #808bc9d9
+@on_lists(join_items)
 def soft_rank(
     x: Tensor,  # any shape, floating point
     dim: int = -1,  # the dimension to rank
@@ -124,11 +136,16 @@ def soft_rank(
     method: "str | Operator | RankOperator" = "softsort",  # an operator or its name, rank-only ones too
     tau: "float | Tensor | None" = None,  # temperature in units of x; None is the operator's own (1.0)
     mask: "Tensor | None" = None,  # bool, broadcastable to x, True = a real element
+    offsets: "Tensor | None" = None,  # integer, (B + 1,): lists lie end to end along dim; an item of x is in one
     hard: bool = False,  # the ranks themselves (ties share their mean rank), with the soft gradient
+    group: "object | None" = None,  # a torch.distributed group: x is this process's part along dim (165)
+    gather: bool = False,  # with a group: collect all scores on every process, for operators that need it
 ) -> Tensor:  # ranks from 1 to n, the shape of x; padded elements have rank 0
     """Soft ranks, the expected position of each input (50.1).
 
     Raise `TypeError`, `ValueError` or `IndexError` when an argument does not fit."""
+    if in_parts(x, group):
+        return group_sort(soft_rank, x, dim, descending, group, gather, mask=mask, hard=hard, method=method, tau=tau)
     check_flags(descending=descending, hard=hard)
     s, mask, dim = finite_scores(x, dim, mask)
     check_ranks_fit(s)
@@ -140,7 +157,8 @@ def soft_rank(
         r = with_gradient_of(r, midranks(s.to(r.dtype), mask, descending))
     return r.to(x.dtype).movedim(-1, dim)
 
-# %% ../../nbs/functional/50_functions.ipynb #26a0b125
+# %% ../../nbs/functional/50_functions.ipynb #73a84379
+@on_lists(join_top)
 def soft_topk(
     x: Tensor,  # any shape, floating point
     k: int,  # how many, 1..n
@@ -150,12 +168,17 @@ def soft_topk(
     method: "str | Operator" = "softsort",  # an operator or its name
     tau: "float | Tensor | None" = None,  # temperature in units of x; None is the operator's own (1.0)
     mask: "Tensor | None" = None,  # bool, broadcastable to x, True = a real element
+    offsets: "Tensor | None" = None,  # integer, (B + 1,): lists lie end to end along dim; an item of x is in one
     hard: bool = False,  # the values of `torch.topk`, with the soft gradient
+    group: "object | None" = None,  # a torch.distributed group: x is this process's part along dim (165)
+    gather: bool = False,  # with a group: collect all scores on every process, for operators that need it
 ) -> "tuple[Tensor, SoftPermutation]":  # values, k in place of n along dim; the first k rows of P, (..., k, n)
     """Soft `torch.topk`: the first k rows of `P` and what they make of `x`.
 
     The columns of the rows sum to a soft membership, with 'lapsum' the weights of Struski et al. 2025.
     Raise `TypeError`, `ValueError` or `IndexError` when an argument does not fit."""
+    if in_parts(x, group):
+        return group_topk(soft_topk, x, k, dim, largest, group, gather, mask=mask, hard=hard, method=method, tau=tau)
     check_flags(largest=largest, hard=hard)
     s, mask, dim = finite_scores(x, dim, mask)
     k = check_k(k, s.shape[-1])
@@ -167,7 +190,8 @@ def soft_topk(
         P = P.straight_through()
     return y.movedim(-1, dim), P
 
-# %% ../../nbs/functional/50_functions.ipynb #9c378649
+# %% ../../nbs/functional/50_functions.ipynb #61d73faf
+@on_lists(join_items)
 def soft_topk_mask(
     x: Tensor,  # any shape, floating point
     k: "float | Tensor",  # how many; a tensor broadcasts over the other dimensions of x
@@ -177,6 +201,7 @@ def soft_topk_mask(
     method: str = "lapsum",  # "lapsum", "sinkhorn", "sparse", "threshold" or "simple"
     tau: "float | Tensor | None" = None,  # temperature in units of x; broadcasts as k does, None is 1.0
     mask: "Tensor | None" = None,  # bool, broadcastable to x, True = a real element
+    offsets: "Tensor | None" = None,  # integer, (B + 1,): lists lie end to end along dim; an item of x is in one
     hard: bool = False,  # zeros and ones (a part for a k that is no integer), with the soft gradient
 ) -> Tensor:  # weights in [0, 1] that sum to k along dim, the shape of x; zero at padded elements
     """Soft membership in the k largest (100.1), by the `TopKMask` of that name.

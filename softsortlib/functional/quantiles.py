@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['soft_quantile', 'soft_median']
 
-# %% ../../nbs/functional/51_quantiles.ipynb #cbc0c03d
+# %% ../../nbs/functional/51_quantiles.ipynb #4d68b7f8
 import numbers
 
 import torch
@@ -14,8 +14,11 @@ from torch import Tensor
 from ..core.operators import Operator, check_flags
 from ..core.permutation import compute_dtype, is_concrete
 from ..core.rounding import in_compute_dtype
-from .arguments import finite_scores, hard_sort, runs_eagerly, with_gradient_of
+from softsortlib.functional.arguments import (
+    finite_scores, hard_sort, join_sets, on_lists, runs_eagerly, with_gradient_of,
+)
 from .functions import sorter
+from .parts import group_quantile, in_parts
 
 # %% ../../nbs/functional/51_quantiles.ipynb #4a7d59bb
 INTERPOLATIONS = dict(
@@ -121,24 +124,9 @@ def _soft_quantiles(s, mask, q, p, interpolation, method, tau):
     P = in_compute_dtype(operator(sign * s, mask))      # two rows are averaged, and rounded once
     return _at_positions(lambda rows: P[..., rows, :] @ s, p, s.shape[-1], mask).to(s.dtype)
 
-# %% ../../nbs/functional/51_quantiles.ipynb #181a05c6
-def soft_quantile(
-    x: Tensor,  # any shape, floating point
-    q: "float | Tensor",  # in [0, 1]; a number, or a tensor (Q,)
-    dim: int = -1,  # the dimension to reduce
-    keepdim: bool = False,  # keep it, with one element
-    *,
-    interpolation: str = "linear",  # "linear", "lower", "higher", "midpoint" or "nearest"
-    method: "str | Operator" = "softsort",  # an operator or its name
-    tau: "float | Tensor | None" = None,  # temperature in units of x; None is the operator's own (1.0)
-    mask: "Tensor | None" = None,  # bool, broadcastable to x, True = a real element
-    hard: bool = False,  # the values of `torch.quantile`, with the soft gradient
-) -> Tensor:  # as `torch.quantile`: x without dim; with q (Q,) a leading dimension Q
-    """Soft `torch.quantile(x, q, dim)`, from the two rows around q (n - 1), or an operator's own (Cuturi et al. 2019).
-
-    Raise `TypeError`, `ValueError` or `IndexError` when an argument does not fit."""
-    check_flags(keepdim=keepdim, hard=hard)
-    _check_interpolation(interpolation)
+# %% ../../nbs/functional/51_quantiles.ipynb #6b7c5010
+def _quantile(x, q, dim, keepdim, interpolation, method, tau, mask, hard):
+    "`soft_quantile` of scores on one process."
     s, mask, dim = finite_scores(x, dim, mask)
     q, alone = _levels(q, compute_dtype(x.dtype), x.device)
     p = _positions(q, s, mask, interpolation)
@@ -151,12 +139,40 @@ def soft_quantile(
         y = y.unsqueeze(dim)
     return y[0] if alone else y
 
-# %% ../../nbs/functional/51_quantiles.ipynb #3b72fe00
+# %% ../../nbs/functional/51_quantiles.ipynb #df804c87
+@on_lists(join_sets)
+def soft_quantile(
+    x: Tensor,  # any shape, floating point
+    q: "float | Tensor",  # in [0, 1]; a number, or a tensor (Q,)
+    dim: int = -1,  # the dimension to reduce
+    keepdim: bool = False,  # keep it, with one element
+    *,
+    interpolation: str = "linear",  # "linear", "lower", "higher", "midpoint" or "nearest"
+    method: "str | Operator" = "softsort",  # an operator or its name
+    tau: "float | Tensor | None" = None,  # temperature in units of x; None is the operator's own (1.0)
+    mask: "Tensor | None" = None,  # bool, broadcastable to x, True = a real element
+    offsets: "Tensor | None" = None,  # integer, (B + 1,): lists lie end to end along dim; an item of x is in one
+    hard: bool = False,  # the values of `torch.quantile`, with the soft gradient
+    group: "object | None" = None,  # a torch.distributed group: x is this process's part along dim (165)
+    gather: bool = False,  # with a group: collect all scores on every process, for operators that need it
+) -> Tensor:  # as `torch.quantile`: x without dim; with q (Q,) a leading dimension Q
+    """Soft `torch.quantile(x, q, dim)`, from the two rows around q (n - 1), or an operator's own (Cuturi et al. 2019).
+
+    Raise `TypeError`, `ValueError` or `IndexError` when an argument does not fit."""
+    options = dict(interpolation=interpolation, method=method, tau=tau, mask=mask, hard=hard)
+    if in_parts(x, group):
+        rules = _levels, _check_interpolation, INTERPOLATIONS
+        return group_quantile(soft_quantile, x, q, dim, keepdim, group, gather, rules, **options)
+    check_flags(keepdim=keepdim, hard=hard)
+    _check_interpolation(interpolation)
+    return _quantile(x, q, dim, keepdim, **options)
+
+# %% ../../nbs/functional/51_quantiles.ipynb #3bb33a96
 def soft_median(
     x: Tensor,  # any shape, floating point
     dim: int = -1,  # the dimension to reduce
     keepdim: bool = False,  # keep it, with one element
-    **kwargs,  # method, tau, mask, hard as in `soft_quantile`
+    **kwargs,  # method, tau, mask, offsets, hard as in `soft_quantile`
 ) -> Tensor:  # the shape of x without dim
     "Soft `torch.quantile(x, 0.5, dim)`; raises as `soft_quantile` does."
     return soft_quantile(x, 0.5, dim, keepdim, **kwargs)

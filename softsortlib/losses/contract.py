@@ -5,15 +5,20 @@
 # %% auto #0
 __all__ = []
 
-# %% ../../nbs/losses/59_contract.ipynb #452dc30b
+# %% ../../nbs/losses/59_contract.ipynb #88562ca7
+import functools
 import inspect
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Callable, TypeVar
 
 import torch
 from torch import Tensor, nn
 
 from ..core.checks import is_one_of
 from ..core.permutation import check_mask, check_scores, compute_dtype, is_concrete
+from ..ragged.blocks import ListPermutation
+from softsortlib.ragged.lists import (
+    by_length, calls, check_offsets, is_nested, refuse_mask, to_lists, unnested,
+)
 
 # %% ../../nbs/losses/59_contract.ipynb #df52a781
 def check_relevance(
@@ -82,22 +87,94 @@ def differing(
     inf = float("inf")
     return y.masked_fill(~mask, -inf).amax(-1) > y.masked_fill(~mask, inf).amin(-1)
 
-# %% ../../nbs/losses/59_contract.ipynb #b4f6c8fa
+# %% ../../nbs/losses/59_contract.ipynb #755d4dbc
 def reduce_sets(
     loss: Tensor,  # of each set, (...); a stochastic operator puts samples in front
     defined: Tensor,  # bool, whether a set counts, (...) without the samples
-    reduction: str,  # "mean", "sum" or "none"
+    reduction: str,  # "mean", "sum" or "none"; or a function of the losses and of which count
     dtype: torch.dtype,  # of the scores
 ) -> Tensor:  # (), or (...) for "none"
     "One number of the losses of all sets; raise `ValueError` for another reduction."
-    check_reduction(reduction)
     defined = defined.expand(loss.shape)
     loss = loss.masked_fill(~defined, 0)
+    if callable(reduction):
+        return reduction(loss, defined)
+    check_reduction(reduction)
     if reduction == "mean":
         loss = loss.sum() / defined.sum().clamp(min=1)
     elif reduction == "sum":
         loss = loss.sum()
     return loss.to(dtype)
+
+# %% ../../nbs/losses/59_contract.ipynb #31ffe6e3
+def apart(loss, defined):
+    "The reduction that gives the losses of sets and which of them count."
+    return loss, defined
+
+
+def _reduced(parts, lists, reduction, dtype):
+    "The losses and flags of all lengths, reduced."
+    loss, defined = (to_lists(list(both), lists) for both in zip(*parts))
+    return reduce_sets(loss, defined, reduction, dtype)
+
+
+def _flat_lists(scores, relevance, offsets):
+    "Items of scores and relevance, and their offsets, from nested tensors or from what lies flat."
+    if is_nested(scores):
+        if offsets is not None:
+            raise ValueError("scores are a nested tensor and bring their offsets, got offsets= too: leave them out")
+        scores, offsets = unnested(scores, "scores")
+    if is_nested(relevance):
+        relevance, other = unnested(relevance, "relevance")
+        if other is not offsets and not torch.equal(other.cpu(), offsets.cpu()):
+            raise ValueError("relevance must have the lists of the scores, got nested tensors with other offsets")
+    check_relevance(relevance, scores)
+    return scores, relevance, check_offsets(offsets, scores)
+
+# %% ../../nbs/losses/59_contract.ipynb #8ebc74c2
+def _of_lists(loss, scores, relevance, offsets, options, least):
+    "The loss of lists."
+    reduction = options.pop("reduction", "mean")
+    check_reduction(reduction)
+    s, y, offsets = _flat_lists(scores, relevance, offsets)
+    lists, parts = by_length(offsets), []
+    k = options.get("k", 1)
+    fill = max(1, min(k, lists.longest)) if least and isinstance(k, int) else 1
+    for call in calls((s, y), lists, options, fill):
+        both = loss(*call.tensors, call.mask, reduction=apart, **call.options)
+        parts.append(tuple(v if call.kept else v[..., :0] for v in both))
+    return _reduced(parts, lists, reduction, s.dtype)
+
+# %% ../../nbs/losses/59_contract.ipynb #f9f2fe36
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def over_lists(fill: bool = False) -> "Callable[[F], F]":
+    "Let a loss of sets (..., n) take `offsets`, and nested tensors; with `fill`, lists shorter than k are filled up."
+    def decorate(loss):
+        @functools.wraps(loss)
+        def of_sets(scores, relevance, mask=None, offsets=None, **options):
+            if offsets is None and not is_nested(scores):
+                return loss(scores, relevance, mask, **options)
+            refuse_mask(mask)
+            return _of_lists(loss, scores, relevance, offsets, options, fill)
+
+        return of_sets
+    return decorate
+
+# %% ../../nbs/losses/59_contract.ipynb #789de3e2
+def over_blocks(loss: F) -> F:
+    "Let a loss of P (..., m, n) and a target take the map of lists as well."
+    @functools.wraps(loss)
+    def of_maps(P, target, **options):
+        if not isinstance(P, ListPermutation) or not isinstance(target, Tensor) or target.shape[-1:] != (P.m,):
+            return loss(P, target, **options)
+        reduction = options.pop("reduction", "mean")
+        check_reduction(reduction)
+        parts = [loss(block, part, reduction=apart, **options) for block, part in P.each(target)]
+        return _reduced(parts, P.lists, reduction, P.dtype)
+
+    return of_maps
 
 # %% ../../nbs/losses/59_contract.ipynb #d1708375
 class Loss(nn.Module):

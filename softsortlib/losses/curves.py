@@ -16,7 +16,7 @@ from ..core.operators import check_tau
 from ..engine.dispatch import precise
 from ..engine.sum_laws import kernel_sums_dense
 from ..engine.sums import kernel_sums
-from .contract import Loss, reduce_sets, set_inputs
+from .contract import Loss, over_lists, reduce_sets, set_inputs
 
 # %% ../../nbs/losses/122_curves.ipynb #2e87e598
 def step_sums(
@@ -47,11 +47,13 @@ def soft_average_precision(
     precision = (above / all_above).masked_fill(~relevant, 0)
     return (precision.sum(-1) / relevant.sum(-1).clamp(min=1)).to(s.dtype)
 
-# %% ../../nbs/losses/122_curves.ipynb #c81705b4
+# %% ../../nbs/losses/122_curves.ipynb #d51a7e9b
+@over_lists()
 def average_precision_loss(
     scores: Tensor,  # (..., n)
     relevance: Tensor,  # relevant where positive, (..., n)
     mask: "Tensor | None" = None,  # bool, broadcastable to scores, True = a real element
+    offsets: "Tensor | None" = None,  # integer, (B + 1,): lists lie end to end in the last dimension
     *,
     tau: "float | Tensor" = 1.0,  # temperature in units of the scores, a number or (...); 0.01 for cosines in the paper
     reduction: str = "mean",  # "mean" over sets with a relevant element, "sum" or "none"
@@ -102,11 +104,13 @@ def spread_bins(
     empty = torch.zeros(*x.shape[:-1], bins, dtype=x.dtype, device=x.device)
     return empty.scatter_add(-1, at, w * (1 - share)).scatter_add(-1, at + 1, w * share)
 
-# %% ../../nbs/losses/122_curves.ipynb #d1b19efd
+# %% ../../nbs/losses/122_curves.ipynb #7bf53d15
+@over_lists()
 def quantised_ap_loss(
     scores: Tensor,  # (..., n)
     relevance: Tensor,  # relevant where positive, (..., n)
     mask: "Tensor | None" = None,  # bool, broadcastable to scores, True = a real element
+    offsets: "Tensor | None" = None,  # integer, (B + 1,): lists lie end to end in the last dimension
     *,
     bins: int = 20,  # at least 2
     span: "tuple | None" = None,  # (lowest, highest) centre; None takes the lowest and the highest score of each set
@@ -132,11 +136,13 @@ class QuantisedAPLoss(Loss, of=quantised_ap_loss):
 
     Raises as the function does, and `TypeError` for an unknown option."""
 
-# %% ../../nbs/losses/122_curves.ipynb #e395c9b7
+# %% ../../nbs/losses/122_curves.ipynb #4d09c142
+@over_lists()
 def auc_loss(
     scores: Tensor,  # (..., n)
     relevance: Tensor,  # relevant where positive, (..., n)
     mask: "Tensor | None" = None,  # bool, broadcastable to scores, True = a real element
+    offsets: "Tensor | None" = None,  # integer, (B + 1,): lists lie end to end in the last dimension
     *,
     kind: str = "logistic",  # "logistic", an upper bound and convex, or "sigmoid", near the count
     tau: "float | Tensor" = 1.0,  # temperature in units of the scores, a number or (...)

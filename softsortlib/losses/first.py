@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['pirank_loss', 'PiRankLoss', 'reciprocal_rank_loss', 'ReciprocalRankLoss']
 
-# %% ../../nbs/losses/124_first.ipynb #bf9c00f7
+# %% ../../nbs/losses/124_first.ipynb #2c223fc7
 import math
 
 import torch
@@ -14,7 +14,7 @@ from torch import Tensor
 from ..core.operators import Operator, check_flags
 from ..functional.arguments import check_k, with_gradient_of
 from ..functional.functions import soft_permutation
-from .contract import Loss, reduce_sets, set_inputs
+from .contract import Loss, over_lists, reduce_sets, set_inputs
 from .ranking import best_dcg, discounts_of, gains_of, ratio_of
 
 # %% ../../nbs/losses/124_first.ipynb #23feba79
@@ -28,11 +28,13 @@ def hard_gains(
     order = s.detach().masked_fill(~mask, -math.inf).sort(dim=-1, descending=True, stable=True).indices
     return g.gather(-1, order[..., :k])
 
-# %% ../../nbs/losses/124_first.ipynb #32ecf3c3
+# %% ../../nbs/losses/124_first.ipynb #0aa838dd
+@over_lists()
 def pirank_loss(
     scores: Tensor,  # (..., n)
     relevance: Tensor,  # grades, non-negative, (..., n)
     mask: "Tensor | None" = None,  # bool, broadcastable to scores, True = a real element
+    offsets: "Tensor | None" = None,  # integer, (B + 1,): lists lie end to end in the last dimension
     *,
     k: "int | None" = None,  # count the first k positions; None all of them
     gain: str = "exp2",  # "exp2": 2^y - 1, or "linear": y
@@ -74,11 +76,13 @@ def first_hit(
     rest = (alive[..., -1] / n.clamp(min=1)).masked_fill(n > h.shape[-1], 0)
     return (h * alive[..., :-1] / places).sum(-1) + rest
 
-# %% ../../nbs/losses/124_first.ipynb #84f994df
+# %% ../../nbs/losses/124_first.ipynb #7eaeb0e6
+@over_lists()
 def reciprocal_rank_loss(
     scores: Tensor,  # (..., n)
     relevance: Tensor,  # relevant where positive, (..., n)
     mask: "Tensor | None" = None,  # bool, broadcastable to scores, True = a real element
+    offsets: "Tensor | None" = None,  # integer, (B + 1,): lists lie end to end in the last dimension
     *,
     k: "int | None" = None,  # a first hit behind the first k counts nothing; None looks at all
     method: "str | Operator" = "softsort",  # what sorts the scores

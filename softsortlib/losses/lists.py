@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['listnet_loss', 'ListNetLoss', 'listmle_loss', 'ListMLELoss', 'slatk_loss', 'SLatKLoss']
 
-# %% ../../nbs/losses/120_lists.ipynb #3d237045
+# %% ../../nbs/losses/120_lists.ipynb #34c4756a
 import math
 
 import torch
@@ -14,7 +14,7 @@ from torch import Tensor
 from ..core.checks import is_one_of
 from ..core.operators import check_flags, check_tau
 from ..functional.arguments import check_k
-from .contract import Loss, check_not_negative, differing, reduce_sets, set_inputs
+from .contract import Loss, check_not_negative, differing, over_lists, reduce_sets, set_inputs
 from .orders import ideal_order
 
 # %% ../../nbs/losses/120_lists.ipynb #e264d275
@@ -41,11 +41,13 @@ def _first_of(y, mask, target):
     total = y.sum(-1, keepdim=True)
     return y / total.masked_fill(total <= 0, 1)
 
-# %% ../../nbs/losses/120_lists.ipynb #245cbf29
+# %% ../../nbs/losses/120_lists.ipynb #0b9259aa
+@over_lists()
 def listnet_loss(
     scores: Tensor,  # (..., n)
     relevance: Tensor,  # grades, (..., n)
     mask: "Tensor | None" = None,  # bool, broadcastable to scores, True = a real element
+    offsets: "Tensor | None" = None,  # integer, (B + 1,): lists lie end to end in the last dimension
     *,
     target: str = "softmax",  # "softmax" of the grades, or their "share", for which they must not be negative
     tau: "float | Tensor" = 1.0,  # temperature in units of the scores, a number or (...)
@@ -86,11 +88,13 @@ def place_weights(
     a = a.masked_fill(i > n, 0)
     return a / a.sum(-1, keepdim=True).clamp(min=torch.finfo(dtype).tiny)
 
-# %% ../../nbs/losses/120_lists.ipynb #48a696c3
+# %% ../../nbs/losses/120_lists.ipynb #6ee8bc23
+@over_lists()
 def listmle_loss(
     scores: Tensor,  # (..., n)
     relevance: Tensor,  # grades, (..., n)
     mask: "Tensor | None" = None,  # bool, broadcastable to scores, True = a real element
+    offsets: "Tensor | None" = None,  # integer, (B + 1,): lists lie end to end in the last dimension
     *,
     weights: str = "equal",  # of the places: "equal", "exp2" (p-ListMLE) or "log2"
     tau: "float | Tensor" = 1.0,  # temperature in units of the scores, a number or (...)
@@ -124,11 +128,13 @@ def kth_largest(
     last = mask.sum(-1, keepdim=True).clamp(1, k) - 1
     return top.gather(-1, last)[..., 0].masked_fill(~mask.any(-1), 0)
 
-# %% ../../nbs/losses/120_lists.ipynb #1f5a0c38
+# %% ../../nbs/losses/120_lists.ipynb #5f83baf0
+@over_lists()
 def slatk_loss(
     scores: Tensor,  # (..., n)
     relevance: Tensor,  # relevant where positive, (..., n)
     mask: "Tensor | None" = None,  # bool, broadcastable to scores, True = a real element
+    offsets: "Tensor | None" = None,  # integer, (B + 1,): lists lie end to end in the last dimension
     *,
     k: int = 10,  # how many are looked at; more than there are is all of them
     tau: "float | Tensor" = 1.0,  # temperature of the softmax in units of the scores, a number or (...)

@@ -6,7 +6,7 @@
 __all__ = ['permutation_nll', 'PermutationNLL', 'ideal_order', 'permutation_bce', 'PermutationBCE', 'spearman_loss',
            'SpearmanLoss', 'kendall_loss', 'KendallLoss']
 
-# %% ../../nbs/losses/55_orders.ipynb #494998ca
+# %% ../../nbs/losses/55_orders.ipynb #abff0bdc
 import math
 
 import torch
@@ -22,9 +22,11 @@ from ..engine.radix import stable_sort
 from ..engine.sums import kernel_sums
 from ..functional.arguments import midranks
 from ..functional.functions import soft_rank
-from .contract import Loss, check_relevance, reduce_sets, set_inputs
-from ..engine.dispatch import precise
-from ..ranks.sigmoid import tau_column
+from ..functional.parts import in_parts
+from .contract import Loss, check_relevance, over_blocks, over_lists, reduce_sets, set_inputs
+from .parts import group_loss, spearman_parts
+from ..ragged.lists import check_offsets, list_numbers
+from ..ranks.sigmoid import precise, tau_column
 
 # %% ../../nbs/losses/55_orders.ipynb #7aff55d2
 def _check_permutation(P):
@@ -40,7 +42,8 @@ def _row_count(P):
         return torch.full(P.batch, P.m, device=P.device)
     return P._kept.sum(-1)
 
-# %% ../../nbs/losses/55_orders.ipynb #788bb3c8
+# %% ../../nbs/losses/55_orders.ipynb #17fdaa84
+@over_blocks
 def permutation_nll(
     P: SoftPermutation,  # of any operator, (..., n, n), or its first rows
     target: Tensor,  # the true order as `argsort` returns it, long, (..., n)
@@ -79,12 +82,13 @@ def _stably(order, key, descending):
     by_key = key.gather(-1, order).sort(dim=-1, descending=descending, stable=True).indices
     return order.gather(-1, by_key)
 
-# %% ../../nbs/losses/55_orders.ipynb #022e2876
+# %% ../../nbs/losses/55_orders.ipynb #dde8cb68
 def ideal_order(
     relevance: Tensor,  # grades, (..., n)
     scores: "Tensor | None" = None,  # (..., n), break ties among grades; None keeps the input order
     mask: "Tensor | None" = None,  # bool, broadcastable to relevance, True = a real element
     descending: bool = False,  # as for the operator whose target it is; True puts the highest grade first
+    offsets: "Tensor | None" = None,  # integer, (B + 1,): lists lie end to end in the last dimension
 ) -> Tensor:  # the order as `argsort` returns it, long, (..., n), padded elements last
     """The order of `relevance` that is nearest to that of `scores`, a `target` for the losses on a permutation.
 
@@ -98,6 +102,8 @@ def ideal_order(
     order = _stably(order, relevance, descending)
     if mask is not None:
         order = _stably(order, check_mask(mask, relevance), True)
+    if offsets is not None:
+        order = _stably(order, list_numbers(check_offsets(offsets, relevance)).expand(relevance.shape), False)
     return order
 
 # %% ../../nbs/losses/55_orders.ipynb #9822dbc3
@@ -117,7 +123,8 @@ def _rest_of_rows(P, target):
         log_rest = log_rest.masked_fill(~P.mask[..., None, :] | ~P._kept[..., None], 0)
     return log_rest.sum((-2, -1))
 
-# %% ../../nbs/losses/55_orders.ipynb #253cae2f
+# %% ../../nbs/losses/55_orders.ipynb #d51dc44d
+@over_blocks
 def permutation_bce(
     P: SoftPermutation,  # of any operator, (..., n, n)
     target: Tensor,  # the true order as `argsort` returns it, long, (..., n)
@@ -157,19 +164,26 @@ def _correlation(r, rho, mask):
     own = torch.where(own <= rounding, wanted, own)
     return (r * rho).sum(-1) / (own.sqrt() * wanted.sqrt()), defined
 
-# %% ../../nbs/losses/55_orders.ipynb #5d95b0d5
+# %% ../../nbs/losses/55_orders.ipynb #fda159a6
+@over_lists()
 def spearman_loss(
     scores: Tensor,  # (..., n)
     relevance: Tensor,  # grades or any numbers to agree with in order, (..., n)
     mask: "Tensor | None" = None,  # bool, broadcastable to scores, True = a real element
+    offsets: "Tensor | None" = None,  # integer, (B + 1,): lists lie end to end in the last dimension
     *,
     method: "str | Operator | RankOperator" = "softsort",  # what ranks the scores
     tau: "float | Tensor | None" = None,  # temperature in units of the scores, a number or (...)
     reduction: str = "mean",  # "mean" over sets, "sum" or "none"
+    group: "object | None" = None,  # a torch.distributed group: scores are this process's part (129)
+    gather: bool = False,  # with a group: collect all scores on every process
 ) -> Tensor:  # between 0 and 2; (), or (...) for "none"
     """One minus the correlation of soft ranks with ranks (55.3).
 
     Raise `TypeError` or `ValueError` when an argument does not fit."""
+    if in_parts(scores, group):
+        options = dict(method=method, tau=tau, reduction=reduction)
+        return group_loss(spearman_loss, spearman_parts, scores, relevance, mask, group, gather, **options)
     s, y, mask = set_inputs(scores, relevance, mask)
     r = _centred(soft_rank(s, method=method, tau=tau, mask=mask), mask)
     rho = _centred(midranks(y, mask, False), mask)
@@ -231,23 +245,30 @@ def _kendall_sums(s, y, mask, tau, kind):
     odd = (s * (below - above)).sum(-1) / tau
     return ((even * w).sum((-2, -1)) - odd) / (2 * math.log(2)), count
 
-# %% ../../nbs/losses/55_orders.ipynb #f4bb0067
+# %% ../../nbs/losses/55_orders.ipynb #a17cdea3
 _FEW = 1 << 18  # pairs of all sets up to which they are made
 
 
+@over_lists()
 def kendall_loss(
     scores: Tensor,  # (..., n)
     relevance: Tensor,  # grades or any numbers to agree with in order, (..., n); tied pairs are left out
     mask: "Tensor | None" = None,  # bool, broadcastable to scores, True = a real element
+    offsets: "Tensor | None" = None,  # integer, (B + 1,): lists lie end to end in the last dimension
     *,
     tau: "float | Tensor" = 1.0,  # temperature in units of the scores, a number or (...)
     kind: str = "logistic",  # "logistic", an upper bound and convex, or "sigmoid", near the count
     reduction: str = "mean",  # "mean" over sets, "sum" or "none"
+    group: "object | None" = None,  # a torch.distributed group: scores are this process's part (129)
+    gather: bool = False,  # with a group: collect all scores on every process
 ) -> Tensor:  # (), or (...) for "none"
     """Smooth share of pairs in the wrong order (55.4), without the pairs from some hundred scores on (55.6).
 
     On a GPU the host waits while these are laid out in levels.
     Raise `TypeError` or `ValueError` when an argument does not fit."""
+    if in_parts(scores, group):
+        options = dict(tau=tau, kind=kind, reduction=reduction)
+        return group_loss(kendall_loss, None, scores, relevance, mask, group, gather, **options)
     s, y, mask = set_inputs(scores, relevance, mask)
     tau = check_tau(tau, s)
     few = s.numel() * s.shape[-1] <= _FEW or s.shape[-1] < 100

@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['lambda_loss', 'LambdaLoss']
 
-# %% ../../nbs/losses/121_pairs.ipynb #d70bc09e
+# %% ../../nbs/losses/121_pairs.ipynb #03b279d5
 import math
 from typing import NamedTuple
 
@@ -16,7 +16,7 @@ from ..core.checks import is_one_of
 from ..core.operators import check_tau
 from ..engine.autograd import custom_op, differentiable, once
 from ..functional.arguments import check_k
-from .contract import Loss, differing, reduce_sets, set_inputs
+from .contract import Loss, differing, over_lists, reduce_sets, set_inputs
 from .orders import ideal_order
 from .ranking import best_dcg, discounts_of, gains_of, ratio_of
 
@@ -197,11 +197,13 @@ def _loss_backward(ctx, g):
 
 pair_loss = differentiable(_loss_op, 2, _loss_backward, _save)
 
-# %% ../../nbs/losses/121_pairs.ipynb #1bb5c699
+# %% ../../nbs/losses/121_pairs.ipynb #2fd96061
+@over_lists()
 def lambda_loss(
     scores: Tensor,  # (..., n)
     relevance: Tensor,  # grades, non-negative, (..., n)
     mask: "Tensor | None" = None,  # bool, broadcastable to scores, True = a real element
+    offsets: "Tensor | None" = None,  # integer, (B + 1,): lists lie end to end in the last dimension
     *,
     weights: str = "ndcg2++",  # "lambdarank", "ndcg1", "ndcg2", "ndcg2++" or "precision"
     k: "int | None" = None,  # the metric looks at the first k; None all of them

@@ -6,7 +6,7 @@
 __all__ = ['approx_ndcg_loss', 'ApproxNDCGLoss', 'neural_ndcg_loss', 'NeuralNDCGLoss', 'precision_loss', 'PrecisionLoss',
            'recall_loss', 'RecallLoss']
 
-# %% ../../nbs/losses/56_ranking.ipynb #e29634f1
+# %% ../../nbs/losses/56_ranking.ipynb #33648cc5
 import math
 
 import torch
@@ -17,7 +17,9 @@ from ..core.permutation import is_concrete
 from ..core.rank_operators import RankOperator
 from ..functional.arguments import check_k
 from ..functional.functions import soft_permutation, soft_rank
-from .contract import Loss, reduce_sets, set_inputs
+from ..functional.parts import in_parts
+from .contract import Loss, over_lists, reduce_sets, set_inputs
+from .parts import group_loss, ndcg_parts, precision_parts, recall_parts
 from ..ranks.laplace import lapsum_topk
 
 # %% ../../nbs/losses/56_ranking.ipynb #1fa790a9
@@ -62,21 +64,29 @@ def ratio_of(part, whole):
     "part / whole, zero where the whole is not positive."
     return part / whole.masked_fill(whole <= 0, math.inf)
 
-# %% ../../nbs/losses/56_ranking.ipynb #6129053c
+# %% ../../nbs/losses/56_ranking.ipynb #7ea0e4bb
+@over_lists()
 def approx_ndcg_loss(
     scores: Tensor,  # (..., n)
     relevance: Tensor,  # grades, non-negative, (..., n)
     mask: "Tensor | None" = None,  # bool, broadcastable to scores, True = a real element
+    offsets: "Tensor | None" = None,  # integer, (B + 1,): lists lie end to end in the last dimension
     *,
     k: "int | None" = None,  # count the first k ranks; None all of them
     gain: str = "exp2",  # "exp2": 2^y - 1, or "linear": y
     method: "str | Operator | RankOperator" = "sigmoid",  # what ranks the scores; the published one by default
     tau: "float | Tensor | None" = None,  # temperature in units of the scores, a number or (...)
     reduction: str = "mean",  # "mean" over sets with a relevant element, "sum" or "none"
+    group: "object | None" = None,  # a torch.distributed group: scores are this process's part (129)
+    gather: bool = False,  # with a group: collect all scores on every process
 ) -> Tensor:  # (), or (...) for "none"
     """One minus NDCG@k of soft ranks (56.1; Qin et al. 2010).
 
     Raise `TypeError` or `ValueError` when an argument does not fit."""
+    if in_parts(scores, group):
+        options = dict(k=k, gain=gain, method=method, tau=tau, reduction=reduction)
+        return group_loss(approx_ndcg_loss, ndcg_parts, scores, relevance, mask, group, gather, **options,
+                          check=lambda y, real: gains_of(y, real, gain))
     s, y, mask = set_inputs(scores, relevance, mask)
     g, discounts = gains_of(y, mask, gain), discounts_of(k, y)
     r = soft_rank(s, descending=True, method=method, tau=tau, mask=mask).clamp(min=1)
@@ -116,11 +126,13 @@ def balanced_rows(P, x, k, iterations):
         u = _inverse(P @ v)
     return u[..., :k] * (P[..., :k, :] @ (v * x))
 
-# %% ../../nbs/losses/56_ranking.ipynb #1715bcec
+# %% ../../nbs/losses/56_ranking.ipynb #af1de0ff
+@over_lists()
 def neural_ndcg_loss(
     scores: Tensor,  # (..., n)
     relevance: Tensor,  # grades, non-negative, (..., n)
     mask: "Tensor | None" = None,  # bool, broadcastable to scores, True = a real element
+    offsets: "Tensor | None" = None,  # integer, (B + 1,): lists lie end to end in the last dimension
     *,
     k: "int | None" = None,  # count the first k positions; None all of them
     gain: str = "exp2",  # "exp2": 2^y - 1, or "linear": y
@@ -154,21 +166,28 @@ def _hits(s, relevant, mask, k, method, tau, iterations):
     P = soft_permutation(s, descending=True, method=method, tau=tau, mask=mask)
     return balanced_rows(P, relevant, k, iterations).sum(-1)
 
-# %% ../../nbs/losses/56_ranking.ipynb #ff57994b
+# %% ../../nbs/losses/56_ranking.ipynb #358afe44
+@over_lists(fill=True)
 def precision_loss(
     scores: Tensor,  # (..., n)
     relevance: Tensor,  # relevant where positive, (..., n)
     mask: "Tensor | None" = None,  # bool, broadcastable to scores, True = a real element
+    offsets: "Tensor | None" = None,  # integer, (B + 1,): lists lie end to end in the last dimension
     *,
     k: int = 1,  # how many are looked at
     method: "str | Operator" = "softsort",  # what sorts the scores, or "lapsum" for memberships
     tau: "float | Tensor | None" = None,  # temperature in units of the scores, a number or (...)
     iterations: int = 20,  # Sinkhorn iterations that balance the matrix; 0 for doubly stochastic operators
     reduction: str = "mean",  # "mean" over sets with a real element, "sum" or "none"
+    group: "object | None" = None,  # a torch.distributed group: scores are this process's part (129)
+    gather: bool = False,  # with a group: collect all scores on every process
 ) -> Tensor:  # (), or (...) for "none"
     """One minus the soft precision at k (56.3; first rows of P, or LapSum weights, Struski et al. 2025).
 
     Raise `TypeError` or `ValueError` when an argument does not fit."""
+    if in_parts(scores, group):
+        options = dict(k=k, method=method, tau=tau, iterations=iterations, reduction=reduction)
+        return group_loss(precision_loss, precision_parts, scores, relevance, mask, group, gather, **options)
     s, y, mask = set_inputs(scores, relevance, mask)
     k = check_k(k, s.shape[-1])
     hits = _hits(s, (y > 0).to(s.dtype), mask, k, method, tau, iterations)
@@ -180,21 +199,28 @@ class PrecisionLoss(Loss, of=precision_loss):
 
     Raises as the function does, and `TypeError` for an unknown option."""
 
-# %% ../../nbs/losses/56_ranking.ipynb #15ad1270
+# %% ../../nbs/losses/56_ranking.ipynb #c11348d2
+@over_lists(fill=True)
 def recall_loss(
     scores: Tensor,  # (..., n)
     relevance: Tensor,  # relevant where positive, (..., n)
     mask: "Tensor | None" = None,  # bool, broadcastable to scores, True = a real element
+    offsets: "Tensor | None" = None,  # integer, (B + 1,): lists lie end to end in the last dimension
     *,
     k: int = 1,  # how many are looked at
     method: "str | Operator" = "softsort",  # what sorts the scores, or "lapsum" for memberships
     tau: "float | Tensor | None" = None,  # temperature in units of the scores, a number or (...)
     iterations: int = 20,  # Sinkhorn iterations that balance the matrix; 0 for doubly stochastic operators
     reduction: str = "mean",  # "mean" over sets with a relevant element, "sum" or "none"
+    group: "object | None" = None,  # a torch.distributed group: scores are this process's part (129)
+    gather: bool = False,  # with a group: collect all scores on every process
 ) -> Tensor:  # (), or (...) for "none"
     """One minus the soft recall at k (56.3; first rows of P, or LapSum weights, Struski et al. 2025).
 
     Raise `TypeError` or `ValueError` when an argument does not fit."""
+    if in_parts(scores, group):
+        options = dict(k=k, method=method, tau=tau, iterations=iterations, reduction=reduction)
+        return group_loss(recall_loss, recall_parts, scores, relevance, mask, group, gather, **options)
     s, y, mask = set_inputs(scores, relevance, mask)
     relevant = (y > 0).to(s.dtype)
     hits = _hits(s, relevant, mask, check_k(k, s.shape[-1]), method, tau, iterations)

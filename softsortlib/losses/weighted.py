@@ -15,7 +15,7 @@ from ..core.checks import is_one_of
 from ..core.operators import check_tau
 from ..engine.dispatch import precise, tensor_on
 from ..engine.sums import kernel_sums
-from .contract import Loss, differing, reduce_sets, set_inputs
+from .contract import Loss, differing, over_lists, reduce_sets, set_inputs
 
 # %% ../../nbs/losses/123_weighted.ipynb #182882bc
 def _tie_ends(y, mask):
@@ -127,10 +127,12 @@ def graded_pairs(
     return total
 
 # %% ../../nbs/losses/123_weighted.ipynb #d9b93302
+@over_lists()
 def weighted_kendall_loss(
     scores: Tensor,  # (..., n)
     relevance: Tensor,  # grades or any numbers to agree with in order, (..., n); tied pairs are left out
     mask: "Tensor | None" = None,  # bool, broadcastable to scores, True = a real element
+    offsets: "Tensor | None" = None,  # integer, (B + 1,): lists lie end to end in the last dimension
     *,
     weights: str = "hyperbolic",  # of ranks by relevance: "hyperbolic", "logarithmic" or "equal"
     kind: str = "logistic",  # "logistic", an upper bound and convex, or "sigmoid", near the count

@@ -432,7 +432,7 @@ def triton_slopes(sums, v, size, kind, n, sigmoid):
     launch(_slope_kernel, programs, v, sums_ptr=sums, gv_ptr=gv, blocks=sums.shape[1], **arguments)
     return gv
 
-# %% ../../nbs/networks/28_layers_triton.ipynb #e1e4ff1f
+# %% ../../nbs/networks/28_layers_triton.ipynb #dab8362a
 def _see_arguments(s, tau, lam, size, kind, sigmoid, trick):
     "What both kernels of the differences take, by keyword."
     n = s.shape[-1]

@@ -249,3 +249,71 @@ def test_every_tau_is_checked(row, rng):
     each = row.f(s, y, tau=tau, reduction="none", **row.options)
     for i in range(5): assert_close(each[i], row.f(s[i], y[i], tau=tau[i].item(), **row.options))
     if each.requires_grad: assert torch.autograd.grad(each.sum(), tau)[0].isfinite().all()
+
+
+LENGTHS = [3, 0, 6, 1, 6, 2, 12]
+
+
+@every
+def test_lists_end_to_end(row, rng):
+    "The losses of lists are those of padded sets, without the padding: values, reductions, gradients; empty lists do not count."
+    lengths = torch.tensor(LENGTHS)
+    offsets = torch.nn.functional.pad(lengths.cumsum(0), (1, 0))
+    mask = torch.arange(12) < lengths[:, None]
+    s = torch.randn(int(lengths.sum()), generator=rng, dtype=f64).requires_grad_()
+    y = torch.randint(0, 4, s.shape, generator=rng).double()
+    for reduction in ("none", "mean", "sum"):
+        options = {**row.options, "reduction": reduction}
+        padded, grades = (torch.zeros(7, 12, dtype=f64).masked_scatter(mask, v) for v in (s, y))
+        got, want = row.f(s, y, offsets=offsets, **options), row.f(padded, grades, mask, **options)
+        assert_close(got, want, rtol=1e-12, atol=1e-12)
+        w = torch.randn(got.shape, generator=rng, dtype=f64)
+        assert_close(*(torch.autograd.grad((v * w).sum(), s)[0] for v in (got, want)), rtol=1e-10, atol=1e-12)
+    jagged, of_grades = (torch.nested.nested_tensor_from_jagged(v, offsets) for v in (s, y))
+    assert_close(row.f(jagged, of_grades, **row.options), row.f(s, y, None, offsets, **row.options))
+    changed = torch.where(torch.arange(len(s)) < offsets[4], s, -s).detach()
+    assert_close(row.f(changed, y, offsets=offsets, **{**row.options, "reduction": "none"})[:2], row.f(s, y, offsets=offsets, **{**row.options, "reduction": "none"})[:2])
+
+
+@every
+def test_a_temperature_for_each_list(row, rng):
+    if "quantised" in row.f.__name__: pytest.skip("it has bins, not a temperature")
+    offsets, tau = torch.tensor([0, 4, 4, 10, 14]), torch.tensor([0.3, 1.0, 2.0, 0.7], dtype=f64)
+    s, y = torch.randn(14, generator=rng, dtype=f64), torch.randint(0, 4, (14,), generator=rng).double()
+    got = row.f(s, y, offsets=offsets, **{**row.options, "tau": tau, "reduction": "none"})
+    for b in (0, 2, 3):
+        part = slice(offsets[b], offsets[b + 1])
+        assert_close(got[b], row.f(s[part], y[part], **{**row.options, "tau": tau[b].item(), "reduction": "none"}), rtol=1e-10, atol=1e-12)
+
+
+def test_wrong_lists():
+    s, offsets = torch.arange(5.0), torch.tensor([0, 2, 5])
+    with pytest.raises(ValueError, match="mask and offsets exclude each other"): L.spearman_loss(s, s, s > 1, offsets)
+    with pytest.raises(ValueError, match="offsets must end with 5"): L.spearman_loss(s, s, offsets=offsets[:2])
+    with pytest.raises(ValueError, match="relevance must be a tensor of the scores' shape"): L.spearman_loss(s, s[:3], offsets=offsets)
+    with pytest.raises(ValueError, match="k must be in 1..3"): L.precision_loss(s, s, offsets=offsets, k=4)
+    with pytest.raises(ValueError, match="reduction must be"): L.spearman_loss(s, s, offsets=offsets, reduction="median")
+    jagged = torch.nested.nested_tensor_from_jagged(s, offsets)
+    with pytest.raises(ValueError, match="nested tensors with other offsets"): L.spearman_loss(jagged, torch.nested.nested_tensor_from_jagged(s, torch.tensor([0, 1, 5])))
+    with pytest.raises(ValueError, match="bring their offsets"): L.spearman_loss(jagged, s, offsets=offsets)
+    assert L.SpearmanLoss()(jagged, s) == L.SpearmanLoss()(s, s, offsets=offsets)
+    nothing = torch.zeros(0, requires_grad=True)
+    loss = L.approx_ndcg_loss(nothing, nothing.detach(), offsets=torch.tensor([0, 0]))
+    loss.backward()
+    assert loss == 0
+
+
+@pytest.mark.parametrize("loss", (L.permutation_nll, L.permutation_bce), ids=("nll", "bce"))
+def test_permutations_of_lists(loss, rng):
+    from softsortlib.functional import soft_permutation
+    s, y = torch.randn(12, generator=rng, dtype=f64).requires_grad_(), torch.randn(12, generator=rng, dtype=f64)
+    offsets = torch.tensor([0, 3, 3, 8, 11, 12])
+    target = L.ideal_order(y, offsets=offsets)
+    parts = [slice(a, b) for a, b in zip(offsets.tolist(), offsets[1:].tolist()) if b > a]
+    want = torch.stack([loss(soft_permutation(s[p], tau=0.5), y[p].argsort()) for p in parts])
+    P = soft_permutation(s, tau=0.5, offsets=offsets)
+    each = loss(P, target, reduction="none")
+    assert_close(each[offsets.diff() > 0], want)
+    assert each[1] == 0
+    assert_close(loss(P, target), want.mean())
+    assert_close(*(torch.autograd.grad(v.sum(), s)[0] for v in (loss(P, target, reduction="sum"), want)))

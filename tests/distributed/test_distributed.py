@@ -1,0 +1,124 @@
+"""Functions and losses of scores in parts are those of one process that holds everything."""
+import json
+from pathlib import Path
+
+import pytest
+import torch
+
+FUNCTIONS = ("soft_sort", "soft_rank", "soft_topk", "soft_quantile", "soft_median")
+RANKS = ("laplace", "sigmoid", "gaussian")
+LOSSES = {"spearman_loss": {}, "spearman_loss:laplace": dict(method="laplace"), "approx_ndcg_loss:laplace": dict(method="laplace"), "approx_ndcg_loss": {},
+          "precision_loss": dict(k=4, iterations=3), "recall_loss": dict(k=4, iterations=2), "kendall_loss": dict(gather=True)}
+BOUND = {torch.float64: 1e-12, torch.float32: 1e-6}
+
+
+def check(results, dtype=torch.float64):
+    for result in results:
+        assert not isinstance(result, str), result
+        assert max(result) < BOUND[dtype], results
+
+
+@pytest.mark.parametrize("P", (1, 2, 3, 4))
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_functions(processes, name, P):
+    for options in (dict(tau=0.3), dict(tau=0.3, hard=True), dict(tau=0.3, gather=True)):
+        check(processes("function", P, name=name, options=options))
+
+
+@pytest.mark.parametrize("split", ("alone", "first", "holes"))
+@pytest.mark.parametrize("name", ("soft_sort", "soft_rank", "soft_quantile"))
+def test_parts_may_be_empty(processes, name, split):
+    for P in (2, 3, 4): check(processes("function", P, name=name, split=split, options=dict(tau=0.3)))
+
+
+@pytest.mark.parametrize("kind", ("tied", "few", "falling", "rising", "wide"))
+@pytest.mark.parametrize("name", ("soft_sort", "soft_rank", "soft_topk"))
+def test_any_scores(processes, name, kind):
+    for P in (2, 4): check(processes("function", P, name=name, kind=kind, options=dict(tau=0.3, descending=True) if name != "soft_topk" else dict(tau=0.3, largest=False)))
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_batches_masks_and_single_precision(processes, name):
+    check(processes("function", 3, name=name, batch=(2, 3), options=dict(tau=0.3)))
+    check(processes("function", 3, name=name, batch=(2, 3), masked=True, options=dict(tau=0.3)))
+    check(processes("function", 2, name=name, batch=(2,), masked=True, options=dict(tau=0.3, gather=True)))
+    check(processes("function", 4, name=name, n=200, dtype=torch.float32, options=dict(tau=0.3)), torch.float32)
+    check(processes("function", 4, name=name, n=2, options=dict(tau=0.3)) if name != "soft_topk" else [])
+
+
+@pytest.mark.parametrize("method", RANKS)
+def test_rank_operators(processes, method):
+    for P in (1, 2, 3, 4): check(processes("function", P, name="soft_rank", n=90, options=dict(method=method, tau=0.3)))
+    for kind in ("tied", "few", "falling", "wide"): check(processes("function", 3, name="soft_rank", kind=kind, n=90, options=dict(method=method, tau=0.3)))
+    for split in ("alone", "holes"): check(processes("function", 4, name="soft_rank", split=split, options=dict(method=method, tau=0.3)))
+    for tau in (1e-2, 30.0): check(processes("function", 4, name="soft_rank", batch=(2,), masked=True, options=dict(method=method, tau=tau)))
+    check(processes("function", 3, name="soft_rank", n=200, dtype=torch.float32, options=dict(method=method, tau=0.3)), torch.float32)
+    check(processes("function", 2, name="soft_rank", kind="few", options=dict(method=method, tau=0.3, hard=True)))
+
+
+@pytest.mark.parametrize("name", LOSSES)
+def test_losses(processes, name):
+    options = LOSSES[name]
+    name = name.split(":")[0]
+    for P in (1, 2, 3, 4): check(processes("loss", P, name=name, options=dict(options, tau=0.3)))
+    for split in ("alone", "holes"): check(processes("loss", 4, name=name, split=split, options=dict(options, tau=0.3)))
+    for kind in ("tied", "few"): check(processes("loss", 3, name=name, kind=kind, options=dict(options, tau=0.3)))
+    check(processes("loss", 3, name=name, batch=(2, 2), masked=True, options=dict(options, tau=0.3, reduction="none")))
+    check(processes("loss", 2, name=name, batch=(3,), options=dict(options, tau=0.3, gather=True)))
+    check(processes("loss", 2, name=name, dtype=torch.float32, options=dict(options, tau=0.3)), torch.float32)
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_nan_stays_in_its_set(processes, name):
+    results = processes("confined", 3, name=name, options=dict(tau=0.3))
+    assert all(error < 1e-12 and nan for error, nan in results), results
+
+
+@pytest.mark.parametrize("what", ("shape", "dtype", "tau", "method", "function"))
+def test_a_difference_is_named_on_all(processes, what):
+    for message in processes("disagree", 3, what=what):
+        assert message.startswith("ValueError") and f"disagree on {what}" in message and "on rank 0, 1" in message and "on rank 2" in message
+
+
+def test_an_error_of_one_ends_all(processes):
+    *others, own = processes("disagree", 3, what="error")
+    assert own.startswith("TypeError: x must be floating point")
+    assert all("rank 2 of the group raised TypeError: x must be floating point" in message for message in others)
+    assert all("disagree on" in message for message in processes("disagree", 2, what="dim"))
+    assert all("gather=True" in message for message in processes("disagree", 2, what="operator"))
+    assert all("at least one element" in message for message in processes("disagree", 2, what="empty"))
+
+
+@pytest.mark.parametrize("P", (2, 4))
+@pytest.mark.parametrize("name", ("soft_sort", "soft_rank"))
+def test_scores_travel_once_each_way(processes, name, P):
+    n = 40_000
+    for backward, ways in ((False, 2), (True, 4)):
+        got = processes("traffic", P, name=name, n=n, backward=backward, options=dict(tau=0.01))
+        assert sum(g["all_to_all"] for g in got) <= ways * n, got
+        assert all(g["small"] <= 20 * P * P + 40 * P for g in got), got
+
+
+@pytest.mark.parametrize("P", (2, 3, 4))
+def test_no_process_gets_much_more_than_its_share(processes, P):
+    for kind in ("normal", "tied", "few", "falling", "wide"):
+        for split in ("random", "alone", "holes"):
+            shares = processes("share", P, kind=kind, split=split, n=3001)
+            assert sum(shares) == 3001 and max(shares) <= 1.25 * 3001 / P + 1, (kind, split, shares)
+
+
+def test_second_derivatives_and_those_who_want_none(processes):
+    check(processes("second", 3))
+    assert processes("one_learns", 3) == [True] * 3
+
+
+def test_the_tutorial_is_the_same_run_on_any_number_of_processes(processes):
+    cells = json.loads((Path(__file__).parents[2] / "nbs/tutorials/ranking_across_devices.ipynb").read_text())["cells"]
+    program = next("".join(c["source"]) for c in cells if "".join(c["source"]).startswith("program ="))
+    space = {}
+    exec(program, space)
+    one, *several = ([curves for curves in processes("towers", P, program=space["program"], steps=4)] for P in (1, 2, 4))
+    for curves in several:
+        for curve in curves:
+            assert not isinstance(curve, str), curve
+            for name in ("spearman", "ndcg"): torch.testing.assert_close(torch.tensor(curve[name]), torch.tensor(one[0][name]), rtol=1e-10, atol=0)

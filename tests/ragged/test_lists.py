@@ -1,0 +1,199 @@
+"""Functions of lists end to end: each list as if it were alone, in every dtype, with every method; nested tensors; wrong arguments."""
+import math
+from functools import partial
+
+import pytest
+import torch
+from torch.testing import assert_close
+
+import softsortlib
+from softsortlib import functional as F
+from softsortlib.core.operators import Operator
+from softsortlib.core.rank_operators import RankOperator
+from softsortlib.ragged import offsets_of
+from softsortlib.ragged.lists import by_length
+
+f64 = torch.float64
+LENGTHS = [3, 0, 1, 40, 3, 1, 0, 170, 2, 9, 40, 0]
+TOLERANCE = {torch.float64: dict(rtol=1e-12, atol=1e-12), torch.float32: dict(rtol=1e-6, atol=1e-6)}
+SAMPLED = {"perturbed", "implicit", "blackbox"}              # draw noise of their own, or interpolate
+
+
+def data(rng, dtype=f64, lengths=LENGTHS, batch=()):
+    offsets = offsets_of(lengths)
+    return torch.randn(*batch, int(offsets[-1]), generator=rng, dtype=f64).to(dtype), offsets
+
+
+def alone(x, offsets): return [x[..., a:b] for a, b in zip(offsets.tolist(), offsets[1:].tolist())]
+
+
+ITEMS = {
+    **{f"sort-{m}": partial(F.soft_sort, method=m) for m in sorted(Operator.names) if m not in SAMPLED},
+    "sort-permutahedron": partial(F.soft_sort, method="permutahedron"),
+    **{f"rank-{m}": partial(F.soft_rank, method=m) for m in sorted({**Operator.names, **RankOperator.names}) if m not in SAMPLED},
+    **{f"mask-{m}": partial(F.soft_topk_mask, k=1, method=m) for m in ("lapsum", "sinkhorn", "sparse", "threshold", "simple")},
+    "sort-hard": partial(F.soft_sort, hard=True), "rank-hard-down": partial(F.soft_rank, hard=True, descending=True),
+}
+
+
+@pytest.mark.parametrize("name", ITEMS)
+@pytest.mark.parametrize("dtype", (torch.float32, f64), ids=("single", "double"))
+def test_each_list_as_if_it_were_alone(name, dtype, rng):
+    f = partial(ITEMS[name], tau=0.3)
+    x, offsets = data(rng, dtype)
+    x.requires_grad_()
+    w = torch.randn(x.shape, generator=rng, dtype=f64).to(dtype)
+    y = f(x, offsets=offsets)
+    g, = torch.autograd.grad((y * w).sum(), x)
+    want = torch.cat([f(part) if part.numel() else part for part in alone(x, offsets)])
+    wanted, = torch.autograd.grad((want * w).sum(), x)
+    close = TOLERANCE[dtype] if "sinkhorn" not in name else dict(rtol=1e-4, atol=1e-4)      # iterates to a tolerance of its own
+    assert y.dtype == dtype
+    assert_close(y / want.abs().clamp(min=1), want / want.abs().clamp(min=1), **close)
+    scale = wanted.abs().max().clamp(min=1)
+    assert_close(g / scale, wanted / scale, rtol=0, atol=10 * close["atol"])
+
+
+@pytest.mark.parametrize("q", (0.3, torch.tensor([0.0, 0.25, 1.0], dtype=f64)))
+@pytest.mark.parametrize("options", ({}, dict(hard=True), dict(interpolation="nearest"), dict(method="sinkhorn")), ids=str)
+def test_quantiles(q, options, rng):
+    x, offsets = data(rng, batch=(2,))
+    y = F.soft_quantile(x, q, tau=0.2, offsets=offsets, **options)
+    for b, part in enumerate(alone(x, offsets)):
+        if part.numel(): assert_close(y[..., b], F.soft_quantile(part, q, tau=0.2, **options), rtol=1e-5 if options.get("method") else 1e-12, atol=1e-12)
+        else: assert (y[..., b] == 0).all()
+    if not isinstance(q, float): assert y.shape == (3, 2, len(LENGTHS))
+    assert_close(F.soft_median(x.mT, 0, tau=0.2, offsets=offsets), F.soft_quantile(x, 0.5, tau=0.2, offsets=offsets).mT)
+
+
+@pytest.mark.parametrize("largest", (True, False))
+@pytest.mark.parametrize("hard", (True, False))
+def test_topk(largest, hard, rng):
+    x, offsets = data(rng)
+    values, P = F.soft_topk(x, 3, largest=largest, hard=hard, tau=0.2, offsets=offsets)
+    assert values.shape == (len(LENGTHS), 3) and P.shape == (3 * len(LENGTHS), len(x))
+    assert_close(P @ x, values.flatten())
+    members = P.mT @ torch.ones(P.m, dtype=f64)
+    for b, part in enumerate(alone(x, offsets)):
+        k = min(3, len(part))
+        assert (values[b, k:] == 0).all()
+        if not k: continue
+        want, own = F.soft_topk(part, k, largest=largest, hard=hard, tau=0.2)
+        assert_close(values[b, :k], want)
+        assert_close(members[offsets[b]:offsets[b + 1]], own.mT @ torch.ones(k, dtype=f64))
+        assert torch.equal(P.hard()[3 * b:3 * b + k] - offsets[b], own.hard())
+    assert_close(F.soft_topk_mask(x, 3, tau=0.2, offsets=offsets).sum(), torch.tensor(sum(min(3, n) for n in LENGTHS), dtype=f64))
+
+
+def test_the_map_of_lists(rng):
+    x, offsets = data(rng, lengths=[4, 0, 2, 4, 1])
+    for hard in (False, True):
+        P = F.soft_permutation(x, tau=0.3, offsets=offsets, hard=hard)
+        D = torch.block_diag(*[F.soft_permutation(part, tau=0.3, hard=hard).to_dense() for part in alone(x, offsets) if part.numel()])
+        v = torch.randn(11, 2, generator=rng, dtype=f64)
+        for got, want in ((P.to_dense(), D), (P @ v, D @ v), (P.mT @ v, D.mT @ v), (P[..., 3:, :] @ v, D[3:] @ v), (P[..., [0, 9], :].mT @ v[:2], D[[0, 9]].mT @ v[:2])): assert_close(got, want)
+    assert_close(P.straight_through() @ x, x[P.hard()])
+    assert is_sorted(x[P.hard()], offsets)
+    assert (P.log_prob(P.hard().roll(1)) == -math.inf).any()
+
+
+def is_sorted(y, offsets): return all((part.diff() >= 0).all() for part in alone(y, offsets))
+
+
+def test_neighbours_do_not_matter(rng):
+    "Neither their numbers, nor how many there are, nor a NaN among them, which stays in its list."
+    x, offsets = data(rng)
+    r = F.soft_rank(x, tau=0.1, offsets=offsets)
+    other = x + torch.randn(len(LENGTHS), generator=rng, dtype=f64).repeat_interleave(offsets.diff()) * (torch.arange(len(x)) >= offsets[4])
+    other[offsets[9]] = math.nan
+    s = F.soft_rank(other, tau=0.1, offsets=offsets)
+    assert torch.equal(r[:offsets[4]], s[:offsets[4]])
+    assert s[offsets[9]:offsets[10]].isnan().any() and s[:offsets[9]].isfinite().all() and s[offsets[10]:].isfinite().all()
+    few = F.soft_rank(x[:offsets[4]], tau=0.1, offsets=offsets[:5])
+    assert_close(few, r[:offsets[4]], rtol=1e-12, atol=1e-12)
+
+
+def test_ties_and_lists_of_one(rng):
+    offsets = offsets_of([1, 5, 1, 300])
+    r = F.soft_rank(torch.zeros(307, requires_grad=True), tau=0.1, offsets=offsets)
+    assert_close(r, torch.cat([torch.tensor([1.0]), torch.full((5,), 3.0), torch.tensor([1.0]), torch.full((300,), 150.5)]))
+
+
+def test_a_temperature_for_each_list(rng):
+    x, offsets = data(rng)
+    tau = torch.rand(len(LENGTHS), generator=rng, dtype=f64).add(0.1).requires_grad_()
+    y = F.soft_sort(x, tau=tau, offsets=offsets)
+    want = torch.cat([F.soft_sort(part, tau=t) for part, t in zip(alone(x, offsets), tau) if part.numel()])
+    assert_close(y, want)
+    assert_close(*(torch.autograd.grad(v.square().sum(), tau)[0] for v in (y, want)))
+    with pytest.raises(ValueError, match="tau must be a number or have one for each of the 12 lists"): F.soft_sort(x, tau=tau[:3], offsets=offsets)
+
+
+def test_any_dimension(rng):
+    x, offsets = data(rng, batch=(2, 3))
+    for f in (F.soft_sort, F.soft_rank): assert_close(f(x.movedim(-1, 0), 0, tau=0.3, offsets=offsets), f(x, tau=0.3, offsets=offsets).movedim(-1, 0))
+    values, _ = F.soft_topk(x.movedim(-1, 1), 2, 1, tau=0.3, offsets=offsets)
+    assert_close(values, F.soft_topk(x, 2, tau=0.3, offsets=offsets)[0].movedim((-2, -1), (1, 2)))
+    assert_close(F.soft_quantile(x.movedim(-1, 0), 0.5, 0, tau=0.3, offsets=offsets), F.soft_quantile(x, 0.5, tau=0.3, offsets=offsets).movedim(-1, 0))
+
+
+def test_nested_tensors_in_and_out(rng):
+    x, offsets = data(rng)
+    x.requires_grad_()
+    jagged = torch.nested.nested_tensor_from_jagged(x, offsets)
+    r = F.soft_rank(jagged, tau=0.3)
+    assert r.shape == jagged.shape and (r + jagged).is_nested
+    assert torch.equal(r.values(), F.soft_rank(x, tau=0.3, offsets=offsets))
+    assert_close(torch.autograd.grad(r.values().square().sum(), x), torch.autograd.grad(F.soft_rank(x, tau=0.3, offsets=offsets).square().sum(), x))
+    assert torch.equal(F.soft_quantile(jagged, 0.5, tau=0.3), F.soft_quantile(x, 0.5, tau=0.3, offsets=offsets))
+    wide = torch.nested.nested_tensor_from_jagged(x[:, None] * torch.ones(3, dtype=f64), offsets)
+    assert_close(F.soft_sort(wide, 1, tau=0.3).values()[:, 2], F.soft_sort(x, tau=0.3, offsets=offsets))
+    with pytest.raises(ValueError, match="dim must be 1"): F.soft_sort(wide, tau=0.3)
+    with pytest.raises(ValueError, match="brings its offsets"): F.soft_sort(jagged, offsets=offsets)
+
+
+@pytest.mark.parametrize("lengths", ([0], [0, 0], [2], [1, 1]), ids=str)
+def test_few_lists(lengths):
+    offsets = offsets_of(lengths)
+    x = torch.arange(float(offsets[-1])).requires_grad_()
+    y = F.soft_sort(x, tau=0.1, offsets=offsets)
+    assert y.shape == x.shape
+    y.sum().backward()
+    assert F.soft_quantile(x, torch.tensor([0.5, 0.2]), offsets=offsets).shape == (2, len(lengths))
+
+
+def test_wrong_arguments(rng):
+    x = torch.arange(5.0)
+    for offsets, kind, words in (
+            ([0, 5], TypeError, "got list"), (torch.tensor([0.0, 5.0]), TypeError, "got torch.float32"), (torch.tensor([[0, 5]]), ValueError, "shape"), (torch.tensor([1, 5]), ValueError, "begin with 0, got 1"),
+            (torch.tensor([0, 4]), ValueError, "end with 5, the number of items, got 4"), (torch.tensor([0, 4, 2, 5]), ValueError, "not decrease, got 4 and then 2 at index 2")):
+        with pytest.raises(kind, match=words): F.soft_sort(x, offsets=offsets)
+    whole = torch.tensor([0, 2, 5])
+    with pytest.raises(ValueError, match="mask and offsets exclude each other"): F.soft_rank(x, mask=x > 1, offsets=whole)
+    with pytest.raises(ValueError, match="k must be at most 3, the length of the longest list, got 4"): F.soft_topk(x, 4, offsets=whole)
+    with pytest.raises(TypeError, match="x must be floating point"): F.soft_rank(x.long(), offsets=whole)
+    with pytest.raises(ValueError, match="unknown method"): F.soft_rank(x, method="softrot", offsets=whole)
+    with pytest.warns(UserWarning, match="prototype"): strided = torch.nested.nested_tensor([x], layout=torch.strided)
+    with pytest.raises(TypeError, match="jagged"): F.soft_rank(strided)
+
+
+def test_gradients_twice(rng):
+    x, offsets = data(rng, lengths=[2, 0, 3, 2])
+    x.requires_grad_()
+    def f(x): return F.soft_rank(x, method="sigmoid", offsets=offsets), F.soft_sort(x, method="neuralsort", offsets=offsets)
+    assert torch.autograd.gradcheck(f, x) and torch.autograd.gradgradcheck(f, x)
+    assert_close(torch.func.vmap(lambda x: f(x)[0])(torch.stack([x, -x])), torch.stack([f(x)[0], f(-x)[0]]))
+
+
+def test_calls_follow_lengths_not_lists():
+    "Ten thousand lists under Zipf's law are some hundred calls."
+    lengths = (2000 * torch.arange(1, 10_001.0) ** -0.8).long().clamp(min=1)
+    groups = by_length(offsets_of(lengths)).groups
+    assert len(groups) < (2 * lengths.sum()) ** 0.5 + 1 and sum(n * c for n, c in groups) == lengths.sum()
+    assert len(groups) < 400
+
+
+def test_the_functions_of_the_package_take_offsets():
+    for name in ("soft_sort", "soft_rank", "soft_topk", "soft_topk_mask", "soft_quantile", "soft_permutation"):
+        import inspect
+        assert "offsets" in inspect.signature(getattr(softsortlib, name)).parameters
