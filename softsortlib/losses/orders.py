@@ -6,7 +6,7 @@
 __all__ = ['permutation_nll', 'PermutationNLL', 'ideal_order', 'permutation_bce', 'PermutationBCE', 'spearman_loss',
            'SpearmanLoss', 'kendall_loss', 'KendallLoss']
 
-# %% ../../nbs/losses/55_orders.ipynb #abff0bdc
+# %% ../../nbs/losses/55_orders.ipynb #77c9d69e
 import math
 
 import torch
@@ -26,7 +26,8 @@ from ..functional.parts import in_parts
 from .contract import Loss, check_relevance, over_blocks, over_lists, reduce_sets, set_inputs
 from .parts import group_loss, spearman_parts
 from ..ragged.lists import check_offsets, list_numbers
-from ..ranks.sigmoid import precise, tau_column
+from ..engine.dispatch import precise
+from ..ranks.sigmoid import tau_column
 
 # %% ../../nbs/losses/55_orders.ipynb #7aff55d2
 def _check_permutation(P):
