@@ -407,13 +407,13 @@ def _see_backward(gs_ptr, gtau_ptr, glam_ptr, gd_ptr, d_ptr, tau_ptr, lam_ptr, s
     tl.store(gtau_ptr + b, tl.sum(to_tau, 0))
     tl.store(glam_ptr + b, tl.sum(to_lam, 0))
 
-# %% ../../nbs/networks/28_layers_triton.ipynb #0c07f4d2
+# %% ../../nbs/networks/28_layers_triton.ipynb #8244bd1a
 def _weighing(v, size, kind, n, sigmoid):
     "What both kernels of the weights take, by keyword, and how many programs."
     need = _on_device(kind, n, False, False, str(v.device)).need
     tiles = triton.cdiv(v.shape[1], 256)
-    arguments = dict(v_ptr=v.contiguous(), size_ptr=size.contiguous(), need_ptr=need, comparators=v.shape[1], tiles=tiles,
-                     SIGMOID=sigmoid, BLOCK=256)
+    arguments = dict(v_ptr=v.contiguous(), size_ptr=size.contiguous(), need_ptr=need,
+                     comparators=v.shape[1], tiles=tiles, SIGMOID=sigmoid, BLOCK=256)
     return len(v) * tiles, arguments
 
 
