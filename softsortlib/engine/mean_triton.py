@@ -139,7 +139,7 @@ def _mean_back(s_ptr, x_ptr, tau_ptr, size_ptr, go_ptr, gZ_ptr, o_ptr, Z_ptr, en
         far = tl.where(gs == 0, 0.0, tl.load(s_ptr + i, i < size, 0.0).to(REAL) - first)
         tl.store(gtau_ptr + tl.program_id(0), -tl.sum(far * gs, 0) * per_tau)
 
-# %% ../../nbs/engine/160_mean_triton.ipynb #af084cab
+# %% ../../nbs/engine/160_mean_triton.ipynb #72586bb7
 def mean_back_triton(
     go: Tensor, gZ: Tensor,  # what arrives, (B, n, d) and (B, n)
     s: Tensor,  # scores in order, (B, n)
@@ -151,15 +151,14 @@ def mean_back_triton(
 ) -> tuple:  # the gradients to s (B, n), x (B, n, d) and, if `learn`, to tau (B,)
     "The gradients of the mean by the Triton kernels."
     B, n, d = x.shape
-    double = learn or x.dtype == torch.float64
-    block, columns, chunks = cut(n, d, 512 if double else 1024)  # as much as registers hold
+    block, columns, chunks = cut(n, d, 1024 if d < 2 else 512)  # as much as registers hold
     gs, gx = (torch.empty_like(a, memory_format=torch.contiguous_format) for a in (s, x))
     gtau = tau.new_empty(B, chunks, dtype=torch.float64)
     ends = x.new_empty((B, 2, 2 * d + 2, 5, chunks) if chunks > 1 else 1, dtype=torch.float64)
     common = dict(s_ptr=s.contiguous(), x_ptr=x.contiguous(), tau_ptr=tau.double().contiguous(),
                   size_ptr=size.contiguous(), go_ptr=go.contiguous(), gZ_ptr=gZ.contiguous(), o_ptr=o.contiguous(),
                   Z_ptr=Z.contiguous(), ends_ptr=ends, n=n, d=d, chunks=chunks, share=share_of.f(n),
-                  REAL=tl.float64 if double else tl.float32, BLOCK=block, COLS=columns, num_warps=8)
+                  REAL=tl.float64, BLOCK=block, COLS=columns, num_warps=8)
     if chunks > 1:
         launch(_mean_ends, B * chunks, x, **common)
         carry_on(ends, chunks, True)
