@@ -70,6 +70,15 @@ def _from_host(make, seen):
     return call
 
 
+def _index_with_lists(seen):
+    "`x[[0, 2]]`, whose list torch copies to the device."
+    def getitem(self, index):
+        parts = index if isinstance(index, tuple) else (index,)
+        if self.device.type == DEVICE and any(isinstance(part, list) for part in parts): seen.faults.append("a list of indices is copied from the host to the device")
+        return torch._C.TensorBase.__getitem__(self, index)
+    return getitem
+
+
 @contextlib.contextmanager
 def on_a_gpu():
     "Let the library take `meta` for a GPU; what is launched meanwhile is in what this gives."
@@ -80,9 +89,11 @@ def on_a_gpu():
     dispatch.start_kernel = lambda kernel, programs, on, arguments: seen.kernels.append(Launch(kernel, programs, arguments))
     autograd.watched = comparators._in_a_transform = lambda *args: False
     torch.tensor, torch.as_tensor = _from_host(torch.tensor, seen), _from_host(torch.as_tensor, seen)
+    torch.Tensor.__getitem__ = _index_with_lists(seen)
     try:
         with Watch(seen): yield seen
     finally:
+        del torch.Tensor.__getitem__
         del dispatch.HOME[DEVICE]
         for module, name, value in old: setattr(module, name, value)
 
