@@ -16,7 +16,7 @@ from softsortlib.engine.scan_triton import (
     arrive, carry_on, cut, decay_to, direction_at, note_ends, ones_of, place_of, tile_of,
 )
 
-# %% ../../nbs/engine/160_mean_triton.ipynb #d6c05ee2
+# %% ../../nbs/engine/160_mean_triton.ipynb #fdd63ba0
 @triton_jit
 def _weights(go_ptr, Z_ptr, i, c, size, d, REAL: tl.constexpr):
     "w of (160.1) at the elements i and columns c."
@@ -28,13 +28,14 @@ def _weights(go_ptr, Z_ptr, i, c, size, d, REAL: tl.constexpr):
 def _shifts(go_ptr, gZ_ptr, o_ptr, Z_ptr, i, size, d, share, REAL: tl.constexpr, COLS: tl.constexpr):
     "share h of (160.1) at the elements i."
     h = tl.load(gZ_ptr + i, (i >= 0) & (i < size), 0.0).to(REAL) * share
-    for start in range(0, d, COLS):
-        c = start + tl.arange(0, COLS)
-        o = tile_of(o_ptr, i, c, size, d).to(REAL) * share
-        h -= tl.sum(_weights(go_ptr, Z_ptr, i, c, size, d, REAL) * o, 1)
+    if COLS > 0:
+        for start in range(0, d, COLS):
+            c = start + tl.arange(0, COLS)
+            o = tile_of(o_ptr, i, c, size, d).to(REAL) * share
+            h -= tl.sum(_weights(go_ptr, Z_ptr, i, c, size, d, REAL) * o, 1)
     return h[:, None]
 
-# %% ../../nbs/engine/160_mean_triton.ipynb #373e9dac
+# %% ../../nbs/engine/160_mean_triton.ipynb #5d25cad9
 @triton_jit
 def _note_side(ends_ptr, go_ptr, gZ_ptr, o_ptr, Z_ptr, x_ptr, near, q, tie, chunk, chunks, size, d, share,
                REVERSE: tl.constexpr, REAL: tl.constexpr, BLOCK: tl.constexpr, COLS: tl.constexpr):
@@ -43,12 +44,13 @@ def _note_side(ends_ptr, go_ptr, gZ_ptr, o_ptr, Z_ptr, x_ptr, near, q, tie, chun
     note_ends(ends_ptr, chunk, chunks, q, tie, ones_of(near, size, REAL), k, k == d, REVERSE, True, BLOCK)
     h = _shifts(go_ptr, gZ_ptr, o_ptr, Z_ptr, near, size, d, share, REAL, COLS)
     note_ends(ends_ptr, chunk, chunks, q, tie, h, k + d + 1, k == d, REVERSE, True, BLOCK)
-    for start in range(0, d, COLS):
-        c = start + tl.arange(0, COLS)
-        x = tile_of(x_ptr, near, c, size, d).to(REAL) * share
-        note_ends(ends_ptr, chunk, chunks, q, tie, x, c, c < d, REVERSE, True, BLOCK)
-        w = _weights(go_ptr, Z_ptr, near, c, size, d, REAL)
-        note_ends(ends_ptr, chunk, chunks, q, tie, w, c + d + 1, c < d, REVERSE, True, BLOCK)
+    if COLS > 0:
+        for start in range(0, d, COLS):
+            c = start + tl.arange(0, COLS)
+            x = tile_of(x_ptr, near, c, size, d).to(REAL) * share
+            note_ends(ends_ptr, chunk, chunks, q, tie, x, c, c < d, REVERSE, True, BLOCK)
+            w = _weights(go_ptr, Z_ptr, near, c, size, d, REAL)
+            note_ends(ends_ptr, chunk, chunks, q, tie, w, c + d + 1, c < d, REVERSE, True, BLOCK)
 
 # %% ../../nbs/engine/160_mean_triton.ipynb #83f89a51
 @triton_jit
@@ -112,7 +114,7 @@ def _pull_of_columns(x_ptr, go_ptr, Z_ptr, gx_ptr, ends_ptr, behind_ptr, i, c, s
     own = tile_of(x_ptr, i, c, size, d).to(REAL) * share
     return tl.sum(tl.where((c < d)[None, :], w * x + own * of_w, 0.0), 1)
 
-# %% ../../nbs/engine/160_mean_triton.ipynb #654e2b6b
+# %% ../../nbs/engine/160_mean_triton.ipynb #b1234b9e
 @triton_jit
 def _mean_back(s_ptr, x_ptr, tau_ptr, size_ptr, go_ptr, gZ_ptr, o_ptr, Z_ptr, ends_ptr, gs_ptr, gx_ptr, gtau_ptr,
                n, d, chunks, share, LEARN: tl.constexpr, CARRY: tl.constexpr, REAL: tl.constexpr,
@@ -128,10 +130,11 @@ def _mean_back(s_ptr, x_ptr, tau_ptr, size_ptr, go_ptr, gZ_ptr, o_ptr, Z_ptr, en
     up, high_tie = decay_to(s_ptr, i, i + 1, size, per_tau)
     pull = _pull_of_ones(go_ptr, gZ_ptr + row * n, o_ptr + row * n * d, Z_ptr, ends_ptr, behind_ptr, i, size, d, share,
                          chunk, chunks, down, low_tie, up, high_tie, CARRY, REAL, COLS)
-    for start in range(0, d, COLS):
-        c = start + tl.arange(0, COLS)
-        pull += _pull_of_columns(x_ptr + row * n * d, go_ptr, Z_ptr, gx_ptr + row * n * d, ends_ptr, behind_ptr, i, c,
-                                 size, n, d, share, chunk, chunks, down, low_tie, up, high_tie, CARRY, REAL)
+    if COLS > 0:
+        for start in range(0, d, COLS):
+            c = start + tl.arange(0, COLS)
+            pull += _pull_of_columns(x_ptr + row * n * d, go_ptr, Z_ptr, gx_ptr + row * n * d, ends_ptr, behind_ptr,
+                                     i, c, size, n, d, share, chunk, chunks, down, low_tie, up, high_tie, CARRY, REAL)
     gs = tl.where(i < size, direction_at(s_ptr, size).to(REAL) * pull * per_tau / share, 0.0)
     tl.store(gs_ptr + row * n + i, gs, i < n)
     if LEARN:

@@ -146,7 +146,7 @@ def place_of(tau_ptr, size_ptr, n, chunks, WHOLE: tl.constexpr, REAL: tl.constex
     per_tau = (1.0 / tl.load(tau_ptr + row)).to(REAL)
     return row, chunk, chunk * BLOCK + tl.arange(0, BLOCK), size, per_tau
 
-# %% ../../nbs/engine/95_scan_triton.ipynb #05c2acad
+# %% ../../nbs/engine/95_scan_triton.ipynb #d7dcb27d
 @triton_jit
 def _ends_kernel(s_ptr, x_ptr, tau_ptr, size_ptr, ends_ptr, n, d, chunks, share, MODE: tl.constexpr,
                  WHOLE: tl.constexpr, REAL: tl.constexpr, BLOCK: tl.constexpr, COLS: tl.constexpr):
@@ -165,12 +165,13 @@ def _ends_kernel(s_ptr, x_ptr, tau_ptr, size_ptr, ends_ptr, n, d, chunks, share,
         note_ends(ends_ptr, chunk, chunks, down, low_tie, one, k, k == d, False, False, BLOCK)
         one = ones_of(i + 1, size, REAL)
         note_ends(behind_ptr, chunk, chunks, up, high_tie, one, k, k == d, True, False, BLOCK)
-    for start in range(0, d, COLS):
-        c = start + tl.arange(0, COLS)
-        x = tile_of(x_ptr, i - 1, c, size, d).to(REAL) * share
-        note_ends(ends_ptr, chunk, chunks, down, low_tie, x, c, c < d, False, STRICT, BLOCK)
-        x = tile_of(x_ptr, i + 1, c, size, d).to(REAL) * share
-        note_ends(behind_ptr, chunk, chunks, up, high_tie, x, c, c < d, True, STRICT, BLOCK)
+    if COLS > 0:
+        for start in range(0, d, COLS):
+            c = start + tl.arange(0, COLS)
+            x = tile_of(x_ptr, i - 1, c, size, d).to(REAL) * share
+            note_ends(ends_ptr, chunk, chunks, down, low_tie, x, c, c < d, False, STRICT, BLOCK)
+            x = tile_of(x_ptr, i + 1, c, size, d).to(REAL) * share
+            note_ends(behind_ptr, chunk, chunks, up, high_tie, x, c, c < d, True, STRICT, BLOCK)
 
 # %% ../../nbs/engine/95_scan_triton.ipynb #a99bde1e
 @triton_jit
@@ -216,7 +217,7 @@ def _sum_columns(x_ptr, ends_ptr, behind_ptr, y_ptr, low_ptr, chunk, chunks, i, 
     if MODE == "mean":
         tl.store(low_ptr + at, tl.zeros_like(y), there)
 
-# %% ../../nbs/engine/95_scan_triton.ipynb #3f52976b
+# %% ../../nbs/engine/95_scan_triton.ipynb #a4850ad2
 @triton_jit
 def _scan_kernel(s_ptr, x_ptr, tau_ptr, size_ptr, ends_ptr, y_ptr, low_ptr, Z_ptr, n, d, chunks, share,
                  MODE: tl.constexpr, CARRY: tl.constexpr, WHOLE: tl.constexpr, REAL: tl.constexpr,
@@ -239,17 +240,18 @@ def _scan_kernel(s_ptr, x_ptr, tau_ptr, size_ptr, ends_ptr, y_ptr, low_ptr, Z_pt
         F, _ = arrive(behind_ptr, chunk, chunks, up, high_tie, one, k, k == d, True, False, CARRY)
         Z = tl.where((i < size)[:, None], E + F + 1, 1.0)
         tl.store(Z_ptr + row * n + i[:, None], Z, (i < n)[:, None])
-    for start in range(0, d, COLS):
-        c = start + tl.arange(0, COLS)
-        _sum_columns(x_ptr + row * n * d, ends_ptr, behind_ptr, y_ptr + row * n * d, low_ptr + row * n * d,
-                     chunk, chunks, i, c, size, n, d, down, low_tie, up, high_tie, Z, rises, share,
-                     MODE, STRICT, CARRY, REAL)
+    if COLS > 0:
+        for start in range(0, d, COLS):
+            c = start + tl.arange(0, COLS)
+            _sum_columns(x_ptr + row * n * d, ends_ptr, behind_ptr, y_ptr + row * n * d, low_ptr + row * n * d,
+                         chunk, chunks, i, c, size, n, d, down, low_tie, up, high_tie, Z, rises, share,
+                         MODE, STRICT, CARRY, REAL)
 
-# %% ../../nbs/engine/95_scan_triton.ipynb #c436083d
+# %% ../../nbs/engine/95_scan_triton.ipynb #72945951
 def cut(n, d, most=1024):
     "Elements and columns of a tile of at most `most`, and how many chunks a row of n elements and d columns has."
-    columns = min(8, triton.next_power_of_2(max(d, 1)))
-    block = min(most // columns, triton.next_power_of_2(n))
+    columns = min(8, triton.next_power_of_2(d)) if d else 0
+    block = min(most // max(1, columns), triton.next_power_of_2(n))
     return block, columns, triton.cdiv(n, block)
 
 # %% ../../nbs/engine/95_scan_triton.ipynb #f77f8304
