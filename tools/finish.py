@@ -113,6 +113,19 @@ def sources(text):
 
 TEX = {r"\tau": "tau", r"\le": "≤", r"\ge": "≥", r"\sum": "sum", r"\to": "→", r"\infty": "∞", r"\in": "in", r"\cdot": "·", r"\times": "×", r"\sigma": "sigma", r"\pi": "pi", r"\hat": "", r"\frac": ""}
 
+def drawings(text, folder):
+    "Each drawing of nbs/images as part of the page, so that it has the page's colours and font"
+    def inline(m):
+        name, attributes = m[1], m[0]
+        said = (re.search(r'alt="([^"]*)"', attributes) or re.search(r'aria-label="([^"]*)"', attributes))[1]
+        svg = (folder / f"{name}.svg").read_text(encoding="utf-8")
+        svg = re.sub(r"<style>svg\.drawing.*?</style>", "", svg, count=1, flags=re.S)
+        used = set(re.findall(r'(?:url\(|href=")#([\w.-]+)', svg))
+        svg = re.sub(r' id="([\w.-]+)"', lambda i: f' id="{name}-{i[1]}"' if i[1] in used else "", svg)
+        svg = re.sub(r'(url\(|href=")#([\w.-]+)', rf"\g<1>#{name}-\g<2>", svg)
+        return svg.replace("<svg ", f'<svg role="img" aria-label="{said}" ', 1)
+    return re.sub(r'<img [^>]*src="(?:\.\./)*images/([\w-]+)\.svg"[^>]*>', inline, text)
+
 def plain(text):
     "The text of a search entry without raw formulas: short ones in plain letters, displayed ones left out"
     def letters(m): return re.sub(r"[{}\\$]|\s+(?=\s)", "", re.sub(r"\\[a-zA-Z]+", lambda c: TEX.get(c[0], ""), m[1]))
@@ -170,7 +183,7 @@ def finish(site, cfg, replace, internal):
     for name in pages: (out / name).write_text(anchor_statements((out / name).read_text(encoding="utf-8"), name, known, words), encoding="utf-8")
     for name, page in pages.items():
         text, up = (out / name).read_text(encoding="utf-8"), "../" * name.count("/")
-        text = link_statements(text, name, known)
+        text = drawings(link_statements(text, name, known), Path(cfg.nbs_path) / "images")
         text = head(navigation(phone_contents(text)), name, url, up, page.title, str(page.front.get("description") or first_words(text)))
         text = text.replace('<div class="nav-footer-left">softsortlib', f'<div class="nav-footer-left">softsortlib {cfg.version}', 1)
         (out / name).write_text(text, encoding="utf-8")

@@ -108,7 +108,7 @@ def _single(P, s):
     "The map of a single score: one, with a zero gradient to s (..., 1); P itself where it is of another shape."
     if P.shape != (*s.shape, 1):
         return P
-    log_one = s.masked_fill(torch.ones_like(s, dtype=torch.bool), 0)    # not 0 * s: zero times infinity is no number
+    log_one = s.masked_fill(torch.ones_like(s, dtype=torch.bool), 0)    # not 0 * s: zero times infinity is NaN
     return DensePermutation(log_one[..., None], P.dtype, mask=P.mask, row_mask=P.row_mask)
 
 # %% ../../nbs/core/01_operators.ipynb #40240596

@@ -27,7 +27,7 @@ def permutation_matrix(
 ) -> Tensor:  # zeros and ones, (..., n, n)
     """The matrix with a one at `[i, perm[i]]` (Grover et al. 2019, section 2).
 
-    Raise `TypeError` or `ValueError` for what is no order."""
+    Raise `TypeError` or `ValueError` if `perm` is not an order."""
     if not isinstance(perm, Tensor) or perm.dtype not in (torch.int64, torch.int32):
         got = getattr(perm, "dtype", type(perm).__name__)
         raise TypeError(f"perm must be a tensor of indices (torch.long), as argsort returns it, got {got}")
@@ -38,7 +38,7 @@ def permutation_matrix(
 
 # %% ../../nbs/core/00_permutation.ipynb #9d409b0e
 class _Hooks(Multiplies):
-    "The hooks, for those who read and do not run: type checkers, editors, authors of a subclass."
+    "The hooks, for readers that never run the code: type checkers, editors, authors of a subclass."
     if TYPE_CHECKING:
         @property
         def _kept(self) -> "Tensor | None": ...
@@ -182,10 +182,14 @@ def _by_tiles(self, f, rows):
         return [f(every[cut], cut) for cut in cuts]
     return [checkpoint(f, every[cut], cut, use_reentrant=False) for cut in cuts]
 
-# %% ../../nbs/core/00_permutation.ipynb #3408650e
+# %% ../../nbs/core/00_permutation.ipynb #42a0df7f
 def _join(tiles, dim):
     "The tiles as one tensor."
     return tiles[0] if len(tiles) == 1 else torch.cat(tiles, dim)
+
+def _add(tiles):
+    "The sum of the tiles."
+    return tiles[0] if len(tiles) == 1 else sum(tiles)
 
 @patch_to(SoftPermutation)
 def _dense(self, rows):
@@ -197,7 +201,7 @@ def _matmul(self, x, rows):
 
 @patch_to(SoftPermutation)
 def _rmatmul(self, y, rows):
-    return sum(self._by_tiles(lambda rows, cut: self._dense(rows).mT @ y[..., cut, :], rows))
+    return _add(self._by_tiles(lambda rows, cut: self._dense(rows).mT @ y[..., cut, :], rows))
 
 # %% ../../nbs/core/00_permutation.ipynb #8739d6e8
 @patch_to(SoftPermutation)

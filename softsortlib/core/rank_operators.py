@@ -69,5 +69,5 @@ def get_rank_operator(
 ) -> RankOperator:
     """The rank operator of that name.
 
-    Raise `ValueError` that suggests the nearest name when there is none, `TypeError` for what is no name."""
+    Raise `ValueError` that suggests the nearest name when there is none, `TypeError` when it is not a name."""
     return by_name(RankOperator, method, kwargs)

@@ -18,7 +18,7 @@ from softsortlib.core.permutation import (
 
 # %% ../../nbs/core/02_rounding.ipynb #9315d0b7
 def _row_key(key, P):
-    "The rows of `P[..., rows, :]`, where `key` is what stands in the brackets; raise `IndexError` for anything else."
+    "The rows of `P[..., rows, :]`, where `key` is the content of the brackets; raise `IndexError` for anything else."
     everything = slice(None)
     if not isinstance(key, tuple):
         key = (key, everything)                # P[rows], where P is a single matrix
@@ -38,7 +38,7 @@ def _is_number(rows):
     return isinstance(rows, (int, numbers.Integral)) and not isinstance(rows, bool)
 
 def _alone(row, P):
-    "One row number as a list of one, or a tensor of one, whose value nobody looks at; raise `IndexError` out of range."
+    "One row number as a list of one, or as a tensor of one, whose value is not read; raise `IndexError` out of range."
     if isinstance(row, Tensor):
         return row[None]
     row = operator.index(row)

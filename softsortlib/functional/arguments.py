@@ -42,7 +42,7 @@ def dim_from_end(
         raise IndexError(f"dim must be in {-ndim}..{ndim - 1} for x with {ndim} dimensions, got {dim}")
     return dim if dim < 0 else dim - ndim
 
-# %% ../../nbs/functional/53_arguments.ipynb #b2ef05d8
+# %% ../../nbs/functional/53_arguments.ipynb #f10866c5
 def last_dim(
     x: Tensor,  # any shape, floating point
     dim: int,  # the dimension to sort
@@ -51,9 +51,19 @@ def last_dim(
     "Move a dimension to the end; raise `TypeError`, `ValueError` or `IndexError` when an argument does not fit."
     check_scores(x, "x")
     dim = dim_from_end(dim, x.ndim)
-    if mask is None:
-        return x.movedim(dim, -1), None, dim
-    return x.movedim(dim, -1), check_mask(mask, x).movedim(dim, -1), dim
+    mask = check_mask(mask, x)
+    if dim != -1:  # a view costs a small set as much as its arithmetic
+        x = x.movedim(dim, -1)
+        mask = mask if mask is None else mask.movedim(dim, -1)
+    return x, mask, dim
+
+
+def moved_back(
+    y: Tensor,  # (..., n)
+    dim: int,  # where its last dimension belongs, counted from the end
+) -> Tensor:
+    "Undo `last_dim` for a result."
+    return y if dim == -1 else y.movedim(-1, dim)
 
 # %% ../../nbs/functional/53_arguments.ipynb #b5b11a0e
 def finite_scores(
@@ -108,7 +118,7 @@ def unknown_method(
     hint = f": did you mean {near[0]!r}?" if near else ";"
     return ValueError(f"unknown method {method!r}{hint} There are {', '.join(sorted(names))}")
 
-# %% ../../nbs/functional/53_arguments.ipynb #f6a82417
+# %% ../../nbs/functional/53_arguments.ipynb #c51a2511
 def oriented(
     method: "str | Operator | RankOperator",  # an operator, or its name
     names: dict,  # the operators that can serve, by name
@@ -127,10 +137,18 @@ def oriented(
         operator = get_operator(method, **options)
     return operator, 1 if operator.descending == descending else -1
 
+
+def turned(
+    s: Tensor,  # scores
+    sign: int,  # 1 or -1
+) -> Tensor:
+    "`sign * s`, and nothing is done where the sign is one."
+    return s if sign == 1 else -s
+
 # %% ../../nbs/functional/53_arguments.ipynb #1c6dc74f
 def with_gradient_of(
-    soft: Tensor,  # the value whose gradient is wanted, (...)
-    hard: Tensor,  # the value that is wanted, (...)
+    soft: Tensor,  # the value that gives the gradient, (...)
+    hard: Tensor,  # the value to return, (...)
 ) -> Tensor:  # (...)
     "The value of `hard` with the gradient of `soft`."
     return hard.detach() + (soft - soft.detach())

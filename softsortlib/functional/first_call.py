@@ -46,7 +46,7 @@ def warm(
 ) -> "dict[tuple[str, str, torch.dtype], float]":  # (operator, use, dtype) -> seconds
     """Compile the kernels of operators ahead of their first call, and keep them on disk.
 
-    Raise `ValueError` for a name that is none, `TypeError` for a dtype without kernels."""
+    Raise `ValueError` for an unknown name, `TypeError` for a dtype without kernels."""
     known = [*Operator.names, *RankOperator.names]
     if not isinstance(operators, Iterable | None):
         raise TypeError(f"operators must be a name, several of them, or None, got {type(operators).__name__}: "

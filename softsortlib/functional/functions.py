@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['soft_permutation', 'soft_sort', 'soft_rank', 'soft_topk', 'soft_topk_mask']
 
-# %% ../../nbs/functional/50_functions.ipynb #d34fd20b
+# %% ../../nbs/functional/50_functions.ipynb #6c058f74
 import torch
 from torch import Tensor
 
@@ -13,7 +13,8 @@ from ..core.operators import Operator, check_flags
 from ..core.permutation import SoftPermutation, compute_dtype
 from ..core.rank_operators import RankOperator, check_ranks_fit
 from softsortlib.functional.arguments import (
-    check_k, finite_scores, hard_sort, join_items, join_maps, join_top, midranks, on_lists, oriented, with_gradient_of,
+    check_k, finite_scores, hard_sort, join_items, join_maps, join_top, midranks, moved_back, on_lists, oriented,
+    turned, with_gradient_of,
 )
 from .parts import group_sort, group_topk, in_parts
 from ..ranks.laplace import LaplaceRank
@@ -47,7 +48,7 @@ def sorter(
                         f"choose one of {', '.join(sorted(Operator.names))}")
     return oriented(method, Operator.names, tau, descending)
 
-# %% ../../nbs/functional/50_functions.ipynb #28c5d0ab
+# %% ../../nbs/functional/50_functions.ipynb #528d9291
 @on_lists(join_maps)
 def soft_permutation(
     x: Tensor,  # scores, any shape, floating point
@@ -66,24 +67,24 @@ def soft_permutation(
     check_flags(descending=descending, hard=hard)
     s, mask, _ = finite_scores(x, dim, mask)
     operator, sign = sorter(method, tau, descending)
-    P = operator(sign * s, mask)
+    P = operator(turned(s, sign), mask)
     return P.straight_through() if hard else P
 
-# %% ../../nbs/functional/50_functions.ipynb #7b571ea2
+# %% ../../nbs/functional/50_functions.ipynb #c2b34e13
 def _rank_only_sort(s, mask, descending, method, tau):
     "Sorted values, (..., n), of an operator that has no matrix; raise `TypeError` when it has ranks only."
     operator, sign = oriented(method, RankOperator.names, tau, descending)
     if not hasattr(operator, "sort"):
         raise TypeError(f"method {method!r} gives ranks only, it serves soft_rank{_also(method)}: "
                         f"choose 'permutahedron' or one of {', '.join(sorted(Operator.names))}")
-    return sign * operator.sort(sign * s, mask)
+    return turned(operator.sort(turned(s, sign), mask), sign)
 
 def _sorters():
     "All that can sort values, by name: what has a soft permutation, and what has sorted values of its own."
     own = {name: cls for name, cls in RankOperator.names.items() if hasattr(cls, "sort")}
     return {**Operator.names, **own}
 
-# %% ../../nbs/functional/50_functions.ipynb #20f5e8ee
+# %% ../../nbs/functional/50_functions.ipynb #22544c04
 @on_lists(join_items)
 def soft_sort(
     x: Tensor,  # any shape, floating point
@@ -109,10 +110,10 @@ def soft_sort(
         y = _rank_only_sort(s, mask, descending, method, tau)
     else:
         operator, sign = oriented(method, _sorters(), tau, descending)
-        y = operator(sign * s, mask) @ s
+        y = operator(turned(s, sign), mask) @ s
     if hard:
         y = with_gradient_of(y, hard_sort(s, mask, descending))
-    return y.movedim(-1, dim)
+    return moved_back(y, dim)
 
 # %% ../../nbs/functional/50_functions.ipynb #6800f890
 def _expected_position(P):
@@ -126,7 +127,7 @@ def _expected_position(P):
         weight = weight.masked_fill(~P.mask, 1)
     return total / weight
 
-# %% ../../nbs/functional/50_functions.ipynb #808bc9d9
+# %% ../../nbs/functional/50_functions.ipynb #65a7c8e1
 @on_lists(join_items)
 def soft_rank(
     x: Tensor,  # any shape, floating point
@@ -150,14 +151,14 @@ def soft_rank(
     s, mask, dim = finite_scores(x, dim, mask)
     check_ranks_fit(s)
     operator, sign = oriented(method, {**Operator.names, **RankOperator.names}, tau, descending)
-    r = operator(sign * s, mask)
+    r = operator(turned(s, sign), mask)
     if not isinstance(operator, RankOperator):
         r = _expected_position(r)
     if hard:
         r = with_gradient_of(r, midranks(s.to(r.dtype), mask, descending))
-    return r.to(x.dtype).movedim(-1, dim)
+    return moved_back(r.to(x.dtype), dim)
 
-# %% ../../nbs/functional/50_functions.ipynb #73a84379
+# %% ../../nbs/functional/50_functions.ipynb #8f94aa2e
 @on_lists(join_top)
 def soft_topk(
     x: Tensor,  # any shape, floating point
@@ -183,14 +184,14 @@ def soft_topk(
     s, mask, dim = finite_scores(x, dim, mask)
     k = check_k(k, s.shape[-1])
     operator, sign = sorter(method, tau, largest)
-    P = operator(sign * s, mask)[..., :k, :]
+    P = operator(turned(s, sign), mask)[..., :k, :]
     y = P @ s
     if hard:
         y = with_gradient_of(y, hard_sort(s, mask, largest)[..., :k])
         P = P.straight_through()
-    return y.movedim(-1, dim), P
+    return moved_back(y, dim), P
 
-# %% ../../nbs/functional/50_functions.ipynb #61d73faf
+# %% ../../nbs/functional/50_functions.ipynb #c0276b2a
 @on_lists(join_items)
 def soft_topk_mask(
     x: Tensor,  # any shape, floating point
@@ -215,4 +216,4 @@ def soft_topk_mask(
         z = s.to(compute_dtype(s.dtype))
         count = k[..., None] if isinstance(k, Tensor) and k.ndim else k
         w = with_gradient_of(w, hard_mask(z if largest else -z, count, mask).to(w.dtype))
-    return w.movedim(-1, dim)
+    return moved_back(w, dim)

@@ -55,7 +55,7 @@ def _check_number(q):
 
 # %% ../../nbs/functional/51_quantiles.ipynb #5f369331
 def _levels(q, dtype, device):
-    "q as a tensor of numbers in [0, 1], (Q,), and whether it came alone; raise `TypeError` or `ValueError` for others."
+    "q as a tensor of numbers in [0, 1], (Q,), and whether it was scalar; raise `TypeError` or `ValueError` otherwise."
     if not isinstance(q, Tensor):
         _check_number(q)
         q = torch.full((), float(q), dtype=dtype, device=device)

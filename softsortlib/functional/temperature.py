@@ -109,7 +109,7 @@ def calibrate_tau(
     mask: "Tensor | None" = None,  # bool, broadcastable to scores, True = a real element
     rtol: float = 1e-3,  # relative precision of the temperature
 ) -> float:  # the temperature
-    """The `tau` at which the rows of the operator have the wanted sharpness (52.2).
+    """The `tau` at which the rows of the operator have the given sharpness (52.2).
 
     Raise `TypeError` or `ValueError` when an argument does not fit, or when there is none, as with too many ties,
     and `RuntimeError` under torch.func and torch.compile."""

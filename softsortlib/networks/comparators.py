@@ -56,7 +56,7 @@ def bitonic_layers(
 ) -> list:  # k (k + 1) / 2 layers, k = ceil(log2 n), each the pairs of lanes (i, j), i < j, long, (c, 2)
     """Batcher's bitonic network with comparators pointing one way, for any n (Petersen et al. 2021, section 3.2).
 
-    Raise `TypeError` or `ValueError` for a number of lanes that cannot be."""
+    Raise `TypeError` or `ValueError` for an impossible number of lanes."""
     _check_lanes("bitonic", n)
     layers, half = [], 1
     while half < n:

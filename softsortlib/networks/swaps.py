@@ -70,7 +70,7 @@ def replace_activation(
 ) -> Tensor:  # |d|^(1 - art_lambda) with the sign of d
     """The activation replacement trick (Petersen et al. 2021, equation 4).
 
-    The public code's 1e-10 stands against the pole at 0."""
+    The public code's 1e-10 guards against the pole at 0."""
     if art_lambda is None or (not isinstance(art_lambda, Tensor) and art_lambda == 0):
         return d
     return d / (d.abs() + 1e-10) ** art_lambda
@@ -82,7 +82,7 @@ def sigmoid_argument(
     art_lambda: "float | Tensor | None" = None,  # activation replacement trick, a number or (..., 1); None for none
     dtype: "torch.dtype | None" = None,  # of the result, that of d if None
 ) -> Tensor:  # v = phi(d) / tau, a finite number, (..., C)
-    "What the sigmoid is asked: Equation 21.4."
+    "The argument of the sigmoid, Equation 21.4."
     bent = replace_activation(d, art_lambda)
     dtype = dtype or d.dtype
     most = 0.25 * torch.finfo(dtype).max

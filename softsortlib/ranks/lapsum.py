@@ -109,7 +109,7 @@ def _in_order(z, order, mask):
 class LapSumPermutation(SoftPermutation):
     """The map (44.2): what cells of mass one hold of each Laplace bump.
 
-    Thresholds are computed for the rows that are asked for. It checks nothing, `LapSum` does."""
+    Thresholds are computed only for the requested rows. It checks nothing; `LapSum` does."""
     def __init__(self,
         s: Tensor,  # scores, (..., n), in the compute dtype
         tau: "float | Tensor",  # temperature, a number or (..., 1)

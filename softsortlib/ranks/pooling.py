@@ -41,7 +41,7 @@ def isotonic_plain(
 ) -> Tensor:  # the increasing sequence nearest to z - w, (..., n)
     """The min-max formula (47.2) of isotonic regression, in O(n^2) memory.
 
-    The oracle of `isotonic`, which checks what comes in."""
+    The reference for `isotonic`, which checks its input."""
     lowest = _block_values(z, w, kl).flip(-1).cummin(-1).values.flip(-1)  # min over b >= k, at [a, k]
     upper = torch.ones_like(lowest, dtype=torch.bool).triu()
     return torch.where(upper, lowest, -math.inf).amax(-2)

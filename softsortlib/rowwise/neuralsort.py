@@ -261,7 +261,10 @@ def _log_prob(self, target, rows):
     m = (w * (of(self.z) - t[..., i]) - (of(columns) - b[..., i])) / tau[..., None]
     return m.to(self.work) - logZ
 
-# %% ../../nbs/rowwise/12_neuralsort.ipynb #9919007c
+# %% ../../nbs/rowwise/12_neuralsort.ipynb #3b53f548
+_ENTRIES = 1 << 20  # of a batch of small matrices
+
+
 class NeuralSort(Operator, name="neuralsort"):
     "Soft sorting by the softmax of a sum-of-top-k identity (Grover et al. 2019, equation 6)."
     def __init__(self,
@@ -284,7 +287,6 @@ class NeuralSort(Operator, name="neuralsort"):
         if self.simplex != "softmax":
             from softsortlib.rowwise.sparse_rows import SparseRows
             return SparseRows(twin(s, tau), self.simplex)
-        entries = 1 << 15 if s.shape[-1] <= 48 else 1 << 20  # torch is faster at many short rows
-        if self.backend is None and is_small(s, entries):
+        if self.backend is None and is_small(s, _ENTRIES):
             return SmallPermutation(s, tau, self.descending, dtype, mask, twin)
         return twin(s, tau)

@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = []
 
-# %% ../../nbs/rowwise/10_small.ipynb #f7a189d5
+# %% ../../nbs/rowwise/10_small.ipynb #674d9524
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -14,8 +14,7 @@ from torch import Tensor
 
 from ..core.permutation import SoftPermutation, patch_to
 from ..engine.autograd import is_unseen
-from ..engine.compile import arrays, empty_matrix, jit, spread_rows
-from .row_kernels import moment, weighed
+from ..engine.compile import arrays, empty_matrix, exp_neg, jit, spread_rows
 from .rows import Rows, Scores, ZERO_EXP, add_to, dot, falls_of, row_of, total_of, weights_of
 
 # %% ../../nbs/rowwise/10_small.ipynb #b581ccae
@@ -76,15 +75,23 @@ def _through_sums(t, gb, gt):
             total += sign * (gb[j] + gb[k])
         gt[k] += total
 
-# %% ../../nbs/rowwise/10_small.ipynb #441f6cc2
+# %% ../../nbs/rowwise/10_small.ipynb #eca06924
+@jit(lent=True)
+def _divide(e, Z):
+    "e /= Z."
+    for j in range(len(e)):
+        e[j] /= Z
+
+
 @jit(lent=True)
 def _probabilities(i, one, order, e, row):
     "Write row i of P, zero where it underflows."
     lo, hi, others = row_of(i, one, e)
     Z = row.dtype.type(1) + others
     row[:] = row.dtype.type(0) * Z
+    _divide(e[lo:hi], Z)
     for j in range(lo, hi):
-        row[order[j]] = e[j] / Z
+        row[order[j]] = e[j]
 
 
 @jit(lent=True)
@@ -118,61 +125,87 @@ def small_rows(lo, hi, sets, log, P):
             for j in range(one.size):
                 P[r, i, order[j]] = 0
 
-# %% ../../nbs/rowwise/10_small.ipynb #4e55a5d4
+# %% ../../nbs/rowwise/10_small.ipynb #0b33e240
 @jit(lent=True)
-def _logit_gradients(log, g, others, e, h):
-    "h = (10.3) for one row with weights e, one on the diagonal, whose incoming gradients are g."
-    Z = e.dtype.type(1) + others
+def _gradients_of_P(P, G, origin, real, h):
+    "h = (10.3) for a row of P: zero where P is, whatever arrives there."
+    zero = h.dtype.type(0)
+    for c in range(len(h)):
+        h[c] = G[c] - origin if real[c] and P[c] != zero else zero
+    mean = dot(P, h)
+    for c in range(len(h)):
+        h[c] = P[c] * (h[c] - mean)
+
+
+@jit(lent=True)
+def _gradients_of_log(log_P, G, real, h):
+    "h = (10.3) for a row of log P."
+    zero = h.dtype.type(0)
+    for c in range(len(h)):
+        h[c] = G[c] if real[c] else zero
+    total = total_of(h)
+    for c in range(len(h)):
+        p = exp_neg(-log_P[c])
+        h[c] = h[c] - p * total if real[c] else zero
+
+
+@jit(lent=True)
+def _logit_gradients(log, P, G, own, real, h):
+    "h = (10.3) for a row whose place belongs to the score in column `own`."
     if log:
-        total = total_of(g)
-        for j in range(len(g)):
-            h[j] = g[j] - e[j] / Z * total
+        _gradients_of_log(P, G, real, h)
     else:
-        for j in range(len(g)):
-            h[j] = g[j]
-        weighed(e, -dot(e, g) / Z, Z, h)
+        _gradients_of_P(P, G, G[own], real, h)
 
-
+# %% ../../nbs/rowwise/10_small.ipynb #f16ab6fd
 class Pulled(NamedTuple):
-    "The gradients of one sorted set, in double precision, (n,)."
-    t: np.ndarray
-    b: np.ndarray
+    "The gradients of one set, in double precision, (n,)."
+    t: np.ndarray  # of the scores
+    b: np.ndarray  # of the row sums
 
 
 @jit(lent=True)
-def _pull_row(i, lo, hi, one, h, pulled):
-    "Add what the logits' gradients h give to the scores and row sums, (14.1)."
-    inv = 1 / one.tau
-    add_to((one.size - 1.0 - 2 * i) * inv, h[lo:hi], pulled.t[lo:hi])
-    add_to(-inv, h[lo:hi], pulled.b[lo:hi])
+def _in_order(pulled, order, own):
+    "own = pulled, from the order of the columns to that of the sorted scores."
+    for j in range(len(order)):
+        own.t[j] = pulled.t[order[j]]
+        own.b[j] = pulled.b[order[j]]
 
-# %% ../../nbs/rowwise/10_small.ipynb #1ae74332
+
+@jit(lent=True)
+def _spread(i, one, order, h, e):
+    "What row i gives to the gradient of tau, times tau."
+    lo, hi = falls_of(i, one, e)
+    most = np.finfo(e.dtype).max
+    total = 0.0
+    for j in range(lo, hi):
+        total += h[order[j]] * min(e[j], most)
+    return total
+
+# %% ../../nbs/rowwise/10_small.ipynb #609cd603
 @jit
-def small_back(lo, hi, sets, log, G, gs, gtau):
-    "The gradients to the scores and the temperature of the sets lo..hi."
+def small_back(lo, hi, sets, log, learn, P, G, gs, gtau):
+    "The gradients to the scores, and to the temperature where it learns, of the sets lo..hi."
     n = G.shape[2]
     t, order = np.empty(n), np.empty(n, np.int64)
-    e, m, g, h = np.empty(n, G.dtype), np.empty(n, G.dtype), np.empty(n, G.dtype), np.empty(n, G.dtype)
-    pulled = Pulled(np.empty(n), np.empty(n))
-    most = np.finfo(G.dtype).max
+    e, h = np.empty(n, G.dtype), np.empty(n, G.dtype)
+    pulled, own = Pulled(np.empty(n), np.empty(n)), Pulled(np.empty(n), np.empty(n))
     for r in range(lo, hi):
         one = _set_of(sets, r, t, order)
+        real = sets.real[r if len(sets.real) > 1 else 0]
         pulled.t[:], pulled.b[:] = 0, 0
         spread = 0.0
         for i in range(one.size):
-            first, last = falls_of(i, one, e)
-            origin = 0 if log else G[r, i, order[i]]
-            for j in range(first, last):
-                m[j] = min(e[j], most)
-                g[j] = G[r, i, order[j]] - origin
-            others = weights_of(i - first, one.tau, e[first:last])
-            _logit_gradients(log, g[first:last], others, e[first:last], h[first:last])
-            spread += moment(h[first:last], m[first:last], e[first:last])
-            _pull_row(i, first, last, one, h, pulled)
-        _through_sums(t[:one.size], pulled.b, pulled.t)
+            _logit_gradients(log, P[r, i], G[r, i], order[i], real, h)
+            if learn:
+                spread += _spread(i, one, order, h, e)
+            add_to((one.size - 1.0 - 2 * i) / one.tau, h, pulled.t)
+            add_to(-1 / one.tau, h, pulled.b)
+        _in_order(pulled, order[:one.size], own)
+        _through_sums(t[:one.size], own.b, own.t)
         gs[r] = 0 * one.tau
         for j in range(one.size):
-            gs[r, order[j]] = sets.sign * pulled.t[j]
+            gs[r, order[j]] = sets.sign * own.t[j]
         gtau[r] = spread / one.tau
 
 # %% ../../nbs/rowwise/10_small.ipynb #264a56d6
@@ -194,7 +227,7 @@ def _sets(s, tau, mask, descending, log):
         tau = np.full(len(s), tau)
     return Sets(s, real, tau, 1.0 if descending else -1.0, cut)
 
-# %% ../../nbs/rowwise/10_small.ipynb #5137352c
+# %% ../../nbs/rowwise/10_small.ipynb #50e2afd7
 class _SmallRows(torch.autograd.Function):
     @staticmethod
     def forward(ctx, s, tau, mask, descending, log, plain):
@@ -202,22 +235,23 @@ class _SmallRows(torch.autograd.Function):
         P = empty_matrix(s.dtype, *s.shape, n)
         sets = _sets(s, tau, mask, descending, log)
         spread_rows(small_rows, len(sets.s), 4 * P.numel(), sets, log, P.view(-1, n, n).numpy())
-        ctx.save_for_backward(s, tau if isinstance(tau, Tensor) else None)
+        ctx.save_for_backward(s, tau if isinstance(tau, Tensor) else None, P)
         ctx.sets, ctx.log, ctx.plain, ctx.tau = sets, log, plain, tau
         return P
 
     @staticmethod
     def backward(ctx, G):
-        s, tau = ctx.saved_tensors
+        s, tau, P = ctx.saved_tensors
         if torch.is_grad_enabled():
             return *_again(ctx.plain, s, ctx.tau if tau is None else tau, G), None, None, None, None
         n = s.shape[-1]
         gs = torch.empty(s.shape, dtype=s.dtype)
         rows = gs.view(-1, n).numpy()
         gtau = np.empty(len(rows))
-        spread_rows(small_back, len(rows), 8 * G.numel(), ctx.sets, ctx.log, *arrays(G.reshape(-1, n, n)), rows, gtau)
+        learn, given = ctx.needs_input_grad[1], arrays(P.view(-1, n, n), G.reshape(-1, n, n))
+        spread_rows(small_back, len(rows), 4 * G.numel(), ctx.sets, ctx.log, learn, *given, rows, gtau)
         if tau is not None:
-            tau = torch.from_numpy(gtau).view(tau.shape).to(tau.dtype)
+            tau = torch.from_numpy(gtau).view(tau.shape).to(tau.dtype) if learn else None
         return gs, tau, None, None, None, None
 
 
@@ -237,7 +271,7 @@ def small_matrix(
     log: bool,  # log P instead of P
     plain,  # the plain twin: a function of s and tau, a float or (...)
 ) -> Tensor:  # (..., n, n)
-    "The matrix of NeuralSort, or its logarithm, made at once; for callers whom nobody traces."
+    "The matrix of NeuralSort, or its logarithm, made at once; for callers that are not being traced."
     batch = s.shape[:-1]
     if isinstance(tau, Tensor):
         tau = tau[..., 0].expand(batch)

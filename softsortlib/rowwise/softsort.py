@@ -74,8 +74,8 @@ class SoftSortPermutation(SoftPermutation):
         def _logits(self, rows: "Tensor | None") -> Tensor:
             ...
 
-# %% ../../nbs/rowwise/11_softsort.ipynb #aae665cd
-_SMALL = 1 << 14  # entries of a batch of matrices, up to which the plain formula is the fastest
+# %% ../../nbs/rowwise/11_softsort.ipynb #df8e5afc
+_SMALL = 1 << 16  # entries of a batch of matrices, up to which the plain formula is the fastest
 
 
 @patch_to(SoftSortPermutation)
@@ -199,7 +199,7 @@ def _Z(self, rows):
 
 @patch_to(LaplacePermutation)
 def _rmatmul(self, y, rows):
-    "P[rows]^T y: what no row is asked for is zero."
+    "P[rows]^T y: rows that were not selected count as zero."
     if rows is not None:
         y = y.new_zeros(*y.shape[:-2], self.n, y.shape[-1]).index_add(-2, rows, y)
     tau = self.tau[..., 0] if isinstance(self.tau, Tensor) else self.tau
@@ -207,6 +207,9 @@ def _rmatmul(self, y, rows):
     return torch.zeros_like(x).scatter(-2, self.order[..., None].expand(x.shape), x)
 
 # %% ../../nbs/rowwise/11_softsort.ipynb #f25acf6a
+_FEW = 1 << 19  # entries up to which no kernel writes the matrix faster than the plain formula
+
+
 @patch_to(LaplacePermutation)
 def _log_prob(self, target, rows):
     "log P[rows, target], -inf at padded elements."
@@ -228,6 +231,8 @@ def _log_prob(self, target, rows):
 @patch_to(LaplacePermutation)
 def _dense(self, rows):
     "The matrix, zero in padded columns."
+    if self.backend is None and self.device.type == "cpu" and self.s.numel() * self.n <= _FEW:
+        return SoftSortPermutation._dense(self, rows)
     from softsortlib.rowwise.softsort_matrix import laplace_matrix
     tau = tau_tensor(self.tau[..., 0] if isinstance(self.tau, Tensor) else self.tau, self.t, self.batch)
     s = self.s if self.mask is None else self.s.masked_fill(~self.mask, math.inf)

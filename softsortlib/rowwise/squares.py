@@ -94,7 +94,7 @@ def _rows_kept(self, rows):
 
 @patch_to(SquarePermutation)
 def _rmatmul(self, y, rows):
-    "P[rows]^T y: what no row is asked for is zero."
+    "P[rows]^T y: rows that were not selected count as zero."
     if _few(rows, y):
         return WindowedPermutation._rmatmul(self, y, rows)
     if rows is not None:

@@ -39,7 +39,7 @@ def _squashed(s, a, squash):
 
 # %% ../../nbs/transport/31_sinkhorn_sort.ipynb #e9da18b2
 def _inverse(order):
-    "At which place of the order an input stands."
+    "The position of each input in the order."
     places = torch.arange(order.shape[-1], device=order.device).expand(order.shape)
     return torch.zeros_like(order).scatter(-1, order, places)
 

@@ -79,7 +79,7 @@ def test_soft_values_keep_their_gradient_where_tau_is_tiny(rng):
 @pytest.mark.parametrize("kind", ("uniform", "ties", "clusters", "heavy"))
 def test_windows_agree_with_the_float64_definition(kind, power, rng):
     for dtype, tol in ((torch.float32, 1e-5), (torch.float64, 1e-12)):
-        s, x = adversarial(kind, 200, rng).to(dtype).requires_grad_(), torch.randn(200, 2, generator=rng).to(dtype).requires_grad_()
+        s, x = adversarial(kind, 300, rng).to(dtype).requires_grad_(), torch.randn(300, 2, generator=rng).to(dtype).requires_grad_()
         for tau in (1e-6, 1e-3, 1.0, 1e6):
             assert isinstance(SoftSort(tau, power=power)(s), WindowedPermutation)
             compare(lambda s: SoftSort(tau, power=power)(s), s, x, tol, tau, power, {k: v for k, v in CALLS.items() if k != "dense"})
@@ -157,16 +157,16 @@ def test_rows_of_a_window_are_made_alone(rng):
 
 @pytest.mark.parametrize("power", (1, 2))
 def test_batches_masks_and_tensor_temperatures(power, rng):
-    s, x = torch.randn(3, 90, generator=rng, dtype=torch.float64).requires_grad_(), torch.randn(3, 90, 2, generator=rng, dtype=torch.float64).requires_grad_()
-    mask = torch.rand(3, 90, generator=rng) < torch.tensor([[0.3], [1.1], [-1.0]])       # some, all and none
+    s, x = torch.randn(3, 160, generator=rng, dtype=torch.float64).requires_grad_(), torch.randn(3, 160, 2, generator=rng, dtype=torch.float64).requires_grad_()
+    mask = torch.rand(3, 160, generator=rng) < torch.tensor([[0.3], [1.1], [-1.0]])       # some, all and none
     tau = torch.tensor([0.1, 1.0, 3.0], dtype=torch.float64, requires_grad=True)
     for descending in (False, True):
         P, Q = SoftSort(tau, power=power, descending=descending)(s, mask), twin(s * mask, tau, power, descending, mask)
         assert type(P) is (LaplacePermutation if power == 1 else WindowedPermutation)
         dense = P.to_dense()
         assert dense.mT.masked_select(~mask[..., None]).eq(0).all()                      # padded elements get probability zero
-        assert_close(dense.sum(-1), (torch.arange(90) < mask.sum(-1, keepdim=True)).double())
-        assert P.hard().sort(-1).values.equal(torch.arange(90).expand(3, 90))
+        assert_close(dense.sum(-1), (torch.arange(160) < mask.sum(-1, keepdim=True)).double())
+        assert P.hard().sort(-1).values.equal(torch.arange(160).expand(3, 160))
         target = P.hard()
         for call in (lambda P: P @ x, lambda P: P.mT @ x, lambda P: P[..., 3:40, :] @ x, lambda P: P.log_prob(target), lambda P: P.to_dense()):
             a, b = call(P), call(Q)

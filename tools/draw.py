@@ -1,0 +1,410 @@
+"""The drawings with which chapters open: nbs/images/*.svg, computed by the library itself.
+
+    python tools/draw.py [NAME ...]        # all, if none is named
+
+A drawing takes its colours from the page. `INK` and the others stand for them while matplotlib draws; in the file they are CSS
+variables with values for a light and a dark page, and `make docs` puts the file into the page, where the theme's values win.
+"""
+import re, sys
+from io import StringIO
+from pathlib import Path
+
+import matplotlib
+matplotlib.use("svg")
+import matplotlib.pyplot as plt
+import numpy as np
+import torch
+from matplotlib.patches import Polygon, Rectangle
+
+import softsortlib as ss
+from softsortlib.networks import bitonic_layers, odd_even_layers
+
+FOLDER = Path(__file__).resolve().parent.parent / "nbs" / "images"
+INK, MUTED, LINE, BLUE, ORANGE = "#010203", "#040506", "#070809", "#0a0b0c", "#0d0e0f"     # stand-ins, as no theme has them
+COLOURS = {INK: ("ink", "#222222", "#e6e6e6"), MUTED: ("muted", "#666666", "#a8adb2"), LINE: ("line", "#c4c7ca", "#565b60"),
+           BLUE: ("blue", "#1f77b4", "#6db3ee"), ORANGE: ("orange", "#d9660a", "#ffa154")}
+ONE_LOOK = {"svg.fonttype": "none", "svg.hashsalt": "softsortlib", "font.family": "sans-serif", "font.size": 9, "axes.titlesize": 10,
+            "text.color": INK, "axes.edgecolor": LINE, "axes.labelcolor": MUTED, "axes.titlecolor": INK, "xtick.color": MUTED, "ytick.color": MUTED,
+            "axes.spines.top": False, "axes.spines.right": False, "lines.linewidth": 1.6, "figure.facecolor": "none", "axes.facecolor": "none"}
+
+DRAWINGS = {}
+
+def drawing(f):
+    "Enter a function that returns a figure under its name"
+    DRAWINGS[f.__name__] = f
+    return f
+
+def numbers(*values): return torch.tensor(values, dtype=torch.float64)
+
+def bare(ax, **limits):
+    "An axis that shows nothing but what is drawn on it"
+    ax.set(xticks=[], yticks=[], **limits)
+    ax.spines[:].set_visible(False)
+    return ax
+
+def cells(ax, P, x=0.0, y=0.0):
+    "A matrix as squares that are as full as its entries are large, the first row on top"
+    m, n = P.shape
+    for i in range(m):
+        for j in range(n):
+            if P[i, j] > 0.004: ax.add_patch(Rectangle((x + j, y - i - 1), 1, 1, facecolor=BLUE, alpha=float(P[i, j]), lw=0))
+    for k in range(m + 1): ax.plot([x, x + n], [y - k, y - k], color=LINE, lw=0.6)
+    for k in range(n + 1): ax.plot([x + k, x + k], [y, y - m], color=LINE, lw=0.6)
+
+def bars(ax, values, x, y, length=1.6, upright=True, color=ORANGE):
+    "Values as bars that stand on y, side by side from x, or lie against x, one below the other from y"
+    for k, v in enumerate(values / values.abs().max() * length):
+        where = (x + k + 0.2, y, 0.6, float(v)) if upright else (x, y - k - 0.8, float(v), 0.6)
+        ax.add_patch(Rectangle(where[:2], *where[2:], facecolor=color, lw=0))
+
+@drawing
+def soft_permutation():
+    "Scores below, the matrix above them, the sorted values to its right: hard, soft, too soft"
+    s = numbers(2, 5, 3, 1, 4)
+    fig, axes = plt.subplots(1, 3, figsize=(7.6, 2.7))
+    for ax, (tau, title) in zip(axes, ((1e-3, "τ → 0: a permutation"), (0.5, "τ = 0.5: a soft one"), (5.0, "τ = 5: nearly the mean"))):
+        P = ss.SoftSort(tau)(s)
+        cells(bare(ax, xlim=(-0.8, 8.2), ylim=(-8.2, 1.0), aspect="equal"), P.to_dense())
+        bars(ax, s, 0, -7.4)
+        bars(ax, P @ s, 5.5, 0, upright=False)
+        ax.text(2.5, -7.6, "x", ha="center", va="top", style="italic")
+        ax.text(6.5, -5.2, "P x", ha="center", va="top", style="italic")
+        ax.set_title(title, pad=2)
+    return fig
+
+@drawing
+def two_directions():
+    "A map from inputs to positions, and its transpose, with lines as thick as the entries"
+    s = numbers(2, 5, 3, 1, 4)
+    P = ss.SoftSort(0.6)(s)
+    fig, axes = plt.subplots(1, 2, figsize=(7.6, 2.3))
+    for ax, (title, up) in zip(axes, (("P @ x: from inputs to positions", True), ("P.mT @ y: from positions to inputs", False))):
+        bare(ax, xlim=(-0.9, 4.9), ylim=(-0.75, 1.75))
+        for i, row in enumerate(P.to_dense().tolist()):
+            for j, p in enumerate(row):
+                ax.plot([j, i], [0, 1], color=BLUE, lw=0.2 + 5 * p, alpha=0.15 + 0.85 * p, solid_capstyle="round")
+        for k in range(5):
+            ax.text(k, -0.14, f"x = {s[k]:g}" if up else f"{(P.mT @ torch.arange(1.0, 6.0, dtype=s.dtype))[k]:.2f}", ha="center", va="top")
+            ax.text(k, 1.14, f"{(P @ s)[k]:.2f}" if up else f"y = {k + 1}", ha="center")
+        ax.plot(range(5), [0] * 5, "o", color=ORANGE, ms=6)
+        ax.plot(range(5), [1] * 5, "o", color=ORANGE, ms=6)
+        tip, tail = (1.02, 0.0) if up else (0.0, 1.02)
+        ax.annotate("", (-0.55, tip), (-0.55, tail), arrowprops=dict(arrowstyle="->", color=MUTED, lw=1.2))
+        ax.set_title(title, pad=2)
+    return fig
+
+@drawing
+def softsort():
+    "Each row of SoftSort over the scores: a peak at the score of its place, with the row's weights as dots"
+    s, tau = numbers(0.6, 1.4, 2.9, 3.6, 5.4), 0.45
+    fig, ax = plt.subplots(figsize=(7.6, 2.9))
+    bare(ax, xlim=(-0.9, 6.4), ylim=(-0.45, 5.15))
+    line = torch.cat([torch.linspace(0, 6, 101, dtype=torch.float64), s]).sort().values
+    P = ss.SoftSort(tau)(s).to_dense()
+    for i in range(5):
+        y = 4 - i
+        Z = (-(s - s[i]).abs() / tau).exp().sum()
+        curve = 0.9 * (-(line - s[i]).abs() / tau).exp() / Z + y
+        ax.fill_between(line, y, curve, color=BLUE, alpha=0.14, lw=0)
+        ax.plot(line, curve, color=BLUE, lw=1.2)
+        ax.plot([0, 6], [y, y], color=LINE, lw=0.6)
+        for j in range(5):
+            ax.plot([s[j], s[j]], [y, y + 0.9 * P[i, j]], color=ORANGE, lw=2.4, solid_capstyle="butt")
+            ax.plot(s[j], y + 0.9 * P[i, j], "o", color=ORANGE, ms=3.2)
+        ax.text(-0.12, y + 0.08, f"row {i + 1}", ha="right")
+    for j, name in enumerate("₁₂₃₄₅"):
+        ax.plot([s[j], s[j]], [-0.08, 4.9], color=LINE, lw=0.7, ls=(0, (2, 3)), zorder=0)
+        ax.text(s[j], -0.15, f"s{name}", ha="center", va="top", style="italic")
+    return fig
+
+@drawing
+def neuralsort():
+    "The concave functions whose maxima are at the scores in order, and the weights of their softmax"
+    s = numbers(5.5, 4.1, 2.8, 1.9, 0.6)
+    n, line = 5, torch.linspace(-0.1, 6.2, 400, dtype=torch.float64)
+    P = ss.NeuralSort(2.5, descending=True)(s).to_dense()
+    fig, axes = plt.subplots(1, 5, figsize=(7.6, 2.0), sharex=True)
+    for i, ax in enumerate(axes):
+        F = lambda x: (n - 1 - 2 * i) * x - (x[:, None] - s).abs().sum(-1)
+        low, high = F(line).min(), F(line).max()
+        scale = lambda v: (v - low) / (high - low)
+        bare(ax, xlim=(-0.4, 6.5), ylim=(-0.2, 1.12))
+        ax.plot(line, scale(F(line)), color=BLUE, lw=1.3)
+        ax.plot([-0.1, 6.2], [-0.02, -0.02], color=LINE, lw=0.7)
+        for j in range(n):
+            ax.plot([s[j]] * 2, [-0.02, scale(F(s))[j]], color=LINE, lw=0.6, ls=(0, (2, 2)))
+            ax.plot(s[j], scale(F(s))[j], "o", color=ORANGE, ms=2 + 7 * float(P[i, j]) ** 0.5, mec=ORANGE)
+        ax.set_title(f"row {i + 1}", pad=3)
+        ax.text(s[i], -0.07, f"s{'₁₂₃₄₅'[i]}", ha="center", va="top", style="italic")
+    return fig
+
+def wires(ax, layers, n, values=None, gap=0.42):
+    "A network from left to right: the lanes, a vertical line for each comparator; lanes are as dark as their values"
+    x, at, columns = 0.0, list(range(n)), []
+    for layer in layers:
+        columns.append([])
+        ends = []
+        for i, j in sorted(layer.tolist()):
+            k = next((k for k, used in enumerate(ends) if used < i), len(ends))
+            ends[k:k + 1] = [j]
+            columns[-1].append((x + 0.3 * k, i, j))
+        x += 0.3 * max(len(ends) - 1, 0) + 2 * gap
+    return columns, x
+
+def draw_network(ax, kind, n, values):
+    "The network with its values: colour runs from the smallest (blue) to the largest (orange)"
+    layers = (bitonic_layers if kind == "bitonic" else odd_even_layers)(n)
+    columns, end = wires(ax, layers, n)
+    bare(ax, xlim=(-1.1, end + 0.7), ylim=(n - 0.4, -0.6))
+    v = list(values)
+    start = [-0.6] * n
+    def lane(i, stop):
+        weight = v[i] / (n - 1)
+        ax.plot([start[i], stop], [i, i], color=ORANGE, alpha=0.2 + 0.8 * weight, lw=1.0 + 1.8 * weight, solid_capstyle="butt")
+        start[i] = stop
+    for column in columns:
+        for x, i, j in column:
+            lane(i, x)
+            lane(j, x)
+            v[i], v[j] = sorted((v[i], v[j]))
+            ax.plot([x, x], [i, j], color=BLUE, lw=1.3, zorder=3)
+            ax.plot([x, x], [i, j], "o", color=BLUE, ms=3.6, zorder=3)
+    for i in range(n):
+        lane(i, end)
+        ax.text(-0.75, i, f"{values[i] + 1}", ha="right", va="center")
+        ax.text(end + 0.15, i, f"{v[i] + 1}", ha="left", va="center")
+
+@drawing
+def networks():
+    "The odd-even and the bitonic network of eight lanes, sorting the same numbers"
+    fig, axes = plt.subplots(1, 2, figsize=(7.6, 2.6), width_ratios=(1, 1.15))
+    for ax, kind in zip(axes, ("odd_even", "bitonic")):
+        draw_network(ax, kind, 8, [5, 2, 7, 0, 6, 3, 1, 4])
+        ax.set_title({"odd_even": "odd-even, 8 layers", "bitonic": "bitonic, 6 layers"}[kind], pad=4)
+    return fig
+
+@drawing
+def soft_network():
+    "Values through the layers of a bitonic network, hard and soft"
+    s = numbers(0.62, 0.30, 0.95, 0.05, 0.80, 0.42, 0.18, 0.55)
+    layers = bitonic_layers(8)
+    fig, axes = plt.subplots(1, 3, figsize=(7.6, 2.5), sharey=True)
+    for ax, steepness in zip(axes, (400.0, 20.0, 6.0)):
+        values = [s.clone()]
+        for layer in layers:
+            x, (lo, hi) = values[-1].clone(), layer.T
+            keep = torch.sigmoid(steepness * (x[hi] - x[lo]))
+            x[lo], x[hi] = keep * x[lo] + (1 - keep) * x[hi], (1 - keep) * x[lo] + keep * x[hi]
+            values.append(x)
+        paths = torch.stack(values)
+        for lane in range(8):
+            ax.plot(range(len(values)), paths[:, lane], color=BLUE if lane < 4 else ORANGE, lw=1.2, marker="o", ms=2.6, alpha=0.9)
+        ax.set(xticks=range(len(values)), yticks=[0, 0.5, 1], xlabel="layer")
+        ax.set_title(f"steepness {steepness:g}", pad=4)
+    axes[0].set_ylabel("value on a lane")
+    fig.subplots_adjust(bottom=0.2)
+    return fig
+
+@drawing
+def network_factors():
+    "One sparse matrix for each layer, and their product"
+    s, layers = numbers(0.62, 0.30, 0.95, 0.05, 0.80, 0.42, 0.18, 0.55), bitonic_layers(8)
+    fig, axes = plt.subplots(1, 7, figsize=(7.6, 1.4))
+    P, x = torch.eye(8, dtype=s.dtype), s.clone()
+    for k, layer in enumerate(layers):
+        A, (lo, hi) = torch.eye(8, dtype=s.dtype), layer.T
+        keep = torch.sigmoid(12 * (x[hi] - x[lo]))
+        A[lo, lo] = A[hi, hi] = keep
+        A[lo, hi] = A[hi, lo] = 1 - keep
+        P, x = A @ P, A @ x
+        cells(bare(axes[6 - k], xlim=(-0.1, 8.1), ylim=(-8.1, 0.1), aspect="equal"), A)
+        axes[6 - k].set_title(f"A{'₁₂₃₄₅₆'[k]}", pad=3, style="italic")
+    cells(bare(axes[0], xlim=(-0.1, 8.1), ylim=(-8.1, 0.1), aspect="equal"), P)
+    axes[0].set_title("P =", pad=3, style="italic")
+    return fig
+
+@drawing
+def soft_swap():
+    "What a comparator puts out: the minimum and the maximum, hard and soft"
+    fig, axes = plt.subplots(1, 2, figsize=(7.6, 2.3), width_ratios=(1, 1.6))
+    ax = bare(axes[0], xlim=(-0.2, 3.2), ylim=(-0.55, 1.55))
+    for y, left, right in ((1, "a", "α a + (1 − α) b"), (0, "b", "(1 − α) a + α b")):
+        ax.plot([0, 1.2], [y, y], color=MUTED, lw=1.4)
+        ax.text(-0.1, y, left, ha="right", va="center", style="italic")
+        ax.text(1.35, y, right, ha="left", va="center", style="italic")
+    ax.plot([0.6, 0.6], [0, 1], color=BLUE, lw=1.6, marker="o", ms=5)
+    ax.text(0.6, -0.2, "α = σ((b − a) / τ)", ha="center", va="top", color=BLUE)
+    ax, a = axes[1], torch.linspace(-3, 3, 301, dtype=torch.float64)
+    for tau, style in ((1e-6, (0, (1, 2))), (0.3, "-"), (1.0, (0, (5, 2)))):
+        keep = torch.sigmoid(-a / tau)
+        for value, color in ((keep * a, BLUE), ((1 - keep) * a, ORANGE)): ax.plot(a, value, color=color, ls=style, lw=1.4)
+    ax.text(-1.6, -2.4, "smaller", color=BLUE)
+    ax.text(0.4, 2.2, "larger", color=ORANGE)
+    ax.set(xlabel="a, with b = 0", yticks=[-2, 0, 2], xticks=[-2, 0, 2])
+    ax.set_title("dotted τ → 0, full τ = 0.3, dashed τ = 1", pad=4)
+    fig.subplots_adjust(bottom=0.2)
+    return fig
+
+@drawing
+def transport_on_a_line():
+    "The cheapest plan keeps the order; any other crosses itself and costs more"
+    x, y = numbers(0.4, 1.1, 1.5, 2.9, 3.4), numbers(0.5, 1.25, 2.0, 2.75, 3.5)
+    fig, axes = plt.subplots(1, 2, figsize=(7.6, 1.9))
+    for ax, (title, to) in zip(axes, (("in order: the cheapest", [0, 1, 2, 3, 4]), ("any other plan crosses", [1, 0, 2, 4, 3]))):
+        bare(ax, xlim=(0, 4.2), ylim=(-0.3, 1.35))
+        cost = float((x - y[to]).square().sum())
+        for i, j in enumerate(to): ax.plot([x[i], y[j]], [1, 0], color=BLUE if i == j else ORANGE, lw=1.6)
+        for height, points in ((1, x), (0, y)):
+            ax.plot([0.15, 3.8], [height] * 2, color=LINE, lw=0.7)
+            ax.plot(points, [height] * 5, "o", color=INK, ms=4.5)
+        ax.text(3.9, 1, "x", va="center", style="italic")
+        ax.text(3.9, 0, "y", va="center", style="italic")
+        ax.set_title(f"{title}: Σ (x − y)² = {cost:.2f}", pad=2)
+    return fig
+
+@drawing
+def plans():
+    "A transport plan between twelve scores and twelve milestones at three temperatures, with its marginals"
+    s = torch.randn(12, generator=torch.Generator().manual_seed(4), dtype=torch.float64).sort().values
+    fig, axes = plt.subplots(1, 3, figsize=(7.6, 2.6))
+    for ax, tau in zip(axes, (1e-4, 2e-2, 0.3)):
+        P = ss.SinkhornSort(tau)(s).to_dense()
+        bare(ax, xlim=(-1.2, 12.4), ylim=(-12.4, 1.6), aspect="equal")
+        cells(ax, P / P.max())
+        ax.set_title(f"τ = {tau:g}", pad=2)
+        ax.text(6, -12.5, "scores", ha="center", va="top", color=MUTED)
+        if tau == 1e-4: ax.text(-0.6, -6, "milestones", ha="center", va="center", rotation=90, color=MUTED)
+    return fig
+
+def corner(p):
+    "A point with coordinates that sum to six, seen along (1, 1, 1)"
+    x, y, z = (float(c) for c in p)
+    return (y - x) / 2 ** 0.5, (2 * z - x - y) / 6 ** 0.5
+
+@drawing
+def permutahedron():
+    "The hexagon of the permutations of 1, 2, 3, and soft ranks on their way from its centre to a corner"
+    fig, axes = plt.subplots(1, 2, figsize=(7.6, 3.0))
+    corners = [(1, 2, 3), (1, 3, 2), (2, 3, 1), (3, 2, 1), (3, 1, 2), (2, 1, 3)]
+    s = numbers(1.9, 0.1, 1.3)
+    taus = torch.logspace(-1, 3, 200, dtype=torch.float64)
+    for ax, (name, title) in zip(axes, (("l2", "quadratic: τ = 4, 1.2, 0.5"), ("kl", "entropic: τ = 4, 1.2, 0.5"))):
+        bare(ax, xlim=(-2.6, 2.6), ylim=(-1.95, 1.95), aspect="equal")
+        ax.add_patch(Polygon([corner(c) for c in corners], facecolor=BLUE, alpha=0.1))
+        ax.add_patch(Polygon([corner(c) for c in corners], facecolor="none", edgecolor=BLUE, lw=1.4))
+        for c in corners:
+            a, b = corner(c)
+            ax.text(a + 0.1 * a, b + 0.2 * np.sign(round(b, 6)), " ".join(map(str, c)), ha="left" if a > 1.2 else "right" if a < -1.2 else "center", va="center", color=MUTED)
+        path = [ss.Permutahedron(float(tau), regularization=name)(s) for tau in taus]
+        ax.plot(*zip(*[corner(p * 6 / p.sum()) for p in path]), color=ORANGE, lw=2.2)
+        for tau in (0.5, 1.2, 4.0):
+            p = ss.Permutahedron(tau, regularization=name)(s)
+            a, b = corner(p * 6 / p.sum())
+            ax.plot(a, b, "o", color=ORANGE, ms=5)
+        ax.plot(*corner((2, 2, 2)), "o", color=INK, ms=3)
+        ax.set_title(title, pad=2)
+    return fig
+
+@drawing
+def pooling():
+    "Isotonic regression: the scores less their targets, and the blocks into which they are pooled"
+    s = numbers(0.3, 0.9, 1.1, 1.2, 2.6, 2.7)
+    fig, axes = plt.subplots(1, 2, figsize=(7.6, 2.4), sharex=True)
+    for ax, tau in zip(axes, (0.2, 0.4)):
+        ranks, at = ss.Permutahedron(tau)(s), torch.arange(1, 7, dtype=torch.float64)
+        left = s / tau - at
+        pooled = s / tau - ranks
+        ax.plot(at, left, "o", color=ORANGE, ms=5)
+        for k in range(6):
+            ax.plot([k + 0.6, k + 1.4], [pooled[k]] * 2, color=BLUE, lw=2.4)
+            ax.plot([k + 1] * 2, [left[k], pooled[k]], color=LINE, lw=1, zorder=0)
+            ax.text(k + 1, -0.2, f"{ranks[k]:.2f}", ha="center", va="top", color=BLUE, transform=ax.get_xaxis_transform())
+        ax.set(xticks=range(1, 7))
+        ax.set_title(f"τ = {tau:g}: {len(set(round(float(v), 6) for v in pooled))} blocks", pad=4)
+    axes[0].set_ylabel("s / τ − place")
+    fig.subplots_adjust(bottom=0.3)
+    return fig
+
+def staircase(soft, tau):
+    "The rank of a score as it moves past seven others: a staircase, and the smooth one of an operator"
+    others = numbers(0.7, 1.2, 2.4, 2.6, 3.9, 4.4, 5.3)
+    line = torch.linspace(0, 6, 481, dtype=torch.float64)
+    sets = torch.cat([line[:, None], others.expand(len(line), -1)], -1)
+    fig, ax = plt.subplots(figsize=(7.6, 2.4))
+    hard = (line[:, None] > others).sum(-1) + 1
+    ax.plot(line, hard, color=LINE, lw=1.6, drawstyle="steps-mid")
+    for t, style in ((tau, "-"), (4 * tau, (0, (5, 2)))):
+        ax.plot(line, soft(t)(sets)[:, 0], color=BLUE, ls=style, lw=1.7)
+    ax.plot(others, [0.55] * 7, "o", color=ORANGE, ms=4.5, clip_on=False)
+    ax.set(xlim=(0, 6), ylim=(0.5, 8.3), yticks=range(1, 9), xlabel="a score that moves past seven others (dots)", ylabel="its rank")
+    ax.set_title(f"full line τ = {tau:g}, dashed τ = {4 * tau:g}", pad=4)
+    fig.subplots_adjust(bottom=0.22)
+    return fig
+
+@drawing
+def sigmoid_rank(): return staircase(lambda tau: ss.SigmoidRank(tau), 0.05)
+
+@drawing
+def gaussian_rank(): return staircase(lambda tau: ss.GaussianRank(tau), 0.08)
+
+@drawing
+def laplace_rank(): return staircase(lambda tau: ss.LaplaceRank(tau), 0.06)
+
+@drawing
+def lapsum():
+    "The sum of Laplace steps over the scores, and where it takes the values 1.5, 2.5, ...: the shift that selects k"
+    s, tau = numbers(0.8, 1.3, 2.6, 3.1, 4.6), 0.25
+    line = torch.linspace(-0.4, 5.8, 621, dtype=torch.float64)
+    def steps(b): u = (b[:, None] - s) / tau; return torch.where(u < 0, u.exp() / 2, 1 - (-u).exp() / 2).sum(-1)
+    fig, ax = plt.subplots(figsize=(7.6, 2.4))
+    ax.plot(line, steps(line), color=BLUE)
+    for k in (1, 2, 3, 4):
+        b = float(np.interp(k, steps(line), line))
+        ax.plot([-0.4, b, b], [k, k, 0], color=LINE, lw=0.9)
+        ax.plot(b, k, "o", color=BLUE, ms=4)
+        ax.text(b, -0.62, f"b{'₁₂₃₄'[k - 1]}", ha="center", va="top", style="italic", color=BLUE)
+    ax.plot(s, [0] * 5, "o", color=ORANGE, ms=5, clip_on=False, zorder=3)
+    ax.set(xlim=(-0.4, 5.8), ylim=(0, 5.2), yticks=range(6), xticks=[], ylabel="Σ F((b − s) / τ)")
+    fig.subplots_adjust(bottom=0.2)
+    return fig
+
+@drawing
+def topk_masks():
+    "The weights of the three largest of nine scores by five methods"
+    s = numbers(0.2, 0.5, 0.9, 1.0, 1.6, 1.9, 2.0, 2.9, 3.3)
+    methods = ("lapsum", "sinkhorn", "threshold", "sparse", "simple")
+    fig, axes = plt.subplots(1, 5, figsize=(7.6, 1.9), sharey=True)
+    for ax, method in zip(axes, methods):
+        w = ss.soft_topk_mask(s, 3, method=method)
+        ax.vlines(s, 0, w, color=BLUE, lw=2.2)
+        ax.plot(s, w, "o", color=BLUE, ms=3.4)
+        ax.axvspan(1.95, 3.5, color=ORANGE, alpha=0.12, lw=0)
+        ax.set(ylim=(-0.03, 1.08), xlim=(0, 3.5), xticks=[], yticks=[0, 1])
+        ax.set_title(method, pad=4)
+    axes[0].set_ylabel("weight")
+    return fig
+
+def themed(svg):
+    "The file's text with the page's colours in place of the stand-ins, and without what changes from run to run"
+    for stand_in, (name, _, _) in COLOURS.items(): svg = svg.replace(stand_in, f"var(--draw-{name})")
+    light, dark = ("".join(f"--draw-{name}:{c[k]};" for name, *c in COLOURS.values()) for k in (0, 1))
+    style = f"<style>svg.drawing{{{light}}}@media(prefers-color-scheme:dark){{svg.drawing{{{dark}}}}}</style>"
+    svg = re.sub(r"<metadata>.*?</metadata>", "", svg, flags=re.S)
+    svg = re.sub(r"(\d+\.\d{2})\d{3,}", r"\1", svg)     # a hundredth of a point is enough
+    svg = re.sub(r"<\?xml.*?\?>\s*|<!DOCTYPE.*?>\s*|<!--.*?-->\s*", "", svg, flags=re.S)
+    return re.sub(r"(<svg )(.*?>)", rf'\1class="drawing" \2{style}', svg, count=1, flags=re.S)
+
+def draw(name):
+    "The text of a drawing's file"
+    with plt.rc_context(ONE_LOOK):
+        fig, out = DRAWINGS[name](), StringIO()
+        fig.savefig(out, format="svg", bbox_inches="tight", pad_inches=0.04, transparent=True, metadata={"Date": None})
+        plt.close(fig)
+    return themed(out.getvalue())
+
+def main(names):
+    for name in names or DRAWINGS:
+        (FOLDER / f"{name}.svg").write_text(draw(name), encoding="utf-8")
+        print(f"{name}.svg  {(FOLDER / f'{name}.svg').stat().st_size // 1024} kB")
+
+if __name__ == "__main__": main(sys.argv[1:])
