@@ -7,8 +7,8 @@
      P         P[i][j]: how much of input j stands at sorted position i; every row sums to one
      gradient  gradient(i, j)[k]: the derivative of P[i][j] with respect to s[k], exact (a formula or forward-mode differentiation)
 
-   Definitions, defaults and conventions at ties are those of the Python package: softsort.py, neuralsort.py, sinkhorn.py with
-   potentials.py, lapsum.py, networks.py with comparators.py and swaps.py. tests/test_playground.py compares all of it, number by number.
+   Definitions, defaults and conventions at ties are those of the Python package: the parts rowwise, networks, transport
+   and ranks. tests/test_playground.py compares all of it, number by number.
    A classic script, so that it also runs on a page opened as a file: it leaves one name, `softOperators`, behind. */
 (function (root) {
   "use strict";
@@ -283,6 +283,37 @@
     return {P: matrix(n, n, (i, j) => below[i + 1][j] - below[i][j]), gradient};
   }
 
+  // ------------------------------------------------------------------ ranks without a matrix
+
+  /** The increasing sequence nearest to y: neighbours that fall are pooled into their mean. */
+  function isotonic(y) {
+    const blocks = [];
+    for (const v of y) {
+      blocks.push([v, 1]);
+      while (blocks.length > 1 && blocks.at(-2)[0] > blocks.at(-1)[0]) {
+        const [b, m] = blocks.pop(), [a, k] = blocks.pop();
+        blocks.push([(a * k + b * m) / (k + m), k + m]);
+      }
+    }
+    return blocks.flatMap(([v, m]) => new Array(m).fill(v));
+  }
+
+  /** The projection of z onto the permutahedron of w, both increasing (Prop 43.2). */
+  function project(z, w) { const v = isotonic(z.map((x, i) => x - w[i])); return z.map((x, i) => x - v[i]); }
+
+  /** Permutahedron, the quadratic one: ranks and sorted values, no matrix. */
+  function permutahedron(s, tau, {descending = false} = {}) {
+    const sign = descending ? -1 : 1, z = s.map(x => sign * x), order = argsort(z), t = order.map(i => z[i]), places = t.map((_, i) => i + 1);
+    const r = project(t.map(x => x / tau), places), v = project(places.map(p => p / tau), t), at = argsort(order);
+    return {ranks: at.map(i => r[i]), sorted: v.map(x => sign * x)};
+  }
+
+  /** LaplaceRank: one half and a Laplace step for every score, at its distance. No matrix, no sorted values. */
+  function laplaceRanks(s, tau, {descending = false} = {}) {
+    const step = u => u < 0 ? Math.exp(u) / 2 : 1 - Math.exp(-u) / 2, sign = descending ? -1 : 1;
+    return {ranks: s.map(x => 0.5 + sum(s.map(y => step(sign * (x - y) / tau)))), sorted: null};
+  }
+
   // ------------------------------------------------------------------ what a soft permutation gives
 
   /** The soft-sorted values P s. */
@@ -296,7 +327,7 @@
 
   /** The loss of an order, -mean log P[i, order[i]], and its gradient; an entry below 1e-300 counts as that. */
   function orderLoss({P, gradient}, order) {
-    const n = P.length, slope = new Array(n).fill(0);
+    const n = order.length, slope = new Array(P.length).fill(0);
     let loss = 0;
     order.forEach((j, i) => {
       const p = Math.max(P[i][j], 1e-300);
@@ -315,16 +346,43 @@
     bitonic: (s, tau, options) => network(s, tau, {...options, kind: "bitonic"}),
   };
 
-  /** Everything about one state: P, sorted, ranks, columnSums, gradient, and what else the operator tells. */
-  function evaluate(name, s, tau, options = {}) {
-    if (!Object.hasOwn(OPERATORS, name)) throw new RangeError(`operator must be one of ${Object.keys(OPERATORS)}, got ${name}`);
+  function check(names, name, s, tau) {
+    if (!names.includes(name)) throw new RangeError(`operator must be one of ${names}, got ${name}`);
     if (!(s.length >= 2) || !s.every(Number.isFinite)) throw new RangeError(`scores must be two or more finite numbers, got ${s}`);
     if (!(tau > 0 && tau < Infinity)) throw new RangeError(`tau must be positive and finite, got ${tau}`);
+  }
+
+  /** Everything about one state: P, sorted, ranks, columnSums, gradient, and what else the operator tells. */
+  function evaluate(name, s, tau, options = {}) {
+    check(Object.keys(OPERATORS), name, s, tau);
     const result = OPERATORS[name](s, tau, options);
     return {ranks: ranks(result.P), ...result, sorted: sorted(result.P, s), columnSums: columnSums(result.P)};
   }
 
-  const api = {argsort, softsort, neuralsort, lapsum, layers, erfc, network, squash, sinkhorn, sorted, ranks, columnSums, orderLoss, evaluate, names: Object.keys(OPERATORS), sigmoids: Object.keys(SIGMOIDS)};
+  /** The same where the scores at the indices `padded` are padding: the others alone, and zeros in the columns of the padding and in
+      the last rows. */
+  function evaluatePadded(name, s, tau, options, padded) {
+    const real = range(s.length).filter(j => !padded.includes(j)), inner = evaluate(name, real.map(j => s[j]), tau, options);
+    const n = s.length, m = real.length, zeros = () => new Array(n).fill(0);
+    const spread = v => { const out = zeros(); real.forEach((j, k) => { out[j] = v[k]; }); return out; };
+    const P = range(n).map(i => i < m ? spread(inner.P[i]) : zeros());
+    const gradient = (i, j) => i < m && real.includes(j) ? spread(inner.gradient(i, real.indexOf(j))) : zeros();
+    return {...inner, P, gradient, ranks: spread(inner.ranks), columnSums: spread(inner.columnSums), sorted: [...inner.sorted, ...new Array(n - m).fill(0)]};
+  }
+
+  const RANKS = {permutahedron, laplace: laplaceRanks};
+
+  /** Ranks and sorted values (null where there are none), and P where there is one, of any operator, with or without a matrix. */
+  function answers(name, s, tau, options = {}, padded = []) {
+    if (Object.hasOwn(OPERATORS, name)) return evaluatePadded(name, s, tau, options, padded);
+    const real = range(s.length).filter(j => !padded.includes(j));
+    check([...Object.keys(OPERATORS), ...Object.keys(RANKS)], name, real.map(j => s[j]), tau);
+    const inner = RANKS[name](real.map(j => s[j]), tau, options), out = s.map(() => 0);
+    real.forEach((j, k) => { out[j] = inner.ranks[k]; });
+    return {P: null, ranks: out, sorted: inner.sorted && [...inner.sorted, ...padded.map(() => 0)]};
+  }
+
+  const api = {argsort, softsort, neuralsort, lapsum, layers, erfc, network, squash, sinkhorn, sorted, ranks, columnSums, orderLoss, permutahedron, laplaceRanks, evaluate, evaluatePadded, answers, names: Object.keys(OPERATORS), rankers: Object.keys(RANKS), sigmoids: Object.keys(SIGMOIDS)};
   root.softOperators = api;
   if (typeof module === "object" && module.exports) module.exports = api;
 })(typeof globalThis === "object" ? globalThis : this);

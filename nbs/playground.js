@@ -10,7 +10,7 @@
   // ------------------------------------------------------------------ the state
 
   const LEAST = 2, MOST = 12, LARGEST = 1000, TAUS = [1e-6, 1e6], SLIDER = [-3, 2];
-  const START = {s: [1.2, -0.4, 2.1, 0.5, -1.7], operator: "softsort", tau: 0.5, descending: false, sigmoid: "cauchy", at: [2, 3]};
+  const START = {s: [1.2, -0.4, 2.1, 0.5, -1.7], operator: "softsort", tau: 0.5, descending: false, sigmoid: "cauchy", at: [2, 3], padded: [], k: 0, other: "", otherTau: 0.5};
   const TRIES = {
     tie: {s: [-1.8, 0.6, 0.6, -0.5, 1.9], operator: "softsort", tau: 0.25, descending: false, at: [2, 1]},
     twins: {s: [0, -2, 1, 2, -1], operator: "neuralsort", tau: 1, descending: false, at: [4, 3]},
@@ -23,7 +23,10 @@
     sinkhorn: "Sinkhorn first squashes the standardised scores into (0, 1): 0.001 is sharp here, 0.1 is soft.",
     odd_even: "tau is in units of the scores, one over the papers' steepness.", bitonic: "tau is in units of the scores, one over the papers' steepness.",
   };
+  const NAMES = {softsort: "SoftSort |x − y|", softsort2: "SoftSort (x − y)²", neuralsort: "NeuralSort", lapsum: "LapSum", sinkhorn: "Sinkhorn", odd_even: "odd-even", bitonic: "bitonic",
+    permutahedron: "Permutahedron", laplace: "Laplace ranks"}, ALL = Object.keys(NAMES);
   let state = {...START}, result = null, chosen = null;
+  const options = () => ({descending: state.descending, sigmoid: state.sigmoid});
 
   /** Why a state cannot be, or an empty string. */
   function trouble(c) {
@@ -33,6 +36,12 @@
     if (!soft.names.includes(c.operator)) return `there is no operator “${c.operator}”`;
     if (typeof c.descending !== "boolean") return "the order must be asc or desc";
     if (!soft.sigmoids.includes(c.sigmoid)) return `there is no sigmoid “${c.sigmoid}”`;
+    const index = j => Number.isInteger(j) && j >= 0 && j < c.s.length;
+    if (!Array.isArray(c.padded) || !c.padded.every(index) || new Set(c.padded).size < c.padded.length) return "there is no such score to leave out";
+    if (c.s.length - c.padded.length < LEAST) return `at least ${LEAST} scores must be real`;
+    if (!(Number.isInteger(c.k) && c.k >= 0 && c.k <= c.s.length)) return "k must be a whole number, from 0 to the number of scores";
+    if (c.other && !ALL.includes(c.other)) return `there is no operator “${c.other}”`;
+    if (!(c.otherTau >= TAUS[0] && c.otherTau <= TAUS[1])) return "the other tau must be a number in the same range";
     if (!c.at.every(k => Number.isInteger(k) && k >= 0 && k < c.s.length)) return "there is no such entry";
     return "";
   }
@@ -40,11 +49,13 @@
   /** Change the state; the reason why not, or an empty string. */
   function set(change) {
     const next = {...state, ...change};
+    if (change.s && !change.padded) next.padded = next.padded.filter(j => j < next.s.length);
+    if (change.s && change.k === undefined) next.k = Math.min(next.k, next.s.length);
     if (!change.at) next.at = next.at.map(k => Math.min(k, next.s.length - 1));
     const why = trouble(next);
     if (why) return why;
     state = next;
-    result = soft.evaluate(state.operator, state.s, state.tau, {descending: state.descending, sigmoid: state.sigmoid});
+    result = soft.evaluatePadded(state.operator, state.s, state.tau, options(), state.padded);
     draw();
     share();
     return "";
@@ -55,6 +66,9 @@
   function address() {
     const p = [`s=${state.s.join(",")}`, `operator=${state.operator}`, `tau=${state.tau}`, `order=${state.descending ? "desc" : "asc"}`];
     if (isNetwork()) p.push(`sigmoid=${state.sigmoid}`);
+    if (state.padded.length) p.push(`pad=${state.padded.map(j => j + 1).join(",")}`);
+    if (state.k) p.push(`k=${state.k}`);
+    if (state.other) p.push(`with=${state.other}`, `withtau=${state.otherTau}`);
     return `#${[...p, `at=${state.at.map(k => k + 1).join(",")}`].join("&")}`;
   }
 
@@ -77,6 +91,10 @@
     if (p.has("tau")) out.tau = number(p.get("tau"));
     if (p.has("order")) out.descending = {asc: false, desc: true}[p.get("order")];
     if (p.has("sigmoid")) out.sigmoid = p.get("sigmoid");
+    if (p.has("pad")) out.padded = p.get("pad").split(",").map(j => number(j) - 1);
+    if (p.has("k")) out.k = number(p.get("k"));
+    if (p.has("with")) out.other = p.get("with");
+    if (p.has("withtau")) out.otherTau = number(p.get("withtau"));
     out.at = p.has("at") ? p.get("at").split(",").map(k => number(k) - 1) : [0, 0];
     if (out.at.length !== 2) out.at = [NaN, NaN];
     return out;
@@ -187,14 +205,14 @@
         "stroke-width": (p < .004 ? 0 : Math.max(.6, 11 * p)).toFixed(2), "stroke-opacity": on ? .95 : .34, style: `--hue:${hue(j)}`});
     });
     keep(values, n, i => make("svg:g", {}, make("svg:rect", {x: -8.5, y: -8.5, width: 17, height: 17, rx: 3}), make("svg:text", {y: 4}, String(i + 1)))).forEach((g, i) =>
-      put(g, {class: i === i0 ? "pg-at" : "", transform: `translate(${y[i].toFixed(2)} ${low(i)})`}));
+      put(g, {visibility: i < n - state.padded.length ? "visible" : "hidden", class: i === i0 ? "pg-at" : "", transform: `translate(${y[i].toFixed(2)} ${low(i)})`}));
     keep(arrows, n, () => make("svg:path", {class: "pg-ink"})).forEach((path, k) => {
       const length = steepest > 1e-9 ? slope[k] / steepest * 34 : 0, side = Math.sign(length), from = x[k] + side * 14, to = from + length;
       put(path, {style: `--hue:${hue(k)}`, d: Math.abs(length) < 3 ? "" : `M${from.toFixed(1)} ${top(k) - 15}H${to.toFixed(1)}m${-5 * side} -4l${5 * side} 4l${-5 * side} 4`});
     });
     const marks = keep(handles, n, handle);
     marks.forEach((g, j) => put(g, {transform: `translate(${x[j].toFixed(2)} ${top(j)})`, "aria-valuenow": s[j], "aria-valuemin": ends[0], "aria-valuemax": ends[1],
-      "aria-valuetext": `${shown(s[j], decimals())}, rank ${shown(result.ranks[j])}`, style: `--hue:${hue(j)}`, class: `pg-handle${j === held ? " pg-held" : ""}`}));
+      "aria-valuetext": `${shown(s[j], decimals())}, ${state.padded.includes(j) ? "left out" : `rank ${shown(result.ranks[j])}`}`, style: `--hue:${hue(j)}`, class: `pg-handle${j === held ? " pg-held" : ""}${state.padded.includes(j) ? " pg-padded" : ""}`}));
   }
 
   function handle(j) {
@@ -237,10 +255,14 @@
   function drawFields() {
     const n = state.s.length;
     keep($("pg-fields"), n, field).forEach((f, j) => {
-      const input = f.querySelector("input");
+      const input = f.querySelector("[type=text]");
       put(f, {style: `--hue:${hue(j)}`});
       if (input !== document.activeElement || input.getAttribute("aria-invalid") !== "true") { input.value = String(state.s[j]); input.removeAttribute("aria-invalid"); }
       f.querySelector("button").disabled = n <= LEAST;
+      const real = f.querySelector("[type=checkbox]"), padded = state.padded.includes(j);
+      real.checked = !padded;
+      real.disabled = !padded && n - state.padded.length <= LEAST;
+      put(f, {class: `pg-field${padded ? " pg-padded" : ""}`});
     });
     $("pg-add").disabled = n >= MOST;
   }
@@ -249,8 +271,10 @@
     const input = make("input", {type: "text", id: `pg-score-${j}`, inputmode: "text", autocomplete: "off", spellcheck: "false"});
     const button = make("button", {type: "button", "aria-label": `remove score ${letter(j)}`}, "×");
     typed(input, `score ${letter(j)}`, () => state.s[j], v => ({s: state.s.map((x, k) => k === j ? v : x)}));
-    button.addEventListener("click", () => remove(j, () => $("pg-fields").children[Math.min(j, state.s.length - 1)].querySelector("button:enabled, input")));
-    return make("span", {class: "pg-field"}, make("label", {for: input.id}, letter(j)), input, button);
+    button.addEventListener("click", () => remove(j, () => $("pg-fields").children[Math.min(j, state.s.length - 1)].querySelector("button:enabled, [type=text]")));
+    const real = make("input", {type: "checkbox", "aria-label": `score ${letter(j)} is real`, title: "uncheck it, and the score is padding"});
+    real.addEventListener("change", () => { still(); say(set({padded: real.checked ? state.padded.filter(k => k !== j) : [...state.padded, j].sort((a, b) => a - b)})); });
+    return make("span", {class: "pg-field"}, real, make("label", {for: input.id}, letter(j)), input, button);
   }
 
   /** A text field for one number: a wrong one is said and not taken. */
@@ -270,7 +294,9 @@
   function remove(j, next) {
     still();
     if (state.s.length <= LEAST) return say(`There must be at least ${LEAST} scores.`);
-    say(set({s: state.s.filter((_, k) => k !== j)}));
+    const padded = state.padded.filter(k => k !== j).map(k => k > j ? k - 1 : k);
+    if (state.s.length - 1 - padded.length < LEAST) return say(`At least ${LEAST} scores must be real.`);
+    say(set({s: state.s.filter((_, k) => k !== j), padded}));
     next()?.focus();
   }
 
@@ -283,8 +309,8 @@
 
   // ------------------------------------------------------------------ the matrix
 
-  const table = make("table", {role: "grid", "aria-labelledby": "pg-matrix-label"}), head = make("tr"), body = make("tbody"), ranks = make("tr"), columns = make("tr");
-  table.append(make("thead", {}, head), body, make("tfoot", {}, ranks, columns));
+  const table = make("table", {role: "grid", "aria-labelledby": "pg-matrix-label"}), head = make("tr"), body = make("tbody"), ranks = make("tr"), columns = make("tr"), first = make("tr", {class: "pg-first"});
+  table.append(make("thead", {}, head), body, make("tfoot", {}, ranks, columns, first));
   $("pg-matrix").append(table);
 
   function drawMatrix() {
@@ -292,7 +318,7 @@
     if (body.children.length !== n) {
       head.replaceChildren(make("th", {scope: "col", title: "position"}, "pos."), ...P.map((_, j) => make("th", {scope: "col", style: `--hue:${hue(j)}`}, make("b", {}, letter(j)))), make("th", {scope: "col", title: "sorted values"}, "P s"));
       body.replaceChildren(...P.map((_, i) => make("tr", {}, make("th", {scope: "row"}, String(i + 1)), ...P.map((_, j) => make("td", {class: "pg-cell", role: "gridcell", "data-i": i, "data-j": j}, make("span"))), make("td"))));
-      for (const [row, name] of [[ranks, "rank"], [columns, "sum"]]) row.replaceChildren(make("th", {scope: "row"}, name), ...P.map(() => make("td")), make("td"));
+      for (const [row, name] of [[ranks, "rank"], [columns, "sum"], [first, "top"]]) row.replaceChildren(make("th", {scope: "row"}, name), ...P.map(() => make("td")), make("td"));
       put(table, {class: n > 8 ? "pg-many" : "", style: `--n:${n}`});
     }
     P.forEach((row, i) => {
@@ -312,6 +338,18 @@
     result.ranks.forEach((r, j) => { write(ranks.children[j + 1], r.toFixed(digits)); put(ranks.children[j + 1], {title: `rank of ${letter(j)}: ${precise(r)}`}); });
     result.columnSums.forEach((w, j) => { write(columns.children[j + 1], w.toFixed(digits)); put(columns.children[j + 1], {title: `sum of column ${letter(j)}: ${precise(w)}`}); });
   }
+
+  /** How much of each score stands at the first k positions: the soft membership in the top k. */
+  function drawFirst() {
+    const {k, s} = state, weights = s.map((_, j) => result.P.slice(0, k).reduce((t, row) => t + row[j], 0)), digits = s.length > 8 ? 1 : 2;
+    first.hidden = k === 0;
+    keep($("pg-k"), s.length + 1, c => make("option", {value: c}, c ? String(c) : "off"));
+    $("pg-k").value = String(k);
+    [...body.children].forEach((row, i) => put(row, {class: i < k ? "pg-chosen" : ""}));
+    weights.forEach((w, j) => { write(first.children[j + 1], w.toFixed(digits)); put(first.children[j + 1], {title: `${letter(j)} among the first ${k}: ${precise(w)}`, style: `--w:${Math.min(Math.max(w, 0), 1).toFixed(3)}`}); });
+    write(first.lastElementChild, k ? `Σ ${shown(weights.reduce((a, b) => a + b, 0), 1)}` : "");
+  }
+  $("pg-k").addEventListener("change", e => { still(); say(set({k: Number(e.target.value)})); });
 
   body.addEventListener("click", e => {
     const cell = e.target.closest(".pg-cell");
@@ -370,9 +408,11 @@
     const [name, call] = {softsort: ["SoftSort", `SoftSort(${tau})`], softsort2: ["SoftSort", `SoftSort(power=2, ${tau})`], neuralsort: ["NeuralSort", `NeuralSort(${tau})`], lapsum: ["LapSum", `LapSum(${tau})`], sinkhorn: ["SinkhornSort", `SinkhornSort(${tau})`],
       odd_even: ["SortingNetwork", `SortingNetwork("odd_even", "${state.sigmoid}", ${tau})`], bitonic: ["SortingNetwork", `SortingNetwork("bitonic", "${state.sigmoid}", ${tau})`]}[state.operator];
     return ["import torch", `from softsortlib import ${name}, soft_rank`, "",
-      `s = torch.tensor([${state.s.join(", ")}], dtype=torch.float64, requires_grad=True)`, `operator = ${call}`, "P = operator(s)",
+      `s = torch.tensor([${state.s.join(", ")}], dtype=torch.float64, requires_grad=True)`,
+      ...(state.padded.length ? [`mask = torch.tensor([${state.s.map((_, j) => state.padded.includes(j) ? "False" : "True").join(", ")}])`] : []),
+      `operator = ${call}`, `P = operator(s${state.padded.length ? ", mask" : ""})`, ...(state.k ? [`P[:${state.k}, :].mT @ torch.ones(${state.k}, dtype=s.dtype)`.padEnd(49) + `# membership in the first ${state.k}`] : []),
       "P.to_dense()                                     # the matrix", "P @ s                                            # sorted values",
-      `${`soft_rank(s${down}, method=operator)`.padEnd(49)}# ranks`, `${`torch.autograd.grad(P[${i}, :][${j}], s)`.padEnd(49)}# gradient of P[${i + 1}, ${letter(j)}]`].join("\n");
+      `${`soft_rank(s${down}, method=operator${state.padded.length ? ", mask=mask" : ""})`.padEnd(49)}# ranks`, `${`torch.autograd.grad(P[${i}, :][${j}], s)`.padEnd(49)}# gradient of P[${i + 1}, ${letter(j)}]`].join("\n");
   }
 
   // ------------------------------------------------------------------ lines along tau, and a loss that descends
@@ -388,19 +428,47 @@
 
   const TAUS_DRAWN = 41, tauAt = c => 10 ** (SLIDER[0] + c / (TAUS_DRAWN - 1) * (SLIDER[1] - SLIDER[0]));
   function drawTraces() {
-    const more = root.querySelector(".pg-more"), {s, at} = state, n = s.length;
+    const more = root.querySelector(".pg-more"), {s, at} = state;
     if (!more.open) return;
-    const all = Array.from({length: TAUS_DRAWN}, (_, c) => soft.evaluate(state.operator, s, tauAt(c), {descending: state.descending, sigmoid: state.sigmoid}));
+    const all = Array.from({length: TAUS_DRAWN}, (_, c) => soft.evaluatePadded(state.operator, s, tauAt(c), options(), state.padded));
     const slopes = all.map(r => r.gradient(...at)), most = Math.max(...slopes.flat().map(Math.abs), 1e-300), x = c => c / (TAUS_DRAWN - 1);
     const here = Math.min(Math.max((Math.log10(state.tau) - SLIDER[0]) / (SLIDER[1] - SLIDER[0]), 0), 1);
-    chart($("pg-ranks"), s.map((_, j) => [hue(j), all.map((r, c) => [x(c), (r.ranks[j] - 1) / (n - 1)])]), `ranks, tau from ${tauAt(0)} to ${tauAt(TAUS_DRAWN - 1)}`, here);
+    const real = [...s.keys()].filter(j => !state.padded.includes(j));
+    chart($("pg-ranks"), real.map(j => [hue(j), all.map((r, c) => [x(c), (r.ranks[j] - 1) / (real.length - 1)])]), `ranks, tau from ${tauAt(0)} to ${tauAt(TAUS_DRAWN - 1)}`, here);
     chart($("pg-slopes"), s.map((_, j) => [hue(j), slopes.map((g, c) => [x(c), .5 + g[j] / most / 2])]), `gradient of P[${at[0] + 1}, ${letter(at[1])}], up to ${precise(most)}`, here);
     put($("pg-ranks"), {"aria-label": `ranks against tau; at the smallest ${all[0].ranks.map(r => shown(r)).join(", ")}, at the largest ${all[TAUS_DRAWN - 1].ranks.map(r => shown(r)).join(", ")}`});
     put($("pg-slopes"), {"aria-label": `gradient of the entry against tau; steepest ${precise(most)}`});
   }
   root.querySelector(".pg-more").addEventListener("toggle", drawTraces);
 
-  const alphabet = () => state.s.map((_, k) => state.descending ? state.s.length - 1 - k : k);
+  const alphabet = () => (real => state.descending ? real.reverse() : real)([...state.s.keys()].filter(j => !state.padded.includes(j)));
+
+  // ------------------------------------------------------------------ another operator beside it
+
+  /** Ranks and sorted values of both, and the other's matrix where it has one. */
+  function drawOther() {
+    const box = $("pg-beside"), {s, other} = state, n = s.length, real = n - state.padded.length;
+    $("pg-other").value = other;
+    $("pg-other-tau").parentElement.hidden = !other;
+    if ($("pg-other-tau") !== document.activeElement || $("pg-other-tau").getAttribute("aria-invalid") !== "true") $("pg-other-tau").value = String(Number(state.otherTau.toPrecision(6)));
+    if (!other) return box.replaceChildren();
+    const there = soft.answers(other, s, state.otherTau, options(), state.padded), digits = n > 8 ? 1 : 2;
+    const line = (name, numbers) => make("tr", {}, make("th", {scope: "row"}, name), ...numbers.map(x => make("td", {}, x === null ? "–" : shown(x, digits))));
+    const block = (what, names, rows) => [make("thead", {}, make("tr", {}, make("th", {scope: "col"}, what), ...names)), make("tbody", {}, ...rows)];
+    const letters = s.map((_, j) => make("th", {scope: "col", style: `--hue:${hue(j)}`}, make("b", {}, letter(j)))), places = s.map((_, i) => make("th", {scope: "col"}, String(i + 1)));
+    const values = r => r.sorted ? r.sorted.map((v, i) => i < real ? v : null) : s.map(() => null), own = r => r.ranks.map((v, j) => state.padded.includes(j) ? null : v);
+    const numbers = make("table", {"aria-label": `${NAMES[state.operator]} and ${NAMES[other]}`},
+      ...block("rank of", letters, [line(NAMES[state.operator], own(result)), line(NAMES[other], own(there))]),
+      ...block("value at", places, [line(NAMES[state.operator], values(result)), line(NAMES[other], values(there))]));
+    const small = there.P && make("table", {class: "pg-small", "aria-label": `the matrix of ${NAMES[other]}`}, make("tbody", {}, ...there.P.map((row, i) => make("tr", {}, ...row.map((p, j) => {
+      const [back, ink] = colour(p);
+      return make("td", {style: `background-color:${back};color:${ink}`, title: `P[${i + 1}, ${letter(j)}] = ${precise(p)}`}, n > 8 ? "" : p.toFixed(2).replace(/^0/, ""));
+    })))));
+    box.replaceChildren(make("div", {class: "pg-scroll", tabindex: 0, role: "region", "aria-label": "numbers of both operators"}, numbers), small || make("p", {class: "pg-hint"}, other === "laplace" ? "Laplace ranks come without a matrix, and without sorted values." : "The permutahedron has ranks and sorted values, and no matrix."));
+  }
+  $("pg-other").append(make("option", {value: ""}, "nothing"), ...ALL.map(name => make("option", {value: name}, NAMES[name])));
+  $("pg-other").addEventListener("change", e => say(set({other: e.target.value, otherTau: state.other ? state.otherTau : e.target.value === "sinkhorn" ? .02 : state.tau})));
+  typed($("pg-other-tau"), "the other tau", () => Number(state.otherTau.toPrecision(6)), otherTau => ({otherTau}));
   let losses = [];
   function descend() {
     const {loss, slope} = soft.orderLoss(result, alphabet()), steepest = Math.max(...slope.map(Math.abs));
@@ -421,7 +489,7 @@
   });
 
   function draw() {
-    drawControls(); drawLine(); drawFields(); drawMatrix(); drawGradient(); drawTraces();
+    drawControls(); drawLine(); drawFields(); drawMatrix(); drawFirst(); drawGradient(); drawOther(); drawTraces();
     write($("pg-python"), python());
   }
 
@@ -479,7 +547,7 @@
     put($("pg-sweep"), {"aria-pressed": true});
   });
 
-  root.querySelectorAll("[data-try]").forEach(b => b.addEventListener("click", () => { chosen = b.dataset.try; travel(TRIES[chosen]); drawControls(); }));
+  root.querySelectorAll("[data-try]").forEach(b => b.addEventListener("click", () => { chosen = b.dataset.try; travel({padded: [], ...TRIES[chosen]}); drawControls(); }));
 
   // ------------------------------------------------------------------ begin
 

@@ -14,7 +14,7 @@ from urllib.parse import quote
 import pytest
 import torch
 
-from softsortlib import LapSum, NeuralSort, SinkhornSort, SoftSort, SortingNetwork, soft_rank
+from softsortlib import LapSum, LaplaceRank, NeuralSort, Permutahedron, SinkhornSort, SoftSort, SortingNetwork, soft_rank, soft_sort
 
 ROOT = Path(__file__).resolve().parent.parent
 NBS, BUILT = ROOT / "nbs", ROOT / "_docs" / "playground.html"
@@ -158,6 +158,31 @@ def test_the_loss_of_an_order_is_that_of_the_package(visit, operator):
     loss = -OPERATORS[operator](0.3, False, "cauchy")(x).log_prob(torch.tensor(order)).mean()
     assert found["loss"] == pytest.approx(loss.item(), rel=1e-5)
     assert found["slope"] == pytest.approx(torch.autograd.grad(loss, x)[0].tolist(), rel=1e-4, abs=1e-6)
+
+
+def test_ranks_without_a_matrix_are_those_of_the_package(visit):
+    rng, cases = random.Random("ranks without a matrix"), []
+    for _ in range(40):
+        case = draw_case(rng, "softsort")
+        padded = sorted(rng.sample(range(len(case["s"])), rng.randint(0, len(case["s"]) - 2)))
+        cases.append([case["s"], 10 ** rng.uniform(-3, 3), case["descending"], padded])
+    found = visit().evaluate("""cases => cases.map(([s, tau, descending, padded]) => ["permutahedron", "laplace"].map(name => softOperators.answers(name, s, tau, {descending}, padded)))""", cases)
+    for (s, tau, descending, padded), (flat, laplace) in zip(cases, found, strict=True):
+        x, mask = torch.tensor(s, dtype=torch.float64), torch.tensor([j not in padded for j in range(len(s))])
+        for one, method in ((flat, Permutahedron(tau)), (laplace, LaplaceRank(tau))):
+            torch.testing.assert_close(torch.tensor(one["ranks"], dtype=torch.float64), soft_rank(x, descending=descending, method=method, mask=mask), rtol=1e-9, atol=1e-9)
+        torch.testing.assert_close(torch.tensor(flat["sorted"], dtype=torch.float64), soft_sort(x, descending=descending, method=Permutahedron(tau), mask=mask), rtol=1e-9, atol=1e-9)
+        assert laplace["sorted"] is None
+
+
+@pytest.mark.parametrize("operator", OPERATORS)
+def test_padding_is_that_of_the_package(visit, operator):
+    s, padded, tau = [0.3, -0.2, 0.9, 0.5, -1.1], [1, 3], 0.02 if operator == "sinkhorn" else 0.4
+    found = visit().evaluate("([op, s, tau, padded]) => { const r = softOperators.evaluatePadded(op, s, tau, {sigmoid: 'cauchy'}, padded); return {...r, gradient: r.gradient(1, 2)}; }", [operator, s, tau, padded])
+    x, mask = torch.tensor(s, dtype=torch.float64, requires_grad=True), torch.tensor([j not in padded for j in range(5)])
+    P = OPERATORS[operator](tau, False, "cauchy")(x, mask)
+    expected = dict(P=P.to_dense(), sorted=P @ x, ranks=soft_rank(x, method=OPERATORS[operator](tau, False, "cauchy"), mask=mask), gradient=torch.autograd.grad(P.to_dense()[1, 2], x)[0])
+    for name, value in expected.items(): torch.testing.assert_close(torch.tensor(found[name], dtype=torch.float64), value.detach(), rtol=1e-5, atol=1e-6, msg=name)
 
 
 def test_networks_are_those_of_the_package(visit):
@@ -345,12 +370,12 @@ def test_choosing_an_entry(visit):
 def test_controls(visit):
     tab = visit()
     for operator, name in [("softsort2", "SoftSort (x − y)²"), ("neuralsort", "NeuralSort"), ("lapsum", "LapSum"), ("sinkhorn", "Sinkhorn"), ("odd_even", "odd-even"), ("bitonic", "bitonic"), ("softsort", "SoftSort |x − y|")]:
-        tab.get_by_text(name, exact=True).click()
+        tab.locator("fieldset").get_by_text(name, exact=True).click()
         assert state(tab)["operator"] == operator and tab.locator("#pg-sigmoid").is_visible() == (operator in ("odd_even", "bitonic"))
     tab.get_by_role("radio", name="ascending", exact=True).focus()
     tab.keyboard.press("ArrowRight")
     assert state(tab)["descending"] and tab.locator(".pg-matrix tbody tr").first.locator("td").last.inner_text() == f"{(SoftSort(0.5, descending=True)(torch.tensor(START)) @ torch.tensor(START))[0]:.2f}"
-    tab.get_by_text("bitonic", exact=True).click()
+    tab.locator("fieldset").get_by_text("bitonic", exact=True).click()
     first = tab.evaluate("playground.result().P")
     tab.locator("#pg-sigmoid").select_option("gaussian")
     assert state(tab)["sigmoid"] == "gaussian" and tab.evaluate("playground.result().P") != first
@@ -370,6 +395,45 @@ def test_controls(visit):
     assert len(state(tab)["s"]) == 5 and state(tab)["s"] != START
 
 
+def test_the_first_k_and_padding_on_the_page(visit):
+    tab = visit(link([1.0, 0.4, -0.2, -0.9], tau=0.5, order="desc"))
+    assert not tab.locator(".pg-first").is_visible()
+    tab.locator("#pg-k").select_option("2")
+    tab.get_by_label("score b is real").uncheck()
+    assert (state(tab)["k"], state(tab)["padded"], message(tab)) == (2, [1], "")
+    x, mask = torch.tensor([1.0, 0.4, -0.2, -0.9]), torch.tensor([True, False, True, True])
+    P = SoftSort(0.5, descending=True)(x, mask)
+    shown = [float(t) for t in tab.locator(".pg-first td").all_inner_texts()[:4]]
+    assert shown == pytest.approx((P[:2, :].mT @ torch.ones(2)).tolist(), abs=0.006) and "Σ 2.0" in tab.locator(".pg-first").inner_text()
+    assert tab.locator(".pg-chosen").count() == 2 and handle(tab, 1).get_attribute("aria-valuetext").endswith("left out")
+    code, names = tab.locator("#pg-python").inner_text(), {}
+    exec(code, names)
+    assert torch.allclose(names["P"].to_dense().float(), P.to_dense())
+    for name in "ac":
+        if tab.get_by_label(f"score {name} is real").is_enabled(): tab.get_by_label(f"score {name} is real").uncheck()
+    assert len(state(tab)["padded"]) == 2                                 # two must stay
+    tab.get_by_role("button", name="remove score").first.click()
+    assert state(tab)["padded"] in ([0], [1]) or "real" in message(tab)
+
+
+def test_another_operator_beside_it(visit):
+    tab = visit()
+    assert tab.locator("#pg-beside table").count() == 0
+    for name, method in (("permutahedron", Permutahedron(0.5)), ("laplace", LaplaceRank(0.5)), ("neuralsort", NeuralSort(0.5))):
+        tab.locator("#pg-other").select_option(name)
+        rows = [[t for t in row.locator("td").all_inner_texts()] for row in tab.locator("#pg-beside table").first.locator("tbody tr").all()]
+        assert [number(t) for t in rows[1]] == pytest.approx(soft_rank(torch.tensor(START), method=method).tolist(), abs=0.006)
+        if name == "laplace": assert rows[3] == ["–"] * 5
+        else: assert [number(t) for t in rows[3]] == pytest.approx(soft_sort(torch.tensor(START), method=method).tolist(), abs=0.006)
+        assert tab.locator(".pg-small").count() == (name == "neuralsort")
+    tab.locator("#pg-other-tau").fill("2")
+    tab.locator("#pg-other-tau").press("Enter")
+    assert state(tab)["otherTau"] == 2
+    tab.wait_for_function("location.hash.includes('with=neuralsort&withtau=2')")
+    assert state(visit(where=tab.url)) == state(tab)
+    assert tab.evaluate("document.documentElement.scrollWidth <= document.documentElement.clientWidth")
+
+
 # ------------------------------------------------------------------ the address
 
 def test_a_link_shares_the_state(visit, address):
@@ -377,7 +441,7 @@ def test_a_link_shares_the_state(visit, address):
     tab.wait_for_timeout(300)
     assert "#" not in tab.url                                              # who only looks keeps the plain address
     handle(tab, 2).press("Home")
-    tab.get_by_text("odd-even", exact=True).click()
+    tab.locator("fieldset").get_by_text("odd-even", exact=True).click()
     tab.get_by_text("descending", exact=True).click()
     cell(tab, 1, 2).click()
     tab.wait_for_function("location.hash.includes('at=2,3')")
@@ -389,7 +453,7 @@ def test_a_link_shares_the_state(visit, address):
     assert state(tab)["s"] == [1, 2, 3] and message(tab) == ""
 
 
-@pytest.mark.parametrize("hash", ["#s=1", "#s=1,x", "#s=", "#s=1,2&tau=0", "#s=1,2&operator=bubble", "#s=1,2&at=3,1", "#s=1,2&at=1", "#s=1,2&order=up", "#s=1,2&sigmoid=step", "#s=" + ",".join("0" * 13), "#s=1,1e9", "#s=<b>,1"])
+@pytest.mark.parametrize("hash", ["#s=1", "#s=1,x", "#s=", "#s=1,2&tau=0", "#s=1,2&operator=bubble", "#s=1,2&at=3,1", "#s=1,2&at=1", "#s=1,2&order=up", "#s=1,2&sigmoid=step", "#s=1,2,3&pad=4", "#s=1,2,3&pad=1,2", "#s=1,2&k=3", "#s=1,2&with=bubble", "#s=1,2&with=lapsum&withtau=0", "#s=" + ",".join("0" * 13), "#s=1,1e9", "#s=<b>,1"])
 def test_a_wrong_link_is_said(visit, hash):
     tab = visit(quote(hash, safe="#=&,"))
     assert message(tab).startswith("The link is not right: ") and state(tab)["s"] == START and tab.locator("#pg-message b").count() == 0

@@ -254,7 +254,27 @@ def _all_operators(method, tau, descending):
     "The operator of that name, of all that rank or sort."
     return oriented(method, {**Operator.names, **RankOperator.names}, tau, descending)[0]
 
-# %% ../../nbs/functional/165_parts.ipynb #b5fe20ae
+# %% ../../nbs/functional/165_parts.ipynb #12ee8027
+def on_shards(
+    f,  # of a local part, its mask and a group
+    x: Tensor,  # a DTensor
+    dim: int,
+    mask: "Tensor | None",  # a tensor of this process's part, or a DTensor
+    agreed: bool,  # whether its result is one for all processes
+) -> Tensor:  # a DTensor
+    "Apply a function of parts to a `DTensor` that is sharded along `dim`; raise `ValueError` for another one."
+    from torch.distributed.tensor import DTensor, Replicate
+    mesh, placements = x.device_mesh, x.placements
+    if mesh.ndim != 1 or not placements[0].is_shard(dim_from_end(dim, x.ndim) + x.ndim):
+        raise ValueError(f"x must be sharded along dim {dim} of a mesh with one dimension, got {placements}: "
+                         "x.redistribute(...) moves it there")
+    mask = mask.to_local() if hasattr(mask, "device_mesh") else mask
+    y = f(x.to_local(), mask, mesh.get_group())
+    if agreed:
+        return DTensor.from_local(y, mesh, [Replicate()], run_check=False)
+    return DTensor.from_local(y, mesh, placements, run_check=False, shape=x.shape, stride=x.stride())
+
+# %% ../../nbs/functional/165_parts.ipynb #7e1c069a
 def group_sort(
     one,  # soft_sort or soft_rank, of one process
     x: Tensor,  # this process's part
@@ -270,6 +290,10 @@ def group_sort(
 ) -> Tensor:  # the shape of x
     "`soft_sort` and `soft_rank` of scores in parts; raise as they do, and as `agree` and `check_form`."
     options = dict(descending=descending, method=method, tau=tau, hard=hard)
+    if hasattr(x, "device_mesh"):
+        def parts_of(local, mask, group):
+            return group_sort(one, local, dim, descending, group, gather, mask=mask, hard=hard, method=method, tau=tau)
+        return on_shards(parts_of, x, dim, mask, False)
     def check():
         check_flags(gather=gather, descending=descending, hard=hard)
         return _all_operators(method, tau, descending)
@@ -314,7 +338,7 @@ def group_topk(
         return on_the_whole(f, part, party, agreed).to(part.dtype)
     return of(0, True).movedim(-1, part.dim), DensePermutation(of(1, False))
 
-# %% ../../nbs/functional/165_parts.ipynb #81af3fda
+# %% ../../nbs/functional/165_parts.ipynb #5a08fccd
 def group_quantile(
     one,  # soft_quantile, of one process
     x: Tensor,  # this process's part
@@ -327,13 +351,14 @@ def group_quantile(
     **options,  # interpolation, method, tau, mask, hard
 ) -> Tensor:  # as soft_quantile, on every process
     "`soft_quantile` of scores in parts; raise as it does, and as `agree` and `check_form`."
-    mask, method, tau, hard = (options.pop(name) for name in ("mask", "method", "tau", "hard"))
-    options = dict(options, method=method, tau=tau, hard=hard)
+    if hasattr(x, "device_mesh"):
+        return _sharded_quantile(one, x, q, dim, keepdim, gather, rules, **options)
+    mask, hard = options.pop("mask"), options["hard"]
     def check():
         check_flags(gather=gather, keepdim=keepdim, hard=hard)
         rules[1](options["interpolation"])
         at = rules[0](q, compute_dtype(x.dtype), x.device)
-        return *at, _all_operators(method, tau, False)
+        return *at, _all_operators(options["method"], options["tau"], False)
 
     asked = dict(options, gather=gather, q=q)
     (Q, alone, operator), part, party = agree("soft_quantile", x, dim, mask, group, check, **asked)
@@ -345,3 +370,10 @@ def group_quantile(
         y = rows.reshape(*part.batch, len(Q)).movedim(-1, 0)
     y = y.to(part.dtype).unsqueeze(part.dim) if keepdim else y.to(part.dtype)
     return y[0] if alone else y
+
+# %% ../../nbs/functional/165_parts.ipynb #147420fe
+def _sharded_quantile(one, x, q, dim, keepdim, gather, rules, mask, **options):
+    "The same of a `DTensor`."
+    def parts_of(local, mask, group):
+        return group_quantile(one, local, q, dim, keepdim, group, gather, rules, mask=mask, **options)
+    return on_shards(parts_of, x, dim, mask, True)

@@ -186,3 +186,23 @@ def towers(group, rank, P, program, steps):
 
     space.update(the_group=group, DistributedDataParallel=parallel)
     return {name: space["train"](name, steps) for name in ("spearman", "ndcg")}
+
+
+def sharded(group, rank, P, name):
+    "A DTensor in, the same placement out, and the gradient through it."
+    from torch.distributed.device_mesh import DeviceMesh
+    from torch.distributed.tensor import DTensor, Replicate, Shard
+    mesh = DeviceMesh.from_group(group, "cpu")
+    whole = scores("normal", (2,), 11, torch.float64).requires_grad_()
+    y = call_function(name, whole, 3, dict(tau=0.3))
+    want, = torch.autograd.grad(y.square().sum(), whole)
+    pieces = whole.detach().tensor_split([-(-11 // P) * p for p in range(1, P)], -1)      # as Shard cuts
+    local = pieces[rank].clone().requires_grad_()
+    x = DTensor.from_local(local, mesh, [Shard(1)], run_check=False, shape=whole.shape, stride=whole.stride())
+    z = call_function(name, x, 3, dict(tau=0.3))
+    out = z.to_local()
+    got, = torch.autograd.grad(out.square().sum(), local)
+    agreed = name in WHOLE
+    assert z.placements == ((Replicate(),) if agreed else (Shard(1),)), z.placements
+    part = y if agreed else y.tensor_split([-(-11 // P) * p for p in range(1, P)], -1)[rank]
+    return error(out, part, y), error(got, want.tensor_split([-(-11 // P) * p for p in range(1, P)], -1)[rank], want)

@@ -1,5 +1,7 @@
 """Functions and losses of scores in parts are those of one process that holds everything."""
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -122,3 +124,27 @@ def test_the_tutorial_is_the_same_run_on_any_number_of_processes(processes):
         for curve in curves:
             assert not isinstance(curve, str), curve
             for name in ("spearman", "ndcg"): torch.testing.assert_close(torch.tensor(curve[name]), torch.tensor(one[0][name]), rtol=1e-10, atol=0)
+
+
+@pytest.mark.parametrize("name", ("soft_sort", "soft_rank", "soft_quantile"))
+def test_a_dtensor_keeps_its_placement(processes, name):
+    for P in (2, 4): check(processes("sharded", P, name=name))
+
+
+DIES = """
+import datetime, os, sys, torch, torch.distributed as dist, softsortlib
+rank = int(sys.argv[1])
+dist.init_process_group("gloo", init_method="file://" + sys.argv[2], rank=rank, world_size=2, timeout=datetime.timedelta(seconds=10))
+dist.barrier()
+if rank == 1: os._exit(1)
+try: softsortlib.soft_rank(torch.zeros(5), group=dist.group.WORLD)
+except RuntimeError as e: print(str(e)[:120])
+os._exit(0)
+"""
+
+
+def test_a_process_that_died_is_no_hang(tmp_path):
+    command = [sys.executable, "-W", "ignore", "-c", DIES]
+    with subprocess.Popen([*command, "1", str(tmp_path / "store")]):
+        said = subprocess.run([*command, "0", str(tmp_path / "store")], capture_output=True, text=True, timeout=60).stdout
+    assert said.startswith("soft_rank: a process of the group died, or did not make this call"), said

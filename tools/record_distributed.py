@@ -1,0 +1,76 @@
+"""Time and memory of a soft sort of scores in parts, on this machine: nbs/results/distributed.json.
+
+    python tools/record_distributed.py                 weak and strong scaling
+    python tools/record_distributed.py --large 100000000      one large sort on 4 processes, and on one, added to the record
+"""
+import argparse
+import datetime
+import json
+import os
+import resource
+import tempfile
+import time
+from pathlib import Path
+
+RESULTS = Path(__file__).resolve().parent.parent / "nbs/results/distributed.json"
+TAU = 1e-3
+
+
+def peak(): return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+
+def work(rank, P, n, rounds, store, queue):
+    "Sort n random scores that lie on P processes, forward and backward; seconds of each round."
+    os.environ.update(OMP_NUM_THREADS="1", NUMBA_NUM_THREADS="1")
+    import torch
+    import torch.distributed as dist
+
+    import softsortlib
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=P, timeout=datetime.timedelta(seconds=600))
+    own = n // P
+    g = torch.Generator().manual_seed(rank)
+    warm = torch.randn(1000, requires_grad=True)
+    softsortlib.soft_sort(warm, tau=TAU, group=dist.group.WORLD).square().sum().backward()
+    softsortlib.soft_sort(warm, tau=TAU).square().sum().backward()
+    before, seconds = peak(), []
+    x = torch.randn(own, generator=g)
+    for _ in range(rounds):
+        x = x.detach().requires_grad_()
+        dist.barrier()
+        start = time.perf_counter()
+        y = softsortlib.soft_sort(x, tau=TAU, group=dist.group.WORLD if P > 1 else None)
+        y.square().sum().backward()
+        dist.barrier()
+        seconds.append(time.perf_counter() - start)
+    queue.put((rank, seconds, peak() - before))
+    dist.destroy_process_group()
+
+
+def measure(P, n, rounds):
+    "Seconds (the shortest round) and bytes (of the largest process)."
+    import torch.multiprocessing as mp
+    context = mp.get_context("spawn")
+    queue, store = context.Queue(), tempfile.mktemp()
+    processes = [context.Process(target=work, args=(rank, P, n, rounds, store, queue)) for rank in range(P)]
+    for process in processes: process.start()
+    got = [queue.get(timeout=900) for _ in range(P)]
+    for process in processes: process.join()
+    return dict(P=P, n=n, seconds=min(max(s[i] for _, s, _ in got) for i in range(rounds)), bytes=max(b for _, _, b in got))
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--large", type=int)
+    args = parser.parse_args()
+    record = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
+    record["cores"] = os.cpu_count()
+    record["tau"] = TAU
+    if args.large: record["large"] = [measure(P, args.large, 1) for P in (4, 1)]
+    else:
+        record["strong"] = [measure(P, 1 << 20, 3) for P in (1, 2, 4)]
+        record["weak"] = [measure(P, P << 18, 3) for P in (1, 2, 4)]
+    RESULTS.write_text(json.dumps(record, indent=1) + "\n")
+
+
+if __name__ == "__main__": main()
