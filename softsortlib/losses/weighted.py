@@ -62,7 +62,7 @@ def graded_pairs_plain(
     tau,  # a number or (..., 1)
     kind: str,  # "logistic" or "sigmoid"
 ) -> Tensor:  # (...)
-    "The sum above the line of (123.1)."
+    "The numerator of (123.1)."
     if isinstance(tau, Tensor):
         tau = tau[..., None]
     real = omega > 0
@@ -115,6 +115,27 @@ def graded_pairs(
 ) -> Tensor:  # (...)
     "The sum above the line of (123.1) by Prop 123.2."
     tau = tensor_on(tau, s).expand(*s.shape[:-1], 1)
+    data = _in_grade_order(s, y, omega)
+    blocks = [v.unflatten(-1, (-1, BLOCK)) for v in data]
+    total = graded_pairs_plain(*blocks, tau.expand(blocks[0].shape[:-1])[..., None], kind).sum(-1)
+    h = BLOCK
+    while h < data[0].shape[-1]:
+        halves = [v.unflatten(-1, (-1, 2, h)) for v in data]
+        lo, hi = (tuple(v.select(-2, i) for v in halves) for i in (0, 1))
+        total = total + half_sums(hi, lo, tau.expand(hi[0].shape[:-1]), kind).sum(-1)
+        h *= 2
+    return total
+
+# %% ../../nbs/losses/123_weighted.ipynb #d552bec5
+def graded_pairs(
+    s: Tensor,  # scores, (..., n)
+    y: Tensor,  # grades, (..., n)
+    omega: Tensor,  # weights, zero where padded, (..., n)
+    tau,  # a number or (..., 1)
+    kind: str,  # "logistic" or "sigmoid"
+) -> Tensor:  # (...)
+    "The numerator of (123.1) by Prop 123.2."
+    tau = torch.as_tensor(tau, dtype=s.dtype, device=s.device).expand(*s.shape[:-1], 1)
     data = _in_grade_order(s, y, omega)
     blocks = [v.unflatten(-1, (-1, BLOCK)) for v in data]
     total = graded_pairs_plain(*blocks, tau.expand(blocks[0].shape[:-1])[..., None], kind).sum(-1)
