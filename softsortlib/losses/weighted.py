@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['weighted_kendall_loss', 'WeightedKendallLoss']
 
-# %% ../../nbs/losses/123_weighted.ipynb #6fe562ea
+# %% ../../nbs/losses/123_weighted.ipynb #65b74922
 import math
 
 import torch
@@ -27,7 +27,7 @@ def _tie_ends(y, mask):
     n = mask.sum(-1, keepdim=True)
     return below.to(y.dtype), (n - upto).to(y.dtype)
 
-# %% ../../nbs/losses/123_weighted.ipynb #dc93434d
+# %% ../../nbs/losses/123_weighted.ipynb #2933c647
 OMEGAS = {
     "hyperbolic": lambda r: 1 / r,
     "logarithmic": lambda r: 1 / (1 + r).log2(),
@@ -49,7 +49,7 @@ def element_weights(
     omega = OMEGAS[kind](rank).masked_fill(~mask, 0)
     return omega, (omega * (below + above)).sum(-1)
 
-# %% ../../nbs/losses/123_weighted.ipynb #3491a57d
+# %% ../../nbs/losses/123_weighted.ipynb #32a33e10
 def _margins(z, kind):
     "f of (123.1)."
     return (-z).sigmoid() if kind == "sigmoid" else torch.nn.functional.softplus(-z) / math.log(2)
@@ -105,7 +105,7 @@ def _in_grade_order(s, y, omega):
     pad = torch.nn.functional.pad
     return pad(s.gather(-1, order), fill), pad(key, fill, value=math.inf), pad(omega.gather(-1, order), fill)
 
-# %% ../../nbs/losses/123_weighted.ipynb #d552bec5
+# %% ../../nbs/losses/123_weighted.ipynb #8aac1d12
 def graded_pairs(
     s: Tensor,  # scores, (..., n)
     y: Tensor,  # grades, (..., n)
@@ -113,7 +113,7 @@ def graded_pairs(
     tau,  # a number or (..., 1)
     kind: str,  # "logistic" or "sigmoid"
 ) -> Tensor:  # (...)
-    "The sum above the line of (123.1) by Prop 123.2."
+    "The numerator of (123.1) by Prop 123.2."
     tau = tensor_on(tau, s).expand(*s.shape[:-1], 1)
     data = _in_grade_order(s, y, omega)
     blocks = [v.unflatten(-1, (-1, BLOCK)) for v in data]
@@ -126,28 +126,7 @@ def graded_pairs(
         h *= 2
     return total
 
-# %% ../../nbs/losses/123_weighted.ipynb #d552bec5
-def graded_pairs(
-    s: Tensor,  # scores, (..., n)
-    y: Tensor,  # grades, (..., n)
-    omega: Tensor,  # weights, zero where padded, (..., n)
-    tau,  # a number or (..., 1)
-    kind: str,  # "logistic" or "sigmoid"
-) -> Tensor:  # (...)
-    "The numerator of (123.1) by Prop 123.2."
-    tau = torch.as_tensor(tau, dtype=s.dtype, device=s.device).expand(*s.shape[:-1], 1)
-    data = _in_grade_order(s, y, omega)
-    blocks = [v.unflatten(-1, (-1, BLOCK)) for v in data]
-    total = graded_pairs_plain(*blocks, tau.expand(blocks[0].shape[:-1])[..., None], kind).sum(-1)
-    h = BLOCK
-    while h < data[0].shape[-1]:
-        halves = [v.unflatten(-1, (-1, 2, h)) for v in data]
-        lo, hi = (tuple(v.select(-2, i) for v in halves) for i in (0, 1))
-        total = total + half_sums(hi, lo, tau.expand(hi[0].shape[:-1]), kind).sum(-1)
-        h *= 2
-    return total
-
-# %% ../../nbs/losses/123_weighted.ipynb #d9b93302
+# %% ../../nbs/losses/123_weighted.ipynb #111cd3e9
 @over_lists()
 def weighted_kendall_loss(
     scores: Tensor,  # (..., n)
