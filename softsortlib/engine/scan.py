@@ -158,7 +158,7 @@ def _save(ctx, inputs, output):
     ctx.save_for_backward(s, x, tau)
 
 def _backward(ctx, gy):
-    "Fused where nobody will differentiate it again."
+    "Fused if it will not be differentiated again."
     if ctx.mode == "even" and not torch.is_grad_enabled():
         grads = _exp_scan_backward(gy, *ctx.saved_tensors, ctx.backend)
     else:

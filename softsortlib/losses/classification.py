@@ -30,7 +30,7 @@ def _check_target(logits, target):
 
 # %% ../../nbs/losses/57_classification.ipynb #d886cd28
 def _check_classes(logits, target):
-    "`_check_target`; raise `IndexError` for a number that is no class, too, where it can be seen for free."
+    "`_check_target`; also raise `IndexError` for a number that is not a class, if checking costs nothing."
     _check_target(logits, target)
     if target.dtype == torch.bool or not is_concrete(target) or not target.numel():
         return

@@ -79,7 +79,7 @@ def bin_places(
     bins: int,  # M
     span,  # (lowest, highest) centre, or None for those of each list
 ) -> Tensor:  # how many bins below the first centre, from 0 to M - 1, (..., n)
-    "Where scores fall among the centres; raise `ValueError` for a span that is none."
+    "Where scores fall among the centres; raise `ValueError` for an invalid span."
     if span is None:
         low = s.detach().masked_fill(~mask, math.inf).amin(-1, keepdim=True)
         high = s.detach().masked_fill(~mask, -math.inf).amax(-1, keepdim=True)

@@ -61,7 +61,7 @@ def graded_pairs_plain(
     tau,  # a number or (..., 1)
     kind: str,  # "logistic" or "sigmoid"
 ) -> Tensor:  # (...)
-    "The sum above the line of (123.1)."
+    "The numerator of (123.1)."
     if isinstance(tau, Tensor):
         tau = tau[..., None]
     real = omega > 0
@@ -112,7 +112,7 @@ def graded_pairs(
     tau,  # a number or (..., 1)
     kind: str,  # "logistic" or "sigmoid"
 ) -> Tensor:  # (...)
-    "The sum above the line of (123.1) by Prop 123.2."
+    "The numerator of (123.1) by Prop 123.2."
     tau = torch.as_tensor(tau, dtype=s.dtype, device=s.device).expand(*s.shape[:-1], 1)
     data = _in_grade_order(s, y, omega)
     blocks = [v.unflatten(-1, (-1, BLOCK)) for v in data]

@@ -109,7 +109,7 @@ def forward(self,
     scores: Tensor,  # (..., n), floating point
     mask: "Tensor | None" = None,  # bool, (..., n), True = a real element
 ) -> Tensor:  # weights, (..., n); zero at padded elements
-    "Check the input and weigh it; raise `TypeError` or `ValueError` when it does not fit."
+    "Check the input and compute its weights; raise `TypeError` or `ValueError` when it does not fit."
     check_scores(scores)
     check_count(self.k, scores.shape[-1], scores.shape[:-1])
     mask = check_mask(mask, scores)
