@@ -137,20 +137,7 @@ def _sort_backward(ctx, g, _):
 
 _stable_sort = differentiable(_stable_sort_op, 1, _sort_backward, _sort_setup)
 
-# %% ../../nbs/engine/93_radix.ipynb #3f1d06c0
-_MANY = 1 << 13  # scores of all rows together from which the radix sort is faster than torch's
-
-
-def stable_sort(
-    s: Tensor,  # scores, (..., n), floating point
-    descending: bool = False,  # from the largest down
-) -> tuple[Tensor, Tensor]:  # values in order and where they stood (long), each (..., n)
-    "`torch.sort(s, -1, descending, stable=True)`, faster for float32 on a CPU; NaN counts as the largest."
-    if torch.compiler.is_compiling() or s.numel() < _MANY or not _has_radix(s):  # one program for rows of every length
-        return sorted_by_torch(s, descending)
-    return _stable_sort(s, descending)
-
-# %% ../../nbs/engine/93_radix.ipynb #7b96dccc
+# %% ../../nbs/engine/93_radix.ipynb #44c861a7
 _MANY = 1 << 13  # scores of all rows together from which the radix sort is faster than torch's
 
 
@@ -161,7 +148,7 @@ def stable_sort(
     "`torch.sort(s, -1, descending, stable=True)`, faster for float32 on a CPU; NaN counts as the largest."
     few = torch.compiler.is_compiling() or s.numel() < _MANY or not _has_radix(s)
     if few and s.device.type == "cpu":  # one program for rows of every length
-        return tuple(s.sort(dim=-1, descending=descending, stable=True))
+        return sorted_by_torch(s, descending)
     return _stable_sort(s, descending)
 
 # %% ../../nbs/engine/93_radix.ipynb #47561818
