@@ -31,7 +31,12 @@ def _check_cuda(x):
         raise ValueError("backend 'triton' runs on cuda, got a tensor on cpu: "
                          "move the scores there, or leave backend=None")
 
-# %% ../../nbs/engine/91_dispatch.ipynb #cae0d7ea
+# %% ../../nbs/engine/91_dispatch.ipynb #270bcdef
+def for_onnx() -> bool:
+    "Whether `torch.onnx.export` traces."
+    return torch.compiler.is_exporting() and torch.onnx.is_in_onnx_export()
+
+# %% ../../nbs/engine/91_dispatch.ipynb #faedb055
 HOME = {"cpu": "numba", "cuda": "triton"}  # whose kernels run where
 
 def choose(
@@ -41,6 +46,8 @@ def choose(
     triton: bool = False,  # whether it has a Triton kernel for them
 ) -> str:
     "Who computes: \"numba\", \"triton\" or \"torch\"; raise `ValueError` for Triton on a CPU, not interpreted."
+    if for_onnx():
+        return "torch"
     who = backend or HOME.get(x.device.type, "torch")
     if who == "numba" and numba and x.device.type == "cpu":
         return who
