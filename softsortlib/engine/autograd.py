@@ -34,7 +34,7 @@ def watched(args):
 
 # %% ../../nbs/engine/92_autograd.ipynb #6e0105b0
 def is_unseen(args):
-    "Whether nobody traces or transforms a call with these arguments, or differentiates it forward."
+    "Whether a call with these arguments is neither traced, nor transformed, nor differentiated in forward mode."
     return not (watched(args) or _in_func() or torch.autograd.forward_ad._current_level >= 0)
 
 # %% ../../nbs/engine/92_autograd.ipynb #704cbe4f
@@ -57,7 +57,7 @@ def once(message):
 
 # %% ../../nbs/engine/92_autograd.ipynb #432c1529
 class CustomOp:
-    "The function `f` under a name that torch knows: a call is of `f` where nobody looks on, else of the dispatcher."
+    "The function `f` under a name that torch knows: calls `f` if nothing is tracing, otherwise the dispatcher."
     def __init__(self, f, name):
         namespace, self.__name__ = name.split("::")
         self.f, self.__doc__ = f, f.__doc__

@@ -83,7 +83,7 @@ class KernelCache:
 log = logging.getLogger("softsortlib")
 
 class _Wait:
-    "Say once, after a second, that somebody waits for the compiler."
+    "Say once, after a second, that the program is waiting for the compiler."
     patience = 1.0  # seconds
     said = False
     timer = None

@@ -116,17 +116,20 @@ def _stable_sort_op(s: Tensor, descending: bool) -> tuple[Tensor, Tensor]:
 def _(s, descending):
     return s.new_empty(s.shape), s.new_empty(s.shape, dtype=torch.long)
 
-# %% ../../nbs/engine/93_radix.ipynb #c252a94b
+# %% ../../nbs/engine/93_radix.ipynb #247065b8
 def _sort_setup(ctx, inputs, output):
     ctx.save_for_backward(output[1])
+    ctx.set_materialize_grads(False)
 
 def _sort_backward(ctx, g, _):
     "Each value's gradient goes to where the value stood."
+    if g is None:
+        return None, None
     return torch.empty_like(g).scatter(-1, ctx.saved_tensors[0], g), None
 
 _stable_sort = differentiable(_stable_sort_op, 1, _sort_backward, _sort_setup)
 
-# %% ../../nbs/engine/93_radix.ipynb #d3e5c19b
+# %% ../../nbs/engine/93_radix.ipynb #7b96dccc
 _MANY = 1 << 13  # scores of all rows together from which the radix sort is faster than torch's
 
 
@@ -135,6 +138,36 @@ def stable_sort(
     descending: bool = False,  # from the largest down
 ) -> tuple[Tensor, Tensor]:  # values in order and where they stood (long), each (..., n)
     "`torch.sort(s, -1, descending, stable=True)`, faster for float32 on a CPU; NaN counts as the largest."
-    if torch.compiler.is_compiling() or s.numel() < _MANY or not _has_radix(s):  # one program for rows of every length
+    few = torch.compiler.is_compiling() or s.numel() < _MANY or not _has_radix(s)
+    if few and s.device.type == "cpu":  # one program for rows of every length
         return tuple(s.sort(dim=-1, descending=descending, stable=True))
     return _stable_sort(s, descending)
+
+# %% ../../nbs/engine/93_radix.ipynb #47561818
+@custom_op("permute", __name__)
+def _permute_op(x: Tensor, order: Tensor) -> Tensor:
+    "x (..., n, d) in the order (..., n)."
+    return x.gather(-2, order[..., None].expand(x.shape))
+
+@_permute_op.register_fake
+def _(x, order):
+    return x.new_empty(x.shape)
+
+def _permute_setup(ctx, inputs, output):
+    ctx.save_for_backward(inputs[1])
+
+def _permute_backward(ctx, g):
+    order = ctx.saved_tensors[0]
+    return torch.empty_like(g).scatter(-2, order[..., None].expand(g.shape), g), None
+
+_permute = differentiable(_permute_op, 2, _permute_backward, _permute_setup)
+
+def permuted(
+    x: Tensor,  # payload, (..., n, d)
+    order: Tensor,  # where each element is read, each place once, long, (..., n); its batch broadcasts
+) -> Tensor:  # (..., n, d)
+    "The payload in that order."
+    order = order.expand(x.shape[:-1])
+    if x.device.type == "cpu":
+        return x.gather(-2, order[..., None].expand(x.shape))
+    return _permute(x, order)

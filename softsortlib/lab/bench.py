@@ -126,7 +126,7 @@ def _scores(batch, n, device):
 
 
 def _too_long(contender, n, batch, device):
-    "Why a pass at n is not tried, None if it can be borne."
+    "Why we do not try a pass at n; None if we can afford it."
     for m in (n // 1000, n // 100, n // 10):
         if m >= 1000:
             step = forward_backward(contender.answer, _scores(contender.sets or batch, m, device))

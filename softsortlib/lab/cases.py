@@ -27,7 +27,7 @@ from ..transport import SinkhornSort
 
 # %% ../../nbs/lab/89_cases.ipynb #36b223d0
 class Contender(NamedTuple):
-    "Somebody who is timed."
+    "A function to time."
     answer: Callable  # scores (batch, n) -> Tensor
     asked: "str | None" = None  # what: those who are asked the same are compared; None is nobody's rival
     here: bool = False  # whether it is of this library

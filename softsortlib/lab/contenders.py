@@ -78,7 +78,7 @@ def ask(question, op):
 
 
 def ask_matrix(question, matrix):
-    "Scores -> what somebody answers who has a function from scores to a matrix."
+    "Scores -> the answer from a function that maps scores to a matrix."
     return lambda s: _BY_MATRIX[question](matrix(s), s)
 
 # %% ../../nbs/lab/74_contenders.ipynb #b6200c6b
@@ -186,7 +186,7 @@ def _pot_plan(row, tau, method):
 
 
 def pot_answer(question, tau, method):
-    "Scores -> what is asked, set after set."
+    "Scores -> the requested answer, one set after another."
     def answer(s):
         plans = torch.stack([_pot_plan(row, tau, method) for row in s]).to(s.dtype)
         return _BY_MATRIX[question](plans, s)
@@ -195,7 +195,7 @@ def pot_answer(question, tau, method):
 
 
 def softtorch_transport(question, tau):
-    "Scores -> what is asked, by softtorch's optimal transport."
+    "Scores -> the requested answer, by softtorch's optimal transport."
     options = dict(method="ot", tau=tau, standardize=True, descending=False)
     options["ot_kwargs"] = dict(sinkhorn_tol=1e-6, sinkhorn_max_iter=10_000)
     answer = softtorch_sort if question == "values" else softtorch_matrix

@@ -26,7 +26,7 @@ def make_executor(
     threads: int = 1,  # CPU threads of each process, asked of Slurm and Dask
     logs: "str | Path" = "runs/.jobs",  # where submitit puts the files of its jobs
 ) -> contextlib.AbstractContextManager:  # its value is the executor
-    "A context that makes an executor from a word and closes it in the end; raise `ValueError` for a word that is none."
+    "A context that makes an executor from a word and closes it at the end; raise `ValueError` for an unknown word."
     kind, _, rest = text.partition(":")
     if kind not in EXECUTORS:
         raise ValueError(f"executor must begin with one of {', '.join(EXECUTORS)}, got {text!r}")

@@ -69,7 +69,7 @@ _PATIENCE = 10.0    # seconds
 
 
 def _try_lock(lock):
-    "Take the lock of an open file if nobody holds it: whether it was taken."
+    "Take the lock of an open file if it is free; whether we got it."
     try:
         import fcntl
     except ImportError:                                         # no such locks on this system: trust the caller

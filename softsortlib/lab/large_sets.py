@@ -148,7 +148,7 @@ _MAKERS = {
 def make_loss(
     config: "LargeConfig",  # method, tau and n
 ) -> Callable:  # (standardised scores (batch, n), values (batch, n)) -> scalar
-    "The loss that a configuration names; raise `ValueError` for a name that is none."
+    "The loss that a configuration names; raise `ValueError` for an unknown name."
     if config.method not in _MAKERS:
         raise ValueError(f"method must be one of {', '.join(_MAKERS)}, got {config.method!r}")
     tau = TAU.get(config.method) if config.tau is None else config.tau

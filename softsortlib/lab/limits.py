@@ -26,7 +26,7 @@ def _limits():
 
 @contextlib.contextmanager
 def _limit_process(size):
-    "Refuse this process more than `size` bytes of data beyond what it holds."
+    "Let this process have at most `size` more bytes of data than it has now."
     resource = _limits()
     soft, hard = resource.getrlimit(resource.RLIMIT_DATA)
     resource.setrlimit(resource.RLIMIT_DATA, (resident_memory("VmData") + size, hard))
@@ -69,6 +69,6 @@ def is_out_of_memory(
 
 # %% ../../nbs/lab/86_limits.ipynb #c0206954
 def trim_memory():
-    "Give memory that the allocator keeps for later back to the system, where it knows how."
+    "Return memory that the allocator keeps for later to the system, if it knows how."
     with contextlib.suppress(OSError, AttributeError):
         ctypes.CDLL(None).malloc_trim(0)

@@ -187,7 +187,7 @@ def _median_operator(c):
 
 # %% ../../nbs/lab/65_median.ipynb #981a3cc7
 class MedianTask(Task):
-    "Learn which picture is the median, and what it is worth, from the median alone."
+    "Learn which picture is the median, and what number it shows, from the median alone."
 
     def __init__(self,
         config: MedianConfig,  # the run

@@ -140,7 +140,7 @@ def small_record(
     points: int = 25,  # of the curve
     size: int = 15_000,  # bytes
 ) -> dict:
-    "A copy that is fit to be kept; raise `ValueError` when what is not curve is too large by itself."
+    "A compact copy to store; raise `ValueError` if everything but the curve is already too large."
     curve = result.get("curve") or []
     rest = {k: v for k, v in _round(result).items() if k != "curve"}
     lists = True
@@ -159,7 +159,7 @@ def small_record(
 
 # %% ../../nbs/lab/73_records.ipynb #24edc531
 def read_json(path, way="remove it"):
-    "What the file holds; raise `ValueError` that names it, and the way out, where it is empty or cut off."
+    "The file's content; if it is empty or truncated, raise `ValueError` that names it and a remedy."
     try:
         return json.loads(Path(path).read_text(encoding="utf-8"))
     except (json.JSONDecodeError, UnicodeDecodeError):

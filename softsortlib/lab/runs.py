@@ -156,7 +156,7 @@ def generator(self,
     split: str,  # "train", "val" or "test"
     k: int,  # number of the batch
 ) -> torch.Generator:  # on the CPU
-    "The source of randomness of batch `k` of a split: the seed's own in training, everybody's on held-out data."
+    "The generator of batch `k` of a split: specific to the seed in training, common to all runs on held-out data."
     return seeded(self.config.seed if split == "train" else "held out", split, k)
 
 # %% ../../nbs/lab/79_runs.ipynb #2947eb1c

@@ -43,7 +43,7 @@ def _raw_bytes(path):
 def read_idx(
     path: "str | Path",  # an IDX file of unsigned bytes, plain or .gz
 ) -> Tensor:  # the array it holds, uint8, its shape from the file
-    "Read an IDX file; raise `DataError` naming the file when it is missing, corrupt or cut short."
+    "Read an IDX file; raise `DataError` naming the file when it is missing, corrupt or truncated."
     path = Path(path)
     raw = _raw_bytes(path)
     if len(raw) < 4 or raw[:3] != b"\0\0\x08" or raw[3] > 8 or len(raw) < 4 + 4 * raw[3]:

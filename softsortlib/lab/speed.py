@@ -61,7 +61,7 @@ class SpeedConfig(RunConfig):
 # %% ../../nbs/lab/67_speed.ipynb #165d0be0
 @patch_to(SpeedConfig)
 def chosen(self) -> list:  # names of METHODS
-    "The contenders, in the order of METHODS; raise `ValueError` for a name that is none."
+    "The contenders, in the order of METHODS; raise `ValueError` for an unknown name."
     words = {word.strip() for word in self.methods.split(",")}
     groups = {"all", *(m.kind for m in METHODS.values())}
     unknown = words - groups - set(METHODS)

@@ -23,7 +23,7 @@ def scaled(
     tau,  # a number or (...), as the user gave it
     mask: Tensor,  # bool, (..., n)
 ) -> Tensor:  # (s - max s) / tau, far below where padded, (..., n)
-    "The scores as a softmax wants them; raise `TypeError` or `ValueError` for what is no temperature."
+    "The scores, ready for a softmax; raise `TypeError` or `ValueError` for an invalid temperature."
     tau = check_tau(tau, s)
     low = torch.finfo(s.dtype).min / 4
     highest = s.detach().masked_fill(~mask, -math.inf).amax(-1, keepdim=True)

@@ -22,7 +22,7 @@ from .ranking import best_dcg, discounts_of, gains_of, ratio_of
 
 # %% ../../nbs/losses/121_pairs.ipynb #7d445eba
 class Places(NamedTuple):
-    "What the weight of a pair knows of its elements, each (..., n); numbers of padded ones are zero."
+    "What the weight of a pair depends on, for each element, (..., n); zero for padded elements."
     y: Tensor  # grade
     real: Tensor  # 1, or 0 where padded
     g: Tensor  # gain over the best DCG; for precision 1 or 0
@@ -37,7 +37,7 @@ def _step_back(a, b):
 
 
 def _exchange(a, b):
-    "What it does to the metric when a and b change places."
+    "How much the metric changes when a and b swap places."
     return (a.g - b.g).abs() * (a.d - b.d).abs()
 
 
@@ -81,7 +81,7 @@ def places_of(
     if not is_one_of(kind, PAIR_WEIGHTS):
         raise ValueError(f"weights must be one of {', '.join(PAIR_WEIGHTS)}, got {kind!r}")
     order = ideal_order(s.detach(), -y, mask, descending=True)
-    r = torch.empty_like(s).scatter(-1, order, torch.arange(1, s.shape[-1] + 1).to(s).expand(s.shape))
+    r = torch.empty_like(s).scatter(-1, order, torch.arange(1, s.shape[-1] + 1, device=s.device).to(s).expand(s.shape))
     if kind == "precision":
         g = (y > 0).to(s.dtype) / k
         d = (r <= k).to(s.dtype)
@@ -100,7 +100,7 @@ def lambda_loss_plain(
     mu: float,  # of "ndcg2++"
     k: int,  # pairs with one among the first k
 ) -> Tensor:  # (...)
-    "(121.1) as it is written, differentiable as often as one likes."
+    "(121.1) as written, differentiable any number of times."
     a = Places(*(v[..., :, None] for v in places))
     b = Places(*(v[..., None, :] for v in places))
     w = pair_weights(a, b, kind, mu, k)
@@ -212,7 +212,7 @@ def lambda_loss(
     tau: "float | Tensor" = 1.0,  # temperature in units of the scores, a number or (...)
     reduction: str = "mean",  # "mean" over sets, "sum" or "none"
 ) -> Tensor:  # (), or (...) for "none"
-    """Logistic loss of pairs, weighed by a metric (121.1; Wang et al. 2018); O(n^2) time, O(n) memory.
+    """Logistic loss of pairs, weighted by a metric (121.1; Wang et al. 2018); O(n^2) time, O(n) memory.
 
     Raise `TypeError` or `ValueError` when an argument does not fit."""
     s, y, mask = set_inputs(scores, relevance, mask)

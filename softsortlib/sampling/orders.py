@@ -23,7 +23,7 @@ def _lift(a, batch):
 
 # %% ../../nbs/sampling/110_orders.ipynb #62d2393c
 class OrderPermutation(SoftPermutation):
-    "The mean of hard permutations (110.1), held as orders and not as matrices."
+    "The mean of hard permutations (110.1), stored as orders and not as matrices."
     if TYPE_CHECKING:  # added below
         def expect(self, values: Tensor) -> Tensor: ...
         def _average(self, v: Tensor, kept: int) -> Tensor: ...

@@ -114,7 +114,7 @@ def draw_orders(how, s, tau, mask):
 
 @patch_to(Perturbed)
 def _soft_permutation(self, s, tau, mask, dtype):
-    "The mixture of what was drawn."
+    "The mixture of the samples."
     _, orders, tilt = draw_orders(self, s, tau, mask)
     middle = _decreasing(s.detach(), mask)
     if not self.descending:
