@@ -18,7 +18,7 @@ from torch import Tensor
 if TYPE_CHECKING:
     from softsortlib.core.permutation import SoftPermutation
 
-# %% ../../nbs/core/05_checks.ipynb #160651e6
+# %% ../../nbs/core/05_checks.ipynb #261264ec
 def _as_matrix(P: "Tensor | SoftPermutation") -> Tensor:
     "The matrix itself, in double precision, of a tensor or a lazy map; raise `TypeError` or `ValueError` for others."
     if not isinstance(P, Tensor) and not hasattr(P, "to_dense"):
@@ -28,7 +28,8 @@ def _as_matrix(P: "Tensor | SoftPermutation") -> Tensor:
         raise ValueError(f"P must be a matrix, (..., m, n), got {tuple(P.shape)}: "
                          "permutation_matrix(perm) makes one of an order")
     matrix = P if isinstance(P, Tensor) and P.layout == torch.strided else P.to_dense()
-    return matrix.detach().double()
+    matrix = matrix.detach()
+    return matrix.float() if matrix.device.type == "mps" else matrix.double()  # which has no double precision
 
 def _as_square(P: "Tensor | SoftPermutation") -> Tensor:
     "`_as_matrix`; raise `ValueError` unless it has as many rows as columns, and any."

@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['permutation_matrix', 'SoftPermutation', 'DensePermutation', 'TransposedPermutation']
 
-# %% ../../nbs/core/00_permutation.ipynb #8edde6bf
+# %% ../../nbs/core/00_permutation.ipynb #7c1189d6
 import math
 from types import EllipsisType
 from typing import TYPE_CHECKING, overload
@@ -129,7 +129,7 @@ def _kept(self):
         return self.row_mask
     return self.row_mask[..., self._rows]
 
-# %% ../../nbs/core/00_permutation.ipynb #e15f0b29
+# %% ../../nbs/core/00_permutation.ipynb #e4b3f324
 class DensePermutation(SoftPermutation):
     "The plain soft permutation: it holds the matrix of its log-probabilities."
     def __init__(self,
@@ -164,14 +164,16 @@ def from_logits(
         log_P = log_P.masked_fill(left_out[..., None, :], -math.inf)
     return DensePermutation(log_P.log_softmax(-1), logits.dtype, mask=mask)
 
-# %% ../../nbs/core/00_permutation.ipynb #05dc763b
+# %% ../../nbs/core/00_permutation.ipynb #0a57cffa
 _TILE = 1 << 22  # entries of a tile of rows
+_LARGE = 1 << 26  # and on another device, which many at a time fill
 
 @patch_to(SoftPermutation)
 def _by_tiles(self, f, rows):
     "The list of f(row numbers, slice) over tiles of `rows`, recomputed in the backward pass where there are several."
     m = self._m if rows is None else len(rows)
-    tile = max(1, _TILE // max(1, self.batch.numel() * self.n))
+    most = _TILE if self.device.type == "cpu" else _LARGE
+    tile = max(1, most // max(1, self.batch.numel() * self.n))
     if m <= tile:
         return [f(rows, slice(None))]
     every = torch.arange(self._m, device=self.device) if rows is None else rows
@@ -231,7 +233,7 @@ def __matmul__(
     y = zero_outside(y, self._kept, -2).to(dtype)
     return y[..., 0] if vector else y
 
-# %% ../../nbs/core/00_permutation.ipynb #007bd1d5
+# %% ../../nbs/core/00_permutation.ipynb #765b8c70
 class TransposedPermutation(Multiplies):
     "The transpose of a soft permutation, (..., n, m): it carries positions back to inputs."
     if TYPE_CHECKING:

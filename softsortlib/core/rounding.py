@@ -129,7 +129,7 @@ def in_compute_dtype(P):
     wide.__dict__.update(P.__dict__, dtype=compute_dtype(P.dtype))
     return wide
 
-# %% ../../nbs/core/02_rounding.ipynb #a1eee6b1
+# %% ../../nbs/core/02_rounding.ipynb #b35cf598
 @patch_to(SoftPermutation)
 @precisely
 def hard(self) -> Tensor:  # long, (..., m)
@@ -137,7 +137,7 @@ def hard(self) -> Tensor:  # long, (..., m)
     hard = self._hard(self._rows)
     if self.mask is None or self._m != self.n:
         return hard
-    padded = (~self.mask).sort(dim=-1, stable=True).indices
+    padded = (~self.mask).byte().sort(dim=-1, stable=True).indices
     if self._rows is not None:
         padded = padded[..., self._rows]
     return torch.where(self._kept, hard, padded)

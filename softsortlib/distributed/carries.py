@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['SoftSortParts', 'laplace_ranks', 'mean_ranks']
 
-# %% ../../nbs/distributed/152_carries.ipynb #13c51943
+# %% ../../nbs/distributed/152_carries.ipynb #18c9c304
 from typing import NamedTuple
 
 import torch
@@ -17,7 +17,7 @@ from .exchange import gathered
 from .sample_sort import SortedParts, positions
 from ..engine.scan import exp_scan
 from ..ranks.laplace import LaplaceRank
-from ..ranks.sigmoid import precise
+from ..engine.dispatch import precise
 from ..rowwise.softsort import SoftSort
 
 # %% ../../nbs/distributed/152_carries.ipynb #27fecef3

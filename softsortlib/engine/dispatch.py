@@ -14,7 +14,7 @@ from torch import Tensor
 
 from .compile import has_triton
 
-# %% ../../nbs/engine/91_dispatch.ipynb #156c97c6
+# %% ../../nbs/engine/91_dispatch.ipynb #80eb185f
 def check_backend(
     backend: "str | None",  # what the user asked for
 ) -> str:  # the same, "" for None
@@ -31,7 +31,14 @@ def _check_cuda(x):
         raise ValueError("backend 'triton' runs on cuda, got a tensor on cpu: "
                          "move the scores there, or leave backend=None")
 
-# %% ../../nbs/engine/91_dispatch.ipynb #9d057f93
+# %% ../../nbs/engine/91_dispatch.ipynb #270bcdef
+def for_onnx() -> bool:
+    "Whether `torch.onnx.export` traces."
+    return torch.compiler.is_exporting() and torch.onnx.is_in_onnx_export()
+
+# %% ../../nbs/engine/91_dispatch.ipynb #dcc3412a
+HOME = {"cpu": "numba", "cuda": "triton"}  # whose kernels run where
+
 def choose(
     x: Tensor,  # a tensor on the device where the work is, any shape
     backend: str,  # what `check_backend` returned
@@ -39,7 +46,27 @@ def choose(
     triton: bool = False,  # whether it has a Triton kernel for them
 ) -> str:
     "Who computes: \"numba\", \"triton\" or \"torch\"; raise `ValueError` for Triton on a CPU, not interpreted."
+    if for_onnx():
+        return "torch"
     who = backend or {"cpu": "numba", "cuda": "triton"}.get(x.device.type, "torch")
+    if who == "numba" and numba and x.device.type == "cpu":
+        return who
+    if who == "triton" and triton and has_triton:
+        _check_cuda(x)
+        return who
+    return "torch"
+
+# %% ../../nbs/engine/91_dispatch.ipynb #cae0d7ea
+HOME = {"cpu": "numba", "cuda": "triton"}  # whose kernels run where
+
+def choose(
+    x: Tensor,  # a tensor on the device where the work is, any shape
+    backend: str,  # what `check_backend` returned
+    numba: bool = True,  # whether the caller has a numba kernel for these arguments
+    triton: bool = False,  # whether it has a Triton kernel for them
+) -> str:
+    "Who computes: \"numba\", \"triton\" or \"torch\"; raise `ValueError` for Triton on a CPU, not interpreted."
+    who = backend or HOME.get(x.device.type, "torch")
     if who == "numba" and numba and x.device.type == "cpu":
         return who
     if who == "triton" and triton and has_triton:
@@ -53,3 +80,45 @@ def on_device(
 ):  # a context for `with`
     "Launch Triton kernels on the device of `x`; does nothing on a CPU, where Triton's interpreter runs them."
     return torch.cuda.device(x.device) if x.device.type == "cuda" else nullcontext()
+
+# %% ../../nbs/engine/91_dispatch.ipynb #ef62cbde
+def start_kernel(kernel, programs, on, arguments):
+    "Run `programs` programs of a kernel on the device of the tensor `on`."
+    with on_device(on):
+        kernel[(programs,)](**arguments)
+
+def launch(
+    kernel,  # a kernel made by `triton_jit`
+    programs: int,  # how many programs; nothing is started for 0
+    on: Tensor,  # a tensor that the kernel reads or writes
+    **arguments,  # of the kernel, by name; `num_warps` too
+) -> None:
+    "Launch a Triton kernel where its tensors are: the one place of the library that does."
+    if programs:
+        start_kernel(kernel, programs, on, arguments)
+
+# %% ../../nbs/engine/91_dispatch.ipynb #55c7b7a9
+def has_double(
+    x: Tensor,  # a tensor on the device in question
+) -> bool:
+    "Whether the device of `x` computes in double precision."
+    if x.device.type == "xpu":
+        return bool(getattr(torch.xpu.get_device_properties(x.device), "has_fp64", False))
+    return x.device.type != "mps"
+
+
+def precise(
+    x: Tensor,  # any shape, floating point
+) -> Tensor:
+    "`x` in double precision, or as it is on a device that has none."
+    return x.double() if has_double(x) else x
+
+# %% ../../nbs/engine/91_dispatch.ipynb #a02b911e
+def tensor_on(
+    value,  # a number, or a tensor of any shape
+    like: Tensor,  # a tensor of the device and the dtype that are wanted
+) -> Tensor:  # (), or the shape of `value`
+    "A number or a tensor as a tensor in the dtype and on the device of `like`; a number is not copied from the host."
+    if isinstance(value, Tensor):
+        return value.to(like)
+    return torch.full((), float(value), dtype=like.dtype, device=like.device)

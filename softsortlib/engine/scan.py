@@ -5,14 +5,14 @@
 # %% auto #0
 __all__ = ['exp_scan_dense', 'exp_scan', 'exp_mean']
 
-# %% ../../nbs/engine/94_scan.ipynb #da92930f
+# %% ../../nbs/engine/94_scan.ipynb #404b4aa1
 import torch
 from torch import Tensor
 
 from .autograd import batched, custom_op, differentiable
 from .blocks import FEW, block_gradients, block_means
 from .compile import arrays, one_batch, spread_rows
-from .dispatch import check_backend, choose
+from .dispatch import check_backend, choose, has_double
 from .scan_kernels import Gradients, Means, Rows, Sum, mean_rows, scan_back_rows, scan_rows, share_of
 
 # %% ../../nbs/engine/94_scan.ipynb #417db546
@@ -90,18 +90,18 @@ def _scan_numba(s, x, tau, mode):
     spread_rows(scan_rows, tau.numel(), x.numel(), *rows, int(Sum[mode.upper()]))
     return y
 
-# %% ../../nbs/engine/94_scan.ipynb #7559401c
+# %% ../../nbs/engine/94_scan.ipynb #43a02829
 @custom_op("exp_scan", __name__)
 def _exp_scan_op(s: Tensor, x: Tensor, tau: Tensor, mode: str, backend: str) -> Tensor:
     "One of the sums (94.2): s (..., n), x (..., n, d), tau (...)."
     who = choose(x, backend, triton=True)
     if who == "numba":
         return _scan_numba(s, x, tau, mode)
+    rows = one_batch(tau.shape, s, x, tau)
     if who == "triton":
-        from softsortlib.engine.scan_triton import left_sums as left
-    else:
-        left = one_sided_sums
-    return _scan_torch(*one_batch(tau.shape, s, x, tau), mode, left).reshape(x.shape)
+        from softsortlib.engine.scan_triton import scan_triton
+        return scan_triton(*rows, mode).view(x.shape)
+    return _scan_torch(*rows, mode).reshape(x.shape)
 
 @_exp_scan_op.register_fake
 def _(s, x, tau, mode, backend):
@@ -168,12 +168,12 @@ def _backward(ctx, gy):
 batched(_exp_scan_backward, 4)
 _exp_scan = differentiable(_exp_scan_op, 3, _backward, _save)
 
-# %% ../../nbs/engine/94_scan.ipynb #10d0977a
+# %% ../../nbs/engine/94_scan.ipynb #70e41dbe
 def tau_tensor(tau, s, batch):
     "tau as a tensor of the batch shape; a number keeps double precision where the device has it."
     if isinstance(tau, Tensor):
         return tau.expand(batch)
-    dtype = torch.float64 if s.device.type in ("cpu", "cuda") else s.dtype
+    dtype = torch.float64 if has_double(s) else s.dtype
     return torch.full(batch, tau, dtype=dtype, device=s.device)
 
 # %% ../../nbs/engine/94_scan.ipynb #c89a04d0
@@ -219,7 +219,7 @@ def _mean_torch(s, x, tau, size, backend):
     o = (y[..., :-1] / y[..., -1:]).masked_fill(~real, 0)
     return o, torch.zeros_like(x, memory_format=torch.contiguous_format), y[..., -1] / share
 
-# %% ../../nbs/engine/94_scan.ipynb #198d8b66
+# %% ../../nbs/engine/94_scan.ipynb #72a2b001
 def _mean_numba(s, x, tau, size):
     "o, low and Z of (94.6) by the compiled loop."
     means = Means(x.new_empty(x.shape), x.new_empty(x.shape), s.new_empty(s.shape))
@@ -231,19 +231,28 @@ def _mean_numba(s, x, tau, size):
         spread_rows(mean_rows, tau.numel(), x.numel() + s.numel(), *rows, out)
     return tuple(means)
 
-# %% ../../nbs/engine/94_scan.ipynb #af744333
+def _mean_triton(s, x, tau, size):
+    "o, a zero for low, and Z of (94.6) by the kernels of the GPU."
+    from softsortlib.engine.scan_triton import mean_triton
+    o, low, Z = mean_triton(*one_batch(tau.shape, s, x, tau, size))
+    return o.view(x.shape), low.view(x.shape), Z.view(s.shape)
+
+# %% ../../nbs/engine/94_scan.ipynb #dc5243ed
 @custom_op("exp_mean", __name__)
 def _exp_mean_op(s: Tensor, x: Tensor, tau: Tensor, size: Tensor, backend: str) -> tuple[Tensor, Tensor, Tensor]:
     "The means (94.6): o and low (..., n, d), Z (..., n)."
-    if choose(x, backend, triton=True) == "numba":
+    who = choose(x, backend, triton=True)
+    if who == "numba":
         return _mean_numba(s, x, tau, size)
+    if who == "triton":
+        return _mean_triton(s, x, tau, size)
     return _mean_torch(s, x, tau, size, backend)
 
 @_exp_mean_op.register_fake
 def _(s, x, tau, size, backend):
     return x.new_empty(x.shape), x.new_empty(x.shape), x.new_empty(s.shape)
 
-# %% ../../nbs/engine/94_scan.ipynb #1c437ab8
+# %% ../../nbs/engine/94_scan.ipynb #07373539
 def _composed_mean(go, gZ, s, x, tau, size, o, low, Z, backend):
     "The gradients of Prop 94.3 to s, x and tau, in terms of `exp_scan`."
     payload, real, share = _with_ones(x, size)
@@ -252,15 +261,24 @@ def _composed_mean(go, gZ, s, x, tau, size, o, low, Z, backend):
     gs, gx, gtau = _composed(torch.cat([weight, shift], -1), s, payload, tau, "even", backend)
     return gs.masked_fill(~real[..., 0], 0) / share, gx[..., :-1].masked_fill(~real, 0), gtau / share
 
-# %% ../../nbs/engine/94_scan.ipynb #b75cab7b
+def _mean_back_triton(go, gZ, s, x, tau, size, o, Z, learn):
+    "The same by the kernels of the GPU."
+    from softsortlib.engine.mean_triton import mean_back_triton
+    grads = mean_back_triton(*one_batch(tau.shape, go, gZ, s, x, tau, size, o, Z), learn)
+    return tuple(g.view(a.shape) for g, a in zip(grads, (s, x, tau)))
+
+# %% ../../nbs/engine/94_scan.ipynb #6e905513
 @custom_op("exp_mean_backward", __name__)
 def _exp_mean_backward(
     go: Tensor, gZ: Tensor,  # what arrives
     s: Tensor, x: Tensor, tau: Tensor, size: Tensor, o: Tensor, low: Tensor, Z: Tensor, learn: bool, backend: str,
 ) -> tuple[Tensor, Tensor, Tensor]:
     "The gradients of the mean to s, x and, if `learn`, to tau."
-    if choose(x, backend, triton=True) == "numba":
+    who = choose(x, backend, triton=True)
+    if who == "numba":
         return _fused(go, gZ, s, x, tau, size, Means(o, low, Z), True, learn)
+    if who == "triton":
+        return _mean_back_triton(go, gZ, s, x, tau, size, o, Z, learn)
     grads = _composed_mean(go, gZ, s, x, tau, size, o, low, Z, backend)
     return tuple(g.contiguous() for g in grads)
 
@@ -268,13 +286,24 @@ def _exp_mean_backward(
 def _(go, gZ, s, x, tau, size, o, low, Z, learn, backend):
     return s.new_empty(s.shape), x.new_empty(x.shape), tau.new_empty(tau.shape)
 
-# %% ../../nbs/engine/94_scan.ipynb #267bbe53
+# %% ../../nbs/engine/94_scan.ipynb #f7fec3d8
 def _save_mean(ctx, inputs, output):
     *saved, ctx.backend = inputs
     ctx.save_for_backward(*saved, *output)
+    ctx.set_materialize_grads(False)
+
+def _no_gradient(s, x, low, Z, backend):
+    "A zero for the gradient to Z that nobody asked for; on a GPU `low` is one already, and costs no launch."
+    if x.shape[-1] and choose(x, backend, triton=True) == "triton":
+        return low.flatten()[:s.numel()].view(s.shape)
+    return torch.zeros_like(Z)
 
 def _backward_mean(ctx, go, _, gZ):
     "In terms of the scan where the gradient is differentiated again, else by the compiled loops."
+    s, x, _, _, o, low, Z = ctx.saved_tensors
+    if go is None:
+        go = torch.zeros_like(o) if o.numel() else o
+    gZ = _no_gradient(s, x, low, Z, ctx.backend) if gZ is None else gZ
     if torch.is_grad_enabled():
         grads = _composed_mean(go, gZ, *ctx.saved_tensors, ctx.backend)
     else:

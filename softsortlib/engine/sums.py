@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['kernel_sums']
 
-# %% ../../nbs/engine/99_sums.ipynb #204e7f03
+# %% ../../nbs/engine/99_sums.ipynb #a5915f9c
 import math
 from functools import lru_cache, partial
 from typing import NamedTuple
@@ -16,7 +16,7 @@ from torch import Tensor
 
 from .autograd import custom_op, differentiable
 from .compile import one_batch, spread_rows
-from .dispatch import check_backend, choose
+from .dispatch import check_backend, choose, has_double
 from .radix import stable_sort
 from .scan import tau_tensor
 from .sum_kernels import PART, Grid, Terms, Weights, find_boxes, moment_rows, sort_weights, sum_rows
@@ -198,15 +198,16 @@ def _far_sums(x, t, w, m, tau, boxes):
     lines = outside(running(w * (t - origin)[..., None]))
     return ((x - origin)[..., None] * side - lines) / (2 * tau[:, None, None])
 
-# %% ../../nbs/engine/99_sums.ipynb #fd7c4ccd
+# %% ../../nbs/engine/99_sums.ipynb #3df1d8f4
 _FEW = 1 << 20  # pairs up to which all are visited in plain torch
+MOST_PAIRS = 1 << 35  # and by the kernel of a GPU
 
 
 def _sums_torch(x, t, w, tau, law, m, eps):
     "The sums (97.1) in plain torch: sorted x (B, n), t (B, k), w (B, k, d), tau (B,)."
     if len(x) * x.shape[1] * t.shape[1] <= _FEW:
         return kernel_sums_dense(x, t, w, tau.to(x.dtype), law, m)
-    double = torch.float64 if x.device.type != "mps" else x.dtype
+    double = torch.float64 if has_double(x) else x.dtype
     x, t, v, tau = (a.to(double) for a in (x, t, w, tau))
     boxes = cut_line(law, m, eps, tau)
     y = _near_sums(x, t, v, law, m, boxes)
@@ -263,7 +264,7 @@ def _sums_numba(x, t, w, tau, x_order, t_order, law, m, eps, q=FULL):
     spread_rows(sum_rows, units, work, targets, x_order.contiguous().numpy(), sources, weights, terms, y.numpy())
     return y
 
-# %% ../../nbs/engine/99_sums.ipynb #a70274fa
+# %% ../../nbs/engine/99_sums.ipynb #7c77c1fa
 @custom_op("kernel_sums", __name__)
 def _sums_op(x: Tensor, t: Tensor, w: Tensor, tau: Tensor, x_order: Tensor, t_order: Tensor,
              law: str, m: int, eps: float, same: bool, backend: str) -> Tensor:
@@ -273,6 +274,9 @@ def _sums_op(x: Tensor, t: Tensor, w: Tensor, tau: Tensor, x_order: Tensor, t_or
     shape = (*x.shape, w.shape[-1])
     x, t, w, x_order, t_order = one_batch(tau.shape, x, t, w, x_order, t_order)
     tau = tau.reshape(-1)
+    if choose(w, backend, numba=False, triton=len(x) * x.shape[1] * t.shape[1] <= MOST_PAIRS) == "triton":
+        from softsortlib.engine.sums_triton import pair_sums_triton
+        return pair_sums_triton(x, t, w, tau, law, m).view(shape)
     xs = x.gather(1, x_order)
     ts = xs if same else t.gather(1, t_order)
     if choose(w, backend) == "numba":
@@ -334,7 +338,7 @@ def _tau_gradient(x, t, gx, gt, tau):
 
 _sums = differentiable(_sums_op, 6, _backward, _save)
 
-# %% ../../nbs/engine/99_sums.ipynb #0d991ff7
+# %% ../../nbs/engine/99_sums.ipynb #100c6822
 _EPS = (3e-8, 3e-14), (1e-7, 1e-13)  # of a step's sums and of the density's, by precision
 
 
@@ -346,7 +350,7 @@ def kernel_sums(
     law: str = "logistic",  # "logistic", "normal", or "density" for m > 0
     m: int = 0,  # the derivative of the step, or -1 for its antiderivative
     eps: "float | None" = None,  # error in terms of sum |w|, or of max |w| and the density's sum; None: by the dtype
-    backend: "str | None" = None,  # "torch" or "numba"; None chooses by device
+    backend: "str | None" = None,  # "torch", "numba" or "triton" (all pairs); None chooses by device
     order: "Tensor | None" = None,  # what sorts the targets upwards, long, (..., n), where it is known
 ) -> Tensor:  # (..., n, d)
     """`sum_j w_j K_m((x_i - t_j) / tau)` (97.1) in O(n log n), in any order of the points.

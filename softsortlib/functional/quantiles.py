@@ -53,12 +53,12 @@ def _check_number(q):
     if not 0 <= q <= 1:
         raise ValueError(f"q must be in [0, 1], got {q}: the median is 0.5, the 90th percentile 0.9")
 
-# %% ../../nbs/functional/51_quantiles.ipynb #943a392b
+# %% ../../nbs/functional/51_quantiles.ipynb #5f369331
 def _levels(q, dtype, device):
     "q as a tensor of numbers in [0, 1], (Q,), and whether it was scalar; raise `TypeError` or `ValueError` otherwise."
     if not isinstance(q, Tensor):
         _check_number(q)
-        q = torch.tensor(float(q), dtype=dtype, device=device)
+        q = torch.full((), float(q), dtype=dtype, device=device)
     if q.is_complex() or q.dtype == torch.bool:
         raise TypeError(f"q must be real, got {q.dtype}")
     if q.ndim > 1:
@@ -75,15 +75,20 @@ def _interpolate(values, p):
     below, above = values(rows).chunk(2, -1)
     return torch.lerp(below, above, (p - low).to(below.dtype).expand_as(below))
 
-# %% ../../nbs/functional/51_quantiles.ipynb #a6d55624
+# %% ../../nbs/functional/51_quantiles.ipynb #175f4bed
+def _rows_at(wanted, n):
+    "Sorted rows out of n that hold all that are `wanted`; a device that is not the host is not asked which they are."
+    if runs_eagerly(wanted) and wanted.device.type == "cpu":
+        return wanted.unique()
+    if wanted.numel() < n:
+        return wanted.flatten().sort().values
+    return torch.arange(n, device=wanted.device)
+
 def _interpolate_each(values, p, n):
     "Equation (51.2) for each set by itself: values(rows) -> (..., rows), at the positions p (..., Q) out of n."
     low = p.floor()
     below, above = low.detach().long(), p.ceil().detach().long()
-    if runs_eagerly(p):
-        rows = torch.cat([below, above], -1).unique()
-    else:
-        rows = torch.arange(n, device=p.device)
+    rows = _rows_at(torch.cat([below, above], -1), n)
     y = values(rows)
 
     def gather(i):

@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['calibrate_tau', 'tau_schedule']
 
-# %% ../../nbs/functional/52_temperature.ipynb #ca7cbf0f
+# %% ../../nbs/functional/52_temperature.ipynb #66a4337e
 import copy
 import math
 import numbers
@@ -17,16 +17,17 @@ from torch import Tensor
 from ..core.checks import is_one_of
 from ..core.operators import Operator, get_operator
 from ..core.permutation import check_scores, compute_dtype
+from ..engine.dispatch import precise
 from .arguments import last_dim, runs_eagerly
 
-# %% ../../nbs/functional/52_temperature.ipynb #ccff8b81
+# %% ../../nbs/functional/52_temperature.ipynb #1b09c371
 def _sharpness(P, rows):
     "Equation (52.2) from the given rows, averaged over the batch, as a number."
     kept = torch.ones(P.batch + (P.m,), dtype=torch.bool, device=P.device) if P.row_mask is None else P.row_mask
     n = torch.full(P.batch, P.n, device=P.device) if P.mask is None else P.mask.sum(-1)
     kept = kept[..., rows] & (n > 1)[..., None]
-    entropy = torch.special.entr(P[..., rows, :].to_dense().double()).sum(-1)
-    share = entropy / n.clamp(min=2).double().log()[..., None]
+    entropy = torch.special.entr(precise(P[..., rows, :].to_dense())).sum(-1)
+    share = entropy / n.clamp(min=2).to(entropy).log()[..., None]
     return 1 - share[kept].mean().item()
 
 # %% ../../nbs/functional/52_temperature.ipynb #ef9bbd92

@@ -5,7 +5,9 @@
 # %% auto #0
 __all__ = ['topk_loss', 'TopKLoss', 'zero_one_loss', 'ZeroOneLoss']
 
-# %% ../../nbs/losses/57_classification.ipynb #353fd23b
+# %% ../../nbs/losses/57_classification.ipynb #a207da20
+import math
+
 import torch
 from torch import Tensor, nn
 
@@ -13,6 +15,7 @@ from ..core.checks import is_one_of
 from ..core.operators import Operator
 from ..core.permutation import check_scores, compute_dtype, is_concrete
 from ..core.rank_operators import RankOperator
+from ..engine.dispatch import tensor_on
 from ..functional.arguments import check_k
 from ..functional.functions import soft_permutation, soft_rank
 from .contract import Loss, reduce_sets
@@ -71,7 +74,15 @@ def _weights_of_k(k, n):
         raise ValueError(f"k as a tuple must hold at most {n} weights that sum to one, got {k}")
     return k
 
-# %% ../../nbs/losses/57_classification.ipynb #5ddc1ced
+# %% ../../nbs/losses/57_classification.ipynb #3fa0c300
+def _log_tails(p, like):
+    "log of p_i + p_(i+1) + ..., at most one, (k,), for a list of weights; made where the tensor `like` is."
+    tails = [min(1.0, sum(p[i:])) for i in range(len(p))]
+    if min(tails) == 1:
+        return like.new_zeros(len(p))
+    return torch.stack([tensor_on(math.log(w) if w > 0 else -math.inf, like) for w in tails])
+
+# %% ../../nbs/losses/57_classification.ipynb #31e6ef8b
 def topk_loss(
     logits: Tensor,  # scores of n classes, (..., n)
     target: Tensor,  # the true class, long, (...); or the true classes, bool, (..., n)
@@ -85,11 +96,11 @@ def topk_loss(
 
     Raise `TypeError`, `ValueError` or `IndexError` when an argument does not fit."""
     _check_classes(logits, target)
-    p = torch.tensor(_weights_of_k(k, logits.shape[-1]), device=logits.device)
+    p = _weights_of_k(k, logits.shape[-1])
     s = logits.to(compute_dtype(logits.dtype))
     P = soft_permutation(s, descending=True, method=method, tau=tau)[..., :len(p), :]
     log_P, true = _log_in_top(P, target)
-    log_w = p.flip(0).cumsum(0).flip(0).clamp(max=1).to(log_P.dtype).log()
+    log_w = _log_tails(p, log_P)
     loss = -(log_P + log_w[:, None]).logsumexp(-2).clamp(max=0)
     return _mean_over_true(loss, true, reduction, logits.dtype)
 
@@ -99,7 +110,7 @@ class TopKLoss(Loss, of=topk_loss):
 
     Raises as the function does, and `TypeError` for an unknown option."""
 
-# %% ../../nbs/losses/57_classification.ipynb #53614a07
+# %% ../../nbs/losses/57_classification.ipynb #eb050249
 def zero_one_loss(
     logits: Tensor,  # scores of n classes, (..., n)
     target: Tensor,  # the true class, long, (...); or the true classes, bool, (..., n)

@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['average_precision_loss', 'AveragePrecisionLoss', 'quantised_ap_loss', 'QuantisedAPLoss', 'auc_loss', 'AUCLoss']
 
-# %% ../../nbs/losses/122_curves.ipynb #79d94c57
+# %% ../../nbs/losses/122_curves.ipynb #77d07ef6
 import math
 
 import torch
@@ -13,11 +13,12 @@ from torch import Tensor
 
 from ..core.checks import is_one_of
 from ..core.operators import check_tau
+from ..engine.dispatch import precise
 from ..engine.sum_laws import kernel_sums_dense
 from ..engine.sums import kernel_sums
 from .contract import Loss, over_lists, reduce_sets, set_inputs
 
-# %% ../../nbs/losses/122_curves.ipynb #be8e15d0
+# %% ../../nbs/losses/122_curves.ipynb #2e87e598
 def step_sums(
     s: Tensor,  # scores, (..., n)
     w: Tensor,  # columns of weights, (..., n, d)
@@ -25,8 +26,7 @@ def step_sums(
     m: int = 0,  # 0 for the step, -1 for its integral
 ) -> Tensor:  # in double precision where the device has it, (..., n, d)
     "(122.1) for targets that are the sources."
-    if s.device.type != "mps":
-        s, w = s.double(), w.double()
+    s, w = precise(s), precise(w)
     if isinstance(tau, Tensor):
         tau = tau[..., 0].to(s.dtype)
     if s.numel() * s.shape[-1] <= 1 << 16:

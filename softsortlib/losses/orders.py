@@ -6,7 +6,7 @@
 __all__ = ['permutation_nll', 'PermutationNLL', 'ideal_order', 'permutation_bce', 'PermutationBCE', 'spearman_loss',
            'SpearmanLoss', 'kendall_loss', 'KendallLoss']
 
-# %% ../../nbs/losses/55_orders.ipynb #abff0bdc
+# %% ../../nbs/losses/55_orders.ipynb #77c9d69e
 import math
 
 import torch
@@ -26,7 +26,8 @@ from ..functional.parts import in_parts
 from .contract import Loss, check_relevance, over_blocks, over_lists, reduce_sets, set_inputs
 from .parts import group_loss, spearman_parts
 from ..ragged.lists import check_offsets, list_numbers
-from ..ranks.sigmoid import precise, tau_column
+from ..engine.dispatch import precise
+from ..ranks.sigmoid import tau_column
 
 # %% ../../nbs/losses/55_orders.ipynb #7aff55d2
 def _check_permutation(P):
@@ -75,9 +76,10 @@ def _check_tie_breakers(scores, relevance):
     got = tuple(scores.shape) if isinstance(scores, Tensor) else type(scores).__name__
     raise ValueError(f"scores must be a tensor of the relevance's shape {tuple(relevance.shape)}, got {got}")
 
-# %% ../../nbs/losses/55_orders.ipynb #ca826b3f
+# %% ../../nbs/losses/55_orders.ipynb #07ebd5cd
 def _stably(order, key, descending):
     "The order (..., n), sorted stably by key (..., n)."
+    key = key.byte() if key.dtype == torch.bool else key  # older torch sorts no bool on a GPU
     by_key = key.gather(-1, order).sort(dim=-1, descending=descending, stable=True).indices
     return order.gather(-1, by_key)
 
@@ -244,7 +246,7 @@ def _kendall_sums(s, y, mask, tau, kind):
     odd = (s * (below - above)).sum(-1) / tau
     return ((even * w).sum((-2, -1)) - odd) / (2 * math.log(2)), count
 
-# %% ../../nbs/losses/55_orders.ipynb #c15567a2
+# %% ../../nbs/losses/55_orders.ipynb #a17cdea3
 _FEW = 1 << 18  # pairs of all sets up to which they are made
 
 
@@ -263,6 +265,7 @@ def kendall_loss(
 ) -> Tensor:  # (), or (...) for "none"
     """Smooth share of pairs in the wrong order (55.4), without the pairs from some hundred scores on (55.6).
 
+    On a GPU the host waits while these are laid out in levels.
     Raise `TypeError` or `ValueError` when an argument does not fit."""
     if in_parts(scores, group):
         options = dict(tau=tau, kind=kind, reduction=reduction)

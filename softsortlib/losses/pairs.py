@@ -81,7 +81,7 @@ def places_of(
     if not is_one_of(kind, PAIR_WEIGHTS):
         raise ValueError(f"weights must be one of {', '.join(PAIR_WEIGHTS)}, got {kind!r}")
     order = ideal_order(s.detach(), -y, mask, descending=True)
-    r = torch.empty_like(s).scatter(-1, order, torch.arange(1, s.shape[-1] + 1).to(s).expand(s.shape))
+    r = torch.empty_like(s).scatter(-1, order, torch.arange(1, s.shape[-1] + 1, device=s.device).to(s).expand(s.shape))
     if kind == "precision":
         g = (y > 0).to(s.dtype) / k
         d = (r <= k).to(s.dtype)

@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['weighted_kendall_loss', 'WeightedKendallLoss']
 
-# %% ../../nbs/losses/123_weighted.ipynb #0c266905
+# %% ../../nbs/losses/123_weighted.ipynb #65b74922
 import math
 
 import torch
@@ -13,6 +13,7 @@ from torch import Tensor
 
 from ..core.checks import is_one_of
 from ..core.operators import check_tau
+from ..engine.dispatch import precise, tensor_on
 from ..engine.sums import kernel_sums
 from .contract import Loss, differing, over_lists, reduce_sets, set_inputs
 
@@ -26,7 +27,7 @@ def _tie_ends(y, mask):
     n = mask.sum(-1, keepdim=True)
     return below.to(y.dtype), (n - upto).to(y.dtype)
 
-# %% ../../nbs/losses/123_weighted.ipynb #dc93434d
+# %% ../../nbs/losses/123_weighted.ipynb #2933c647
 OMEGAS = {
     "hyperbolic": lambda r: 1 / r,
     "logarithmic": lambda r: 1 / (1 + r).log2(),
@@ -48,7 +49,7 @@ def element_weights(
     omega = OMEGAS[kind](rank).masked_fill(~mask, 0)
     return omega, (omega * (below + above)).sum(-1)
 
-# %% ../../nbs/losses/123_weighted.ipynb #3491a57d
+# %% ../../nbs/losses/123_weighted.ipynb #32a33e10
 def _margins(z, kind):
     "f of (123.1)."
     return (-z).sigmoid() if kind == "sigmoid" else torch.nn.functional.softplus(-z) / math.log(2)
@@ -104,7 +105,7 @@ def _in_grade_order(s, y, omega):
     pad = torch.nn.functional.pad
     return pad(s.gather(-1, order), fill), pad(key, fill, value=math.inf), pad(omega.gather(-1, order), fill)
 
-# %% ../../nbs/losses/123_weighted.ipynb #ee660545
+# %% ../../nbs/losses/123_weighted.ipynb #8aac1d12
 def graded_pairs(
     s: Tensor,  # scores, (..., n)
     y: Tensor,  # grades, (..., n)
@@ -113,7 +114,7 @@ def graded_pairs(
     kind: str,  # "logistic" or "sigmoid"
 ) -> Tensor:  # (...)
     "The numerator of (123.1) by Prop 123.2."
-    tau = torch.as_tensor(tau, dtype=s.dtype, device=s.device).expand(*s.shape[:-1], 1)
+    tau = tensor_on(tau, s).expand(*s.shape[:-1], 1)
     data = _in_grade_order(s, y, omega)
     blocks = [v.unflatten(-1, (-1, BLOCK)) for v in data]
     total = graded_pairs_plain(*blocks, tau.expand(blocks[0].shape[:-1])[..., None], kind).sum(-1)
@@ -125,7 +126,7 @@ def graded_pairs(
         h *= 2
     return total
 
-# %% ../../nbs/losses/123_weighted.ipynb #11aee53d
+# %% ../../nbs/losses/123_weighted.ipynb #111cd3e9
 @over_lists()
 def weighted_kendall_loss(
     scores: Tensor,  # (..., n)
@@ -147,8 +148,8 @@ def weighted_kendall_loss(
         raise ValueError(f"kind must be 'logistic' or 'sigmoid', got {kind!r}")
     omega, total = element_weights(y, mask, weights)
     few = s.numel() * s.shape[-1] <= 1 << 18
-    if not few and s.device.type != "mps":
-        s, omega = s.double(), omega.double()
+    if not few:
+        s, omega = precise(s), precise(omega)
     part = (graded_pairs_plain if few else graded_pairs)(s, y, omega, tau, kind)
     share = part.clamp(min=0) / total.masked_fill(total <= 0, 1)
     return reduce_sets(share, differing(y, mask), reduction, scores.dtype)

@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = []
 
-# %% ../../nbs/networks/27_layers_autograd.ipynb #36e8742e
+# %% ../../nbs/networks/27_layers_autograd.ipynb #93cb7247
 import importlib
 
 import torch
@@ -21,7 +21,7 @@ from softsortlib.networks.swaps import (
     SLOPES, apply_layers, lane_differences, sigmoid_argument, swap_sigmoid, swap_weights,
 )
 
-# %% ../../nbs/networks/27_layers_autograd.ipynb #980f01bc
+# %% ../../nbs/networks/27_layers_autograd.ipynb #94504eb2
 def has_kernel(
     x: Tensor,  # scores or sigmoid arguments
 ) -> bool:
@@ -31,14 +31,6 @@ def has_kernel(
 def _gpu():
     "The kernels of chapter 28, imported with Triton when a tensor on a GPU asks for them."
     return importlib.import_module("softsortlib.networks.layers_triton")
-
-def _gpu_sees(s, sigmoid):
-    "Whether they compare s with this sigmoid."
-    return s.is_cuda and _gpu().triton_sees(s, sigmoid)
-
-def _gpu_sends(v, n):
-    "Whether they take n lanes with arguments v."
-    return v.is_cuda and has_kernel(v) and n <= _gpu().MAX_N
 
 def _active(kind, n, size):
     "The network, and which of its comparators act in sets of `size` elements, (..., C)."
@@ -77,12 +69,12 @@ def _see_triton(s, tau, lam, size, kind, sigmoid, trick):
     d = _gpu().triton_differences(*one_batch(s.shape[:-1], s, tau, lam, size), kind, sigmoid, trick)
     return d.view(*s.shape[:-1], -1)
 
-# %% ../../nbs/networks/27_layers_autograd.ipynb #cbfe6ca4
+# %% ../../nbs/networks/27_layers_autograd.ipynb #ce8e0f92
 @custom_op("network_differences", __name__)
 def _network_differences(s: Tensor, tau: Tensor, lam: Tensor, size: Tensor, kind: str, sigmoid: str,
                          trick: bool) -> Tensor:
     "s (..., n), tau, lam and size (...) -> the differences d (..., C)."
-    who = choose(s, "", numba=has_kernel(s), triton=_gpu_sees(s, sigmoid))
+    who = choose(s, "", numba=has_kernel(s), triton=has_kernel(s))
     if who == "triton":
         return _see_triton(s, tau, lam, size, kind, sigmoid, trick)
     if who == "numba":
@@ -132,12 +124,12 @@ def _see_backward_triton(gd, s, d, tau, lam, size, kind, sigmoid, trick):
     grads = _gpu().triton_differences_backward(gd, d, *sets, kind, sigmoid, trick)
     return tuple(g.view(a.shape) for g, a in zip(grads, (s, tau, lam)))
 
-# %% ../../nbs/networks/27_layers_autograd.ipynb #92a476ed
+# %% ../../nbs/networks/27_layers_autograd.ipynb #8cb3ae66
 @custom_op("network_differences_backward", __name__)
 def _see_backward(gd: Tensor, s: Tensor, d: Tensor, tau: Tensor, lam: Tensor, size: Tensor, kind: str, sigmoid: str,
                   trick: bool) -> tuple[Tensor, Tensor, Tensor]:
     "The gradients to s, tau and lam."
-    who = choose(s, "", numba=has_kernel(s), triton=_gpu_sees(s, sigmoid))
+    who = choose(s, "", numba=has_kernel(s), triton=has_kernel(s))
     if who == "triton":
         return _see_backward_triton(gd, s, d, tau, lam, size, kind, sigmoid, trick)
     if who == "numba":
@@ -163,7 +155,7 @@ def _grad_see(ctx, gd):
 batched(_see_backward, 6)
 network_differences = differentiable(_network_differences, 4, _grad_see, _keep_sets)
 
-# %% ../../nbs/networks/27_layers_autograd.ipynb #1dc83fdd
+# %% ../../nbs/networks/27_layers_autograd.ipynb #d214aa90
 def _send_plain(v, x, size, kind, sigmoid, reverse):
     "The plain form."
     net, active = _active(kind, x.shape[-2], size)
@@ -181,14 +173,14 @@ def _send_numba(v, x, size, kind, sigmoid, reverse):
 def _send_triton(v, x, size, kind, sigmoid, reverse):
     "The kernels of chapter 28."
     v, flat, size = one_batch(x.shape[:-2], v, x, size)
-    keep, swap = swap_weights(v, sigmoid, _active(kind, x.shape[-2], size)[1])
+    keep, swap = _gpu().triton_weights(v, size, kind, x.shape[-2], sigmoid)
     return _gpu().triton_layers(keep, swap, flat, x.shape[-2], kind, reverse).view(x.shape)
 
-# %% ../../nbs/networks/27_layers_autograd.ipynb #11630076
+# %% ../../nbs/networks/27_layers_autograd.ipynb #8bd8e800
 @custom_op("network_send", __name__)
 def _network_send(v: Tensor, x: Tensor, size: Tensor, kind: str, sigmoid: str, reverse: bool) -> Tensor:
     "v (..., C), x (..., n, d), size (...) -> P x, or P^T x in reverse, (..., n, d)."
-    who = choose(v, "", numba=has_kernel(v), triton=_gpu_sends(v, x.shape[-2]))
+    who = choose(v, "", numba=has_kernel(v), triton=has_kernel(v))
     if who == "triton":
         return _send_triton(v, x, size, kind, sigmoid, reverse)
     if who == "numba":
@@ -219,7 +211,7 @@ def _send_backward_plain(gy, v, x, size, kind, sigmoid, reverse):
     gx, pull = _pass_plain(gy, net, keep, swap, not reverse)
     return torch.where(active, SLOPES[sigmoid](v), 0) * (pull * seen).sum(-1), gx
 
-# %% ../../nbs/networks/27_layers_autograd.ipynb #594a6747
+# %% ../../nbs/networks/27_layers_autograd.ipynb #6a50d0fe
 def _send_backward_numba(gy, v, x, size, kind, sigmoid, reverse):
     "The kernels of the chapters 25 and 26."
     gy, flat_v, flat_x, size = one_batch(x.shape[:-2], gy, v, x, size)
@@ -230,19 +222,18 @@ def _layers_backward_triton(gy, v, x, size, kind, sigmoid, reverse):
     "The kernels of chapter 28; x None for the identity."
     batch, n = gy.shape[:-2], gy.shape[-2]
     flat_gy, flat_v, size = one_batch(batch, gy, v, size)
-    active = _active(kind, n, size)[1]
-    keep, swap = swap_weights(flat_v, sigmoid, active)
+    keep, swap = _gpu().triton_weights(flat_v, size, kind, n, sigmoid)
     x = None if x is None else one_batch(batch, x)[0]
     sums, gx = _gpu().triton_layers_backward(flat_gy, keep, swap, x, kind, reverse)
-    gv = torch.where(active, sums * SLOPES[sigmoid](flat_v), 0)
+    gv = _gpu().triton_slopes(sums, flat_v, size, kind, n, sigmoid)
     return gv.view(v.shape), gx.view(gy.shape)
 
-# %% ../../nbs/networks/27_layers_autograd.ipynb #83854615
+# %% ../../nbs/networks/27_layers_autograd.ipynb #e56fcddb
 @custom_op("network_send_backward", __name__)
 def _send_backward(gy: Tensor, v: Tensor, x: Tensor, size: Tensor, kind: str, sigmoid: str,
                    reverse: bool) -> tuple[Tensor, Tensor]:
     "The gradients to v and x."
-    who = choose(v, "", numba=has_kernel(v), triton=_gpu_sends(v, x.shape[-2]))
+    who = choose(v, "", numba=has_kernel(v), triton=has_kernel(v))
     if who == "triton":
         return _layers_backward_triton(gy, v, x, size, kind, sigmoid, reverse)
     if who == "numba":
@@ -267,7 +258,7 @@ def _grad_send(ctx, gy):
 batched(_send_backward, 4)
 network_send = differentiable(_network_send, 3, _grad_send, _keep_inputs)
 
-# %% ../../nbs/networks/27_layers_autograd.ipynb #6d4ad872
+# %% ../../nbs/networks/27_layers_autograd.ipynb #817ed999
 def _matrix_plain(v, size, kind, sigmoid, n):
     "The plain form."
     eye = torch.eye(n, dtype=v.dtype, device=v.device)
@@ -281,14 +272,14 @@ def _matrix_numba(v, size, kind, sigmoid, n):
 def _matrix_triton(v, size, kind, sigmoid, n):
     "The kernels of chapter 28."
     flat, size = one_batch(v.shape[:-1], v, size)
-    keep, swap = swap_weights(flat, sigmoid, _active(kind, n, size)[1])
+    keep, swap = _gpu().triton_weights(flat, size, kind, n, sigmoid)
     return _gpu().triton_layers(keep, swap, None, n, kind).view(*v.shape[:-1], n, n)
 
-# %% ../../nbs/networks/27_layers_autograd.ipynb #f3c180a9
+# %% ../../nbs/networks/27_layers_autograd.ipynb #eb866e6a
 @custom_op("network_matrix", __name__)
 def _network_matrix(v: Tensor, size: Tensor, kind: str, sigmoid: str, n: int) -> Tensor:
     "v (..., C), size (...) -> the matrix P, (..., n, n)."
-    who = choose(v, "", numba=has_kernel(v), triton=_gpu_sends(v, n))
+    who = choose(v, "", numba=has_kernel(v), triton=has_kernel(v))
     if who == "triton":
         return _matrix_triton(v, size, kind, sigmoid, n)
     if who == "numba":
@@ -311,11 +302,11 @@ def _matrix_backward_numba(gP, v, size, kind, sigmoid):
     gv = matrix_backward(*arrays(flat_gP), _arguments(flat_v, size, sigmoid), kind)
     return torch.from_numpy(gv).view(v.shape)
 
-# %% ../../nbs/networks/27_layers_autograd.ipynb #83775c95
+# %% ../../nbs/networks/27_layers_autograd.ipynb #37d43ef7
 @custom_op("network_matrix_backward", __name__)
 def _matrix_backward(gP: Tensor, v: Tensor, size: Tensor, kind: str, sigmoid: str) -> Tensor:
     "The gradient to v."
-    who = choose(v, "", numba=has_kernel(v), triton=_gpu_sends(v, gP.shape[-1]))
+    who = choose(v, "", numba=has_kernel(v), triton=has_kernel(v))
     if who == "triton":
         return _layers_backward_triton(gP, v, None, size, kind, sigmoid, False)[0]
     if who == "numba":

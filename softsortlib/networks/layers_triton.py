@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['triton_layers', 'triton_layers_backward', 'triton_differences', 'triton_differences_backward']
 
-# %% ../../nbs/networks/28_layers_triton.ipynb #35a987aa
+# %% ../../nbs/networks/28_layers_triton.ipynb #8848b5e8
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -13,13 +13,11 @@ import torch
 from torch import Tensor
 
 from ..engine.compile import tl, triton, triton_jit
-from ..engine.dispatch import on_device
+from ..engine.dispatch import launch
 from .comparators import sorting_network
 from .layers import BLOCK, make_plan
 
-# %% ../../nbs/networks/28_layers_triton.ipynb #85b53c04
-MAX_N = 2048  # lanes: beyond, a block leaves the cache
-
+# %% ../../nbs/networks/28_layers_triton.ipynb #98fe7b5e
 PAIRS = 32  # comparators in a tile
 
 # %% ../../nbs/networks/28_layers_triton.ipynb #ac6cac1d
@@ -171,14 +169,12 @@ def _on_device(kind, n, eye, reverse, device):
     reach = torch.from_numpy(make_plan(kind, n, eye, reverse).reach)
     return _OnDevice(net.lo.int(), net.hi.int(), net.need.int(), reach.int().to(device))
 
-# %% ../../nbs/networks/28_layers_triton.ipynb #f522b27e
+# %% ../../nbs/networks/28_layers_triton.ipynb #8180505a
 def _widen(x):
     "x (B, n, d) with columns of zeros up to a multiple of the block; always memory of its own."
-    y = x.new_zeros(*x.shape[:-1], -(-x.shape[-1] // BLOCK) * BLOCK)
-    y[..., :x.shape[-1]] = x
-    return y
+    return torch.nn.functional.pad(x, (0, -x.shape[-1] % BLOCK)).contiguous()
 
-# %% ../../nbs/networks/28_layers_triton.ipynb #5d4f4f32
+# %% ../../nbs/networks/28_layers_triton.ipynb #5e65f4f9
 def triton_layers(
     keep: Tensor,  # weights of keeping, (B, C)
     swap: Tensor,  # weights of swapping, (B, C)
@@ -193,14 +189,13 @@ def triton_layers(
     d = n if eye else x.shape[-1]
     blocks = -(-d // BLOCK)
     y = keep.new_empty(B, n, blocks * BLOCK)
-    with on_device(keep):
-        _forward[(B * blocks,)](
-            y_ptr=y, x_ptr=y if eye else _widen(x), keep_ptr=keep.contiguous(), swap_ptr=swap.contiguous(),
-            lo_ptr=net.lo, hi_ptr=net.hi, reach_ptr=net.reach, n=n, depth=net.reach.shape[1], comparators=C,
-            wide=blocks * BLOCK, blocks=blocks, tables=len(net.reach), EYE=eye, PAIRS=PAIRS, W=BLOCK)
+    launch(_forward, B * blocks, keep,
+           y_ptr=y, x_ptr=y if eye else _widen(x), keep_ptr=keep.contiguous(), swap_ptr=swap.contiguous(),
+           lo_ptr=net.lo, hi_ptr=net.hi, reach_ptr=net.reach, n=n, depth=net.reach.shape[1], comparators=C,
+           wide=blocks * BLOCK, blocks=blocks, tables=len(net.reach), EYE=eye, PAIRS=PAIRS, W=BLOCK)
     return y[..., :d].contiguous()
 
-# %% ../../nbs/networks/28_layers_triton.ipynb #1071cc9e
+# %% ../../nbs/networks/28_layers_triton.ipynb #e27e39d5
 _SCRATCH = 1 << 26  # numbers of scratch memory in a launch: 256 MB in single precision
 
 def _launch_backward(gy, x, keep, swap, net, plan, sums):
@@ -212,13 +207,13 @@ def _launch_backward(gy, x, keep, swap, net, plan, sums):
     stack = gy.new_empty(together, plan.room, BLOCK)
     starts = gy.new_empty(together, parts, n, BLOCK)
     for first in range(0, B * blocks, together):
-        _backward[(min(together, B * blocks - first),)](
-            gy_ptr=gy, x_ptr=x, sums_ptr=sums, stack_ptr=stack, starts_ptr=starts, keep_ptr=keep, swap_ptr=swap,
-            lo_ptr=net.lo, hi_ptr=net.hi, reach_ptr=net.reach, first=first, n=n, depth=depth, comparators=C,
-            wide=wide, blocks=blocks, tables=len(net.reach), segment=plan.segment, parts=parts, room=plan.room,
-            EYE=plan.eye, PAIRS=PAIRS, W=BLOCK)
+        launch(_backward, min(together, B * blocks - first), gy,
+               gy_ptr=gy, x_ptr=x, sums_ptr=sums, stack_ptr=stack, starts_ptr=starts, keep_ptr=keep, swap_ptr=swap,
+               lo_ptr=net.lo, hi_ptr=net.hi, reach_ptr=net.reach, first=first, n=n, depth=depth, comparators=C,
+               wide=wide, blocks=blocks, tables=len(net.reach), segment=plan.segment, parts=parts, room=plan.room,
+               EYE=plan.eye, PAIRS=PAIRS, W=BLOCK)
 
-# %% ../../nbs/networks/28_layers_triton.ipynb #511b7242
+# %% ../../nbs/networks/28_layers_triton.ipynb #a3651323
 def triton_layers_backward(
     gy: Tensor,  # gradient of the result, (B, n, d)
     keep: Tensor,  # (B, C)
@@ -226,33 +221,54 @@ def triton_layers_backward(
     x: "Tensor | None",  # (B, n, d), or None for the identity
     kind: str,  # "bitonic" or "odd_even"
     reverse: bool = False,  # the transposed map
-) -> tuple:  # sums over columns for each comparator, (B, C), and the gradient of x, (B, n, d)
+) -> tuple:  # sums over each block of columns, (B, blocks, C), and the gradient of x, (B, n, d)
     "The backward pass of `triton_layers`, rebuilding each block; as many blocks in a launch as scratch memory allows."
     (B, n, d), eye = gy.shape, x is None
     gx, plan = _widen(gy), make_plan(kind, n, eye, reverse)
     net = _on_device(kind, n, eye, reverse, str(gy.device))
     sums = gy.new_zeros(B, gx.shape[-1] // BLOCK, keep.shape[1])  # what a block does not reach stays zero
-    with on_device(gy):
-        _launch_backward(gx, gx if eye else _widen(x), keep.contiguous(), swap.contiguous(), net, plan, sums)
-    return sums.sum(1), gx[..., :d].contiguous()
+    _launch_backward(gx, gx if eye else _widen(x), keep.contiguous(), swap.contiguous(), net, plan, sums)
+    return sums, gx[..., :d].contiguous()
 
-# %% ../../nbs/networks/28_layers_triton.ipynb #58e68fc8
+# %% ../../nbs/networks/28_layers_triton.ipynb #749ff27f
+@triton_jit
+def _arctan(r):
+    "arctan(r) for 0 <= r <= 1 in double precision."
+    r = r / (1 + tl.sqrt(1 + r * r))
+    r = r / (1 + tl.sqrt(1 + r * r))
+    z = r * r
+    p = 1 / 21 - z / 23
+    p = 1 / 19 - z * p
+    p = 1 / 17 - z * p
+    p = 1 / 15 - z * p
+    p = 1 / 13 - z * p
+    p = 1 / 11 - z * p
+    p = 1 / 9 - z * p
+    p = 1 / 7 - z * p
+    p = 1 / 5 - z * p
+    p = 1 / 3 - z * p
+    return 4 * (r - r * z * p)
+
+# %% ../../nbs/networks/28_layers_triton.ipynb #2d92be36
 @triton_jit
 def _cauchy_tail(t):
-    "arctan(1 / t) / pi for t >= 0, by Equation 25.1."
+    "arctan(1 / t) / pi for t >= 0, by Equation 25.1, and in double precision by a series at a quarter of the angle."
     r = tl.where(t > 1, 1 / tl.maximum(t, 1e-30), t)
-    z = r * r
-    p = 0.0009072750512657098 * z - 0.005115345771151265
-    p = p * z + 0.01359008649858741
-    p = p * z - 0.02388780195629485
-    p = p * z + 0.033871618660626414
-    p = p * z - 0.045211747467927305
-    p = p * z + 0.06363850689058667
-    p = p * z - 0.10610246946390103
-    p = r * (p * z + 0.31830988136850696)
+    if t.dtype == tl.float64:
+        p = _arctan(r) * 0.3183098861837907
+    else:
+        z = r * r
+        p = 0.0009072750512657098 * z - 0.005115345771151265
+        p = p * z + 0.01359008649858741
+        p = p * z - 0.02388780195629485
+        p = p * z + 0.033871618660626414
+        p = p * z - 0.045211747467927305
+        p = p * z + 0.06363850689058667
+        p = p * z - 0.10610246946390103
+        p = r * (p * z + 0.31830988136850696)
     return tl.where(t > 1, p, 0.5 - p)
 
-# %% ../../nbs/networks/28_layers_triton.ipynb #1e95a8b6
+# %% ../../nbs/networks/28_layers_triton.ipynb #75239459
 @triton_jit
 def _swap_and_slope(v, SIGMOID: tl.constexpr):
     "f(-v) and f'(v)."
@@ -267,46 +283,84 @@ def _swap_and_slope(v, SIGMOID: tl.constexpr):
     elif SIGMOID == "reciprocal":
         small = 1 / (2 + t)
         slope = small * small
+    elif SIGMOID == "gaussian":
+        small = 0.5 - 0.5 * tl.erf(t * 0.7071067811865476)
+        slope = tl.exp(-0.5 * t * t) * 0.3989422804014327
     else:  # "optimal"
         far = tl.maximum(t, 0.25) + 1e-10
         small = tl.where(t <= 0.25, 0.5 - t, 0.0625 / far)
         slope = tl.where(t <= 0.25, 1.0, 0.0625 / (far * far))
     return tl.where(v < 0, 1 - small, small), slope
 
-# %% ../../nbs/networks/28_layers_triton.ipynb #2beeeab7
+# %% ../../nbs/networks/28_layers_triton.ipynb #9740f8e8
 @triton_jit
 def _bend_tile(d, tau, lam, TRICK: tl.constexpr):
     "phi(d) / tau, a finite number: Equation 21.4."
     bent = d
+    most: tl.constexpr = 4.4e307 if d.dtype == tl.float64 else 8.5e37
     if TRICK:
         bent = d * tl.exp(-lam * tl.log(tl.abs(d) + 1e-10))
-    return tl.minimum(tl.maximum(bent / tau, -8.5e37), 8.5e37)
+    return tl.minimum(tl.maximum(bent / tau, -most), most)
 
-# %% ../../nbs/networks/28_layers_triton.ipynb #37913eb8
+# %% ../../nbs/networks/28_layers_triton.ipynb #74df1cdb
+@triton_jit
+def _weigh_kernel(v_ptr, size_ptr, need_ptr, keep_ptr, swap_ptr, comparators, tiles, SIGMOID: tl.constexpr,
+                  BLOCK: tl.constexpr):
+    "Both weights of BLOCK comparators of one set."
+    b = (tl.program_id(0) // tiles).to(tl.int64)
+    c = tl.program_id(0) % tiles * BLOCK + tl.arange(0, BLOCK)
+    here = c < comparators
+    v = tl.load(v_ptr + b * comparators + c, here, 0.0)
+    acts = tl.load(need_ptr + c, here, 0) < tl.load(size_ptr + b)
+    swap, slope = _swap_and_slope(v, SIGMOID)
+    keep, slope = _swap_and_slope(-v, SIGMOID)
+    tl.store(keep_ptr + b * comparators + c, tl.where(acts, keep, 1.0), here)
+    tl.store(swap_ptr + b * comparators + c, tl.where(acts, swap, 0.0), here)
+
+
+@triton_jit
+def _slope_kernel(v_ptr, size_ptr, need_ptr, sums_ptr, gv_ptr, comparators, tiles, blocks, SIGMOID: tl.constexpr,
+                  BLOCK: tl.constexpr):
+    "The gradient of v for BLOCK comparators of one set."
+    b = (tl.program_id(0) // tiles).to(tl.int64)
+    c = tl.program_id(0) % tiles * BLOCK + tl.arange(0, BLOCK)
+    here = c < comparators
+    v = tl.load(v_ptr + b * comparators + c, here, 0.0)
+    total = tl.zeros_like(v)
+    for k in range(blocks):
+        total += tl.load(sums_ptr + (b * blocks + k) * comparators + c, here, 0.0)
+    acts = tl.load(need_ptr + c, here, 0) < tl.load(size_ptr + b)
+    swap, slope = _swap_and_slope(v, SIGMOID)
+    tl.store(gv_ptr + b * comparators + c, tl.where(acts, total * slope, 0.0), here)
+
+# %% ../../nbs/networks/28_layers_triton.ipynb #54ea071c
 @triton_jit
 def _see(d_ptr, lanes_ptr, s_ptr, tau_ptr, lam_ptr, size_ptr, lo_ptr, hi_ptr, need_ptr, layers_ptr,
-         n, depth, comparators, SIGMOID: tl.constexpr, TRICK: tl.constexpr, LANES: tl.constexpr):
+         n, depth, comparators, SIGMOID: tl.constexpr, TRICK: tl.constexpr, PAIRS: tl.constexpr):
     "The differences of one set."
     b = tl.program_id(0).to(tl.int64)
     tau, lam = tl.load(tau_ptr + b), tl.load(lam_ptr + b)
     size = tl.load(size_ptr + b)
     d_ptr += b * comparators
     lanes_ptr += b * n
-    i = tl.arange(0, LANES)
-    tl.store(lanes_ptr + i, tl.load(s_ptr + b * n + i, i < n, 0.0), i < n)
+    for start in range(0, n, PAIRS):
+        i = start + tl.arange(0, PAIRS)
+        tl.store(lanes_ptr + i, tl.load(s_ptr + b * n + i, i < n, 0.0), i < n)
     tl.debug_barrier()
     for l in range(0, depth):
-        c = tl.load(layers_ptr + 2 * l) + tl.arange(0, LANES // 2)
-        here = c < tl.load(layers_ptr + 2 * l + 1)
-        lo = tl.load(lo_ptr + c, here, 0)
-        hi = tl.load(hi_ptr + c, here, 0)
-        p = tl.load(lanes_ptr + lo, here, 0.0)
-        q = tl.load(lanes_ptr + hi, here, 0.0)
-        gap = tl.where(tl.load(need_ptr + c, here, 0) < size, q - p, 0.0)
-        swap, slope = _swap_and_slope(_bend_tile(gap, tau, lam, TRICK), SIGMOID)
-        tl.store(d_ptr + c, gap, here)
-        tl.store(lanes_ptr + lo, p + swap * gap, here)
-        tl.store(lanes_ptr + hi, q - swap * gap, here)
+        stop = tl.load(layers_ptr + 2 * l + 1)
+        for tile in range(tl.load(layers_ptr + 2 * l), stop, PAIRS):
+            c = tile + tl.arange(0, PAIRS)
+            here = c < stop
+            lo = tl.load(lo_ptr + c, here, 0)
+            hi = tl.load(hi_ptr + c, here, 0)
+            p = tl.load(lanes_ptr + lo, here, 0.0)
+            q = tl.load(lanes_ptr + hi, here, 0.0)
+            gap = tl.where(tl.load(need_ptr + c, here, 0) < size, q - p, 0.0)
+            swap, slope = _swap_and_slope(_bend_tile(gap, tau, lam, TRICK), SIGMOID)
+            tl.store(d_ptr + c, gap, here)
+            tl.store(lanes_ptr + lo, p + swap * gap, here)
+            tl.store(lanes_ptr + hi, q - swap * gap, here)
         tl.debug_barrier()
 
 # %% ../../nbs/networks/28_layers_triton.ipynb #d78761e4
@@ -321,44 +375,64 @@ def _push_tile(gap, outer, pull, tau, lam, SIGMOID: tl.constexpr, TRICK: tl.cons
         curve *= 1 - lam * tl.abs(gap) / (tl.abs(gap) + 1e-10)
     return outer + pull * (swap - curve), along
 
-# %% ../../nbs/networks/28_layers_triton.ipynb #e85619a8
+# %% ../../nbs/networks/28_layers_triton.ipynb #521448a0
 @triton_jit
 def _see_backward(gs_ptr, gtau_ptr, glam_ptr, gd_ptr, d_ptr, tau_ptr, lam_ptr, size_ptr,
                   lo_ptr, hi_ptr, need_ptr, layers_ptr, n, depth, comparators,
-                  SIGMOID: tl.constexpr, TRICK: tl.constexpr, LANES: tl.constexpr):
+                  SIGMOID: tl.constexpr, TRICK: tl.constexpr, PAIRS: tl.constexpr):
     "Equation 25.3 for one set."
     b = tl.program_id(0).to(tl.int64)
     tau, lam = tl.load(tau_ptr + b), tl.load(lam_ptr + b)
     size = tl.load(size_ptr + b)
-    to_tau, to_lam = tl.zeros((LANES // 2,), tl.float32), tl.zeros((LANES // 2,), tl.float32)
+    d_ptr, gd_ptr = d_ptr + b * comparators, gd_ptr + b * comparators
+    gs_ptr += b * n
+    to_tau, to_lam = tl.zeros((PAIRS,), tau.dtype), tl.zeros((PAIRS,), tau.dtype)
     for step in range(0, depth):
         layer_ptr = layers_ptr + 2 * (depth - 1 - step)
-        c = tl.load(layer_ptr) + tl.arange(0, LANES // 2)
-        here = c < tl.load(layer_ptr + 1)
-        lo_gs_ptr = gs_ptr + b * n + tl.load(lo_ptr + c, here, 0)
-        hi_gs_ptr = gs_ptr + b * n + tl.load(hi_ptr + c, here, 0)
-        g_lo, g_hi = tl.load(lo_gs_ptr, here, 0.0), tl.load(hi_gs_ptr, here, 0.0)
-        gap = tl.load(d_ptr + b * comparators + c, here, 0.0)
-        outer = tl.load(gd_ptr + b * comparators + c, here, 0.0)
-        push, along = _push_tile(gap, outer, g_lo - g_hi, tau, lam, SIGMOID, TRICK)
-        to_tau += tl.where(here, along / tau, 0.0)
-        if TRICK:
-            to_lam += tl.where(here, along * tl.log(tl.abs(gap) + 1e-10), 0.0)
-        push = tl.where(tl.load(need_ptr + c, here, 0) < size, push, 0.0)
-        tl.store(lo_gs_ptr, g_lo - push, here)
-        tl.store(hi_gs_ptr, g_hi + push, here)
+        stop = tl.load(layer_ptr + 1)
+        for tile in range(tl.load(layer_ptr), stop, PAIRS):
+            c = tile + tl.arange(0, PAIRS)
+            here = c < stop
+            lo_gs_ptr = gs_ptr + tl.load(lo_ptr + c, here, 0)
+            hi_gs_ptr = gs_ptr + tl.load(hi_ptr + c, here, 0)
+            g_lo, g_hi = tl.load(lo_gs_ptr, here, 0.0), tl.load(hi_gs_ptr, here, 0.0)
+            gap, outer = tl.load(d_ptr + c, here, 0.0), tl.load(gd_ptr + c, here, 0.0)
+            push, along = _push_tile(gap, outer, g_lo - g_hi, tau, lam, SIGMOID, TRICK)
+            to_tau += tl.where(here, along / tau, 0.0)
+            to_lam += tl.where(here, along * tl.log(tl.abs(gap) + 1e-10), 0.0) if TRICK else 0.0
+            push = tl.where(tl.load(need_ptr + c, here, 0) < size, push, 0.0)
+            tl.store(lo_gs_ptr, g_lo - push, here)
+            tl.store(hi_gs_ptr, g_hi + push, here)
         tl.debug_barrier()
     tl.store(gtau_ptr + b, tl.sum(to_tau, 0))
     tl.store(glam_ptr + b, tl.sum(to_lam, 0))
 
-# %% ../../nbs/networks/28_layers_triton.ipynb #94c25506
-def triton_sees(
-    s: Tensor,  # scores, (..., n)
-    sigmoid: str,  # name of the sigmoid
-) -> bool:
-    "Whether there is a kernel for the differences that the comparators see."
-    return s.dtype == torch.float32 and sigmoid != "gaussian" and s.shape[-1] <= MAX_N
+# %% ../../nbs/networks/28_layers_triton.ipynb #8244bd1a
+def _weighing(v, size, kind, n, sigmoid):
+    "What both kernels of the weights take, by keyword, and how many programs."
+    need = _on_device(kind, n, False, False, str(v.device)).need
+    tiles = triton.cdiv(v.shape[1], 256)
+    arguments = dict(v_ptr=v.contiguous(), size_ptr=size.contiguous(), need_ptr=need,
+                     comparators=v.shape[1], tiles=tiles, SIGMOID=sigmoid, BLOCK=256)
+    return len(v) * tiles, arguments
 
+
+def triton_weights(v, size, kind, n, sigmoid):
+    "The weights of keeping and swapping for v (B, C) and size (B,), each (B, C)."
+    keep, swap = (torch.empty_like(v, memory_format=torch.contiguous_format) for _ in range(2))
+    programs, arguments = _weighing(v, size, kind, n, sigmoid)
+    launch(_weigh_kernel, programs, v, keep_ptr=keep, swap_ptr=swap, **arguments)
+    return keep, swap
+
+
+def triton_slopes(sums, v, size, kind, n, sigmoid):
+    "The gradient of v (B, C) from the sums (B, blocks, C) of the backward pass."
+    gv = torch.empty_like(v, memory_format=torch.contiguous_format)
+    programs, arguments = _weighing(v, size, kind, n, sigmoid)
+    launch(_slope_kernel, programs, v, sums_ptr=sums, gv_ptr=gv, blocks=sums.shape[1], **arguments)
+    return gv
+
+# %% ../../nbs/networks/28_layers_triton.ipynb #dab8362a
 def _see_arguments(s, tau, lam, size, kind, sigmoid, trick):
     "What both kernels of the differences take, by keyword."
     n = s.shape[-1]
@@ -366,42 +440,40 @@ def _see_arguments(s, tau, lam, size, kind, sigmoid, trick):
     return dict(tau_ptr=tau.contiguous(), lam_ptr=lam.contiguous(), size_ptr=size.int(),
                 lo_ptr=net.lo, hi_ptr=net.hi, need_ptr=net.need, layers_ptr=net.reach,
                 n=n, depth=net.reach.shape[1], comparators=len(net.lo),
-                SIGMOID=sigmoid, TRICK=trick, LANES=triton.next_power_of_2(max(n, 2)))
+                SIGMOID=sigmoid, TRICK=trick, PAIRS=min(1024, triton.next_power_of_2(max(n // 2, 1))), num_warps=8)
 
-# %% ../../nbs/networks/28_layers_triton.ipynb #7f9a1914
+# %% ../../nbs/networks/28_layers_triton.ipynb #88940104
 def triton_differences(
-    s: Tensor,  # scores, float32, (B, n)
+    s: Tensor,  # scores, (B, n)
     tau: Tensor,  # temperature, (B,)
     lam: Tensor,  # strength of the activation replacement trick, (B,)
     size: Tensor,  # number of real elements, (B,)
     kind: str,  # "bitonic" or "odd_even"
-    sigmoid: str,  # name of the sigmoid, not "gaussian"
+    sigmoid: str,  # name of the sigmoid
     trick: bool,  # whether the activation replacement trick is on
 ) -> Tensor:  # (B, C)
     "What the comparators of a soft network see, in one launch."
     arguments = _see_arguments(s, tau, lam, size, kind, sigmoid, trick)
     d = s.new_empty(len(s), arguments["comparators"])
-    with on_device(s):
-        _see[(len(s),)](d_ptr=d, lanes_ptr=s.new_empty(s.shape), s_ptr=s.contiguous(), **arguments)
+    launch(_see, len(s), s, d_ptr=d, lanes_ptr=s.new_empty(s.shape), s_ptr=s.contiguous(), **arguments)
     return d
 
-# %% ../../nbs/networks/28_layers_triton.ipynb #416b8a54
+# %% ../../nbs/networks/28_layers_triton.ipynb #f3b8766c
 def triton_differences_backward(
     gd: Tensor,  # gradient of the differences, (B, C)
     d: Tensor,  # the differences, (B, C)
-    s: Tensor,  # scores, float32, (B, n)
+    s: Tensor,  # scores, (B, n)
     tau: Tensor,  # (B,)
     lam: Tensor,  # (B,)
     size: Tensor,  # (B,)
     kind: str,  # "bitonic" or "odd_even"
-    sigmoid: str,  # name of the sigmoid, not "gaussian"
+    sigmoid: str,  # name of the sigmoid
     trick: bool,  # whether the activation replacement trick is on
 ) -> tuple:  # gradients of s (B, n), tau (B,) and lam (B,)
     "The backward pass of `triton_differences`."
     arguments = _see_arguments(s, tau, lam, size, kind, sigmoid, trick)
     gs = s.new_zeros(s.shape)
     gtau, glam = tau.new_empty(tau.shape), lam.new_empty(lam.shape)
-    with on_device(s):
-        _see_backward[(len(s),)](gs_ptr=gs, gtau_ptr=gtau, glam_ptr=glam,
-                                 gd_ptr=gd.contiguous(), d_ptr=d.contiguous(), **arguments)
+    launch(_see_backward, len(s), s, gs_ptr=gs, gtau_ptr=gtau, glam_ptr=glam,
+           gd_ptr=gd.contiguous(), d_ptr=d.contiguous(), **arguments)
     return gs, gtau, glam

@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['NetworkPermutation', 'SortingNetwork', 'default_steepness']
 
-# %% ../../nbs/networks/22_operator.ipynb #3550a857
+# %% ../../nbs/networks/22_operator.ipynb #62f56725
 import math
 from functools import partial
 from typing import TYPE_CHECKING
@@ -16,12 +16,12 @@ from torch import Tensor, nn
 from ..core.checks import check_type, is_one_of
 from ..core.operators import Operator
 from ..core.permutation import SoftPermutation, is_concrete, patch_to
-from ..engine.dispatch import choose
+from ..engine.dispatch import choose, precise
 from .comparators import sorting_network
 from .layers_autograd import network_differences, network_matrix, network_send
 from .swaps import SIGMOIDS, apply_layers, lane_differences, sigmoid_argument
 
-# %% ../../nbs/networks/22_operator.ipynb #50918631
+# %% ../../nbs/networks/22_operator.ipynb #2f52c250
 class _OnLanes(SoftPermutation):
     "A square soft permutation that puts the real elements on the upper lanes, and may read the lanes from the bottom."
     if TYPE_CHECKING:  # added below
@@ -37,7 +37,7 @@ class _OnLanes(SoftPermutation):
         self.descending = descending
         self.length = None  # how many elements are real, (...); None where all are
         if mask is not None:
-            self.order = (~mask).sort(dim=-1, stable=True).indices  # the element on each lane, (..., n)
+            self.order = (~mask).byte().sort(dim=-1, stable=True).indices  # the element on each lane, (..., n)
             self.place = self.order.argsort(-1)  # the lane of each element, (..., n)
             self.length = mask.sum(-1)
 
@@ -74,7 +74,7 @@ def _rows_of(y, lanes):
         return y.index_select(-2, lanes)
     return y.gather(-2, lanes[..., None].expand(*y.shape[:-2], lanes.shape[-1], y.shape[-1]))
 
-# %% ../../nbs/networks/22_operator.ipynb #e3ae16a9
+# %% ../../nbs/networks/22_operator.ipynb #c6da0ca4
 class NetworkPermutation(_OnLanes):
     "The soft permutation of a sorting network: a product of layers that is never multiplied out."
     if TYPE_CHECKING:  # added below
@@ -98,8 +98,7 @@ class NetworkPermutation(_OnLanes):
         self.sigmoid = sigmoid
         self.fast = self.n > 1 and choose(s, backend or "", triton=True) != "torch"
         lanes = self._pack(s[..., None])[..., 0]
-        lanes = lanes.double() if s.device.type == "cpu" else lanes
-        d = self._differences(lanes, tau, art_lambda)
+        d = self._differences(precise(lanes), tau, art_lambda)
         self.v = sigmoid_argument(d, tau, art_lambda, s.dtype)
 
 # %% ../../nbs/networks/22_operator.ipynb #7fc60c4f
@@ -168,11 +167,11 @@ def _dense(self, rows, v=None):
     units = nn.functional.one_hot(lanes, self.n).mT.to(v.dtype)
     return self._unpack(self._send(v, units.expand(*self.batch, *units.shape[-2:]), True)).mT
 
-# %% ../../nbs/networks/22_operator.ipynb #ca07b2a0
+# %% ../../nbs/networks/22_operator.ipynb #74187a6f
 @patch_to(NetworkPermutation)
 def _log_rows(self, rows):
     "log P[rows], in double precision where the device has it."
-    P = self._dense(rows, self.v if self.device.type == "mps" else self.v.double())
+    P = self._dense(rows, precise(self.v))
     tiny = torch.finfo(P.dtype).tiny
     return torch.where(P > tiny, P, tiny).log()
 
@@ -213,7 +212,7 @@ class SortingNetwork(Operator, name="network"):
         self.sigmoid = sigmoid
         self.backend = backend
 
-# %% ../../nbs/networks/22_operator.ipynb #c3dea8f2
+# %% ../../nbs/networks/22_operator.ipynb #7a0aa632
 _BACKENDS = (None, "torch", "numba", "triton")
 
 def _check_sigmoid(sigmoid):

@@ -191,7 +191,7 @@ def _filled(parts, n, least):
     mask = torch.arange(least, device=parts[0].device) < n
     return [torch.nn.functional.pad(part, (0, least - n)) for part in parts], mask
 
-# %% ../../nbs/ragged/155_lists.ipynb #71d484c0
+# %% ../../nbs/ragged/155_lists.ipynb #e7137113
 def calls(
     tensors: tuple,  # of items, each (..., N)
     lists: Lists,  # how they are arranged
@@ -199,6 +199,9 @@ def calls(
     least: int = 1,  # lists that are shorter are filled up
 ) -> "Iterator[Call]":
     "What to call a function of sets with, for one length after the other."
+    if options.get("group") is not None:
+        raise ValueError("group and offsets exclude each other, got both: "
+                         "give each process whole lists, and add up their losses")
     own = {name: of_lists(v, lists, name) for name, v in options.items()
            if name in PER_LIST and isinstance(v, Tensor) and v.ndim}
     if not tensors[0].shape[-1]:

@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['LaplaceRank', 'lapsum_topk', 'LapSumTopK']
 
-# %% ../../nbs/ranks/42_laplace.ipynb #f39b0a73
+# %% ../../nbs/ranks/42_laplace.ipynb #dd6567dd
 import math
 import numbers
 
@@ -18,10 +18,10 @@ from ..core.checks import check_mask, check_scores, compute_dtype, fits, is_conc
 from ..core.rank_operators import RankOperator
 from ..engine.autograd import batched, custom_op, differentiable
 from ..engine.compile import arrays, exp_neg, jit, spread_rows
-from ..engine.dispatch import choose
+from ..engine.dispatch import choose, precise
 from ..engine.radix import stable_sort
 from ..engine.scan import exp_scan, one_sided_sums
-from .sigmoid import counted_ranks, few_pairs, laplace_step, pair_sum_grads, precise, tau_column
+from .sigmoid import counted_ranks, few_pairs, laplace_step, pair_sum_grads, tau_column
 
 # %% ../../nbs/ranks/42_laplace.ipynb #450db037
 @jit
@@ -299,7 +299,7 @@ class LaplaceRank(RankOperator, name="laplace"):
         x, order, real = _sorted_real(s, mask)
         return _laplace_rank(x, tau_column(tau, s), order, real)
 
-# %% ../../nbs/ranks/42_laplace.ipynb #602326db
+# %% ../../nbs/ranks/42_laplace.ipynb #1796f905
 def _root(gap, L, R, C):
     "The root of (42.6) from the nearer neighbour: whether that is the one above, and the distance; all (B, 1)."
     root = (C * C + L * R * (-gap).exp()).sqrt()
@@ -308,11 +308,18 @@ def _root(gap, L, R, C):
     level = (gap + L.log() - R.log()) / 2
     return C > 0, torch.where(C > 0, from_high, torch.where(C < 0, from_low, level))
 
+def _both_sides(s, tau, v):
+    "The sums of exp(-|s_i - s_j| / tau) v_j over j <= i and over j >= i, by the kernels of a GPU or in plain torch."
+    if choose(s, "", numba=False, triton=True) == "triton":
+        from softsortlib.engine.scan_triton import scan_triton
+        return (scan_triton(s, v[..., None], tau[:, 0], side)[..., 0] for side in ("left", "right"))
+    up = one_sided_sums(s, v[..., None], tau[:, 0])
+    return up[..., 0], one_sided_sums(s.flip(1), v.flip(1)[..., None], tau[:, 0])[..., 0].flip(1)
+
 def _threshold_of(s, tau, v, k):
     "d and m (B, 1) of (42.7), the root of (42.5), in plain torch: s (B, n) increasing, tau and k (B, 1), v (B, n)."
     n = s.shape[1]
-    L = one_sided_sums(s, v[..., None], tau[:, 0])[..., 0]  # L and R include the element itself
-    R = one_sided_sums(s.flip(1), v.flip(1)[..., None], tau[:, 0])[..., 0].flip(1)
+    L, R = _both_sides(s, tau, v)  # both include the element itself
     total = v.sum(-1, keepdim=True)
     above = total - v.cumsum(-1)
     m = ((L + v - R) / 2 + above > k).sum(-1, keepdim=True)  # b lies left of element m

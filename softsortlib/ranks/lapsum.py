@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['LapSumPermutation', 'LapSum']
 
-# %% ../../nbs/ranks/44_lapsum.ipynb #a9df783a
+# %% ../../nbs/ranks/44_lapsum.ipynb #a564eb13
 import math
 from typing import NamedTuple
 
@@ -17,12 +17,12 @@ from ..core.operators import Operator
 from ..core.permutation import SoftPermutation, compute_dtype, patch_to
 from ..engine.autograd import custom_op, differentiable
 from ..engine.compile import arrays, exp_neg, jit, spread_rows
-from ..engine.dispatch import choose
+from ..engine.dispatch import choose, precise
 from ..engine.radix import stable_sort
 from ..engine.scan import one_sided_sums
 from .lapsum_matrix import Cells, cell_matrix, log_mass, measured
 from .lapsum_products import back_product, product
-from .sigmoid import precise, tau_column
+from .sigmoid import tau_column
 
 # %% ../../nbs/ranks/44_lapsum.ipynb #a5ea98b5
 @jit
@@ -40,7 +40,7 @@ def _one_sided_rows(lo, hi, s, tau, x, y, up):
             for c in range(d):
                 y[b, i, c] = x[b, i, c] + q * y[b, i - step, c]
 
-# %% ../../nbs/ranks/44_lapsum.ipynb #83979c97
+# %% ../../nbs/ranks/44_lapsum.ipynb #42c66765
 def _one_sided_numba(s, tau, x, up):
     "The sums (44.3) by the kernel; s (..., n) in order, tau (..., 1), x (..., n, d), all of one dtype."
     n, d = x.shape[-2:]
@@ -56,12 +56,20 @@ def _one_sided_torch(s, tau, x, up):
     y = one_sided_sums(S, X, T) if up else one_sided_sums(S.flip(1), X.flip(1), T).flip(1)
     return y.reshape(x.shape).clone()
 
-# %% ../../nbs/ranks/44_lapsum.ipynb #cb914c19
+def _one_sided_triton(s, tau, x, up):
+    "The same by the kernels of the GPU."
+    from softsortlib.engine.scan_triton import scan_triton
+    n, d = x.shape[-2:]
+    rows = s.reshape(-1, n), x.reshape(tau.numel(), n, d), tau.reshape(-1)
+    return scan_triton(*rows, "left" if up else "right").view(x.shape)
+
+# %% ../../nbs/ranks/44_lapsum.ipynb #999a60fa
+_ONE_SIDED = {"numba": _one_sided_numba, "triton": _one_sided_triton, "torch": _one_sided_torch}
+
 @custom_op("one_sided", __name__)
 def _one_sided_op(s: Tensor, tau: Tensor, x: Tensor, up: bool) -> Tensor:
     "s (..., n) in order, tau (..., 1), x (..., n, d), all of one dtype -> the sums (44.3), (..., n, d)."
-    one_sided = _one_sided_numba if choose(s, "") == "numba" else _one_sided_torch
-    return one_sided(s, tau, x, up)
+    return _ONE_SIDED[choose(s, "", triton=True)](s, tau, x, up)
 
 @_one_sided_op.register_fake
 def _(s, tau, x, up):
@@ -97,7 +105,7 @@ def _in_order(z, order, mask):
     top = t.detach().masked_fill(~kept, -math.inf).amax(-1, keepdim=True).nan_to_num(neginf=0)
     return torch.where(kept, t, top), kept.to(t)
 
-# %% ../../nbs/ranks/44_lapsum.ipynb #88aa5d8b
+# %% ../../nbs/ranks/44_lapsum.ipynb #e783188e
 class LapSumPermutation(SoftPermutation):
     """The map (44.2): what cells of mass one hold of each Laplace bump.
 
@@ -280,7 +288,7 @@ def _scan(P, x, up):
     batch = x.shape[:-2]
     return _one_sided(P.t.expand(*batch, P.n), P.tau.expand(*batch, 1), x.contiguous(), up)
 
-# %% ../../nbs/ranks/44_lapsum.ipynb #633e6c30
+# %% ../../nbs/ranks/44_lapsum.ipynb #be3154a9
 def _centred(P, x):
     "The payload x (..., n, d) in order, less its mean over the real elements, and that mean."
     z = x.to(P.t).gather(-2, P.order[..., None].expand(x.shape))
@@ -288,11 +296,15 @@ def _centred(P, x):
     mean = (real * z).sum(-2, keepdim=True) / P.count[..., -1:, None].clamp(min=1)
     return real * (z - mean), mean
 
+def _running(x):
+    "Running sums of x (..., n, d) along n; a GPU is given rows, because it walks down a column with one thread."
+    return x.cumsum(-2) if x.device.type == "cpu" else x.mT.contiguous().cumsum(-1).mT
+
 def _scanned(P, x, rows):
     "P x by (44.7)."
     near = _neighbours(P, _levels(P, rows), x.shape[:-2])
     z, mean = _centred(P, x)
-    counted = near.counted * _at(z.cumsum(-2), near.left)
+    counted = near.counted * _at(_running(z), near.left)
     below = near.below * _at(_scan(P, z, True), near.left)
     above = near.above * _at(_scan(P, z, False), near.right)
     return (_upper_minus_lower(counted + below + above, rows) + mean).to(x)
@@ -301,7 +313,7 @@ def _scanned_back(P, y, rows):
     "The transpose of (44.7)."
     near = _neighbours(P, _levels(P, rows), y.shape[:-2])
     c = _onto_levels(y.to(P.t), rows)
-    counted = _put(P, near.counted * c, near.left).flip(-2).cumsum(-2).flip(-2)
+    counted = _running(_put(P, near.counted * c, near.left).flip(-2)).flip(-2)
     below = _scan(P, _put(P, near.below * c, near.left), False)
     above = _scan(P, _put(P, near.above * c, near.right), True)
     out = (counted + below + above) * P.real[..., None]

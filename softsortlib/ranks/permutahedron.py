@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['Permutahedron']
 
-# %% ../../nbs/ranks/43_permutahedron.ipynb #72f2b496
+# %% ../../nbs/ranks/43_permutahedron.ipynb #6195b7f9
 import math
 from typing import TYPE_CHECKING
 
@@ -19,10 +19,10 @@ from ..core.permutation import check_mask, check_scores, compute_dtype, patch_to
 from ..core.rank_operators import RankOperator
 from ..engine.autograd import custom_op, differentiable
 from ..engine.compile import arrays, jit, spread_rows
-from ..engine.dispatch import check_backend, choose
+from ..engine.dispatch import check_backend, choose, precise
 from ..engine.radix import sorted_values, stable_sort
 from .pooling import gap, mean_from, means, pool_means, project, project_anywhere
-from .sigmoid import precise, tau_column
+from .sigmoid import tau_column
 
 # %% ../../nbs/ranks/43_permutahedron.ipynb #8f7f905a
 @jit(fastmath=())
@@ -172,7 +172,7 @@ def _kl_pull_rows(lo, hi, g, ranks, order, last, out):
                     out[b, i] = ranks[b, i] * (g[b, i] - total / weight)
             start = end
 
-# %% ../../nbs/ranks/43_permutahedron.ipynb #bb2bee82
+# %% ../../nbs/ranks/43_permutahedron.ipynb #7cc5c22a
 def _pull_numba(g, ranks, order, last, kl):
     "D g by its kernels; g and ranks (..., n) as the scores stand, order and last (..., n)."
     n = g.shape[-1]
@@ -188,8 +188,12 @@ def _pull_numba(g, ranks, order, last, kl):
 def _pull_torch(g, ranks, order, last, kl):
     "The same on any device: a block is named by its last position, wherever its members stand."
     label = torch.empty_like(last).scatter(-1, order, last)
-    omega = ranks if kl else torch.ones_like(g)
-    return omega * (g - means(omega * g, label) / means(omega, label).clamp(min=1e-30))
+    if not kl:
+        return g - means(g, label)
+    share = ranks / g.shape[-1]  # so that no sum overflows
+    total = torch.zeros_like(g).scatter_add(-1, label, share * g)
+    weight = torch.zeros_like(g).scatter_add(-1, label, share).clamp(min=1e-30)
+    return ranks * (g - (total / weight).gather(-1, label))
 
 # %% ../../nbs/ranks/43_permutahedron.ipynb #3fa64256
 @custom_op("permutahedron_pull", __name__)
@@ -218,7 +222,7 @@ def _pull_backward(ctx, h):
 
 _pull = differentiable(_pull_op, 4, _pull_backward, _pull_setup)
 
-# %% ../../nbs/ranks/43_permutahedron.ipynb #b9280183
+# %% ../../nbs/ranks/43_permutahedron.ipynb #5eb92277
 @custom_op("permutahedron_rank", __name__)
 def _soft_rank_op(s: Tensor, tau: Tensor, real: Tensor, kl: bool, backend: str) -> tuple[Tensor, Tensor, Tensor]:
     "Ranks (..., n), the order of s, and the last position of each block; s (..., n), tau (..., 1), real (...)."
@@ -236,7 +240,9 @@ def _(s, tau, real, kl, backend):
 def _soft_rank_setup(ctx, inputs, output):
     ctx.kl = inputs[3]
     ctx.save_for_backward(*inputs[:2], *output)
+    ctx.set_materialize_grads(False)
 
+# %% ../../nbs/ranks/43_permutahedron.ipynb #b5250362
 def _tau_grad(s, s_grad, tau, order, last):
     "The gradient (43.4) to tau, scores measured from the last of their block; s, s_grad as the scores stand."
     x = s.gather(-1, order)
@@ -247,6 +253,8 @@ def _tau_grad(s, s_grad, tau, order, last):
 def _soft_rank_backward(ctx, g, *_):
     "(43.4)"
     s, tau, ranks, order, last = ctx.saved_tensors
+    if g is None:
+        return (None,) * 5
     s_grad, tau_grad = _pull(g, ranks, order, last, ctx.kl) / tau, None
     if ctx.needs_input_grad[1]:
         tau_grad = _tau_grad(s, s_grad, tau, order, last)
@@ -254,7 +262,7 @@ def _soft_rank_backward(ctx, g, *_):
 
 _soft_rank = differentiable(_soft_rank_op, 3, _soft_rank_backward, _soft_rank_setup)
 
-# %% ../../nbs/ranks/43_permutahedron.ipynb #6a5ab5a8
+# %% ../../nbs/ranks/43_permutahedron.ipynb #f83f9343
 class Permutahedron(RankOperator, name="permutahedron"):
     """Soft ranks and soft sorted values by projection onto the permutahedron (43.2; Blondel et al. 2020), O(n log n).
 

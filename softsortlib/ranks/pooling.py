@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['isotonic_plain', 'isotonic']
 
-# %% ../../nbs/ranks/47_pooling.ipynb #355aa12b
+# %% ../../nbs/ranks/47_pooling.ipynb #d80cc188
 import math
 
 import numpy as np
@@ -14,8 +14,7 @@ from torch import Tensor
 
 from ..engine.autograd import custom_op, differentiable
 from ..engine.compile import arrays, jit, spread_rows
-from ..engine.dispatch import check_backend, choose
-from .sigmoid import precise
+from ..engine.dispatch import check_backend, choose, precise
 
 # %% ../../nbs/ranks/47_pooling.ipynb #c4c22998
 def _running_sums(x, kl):
@@ -47,7 +46,7 @@ def isotonic_plain(
     upper = torch.ones_like(lowest, dtype=torch.bool).triu()
     return torch.where(upper, lowest, -math.inf).amax(-2)
 
-# %% ../../nbs/ranks/47_pooling.ipynb #9e1843cd
+# %% ../../nbs/ranks/47_pooling.ipynb #07458089
 def means(x, last):
     "The mean of x over each block, at every element, in plain torch; x and last (..., n)."
     count = torch.zeros_like(x).scatter_add(-1, last, torch.ones_like(x)).gather(-1, last)
@@ -61,7 +60,7 @@ def log_means(x, last):
 
 def _minus(x, y):
     "x - y, and zero where they are equal, infinite or not."
-    return torch.where(x == y, 0, x - y)
+    return (x - y).masked_fill(x == y, 0)
 
 def _from_last(x, last):
     "x measured from the last element of its block; x and last (..., n)."
@@ -93,22 +92,19 @@ def _blocks_by_rounds(z, w, kl, tau=1):
             return last
         last = new
 
-# %% ../../nbs/ranks/47_pooling.ipynb #9fb763d2
-_MANY_ROWS = 32  # from which on a GPU is better filled by rows than by rounds
+# %% ../../nbs/ranks/47_pooling.ipynb #daf2f3a1
+def _blocks_by_chunks(z, w, kl, tau):
+    "The last index of each element's block, and the statistics of z and w there, by the kernels of the GPU."
+    from softsortlib.ranks.pooling_triton import pool_by_chunks
+    return pool_by_chunks(z, w, kl, tau)
 
-def _find_blocks(z, w, kl, backend, tau=1):
-    "The last index of each element's block on any device; z (in units of tau, a number or (..., 1)) and w (..., n)."
-    many = z.numel() >= _MANY_ROWS * z.shape[-1]
-    who = choose(z, backend, numba=False, triton=many or backend == "triton")
-    if who == "triton" or backend == "triton":
-        from softsortlib.ranks.pooling_triton import blocks_by_stacks
-        return blocks_by_stacks(z, w, kl, tau)
-    return _blocks_by_rounds(z, w, kl, tau)
-
-# %% ../../nbs/ranks/47_pooling.ipynb #a483fcdb
+# %% ../../nbs/ranks/47_pooling.ipynb #6aea8057
 def project_anywhere(z, w, kl, backend, tau=1):
     "p of (47.4) and the last index of each element's block, on any device; z (in units of tau) and w (..., n)."
-    last = _find_blocks(z, w, kl, backend, tau)
+    if backend == "triton" or choose(z, backend, numba=False, triton=True) == "triton":
+        last, of_z, of_w = _blocks_by_chunks(z, w, kl, tau)
+        return (_from_last(z, last) / tau - of_z) + (w.gather(-1, last) + of_w), last
+    last = _blocks_by_rounds(z, w, kl, tau)
     mean = log_means if kl else means
     near = _from_last(z, last) / tau
     return (near - mean(near, last)) + mean(w, last), last

@@ -5,16 +5,18 @@
 # %% auto #0
 __all__ = ['pair_sum', 'SigmoidRank']
 
-# %% ../../nbs/ranks/40_sigmoid.ipynb #5e1e9971
+# %% ../../nbs/ranks/40_sigmoid.ipynb #b869271c
 import math
 
 import torch
 from torch import Tensor
 
+from ..core.checks import full_precision
 from ..core.operators import check_tau
 from ..core.permutation import check_scores, compute_dtype
 from ..core.rank_operators import RankOperator
 from ..engine.autograd import custom_op, differentiable
+from ..engine.dispatch import tensor_on
 from ..engine.sum_laws import LAWS
 from ..engine.sums import kernel_sums
 
@@ -43,14 +45,16 @@ def _pair_sum_plain(s, tau, v, step):
     differences = s[..., :, None] - s[..., None, :]
     return (_STEPS[step](differences / tau, 0) * v[..., None, :]).sum(-1)
 
-# %% ../../nbs/ranks/40_sigmoid.ipynb #f76862e9
+# %% ../../nbs/ranks/40_sigmoid.ipynb #54b71431
 _PAIRS = 1 << 18  # differences in one tile: they stay in the cache
+_MANY = 1 << 26  # on another device: they fill it
 
 def _pair_sum_tiles(s, tau, v, step, m):
     "(40.4) for s (B, n), tau (B, 1, 1), v (B, n, d), some rows of all sets at a time."
     out = torch.empty_like(v)
-    rows = max(1, _PAIRS // max(1, s.numel()))
-    with torch.autocast(s.device.type, enabled=False):
+    most = _PAIRS if s.device.type == "cpu" else _MANY
+    rows = max(1, most // max(1, s.numel()))
+    with full_precision(s):
         for i in range(0, s.shape[-1], rows):
             differences = s[:, i:i + rows, None] - s[:, None, :]
             out[:, i:i + rows] = _STEPS[step](differences / tau, m) @ v
@@ -97,14 +101,10 @@ def _pair_sum_backward(ctx, g):
 
 _pair_sum = differentiable(_pair_sum_op, 3, _pair_sum_backward, _pair_sum_setup)
 
-# %% ../../nbs/ranks/40_sigmoid.ipynb #0ccb280d
+# %% ../../nbs/ranks/40_sigmoid.ipynb #a690d92e
 def tau_column(tau, s):
     "tau, a number or (..., 1), as a tensor (..., 1) that goes with s (..., n)."
-    return torch.as_tensor(tau, dtype=s.dtype, device=s.device).expand(*s.shape[:-1], 1)
-
-def precise(x):
-    "x in double precision, or unchanged on a device without it."
-    return x if x.device.type == "mps" else x.double()
+    return tensor_on(tau, s).expand(*s.shape[:-1], 1)
 
 # %% ../../nbs/ranks/40_sigmoid.ipynb #bc8815bf
 def _check_sum(s, tau, v, step):

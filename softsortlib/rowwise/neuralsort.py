@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['neuralsort_published', 'neuralsort_quadratic', 'row_sums', 'NeuralSortPermutation', 'NeuralSort']
 
-# %% ../../nbs/rowwise/12_neuralsort.ipynb #56895211
+# %% ../../nbs/rowwise/12_neuralsort.ipynb #5d9ec758
 from typing import TYPE_CHECKING, NamedTuple
 
 import torch
@@ -14,7 +14,7 @@ from torch import Tensor
 from ..core.checks import check_type
 from ..core.operators import Operator
 from ..core.permutation import SoftPermutation, patch_to
-from ..engine.dispatch import check_backend, choose
+from ..engine.dispatch import check_backend, choose, has_double
 from .small import SmallPermutation, is_small
 from .softsort import check_simplex, sort_scores
 
@@ -72,7 +72,7 @@ def sums_outward(t, size, rows=None):
     left = (gap * (-step).clamp(min=0)).flip(-1).cumsum(-1).flip(-1)
     return torch.nn.functional.pad(right, (1, 0)) + torch.nn.functional.pad(left, (0, 1))
 
-# %% ../../nbs/rowwise/12_neuralsort.ipynb #14fdd84d
+# %% ../../nbs/rowwise/12_neuralsort.ipynb #4856386b
 def falling(literal, t, size, rows, rank=None):
     """`literal`, tau times the logits up to a constant of the row, with the value of `sums_outward`.
 
@@ -86,7 +86,7 @@ def falling(literal, t, size, rows, rank=None):
 
 def _widely(s, tau):
     "s and tau in double precision; what has no wider type, in a unit in which sums of n^2 distances do not overflow."
-    wide = torch.float64 if s.device.type != "mps" else s.dtype
+    wide = torch.float64 if has_double(s) else s.dtype
     if s.dtype != wide:
         return s.to(wide), tau
     unit = 2.0 ** (-4 - 2 * s.shape[-1].bit_length())

@@ -5,11 +5,11 @@
 # %% auto #0
 __all__ = ['neural_matrix', 'neural_mul', 'neural_rmul', 'neural_pull']
 
-# %% ../../nbs/rowwise/19_neuralsort_triton.ipynb #633a82fa
+# %% ../../nbs/rowwise/19_neuralsort_triton.ipynb #6ab49176
 import torch
 
 from ..engine.compile import has_triton, tl, triton, triton_jit
-from ..engine.dispatch import on_device
+from ..engine.dispatch import launch
 
 # %% ../../nbs/rowwise/19_neuralsort_triton.ipynb #74e797de
 @triton_jit
@@ -66,7 +66,7 @@ def _matrix_kernel(s_ptr, b_ptr, t_ptr, bt_ptr, tau_ptr, size_ptr, P_ptr, n, ROW
         P = tl.where(real[:, None], E / Z[:, None], 0.0)
         tl.store(P_ptr + line[:, None] * n + c[None, :], P, mask=(i < n)[:, None] & (c < n)[None, :])
 
-# %% ../../nbs/rowwise/19_neuralsort_triton.ipynb #7d587a74
+# %% ../../nbs/rowwise/19_neuralsort_triton.ipynb #fe96b32b
 def neural_matrix(
     s: torch.Tensor,  # columns, (B, n), double
     b: torch.Tensor,  # their row sums, infinity where padded, (B, n)
@@ -79,10 +79,9 @@ def neural_matrix(
     B, n = s.shape
     P = torch.empty(B, n, n, dtype=torch.float32, device=s.device)
     rows, block = 4, min(512, triton.next_power_of_2(n))
-    with on_device(s):
-        _matrix_kernel[(B * triton.cdiv(n, rows),)](
-            s_ptr=s.contiguous(), b_ptr=b.contiguous(), t_ptr=t.contiguous(), bt_ptr=bt.contiguous(),
-            tau_ptr=tau.contiguous(), size_ptr=size.contiguous(), P_ptr=P, n=n, ROWS=rows, BLOCK=block)
+    launch(_matrix_kernel, B * triton.cdiv(n, rows), s,
+           s_ptr=s.contiguous(), b_ptr=b.contiguous(), t_ptr=t.contiguous(), bt_ptr=bt.contiguous(),
+           tau_ptr=tau.contiguous(), size_ptr=size.contiguous(), P_ptr=P, n=n, ROWS=rows, BLOCK=block)
     return P
 
 # %% ../../nbs/rowwise/19_neuralsort_triton.ipynb #dcb96870
@@ -107,7 +106,7 @@ def _mul_kernel(b_ptr, t_ptr, bt_ptr, tau_ptr, size_ptr, x_ptr, y_ptr, others_pt
     tl.store(y_ptr + line * d + channel, tl.where(real, y / (1 + others), 0.0), mask=(i < n) & (channel < d))
     tl.store(others_ptr + line, tl.where(real, others, 0.0), mask=(i < n) & (channel == 0))
 
-# %% ../../nbs/rowwise/19_neuralsort_triton.ipynb #da0abc97
+# %% ../../nbs/rowwise/19_neuralsort_triton.ipynb #662457c9
 def neural_mul(
     b: torch.Tensor,  # row sums in decreasing order of the scores, infinity where padded, (B, n), double
     t: torch.Tensor,  # scores in decreasing order, (B, n)
@@ -121,11 +120,10 @@ def neural_mul(
     y = torch.empty_like(x, memory_format=torch.contiguous_format)
     others = torch.empty(B, n, dtype=torch.float32, device=x.device)
     rows, block = 16, min(128, triton.next_power_of_2(n))
-    with on_device(x):
-        _mul_kernel[(B * triton.cdiv(n, rows) * max(1, d),)](
-            b_ptr=b.contiguous(), t_ptr=t.contiguous(), bt_ptr=bt.contiguous(), tau_ptr=tau.contiguous(),
-            size_ptr=size.contiguous(), x_ptr=x.contiguous(), y_ptr=y, others_ptr=others, n=n, d=d,
-            ROWS=rows, BLOCK=block)
+    launch(_mul_kernel, B * triton.cdiv(n, rows) * max(1, d), x,
+           b_ptr=b.contiguous(), t_ptr=t.contiguous(), bt_ptr=bt.contiguous(), tau_ptr=tau.contiguous(),
+           size_ptr=size.contiguous(), x_ptr=x.contiguous(), y_ptr=y, others_ptr=others, n=n, d=d,
+           ROWS=rows, BLOCK=block)
     return y, others
 
 # %% ../../nbs/rowwise/19_neuralsort_triton.ipynb #dfd84647
@@ -148,7 +146,7 @@ def _rmul_kernel(b_ptr, t_ptr, bt_ptr, tau_ptr, size_ptr, others_ptr, y_ptr, x_p
         x += tl.sum(E * y[:, None], 0)
     tl.store(x_ptr + (row * n + c) * d + channel, x, mask=c < n)
 
-# %% ../../nbs/rowwise/19_neuralsort_triton.ipynb #f4bb39d4
+# %% ../../nbs/rowwise/19_neuralsort_triton.ipynb #f34db384
 def neural_rmul(
     b: torch.Tensor,  # row sums in decreasing order of the scores, infinity where padded, (B, n), double
     t: torch.Tensor,  # scores in decreasing order, (B, n)
@@ -164,11 +162,10 @@ def neural_rmul(
         return x
     _, others = neural_mul(b, t, bt, tau, size, y[..., :0])
     rows, block = 16, min(128, triton.next_power_of_2(n))
-    with on_device(y):
-        _rmul_kernel[(B * triton.cdiv(n, block) * d,)](
-            b_ptr=b.contiguous(), t_ptr=t.contiguous(), bt_ptr=bt.contiguous(), tau_ptr=tau.contiguous(),
-            size_ptr=size.contiguous(), others_ptr=others, y_ptr=y.contiguous(), x_ptr=x, n=n, d=d,
-            ROWS=rows, BLOCK=block)
+    launch(_rmul_kernel, B * triton.cdiv(n, block) * d, y,
+           b_ptr=b.contiguous(), t_ptr=t.contiguous(), bt_ptr=bt.contiguous(), tau_ptr=tau.contiguous(),
+           size_ptr=size.contiguous(), others_ptr=others, y_ptr=y.contiguous(), x_ptr=x, n=n, d=d,
+           ROWS=rows, BLOCK=block)
     return x
 
 # %% ../../nbs/rowwise/19_neuralsort_triton.ipynb #709e4e48
@@ -222,7 +219,7 @@ def _logit_tile(E, h, mean, others, z, own, real, c, n):
     e = tl.where(c[None, :] == own[:, None], -(mean + z * others)[:, None], e) / (1 + others)[:, None]
     return tl.where(real[:, None] & (c < n)[None, :] & (E != 0), e, 0.0).to(tl.float64)
 
-# %% ../../nbs/rowwise/19_neuralsort_triton.ipynb #25cc6049
+# %% ../../nbs/rowwise/19_neuralsort_triton.ipynb #39a33d97
 @triton_jit
 def _pull_kernel(G_ptr, a_ptr, v_ptr, z_ptr, s_ptr, b_ptr, t_ptr, bt_ptr, own_ptr, tau_ptr, size_ptr,
                  mean_ptr, others_ptr, gs_ptr, gb_ptr, gtau_ptr, n, d,
@@ -249,11 +246,11 @@ def _pull_kernel(G_ptr, a_ptr, v_ptr, z_ptr, s_ptr, b_ptr, t_ptr, bt_ptr, own_pt
         gs += tl.sum(w[:, None] * e, 0) * inv
         gb -= tl.sum(e, 0) * inv
         spread += tl.sum(e * tl.where(e != 0, mu, 0.0), 0) * inv
-    tl.atomic_add(gs_ptr + row * n + c, gs, mask=c < n)
-    tl.atomic_add(gb_ptr + row * n + c, gb, mask=c < n)
-    tl.atomic_add(gtau_ptr + row, tl.sum(spread, 0))
+    tl.atomic_add(gs_ptr + row * n + c, gs, mask=c < n, sem="relaxed")
+    tl.atomic_add(gb_ptr + row * n + c, gb, mask=c < n, sem="relaxed")
+    tl.atomic_add(gtau_ptr + row, tl.sum(spread, 0), sem="relaxed")
 
-# %% ../../nbs/rowwise/19_neuralsort_triton.ipynb #48a80250
+# %% ../../nbs/rowwise/19_neuralsort_triton.ipynb #65c4757b
 def neural_pull(
     G: "torch.Tensor | None",  # incoming gradient of the matrix, (B, n, n), single; or None for a product
     a: "torch.Tensor | None",  # for a product: incoming gradient of its rows, (B, n, d), single
@@ -277,8 +274,7 @@ def neural_pull(
     arrays = {name: zeros if array is None else array.contiguous() for name, array in arrays.items()}
     z = zeros if z is None else z.contiguous()
     common = dict(mean_ptr=mean, others_ptr=others, n=n, d=d, MATRIX=G is not None, ROWS=rows, BLOCK=block)
-    with on_device(s):
-        _mean_kernel[(B * triton.cdiv(n, rows),)](**arrays, **common)
-        _pull_kernel[(B * triton.cdiv(n, block) * triton.cdiv(n, chunk),)](
-            **arrays, **common, z_ptr=z, gs_ptr=gs, gb_ptr=gb, gtau_ptr=gtau, CHUNK=chunk)
+    launch(_mean_kernel, B * triton.cdiv(n, rows), s, **arrays, **common, num_warps=8)
+    launch(_pull_kernel, B * triton.cdiv(n, block) * triton.cdiv(n, chunk), s,
+           **arrays, **common, z_ptr=z, gs_ptr=gs, gb_ptr=gb, gtau_ptr=gtau, CHUNK=chunk)
     return gs, gb, gtau

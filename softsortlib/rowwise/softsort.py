@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['SoftSortPermutation', 'SoftSort', 'LaplacePermutation', 'WindowedPermutation']
 
-# %% ../../nbs/rowwise/11_softsort.ipynb #13251329
+# %% ../../nbs/rowwise/11_softsort.ipynb #9145db44
 import math
 from typing import TYPE_CHECKING, Callable
 
@@ -16,7 +16,7 @@ from ..core.checks import check_type, is_one_of
 from ..core.operators import Operator
 from ..core.permutation import SoftPermutation, patch_to
 from ..engine.dispatch import check_backend, choose
-from ..engine.radix import stable_sort
+from ..engine.radix import permuted, stable_sort
 from ..engine.scan import exp_mean, exp_scan, tau_tensor
 
 # %% ../../nbs/rowwise/11_softsort.ipynb #09f7e17c
@@ -41,7 +41,7 @@ class Power:
         tie = gap == 0
         return gap.masked_fill(tie, 1).pow(self.p).masked_fill(tie, 0)
 
-# %% ../../nbs/rowwise/11_softsort.ipynb #c5ddea06
+# %% ../../nbs/rowwise/11_softsort.ipynb #4e91a229
 def sort_scores(s, mask, descending):
     "The sorted scores and the stable order that sorts them, padded elements last."
     if mask is None:
@@ -49,10 +49,10 @@ def sort_scores(s, mask, descending):
     last = -math.inf if descending else math.inf
     order = s.detach().masked_fill(~mask, last).sort(dim=-1, descending=descending, stable=True).indices
     padded = (~mask).gather(-1, order)
-    order = order.gather(-1, padded.sort(dim=-1, stable=True).indices)  # a real score may be infinite too
+    order = order.gather(-1, padded.byte().sort(dim=-1, stable=True).indices)  # a real score may be infinite too
     return s.gather(-1, order), order
 
-# %% ../../nbs/rowwise/11_softsort.ipynb #da988d41
+# %% ../../nbs/rowwise/11_softsort.ipynb #c74034b1
 class SoftSortPermutation(SoftPermutation):
     "SoftSort's rows as the definition says them, for any semi-metric: the plain twin of the faster ones."
     def __init__(self,
@@ -116,7 +116,7 @@ def _matmul(self, x, rows):
         return self._dense(rows) @ x
     return SoftPermutation._matmul(self, x, rows)
 
-# %% ../../nbs/rowwise/11_softsort.ipynb #4722e64f
+# %% ../../nbs/rowwise/11_softsort.ipynb #a3c3b692
 def check_simplex(simplex):
     "Raise `ValueError` unless `simplex` is the name of one."
     names = ("softmax", "sparsemax", "entmax15")
@@ -169,7 +169,7 @@ class SoftSort(Operator, name="softsort"):
         ) -> SoftSortPermutation:
             ...
 
-# %% ../../nbs/rowwise/11_softsort.ipynb #b0c5bef0
+# %% ../../nbs/rowwise/11_softsort.ipynb #61c5720a
 class LaplacePermutation(SoftSortPermutation):
     "SoftSort with d = |x - y|, by the exponential scan: O(n) after the sort, (11.4)."
     backend = None
@@ -181,7 +181,7 @@ class LaplacePermutation(SoftSortPermutation):
         return exp_mean(self.t, x, tau, size, self.backend)
 
     def _matmul(self, x, rows):
-        y, _ = self._mean(x.gather(-2, self.order[..., None].expand(x.shape)))
+        y, _ = self._mean(permuted(x, self.order))
         return y if rows is None else y[..., rows, :]
 
     if TYPE_CHECKING:
@@ -206,7 +206,7 @@ def _rmatmul(self, y, rows):
     x = exp_scan(self.t, y / self._Z(None)[..., None], tau, backend=self.backend)
     return torch.zeros_like(x).scatter(-2, self.order[..., None].expand(x.shape), x)
 
-# %% ../../nbs/rowwise/11_softsort.ipynb #8c4c59fa
+# %% ../../nbs/rowwise/11_softsort.ipynb #f25acf6a
 _FEW = 1 << 19  # entries up to which no kernel writes the matrix faster than the plain formula
 
 
@@ -216,7 +216,15 @@ def _log_prob(self, target, rows):
     def of(v):
         return v.expand(*target.shape[:-1], self.n).gather(-1, target)
 
-    log_p = -(self._sorted(rows) - of(self.s)).abs() / self.tau - self._Z(rows).log()
+    whole = rows is None and target.shape == self.s.shape
+    if whole and choose(self.s, self.backend or "", numba=False, triton=True) == "triton":
+        from softsortlib.rowwise.softsort_matrix import laplace_log_prob
+        tau = tau_tensor(self.tau[..., 0] if isinstance(self.tau, Tensor) else self.tau, self.t, self.batch)
+        size = None if self.mask is None else self.mask.sum(-1)
+        _, Z = exp_mean(self.t, self.t.detach()[..., None][..., :0], tau, size, self.backend)
+        log_p = laplace_log_prob(self.t, self.s, tau, Z, target, self.backend or "")
+    else:
+        log_p = -(self._sorted(rows) - of(self.s)).abs() / self.tau - self._Z(rows).log()
     return log_p if self.mask is None else log_p.masked_fill(~of(self.mask), -math.inf)
 
 

@@ -216,3 +216,60 @@ def laplace_matrix(
 ) -> Tensor:  # exp(-|t_i - s_c| / tau) / Z_i, (..., m, n)
     "The matrix (16.1), written once; its gradient reads what arrives once, and nothing of that size is kept."
     return _laplace(s, t, tau, Z, backend or "")
+
+# %% ../../nbs/rowwise/16_softsort_matrix.ipynb #8bc4377c
+def _log_prob_plain(t, s, tau, Z, target):
+    "log P at the targets in plain torch: t, Z, target (..., n), s (..., n), tau (...)."
+    return -(t - s.gather(-1, target)).abs() / tau[..., None] - Z.log()
+
+
+@custom_op("laplace_log_prob", __name__)
+def _log_prob_op(t: Tensor, s: Tensor, tau: Tensor, Z: Tensor, target: Tensor, backend: str) -> Tensor:
+    "log P at the targets, (..., n)."
+    if choose(s, backend, numba=False, triton=True) == "triton":
+        from softsortlib.rowwise.softsort_triton import log_prob_triton
+        return log_prob_triton(*one_batch(tau.shape, t, s, tau, Z, target)).view(t.shape)
+    return _log_prob_plain(t, s, tau, Z, target)
+
+
+@_log_prob_op.register_fake
+def _(t, s, tau, Z, target, backend):
+    return t.new_empty(t.shape)
+
+# %% ../../nbs/rowwise/16_softsort_matrix.ipynb #2137c7f7
+@custom_op("laplace_log_prob_backward", __name__)
+def _log_prob_backward(g: Tensor, t: Tensor, s: Tensor, tau: Tensor, Z: Tensor, target: Tensor, learn: bool,
+                       backend: str) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    "The gradients to t, s, tau (if `learn`) and Z."
+    if choose(s, backend, numba=False, triton=True) == "triton":
+        from softsortlib.rowwise.softsort_triton import log_prob_back_triton
+        gt, gs, gtau, gZ = log_prob_back_triton(*one_batch(tau.shape, g, t, s, tau, Z, target))
+        gtau = gtau.sum(1).view(tau.shape).to(tau.dtype) if learn else torch.empty_like(tau)
+        return gt.view(t.shape), gs.view(s.shape), gtau, gZ.view(Z.shape)
+    return _log_prob_grads(g, t, s, tau, Z, target)
+
+
+@_log_prob_backward.register_fake
+def _(g, t, s, tau, Z, target, learn, backend):
+    return tuple(a.new_empty(a.shape) for a in (t, s, tau, Z))
+
+
+def _log_prob_grads(g, t, s, tau, Z, target):
+    "The same in plain torch, which can be differentiated again."
+    u = (t - s.gather(-1, target)) / tau[..., None]
+    pull = g * u.sign() / tau[..., None]
+    gs = torch.zeros_like(s).scatter_add(-1, target, pull)
+    return -pull, gs, (g * u.abs()).sum(-1) / tau, -g / Z
+
+# %% ../../nbs/rowwise/16_softsort_matrix.ipynb #fb4420cc
+def _log_prob_rule(ctx, g):
+    "In plain torch where it will be differentiated again."
+    t, s, tau, Z, target = ctx.saved_tensors
+    if torch.is_grad_enabled():
+        return *_log_prob_grads(g, t, s, tau, Z, target), None, None
+    learn = ctx.needs_input_grad[2]
+    return *_log_prob_backward(g, t, s, tau, Z, target, learn, ctx.backend), None, None
+
+
+batched(_log_prob_backward, 6)
+laplace_log_prob = differentiable(_log_prob_op, 5, _log_prob_rule, _save)

@@ -5,26 +5,26 @@
 # %% auto #0
 __all__ = ['softsort_matrix_triton', 'softsort_matrix_back_triton']
 
-# %% ../../nbs/rowwise/17_softsort_triton.ipynb #633a82fa
+# %% ../../nbs/rowwise/17_softsort_triton.ipynb #6ab49176
 import torch
 
 from ..engine.compile import has_triton, tl, triton, triton_jit
-from ..engine.dispatch import on_device
+from ..engine.dispatch import launch
 
-# %% ../../nbs/rowwise/17_softsort_triton.ipynb #8087514b
+# %% ../../nbs/rowwise/17_softsort_triton.ipynb #2027c856
 @triton_jit
-def _matrix_kernel(s_ptr, t_ptr, tau_ptr, Z_ptr, P_ptr, m, n, BLOCK: tl.constexpr):
+def _matrix_kernel(s_ptr, t_ptr, tau_ptr, Z_ptr, P_ptr, m, n, blocks, BLOCK: tl.constexpr):
     "Write BLOCK columns of one row of (17.1)."
-    line = tl.program_id(0).to(tl.int64)  # b m + i
+    line = (tl.program_id(0) // blocks).to(tl.int64)  # b m + i
     b = line // m
-    c = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    c = tl.program_id(0) % blocks * BLOCK + tl.arange(0, BLOCK)
     tau = tl.load(tau_ptr + b).to(t_ptr.dtype.element_ty)
     t = tl.load(t_ptr + line)
     Z = tl.load(Z_ptr + line)
     s = tl.load(s_ptr + b * n + c, mask=c < n, other=0.0)
     tl.store(P_ptr + line * n + c, tl.exp(-tl.abs(t - s) / tau) / Z, mask=c < n)
 
-# %% ../../nbs/rowwise/17_softsort_triton.ipynb #14f0fd73
+# %% ../../nbs/rowwise/17_softsort_triton.ipynb #dcadd54e
 def softsort_matrix_triton(
     s: torch.Tensor,  # columns, (B, n)
     t: torch.Tensor,  # rows, (B, m)
@@ -35,40 +35,44 @@ def softsort_matrix_triton(
     (B, m), n = t.shape, s.shape[-1]
     P = s.new_empty(B, m, n)
     block = min(2048, triton.next_power_of_2(n))
-    with on_device(s):
-        _matrix_kernel[(B * m, triton.cdiv(n, block))](
-            s_ptr=s.contiguous(), t_ptr=t.contiguous(), tau_ptr=tau.contiguous(), Z_ptr=Z.contiguous(), P_ptr=P,
-            m=m, n=n, BLOCK=block)
+    blocks = triton.cdiv(n, block)
+    launch(_matrix_kernel, B * m * blocks, s,
+           s_ptr=s.contiguous(), t_ptr=t.contiguous(), tau_ptr=tau.contiguous(), Z_ptr=Z.contiguous(), P_ptr=P,
+           m=m, n=n, blocks=blocks, BLOCK=block)
     return P
 
-# %% ../../nbs/rowwise/17_softsort_triton.ipynb #72eec7fe
+# %% ../../nbs/rowwise/17_softsort_triton.ipynb #a79f933c
 @triton_jit
 def _matrix_back_kernel(G_ptr, s_ptr, t_ptr, tau_ptr, Z_ptr, gs_ptr, gt_ptr, gtau_ptr, gZ_ptr, m, n,
                         ROWS: tl.constexpr, BLOCK: tl.constexpr):
-    "Add the part of (17.2) that ROWS rows and BLOCK columns have."
-    b = tl.program_id(0).to(tl.int64)
-    c = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
-    first = tl.program_id(2) * ROWS
+    "The part of (17.2) that ROWS rows have."
+    blocks = tl.cdiv(m, ROWS)
+    b = (tl.program_id(0) // blocks).to(tl.int64)
+    i = tl.program_id(0) % blocks * ROWS + tl.arange(0, ROWS)
+    line = b * m + i
     tau = tl.load(tau_ptr + b).to(t_ptr.dtype.element_ty)
-    s = tl.load(s_ptr + b * n + c, mask=c < n, other=0.0)
-    pulls = tl.zeros((BLOCK,), t_ptr.dtype.element_ty)
-    far = tl.zeros((BLOCK,), t_ptr.dtype.element_ty)
-    for i in range(first, tl.minimum(first + ROWS, m)):
-        line = b * m + i
-        t = tl.load(t_ptr + line)
-        Z = tl.load(Z_ptr + line)
-        G = tl.load(G_ptr + line * n + c, mask=c < n, other=0.0)
+    t = tl.load(t_ptr + line, mask=i < m, other=0.0)[:, None]
+    Z = tl.load(Z_ptr + line, mask=i < m, other=1.0)
+    pull = tl.zeros((ROWS, BLOCK), t_ptr.dtype.element_ty)
+    total = tl.zeros((ROWS, BLOCK), t_ptr.dtype.element_ty)
+    far = tl.zeros((ROWS, BLOCK), t_ptr.dtype.element_ty)
+    for start in range(0, n, BLOCK):
+        c = start + tl.arange(0, BLOCK)
+        there = (i < m)[:, None] & (c < n)[None, :]
+        s = tl.load(s_ptr + b * n + c, mask=c < n, other=0.0)[None, :]
         u = (t - s) / tau
-        E = tl.where(c < n, G * tl.exp(-tl.abs(u)) / Z, 0.0)
+        E = tl.load(G_ptr + line[:, None] * n + c[None, :], mask=there, other=0.0) * tl.exp(-tl.abs(u)) / Z[:, None]
+        E = tl.where(there, E, 0.0)
         signed = tl.where(u > 0, E, tl.where(u < 0, -E, 0.0 * E))
-        pulls += signed / tau
+        total += E
+        pull += signed
         far += tl.where(E != 0, signed * u, 0.0)
-        tl.atomic_add(gt_ptr + line, -tl.sum(signed, 0) / tau)
-        tl.atomic_add(gZ_ptr + line, -tl.sum(E, 0) / Z)
-    tl.atomic_add(gs_ptr + b * n + c, pulls, mask=c < n)
-    tl.atomic_add(gtau_ptr + b, (tl.sum(far, 0) / tau).to(tl.float64))
+        tl.store(gs_ptr + tl.program_id(0).to(tl.int64) * n + c, tl.sum(signed, 0) / tau, mask=c < n)
+    tl.store(gt_ptr + line, -tl.sum(pull, 1) / tau, mask=i < m)
+    tl.store(gZ_ptr + line, -tl.sum(total, 1) / Z, mask=i < m)
+    tl.store(gtau_ptr + tl.program_id(0), (tl.sum(tl.sum(far, 1), 0) / tau).to(tl.float64))
 
-# %% ../../nbs/rowwise/17_softsort_triton.ipynb #bfa24477
+# %% ../../nbs/rowwise/17_softsort_triton.ipynb #b9e4b0ef
 def softsort_matrix_back_triton(
     G: torch.Tensor,  # the gradient that arrives, (B, m, n)
     s: torch.Tensor,  # columns, (B, n)
@@ -78,12 +82,69 @@ def softsort_matrix_back_triton(
 ) -> tuple:  # gradients to s, t, tau and Z
     "The sums (17.2) by the Triton kernel; needs triton and a GPU (or TRITON_INTERPRET=1)."
     (B, m), n = t.shape, s.shape[-1]
-    gs, gt, gZ = torch.zeros_like(s), torch.zeros_like(t), torch.zeros_like(Z)
-    gtau = torch.zeros_like(tau, dtype=torch.float64)
-    rows, block = 64, min(512, triton.next_power_of_2(n))
-    grid = B, triton.cdiv(n, block), triton.cdiv(m, rows)
-    with on_device(s):
-        _matrix_back_kernel[grid](
-            G_ptr=G.contiguous(), s_ptr=s.contiguous(), t_ptr=t.contiguous(), tau_ptr=tau.contiguous(),
-            Z_ptr=Z.contiguous(), gs_ptr=gs, gt_ptr=gt, gtau_ptr=gtau, gZ_ptr=gZ, m=m, n=n, ROWS=rows, BLOCK=block)
-    return gs, gt, gtau.to(tau.dtype), gZ
+    gt, gZ = (torch.empty_like(a, memory_format=torch.contiguous_format) for a in (t, Z))
+    rows, block = 16, min(128, triton.next_power_of_2(n))
+    blocks = triton.cdiv(m, rows)
+    gs = s.new_empty(B, blocks, n)
+    gtau = tau.new_empty(B, blocks, dtype=torch.float64)
+    launch(_matrix_back_kernel, B * blocks, s,
+           G_ptr=G.contiguous(), s_ptr=s.contiguous(), t_ptr=t.contiguous(), tau_ptr=tau.contiguous(),
+           Z_ptr=Z.contiguous(), gs_ptr=gs, gt_ptr=gt, gtau_ptr=gtau, gZ_ptr=gZ, m=m, n=n, ROWS=rows, BLOCK=block)
+    return gs.sum(1), gt, gtau.sum(1).to(tau.dtype), gZ
+
+# %% ../../nbs/rowwise/17_softsort_triton.ipynb #16bf146b
+@triton_jit
+def _at_target(t_ptr, s_ptr, tau_ptr, target_ptr, n, blocks, BLOCK: tl.constexpr):
+    "Row, elements, inputs, u and tau of this program."
+    b = (tl.program_id(0) // blocks).to(tl.int64)
+    i = tl.program_id(0) % blocks * BLOCK + tl.arange(0, BLOCK)
+    t = tl.load(t_ptr + b * n + i, i < n, 0.0)
+    target = tl.load(target_ptr + b * n + i, i < n, 0)
+    tau = tl.load(tau_ptr + b).to(t.dtype)
+    return b, i, target, (t - tl.load(s_ptr + b * n + target, i < n, 0.0)) / tau, tau
+
+
+@triton_jit
+def _log_prob_kernel(t_ptr, s_ptr, tau_ptr, Z_ptr, target_ptr, y_ptr, n, blocks, BLOCK: tl.constexpr):
+    "log P at the targets."
+    b, i, target, u, tau = _at_target(t_ptr, s_ptr, tau_ptr, target_ptr, n, blocks, BLOCK)
+    Z = tl.load(Z_ptr + b * n + i, i < n, 1.0)
+    tl.store(y_ptr + b * n + i, -tl.abs(u) - tl.log(Z), i < n)
+
+
+@triton_jit
+def _log_prob_back_kernel(g_ptr, t_ptr, s_ptr, tau_ptr, Z_ptr, target_ptr, gt_ptr, gs_ptr, gZ_ptr, gtau_ptr, n, blocks,
+                          BLOCK: tl.constexpr):
+    "(17.3)"
+    b, i, target, u, tau = _at_target(t_ptr, s_ptr, tau_ptr, target_ptr, n, blocks, BLOCK)
+    g = tl.load(g_ptr + b * n + i, i < n, 0.0)
+    pull = tl.where(u > 0, g, tl.where(u < 0, -g, 0.0 * g)) / tau
+    tl.store(gt_ptr + b * n + i, -pull, i < n)
+    tl.atomic_add(gs_ptr + b * n + target, pull, mask=i < n, sem="relaxed")
+    tl.store(gZ_ptr + b * n + i, -g / tl.load(Z_ptr + b * n + i, i < n, 1.0), i < n)
+    tl.store(gtau_ptr + tl.program_id(0), (tl.sum(tl.where(i < n, g * tl.abs(u), 0.0), 0) / tau).to(tl.float64))
+
+# %% ../../nbs/rowwise/17_softsort_triton.ipynb #6c43ba7f
+def _per_element(tensors, n):
+    "Keyword arguments of both kernels from contiguous tensors, and how many blocks a row has."
+    block = min(256, triton.next_power_of_2(n))
+    arguments = {f"{name}_ptr": a.contiguous() for name, a in tensors.items()}
+    return dict(arguments, n=n, blocks=triton.cdiv(n, block), BLOCK=block)
+
+
+def log_prob_triton(t, s, tau, Z, target):
+    "log P at the targets by the Triton kernel: t, s, Z and target (B, n), tau (B,); (B, n)."
+    y = torch.empty_like(t, memory_format=torch.contiguous_format)
+    arguments = _per_element(dict(t=t, s=s, tau=tau, Z=Z, target=target), t.shape[1])
+    launch(_log_prob_kernel, len(t) * arguments["blocks"], t, y_ptr=y, **arguments)
+    return y
+
+
+def log_prob_back_triton(g, t, s, tau, Z, target):
+    "(17.3): the gradients to t, s, tau and Z."
+    gt, gZ = (torch.empty_like(a, memory_format=torch.contiguous_format) for a in (t, Z))
+    gs = torch.zeros_like(s, memory_format=torch.contiguous_format)
+    arguments = _per_element(dict(g=g, t=t, s=s, tau=tau, Z=Z, target=target), t.shape[1])
+    gtau = tau.new_empty(len(t), arguments["blocks"], dtype=torch.float64)
+    launch(_log_prob_back_kernel, gtau.numel(), t, gt_ptr=gt, gs_ptr=gs, gZ_ptr=gZ, gtau_ptr=gtau, **arguments)
+    return gt, gs, gtau, gZ

@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['TopKMask', 'get_topk_mask']
 
-# %% ../../nbs/selection/100_masks.ipynb #f61075cc
+# %% ../../nbs/selection/100_masks.ipynb #a27a2496
 import operator as op
 from typing import TYPE_CHECKING
 
@@ -16,6 +16,7 @@ from softsortlib.core.checks import (
     check_mask, check_scores, compute_dtype, full_precision, patch_to, zero_outside,
 )
 from ..core.operators import Scored, by_name, check_flags, check_tau
+from ..engine.dispatch import tensor_on
 from ..engine.radix import stable_sort
 from ..ranks.laplace import check_count, lapsum_topk
 
@@ -77,10 +78,10 @@ class TopKMask(Scored):
         _keep(self, "k", k)
         self.largest = largest
 
-# %% ../../nbs/selection/100_masks.ipynb #83865d9e
+# %% ../../nbs/selection/100_masks.ipynb #c1b610ce
 def _column(k, s):
     "k, a number or (...), as (..., 1) that goes with s (..., n)."
-    k = torch.as_tensor(k, dtype=s.dtype, device=s.device)
+    k = tensor_on(k, s)
     return (k[..., None] if k.ndim else k).expand(*s.shape[:-1], 1)
 
 def _chosen_whole(s, k, mask):

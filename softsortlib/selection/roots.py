@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = []
 
-# %% ../../nbs/selection/105_roots.ipynb #8d724a5b
+# %% ../../nbs/selection/105_roots.ipynb #dd4689be
 import math
 from enum import IntEnum
 
@@ -15,7 +15,7 @@ from torch import Tensor
 
 from ..engine.autograd import batched, custom_op, differentiable
 from ..engine.compile import arrays, jit, spread_rows
-from ..engine.dispatch import choose
+from ..engine.dispatch import choose, has_double
 
 # %% ../../nbs/selection/105_roots.ipynb #4f6a6283
 class Law(IntEnum):
@@ -216,7 +216,7 @@ def _root_rows(lo, hi, s, tau, k, m, law, d):
     for b in range(lo, hi):
         d[b] = _root_of(s[b], np.float64(s[b, m[b]]), np.float64(tau[b]), np.float64(k[b]), law, u)
 
-# %% ../../nbs/selection/105_roots.ipynb #79a3ab04
+# %% ../../nbs/selection/105_roots.ipynb #87c95a5e
 def _kth(s, k):
     "Where the c-th largest of s (..., n) stands, c the ceiling of k (..., 1); long, (..., 1)."
     count = k.ceil().long()
@@ -238,7 +238,7 @@ def _root_numba(s, tau, k, law, m):
 
 def _root_torch(s, tau, k, law, m):
     "The same in plain torch."
-    double = torch.float32 if s.device.type == "mps" else torch.float64
+    double = torch.float64 if has_double(s) else torch.float32
     s, tau, k = (a.to(double) for a in (s, tau, k))
     u = ((s - s.gather(-1, m)) / tau).clamp(min=-1e300).where(s > -math.inf, -math.inf)
     return root_plain(u.where(~s.isnan(), math.nan), law, k)

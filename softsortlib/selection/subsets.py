@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['subset_marginals', 'SimpleTopK']
 
-# %% ../../nbs/selection/103_subsets.ipynb #f346f1b5
+# %% ../../nbs/selection/103_subsets.ipynb #13983860
 from typing import TYPE_CHECKING
 
 import torch
@@ -16,7 +16,8 @@ from softsortlib.core.checks import (
 )
 from ..core.operators import check_tau
 from ..ranks.laplace import check_count
-from ..ranks.sigmoid import precise, tau_column
+from ..engine.dispatch import precise, tensor_on
+from ..ranks.sigmoid import tau_column
 from .masks import TopKMask
 from .roots import Law, root
 
@@ -164,7 +165,7 @@ def _draw(v, counts, most, generator):
         c = torch.stack([left, c - left], -1).flatten(-2)
     return c[..., :v.shape[-1]].to(v.dtype)
 
-# %% ../../nbs/selection/103_subsets.ipynb #d339c3e2
+# %% ../../nbs/selection/103_subsets.ipynb #08b60ad9
 @patch_to(SimpleTopK)
 def sample(self,
     scores: Tensor,  # (..., n), floating point
@@ -179,7 +180,7 @@ def sample(self,
     with torch.no_grad(), full_precision(scores):
         x = precise(scores if self.largest else -scores)
         real = torch.full((1,), x.shape[-1], device=x.device) if mask is None else mask.sum(-1, keepdim=True)
-        counts = torch.as_tensor(self.k, device=x.device)
+        counts = tensor_on(self.k, real)
         counts = torch.minimum(counts[..., None] if counts.ndim else counts, real).expand(*x.shape[:-1], 1)
         safe = torch.where(counts < real, counts, 0.5).to(x.dtype)  # of a set that is chosen whole nothing is tilted
         v = _tilted(zero_outside(x, mask, -1), safe, tau_column(check_tau(self.tau, scores), x), mask)

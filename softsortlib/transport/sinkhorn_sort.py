@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['TransportPermutation', 'SinkhornSort']
 
-# %% ../../nbs/transport/31_sinkhorn_sort.ipynb #d2218967
+# %% ../../nbs/transport/31_sinkhorn_sort.ipynb #917c6ba6
 import math
 from typing import TYPE_CHECKING, Callable
 
@@ -17,7 +17,7 @@ from ..core.operators import Operator, check_tau
 from softsortlib.core.permutation import (
     DensePermutation, SoftPermutation, check_mask, check_scores, compute_dtype, is_concrete, patch_to,
 )
-from ..engine.dispatch import choose
+from ..engine.dispatch import choose, precise
 from .gibbs import Cost, Gibbs
 from .line import check_iteration, convex_cost
 from .quantiles import few_milestones
@@ -47,7 +47,7 @@ def _along(x, index):
     "x (..., n, d) with its rows taken as index (..., n) says."
     return x.gather(-2, index[..., None].expand(*x.shape[:-2], index.shape[-1], x.shape[-1]))
 
-# %% ../../nbs/transport/31_sinkhorn_sort.ipynb #cfe5d3bf
+# %% ../../nbs/transport/31_sinkhorn_sort.ipynb #b63358bb
 class TransportPermutation(SoftPermutation):
     "The rows (31.2) of a transport plan, held as potentials; `residual` and `iterations` tell how they were found."
     if TYPE_CHECKING:  # what later cells add
@@ -131,7 +131,7 @@ def ranks(self) -> Tensor:  # (..., n), from about 1 to n; zero for padded input
         return (self.n * shares).to(self.dtype)
     return (self.mask.sum(-1, keepdim=True) * shares).masked_fill(~self.mask, 0).to(self.dtype)
 
-# %% ../../nbs/transport/31_sinkhorn_sort.ipynb #4749eee2
+# %% ../../nbs/transport/31_sinkhorn_sort.ipynb #ca5af61b
 def _check_options(squash, tolerance, max_iterations, gradient, backend):
     "Raise `ValueError` for an option that does not fit."
     if not is_one_of(gradient, ("implicit", "unrolled")):
@@ -183,10 +183,11 @@ class _SinkhornMethods:
         def _plan(self, x, y, a, b, tau): ...
         def _middle(self, x, y, a, b, tau): ...
 
-# %% ../../nbs/transport/31_sinkhorn_sort.ipynb #1e1c2364
+# %% ../../nbs/transport/31_sinkhorn_sort.ipynb #5961aafd
 class SinkhornSort(_SinkhornMethods, Operator, name="sinkhorn"):
     """Soft sorting by regularised optimal transport to milestones (Cuturi, Teboul & Vert 2019, algorithm 2).
 
+    Its steps end when the residual says so: on a GPU the host waits for it after every few of them.
     Raise `TypeError` or `ValueError` for a parameter that does not fit."""
     shown = ("tau", "power", "milestones", "squash", "tolerance", "gradient", "descending")
 
@@ -255,7 +256,7 @@ def _line(self, s, mask):
     order = by_score.gather(-1, key.gather(-1, by_score).argsort(dim=-1, stable=True))
     return x.gather(-1, order), a.gather(-1, order), order
 
-# %% ../../nbs/transport/31_sinkhorn_sort.ipynb #3b4038a5
+# %% ../../nbs/transport/31_sinkhorn_sort.ipynb #beac2b4b
 @patch_to(SinkhornSort)
 def _plan(self, x, y, a, b, tau):
     "The kernel, potentials, residual and iterations."
@@ -266,7 +267,7 @@ def _plan(self, x, y, a, b, tau):
 @patch_to(SinkhornSort)
 def _soft_permutation(self, s, tau, mask, dtype):
     "Prepare both sides and solve, in double precision where the device has it."
-    s = s if s.device.type == "mps" else s.double()
+    s = precise(s)
     tau = tau.to(s) if isinstance(tau, Tensor) else tau
     x, a, order = self._line(s, mask)
     y, keep = self._milestones(s, mask)
@@ -308,7 +309,7 @@ def _middle(self, x, y, a, b, tau):
     F, *_ = few_milestones(*at[:4], at[4][..., 0], int(self.power), self.tolerance, self.max_iterations)
     return F + log_weights(a) - convex_cost(self.power)(y[1] - x) / tau
 
-# %% ../../nbs/transport/31_sinkhorn_sort.ipynb #bf7c85f6
+# %% ../../nbs/transport/31_sinkhorn_sort.ipynb #a2507019
 @patch_to(SinkhornSort)
 def quantiles(
     self,
@@ -320,7 +321,7 @@ def quantiles(
     "Soft quantiles, the middle of three milestones (31.4); raise `ValueError` or `TypeError` for what does not fit."
     check_scores(scores)
     mask = check_mask(mask, scores)
-    s = scores.double() if mask is None else scores.double().masked_fill(~mask, 0)
+    s = precise(scores) if mask is None else precise(scores).masked_fill(~mask, 0)
     q = torch.as_tensor(q, dtype=s.dtype, device=s.device).reshape(-1, 1)
     _check_levels(q, width)
     tau = check_tau(self.tau, scores)

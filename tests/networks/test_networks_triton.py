@@ -1,4 +1,4 @@
-"The Triton kernels of the sorting networks: in the interpreter against the plain form, and compiled for GPUs that are not here."
+"The Triton kernels of the sorting networks in the interpreter against the plain form; test_rehearsal.py compiles them."
 import os, subprocess, sys
 
 import pytest
@@ -10,7 +10,7 @@ import torch
 from torch.testing import assert_close
 from softsortlib.networks.comparators import sorting_network
 from softsortlib.networks.layers_triton import triton_differences, triton_differences_backward, triton_layers, triton_layers_backward
-from softsortlib.networks.swaps import apply_layers, lane_differences, swap_sigmoid
+from softsortlib.networks.swaps import SLOPES, apply_layers, lane_differences, swap_sigmoid, swap_weights
 import softsortlib.networks.layers_triton as nt
 rng = torch.Generator().manual_seed(0)
 
@@ -26,7 +26,11 @@ for kind, n in (("bitonic", 5), ("odd_even", 6), ("bitonic", 40)):
         assert_close(triton_layers(keep, swap, None if x is None else x.detach(), n, kind, reverse), exact.detach(), rtol=1e-12, atol=1e-14)
         g = torch.randn(exact.shape, generator=rng, dtype=torch.float64)
         grads = torch.autograd.grad((g * exact).sum(), (v,) if x is None else (v, x))
-        gkeep, gx = triton_layers_backward(g, keep, swap, None if x is None else x.detach(), kind, reverse)
+        sums, gx = triton_layers_backward(g, keep, swap, None if x is None else x.detach(), kind, reverse)
+        gkeep = sums.sum(1)
+        for sigmoid in ("cauchy", "gaussian", "optimal"):
+            for a, b in zip(nt.triton_weights(v.detach(), size, kind, n, sigmoid), swap_weights(v.detach(), sigmoid, active)): assert_close(a, b, rtol=1e-12, atol=1e-12)
+            assert_close(nt.triton_slopes(sums, v.detach(), size, kind, n, sigmoid), torch.where(active, gkeep * SLOPES[sigmoid](v.detach()), 0), rtol=1e-10, atol=1e-12)
         slope = torch.func.vjp(swap_sigmoid, v.detach())[1](torch.where(active, gkeep, 0))[0]
         assert_close(slope, grads[0], rtol=1e-10, atol=1e-12)
         if x is not None: assert_close(gx, grads[1], rtol=1e-11, atol=1e-13)
@@ -38,7 +42,7 @@ v = torch.randn(1, len(net.lo), generator=rng, dtype=torch.float64, requires_gra
 P = apply_layers(v, torch.eye(24, dtype=torch.float64)[None], net)
 g = torch.randn(P.shape, generator=rng, dtype=torch.float64)
 gkeep, _ = triton_layers_backward(g, swap_sigmoid(v).detach(), swap_sigmoid(-v).detach(), None, "bitonic")
-assert_close(torch.func.vjp(swap_sigmoid, v.detach())[1](gkeep)[0], torch.autograd.grad((g * P).sum(), v)[0], rtol=1e-10, atol=1e-12)
+assert_close(torch.func.vjp(swap_sigmoid, v.detach())[1](gkeep.sum(1))[0], torch.autograd.grad((g * P).sum(), v)[0], rtol=1e-10, atol=1e-12)
 
 for kind, n in (("bitonic", 6), ("odd_even", 5)):
     net, size = sorting_network(kind, n), torch.tensor([n, n - 2])
@@ -61,33 +65,3 @@ def test_interpreter_agrees_with_the_plain_form():
     done = subprocess.run([sys.executable, "-W", "ignore", "-c", INTERPRETED], capture_output=True, text=True, timeout=300,
                           env={**os.environ, "TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1"})
     assert done.returncode == 0 and done.stdout.strip() == "fine", done.stderr[-3000:]
-
-
-def kernels():
-    "Every kernel with the types and constants of a launch."
-    from softsortlib.networks import layers_triton as nt
-    def floats(*names): return {f"{name}_ptr": "*fp32" for name in names}
-    def columns(*names): return {f"{name}_ptr": "*i32" for name in names}
-    def ints(*names): return {name: "i32" for name in names}
-    layers = {**floats("x", "keep", "swap"), **columns("lo", "hi", "reach"), **ints("n", "depth", "comparators", "wide", "blocks", "tables")}
-    for eye in (True, False):
-        constants = {"EYE": eye, "PAIRS": 32, "W": 32}
-        yield nt._forward, {**floats("y"), **layers}, constants
-        yield nt._backward, {**floats("gy", "sums", "stack", "starts"), **layers, **ints("first", "segment", "parts", "room")}, constants
-    see = {**floats("tau", "lam", "d"), **columns("size", "lo", "hi", "need", "layers"), **ints("n", "depth", "comparators")}
-    for sigmoid in ("logistic", "cauchy", "reciprocal", "optimal"):
-        constants = {"SIGMOID": sigmoid, "TRICK": sigmoid == "logistic", "LANES": 2048}
-        yield nt._see, {**floats("lanes", "s"), **see}, constants
-        yield nt._see_backward, {**floats("gs", "gtau", "glam", "gd"), **see}, constants
-
-
-@pytest.mark.parametrize("arch", [80, 90])
-@pytest.mark.filterwarnings("ignore")
-def test_every_kernel_compiles_for_a_gpu(arch):
-    import triton
-    from triton.backends.compiler import GPUTarget
-    for kernel, types, constants in kernels():
-        signature = {name: types.get(name, "constexpr") for name in kernel.arg_names}
-        source = triton.compiler.ASTSource(fn=kernel, signature=signature, constexprs=constants)
-        ptx = triton.compile(source, target=GPUTarget("cuda", arch, 32)).asm["ptx"]
-        assert "bar.sync" in ptx, kernel.__name__  # the barrier between layers is there

@@ -170,6 +170,7 @@ def test_wrong_arguments(rng):
         with pytest.raises(kind, match=words): F.soft_sort(x, offsets=offsets)
     whole = torch.tensor([0, 2, 5])
     with pytest.raises(ValueError, match="mask and offsets exclude each other"): F.soft_rank(x, mask=x > 1, offsets=whole)
+    with pytest.raises(ValueError, match="group and offsets exclude each other"): F.soft_rank(x, offsets=whole, group=object())
     with pytest.raises(ValueError, match="k must be at most 3, the length of the longest list, got 4"): F.soft_topk(x, 4, offsets=whole)
     with pytest.raises(TypeError, match="x must be floating point"): F.soft_rank(x.long(), offsets=whole)
     with pytest.raises(ValueError, match="unknown method"): F.soft_rank(x, method="softrot", offsets=whole)

@@ -328,3 +328,12 @@ def test_dense_matrix_is_several_times_faster_than_the_quadratic_form(rng):
         f(z).backward(G)
     t = interleaved(3, fast=lambda: run(lambda z: NeuralSort(100.0, descending=True)(z).to_dense()), quadratic=lambda: run(lambda z: neuralsort_quadratic(z, 100.0)))
     assert t["quadratic"] > 2 * t["fast"], t
+
+
+def test_many_rows_in_plain_torch_have_a_gradient():
+    "More entries than a tile holds are made in tiles, which the backward pass makes again with the same tensors."
+    s = torch.rand(2100, generator=torch.Generator().manual_seed(0)).requires_grad_()
+    y = NeuralSort(1000.0, backend="torch")(s) @ s.detach()
+    exact = NeuralSort(1000.0)(s) @ s.detach()
+    [a], [b] = (torch.autograd.grad(v.square().sum(), s) for v in (y, exact))
+    assert (a - b).norm() <= 1e-4 * b.norm()

@@ -1,0 +1,94 @@
+"""What the library would launch on a GPU, counted where there is none (see pretend.py).
+
+A call may not launch more than is recorded in nbs/results/launches.json (`python tools/record_launches.py` writes it), and
+what has a fixed number of steps may not make the host wait, nor copy from it.
+"""
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from pretend import both_ways, cases, on_a_gpu, pretend
+
+import softsortlib.engine.dispatch as dispatch
+from softsortlib import SoftSort
+
+RECORD = Path(__file__).parent.parent / "nbs/results/launches.json"
+ROWS = {row["call"]: row for row in json.loads(RECORD.read_text())["rows"]}
+CASES = {case.name: case for case in cases()}
+QUICK = sorted(name for name in CASES if (ROWS.get(name, {}).get("launches") or 0) < 1000)          # what iterates for thousands takes seconds to count
+
+
+def test_every_case_is_recorded(): assert sorted(CASES) == sorted(ROWS)
+
+
+@pytest.mark.parametrize("name", QUICK)
+def test_no_more_launches_than_recorded(name):
+    found, row = CASES[name].run(), ROWS[name]
+    if row["waits"]:
+        assert found["waits"], f"{name} makes the host wait no more: record it"
+        return
+    assert not found["waits"], found["waits"]
+    assert found["launches"] <= row["launches"], (found, row)
+
+
+CEILINGS = {                       # of a forward and a backward pass together
+    "SoftSort, P @ x, n = 1,000": 12, "SoftSort, P @ x, n = 200,000": 12,
+    "SigmoidRank, n = 20,000": 30, "Permutahedron, n = 1,000": 60, "Permutahedron, n = 200,000": 60, "EntropicPermutahedron, n = 200,000": 60,
+}
+
+
+@pytest.mark.parametrize("name", CEILINGS)
+def test_ceilings(name): assert ROWS[name]["launches"] <= CEILINGS[name]
+
+
+def test_the_guard_sees_what_it_forbids():
+    "Each fault is seen: a wait, a boolean index, a list of numbers, a tensor of the host."
+    s = pretend(5)
+    for wrong in (lambda: s.max().item(), lambda: s[s > 0], lambda: bool(s.any())):
+        with pytest.raises((RuntimeError, NotImplementedError)), on_a_gpu(): wrong()
+    for wrong in (lambda: s * torch.tensor(2.0, device=s.device), lambda: s[[0, 2]], lambda: torch.arange(5.0).to(s.device)):
+        with on_a_gpu() as seen: wrong()
+        assert seen.faults
+    with on_a_gpu() as seen: (s > 0).sort()
+    assert seen.faults
+    with on_a_gpu() as seen: (s * 2 + 1).view(1, 5)
+    assert seen.names() == ["mul", "add"] and not seen.faults
+
+
+def test_every_launch_is_on_the_device_of_its_tensors(monkeypatch):
+    "On the current device a kernel would meet addresses of another one."
+    entered = []
+
+    class Kernel:
+        def __getitem__(self, grid): return lambda **arguments: entered.append("run")
+
+    class Device:
+        def __init__(self, device): self.device = device
+        def __enter__(self): entered.append(self.device)
+        def __exit__(self, *error): entered.append("left")
+
+    class OnSecond:
+        device = torch.device("cuda:1")
+    monkeypatch.setattr(torch.cuda, "device", Device)
+    dispatch.launch(Kernel(), 1, OnSecond(), n=1)
+    assert entered == [torch.device("cuda:1"), "run", "left"]
+    package = Path(dispatch.__file__).parent.parent
+    for file in package.rglob("*_triton.py"):                    # and there is no other way to launch
+        assert ")](" not in file.read_text() and ",](" not in file.read_text(), file
+
+
+@pytest.mark.parametrize("batch, d", [(70_000, 1), (1, 70_000), (1, 1 << 21)])
+def test_a_grid_has_one_axis(batch, d):
+    "The others end at 65,535, which a batch, a payload or a matrix of so many rows reaches."
+    seen = both_ways(lambda s, x: SoftSort(0.1)(s) @ x, pretend(batch, 300, grad=True), pretend(batch, 300, d, grad=True))
+    assert all(isinstance(k.programs, int) and k.programs < 2**31 for k in seen.kernels) and seen.kernels
+
+
+def test_masked_calls_sort_no_bool():
+    "Torch 2.4 refuses to on a GPU."
+    from softsortlib import SortingNetwork
+    mask = torch.ones(2, 300, dtype=torch.bool, device="meta")
+    for op in (SoftSort(0.1), SortingNetwork()):
+        for f in (lambda s: op(s, mask) @ s, lambda s: op(s, mask).hard()):
+            assert not both_ways(f, pretend(2, 300, grad=True)).faults

@@ -1,0 +1,64 @@
+"""The way to a GPU without one: every kernel compiles for two of them, and `make gpu` rehearses on a machine that has nothing but torch."""
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+triton = pytest.importorskip("triton", reason="triton is not installed: pip install --no-deps triton")
+ROOT = Path(__file__).parent.parent
+
+COMPILED = """
+import sys
+from compiled import check, specialisations
+found = list(specialisations(every=sys.argv[1] == "every"))
+for capability in map(int, sys.argv[2:]):
+    for what in found: print(check(*what, capability))
+"""
+
+
+def compiled(*args):
+    env = {k: v for k, v in os.environ.items() if k != "TRITON_INTERPRET"} | {"PYTHONPATH": os.pathsep.join((str(ROOT), str(ROOT / "tests")))}
+    run = subprocess.run([sys.executable, "-W", "ignore", "-c", COMPILED, *args], env=env, capture_output=True, text=True)
+    assert run.returncode == 0, run.stderr[-3000:]
+    return run.stdout.splitlines()
+
+
+def test_kernels_compile_for_a_gpu_that_is_not_there():
+    """One specialisation of each kernel for compute capability 9.0, with the shared memory that a program may have and no register spilled.
+
+    With SOFTSORTLIB_ALL_KERNELS=1 all that the dispatcher can choose, and 8.0 too."""
+    every = os.environ.get("SOFTSORTLIB_ALL_KERNELS") == "1"
+    lines = compiled("every", "80", "90") if every else compiled("few", "90")
+    kernels = {line.split()[0] for line in lines}
+    written = {name for file in (ROOT / "softsortlib").rglob("*_triton.py") for name in re.findall(r"launch\((_\w+),", file.read_text())}
+    assert kernels == written
+
+
+BARE = """
+import importlib.machinery as m
+find = m.PathFinder.find_spec
+ABSENT = ("nbdev", "fastcore", "execnb", "IPython", "matplotlib", "lightning", "torchvision", "sklearn", "pandas")
+m.PathFinder.find_spec = classmethod(lambda cls, name, path=None, target=None: None if name.split(".")[0] in ABSENT else find(name, path, target))
+"""
+
+
+def test_make_gpu_rehearses_on_a_bare_machine(tmp_path):
+    "With torch, numba, hypothesis and pytest and nothing else, without a GPU: every stage runs or says why not, writes where it may, and keeps the deadline."
+    (tmp_path / "bare").mkdir()
+    (tmp_path / "bare/sitecustomize.py").write_text(BARE)
+    before = {p for p in ROOT.iterdir()} | {p for p in (ROOT / "nbs/results").iterdir()}
+    program = (ROOT / "tools/gpu.py").read_text().replace('PYTHONPATH=str(root)', f'PYTHONPATH={str(tmp_path / "bare")!r} + os.pathsep + str(root)')
+    program = program.replace("Path(__file__).resolve().parent.parent", f"Path({str(ROOT)!r})")
+    (tmp_path / "gpu.py").write_text(program)
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join((str(tmp_path / "bare"), str(ROOT)))}
+    run = subprocess.run([sys.executable, tmp_path / "gpu.py", "--minutes", "2.5", "--rounds", "1", "--out", tmp_path / "out"], cwd=tmp_path, env=env, capture_output=True, text=True, timeout=240)
+    assert "this is a rehearsal" in run.stdout and run.returncode == 0, run.stdout + run.stderr
+    found = {stage: json.loads((tmp_path / "out" / f"{stage}.json").read_text()) for stage in ("device", "tests", "memory", "bench", "speed", "summary")}
+    assert found["device"]["rehearsal"] and found["tests"]["exit"] == 0 and "[100%]" in found["tests"]["said"], found["tests"]["said"]
+    assert found["memory"]["skipped"] and found["speed"]["skipped"]
+    assert found["bench"]["finished"] and not [row for row in found["bench"]["rows"] if "failed" in row], found["bench"]
+    assert before == {p for p in ROOT.iterdir()} | {p for p in (ROOT / "nbs/results").iterdir()}
