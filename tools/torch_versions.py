@@ -16,6 +16,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 FOLDERS = ["core", "engine", "rowwise", "networks", "ranks", "functional"]
 TOOLS = ["pytest", "hypothesis", "scipy"]         # what the tests themselves need
+ONNX = ["onnx", "onnxscript", "onnxruntime"]      # and, under the newest, tests/test_onnx.py
 
 
 def install(python, which):
@@ -27,7 +28,7 @@ def install(python, which):
     frozen = subprocess.run([uv, "pip", "freeze", "-p", python, "--exclude-editable"], check=True, capture_output=True, text=True).stdout
     held = [line for line in frozen.splitlines() if line.startswith(("torch==", "numpy==", "numba=="))]
     print(*held, flush=True)
-    subprocess.run([uv, "pip", "install", "-q", "-p", python, *held, *TOOLS], check=True)
+    subprocess.run([uv, "pip", "install", "-q", "-p", python, *held, *TOOLS, *(ONNX if which == "newest" else [])], check=True)
 
 
 def main():
@@ -40,7 +41,7 @@ def main():
     python = home / "bin" / "python"
     install(python, args.which)
     env = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"} | {"NUMBA_CACHE_DIR": str(home / "cache")}
-    folders = [f"tests/{folder}" for folder in FOLDERS]
+    folders = [f"tests/{folder}" for folder in FOLDERS] + (["tests/test_onnx.py"] if args.which == "newest" else [])
     sys.exit(subprocess.run([python, "-m", "pytest", "-p", "no:cacheprovider", *folders, *more], cwd=ROOT, env=env).returncode)
 
 

@@ -5,10 +5,12 @@
 # %% auto #0
 __all__ = []
 
-# %% ../../nbs/engine/92_autograd.ipynb #8ae04704
+# %% ../../nbs/engine/92_autograd.ipynb #15b3a445
 import torch
 from torch import Tensor, nn
 from torch._library.infer_schema import infer_schema  # torch.library.infer_schema from torch 2.5
+
+from .dispatch import for_onnx
 
 # %% ../../nbs/engine/92_autograd.ipynb #952b6e5d
 def qualified(op, module):
@@ -55,7 +57,7 @@ def once(message):
         raise NotImplementedError(message)
     return backward
 
-# %% ../../nbs/engine/92_autograd.ipynb #432c1529
+# %% ../../nbs/engine/92_autograd.ipynb #eb35c164
 class CustomOp:
     "The function `f` under a name that torch knows: calls `f` if nothing is tracing, otherwise the dispatcher."
     def __init__(self, f, name):
@@ -75,7 +77,7 @@ class CustomOp:
     def __call__(self, *args):
         if is_unseen(args) and not needs_graph(args):
             return self.f(*args)
-        return self.overload(*args)
+        return self.f(*args) if for_onnx() else self.overload(*args)
 
     def register_fake(self, fake):
         "Say what shapes and dtypes come out, `fake` of the same arguments."
@@ -144,7 +146,7 @@ def _in_one_piece(op):
         forward=staticmethod(forward),
         backward=staticmethod(op.backward)))
 
-# %% ../../nbs/engine/92_autograd.ipynb #e4e8adaf
+# %% ../../nbs/engine/92_autograd.ipynb #e5d8a236
 def differentiable(op, tensors, backward, setup=None, join=False, instead=IN_REVERSE):
     """Give `op`, whose first arguments are tensors of one batch shape, all its rules; call what this returns, not `op`.
 
@@ -156,7 +158,7 @@ def differentiable(op, tensors, backward, setup=None, join=False, instead=IN_REV
         if is_unseen(args):
             return Plainly.apply(*args) if needs_graph(args) else op.f(*args)
         if watched(args) and not _in_func():
-            return op.overload(*args)
+            return op.f(*args) if for_onnx() else op.overload(*args)
         return Rules.apply(*args)
 
     Plainly = _in_one_piece(op)

@@ -31,6 +31,31 @@ def _check_cuda(x):
         raise ValueError("backend 'triton' runs on cuda, got a tensor on cpu: "
                          "move the scores there, or leave backend=None")
 
+# %% ../../nbs/engine/91_dispatch.ipynb #270bcdef
+def for_onnx() -> bool:
+    "Whether `torch.onnx.export` traces."
+    return torch.compiler.is_exporting() and torch.onnx.is_in_onnx_export()
+
+# %% ../../nbs/engine/91_dispatch.ipynb #dcc3412a
+HOME = {"cpu": "numba", "cuda": "triton"}  # whose kernels run where
+
+def choose(
+    x: Tensor,  # a tensor on the device where the work is, any shape
+    backend: str,  # what `check_backend` returned
+    numba: bool = True,  # whether the caller has a numba kernel for these arguments
+    triton: bool = False,  # whether it has a Triton kernel for them
+) -> str:
+    "Who computes: \"numba\", \"triton\" or \"torch\"; raise `ValueError` for Triton on a CPU, not interpreted."
+    if for_onnx():
+        return "torch"
+    who = backend or {"cpu": "numba", "cuda": "triton"}.get(x.device.type, "torch")
+    if who == "numba" and numba and x.device.type == "cpu":
+        return who
+    if who == "triton" and triton and has_triton:
+        _check_cuda(x)
+        return who
+    return "torch"
+
 # %% ../../nbs/engine/91_dispatch.ipynb #cae0d7ea
 HOME = {"cpu": "numba", "cuda": "triton"}  # whose kernels run where
 
