@@ -19,8 +19,8 @@ TAU = 1e-3
 def peak(): return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 
-def work(rank, P, n, rounds, store, queue):
-    "Sort n random scores that lie on P processes, forward and backward; seconds of each round."
+def work(rank, P, sizes, rounds, store, queue):
+    "Sort random scores that lie on P processes, forward and backward, some numbers of them; seconds of each round and bytes."
     os.environ.update(OMP_NUM_THREADS="1", NUMBA_NUM_THREADS="1")
     import torch
     import torch.distributed as dist
@@ -28,35 +28,36 @@ def work(rank, P, n, rounds, store, queue):
     import softsortlib
     torch.set_num_threads(1)
     dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=P, timeout=datetime.timedelta(seconds=600))
-    own = n // P
     g = torch.Generator().manual_seed(rank)
     warm = torch.randn(1000, requires_grad=True)
     softsortlib.soft_sort(warm, tau=TAU, group=dist.group.WORLD).square().sum().backward()
     softsortlib.soft_sort(warm, tau=TAU).square().sum().backward()
-    before, seconds = peak(), []
-    x = torch.randn(own, generator=g)
-    for _ in range(rounds):
-        x = x.detach().requires_grad_()
-        dist.barrier()
-        start = time.perf_counter()
-        y = softsortlib.soft_sort(x, tau=TAU, group=dist.group.WORLD if P > 1 else None)
-        y.square().sum().backward()
-        dist.barrier()
-        seconds.append(time.perf_counter() - start)
-    queue.put((rank, seconds, peak() - before))
+    before = peak()
+    for n in sizes:
+        x, seconds = torch.randn(n // P, generator=g), []
+        for _ in range(rounds):
+            x = x.detach().requires_grad_()
+            dist.barrier()
+            start = time.perf_counter()
+            y = softsortlib.soft_sort(x, tau=TAU, group=dist.group.WORLD if P > 1 else None)
+            y.square().sum().backward()
+            dist.barrier()
+            seconds.append(time.perf_counter() - start)
+        queue.put((n, seconds, peak() - before))
     dist.destroy_process_group()
 
 
-def measure(P, n, rounds):
-    "Seconds (the shortest round) and bytes (of the largest process)."
+def measure(P, sizes, rounds):
+    "For each size, in rising order: seconds (the shortest round) and bytes (of the largest process)."
     import torch.multiprocessing as mp
     context = mp.get_context("spawn")
     queue, store = context.Queue(), tempfile.mktemp()
-    processes = [context.Process(target=work, args=(rank, P, n, rounds, store, queue)) for rank in range(P)]
+    processes = [context.Process(target=work, args=(rank, P, sizes, rounds, store, queue)) for rank in range(P)]
     for process in processes: process.start()
-    got = [queue.get(timeout=900) for _ in range(P)]
+    got = [queue.get(timeout=900) for _ in range(P * len(sizes))]
     for process in processes: process.join()
-    return dict(P=P, n=n, seconds=min(max(s[i] for _, s, _ in got) for i in range(rounds)), bytes=max(b for _, _, b in got))
+    of = {n: [(s, b) for m, s, b in got if m == n] for n in sizes}
+    return [dict(P=P, n=n, seconds=min(max(s[i] for s, _ in some) for i in range(rounds)), bytes=max(b for _, b in some)) for n, some in of.items()]
 
 
 def main():
@@ -66,10 +67,11 @@ def main():
     record = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
     record["cores"] = os.cpu_count()
     record["tau"] = TAU
-    if args.large: record["large"] = [measure(P, args.large, 1) for P in (4, 1)]
+    if args.large: record["large"] = [measure(P, [args.large], 1)[0] for P in (4, 1)]
     else:
-        record["strong"] = [measure(P, 1 << 20, 3) for P in (1, 2, 4)]
-        record["weak"] = [measure(P, P << 18, 3) for P in (1, 2, 4)]
+        runs = {P: measure(P, sorted({P << 17, 1 << 19}), 3) for P in (1, 2, 4)}
+        record["strong"] = [runs[P][-1] for P in (1, 2, 4)]
+        record["weak"] = [next(r for r in runs[P] if r["n"] == P << 17) for P in (1, 2, 4)]
     RESULTS.write_text(json.dumps(record, indent=1) + "\n")
 
 

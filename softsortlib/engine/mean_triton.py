@@ -142,14 +142,16 @@ def _mean_back(s_ptr, x_ptr, tau_ptr, size_ptr, go_ptr, gZ_ptr, o_ptr, Z_ptr, en
         far = tl.where(gs == 0, 0.0, tl.load(s_ptr + i, i < size, 0.0).to(REAL) - first)
         tl.store(gtau_ptr + tl.program_id(0), -tl.sum(far * gs, 0) * per_tau)
 
-# %% ../../nbs/engine/160_mean_triton.ipynb #72586bb7
+# %% ../../nbs/engine/160_mean_triton.ipynb #b5df411b
 def mean_back_triton(
-    go: Tensor, gZ: Tensor,  # what arrives, (B, n, d) and (B, n)
+    go: Tensor,  # what arrives for the mean, (B, n, d)
+    gZ: Tensor,  # and for Z, (B, n)
     s: Tensor,  # scores in order, (B, n)
     x: Tensor,  # payload, (B, n, d)
     tau: Tensor,  # temperatures, (B,)
     size: Tensor,  # how many elements of each row are real, long, (B,)
-    o: Tensor, Z: Tensor,  # what the forward pass returned, (B, n, d) and (B, n)
+    o: Tensor,  # the mean, (B, n, d)
+    Z: Tensor,  # the normalisers, (B, n)
     learn: bool,  # whether the gradient to tau is wanted
 ) -> tuple:  # the gradients to s (B, n), x (B, n, d) and, if `learn`, to tau (B,)
     "The gradients of the mean by the Triton kernels."
