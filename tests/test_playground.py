@@ -602,6 +602,9 @@ def test_the_built_page(visit):
     tab.locator("[data-try=columns]").click()
     assert tab.locator("#pg-columns").is_visible() and state(tab)["tau"] == 1
     assert tab.locator("#pg-columns a").get_attribute("href") == "transport/sinkhorn_sort.html"
+    for width, least in ((820, 760), (1024, 700)):                         # a tablet, upright and across
+        tab.set_viewport_size({"width": width, "height": 900})
+        assert tab.locator(".pg").bounding_box()["width"] >= least
 
 
 def test_the_page_is_self_contained():

@@ -431,6 +431,23 @@ def test_text_is_narrow_code_is_not_wrapped_and_prose_outweighs_it(tab, site):
 
 
 @needs_site
+@pytest.mark.parametrize("page", ("index.html", "choosing.html", "howto.html", "playground.html", "references.html", "404.html", "api/functional.html", "experiments/sort_mnist.html", *READ))
+def test_a_page_is_valid_html(page):
+    "What the parser of the standard would have to repair: there is nothing."
+    parser = pytest.importorskip("html5lib").HTMLParser()
+    parser.parse((SITE / page).read_text(encoding="utf-8"))
+    assert not [(where, code, str(data)) for where, code, data in parser.errors]
+
+
+@needs_site
+@pytest.mark.parametrize("page", READ)
+def test_a_chapter_opens_with_a_picture_and_has_three(page):
+    text = (SITE / page).read_text(encoding="utf-8").partition("<main")[2].partition("</main>")[0]
+    assert len(re.findall(r'<svg role="img"|<img [^>]*src="data:image', text)) >= 3
+    assert text.index('<svg role="img"') < text.index("<h2")
+
+
+@needs_site
 @needs_browser
 def test_a_reference_to_a_statement_lands_there_and_shows_it(tab, site):
     tab.set_viewport_size({"width": 1280, "height": 900})
