@@ -14,8 +14,10 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 import softsortlib
 from softsortlib import NeuralSort, SinkhornSort, SoftSort
+from softsortlib.engine import radix
 from softsortlib.losses import kendall_loss, lambda_loss
 from softsortlib.ranks import pair_sum
+from softsortlib.rowwise.softsort_matrix import laplace_log_prob
 from softsortlib.transport import Gibbs, potentials
 
 PREFIX = "softsortlib::"
@@ -78,13 +80,16 @@ def rest(s):
     for P in (SoftSort(0.5, power=1.5)(z), SinkhornSort(0.5, power=1)(z), SinkhornSort(0.5, gradient="unrolled")(z), SinkhornSort(0.5, milestones=2)(z)): twice(P @ s, z)
     twice(SinkhornSort(0.5).quantiles(z, [0.3]) @ s, z)
     for op in (SoftSort(0.5, backend="numba"), SoftSort(0.5, power=2, backend="numba"), NeuralSort(0.5, backend="numba")):
-        for f in (lambda P: P @ s, lambda P: P.mT @ s, lambda P: P.to_dense()): twice(f(op(z)), z)
+        for f in (lambda P: P @ s, lambda P: P.mT @ s, lambda P: P.to_dense(), lambda P: P.log_prob(P.hard())): twice(f(op(z)), z)
     twice(pair_sum(z, 0.5, torch.ones_like(z), "laplace", plain=False), z)
     many = torch.linspace(-1, 1, 600, dtype=torch.float64).sin().requires_grad_()      # too many pairs for one matrix
     twice(lambda_loss(many, torch.arange(600) % 4, k=2), many)
     twice(kendall_loss(many, torch.arange(600) % 4), many)
-    long = torch.linspace(-1, 1, 5000).sin().requires_grad_()      # long enough for the radix sort
+    long = torch.linspace(-1, 1, 9000).sin().requires_grad_()      # long enough for the radix sort
     for row in RANKS + OPERATORS[:1]: twice(row.make(tau=0.5)(long) @ long, long)
+    order = z.detach().argsort()      # these two serve GPUs, and have their plain form here
+    twice(radix._permute(z[..., None].expand(2, N, 2), order), z)
+    twice(laplace_log_prob(z.sort().values, z, torch.full((2,), 0.5, dtype=z.dtype), SoftSort(0.5, backend="numba")(z)._Z(None), order, ""), z)
     weights = torch.full((2, N), 1 / N, dtype=torch.float64), torch.full((2, 3), 1 / 3, dtype=torch.float64)
     twice(potentials(Gibbs(z.sort().values, x.expand(2, 3), 0.5), *weights), z)
 

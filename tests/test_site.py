@@ -416,7 +416,7 @@ def test_text_is_narrow_code_is_not_wrapped_and_prose_outweighs_it(tab, site):
         tab.goto(site + page)
         tab.wait_for_function("() => !document.querySelector('span.math:not(:has(.katex))')")
         width, code, wrapped, scroll = tab.evaluate("""() => {
-          const main = document.querySelector("main"), p = [...main.querySelectorAll("p")].find(x => !x.className && x.textContent.length > 150), probe = document.createElement("span");
+          const main = document.querySelector("main"), p = [...main.querySelectorAll("p")].find(x => !x.className && !x.closest("figure") && x.textContent.length > 150), probe = document.createElement("span");
           probe.textContent = "the quick brown fox jumps over the lazy dog and runs from it as far"; p.append(probe);
           const width = p.clientWidth / (probe.getClientRects().length === 1 ? probe.offsetWidth : 1e9) * probe.textContent.length; probe.style.whiteSpace = "nowrap";
           const columns = p.clientWidth / probe.offsetWidth * probe.textContent.length; probe.remove();

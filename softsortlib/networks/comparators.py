@@ -104,6 +104,7 @@ def sorting_network(
     "The network of that kind as columns; raise `ValueError` for an unknown kind."
     if not is_one_of(kind, ("bitonic", "odd_even")):
         raise ValueError(f"kind must be 'bitonic' or 'odd_even', got {kind!r}")
+    _check_lanes(kind, n)
     build = _build if _in_a_transform() else _kept
     return build(kind, n, str(device))
 
