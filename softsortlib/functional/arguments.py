@@ -145,7 +145,7 @@ def turned(
     "`sign * s`, and nothing is done where the sign is one."
     return s if sign == 1 else -s
 
-# %% ../../nbs/functional/53_arguments.ipynb #1c6dc74f
+# %% ../../nbs/functional/53_arguments.ipynb #4b841220
 def with_gradient_of(
     soft: Tensor,  # the value that gives the gradient, (...)
     hard: Tensor,  # the value to return, (...)

@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = []
 
-# %% ../../nbs/losses/59_contract.ipynb #88562ca7
+# %% ../../nbs/losses/59_contract.ipynb #ba0ed2db
 import functools
 import inspect
 from typing import TYPE_CHECKING, Any, Callable, TypeVar
@@ -39,7 +39,7 @@ def check_relevance(
     if wrong:
         raise ValueError(f"{name} must be a tensor {like}, got {tuple(relevance.shape)}")
 
-# %% ../../nbs/losses/59_contract.ipynb #ac0abe9c
+# %% ../../nbs/losses/59_contract.ipynb #b5bd1d85
 def check_reduction(reduction):
     "Raise `ValueError` unless `reduction` is one of the three."
     if not is_one_of(reduction, ("mean", "sum", "none")):

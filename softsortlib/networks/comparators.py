@@ -50,7 +50,7 @@ def _pairs(n, m, mirrored):
     pairs = torch.stack([block + t, lower], -1).flatten(0, 1)
     return pairs[pairs[:, 1] < n]  # what touches an imagined lane is erased
 
-# %% ../../nbs/networks/20_comparators.ipynb #60f576dc
+# %% ../../nbs/networks/20_comparators.ipynb #f80a2b6f
 def bitonic_layers(
     n: int,  # number of lanes, any number
 ) -> list:  # k (k + 1) / 2 layers, k = ceil(log2 n), each the pairs of lanes (i, j), i < j, long, (c, 2)
@@ -95,7 +95,7 @@ def _in_a_transform():
     inside = torch._C._functorch.peek_interpreter_stack() is not None or _get_current_dispatch_mode() is not None
     return torch.compiler.is_compiling() or inside
 
-# %% ../../nbs/networks/20_comparators.ipynb #92d794b5
+# %% ../../nbs/networks/20_comparators.ipynb #09dbf3dc
 def sorting_network(
     kind: str,  # "bitonic" or "odd_even"
     n: int,  # number of lanes
