@@ -17,7 +17,9 @@ import torch
 from matplotlib.patches import Polygon, Rectangle
 
 import softsortlib as ss
+import softsortlib.losses
 from softsortlib.networks import bitonic_layers, odd_even_layers
+from softsortlib.transport import soft_matching as match
 
 FOLDER = Path(__file__).resolve().parent.parent / "nbs" / "images"
 INK, MUTED, LINE, BLUE, ORANGE = "#010203", "#040506", "#070809", "#0a0b0c", "#0d0e0f"     # stand-ins, as no theme has them
@@ -382,6 +384,246 @@ def topk_masks():
         ax.set(ylim=(-0.03, 1.08), xlim=(0, 3.5), xticks=[], yticks=[0, 1])
         ax.set_title(method, pad=4)
     axes[0].set_ylabel("weight")
+    return fig
+
+@drawing
+def rounding():
+    "A soft permutation, its rounding, and the entries that a known order asks for"
+    s, target = numbers(2, 5, 3, 1, 4), torch.tensor([0, 2, 3, 4, 1])
+    P = ss.SoftSort(0.7)(s)
+    hard = torch.eye(5, dtype=s.dtype)[P.hard()]
+    fig, axes = plt.subplots(1, 3, figsize=(7.6, 2.1))
+    for ax, M, title in zip(axes, (P.to_dense(), hard, P.to_dense()), ("P", "P.hard()", f"P.log_prob(target): mean {float(P.log_prob(target).mean()):.2f}")):
+        cells(bare(ax, xlim=(-0.2, 5.2), ylim=(-5.2, 0.2), aspect="equal"), M)
+        ax.set_title(title, pad=3)
+    for i, j in enumerate(target.tolist()): axes[2].add_patch(Rectangle((j, -i - 1), 1, 1, facecolor="none", edgecolor=ORANGE, lw=1.8))
+    return fig
+
+@drawing
+def quantiles():
+    "Every quantile of eight numbers, hard and soft"
+    x, q = numbers(0.2, 0.5, 0.6, 1.4, 2.2, 2.3, 3.1, 4.4), torch.linspace(0, 1, 101, dtype=torch.float64)
+    fig, ax = plt.subplots(figsize=(7.6, 2.4))
+    ax.plot(q, torch.quantile(x, q), color=LINE, lw=1.6)
+    for tau, style in ((0.1, "-"), (0.6, (0, (5, 2)))): ax.plot(q, ss.soft_quantile(x, q, tau=tau), color=BLUE, ls=style)
+    ax.plot([0] * 8, x, "o", color=ORANGE, ms=4.5, clip_on=False, zorder=3)
+    ax.set(xlim=(0, 1), xlabel="q", ylabel="the q-quantile", xticks=[0, 0.25, 0.5, 0.75, 1])
+    ax.set_title("grey torch.quantile, full line τ = 0.1, dashed τ = 0.6", pad=4)
+    fig.subplots_adjust(bottom=0.22)
+    return fig
+
+@drawing
+def temperatures():
+    "One matrix at five temperatures"
+    s = torch.randn(8, generator=torch.Generator().manual_seed(3), dtype=torch.float64).sort().values
+    fig, axes = plt.subplots(1, 5, figsize=(7.6, 1.7))
+    for ax, tau in zip(axes, (0.01, 0.1, 0.3, 1.0, 10.0)):
+        cells(bare(ax, xlim=(-0.1, 8.1), ylim=(-8.1, 0.1), aspect="equal"), ss.SoftSort(tau)(s).to_dense())
+        ax.set_title(f"τ = {tau:g}", pad=3)
+    return fig
+
+def moving(loss, hard):
+    "A loss as one score moves past four others: its hard counterpart is a staircase"
+    line, others = torch.linspace(-0.5, 4.5, 201, dtype=torch.float64), numbers(0.5, 1.5, 2.5, 3.5)
+    scores, wanted = torch.cat([line[:, None], others.expand(201, -1)], 1), numbers(2.5, 1, 2, 3, 4)
+    fig, ax = plt.subplots(figsize=(7.6, 2.2))
+    ax.plot(line, torch.stack([hard(s, wanted) for s in scores]), color=LINE, lw=1.6, drawstyle="steps-mid")
+    for tau, style in ((0.1, "-"), (0.5, (0, (5, 2)))):
+        ax.plot(line, torch.stack([loss(s[None], wanted[None], tau) for s in scores]), color=BLUE, ls=style)
+    ax.plot(others, [ax.get_ylim()[0]] * 4, "o", color=ORANGE, ms=4.5, clip_on=False, zorder=3)
+    ax.set(xlim=(-0.5, 4.5), xlabel="the score that moves, and the four it passes (dots); its place is between the second and the third")
+    ax.set_title("grey the hard loss, full line τ = 0.1, dashed τ = 0.5", pad=4)
+    fig.subplots_adjust(bottom=0.25)
+    return fig
+
+def ranks_of(x): return x.argsort().argsort().to(x.dtype)
+
+def hard_spearman(s, y):
+    "One minus the correlation of the ranks"
+    return 1 - torch.corrcoef(torch.stack([ranks_of(s), ranks_of(y)]))[0, 1]
+
+@drawing
+def losses_on_an_order(): return moving(lambda s, y, tau: ss.losses.spearman_loss(s, y, tau=tau), hard_spearman)
+
+def hard_ndcg(s, y):
+    "One minus NDCG, with exponential gains"
+    def dcg(order): return ((2 ** y[order] - 1) / torch.log2(torch.arange(2, len(y) + 2, dtype=y.dtype))).sum()
+    return 1 - dcg(s.argsort(descending=True)) / dcg(y.argsort(descending=True))
+
+@drawing
+def losses_at_the_top(): return moving(lambda s, y, tau: ss.losses.approx_ndcg_loss(s, y, tau=tau), hard_ndcg)
+
+@drawing
+def sparse_rows():
+    "A row of SoftSort on three simplices"
+    s = numbers(0.2, 0.9, 1.3, 1.6, 2.4, 3.1)
+    fig, axes = plt.subplots(1, 3, figsize=(7.6, 1.9), sharey=True)
+    for ax, simplex in zip(axes, ("softmax", "entmax15", "sparsemax")):
+        row = ss.SoftSort(0.6, simplex=simplex)(s).to_dense()[2]
+        ax.vlines(s, 0, row, color=BLUE, lw=2.4)
+        ax.plot(s, row, "o", color=BLUE, ms=3.6)
+        for x, p in zip(s, row):
+            if p == 0: ax.plot(x, 0, "o", mfc="none", mec=ORANGE, ms=7)
+        ax.set(ylim=(-0.04, 0.75), xticks=[], yticks=[0, 0.5])
+        ax.set_title(f"{simplex}: {int((row == 0).sum())} zeros", pad=4)
+    axes[0].set_ylabel("weight")
+    return fig
+
+@drawing
+def squared_distance():
+    "The same row with the distance and with its square"
+    s, line = numbers(0.6, 1.4, 2.9, 3.6, 5.4), torch.linspace(0, 6, 241, dtype=torch.float64)
+    fig, axes = plt.subplots(1, 2, figsize=(7.6, 1.9), sharey=True)
+    for ax, power, tau in zip(axes, (1, 2), (0.6, 0.7)):
+        P = ss.SoftSort(tau, power=power)(s).to_dense()
+        weight = lambda x, i: (-(x - s[i]).abs() ** power / tau).exp() / (-(s - s[i]).abs() ** power / tau).exp().sum()
+        for i, color in ((1, BLUE), (3, ORANGE)):
+            ax.fill_between(line, 0, weight(line, i), color=color, alpha=0.13, lw=0)
+            ax.plot(line, weight(line, i), color=color, lw=1.2)
+            ax.plot(s, P[i], "o", color=color, ms=4)
+        ax.set(xticks=[], yticks=[0, 0.5], ylim=(-0.02, 0.85))
+        ax.set_title(("|x − y|: peaks", "(x − y)²: bells")[power - 1], pad=4)
+    axes[0].set_ylabel("weight")
+    return fig
+
+@drawing
+def soft_matching():
+    "Points matched with points at two temperatures, lines as thick as the entries"
+    g = torch.Generator().manual_seed(5)
+    a = torch.rand(6, 2, generator=g, dtype=torch.float64)
+    b = (a + 0.16 * torch.randn(6, 2, generator=g, dtype=torch.float64))[torch.randperm(6, generator=g)]
+    fig, axes = plt.subplots(1, 2, figsize=(7.6, 2.5))
+    for ax, tau in zip(axes, (0.005, 0.06)):
+        bare(ax, xlim=(-0.35, 1.35), ylim=(-0.3, 1.25))
+        P = match(-torch.cdist(a, b).square(), tau=tau).to_dense()
+        for i in range(6):
+            for j in range(6):
+                if P[i, j] > 0.01: ax.plot(*zip(a[i].tolist(), b[j].tolist()), color=BLUE, lw=0.2 + 3.5 * float(P[i, j]), alpha=0.15 + 0.85 * float(P[i, j]), zorder=0)
+        ax.plot(*a.T, "o", color=INK, ms=5)
+        ax.plot(*b.T, "s", color=ORANGE, ms=5)
+        ax.set_title(f"τ = {tau:g}", pad=3)
+    return fig
+
+def mask_of(method, taus, k=3):
+    "The weights of a method against the scores, at two temperatures"
+    s = numbers(0.2, 0.5, 0.9, 1.0, 1.6, 1.9, 2.0, 2.9, 3.3)
+    fig, axes = plt.subplots(1, 2, figsize=(7.6, 1.9), sharey=True)
+    for ax, tau in zip(axes, taus):
+        w = ss.soft_topk_mask(s, k, method=method, tau=tau)
+        ax.vlines(s, 0, w, color=BLUE, lw=2.4)
+        ax.plot(s, w, "o", color=BLUE, ms=4)
+        ax.axvspan(1.95, 3.5, color=ORANGE, alpha=0.12, lw=0)
+        ax.set(ylim=(-0.03, 1.08), xlim=(0, 3.5), xticks=[], yticks=[0, 1])
+        ax.set_title(f"τ = {tau:g}: {int((w == 0).sum())} zeros, {int((w == 1).sum())} ones", pad=4)
+    axes[0].set_ylabel("weight")
+    return fig
+
+@drawing
+def threshold_mask(): return mask_of("threshold", (0.1, 0.6))
+
+@drawing
+def sparse_mask(): return mask_of("sparse", (0.3, 1.5))
+
+@drawing
+def subsets():
+    "All pairs of five, as likely as their scores say, and the marginals that they add up to"
+    s = numbers(0.3, 0.8, 1.1, 1.9, 2.4)
+    pairs = [(i, j) for i in range(5) for j in range(i + 1, 5)]
+    chance = torch.stack([s[i] + s[j] for i, j in pairs]).softmax(0)
+    marginals = ss.soft_topk_mask(s, 2, method="simple", tau=1.0)
+    fig, ax = plt.subplots(figsize=(7.6, 2.2))
+    bare(ax, xlim=(-0.8, 16.5), ylim=(-5.9, 1.3))
+    for x, ((i, j), p) in enumerate(zip(pairs, chance)):
+        for row in range(5): ax.plot(x, -row - 0.5, "s", ms=7, color=BLUE if row in (i, j) else LINE, alpha=0.9 if row in (i, j) else 0.35)
+        ax.add_patch(Rectangle((x - 0.3, 0.1), 0.6, 5 * float(p), facecolor=ORANGE, lw=0))
+    for row in range(5):
+        ax.add_patch(Rectangle((12, -row - 0.8), 3.2 * float(marginals[row]), 0.6, facecolor=BLUE, lw=0))
+        ax.text(12.15 + 3.2 * float(marginals[row]), -row - 0.5, f"{float(marginals[row]):.2f}", va="center")
+        ax.text(-0.7, -row - 0.5, f"s{'₁₂₃₄₅'[row]}", ha="right", va="center", style="italic")
+    ax.text(4.5, -5.5, "the ten pairs and their chances", ha="center", va="top", color=MUTED)
+    ax.text(13.4, -5.5, "marginals, sum 2", ha="center", va="top", color=MUTED)
+    return fig
+
+@drawing
+def router():
+    "Tokens and experts: the logits, and the two experts of each token"
+    logits = torch.randn(6, 12, generator=torch.Generator().manual_seed(2), dtype=torch.float64)
+    weights = ss.soft_topk_mask(logits.mT, 2, method="sparse", tau=1.0).mT
+    hard = ss.soft_topk_mask(logits.mT, 2, method="sparse", tau=1.0, hard=True).mT
+    fig, axes = plt.subplots(1, 3, figsize=(7.6, 1.5))
+    for ax, M, title in zip(axes, (logits.softmax(0), weights, hard), ("softmax of the logits", "soft: weights that sum to 2", "hard: two experts a token")):
+        cells(bare(ax, xlim=(-1.2, 12.1), ylim=(-7.2, 0.1), aspect="equal"), M)
+        ax.text(6, -6.3, "tokens", ha="center", va="top", color=MUTED)
+        ax.set_title(title, pad=3)
+    axes[0].text(-0.4, -3, "experts", ha="center", va="center", rotation=90, color=MUTED)
+    return fig
+
+@drawing
+def mixture_of_orders():
+    "A few orders drawn at random, and their mean"
+    s = numbers(2, 5, 3, 1, 4)
+    P = ss.Perturbed(1.0, samples=200, generator=torch.Generator().manual_seed(0))(s)
+    fig, axes = plt.subplots(1, 5, figsize=(7.6, 1.7))
+    g = torch.Generator().manual_seed(1)
+    for ax in axes[:4]:
+        noisy = s - torch.empty(5, dtype=s.dtype).exponential_(generator=g).log()
+        cells(bare(ax, xlim=(-0.1, 5.1), ylim=(-5.1, 0.1), aspect="equal"), torch.eye(5, dtype=s.dtype)[noisy.argsort()])
+    cells(bare(axes[4], xlim=(-0.1, 5.1), ylim=(-5.1, 0.1), aspect="equal"), P.to_dense())
+    axes[0].set_title("four draws", pad=3, loc="left")
+    axes[4].set_title("mean of 200", pad=3)
+    return fig
+
+@drawing
+def perturbed_ranks():
+    "The mean rank of a score under noise: the staircase becomes smooth"
+    others, line = numbers(0.7, 1.2, 2.4, 2.6, 3.9, 4.4, 5.3), torch.linspace(0, 6, 121, dtype=torch.float64)
+    sets = torch.cat([line[:, None], others.expand(121, -1)], 1)
+    fig, ax = plt.subplots(figsize=(7.6, 2.3))
+    ax.plot(line, (line[:, None] > others).sum(-1) + 1, color=LINE, lw=1.6, drawstyle="steps-mid")
+    for tau, color in ((0.1, BLUE), (0.5, ORANGE)):
+        P = ss.Perturbed(tau, samples=400, noise="normal", generator=torch.Generator().manual_seed(0))(sets)
+        ax.plot(line, (P.mT @ torch.arange(1, 9, dtype=line.dtype))[:, 0], color=color, lw=1.3)
+    ax.set(xlim=(0, 6), yticks=range(1, 9), xlabel="a score that moves past seven others", ylabel="mean rank")
+    ax.set_title("400 draws of normal noise: blue τ = 0.1, orange τ = 0.5", pad=4)
+    fig.subplots_adjust(bottom=0.24)
+    return fig
+
+@drawing
+def sample_sort():
+    "Scores on three processes before and after the exchange"
+    g = torch.Generator().manual_seed(6)
+    parts = [torch.rand(n, generator=g) for n in (9, 6, 8)]
+    whole = torch.cat(parts).sort().values
+    cuts = [0, 8, 16, 23]
+    fig, axes = plt.subplots(1, 2, figsize=(7.6, 1.7), sharey=True)
+    for ax, rows, title in zip(axes, (parts, [whole[a:b] for a, b in zip(cuts, cuts[1:])]), ("each process has its own", "each process has an interval")):
+        bare(ax, xlim=(-0.04, 1.04), ylim=(-0.45, 2.5))
+        for r, x in enumerate(rows):
+            ax.plot([0, 1], [2 - r] * 2, color=LINE, lw=0.8)
+            for v in x.tolist(): ax.plot(v, 2 - r, "o", ms=6, color=(BLUE, INK, ORANGE)[next(p for p, part in enumerate(parts) if v in part.tolist())])
+        ax.set_title(title, pad=3)
+    for r in range(3): axes[0].text(-0.06, 2 - r, f"process {r}", ha="right", va="center")
+    return fig
+
+@drawing
+def ragged_lists():
+    "Lists padded to the longest, and the same lists end to end"
+    lengths = (2, 9, 1, 4, 3, 1, 6)
+    fig, axes = plt.subplots(1, 2, figsize=(7.6, 1.8), width_ratios=(1, 2.2))
+    bare(axes[0], xlim=(-0.2, 9.2), ylim=(-7.2, 0.2))
+    bare(axes[1], xlim=(-0.5, 26.5), ylim=(-2.4, 1.4))
+    at = 0
+    for b, n in enumerate(lengths):
+        color = BLUE if b % 2 else ORANGE
+        for j in range(max(lengths)):
+            axes[0].add_patch(Rectangle((j + 0.06, -b - 0.94), 0.88, 0.88, facecolor=color if j < n else "none", edgecolor=color if j < n else LINE, lw=0.6))
+        for j in range(n): axes[1].add_patch(Rectangle((at + j + 0.06, -0.44), 0.88, 0.88, facecolor=color, lw=0))
+        axes[1].text(at, -0.8, str(at), ha="center", va="top", color=MUTED)
+        at += n
+    axes[1].text(at, -0.8, str(at), ha="center", va="top", color=MUTED)
+    axes[1].text(13, -1.7, "offsets", ha="center", va="top", color=MUTED)
+    axes[0].set_title(f"padded: {len(lengths) * max(lengths)} places", pad=3)
+    axes[1].set_title(f"end to end: {sum(lengths)} items", pad=3)
     return fig
 
 def themed(svg):
