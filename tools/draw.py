@@ -608,10 +608,10 @@ def sample_sort():
 @drawing
 def ragged_lists():
     "Lists padded to the longest, and the same lists end to end"
-    lengths = (2, 9, 1, 4, 3, 1, 6)
+    lengths = (2, 9, 2, 4, 3, 2, 6)
     fig, axes = plt.subplots(1, 2, figsize=(7.6, 1.8), width_ratios=(1, 2.2))
     bare(axes[0], xlim=(-0.2, 9.2), ylim=(-7.2, 0.2))
-    bare(axes[1], xlim=(-0.5, 26.5), ylim=(-2.4, 1.4))
+    bare(axes[1], xlim=(-0.5, 28.5), ylim=(-2.4, 1.4))
     at = 0
     for b, n in enumerate(lengths):
         color = BLUE if b % 2 else ORANGE
@@ -621,7 +621,7 @@ def ragged_lists():
         axes[1].text(at, -0.8, str(at), ha="center", va="top", color=MUTED)
         at += n
     axes[1].text(at, -0.8, str(at), ha="center", va="top", color=MUTED)
-    axes[1].text(13, -1.7, "offsets", ha="center", va="top", color=MUTED)
+    axes[1].text(14, -1.7, "offsets", ha="center", va="top", color=MUTED)
     axes[0].set_title(f"padded: {len(lengths) * max(lengths)} places", pad=3)
     axes[1].set_title(f"end to end: {sum(lengths)} items", pad=3)
     return fig
