@@ -493,7 +493,7 @@ def soft_matching():
     a = torch.rand(6, 2, generator=g, dtype=torch.float64)
     b = (a + 0.16 * torch.randn(6, 2, generator=g, dtype=torch.float64))[torch.randperm(6, generator=g)]
     fig, axes = plt.subplots(1, 2, figsize=(7.6, 2.5))
-    for ax, tau in zip(axes, (0.005, 0.06)):
+    for ax, tau in zip(axes, (0.02, 0.1)):
         bare(ax, xlim=(-0.35, 1.35), ylim=(-0.3, 1.25))
         P = match(-torch.cdist(a, b).square(), tau=tau).to_dense()
         for i in range(6):
