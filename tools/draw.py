@@ -493,9 +493,9 @@ def soft_matching():
     a = torch.rand(6, 2, generator=g, dtype=torch.float64)
     b = (a + 0.16 * torch.randn(6, 2, generator=g, dtype=torch.float64))[torch.randperm(6, generator=g)]
     fig, axes = plt.subplots(1, 2, figsize=(7.6, 2.5))
-    for ax, tau in zip(axes, (0.02, 0.1)):
+    for ax, tau in zip(axes, (0.005, 0.06)):
         bare(ax, xlim=(-0.35, 1.35), ylim=(-0.3, 1.25))
-        P = match(-torch.cdist(a, b).square(), tau=tau).to_dense()
+        P = match(-torch.cdist(a, b).square(), tau=tau, tolerance=1e-3).to_dense()
         for i in range(6):
             for j in range(6):
                 if P[i, j] > 0.01: ax.plot(*zip(a[i].tolist(), b[j].tolist()), color=BLUE, lw=0.2 + 3.5 * float(P[i, j]), alpha=0.15 + 0.85 * float(P[i, j]), zorder=0)
