@@ -1,4 +1,5 @@
 """The permutahedron and isotonic regression: oracles, recorded cases, both regularisations, extremes, the operators' rules."""
+import itertools
 import json
 import math
 import os
@@ -331,3 +332,16 @@ print("equal")
 def test_isotonic_names_what_does_not_fit(args, error, says):
     from softsortlib.ranks.pooling import isotonic
     with pytest.raises(error, match=says): isotonic(*args)
+
+
+@pytest.mark.parametrize("n", [2, 4, 6])
+def test_ranks_and_sorting_are_linear_programs(n):
+    "Prop 43.1, over several draws: the best rearrangement of 1..n holds the ranks, that of the scores is sorted; the operator tends to both."
+    rng = torch.Generator().manual_seed(n)
+    orders = torch.tensor(list(itertools.permutations(range(n))))
+    rho = torch.arange(1, n + 1, dtype=torch.float64)
+    for _ in range(5):
+        s = torch.randn(n, generator=rng, dtype=torch.float64)
+        ranks, values = rho[orders][(rho[orders] @ s).argmax()], s[orders][(s[orders] @ rho).argmax()]
+        assert torch.equal(ranks, s.argsort().argsort() + 1.0) and torch.equal(values, s.sort().values)
+        torch.testing.assert_close(Permutahedron(tau=1e-6)(s), ranks, atol=1e-5, rtol=0)
