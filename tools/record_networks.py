@@ -1,6 +1,7 @@
 """Time and memory of sorting networks beside the public code and the other operators: the networks paper's table 4, redone.
 
     python tools/record_networks.py nbs/results/networks_cpu.json [--quick]
+    python tools/record_networks.py nbs/results/networks_cpu.json --ranks     # adds fast ranks and transport, beside NeuralSort in the same run
 
 Each row: forward and backward for the matrix of one batch of float32 scores, methods in turn within one run, median of the repeats.
 Peers that are not installed are left out. --quick leaves out what takes more than a few seconds.
@@ -12,6 +13,7 @@ import torch
 
 from softsortlib.networks.operator import SortingNetwork, default_steepness
 from softsortlib.core.operators import get_operator
+from softsortlib.core.rank_operators import get_rank_operator
 
 SIZES, BATCHES = (4, 16, 32, 128, 1024), {4: 20, 16: 20, 32: 20, 128: 20, 1024: 1}
 
@@ -47,6 +49,47 @@ def methods(n, quick):
         try: out[name] = dense(get_operator(name, tau=0.1))
         except ValueError: pass
     return out
+
+
+def of_ranks(n):
+    "What the paper has beside the networks: fast ranks (of the scores, no matrix), transport (plan and ranks), and NeuralSort to compare with."
+    def ranks(op):
+        def run(s, g): torch.autograd.grad(op(s), s, g[..., 0])
+        return run
+    found = {"neuralsort": dense(get_operator("neuralsort", tau=0.1)), "permutahedron": ranks(get_rank_operator("permutahedron", tau=0.1))}
+    found["sinkhorn"] = dense(get_operator("sinkhorn", tau=0.1))
+    if has("torchsort"):
+        import torchsort
+        found["permutahedron, torchsort"] = ranks(lambda s: torchsort.soft_rank(s, regularization_strength=0.1))
+    return found
+
+
+def measure_ranks(path):
+    "Add the rows of `of_ranks` to a record, with an environment of their own."
+    rng, rows = torch.Generator().manual_seed(0), []
+    for n in SIZES:
+        s = torch.randn(BATCHES[n], n, generator=rng).requires_grad_()
+        g = torch.randn(BATCHES[n], n, n, generator=rng)
+        fs, repeats = of_ranks(n), {4: 100, 16: 50, 32: 30, 128: 15, 1024: 7}[n]
+        times = {name: [] for name in fs}
+        for f in fs.values(): f(s, g)
+        for _ in range(repeats):
+            for name, f in fs.items():
+                start = time.perf_counter(); f(s, g); times[name].append(time.perf_counter() - start)
+        for name, t in times.items(): rows.append(dict(method=name, n=n, batch=BATCHES[n], seconds=sorted(t)[len(t) // 2], repeats=repeats))
+        print(n, {k: f"{1e3 * sorted(t)[len(t) // 2]:.2f} ms" for k, t in times.items()}, flush=True)
+    record = json.loads(Path(path).read_text())
+    record["ranks"] = dict(environment=environment(torch.get_num_threads(), "paper"), rows=rows)
+    Path(path).write_text(json.dumps(record, indent=1) + "\n")
+
+
+def environment(threads, preset):
+    "Versions, threads and how busy the machine was."
+    found = dict(torch=torch.__version__, python=platform.python_version(), machine=platform.machine(), threads=threads, cores=os.cpu_count(),
+                 load=os.getloadavg()[0], dtype="float32", date=time.strftime("%Y-%m-%d"), preset=preset)
+    for name in ("diffsort", "torchsort", "numba"):
+        if has(name): found[name] = importlib.metadata.version(name)
+    return found
 
 
 def memory(code):
@@ -100,11 +143,12 @@ def main(path, quick):
                 if "diffsort" in name and (not has("diffsort") or kind == "odd_even" and n > 128 or quick and n > 128): continue
                 bytes_ = memory(MEMORY.format(threads=threads, n=n, setup=code.format(kind=kind)))
                 if bytes_ is not None: rows.append(dict(method=name, n=n, batch=1, peak_extra_bytes=bytes_))
-    environment = dict(torch=torch.__version__, python=platform.python_version(), machine=platform.machine(), threads=threads, cores=os.cpu_count(),
-                       load=os.getloadavg()[0], dtype="float32", date=time.strftime("%Y-%m-%d"), preset="quick" if quick else "paper")
-    for name in ("diffsort", "numba"):
-        if has(name): environment[name] = importlib.metadata.version(name)
-    Path(path).write_text(json.dumps(dict(environment=environment, rows=rows), indent=1) + "\n")
+    older = json.loads(Path(path).read_text()) if Path(path).exists() else {}
+    kept = {"ranks": older["ranks"]} if "ranks" in older else {}
+    record = dict(environment=environment(threads, "quick" if quick else "paper"), rows=rows, **kept)
+    Path(path).write_text(json.dumps(record, indent=1) + "\n")
 
 
-if __name__ == "__main__": main(sys.argv[1], "--quick" in sys.argv)
+if __name__ == "__main__":
+    if "--ranks" in sys.argv: measure_ranks(sys.argv[1])
+    else: main(sys.argv[1], "--quick" in sys.argv)
