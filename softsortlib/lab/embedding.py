@@ -187,6 +187,7 @@ class EmbeddingTask(Task):
 
     if TYPE_CHECKING:
         def gather_points(self) -> None: ...
+        def vote(self, queries: Tensor) -> Tensor: ...
         def predict(self, images: Tensor) -> Tensor: ...
 
 # %% ../../nbs/lab/84_embedding.ipynb #79608dbc
@@ -202,10 +203,16 @@ def gather_points(self) -> None:
 
 
 @patch_to(EmbeddingTask)
+def vote(self, queries: Tensor) -> Tensor:  # (b, len(ks)), long
+    "A class for each embedded query (b, d) and each number of neighbours."
+    near = self.labels[nearest(queries, self.points, max(self.ks))]
+    return torch.stack([majority(near[:, :k], self.data.classes) for k in self.ks], -1)
+
+
+@patch_to(EmbeddingTask)
 def predict(self, images: Tensor) -> Tensor:  # (b, len(ks)), long
     "A class for each picture (b, channels, h, w) and each number of neighbours."
-    near = self.labels[nearest(self(images), self.points, max(self.ks))]
-    return torch.stack([majority(near[:, :k], self.data.classes) for k in self.ks], -1)
+    return self.vote(self(images))
 
 # %% ../../nbs/lab/84_embedding.ipynb #98bcc9fe
 @patch_to(EmbeddingTask)

@@ -26,7 +26,7 @@ from .methods import METHODS, Method, log_diagonal, min_max, spearman
 from .records import environment, read_json, write_json
 from .training import RunConfig, check_folder, undisturbed
 
-# %% ../../nbs/lab/67_speed.ipynb #d40624e0
+# %% ../../nbs/lab/67_speed.ipynb #e323cce6
 @dataclass(frozen=True)
 class SpeedConfig(RunConfig):
     "All that a speed run depends on."
@@ -35,6 +35,7 @@ class SpeedConfig(RunConfig):
     n: int = 1000  # numbers in a row
     methods: str = "all"  # names of METHODS with commas between, or "all", "published", "dense", "lazy"
     batch: int = 20  # rows
+    start: str = "random"  # order of a row at the start: "random", or "opposite" to the wanted one
     lr: float = 10.0  # SGD's learning rate
     momentum: float = 0.5  # SGD's momentum
     weight_decay: float = 0.01  # SGD's weight decay
@@ -51,6 +52,8 @@ class SpeedConfig(RunConfig):
         super().__post_init__()
         self.at_least(2, "n")
         self.at_least(1, "batch")
+        if self.start not in ("random", "opposite"):
+            raise ValueError(f"start must be 'random' or 'opposite', got {self.start!r}")
         if not self.limit >= 0:
             raise ValueError(f"limit must be 0 (none) or a number of GiB, got {self.limit}")
         self.chosen()
@@ -70,7 +73,7 @@ def chosen(self) -> list:  # names of METHODS
                          f"got {', '.join(sorted(unknown))}")
     return [name for name, m in METHODS.items() if {"all", m.kind, name} & words]
 
-# %% ../../nbs/lab/67_speed.ipynb #a7b2f309
+# %% ../../nbs/lab/67_speed.ipynb #4df38693
 class Contender:
     "A parameter on its way to being sorted by one method."
 
@@ -83,6 +86,8 @@ class Contender:
         self.config = c
         self.method = METHODS[name]
         start = 2 * torch.rand(c.batch, n or c.n, generator=seeded(c.seed, "theta")) - 1
+        if c.start == "opposite":
+            start = start.sort(-1).values
         self.theta = start.to(c.device).requires_grad_()
         self.sgd = torch.optim.SGD([self.theta], lr=c.lr, momentum=c.momentum, weight_decay=c.weight_decay)
         self.seconds = []
@@ -326,10 +331,12 @@ MemoryConfig.PRESETS = {
     "smoke": dict(n=200, limit=1 / 16, largest=400, largest_linear=800, methods=_TWO),
 }
 
-# %% ../../nbs/lab/67_speed.ipynb #75e744f4
+# %% ../../nbs/lab/67_speed.ipynb #5d4e8846
 _CURVES = "softsort2-lazy, softsort1-lazy, neuralsort-dense"     # the cheapest form of each of the papers' operators
 _PAPER_SIZES = (100, 500, 1000, 1500, 2000, 2500, 3000, 3500, 4000)
 _QUICK = ((100, 20), (300, 10), (1000, 5), (2000, 2))   # (n, steps)
+_LARGE = dict(n=4000, batch=2, lr=1.0, weight_decay=0.1)  # two of the papers' twenty rows, and their step
+_SORTING = "softsort2-published, softsort1-published, softsort1-lazy"
 
 
 def _speed_grid(preset, device):
@@ -342,9 +349,13 @@ def _speed_grid(preset, device):
     elif preset == "paper":
         runs = [make(n=n) for n in _PAPER_SIZES]
         runs.append(make(n=4000, methods="softsort2-lazy", tau2=0.1))
+        runs.append(make(n=4000, methods=_SORTING, start="opposite"))
     else:
         runs = [make(n=n, steps=steps, methods="all") for n, steps in _QUICK]
-        runs.append(make(n=2000, steps=99, epoch=3, methods=_CURVES))
+        runs.append(make(steps=1, **_LARGE))
+        runs.append(make(steps=99, epoch=3, methods=_CURVES, **_LARGE))
+        for start in ("random", "opposite"):                    # so small a step that the order stays as it is
+            runs.append(make(steps=5, methods=_SORTING, start=start, **{**_LARGE, "lr": 1e-9}))
     return [*runs, MemoryConfig.from_preset(preset, device=device)]
 
 # %% ../../nbs/lab/67_speed.ipynb #6059a1b9

@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['joined_box', 'cut_out', 'load_part', 'HouseBank', 'house_splits', 'HouseCNN', 'SvhnConfig', 'SvhnData', 'SvhnTask',
-           'svhn_table']
+           'svhn_table', 'art_svhn']
 
 # %% ../../nbs/lab/64_svhn.ipynb #ef46877b
 import functools
@@ -278,3 +278,14 @@ def svhn_table(
     seeds = range(1 if preset == "smoke" else 5)
     runs = itertools.product(operators, sizes, seeds)
     return [SvhnConfig.from_preset(preset, operator=operator, n=n, seed=seed) for operator, n, seed in runs]
+
+# %% ../../nbs/lab/64_svhn.ipynb #69ec0e66
+@grid("art_svhn")
+def art_svhn(
+    preset: str = "quick",  # a preset of SvhnConfig
+) -> list:  # of configurations
+    "Sorting networks on house numbers, with and without activation replacement, lambda 0 and 0.25."
+    sizes = (4,) if preset == "smoke" else (4, 32)
+    seeds = range({"paper": 5, "smoke": 1}.get(preset, 3))
+    runs = itertools.product(("odd_even", "bitonic"), sizes, (0.0, 0.25), seeds)
+    return [SvhnConfig.from_preset(preset, operator=kind, n=n, art_lambda=x, seed=seed) for kind, n, x, seed in runs]

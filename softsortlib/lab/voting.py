@@ -40,31 +40,37 @@ def majority(
 class VoteAccuracy(torchmetrics.Metric):
     """Share of queries whose class is right, for one or several k.
 
-    The accuracy is that of the k in use, or of the best one."""
+    The accuracy is that of the k in use, or of the best one. The soft error is the mean of 1 - p in a soft vote."""
     full_state_update = False
 
     def __init__(self,
         ks: tuple = (0,),  # numbers of neighbours; 0 stands for a prediction without neighbours
         k: "int | None" = None,  # the one in use; None is the best
+        soft: bool = False,  # whether there is a soft vote
     ):
         super().__init__()
         self.ks = ks
         self.k = k
+        self.soft = soft
         self.add_state("right", torch.zeros(len(ks), dtype=torch.long), dist_reduce_fx="sum")
         self.add_state("seen", torch.tensor(0), dist_reduce_fx="sum")
+        self.add_state("missed", torch.tensor(0.0), dist_reduce_fx="sum")
 
     def update(self,
         predicted: Tensor,  # a column for each of `ks`, long, (q, len(ks))
         labels: Tensor,  # long, (q,)
+        p: "Tensor | None" = None,  # the probability of the right class in a soft vote, (q,)
     ) -> None:
         "Count one batch of queries."
         self.right += (predicted == labels[:, None]).sum(0)
         self.seen += len(labels)
+        self.missed += 0 if p is None else (1 - p).sum()
 
     def compute(self) -> "dict[str, Tensor]":
-        "The accuracy, and the number of neighbours it belongs to."
+        "The accuracy, the number of neighbours it belongs to, and the soft error if there is one."
         i = self.ks.index(self.k) if self.k is not None else int(self.right.argmax())
-        return {"accuracy": self.right[i] / self.seen, "k": torch.tensor(float(self.ks[i]))}
+        found = {"accuracy": self.right[i] / self.seen, "k": torch.tensor(float(self.ks[i]))}
+        return {**found, "soft_error": self.missed / self.seen} if self.soft else found
 
 # %% ../../nbs/lab/83_voting.ipynb #464cf624
 class EmbeddingCNN(nn.Sequential):

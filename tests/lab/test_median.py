@@ -10,7 +10,7 @@ for extra in ("pytorch_lightning", "sklearn"):
     if not __import__("importlib").util.find_spec(extra): pytest.skip("the experiments extra is not installed", allow_module_level=True)
 
 from softsortlib.functional import soft_median
-from softsortlib.lab.median import FORMS, MedianConfig, MedianScore, MedianTask, median_grid, median_loss, median_tau
+from softsortlib.lab.median import FORMS, MEDIAN_TAUS, MedianConfig, MedianScore, MedianTask, median_grid, median_loss, median_search, median_tau
 from softsortlib.core.operators import get_operator
 from softsortlib.core.stochastic import Stochastic
 
@@ -98,6 +98,7 @@ def test_the_metric_counts_from_zero_after_a_reset():
 @pytest.mark.parametrize("changes,message", [
     (dict(n=4), "n must be odd"), (dict(n=1), "n must be at least 3"), (dict(form="median"), "form must be one of picture"), (dict(form="quantile", samples=2), "samples must be 0"),
     (dict(lr=0.0), "lr must be positive"), (dict(unit=-1.0), "unit must be positive"), (dict(schedule="step"), "schedule must be"), (dict(operator="softsrt"), "did you mean 'softsort'"), (dict(width=0), "width must be at least 1"),
+    (dict(select="loss"), "select must be 'MSE', 'Spearman' or 'found', got 'loss'"),
 ])
 def test_configuration_errors(changes, message):
     with pytest.raises(ValueError, match=message): replace(TINY, **changes)
@@ -117,6 +118,7 @@ def test_the_unit_scales_the_answers():
     many.load_state_dict(one.state_dict())
     x = torch.rand(2, 3, 1, 8, 8)
     torch.testing.assert_close(50 * one.worth(x), many.worth(x))
+    torch.testing.assert_close(50 * one.marks(x), many.marks(x))            # so that a temperature in the unit of the numbers suits both
     assert torch.equal(one(x)[1], many(x)[1])
 
 
@@ -135,3 +137,23 @@ def test_the_grid_holds_the_papers_table():
     configs = median_grid("paper")
     assert {(c.n, c.operator, c.samples) for c in configs} >= {(n, o, s) for n in (5, 9, 15) for o in ("softsort", "neuralsort") for s in (0, 5)}
     assert all(c.unit == 1 and c.batch == 5 and c.steps == 275_000 and c.shrink == 1 for c in configs) and len(set(configs)) == len(configs)
+    assert {(c.n, c.operator, c.samples) for c in configs if c.form == "picture"} == {(n, o, s) for n in (5, 9, 15) for o in ("softsort", "neuralsort") for s in (0, 5)}
+
+
+def test_the_preset_paper_is_the_protocol():
+    c = MedianConfig.from_preset("paper", n=9, operator="neuralsort", samples=5)
+    assert (c.data, c.convention, c.digits, c.lr, c.schedule, c.batch, c.width, c.shrink, c.unit) == ("mnist", "stacked", 4, 0.001, "constant", 5, 32, 1, 1.0)
+    assert (c.steps, c.epoch, c.best, c.tau) == (100 * 2750, 2750, ("MSE", "min"), None) and median_tau(c.operator, c.n, True) == 512
+
+
+def test_the_search_tries_the_papers_temperatures():
+    search = median_search("paper")
+    assert MEDIAN_TAUS == (128, 256, 512, 1024, 2048, 4096) and len(search) == len(set(search)) == 3 * 4 * 6
+    assert {c.tau for c in search} == set(MEDIAN_TAUS) and {c.form for c in search} == {"picture"}
+
+
+@pytest.mark.parametrize("select", ["MSE", "Spearman"])
+def test_the_figure_that_chooses_the_weights(select, tmp_path):
+    result = replace(TINY, steps=24, epoch=4, select=select).run(tmp_path, threads=1)
+    better = min if select == "MSE" else max
+    assert result["best_step"] == better(result["curve"], key=lambda p: p[select])["step"]

@@ -10,8 +10,8 @@ for extra in ("pytorch_lightning", "sklearn", "torchvision"):
     if not __import__("importlib").util.find_spec(extra): pytest.skip("the experiments extra is not installed", allow_module_level=True)
 
 from softsortlib.lab.data import ImageBank
-from softsortlib.lab.neighbours import (BaselineConfig, EmbeddingCNN, KnnConfig, PointData, VoteAccuracy, chosen, knn_grid, knn_search, majority, nearest,
-                                    papers_network, shift_and_mirror, small_resnet18)
+from softsortlib.lab.neighbours import (K_TAU, BaselineConfig, EmbeddingCNN, KnnConfig, PointData, VoteAccuracy, chosen, knn_grid, knn_search, majority, nearest,
+                                    papers_network, search_choice, shift_and_mirror, small_resnet18)
 
 TINY = KnnConfig(steps=4, epoch=2, width=4, batch=20, candidates=30, k=3, tau=0.1, lr=0.05, search=100, val_queries=40, test_queries=60)
 BASE = BaselineConfig(steps=4, epoch=2, width=4, batch=20, hidden=20, components=5, lr=0.05, search=100, val_queries=40, test_queries=60)
@@ -158,3 +158,32 @@ def test_hyper_parameters_are_chosen_by_validation_only():
     record = lambda k, val, test: {"config": {"data": "mnist", "k": k, "tau": 1.0, "lr": 0.1}, "curve": [{"accuracy": val}], "test": {"accuracy": test}}
     assert chosen([record(1, 0.8, 0.99), record(9, 0.9, 0.5)], data="mnist")["k"] == 9
     with pytest.raises(ValueError, match="there is none"): chosen([record(1, 0.8, 0.9)], data="fashion")
+
+
+def searched(k, tau, lr, accuracy, **more):
+    fields = dict(preset="quick", seed=0, data="mnist", operator="softsort", samples=0, steps=200)
+    return {"config": {**fields, "k": k, "tau": tau, "lr": lr, **more}, "curve": [{"accuracy": accuracy - 0.1}, {"accuracy": accuracy}]}
+
+
+def test_the_comparison_takes_what_the_search_found():
+    first = [searched(1, 16.0, 0.1, 0.9), searched(9, 1.0, 0.1, 0.8)]
+    rates = [searched(1, 16.0, 0.02, 0.95), searched(9, 1.0, 0.05, 0.99), searched(1, 16.0, 0.02, 0.5, data="fashion")]
+    assert search_choice("quick", "mnist", "softsort", first) == dict(k=1, tau=16.0, lr=0.1)
+    assert search_choice("quick", "mnist", "softsort", first + rates) == dict(k=1, tau=16.0, lr=0.02)      # k and tau of the first step stay
+    assert search_choice("quick", "fashion", "softsort", first + rates) == dict(k=1, tau=16.0, lr=0.02, steps=1000, epoch=250)
+    assert search_choice("quick", "mnist", "softsort", []) == K_TAU["softsort"] and search_choice("quick", "mnist", "pca", first) == {}
+
+
+def test_the_papers_comparison_takes_what_the_papers_search_found(monkeypatch):
+    import softsortlib.lab.neighbours as module
+    found = [searched(3, 64.0, 1e-4, 0.9, preset="paper", steps=110_000), searched(5, 4.0, 1e-3, 0.8, preset="paper", steps=110_000)]
+    monkeypatch.setattr(module, "search_records", lambda preset: found if preset == "paper" else [])
+    runs = [c for c in knn_grid("paper") if c.task == "knn" and c.data == "mnist" and c.operator == "softsort"]
+    assert {(c.k, c.tau, c.lr, c.steps) for c in runs} == {(3, 64.0, 1e-4, 110_000)}
+
+
+def test_the_papers_choose_by_the_loss_in_validation(tmp_path):
+    assert KnnConfig.from_preset("paper").best == ("soft_error", "min") and TINY.best == ("accuracy", "max")
+    result = replace(TINY, steps=12, epoch=2, select="soft_error").run(tmp_path, threads=1)
+    assert result["best_step"] == min(result["curve"], key=lambda p: p["soft_error"])["step"] and 0 < result["test"]["soft_error"] < 1
+    with pytest.raises(ValueError, match="select must be 'accuracy' or 'soft_error', got 'loss'"): replace(TINY, select="loss")

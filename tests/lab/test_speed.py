@@ -72,6 +72,27 @@ def test_the_loss_is_the_papers():
     torch.testing.assert_close(racer.theta.detach(), theta.detach() - 10 * (gradient + 0.01 * theta.detach()), rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.parametrize("name", ["softsort2-lazy", "neuralsort-dense"])
+def test_two_of_twenty_rows_learn_as_among_all(name):
+    step = {k: getattr(next(c for c in GRIDS["speed"]("quick") if c.n == 4000), k) for k in ("batch", "lr", "weight_decay")}
+    twenty, two = Contender(name, SpeedConfig(n=30)), Contender(name, SpeedConfig(n=30, **step))
+    with torch.no_grad(): two.theta.copy_(twenty.theta[:2])
+    for _ in range(5): twenty.step(); two.step()
+    torch.testing.assert_close(two.theta, twenty.theta[:2], rtol=1e-3, atol=1e-4)
+
+
+def test_rows_in_the_opposite_order():
+    rows = {start: Contender("softsort1-lazy", SpeedConfig(n=20, start=start)).theta.detach() for start in ("random", "opposite")}
+    assert (spearman(rows["opposite"]) == -1).all() and torch.equal(rows["random"].sort(-1).values, rows["opposite"])
+    with pytest.raises(ValueError, match="start must be 'random' or 'opposite', got 'sorted'"): SpeedConfig(start="sorted")
+
+
+def test_the_papers_largest_size_is_in_both_presets():
+    for preset in ("paper", "quick"):
+        runs = [c for c in GRIDS["speed"](preset) if c.n == 4000 and c.task == "speed"]
+        assert {c.start for c in runs} == {"random", "opposite"} and max(c.steps for c in runs) >= 99
+
+
 def test_all_contenders_start_alike_and_the_seed_decides():
     a, b = (Contender(name, SpeedConfig(n=20)).theta for name in ("softsort1-lazy", "bitonic-dense"))
     assert torch.equal(a, b) and a.abs().max() <= 1

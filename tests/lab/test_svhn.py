@@ -233,3 +233,10 @@ def SvhnDataOf(folder, **changes):
     data.setup()
     data.where = torch.device("cpu")
     return data
+
+
+def test_the_other_half_of_the_ablation():
+    "Petersen et al. 2021, table 5: both networks, n = 4 and 32, lambda 0 and 0.25, five seeds."
+    configs = svhn.art_svhn("paper")
+    assert len(configs) == len(set(configs)) == 2 * 2 * 2 * 5 and {(c.operator, c.n, c.art_lambda) for c in configs} == {(o, n, x) for o in ("odd_even", "bitonic") for n in (4, 32) for x in (0.0, 0.25)}
+    assert all(c.steps == 1_000_000 and c.batch == 100 and c.tau is None for c in configs)
