@@ -124,7 +124,7 @@ def median_tau(
     nearest = min(range(3), key=lambda k: abs(_SIZES[k] - n))
     return float(_TAUS[operator, bool(noisy)][nearest])
 
-# %% ../../nbs/lab/65_median.ipynb #12119976
+# %% ../../nbs/lab/65_median.ipynb #03afa63a
 def _check_median(c):
     "Raise `ValueError` for a field of a MedianConfig that is out of range."
     c.at_least(0, "samples")
@@ -143,7 +143,7 @@ def _check_median(c):
         if not getattr(c, name) > 0:
             raise ValueError(f"{name} must be positive, got {getattr(c, name)}")
 
-# %% ../../nbs/lab/65_median.ipynb #4ef1b1e5
+# %% ../../nbs/lab/65_median.ipynb #c1b6a355
 @dataclass(frozen=True)
 class MedianConfig(RunConfig):
     "All that a run of median regression depends on."
@@ -178,7 +178,7 @@ class MedianConfig(RunConfig):
         "The figure that chooses the weights, and whether it shall be small or large."
         return self.select, "min" if self.select == "MSE" else "max"
 
-# %% ../../nbs/lab/65_median.ipynb #a56dfa0c
+# %% ../../nbs/lab/65_median.ipynb #cb1772d9
 MedianConfig.PRESETS = {
     "paper": dict(data="mnist", steps=275_000, epoch=2750, val_sets=1250, test_sets=2500),
     "quick": dict(

@@ -61,7 +61,7 @@ class SpeedConfig(RunConfig):
     if TYPE_CHECKING:
         def chosen(self) -> list: ...
 
-# %% ../../nbs/lab/67_speed.ipynb #165d0be0
+# %% ../../nbs/lab/67_speed.ipynb #166d7d73
 @patch_to(SpeedConfig)
 def chosen(self) -> list:  # names of METHODS
     "The contenders, in the order of METHODS; raise `ValueError` for an unknown name."
@@ -331,7 +331,7 @@ MemoryConfig.PRESETS = {
     "smoke": dict(n=200, limit=1 / 16, largest=400, largest_linear=800, methods=_TWO),
 }
 
-# %% ../../nbs/lab/67_speed.ipynb #5d4e8846
+# %% ../../nbs/lab/67_speed.ipynb #db3df455
 _CURVES = "softsort2-lazy, softsort1-lazy, neuralsort-dense"     # the cheapest form of each of the papers' operators
 _PAPER_SIZES = (100, 500, 1000, 1500, 2000, 2500, 3000, 3500, 4000)
 _QUICK = ((100, 20), (300, 10), (1000, 5), (2000, 2))   # (n, steps)
