@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from ..core.permutation import patch_to
 from .data import optional
 from .embedding import EmbeddingConfig, EmbeddingTask, PointData
+from .provenance import code_of, watch_code
 from .records import environment, read_json, write_json
 from .training import check_folder, train, undisturbed
 from .voting import VoteAccuracy, majority, nearest
@@ -206,10 +207,10 @@ def run(self,
     check_folder(out, self)
     if (out / "result.json").exists():
         return read_json(out / "result.json", "remove it, and the run starts anew")
-    with undisturbed(threads):
+    with undisturbed(threads), watch_code() as files:
         data = PointData(self, folder)
         data.setup()
         write_json(out / "config.json", asdict(self))
-        record = _computed(self, data)
+        record = {**_computed(self, data), "code": code_of(files)}
         write_json(out / "result.json", record)
     return record
