@@ -6,9 +6,10 @@
 __all__ = ['K_TAU', 'KnnConfig', 'papers_network', 'KnnTask', 'knn_search', 'chosen', 'search_records', 'search_choice',
            'knn_grid']
 
-# %% ../../nbs/lab/66_neighbours.ipynb #53d64090
+# %% ../../nbs/lab/66_neighbours.ipynb #854932e8
 import contextlib
 import functools
+import importlib.util
 import itertools
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,7 +27,7 @@ from .records import read_records
 from .voting import EmbeddingCNN, VoteAccuracy, majority, nearest, small_resnet18
 from ..losses import SoftKNN
 
-# %% ../../nbs/lab/66_neighbours.ipynb #d9bf6d8a
+# %% ../../nbs/lab/66_neighbours.ipynb #186b471e
 @dataclass(frozen=True)
 class KnnConfig(EmbeddingConfig):
     "All that a run of the differentiable k-nearest-neighbours classifier depends on."
@@ -54,7 +55,7 @@ class KnnConfig(EmbeddingConfig):
         "The figure in validation that chooses the weights, and whether it shall be small or large."
         return self.select, "max" if self.select == "accuracy" else "min"
 
-# %% ../../nbs/lab/66_neighbours.ipynb #193e8751
+# %% ../../nbs/lab/66_neighbours.ipynb #7221fc74
 def papers_network(
     data: str,  # name of a data set
 ) -> dict:  # fields of a configuration
@@ -73,7 +74,7 @@ KnnConfig.PRESETS = {
     "smoke": dict(steps=4, epoch=2, width=4, batch=20, candidates=30, k=3, lr=0.01, **_FEWEST),
 }
 
-# %% ../../nbs/lab/66_neighbours.ipynb #9ef8f326
+# %% ../../nbs/lab/66_neighbours.ipynb #74107b2a
 class KnnTask(EmbeddingTask):
     "Learn an embedding whose soft vote is right (Grover et al. 2019, section 6.3)."
 
@@ -101,7 +102,7 @@ class KnnTask(EmbeddingTask):
     if TYPE_CHECKING:
         def right(self, queries: Tensor, y: Tensor, candidates: Tensor, labels: Tensor) -> Tensor: ...
 
-# %% ../../nbs/lab/66_neighbours.ipynb #7b0a69be
+# %% ../../nbs/lab/66_neighbours.ipynb #956fd6da
 @patch_to(KnnTask)
 def right(self, queries: Tensor, y: Tensor, candidates: Tensor, labels: Tensor) -> Tensor:  # (..., q)
     """The probability of the right classes `y` (q,) of embedded `queries` (q, d).
@@ -127,7 +128,7 @@ def parts(self, folder: "str | None" = None) -> tuple:  # (PointData, KnnTask)
     data.setup()
     return data, KnnTask(self, data)
 
-# %% ../../nbs/lab/66_neighbours.ipynb #6a74faa4
+# %% ../../nbs/lab/66_neighbours.ipynb #649f9c67
 K_TAU = {"softsort": dict(k=9, tau=1.0), "neuralsort": dict(k=9, tau=16.0)}  # unless a search found others
 _LEARNING_RATES = (0.1, 0.05, 0.02, 0.005)
 _QUICK_DATA = ("mnist", "fashion", "cifar10_jpeg")
@@ -161,7 +162,7 @@ def knn_search(
         configs.append(KnnConfig.from_preset(preset, **what, **papers_network(data)))
     return configs
 
-# %% ../../nbs/lab/66_neighbours.ipynb #40b1aed8
+# %% ../../nbs/lab/66_neighbours.ipynb #0e8a7dd1
 def chosen(
     records: "list[dict]",  # finished runs of the search
     **conditions,  # what fields of the configuration must be, e.g. data="mnist", operator="softsort"
@@ -181,18 +182,18 @@ def chosen(
     best = max(fit, key=figure)
     return {name: best["config"][name] for name in ("k", "tau", "lr") if name in best["config"]}
 
-# %% ../../nbs/lab/66_neighbours.ipynb #d3c5274b
+# %% ../../nbs/lab/66_neighbours.ipynb #aa51ce50
 @functools.cache
 def search_records(
     preset: str,  # of the runs
 ) -> list:  # records of single runs of `knn` and the baselines
     "The finished runs with seed 0 that a search may have left, in the source code or in the folder `runs`."
-    kept = Path(__file__).parents[2] / "nbs" / "results"
+    kept = Path(importlib.util.find_spec("softsortlib").origin).parents[1] / "nbs" / "results"
     places = [(kept, "knn/*.json"), (kept, "knn_baseline/*.json"), (Path("runs"), "knn*/result.json")]
     found = [r for folder, pattern in places for r in read_records(folder, pattern)]
     return [r for r in found if r["config"]["preset"] == preset and r["config"]["seed"] == 0 and "curve" in r]
 
-# %% ../../nbs/lab/66_neighbours.ipynb #c62f6960
+# %% ../../nbs/lab/66_neighbours.ipynb #17984e2b
 def _first_stage(preset, operator, records):
     "k and tau of an operator, from the first step of the quick search; the usual ones where it was not run."
     first = dict(data="mnist", operator=operator, samples=0, steps=KnnConfig.PRESETS[preset]["steps"], lr=0.1)
@@ -212,7 +213,7 @@ def _conditions(preset, data, method, records):
         return {**fields, "method": method}
     return {**fields, "operator": method, "samples": 0, **_first_stage(preset, method, records)}
 
-# %% ../../nbs/lab/66_neighbours.ipynb #30bd309c
+# %% ../../nbs/lab/66_neighbours.ipynb #56370fb8
 def search_choice(
     preset: str,  # of the runs
     data: str,  # name of a data set
@@ -231,7 +232,7 @@ def search_choice(
         fields = {**fields, "steps": 1000, "epoch": 250}
     return fields
 
-# %% ../../nbs/lab/66_neighbours.ipynb #93797c74
+# %% ../../nbs/lab/66_neighbours.ipynb #d696b866
 def _usual(preset, data, method):
     "The fields that a data set and a method have in the comparison."
     fields = search_choice(preset, data, method)
