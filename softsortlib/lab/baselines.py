@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['BaselineConfig', 'BaselineTask', 'AutoencoderTask', 'ClassifierTask']
 
-# %% ../../nbs/lab/85_baselines.ipynb #d691b246
+# %% ../../nbs/lab/85_baselines.ipynb #ab2f25a8
 import math
 import time
 from collections.abc import Callable
@@ -192,7 +192,7 @@ def _computed(config, data):
         "environment": environment(),
     }
 
-# %% ../../nbs/lab/85_baselines.ipynb #e45c393b
+# %% ../../nbs/lab/85_baselines.ipynb #b051ae6f
 @patch_to(BaselineConfig)
 def run(self,
     out: "str | Path",  # the folder of the run

@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['EmbeddingConfig', 'PointData', 'shift_and_mirror', 'EmbeddingTask']
 
-# %% ../../nbs/lab/84_embedding.ipynb #3095ca35
+# %% ../../nbs/lab/84_embedding.ipynb #53dd6259
 import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
@@ -160,7 +160,7 @@ def share(self, batch: tuple, rank: int, world: int) -> tuple:
     "The queries are shared out, the candidates are everybody's."
     return tuple(x[rank::world] if i < 2 else x for i, x in enumerate(batch))
 
-# %% ../../nbs/lab/84_embedding.ipynb #09ef28f7
+# %% ../../nbs/lab/84_embedding.ipynb #0ee13a7e
 class EmbeddingTask(Task):
     "An embedding that is judged by a hard vote of neighbours; a subclass says how it is trained."
     ks = (1, 3, 5, 9)  # the numbers of neighbours that are tried
@@ -190,7 +190,7 @@ class EmbeddingTask(Task):
         def vote(self, queries: Tensor) -> Tensor: ...
         def predict(self, images: Tensor) -> Tensor: ...
 
-# %% ../../nbs/lab/84_embedding.ipynb #79608dbc
+# %% ../../nbs/lab/84_embedding.ipynb #488a8355
 @patch_to(EmbeddingTask)
 @torch.no_grad()
 def gather_points(self) -> None:

@@ -6,7 +6,7 @@
 __all__ = ['K_TAU', 'KnnConfig', 'papers_network', 'KnnTask', 'knn_search', 'chosen', 'search_records', 'search_choice',
            'knn_grid']
 
-# %% ../../nbs/lab/66_neighbours.ipynb #854932e8
+# %% ../../nbs/lab/66_neighbours.ipynb #e066f618
 import contextlib
 import functools
 import importlib.util
@@ -182,7 +182,7 @@ def chosen(
     best = max(fit, key=figure)
     return {name: best["config"][name] for name in ("k", "tau", "lr") if name in best["config"]}
 
-# %% ../../nbs/lab/66_neighbours.ipynb #aa51ce50
+# %% ../../nbs/lab/66_neighbours.ipynb #9dca8184
 @functools.cache
 def search_records(
     preset: str,  # of the runs

@@ -36,7 +36,7 @@ def majority(
     votes = torch.zeros(*labels.shape[:-1], classes, dtype=torch.float64, device=labels.device)
     return votes.scatter_add(-1, labels, weight.expand(labels.shape)).argmax(-1)
 
-# %% ../../nbs/lab/83_voting.ipynb #4c67ba86
+# %% ../../nbs/lab/83_voting.ipynb #a9aabc6d
 class VoteAccuracy(torchmetrics.Metric):
     """Share of queries whose class is right, for one or several k.
 
