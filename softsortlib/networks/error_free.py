@@ -5,13 +5,13 @@
 # %% auto #0
 __all__ = ['error_free_differences', 'apply_error_free']
 
-# %% ../../nbs/networks/23_error_free.ipynb #e7e07ddf
+# %% ../../nbs/networks/23_error_free.ipynb #b4459fb8
 import torch
 from torch import Tensor
 
-from ..engine.autograd import batched, custom_op, differentiable
+from ..engine.autograd import custom_op, differentiable, once
 from .comparators import Comparators, sorting_network
-from .layers_autograd import network_differences_backward, sorting_size
+from .layers_autograd import grad_see, keep_sets, sorting_size
 from .swaps import SLOPES, sigmoid_argument, swap_weights
 
 # %% ../../nbs/networks/23_error_free.ipynb #3b715815
@@ -79,7 +79,7 @@ def _exact_gaps(s, net, active):
         seen.append(d)
     return torch.cat(seen, -1)
 
-# %% ../../nbs/networks/23_error_free.ipynb #080c818b
+# %% ../../nbs/networks/23_error_free.ipynb #652d7cb3
 @custom_op("network_error_free_differences", __name__)
 def _error_free_differences(s: Tensor, tau: Tensor, lam: Tensor, size: Tensor, kind: str, sigmoid: str,
                             trick: bool) -> Tensor:
@@ -91,17 +91,7 @@ def _error_free_differences(s: Tensor, tau: Tensor, lam: Tensor, size: Tensor, k
 def _(s, tau, lam, size, kind, sigmoid, trick):
     return s.new_empty(*s.shape[:-1], sorting_size(kind, s.shape[-1]))
 
-def _keep_gaps(ctx, inputs, output):
-    "Keep the inputs and the differences."
-    ctx.save_for_backward(*inputs[:4], output)
-    ctx.rest = inputs[4:]
-
-def _grad_gaps(ctx, gd):
-    "The backward pass of soft lanes, from exact differences."
-    s, tau, lam, size, d = ctx.saved_tensors
-    return *network_differences_backward(gd, s, d, tau, lam, size, *ctx.rest), None, None, None, None
-
-exact_differences = differentiable(_error_free_differences, 4, _grad_gaps, _keep_gaps)
+exact_differences = differentiable(_error_free_differences, 4, grad_see, keep_sets)
 
 # %% ../../nbs/networks/23_error_free.ipynb #3b03b8c7
 def _carry(x, net, swapped, start, stop):
@@ -117,7 +107,7 @@ def _layers(net, reverse):
     layers = list(zip(net.ends, net.ends[1:]))
     return layers[::-1] if reverse else layers
 
-# %% ../../nbs/networks/23_error_free.ipynb #c1784835
+# %% ../../nbs/networks/23_error_free.ipynb #28d62f11
 @custom_op("network_error_free_send_backward", __name__)
 def _error_free_send_backward(gy: Tensor, v: Tensor, swapped: Tensor, y: Tensor, size: Tensor, kind: str, sigmoid: str,
                               reverse: bool) -> tuple[Tensor, Tensor]:
@@ -140,7 +130,10 @@ def _error_free_send_backward(gy: Tensor, v: Tensor, swapped: Tensor, y: Tensor,
 def _(gy, v, swapped, y, size, kind, sigmoid, reverse):
     return v.new_empty(v.shape), gy.new_empty(gy.shape)
 
-# %% ../../nbs/networks/23_error_free.ipynb #33476f41
+_NO_SECOND = "error-free swaps have a first derivative only: use swaps='soft'"
+_send_back = differentiable(_error_free_send_backward, 5, once(_NO_SECOND))
+
+# %% ../../nbs/networks/23_error_free.ipynb #19eb1aec
 @custom_op("network_error_free_send", __name__)
 def _error_free_send(v: Tensor, swapped: Tensor, x: Tensor, size: Tensor, kind: str, sigmoid: str,
                      reverse: bool) -> Tensor:
@@ -162,8 +155,7 @@ def _keep_result(ctx, inputs, output):
 
 def _grad_error_free(ctx, gy):
     "Equation 23.4."
-    gv, gx = _error_free_send_backward(gy, *ctx.saved_tensors, *ctx.rest)
+    gv, gx = _send_back(gy, *ctx.saved_tensors, *ctx.rest)
     return gv, None, gx, None, None, None, None
 
-batched(_error_free_send_backward, 5)
 exact_send = differentiable(_error_free_send, 4, _grad_error_free, _keep_result)

@@ -124,9 +124,9 @@ def _see_backward_triton(gd, s, d, tau, lam, size, kind, sigmoid, trick):
     grads = _gpu().triton_differences_backward(gd, d, *sets, kind, sigmoid, trick)
     return tuple(g.view(a.shape) for g, a in zip(grads, (s, tau, lam)))
 
-# %% ../../nbs/networks/27_layers_autograd.ipynb #49fb1532
+# %% ../../nbs/networks/27_layers_autograd.ipynb #8cb3ae66
 @custom_op("network_differences_backward", __name__)
-def network_differences_backward(gd: Tensor, s: Tensor, d: Tensor, tau: Tensor, lam: Tensor, size: Tensor, kind: str, sigmoid: str,
+def _see_backward(gd: Tensor, s: Tensor, d: Tensor, tau: Tensor, lam: Tensor, size: Tensor, kind: str, sigmoid: str,
                   trick: bool) -> tuple[Tensor, Tensor, Tensor]:
     "The gradients to s, tau and lam."
     who = choose(s, "", numba=has_kernel(s), triton=has_kernel(s))
@@ -136,24 +136,24 @@ def network_differences_backward(gd: Tensor, s: Tensor, d: Tensor, tau: Tensor, 
         return _see_backward_numba(gd, s, d, tau, lam, size, kind, sigmoid, trick)
     return _see_backward_plain(gd, s, d, tau, lam, size, kind, sigmoid, trick)
 
-@network_differences_backward.register_fake
+@_see_backward.register_fake
 def _(gd, s, d, tau, lam, size, kind, sigmoid, trick):
     return s.new_empty(s.shape), tau.new_empty(tau.shape), lam.new_empty(lam.shape)
 
-# %% ../../nbs/networks/27_layers_autograd.ipynb #86d06c51
-def _keep_sets(ctx, inputs, output):
+# %% ../../nbs/networks/27_layers_autograd.ipynb #565a6fdf
+def keep_sets(ctx, inputs, output):
     "Keep the inputs and the differences."
     ctx.save_for_backward(*inputs[:4], output)
     ctx.rest = inputs[4:]
 
-def _grad_see(ctx, gd):
+def grad_see(ctx, gd):
     "By the kernels, or in plain torch where the gradient is to be differentiated again."
     s, tau, lam, size, d = ctx.saved_tensors
-    backward = _see_backward_plain if torch.is_grad_enabled() else network_differences_backward
+    backward = _see_backward_plain if torch.is_grad_enabled() else _see_backward
     return *backward(gd, s, d, tau, lam, size, *ctx.rest), None, None, None, None
 
-batched(network_differences_backward, 6)
-network_differences = differentiable(_network_differences, 4, _grad_see, _keep_sets)
+batched(_see_backward, 6)
+network_differences = differentiable(_network_differences, 4, grad_see, keep_sets)
 
 # %% ../../nbs/networks/27_layers_autograd.ipynb #d214aa90
 def _send_plain(v, x, size, kind, sigmoid, reverse):
