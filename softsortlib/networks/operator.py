@@ -111,7 +111,7 @@ class NetworkPermutation(_OnLanes):
 # %% ../../nbs/networks/22_operator.ipynb #bf545c12
 @patch_to(NetworkPermutation)
 def _plain(self):
-    "The comparators, and which of them act."
+    "The comparators, and whether each of them acts."
     net = sorting_network(self.kind, self.n, str(self.device))
     return net, None if self.length is None else net.need < self.length[..., None]
 
