@@ -108,7 +108,7 @@ class NetworkPermutation(_OnLanes):
         self.swapped = d < 0 if self.error_free else None
         self.v = sigmoid_argument(d, tau, art_lambda, s.dtype)
 
-# %% ../../nbs/networks/22_operator.ipynb #bf545c12
+# %% ../../nbs/networks/22_operator.ipynb #d771fc52
 @patch_to(NetworkPermutation)
 def _plain(self):
     "The comparators, and whether each of them acts."
