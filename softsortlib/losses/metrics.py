@@ -5,10 +5,11 @@
 # %% auto #0
 __all__ = ['hard_metric', 'soft_metric', 'gradient_and_curvature']
 
-# %% ../../nbs/losses/125_metrics.ipynb #cd950da4
+# %% ../../nbs/losses/125_metrics.ipynb #b647c05a
 import torch
 from torch import Tensor
 
+from ..core.checks import is_one_of
 from ..functional.arguments import midranks
 from .contract import Loss, differing, over_lists, reduce_sets, set_inputs
 from .curves import AUCLoss, AveragePrecisionLoss, QuantisedAPLoss
@@ -127,7 +128,7 @@ def over_sets(loss, scores, relevance, mask, offsets, reduction, counting=False)
 
     return of_sets(scores, relevance, mask, offsets, reduction=reduction)
 
-# %% ../../nbs/losses/125_metrics.ipynb #43377562
+# %% ../../nbs/losses/125_metrics.ipynb #fed4ebb4
 def hard_metric(
     loss: Loss,  # a module of this part, whose options say which metric
     scores: Tensor,  # (..., n)
@@ -135,12 +136,14 @@ def hard_metric(
     mask: "Tensor | None" = None,  # bool, broadcastable to scores, True = a real element
     offsets: "Tensor | None" = None,  # integer, (B + 1,): lists lie end to end in the last dimension
     *,
-    reduction: str = "mean",  # "mean" over sets that count, "sum" or "none"
+    reduction: str = "mean",  # "mean" over sets that count, "sum", "none", or "count": how many count
 ) -> Tensor:  # (), or (...) for "none"
     """The metric that a loss smooths: NDCG, precision, recall, AP, RR, AUC, Spearman's or Kendall's coefficient.
 
     Raise `TypeError` for a loss that smooths none, `TypeError` or `ValueError` when an argument does not fit."""
-    return over_sets(loss, scores, relevance, mask, offsets, reduction)
+    counting = is_one_of(reduction, ("count",))
+    how = "sum" if counting else reduction
+    return over_sets(loss, scores, relevance, mask, offsets, how, counting)
 
 # %% ../../nbs/losses/125_metrics.ipynb #8bd09c88
 def soft_metric(

@@ -111,7 +111,7 @@ def graded_pairs(
     odd = (_slopes(y, omega) * s).sum(-1) / (2 * tau[..., 0])
     return ((omega * (E - G)[..., 0]).sum(-1) - odd) / math.log(2)
 
-# %% ../../nbs/losses/123_weighted.ipynb #acfc660e
+# %% ../../nbs/losses/123_weighted.ipynb #0a617522
 @over_lists()
 def weighted_kendall_loss(
     scores: Tensor,  # (..., n)
@@ -124,8 +124,9 @@ def weighted_kendall_loss(
     tau: "float | Tensor" = 1.0,  # temperature in units of the scores, a number or (...)
     reduction: str = "mean",  # "mean" over sets, "sum" or "none"
 ) -> Tensor:  # (), or (...) for "none"
-    """Smooth weighted share of pairs in the wrong order (123.1; Vigna 2015), O(n log n); "sigmoid" times log m for m grades.
+    """Smooth weighted share of pairs in the wrong order (123.1; Vigna 2015), O(n log n).
 
+    The sigmoid kind takes log m times as long for m grades.
     On a GPU the host waits while long lists are laid out in grades.
     Raise `TypeError` or `ValueError` when an argument does not fit."""
     s, y, mask = set_inputs(scores, relevance, mask)

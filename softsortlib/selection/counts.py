@@ -45,7 +45,7 @@ def _leave_out(E, c, before, at):
         before[l] = max(before[l], 0.0)
         at[l] = max(at[l], 0.0)
 
-# %% ../../nbs/selection/106_counts.ipynb #dd73a0fb
+# %% ../../nbs/selection/106_counts.ipynb #737e16ec
 @jit
 def _add_with_slopes(p, r, g, reach, Q, D):
     "`_add_elements`, and the derivatives D (top + 1,) of Q in the direction g (n,)."
@@ -66,6 +66,7 @@ def _add_with_slopes(p, r, g, reach, Q, D):
             D[0] = r[i] * D[0] - change * Q[0]
             Q[0] *= r[i]
 
+# %% ../../nbs/selection/106_counts.ipynb #907045e1
 @jit(lent=True)
 def _leave_out_slopes(E, D, c, g, before, at, slope_before, slope_at):
     "(106.4) for 32 elements: the last two q and their derivatives."
@@ -189,7 +190,7 @@ def _pull_of(v, k, g, p, r, Q, D, out):
             _leave_out_slopes(E, F, room[0], mine, room[1], room[2], room[3], room[4])
             _slopes_of(room[0], places, h, sign, room[1], room[2], room[3], room[4], out)
 
-# %% ../../nbs/selection/106_counts.ipynb #bb19b1ab
+# %% ../../nbs/selection/106_counts.ipynb #d51e41fd
 @jit
 def _weight_rows(lo, hi, v, k, w):
     "Weights of rows lo..hi; v, w (B, n), k (B,)."
@@ -206,6 +207,7 @@ def _pull_rows(lo, hi, v, k, g, out):
     for b in range(lo, hi):
         _pull_of(v[b], k[b], g[b], p, r, Q, D, out[b])
 
+# %% ../../nbs/selection/106_counts.ipynb #4bbc434e
 def count_weights(
     v: Tensor,  # tilted scores, -inf where padded, (..., n), double
     k: Tensor,  # how many, long, (..., 1), each below n

@@ -159,11 +159,12 @@ def _counted_backward(ctx, g):
 
 _counted = differentiable(_counted_op, 2, _counted_backward, _counted_setup)
 
-# %% ../../nbs/selection/103_subsets.ipynb #677fc9e4
+# %% ../../nbs/selection/103_subsets.ipynb #efde9537
 class SimpleTopK(TopKMask, name="simple"):
     """Weights by the chance to be in a random subset of k elements (103.1; SIMPLE, Ahmed et al. 2023).
 
-    O(n min(k, √n)) on a CPU, O(n log n log k) elsewhere. `sample` draws the subset. Raise `TypeError` or `ValueError` for what does not fit."""
+    O(n min(k, √n)) on a CPU, O(n log n log k) elsewhere. `sample` draws the subset.
+    Raise `TypeError` or `ValueError` for what does not fit."""
     real_k = False
 
     if TYPE_CHECKING:
