@@ -81,7 +81,7 @@ def ask_matrix(question, matrix):
     "Scores -> the answer from a function that maps scores to a matrix."
     return lambda s: _BY_MATRIX[question](matrix(s), s)
 
-# %% ../../nbs/lab/74_contenders.ipynb #9c236b4e
+# %% ../../nbs/lab/74_contenders.ipynb #e36ba2f8
 def sparse_listing(s, tau, kind):
     "SoftSort's matrix with rows by `sparsemax` or `entmax15`; theta gets its gradient afterwards."
     ordered = s.sort(descending=True, dim=1).values
