@@ -159,7 +159,7 @@ def _counted_backward(ctx, g):
 
 _counted = differentiable(_counted_op, 2, _counted_backward, _counted_setup)
 
-# %% ../../nbs/selection/103_subsets.ipynb #efde9537
+# %% ../../nbs/selection/103_subsets.ipynb #89e57c6c
 class SimpleTopK(TopKMask, name="simple"):
     """Weights by the chance to be in a random subset of k elements (103.1; SIMPLE, Ahmed et al. 2023).
 
@@ -178,6 +178,7 @@ class SimpleTopK(TopKMask, name="simple"):
         return int(k.max()) if is_concrete(k) else None
 
     def _weights(self, s, k, tau, mask):
+        "By the kernel or by the tree."
         x = precise(s)
         v = _tilted(x, k.to(x.dtype), tau_column(tau, x), mask)
         most = self._most(k) or s.shape[-1]
