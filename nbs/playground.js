@@ -24,7 +24,7 @@
     odd_even: "tau is in units of the scores, one over the papers' steepness.", bitonic: "tau is in units of the scores, one over the papers' steepness.",
   };
   const NAMES = {softsort: "SoftSort |x − y|", softsort2: "SoftSort (x − y)²", neuralsort: "NeuralSort", lapsum: "LapSum", sinkhorn: "Sinkhorn", odd_even: "odd-even", bitonic: "bitonic",
-    permutahedron: "Permutahedron", laplace: "Laplace ranks"}, ALL = Object.keys(NAMES);
+    permutahedron: "Permutahedron", laplace: "Laplace ranks"}, ALL = [...soft.names, ...soft.rankers];
   let state = {...START}, result = null, chosen = null;
   const options = () => ({descending: state.descending, sigmoid: state.sigmoid});
 
@@ -341,7 +341,7 @@
 
   /** How much of each score stands at the first k positions: the soft membership in the top k. */
   function drawFirst() {
-    const {k, s} = state, weights = s.map((_, j) => result.P.slice(0, k).reduce((t, row) => t + row[j], 0)), digits = s.length > 8 ? 1 : 2;
+    const {k, s} = state, weights = k ? soft.columnSums(result.P.slice(0, k)) : s.map(() => 0), digits = s.length > 8 ? 1 : 2;
     first.hidden = k === 0;
     keep($("pg-k"), s.length + 1, c => make("option", {value: c}, c ? String(c) : "off"));
     $("pg-k").value = String(k);

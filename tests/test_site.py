@@ -181,6 +181,13 @@ OVERFLOW = """() => {
   const wide = [...document.body.querySelectorAll("*")].filter(e => e.getBoundingClientRect().right > width + 1 && !scrolls(e));
   return [`${document.documentElement.scrollWidth} pixels wide: ` + wide.slice(0, 4).map(e => e.tagName.toLowerCase() + "." + e.className).join(", ")];
 }"""
+WRAPPED = """() => {
+  const folded = [...document.querySelectorAll("main details:not([open])")], lines = [...document.querySelectorAll("main pre > code.sourceCode > span.line")];
+  folded.forEach(d => d.open = true);
+  const wrapped = lines.filter(l => l.checkVisibility() && l.getBoundingClientRect().height > 30).map(l => "wrapped: " + l.textContent.slice(0, 60));
+  folded.forEach(d => d.open = false);
+  return wrapped;
+}"""
 FORMULAS = """() => {
   const set = [...document.querySelectorAll("span.math")].filter(e => !e.querySelector(".katex")).map(e => "not typeset: " + e.textContent.slice(0, 60));
   const wrong = [...document.querySelectorAll(".katex-error")].map(e => "KaTeX error: " + e.title);
@@ -232,6 +239,9 @@ def inspect_page(tab, address, host, axe, patience=(60, 400, 1000), colours=Fals
             problems += found
             # CONTRAST has checked the colours, and axe, which takes long, does so on some pages once more
             if colours: problems += [f"{mode}: {p}" for p in tab.evaluate(AXE, {"runOnly": ["color-contrast"]})]
+        tab.set_viewport_size({"width": 1440, "height": 900})
+        tab.wait_for_timeout(50)
+        problems += tab.evaluate(WRAPPED) + tab.evaluate(OVERFLOW)
         tab.set_viewport_size({"width": 390, "height": 844})
         tab.wait_for_timeout(50)
         problems += tab.evaluate(OVERFLOW)
@@ -397,6 +407,21 @@ def test_the_sidebar_shows_the_current_page_and_closes_the_other_sections(tab, s
 
 @needs_site
 @needs_browser
+@pytest.mark.parametrize("page", ["rowwise/softsort.html", "networks/comparators.html", "selection/masks.html", "core/checks.html", "distributed/sample_sort.html"])
+def test_on_a_phone_the_letters_of_a_drawing_can_be_read(tab, site, page):
+    tab.set_viewport_size({"width": 390, "height": 844})
+    tab.goto(site + page)
+    sizes = tab.evaluate("() => [...document.querySelectorAll('svg.drawing text')].map(t => parseFloat(getComputedStyle(t).fontSize) * t.getScreenCTM().a)")
+    assert sizes and min(sizes) >= 8.5, sorted(sizes)[:4]
+    assert not tab.evaluate(OVERFLOW)
+    boxes = tab.evaluate("() => [...document.querySelectorAll('p:has(> svg.drawing)')].map(p => [p.scrollWidth, p.clientWidth])")
+    assert any(wide > room for wide, room in boxes)
+    last = tab.locator("p:has(> svg.drawing)").first
+    assert last.evaluate("p => { p.scrollLeft = 1e4; return p.scrollLeft }") == pytest.approx(boxes[0][0] - boxes[0][1], abs=1)
+
+
+@needs_site
+@needs_browser
 def test_on_a_phone_a_page_says_what_is_on_it(tab, site):
     tab.set_viewport_size({"width": 390, "height": 844})
     tab.goto(site + "rowwise/softsort.html")
@@ -557,6 +582,7 @@ GOOD = "<!doctype html><html lang=en><title>title</title><link rel=icon href='da
     ("<span class='katex-error' title='ParseError'>x</span>", "KaTeX error"),
     (r"<p>so \(x\) is</p>", "raw formula"),
     ("<img src='data:image/png;base64,AAAA' alt='x'>", "broken picture"),
+    ("<pre style='white-space: pre-wrap; width: 9rem'><code class='sourceCode'><span class='line' style='display: inline-block'>a line of code that is too long</span></code></pre>", "wrapped: a line of code"),
     ("<p style='color: #999'>pale</p>", "light: poor contrast: pale"),
     ("<p style='color: #333; background: transparent'>dim</p>", "dark: poor contrast: dim"),
     ("<div style='width: 500px'>wide</div>", "500 pixels wide"),

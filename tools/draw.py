@@ -53,6 +53,12 @@ def cells(ax, P, x=0.0, y=0.0):
     for k in range(m + 1): ax.plot([x, x + n], [y - k, y - k], color=LINE, lw=0.6)
     for k in range(n + 1): ax.plot([x + k, x + k], [y, y - m], color=LINE, lw=0.6)
 
+def matrix(ax, P, title="", margin=0.1, **of_title):
+    "A panel that holds a matrix and nothing else"
+    m, n = P.shape
+    cells(bare(ax, xlim=(-margin, n + margin), ylim=(-m - margin, margin), aspect="equal"), P)
+    if title: ax.set_title(title, pad=3, **of_title)
+
 def bars(ax, values, x, y, length=1.6, upright=True, color=ORANGE):
     "Values as bars that stand on y, side by side from x, or lie against x, one below the other from y"
     for k, v in enumerate(values / values.abs().max() * length):
@@ -140,9 +146,9 @@ def neuralsort():
         ax.text(s[i], -0.07, f"s{'₁₂₃₄₅'[i]}", ha="center", va="top", style="italic")
     return fig
 
-def wires(ax, layers, n, values=None, gap=0.42):
-    "A network from left to right: the lanes, a vertical line for each comparator; lanes are as dark as their values"
-    x, at, columns = 0.0, list(range(n)), []
+def wires(layers):
+    "Where the comparators (x, i, j) of each layer stand, those that overlap side by side, and where the network ends"
+    x, columns = 0.0, []
     for layer in layers:
         columns.append([])
         ends = []
@@ -150,13 +156,13 @@ def wires(ax, layers, n, values=None, gap=0.42):
             k = next((k for k, used in enumerate(ends) if used < i), len(ends))
             ends[k:k + 1] = [j]
             columns[-1].append((x + 0.3 * k, i, j))
-        x += 0.3 * max(len(ends) - 1, 0) + 2 * gap
+        x += 0.3 * max(len(ends) - 1, 0) + 0.84
     return columns, x
 
 def draw_network(ax, kind, n, values):
     "The network with its values: colour runs from the smallest (blue) to the largest (orange)"
     layers = (bitonic_layers if kind == "bitonic" else odd_even_layers)(n)
-    columns, end = wires(ax, layers, n)
+    columns, end = wires(layers)
     bare(ax, xlim=(-1.1, end + 0.7), ylim=(n - 0.4, -0.6))
     v = list(values)
     start = [-0.6] * n
@@ -219,10 +225,8 @@ def network_factors():
         A[lo, lo] = A[hi, hi] = keep
         A[lo, hi] = A[hi, lo] = 1 - keep
         P, x = A @ P, A @ x
-        cells(bare(axes[6 - k], xlim=(-0.1, 8.1), ylim=(-8.1, 0.1), aspect="equal"), A)
-        axes[6 - k].set_title(f"A{'₁₂₃₄₅₆'[k]}", pad=3, style="italic")
-    cells(bare(axes[0], xlim=(-0.1, 8.1), ylim=(-8.1, 0.1), aspect="equal"), P)
-    axes[0].set_title("P =", pad=3, style="italic")
+        matrix(axes[6 - k], A, f"A{'₁₂₃₄₅₆'[k]}", style="italic")
+    matrix(axes[0], P, "P =", style="italic")
     return fig
 
 @drawing
@@ -327,14 +331,16 @@ def pooling():
     fig.subplots_adjust(bottom=0.3)
     return fig
 
-def staircase(soft, tau):
+def staircase(points, height):
+    "The hard rank of a score that moves past seven others: figure, axis, the line (points,) on which it moves, the others, all sets (points, 8)"
+    others, line = numbers(0.7, 1.2, 2.4, 2.6, 3.9, 4.4, 5.3), torch.linspace(0, 6, points, dtype=torch.float64)
+    fig, ax = plt.subplots(figsize=(7.6, height))
+    ax.plot(line, (line[:, None] > others).sum(-1) + 1, color=LINE, lw=1.6, drawstyle="steps-mid")
+    return fig, ax, line, others, torch.cat([line[:, None], others.expand(points, -1)], -1)
+
+def smooth_staircase(soft, tau):
     "The rank of a score as it moves past seven others: a staircase, and the smooth one of an operator"
-    others = numbers(0.7, 1.2, 2.4, 2.6, 3.9, 4.4, 5.3)
-    line = torch.linspace(0, 6, 481, dtype=torch.float64)
-    sets = torch.cat([line[:, None], others.expand(len(line), -1)], -1)
-    fig, ax = plt.subplots(figsize=(7.6, 2.4))
-    hard = (line[:, None] > others).sum(-1) + 1
-    ax.plot(line, hard, color=LINE, lw=1.6, drawstyle="steps-mid")
+    fig, ax, line, others, sets = staircase(481, 2.4)
     for t, style in ((tau, "-"), (4 * tau, (0, (5, 2)))):
         ax.plot(line, soft(t)(sets)[:, 0], color=BLUE, ls=style, lw=1.7)
     ax.plot(others, [0.55] * 7, "o", color=ORANGE, ms=4.5, clip_on=False)
@@ -344,13 +350,13 @@ def staircase(soft, tau):
     return fig
 
 @drawing
-def sigmoid_rank(): return staircase(lambda tau: ss.SigmoidRank(tau), 0.05)
+def sigmoid_rank(): return smooth_staircase(ss.SigmoidRank, 0.05)
 
 @drawing
-def gaussian_rank(): return staircase(lambda tau: ss.GaussianRank(tau), 0.08)
+def gaussian_rank(): return smooth_staircase(ss.GaussianRank, 0.08)
 
 @drawing
-def laplace_rank(): return staircase(lambda tau: ss.LaplaceRank(tau), 0.06)
+def laplace_rank(): return smooth_staircase(ss.LaplaceRank, 0.06)
 
 @drawing
 def lapsum():
@@ -370,21 +376,27 @@ def lapsum():
     fig.subplots_adjust(bottom=0.2)
     return fig
 
-@drawing
-def topk_masks():
-    "The weights of the three largest of nine scores by five methods"
+def masks(panels):
+    "The weights of the three largest of nine scores; `panels` are what each is asked for, and how its weights are entitled"
     s = numbers(0.2, 0.5, 0.9, 1.0, 1.6, 1.9, 2.0, 2.9, 3.3)
-    methods = ("lapsum", "sinkhorn", "threshold", "sparse", "simple")
-    fig, axes = plt.subplots(1, 5, figsize=(7.6, 1.9), sharey=True)
-    for ax, method in zip(axes, methods):
-        w = ss.soft_topk_mask(s, 3, method=method)
-        ax.vlines(s, 0, w, color=BLUE, lw=2.2)
-        ax.plot(s, w, "o", color=BLUE, ms=3.4)
+    fig, axes = plt.subplots(1, len(panels), figsize=(7.6, 1.9), sharey=True)
+    for ax, (options, title) in zip(axes, panels):
+        w = ss.soft_topk_mask(s, 3, **options)
+        ax.vlines(s, 0, w, color=BLUE, lw=2.4)
+        ax.plot(s, w, "o", color=BLUE, ms=4)
         ax.axvspan(1.95, 3.5, color=ORANGE, alpha=0.12, lw=0)
         ax.set(ylim=(-0.03, 1.08), xlim=(0, 3.5), xticks=[], yticks=[0, 1])
-        ax.set_title(method, pad=4)
+        ax.set_title(title(w), pad=4)
     axes[0].set_ylabel("weight")
     return fig
+
+def mask_of(method, taus):
+    "The weights of a method at two temperatures"
+    def counted(tau): return lambda w: f"τ = {tau:g}: {int((w == 0).sum())} zeros, {int((w == 1).sum())} ones"
+    return masks([(dict(method=method, tau=tau), counted(tau)) for tau in taus])
+
+@drawing
+def topk_masks(): return masks([(dict(method=name), lambda w, name=name: name) for name in ("lapsum", "sinkhorn", "threshold", "sparse", "simple")])
 
 @drawing
 def rounding():
@@ -394,8 +406,7 @@ def rounding():
     hard = torch.eye(5, dtype=s.dtype)[P.hard()]
     fig, axes = plt.subplots(1, 3, figsize=(7.6, 2.1))
     for ax, M, title in zip(axes, (P.to_dense(), hard, P.to_dense()), ("P", "P.hard()", f"P.log_prob(target): mean {float(P.log_prob(target).mean()):.2f}")):
-        cells(bare(ax, xlim=(-0.2, 5.2), ylim=(-5.2, 0.2), aspect="equal"), M)
-        ax.set_title(title, pad=3)
+        matrix(ax, M, title, margin=0.2)
     for i, j in enumerate(target.tolist()): axes[2].add_patch(Rectangle((j, -i - 1), 1, 1, facecolor="none", edgecolor=ORANGE, lw=1.8))
     return fig
 
@@ -418,8 +429,7 @@ def temperatures():
     s = torch.randn(8, generator=torch.Generator().manual_seed(3), dtype=torch.float64).sort().values
     fig, axes = plt.subplots(1, 5, figsize=(7.6, 1.7))
     for ax, tau in zip(axes, (0.01, 0.1, 0.3, 1.0, 10.0)):
-        cells(bare(ax, xlim=(-0.1, 8.1), ylim=(-8.1, 0.1), aspect="equal"), ss.SoftSort(tau)(s).to_dense())
-        ax.set_title(f"τ = {tau:g}", pad=3)
+        matrix(ax, ss.SoftSort(tau)(s).to_dense(), f"τ = {tau:g}")
     return fig
 
 def moving(loss, hard):
@@ -504,20 +514,6 @@ def soft_matching():
         ax.set_title(f"τ = {tau:g}", pad=3)
     return fig
 
-def mask_of(method, taus, k=3):
-    "The weights of a method against the scores, at two temperatures"
-    s = numbers(0.2, 0.5, 0.9, 1.0, 1.6, 1.9, 2.0, 2.9, 3.3)
-    fig, axes = plt.subplots(1, 2, figsize=(7.6, 1.9), sharey=True)
-    for ax, tau in zip(axes, taus):
-        w = ss.soft_topk_mask(s, k, method=method, tau=tau)
-        ax.vlines(s, 0, w, color=BLUE, lw=2.4)
-        ax.plot(s, w, "o", color=BLUE, ms=4)
-        ax.axvspan(1.95, 3.5, color=ORANGE, alpha=0.12, lw=0)
-        ax.set(ylim=(-0.03, 1.08), xlim=(0, 3.5), xticks=[], yticks=[0, 1])
-        ax.set_title(f"τ = {tau:g}: {int((w == 0).sum())} zeros, {int((w == 1).sum())} ones", pad=4)
-    axes[0].set_ylabel("weight")
-    return fig
-
 @drawing
 def threshold_mask(): return mask_of("threshold", (0.1, 0.6))
 
@@ -565,21 +561,16 @@ def mixture_of_orders():
     P = ss.Perturbed(1.0, samples=200, generator=torch.Generator().manual_seed(0))(s)
     fig, axes = plt.subplots(1, 5, figsize=(7.6, 1.7))
     g = torch.Generator().manual_seed(1)
-    for ax in axes[:4]:
+    for ax, title in zip(axes, ("four draws", "", "", "")):
         noisy = s - torch.empty(5, dtype=s.dtype).exponential_(generator=g).log()
-        cells(bare(ax, xlim=(-0.1, 5.1), ylim=(-5.1, 0.1), aspect="equal"), torch.eye(5, dtype=s.dtype)[noisy.argsort()])
-    cells(bare(axes[4], xlim=(-0.1, 5.1), ylim=(-5.1, 0.1), aspect="equal"), P.to_dense())
-    axes[0].set_title("four draws", pad=3, loc="left")
-    axes[4].set_title("mean of 200", pad=3)
+        matrix(ax, torch.eye(5, dtype=s.dtype)[noisy.argsort()], title, loc="left")
+    matrix(axes[4], P.to_dense(), "mean of 200")
     return fig
 
 @drawing
 def perturbed_ranks():
     "The mean rank of a score under noise: the staircase becomes smooth"
-    others, line = numbers(0.7, 1.2, 2.4, 2.6, 3.9, 4.4, 5.3), torch.linspace(0, 6, 121, dtype=torch.float64)
-    sets = torch.cat([line[:, None], others.expand(121, -1)], 1)
-    fig, ax = plt.subplots(figsize=(7.6, 2.3))
-    ax.plot(line, (line[:, None] > others).sum(-1) + 1, color=LINE, lw=1.6, drawstyle="steps-mid")
+    fig, ax, line, _, sets = staircase(121, 2.3)
     for tau, color in ((0.1, BLUE), (0.5, ORANGE)):
         P = ss.Perturbed(tau, samples=400, noise="normal", generator=torch.Generator().manual_seed(0))(sets)
         ax.plot(line, (P.mT @ torch.arange(1, 9, dtype=line.dtype))[:, 0], color=color, lw=1.3)
@@ -624,6 +615,380 @@ def ragged_lists():
     axes[1].text(14, -1.7, "offsets", ha="center", va="top", color=MUTED)
     axes[0].set_title(f"padded: {len(lengths) * max(lengths)} places", pad=3)
     axes[1].set_title(f"end to end: {sum(lengths)} items", pad=3)
+    return fig
+
+@drawing
+def kinds_of_matrices():
+    "What the four checkers ask: rows that sum to one, columns too, a largest entry of its own in each row, zeros and ones"
+    s = numbers(2, 5, 3, 1, 4)
+    tired = torch.tensor([[.1, .2, .6, .1, 0], [.2, .3, .4, .1, 0], [.1, .1, .7, 0, .1], [0, .5, .2, .1, .2], [.3, .3, .2, .1, .1]], dtype=s.dtype)
+    panels = ((tired, "row-stochastic"), (ss.SoftSort(0.8)(s).to_dense(), "unimodal row-stochastic"), (ss.SinkhornSort(0.05)(s).to_dense(), "doubly stochastic"), (ss.SoftSort(1e-3)(s).to_dense(), "permutation"))
+    fig, axes = plt.subplots(1, 4, figsize=(7.6, 2.3))
+    for ax, (P, title) in zip(axes, panels):
+        cells(bare(ax, xlim=(-0.2, 6.6), ylim=(-6.3, 0.2), aspect="equal"), P)
+        for i, j in enumerate(P.argmax(1).tolist()): ax.plot(j + 0.5, -i - 0.5, "o", color=ORANGE, ms=3.2)
+        for k in range(5):
+            ax.text(k + 0.5, -5.2, f"{P.sum(0)[k]:.1f}", ha="center", va="top", fontsize=7.5, color=MUTED)
+            ax.text(5.2, -k - 0.5, f"{P.sum(1)[k]:.1f}", ha="left", va="center", fontsize=7.5, color=MUTED)
+        ax.set_title(title, pad=3, fontsize=9, x=0.42)
+    return fig
+
+@drawing
+def first_rows():
+    "The first three rows of P, and in them the column of the true class"
+    s, y = numbers(2.1, 0.3, 1.6, 2.6, -0.4, 1.0), 2
+    fig, axes = plt.subplots(1, 3, figsize=(7.6, 2.0))
+    for ax, k in zip(axes, (1, 2, 3)):
+        P = ss.SoftSort(0.5, descending=True)(s).to_dense()
+        matrix(ax, P, margin=0.2)
+        ax.add_patch(Rectangle((0, -k), 6, k, facecolor="none", edgecolor=INK, lw=1.2))
+        ax.add_patch(Rectangle((y, -k), 1, k, facecolor="none", edgecolor=ORANGE, lw=2.2))
+        ax.set_title(f"k = {k}: {float(P[:k, y].sum()):.2f}", pad=3)
+        ax.text(3, -6.2, "classes", ha="center", va="top", color=MUTED)
+    axes[0].text(-0.4, -3, "places", ha="right", va="center", rotation=90, color=MUTED)
+    return fig
+
+@drawing
+def soft_vote():
+    "A query among labelled points: lines as thick as the weights of their votes"
+    g = torch.Generator().manual_seed(9)
+    points = 1.9 * torch.randn(18, 2, generator=g, dtype=torch.float64).tanh()
+    labels = (points @ numbers(1.0, 0.7) + 0.3 * torch.randn(18, generator=g, dtype=torch.float64) > 0).long()
+    query = numbers(0.25, 0.15)
+    s = -(points - query).square().sum(-1)
+    fig, axes = plt.subplots(1, 3, figsize=(7.6, 2.5))
+    for ax, tau in zip(axes, (0.01, 0.3, 3.0)):
+        w = ss.SoftSort(tau, descending=True)(s)[:5, :].to_dense().mean(0)
+        bare(ax, xlim=(-2.1, 2.1), ylim=(-2.1, 2.1))
+        for p, label, weight in zip(points.tolist(), labels.tolist(), w.tolist()):
+            color = ORANGE if label else BLUE
+            ax.plot([query[0], p[0]], [query[1], p[1]], color=color, lw=0.3 + 18 * weight, alpha=0.2 + 0.8 * min(1, 5 * weight), solid_capstyle="butt", zorder=0)
+            ax.plot(*p, "o", color=color, ms=4.5)
+        ax.plot(*query, "D", color=INK, ms=5)
+        ax.set_title(f"τ = {tau:g}: orange {float(w[labels == 1].sum()):.0%}", pad=3)
+    return fig
+
+@drawing
+def loss_of_sets():
+    "Three sets with padding, the loss of each, and their mean"
+    s = torch.randn(3, 6, generator=torch.Generator().manual_seed(3), dtype=torch.float64)
+    y = torch.randint(0, 4, (3, 6), generator=torch.Generator().manual_seed(1)).to(s.dtype)
+    mask = torch.arange(6) < torch.tensor([6, 4, 2])[:, None]
+    loss = ss.losses.approx_ndcg_loss(s, y, mask, tau=0.5, reduction="none")
+    fig, ax = plt.subplots(figsize=(7.6, 1.9))
+    bare(ax, xlim=(-0.2, 21), ylim=(-3.4, 1.1))
+    for b in range(3):
+        for j in range(6):
+            for x, M, color in ((0, s.sigmoid(), BLUE), (7.2, y / 3, ORANGE)):
+                real = bool(mask[b, j])
+                ax.add_patch(Rectangle((x + j + 0.06, -b - 0.94), 0.88, 0.88, facecolor=color if real else "none", alpha=0.12 + 0.8 * float(M[b, j]) if real else 1, edgecolor="none" if real else LINE, lw=0.6))
+        ax.annotate("", (15.2, -b - 0.5), (13.6, -b - 0.5), arrowprops=dict(arrowstyle="->", color=MUTED, lw=1))
+        ax.text(15.5, -b - 0.5, f"{float(loss[b]):.3f}", va="center")
+        ax.plot([17.3, 18.1], [-b - 0.5, -1.5], color=LINE, lw=1)
+    ax.text(18.3, -1.5, f"mean {float(loss.mean()):.3f}", va="center")
+    for x, text in ((3, "scores"), (10.2, "relevance"), (16, "loss")): ax.text(x, 0.25, text, ha="center", va="bottom", color=MUTED)
+    return fig
+
+@drawing
+def one_after_the_other():
+    "The likelihood of an order: the softmax of what is left, the right one taken away"
+    s, order = numbers(1.2, 2.0, 0.1, 1.5, 0.6), [1, 0, 3, 4, 2]
+    fig, axes = plt.subplots(1, 4, figsize=(7.6, 1.9), sharey=True)
+    left, likelihood = list(range(5)), 1.0
+    for i, ax in enumerate(axes):
+        p = s[left].softmax(0)
+        for j, v in zip(left, p.tolist()):
+            ax.add_patch(Rectangle((j - 0.32, 0), 0.64, v, facecolor=ORANGE if j == order[i] else BLUE, lw=0))
+        chosen = float(p[left.index(order[i])])
+        likelihood *= chosen
+        ax.set(xlim=(-0.6, 4.6), ylim=(0, 0.8), xticks=range(5), xticklabels=list("abcde"), yticks=[0, 0.5])
+        ax.set_title(f"place {i + 1}: {chosen:.2f}", pad=4)
+        left.remove(order[i])
+    axes[0].set_ylabel("softmax of the rest")
+    fig.text(0.5, -0.06, f"the order b, a, d, e, c has the likelihood {likelihood:.3f}, the product", ha="center", color=MUTED)
+    return fig
+
+@drawing
+def pair_weights():
+    "How much each pair of ten documents counts: all alike, by NDCG, by precision at three"
+    from softsortlib.losses.pairs import pair_weights as weights_of, places_of
+    y = numbers(1, 3, 0, 2, 1, 0, 2, 0, 1, 0)
+    s, real = -torch.arange(10, dtype=y.dtype), torch.ones(10, dtype=torch.bool)
+    fig, axes = plt.subplots(1, 3, figsize=(7.6, 2.6))
+    for ax, (kind, k, title) in zip(axes, ((None, 10, "Kendall: all alike"), ("lambdarank", 10, "NDCG"), ("precision", 3, "precision at 3"))):
+        p = places_of(s, y, real, kind or "lambdarank", k, "exp2")
+        w = weights_of(type(p)(*(v[:, None] for v in p)), type(p)(*(v[None] for v in p)), kind or "lambdarank", 1.0, k)
+        if kind is None: w = (y[:, None] > y).to(y.dtype)
+        matrix(ax, w / w.max(), title)
+        ax.text(5, -10.2, "less relevant, by rank", ha="center", va="top", color=MUTED)
+    axes[0].text(-0.3, -5, "more relevant, by rank", ha="right", va="center", rotation=90, color=MUTED)
+    return fig
+
+@drawing
+def two_curves():
+    "Precision over recall, and true over false positives, of twelve scores; the areas below are the metrics"
+    hits = [1, 0, 1, 1, 0, 0, 1, 0, 0, 1, 0, 0]
+    m, n = sum(hits), len(hits)
+    found = np.cumsum(hits)
+    fig, axes = plt.subplots(1, 2, figsize=(7.6, 2.5))
+    at = [i for i in range(n) if hits[i]]
+    precision = [found[i] / (i + 1) for i in at]
+    for r, p in enumerate(precision): axes[0].add_patch(Rectangle((r / m, 0), 1 / m, p, facecolor=BLUE, alpha=0.16, lw=0))
+    axes[0].step([0] + [(r + 1) / m for r in range(m)], [precision[0]] + precision, where="pre", color=BLUE)
+    axes[0].plot([(r + 1) / m for r in range(m)], precision, "o", color=ORANGE, ms=4.5)
+    x, t = np.concatenate([[0], np.cumsum([1 - h for h in hits])]) / (n - m), np.concatenate([[0], found]) / m
+    axes[1].fill_between(x, 0, t, step="post", color=BLUE, alpha=0.16, lw=0)
+    axes[1].plot(x, t, color=BLUE)
+    axes[1].plot(x, t, "o", color=ORANGE, ms=3.4)
+    area = sum(t[i] * (x[i + 1] - x[i]) for i in range(n))
+    for ax, label, title in zip(axes, (("recall", "precision"), ("false positives", "true positives")), (f"average precision {np.mean(precision):.2f}", f"AUC {area:.2f}")):
+        ax.set(xlim=(0, 1.02), ylim=(0, 1.06), xticks=[0, 1], yticks=[0, 1], xlabel=label[0], ylabel=label[1])
+        ax.set_title(title, pad=4)
+    fig.subplots_adjust(bottom=0.2, wspace=0.25)
+    return fig
+
+@drawing
+def weights_of_places():
+    "What the pairs of eight elements weigh, from the best down, by three rules"
+    from softsortlib.losses.weighted import element_weights
+    y = torch.arange(8, 0, -1, dtype=torch.float64)
+    fig, axes = plt.subplots(1, 3, figsize=(7.6, 2.4))
+    for ax, kind in zip(axes, ("equal", "logarithmic", "hyperbolic")):
+        omega, total = element_weights(y, torch.ones(8, dtype=torch.bool), kind)
+        w = ((omega[:, None] + omega) / total).triu(1)
+        matrix(ax, w / w.max(), kind)
+        ax.text(4, -8.2, f"pairs with the best: {float(w[0].sum()):.0%}", ha="center", va="top", color=MUTED)
+    return fig
+
+@drawing
+def walk_to_the_hit():
+    "Down the soft-sorted list: the chance of a hit at each place, and of a walk that ends there"
+    s, relevant = numbers(3.0, 2.4, 1.9, 1.1, 0.8, 0.2), numbers(0, 0, 1, 0, 1, 0)
+    fig, axes = plt.subplots(1, 2, figsize=(7.6, 2.0), sharey=True)
+    for ax, tau in zip(axes, (0.1, 0.6)):
+        h = (ss.SoftSort(tau, descending=True)(s) @ relevant).clamp(0, 1)
+        stops = h * torch.cat([torch.ones(1, dtype=h.dtype), (1 - h).cumprod(0)[:-1]])
+        for i in range(6):
+            ax.add_patch(Rectangle((i + 0.62, 0), 0.36, float(h[i]), facecolor=BLUE, alpha=0.45, lw=0))
+            ax.add_patch(Rectangle((i + 1.02, 0), 0.36, float(stops[i]), facecolor=ORANGE, lw=0))
+        ax.set(xlim=(0.4, 6.6), ylim=(0, 1.05), xticks=range(1, 7), yticks=[0, 1], xlabel="place")
+        loss = ss.losses.reciprocal_rank_loss(s, relevant, tau=tau)
+        ax.set_title(f"τ = {tau:g}: reciprocal rank {1 - float(loss):.2f}", pad=4)
+    axes[0].set_ylabel("chance")
+    axes[1].text(0.6, 0.9, "a hit", color=BLUE)
+    axes[1].text(0.6, 0.74, "the first hit", color=ORANGE)
+    fig.subplots_adjust(bottom=0.24)
+    return fig
+
+@drawing
+def hard_beside_soft():
+    "The metric and its soft twin while gradient descent lowers the loss"
+    from softsortlib.losses.metrics import hard_metric, soft_metric
+    g = torch.Generator().manual_seed(4)
+    s, y = torch.randn(30, generator=g, dtype=torch.float64).requires_grad_(), torch.randint(0, 4, (30,), generator=g).to(torch.float64)
+    loss, hard, soft = ss.losses.ApproxNDCGLoss(tau=0.3, k=10), [], []
+    for _ in range(60):
+        hard.append(float(hard_metric(loss, s, y)))
+        soft.append(float(soft_metric(loss, s, y).detach()))
+        slope, = torch.autograd.grad(loss(s, y), s)
+        s = (s - 1.5 * slope).detach().requires_grad_()
+    fig, ax = plt.subplots(figsize=(7.6, 2.2))
+    ax.plot(range(60), hard, color=ORANGE, drawstyle="steps-post")
+    ax.plot(range(60), soft, color=BLUE)
+    ax.set(xlim=(0, 59), xticks=[0, 20, 40], xlabel="step", ylabel="NDCG at 10")
+    ax.set_title("orange the metric, blue its soft twin", pad=4)
+    fig.subplots_adjust(bottom=0.24)
+    return fig
+
+@drawing
+def regret():
+    "The regret of a wanted order as one score moves: convex, and with noise smooth"
+    line, others, wanted = torch.linspace(-1, 5, 121, dtype=torch.float64), numbers(0.5, 1.5, 2.5, 3.5), numbers(3, 1, 2, 4, 5)
+    scores = torch.cat([line[:, None], others.expand(121, -1)], 1)
+    hard = (scores.sort(-1).values * torch.arange(1, 6, dtype=line.dtype)).sum(-1) - scores @ wanted
+    fig, ax = plt.subplots(figsize=(7.6, 2.3))
+    ax.plot(line, hard, color=LINE, lw=1.6)
+    from softsortlib.sampling.regret import ranking_regret
+    for tau, style in ((0.3, "-"), (1.0, (0, (5, 2)))):
+        loss = ranking_regret(scores, wanted.expand(121, -1), tau=tau, samples=2000, noise="normal", generator=torch.Generator().manual_seed(0))
+        ax.plot(line, loss, color=BLUE, ls=style)
+    ax.plot(others, [0] * 4, "o", color=ORANGE, ms=4.5, clip_on=False, zorder=3)
+    ax.set(xlim=(-1, 5), ylim=(0, None), xlabel="the score that moves, and four others (dots); its place is the third", ylabel="regret")
+    ax.set_title("grey without noise, full line τ = 0.3, dashed τ = 1", pad=4)
+    fig.subplots_adjust(bottom=0.24)
+    return fig
+
+@drawing
+def ramp():
+    "A loss of hard ranks is a staircase; two sorts make it the ramp"
+    fig, ax, line, others, sets = staircase(481, 2.4)
+    slope = torch.zeros_like(sets)
+    slope[:, 0] = 1.0                                   # the loss is the rank of the score that moves
+    def best(u): return (u.sort(-1).values * torch.arange(1, 9, dtype=u.dtype)).sum(-1)
+    for step, style in ((0.4, "-"), (1.6, (0, (5, 2)))): ax.plot(line, (best(sets) - best(sets - step * slope)) / step, color=BLUE, ls=style)
+    ax.plot(others, [0.55] * 7, "o", color=ORANGE, ms=4.5, clip_on=False)
+    ax.set(xlim=(0, 6), ylim=(0.5, 8.3), yticks=range(1, 9), xlabel="a score that moves past seven others (dots)", ylabel="its rank")
+    ax.set_title("ramps of (113.2): full line λ = 0.4, dashed λ = 1.6", pad=4)
+    fig.subplots_adjust(bottom=0.22)
+    return fig
+
+@drawing
+def policy():
+    "Rankings that a policy shows: gains as colour, places as wide as their discounts, and the reward of each"
+    s, gains = numbers(2.0, 1.2, 0.9, 0.4, -0.2, -0.8), numbers(3, 1, 4, 0, 5, 2)
+    g, theta = torch.Generator().manual_seed(7), 1 / torch.arange(2, 8, dtype=s.dtype).log2()
+    fig, ax = plt.subplots(figsize=(7.6, 2.1))
+    bare(ax, xlim=(-0.6, 5.6), ylim=(-5.4, 0.9))
+    rewards = []
+    for row in range(5):
+        order = (s - torch.empty(6, dtype=s.dtype).exponential_(generator=g).log()).argsort(descending=True)
+        x = 0.0
+        for i, j in enumerate(order.tolist()):
+            width = float(theta[i])
+            ax.add_patch(Rectangle((x + 0.02, -row - 0.86), width - 0.04, 0.76, facecolor=ORANGE, alpha=0.08 + 0.13 * float(gains[j]), lw=0))
+            ax.text(x + width / 2, -row - 0.48, "abcdef"[j], ha="center", va="center", style="italic")
+            x += width
+        rewards.append(float((theta * gains[order]).sum()))
+        ax.text(x + 0.15, -row - 0.48, f"{rewards[-1]:.2f}", va="center")
+    ax.text(0, 0.12, "place 1", color=MUTED, va="bottom")
+    ax.text(x, 0.12, "6", color=MUTED, va="bottom", ha="right")
+    ax.text(x + 0.15, 0.12, "reward", color=MUTED, va="bottom")
+    ax.text(x + 0.75, -2.48, f"mean {sum(rewards) / 5:.2f}", va="center", color=BLUE)
+    return fig
+
+@drawing
+def functions():
+    "What five functions make of one input"
+    x = numbers(2.0, 5.0, 3.2, 1.0, 3.8)
+    top, _ = ss.soft_topk(x, 2, tau=0.3)
+    panels = ((x, "x"), (ss.soft_sort(x, tau=0.3), "soft_sort"), (ss.soft_rank(x, tau=0.3), "soft_rank"), (top, "soft_topk, k = 2"), (ss.soft_topk_mask(x, 2, tau=0.3), "soft_topk_mask"))
+    hard = (x, x.sort().values, ranks_of(x) + 1, x.sort(descending=True).values[:2], (ranks_of(x) >= 3).to(x.dtype))
+    fig, axes = plt.subplots(1, 5, figsize=(7.6, 1.8))
+    for ax, (values, title), true in zip(axes, panels, hard):
+        high = 1.15 if title.endswith("mask") else 5.8
+        bare(ax, xlim=(-0.3, 5.3), ylim=(-0.02 * high, high))
+        for k, (v, t) in enumerate(zip(values.tolist(), true.tolist())):
+            ax.add_patch(Rectangle((k + 0.15, 0), 0.7, v, facecolor=ORANGE if title == "x" else BLUE, alpha=0.85, lw=0))
+            if title != "x": ax.plot([k + 0.05, k + 0.95], [t, t], color=INK, lw=1.1)
+        ax.plot([0, 5], [0, 0], color=LINE, lw=0.8)
+        ax.set_title(title, pad=4, fontsize=9)
+    return fig
+
+@drawing
+def parts_of_the_whole():
+    "Scores on three processes, and the parts of the sorted whole that come back"
+    g = torch.Generator().manual_seed(2)
+    sizes, x = (4, 2, 3), torch.rand(9, generator=g, dtype=torch.float64)
+    fig, ax = plt.subplots(figsize=(7.6, 1.9))
+    bare(ax, xlim=(-1.6, 11.4), ylim=(-1.7, 2.2))
+    order = x.argsort().tolist()
+    spot, at = [], 0.0
+    for n in sizes:
+        spot += [at + k for k in range(n)]
+        at += n + 0.8
+    for y, values in ((1, x), (-1.2, x.sort().values)):
+        for k, v in zip(spot, values.tolist()): ax.add_patch(Rectangle((k + 0.14, y), 0.72, 0.15 + 0.75 * v, facecolor=ORANGE if y == 1 else BLUE, lw=0))
+    for place, j in enumerate(order): ax.plot([spot[j] + 0.5, spot[place] + 0.5], [0.9, -0.2], color=LINE, lw=0.9)
+    for r, n in enumerate(sizes):
+        first = spot[sum(sizes[:r])]
+        ax.text(first + n / 2, 2.0, f"process {r}", ha="center", color=MUTED)
+        for y in (1, -1.2): ax.plot([first, first + n], [y, y], color=MUTED, lw=1)
+    ax.text(-0.2, 1.3, "x", ha="right", style="italic")
+    ax.text(-0.2, -0.9, "soft_sort", ha="right")
+    return fig
+
+@drawing
+def carries():
+    "Three intervals: what leaves each of them upwards fades, and one number at a seam says how dense it is"
+    t = [numbers(0.2, 0.5, 0.7, 1.3), numbers(1.9, 2.6, 2.8), numbers(3.6, 3.9, 4.7, 4.9, 5.4)]
+    tau = 0.55
+    fig, ax = plt.subplots(figsize=(7.6, 2.1))
+    bare(ax, xlim=(-0.1, 6.0), ylim=(-0.6, 2.3))
+    for r, (own, color) in enumerate(zip(t, (BLUE, INK, ORANGE))):
+        ax.plot(own, [0] * len(own), "o", color=color, ms=5, zorder=3)
+        ax.plot([own[0], own[-1]], [-0.3, -0.3], color=color, lw=2)
+        ax.text(float(own.mean()), -0.42, f"process {r}", ha="center", va="top", color=MUTED)
+        if r == 2: break
+        line = torch.linspace(float(own[-1]), 5.7, 200, dtype=torch.float64)
+        U = (-(own[-1] - own) / tau).exp().sum()
+        fog = U * (-(line - own[-1]) / tau).exp()
+        ax.fill_between(line, 0, fog, color=color, alpha=0.14, lw=0)
+        ax.plot(line, fog, color=color, lw=1.3)
+        ax.plot(own[-1], U, "o", color=color, ms=4)
+        ax.text(float(own[-1]) + 0.07, float(U) + 0.1, f"U{'₀₁'[r]} = {float(U):.2f}", color=color, va="bottom", style="italic")
+    ax.plot([0, 5.7], [0, 0], color=LINE, lw=0.8, zorder=0)
+    return fig
+
+@drawing
+def edges():
+    "A thousand scores near the end of an interval, and the weighted points that stand for them"
+    from softsortlib.distributed.seams import edge_moments, edge_points
+    g = torch.Generator().manual_seed(0)
+    u = 5 * torch.rand(1, 1000, generator=g, dtype=torch.float64) ** 1.4
+    theta, w = edge_points(edge_moments(u, torch.ones_like(u, dtype=torch.bool), 5))
+    fig, axes = plt.subplots(2, 1, figsize=(7.6, 2.6), sharex=True, height_ratios=(1, 1.5))
+    counts, ends = np.histogram(-u[0].numpy(), bins=100, range=(-5, 0))
+    axes[0].bar(ends[:-1], counts, width=0.05, align="edge", color=BLUE, alpha=0.45, lw=0)
+    axes[1].vlines(-theta, 0, w[0], color=ORANGE, lw=2)
+    axes[1].plot(-theta, w[0], "o", color=ORANGE, ms=2.6)
+    for ax in axes:
+        ax.set(xlim=(-5.1, 0.6), yticks=[], xticks=range(-5, 1))
+        ax.spines["left"].set_visible(False)
+        for k in range(-5, 1): ax.axvline(k, color=LINE, lw=0.6, ls=(0, (2, 3)), zorder=0)
+    axes[0].text(-5, counts.max() * 0.75, "1000 scores", color=BLUE)
+    axes[1].text(-5, float(w.max()) * 0.8, f"{len(theta)} points with weights", color=ORANGE)
+    axes[1].set_xlabel("distance from the upper end of the interval, in temperatures")
+    fig.subplots_adjust(bottom=0.2, hspace=0.12)
+    return fig
+
+@drawing
+def all_to_all():
+    "Blocks that three processes send to each other, and the way back of their gradients"
+    fig, axes = plt.subplots(1, 2, figsize=(7.6, 2.0))
+    for ax, title, back in zip(axes, ("forward: row p sends block (p, q) to q", "backward: the same way home"), (False, True)):
+        bare(ax, xlim=(-0.9, 6.4), ylim=(-3.3, 0.6))
+        for p, color in enumerate((BLUE, INK, ORANGE)):
+            for q in range(3):
+                left, right = (0.9 * q, -p), (3.6 + 0.9 * p, -q)
+                for x, y in (left, right): ax.add_patch(Rectangle((x, y - 0.8), 0.8, 0.7, facecolor=color, alpha=0.75, lw=0))
+            ax.text(-0.12, -p - 0.45, f"process {p}", ha="right", va="center", color=MUTED, fontsize=8)
+        ax.annotate("", (2.75, -1.45) if back else (3.5, -1.45), (3.5, -1.45) if back else (2.75, -1.45), arrowprops=dict(arrowstyle="->", color=MUTED, lw=1.4))
+        ax.set_title(title, pad=2, fontsize=9)
+    return fig
+
+@drawing
+def block_diagonal():
+    "The soft permutation of four lists end to end"
+    offsets = torch.tensor([0, 4, 6, 11, 14])
+    x = torch.randn(14, generator=torch.Generator().manual_seed(8), dtype=torch.float64)
+    P = ss.soft_permutation(x, tau=0.3, offsets=offsets).to_dense()
+    fig, ax = plt.subplots(figsize=(7.6, 3.0))
+    cells(bare(ax, xlim=(-6, 22), ylim=(-15.6, 0.3), aspect="equal"), P)
+    for a, b in zip(offsets.tolist(), offsets.tolist()[1:]):
+        ax.add_patch(Rectangle((a, -b), b - a, b - a, facecolor="none", edgecolor=ORANGE, lw=1.6))
+    for o in offsets.tolist(): ax.text(o, -14.3, str(o), ha="center", va="top", color=MUTED)
+    ax.text(14.6, -7, "each list is sorted\nby a block of its own", va="center")
+    return fig
+
+@drawing
+def digit_by_digit():
+    "A quantile of numbers from 0 to 255, found by counting: sixteen counts, and sixteen more inside one of them"
+    keys = (40 * torch.randn(4000, generator=torch.Generator().manual_seed(5)) + 120).clamp(0, 255).long().numpy()
+    rank = 2800
+    high = np.bincount(keys // 16, minlength=16)
+    first = int(np.searchsorted(np.cumsum(high), rank, side="right"))
+    low = np.bincount(keys[keys // 16 == first] % 16, minlength=16)
+    left = rank - int(high[:first].sum())
+    second = int(np.searchsorted(np.cumsum(low), left, side="right"))
+    fig, axes = plt.subplots(1, 2, figsize=(7.6, 2.1))
+    for ax, counts, found, title in zip(axes, (high, low), (first, second), (f"first pass: position {rank} is in bin {first}", f"second pass: position {left} of the bin is a {second}")):
+        for v, c in enumerate(counts): ax.add_patch(Rectangle((v + 0.1, 0), 0.8, c, facecolor=ORANGE if v == found else BLUE, alpha=1 if v == found else 0.5, lw=0))
+        ax.set(xlim=(0, 16), ylim=(0, 1.08 * counts.max()), xticks=[0.5, 8.5, 15.5], xticklabels=[0, 8, 15], yticks=[])
+        ax.spines["left"].set_visible(False)
+        ax.set_title(title, pad=4)
+    axes[0].set_xlabel("high digit")
+    axes[1].set_xlabel("low digit, inside the bin")
+    fig.subplots_adjust(bottom=0.24)
     return fig
 
 def themed(svg):

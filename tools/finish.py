@@ -116,14 +116,14 @@ TEX = {r"\tau": "tau", r"\le": "≤", r"\ge": "≥", r"\sum": "sum", r"\to": "�
 def drawings(text, folder):
     "Each drawing of nbs/images as part of the page, so that it has the page's colours and font"
     def inline(m):
-        name, attributes = m[1], m[0]
-        said = (re.search(r'alt="([^"]*)"', attributes) or re.search(r'aria-label="([^"]*)"', attributes))[1]
+        name, said = m[1], re.search(r'alt="([^"]*)"', m[0])[1]
         svg = (folder / f"{name}.svg").read_text(encoding="utf-8")
         svg = re.sub(r"<style>svg\.drawing.*?</style>", "", svg, count=1, flags=re.S)
         used = set(re.findall(r'(?:url\(|href=")#([\w.-]+)', svg))
         svg = re.sub(r' id="([\w.-]+)"', lambda i: f' id="{name}-{i[1]}"' if i[1] in used else "", svg)
         svg = re.sub(r'(url\(|href=")#([\w.-]+)', rf"\g<1>#{name}-\g<2>", svg)
-        return svg.replace("<svg ", f'<svg role="img" aria-label="{said}" ', 1)
+        width = re.search(r' width="([\d.]+)pt"', svg)[1]
+        return svg.replace("<svg ", f'<svg role="img" aria-label="{said}" style="--width: {width}pt" ', 1)
     return re.sub(r'<img [^>]*src="(?:\.\./)*images/([\w-]+)\.svg"[^>]*>', inline, text)
 
 def plain(text):

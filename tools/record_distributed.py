@@ -7,16 +7,12 @@ import argparse
 import datetime
 import json
 import os
-import resource
 import tempfile
 import time
 from pathlib import Path
 
 RESULTS = Path(__file__).resolve().parent.parent / "nbs/results/distributed.json"
 TAU = 1e-3
-
-
-def peak(): return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 
 def work(rank, P, sizes, rounds, store, queue):
@@ -26,24 +22,28 @@ def work(rank, P, sizes, rounds, store, queue):
     import torch.distributed as dist
 
     import softsortlib
+    from softsortlib.lab.bench import peak_memory
     torch.set_num_threads(1)
     dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=P, timeout=datetime.timedelta(seconds=600))
     g = torch.Generator().manual_seed(rank)
     warm = torch.randn(1000, requires_grad=True)
     softsortlib.soft_sort(warm, tau=TAU, group=dist.group.WORLD).square().sum().backward()
     softsortlib.soft_sort(warm, tau=TAU).square().sum().backward()
-    before = peak()
     for n in sizes:
         x, seconds = torch.randn(n // P, generator=g), []
-        for _ in range(rounds):
-            x = x.detach().requires_grad_()
-            dist.barrier()
-            start = time.perf_counter()
-            y = softsortlib.soft_sort(x, tau=TAU, group=dist.group.WORLD if P > 1 else None)
-            y.square().sum().backward()
-            dist.barrier()
-            seconds.append(time.perf_counter() - start)
-        queue.put((n, seconds, peak() - before))
+
+        def sort_them():
+            for _ in range(rounds):
+                own = x.clone().requires_grad_()
+                dist.barrier()
+                start = time.perf_counter()
+                y = softsortlib.soft_sort(own, tau=TAU, group=dist.group.WORLD if P > 1 else None)
+                y.square().sum().backward()
+                dist.barrier()
+                seconds.append(time.perf_counter() - start)
+
+        extra = peak_memory(sort_them)
+        queue.put((n, seconds, extra))
     dist.destroy_process_group()
 
 
@@ -64,6 +64,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--large", type=int)
     args = parser.parse_args()
+    from softsortlib.lab.records import write_json          # not above: a process that computes sets its threads before torch is loaded
     record = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
     record["cores"] = os.cpu_count()
     record["tau"] = TAU
@@ -72,7 +73,7 @@ def main():
         runs = {P: measure(P, sorted({P << 17, 1 << 19}), 3) for P in (1, 2, 4)}
         record["strong"] = [runs[P][-1] for P in (1, 2, 4)]
         record["weak"] = [next(r for r in runs[P] if r["n"] == P << 17) for P in (1, 2, 4)]
-    RESULTS.write_text(json.dumps(record, indent=1) + "\n")
+    write_json(RESULTS, record)
 
 
 if __name__ == "__main__": main()

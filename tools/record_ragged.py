@@ -5,10 +5,12 @@
 Lists have Zipf lengths. Each contender runs in a process of its own, after a rehearsal on a few lists; the seconds are the median of the repeats (the largest padded ones run once),
 the bytes the peak of the process less what it held before. A contender that does not fit into the memory of the machine has no row.
 """
-import json, os, platform, re, subprocess, sys, time
-from pathlib import Path
+import json, os, subprocess, sys, time
 
 import torch
+
+from softsortlib.lab.bench import peak_memory
+from softsortlib.lab.records import environment, write_json
 
 SIZES = [(1_000, 200), (10_000, 2_000), (100_000, 20_000)]          # lists, and the items of the longest
 PADDED = 4 << 30                                                     # no padded run whose single tensor takes more than a 64th of this
@@ -33,9 +35,6 @@ def step(task, s, y, mask=None, offsets=None):
     return torch.autograd.grad(loss, s)
 
 
-def status(key): return 1024 * int(re.search(key + r":\s+(\d+) kB", Path("/proc/self/status").read_text())[1])
-
-
 def data(task, lists, longest, padded):
     "The arguments of `step` for one size."
     n, rng = zipf(lists, longest), torch.Generator().manual_seed(1)
@@ -50,13 +49,15 @@ def run(task, lists, longest, padded, repeats):
     "One contender: a row."
     for k in (30, 300): step(**data(task, k, 1000, padded))
     given = data(task, lists, longest, padded)
-    open("/proc/self/clear_refs", "w").write("5")
-    before, times = status("VmRSS"), []
-    for _ in range(repeats):
-        start = time.perf_counter(); step(**given); times.append(time.perf_counter() - start)
-    n = zipf(lists, longest)
+    times = []
+
+    def timed():
+        for _ in range(repeats):
+            start = time.perf_counter(); step(**given); times.append(time.perf_counter() - start)
+
+    extra, n = peak_memory(timed), zipf(lists, longest)
     return dict(task=task, lists=lists, longest=int(n.max()), items=int(n.sum()), lengths=len(n.unique()), slots=lists * int(n.max()) if padded else int(n.sum()), padded=padded,
-                seconds=sorted(times)[len(times) // 2], peak_extra_bytes=status("VmHWM") - before, repeats=repeats)
+                seconds=sorted(times)[len(times) // 2], peak_extra_bytes=extra, repeats=repeats)
 
 
 def main(path):
@@ -69,9 +70,8 @@ def main(path):
                 done = subprocess.run([sys.executable, "-W", "ignore", __file__, "--one", json.dumps([task, lists, longest, padded, repeats])], capture_output=True, text=True)
                 if done.returncode: print(task, lists, padded, done.stderr[-300:]); continue
                 rows.append(json.loads(done.stdout)); print({k: rows[-1][k] for k in ("task", "items", "padded", "seconds", "peak_extra_bytes")}, flush=True)
-    environment = dict(torch=torch.__version__, python=platform.python_version(), machine=platform.machine(), threads=torch.get_num_threads(), cores=os.cpu_count(),
-                       memory=os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"), dtype="float32", date=time.strftime("%Y-%m-%d"))
-    Path(path).write_text(json.dumps(dict(environment=environment, rows=rows), indent=1) + "\n")
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    write_json(path, dict(environment=dict(environment(), memory=memory, dtype="float32", date=time.strftime("%Y-%m-%d")), rows=rows))
 
 
 if __name__ == "__main__":

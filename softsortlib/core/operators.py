@@ -90,7 +90,7 @@ class Scored(nn.Module):
     def extra_repr(self):
         return ", ".join(f"{name}={_shown(getattr(self, name))}" for name in self.shown)
 
-# %% ../../nbs/core/01_operators.ipynb #ee17e142
+# %% ../../nbs/core/01_operators.ipynb #8ebfe653
 def _is_a_rerun(cls, old):
     "Whether `cls` is the class `old` of the package, defined again by the chapter that explains it."
     if old is None or cls.__module__ != "__main__":
@@ -98,12 +98,12 @@ def _is_a_rerun(cls, old):
     return old.__name__ == cls.__name__ and old.__module__.startswith("softsortlib.")
 
 def _shown(value):
-    "A parameter in the repr: one number as such, a larger tensor by its shape."
+    "A parameter in the repr: a single number itself, a larger tensor by its shape."
     if not isinstance(value, Tensor):
         return repr(value)
     return f"{value.item():.4g}" if value.numel() == 1 else f"Tensor{tuple(value.shape)}"
 
-# %% ../../nbs/core/01_operators.ipynb #4fbd70e8
+# %% ../../nbs/core/01_operators.ipynb #c47e1f78
 def _single(P, s):
     "The map of a single score: one, with a zero gradient to s (..., 1); P itself where it is of another shape."
     if P.shape != (*s.shape, 1):

@@ -16,7 +16,7 @@ from softsortlib.core.permutation import (
     SoftPermutation, compute_dtype, is_concrete, patch_to, precisely, together, zero_outside,
 )
 
-# %% ../../nbs/core/02_rounding.ipynb #9315d0b7
+# %% ../../nbs/core/02_rounding.ipynb #d5b5c0ea
 def _row_key(key, P):
     "The rows of `P[..., rows, :]`, where `key` is the content of the brackets; raise `IndexError` for anything else."
     everything = slice(None)
@@ -30,7 +30,7 @@ def _row_key(key, P):
     raise IndexError(f"only rows can be chosen, as P[..., rows, :]; P is {tuple(P.shape)}: "
                      "index the scores for a part of the batch, or call P.to_dense()")
 
-# %% ../../nbs/core/02_rounding.ipynb #8d68bc95
+# %% ../../nbs/core/02_rounding.ipynb #b402e730
 def _is_number(rows):
     "Whether `rows` is one whole number, of Python, numpy or torch."
     if isinstance(rows, Tensor):
@@ -38,7 +38,7 @@ def _is_number(rows):
     return isinstance(rows, (int, numbers.Integral)) and not isinstance(rows, bool)
 
 def _alone(row, P):
-    "One row number as a list of one, or as a tensor of one, whose value is not read; raise `IndexError` out of range."
+    "One row number as a list, or as a tensor whose value is not read; raise `IndexError` out of range."
     if isinstance(row, Tensor):
         return row[None]
     row = operator.index(row)
@@ -122,9 +122,9 @@ def log_prob(
             _check_real(target, self.mask.expand(*batch, self.n), self._kept)
     return zero_outside(self._log_prob(target, self._rows), self._kept, -1).to(self.dtype)
 
-# %% ../../nbs/core/02_rounding.ipynb #f4ee244f
+# %% ../../nbs/core/02_rounding.ipynb #8e90ebc5
 def in_compute_dtype(P):
-    "The same map, whose results are not rounded to a half type."
+    "The same map, without rounding its results to a half type."
     wide = object.__new__(type(P))
     wide.__dict__.update(P.__dict__, dtype=compute_dtype(P.dtype))
     return wide

@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['plackett_luce_log_prob', 'gumbel_noise', 'Stochastic', 'SampleMean']
 
-# %% ../../nbs/core/04_stochastic.ipynb #a11a656d
+# %% ../../nbs/core/04_stochastic.ipynb #6573e361
 import math
 
 import torch
@@ -127,14 +127,14 @@ class Stochastic(Operator):
         "Whether the operator sorts from the largest down."
         return self.operator.descending
 
-# %% ../../nbs/core/04_stochastic.ipynb #fa02b6db
+# %% ../../nbs/core/04_stochastic.ipynb #929e5945
 @patch_to(Stochastic)
 def forward(
     self,
     scores: Tensor,  # (..., n), floating point
     mask: "Tensor | None" = None,  # bool, (..., n), True = a real element
 ) -> SoftPermutation:  # (samples, ..., n, n)
-    "Draw the noise and build the soft permutation of each noisy copy; the errors are those of the operator."
+    "Draw the noise and build the soft permutation of each noisy copy; raise as the operator does."
     check_scores(scores)
     mask = check_mask(mask, scores)
     shape = (self.samples, *scores.shape)
@@ -156,7 +156,7 @@ def _over_samples(f, x, samples, ndim):
         return torch.stack([_over_samples(f, part, samples, ndim) for part in x])
     return f(x.expand(samples, *x.shape))
 
-# %% ../../nbs/core/04_stochastic.ipynb #c9acc3c1
+# %% ../../nbs/core/04_stochastic.ipynb #bb92eb61
 class SampleMean(SoftPermutation):
     "The mean over the leading dimension of a soft permutation; raise `ValueError` when it has none."
     def __init__(self,

@@ -46,7 +46,7 @@ class Carries(NamedTuple):
     ends: Tensor  # first and last score of each process, (P, 2, B)
     holds: Tensor  # whether it holds any, bool, (P, B)
 
-# %% ../../nbs/distributed/152_carries.ipynb #937be720
+# %% ../../nbs/distributed/152_carries.ipynb #ceb2750f
 def _sizes(parts):
     "How many elements that count each process holds, without what a mask left out, long, (P, B)."
     came = parts.sent.sum(0).T.to(parts.total.device)
@@ -58,7 +58,7 @@ def carries(
     parts: SortedParts,  # scores in order
     tau: "float | Tensor",  # a number or (B,)
 ) -> Carries:
-    "Announce the ends of the intervals, and see how far everybody is."
+    "Announce the ends of the intervals, and compute how much of each arrives here."
     t = precise(parts.t)
     first = t[:, 0]
     last = t[:, -1]                                          # what is not kept is a copy of the last
@@ -70,32 +70,55 @@ def carries(
     reach = reaches(ends, holds, parts.party.rank, tau)
     return Carries(parts, t, tau, low, high, reach, ends, holds)
 
-# %% ../../nbs/distributed/152_carries.ipynb #1629bc4b
+# %% ../../nbs/distributed/152_carries.ipynb #a4a945e9
+def _leaving(at, x):
+    "(152.1): what leaves this process upwards and downwards, (2, B, d)."
+    return torch.stack([(at.high[..., None] * x).sum(1), (at.low[..., None] * x).sum(1)])
+
+
+def _announced(at, out):
+    "What all processes say upwards and downwards, each (2, B, d): (2, P, B, d)."
+    return gathered(out, at.parts.party.group).transpose(0, 1)
+
+
+def _faded(at, every):
+    "What arrives from below and from above of what processes announce, (2, P, B, d): each (B, m, d)."
+    below, above = (at.reach[..., None] * every).sum(1)[:, :, None].unbind(0)
+    return at.low[..., None] * below, at.high[..., None] * above
+
+
 def carried(
     at: Carries,  # as `carries` gives them
     x: Tensor,  # a payload, zero at what is not kept, (B, m, d)
 ) -> tuple:  # what arrives from below and from above, each (B, m, d)
     "The sums over the other processes in (152.2)."
-    out = torch.stack([(at.high[..., None] * x).sum(1), (at.low[..., None] * x).sum(1)])     # (152.1)
-    every = gathered(out, at.parts.party.group).transpose(0, 1)
-    below, above = (at.reach[..., None] * every).sum(1)[:, :, None].unbind(0)
-    return at.low[..., None] * below, at.high[..., None] * above
+    return _faded(at, _announced(at, _leaving(at, x)))
 
-# %% ../../nbs/distributed/152_carries.ipynb #298d2424
-def _level(at, x):
-    "What corrects the gradient between equal scores on different processes: zero in value, (B, m, d)."
-    first, last = at.ends.detach().unbind(1)
-    rank, d = at.parts.party.rank, x.shape[-1]
-    t = at.t.detach()
-    at_first, at_last = ((t == end[rank][:, None])[..., None] for end in (first, last))
+# %% ../../nbs/distributed/152_carries.ipynb #913991aa
+def _level_here(at):
+    "Which scores equal the first and the last of this process, each (B, m, 1)."
+    t, ends = at.t.detach(), at.ends.detach()[at.parts.party.rank]
+    return ((t == end[:, None])[..., None] for end in ends)
+
+
+def _leaving_level(at, x):
+    "The sums over the scores exactly at the ends, with and without their decay, (2, B, 2 d)."
+    at_first, at_last = _level_here(at)
     high, low = at.high[..., None], at.low[..., None]
-    out = torch.stack([torch.cat([(at_last * high * x).sum(1), (at_last * x).sum(1)], -1),
-                       torch.cat([(at_first * low * x).sum(1), (at_first * x).sum(1)], -1)])
-    every = gathered(out, at.parts.party.group).transpose(0, 1)
+    return torch.stack([torch.cat([(at_last * high * x).sum(1), (at_last * x).sum(1)], -1),
+                        torch.cat([(at_first * low * x).sum(1), (at_first * x).sum(1)], -1)])
+
+
+def _level(at, every):
+    "Correct the gradient between equal scores on different processes: zero in value, (B, m, d)."
+    first, last = at.ends.detach().unbind(1)
+    rank, d = at.parts.party.rank, every.shape[-1] // 2
+    at_first, at_last = _level_here(at)
     equal = torch.stack([last == first[rank], first == last[rank]]) & (at.reach.detach() > 0)
     every = torch.where(equal[..., None], every, 0)
     under, over = (at.reach[..., None] * every[..., :d]).sum(1)[:, :, None].unbind(0)
     level_under, level_over = every[..., d:].sum(1)[:, :, None].unbind(0)
+    high, low = at.high[..., None], at.low[..., None]
     return at_first * (level_under - low * under) + at_last * (level_over - high * over)
 
 
@@ -103,9 +126,10 @@ def scan_parts(
     at: Carries,  # as `carries` gives them
     x: Tensor,  # a payload, zero at what is not kept, (B, m, d)
 ) -> Tensor:  # (B, m, d)
-    "The sums (152.2) over all scores of all processes."
-    below, above = carried(at, x)
-    return exp_scan(at.t, x, at.tau) + below + above + _level(at, x)
+    "The sums (152.2) over all scores of all processes, in one exchange."
+    every = _announced(at, torch.cat([_leaving(at, x), _leaving_level(at, x)], -1))
+    below, above = _faded(at, every[..., :x.shape[-1]])
+    return exp_scan(at.t, x, at.tau) + below + above + _level(at, every[..., x.shape[-1]:])
 
 # %% ../../nbs/distributed/152_carries.ipynb #a0946561
 class SoftSortParts:
@@ -175,17 +199,6 @@ def mean_ranks(
     under, over = _beyond(at, lead, trail)
     twice = below + 1 + up_to - at_first * under[:, None] + at_last * over[:, None]
     return parts.start[:, None] + twice.to(t.dtype) / 2
-
-# %% ../../nbs/distributed/152_carries.ipynb #acce7b3a
-def _softsort_ranks(parts, operator, tau):
-    return SoftSortParts(parts, tau).ranks()
-
-
-def _laplace_ranks(parts, operator, tau):
-    return laplace_ranks(parts, tau)
-
-
-RANK_FORMS = {SoftSort: _softsort_ranks, LaplaceRank: _laplace_ranks}  # (parts, operator, tau) -> (B, m), in order
 
 # %% ../../nbs/distributed/152_carries.ipynb #2537973c
 def check_form(

@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['summed', 'agreed_sum', 'gathered', 'gather_parts', 'Party']
 
-# %% ../../nbs/distributed/150_exchange.ipynb #2c82e604
+# %% ../../nbs/distributed/150_exchange.ipynb #350f5e8a
 import json
 import re
 from collections.abc import Callable
@@ -15,9 +15,11 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-# %% ../../nbs/distributed/150_exchange.ipynb #3ebdd959
+from ..engine.radix import spans
+
+# %% ../../nbs/distributed/150_exchange.ipynb #ad2c5ba6
 class AllToAll(torch.autograd.Function):
-    "Rows x (sum of send, ...) to the processes, and what they sent, (sum of receive, ...)."
+    "Send rows x (sum of send, ...) to the processes, and receive theirs, (sum of receive, ...)."
     @staticmethod
     def forward(ctx, x, send, receive, group):
         ctx.send, ctx.receive, ctx.group = send, receive, group
@@ -31,7 +33,7 @@ class AllToAll(torch.autograd.Function):
     def backward(ctx, g):
         return AllToAll.apply(g, ctx.receive, ctx.send, ctx.group), None, None, None
 
-# %% ../../nbs/distributed/150_exchange.ipynb #553224b2
+# %% ../../nbs/distributed/150_exchange.ipynb #8d3b1e7f
 class _Summed(torch.autograd.Function):
     "(ii) of Prop 150.1, for any tensor of one shape."
     @staticmethod
@@ -51,10 +53,10 @@ def summed(
     x: Tensor,  # what this process adds, any shape, the same on all
     group,  # the process group
 ) -> Tensor:  # the sum over processes, of the shape of x
-    "The sum over all processes; its gradient is the sum over processes of what each makes of it."
+    "The sum over all processes; its gradient is the sum of the gradients on all processes."
     return _Summed.apply(x.contiguous(), group)
 
-# %% ../../nbs/distributed/150_exchange.ipynb #37df1ac7
+# %% ../../nbs/distributed/150_exchange.ipynb #f390a421
 class _Divided(torch.autograd.Function):
     "The identity, whose gradient is divided by the number of processes."
     @staticmethod
@@ -71,10 +73,10 @@ def agreed_sum(
     x: Tensor,  # what this process adds, any shape, the same on all
     group,  # the process group
 ) -> Tensor:  # the sum over processes, of the shape of x, which all hold
-    "The sum over all processes; its gradient is the mean over processes of what each makes of it, (iii) of Prop 150.1."
+    "The sum over all processes; its gradient is the mean of the gradients on all processes, (iii) of Prop 150.1."
     return summed(_Divided.apply(x, group), group)
 
-# %% ../../nbs/distributed/150_exchange.ipynb #23bd1ea8
+# %% ../../nbs/distributed/150_exchange.ipynb #cd8d1e1d
 class _Gathered(torch.autograd.Function):
     "x of every process, (P, ...)."
     @staticmethod
@@ -95,17 +97,17 @@ def gathered(
     x: Tensor,  # a few numbers, any shape, the same on all
     group,  # the process group
 ) -> Tensor:  # (P, ...)
-    "What all processes hold, one after the other; the gradient comes back summed over processes."
+    "The tensors of all processes, stacked; the gradient is summed over processes."
     return _Gathered.apply(x.contiguous(), group)
 
-# %% ../../nbs/distributed/150_exchange.ipynb #9ce823b1
+# %% ../../nbs/distributed/150_exchange.ipynb #d52873a1
 def gather_parts(
     x: Tensor,  # this process's part, (..., n); n may differ and may be zero
     lengths: "list[int]",  # n of every process
     group,  # the process group
     agreed: bool = False,  # whether all make the same number of it, as with a loss
 ) -> Tensor:  # the whole, (..., N), on every process
-    "Collect a tensor that lies in parts along its last dimension, and keep its gradient."
+    "Collect a tensor that is cut along its last dimension; differentiable."
     P = len(lengths)
     if agreed:
         x = _Divided.apply(x, group)
@@ -113,19 +115,16 @@ def gather_parts(
     copies = rows.expand(P, *rows.shape).flatten(0, 1)
     return AllToAll.apply(copies, [len(rows)] * P, lengths, group).movedim(0, -1)
 
-# %% ../../nbs/distributed/150_exchange.ipynb #3cc1bc6d
+# %% ../../nbs/distributed/150_exchange.ipynb #f1e3da31
 def places(
     counts: Tensor,  # elements of each set for each process, long, (B, P)
     width: int,  # of the rows of the table
 ) -> Tensor:  # for each element in the order (process, set, position) its place in the table, long
-    "Where the elements of a table (B, width) stand that are cut into runs, row by row."
+    "Where the elements of a table (B, width) stand whose rows are cut into runs."
     B = counts.shape[0]
     before = counts.cumsum(1) - counts                       # within the row
     first = before + width * torch.arange(B, device=counts.device)[:, None]
-    runs, first = counts.T.flatten(), first.T.flatten()
-    begin = runs.cumsum(0) - runs                            # in the order of sending
-    each = torch.repeat_interleave(first - begin, runs)
-    return each + torch.arange(len(each), device=counts.device)
+    return spans(first.T.flatten(), counts.T.flatten())     # in the order of sending
 
 # %% ../../nbs/distributed/150_exchange.ipynb #aa0eb4b2
 def exchange(
@@ -172,9 +171,9 @@ def headers(
                            f"the group's timeout: {error}") from error
     return [json.loads(bytes(row.tolist()).rstrip(b"\0")) for row in rows]
 
-# %% ../../nbs/distributed/150_exchange.ipynb #d7d6d085
+# %% ../../nbs/distributed/150_exchange.ipynb #c84aaa6a
 def _differing(name, values):
-    "How a message names who said what."
+    "The values and the ranks that sent them, for a message."
     said = {}
     for rank, value in enumerate(values):
         said.setdefault(json.dumps(value), []).append(rank)
@@ -197,9 +196,9 @@ def check_agreement(
             raise ValueError(f"{facts[0].get('function')}: the processes of the group disagree on {name}: "
                              f"{_differing(name, values)}")
 
-# %% ../../nbs/distributed/150_exchange.ipynb #39d6d44e
+# %% ../../nbs/distributed/150_exchange.ipynb #97d80e3d
 class Party(NamedTuple):
-    "The processes that have agreed: who I am among them, and how much each holds."
+    "The processes that have agreed: the rank of this one, and how much each holds."
     group: Any  # the process group
     rank: int  # of this process in the group
     lengths: "list[int]"  # of the parts

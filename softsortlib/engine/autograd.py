@@ -34,7 +34,7 @@ def watched(args):
             return True
     return False
 
-# %% ../../nbs/engine/92_autograd.ipynb #6e0105b0
+# %% ../../nbs/engine/92_autograd.ipynb #21a1200e
 def is_unseen(args):
     "Whether a call with these arguments is neither traced, nor transformed, nor differentiated in forward mode."
     return not (watched(args) or _in_func() or torch.autograd.forward_ad._current_level >= 0)
@@ -57,7 +57,7 @@ def once(message):
         raise NotImplementedError(message)
     return backward
 
-# %% ../../nbs/engine/92_autograd.ipynb #eb35c164
+# %% ../../nbs/engine/92_autograd.ipynb #f28c3a7c
 class CustomOp:
     "The function `f` under a name that torch knows: calls `f` if nothing is tracing, otherwise the dispatcher."
     def __init__(self, f, name):
@@ -84,9 +84,9 @@ class CustomOp:
         torch.library.register_fake(self.library, fake, lib=_libraries[self.library])
         return fake
 
-# %% ../../nbs/engine/92_autograd.ipynb #3515af2e
+# %% ../../nbs/engine/92_autograd.ipynb #1101f9fa
 def needs_graph(args):
-    "Whether a call with these arguments has a derivative that somebody may ask for, in reverse or in forward mode."
+    "Whether a call with these arguments may be differentiated, in reverse or in forward mode."
     if torch.autograd.forward_ad._current_level >= 0:
         return True
     if torch.is_grad_enabled():
@@ -96,7 +96,7 @@ def needs_graph(args):
     return False
 
 def custom_op(name, module):
-    "Make an operator of the decorated function of `module`, whose annotations say what comes in and out."
+    "Turn the decorated function of `module` into an operator; its annotations give inputs and outputs."
     return lambda f: CustomOp(f, qualified(name, module))
 
 # %% ../../nbs/engine/92_autograd.ipynb #709c6bd6

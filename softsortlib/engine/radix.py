@@ -179,3 +179,13 @@ def permuted(
     if x.device.type == "cpu":
         return x.gather(-2, order[..., None].expand(x.shape))
     return _permute(x, order)
+
+# %% ../../nbs/engine/93_radix.ipynb #4fd69edb
+def spans(
+    begin: Tensor,  # where each run begins, long, (R,)
+    length: Tensor,  # how long it is, long, (R,)
+) -> Tensor:  # long, (sum of length,)
+    "The numbers begin[i], ..., begin[i] + length[i] - 1 of all i, one after the other."
+    before = length.cumsum(0) - length
+    shift = (begin - before).repeat_interleave(length)
+    return torch.arange(len(shift), device=begin.device) + shift

@@ -83,11 +83,11 @@ def finite_scores(
                          "leave it out with mask=x.isfinite(), or clamp it")
     return s, mask, dim
 
-# %% ../../nbs/functional/53_arguments.ipynb #a23a9d66
+# %% ../../nbs/functional/53_arguments.ipynb #59a8a21e
 def runs_eagerly(
     x: Tensor,  # the tensor one would like to look at
 ) -> bool:
-    "Whether the values of `x` can be looked at, at whatever price: not while tracing or transforming."
+    "Whether code can read the values of `x`, at any cost: not while tracing or transforming."
     return not torch.compiler.is_compiling() and not torch._C._functorch.is_functorch_wrapped_tensor(x)
 
 # %% ../../nbs/functional/53_arguments.ipynb #e8b496eb
@@ -145,6 +145,15 @@ def turned(
     "`sign * s`, and nothing is done where the sign is one."
     return s if sign == 1 else -s
 
+# %% ../../nbs/functional/53_arguments.ipynb #11f7e1e8
+def ranker(
+    method: "str | Operator | RankOperator",  # an operator, or its name
+    tau: "float | Tensor | None",  # the temperature of a named operator; None is its own
+    descending: bool,  # rank 1 is the largest
+) -> tuple:  # as `oriented`
+    "Find an operator of either kind; raise `TypeError` or `ValueError` when there is none."
+    return oriented(method, {**Operator.names, **RankOperator.names}, tau, descending)
+
 # %% ../../nbs/functional/53_arguments.ipynb #4b841220
 def with_gradient_of(
     soft: Tensor,  # the value that gives the gradient, (...)
@@ -153,13 +162,13 @@ def with_gradient_of(
     "The value of `hard` with the gradient of `soft`."
     return hard.detach() + (soft - soft.detach())
 
-# %% ../../nbs/functional/53_arguments.ipynb #17589deb
+# %% ../../nbs/functional/53_arguments.ipynb #7b3b8849
 def hard_sort(
     s: Tensor,  # (..., n)
     mask: "Tensor | None",  # bool, (..., n)
     descending: bool,  # from the largest down
 ) -> Tensor:  # sorted scores without a gradient, (..., n), zero at padded positions
-    "The values of `torch.sort` along the last dimension; padded elements stand at the end, as zeros."
+    "The values of `torch.sort` along the last dimension; padded elements come last, as zeros."
     s = s.detach()
     if mask is None:
         return s.sort(dim=-1, descending=descending).values
@@ -197,9 +206,9 @@ def midranks(
     r = torch.empty_like(in_order).scatter(-1, order, in_order)
     return r if mask is None else r.masked_fill(~mask, 0)
 
-# %% ../../nbs/functional/53_arguments.ipynb #4bbbc6d1
+# %% ../../nbs/functional/53_arguments.ipynb #fa8a4203
 def join_items(results, kept, lists, dim):
-    "Results (..., c, n), of which the first `kept` are of items, as one tensor with N at `dim`."
+    "Results (..., c, n), whose first `kept` belong to items, as one tensor with N at `dim`."
     return items([y[..., :n] for y, n in zip(results, kept)], lists.order).movedim(-1, dim)
 
 

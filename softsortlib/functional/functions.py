@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['soft_permutation', 'soft_sort', 'soft_rank', 'soft_topk', 'soft_topk_mask']
 
-# %% ../../nbs/functional/50_functions.ipynb #6c058f74
+# %% ../../nbs/functional/50_functions.ipynb #0e800f6a
 import torch
 from torch import Tensor
 
@@ -14,7 +14,7 @@ from ..core.permutation import SoftPermutation, compute_dtype
 from ..core.rank_operators import RankOperator, check_ranks_fit
 from softsortlib.functional.arguments import (
     check_k, finite_scores, hard_sort, join_items, join_maps, join_top, midranks, moved_back, on_lists, oriented,
-    turned, with_gradient_of,
+    ranker, turned, with_gradient_of,
 )
 from .parts import group_sort, group_topk, in_parts
 from ..ranks.laplace import LaplaceRank
@@ -127,7 +127,7 @@ def _expected_position(P):
         weight = weight.masked_fill(~P.mask, 1)
     return total / weight
 
-# %% ../../nbs/functional/50_functions.ipynb #65a7c8e1
+# %% ../../nbs/functional/50_functions.ipynb #43ca875f
 @on_lists(join_items)
 def soft_rank(
     x: Tensor,  # any shape, floating point
@@ -150,7 +150,7 @@ def soft_rank(
     check_flags(descending=descending, hard=hard)
     s, mask, dim = finite_scores(x, dim, mask)
     check_ranks_fit(s)
-    operator, sign = oriented(method, {**Operator.names, **RankOperator.names}, tau, descending)
+    operator, sign = ranker(method, tau, descending)
     r = operator(turned(s, sign), mask)
     if not isinstance(operator, RankOperator):
         r = _expected_position(r)
@@ -158,7 +158,7 @@ def soft_rank(
         r = with_gradient_of(r, midranks(s.to(r.dtype), mask, descending))
     return moved_back(r.to(x.dtype), dim)
 
-# %% ../../nbs/functional/50_functions.ipynb #8f94aa2e
+# %% ../../nbs/functional/50_functions.ipynb #c3df805a
 @on_lists(join_top)
 def soft_topk(
     x: Tensor,  # any shape, floating point
@@ -174,7 +174,7 @@ def soft_topk(
     group: "object | None" = None,  # a torch.distributed group: x is this process's part along dim (165)
     gather: bool = False,  # with a group: collect all scores on every process, for operators that need it
 ) -> "tuple[Tensor, SoftPermutation]":  # values, k in place of n along dim; the first k rows of P, (..., k, n)
-    """Soft `torch.topk`: the first k rows of `P` and what they make of `x`.
+    """Soft `torch.topk`: the first k rows of `P` and their product with `x`.
 
     The columns of the rows sum to a soft membership, with 'lapsum' the weights of Struski et al. 2025.
     Raise `TypeError`, `ValueError` or `IndexError` when an argument does not fit."""

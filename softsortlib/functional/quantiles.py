@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['soft_quantile', 'soft_median']
 
-# %% ../../nbs/functional/51_quantiles.ipynb #4d68b7f8
+# %% ../../nbs/functional/51_quantiles.ipynb #f4bebebe
 import numbers
 
 import torch
@@ -15,7 +15,7 @@ from ..core.operators import Operator, check_flags
 from ..core.permutation import compute_dtype, is_concrete
 from ..core.rounding import in_compute_dtype
 from softsortlib.functional.arguments import (
-    finite_scores, hard_sort, join_sets, on_lists, runs_eagerly, with_gradient_of,
+    finite_scores, hard_sort, join_sets, on_lists, runs_eagerly, turned, with_gradient_of,
 )
 from .functions import sorter
 from .parts import group_quantile, in_parts
@@ -53,7 +53,7 @@ def _check_number(q):
     if not 0 <= q <= 1:
         raise ValueError(f"q must be in [0, 1], got {q}: the median is 0.5, the 90th percentile 0.9")
 
-# %% ../../nbs/functional/51_quantiles.ipynb #5f369331
+# %% ../../nbs/functional/51_quantiles.ipynb #47f7e660
 def _levels(q, dtype, device):
     "q as a tensor of numbers in [0, 1], (Q,), and whether it was scalar; raise `TypeError` or `ValueError` otherwise."
     if not isinstance(q, Tensor):
@@ -116,14 +116,14 @@ def _own_quantiles(operator, s, mask, q, interpolation):
     payload = s if mask is None else s.masked_fill(~mask, 0)
     return operator.quantiles(s, q, mask=mask) @ payload
 
-# %% ../../nbs/functional/51_quantiles.ipynb #4871aca6
+# %% ../../nbs/functional/51_quantiles.ipynb #1aae0563
 def _soft_quantiles(s, mask, q, p, interpolation, method, tau):
     "Soft quantiles (..., Q) of s (..., n) at q (Q,), which are the positions p, (Q,) or (..., Q)."
     operator, sign = sorter(method, tau, False)
     own = _own_quantiles(operator, s, mask, q, interpolation)
     if own is not None:
         return own
-    P = in_compute_dtype(operator(sign * s, mask))      # two rows are averaged, and rounded once
+    P = in_compute_dtype(operator(turned(s, sign), mask))      # two rows are averaged, and rounded once
     return _at_positions(lambda rows: P[..., rows, :] @ s, p, s.shape[-1], mask).to(s.dtype)
 
 # %% ../../nbs/functional/51_quantiles.ipynb #6b7c5010

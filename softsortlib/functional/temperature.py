@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['calibrate_tau', 'tau_schedule']
 
-# %% ../../nbs/functional/52_temperature.ipynb #66a4337e
+# %% ../../nbs/functional/52_temperature.ipynb #aa6e5c2a
 import copy
 import math
 import numbers
@@ -80,9 +80,9 @@ def _spread(s, mask):
         raise ValueError("scores must be finite and not all equal: at every tau the rows are the same")
     return spread
 
-# %% ../../nbs/functional/52_temperature.ipynb #93ab5aac
+# %% ../../nbs/functional/52_temperature.ipynb #8a7f6f2e
 def _check_numbers(**values):
-    "Raise `TypeError` for what is not a number."
+    "Raise `TypeError` unless it is a number."
     for name, value in values.items():
         if isinstance(value, bool) or not isinstance(value, numbers.Real):
             raise TypeError(f"{name} must be a number, got {type(value).__name__}")
@@ -98,7 +98,7 @@ def _check_calibration(scores, sharpness, rtol):
         raise RuntimeError("calibrate_tau looks at the scores and returns a number: "
                            "call it outside torch.func and torch.compile, and pass the result as tau")
 
-# %% ../../nbs/functional/52_temperature.ipynb #0705a0cd
+# %% ../../nbs/functional/52_temperature.ipynb #4acbd6c4
 @torch.no_grad()
 def calibrate_tau(
     scores: Tensor,  # typical scores, any shape; a batch shares one temperature
@@ -136,7 +136,7 @@ KINDS = dict(
     cosine=lambda start, end, u: end + (start - end) * (1 + math.cos(math.pi * u)) / 2,
 )
 
-# %% ../../nbs/functional/52_temperature.ipynb #dd2afa37
+# %% ../../nbs/functional/52_temperature.ipynb #a7564c8d
 def tau_schedule(
     start: float,  # temperature at step 0
     end: float,  # temperature from step `steps` on

@@ -339,13 +339,16 @@ def _check_run_options(threads, compile):
     check_threads(threads)
     check_compile(compile)
 
-# %% ../../nbs/lab/80_cli.ipynb #c0117a40
+# %% ../../nbs/lab/80_cli.ipynb #5973724a
 def _run_table(configs, out, executor, retry, record, threads, flags):
     "Do the runs and say what came out; 1 if some are not done."
     from softsortlib.lab.grid import run_grid, summary
+    from softsortlib.lab.pace import remaining
 
     _check_run_options(threads, flags.get("compile"))
     say = functools.partial(print, flush=True)
+    if todo := remaining(configs, out):
+        say(todo)
     try:
         outcomes = run_grid(configs, out, executor, retry, record, say, threads, **flags)
     except KeyboardInterrupt as e:

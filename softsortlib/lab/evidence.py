@@ -6,13 +6,14 @@
 __all__ = ['HELD_OUT', 'Summary', 'summarise', 'Comparison', 'paired', 'verdict', 'select', 'figure', 'compare', 'caption',
            'results_table', 'groups']
 
-# %% ../../nbs/lab/70_evidence.ipynb #6fa7a8ae
+# %% ../../nbs/lab/70_evidence.ipynb #aaa96c4d
 import itertools
 import math
 import random
 from typing import NamedTuple
 
 from .data import optional
+from .provenance import age
 
 # %% ../../nbs/lab/70_evidence.ipynb #12bef5e5
 class Summary(NamedTuple):
@@ -236,12 +237,20 @@ def _range(records, name):
     short, long = (f"{v:.{0 if v >= 10 else 1}f}" for v in (min(numbers), max(numbers)))
     return short if short == long else f"{short} to {long}"
 
-# %% ../../nbs/lab/70_evidence.ipynb #92372606
+# %% ../../nbs/lab/70_evidence.ipynb #0b883d3c
+def _precisions(records):
+    "What was not computed in single precision, in words."
+    flags = [r.get("trainer", {}).get("precision", "") for r in records]
+    lower = sum("bf16" in flag for flag in flags)
+    share = "" if lower == len(flags) else f"{lower} of {len(flags)} runs with "
+    return [f"{share}convolutions in bfloat16"] if lower else []
+
+
 def caption(
     records: list,  # those that a table shows
     values: tuple = (),  # names of the figures
 ) -> str:
-    "Preset, steps, seeds and seconds of the runs of a table."
+    "Preset, steps, seeds, seconds and precision of the runs of a table, and what code has changed since."
     if not records:
         return "*Nothing was run yet.*"
     parts = [f"{' / '.join(values)}: mean±sample standard deviation (runs)"] if values else []
@@ -252,6 +261,9 @@ def caption(
         parts.append(f"{_range(records, 'seconds')} seconds a run")
     if _range(records, "cpu_seconds"):
         parts.append(f"{_range(records, 'cpu_seconds')} of them on the processor")
+    parts += _precisions(records)
+    if age(records):
+        parts.append(age(records))
     return "*" + "; ".join(parts) + ".*"
 
 # %% ../../nbs/lab/70_evidence.ipynb #fadd763c

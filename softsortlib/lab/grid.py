@@ -21,13 +21,13 @@ from .data import optional
 from .executors import EXECUTORS, make_executor
 from .records import environment, read_json, record_run, small_record, write_json
 
-# %% ../../nbs/lab/63_grid.ipynb #569159f1
-def _plain(value):
+# %% ../../nbs/lab/63_grid.ipynb #4df73c7f
+def plain(value):
     "Whole floats as integers, tuples as lists: what JSON and equality see alike."
     if isinstance(value, dict):
-        return {k: _plain(v) for k, v in value.items()}
+        return {k: plain(v) for k, v in value.items()}
     if isinstance(value, (list, tuple)):
-        return [_plain(v) for v in value]
+        return [plain(v) for v in value]
     return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
@@ -38,14 +38,14 @@ def _changes(config):
     now = {f.name: getattr(config, f.name) for f in fields(config)}
     return {name: value for name, value in now.items() if value != getattr(usual, name)}
 
-# %% ../../nbs/lab/63_grid.ipynb #f278b6b4
+# %% ../../nbs/lab/63_grid.ipynb #ad05cc68
 def run_name(
     config,  # the configuration of a run
 ) -> str:  # fit for a file system
     "Task, preset, what differs from the preset, seed, and a hash of all fields."
-    everything = json.dumps([config.task, _plain(asdict(config))], sort_keys=True)
+    everything = json.dumps([config.task, plain(asdict(config))], sort_keys=True)
     digest = hashlib.blake2b(everything.encode(), digest_size=3).hexdigest()
-    changes = [v if isinstance(v, str) else f"{k}{_plain(v)}" for k, v in _changes(config).items()]
+    changes = [v if isinstance(v, str) else f"{k}{plain(v)}" for k, v in _changes(config).items()]
     words = [config.task, config.preset, *changes, f"seed{config.seed}"]
     readable = "-".join(re.sub(r"[^\w.+]+", "_", str(word)) for word in words)
     return f"{readable[:100]}-{digest}"
@@ -64,7 +64,7 @@ def grid(
 
     return add
 
-# %% ../../nbs/lab/63_grid.ipynb #feb5485b
+# %% ../../nbs/lab/63_grid.ipynb #c6c91d90
 _PATIENCE = 10.0    # seconds
 
 
@@ -154,7 +154,7 @@ class Outcome(NamedTuple):
             return cls(name, "failed", None, json.loads(failure.read_text())["error"])
         return cls(name, state, None, error)
 
-# %% ../../nbs/lab/63_grid.ipynb #7b86e63d
+# %% ../../nbs/lab/63_grid.ipynb #4977e4d1
 def _figures(result):
     "The first figures of a test, in words."
     numbers = [(k, v) for k, v in result.get("test", {}).items() if isinstance(v, (int, float))]
@@ -164,13 +164,13 @@ def _figures(result):
     return "  ".join(words)
 
 
-def _span(seconds):
+def span(seconds):
     "A length of time in words."
     if seconds < 100:
         return f"{seconds:.0f} s"
     return f"{seconds / 60:.0f} min" if seconds < 6000 else f"{seconds / 3600:.1f} h"
 
-# %% ../../nbs/lab/63_grid.ipynb #6f4cf5ae
+# %% ../../nbs/lab/63_grid.ipynb #e58de8a4
 class _Teller:
     "Tells of each run that ends, and keeps the outcomes."
 
@@ -200,7 +200,7 @@ class _Teller:
         more = len(self.outcomes) - 1
         if not self.left or not more:
             return ""
-        return f", about {_span((time.monotonic() - self.first) / more * self.left)}"
+        return f", about {span((time.monotonic() - self.first) / more * self.left)}"
 
 # %% ../../nbs/lab/63_grid.ipynb #23bbe689
 def _over(pending):

@@ -143,7 +143,7 @@ def held_out(self,
     "What a subclass writes: how many batches a validation or a test has; here, raise `NotImplementedError`."
     raise NotImplementedError(f"{type(self).__name__} does not say how many batches a validation and a test have")
 
-# %% ../../nbs/lab/79_runs.ipynb #396d5057
+# %% ../../nbs/lab/79_runs.ipynb #8b7b420b
 @patch_to(DrawnData)
 def move(self,
     device: torch.device,  # where batches are wanted
@@ -206,7 +206,7 @@ def val_dataloader(self):
 def test_dataloader(self):
     return _loader(0, self.held_out("test"))
 
-# %% ../../nbs/lab/79_runs.ipynb #86c3d7a2
+# %% ../../nbs/lab/79_runs.ipynb #98890116
 class Task(pl.LightningModule):
     "What is learnt; a subclass sets `metric`, and writes the steps of training, validation and test."
     chance: dict = {}  # the figures of an answer that knows nothing
@@ -221,6 +221,7 @@ class Task(pl.LightningModule):
         self.cpu_seconds = 0.0
         self.before = {}            # the test of the untrained network
         self.rates = {}             # the last figures
+        self.code = {}              # the modules that it goes through, with their fingerprints
 
     def notes(self) -> dict:
         "Further entries of the record of a finished run."
@@ -277,10 +278,10 @@ def on_train_epoch_end(self):
     }
     self.curve.append({**point, **self.rates, **self.probe()})
 
-# %% ../../nbs/lab/79_runs.ipynb #6abccf2e
+# %% ../../nbs/lab/79_runs.ipynb #393405a4
 @patch_to(Task)
 def on_save_checkpoint(self, checkpoint):
-    checkpoint["run"] = {k: getattr(self, k) for k in ("curve", "seconds", "cpu_seconds", "before")}
+    checkpoint["run"] = {k: getattr(self, k) for k in ("curve", "seconds", "cpu_seconds", "before", "code")}
 
 
 @patch_to(Task)

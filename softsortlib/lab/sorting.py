@@ -6,7 +6,7 @@
 __all__ = ['LOSSES', 'papers_tau', 'default_tau', 'default_loss', 'SortConfig', 'build_operator', 'order_loss', 'NumberData',
            'SortingTask']
 
-# %% ../../nbs/lab/62_sorting.ipynb #b0597eed
+# %% ../../nbs/lab/62_sorting.ipynb #a5bfd002
 import contextlib
 import math
 from dataclasses import dataclass
@@ -17,7 +17,8 @@ from torch import Tensor, nn
 
 from ..core import Operator, RankOperator, Stochastic, get_operator, get_rank_operator
 from ..core.permutation import patch_to
-from ..functional import calibrate_tau
+from ..functional import calibrate_tau, soft_rank
+from ..functional.arguments import midranks
 from .data import ImageBank, NumberSets, load_images
 from .scoring import NumberCNN, SortAccuracy, is_right, sorting_loss, torchmetrics
 from .training import DrawnData, RunConfig, Task
@@ -49,11 +50,12 @@ def default_tau(
         return papers_tau(n)
     return 0.1 if operator == "sinkhorn" else 1.0
 
-# %% ../../nbs/lab/62_sorting.ipynb #6eacfad5
+# %% ../../nbs/lab/62_sorting.ipynb #18b2f048
 LOSSES = {
     "nll": "negative log-likelihood of the true order",
     "bce": "binary cross-entropy of the matrix",
     "spearman": "one minus Spearman's coefficient of the soft ranks",
+    "ranks": "mean squared difference between soft and true ranks",
 }
 
 
@@ -65,9 +67,10 @@ def default_loss(
         return "bce"
     return "nll" if operator in Operator.names else "spearman"
 
-# %% ../../nbs/lab/62_sorting.ipynb #e82ffb5d
+# %% ../../nbs/lab/62_sorting.ipynb #00cafff8
 def _check_loss(c):
-    "Raise `ValueError` when a SortConfig names no operator, or a loss that does not fit it."
+    "Raise `ValueError` when a SortConfig names no operator, or a loss or samples that do not fit it."
+    c.at_least(0, "samples")
     if c.operator not in Operator.names and c.operator not in RankOperator.names:
         get_operator(c.operator)    # which says what operators there are
     loss = c.loss or default_loss(c.operator)
@@ -75,9 +78,9 @@ def _check_loss(c):
         raise ValueError(f"loss must be one of {', '.join(LOSSES)}, got {c.loss!r}")
     if c.operator in Operator.names:
         return
-    if loss != "spearman":
+    if loss not in ("spearman", "ranks"):
         raise ValueError(f"{c.operator} gives ranks only, and the loss {loss!r} needs a matrix: "
-                         f"use 'spearman', or an operator out of {', '.join(sorted(Operator.names))}")
+                         f"use 'spearman' or 'ranks', or an operator out of {', '.join(sorted(Operator.names))}")
     if c.samples or c.sharpness is not None:
         raise ValueError("samples and sharpness are for operators with a matrix, "
                          f"and {c.operator} gives ranks only")
@@ -92,7 +95,7 @@ def check_optimizer(c):
     if not 0 <= c.dropout < 1:
         raise ValueError(f"dropout must be in [0, 1), got {c.dropout}")
 
-# %% ../../nbs/lab/62_sorting.ipynb #5e88c7df
+# %% ../../nbs/lab/62_sorting.ipynb #e793254d
 @dataclass(frozen=True)
 class SortConfig(RunConfig):
     "All that a sorting run depends on."
@@ -102,9 +105,10 @@ class SortConfig(RunConfig):
     tau: "float | None" = None  # temperature; None is `default_tau`
     sharpness: "float | None" = None  # find tau before each step, so that rows are this sharp (0 to 1); None for `tau`
     samples: int = 0  # noisy copies of the scores (Plackett-Luce); 0 is the deterministic operator
-    loss: "str | None" = None  # "nll", "bce" or "spearman"; None is `default_loss`
+    loss: "str | None" = None  # "nll", "bce", "spearman" or "ranks"; None is `default_loss`
     sigmoid: str = "logistic"  # of a sorting network
     art_lambda: float = 0.25  # activation replacement of a sorting network
+    squash: "str | None" = "sigmoid"  # how Sinkhorn brings standardised scores into (0, 1); None takes them as they are
     batch: int = 20  # sets a step
     lr: float = 0.005  # Adam's learning rate
     schedule: str = "constant"  # "constant", or "cosine" down to zero
@@ -122,20 +126,20 @@ class SortConfig(RunConfig):
         super().__post_init__()
         self.at_least(2, "n")
         self.at_least(1, "batch", "digits", "width", "shrink", "val_sets", "test_sets")
-        self.at_least(0, "samples")
         check_optimizer(self)
         _check_loss(self)
 
-# %% ../../nbs/lab/62_sorting.ipynb #577ae3bf
+# %% ../../nbs/lab/62_sorting.ipynb #e4d2b328
 SortConfig.PRESETS = {
     "paper": dict(data="mnist", steps=68_700, epoch=687, val_sets=1000, test_sets=2500),
+    "long": dict(data="mnist", steps=13_740, epoch=687, val_sets=1000, test_sets=2500),
     "short": dict(data="mnist", steps=5000, epoch=100),
     "quick": dict(data="mnist", steps=2000, epoch=200, shrink=2, width=16),
     "demo": dict(steps=2500, epoch=50, val_sets=300, tau=32.0, dropout=0.5, schedule="cosine"),
     "smoke": dict(steps=20, epoch=10, val_sets=20, test_sets=40, width=4),
 }
 
-# %% ../../nbs/lab/62_sorting.ipynb #04202eeb
+# %% ../../nbs/lab/62_sorting.ipynb #2e6421d1
 def build_operator(
     config: SortConfig,  # the run
 ) -> "Operator | RankOperator":
@@ -144,11 +148,13 @@ def build_operator(
     tau = default_tau(name, config.n) if config.tau is None else config.tau
     if name not in Operator.names:
         return get_rank_operator(name, tau=tau, descending=True)
-    network = dict(sigmoid=config.sigmoid, art_lambda=config.art_lambda) if name in _NETWORKS else {}
-    operator = get_operator(name, tau=tau, descending=True, **network)
+    own = dict(sigmoid=config.sigmoid, art_lambda=config.art_lambda) if name in _NETWORKS else {}
+    if name == "sinkhorn":
+        own = dict(squash=config.squash)
+    operator = get_operator(name, tau=tau, descending=True, **own)
     return Stochastic(operator, config.samples) if config.samples else operator
 
-# %% ../../nbs/lab/62_sorting.ipynb #8dd0c57a
+# %% ../../nbs/lab/62_sorting.ipynb #936f603b
 def order_loss(
     operator: "Operator | RankOperator",  # from the largest down
     scores: Tensor,  # (batch, n)
@@ -158,6 +164,9 @@ def order_loss(
     "How far the soft order of the scores is from the order of the values."
     if loss == "spearman":
         return spearman_loss(scores, values.to(scores.dtype), method=operator)
+    if loss == "ranks":
+        distance = soft_rank(scores, method=operator) - midranks(values, None, False)
+        return distance.square().mean()
     P = operator(scores)
     if loss == "nll":
         return sorting_loss(P, values)

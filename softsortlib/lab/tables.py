@@ -27,19 +27,24 @@ OPERATORS = {
     "Laplace ranks": dict(operator="laplace", samples=0),
 }
 
-# %% ../../nbs/lab/71_tables.ipynb #1b856399
+# %% ../../nbs/lab/71_tables.ipynb #73fa73b2
+_FIVE = ("SoftSort", "NeuralSort", "bitonic network", "Sinkhorn", "LapSum")     # what a long run is spent on
+
+
 @grid("sort")
 def sort_stacked(
-    preset: str,  # "paper", "short", "quick" or "smoke"
+    preset: str,  # "paper", "long", "short", "quick" or "smoke"
 ) -> list:
     "All operators by the size of the sets, digits stacked"
     plan = {
         "paper": {n: 10 for n in (3, 5, 7, 9, 15)},     # n -> seeds
+        "long": {3: 1, 5: 3, 9: 1},
         "smoke": {3: 1, 5: 1},
     }.get(preset, {3: 3, 5: 3, 9: 1, 15: 1})
+    rows = [OPERATORS[name] for name in (_FIVE if preset == "long" else OPERATORS)]
     configs = []
     for n, seeds in plan.items():
-        for seed, operator in itertools.product(range(seeds), OPERATORS.values()):
+        for seed, operator in itertools.product(range(seeds), rows):
             configs.append(SortConfig.from_preset(preset, n=n, seed=seed, **operator))
     return configs
 
@@ -57,19 +62,25 @@ def sort_again(
     names = ("SoftSort", "bitonic network", "LapSum")
     return [SortConfig.from_preset(preset, n=5, seed=seed, **OPERATORS[name]) for seed in seeds for name in names]
 
-# %% ../../nbs/lab/71_tables.ipynb #b8b1271f
+# %% ../../nbs/lab/71_tables.ipynb #6c7718ae
 _SIX = ("SoftSort", "NeuralSort", "Sinkhorn", "odd-even network", "bitonic network", "permutahedron")
+
+
+# at n = 2 their defaults have no gradient
+_PAIRS = {"sinkhorn": dict(squash=None), "permutahedron": dict(loss="ranks")}
 
 
 def _row(preset, n, **changes):
     "A run in the convention of Petersen et al. 2021."
-    protocol = dict(convention="row", n=n)
+    protocol = dict(convention="row", n=n, **(_PAIRS.get(changes.get("operator"), {}) if n == 2 else {}))
     if preset == "paper":
-        protocol.update(steps=100_000, epoch=1000, batch=100, lr=10 ** -3.5)
+        protocol.update(steps=1_000_000, epoch=1000, batch=100, lr=10 ** -3.5)
     else:
         protocol.update(batch=max(2, 160 // n), lr=0.001)
     if preset == "quick":
         protocol.update(steps=500, epoch=125)
+    if preset == "long":
+        protocol.update(steps=10_000, epoch=500, shrink=2, width=16, val_sets=200)
     return SortConfig.from_preset(preset, **{**protocol, **changes})
 
 # %% ../../nbs/lab/71_tables.ipynb #1cd3492f
@@ -84,7 +95,7 @@ def sort_row(
     runs = itertools.product(seeds, sizes, _SIX)
     return [_row(preset, n, seed=seed, **OPERATORS[name]) for seed, n, name in runs]
 
-# %% ../../nbs/lab/71_tables.ipynb #01c3449e
+# %% ../../nbs/lab/71_tables.ipynb #e9fd8eac
 _KINDS = ("odd_even", "bitonic")
 
 
@@ -93,49 +104,51 @@ def art(
     preset: str,  # "paper", "short", "quick" or "smoke"
 ) -> list:
     "Sorting networks with and without activation replacement, lambda 0 and 0.25"
-    sizes = {"paper": (4, 32), "smoke": (4,)}.get(preset, (4, 16))
+    sizes = {"paper": (4, 32), "long": (4, 32), "smoke": (4,)}.get(preset, (4, 16, 32))
     seeds = range({"paper": 5, "smoke": 1}.get(preset, 3))
     runs = itertools.product(seeds, sizes, _KINDS, (0.0, 0.25))
     return [_row(preset, n, operator=kind, art_lambda=x, seed=seed) for seed, n, kind, x in runs]
 
-# %% ../../nbs/lab/71_tables.ipynb #099e2cca
+# %% ../../nbs/lab/71_tables.ipynb #879a4180
 @grid("art_lambda")
 def art_lambda(
     preset: str,  # "paper", "short", "quick" or "smoke"
 ) -> list:
     "Sorting networks by lambda of the activation replacement"
     sizes = (8, 16) if preset == "paper" else (8,)
-    runs = itertools.product(sizes, _KINDS, (0.0, 0.125, 0.25, 0.4, 0.6))
+    runs = itertools.product(sizes, _KINDS, (0.0, 0.125, 0.25, 0.4, 0.6, 0.8, 0.95))
     return [_row(preset, n, operator=kind, art_lambda=x) for n, kind, x in runs]
 
-# %% ../../nbs/lab/71_tables.ipynb #380d4108
+# %% ../../nbs/lab/71_tables.ipynb #3ea894bf
 @grid("steepness")
 def steepness(
     preset: str,  # "paper", "short", "quick" or "smoke"
 ) -> list:
-    "Sorting networks by steepness, in multiples of the papers' own"
-    n = 16 if preset == "paper" else 8
-    configs = []
-    for kind, factor in itertools.product(_KINDS, (0.25, 0.5, 1, 2, 4)):
-        configs.append(_row(preset, n, operator=kind, tau=1 / (factor * default_steepness(kind, n))))
-    return configs
+    "Sorting networks by steepness: the papers' range at n = 16, multiples of their rule at n = 8 in other presets"
+    if preset == "paper":
+        return [_row(preset, 16, operator=kind, tau=1 / s) for kind, s in itertools.product(_KINDS, range(10, 41, 5))]
+    factors = itertools.product(_KINDS, (0.25, 0.5, 1, 2, 4))
+    return [_row(preset, 8, operator=kind, tau=1 / (factor * default_steepness(kind, 8))) for kind, factor in factors]
 
-# %% ../../nbs/lab/71_tables.ipynb #b41143b4
+# %% ../../nbs/lab/71_tables.ipynb #8ee7e705
 @grid("sort_large")
 def sort_large(
     preset: str,  # "paper", "short", "quick" or "smoke"
 ) -> list:
-    "The bitonic network on sets of up to 1024, with equally many pictures a step"
+    "The bitonic network on sets of up to 1024, with equally many pictures a step and with four sets a step"
     pictures = {"paper": 4096, "smoke": 128}.get(preset, 1024)
     sizes = (32, 64) if preset == "smoke" else (32, 64, 128, 256, 512, 1024)
     how = {
         "paper": dict(steps=10_000, epoch=1000),
         "quick": dict(steps=150, epoch=50, val_sets=8),
     }.get(preset, {})
+    seeds, steepness = (range(10), (30, 32.5, 35, 37.5, 40)) if preset == "paper" else (range(1), (35,))
+    halves = [(n, max(1, pictures // n), 0.4) for n in sizes] + [(n, 4, 0.4) for n in sizes if 4 * n < pictures]
+    halves.append((32, pictures // 32, 0.25))
     configs = []
-    for n, steep in itertools.product(sizes, (30, 32.5, 35, 37.5, 40) if preset == "paper" else (35,)):
-        network = dict(operator="bitonic", art_lambda=0.4, tau=1 / steep)
-        configs.append(_row(preset, n, **network, batch=pictures // n, test_sets=max(2, 10_000 // n), **how))
+    for seed, steep, (n, batch, art_lambda) in itertools.product(seeds, steepness, halves):
+        network = dict(operator="bitonic", art_lambda=art_lambda, tau=1 / steep)
+        configs.append(_row(preset, n, **network, batch=batch, test_sets=max(2, 10_000 // n), seed=seed, **how))
     return configs
 
 # %% ../../nbs/lab/71_tables.ipynb #f4c1c13a

@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['WholeCheckpoints', 'RunProgress', 'train']
 
-# %% ../../nbs/lab/61_training.ipynb #b45e28dd
+# %% ../../nbs/lab/61_training.ipynb #0dea5568
 import contextlib
 import logging
 import math
@@ -14,7 +14,7 @@ import signal
 import sys
 import warnings
 import zipfile
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
@@ -22,6 +22,7 @@ import torch
 
 from ..core.permutation import patch_to
 from .data import optional
+from .provenance import code_of, watch_code
 from .records import environment, no_room, read_json, write_json
 from .runs import DrawnData, RunConfig, Task, pl
 
@@ -130,14 +131,16 @@ def undisturbed(threads):
             with contextlib.suppress(ValueError):
                 signal.signal(signal.SIGINT, handler)      # ValueError: not in the main thread
 
-# %% ../../nbs/lab/61_training.ipynb #6678c2a6
+# %% ../../nbs/lab/61_training.ipynb #2e8e59bc
 def check_folder(out, config):
     "Raise `ValueError` when `out` holds another run."
     path = out / "config.json"
     if not path.exists():
         return
     theirs = read_json(path, f"remove the folder {out}, and the run starts anew")
-    differ = [f"{k} {theirs.get(k)!r} instead of {v!r}" for k, v in asdict(config).items() if theirs.get(k) != v]
+    usual = {f.name: f.default for f in fields(config)}          # a field that is younger than the folder
+    theirs = {**usual, **theirs}
+    differ = [f"{k} {theirs[k]!r} instead of {v!r}" for k, v in asdict(config).items() if theirs[k] != v]
     if differ:
         raise ValueError(f"{out} holds another run ({', '.join(differ)}): choose another folder or remove that one")
 
@@ -212,7 +215,21 @@ def _fit(trainer, task, data, last):
     task.best_step = best["global_step"]
     trainer.test(task, data, verbose=False)
 
-# %% ../../nbs/lab/61_training.ipynb #d125b732
+# %% ../../nbs/lab/61_training.ipynb #fefbe549
+class CodeWatch(pl.callbacks.Callback):
+    "Note the code of a run at the end of its first epoch, and stop watching."
+
+    def __init__(self, watch, files):
+        self.watch = watch
+        self.files = files
+
+    def on_train_epoch_end(self, trainer, task):
+        if self.watch is not None:
+            self.watch.close()
+            task.code = {**code_of(self.files), **task.code}
+        self.watch = None
+
+# %% ../../nbs/lab/61_training.ipynb #30650cb2
 def _result(task, trainer, flags):
     "The record of a finished run."
     last = task.curve[-1]
@@ -222,6 +239,7 @@ def _result(task, trainer, flags):
         "trainer": {k: str(v) for k, v in flags.items()},
         "devices": trainer.world_size,
         **task.notes(),
+        "code": task.code,
         "test": task.rates,
         "before": task.before,
         "chance": task.chance,
@@ -234,21 +252,23 @@ def _result(task, trainer, flags):
         "environment": {**environment(), "pytorch-lightning": pl.__version__},
     }
 
-# %% ../../nbs/lab/61_training.ipynb #8847cfa5
+# %% ../../nbs/lab/61_training.ipynb #490426bf
 def _run_whole(config, out, folder, progress, callbacks, compile, flags):
     "Build the parts of a run, train and test: its record and its trainer."
     check_compile(compile)
     torch.manual_seed(config.seed)
-    data, task = config.parts(folder)
-    data.setup()
-    if compile:
-        task.net.compile(mode=compile)
-    trainer = _trainer(config, out, callbacks, progress, flags)
-    write_json(out / "config.json", asdict(config))              # a run that cannot start leaves no folder
-    try:
-        _fit(trainer, task, data, out / "checkpoints" / "last.ckpt")
-    except SystemExit:
-        raise KeyboardInterrupt from None         # Lightning turns Ctrl-C into an exit
+    with contextlib.ExitStack() as watch:
+        files = watch.enter_context(watch_code())
+        data, task = config.parts(folder)
+        data.setup()
+        if compile:
+            task.net.compile(mode=compile)
+        trainer = _trainer(config, out, [CodeWatch(watch, files), *callbacks], progress, flags)
+        write_json(out / "config.json", asdict(config))              # a run that cannot start leaves no folder
+        try:
+            _fit(trainer, task, data, out / "checkpoints" / "last.ckpt")
+        except SystemExit:
+            raise KeyboardInterrupt from None         # Lightning turns Ctrl-C into an exit
     record = _result(task, trainer, flags)
     if trainer.is_global_zero:
         write_json(out / "result.json", record)

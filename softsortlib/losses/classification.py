@@ -31,7 +31,7 @@ def _check_target(logits, target):
         raise ValueError(f"target must be class numbers, long {tuple(logits.shape[:-1])}, "
                          f"or a bool tensor {tuple(logits.shape)}, got {got}")
 
-# %% ../../nbs/losses/57_classification.ipynb #d886cd28
+# %% ../../nbs/losses/57_classification.ipynb #a2fa7a94
 def _check_classes(logits, target):
     "`_check_target`; also raise for an infinite score or a number that is not a class, if checking costs nothing."
     _check_target(logits, target)

@@ -108,9 +108,9 @@ def reduce_sets(
         loss = loss.sum()
     return loss.to(dtype)
 
-# %% ../../nbs/losses/59_contract.ipynb #31ffe6e3
+# %% ../../nbs/losses/59_contract.ipynb #2d67b375
 def apart(loss, defined):
-    "The reduction that gives the losses of sets and which of them count."
+    "The reduction that returns the loss of each set, and which sets count."
     return loss, defined
 
 
@@ -121,7 +121,7 @@ def _reduced(parts, lists, reduction, dtype):
 
 
 def _flat_lists(scores, relevance, offsets):
-    "Items of scores and relevance, and their offsets, from nested tensors or from what lies flat."
+    "Items of scores and relevance, and their offsets, from nested or flat tensors."
     if is_nested(scores):
         if offsets is not None:
             raise ValueError("scores are a nested tensor and bring their offsets, got offsets= too: leave them out")

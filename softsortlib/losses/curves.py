@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['average_precision_loss', 'AveragePrecisionLoss', 'quantised_ap_loss', 'QuantisedAPLoss', 'auc_loss', 'AUCLoss']
 
-# %% ../../nbs/losses/122_curves.ipynb #77d07ef6
+# %% ../../nbs/losses/122_curves.ipynb #388442a1
 import math
 
 import torch
@@ -72,7 +72,7 @@ class AveragePrecisionLoss(Loss, of=average_precision_loss):
 
     Raises as the function does, and `TypeError` for an unknown option."""
 
-# %% ../../nbs/losses/122_curves.ipynb #b56dc1d4
+# %% ../../nbs/losses/122_curves.ipynb #6f41c774
 def bin_places(
     s: Tensor,  # scores, (..., n)
     mask: Tensor,  # bool, (..., n)
@@ -136,7 +136,7 @@ class QuantisedAPLoss(Loss, of=quantised_ap_loss):
 
     Raises as the function does, and `TypeError` for an unknown option."""
 
-# %% ../../nbs/losses/122_curves.ipynb #4d09c142
+# %% ../../nbs/losses/122_curves.ipynb #56acb6d3
 @over_lists()
 def auc_loss(
     scores: Tensor,  # (..., n)

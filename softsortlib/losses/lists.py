@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['listnet_loss', 'ListNetLoss', 'listmle_loss', 'ListMLELoss', 'slatk_loss', 'SLatKLoss']
 
-# %% ../../nbs/losses/120_lists.ipynb #34c4756a
+# %% ../../nbs/losses/120_lists.ipynb #add5e9d3
 import math
 
 import torch
@@ -17,7 +17,7 @@ from ..functional.arguments import check_k
 from .contract import Loss, check_not_negative, differing, over_lists, reduce_sets, set_inputs
 from .orders import ideal_order
 
-# %% ../../nbs/losses/120_lists.ipynb #e264d275
+# %% ../../nbs/losses/120_lists.ipynb #f3b544bd
 def scaled(
     s: Tensor,  # scores, zero where padded, (..., n)
     tau,  # a number or (...), as the user gave it

@@ -51,7 +51,7 @@ def _reciprocal_rank(loss, s, y, mask):
     places = torch.arange(1, hits.shape[-1] + 1, device=s.device, dtype=s.dtype)
     return (hits / places).amax(-1), (y > 0).any(-1)
 
-# %% ../../nbs/losses/125_metrics.ipynb #cf5e102a
+# %% ../../nbs/losses/125_metrics.ipynb #b4e71dc9
 def _average_precision(loss, s, y, mask):
     "The mean precision at the places of relevant elements."
     hits = _hits_in_order(s, y, mask, None)
@@ -61,7 +61,7 @@ def _average_precision(loss, s, y, mask):
 
 
 def _auc(loss, s, y, mask):
-    "By the ranks of the relevant elements: those of ties are shared."
+    "From the ranks of the relevant elements; ties share theirs."
     relevant = y > 0
     r, n, m = midranks(s, mask, False), relevant.sum(-1), (mask & ~relevant).sum(-1)
     above = r.masked_fill(~relevant, 0).sum(-1) - n * (n + 1) / 2

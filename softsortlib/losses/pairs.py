@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['lambda_loss', 'LambdaLoss']
 
-# %% ../../nbs/losses/121_pairs.ipynb #03b279d5
+# %% ../../nbs/losses/121_pairs.ipynb #5eeec9da
 import math
 import numbers
 from typing import NamedTuple
@@ -21,7 +21,7 @@ from .contract import Loss, differing, over_lists, reduce_sets, set_inputs
 from .orders import ideal_order
 from .ranking import best_dcg, discounts_of, gains_of, ratio_of
 
-# %% ../../nbs/losses/121_pairs.ipynb #7d445eba
+# %% ../../nbs/losses/121_pairs.ipynb #5796733a
 class Places(NamedTuple):
     "What the weight of a pair depends on, for each element, (..., n); zero for padded elements."
     y: Tensor  # grade
@@ -69,7 +69,7 @@ def pair_weights(
     summed = near if kind == "ndcg1" else near & (a.y > b.y)
     return w.masked_fill(~summed, 0)
 
-# %% ../../nbs/losses/121_pairs.ipynb #eb20117b
+# %% ../../nbs/losses/121_pairs.ipynb #397d37a9
 def _check_mu(mu):
     "Raise `TypeError` or `ValueError` unless mu is a number from 0."
     if not isinstance(mu, numbers.Real) or isinstance(mu, bool):
@@ -100,7 +100,7 @@ def places_of(
         d = (1 / (1 + r).log2()).masked_fill(r > k, 0)
     return Places(y, mask.to(s.dtype), g, d, r)
 
-# %% ../../nbs/losses/121_pairs.ipynb #b7460aaa
+# %% ../../nbs/losses/121_pairs.ipynb #015738df
 def lambda_loss_plain(
     u: Tensor,  # scores in units of tau, (..., n)
     places: Places,  # each (..., n)
@@ -205,7 +205,7 @@ def _loss_backward(ctx, g):
 
 pair_loss = differentiable(_loss_op, 2, _loss_backward, _save)
 
-# %% ../../nbs/losses/121_pairs.ipynb #2fd96061
+# %% ../../nbs/losses/121_pairs.ipynb #d829617a
 @over_lists()
 def lambda_loss(
     scores: Tensor,  # (..., n)

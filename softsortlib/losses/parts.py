@@ -5,18 +5,16 @@
 # %% auto #0
 __all__ = []
 
-# %% ../../nbs/losses/129_parts.ipynb #ced76a8e
+# %% ../../nbs/losses/129_parts.ipynb #2a4b270d
 import math
 
 import torch
 from torch import Tensor
 
-from ..core.operators import Operator
-from ..core.rank_operators import RankOperator
 from ..distributed.exchange import Party, agreed_sum, gather_parts, gathered
 from ..distributed.sample_sort import bring, home, positions, sort_parts
 from ..distributed.carries import mean_ranks
-from ..functional.arguments import check_k, oriented
+from ..functional.arguments import check_k, ranker
 from ..functional.parts import Part, agree, rank_in_parts, sorted_rows
 from .contract import check_reduction, check_relevance, reduce_sets, set_inputs
 
@@ -81,15 +79,10 @@ def group_loss(
     loss, defined = (v.reshape(part.batch) for v in in_parts(part, y, party, **options))
     return reduce_sets(loss, defined, reduction, part.dtype)
 
-# %% ../../nbs/losses/129_parts.ipynb #3fd6f9dc
-def _operator(method, tau):
-    "What ranks, of that name."
-    return oriented(method, {**Operator.names, **RankOperator.names}, tau, False)[0]
-
-
+# %% ../../nbs/losses/129_parts.ipynb #a801c68b
 def spearman_parts(part, y, party, method, tau):
     "One minus (55.3) of each set, by (129.1), and whether the set has any order."
-    r = rank_in_parts(_operator(method, tau), part, party, False, False)
+    r = rank_in_parts(ranker(method, tau, False)[0], part, party, False, False)
     truth = sort_parts(y, party, part.mask)
     rho = home(truth, mean_ranks(truth).to(r.dtype))
     n = truth.total.double()
@@ -122,7 +115,7 @@ def _best_dcg(g, part, party, k):
     counted = falling.kept & (i <= k)
     return agreed_sum((-falling.t / (1 + i).log2()).masked_fill(~counted, 0).sum(-1), party.group)
 
-# %% ../../nbs/losses/129_parts.ipynb #afa035e5
+# %% ../../nbs/losses/129_parts.ipynb #00a60889
 def ndcg_parts(part, y, party, k, gain, method, tau):
     "One minus (56.1) of each set, and whether it has a relevant element."
     N = sum(party.lengths)
@@ -131,12 +124,12 @@ def ndcg_parts(part, y, party, k, gain, method, tau):
         raise NotImplementedError(f"approx_ndcg_loss cut off at k = {k} of {N} has no form in which processes exchange "
                                   "a few numbers: gather=True collects the scores on every process, or leave k out")
     g = _gains_in_parts(y, part, party, gain).double()
-    r = rank_in_parts(_operator(method, tau), part, party, True, False).double().clamp(min=1)
+    r = rank_in_parts(ranker(method, tau, False)[0], part, party, True, False).double().clamp(min=1)
     dcg = agreed_sum((g / (1 + r).log2()).sum(-1), party.group)
     best = _best_dcg(g, part, party, k)
     return 1 - dcg / best.masked_fill(best <= 0, math.inf), best > 0
 
-# %% ../../nbs/losses/129_parts.ipynb #870faf94
+# %% ../../nbs/losses/129_parts.ipynb #77127918
 def _inverse(a):
     "1 / a, and zero where it is not positive."
     return a.masked_fill(a <= 0, math.inf).reciprocal()
@@ -144,7 +137,7 @@ def _inverse(a):
 
 def hits_in_parts(part, relevant, party, k, method, tau, iterations):
     "(56.3): the soft number of relevant elements, ones in (B, n), among the first k of the whole, (B,)."
-    parts, rows = sorted_rows(_operator(method, tau), part, party, -1)
+    parts, rows = sorted_rows(ranker(method, tau, False)[0], part, party, -1)
     x = bring(parts, relevant).to(rows.Z.dtype).masked_fill(~parts.kept, 0)
     u = parts.kept.to(x.dtype)
     v = torch.ones_like(u)

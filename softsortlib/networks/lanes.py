@@ -25,11 +25,11 @@ class Sigmoid(IntEnum):
     RECIPROCAL = 3
     OPTIMAL = 4
 
-# %% ../../nbs/networks/25_lanes.ipynb #fdd868cf
+# %% ../../nbs/networks/25_lanes.ipynb #207b4a1a
 def sigmoid_code(
     name: str,  # "logistic", "gaussian", "cauchy", "reciprocal" or "optimal"
 ) -> int:  # a plain number, which numba passes to a kernel faster than an enum
-    "What a kernel is told for the sigmoid of that name."
+    "The code by which kernels know the sigmoid of that name."
     return Sigmoid[name.upper()].value
 
 # %% ../../nbs/networks/25_lanes.ipynb #7736bf9f

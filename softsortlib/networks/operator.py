@@ -101,10 +101,10 @@ class NetworkPermutation(_OnLanes):
         d = self._differences(precise(lanes), tau, art_lambda)
         self.v = sigmoid_argument(d, tau, art_lambda, s.dtype)
 
-# %% ../../nbs/networks/22_operator.ipynb #7fc60c4f
+# %% ../../nbs/networks/22_operator.ipynb #fa2974fb
 @patch_to(NetworkPermutation)
 def _plain(self):
-    "The comparators, and which of them act."
+    "The comparators, and whether each of them acts."
     net = sorting_network(self.kind, self.n, str(self.device))
     return net, None if self.length is None else net.need < self.length[..., None]
 

@@ -5,12 +5,14 @@
 # %% auto #0
 __all__ = ['offsets_of']
 
-# %% ../../nbs/ragged/155_lists.ipynb #24a58a8f
+# %% ../../nbs/ragged/155_lists.ipynb #8be4f79c
 import operator
 from typing import Iterable, Iterator, NamedTuple
 
 import torch
 from torch import Tensor
+
+from ..engine.radix import spans
 
 # %% ../../nbs/ragged/155_lists.ipynb #9b986995
 def _counted(lengths):
@@ -68,9 +70,9 @@ def check_offsets(
                          "ragged.offsets_of(lengths) makes them of lengths")
     return offsets.to(x.device, torch.long)
 
-# %% ../../nbs/ragged/155_lists.ipynb #6eedb352
+# %% ../../nbs/ragged/155_lists.ipynb #6e6ce38c
 def refuse_mask(mask):
-    "Raise `ValueError` for a mask beside lists."
+    "Raise `ValueError` for a mask together with lists."
     if mask is not None:
         raise ValueError(f"mask and offsets exclude each other, got a mask {tuple(getattr(mask, 'shape', ()))}: "
                          "lists end to end have no padding; leave items out of their lists instead")
@@ -96,7 +98,7 @@ def nested_like(values, x):
     "Items (N, ...) as a jagged tensor with the lists of x."
     return torch.nested.nested_tensor_from_jagged(values, offsets=x.offsets())
 
-# %% ../../nbs/ragged/155_lists.ipynb #cc82ff1e
+# %% ../../nbs/ragged/155_lists.ipynb #045a4761
 class Lists(NamedTuple):
     "Lists in the order of their lengths, those of one length side by side."
     offsets: Tensor  # where they begin and end, (B + 1,)
@@ -108,13 +110,6 @@ class Lists(NamedTuple):
     def longest(self):
         "The length of the longest list, 0 where there is none."
         return self.groups[-1][0] if self.groups else 0
-
-
-def spans(begin, length):
-    "The numbers begin[i], ..., begin[i] + length[i] - 1 of all i, one after the other; both (B,)."
-    before = length.cumsum(0) - length
-    shift = (begin - before).repeat_interleave(length)
-    return torch.arange(len(shift), device=begin.device) + shift
 
 # %% ../../nbs/ragged/155_lists.ipynb #33dd2715
 def list_numbers(
@@ -154,13 +149,13 @@ def items(
     y = torch.cat([part.flatten(dim - 1, dim) for part in parts], dim)
     return torch.empty_like(y).index_copy(dim, order, y)
 
-# %% ../../nbs/ragged/155_lists.ipynb #8daf590c
+# %% ../../nbs/ragged/155_lists.ipynb #495dd5c0
 def of_lists(
     v: Tensor,  # one entry for each list, (..., B)
     lists: Lists,  # how they are arranged
     name: str = "tau",  # how the message names it
 ) -> tuple:  # for each group (..., c)
-    "Split what belongs to lists; raise `ValueError` where it does not have one entry for each."
+    "Split a tensor with one entry per list; raise `ValueError` if it has another number."
     count = len(lists.lists)
     if v.shape[-1] not in (1, count):
         raise ValueError(f"{name} must be a number or have one for each of the {count} lists, got {tuple(v.shape)}")
@@ -180,12 +175,12 @@ def to_lists(
     y = torch.cat([y.new_zeros(shape), y], dim)
     return torch.empty_like(y).index_copy(dim, lists.lists, y)
 
-# %% ../../nbs/ragged/155_lists.ipynb #c45d81b9
+# %% ../../nbs/ragged/155_lists.ipynb #826911b7
 PER_LIST = ("tau", "k", "weight_tau")  # options that may be tensors (..., B)
 
 
 class Call(NamedTuple):
-    "What a function of sets is given for the lists of one length."
+    "The arguments of a function of sets for the lists of one length."
     tensors: list  # of items, each (..., c, n)
     mask: "Tensor | None"  # where lists were filled up, bool, (n,)
     options: dict  # its keywords
@@ -199,14 +194,14 @@ def _filled(parts, n, least):
     mask = torch.arange(least, device=parts[0].device) < n
     return [torch.nn.functional.pad(part, (0, least - n)) for part in parts], mask
 
-# %% ../../nbs/ragged/155_lists.ipynb #e7137113
+# %% ../../nbs/ragged/155_lists.ipynb #f36173ff
 def calls(
     tensors: tuple,  # of items, each (..., N)
     lists: Lists,  # how they are arranged
     options: dict,  # keywords of the function
     least: int = 1,  # lists that are shorter are filled up
 ) -> "Iterator[Call]":
-    "What to call a function of sets with, for one length after the other."
+    "The arguments of a function of sets, one length at a time."
     if options.get("group") is not None:
         raise ValueError("group and offsets exclude each other, got both: "
                          "give each process whole lists, and add up their losses")

@@ -292,9 +292,9 @@ class Permutahedron(RankOperator, name="permutahedron"):
         s = s if mask is None else s.masked_fill(~mask, math.inf)
         return _soft_rank(s, tau_column(tau, s), real, self.regularization == "kl", self.backend)[0]
 
-# %% ../../nbs/ranks/43_permutahedron.ipynb #2bbc2301
+# %% ../../nbs/ranks/43_permutahedron.ipynb #7ce15830
 def _real_places(mask):
-    "The first so many places of each row as it has real elements, bool (..., n); None without a mask."
+    "The first places of each row, one for each real element, bool (..., n); None without a mask."
     if mask is None:
         return None
     return torch.arange(mask.shape[-1], device=mask.device) < mask.sum(-1, keepdim=True)

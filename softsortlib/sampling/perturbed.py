@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['Perturbed']
 
-# %% ../../nbs/sampling/111_perturbed.ipynb #0978f569
+# %% ../../nbs/sampling/111_perturbed.ipynb #86d4aea0
 import math
 from typing import TYPE_CHECKING
 
@@ -17,9 +17,9 @@ from ..core.operators import Operator, check_flags
 from ..core.stochastic import gumbel_noise, plackett_luce_log_prob
 from .orders import OrderPermutation
 
-# %% ../../nbs/sampling/111_perturbed.ipynb #2eeda34c
+# %% ../../nbs/sampling/111_perturbed.ipynb #241404c0
 def _log_density(z, s, tau, mask):
-    "The log-density of s + tau z for normal z (samples, ..., n), by its derivatives: what is constant is left out."
+    "The log-density of s + tau z for normal z (samples, ..., n), up to a constant."
     fixed = tau.detach() if isinstance(tau, Tensor) else tau
     e = z * (fixed / tau) + (s.detach() - s) / tau      # the value of z, with the slopes of (u - s) / tau
     terms = -e.square() / 2
@@ -80,7 +80,7 @@ class Perturbed(Operator, name="perturbed"):
         self.generator = generator
         self.baseline = baseline
 
-# %% ../../nbs/sampling/111_perturbed.ipynb #f0058aca
+# %% ../../nbs/sampling/111_perturbed.ipynb #46212708
 def check_draws(samples, noise, generator):
     "Raise `TypeError` or `ValueError` unless they say how to draw."
     if isinstance(samples, bool) or not isinstance(samples, int) or samples < 2:
@@ -91,7 +91,7 @@ def check_draws(samples, noise, generator):
     if generator is not None and not isinstance(generator, torch.Generator):
         raise TypeError(f"generator must be a torch.Generator, got {type(generator).__name__}")
 
-# %% ../../nbs/sampling/111_perturbed.ipynb #abc8bb65
+# %% ../../nbs/sampling/111_perturbed.ipynb #d8510b6d
 def noise_for(how, s):
     "Noise z (samples, ..., n) for s (..., n), as the module `how` says."
     return _draw(how.noise, (how.samples, *s.shape), s, how.generator)

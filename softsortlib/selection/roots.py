@@ -216,9 +216,9 @@ def _root_rows(lo, hi, s, tau, k, m, law, d):
     for b in range(lo, hi):
         d[b] = _root_of(s[b], np.float64(s[b, m[b]]), np.float64(tau[b]), np.float64(k[b]), law, u)
 
-# %% ../../nbs/selection/105_roots.ipynb #87c95a5e
+# %% ../../nbs/selection/105_roots.ipynb #181f4fa6
 def _kth(s, k):
-    "Where the c-th largest of s (..., n) stands, c the ceiling of k (..., 1); long, (..., 1)."
+    "The index of the c-th largest of s (..., n), with c the ceiling of k (..., 1); long, (..., 1)."
     count = k.ceil().long()
     if s.device.type != "cpu":  # to ask for the largest count would make the device wait
         return s.sort(dim=-1, descending=True).indices.gather(-1, count - 1)

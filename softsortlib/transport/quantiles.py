@@ -238,9 +238,9 @@ def _multipliers(problem, log_b, G, grad_F, grad_G, p):
             rhs[j] -= dot64(grad_F[start:start + _LOT], p[j])
     return _small_solve(sigma, M, rhs)
 
-# %% ../../nbs/transport/38_quantiles.ipynb #5b24fb56
+# %% ../../nbs/transport/38_quantiles.ipynb #9e0cab26
 class Pull(NamedTuple):
-    "What goes back through a lot of inputs."
+    "The backward pass of a batch of inputs."
     grad_F: np.ndarray
     amu: np.ndarray
     grad_x: np.ndarray

@@ -235,7 +235,7 @@ def _attach_backward(ctx, grad_F, grad_G):
 
 _attach = differentiable(_attach_op, 9, _attach_backward, _attach_setup, instead=_UNROLLED)
 
-# %% ../../nbs/transport/37_solver.ipynb #10b393fd
+# %% ../../nbs/transport/37_solver.ipynb #4368a0bd
 class _AdjointOfFunction(torch.autograd.Function):
     "`_adjoint`, that refuses to be differentiated by any of the tensors it depends on."
     @staticmethod
@@ -245,7 +245,7 @@ class _AdjointOfFunction(torch.autograd.Function):
     backward = staticmethod(_refuse)
 
 class _AttachOfFunction(torch.autograd.Function):
-    "As `_attach`, for a kernel K without a graph, whose cost is a function."
+    "`_attach` for a kernel K without a graph, whose cost is a function."
     @staticmethod
     def forward(ctx, rho, sigma, K, F, G, *at):
         ctx.K = K
@@ -256,9 +256,9 @@ class _AttachOfFunction(torch.autograd.Function):
     def backward(ctx, grad_F, grad_G):
         return (*_AdjointOfFunction.apply(ctx.K, grad_F, grad_G, *ctx.saved_tensors), *[None] * 8)
 
-# %% ../../nbs/transport/37_solver.ipynb #8c108713
+# %% ../../nbs/transport/37_solver.ipynb #62062443
 def _unrolled(K, a, b, tolerance, limit):
-    "The potentials by plain iterations, with a graph that goes through all of them."
+    "The potentials by plain iterations, with a graph through all of them."
     costs = K.exponents(0 * K.x, 0 * K.y).neg().mT
     found = sinkhorn(costs, log_weights(a), log_weights(b), tolerance, limit)
     warn_unless_converged(found[2], tolerance, limit)

@@ -58,7 +58,7 @@ def test_help(run, line, words):
     ("table sort --preset fast", 2, "preset must be one of"),
     ("table sort --executor threads", 2, "executor must begin with one of inline, processes"),
     ("table sort --trainer device=2", 2, "no flag 'device'"),
-    ("run sort --preset fast", 2, "paper, short, quick, demo, smoke"),
+    ("run sort --preset fast", 2, "paper, long, short, quick, demo, smoke"),
     ("run sort -n 1", 2, "n must be at least 2"),
     ("run sort -n five", 2, "'-n'"),
     ("run sort --lr -1", 2, "lr must be positive"),

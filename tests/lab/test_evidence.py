@@ -9,6 +9,7 @@ from hypothesis import assume, given, settings, strategies as st
 pytest.importorskip("scipy", reason="the experiments extra is not installed")
 
 from softsortlib.lab.evidence import Comparison, caption, compare, figure, groups, paired, results_table, select, summarise, verdict
+from softsortlib.lab.provenance import module_hash
 
 numbers = st.floats(-1e3, 1e3)
 
@@ -169,7 +170,12 @@ def test_mixtures_are_refused(records, message):
 
 
 def test_captions():
-    assert caption([record(seconds=5.4), record(seed=1, seconds=99.8)], ("EM",)) == "*EM: mean±sample standard deviation (runs); preset quick; 100 steps; seeds 0, 1; 5.4 to 100 seconds a run.*"
+    assert caption([record(seconds=5.4), record(seed=1, seconds=99.8)], ("EM",)) == "*EM: mean±sample standard deviation (runs); preset quick; 100 steps; seeds 0, 1; 5.4 to 100 seconds a run; 2 of 2 runs did not note their code.*"
+    now = dict(code={"rowwise.softsort": module_hash("rowwise.softsort")}, trainer={"precision": "bf16-mixed"})
+    assert caption([dict(record(), **now)]).endswith("; convolutions in bfloat16.*")
+    assert "1 of 2 runs with convolutions in bfloat16" in caption([dict(record(), **now), record(seed=1)])
+    older = dict(record(), code={"rowwise.softsort": "00000000", "core.operators": module_hash("core.operators")})
+    assert caption([older]).endswith("; 1 of 1 runs are older than the code of rowwise.softsort.*")
     assert "60 seconds a run; 12 of them on the processor" in caption([dict(record(), cpu_seconds=12.3)])
 
 
