@@ -411,7 +411,7 @@ def test_the_sidebar_shows_the_current_page_and_closes_the_other_sections(tab, s
 def test_on_a_phone_the_letters_of_a_drawing_can_be_read(tab, site, page):
     tab.set_viewport_size({"width": 390, "height": 844})
     tab.goto(site + page)
-    sizes = tab.evaluate("() => [...document.querySelectorAll('svg.drawing text')].map(t => parseFloat(getComputedStyle(t).fontSize) * t.getScreenCTM().a)")
+    sizes = tab.evaluate("() => [...document.querySelectorAll('svg.drawing text')].map(t => parseFloat(getComputedStyle(t).fontSize) * Math.hypot(t.getScreenCTM().a, t.getScreenCTM().b))")
     assert sizes and min(sizes) >= 8.5, sorted(sizes)[:4]
     assert not tab.evaluate(OVERFLOW)
     boxes = tab.evaluate("() => [...document.querySelectorAll('p:has(> svg.drawing)')].map(p => [p.scrollWidth, p.clientWidth])")

@@ -991,6 +991,89 @@ def digit_by_digit():
     fig.subplots_adjust(bottom=0.24)
     return fig
 
+@drawing
+def direction_and_mask():
+    "One operator on five scores: upwards, downwards, and with two of them padding"
+    s, mask = numbers(2, 5, 3, 1, 4), torch.tensor([True, True, True, False, False])
+    maps = (ss.SoftSort(0.5)(s), ss.SoftSort(0.5, descending=True)(s), ss.SoftSort(0.5)(s, mask))
+    fig, axes = plt.subplots(1, 3, figsize=(7.6, 2.4))
+    for ax, P, title in zip(axes, maps, ("upwards", "descending=True", "mask: the last two are padding")):
+        cells(bare(ax, xlim=(-0.4, 5.4), ylim=(-7.6, 0.2), aspect="equal"), P.to_dense())
+        bars(ax, s, 0, -7.4, length=2)
+        if P.mask is not None: ax.add_patch(Rectangle((3.05, -7.5), 1.9, 2.2, facecolor="none", edgecolor=MUTED, lw=1, ls=(0, (2, 2))))
+        ax.set_title(title, pad=3, fontsize=9)
+    return fig
+
+@drawing
+def ranks_alone():
+    "The mean place of each column of P, and ranks that come without a matrix"
+    s = numbers(2, 5, 3, 1, 4)
+    P = ss.SoftSort(1.0)(s).to_dense()
+    fig, axes = plt.subplots(1, 2, figsize=(7.6, 2.3))
+    cells(bare(axes[0], xlim=(-3, 8), ylim=(-5.3, 0.2), aspect="equal"), P)
+    places = torch.arange(1, 6, dtype=s.dtype)
+    for j, r in enumerate(((P.mT @ places) / P.sum(0)).tolist()): axes[0].plot([j + 0.1, j + 0.9], [0.5 - r] * 2, color=ORANGE, lw=2.4)
+    for k in range(5): axes[0].text(-0.2, -k - 0.5, str(k + 1), ha="right", va="center", color=MUTED, fontsize=8)
+    axes[0].set_title("SoftSort: n² entries, and the mean place in each column", pad=3, fontsize=9)
+    bare(axes[1], xlim=(-3, 8), ylim=(-5.3, 0.2), aspect="equal")
+    for j, r in enumerate(ss.LaplaceRank(0.7)(s).tolist()): axes[1].plot([j + 0.1, j + 0.9], [0.5 - r] * 2, color=ORANGE, lw=2.4)
+    for k in range(5):
+        axes[1].plot([0, 5], [-k - 0.5] * 2, color=LINE, lw=0.6, zorder=0)
+        axes[1].text(-0.2, -k - 0.5, str(k + 1), ha="right", va="center", color=MUTED, fontsize=8)
+    axes[1].set_title("LaplaceRank: n numbers", pad=3, fontsize=9)
+    return fig
+
+@drawing
+def noisy_copies():
+    "Scores, and three draws: noisy copies of them, each sorted softly"
+    s, g = numbers(2, 5, 3, 1, 4), torch.Generator().manual_seed(11)
+    draws = [s + 0.8 * -torch.empty(5, dtype=s.dtype).exponential_(generator=g).log() for _ in range(3)]
+    fig, axes = plt.subplots(1, 4, figsize=(7.6, 2.4))
+    for ax, x, title in zip(axes, (s, *draws), ("no noise", "first draw", "second draw", "third draw")):
+        cells(bare(ax, xlim=(-0.4, 5.4), ylim=(-7.6, 0.2), aspect="equal"), ss.SoftSort(0.3, descending=True)(x).to_dense())
+        bars(ax, x.clamp(min=0.1), 0, -7.4, length=2, color=MUTED if x is s else ORANGE)
+        ax.set_title(title, pad=3, fontsize=9)
+    return fig
+
+@drawing
+def sums_of_parts():
+    "Spearman's loss of a list on three processes: five sums on each, added up"
+    g = torch.Generator().manual_seed(3)
+    s, y = torch.randn(9, generator=g, dtype=torch.float64), torch.randn(9, generator=g, dtype=torch.float64)
+    y = y + s
+    a, b = ss.soft_rank(s, tau=0.5) - 5, ranks_of(y) - 4
+    sums = torch.stack([a, b, a * a, b * b, a * b]).split((4, 2, 3), 1)
+    rows = [part.sum(1) for part in sums]
+    fig, ax = plt.subplots(figsize=(7.6, 1.9))
+    bare(ax, xlim=(-3.2, 15.5), ylim=(-4.9, 0.9))
+    for k, name in enumerate(("Σ a", "Σ b", "Σ a²", "Σ b²", "Σ a b")): ax.text(2 * k, 0.3, name, ha="center", color=MUTED)
+    for r, row in enumerate((*rows, sum(rows))):
+        last = r == 3
+        ax.text(-1.4, -r - 0.5 - 0.3 * last, "the sum" if last else f"process {r}", ha="right", va="center", color=INK if last else MUTED)
+        for k, v in enumerate(row.tolist()): ax.text(2 * k, -r - 0.5 - 0.3 * last, f"{v:.1f}", ha="center", va="center", color=BLUE if last else INK)
+    ax.plot([-1, 9], [-3.2, -3.2], color=LINE, lw=1)
+    ax.annotate("", (11.2, -3.8), (9.6, -3.8), arrowprops=dict(arrowstyle="->", color=MUTED, lw=1.2))
+    ax.text(11.5, -3.8, f"loss {float(ss.losses.spearman_loss(s[None], y[None], tau=0.5)):.3f}", va="center", color=BLUE)
+    return fig
+
+@drawing
+def scaling():
+    "The three terms of the model as the number of processes grows"
+    from softsortlib.distributed.scaling import Costs, modelled_seconds
+    costs, N, P = Costs(sort=4e-9, scan=3e-7, bandwidth=1e9, latency=1e-4), 1e8, 2 ** np.arange(0, 15)
+    local = [modelled_seconds(N / p, 1, costs) for p in P]
+    exchange, waiting = 16 * N / P[1:] * (1 - 1 / P[1:]) / costs.bandwidth, costs.messages * costs.latency
+    fig, ax = plt.subplots(figsize=(7.6, 2.5))
+    ax.loglog(P, [modelled_seconds(N, int(p), costs) for p in P], color=INK, lw=2)
+    ax.loglog(P, local, color=BLUE)
+    ax.loglog(P[1:], exchange, color=ORANGE)
+    ax.loglog(P, [waiting] * len(P), color=MUTED, ls=(0, (5, 2)))
+    for x, y, text, color in ((60, 1.8, "together", INK), (1.1, 3.2, "sort and scan", BLUE), (1.9, 0.05, "exchange", ORANGE), (1.1, 0.0034, "waiting", MUTED)): ax.text(x, y, text, color=color)
+    ax.set(xlabel="processes, for 10⁸ scores", ylabel="seconds", xticks=[1, 16, 256, 4096], xticklabels=["1", "16", "256", "4096"], yticks=[0.01, 1, 100], yticklabels=["0.01", "1", "100"])
+    ax.minorticks_off()
+    fig.subplots_adjust(bottom=0.2)
+    return fig
+
 def themed(svg):
     "The file's text with the page's colours in place of the stand-ins, and without what changes from run to run"
     for stand_in, (name, _, _) in COLOURS.items(): svg = svg.replace(stand_in, f"var(--draw-{name})")

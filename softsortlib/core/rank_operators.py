@@ -62,7 +62,7 @@ def _ranks(self, s, tau, mask):
     tau is a float or (..., 1), mask is bool, (..., n), or None."""
     raise NotImplementedError(f"{type(self).__name__} does not say how to rank")
 
-# %% ../../nbs/core/03_rank_operators.ipynb #b1a74557
+# %% ../../nbs/core/03_rank_operators.ipynb #7d8a1e4a
 def get_rank_operator(
     method: "str | RankOperator",  # an operator, or the name of one
     **kwargs,  # parameters of the operator, for a name

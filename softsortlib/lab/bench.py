@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['measure', 'peak_memory', 'copy_bandwidth', 'forward_backward', 'run_case', 'run_benchmark']
 
-# %% ../../nbs/lab/72_bench.ipynb #1a6adee8
+# %% ../../nbs/lab/72_bench.ipynb #9d5364f4
 import difflib
 import gc
 import json
@@ -23,6 +23,7 @@ from torch import Tensor
 
 from .cases import SORT_FLOOR, How, cases, dense_floor, pieces
 from .contenders import absent_peers, fixed_order, softsort_listing
+from .provenance import modules_of, watch_code
 from .records import check_writable, merge_rows, pieces_done, read_json, this_run, with_runs, write_json
 
 # %% ../../nbs/lab/72_bench.ipynb #840bb4b3
@@ -116,7 +117,7 @@ def forward_backward(
     step.answers = answers
     return step
 
-# %% ../../nbs/lab/72_bench.ipynb #9fa98665
+# %% ../../nbs/lab/72_bench.ipynb #4611e40e
 _LONGEST = 20.0  # seconds that a pass may take
 
 
@@ -243,7 +244,14 @@ def _rows_alone(name, n, batch, device):
         rows.append(dict(contender=label, median=t, best=t, rounds=1, ratio=t / floor, memory=found[1]["memory"]))
     return rows
 
-# %% ../../nbs/lab/72_bench.ipynb #88534bce
+# %% ../../nbs/lab/72_bench.ipynb #9d09b856
+def _through(step):
+    "The modules of the package that a pass goes through, but those of the lab, in one string."
+    with watch_code() as files:
+        step()
+    return " ".join(name for name in modules_of(files) if not name.startswith("lab."))
+
+
 def _rows_in_turns(name, n, batch, rounds, memory, device):
     "Rows of contenders that take turns."
     case, s = cases()[name], _scores(batch, n, device)
@@ -259,6 +267,8 @@ def _rows_in_turns(name, n, batch, rounds, memory, device):
             share = batch / (case.contenders[label].sets or batch)
             row.update(median=t["median"] * share, best=t["best"] * share, ratio=row["ratio"] * share, first=first)
             row.update(difference=difference, sets=case.contenders[label].sets)
+            if case.contenders[label].here:
+                row["through"] = _through(steps[label][0])
             if memory and (found := in_a_fresh_process("alone", name, n, batch, label, device)):
                 row["memory"] = found[1]["memory"]
         rows.append(row)

@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['Contender', 'Case', 'cases', 'pieces', 'bench_rows', 'Comparison', 'comparisons']
 
-# %% ../../nbs/lab/89_cases.ipynb #ec5837ca
+# %% ../../nbs/lab/89_cases.ipynb #bb2784b0
 from collections.abc import Callable
 from enum import Enum
 from fnmatch import fnmatch
@@ -18,6 +18,7 @@ from softsortlib.lab.contenders import (
     sigmoid_ranks, softsort_listing, softtorch_fast_soft_sort, softtorch_matrix, softtorch_rank, softtorch_sort,
     softtorch_transport, torchpsort_answer, torchsort_answer,
 )
+from .provenance import module_hash
 from ..losses import approx_ndcg_loss, kendall_loss
 from ..networks import SortingNetwork
 from ..ranks import GaussianRank, LapSum, LaplaceRank, Permutahedron, SigmoidRank
@@ -25,7 +26,7 @@ from ..rowwise import NeuralSort, SoftSort, neuralsort_published, neuralsort_qua
 from ..selection import get_topk_mask
 from ..transport import SinkhornSort
 
-# %% ../../nbs/lab/89_cases.ipynb #36b223d0
+# %% ../../nbs/lab/89_cases.ipynb #a8424b50
 class Contender(NamedTuple):
     "A function to time."
     answer: Callable  # scores (batch, n) -> Tensor
@@ -289,14 +290,20 @@ def pieces(
                 found.append((name, n, batch))
     return found
 
-# %% ../../nbs/lab/89_cases.ipynb #51f38f89
+# %% ../../nbs/lab/89_cases.ipynb #0b0db124
+def _older(row, run, newest):
+    "Whether the code behind a row has changed: the modules that it names or, where it names none, anything since its run."
+    if "through" in row and "modules" in run:
+        return any(module_hash(name) != run["modules"].get(name) for name in row["through"].split())
+    return run.get("code") != newest.get("code")
+
+
 def bench_rows(
     record: dict,  # as `run_benchmark` writes it
     pattern: str = "*",  # of cases
 ) -> list:  # its rows that have a figure, each with here, asked, code and stale
     "The rows of a record, told who they are and how old."
     runs = record.get("runs") or [{}]
-    newest = runs[-1].get("code")
     known = cases()
     found = []
     for row in record["rows"]:
@@ -305,8 +312,8 @@ def bench_rows(
         case = known.get(row["case"])
         who = case and case.contenders.get(row["contender"])
         told = dict(asked=who.asked, here=who.here) if who else dict(asked=None, here=False)
-        code = runs[row.get("run", 0)].get("code")
-        found.append({**told, **row, "code": code, "stale": code != newest})
+        run = runs[row.get("run", 0)]
+        found.append({**told, **row, "code": run.get("code"), "stale": _older(row, run, runs[-1])})
     return found
 
 # %% ../../nbs/lab/89_cases.ipynb #f7d86854

@@ -5,11 +5,10 @@
 # %% auto #0
 __all__ = ['environment', 'code_version', 'write_json', 'small_record', 'record_run', 'merge_rows', 'read_records']
 
-# %% ../../nbs/lab/73_records.ipynb #11561ec5
+# %% ../../nbs/lab/73_records.ipynb #fe9cf821
 import errno
 import hashlib
 import importlib.metadata
-import importlib.util
 import json
 import os
 import platform
@@ -18,6 +17,8 @@ import time
 from pathlib import Path
 
 import torch
+
+from .provenance import package_code
 
 # %% ../../nbs/lab/73_records.ipynb #21cdf3da
 def _processor():
@@ -50,15 +51,10 @@ def environment() -> dict:  # versions, processor, threads, accelerator
         **{package: _version(package) for package in packages},
     )
 
-# %% ../../nbs/lab/73_records.ipynb #bb93b953
+# %% ../../nbs/lab/73_records.ipynb #12e11658
 def code_version() -> str:  # as 0.1.0+1a2b3c4d
-    "The version of the package and a hash of its sources, those of the lab left out."
-    package = Path(importlib.util.find_spec("softsortlib").origin).parent
-    digest = hashlib.sha1()
-    for path in sorted(package.rglob("*.py")):
-        name = path.relative_to(package).as_posix()
-        if not name.startswith("lab/") and name != "_modidx.py":
-            digest.update(name.encode() + path.read_bytes())
+    "The version of the package and a hash of its code, that of the lab left out."
+    digest = hashlib.sha1(json.dumps(package_code()).encode())
     return f"{_version('softsortlib') or '0'}+{digest.hexdigest()[:8]}"
 
 # %% ../../nbs/lab/73_records.ipynb #747ba0cf
@@ -134,7 +130,7 @@ def _curve_points(curve, count, best, lists):
         return points
     return [{k: v for k, v in point.items() if not isinstance(v, list)} for point in points]
 
-# %% ../../nbs/lab/73_records.ipynb #f8fdce0a
+# %% ../../nbs/lab/73_records.ipynb #d7eb5d5e
 def small_record(
     result: dict,  # what result.json holds
     points: int = 25,  # of the curve
@@ -157,7 +153,7 @@ def small_record(
             points //= 2
         lists = False
 
-# %% ../../nbs/lab/73_records.ipynb #24edc531
+# %% ../../nbs/lab/73_records.ipynb #6bf70a2f
 def read_json(path, way="remove it"):
     "The file's content; if it is empty or truncated, raise `ValueError` that names it and a remedy."
     try:
@@ -178,10 +174,11 @@ def record_run(
         return path
     return write_json(path, record)
 
-# %% ../../nbs/lab/73_records.ipynb #970ad253
+# %% ../../nbs/lab/73_records.ipynb #2b0f63e5
 def this_run(**more):
     "What a row's run says: code, day, environment, and what the caller adds."
-    return dict(code=code_version(), date=time.strftime("%Y-%m-%d"), environment=environment(), **more)
+    code = dict(code=code_version(), modules=package_code())
+    return dict(**code, date=time.strftime("%Y-%m-%d"), environment=environment(), **more)
 
 
 def _is_same_run(a, b):

@@ -8,6 +8,7 @@ import torch
 import softsortlib.lab.bench as bench
 from softsortlib.lab.bench import run_benchmark, run_case
 from softsortlib.lab.cases import Contender, How, bench_rows, cases, comparisons, pieces
+from softsortlib.lab.provenance import module_hash
 from softsortlib.lab.records import merge_rows, pieces_done, with_runs
 
 
@@ -68,6 +69,20 @@ def test_a_record_grows_by_pieces_and_knows_whose_each_is():
     assert [(r["median"], r["code"], r["stale"]) for r in bench_rows(record)] == [(3.0, "a", True), (1.0, "b", False)]
     record = merge_rows(record, [row("dense", "NeuralSort", median=1.0)], dict(second, date="2026-01-03"))
     assert len(record["runs"]) == 1 and not any(r["stale"] for r in bench_rows(record))
+
+
+def test_a_row_is_stale_when_the_modules_that_it_names_have_changed():
+    new = module_hash("ranks.laplace")
+    rows = [row("ranks", "LaplaceRank", median=1.0, through="ranks.laplace", run=0), row("ranks", "Permutahedron", median=1.0, through="ranks.permutahedron", run=0),
+            row("ranks", "torchsort", median=1.0, run=0), row("dense", "NeuralSort", median=1.0, run=1)]
+    runs = [dict(code="a", modules={"ranks.laplace": new, "ranks.permutahedron": "00000000"}), dict(code="b")]
+    assert [r["stale"] for r in bench_rows(dict(runs=runs, rows=rows))] == [False, True, True, False]
+
+
+def test_the_rows_of_this_library_name_their_modules():
+    rows = {r["contender"]: r for r in bench._rows_in_turns("ranks", 2000, 1, 1, False, "cpu")}
+    assert "ranks.laplace" in rows["LaplaceRank"]["through"].split() and "ranks.laplace" not in rows["Permutahedron"]["through"].split()
+    assert not [name for name in rows["LaplaceRank"]["through"].split() if name.startswith("lab.")] and "through" not in rows["torch.sort, forward"]
 
 
 def test_only_those_who_were_asked_the_same_in_the_same_run_are_compared():
