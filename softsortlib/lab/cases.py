@@ -292,7 +292,7 @@ def pieces(
 
 # %% ../../nbs/lab/89_cases.ipynb #0b0db124
 def _older(row, run, newest):
-    "Whether the code behind a row has changed: the modules that it names or, where it names none, anything since its run."
+    "Whether the modules that a row names have changed or, where it names none, any code since its run."
     if "through" in row and "modules" in run:
         return any(module_hash(name) != run["modules"].get(name) for name in row["through"].split())
     return run.get("code") != newest.get("code")
