@@ -10,7 +10,6 @@ import torch
 from torch import Tensor
 
 from ..core.checks import check_scores, is_one_of
-from ..core.operators import check_tau
 from ..functional.arguments import midranks
 from .contract import Loss, differing, over_lists, reduce_sets, set_inputs
 from .curves import AUCLoss, AveragePrecisionLoss, QuantisedAPLoss
@@ -182,9 +181,10 @@ def gradient_and_curvature(
 ) -> tuple:  # the gradient and the diagonal of the second derivative, each (..., n)
     """What a library of boosted trees asks of a loss; as many backward passes as the longest list has elements.
 
-    Raises as the loss does, and for a floor that is no positive number."""
+    Raises as the loss does, and `TypeError` for a floor that is no number."""
     check_scores(scores)
-    check_tau(floor, torch.empty(1), "floor")
+    if not isinstance(floor, (int, float)):
+        raise TypeError(f"floor must be a number, got {type(floor).__name__}")
     if offsets is not None:
         refuse_mask(mask)
     s = scores.detach().requires_grad_()
