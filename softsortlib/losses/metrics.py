@@ -9,7 +9,7 @@ __all__ = ['hard_metric', 'soft_metric', 'gradient_and_curvature']
 import torch
 from torch import Tensor
 
-from ..core.checks import is_one_of
+from ..core.checks import check_scores, is_one_of
 from ..functional.arguments import midranks
 from .contract import Loss, differing, over_lists, reduce_sets, set_inputs
 from .curves import AUCLoss, AveragePrecisionLoss, QuantisedAPLoss
@@ -113,6 +113,7 @@ def hard_values(
 ) -> tuple:  # the metric of each set, and whether it counts, each (...)
     "What `hard_metric` reduces; raise `TypeError` for a loss that smooths no metric."
     found = counterpart(loss)
+    check_scores(scores)
     s, y, mask = set_inputs(scores.detach(), relevance, mask)
     return found(loss, s, y, mask)
 
@@ -180,7 +181,10 @@ def gradient_and_curvature(
 ) -> tuple:  # the gradient and the diagonal of the second derivative, each (..., n)
     """What a library of boosted trees asks of a loss; as many backward passes as the longest list has elements.
 
-    Raises as the loss does."""
+    Raises as the loss does, and `TypeError` for a floor that is no number."""
+    check_scores(scores)
+    if not isinstance(floor, (int, float)):
+        raise TypeError(f"floor must be a number, got {type(floor).__name__}")
     if offsets is not None:
         refuse_mask(mask)
     s = scores.detach().requires_grad_()
