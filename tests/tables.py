@@ -72,6 +72,7 @@ OPERATORS = [
     Row("SinkhornSort", SinkhornSort, TRANSPORT),
     Row("OddEven", partial(SortingNetwork, "odd_even"), NETWORK),
     Row("Bitonic", partial(SortingNetwork, "bitonic"), NETWORK),
+    Row("ErrorFreeNetwork", partial(SortingNetwork, swaps="error_free"), {**NETWORK, "estimates": True, "second": None}),
     Row("LapSum", LapSum, dict(claims=DOUBLY)),
     Row("Stochastic", lambda **kwargs: Seeded("softsort", 2, torch.Generator(), **kwargs), dict(claims=UNIMODAL, samples=(2,), repeats=False)),
     Row("Perturbed", lambda **kwargs: SeededPerturbed(samples=20, generator=torch.Generator(), **kwargs), dict(claims=DOUBLY, repeats=False, uniform_when_soft=False, estimates=True)),
@@ -107,6 +108,28 @@ def costs(s): return s[..., :, None] / 2 - s[..., None, :] / 2     # half the di
 def wide(s): return s if s.dtype.itemsize > 2 else s.float()     # for `isotonic`, which takes no half types
 
 
+def lists(f, lay=None):
+    """`f(..., offsets=...)` of the real elements of a batch, end to end, as a function of the batch.
+
+    What comes out is laid back: with one number for each element, as the mask says ("elements"), or at the front ("order"); None: one for each list."""
+    def of(s, *args):
+        *args, tau, mask = args
+        real = torch.ones_like(s, dtype=torch.bool) if mask is None else mask
+        out = f(s[real], *(y.expand(s.shape)[real] for y in args), tau, None, offsets=ragged.offsets_of(real.sum(-1)))
+        if lay is None: return out
+        at = real if lay == "elements" else torch.arange(s.shape[-1]) < real.sum(-1, keepdim=True)
+        return torch.zeros(s.shape, dtype=out.dtype).masked_scatter(at, out)
+    return of
+
+
+def by_chunks(f):
+    "`f(x, tau, chunk)` of each set alone, as numpy in a precision that a file has."
+    def of(s, tau, mask):
+        rows = [f(wide(row.detach()).numpy(), tau, max(1, row.numel() // 3)) for row in s]
+        return torch.stack([torch.as_tensor(row) for row in rows]).to(s.dtype)
+    return of
+
+
 FUNCTIONS = [
     Call("soft_sort", lambda s, tau, mask: functional.soft_sort(s, tau=tau, mask=mask), invariant=True),
     Call("soft_rank", lambda s, tau, mask: functional.soft_rank(s, tau=tau, mask=mask), equivariant=True, within=(1, None)),
@@ -136,29 +159,56 @@ FUNCTIONS = [
 LOSSES = [
     Call("permutation_nll", lambda s, y, tau, mask: losses.permutation_nll(softsortlib.SoftSort(tau)(s, mask), losses.ideal_order(y, mask=mask), reduction="none")),
     Call("permutation_bce", lambda s, y, tau, mask: losses.permutation_bce(softsortlib.SoftSort(tau)(s, mask), losses.ideal_order(y, mask=mask), reduction="none")),
-    Call("spearman_loss", lambda s, y, tau, mask: losses.spearman_loss(s, y, mask, tau=tau, reduction="none"), invariant=True, within=(0, 2)),
-    Call("spearman_loss:sigmoid", lambda s, y, tau, mask: losses.spearman_loss(s, y, mask, method="sigmoid", tau=tau, reduction="none"), invariant=True, within=(0, 2)),
-    Call("kendall_loss", lambda s, y, tau, mask: losses.kendall_loss(s, y, mask, tau=tau, reduction="none"), invariant=True, within=(0, None)),
-    Call("approx_ndcg_loss", lambda s, y, tau, mask: losses.approx_ndcg_loss(s, y, mask, tau=tau, reduction="none"), invariant=True),
-    Call("neural_ndcg_loss", lambda s, y, tau, mask: losses.neural_ndcg_loss(s, y, mask, tau=tau, reduction="none"), invariant=True),
-    Call("precision_loss", lambda s, y, tau, mask: losses.precision_loss(s, y > 1, mask, k=1, tau=tau, reduction="none"), invariant=True, within=(0, 1)),
-    Call("recall_loss", lambda s, y, tau, mask: losses.recall_loss(s, y > 1, mask, k=1, tau=tau, reduction="none"), invariant=True, within=(0, 1)),
-    Call("listnet_loss", lambda s, y, tau, mask: losses.listnet_loss(s, y, mask, tau=tau, reduction="none"), invariant=True, within=(0, None)),
-    Call("listnet_loss:share", lambda s, y, tau, mask: losses.listnet_loss(s, y, mask, target="share", tau=tau, reduction="none"), invariant=True, within=(0, None)),
-    Call("listmle_loss", lambda s, y, tau, mask: losses.listmle_loss(s, y, mask, tau=tau, reduction="none"), invariant=True, within=(0, None)),
-    Call("listmle_loss:exp2", lambda s, y, tau, mask: losses.listmle_loss(s, y, mask, weights="exp2", tau=tau, reduction="none"), invariant=True, within=(0, None)),
-    Call("slatk_loss", lambda s, y, tau, mask: losses.slatk_loss(s, y, mask, k=2, tau=tau, reduction="none"), invariant=True, within=(0, None)),
-    Call("lambda_loss", lambda s, y, tau, mask: losses.lambda_loss(s, y, mask, tau=tau, reduction="none"), invariant=True, within=(0, None)),
-    Call("lambda_loss:precision", lambda s, y, tau, mask: losses.lambda_loss(s, y, mask, weights="precision", k=2, tau=tau, reduction="none"), invariant=True, within=(0, None)),
-    Call("average_precision_loss", lambda s, y, tau, mask: losses.average_precision_loss(s, y > 1, mask, tau=tau, reduction="none"), invariant=True, within=(0, 1)),
-    Call("quantised_ap_loss", lambda s, y, tau, mask: losses.quantised_ap_loss(s, y > 1, mask, reduction="none"), invariant=True, within=(0, 1)),
-    Call("auc_loss", lambda s, y, tau, mask: losses.auc_loss(s, y > 1, mask, tau=tau, reduction="none"), invariant=True, within=(0, None)),
-    Call("auc_loss:sigmoid", lambda s, y, tau, mask: losses.auc_loss(s, y > 1, mask, kind="sigmoid", tau=tau, reduction="none"), invariant=True, within=(0, 1)),
-    Call("weighted_kendall_loss", lambda s, y, tau, mask: losses.weighted_kendall_loss(s, y, mask, tau=tau, reduction="none"), invariant=True, within=(0, None)),
-    Call("pirank_loss", lambda s, y, tau, mask: losses.pirank_loss(s, y, mask, tau=tau, reduction="none"), invariant=True),
-    Call("reciprocal_rank_loss", lambda s, y, tau, mask: losses.reciprocal_rank_loss(s, y > 1, mask, tau=tau, reduction="none"), invariant=True, within=(0, 1)),
+    Call("spearman_loss", lambda s, y, tau, mask, **more: losses.spearman_loss(s, y, mask, tau=tau, reduction="none", **more), invariant=True, within=(0, 2)),
+    Call("spearman_loss:sigmoid", lambda s, y, tau, mask, **more: losses.spearman_loss(s, y, mask, method="sigmoid", tau=tau, reduction="none", **more), invariant=True, within=(0, 2)),
+    Call("kendall_loss", lambda s, y, tau, mask, **more: losses.kendall_loss(s, y, mask, tau=tau, reduction="none", **more), invariant=True, within=(0, None)),
+    Call("approx_ndcg_loss", lambda s, y, tau, mask, **more: losses.approx_ndcg_loss(s, y, mask, tau=tau, reduction="none", **more), invariant=True),
+    Call("neural_ndcg_loss", lambda s, y, tau, mask, **more: losses.neural_ndcg_loss(s, y, mask, tau=tau, reduction="none", **more), invariant=True),
+    Call("precision_loss", lambda s, y, tau, mask, **more: losses.precision_loss(s, y > 1, mask, k=1, tau=tau, reduction="none", **more), invariant=True, within=(0, 1)),
+    Call("recall_loss", lambda s, y, tau, mask, **more: losses.recall_loss(s, y > 1, mask, k=1, tau=tau, reduction="none", **more), invariant=True, within=(0, 1)),
+    Call("listnet_loss", lambda s, y, tau, mask, **more: losses.listnet_loss(s, y, mask, tau=tau, reduction="none", **more), invariant=True, within=(0, None)),
+    Call("listnet_loss:share", lambda s, y, tau, mask, **more: losses.listnet_loss(s, y, mask, target="share", tau=tau, reduction="none", **more), invariant=True, within=(0, None)),
+    Call("listmle_loss", lambda s, y, tau, mask, **more: losses.listmle_loss(s, y, mask, tau=tau, reduction="none", **more), invariant=True, within=(0, None)),
+    Call("listmle_loss:exp2", lambda s, y, tau, mask, **more: losses.listmle_loss(s, y, mask, weights="exp2", tau=tau, reduction="none", **more), invariant=True, within=(0, None)),
+    Call("slatk_loss", lambda s, y, tau, mask, **more: losses.slatk_loss(s, y, mask, k=2, tau=tau, reduction="none", **more), invariant=True, within=(0, None)),
+    Call("lambda_loss", lambda s, y, tau, mask, **more: losses.lambda_loss(s, y, mask, tau=tau, reduction="none", **more), invariant=True, within=(0, None)),
+    Call("lambda_loss:precision", lambda s, y, tau, mask, **more: losses.lambda_loss(s, y, mask, weights="precision", k=2, tau=tau, reduction="none", **more), invariant=True, within=(0, None)),
+    Call("average_precision_loss", lambda s, y, tau, mask, **more: losses.average_precision_loss(s, y > 1, mask, tau=tau, reduction="none", **more), invariant=True, within=(0, 1)),
+    Call("quantised_ap_loss", lambda s, y, tau, mask, **more: losses.quantised_ap_loss(s, y > 1, mask, reduction="none", **more), invariant=True, within=(0, 1)),
+    Call("auc_loss", lambda s, y, tau, mask, **more: losses.auc_loss(s, y > 1, mask, tau=tau, reduction="none", **more), invariant=True, within=(0, None)),
+    Call("auc_loss:sigmoid", lambda s, y, tau, mask, **more: losses.auc_loss(s, y > 1, mask, kind="sigmoid", tau=tau, reduction="none", **more), invariant=True, within=(0, 1)),
+    Call("weighted_kendall_loss", lambda s, y, tau, mask, **more: losses.weighted_kendall_loss(s, y, mask, tau=tau, reduction="none", **more), invariant=True, within=(0, None)),
+    Call("pirank_loss", lambda s, y, tau, mask, **more: losses.pirank_loss(s, y, mask, tau=tau, reduction="none", **more), invariant=True),
+    Call("reciprocal_rank_loss", lambda s, y, tau, mask, **more: losses.reciprocal_rank_loss(s, y > 1, mask, tau=tau, reduction="none", **more), invariant=True, within=(0, 1)),
     Call("topk_loss", lambda s, y, tau, mask: losses.topk_loss(s, y > 1, k=1, tau=tau, reduction="none"), masked=False, invariant=True, within=(0, None)),
     Call("zero_one_loss", lambda s, y, tau, mask: losses.zero_one_loss(s, y > 1, k=1, tau=tau, reduction="none"), masked=False, invariant=True, within=(0, None)),
+]
+# The same, of what asks how many there are, or computes in numpy: no launches are counted here.
+HOST_FUNCTIONS = [
+    *(Call(f"soft_topk_mask:{method}, lists", lists(lambda x, tau, _, offsets, method=method: functional.soft_topk_mask(x, 1, method=method, tau=tau, offsets=offsets), "elements"), equivariant=True, within=(0, 1))
+      for method in ("lapsum", "sinkhorn", "sparse", "threshold", "simple")),
+    *(Call(f"soft_rank:{method}, lists", lists(lambda x, tau, _, offsets, method=method: functional.soft_rank(x, method=method, tau=tau, offsets=offsets), "elements"), equivariant=True, within=(1, None))
+      for method in ("softsort", "neuralsort", "lapsum", "sigmoid", "gaussian", "laplace", "permutahedron")),
+    Call("soft_sort:lists", lists(lambda x, tau, _, offsets: functional.soft_sort(x, tau=tau, offsets=offsets), "order"), invariant=True),
+    Call("soft_quantile:lists", lists(lambda x, tau, _, offsets: functional.soft_quantile(x, 0.3, tau=tau, offsets=offsets)), invariant=True),
+    Call("soft_median:lists", lists(lambda x, tau, _, offsets: functional.soft_median(x, tau=tau, offsets=offsets)), invariant=True),
+    Call("soft_topk:lists", lists(lambda x, tau, _, offsets: functional.soft_topk(x, 1, tau=tau, offsets=offsets)[0]), invariant=True),
+    Call("soft_permutation:lists", lists(lambda x, tau, _, offsets: functional.soft_permutation(x, tau=tau, offsets=offsets).mT @ torch.ones_like(x), "elements"), equivariant=True),
+    *(Call(f"TopKRouter:{method}", lambda s, tau, mask, method=method: selection.TopKRouter(min(2, s.shape[-1]), method, tau=tau)(s).weights, masked=False, invariant=True, within=(0, 1))
+      for method in ("lapsum", "sinkhorn", "threshold", "simple")),
+    Call("subset_marginals", lambda s, tau, mask: selection.subset_marginals(s, 1, tau), masked=False, equivariant=True, within=(0, 1)),
+    Call("BlackboxRank", lambda s, tau, mask: sampling.BlackboxRank(tau)(s, mask), equivariant=True, within=(1, None)),
+    Call("ImplicitRank", lambda s, tau, mask: sampling.ImplicitRank(tau, generator=torch.Generator().manual_seed(0))(s, mask), masked=False, within=(1, None)),   # a shorter set draws other noise
+    Call("chunked_quantile", by_chunks(lambda x, tau, chunk: ragged.chunked_quantile(x, [0.0, 0.3, 1.0], tau=tau, chunk=chunk)), masked=False, invariant=True),
+    Call("chunked_threshold", by_chunks(lambda x, tau, chunk: ragged.chunked_threshold(x, 0.6, tau=tau, chunk=chunk).soft), masked=False, invariant=True),
+]
+HOST_LOSSES = [
+    Call("hard_metric:ndcg", lambda s, y, tau, mask: losses.hard_metric(losses.ApproxNDCGLoss(), s, y, mask, reduction="none"), within=(0, 1)),
+    Call("hard_metric:auc", lambda s, y, tau, mask: losses.hard_metric(losses.AUCLoss(), s, y > 1, mask, reduction="none"), invariant=True, within=(0, 1)),
+    Call("hard_metric:kendall", lambda s, y, tau, mask: losses.hard_metric(losses.KendallLoss(), s, y, mask, reduction="none"), invariant=True, within=(-1, 1)),
+    Call("soft_metric", lambda s, y, tau, mask: losses.soft_metric(losses.SpearmanLoss(tau=tau, reduction="none"), s, y, mask), invariant=True, within=(-1, 1)),
+    Call("gradient_and_curvature", lambda s, y, tau, mask: torch.stack(losses.gradient_and_curvature(losses.ListNetLoss(tau=tau, reduction="sum"), s, y, mask), -1).sum(-1), equivariant=True),
+    *(call._replace(name=f"{call.name}:lists", f=lists(call.f)) for call in LOSSES if "offsets" in inspect.signature(getattr(losses, call.public)).parameters),
 ]
 LOSS_MODULES = {name: cls for name, cls in vars(losses).items() if inspect.isclass(cls) and hasattr(cls, "function")}
 # Public names that take no scores, or are the matter of which the entries above are made.
@@ -168,17 +218,15 @@ ELSEWHERE = {
     "the maps that operators return": "SoftPermutation DensePermutation TransposedPermutation SampleMean SoftSortPermutation LaplacePermutation SparseRows "
                                       "WindowedPermutation SquarePermutation OrderPermutation NeuralSortPermutation NetworkPermutation TransportPermutation LapSumPermutation ListPermutation",
     "base classes and look-ups": "Operator RankOperator get_operator get_rank_operator TopKMask get_topk_mask Routing",
-    "definitions read aloud, the oracles of the parts' tests": "neuralsort_published neuralsort_quadratic row_sums isotonic_plain sinkhorn line_potentials convex_cost subset_marginals",
+    "definitions read aloud, the oracles of the parts' tests": "neuralsort_published neuralsort_quadratic row_sums isotonic_plain sinkhorn line_potentials convex_cost",
     "pieces of a network": "odd_even_layers bitonic_layers Comparators sorting_network run_network swap_sigmoid lane_differences replace_activation apply_layers default_steepness",
     "pieces of a transport": "ConvergenceWarning Gibbs potentials hard_matching",
     "noise": "gumbel_noise",
     "numbers, not tensors": "calibrate_tau tau_schedule",
     "orders": "ideal_order",
-    "lists end to end, and scores in files (tests/ragged)": "offsets_of chunked_quantile chunked_threshold Threshold ChunkedRank",
-    "metrics, and what boosted trees ask of a loss": "hard_metric soft_metric gradient_and_curvature",
+    "lists end to end, and scores in files (tests/ragged)": "offsets_of Threshold ChunkedRank",
     "scores on many processes, in tests/distributed": "Party gather_parts gathered summed agreed_sum SortedParts sort_parts bring home spread positions SoftSortParts laplace_ranks step_ranks mean_ranks",
     "pieces with tests of their own": "warm",
-    "hard ranks, whose gradient is another function's": "BlackboxRank ImplicitRank",
     "an estimator, under scikit-learn's own checks": "SoftKNeighborsClassifier",
 }
 PARTS = (core, rowwise, networks, transport, ranks, selection, sampling, distributed, ragged, functional, losses)
@@ -192,4 +240,4 @@ def public_names():
 def described_names():
     "Every public name that a table, or ELSEWHERE, speaks of."
     rows = {type(row.make()).__mro__[1 if row.name in ("Stochastic", "Perturbed") else 0].__name__ for row in OPERATORS + RANKS}
-    return rows | {call.public for call in FUNCTIONS + LOSSES} | {f.__name__ for f in LOSS_MODULES.values()} | set(" ".join(ELSEWHERE.values()).split())
+    return rows | {call.public for call in FUNCTIONS + LOSSES + HOST_FUNCTIONS + HOST_LOSSES} | {f.__name__ for f in LOSS_MODULES.values()} | set(" ".join(ELSEWHERE.values()).split())

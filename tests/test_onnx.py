@@ -1,4 +1,4 @@
-"""What `torch.onnx.export` makes of the operators: a model of torch's operators alone, with equal results, or an error. `make newest` installs the packages it needs."""
+"""What `torch.onnx.export` makes of the operators: a model of torch's operators alone, with equal results, or an error."""
 import numpy as np
 import pytest
 import torch

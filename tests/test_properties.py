@@ -14,7 +14,7 @@ import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from tables import FUNCTIONS, LOSSES, OPERATORS, RANKS
+from tables import FUNCTIONS, HOST_FUNCTIONS, HOST_LOSSES, LOSSES, OPERATORS, RANKS
 
 from softsortlib.transport import ConvergenceWarning
 
@@ -165,7 +165,7 @@ def test_ranks(row, case):
 
 
 def check_call(call, case, of):
-    "What FUNCTIONS and LOSSES keep; `of(s, mask, at)` calls at the columns `at`."
+    "What functions and losses keep; `of(s, mask, at)` calls at the columns `at`."
     s, mask, dtype = case.scores().requires_grad_(), case.mask() if call.masked else None, case.dtype
     everything = torch.arange(case.n)
     out = of(s, mask, everything)
@@ -191,14 +191,14 @@ def check_call(call, case, of):
         close(of(s[:, at], None, at), out[:, at] if call.equivariant else out, dtype, scale, why="not the same after a permutation")
 
 
-@pytest.mark.parametrize("call", FUNCTIONS, ids=lambda call: call.name)
+@pytest.mark.parametrize("call", FUNCTIONS + HOST_FUNCTIONS, ids=lambda call: call.name)
 @share
 @given(case=cases)
 def test_functions(call, case):
     check_call(call, case, lambda s, mask, at, b=None: call.f(s, case.tau, mask))
 
 
-@pytest.mark.parametrize("call", LOSSES, ids=lambda call: call.name)
+@pytest.mark.parametrize("call", LOSSES + HOST_LOSSES, ids=lambda call: call.name)
 @share
 @given(case=cases.filter(lambda case: case.n > 1))
 def test_losses(call, case):

@@ -182,7 +182,7 @@ OVERFLOW = """() => {
   return [`${document.documentElement.scrollWidth} pixels wide: ` + wide.slice(0, 4).map(e => e.tagName.toLowerCase() + "." + e.className).join(", ")];
 }"""
 WRAPPED = """() => {
-  const folded = [...document.querySelectorAll("main details:not([open])")], lines = [...document.querySelectorAll("main pre > code.sourceCode > span.line")];
+  const folded = [...document.querySelectorAll("main details:not([open])")], lines = [...document.querySelectorAll("main pre.python > code.sourceCode > span.line")];
   folded.forEach(d => d.open = true);
   const wrapped = lines.filter(l => l.checkVisibility() && l.getBoundingClientRect().height > 30).map(l => "wrapped: " + l.textContent.slice(0, 60));
   folded.forEach(d => d.open = false);
@@ -582,7 +582,7 @@ GOOD = "<!doctype html><html lang=en><title>title</title><link rel=icon href='da
     ("<span class='katex-error' title='ParseError'>x</span>", "KaTeX error"),
     (r"<p>so \(x\) is</p>", "raw formula"),
     ("<img src='data:image/png;base64,AAAA' alt='x'>", "broken picture"),
-    ("<pre style='white-space: pre-wrap; width: 9rem'><code class='sourceCode'><span class='line' style='display: inline-block'>a line of code that is too long</span></code></pre>", "wrapped: a line of code"),
+    ("<pre class='python' style='white-space: pre-wrap; width: 5rem'><code class='sourceCode'><span class='line' style='display: inline-block'>a line of code that is too long</span></code></pre>", "wrapped: a line of code"),
     ("<p style='color: #999'>pale</p>", "light: poor contrast: pale"),
     ("<p style='color: #333; background: transparent'>dim</p>", "dark: poor contrast: dim"),
     ("<div style='width: 500px'>wide</div>", "500 pixels wide"),

@@ -7,7 +7,7 @@
 
 Kernels run uncompiled (NUMBA_DISABLE_JIT=1), as plain Python, because a tracer sees no machine code; those of Triton run in its interpreter,
 in the processes that the tests start. Tests that take longer than PATIENCE seconds that way are left out: they measure size, and reach
-no line that a small one does not. A piece is a file of tests, a process of its own.
+no line that a small one does not. A piece is a file of tests, or every k-th test of a long one, in a process of its own.
 """
 import argparse
 import ast
@@ -27,7 +27,9 @@ import pytest
 ROOT = Path(__file__).resolve().parent.parent
 DATA, RECORD = ROOT / ".cache" / "coverage", ROOT / "nbs" / "results" / "coverage.json"
 PATIENCE = 5
-OTHERS = ("test_custom_operators", "test_defects", "test_extremes", "test_messages", "test_properties")    # beside the folders of the parts
+OTHERS = ("test_custom_operators", "test_properties", "test_arguments", "test_messages", "test_defects", "test_extremes")    # these run a bit of everything
+READS = ("core/test_types.py",)                                                                            # the type checker reads, and runs nothing
+SHARES = {"core/test_contract.py": 6, "core/test_copies.py": 2, "losses/test_conventions.py": 2}            # pieces of a file, so that each takes a few minutes
 COMPILED = ("engine/test_first_call.py",)                                                                   # asks what the compiler did
 SETTINGS = """[run]
 source = softsortlib
@@ -53,20 +55,21 @@ REASONS = (
 
 
 def pieces():
-    "The files of tests, by the name of their piece."
-    folders = sorted(p.name for p in (ROOT / "tests").iterdir() if p.is_dir() and (ROOT / "softsortlib" / p.name).is_dir() and p.name != "lab")
-    files = [p for folder in folders for p in sorted((ROOT / "tests" / folder).glob("test_*.py"))]
-    files += [ROOT / "tests" / f"{name}.py" for name in OTHERS]
-    return {p.relative_to(ROOT / "tests").as_posix(): p for p in files}
+    "{name: (file, share, of how many)} of the pieces: the files of tests, long ones in shares."
+    folders = [p for p in sorted((ROOT / "tests").iterdir()) if p.is_dir() and (ROOT / "softsortlib" / p.name).is_dir() and p.name != "lab"]
+    files = [ROOT / "tests" / f"{name}.py" for name in OTHERS] + sorted((p for folder in folders for p in folder.glob("test_*.py")), key=lambda p: p.parent.name == "core")
+    names = {p.relative_to(ROOT / "tests").as_posix(): p for p in files}
+    whole = [(name, path, SHARES.get(name, 1)) for name, path in names.items() if name not in READS]
+    return {f"{name}:{i}" if n > 1 else name: (path, i, n) for name, path, n in whole for i in range(n)}
 
 
-def run(name, path):
+def run(name, path, share, of):
     "Measure one piece: what pytest says in its last line."
     folder = DATA / re.sub(r"\W", "_", name)
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     (folder / "rc").write_text(SETTINGS.format(data=folder / "data"), encoding="utf-8")
-    env = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "tools"), os.environ.get("PYTHONPATH", "")]), "COVERAGE_RCFILE": str(folder / "rc")}
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "tools"), os.environ.get("PYTHONPATH", "")]), "COVERAGE_RCFILE": str(folder / "rc"), "COVERAGE_SHARE": f"{share}/{of}"}
     if name not in COMPILED: env["NUMBA_DISABLE_JIT"] = "1"
     command = [sys.executable, "-m", "coverage", "run", "-m", "pytest", "-p", "measure_coverage", "-p", "no:cacheprovider", "-W", "ignore::RuntimeWarning", "--no-header", "--tb=line", path]
     done = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True)
@@ -76,14 +79,21 @@ def run(name, path):
 
 
 def patience(seconds):
-    "From here on a test is skipped after so many seconds."
+    "From here on a test is skipped after so many seconds of this process, or ten times as many on the clock; 0: after no time."
     def too_long(*_): raise pytest.skip.Exception(f"takes more than {seconds} s uncompiled")
-    signal.signal(signal.SIGALRM, too_long)
-    signal.alarm(seconds)
+    for sign, timer, after in ((signal.SIGPROF, signal.ITIMER_PROF, seconds), (signal.SIGALRM, signal.ITIMER_REAL, 10 * seconds)):
+        signal.signal(sign, too_long)
+        signal.setitimer(timer, after)
+
+
+def pytest_collection_modifyitems(config, items):
+    share, of = map(int, os.environ.get("COVERAGE_SHARE", "0/1").split("/"))
+    config.hook.pytest_deselected(items=[item for i, item in enumerate(items) if i % of != share])
+    items[:] = items[share::of]
 
 
 @pytest.hookimpl(tryfirst=True)
-def pytest_runtest_setup(item): patience(12 * PATIENCE)         # what a fixture makes serves many tests
+def pytest_runtest_setup(item): patience(6 * PATIENCE)          # what a fixture makes serves many tests
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -91,7 +101,7 @@ def pytest_runtest_call(item): patience(PATIENCE)
 
 
 @pytest.hookimpl(tryfirst=True)
-def pytest_runtest_teardown(item): signal.alarm(0)
+def pytest_runtest_teardown(item): patience(0)
 
 
 def combined():
@@ -157,10 +167,10 @@ def main():
     DATA.mkdir(parents=True, exist_ok=True)
     done = DATA / "done.json"
     said = json.loads(done.read_text(encoding="utf-8")) if done.exists() else {}
-    for name, path in pieces().items():
+    for name, (path, share, of) in pieces().items():
         if name in said or args.lines: continue
         if time.time() - start > 60 * args.minutes: sys.exit(f"{len(said)} of {len(pieces())} pieces: run it again")
-        said[name] = run(name, path)
+        said[name] = run(name, path, share, of)
         print(f"{name}: {said[name]}", flush=True)
         done.write_text(json.dumps(said, indent=1), encoding="utf-8")
     files = combined()

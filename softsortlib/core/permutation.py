@@ -27,7 +27,8 @@ def permutation_matrix(
 ) -> Tensor:  # zeros and ones, (..., n, n)
     """The matrix with a one at `[i, perm[i]]` (Grover et al. 2019, section 2).
 
-    Raise `TypeError` or `ValueError` if `perm` is not an order."""
+    Raise `TypeError` or `ValueError` if `perm` is not an order, `TypeError` if `dtype` is none."""
+    check_type(dtype, torch.dtype, "dtype")
     if not isinstance(perm, Tensor) or perm.dtype not in (torch.int64, torch.int32):
         got = getattr(perm, "dtype", type(perm).__name__)
         raise TypeError(f"perm must be a tensor of indices (torch.long), as argsort returns it, got {got}")

@@ -217,7 +217,11 @@ def meet(
 ) -> "tuple[Any, Party]":  # what `prepare` made, and the party
     """Check the arguments here and agree with the others.
 
-    Raise what `prepare` raises, `RuntimeError` where another process raised, `ValueError` that names a difference."""
+    Raise `TypeError` for what is no group, what `prepare` raises, `RuntimeError` where another process raised,
+    `ValueError` that names a difference."""
+    if not isinstance(group, dist.ProcessGroup):
+        raise TypeError(f"group must be a process group, as torch.distributed.new_group returns it, "
+                        f"got {type(group).__name__}")
     own_error = made = None
     try:
         made, facts = prepare()

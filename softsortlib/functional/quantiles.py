@@ -61,6 +61,8 @@ def _levels(q, dtype, device):
         q = torch.full((), float(q), dtype=dtype, device=device)
     if q.is_complex() or q.dtype == torch.bool:
         raise TypeError(f"q must be real, got {q.dtype}")
+    if q.layout != torch.strided:
+        raise TypeError(f"q must be a dense tensor, got {q.layout}: call q.to_dense()")
     if q.ndim > 1:
         raise ValueError(f"q must be a number or a tensor with one dimension, got shape {tuple(q.shape)}")
     if is_concrete(q) and not ((q >= 0) & (q <= 1)).all():

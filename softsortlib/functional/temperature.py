@@ -67,7 +67,7 @@ def _sample_of_rows(s, mask):
     "Numbers of evenly spaced rows, as many as a million entries allow; raise `ValueError` for sets of one element."
     longest = s.shape[-1] if mask is None else int(mask.sum(-1).max())
     if longest < 2:
-        raise ValueError(f"scores must have at least two elements along dim, got {longest}")
+        raise ValueError(f"scores must have at least two elements along dim that the mask keeps, got {longest}")
     count = min(longest, max(8, (1 << 20) // s.numel()))
     return torch.linspace(0, longest - 1, count, device=s.device).round().long()
 

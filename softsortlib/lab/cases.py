@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['Contender', 'Case', 'cases', 'pieces', 'bench_rows', 'Comparison', 'comparisons']
 
-# %% ../../nbs/lab/89_cases.ipynb #bb2784b0
+# %% ../../nbs/lab/89_cases.ipynb #71dc7364
 from collections.abc import Callable
 from enum import Enum
 from fnmatch import fnmatch
@@ -16,14 +16,19 @@ import torch
 from softsortlib.lab.contenders import (
     approx_ndcg, ask, ask_matrix, compiled, diffsort_matrix, gaussian_ranks, grades, kendall, pot_answer,
     sigmoid_ranks, softsort_listing, softtorch_fast_soft_sort, softtorch_matrix, softtorch_rank, softtorch_sort,
-    softtorch_transport, torchpsort_answer, torchsort_answer,
+    softtorch_transport, sparse_listing, topk_softmax, torchpsort_answer, torchsort_answer,
 )
 from .provenance import module_hash
-from ..losses import approx_ndcg_loss, kendall_loss
+from softsortlib.losses import (
+    approx_ndcg_loss, auc_loss, average_precision_loss, kendall_loss, lambda_loss, listmle_loss, listnet_loss,
+    neural_ndcg_loss, pirank_loss, quantised_ap_loss, reciprocal_rank_loss, slatk_loss, spearman_loss,
+    weighted_kendall_loss,
+)
 from ..networks import SortingNetwork
 from ..ranks import GaussianRank, LapSum, LaplaceRank, Permutahedron, SigmoidRank
 from ..rowwise import NeuralSort, SoftSort, neuralsort_published, neuralsort_quadratic
-from ..selection import get_topk_mask
+from ..sampling import BlackboxRank, ImplicitRank, Perturbed, plackett_luce_reward
+from ..selection import TopKRouter, get_topk_mask
 from ..transport import SinkhornSort
 
 # %% ../../nbs/lab/89_cases.ipynb #a8424b50
@@ -243,24 +248,83 @@ def _huge_case():
     contenders = {"SoftSort, |x - y|": _values_contenders()["SoftSort, |x - y|"]}
     return Case("sorted values of a hundred million", ((10**8, 1),), SORT_FLOOR, contenders, how=How.ALONE)
 
-# %% ../../nbs/lab/89_cases.ipynb #3befe6b2
+# %% ../../nbs/lab/89_cases.ipynb #8d9df6af
 def _topk_case():
     "Weights of the k largest, forward and backward."
     names = ("lapsum", "sinkhorn", "sparse", "threshold")
     def weigh(name):
         return lambda s: get_topk_mask(name, k=max(1, s.shape[-1] // 1000), tau=0.1)(s)
     contenders = {f"top k, {name}": Contender(weigh(name), here=True) for name in names}
-    contenders["top k, simple"] = Contender(weigh("simple"), here=True, largest=100_000)
+    contenders["top k, simple"] = Contender(weigh("simple"), here=True)
     contenders["torch.topk"] = Contender(lambda s: s.topk(max(1, s.shape[-1] // 1000)).values)
     return Case("weights of the k largest", _LONG, SORT_FLOOR, contenders)
 
-# %% ../../nbs/lab/89_cases.ipynb #79f2b05a
+# %% ../../nbs/lab/89_cases.ipynb #b3e77e99
+def _sparse_case():
+    "Sorted values by rows with exact zeros, forward and backward."
+    contenders = {}
+    for kind in ("sparsemax", "entmax15"):
+        ours = SoftSort(tau=0.1, simplex=kind, descending=True)
+        defined = ask_matrix("values", lambda s, kind=kind: sparse_listing(s, 0.1, kind))
+        contenders[f"SoftSort, {kind}"] = Contender(ask("values", ours), kind, here=True)
+        contenders[f"SoftSort, {kind}, as defined"] = Contender(defined, kind, largest=1000)
+    return Case("sorted values by sparse rows", _LONG[1:4], SORT_FLOOR, contenders, memory=False)
+
+
+def _router_case():
+    "Tokens to experts, forward and backward."
+    contenders = {
+        f"TopKRouter, {name}": Contender(lambda s, route=TopKRouter(2, name): route(s).weights, here=True)
+        for name in ("sparse", "threshold", "sinkhorn", "lapsum")
+    }
+    contenders["topk and softmax"] = Contender(lambda s: topk_softmax(s, 2))
+    return Case("router", ((64, 100_000),), SORT_FLOOR, contenders, memory=False)
+
+# %% ../../nbs/lab/89_cases.ipynb #cc67d6e7
+def _losses_case():
+    "Ranking losses, forward and backward."
+    def of(loss, **options):
+        return lambda s: loss(s, grades(s), reduction="none", **options)
+    short = {
+        "lambda_loss": of(lambda_loss), "neural_ndcg_loss": of(neural_ndcg_loss), "pirank_loss": of(pirank_loss),
+        "reciprocal_rank_loss": of(reciprocal_rank_loss),
+    }
+    long = {
+        "approx_ndcg_loss": of(approx_ndcg_loss), "auc_loss": of(auc_loss),
+        "average_precision_loss": of(average_precision_loss), "kendall_loss": of(kendall_loss),
+        "listmle_loss": of(listmle_loss), "listnet_loss": of(listnet_loss),
+        "quantised_ap_loss": of(quantised_ap_loss), "slatk_loss": of(slatk_loss, k=10),
+        "spearman_loss": of(spearman_loss), "weighted_kendall_loss": of(weighted_kendall_loss),
+        "weighted_kendall_loss, sigmoid": of(weighted_kendall_loss, kind="sigmoid"),
+    }
+    contenders = {k: Contender(f, here=True) for k, f in long.items()}
+    contenders |= {k: Contender(f, here=True, largest=1000) for k, f in short.items()}
+    return Case("ranking losses", ((100, 256), (1000, 16), (100_000, 1)), SORT_FLOOR, contenders, memory=False)
+
+
+def _sampling_case():
+    "Estimators by noise, with ten samples, forward and backward."
+    perturbed = Perturbed(tau=0.1, samples=10)
+    contenders = {
+        "Perturbed": lambda s: perturbed(s) @ s,
+        "BlackboxRank": lambda s: BlackboxRank(0.1)(s),
+        "ImplicitRank": lambda s: ImplicitRank(0.1, samples=10)(s),
+        "plackett_luce_reward": lambda s: plackett_luce_reward(s, grades(s), k=min(10, s.shape[-1]), samples=10),
+    }
+    contenders = {k: Contender(f, here=True) for k, f in contenders.items()}
+    return Case("estimators by sampling", ((100, 256), (1000, 16), (100_000, 1)), SORT_FLOOR, contenders, memory=False)
+
+# %% ../../nbs/lab/89_cases.ipynb #7ccc3427
 def cases() -> dict:  # name -> Case
     "The questions that the benchmark asks."
     found = dict(
         values=Case("sorted values", _LONG, SORT_FLOOR, _values_contenders()),
         log_prob=_log_prob_case(),
         topk=_topk_case(),
+        sparse_rows=_sparse_case(),
+        router=_router_case(),
+        losses=_losses_case(),
+        sampling=_sampling_case(),
         ranks=Case("ranks", _LONG, SORT_FLOOR, _ranks_contenders()),
         dense=Case("dense matrix", _DENSE, DENSE_FLOOR, _dense_contenders()),
         small_values=_small_case("values", "sorted values of small sets"),
@@ -290,7 +354,7 @@ def pieces(
                 found.append((name, n, batch))
     return found
 
-# %% ../../nbs/lab/89_cases.ipynb #0b0db124
+# %% ../../nbs/lab/89_cases.ipynb #7b7cad4a
 def _older(row, run, newest):
     "Whether the modules that a row names have changed or, where it names none, any code since its run."
     if "through" in row and "modules" in run:

@@ -60,7 +60,7 @@ def _matrix_of(P, s):
     "The matrix by a matrix."
     return P
 
-# %% ../../nbs/lab/74_contenders.ipynb #58e68b5f
+# %% ../../nbs/lab/74_contenders.ipynb #437c5905
 _BY_OPERATOR = {
     "values": lambda P, s: P @ s,
     "log_prob": lambda P, s: P.log_prob(fixed_order(s)),
@@ -80,6 +80,27 @@ def ask(question, op):
 def ask_matrix(question, matrix):
     "Scores -> the answer from a function that maps scores to a matrix."
     return lambda s: _BY_MATRIX[question](matrix(s), s)
+
+# %% ../../nbs/lab/74_contenders.ipynb #e36ba2f8
+def sparse_listing(s, tau, kind):
+    "SoftSort's matrix with rows by `sparsemax` or `entmax15`; theta gets its gradient afterwards."
+    ordered = s.sort(descending=True, dim=1).values
+    z = (ordered[:, :, None] - s[:, None, :]).abs().neg() / tau
+    power, z = (1, z) if kind == "sparsemax" else (2, z / 2)
+    low, high = torch.full_like(z[..., :1], -1.0), torch.zeros_like(z[..., :1])
+    for _ in range(60):
+        theta = (low + high) / 2
+        more = (z.detach() - theta).clamp(min=0).pow(power).sum(-1, keepdim=True) > 1
+        low, high = torch.where(more, theta, low), torch.where(more, high, theta)
+    inside = z > high
+    slope = (z.detach() - high).clamp(min=0).pow(power - 1) * inside
+    theta = high + (slope * (z - z.detach())).sum(-1, keepdim=True) / slope.sum(-1, keepdim=True)
+    return (z - theta).clamp(min=0).pow(power)
+
+
+def topk_softmax(s, k):
+    "The gates of a mixture of experts: a softmax over the k chosen."
+    return s.topk(k).values.softmax(-1)
 
 # %% ../../nbs/lab/74_contenders.ipynb #b6200c6b
 def _differences(s, tau):
@@ -173,7 +194,7 @@ def diffsort_matrix(s, tau):
     "diffsort's matrix; it makes the sorted values, too, whatever is asked."
     return _diffsort_network(s.shape[-1], 1 / tau)(s)[1].mT
 
-# %% ../../nbs/lab/74_contenders.ipynb #6e3e579e
+# %% ../../nbs/lab/74_contenders.ipynb #06f05792
 def _pot_plan(row, tau, method):
     "POT's plan for one set of scores, (n, n), by `sinkhorn` (its default) or `sinkhorn_log`."
     solve = getattr(importlib.import_module("ot").bregman, method)

@@ -33,8 +33,10 @@ def _check_target(logits, target):
 
 # %% ../../nbs/losses/57_classification.ipynb #a2fa7a94
 def _check_classes(logits, target):
-    "`_check_target`; also raise `IndexError` for a number that is not a class, if checking costs nothing."
+    "`_check_target`; also raise for an infinite score or a number that is not a class, if checking costs nothing."
     _check_target(logits, target)
+    if is_concrete(logits) and logits.isinf().any():
+        raise ValueError("logits must be finite, got an infinite one: clamp it, or leave its class out")
     if target.dtype == torch.bool or not is_concrete(target) or not target.numel():
         return
     low, high = (x.item() for x in target.aminmax())

@@ -33,6 +33,8 @@ def check_relevance(
                         "wrap it in torch.as_tensor(...)")
     if relevance.is_complex():
         raise TypeError(f"{name} must be real, got {relevance.dtype}: take the real part or the absolute value")
+    if relevance.is_floating_point() and relevance.dtype.itemsize < 2:
+        raise TypeError(f"{name} must have at least 16 bits, got {relevance.dtype}: call {name}.float()")
     if relevance.layout != torch.strided:
         raise TypeError(f"{name} must be a dense tensor, got {relevance.layout}: call {name}.to_dense()")
     wrong = relevance.ndim == 0 if scores is None else relevance.shape != scores.shape

@@ -100,7 +100,7 @@ def spread_bins(
     "The sum of w_j delta_jm for each bin."
     first = x.detach().floor().clamp(max=bins - 2)
     share = x - first
-    at = first.long()
+    at = first.nan_to_num(0).long()
     empty = torch.zeros(*x.shape[:-1], bins, dtype=x.dtype, device=x.device)
     return empty.scatter_add(-1, at, w * (1 - share)).scatter_add(-1, at + 1, w * share)
 

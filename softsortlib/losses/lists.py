@@ -148,7 +148,7 @@ def slatk_loss(
     s, y, mask = set_inputs(scores, relevance, mask)
     check_flags(fixed_weights=fixed_weights)
     k = min(check_k(k, math.inf), s.shape[-1])
-    width = check_tau(tau if weight_tau is None else weight_tau, s)
+    width = check_tau(tau, s) if weight_tau is None else check_tau(weight_tau, s, "weight_tau")
     beta = kth_largest(s, mask, k)[..., None]
     from_beta = (s.detach() if fixed_weights else s) - beta
     weight = (from_beta / width).sigmoid()

@@ -5,12 +5,13 @@
 # %% auto #0
 __all__ = ['hard_metric', 'soft_metric', 'gradient_and_curvature']
 
-# %% ../../nbs/losses/125_metrics.ipynb #6e81251a
+# %% ../../nbs/losses/125_metrics.ipynb #b647c05a
 import torch
 from torch import Tensor
 
+from ..core.checks import check_scores, is_one_of
 from ..functional.arguments import midranks
-from .contract import Loss, differing, reduce_sets, set_inputs
+from .contract import Loss, differing, over_lists, reduce_sets, set_inputs
 from .curves import AUCLoss, AveragePrecisionLoss, QuantisedAPLoss
 from .first import PiRankLoss, ReciprocalRankLoss, hard_gains
 from .orders import KendallLoss, SpearmanLoss
@@ -18,6 +19,7 @@ from softsortlib.losses.ranking import (
     ApproxNDCGLoss, NeuralNDCGLoss, PrecisionLoss, RecallLoss, best_dcg, discounts_of, gains_of, ratio_of,
 )
 from .weighted import WeightedKendallLoss, element_weights, graded_pairs, graded_pairs_plain
+from ..ragged.lists import check_offsets, list_numbers, refuse_mask
 
 # %% ../../nbs/losses/125_metrics.ipynb #6814fb0c
 def _ndcg(loss, s, y, mask):
@@ -93,7 +95,16 @@ _HARD = {
     WeightedKendallLoss: _kendall,
 }
 
-# %% ../../nbs/losses/125_metrics.ipynb #26597fd5
+# %% ../../nbs/losses/125_metrics.ipynb #c5ebc096
+def counterpart(loss):
+    "The function of a loss's metric; raise `TypeError` for a loss that smooths none."
+    found = next((f for kind, f in _HARD.items() if isinstance(loss, kind)), None)
+    if found is None:
+        known = ", ".join(kind.__name__ for kind in _HARD)
+        raise TypeError(f"loss must be one that smooths a metric, got {type(loss).__name__}: there are {known}")
+    return found
+
+# %% ../../nbs/losses/125_metrics.ipynb #8ccd79c9
 def hard_values(
     loss: Loss,  # a module of this part
     scores: Tensor,  # (..., n)
@@ -101,58 +112,88 @@ def hard_values(
     mask: "Tensor | None",  # bool, broadcastable to scores
 ) -> tuple:  # the metric of each set, and whether it counts, each (...)
     "What `hard_metric` reduces; raise `TypeError` for a loss that smooths no metric."
-    found = next((f for kind, f in _HARD.items() if isinstance(loss, kind)), None)
-    if found is None:
-        known = ", ".join(kind.__name__ for kind in _HARD)
-        raise TypeError(f"loss must be one that smooths a metric, got {type(loss).__name__}: there are {known}")
+    found = counterpart(loss)
+    check_scores(scores)
     s, y, mask = set_inputs(scores.detach(), relevance, mask)
     return found(loss, s, y, mask)
 
-# %% ../../nbs/losses/125_metrics.ipynb #fb2a3570
+# %% ../../nbs/losses/125_metrics.ipynb #64314b9a
+def over_sets(loss, scores, relevance, mask, offsets, reduction, counting=False):
+    "The metric of sets or of lists end to end, reduced; with `counting`, one for each that counts in its place."
+    counterpart(loss)
+
+    @over_lists()
+    def of_sets(s, y, mask=None, *, reduction):
+        value, counts = hard_values(loss, s, y, mask)
+        return reduce_sets(torch.ones_like(value) if counting else value, counts, reduction, s.dtype)
+
+    return of_sets(scores, relevance, mask, offsets, reduction=reduction)
+
+# %% ../../nbs/losses/125_metrics.ipynb #fed4ebb4
 def hard_metric(
     loss: Loss,  # a module of this part, whose options say which metric
     scores: Tensor,  # (..., n)
     relevance: Tensor,  # (..., n)
     mask: "Tensor | None" = None,  # bool, broadcastable to scores, True = a real element
+    offsets: "Tensor | None" = None,  # integer, (B + 1,): lists lie end to end in the last dimension
     *,
-    reduction: str = "mean",  # "mean" over sets that count, "sum" or "none"
+    reduction: str = "mean",  # "mean" over sets that count, "sum", "none", or "count": how many count
 ) -> Tensor:  # (), or (...) for "none"
     """The metric that a loss smooths: NDCG, precision, recall, AP, RR, AUC, Spearman's or Kendall's coefficient.
 
     Raise `TypeError` for a loss that smooths none, `TypeError` or `ValueError` when an argument does not fit."""
-    value, counts = hard_values(loss, scores, relevance, mask)
-    return reduce_sets(value, counts, reduction, scores.dtype)
+    counting = is_one_of(reduction, ("count",))
+    how = "sum" if counting else reduction
+    return over_sets(loss, scores, relevance, mask, offsets, how, counting)
 
-# %% ../../nbs/losses/125_metrics.ipynb #9499a860
+# %% ../../nbs/losses/125_metrics.ipynb #8bd09c88
 def soft_metric(
     loss: Loss,  # a module of this part
     scores: Tensor,  # (..., n)
     relevance: Tensor,  # (..., n)
     mask: "Tensor | None" = None,  # bool, broadcastable to scores, True = a real element
+    offsets: "Tensor | None" = None,  # integer, (B + 1,): lists lie end to end in the last dimension
 ) -> Tensor:  # what `hard_metric` gives, smoothed, of the mean over sets; ()
     """The metric whose complement a loss is, on the scale of `hard_metric`.
 
     Raises as the loss does."""
-    value = loss(scores, relevance, mask=mask)
+    value = loss(scores, relevance, mask=mask, offsets=offsets)
     return 1 - 2 * value if isinstance(loss, (KendallLoss, WeightedKendallLoss)) else 1 - value
 
-# %% ../../nbs/losses/125_metrics.ipynb #b1a8a54f
+# %% ../../nbs/losses/125_metrics.ipynb #296840ca
+def _places(s, offsets):
+    "The place of each element in its list, (n,), and the length of the longest."
+    place = torch.arange(s.shape[-1], device=s.device)
+    if offsets is None:
+        return place, s.shape[-1]
+    offsets = check_offsets(offsets, s)
+    return place - offsets[list_numbers(offsets)], int(offsets.diff().max()) if len(offsets) > 1 else 0
+
+# %% ../../nbs/losses/125_metrics.ipynb #9dd92d5b
 def gradient_and_curvature(
     loss: Loss,  # a module of this part; for a sum over lists say reduction="sum"
     scores: Tensor,  # (..., n)
     relevance: Tensor,  # (..., n)
     mask: "Tensor | None" = None,  # bool, broadcastable to scores, True = a real element
+    offsets: "Tensor | None" = None,  # integer, (B + 1,): lists lie end to end in the last dimension
     *,
     floor: float = 1e-3,  # the least curvature of a real element
 ) -> tuple:  # the gradient and the diagonal of the second derivative, each (..., n)
-    """What a library of boosted trees asks of a loss; O(n) backward passes.
+    """What a library of boosted trees asks of a loss; as many backward passes as the longest list has elements.
 
-    Raises as the loss does."""
+    Raises as the loss does, and `TypeError` for a floor that is no number."""
+    check_scores(scores)
+    if not isinstance(floor, (int, float)):
+        raise TypeError(f"floor must be a number, got {type(floor).__name__}")
+    if offsets is not None:
+        refuse_mask(mask)
     s = scores.detach().requires_grad_()
-    slope, = torch.autograd.grad(loss(s, relevance, mask=mask), s, create_graph=True)
-    columns = []
-    for i in range(s.shape[-1]):
-        column, = torch.autograd.grad(slope[..., i].sum(), s, retain_graph=True)
-        columns.append(column[..., i])
-    curvature = torch.stack(columns, -1).clamp(min=floor)
+    slope, = torch.autograd.grad(loss(s, relevance, mask=mask, offsets=offsets), s, create_graph=True)
+    place, longest = _places(s, offsets)
+    curvature = torch.zeros_like(slope)
+    for i in range(longest):
+        here = place == i
+        column, = torch.autograd.grad(slope[..., here].sum(), s, retain_graph=True)
+        curvature[..., here] = column[..., here]
+    curvature = curvature.detach().clamp(min=floor)
     return slope.detach(), curvature if mask is None else curvature.masked_fill(~mask, 0)

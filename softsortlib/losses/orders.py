@@ -204,8 +204,8 @@ def _margin_loss(z, kind):
         raise ValueError(f"kind must be 'logistic' or 'sigmoid', got {kind!r}")
     return nn.functional.softplus(-z) / math.log(2) if kind == "logistic" else (-z).sigmoid()
 
-# %% ../../nbs/losses/55_orders.ipynb #fc560bea
-def _levels(y, mask):
+# %% ../../nbs/losses/55_orders.ipynb #74eee7b7
+def levels_of(y, mask):
     "Levels 0, 1, ... of y (..., n), padded ones in one of their own, and how many are below and above."
     y = y.masked_fill(~mask, -math.inf)
     ascending, order = y.sort(-1)
@@ -217,7 +217,7 @@ def _levels(y, mask):
     above = y.shape[-1] - torch.searchsorted(ascending, y.contiguous(), right=True)
     return levels, below, above
 
-# %% ../../nbs/losses/55_orders.ipynb #c7f5e94c
+# %% ../../nbs/losses/55_orders.ipynb #4b17b8fd
 def _kendall_pairs(s, y, mask, tau, kind):
     "The sum (55.4) of each set and its number of pairs, by all of them; tau a number or (..., 1)."
     if isinstance(tau, Tensor):
@@ -230,7 +230,7 @@ def _kendall_pairs(s, y, mask, tau, kind):
 def _kendall_sums(s, y, mask, tau, kind):
     "The same by (55.6), without the pairs."
     _margin_loss(s.new_zeros(()), kind)  # raises for another kind
-    levels, below, above = _levels(y, mask)
+    levels, below, above = levels_of(y, mask)
     eps = 3e-14 if s.dtype == torch.float64 else 1e-9
     s = s.masked_fill(~mask, 0)
     s, w = precise(s), precise(mask.to(s.dtype))[..., None]

@@ -7,6 +7,7 @@ __all__ = ['lambda_loss', 'LambdaLoss']
 
 # %% ../../nbs/losses/121_pairs.ipynb #5eeec9da
 import math
+import numbers
 from typing import NamedTuple
 
 import torch
@@ -69,6 +70,13 @@ def pair_weights(
     return w.masked_fill(~summed, 0)
 
 # %% ../../nbs/losses/121_pairs.ipynb #397d37a9
+def _check_mu(mu):
+    "Raise `TypeError` or `ValueError` unless mu is a number from 0."
+    if not isinstance(mu, numbers.Real) or isinstance(mu, bool):
+        raise TypeError(f"mu must be a number, got {type(mu).__name__}")
+    if not 0 <= mu < math.inf:
+        raise ValueError(f"mu must be at least 0 and finite, got {mu}")
+
 def places_of(
     s: Tensor,  # scores, (..., n)
     y: Tensor,  # grades, (..., n)
@@ -215,6 +223,7 @@ def lambda_loss(
     """Logistic loss of pairs, weighted by a metric (121.1; Wang et al. 2018); O(n^2) time, O(n) memory.
 
     Raise `TypeError` or `ValueError` when an argument does not fit."""
+    _check_mu(mu)
     s, y, mask = set_inputs(scores, relevance, mask)
     n = s.shape[-1]
     k = min(check_k(n if k is None else k, math.inf), n)

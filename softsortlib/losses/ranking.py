@@ -160,7 +160,7 @@ class NeuralNDCGLoss(Loss, of=neural_ndcg_loss):
 # %% ../../nbs/losses/56_ranking.ipynb #028e0776
 def _hits(s, relevant, mask, k, method, tau, iterations):
     "The soft number (56.3) of relevant elements, ones in (..., n), among the first k, (...)."
-    if method == "lapsum":
+    if isinstance(method, str) and method == "lapsum":
         options = {} if tau is None else dict(tau=tau)
         return (lapsum_topk(s, k, **options, mask=mask) * relevant).sum(-1)
     P = soft_permutation(s, descending=True, method=method, tau=tau, mask=mask)

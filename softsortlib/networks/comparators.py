@@ -21,7 +21,7 @@ _MOST_LANES = dict(odd_even=1 << 15, bitonic=1 << 22)
 
 def _check_lanes(kind, n):
     "Raise `TypeError` unless n is a number, `ValueError` where there is no network of so many lanes."
-    if isinstance(n, bool) or not hasattr(n, "__index__"):
+    if isinstance(n, bool) or not hasattr(n, "__index__") or getattr(n, "ndim", 0):
         raise TypeError(f"n must be an int, the number of lanes, got {type(n).__name__}")
     if n < 0:
         raise ValueError(f"n must be at least 0, the number of lanes, got {n}")

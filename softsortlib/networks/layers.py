@@ -289,7 +289,7 @@ def _blocks_backward(gy, x, args, kind, reverse):
     "The gradients of v and x; x None for the identity, which has none."
     (B, n, d), eye = gy.shape, x is None
     net, blocks = columns(kind, n), -(-d // BLOCK)
-    groups = 1 if B >= 4 else min(blocks, 4)  # few sets still feed a few threads
+    groups = 1 if B >= 4 else max(1, min(blocks, 4))  # few sets still feed a few threads
     weights, plan = weigh(args, net), make_plan(kind, n, eye, reverse)
     grads = SendGradients(np.zeros((B, groups, len(net.lo)), gy.dtype), gy if eye else np.empty_like(gy))
     work = B * blocks * len(net.lo) * BLOCK

@@ -15,6 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ..core.checks import is_one_of
 from ..core.operators import check_tau
 from ..core.permutation import patch_to
 from ..engine.sums import cut_line, tables
@@ -29,11 +30,12 @@ def check_source(
     x: Any,  # as the user gave it
 ) -> Any:  # the same; a tensor as the array that shares its memory
     "Raise `TypeError` or `ValueError` unless x is an array (N,) of single or double precision."
-    if isinstance(x, Tensor):
+    if isinstance(x, Tensor) and x.layout == torch.strided and x.dtype in (torch.float32, torch.float64):
         x = x.detach().numpy()
     if not isinstance(x, np.ndarray) and not _is_dask(x):
-        raise TypeError(f"x must be an array of numpy or Dask, or a tensor, got {type(x).__name__}: "
-                        "wrap it in numpy.asarray(...)")
+        got = f"{x.layout}, {x.dtype}" if isinstance(x, Tensor) else type(x).__name__
+        raise TypeError("x must be an array of numpy or Dask, or a dense tensor of single or double precision, "
+                        f"got {got}: wrap it in numpy.asarray(...)")
     if x.dtype not in (np.float32, np.float64):
         raise TypeError(f"x must be float32 or float64, got {x.dtype}: call .astype('float32')")
     if x.ndim != 1 or not x.size > 0:
@@ -141,6 +143,8 @@ def soft_rows(x, ranks, tau, chunk):
 # %% ../../nbs/ragged/157_chunks.ipynb #b6b4472d
 def _levels(q):
     "q as a list of numbers in [0, 1]; raise `TypeError` or `ValueError` for others."
+    if isinstance(q, Tensor) and q.layout != torch.strided:
+        raise TypeError(f"q must be a dense tensor, got {q.layout}: call q.to_dense()")
     numbers_of = q.tolist() if isinstance(q, (Tensor, np.ndarray)) else q
     listed = numbers_of if isinstance(numbers_of, (list, tuple)) else [numbers_of]
     for one in listed:
@@ -268,7 +272,7 @@ class ChunkedRank:
         x = check_source(x)
         _check_chunk(chunk)
         check_tau(tau, torch.empty(1, 1))
-        if method not in STEPS:
+        if not is_one_of(method, tuple(STEPS)):
             raise ValueError(f"method must be 'sigmoid' or 'gaussian', got {method!r}: ranks of others need a sort")
         low, high = range_of(x, chunk)
         law, wide = STEPS[method]

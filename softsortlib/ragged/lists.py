@@ -6,6 +6,7 @@
 __all__ = ['offsets_of']
 
 # %% ../../nbs/ragged/155_lists.ipynb #8be4f79c
+import operator
 from typing import Iterable, Iterator, NamedTuple
 
 import torch
@@ -14,6 +15,13 @@ from torch import Tensor
 from ..engine.radix import spans
 
 # %% ../../nbs/ragged/155_lists.ipynb #9b986995
+def _counted(lengths):
+    "An iterable of whole numbers as a tensor; raise `TypeError` for anything else."
+    try:
+        return torch.tensor([operator.index(length) for length in lengths], dtype=torch.long)
+    except (TypeError, ValueError) as error:
+        raise TypeError(f"lengths must be whole numbers in a list or a tensor, got {lengths!r:.60}") from error
+
 def offsets_of(
     lengths: "Tensor | Iterable[int]",  # how many items each list has, (B,), none negative
 ) -> Tensor:  # long, (B + 1,)
@@ -21,7 +29,7 @@ def offsets_of(
 
     Raise `TypeError` or `ValueError` for what are no lengths."""
     if not isinstance(lengths, Tensor):
-        lengths = torch.tensor(list(lengths), dtype=torch.long)
+        lengths = _counted(lengths)
     if lengths.is_floating_point() or lengths.is_complex() or lengths.dtype == torch.bool:
         raise TypeError(f"lengths must be whole numbers, got {lengths.dtype}: call .long()")
     if lengths.ndim != 1 or (lengths < 0).any():

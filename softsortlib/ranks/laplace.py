@@ -442,6 +442,8 @@ def _check_counts(k, n, batch):
     "Raise `TypeError` or `ValueError` unless the tensor k broadcasts to `batch` and is in (0, n]."
     if k.dtype == torch.bool or k.is_complex():
         raise TypeError(f"k must hold numbers, as 3 or 2.5, got a tensor of {k.dtype}")
+    if k.layout != torch.strided:
+        raise TypeError(f"k must be a dense tensor, got {k.layout}: call k.to_dense()")
     if batch is not None and not fits(k.shape, batch):
         raise ValueError(f"k must broadcast to the batch shape {tuple(batch)}, got {tuple(k.shape)}")
     if is_concrete(k) and not ((k > 0) & (k <= n)).all():

@@ -325,4 +325,4 @@ _matrix = differentiable(_matrix_op, 11, _matrix_backward, _matrix_setup)
 def cell_matrix(s, tau, cells, order, real):
     "(49.1), (..., r, n), in the dtype of s (..., n); tau (..., 1), order (..., n), real (..., 1)."
     d0, d1 = (torch.where(d.isinf(), d, d.clamp(-_BEYOND / 2, _BEYOND / 2)) for d in (cells.d0, cells.d1))
-    return _matrix(s, tau, cells.x0, d0, cells.x1, d1, *cells[4:], order, real)
+    return _matrix(s, tau, cells.x0, d0, cells.x1, d1, cells.width, cells.start, cells.stop, order, real)

@@ -115,6 +115,8 @@ def _check_sum(s, tau, v, step):
         raise ValueError(f"v must have as many elements as s, (..., {s.shape[-1]}), got {tuple(v.shape)}")
     if not isinstance(tau, Tensor):
         check_tau(tau, s)
+    elif tau.layout != torch.strided or tau.ndim and tau.shape[-1] != 1:
+        raise ValueError(f"tau must be a number or a dense tensor (..., 1), got {tau.layout} {tuple(tau.shape)}")
     if not isinstance(step, str) or step not in _STEPS:
         raise ValueError(f"step must be one of {', '.join(map(repr, _STEPS))}, got {step!r}")
 

@@ -28,7 +28,8 @@ class SparseTopK(TopKMask, name="sparse"):
         p: float = 2,  # 2 (projection), or 4/3 (no jump of the gradient at zero)
     ):
         super().__init__(k, tau, largest)
-        if not any(math.isclose(p, known, rel_tol=1e-6) for known in (2, 4 / 3)):
+        number = isinstance(p, (int, float))
+        if not number or not any(math.isclose(p, known, rel_tol=1e-6) for known in (2, 4 / 3)):
             raise ValueError(f"p must be 2 or 4/3, got {p}")
         self.p = p
 
