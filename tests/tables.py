@@ -72,6 +72,7 @@ OPERATORS = [
     Row("SinkhornSort", SinkhornSort, TRANSPORT),
     Row("OddEven", partial(SortingNetwork, "odd_even"), NETWORK),
     Row("Bitonic", partial(SortingNetwork, "bitonic"), NETWORK),
+    Row("ErrorFreeNetwork", partial(SortingNetwork, swaps="error_free"), {**NETWORK, "estimates": True, "second": None}),
     Row("LapSum", LapSum, dict(claims=DOUBLY)),
     Row("Stochastic", lambda **kwargs: Seeded("softsort", 2, torch.Generator(), **kwargs), dict(claims=UNIMODAL, samples=(2,), repeats=False)),
     Row("Perturbed", lambda **kwargs: SeededPerturbed(samples=20, generator=torch.Generator(), **kwargs), dict(claims=DOUBLY, repeats=False, uniform_when_soft=False, estimates=True)),

@@ -140,20 +140,20 @@ def _see_backward(gd: Tensor, s: Tensor, d: Tensor, tau: Tensor, lam: Tensor, si
 def _(gd, s, d, tau, lam, size, kind, sigmoid, trick):
     return s.new_empty(s.shape), tau.new_empty(tau.shape), lam.new_empty(lam.shape)
 
-# %% ../../nbs/networks/27_layers_autograd.ipynb #7ba09e66
-def _keep_sets(ctx, inputs, output):
+# %% ../../nbs/networks/27_layers_autograd.ipynb #565a6fdf
+def keep_sets(ctx, inputs, output):
     "Keep the inputs and the differences."
     ctx.save_for_backward(*inputs[:4], output)
     ctx.rest = inputs[4:]
 
-def _grad_see(ctx, gd):
+def grad_see(ctx, gd):
     "By the kernels, or in plain torch where the gradient is to be differentiated again."
     s, tau, lam, size, d = ctx.saved_tensors
     backward = _see_backward_plain if torch.is_grad_enabled() else _see_backward
     return *backward(gd, s, d, tau, lam, size, *ctx.rest), None, None, None, None
 
 batched(_see_backward, 6)
-network_differences = differentiable(_network_differences, 4, _grad_see, _keep_sets)
+network_differences = differentiable(_network_differences, 4, grad_see, keep_sets)
 
 # %% ../../nbs/networks/27_layers_autograd.ipynb #d214aa90
 def _send_plain(v, x, size, kind, sigmoid, reverse):

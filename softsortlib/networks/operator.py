@@ -5,7 +5,8 @@
 # %% auto #0
 __all__ = ['NetworkPermutation', 'SortingNetwork', 'default_steepness']
 
-# %% ../../nbs/networks/22_operator.ipynb #62f56725
+# %% ../../nbs/networks/22_operator.ipynb #802f590d
+import copy
 import math
 from functools import partial
 from typing import TYPE_CHECKING
@@ -18,6 +19,7 @@ from ..core.operators import Operator
 from ..core.permutation import SoftPermutation, is_concrete, patch_to
 from ..engine.dispatch import choose, precise
 from .comparators import sorting_network
+from .error_free import apply_error_free, error_free_differences, exact_differences, exact_send
 from .layers_autograd import network_differences, network_matrix, network_send
 from .swaps import SIGMOIDS, apply_layers, lane_differences, sigmoid_argument
 
@@ -74,14 +76,16 @@ def _rows_of(y, lanes):
         return y.index_select(-2, lanes)
     return y.gather(-2, lanes[..., None].expand(*y.shape[:-2], lanes.shape[-1], y.shape[-1]))
 
-# %% ../../nbs/networks/22_operator.ipynb #c6da0ca4
+# %% ../../nbs/networks/22_operator.ipynb #c3dda59b
 class NetworkPermutation(_OnLanes):
     "The soft permutation of a sorting network: a product of layers that is never multiplied out."
     if TYPE_CHECKING:  # added below
         def _plain(self) -> tuple: ...
         def _differences(self, s: Tensor, tau: "float | Tensor", art_lambda: "float | Tensor | None") -> Tensor: ...
         def _send(self, v: Tensor, x: Tensor, reverse: bool) -> Tensor: ...
+        def _send_exact(self, v: Tensor, x: Tensor, reverse: bool) -> Tensor: ...
         def _matrix(self, v: Tensor) -> Tensor: ...
+        def soft(self) -> "NetworkPermutation": ...
     def __init__(self,
         s: Tensor,  # scores, (..., n), in the compute dtype
         kind: str,  # "bitonic" or "odd_even"
@@ -92,16 +96,19 @@ class NetworkPermutation(_OnLanes):
         dtype: "torch.dtype | None" = None,  # dtype of results, that of s if None
         mask: "Tensor | None" = None,  # bool, (..., n), True = a real element
         descending: bool = False,  # read the lanes from the bottom
+        swaps: str = "soft",  # or "error_free": exact values, the gradient of soft ones
     ):
         super().__init__(s, dtype, mask, descending)
         self.kind = kind
         self.sigmoid = sigmoid
+        self.error_free = swaps == "error_free"
         self.fast = self.n > 1 and choose(s, backend or "", triton=True) != "torch"
         lanes = self._pack(s[..., None])[..., 0]
         d = self._differences(precise(lanes), tau, art_lambda)
+        self.swapped = d < 0 if self.error_free else None
         self.v = sigmoid_argument(d, tau, art_lambda, s.dtype)
 
-# %% ../../nbs/networks/22_operator.ipynb #fa2974fb
+# %% ../../nbs/networks/22_operator.ipynb #d771fc52
 @patch_to(NetworkPermutation)
 def _plain(self):
     "The comparators, and whether each of them acts."
@@ -119,25 +126,39 @@ def _differences(self, s, tau, art_lambda):
     "What the comparators see of the scores on the lanes, (..., C)."
     if not self.fast:
         net, active = self._plain()
-        return lane_differences(s, net, self.sigmoid, tau, art_lambda, active)
+        differences = error_free_differences if self.error_free else lane_differences
+        return differences(s, net, self.sigmoid, tau, art_lambda, active)
     trick = isinstance(art_lambda, Tensor) or bool(art_lambda)  # None and 0 switch it off
     lam = _for_each_set(art_lambda if trick else 0.0, s)
-    return network_differences(s, _for_each_set(tau, s), lam, self._sizes(self.batch), self.kind, self.sigmoid, trick)
+    differences = exact_differences if self.error_free else network_differences
+    return differences(s, _for_each_set(tau, s), lam, self._sizes(self.batch), self.kind, self.sigmoid, trick)
 
-# %% ../../nbs/networks/22_operator.ipynb #539cf77f
+# %% ../../nbs/networks/22_operator.ipynb #c0088198
 @patch_to(NetworkPermutation)
 def _send(self, v, x, reverse):
     "x (*batch', n, d) through the layers."
-    if not self.fast:
-        net, active = self._plain()
-        return apply_layers(v, x, net, self.sigmoid, active, reverse)
-    batch = x.shape[:-2]
-    return network_send(v.expand(*batch, v.shape[-1]), x, self._sizes(batch), self.kind, self.sigmoid, reverse)
+    batch, how = x.shape[:-2], (self.kind, self.sigmoid, reverse)
+    if self.error_free:
+        return self._send_exact(v, x, reverse)
+    if self.fast:
+        return network_send(v.expand(*batch, v.shape[-1]), x, self._sizes(batch), *how)
+    net, active = self._plain()
+    return apply_layers(v, x, net, self.sigmoid, active, reverse)
+
+@patch_to(NetworkPermutation)
+def _send_exact(self, v, x, reverse):
+    "x (*batch', n, d) through error-free layers."
+    batch, how = x.shape[:-2], (self.kind, self.sigmoid, reverse)
+    if self.fast:
+        v, swapped = (a.expand(*batch, v.shape[-1]) for a in (v, self.swapped))
+        return exact_send(v, swapped, x, self._sizes(batch), *how)
+    net, active = self._plain()
+    return apply_error_free(v, self.swapped, x, net, self.sigmoid, active, reverse)
 
 @patch_to(NetworkPermutation)
 def _matrix(self, v):
     "All of P, columns in the order of the lanes."
-    if self.fast:
+    if self.fast and not self.error_free:
         return network_matrix(v, self._sizes(self.batch), self.kind, self.sigmoid, self.n)
     eye = torch.eye(self.n, dtype=v.dtype, device=self.device)
     return self._send(v, eye.expand(*self.batch, -1, -1), False)
@@ -183,7 +204,7 @@ def _hard(self, rows):
     hard = s.argsort(dim=-1, stable=True, descending=self.descending)
     return hard if rows is None else hard[..., rows]
 
-# %% ../../nbs/networks/22_operator.ipynb #939f3414
+# %% ../../nbs/networks/22_operator.ipynb #8a084dfb
 class SortingNetwork(Operator, name="network"):
     """A sorting network with soft swaps (Petersen et al. 2021, 2022).
 
@@ -198,22 +219,28 @@ class SortingNetwork(Operator, name="network"):
         tau: "float | Tensor" = 1.0,  # temperature, one over the papers' steepness
         descending: bool = False,  # sort from the largest down
         backend: "str | None" = None,  # "torch" (plain), "numba" (CPU), "triton" (CUDA); None for the fastest
+        swaps: str = "soft",  # or "error_free": an exact permutation with the gradient of soft swaps (chapter 23)
     ):
         super().__init__(tau, descending)
         sorting_network(kind, 1)  # raises for an unknown kind
         _check_sigmoid(sigmoid)
         _check_backend(backend)
         _check_art_lambda(art_lambda)
+        _check_swaps(swaps)
         if isinstance(art_lambda, Tensor) and not isinstance(art_lambda, nn.Parameter):
             self.register_buffer("art_lambda", art_lambda)
         else:
             self.art_lambda = art_lambda
-        self.kind = kind
-        self.sigmoid = sigmoid
-        self.backend = backend
+        self.kind, self.sigmoid, self.backend, self.swaps = kind, sigmoid, backend, swaps
+        self.shown = (*self.shown, "swaps") if swaps != "soft" else self.shown
 
-# %% ../../nbs/networks/22_operator.ipynb #7a0aa632
+# %% ../../nbs/networks/22_operator.ipynb #71d23b31
 _BACKENDS = (None, "torch", "numba", "triton")
+
+def _check_swaps(swaps):
+    "Raise unless it names a kind of swaps."
+    if not is_one_of(swaps, ("soft", "error_free")):
+        raise ValueError(f"swaps must be 'soft' or 'error_free', got {swaps!r}")
 
 def _check_sigmoid(sigmoid):
     "Raise unless it names a sigmoid, with or without `_phi`."
@@ -241,7 +268,7 @@ def _check_art_lambda(x):
         got = x.tolist() if tensor else x
         raise ValueError(f"art_lambda must be at least 0 and less than 1, got {got}: 0 switches the trick off")
 
-# %% ../../nbs/networks/22_operator.ipynb #5cd2887e
+# %% ../../nbs/networks/22_operator.ipynb #0a7ab2df
 def _check_home(backend, device):
     "Raise unless scores on that device are where the backend runs."
     home = {"numba": "cpu", "triton": "cuda"}.get(backend, device)
@@ -259,7 +286,18 @@ def _soft_permutation(self, s, tau, mask, dtype):
         _check_art_lambda(art_lambda)
         art_lambda = art_lambda.to(s.dtype)[..., None]
     sigmoid = self.sigmoid.removesuffix("_phi")
-    return NetworkPermutation(s, self.kind, sigmoid, tau, art_lambda, self.backend, dtype, mask, self.descending)
+    how = self.backend, dtype, mask, self.descending, self.swaps
+    return NetworkPermutation(s, self.kind, sigmoid, tau, art_lambda, *how)
+
+# %% ../../nbs/networks/22_operator.ipynb #73b56a77
+@patch_to(NetworkPermutation)
+def soft(self) -> "NetworkPermutation":
+    "The map with soft factors on the same lanes, whose likelihood trains; the map itself where swaps are soft."
+    if not self.error_free:
+        return self
+    P = copy.copy(self)
+    P.error_free = False
+    return P
 
 # %% ../../nbs/networks/22_operator.ipynb #cbad9651
 Operator.names.update(bitonic=partial(SortingNetwork, "bitonic"), odd_even=partial(SortingNetwork, "odd_even"))

@@ -63,7 +63,7 @@ def swap_weights(
         return keep, swap
     return torch.where(active, keep, 1), torch.where(active, swap, 0)
 
-# %% ../../nbs/networks/21_swaps.ipynb #ec253dae
+# %% ../../nbs/networks/21_swaps.ipynb #a5c3cd15
 def replace_activation(
     d: Tensor,  # differences, any shape
     art_lambda: "float | Tensor | None" = 0.25,  # strength in [0, 1), broadcastable to d; None or 0.0 leave d alone
@@ -75,7 +75,7 @@ def replace_activation(
         return d
     return d / (d.abs() + 1e-10) ** art_lambda
 
-# %% ../../nbs/networks/21_swaps.ipynb #4407a384
+# %% ../../nbs/networks/21_swaps.ipynb #a8452413
 def sigmoid_argument(
     d: Tensor,  # differences, (..., C)
     tau: "float | Tensor",  # temperature, a number or (..., 1)

@@ -211,6 +211,64 @@ def test_paper_s_steepness():
     with pytest.raises(ValueError, match="at least 2"): default_steepness("odd_even", 1)
 
 
+def plain_error_free(s, kind, sigmoid, tau):
+    "Error-free swaps one comparator at a time: the sorted values and the matrix, by detach alone (Kim et al. 2024, equations 9 to 12)."
+    f = {"logistic": torch.sigmoid, "gaussian": lambda v: 0.5 + 0.5 * torch.erf(v / 2**0.5), "cauchy": lambda v: 0.5 + v.atan() / torch.pi,
+         "reciprocal": lambda v: 0.5 + 0.5 * v / (2 + v.abs()), "optimal": lambda v: torch.where(v.abs() <= 0.25, v + 0.5, 0.5 + v.sign() * (0.5 - 1 / 16 / (v.abs() + 1e-10)))}[sigmoid]
+    x, rows, net = list(s.unbind(-1)), list(torch.eye(len(s), dtype=s.dtype)), sorting_network(kind, len(s))
+    for i, j in zip(net.lo.tolist(), net.hi.tolist()):
+        alpha, hard = f((x[j] - x[i]) / tau), (x[j] >= x[i]).to(s.dtype)
+        def both(a, b):
+            soft = alpha * a + (1 - alpha) * b, (1 - alpha) * a + alpha * b
+            return [z + (y - z).detach() for z, y in zip(soft, (hard * a + (1 - hard) * b, (1 - hard) * a + hard * b))]
+        (x[i], x[j]), (rows[i], rows[j]) = both(x[i], x[j]), both(rows[i], rows[j])
+    return torch.stack(x), torch.stack(rows)
+
+
+@pytest.mark.parametrize("backend", [None, "torch"])
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("sigmoid", SIGMOIDS)
+def test_error_free_swaps_against_one_comparator_at_a_time(kind, sigmoid, backend, rng):
+    "Values, matrix and gradients; the order of the comparators in a layer does not matter."
+    for n in (2, 5, 8):
+        s = torch.randn(n, generator=rng, dtype=torch.float64).requires_grad_()
+        w, u = torch.randn(n, n, generator=rng, dtype=torch.float64), torch.randn(n, generator=rng, dtype=torch.float64)
+        P = SortingNetwork(kind, sigmoid, 0.0, tau=0.3, backend=backend, swaps="error_free")(s)
+        values, D = plain_error_free(s, kind, sigmoid, 0.3)
+        assert_close(values, s.sort().values, rtol=0, atol=1e-12)
+        assert torch.equal(P @ s, s.sort().values) and torch.equal(P.to_dense(), torch.eye(n).double()[s.argsort()])     # Prop 23.1
+        assert_close(D, P.to_dense(), rtol=0, atol=1e-12)
+        [ours], [theirs] = (torch.autograd.grad((A * w).sum() + (y * u).sum(), s) for A, y in ((P.to_dense(), P @ s), (D, values)))
+        assert_close(ours, theirs, rtol=1e-8, atol=1e-10)
+
+
+def test_error_free_swaps_fast_equals_plain(rng):
+    "With padding, both directions, rows, payloads with more batch dimensions, a temperature and a strength that learn; and in single precision."
+    s, x, mask = torch.randn(3, 9, generator=rng, dtype=torch.float64), torch.randn(2, 3, 9, 4, generator=rng, dtype=torch.float64), torch.arange(9) < torch.tensor([[9], [4], [7]])
+    for dtype, tol in ((torch.float64, 1e-10), (torch.float32, 1e-4)):
+        for descending, real in ((False, None), (True, mask)):
+            found = []
+            for backend in (None, "torch"):
+                z, y, tau, lam = s.to(dtype).requires_grad_(), x.to(dtype).requires_grad_(), torch.nn.Parameter(torch.tensor([0.2, 0.5, 1.0], dtype=dtype)), torch.nn.Parameter(torch.tensor(0.3, dtype=dtype))
+                P = SortingNetwork("bitonic", "cauchy_phi", lam, tau, descending, backend, "error_free")(z, real)
+                out = [P @ y, P.mT @ y, P[..., [2, 0], :] @ y, P.to_dense(), P.soft().to_dense()]
+                grads = torch.autograd.grad(sum((o * torch.linspace(0.5, 2, o.numel(), dtype=dtype).reshape(o.shape)).sum() for o in out), [z, y, tau, lam])
+                found.append([o.detach() for o in (*out, *grads)])
+            for fast, plain in zip(*found): assert_close(fast, plain, rtol=tol, atol=tol)
+
+
+def test_error_free_swaps_are_exact_where_soft_ones_are_not(rng):
+    "At a temperature that underflows, with ties, far apart; and a second derivative is refused."
+    for scores in (torch.randn(50, generator=rng), torch.randn(50, generator=rng).round(), torch.tensor([1e30, -1e30, 0.0, 1e-30])):
+        for tau in (1e-30, 1.0, 1e30):
+            P = SortingNetwork(tau=tau, swaps="error_free")(scores)
+            assert torch.equal(P @ scores, scores.sort().values) and torch.equal(P.mT @ (P @ scores), scores)
+    s = torch.randn(6, generator=rng).requires_grad_()
+    [g] = torch.autograd.grad((SortingNetwork(tau=0.5, swaps="error_free")(s) @ s).square().sum(), s, create_graph=True)
+    with pytest.raises(NotImplementedError, match="first derivative only"): torch.autograd.grad(g.sum(), s)
+    with pytest.raises(ValueError, match="swaps must be 'soft' or 'error_free', got 'hard'"): SortingNetwork(swaps="hard")
+
+
 MEMORY = """
 import re, torch
 from softsortlib.networks.operator import SortingNetwork
