@@ -196,7 +196,6 @@ HOST_FUNCTIONS = [
     Call("soft_permutation:lists", lists(lambda x, tau, _, offsets: functional.soft_permutation(x, tau=tau, offsets=offsets).mT @ torch.ones_like(x), "elements"), equivariant=True),
     *(Call(f"TopKRouter:{method}", lambda s, tau, mask, method=method: selection.TopKRouter(min(2, s.shape[-1]), method, tau=tau)(s).weights, masked=False, invariant=True, within=(0, 1))
       for method in ("lapsum", "sinkhorn", "threshold", "simple")),
-    Call("subset_marginals", lambda s, tau, mask: selection.subset_marginals(s, 1, tau), masked=False, equivariant=True, within=(0, 1)),
     Call("BlackboxRank", lambda s, tau, mask: sampling.BlackboxRank(tau)(s, mask), equivariant=True, within=(1, None)),
     Call("ImplicitRank", lambda s, tau, mask: sampling.ImplicitRank(tau, generator=torch.Generator().manual_seed(0))(s, mask), masked=False, within=(1, None)),   # a shorter set draws other noise
     Call("chunked_quantile", by_chunks(lambda x, tau, chunk: ragged.chunked_quantile(x, [0.0, 0.3, 1.0], tau=tau, chunk=chunk)), masked=False, invariant=True),
@@ -207,7 +206,7 @@ HOST_LOSSES = [
     Call("hard_metric:auc", lambda s, y, tau, mask: losses.hard_metric(losses.AUCLoss(), s, y > 1, mask, reduction="none"), invariant=True, within=(0, 1)),
     Call("hard_metric:kendall", lambda s, y, tau, mask: losses.hard_metric(losses.KendallLoss(), s, y, mask, reduction="none"), invariant=True, within=(-1, 1)),
     Call("soft_metric", lambda s, y, tau, mask: losses.soft_metric(losses.SpearmanLoss(tau=tau, reduction="none"), s, y, mask), invariant=True, within=(-1, 1)),
-    Call("gradient_and_curvature", lambda s, y, tau, mask: torch.stack(losses.gradient_and_curvature(losses.ListNetLoss(tau=tau, reduction="sum"), s, y, mask), -1).sum(-1), equivariant=True),
+    Call("gradient_and_curvature", lambda s, y, tau, mask: losses.gradient_and_curvature(losses.ListNetLoss(tau=tau, reduction="sum"), s, y, mask)[1], equivariant=True),
     *(call._replace(name=f"{call.name}:lists", f=lists(call.f)) for call in LOSSES if "offsets" in inspect.signature(getattr(losses, call.public)).parameters),
 ]
 LOSS_MODULES = {name: cls for name, cls in vars(losses).items() if inspect.isclass(cls) and hasattr(cls, "function")}
@@ -218,7 +217,7 @@ ELSEWHERE = {
     "the maps that operators return": "SoftPermutation DensePermutation TransposedPermutation SampleMean SoftSortPermutation LaplacePermutation SparseRows "
                                       "WindowedPermutation SquarePermutation OrderPermutation NeuralSortPermutation NetworkPermutation TransportPermutation LapSumPermutation ListPermutation",
     "base classes and look-ups": "Operator RankOperator get_operator get_rank_operator TopKMask get_topk_mask Routing",
-    "definitions read aloud, the oracles of the parts' tests": "neuralsort_published neuralsort_quadratic row_sums isotonic_plain sinkhorn line_potentials convex_cost",
+    "definitions read aloud, the oracles of the parts' tests": "neuralsort_published neuralsort_quadratic row_sums isotonic_plain sinkhorn line_potentials convex_cost subset_marginals",
     "pieces of a network": "odd_even_layers bitonic_layers Comparators sorting_network run_network swap_sigmoid lane_differences replace_activation apply_layers default_steepness",
     "pieces of a transport": "ConvergenceWarning Gibbs potentials hard_matching",
     "noise": "gumbel_noise",

@@ -17,7 +17,7 @@ import softsortlib
 from softsortlib import (
     GaussianRank, LapSum, LaplaceRank, NeuralSort, Permutahedron, SigmoidRank, SinkhornSort, SoftSort, SortingNetwork, soft_quantile, soft_rank,
 )
-from softsortlib.losses import SoftKNeighborsClassifier, precision_loss, spearman_loss
+from softsortlib.losses import SoftKNeighborsClassifier, lambda_loss, listmle_loss, precision_loss, spearman_loss
 from softsortlib.ranks import isotonic, lapsum_topk
 
 METHODS = ["permutahedron", "sigmoid", "gaussian", "laplace", "softsort", "neuralsort", "lapsum"]
@@ -149,3 +149,10 @@ def test_16_every_operator_is_at_the_face():
 def test_19_half_precision_says_where_its_ranks_end():
     with pytest.raises(ValueError, match="float16"): SigmoidRank()(torch.zeros(70_000, dtype=torch.float16))
     assert math.isfinite(SigmoidRank()(torch.zeros(60_000, dtype=torch.float16)).max())
+
+
+@pytest.mark.parametrize("loss", [listmle_loss, lambda_loss])
+def test_a_difference_that_overflows_when_it_is_divided_by_tau(loss):
+    s = torch.tensor([[-2e34, -1.6, 2e34], [-2e34, 0.4, 2e34]], requires_grad=True)
+    out = loss(s, torch.tensor([[1, 1, 2], [1, 2, 1]]), tau=1e-5, reduction="none")
+    assert not out.isnan().any() and not torch.autograd.grad(out.sum(), s)[0].isnan().any()

@@ -105,7 +105,7 @@ def listmle_loss(
     Raise `TypeError` or `ValueError` when an argument does not fit."""
     s, y, mask = set_inputs(scores, relevance, mask)
     order = ideal_order(y, s, mask, descending=True)
-    u = scaled(s, tau, mask).gather(-1, order)
+    u = scaled(s, tau, mask).clamp(min=torch.finfo(s.dtype).min / 4).gather(-1, order)
     a = place_weights(weights, mask, s.dtype)
     rest = u.flip(-1).logcumsumexp(-1).flip(-1)
     terms = ((rest - u) * a).masked_fill(a == 0, 0)

@@ -229,7 +229,8 @@ def lambda_loss(
     k = min(check_k(n if k is None else k, math.inf), n)
     tau = check_tau(tau, s)
     places = places_of(s, y, mask, weights, k, gain)
-    u = s / tau
+    most = torch.finfo(s.dtype).max / 4
+    u = (s / tau).clamp(-most, most)  # its differences are numbers
     if u.numel() * n <= _PAIRS:
         loss = lambda_loss_plain(u, places, weights, float(mu), k)
     else:
