@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['module_hash', 'watch_code', 'code_of', 'package_code', 'changed_since', 'age']
 
-# %% ../../nbs/lab/170_provenance.ipynb #e5b3b9de
+# %% ../../nbs/lab/170_provenance.ipynb #26f47566
 import ast
 import contextlib
 import hashlib
@@ -13,6 +13,7 @@ import importlib.util
 import io
 import sys
 import tokenize
+from collections.abc import Iterator
 from pathlib import Path
 
 from ..engine.compile import Kernel
@@ -91,9 +92,9 @@ def modules_of(files):
     "The modules of the package among files, and those of the kernels that they hold, sorted."
     return sorted(with_kernels(_in_package(files)))
 
-# %% ../../nbs/lab/170_provenance.ipynb #e2f34945
+# %% ../../nbs/lab/170_provenance.ipynb #3964a2b8
 @contextlib.contextmanager
-def watch_code():  # its value is a set that the block fills: names of the files that functions were called from
+def watch_code() -> Iterator[set]:  # yields a set that the block fills: the files that functions were called from
     """Note the files of all functions that are called in the block; `code_of` makes a record's entry of them.
 
     A profile function that was set before is put aside, and back at the end."""
