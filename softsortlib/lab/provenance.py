@@ -65,7 +65,7 @@ def _in_package(files):
     names = {".".join(file.relative_to(_PACKAGE).with_suffix("").parts) for file in inside}
     return {name for name in names if not name.endswith("__init__")}
 
-# %% ../../nbs/lab/170_provenance.ipynb #e431e38d
+# %% ../../nbs/lab/170_provenance.ipynb #4525fe21
 def _kernel_homes(module):
     "The modules of the package that wrote the compiled functions which a module holds."
     homes = set()
@@ -75,6 +75,9 @@ def _kernel_homes(module):
         if home.startswith("softsortlib."):
             homes.add(home.removeprefix("softsortlib."))
     return homes
+
+
+BOOKS = {"lab.provenance", "lab.records"}       # they write a record down, and make none of its figures
 
 
 def with_kernels(modules):
@@ -90,7 +93,7 @@ def with_kernels(modules):
 
 def modules_of(files):
     "The modules of the package among files, and those of the kernels that they hold, sorted."
-    return sorted(with_kernels(_in_package(files)))
+    return sorted(with_kernels(_in_package(files)) - BOOKS)
 
 # %% ../../nbs/lab/170_provenance.ipynb #3964a2b8
 @contextlib.contextmanager
@@ -120,7 +123,7 @@ def package_code() -> dict:  # module -> fingerprint, sorted by name
     names = [".".join(file.relative_to(_PACKAGE).with_suffix("").parts) for file in files]
     return {name: module_hash(name) for name in names if not name.startswith("lab.") and name != "_modidx"}
 
-# %% ../../nbs/lab/170_provenance.ipynb #59b03f89
+# %% ../../nbs/lab/170_provenance.ipynb #a48dd588
 def changed_since(
     record: dict,  # of a run, with the entry "code" or without
 ) -> "list[str] | None":  # names of modules, None where the record does not know its code
@@ -128,7 +131,7 @@ def changed_since(
     code = record.get("code")
     if not isinstance(code, dict):
         return None
-    return [name for name, fingerprint in code.items() if module_hash(name) != fingerprint]
+    return [name for name, fingerprint in code.items() if name not in BOOKS and module_hash(name) != fingerprint]
 
 # %% ../../nbs/lab/170_provenance.ipynb #c79cba2d
 def age(
