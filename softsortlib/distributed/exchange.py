@@ -209,9 +209,9 @@ class Party(NamedTuple):
         "The place of this process's part in the whole."
         return sum(self.lengths[:self.rank])
 
-# %% ../../nbs/distributed/150_exchange.ipynb #5116a924
+# %% ../../nbs/distributed/150_exchange.ipynb #82bfc4fb
 def meet(
-    group,  # the process group
+    group,  # the process group; None is torch's default
     device: torch.device,  # of this process's part
     prepare: "Callable[[], tuple[Any, dict]]",  # check the arguments; what it made of them, and the facts to agree on
 ) -> "tuple[Any, Party]":  # what `prepare` made, and the party
@@ -219,7 +219,7 @@ def meet(
 
     Raise `TypeError` for what is no group, what `prepare` raises, `RuntimeError` where another process raised,
     `ValueError` that names a difference."""
-    if not isinstance(group, dist.ProcessGroup):
+    if group is not None and not isinstance(group, dist.ProcessGroup):
         raise TypeError(f"group must be a process group, as torch.distributed.new_group returns it, "
                         f"got {type(group).__name__}")
     own_error = made = None
