@@ -201,7 +201,7 @@ def test_a_bad_name_is_told_before_a_folder_is_made(changes, message, tmp_path):
 
 
 def test_preset_errors():
-    with pytest.raises(ValueError, match="paper, short, quick, demo"): SortConfig.from_preset("fast")
+    with pytest.raises(ValueError, match="paper, long, short, quick, demo"): SortConfig.from_preset("fast")
     with pytest.raises(ValueError, match="there is no setting temperature"): SortConfig.from_preset("quick", temperature=1)
     with pytest.raises(NotImplementedError, match="RunConfig does not say"): RunConfig().parts()
 
