@@ -5,9 +5,10 @@
 # %% auto #0
 __all__ = ['module_hash', 'watch_code', 'code_of', 'package_code', 'changed_since', 'age']
 
-# %% ../../nbs/lab/170_provenance.ipynb #26f47566
+# %% ../../nbs/lab/170_provenance.ipynb #407b6f45
 import ast
 import contextlib
+import functools
 import hashlib
 import importlib.util
 import io
@@ -47,7 +48,13 @@ def _file(module):
     "The source of a module of the package, named without the package."
     return _PACKAGE / Path(*module.split(".")).with_suffix(".py")
 
-# %% ../../nbs/lab/170_provenance.ipynb #568aa498
+# %% ../../nbs/lab/170_provenance.ipynb #b588a420
+@functools.lru_cache(None)
+def _fingerprint(source):
+    "Eight hexadecimal digits of the code of a source; many records ask for the same few."
+    return hashlib.sha1("\n".join(code_lines(source)).encode()).hexdigest()[:8]
+
+
 def module_hash(
     module: str,  # of this package, without its name: "rowwise.softsort"
 ) -> "str | None":  # eight hexadecimal digits; None where there is no such module
@@ -55,8 +62,7 @@ def module_hash(
     file = _file(module)
     if not file.exists():
         return None
-    lines = code_lines(file.read_text(encoding="utf-8"))
-    return hashlib.sha1("\n".join(lines).encode()).hexdigest()[:8]
+    return _fingerprint(file.read_text(encoding="utf-8"))
 
 # %% ../../nbs/lab/170_provenance.ipynb #7a25566c
 def _in_package(files):
