@@ -5,14 +5,14 @@
 # %% auto #0
 __all__ = ['error_free_differences', 'apply_error_free']
 
-# %% ../../nbs/networks/23_error_free.ipynb #b4459fb8
+# %% ../../nbs/networks/23_error_free.ipynb #da1a718f
 import torch
 from torch import Tensor
 
 from ..engine.autograd import custom_op, differentiable, once
 from .comparators import Comparators, sorting_network
 from .layers_autograd import grad_see, keep_sets, sorting_size
-from .swaps import SLOPES, sigmoid_argument, swap_weights
+from .swaps import SLOPES, layer_bounds, sigmoid_argument, swap_weights, walk_lanes
 
 # %% ../../nbs/networks/23_error_free.ipynb #3b715815
 def straight(
@@ -22,7 +22,12 @@ def straight(
     "Equation 23.2: the value of `hard`, to the last digit, with the gradient of `soft`."
     return hard.detach() + (soft - soft.detach())
 
-# %% ../../nbs/networks/23_error_free.ipynb #51bd333d
+# %% ../../nbs/networks/23_error_free.ipynb #5d10d3be
+def _compare_exactly(a, b, d, acts):
+    "A comparator that swaps or does not."
+    return torch.where(d < 0, b, a), torch.where(d < 0, a, b)
+
+
 def error_free_differences(
     s: Tensor,  # scores, (..., n)
     net: Comparators,  # a network of n lanes
@@ -32,20 +37,14 @@ def error_free_differences(
     active: "Tensor | None" = None,  # bool, (..., C), comparators that act; None for all
 ) -> Tensor:  # what each comparator of the hard network sees, (..., C)
     "`lane_differences` with error-free swaps (Kim et al. 2024): exact values, the gradient of soft ones."
-    seen = [s[..., :0]]
-    for start, stop in zip(net.ends, net.ends[1:]):
-        lo, hi = net.lo[start:stop], net.hi[start:stop]
-        acts = None if active is None else active[..., start:stop]
-        a, b = s.index_select(-1, lo), s.index_select(-1, hi)
-        d = b - a if acts is None else torch.where(acts, b - a, 0)
+    def compare(a, b, d, acts):
         _, swap = swap_weights(sigmoid_argument(d, tau, art_lambda), sigmoid, acts)
-        upper = straight(torch.where(d < 0, b, a), a + swap * d)
-        lower = straight(torch.where(d < 0, a, b), b - swap * d)
-        s = s.index_copy(-1, torch.cat([lo, hi]), torch.cat([upper, lower], -1))
-        seen.append(d)
-    return torch.cat(seen, -1)
+        upper, lower = _compare_exactly(a, b, d, acts)
+        return straight(upper, a + swap * d), straight(lower, b - swap * d)
 
-# %% ../../nbs/networks/23_error_free.ipynb #eabb43bb
+    return walk_lanes(s, net, active, compare)
+
+# %% ../../nbs/networks/23_error_free.ipynb #05f6f2e4
 def apply_error_free(
     v: Tensor,  # sigmoid arguments, (..., C)
     swapped: Tensor,  # bool, (..., C), the comparators that swap: those that see d < 0
@@ -57,8 +56,7 @@ def apply_error_free(
 ) -> Tensor:  # P x, or P^T x in reverse, (..., n, d)
     "Send a payload through error-free layers: Equation 23.3."
     keep, swap = (w[..., None] for w in swap_weights(v, sigmoid, active))
-    layers = list(zip(net.ends, net.ends[1:]))
-    for start, stop in reversed(layers) if reverse else layers:
+    for start, stop in layer_bounds(net, reverse):
         lo, hi = net.lo[start:stop], net.hi[start:stop]
         k, w, swaps = (c[..., start:stop, :] for c in (keep, swap, swapped[..., None]))
         p, q = x.index_select(-2, lo), x.index_select(-2, hi)
@@ -67,25 +65,13 @@ def apply_error_free(
         x = x.index_copy(-2, torch.cat([lo, hi]), torch.cat([upper, lower], -2))
     return x
 
-# %% ../../nbs/networks/23_error_free.ipynb #0db7b3bc
-def _exact_gaps(s, net, active):
-    "The differences of the hard network, without a gradient."
-    seen = [s[..., :0]]
-    for start, stop in zip(net.ends, net.ends[1:]):
-        lo, hi = net.lo[start:stop], net.hi[start:stop]
-        a, b = s.index_select(-1, lo), s.index_select(-1, hi)
-        d = torch.where(active[..., start:stop], b - a, 0)
-        s = s.index_copy(-1, torch.cat([lo, hi]), torch.cat([torch.where(d < 0, b, a), torch.where(d < 0, a, b)], -1))
-        seen.append(d)
-    return torch.cat(seen, -1)
-
-# %% ../../nbs/networks/23_error_free.ipynb #652d7cb3
+# %% ../../nbs/networks/23_error_free.ipynb #76476fd3
 @custom_op("network_error_free_differences", __name__)
 def _error_free_differences(s: Tensor, tau: Tensor, lam: Tensor, size: Tensor, kind: str, sigmoid: str,
                             trick: bool) -> Tensor:
     "s (..., n), tau, lam and size (...) -> the differences of the hard network, (..., C)."
     net = sorting_network(kind, s.shape[-1], str(s.device))
-    return _exact_gaps(s, net, net.need < size[..., None])
+    return walk_lanes(s, net, net.need < size[..., None], _compare_exactly)
 
 @_error_free_differences.register_fake
 def _(s, tau, lam, size, kind, sigmoid, trick):
@@ -93,7 +79,7 @@ def _(s, tau, lam, size, kind, sigmoid, trick):
 
 exact_differences = differentiable(_error_free_differences, 4, grad_see, keep_sets)
 
-# %% ../../nbs/networks/23_error_free.ipynb #3b03b8c7
+# %% ../../nbs/networks/23_error_free.ipynb #0a351329
 def _carry(x, net, swapped, start, stop):
     "One hard layer on a payload (..., n, d), which is its own inverse."
     lo, hi = net.lo[start:stop], net.hi[start:stop]
@@ -102,12 +88,7 @@ def _carry(x, net, swapped, start, stop):
     moved = torch.cat([torch.where(swaps, q, p), torch.where(swaps, p, q)], -2)
     return x.index_copy(-2, torch.cat([lo, hi]), moved)
 
-def _layers(net, reverse):
-    "The layers in the order of running: the first comparator of each, and one past the last."
-    layers = list(zip(net.ends, net.ends[1:]))
-    return layers[::-1] if reverse else layers
-
-# %% ../../nbs/networks/23_error_free.ipynb #28d62f11
+# %% ../../nbs/networks/23_error_free.ipynb #c9e4794a
 @custom_op("network_error_free_send_backward", __name__)
 def _error_free_send_backward(gy: Tensor, v: Tensor, swapped: Tensor, y: Tensor, size: Tensor, kind: str, sigmoid: str,
                               reverse: bool) -> tuple[Tensor, Tensor]:
@@ -116,7 +97,7 @@ def _error_free_send_backward(gy: Tensor, v: Tensor, swapped: Tensor, y: Tensor,
     active = net.need < size[..., None]
     keep, swap = (w[..., None] for w in swap_weights(v, sigmoid, active))
     slope, gv, g = torch.where(active, SLOPES[sigmoid](v), 0), torch.zeros_like(v), gy
-    for start, stop in _layers(net, not reverse):
+    for start, stop in layer_bounds(net, not reverse):
         lo, hi = net.lo[start:stop], net.hi[start:stop]
         y = _carry(y, net, swapped, start, stop)
         p, q = y.index_select(-2, lo), y.index_select(-2, hi)
@@ -133,14 +114,14 @@ def _(gy, v, swapped, y, size, kind, sigmoid, reverse):
 _NO_SECOND = "error-free swaps have a first derivative only: use swaps='soft'"
 _send_back = differentiable(_error_free_send_backward, 5, once(_NO_SECOND))
 
-# %% ../../nbs/networks/23_error_free.ipynb #19eb1aec
+# %% ../../nbs/networks/23_error_free.ipynb #c1fff788
 @custom_op("network_error_free_send", __name__)
 def _error_free_send(v: Tensor, swapped: Tensor, x: Tensor, size: Tensor, kind: str, sigmoid: str,
                      reverse: bool) -> Tensor:
     "v and swapped (..., C), x (..., n, d), size (...) -> P x, or P^T x in reverse, (..., n, d)."
     net = sorting_network(kind, x.shape[-2], str(x.device))
     place = torch.arange(x.shape[-2], device=x.device)[:, None].expand(*x.shape[:-1], 1)
-    for start, stop in _layers(net, reverse):
+    for start, stop in layer_bounds(net, reverse):
         place = _carry(place, net, swapped, start, stop)
     return x.gather(-2, place.expand(x.shape))
 

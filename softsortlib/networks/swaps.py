@@ -91,7 +91,22 @@ def sigmoid_argument(
     bent = bent.clamp(-most * tau.detach(), most * tau.detach())
     return (bent * tau.reciprocal()).to(dtype)         # the derivative of a quotient holds v / tau, which overflows
 
-# %% ../../nbs/networks/21_swaps.ipynb #4612f36b
+# %% ../../nbs/networks/21_swaps.ipynb #da0b6b45
+def walk_lanes(s, net, active, compare):
+    """What each comparator sees, (..., C), as scores (..., n) walk through the layers.
+
+    `compare` makes a layer's new upper and lower lanes from the old ones, their differences, and which act."""
+    seen = [s[..., :0]]
+    for start, stop in zip(net.ends, net.ends[1:]):
+        lo, hi = net.lo[start:stop], net.hi[start:stop]
+        acts = None if active is None else active[..., start:stop]
+        a, b = s.index_select(-1, lo), s.index_select(-1, hi)
+        d = b - a if acts is None else torch.where(acts, b - a, 0)
+        s = s.index_copy(-1, torch.cat([lo, hi]), torch.cat(compare(a, b, d, acts), -1))
+        seen.append(d)
+    return torch.cat(seen, -1)
+
+# %% ../../nbs/networks/21_swaps.ipynb #ff71e77c
 def lane_differences(
     s: Tensor,  # scores, (..., n)
     net: Comparators,  # a network of n lanes
@@ -101,18 +116,19 @@ def lane_differences(
     active: "Tensor | None" = None,  # bool, (..., C), comparators that act; None for all
 ) -> Tensor:  # what each comparator sees: lower lane minus upper lane, (..., C)
     "Send the scores through the soft network and note each comparator's difference (Petersen et al. 2021, section 4)."
-    seen = [s[..., :0]]
-    for start, stop in zip(net.ends, net.ends[1:]):
-        lo, hi = net.lo[start:stop], net.hi[start:stop]
-        acts = None if active is None else active[..., start:stop]
-        a, b = s.index_select(-1, lo), s.index_select(-1, hi)
-        d = b - a if acts is None else torch.where(acts, b - a, 0)
+    def compare(a, b, d, acts):
         _, swap = swap_weights(sigmoid_argument(d, tau, art_lambda), sigmoid, acts)
-        s = s.index_copy(-1, torch.cat([lo, hi]), torch.cat([a + swap * d, b - swap * d], -1))
-        seen.append(d)
-    return torch.cat(seen, -1)
+        return a + swap * d, b - swap * d
 
-# %% ../../nbs/networks/21_swaps.ipynb #5eb52c35
+    return walk_lanes(s, net, active, compare)
+
+# %% ../../nbs/networks/21_swaps.ipynb #84e0c34a
+def layer_bounds(net, reverse):
+    "The layers in the order of running: the first comparator of each, and one past the last."
+    layers = list(zip(net.ends, net.ends[1:]))
+    return layers[::-1] if reverse else layers
+
+
 def _run_layer(x, net, start, stop, keep, swap):
     "One layer: replace the lanes lo and hi of x (..., n, d) by their weighted averages, Equation 21.1."
     lo, hi = net.lo[start:stop], net.hi[start:stop]
@@ -120,7 +136,7 @@ def _run_layer(x, net, start, stop, keep, swap):
     mixed = torch.cat([keep * a + swap * b, swap * a + keep * b], -2)
     return x.index_copy(-2, torch.cat([lo, hi]), mixed)
 
-# %% ../../nbs/networks/21_swaps.ipynb #4d2b24fa
+# %% ../../nbs/networks/21_swaps.ipynb #a6539dba
 def apply_layers(
     v: Tensor,  # sigmoid arguments, (..., C)
     x: Tensor,  # payload, (..., n, d)
@@ -131,7 +147,6 @@ def apply_layers(
 ) -> Tensor:  # P x, or P^T x in reverse, (..., n, d)
     "Send a payload through the layers of a soft network (Equation 21.3); O(C d) and nothing of size n x n."
     keep, swap = (w[..., None] for w in swap_weights(v, sigmoid, active))
-    layers = list(zip(net.ends, net.ends[1:]))
-    for start, stop in reversed(layers) if reverse else layers:
+    for start, stop in layer_bounds(net, reverse):
         x = _run_layer(x, net, start, stop, keep[..., start:stop, :], swap[..., start:stop, :])
     return x
