@@ -49,7 +49,7 @@ class ListMeans(torchmetrics.Metric):
         "Both means, zero where no list counts."
         return {name: getattr(self, name) / self.lists.clamp(min=1) for name in ("hard", "soft")}
 
-# %% ../../nbs/lab/166_metric.ipynb #ee3fd51c
+# %% ../../nbs/lab/166_metric.ipynb #f4943b65
 class LossMetric(ListMeans):
     """The metric that a loss smooths, hard and soft, over all batches (166.1); a `torchmetrics.Metric`.
 
@@ -74,7 +74,7 @@ class LossMetric(ListMeans):
         "Add a batch; raises as the loss does."
         super().update(*_batch_sums(self.loss, scores, relevance, mask, offsets))
 
-    def compute(self) -> "Tensor | dict[str, Tensor]":  # (), or a dict of two
+    def compute(self) -> Any:  # a tensor (), or a dict of two by name
         "The metric of all lists since the last reset."
         found = super().compute()
         return found if self.value == "both" else found[self.value]
