@@ -111,6 +111,14 @@ def test_chapter_is_readable(path):
         assert not [n for n in ast.walk(tree) if isinstance(n, ast.ImportFrom) and n.names[0].name == "*"]
 
 
+@pytest.mark.parametrize("path", notebooks(), ids=ids)
+def test_no_line_of_code_is_wider_than_its_box(path):
+    "At 1440 pixels a page shows 123 columns of code; directives, addresses and hidden cells are not shown."
+    cells = ["".join(c["source"]) for c in json.loads(path.read_text(encoding="utf-8"))["cells"] if c["cell_type"] == "code"]
+    lines = [line for src in cells if not re.match(r"#\|\s*hide\b", src) for line in src.splitlines()]
+    assert not [line for line in lines if len(line) > 123 and not line.startswith("#|") and "https://" not in line]
+
+
 @pytest.mark.parametrize("path", CHAPTERS.values(), ids=list(CHAPTERS))
 def test_imports_stand_alone(path):
     "Rendering the site runs every cell that imports, so in exported cells imports share a cell with nothing else."
