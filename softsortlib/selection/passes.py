@@ -17,7 +17,7 @@ from ..engine.compile import arrays, exp_neg, jit, spread_rows
 from ..engine.dispatch import choose
 from .roots import FEW, Law, composed_pull, fill_slopes, root, root_of
 
-# %% ../../nbs/selection/107_passes.ipynb #b01e4064
+# %% ../../nbs/selection/107_passes.ipynb #17b96feb
 def _arguments(s, tau, pair):
     "(s - b) / tau, where padded a very negative number, for s (..., n), tau (..., 1), pair (..., 2)."
     padded, most = s == -torch.inf, torch.finfo(s.dtype).max / 4
@@ -27,7 +27,7 @@ def _arguments(s, tau, pair):
     return (near + half_gap).clamp(min=-most).masked_fill(padded, -1e4)
 
 def middle_pull(g, s, tau, pair):
-    "The gradients of Prop 107.1 in plain torch, in s (..., n) and in tau (..., 1), for those of the weights, g (..., n)."
+    "The gradients of Prop 107.1, in s (..., n) and in tau (..., 1), for those of the weights, g (..., n)."
     a = _arguments(s, tau, pair)
     t = a.sigmoid() * (-a).sigmoid() * g / tau
     half = -t.sum(-1, keepdim=True) / 2
@@ -59,7 +59,7 @@ def _middle_backward(ctx, g):
 
 middle_weights = differentiable(_middle_op, 3, _middle_backward, _middle_setup)
 
-# %% ../../nbs/selection/107_passes.ipynb #701b8be4
+# %% ../../nbs/selection/107_passes.ipynb #830c1e36
 class Gate(IntEnum):
     "The mask behind a router: a step of `Law` around the solution of an equation, or one around the middle of a gap."
     LINEAR = Law.LINEAR
@@ -68,7 +68,7 @@ class Gate(IntEnum):
     MIDDLE = 3
 
 def route_pull(g, s, tau, place, gate):
-    "The gradients in s (..., n) and tau (..., 1) for those of the weights, g (..., k), in plain torch; place (..., k + 1)."
+    "The gradients in s (..., n) and tau (..., 1) for those of the weights, g (..., k); place (..., k + 1)."
     k = g.shape[-1]
     chosen = place[..., :k]
     e = (s - s.detach().gather(-1, place[..., :1])).exp()
@@ -146,7 +146,7 @@ def _weigh_arrivals(slope, v):
         total += slope[j]
     return moment, total
 
-# %% ../../nbs/selection/107_passes.ipynb #b8817d1f
+# %% ../../nbs/selection/107_passes.ipynb #4f4be9f2
 @jit
 def _slopes_of(s, place, tau, gate, u, slope):
     "The slopes of the mask of one row; u (n,) is room to work in. Returns whether they are numbers."
@@ -159,6 +159,7 @@ def _slopes_of(s, place, tau, gate, u, slope):
     fill_slopes(gate, s, pivot, tau, d, slope)
     return d == d
 
+# %% ../../nbs/selection/107_passes.ipynb #ac1df83d
 @jit
 def _unroute_rows(lo, hi, g, w, place, s, tau, gate, out):
     "(107.3) and what the mask makes of it, for rows lo..hi."

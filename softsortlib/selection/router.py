@@ -78,10 +78,11 @@ class TopKRouter(nn.Module):
         "Choose k experts for each token; raise `TypeError` or `ValueError` when the input does not fit."
         return _route(self, logits, mask)
 
-# %% ../../nbs/selection/104_router.ipynb #9be19563
+# %% ../../nbs/selection/104_router.ipynb #8d88c114
 def _gate_of(mask, k, s):
     "The `Gate` of a mask whose gradient one pass gives for scores s (..., n); None for others."
-    if not (choose(s, "") == "numba" and can_route(k, s.shape[-1]) and mask.largest and type(mask.k) is int and mask.k == k):
+    plain = mask.largest and type(mask.k) is int and mask.k == k
+    if not plain or choose(s, "") != "numba" or not can_route(k, s.shape[-1]):
         return None
     if type(mask) is SparseTopK:
         return Gate.LINEAR if mask.p > 1.5 else Gate.CUBE
@@ -96,6 +97,7 @@ def _through_mask(router, s, mask):
     weights = _gates(p, router.mask(s, mask), indices)
     return weights if mask is None else weights * mask.gather(-1, indices), indices, p
 
+# %% ../../nbs/selection/104_router.ipynb #6dd890ca
 def _in_one_pass(router, s, gate):
     "The same by the kernels, without a mask; the probabilities are None unless they are asked for."
     tau = tau_column(check_tau(router.mask.tau, s), s)
