@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['pooled_ranks', 'pooled_values']
 
-# %% ../../nbs/distributed/158_bridges.ipynb #73877a25
+# %% ../../nbs/distributed/158_bridges.ipynb #7349fca1
 import math
 from collections.abc import Callable
 from typing import NamedTuple
@@ -13,7 +13,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from .exchange import gathered, summed
+from .exchange import Party, gathered, summed
 from .sample_sort import SortedParts, positions
 from ..engine.dispatch import check_backend, precise
 from ..ranks.pooling import project
@@ -118,7 +118,7 @@ def best_points(
     chosen = [taken.gather(0, p[None, None].expand(1, 2, *p.shape))[0] for p in best]
     return gain, torch.stack(chosen)
 
-# %% ../../nbs/distributed/158_bridges.ipynb #e3b62b62
+# %% ../../nbs/distributed/158_bridges.ipynb #f87f76a6
 def _next_slope(slope, chord, bracket, halve):
     "Newton's guess where it lies in the bracket, else the middle of it; (B, S)."
     low, high = bracket
@@ -134,7 +134,7 @@ def _settled(slope, chord, bracket, gain, count):
     closed = middle.isfinite() & ((middle <= low) | (middle >= high))
     return (chord == slope) | (gain[0] == gain[1]) | (count.sum(0) == 0) | closed | ~chord.isfinite()
 
-
+# %% ../../nbs/distributed/158_bridges.ipynb #538157e7
 _ROUNDS = 12  # of Newton's alone; then every other one halves the bracket
 
 
@@ -207,12 +207,32 @@ def _joined_means(parts, values, inside, name, count):
     mean = total / count.clamp(min=1)
     return torch.stack([mean.gather(2, n.expand(2, -1, 1)) for n in name], 1)
 
-# %% ../../nbs/distributed/158_bridges.ipynb #00d4c5d2
-def _own_values(z, w, p, last):
-    "The process's own values z - p, the same to the last bit within a block, and increasing, (B, m)."
-    return (z - p).gather(1, last).cummax(1).values
+# %% ../../nbs/distributed/158_bridges.ipynb #855c2049
+def own_hull(
+    z: Tensor,  # infinite at places that do not count, (B, m)
+    p: Tensor,  # z less the process's own solution, (B, m)
+    last: Tensor,  # the last place of each element's block, long, (B, m)
+    size: Tensor,  # how many places count, long, (B,)
+) -> Hull:
+    "A process's own solution: the same to the last bit within a block, and increasing."
+    return hull_of((z - p).gather(1, last).cummax(1).values, size)
 
+# %% ../../nbs/distributed/158_bridges.ipynb #f222b2ff
+def bridge_blocks(
+    hull: Hull,
+    party: Party,
+) -> tuple:  # the seams, and the blocks over them
+    "Search the bridges together with the other processes."
+    seams = seams_of(gathered(itself(hull), party.group))
+    below = seams.above[party.rank, 0]
 
+    def ask(slope, done):
+        answer = beyond(hull, slope, seams.origin, below)
+        return gathered(torch.cat([answer, done[None].to(answer.dtype)]), party.group)
+
+    return seams, join(seams.place, bridges(seams, ask))
+
+# %% ../../nbs/distributed/158_bridges.ipynb #ed2a99a5
 def project_parts(
     parts: SortedParts,  # scores in order
     z: Tensor,  # increasing over the whole, in double precision, (B, m)
@@ -226,15 +246,7 @@ def project_parts(
     if len(parts.party.lengths) == 1:
         return p
     with torch.no_grad():
-        hull = hull_of(_own_values(z, w, p, last), size)
-        seams = seams_of(gathered(itself(hull), parts.party.group))
-        below = seams.above[parts.party.rank, 0]
-
-        def ask(slope, done):
-            answer = beyond(hull, slope, seams.origin, below)
-            return gathered(torch.cat([answer, done[None].to(answer.dtype)]), parts.party.group)
-
-        joined = join(seams.place, bridges(seams, ask))
+        seams, joined = bridge_blocks(own_hull(z, p, last, size), parts.party)
         at_end = (size - 1).clamp(min=0)[:, None]
         ends = torch.stack([v.detach().gather(1, at_end)[:, 0].nan_to_num(posinf=0) for v in (z, w)])
         ends = gathered(ends, parts.party.group).movedim(0, -1)                 # (2, B, P)

@@ -34,19 +34,32 @@ def reaches(
     there = torch.stack([p < rank, p > rank]) & holds & holds[rank]
     return (-gaps.masked_fill(~there, 0) / tau).exp().masked_fill(~there, 0)
 
-# %% ../../nbs/distributed/152_carries.ipynb #92dd0f23
+# %% ../../nbs/distributed/152_carries.ipynb #92b41834
 class Carries(NamedTuple):
     "What (152.2) needs besides the payload; scores in double precision."
     parts: SortedParts
     t: Tensor  # scores in order, (B, m)
     tau: "float | Tensor"  # a number or (B,)
-    low: Tensor  # the decay from the first score here, zero at what is not kept, (B, m)
-    high: Tensor  # the decay from the last
+    low: Tensor  # the decay from the first score here at the first places, zero at what is not kept, (B, f)
+    high: Tensor  # the decay from the last at the last places, (B, l)
     reach: Tensor  # of `reaches`, (2, P, B)
     ends: Tensor  # first and last score of each process, (P, 2, B)
     holds: Tensor  # whether it holds any, bool, (P, B)
 
-# %% ../../nbs/distributed/152_carries.ipynb #ceb2750f
+# %% ../../nbs/distributed/152_carries.ipynb #d12c4751
+_FAR = 80  # in units of tau: exp(-80) is 2e-35
+
+
+def _fronts(t, kept, first, last, column):
+    "How many places from the first on, and from which place to the last, the ends reach in any set."
+    near = (t - first < _FAR * column) & kept
+    far = (last - t >= _FAR * column) | ~kept
+    m = t.shape[1]
+    place = torch.arange(m, device=t.device)
+    front = int((near * (place + 1)).max()) if m else 0
+    return front, int(torch.where(far, m, place).min())
+
+
 def _sizes(parts):
     "How many elements that count each process holds, without what a mask left out, long, (P, B)."
     came = parts.sent.sum(0).T.to(parts.total.device)
@@ -65,15 +78,23 @@ def carries(
     ends = gathered(torch.stack([first, last]), parts.party.group)
     holds = _sizes(parts) > 0
     column = tau[:, None] if isinstance(tau, Tensor) else tau
-    low = (-(t - first[:, None]) / column).exp().masked_fill(~parts.kept, 0)
-    high = (-(last[:, None] - t) / column).exp().masked_fill(~parts.kept, 0)
+    with torch.no_grad():
+        front, back = _fronts(t, parts.kept, first[:, None], last[:, None], column)
+    low = (-(t[:, :front] - first[:, None]) / column).exp().masked_fill(~parts.kept[:, :front], 0)
+    high = (-(last[:, None] - t[:, back:]) / column).exp().masked_fill(~parts.kept[:, back:], 0)
     reach = reaches(ends, holds, parts.party.rank, tau)
     return Carries(parts, t, tau, low, high, reach, ends, holds)
 
-# %% ../../nbs/distributed/152_carries.ipynb #a4a945e9
+# %% ../../nbs/distributed/152_carries.ipynb #5a56b4c5
+def _fringes(at, x):
+    "The first and the last places of a payload (B, m, d), as far as decays from the ends reach."
+    return x[:, :at.low.shape[1]], x[:, x.shape[1] - at.high.shape[1]:]
+
+
 def _leaving(at, x):
     "(152.1): what leaves this process upwards and downwards, (2, B, d)."
-    return torch.stack([(at.high[..., None] * x).sum(1), (at.low[..., None] * x).sum(1)])
+    front, back = _fringes(at, x)
+    return torch.stack([(at.high[..., None] * back).sum(1), (at.low[..., None] * front).sum(1)])
 
 
 def _announced(at, out):
@@ -82,7 +103,7 @@ def _announced(at, out):
 
 
 def _faded(at, every):
-    "What arrives from below and from above of what processes announce, (2, P, B, d): each (B, m, d)."
+    "What arrives from below and from above of what processes announce, (2, P, B, d): (B, f, d) and (B, l, d)."
     below, above = (at.reach[..., None] * every).sum(1)[:, :, None].unbind(0)
     return at.low[..., None] * below, at.high[..., None] * above
 
@@ -90,27 +111,39 @@ def _faded(at, every):
 def carried(
     at: Carries,  # as `carries` gives them
     x: Tensor,  # a payload, zero at what is not kept, (B, m, d)
-) -> tuple:  # what arrives from below and from above, each (B, m, d)
+) -> tuple:  # what arrives from below at the first places and from above at the last, (B, f, d) and (B, l, d)
     "The sums over the other processes in (152.2)."
     return _faded(at, _announced(at, _leaving(at, x)))
 
-# %% ../../nbs/distributed/152_carries.ipynb #913991aa
+
+def onto(
+    y: Tensor,  # (B, m, d)
+    front: Tensor,  # (B, f, d)
+    back: Tensor,  # (B, l, d)
+) -> Tensor:  # (B, m, d)
+    "Add to the first and to the last places."
+    f, before = front.shape[1], y.shape[1] - back.shape[1]
+    y = torch.cat([y[:, :f] + front, y[:, f:]], 1)
+    return torch.cat([y[:, :before], y[:, before:] + back], 1)
+
+# %% ../../nbs/distributed/152_carries.ipynb #5eccab69
 def _level_here(at):
-    "Which scores equal the first and the last of this process, each (B, m, 1)."
-    t, ends = at.t.detach(), at.ends.detach()[at.parts.party.rank]
-    return ((t == end[:, None])[..., None] for end in ends)
+    "Which scores equal the first and the last of this process, (B, f, 1) and (B, l, 1)."
+    ends = at.ends.detach()[at.parts.party.rank]
+    return (t == end[:, None, None] for t, end in zip(_fringes(at, at.t.detach()[..., None]), ends))
 
 
 def _leaving_level(at, x):
     "The sums over the scores exactly at the ends, with and without their decay, (2, B, 2 d)."
     at_first, at_last = _level_here(at)
     high, low = at.high[..., None], at.low[..., None]
-    return torch.stack([torch.cat([(at_last * high * x).sum(1), (at_last * x).sum(1)], -1),
-                        torch.cat([(at_first * low * x).sum(1), (at_first * x).sum(1)], -1)])
+    front, back = _fringes(at, x)
+    return torch.stack([torch.cat([(at_last * high * back).sum(1), (at_last * back).sum(1)], -1),
+                        torch.cat([(at_first * low * front).sum(1), (at_first * front).sum(1)], -1)])
 
 
 def _level(at, every):
-    "Correct the gradient between equal scores on different processes: zero in value, (B, m, d)."
+    "Correct the gradient between equal scores on different processes: zero in value, (B, f, d) and (B, l, d)."
     first, last = at.ends.detach().unbind(1)
     rank, d = at.parts.party.rank, every.shape[-1] // 2
     at_first, at_last = _level_here(at)
@@ -119,7 +152,7 @@ def _level(at, every):
     under, over = (at.reach[..., None] * every[..., :d]).sum(1)[:, :, None].unbind(0)
     level_under, level_over = every[..., d:].sum(1)[:, :, None].unbind(0)
     high, low = at.high[..., None], at.low[..., None]
-    return at_first * (level_under - low * under) + at_last * (level_over - high * over)
+    return at_first * (level_under - low * under), at_last * (level_over - high * over)
 
 
 def scan_parts(
@@ -129,7 +162,8 @@ def scan_parts(
     "The sums (152.2) over all scores of all processes, in one exchange."
     every = _announced(at, torch.cat([_leaving(at, x), _leaving_level(at, x)], -1))
     below, above = _faded(at, every[..., :x.shape[-1]])
-    return exp_scan(at.t, x, at.tau) + below + above + _level(at, every[..., x.shape[-1]:])
+    front, back = _level(at, every[..., x.shape[-1]:])
+    return onto(exp_scan(at.t, x, at.tau), below + front, above + back)
 
 # %% ../../nbs/distributed/152_carries.ipynb #a0946561
 class SoftSortParts:
@@ -163,7 +197,7 @@ class SoftSortParts:
         total, weight = self.rmul(i, torch.ones_like(i)).unbind(-1)
         return total / weight.masked_fill(~self.kept[..., 0], 1)
 
-# %% ../../nbs/distributed/152_carries.ipynb #41c36447
+# %% ../../nbs/distributed/152_carries.ipynb #60841797
 def laplace_ranks(
     parts: SortedParts,  # scores in order
     tau: "float | Tensor",  # a number or (B,)
@@ -172,7 +206,7 @@ def laplace_ranks(
     at = carries(parts, tau)
     below, above = carried(at, parts.kept[..., None].to(at.t.dtype))
     own = LaplaceRank(tau)(at.t, parts.kept)
-    return own + parts.start[:, None] + (above - below)[..., 0] / 2
+    return onto((own + parts.start[:, None])[..., None], -below / 2, above / 2)[..., 0]
 
 # %% ../../nbs/distributed/152_carries.ipynb #6ff3ade5
 def _beyond(at, lead, trail):
