@@ -13,6 +13,7 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "tools"))
 import dist  # noqa: E402
 import install  # noqa: E402
+import torch_versions  # noqa: E402
 
 yaml = pytest.importorskip("yaml", reason="PyYAML is not installed: pip install pyyaml")
 SETTINGS = dist.settings()
@@ -233,6 +234,19 @@ raise SystemExit(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
 def test_a_forked_child_with_one_thread_computes_the_same():
     assert subprocess.run([sys.executable, "-c", FORKED], cwd=ROOT / "tests", env={**os.environ, "OMP_NUM_THREADS": "1"}, timeout=300).returncode == 0
+
+
+def test_the_oldest_versions_that_were_tried_are_the_declared_ones():
+    tried = json.loads((ROOT / "nbs/results/versions.json").read_text(encoding="utf-8"))
+    assert set(tried) == {"oldest", "newest"} and not any(run["failed"] for run in tried.values())
+    for name, bound in bounds(SETTINGS["requirements"]).items():
+        held = tried["oldest"][name].split("+")[0].split(".")
+        assert held[:len(bound.split("."))] == bound.split("."), f"{name}>={bound} is declared and {'.'.join(held)} was tried: make oldest"
+
+
+def test_the_versions_are_tried_by_the_tests_of_every_part():
+    parts = {path.name for path in (ROOT / "tests").iterdir() if path.is_dir() and (ROOT / "softsortlib" / path.name).is_dir()}
+    assert parts - set(torch_versions.FOLDERS) == {"lab", "distributed"} and all((ROOT / path).exists() for path in torch_versions.tests("newest"))
 
 
 def test_the_history_has_a_record_of_this_version():
