@@ -256,7 +256,16 @@ def block_means(rows, means):
     carries = _carries(rows, Upstream(rows.x, rows.s, Means(rows.x, rows.x, rows.s)), rows.x.shape[2] + 1)
     spread_rows(mean_blocks, carries.price.size, 4 * rows.x.size, rows, carries, means)
 
-# %% ../../nbs/engine/140_blocks.ipynb #2d84ce39
+# %% ../../nbs/engine/140_blocks.ipynb #0eee49a3
+@jit(paste=True)
+def _no_gradients(b, first, last, grads):
+    "Zero for what stands behind the real elements of row b."
+    for i in range(first, last):
+        grads.s[b, i] = 0
+        for c in range(grads.x.shape[2]):
+            grads.x[b, i, c] = 0
+
+# %% ../../nbs/engine/140_blocks.ipynb #39630ebf
 @jit(fastmath=("contract", "nsz"))
 def pull_blocks(lo, hi, rows, up, carries, grads):
     "The gradients of the mean to scores and payload; units lo..hi."
@@ -286,10 +295,7 @@ def pull_blocks(lo, hi, rows, up, carries, grads):
         scale = direction_of(s[b, :size[b]]) / tau[b]
         for i in range(m):
             grads.s[b, start + i] = scale * pull[i]
-        for i in range(start + m, min(start + BLOCK, x.shape[1])):
-            grads.s[b, i] = 0
-            for c in range(d):
-                grads.x[b, i, c] = 0
+        _no_gradients(b, start + m, min(start + BLOCK, x.shape[1]), grads)
 
 # %% ../../nbs/engine/140_blocks.ipynb #948596dc
 def block_gradients(rows, go, gZ, means, grads):
