@@ -214,6 +214,32 @@ def soft_network():
     return fig
 
 @drawing
+def error_free_network():
+    "Values through a soft network and an error-free one, and what the largest output asks of each score"
+    s = numbers(0.62, 0.30, 0.95, 0.05, 0.80, 0.42, 0.18, 0.55)
+    fig, axes = plt.subplots(1, 3, figsize=(7.6, 2.5), width_ratios=(1, 1, 0.9))
+    for ax, swaps, title in zip(axes, ("soft", "error_free"), ("soft swaps", "error-free swaps")):
+        paths = [s]
+        for layer in bitonic_layers(8):
+            x, (lo, hi) = paths[-1].clone(), layer.T
+            pair = torch.stack([x[lo], x[hi]], -1)
+            x[lo], x[hi] = (ss.SortingNetwork(kind="odd_even", swaps=swaps, tau=0.08)(pair) @ pair[..., None])[..., 0].mT
+            paths.append(x)
+        for lane, path in enumerate(torch.stack(paths).mT):
+            ax.plot(range(len(path)), path, color=BLUE if lane < 4 else ORANGE, lw=1.2, marker="o", ms=2.6, alpha=0.9)
+        ax.set(xticks=range(len(paths)), yticks=[0, 0.5, 1], ylim=(0, 1), xlabel="layer")
+        ax.set_title(title, pad=4)
+    axes[0].set_ylabel("value on a lane")
+    x = s.clone().requires_grad_()
+    pull = torch.autograd.grad((ss.SortingNetwork(swaps="error_free", tau=0.2)(x) @ x)[-1], x)[0]
+    axes[2].bar(s.tolist(), pull.tolist(), width=0.05, color=BLUE)
+    axes[2].axhline(0, color=LINE, lw=0.8)
+    axes[2].set(xlim=(0, 1), xticks=[0, 0.5, 1], yticks=[0, 0.5, 1], ylim=(min(0, 1.1 * float(pull.min())), 1.0), xlabel="score")
+    axes[2].set_title("gradient of the largest", pad=4)
+    fig.subplots_adjust(bottom=0.2, wspace=0.3)
+    return fig
+
+@drawing
 def network_factors():
     "One sparse matrix for each layer, and their product"
     s, layers = numbers(0.62, 0.30, 0.95, 0.05, 0.80, 0.42, 0.18, 0.55), bitonic_layers(8)
@@ -538,6 +564,34 @@ def subsets():
         ax.text(-0.7, -row - 0.5, f"s{'₁₂₃₄₅'[row]}", ha="right", va="center", style="italic")
     ax.text(4.5, -5.5, "the ten pairs and their chances", ha="center", va="top", color=MUTED)
     ax.text(13.4, -5.5, "marginals, sum 2", ha="center", va="top", color=MUTED)
+    return fig
+
+def chances_of_counts(p):
+    "The probabilities of 0, 1, ..., n successes of independent trials with chances p (n,)"
+    Q = numbers(1)
+    for chance in p: Q = torch.cat([Q * (1 - chance), numbers(0)]) + torch.cat([numbers(0), Q * chance])
+    return Q
+
+@drawing
+def one_element_less():
+    "How many of six are chosen, with one of them and without; and how few counts out of two thousand are likely"
+    p = numbers(0.2, 0.5, 0.7, 0.4, 0.3, 0.45)
+    Q, q = chances_of_counts(p), chances_of_counts(p[:-1])
+    fig, (few, many) = plt.subplots(1, 2, figsize=(7.6, 2.4), width_ratios=(1, 1.25))
+    few.bar(np.arange(7) - 0.2, Q.numpy(), width=0.4, color=BLUE)
+    few.bar(np.arange(6) + 0.2, q.numpy(), width=0.4, color=ORANGE)
+    few.text(3.8, 0.32, "Q: all six", color=BLUE)
+    few.text(3.8, 0.27, "q: one fewer", color=ORANGE)
+    few.set(xticks=range(7), yticks=[0, 0.2, 0.4], ylim=(0, 0.42), xlabel="count", ylabel="probability")
+    p = torch.linspace(-4, 1.5, 2000, dtype=torch.float64).sigmoid()
+    Q, mean, V = chances_of_counts(p), float(p.sum()), float((p * (1 - p)).sum())
+    reach = 14 + (196 + 84 * V) ** 0.5
+    many.axvspan(mean - reach, mean + reach, color=LINE, alpha=0.4, lw=0)
+    many.semilogy(Q.clamp(min=1e-80).numpy(), color=BLUE)
+    many.axhline(2e-18, color=ORANGE, lw=1, ls=":")
+    many.set(xlim=(0, 2000), ylim=(1e-60, 10), yticks=[1, 1e-20, 1e-40, 1e-60], xlabel="count out of 2,000")
+    many.text(mean, 1e-52, "window", ha="center", color=MUTED)
+    fig.subplots_adjust(bottom=0.22, wspace=0.22)
     return fig
 
 @drawing

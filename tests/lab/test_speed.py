@@ -9,6 +9,7 @@ import torch
 from softsortlib.lab.contenders import softsort_listing
 from softsortlib.lab.grid import GRIDS, run_name, small_record
 from softsortlib.lab.large_sets import TAU, LargeConfig, OrderFigures, draw_sets, make_loss, order_figures, utility
+from softsortlib.lab.provenance import changed_since
 from softsortlib.lab.speed import METHODS, Contender, MemoryConfig, SpeedConfig, _next, is_out_of_memory, log_diagonal, memory_end, memory_limit, min_max, spearman
 
 linux = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="limits of memory are set on Linux")
@@ -120,6 +121,7 @@ def test_a_record_is_small_complete_and_read_again(tmp_path):
 
 def test_large_networks_are_left_out_with_a_reason(tmp_path):
     record = SpeedConfig(n=401, steps=1, batch=1, methods="odd_even-dense, softsort1-lazy").run(tmp_path, threads=1)
+    assert {"rowwise.softsort", "networks.operator"} <= set(record["code"]) and not changed_since(record)
     assert list(record["methods"]) == ["softsort1-lazy"] and "400" in record["absent"]["odd_even-dense"]
 
 
@@ -157,6 +159,7 @@ def test_the_end_of_memory_is_where_arithmetic_puts_it():
     end = memory_end(MemoryConfig(n=200, limit=1 / 32, resolution=50, largest=1600), "softsort1-published")
     assert end["fails"] <= math.sqrt(2**25 / 160) + 50 and end["fits"] >= math.sqrt(2**25 / 640) - 100
     assert [n for n, _ in end["peaks"]] == sorted(n for n, _ in end["peaks"])
+    assert "lab.methods" in end["code"] and not changed_since(end)
 
 
 @pytest.mark.parametrize("table", ["speed", "speed_cuda", "large_sets"])
