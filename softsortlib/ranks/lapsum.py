@@ -319,14 +319,13 @@ def _scanned_back(P, y, rows):
     out = (counted + below + above) * P.real[..., None]
     return torch.empty_like(out).scatter(-2, P.order[..., None].expand(out.shape), out).to(y)
 
-# %% ../../nbs/ranks/44_lapsum.ipynb #74511890
+# %% ../../nbs/ranks/44_lapsum.ipynb #dbd08f31
 _SMALL = 4096  # entries of a matrix that is faster made than avoided
 
 def _is_small(P, rows):
     "Whether the entries of P at `rows` are few, and no kernel of a GPU serves them."
-    if rows is None and choose(P.z, "", triton=True) == "triton":
-        return False
-    return P.batch.numel() * (P._m if rows is None else len(rows)) * P.n <= _SMALL
+    few = P.batch.numel() * (P._m if rows is None else len(rows)) * P.n <= _SMALL
+    return few and (rows is not None or choose(P.z, "", triton=True) != "triton")
 
 def _by_kernel(P, x, rows):
     "Whether a kernel makes the product with x; that of the CPU does not learn the temperature."
@@ -335,10 +334,9 @@ def _by_kernel(P, x, rows):
 
 def _sets(P, x):
     "What the kernels of products need of P, in the batch shape of x (..., n, d), in their order."
-    batch = x.shape[:-2]
-    real = torch.full((*batch, 1), P.n, device=P.device) if P.mask is None else P.mask.sum(-1, keepdim=True)
-    columns = P.order.expand(*batch, P.n), real.expand(*batch, 1)
-    return P.z.expand(*batch, P.n), P.tau.expand(*batch, 1).contiguous(), x, *columns
+    real = torch.full((1,), P.n, device=P.device) if P.mask is None else P.mask.sum(-1, keepdim=True)
+    z, tau, *places = (a.expand(*x.shape[:-2], a.shape[-1]).contiguous() for a in (P.z, P.tau, P.order, real))
+    return z, tau, x, *places
 
 @patch_to(LapSumPermutation)
 def _matmul(self, x, rows):

@@ -219,7 +219,7 @@ def _grads_torch(gy, s, tau, x, order, real):
     of_s = torch.zeros_like(pull).scatter(-1, order, pull)
     return lapsum._scanned_back(P, gy, None), of_s.to(s.dtype), of_tau.to(tau.dtype)
 
-# %% ../../nbs/ranks/46_lapsum_products.ipynb #d3d31956
+# %% ../../nbs/ranks/46_lapsum_products.ipynb #6b320567
 @custom_op("lapsum_product_backward", __name__)
 def _product_backward_op(
     gy: Tensor, s: Tensor, tau: Tensor, x: Tensor, order: Tensor, real: Tensor, learn: bool
@@ -227,7 +227,7 @@ def _product_backward_op(
     "The gradients (46.1) of P x to x, s and, where a GPU `learn`s it, tau."
     who = choose(s, "", triton=True)
     if who == "numba":
-        return *product_grads_numba(gy, s, tau, x, order, real), tau.new_empty(tau.shape)
+        return *product_grads_numba(gy, s, tau, x, order, real), torch.zeros_like(tau)
     if who == "triton":
         return lapsum_grads_triton(gy, s, tau, x, order, real, learn)[:3]
     return tuple(a.contiguous() for a in _grads_torch(gy, s, tau, x, order, real))

@@ -57,10 +57,10 @@ def _count_below(left_ptr, right_ptr, i, m, d, steps):
         high = tl.where(searched & (middle + 1 - L / 2 + (R - 1) / 2 > i), middle, high)
     return tl.where(i <= 0, 0, tl.where(i >= m, m, low))
 
-# %% ../../nbs/ranks/45_lapsum_triton.ipynb #93d106fd
+# %% ../../nbs/ranks/45_lapsum_triton.ipynb #566c057f
 @triton_jit
 def _threshold(t_ptr, left_ptr, right_ptr, tau_ptr, i, m, d, steps):
-    "a_i, the weights of (45.2), and L and R at the neighbours of thresholds i of one set; no weight for i <= 0, i >= m."
+    "a_i, the weights of (45.2), L and R beside thresholds i of one set; no weight for i <= 0, i >= m."
     a = _count_below(left_ptr, right_ptr, i, m, d, steps)
     inside = (i > 0) & (i < m)
     under = inside & (a > 0)
