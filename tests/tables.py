@@ -224,7 +224,7 @@ ELSEWHERE = {
     "numbers, not tensors": "calibrate_tau tau_schedule",
     "orders": "ideal_order",
     "lists end to end, and scores in files (tests/ragged)": "offsets_of Threshold ChunkedRank",
-    "scores on many processes, in tests/distributed": "Party gather_parts gathered summed agreed_sum SortedParts sort_parts bring home spread positions SoftSortParts laplace_ranks step_ranks mean_ranks",
+    "scores on many processes, in tests/distributed": "Party gather_parts gathered summed agreed_sum SortedParts sort_parts bring home spread positions SoftSortParts laplace_ranks step_ranks mean_ranks pooled_ranks pooled_values",
     "pieces with tests of their own": "warm",
     "an estimator, under scikit-learn's own checks": "SoftKNeighborsClassifier",
 }

@@ -4,14 +4,16 @@
 
 # %% auto #0
 __all__ = ['Party', 'gather_parts', 'gathered', 'summed', 'agreed_sum', 'SortedParts', 'sort_parts', 'bring', 'home', 'spread',
-           'positions', 'SoftSortParts', 'laplace_ranks', 'step_ranks', 'mean_ranks']
+           'positions', 'SoftSortParts', 'laplace_ranks', 'step_ranks', 'mean_ranks', 'pooled_ranks', 'pooled_values']
 
-# %% ../../nbs/distributed/index.ipynb #0c4f2085
+# %% ../../nbs/distributed/index.ipynb #e529d5dd
+from .bridges import pooled_ranks, pooled_values
 from .carries import SoftSortParts, laplace_ranks, mean_ranks
 from .exchange import Party, agreed_sum, gather_parts, gathered, summed
 from .sample_sort import SortedParts, bring, home, positions, sort_parts, spread
 from .seams import step_ranks
 
-# %% ../../nbs/distributed/index.ipynb #dc8effd5
+# %% ../../nbs/distributed/index.ipynb #a353afff
 _all_ = ["Party", "gather_parts", "gathered", "summed", "agreed_sum", "SortedParts", "sort_parts", "bring", "home",
-         "spread", "positions", "SoftSortParts", "laplace_ranks", "step_ranks", "mean_ranks"]
+         "spread", "positions", "SoftSortParts", "laplace_ranks", "step_ranks", "mean_ranks",
+         "pooled_ranks", "pooled_values"]

@@ -5,18 +5,20 @@
 # %% auto #0
 __all__ = ['step_ranks']
 
-# %% ../../nbs/distributed/153_seams.ipynb #11f922f7
+# %% ../../nbs/distributed/153_seams.ipynb #6e8de3f9
 import math
 
 import torch
 from torch import Tensor
 
+from .bridges import pooled_ranks, pooled_values
 from .carries import Carries, SoftSortParts, carries, laplace_ranks
 from .exchange import gathered
 from .sample_sort import SortedParts
 from ..engine.sums import chebyshev, kernel_sums, polynomials
 from ..ranks.gaussian import GaussianRank
 from ..ranks.laplace import LaplaceRank
+from ..ranks.permutahedron import Permutahedron
 from ..ranks.sigmoid import SigmoidRank
 from ..rowwise.softsort import SoftSort
 
@@ -96,10 +98,19 @@ def step_ranks(
     return operator(tau)(at.t, parts.kept) + (parts.start + half)[:, None] + others
 
 
-# %% ../../nbs/distributed/153_seams.ipynb #ea98fea2
+# %% ../../nbs/distributed/153_seams.ipynb #de786407
 RANK_FORMS = {  # (parts, temperature) -> ranks (B, m), in order
     SoftSort: lambda parts, tau: SoftSortParts(parts, tau).ranks(),
     LaplaceRank: laplace_ranks,
     SigmoidRank: lambda parts, tau: step_ranks(parts, tau, "logistic"),
     GaussianRank: lambda parts, tau: step_ranks(parts, tau, "normal"),
+    Permutahedron: pooled_ranks,
 }
+
+
+def _soft_sorted(parts, tau):
+    rows = SoftSortParts(parts, tau)
+    return rows.mul(rows.at.t.masked_fill(~parts.kept, 0))
+
+
+SORT_FORMS = {SoftSort: _soft_sorted, Permutahedron: pooled_values}  # (parts, temperature) -> sorted values (B, m)

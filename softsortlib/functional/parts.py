@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = []
 
-# %% ../../nbs/functional/165_parts.ipynb #74edbf41
+# %% ../../nbs/functional/165_parts.ipynb #89976509
 import math
 from typing import Any, NamedTuple
 
@@ -17,8 +17,9 @@ from ..core.permutation import DensePermutation, SoftPermutation, check_mask, co
 from ..distributed.carries import SoftSortParts, check_form, mean_ranks
 from ..distributed.exchange import Party, agreed_sum, gather_parts, meet, summed
 from ..distributed.sample_sort import SortedParts, home, sort_parts, spread
-from ..distributed.seams import RANK_FORMS
+from ..distributed.seams import RANK_FORMS, SORT_FORMS
 from .arguments import check_k, dim_from_end, finite_scores, ranker, turned, with_gradient_of
+from ..engine.dispatch import precise
 from ..rowwise.softsort import SoftSort
 
 # %% ../../nbs/functional/165_parts.ipynb #b4850d04
@@ -126,7 +127,7 @@ def sorted_rows(
     parts = sort_parts(turned(part.s, sign), party, part.mask)
     return parts, SoftSortParts(parts, _rows_tau(operator.tau, part))
 
-# %% ../../nbs/functional/165_parts.ipynb #3cc5f3a7
+# %% ../../nbs/functional/165_parts.ipynb #a59dfddb
 def sort_in_parts(
     operator,  # what sorts
     part: Part,
@@ -136,11 +137,11 @@ def sort_in_parts(
 ) -> Tensor:  # this process's positions, in the caller's shape
     "soft_sort of scores in parts."
     sign = -1 if descending else 1
-    parts, rows = sorted_rows(operator, part, party, sign)
-    t = rows.at.t.masked_fill(~parts.kept, 0)
-    y = rows.mul(t)
+    check_form(operator, tuple(SORT_FORMS))
+    parts = sort_parts(turned(part.s, sign), party, part.mask)
+    y = SORT_FORMS[type(operator)](parts, _rows_tau(operator.tau, part)).masked_fill(~parts.kept, 0)
     if hard:
-        y = with_gradient_of(y, t)
+        y = with_gradient_of(y, precise(parts.t).masked_fill(~parts.kept, 0))
     return part.back(spread(parts, turned(y.to(part.s.dtype), sign)))
 
 # %% ../../nbs/functional/165_parts.ipynb #8600f952

@@ -8,8 +8,8 @@ import pytest
 import torch
 
 FUNCTIONS = ("soft_sort", "soft_rank", "soft_topk", "soft_quantile", "soft_median")
-RANKS = ("laplace", "sigmoid", "gaussian")
-LOSSES = {"spearman_loss": {}, "spearman_loss:laplace": dict(method="laplace"), "approx_ndcg_loss:laplace": dict(method="laplace"), "approx_ndcg_loss": {},
+RANKS = ("laplace", "sigmoid", "gaussian", "permutahedron")
+LOSSES = {"spearman_loss": {}, "spearman_loss:laplace": dict(method="laplace"), "spearman_loss:permutahedron": dict(method="permutahedron"), "approx_ndcg_loss:laplace": dict(method="laplace"), "approx_ndcg_loss": {},
           "precision_loss": dict(k=4, iterations=3), "recall_loss": dict(k=4, iterations=2), "kendall_loss": dict(gather=True)}
 BOUND = {torch.float64: 1e-12, torch.float32: 1e-6}
 
@@ -58,6 +58,18 @@ def test_rank_operators(processes, method):
     check(processes("function", 2, name="soft_rank", kind="few", options=dict(method=method, tau=0.3, hard=True)))
 
 
+@pytest.mark.parametrize("name", ("soft_sort", "soft_rank"))
+def test_blocks_join_across_seams(processes, name):
+    for tau in (1e-3, 0.01, 0.1, 1.0, 100.0):                     # from single scores to one block of all
+        for P in (1, 2, 3, 4): check(processes("function", P, name=name, n=90, options=dict(method="permutahedron", tau=tau)))
+    for kind in ("tied", "few", "falling", "rising", "wide", "stairs"):
+        for split in ("random", "holes"): check(processes("function", 4, name=name, kind=kind, split=split, level=True, options=dict(method="permutahedron", tau=1.0, descending=True)))
+    check(processes("function", 3, name=name, batch=(2, 2), masked=True, options=dict(method="permutahedron", tau=0.1)))
+    check(processes("function", 4, name=name, n=20_000, options=dict(method="permutahedron", tau=1e-4)))
+    check(processes("function", 2, name=name, n=200, dtype=torch.float32, options=dict(method="permutahedron", tau=0.05)), torch.float32)
+    check(processes("function", 2, name=name, options=dict(method="permutahedron", tau=0.3, hard=True)))
+
+
 @pytest.mark.parametrize("name", LOSSES)
 def test_losses(processes, name):
     options = LOSSES[name]
@@ -74,6 +86,7 @@ def test_losses(processes, name):
 def test_nan_stays_in_its_set(processes, name):
     results = processes("confined", 3, name=name, options=dict(tau=0.3))
     assert all(error < 1e-12 and nan for error, nan in results), results
+    if name == "soft_rank": assert all(error < 1e-12 for error, _ in processes("confined", 3, name=name, options=dict(method="permutahedron", tau=0.3)))
 
 
 @pytest.mark.parametrize("what", ("shape", "dtype", "tau", "method", "function"))
