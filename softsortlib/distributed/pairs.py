@@ -32,20 +32,20 @@ class Grades(NamedTuple):
         "The places at the seams."
         return torch.zeros_like(self.real[:, :1], dtype=torch.long), (self.real.sum(1, keepdim=True) - 1).clamp(min=0)
 
-# %% ../../nbs/distributed/159_pairs.ipynb #67ea015f
+# %% ../../nbs/distributed/159_pairs.ipynb #8b387352
 _CUT = 40  # c of (159.1)
 
 
 def edge_of(
     grades: Grades,
     end: Tensor,  # the place at the seam, long, (B, 1)
+    sign: int,  # 1 for the upper end, -1 for the lower one
 ) -> Tensor:  # moments, number and sum of what is far, the end, its grade, and whether there is one; (B, 40 q + 5)
     "What (159.1) asks of the scores of the grade at a seam."
     t, level, real, tau = grades
     column = tau[:, None] if isinstance(tau, Tensor) else tau
     last, grade = t.detach().gather(1, end), level.gather(1, end)
-    u = (t - last) / column
-    u = torch.where(u.detach() < 0, -u, u)
+    u = sign * (last - t) / column
     inside = real & (level == grade)
     near = inside & (u.detach() < _CUT)
     columns = near.any(0).nonzero()[:, 0]
@@ -55,7 +55,7 @@ def edge_of(
     sums = torch.stack([far.sum(1).to(t.dtype), u.masked_fill(~far, 0).sum(1)], 1)
     return torch.cat([mu.flatten(1), sums, last, grade.to(t.dtype), real[:, :1].to(t.dtype)], 1)
 
-# %% ../../nbs/distributed/159_pairs.ipynb #ec53a28d
+# %% ../../nbs/distributed/159_pairs.ipynb #ffd8dedc
 def heard(
     grades: Grades,
     edges: Tensor,  # what some processes announced at their ends towards this one, (K, B, 40 q + 5)
@@ -71,20 +71,20 @@ def heard(
     u, w = edge_points(edges[..., :-5].unflatten(-1, (_CUT, -1)))
     w = torch.where(same[..., None], w, 0)
     points = last.detach()[..., None] - sign * column * u
-    out = kernel_sums(t, points.movedim(0, 1).flatten(1), w.movedim(0, 1).flatten(1)[..., None], tau, m=-1)[..., 0]
+    out = kernel_sums(t, points.movedim(0, 1).flatten(1), w.movedim(0, 1).flatten(1)[..., None], tau, m=-1, eps=1e-15)[..., 0]
     n, u_sum = torch.where(same, n, 0), torch.where(same, u_sum, 0)
     far = n.sum(0)[:, None] * t - (n * last.detach()).sum(0)[:, None]
     out = out + (sign * far / column + u_sum.sum(0)[:, None]) / 2
     return out.masked_fill(~(real & (level == grade)), 0)
 
-# %% ../../nbs/distributed/159_pairs.ipynb #d62d6058
+# %% ../../nbs/distributed/159_pairs.ipynb #14e11180
 def sums_of_others(
     grades: Grades,
     party: Party,
 ) -> Tensor:  # (B, m)
     "The sum of Phi from each score here to all scores of its grade on other processes."
     lower, upper = grades.ends()
-    edges = gathered(torch.stack([edge_of(grades, lower), edge_of(grades, upper)]), party.group)
+    edges = gathered(torch.stack([edge_of(grades, lower, -1), edge_of(grades, upper, 1)]), party.group)
     out = torch.zeros_like(grades.t)
     if party.rank > 0:
         out = out + heard(grades, edges[:party.rank, 1], 1, lower)
@@ -110,7 +110,7 @@ def by_grade(
     t, levels = (bring(parts, v).masked_fill(~parts.kept, 0) for v in (precise(s), below.double()))
     return Grades(t, levels, parts.kept, tau)
 
-# %% ../../nbs/distributed/159_pairs.ipynb #392bfe7b
+# %% ../../nbs/distributed/159_pairs.ipynb #6b0b3b07
 def _sums_here(grades):
     "The sum of Phi from each score here to all scores of its grade here, (B, m)."
     rises = grades.level.diff(dim=1, prepend=grades.level[:, :1]) != 0
@@ -118,8 +118,8 @@ def _sums_here(grades):
     t, w = grades.t, grades.real.to(grades.t.dtype)[..., None]
     order = stable_sort(t.detach())[1]
     if not bool(rises.any()):
-        return kernel_sums(t, None, w, grades.tau, m=-1, eps=3e-14, order=order)[..., 0]
-    return level_sums(t, levels, w, grades.tau, order, m=-1)[..., 0]
+        return kernel_sums(t, None, w, grades.tau, m=-1, eps=1e-15, order=order)[..., 0]
+    return level_sums(t, levels, w, grades.tau, order, m=-1, eps=1e-15)[..., 0]
 
 
 def pair_sum(
