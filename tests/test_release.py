@@ -13,6 +13,7 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "tools"))
 import dist  # noqa: E402
 import install  # noqa: E402
+import torch_versions  # noqa: E402
 
 yaml = pytest.importorskip("yaml", reason="PyYAML is not installed: pip install pyyaml")
 SETTINGS = dist.settings()
@@ -233,6 +234,29 @@ raise SystemExit(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
 def test_a_forked_child_with_one_thread_computes_the_same():
     assert subprocess.run([sys.executable, "-c", FORKED], cwd=ROOT / "tests", env={**os.environ, "OMP_NUM_THREADS": "1"}, timeout=300).returncode == 0
+
+
+def test_the_oldest_versions_that_were_tried_are_the_declared_ones():
+    tried = json.loads((ROOT / "nbs/results/versions.json").read_text(encoding="utf-8"))
+    assert set(tried) == {"oldest", "newest"} and not any(run["failed"] for run in tried.values())
+    for name, bound in bounds(SETTINGS["requirements"]).items():
+        held = tried["oldest"][name].split("+")[0].split(".")
+        assert held[:len(bound.split("."))] == bound.split("."), f"{name}>={bound} is declared and {'.'.join(held)} was tried: make oldest"
+
+
+def test_a_test_that_ends_the_process_counts_as_failed(tmp_path):
+    "The last word on each test counts; one that began and never ended failed, and one that never began is left."
+    kept = tmp_path / "outcomes.txt"
+    assert torch_versions.outcomes(kept) == {}
+    kept.write_text("failed a[x y]\npassed a[x y]\nfailed b\nskipped b\nfailed c\nfailed c\npassed c\nfailed c\nfailed d\n", encoding="utf-8")
+    said = torch_versions.outcomes(kept)
+    assert said == {"a[x y]": "passed", "b": "skipped", "c": "failed", "d": "failed"}
+    assert torch_versions.counted(said, ["a[x y]", "b", "c", "d", "e"]) == ({"passed": 1, "failed": 2, "skipped": 1}, 1)
+
+
+def test_the_versions_are_tried_by_the_tests_of_every_part():
+    parts = {path.name for path in (ROOT / "tests").iterdir() if path.is_dir() and (ROOT / "softsortlib" / path.name).is_dir()}
+    assert parts - set(torch_versions.FOLDERS) == {"lab", "distributed"} and all((ROOT / path).exists() for path in torch_versions.tests("newest"))
 
 
 def test_the_history_has_a_record_of_this_version():

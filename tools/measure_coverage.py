@@ -29,7 +29,7 @@ DATA, RECORD = ROOT / ".cache" / "coverage", ROOT / "nbs" / "results" / "coverag
 PATIENCE = 5
 OTHERS = ("test_custom_operators", "test_properties", "test_arguments", "test_messages", "test_defects", "test_extremes")    # these run a bit of everything
 READS = ("core/test_types.py",)                                                                            # the type checker reads, and runs nothing
-SHARES = {"core/test_contract.py": 6, "core/test_copies.py": 2, "losses/test_conventions.py": 2}            # pieces of a file, so that each takes a few minutes
+SHARES = {"core/test_contract.py": 6, "core/test_copies.py": 2, "losses/test_conventions.py": 2, "test_properties.py": 6, "test_arguments.py": 2}      # so that a piece takes a few minutes
 COMPILED = ("engine/test_first_call.py",)                                                                   # asks what the compiler did
 SETTINGS = """[run]
 source = softsortlib
@@ -57,7 +57,8 @@ REASONS = (
 def pieces():
     "{name: (file, share, of how many)} of the pieces: the files of tests, long ones in shares."
     folders = [p for p in sorted((ROOT / "tests").iterdir()) if p.is_dir() and (ROOT / "softsortlib" / p.name).is_dir() and p.name != "lab"]
-    files = [ROOT / "tests" / f"{name}.py" for name in OTHERS] + sorted((p for folder in folders for p in folder.glob("test_*.py")), key=lambda p: p.parent.name == "core")
+    own = sorted((p for folder in folders for p in folder.glob("test_*.py")), key=lambda p: (p.parent.name in ("core", "distributed"), p))
+    files = own + [ROOT / "tests" / f"{name}.py" for name in OTHERS]
     names = {p.relative_to(ROOT / "tests").as_posix(): p for p in files}
     whole = [(name, path, SHARES.get(name, 1)) for name, path in names.items() if name not in READS]
     return {f"{name}:{i}" if n > 1 else name: (path, i, n) for name, path, n in whole for i in range(n)}

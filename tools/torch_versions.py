@@ -2,10 +2,11 @@
 
     python tools/torch_versions.py oldest       torch, numpy and numba at their lower bounds
     python tools/torch_versions.py newest       whatever `pip install softsortlib` would take today
-    python tools/torch_versions.py oldest -k compile
+    python tools/torch_versions.py oldest --minutes 8    begin no test after that, and go on next time
+    python tools/torch_versions.py oldest -k compile     these alone, and no record
 
-Makes the environment .venv-oldest or .venv-newest with uv, from nothing, and runs the tests that need no extra. What was counted goes into
-nbs/results/versions.json, which nbs/statements.ipynb shows.
+Makes the environment .venv-oldest or .venv-newest with uv and runs the tests that need no extra. What passed is not run again, until `--fresh`;
+what failed is. A test that ends the process failed. What was counted goes into nbs/results/versions.json, which nbs/statements.ipynb shows.
 """
 import argparse
 import json
@@ -13,10 +14,10 @@ import os
 import shutil
 import subprocess
 import sys
-import xml.etree.ElementTree as ET
+import time
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT, START = Path(__file__).resolve().parent.parent, time.time()
 RECORD = ROOT / "nbs" / "results" / "versions.json"
 FOLDERS = ["core", "engine", "rowwise", "networks", "transport", "ranks", "selection", "sampling", "ragged", "functional", "losses"]
 FILES = ["test_custom_operators", "test_defects", "test_extremes", "test_messages", "test_arguments", "test_properties"]
@@ -49,31 +50,68 @@ def record(which, held, counts):
     RECORD.write_text(json.dumps({**kept, which: {**held, **counts}}, indent=1, sort_keys=True) + "\n", encoding="utf-8")
 
 
-def counted(junit):
-    "How many tests passed, failed and were skipped, from pytest's report."
-    suite = ET.parse(junit).getroot().find("testsuite").attrib
-    failed, skipped = int(suite["failures"]) + int(suite["errors"]), int(suite["skipped"])
-    return dict(passed=int(suite["tests"]) - failed - skipped, failed=failed, skipped=skipped)
-
-
 def tests(which):
     "The folders and files that are run."
     return [f"tests/{folder}" for folder in FOLDERS] + [f"tests/{name}.py" for name in FILES + (["test_onnx"] if which == "newest" else [])]
+
+
+def outcomes(kept):
+    "{test: passed, skipped, failed}; the last word on each, and failed where a test began and never ended."
+    lines = kept.read_text(encoding="utf-8").splitlines() if kept.exists() else []
+    return {test: outcome for outcome, test in (line.split(" ", 1) for line in lines)}
+
+
+def counted(said, names):
+    "How many of these tests passed, failed and were skipped, and how many were not reached."
+    found = [said.get(name) for name in names]
+    return {word: found.count(word) for word in ("passed", "failed", "skipped")}, found.count(None)
+
+
+# What follows is a plugin of the pytest that runs the tests: it leaves out what has passed, writes down each outcome, and ends in time.
+
+def keep(outcome, test):
+    with open(os.environ["VERSIONS_KEPT"], "a", encoding="utf-8") as f: f.write(f"{outcome} {test}\n")
+
+
+def pytest_collection_modifyitems(config, items):
+    kept = Path(os.environ["VERSIONS_KEPT"])
+    kept.with_suffix(".names").write_text("\n".join(item.nodeid for item in items), encoding="utf-8")
+    done = {test for test, outcome in outcomes(kept).items() if outcome != "failed"}
+    config.hook.pytest_deselected(items=[item for item in items if item.nodeid in done])
+    items[:] = [item for item in items if item.nodeid not in done]
+
+
+def pytest_runtest_logstart(nodeid):
+    import pytest
+    if time.time() - START > 60 * float(os.environ["VERSIONS_MINUTES"]): pytest.exit("the time is over", returncode=77)
+    keep("failed", nodeid)
+
+
+def pytest_runtest_logreport(report):
+    if report.when == "call" or report.outcome != "passed": keep(report.outcome, report.nodeid)
 
 
 def main():
     ap = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     ap.add_argument("which", choices=["oldest", "newest"])
     ap.add_argument("--python", default=sys.executable, help="the interpreter of the environment")
+    ap.add_argument("--home", type=Path, help="the environment, instead of .venv-oldest or .venv-newest")
+    ap.add_argument("--minutes", type=float, default=1e9, help="begin no test after that")
+    ap.add_argument("--fresh", action="store_true", help="make the environment anew and forget what passed")
     args, more = ap.parse_known_args()
-    home = ROOT / f".venv-{args.which}"
-    subprocess.run([shutil.which("uv") or "uv", "venv", "-q", "--clear", "-p", args.python, home], check=True)
-    python = home / "bin" / "python"
-    install(python, args.which)
-    env = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"} | {"NUMBA_CACHE_DIR": str(home / "cache")}
-    junit = home / "said.xml"
-    done = subprocess.run([python, "-m", "pytest", "-p", "no:cacheprovider", f"--junitxml={junit}", *tests(args.which), *more], cwd=ROOT, env=env)
-    if not more: record(args.which, versions(python), counted(junit))
+    home = args.home or ROOT / f".venv-{args.which}"
+    python, kept = home / "bin" / "python", home / "outcomes.txt"
+    if args.fresh or not python.exists():
+        subprocess.run([shutil.which("uv") or "uv", "venv", "-q", "--clear", "-p", args.python, home], check=True)
+        install(python, args.which)
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "tools")]), "NUMBA_CACHE_DIR": str(home / "cache"), "VERSIONS_KEPT": str(kept), "VERSIONS_MINUTES": str(args.minutes)}
+    watch = [] if more else ["-p", "torch_versions"]
+    done = subprocess.run([python, "-m", "pytest", "-p", "no:cacheprovider", *watch, *tests(args.which), *more], cwd=ROOT, env=env)
+    if more: sys.exit(done.returncode)
+    counts, left = counted(outcomes(kept), kept.with_suffix(".names").read_text(encoding="utf-8").splitlines())
+    print(counts, f"{left} not reached" if left else "")
+    if left: sys.exit(f"{left} tests are left: run it again")
+    record(args.which, versions(python), counts)
     sys.exit(done.returncode)
 
 

@@ -55,7 +55,7 @@ def edge_of(
     sums = torch.stack([far.sum(1).to(t.dtype), u.masked_fill(~far, 0).sum(1)], 1)
     return torch.cat([mu.flatten(1), sums, last, grade.to(t.dtype), real[:, :1].to(t.dtype)], 1)
 
-# %% ../../nbs/distributed/159_pairs.ipynb #ffd8dedc
+# %% ../../nbs/distributed/159_pairs.ipynb #02f94907
 def heard(
     grades: Grades,
     edges: Tensor,  # what some processes announced at their ends towards this one, (K, B, 40 q + 5)
@@ -71,7 +71,8 @@ def heard(
     u, w = edge_points(edges[..., :-5].unflatten(-1, (_CUT, -1)))
     w = torch.where(same[..., None], w, 0)
     points = last.detach()[..., None] - sign * column * u
-    out = kernel_sums(t, points.movedim(0, 1).flatten(1), w.movedim(0, 1).flatten(1)[..., None], tau, m=-1, eps=1e-15)[..., 0]
+    points, w = (v.movedim(0, 1).flatten(1) for v in (points, w))
+    out = kernel_sums(t, points, w[..., None], tau, m=-1, eps=1e-15)[..., 0]
     n, u_sum = torch.where(same, n, 0), torch.where(same, u_sum, 0)
     far = n.sum(0)[:, None] * t - (n * last.detach()).sum(0)[:, None]
     out = out + (sign * far / column + u_sum.sum(0)[:, None]) / 2

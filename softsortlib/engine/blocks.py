@@ -155,7 +155,7 @@ def carry_blocks(lo, hi, rows, up, back, carries):
             _mean_columns(x[b, here], share_of(size[b]), columns)
         carries.price[b, k] = _added(s[b, here], tau[b], columns, strict, tied, carries.state[b, k])
 
-# %% ../../nbs/engine/140_blocks.ipynb #cecd26e6
+# %% ../../nbs/engine/140_blocks.ipynb #f1bf5133
 @jit(lent=True)
 def _pass_on(states, prices, gaps, step):
     "Turn what the blocks add, states (blocks, 2), into the state in front of each; gaps[k] is the price in front of k."
@@ -165,7 +165,7 @@ def _pass_on(states, prices, gaps, step):
         if not gaps[k] < 0:
             A, G = gaps[k] * (A + G), 0.0
         a, g = states[k]
-        states[k] = A, G
+        states[k, 0], states[k, 1] = A, G
         if prices[k] < 0:
             G += g
         else:

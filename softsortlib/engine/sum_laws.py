@@ -5,15 +5,17 @@
 # %% auto #0
 __all__ = ['kernel_sums_dense']
 
-# %% ../../nbs/engine/97_sum_laws.ipynb #d7f3c326
+# %% ../../nbs/engine/97_sum_laws.ipynb #5eb7df30
 import math
 from enum import IntEnum
+from functools import partial
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from .compile import exp_neg, jit
+from .tail_laws import MOST_OF_TAIL, has_tail, tail_law
 
 # %% ../../nbs/engine/97_sum_laws.ipynb #8a87063c
 def logistic_law(u, m):
@@ -53,22 +55,27 @@ def normal_law(u, m):
         return (3 - v) * u * density
     return ((v - 6) * v + 3) * density
 
-# %% ../../nbs/engine/97_sum_laws.ipynb #b8b88986
+# %% ../../nbs/engine/97_sum_laws.ipynb #65a9e665
 LAWS = {"logistic": logistic_law, "normal": normal_law, "density": normal_law}
 MOST = {"logistic": 4, "normal": 5, "density": 5}  # derivatives that are known
 
-# %% ../../nbs/engine/97_sum_laws.ipynb #0c17d69a
+
+def known_law(law):
+    "K(u, m) of the law of this name, and the m up to which it is known."
+    return (partial(tail_law, law), MOST_OF_TAIL) if has_tail(law) else (LAWS[law], MOST[law])
+
+# %% ../../nbs/engine/97_sum_laws.ipynb #6823c1f6
 def kernel_sums_dense(
     x: Tensor,  # targets, (..., n)
     t: Tensor,  # sources, (..., k)
     w: Tensor,  # weights, (..., k, d)
     tau: "float | Tensor",  # temperature, a float or (...)
-    law: str = "logistic",  # "logistic" or "normal"
+    law: str = "logistic",  # "logistic", "normal", "cauchy" or "power 1.5"
     m: int = 0,  # the derivative, or -1
 ) -> Tensor:  # (..., n, d)
     "The sums (97.1) by their definition: O(n k) time and memory, in any order of the points."
     scale = tau[..., None, None] if isinstance(tau, Tensor) else tau
-    return LAWS[law]((x[..., :, None] - t[..., None, :]) / scale, m) @ w
+    return known_law(law)[0]((x[..., :, None] - t[..., None, :]) / scale, m) @ w
 
 # %% ../../nbs/engine/97_sum_laws.ipynb #95f68f9e
 class Law(IntEnum):

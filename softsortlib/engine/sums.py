@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['kernel_sums']
 
-# %% ../../nbs/engine/99_sums.ipynb #a5915f9c
+# %% ../../nbs/engine/99_sums.ipynb #55bc5a69
 import math
 from functools import lru_cache, partial
 from typing import NamedTuple
@@ -20,7 +20,8 @@ from .dispatch import check_backend, choose, has_double
 from .radix import stable_sort
 from .scan import tau_tensor
 from .sum_kernels import PART, Grid, Terms, Weights, find_boxes, moment_rows, sort_weights, sum_rows
-from .sum_laws import LAWS, MOST, coefficients, kernel_sums_dense, law_of
+from .sum_laws import LAWS, coefficients, kernel_sums_dense, known_law, law_of
+from .tail_laws import has_tail
 
 # %% ../../nbs/engine/99_sums.ipynb #2ffce67e
 def _step_bound(law, b):
@@ -264,16 +265,21 @@ def _sums_numba(x, t, w, tau, x_order, t_order, law, m, eps, q=FULL):
     spread_rows(sum_rows, units, work, targets, x_order.contiguous().numpy(), sources, weights, terms, y.numpy())
     return y
 
-# %% ../../nbs/engine/99_sums.ipynb #7c77c1fa
+# %% ../../nbs/engine/99_sums.ipynb #d8fc3f1d
 @custom_op("kernel_sums", __name__)
 def _sums_op(x: Tensor, t: Tensor, w: Tensor, tau: Tensor, x_order: Tensor, t_order: Tensor,
              law: str, m: int, eps: float, same: bool, backend: str) -> Tensor:
     "(97.1) for x (..., n), t (..., k), their orders, w (..., k, d), tau (...); t is x where `same`."
-    if m > MOST[law]:
-        raise NotImplementedError(f"the sums know {MOST[law]} derivatives of the {law} step, not {m}")
+    most = known_law(law)[1]
+    if m > most:
+        raise NotImplementedError(f"the sums know {most} derivatives of the {law} step, not {m}")
     shape = (*x.shape, w.shape[-1])
     x, t, w, x_order, t_order = one_batch(tau.shape, x, t, w, x_order, t_order)
     tau = tau.reshape(-1)
+    if has_tail(law):
+        from softsortlib.engine.tree_sums import tail_sums
+        orders = x_order, t_order
+        return tail_sums(x, t, w, tau, orders, law, m, eps, same, choose(w, backend)).view(shape)
     if choose(w, backend, numba=False, triton=len(x) * x.shape[1] * t.shape[1] <= MOST_PAIRS) == "triton":
         from softsortlib.engine.sums_triton import pair_sums_triton
         return pair_sums_triton(x, t, w, tau, law, m).view(shape)
@@ -338,8 +344,8 @@ def _tau_gradient(x, t, gx, gt, tau):
 
 _sums = differentiable(_sums_op, 6, _backward, _save)
 
-# %% ../../nbs/engine/99_sums.ipynb #100c6822
-_EPS = (3e-8, 3e-14), (1e-7, 1e-13)  # of a step's sums and of the density's, by precision
+# %% ../../nbs/engine/99_sums.ipynb #464e430f
+_EPS = (3e-8, 3e-14), (1e-7, 1e-13)  # of a step's sums and of the others', by precision
 
 
 def kernel_sums(
@@ -347,9 +353,9 @@ def kernel_sums(
     t: "Tensor | None",  # sources, (..., k); None: the targets themselves, which is faster
     w: Tensor,  # weights, (..., k, d)
     tau: "float | Tensor",  # temperature, a float or (...)
-    law: str = "logistic",  # "logistic", "normal", or "density" for m > 0
+    law: str = "logistic",  # "logistic", "normal"; for m > 0 "density", "cauchy", "power 1.5"
     m: int = 0,  # the derivative of the step, or -1 for its antiderivative
-    eps: "float | None" = None,  # error in terms of sum |w|, or of max |w| and the density's sum; None: by the dtype
+    eps: "float | None" = None,  # error in terms of sum |w|, for m > 0 alone of the sum itself; None: by the dtype
     backend: "str | None" = None,  # "torch", "numba" or "triton" (all pairs); None chooses by device
     order: "Tensor | None" = None,  # what sorts the targets upwards, long, (..., n), where it is known
 ) -> Tensor:  # (..., n, d)
@@ -366,6 +372,6 @@ def kernel_sums(
         t = t.to(w.dtype).expand(*batch, t.shape[-1])
         t_order = stable_sort(t.detach())[1]
     if eps is None:
-        eps = _EPS[law == "density"][w.dtype == torch.float64]
+        eps = _EPS[law == "density" or has_tail(law)][w.dtype == torch.float64]
     w = w.expand(*batch, *w.shape[-2:])
     return _sums(x, t, w, tau_tensor(tau, x, batch), x_order, t_order, law, m, eps, same, check_backend(backend))

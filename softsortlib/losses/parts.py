@@ -148,7 +148,7 @@ def _extremes(s, real, group):
     every = gathered(torch.stack([low, high, real.sum(1).to(s.dtype)]), group)
     return every[:, 0].amin(0), every[:, 1].amax(0), every[:, 2].sum(0)
 
-# %% ../../nbs/losses/129_parts.ipynb #41dc46d8
+# %% ../../nbs/losses/129_parts.ipynb #7bb481b7
 def threshold_of(
     s: Tensor,  # this process's scores, without a gradient, in double precision, (B, n)
     real: Tensor,  # bool, (B, n)
@@ -156,7 +156,7 @@ def threshold_of(
     column: "float | Tensor",  # the temperature, a number or (B, 1)
     group,  # the process group
 ) -> tuple:  # theta, and whether there are more than k scores, (B,)
-    "The threshold (42.5) of scores in parts, by Newton's method in a bracket; a round exchanges 3 numbers for each set."
+    "The threshold (42.5) of scores in parts, by Newton's method in a bracket; a round takes 3 numbers for each set."
     low, high, total = _extremes(s, real, group)
     more = total > k
     width = (torch.as_tensor(column).to(s).reshape(-1) * (1 + (2 * total).log())).masked_fill(~more, 1)
@@ -281,7 +281,7 @@ def nll_parts(
     nll = (t - fetch(precise(part.s), target, party)).abs() / column + log_Z
     return agreed_sum(nll.sum(-1), party.group) / sum(party.lengths)
 
-# %% ../../nbs/losses/129_parts.ipynb #8e92cb43
+# %% ../../nbs/losses/129_parts.ipynb #8aef6b9c
 def _check_target(scores, target):
     "Raise `TypeError` or `ValueError` unless the target is a tensor of places like the scores."
     is_long = isinstance(target, Tensor) and not target.is_floating_point() and target.dtype != torch.bool
@@ -292,7 +292,7 @@ def _check_target(scores, target):
         raise ValueError(f"target must have the shape of this process's scores, {tuple(scores.shape)}, "
                          f"got {tuple(target.shape)}")
 
-
+# %% ../../nbs/losses/129_parts.ipynb #c2e8c369
 def group_nll(
     one,  # permutation_nll, of one process
     scores: Tensor,  # this process's part, (..., n)

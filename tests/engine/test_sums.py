@@ -7,8 +7,11 @@ from torch.testing import assert_close
 
 from softsortlib.engine.sum_laws import kernel_sums_dense
 from softsortlib.engine.sums import _sums, kernel_sums
+from softsortlib.engine.tail_laws import power_name
+from softsortlib.engine.tree_sums import yardstick
 
 LAWS = ["logistic", "normal"]
+TAILS = ["cauchy", *map(power_name, (0.5, 1, 1.5, 2.7, 3, 4))]
 TAUS = [1e-6, 1e-4, 1e-3, 1e-2, 0.1, 1.0, 10.0, 1e3, 1e6]
 ALLOWED = {torch.float32: 1e-6, torch.float64: 1e-13}
 
@@ -149,3 +152,100 @@ def test_opcheck(rng):
     tau = torch.full((2,), 0.5, dtype=torch.float64, requires_grad=True)
     orders = x.detach().argsort(-1), t.detach().argsort(-1)
     torch.library.opcheck(_sums.op, (x, t, w, tau, *orders, "logistic", 0, 3e-14, False, ""))
+
+
+def scale_of(s, w, tau, law, m):
+    "Sum over |w| H_m of (144.1), the yardstick of Prop 144.1, (2, n, 1)."
+    u = (s.double()[..., :, None] - s.double()[..., None, :]).abs() / tau
+    H = torch.from_numpy(yardstick(law, u.clamp(min=1e-80).numpy(), m)).masked_fill(u == 0, 1)
+    return H @ w.double().abs() + w.double().abs().amax(1, keepdim=True)
+
+
+@pytest.mark.parametrize("kind", ["plain", "ties", "clusters", "heavy", "far"])
+@pytest.mark.parametrize("dtype", ALLOWED)
+def test_laws_with_a_tail_over_twelve_decades(dtype, kind, rng):
+    "Prop 144.1: in terms of sum |w| for the law itself, of the yardstick for its derivatives, which may be unbounded."
+    s = positions(kind, 300, rng, dtype)
+    w = torch.randn(2, 300, 2, generator=rng, dtype=dtype)
+    for tau in TAUS:
+        for law in TAILS:
+            for m in (1, 2, 3):
+                y = kernel_sums(s, None, w, tau, law, m)
+                assert y.dtype == dtype and (m > 1 or worst(y, s, w, tau, law, m) <= ALLOWED[dtype]), (tau, law)
+                exact = kernel_sums_dense(s.double(), s.double(), w.double(), tau, law, m)
+                rounding = 4 * torch.finfo(dtype).eps * (1 + 30 * m)  # of the largest terms, and of u^2 in the exponent
+                assert ((y - exact).abs() <= (3 * ALLOWED[dtype] + rounding) * scale_of(s, w, tau, law, m)).all(), (tau, law, m)
+
+
+@pytest.mark.parametrize("law", ["cauchy", "power 0.5", "power 1.5", "power 4.0"])
+def test_many_points_with_a_tail(law, rng):
+    "A crowd in a crowd: all ways of hearing, more sources than targets, halves on many levels."
+    t = torch.cat([torch.randn(1, 3000, generator=rng, dtype=torch.float64), 1e-4 * torch.randn(1, 3000, generator=rng, dtype=torch.float64)], 1)
+    w = torch.rand(1, 6000, 1, generator=rng, dtype=torch.float64)
+    x = torch.cat([t[:, ::50], torch.linspace(-50, 50, 99, dtype=torch.float64)[None]], 1)
+    for tau in (1e-5, 1e-2, 10.0):
+        for m in (1, 2):
+            exact = kernel_sums_dense(x, t, w, tau, law, m)
+            u = (x[..., :, None] - t[..., None, :]).abs() / tau
+            scale = torch.from_numpy(yardstick(law, u.clamp(min=1e-80).numpy(), m)).masked_fill(u == 0, 1) @ w + 1
+            assert ((kernel_sums(x, t, w, tau, law, m) - exact).abs() <= 4e-13 * scale).all(), (tau, m)
+            assert ((kernel_sums(t, None, w, tau, law, m)[:, ::50] - exact[:, :120]).abs() <= 4e-13 * scale[:, :120]).all(), (tau, m)
+
+
+def test_a_tail_has_gradients_twice_in_any_batch(rng):
+    x, t = (torch.randn(2, 1, 200, generator=rng, dtype=torch.float64).requires_grad_() for _ in range(2))
+    w = torch.randn(3, 200, 2, generator=rng, dtype=torch.float64).requires_grad_()
+    tau = torch.tensor([0.4, 1.5, 30.0], dtype=torch.float64).requires_grad_()
+    weight = torch.randn(2, 3, 200, 2, generator=rng, dtype=torch.float64)
+    for law in ("cauchy", "power 3.0", "power 4.0"):
+        for sources in (t, None):
+            leaves = [x, w, tau] + ([] if sources is None else [t])
+            y = kernel_sums(x, sources, w, tau, law, 1)
+            z = kernel_sums_dense(x, x if sources is None else t, w, tau, law, 1)
+            assert_close(y, z, rtol=1e-11, atol=1e-11)
+            one, two = (torch.autograd.grad((a * weight).sum(), leaves, create_graph=True) for a in (y, z))
+            assert_close(one, two, rtol=1e-9, atol=1e-9)
+            one, two = (torch.autograd.grad(sum(g.square().sum() for g in a), leaves) for a in (one, two))
+            assert_close(one, two, rtol=1e-8, atol=1e-6)
+
+
+def test_a_tail_meets_extremes(rng):
+    "NaN and infinity stay where they are; the largest and smallest temperatures and positions are no trouble."
+    s = torch.randn(3, 300, generator=rng, dtype=torch.float64)
+    w = torch.ones(3, 300, 1, dtype=torch.float64)
+    bad = s.clone()
+    bad[1, 7] = math.nan
+    bad[2, :3] = torch.tensor([math.inf, -math.inf, math.inf])
+    for law in TAILS:
+        y = kernel_sums(bad, None, w, 0.1, law, 1)
+        assert y[1].isnan().all() and y[2, :3].isnan().all()
+        assert_close(y[[0, 0]], kernel_sums(s, None, w, 0.1, law, 1)[[0, 0]], rtol=1e-14, atol=0)
+        assert_close(y[2, 3:], kernel_sums_dense(bad[2, 3:], bad[2], w[2], 0.1, law, 1), rtol=1e-12, atol=1e-12)
+        assert_close(kernel_sums(s, None, w, 1e-200, law, 1), torch.ones_like(w), rtol=0, atol=1e-12)
+        if law != "power 0.5":  # whose plateau is not reached before 1e30
+            assert_close(kernel_sums(s, None, w, 1e30, law, 1), 300 * torch.ones_like(w), rtol=1e-12, atol=0)
+        same = torch.full((1, 400), 1e6, dtype=torch.float64)
+        assert_close(kernel_sums(same, None, torch.ones(1, 400, 1).double(), 0.1, law, 1), torch.full((1, 400, 1), 400.0).double())
+        wide = torch.logspace(-300, 300, 400, dtype=torch.float64)[None]
+        assert kernel_sums(wide, None, torch.ones(1, 400, 1).double(), 1e-9, law, 1).isfinite().all()
+
+
+def test_a_tail_in_transforms(rng):
+    s = torch.randn(3, 250, generator=rng, dtype=torch.float64)
+    w = torch.rand(3, 250, 1, generator=rng, dtype=torch.float64)
+    def f(s, w): return kernel_sums(s, None, w, 0.3, "power 3.0", 1)
+    assert_close(torch.func.vmap(f)(s, w), f(s, w), rtol=1e-13, atol=1e-13)
+    x = s.clone().requires_grad_()
+    g = torch.autograd.grad(f(x, w).square().sum(), x)[0]
+    assert_close(torch.func.grad(lambda s: f(s, w).square().sum())(s), g, rtol=1e-12, atol=1e-12)
+    torch._dynamo.reset()
+    compiled = torch.compile(f, fullgraph=True, backend="aot_eager")
+    assert_close(torch.autograd.grad(compiled(x, w).square().sum(), x)[0], g, rtol=1e-12, atol=1e-12)
+
+
+def test_plain_torch_sums_a_tail_in_tiles(rng):
+    s, w = torch.randn(1, 3000, generator=rng, dtype=torch.float64), torch.randn(1, 3000, 1, generator=rng, dtype=torch.float64)
+    for law in TAILS:
+        assert_close(kernel_sums(s, None, w, 0.2, law, 1, backend="torch"), kernel_sums(s, None, w, 0.2, law, 1), rtol=1e-11, atol=1e-11)
+    with pytest.raises(NotImplementedError, match="6 derivatives"):
+        kernel_sums(s, None, w, 0.2, "cauchy", 7)

@@ -6,6 +6,7 @@ import sys
 import pytest
 
 triton = pytest.importorskip("triton", reason="triton is not installed: pip install --no-deps triton")
+pytestmark = pytest.mark.skipif(triton.__version__.startswith("3.9."), reason="the interpreter of Triton 3.9 spreads a truth value over a block as int32, which no mask takes")
 
 INTERPRETED = """
 import torch

@@ -135,6 +135,7 @@ def test_estimator_on_digits(rng):
 
 
 def test_a_given_embedding_is_copied_and_trained(rng):
+    pytest.importorskip("sklearn")
     torch.manual_seed(0)
     net = torch.nn.Sequential(torch.nn.Linear(2, 8), torch.nn.Tanh(), torch.nn.Linear(8, 2))
     before = [p.clone() for p in net.parameters()]
@@ -172,6 +173,7 @@ def test_every_wrong_argument_of_the_module_is_named(rng):
     (dict(embedding="a"), TypeError, "embedding must be"), (dict(embedding=abs), TypeError, "embedding must be"), (dict(learning_rate="a"), TypeError, "learning_rate"), (dict(learning_rate=-1), ValueError, "learning_rate"),
     (dict(tau="foo"), ValueError, "'auto'"), (dict(tau=0.0), ValueError, "tau"), (dict(method="softrot"), ValueError, "did you mean")])
 def test_every_wrong_parameter_of_the_classifier_is_named(options, error, says):
+    pytest.importorskip("sklearn")
     import numpy as np
     X, y = np.random.RandomState(0).randn(12, 3), np.array([0, 1, 2] * 4)
     with pytest.raises(error, match=says): SoftKNeighborsClassifier(**{**dict(max_iter=1), **options}).fit(X, y)

