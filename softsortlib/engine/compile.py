@@ -5,8 +5,9 @@
 # %% auto #0
 __all__ = []
 
-# %% ../../nbs/engine/90_compile.ipynb #b3d14645
+# %% ../../nbs/engine/90_compile.ipynb #0ee48e87
 import functools
+import gc
 import hashlib
 import importlib
 import importlib.util
@@ -52,7 +53,7 @@ def source_stamp(file):
             todo += found
     return hashlib.sha256("".join(sorted(digests.values())).encode()).hexdigest()
 
-# %% ../../nbs/engine/90_compile.ipynb #0f69619c
+# %% ../../nbs/engine/90_compile.ipynb #f55fe60b
 class KernelCache:
     "Where the compiled versions of `f` are kept; in this process alone if there is no folder."
     def __init__(self, f):
@@ -75,11 +76,9 @@ class KernelCache:
                 found = self.kept._load_overload(sig, target_context)
             except Exception as e:  # a broken file can raise anything
                 log.info("a kernel cannot be read from %s (%r): it is compiled anew", self.cache_path, e)
-        if found is None:
-            _wait.begin()
         return found
 
-# %% ../../nbs/engine/90_compile.ipynb #25e5a3f6
+# %% ../../nbs/engine/90_compile.ipynb #6dad22f4
 log = logging.getLogger("softsortlib")
 
 class _Wait:
@@ -107,10 +106,9 @@ class _Wait:
 
 _wait = _Wait()
 
-# %% ../../nbs/engine/90_compile.ipynb #41b923ac
+# %% ../../nbs/engine/90_compile.ipynb #539372bb
 def _save_overload(self, sig, data):
     "Keep a version; where that fails, go on without."
-    _wait.end()
     if self.kept is None:
         return
     try:
@@ -124,7 +122,22 @@ def _save_overload(self, sig, data):
 
 KernelCache.save_overload = _save_overload
 
-# %% ../../nbs/engine/90_compile.ipynb #4d518314
+# %% ../../nbs/engine/90_compile.ipynb #3b92cf01
+def undisturbed(compile):
+    "The function `compile` without the garbage collector, and with a word to those who wait."
+    def alone(*args):
+        collects = gc.isenabled()
+        gc.disable()
+        _wait.begin()
+        try:
+            return compile(*args)
+        finally:
+            _wait.end()
+            if collects:
+                gc.enable()
+    return alone
+
+# %% ../../nbs/engine/90_compile.ipynb #8f299eb1
 class Kernel:
     "The function `f`, compiled when it is called first."
     def __init__(self, f, options):
@@ -136,6 +149,7 @@ class Kernel:
         "Numba's own object, made on first use."
         dispatcher = numba.njit(self.f, **self.options)
         dispatcher._cache = KernelCache(self.f)
+        dispatcher._compiler.compile = undisturbed(dispatcher._compiler.compile)
         return dispatcher
 
     @property
@@ -236,6 +250,13 @@ def one_batch(batch, *tensors):
     "The tensors, whose shapes begin with `batch`, with one batch dimension instead."
     rows = math.prod(batch)
     return [a.reshape(rows, *a.shape[len(batch):]) for a in tensors]
+
+# %% ../../nbs/engine/90_compile.ipynb #fc52a1dc
+@jit(lent=True)
+def copy_to(x, y):
+    "y = x, both (n,)."
+    for i in range(len(x)):
+        y[i] = x[i]
 
 # %% ../../nbs/engine/90_compile.ipynb #d328409c
 @jit(lent=True)

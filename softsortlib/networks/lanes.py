@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = []
 
-# %% ../../nbs/networks/25_lanes.ipynb #bb64be59
+# %% ../../nbs/networks/25_lanes.ipynb #39812520
 import math
 from enum import IntEnum
 from functools import lru_cache
@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ..engine.compile import exp_neg, jit, spread_rows
+from ..engine.compile import copy_to, exp_neg, jit, spread_rows
 from .comparators import sorting_network
 
 # %% ../../nbs/networks/25_lanes.ipynb #9a50de59
@@ -192,7 +192,7 @@ def _bend(d, tau, lam, trick, v):
         for c in range(len(d)):
             v[c] = min(max(d[c] / tau, -most), most)
 
-# %% ../../nbs/networks/25_lanes.ipynb #370b60a2
+# %% ../../nbs/networks/25_lanes.ipynb #725eb82e
 @jit
 def _read_gaps(lanes, layer, size, gap):
     "gap = x_hi - x_lo for each comparator of a layer, zero where it does not act."
@@ -208,7 +208,7 @@ def _see_rows(first, last, s, net, rule, d):
     v = np.empty(half, s.dtype)
     keep, swap = np.empty(half, s.dtype), np.empty(half, s.dtype)
     for b in range(first, last):
-        lanes[:] = s[b]
+        copy_to(s[b], lanes)
         for l in range(len(net.layers)):
             layer = _layer(net, l)
             gap = d[b, layer.start:layer.stop]
@@ -338,21 +338,21 @@ def _note_column(lanes, layer, size, keep, swap, seen):
         else:
             seen[c] = 0
 
-# %% ../../nbs/networks/25_lanes.ipynb #f27e1045
+# %% ../../nbs/networks/25_lanes.ipynb #8967eee8
 @jit
 def _column_rows(first, last, x, net, args, y):
     "y = P x for the rows first..last."
     half = (x.shape[1] + 1) // 2
     keep, swap = np.empty(half, x.dtype), np.empty(half, x.dtype)
     for b in range(first, last):
-        y[b] = x[b]
+        copy_to(x[b], y[b])
         for l in range(len(net.layers)):
             layer = _layer(net, l)
             v = args.v[b, layer.start:layer.stop]
             sigmoid_weights(v, args.sigmoid, keep, swap)
             _mix_column(y[b], layer, args.size[b], keep, swap)
 
-# %% ../../nbs/networks/25_lanes.ipynb #27b2274f
+# %% ../../nbs/networks/25_lanes.ipynb #884debb0
 @jit
 def _column_back_rows(first, last, gy, x, net, args, gv, gx):
     "Equation 25.4 for one column, for the rows first..last."
@@ -361,12 +361,12 @@ def _column_back_rows(first, last, gy, x, net, args, gv, gx):
     slope, seen = np.empty(half, x.dtype), np.empty(half, x.dtype)
     lanes = np.empty_like(x[0])
     for b in range(first, last):
-        lanes[:] = x[b]
+        copy_to(x[b], lanes)
         for l in range(len(net.layers)):
             layer = _layer(net, l)
             sigmoid_weights(args.v[b, layer.start:layer.stop], args.sigmoid, keep, swap)
             _note_column(lanes, layer, args.size[b], keep, swap, gv[b, layer.start:layer.stop])
-        gx[b] = gy[b]
+        copy_to(gy[b], gx[b])
         for l in range(len(net.layers) - 1, -1, -1):
             layer = _layer(net, l)
             v = args.v[b, layer.start:layer.stop]

@@ -5,14 +5,14 @@
 # %% auto #0
 __all__ = []
 
-# %% ../../nbs/networks/26_layers.ipynb #cd40388a
+# %% ../../nbs/networks/26_layers.ipynb #4ac32169
 import math
 from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
 
-from ..engine.compile import jit, spread_rows
+from ..engine.compile import copy_to, jit, spread_rows
 from softsortlib.networks.lanes import (
     Arguments, Columns, columns, send_column, send_column_backward, sigmoid_slope, sigmoid_weights,
 )
@@ -195,7 +195,7 @@ def _undo_layer(block, net, keep, swap, start, stop, stack, top, grad):
         grad[c] += _undo_mix(block[net.lo[c]], block[net.hi[c]], keep[c], swap[c], stack[top])
     return top
 
-# %% ../../nbs/networks/26_layers.ipynb #180aa351
+# %% ../../nbs/networks/26_layers.ipynb #a979891f
 class SendGradients(NamedTuple):
     "What the backward kernel writes."
     weights: np.ndarray  # (B, groups, C), zeros at first
@@ -205,7 +205,8 @@ class SendGradients(NamedTuple):
 def _run_to_starts(starts, net, keep, swap, reach, segment):
     "Run all segments but the last: from starts[0], the block as it comes, to the block at the start of each segment."
     for part in range(1, len(starts)):
-        starts[part] = starts[part - 1]
+        for i in range(starts.shape[1]):
+            copy_to(starts[part - 1, i], starts[part, i])
         for l in range((part - 1) * segment, part * segment):
             _run_layer(starts[part], net, keep, swap, reach[l, 0], reach[l, 1])
 
@@ -273,7 +274,7 @@ def matrix(
     _run_blocks(P, net, weigh(args, net), make_plan(kind, n, True), P)
     return P
 
-# %% ../../nbs/networks/26_layers.ipynb #349691c7
+# %% ../../nbs/networks/26_layers.ipynb #8dadd316
 @jit
 def _close_rows(first, last, net, args, weights, sums, gv):
     "gv = f'(v) times the sums of Equation 25.4, zero where a comparator does not act, for the rows first..last."

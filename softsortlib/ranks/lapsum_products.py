@@ -66,7 +66,7 @@ def _from_above(q, z, R):
             R[k, c] = z[k, c] + r * R[k + 1, c]
         R[k, d] = 1 + r * R[k + 1, d]
 
-# %% ../../nbs/ranks/46_lapsum_products.ipynb #7880b118
+# %% ../../nbs/ranks/46_lapsum_products.ipynb #083a5d7b
 @jit
 def _product_rows(lo, hi, s, tau, order, real, x, y):
     "y = P x for sets lo..hi, by (44.7)."
@@ -81,7 +81,8 @@ def _product_rows(lo, hi, s, tau, order, real, x, y):
         a = 0
         Lx[:] = 0
         X[:] = 0
-        G[:] = -mean
+        for c in range(d):
+            G[c] = -mean[c]
         for i in range(1, m + 1):
             while _comes_first(a, i, m, 1 + q[min(a, n - 1)] * L, R[a, d]):
                 for c in range(d):
@@ -128,7 +129,7 @@ def _collect(tau, order, q, z, R, lower, gx, gs):
             pull -= z[k, c] * (low[c] + R[k, c])
         gs[order[k]] = pull / tau
 
-# %% ../../nbs/ranks/46_lapsum_products.ipynb #23e67335
+# %% ../../nbs/ranks/46_lapsum_products.ipynb #9d3af804
 @jit
 def _climb(gy, order, q, z, R, lower, gx):
     "The walk up of (46.1): fill lower, R with the scan up, and gx with all but lower, for the m scores of z (m, d)."
@@ -153,7 +154,8 @@ def _climb(gy, order, q, z, R, lower, gx):
         if i < m:
             below, above = _weights(a - i, L, R[a, d], q[a] if a < m else 0.0)
             _put(gy, i, below, above, L, R[a], Lx, low, up)
-    lower[m - 1] = low
+    for c in range(d + 1):
+        lower[m - 1, c] = low[c]
 
 # %% ../../nbs/ranks/46_lapsum_products.ipynb #e2a9494f
 @jit

@@ -120,7 +120,15 @@ def _slopes(x, t, m, h, power, sums):
     add_to(power, h, sums)
     return power * total_of(h)
 
-# %% ../../nbs/rowwise/14_row_kernels.ipynb #4549844c
+# %% ../../nbs/rowwise/14_row_kernels.ipynb #96bfa1f0
+@jit(lent=True)
+def _begin(e, m, h):
+    "m = e, and h = 0."
+    for j in range(len(e)):
+        m[j] = e[j]
+        h[j] = 0
+
+# %% ../../nbs/rowwise/14_row_kernels.ipynb #fdb65fb5
 @jit
 def pull_rows(lo_unit, hi_unit, sets, upstream, rows, gt, gb, gtau):
     "(14.1) or (14.2) of the gradients (14.3), one part for each unit."
@@ -139,7 +147,7 @@ def pull_rows(lo_unit, hi_unit, sets, upstream, rows, gt, gb, gtau):
             if i >= one.size:
                 continue
             lo, hi = falls_of(i, one, e)
-            m[lo:hi], h[lo:hi] = e[lo:hi], 0
+            _begin(e[lo:hi], m[lo:hi], h[lo:hi])
             others = weights_of(i - lo, one.tau, e[lo:hi])
             for c in range(d):
                 _differences(a[r, c, k], v[r, c, lo:hi], v[r, c, i], h[lo:hi])
