@@ -74,7 +74,7 @@ class SoftSortPermutation(SoftPermutation):
         def _logits(self, rows: "Tensor | None") -> Tensor:
             ...
 
-# %% ../../nbs/rowwise/11_softsort.ipynb #df8e5afc
+# %% ../../nbs/rowwise/11_softsort.ipynb #2466ed99
 _SMALL = 1 << 16  # entries of a batch of matrices, up to which the plain formula is the fastest
 
 
@@ -188,7 +188,7 @@ class LaplacePermutation(SoftSortPermutation):
         def _Z(self, rows: "Tensor | None") -> Tensor:
             ...
 
-# %% ../../nbs/rowwise/11_softsort.ipynb #6dc17947
+# %% ../../nbs/rowwise/11_softsort.ipynb #3752f3d3
 @patch_to(LaplacePermutation)
 def _Z(self, rows):
     "The normalisers of (11.4) at `rows`."
@@ -206,7 +206,7 @@ def _rmatmul(self, y, rows):
     x = exp_scan(self.t, y / self._Z(None)[..., None], tau, backend=self.backend)
     return torch.zeros_like(x).scatter(-2, self.order[..., None].expand(x.shape), x)
 
-# %% ../../nbs/rowwise/11_softsort.ipynb #f25acf6a
+# %% ../../nbs/rowwise/11_softsort.ipynb #1a3b54b1
 _FEW = 1 << 19  # entries up to which no kernel writes the matrix faster than the plain formula
 
 
@@ -281,8 +281,8 @@ def _log_prob(self, target, rows):
     log_p = -self.d(self._sorted(rows), of(self.s)) / self.tau - logZ
     return log_p if self.mask is None else log_p.masked_fill(~of(self.mask), -math.inf)
 
-# %% ../../nbs/rowwise/11_softsort.ipynb #9032bd62
-_LONG = 500  # scores from which sums of Gaussians are faster than windows, whatever tau
+# %% ../../nbs/rowwise/11_softsort.ipynb #49a20be1
+_LONG = 500  # scores from which sums may be faster than windows
 
 
 @patch_to(SoftSort)
@@ -299,11 +299,11 @@ def _soft_permutation(self, s, tau, mask, dtype):
         P = LaplacePermutation(*args)
         P.backend = self.backend
         return P
-    if self.power == 2 and s.shape[-1] >= _LONG and self.backend != "torch":
-        from softsortlib.rowwise.squares import SquarePermutation
-        P = SquarePermutation(*args)
-        P.backend = self.backend
-        return P
+    if s.shape[-1] >= _LONG and self.backend != "torch":
+        from softsortlib.rowwise.squares import by_sums
+        P = by_sums(self.power, self.backend, args)
+        if P is not None:
+            return P
     if choose(s, self.backend) != "numba":
         return SoftSortPermutation(*args)
     P = WindowedPermutation(*args)

@@ -12,7 +12,7 @@ from softsortlib.core.permutation import is_unimodal_row_stochastic
 from softsortlib.rowwise.products import _mul_op, _pull, _rmul_op
 from softsortlib.rowwise.rows import Rows, Scores, row_of
 from softsortlib.rowwise.softsort import LaplacePermutation, Power, SoftSort, SoftSortPermutation, WindowedPermutation
-from softsortlib.rowwise.squares import SquarePermutation
+from softsortlib.rowwise.squares import PowerPermutation, SquarePermutation
 
 BACKENDS = ("numba", "torch")
 
@@ -95,6 +95,39 @@ def test_sums_of_squares_agree_with_the_float64_definition(kind, rng):
         for tau in (1e-6, 1e-3, 1.0, 1e6):
             assert isinstance(SoftSort(tau, power=2)(s), SquarePermutation)
             compare(lambda s: SoftSort(tau, power=2)(s), s, x, tol, tau, 2, {k: v for k, v in CALLS.items() if k not in left_out})
+
+
+@pytest.mark.parametrize("kind", ("uniform", "ties", "clusters", "heavy"))
+@pytest.mark.parametrize("power", (0.5, 1.5, 3, 8))
+def test_sums_of_powers_agree_with_the_float64_definition(power, kind, rng):
+    "Prop 131.1 with (131.2) over twelve decades; gradients where the power has them at near ties."
+    scores = adversarial(kind, 300, rng)
+    for dtype, tol in ((torch.float32, 2e-5), (torch.float64, 1e-11)):
+        s, x = scores.to(dtype), torch.randn(300, 2, generator=rng).to(dtype)
+        for tau in (1e-6, 1e-3, 1.0, 1e6):
+            P, Q = PowerPermutation(s, tau, Power(power), False, dtype), twin(s, tau, power)
+            P.power = power
+            assert_close((P @ x).double(), Q @ x.double(), rtol=tol, atol=tol)
+            assert_close((P.mT @ x).double(), Q.mT @ x.double(), rtol=tol, atol=10 * tol)
+
+
+def test_wide_windows_go_to_the_tree(rng):
+    "The estimate of 131: short windows are visited, wide ones summed, in both directions and with padded elements."
+    s = torch.randn(2, 3000, generator=rng, dtype=torch.float64)
+    mask = torch.rand(2, 3000, generator=rng) < 0.9
+    for descending in (False, True):
+        for m in (None, mask):
+            for power in (1.5, 3):
+                types = [type(SoftSort(tau, power=power, descending=descending)(s, m)) for tau in (1e-6, 1.0)]
+                assert types == [WindowedPermutation, PowerPermutation]
+    assert type(SoftSort(1.0, power=12)(s)) is WindowedPermutation  # no cheap plan
+    def f(s): return SoftSort(torch.ones(2, dtype=s.dtype), power=3)(s) @ s
+    leaf = s.clone().requires_grad_()
+    g, = torch.autograd.grad(f(leaf).square().sum(), leaf)
+    windows = WindowedPermutation(leaf, 1.0, Power(3), False, s.dtype)
+    windows.power = 3
+    h, = torch.autograd.grad((windows @ leaf[..., None]).square().sum(), leaf)
+    assert_close(g, h, rtol=1e-9, atol=1e-10)
 
 
 def test_a_lonely_score_keeps_its_digits(rng):
