@@ -167,13 +167,13 @@ class Kernel:
     def __call__(self, *args):
         return self.dispatcher(*args)
 
-# %% ../../nbs/engine/90_compile.ipynb #059dc65d
+# %% ../../nbs/engine/90_compile.ipynb #829bb1ff
 def jit(f=None, fastmath=("reassoc", "contract", "nsz"), lent=False, paste=False):
     """Compile `f` with numba when it is called first, and keep it on disk where that can be; NaN keeps its meaning.
 
     Written `@jit`, or `@jit(fastmath=...)` with the names of the liberties that the arithmetic may take.
     `lent` is for a function that kernels call: its arrays are its caller's, it makes none and returns none.
-    `paste` is for one whose text becomes a part of each caller, with the caller's liberties: it is not compiled alone."""
+    `paste` is for one whose text becomes a part of each caller, with its liberties, and is not compiled alone."""
     if f is None:
         return lambda f: jit(f, fastmath, lent, paste)
     inline = "always" if paste else "never"
