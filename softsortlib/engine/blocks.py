@@ -13,74 +13,72 @@ import numpy as np
 from .compile import dot64, exp_neg, jit, spread_rows
 from .scan_kernels import Gradients, Means, Rows, direction_of, share_of
 
-# %% ../../nbs/engine/140_blocks.ipynb #786611c4
+# %% ../../nbs/engine/140_blocks.ipynb #7580a431
 BLOCK = 1024  # elements: the columns of a block stay in the nearest cache
 
 
-@jit(lent=True)
-def _prices(s, tau, q):
-    "q[i] = exp(-|s[i] - s[i-1]| / tau), -1 at ties and at both ends; q (m + 1,) or longer."
-    for i in range(1, len(s)):
-        q[i] = exp_neg(abs(np.float64(s[i]) - np.float64(s[i - 1])) / tau)
-    for i in range(1, len(s)):
-        q[i] = -1.0 if s[i] == s[i - 1] else q[i]
+@jit(paste=True)
+def _prices(s, b, start, m, tau, q):
+    "q[i] = exp(-|s_i - s_(i-1)| / tau) for the m elements of row b from `start`, -1 at ties and both ends; q (m + 1,)."
+    for i in range(1, m):
+        q[i] = exp_neg(abs(np.float64(s[b, start + i]) - np.float64(s[b, start + i - 1])) / tau)
+    for i in range(1, m):
+        q[i] = -1.0 if s[b, start + i] == s[b, start + i - 1] else q[i]
     q[0] = -1.0
-    q[len(s)] = -1.0
+    q[m] = -1.0
 
-# %% ../../nbs/engine/140_blocks.ipynb #6de16557
-@jit(fastmath=("contract", "nsz"), lent=True)
-def _walk(q, v, A, G, y):
-    "y[i] = the sum over what lies in front of element i, of its tie group too."
-    i = 0
-    while i < len(v):
+# %% ../../nbs/engine/140_blocks.ipynb #9c03cd34
+@jit(fastmath=("contract", "nsz"), paste=True)
+def _walk(q, v, m, down, A, G, y):
+    "y[i] += the sum over what lies in front of element i, of its tie group too."
+    down, end = np.uintp(down), np.uintp(m)
+    step = np.uintp(1) - down - down
+    i = down * (end - np.uintp(1))
+    while i < end:
         y[i] = A + G
         G += v[i]
-        i += 1
-        while i < len(v) and not q[i] < 0:
-            A = q[i] * A + q[i] * G
+        i += step
+        while not q[i + down] < 0:
+            A = q[i + down] * A + q[i + down] * G
             G = v[i]
             y[i] = A
-            i += 1
+            i += step
 
-# %% ../../nbs/engine/140_blocks.ipynb #7b1476c4
-@jit(fastmath=("contract", "nsz"), lent=True)
-def _walk_back(q, v, g, sign, of_v, of_g, pull, gx):
-    "pull[i] += sign (g[i] A + v[i] B) and gx[i] += B + H, the sums over what lies in front of i; states (2,)."
-    A, G = of_v
-    B, H = of_g
-    i = 0
-    while i < len(v):
+# %% ../../nbs/engine/140_blocks.ipynb #057195a2
+@jit(fastmath=("contract", "nsz"), paste=True)
+def _walk_back(q, v, g, m, down, A, G, B, H, pull, gx):
+    "pull[i] -+ (g[i] A + v[i] B) and gx[i] += B + H, the sums over what lies in front of i."
+    sign = 2.0 * down - 1.0
+    down, end = np.uintp(down), np.uintp(m)
+    step = np.uintp(1) - down - down
+    i = down * (end - np.uintp(1))
+    while i < end:
         pull[i] += sign * (g[i] * A + v[i] * B)
         gx[i] += B + H
         G += v[i]
         H += g[i]
-        i += 1
-        while i < len(v) and not q[i] < 0:
-            A = q[i] * A + q[i] * G
-            B = q[i] * B + q[i] * H
+        i += step
+        while not q[i + down] < 0:
+            A = q[i + down] * A + q[i + down] * G
+            B = q[i + down] * B + q[i + down] * H
             G = v[i]
             H = g[i]
             pull[i] += sign * (H * A + G * B)
             gx[i] += B
-            i += 1
+            i += step
 
-# %% ../../nbs/engine/140_blocks.ipynb #c5bd7f78
-@jit(lent=True)
-def _scaled(x, share, v):
-    "v = share x."
-    for i in range(len(x)):
-        v[i] = share * x[i]
-
-
-@jit(lent=True)
-def _mean_columns(x, share, columns):
-    "The columns of the mean: share x (m, d), then ones; columns (d + 1, m or more)."
-    m, d = x.shape
+# %% ../../nbs/engine/140_blocks.ipynb #319c2b5f
+@jit(paste=True)
+def _mean_columns(x, b, start, m, share, columns):
+    "The columns of the mean: share x of the m elements of row b from `start`, then ones; columns (d + 1, m or more)."
+    d = x.shape[2]
     for c in range(d):
-        _scaled(x[:, c], share, columns[c, :m])
-    columns[d, :m] = 1.0
+        for i in range(m):
+            columns[c, i] = share * x[b, start + i, c]
+    for i in range(m):
+        columns[d, i] = 1.0
 
-# %% ../../nbs/engine/140_blocks.ipynb #6da62a25
+# %% ../../nbs/engine/140_blocks.ipynb #29e9e367
 class Upstream(NamedTuple):
     "What the backward pass of the mean knows besides its rows: arrays."
     go: np.ndarray  # (B, n, d)
@@ -88,24 +86,21 @@ class Upstream(NamedTuple):
     means: Means
 
 
-@jit(lent=True)
-def _weigh(go, o, low, Z, g, rest):
-    "g = go / Z; rest -= g (o + low), for one column."
-    for i in range(len(go)):
-        g[i] = go[i] / np.float64(Z[i])
-        rest[i] -= g[i] * (np.float64(o[i]) + np.float64(low[i]))
-
-
-@jit(lent=True)
-def _pull_columns(x, up, b, here, columns):
-    "The columns of the mean and behind them those of the gradient, for the part `here` of row b; (2 d + 2, m or more)."
-    m, d = x.shape
-    o, low, Z = up.means
-    _mean_columns(x, 1.0, columns[:d + 1])
-    rest = columns[2 * d + 1, :m]
-    _scaled(up.gZ[b, here], 1.0, rest)
+@jit(paste=True)
+def _pull_columns(x, up, b, start, m, columns):
+    "The columns of the mean and behind them those of the gradient, for the same elements; (2 d + 2, m or more)."
+    d = x.shape[2]
+    go, gZ, means = up
+    o, low, Z = means
+    for i in range(m):
+        columns[d, i] = 1.0
+        columns[2 * d + 1, i] = gZ[b, start + i]
     for c in range(d):
-        _weigh(up.go[b, here, c], o[b, here, c], low[b, here, c], Z[b, here], columns[d + 1 + c, :m], rest)
+        for i in range(m):
+            g = go[b, start + i, c] / np.float64(Z[b, start + i])
+            columns[c, i] = x[b, start + i, c]
+            columns[d + 1 + c, i] = g
+            columns[2 * d + 1, i] -= g * (np.float64(o[b, start + i, c]) + np.float64(low[b, start + i, c]))
 
 # %% ../../nbs/engine/140_blocks.ipynb #5e02c737
 class Carries(NamedTuple):
@@ -136,7 +131,7 @@ def _added(s, tau, columns, strict, tied, state):
             state[direction, c, 1] = dot64(tied[:m], columns[c])
     return -1.0 if s[0] == s[m - 1] else strict[m - 1]  # seen from the first score
 
-# %% ../../nbs/engine/140_blocks.ipynb #c5fde7c2
+# %% ../../nbs/engine/140_blocks.ipynb #39d7ca51
 @jit
 def carry_blocks(lo, hi, rows, up, back, carries):
     "What each block adds to the state of the walks, and its price."
@@ -145,15 +140,16 @@ def carry_blocks(lo, hi, rows, up, back, carries):
     columns = np.empty((carries.state.shape[3], BLOCK))
     strict, tied = np.empty(BLOCK), np.empty(BLOCK)
     for unit in range(lo, hi):
-        b, k = divmod(unit, blocks)
-        here = slice(k * BLOCK, min(k * BLOCK + BLOCK, size[b]))
-        if here.start >= here.stop:
+        b, k = unit // blocks, unit % blocks
+        start = k * BLOCK
+        m = min(BLOCK, size[b] - start)
+        if m <= 0:
             continue
         if back:
-            _pull_columns(x[b, here], up, b, here, columns)
+            _pull_columns(x, up, b, start, m, columns)
         else:
-            _mean_columns(x[b, here], share_of(size[b]), columns)
-        carries.price[b, k] = _added(s[b, here], tau[b], columns, strict, tied, carries.state[b, k])
+            _mean_columns(x, b, start, m, share_of(size[b]), columns)
+        carries.price[b, k] = _added(s[b, start:start + m], tau[b], columns, strict, tied, carries.state[b, k])
 
 # %% ../../nbs/engine/140_blocks.ipynb #f1bf5133
 @jit(lent=True)
@@ -189,50 +185,55 @@ def join_blocks(lo, hi, s, tau, size, carries):
             _pass_on(state[b, :blocks, 0, c], price[b], gaps[:blocks], 1)
             _pass_on(state[b, :blocks, 1, c], price[b], gaps[1:], -1)
 
-# %% ../../nbs/engine/140_blocks.ipynb #e4fa42a9
-@jit(lent=True)
-def _even(q, v, state, y, above):
-    "y[i] = the even sum of one column at element i; state (2, 2), one for each direction."
-    m = len(v)
-    _walk(q[:m][::1], v[::1], state[0, 0], state[0, 1], y[::1])
-    _walk(q[1:m + 1][::-1], v[::-1], state[1, 0], state[1, 1], above[:m][::-1])
+# %% ../../nbs/engine/140_blocks.ipynb #6e7d1fa7
+@jit(paste=True)
+def _divide(sums, b, start, m, share, means):
+    "o + low = the sum of each column / (share ones), for the m elements of row b from `start`."
+    o, low, Z = means
+    d = o.shape[2]
+    for c in range(d):
+        for i in range(m):
+            mean = sums[c, i] / (share * sums[d, i])
+            near = o.dtype.type(mean)
+            o[b, start + i, c] = near
+            low[b, start + i, c] = mean - near
     for i in range(m):
-        y[i] += above[i] + v[i]
+        Z[b, start + i] = sums[d, i]
 
-# %% ../../nbs/engine/140_blocks.ipynb #97889ac4
-@jit(lent=True)
-def _divide(y, ones, share, o, low):
-    "o + low = y / (share ones), for one column."
-    for i in range(len(y)):
-        mean = y[i] / (share * ones[i])
-        o[i] = mean
-        low[i] = mean - o[i]
 
-# %% ../../nbs/engine/140_blocks.ipynb #71722ef3
-@jit
+@jit(paste=True)
+def _leave_out(b, first, last, means):
+    "What stands behind the real elements of row b."
+    o, low, Z = means
+    for i in range(first, last):
+        Z[b, i] = 1
+        for c in range(o.shape[2]):
+            o[b, i, c] = 0
+            low[b, i, c] = 0
+
+# %% ../../nbs/engine/140_blocks.ipynb #ca8e1c83
+@jit(fastmath=("contract", "nsz"))
 def mean_blocks(lo, hi, rows, carries, means):
     "The means (94.6), with all that `Means` holds; units lo..hi."
     s, x, tau, size = rows
-    o, low, Z = means
     d, blocks = x.shape[2], carries.price.shape[1]
-    q, above = np.empty(BLOCK + 1), np.empty(BLOCK)
-    columns, y = np.empty((d + 1, BLOCK)), np.empty((d + 1, BLOCK))
+    q, sides = np.empty(BLOCK + 1), np.empty((2, BLOCK))
+    columns, sums = np.empty((d + 1, BLOCK)), np.empty((d + 1, BLOCK))
     for unit in range(lo, hi):
-        b, k = divmod(unit, blocks)
-        start, end = k * BLOCK, min(k * BLOCK + BLOCK, size[b])
-        behind = slice(max(start, end), k * BLOCK + BLOCK)
-        o[b, behind] = 0
-        low[b, behind] = 0
-        Z[b, behind] = 1
-        m = max(0, end - start)
+        b, k = unit // blocks, unit % blocks
+        start = k * BLOCK
+        m = max(0, min(BLOCK, size[b] - start))
         share = share_of(size[b])
-        _prices(s[b, start:start + m], tau[b], q)
-        _mean_columns(x[b, start:start + m], share, columns)
+        _prices(s, b, start, m, tau[b], q)
+        _mean_columns(x, b, start, m, share, columns)
         for c in range(d + 1):
-            _even(q, columns[c, :m], carries.state[b, k, :, c], y[c, :m], above)
-        _scaled(y[d, :m], 1.0, Z[b, start:start + m])
-        for c in range(d):
-            _divide(y[c, :m], y[d, :m], share, o[b, start:start + m, c], low[b, start:start + m, c])
+            v, y = columns[c], sums[c]
+            for down in range(2):
+                _walk(q, v, m, down, carries.state[b, k, down, c, 0], carries.state[b, k, down, c, 1], sides[down])
+            for i in range(m):
+                y[i] = v[i] + (sides[0, i] + sides[1, i])
+        _divide(sums, b, start, m, share, means)
+        _leave_out(b, start + m, min(start + BLOCK, x.shape[1]), means)
 
 # %% ../../nbs/engine/140_blocks.ipynb #879d5f55
 FEW = 2  # columns of payload
@@ -255,17 +256,17 @@ def block_means(rows, means):
     carries = _carries(rows, Upstream(rows.x, rows.s, Means(rows.x, rows.x, rows.s)), rows.x.shape[2] + 1)
     spread_rows(mean_blocks, carries.price.size, 4 * rows.x.size, rows, carries, means)
 
-# %% ../../nbs/engine/140_blocks.ipynb #ca7f2f18
-@jit(lent=True)
-def _pull(q, v, g, of_v, of_g, pull, gx):
-    "One column of a block, both ways: adds to pull, and gx = the even sum of g; states (2, 2), one for each direction."
-    m = len(v)
-    _scaled(g, 1.0, gx)
-    _walk_back(q[:m][::1], v[::1], g[::1], -1.0, of_v[0], of_g[0], pull[::1], gx[::1])
-    _walk_back(q[1:m + 1][::-1], v[::-1], g[::-1], 1.0, of_v[1], of_g[1], pull[::-1], gx[::-1])
+# %% ../../nbs/engine/140_blocks.ipynb #0eee49a3
+@jit(paste=True)
+def _no_gradients(b, first, last, grads):
+    "Zero for what stands behind the real elements of row b."
+    for i in range(first, last):
+        grads.s[b, i] = 0
+        for c in range(grads.x.shape[2]):
+            grads.x[b, i, c] = 0
 
-# %% ../../nbs/engine/140_blocks.ipynb #99fbc124
-@jit
+# %% ../../nbs/engine/140_blocks.ipynb #39630ebf
+@jit(fastmath=("contract", "nsz"))
 def pull_blocks(lo, hi, rows, up, carries, grads):
     "The gradients of the mean to scores and payload; units lo..hi."
     s, x, tau, size = rows
@@ -273,22 +274,28 @@ def pull_blocks(lo, hi, rows, up, carries, grads):
     q, columns = np.empty(BLOCK + 1), np.empty((2 * d + 2, BLOCK))
     pull, gx = np.empty(BLOCK), np.empty(BLOCK)
     for unit in range(lo, hi):
-        b, k = divmod(unit, blocks)
-        start, end = k * BLOCK, min(k * BLOCK + BLOCK, size[b])
-        behind = slice(max(start, end), k * BLOCK + BLOCK)
-        grads.s[b, behind] = 0
-        grads.x[b, behind] = 0
-        m = max(0, end - start)
-        here = slice(start, start + m)
-        _prices(s[b, here], tau[b], q)
-        _pull_columns(x[b, here], up, b, here, columns)
-        pull[:m] = 0
+        b, k = unit // blocks, unit % blocks
+        start = k * BLOCK
+        m = max(0, min(BLOCK, size[b] - start))
+        _prices(s, b, start, m, tau[b], q)
+        _pull_columns(x, up, b, start, m, columns)
+        for i in range(m):
+            pull[i] = 0.0
         for c in range(d + 1):
-            of_v, of_g = carries.state[b, k, :, c], carries.state[b, k, :, d + 1 + c]
-            _pull(q, columns[c, :m], columns[d + 1 + c, :m], of_v, of_g, pull[:m], gx[:m])
+            v, g = columns[c], columns[d + 1 + c]
+            for i in range(m):
+                gx[i] = g[i]
+            for down in range(2):
+                A, G = carries.state[b, k, down, c, 0], carries.state[b, k, down, c, 1]
+                B, H = carries.state[b, k, down, d + 1 + c, 0], carries.state[b, k, down, d + 1 + c, 1]
+                _walk_back(q, v, g, m, down, A, G, B, H, pull, gx)
             if c < d:
-                _scaled(gx[:m], 1.0, grads.x[b, here, c])
-        _scaled(pull[:m], direction_of(s[b, :size[b]]) / tau[b], grads.s[b, here])
+                for i in range(m):
+                    grads.x[b, start + i, c] = gx[i]
+        scale = direction_of(s[b, :size[b]]) / tau[b]
+        for i in range(m):
+            grads.s[b, start + i] = scale * pull[i]
+        _no_gradients(b, start + m, min(start + BLOCK, x.shape[1]), grads)
 
 # %% ../../nbs/engine/140_blocks.ipynb #948596dc
 def block_gradients(rows, go, gZ, means, grads):

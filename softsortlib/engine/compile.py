@@ -137,7 +137,7 @@ def undisturbed(compile):
                 gc.enable()
     return alone
 
-# %% ../../nbs/engine/90_compile.ipynb #8f299eb1
+# %% ../../nbs/engine/90_compile.ipynb #cdd7b233
 class Kernel:
     "The function `f`, compiled when it is called first."
     def __init__(self, f, options):
@@ -156,18 +156,28 @@ class Kernel:
     def _numba_type_(self):
         return self.dispatcher._numba_type_
 
+    @property
+    def targetoptions(self):
+        return self.options
+
+    @property
+    def py_func(self):
+        return self.f
+
     def __call__(self, *args):
         return self.dispatcher(*args)
 
-# %% ../../nbs/engine/90_compile.ipynb #97b4848c
-def jit(f=None, fastmath=("reassoc", "contract", "nsz"), lent=False):
+# %% ../../nbs/engine/90_compile.ipynb #829bb1ff
+def jit(f=None, fastmath=("reassoc", "contract", "nsz"), lent=False, paste=False):
     """Compile `f` with numba when it is called first, and keep it on disk where that can be; NaN keeps its meaning.
 
     Written `@jit`, or `@jit(fastmath=...)` with the names of the liberties that the arithmetic may take.
-    `lent` is for a function that kernels call: its arrays are its caller's, it makes none and returns none."""
+    `lent` is for a function that kernels call: its arrays are its caller's, it makes none and returns none.
+    `paste` is for one whose text becomes a part of each caller, with its liberties, and is not compiled alone."""
     if f is None:
-        return lambda f: jit(f, fastmath, lent)
-    return Kernel(f, dict(nogil=True, error_model="numpy", fastmath=set(fastmath), _nrt=not lent))
+        return lambda f: jit(f, fastmath, lent, paste)
+    inline = "always" if paste else "never"
+    return Kernel(f, dict(nogil=True, error_model="numpy", fastmath=set(fastmath), _nrt=not lent, inline=inline))
 
 # %% ../../nbs/engine/90_compile.ipynb #f71396b4
 _pools = {}

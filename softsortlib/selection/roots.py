@@ -191,9 +191,9 @@ def _collect(s, pivot, tau, low, high, u):
                 size += 1
     return size
 
-# %% ../../nbs/selection/105_roots.ipynb #50a3645a
+# %% ../../nbs/selection/105_roots.ipynb #6d175519
 @jit
-def _root_of(s, pivot, tau, k, law, u):
+def root_of(s, pivot, tau, k, law, u):
     "The root of (105.1) for one row s (n,); u (n,) is room to work in."
     c = math.ceil(k)
     n, at_least, after = _survey(s, pivot, tau, c)
@@ -214,7 +214,7 @@ def _root_rows(lo, hi, s, tau, k, m, law, d):
     "The roots of rows lo..hi."
     u = np.empty(s.shape[1])
     for b in range(lo, hi):
-        d[b] = _root_of(s[b], np.float64(s[b, m[b]]), np.float64(tau[b]), np.float64(k[b]), law, u)
+        d[b] = root_of(s[b], np.float64(s[b, m[b]]), np.float64(tau[b]), np.float64(k[b]), law, u)
 
 # %% ../../nbs/selection/105_roots.ipynb #181f4fa6
 def _kth(s, k):
@@ -282,8 +282,8 @@ def _root_backward(ctx, g, _):
 
 root = differentiable(_root_op, 3, _root_backward, _root_setup)
 
-# %% ../../nbs/selection/105_roots.ipynb #e039fc4a
-_FEW = 32  # the largest c that is selected by insertion
+# %% ../../nbs/selection/105_roots.ipynb #197b2f10
+FEW = 32  # the largest c that is selected by insertion
 
 @jit
 def _select(s, c, top, place):
@@ -316,9 +316,9 @@ def _fill_steps(law, s, pivot, tau, d, w):
             y = min(max((np.float64(s[i]) - pivot) / tau - d, 0.0), 1.0)
             w[i] = y if law == Law.LINEAR else y * y * y
 
-# %% ../../nbs/selection/105_roots.ipynb #3a4c3dea
+# %% ../../nbs/selection/105_roots.ipynb #5aabd5f8
 @jit
-def _fill_slopes(law, s, pivot, tau, d, out):
+def fill_slopes(law, s, pivot, tau, d, out):
     "out = f'(u - d) for s, out (n,)."
     if law == Law.LOGISTIC:
         for i in range(len(s)):
@@ -337,7 +337,7 @@ def _pull_rows(lo, hi, g, s, tau, d, m, law, out):
     for b in range(lo, hi):
         pivot = np.float64(s[b, m[b]])
         t = np.float64(tau[b])
-        _fill_slopes(law, s[b], pivot, t, np.float64(d[b]), slope)
+        fill_slopes(law, s[b], pivot, t, np.float64(d[b]), slope)
         total = 0.0
         moment = 0.0
         for i in range(len(slope)):
@@ -347,29 +347,29 @@ def _pull_rows(lo, hi, g, s, tau, d, m, law, out):
         for i in range(len(slope)):
             out[b, i] = slope[i] * (g[b, i] - mean) / t if d[b] == d[b] else math.nan
 
-# %% ../../nbs/selection/105_roots.ipynb #e80ed297
+# %% ../../nbs/selection/105_roots.ipynb #f67988ae
 @jit
 def _weigh_rows(lo, hi, s, tau, k, law, m, d, w):
     "Roots and weights of rows lo..hi; s, w (B, n), tau, k, m, d (B,); m is chosen here where it is -1."
     u = np.empty(s.shape[1])
-    top = np.empty(_FEW)
-    place = np.empty(_FEW, np.int64)
+    top = np.empty(FEW)
+    place = np.empty(FEW, np.int64)
     for b in range(lo, hi):
         if m[b] < 0:
             m[b] = _select(s[b], int(math.ceil(k[b])), top, place)
         pivot = np.float64(s[b, m[b]])
         t = np.float64(tau[b])
-        at = _root_of(s[b], pivot, t, np.float64(k[b]), law, u)
+        at = root_of(s[b], pivot, t, np.float64(k[b]), law, u)
         d[b] = at
         if at == at:
             _fill_steps(law, s[b], pivot, t, at, w[b])
         else:
             w[b] = math.nan
 
-# %% ../../nbs/selection/105_roots.ipynb #6d10f76e
+# %% ../../nbs/selection/105_roots.ipynb #7378e3f6
 def _weigh_numba(s, tau, k, law):
     "w, d and m by the kernel; s (..., n), tau and k (..., 1)."
-    few = float(k.max()) <= _FEW
+    few = float(k.max()) <= FEW
     m = torch.full(tau.shape, -1) if few else _kth(s, k).contiguous()
     d, w = s.new_empty(tau.shape), s.new_empty(s.shape)
     n = s.shape[-1]
@@ -384,7 +384,7 @@ def _weigh_torch(s, tau, k, law):
     d = _root_torch(s, tau, k, law, m).to(s.dtype)
     return step_value((s - s.gather(-1, m)) / tau - d, law), d, m
 
-# %% ../../nbs/selection/105_roots.ipynb #f6ff36a7
+# %% ../../nbs/selection/105_roots.ipynb #f84dcbd1
 @custom_op("topk_pull", __name__)
 def _pull_op(g: Tensor, s: Tensor, tau: Tensor, d: Tensor, m: Tensor, law: int) -> Tensor:
     "(105.5) by its kernel; g and s (..., n), the others (..., 1)."
@@ -400,7 +400,7 @@ def _(g, s, tau, d, m, law):
 
 batched(_pull_op, 5)
 
-def _composed(g, s, tau, d, m, law):
+def composed_pull(g, s, tau, d, m, law):
     "(105.5) in plain torch: the gradients to s, tau and k."
     near, density = _densities(s, tau, d, m, law)
     total = density.sum(-1, keepdim=True).clamp(min=torch.finfo(s.dtype).tiny)
@@ -409,7 +409,7 @@ def _composed(g, s, tau, d, m, law):
     moved = s_grad * near
     return s_grad, -moved.sum(-1, keepdim=True) / tau, mean
 
-# %% ../../nbs/selection/105_roots.ipynb #0410be03
+# %% ../../nbs/selection/105_roots.ipynb #e3714a49
 @custom_op("topk_weights", __name__)
 def _weights_op(s: Tensor, tau: Tensor, k: Tensor, law: int) -> tuple[Tensor, Tensor, Tensor]:
     "Weights (..., n), d and m (..., 1) of (105.1), for s (..., n), -inf where padded, tau and k (..., 1)."
@@ -432,7 +432,7 @@ def _weights_backward(ctx, g, *_):
         d, m = root(s, tau, k, ctx.law)
     elif choose(s, "") == "numba" and not (of_tau or of_k):
         return _pull_op(g, s, tau, d, m, ctx.law), None, None, None
-    return *_composed(g, s, tau, d, m, ctx.law), None
+    return *composed_pull(g, s, tau, d, m, ctx.law), None
 
 _weights = differentiable(_weights_op, 3, _weights_backward, _weights_setup)
 

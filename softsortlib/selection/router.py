@@ -5,14 +5,20 @@
 # %% auto #0
 __all__ = ['Routing', 'TopKRouter']
 
-# %% ../../nbs/selection/104_router.ipynb #88b87ff6
+# %% ../../nbs/selection/104_router.ipynb #ef9d32a0
 from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from ..core.checks import check_mask, check_scores, compute_dtype, full_precision, zero_outside
+from ..core.operators import check_tau
+from ..engine.dispatch import choose
+from ..ranks.sigmoid import tau_column
 from .masks import TopKMask, get_topk_mask
+from .passes import Gate, can_route, route
+from .sparse import SparseTopK
+from .thresholds import SinkhornTopK, ThresholdTopK
 
 # %% ../../nbs/selection/104_router.ipynb #6a6b520a
 class Routing(NamedTuple):
@@ -41,7 +47,7 @@ def _balance(p, indices, mask):
     mean = (p * kept).reshape(-1, n).sum(0) / tokens
     return n * (counts / (k * tokens) * mean).sum()
 
-# %% ../../nbs/selection/104_router.ipynb #81407105
+# %% ../../nbs/selection/104_router.ipynb #2689ddb8
 class TopKRouter(nn.Module):
     """A router for mixtures of experts: hard choice forward, the gradient of a soft mask backward (104.1, 104.2).
 
@@ -72,7 +78,32 @@ class TopKRouter(nn.Module):
         "Choose k experts for each token; raise `TypeError` or `ValueError` when the input does not fit."
         return _route(self, logits, mask)
 
-# %% ../../nbs/selection/104_router.ipynb #1b8246bb
+# %% ../../nbs/selection/104_router.ipynb #8d88c114
+def _gate_of(mask, k, s):
+    "The `Gate` of a mask whose gradient one pass gives for scores s (..., n); None for others."
+    plain = mask.largest and type(mask.k) is int and mask.k == k
+    if not plain or choose(s, "") != "numba" or not can_route(k, s.shape[-1]):
+        return None
+    if type(mask) is SparseTopK:
+        return Gate.LINEAR if mask.p > 1.5 else Gate.CUBE
+    return {SinkhornTopK: Gate.LOGISTIC, ThresholdTopK: Gate.MIDDLE}.get(type(mask))
+
+def _through_mask(router, s, mask):
+    "Weights, indices and probabilities by (104.1), one operation after the other, for s (..., n)."
+    closed = None if mask is None else ~mask & mask.any(-1, keepdim=True)  # where none is open, none is closed
+    z = s if mask is None else s.masked_fill(closed, -torch.inf)
+    p = z.softmax(-1)
+    indices = z.detach().topk(router.k).indices
+    weights = _gates(p, router.mask(s, mask), indices)
+    return weights if mask is None else weights * mask.gather(-1, indices), indices, p
+
+# %% ../../nbs/selection/104_router.ipynb #6dd890ca
+def _in_one_pass(router, s, gate):
+    "The same by the kernels, without a mask; the probabilities are None unless they are asked for."
+    tau = tau_column(check_tau(router.mask.tau, s), s)
+    weights, place = route(s, tau, router.k, int(gate))
+    return weights, place[..., :-1], s.softmax(-1) if router.balance else None
+
 def _route(router, logits, mask):
     "What `TopKRouter` does."
     check_scores(logits, "logits")
@@ -80,13 +111,11 @@ def _route(router, logits, mask):
         raise ValueError(f"k must be at most the number of experts, {logits.shape[-1]}, got {router.k}")
     mask = check_mask(mask, logits)
     s = zero_outside(logits.to(compute_dtype(logits.dtype)), mask, -1)
+    gate = _gate_of(router.mask, router.k, s) if mask is None else None
     with full_precision(s):
-        closed = None if mask is None else ~mask & mask.any(-1, keepdim=True)  # where none is open, none is closed
-        z = s if mask is None else s.masked_fill(closed, -torch.inf)
-        p = z.softmax(-1)
-        indices = z.detach().topk(router.k).indices
-        weights = _gates(p, router.mask(s, mask), indices)
-        if mask is not None:
-            weights = weights * mask.gather(-1, indices)
+        if gate is None:
+            weights, indices, p = _through_mask(router, s, mask)
+        else:
+            weights, indices, p = _in_one_pass(router, s, gate)
         loss = router.balance * _balance(p, indices, mask) if router.balance else s.new_zeros(())
     return Routing(weights.to(logits.dtype), indices, loss)

@@ -5,12 +5,13 @@
 # %% auto #0
 __all__ = ['SinkhornTopK', 'ThresholdTopK']
 
-# %% ../../nbs/selection/101_thresholds.ipynb #1c416ef7
+# %% ../../nbs/selection/101_thresholds.ipynb #8fbc510c
 import torch
 from torch import Tensor
 
 from ..ranks.sigmoid import tau_column
 from .masks import TopKMask
+from .passes import middle_weights
 from .roots import Law, step_weights
 
 # %% ../../nbs/selection/101_thresholds.ipynb #1db25229
@@ -28,16 +29,16 @@ class SinkhornTopK(TopKMask, name="sinkhorn"):
     def _weights(self, s, k, tau, mask):
         return threshold_weights(s, k, tau, mask, Law.LOGISTIC)
 
-# %% ../../nbs/selection/101_thresholds.ipynb #d7f16e66
+# %% ../../nbs/selection/101_thresholds.ipynb #7319bb31
 def _kth_and_next(s, counts, most):
-    "The k-th and the next largest of s (..., n), (..., 1) each, for counts (..., 1), none above `most` or None."
+    "Where the k-th and the next largest of s (..., n) stand, (..., 2), for counts (..., 1), none above `most` or None."
     if most is None:
-        values = s.sort(dim=-1, descending=True).values
+        order = s.sort(dim=-1, descending=True).indices
     else:
-        values = s.topk(min(most + 1, s.shape[-1])).values
-    return values.gather(-1, counts - 1), values.gather(-1, counts)
+        order = s.topk(min(most + 1, s.shape[-1])).indices
+    return order.gather(-1, torch.cat([counts - 1, counts], -1))
 
-# %% ../../nbs/selection/101_thresholds.ipynb #e1b1bf12
+# %% ../../nbs/selection/101_thresholds.ipynb #82bde0f4
 class ThresholdTopK(TopKMask, name="threshold"):
     """Weights by a logistic step around the middle of the k-th and the next score (101.4; DFTopK, Zhu et al. 2025).
 
@@ -48,6 +49,5 @@ class ThresholdTopK(TopKMask, name="threshold"):
         "(101.4)"
         z = s if mask is None else s.masked_fill(~mask, -torch.inf)
         most = None if isinstance(self.k, Tensor) else int(self.k)
-        kth, after = _kth_and_next(z, k.long(), most)
-        half_gap = ((kth / 2 - after / 2) / tau).clamp(max=torch.finfo(s.dtype).max / 4)
-        return torch.addcmul(half_gap, s - kth, 1 / tau_column(tau, s)).sigmoid()
+        pair = _kth_and_next(z.detach(), k.long(), most)
+        return middle_weights(z, tau_column(tau, s), pair)

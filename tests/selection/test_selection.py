@@ -286,6 +286,35 @@ def test_a_router_is_the_usual_one_with_a_gradient_for_the_choice(name, rng):
     assert torch.autograd.grad(loss, x)[0].abs().sum() > 0
 
 
+@pytest.mark.parametrize("mask", (SparseTopK, lambda k, tau: SparseTopK(k, tau, p=4 / 3), SinkhornTopK, ThresholdTopK), ids=("line", "cube", "logistic", "middle"))
+@pytest.mark.parametrize("dtype", (torch.float64, torch.float32))
+def test_a_router_in_one_pass_is_the_one_in_many(mask, dtype, rng):
+    "A k that is a tensor takes the path of Prop 104.1, operation after operation (107.3)."
+    for shape, k in (((50, 8), 2), ((3, 4, 40), 3), ((2, 3), 1), ((5, 64), 20)):
+        x = (3 * scores(*shape, rng=rng)).to(dtype).requires_grad_()
+        g = torch.randn(*shape[:-1], k, generator=rng, dtype=dtype)
+        found = [TopKRouter(k, mask(count, 0.7), balance=0.3)(x) for count in (k, torch.tensor(k))]
+        assert torch.equal(found[0].indices, found[1].indices)
+        for a, b in zip(found[0][::2], found[1][::2]): assert_close(a, b)
+        grads = [torch.autograd.grad(r.weights, x, g)[0] for r in found]
+        assert_close(*grads, rtol=1e-9 if dtype == torch.float64 else 1e-4, atol=1e-12 if dtype == torch.float64 else 1e-5)
+
+
+@pytest.mark.parametrize("name", ("sparse", "sinkhorn", "threshold"))
+def test_a_router_with_scores_that_are_no_numbers_and_a_temperature_that_learns(name, rng):
+    x = scores(3, 6, rng=rng)
+    x[0, 4], x[1, 2:] = torch.nan, -torch.inf
+    w, i, _ = TopKRouter(2, name)(x.requires_grad_())
+    assert w[0].isnan().all() and w[1:].isfinite().all() and set(i[1].tolist()) == {0, 1}
+    assert torch.autograd.grad(w[2, 0], x)[0][2].isfinite().all()
+    tau = torch.tensor(0.7, dtype=torch.float64, requires_grad=True)
+    y = scores(4, 6, rng=rng)
+    one, many = (torch.autograd.grad(TopKRouter(2, get_topk_mask(name, k=k, tau=tau))(y).weights[:, 0].sum(), tau)[0] for k in (2, torch.tensor(2)))
+    assert_close(one, many)
+    s = scores(4, 6, rng=rng).requires_grad_()
+    assert torch.autograd.gradgradcheck(lambda s: TopKRouter(2, name, tau=0.7)(s).weights, s)
+
+
 def test_a_router_in_half_precision_and_compiled(rng):
     x = scores(20, 8, rng=rng, dtype=torch.bfloat16)
     router = TopKRouter(2, tau=0.5)
