@@ -7,6 +7,7 @@ import copy
 import io
 import math
 import pickle
+from functools import partial
 
 import numpy as np
 import pytest
@@ -17,7 +18,7 @@ import softsortlib
 from softsortlib import (
     GaussianRank, LapSum, LaplaceRank, NeuralSort, Permutahedron, SigmoidRank, SinkhornSort, SoftSort, SortingNetwork, soft_quantile, soft_rank,
 )
-from softsortlib.losses import SoftKNeighborsClassifier, lambda_loss, listmle_loss, precision_loss, spearman_loss
+from softsortlib.losses import SoftKNeighborsClassifier, lambda_loss, listmle_loss, listnet_loss, precision_loss, slatk_loss, spearman_loss
 from softsortlib.ranks import isotonic, lapsum_topk
 
 METHODS = ["permutahedron", "sigmoid", "gaussian", "laplace", "softsort", "neuralsort", "lapsum"]
@@ -151,8 +152,9 @@ def test_19_half_precision_says_where_its_ranks_end():
     assert math.isfinite(SigmoidRank()(torch.zeros(60_000, dtype=torch.float16)).max())
 
 
-@pytest.mark.parametrize("loss", [listmle_loss, lambda_loss])
+@pytest.mark.parametrize("loss", [listmle_loss, lambda_loss, partial(listnet_loss, target="share"), partial(slatk_loss, k=2)])
 def test_a_difference_that_overflows_when_it_is_divided_by_tau(loss):
     s = torch.tensor([[-2e34, -1.6, 2e34], [-2e34, 0.4, 2e34]], requires_grad=True)
-    out = loss(s, torch.tensor([[1, 1, 2], [1, 2, 1]]), tau=1e-5, reduction="none")
-    assert not out.isnan().any() and not torch.autograd.grad(out.sum(), s)[0].isnan().any()
+    for y in ([[1, 1, 2], [1, 2, 1]], [[0, 1, 2], [0, 2, 1]]):
+        out = loss(s, torch.tensor(y), tau=1e-5, reduction="none")
+        assert not out.isnan().any() and not torch.autograd.grad(out.sum(), s)[0].isnan().any()

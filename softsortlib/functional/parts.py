@@ -109,8 +109,8 @@ def on_the_whole(
     y = function(whole, mask)
     return y if agreed else y[..., party.start:party.start + party.lengths[party.rank]]
 
-# %% ../../nbs/functional/165_parts.ipynb #a87e2854
-def _rows_tau(tau, part):
+# %% ../../nbs/functional/165_parts.ipynb #ed07bbea
+def rows_tau(tau, part):
     "A temperature for rows (B, n): a number, or (B,)."
     tau = check_tau(tau, part.s.new_zeros(*part.batch, 1))
     return tau[..., 0].expand(part.batch).reshape(-1) if isinstance(tau, Tensor) else tau
@@ -125,9 +125,9 @@ def sorted_rows(
     "The parts in order, and SoftSort on them."
     check_form(operator)
     parts = sort_parts(turned(part.s, sign), party, part.mask)
-    return parts, SoftSortParts(parts, _rows_tau(operator.tau, part))
+    return parts, SoftSortParts(parts, rows_tau(operator.tau, part))
 
-# %% ../../nbs/functional/165_parts.ipynb #a59dfddb
+# %% ../../nbs/functional/165_parts.ipynb #033d5816
 def sort_in_parts(
     operator,  # what sorts
     part: Part,
@@ -139,12 +139,12 @@ def sort_in_parts(
     sign = -1 if descending else 1
     check_form(operator, tuple(SORT_FORMS))
     parts = sort_parts(turned(part.s, sign), party, part.mask)
-    y = SORT_FORMS[type(operator)](parts, _rows_tau(operator.tau, part)).masked_fill(~parts.kept, 0)
+    y = SORT_FORMS[type(operator)](parts, rows_tau(operator.tau, part)).masked_fill(~parts.kept, 0)
     if hard:
         y = with_gradient_of(y, precise(parts.t).masked_fill(~parts.kept, 0))
     return part.back(spread(parts, turned(y.to(part.s.dtype), sign)))
 
-# %% ../../nbs/functional/165_parts.ipynb #8600f952
+# %% ../../nbs/functional/165_parts.ipynb #b8b9ec22
 def rank_in_parts(
     operator,  # what ranks
     part: Part,
@@ -155,7 +155,7 @@ def rank_in_parts(
     "soft_rank of scores in parts; zero at padded elements."
     check_form(operator, tuple(RANK_FORMS))
     parts = sort_parts(-part.s if descending else part.s, party, part.mask)
-    r = RANK_FORMS[type(operator)](parts, _rows_tau(operator.tau, part))
+    r = RANK_FORMS[type(operator)](parts, rows_tau(operator.tau, part))
     if hard:
         r = with_gradient_of(r, mean_ranks(parts))
     r = home(parts, r.masked_fill(~parts.kept, 0).to(part.s.dtype))

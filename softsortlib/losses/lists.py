@@ -17,17 +17,17 @@ from ..functional.arguments import check_k
 from .contract import Loss, check_not_negative, differing, over_lists, reduce_sets, set_inputs
 from .orders import ideal_order
 
-# %% ../../nbs/losses/120_lists.ipynb #f3b544bd
+# %% ../../nbs/losses/120_lists.ipynb #4dadc38e
 def scaled(
     s: Tensor,  # scores, zero where padded, (..., n)
     tau,  # a number or (...), as the user gave it
     mask: Tensor,  # bool, (..., n)
-) -> Tensor:  # (s - max s) / tau, far below where padded, (..., n)
+) -> Tensor:  # (s - max s) / tau, far below where padded and never infinite, (..., n)
     "The scores, ready for a softmax; raise `TypeError` or `ValueError` for an invalid temperature."
     tau = check_tau(tau, s)
     low = torch.finfo(s.dtype).min / 4
     highest = s.detach().masked_fill(~mask, -math.inf).amax(-1, keepdim=True)
-    u = (s - highest.nan_to_num(0, 0, 0)) / tau
+    u = ((s - highest.nan_to_num(0, 0, 0)) / tau).clamp(min=low)
     return u.masked_fill(~mask, low)
 
 # %% ../../nbs/losses/120_lists.ipynb #24049e3d
@@ -105,7 +105,7 @@ def listmle_loss(
     Raise `TypeError` or `ValueError` when an argument does not fit."""
     s, y, mask = set_inputs(scores, relevance, mask)
     order = ideal_order(y, s, mask, descending=True)
-    u = scaled(s, tau, mask).clamp(min=torch.finfo(s.dtype).min / 4).gather(-1, order)
+    u = scaled(s, tau, mask).gather(-1, order)
     a = place_weights(weights, mask, s.dtype)
     rest = u.flip(-1).logcumsumexp(-1).flip(-1)
     terms = ((rest - u) * a).masked_fill(a == 0, 0)
@@ -128,7 +128,7 @@ def kth_largest(
     last = mask.sum(-1, keepdim=True).clamp(1, k) - 1
     return top.gather(-1, last)[..., 0].masked_fill(~mask.any(-1), 0)
 
-# %% ../../nbs/losses/120_lists.ipynb #5f83baf0
+# %% ../../nbs/losses/120_lists.ipynb #6777fbfa
 @over_lists()
 def slatk_loss(
     scores: Tensor,  # (..., n)

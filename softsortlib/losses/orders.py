@@ -6,7 +6,7 @@
 __all__ = ['permutation_nll', 'PermutationNLL', 'ideal_order', 'permutation_bce', 'PermutationBCE', 'spearman_loss',
            'SpearmanLoss', 'kendall_loss', 'KendallLoss']
 
-# %% ../../nbs/losses/55_orders.ipynb #77c9d69e
+# %% ../../nbs/losses/55_orders.ipynb #d9073e64
 import math
 
 import torch
@@ -24,7 +24,7 @@ from ..functional.arguments import midranks
 from ..functional.functions import soft_rank
 from ..functional.parts import in_parts
 from .contract import Loss, check_relevance, over_blocks, over_lists, reduce_sets, set_inputs
-from .parts import group_loss, spearman_parts
+from .parts import group_loss, group_nll, kendall_parts, spearman_parts
 from ..ragged.lists import check_offsets, list_numbers
 from ..engine.dispatch import precise
 from ..ranks.sigmoid import tau_column
@@ -43,17 +43,23 @@ def _row_count(P):
         return torch.full(P.batch, P.m, device=P.device)
     return P._kept.sum(-1)
 
-# %% ../../nbs/losses/55_orders.ipynb #17fdaa84
+# %% ../../nbs/losses/55_orders.ipynb #c5d9624b
 @over_blocks
 def permutation_nll(
     P: SoftPermutation,  # of any operator, (..., n, n), or its first rows
     target: Tensor,  # the true order as `argsort` returns it, long, (..., n)
     *,
     reduction: str = "mean",  # "mean" over sets, "sum" or "none"
+    group: "object | None" = None,  # a torch.distributed group: P is this process's part of the scores (129)
+    gather: bool = False,  # with a group: collect all scores on every process
+    method: "str | Operator" = "softsort",  # with a group: what sorts the scores
+    tau: "float | Tensor | None" = None,  # with a group: its temperature
 ) -> Tensor:  # (), or (...) for "none"
     """Mean over rows of `-log P[i, target[i]]` (55.1; Grover et al. 2019).
 
     Raise `TypeError`, `ValueError` or `IndexError` when an argument does not fit."""
+    if in_parts(P, group):
+        return group_nll(permutation_nll, P, target, reduction, group, gather, method=method, tau=tau)
     _check_permutation(P)
     log_prob = in_compute_dtype(P).log_prob(target)
     count = _row_count(P)
@@ -246,7 +252,7 @@ def _kendall_sums(s, y, mask, tau, kind):
     odd = (s * (below - above)).sum(-1) / tau
     return ((even * w).sum((-2, -1)) - odd) / (2 * math.log(2)), count
 
-# %% ../../nbs/losses/55_orders.ipynb #a17cdea3
+# %% ../../nbs/losses/55_orders.ipynb #1b97f13a
 _FEW = 1 << 18  # pairs of all sets up to which they are made
 
 
@@ -269,7 +275,8 @@ def kendall_loss(
     Raise `TypeError` or `ValueError` when an argument does not fit."""
     if in_parts(scores, group):
         options = dict(tau=tau, kind=kind, reduction=reduction)
-        return group_loss(kendall_loss, None, scores, relevance, mask, group, gather, **options)
+        few = _FEW if is_one_of(kind, ("logistic",)) else 0
+        return group_loss(kendall_loss, kendall_parts, scores, relevance, mask, group, gather, few=few, **options)
     s, y, mask = set_inputs(scores, relevance, mask)
     tau = check_tau(tau, s)
     few = s.numel() * s.shape[-1] <= _FEW or s.shape[-1] < 100

@@ -5,17 +5,22 @@
 # %% auto #0
 __all__ = []
 
-# %% ../../nbs/losses/129_parts.ipynb #2a4b270d
+# %% ../../nbs/losses/129_parts.ipynb #22d4bca5
 import math
 
 import torch
 from torch import Tensor
 
-from ..distributed.exchange import Party, agreed_sum, gather_parts, gathered
-from ..distributed.sample_sort import bring, home, positions, sort_parts
+from ..core.checks import is_one_of
+from ..distributed.exchange import Party, agreed_sum, exchange, gather_parts, gathered, summed
+from ..distributed.pairs import kendall_sums
+from ..distributed.sample_sort import bring, home, positions, sort_parts, spread
 from ..distributed.carries import mean_ranks
 from ..functional.arguments import check_k, ranker
-from ..functional.parts import Part, agree, rank_in_parts, sorted_rows
+from ..engine.dispatch import precise
+from ..functional.functions import soft_permutation
+from ..functional.parts import Part, agree, rank_in_parts, rows_tau, sorted_rows
+from ..ranks.sigmoid import laplace_step
 from .contract import check_reduction, check_relevance, reduce_sets, set_inputs
 
 # %% ../../nbs/losses/129_parts.ipynb #d3bcd4b2
@@ -56,7 +61,7 @@ def loss_of_the_whole(
     mask = None if part.mask is None else whole(part.mask.byte()).bool()
     return one(whole(part.s, True), whole(y), mask, **options).to(part.dtype)
 
-# %% ../../nbs/losses/129_parts.ipynb #04fe2f3c
+# %% ../../nbs/losses/129_parts.ipynb #9adf77dc
 def group_loss(
     one,  # the loss, of one process
     in_parts,  # (part, y, party, **options) -> losses of the sets (B,) and whether they count; None if there is none
@@ -66,11 +71,12 @@ def group_loss(
     group,
     gather: bool,
     check=None,
+    few: int = 0,  # sets with so few pairs of scores, all together, are gathered: that takes fewer numbers
     **options,  # of the loss
 ) -> Tensor:  # (), or (...) for "none", the same on every process
     "A loss of a list in parts; raise as it does, and as `agree` and `check_form`."
     part, y, party = list_parts(one.__name__, scores, relevance, mask, group, check, gather=gather, **options)
-    if gather:
+    if gather or len(part.s) * sum(party.lengths) ** 2 <= few:
         return loss_of_the_whole(one, part, y, party, **options)
     if in_parts is None:
         raise NotImplementedError(f"{one.__name__} has no form in which processes exchange a few numbers: "
@@ -97,6 +103,18 @@ def spearman_parts(part, y, party, method, tau):
     own = torch.where(own <= rounding, wanted, own)
     return 1 - both / (own.sqrt() * wanted.sqrt()), defined
 
+# %% ../../nbs/losses/129_parts.ipynb #9188545b
+def kendall_parts(part, y, party, tau, kind):
+    "(55.4) of each set by (55.6), and whether the set has a pair."
+    if not is_one_of(kind, ("logistic", "sigmoid")):
+        raise ValueError(f"kind must be 'logistic' or 'sigmoid', got {kind!r}")
+    if kind == "sigmoid":
+        raise NotImplementedError("kendall_loss of the sigmoid kind has no form in which processes exchange a few "
+                                  "numbers: gather=True collects the scores on every process, or choose 'logistic'")
+    sums = kendall_sums(part.s, y, party, part.mask, rows_tau(tau, part))
+    even, odd, count = agreed_sum(sums, party.group)
+    return (even - odd) / (2 * math.log(2)) / count.clamp(min=1), count > 0
+
 # %% ../../nbs/losses/129_parts.ipynb #d3c0f2f7
 def _gains_in_parts(y, part, party, gain):
     "The gains (B, n) in the units that the largest grade of each set of the whole asks for."
@@ -115,17 +133,81 @@ def _best_dcg(g, part, party, k):
     counted = falling.kept & (i <= k)
     return agreed_sum((-falling.t / (1 + i).log2()).masked_fill(~counted, 0).sum(-1), party.group)
 
-# %% ../../nbs/losses/129_parts.ipynb #00a60889
+# %% ../../nbs/losses/129_parts.ipynb #db6fc31c
+def _mass(s, real, theta, column, derivative):
+    "This process's sum of F((s - theta) / tau), or of its derivative in -theta, (B,)."
+    u = (s - theta[:, None]) / column
+    w = laplace_step(u, 1) / column if derivative else 0.5 + laplace_step(u, 0)
+    return w.masked_fill(~real, 0).sum(1)
+
+
+def _extremes(s, real, group):
+    "The smallest and the largest score of each set, and how many there are, (B,) each."
+    low = s.masked_fill(~real, math.inf).amin(1) if s.shape[1] else s.new_full((len(s),), math.inf)
+    high = s.masked_fill(~real, -math.inf).amax(1) if s.shape[1] else s.new_full((len(s),), -math.inf)
+    every = gathered(torch.stack([low, high, real.sum(1).to(s.dtype)]), group)
+    return every[:, 0].amin(0), every[:, 1].amax(0), every[:, 2].sum(0)
+
+# %% ../../nbs/losses/129_parts.ipynb #7bb481b7
+def threshold_of(
+    s: Tensor,  # this process's scores, without a gradient, in double precision, (B, n)
+    real: Tensor,  # bool, (B, n)
+    k: int,  # how many of the whole
+    column: "float | Tensor",  # the temperature, a number or (B, 1)
+    group,  # the process group
+) -> tuple:  # theta, and whether there are more than k scores, (B,)
+    "The threshold (42.5) of scores in parts, by Newton's method in a bracket; a round takes 3 numbers for each set."
+    low, high, total = _extremes(s, real, group)
+    more = total > k
+    width = (torch.as_tensor(column).to(s).reshape(-1) * (1 + (2 * total).log())).masked_fill(~more, 1)
+    low, high = (torch.where(more, v, 0) for v in (low - width, high + width))
+    theta, done, rounds = low / 2 + high / 2, ~more, 0
+    while True:
+        own = [_mass(s, real, theta, column, derivative) for derivative in (False, True)]
+        every = gathered(torch.stack([*own, done.to(s.dtype)]), group)
+        if bool(every[:, 2].all()):                          # all processes read the same numbers here
+            return theta, more
+        S, D = every[:, 0].sum(0), every[:, 1].sum(0)
+        low, high = torch.where(S > k, theta, low), torch.where(S < k, theta, high)
+        middle = low / 2 + high / 2
+        step = theta + (S - k) / D
+        rounds += 1
+        outside = ~((step > low) & (step < high)) | (rounds > 12 and rounds % 2 == 0)
+        done = done | (S == k) | (middle <= low) | (middle >= high) | (step == theta) | S.isnan()
+        theta = torch.where(done, theta, torch.where(outside, middle, step))
+
+# %% ../../nbs/losses/129_parts.ipynb #c0bf0dde
+def memberships(
+    part: Part,
+    party: Party,
+    k: int,  # how many of the whole
+    tau: "float | Tensor",  # a number or (B,)
+) -> Tensor:  # in double precision, (B, n)
+    "The soft membership of each score in the top k of the whole (42.5), with its gradient."
+    s = precise(part.s)
+    real = torch.ones_like(s, dtype=torch.bool) if part.mask is None else part.mask
+    column = tau[:, None] if isinstance(tau, Tensor) else tau
+    with torch.no_grad():
+        theta, more = threshold_of(s.detach(), real, k, column, party.group)
+    for _ in range(2):
+        own = torch.stack([_mass(s, real, theta, column, derivative) for derivative in (False, True)])
+        S, D = summed(own, party.group)
+        theta = theta + (S - k) / torch.where(more, D, 1)
+    w = 0.5 + laplace_step((s - theta[:, None]) / column, 0)
+    return torch.where(more[:, None], w, 1).masked_fill(~real, 0)
+
+# %% ../../nbs/losses/129_parts.ipynb #6a87baf0
 def ndcg_parts(part, y, party, k, gain, method, tau):
     "One minus (56.1) of each set, and whether it has a relevant element."
     N = sum(party.lengths)
     k = check_k(N if k is None else k, math.inf)
-    if k < N:
-        raise NotImplementedError(f"approx_ndcg_loss cut off at k = {k} of {N} has no form in which processes exchange "
-                                  "a few numbers: gather=True collects the scores on every process, or leave k out")
     g = _gains_in_parts(y, part, party, gain).double()
     r = rank_in_parts(ranker(method, tau, False)[0], part, party, True, False).double().clamp(min=1)
-    dcg = agreed_sum((g / (1 + r).log2()).sum(-1), party.group)
+    value = g / (1 + r).log2()
+    if k < N:
+        width = getattr(method, "tau", 1.0) if tau is None else tau
+        value = value * memberships(part, party, k, rows_tau(width, part))
+    dcg = agreed_sum(value.sum(-1), party.group)
     best = _best_dcg(g, part, party, k)
     return 1 - dcg / best.masked_fill(best <= 0, math.inf), best > 0
 
@@ -164,3 +246,76 @@ def recall_parts(part, y, party, k, method, tau, iterations):
     hits = hits_in_parts(part, relevant, party, k, method, tau, iterations)
     total = agreed_sum(relevant.sum(-1).double(), party.group)
     return 1 - hits / total.masked_fill(total <= 0, math.inf), total > 0
+
+# %% ../../nbs/losses/129_parts.ipynb #da33a2e5
+def fetch(
+    x: Tensor,  # this process's part, (B, n)
+    index: Tensor,  # places in the whole, long, (B, n)
+    party: Party,
+) -> Tensor:  # (B, n)
+    "The entries of the whole at some places; differentiable."
+    ends = torch.tensor(party.lengths, device=x.device).cumsum(0)
+    owner = torch.searchsorted(ends, index.contiguous(), right=True)
+    owner, order = owner.sort(dim=1, stable=True)
+    P = len(party.lengths)
+    send = torch.zeros(len(x), P, dtype=torch.long, device=x.device).scatter_add(1, owner, torch.ones_like(owner))
+    receive = gathered(send, party.group)[:, :, party.rank].T.cpu()
+    asked = exchange(index.gather(1, order), send.cpu(), receive, party.group) - party.start
+    held = torch.cat([x, x.new_zeros(len(x), 1)], 1)         # an empty part takes part in the gradient, too
+    back = exchange(held.gather(1, asked.clamp(0, held.shape[1] - 1)), receive, send.cpu(), party.group)
+    return torch.zeros_like(x).scatter(1, order, back[:, :x.shape[1]])
+
+# %% ../../nbs/losses/129_parts.ipynb #0579d450
+def nll_parts(
+    part: Part,
+    target: Tensor,  # places in the whole, long, (B, n)
+    party: Party,
+    method,  # what sorts
+    tau,
+) -> Tensor:  # (B,)
+    "(55.1) of each set."
+    parts, rows = sorted_rows(ranker(method, tau, False)[0], part, party, 1)
+    rows_here = torch.stack([rows.at.t, rows.Z[..., 0].log()], -1).masked_fill(~rows.kept, 0)
+    t, log_Z = spread(parts, rows_here).unbind(-1)
+    column = rows.at.tau[:, None] if isinstance(rows.at.tau, Tensor) else rows.at.tau
+    nll = (t - fetch(precise(part.s), target, party)).abs() / column + log_Z
+    return agreed_sum(nll.sum(-1), party.group) / sum(party.lengths)
+
+# %% ../../nbs/losses/129_parts.ipynb #8aef6b9c
+def _check_target(scores, target):
+    "Raise `TypeError` or `ValueError` unless the target is a tensor of places like the scores."
+    is_long = isinstance(target, Tensor) and not target.is_floating_point() and target.dtype != torch.bool
+    if not is_long:
+        raise TypeError(f"target must be a tensor of integers, as argsort returns it, got "
+                        f"{getattr(target, 'dtype', type(target).__name__)}")
+    if isinstance(scores, Tensor) and target.shape != scores.shape:
+        raise ValueError(f"target must have the shape of this process's scores, {tuple(scores.shape)}, "
+                         f"got {tuple(target.shape)}")
+
+# %% ../../nbs/losses/129_parts.ipynb #c2e8c369
+def group_nll(
+    one,  # permutation_nll, of one process
+    scores: Tensor,  # this process's part, (..., n)
+    target: Tensor,  # the places in the whole that this process's positions should hold, long, (..., n)
+    reduction: str,
+    group,
+    gather: bool,
+    **options,  # method, tau
+) -> Tensor:
+    "`permutation_nll` of scores in parts; raise as it does, and as `agree` and `check_form`."
+    def checks():
+        check_reduction(reduction)
+        _check_target(scores, target)
+
+    asked = dict(options, reduction=reduction, gather=gather)
+    _, part, party = agree("permutation_nll", scores, -1, None, group, checks, **asked)
+    places, N = target.long().reshape(part.s.shape), sum(party.lengths)
+    if int(gathered(((places < 0) | (places >= N)).sum(), party.group).sum()):
+        raise IndexError(f"target must hold places from 0 to {N - 1} of the whole, got others on some process")
+    if gather:
+        whole, order = (gather_parts(v, party.lengths, party.group, v is part.s) for v in (part.s, places))
+        nll = one(soft_permutation(whole, **options), order, reduction="none")
+    else:
+        nll = nll_parts(part, places, party, **options)
+    nll = nll.reshape(part.batch)
+    return reduce_sets(nll, torch.ones_like(nll, dtype=torch.bool), reduction, part.dtype)

@@ -99,6 +99,20 @@ def loss(group, rank, P, name, kind="normal", split="random", batch=(), n=37, dt
     return error(own, value, value), error(got, cut(want, split, P, rank), want)
 
 
+def likelihood(group, rank, P, kind="normal", split="random", batch=(), n=37, dtype=torch.float64, options={}):
+    "Largest relative error of the likelihood of an order in parts and of its gradient against one process."
+    whole = scores(kind, batch, n, dtype).requires_grad_()
+    target = torch.rand(*batch, n, generator=torch.Generator().manual_seed(7)).argsort(-1)
+    own = {key: value for key, value in options.items() if key == "reduction"}
+    value = losses.permutation_nll(softsortlib.soft_permutation(whole.double(), tau=options["tau"]), target, **own)
+    want, = torch.autograd.grad(value.sum(), whole)
+    value = value.to(dtype)
+    x = cut(whole.detach(), split, P, rank).requires_grad_()
+    got_value = losses.permutation_nll(x, cut(target, split, P, rank), group=group, **options)
+    got, = torch.autograd.grad(got_value.sum(), x)
+    return error(got_value, value, value), error(got, cut(want, split, P, rank), want)
+
+
 def confined(group, rank, P, name, options={}):
     "A NaN in the second of three sets: the others are as without it."
     whole = scores("normal", (3,), 37, torch.float64)

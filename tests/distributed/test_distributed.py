@@ -10,7 +10,7 @@ import torch
 FUNCTIONS = ("soft_sort", "soft_rank", "soft_topk", "soft_quantile", "soft_median")
 RANKS = ("laplace", "sigmoid", "gaussian", "permutahedron")
 LOSSES = {"spearman_loss": {}, "spearman_loss:laplace": dict(method="laplace"), "spearman_loss:permutahedron": dict(method="permutahedron"), "approx_ndcg_loss:laplace": dict(method="laplace"), "approx_ndcg_loss": {},
-          "precision_loss": dict(k=4, iterations=3), "recall_loss": dict(k=4, iterations=2), "kendall_loss": dict(gather=True)}
+          "precision_loss": dict(k=4, iterations=3), "recall_loss": dict(k=4, iterations=2), "kendall_loss": {}, "kendall_loss:sigmoid": dict(kind="sigmoid", gather=True), "approx_ndcg_loss:at 5": dict(k=5)}
 BOUND = {torch.float64: 1e-12, torch.float32: 1e-6}
 
 
@@ -80,6 +80,21 @@ def test_losses(processes, name):
     check(processes("loss", 3, name=name, batch=(2, 2), masked=True, options=dict(options, tau=0.3, reduction="none")))
     check(processes("loss", 2, name=name, batch=(3,), options=dict(options, tau=0.3, gather=True)))
     check(processes("loss", 2, name=name, dtype=torch.float32, options=dict(options, tau=0.3)), torch.float32)
+
+
+def test_likelihood_of_an_order(processes):
+    for P in (1, 2, 3, 4): check(processes("likelihood", P, options=dict(tau=0.3)))
+    for split in ("alone", "first", "holes"): check(processes("likelihood", 4, split=split, options=dict(tau=0.3)))
+    for kind in ("tied", "few", "falling", "wide"): check(processes("likelihood", 3, kind=kind, batch=(2,), options=dict(tau=0.3, reduction="none")))
+    check(processes("likelihood", 3, batch=(2, 2), options=dict(tau=0.3, gather=True)))
+    check(processes("likelihood", 2, n=200, dtype=torch.float32, options=dict(tau=0.3)), torch.float32)
+
+
+def test_pairs_far_and_near(processes):
+    cases = [dict(P=2), dict(P=4, split="holes"), dict(P=3, kind="tied"), dict(P=3, kind="few"), dict(P=3, batch=(2,), masked=True), dict(P=4, kind="wide"), dict(P=4, options=dict(tau=1e-3))]
+    for case in cases:                                            # beyond some five hundred scores, one process and several both sum by kernels
+        P, options = case.pop("P"), case.pop("options", dict(tau=0.3))
+        for value, gradient in processes("loss", P, name="kendall_loss", n=700, options=options, **case): assert value < 1e-13 and gradient < 1e-9, (case, value, gradient)
 
 
 @pytest.mark.parametrize("name", FUNCTIONS)
