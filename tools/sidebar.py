@@ -13,7 +13,7 @@ TUTORIALS = ("learn_from_order", "spearman_loss", "ranking_loss", "masks", "robu
 DOORS = {"core": "The soft permutation", "rowwise": "Rows by a softmax", "networks": "Sorting networks", "transport": "Optimal transport",
          "ranks": "Ranks", "selection": "The top k", "sampling": "Sampling", "distributed": "Many processes", "ragged": "Lists and files", "functional": "Functions", "losses": "Losses and layers"}
 API = ("functional", "core", "rowwise", "networks", "transport", "ranks", "selection", "sampling", "distributed", "ragged", "losses", "lab")                    # in the order of use
-DEFINITIONS = {"rowwise": ("1[12]", "13[0-4]"), "networks": ("2[0-4]",), "transport": ("3[0-5]",), "ranks": ("4[0-5]",), "selection": ("10[0-4]",)}     # a part's other chapters are its engine rooms
+DEFINITIONS = {"rowwise": ("1[12]", "13[0-4]"), "networks": ("2[0-4]",), "transport": ("3[0-5]",), "ranks": ("4[0-4]",), "selection": ("10[0-4]",)}     # a part's other chapters are its engine rooms
 
 def number_of(page):
     "The number of a chapter, by its page; pages that have none come first"

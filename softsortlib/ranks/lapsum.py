@@ -105,7 +105,7 @@ def _in_order(z, order, mask):
     top = t.detach().masked_fill(~kept, -math.inf).amax(-1, keepdim=True).nan_to_num(neginf=0)
     return torch.where(kept, t, top), kept.to(t)
 
-# %% ../../nbs/ranks/44_lapsum.ipynb #e783188e
+# %% ../../nbs/ranks/44_lapsum.ipynb #0dc08136
 class LapSumPermutation(SoftPermutation):
     """The map (44.2): what cells of mass one hold of each Laplace bump.
 
@@ -319,25 +319,31 @@ def _scanned_back(P, y, rows):
     out = (counted + below + above) * P.real[..., None]
     return torch.empty_like(out).scatter(-2, P.order[..., None].expand(out.shape), out).to(y)
 
-# %% ../../nbs/ranks/44_lapsum.ipynb #09504a3f
+# %% ../../nbs/ranks/44_lapsum.ipynb #dbd08f31
 _SMALL = 4096  # entries of a matrix that is faster made than avoided
 
 def _is_small(P, rows):
-    "Whether the entries of P at `rows` are few."
-    return P.batch.numel() * (P._m if rows is None else len(rows)) * P.n <= _SMALL
+    "Whether the entries of P at `rows` are few, and no kernel of a GPU serves them."
+    few = P.batch.numel() * (P._m if rows is None else len(rows)) * P.n <= _SMALL
+    return few and (rows is not None or choose(P.z, "", triton=True) != "triton")
+
+def _by_kernel(P, x, rows):
+    "Whether a kernel makes the product with x; that of the CPU does not learn the temperature."
+    who = choose(x, "", triton=True)
+    return rows is None and (who == "triton" or who == "numba" and not P.tau.requires_grad)
 
 def _sets(P, x):
     "What the kernels of products need of P, in the batch shape of x (..., n, d), in their order."
     real = torch.full((1,), P.n, device=P.device) if P.mask is None else P.mask.sum(-1, keepdim=True)
-    columns = (a.expand(*x.shape[:-2], a.shape[-1]) for a in (P.order, real))
-    return P.z.expand(*x.shape[:-2], P.n), P.tau.expand(*x.shape[:-2], 1), x, *columns
+    z, tau, *places = (a.expand(*x.shape[:-2], a.shape[-1]).contiguous() for a in (P.z, P.tau, P.order, real))
+    return z, tau, x, *places
 
 @patch_to(LapSumPermutation)
 def _matmul(self, x, rows):
     "P x, by the matrix, the kernel or scans."
     if _is_small(self, rows):
         return (_matrix_of(self, rows, precise(self.z)) @ precise(x)).to(x)
-    if rows is None and choose(x, "") == "numba" and not self.tau.requires_grad:
+    if _by_kernel(self, x, rows):
         return product(*_sets(self, x))
     return _scanned(self._scan_once(), x, rows)
 
@@ -346,7 +352,7 @@ def _rmatmul(self, y, rows):
     "P^T y, likewise."
     if _is_small(self, rows):
         return (_matrix_of(self, rows, precise(self.z)).mT @ precise(y)).to(y)
-    if rows is None and choose(y, "") == "numba" and not self.tau.requires_grad:
+    if _by_kernel(self, y, rows):
         return back_product(*_sets(self, y))
     return _scanned_back(self._scan_once(), y, rows)
 

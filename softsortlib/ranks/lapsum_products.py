@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = []
 
-# %% ../../nbs/ranks/46_lapsum_products.ipynb #60181ac5
+# %% ../../nbs/ranks/46_lapsum_products.ipynb #b742fdcb
 import math
 
 import numpy as np
@@ -15,6 +15,7 @@ from torch import Tensor
 from ..engine.autograd import batched, custom_op, differentiable
 from ..engine.compile import arrays, exp_neg, jit, spread_rows
 from ..engine.dispatch import choose
+from .lapsum_triton import lapsum_grads_triton, lapsum_product_triton
 
 # %% ../../nbs/ranks/46_lapsum_products.ipynb #10f703a1
 @jit
@@ -220,34 +221,38 @@ def _grads_torch(gy, s, tau, x, order, real):
     of_s = torch.zeros_like(pull).scatter(-1, order, pull)
     return lapsum._scanned_back(P, gy, None), of_s.to(s.dtype), of_tau.to(tau.dtype)
 
-# %% ../../nbs/ranks/46_lapsum_products.ipynb #37fc3e1d
+# %% ../../nbs/ranks/46_lapsum_products.ipynb #6b320567
 @custom_op("lapsum_product_backward", __name__)
 def _product_backward_op(
-    gy: Tensor, s: Tensor, tau: Tensor, x: Tensor, order: Tensor, real: Tensor
-) -> tuple[Tensor, Tensor]:
-    "The gradients (46.1) of P x to x and s."
-    if choose(s, "") == "numba":
-        return product_grads_numba(gy, s, tau, x, order, real)
-    return tuple(a.contiguous() for a in _grads_torch(gy, s, tau, x, order, real)[:2])
+    gy: Tensor, s: Tensor, tau: Tensor, x: Tensor, order: Tensor, real: Tensor, learn: bool
+) -> tuple[Tensor, Tensor, Tensor]:
+    "The gradients (46.1) of P x to x, s and, where a GPU `learn`s it, tau."
+    who = choose(s, "", triton=True)
+    if who == "numba":
+        return *product_grads_numba(gy, s, tau, x, order, real), torch.zeros_like(tau)
+    if who == "triton":
+        return lapsum_grads_triton(gy, s, tau, x, order, real, learn)[:3]
+    return tuple(a.contiguous() for a in _grads_torch(gy, s, tau, x, order, real))
 
 @_product_backward_op.register_fake
-def _(gy, s, tau, x, order, real):
-    return x.new_empty(x.shape), s.new_empty(s.shape)
+def _(gy, s, tau, x, order, real, learn):
+    return x.new_empty(x.shape), s.new_empty(s.shape), tau.new_empty(tau.shape)
 
 batched(_product_backward_op, 6)
 
 def _grads(gy, s, tau, x, order, real, learn):
-    "(46.1) to x, s and tau: by the operator where nobody differentiates it again and tau does not learn."
-    if torch.is_grad_enabled() or learn:
+    "(46.1) to x, s and tau: by the operator where nobody differentiates it again, and on a CPU tau does not learn."
+    if torch.is_grad_enabled() or learn and choose(s, "") == "numba":
         return _grads_torch(gy, s, tau, x, order, real)
-    return *_product_backward_op(gy, s, tau, x, order, real), None
+    return _product_backward_op(gy, s, tau, x, order, real, learn)
 
-# %% ../../nbs/ranks/46_lapsum_products.ipynb #1a76ce83
+# %% ../../nbs/ranks/46_lapsum_products.ipynb #c6937f2b
 @custom_op("lapsum_product", __name__)
 def _product_op(s: Tensor, tau: Tensor, x: Tensor, order: Tensor, real: Tensor) -> Tensor:
     "P x (..., n, d) for scores s and their order (..., n), tau and the number of real ones (..., 1)."
-    if choose(s, "") == "numba":
-        return product_numba(s, tau, x, order, real)
+    who = choose(s, "", triton=True)
+    if who != "torch":
+        return (product_numba if who == "numba" else lapsum_product_triton)(s, tau, x, order, real)
     from softsortlib.ranks.lapsum import _scanned
     return _scanned(_map(s, tau, order, real), x, None).contiguous()
 
@@ -265,20 +270,39 @@ def _product_backward(ctx, gy):
 
 product = differentiable(_product_op, 5, _product_backward, _save)
 
-# %% ../../nbs/ranks/46_lapsum_products.ipynb #5bda42f4
+# %% ../../nbs/ranks/46_lapsum_products.ipynb #dd0df13d
 @custom_op("lapsum_back_product", __name__)
 def _back_product_op(s: Tensor, tau: Tensor, y: Tensor, order: Tensor, real: Tensor) -> Tensor:
     "P^T y (..., n, d), the arguments as for `lapsum_product`."
-    return _product_backward_op(y, s, tau, y, order, real)[0]
+    return _product_backward_op(y, s, tau, y, order, real, False)[0]
 
 @_back_product_op.register_fake
 def _(s, tau, y, order, real):
     return y.new_empty(y.shape)
 
+@custom_op("lapsum_back_product_backward", __name__)
+def _both_op(
+    gx: Tensor, s: Tensor, tau: Tensor, y: Tensor, order: Tensor, real: Tensor, learn: bool
+) -> tuple[Tensor, Tensor, Tensor]:
+    "The gradients of P^T y to s, tau and y, which is P gx: on a GPU both read the same sums."
+    if choose(s, "", triton=True) == "triton":
+        return lapsum_grads_triton(y, s, tau, gx, order, real, learn, multiply=True)[1:]
+    _, gs, gtau = _product_backward_op(y, s, tau, gx, order, real, learn)
+    return gs, gtau, _product_op(s, tau, gx, order, real)
+
+@_both_op.register_fake
+def _(gx, s, tau, y, order, real, learn):
+    return s.new_empty(s.shape), tau.new_empty(tau.shape), y.new_empty(y.shape)
+
+batched(_both_op, 6)
+
 def _back_product_backward(ctx, gx):
     "Prop 46.1"
     s, tau, y, order, real = ctx.saved_tensors
-    _, gs, gtau = _grads(y, s, tau, gx, order, real, ctx.needs_input_grad[1])
-    return gs, gtau, product(s, tau, gx, order, real), None, None
+    learn = ctx.needs_input_grad[1]
+    if torch.is_grad_enabled() or learn and choose(s, "") == "numba":
+        _, gs, gtau = _grads_torch(y, s, tau, gx, order, real)
+        return gs, gtau, product(s, tau, gx, order, real), None, None
+    return *_both_op(gx, s, tau, y, order, real, learn), None, None
 
 back_product = differentiable(_back_product_op, 5, _back_product_backward, _save)

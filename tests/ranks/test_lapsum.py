@@ -278,7 +278,8 @@ def test_the_product_operators_keep_their_rules(rng):
     tau = torch.full((2, 1), 0.3, dtype=torch.float64)
     for op in (products._product_op, products._back_product_op):
         torch.library.opcheck(op.overload, (s.clone().requires_grad_(), tau.clone().requires_grad_(), x.clone().requires_grad_(), *rest))
-    torch.library.opcheck(products._product_backward_op.overload, (x, s, tau, x + 1, *rest))
+    torch.library.opcheck(products._product_backward_op.overload, (x, s, tau, x + 1, *rest, False))
+    torch.library.opcheck(products._both_op.overload, (x, s, tau, x + 1, *rest, False))
     s = torch.randn(3, 80, generator=rng, dtype=torch.float64)
     f = lambda s: ((LapSum(0.4)(s) @ s) ** 2 * (LapSum(0.4)(s).mT @ torch.arange(80.0).double())).sum()
     z = s.clone().requires_grad_()

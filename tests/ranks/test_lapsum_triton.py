@@ -1,0 +1,98 @@
+"""LapSum's kernels for a GPU in Triton's interpreter, against the plain torch beside them; test_rehearsal.py compiles them."""
+import os
+import subprocess
+import sys
+
+import pytest
+
+triton = pytest.importorskip("triton", reason="triton is not installed: pip install --no-deps triton")
+
+BEGIN = """
+import torch
+from torch.testing import assert_close
+import softsortlib.engine.dispatch as dispatch
+from softsortlib import LapSum
+rng = torch.Generator().manual_seed(0)
+def randn(*shape): return torch.randn(*shape, generator=rng, dtype=torch.float64)
+def run(home, s, x, w, mask, tau, op=LapSum):
+    dispatch.HOME["cpu"] = home
+    leaves = [a.detach().requires_grad_() for a in (s, x, tau)]
+    P = op(leaves[2])(leaves[0], mask)
+    out = P @ leaves[1], P.mT @ leaves[1]
+    return *out, *torch.autograd.grad(sum((a * w).sum() for a in out), leaves, allow_unused=True, materialize_grads=True)
+def agree(*args, rtol=1e-11, atol=1e-11, **kwargs):
+    found = run("triton", *args, **kwargs)
+    for k, (fast, plain) in enumerate(zip(found, run("torch", *args, **kwargs))):
+        if k == len(found) - 1: rtol = max(rtol, 1e-8)                               # that to tau cancels where tau is small
+        assert fast.dtype == plain.dtype
+        assert_close(fast, plain, rtol=rtol, atol=atol * max(1.0, plain.abs().max().item()))
+"""
+
+EDGES = BEGIN + """
+import softsortlib.engine.scan_triton as scan
+import softsortlib.ranks.lapsum_triton as k
+cut = scan.cut
+scan.cut = k.cut = lambda n, d, most=0: cut(n, d, 64)                                # blocks of 64 numbers
+for n, d in ((1, 1), (64, 1), (65, 1), (9, 9)):                                      # around a block of rows, of the line, of columns
+    s, x, w = randn(2, n), randn(2, n, d), randn(2, n, d)
+    if n > 9: s[1, : n // 3] = s[1, -1]                                              # a third is tied
+    mask = torch.rand(2, n, generator=rng) < torch.tensor([[2], [0.7]])              # the first row is whole
+    agree(s, x, w, mask, torch.tensor([1e-3, 1e5]).double())
+s, x, w = randn(2, 12), randn(2, 12, 2), randn(2, 12, 2)
+tau = torch.tensor([0.5, 2.0]).double()
+none = torch.arange(12) < torch.tensor([[12], [0]])                                  # a set of nothing
+agree(s, x, w, none, tau)
+agree(torch.zeros_like(s), x + 1e6, w, None, tau, atol=1e-7)                         # all tied, a payload far from zero
+strided = randn(12, 2, 2)
+agree(randn(12, 2).T, strided.transpose(0, 1), w, None, tau)
+agree(s, x, w, None, tau, op=lambda tau: LapSum(tau, descending=True))
+agree(s.expand(3, 2, 12), randn(3, 2, 12, 1), randn(3, 2, 12, 1), None, tau)         # a wider payload
+"""
+
+TYPES = BEGIN + """
+s, x, w = randn(2, 20), randn(2, 20, 2), randn(2, 20, 2)
+tau = torch.tensor([0.5, 2.0]).double()
+agree(s.float(), x.float(), w.float(), None, tau.float(), rtol=2e-6, atol=2e-6)
+for half in (torch.float16, torch.bfloat16):
+    dispatch.HOME["cpu"] = "triton"; fast = LapSum(0.5)(s) @ x.to(half)
+    dispatch.HOME["cpu"] = "torch"; plain = LapSum(0.5)(s) @ x.to(half)
+    assert fast.dtype == plain.dtype; assert_close(fast, plain, rtol=2e-2, atol=2e-2)
+x[0, 3, 1] = torch.nan                                                               # one column, one set
+dispatch.HOME["cpu"] = "triton"
+y, back = LapSum(0.5)(s) @ x, LapSum(0.5)(s).mT @ x
+assert y[0, :, 1].isnan().any() and not y[0, :, 0].isnan().any() and not y[1].isnan().any() and not back[1].isnan().any()
+z = s[:1, :9].clone().requires_grad_()
+def f(z, home): dispatch.HOME["cpu"] = home; return (LapSum(0.5)(z) @ w[:1, :9]).square().sum()
+grads = []
+for home in ("triton", "torch"):                                                     # twice, through plain torch
+    g = torch.autograd.grad(f(z, home), z, create_graph=True)[0]; grads.append(torch.autograd.grad(g.square().sum(), z)[0])
+assert_close(*grads)
+"""
+
+PLACES = BEGIN + """
+from softsortlib.ranks import lapsum_triton as k
+for n in (2, 9, 70):                                                                 # Prop 45.1
+    s = randn(2, n); s[1, : n // 2] = 0
+    order, real, tau = s.argsort(-1), torch.tensor([[n], [n - 1]]), torch.tensor([[0.3], [5.0]]).double()
+    line = {}
+    launch = k.launch
+    def note(kernel, programs, on, **arguments): launch(kernel, programs, on, **arguments); line.update(arguments)
+    k.launch = note
+    x = randn(2, n, 1)
+    k.lapsum_grads_triton(x, s, tau, x, order, real)
+    k.launch = launch
+    for b, m in enumerate(real[:, 0].tolist()):
+        a = line["a_ptr"][b, : m - 1].long()
+        assert (a.diff() >= 0).all() and line["size_ptr"][b] == 2 * m - 1
+        scores = torch.arange(m) + (a <= torch.arange(m)[:, None]).sum(-1)
+        assert torch.equal(torch.cat([torch.arange(m - 1) + a, scores]).sort()[0], torch.arange(2 * m - 1))
+        t = s[b, order[b, :m]]
+        assert torch.equal(line["low_ptr"][b, scores], t) and torch.equal(line["high_ptr"][b, scores], t)
+"""
+
+
+@pytest.mark.parametrize("program", [EDGES, TYPES, PLACES], ids=["edges", "types", "places"])
+def test_kernels_through_the_interpreter(program):
+    env = {**os.environ, "TRITON_INTERPRET": "1"}
+    run = subprocess.run([sys.executable, "-c", program], env=env, capture_output=True, text=True)
+    assert run.returncode == 0, run.stderr[-3000:]
