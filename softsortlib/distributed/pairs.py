@@ -134,7 +134,7 @@ def pair_sum(
 def kendall_sums(
     s: Tensor,  # this process's scores, (B, n)
     y: Tensor,  # their grades, (B, n)
-    party: Party,
+    party: Party,  # who takes part
     mask: "Tensor | None",  # bool, (B, n)
     tau: "float | Tensor",  # a number or (B,)
 ) -> Tensor:  # the even and the linear part of the sum over pairs of different grades, and how many; (3, B)

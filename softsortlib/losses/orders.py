@@ -53,7 +53,7 @@ def permutation_nll(
     group: "object | None" = None,  # a torch.distributed group: P is this process's part of the scores (129)
     gather: bool = False,  # with a group: collect all scores on every process
     method: "str | Operator" = "softsort",  # with a group: what sorts the scores
-    tau: "float | Tensor | None" = None,  # with a group: its temperature
+    tau: "float | Tensor | None" = None,  # with a group: its temperature, a number or (..., 1)
 ) -> Tensor:  # (), or (...) for "none"
     """Mean over rows of `-log P[i, target[i]]` (55.1; Grover et al. 2019).
 
