@@ -182,7 +182,7 @@ def in_chapter(notebook, name):
         elif defined and word.search(code): found.append(("hide" in d, len(found), code, said))
     if not found: return None
     _, _, code, said = min(found)
-    if code.count("\n") >= 20:
+    if code.count("\n") >= 12:
         lines, said = code.splitlines(), ""
         code = "\n".join("\n".join(lines[n.lineno - 1:n.end_lineno]) for n in ast.parse(code).body if word.search("\n".join(lines[n.lineno - 1:n.end_lineno])))
     return code, said
