@@ -17,6 +17,7 @@ from softsortlib import (
     Stochastic, is_doubly_stochastic, is_row_stochastic, is_unimodal_row_stochastic,
 )
 from softsortlib import core, distributed, functional, losses, networks, ragged, ranks, rowwise, sampling, selection, transport
+from softsortlib.sampling.perturbed import in_reach
 
 UNIMODAL = (is_row_stochastic, is_unimodal_row_stochastic)
 DOUBLY = (is_row_stochastic, is_doubly_stochastic)
@@ -151,7 +152,7 @@ FUNCTIONS = [
     Call("isotonic", lambda s, tau, mask: ranks.isotonic(wide(s)), masked=False),
     Call("plackett_luce_log_prob", lambda s, tau, mask: core.plackett_luce_log_prob(s, s.argsort(-1, descending=True), mask), masked=False, invariant=True),
     Call("ranking_regret", lambda s, tau, mask: sampling.ranking_regret(s, s.argsort(-1).argsort(-1).to(s) + 1, mask, tau=tau, generator=torch.Generator().manual_seed(0)), masked=False, within=(0, None)),   # a shorter set draws other noise
-    Call("plackett_luce_reward", lambda s, tau, mask: sampling.plackett_luce_reward(s / tau, torch.ones_like(s), mask, k=1, generator=torch.Generator().manual_seed(0)), within=(0, 1)),
+    Call("plackett_luce_reward", lambda s, tau, mask: sampling.plackett_luce_reward(in_reach(s, tau) / tau, torch.ones_like(s), mask, k=1, generator=torch.Generator().manual_seed(0)), within=(0, 1)),
     Call("soft_matching", lambda s, tau, mask: transport.soft_matching(costs(s), 1.0, 10).to_dense().sum(-2), direct=False, masked=False, equivariant=True),
     Call("GumbelSinkhorn", lambda s, tau, mask: transport.GumbelSinkhorn(1.0, 0.0)(costs(s)).to_dense().sum(-2), direct=False, masked=False, equivariant=True),
     Call("SoftKNN", lambda s, tau, mask: losses.SoftKNN(1, tau=tau, classes=2)(s[:, :1, None].tanh(), s[..., None].tanh(), torch.arange(s.shape[-1]).expand(s.shape) % 2).exp(), direct=False, masked=False, within=(0, 1)),

@@ -18,8 +18,9 @@ import softsortlib
 from softsortlib import (
     GaussianRank, LapSum, LaplaceRank, NeuralSort, Permutahedron, SigmoidRank, SinkhornSort, SoftSort, SortingNetwork, soft_quantile, soft_rank,
 )
-from softsortlib.losses import SoftKNeighborsClassifier, lambda_loss, listmle_loss, listnet_loss, precision_loss, slatk_loss, spearman_loss
+from softsortlib.losses import SoftKNeighborsClassifier, auc_loss, lambda_loss, listmle_loss, listnet_loss, precision_loss, slatk_loss, spearman_loss
 from softsortlib.ranks import isotonic, lapsum_topk
+from softsortlib.sampling import Perturbed, ranking_regret
 
 METHODS = ["permutahedron", "sigmoid", "gaussian", "laplace", "softsort", "neuralsort", "lapsum"]
 
@@ -158,3 +159,16 @@ def test_a_difference_that_overflows_when_it_is_divided_by_tau(loss):
     for y in ([[1, 1, 2], [1, 2, 1]], [[0, 1, 2], [0, 2, 1]]):
         out = loss(s, torch.tensor(y), tau=1e-5, reduction="none")
         assert not out.isnan().any() and not torch.autograd.grad(out.sum(), s)[0].isnan().any()
+
+
+def test_scores_that_overflow_when_they_are_divided_by_tau():
+    s = torch.tensor([[-4e300, 0.5, 4e300]], dtype=torch.float64, requires_grad=True)
+    assert_close(Perturbed(1e-9, 20)(s).to_dense().sum(-1), torch.ones(1, 3, dtype=torch.float64))
+    for y, loss in (([[0, 0, 1]], 0.0), ([[1, 0, 0]], None)):
+        found = auc_loss(s, torch.tensor(y), tau=1e-9)
+        assert not found.isnan() and (loss is None or found == loss)
+
+
+def test_a_ranking_that_is_right_has_no_regret():
+    s = 1e28 * torch.randn(1, 70, generator=torch.Generator().manual_seed(0))
+    assert ranking_regret(s, s.argsort(-1).argsort(-1) + 1.0, tau=1e-9) == 0

@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['average_precision_loss', 'AveragePrecisionLoss', 'quantised_ap_loss', 'QuantisedAPLoss', 'auc_loss', 'AUCLoss']
 
-# %% ../../nbs/losses/122_curves.ipynb #388442a1
+# %% ../../nbs/losses/122_curves.ipynb #cbb86b9b
 import math
 
 import torch
@@ -17,6 +17,7 @@ from ..engine.dispatch import precise
 from ..engine.sum_laws import kernel_sums_dense
 from ..engine.sums import kernel_sums
 from .contract import Loss, over_lists, reduce_sets, set_inputs
+from ..sampling.perturbed import in_reach
 
 # %% ../../nbs/losses/122_curves.ipynb #2e87e598
 def step_sums(
@@ -91,7 +92,7 @@ def bin_places(
     delta = ((high / 2 - low / 2) / (bins - 1)).masked_fill(low == high, 1)
     return ((high / 2 - s / 2) / delta).clamp(0, bins - 1)
 
-# %% ../../nbs/losses/122_curves.ipynb #aa24d6d6
+# %% ../../nbs/losses/122_curves.ipynb #16f79872
 def spread_bins(
     x: Tensor,  # places among bins, (..., n)
     w: Tensor,  # weights, (..., n)
@@ -136,7 +137,7 @@ class QuantisedAPLoss(Loss, of=quantised_ap_loss):
 
     Raises as the function does, and `TypeError` for an unknown option."""
 
-# %% ../../nbs/losses/122_curves.ipynb #56acb6d3
+# %% ../../nbs/losses/122_curves.ipynb #45b503ff
 @over_lists()
 def auc_loss(
     scores: Tensor,  # (..., n)
@@ -155,7 +156,7 @@ def auc_loss(
     tau = check_tau(tau, s)
     if not is_one_of(kind, ("logistic", "sigmoid")):
         raise ValueError(f"kind must be 'logistic' or 'sigmoid', got {kind!r}")
-    relevant, other = (y > 0) & mask, (y <= 0) & mask
+    s, relevant, other = in_reach(s, tau), (y > 0) & mask, (y <= 0) & mask
     count = (relevant.sum(-1) * other.sum(-1)).clamp(min=1)
     sums = step_sums(s, other[..., None].to(s.dtype), tau, -1 if kind == "logistic" else 0)[..., 0]
     total = sums.masked_fill(~relevant, 0).sum(-1) / count

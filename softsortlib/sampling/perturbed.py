@@ -91,17 +91,24 @@ def check_draws(samples, noise, generator):
     if generator is not None and not isinstance(generator, torch.Generator):
         raise TypeError(f"generator must be a torch.Generator, got {type(generator).__name__}")
 
-# %% ../../nbs/sampling/111_perturbed.ipynb #d8510b6d
+# %% ../../nbs/sampling/111_perturbed.ipynb #94dde27a
 def noise_for(how, s):
     "Noise z (samples, ..., n) for s (..., n), as the module `how` says."
     return _draw(how.noise, (how.samples, *s.shape), s, how.generator)
+
+def in_reach(s, tau):
+    "s (..., n), clamped where differences and sums of n of the s / tau would overflow."
+    largest = torch.finfo(s.dtype).max
+    most = largest / (4 * max(s.shape[-1], 1))
+    most = tau.detach() * most if isinstance(tau, Tensor) else min(tau * most, largest)
+    return s.clamp(-most, most)
 
 def tilt_of(how, s, tau, z, orders, mask):
     "The tilt (111.4) of orders (samples, ..., n) from the largest down; None where nobody will differentiate it."
     if not torch.is_grad_enabled():
         return None
     if how.noise == "gumbel":
-        return _tilt(plackett_luce_log_prob(s / tau, orders, mask), how.baseline)
+        return _tilt(plackett_luce_log_prob(in_reach(s, tau) / tau, orders, mask), how.baseline)
     every = None if mask is None else mask.expand(orders.shape)
     return _tilt(_log_density(z, s, tau, every), how.baseline)
 

@@ -28,7 +28,7 @@ class WithSlope(torch.autograd.Function):
         [s] = ctx.saved_tensors
         return g[..., None] * ctx.slope(s), None, None
 
-# %% ../../nbs/sampling/112_regret.ipynb #c1add56c
+# %% ../../nbs/sampling/112_regret.ipynb #f88dd151
 def _ranks_of(orders, mask):
     "Ranks in increasing order of orders (samples, ..., n) from the largest down, as a mean of their mixture."
     n = orders.shape[-1]
@@ -41,12 +41,11 @@ class _Regret:
         self.how, self.tau, self.mask, self.y = how, tau, mask, y
         self.z, self.orders, _ = draw_orders(how, s.detach(), tau, mask)
         self.places = _ranks_of(self.orders, mask).to(s.dtype)
+        self.best = torch.zeros_like(self.z).scatter(-1, self.orders, self.places.expand(self.z.shape))
 
     def value(self, s):
-        "The mean over the draws of the best value less the wanted ranking's."
-        u = s + self.tau * self.z
-        best = (self.places * u.gather(-1, self.orders)).sum(-1)
-        return (best - (self.y * u).sum(-1)).mean(0)
+        "The mean over the draws of the best value less the wanted ranking's: nothing where they agree."
+        return ((self.best - self.y) * (s + self.tau * self.z)).sum(-1).mean(0)
 
     def slope(self, s):
         "The mean ranks less the wanted ones; the weights of the draws carry the second derivative."
