@@ -91,17 +91,18 @@ def check_draws(samples, noise, generator):
     if generator is not None and not isinstance(generator, torch.Generator):
         raise TypeError(f"generator must be a torch.Generator, got {type(generator).__name__}")
 
-# %% ../../nbs/sampling/111_perturbed.ipynb #94dde27a
-def noise_for(how, s):
-    "Noise z (samples, ..., n) for s (..., n), as the module `how` says."
-    return _draw(how.noise, (how.samples, *s.shape), s, how.generator)
-
+# %% ../../nbs/sampling/111_perturbed.ipynb #7bd60ed1
 def in_reach(s, tau):
     "s (..., n), clamped where differences and sums of n of the s / tau would overflow."
     largest = torch.finfo(s.dtype).max
     most = largest / (4 * max(s.shape[-1], 1))
     most = tau.detach() * most if isinstance(tau, Tensor) else min(tau * most, largest)
     return s.clamp(-most, most)
+
+# %% ../../nbs/sampling/111_perturbed.ipynb #d68f5e2a
+def noise_for(how, s):
+    "Noise z (samples, ..., n) for s (..., n), as the module `how` says."
+    return _draw(how.noise, (how.samples, *s.shape), s, how.generator)
 
 def tilt_of(how, s, tau, z, orders, mask):
     "The tilt (111.4) of orders (samples, ..., n) from the largest down; None where nobody will differentiate it."

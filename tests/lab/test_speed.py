@@ -121,7 +121,7 @@ def test_a_record_is_small_complete_and_read_again(tmp_path):
 
 def test_large_networks_are_left_out_with_a_reason(tmp_path):
     record = SpeedConfig(n=401, steps=1, batch=1, methods="odd_even-dense, softsort1-lazy").run(tmp_path, threads=1)
-    assert {"rowwise.softsort", "networks.operator"} <= set(record["code"]) and not changed_since(record)
+    assert "rowwise.softsort" in record["code"] and "networks.operator" not in record["code"] and not changed_since(record)
     assert list(record["methods"]) == ["softsort1-lazy"] and "400" in record["absent"]["odd_even-dense"]
 
 
