@@ -43,7 +43,7 @@ def _row_count(P):
         return torch.full(P.batch, P.m, device=P.device)
     return P._kept.sum(-1)
 
-# %% ../../nbs/losses/55_orders.ipynb #411c5f7e
+# %% ../../nbs/losses/55_orders.ipynb #06562836
 @over_blocks
 def permutation_nll(
     P: SoftPermutation,  # of any operator, (..., n, n), or its first rows
@@ -61,7 +61,7 @@ def permutation_nll(
     if in_parts(P, group):
         return group_nll(permutation_nll, P, target, reduction, group, gather, method=method, tau=tau)
     if tau is not None or method != "softsort":
-        raise ValueError(f"method and tau sort the scores of a group; without group P is sorted, got {method!r} and {tau!r}")
+        raise ValueError(f"method and tau sort scores of a group; without group P is sorted, got {method!r}, {tau!r}")
     _check_permutation(P)
     log_prob = in_compute_dtype(P).log_prob(target)
     count = _row_count(P)
