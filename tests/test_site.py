@@ -455,6 +455,21 @@ def test_text_is_narrow_code_is_not_wrapped_and_prose_outweighs_it(tab, site):
         assert not wrapped and scroll <= 0, page
 
 
+WIDE = sorted({path.relative_to(ROOT / "nbs") for path in (ROOT / "nbs").rglob("*.ipynb") if re.search(r"\$\$[^$]{190,}\$\$", path.read_text(encoding="utf-8"))})
+
+
+@needs_site
+def test_long_formulas_are_not_cut_off(tab, site):
+    "At 1440 pixels a formula may be as wide as code is, and none is wider."
+    tab.set_viewport_size({"width": 1440, "height": 900})
+    assert len(WIDE) > 20
+    for page in WIDE:
+        tab.goto(site + page.with_name(re.sub(r"^\d+_", "", page.stem) + ".html").as_posix())
+        tab.wait_for_function("() => !document.querySelector('span.math:not(:has(.katex))')")
+        cut = "() => [...document.querySelectorAll('.math.display')].filter(f => f.clientWidth && f.scrollWidth > f.clientWidth + 2).map(f => f.id)"
+        assert not tab.evaluate(cut), page
+
+
 @needs_site
 @pytest.mark.parametrize("page", ("index.html", "choosing.html", "howto.html", "playground.html", "references.html", "404.html", "api/functional.html", "experiments/sort_mnist.html", *READ))
 def test_a_page_is_valid_html(page):
