@@ -27,7 +27,7 @@ def modules():
     for name, cls in {**Operator.names, **RankOperator.names}.items():
         for kind, tau in (("number", 0.5), ("buffer", torch.tensor(0.5)), ("parameter", nn.Parameter(torch.tensor(0.5)))): made[f"{name}-{kind}"] = cls(tau=tau)
     for name, cls in inspect.getmembers(losses, lambda v: inspect.isclass(v) and issubclass(v, nn.Module) and v is not SoftKNN):
-        made[name] = cls(**{option: SoftSort(nn.Parameter(torch.tensor(0.3))) for option in cls.defaults if option == "method"})
+        made[name] = cls(**{option: SoftSort(nn.Parameter(torch.tensor(0.3))) for option in cls.defaults if option == "method" and cls is not losses.PermutationNLL})
     return made
 
 
