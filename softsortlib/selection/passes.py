@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = []
 
-# %% ../../nbs/selection/107_passes.ipynb #6753c110
+# %% ../../nbs/selection/107_passes.ipynb #d97a9cca
 from enum import IntEnum
 
 import numpy as np
@@ -15,7 +15,7 @@ from torch import Tensor
 from ..engine.autograd import batched, custom_op, differentiable
 from ..engine.compile import arrays, exp_neg, jit, spread_rows
 from ..engine.dispatch import choose
-from .roots import FEW, Law, composed_pull, fill_slopes, root, root_of
+from .roots import FEW, Law, composed_pull, fill_slopes, insert_score, root, root_of
 
 # %% ../../nbs/selection/107_passes.ipynb #17b96feb
 def _arguments(s, tau, pair):
@@ -84,7 +84,7 @@ def route_pull(g, s, tau, place, gate):
         s_grad, tau_grad, _ = composed_pull(v, s, tau, d, m, int(gate))
     return s_grad.scatter_add(-1, chosen, w * (g - mean)), tau_grad
 
-# %% ../../nbs/selection/107_passes.ipynb #581415c2
+# %% ../../nbs/selection/107_passes.ipynb #95ad23bb
 @jit
 def _largest(s, top, place):
     "Write the largest of s (n,), falling, and where they stand; top and place (c,). Returns whether there was NaN."
@@ -94,13 +94,7 @@ def _largest(s, top, place):
         x = s[i]
         bad |= x != x
         if i < c or x > top[c - 1]:
-            j = min(i, c - 1)
-            while j > 0 and top[j - 1] < x:
-                top[j] = top[j - 1]
-                place[j] = place[j - 1]
-                j -= 1
-            top[j] = x
-            place[j] = i
+            insert_score(x, i, min(i, c - 1), top, place)
     return bad
 
 @jit

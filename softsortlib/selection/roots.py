@@ -282,8 +282,18 @@ def _root_backward(ctx, g, _):
 
 root = differentiable(_root_op, 3, _root_backward, _root_setup)
 
-# %% ../../nbs/selection/105_roots.ipynb #197b2f10
+# %% ../../nbs/selection/105_roots.ipynb #d685eacb
 FEW = 32  # the largest c that is selected by insertion
+
+@jit(paste=True)
+def insert_score(x, i, j, top, place):
+    "Move x, the score i, up from place j to its own among the largest, top (c,), that stand at place (c,)."
+    while j > 0 and top[j - 1] < x:
+        top[j] = top[j - 1]
+        place[j] = place[j - 1]
+        j -= 1
+    top[j] = x
+    place[j] = i
 
 @jit
 def _select(s, c, top, place):
@@ -293,13 +303,7 @@ def _select(s, c, top, place):
     for i in range(len(s)):
         x = s[i]
         if x > top[c - 1]:
-            j = c - 1
-            while j > 0 and top[j - 1] < x:
-                top[j] = top[j - 1]
-                place[j] = place[j - 1]
-                j -= 1
-            top[j] = x
-            place[j] = i
+            insert_score(x, i, c - 1, top, place)
     return place[c - 1]
 
 # %% ../../nbs/selection/105_roots.ipynb #e615ea26
