@@ -20,7 +20,7 @@ from softsortlib.core.checks import (
     product_dtype, together, zero_outside,
 )
 
-# %% ../../nbs/core/00_permutation.ipynb #fc71d592
+# %% ../../nbs/core/00_permutation.ipynb #e52a6a42
 def permutation_matrix(
     perm: Tensor,  # a permutation of 0..n-1 as `argsort` returns it, long, (..., n)
     dtype: torch.dtype = torch.float32,  # dtype of the matrix
@@ -37,7 +37,7 @@ def permutation_matrix(
     perm = perm.long()
     return nn.functional.one_hot(perm, perm.shape[-1]).to(dtype)
 
-# %% ../../nbs/core/00_permutation.ipynb #9d409b0e
+# %% ../../nbs/core/00_permutation.ipynb #a16af085
 class _Hooks(Multiplies):
     "The hooks, for readers that never run the code: type checkers, editors, authors of a subclass."
     if TYPE_CHECKING:
@@ -47,10 +47,12 @@ class _Hooks(Multiplies):
         def _log_rows(self, rows: "Tensor | None") -> Tensor: ...
         def _dense(self, rows: "Tensor | None") -> Tensor: ...
         def _matmul(self, x: Tensor, rows: "Tensor | None") -> Tensor: ...
+        def _matvec(self, x: Tensor, rows: "Tensor | None") -> Tensor: ...
         def _rmatmul(self, y: Tensor, rows: "Tensor | None") -> Tensor: ...
         def _log_prob(self, target: Tensor, rows: "Tensor | None") -> Tensor: ...
         def _hard(self, rows: "Tensor | None") -> Tensor: ...
         def _hard_mean(self) -> Tensor: ...
+        def _mean_positions(self) -> Tensor: ...
 
 # %% ../../nbs/core/00_permutation.ipynb #b921dd50
 _Rows = slice | list[int] | Tensor
@@ -183,7 +185,7 @@ def _by_tiles(self, f, rows):
         return [f(every[cut], cut) for cut in cuts]
     return [checkpoint(f, every[cut], cut, use_reentrant=False) for cut in cuts]
 
-# %% ../../nbs/core/00_permutation.ipynb #42a0df7f
+# %% ../../nbs/core/00_permutation.ipynb #b7d1bab9
 def _join(tiles, dim):
     "The tiles as one tensor."
     return tiles[0] if len(tiles) == 1 else torch.cat(tiles, dim)
@@ -199,6 +201,10 @@ def _dense(self, rows):
 @patch_to(SoftPermutation)
 def _matmul(self, x, rows):
     return _join(self._by_tiles(lambda rows, cut: self._dense(rows) @ x, rows), -2)
+
+@patch_to(SoftPermutation)
+def _matvec(self, x, rows):
+    return self._matmul(x[..., None], rows)[..., 0]
 
 @patch_to(SoftPermutation)
 def _rmatmul(self, y, rows):
@@ -220,7 +226,12 @@ def _log_prob(self, target, rows):
 def _hard(self, rows):
     return _join(self._by_tiles(lambda rows, cut: self._log_rows(rows).argmax(-1), rows), -1)
 
-# %% ../../nbs/core/00_permutation.ipynb #92585630
+# %% ../../nbs/core/00_permutation.ipynb #b9dd44d4
+def _is_like_scores(x, P):
+    "Whether x has the shape and the dtype of the scores: such a payload needs no further check, and no cast."
+    fits_dtype = isinstance(x, Tensor) and x.dtype == P.dtype == compute_dtype(P.dtype)
+    return fits_dtype and x.shape == (*P.batch, P.n) and x.device.type == P.device.type
+
 @patch_to(SoftPermutation)
 @precisely
 def __matmul__(
@@ -228,6 +239,9 @@ def __matmul__(
     x: Tensor,  # payload, (..., n) or (..., n, d)
 ) -> Tensor:  # soft-sorted payload, (..., m) or (..., m, d)
     "Average the payload by each row's distribution; padded inputs are left out and padded positions are zero."
+    if _is_like_scores(x, self):
+        y = self._matvec(zero_outside(x, self.mask, -1), self._rows)
+        return zero_outside(y, self._kept, -1)
     dtype = product_dtype(x, self, "P @ x")
     x, vector = payload(x, self, self.n, "P @ x")
     y = self._matmul(zero_outside(x, self.mask, -2), self._rows)
@@ -285,6 +299,17 @@ def __matmul__(
     x = P._rmatmul(zero_outside(y, P._kept, -2), P._rows)
     x = zero_outside(x, P.mask, -2).to(dtype)
     return x[..., 0] if vector else x
+
+# %% ../../nbs/core/00_permutation.ipynb #133adc59
+@patch_to(SoftPermutation)
+def _mean_positions(self):
+    "The mean position of each input, counted from one, (..., n), in the compute dtype; zero for padded inputs."
+    i = torch.arange(1, self.m + 1, device=self.device, dtype=compute_dtype(self.dtype))
+    both = torch.stack([i, torch.ones_like(i)], -1).expand(*self.batch, -1, 2)
+    total, weight = (self.mT @ both).unbind(-1)
+    if self.mask is not None:
+        weight = weight.masked_fill(~self.mask, 1)
+    return total / weight
 
 # %% ../../nbs/core/00_permutation.ipynb #c4063e64
 @patch_to(SoftPermutation)

@@ -65,7 +65,7 @@ def moved_back(
     "Undo `last_dim` for a result."
     return y if dim == -1 else y.movedim(-1, dim)
 
-# %% ../../nbs/functional/53_arguments.ipynb #b5b11a0e
+# %% ../../nbs/functional/53_arguments.ipynb #da6a7db6
 def finite_scores(
     x: Tensor,  # any shape, floating point
     dim: int,  # the dimension to sort
@@ -74,6 +74,8 @@ def finite_scores(
     "`last_dim`; raise `ValueError` for an infinite score, too."
     s, mask, dim = last_dim(x, dim, mask)
     if not is_concrete(s):
+        return s, mask, dim
+    if math.isfinite(s.detach().sum()):  # then so is every score
         return s, mask, dim
     infinite = s.isinf()
     if mask is not None:

@@ -115,17 +115,12 @@ def soft_sort(
         y = with_gradient_of(y, hard_sort(s, mask, descending))
     return moved_back(y, dim)
 
-# %% ../../nbs/functional/50_functions.ipynb #6800f890
+# %% ../../nbs/functional/50_functions.ipynb #2e900908
 def _expected_position(P):
     "Equation (50.1): the mean position of each input, in the compute dtype; zero for padded inputs."
     if hasattr(P, "ranks"):
         return P.ranks()  # a transport plan with weights and milestones knows better
-    i = torch.arange(1, P.m + 1, device=P.device, dtype=compute_dtype(P.dtype))
-    both = torch.stack([i, torch.ones_like(i)], -1).expand(*P.batch, -1, 2)
-    total, weight = (P.mT @ both).unbind(-1)
-    if P.mask is not None:
-        weight = weight.masked_fill(~P.mask, 1)
-    return total / weight
+    return P._mean_positions()
 
 # %% ../../nbs/functional/50_functions.ipynb #43ca875f
 @on_lists(join_items)

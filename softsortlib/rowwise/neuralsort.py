@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['neuralsort_published', 'neuralsort_quadratic', 'row_sums', 'NeuralSortPermutation', 'NeuralSort']
 
-# %% ../../nbs/rowwise/12_neuralsort.ipynb #5d9ec758
+# %% ../../nbs/rowwise/12_neuralsort.ipynb #96bf971e
 from typing import TYPE_CHECKING, NamedTuple
 
 import torch
@@ -15,7 +15,7 @@ from ..core.checks import check_type
 from ..core.operators import Operator
 from ..core.permutation import SoftPermutation, patch_to
 from ..engine.dispatch import check_backend, choose, has_double
-from .small import SmallPermutation, is_small
+from .small import Law, SmallPermutation, is_small
 from .softsort import check_simplex, sort_scores
 
 # %% ../../nbs/rowwise/12_neuralsort.ipynb #108f1e02
@@ -118,7 +118,7 @@ def sort_outward(z, tau, mask):
         tau = torch.full(batch, tau, dtype=t.dtype, device=z.device)
     return Sorted(t, row_sums(t, size), order, tau, size)
 
-# %% ../../nbs/rowwise/12_neuralsort.ipynb #f99f5de7
+# %% ../../nbs/rowwise/12_neuralsort.ipynb #66fa00b8
 class NeuralSortPermutation(SoftPermutation):
     "Rows are the softmax of ((n + 1 - 2i) s_j - sum_k |s_j - s_k|) / tau."
     def __init__(self,
@@ -261,8 +261,8 @@ def _log_prob(self, target, rows):
     m = (w * (of(self.z) - t[..., i]) - (of(columns) - b[..., i])) / tau[..., None]
     return m.to(self.work) - logZ
 
-# %% ../../nbs/rowwise/12_neuralsort.ipynb #3b53f548
-_ENTRIES = 1 << 20  # of a batch of small matrices
+# %% ../../nbs/rowwise/12_neuralsort.ipynb #f4d8954f
+_ENTRIES = 1 << 22  # of a batch of small matrices
 
 
 class NeuralSort(Operator, name="neuralsort"):
@@ -288,5 +288,5 @@ class NeuralSort(Operator, name="neuralsort"):
             from softsortlib.rowwise.sparse_rows import SparseRows
             return SparseRows(twin(s, tau), self.simplex)
         if self.backend is None and is_small(s, _ENTRIES):
-            return SmallPermutation(s, tau, self.descending, dtype, mask, twin)
+            return SmallPermutation(s, tau, self.descending, dtype, mask, Law.NEURALSORT, twin)
         return twin(s, tau)

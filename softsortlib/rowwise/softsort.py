@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['SoftSortPermutation', 'SoftSort', 'LaplacePermutation', 'WindowedPermutation']
 
-# %% ../../nbs/rowwise/11_softsort.ipynb #9145db44
+# %% ../../nbs/rowwise/11_softsort.ipynb #e4ea0716
 import math
 from typing import TYPE_CHECKING, Callable
 
@@ -18,6 +18,7 @@ from ..core.permutation import SoftPermutation, patch_to
 from ..engine.dispatch import check_backend, choose
 from ..engine.radix import permuted, stable_sort
 from ..engine.scan import exp_mean, exp_scan, tau_tensor
+from .small import Law, SmallPermutation, is_small
 
 # %% ../../nbs/rowwise/11_softsort.ipynb #09f7e17c
 class Power:
@@ -140,7 +141,7 @@ def _check_distance(power, distance, backend):
         raise ValueError(f"there is no backend={backend!r} for power={power}, distance={distance!r}: "
                          "leave backend out")
 
-# %% ../../nbs/rowwise/11_softsort.ipynb #1334d871
+# %% ../../nbs/rowwise/11_softsort.ipynb #3cdf0c84
 class SoftSort(Operator, name="softsort"):
     """Soft sorting by the softmax of -d(sorted score, score) / tau (Prillo & Eisenschlos 2020, equation 4).
 
@@ -166,7 +167,7 @@ class SoftSort(Operator, name="softsort"):
     if TYPE_CHECKING:
         def _soft_permutation(
             self, s: Tensor, tau: "float | Tensor", mask: "Tensor | None", dtype: torch.dtype,
-        ) -> SoftSortPermutation:
+        ) -> SoftPermutation:
             ...
 
 # %% ../../nbs/rowwise/11_softsort.ipynb #61c5720a
@@ -281,24 +282,38 @@ def _log_prob(self, target, rows):
     log_p = -self.d(self._sorted(rows), of(self.s)) / self.tau - logZ
     return log_p if self.mask is None else log_p.masked_fill(~of(self.mask), -math.inf)
 
-# %% ../../nbs/rowwise/11_softsort.ipynb #49a20be1
+# %% ../../nbs/rowwise/11_softsort.ipynb #98e55be4
+_ENTRIES = 1 << 20  # of a batch of small matrices, up to which their kernel beats the scan
+
+
+def _laplace(operator, s, tau, d, descending, dtype, mask):
+    "One kernel for small sets, the plain twin for few on other devices, else the scan."
+    def twin(s, tau):
+        few = s.numel() * s.shape[-1] <= _SMALL and operator.backend is None
+        P = (SoftSortPermutation if few else LaplacePermutation)(s, tau, d, descending, dtype, mask)
+        P.backend = operator.backend
+        return P
+
+    if operator.backend is None and is_small(s, _ENTRIES):
+        return SmallPermutation(s, tau, descending, dtype, mask, Law.SOFTSORT, twin)
+    return twin(s, tau)
+
+
 _LONG = 500  # scores from which sums may be faster than windows
 
 
 @patch_to(SoftSort)
 def _soft_permutation(self, s, tau, mask, dtype):
-    "The plain twin for small sets and callables, the scan for power 1, sums or windows for other powers."
+    "A kernel or the scan for power 1; the plain twin for few entries and callables, sums or windows for other powers."
     args = s, tau, self._d, self.descending, dtype, mask
     if self.simplex != "softmax":
         from softsortlib.rowwise.sparse_rows import SparseRows
         return SparseRows(SoftSortPermutation(*args), self.simplex)
+    if self.power == 1 and self.distance is None:
+        return _laplace(self, *args)
     small = s.numel() * s.shape[-1] <= _SMALL and self.backend is None
     if small or self.distance is not None:
         return SoftSortPermutation(*args)
-    if self.power == 1:
-        P = LaplacePermutation(*args)
-        P.backend = self.backend
-        return P
     if s.shape[-1] >= _LONG and self.backend != "torch":
         from softsortlib.rowwise.squares import by_sums
         P = by_sums(self.power, self.backend, args)

@@ -1,0 +1,77 @@
+"Small sets: one kernel each way, equal to the plain twins, one node of the graph for each question."
+import pytest, torch
+from torch.testing import assert_close
+
+from softsortlib import NeuralSort, SoftSort, soft_rank
+from softsortlib.rowwise.small import SmallPermutation
+
+QUESTIONS = {
+    "log_prob": lambda P, x: P.log_prob(P.hard().flip(-1) if P.mask is None else P.hard()),
+    "product": lambda P, x: P @ x,
+    "matrix": lambda P, x: P.to_dense(),
+    "logarithm": lambda P, x: P._log_rows(None).exp(),
+    "ranks": lambda P, x: P._mean_positions(),
+    "channels": lambda P, x: P @ torch.stack([x, x * x], -1),
+    "transposed": lambda P, x: P.mT @ x,
+    "top": lambda P, x: P[..., :2, :] @ x,
+}
+
+
+def answers(op, ask, s, tau, x, mask):
+    "What the small permutation and its plain twin answer."
+    P = op._soft_permutation(s, tau, mask, s.dtype)
+    assert type(P) is SmallPermutation
+    return ask(P, x), ask(P.twin(s, tau), x)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+@pytest.mark.parametrize("masked", [False, True])
+@pytest.mark.parametrize("descending", [False, True])
+@pytest.mark.parametrize("cls", [SoftSort, NeuralSort])
+def test_the_kernels_are_the_twins(cls, descending, masked, dtype, rng):
+    eps = 1e-11 if dtype == torch.float64 else 2e-4
+    for n in (2, 7, 33):
+        s, x = (torch.randn(3, n, generator=rng, dtype=torch.float64).to(dtype).requires_grad_() for _ in range(2))
+        s = s.detach().mul(4).round().div(4).requires_grad_()  # with ties
+        tau = torch.tensor([[0.1], [1.0], [5.0]], dtype=dtype, requires_grad=True)
+        mask = torch.arange(n) < torch.tensor([[n], [n - 1], [1]]) if masked else None
+        x0 = x if mask is None else (x * mask)
+        for name, ask in QUESTIONS.items():
+            fast, plain = answers(cls(descending=descending), ask, s, tau, x0, mask)
+            G = torch.randn(plain.shape, generator=rng, dtype=torch.float64).to(dtype)
+            assert_close(fast, plain, rtol=eps, atol=eps, msg=lambda m: f"{name} {n}: {m}")
+            for a, b in zip(*(torch.autograd.grad(y, (s, tau, x), G, retain_graph=True, allow_unused=True) for y in (fast, plain))):
+                if b is not None:
+                    assert_close(a, b, rtol=eps, atol=eps * float(b.abs().max() + 1), msg=lambda m: f"{name} {n}: {m}")
+
+
+@pytest.mark.parametrize("cls", [SoftSort, NeuralSort])
+def test_a_question_is_one_node_of_the_graph(cls):
+    s, op = torch.rand(4, 10).requires_grad_(), cls(0.1)
+    order = s.detach().argsort(-1)
+    for y in (op(s) @ s, op(s).log_prob(order), op(s).to_dense(), soft_rank(s, method=op)):
+        leaves = {f for f, _ in y.grad_fn.next_functions if f is not None}
+        assert y.grad_fn.name() == "_SmallBackward" and {f.name() for f in leaves} == {"struct torch::autograd::AccumulateGrad"}
+
+
+def test_a_matrix_that_was_changed_in_place_is_noticed():
+    s = torch.rand(4, 10).requires_grad_()
+    P = SoftSort(0.1)(s).to_dense()
+    P.detach().add_(1)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        P.sum().backward()
+
+
+@pytest.mark.parametrize("cls", [SoftSort, NeuralSort])
+def test_the_gradient_of_a_payload_that_is_the_scores_adds_up(cls, rng):
+    s = torch.randn(2, 6, generator=rng, dtype=torch.float64).requires_grad_()
+    assert torch.autograd.gradcheck(lambda s: cls(0.7)(s) @ s, s)
+    assert torch.autograd.gradgradcheck(lambda s: cls(0.7)(s) @ s, s)
+
+
+def test_half_types_and_other_shapes_go_the_long_way(rng):
+    s = torch.randn(3, 6, generator=rng)
+    op = SoftSort(0.5)
+    assert_close(op(s.half()) @ s.half(), (op(s) @ s).half(), rtol=2e-2, atol=2e-2)
+    assert_close(op(s) @ s[0], torch.stack([P @ s[0] for P in op(s).to_dense()]))
+    assert_close(op(s[0]).log_prob(torch.stack([s[0].argsort()] * 2)), op(s[0]).log_prob(s[0].argsort()).expand(2, 6))
