@@ -17,7 +17,7 @@ from numba.extending import overload
 from ..engine.compile import copy_to, exp_neg, jit, spread_rows
 from .comparators import sorting_network
 
-# %% ../../nbs/networks/25_lanes.ipynb #d3741fd4
+# %% ../../nbs/networks/25_lanes.ipynb #8deb1d86
 class _Logistic(NamedTuple):
     "f(v) = 1 / (1 + exp(-v))."
 
@@ -33,7 +33,6 @@ class _Reciprocal(NamedTuple):
 class _Optimal(NamedTuple):
     "f(v) = 1/2 + v up to a quarter, and f(-t) = 1 / (16 t) beyond."
 
-# %% ../../nbs/networks/25_lanes.ipynb #5bb4387b
 _SIGMOIDS = dict(
     logistic=_Logistic(), gaussian=_Gaussian(), cauchy=_Cauchy(), reciprocal=_Reciprocal(), optimal=_Optimal()
 )
