@@ -206,7 +206,7 @@ def _arriving(asked, i, own, G, x, y, h):
         for c in range(len(h)):
             h[c] = x[c] * (i + 1 - y[c]) - x[own] * (i + 1 - y[own])
 
-# %% ../../nbs/rowwise/10_small.ipynb #fac38c77
+# %% ../../nbs/rowwise/10_small.ipynb #6028ef78
 @jit(lent=True)
 def _through_softmax(P, real, h):
     "h becomes (10.2) for a row of P: zero where P is, whatever arrives there."
@@ -230,7 +230,7 @@ def _through_logarithm(log_P, G, real, h):
     for c in range(len(h)):
         h[c] = h[c] - exp_neg(-log_P[c]) * total if real[c] else zero
 
-
+# %% ../../nbs/rowwise/10_small.ipynb #3df5fd1e
 @jit(lent=True)
 def _logit_gradients(asked, i, own, real, G, x, y, target, P, h):
     "h = (10.2) of row i, whose own score stands in column `own`."

@@ -282,7 +282,7 @@ def _log_prob(self, target, rows):
     log_p = -self.d(self._sorted(rows), of(self.s)) / self.tau - logZ
     return log_p if self.mask is None else log_p.masked_fill(~of(self.mask), -math.inf)
 
-# %% ../../nbs/rowwise/11_softsort.ipynb #98e55be4
+# %% ../../nbs/rowwise/11_softsort.ipynb #26ff0ed0
 _ENTRIES = 1 << 20  # of a batch of small matrices, up to which their kernel beats the scan
 
 
@@ -298,7 +298,7 @@ def _laplace(operator, s, tau, d, descending, dtype, mask):
         return SmallPermutation(s, tau, descending, dtype, mask, Law.SOFTSORT, twin)
     return twin(s, tau)
 
-
+# %% ../../nbs/rowwise/11_softsort.ipynb #7f89de71
 _LONG = 500  # scores from which sums may be faster than windows
 
 

@@ -3,13 +3,14 @@ import pytest, torch
 from torch.testing import assert_close
 
 from softsortlib import NeuralSort, SoftSort, soft_rank
+from softsortlib.core.checks import zero_outside
 from softsortlib.rowwise.small import SmallPermutation
 
 QUESTIONS = {
     "log_prob": lambda P, x: P.log_prob(P.hard().flip(-1) if P.mask is None else P.hard()),
     "product": lambda P, x: P @ x,
     "matrix": lambda P, x: P.to_dense(),
-    "logarithm": lambda P, x: P._log_rows(None).exp(),
+    "logarithm": lambda P, x: zero_outside(P._log_rows(None).exp(), P._kept, -2),
     "ranks": lambda P, x: P._mean_positions(),
     "channels": lambda P, x: P @ torch.stack([x, x * x], -1),
     "transposed": lambda P, x: P.mT @ x,
@@ -51,7 +52,7 @@ def test_a_question_is_one_node_of_the_graph(cls):
     order = s.detach().argsort(-1)
     for y in (op(s) @ s, op(s).log_prob(order), op(s).to_dense(), soft_rank(s, method=op)):
         leaves = {f for f, _ in y.grad_fn.next_functions if f is not None}
-        assert y.grad_fn.name() == "_SmallBackward" and {f.name() for f in leaves} == {"struct torch::autograd::AccumulateGrad"}
+        assert y.grad_fn.name() == "_SmallBackward" and all("AccumulateGrad" in f.name() for f in leaves)
 
 
 def test_a_matrix_that_was_changed_in_place_is_noticed():
