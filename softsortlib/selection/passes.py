@@ -61,7 +61,7 @@ def _middle_backward(ctx, g):
 
 middle_weights = differentiable(_middle_op, 3, _middle_backward, _middle_setup)
 
-# %% ../../nbs/selection/107_passes.ipynb #c40258f7
+# %% ../../nbs/selection/107_passes.ipynb #9aecf0b1
 class Gate(IntEnum):
     "The mask behind a router: a step of `Law` around the solution of an equation, or one around the middle of a gap."
     LINEAR = Law.LINEAR
@@ -70,6 +70,7 @@ class Gate(IntEnum):
     MIDDLE = 3
     LAPLACE = 4
 
+# %% ../../nbs/selection/107_passes.ipynb #f7e9f735
 def _laplace_pull(g, s, tau, k):
     "(105.5) for the mask of LapSum: the gradients in s (..., n) and tau (..., 1) for those of the mask, g (..., n)."
     there = s != -torch.inf
@@ -81,6 +82,7 @@ def _laplace_pull(g, s, tau, k):
     near = (s - s.detach().amax(-1, keepdim=True)).masked_fill(~there, 0)
     return s_grad, -(s_grad * near).sum(-1, keepdim=True) / tau
 
+# %% ../../nbs/selection/107_passes.ipynb #ca22b645
 def route_pull(g, s, tau, place, gate):
     "The gradients in s (..., n) and tau (..., 1) for those of the weights, g (..., k); place (..., k + 1)."
     k = g.shape[-1]

@@ -25,7 +25,7 @@ def _fill_ratios(s, place, tau, e):
     for i in range(k):
         e[place[i]] = math.exp(min((np.float64(s[place[i]]) - pivot) / tau, MOST))
 
-# %% ../../nbs/selection/108_short.ipynb #77d88035
+# %% ../../nbs/selection/108_short.ipynb #f6aa629d
 @jit
 def _split(e, D):
     "N, A and B of (108.2): how many of e (n,) are at least D, the sum of the others, the sum of 1 / e of those."
@@ -45,6 +45,7 @@ def _quadratic(A, B, C):
     width = math.sqrt(C * C + A * B)
     return (C + width) / B if C >= 0 and B > 0 else A / (width - C)
 
+# %% ../../nbs/selection/108_short.ipynb #718a2801
 @jit
 def _laplace_level(e, k):
     "D of (108.1) for the Laplace step, e (n,); k is less than n."
@@ -58,7 +59,7 @@ def _laplace_level(e, k):
         before = N
     return D
 
-# %% ../../nbs/selection/108_short.ipynb #1190cb86
+# %% ../../nbs/selection/108_short.ipynb #74beaaf9
 @jit
 def _logistic_start(e, k):
     "(108.4) for e (n,)."
@@ -84,6 +85,7 @@ def _logistic_sums(e, D):
         slope += weight * lack
     return h, slope
 
+# %% ../../nbs/selection/108_short.ipynb #29d26bd2
 @jit
 def _logistic_level(e, k):
     "D of (108.1) for the logistic step, e (n,); k is less than n."
