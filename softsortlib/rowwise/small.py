@@ -49,7 +49,7 @@ class OneSet(NamedTuple):
     t: np.ndarray      # the real scores in decreasing order
     order: np.ndarray  # the columns in which they stand
 
-# %% ../../nbs/rowwise/10_small.ipynb #deb0f06a
+# %% ../../nbs/rowwise/10_small.ipynb #b0083bab
 @jit(lent=True)
 def _sort_set(s, sign, one):
     """Fill u, t and order of `one`, ties as they stood; returns how many scores are real.
@@ -74,11 +74,10 @@ def _sort_set(s, sign, one):
 @jit(lent=True)
 def _inverse(tau, t, size):
     "1 / tau, not a number where one of the scores is none."
-    inv = 1 / tau
+    rest = 0.0
     for j in range(size):
-        if t[j] != t[j]:
-            inv = t[j]
-    return inv
+        rest += t[j] if t[j] != t[j] else 0.0
+    return 1 / tau + rest
 
 # %% ../../nbs/rowwise/10_small.ipynb #f3027608
 @jit(lent=True)
@@ -244,7 +243,7 @@ def _logit_gradients(asked, i, own, real, G, x, y, target, P, h):
         _arriving(asked, i, own, G, x, y, h)
         _through_softmax(P, real, h)
 
-# %% ../../nbs/rowwise/10_small.ipynb #53fc241f
+# %% ../../nbs/rowwise/10_small.ipynb #6699c4ad
 @jit(lent=True)
 def _pull_row(law, i, one, size, h, gt, gb):
     "Add what the logits of row i give, times tau, to the gradients of scores and row sums."
@@ -262,7 +261,14 @@ def _pull_row(law, i, one, size, h, gt, gb):
         total += slope
     gt[one.order[i]] -= total
 
-# %% ../../nbs/rowwise/10_small.ipynb #bc52aed9
+
+@jit(lent=True)
+def _add_times(w, p, sums):
+    "sums += w p."
+    for c in range(len(p)):
+        sums[c] += w * p[c]
+
+# %% ../../nbs/rowwise/10_small.ipynb #3afb335f
 @jit(lent=True)
 def _tie(t, first, size):
     "Where the run of scores equal to t[first] ends."
@@ -275,10 +281,9 @@ def _tie(t, first, size):
 @jit(lent=True)
 def _through_sums(t, order, size, gb, gt):
     "Add (10.4) to gt; `before` is the sum of g before the run of ties first..last, `after` that behind it."
-    before, after = 0.0, 0.0
+    before, after, first = 0.0, 0.0, 0
     for j in range(size):
         after += gb[order[j]]
-    first = 0
     while first < size:
         last = _tie(t, first, size)
         tied = 0.0
@@ -290,14 +295,7 @@ def _through_sums(t, order, size, gb, gt):
         before += tied
         first = last
 
-# %% ../../nbs/rowwise/10_small.ipynb #efcfca65
-@jit(lent=True)
-def _add_times(w, p, sums):
-    "sums += w p."
-    for c in range(len(p)):
-        sums[c] += w * p[c]
-
-
+# %% ../../nbs/rowwise/10_small.ipynb #96cd2c53
 @jit
 def pull_sets(lo, hi, sets, asked, x, target, P, y, G, gs, gx, H):
     "The gradients to scores, payload and logits of the sets lo..hi."
