@@ -282,19 +282,16 @@ def _log_prob(self, target, rows):
     log_p = -self.d(self._sorted(rows), of(self.s)) / self.tau - logZ
     return log_p if self.mask is None else log_p.masked_fill(~of(self.mask), -math.inf)
 
-# %% ../../nbs/rowwise/11_softsort.ipynb #26ff0ed0
-_ENTRIES = 1 << 20  # of a batch of small matrices, up to which their kernel beats the scan
-
-
+# %% ../../nbs/rowwise/11_softsort.ipynb #0d2be4eb
 def _laplace(operator, s, tau, d, descending, dtype, mask):
-    "One kernel for small sets, the plain twin for few on other devices, else the scan."
+    "One kernel for a few small sets, the plain twin for few entries on other devices, else the scan."
     def twin(s, tau):
-        few = s.numel() * s.shape[-1] <= _SMALL and operator.backend is None
         P = (SoftSortPermutation if few else LaplacePermutation)(s, tau, d, descending, dtype, mask)
         P.backend = operator.backend
         return P
 
-    if operator.backend is None and is_small(s, _ENTRIES):
+    few = s.numel() * s.shape[-1] <= _SMALL and operator.backend is None
+    if few and is_small(s, _SMALL):
         return SmallPermutation(s, tau, descending, dtype, mask, Law.SOFTSORT, twin)
     return twin(s, tau)
 
