@@ -18,7 +18,7 @@ from softsortlib.lab.provenance import code_of, watch_code
 root = Path(__file__).resolve().parent.parent
 cells = json.loads((root / "nbs/tutorials/conformal_training.ipynb").read_text(encoding="utf-8"))["cells"]
 code = ["".join(c["source"]) for c in cells if c["cell_type"] == "code"]
-for name, end in (("threshold", "\nscores = "), ("conformal_loss", None), ("train", "\ndigits = ")):           # the tutorial's own functions
+for name, end in (("threshold", "\nscores = "), ("conformal_loss", "\n\n\n"), ("train", "\ndigits = ")):           # the tutorial's own functions
     exec(next(text for text in code if f"def {name}(" in text).split(end)[0])
 
 ALPHA, SEEDS, TUNING, BATCH, HELD_OUT, DECAY = 0.01, range(5), range(100, 102), 500, 15_000, 1e-3
