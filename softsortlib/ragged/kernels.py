@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = []
 
-# %% ../../nbs/ragged/173_kernels.ipynb #1e40f767
+# %% ../../nbs/ragged/173_kernels.ipynb #4b01bfb6
 from enum import IntEnum
 from typing import NamedTuple
 
@@ -14,9 +14,9 @@ import torch
 from torch import Tensor
 
 from ..engine.autograd import is_unseen
-from ..engine.compile import arrays, exp_neg, jit, spread_rows
+from ..engine.compile import arrays, copy_to, exp_neg, jit, spread_rows
 from ..engine.dispatch import choose
-from .lists import offsets_of, spans
+from .lists import list_numbers, offsets_of, spans
 
 # %% ../../nbs/ragged/173_kernels.ipynb #aa990d77
 class Flat(NamedTuple):
@@ -242,13 +242,14 @@ def _laplace_back(t, q, tau, order, g, room, out):
     for i in range(n):
         out[order[i]] = (v[i] * Z[i] - E[i]) / (2 * tau)
 
-# %% ../../nbs/ragged/173_kernels.ipynb #6adcad67
+# %% ../../nbs/ragged/173_kernels.ipynb #6b5c4878
 class Of(IntEnum):
     "What is computed of each list."
     SORT = 0  # (173.2)
     RANK = 1  # (173.3)
     LAPLACE = 2  # (173.4)
     SIGMOID = 3  # (173.8)
+    ORDER = 4  # the scores themselves in order, and where they stood
 
 
 @jit
@@ -265,6 +266,9 @@ def _walk_lists(lo, hi, flat, of, y):
             order, out = flat.order[m, i:i + n], y[m, i:i + n]
             if not _arrange(flat.s[m, i:i + n], t[:n], order, u[:n], place[:n]):
                 out[:] = np.nan
+                continue
+            if of == Of.ORDER:
+                copy_to(t[:n], out)
                 continue
             _decays(t[:n], flat.tau[b], q[:n])
             if of == Of.SORT:
@@ -392,7 +396,7 @@ class _EachList(torch.autograd.Function):
         spread_rows(kernel, len(ctx.flat.cuts) - 1, ctx.work, ctx.flat, *args, *arrays(g), out.numpy())
         return out, None, None, None, None
 
-# %% ../../nbs/ragged/173_kernels.ipynb #88463e1f
+# %% ../../nbs/ragged/173_kernels.ipynb #00929e71
 def has_list_kernel(
     s: Tensor,  # scores, (..., N)
     tau: "float | Tensor",  # a number, or (B,)
@@ -401,6 +405,20 @@ def has_list_kernel(
     learns = isinstance(tau, Tensor) and tau.requires_grad
     ours = s.dtype in (torch.float32, torch.float64) and choose(s, "") == "numba"
     return ours and not learns and s.numel() > 0 and is_unseen((s, tau))
+
+
+def sorted_lists(s, offsets):
+    "Scores (..., N) in order within each list, stably, and where they stood among all items; both without a gradient."
+    s, number = s.detach(), list_numbers(offsets)
+    if not has_list_kernel(s, 1.0):
+        order = s.sort(dim=-1, stable=True).indices
+        order = order.gather(-1, number[order].sort(dim=-1, stable=True).indices)
+        return s.gather(-1, order), order
+    rows = s.reshape(-1, s.shape[-1])
+    order, values = torch.empty(rows.shape, dtype=torch.int32), torch.empty_like(rows)
+    flat, work = _as_flat(rows, offsets, torch.ones(len(offsets) - 1), order, False)
+    spread_rows(_walk_lists, len(flat.cuts) - 1, work, flat, int(Of.ORDER), values.numpy())
+    return values.view(s.shape), (order + offsets[number]).view(s.shape)
 
 # %% ../../nbs/ragged/173_kernels.ipynb #3ee85f82
 def of_each_list(
