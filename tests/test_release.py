@@ -13,6 +13,7 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "tools"))
 import dist  # noqa: E402
 import install  # noqa: E402
+import interface  # noqa: E402
 import torch_versions  # noqa: E402
 
 yaml = pytest.importorskip("yaml", reason="PyYAML is not installed: pip install pyyaml")
@@ -264,3 +265,51 @@ def test_the_history_has_a_record_of_this_version():
     assert SETTINGS["version"] in records
     for version, record in records.items():
         assert record["version"] == version == record["environment"]["softsortlib"] and all(0 < r < 1e3 for r in record["ratios"].values())
+
+
+# What 0.x may change: the calls of this minor version are recorded, and each of them still works.
+
+CALLS = {"a.f": [["x", "positional_or_keyword", None], ["tau", "positional_or_keyword", "1.0"], ["mask", "keyword_only", "None"]], "a.C.m": None, "a.C.g": []}
+
+
+def changed(name, parameters):
+    return {**CALLS, name: parameters}
+
+
+@pytest.mark.parametrize("new,said", [
+    ({k: v for k, v in CALLS.items() if k != "a.C.m"}, "a.C.m is gone"),
+    (changed("a.C.g", None), "a.C.g is no longer called"),
+    (changed("a.C.g", [["k", "positional_or_keyword", None]]), "asks for `k`, which is new"),
+    (changed("a.f", [CALLS["a.f"][0], CALLS["a.f"][2]]), "has no `tau`"),
+    (changed("a.f", [CALLS["a.f"][1], CALLS["a.f"][0], CALLS["a.f"][2]]), "takes tau, x in this order, and took x, tau"),
+    (changed("a.f", [CALLS["a.f"][0], ["tau", "positional_or_keyword", None], CALLS["a.f"][2]]), "asks for `tau`, whose default was 1.0"),
+    (changed("a.f", [CALLS["a.f"][0], ["tau", "positional_or_keyword", "0.1"], CALLS["a.f"][2]]), "`tau` of a.f is 0.1 by default, and was 1.0"),
+    (changed("a.f", [CALLS["a.f"][0], ["tau", "keyword_only", "1.0"], CALLS["a.f"][2]]), "was positional_or_keyword and is keyword_only"),
+])
+def test_a_change_that_breaks_a_call_is_seen(new, said):
+    found = list(interface.breaks(CALLS, new))
+    assert any(said in sentence for sentence in found), found
+
+
+@pytest.mark.parametrize("new", [
+    CALLS, {**CALLS, "a.h": []},
+    changed("a.f", [*CALLS["a.f"], ["dim", "keyword_only", "-1"]]),
+    changed("a.f", [*CALLS["a.f"][:2], ["mask", "positional_or_keyword", "None"]]),
+    changed("a.f", [["x", "positional_or_keyword", "None"], *CALLS["a.f"][1:]]),
+])
+def test_a_change_that_breaks_no_call_passes(new):
+    assert not list(interface.breaks(CALLS, new))
+
+
+def test_no_call_breaks_within_a_minor_version():
+    record = json.loads(interface.RECORD.read_text(encoding="utf-8"))
+    assert record["version"] == interface.minor(), "a new minor version keeps its own calls: python tools/interface.py --record"
+    assert len(record["calls"]) > 500 and "softsortlib.SoftSort.forward" in record["calls"]
+    broken = list(interface.breaks(record["calls"], interface.interface()))
+    assert not broken, "these calls worked: keep them, or give a new minor version, a line in CHANGELOG.md that begins \"- Changed\", and python tools/interface.py --record\n" + "\n".join(broken)
+
+
+def test_a_broken_call_has_its_line_in_the_changelog():
+    lines = "# Changelog\n\n## 0.2.0\n\n- Added h.\n- Changed: `a.f` takes\n  `tau` by name.\n\n## 0.1.0\n\n- Changed: g\n"
+    sentences = ["softsortlib.a.f has no `tau`", "softsortlib.g is gone"]
+    assert interface.unsaid(sentences, lines) == ["softsortlib.g is gone"]

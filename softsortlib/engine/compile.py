@@ -137,7 +137,7 @@ def undisturbed(compile):
                 gc.enable()
     return alone
 
-# %% ../../nbs/engine/90_compile.ipynb #cdd7b233
+# %% ../../nbs/engine/90_compile.ipynb #4cd66e7a
 class Kernel:
     "The function `f`, compiled when it is called first."
     def __init__(self, f, options):
@@ -148,6 +148,8 @@ class Kernel:
     def dispatcher(self):
         "Numba's own object, made on first use."
         dispatcher = numba.njit(self.f, **self.options)
+        if numba.config.DISABLE_JIT:
+            return dispatcher               # numba hands back the plain function, for a debugger or a tracer of lines
         dispatcher._cache = KernelCache(self.f)
         dispatcher._compiler.compile = undisturbed(dispatcher._compiler.compile)
         return dispatcher

@@ -5,32 +5,43 @@
 # %% auto #0
 __all__ = []
 
-# %% ../../nbs/networks/25_lanes.ipynb #39812520
+# %% ../../nbs/networks/25_lanes.ipynb #7e982062
 import math
-from enum import IntEnum
 from functools import lru_cache
 from typing import NamedTuple
 
+import numba
 import numpy as np
+from numba.extending import overload
 
 from ..engine.compile import copy_to, exp_neg, jit, spread_rows
 from .comparators import sorting_network
 
-# %% ../../nbs/networks/25_lanes.ipynb #9a50de59
-class Sigmoid(IntEnum):
-    "The five sigmoids of chapter 21, as the kernels know them."
-    LOGISTIC = 0
-    GAUSSIAN = 1
-    CAUCHY = 2
-    RECIPROCAL = 3
-    OPTIMAL = 4
+# %% ../../nbs/networks/25_lanes.ipynb #8deb1d86
+class _Logistic(NamedTuple):
+    "f(v) = 1 / (1 + exp(-v))."
 
-# %% ../../nbs/networks/25_lanes.ipynb #207b4a1a
-def sigmoid_code(
+class _Gaussian(NamedTuple):
+    "f(v) = erfc(-v / sqrt(2)) / 2."
+
+class _Cauchy(NamedTuple):
+    "f(v) = 1/2 + arctan(v) / pi."
+
+class _Reciprocal(NamedTuple):
+    "f(v) = 1/2 + v / (2 (2 + |v|))."
+
+class _Optimal(NamedTuple):
+    "f(v) = 1/2 + v up to a quarter, and f(-t) = 1 / (16 t) beyond."
+
+_SIGMOIDS = dict(
+    logistic=_Logistic(), gaussian=_Gaussian(), cauchy=_Cauchy(), reciprocal=_Reciprocal(), optimal=_Optimal()
+)
+
+def sigmoid_type(
     name: str,  # "logistic", "gaussian", "cauchy", "reciprocal" or "optimal"
-) -> int:  # a plain number, which numba passes to a kernel faster than an enum
-    "The code by which kernels know the sigmoid of that name."
-    return Sigmoid[name.upper()].value
+) -> NamedTuple:  # an empty tuple; its type is the sigmoid
+    "What kernels take for the sigmoid of that name."
+    return _SIGMOIDS[name]
 
 # %% ../../nbs/networks/25_lanes.ipynb #7736bf9f
 # arctan(r) / pi = r (c_0 + c_1 r^2 + ... + c_8 r^16) on [0, 1], to 1.5e-8: Equation 25.1
@@ -71,65 +82,99 @@ def _cauchy_tail_double(t):
     q = r * p
     return 0.5 - q if near else (q if far else 0.25 - q)
 
-# %% ../../nbs/networks/25_lanes.ipynb #3bcf20b9
+# %% ../../nbs/networks/25_lanes.ipynb #7d97d96b
 @jit
-def _pair(v, small, one):
-    "f(v) and f(-v); `small` is the smaller of the two, f(-|v|), and the other one is its complement."
-    large = one - small
-    return (small, large) if v < 0 else (large, small)
+def _logistic_tail(t, number):
+    e = exp_neg(t)
+    return e / (number(1) + e)
 
-# %% ../../nbs/networks/25_lanes.ipynb #e144ee9d
+@jit
+def _gaussian_tail(t, number):
+    return number(0.5) * math.erfc(t * number(math.sqrt(0.5)))
+
+@jit
+def _reciprocal_tail(t, number):
+    return number(1) / (number(2) + t)
+
+@jit
+def _optimal_tail(t, number):
+    return number(0.5) - t if t <= number(0.25) else number(1 / 16) / (t + number(1e-10))
+
+_TAILS = {
+    _Logistic: _logistic_tail, _Gaussian: _gaussian_tail, _Reciprocal: _reciprocal_tail, _Optimal: _optimal_tail
+}
+
+# %% ../../nbs/networks/25_lanes.ipynb #2e2311ff
+def sigmoid_tail(sigmoid, t, number):
+    "f(-t) for t >= 0, in the arithmetic of `number`."
+    if type(sigmoid) is _Cauchy:
+        return (_cauchy_tail_single if number is np.float32 else _cauchy_tail_double)(t)
+    return _TAILS[type(sigmoid)](t, number)
+
+@overload(sigmoid_tail, jit_options={"fastmath": {"reassoc", "contract", "nsz"}})
+def _sigmoid_tail_of(sigmoid, t, number):
+    "What numba puts in the place of `sigmoid_tail`, by the types of its arguments."
+    if sigmoid.instance_class is _Cauchy:
+        cauchy = _cauchy_tail_single if t == numba.float32 else _cauchy_tail_double
+        return lambda sigmoid, t, number: cauchy(t)
+    tail = _TAILS[sigmoid.instance_class]
+    return lambda sigmoid, t, number: tail(t, number)
+
+# %% ../../nbs/networks/25_lanes.ipynb #568f9dec
 @jit
 def sigmoid_weights(v, sigmoid, keep, swap):
     "keep = f(v) and swap = f(-v), elementwise; they sum to one."
     number = v.dtype.type
-    one, half = number(1), number(0.5)
-    if sigmoid == Sigmoid.LOGISTIC:
-        for c in range(len(v)):
-            e = exp_neg(abs(v[c]))
-            keep[c], swap[c] = _pair(v[c], e / (one + e), one)
-    elif sigmoid == Sigmoid.GAUSSIAN:
-        for c in range(len(v)):
-            keep[c], swap[c] = _pair(v[c], half * math.erfc(abs(v[c]) * number(math.sqrt(0.5))), one)
-    elif sigmoid == Sigmoid.CAUCHY and v.itemsize == 4:
-        for c in range(len(v)):
-            keep[c], swap[c] = _pair(v[c], _cauchy_tail_single(np.float32(abs(v[c]))), one)
-    elif sigmoid == Sigmoid.CAUCHY:
-        for c in range(len(v)):
-            keep[c], swap[c] = _pair(v[c], _cauchy_tail_double(np.float64(abs(v[c]))), one)
-    elif sigmoid == Sigmoid.RECIPROCAL:
-        for c in range(len(v)):
-            keep[c], swap[c] = _pair(v[c], one / (number(2) + abs(v[c])), one)
-    else:  # Sigmoid.OPTIMAL
-        for c in range(len(v)):
-            t = abs(v[c])
-            small = half - t if t <= number(0.25) else number(1 / 16) / (t + number(1e-10))
-            keep[c], swap[c] = _pair(v[c], small, one)
+    one = number(1)
+    for c in range(len(v)):
+        small = sigmoid_tail(sigmoid, abs(v[c]), number)
+        large = one - small
+        keep[c], swap[c] = (small, large) if v[c] < 0 else (large, small)
 
-# %% ../../nbs/networks/25_lanes.ipynb #faefe195
+# %% ../../nbs/networks/25_lanes.ipynb #1bcd4d09
 @jit
+def _logistic_slope(v, keep, swap, number):
+    return keep * swap
+
+@jit
+def _gaussian_slope(v, keep, swap, number):
+    return number(1 / math.sqrt(2 * math.pi)) * exp_neg(v * v * number(0.5))
+
+@jit
+def _cauchy_slope(v, keep, swap, number):
+    return number(1 / math.pi) / (number(1) + v * v)
+
+@jit
+def _reciprocal_slope(v, keep, swap, number):
+    t = number(2) + abs(v)
+    return number(1) / (t * t)
+
+@jit
+def _optimal_slope(v, keep, swap, number):
+    far = abs(v) + number(1e-10)
+    return number(1) if abs(v) <= number(0.25) else number(1 / 16) / (far * far)
+
+_SLOPES = {
+    _Logistic: _logistic_slope, _Gaussian: _gaussian_slope, _Cauchy: _cauchy_slope, _Reciprocal: _reciprocal_slope,
+    _Optimal: _optimal_slope,
+}
+
+# %% ../../nbs/networks/25_lanes.ipynb #dc911469
+def slope_at(sigmoid, v, keep, swap, number):
+    "f'(v); keep = f(v) and swap = f(-v)."
+    return _SLOPES[type(sigmoid)](v, keep, swap, number)
+
+@overload(slope_at, jit_options={"fastmath": {"reassoc", "contract", "nsz"}})
+def _slope_at_of(sigmoid, v, keep, swap, number):
+    slope = _SLOPES[sigmoid.instance_class]
+    return lambda sigmoid, v, keep, swap, number: slope(v, keep, swap, number)
+
+@jit(paste=True)
 def sigmoid_slope(v, keep, swap, sigmoid, slope):
     "slope = f'(v), elementwise; keep = f(v) and swap = f(-v)."
     number = v.dtype.type
-    one, two, half = number(1), number(2), number(0.5)
-    if sigmoid == Sigmoid.LOGISTIC:
-        for c in range(len(v)):
-            slope[c] = keep[c] * swap[c]
-    elif sigmoid == Sigmoid.GAUSSIAN:
-        for c in range(len(v)):
-            slope[c] = number(1 / math.sqrt(2 * math.pi)) * exp_neg(v[c] * v[c] * half)
-    elif sigmoid == Sigmoid.CAUCHY:
-        for c in range(len(v)):
-            slope[c] = number(1 / math.pi) / (one + v[c] * v[c])
-    elif sigmoid == Sigmoid.RECIPROCAL:
-        for c in range(len(v)):
-            t = two + abs(v[c])
-            slope[c] = one / (t * t)
-    else:  # Sigmoid.OPTIMAL
-        for c in range(len(v)):
-            t = abs(v[c])
-            far = t + number(1e-10)
-            slope[c] = one if t <= number(0.25) else number(1 / 16) / (far * far)
+    for c in range(len(v)):
+        slope[c] = slope_at(sigmoid, v[c], keep[c], swap[c], number)
 
 # %% ../../nbs/networks/25_lanes.ipynb #f2fffd63
 class Columns(NamedTuple):
@@ -167,14 +212,14 @@ def _layer(net, l):
     start, stop = net.layers[l, 0], net.layers[l, 1]
     return _Layer(net.lo[start:stop], net.hi[start:stop], net.need[start:stop], start, stop)
 
-# %% ../../nbs/networks/25_lanes.ipynb #39e59b65
+# %% ../../nbs/networks/25_lanes.ipynb #0898c428
 class Rule(NamedTuple):
     "How the comparators of each set swap."
     tau: np.ndarray  # temperature, (B,)
     lam: np.ndarray  # strength lambda of the activation replacement trick, (B,)
     size: np.ndarray  # number of real elements, int64, (B,)
     trick: bool  # whether the activation replacement trick is on
-    sigmoid: int  # a code of Sigmoid
+    sigmoid: NamedTuple  # one of the five types
 
 # %% ../../nbs/networks/25_lanes.ipynb #832fc2ed
 _MOST_SINGLE = 0.25 * float(np.finfo(np.float32).max)
@@ -192,8 +237,8 @@ def _bend(d, tau, lam, trick, v):
         for c in range(len(d)):
             v[c] = min(max(d[c] / tau, -most), most)
 
-# %% ../../nbs/networks/25_lanes.ipynb #725eb82e
-@jit
+# %% ../../nbs/networks/25_lanes.ipynb #ef7eb92a
+@jit(paste=True)
 def _read_gaps(lanes, layer, size, gap):
     "gap = x_hi - x_lo for each comparator of a layer, zero where it does not act."
     zero = gap.dtype.type(0)
@@ -232,14 +277,14 @@ def see(
     spread_rows(_see_rows, len(s), 4 * d.size, s, net, rule, d)
     return d
 
-# %% ../../nbs/networks/25_lanes.ipynb #6bee3716
+# %% ../../nbs/networks/25_lanes.ipynb #38627c68
 class SeeGradients(NamedTuple):
     "What the backward pass of `see` returns."
     s: np.ndarray  # (B, n)
     tau: np.ndarray  # (B,)
     lam: np.ndarray  # (B,)
 
-@jit
+@jit(paste=True)
 def _push(gap, outer, pull, v, swap, slope, lam, push):
     "delta of Equation 25.3, elementwise, for comparators that act."
     one, pole = gap.dtype.type(1), gap.dtype.type(1e-10)
@@ -248,8 +293,8 @@ def _push(gap, outer, pull, v, swap, slope, lam, push):
         bent = one - lam * size / (size + pole)
         push[c] = outer[c] + pull[c] * (swap[c] - slope[c] * v[c] * bent)
 
-# %% ../../nbs/networks/25_lanes.ipynb #92a89f5b
-@jit
+# %% ../../nbs/networks/25_lanes.ipynb #c1f444b7
+@jit(paste=True)
 def _through_tau(gap, pull, v, slope):
     "The sum of (g_lo - g_hi) d f'(v) v, which is the gradient of tau, times tau."
     total = 0.0
@@ -257,7 +302,7 @@ def _through_tau(gap, pull, v, slope):
         total += pull[c] * gap[c] * slope[c] * v[c]
     return total
 
-@jit
+@jit(paste=True)
 def _through_lam(gap, pull, v, slope):
     "The sum of (g_lo - g_hi) d f'(v) v log |d|, the gradient of lambda."
     total, pole = 0.0, gap.dtype.type(1e-10)
@@ -310,12 +355,12 @@ def see_backward(
     spread_rows(_see_back_rows, len(d), 8 * d.size, gd, d, columns(kind, n), rule, grads)
     return grads
 
-# %% ../../nbs/networks/25_lanes.ipynb #7623a4b0
+# %% ../../nbs/networks/25_lanes.ipynb #b97ab790
 class Arguments(NamedTuple):
     "The sigmoid arguments of each set, and what makes weights of them."
     v: np.ndarray  # (B, C)
     size: np.ndarray  # number of real elements, int64, (B,)
-    sigmoid: int  # a code of Sigmoid
+    sigmoid: NamedTuple  # one of the five types
 
 @jit
 def _mix_column(lanes, layer, size, keep, swap):

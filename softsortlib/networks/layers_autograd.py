@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = []
 
-# %% ../../nbs/networks/27_layers_autograd.ipynb #93cb7247
+# %% ../../nbs/networks/27_layers_autograd.ipynb #f379c325
 import importlib
 
 import torch
@@ -15,7 +15,7 @@ from ..engine.autograd import batched, custom_op, differentiable
 from ..engine.compile import arrays, one_batch
 from ..engine.dispatch import choose
 from .comparators import sorting_network
-from .lanes import Arguments, Rule, see, see_backward, sigmoid_code
+from .lanes import Arguments, Rule, see, see_backward, sigmoid_type
 from .layers import matrix, matrix_backward, send, send_backward
 from softsortlib.networks.swaps import (
     SLOPES, apply_layers, lane_differences, sigmoid_argument, swap_sigmoid, swap_weights,
@@ -48,7 +48,7 @@ def sorting_size(
     distances = [1 << k for b in range((n - 1).bit_length()) for k in range(b + 1)]
     return sum(n // (2 * m) * m + max(0, n % (2 * m) - m) for m in distances)
 
-# %% ../../nbs/networks/27_layers_autograd.ipynb #e93d5b9e
+# %% ../../nbs/networks/27_layers_autograd.ipynb #94023838
 def _see_plain(s, tau, lam, size, kind, sigmoid, trick):
     "The plain form."
     net, active = _active(kind, s.shape[-1], size)
@@ -56,7 +56,7 @@ def _see_plain(s, tau, lam, size, kind, sigmoid, trick):
 
 def _rule(tau, lam, size, sigmoid, trick):
     "How the sets swap, as the numba kernels read it."
-    return Rule(*arrays(tau, lam, size), trick, sigmoid_code(sigmoid))
+    return Rule(*arrays(tau, lam, size), trick, sigmoid_type(sigmoid))
 
 def _see_numba(s, tau, lam, size, kind, sigmoid, trick):
     "The kernels of chapter 25."
@@ -155,7 +155,7 @@ def grad_see(ctx, gd):
 batched(_see_backward, 6)
 network_differences = differentiable(_network_differences, 4, grad_see, keep_sets)
 
-# %% ../../nbs/networks/27_layers_autograd.ipynb #d214aa90
+# %% ../../nbs/networks/27_layers_autograd.ipynb #4fa2ea76
 def _send_plain(v, x, size, kind, sigmoid, reverse):
     "The plain form."
     net, active = _active(kind, x.shape[-2], size)
@@ -163,7 +163,7 @@ def _send_plain(v, x, size, kind, sigmoid, reverse):
 
 def _arguments(v, size, sigmoid):
     "The sigmoid arguments of sets, as the numba kernels read them."
-    return Arguments(*arrays(v, size), sigmoid_code(sigmoid))
+    return Arguments(*arrays(v, size), sigmoid_type(sigmoid))
 
 def _send_numba(v, x, size, kind, sigmoid, reverse):
     "The kernels of the chapters 25 and 26."

@@ -70,3 +70,20 @@ def test_a_kernel_notices_a_change_in_a_function_of_another_file(tmp_path):
             code = "from pkg.run import run; print(run(1.0), sum(run.dispatcher.stats.cache_misses.values()))"
             path = os.pathsep.join([str(tmp_path), str(Path(softsortlib.__file__).parents[1])])
             assert call(tmp_path / "cache", code, PYTHONPATH=path).stdout.split() == [str(1.0 + more), str(misses)]
+
+
+UNCOMPILED = """
+import torch
+from softsortlib import LaplaceRank
+from softsortlib.ranks.laplace import _rank_rows
+s = torch.linspace(0, 1, 9, dtype=torch.float64).repeat(2, 1).requires_grad_()
+LaplaceRank(0.1)(s).square().sum().backward()
+print(_rank_rows.dispatcher is _rank_rows.f, s.grad.numpy().round(10).tolist())
+"""
+
+
+def test_kernels_run_as_plain_python_where_numba_is_switched_off(tmp_path):
+    plain, compiled = (call(tmp_path, UNCOMPILED, NUMBA_DISABLE_JIT=off) for off in "10")
+    assert plain.returncode == 0, plain.stderr
+    assert plain.stdout.startswith("True") and compiled.stdout.startswith("False")
+    assert plain.stdout.split(maxsplit=1)[1] == compiled.stdout.split(maxsplit=1)[1]
