@@ -150,7 +150,7 @@ def _of_lists(loss, scores, relevance, offsets, options, least, at_once=None):
         parts.append(tuple(v if call.kept else v[..., :0] for v in both))
     return _reduced(parts, lists, reduction, s.dtype)
 
-# %% ../../nbs/losses/59_contract.ipynb #3fe3dc6e
+# %% ../../nbs/losses/59_contract.ipynb #22da5450
 F = TypeVar("F", bound=Callable[..., Any])
 
 
@@ -170,7 +170,7 @@ def over_lists(fill: bool = False) -> "Callable[[F], F]":
 
 
 def at_once(loss: Callable) -> "Callable[[F], F]":
-    "Give a loss a form for all lists together, (s, y, offsets, **options) -> losses and which count; None asks for blocks."
+    "Give a loss a form for all lists together: (s, y, offsets, **options) -> losses and which count, or None."
     def decorate(f):
         of_options = [p for p in inspect.signature(loss).parameters.values() if p.kind is p.KEYWORD_ONLY]
         defaults = {p.name: p.default for p in of_options if p.name != "reduction"}

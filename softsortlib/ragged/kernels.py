@@ -186,7 +186,7 @@ def _sort_back(t, q, tau, order, g, room, out):
         pull = a[i] * OT[i] - T[i] * O[i] + x[i] * Oa[i] - Oay[i]
         out[order[i]] = E[i] - pull / tau
 
-# %% ../../nbs/ragged/173_kernels.ipynb #d6e6588c
+# %% ../../nbs/ragged/173_kernels.ipynb #98e8333f
 @jit(lent=True)
 def _columns(t, q, order, g, room):
     "Fill room with w, b and r of (173.3), and with u and u r of (173.6)."
@@ -197,7 +197,7 @@ def _columns(t, q, order, g, room):
         u[i] = g[order[i]] / b[i]
         ur[i] = u[i] * r[i]
 
-
+# %% ../../nbs/ragged/173_kernels.ipynb #776d983b
 @jit(lent=True)
 def _rank_back(t, q, tau, order, g, room, out):
     "(173.6): out = the gradient to the scores as they stood, g (n,) that to their ranks."
@@ -327,10 +327,10 @@ def _slopes(x, g, t, gt, inv):
         total += e / ((one + e) * (one + e)) * (g - gt[j])
     return total
 
-# %% ../../nbs/ragged/173_kernels.ipynb #5f8165df
+# %% ../../nbs/ragged/173_kernels.ipynb #179b2096
 @jit
 def _pair_lists(lo, hi, flat, g, y):
-    "y (M, N) = the ranks (173.8) of lists of parts lo..hi, or with g (M, N) the gradients (173.9); none of longer lists."
+    "y (M, N) = the ranks (173.8) of lists of parts lo..hi, or with g (M, N) the gradients (173.9)."
     for m in range(len(flat.s)):
         for b in range(flat.cuts[lo], flat.cuts[hi]):
             i, j = flat.offsets[b], flat.offsets[b + 1]
@@ -357,9 +357,9 @@ def cut_lists(
     cuts[0], cuts[-1] = 0, len(work)
     return cuts
 
-# %% ../../nbs/ragged/173_kernels.ipynb #5db7fd06
+# %% ../../nbs/ragged/173_kernels.ipynb #f35f3397
 def _as_flat(s, offsets, tau, order, pairs):
-    "Scores (M, N), offsets, temperatures (B,) and room for the order as the kernels take them; and the work of all lists."
+    "Scores (M, N), offsets, temperatures (B,) and room for the order for the kernels; and the work of all lists."
     length = offsets.diff()
     if pairs:
         longest = LONG
