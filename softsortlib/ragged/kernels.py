@@ -18,7 +18,16 @@ from ..engine.compile import arrays, copy_to, exp_neg, jit, spread_rows
 from ..engine.dispatch import choose
 from .lists import list_numbers, offsets_of, spans
 
-# %% ../../nbs/ragged/173_kernels.ipynb #aa990d77
+# %% ../../nbs/ragged/173_kernels.ipynb #b57a9fff
+class Of(IntEnum):
+    "What is computed of each list."
+    SORT = 0  # (173.2)
+    RANK = 1  # (173.3)
+    LAPLACE = 2  # (173.4)
+    SIGMOID = 3  # (173.8)
+    ORDER = 4  # the scores themselves in order, and where they stood
+
+
 class Flat(NamedTuple):
     "Lists end to end, as the kernels take them."
     s: np.ndarray  # scores, (M, N)
@@ -242,16 +251,7 @@ def _laplace_back(t, q, tau, order, g, room, out):
     for i in range(n):
         out[order[i]] = (v[i] * Z[i] - E[i]) / (2 * tau)
 
-# %% ../../nbs/ragged/173_kernels.ipynb #6b5c4878
-class Of(IntEnum):
-    "What is computed of each list."
-    SORT = 0  # (173.2)
-    RANK = 1  # (173.3)
-    LAPLACE = 2  # (173.4)
-    SIGMOID = 3  # (173.8)
-    ORDER = 4  # the scores themselves in order, and where they stood
-
-
+# %% ../../nbs/ragged/173_kernels.ipynb #a4dacb19
 @jit
 def _walk_lists(lo, hi, flat, of, y):
     "y (M, N) for the lists of parts lo..hi; fills flat.order, too."
