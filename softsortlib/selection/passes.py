@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = []
 
-# %% ../../nbs/selection/107_passes.ipynb #d97a9cca
+# %% ../../nbs/selection/107_passes.ipynb #b64713a9
 from enum import IntEnum
 
 import numpy as np
@@ -14,8 +14,10 @@ from torch import Tensor
 
 from ..engine.autograd import batched, custom_op, differentiable
 from ..engine.compile import arrays, exp_neg, jit, spread_rows
-from ..engine.dispatch import choose
+from ..engine.dispatch import choose, precise
+from ..ranks.laplace import lapsum_topk
 from .roots import FEW, Law, composed_pull, fill_slopes, insert_score, root, root_of
+from .short import fill_smooth
 
 # %% ../../nbs/selection/107_passes.ipynb #17b96feb
 def _arguments(s, tau, pair):
@@ -59,14 +61,28 @@ def _middle_backward(ctx, g):
 
 middle_weights = differentiable(_middle_op, 3, _middle_backward, _middle_setup)
 
-# %% ../../nbs/selection/107_passes.ipynb #830c1e36
+# %% ../../nbs/selection/107_passes.ipynb #9aecf0b1
 class Gate(IntEnum):
     "The mask behind a router: a step of `Law` around the solution of an equation, or one around the middle of a gap."
     LINEAR = Law.LINEAR
     CUBE = Law.CUBE
     LOGISTIC = Law.LOGISTIC
     MIDDLE = 3
+    LAPLACE = 4
 
+# %% ../../nbs/selection/107_passes.ipynb #f7e9f735
+def _laplace_pull(g, s, tau, k):
+    "(105.5) for the mask of LapSum: the gradients in s (..., n) and tau (..., 1) for those of the mask, g (..., n)."
+    there = s != -torch.inf
+    m = lapsum_topk(precise(s), k, precise(tau)[..., 0], mask=there)
+    density = torch.minimum(m, 1 - m).to(s.dtype)
+    total = density.sum(-1, keepdim=True).clamp(min=torch.finfo(s.dtype).tiny)
+    mean = (density * g).sum(-1, keepdim=True) / total
+    s_grad = density * (g - mean) / tau
+    near = (s - s.detach().amax(-1, keepdim=True)).masked_fill(~there, 0)
+    return s_grad, -(s_grad * near).sum(-1, keepdim=True) / tau
+
+# %% ../../nbs/selection/107_passes.ipynb #ca22b645
 def route_pull(g, s, tau, place, gate):
     "The gradients in s (..., n) and tau (..., 1) for those of the weights, g (..., k); place (..., k + 1)."
     k = g.shape[-1]
@@ -78,6 +94,8 @@ def route_pull(g, s, tau, place, gate):
     v = (-mean * r).scatter_add(-1, chosen, w * g)
     if gate == Gate.MIDDLE:
         s_grad, tau_grad = middle_pull(v, s, tau, place[..., k - 1:])
+    elif gate == Gate.LAPLACE:
+        s_grad, tau_grad = _laplace_pull(v, s, tau, k)
     else:
         count = torch.full_like(tau, k)
         d, m = root(s, tau, count, int(gate))
@@ -140,13 +158,16 @@ def _weigh_arrivals(slope, v):
         total += slope[j]
     return moment, total
 
-# %% ../../nbs/selection/107_passes.ipynb #4f4be9f2
+# %% ../../nbs/selection/107_passes.ipynb #8a812fb3
 @jit
 def _slopes_of(s, place, tau, gate, u, slope):
     "The slopes of the mask of one row; u (n,) is room to work in. Returns whether they are numbers."
     k = len(place) - 1
     if gate == Gate.MIDDLE:
         _fill_middle(s, place[k - 1], place[k], tau, slope)
+        return True
+    if gate == Gate.LOGISTIC or gate == Gate.LAPLACE:
+        fill_smooth(s, place, tau, gate == Gate.LAPLACE, u, slope)
         return True
     pivot = np.float64(s[place[k - 1]])
     d = root_of(s, pivot, tau, np.float64(k), gate, u)

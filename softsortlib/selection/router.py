@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['Routing', 'TopKRouter']
 
-# %% ../../nbs/selection/104_router.ipynb #ef9d32a0
+# %% ../../nbs/selection/104_router.ipynb #d5eabe20
 from typing import NamedTuple
 
 import torch
@@ -15,7 +15,7 @@ from ..core.checks import check_mask, check_scores, compute_dtype, full_precisio
 from ..core.operators import check_tau
 from ..engine.dispatch import choose
 from ..ranks.sigmoid import tau_column
-from .masks import TopKMask, get_topk_mask
+from .masks import LaplaceTopK, TopKMask, get_topk_mask
 from .passes import Gate, can_route, route
 from .sparse import SparseTopK
 from .thresholds import SinkhornTopK, ThresholdTopK
@@ -78,7 +78,7 @@ class TopKRouter(nn.Module):
         "Choose k experts for each token; raise `TypeError` or `ValueError` when the input does not fit."
         return _route(self, logits, mask)
 
-# %% ../../nbs/selection/104_router.ipynb #8d88c114
+# %% ../../nbs/selection/104_router.ipynb #35412efb
 def _gate_of(mask, k, s):
     "The `Gate` of a mask whose gradient one pass gives for scores s (..., n); None for others."
     plain = mask.largest and type(mask.k) is int and mask.k == k
@@ -86,7 +86,7 @@ def _gate_of(mask, k, s):
         return None
     if type(mask) is SparseTopK:
         return Gate.LINEAR if mask.p > 1.5 else Gate.CUBE
-    return {SinkhornTopK: Gate.LOGISTIC, ThresholdTopK: Gate.MIDDLE}.get(type(mask))
+    return {SinkhornTopK: Gate.LOGISTIC, ThresholdTopK: Gate.MIDDLE, LaplaceTopK: Gate.LAPLACE}.get(type(mask))
 
 def _through_mask(router, s, mask):
     "Weights, indices and probabilities by (104.1), one operation after the other, for s (..., n)."

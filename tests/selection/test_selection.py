@@ -11,7 +11,7 @@ from softsortlib import soft_topk_mask
 from softsortlib.selection import (
     SimpleTopK, SinkhornTopK, SparseTopK, ThresholdTopK, TopKMask, TopKRouter, get_topk_mask, subset_marginals,
 )
-from softsortlib.selection.masks import hard_mask
+from softsortlib.selection.masks import LaplaceTopK, hard_mask
 from softsortlib.selection.roots import Law, step_value, step_weights
 
 NAMES = ("lapsum", "sinkhorn", "sparse", "threshold", "simple")
@@ -286,7 +286,7 @@ def test_a_router_is_the_usual_one_with_a_gradient_for_the_choice(name, rng):
     assert torch.autograd.grad(loss, x)[0].abs().sum() > 0
 
 
-@pytest.mark.parametrize("mask", (SparseTopK, lambda k, tau: SparseTopK(k, tau, p=4 / 3), SinkhornTopK, ThresholdTopK), ids=("line", "cube", "logistic", "middle"))
+@pytest.mark.parametrize("mask", (SparseTopK, lambda k, tau: SparseTopK(k, tau, p=4 / 3), SinkhornTopK, ThresholdTopK, LaplaceTopK), ids=("line", "cube", "logistic", "middle", "laplace"))
 @pytest.mark.parametrize("dtype", (torch.float64, torch.float32))
 def test_a_router_in_one_pass_is_the_one_in_many(mask, dtype, rng):
     "A k that is a tensor takes the path of Prop 104.1, operation after operation (107.3)."
@@ -300,7 +300,7 @@ def test_a_router_in_one_pass_is_the_one_in_many(mask, dtype, rng):
         assert_close(*grads, rtol=1e-9 if dtype == torch.float64 else 1e-4, atol=1e-12 if dtype == torch.float64 else 1e-5)
 
 
-@pytest.mark.parametrize("name", ("sparse", "sinkhorn", "threshold"))
+@pytest.mark.parametrize("name", ("sparse", "sinkhorn", "threshold", "lapsum"))
 def test_a_router_with_scores_that_are_no_numbers_and_a_temperature_that_learns(name, rng):
     x = scores(3, 6, rng=rng)
     x[0, 4], x[1, 2:] = torch.nan, -torch.inf
