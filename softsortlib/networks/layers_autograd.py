@@ -48,7 +48,7 @@ def sorting_size(
     distances = [1 << k for b in range((n - 1).bit_length()) for k in range(b + 1)]
     return sum(n // (2 * m) * m + max(0, n % (2 * m) - m) for m in distances)
 
-# %% ../../nbs/networks/27_layers_autograd.ipynb #94023838
+# %% ../../nbs/networks/27_layers_autograd.ipynb #58f2574b
 def _see_plain(s, tau, lam, size, kind, sigmoid, trick):
     "The plain form."
     net, active = _active(kind, s.shape[-1], size)
@@ -66,7 +66,7 @@ def _see_numba(s, tau, lam, size, kind, sigmoid, trick):
 
 def _see_triton(s, tau, lam, size, kind, sigmoid, trick):
     "The kernels of chapter 28."
-    d = _gpu().triton_differences(*one_batch(s.shape[:-1], s, tau, lam, size), kind, sigmoid, trick)
+    d, _ = _gpu().triton_differences(*one_batch(s.shape[:-1], s, tau, lam, size), kind, sigmoid, trick)
     return d.view(*s.shape[:-1], -1)
 
 # %% ../../nbs/networks/27_layers_autograd.ipynb #ce8e0f92
@@ -154,6 +154,78 @@ def grad_see(ctx, gd):
 
 batched(_see_backward, 6)
 network_differences = differentiable(_network_differences, 4, grad_see, keep_sets)
+
+# %% ../../nbs/networks/27_layers_autograd.ipynb #5937ae1b
+def _arguments_plain(s, tau, lam, size, kind, sigmoid, trick):
+    "The plain form: the differences in the dtype of tau, and the sigmoid arguments in that of s."
+    d = _see_plain(s.to(tau), tau, lam, size, kind, sigmoid, trick)
+    return d, sigmoid_argument(d, tau[..., None], lam[..., None] if trick else None, s.dtype)
+
+def _arguments_triton(s, tau, lam, size, kind, sigmoid, trick):
+    "The kernels of chapter 28."
+    pair = _gpu().triton_differences(*one_batch(s.shape[:-1], s, tau, lam, size), kind, sigmoid, trick)
+    return tuple(a.view(*s.shape[:-1], -1) for a in pair)
+
+@custom_op("network_arguments", __name__)
+def _network_arguments(s: Tensor, tau: Tensor, lam: Tensor, size: Tensor, kind: str, sigmoid: str,
+                       trick: bool) -> tuple[Tensor, Tensor]:
+    "s (..., n), tau, lam and size (...) -> the differences and the arguments of the sigmoids, (..., C)."
+    if choose(s, "", triton=has_kernel(s)) == "triton":
+        return _arguments_triton(s, tau, lam, size, kind, sigmoid, trick)
+    return _arguments_plain(s, tau, lam, size, kind, sigmoid, trick)
+
+@_network_arguments.register_fake
+def _(s, tau, lam, size, kind, sigmoid, trick):
+    shape = *s.shape[:-1], sorting_size(kind, s.shape[-1])
+    return tau.new_empty(shape), s.new_empty(shape)
+
+# %% ../../nbs/networks/27_layers_autograd.ipynb #2878b5d6
+def _arguments_backward_plain(gv, s, d, tau, lam, size, kind, sigmoid, trick):
+    "The gradients to s, tau and lam in plain torch, differentiable themselves."
+    def arguments(s, tau, lam):
+        return _arguments_plain(s, tau, lam, size, kind, sigmoid, trick)[1]
+    return torch.func.vjp(arguments, s, tau, lam)[1](gv)
+
+def _arguments_backward_triton(gv, s, d, tau, lam, size, kind, sigmoid, trick):
+    "The kernels of chapter 28."
+    gv, d, *sets = one_batch(s.shape[:-1], gv, d, s, tau, lam, size)
+    grads = _gpu().triton_differences_backward(gv, d, *sets, kind, sigmoid, trick, True)
+    return tuple(g.view(a.shape) for g, a in zip(grads, (s, tau, lam)))
+
+@custom_op("network_arguments_backward", __name__)
+def _arguments_backward(gv: Tensor, s: Tensor, d: Tensor, tau: Tensor, lam: Tensor, size: Tensor, kind: str,
+                        sigmoid: str, trick: bool) -> tuple[Tensor, Tensor, Tensor]:
+    "The gradients to s, tau and lam."
+    if choose(s, "", triton=has_kernel(s)) == "triton":
+        return _arguments_backward_triton(gv, s, d, tau, lam, size, kind, sigmoid, trick)
+    grads = _arguments_backward_plain(gv, s, d, tau, lam, size, kind, sigmoid, trick)
+    return tuple(g.contiguous() for g in grads)
+
+@_arguments_backward.register_fake
+def _(gv, s, d, tau, lam, size, kind, sigmoid, trick):
+    return s.new_empty(s.shape), tau.new_empty(tau.shape), lam.new_empty(lam.shape)
+
+# %% ../../nbs/networks/27_layers_autograd.ipynb #44820ccc
+def _keep_differences(ctx, inputs, output):
+    "Keep the inputs and the differences, which nobody else reads."
+    ctx.save_for_backward(*inputs[:4], output[0])
+    ctx.rest = inputs[4:]
+    ctx.set_materialize_grads(False)
+
+def _grad_arguments(ctx, _, gv):
+    "By the kernels, or in plain torch where the gradient is to be differentiated again."
+    if gv is None:
+        return (None,) * 7
+    s, tau, lam, size, d = ctx.saved_tensors
+    backward = _arguments_backward_plain if torch.is_grad_enabled() else _arguments_backward
+    return *backward(gv, s, d, tau, lam, size, *ctx.rest), None, None, None, None
+
+batched(_arguments_backward, 6)
+_both_arguments = differentiable(_network_arguments, 4, _grad_arguments, _keep_differences)
+
+def network_arguments(s, tau, lam, size, kind, sigmoid, trick):
+    "The arguments v of the sigmoids, (..., C), in the dtype of s (..., n); tau, lam and size (...)."
+    return _both_arguments(s, tau, lam, size, kind, sigmoid, trick)[1]
 
 # %% ../../nbs/networks/27_layers_autograd.ipynb #4fa2ea76
 def _send_plain(v, x, size, kind, sigmoid, reverse):

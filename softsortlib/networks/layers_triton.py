@@ -20,9 +20,9 @@ from .layers import BLOCK, make_plan
 # %% ../../nbs/networks/28_layers_triton.ipynb #98fe7b5e
 PAIRS = 32  # comparators in a tile
 
-# %% ../../nbs/networks/28_layers_triton.ipynb #ac6cac1d
+# %% ../../nbs/networks/28_layers_triton.ipynb #c63c2fc4
 @triton_jit
-def _mix_tile(block_ptr, stride, keep_ptr, swap_ptr, lo_ptr, hi_ptr, c, stop, W: tl.constexpr):
+def _mix_tile(block_ptr, stride, columns, keep_ptr, swap_ptr, lo_ptr, hi_ptr, c, stop, W: tl.constexpr):
     "Run the comparators c < stop of one layer on a block; return the differences x_lo - x_hi that they saw."
     acts = c < stop
     lo = tl.load(lo_ptr + c, acts, 0).to(tl.int64)[:, None]
@@ -30,17 +30,18 @@ def _mix_tile(block_ptr, stride, keep_ptr, swap_ptr, lo_ptr, hi_ptr, c, stop, W:
     keep = tl.load(keep_ptr + c, acts, 0.0)[:, None]
     swap = tl.load(swap_ptr + c, acts, 0.0)[:, None]
     w = tl.arange(0, W)[None, :]
+    there = acts[:, None] & (w < columns)
     p_ptr = block_ptr + lo * stride + w
     q_ptr = block_ptr + hi * stride + w
-    p = tl.load(p_ptr, acts[:, None], 0.0)
-    q = tl.load(q_ptr, acts[:, None], 0.0)
-    tl.store(p_ptr, keep * p + swap * q, acts[:, None])
-    tl.store(q_ptr, swap * p + keep * q, acts[:, None])
+    p = tl.load(p_ptr, there, 0.0)
+    q = tl.load(q_ptr, there, 0.0)
+    tl.store(p_ptr, keep * p + swap * q, there)
+    tl.store(q_ptr, swap * p + keep * q, there)
     return p - q
 
-# %% ../../nbs/networks/28_layers_triton.ipynb #c70bc339
+# %% ../../nbs/networks/28_layers_triton.ipynb #5674da35
 @triton_jit
-def _run_layers(block_ptr, stride, keep_ptr, swap_ptr, lo_ptr, hi_ptr, reach_ptr, first, last,
+def _run_layers(block_ptr, stride, columns, keep_ptr, swap_ptr, lo_ptr, hi_ptr, reach_ptr, first, last,
                 PAIRS: tl.constexpr, W: tl.constexpr):
     "Run the layers first..last on a block."
     for l in range(first, last):
@@ -48,39 +49,42 @@ def _run_layers(block_ptr, stride, keep_ptr, swap_ptr, lo_ptr, hi_ptr, reach_ptr
         stop = tl.load(reach_ptr + 2 * l + 1)
         for tile in range(start, stop, PAIRS):
             c = tile + tl.arange(0, PAIRS)
-            _mix_tile(block_ptr, stride, keep_ptr, swap_ptr, lo_ptr, hi_ptr, c, stop, W)
+            _mix_tile(block_ptr, stride, columns, keep_ptr, swap_ptr, lo_ptr, hi_ptr, c, stop, W)
         tl.debug_barrier()
 
-# %% ../../nbs/networks/28_layers_triton.ipynb #2679d901
+# %% ../../nbs/networks/28_layers_triton.ipynb #1beb1d5e
 @triton_jit
-def _copy_block(to_ptr, to_stride, from_ptr, from_stride, n, k, EYE: tl.constexpr, ROWS: tl.constexpr, W: tl.constexpr):
+def _copy_block(to_ptr, to_stride, from_ptr, from_stride, columns, n, k,
+                EYE: tl.constexpr, ROWS: tl.constexpr, W: tl.constexpr):
     "Copy a block, or make block k of the identity."
     w = tl.arange(0, W)[None, :]
     for i0 in range(0, n, ROWS):
         i = (i0 + tl.arange(0, ROWS)).to(tl.int64)[:, None]
+        there = (i < n) & (w < columns)
         if EYE:
             value = tl.where(i == k * W + w, 1.0, 0.0)
         else:
-            value = tl.load(from_ptr + i * from_stride + w, i < n, 0.0)
-        tl.store(to_ptr + i * to_stride + w, value.to(to_ptr.dtype.element_ty), i < n)
+            value = tl.load(from_ptr + i * from_stride + w, there, 0.0)
+        tl.store(to_ptr + i * to_stride + w, value.to(to_ptr.dtype.element_ty), there)
     tl.debug_barrier()
 
-# %% ../../nbs/networks/28_layers_triton.ipynb #64bd6509
+# %% ../../nbs/networks/28_layers_triton.ipynb #3b766814
 @triton_jit
-def _forward(y_ptr, x_ptr, keep_ptr, swap_ptr, lo_ptr, hi_ptr, reach_ptr, n, depth, comparators, wide, blocks, tables,
+def _forward(y_ptr, x_ptr, keep_ptr, swap_ptr, lo_ptr, hi_ptr, reach_ptr, n, depth, comparators, d, blocks, tables,
              EYE: tl.constexpr, PAIRS: tl.constexpr, W: tl.constexpr):
     "y = P x, or P: one block of columns of one set."
     unit = tl.program_id(0)
     b = (unit // blocks).to(tl.int64)
     k = unit % blocks
-    corner = b * n * wide + k * W
-    _copy_block(y_ptr + corner, wide, x_ptr + corner, wide, n, k, EYE, PAIRS, W)
-    _run_layers(y_ptr + corner, wide, keep_ptr + b * comparators, swap_ptr + b * comparators, lo_ptr, hi_ptr,
+    columns = tl.minimum(W, d - k * W)
+    corner = b * n * d + k * W
+    _copy_block(y_ptr + corner, d, x_ptr + corner, d, columns, n, k, EYE, PAIRS, W)
+    _run_layers(y_ptr + corner, d, columns, keep_ptr + b * comparators, swap_ptr + b * comparators, lo_ptr, hi_ptr,
                 reach_ptr + (k % tables) * depth * 2, 0, depth, PAIRS, W)
 
-# %% ../../nbs/networks/28_layers_triton.ipynb #e6c514f5
+# %% ../../nbs/networks/28_layers_triton.ipynb #0a1fa5a0
 @triton_jit
-def _note_layers(block_ptr, stride, keep_ptr, swap_ptr, lo_ptr, hi_ptr, reach_ptr, first, last, stack_ptr,
+def _note_layers(block_ptr, stride, columns, keep_ptr, swap_ptr, lo_ptr, hi_ptr, reach_ptr, first, last, stack_ptr,
                  PAIRS: tl.constexpr, W: tl.constexpr):
     "Run the layers first..last on a block, and push the differences on the stack; return its top."
     top = first * 0  # a value that a loop may change, not a constant
@@ -90,15 +94,15 @@ def _note_layers(block_ptr, stride, keep_ptr, swap_ptr, lo_ptr, hi_ptr, reach_pt
         stop = tl.load(reach_ptr + 2 * l + 1)
         for tile in range(start, stop, PAIRS):
             c = tile + tl.arange(0, PAIRS)
-            seen = _mix_tile(block_ptr, stride, keep_ptr, swap_ptr, lo_ptr, hi_ptr, c, stop, W)
+            seen = _mix_tile(block_ptr, stride, columns, keep_ptr, swap_ptr, lo_ptr, hi_ptr, c, stop, W)
             tl.store(stack_ptr + (top + c - start)[:, None] * W + w, seen, (c < stop)[:, None])
         top += stop - start
         tl.debug_barrier()
     return top
 
-# %% ../../nbs/networks/28_layers_triton.ipynb #5602613a
+# %% ../../nbs/networks/28_layers_triton.ipynb #fe6caac4
 @triton_jit
-def _undo_layers(block_ptr, stride, keep_ptr, swap_ptr, lo_ptr, hi_ptr, reach_ptr, first, last, stack_ptr,
+def _undo_layers(block_ptr, stride, columns, keep_ptr, swap_ptr, lo_ptr, hi_ptr, reach_ptr, first, last, stack_ptr,
                  top, sums_ptr, PAIRS: tl.constexpr, W: tl.constexpr):
     "Run the layers first..last on the gradient, from the last one; pop the differences, and write the sums."
     w = tl.arange(0, W)[None, :]
@@ -109,49 +113,51 @@ def _undo_layers(block_ptr, stride, keep_ptr, swap_ptr, lo_ptr, hi_ptr, reach_pt
         top -= stop - start
         for tile in range(start, stop, PAIRS):
             c = tile + tl.arange(0, PAIRS)
-            pull = _mix_tile(block_ptr, stride, keep_ptr, swap_ptr, lo_ptr, hi_ptr, c, stop, W)
+            pull = _mix_tile(block_ptr, stride, columns, keep_ptr, swap_ptr, lo_ptr, hi_ptr, c, stop, W)
             seen = tl.load(stack_ptr + (top + c - start)[:, None] * W + w, (c < stop)[:, None], 0.0)
             tl.store(sums_ptr + c, tl.sum(pull * seen, 1), c < stop)
         tl.debug_barrier()
 
-# %% ../../nbs/networks/28_layers_triton.ipynb #e4b29716
+# %% ../../nbs/networks/28_layers_triton.ipynb #75b5cf42
 @triton_jit
-def _run_to_starts(starts_ptr, keep_ptr, swap_ptr, lo_ptr, hi_ptr, reach_ptr, n, segment, parts,
+def _run_to_starts(starts_ptr, columns, keep_ptr, swap_ptr, lo_ptr, hi_ptr, reach_ptr, n, segment, parts,
                    PAIRS: tl.constexpr, W: tl.constexpr):
     "Run all segments but the last: from the block at `starts` to the block at the start of each segment."
     for part in range(1, parts):
         start_ptr = starts_ptr + part * n * W
-        _copy_block(start_ptr, W, start_ptr - n * W, W, n, 0, False, PAIRS, W)
-        _run_layers(start_ptr, W, keep_ptr, swap_ptr, lo_ptr, hi_ptr, reach_ptr,
+        _copy_block(start_ptr, W, start_ptr - n * W, W, columns, n, 0, False, PAIRS, W)
+        _run_layers(start_ptr, W, columns, keep_ptr, swap_ptr, lo_ptr, hi_ptr, reach_ptr,
                     (part - 1) * segment, part * segment, PAIRS, W)
 
-# %% ../../nbs/networks/28_layers_triton.ipynb #abaf4a8a
+# %% ../../nbs/networks/28_layers_triton.ipynb #a7fc2618
 @triton_jit
-def _backward(gy_ptr, x_ptr, sums_ptr, stack_ptr, starts_ptr, keep_ptr, swap_ptr, lo_ptr, hi_ptr, reach_ptr,
-              first, n, depth, comparators, wide, blocks, tables, segment, parts, room,
+def _backward(gy_ptr, x_ptr, gx_ptr, sums_ptr, stack_ptr, starts_ptr, keep_ptr, swap_ptr, lo_ptr, hi_ptr, reach_ptr,
+              first, n, depth, comparators, d, blocks, tables, segment, parts, room,
               EYE: tl.constexpr, PAIRS: tl.constexpr, W: tl.constexpr):
-    "One block of the backward pass: its gradient in place, and its sums over columns."
+    "One block of the backward pass: its gradient, and its sums over columns."
     here = tl.program_id(0).to(tl.int64)
     unit = first + here
     b = unit // blocks
     k = unit % blocks
-    corner = b * n * wide + k * W
-    gy_ptr += corner
+    columns = tl.minimum(W, d - k * W)
+    corner = b * n * d + k * W
+    gx_ptr += corner
     keep_ptr += b * comparators
     swap_ptr += b * comparators
     sums_ptr += unit * comparators
     stack_ptr += here * room * W
     starts_ptr += here * parts * n * W
     reach_ptr += (k % tables) * depth * 2
-    _copy_block(starts_ptr, W, x_ptr + corner, wide, n, k, EYE, PAIRS, W)
-    _run_to_starts(starts_ptr, keep_ptr, swap_ptr, lo_ptr, hi_ptr, reach_ptr, n, segment, parts, PAIRS, W)
+    _copy_block(gx_ptr, d, gy_ptr + corner, d, columns, n, k, False, PAIRS, W)
+    _copy_block(starts_ptr, W, x_ptr + corner, d, columns, n, k, EYE, PAIRS, W)
+    _run_to_starts(starts_ptr, columns, keep_ptr, swap_ptr, lo_ptr, hi_ptr, reach_ptr, n, segment, parts, PAIRS, W)
     for step in range(0, parts):
         part = parts - 1 - step
         start_ptr = starts_ptr + part * n * W
         last = tl.minimum(depth, (part + 1) * segment)
-        top = _note_layers(start_ptr, W, keep_ptr, swap_ptr, lo_ptr, hi_ptr, reach_ptr,
+        top = _note_layers(start_ptr, W, columns, keep_ptr, swap_ptr, lo_ptr, hi_ptr, reach_ptr,
                            part * segment, last, stack_ptr, PAIRS, W)
-        _undo_layers(gy_ptr, wide, keep_ptr, swap_ptr, lo_ptr, hi_ptr, reach_ptr,
+        _undo_layers(gx_ptr, d, columns, keep_ptr, swap_ptr, lo_ptr, hi_ptr, reach_ptr,
                      part * segment, last, stack_ptr, top, sums_ptr, PAIRS, W)
 
 # %% ../../nbs/networks/28_layers_triton.ipynb #1a458a2a
@@ -169,12 +175,7 @@ def _on_device(kind, n, eye, reverse, device):
     reach = torch.from_numpy(make_plan(kind, n, eye, reverse).reach)
     return _OnDevice(net.lo.int(), net.hi.int(), net.need.int(), reach.int().to(device))
 
-# %% ../../nbs/networks/28_layers_triton.ipynb #8180505a
-def _widen(x):
-    "x (B, n, d) with columns of zeros up to a multiple of the block; always memory of its own."
-    return torch.nn.functional.pad(x, (0, -x.shape[-1] % BLOCK)).contiguous()
-
-# %% ../../nbs/networks/28_layers_triton.ipynb #5e65f4f9
+# %% ../../nbs/networks/28_layers_triton.ipynb #040e3dd8
 def triton_layers(
     keep: Tensor,  # weights of keeping, (B, C)
     swap: Tensor,  # weights of swapping, (B, C)
@@ -188,32 +189,33 @@ def triton_layers(
     net = _on_device(kind, n, eye, reverse, str(keep.device))
     d = n if eye else x.shape[-1]
     blocks = -(-d // BLOCK)
-    y = keep.new_empty(B, n, blocks * BLOCK)
+    y = keep.new_empty(B, n, d)
     launch(_forward, B * blocks, keep,
-           y_ptr=y, x_ptr=y if eye else _widen(x), keep_ptr=keep.contiguous(), swap_ptr=swap.contiguous(),
+           y_ptr=y, x_ptr=y if eye else x.contiguous(), keep_ptr=keep.contiguous(), swap_ptr=swap.contiguous(),
            lo_ptr=net.lo, hi_ptr=net.hi, reach_ptr=net.reach, n=n, depth=net.reach.shape[1], comparators=C,
-           wide=blocks * BLOCK, blocks=blocks, tables=len(net.reach), EYE=eye, PAIRS=PAIRS, W=BLOCK)
-    return y[..., :d].contiguous()
+           d=d, blocks=blocks, tables=len(net.reach), EYE=eye, PAIRS=PAIRS, W=BLOCK)
+    return y
 
-# %% ../../nbs/networks/28_layers_triton.ipynb #e27e39d5
+# %% ../../nbs/networks/28_layers_triton.ipynb #4b4ca509
 _SCRATCH = 1 << 26  # numbers of scratch memory in a launch: 256 MB in single precision
 
-def _launch_backward(gy, x, keep, swap, net, plan, sums):
-    "The backward kernel on all units, `together` at a time: gy (B, n, wide) in place, sums (B blocks, C)."
-    (B, n, wide), C = gy.shape, keep.shape[1]
+def _launch_backward(gy, x, keep, swap, net, plan, gx, sums):
+    "The backward kernel on all units, `together` at a time: fills gx (B, n, d) and sums (B, blocks, C)."
+    (B, n, d), C = gy.shape, keep.shape[1]
     depth = net.reach.shape[1]
-    blocks, parts = wide // BLOCK, -(-depth // plan.segment)
+    blocks, parts = sums.shape[1], -(-depth // plan.segment)
     together = max(1, min(B * blocks, _SCRATCH // ((plan.room + parts * n) * BLOCK)))
     stack = gy.new_empty(together, plan.room, BLOCK)
     starts = gy.new_empty(together, parts, n, BLOCK)
     for first in range(0, B * blocks, together):
         launch(_backward, min(together, B * blocks - first), gy,
-               gy_ptr=gy, x_ptr=x, sums_ptr=sums, stack_ptr=stack, starts_ptr=starts, keep_ptr=keep, swap_ptr=swap,
+               gy_ptr=gy, x_ptr=x, gx_ptr=gx, sums_ptr=sums, stack_ptr=stack, starts_ptr=starts,
+               keep_ptr=keep, swap_ptr=swap,
                lo_ptr=net.lo, hi_ptr=net.hi, reach_ptr=net.reach, first=first, n=n, depth=depth, comparators=C,
-               wide=wide, blocks=blocks, tables=len(net.reach), segment=plan.segment, parts=parts, room=plan.room,
+               d=d, blocks=blocks, tables=len(net.reach), segment=plan.segment, parts=parts, room=plan.room,
                EYE=plan.eye, PAIRS=PAIRS, W=BLOCK)
 
-# %% ../../nbs/networks/28_layers_triton.ipynb #a3651323
+# %% ../../nbs/networks/28_layers_triton.ipynb #ad807f93
 def triton_layers_backward(
     gy: Tensor,  # gradient of the result, (B, n, d)
     keep: Tensor,  # (B, C)
@@ -224,11 +226,12 @@ def triton_layers_backward(
 ) -> tuple:  # sums over each block of columns, (B, blocks, C), and the gradient of x, (B, n, d)
     "The backward pass of `triton_layers`, rebuilding each block; as many blocks in a launch as scratch memory allows."
     (B, n, d), eye = gy.shape, x is None
-    gx, plan = _widen(gy), make_plan(kind, n, eye, reverse)
+    gy, plan = gy.contiguous(), make_plan(kind, n, eye, reverse)
     net = _on_device(kind, n, eye, reverse, str(gy.device))
-    sums = gy.new_zeros(B, gx.shape[-1] // BLOCK, keep.shape[1])  # what a block does not reach stays zero
-    _launch_backward(gx, gx if eye else _widen(x), keep.contiguous(), swap.contiguous(), net, plan, sums)
-    return sums, gx[..., :d].contiguous()
+    room = gy.new_zeros if eye else gy.new_empty  # what a block of the identity does not reach stays zero
+    sums, gx = room(B, -(-d // BLOCK), keep.shape[1]), torch.empty_like(gy)
+    _launch_backward(gy, gy if eye else x.contiguous(), keep.contiguous(), swap.contiguous(), net, plan, gx, sums)
+    return sums, gx
 
 # %% ../../nbs/networks/28_layers_triton.ipynb #749ff27f
 @triton_jit
@@ -292,7 +295,13 @@ def _swap_and_slope(v, SIGMOID: tl.constexpr):
         slope = tl.where(t <= 0.25, 1.0, 0.0625 / (far * far))
     return tl.where(v < 0, 1 - small, small), slope
 
-# %% ../../nbs/networks/28_layers_triton.ipynb #9740f8e8
+# %% ../../nbs/networks/28_layers_triton.ipynb #7c5f325e
+@triton_jit
+def _limited(v, most):
+    "v, or the number `most` with its sign; what is no number stays none."
+    return tl.where(v == v, tl.minimum(tl.maximum(v, -most), most), v)
+
+
 @triton_jit
 def _bend_tile(d, tau, lam, TRICK: tl.constexpr):
     "phi(d) / tau, a finite number: Equation 21.4."
@@ -300,7 +309,25 @@ def _bend_tile(d, tau, lam, TRICK: tl.constexpr):
     most: tl.constexpr = 4.4e307 if d.dtype == tl.float64 else 8.5e37
     if TRICK:
         bent = d * tl.exp(-lam * tl.log(tl.abs(d) + 1e-10))
-    return tl.minimum(tl.maximum(bent / tau, -most), most)
+    return _limited(bent / tau, most)
+
+
+@triton_jit
+def _store_two(lanes_ptr, lo, p, hi, q, here):
+    "Write both lanes of the comparators of a tile."
+    tl.store(lanes_ptr + lo, p, here)
+    tl.store(lanes_ptr + hi, q, here)
+
+
+@triton_jit
+def _copy_lanes(to_ptr, from_ptr, n, ZERO: tl.constexpr, PAIRS: tl.constexpr):
+    "Copy the lanes of one set, or fill them with zeros."
+    for start in range(0, n, PAIRS):
+        i = start + tl.arange(0, PAIRS)
+        value = tl.zeros((PAIRS,), to_ptr.dtype.element_ty)
+        if not ZERO:
+            value = tl.load(from_ptr + i, i < n, 0.0).to(to_ptr.dtype.element_ty)
+        tl.store(to_ptr + i, value, i < n)
 
 # %% ../../nbs/networks/28_layers_triton.ipynb #74df1cdb
 @triton_jit
@@ -333,19 +360,18 @@ def _slope_kernel(v_ptr, size_ptr, need_ptr, sums_ptr, gv_ptr, comparators, tile
     swap, slope = _swap_and_slope(v, SIGMOID)
     tl.store(gv_ptr + b * comparators + c, tl.where(acts, total * slope, 0.0), here)
 
-# %% ../../nbs/networks/28_layers_triton.ipynb #54ea071c
+# %% ../../nbs/networks/28_layers_triton.ipynb #fac05f5e
 @triton_jit
-def _see(d_ptr, lanes_ptr, s_ptr, tau_ptr, lam_ptr, size_ptr, lo_ptr, hi_ptr, need_ptr, layers_ptr,
+def _see(d_ptr, v_ptr, lanes_ptr, s_ptr, tau_ptr, lam_ptr, size_ptr, lo_ptr, hi_ptr, need_ptr, layers_ptr,
          n, depth, comparators, SIGMOID: tl.constexpr, TRICK: tl.constexpr, PAIRS: tl.constexpr):
-    "The differences of one set."
+    "The differences and the sigmoid arguments of one set."
     b = tl.program_id(0).to(tl.int64)
     tau, lam = tl.load(tau_ptr + b), tl.load(lam_ptr + b)
     size = tl.load(size_ptr + b)
-    d_ptr += b * comparators
+    most: tl.constexpr = 4.4e307 if v_ptr.dtype.element_ty == tl.float64 else 8.5e37
+    d_ptr, v_ptr = d_ptr + b * comparators, v_ptr + b * comparators
     lanes_ptr += b * n
-    for start in range(0, n, PAIRS):
-        i = start + tl.arange(0, PAIRS)
-        tl.store(lanes_ptr + i, tl.load(s_ptr + b * n + i, i < n, 0.0), i < n)
+    _copy_lanes(lanes_ptr, s_ptr + b * n, n, False, PAIRS)
     tl.debug_barrier()
     for l in range(0, depth):
         stop = tl.load(layers_ptr + 2 * l + 1)
@@ -357,54 +383,73 @@ def _see(d_ptr, lanes_ptr, s_ptr, tau_ptr, lam_ptr, size_ptr, lo_ptr, hi_ptr, ne
             p = tl.load(lanes_ptr + lo, here, 0.0)
             q = tl.load(lanes_ptr + hi, here, 0.0)
             gap = tl.where(tl.load(need_ptr + c, here, 0) < size, q - p, 0.0)
-            swap, slope = _swap_and_slope(_bend_tile(gap, tau, lam, TRICK), SIGMOID)
+            v = _bend_tile(gap, tau, lam, TRICK)
+            swap, slope = _swap_and_slope(v, SIGMOID)
             tl.store(d_ptr + c, gap, here)
-            tl.store(lanes_ptr + lo, p + swap * gap, here)
-            tl.store(lanes_ptr + hi, q - swap * gap, here)
+            tl.store(v_ptr + c, _limited(v, most), here)
+            _store_two(lanes_ptr, lo, p + swap * gap, hi, q - swap * gap, here)
         tl.debug_barrier()
 
-# %% ../../nbs/networks/28_layers_triton.ipynb #d78761e4
+# %% ../../nbs/networks/28_layers_triton.ipynb #e9f286b9
 @triton_jit
-def _push_tile(gap, outer, pull, tau, lam, SIGMOID: tl.constexpr, TRICK: tl.constexpr):
-    "delta of Equation 25.3 for comparators that act, and (g_lo - g_hi) d f'(v) v, the way to tau and lambda."
+def _through_argument(g, gap, v, tau, lam, most, TRICK: tl.constexpr):
+    "What the gradient g of v gives to d, to tau times tau, and to lambda over ln(|d| + epsilon): Equation 28.1."
+    inside = tl.abs(v) <= most
+    slope = 1 / tau
+    if TRICK:
+        size = tl.abs(gap) + 1e-10
+        slope *= tl.exp(-lam * tl.log(size)) * (1 - lam * tl.abs(gap) / size)
+    return tl.where(inside, g * slope, 0.0), -g * _limited(v, most), tl.where(inside, -g * v, 0.0)
+
+
+@triton_jit
+def _push_tile(gap, outer, pull, tau, lam, SIGMOID: tl.constexpr, TRICK: tl.constexpr, OF_V: tl.constexpr,
+               most: tl.constexpr):
+    "delta of Equation 25.3 for comparators that act, and the ways to tau, times tau, and to lambda."
     v = _bend_tile(gap, tau, lam, TRICK)
     swap, slope = _swap_and_slope(v, SIGMOID)
     curve = slope * v
     along = pull * gap * curve
+    to_lam = along if TRICK else tl.zeros_like(v)
+    if OF_V:
+        outer, to_tau, bent = _through_argument(outer, gap, v, tau, lam, most, TRICK)
+        to_lam += bent if TRICK else tl.zeros_like(v)
+        along += to_tau
     if TRICK:
         curve *= 1 - lam * tl.abs(gap) / (tl.abs(gap) + 1e-10)
-    return outer + pull * (swap - curve), along
+        to_lam *= tl.log(tl.abs(gap) + 1e-10)
+    return outer + pull * (swap - curve), along, to_lam
 
-# %% ../../nbs/networks/28_layers_triton.ipynb #521448a0
+# %% ../../nbs/networks/28_layers_triton.ipynb #3f177dae
 @triton_jit
-def _see_backward(gs_ptr, gtau_ptr, glam_ptr, gd_ptr, d_ptr, tau_ptr, lam_ptr, size_ptr,
+def _see_backward(gs_ptr, gtau_ptr, glam_ptr, g_ptr, d_ptr, lanes_ptr, tau_ptr, lam_ptr, size_ptr,
                   lo_ptr, hi_ptr, need_ptr, layers_ptr, n, depth, comparators,
-                  SIGMOID: tl.constexpr, TRICK: tl.constexpr, PAIRS: tl.constexpr):
-    "Equation 25.3 for one set."
+                  SIGMOID: tl.constexpr, TRICK: tl.constexpr, OF_V: tl.constexpr, PAIRS: tl.constexpr):
+    "Equation 25.3 for one set, after Equation 28.1 if OF_V."
     b = tl.program_id(0).to(tl.int64)
-    tau, lam = tl.load(tau_ptr + b), tl.load(lam_ptr + b)
-    size = tl.load(size_ptr + b)
-    d_ptr, gd_ptr = d_ptr + b * comparators, gd_ptr + b * comparators
-    gs_ptr += b * n
+    tau, lam, size = tl.load(tau_ptr + b), tl.load(lam_ptr + b), tl.load(size_ptr + b)
+    most: tl.constexpr = 4.4e307 if g_ptr.dtype.element_ty == tl.float64 else 8.5e37
+    d_ptr, g_ptr = d_ptr + b * comparators, g_ptr + b * comparators
+    lanes_ptr, gs_ptr = lanes_ptr + b * n, gs_ptr + b * n
+    _copy_lanes(lanes_ptr, gs_ptr, n, True, PAIRS)
+    tl.debug_barrier()
     to_tau, to_lam = tl.zeros((PAIRS,), tau.dtype), tl.zeros((PAIRS,), tau.dtype)
     for step in range(0, depth):
-        layer_ptr = layers_ptr + 2 * (depth - 1 - step)
-        stop = tl.load(layer_ptr + 1)
-        for tile in range(tl.load(layer_ptr), stop, PAIRS):
+        stop = tl.load(layers_ptr + 2 * (depth - step) - 1)
+        for tile in range(tl.load(layers_ptr + 2 * (depth - step) - 2), stop, PAIRS):
             c = tile + tl.arange(0, PAIRS)
             here = c < stop
-            lo_gs_ptr = gs_ptr + tl.load(lo_ptr + c, here, 0)
-            hi_gs_ptr = gs_ptr + tl.load(hi_ptr + c, here, 0)
-            g_lo, g_hi = tl.load(lo_gs_ptr, here, 0.0), tl.load(hi_gs_ptr, here, 0.0)
-            gap, outer = tl.load(d_ptr + c, here, 0.0), tl.load(gd_ptr + c, here, 0.0)
-            push, along = _push_tile(gap, outer, g_lo - g_hi, tau, lam, SIGMOID, TRICK)
-            to_tau += tl.where(here, along / tau, 0.0)
-            to_lam += tl.where(here, along * tl.log(tl.abs(gap) + 1e-10), 0.0) if TRICK else 0.0
+            lo, hi = tl.load(lo_ptr + c, here, 0), tl.load(hi_ptr + c, here, 0)
+            g_lo, g_hi = tl.load(lanes_ptr + lo, here, 0.0), tl.load(lanes_ptr + hi, here, 0.0)
+            gap, g = tl.load(d_ptr + c, here, 0.0), tl.load(g_ptr + c, here, 0.0).to(tau.dtype)
+            push, along, extra = _push_tile(gap, g, g_lo - g_hi, tau, lam, SIGMOID, TRICK, OF_V, most)
+            to_tau += tl.where(here, along, 0.0)
+            to_lam += tl.where(here, extra, 0.0)
             push = tl.where(tl.load(need_ptr + c, here, 0) < size, push, 0.0)
-            tl.store(lo_gs_ptr, g_lo - push, here)
-            tl.store(hi_gs_ptr, g_hi + push, here)
+            _store_two(lanes_ptr, lo, g_lo - push, hi, g_hi + push, here)
         tl.debug_barrier()
-    tl.store(gtau_ptr + b, tl.sum(to_tau, 0))
+    _copy_lanes(gs_ptr, lanes_ptr, n, False, PAIRS)
+    tl.store(gtau_ptr + b, tl.sum(to_tau, 0) / tau)
     tl.store(glam_ptr + b, tl.sum(to_lam, 0))
 
 # %% ../../nbs/networks/28_layers_triton.ipynb #8244bd1a
@@ -432,17 +477,17 @@ def triton_slopes(sums, v, size, kind, n, sigmoid):
     launch(_slope_kernel, programs, v, sums_ptr=sums, gv_ptr=gv, blocks=sums.shape[1], **arguments)
     return gv
 
-# %% ../../nbs/networks/28_layers_triton.ipynb #dab8362a
+# %% ../../nbs/networks/28_layers_triton.ipynb #c9213cdf
 def _see_arguments(s, tau, lam, size, kind, sigmoid, trick):
     "What both kernels of the differences take, by keyword."
     n = s.shape[-1]
     net = _on_device(kind, n, False, False, str(s.device))
-    return dict(tau_ptr=tau.contiguous(), lam_ptr=lam.contiguous(), size_ptr=size.int(),
+    return dict(tau_ptr=tau.contiguous(), lam_ptr=lam.contiguous(), size_ptr=size.contiguous(),
                 lo_ptr=net.lo, hi_ptr=net.hi, need_ptr=net.need, layers_ptr=net.reach,
                 n=n, depth=net.reach.shape[1], comparators=len(net.lo),
                 SIGMOID=sigmoid, TRICK=trick, PAIRS=min(1024, triton.next_power_of_2(max(n // 2, 1))), num_warps=8)
 
-# %% ../../nbs/networks/28_layers_triton.ipynb #88940104
+# %% ../../nbs/networks/28_layers_triton.ipynb #73138fdd
 def triton_differences(
     s: Tensor,  # scores, (B, n)
     tau: Tensor,  # temperature, (B,)
@@ -451,16 +496,17 @@ def triton_differences(
     kind: str,  # "bitonic" or "odd_even"
     sigmoid: str,  # name of the sigmoid
     trick: bool,  # whether the activation replacement trick is on
-) -> Tensor:  # (B, C)
-    "What the comparators of a soft network see, in one launch."
+) -> tuple:  # the differences in the dtype of tau, and the sigmoid arguments in that of s, each (B, C)
+    "What the comparators of a soft network see, and the arguments of their sigmoids, in one launch."
     arguments = _see_arguments(s, tau, lam, size, kind, sigmoid, trick)
-    d = s.new_empty(len(s), arguments["comparators"])
-    launch(_see, len(s), s, d_ptr=d, lanes_ptr=s.new_empty(s.shape), s_ptr=s.contiguous(), **arguments)
-    return d
+    v = s.new_empty(len(s), arguments["comparators"])
+    d = tau.new_empty(v.shape)
+    launch(_see, len(s), s, d_ptr=d, v_ptr=v, lanes_ptr=tau.new_empty(s.shape), s_ptr=s.contiguous(), **arguments)
+    return d, v
 
-# %% ../../nbs/networks/28_layers_triton.ipynb #f3b8766c
+# %% ../../nbs/networks/28_layers_triton.ipynb #a40cf01b
 def triton_differences_backward(
-    gd: Tensor,  # gradient of the differences, (B, C)
+    g: Tensor,  # gradient of the differences, or of the sigmoid arguments, (B, C)
     d: Tensor,  # the differences, (B, C)
     s: Tensor,  # scores, (B, n)
     tau: Tensor,  # (B,)
@@ -469,11 +515,12 @@ def triton_differences_backward(
     kind: str,  # "bitonic" or "odd_even"
     sigmoid: str,  # name of the sigmoid
     trick: bool,  # whether the activation replacement trick is on
+    of_v: bool = False,  # whether g is that of the sigmoid arguments
 ) -> tuple:  # gradients of s (B, n), tau (B,) and lam (B,)
     "The backward pass of `triton_differences`."
     arguments = _see_arguments(s, tau, lam, size, kind, sigmoid, trick)
-    gs = s.new_zeros(s.shape)
+    gs = s.new_empty(s.shape)
     gtau, glam = tau.new_empty(tau.shape), lam.new_empty(lam.shape)
-    launch(_see_backward, len(s), s, gs_ptr=gs, gtau_ptr=gtau, glam_ptr=glam,
-           gd_ptr=gd.contiguous(), d_ptr=d.contiguous(), **arguments)
+    launch(_see_backward, len(s), s, gs_ptr=gs, gtau_ptr=gtau, glam_ptr=glam, g_ptr=g.contiguous(),
+           d_ptr=d.contiguous(), lanes_ptr=tau.new_empty(s.shape), OF_V=of_v, **arguments)
     return gs, gtau, glam

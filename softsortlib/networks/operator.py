@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['NetworkPermutation', 'SortingNetwork', 'default_steepness']
 
-# %% ../../nbs/networks/22_operator.ipynb #802f590d
+# %% ../../nbs/networks/22_operator.ipynb #1cded80d
 import copy
 import math
 from functools import partial
@@ -20,14 +20,14 @@ from ..core.permutation import SoftPermutation, is_concrete, patch_to
 from ..engine.dispatch import choose, precise
 from .comparators import sorting_network
 from .error_free import apply_error_free, error_free_differences, exact_differences, exact_send
-from .layers_autograd import network_differences, network_matrix, network_send
+from .layers_autograd import network_arguments, network_differences, network_matrix, network_send
 from .swaps import SIGMOIDS, apply_layers, lane_differences, sigmoid_argument
 
-# %% ../../nbs/networks/22_operator.ipynb #2f52c250
+# %% ../../nbs/networks/22_operator.ipynb #f2261469
 class _OnLanes(SoftPermutation):
     "A square soft permutation that puts the real elements on the upper lanes, and may read the lanes from the bottom."
     if TYPE_CHECKING:  # added below
-        def _sizes(self, batch: torch.Size) -> Tensor: ...
+        def _sizes(self) -> Tensor: ...
         def _pack(self, x: Tensor) -> Tensor: ...
         def _unpack(self, x: Tensor) -> Tensor: ...
         def _lanes(self, rows: "Tensor | None") -> "Tensor | None": ...
@@ -43,11 +43,11 @@ class _OnLanes(SoftPermutation):
             self.place = self.order.argsort(-1)  # the lane of each element, (..., n)
             self.length = mask.sum(-1)
 
-# %% ../../nbs/networks/22_operator.ipynb #6bd525e8
+# %% ../../nbs/networks/22_operator.ipynb #696a76e7
 @patch_to(_OnLanes)
-def _sizes(self, batch):
+def _sizes(self):
     "The number of real elements of each set."
-    return torch.full(batch, self.n, device=self.device) if self.length is None else self.length.expand(batch)
+    return torch.full(self.batch, self.n, device=self.device) if self.length is None else self.length
 
 @patch_to(_OnLanes)
 def _pack(self, x):
@@ -76,12 +76,12 @@ def _rows_of(y, lanes):
         return y.index_select(-2, lanes)
     return y.gather(-2, lanes[..., None].expand(*y.shape[:-2], lanes.shape[-1], y.shape[-1]))
 
-# %% ../../nbs/networks/22_operator.ipynb #c3dda59b
+# %% ../../nbs/networks/22_operator.ipynb #8e17585c
 class NetworkPermutation(_OnLanes):
     "The soft permutation of a sorting network: a product of layers that is never multiplied out."
     if TYPE_CHECKING:  # added below
         def _plain(self) -> tuple: ...
-        def _differences(self, s: Tensor, tau: "float | Tensor", art_lambda: "float | Tensor | None") -> Tensor: ...
+        def _compare(self, s: Tensor, tau: "float | Tensor", art_lambda: "float | Tensor | None") -> tuple: ...
         def _send(self, v: Tensor, x: Tensor, reverse: bool) -> Tensor: ...
         def _send_exact(self, v: Tensor, x: Tensor, reverse: bool) -> Tensor: ...
         def _matrix(self, v: Tensor) -> Tensor: ...
@@ -102,38 +102,57 @@ class NetworkPermutation(_OnLanes):
         self.kind = kind
         self.sigmoid = sigmoid
         self.error_free = swaps == "error_free"
-        self.fast = self.n > 1 and choose(s, backend or "", triton=True) != "torch"
-        lanes = self._pack(s[..., None])[..., 0]
-        d = self._differences(precise(lanes), tau, art_lambda)
-        self.swapped = d < 0 if self.error_free else None
-        self.v = sigmoid_argument(d, tau, art_lambda, s.dtype)
+        self.who = choose(s, backend or "", triton=True)
+        self.fast = self.n > 1 and self.who != "torch"
+        self.size = self._sizes() if self.fast else None
+        lanes = s if mask is None else self._pack(s[..., None])[..., 0]
+        self.v, self.swapped = self._compare(lanes, tau, art_lambda)
 
-# %% ../../nbs/networks/22_operator.ipynb #d771fc52
+# %% ../../nbs/networks/22_operator.ipynb #43e23ab2
 @patch_to(NetworkPermutation)
 def _plain(self):
     "The comparators, and whether each of them acts."
     net = sorting_network(self.kind, self.n, str(self.device))
     return net, None if self.length is None else net.need < self.length[..., None]
 
-def _for_each_set(a, s):
+def _for_each_set(a, s, dtype):
     "A number or a tensor (..., 1) as a tensor with one number for each set of s (..., n)."
     if isinstance(a, Tensor):
-        return a[..., 0].to(s.dtype).expand(s.shape[:-1])
-    return s.new_full(s.shape[:-1], a)
+        return a[..., 0].to(dtype).expand(s.shape[:-1])
+    return s.new_full(s.shape[:-1], a, dtype=dtype)
+
+def _is_on(art_lambda):
+    "Whether the activation replacement trick is on, which None and 0 switch off."
+    return isinstance(art_lambda, Tensor) or bool(art_lambda)
+
+# %% ../../nbs/networks/22_operator.ipynb #a1c9ef45
+def _differences(P, s, tau, art_lambda):
+    "What the comparators see of the scores on the lanes, (..., C)."
+    if not P.fast:
+        net, active = P._plain()
+        differences = error_free_differences if P.error_free else lane_differences
+        return differences(s, net, P.sigmoid, tau, art_lambda, active)
+    trick = _is_on(art_lambda)
+    tau, lam = (_for_each_set(a, s, s.dtype) for a in (tau, art_lambda if trick else 0.0))
+    differences = exact_differences if P.error_free else network_differences
+    return differences(s, tau, lam, P.size, P.kind, P.sigmoid, trick)
+
+def _arguments(P, s, tau, art_lambda):
+    "The arguments of the sigmoids in one launch, (..., C); s are the scores on the lanes."
+    trick = _is_on(art_lambda)
+    tau = _for_each_set(tau, s, torch.float64)
+    lam = _for_each_set(art_lambda, s, torch.float64) if trick else tau.detach()  # which is not read
+    return network_arguments(s, tau, lam, P.size, P.kind, P.sigmoid, trick)
 
 @patch_to(NetworkPermutation)
-def _differences(self, s, tau, art_lambda):
-    "What the comparators see of the scores on the lanes, (..., C)."
-    if not self.fast:
-        net, active = self._plain()
-        differences = error_free_differences if self.error_free else lane_differences
-        return differences(s, net, self.sigmoid, tau, art_lambda, active)
-    trick = isinstance(art_lambda, Tensor) or bool(art_lambda)  # None and 0 switch it off
-    lam = _for_each_set(art_lambda if trick else 0.0, s)
-    differences = exact_differences if self.error_free else network_differences
-    return differences(s, _for_each_set(tau, s), lam, self._sizes(self.batch), self.kind, self.sigmoid, trick)
+def _compare(self, s, tau, art_lambda):
+    "The arguments of the sigmoids, (..., C), and with error-free swaps which comparators swap."
+    if self.fast and self.who == "triton" and not self.error_free:
+        return _arguments(self, s, tau, art_lambda), None
+    d = _differences(self, precise(s), tau, art_lambda)
+    return sigmoid_argument(d, tau, art_lambda, s.dtype), d < 0 if self.error_free else None
 
-# %% ../../nbs/networks/22_operator.ipynb #c0088198
+# %% ../../nbs/networks/22_operator.ipynb #62b5bfde
 @patch_to(NetworkPermutation)
 def _send(self, v, x, reverse):
     "x (*batch', n, d) through the layers."
@@ -141,7 +160,7 @@ def _send(self, v, x, reverse):
     if self.error_free:
         return self._send_exact(v, x, reverse)
     if self.fast:
-        return network_send(v.expand(*batch, v.shape[-1]), x, self._sizes(batch), *how)
+        return network_send(v.expand(*batch, v.shape[-1]), x, self.size.expand(batch), *how)
     net, active = self._plain()
     return apply_layers(v, x, net, self.sigmoid, active, reverse)
 
@@ -151,7 +170,7 @@ def _send_exact(self, v, x, reverse):
     batch, how = x.shape[:-2], (self.kind, self.sigmoid, reverse)
     if self.fast:
         v, swapped = (a.expand(*batch, v.shape[-1]) for a in (v, self.swapped))
-        return exact_send(v, swapped, x, self._sizes(batch), *how)
+        return exact_send(v, swapped, x, self.size.expand(batch), *how)
     net, active = self._plain()
     return apply_error_free(v, self.swapped, x, net, self.sigmoid, active, reverse)
 
@@ -159,7 +178,7 @@ def _send_exact(self, v, x, reverse):
 def _matrix(self, v):
     "All of P, columns in the order of the lanes."
     if self.fast and not self.error_free:
-        return network_matrix(v, self._sizes(self.batch), self.kind, self.sigmoid, self.n)
+        return network_matrix(v, self.size, self.kind, self.sigmoid, self.n)
     eye = torch.eye(self.n, dtype=v.dtype, device=self.device)
     return self._send(v, eye.expand(*self.batch, -1, -1), False)
 
