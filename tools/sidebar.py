@@ -9,7 +9,7 @@ from pathlib import Path
 
 root = Path(__file__).resolve().parent.parent
 TUTORIALS = ("learn_from_order", "spearman_loss", "ranking_loss", "masks", "robust_regression", "median_filter",     # from simple to
-             "topk_layer", "metric_knn", "sort_a_million", "point_clouds", "arrange_colours", "torch_compile", "several_devices", "ranking_across_devices", "*")                   # involved
+             "topk_layer", "metric_knn", "conformal_training", "sort_a_million", "point_clouds", "arrange_colours", "torch_compile", "several_devices", "ranking_across_devices", "*")                   # involved
 DOORS = {"core": "The soft permutation", "rowwise": "Rows by a softmax", "networks": "Sorting networks", "transport": "Optimal transport",
          "ranks": "Ranks", "selection": "The top k", "sampling": "Sampling", "distributed": "Many processes", "ragged": "Lists and files", "functional": "Functions", "losses": "Losses and layers"}
 API = ("functional", "core", "rowwise", "networks", "transport", "ranks", "selection", "sampling", "distributed", "ragged", "losses", "lab")                    # in the order of use

@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = []
 
-# %% ../../nbs/functional/53_arguments.ipynb #e67b7dab
+# %% ../../nbs/functional/53_arguments.ipynb #11d84515
 import difflib
 import functools
 import inspect
@@ -21,6 +21,7 @@ from ..core.permutation import check_mask, check_scores, compute_dtype, is_concr
 from ..core.rank_operators import RankOperator, get_rank_operator
 from ..engine.radix import stable_sort
 from ..ragged.blocks import ListPermutation
+from ..ragged.kernels import Of, of_each_list
 from softsortlib.ragged.lists import (
     by_length, calls, check_offsets, is_nested, items, nested_like, refuse_mask, to_lists, unnested,
 )
@@ -249,33 +250,56 @@ def _least(k, lists):
         raise ValueError(f"k must be at most {lists.longest}, the length of the longest list, got {k}")
     return max(1, math.ceil(k))
 
-# %% ../../nbs/functional/53_arguments.ipynb #75b058fe
-def _of_lists(f, join, x, offsets, dim=-1, mask=None, keepdim=False, **options):
-    "What f says of each list."
-    refuse_mask(mask)
-    flat, offsets, dim = _concatenated(x, offsets, dim)
-    s = flat.movedim(dim, -1)
-    lists = by_length(check_offsets(offsets, s))
+# %% ../../nbs/functional/53_arguments.ipynb #569389a5
+def _in_blocks(f, join, s, offsets, dim, options):
+    "What f says of each list of s (..., N), one length at a time."
+    lists = by_length(offsets)
     results, kept = [], []
     for call in calls((s,), lists, options, _least(options.get("k"), lists)):
         results.append(f(*call.tensors, mask=call.mask, **call.options))
         kept.append(call.kept)
-    y = join(results, kept, lists, dim)
+    return join(results, kept, lists, dim)
+
+
+def _by_kernel(f, s, offsets, of, tau, options):
+    "The same by a kernel that takes offsets, for values or ranks."
+    sign = -1 if options.pop("descending", False) else 1
+    def plain(z, offsets, tau):
+        own = dict(tau=tau) if isinstance(tau, Tensor) and tau.ndim else {}
+        return _in_blocks(f, join_items, z, offsets, -1, {**options, **own})
+    y = of_each_list(turned(s, sign), offsets, tau, of, plain)
+    return turned(y, sign) if of == Of.SORT else y
+
+
+def _of_lists(f, join, kernel, x, offsets, dim=-1, mask=None, keepdim=False, **options):
+    "What f says of each list."
+    refuse_mask(mask)
+    flat, offsets, dim = _concatenated(x, offsets, dim)
+    s = flat.movedim(dim, -1)
+    offsets = check_offsets(offsets, s)
+    found = None if kernel is None else kernel(s, offsets, **options)
+    if found is None:
+        y = _in_blocks(f, join, s, offsets, dim, options)
+    else:
+        y = _by_kernel(f, s, offsets, *found, options).movedim(-1, dim)
     return nested_like(y, x) if is_nested(x) and join is join_items else y
 
-# %% ../../nbs/functional/53_arguments.ipynb #064e7341
+# %% ../../nbs/functional/53_arguments.ipynb #bbe7e075
 F = TypeVar("F", bound=Callable[..., Any])
 
 
-def on_lists(join: Callable) -> "Callable[[F], F]":
-    "Let a function of x (..., n) take `offsets`, and nested tensors: `join` puts the results of all lengths together."
+def on_lists(
+    join: Callable,  # puts the results of all lengths together
+    kernel: "Callable | None" = None,  # of scores, offsets and keywords: the kernel and the temperature, or None
+) -> "Callable[[F], F]":
+    "Let a function of x (..., n) take `offsets`, and nested tensors."
     def decorate(f):
         signature = inspect.signature(f)
 
         @functools.wraps(f)
         def verb(x, *args, offsets=None, **kwargs):
             if isinstance(x, Tensor) and (offsets is not None or x.is_nested):
-                return _of_lists(f, join, offsets=offsets, **signature.bind(x, *args, **kwargs).arguments)
+                return _of_lists(f, join, kernel, offsets=offsets, **signature.bind(x, *args, **kwargs).arguments)
             return f(x, *args, **kwargs)
 
         return verb

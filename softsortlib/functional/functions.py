@@ -5,11 +5,11 @@
 # %% auto #0
 __all__ = ['soft_permutation', 'soft_sort', 'soft_rank', 'soft_topk', 'soft_topk_mask']
 
-# %% ../../nbs/functional/50_functions.ipynb #0e800f6a
+# %% ../../nbs/functional/50_functions.ipynb #e3e0f3aa
 import torch
 from torch import Tensor
 
-from ..core.operators import Operator, check_flags
+from ..core.operators import Operator, check_flags, check_tau
 from ..core.permutation import SoftPermutation, compute_dtype
 from ..core.rank_operators import RankOperator, check_ranks_fit
 from softsortlib.functional.arguments import (
@@ -17,7 +17,10 @@ from softsortlib.functional.arguments import (
     ranker, turned, with_gradient_of,
 )
 from .parts import group_sort, group_topk, in_parts
+from ..ragged.kernels import Of, has_list_kernel
 from ..ranks.laplace import LaplaceRank
+from ..ranks.sigmoid import SigmoidRank
+from ..rowwise.softsort import SoftSort
 from ..selection.masks import get_topk_mask, hard_mask
 
 # %% ../../nbs/functional/50_functions.ipynb #feb34e21
@@ -70,6 +73,46 @@ def soft_permutation(
     P = operator(turned(s, sign), mask)
     return P.straight_through() if hard else P
 
+# %% ../../nbs/functional/50_functions.ipynb #8061e572
+_KINDS = {"softsort": SoftSort, "laplace": LaplaceRank, "sigmoid": SigmoidRank}
+
+
+def _by_scan(operator):
+    "Whether a SoftSort is the one of (11.4)."
+    usual = operator.power == 1 and operator.distance is None and operator.simplex == "softmax"
+    return usual and operator.backend in (None, "numba")
+
+
+def _list_kernel(s, offsets, method, tau, kernels):
+    "The kernel of an operator, by its type, and the temperature, a number or (B,); None where there is none."
+    operator = _KINDS[method]() if isinstance(method, str) and method in _KINDS else method
+    of = kernels.get(type(operator))
+    if of is None or type(operator) is SoftSort and not _by_scan(operator):
+        return None
+    asked = operator.tau if tau is None else tau
+    if isinstance(asked, Tensor):
+        shapes = [()] if tau is None else [(), (len(offsets) - 1,)]
+        if asked.shape not in shapes or not (asked > 0).all():
+            return None
+    else:
+        check_tau(asked, s)
+    return (of, asked) if has_list_kernel(s, asked) and not s.isinf().any() else None
+
+
+def _kernel_of_values(s, offsets, descending=False, method="softsort", tau=None, hard=False, group=None, **_):
+    "What `soft_sort` of lists finds."
+    if hard is not False or not isinstance(descending, bool) or group is not None:
+        return None
+    return _list_kernel(s, offsets, method, tau, {SoftSort: Of.SORT})
+
+
+def _kernel_of_ranks(s, offsets, descending=False, method="softsort", tau=None, hard=False, group=None, **_):
+    "What `soft_rank` of lists finds."
+    if hard is not False or not isinstance(descending, bool) or group is not None:
+        return None
+    kernels = {SoftSort: Of.RANK, LaplaceRank: Of.LAPLACE, SigmoidRank: Of.SIGMOID}
+    return _list_kernel(s, offsets, method, tau, kernels)
+
 # %% ../../nbs/functional/50_functions.ipynb #c2b34e13
 def _rank_only_sort(s, mask, descending, method, tau):
     "Sorted values, (..., n), of an operator that has no matrix; raise `TypeError` when it has ranks only."
@@ -84,8 +127,8 @@ def _sorters():
     own = {name: cls for name, cls in RankOperator.names.items() if hasattr(cls, "sort")}
     return {**Operator.names, **own}
 
-# %% ../../nbs/functional/50_functions.ipynb #22544c04
-@on_lists(join_items)
+# %% ../../nbs/functional/50_functions.ipynb #3e153876
+@on_lists(join_items, _kernel_of_values)
 def soft_sort(
     x: Tensor,  # any shape, floating point
     dim: int = -1,  # the dimension to sort
@@ -127,8 +170,8 @@ def _expected_position(P):
         weight = weight.masked_fill(~P.mask, 1)
     return total / weight
 
-# %% ../../nbs/functional/50_functions.ipynb #43ca875f
-@on_lists(join_items)
+# %% ../../nbs/functional/50_functions.ipynb #196e4661
+@on_lists(join_items, _kernel_of_ranks)
 def soft_rank(
     x: Tensor,  # any shape, floating point
     dim: int = -1,  # the dimension to rank

@@ -20,7 +20,7 @@ from softsortlib.ragged.lists import (
     by_length, calls, check_offsets, is_nested, refuse_mask, to_lists, unnested,
 )
 
-# %% ../../nbs/losses/59_contract.ipynb #df52a781
+# %% ../../nbs/losses/59_contract.ipynb #64f69b1c
 def check_relevance(
     relevance: Tensor,  # as the user gave it
     scores: "Tensor | None" = None,  # (..., n), if there are scores
@@ -133,12 +133,15 @@ def _flat_lists(scores, relevance, offsets):
     check_relevance(relevance, scores)
     return scores, relevance, check_offsets(offsets, scores)
 
-# %% ../../nbs/losses/59_contract.ipynb #8ebc74c2
-def _of_lists(loss, scores, relevance, offsets, options, least):
+# %% ../../nbs/losses/59_contract.ipynb #0bede44b
+def _of_lists(loss, scores, relevance, offsets, options, least, at_once=None):
     "The loss of lists."
     reduction = options.pop("reduction", "mean")
     check_reduction(reduction)
     s, y, offsets = _flat_lists(scores, relevance, offsets)
+    found = None if at_once is None or s.numel() == 0 else at_once(s, y, offsets, **options)
+    if found is not None:
+        return reduce_sets(*found, reduction, s.dtype)
     lists, parts = by_length(offsets), []
     k = options.get("k", 1)
     fill = max(1, min(k, lists.longest)) if least and isinstance(k, int) else 1
@@ -147,7 +150,7 @@ def _of_lists(loss, scores, relevance, offsets, options, least):
         parts.append(tuple(v if call.kept else v[..., :0] for v in both))
     return _reduced(parts, lists, reduction, s.dtype)
 
-# %% ../../nbs/losses/59_contract.ipynb #f9f2fe36
+# %% ../../nbs/losses/59_contract.ipynb #22da5450
 F = TypeVar("F", bound=Callable[..., Any])
 
 
@@ -159,9 +162,26 @@ def over_lists(fill: bool = False) -> "Callable[[F], F]":
             if offsets is None and not is_nested(scores):
                 return loss(scores, relevance, mask, **options)
             refuse_mask(mask)
-            return _of_lists(loss, scores, relevance, offsets, options, fill)
+            return _of_lists(loss, scores, relevance, offsets, options, fill, of_sets.at_once)
 
+        of_sets.at_once = None
         return of_sets
+    return decorate
+
+
+def at_once(loss: Callable) -> "Callable[[F], F]":
+    "Give a loss a form for all lists together: (s, y, offsets, **options) -> losses and which count, or None."
+    def decorate(f):
+        of_options = [p for p in inspect.signature(loss).parameters.values() if p.kind is p.KEYWORD_ONLY]
+        defaults = {p.name: p.default for p in of_options if p.name != "reduction"}
+
+        @functools.wraps(f)
+        def form(s, y, offsets, **options):
+            known = options.keys() <= defaults.keys() and options.get("group") is None
+            return f(s, y, offsets, **{**defaults, **options}) if known else None
+
+        loss.at_once = form
+        return f
     return decorate
 
 # %% ../../nbs/losses/59_contract.ipynb #789de3e2

@@ -5,16 +5,20 @@
 # %% auto #0
 __all__ = ['hard_metric', 'soft_metric', 'gradient_and_curvature']
 
-# %% ../../nbs/losses/125_metrics.ipynb #b647c05a
+# %% ../../nbs/losses/125_metrics.ipynb #5b6629e4
+import copy
+
 import torch
 from torch import Tensor
 
 from ..core.checks import check_scores, is_one_of
 from ..functional.arguments import midranks
+from ..functional.parts import in_parts
 from .contract import Loss, differing, over_lists, reduce_sets, set_inputs
 from .curves import AUCLoss, AveragePrecisionLoss, QuantisedAPLoss
 from .first import PiRankLoss, ReciprocalRankLoss, hard_gains
 from .orders import KendallLoss, SpearmanLoss
+from .parts import group_loss
 from softsortlib.losses.ranking import (
     ApproxNDCGLoss, NeuralNDCGLoss, PrecisionLoss, RecallLoss, best_dcg, discounts_of, gains_of, ratio_of,
 )
@@ -104,7 +108,7 @@ def counterpart(loss):
         raise TypeError(f"loss must be one that smooths a metric, got {type(loss).__name__}: there are {known}")
     return found
 
-# %% ../../nbs/losses/125_metrics.ipynb #8ccd79c9
+# %% ../../nbs/losses/125_metrics.ipynb #2e5b2617
 def hard_values(
     loss: Loss,  # a module of this part
     scores: Tensor,  # (..., n)
@@ -129,7 +133,37 @@ def over_sets(loss, scores, relevance, mask, offsets, reduction, counting=False)
 
     return of_sets(scores, relevance, mask, offsets, reduction=reduction)
 
-# %% ../../nbs/losses/125_metrics.ipynb #fed4ebb4
+# %% ../../nbs/losses/125_metrics.ipynb #8f48b911
+def _metric_of_parts(loss, scores, relevance, mask, offsets, group, reduction, counting):
+    "The metric of scores in parts, collected on every process; raise as `group_loss`."
+    counterpart(loss)
+    if offsets is not None:
+        raise ValueError("group and offsets exclude each other, got both: give each process whole lists")
+
+    def hard_metric(s, y, mask, *, reduction, metric):
+        return over_sets(loss, s, y, mask, None, reduction, counting)
+
+    s = scores.detach() if isinstance(scores, Tensor) else scores  # checked together with the other processes
+    own = dict(reduction=reduction, metric=type(loss).__name__)
+    return group_loss(hard_metric, None, s, relevance, mask, group, True, **own)
+
+
+def with_group(
+    loss: Loss,  # a module of this part
+    group,  # a process group, or None
+    gather: bool,  # whether it collects the scores
+) -> Loss:
+    "The same loss of scores in parts; raise `NotImplementedError` for one that has no such form."
+    if group is None:
+        return loss
+    if "group" not in loss.defaults:
+        raise NotImplementedError(f"{type(loss).__name__} has no form for scores in parts: "
+                                  "collect them, or give each process whole lists")
+    loss = copy.copy(loss)
+    loss.group, loss.gather = group, gather
+    return loss
+
+# %% ../../nbs/losses/125_metrics.ipynb #9bbf7bcf
 def hard_metric(
     loss: Loss,  # a module of this part, whose options say which metric
     scores: Tensor,  # (..., n)
@@ -138,26 +172,33 @@ def hard_metric(
     offsets: "Tensor | None" = None,  # integer, (B + 1,): lists lie end to end in the last dimension
     *,
     reduction: str = "mean",  # "mean" over sets that count, "sum", "none", or "count": how many count
+    group: "object | None" = None,  # a torch.distributed group: scores are this process's part; None is the loss's own
 ) -> Tensor:  # (), or (...) for "none"
     """The metric that a loss smooths: NDCG, precision, recall, AP, RR, AUC, Spearman's or Kendall's coefficient.
 
     Raise `TypeError` for a loss that smooths none, `TypeError` or `ValueError` when an argument does not fit."""
     counting = is_one_of(reduction, ("count",))
     how = "sum" if counting else reduction
+    group = getattr(loss, "group", None) if group is None else group
+    if in_parts(scores, group):
+        return _metric_of_parts(loss, scores, relevance, mask, offsets, group, how, counting)
     return over_sets(loss, scores, relevance, mask, offsets, how, counting)
 
-# %% ../../nbs/losses/125_metrics.ipynb #8bd09c88
+# %% ../../nbs/losses/125_metrics.ipynb #2a5166d2
 def soft_metric(
     loss: Loss,  # a module of this part
     scores: Tensor,  # (..., n)
     relevance: Tensor,  # (..., n)
     mask: "Tensor | None" = None,  # bool, broadcastable to scores, True = a real element
     offsets: "Tensor | None" = None,  # integer, (B + 1,): lists lie end to end in the last dimension
+    *,
+    group: "object | None" = None,  # a torch.distributed group: scores are this process's part (129)
+    gather: bool = False,  # with a group: collect all scores on every process
 ) -> Tensor:  # what `hard_metric` gives, smoothed, of the mean over sets; ()
     """The metric whose complement a loss is, on the scale of `hard_metric`.
 
-    Raises as the loss does."""
-    value = loss(scores, relevance, mask=mask, offsets=offsets)
+    Raises as the loss does, and `NotImplementedError` with a group for a loss that has no form in parts."""
+    value = with_group(loss, group, gather)(scores, relevance, mask=mask, offsets=offsets)
     return 1 - 2 * value if isinstance(loss, (KendallLoss, WeightedKendallLoss)) else 1 - value
 
 # %% ../../nbs/losses/125_metrics.ipynb #296840ca
@@ -169,7 +210,7 @@ def _places(s, offsets):
     offsets = check_offsets(offsets, s)
     return place - offsets[list_numbers(offsets)], int(offsets.diff().max()) if len(offsets) > 1 else 0
 
-# %% ../../nbs/losses/125_metrics.ipynb #9dd92d5b
+# %% ../../nbs/losses/125_metrics.ipynb #200a7e66
 def gradient_and_curvature(
     loss: Loss,  # a module of this part; for a sum over lists say reduction="sum"
     scores: Tensor,  # (..., n)

@@ -99,6 +99,21 @@ def loss(group, rank, P, name, kind="normal", split="random", batch=(), n=37, dt
     return error(own, value, value), error(got, cut(want, split, P, rank), want)
 
 
+def metric(group, rank, P, name, kind="normal", split="random", batch=(), n=37, dtype=torch.float64, masked=False, options={}, reduction="mean"):
+    "Largest relative error of the hard and, where it has parts, of the soft metric of a loss in parts against one process."
+    whole = scores(kind, batch, n, dtype)
+    y = (2 * torch.randn(*batch, n, generator=torch.Generator().manual_seed(3))).round().clamp(min=0)
+    mask = torch.rand(*batch, n, generator=torch.Generator().manual_seed(5)) < 0.7 if masked else None
+    one, x, grades = getattr(losses, name)(**options), cut(whole, split, P, rank), cut(y, split, P, rank)
+    real = None if mask is None else cut(mask, split, P, rank)
+    want, own = losses.hard_metric(one, whole, y, mask, reduction=reduction), losses.hard_metric(one, x, grades, real, reduction=reduction, group=group)
+    found = error(own, want, want)
+    if "group" not in one.defaults: return found, 0.0
+    carried = losses.hard_metric(getattr(losses, name)(**options, group=group), x, grades, real, reduction=reduction)
+    soft, parts = losses.soft_metric(one, whole, y, mask), losses.soft_metric(one, x, grades, real, group=group)
+    return max(found, error(carried, want, want)), error(parts, soft, soft)
+
+
 def likelihood(group, rank, P, kind="normal", split="random", batch=(), n=37, dtype=torch.float64, options={}):
     "Largest relative error of the likelihood of an order in parts and of its gradient against one process."
     whole = scores(kind, batch, n, dtype).requires_grad_()

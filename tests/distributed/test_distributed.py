@@ -82,6 +82,18 @@ def test_losses(processes, name):
     check(processes("loss", 2, name=name, dtype=torch.float32, options=dict(options, tau=0.3)), torch.float32)
 
 
+METRICS = {"SpearmanLoss": dict(tau=0.3), "KendallLoss": dict(tau=0.3), "ApproxNDCGLoss": dict(tau=0.3, k=5), "PrecisionLoss": dict(tau=0.3, k=4), "RecallLoss": dict(tau=0.3, k=4), "AUCLoss": {}, "ReciprocalRankLoss": {}}
+
+
+@pytest.mark.parametrize("name", METRICS)
+def test_metrics(processes, name):
+    "The hard metric of each loss in parts, by group= and by the loss's own group; the soft one where the loss has a form in parts."
+    for P in (1, 2, 3, 4): check(processes("metric", P, name=name, options=METRICS[name]))
+    check(processes("metric", 4, name=name, split="holes", options=METRICS[name]))
+    check(processes("metric", 3, name=name, batch=(2, 2), masked=True, options=METRICS[name], reduction="none"))
+    check(processes("metric", 2, name=name, batch=(3,), options=METRICS[name], reduction="count"))
+
+
 def test_likelihood_of_an_order(processes):
     for P in (1, 2, 3, 4): check(processes("likelihood", P, options=dict(tau=0.3)))
     for split in ("alone", "first", "holes"): check(processes("likelihood", 4, split=split, options=dict(tau=0.3)))

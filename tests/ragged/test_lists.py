@@ -10,7 +10,8 @@ import softsortlib
 from softsortlib import functional as F
 from softsortlib.core.operators import Operator
 from softsortlib.core.rank_operators import RankOperator
-from softsortlib.ragged import offsets_of
+from softsortlib.ragged import kernels, offsets_of
+from softsortlib.ragged.kernels import LONG
 from softsortlib.ragged.lists import by_length
 
 f64 = torch.float64
@@ -48,10 +49,66 @@ def test_each_list_as_if_it_were_alone(name, dtype, rng):
     want = torch.cat([f(part) if part.numel() else part for part in alone(x, offsets)])
     wanted, = torch.autograd.grad((want * w).sum(), x)
     close = TOLERANCE[dtype] if "sinkhorn" not in name else dict(rtol=1e-4, atol=1e-4)      # iterates to a tolerance of its own
+    if name == "rank-sigmoid" and dtype == torch.float32: close = dict(rtol=5e-6, atol=5e-6)       # what rounding takes from a list alone, see the next test
     assert y.dtype == dtype
     assert_close(y / want.abs().clamp(min=1), want / want.abs().clamp(min=1), **close)
     scale = wanted.abs().max().clamp(min=1)
     assert_close(g / scale, wanted / scale, rtol=0, atol=10 * close["atol"])
+
+
+KERNELS = {"sort": F.soft_sort, "rank": F.soft_rank, "laplace": partial(F.soft_rank, method="laplace"), "sigmoid": partial(F.soft_rank, method="sigmoid")}
+
+
+@pytest.mark.parametrize("name", KERNELS)
+@pytest.mark.parametrize("descending", (False, True), ids=("up", "down"))
+def test_kernels_of_single_precision_are_exact_to_1e_6(name, descending, rng):
+    "Against each list alone in double precision, with ties and lists of one; the list of LONG is the longest that sigmoid ranks take pair by pair."
+    f = partial(KERNELS[name], descending=descending, tau=0.3)
+    x, offsets = data(rng, torch.float32, [1, 40, 0, 700, 3, LONG, 1])
+    x[:300] = x[:300].round(decimals=1)
+    x.requires_grad_()
+    w = torch.randn(x.shape, generator=rng)
+    y = f(x, offsets=offsets)
+    g, = torch.autograd.grad(y, x, w)
+    z = x.detach().double().requires_grad_()
+    want = torch.cat([f(part) if part.numel() else part for part in alone(z, offsets)])
+    wanted, = torch.autograd.grad(want, z, w.double())
+    assert_close(y.double() / want.abs().clamp(min=1), want / want.abs().clamp(min=1), rtol=1e-6, atol=1e-6)
+    assert_close(g.double() / wanted.abs().max(), wanted / wanted.abs().max(), rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize("name", KERNELS)
+def test_kernels_and_blocks(name, rng, monkeypatch):
+    "The kernels are met; a temperature for each list; batches; a tau that learns, hard values and other devices' way go through blocks to the same numbers."
+    f, (x, offsets) = KERNELS[name], data(rng, batch=(2,))
+    met = []
+    monkeypatch.setattr(kernels._EachList, "apply", lambda *args, apply=kernels._EachList.apply: met.append(args) or apply(*args))
+    tau = torch.rand(len(LENGTHS), generator=rng, dtype=f64) + 0.2
+    y = f(x, tau=tau, offsets=offsets)
+    assert len(met) == 1
+    assert_close(y, f(x, tau=tau.clone().requires_grad_(), offsets=offsets), rtol=1e-12, atol=1e-12)
+    assert_close(torch.func.vmap(lambda x: f(x, tau=0.4, offsets=offsets))(x), f(x, tau=0.4, offsets=offsets), rtol=1e-12, atol=1e-12)
+    f(x, tau=0.5, offsets=offsets, hard=True)
+    assert len(met) == 2
+    for wrong in (dict(tau=-1.0), dict(tau=-tau), dict(tau=tau[:3]), dict(descending="no")):
+        with pytest.raises((ValueError, TypeError)): f(x, offsets=offsets, **wrong)
+    with pytest.raises(ValueError, match="infinite"): f(x.masked_fill(x > 1, math.inf), offsets=offsets)
+
+
+@pytest.mark.parametrize("threads", (1, 3))
+def test_parts_of_the_work(threads, rng):
+    "Any number of threads, one list or many, gives the same numbers."
+    before = torch.get_num_threads()
+    want = {}
+    try:
+        for lengths in ([9000], [1] * 50 + [6000, 0, 2] * 2):
+            x, offsets = data(rng, lengths=lengths)
+            for name, f in KERNELS.items():
+                torch.set_num_threads(1)
+                want = f(x, tau=0.2, offsets=offsets)
+                torch.set_num_threads(threads)
+                assert torch.equal(f(x, tau=0.2, offsets=offsets), want), name
+    finally: torch.set_num_threads(before)
 
 
 @pytest.mark.parametrize("q", (0.3, torch.tensor([0.0, 0.25, 1.0], dtype=f64)))
