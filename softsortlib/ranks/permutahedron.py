@@ -109,13 +109,13 @@ def _lift(z, w, real):
     farthest = (z - w).abs().masked_fill(~real, 0).amax(-1, keepdim=True).detach()
     return torch.where(real, z, w + 2 * farthest + 1)
 
-# %% ../../nbs/ranks/43_permutahedron.ipynb #fc9e8f35
+# %% ../../nbs/ranks/43_permutahedron.ipynb #14f3e9f8
 def _ranks_anywhere(x, order, tau, real, kl, backend):
     "Soft ranks and blocks; x (..., n) increasing and its order, tau (..., 1), real (...)."
-    kept = torch.arange(x.shape[-1], device=x.device) < real[..., None]
-    z = precise(x).masked_fill(~kept, math.inf)
+    behind = torch.arange(x.shape[-1], device=x.device) >= real[..., None]
+    z = precise(x).masked_fill(behind, math.inf)
     p, last = project_anywhere(z, _targets(x.shape[-1], kl, z), kl, backend, precise(tau))
-    p = (p.exp() if kl else p).masked_fill(~kept, 0).to(x.dtype)
+    p = (p.exp() if kl else p).masked_fill(behind, 0).to(x.dtype)
     return torch.empty_like(p).scatter(-1, order, p), last
 
 def _ranks_numba(x, order, tau, real, kl):
