@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = []
 
-# %% ../../nbs/rowwise/10_small.ipynb #7bdf3836
+# %% ../../nbs/rowwise/10_small.ipynb #a3b7bded
 from enum import IntEnum
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -15,7 +15,7 @@ from torch import Tensor
 
 from ..core.permutation import SoftPermutation, patch_to
 from ..engine.autograd import is_unseen, needs_graph
-from ..engine.compile import arrays, exp_neg, jit, spread_rows
+from ..engine.compile import arrays, copy_to, exp_neg, jit, spread_rows
 
 # %% ../../nbs/rowwise/10_small.ipynb #4aef6cbe
 class Law(IntEnum):
@@ -295,7 +295,7 @@ def _through_sums(t, order, size, gb, gt):
         before += tied
         first = last
 
-# %% ../../nbs/rowwise/10_small.ipynb #96cd2c53
+# %% ../../nbs/rowwise/10_small.ipynb #92078dd1
 @jit
 def pull_sets(lo, hi, sets, asked, x, target, P, y, G, gs, gx, H):
     "The gradients to scores, payload and logits of the sets lo..hi."
@@ -316,7 +316,7 @@ def pull_sets(lo, hi, sets, asked, x, target, P, y, G, gs, gx, H):
             if asked == Asked.PRODUCT:
                 _add_times(G[r, 0, i], P[r, i], gx[r])
             if len(H):
-                H[r, i] = h
+                copy_to(h, H[r, i])
         if sets.law == Law.NEURALSORT:
             _through_sums(t, order, size, gb, gt)
         inv = _inverse(sets.tau[r], t, size)
