@@ -212,7 +212,7 @@ def _layer(net, l):
     start, stop = net.layers[l, 0], net.layers[l, 1]
     return _Layer(net.lo[start:stop], net.hi[start:stop], net.need[start:stop], start, stop)
 
-# %% ../../nbs/networks/25_lanes.ipynb #0898c428
+# %% ../../nbs/networks/25_lanes.ipynb #0f712921
 class Rule(NamedTuple):
     "How the comparators of each set swap."
     tau: np.ndarray  # temperature, (B,)
@@ -221,7 +221,6 @@ class Rule(NamedTuple):
     trick: bool  # whether the activation replacement trick is on
     sigmoid: NamedTuple  # one of the five types
 
-# %% ../../nbs/networks/25_lanes.ipynb #832fc2ed
 _MOST_SINGLE = 0.25 * float(np.finfo(np.float32).max)
 _MOST_DOUBLE = 0.25 * float(np.finfo(np.float64).max)
 
