@@ -16,6 +16,7 @@ import softsortlib
 from softsortlib import NeuralSort, SinkhornSort, SoftSort
 from softsortlib.engine import radix
 from softsortlib.losses import kendall_loss, lambda_loss
+from softsortlib.networks.layers_autograd import network_arguments
 from softsortlib.ranks import pair_sum
 from softsortlib.rowwise.softsort_matrix import laplace_log_prob
 from softsortlib.transport import Gibbs, potentials
@@ -87,9 +88,12 @@ def rest(s):
     twice(kendall_loss(many, torch.arange(600) % 4), many)
     long = torch.linspace(-1, 1, 9000).sin().requires_grad_()      # long enough for the radix sort
     for row in RANKS + OPERATORS[:1]: twice(row.make(tau=0.5)(long) @ long, long)
-    order = z.detach().argsort()      # these two serve GPUs, and have their plain form here
+    order = z.detach().argsort()      # these serve GPUs, and have their plain form here
     twice(radix._permute(z[..., None].expand(2, N, 2), order), z)
     twice(laplace_log_prob(z.sort().values, z, torch.full((2,), 0.5, dtype=z.dtype), SoftSort(0.5, backend="numba")(z)._Z(None), order, ""), z)
+    tau, lam, size = torch.full((2,), 0.5, dtype=z.dtype), torch.full((2,), 0.25, dtype=z.dtype), torch.tensor([N, 5])
+    arguments = network_arguments(z, tau, lam, size, "bitonic", "cauchy", True)
+    torch.autograd.grad(arguments.square().sum(), z)
     weights = torch.full((2, N), 1 / N, dtype=torch.float64), torch.full((2, 3), 1 / 3, dtype=torch.float64)
     twice(potentials(Gibbs(z.sort().values, x.expand(2, 3), 0.5), *weights), z)
 

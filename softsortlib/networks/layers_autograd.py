@@ -48,7 +48,7 @@ def sorting_size(
     distances = [1 << k for b in range((n - 1).bit_length()) for k in range(b + 1)]
     return sum(n // (2 * m) * m + max(0, n % (2 * m) - m) for m in distances)
 
-# %% ../../nbs/networks/27_layers_autograd.ipynb #58f2574b
+# %% ../../nbs/networks/27_layers_autograd.ipynb #230cf4fd
 def _see_plain(s, tau, lam, size, kind, sigmoid, trick):
     "The plain form."
     net, active = _active(kind, s.shape[-1], size)
@@ -179,12 +179,19 @@ def _(s, tau, lam, size, kind, sigmoid, trick):
     shape = *s.shape[:-1], sorting_size(kind, s.shape[-1])
     return tau.new_empty(shape), s.new_empty(shape)
 
-# %% ../../nbs/networks/27_layers_autograd.ipynb #2878b5d6
+# %% ../../nbs/networks/27_layers_autograd.ipynb #272ea2b6
 def _arguments_backward_plain(gv, s, d, tau, lam, size, kind, sigmoid, trick):
-    "The gradients to s, tau and lam in plain torch, differentiable themselves."
-    def arguments(s, tau, lam):
-        return _arguments_plain(s, tau, lam, size, kind, sigmoid, trick)[1]
-    return torch.func.vjp(arguments, s, tau, lam)[1](gv)
+    "Equation 28.1, then Equation 25.3, in plain torch."
+    power, per_set = lam[..., None] if trick else 0.0, tau[..., None]
+    v = sigmoid_argument(d, per_set, power)
+    gv = torch.where(v.abs() < 0.25 * torch.finfo(s.dtype).max, gv.to(d), 0)   # beyond, v is a constant
+    size_of_d = d.abs() + 1e-10
+    slope = (1 - power * d.abs() / size_of_d) * size_of_d ** -power / per_set
+    gs, gtau, glam = _see_backward_plain(gv * slope, s, d, tau, lam, size, kind, sigmoid, trick)
+    along = gv * v
+    if trick:
+        glam = glam - (along * size_of_d.log()).sum(-1)
+    return gs.to(s), gtau - along.sum(-1) / tau, glam
 
 def _arguments_backward_triton(gv, s, d, tau, lam, size, kind, sigmoid, trick):
     "The kernels of chapter 28."
@@ -205,7 +212,7 @@ def _arguments_backward(gv: Tensor, s: Tensor, d: Tensor, tau: Tensor, lam: Tens
 def _(gv, s, d, tau, lam, size, kind, sigmoid, trick):
     return s.new_empty(s.shape), tau.new_empty(tau.shape), lam.new_empty(lam.shape)
 
-# %% ../../nbs/networks/27_layers_autograd.ipynb #44820ccc
+# %% ../../nbs/networks/27_layers_autograd.ipynb #a901c1be
 def _keep_differences(ctx, inputs, output):
     "Keep the inputs and the differences, which nobody else reads."
     ctx.save_for_backward(*inputs[:4], output[0])
@@ -213,12 +220,14 @@ def _keep_differences(ctx, inputs, output):
     ctx.set_materialize_grads(False)
 
 def _grad_arguments(ctx, _, gv):
-    "By the kernels, or in plain torch where the gradient is to be differentiated again."
+    "By the kernels, or through the twin where the gradient is to be differentiated again."
     if gv is None:
         return (None,) * 7
     s, tau, lam, size, d = ctx.saved_tensors
-    backward = _arguments_backward_plain if torch.is_grad_enabled() else _arguments_backward
-    return *backward(gv, s, d, tau, lam, size, *ctx.rest), None, None, None, None
+    if torch.is_grad_enabled():
+        pull = torch.func.vjp(lambda *a: _arguments_plain(*a, size, *ctx.rest)[1], s, tau, lam)[1]
+        return *pull(gv), None, None, None, None
+    return *_arguments_backward(gv, s, d, tau, lam, size, *ctx.rest), None, None, None, None
 
 batched(_arguments_backward, 6)
 _both_arguments = differentiable(_network_arguments, 4, _grad_arguments, _keep_differences)

@@ -79,8 +79,8 @@ def _inverse(tau, t, size):
         rest += t[j] if t[j] != t[j] else 0.0
     return 1 / tau + rest
 
-# %% ../../nbs/rowwise/10_small.ipynb #f3027608
-@jit(lent=True)
+# %% ../../nbs/rowwise/10_small.ipynb #a09c0101
+@jit(paste=True)
 def _distances(i, one, inv, m):
     "m = |t_i - u| / tau, infinite in padded columns."
     t = one.t[i]
@@ -88,7 +88,7 @@ def _distances(i, one, inv, m):
         m[c] = abs(t - one.u[c]) * inv if one.real[c] else np.inf
 
 
-@jit(lent=True)
+@jit(paste=True)
 def _walk(i, one, size, inv, m):
     "m = (12.5) / tau of the real columns, but that of t_i."
     t, order = one.t, one.order
@@ -179,8 +179,8 @@ def answer_sets(lo, hi, sets, asked, x, target, P, y):
             _answer_row(asked, i, m, others, x[r], target[r], P[r, i], y[r], weight)
         _finish(asked, size, one.real, P[r], y[r], weight)
 
-# %% ../../nbs/rowwise/10_small.ipynb #40cc0d3c
-@jit(lent=True)
+# %% ../../nbs/rowwise/10_small.ipynb #b631821f
+@jit(paste=True)
 def _shares(g, P, real, v):
     "v of (10.3): g over the sums of the columns."
     for c in range(len(v)):
@@ -192,7 +192,7 @@ def _shares(g, P, real, v):
         v[c] = g[c] / v[c] if real[c] else 0
 
 
-@jit(lent=True)
+@jit(paste=True)
 def _arriving(asked, i, own, G, x, y, h):
     "h = (10.3) at row i of P, measured from the column `own`; of ranks x is v, and y the ranks."
     if asked == Asked.MATRIX:
@@ -205,8 +205,8 @@ def _arriving(asked, i, own, G, x, y, h):
         for c in range(len(h)):
             h[c] = x[c] * (i + 1 - y[c]) - x[own] * (i + 1 - y[own])
 
-# %% ../../nbs/rowwise/10_small.ipynb #6028ef78
-@jit(lent=True)
+# %% ../../nbs/rowwise/10_small.ipynb #eef30533
+@jit(paste=True)
 def _through_softmax(P, real, h):
     "h becomes (10.2) for a row of P: zero where P is, whatever arrives there."
     zero = h.dtype.type(0)
@@ -218,7 +218,7 @@ def _through_softmax(P, real, h):
         h[c] = P[c] * (h[c] - mean)
 
 
-@jit(lent=True)
+@jit(paste=True)
 def _through_logarithm(log_P, G, real, h):
     "h = (10.2) for a row of log P."
     zero = h.dtype.type(0)
@@ -243,7 +243,7 @@ def _logit_gradients(asked, i, own, real, G, x, y, target, P, h):
         _arriving(asked, i, own, G, x, y, h)
         _through_softmax(P, real, h)
 
-# %% ../../nbs/rowwise/10_small.ipynb #6699c4ad
+# %% ../../nbs/rowwise/10_small.ipynb #24d2ed3f
 @jit(lent=True)
 def _pull_row(law, i, one, size, h, gt, gb):
     "Add what the logits of row i give, times tau, to the gradients of scores and row sums."
@@ -262,14 +262,14 @@ def _pull_row(law, i, one, size, h, gt, gb):
     gt[one.order[i]] -= total
 
 
-@jit(lent=True)
+@jit(paste=True)
 def _add_times(w, p, sums):
     "sums += w p."
     for c in range(len(p)):
         sums[c] += w * p[c]
 
-# %% ../../nbs/rowwise/10_small.ipynb #3afb335f
-@jit(lent=True)
+# %% ../../nbs/rowwise/10_small.ipynb #36f1f14f
+@jit(paste=True)
 def _tie(t, first, size):
     "Where the run of scores equal to t[first] ends."
     last = first + 1
@@ -278,7 +278,7 @@ def _tie(t, first, size):
     return last
 
 
-@jit(lent=True)
+@jit(paste=True)
 def _through_sums(t, order, size, gb, gt):
     "Add (10.4) to gt; `before` is the sum of g before the run of ties first..last, `after` that behind it."
     before, after, first = 0.0, 0.0, 0
