@@ -392,7 +392,7 @@ def _told(request, made):
     whole = request.asked <= Asked.LOGARITHM
     return torch.from_numpy(made.P.reshape(*request.shape, -1) if whole else made.y.reshape(request.shape))
 
-# %% ../../nbs/rowwise/10_small.ipynb #280b400c
+# %% ../../nbs/rowwise/10_small.ipynb #c1561126
 def _pulled(request, made, G, learn):
     "The gradients of scores, temperatures (None unless they learn) and payload, as arrays."
     s, n = request.sets.s, request.shape[-1]
@@ -410,6 +410,7 @@ def _pulled(request, made, G, learn):
 def _again(plain, given, G):
     "The gradients of the plain twin, which can be differentiated again."
     learn = [isinstance(a, Tensor) and a.requires_grad for a in given]
+    given = [a.view_as(a) if it_does else a for a, it_does in zip(given, learn)]   # apart, where one is payload and score
     wanted = [a for a, it_does in zip(given, learn) if it_does]
     grads = iter(torch.autograd.grad(plain(*given), wanted, G, create_graph=True))
     return [next(grads) if it_does else None for it_does in learn]

@@ -68,6 +68,8 @@ def test_the_gradient_of_a_payload_that_is_the_scores_adds_up(cls, rng):
     s = torch.randn(2, 6, generator=rng, dtype=torch.float64).requires_grad_()
     assert torch.autograd.gradcheck(lambda s: cls(0.7)(s) @ s, s)
     assert torch.autograd.gradgradcheck(lambda s: cls(0.7)(s) @ s, s)
+    once, again = (torch.autograd.grad((cls(0.7)(s) @ s).square().sum(), s, create_graph=graph)[0] for graph in (False, True))
+    assert_close(once, again)        # gradgradcheck takes the first derivative for granted
 
 
 def test_half_types_and_other_shapes_go_the_long_way(rng):
