@@ -446,7 +446,7 @@ def answer(s, tau, x, request):
         return _Small.apply(s, tau, x, request)
     return _told(request, _answered(request, x))
 
-# %% ../../nbs/rowwise/10_small.ipynb #693e38f0
+# %% ../../nbs/rowwise/10_small.ipynb #ddde6b9f
 def is_small(s: Tensor, entries: int) -> bool:
     "Whether sets s (..., n) on the CPU are small, and their matrices together have at most so many entries."
     if torch.compiler.is_compiling():
@@ -472,6 +472,9 @@ class SmallPermutation(SoftPermutation):
 
     def _hard(self, rows):
         return self.twin(self.s.detach(), self.tau)._hard(rows)
+
+    def _logits(self, rows):
+        return self.twin(self.s, self.tau)._logits(rows)
 
     if TYPE_CHECKING:
         def _ask(self, asked: Asked, x: "Tensor | None" = None, target: "Tensor | None" = None) -> Tensor: ...
