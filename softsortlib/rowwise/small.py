@@ -410,7 +410,8 @@ def _pulled(request, made, G, learn):
 def _again(plain, given, G):
     "The gradients of the plain twin, which can be differentiated again."
     learn = [isinstance(a, Tensor) and a.requires_grad for a in given]
-    given = [a.view_as(a) if it_does else a for a, it_does in zip(given, learn)]   # apart, where one is payload and score
+    # views are apart where one tensor is payload and score
+    given = [a.view_as(a) if it_does else a for a, it_does in zip(given, learn)]
     wanted = [a for a, it_does in zip(given, learn) if it_does]
     grads = iter(torch.autograd.grad(plain(*given), wanted, G, create_graph=True))
     return [next(grads) if it_does else None for it_does in learn]
