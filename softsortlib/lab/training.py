@@ -5,13 +5,14 @@
 # %% auto #0
 __all__ = ['WholeCheckpoints', 'RunProgress', 'train']
 
-# %% ../../nbs/lab/61_training.ipynb #0dea5568
+# %% ../../nbs/lab/61_training.ipynb #74311fae
 import contextlib
 import logging
 import math
 import os
 import signal
 import sys
+import time
 import warnings
 import zipfile
 from dataclasses import asdict, dataclass, fields
@@ -26,13 +27,13 @@ from .provenance import code_of, watch_code
 from .records import environment, no_room, read_json, write_json
 from .runs import DrawnData, RunConfig, Task, pl
 
-# %% ../../nbs/lab/61_training.ipynb #2da46719
+# %% ../../nbs/lab/61_training.ipynb #ed2c7582
 class WholeCheckpoints(optional("lightning_fabric.plugins").TorchCheckpointIO):
-    "Lightning's checkpoint files, written beside their place and renamed into it."
+    "Lightning's checkpoint files, written beside their place and renamed into it; each process has a place of its own."
 
     def save_checkpoint(self, checkpoint, path, storage_options=None):
         path = Path(path)
-        part = path.with_name(f".{path.name}.part")
+        part = path.with_name(f".{path.name}.{os.getpid()}.part")
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             torch.save(checkpoint, part)
@@ -189,7 +190,7 @@ def _own_group():
             os.environ.pop(k, None)
         os.environ.update(variables)
 
-# %% ../../nbs/lab/61_training.ipynb #05069c4d
+# %% ../../nbs/lab/61_training.ipynb #a2b6dca1
 def _is_helper(trainer):
     "Whether Lightning started this process for a further device of the run."
     kind = optional("lightning_fabric.plugins.environments").LightningEnvironment
@@ -197,7 +198,10 @@ def _is_helper(trainer):
 
 
 def _check_checkpoints(folder):
-    "Raise `ValueError` for a checkpoint that is cut off; no checkpoint at all is fine."
+    "Raise `ValueError` for a checkpoint that is cut off; no checkpoint at all is fine. What killed processes left goes."
+    for part in folder.glob(".*.part"):
+        if time.time() - part.stat().st_mtime > 60:
+            part.unlink(missing_ok=True)
     for path in sorted(folder.glob("*.ckpt")):
         if not zipfile.is_zipfile(path):
             raise ValueError(f"{path} is empty or cut off: remove the folder {folder}, and the run starts anew")
