@@ -198,7 +198,7 @@ def _is_helper(trainer):
 
 
 def _check_checkpoints(folder):
-    "Raise `ValueError` for a checkpoint that is cut off; no checkpoint at all is fine. What killed processes left goes."
+    "Remove what killed processes left; raise `ValueError` for a checkpoint that is cut off. None at all is fine."
     for part in folder.glob(".*.part"):
         if time.time() - part.stat().st_mtime > 60:
             part.unlink(missing_ok=True)
