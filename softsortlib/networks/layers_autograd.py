@@ -179,18 +179,18 @@ def _(s, tau, lam, size, kind, sigmoid, trick):
     shape = *s.shape[:-1], sorting_size(kind, s.shape[-1])
     return tau.new_empty(shape), s.new_empty(shape)
 
-# %% ../../nbs/networks/27_layers_autograd.ipynb #272ea2b6
+# %% ../../nbs/networks/27_layers_autograd.ipynb #e17f769a
 def _arguments_backward_plain(gv, s, d, tau, lam, size, kind, sigmoid, trick):
     "Equation 28.1, then Equation 25.3, in plain torch."
     power, per_set = lam[..., None] if trick else 0.0, tau[..., None]
-    v = sigmoid_argument(d, per_set, power)
-    gv = torch.where(v.abs() < 0.25 * torch.finfo(s.dtype).max, gv.to(d), 0)   # beyond, v is a constant
-    size_of_d = d.abs() + 1e-10
+    most, size_of_d = 0.25 * torch.finfo(s.dtype).max, d.abs() + 1e-10
+    v, gv = sigmoid_argument(d, per_set, power).clamp(-most, most), gv.to(d)
+    along, inside = gv * v, v.abs() < most      # beyond, d and lambda move nothing
     slope = (1 - power * d.abs() / size_of_d) * size_of_d ** -power / per_set
-    gs, gtau, glam = _see_backward_plain(gv * slope, s, d, tau, lam, size, kind, sigmoid, trick)
-    along = gv * v
+    gd = torch.where(inside, gv * slope, 0)
+    gs, gtau, glam = _see_backward_plain(gd, s, d, tau, lam, size, kind, sigmoid, trick)
     if trick:
-        glam = glam - (along * size_of_d.log()).sum(-1)
+        glam = glam - torch.where(inside, along * size_of_d.log(), 0).sum(-1)
     return gs.to(s), gtau - along.sum(-1) / tau, glam
 
 def _arguments_backward_triton(gv, s, d, tau, lam, size, kind, sigmoid, trick):
