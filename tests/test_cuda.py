@@ -34,8 +34,9 @@ def small_chunks(monkeypatch):
     import softsortlib.engine.mean_triton as mean
     import softsortlib.engine.scan_triton as scan
     import softsortlib.ranks.pooling_triton as pooling
+    import softsortlib.rowwise.likelihood_triton as likelihood
     def cut(n, d, most=None): return 8, 2 if d > 1 else 1, -(-n // 8)
-    for module in (scan, mean): monkeypatch.setattr(module, "cut", cut)
+    for module in (scan, mean, likelihood): monkeypatch.setattr(module, "cut", cut)
     monkeypatch.setattr(pooling, "CHUNK", 4)
     import softsortlib.ranks.lapsum as lapsum
     import softsortlib.rowwise.softsort as softsort
@@ -108,6 +109,19 @@ def test_masks_and_ties(name, n):
     mask = torch.rand(2, n, generator=torch.Generator().manual_seed(2)) < 0.7
     def f(s, x): return (op(s, mask.to(s.device)) @ x,)
     compared(f, (s, draw(2, n, 1, seed=1)))
+
+
+@pytest.mark.parametrize("name", ["softsort", "neuralsort"])
+def test_the_likelihood_of_masked_sets_and_a_learned_temperature(name):
+    op, n = get_operator(name), FEW[-1]
+    mask = torch.rand(2, n, generator=torch.Generator().manual_seed(2)) < 0.7
+    s = draw(2, n)
+    target = s.masked_fill(~mask, float("inf")).argsort(-1)
+    def f(s, tau):
+        op.tau = tau
+        y = op(s, mask.to(s.device)).log_prob(target.to(s.device))
+        return (y.masked_fill(~y.isfinite(), 0),)
+    compared(f, (s, torch.tensor([1.0, 3.0], dtype=torch.float64) * TAU.get(name, 0.3)), tolerance=1e-3)
 
 
 @pytest.mark.parametrize("name", NAMES)
