@@ -202,6 +202,13 @@ def test_sigmoids_of_a_network(kind, sigmoid):
     for dtype in (torch.float32, torch.float64): compared(f, (draw(2, n), draw(2, n, 1, seed=1)), dtype)
 
 
+@pytest.mark.parametrize("kind", ["bitonic", "odd_even"])
+def test_error_free_swaps(kind):
+    op, n = SortingNetwork(kind, tau=0.3, swaps="error_free"), FEW[0]
+    def f(s, x): return op(s) @ x, op(s).mT @ x, op(s).to_dense()
+    compared(f, (draw(2, n), draw(2, n, 1, seed=1)))
+
+
 @pytest.mark.parametrize("n", [10] if REHEARSE else [3000])
 def test_networks_of_any_size(n):
     op = SortingNetwork(tau=0.3)
