@@ -127,7 +127,7 @@ def _is_on(art_lambda):
     "Whether the activation replacement trick is on, which None and 0 switch off."
     return isinstance(art_lambda, Tensor) or bool(art_lambda)
 
-# %% ../../nbs/networks/22_operator.ipynb #172d7904
+# %% ../../nbs/networks/22_operator.ipynb #4541578c
 def _differences(P, s, tau, art_lambda):
     "What the comparators see of the scores on the lanes, (..., C)."
     if not P.fast:
@@ -140,7 +140,7 @@ def _differences(P, s, tau, art_lambda):
     return differences(s, tau, lam, P.size, P.kind, P.sigmoid, trick)
 
 def _arguments(P, s, tau, art_lambda):
-    "The arguments of the sigmoids in one launch, (..., C), and what swaps without error; s are the scores on the lanes."
+    "The arguments of the sigmoids in one launch, (..., C), and which comparators swap without error."
     trick = _is_on(art_lambda)
     tau = _for_each_set(tau, s, torch.float64)
     lam = _for_each_set(art_lambda, s, torch.float64) if trick else tau.detach()  # which is not read
