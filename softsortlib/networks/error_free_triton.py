@@ -103,7 +103,7 @@ def _carry_forward(y_ptr, x_ptr, swapped_ptr, lo_ptr, hi_ptr, reach_ptr, n, dept
 def carry_triton(
     swapped: Tensor,  # whether each comparator swaps, bool, (B, C)
     x: "Tensor | None",  # payload, (B, n, d), or None for the identity
-    like: Tensor,  # a tensor in the dtype of the result
+    like: Tensor,  # a tensor of any shape in the dtype of the result
     n: int,  # number of lanes
     kind: str,  # "bitonic" or "odd_even"
     reverse: bool = False,  # the transposed map
