@@ -31,7 +31,7 @@ def _specialisation(launch):
     return launch.kernel, signature, constants, options
 
 
-FEW = ("SoftSort, to_dense", "SoftSort, log_prob", "NeuralSort, ", "ErrorFreeNetwork, P @ x", "SigmoidRank, n = 20,000", "LaplaceRank, n = 200,000")
+FEW = ("SoftSort, to_dense", "SoftSort, log_prob", "NeuralSort, ", "ErrorFreeNetwork, P @ x", "SinkhornTopK", "SigmoidRank, n = 20,000", "LaplaceRank, n = 200,000")
 
 
 def launches(every):
