@@ -17,7 +17,7 @@ from ..engine.sums import MOST_PAIRS
 from .kernels import Of, beyond, sorted_lists
 from .lists import list_numbers
 
-# %% ../../nbs/ragged/174_kernels_triton.ipynb #b80f9d42
+# %% ../../nbs/ragged/174_kernels_triton.ipynb #bd6bacf0
 @triton_jit
 def _list_of(offsets_ptr, i, n, lists, steps):
     "Where the lists of items i begin and end, within the n items, and which lists these are."
@@ -30,7 +30,7 @@ def _list_of(offsets_ptr, i, n, lists, steps):
         high = tl.where(begun, high, middle)
     begin = tl.load(offsets_ptr + low).to(tl.int32)
     end = tl.load(offsets_ptr + low + 1).to(tl.int32)
-    return low, tl.maximum(begin, 0), tl.minimum(end, n)
+    return low, tl.minimum(tl.maximum(begin, 0), i), tl.minimum(end, n)
 
 # %% ../../nbs/ragged/174_kernels_triton.ipynb #db78f087
 @triton_jit
@@ -162,7 +162,7 @@ def places_of(
            last_ptr=last, n=n, lists=lists, blocks=blocks, steps=lists.bit_length(), depth=n.bit_length(), BLOCK=block)
     return Places(offsets, list_numbers(offsets, n), q, first, last)
 
-# %% ../../nbs/ragged/174_kernels_triton.ipynb #4e94964d
+# %% ../../nbs/ragged/174_kernels_triton.ipynb #e5044264
 CHUNK = 1024  # items of a chunk
 
 
@@ -179,7 +179,8 @@ def both_sides(
     common = dict(q_ptr=places.q, x_ptr=x, ends_ptr=ends, n=n, d=d, chunks=chunks, BLOCK=block)
     if chunks > 1:
         launch(_list_ends, M * chunks, x, **common)
-        launch(_list_carries, M * d * 2, x, ends_ptr=ends, chunks=chunks, BLOCK=min(512, triton.next_power_of_2(chunks)))
+        together = min(512, triton.next_power_of_2(chunks))
+        launch(_list_carries, M * d * 2, x, ends_ptr=ends, chunks=chunks, BLOCK=together)
     launch(_list_scan, M * chunks, x, below_ptr=below, above_ptr=above, **common)
     return below, above
 
@@ -304,7 +305,7 @@ def _list_pairs(s_ptr, g_ptr, offsets_ptr, tau_ptr, y_ptr, n, lists, blocks, ste
     y = inv * total if SLOPES else 0.5 + total
     tl.store(y_ptr + row + i, tl.where(ours, y, 0.0), i < n)
 
-# %% ../../nbs/ragged/174_kernels_triton.ipynb #e746a8ca
+# %% ../../nbs/ragged/174_kernels_triton.ipynb #f77b1677
 TILE = 64  # items of a tile
 
 
@@ -320,8 +321,9 @@ def pair_lists(
     y, s = s.new_empty(M, n), s.contiguous()
     tile = min(TILE, triton.next_power_of_2(n))
     blocks = triton.cdiv(n, tile)
-    launch(_list_pairs, M * blocks, s, s_ptr=s, g_ptr=s if g is None else g.contiguous(), offsets_ptr=offsets, tau_ptr=tau,
-           y_ptr=y, n=n, lists=lists, blocks=blocks, steps=lists.bit_length(), most=most, SLOPES=g is not None, TILE=tile)
+    g_ptr = s if g is None else g.contiguous()
+    launch(_list_pairs, M * blocks, s, s_ptr=s, g_ptr=g_ptr, offsets_ptr=offsets, tau_ptr=tau, y_ptr=y, n=n,
+           lists=lists, blocks=blocks, steps=lists.bit_length(), most=most, SLOPES=g is not None, TILE=tile)
     return y
 
 # %% ../../nbs/ragged/174_kernels_triton.ipynb #ba2bc908
