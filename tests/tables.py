@@ -143,10 +143,10 @@ FUNCTIONS = [
     Call("LapSumTopK", lambda s, tau, mask: ranks.LapSumTopK(1, tau)(s, mask), equivariant=True, within=(0, 1)),
     *(Call(f"soft_topk_mask:{method}", lambda s, tau, mask, method=method: functional.soft_topk_mask(s, 1, method=method, tau=tau, mask=mask), equivariant=True, within=(0, 1))
       for method in ("lapsum", "sinkhorn", "sparse", "threshold", "simple")),
-    Call("SinkhornTopK", lambda s, tau, mask: selection.SinkhornTopK(torch.full(s.shape[:-1], 0.7), tau)(s, mask), equivariant=True, within=(0, 1)),
-    Call("ThresholdTopK", lambda s, tau, mask: selection.ThresholdTopK(torch.ones(s.shape[:-1], dtype=torch.long), tau)(s, mask), equivariant=True, within=(0, 1)),
+    Call("SinkhornTopK", lambda s, tau, mask: selection.SinkhornTopK(s.new_full(s.shape[:-1], 0.7), tau)(s, mask), equivariant=True, within=(0, 1)),
+    Call("ThresholdTopK", lambda s, tau, mask: selection.ThresholdTopK(s.new_ones(s.shape[:-1], dtype=torch.long), tau)(s, mask), equivariant=True, within=(0, 1)),
     Call("SparseTopK", lambda s, tau, mask: selection.SparseTopK(0.7, tau, p=4 / 3)(s, mask), equivariant=True, within=(0, 1)),
-    Call("SimpleTopK", lambda s, tau, mask: selection.SimpleTopK(torch.ones(s.shape[:-1], dtype=torch.long), tau)(s, mask), equivariant=True, within=(0, 1)),
+    Call("SimpleTopK", lambda s, tau, mask: selection.SimpleTopK(s.new_ones(s.shape[:-1], dtype=torch.long), tau)(s, mask), equivariant=True, within=(0, 1)),
     Call("TopKRouter", lambda s, tau, mask: selection.TopKRouter(min(2, s.shape[-1]), tau=tau)(s).weights, masked=False, invariant=True, within=(0, 1)),
     Call("pair_sum", lambda s, tau, mask: ranks.pair_sum(s, tau, torch.ones_like(s)), masked=False, equivariant=True),
     Call("isotonic", lambda s, tau, mask: ranks.isotonic(wide(s)), masked=False),
