@@ -232,11 +232,12 @@ def _logit_tile(E, h, mean, others, z, own, real, c, n):
     e = tl.where(c[None, :] == own[:, None], -(mean + z * others)[:, None], e) / (1 + others)[:, None]
     return tl.where(real[:, None] & (c < n)[None, :] & (E != 0), e, 0.0).to(tl.float64)
 
-# %% ../../nbs/rowwise/19_neuralsort_triton.ipynb #3f2a6342
+# %% ../../nbs/rowwise/19_neuralsort_triton.ipynb #6302d982
 @triton_jit
 def _pull_kernel(G_ptr, a_ptr, v_ptr, z_ptr, s_ptr, b_ptr, t_ptr, bt_ptr, own_ptr, tau_ptr, size_ptr,
                  mean_ptr, others_ptr, gs_ptr, gb_ptr, gtau_ptr, n, d,
-                 MATRIX: tl.constexpr, SORTED: tl.constexpr, LOGS: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr, CHUNK: tl.constexpr):
+                 MATRIX: tl.constexpr, SORTED: tl.constexpr, LOGS: tl.constexpr,
+                 ROWS: tl.constexpr, BLOCK: tl.constexpr, CHUNK: tl.constexpr):
     "Add (14.1) over CHUNK rows for BLOCK columns."
     row, block, chunk = _my_place(tl.cdiv(n, BLOCK), tl.cdiv(n, CHUNK))
     c = block * BLOCK + tl.arange(0, BLOCK)
@@ -293,7 +294,7 @@ def neural_pull(
            gs_ptr=gs, gb_ptr=gb, gtau_ptr=gtau, CHUNK=chunk, num_warps=8)
     return gs, gb, gtau
 
-# %% ../../nbs/rowwise/19_neuralsort_triton.ipynb #a34c9a53
+# %% ../../nbs/rowwise/19_neuralsort_triton.ipynb #837c74f6
 @triton_jit
 def _sums_kernel(t_ptr, size_ptr, gb_ptr, out_ptr, n, BACK: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr):
     "(12.4) for ROWS scores, or (19.3) if BACK."
@@ -307,7 +308,8 @@ def _sums_kernel(t_ptr, size_ptr, gb_ptr, out_ptr, n, BACK: tl.constexpr, ROWS: 
         there = (c < size)[None, :]
         gap = t - tl.load(t_ptr + row * n + c, c < size, 0.0)[None, :]
         if BACK:
-            g = tl.load(gb_ptr + row * n + i, i < size, 0.0)[:, None] + tl.load(gb_ptr + row * n + c, c < size, 0.0)[None, :]
+            here = tl.load(gb_ptr + row * n + i, i < size, 0.0)[:, None]
+            g = here + tl.load(gb_ptr + row * n + c, c < size, 0.0)[None, :]
             pair = tl.where(gap > 0, g, tl.where(gap < 0, -g, 0.0))
         else:
             pair = tl.abs(gap)
@@ -361,7 +363,7 @@ def _entry_back_kernel(t_ptr, b_ptr, tau_ptr, size_ptr, place_ptr, g_ptr, gt_ptr
     tl.atomic_add(gb_ptr + row * n + i, g, mask=real, sem="relaxed")
     tl.atomic_add(gtau_ptr + row, tl.sum(tl.where(real & (g != 0), g * mu, 0.0), 0), sem="relaxed")
 
-# %% ../../nbs/rowwise/19_neuralsort_triton.ipynb #4517cfb1
+# %% ../../nbs/rowwise/19_neuralsort_triton.ipynb #e625e9be
 def _entry_arguments(t, b, tau, size, place):
     "What both kernels of the likelihood take, by name, and how many programs."
     n = t.shape[1]
@@ -372,7 +374,7 @@ def _entry_arguments(t, b, tau, size, place):
 
 
 def neural_entries(t, b, tau, size, place):
-    "log P at the columns `place` of all rows, single, (B, n): t, b and place (B, n) in sorted coordinates, tau and size (B,)."
+    "log P at the columns `place`, single, (B, n): t, b and place (B, n) in sorted coordinates, tau and size (B,)."
     _, others = neural_mul(b, t, b, tau, size, t[..., None][..., :0].float())
     y = torch.empty_like(others)
     programs, arguments = _entry_arguments(t, b, tau, size, place)

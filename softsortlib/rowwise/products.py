@@ -341,7 +341,7 @@ def _backward_sums(ctx, gb):
 batched(_sums_backward, 3)
 sorted_sums = differentiable(_sums_op, 2, _backward_sums, _save_sums)
 
-# %% ../../nbs/rowwise/15_products.ipynb #088c46be
+# %% ../../nbs/rowwise/15_products.ipynb #701d56cc
 def _entries_plain(t, b, tau, size, place):
     "log P at the columns `place` of all rows, by the plain rows."
     rows = torch.arange(t.shape[-1], device=t.device)
@@ -349,11 +349,19 @@ def _entries_plain(t, b, tau, size, place):
 
 
 def _entries_back_plain(g, t, b, tau, size, place):
-    "Its gradients to t, b and tau, which can be differentiated again."
-    pull = torch.func.vjp(lambda *of: _entries_plain(*of, size, place), t, b, tau)[1]
-    return pull(g.to(t.dtype))
+    "Its gradients to t, b and tau: those of the normalisers, and (19.4); they can be differentiated again."
+    rows = torch.arange(t.shape[-1], device=t.device)
+    real, none = (rows < size[..., None]) & (place < size[..., None]), t[..., None][..., :0]
+    g = g.to(t.dtype).masked_fill(~real, 0)
+    gt, gb, gtau = _plain_pull(t, b, tau, size, none, none, -g, rows, 0.0)
+    m = _plain_m(t, b, tau, size, rows, 0.0).gather(-1, place[..., None])[..., 0].masked_fill(~real, 0)
+    g = g / tau[..., None]
+    wg = row_factors(size, rows, t.dtype) * g
+    gt = gt + torch.zeros_like(t).scatter_add(-1, place, wg) - wg
+    gb = gb - torch.zeros_like(t).scatter_add(-1, place, g) + g
+    return gt, gb, gtau - (g * m).sum(-1)
 
-
+# %% ../../nbs/rowwise/15_products.ipynb #c0b911c8
 @custom_op("neural_entries", __name__)
 def _entries_op(t: Tensor, b: Tensor, tau: Tensor, size: Tensor, place: Tensor, backend: str) -> Tensor:
     "log P at the columns `place`, (..., n), of sorted scores t with row sums b; in single precision."
