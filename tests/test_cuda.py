@@ -12,8 +12,9 @@ from torch.testing import assert_close
 
 import softsortlib.engine.dispatch as dispatch
 from softsortlib import LapSum, NeuralSort, Operator, Permutahedron, SoftSort, SortingNetwork, get_operator
-from softsortlib import functional, ranks
+from softsortlib import functional, losses, ranks
 from softsortlib.core import get_rank_operator
+from softsortlib.engine.level_sums import level_sums, level_sums_dense
 from softsortlib.engine.scan import exp_scan, exp_scan_dense
 from softsortlib.engine.sums import kernel_sums
 from softsortlib.networks.swaps import SIGMOIDS
@@ -178,6 +179,27 @@ def test_pair_sums(law, m):
     with there(): y = kernel_sums(*(a.to(DEVICE) for a in (x, t, w, tau)), law, m)
     exact = kernel_sums(x, t, w, tau, law, m, backend="torch")
     assert_close(y.cpu(), exact, rtol=1e-10, atol=1e-10)
+
+
+@pytest.mark.parametrize("across", [False, True])
+@pytest.mark.parametrize("law, m", [("logistic", -1), ("logistic", 1), ("normal", 0)])
+def test_sums_of_levels(law, m, across):
+    n = 70 if REHEARSE else 1000
+    x, w, tau = draw(2, n), draw(2, n, 3, seed=2), torch.tensor([0.2, 2.0], dtype=torch.float64)
+    levels = torch.randint(4, (2, n), generator=torch.Generator().manual_seed(3))
+    with there(): y = level_sums(*(a.to(DEVICE) for a in (x, levels, w, tau, x.argsort())), law, m, across)
+    assert_close(y.cpu(), level_sums_dense(x, levels, w, tau, law, m, across), rtol=1e-10, atol=1e-10)
+
+
+@pytest.mark.parametrize("kind", ["logistic", "sigmoid"])
+def test_kendall(kind):
+    "More scores than pairs are made of one by one; grades are tied."
+    n = 300 if REHEARSE else 3000
+    y, mask = draw(4, n, seed=1).round(), torch.rand(4, n, generator=torch.Generator().manual_seed(2)) < 0.9
+    def f(s):
+        on = y.to(s), mask.to(s.device)
+        return losses.kendall_loss(s, *on, tau=0.3, kind=kind), losses.weighted_kendall_loss(s, *on, tau=0.3, kind=kind)
+    compared(f, (draw(4, n),))
 
 
 @pytest.mark.parametrize("sigmoid", sorted(SIGMOIDS))

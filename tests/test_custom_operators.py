@@ -19,6 +19,7 @@ from softsortlib.losses import kendall_loss, lambda_loss
 from softsortlib.networks.layers_autograd import network_arguments
 from softsortlib.ranks import pair_sum
 from softsortlib.rowwise.softsort_matrix import laplace_log_prob
+from softsortlib.selection.roots import Law, pull_all, root
 from softsortlib.transport import Gibbs, potentials
 
 PREFIX = "softsortlib::"
@@ -91,6 +92,8 @@ def rest(s):
     order = z.detach().argsort()      # these serve GPUs, and have their plain form here
     twice(radix._permute(z[..., None].expand(2, N, 2), order), z)
     twice(laplace_log_prob(z.sort().values, z, torch.full((2,), 0.5, dtype=z.dtype), SoftSort(0.5, backend="numba")(z)._Z(None), order, ""), z)
+    d, m = root(z.detach(), torch.ones(2, 1, dtype=z.dtype), torch.full((2, 1), 1.5, dtype=z.dtype), int(Law.LOGISTIC))
+    pull_all(s, z.detach(), torch.ones_like(d), d, m, int(Law.LOGISTIC))
     tau, lam, size = torch.full((2,), 0.5, dtype=z.dtype), torch.full((2,), 0.25, dtype=z.dtype), torch.tensor([N, 5])
     arguments = network_arguments(z, tau, lam, size, "bitonic", "cauchy", True)
     torch.autograd.grad(arguments.square().sum(), z)

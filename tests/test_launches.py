@@ -38,6 +38,7 @@ CEILINGS = {                       # of a forward and a backward pass together
     "LapSum, to_dense, n = 1,000": 40,
     **{f"{network}, {product}, n = 1,000": 12 for network in ("OddEven", "Bitonic") for product in ("P @ x", "P.mT @ x", "to_dense")},
     "SigmoidRank, n = 20,000": 30, "Permutahedron, n = 1,000": 60, "Permutahedron, n = 200,000": 60, "EntropicPermutahedron, n = 200,000": 60, "EntropicPermutahedron, masked, n = 1,000": 60,
+    **{f"{mask}, n = 1,000": 60 for mask in ("soft_topk_mask:sinkhorn", "soft_topk_mask:sparse", "SinkhornTopK", "SparseTopK", "TopKRouter")},
 }
 
 

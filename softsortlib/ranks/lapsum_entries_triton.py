@@ -349,7 +349,7 @@ def _matrix_back_kernel(G_ptr, s_ptr, kept_ptr, tau_ptr, cell_ptr, p_ptr, q_ptr,
         tl.store(q_ptr + at, tl.sum(of_v, 1), i < r)
     tl.store(direct_ptr + (row * groups + group) * n + j, direct, j < n)
 
-# %% ../../nbs/ranks/175_lapsum_entries_triton.ipynb #960e3b72
+# %% ../../nbs/ranks/175_lapsum_entries_triton.ipynb #625b3226
 def _cells(rows, r, read, B, n):
     "The cells (5, B, r) of these rows."
     cell = read["t_ptr"].new_empty(5, B, r)
@@ -360,8 +360,7 @@ def _cells(rows, r, read, B, n):
 
 def _tiles(n, r):
     "Rows and columns of a tile, and how many tiles there are either way."
-    shape = min(16, triton.next_power_of_2(r)), min(64, triton.next_power_of_2(n))
-    return *shape, triton.cdiv(r, shape[0]), triton.cdiv(n, shape[1])
+    return 16, 32, triton.cdiv(r, 16), triton.cdiv(n, 32)
 
 def entries_triton(
     s: Tensor,  # scores, (..., n)
