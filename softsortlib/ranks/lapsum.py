@@ -251,7 +251,12 @@ def _hard(self, rows):
     "The order of the scores."
     return self.order if rows is None else self.order[..., rows]
 
-# %% ../../nbs/ranks/44_lapsum.ipynb #052000f2
+# %% ../../nbs/ranks/44_lapsum.ipynb #3321a783
+def _of_batch(P, s, batch):
+    "What kernels need of P with the scores s (..., n), in this batch shape: s, tau, the order, how many are real."
+    real = torch.full((1,), P.n, device=P.device) if P.mask is None else P.mask.sum(-1, keepdim=True)
+    return [a.expand(*batch, a.shape[-1]).contiguous() for a in (s, P.tau, P.order, real)]
+
 def _plain_matrix(P, rows, s):
     "The matrix at `rows`, (..., r, n), in the dtype of the scores s (..., n), from its cells."
     cells = _cells(P, rows)
@@ -333,7 +338,7 @@ def _scanned_back(P, y, rows):
     out = (counted + below + above) * P.real[..., None]
     return torch.empty_like(out).scatter(-2, P.order[..., None].expand(out.shape), out).to(y)
 
-# %% ../../nbs/ranks/44_lapsum.ipynb #f9283ec1
+# %% ../../nbs/ranks/44_lapsum.ipynb #b7e6a153
 _SMALL = 4096  # entries of a matrix that is faster made than avoided
 
 def _is_small(P, rows):
@@ -345,11 +350,6 @@ def _by_kernel(P, x, rows):
     "Whether a kernel makes the product with x; that of the CPU does not learn the temperature."
     who = choose(x, "", triton=True)
     return rows is None and (who == "triton" or who == "numba" and not P.tau.requires_grad)
-
-def _of_batch(P, s, batch):
-    "What kernels need of P with the scores s (..., n), in this batch shape: s, tau, the order, how many are real."
-    real = torch.full((1,), P.n, device=P.device) if P.mask is None else P.mask.sum(-1, keepdim=True)
-    return [a.expand(*batch, a.shape[-1]).contiguous() for a in (s, P.tau, P.order, real)]
 
 def _sets(P, x):
     "What the kernels of products need of P, in the batch shape of x (..., n, d), in their order."

@@ -14,9 +14,9 @@ from torch import Tensor
 from ..engine.autograd import batched, custom_op, differentiable
 from .lapsum_products import _map
 
-# %% ../../nbs/ranks/176_lapsum_entries.ipynb #edf73ed6
+# %% ../../nbs/ranks/176_lapsum_entries.ipynb #a9850e29
 def plain_log_entries(s, tau, target, order, real, rows):
-    "log P[i, target[i]] in plain torch; s and order (..., n), tau and real (..., 1), target (..., r), rows (r,) or None."
+    "log P[i, target[i]] in plain torch; s, order (..., n), tau, real (..., 1), target (..., r), rows (r,) or None."
     from softsortlib.ranks.lapsum import _log_at
     return _log_at(_map(s, tau, order, real), target, rows)
 
