@@ -5,12 +5,12 @@
 # %% auto #0
 __all__ = ['stable_sort']
 
-# %% ../../nbs/engine/93_radix.ipynb #1059aeb4
+# %% ../../nbs/engine/93_radix.ipynb #33577980
 import numpy as np
 import torch
 from torch import Tensor
 
-from .autograd import custom_op, differentiable
+from .autograd import custom_op, differentiable, is_unseen
 from .compile import jit, spread_rows
 from .dispatch import for_onnx
 
@@ -124,7 +124,12 @@ def _stable_sort_op(s: Tensor, descending: bool) -> tuple[Tensor, Tensor]:
 def _(s, descending):
     return s.new_empty(s.shape), s.new_empty(s.shape, dtype=torch.long)
 
-# %% ../../nbs/engine/93_radix.ipynb #247065b8
+# %% ../../nbs/engine/93_radix.ipynb #ffe75a7f
+def _put_back(x, order, dim):
+    "x with each element where `order`, of the same shape, says; nothing is copied but what is put."
+    y = torch.empty_like(x)
+    return y.scatter_(dim, order, x) if is_unseen((x, order)) else y.scatter(dim, order, x)
+
 def _sort_setup(ctx, inputs, output):
     ctx.save_for_backward(output[1])
     ctx.set_materialize_grads(False)
@@ -133,7 +138,7 @@ def _sort_backward(ctx, g, _):
     "Each value's gradient goes to where the value stood."
     if g is None:
         return None, None
-    return torch.empty_like(g).scatter(-1, ctx.saved_tensors[0], g), None
+    return _put_back(g, ctx.saved_tensors[0], -1), None
 
 _stable_sort = differentiable(_stable_sort_op, 1, _sort_backward, _sort_setup)
 
@@ -151,7 +156,7 @@ def stable_sort(
         return sorted_by_torch(s, descending)
     return _stable_sort(s, descending)
 
-# %% ../../nbs/engine/93_radix.ipynb #47561818
+# %% ../../nbs/engine/93_radix.ipynb #78125b67
 @custom_op("permute", __name__)
 def _permute_op(x: Tensor, order: Tensor) -> Tensor:
     "x (..., n, d) in the order (..., n)."
@@ -166,7 +171,7 @@ def _permute_setup(ctx, inputs, output):
 
 def _permute_backward(ctx, g):
     order = ctx.saved_tensors[0]
-    return torch.empty_like(g).scatter(-2, order[..., None].expand(g.shape), g), None
+    return _put_back(g, order[..., None].expand(g.shape), -2), None
 
 _permute = differentiable(_permute_op, 2, _permute_backward, _permute_setup)
 

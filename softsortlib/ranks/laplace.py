@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['LaplaceRank', 'lapsum_topk', 'LapSumTopK']
 
-# %% ../../nbs/ranks/42_laplace.ipynb #dd6567dd
+# %% ../../nbs/ranks/42_laplace.ipynb #5932f192
 import math
 import numbers
 
@@ -21,6 +21,7 @@ from ..engine.compile import arrays, exp_neg, jit, spread_rows
 from ..engine.dispatch import choose, precise
 from ..engine.radix import stable_sort
 from ..engine.scan import exp_scan, one_sided_sums
+from .laplace_rows import rank_pull_numba, ranks_numba
 from .sigmoid import counted_ranks, few_pairs, laplace_step, pair_sum_grads, tau_column
 
 # %% ../../nbs/ranks/42_laplace.ipynb #450db037
@@ -161,85 +162,18 @@ def _laplace_backward(ctx, g):
 
 _laplace_sum = differentiable(_laplace_sum_op, 3, _laplace_backward, _laplace_setup)
 
-# %% ../../nbs/ranks/42_laplace.ipynb #c4bdbcd9
-@jit
-def _rank_rows(lo, hi, s, order, tau, v, ranks):
-    "Ranks of rows lo..hi; s (B, n) increasing, its order, weights v (B, n), tau (B,)."
-    n = s.shape[1]
-    q = np.empty(n - 1)
-    N = np.empty(n)
-    for b in range(lo, hi):
-        _factors(s[b], tau[b], q)
-        M = 0.0
-        V = 0.0
-        for i in range(n - 1, -1, -1):
-            r = q[i] if i < n - 1 else 1.0
-            M = r * M + (1 - r) * V
-            N[i] = M
-            V += v[b, i]
-        mean_rank = (V + 1) / 2
-        M = 0.0
-        V = 0.0
-        for i in range(n):
-            r = q[i - 1] if i > 0 else 1.0
-            M = r * M + (1 - r) * V
-            ranks[b, order[b, i]] = mean_rank + (M - N[i]) / 2
-            V += v[b, i]
-
-# %% ../../nbs/ranks/42_laplace.ipynb #6c3ef5dd
-@jit
-def _rank_back_rows(lo, hi, g, s, order, tau, v, out):
-    "(42.4) for rows lo..hi; g (B, n) as the scores stand, s, order, v and out (B, n) in order, tau (B,)."
-    n = s.shape[1]
-    q = np.empty(n - 1)
-    own = np.empty(n)
-    V_above = np.empty(n)
-    G_above = np.empty(n)
-    for b in range(lo, hi):
-        _factors(s[b], tau[b], q)
-        V = 0.0
-        G = 0.0
-        for k in range(n - 1, -1, -1):
-            r = q[k] if k < n - 1 else 1.0
-            own[k] = g[b, order[b, k]]
-            V_above[k] = r * V
-            G_above[k] = r * G
-            V = V_above[k] + v[b, k]
-            G = G_above[k] + own[k]
-        V = 0.0
-        G = 0.0
-        for k in range(n):
-            r = q[k - 1] if k > 0 else 1.0
-            V *= r
-            G *= r
-            out[b, k] = (own[k] * (V_above[k] + V) - v[b, k] * (G_above[k] + G)) / (2 * tau[b])
-            V += v[b, k]
-            G += own[k]
-
-# %% ../../nbs/ranks/42_laplace.ipynb #7d5c1ba1
-def _rank_numba(s, tau, order, v):
-    "Ranks (..., n) by `_rank_rows`."
-    n = s.shape[-1]
-    ranks = s.new_empty(s.shape)
-    s, order, v = (a.reshape(-1, n) for a in (s, order, v))
-    spread_rows(_rank_rows, len(s), 2 * s.numel(), *arrays(s, order, tau.reshape(-1), v, ranks.view(-1, n)))
-    return ranks
-
+# %% ../../nbs/ranks/42_laplace.ipynb #f295813c
 def _rank_torch(s, tau, order, v):
-    "The same from the sum of the step."
+    "Ranks (..., n) as the scores stood, from the sum of the step."
     mean_rank = (v.sum(-1, keepdim=True) + 1) / 2
     ranks = mean_rank + _laplace_torch(s, tau, v[..., None], 0)[..., 0]
     return torch.empty_like(ranks).scatter(-1, order, ranks)
 
-# %% ../../nbs/ranks/42_laplace.ipynb #e0cf7099
+# %% ../../nbs/ranks/42_laplace.ipynb #fa87fb67
 @custom_op("laplace_rank_backward", __name__)
 def _laplace_rank_back(g: Tensor, s: Tensor, tau: Tensor, order: Tensor, v: Tensor) -> Tensor:
     "(42.4) by its kernel: g (..., n) as the scores stood -> the gradient to s, (..., n)."
-    n = s.shape[-1]
-    out = s.new_empty(s.shape)
-    g, s, order, v = (a.reshape(-1, n) for a in (g, s, order, v))
-    spread_rows(_rank_back_rows, len(s), 2 * s.numel(), *arrays(g, s, order, tau.reshape(-1), v, out.view(-1, n)))
-    return out
+    return rank_pull_numba(g.gather(-1, order), s, tau, v)
 
 @_laplace_rank_back.register_fake
 def _(g, s, tau, order, v):
@@ -247,12 +181,12 @@ def _(g, s, tau, order, v):
 
 batched(_laplace_rank_back, 5)
 
-# %% ../../nbs/ranks/42_laplace.ipynb #ec3afa9a
+# %% ../../nbs/ranks/42_laplace.ipynb #8b0da3f2
 @custom_op("laplace_rank", __name__)
 def _laplace_rank_op(s: Tensor, tau: Tensor, order: Tensor, v: Tensor) -> Tensor:
     "s (..., n) increasing, tau (..., 1), order and weights v (..., n) -> ranks (..., n) as the scores stood."
     if choose(s, "") == "numba":
-        return _rank_numba(s, tau, order, v)
+        return ranks_numba(s, tau, order, v)
     return _rank_torch(s, tau, order, v)
 
 @_laplace_rank_op.register_fake
@@ -437,7 +371,7 @@ def _threshold_backward(ctx, g, _):
 
 _threshold = differentiable(_threshold_op, 4, _threshold_backward, _threshold_setup)
 
-# %% ../../nbs/ranks/42_laplace.ipynb #f0b54b2b
+# %% ../../nbs/ranks/42_laplace.ipynb #2679a12f
 def _check_counts(k, n, batch):
     "Raise `TypeError` or `ValueError` unless the tensor k broadcasts to `batch` and is in (0, n]."
     if k.dtype == torch.bool or k.is_complex():
