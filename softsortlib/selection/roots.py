@@ -243,13 +243,19 @@ def _root_torch(s, tau, k, law, m):
     u = ((s - s.gather(-1, m)) / tau).clamp(min=-1e300).where(s > -math.inf, -math.inf)
     return root_plain(u.where(~s.isnan(), math.nan), law, k)
 
-# %% ../../nbs/selection/105_roots.ipynb #afc25ac9
+# %% ../../nbs/selection/105_roots.ipynb #5fc337f5
+def _root_triton(s, tau, k, law, m):
+    "The same by the kernel of the GPU."
+    from softsortlib.selection.roots_triton import root_by_rows
+    return root_by_rows(s, tau, k, m, law, weigh=False)[0]
+
+_ROOTS = {"numba": _root_numba, "triton": _root_triton, "torch": _root_torch}
+
 @custom_op("topk_root", __name__)
 def _root_op(s: Tensor, tau: Tensor, k: Tensor, law: int) -> tuple[Tensor, Tensor]:
     "d and m of (105.1), (..., 1), for s (..., n) with -inf where padded, tau and k (..., 1), of one dtype."
     m = _kth(s, k).contiguous()
-    root = _root_numba if choose(s, "") == "numba" else _root_torch
-    return root(s, tau, k, law, m).to(s.dtype), m
+    return _ROOTS[choose(s, "", triton=True)](s, tau, k, law, m).to(s.dtype), m
 
 @_root_op.register_fake
 def _(s, tau, k, law):
@@ -370,7 +376,7 @@ def _weigh_rows(lo, hi, s, tau, k, law, m, d, w):
         else:
             w[b] = math.nan
 
-# %% ../../nbs/selection/105_roots.ipynb #7378e3f6
+# %% ../../nbs/selection/105_roots.ipynb #65b0f49b
 def _weigh_numba(s, tau, k, law):
     "w, d and m by the kernel; s (..., n), tau and k (..., 1)."
     few = float(k.max()) <= FEW
@@ -387,6 +393,15 @@ def _weigh_torch(s, tau, k, law):
     m = _kth(s, k).contiguous()
     d = _root_torch(s, tau, k, law, m).to(s.dtype)
     return step_value((s - s.gather(-1, m)) / tau - d, law), d, m
+
+def _weigh_triton(s, tau, k, law):
+    "The same by the kernel of the GPU."
+    from softsortlib.selection.roots_triton import root_by_rows
+    m = _kth(s, k).contiguous()
+    d, w = root_by_rows(s, tau, k, m, law)
+    return w, d, m
+
+_WEIGHS = {"numba": _weigh_numba, "triton": _weigh_triton, "torch": _weigh_torch}
 
 # %% ../../nbs/selection/105_roots.ipynb #f84dcbd1
 @custom_op("topk_pull", __name__)
@@ -413,12 +428,26 @@ def composed_pull(g, s, tau, d, m, law):
     moved = s_grad * near
     return s_grad, -moved.sum(-1, keepdim=True) / tau, mean
 
-# %% ../../nbs/selection/105_roots.ipynb #e3714a49
+# %% ../../nbs/selection/105_roots.ipynb #67d2d5ec
+@custom_op("topk_pull_all", __name__)
+def pull_all(g: Tensor, s: Tensor, tau: Tensor, d: Tensor, m: Tensor, law: int) -> tuple[Tensor, Tensor, Tensor]:
+    "(105.5): the gradients to s (..., n), tau and k (..., 1), by the kernel of a GPU where there is one."
+    if choose(s, "", triton=True) != "triton":
+        return composed_pull(g, s, tau, d, m, law)
+    from softsortlib.selection.roots_triton import pull_by_rows
+    return pull_by_rows(g, s, tau, d, m, law)
+
+@pull_all.register_fake
+def _(g, s, tau, d, m, law):
+    return s.new_empty(s.shape), s.new_empty(tau.shape), s.new_empty(tau.shape)
+
+batched(pull_all, 5)
+
+# %% ../../nbs/selection/105_roots.ipynb #babc364c
 @custom_op("topk_weights", __name__)
 def _weights_op(s: Tensor, tau: Tensor, k: Tensor, law: int) -> tuple[Tensor, Tensor, Tensor]:
     "Weights (..., n), d and m (..., 1) of (105.1), for s (..., n), -inf where padded, tau and k (..., 1)."
-    weigh = _weigh_numba if choose(s, "") == "numba" else _weigh_torch
-    return weigh(s, tau, k, law)
+    return _WEIGHS[choose(s, "", triton=True)](s, tau, k, law)
 
 @_weights_op.register_fake
 def _(s, tau, k, law):
@@ -432,9 +461,12 @@ def _weights_backward(ctx, g, *_):
     "(105.5)"
     s, tau, k, d, m = ctx.saved_tensors
     _, of_tau, of_k, _ = ctx.needs_input_grad
+    who = choose(s, "", triton=True)
     if torch.is_grad_enabled():
         d, m = root(s, tau, k, ctx.law)
-    elif choose(s, "") == "numba" and not (of_tau or of_k):
+    elif who == "triton":
+        return *pull_all(g, s, tau, d, m, ctx.law), None
+    elif who == "numba" and not (of_tau or of_k):
         return _pull_op(g, s, tau, d, m, ctx.law), None, None, None
     return *composed_pull(g, s, tau, d, m, ctx.law), None
 
