@@ -31,25 +31,27 @@ def _specialisation(launch):
     return launch.kernel, signature, constants, options
 
 
-FEW = ("SoftSort, to_dense", "SoftSort, log_prob", "NeuralSort, ", "SigmoidRank, n = 20,000", "LaplaceRank, n = 200,000")
+FEW = ("SoftSort, to_dense", "SoftSort, log_prob", "NeuralSort, ", "SigmoidRank, n = 20,000", "LaplaceRank, n = 200,000", "SinkhornTopK", "SinkhornSort, 10 rounds, P @ x")
 
 
 def launches(every):
     "What all cases launch, or few of them, in single and double precision."
-    from softsortlib import LapSum, NeuralSort, Permutahedron, SoftSort, SortingNetwork
+    from softsortlib import LapSum, NeuralSort, Permutahedron, SinkhornSort, SoftSort, SortingNetwork
+    from softsortlib.selection import SinkhornTopK, SparseTopK
     from softsortlib.networks.swaps import SIGMOIDS
     for case in cases():
         if not every and not case.name.startswith(FEW): continue
         try: yield from both_ways(case.f, *case.inputs()).kernels
         except (RuntimeError, NotImplementedError): continue                 # it asks for a number
     s, x, tau = (pretend(2, *shape, dtype=torch.float64, grad=True) for shape in ((3000,), (3000, 5), ()))
-    for op in (SoftSort(1.0), LapSum(1.0), NeuralSort(1.0), Permutahedron(1.0), *(SortingNetwork(sigmoid=sigmoid) for sigmoid in SIGMOIDS)):
+    for op in (SoftSort(1.0), LapSum(1.0), NeuralSort(1.0), Permutahedron(1.0), SinkhornSort(1.0, 1, iterations=2), SinkhornSort(1.0, iterations=2), *(SortingNetwork(sigmoid=sigmoid) for sigmoid in SIGMOIDS)):
         for dtype in (torch.float32, torch.float64):
             def f(s, x, tau):
                 if not isinstance(op, Permutahedron): op.tau = tau
                 P = op(s)
                 return P if isinstance(op, Permutahedron) else (P @ x, P.mT @ x, P[..., :3, :] @ x)
             yield from both_ways(f, *(a.detach().to(dtype).requires_grad_() for a in (s, x, tau))).kernels
+    for op in (SinkhornTopK(7, 1.0), SparseTopK(7, 1.0), SparseTopK(7, 1.0, p=4 / 3)): yield from both_ways(op, s).kernels
 
 
 def specialisations(every):
