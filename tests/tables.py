@@ -135,7 +135,7 @@ FUNCTIONS = [
     Call("soft_sort", lambda s, tau, mask: functional.soft_sort(s, tau=tau, mask=mask), invariant=True),
     Call("soft_rank", lambda s, tau, mask: functional.soft_rank(s, tau=tau, mask=mask), equivariant=True, within=(1, None)),
     Call("soft_topk", lambda s, tau, mask: functional.soft_topk(s, 1, tau=tau, mask=mask)[0], invariant=True),
-    Call("soft_quantile", lambda s, tau, mask: functional.soft_quantile(s, torch.tensor([0.0, 0.3, 1.0], dtype=torch.float64), tau=tau, mask=mask).movedim(0, -1), invariant=True),
+    Call("soft_quantile", lambda s, tau, mask: functional.soft_quantile(s, torch.linspace(0, 1, 3, dtype=torch.float64, device=s.device), tau=tau, mask=mask).movedim(0, -1), invariant=True),
     Call("soft_quantile:nearest", lambda s, tau, mask: functional.soft_quantile(s, 0.3, interpolation="nearest", tau=tau, mask=mask), invariant=True),
     Call("soft_median", lambda s, tau, mask: functional.soft_median(s, tau=tau, mask=mask), invariant=True),
     Call("soft_permutation", lambda s, tau, mask: functional.soft_permutation(s, tau=tau, mask=mask).to_dense().sum(-2), equivariant=True),
@@ -155,7 +155,7 @@ FUNCTIONS = [
     Call("plackett_luce_reward", lambda s, tau, mask: sampling.plackett_luce_reward(in_reach(s, tau) / tau, torch.ones_like(s), mask, k=1, generator=torch.Generator().manual_seed(0)), within=(0, 1)),
     Call("soft_matching", lambda s, tau, mask: transport.soft_matching(costs(s), 1.0, 10).to_dense().sum(-2), direct=False, masked=False, equivariant=True),
     Call("GumbelSinkhorn", lambda s, tau, mask: transport.GumbelSinkhorn(1.0, 0.0)(costs(s)).to_dense().sum(-2), direct=False, masked=False, equivariant=True),
-    Call("SoftKNN", lambda s, tau, mask: losses.SoftKNN(1, tau=tau, classes=2)(s[:, :1, None].tanh(), s[..., None].tanh(), torch.arange(s.shape[-1]).expand(s.shape) % 2).exp(), direct=False, masked=False, within=(0, 1)),
+    Call("SoftKNN", lambda s, tau, mask: losses.SoftKNN(1, tau=tau, classes=2)(s[:, :1, None].tanh(), s[..., None].tanh(), torch.arange(s.shape[-1], device=s.device).expand(s.shape) % 2).exp(), direct=False, masked=False, within=(0, 1)),
 ]
 LOSSES = [
     Call("permutation_nll", lambda s, y, tau, mask: losses.permutation_nll(softsortlib.SoftSort(tau)(s, mask), losses.ideal_order(y, mask=mask), reduction="none")),

@@ -12,11 +12,13 @@ from torch.testing import assert_close
 
 import softsortlib.engine.dispatch as dispatch
 from softsortlib import LapSum, NeuralSort, Operator, Permutahedron, SoftSort, SortingNetwork, get_operator
-from softsortlib import functional, ranks
+from softsortlib import functional, losses, ranks
 from softsortlib.core import get_rank_operator
+from softsortlib.engine.level_sums import level_sums, level_sums_dense
 from softsortlib.engine.scan import exp_scan, exp_scan_dense
 from softsortlib.engine.sums import kernel_sums
 from softsortlib.networks.swaps import SIGMOIDS
+from softsortlib.ragged import offsets_of
 
 REHEARSE = os.environ.get("SOFTSORTLIB_REHEARSE") == "1"
 DEVICE = "cpu" if REHEARSE else "cuda"
@@ -34,9 +36,12 @@ def small_chunks(monkeypatch):
     import softsortlib.engine.mean_triton as mean
     import softsortlib.engine.scan_triton as scan
     import softsortlib.ranks.pooling_triton as pooling
+    import softsortlib.rowwise.likelihood_triton as likelihood
     def cut(n, d, most=None): return 8, 2 if d > 1 else 1, -(-n // 8)
-    for module in (scan, mean): monkeypatch.setattr(module, "cut", cut)
+    for module in (scan, mean, likelihood): monkeypatch.setattr(module, "cut", cut)
     monkeypatch.setattr(pooling, "CHUNK", 4)
+    import softsortlib.ragged.kernels_triton as lists
+    for name in ("CHUNK", "TILE"): monkeypatch.setattr(lists, name, 8)
     import softsortlib.ranks.lapsum as lapsum
     import softsortlib.rowwise.softsort as softsort
     for module in (lapsum, softsort): monkeypatch.setattr(module, "_SMALL", 0)         # where the plain formula would do
@@ -110,6 +115,19 @@ def test_masks_and_ties(name, n):
     compared(f, (s, draw(2, n, 1, seed=1)))
 
 
+@pytest.mark.parametrize("name", ["softsort", "neuralsort"])
+def test_the_likelihood_of_masked_sets_and_a_learned_temperature(name):
+    op, n = get_operator(name), FEW[-1]
+    mask = torch.rand(2, n, generator=torch.Generator().manual_seed(2)) < 0.7
+    s = draw(2, n)
+    target = s.masked_fill(~mask, float("inf")).argsort(-1)
+    def f(s, tau):
+        op.tau = tau
+        y = op(s, mask.to(s.device)).log_prob(target.to(s.device))
+        return (y.masked_fill(~y.isfinite(), 0),)
+    compared(f, (s, torch.tensor([1.0, 3.0], dtype=torch.float64) * TAU.get(name, 0.3)), tolerance=1e-3)
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_a_learned_temperature(name):
     op, n = get_operator(name), FEW[0]
@@ -180,12 +198,40 @@ def test_pair_sums(law, m):
     assert_close(y.cpu(), exact, rtol=1e-10, atol=1e-10)
 
 
+@pytest.mark.parametrize("across", [False, True])
+@pytest.mark.parametrize("law, m", [("logistic", -1), ("logistic", 1), ("normal", 0)])
+def test_sums_of_levels(law, m, across):
+    n = 70 if REHEARSE else 1000
+    x, w, tau = draw(2, n), draw(2, n, 3, seed=2), torch.tensor([0.2, 2.0], dtype=torch.float64)
+    levels = torch.randint(4, (2, n), generator=torch.Generator().manual_seed(3))
+    with there(): y = level_sums(*(a.to(DEVICE) for a in (x, levels, w, tau, x.argsort())), law, m, across)
+    assert_close(y.cpu(), level_sums_dense(x, levels, w, tau, law, m, across), rtol=1e-10, atol=1e-10)
+
+
+@pytest.mark.parametrize("kind", ["logistic", "sigmoid"])
+def test_kendall(kind):
+    "More scores than pairs are made of one by one; grades are tied."
+    n = 300 if REHEARSE else 3000
+    y, mask = draw(4, n, seed=1).round(), torch.rand(4, n, generator=torch.Generator().manual_seed(2)) < 0.9
+    def f(s):
+        on = y.to(s), mask.to(s.device)
+        return losses.kendall_loss(s, *on, tau=0.3, kind=kind), losses.weighted_kendall_loss(s, *on, tau=0.3, kind=kind)
+    compared(f, (draw(4, n),))
+
+
 @pytest.mark.parametrize("sigmoid", sorted(SIGMOIDS))
 @pytest.mark.parametrize("kind", ["bitonic", "odd_even"])
 def test_sigmoids_of_a_network(kind, sigmoid):
     n, op = 6 if REHEARSE else 40, SortingNetwork(kind, sigmoid, tau=0.3)
     def f(s, x): return (op(s) @ x,)
     for dtype in (torch.float32, torch.float64): compared(f, (draw(2, n), draw(2, n, 1, seed=1)), dtype)
+
+
+@pytest.mark.parametrize("kind", ["bitonic", "odd_even"])
+def test_error_free_swaps(kind):
+    op, n = SortingNetwork(kind, tau=0.3, swaps="error_free"), FEW[0]
+    def f(s, x): return op(s) @ x, op(s).mT @ x, op(s).to_dense()
+    compared(f, (draw(2, n), draw(2, n, 1, seed=1)))
 
 
 @pytest.mark.parametrize("n", [10] if REHEARSE else [3000])
@@ -204,6 +250,52 @@ def test_quantiles():
 def test_many_columns():
     def f(s, x): return (SoftSort(0.3)(s) @ x,)
     compared(f, (draw(2, FEW[0]), draw(2, FEW[0], 5 if REHEARSE else 37, seed=1)))
+
+
+LISTS = {"sort": functional.soft_sort, **{f"rank-{m}": lambda s, m=m, **more: functional.soft_rank(s, method=m, **more) for m in ("softsort", "laplace", "sigmoid")}}
+
+
+@pytest.mark.parametrize("name", LISTS)
+def test_lists(name):
+    "Lists end to end of all lengths; the same with ties, with a temperature for each that learns, and with a list that is no number."
+    lengths = [3, 0, 1, 9, 2] if REHEARSE else [3, 0, 1, 64, 65, 1, 0, 1023, 1024, 5000, 2]
+    offsets, s = offsets_of(lengths), draw(2, sum(lengths))
+    s[1] = s[1].round(decimals=1)
+    tau = torch.rand(len(lengths), generator=torch.Generator().manual_seed(3), dtype=torch.float64).add(0.3)
+    def f(s, tau): return (LISTS[name](s, tau=tau, offsets=offsets.to(s.device)),)
+    for dtype in (torch.float32, torch.float64): compared(f, (s, tau), dtype)
+    s = s.detach().index_fill(1, torch.tensor(2), float("nan"))
+    with there(): y = LISTS[name](s.to(DEVICE), tau=0.3, offsets=offsets.to(DEVICE)).cpu()
+    assert torch.equal(y.isnan(), (torch.arange(s.shape[1]) < 3).expand(s.shape))
+
+
+@pytest.mark.parametrize("loss", [losses.approx_ndcg_loss, losses.listnet_loss], ids=lambda loss: loss.__name__)
+def test_losses_of_lists(loss):
+    offsets = offsets_of([3, 0, 1, 9, 2] if REHEARSE else [3, 0, 1, 300, 3000, 2])
+    y = torch.randint(0, 4, (int(offsets[-1]),), generator=torch.Generator().manual_seed(4))
+    def f(s): return (loss(s, y.to(s.device), offsets=offsets.to(s.device), tau=0.3, reduction="none"),)
+    compared(f, (draw(len(y)),))
+
+
+@real_gpu
+def test_a_graph_captures_lists():
+    "Nothing is asked of the device."
+    s, offsets = torch.randn(5000, device="cuda"), offsets_of([10] * 499 + [10]).cuda()
+    for f in LISTS.values():
+        for _ in range(3): f(s, tau=0.3, offsets=offsets)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph): captured = f(s, tau=0.3, offsets=offsets)
+        s.copy_(s.flip(-1))
+        graph.replay()
+        assert_close(captured, f(s, tau=0.3, offsets=offsets))
+
+
+@real_gpu
+def test_a_long_list_beside_many_short_ones():
+    "A million items in a hundred thousand lists, the longest of 20,000."
+    offsets = offsets_of([20_000] + [9] * 50_000 + [10] * 53_000)
+    s = torch.randn(int(offsets[-1]), generator=torch.Generator().manual_seed(0))
+    for f in LISTS.values(): assert_close(f(s.cuda(), tau=0.3, offsets=offsets.cuda()).cpu(), f(s, tau=0.3, offsets=offsets), rtol=1e-5, atol=1e-5)
 
 
 @real_gpu

@@ -93,7 +93,7 @@ def tests_stage(args):
     env = dict(os.environ, PYTHONPATH=str(root))
     if rehearsal: env.update(SOFTSORTLIB_REHEARSE="1", TRITON_INTERPRET="1", OMP_NUM_THREADS="1")
     files = TESTS[:1] if rehearsal else TESTS
-    few = ["-k", "scan or pooling or pair_sums or softsort and products"] if rehearsal else []
+    few = ["-k", "scan or pooling or pair_sums or lists or softsort and products"] if rehearsal else []
     code, said = stop_after(args.seconds, [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-q", "-m", "cuda", "--durations=10", *few, *files], env=env)
     write(args.out, "tests", dict(rehearsal=rehearsal, exit=code, deadline=code is None, seconds=args.seconds, files=files, said=said))
     return code
@@ -109,6 +109,10 @@ for op in (ss.SoftSort(0.3), ss.LapSum(0.3), ss.NeuralSort(9.0), ss.SortingNetwo
 for op in (ss.Permutahedron(0.3), ss.SigmoidRank(0.3), ss.LaplaceRank(0.3)):
     s = torch.randn(2, 1500, device="cuda", requires_grad=True)
     torch.autograd.grad(op(s).sum(), s)
+offsets = torch.tensor([0, 0, 3, 1200, 1201, 1500], device="cuda")
+for method in ("softsort", "laplace", "sigmoid"):
+    s = torch.randn(2, 1500, device="cuda", requires_grad=True)
+    torch.autograd.grad(ss.soft_rank(s, method=method, offsets=offsets).sum(), s)
 """
 
 
@@ -126,6 +130,13 @@ def memory_stage(args):
         write(args.out, "memory", found)
 
 
+def lists_of(s):
+    "Offsets of lists for the items of s: every tenth of them in one list, the others in lists of nine."
+    import torch
+    n = s.shape[-1]
+    return torch.cat([torch.zeros(1, dtype=torch.long, device=s.device), torch.arange(n // 10, n, 9, device=s.device), torch.full((1,), n, device=s.device)])
+
+
 def contenders(device):
     "Name -> (function of scores, largest n)."
     import torch
@@ -137,7 +148,9 @@ def contenders(device):
     if device == "cuda":
         found |= {"lapsum": (lambda s: ss.LapSum(0.01)(s) @ s, 1 << 24), "neuralsort": (lambda s: ss.NeuralSort(1.0)(s) @ s, 1 << 15),
                   "bitonic network": (lambda s: ss.SortingNetwork(tau=0.1)(s) @ s, 1 << 14), "sigmoid rank": (lambda s: ss.SigmoidRank(0.01)(s), 1 << 17),
-                  "laplace rank": (lambda s: ss.LaplaceRank(0.01)(s), 1 << 24), "permutahedron": (lambda s: ss.Permutahedron(0.1)(s), 1 << 24),
+                  "laplace rank": (lambda s: ss.LaplaceRank(0.01)(s), 1 << 24),
+                  **{f"lists, {method} rank": (lambda s, method=method: ss.soft_rank(s, method=method, tau=0.01, offsets=lists_of(s)), most) for method, most in (("softsort", 1 << 24), ("laplace", 1 << 24), ("sigmoid", 1 << 20))},
+                  "permutahedron": (lambda s: ss.Permutahedron(0.1)(s), 1 << 24),
                   "listing of the SoftSort paper": (lambda s: (-(s.sort(-1, descending=True).values[..., None] - s[..., None, :]).abs() / 0.01).softmax(-1) @ s[..., None], 1 << 13)}
         for peer, make in dict(torchsort=lambda m: lambda s: m.soft_rank(s, regularization_strength=0.1), fast_soft_sort=lambda m: None,
                                diffsort=lambda m: lambda s: m.DiffSortNet("bitonic", s.shape[-1], device=device)(s)[0]).items():

@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['level_sums']
 
-# %% ../../nbs/engine/141_level_sums.ipynb #c682f7f9
+# %% ../../nbs/engine/141_level_sums.ipynb #03e73bc2
 from typing import NamedTuple
 
 import torch
@@ -16,9 +16,9 @@ from .compile import one_batch
 from .dispatch import check_backend, choose
 from .scan import tau_tensor
 from .sum_laws import LAWS, MOST
-from .sums import _sums_numba, _sums_torch
+from .sums import MOST_PAIRS, _sums_numba, _sums_torch
 
-# %% ../../nbs/engine/141_level_sums.ipynb #5e3559a8
+# %% ../../nbs/engine/141_level_sums.ipynb #e66a933c
 def level_sums_dense(x, levels, w, tau, law, m, across):
     "(141.1) by its definition: G, or B if `across`; x and levels (..., n), w (..., n, d), tau (...)."
     difference = levels[..., :, None] - levels[..., None, :]
@@ -79,7 +79,7 @@ def sums_in_rows(row, x, w, tau, law, m, eps, fast):
         y[places[real]] = part[real]
     return y
 
-# %% ../../nbs/engine/141_level_sums.ipynb #1b45e05e
+# %% ../../nbs/engine/141_level_sums.ipynb #60ae5209
 def _order_by(key, order):
     "The points of `order` (N,), stably sorted by key (N,)."
     return order[key[order].sort(stable=True).indices]
@@ -103,7 +103,7 @@ def _across(levels, order, x, w, tau, law, m, eps, fast):
         y += digit * of_w - of_digit
     return y
 
-# %% ../../nbs/engine/141_level_sums.ipynb #9a0ae605
+# %% ../../nbs/engine/141_level_sums.ipynb #ebde6878
 def _flat_sums(x, levels, w, tau, order, law, m, eps, across, fast):
     "(141.1) for x, levels and order (B, n), w (B, n, d), tau (B,)."
     B, n, d = w.shape
@@ -125,17 +125,20 @@ def _op(x: Tensor, w: Tensor, tau: Tensor, levels: Tensor, order: Tensor,
     "(141.1) for x, levels and the order by x (..., n), w (..., n, d), tau (...)."
     if m > MOST[law]:
         raise NotImplementedError(f"the sums know {MOST[law]} derivatives of the {law} step, not {m}")
-    fast = choose(w, backend) == "numba"
-    flat = one_batch(tau.shape, x, levels, w, tau[..., None], order)
-    y = _flat_sums(*flat[:3], flat[3][:, 0], flat[4], law, m, eps, across, fast)
-    return y.view(w.shape)
+    shape = w.shape
+    x, levels, w, tau, order = one_batch(tau.shape, x, levels, w, tau[..., None], order)
+    who = choose(w, backend, triton=x.numel() * x.shape[1] <= MOST_PAIRS)
+    if who == "triton":
+        from softsortlib.engine.sums_triton import pair_sums_triton
+        return pair_sums_triton(x, x, w, tau[:, 0], law, m, levels, across).view(shape)
+    return _flat_sums(x, levels, w, tau[:, 0], order, law, m, eps, across, who == "numba").view(shape)
 
 
 @_op.register_fake
 def _(x, w, tau, levels, order, law, m, eps, across, backend):
     return w.new_empty(w.shape)
 
-# %% ../../nbs/engine/141_level_sums.ipynb #f20eab07
+# %% ../../nbs/engine/141_level_sums.ipynb #46e760cb
 def _save(ctx, inputs, output):
     *tensors, ctx.law, ctx.m, ctx.eps, ctx.across, ctx.backend = inputs
     ctx.save_for_backward(*tensors)
@@ -163,7 +166,7 @@ def _backward(ctx, g):
 
 _sums = differentiable(_op, 5, _backward, _save)
 
-# %% ../../nbs/engine/141_level_sums.ipynb #68bd46c7
+# %% ../../nbs/engine/141_level_sums.ipynb #f2c7194c
 def level_sums(
     x: Tensor,  # points, (..., n)
     levels: Tensor,  # their levels 0, 1, 2, ..., long, (..., n)
@@ -174,7 +177,7 @@ def level_sums(
     m: int = 0,  # the derivative of the step, or -1 for its antiderivative
     across: bool = False,  # the signed sums across levels, not those within
     eps: float = 3e-14,  # error in terms of sum |w|
-    backend: "str | None" = None,  # "torch" or "numba"; None chooses by device
+    backend: "str | None" = None,  # "torch", "numba" or "triton" (all pairs); None chooses by device
 ) -> Tensor:  # (..., n, d)
     """Sums over the points of one's level, or over lower levels less higher ones (141.1); O(n log n), O(n log^2 n).
 

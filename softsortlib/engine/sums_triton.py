@@ -56,10 +56,23 @@ def _normal_tile(u, M: tl.constexpr):
         K = ((v - 6) * v + 3) * density
     return K
 
-# %% ../../nbs/engine/161_sums_triton.ipynb #fd4f7421
+# %% ../../nbs/engine/161_sums_triton.ipynb #87e9343b
 @triton_jit
-def _pairs_kernel(x_ptr, t_ptr, w_ptr, tau_ptr, y_ptr, n, k, d, blocks, pairs, LOGISTIC: tl.constexpr, M: tl.constexpr,
-                  TWO: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr):
+def _chosen_tile(K, level_ptr, i, j, n, WITHIN: tl.constexpr):
+    "K of the pairs (i, j) that (141.1) sums, with its sign across levels."
+    here = tl.load(level_ptr + i, i < n, 0)[:, None]
+    there = tl.load(level_ptr + j, j < n, 0)[None, :]
+    if WITHIN:
+        K = tl.where(here == there, K, 0.0)
+    else:
+        K = tl.where(here > there, K, tl.where(here < there, -K, 0.0))
+    return K
+
+# %% ../../nbs/engine/161_sums_triton.ipynb #b533d986
+@triton_jit
+def _pairs_kernel(x_ptr, t_ptr, w_ptr, tau_ptr, level_ptr, y_ptr, n, k, d, blocks, pairs, LOGISTIC: tl.constexpr,
+                  M: tl.constexpr, WITHIN: tl.constexpr, ACROSS: tl.constexpr, TWO: tl.constexpr,
+                  ROWS: tl.constexpr, BLOCK: tl.constexpr):
     "(161.1) for ROWS targets and two columns."
     c = tl.program_id(0) % pairs * 2
     place = tl.program_id(0) // pairs
@@ -74,6 +87,8 @@ def _pairs_kernel(x_ptr, t_ptr, w_ptr, tau_ptr, y_ptr, n, k, d, blocks, pairs, L
         j = start + tl.arange(0, BLOCK)
         u = (x[:, None] - tl.load(t_ptr + row * k + j, j < k, 0.0)[None, :]) * per_tau
         K = _logistic_tile(u, M) if LOGISTIC else _normal_tile(u, M)
+        if WITHIN or ACROSS:
+            K = _chosen_tile(K, level_ptr + row * n, i, j, n, WITHIN)
         at = j.to(tl.int64) * d
         y += tl.sum(K * tl.load(w_ptr + at, j < k, 0.0)[None, :], 1)
         if TWO:
@@ -83,7 +98,7 @@ def _pairs_kernel(x_ptr, t_ptr, w_ptr, tau_ptr, y_ptr, n, k, d, blocks, pairs, L
     if TWO:
         tl.store(to_ptr + 1, z, (i < n) & (c + 1 < d))
 
-# %% ../../nbs/engine/161_sums_triton.ipynb #7a2d8bfc
+# %% ../../nbs/engine/161_sums_triton.ipynb #ff08fe39
 def pair_sums_triton(
     x: Tensor,  # targets, (B, n)
     t: Tensor,  # sources, (B, k)
@@ -91,6 +106,8 @@ def pair_sums_triton(
     tau: Tensor,  # temperatures, (B,)
     law: str,  # "logistic", "normal" or "density"
     m: int,  # the derivative, or -1
+    levels: "Tensor | None" = None,  # of x, which is t then, long, (B, n); None: all pairs
+    across: bool = False,  # the signed pairs across levels, not those within
 ) -> Tensor:  # (161.1), (B, n, d)
     "All pairs by the Triton kernel; needs triton and a GPU (or TRITON_INTERPRET=1)."
     (B, n), (k, d) = x.shape, w.shape[1:]
@@ -99,6 +116,8 @@ def pair_sums_triton(
     blocks, pairs = triton.cdiv(n, rows), -(-d // 2)
     launch(_pairs_kernel, B * blocks * pairs, x,
            x_ptr=x.to(w.dtype).contiguous(), t_ptr=t.to(w.dtype).contiguous(), w_ptr=w.contiguous(),
-           tau_ptr=tau.double().contiguous(), y_ptr=y, n=n, k=k, d=d, blocks=blocks, pairs=pairs,
-           LOGISTIC=law == "logistic", M=m, TWO=d > 1, ROWS=rows, BLOCK=block)
+           tau_ptr=tau.double().contiguous(), level_ptr=x if levels is None else levels.contiguous(), y_ptr=y,
+           n=n, k=k, d=d, blocks=blocks, pairs=pairs, LOGISTIC=law == "logistic", M=m,
+           WITHIN=levels is not None and not across, ACROSS=levels is not None and across,
+           TWO=d > 1, ROWS=rows, BLOCK=block)
     return y

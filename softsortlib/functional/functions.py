@@ -5,13 +5,14 @@
 # %% auto #0
 __all__ = ['soft_permutation', 'soft_sort', 'soft_rank', 'soft_topk', 'soft_topk_mask']
 
-# %% ../../nbs/functional/50_functions.ipynb #e3e0f3aa
+# %% ../../nbs/functional/50_functions.ipynb #70a9aaeb
 import torch
 from torch import Tensor
 
 from ..core.operators import Operator, check_flags, check_tau
-from ..core.permutation import SoftPermutation, compute_dtype
+from ..core.permutation import SoftPermutation, compute_dtype, is_concrete
 from ..core.rank_operators import RankOperator, check_ranks_fit
+from ..engine.dispatch import choose
 from softsortlib.functional.arguments import (
     check_k, finite_scores, hard_sort, join_items, join_maps, join_top, midranks, moved_back, on_lists, oriented,
     ranker, turned, with_gradient_of,
@@ -73,30 +74,30 @@ def soft_permutation(
     P = operator(turned(s, sign), mask)
     return P.straight_through() if hard else P
 
-# %% ../../nbs/functional/50_functions.ipynb #8061e572
+# %% ../../nbs/functional/50_functions.ipynb #07ca9e01
 _KINDS = {"softsort": SoftSort, "laplace": LaplaceRank, "sigmoid": SigmoidRank}
 
 
-def _by_scan(operator):
-    "Whether a SoftSort is the one of (11.4)."
+def _by_scan(operator, s):
+    "Whether a SoftSort is the one of (11.4), by the kernels of this device."
     usual = operator.power == 1 and operator.distance is None and operator.simplex == "softmax"
-    return usual and operator.backend in (None, "numba")
+    return usual and operator.backend in (None, choose(s, "", triton=True))
 
 
 def _list_kernel(s, offsets, method, tau, kernels):
     "The kernel of an operator, by its type, and the temperature, a number or (B,); None where there is none."
     operator = _KINDS[method]() if isinstance(method, str) and method in _KINDS else method
     of = kernels.get(type(operator))
-    if of is None or type(operator) is SoftSort and not _by_scan(operator):
+    if of is None or type(operator) is SoftSort and not _by_scan(operator, s):
         return None
     asked = operator.tau if tau is None else tau
     if isinstance(asked, Tensor):
         shapes = [()] if tau is None else [(), (len(offsets) - 1,)]
-        if asked.shape not in shapes or not (asked > 0).all():
+        if asked.shape not in shapes or is_concrete(asked) and not (asked > 0).all():
             return None
     else:
         check_tau(asked, s)
-    return (of, asked) if has_list_kernel(s, asked) and not s.isinf().any() else None
+    return (of, asked) if has_list_kernel(s, asked) and not (is_concrete(s) and s.isinf().any()) else None
 
 
 def _kernel_of_values(s, offsets, descending=False, method="softsort", tau=None, hard=False, group=None, **_):

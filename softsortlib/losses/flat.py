@@ -5,11 +5,11 @@
 # %% auto #0
 __all__ = []
 
-# %% ../../nbs/losses/126_flat.ipynb #10e00d94
+# %% ../../nbs/losses/126_flat.ipynb #8690aee7
 import torch
 from torch import Tensor
 
-from ..core.checks import is_one_of
+from ..core.checks import is_concrete, is_one_of
 from ..core.operators import check_tau
 from ..engine.dispatch import precise
 from ..functional.functions import soft_rank
@@ -36,7 +36,7 @@ def list_max(v, number, lists):
     top = lowest.scatter_reduce(-1, number.expand(v.shape), v.detach(), "amax")
     return torch.where(top == -torch.inf, 0, top)
 
-# %% ../../nbs/losses/126_flat.ipynb #d1607db8
+# %% ../../nbs/losses/126_flat.ipynb #e3b48f9b
 def _best_of_lists(g, offsets, number):
     "What the best order of the gains of each list reaches, (..., B)."
     falling = -sorted_lists(-g, offsets)[0]
@@ -44,19 +44,28 @@ def _best_of_lists(g, offsets, number):
     return list_sum(falling / (1 + place.to(g.dtype)).log2(), number, len(offsets) - 1)
 
 
+def _gains_of_lists(y, g, gain, number, lists):
+    "The gains g, in units of a power of two of each list where grades are beyond 100; the unit cancels in (126.2)."
+    if gain != "exp2" or is_concrete(y) and y.max() <= 100:
+        return g
+    unit = (list_max(y, number, lists) - 100).clamp(min=0)[..., number]
+    return torch.exp2(y - unit) - torch.exp2(-unit)
+
+
 @at_once(approx_ndcg_loss)
 def lists_ndcg(s, y, offsets, k, gain, method, tau, **_):
     "(126.2), and which lists have a relevant item."
-    s, y, real = set_inputs(s, y, None)
-    if k is not None or not y.max() <= 100:
+    if k is not None:
         return None
-    g, number = gains_of(y, real, gain), list_numbers(offsets)
+    s, y, real = set_inputs(s, y, None)
+    number = list_numbers(offsets, s.shape[-1])
+    g = _gains_of_lists(y, gains_of(y, real, gain), gain, number, len(offsets) - 1)
     r = soft_rank(s, descending=True, method=method, tau=tau, offsets=offsets).clamp(min=1)
     best = _best_of_lists(g, offsets, number)
     value = list_sum(g / (1 + r).log2(), number, len(offsets) - 1)
     return 1 - ratio_of(value, best), best > 0
 
-# %% ../../nbs/losses/126_flat.ipynb #4b0190de
+# %% ../../nbs/losses/126_flat.ipynb #e42fb4a7
 def _log_softmax(s, tau, number, lists):
     "(126.3): s (..., N), tau a number or (..., N)."
     low = torch.finfo(s.dtype).min / 4
@@ -68,14 +77,15 @@ def _of_items(tau, s, number, lists):
     "The temperature of each item, a number or (N,), by that of its list; None if it has another shape."
     if not isinstance(tau, Tensor) or tau.ndim == 0:
         return check_tau(tau, s[..., None])
-    return tau[number] if tau.shape == (lists,) and (tau > 0).all() else None
+    wrong = tau.shape != (lists,) or is_concrete(tau) and not (tau > 0).all()
+    return None if wrong else tau[number]
 
 
 @at_once(listnet_loss)
 def lists_listnet(s, y, offsets, target, tau):
     "ListNet of each list, and which lists have different grades."
     s, y, _ = set_inputs(s, y, None)
-    number, lists = list_numbers(offsets), len(offsets) - 1
+    number, lists = list_numbers(offsets, s.shape[-1]), len(offsets) - 1
     tau = _of_items(tau, s, number, lists)
     if tau is None or not is_one_of(target, ("softmax", "share")):
         return None

@@ -254,7 +254,7 @@ def _kendall_sums(s, y, mask, tau, kind):
     odd = (s * (below - above)).sum(-1) / tau
     return ((even * w).sum((-2, -1)) - odd) / (2 * math.log(2)), count
 
-# %% ../../nbs/losses/55_orders.ipynb #1b97f13a
+# %% ../../nbs/losses/55_orders.ipynb #e0bf04df
 _FEW = 1 << 18  # pairs of all sets up to which they are made
 
 
@@ -273,7 +273,7 @@ def kendall_loss(
 ) -> Tensor:  # (), or (...) for "none"
     """Smooth share of pairs in the wrong order (55.4), without the pairs from some hundred scores on (55.6).
 
-    On a GPU the host waits while these are laid out in levels.
+    On a GPU the host waits beyond some 180,000 scores, while they are laid out in levels.
     Raise `TypeError` or `ValueError` when an argument does not fit."""
     if in_parts(scores, group):
         options = dict(tau=tau, kind=kind, reduction=reduction)

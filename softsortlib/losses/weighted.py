@@ -111,7 +111,7 @@ def graded_pairs(
     odd = (_slopes(y, omega) * s).sum(-1) / (2 * tau[..., 0])
     return ((omega * (E - G)[..., 0]).sum(-1) - odd) / math.log(2)
 
-# %% ../../nbs/losses/123_weighted.ipynb #0a617522
+# %% ../../nbs/losses/123_weighted.ipynb #eb45feeb
 @over_lists()
 def weighted_kendall_loss(
     scores: Tensor,  # (..., n)
@@ -127,7 +127,7 @@ def weighted_kendall_loss(
     """Smooth weighted share of pairs in the wrong order (123.1; Vigna 2015), O(n log n).
 
     The sigmoid kind takes log m times as long for m grades.
-    On a GPU the host waits while long lists are laid out in grades.
+    On a GPU the host waits beyond some 180,000 scores, while they are laid out in grades.
     Raise `TypeError` or `ValueError` when an argument does not fit."""
     s, y, mask = set_inputs(scores, relevance, mask)
     tau = check_tau(tau, s)

@@ -396,21 +396,22 @@ class _EachList(torch.autograd.Function):
         spread_rows(kernel, len(ctx.flat.cuts) - 1, ctx.work, ctx.flat, *args, *arrays(g), out.numpy())
         return out, None, None, None, None
 
-# %% ../../nbs/ragged/173_kernels.ipynb #00929e71
+# %% ../../nbs/ragged/173_kernels.ipynb #f4c7c80b
 def has_list_kernel(
     s: Tensor,  # scores, (..., N)
     tau: "float | Tensor",  # a number, or (B,)
 ) -> bool:
-    "Whether the kernels of this chapter can do these lists: eagerly, on a CPU, without a gradient to the temperature."
-    learns = isinstance(tau, Tensor) and tau.requires_grad
-    ours = s.dtype in (torch.float32, torch.float64) and choose(s, "") == "numba"
+    "Whether a kernel can do these lists: eagerly, and on a CPU without a gradient to the temperature."
+    who = choose(s, "", triton=True)
+    learns = who == "numba" and isinstance(tau, Tensor) and tau.requires_grad
+    ours = s.dtype in (torch.float32, torch.float64) and who != "torch"
     return ours and not learns and s.numel() > 0 and is_unseen((s, tau))
 
 
 def sorted_lists(s, offsets):
     "Scores (..., N) in order within each list, stably, and where they stood among all items; both without a gradient."
-    s, number = s.detach(), list_numbers(offsets)
-    if not has_list_kernel(s, 1.0):
+    s, number = s.detach(), list_numbers(offsets, s.shape[-1])
+    if choose(s, "") != "numba" or not has_list_kernel(s, 1.0):
         order = s.sort(dim=-1, stable=True).indices
         order = order.gather(-1, number[order].sort(dim=-1, stable=True).indices)
         return s.gather(-1, order), order
@@ -420,7 +421,18 @@ def sorted_lists(s, offsets):
     spread_rows(_walk_lists, len(flat.cuts) - 1, work, flat, int(Of.ORDER), values.numpy())
     return values.view(s.shape), (order + offsets[number]).view(s.shape)
 
-# %% ../../nbs/ragged/173_kernels.ipynb #3ee85f82
+# %% ../../nbs/ragged/173_kernels.ipynb #3c4f4c81
+def beyond(most, y, s, offsets, tau, plain):
+    "y (..., N), where lists of more than `most` items are done by blocks; other arguments as below."
+    length = offsets.diff()
+    long = length > most
+    if not long.any():
+        return y
+    at = spans(offsets[:-1][long], length[long])
+    some = tau[long] if isinstance(tau, Tensor) and tau.ndim else tau
+    return y.index_copy(-1, at, plain(s[..., at], offsets_of(length[long]), some))
+
+
 def of_each_list(
     s: Tensor,  # scores, (..., N)
     offsets: Tensor,  # long, (B + 1,)
@@ -429,13 +441,11 @@ def of_each_list(
     plain,  # the same by blocks: a function of scores (..., N), offsets and tau
 ) -> Tensor:  # (..., N)
     "Sorted values or ranks of lists end to end, by the kernels."
+    if choose(s, "", triton=True) == "triton":
+        from softsortlib.ragged.kernels_triton import on_gpu
+        return on_gpu(s, offsets, tau, of, plain)
     length = offsets.diff()
     taus = torch.as_tensor(tau, dtype=torch.float64).detach().expand(len(length))
     rows = s.reshape(-1, s.shape[-1])
     y = _EachList.apply(rows, offsets, taus, of, lambda z: plain(z, offsets, tau)).view(s.shape)
-    long = length > LONG
-    if of != Of.SIGMOID or not long.any():
-        return y
-    at = spans(offsets[:-1][long], length[long])
-    some = tau[long] if isinstance(tau, Tensor) and tau.ndim else tau
-    return y.index_copy(-1, at, plain(s[..., at], offsets_of(length[long]), some))
+    return beyond(LONG, y, s, offsets, tau, plain) if of == Of.SIGMOID else y

@@ -5,16 +5,17 @@
 # %% auto #0
 __all__ = ['offsets_of']
 
-# %% ../../nbs/ragged/155_lists.ipynb #8be4f79c
+# %% ../../nbs/ragged/155_lists.ipynb #ec5dad1b
 import operator
 from typing import Iterable, Iterator, NamedTuple
 
 import torch
 from torch import Tensor
 
+from ..core.checks import is_concrete
 from ..engine.radix import spans
 
-# %% ../../nbs/ragged/155_lists.ipynb #9b986995
+# %% ../../nbs/ragged/155_lists.ipynb #b1140982
 def _counted(lengths):
     "An iterable of whole numbers as a tensor; raise `TypeError` for anything else."
     try:
@@ -49,13 +50,15 @@ def _check_shape(offsets):
         raise ValueError(f"offsets must have shape (B + 1,), got {tuple(offsets.shape)}: "
                          "give one row, which holds for the whole batch")
 
-# %% ../../nbs/ragged/155_lists.ipynb #93f0ab30
+# %% ../../nbs/ragged/155_lists.ipynb #3ea047df
 def check_offsets(
     offsets: Tensor,  # as the user gave them
     x: Tensor,  # the items, (..., N)
 ) -> Tensor:  # long, (B + 1,), on the device of x
     "Raise `TypeError` or `ValueError` unless offsets are whole numbers from 0 to N that do not decrease."
     _check_shape(offsets)
+    if not is_concrete(offsets):
+        return offsets.to(x.device, torch.long)
     first, last, n = offsets[0].item(), offsets[-1].item(), x.shape[-1]
     if first != 0:
         raise ValueError(f"offsets must begin with 0, got {first}: every item belongs to a list")
@@ -111,12 +114,16 @@ class Lists(NamedTuple):
         "The length of the longest list, 0 where there is none."
         return self.groups[-1][0] if self.groups else 0
 
-# %% ../../nbs/ragged/155_lists.ipynb #33dd2715
+# %% ../../nbs/ragged/155_lists.ipynb #845557cf
 def list_numbers(
     offsets: Tensor,  # long, (B + 1,)
+    n: "int | None" = None,  # N, if it is known: then another device than the CPU is not asked for it
 ) -> Tensor:  # long, (N,)
     "The list of each item."
-    return torch.arange(len(offsets) - 1, device=offsets.device).repeat_interleave(offsets.diff())
+    if n is None or offsets.device.type == "cpu":
+        return torch.arange(len(offsets) - 1, device=offsets.device).repeat_interleave(offsets.diff())
+    last = torch.searchsorted(offsets, torch.arange(n, device=offsets.device), right=True) - 1
+    return last.clamp(0, max(0, len(offsets) - 2))
 
 # %% ../../nbs/ragged/155_lists.ipynb #ea7799cf
 def by_length(
