@@ -110,17 +110,18 @@ def flat_batch(t, own):
     "t with its batch dimensions made one; its last `own` dimensions stay."
     return t if t.ndim == own + 1 else t.flatten(0, -own - 1) if t.ndim > own else t[None]
 
-# %% ../../nbs/transport/36_gibbs.ipynb #ee645a38
+# %% ../../nbs/transport/36_gibbs.ipynb #6cc3b728
+def _product_in_tiles(phi, x, gamma, y, tau, v, power, odd):
+    "(36.1) by the kernel of the GPU, for the shapes of `_product`."
+    from softsortlib.transport.tiles_triton import product_by_tiles
+    flat = (flat_batch(t, own) for t, own in ((phi, 1), (x, 1), (gamma, 1), (y, 1), (tau, 0), (v, 2)))
+    return product_by_tiles(*flat, power, odd).reshape(*y.shape, v.shape[-1])
+
+# %% ../../nbs/transport/36_gibbs.ipynb #0f2035b4
 def _shares(batch, m):
     "Into how many shares the targets of one element are cut."
     threads = torch.get_num_threads()
     return threads if 0 < batch < threads and m > 64 * threads else 1
-
-def _product_in_tiles(phi, x, gamma, y, tau, v, power, odd):
-    "The same by the kernel of the GPU."
-    from softsortlib.transport.tiles_triton import product_by_tiles
-    flat = (flat_batch(t, own) for t, own in ((phi, 1), (x, 1), (gamma, 1), (y, 1), (tau, 0), (v, 2)))
-    return product_by_tiles(*flat, power, odd).reshape(*y.shape, v.shape[-1])
 
 def _product(phi: Tensor, x: Tensor, gamma: Tensor, y: Tensor, tau: Tensor, v: Tensor, power: int, odd: bool) -> Tensor:
     "(36.1) for phi, x (..., n), gamma, y (..., m), tau (...), v (..., n, d), float64 on a CPU; (..., m, d)."
@@ -194,7 +195,7 @@ def apply(self,
     product = _product if self.opaque else gibbs
     return product(phi, x, gamma, y, tau[..., 0], v.expand(*batch, *v.shape[-2:]), int(self.power), False)
 
-# %% ../../nbs/transport/36_gibbs.ipynb #8967ad78
+# %% ../../nbs/transport/36_gibbs.ipynb #2d20adc8
 def _softmin_in_tiles(K, phi):
     "The softmin by the kernel of the GPU, and where it may be differentiated the logarithm of a sum of one."
     from softsortlib.transport.tiles_triton import softmin_by_tiles
@@ -206,6 +207,7 @@ def _softmin_in_tiles(K, phi):
         return found
     return found - K.apply(phi, found, torch.ones_like(K.x[..., None]))[..., 0].log()
 
+# %% ../../nbs/transport/36_gibbs.ipynb #ff85ef7d
 @patch_to(Gibbs)
 def softmin(self,
     phi: Tensor,  # added to each source, (..., n)

@@ -272,7 +272,7 @@ class _AttachOfFunction(torch.autograd.Function):
     def backward(ctx, grad_F, grad_G):
         return (*_AdjointOfFunction.apply(ctx.K, ctx.steps, grad_F, grad_G, *ctx.saved_tensors), *[None] * 9)
 
-# %% ../../nbs/transport/37_solver.ipynb #bab64083
+# %% ../../nbs/transport/37_solver.ipynb #2d497cb9
 def _unrolled(K, a, b, tolerance, limit):
     "The potentials by plain iterations, with a graph through all of them."
     costs = K.exponents(0 * K.x, 0 * K.y).neg().mT
@@ -293,7 +293,7 @@ def _without_graph(power, backend, at, tolerance, limit):
     with torch.no_grad():
         return _solve(Gibbs(x, y, tau, power, backend), a, b, tolerance, limit)
 
-def _with_gradient(power, backend, at, F, G, steps):
+def _with_gradient(power, backend, at, F, G, steps=0):
     "F and G, with the gradient of (37.3): rho and sigma are evaluated, and are zero up to the tolerance."
     x, y, a, b, tau = at
     K = Gibbs(x, y, tau, power, backend)
