@@ -31,7 +31,7 @@ def _specialisation(launch):
     return launch.kernel, signature, constants, options
 
 
-FEW = ("SoftSort, to_dense", "SoftSort, log_prob", "NeuralSort, ", "SigmoidRank, n = 20,000", "LaplaceRank, n = 200,000", "soft_rank:softsort, lists, n = 100,000", "soft_rank:sigmoid, lists, n = 100,000")
+FEW = ("SoftSort, to_dense", "SoftSort, log_prob", "NeuralSort, ", "ErrorFreeNetwork, P @ x", "SinkhornTopK", "SigmoidRank, n = 20,000", "LaplaceRank, n = 200,000", "soft_rank:softsort, lists, n = 100,000", "soft_rank:sigmoid, lists, n = 100,000")
 
 
 def launches(every):
@@ -43,7 +43,7 @@ def launches(every):
         try: yield from both_ways(case.f, *case.inputs()).kernels
         except (RuntimeError, NotImplementedError): continue                 # it asks for a number
     s, x, tau = (pretend(2, *shape, dtype=torch.float64, grad=True) for shape in ((3000,), (3000, 5), ()))
-    for op in (SoftSort(1.0), LapSum(1.0), NeuralSort(1.0), Permutahedron(1.0), *(SortingNetwork(sigmoid=sigmoid) for sigmoid in SIGMOIDS)):
+    for op in (SoftSort(1.0), LapSum(1.0), NeuralSort(1.0), Permutahedron(1.0), SortingNetwork(swaps="error_free"), *(SortingNetwork(sigmoid=sigmoid) for sigmoid in SIGMOIDS)):
         for dtype in (torch.float32, torch.float64):
             def f(s, x, tau):
                 if not isinstance(op, Permutahedron): op.tau = tau

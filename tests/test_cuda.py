@@ -36,8 +36,9 @@ def small_chunks(monkeypatch):
     import softsortlib.engine.mean_triton as mean
     import softsortlib.engine.scan_triton as scan
     import softsortlib.ranks.pooling_triton as pooling
+    import softsortlib.rowwise.likelihood_triton as likelihood
     def cut(n, d, most=None): return 8, 2 if d > 1 else 1, -(-n // 8)
-    for module in (scan, mean): monkeypatch.setattr(module, "cut", cut)
+    for module in (scan, mean, likelihood): monkeypatch.setattr(module, "cut", cut)
     monkeypatch.setattr(pooling, "CHUNK", 4)
     import softsortlib.ragged.kernels_triton as lists
     for name in ("CHUNK", "TILE"): monkeypatch.setattr(lists, name, 8)
@@ -112,6 +113,19 @@ def test_masks_and_ties(name, n):
     mask = torch.rand(2, n, generator=torch.Generator().manual_seed(2)) < 0.7
     def f(s, x): return (op(s, mask.to(s.device)) @ x,)
     compared(f, (s, draw(2, n, 1, seed=1)))
+
+
+@pytest.mark.parametrize("name", ["softsort", "neuralsort"])
+def test_the_likelihood_of_masked_sets_and_a_learned_temperature(name):
+    op, n = get_operator(name), FEW[-1]
+    mask = torch.rand(2, n, generator=torch.Generator().manual_seed(2)) < 0.7
+    s = draw(2, n)
+    target = s.masked_fill(~mask, float("inf")).argsort(-1)
+    def f(s, tau):
+        op.tau = tau
+        y = op(s, mask.to(s.device)).log_prob(target.to(s.device))
+        return (y.masked_fill(~y.isfinite(), 0),)
+    compared(f, (s, torch.tensor([1.0, 3.0], dtype=torch.float64) * TAU.get(name, 0.3)), tolerance=1e-3)
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -211,6 +225,13 @@ def test_sigmoids_of_a_network(kind, sigmoid):
     n, op = 6 if REHEARSE else 40, SortingNetwork(kind, sigmoid, tau=0.3)
     def f(s, x): return (op(s) @ x,)
     for dtype in (torch.float32, torch.float64): compared(f, (draw(2, n), draw(2, n, 1, seed=1)), dtype)
+
+
+@pytest.mark.parametrize("kind", ["bitonic", "odd_even"])
+def test_error_free_swaps(kind):
+    op, n = SortingNetwork(kind, tau=0.3, swaps="error_free"), FEW[0]
+    def f(s, x): return op(s) @ x, op(s).mT @ x, op(s).to_dense()
+    compared(f, (draw(2, n), draw(2, n, 1, seed=1)))
 
 
 @pytest.mark.parametrize("n", [10] if REHEARSE else [3000])

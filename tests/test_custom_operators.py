@@ -16,6 +16,7 @@ import softsortlib
 from softsortlib import NeuralSort, SinkhornSort, SoftSort
 from softsortlib.engine import radix
 from softsortlib.losses import kendall_loss, lambda_loss
+from softsortlib.networks.error_free import exact_arguments
 from softsortlib.networks.layers_autograd import network_arguments
 from softsortlib.ranks import pair_sum
 from softsortlib.rowwise.softsort_matrix import laplace_log_prob
@@ -91,12 +92,13 @@ def rest(s):
     for row in RANKS + OPERATORS[:1]: twice(row.make(tau=0.5)(long) @ long, long)
     order = z.detach().argsort()      # these serve GPUs, and have their plain form here
     twice(radix._permute(z[..., None].expand(2, N, 2), order), z)
-    twice(laplace_log_prob(z.sort().values, z, torch.full((2,), 0.5, dtype=z.dtype), SoftSort(0.5, backend="numba")(z)._Z(None), order, ""), z)
+    twice(laplace_log_prob(z, z.detach().sort().values, order, torch.full((2,), 0.5, dtype=z.dtype), torch.tensor([N, N]), order, ""), z)
     d, m = root(z.detach(), torch.ones(2, 1, dtype=z.dtype), torch.full((2, 1), 1.5, dtype=z.dtype), int(Law.LOGISTIC))
     pull_all(s, z.detach(), torch.ones_like(d), d, m, int(Law.LOGISTIC))
     tau, lam, size = torch.full((2,), 0.5, dtype=z.dtype), torch.full((2,), 0.25, dtype=z.dtype), torch.tensor([N, 5])
     arguments = network_arguments(z, tau, lam, size, "bitonic", "cauchy", True)
     torch.autograd.grad(arguments.square().sum(), z)
+    torch.autograd.grad(exact_arguments(z, tau, lam, size, "bitonic", "cauchy", True)[1].square().sum(), z)
     weights = torch.full((2, N), 1 / N, dtype=torch.float64), torch.full((2, 3), 1 / 3, dtype=torch.float64)
     twice(potentials(Gibbs(z.sort().values, x.expand(2, 3), 0.5), *weights), z)
 

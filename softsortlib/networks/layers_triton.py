@@ -160,7 +160,7 @@ def _backward(gy_ptr, x_ptr, gx_ptr, sums_ptr, stack_ptr, starts_ptr, keep_ptr, 
         _undo_layers(gx_ptr, d, columns, keep_ptr, swap_ptr, lo_ptr, hi_ptr, reach_ptr,
                      part * segment, last, stack_ptr, top, sums_ptr, PAIRS, W)
 
-# %% ../../nbs/networks/28_layers_triton.ipynb #1a458a2a
+# %% ../../nbs/networks/28_layers_triton.ipynb #c290a6b6
 class _OnDevice(NamedTuple):
     "A network and a plan as int32 tensors, for the kernels."
     lo: Tensor  # (C,)
@@ -172,7 +172,7 @@ class _OnDevice(NamedTuple):
 def _on_device(kind, n, eye, reverse, device):
     "What the kernels read of the network and of the plan (the identity or a payload, forward or transposed)."
     net = sorting_network(kind, n, device)
-    reach = torch.from_numpy(make_plan(kind, n, eye, reverse).reach)
+    reach = torch.from_numpy(make_plan(kind, n, eye, reverse).reach.copy())  # one layer may have a negative stride
     return _OnDevice(net.lo.int(), net.hi.int(), net.need.int(), reach.int().to(device))
 
 # %% ../../nbs/networks/28_layers_triton.ipynb #040e3dd8

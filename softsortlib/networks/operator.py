@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['NetworkPermutation', 'SortingNetwork', 'default_steepness']
 
-# %% ../../nbs/networks/22_operator.ipynb #1cded80d
+# %% ../../nbs/networks/22_operator.ipynb #0e154306
 import copy
 import math
 from functools import partial
@@ -19,7 +19,9 @@ from ..core.operators import Operator
 from ..core.permutation import SoftPermutation, is_concrete, patch_to
 from ..engine.dispatch import choose, precise
 from .comparators import sorting_network
-from .error_free import apply_error_free, error_free_differences, exact_differences, exact_send
+from softsortlib.networks.error_free import (
+    apply_error_free, error_free_differences, exact_arguments, exact_differences, exact_send,
+)
 from .layers_autograd import network_arguments, network_differences, network_matrix, network_send
 from .swaps import SIGMOIDS, apply_layers, lane_differences, sigmoid_argument
 
@@ -125,7 +127,7 @@ def _is_on(art_lambda):
     "Whether the activation replacement trick is on, which None and 0 switch off."
     return isinstance(art_lambda, Tensor) or bool(art_lambda)
 
-# %% ../../nbs/networks/22_operator.ipynb #a1c9ef45
+# %% ../../nbs/networks/22_operator.ipynb #4541578c
 def _differences(P, s, tau, art_lambda):
     "What the comparators see of the scores on the lanes, (..., C)."
     if not P.fast:
@@ -138,17 +140,20 @@ def _differences(P, s, tau, art_lambda):
     return differences(s, tau, lam, P.size, P.kind, P.sigmoid, trick)
 
 def _arguments(P, s, tau, art_lambda):
-    "The arguments of the sigmoids in one launch, (..., C); s are the scores on the lanes."
+    "The arguments of the sigmoids in one launch, (..., C), and which comparators swap without error."
     trick = _is_on(art_lambda)
     tau = _for_each_set(tau, s, torch.float64)
     lam = _for_each_set(art_lambda, s, torch.float64) if trick else tau.detach()  # which is not read
-    return network_arguments(s, tau, lam, P.size, P.kind, P.sigmoid, trick)
+    if P.error_free:
+        d, v = exact_arguments(s, tau, lam, P.size, P.kind, P.sigmoid, trick)
+        return v, d < 0
+    return network_arguments(s, tau, lam, P.size, P.kind, P.sigmoid, trick), None
 
 @patch_to(NetworkPermutation)
 def _compare(self, s, tau, art_lambda):
     "The arguments of the sigmoids, (..., C), and with error-free swaps which comparators swap."
-    if self.fast and self.who == "triton" and not self.error_free:
-        return _arguments(self, s, tau, art_lambda), None
+    if self.fast and self.who == "triton":
+        return _arguments(self, s, tau, art_lambda)
     d = _differences(self, precise(s), tau, art_lambda)
     return sigmoid_argument(d, tau, art_lambda, s.dtype), d < 0 if self.error_free else None
 

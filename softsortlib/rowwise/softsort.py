@@ -207,7 +207,7 @@ def _rmatmul(self, y, rows):
     x = exp_scan(self.t, y / self._Z(None)[..., None], tau, backend=self.backend)
     return torch.zeros_like(x).scatter(-2, self.order[..., None].expand(x.shape), x)
 
-# %% ../../nbs/rowwise/11_softsort.ipynb #1a3b54b1
+# %% ../../nbs/rowwise/11_softsort.ipynb #418d13a7
 _FEW = 1 << 19  # entries up to which no kernel writes the matrix faster than the plain formula
 
 
@@ -221,9 +221,8 @@ def _log_prob(self, target, rows):
     if whole and choose(self.s, self.backend or "", numba=False, triton=True) == "triton":
         from softsortlib.rowwise.softsort_matrix import laplace_log_prob
         tau = tau_tensor(self.tau[..., 0] if isinstance(self.tau, Tensor) else self.tau, self.t, self.batch)
-        size = None if self.mask is None else self.mask.sum(-1)
-        _, Z = exp_mean(self.t, self.t.detach()[..., None][..., :0], tau, size, self.backend)
-        log_p = laplace_log_prob(self.t, self.s, tau, Z, target, self.backend or "")
+        size = torch.full(self.batch, self.n, device=self.device) if self.mask is None else self.mask.sum(-1)
+        log_p = laplace_log_prob(self.s, self.t.detach(), self.order, tau, size, target, self.backend or "")
     else:
         log_p = -(self._sorted(rows) - of(self.s)).abs() / self.tau - self._Z(rows).log()
     return log_p if self.mask is None else log_p.masked_fill(~of(self.mask), -math.inf)

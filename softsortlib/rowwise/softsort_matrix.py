@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['laplace_matrix']
 
-# %% ../../nbs/rowwise/16_softsort_matrix.ipynb #79cead0b
+# %% ../../nbs/rowwise/16_softsort_matrix.ipynb #774b3441
 import numpy as np
 import torch
 from torch import Tensor
@@ -13,6 +13,7 @@ from torch import Tensor
 from ..engine.autograd import batched, custom_op, differentiable
 from ..engine.compile import arrays, empty_matrix, exp_neg, jit, one_batch, spread_rows
 from ..engine.dispatch import choose
+from ..engine.scan import exp_scan
 
 # %% ../../nbs/rowwise/16_softsort_matrix.ipynb #bd9c1b66
 def _laplace_plain(s, t, tau, Z):
@@ -217,59 +218,97 @@ def laplace_matrix(
     "The matrix (16.1), written once; its gradient reads what arrives once, and nothing of that size is kept."
     return _laplace(s, t, tau, Z, backend or "")
 
-# %% ../../nbs/rowwise/16_softsort_matrix.ipynb #8bc4377c
-def _log_prob_plain(t, s, tau, Z, target):
-    "log P at the targets in plain torch: t, Z, target (..., n), s (..., n), tau (...)."
-    return -(t - s.gather(-1, target)).abs() / tau[..., None] - Z.log()
+# %% ../../nbs/rowwise/16_softsort_matrix.ipynb #f17ef3c9
+def _real_ones(t, size):
+    "One for each real score in order, t (..., n), and zero behind them."
+    return (torch.arange(t.shape[-1], device=t.device) < size[..., None]).to(t.dtype)
 
 
+def _normalisers(t, tau, size):
+    "Z of (16.3) from the scan, one behind the real scores."
+    ones = _real_ones(t, size)
+    Z = exp_scan(t, ones[..., None], tau)[..., 0]
+    return Z.masked_fill(ones == 0, 1)
+
+
+def _log_prob_plain(s, order, tau, size, target):
+    "(16.3): s, order, target (..., n), tau and size (...); the likelihood and Z."
+    t = s.gather(-1, order)
+    Z = _normalisers(t, tau, size)
+    return -(t - s.gather(-1, target)).abs() / tau[..., None] - Z.log(), Z
+
+# %% ../../nbs/rowwise/16_softsort_matrix.ipynb #3e040b06
 @custom_op("laplace_log_prob", __name__)
-def _log_prob_op(t: Tensor, s: Tensor, tau: Tensor, Z: Tensor, target: Tensor, backend: str) -> Tensor:
-    "log P at the targets, (..., n)."
+def _log_prob_op(s: Tensor, t: Tensor, order: Tensor, tau: Tensor, size: Tensor, target: Tensor,
+                 backend: str) -> tuple[Tensor, Tensor]:
+    "log P at the targets, and Z, (..., n)."
     if choose(s, backend, numba=False, triton=True) == "triton":
-        from softsortlib.rowwise.softsort_triton import log_prob_triton
-        return log_prob_triton(*one_batch(tau.shape, t, s, tau, Z, target)).view(t.shape)
-    return _log_prob_plain(t, s, tau, Z, target)
+        from softsortlib.rowwise.likelihood_triton import likelihood
+        y, Z = likelihood(*one_batch(tau.shape, s, t, tau, size, target))
+        return y.view(s.shape), Z.view(s.shape)
+    return _log_prob_plain(s, order, tau, size, target)
 
 
 @_log_prob_op.register_fake
-def _(t, s, tau, Z, target, backend):
-    return t.new_empty(t.shape)
+def _(s, t, order, tau, size, target, backend):
+    return s.new_empty(s.shape), s.new_empty(s.shape)
 
-# %% ../../nbs/rowwise/16_softsort_matrix.ipynb #2137c7f7
+# %% ../../nbs/rowwise/16_softsort_matrix.ipynb #7b99172e
+def _log_prob_grads(g, s, order, tau, size, target, Z):
+    "(16.4) and (16.5): the gradients to s and tau in plain torch, which can be differentiated again."
+    t = s.gather(-1, order)
+    ones = _real_ones(t, size)
+    h = torch.where(ones > 0, -g / Z, 0)
+    odd_one, odd_h = exp_scan(t, torch.stack([ones, h], -1), tau, "odd").unbind(-1)
+    pull = torch.where(ones > 0, -(h * odd_one + odd_h) / tau[..., None], 0)
+    u = (t - s.gather(-1, target)) / tau[..., None]
+    straight = g * u.sign() / tau[..., None]
+    gs = torch.zeros_like(s).scatter_add(-1, target, straight).scatter_add(-1, order, pull - straight)
+    far = torch.where(ones > 0, (t - t[..., :1]) * pull, 0)
+    return gs, ((g * u.abs()).sum(-1) - far.sum(-1)) / tau
+
+# %% ../../nbs/rowwise/16_softsort_matrix.ipynb #5af3404f
 @custom_op("laplace_log_prob_backward", __name__)
-def _log_prob_backward(g: Tensor, t: Tensor, s: Tensor, tau: Tensor, Z: Tensor, target: Tensor, learn: bool,
-                       backend: str) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    "The gradients to t, s, tau (if `learn`) and Z."
+def _log_prob_backward(g: Tensor, s: Tensor, t: Tensor, order: Tensor, tau: Tensor, size: Tensor, target: Tensor,
+                       Z: Tensor, learn: bool, backend: str) -> tuple[Tensor, Tensor]:
+    "The gradients to s and, if `learn`, to tau."
     if choose(s, backend, numba=False, triton=True) == "triton":
-        from softsortlib.rowwise.softsort_triton import log_prob_back_triton
-        gt, gs, gtau, gZ = log_prob_back_triton(*one_batch(tau.shape, g, t, s, tau, Z, target))
-        gtau = gtau.sum(1).view(tau.shape).to(tau.dtype) if learn else torch.empty_like(tau)
-        return gt.view(t.shape), gs.view(s.shape), gtau, gZ.view(Z.shape)
-    return _log_prob_grads(g, t, s, tau, Z, target)
+        from softsortlib.rowwise.likelihood_triton import likelihood_back
+        gs, gtau = likelihood_back(*one_batch(tau.shape, g, s, t, order, tau, size, target, Z), learn)
+        return gs.view(s.shape), gtau.view(tau.shape)
+    return _log_prob_grads(g, s, order, tau, size, target, Z)
 
 
 @_log_prob_backward.register_fake
-def _(g, t, s, tau, Z, target, learn, backend):
-    return tuple(a.new_empty(a.shape) for a in (t, s, tau, Z))
+def _(g, s, t, order, tau, size, target, Z, learn, backend):
+    return s.new_empty(s.shape), tau.new_empty(tau.shape)
 
 
-def _log_prob_grads(g, t, s, tau, Z, target):
-    "The same in plain torch, which can be differentiated again."
-    u = (t - s.gather(-1, target)) / tau[..., None]
-    pull = g * u.sign() / tau[..., None]
-    gs = torch.zeros_like(s).scatter_add(-1, target, pull)
-    return -pull, gs, (g * u.abs()).sum(-1) / tau, -g / Z
+batched(_log_prob_backward, 8)
 
-# %% ../../nbs/rowwise/16_softsort_matrix.ipynb #fb4420cc
-def _log_prob_rule(ctx, g):
-    "In plain torch where it will be differentiated again."
-    t, s, tau, Z, target = ctx.saved_tensors
+# %% ../../nbs/rowwise/16_softsort_matrix.ipynb #fbd3f38c
+def _save_log_prob(ctx, inputs, output):
+    "Keep the tensors, Z and the backend."
+    *saved, ctx.backend = inputs
+    ctx.save_for_backward(*saved, output[1])
+    ctx.set_materialize_grads(False)
+
+
+def _log_prob_rule(ctx, g, _):
+    "By the kernels, or in plain torch where the gradient is differentiated again."
+    if g is None:
+        return (None,) * 7
+    s, t, order, tau, size, target, Z = ctx.saved_tensors
     if torch.is_grad_enabled():
-        return *_log_prob_grads(g, t, s, tau, Z, target), None, None
-    learn = ctx.needs_input_grad[2]
-    return *_log_prob_backward(g, t, s, tau, Z, target, learn, ctx.backend), None, None
+        gs, gtau = _log_prob_grads(g, s, order, tau, size, target, _normalisers(s.gather(-1, order), tau, size))
+    else:
+        gs, gtau = _log_prob_backward(g, s, t, order, tau, size, target, Z, ctx.needs_input_grad[3], ctx.backend)
+    return gs, None, None, gtau, None, None, None
 
 
-batched(_log_prob_backward, 6)
-laplace_log_prob = differentiable(_log_prob_op, 5, _log_prob_rule, _save)
+_likelihood = differentiable(_log_prob_op, 6, _log_prob_rule, _save_log_prob)
+
+
+def laplace_log_prob(s, t, order, tau, size, target, backend):
+    "(16.3) for scores s (..., n) and what they are in `order`, t, which is constant; tau and size (...)."
+    return _likelihood(s, t, order, tau, size, target, backend)[0]

@@ -1,0 +1,55 @@
+"""The likelihood's Triton kernels without a GPU, through Triton's interpreter, against the formula on the whole matrix; test_rehearsal.py compiles them."""
+import os
+import subprocess
+import sys
+
+import pytest
+
+pytest.importorskip("triton", reason="triton is not installed: pip install --no-deps triton")
+
+INTERPRETED = """
+import torch
+from torch.testing import assert_close
+from softsortlib.rowwise.softsort import SoftSort
+import softsortlib.rowwise.likelihood_triton as kernels
+rng = torch.Generator().manual_seed(0)
+cut = kernels.cut
+
+def compare(n, dtype, masked, blocks, descending, order):
+    kernels.cut = cut if blocks is None else lambda n, d, most=None: (blocks, 0, -(-n // blocks))
+    s = torch.randn(3, 2 * n, generator=rng, dtype=torch.float64)[:, ::2].to(dtype)                   # not contiguous
+    s[0, : n // 2] = 0.25                                                                             # ties
+    s.requires_grad_()
+    tau = torch.tensor([0.05, 1.0, 30.0], dtype=dtype, requires_grad=True)
+    mask = torch.rand(3, n, generator=rng) < 0.7 if masked else None
+    G = torch.randn(3, n, generator=rng, dtype=dtype)
+    found = []
+    for backend in ("triton", "torch"):
+        P = SoftSort(tau, backend=backend, descending=descending)(s, mask)
+        target = P.hard() if order else torch.randint(n, (3, n), generator=torch.Generator().manual_seed(1)) // 2        # some inputs twice, others never
+        y = P.log_prob(target)
+        real = y.isfinite()
+        found.append((y, *torch.autograd.grad(y.masked_fill(~real, 0), (s, tau), G, materialize_grads=True, allow_unused=True)))
+    exact = torch.finfo(dtype).eps ** 0.75
+    for a, b in zip(*found): assert_close(a, b, rtol=exact, atol=exact * n)
+
+for n, blocks in ((1, None), (5, None), (1024, None), (1025, None), (2100, None), (8, 8), (9, 8), (40, 8)):
+    for dtype in (torch.float64, torch.float32): compare(n, dtype, n % 2, blocks, n == 9, n != 40)
+compare(40, torch.float64, True, 8, True, True)
+kernels.cut = cut
+s = torch.randn(2, 12, generator=rng)
+s[1, 3] = float("nan")
+y = SoftSort(0.5, backend="triton")(s).log_prob(s.argsort(-1))
+assert y[0].isfinite().all() and y[1].isnan().all()
+half = torch.randn(2, 12, generator=rng).bfloat16()
+a, b = (SoftSort(0.5, backend=backend)(half).log_prob(half.argsort(-1)) for backend in ("triton", "torch"))
+assert a.dtype == torch.bfloat16 and torch.equal(a, b)
+z = torch.randn(6, generator=rng, dtype=torch.float64, requires_grad=True)
+assert torch.autograd.gradgradcheck(lambda z: SoftSort(0.5, backend="triton")(z).log_prob(torch.arange(6)), z)
+print("fine")
+"""
+
+
+def test_interpreter_agrees_with_the_formula():
+    run = subprocess.run([sys.executable, "-c", INTERPRETED], capture_output=True, text=True, timeout=300, env={**os.environ, "TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1"})
+    assert run.returncode == 0 and run.stdout.strip() == "fine", run.stderr[-3000:]
