@@ -105,7 +105,7 @@ def lists_listnet(s, y, offsets, target, tau):
     differ = list_max(y, number, lists) > -list_max(-y, number, lists)
     return -list_sum(q * _log_softmax(s, tau, number, lists), number, lists), differ
 
-# %% ../../nbs/losses/126_flat.ipynb #0cb875aa
+# %% ../../nbs/losses/126_flat.ipynb #05b1719a
 @jit
 def _walk_rest(lo, hi, u, offsets, cuts, r):
     "(126.4) for the lists of parts lo..hi."
@@ -123,7 +123,7 @@ def _walk_rest(lo, hi, u, offsets, cuts, r):
 
 
 @jit
-def _walk_rest_back(lo, hi, u, r, offsets, cuts, g, out):
+def _walk_rest_back(lo, hi, u, r, g, offsets, cuts, out):
     "(126.5) for the lists of parts lo..hi."
     for m in range(len(u)):
         for b in range(cuts[lo], cuts[hi]):
@@ -134,7 +134,7 @@ def _walk_rest_back(lo, hi, u, r, offsets, cuts, g, out):
                 c += g[m, i]
                 out[m, i] = c * np.exp(np.float64(u[m, i]) - np.float64(r[m, i]))
 
-# %% ../../nbs/losses/126_flat.ipynb #4bc0bc60
+# %% ../../nbs/losses/126_flat.ipynb #d2984318
 def rest_plain(u, number):
     "(126.4) by doubling: u (..., N), the list of each item (N,)."
     k = 1
@@ -145,24 +145,42 @@ def rest_plain(u, number):
         k *= 2
     return u
 
+# %% ../../nbs/losses/126_flat.ipynb #e03cf813
+def _rest_walks(kernel, offsets, *rows):
+    "Run a walk over parts of the lists, on a CPU; `rows` are u (M, N) and what else the kernel takes."
+    cuts = cut_lists(offsets.diff(), 4 * torch.get_num_threads())
+    *rows, out = rows
+    spread_rows(kernel, len(cuts) - 1, 20 * out.numel(), *arrays(*rows, offsets, cuts, out))
+    return out
 
+
+def _rest_chain(u, r, offsets, number, g):
+    "(126.5) by the chain of a GPU; arguments as of the walk back."
+    from softsortlib.ragged.kernels_triton import Places, both_sides
+    first = torch.nn.functional.pad(number[1:] != number[:-1], (1, 0), value=True)
+    q = torch.nn.functional.pad(r.double().diff().exp(), (1, 0)).masked_fill(first, 0)
+    g = g.double()
+    c = g + both_sides(Places(offsets, number, q, number, number), g[:, None])[0][:, 0]
+    return (c * (u.double() - r.double()).exp()).to(u.dtype)
+
+# %% ../../nbs/losses/126_flat.ipynb #1988fc86
 class _Rest(torch.autograd.Function):
     @staticmethod
     def forward(ctx, u, offsets, number):
         u = u.contiguous()
-        r, cuts = torch.empty_like(u), cut_lists(offsets.diff(), 4 * torch.get_num_threads())
-        ctx.save_for_backward(u, r, offsets, number, cuts)
-        spread_rows(_walk_rest, len(cuts) - 1, 20 * u.numel(), *arrays(u, offsets, cuts, r))
+        on_cpu = choose(u, "") == "numba"
+        r = _rest_walks(_walk_rest, offsets, u, torch.empty_like(u)) if on_cpu else rest_plain(u, number)
+        ctx.save_for_backward(u, r, offsets, number)
         return r
 
     @staticmethod
     def backward(ctx, g):
-        u, r, offsets, number, cuts = ctx.saved_tensors
+        u, r, offsets, number = ctx.saved_tensors
         if torch.is_grad_enabled():
             return *torch.autograd.grad(rest_plain(u, number), u, g, create_graph=True), None, None
-        out = torch.empty_like(u)
-        spread_rows(_walk_rest_back, len(cuts) - 1, 20 * u.numel(), *arrays(u, r, offsets, cuts, g, out))
-        return out, None, None
+        if choose(u, "") == "numba":
+            return _rest_walks(_walk_rest_back, offsets, u, r, g, torch.empty_like(u)), None, None
+        return _rest_chain(u, r, offsets, number, g), None, None
 
 # %% ../../nbs/losses/126_flat.ipynb #c2dc42ae
 def _ideal_in_lists(s, y, offsets):
@@ -186,7 +204,7 @@ def _place_weights(kind, offsets, number, dtype):
         return None
     return a / list_sum(a, number, len(offsets) - 1).clamp(min=torch.finfo(dtype).tiny)[number]
 
-# %% ../../nbs/losses/126_flat.ipynb #9c1a175d
+# %% ../../nbs/losses/126_flat.ipynb #4f22d09f
 @at_once(listmle_loss)
 def lists_listmle(s, y, offsets, weights, tau):
     "ListMLE of each list, and which lists have different grades."
@@ -196,7 +214,7 @@ def lists_listmle(s, y, offsets, weights, tau):
     if tau is None or a is None:
         return None
     u = _scaled(s, tau, number, lists).gather(-1, _ideal_in_lists(s.detach(), y, offsets))
-    if choose(s, "") == "numba" and has_list_kernel(s, 1.0):
+    if has_list_kernel(s, 1.0):
         rest = _Rest.apply(u.reshape(-1, u.shape[-1]), offsets, number).view(u.shape)
     else:
         rest = rest_plain(u, number)
