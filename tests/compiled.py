@@ -43,12 +43,15 @@ def launches(every):
         try: yield from both_ways(case.f, *case.inputs()).kernels
         except (RuntimeError, NotImplementedError): continue                 # it asks for a number
     s, x, tau = (pretend(2, *shape, dtype=torch.float64, grad=True) for shape in ((3000,), (3000, 5), ()))
+    target = pretend(2, 3000, dtype=torch.long)
     for op in (SoftSort(1.0), LapSum(1.0), NeuralSort(1.0), Permutahedron(1.0), SortingNetwork(swaps="error_free"), *(SortingNetwork(sigmoid=sigmoid) for sigmoid in SIGMOIDS)):
         for dtype in (torch.float32, torch.float64):
             def f(s, x, tau):
                 if not isinstance(op, Permutahedron): op.tau = tau
                 P = op(s)
-                return P if isinstance(op, Permutahedron) else (P @ x, P.mT @ x, P[..., :3, :] @ x)
+                if isinstance(op, Permutahedron): return P
+                more = (P.log_prob(target), P[..., :3, :].log_prob(target[:, :3]), P.to_dense(), P[..., :3, :].to_dense()) if isinstance(op, LapSum) else ()
+                return P @ x, P.mT @ x, P[..., :3, :] @ x, *more
             yield from both_ways(f, *(a.detach().to(dtype).requires_grad_() for a in (s, x, tau))).kernels
 
 

@@ -106,6 +106,8 @@ for op in (ss.SoftSort(0.3), ss.LapSum(0.3), ss.NeuralSort(9.0), ss.SortingNetwo
         s = torch.randn(2, n, device="cuda", requires_grad=True)
         P = op(s)
         torch.autograd.grad((P @ s).sum() + (P.mT @ s).sum(), s)
+P = ss.LapSum(0.3)(s)
+torch.autograd.grad(P.log_prob(s.argsort(-1)).sum() + P.to_dense().square().sum(), s)
 for op in (ss.Permutahedron(0.3), ss.SigmoidRank(0.3), ss.LaplaceRank(0.3)):
     s = torch.randn(2, 1500, device="cuda", requires_grad=True)
     torch.autograd.grad(op(s).sum(), s)

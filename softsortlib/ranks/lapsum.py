@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['LapSumPermutation', 'LapSum']
 
-# %% ../../nbs/ranks/44_lapsum.ipynb #a564eb13
+# %% ../../nbs/ranks/44_lapsum.ipynb #80eda168
 import math
 from typing import NamedTuple
 
@@ -20,6 +20,7 @@ from ..engine.compile import arrays, exp_neg, jit, spread_rows
 from ..engine.dispatch import choose, precise
 from ..engine.radix import stable_sort
 from ..engine.scan import one_sided_sums
+from .lapsum_entries import entries, log_entries
 from .lapsum_matrix import Cells, cell_matrix, log_mass, measured
 from .lapsum_products import back_product, product
 from .sigmoid import tau_column
@@ -222,7 +223,7 @@ def _log_cells(P, cells, s):
     v = measured(cells.x1, cells.d1, s, P.tau)
     return log_mass(u, v, cells.width[..., None])
 
-# %% ../../nbs/ranks/44_lapsum.ipynb #572f58bc
+# %% ../../nbs/ranks/44_lapsum.ipynb #bb743119
 @patch_to(LapSumPermutation)
 def _log_rows(self, rows):
     "log P at `rows`, (..., r, n); rows of padded positions are left to the base class."
@@ -232,23 +233,41 @@ def _log_rows(self, rows):
     padded = ~self.mask[..., None, :] & self.mask.any(-1)[..., None, None]
     return log_P.masked_fill(padded, -math.inf)
 
+def _log_at(P, target, rows):
+    "log P[i, target[i]] in plain torch."
+    s = precise(P.z).expand(*target.shape[:-1], P.n).gather(-1, target)[..., None]
+    return _log_cells(P, _cells(P, rows), s)[..., 0]
+
 @patch_to(LapSumPermutation)
 def _log_prob(self, target, rows):
     "log P[i, target[i]] for the rows i, (..., r)."
-    s = precise(self.z).expand(*target.shape[:-1], self.n).gather(-1, target)[..., None]
-    return _log_cells(self, _cells(self, rows), s)[..., 0]
+    if choose(self.z, "", triton=True) == "triton":
+        z, tau, *places = _of_batch(self, self.z, target.shape[:-1])
+        return log_entries(z, tau, target, *places, rows)
+    return _log_at(self, target, rows)
 
 @patch_to(LapSumPermutation)
 def _hard(self, rows):
     "The order of the scores."
     return self.order if rows is None else self.order[..., rows]
 
-# %% ../../nbs/ranks/44_lapsum.ipynb #7c9dbae2
-def _matrix_of(P, rows, s):
-    "The matrix at `rows`, (..., r, n), in the dtype of the scores s (..., n)."
+# %% ../../nbs/ranks/44_lapsum.ipynb #3321a783
+def _of_batch(P, s, batch):
+    "What kernels need of P with the scores s (..., n), in this batch shape: s, tau, the order, how many are real."
+    real = torch.full((1,), P.n, device=P.device) if P.mask is None else P.mask.sum(-1, keepdim=True)
+    return [a.expand(*batch, a.shape[-1]).contiguous() for a in (s, P.tau, P.order, real)]
+
+def _plain_matrix(P, rows, s):
+    "The matrix at `rows`, (..., r, n), in the dtype of the scores s (..., n), from its cells."
     cells = _cells(P, rows)
     real = P.count[..., -1:].detach().long()
     return cell_matrix(s, P.tau, cells, P.order, real)
+
+def _matrix_of(P, rows, s):
+    "The same, by the kernels of a GPU where there is one."
+    if choose(s, "", triton=True) == "triton":
+        return entries(*_of_batch(P, s, s.shape[:-1]), rows)
+    return _plain_matrix(P, rows, s)
 
 @patch_to(LapSumPermutation)
 def _dense(self, rows):
@@ -319,7 +338,7 @@ def _scanned_back(P, y, rows):
     out = (counted + below + above) * P.real[..., None]
     return torch.empty_like(out).scatter(-2, P.order[..., None].expand(out.shape), out).to(y)
 
-# %% ../../nbs/ranks/44_lapsum.ipynb #dbd08f31
+# %% ../../nbs/ranks/44_lapsum.ipynb #b7e6a153
 _SMALL = 4096  # entries of a matrix that is faster made than avoided
 
 def _is_small(P, rows):
@@ -334,8 +353,7 @@ def _by_kernel(P, x, rows):
 
 def _sets(P, x):
     "What the kernels of products need of P, in the batch shape of x (..., n, d), in their order."
-    real = torch.full((1,), P.n, device=P.device) if P.mask is None else P.mask.sum(-1, keepdim=True)
-    z, tau, *places = (a.expand(*x.shape[:-2], a.shape[-1]).contiguous() for a in (P.z, P.tau, P.order, real))
+    z, tau, *places = _of_batch(P, P.z, x.shape[:-2])
     return z, tau, x, *places
 
 @patch_to(LapSumPermutation)

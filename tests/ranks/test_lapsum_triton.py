@@ -90,8 +90,66 @@ for n in (2, 9, 70):                                                            
         assert torch.equal(line["low_ptr"][b, scores], t) and torch.equal(line["high_ptr"][b, scores], t)
 """
 
+ENTRIES = BEGIN + """
+import softsortlib.engine.scan_triton as scan
+import softsortlib.ranks.lapsum_entries_triton as k
+cut = scan.cut
+scan.cut = lambda n, d, most=0: cut(n, d, 32)
+k._blocks = lambda n: (16, -(-n // 16))                                              # a block of 16, tiles of 4 by 8
+k._tiles = lambda n, r: (4, 8, -(-r // 4), -(-n // 8))
+k._TURNS = 2
+unused = dict(allow_unused=True, materialize_grads=True)
+def entries(home, s, tau, target, G, mask=None, rows=None, op=LapSum):
+    dispatch.HOME["cpu"] = home
+    leaves = [a.detach().requires_grad_() for a in (s, tau)]
+    P = op(leaves[1])(leaves[0], mask)
+    if rows is not None: P, target, G = P[..., rows, :], target[..., rows], G[..., rows, :]
+    out = P.log_prob(target), P.to_dense()
+    some = torch.autograd.grad((out[0] * G[..., 0]).sum(), leaves, retain_graph=True, **unused), torch.autograd.grad((out[1] * G).sum(), leaves, **unused)
+    return *out, *some[0], *some[1]
+def same(s, *args, rtol=1e-9, atol=1e-9, **kwargs):
+    for fast, plain in zip(entries("triton", s, *args, **kwargs), entries("torch", s, *args, **kwargs)):
+        assert fast.dtype == plain.dtype and fast.shape == plain.shape
+        assert_close(fast, plain, rtol=rtol, atol=atol * max(1.0, plain.abs().max().item()))
+def targets(mask, n): return torch.rand(2, n, generator=rng).masked_fill(~mask, 2).argsort(-1)
+for n in (1, 16, 17):                                                         # around a block and a tile
+    s, G = randn(2, n), randn(2, n, n)
+    if n > 9: s[1, : n // 3] = s[1, -1]                                              # a third is tied
+    mask = torch.rand(2, n, generator=rng) < torch.tensor([[2], [0.7]])
+    mask[:, 0] = True
+    for tau in ([0.3, 1e3], [2e-3, 1.0]): same(s, torch.tensor(tau).double(), targets(mask, n), G, mask, rtol=1e-7)
+s, G, tau, whole = randn(2, 12), randn(2, 12, 12), torch.tensor([0.5, 2.0]).double(), torch.ones(2, 12, dtype=torch.bool)
+twice = torch.randint(0, 12, (2, 12), generator=rng)                                 # a column for several rows
+same(s, tau, twice, G)
+same(s, tau, twice, G, rows=torch.tensor([3, 0, 11, 3]))                             # some rows, one of them twice
+same(randn(12, 2).T, tau, twice, G.mT, op=lambda tau: LapSum(tau, descending=True))
+same(torch.zeros_like(s), tau, twice, G)                                             # all tied
+same(torch.cat([s[:, :6], s[:, 6:] + 1e4], 1), torch.tensor([0.5, 2.0]).double(), whole.cumsum(-1) - 1, G)      # a gap of ten thousand temperatures: entries far below the least number
+same(s, torch.tensor(0.5).double(), twice, G)
+same(s.float(), tau.float(), twice, G.float(), rtol=1e-4, atol=1e-5)
+none = torch.arange(12) < torch.tensor([[12], [0]])                                  # a set of nothing
+same(s, tau, twice * 0, G, none)
+for half in (torch.float16, torch.bfloat16): same(s.to(half), tau, twice, G.to(half), rtol=2e-2, atol=2e-2)
+lost = s.clone(); lost[0, 4] = torch.nan                                             # it spoils its set alone
+found, plain = (entries(home, lost, tau, twice, G) for home in ("triton", "torch"))
+for a, b in zip(found, plain): assert (a.isnan() == b.isnan())[1].all() and not a[1].isnan().any()
+for a, b in zip(found[:2], plain[:2]): assert_close(a, b, equal_nan=True)
+assert found[2][0].isnan().all() and found[4][0].isnan().all()
+grads = []
+for home in ("triton", "torch"):                                                     # twice, through plain torch
+    dispatch.HOME["cpu"] = home
+    z, t = s[:, :7].clone().requires_grad_(), tau.clone().requires_grad_()
+    P = LapSum(t)(z)
+    g = torch.autograd.grad(P.log_prob(twice[:, :7] % 7).square().sum() + (P.to_dense() * G[:, :7, :7]).square().sum(), (z, t), create_graph=True)
+    grads.append(torch.autograd.grad(sum(a.square().sum() for a in g), (z, t)))
+assert_close(*grads, rtol=1e-7, atol=1e-9)
+dispatch.HOME["cpu"] = "triton"
+mapped = torch.func.vmap(lambda z: LapSum(0.5)(z).log_prob(twice[0]))(s)
+assert_close(mapped, LapSum(0.5)(s).log_prob(twice[:1].expand(2, -1)))
+"""
 
-@pytest.mark.parametrize("program", [EDGES, TYPES, PLACES], ids=["edges", "types", "places"])
+
+@pytest.mark.parametrize("program", [EDGES, TYPES, PLACES, ENTRIES], ids=["edges", "types", "places", "entries"])
 def test_kernels_through_the_interpreter(program):
     env = {**os.environ, "TRITON_INTERPRET": "1"}
     run = subprocess.run([sys.executable, "-c", program], env=env, capture_output=True, text=True)
