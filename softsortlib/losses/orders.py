@@ -112,7 +112,8 @@ def ideal_order(
     if mask is not None:
         order = _stably(order, check_mask(mask, relevance), True)
     if offsets is not None:
-        order = _stably(order, list_numbers(check_offsets(offsets, relevance), relevance.shape[-1]).expand(relevance.shape), False)
+        number = list_numbers(check_offsets(offsets, relevance), relevance.shape[-1])
+        order = _stably(order, number.expand(relevance.shape), False)
     return order
 
 # %% ../../nbs/losses/55_orders.ipynb #9822dbc3
