@@ -150,6 +150,7 @@ def cases():
             def target(n=n): return torch.empty(2, n, dtype=torch.long, device=DEVICE)
             out.append(Case(label(row.name, "P @ x, ", n), lambda s, x, op=op: op(s) @ x, _with_payload(n)))
             out.append(Case(label(row.name, "P.mT @ x, ", n), lambda s, x, op=op: op(s).mT @ x, _with_payload(n)))
+            if row.name == "NeuralSort": out.append(Case(label(row.name, "P[..., :10, :] @ x, ", n), lambda s, x, op=op: op(s)[..., :10, :] @ x, _with_payload(n)))
             out.append(Case(label(row.name, "log_prob, ", n), lambda s, op=op, target=target: op(s).log_prob(target()), _scores(2, n)))
         out.append(Case(label(row.name, "to_dense, ", 1000), lambda s, op=op: op(s).to_dense(), _scores(2, 1000)))
     for how, options in (("10 rounds", {}), ("10 rounds of power 1", dict(power=1)), ("10 rounds unrolled", dict(gradient="unrolled"))):
