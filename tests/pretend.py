@@ -172,7 +172,7 @@ def _of_lists(label):
     from softsortlib import functional, losses
     def offsets(s): return torch.empty(s.shape[-1] // 10 + 1, dtype=torch.long, device=DEVICE)
     calls = {"soft_sort": functional.soft_sort, **{f"soft_rank:{m}": lambda s, m=m, **more: functional.soft_rank(s, method=m, **more) for m in ("softsort", "laplace", "sigmoid")}}
-    calls |= {name: lambda s, name=name, **more: getattr(losses, name)(s, pretend(*s.shape), **more) for name in ("approx_ndcg_loss", "listnet_loss")}
+    calls |= {name: lambda s, name=name, **more: getattr(losses, name)(s, pretend(*s.shape), **more) for name in ("approx_ndcg_loss", "listnet_loss", "listmle_loss")}
     found = [Case(label(name, "lists, ", n), lambda s, f=f: f(s, tau=0.1, offsets=offsets(s)), _scores(n)) for name, f in calls.items() for n in (1000, 100_000)]
     def learned(s, tau): return functional.soft_rank(s, tau=tau, offsets=offsets(s))
     return found + [Case(label("soft_rank:softsort", "lists, tau learned, ", 1000), learned, lambda: (pretend(1000, grad=True), pretend(100, grad=True)))]
