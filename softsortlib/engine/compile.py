@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = []
 
-# %% ../../nbs/engine/90_compile.ipynb #0ee48e87
+# %% ../../nbs/engine/90_compile.ipynb #8f106788
 import functools
 import gc
 import hashlib
@@ -24,6 +24,8 @@ import numba
 import numpy as np
 import torch
 from numba.core.caching import FunctionCache
+from numba.core.codegen import JITCodeLibrary
+from numba.core.compiler import Compiler
 from numba.core.runtime import rtsys
 from numba.extending import overload
 
@@ -137,7 +139,41 @@ def undisturbed(compile):
                 gc.enable()
     return alone
 
-# %% ../../nbs/engine/90_compile.ipynb #4cd66e7a
+# %% ../../nbs/engine/90_compile.ipynb #07af8dce
+class _PartLibrary(JITCodeLibrary):
+    "The code of a function inside kernels: checked and linked, but not optimized alone, and never run by itself."
+    codegen = SimpleNamespace(set_env=lambda name, environment: None)  # none is kept for what is never run
+
+    def _optimize_final_module(self):
+        pass
+
+    def _finalize_final_module(self):
+        self._finalize_dynamic_globals()
+        self._verify_declare_only_symbols()
+        self._finalized = True
+
+    def get_pointer_to_function(self, name):
+        self._ensure_finalized()
+        return 0
+
+
+class _PartCompiler(Compiler):
+    "Numba's compiler, for a part of kernels."
+    def __init__(self, typing, target, library, *args):
+        super().__init__(typing, target, _PartLibrary(target.codegen(), "part"), *args)
+
+# %% ../../nbs/engine/90_compile.ipynb #95c0db2a
+def _compiled(f, options, cache=None):
+    "Numba's dispatcher of `f`, without a door for calls from C."
+    dispatcher = numba.njit(f, no_cfunc_wrapper=True, **options)
+    if numba.config.DISABLE_JIT:
+        return dispatcher               # numba hands back the plain function, for a debugger or a tracer of lines
+    if cache:
+        dispatcher._cache = cache
+    dispatcher._compiler.compile = undisturbed(dispatcher._compiler.compile)
+    return dispatcher
+
+# %% ../../nbs/engine/90_compile.ipynb #6430f32f
 class Kernel:
     "The function `f`, compiled when it is called first."
     def __init__(self, f, options):
@@ -146,17 +182,17 @@ class Kernel:
 
     @functools.cached_property
     def dispatcher(self):
-        "Numba's own object, made on first use."
-        dispatcher = numba.njit(self.f, **self.options)
-        if numba.config.DISABLE_JIT:
-            return dispatcher               # numba hands back the plain function, for a debugger or a tracer of lines
-        dispatcher._cache = KernelCache(self.f)
-        dispatcher._compiler.compile = undisturbed(dispatcher._compiler.compile)
-        return dispatcher
+        "Numba's own object for calls from Python, made on first use."
+        return _compiled(self.f, self.options, KernelCache(self.f))
+
+    @functools.cached_property
+    def inner(self):
+        "The one for calls from kernels, whose code is kept with theirs."
+        return _compiled(self.f, dict(self.options, no_cpython_wrapper=True, pipeline_class=_PartCompiler))
 
     @property
     def _numba_type_(self):
-        return self.dispatcher._numba_type_
+        return self.inner._numba_type_
 
     @property
     def targetoptions(self):
