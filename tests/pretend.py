@@ -150,6 +150,7 @@ def cases():
             def target(n=n): return torch.empty(2, n, dtype=torch.long, device=DEVICE)
             out.append(Case(label(row.name, "P @ x, ", n), lambda s, x, op=op: op(s) @ x, _with_payload(n)))
             out.append(Case(label(row.name, "P.mT @ x, ", n), lambda s, x, op=op: op(s).mT @ x, _with_payload(n)))
+            if row.name == "NeuralSort": out.append(Case(label(row.name, "P[..., :10, :] @ x, ", n), lambda s, x, op=op: op(s)[..., :10, :] @ x, _with_payload(n)))
             out.append(Case(label(row.name, "log_prob, ", n), lambda s, op=op, target=target: op(s).log_prob(target()), _scores(2, n)))
         out.append(Case(label(row.name, "to_dense, ", 1000), lambda s, op=op: op(s).to_dense(), _scores(2, 1000)))
     for how, options in (("10 rounds", {}), ("10 rounds of power 1", dict(power=1)), ("10 rounds unrolled", dict(gradient="unrolled"))):
@@ -171,7 +172,7 @@ def _of_lists(label):
     from softsortlib import functional, losses
     def offsets(s): return torch.empty(s.shape[-1] // 10 + 1, dtype=torch.long, device=DEVICE)
     calls = {"soft_sort": functional.soft_sort, **{f"soft_rank:{m}": lambda s, m=m, **more: functional.soft_rank(s, method=m, **more) for m in ("softsort", "laplace", "sigmoid")}}
-    calls |= {name: lambda s, name=name, **more: getattr(losses, name)(s, pretend(*s.shape), **more) for name in ("approx_ndcg_loss", "listnet_loss")}
+    calls |= {name: lambda s, name=name, **more: getattr(losses, name)(s, pretend(*s.shape), **more) for name in ("approx_ndcg_loss", "listnet_loss", "listmle_loss")}
     found = [Case(label(name, "lists, ", n), lambda s, f=f: f(s, tau=0.1, offsets=offsets(s)), _scores(n)) for name, f in calls.items() for n in (1000, 100_000)]
     def learned(s, tau): return functional.soft_rank(s, tau=tau, offsets=offsets(s))
     return found + [Case(label("soft_rank:softsort", "lists, tau learned, ", 1000), learned, lambda: (pretend(1000, grad=True), pretend(100, grad=True)))]

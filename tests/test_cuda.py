@@ -269,7 +269,7 @@ def test_lists(name):
     assert torch.equal(y.isnan(), (torch.arange(s.shape[1]) < 3).expand(s.shape))
 
 
-@pytest.mark.parametrize("loss", [losses.approx_ndcg_loss, losses.listnet_loss], ids=lambda loss: loss.__name__)
+@pytest.mark.parametrize("loss", [losses.approx_ndcg_loss, losses.listnet_loss, losses.listmle_loss], ids=lambda loss: loss.__name__)
 def test_losses_of_lists(loss):
     offsets = offsets_of([3, 0, 1, 9, 2] if REHEARSE else [3, 0, 1, 300, 3000, 2])
     y = torch.randint(0, 4, (int(offsets[-1]),), generator=torch.Generator().manual_seed(4))

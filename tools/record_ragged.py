@@ -14,7 +14,7 @@ from softsortlib.lab.records import environment, write_json
 
 SIZES = [(1_000, 200), (10_000, 2_000), (100_000, 20_000)]          # lists, and the items of the longest
 PADDED = 4 << 30                                                     # no padded run whose single tensor takes more than a 64th of this
-TASKS = ("softsort ranks", "laplace ranks", "ApproxNDCG")
+TASKS = ("softsort ranks", "laplace ranks", "ApproxNDCG", "ListMLE")
 
 
 def zipf(lists, longest):
@@ -29,8 +29,8 @@ def zipf(lists, longest):
 
 def step(task, s, y, mask=None, offsets=None):
     from softsortlib.functional import soft_rank
-    from softsortlib.losses import approx_ndcg_loss
-    if task == "ApproxNDCG": loss = approx_ndcg_loss(s, y, mask, offsets=offsets)
+    from softsortlib.losses import approx_ndcg_loss, listmle_loss
+    if task in ("ApproxNDCG", "ListMLE"): loss = (approx_ndcg_loss if task == "ApproxNDCG" else listmle_loss)(s, y, mask, offsets=offsets)
     else: loss = soft_rank(s, method=task.split()[0], tau=0.1, mask=mask, offsets=offsets).square().mean()
     return torch.autograd.grad(loss, s)
 

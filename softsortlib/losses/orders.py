@@ -91,7 +91,7 @@ def _stably(order, key, descending):
     by_key = key.gather(-1, order).sort(dim=-1, descending=descending, stable=True).indices
     return order.gather(-1, by_key)
 
-# %% ../../nbs/losses/55_orders.ipynb #dde8cb68
+# %% ../../nbs/losses/55_orders.ipynb #56401d99
 def ideal_order(
     relevance: Tensor,  # grades, (..., n)
     scores: "Tensor | None" = None,  # (..., n), break ties among grades; None keeps the input order
@@ -112,7 +112,8 @@ def ideal_order(
     if mask is not None:
         order = _stably(order, check_mask(mask, relevance), True)
     if offsets is not None:
-        order = _stably(order, list_numbers(check_offsets(offsets, relevance)).expand(relevance.shape), False)
+        number = list_numbers(check_offsets(offsets, relevance), relevance.shape[-1])
+        order = _stably(order, number.expand(relevance.shape), False)
     return order
 
 # %% ../../nbs/losses/55_orders.ipynb #9822dbc3

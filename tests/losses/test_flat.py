@@ -1,0 +1,66 @@
+"""Losses of lists end to end that take one pass: ListMLE's walks against the plain twin and each list alone, at extremes."""
+import pytest
+import torch
+from torch.testing import assert_close
+
+from softsortlib.losses import flat, listmle_loss
+from softsortlib.ragged import offsets_of
+from softsortlib.ragged.lists import list_numbers
+
+f64 = torch.float64
+LENGTHS = [3, 0, 1, 40, 2, 1, 0, 170, 9]
+
+
+@pytest.mark.parametrize("dtype, close", [(f64, 1e-12), (torch.float32, 2e-6)], ids=["double", "single"])
+@pytest.mark.parametrize("scale", [0.0, 1.0, 1e4], ids=["tied", "usual", "far apart"])
+def test_walks_and_the_plain_twin(dtype, close, scale, rng):
+    "(126.4) and Prop 126.1: values and gradients, batches, gaps of ten thousand temperatures."
+    offsets = offsets_of(LENGTHS)
+    number = list_numbers(offsets)
+    u = (torch.randn(2, len(number), generator=rng, dtype=f64) * scale).to(dtype).requires_grad_()
+    g = torch.randn(u.shape, generator=rng, dtype=f64).to(dtype)
+    r = flat._Rest.apply(u, offsets, number)
+    exact = u.detach().double().requires_grad_()
+    parts = [part.flip(-1).logcumsumexp(-1).flip(-1) for part in exact.split(LENGTHS, -1)]
+    want = torch.cat(parts, -1)
+    assert r.dtype == dtype
+    size = max(1.0, scale)
+    for found in (r, flat.rest_plain(u, number)): assert_close(found.double() / size, want / size, rtol=0, atol=close)
+    wanted, = torch.autograd.grad(want, exact, g.double())
+    for y in (r, flat.rest_plain(u, number)): assert_close(torch.autograd.grad(y, u, g)[0].double(), wanted, rtol=0, atol=max(100, size) * close)
+
+
+@pytest.mark.parametrize("weights", ["equal", "exp2", "log2"])
+@pytest.mark.parametrize("tau", [0.3, "one for each list"])
+def test_listmle_of_each_list_as_if_it_were_alone(weights, tau, rng, monkeypatch):
+    offsets = offsets_of(LENGTHS)
+    s = torch.randn(2, int(offsets[-1]), generator=rng, dtype=f64).mul(4).round().div(4).requires_grad_()       # ties
+    y = torch.randint(0, 4, s.shape, generator=rng)
+    taus = torch.rand(len(LENGTHS), generator=rng, dtype=f64) + 0.2 if isinstance(tau, str) else torch.full((len(LENGTHS),), tau, dtype=f64)
+    met = []
+    monkeypatch.setattr(flat._Rest, "apply", lambda *args, apply=flat._Rest.apply: met.append(1) or apply(*args))
+    got = listmle_loss(s, y, offsets=offsets, reduction="none", weights=weights, tau=taus if isinstance(tau, str) else tau)
+    cuts = offsets.tolist()
+    alone = [listmle_loss(s[:, a:b], y[:, a:b], reduction="none", weights=weights, tau=float(t)) if b > a else s.new_zeros(2) for a, b, t in zip(cuts, cuts[1:], taus)]
+    want = torch.stack(alone, -1)
+    assert len(met) == 1
+    assert_close(got, want, rtol=1e-12, atol=1e-12)
+    assert_close(*(torch.autograd.grad(v.sum(), s)[0] for v in (got, want)), rtol=1e-10, atol=1e-12)
+
+
+def test_listmle_keeps_a_nan_in_its_list(rng):
+    offsets = offsets_of(LENGTHS)
+    s = torch.randn(int(offsets[-1]), generator=rng)
+    s[10] = torch.nan
+    s.requires_grad_()
+    y = torch.arange(len(s)) % 3
+    loss = listmle_loss(s, y, offsets=offsets, reduction="none")
+    assert loss.isnan().tolist() == [b == 3 for b in range(len(LENGTHS))]
+    g, = torch.autograd.grad(loss.sum(), s)
+    assert g[:4].isfinite().all() and g[44:].isfinite().all()
+
+
+def test_wrong_weights_are_named(rng):
+    s = torch.randn(5, generator=rng)
+    with pytest.raises(ValueError, match="weights must be"): listmle_loss(s, s, offsets=torch.tensor([0, 2, 5]), weights="exp3")
+    with pytest.raises(ValueError, match="tau"): listmle_loss(s, s, offsets=torch.tensor([0, 2, 5]), tau=torch.tensor([1.0, -1.0]))
