@@ -216,7 +216,7 @@ def _root_rows(lo, hi, s, tau, k, m, law, d):
     for b in range(lo, hi):
         d[b] = root_of(s[b], np.float64(s[b, m[b]]), np.float64(tau[b]), np.float64(k[b]), law, u)
 
-# %% ../../nbs/selection/105_roots.ipynb #181f4fa6
+# %% ../../nbs/selection/105_roots.ipynb #3f2eb466
 def _kth(s, k):
     "The index of the c-th largest of s (..., n), with c the ceiling of k (..., 1); long, (..., 1)."
     count = k.ceil().long()
@@ -240,7 +240,8 @@ def _root_torch(s, tau, k, law, m):
     "The same in plain torch."
     double = torch.float64 if has_double(s) else torch.float32
     s, tau, k = (a.to(double) for a in (s, tau, k))
-    u = ((s - s.gather(-1, m)) / tau).clamp(min=-1e300).where(s > -math.inf, -math.inf)
+    least = -1e300 if double == torch.float64 else -1e30
+    u = ((s - s.gather(-1, m)) / tau).clamp(min=least).where(s > -math.inf, -math.inf)
     return root_plain(u.where(~s.isnan(), math.nan), law, k)
 
 # %% ../../nbs/selection/105_roots.ipynb #5fc337f5

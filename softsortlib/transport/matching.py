@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['soft_matching', 'hard_matching', 'GumbelSinkhorn']
 
-# %% ../../nbs/transport/32_matching.ipynb #2478653a
+# %% ../../nbs/transport/32_matching.ipynb #a5fb87e8
 import math
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from ..core.operators import check_tau
 from ..core.permutation import DensePermutation, SoftPermutation, check_scores, compute_dtype, patch_to
 from ..engine.compile import arrays, jit, spread_rows
+from ..engine.dispatch import precise
 from .line import check_iteration, check_rounds, sinkhorn, warn_unless_converged
 
 # %% ../../nbs/transport/32_matching.ipynb #7892d68e
@@ -43,7 +44,7 @@ class MatchingPermutation(DensePermutation):
         super().__init__(log_P, log_alpha.dtype)
         self.log_alpha = log_alpha
 
-# %% ../../nbs/transport/32_matching.ipynb #8f822f14
+# %% ../../nbs/transport/32_matching.ipynb #f5892592
 def soft_matching(
     log_alpha: Tensor,  # how well row i goes with column j, (..., n, n)
     tau: "float | Tensor" = 1.0,  # temperature, a float or broadcastable to the batch (...)
@@ -61,7 +62,7 @@ def soft_matching(
     X = log_alpha.to(dtype) / (tau[..., None] if isinstance(tau, Tensor) else tau)
     if iterations is not None:
         return MatchingPermutation(_rounds(-X, iterations), log_alpha)
-    X = X if X.device.type == "mps" else X.double()  # which has no double precision
+    X = precise(X)
     n = X.shape[-1]
     w = X.new_full((n,), -math.log(n))
     G, F, residual, _ = sinkhorn(-X.mT, w, w, tolerance, max_iterations)   # G: columns, F: rows, updated last
@@ -127,13 +128,13 @@ def _assign(first, last, cost, columns):
         for j in range(n):
             columns[b, owner[j]] = j
 
-# %% ../../nbs/transport/32_matching.ipynb #1a980635
+# %% ../../nbs/transport/32_matching.ipynb #c3aee215
 def hard_matching(
     log_alpha: Tensor,  # (..., n, n)
 ) -> Tensor:  # long, (..., n): the column of each row
     "M(log_alpha), the permutation with the largest sum, in O(n^3) on the CPU; raise `ValueError` unless it is finite."
     _check_square(log_alpha)
-    X = log_alpha.detach().double().cpu()
+    X = log_alpha.detach().cpu().double()  # in this order: the device may have no double precision
     if not X.isfinite().all():
         raise ValueError("log_alpha must be finite, got inf or NaN: give what is forbidden a large negative number")
     n = X.shape[-1]
@@ -143,15 +144,16 @@ def hard_matching(
     spread_rows(_assign, len(C), C.numel() * n, *arrays(C, columns))
     return columns.reshape(X.shape[:-1]).to(log_alpha.device)
 
-# %% ../../nbs/transport/32_matching.ipynb #ba483848
+# %% ../../nbs/transport/32_matching.ipynb #40e186fb
 @patch_to(MatchingPermutation)
 def _hard(self, rows):
     "The matching itself (Prop 32.2)."
-    X = self.log_alpha.detach().double()
+    X = self.log_alpha.detach().cpu().double()
     inside = X.masked_fill(~X.isfinite(), 0)
     scaled = inside / inside.abs().amax((-2, -1), keepdim=True).clamp(min=1e-300)
     worst = 2.0 * self.n + 2                        # more than all others together
     columns = hard_matching(scaled.masked_fill(X == -math.inf, -worst).masked_fill(X == math.inf, worst))
+    columns = columns.to(self.log_alpha.device)
     return columns if rows is None else columns[..., rows]
 
 # %% ../../nbs/transport/32_matching.ipynb #a94075a8
