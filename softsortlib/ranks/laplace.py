@@ -21,6 +21,7 @@ from ..engine.compile import arrays, exp_neg, jit, spread_rows
 from ..engine.dispatch import choose, precise
 from ..engine.radix import stable_sort
 from ..engine.scan import exp_scan, one_sided_sums
+from .lapsum_entries import topk_weights
 from .sigmoid import counted_ranks, few_pairs, laplace_step, pair_sum_grads, tau_column
 
 # %% ../../nbs/ranks/42_laplace.ipynb #450db037
@@ -286,6 +287,21 @@ def _sorted_real(s, mask):
     x, order = stable_sort(torch.where(mask, s, top))
     return x, order, mask.gather(-1, order).to(s.dtype)
 
+def _weights_of(s, tau, k, mask):
+    "The weights (42.5) of s (..., n) from a sort and the root, in double precision; tau and k (..., 1)."
+    x, _, real = _sorted_real(s, mask)
+    s, x, real = precise(s), precise(x), precise(real)
+    d, m = _threshold(x, tau, real, k)
+    above = (s - x.detach().gather(-1, m)) / tau - d
+    return zero_outside(0.5 + laplace_step(above, 0), mask, -1)
+
+def _weights_triton(s, tau, k, mask):
+    "The same by the kernels of a GPU, in the dtype of s."
+    order = stable_sort(s.detach() if mask is None else s.detach().masked_fill(~mask, math.inf))[1]
+    real = s.new_full((1,), s.shape[-1], dtype=torch.long) if mask is None else mask.sum(-1, keepdim=True)
+    tau, k, real = (a.expand(*s.shape[:-1], 1).contiguous() for a in (tau, k, real))
+    return topk_weights(s, tau, k, order, real)
+
 # %% ../../nbs/ranks/42_laplace.ipynb #f77e1b35
 class LaplaceRank(RankOperator, name="laplace"):
     """Ranks counted with the distribution function of the Laplace law, (42.2; LapSum, Struski et al. 2025); O(n log n).
@@ -478,13 +494,11 @@ def lapsum_topk(
     mask = check_mask(mask, scores)
     s = scores.to(compute_dtype(scores.dtype))
     s = zero_outside(s if largest else -s, mask, -1)
-    x, _, real = _sorted_real(s, mask)
-    s, x, real = precise(s), precise(x), precise(real)
-    tau = tau_column(check_tau(tau, scores), s)
-    k = k[..., None] if isinstance(k, Tensor) else float(k)
-    d, m = _threshold(x, tau, real, tau_column(k, s))
-    above = (s - x.detach().gather(-1, m)) / tau - d
-    return zero_outside(0.5 + laplace_step(above, 0), mask, -1).to(scores.dtype)
+    like = precise(s[..., :1])
+    tau = tau_column(check_tau(tau, scores), like)
+    k = tau_column(k[..., None] if isinstance(k, Tensor) else float(k), like)
+    weigh = _weights_triton if choose(s, "", triton=True) == "triton" else _weights_of
+    return weigh(s, tau, k, mask).to(scores.dtype)
 
 # %% ../../nbs/ranks/42_laplace.ipynb #a7b6d2ba
 class LapSumTopK(nn.Module):
