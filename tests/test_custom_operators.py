@@ -19,6 +19,7 @@ from softsortlib.losses import kendall_loss, lambda_loss
 from softsortlib.networks.error_free import exact_arguments
 from softsortlib.networks.layers_autograd import network_arguments
 from softsortlib.ranks import pair_sum
+from softsortlib.rowwise.products import sorted_entries, sorted_sums
 from softsortlib.rowwise.softsort_matrix import laplace_log_prob
 from softsortlib.selection.roots import Law, pull_all, root
 from softsortlib.transport import Gibbs, potentials
@@ -95,6 +96,9 @@ def rest(s):
     twice(laplace_log_prob(z, z.detach().sort().values, order, torch.full((2,), 0.5, dtype=z.dtype), torch.tensor([N, N]), order, ""), z)
     d, m = root(z.detach(), torch.ones(2, 1, dtype=z.dtype), torch.full((2, 1), 1.5, dtype=z.dtype), int(Law.LOGISTIC))
     pull_all(s, z.detach(), torch.ones_like(d), d, m, int(Law.LOGISTIC))
+    down, some = z.detach().sort(descending=True).values.requires_grad_(), torch.tensor([N, 5])
+    twice(sorted_sums(down, some, ""), down)
+    torch.autograd.grad(sorted_entries(down, down.square(), torch.full((2,), 20.0, dtype=z.dtype), some, order, "").masked_fill(torch.arange(N) >= some[:, None], 0).clamp(min=-9).sum(), down)
     tau, lam, size = torch.full((2,), 0.5, dtype=z.dtype), torch.full((2,), 0.25, dtype=z.dtype), torch.tensor([N, 5])
     arguments = network_arguments(z, tau, lam, size, "bitonic", "cauchy", True)
     torch.autograd.grad(arguments.square().sum(), z)

@@ -92,7 +92,7 @@ def _widely(s, tau):
     unit = 2.0 ** (-4 - 2 * s.shape[-1].bit_length())
     return s * unit, tau * unit
 
-# %% ../../nbs/rowwise/12_neuralsort.ipynb #c8113eee
+# %% ../../nbs/rowwise/12_neuralsort.ipynb #10d30cf2
 class Sorted(NamedTuple):
     "What NeuralSort needs to know of scores in decreasing order."
     t: Tensor         # the scores, (..., n); padded ones repeat the last real one
@@ -102,8 +102,16 @@ class Sorted(NamedTuple):
     size: Tensor      # one length for each set, long, (...)
 
 
-def sort_outward(z, tau, mask):
-    "Sort z (..., n), with tau a float or (..., 1) and a bool mask (..., n) or None."
+def _sums_of(t, size, backend):
+    "The row sums in linear time; as tiles where `backend` is that of a GPU."
+    if backend is None:
+        return row_sums(t, size)
+    from softsortlib.rowwise.products import sorted_sums
+    return sorted_sums(t, size, backend)
+
+
+def sort_outward(z, tau, mask, backend=None):
+    "Sort z (..., n), with tau a float or (..., 1) and a bool mask (..., n) or None; `backend` names a GPU's kernels."
     batch, n = z.shape[:-1], z.shape[-1]
     t, order = sort_scores(z, mask, True)
     if mask is None:
@@ -116,9 +124,9 @@ def sort_outward(z, tau, mask):
         tau = tau[..., 0].to(t.dtype).expand(batch)
     else:
         tau = torch.full(batch, tau, dtype=t.dtype, device=z.device)
-    return Sorted(t, row_sums(t, size), order, tau, size)
+    return Sorted(t, _sums_of(t, size, backend), order, tau, size)
 
-# %% ../../nbs/rowwise/12_neuralsort.ipynb #66fa00b8
+# %% ../../nbs/rowwise/12_neuralsort.ipynb #5a7e1f8b
 class NeuralSortPermutation(SoftPermutation):
     "Rows are the softmax of ((n + 1 - 2i) s_j - sum_k |s_j - s_k|) / tau."
     def __init__(self,
@@ -139,7 +147,9 @@ class NeuralSortPermutation(SoftPermutation):
         self.literal = s.dtype != self.z.dtype and (n <= 48 or s.numel() * n <= 1 << 14)
         large = n > 48 and not self.literal
         self.fast = backend in ("numba", "triton") or backend is None and large and self.who != "torch"
-        self.sorted = sort_outward(self.z, self.tau, mask) if self.fast or not self.literal else None
+        tiles = self.backend if self.fast and self.who == "triton" else None
+        sorts = self.fast or not self.literal
+        self.sorted = sort_outward(self.z, self.tau, mask, tiles) if sorts else None
 
     if TYPE_CHECKING:
         def _logits(self, rows: "Tensor | None") -> Tensor:
@@ -241,12 +251,24 @@ def _dense(self, rows):
     in_double = self.work == torch.float64
     return neural_dense(self.z, columns, t.detach(), b.detach(), order, tau, size, in_double, self.backend)
 
-# %% ../../nbs/rowwise/12_neuralsort.ipynb #e38c4403
+# %% ../../nbs/rowwise/12_neuralsort.ipynb #f3c2b233
+def _log_prob_by_tiles(P, target):
+    "The same for all rows on a GPU, in sorted coordinates."
+    from softsortlib.rowwise.products import sorted_entries
+    t, b, order, tau, size = P.sorted
+    batch = target.shape[:-1]
+    place = order.argsort(-1).expand(target.shape).gather(-1, target)
+    t, b = t.expand(target.shape), b.expand(target.shape)
+    return sorted_entries(t, b, tau.expand(batch), size.expand(batch), place, P.backend)
+
+
 @patch_to(NeuralSortPermutation)
 def _log_prob(self, target, rows):
     "log P[rows, target]: m_ij by (12.3) less log Z_i, which a product without a payload has."
     if not self._by_kernel(rows):
         return SoftPermutation._log_prob(self, target, rows)
+    if self.who == "triton":
+        return _log_prob_by_tiles(self, target)
     from softsortlib.rowwise.products import row_mul
 
     def of(v):

@@ -5,13 +5,14 @@
 # %% auto #0
 __all__ = ['neural_matrix', 'neural_mul', 'neural_rmul', 'neural_pull']
 
-# %% ../../nbs/rowwise/19_neuralsort_triton.ipynb #6ab49176
+# %% ../../nbs/rowwise/19_neuralsort_triton.ipynb #5f90e1cd
 import torch
 
 from ..engine.compile import has_triton, tl, triton, triton_jit
 from ..engine.dispatch import launch
+from ..engine.scan_kernels import share_of
 
-# %% ../../nbs/rowwise/19_neuralsort_triton.ipynb #74e797de
+# %% ../../nbs/rowwise/19_neuralsort_triton.ipynb #6747959b
 @triton_jit
 def _tile(s, b, t, bt, w, inv):
     "mu / tau and E of (19.1) for vectors of rows and columns; rounding may not make mu negative."
@@ -21,10 +22,10 @@ def _tile(s, b, t, bt, w, inv):
 
 
 @triton_jit
-def _columns_at(s_ptr, b_ptr, row, c, n):
-    "s and b of the columns c of the set `row`; a column past the end is padded."
-    s = tl.load(s_ptr + row * n + c, mask=c < n, other=0.0)
-    b = tl.load(b_ptr + row * n + c, mask=c < n, other=float("inf"))
+def _columns_at(s_ptr, b_ptr, row, c, n, end):
+    "s and b of the columns c of the set `row`; a column from `end` on is padded."
+    s = tl.load(s_ptr + row * n + c, mask=c < end, other=0.0)
+    b = tl.load(b_ptr + row * n + c, mask=c < end, other=float("inf"))
     return s, b
 
 
@@ -45,7 +46,7 @@ def _my_place(blocks, parts):
     block = program // parts
     return (block // blocks).to(tl.int64), block % blocks, program % parts
 
-# %% ../../nbs/rowwise/19_neuralsort_triton.ipynb #2851a726
+# %% ../../nbs/rowwise/19_neuralsort_triton.ipynb #30d162d3
 @triton_jit
 def _matrix_kernel(s_ptr, b_ptr, t_ptr, bt_ptr, tau_ptr, size_ptr, P_ptr, n, ROWS: tl.constexpr, BLOCK: tl.constexpr):
     "Write ROWS rows of the matrix."
@@ -55,13 +56,13 @@ def _matrix_kernel(s_ptr, b_ptr, t_ptr, bt_ptr, tau_ptr, size_ptr, P_ptr, n, ROW
     real, t, bt, w = _rows_at(t_ptr, bt_ptr, tl.load(size_ptr + row), row, i, n)
     Z = tl.zeros((ROWS,), tl.float32)
     for start in range(0, n, BLOCK):
-        s, b = _columns_at(s_ptr, b_ptr, row, start + tl.arange(0, BLOCK), n)
+        s, b = _columns_at(s_ptr, b_ptr, row, start + tl.arange(0, BLOCK), n, n)
         mu, E = _tile(s, b, t, bt, w, inv)
         Z += tl.sum(E, 1)
     line = row * n + i.to(tl.int64)
     for start in range(0, n, BLOCK):
         c = start + tl.arange(0, BLOCK)
-        s, b = _columns_at(s_ptr, b_ptr, row, c, n)
+        s, b = _columns_at(s_ptr, b_ptr, row, c, n, n)
         mu, E = _tile(s, b, t, bt, w, inv)
         P = tl.where(real[:, None], E / Z[:, None], 0.0)
         tl.store(P_ptr + line[:, None] * n + c[None, :], P, mask=(i < n)[:, None] & (c < n)[None, :])
@@ -84,29 +85,30 @@ def neural_matrix(
            tau_ptr=tau.contiguous(), size_ptr=size.contiguous(), P_ptr=P, n=n, ROWS=rows, BLOCK=block)
     return P
 
-# %% ../../nbs/rowwise/19_neuralsort_triton.ipynb #dcb96870
+# %% ../../nbs/rowwise/19_neuralsort_triton.ipynb #f75374ee
 @triton_jit
-def _mul_kernel(b_ptr, t_ptr, bt_ptr, tau_ptr, size_ptr, x_ptr, y_ptr, others_ptr, n, d,
+def _mul_kernel(b_ptr, t_ptr, bt_ptr, tau_ptr, size_ptr, x_ptr, y_ptr, others_ptr, n, d, share,
                 ROWS: tl.constexpr, BLOCK: tl.constexpr):
     "(19.2) for ROWS rows and one channel."
     row, block, channel = _my_place(tl.cdiv(n, ROWS), tl.maximum(d, 1))
     i = block * ROWS + tl.arange(0, ROWS)
     inv = 1.0 / tl.load(tau_ptr + row)
-    real, t, bt, w = _rows_at(t_ptr, bt_ptr, tl.load(size_ptr + row), row, i, n)
+    size = tl.load(size_ptr + row)
+    real, t, bt, w = _rows_at(t_ptr, bt_ptr, size, row, i, n)
     others = tl.zeros((ROWS,), tl.float32)
     y = tl.zeros((ROWS,), tl.float32)
     for start in range(0, n, BLOCK):
         c = start + tl.arange(0, BLOCK)
-        s, b = _columns_at(t_ptr, b_ptr, row, c, n)
+        s, b = _columns_at(t_ptr, b_ptr, row, c, n, size)
         mu, E = _tile(s, b, t, bt, w, inv)
         x = tl.load(x_ptr + (row * n + c) * d + channel, mask=(c < n) & (channel < d), other=0.0)
-        y += tl.sum(E * x[None, :], 1)
+        y += tl.sum(E * (x * share)[None, :], 1)
         others += tl.sum(tl.where(c[None, :] == i[:, None], 0.0, E), 1)
     line = row * n + i
-    tl.store(y_ptr + line * d + channel, tl.where(real, y / (1 + others), 0.0), mask=(i < n) & (channel < d))
+    tl.store(y_ptr + line * d + channel, tl.where(real, y / (1 + others) / share, 0.0), mask=(i < n) & (channel < d))
     tl.store(others_ptr + line, tl.where(real, others, 0.0), mask=(i < n) & (channel == 0))
 
-# %% ../../nbs/rowwise/19_neuralsort_triton.ipynb #662457c9
+# %% ../../nbs/rowwise/19_neuralsort_triton.ipynb #49a5a92f
 def neural_mul(
     b: torch.Tensor,  # row sums in decreasing order of the scores, infinity where padded, (B, n), double
     t: torch.Tensor,  # scores in decreasing order, (B, n)
@@ -122,11 +124,11 @@ def neural_mul(
     rows, block = 16, min(128, triton.next_power_of_2(n))
     launch(_mul_kernel, B * triton.cdiv(n, rows) * max(1, d), x,
            b_ptr=b.contiguous(), t_ptr=t.contiguous(), bt_ptr=bt.contiguous(), tau_ptr=tau.contiguous(),
-           size_ptr=size.contiguous(), x_ptr=x.contiguous(), y_ptr=y, others_ptr=others, n=n, d=d,
+           size_ptr=size.contiguous(), x_ptr=x.contiguous(), y_ptr=y, others_ptr=others, n=n, d=d, share=share_of.f(n),
            ROWS=rows, BLOCK=block)
     return y, others
 
-# %% ../../nbs/rowwise/19_neuralsort_triton.ipynb #dfd84647
+# %% ../../nbs/rowwise/19_neuralsort_triton.ipynb #3e629b5c
 @triton_jit
 def _rmul_kernel(b_ptr, t_ptr, bt_ptr, tau_ptr, size_ptr, others_ptr, y_ptr, x_ptr, n, d,
                  ROWS: tl.constexpr, BLOCK: tl.constexpr):
@@ -135,7 +137,7 @@ def _rmul_kernel(b_ptr, t_ptr, bt_ptr, tau_ptr, size_ptr, others_ptr, y_ptr, x_p
     c = block * BLOCK + tl.arange(0, BLOCK)
     inv = 1.0 / tl.load(tau_ptr + row)
     size = tl.load(size_ptr + row)
-    s, b = _columns_at(t_ptr, b_ptr, row, c, n)
+    s, b = _columns_at(t_ptr, b_ptr, row, c, n, size)
     x = tl.zeros((BLOCK,), tl.float32)
     for start in range(0, n, ROWS):
         i = start + tl.arange(0, ROWS)
@@ -168,7 +170,16 @@ def neural_rmul(
            ROWS=rows, BLOCK=block)
     return x
 
-# %% ../../nbs/rowwise/19_neuralsort_triton.ipynb #709e4e48
+# %% ../../nbs/rowwise/19_neuralsort_triton.ipynb #8e8fff74
+@triton_jit
+def _own(own_ptr, row, i, real, n, SORTED: tl.constexpr):
+    "The column of each row's own score; in sorted coordinates that of the row's number."
+    own = tl.where(real, i, 0).to(tl.int64)
+    if not SORTED:
+        own = tl.load(own_ptr + row * n + own)
+    return own
+
+
 @triton_jit
 def _h_tile(G_ptr, a_ptr, v_ptr, own, row, i, c, real, n, d,
             MATRIX: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr):
@@ -188,22 +199,24 @@ def _h_tile(G_ptr, a_ptr, v_ptr, own, row, i, c, real, n, d,
             h += a[:, None] * (there[None, :] - here[:, None])
     return h
 
-# %% ../../nbs/rowwise/19_neuralsort_triton.ipynb #cabc12c5
+# %% ../../nbs/rowwise/19_neuralsort_triton.ipynb #05ab68c3
 @triton_jit
 def _mean_kernel(G_ptr, a_ptr, v_ptr, s_ptr, b_ptr, t_ptr, bt_ptr, own_ptr, tau_ptr, size_ptr,
                  mean_ptr, others_ptr, n, d,
-                 MATRIX: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr):
+                 MATRIX: tl.constexpr, SORTED: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr):
     "The mean of h, and the sum of E beside the row's own score, for ROWS rows."
     row, block, _ = _my_place(tl.cdiv(n, ROWS), 1)
     i = block * ROWS + tl.arange(0, ROWS)
     inv = 1.0 / tl.load(tau_ptr + row)
-    real, t, bt, w = _rows_at(t_ptr, bt_ptr, tl.load(size_ptr + row), row, i, n)
-    own = tl.load(own_ptr + row * n + tl.where(real, i, 0))
+    size = tl.load(size_ptr + row)
+    real, t, bt, w = _rows_at(t_ptr, bt_ptr, size, row, i, n)
+    own = _own(own_ptr, row, i, real, n, SORTED)
+    end = size if SORTED else size * 0 + n
     mean = tl.zeros((ROWS,), tl.float32)
     others = tl.zeros((ROWS,), tl.float32)
     for start in range(0, n, BLOCK):
         c = start + tl.arange(0, BLOCK)
-        s, b = _columns_at(s_ptr, b_ptr, row, c, n)
+        s, b = _columns_at(s_ptr, b_ptr, row, c, n, end)
         mu, E = _tile(s, b, t, bt, w, inv)
         h = _h_tile(G_ptr, a_ptr, v_ptr, own, row, i, c, real, n, d, MATRIX, ROWS, BLOCK)
         mean += tl.sum(E * h, 1)
@@ -219,17 +232,18 @@ def _logit_tile(E, h, mean, others, z, own, real, c, n):
     e = tl.where(c[None, :] == own[:, None], -(mean + z * others)[:, None], e) / (1 + others)[:, None]
     return tl.where(real[:, None] & (c < n)[None, :] & (E != 0), e, 0.0).to(tl.float64)
 
-# %% ../../nbs/rowwise/19_neuralsort_triton.ipynb #39a33d97
+# %% ../../nbs/rowwise/19_neuralsort_triton.ipynb #6302d982
 @triton_jit
 def _pull_kernel(G_ptr, a_ptr, v_ptr, z_ptr, s_ptr, b_ptr, t_ptr, bt_ptr, own_ptr, tau_ptr, size_ptr,
                  mean_ptr, others_ptr, gs_ptr, gb_ptr, gtau_ptr, n, d,
-                 MATRIX: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr, CHUNK: tl.constexpr):
+                 MATRIX: tl.constexpr, SORTED: tl.constexpr, LOGS: tl.constexpr,
+                 ROWS: tl.constexpr, BLOCK: tl.constexpr, CHUNK: tl.constexpr):
     "Add (14.1) over CHUNK rows for BLOCK columns."
     row, block, chunk = _my_place(tl.cdiv(n, BLOCK), tl.cdiv(n, CHUNK))
     c = block * BLOCK + tl.arange(0, BLOCK)
     size = tl.load(size_ptr + row)
     inv = 1.0 / tl.load(tau_ptr + row)
-    s, b = _columns_at(s_ptr, b_ptr, row, c, n)
+    s, b = _columns_at(s_ptr, b_ptr, row, c, n, size if SORTED else size * 0 + n)
     gs = tl.zeros((BLOCK,), tl.float64)
     gb = tl.zeros((BLOCK,), tl.float64)
     spread = tl.zeros((BLOCK,), tl.float64)
@@ -237,10 +251,10 @@ def _pull_kernel(G_ptr, a_ptr, v_ptr, z_ptr, s_ptr, b_ptr, t_ptr, bt_ptr, own_pt
         i = start + tl.arange(0, ROWS)
         real, t, bt, w = _rows_at(t_ptr, bt_ptr, size, row, i, n)
         mu, E = _tile(s, b, t, bt, w, inv)
-        own = tl.load(own_ptr + row * n + tl.where(real, i, 0))
+        own = _own(own_ptr, row, i, real, n, SORTED)
         others = tl.load(others_ptr + row * n + i, mask=real, other=0.0)
         mean = tl.load(mean_ptr + row * n + i, mask=real, other=0.0)
-        z = tl.load(z_ptr + row * n + i, mask=real, other=0.0)
+        z = tl.load(z_ptr + row * n + i, mask=real & LOGS, other=0.0)
         h = _h_tile(G_ptr, a_ptr, v_ptr, own, row, i, c, real, n, d, MATRIX, ROWS, BLOCK)
         e = _logit_tile(E, h, mean, others, z, own, real, c, n)
         gs += tl.sum(w[:, None] * e, 0) * inv
@@ -250,7 +264,7 @@ def _pull_kernel(G_ptr, a_ptr, v_ptr, z_ptr, s_ptr, b_ptr, t_ptr, bt_ptr, own_pt
     tl.atomic_add(gb_ptr + row * n + c, gb, mask=c < n, sem="relaxed")
     tl.atomic_add(gtau_ptr + row, tl.sum(spread, 0), sem="relaxed")
 
-# %% ../../nbs/rowwise/19_neuralsort_triton.ipynb #65c4757b
+# %% ../../nbs/rowwise/19_neuralsort_triton.ipynb #bf6dd41a
 def neural_pull(
     G: "torch.Tensor | None",  # incoming gradient of the matrix, (B, n, n), single; or None for a product
     a: "torch.Tensor | None",  # for a product: incoming gradient of its rows, (B, n, d), single
@@ -260,21 +274,118 @@ def neural_pull(
     b: torch.Tensor,  # their row sums, infinity where padded, (B, n)
     t: torch.Tensor,  # scores in decreasing order, (B, n)
     bt: torch.Tensor,  # row sums without the infinities, (B, n)
-    own: torch.Tensor,  # the column of each row's own score, long, (B, n)
+    own: "torch.Tensor | None",  # the column of each row's own score, long, (B, n); None in sorted coordinates
     tau: torch.Tensor,  # temperatures, (B,)
     size: torch.Tensor,  # how many are real, long, (B,)
 ) -> tuple:  # gradients to the columns' scores and row sums, (B, n), and to tau, (B,), in double precision
     "The sums (14.1) for the matrix or a product."
     (B, n), d = s.shape, 0 if a is None else a.shape[-1]
-    mean, others, zeros = (torch.zeros(B, n, dtype=torch.float32, device=s.device) for _ in range(3))
+    mean, others = (torch.empty(B, n, dtype=torch.float32, device=s.device) for _ in range(2))
     gs, gb, gtau = torch.zeros_like(s), torch.zeros_like(s), torch.zeros_like(tau)
     rows, block, chunk = 16, min(128, triton.next_power_of_2(n)), 256
     arrays = dict(G_ptr=G, a_ptr=a, v_ptr=v, s_ptr=s, b_ptr=b, t_ptr=t, bt_ptr=bt, own_ptr=own,
                   tau_ptr=tau, size_ptr=size)
-    arrays = {name: zeros if array is None else array.contiguous() for name, array in arrays.items()}
-    z = zeros if z is None else z.contiguous()
-    common = dict(mean_ptr=mean, others_ptr=others, n=n, d=d, MATRIX=G is not None, ROWS=rows, BLOCK=block)
+    arrays = {name: others if array is None else array.contiguous() for name, array in arrays.items()}
+    common = dict(mean_ptr=mean, others_ptr=others, n=n, d=d, MATRIX=G is not None, SORTED=own is None,
+                  ROWS=rows, BLOCK=block)
     launch(_mean_kernel, B * triton.cdiv(n, rows), s, **arrays, **common, num_warps=8)
     launch(_pull_kernel, B * triton.cdiv(n, block) * triton.cdiv(n, chunk), s,
-           **arrays, **common, z_ptr=z, gs_ptr=gs, gb_ptr=gb, gtau_ptr=gtau, CHUNK=chunk)
+           **arrays, **common, z_ptr=others if z is None else z.contiguous(), LOGS=z is not None,
+           gs_ptr=gs, gb_ptr=gb, gtau_ptr=gtau, CHUNK=chunk, num_warps=8)
     return gs, gb, gtau
+
+# %% ../../nbs/rowwise/19_neuralsort_triton.ipynb #837c74f6
+@triton_jit
+def _sums_kernel(t_ptr, size_ptr, gb_ptr, out_ptr, n, BACK: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr):
+    "(12.4) for ROWS scores, or (19.3) if BACK."
+    row, block, _ = _my_place(tl.cdiv(n, ROWS), 1)
+    i = block * ROWS + tl.arange(0, ROWS)
+    size = tl.load(size_ptr + row)
+    t = tl.load(t_ptr + row * n + i, i < n, 0.0)[:, None]
+    total = tl.zeros((ROWS, BLOCK), tl.float64)
+    for start in range(0, n, BLOCK):
+        c = start + tl.arange(0, BLOCK)
+        there = (c < size)[None, :]
+        gap = t - tl.load(t_ptr + row * n + c, c < size, 0.0)[None, :]
+        if BACK:
+            here = tl.load(gb_ptr + row * n + i, i < size, 0.0)[:, None]
+            g = here + tl.load(gb_ptr + row * n + c, c < size, 0.0)[None, :]
+            pair = tl.where(gap > 0, g, tl.where(gap < 0, -g, 0.0))
+        else:
+            pair = tl.abs(gap)
+        total += tl.where(there, pair, 0.0)
+    keep = (i < size) if BACK else (i < n)
+    tl.store(out_ptr + row * n + i, tl.where(keep, tl.sum(total, 1), 0.0), i < n)
+
+# %% ../../nbs/rowwise/19_neuralsort_triton.ipynb #27ad3eab
+def neural_sums(t, size, gb=None):
+    "(12.4) of t (B, n), double, with size (B,) real scores; or (19.3) for the gradient gb (B, n) of the sums."
+    B, n = t.shape
+    out = torch.empty_like(t, memory_format=torch.contiguous_format)
+    rows, block = 16, min(128, triton.next_power_of_2(n))
+    t = t.contiguous()
+    launch(_sums_kernel, B * triton.cdiv(n, rows), t, t_ptr=t, size_ptr=size.contiguous(),
+           gb_ptr=t if gb is None else gb.contiguous(), out_ptr=out, n=n, BACK=gb is not None, ROWS=rows, BLOCK=block)
+    return out
+
+# %% ../../nbs/rowwise/19_neuralsort_triton.ipynb #aad290fc
+@triton_jit
+def _entries(t_ptr, b_ptr, tau_ptr, size_ptr, place_ptr, n, BLOCK: tl.constexpr):
+    "Set, rows, which of them have a real column, that column, mu / tau there, w, and one over tau."
+    row, block, _ = _my_place(tl.cdiv(n, BLOCK), 1)
+    i = block * BLOCK + tl.arange(0, BLOCK)
+    inv = 1.0 / tl.load(tau_ptr + row)
+    size = tl.load(size_ptr + row)
+    real, t, bt, w = _rows_at(t_ptr, b_ptr, size, row, i, n)
+    c = tl.load(place_ptr + row * n + i, real, 0)
+    mu = (w * (t - tl.load(t_ptr + row * n + c)) - (bt - tl.load(b_ptr + row * n + c))) * inv
+    return row, i, real & (c < size), c, tl.where(mu < 0, 0.0, mu), w, inv
+
+
+@triton_jit
+def _entry_kernel(t_ptr, b_ptr, tau_ptr, size_ptr, place_ptr, others_ptr, y_ptr, n, BLOCK: tl.constexpr):
+    "log P at one column of each of BLOCK rows, minus infinity where it is padded."
+    row, i, real, c, mu, w, inv = _entries(t_ptr, b_ptr, tau_ptr, size_ptr, place_ptr, n, BLOCK)
+    others = tl.load(others_ptr + row * n + i, i < n, 0.0).to(tl.float64)
+    y = -mu - tl.where(others < 1e-5, others - 0.5 * others * others, tl.log(1 + others))
+    tl.store(y_ptr + row * n + i, tl.where(real, y, -float("inf")), i < n)
+
+
+@triton_jit
+def _entry_back_kernel(t_ptr, b_ptr, tau_ptr, size_ptr, place_ptr, g_ptr, gt_ptr, gb_ptr, gtau_ptr, n,
+                       BLOCK: tl.constexpr):
+    "Add (19.4) of BLOCK rows."
+    row, i, real, c, mu, w, inv = _entries(t_ptr, b_ptr, tau_ptr, size_ptr, place_ptr, n, BLOCK)
+    g = tl.load(g_ptr + row * n + i, real, 0.0).to(tl.float64) * inv
+    tl.atomic_add(gt_ptr + row * n + c, w * g, mask=real, sem="relaxed")
+    tl.atomic_add(gt_ptr + row * n + i, -w * g, mask=real, sem="relaxed")
+    tl.atomic_add(gb_ptr + row * n + c, -g, mask=real, sem="relaxed")
+    tl.atomic_add(gb_ptr + row * n + i, g, mask=real, sem="relaxed")
+    tl.atomic_add(gtau_ptr + row, tl.sum(tl.where(real & (g != 0), g * mu, 0.0), 0), sem="relaxed")
+
+# %% ../../nbs/rowwise/19_neuralsort_triton.ipynb #e625e9be
+def _entry_arguments(t, b, tau, size, place):
+    "What both kernels of the likelihood take, by name, and how many programs."
+    n = t.shape[1]
+    block = min(256, triton.next_power_of_2(n))
+    arrays = dict(t_ptr=t, b_ptr=b, tau_ptr=tau, size_ptr=size, place_ptr=place)
+    arrays = {name: array.contiguous() for name, array in arrays.items()}
+    return len(t) * triton.cdiv(n, block), dict(arrays, n=n, BLOCK=block)
+
+
+def neural_entries(t, b, tau, size, place):
+    "log P at the columns `place`, single, (B, n): t, b and place (B, n) in sorted coordinates, tau and size (B,)."
+    _, others = neural_mul(b, t, b, tau, size, t[..., None][..., :0].float())
+    y = torch.empty_like(others)
+    programs, arguments = _entry_arguments(t, b, tau, size, place)
+    launch(_entry_kernel, programs, t, others_ptr=others, y_ptr=y, **arguments)
+    return y
+
+
+def neural_entries_back(g, t, b, tau, size, place):
+    "The gradients to t and b, (B, n), and tau, (B,), from that of `neural_entries`, (B, n)."
+    none = g[..., None][..., :0]
+    gt, gb, gtau = neural_pull(None, none, none, -g, t, b, t, b, None, tau, size)
+    programs, arguments = _entry_arguments(t, b, tau, size, place)
+    launch(_entry_back_kernel, programs, t, g_ptr=g.contiguous(), gt_ptr=gt, gb_ptr=gb, gtau_ptr=gtau, **arguments)
+    return gt, gb, gtau

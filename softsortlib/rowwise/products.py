@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = []
 
-# %% ../../nbs/rowwise/15_products.ipynb #2d4a6e67
+# %% ../../nbs/rowwise/15_products.ipynb #d5c3f08f
 import math
 
 import numpy as np
@@ -15,9 +15,8 @@ from torch import Tensor
 from ..engine.autograd import batched, custom_op, differentiable
 from ..engine.compile import arrays, one_batch, spread_rows
 from ..engine.dispatch import choose
-from .neuralsort import falling
+from .neuralsort import falling, row_sums
 from .row_kernels import UNIT, Upstream, mul_rows, pull_rows, rmul_rows
-from ..engine.scan_kernels import share_of
 from .rows import ZERO_EXP, Rows, Scores
 from .softsort import Power
 
@@ -106,7 +105,7 @@ def rows_by(t, tau, size, dtype):
     exact_enough = spread * t.shape[-1] < (4e6 if dtype == torch.float32 else 4e2)
     return _EITHER[exact_enough.long().numpy()], spread
 
-# %% ../../nbs/rowwise/15_products.ipynb #0aa19cf4
+# %% ../../nbs/rowwise/15_products.ipynb #9371b702
 def _scores(t, b, tau, size, power, dtype):
     "The sets as the kernels take them, for results in `dtype`."
     t, b, tau, size = one_batch(tau.shape, t, b, tau.double(), size)
@@ -124,12 +123,7 @@ def units_of(sets, m):
     few = -(-8 // max(1, sets))  # enough for eight threads
     return max(1, min(-(-m // UNIT), few))
 
-
-def behind(b, size):
-    "Row sums with infinity in padded columns, as the GPU's kernels take them."
-    return b.masked_fill(torch.arange(b.shape[-1], device=b.device) >= size[..., None], torch.inf)
-
-# %% ../../nbs/rowwise/15_products.ipynb #95f7c195
+# %% ../../nbs/rowwise/15_products.ipynb #a24a3ba6
 def _mul_numba(t, b, tau, size, x, rows, power):
     "P[rows] x and log Z by the kernel of the CPU."
     y = x.new_empty(*x.shape[:-2], x.shape[-1], len(rows))
@@ -145,9 +139,8 @@ def _mul_triton(t, b, tau, size, x):
     "The same for all rows of NeuralSort on a GPU."
     from softsortlib.rowwise.neuralsort_triton import neural_mul
     t_, b_, tau_, size_, x_ = one_batch(tau.shape, t, b, tau, size, x)
-    share = share_of(x.shape[-2])  # so that no sum overflows
-    y, others = neural_mul(behind(b_, size_), t_, b_, tau_, size_, share * x_)
-    return (y / share).view(x.shape), others.log1p().view(t.shape)
+    y, others = neural_mul(b_, t_, b_, tau_, size_, x_)
+    return y.view(x.shape), others.log1p().view(t.shape)
 
 # %% ../../nbs/rowwise/15_products.ipynb #e72670fe
 @custom_op("row_mul", __name__)
@@ -167,7 +160,7 @@ def _(t, b, tau, size, x, rows, power, backend):
     y = x.new_empty(*x.shape[:-2], rows.shape[0], x.shape[-1])
     return y, x.new_empty(y.shape[:-1])
 
-# %% ../../nbs/rowwise/15_products.ipynb #47b1b3bd
+# %% ../../nbs/rowwise/15_products.ipynb #44603b4c
 def _rmul_numba(t, b, tau, size, y, rows, power):
     "P[rows]^T y by the kernel of the CPU; a unit writes its own sum, and the sums are added."
     sets = tau.numel()
@@ -185,7 +178,7 @@ def _rmul_triton(t, b, tau, size, y):
     "P^T y of NeuralSort on a GPU."
     from softsortlib.rowwise.neuralsort_triton import neural_rmul
     t_, b_, tau_, size_, y_ = one_batch(tau.shape, t, b, tau, size, y)
-    return neural_rmul(behind(b_, size_), t_, b_, tau_, size_, y_).view(*t.shape, y.shape[-1])
+    return neural_rmul(b_, t_, b_, tau_, size_, y_).view(*t.shape, y.shape[-1])
 
 # %% ../../nbs/rowwise/15_products.ipynb #812f794c
 @custom_op("row_rmul", __name__)
@@ -204,7 +197,7 @@ def _rmul_op(t: Tensor, b: Tensor, tau: Tensor, size: Tensor, y: Tensor, rows: T
 def _(t, b, tau, size, y, rows, power, backend):
     return y.new_empty(*t.shape, y.shape[-1])
 
-# %% ../../nbs/rowwise/15_products.ipynb #88564116
+# %% ../../nbs/rowwise/15_products.ipynb #ba7744ff
 def sum_parts(parts, tau, like):
     "Add up what the units of each set wrote, in the shape and dtype of `like`; zeros where they wrote nothing."
     if not parts.numel():
@@ -230,8 +223,7 @@ def _pull_triton(t, b, tau, size, a, v, z):
     "The gradients to t, b and tau of NeuralSort on a GPU."
     from softsortlib.rowwise.neuralsort_triton import neural_pull
     t_, b_, tau_, size_, a_, v_, z_ = one_batch(tau.shape, t, b, tau, size, a, v, z)
-    own = torch.arange(t.shape[-1], device=t.device).expand(t_.shape)
-    grads = neural_pull(None, a_, v_, z_, t_, behind(b_, size_), t_, b_, own, tau_, size_)
+    grads = neural_pull(None, a_, v_, z_, t_, b_, t_, b_, None, tau_, size_)
     return tuple(g.view(like.shape) for g, like in zip(grads, (t, b, tau)))
 
 # %% ../../nbs/rowwise/15_products.ipynb #5b99cf37
@@ -293,3 +285,119 @@ def _backward_rmul(ctx, gx):
 
 row_mul = differentiable(_mul_op, 5, _backward_mul, save_inputs)
 row_rmul = differentiable(_rmul_op, 5, _backward_rmul, save_inputs)
+
+# %% ../../nbs/rowwise/15_products.ipynb #b596fef8
+def _sums_back_plain(gb, t, size):
+    "(19.3) in plain torch."
+    real = torch.arange(t.shape[-1], device=t.device) < size[..., None]
+    g = gb.masked_fill(~real, 0)
+    pairs = (g[..., :, None] + g[..., None, :]) * (real[..., :, None] & real[..., None, :])
+    return ((t[..., :, None] - t[..., None, :]).sign() * pairs).sum(-1)
+
+
+@custom_op("neural_sums", __name__)
+def _sums_op(t: Tensor, size: Tensor, backend: str) -> Tensor:
+    "(12.4) of sorted scores t (..., n) with `size` (...) real ones."
+    if choose(t, backend, numba=False, triton=True) == "triton":
+        from softsortlib.rowwise.neuralsort_triton import neural_sums
+        return neural_sums(*one_batch(size.shape, t, size)).view(t.shape)
+    return row_sums(t, size).clone()
+
+
+@custom_op("neural_sums_backward", __name__)
+def _sums_backward(gb: Tensor, t: Tensor, size: Tensor, backend: str) -> Tensor:
+    "The gradient to t."
+    if choose(t, backend, numba=False, triton=True) == "triton":
+        from softsortlib.rowwise.neuralsort_triton import neural_sums
+        gb, t_, size = one_batch(size.shape, gb, t, size)
+        return neural_sums(t_, size, gb).view(t.shape)
+    return _sums_back_plain(gb, t, size)
+
+# %% ../../nbs/rowwise/15_products.ipynb #ff21ebf4
+@_sums_op.register_fake
+def _(t, size, backend):
+    return t.new_empty(t.shape)
+
+
+@_sums_backward.register_fake
+def _(gb, t, size, backend):
+    return t.new_empty(t.shape)
+
+
+def _save_sums(ctx, inputs, output):
+    "Keep the tensors and the backend."
+    *saved, ctx.backend = inputs
+    ctx.save_for_backward(*saved)
+
+
+def _backward_sums(ctx, gb):
+    "(19.3), in plain torch where it will be differentiated again."
+    t, size = ctx.saved_tensors
+    if torch.is_grad_enabled():
+        return _sums_back_plain(gb, t, size), None, None
+    return _sums_backward(gb, t, size, ctx.backend), None, None
+
+
+batched(_sums_backward, 3)
+sorted_sums = differentiable(_sums_op, 2, _backward_sums, _save_sums)
+
+# %% ../../nbs/rowwise/15_products.ipynb #701d56cc
+def _entries_plain(t, b, tau, size, place):
+    "log P at the columns `place` of all rows, by the plain rows."
+    rows = torch.arange(t.shape[-1], device=t.device)
+    return _plain_m(t, b, tau, size, rows, 0.0).log_softmax(-1).gather(-1, place[..., None])[..., 0]
+
+
+def _entries_back_plain(g, t, b, tau, size, place):
+    "Its gradients to t, b and tau: those of the normalisers, and (19.4); they can be differentiated again."
+    rows = torch.arange(t.shape[-1], device=t.device)
+    real, none = (rows < size[..., None]) & (place < size[..., None]), t[..., None][..., :0]
+    g = g.to(t.dtype).masked_fill(~real, 0)
+    gt, gb, gtau = _plain_pull(t, b, tau, size, none, none, -g, rows, 0.0)
+    m = _plain_m(t, b, tau, size, rows, 0.0).gather(-1, place[..., None])[..., 0].masked_fill(~real, 0)
+    g = g / tau[..., None]
+    wg = row_factors(size, rows, t.dtype) * g
+    gt = gt + torch.zeros_like(t).scatter_add(-1, place, wg) - wg
+    gb = gb - torch.zeros_like(t).scatter_add(-1, place, g) + g
+    return gt, gb, gtau - (g * m).sum(-1)
+
+# %% ../../nbs/rowwise/15_products.ipynb #c0b911c8
+@custom_op("neural_entries", __name__)
+def _entries_op(t: Tensor, b: Tensor, tau: Tensor, size: Tensor, place: Tensor, backend: str) -> Tensor:
+    "log P at the columns `place`, (..., n), of sorted scores t with row sums b; in single precision."
+    if choose(t, backend, numba=False, triton=True) == "triton":
+        from softsortlib.rowwise.neuralsort_triton import neural_entries
+        return neural_entries(*one_batch(tau.shape, t, b, tau, size, place)).view(t.shape)
+    return _entries_plain(t, b, tau, size, place).float()
+
+
+@custom_op("neural_entries_backward", __name__)
+def _entries_backward(g: Tensor, t: Tensor, b: Tensor, tau: Tensor, size: Tensor, place: Tensor,
+                      backend: str) -> tuple[Tensor, Tensor, Tensor]:
+    "The gradients to t, b and tau."
+    if choose(t, backend, numba=False, triton=True) == "triton":
+        from softsortlib.rowwise.neuralsort_triton import neural_entries_back
+        grads = neural_entries_back(*one_batch(tau.shape, g, t, b, tau, size, place))
+        return tuple(a.view(like.shape) for a, like in zip(grads, (t, b, tau)))
+    return tuple(a.contiguous() for a in _entries_back_plain(g, t, b, tau, size, place))
+
+# %% ../../nbs/rowwise/15_products.ipynb #a7a68c45
+@_entries_op.register_fake
+def _(t, b, tau, size, place, backend):
+    return t.new_empty(t.shape, dtype=torch.float32)
+
+
+@_entries_backward.register_fake
+def _(g, t, b, tau, size, place, backend):
+    return t.new_empty(t.shape), b.new_empty(b.shape), tau.new_empty(tau.shape)
+
+
+def _backward_entries(ctx, g):
+    "By the kernels, or through the twin where the gradient is differentiated again."
+    if torch.is_grad_enabled():
+        return *_entries_back_plain(g, *ctx.saved_tensors), None, None, None
+    return *_entries_backward(g, *ctx.saved_tensors, ctx.backend), None, None, None
+
+
+batched(_entries_backward, 6)
+sorted_entries = differentiable(_entries_op, 5, _backward_entries, _save_sums)

@@ -22,7 +22,8 @@ def everything(backend, mask, s, x, tau):
     op = NeuralSort(1.0, backend=backend)
     op.tau = tau
     P, found = op(s, mask), []
-    for out in (P @ x, P.mT @ x, P.log_prob(P.hard()), P.to_dense(), P[..., :1, :] @ x):
+    there = P.hard() if mask is None else P.hard().where(torch.arange(s.shape[-1]) % 3 > 0, P.hard()[..., :1])       # the best at every third place
+    for out in (P @ x, P.mT @ x, P.log_prob(P.hard()), P.log_prob(P.hard().flip(-1) if mask is None else there), P.to_dense(), P[..., :1, :] @ x):
         G = torch.linspace(-1, 1, out.numel(), dtype=out.dtype).view(out.shape)
         grads = torch.autograd.grad((out * G).sum(), (s, tau, x), retain_graph=True, allow_unused=True)
         found += [(out, 0.0), *((g, float(G.norm() / tau.min())) for g in grads)]
@@ -40,6 +41,25 @@ s = torch.randn(2, 20, generator=rng)
 s[1, 3] = float("nan")
 P = NeuralSort(1.0, backend="triton")(s).to_dense()
 assert P[0].isfinite().all() and P[1].isnan().any()
+from softsortlib.rowwise.neuralsort import row_sums
+from softsortlib.rowwise.products import sorted_entries, sorted_sums
+for n in (1, 16, 17, 128, 129, 300):                                                # a tile has 16 rows and 128 columns
+    t = torch.randn(2, n, generator=rng, dtype=torch.float64).round(decimals=1).sort(descending=True).values.requires_grad_()
+    size = torch.tensor([n, max(1, n - 3)])
+    g = torch.randn(2, n, generator=rng, dtype=torch.float64).masked_fill(torch.arange(n) >= size[:, None], 0)
+    fast, slow = sorted_sums(t, size, "triton"), row_sums(t, size)
+    real = torch.arange(n) < size[:, None]
+    torch.testing.assert_close(fast[real], slow[real], rtol=1e-12, atol=1e-12)
+    torch.testing.assert_close(*(torch.autograd.grad((g * b).sum(), t)[0][real] for b in (fast, sorted_sums(t, size, "torch"))), rtol=1e-11, atol=1e-11)
+    tau, place = torch.tensor([float(n), 3.0 * n], dtype=torch.float64, requires_grad=True), torch.randint(n, (2, n), generator=rng) % size[:, None]
+    b = row_sums(t.detach(), size).requires_grad_()
+    found = []
+    for backend in ("triton", "torch"):
+        y = sorted_entries(t, b, tau, size, place, backend).masked_fill(~real, 0)
+        found.append((y, *torch.autograd.grad(y, (t, b, tau), g.float())))
+    for k, (a, b) in enumerate(zip(*found)):
+        if k in (1, 2): a, b = a * real, b * real
+        assert (a - b).norm() <= 1e-5 * (b.norm() + 1e-2), (n, k, a, b)
 print("fine")
 '''
 
