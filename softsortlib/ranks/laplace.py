@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['LaplaceRank', 'lapsum_topk', 'LapSumTopK']
 
-# %% ../../nbs/ranks/42_laplace.ipynb #dd6567dd
+# %% ../../nbs/ranks/42_laplace.ipynb #a89971b3
 import math
 import numbers
 
@@ -277,7 +277,7 @@ def _laplace_rank_backward(ctx, g):
 
 _laplace_rank = differentiable(_laplace_rank_op, 4, _laplace_rank_backward, _laplace_rank_setup)
 
-# %% ../../nbs/ranks/42_laplace.ipynb #e7b67bcb
+# %% ../../nbs/ranks/42_laplace.ipynb #86411f42
 def _sorted_real(s, mask):
     "Increasing scores, their order, and the weights 1 (real) and 0 (padded), each (..., n)."
     if mask is None:
@@ -453,7 +453,7 @@ def _threshold_backward(ctx, g, _):
 
 _threshold = differentiable(_threshold_op, 4, _threshold_backward, _threshold_setup)
 
-# %% ../../nbs/ranks/42_laplace.ipynb #f0b54b2b
+# %% ../../nbs/ranks/42_laplace.ipynb #2679a12f
 def _check_counts(k, n, batch):
     "Raise `TypeError` or `ValueError` unless the tensor k broadcasts to `batch` and is in (0, n]."
     if k.dtype == torch.bool or k.is_complex():
@@ -477,7 +477,7 @@ def check_count(k, n=math.inf, batch=None):
         raise ValueError(f"k must be more than 0{most}, got {k}")
 
 
-# %% ../../nbs/ranks/42_laplace.ipynb #949ad914
+# %% ../../nbs/ranks/42_laplace.ipynb #4c573b07
 def lapsum_topk(
     scores: Tensor,  # (..., n), floating point
     k: "float | Tensor",  # how many, not always an integer; a tensor broadcasts over the batch
