@@ -31,12 +31,13 @@ def _specialisation(launch):
     return launch.kernel, signature, constants, options
 
 
-FEW = ("SoftSort, to_dense", "SoftSort, log_prob", "NeuralSort, ", "ErrorFreeNetwork, P @ x", "SinkhornTopK", "lapsum_topk", "SigmoidRank, n = 20,000", "LaplaceRank, n = 200,000", "soft_rank:softsort, lists, n = 100,000", "soft_rank:sigmoid, lists, n = 100,000")
+FEW = ("SoftSort, to_dense", "SoftSort, log_prob", "NeuralSort, ", "ErrorFreeNetwork, P @ x", "SinkhornTopK", "lapsum_topk", "SigmoidRank, n = 20,000", "LaplaceRank, n = 200,000", "soft_rank:softsort, lists, n = 100,000", "soft_rank:sigmoid, lists, n = 100,000", "SinkhornSort, 10 rounds, P @ x")
 
 
 def launches(every):
     "What all cases launch, or few of them, in single and double precision."
-    from softsortlib import LapSum, NeuralSort, Permutahedron, SoftSort, SortingNetwork
+    from softsortlib import LapSum, NeuralSort, Permutahedron, SinkhornSort, SoftSort, SortingNetwork
+    from softsortlib.selection import SinkhornTopK, SparseTopK
     from softsortlib.networks.swaps import SIGMOIDS
     for case in cases():
         if not every and not case.name.startswith(FEW): continue
@@ -53,6 +54,8 @@ def launches(every):
                 more = (P.log_prob(target), P[..., :3, :].log_prob(target[:, :3]), P.to_dense(), P[..., :3, :].to_dense()) if isinstance(op, LapSum) else ()
                 return P @ x, P.mT @ x, P[..., :3, :] @ x, *more
             yield from both_ways(f, *(a.detach().to(dtype).requires_grad_() for a in (s, x, tau))).kernels
+    for op in (SinkhornSort(1.0, 1, iterations=2), SinkhornSort(1.0, iterations=2)): yield from both_ways(lambda s, x: (op(s) @ x, op(s).mT @ x), s, x).kernels
+    for op in (SinkhornTopK(7, 1.0), SparseTopK(7, 1.0), SparseTopK(7, 1.0, p=4 / 3)): yield from both_ways(op, s).kernels
 
 
 def specialisations(every):

@@ -139,6 +139,7 @@ def _with_payload(n): return lambda: (pretend(2, n, grad=True), pretend(2, n, 1,
 
 def cases():
     "Every operator of tables.py with its products, its likelihood and its matrix, and every function and loss; long rows where a ceiling speaks of them."
+    from softsortlib import SinkhornSort
     from tables import FUNCTIONS, LOSSES, OPERATORS, RANKS
     n = 1000
     def label(name, what, n): return f"{name}, {what}n = {n:,}"
@@ -149,8 +150,13 @@ def cases():
             def target(n=n): return torch.empty(2, n, dtype=torch.long, device=DEVICE)
             out.append(Case(label(row.name, "P @ x, ", n), lambda s, x, op=op: op(s) @ x, _with_payload(n)))
             out.append(Case(label(row.name, "P.mT @ x, ", n), lambda s, x, op=op: op(s).mT @ x, _with_payload(n)))
+            if row.name == "NeuralSort": out.append(Case(label(row.name, "P[..., :10, :] @ x, ", n), lambda s, x, op=op: op(s)[..., :10, :] @ x, _with_payload(n)))
             out.append(Case(label(row.name, "log_prob, ", n), lambda s, op=op, target=target: op(s).log_prob(target()), _scores(2, n)))
         out.append(Case(label(row.name, "to_dense, ", 1000), lambda s, op=op: op(s).to_dense(), _scores(2, 1000)))
+    for how, options in (("10 rounds", {}), ("10 rounds of power 1", dict(power=1)), ("10 rounds unrolled", dict(gradient="unrolled"))):
+        op = SinkhornSort(0.1, iterations=10, **options)
+        out.append(Case(label("SinkhornSort", f"{how}, P @ x, ", 1000), lambda s, x, op=op: op(s) @ x, _with_payload(1000)))
+        out.append(Case(label("SinkhornSort", f"{how}, log_prob, ", 1000), lambda s, op=op: op(s).log_prob(torch.empty(2, 1000, dtype=torch.long, device=DEVICE)), _scores(2, 1000)))
     for row in RANKS:
         for n in (1000, 20_000) if row.name in ("SigmoidRank", "GaussianRank") else (1000, 200_000):
             out.append(Case(label(row.name, "", n), row.make(tau=0.1), _scores(2, n)))

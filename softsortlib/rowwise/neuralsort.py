@@ -188,7 +188,7 @@ def _logits(self, rows):
     padded = ~self.mask & self.mask.any(-1, keepdim=True)
     return l.masked_fill(padded[..., None, :], -torch.inf)
 
-# %% ../../nbs/rowwise/12_neuralsort.ipynb #e2edc953
+# %% ../../nbs/rowwise/12_neuralsort.ipynb #7ebd92ab
 @patch_to(NeuralSortPermutation)
 def _log_rows(self, rows):
     return self._logits(rows).log_softmax(-1).to(self.work)
@@ -204,7 +204,7 @@ def _hard(self, rows):
 @patch_to(NeuralSortPermutation)
 def _by_kernel(self, rows):
     "Whether a kernel makes the product of these rows."
-    return self.fast and (rows is None or self.who == "numba")
+    return self.fast and (rows is None or self.who != "torch")
 
 
 @patch_to(NeuralSortPermutation)
@@ -251,7 +251,7 @@ def _dense(self, rows):
     in_double = self.work == torch.float64
     return neural_dense(self.z, columns, t.detach(), b.detach(), order, tau, size, in_double, self.backend)
 
-# %% ../../nbs/rowwise/12_neuralsort.ipynb #f3c2b233
+# %% ../../nbs/rowwise/12_neuralsort.ipynb #7b22fdcd
 def _log_prob_by_tiles(P, target):
     "The same for all rows on a GPU, in sorted coordinates."
     from softsortlib.rowwise.products import sorted_entries
@@ -265,7 +265,8 @@ def _log_prob_by_tiles(P, target):
 @patch_to(NeuralSortPermutation)
 def _log_prob(self, target, rows):
     "log P[rows, target]: m_ij by (12.3) less log Z_i, which a product without a payload has."
-    if not self._by_kernel(rows):
+    some_on_a_gpu = rows is not None and self.who == "triton"
+    if some_on_a_gpu or not self._by_kernel(rows):
         return SoftPermutation._log_prob(self, target, rows)
     if self.who == "triton":
         return _log_prob_by_tiles(self, target)

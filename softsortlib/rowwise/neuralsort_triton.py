@@ -38,7 +38,16 @@ def _rows_at(t_ptr, bt_ptr, size, row, i, n):
     bt = tl.load(bt_ptr + row * n + place)
     return real, t, bt, (size - 1 - 2 * place).to(tl.float64)
 
-# %% ../../nbs/rowwise/19_neuralsort_triton.ipynb #985983d2
+# %% ../../nbs/rowwise/19_neuralsort_triton.ipynb #6c4cb6b4
+@triton_jit
+def _row_numbers(rows_ptr, k, m, n, SOME: tl.constexpr):
+    "The rows number k of the m that are asked for, all of them unless SOME; n, which is none, past their end."
+    i = tl.where(k < m, k, n)
+    if SOME:
+        i = tl.load(rows_ptr + k, k < m, n)
+    return i
+
+
 @triton_jit
 def _my_place(blocks, parts):
     "Set, block and part (a channel, a chunk) of this program: each set has so many blocks, each block so many parts."
@@ -85,13 +94,14 @@ def neural_matrix(
            tau_ptr=tau.contiguous(), size_ptr=size.contiguous(), P_ptr=P, n=n, ROWS=rows, BLOCK=block)
     return P
 
-# %% ../../nbs/rowwise/19_neuralsort_triton.ipynb #f75374ee
+# %% ../../nbs/rowwise/19_neuralsort_triton.ipynb #0c6ecf70
 @triton_jit
-def _mul_kernel(b_ptr, t_ptr, bt_ptr, tau_ptr, size_ptr, x_ptr, y_ptr, others_ptr, n, d, share,
-                ROWS: tl.constexpr, BLOCK: tl.constexpr):
+def _mul_kernel(b_ptr, t_ptr, bt_ptr, tau_ptr, size_ptr, x_ptr, y_ptr, others_ptr, rows_ptr, m, n, d,
+                share, SOME: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr):
     "(19.2) for ROWS rows and one channel."
-    row, block, channel = _my_place(tl.cdiv(n, ROWS), tl.maximum(d, 1))
-    i = block * ROWS + tl.arange(0, ROWS)
+    row, block, channel = _my_place(tl.cdiv(m, ROWS), tl.maximum(d, 1))
+    k = block * ROWS + tl.arange(0, ROWS)
+    i = _row_numbers(rows_ptr, k, m, n, SOME)
     inv = 1.0 / tl.load(tau_ptr + row)
     size = tl.load(size_ptr + row)
     real, t, bt, w = _rows_at(t_ptr, bt_ptr, size, row, i, n)
@@ -104,11 +114,11 @@ def _mul_kernel(b_ptr, t_ptr, bt_ptr, tau_ptr, size_ptr, x_ptr, y_ptr, others_pt
         x = tl.load(x_ptr + (row * n + c) * d + channel, mask=(c < n) & (channel < d), other=0.0)
         y += tl.sum(E * (x * share)[None, :], 1)
         others += tl.sum(tl.where(c[None, :] == i[:, None], 0.0, E), 1)
-    line = row * n + i
-    tl.store(y_ptr + line * d + channel, tl.where(real, y / (1 + others) / share, 0.0), mask=(i < n) & (channel < d))
-    tl.store(others_ptr + line, tl.where(real, others, 0.0), mask=(i < n) & (channel == 0))
+    line = row * m + k
+    tl.store(y_ptr + line * d + channel, tl.where(real, y / (1 + others) / share, 0.0), mask=(k < m) & (channel < d))
+    tl.store(others_ptr + line, tl.where(real, others, 0.0), mask=(k < m) & (channel == 0))
 
-# %% ../../nbs/rowwise/19_neuralsort_triton.ipynb #49a5a92f
+# %% ../../nbs/rowwise/19_neuralsort_triton.ipynb #3b8cbeec
 def neural_mul(
     b: torch.Tensor,  # row sums in decreasing order of the scores, infinity where padded, (B, n), double
     t: torch.Tensor,  # scores in decreasing order, (B, n)
@@ -116,22 +126,25 @@ def neural_mul(
     tau: torch.Tensor,  # (B,)
     size: torch.Tensor,  # how many are real, long, (B,)
     x: torch.Tensor,  # payload in the same order, (B, n, d), single
-) -> tuple:  # P x, (B, n, d), and the sum of each row of E beside the diagonal, (B, n)
+    rows: "torch.Tensor | None" = None,  # the rows, long, (m,); all if None
+) -> tuple:  # P x, (B, m, d), and the sum of each row of E beside the diagonal, (B, m)
     "The product with the matrix, and the normalisers less one, (19.2)."
     B, n, d = x.shape
-    y = torch.empty_like(x, memory_format=torch.contiguous_format)
-    others = torch.empty(B, n, dtype=torch.float32, device=x.device)
-    rows, block = 16, min(128, triton.next_power_of_2(n))
-    launch(_mul_kernel, B * triton.cdiv(n, rows) * max(1, d), x,
+    m = n if rows is None else len(rows)
+    y = x.new_empty(B, m, d)
+    others = torch.empty(B, m, dtype=torch.float32, device=x.device)
+    tall, block = 16, min(128, triton.next_power_of_2(n))
+    launch(_mul_kernel, B * triton.cdiv(m, tall) * max(1, d), x,
            b_ptr=b.contiguous(), t_ptr=t.contiguous(), bt_ptr=bt.contiguous(), tau_ptr=tau.contiguous(),
-           size_ptr=size.contiguous(), x_ptr=x.contiguous(), y_ptr=y, others_ptr=others, n=n, d=d, share=share_of.f(n),
-           ROWS=rows, BLOCK=block)
+           size_ptr=size.contiguous(), x_ptr=x.contiguous(), y_ptr=y, others_ptr=others,
+           rows_ptr=size if rows is None else rows.contiguous(), m=m, n=n, d=d, share=share_of.f(n),
+           SOME=rows is not None, ROWS=tall, BLOCK=block)
     return y, others
 
-# %% ../../nbs/rowwise/19_neuralsort_triton.ipynb #3e629b5c
+# %% ../../nbs/rowwise/19_neuralsort_triton.ipynb #65e2c20f
 @triton_jit
-def _rmul_kernel(b_ptr, t_ptr, bt_ptr, tau_ptr, size_ptr, others_ptr, y_ptr, x_ptr, n, d,
-                 ROWS: tl.constexpr, BLOCK: tl.constexpr):
+def _rmul_kernel(b_ptr, t_ptr, bt_ptr, tau_ptr, size_ptr, others_ptr, y_ptr, x_ptr, rows_ptr, m, n, d,
+                 SOME: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr):
     "P^T y for BLOCK columns and one channel."
     row, block, channel = _my_place(tl.cdiv(n, BLOCK), d)
     c = block * BLOCK + tl.arange(0, BLOCK)
@@ -139,38 +152,41 @@ def _rmul_kernel(b_ptr, t_ptr, bt_ptr, tau_ptr, size_ptr, others_ptr, y_ptr, x_p
     size = tl.load(size_ptr + row)
     s, b = _columns_at(t_ptr, b_ptr, row, c, n, size)
     x = tl.zeros((BLOCK,), tl.float32)
-    for start in range(0, n, ROWS):
-        i = start + tl.arange(0, ROWS)
+    for start in range(0, m, ROWS):
+        k = start + tl.arange(0, ROWS)
+        i = _row_numbers(rows_ptr, k, m, n, SOME)
         real, t, bt, w = _rows_at(t_ptr, bt_ptr, size, row, i, n)
         mu, E = _tile(s, b, t, bt, w, inv)
-        others = tl.load(others_ptr + row * n + i, mask=real, other=0.0)
-        y = tl.load(y_ptr + (row * n + i) * d + channel, mask=real, other=0.0) / (1 + others)
+        others = tl.load(others_ptr + row * m + k, mask=real, other=0.0)
+        y = tl.load(y_ptr + (row * m + k) * d + channel, mask=real, other=0.0) / (1 + others)
         x += tl.sum(E * y[:, None], 0)
     tl.store(x_ptr + (row * n + c) * d + channel, x, mask=c < n)
 
-# %% ../../nbs/rowwise/19_neuralsort_triton.ipynb #f34db384
+# %% ../../nbs/rowwise/19_neuralsort_triton.ipynb #e50899cf
 def neural_rmul(
     b: torch.Tensor,  # row sums in decreasing order of the scores, infinity where padded, (B, n), double
     t: torch.Tensor,  # scores in decreasing order, (B, n)
     bt: torch.Tensor,  # row sums without the infinities, (B, n)
     tau: torch.Tensor,  # temperatures, (B,)
     size: torch.Tensor,  # how many are real, long, (B,)
-    y: torch.Tensor,  # payload of the rows, (B, n, d), single
+    y: torch.Tensor,  # payload of the rows, (B, m, d), single
+    rows: "torch.Tensor | None" = None,  # the rows, long, (m,); all if None
 ) -> torch.Tensor:  # P^T y, (B, n, d)
     "The product with the transposed matrix."
-    B, n, d = y.shape
-    x = torch.empty_like(y, memory_format=torch.contiguous_format)
+    (B, n), (m, d) = t.shape, y.shape[1:]
+    x = y.new_empty(B, n, d)
     if not d:
         return x
-    _, others = neural_mul(b, t, bt, tau, size, y[..., :0])
-    rows, block = 16, min(128, triton.next_power_of_2(n))
+    _, others = neural_mul(b, t, bt, tau, size, x[..., :0], rows)
+    tall, block = 16, min(128, triton.next_power_of_2(n))
     launch(_rmul_kernel, B * triton.cdiv(n, block) * d, y,
            b_ptr=b.contiguous(), t_ptr=t.contiguous(), bt_ptr=bt.contiguous(), tau_ptr=tau.contiguous(),
-           size_ptr=size.contiguous(), others_ptr=others, y_ptr=y.contiguous(), x_ptr=x, n=n, d=d,
-           ROWS=rows, BLOCK=block)
+           size_ptr=size.contiguous(), others_ptr=others, y_ptr=y.contiguous(), x_ptr=x,
+           rows_ptr=size if rows is None else rows.contiguous(), m=m, n=n, d=d, SOME=rows is not None,
+           ROWS=tall, BLOCK=block)
     return x
 
-# %% ../../nbs/rowwise/19_neuralsort_triton.ipynb #8e8fff74
+# %% ../../nbs/rowwise/19_neuralsort_triton.ipynb #430e78fc
 @triton_jit
 def _own(own_ptr, row, i, real, n, SORTED: tl.constexpr):
     "The column of each row's own score; in sorted coordinates that of the row's number."
@@ -181,10 +197,10 @@ def _own(own_ptr, row, i, real, n, SORTED: tl.constexpr):
 
 
 @triton_jit
-def _h_tile(G_ptr, a_ptr, v_ptr, own, row, i, c, real, n, d,
+def _h_tile(G_ptr, a_ptr, v_ptr, own, row, k, m, c, real, n, d,
             MATRIX: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr):
-    "h for rows i and columns c; own is the column of the row's own score."
-    line = row * n + tl.where(real, i, 0).to(tl.int64)
+    "h for the rows number k and columns c; own is the column of the row's own score."
+    line = row * m + tl.where(real, k, 0).to(tl.int64)
     column = row * n + tl.where(c < n, c, 0)
     if MATRIX:
         peak = tl.load(G_ptr + line * n + own)
@@ -192,21 +208,22 @@ def _h_tile(G_ptr, a_ptr, v_ptr, own, row, i, c, real, n, d,
         h = G - peak[:, None]
     else:
         h = tl.zeros((ROWS, BLOCK), tl.float32)
-        for k in range(d):
-            a = tl.load(a_ptr + line * d + k)
-            there = tl.load(v_ptr + column * d + k)
-            here = tl.load(v_ptr + line * d + k)
+        for channel in range(d):
+            a = tl.load(a_ptr + line * d + channel)
+            there = tl.load(v_ptr + column * d + channel)
+            here = tl.load(v_ptr + (row * n + own) * d + channel)
             h += a[:, None] * (there[None, :] - here[:, None])
     return h
 
-# %% ../../nbs/rowwise/19_neuralsort_triton.ipynb #05ab68c3
+# %% ../../nbs/rowwise/19_neuralsort_triton.ipynb #5be51eec
 @triton_jit
 def _mean_kernel(G_ptr, a_ptr, v_ptr, s_ptr, b_ptr, t_ptr, bt_ptr, own_ptr, tau_ptr, size_ptr,
-                 mean_ptr, others_ptr, n, d,
+                 mean_ptr, others_ptr, rows_ptr, m, n, d, SOME: tl.constexpr,
                  MATRIX: tl.constexpr, SORTED: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr):
     "The mean of h, and the sum of E beside the row's own score, for ROWS rows."
-    row, block, _ = _my_place(tl.cdiv(n, ROWS), 1)
-    i = block * ROWS + tl.arange(0, ROWS)
+    row, block, _ = _my_place(tl.cdiv(m, ROWS), 1)
+    k = block * ROWS + tl.arange(0, ROWS)
+    i = _row_numbers(rows_ptr, k, m, n, SOME)
     inv = 1.0 / tl.load(tau_ptr + row)
     size = tl.load(size_ptr + row)
     real, t, bt, w = _rows_at(t_ptr, bt_ptr, size, row, i, n)
@@ -218,11 +235,11 @@ def _mean_kernel(G_ptr, a_ptr, v_ptr, s_ptr, b_ptr, t_ptr, bt_ptr, own_ptr, tau_
         c = start + tl.arange(0, BLOCK)
         s, b = _columns_at(s_ptr, b_ptr, row, c, n, end)
         mu, E = _tile(s, b, t, bt, w, inv)
-        h = _h_tile(G_ptr, a_ptr, v_ptr, own, row, i, c, real, n, d, MATRIX, ROWS, BLOCK)
+        h = _h_tile(G_ptr, a_ptr, v_ptr, own, row, k, m, c, real, n, d, MATRIX, ROWS, BLOCK)
         mean += tl.sum(E * h, 1)
         others += tl.sum(tl.where(c[None, :] == own[:, None], 0.0, E), 1)
-    tl.store(mean_ptr + row * n + i, mean / (1 + others), mask=real)
-    tl.store(others_ptr + row * n + i, others, mask=real)
+    tl.store(mean_ptr + row * m + k, mean / (1 + others), mask=real)
+    tl.store(others_ptr + row * m + k, others, mask=real)
 
 # %% ../../nbs/rowwise/19_neuralsort_triton.ipynb #a2015098
 @triton_jit
@@ -232,30 +249,30 @@ def _logit_tile(E, h, mean, others, z, own, real, c, n):
     e = tl.where(c[None, :] == own[:, None], -(mean + z * others)[:, None], e) / (1 + others)[:, None]
     return tl.where(real[:, None] & (c < n)[None, :] & (E != 0), e, 0.0).to(tl.float64)
 
-# %% ../../nbs/rowwise/19_neuralsort_triton.ipynb #6302d982
+# %% ../../nbs/rowwise/19_neuralsort_triton.ipynb #7d817854
 @triton_jit
 def _pull_kernel(G_ptr, a_ptr, v_ptr, z_ptr, s_ptr, b_ptr, t_ptr, bt_ptr, own_ptr, tau_ptr, size_ptr,
-                 mean_ptr, others_ptr, gs_ptr, gb_ptr, gtau_ptr, n, d,
+                 mean_ptr, others_ptr, gs_ptr, gb_ptr, gtau_ptr, rows_ptr, m, n, d, SOME: tl.constexpr,
                  MATRIX: tl.constexpr, SORTED: tl.constexpr, LOGS: tl.constexpr,
                  ROWS: tl.constexpr, BLOCK: tl.constexpr, CHUNK: tl.constexpr):
     "Add (14.1) over CHUNK rows for BLOCK columns."
-    row, block, chunk = _my_place(tl.cdiv(n, BLOCK), tl.cdiv(n, CHUNK))
+    row, block, chunk = _my_place(tl.cdiv(n, BLOCK), tl.cdiv(m, CHUNK))
     c = block * BLOCK + tl.arange(0, BLOCK)
     size = tl.load(size_ptr + row)
     inv = 1.0 / tl.load(tau_ptr + row)
     s, b = _columns_at(s_ptr, b_ptr, row, c, n, size if SORTED else size * 0 + n)
-    gs = tl.zeros((BLOCK,), tl.float64)
-    gb = tl.zeros((BLOCK,), tl.float64)
+    gs, gb = tl.zeros((BLOCK,), tl.float64), tl.zeros((BLOCK,), tl.float64)
     spread = tl.zeros((BLOCK,), tl.float64)
-    for start in range(chunk * CHUNK, tl.minimum((chunk + 1) * CHUNK, size), ROWS):
-        i = start + tl.arange(0, ROWS)
+    for start in range(chunk * CHUNK, tl.minimum((chunk + 1) * CHUNK, size * 0 + m if SOME else size), ROWS):
+        k = start + tl.arange(0, ROWS)
+        i = _row_numbers(rows_ptr, k, m, n, SOME)
         real, t, bt, w = _rows_at(t_ptr, bt_ptr, size, row, i, n)
         mu, E = _tile(s, b, t, bt, w, inv)
         own = _own(own_ptr, row, i, real, n, SORTED)
-        others = tl.load(others_ptr + row * n + i, mask=real, other=0.0)
-        mean = tl.load(mean_ptr + row * n + i, mask=real, other=0.0)
-        z = tl.load(z_ptr + row * n + i, mask=real & LOGS, other=0.0)
-        h = _h_tile(G_ptr, a_ptr, v_ptr, own, row, i, c, real, n, d, MATRIX, ROWS, BLOCK)
+        others = tl.load(others_ptr + row * m + k, mask=real, other=0.0)
+        mean = tl.load(mean_ptr + row * m + k, mask=real, other=0.0)
+        z = tl.load(z_ptr + row * m + k, mask=real & LOGS, other=0.0)
+        h = _h_tile(G_ptr, a_ptr, v_ptr, own, row, k, m, c, real, n, d, MATRIX, ROWS, BLOCK)
         e = _logit_tile(E, h, mean, others, z, own, real, c, n)
         gs += tl.sum(w[:, None] * e, 0) * inv
         gb -= tl.sum(e, 0) * inv
@@ -264,12 +281,12 @@ def _pull_kernel(G_ptr, a_ptr, v_ptr, z_ptr, s_ptr, b_ptr, t_ptr, bt_ptr, own_pt
     tl.atomic_add(gb_ptr + row * n + c, gb, mask=c < n, sem="relaxed")
     tl.atomic_add(gtau_ptr + row, tl.sum(spread, 0), sem="relaxed")
 
-# %% ../../nbs/rowwise/19_neuralsort_triton.ipynb #bf6dd41a
+# %% ../../nbs/rowwise/19_neuralsort_triton.ipynb #1df9faab
 def neural_pull(
     G: "torch.Tensor | None",  # incoming gradient of the matrix, (B, n, n), single; or None for a product
-    a: "torch.Tensor | None",  # for a product: incoming gradient of its rows, (B, n, d), single
+    a: "torch.Tensor | None",  # for a product: incoming gradient of its rows, (B, m, d), single
     v: "torch.Tensor | None",  # for a product: its payload, (B, n, d)
-    z: "torch.Tensor | None",  # incoming gradient of the logarithm of the normalisers, (B, n)
+    z: "torch.Tensor | None",  # incoming gradient of the logarithm of the normalisers, (B, m)
     s: torch.Tensor,  # columns, (B, n), double
     b: torch.Tensor,  # their row sums, infinity where padded, (B, n)
     t: torch.Tensor,  # scores in decreasing order, (B, n)
@@ -277,19 +294,21 @@ def neural_pull(
     own: "torch.Tensor | None",  # the column of each row's own score, long, (B, n); None in sorted coordinates
     tau: torch.Tensor,  # temperatures, (B,)
     size: torch.Tensor,  # how many are real, long, (B,)
+    rows: "torch.Tensor | None" = None,  # for a product: its rows, long, (m,); all if None
 ) -> tuple:  # gradients to the columns' scores and row sums, (B, n), and to tau, (B,), in double precision
     "The sums (14.1) for the matrix or a product."
     (B, n), d = s.shape, 0 if a is None else a.shape[-1]
-    mean, others = (torch.empty(B, n, dtype=torch.float32, device=s.device) for _ in range(2))
+    m = n if rows is None else len(rows)
+    mean, others = (torch.empty(B, m, dtype=torch.float32, device=s.device) for _ in range(2))
     gs, gb, gtau = torch.zeros_like(s), torch.zeros_like(s), torch.zeros_like(tau)
-    rows, block, chunk = 16, min(128, triton.next_power_of_2(n)), 256
+    tall, block, chunk = 16, min(128, triton.next_power_of_2(n)), 256
     arrays = dict(G_ptr=G, a_ptr=a, v_ptr=v, s_ptr=s, b_ptr=b, t_ptr=t, bt_ptr=bt, own_ptr=own,
-                  tau_ptr=tau, size_ptr=size)
+                  tau_ptr=tau, size_ptr=size, rows_ptr=size if rows is None else rows)
     arrays = {name: others if array is None else array.contiguous() for name, array in arrays.items()}
-    common = dict(mean_ptr=mean, others_ptr=others, n=n, d=d, MATRIX=G is not None, SORTED=own is None,
-                  ROWS=rows, BLOCK=block)
-    launch(_mean_kernel, B * triton.cdiv(n, rows), s, **arrays, **common, num_warps=8)
-    launch(_pull_kernel, B * triton.cdiv(n, block) * triton.cdiv(n, chunk), s,
+    common = dict(mean_ptr=mean, others_ptr=others, m=m, n=n, d=d, MATRIX=G is not None, SORTED=own is None,
+                  SOME=rows is not None, ROWS=tall, BLOCK=block)
+    launch(_mean_kernel, B * triton.cdiv(m, tall), s, **arrays, **common, num_warps=8)
+    launch(_pull_kernel, B * triton.cdiv(n, block) * triton.cdiv(m, chunk), s,
            **arrays, **common, z_ptr=others if z is None else z.contiguous(), LOGS=z is not None,
            gs_ptr=gs, gb_ptr=gb, gtau_ptr=gtau, CHUNK=chunk, num_warps=8)
     return gs, gb, gtau

@@ -123,7 +123,7 @@ def units_of(sets, m):
     few = -(-8 // max(1, sets))  # enough for eight threads
     return max(1, min(-(-m // UNIT), few))
 
-# %% ../../nbs/rowwise/15_products.ipynb #a24a3ba6
+# %% ../../nbs/rowwise/15_products.ipynb #b22ea2de
 def _mul_numba(t, b, tau, size, x, rows, power):
     "P[rows] x and log Z by the kernel of the CPU."
     y = x.new_empty(*x.shape[:-2], x.shape[-1], len(rows))
@@ -135,21 +135,22 @@ def _mul_numba(t, b, tau, size, x, rows, power):
     return y.mT.contiguous(), logZ
 
 
-def _mul_triton(t, b, tau, size, x):
-    "The same for all rows of NeuralSort on a GPU."
+def _mul_triton(t, b, tau, size, x, rows):
+    "The same for NeuralSort on a GPU."
     from softsortlib.rowwise.neuralsort_triton import neural_mul
     t_, b_, tau_, size_, x_ = one_batch(tau.shape, t, b, tau, size, x)
-    y, others = neural_mul(b_, t_, b_, tau_, size_, x_)
-    return y.view(x.shape), others.log1p().view(t.shape)
+    y, others = neural_mul(b_, t_, b_, tau_, size_, x_, rows)
+    y = y.view(*x.shape[:-2], len(rows), x.shape[-1])
+    return y, others.log1p().view(y.shape[:-1])
 
-# %% ../../nbs/rowwise/15_products.ipynb #e72670fe
+# %% ../../nbs/rowwise/15_products.ipynb #c9a6bcf8
 @custom_op("row_mul", __name__)
 def _mul_op(t: Tensor, b: Tensor, tau: Tensor, size: Tensor, x: Tensor, rows: Tensor,
             power: float, backend: str) -> tuple[Tensor, Tensor]:
     "P[rows] x, (..., r, d), and log Z, (..., r)."
     who = choose(x, backend, triton=power == 0 and x.dtype == torch.float32)
     if who == "triton":
-        return _mul_triton(t, b, tau, size, x)
+        return _mul_triton(t, b, tau, size, x, rows)
     if who == "numba":
         return _mul_numba(t, b, tau, size, x, rows, power)
     return _plain_mul(t, b, tau, size, x, rows, power)
@@ -160,7 +161,7 @@ def _(t, b, tau, size, x, rows, power, backend):
     y = x.new_empty(*x.shape[:-2], rows.shape[0], x.shape[-1])
     return y, x.new_empty(y.shape[:-1])
 
-# %% ../../nbs/rowwise/15_products.ipynb #44603b4c
+# %% ../../nbs/rowwise/15_products.ipynb #20593897
 def _rmul_numba(t, b, tau, size, y, rows, power):
     "P[rows]^T y by the kernel of the CPU; a unit writes its own sum, and the sums are added."
     sets = tau.numel()
@@ -174,20 +175,20 @@ def _rmul_numba(t, b, tau, size, y, rows, power):
     return x.view(*t.shape[:-1], d, n).mT.contiguous()
 
 
-def _rmul_triton(t, b, tau, size, y):
-    "P^T y of NeuralSort on a GPU."
+def _rmul_triton(t, b, tau, size, y, rows):
+    "P[rows]^T y of NeuralSort on a GPU."
     from softsortlib.rowwise.neuralsort_triton import neural_rmul
     t_, b_, tau_, size_, y_ = one_batch(tau.shape, t, b, tau, size, y)
-    return neural_rmul(b_, t_, b_, tau_, size_, y_).view(*t.shape, y.shape[-1])
+    return neural_rmul(b_, t_, b_, tau_, size_, y_, rows).view(*t.shape, y.shape[-1])
 
-# %% ../../nbs/rowwise/15_products.ipynb #812f794c
+# %% ../../nbs/rowwise/15_products.ipynb #261a3483
 @custom_op("row_rmul", __name__)
 def _rmul_op(t: Tensor, b: Tensor, tau: Tensor, size: Tensor, y: Tensor, rows: Tensor,
              power: float, backend: str) -> Tensor:
     "P[rows]^T y, (..., n, d)."
     who = choose(y, backend, triton=power == 0 and y.dtype == torch.float32)
     if who == "triton":
-        return _rmul_triton(t, b, tau, size, y)
+        return _rmul_triton(t, b, tau, size, y, rows)
     if who == "numba":
         return _rmul_numba(t, b, tau, size, y, rows, power)
     return _plain_rmul(t, b, tau, size, y, rows, power)
@@ -197,7 +198,7 @@ def _rmul_op(t: Tensor, b: Tensor, tau: Tensor, size: Tensor, y: Tensor, rows: T
 def _(t, b, tau, size, y, rows, power, backend):
     return y.new_empty(*t.shape, y.shape[-1])
 
-# %% ../../nbs/rowwise/15_products.ipynb #ba7744ff
+# %% ../../nbs/rowwise/15_products.ipynb #42aa2cd4
 def sum_parts(parts, tau, like):
     "Add up what the units of each set wrote, in the shape and dtype of `like`; zeros where they wrote nothing."
     if not parts.numel():
@@ -219,21 +220,21 @@ def _pull_numba(t, b, tau, size, a, v, z, rows, power):
     return sum_parts(gt, tau, t), sum_parts(gb, tau, b), sum_parts(gtau, tau, tau)
 
 
-def _pull_triton(t, b, tau, size, a, v, z):
+def _pull_triton(t, b, tau, size, a, v, z, rows):
     "The gradients to t, b and tau of NeuralSort on a GPU."
     from softsortlib.rowwise.neuralsort_triton import neural_pull
     t_, b_, tau_, size_, a_, v_, z_ = one_batch(tau.shape, t, b, tau, size, a, v, z)
-    grads = neural_pull(None, a_, v_, z_, t_, b_, t_, b_, None, tau_, size_)
+    grads = neural_pull(None, a_, v_, z_, t_, b_, t_, b_, None, tau_, size_, rows)
     return tuple(g.view(like.shape) for g, like in zip(grads, (t, b, tau)))
 
-# %% ../../nbs/rowwise/15_products.ipynb #5b99cf37
+# %% ../../nbs/rowwise/15_products.ipynb #36866236
 @custom_op("row_pull", __name__)
 def _pull(t: Tensor, b: Tensor, tau: Tensor, size: Tensor, a: Tensor, v: Tensor, z: Tensor, rows: Tensor,
           power: float, backend: str) -> tuple[Tensor, Tensor, Tensor]:
     "The gradients to t, b and tau for a, z at `rows` and v at the columns, (14.3)."
     who = choose(a, backend, triton=power == 0 and a.dtype == torch.float32)
     if who == "triton":
-        return _pull_triton(t, b, tau, size, a, v, z)
+        return _pull_triton(t, b, tau, size, a, v, z, rows)
     if who == "numba":
         return _pull_numba(t, b, tau, size, a, v, z, rows, power)
     return tuple(g.contiguous() for g in _plain_pull(t, b, tau, size, a, v, z, rows, power))

@@ -148,9 +148,9 @@ def _densities(s_ptr, i, n, pivot, tau, d, LOGISTIC: tl.constexpr, CUBE: tl.cons
     _, _, slope = _step(near / tau - d, LOGISTIC, CUBE)
     return near, tl.where(there, slope, 0.0)
 
-# %% ../../nbs/selection/182_roots_triton.ipynb #2bf8f726
+# %% ../../nbs/selection/182_roots_triton.ipynb #270fd794
 @triton_jit
-def _pull_kernel(g_ptr, s_ptr, tau_ptr, m_ptr, d_ptr, of_s_ptr, of_tau_ptr, of_k_ptr, n, tiny,
+def _unweigh_kernel(g_ptr, s_ptr, tau_ptr, m_ptr, d_ptr, of_s_ptr, of_tau_ptr, of_k_ptr, n, tiny,
                  LOGISTIC: tl.constexpr, CUBE: tl.constexpr, BLOCK: tl.constexpr):
     "(105.5) for one row."
     b = tl.program_id(0).to(tl.int64)
@@ -208,7 +208,7 @@ def root_by_rows(
            **_law_of(law), **_shape_of(n))
     return d, w
 
-# %% ../../nbs/selection/182_roots_triton.ipynb #c57c4d47
+# %% ../../nbs/selection/182_roots_triton.ipynb #eebabaeb
 def pull_by_rows(
     g: Tensor,  # the gradient of the weights, (..., n)
     s: Tensor,  # scores, -inf where padded, (..., n)
@@ -220,6 +220,6 @@ def pull_by_rows(
     "(105.5), a row a program; needs triton and a GPU (or TRITON_INTERPRET=1)."
     of_s, of_tau, of_k = s.new_empty(s.shape), s.new_empty(tau.shape), s.new_empty(tau.shape)
     rows = [a.contiguous() for a in (g, s, tau, m, d)]
-    launch(_pull_kernel, tau.numel(), s, g_ptr=rows[0], s_ptr=rows[1], tau_ptr=rows[2], m_ptr=rows[3], d_ptr=rows[4],
+    launch(_unweigh_kernel, tau.numel(), s, g_ptr=rows[0], s_ptr=rows[1], tau_ptr=rows[2], m_ptr=rows[3], d_ptr=rows[4],
            of_s_ptr=of_s, of_tau_ptr=of_tau, of_k_ptr=of_k, tiny=2.0 ** -126, **_law_of(law), **_shape_of(s.shape[-1]))
     return of_s, of_tau, of_k

@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['Gibbs']
 
-# %% ../../nbs/transport/36_gibbs.ipynb #7270e1db
+# %% ../../nbs/transport/36_gibbs.ipynb #a8e0f90c
 import math
 from enum import IntEnum
 from typing import TYPE_CHECKING
@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 from ..core.permutation import patch_to
-from ..engine.autograd import custom_op, differentiable
+from ..engine.autograd import custom_op, differentiable, needs_graph
 from ..engine.compile import arrays, spread_rows
 from ..engine.dispatch import choose
 from .line import convex_cost, line_potentials
@@ -34,7 +34,7 @@ def _by_tiles(f, entries, m):
         return torch.cat([f(tile) for tile in tiles], -2)
     return torch.cat([checkpoint(f, tile, use_reentrant=False) for tile in tiles], -2)
 
-# %% ../../nbs/transport/36_gibbs.ipynb #789fb4c2
+# %% ../../nbs/transport/36_gibbs.ipynb #2ab75378
 class Cost(IntEnum):
     "The costs |d|^p with a kernel of their own, by their p."
     ABSOLUTE = 1
@@ -43,17 +43,18 @@ class Cost(IntEnum):
 _ENTRIES = 1 << 13  # of the matrix, up to which the plain form is the fastest
 
 def choose_product(x, power, backend, entries):
-    "Who computes products with this cost: \"numba\" or \"torch\"; raise `ValueError` for a backend that does not fit."
+    "Who computes products with this cost; raise `ValueError` for a backend that does not fit."
     if backend not in (None, "torch", "numba"):
         raise ValueError(f"backend must be None, 'torch' or 'numba', got {backend!r}")
     kernel = not callable(power) and power in tuple(Cost)
-    who = choose(x, backend or "", numba=kernel and (backend == "numba" or entries > _ENTRIES))
+    who = choose(x, backend or "", numba=kernel and (backend == "numba" or entries > _ENTRIES),
+                 triton=kernel)
     if backend == "numba" and who != backend:
         raise ValueError(f"backend 'numba' is for power 1 or 2 on the CPU, got power={power} on {x.device.type}: "
                          "use backend=None")
     return who
 
-# %% ../../nbs/transport/36_gibbs.ipynb #f230fda5
+# %% ../../nbs/transport/36_gibbs.ipynb #c6073f16
 class Gibbs:
     """The kernel exp(-h(y_j - x_i) / tau) between two ordered point sets on the line, never stored.
 
@@ -81,7 +82,7 @@ class Gibbs:
         self.who = choose_product(x, power, backend, math.prod(batch) * x.shape[-1] * y.shape[-1])
         self.opaque = False  # True inside an operator of torch, which needs no rules
 
-    fast = property(lambda self: self.who == "numba", doc="Whether a kernel computes the products.")
+    fast = property(lambda self: self.who != "torch", doc="Whether a kernel computes the products.")
 
 # %% ../../nbs/transport/36_gibbs.ipynb #ef2c00b9
 @patch_to(Gibbs, as_prop=True)
@@ -109,14 +110,23 @@ def flat_batch(t, own):
     "t with its batch dimensions made one; its last `own` dimensions stay."
     return t if t.ndim == own + 1 else t.flatten(0, -own - 1) if t.ndim > own else t[None]
 
-# %% ../../nbs/transport/36_gibbs.ipynb #b015783d
+# %% ../../nbs/transport/36_gibbs.ipynb #6cc3b728
+def _product_in_tiles(phi, x, gamma, y, tau, v, power, odd):
+    "(36.1) by the kernel of the GPU, for the shapes of `_product`."
+    from softsortlib.transport.tiles_triton import product_by_tiles
+    flat = (flat_batch(t, own) for t, own in ((phi, 1), (x, 1), (gamma, 1), (y, 1), (tau, 0), (v, 2)))
+    return product_by_tiles(*flat, power, odd).reshape(*y.shape, v.shape[-1])
+
+# %% ../../nbs/transport/36_gibbs.ipynb #0f2035b4
 def _shares(batch, m):
     "Into how many shares the targets of one element are cut."
     threads = torch.get_num_threads()
     return threads if 0 < batch < threads and m > 64 * threads else 1
 
 def _product(phi: Tensor, x: Tensor, gamma: Tensor, y: Tensor, tau: Tensor, v: Tensor, power: int, odd: bool) -> Tensor:
-    "(36.1) for phi, x (..., n), gamma, y (..., m), tau (...), v (..., n, d), all float64 on the CPU; (..., m, d)."
+    "(36.1) for phi, x (..., n), gamma, y (..., m), tau (...), v (..., n, d), float64 on a CPU; (..., m, d)."
+    if choose(x, "", triton=True) == "triton":
+        return _product_in_tiles(phi, x, gamma, y, tau, v, power, odd)
     out = torch.empty(*y.shape, v.shape[-1], dtype=v.dtype)
     sources = Sources(*arrays(flat_batch(x, 1), flat_batch(phi, 1), flat_batch(v, 2)))
     targets = Targets(*arrays(flat_batch(y, 1), flat_batch(gamma, 1), flat_batch(out, 2)))
@@ -185,7 +195,19 @@ def apply(self,
     product = _product if self.opaque else gibbs
     return product(phi, x, gamma, y, tau[..., 0], v.expand(*batch, *v.shape[-2:]), int(self.power), False)
 
-# %% ../../nbs/transport/36_gibbs.ipynb #2296dfa8
+# %% ../../nbs/transport/36_gibbs.ipynb #2d20adc8
+def _softmin_in_tiles(K, phi):
+    "The softmin by the kernel of the GPU, and where it may be differentiated the logarithm of a sum of one."
+    from softsortlib.transport.tiles_triton import softmin_by_tiles
+    batch = torch.broadcast_shapes(K.x.shape[:-1], phi.shape[:-1])
+    tau = K.tau if isinstance(K.tau, Tensor) else K.x.new_full((1,), K.tau)
+    at = [flat_batch(t.detach().expand(*batch, t.shape[-1]), 1) for t in (phi, K.x, K.y, tau)]
+    found = softmin_by_tiles(*at[:3], at[3][:, 0], int(K.power)).reshape(*batch, K.y.shape[-1])
+    if K.opaque or not needs_graph((phi, K.x, K.y, tau)):
+        return found
+    return found - K.apply(phi, found, torch.ones_like(K.x[..., None]))[..., 0].log()
+
+# %% ../../nbs/transport/36_gibbs.ipynb #ff85ef7d
 @patch_to(Gibbs)
 def softmin(self,
     phi: Tensor,  # added to each source, (..., n)
@@ -193,6 +215,8 @@ def softmin(self,
 ) -> Tensor:  # (..., m)
     "-log sum_i exp(phi_i - h(y_j - x_i) / tau), without overflow."
     n, m = self.x.shape[-1], self.y.shape[-1]
+    if self.who == "triton":
+        return _softmin_in_tiles(self, phi)
     if not self.fast or guess is None:
         zero = torch.zeros_like(self.y)
         def log_sums(targets):

@@ -84,7 +84,7 @@ def sinkhorn(
         iterations = iterations + active
     return F, G, residual, iterations
 
-# %% ../../nbs/transport/30_line.ipynb #4631ad25
+# %% ../../nbs/transport/30_line.ipynb #06a1d435
 def check_iteration(tolerance, max_iterations):
     "Raise `TypeError` or `ValueError` unless the tolerance is a share of the mass and the limit a positive int."
     if isinstance(tolerance, bool) or not isinstance(tolerance, (int, float)):
@@ -93,6 +93,13 @@ def check_iteration(tolerance, max_iterations):
         raise ValueError(f"tolerance must be between 0 and 2 (it is a share of the mass), got {tolerance}")
     if isinstance(max_iterations, bool) or not isinstance(max_iterations, int) or max_iterations < 1:
         raise ValueError(f"max_iterations must be a positive int, got {max_iterations!r}")
+
+def check_rounds(iterations):
+    "Raise `ValueError` unless it is a positive int or None."
+    if iterations is None:
+        return
+    if isinstance(iterations, bool) or not isinstance(iterations, int) or iterations < 1:
+        raise ValueError(f"iterations must be a positive int or None, got {iterations!r}")
 
 # %% ../../nbs/transport/30_line.ipynb #2e428216
 class ConvergenceWarning(UserWarning):

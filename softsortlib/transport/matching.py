@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['soft_matching', 'hard_matching', 'GumbelSinkhorn']
 
-# %% ../../nbs/transport/32_matching.ipynb #33c987b7
+# %% ../../nbs/transport/32_matching.ipynb #2478653a
 import math
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -16,22 +16,15 @@ from torch import Tensor, nn
 from ..core.operators import check_tau
 from ..core.permutation import DensePermutation, SoftPermutation, check_scores, compute_dtype, patch_to
 from ..engine.compile import arrays, jit, spread_rows
-from .line import check_iteration, sinkhorn, warn_unless_converged
+from .line import check_iteration, check_rounds, sinkhorn, warn_unless_converged
 
-# %% ../../nbs/transport/32_matching.ipynb #af11de54
+# %% ../../nbs/transport/32_matching.ipynb #7892d68e
 def _check_square(log_alpha):
     "Raise `TypeError` or `ValueError` unless log_alpha is a tensor of square matrices."
     check_scores(log_alpha, "log_alpha")
     if log_alpha.ndim < 2 or log_alpha.shape[-1] != log_alpha.shape[-2]:
         raise ValueError(f"log_alpha must be (..., n, n), got {tuple(log_alpha.shape)}: "
                          "pad the smaller side with rows or columns of zeros")
-
-def _check_iterations(iterations):
-    "Raise `ValueError` unless it is a positive int or None."
-    if iterations is None:
-        return
-    if isinstance(iterations, bool) or not isinstance(iterations, int) or iterations < 1:
-        raise ValueError(f"iterations must be a positive int or None, got {iterations!r}")
 
 def _rounds(C, iterations):
     "log of the scaled matrix after a number of rounds, rows last."
@@ -50,7 +43,7 @@ class MatchingPermutation(DensePermutation):
         super().__init__(log_P, log_alpha.dtype)
         self.log_alpha = log_alpha
 
-# %% ../../nbs/transport/32_matching.ipynb #f5d9ff21
+# %% ../../nbs/transport/32_matching.ipynb #8f822f14
 def soft_matching(
     log_alpha: Tensor,  # how well row i goes with column j, (..., n, n)
     tau: "float | Tensor" = 1.0,  # temperature, a float or broadcastable to the batch (...)
@@ -62,7 +55,7 @@ def soft_matching(
 
     Raise `TypeError` or `ValueError` when an argument does not fit."""
     _check_square(log_alpha)
-    _check_iterations(iterations)
+    check_rounds(iterations)
     check_iteration(tolerance, max_iterations)
     tau, dtype = check_tau(tau, log_alpha[..., 0]), compute_dtype(log_alpha.dtype)
     X = log_alpha.to(dtype) / (tau[..., None] if isinstance(tau, Tensor) else tau)
@@ -175,7 +168,7 @@ def _check_noise(noise):
     if not 0 <= noise < math.inf:
         raise ValueError(f"noise must not be negative, and finite, got {noise}: 0 is deterministic")
 
-# %% ../../nbs/transport/32_matching.ipynb #b5c2f65c
+# %% ../../nbs/transport/32_matching.ipynb #98d67ec1
 class GumbelSinkhorn(nn.Module):
     """Samples of soft permutations from a matrix of log-potentials (Mena et al. 2018, section 4).
 
@@ -192,7 +185,7 @@ class GumbelSinkhorn(nn.Module):
     ):
         super().__init__()
         _check_noise(noise)
-        _check_iterations(iterations)
+        check_rounds(iterations)
         check_iteration(tolerance, max_iterations)
         check_tau(tau, torch.empty(*tau.shape, 1) if isinstance(tau, Tensor) else None)
         if isinstance(tau, Tensor) and not isinstance(tau, nn.Parameter):

@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['TransportPermutation', 'SinkhornSort']
 
-# %% ../../nbs/transport/31_sinkhorn_sort.ipynb #917c6ba6
+# %% ../../nbs/transport/31_sinkhorn_sort.ipynb #7afc839b
 import math
 from typing import TYPE_CHECKING, Callable
 
@@ -19,7 +19,7 @@ from softsortlib.core.permutation import (
 )
 from ..engine.dispatch import choose, precise
 from .gibbs import Cost, Gibbs
-from .line import check_iteration, convex_cost
+from .line import check_iteration, check_rounds, convex_cost
 from .quantiles import few_milestones
 from .solver import log_weights, potentials
 
@@ -37,7 +37,7 @@ def _squashed(s, a, squash):
     z = (u - mean) / torch.where(variance > 1e-24, variance, 1.0).sqrt()
     return squash(z) if callable(squash) else _SQUASH[squash](z)
 
-# %% ../../nbs/transport/31_sinkhorn_sort.ipynb #e9da18b2
+# %% ../../nbs/transport/31_sinkhorn_sort.ipynb #0e1c7099
 def _inverse(order):
     "The position of each input in the order."
     places = torch.arange(order.shape[-1], device=order.device).expand(order.shape)
@@ -183,11 +183,12 @@ class _SinkhornMethods:
         def _plan(self, x, y, a, b, tau): ...
         def _middle(self, x, y, a, b, tau): ...
 
-# %% ../../nbs/transport/31_sinkhorn_sort.ipynb #5961aafd
+# %% ../../nbs/transport/31_sinkhorn_sort.ipynb #ab944b2e
 class SinkhornSort(_SinkhornMethods, Operator, name="sinkhorn"):
     """Soft sorting by regularised optimal transport to milestones (Cuturi, Teboul & Vert 2019, algorithm 2).
 
     Its steps end when the residual says so: on a GPU the host waits for it after every few of them.
+    With `iterations` it waits for nothing.
     Raise `TypeError` or `ValueError` for a parameter that does not fit."""
     shown = ("tau", "power", "milestones", "squash", "tolerance", "gradient", "descending")
 
@@ -203,14 +204,16 @@ class SinkhornSort(_SinkhornMethods, Operator, name="sinkhorn"):
         gradient: str = "implicit",  # "implicit" (its memory is that of one solution) or "unrolled" (plain iterations)
         descending: bool = False,  # from the largest down
         backend: "str | None" = None,  # "torch", "numba", None = automatic
+        iterations: "int | None" = None,  # exactly so many plain rounds, and steps of the gradient; None: to tolerance
     ):
         super().__init__(tau, descending)
         convex_cost(power)
         _check_options(squash, tolerance, max_iterations, gradient, backend)
+        check_rounds(iterations)
         _check_milestones(milestones)
         _check_weights(a=a, b=b)
         _keep(self, milestones=milestones, a=a, b=b, power=power, squash=squash, tolerance=tolerance,
-              max_iterations=max_iterations, gradient=gradient, backend=backend)
+              max_iterations=max_iterations, gradient=gradient, backend=backend, iterations=iterations)
 
 # %% ../../nbs/transport/31_sinkhorn_sort.ipynb #9bc5d37c
 def _weights(w, name, like, mask):
@@ -256,13 +259,13 @@ def _line(self, s, mask):
     order = by_score.gather(-1, key.gather(-1, by_score).argsort(dim=-1, stable=True))
     return x.gather(-1, order), a.gather(-1, order), order
 
-# %% ../../nbs/transport/31_sinkhorn_sort.ipynb #beac2b4b
+# %% ../../nbs/transport/31_sinkhorn_sort.ipynb #78647acb
 @patch_to(SinkhornSort)
 def _plan(self, x, y, a, b, tau):
     "The kernel, potentials, residual and iterations."
     turned = (lambda d: self.power(-d)) if self.descending and callable(self.power) else self.power
     K = Gibbs(x, -y if self.descending else y, tau, turned, self.backend)
-    return K, *potentials(K, a, b, self.tolerance, self.max_iterations, self.gradient)
+    return K, *potentials(K, a, b, self.tolerance, self.max_iterations, self.gradient, self.iterations)
 
 @patch_to(SinkhornSort)
 def _soft_permutation(self, s, tau, mask, dtype):
@@ -294,11 +297,12 @@ def _three_weights(q, width, count):
         w = q.new_full((), width)
     return torch.cat(torch.broadcast_tensors(q * (1 - w), w, (1 - q) * (1 - w)), -1)
 
-# %% ../../nbs/transport/31_sinkhorn_sort.ipynb #f61627fd
+# %% ../../nbs/transport/31_sinkhorn_sort.ipynb #3ba3daba
 @patch_to(SinkhornSort)
 def _middle(self, x, y, a, b, tau):
     "Logits of the middle row of three milestones."
-    fits = not callable(self.power) and self.power in tuple(Cost) and self.gradient == "implicit"
+    fits = not callable(self.power) and self.power in tuple(Cost)
+    fits = fits and self.gradient == "implicit" and self.iterations is None
     if choose(x, self.backend or "", numba=fits) == "torch":
         K, F, *_ = self._plan(x, y, a, b, tau)
         return F + log_weights(a) - K.h(K.y[..., 1:2] - x) / tau

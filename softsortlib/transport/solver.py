@@ -25,10 +25,10 @@ def _divide(u, v):
     "u / v, and zero where v is not positive."
     return torch.where(v > 0, u / torch.where(v > 0, v, 1.0), 0.0)
 
-# %% ../../nbs/transport/37_solver.ipynb #18ee8cd4
+# %% ../../nbs/transport/37_solver.ipynb #218d2403
 _FLAT = 1e-13  # S looks flat in a direction p where p^T S p is below this share of p^T diag(r) p
 
-def _conjugate(Q, R, a, r, rhs, accuracy, limit):
+def _conjugate(Q, R, a, r, rhs, accuracy, limit, looks=True):
     "Solve (diag(r) - diag(a) R Q) mu = rhs, rows of R summing to r / a; mu and the number of steps of each element."
     def precondition(q):
         z = _divide(q, r)
@@ -42,7 +42,7 @@ def _conjugate(Q, R, a, r, rhs, accuracy, limit):
     steps = torch.zeros_like(rhs[..., 0], dtype=torch.long)
     for _ in range(limit):
         alive = alive & (_total(q.abs()) > enough)
-        if not alive.any():
+        if looks and not alive.any():
             break
         Sp = r * p - a * R(Q(p))
         curve = _total(p * Sp)
@@ -133,9 +133,24 @@ def _newton(K, a, b, tolerance, limit):
         F, G, D = _search(respond, dual, F, G, D, step, update, active, _total((a - r) * step))
         before, count = residual, count + active
 
-# %% ../../nbs/transport/37_solver.ipynb #b4dfe478
+# %% ../../nbs/transport/37_solver.ipynb #2bfb18b6
+def _rounds(K, a, b, rounds):
+    "F, G, residual and iterations after exactly so many rounds from the unregularised potentials; nobody looks."
+    back, log_a, log_b = K.T, log_weights(a), log_weights(b)
+    with torch.no_grad():
+        F, G = K.begin(a, b)
+    for _ in range(rounds):
+        F = back.softmin(G + log_b, F)
+        G = K.softmin(F + log_a, G)
+    with torch.no_grad():
+        r = a * (F - back.softmin(G + log_b, F)).clamp(max=80).exp()
+    residual = (r - a).abs().sum(-1)
+    return F, G, residual.detach(), torch.full_like(residual, rounds, dtype=torch.long)
+
 def _solve(K, a, b, tolerance, limit):
-    "F (..., n), G (..., m), residual and iterations (...), G last."
+    "F (..., n), G (..., m), residual and iterations (...), G last; a tolerance of zero asks for all rounds."
+    if tolerance == 0:
+        return _rounds(K, a, b, limit)
     if K.x.shape[-1] <= K.y.shape[-1]:
         F, G, residual, count = _newton(K, a, b, tolerance, limit)
     else:
@@ -144,11 +159,11 @@ def _solve(K, a, b, tolerance, limit):
     warn_unless_converged(residual, tolerance, limit)
     return F, G, residual, count
 
-# %% ../../nbs/transport/37_solver.ipynb #eecd42a7
-def _adjoint(K, grad_F, grad_G, F, G, a, b):
+# %% ../../nbs/transport/37_solver.ipynb #0ad7e460
+def _adjoint(K, grad_F, grad_G, F, G, a, b, steps=0):
     "The gradients of rho and sigma in (37.3) from those of F and G, by (37.4) on the smaller side."
     if K.x.shape[-1] > K.y.shape[-1]:
-        return _adjoint(K.T, grad_G, grad_F, G, F, b, a)[::-1]
+        return _adjoint(K.T, grad_G, grad_F, G, F, b, a, steps)[::-1]
     Q, R = _chain(K, F, G, a, b)
     r = a * R(torch.ones_like(b))
     column_sums = Q(torch.ones_like(a))                            # those of the plan divided by b: one at the solution
@@ -158,13 +173,14 @@ def _adjoint(K, grad_F, grad_G, F, G, a, b):
     def normed(p):
         return torch.where(b > 0, Q(p) / torch.where(b > 0, column_sums, 1.0), 0.0)
 
-    mu, _ = _conjugate(normed, R, a, r, rhs, 1e-9, 500)
+    mu, _ = _conjugate(normed, R, a, r, rhs, 1e-9, steps or 500, not steps)
     return r * mu, grad_G - b * Q(mu)
 
-# %% ../../nbs/transport/37_solver.ipynb #adada0fd
+# %% ../../nbs/transport/37_solver.ipynb #fb928393
 def _inside(x, y, tau, power, backend):
     "The kernel of a flat batch, for the inside of an operator, whose products need no rules."
-    K = Gibbs(flat_batch(x, 1), flat_batch(y, 1), flat_batch(tau, 0)[:, None], power, backend or None)
+    x, y, tau = (flat_batch(t, own).contiguous() for t, own in ((x, 1), (y, 1), (tau, 0)))    # once, not in each launch
+    K = Gibbs(x, y, tau[:, None], power, backend or None)
     K.opaque = True
     return K
 
@@ -197,15 +213,15 @@ def refuses(op, tensors):
     "Give `op`, whose first arguments are tensors of one batch shape, all its rules, but a derivative that raises."
     return differentiable(op, tensors, _refuse, lambda ctx, inputs, output: None, instead=_UNROLLED)
 
-# %% ../../nbs/transport/37_solver.ipynb #a917816b
+# %% ../../nbs/transport/37_solver.ipynb #7b936d66
 @custom_op("transport_adjoint", __name__)
 def _adjoint_op(
     grad_F: Tensor, grad_G: Tensor, F: Tensor, G: Tensor, x: Tensor, y: Tensor, a: Tensor, b: Tensor, tau: Tensor,
-    power: float, backend: str,
+    power: float, backend: str, steps: int,
 ) -> tuple[Tensor, Tensor]:
     "`_adjoint` for grad_F, F, x, a (..., n), grad_G, G, y, b (..., m), tau (...)."
     flat = [flat_batch(t, 1) for t in (grad_F, grad_G, F, G, a, b)]
-    return _owned(_adjoint(_inside(x, y, tau, power, backend), *flat), x.shape, y.shape)
+    return _owned(_adjoint(_inside(x, y, tau, power, backend), *flat, steps), x.shape, y.shape)
 
 @_adjoint_op.register_fake
 def _(grad_F, grad_G, *others):
@@ -213,11 +229,11 @@ def _(grad_F, grad_G, *others):
 
 _adjoint_once = refuses(_adjoint_op, 9)
 
-# %% ../../nbs/transport/37_solver.ipynb #fd7b7825
+# %% ../../nbs/transport/37_solver.ipynb #96da7823
 @custom_op("transport_attach", __name__)
 def _attach_op(
     rho: Tensor, sigma: Tensor, F: Tensor, G: Tensor, x: Tensor, y: Tensor, a: Tensor, b: Tensor, tau: Tensor,
-    power: float, backend: str,
+    power: float, backend: str, steps: int,
 ) -> tuple[Tensor, Tensor]:
     "F and G, whose gradient goes to rho and sigma by (37.4)."
     return F.clone(), G.clone()
@@ -227,36 +243,36 @@ def _(rho, sigma, F, G, *others):
     return F.new_empty(F.shape), G.new_empty(G.shape)
 
 def _attach_setup(ctx, inputs, output):
-    _, _, *tensors, ctx.power, ctx.backend = inputs
+    _, _, *tensors, ctx.power, ctx.backend, ctx.steps = inputs
     ctx.save_for_backward(*tensors)
 
 def _attach_backward(ctx, grad_F, grad_G):
-    return (*_adjoint_once(grad_F, grad_G, *ctx.saved_tensors, ctx.power, ctx.backend), *[None] * 9)
+    return (*_adjoint_once(grad_F, grad_G, *ctx.saved_tensors, ctx.power, ctx.backend, ctx.steps), *[None] * 10)
 
 _attach = differentiable(_attach_op, 9, _attach_backward, _attach_setup, instead=_UNROLLED)
 
-# %% ../../nbs/transport/37_solver.ipynb #4368a0bd
+# %% ../../nbs/transport/37_solver.ipynb #78d8379e
 class _AdjointOfFunction(torch.autograd.Function):
     "`_adjoint`, that refuses to be differentiated by any of the tensors it depends on."
     @staticmethod
-    def forward(ctx, K, grad_F, grad_G, F, G, x, y, a, b, tau):
-        return _adjoint(K, grad_F, grad_G, F, G, a, b)
+    def forward(ctx, K, steps, grad_F, grad_G, F, G, x, y, a, b, tau):
+        return _adjoint(K, grad_F, grad_G, F, G, a, b, steps)
 
     backward = staticmethod(_refuse)
 
 class _AttachOfFunction(torch.autograd.Function):
     "`_attach` for a kernel K without a graph, whose cost is a function."
     @staticmethod
-    def forward(ctx, rho, sigma, K, F, G, *at):
-        ctx.K = K
+    def forward(ctx, rho, sigma, K, steps, F, G, *at):
+        ctx.K, ctx.steps = K, steps
         ctx.save_for_backward(F, G, *at)
         return F.clone(), G.clone()
 
     @staticmethod
     def backward(ctx, grad_F, grad_G):
-        return (*_AdjointOfFunction.apply(ctx.K, grad_F, grad_G, *ctx.saved_tensors), *[None] * 8)
+        return (*_AdjointOfFunction.apply(ctx.K, ctx.steps, grad_F, grad_G, *ctx.saved_tensors), *[None] * 9)
 
-# %% ../../nbs/transport/37_solver.ipynb #62062443
+# %% ../../nbs/transport/37_solver.ipynb #2d497cb9
 def _unrolled(K, a, b, tolerance, limit):
     "The potentials by plain iterations, with a graph through all of them."
     costs = K.exponents(0 * K.x, 0 * K.y).neg().mT
@@ -277,18 +293,18 @@ def _without_graph(power, backend, at, tolerance, limit):
     with torch.no_grad():
         return _solve(Gibbs(x, y, tau, power, backend), a, b, tolerance, limit)
 
-def _with_gradient(power, backend, at, F, G):
+def _with_gradient(power, backend, at, F, G, steps=0):
     "F and G, with the gradient of (37.3): rho and sigma are evaluated, and are zero up to the tolerance."
     x, y, a, b, tau = at
     K = Gibbs(x, y, tau, power, backend)
     rho = -K.T.apply(G + log_weights(b), F, torch.ones_like(G)[..., None])[..., 0].log()
     sigma = -K.apply(F + log_weights(a), G, torch.ones_like(F)[..., None])[..., 0].log()
     if not callable(power):
-        return _attach(rho, sigma, F, G, x, y, a, b, tau[..., 0], float(power), backend or "")
+        return _attach(rho, sigma, F, G, x, y, a, b, tau[..., 0], float(power), backend or "", steps)
     frozen = Gibbs(x.detach(), y.detach(), tau.detach(), power, backend)
-    return _AttachOfFunction.apply(rho, sigma, frozen, F, G, *at)
+    return _AttachOfFunction.apply(rho, sigma, frozen, steps, F, G, *at)
 
-# %% ../../nbs/transport/37_solver.ipynb #e809a33d
+# %% ../../nbs/transport/37_solver.ipynb #646d0b97
 def potentials(
     K: Gibbs,  # kernel between inputs (..., n) and milestones (..., m)
     a: Tensor,  # weights of the inputs, (..., n), sum one, zeros allowed
@@ -296,15 +312,18 @@ def potentials(
     tolerance: float = 1e-6,  # marginal residual (30.7) at which an element of the batch stops
     max_iterations: int = 1000,  # sweeps: rounds and steps of conjugate gradients together
     gradient: str = "implicit",  # or "unrolled": autograd through plain iterations
+    iterations: "int | None" = None,  # exactly so many plain rounds, and steps of the gradient
 ) -> tuple:  # F (..., n), G (..., m), residual (...), iterations (...)
     "Optimal potentials in units of tau, with G the exact answer to F; differentiable in x, y, a, b and tau."
     if gradient == "unrolled":
-        return _unrolled(K, a, b, tolerance, max_iterations)
+        return _unrolled(K, a, b, tolerance, max_iterations) if iterations is None else _rounds(K, a, b, iterations)
+    if iterations is not None:
+        tolerance, max_iterations = 0.0, iterations
     batch = torch.broadcast_shapes(K.x.shape[:-1], a.shape[:-1], b.shape[:-1])
     tau = K.tau if isinstance(K.tau, Tensor) else K.x.new_full((1,), K.tau)
     at = [t.expand(*batch, t.shape[-1]) for t in (K.x, K.y, a, b, tau)]
     backend = K.backend if K.fast else "torch"
     F, G, residual, count = _without_graph(K.power, backend, at, tolerance, max_iterations)
     if torch.is_grad_enabled() and (needs_graph(at) or not all(map(is_concrete, at))):
-        F, G = _with_gradient(K.power, backend, at, F, G)
+        F, G = _with_gradient(K.power, backend, at, F, G, iterations or 0)
     return F, G, residual, count

@@ -22,8 +22,9 @@ def everything(backend, mask, s, x, tau):
     op = NeuralSort(1.0, backend=backend)
     op.tau = tau
     P, found = op(s, mask), []
+    n = s.shape[-1]
     there = P.hard() if mask is None else P.hard().where(torch.arange(s.shape[-1]) % 3 > 0, P.hard()[..., :1])       # the best at every third place
-    for out in (P @ x, P.mT @ x, P.log_prob(P.hard()), P.log_prob(P.hard().flip(-1) if mask is None else there), P.to_dense(), P[..., :1, :] @ x):
+    for out in (P @ x, P.mT @ x, P.log_prob(P.hard()), P.log_prob(P.hard().flip(-1) if mask is None else there), P.to_dense(), P[..., :1, :] @ x, P[..., [0, -1, 0], :] @ x, P[..., n // 2:, :].mT @ x[..., n // 2:, :]):
         G = torch.linspace(-1, 1, out.numel(), dtype=out.dtype).view(out.shape)
         grads = torch.autograd.grad((out * G).sum(), (s, tau, x), retain_graph=True, allow_unused=True)
         found += [(out, 0.0), *((g, float(G.norm() / tau.min())) for g in grads)]

@@ -250,7 +250,7 @@ def test_operators_take_any_batch_dimensions(power, rng):
     flat, flat_grads = [t.flatten(0, 1) for t in at], [t.flatten(0, 1) for t in grads]
     found, few = _solve_op(*at, power, "", 1e-12, 1000), few_milestones(*at, power, 1e-12, 50)
     calls = [(found, _solve_op(*flat, power, "", 1e-12, 1000)), (few, few_milestones(*flat, power, 1e-12, 50)),
-             (_adjoint_op(*grads, *found[:2], *at, power, ""), _adjoint_op(*flat_grads, *(t.flatten(0, 1) for t in found[:2]), *flat, power, "")),
+             (_adjoint_op(*grads, *found[:2], *at, power, "", 0), _adjoint_op(*flat_grads, *(t.flatten(0, 1) for t in found[:2]), *flat, power, "", 0)),
              (_few_back_op(*grads, *at, few[1], power), _few_back_op(*flat_grads, *flat, few[1].flatten(0, 1), power))]
     for many, one in calls:
         for u, v in zip(many, one): assert_close(u, v.unflatten(0, (2, 3)), rtol=1e-9, atol=1e-9)
@@ -264,7 +264,7 @@ def test_solvers_as_operators_of_torch(batch, rng):
     at, grads = problem(*batch, rng=rng)
     F, G, *_ = _solve_op(*at, 2.0, "", 1e-9, 100)
     torch.library.opcheck(_solve_op.overload, (*at, 2.0, "", 1e-9, 100))
-    torch.library.opcheck(_adjoint_op.overload, (*grads, F, G, *at, 2.0, ""))
+    torch.library.opcheck(_adjoint_op.overload, (*grads, F, G, *at, 2.0, "", 0))
     torch.library.opcheck(few_milestones.op, (*at, 2, 1e-9, 50))
     torch.library.opcheck(_few_back_op.overload, (*grads, *at, G, 2))
 
