@@ -128,6 +128,13 @@ def test_the_likelihood_of_masked_sets_and_a_learned_temperature(name):
     compared(f, (s, torch.tensor([1.0, 3.0], dtype=torch.float64) * TAU.get(name, 0.3)), tolerance=1e-3)
 
 
+@pytest.mark.parametrize("n", FEW)
+def test_the_soft_top_k_learns_its_temperature_and_its_size(n):
+    from softsortlib.ranks.laplace import lapsum_topk
+    def f(s, tau, k): return (lapsum_topk(s, k, tau),)
+    compared(f, (draw(2, n), torch.tensor([0.3, 1.0], dtype=torch.float64), torch.tensor([1.5, 3.0], dtype=torch.float64)), tolerance=1e-3)
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_a_learned_temperature(name):
     op, n = get_operator(name), FEW[0]

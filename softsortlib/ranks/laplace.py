@@ -22,6 +22,7 @@ from ..engine.dispatch import choose, precise
 from ..engine.radix import stable_sort
 from ..engine.scan import exp_scan, one_sided_sums
 from .laplace_rows import rank_pull_numba, ranks_numba
+from .lapsum_entries import topk_weights
 from .sigmoid import counted_ranks, few_pairs, laplace_step, pair_sum_grads, tau_column
 
 # %% ../../nbs/ranks/42_laplace.ipynb #450db037
@@ -210,7 +211,7 @@ def _laplace_rank_backward(ctx, g):
 
 _laplace_rank = differentiable(_laplace_rank_op, 4, _laplace_rank_backward, _laplace_rank_setup)
 
-# %% ../../nbs/ranks/42_laplace.ipynb #e7b67bcb
+# %% ../../nbs/ranks/42_laplace.ipynb #86411f42
 def _sorted_real(s, mask):
     "Increasing scores, their order, and the weights 1 (real) and 0 (padded), each (..., n)."
     if mask is None:
@@ -219,6 +220,21 @@ def _sorted_real(s, mask):
     top = top.where(mask.any(-1, keepdim=True), 0)
     x, order = stable_sort(torch.where(mask, s, top))
     return x, order, mask.gather(-1, order).to(s.dtype)
+
+def _weights_of(s, tau, k, mask):
+    "The weights (42.5) of s (..., n) from a sort and the root, in double precision; tau and k (..., 1)."
+    x, _, real = _sorted_real(s, mask)
+    s, x, real = precise(s), precise(x), precise(real)
+    d, m = _threshold(x, tau, real, k)
+    above = (s - x.detach().gather(-1, m)) / tau - d
+    return zero_outside(0.5 + laplace_step(above, 0), mask, -1)
+
+def _weights_triton(s, tau, k, mask):
+    "The same by the kernels of a GPU, in the dtype of s."
+    order = stable_sort(s.detach() if mask is None else s.detach().masked_fill(~mask, math.inf))[1]
+    real = s.new_full((1,), s.shape[-1], dtype=torch.long) if mask is None else mask.sum(-1, keepdim=True)
+    tau, k, real = (a.expand(*s.shape[:-1], 1).contiguous() for a in (tau, k, real))
+    return topk_weights(s, tau, k, order, real)
 
 # %% ../../nbs/ranks/42_laplace.ipynb #f77e1b35
 class LaplaceRank(RankOperator, name="laplace"):
@@ -395,7 +411,7 @@ def check_count(k, n=math.inf, batch=None):
         raise ValueError(f"k must be more than 0{most}, got {k}")
 
 
-# %% ../../nbs/ranks/42_laplace.ipynb #949ad914
+# %% ../../nbs/ranks/42_laplace.ipynb #4c573b07
 def lapsum_topk(
     scores: Tensor,  # (..., n), floating point
     k: "float | Tensor",  # how many, not always an integer; a tensor broadcasts over the batch
@@ -412,13 +428,11 @@ def lapsum_topk(
     mask = check_mask(mask, scores)
     s = scores.to(compute_dtype(scores.dtype))
     s = zero_outside(s if largest else -s, mask, -1)
-    x, _, real = _sorted_real(s, mask)
-    s, x, real = precise(s), precise(x), precise(real)
-    tau = tau_column(check_tau(tau, scores), s)
-    k = k[..., None] if isinstance(k, Tensor) else float(k)
-    d, m = _threshold(x, tau, real, tau_column(k, s))
-    above = (s - x.detach().gather(-1, m)) / tau - d
-    return zero_outside(0.5 + laplace_step(above, 0), mask, -1).to(scores.dtype)
+    like = precise(s[..., :1])
+    tau = tau_column(check_tau(tau, scores), like)
+    k = tau_column(k[..., None] if isinstance(k, Tensor) else float(k), like)
+    weigh = _weights_triton if choose(s, "", triton=True) == "triton" else _weights_of
+    return weigh(s, tau, k, mask).to(scores.dtype)
 
 # %% ../../nbs/ranks/42_laplace.ipynb #a7b6d2ba
 class LapSumTopK(nn.Module):

@@ -101,3 +101,43 @@ def _entries_backward(ctx, G):
     return *grads, None, None, None
 
 entries = differentiable(_entries_op, 4, _entries_backward, _save)
+
+# %% ../../nbs/ranks/176_lapsum_entries.ipynb #0c1df35a
+def plain_topk(s, tau, k, order, real):
+    "The weights in plain torch; s and order (..., n), the others (..., 1)."
+    from softsortlib.ranks.laplace import _weights_of
+    kept = torch.arange(s.shape[-1], device=s.device) < real
+    return _weights_of(s, tau, k, torch.zeros_like(kept).scatter(-1, order, kept)).to(s.dtype)
+
+@custom_op("lapsum_topk_backward", __name__)
+def _topk_grads_op(g: Tensor, s: Tensor, tau: Tensor, k: Tensor, order: Tensor,
+                   real: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    "The gradients (183.2) to s, tau and k."
+    from softsortlib.ranks.lapsum_topk_triton import topk_grads_triton
+    return topk_grads_triton(g, s, tau, k, order, real)
+
+@_topk_grads_op.register_fake
+def _(g, s, tau, k, order, real):
+    return s.new_empty(s.shape), tau.new_empty(tau.shape), k.new_empty(k.shape)
+
+batched(_topk_grads_op, 6)
+
+# %% ../../nbs/ranks/176_lapsum_entries.ipynb #79ecb2a2
+@custom_op("lapsum_topk_weights", __name__)
+def _topk_op(s: Tensor, tau: Tensor, k: Tensor, order: Tensor, real: Tensor) -> Tensor:
+    "The weights of the soft top k, (..., n), in the dtype of s."
+    from softsortlib.ranks.lapsum_topk_triton import topk_triton
+    return topk_triton(s, tau, k, order, real)
+
+@_topk_op.register_fake
+def _(s, tau, k, order, real):
+    return s.new_empty(s.shape)
+
+def _topk_backward(ctx, g):
+    "Prop 183.1, or the plain formulas where it will be differentiated."
+    s, tau, k, order, real = ctx.saved_tensors
+    if torch.is_grad_enabled():
+        return *torch.func.vjp(lambda *a: plain_topk(*a, order, real), s, tau, k)[1](g), None, None
+    return *_topk_grads_op(g, s, tau, k, order, real), None, None
+
+topk_weights = differentiable(_topk_op, 5, _topk_backward, _save)

@@ -24,7 +24,7 @@ def _sorted_kernel(s_ptr, order_ptr, real_ptr, t_ptr, one_ptr, kept_ptr, n, bloc
     tl.store(one_ptr + row * n + k, tl.where(k < m, 1.0, 0.0), k < n)
     tl.store(kept_ptr + i, tl.where(k < m, 1, 0), k < n)
 
-# %% ../../nbs/ranks/175_lapsum_entries_triton.ipynb #564250ee
+# %% ../../nbs/ranks/175_lapsum_entries_triton.ipynb #186d41b7
 @triton_jit
 def _log_of(x):
     "The logarithm of x, that of the least normal number for zero; NaN stays."
@@ -32,9 +32,8 @@ def _log_of(x):
 
 
 @triton_jit
-def _distances(t_ptr, left_ptr, right_ptr, tau, i, m, steps):
-    "a, beta and gamma of (175.1), L and R beside thresholds i of one set."
-    a = _count_below(left_ptr, right_ptr, i, m, 0, steps)
+def _distances_at(t_ptr, left_ptr, right_ptr, tau, a, C, m):
+    "beta and gamma of (175.1), L and R beside thresholds of one set with a scores below."
     under = a > 0
     over = a < m
     L = tl.load(left_ptr + a - 1, under, 0.0)
@@ -43,11 +42,17 @@ def _distances(t_ptr, left_ptr, right_ptr, tau, i, m, steps):
     up = tl.load(t_ptr + a, over, 0.0)
     gap = tl.where(under & over, (up - down) / tau, 0.0)
     gap = tl.where(gap > 1e300, 1e300, gap)
-    C = (a - i).to(tl.float64)
     log_h = _log_of(tl.abs(C) + tl.sqrt(C * C + L * R * tl.exp(-gap)))
     level = (gap + _log_of(L) - _log_of(R)) / 2
     beta = tl.where(C > 0, _log_of(L) - log_h, tl.where(C < 0, gap - (_log_of(R) - log_h), level))
-    gamma = tl.where(C < 0, _log_of(R) - log_h, gap - beta)
+    return beta, tl.where(C < 0, _log_of(R) - log_h, gap - beta), L, R
+
+
+@triton_jit
+def _distances(t_ptr, left_ptr, right_ptr, tau, i, m, steps):
+    "a, beta and gamma of (175.1), L and R beside thresholds i of one set."
+    a = _count_below(left_ptr, right_ptr, i, m, 0, steps)
+    beta, gamma, L, R = _distances_at(t_ptr, left_ptr, right_ptr, tau, a, (a - i).to(tl.float64), m)
     return a, beta, gamma, L, R
 
 # %% ../../nbs/ranks/175_lapsum_entries_triton.ipynb #03cbc8e7

@@ -148,8 +148,48 @@ mapped = torch.func.vmap(lambda z: LapSum(0.5)(z).log_prob(twice[0]))(s)
 assert_close(mapped, LapSum(0.5)(s).log_prob(twice[:1].expand(2, -1)))
 """
 
+TOPK = BEGIN + """
+import softsortlib.ranks.lapsum_entries_triton as e
+import softsortlib.ranks.lapsum_topk_triton as k
+from softsortlib.ranks.laplace import lapsum_topk
+e._blocks = k._blocks = lambda n: (16, -(-n // 16))
+def weights(home, s, tau, count, g, mask, **more):
+    dispatch.HOME["cpu"] = home
+    leaves = [a.detach().requires_grad_() for a in (s, tau, count)]
+    w = lapsum_topk(leaves[0], leaves[2], leaves[1], mask=mask, **more)
+    return w, *torch.autograd.grad((w * g).sum(), leaves)
+def same(*args, rtol=1e-8, atol=1e-9, **more):
+    for fast, plain in zip(weights("triton", *args, **more), weights("torch", *args, **more)):
+        assert fast.dtype == plain.dtype
+        assert_close(fast, plain, rtol=rtol, atol=atol)
+def double(*numbers): return torch.tensor(numbers).double()
+for n in (2, 16, 17, 40):                                                            # around a block
+    s, g = randn(2, n), randn(2, n)
+    s[1, : n // 2] = s[1, -1]                                                        # half is tied
+    for tau in (double(0.1, 2.0), double(0.2, 1e3)):
+        for count in (double(1, 1.5), double(0.3, n - 0.5)):
+            same(s, tau, count, g, None)
+            same(s, tau, count.clamp(max=1.9), g, torch.arange(n) < torch.tensor([[n], [max(2, n - 3)]]))
+count, tau = double(3, 2.5), double(0.5, 2.0)
+same(s, tau, count, g, None, largest=False)
+same(randn(40, 2).T, tau, count, g, None)
+same(s.float(), tau.float(), count.float(), g.float(), None, rtol=1e-4, atol=1e-6)
+for half in (torch.float16, torch.bfloat16): same(s.to(half), tau, count, g.to(half), None, rtol=2e-2, atol=2e-2)
+lost = s.clone(); lost[0, 3] = torch.nan
+w = weights("triton", lost, tau, count, g, None)
+assert w[0][0].isnan().all() and not w[0][1].isnan().any() and not w[1][1].isnan().any()
+few = s[:, :6]
+grads = []
+for home in ("triton", "torch"):                                                     # twice, through plain torch
+    dispatch.HOME["cpu"] = home
+    leaves = [a.clone().requires_grad_() for a in (few, tau, count)]
+    first = torch.autograd.grad((lapsum_topk(leaves[0], leaves[2], leaves[1]) * g[:, :6]).sum(), leaves, create_graph=True)
+    grads.append(torch.autograd.grad(sum(a.square().sum() for a in first), leaves))
+assert_close(*grads, rtol=1e-7, atol=1e-9)
+"""
 
-@pytest.mark.parametrize("program", [EDGES, TYPES, PLACES, ENTRIES], ids=["edges", "types", "places", "entries"])
+
+@pytest.mark.parametrize("program", [EDGES, TYPES, PLACES, ENTRIES, TOPK], ids=["edges", "types", "places", "entries", "topk"])
 def test_kernels_through_the_interpreter(program):
     env = {**os.environ, "TRITON_INTERPRET": "1"}
     run = subprocess.run([sys.executable, "-c", program], env=env, capture_output=True, text=True)
