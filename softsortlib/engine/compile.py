@@ -5,7 +5,8 @@
 # %% auto #0
 __all__ = []
 
-# %% ../../nbs/engine/90_compile.ipynb #8f106788
+# %% ../../nbs/engine/90_compile.ipynb #5a0ed74f
+import dis
 import functools
 import gc
 import hashlib
@@ -139,7 +140,7 @@ def undisturbed(compile):
                 gc.enable()
     return alone
 
-# %% ../../nbs/engine/90_compile.ipynb #07af8dce
+# %% ../../nbs/engine/90_compile.ipynb #e6c954c1
 class _PartLibrary(JITCodeLibrary):
     "The code of a function inside kernels: checked and linked, but not optimized alone, and never run by itself."
     codegen = SimpleNamespace(set_env=lambda name, environment: None)  # none is kept for what is never run
@@ -157,10 +158,26 @@ class _PartLibrary(JITCodeLibrary):
         return 0
 
 
-class _PartCompiler(Compiler):
-    "Numba's compiler, for a part of kernels."
-    def __init__(self, typing, target, library, *args):
-        super().__init__(typing, target, _PartLibrary(target.codegen(), "part"), *args)
+class _LoopLibrary(_PartLibrary):
+    "The same for a function with loops, which stays a function, so that its loops are vectorized by what it knows."
+    def add_ir_module(self, module):
+        for function in module.functions:
+            if not function.is_declaration:
+                function.attributes.add("noinline")
+        super().add_ir_module(module)
+
+
+def _compiler_of(f):
+    "Numba's compiler, for the function `f` as a part of kernels."
+    jumps = {*dis.hasjrel, *dis.hasjabs}
+    loops = any(step.opcode in jumps and step.argval <= step.offset for step in dis.get_instructions(f))  # backwards
+    kind = _LoopLibrary if loops else _PartLibrary
+
+    class PartCompiler(Compiler):
+        def __init__(self, typing, target, library, *args):
+            super().__init__(typing, target, kind(target.codegen(), "part"), *args)
+
+    return PartCompiler
 
 # %% ../../nbs/engine/90_compile.ipynb #95c0db2a
 def _compiled(f, options, cache=None):
@@ -173,7 +190,7 @@ def _compiled(f, options, cache=None):
     dispatcher._compiler.compile = undisturbed(dispatcher._compiler.compile)
     return dispatcher
 
-# %% ../../nbs/engine/90_compile.ipynb #6430f32f
+# %% ../../nbs/engine/90_compile.ipynb #0e8168a8
 class Kernel:
     "The function `f`, compiled when it is called first."
     def __init__(self, f, options):
@@ -188,7 +205,7 @@ class Kernel:
     @functools.cached_property
     def inner(self):
         "The one for calls from kernels, whose code is kept with theirs."
-        return _compiled(self.f, dict(self.options, no_cpython_wrapper=True, pipeline_class=_PartCompiler))
+        return _compiled(self.f, dict(self.options, no_cpython_wrapper=True, pipeline_class=_compiler_of(self.f)))
 
     @property
     def _numba_type_(self):

@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['LaplaceRank', 'lapsum_topk', 'LapSumTopK']
 
-# %% ../../nbs/ranks/42_laplace.ipynb #5932f192
+# %% ../../nbs/ranks/42_laplace.ipynb #6ca336c2
 import math
 import numbers
 
