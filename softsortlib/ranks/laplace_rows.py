@@ -21,7 +21,7 @@ def _gaps(s, start, end, tau, q):
     for i in range(max(start, 1), end):
         q[i - start] = exp_neg((np.float64(s[i]) - np.float64(s[i - 1])) / tau)
 
-# %% ../../nbs/ranks/184_laplace_rows.ipynb #e875d077
+# %% ../../nbs/ranks/184_laplace_rows.ipynb #8264a9ac
 @jit
 def _rank_states(lo, hi, s, tau, v, below, above):
     "What the walks of (184.1) hold at the edges of blocks; walk 2 b goes up row b, walk 2 b + 1 down."
@@ -75,7 +75,7 @@ def _rank_blocks(lo, hi, s, order, tau, v, below, above, ranks):
             ranks[b, order[b, i]] = mean_rank + (M - N[i - start]) / 2
             V += v[b, i]
 
-# %% ../../nbs/ranks/184_laplace_rows.ipynb #374ebdd6
+# %% ../../nbs/ranks/184_laplace_rows.ipynb #ce4e7701
 @jit
 def _pull_states(lo, hi, s, tau, v, g, below, above):
     "What the walks of (184.2) hold at the edges of blocks, (V, G); walks as in `_rank_states`, g (B, n) in order."
@@ -143,7 +143,7 @@ def _sides(walk, s, *columns):
         spread_rows(walk, 2 * len(s), 4 * s.size, s, *columns, below, above)
     return below, above
 
-# %% ../../nbs/ranks/184_laplace_rows.ipynb #d437551b
+# %% ../../nbs/ranks/184_laplace_rows.ipynb #ff4cf121
 def ranks_numba(
     s: Tensor,  # scores, increasing, (..., n)
     tau: Tensor,  # temperatures, (..., 1)
@@ -153,12 +153,12 @@ def ranks_numba(
     "Laplace ranks by the kernels."
     n = s.shape[-1]
     ranks = s.new_empty(s.shape)
-    S, O, T, V, R = arrays(*(a.reshape(-1, n) for a in (s, order)), tau.reshape(-1), v.reshape(-1, n), ranks.view(-1, n))
+    S, O, V, R, T = arrays(*(a.reshape(-1, n) for a in (s, order, v, ranks)), tau.reshape(-1))
     below, above = _sides(_rank_states, S, T, V)
     spread_rows(_rank_blocks, below.shape[0] * below.shape[1], 2 * S.size, S, O, T, V, below, above, R)
     return ranks
 
-# %% ../../nbs/ranks/184_laplace_rows.ipynb #df5f50fe
+# %% ../../nbs/ranks/184_laplace_rows.ipynb #bf965eda
 def rank_pull_numba(
     g: Tensor,  # the gradient to the ranks, in the order of the scores, (..., n)
     s: Tensor,  # scores, increasing, (..., n)
@@ -168,7 +168,7 @@ def rank_pull_numba(
     "(42.4) by the kernels."
     n = s.shape[-1]
     out = s.new_empty(s.shape)
-    G, S, T, V, O = arrays(*(a.reshape(-1, n) for a in (g, s)), tau.reshape(-1), v.reshape(-1, n), out.view(-1, n))
+    G, S, V, O, T = arrays(*(a.reshape(-1, n) for a in (g, s, v, out)), tau.reshape(-1))
     below, above = _sides(_pull_states, S, T, V, G)
     spread_rows(_pull_blocks, below.shape[0] * below.shape[1], 2 * S.size, G, S, T, V, below, above, O)
     return out
