@@ -11,7 +11,7 @@ import torch
 from torch.testing import assert_close
 
 import softsortlib.engine.dispatch as dispatch
-from softsortlib import LapSum, NeuralSort, Operator, Permutahedron, SoftSort, SortingNetwork, get_operator
+from softsortlib import LapSum, NeuralSort, Operator, Permutahedron, SinkhornSort, SoftSort, SortingNetwork, get_operator
 from softsortlib import functional, losses, ranks
 from softsortlib.core import get_rank_operator
 from softsortlib.engine.level_sums import level_sums, level_sums_dense
@@ -133,6 +133,24 @@ def test_the_soft_top_k_learns_its_temperature_and_its_size(n):
     from softsortlib.ranks.laplace import lapsum_topk
     def f(s, tau, k): return (lapsum_topk(s, k, tau),)
     compared(f, (draw(2, n), torch.tensor([0.3, 1.0], dtype=torch.float64), torch.tensor([1.5, 3.0], dtype=torch.float64)), tolerance=1e-3)
+
+
+@pytest.mark.parametrize("method", ["sinkhorn", "sparse", "threshold", "simple", "lapsum"])
+@pytest.mark.parametrize("n", FEW)
+def test_masks_of_the_top_k(method, n):
+    mask = torch.rand(2, n, generator=torch.Generator().manual_seed(2)) < 0.8
+    def f(s, tau): return functional.soft_topk_mask(s, 3, method=method, tau=tau), functional.soft_topk_mask(s, 3, method=method, tau=tau, mask=mask.to(s.device))
+    compared(f, (draw(2, n), torch.tensor([0.3, 1.0], dtype=torch.float64)), tolerance=1e-3)
+
+
+@pytest.mark.parametrize("power", [1, 2])
+def test_sinkhorn_in_tiles(power):
+    "A fixed number of rounds, for which nothing is asked of the device."
+    op, n = SinkhornSort(0.5, power=power, iterations=5), FEW[0]
+    def f(s, x):
+        P = op(s)
+        return P @ x, P.mT @ x
+    compared(f, (draw(2, n), draw(2, n, 3, seed=1)), tolerance=2e-3)
 
 
 @pytest.mark.parametrize("name", NAMES)
