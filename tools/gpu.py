@@ -101,16 +101,16 @@ def tests_stage(args):
 
 SMALL = """
 import torch, softsortlib as ss
-for op in (ss.SoftSort(0.3), ss.LapSum(0.3), ss.NeuralSort(9.0), ss.SortingNetwork(tau=0.3)):
+for op in (ss.SoftSort(0.3), ss.LapSum(0.3), ss.NeuralSort(9.0), ss.SortingNetwork(tau=0.3), ss.SinkhornSort(0.3, iterations=3)):
     for n in (5, 1500):
         s = torch.randn(2, n, device="cuda", requires_grad=True)
         P = op(s)
-        torch.autograd.grad((P @ s).sum() + (P.mT @ s).sum(), s)
-P = ss.LapSum(0.3)(s)
-torch.autograd.grad(P.log_prob(s.argsort(-1)).sum() + P.to_dense().square().sum(), s)
+        torch.autograd.grad((P @ s).sum() + (P.mT @ s).sum() + P.log_prob(s.argsort(-1)).sum() + P.to_dense().square().sum(), s)
 for op in (ss.Permutahedron(0.3), ss.SigmoidRank(0.3), ss.LaplaceRank(0.3)):
     s = torch.randn(2, 1500, device="cuda", requires_grad=True)
     torch.autograd.grad(op(s).sum(), s)
+for method in ("lapsum", "sinkhorn", "sparse", "simple"):
+    torch.autograd.grad(ss.soft_topk_mask(s, 3, method=method, tau=0.3).square().sum(), s)
 offsets = torch.tensor([0, 0, 3, 1200, 1201, 1500], device="cuda")
 for method in ("softsort", "laplace", "sigmoid"):
     s = torch.randn(2, 1500, device="cuda", requires_grad=True)
@@ -152,7 +152,11 @@ def contenders(device):
                   "bitonic network": (lambda s: ss.SortingNetwork(tau=0.1)(s) @ s, 1 << 14), "sigmoid rank": (lambda s: ss.SigmoidRank(0.01)(s), 1 << 17),
                   "laplace rank": (lambda s: ss.LaplaceRank(0.01)(s), 1 << 24),
                   **{f"lists, {method} rank": (lambda s, method=method: ss.soft_rank(s, method=method, tau=0.01, offsets=lists_of(s)), most) for method, most in (("softsort", 1 << 24), ("laplace", 1 << 24), ("sigmoid", 1 << 20))},
-                  "permutahedron": (lambda s: ss.Permutahedron(0.1)(s), 1 << 24),
+                  "permutahedron": (lambda s: ss.Permutahedron(0.1)(s), 1 << 24), "mask of the top ten": (lambda s: ss.soft_topk_mask(s, 10, tau=0.01), 1 << 24),
+                  "softsort likelihood": (lambda s: ss.SoftSort(0.01)(s).log_prob(s.detach().argsort(-1)), 1 << 24),
+                  "neuralsort likelihood": (lambda s: ss.NeuralSort(1.0)(s).log_prob(s.detach().argsort(-1)), 1 << 15),
+                  "lapsum likelihood": (lambda s: ss.LapSum(0.01)(s).log_prob(s.detach().argsort(-1)), 1 << 24),
+                  "sinkhorn, ten rounds": (lambda s: ss.SinkhornSort(0.1, iterations=10)(s) @ s, 1 << 14),
                   "listing of the SoftSort paper": (lambda s: (-(s.sort(-1, descending=True).values[..., None] - s[..., None, :]).abs() / 0.01).softmax(-1) @ s[..., None], 1 << 13)}
         for peer, make in dict(torchsort=lambda m: lambda s: m.soft_rank(s, regularization_strength=0.1), fast_soft_sort=lambda m: None,
                                diffsort=lambda m: lambda s: m.DiffSortNet("bitonic", s.shape[-1], device=device)(s)[0]).items():
