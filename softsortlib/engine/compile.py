@@ -140,7 +140,7 @@ def undisturbed(compile):
                 gc.enable()
     return alone
 
-# %% ../../nbs/engine/90_compile.ipynb #e6c954c1
+# %% ../../nbs/engine/90_compile.ipynb #b5002347
 class _PartLibrary(JITCodeLibrary):
     "The code of a function inside kernels: checked and linked, but not optimized alone, and never run by itself."
     codegen = SimpleNamespace(set_env=lambda name, environment: None)  # none is kept for what is never run
@@ -167,11 +167,11 @@ class _LoopLibrary(_PartLibrary):
         super().add_ir_module(module)
 
 
-def _compiler_of(f):
-    "Numba's compiler, for the function `f` as a part of kernels."
+def _compiler_of(f, lent):
+    "Numba's compiler, for the function `f` as a part of kernels; `lent` as in `jit`."
     jumps = {*dis.hasjrel, *dis.hasjabs}
     loops = any(step.opcode in jumps and step.argval <= step.offset for step in dis.get_instructions(f))  # backwards
-    kind = _LoopLibrary if loops else _PartLibrary
+    kind = _LoopLibrary if loops and lent else _PartLibrary
 
     class PartCompiler(Compiler):
         def __init__(self, typing, target, library, *args):
@@ -190,7 +190,7 @@ def _compiled(f, options, cache=None):
     dispatcher._compiler.compile = undisturbed(dispatcher._compiler.compile)
     return dispatcher
 
-# %% ../../nbs/engine/90_compile.ipynb #0e8168a8
+# %% ../../nbs/engine/90_compile.ipynb #b4c0da27
 class Kernel:
     "The function `f`, compiled when it is called first."
     def __init__(self, f, options):
@@ -205,7 +205,8 @@ class Kernel:
     @functools.cached_property
     def inner(self):
         "The one for calls from kernels, whose code is kept with theirs."
-        return _compiled(self.f, dict(self.options, no_cpython_wrapper=True, pipeline_class=_compiler_of(self.f)))
+        return _compiled(self.f, dict(self.options, no_cpython_wrapper=True,
+                                      pipeline_class=_compiler_of(self.f, not self.options["_nrt"])))
 
     @property
     def _numba_type_(self):

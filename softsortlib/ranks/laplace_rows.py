@@ -49,19 +49,20 @@ def _rank_states(lo, hi, s, tau, v, below, above):
                     V += v[b, i]
                     M = q[i - start] * M + (1 - q[i - start]) * V
 
-# %% ../../nbs/ranks/184_laplace_rows.ipynb #6a7ce10e
+# %% ../../nbs/ranks/184_laplace_rows.ipynb #affd3e55
 @jit
 def _rank_blocks(lo, hi, s, order, tau, v, below, above, ranks):
     "Ranks of blocks lo..hi of all rows; order (B, n), ranks (B, n) as the scores stand."
     n = s.shape[1]
     K = below.shape[1]
-    q = np.empty(BLOCK)
-    N = np.empty(BLOCK)
+    width = BLOCK if K > 1 else n
+    q = np.empty(width)
+    N = np.empty(width)
     for block in range(lo, hi):
         b = block // K
         k = block % K
-        start = k * BLOCK
-        end = min(start + BLOCK, n)
+        start = k * width
+        end = min(start + width, n)
         _gaps(s[b], start, end, tau[b], q)
         M, V = above[b, k]
         for i in range(end - 1, start - 1, -1):
@@ -103,20 +104,21 @@ def _pull_states(lo, hi, s, tau, v, g, below, above):
                     V = q[i - start] * (V + v[b, i])
                     G = q[i - start] * (G + g[b, i])
 
-# %% ../../nbs/ranks/184_laplace_rows.ipynb #30294d42
+# %% ../../nbs/ranks/184_laplace_rows.ipynb #f55140a4
 @jit
 def _pull_blocks(lo, hi, g, s, tau, v, below, above, out):
     "(42.4) for blocks lo..hi of all rows; g and out (B, n) in the order of the scores."
     n = s.shape[1]
     K = below.shape[1]
-    q = np.empty(BLOCK)
-    weight_above = np.empty(BLOCK)
-    pull_above = np.empty(BLOCK)
+    width = BLOCK if K > 1 else n
+    q = np.empty(width)
+    weight_above = np.empty(width)
+    pull_above = np.empty(width)
     for block in range(lo, hi):
         b = block // K
         k = block % K
-        start = k * BLOCK
-        end = min(start + BLOCK, n)
+        start = k * width
+        end = min(start + width, n)
         _gaps(s[b], start, end, tau[b], q)
         V, G = above[b, k]
         for i in range(end - 1, start - 1, -1):
@@ -133,10 +135,12 @@ def _pull_blocks(lo, hi, g, s, tau, v, below, above, out):
             V += v[b, i]
             G += g[b, i]
 
-# %% ../../nbs/ranks/184_laplace_rows.ipynb #324671ea
+# %% ../../nbs/ranks/184_laplace_rows.ipynb #86fdab82
+_LONG = 1 << 16  # elements of a row from which it is walked in blocks
+
 def _sides(walk, s, *columns):
     "The states at both sides of each block, (B, K, 2) each, by the kernel `walk`; zero where a row has one block."
-    blocks = -(-s.shape[1] // BLOCK)
+    blocks = -(-s.shape[1] // BLOCK) if s.shape[1] >= _LONG else 1
     below = np.zeros((len(s), blocks, 2))
     above = np.zeros((len(s), blocks, 2))
     if blocks > 1:
