@@ -84,7 +84,7 @@ def _sums_in(s_ptr, order_ptr, ends_ptr, chunk, chunks, k, m, tau, CARRY: tl.con
     F, _ = arrive(ends_ptr + 5 * chunks, chunk, chunks, q, q == 1, one, c, c == 0, True, False, CARRY)
     return 1 + tl.sum(E, 1), 1 + tl.sum(F, 1)
 
-# %% ../../nbs/ranks/183_lapsum_topk_triton.ipynb #4de217b3
+# %% ../../nbs/ranks/183_lapsum_topk_triton.ipynb #5220b8da
 @triton_jit
 def _beside(ends_ptr, L, R, chunk, chunks, k, a, m, CARRY: tl.constexpr, BLOCK: tl.constexpr):
     "L at score a - 1 and R at score a, zero where there is none."
@@ -97,7 +97,7 @@ def _beside(ends_ptr, L, R, chunk, chunks, k, a, m, CARRY: tl.constexpr, BLOCK: 
         right += tl.where(after, 1 + tl.load(ends_ptr + 8 * chunks + chunk + 1, after, 0.0), 0.0)
     return left, right
 
-
+# %% ../../nbs/ranks/183_lapsum_topk_triton.ipynb #2bc195d3
 @triton_jit
 def _level_kernel(s_ptr, order_ptr, k_ptr, real_ptr, tau_ptr, ends_ptr, kept_ptr, x_ptr, d_ptr, near_ptr, n, chunks,
                   CARRY: tl.constexpr, BLOCK: tl.constexpr):
@@ -138,7 +138,7 @@ def _step_kernel(s_ptr, kept_ptr, tau_ptr, x_ptr, d_ptr, w_ptr, n, blocks, BLOCK
     kept = tl.load(kept_ptr + row * n + j, j < n, 0)
     tl.store(w_ptr + row * n + j, tl.where(kept, tl.where(v > 0, 1 - half, half), 0.0), j < n)
 
-# %% ../../nbs/ranks/183_lapsum_topk_triton.ipynb #901fcba9
+# %% ../../nbs/ranks/183_lapsum_topk_triton.ipynb #323e732a
 def _levels(s, tau, k, order, real):
     "x, d, how near and what is kept, for arguments in one batch dimension."
     B, n = s.shape
@@ -154,6 +154,7 @@ def _levels(s, tau, k, order, real):
     launch(_level_kernel, B, s, k_ptr=k, x_ptr=x, d_ptr=d, near_ptr=near, CARRY=chunks > 1, **common)
     return x, d, near, kept
 
+# %% ../../nbs/ranks/183_lapsum_topk_triton.ipynb #d0a7d552
 def topk_triton(
     s: Tensor,  # scores, (..., n)
     tau: Tensor,  # temperatures, (..., 1)
