@@ -61,7 +61,18 @@ def _by_digit(K, I, L, J, shift, place):
         J[j] = I[i]
         place[c] = j + 1
 
-# %% ../../nbs/engine/93_radix.ipynb #3cde9e03
+# %% ../../nbs/engine/93_radix.ipynb #ced6751a
+@jit
+def _take_apart(K, I, s, flip, values, order):
+    "The values and the order of one row by its sorted keys K and indices I; all (n,)."
+    for i in range(len(K)):
+        order[i] = I[i]
+        key = K[i] ^ flip
+        if key == _NAN or key == _SIGN:
+            values[i] = s[I[i]]
+        else:
+            values[i] = _from_key(key)
+
 @jit
 def _radix_rows(lo, hi, s, values, order, flip):
     "Sort rows lo..hi of s, by Prop 93.2."
@@ -87,13 +98,7 @@ def _radix_rows(lo, hi, s, values, order, flip):
             L[:] = K
             J[:] = I
             K, I = L, J
-        for i in range(n):
-            order[b, i] = I[i]
-            key = K[i] ^ flip
-            if key == _NAN or key == _SIGN:
-                values[b, i] = s[b, I[i]]
-            else:
-                values[b, i] = _from_key(key)
+        _take_apart(K, I, s[b], flip, values[b], order[b])
 
 # %% ../../nbs/engine/93_radix.ipynb #1659d31d
 def sorted_by_torch(s, descending=False):

@@ -21,7 +21,7 @@ def _gaps(s, start, end, tau, q):
     for i in range(max(start, 1), end):
         q[i - start] = exp_neg((np.float64(s[i]) - np.float64(s[i - 1])) / tau)
 
-# %% ../../nbs/ranks/184_laplace_rows.ipynb #ef05dd20
+# %% ../../nbs/ranks/184_laplace_rows.ipynb #9d8d4143
 _SURE = 1e-200  # a price that is far from zero
 
 @jit
@@ -129,7 +129,7 @@ def _pull_adds(lo, hi, s, tau, v, g, adds):
         adds[b, k, 1], adds[b, k, 2] = v_up, v_down
         adds[b, k, 3], adds[b, k, 4] = g_up, g_down
 
-# %% ../../nbs/ranks/184_laplace_rows.ipynb #9015a218
+# %% ../../nbs/ranks/184_laplace_rows.ipynb #bd56af2a
 @jit
 def _pull_joins(lo, hi, adds, below, above):
     "The states (184.3), (V, G), at both sides of each block, rows lo..hi, from what the blocks add."
