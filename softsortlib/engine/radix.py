@@ -61,7 +61,7 @@ def _by_digit(K, I, L, J, shift, place):
         J[j] = I[i]
         place[c] = j + 1
 
-# %% ../../nbs/engine/93_radix.ipynb #ced6751a
+# %% ../../nbs/engine/93_radix.ipynb #ef65a197
 @jit
 def _take_apart(K, I, s, flip, values, order):
     "The values and the order of one row by its sorted keys K and indices I; all (n,)."
@@ -73,6 +73,7 @@ def _take_apart(K, I, s, flip, values, order):
         else:
             values[i] = _from_key(key)
 
+# %% ../../nbs/engine/93_radix.ipynb #acdecb75
 @jit
 def _radix_rows(lo, hi, s, values, order, flip):
     "Sort rows lo..hi of s, by Prop 93.2."
