@@ -35,10 +35,11 @@ def small_chunks(monkeypatch):
     if not REHEARSE: return
     import softsortlib.engine.mean_triton as mean
     import softsortlib.engine.scan_triton as scan
+    import softsortlib.ranks.lapsum_topk_triton as topk
     import softsortlib.ranks.pooling_triton as pooling
     import softsortlib.rowwise.likelihood_triton as likelihood
     def cut(n, d, most=None): return 8, 2 if d > 1 else 1, -(-n // 8)
-    for module in (scan, mean, likelihood): monkeypatch.setattr(module, "cut", cut)
+    for module in (scan, mean, likelihood, topk): monkeypatch.setattr(module, "cut", cut)
     monkeypatch.setattr(pooling, "CHUNK", 4)
     import softsortlib.ragged.kernels_triton as lists
     for name in ("CHUNK", "TILE"): monkeypatch.setattr(lists, name, 8)
@@ -292,6 +293,17 @@ def test_lists(name):
     s = s.detach().index_fill(1, torch.tensor(2), float("nan"))
     with there(): y = LISTS[name](s.to(DEVICE), tau=0.3, offsets=offsets.to(DEVICE)).cpu()
     assert torch.equal(y.isnan(), (torch.arange(s.shape[1]) < 3).expand(s.shape))
+
+
+@pytest.mark.parametrize("n", EDGES)
+def test_balanced_losses(n):
+    "Masked, with ties, and one temperature a list that learns; above 1,024 scores by the scan."
+    y = torch.randint(0, 4, (2, n), generator=torch.Generator().manual_seed(4))
+    mask, s = torch.rand(2, n, generator=torch.Generator().manual_seed(2)) < 0.7, draw(2, n)
+    s[0, : n // 2] = 0.25
+    mask[:, 0] = True
+    def f(s, tau): return tuple(losses.neural_ndcg_loss(s, y.to(s.device), mask.to(s.device), tau=tau, iterations=i, reduction="none") for i in (1, 3 if REHEARSE else 20))
+    compared(f, (s, torch.tensor([0.3, 1.0], dtype=torch.float64)), tolerance=1e-3)
 
 
 @pytest.mark.parametrize("loss", [losses.approx_ndcg_loss, losses.listnet_loss, losses.listmle_loss], ids=lambda loss: loss.__name__)

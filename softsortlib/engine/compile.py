@@ -318,10 +318,16 @@ def arrays(*tensors):
     "The numpy arrays behind CPU tensors, contiguous; they share memory where the tensors already were."
     return [t.detach().contiguous().numpy() for t in tensors]
 
-# %% ../../nbs/engine/90_compile.ipynb #c6dadeac
+# %% ../../nbs/engine/90_compile.ipynb #0a10dd94
+_HUGE = 1 << 20  # numbers from which memory comes in huge pages
+
 def empty_matrix(dtype, *shape):
-    "Memory for a matrix, not yet written."
-    return torch.from_numpy(np.empty(shape, str(dtype).split(".")[1]))
+    "Memory on the CPU for a large result, not yet written."
+    numbers = math.prod(shape)
+    if numbers < _HUGE // 2:
+        return torch.empty(shape, dtype=dtype)
+    room = np.empty(max(numbers, _HUGE), str(dtype).split(".")[1])
+    return torch.from_numpy(room[:numbers].reshape(shape))
 
 # %% ../../nbs/engine/90_compile.ipynb #a90d7938
 def one_batch(batch, *tensors):

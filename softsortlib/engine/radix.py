@@ -5,13 +5,13 @@
 # %% auto #0
 __all__ = ['stable_sort']
 
-# %% ../../nbs/engine/93_radix.ipynb #33577980
+# %% ../../nbs/engine/93_radix.ipynb #070c8533
 import numpy as np
 import torch
 from torch import Tensor
 
 from .autograd import custom_op, differentiable, is_unseen
-from .compile import jit, spread_rows
+from .compile import empty_matrix, jit, spread_rows
 from .dispatch import for_onnx
 
 # %% ../../nbs/engine/93_radix.ipynb #b20ce0e8
@@ -61,15 +61,28 @@ def _by_digit(K, I, L, J, shift, place):
         J[j] = I[i]
         place[c] = j + 1
 
-# %% ../../nbs/engine/93_radix.ipynb #e7e012d4
+# %% ../../nbs/engine/93_radix.ipynb #ef65a197
+@jit
+def _take_apart(K, I, s, flip, values, order):
+    "The values and the order of one row by its sorted keys K and indices I; all (n,)."
+    for i in range(len(K)):
+        order[i] = I[i]
+        key = K[i] ^ flip
+        if key == _NAN or key == _SIGN:
+            values[i] = s[I[i]]
+        else:
+            values[i] = _from_key(key)
+
+# %% ../../nbs/engine/93_radix.ipynb #acdecb75
 @jit
 def _radix_rows(lo, hi, s, values, order, flip):
     "Sort rows lo..hi of s, by Prop 93.2."
     n = s.shape[1]
-    K, L = np.empty(n, np.uint32), np.empty(n, np.uint32)
-    I, J = np.empty(n, np.int32), np.empty(n, np.int32)
+    K, I = np.empty(n, np.uint32), np.empty(n, np.int32)
     count = np.empty((4, 256), np.int64)
     for b in range(lo, hi):
+        L, J = order[b].view(np.uint32)[:n], order[b].view(np.int32)[n:]
+        passes = 0
         for i in range(n):
             K[i] = _to_key(s[b, i]) ^ flip
             I[i] = i
@@ -81,13 +94,12 @@ def _radix_rows(lo, hi, s, values, order, flip):
             _by_digit(K, I, L, J, shift, count[d])
             K, L = L, K
             I, J = J, I
-        for i in range(n):
-            order[b, i] = I[i]
-            key = K[i] ^ flip
-            if key == _NAN or key == _SIGN:
-                values[b, i] = s[b, I[i]]
-            else:
-                values[b, i] = _from_key(key)
+            passes += 1
+        if passes % 2:
+            L[:] = K
+            J[:] = I
+            K, I = L, J
+        _take_apart(K, I, s[b], flip, values[b], order[b])
 
 # %% ../../nbs/engine/93_radix.ipynb #1659d31d
 def sorted_by_torch(s, descending=False):
@@ -96,7 +108,7 @@ def sorted_by_torch(s, descending=False):
         return tuple(s.topk(s.shape[-1], largest=descending))
     return tuple(s.sort(dim=-1, descending=descending, stable=True))
 
-# %% ../../nbs/engine/93_radix.ipynb #385bd3de
+# %% ../../nbs/engine/93_radix.ipynb #f51dd315
 def _has_radix(s):
     "Whether the radix sort is for s: single precision on a CPU, and rows that are not very short."
     return s.device.type == "cpu" and s.dtype == torch.float32 and s.shape[-1] >= 32
@@ -106,8 +118,8 @@ def sorted_values(s, descending=False):
     if not _has_radix(s):
         return sorted_by_torch(s, descending)
     n = s.shape[-1]
-    values = s.new_empty(s.shape)
-    order = torch.empty(s.shape, dtype=torch.long)
+    values = empty_matrix(s.dtype, *s.shape)
+    order = empty_matrix(torch.long, *s.shape)
     bits = [a.view(torch.int32).numpy().view(np.uint32).reshape(-1, n) for a in (s.detach().contiguous(), values)]
     flip = _DOWN if descending else _UP
     spread_rows(_radix_rows, len(bits[0]), s.numel(), *bits, order.numpy().reshape(-1, n), flip)

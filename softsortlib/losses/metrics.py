@@ -5,13 +5,14 @@
 # %% auto #0
 __all__ = ['hard_metric', 'soft_metric', 'gradient_and_curvature']
 
-# %% ../../nbs/losses/125_metrics.ipynb #5b6629e4
+# %% ../../nbs/losses/125_metrics.ipynb #e7ca465b
 import copy
 
 import torch
 from torch import Tensor
 
 from ..core.checks import check_scores, is_one_of
+from ..engine.dispatch import precise
 from ..functional.arguments import midranks
 from ..functional.parts import in_parts
 from .contract import Loss, differing, over_lists, reduce_sets, set_inputs
@@ -71,7 +72,7 @@ def _auc(loss, s, y, mask):
     above = r.masked_fill(~relevant, 0).sum(-1) - n * (n + 1) / 2
     return above / (n * m).clamp(min=1), (n > 0) & (m > 0)
 
-# %% ../../nbs/losses/125_metrics.ipynb #cfdbaaef
+# %% ../../nbs/losses/125_metrics.ipynb #ea09547a
 def _spearman(loss, s, y, mask):
     "The correlation of ranks, 0 if all scores are tied."
     a, b = (midranks(v, mask, False) for v in (s, y))
@@ -88,7 +89,7 @@ def _kendall(loss, s, y, mask):
     order = midranks(s, mask, False)
     few = s.numel() * s.shape[-1] <= 1 << 18
     pairs = graded_pairs_plain if few else graded_pairs
-    wrong = pairs(order.double(), y.double(), omega.double(), 1e-3, "sigmoid")
+    wrong = pairs(precise(order), precise(y), precise(omega), 1e-3, "sigmoid")
     return 1 - 2 * (wrong / total.masked_fill(total <= 0, 1)).to(s.dtype), differing(y, mask)
 
 # %% ../../nbs/losses/125_metrics.ipynb #7d713a26

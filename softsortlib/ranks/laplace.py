@@ -215,7 +215,8 @@ _laplace_rank = differentiable(_laplace_rank_op, 4, _laplace_rank_backward, _lap
 def _sorted_real(s, mask):
     "Increasing scores, their order, and the weights 1 (real) and 0 (padded), each (..., n)."
     if mask is None:
-        return *stable_sort(s), torch.ones_like(s)
+        real = torch.ones_like(s)  # first: its threads go on spinning, in the way of the kernels that follow a sort
+        return *stable_sort(s), real
     top = s.detach().masked_fill(~mask, -math.inf).amax(-1, keepdim=True)
     top = top.where(mask.any(-1, keepdim=True), 0)
     x, order = stable_sort(torch.where(mask, s, top))

@@ -5,11 +5,11 @@
 # %% auto #0
 __all__ = []
 
-# %% ../../nbs/ranks/184_laplace_rows.ipynb #02f913e9
+# %% ../../nbs/ranks/184_laplace_rows.ipynb #c2c4272b
 import numpy as np
 from torch import Tensor
 
-from ..engine.compile import arrays, exp_neg, jit, spread_rows
+from ..engine.compile import arrays, empty_matrix, exp_neg, jit, spread_rows
 
 # %% ../../nbs/ranks/184_laplace_rows.ipynb #9ac8d147
 BLOCK = 1024  # elements: the prices and the sums of a block stay in the first cache
@@ -21,33 +21,64 @@ def _gaps(s, start, end, tau, q):
     for i in range(max(start, 1), end):
         q[i - start] = exp_neg((np.float64(s[i]) - np.float64(s[i - 1])) / tau)
 
-# %% ../../nbs/ranks/184_laplace_rows.ipynb #8264a9ac
+# %% ../../nbs/ranks/184_laplace_rows.ipynb #9d8d4143
+_SURE = 1e-200  # a price that is far from zero
+
 @jit
-def _rank_states(lo, hi, s, tau, v, below, above):
-    "What the walks of (184.1) hold at the edges of blocks; walk 2 b goes up row b, walk 2 b + 1 down."
-    n = s.shape[1]
-    K = below.shape[1]
-    q = np.empty(BLOCK)
-    for walk in range(lo, hi):
-        b = walk // 2
-        M = 0.0
+def _reaches(s, start, end, tau, up, down):
+    "Fill up and down with u and w of (184.2) for start <= i < end and return Q; s (n,) increasing."
+    last, below = np.float64(s[end - 1]), np.float64(s[max(start - 1, 0)])
+    whole = exp_neg((last - below) / tau) if last != below else 1.0
+    for i in range(start, end):
+        up[i - start] = exp_neg((last - np.float64(s[i])) / tau if s[i] != last else 0.0)
+    if whole > _SURE:
+        for i in range(end - start):
+            down[i] = whole / up[i]
+    else:
+        for i in range(start, end):
+            down[i - start] = exp_neg((np.float64(s[i]) - below) / tau if s[i] != below else 0.0)
+    return whole
+
+# %% ../../nbs/ranks/184_laplace_rows.ipynb #650a2409
+@jit
+def _rank_adds(lo, hi, s, tau, v, adds):
+    "adds[b, k] = (Q, sum of v, sum of v (1 - u), sum of v (1 - w)) of blocks lo..hi of all rows (Prop 184.2)."
+    K = adds.shape[1]
+    up, down = np.empty(BLOCK), np.empty(BLOCK)
+    for block in range(lo, hi):
+        b = block // K
+        k = block % K
+        start = k * BLOCK
+        end = min(start + BLOCK, s.shape[1])
+        adds[b, k, 0] = _reaches(s[b], start, end, tau[b], up, down)
         V = 0.0
-        for step in range(K):
-            k = step if walk % 2 == 0 else K - 1 - step
-            start = k * BLOCK
-            end = min(start + BLOCK, n)
-            _gaps(s[b], start, end, tau[b], q)
-            state = below[b, k] if walk % 2 == 0 else above[b, k]
-            state[0] = M
-            state[1] = V
-            if walk % 2 == 0:
-                for i in range(start, end):
-                    M = q[i - start] * M + (1 - q[i - start]) * V
-                    V += v[b, i]
-            else:
-                for i in range(end - 1, start - 1, -1):
-                    V += v[b, i]
-                    M = q[i - start] * M + (1 - q[i - start]) * V
+        M = 0.0
+        N = 0.0
+        for i in range(start, end):
+            V += v[b, i]
+            M += v[b, i] * (1 - up[i - start])
+            N += v[b, i] * (1 - down[i - start])
+        adds[b, k, 1] = V
+        adds[b, k, 2] = M
+        adds[b, k, 3] = N
+
+# %% ../../nbs/ranks/184_laplace_rows.ipynb #0e651644
+@jit
+def _rank_joins(lo, hi, adds, below, above):
+    "The states (184.1) at both sides of each block, rows lo..hi, from what the blocks add."
+    K = adds.shape[1]
+    for b in range(lo, hi):
+        for way in range(2):
+            state = below[b] if way == 0 else above[b]
+            M = 0.0
+            V = 0.0
+            for step in range(K):
+                k = step if way == 0 else K - 1 - step
+                state[k, 0] = M
+                state[k, 1] = V
+                Q = adds[b, k, 0]
+                M = Q * M + (1 - Q) * V + adds[b, k, 2 + way]
+                V += adds[b, k, 1]
 
 # %% ../../nbs/ranks/184_laplace_rows.ipynb #affd3e55
 @jit
@@ -76,33 +107,44 @@ def _rank_blocks(lo, hi, s, order, tau, v, below, above, ranks):
             ranks[b, order[b, i]] = mean_rank + (M - N[i - start]) / 2
             V += v[b, i]
 
-# %% ../../nbs/ranks/184_laplace_rows.ipynb #ce4e7701
+# %% ../../nbs/ranks/184_laplace_rows.ipynb #85294df1
 @jit
-def _pull_states(lo, hi, s, tau, v, g, below, above):
-    "What the walks of (184.2) hold at the edges of blocks, (V, G); walks as in `_rank_states`, g (B, n) in order."
-    n = s.shape[1]
-    K = below.shape[1]
-    q = np.empty(BLOCK)
-    for walk in range(lo, hi):
-        b = walk // 2
-        V = 0.0
-        G = 0.0
-        for step in range(K):
-            k = step if walk % 2 == 0 else K - 1 - step
-            start = k * BLOCK
-            end = min(start + BLOCK, n)
-            _gaps(s[b], start, end, tau[b], q)
-            state = below[b, k] if walk % 2 == 0 else above[b, k]
-            state[0] = V
-            state[1] = G
-            if walk % 2 == 0:
-                for i in range(start, end):
-                    V = q[i - start] * V + v[b, i]
-                    G = q[i - start] * G + g[b, i]
-            else:
-                for i in range(end - 1, start - 1, -1):
-                    V = q[i - start] * (V + v[b, i])
-                    G = q[i - start] * (G + g[b, i])
+def _pull_adds(lo, hi, s, tau, v, g, adds):
+    "adds[b, k] = Q and the sums of v u, v w, g u, g w of blocks lo..hi of all rows; g (B, n) in order; (B, K, 6)."
+    K = adds.shape[1]
+    up, down = np.empty(BLOCK), np.empty(BLOCK)
+    for block in range(lo, hi):
+        b = block // K
+        k = block % K
+        start = k * BLOCK
+        end = min(start + BLOCK, s.shape[1])
+        adds[b, k, 0] = _reaches(s[b], start, end, tau[b], up, down)
+        v_up, v_down = 0.0, 0.0
+        g_up, g_down = 0.0, 0.0
+        for i in range(start, end):
+            v_up += v[b, i] * up[i - start]
+            v_down += v[b, i] * down[i - start]
+            g_up += g[b, i] * up[i - start]
+            g_down += g[b, i] * down[i - start]
+        adds[b, k, 1], adds[b, k, 2] = v_up, v_down
+        adds[b, k, 3], adds[b, k, 4] = g_up, g_down
+
+# %% ../../nbs/ranks/184_laplace_rows.ipynb #bd56af2a
+@jit
+def _pull_joins(lo, hi, adds, below, above):
+    "The states (184.3), (V, G), at both sides of each block, rows lo..hi, from what the blocks add."
+    K = adds.shape[1]
+    for b in range(lo, hi):
+        for way in range(2):
+            state = below[b] if way == 0 else above[b]
+            V = 0.0
+            G = 0.0
+            for step in range(K):
+                k = step if way == 0 else K - 1 - step
+                state[k, 0] = V
+                state[k, 1] = G
+                V = adds[b, k, 0] * V + adds[b, k, 1 + way]
+                G = adds[b, k, 0] * G + adds[b, k, 3 + way]
 
 # %% ../../nbs/ranks/184_laplace_rows.ipynb #f55140a4
 @jit
@@ -135,19 +177,21 @@ def _pull_blocks(lo, hi, g, s, tau, v, below, above, out):
             V += v[b, i]
             G += g[b, i]
 
-# %% ../../nbs/ranks/184_laplace_rows.ipynb #86fdab82
+# %% ../../nbs/ranks/184_laplace_rows.ipynb #dfbce2cb
 _LONG = 1 << 16  # elements of a row from which it is walked in blocks
 
-def _sides(walk, s, *columns):
-    "The states at both sides of each block, (B, K, 2) each, by the kernel `walk`; zero where a row has one block."
+def _sides(add, join, s, *columns):
+    "The states at both sides of each block, (B, K, 2) each, by two kernels; zero where a row has one block."
     blocks = -(-s.shape[1] // BLOCK) if s.shape[1] >= _LONG else 1
     below = np.zeros((len(s), blocks, 2))
     above = np.zeros((len(s), blocks, 2))
     if blocks > 1:
-        spread_rows(walk, 2 * len(s), 4 * s.size, s, *columns, below, above)
+        adds = np.empty((len(s), blocks, 2 * len(columns)))  # tau and each column
+        spread_rows(add, len(s) * blocks, 2 * s.size, s, *columns, adds)
+        spread_rows(join, len(s), len(s) * blocks, adds, below, above)
     return below, above
 
-# %% ../../nbs/ranks/184_laplace_rows.ipynb #ff4cf121
+# %% ../../nbs/ranks/184_laplace_rows.ipynb #d6c2eecd
 def ranks_numba(
     s: Tensor,  # scores, increasing, (..., n)
     tau: Tensor,  # temperatures, (..., 1)
@@ -156,13 +200,13 @@ def ranks_numba(
 ) -> Tensor:  # (..., n), as the scores stood
     "Laplace ranks by the kernels."
     n = s.shape[-1]
-    ranks = s.new_empty(s.shape)
+    ranks = empty_matrix(s.dtype, *s.shape)
     S, O, V, R, T = arrays(*(a.reshape(-1, n) for a in (s, order, v, ranks)), tau.reshape(-1))
-    below, above = _sides(_rank_states, S, T, V)
+    below, above = _sides(_rank_adds, _rank_joins, S, T, V)
     spread_rows(_rank_blocks, below.shape[0] * below.shape[1], 2 * S.size, S, O, T, V, below, above, R)
     return ranks
 
-# %% ../../nbs/ranks/184_laplace_rows.ipynb #bf965eda
+# %% ../../nbs/ranks/184_laplace_rows.ipynb #65b031c3
 def rank_pull_numba(
     g: Tensor,  # the gradient to the ranks, in the order of the scores, (..., n)
     s: Tensor,  # scores, increasing, (..., n)
@@ -171,8 +215,8 @@ def rank_pull_numba(
 ) -> Tensor:  # the gradient to s, (..., n)
     "(42.4) by the kernels."
     n = s.shape[-1]
-    out = s.new_empty(s.shape)
+    out = empty_matrix(s.dtype, *s.shape)
     G, S, V, O, T = arrays(*(a.reshape(-1, n) for a in (g, s, v, out)), tau.reshape(-1))
-    below, above = _sides(_pull_states, S, T, V, G)
+    below, above = _sides(_pull_adds, _pull_joins, S, T, V, G)
     spread_rows(_pull_blocks, below.shape[0] * below.shape[1], 2 * S.size, G, S, T, V, below, above, O)
     return out

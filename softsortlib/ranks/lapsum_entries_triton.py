@@ -24,7 +24,7 @@ def _sorted_kernel(s_ptr, order_ptr, real_ptr, t_ptr, one_ptr, kept_ptr, n, bloc
     tl.store(one_ptr + row * n + k, tl.where(k < m, 1.0, 0.0), k < n)
     tl.store(kept_ptr + i, tl.where(k < m, 1, 0), k < n)
 
-# %% ../../nbs/ranks/175_lapsum_entries_triton.ipynb #186d41b7
+# %% ../../nbs/ranks/175_lapsum_entries_triton.ipynb #16ad0255
 @triton_jit
 def _log_of(x):
     "The logarithm of x, that of the least normal number for zero; NaN stays."
@@ -32,27 +32,27 @@ def _log_of(x):
 
 
 @triton_jit
-def _distances_at(t_ptr, left_ptr, right_ptr, tau, a, C, m):
-    "beta and gamma of (175.1), L and R beside thresholds of one set with a scores below."
-    under = a > 0
-    over = a < m
-    L = tl.load(left_ptr + a - 1, under, 0.0)
-    R = tl.load(right_ptr + a, over, 0.0)
-    down = tl.load(t_ptr + a - 1, under, 0.0)
-    up = tl.load(t_ptr + a, over, 0.0)
-    gap = tl.where(under & over, (up - down) / tau, 0.0)
+def _distances_of(down, up, L, R, tau, C, both):
+    "beta and gamma of (175.1) from the scores beside thresholds, their sums and C; both: whether there are two."
+    gap = tl.where(both, (up - down) / tau, 0.0)
     gap = tl.where(gap > 1e300, 1e300, gap)
     log_h = _log_of(tl.abs(C) + tl.sqrt(C * C + L * R * tl.exp(-gap)))
     level = (gap + _log_of(L) - _log_of(R)) / 2
     beta = tl.where(C > 0, _log_of(L) - log_h, tl.where(C < 0, gap - (_log_of(R) - log_h), level))
-    return beta, tl.where(C < 0, _log_of(R) - log_h, gap - beta), L, R
+    return beta, tl.where(C < 0, _log_of(R) - log_h, gap - beta)
 
 
 @triton_jit
 def _distances(t_ptr, left_ptr, right_ptr, tau, i, m, steps):
     "a, beta and gamma of (175.1), L and R beside thresholds i of one set."
     a = _count_below(left_ptr, right_ptr, i, m, 0, steps)
-    beta, gamma, L, R = _distances_at(t_ptr, left_ptr, right_ptr, tau, a, (a - i).to(tl.float64), m)
+    under = a > 0
+    over = a < m
+    L = tl.load(left_ptr + a - 1, under, 0.0)
+    R = tl.load(right_ptr + a, over, 0.0)
+    down = tl.load(t_ptr + a - 1, under, 0.0)
+    up = tl.load(t_ptr + a, over, 0.0)
+    beta, gamma = _distances_of(down, up, L, R, tau, (a - i).to(tl.float64), under & over)
     return a, beta, gamma, L, R
 
 # %% ../../nbs/ranks/175_lapsum_entries_triton.ipynb #03cbc8e7

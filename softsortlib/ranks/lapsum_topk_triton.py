@@ -5,41 +5,128 @@
 # %% auto #0
 __all__ = ['topk_triton', 'topk_grads_triton']
 
-# %% ../../nbs/ranks/183_lapsum_topk_triton.ipynb #c7ecb8c3
+# %% ../../nbs/ranks/183_lapsum_topk_triton.ipynb #ba6edd09
 import torch
 from torch import Tensor
 
 from ..engine.compile import has_triton, tl, triton, triton_jit
 from ..engine.dispatch import launch
-from .lapsum_entries_triton import _blocks, _distances_at, _flat, _read
+from ..engine.scan_triton import arrive, carry_on, cut, note_ends, ones_of
+from .lapsum_entries_triton import _blocks, _distances_of, _flat
 from .lapsum_triton import _place
 
-# %% ../../nbs/ranks/183_lapsum_topk_triton.ipynb #33997f85
+# %% ../../nbs/ranks/183_lapsum_topk_triton.ipynb #9c135cc9
 @triton_jit
-def _level_kernel(k_ptr, real_ptr, tau_ptr, t_ptr, left_ptr, right_ptr, x_ptr, d_ptr, near_ptr, n, steps):
-    "Write b of (183.1) for one set."
-    row, lane, m = _place(real_ptr, n, 1, 1)
-    level = m - tl.load(k_ptr + row + lane)
-    left_ptr += row * n
-    right_ptr += row * n
-    first = tl.zeros_like(lane)
-    last = first + m
-    for _ in range(steps):
-        middle = (first + last) // 2
-        searched = first < last
-        L = tl.load(left_ptr + middle, searched, 1.0)
-        R = tl.load(right_ptr + middle, searched, 1.0)
-        below = middle + 1 - L / 2 + (R - 1) / 2 <= level
-        last = tl.where(searched & (below == 0), middle, last)
-        first = tl.where(searched & below, middle + 1, first)
-    tau = tl.load(tau_ptr + row)
-    beta, gamma, _, _ = _distances_at(t_ptr + row * n, left_ptr, right_ptr, tau, first, first - level, m)
-    low = (first > 0) & ((beta <= gamma) | (first == m))
-    tl.store(x_ptr + row + lane, tl.load(t_ptr + row * n + tl.where(low, first - 1, first), m > 0, 0.0))
-    tl.store(d_ptr + row + lane, tl.where(low, beta, -gamma))
-    tl.store(near_ptr + row + lane, tl.abs(tl.where(low, beta, gamma)))
+def _score_at(s_ptr, order_ptr, k, m):
+    "The scores at places k of the order of one set, double, and whether there are any."
+    there = (k >= 0) & (k < m)
+    return tl.load(s_ptr + tl.load(order_ptr + k, there, 0), there, 0.0).to(tl.float64), there
 
-# %% ../../nbs/ranks/183_lapsum_topk_triton.ipynb #a7695b98
+
+@triton_jit
+def _decay_between(s_ptr, order_ptr, k, j, m, tau):
+    "exp(-|t_k - t_j| / tau), one at a tie, zero where one of them is not there."
+    t, here = _score_at(s_ptr, order_ptr, k, m)
+    other, there = _score_at(s_ptr, order_ptr, j, m)
+    q = tl.where(t == other, 1.0, tl.exp(-tl.abs(t - other) / tau))
+    return tl.where(here & there, q, 0.0)
+
+
+@triton_jit
+def _keep(kept_ptr, order_ptr, k, m, n):
+    "Write which scores are real."
+    tl.store(kept_ptr + tl.load(order_ptr + k, k < n, 0), k < m, k < n)
+
+# %% ../../nbs/ranks/183_lapsum_topk_triton.ipynb #5010605a
+@triton_jit
+def _chunk_kernel(s_ptr, order_ptr, real_ptr, tau_ptr, ends_ptr, kept_ptr, n, chunks, BLOCK: tl.constexpr):
+    "Write what one chunk does to the carries of both directions, and what is kept of it."
+    row, k, m = _place(real_ptr, n, chunks, BLOCK)
+    s_ptr += row * n
+    order_ptr += row * n
+    _keep(kept_ptr + row * n, order_ptr, k, m, n)
+    tau = tl.load(tau_ptr + row)
+    ends_ptr += row * 10 * chunks
+    chunk = tl.program_id(0) % chunks
+    c = tl.arange(0, 1)
+    q = _decay_between(s_ptr, order_ptr, k, k - 1, m, tau)
+    note_ends(ends_ptr, chunk, chunks, q, q == 1, ones_of(k - 1, m, tl.float64), c, c == 0, False, False, BLOCK)
+    q = _decay_between(s_ptr, order_ptr, k, k + 1, m, tau)
+    ends_ptr += 5 * chunks
+    note_ends(ends_ptr, chunk, chunks, q, q == 1, ones_of(k + 1, m, tl.float64), c, c == 0, True, False, BLOCK)
+
+# %% ../../nbs/ranks/183_lapsum_topk_triton.ipynb #65a04d3d
+@triton_jit
+def _chunks_below(s_ptr, order_ptr, ends_ptr, level, m, tau, chunks, BLOCK: tl.constexpr):
+    "How many chunks of one set have no mass above the level; the last chunk is not asked."
+    count = tl.zeros((), tl.int32)
+    for start in range(0, chunks - 1, BLOCK):
+        chunk = start + tl.arange(0, BLOCK)
+        last = (chunk + 1) * BLOCK - 1
+        whole = (chunk < chunks - 1) & (last < m)
+        L = 1 + tl.load(ends_ptr + 3 * chunks + chunk, whole, 0.0)
+        behind = tl.load(ends_ptr + 8 * chunks + chunk + 1, whole, 0.0)
+        R = 1 + _decay_between(s_ptr, order_ptr, last, last + 1, m, tau) * (1 + behind)
+        below = last + 1 - L / 2 + (R - 1) / 2 <= level
+        count += tl.sum(tl.where(whole & below, 1, 0), 0)
+    return count
+
+
+@triton_jit
+def _sums_in(s_ptr, order_ptr, ends_ptr, chunk, chunks, k, m, tau, CARRY: tl.constexpr):
+    "L and R at the scores k of one chunk."
+    c = tl.arange(0, 1)
+    q = _decay_between(s_ptr, order_ptr, k, k - 1, m, tau)
+    one = ones_of(k - 1, m, tl.float64)
+    E, _ = arrive(ends_ptr, chunk, chunks, q, q == 1, one, c, c == 0, False, False, CARRY)
+    q = _decay_between(s_ptr, order_ptr, k, k + 1, m, tau)
+    one = ones_of(k + 1, m, tl.float64)
+    F, _ = arrive(ends_ptr + 5 * chunks, chunk, chunks, q, q == 1, one, c, c == 0, True, False, CARRY)
+    return 1 + tl.sum(E, 1), 1 + tl.sum(F, 1)
+
+# %% ../../nbs/ranks/183_lapsum_topk_triton.ipynb #5220b8da
+@triton_jit
+def _beside(ends_ptr, L, R, chunk, chunks, k, a, m, CARRY: tl.constexpr, BLOCK: tl.constexpr):
+    "L at score a - 1 and R at score a, zero where there is none."
+    left = tl.sum(tl.where(k == a - 1, L, 0.0), 0)
+    right = tl.sum(tl.where((k == a) & (k < m), R, 0.0), 0)
+    if CARRY:
+        before = (chunk > 0) & (a == chunk * BLOCK)
+        left += tl.where(before, 1 + tl.load(ends_ptr + 3 * chunks + chunk - 1, before, 0.0), 0.0)
+        after = (a == (chunk + 1) * BLOCK) & (a < m)
+        right += tl.where(after, 1 + tl.load(ends_ptr + 8 * chunks + chunk + 1, after, 0.0), 0.0)
+    return left, right
+
+# %% ../../nbs/ranks/183_lapsum_topk_triton.ipynb #2bc195d3
+@triton_jit
+def _level_kernel(s_ptr, order_ptr, k_ptr, real_ptr, tau_ptr, ends_ptr, kept_ptr, x_ptr, d_ptr, near_ptr, n, chunks,
+                  CARRY: tl.constexpr, BLOCK: tl.constexpr):
+    "Write b of (183.1) for one set, and what is kept where there is one chunk."
+    row, k, m = _place(real_ptr, n, 1, BLOCK)
+    s_ptr += row * n
+    order_ptr += row * n
+    ends_ptr += row * 10 * chunks
+    tau = tl.load(tau_ptr + row)
+    level = m - tl.load(k_ptr + row)
+    chunk = tl.zeros((), tl.int32)
+    if CARRY:
+        chunk += _chunks_below(s_ptr, order_ptr, ends_ptr, level, m, tau, chunks, BLOCK)
+    else:
+        _keep(kept_ptr + row * n, order_ptr, k, m, n)
+    k += chunk * BLOCK
+    L, R = _sums_in(s_ptr, order_ptr, ends_ptr, chunk, chunks, k, m, tau, CARRY)
+    below = (k < m) & (k + 1 - L / 2 + (R - 1) / 2 <= level)
+    a = chunk * BLOCK + tl.sum(tl.where(below, 1, 0), 0)
+    L, R = _beside(ends_ptr, L, R, chunk, chunks, k, a, m, CARRY, BLOCK)
+    down, under = _score_at(s_ptr, order_ptr, a - 1, m)
+    up, over = _score_at(s_ptr, order_ptr, a, m)
+    beta, gamma = _distances_of(down, up, L, R, tau, a - level, under & over)
+    low = under & ((beta <= gamma) | (a == m))
+    tl.store(x_ptr + row, tl.where(low, down, up))
+    tl.store(d_ptr + row, tl.where(low, beta, -gamma))
+    tl.store(near_ptr + row, tl.abs(tl.where(low, beta, gamma)))
+
+# %% ../../nbs/ranks/183_lapsum_topk_triton.ipynb #d7c69561
 @triton_jit
 def _step_kernel(s_ptr, kept_ptr, tau_ptr, x_ptr, d_ptr, w_ptr, n, blocks, BLOCK: tl.constexpr):
     "Write the weights of one block."
@@ -48,18 +135,26 @@ def _step_kernel(s_ptr, kept_ptr, tau_ptr, x_ptr, d_ptr, w_ptr, n, blocks, BLOCK
     s = tl.load(s_ptr + row * n + j, j < n, 0.0).to(tl.float64)
     v = (s - tl.load(x_ptr + row)) / tl.load(tau_ptr + row) - tl.load(d_ptr + row)
     half = tl.exp(-tl.abs(v)) / 2
-    kept = tl.load(kept_ptr + row * n + j, j < n, 0) != 0
+    kept = tl.load(kept_ptr + row * n + j, j < n, 0)
     tl.store(w_ptr + row * n + j, tl.where(kept, tl.where(v > 0, 1 - half, half), 0.0), j < n)
 
-# %% ../../nbs/ranks/183_lapsum_topk_triton.ipynb #b2aa047b
+# %% ../../nbs/ranks/183_lapsum_topk_triton.ipynb #323e732a
 def _levels(s, tau, k, order, real):
     "x, d, how near and what is kept, for arguments in one batch dimension."
     B, n = s.shape
-    read, kept = _read(s, tau, order, real)
+    block, _, chunks = cut(n, 1)
     x, d, near = (torch.empty_like(tau) for _ in range(3))
-    launch(_level_kernel, B, s, k_ptr=k, x_ptr=x, d_ptr=d, near_ptr=near, n=n, **read)
+    kept = torch.empty_like(s, dtype=torch.bool)
+    ends = tau.new_empty((B, 2, 1, 5, chunks) if chunks > 1 else 1)
+    common = dict(s_ptr=s, order_ptr=order, real_ptr=real, tau_ptr=tau, ends_ptr=ends, kept_ptr=kept, n=n,
+                  chunks=chunks, BLOCK=block)
+    if chunks > 1:
+        launch(_chunk_kernel, B * chunks, s, **common)
+        carry_on(ends, chunks, False)
+    launch(_level_kernel, B, s, k_ptr=k, x_ptr=x, d_ptr=d, near_ptr=near, CARRY=chunks > 1, **common)
     return x, d, near, kept
 
+# %% ../../nbs/ranks/183_lapsum_topk_triton.ipynb #d0a7d552
 def topk_triton(
     s: Tensor,  # scores, (..., n)
     tau: Tensor,  # temperatures, (..., 1)
@@ -78,12 +173,12 @@ def topk_triton(
                n=n, blocks=blocks, BLOCK=block)
     return w
 
-# %% ../../nbs/ranks/183_lapsum_topk_triton.ipynb #af5de69f
+# %% ../../nbs/ranks/183_lapsum_topk_triton.ipynb #cc754953
 @triton_jit
 def _density(s_ptr, kept_ptr, tau, x, d, near, row, j, n):
     "The distances s - x, and f times exp(near), zero where padded."
     far = tl.load(s_ptr + row * n + j, j < n, 0.0).to(tl.float64) - x
-    kept = tl.load(kept_ptr + row * n + j, j < n, 0) != 0
+    kept = tl.load(kept_ptr + row * n + j, j < n, 0)
     return far, tl.where(kept, tl.exp(near - tl.abs(far / tau - d)) / 2, 0.0)
 
 

@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['Permutahedron']
 
-# %% ../../nbs/ranks/43_permutahedron.ipynb #6195b7f9
+# %% ../../nbs/ranks/43_permutahedron.ipynb #6a8e2854
 import math
 from typing import TYPE_CHECKING
 
@@ -18,7 +18,7 @@ from ..core.operators import check_tau
 from ..core.permutation import check_mask, check_scores, compute_dtype, patch_to, zero_outside
 from ..core.rank_operators import RankOperator
 from ..engine.autograd import custom_op, differentiable
-from ..engine.compile import arrays, jit, spread_rows
+from ..engine.compile import arrays, empty_matrix, jit, spread_rows
 from ..engine.dispatch import check_backend, choose, precise
 from ..engine.radix import sorted_values, stable_sort
 from .pooling import gap, mean_from, means, pool_means, project, project_anywhere
@@ -50,7 +50,7 @@ def _pool_kl(x, tau, of_z, size):
         size[top] = m
     return top + 1
 
-# %% ../../nbs/ranks/43_permutahedron.ipynb #a8b8da9a
+# %% ../../nbs/ranks/43_permutahedron.ipynb #5766970d
 @jit(fastmath=())
 def _pad(order, end, ranks, last):
     "Padded elements have no rank, and are blocks of their own."
@@ -62,39 +62,39 @@ def _pad(order, end, ranks, last):
 def _l2_rank_rows(lo, hi, x, order, tau, real, ranks, last):
     "Soft ranks of rows lo..hi by Prop 43.2."
     n = x.shape[1]
-    rho = np.arange(1.0, n + 1.0)
+    rho = np.arange(1, n + 1, dtype=np.int32)
     value = np.empty(n)
-    size = np.empty(n, np.int64)
     for b in range(lo, hi):
         t = np.float64(tau[b])
-        end = 0
-        for i in range(pool_means(x[b, :real[b]], t, rho, value, size)):
-            start = end
-            end += size[i]
+        size = last[b]
+        start = real[b]
+        _pad(order[b], start, ranks[b], last[b])
+        for i in range(pool_means(x[b, :start], t, rho, value, size) - 1, -1, -1):
+            end = start
+            start -= size[i]
             near = mean_from(x[b], np.float64(x[b, end - 1]), start, end)
             mean_rank = (start + 1 + end) / 2
             for k in range(start, end):
                 ranks[b, order[b, k]] = (gap(x[b], end - 1, k) - near) / t + mean_rank
                 last[b, k] = end - 1
-        _pad(order[b], end, ranks[b], last[b])
 
-# %% ../../nbs/ranks/43_permutahedron.ipynb #2ada2f93
+# %% ../../nbs/ranks/43_permutahedron.ipynb #5fc7b17f
 @jit(fastmath=())
 def _kl_rank_rows(lo, hi, x, order, tau, real, ranks, last):
     "Soft ranks of rows lo..hi by (43.3)."
     of_z = np.empty(x.shape[1])
-    size = np.empty(x.shape[1], np.int64)
     for b in range(lo, hi):
         t = np.float64(tau[b])
-        end = 0
-        for i in range(_pool_kl(x[b, :real[b]], t, of_z, size)):
-            start = end
-            end += size[i]
+        size = last[b]
+        start = real[b]
+        _pad(order[b], start, ranks[b], last[b])
+        for i in range(_pool_kl(x[b, :start], t, of_z, size) - 1, -1, -1):
+            end = start
+            start -= size[i]
             share = _sum_of_ranks(np.float64(end), size[i]) / of_z[i]
             for k in range(start, end):
                 ranks[b, order[b, k]] = share * math.exp(gap(x[b], end - 1, k) / t)
                 last[b, k] = end - 1
-        _pad(order[b], end, ranks[b], last[b])
 
 # %% ../../nbs/ranks/43_permutahedron.ipynb #c9a0b6f8
 def _targets(n, kl, like):
@@ -109,7 +109,7 @@ def _lift(z, w, real):
     farthest = (z - w).abs().masked_fill(~real, 0).amax(-1, keepdim=True).detach()
     return torch.where(real, z, w + 2 * farthest + 1)
 
-# %% ../../nbs/ranks/43_permutahedron.ipynb #14f3e9f8
+# %% ../../nbs/ranks/43_permutahedron.ipynb #c1555236
 def _ranks_anywhere(x, order, tau, real, kl, backend):
     "Soft ranks and blocks; x (..., n) increasing and its order, tau (..., 1), real (...)."
     behind = torch.arange(x.shape[-1], device=x.device) >= real[..., None]
@@ -121,8 +121,8 @@ def _ranks_anywhere(x, order, tau, real, kl, backend):
 def _ranks_numba(x, order, tau, real, kl):
     "The same by the kernels."
     n = x.shape[-1]
-    ranks = x.new_empty(x.shape)
-    last = torch.empty(x.shape, dtype=torch.long, device=x.device)
+    ranks = empty_matrix(x.dtype, *x.shape)
+    last = empty_matrix(torch.long, *x.shape)
     kernel = _kl_rank_rows if kl else _l2_rank_rows
     rows = arrays(x.reshape(-1, n), order.reshape(-1, n), tau.reshape(-1), real.reshape(-1),
                   ranks.view(-1, n), last.view(-1, n))
@@ -172,11 +172,11 @@ def _kl_pull_rows(lo, hi, g, ranks, order, last, out):
                     out[b, i] = ranks[b, i] * (g[b, i] - total / weight)
             start = end
 
-# %% ../../nbs/ranks/43_permutahedron.ipynb #7cc5c22a
+# %% ../../nbs/ranks/43_permutahedron.ipynb #58b32ba8
 def _pull_numba(g, ranks, order, last, kl):
     "D g by its kernels; g and ranks (..., n) as the scores stand, order and last (..., n)."
     n = g.shape[-1]
-    out = g.new_empty(g.shape)
+    out = empty_matrix(g.dtype, *g.shape)
     G, R, *rest = arrays(g.reshape(-1, n), ranks.reshape(-1, n), order.reshape(-1, n), last.reshape(-1, n),
                          out.view(-1, n))
     if kl:

@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['isotonic_plain', 'isotonic']
 
-# %% ../../nbs/ranks/47_pooling.ipynb #d80cc188
+# %% ../../nbs/ranks/47_pooling.ipynb #e5ffba21
 import math
 
 import numpy as np
@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from ..engine.autograd import custom_op, differentiable
-from ..engine.compile import arrays, jit, spread_rows
+from ..engine.compile import arrays, empty_matrix, jit, spread_rows
 from ..engine.dispatch import check_backend, choose, precise
 
 # %% ../../nbs/ranks/47_pooling.ipynb #c4c22998
@@ -33,7 +33,7 @@ def _block_values(z, w, kl):
         values = values / upper.cumsum(-1).clamp(min=1)
     return torch.where(upper, values, math.inf)
 
-# %% ../../nbs/ranks/47_pooling.ipynb #bfb23c04
+# %% ../../nbs/ranks/47_pooling.ipynb #14348fe4
 def isotonic_plain(
     z: Tensor,  # (..., n)
     w: Tensor,  # (..., n)
@@ -181,40 +181,40 @@ def _pool_log_means(z, w, of_z, of_w, size):
         size[top] = m
     return top + 1
 
-# %% ../../nbs/ranks/47_pooling.ipynb #65042baf
+# %% ../../nbs/ranks/47_pooling.ipynb #f3757ad0
 @jit(fastmath=())
 def _l2_project_rows(lo, hi, z, w, p, last):
     "(47.4) with means, for rows lo..hi; z, w (B, n) are read, p and last (B, n) are written."
     value = np.empty(z.shape[1])
-    size = np.empty(z.shape[1], np.int64)
     for b in range(lo, hi):
-        end = 0
-        for i in range(pool_means(z[b], 1.0, w[b], value, size)):
-            start = end
-            end += size[i]
+        size = last[b]
+        start = len(size)
+        for i in range(pool_means(z[b], 1.0, w[b], value, size) - 1, -1, -1):
+            end = start
+            start -= size[i]
             near = mean_from(z[b], z[b, end - 1], start, end)
             mean_w = mean_from(w[b], 0.0, start, end)
             for k in range(start, end):
                 p[b, k] = (gap(z[b], end - 1, k) - near) + mean_w
                 last[b, k] = end - 1
 
-# %% ../../nbs/ranks/47_pooling.ipynb #5c2ea37d
+# %% ../../nbs/ranks/47_pooling.ipynb #7a9d2341
 @jit(fastmath=())
 def _kl_project_rows(lo, hi, z, w, p, last):
     "(47.4) with logarithms of means of exponentials, for rows lo..hi; z, w (B, n) are read, p and last are written."
     of_z = np.empty(z.shape[1])
     of_w = np.empty(z.shape[1])
-    size = np.empty(z.shape[1], np.int64)
     for b in range(lo, hi):
-        end = 0
-        for i in range(_pool_log_means(z[b], w[b], of_z, of_w, size)):
-            start = end
-            end += size[i]
+        size = last[b]
+        start = len(size)
+        for i in range(_pool_log_means(z[b], w[b], of_z, of_w, size) - 1, -1, -1):
+            end = start
+            start -= size[i]
             for k in range(start, end):
                 p[b, k] = (gap(z[b], end - 1, k) - of_z[i]) + (w[b, end - 1] + of_w[i])
                 last[b, k] = end - 1
 
-# %% ../../nbs/ranks/47_pooling.ipynb #9d68dbcc
+# %% ../../nbs/ranks/47_pooling.ipynb #97372cb9
 @jit
 def _block_mean_rows(lo, hi, x, last, out):
     "The mean of x over its block, for rows lo..hi; x, last, out (B, n)."
@@ -230,7 +230,7 @@ def _block_mean_rows(lo, hi, x, last, out):
 def _block_mean_numba(x, last):
     "B x by its kernel; x, last (..., n)."
     n = x.shape[-1]
-    out = x.new_empty(x.shape)
+    out = empty_matrix(x.dtype, *x.shape)
     rows = arrays(x.reshape(-1, n), last.reshape(-1, n), out.view(-1, n))
     spread_rows(_block_mean_rows, len(rows[0]), 2 * x.numel(), *rows)
     return out
@@ -255,7 +255,7 @@ def _block_mean_backward(ctx, g):
 
 _block_mean = differentiable(_block_mean_op, 2, _block_mean_backward, _block_mean_setup)
 
-# %% ../../nbs/ranks/47_pooling.ipynb #cf582aa9
+# %% ../../nbs/ranks/47_pooling.ipynb #0e0d876c
 def _weights(x, last):
     "exp(x - M_b(x)) of (47.6), differentiable; x increasing, so a block's maximum stands at its end."
     e = (x - x.detach().gather(-1, last)).exp()
@@ -270,18 +270,19 @@ def _project_backward(ctx, g, _):
     "(47.6) for p = z - v."
     z, w, last = ctx.saved_tensors
     mean = _block_mean(g, last)
-    alpha = _weights(z, last) if ctx.kl else 1
-    w_grad = None
+    z_grad = w_grad = None
+    if ctx.needs_input_grad[0]:
+        z_grad = g - (_weights(z, last) * mean if ctx.kl else mean)
     if ctx.needs_input_grad[1]:
         w_grad = _weights(w, last) * mean if ctx.kl else mean
-    return g - alpha * mean, w_grad, None, None
+    return z_grad, w_grad, None, None
 
-# %% ../../nbs/ranks/47_pooling.ipynb #ca242331
+# %% ../../nbs/ranks/47_pooling.ipynb #28900d43
 def _project_numba(z, w, kl):
     "(47.4) by the stacks in numba; z, w (..., n)."
     n = z.shape[-1]
-    p = z.new_empty(z.shape)
-    last = torch.empty(z.shape, dtype=torch.long, device=z.device)
+    p = empty_matrix(z.dtype, *z.shape)
+    last = empty_matrix(torch.long, *z.shape)
     rows = arrays(z.reshape(-1, n), w.reshape(-1, n), p.view(-1, n), last.view(-1, n))
     kernel = _kl_project_rows if kl else _l2_project_rows
     spread_rows(kernel, len(rows[0]), 4 * z.numel(), *rows)

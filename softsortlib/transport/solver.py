@@ -159,7 +159,13 @@ def _solve(K, a, b, tolerance, limit):
     warn_unless_converged(residual, tolerance, limit)
     return F, G, residual, count
 
-# %% ../../nbs/transport/37_solver.ipynb #0ad7e460
+# %% ../../nbs/transport/37_solver.ipynb #a2aa0f1f
+def _from_weightless(K, grad_F, F, G, a):
+    "What the gradients of those F_i whose weight is zero take from the gradient of G_j, divided by b_j (Prop 37.3)."
+    alone = torch.where(a > 0, -1e30, F)
+    return K.apply(alone, G, torch.where(a > 0, 0.0, grad_F)[..., None])[..., 0]
+
+# %% ../../nbs/transport/37_solver.ipynb #83a69a41
 def _adjoint(K, grad_F, grad_G, F, G, a, b, steps=0):
     "The gradients of rho and sigma in (37.3) from those of F and G, by (37.4) on the smaller side."
     if K.x.shape[-1] > K.y.shape[-1]:
@@ -167,14 +173,15 @@ def _adjoint(K, grad_F, grad_G, F, G, a, b, steps=0):
     Q, R = _chain(K, F, G, a, b)
     r = a * R(torch.ones_like(b))
     column_sums = Q(torch.ones_like(a))                            # those of the plan divided by b: one at the solution
-    share = torch.where(b > 0, grad_G / torch.where(b > 0, column_sums, 1.0), 0.0)
-    rhs = grad_F - a * K.T.apply(G, F, share[..., None])[..., 0]
+    grad_G = grad_G - b * _from_weightless(K, grad_F, F, G, a)
+    share = _divide(grad_G, column_sums)
+    rhs = torch.where(a > 0, grad_F - a * K.T.apply(G, F, share[..., None])[..., 0], 0.0)
 
     def normed(p):
-        return torch.where(b > 0, Q(p) / torch.where(b > 0, column_sums, 1.0), 0.0)
+        return _divide(Q(p), column_sums)
 
     mu, _ = _conjugate(normed, R, a, r, rhs, 1e-9, steps or 500, not steps)
-    return r * mu, grad_G - b * Q(mu)
+    return torch.where(a > 0, r * mu, grad_F), grad_G - b * Q(mu)
 
 # %% ../../nbs/transport/37_solver.ipynb #fb928393
 def _inside(x, y, tau, power, backend):

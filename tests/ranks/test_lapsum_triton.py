@@ -149,10 +149,11 @@ assert_close(mapped, LapSum(0.5)(s).log_prob(twice[:1].expand(2, -1)))
 """
 
 TOPK = BEGIN + """
-import softsortlib.ranks.lapsum_entries_triton as e
 import softsortlib.ranks.lapsum_topk_triton as k
 from softsortlib.ranks.laplace import lapsum_topk
-e._blocks = k._blocks = lambda n: (16, -(-n // 16))
+k._blocks = lambda n: (16, -(-n // 16))
+cut = k.cut
+k.cut = lambda n, d: cut(n, d, 16)                                                   # chunks of 16
 def weights(home, s, tau, count, g, mask, **more):
     dispatch.HOME["cpu"] = home
     leaves = [a.detach().requires_grad_() for a in (s, tau, count)]
@@ -175,6 +176,12 @@ same(s, tau, count, g, None, largest=False)
 same(randn(40, 2).T, tau, count, g, None)
 same(s.float(), tau.float(), count.float(), g.float(), None, rtol=1e-4, atol=1e-6)
 for half in (torch.float16, torch.bfloat16): same(s.to(half), tau, count, g.to(half), None, rtol=2e-2, atol=2e-2)
+edge = torch.cat([s[:, :16], s[:, 16:] + 300], 1)                                     # the root in a gap between two chunks, of hundreds of temperatures
+for count in (double(24.001, 23.999), double(23.5, 24.5), double(8.5, 24.25)): same(edge, tau, count, g, None)
+same(edge, tau, double(14.5, 2), g, torch.arange(40) < torch.tensor([[32], [16]]))   # whole chunks, and no more
+many = randn(2, 300).sort()[0]                                                       # more chunks than one reading of their masses
+same(many, tau, double(150, 3), randn(2, 300), None)
+count = double(3, 2.5)
 lost = s.clone(); lost[0, 3] = torch.nan
 w = weights("triton", lost, tau, count, g, None)
 assert w[0][0].isnan().all() and not w[0][1].isnan().any() and not w[1][1].isnan().any()
