@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['kernel_sums']
 
-# %% ../../nbs/engine/99_sums.ipynb #55bc5a69
+# %% ../../nbs/engine/99_sums.ipynb #f850871e
 import math
 from functools import lru_cache, partial
 from typing import NamedTuple
@@ -344,7 +344,7 @@ def _tau_gradient(x, t, gx, gt, tau):
 
 _sums = differentiable(_sums_op, 6, _backward, _save)
 
-# %% ../../nbs/engine/99_sums.ipynb #464e430f
+# %% ../../nbs/engine/99_sums.ipynb #8deb0deb
 _EPS = (3e-8, 3e-14), (1e-7, 1e-13)  # of a step's sums and of the others', by precision
 
 

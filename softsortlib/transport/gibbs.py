@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['Gibbs']
 
-# %% ../../nbs/transport/36_gibbs.ipynb #a8e0f90c
+# %% ../../nbs/transport/36_gibbs.ipynb #f79ff223
 import math
 from enum import IntEnum
 from typing import TYPE_CHECKING
@@ -54,7 +54,7 @@ def choose_product(x, power, backend, entries):
                          "use backend=None")
     return who
 
-# %% ../../nbs/transport/36_gibbs.ipynb #c6073f16
+# %% ../../nbs/transport/36_gibbs.ipynb #371c4461
 class Gibbs:
     """The kernel exp(-h(y_j - x_i) / tau) between two ordered point sets on the line, never stored.
 
@@ -178,7 +178,7 @@ _PLAIN = "forward mode wants SinkhornSort(gradient='unrolled', backend='torch');
 
 gibbs = differentiable(_gibbs_op, 6, _gibbs_backward, _gibbs_setup, instead=_PLAIN)
 
-# %% ../../nbs/transport/36_gibbs.ipynb #8a11d53c
+# %% ../../nbs/transport/36_gibbs.ipynb #ace9bbde
 @patch_to(Gibbs)
 def apply(self,
     phi: Tensor,  # added to each source, (..., n)
@@ -195,7 +195,7 @@ def apply(self,
     product = _product if self.opaque else gibbs
     return product(phi, x, gamma, y, tau[..., 0], v.expand(*batch, *v.shape[-2:]), int(self.power), False)
 
-# %% ../../nbs/transport/36_gibbs.ipynb #2d20adc8
+# %% ../../nbs/transport/36_gibbs.ipynb #3a7d762a
 def _softmin_in_tiles(K, phi):
     "The softmin by the kernel of the GPU, and where it may be differentiated the logarithm of a sum of one."
     from softsortlib.transport.tiles_triton import softmin_by_tiles

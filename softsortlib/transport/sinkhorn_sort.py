@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['TransportPermutation', 'SinkhornSort']
 
-# %% ../../nbs/transport/31_sinkhorn_sort.ipynb #7afc839b
+# %% ../../nbs/transport/31_sinkhorn_sort.ipynb #5f3b2ef2
 import math
 from typing import TYPE_CHECKING, Callable
 
@@ -215,7 +215,7 @@ class SinkhornSort(_SinkhornMethods, Operator, name="sinkhorn"):
         _keep(self, milestones=milestones, a=a, b=b, power=power, squash=squash, tolerance=tolerance,
               max_iterations=max_iterations, gradient=gradient, backend=backend, iterations=iterations)
 
-# %% ../../nbs/transport/31_sinkhorn_sort.ipynb #9bc5d37c
+# %% ../../nbs/transport/31_sinkhorn_sort.ipynb #34e315d6
 def _weights(w, name, like, mask):
     "Weights (..., k) that sum to one, zero where mask is False."
     if w is None:
@@ -297,7 +297,7 @@ def _three_weights(q, width, count):
         w = q.new_full((), width)
     return torch.cat(torch.broadcast_tensors(q * (1 - w), w, (1 - q) * (1 - w)), -1)
 
-# %% ../../nbs/transport/31_sinkhorn_sort.ipynb #3ba3daba
+# %% ../../nbs/transport/31_sinkhorn_sort.ipynb #4d80be70
 @patch_to(SinkhornSort)
 def _middle(self, x, y, a, b, tau):
     "Logits of the middle row of three milestones."

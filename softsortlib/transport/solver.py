@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['potentials']
 
-# %% ../../nbs/transport/37_solver.ipynb #9defd844
+# %% ../../nbs/transport/37_solver.ipynb #eb0d35c7
 import math
 
 import torch
@@ -312,7 +312,7 @@ def _with_gradient(power, backend, at, F, G, steps=0):
     frozen = Gibbs(x.detach(), y.detach(), tau.detach(), power, backend)
     return _AttachOfFunction.apply(rho, sigma, frozen, steps, F, G, *at)
 
-# %% ../../nbs/transport/37_solver.ipynb #646d0b97
+# %% ../../nbs/transport/37_solver.ipynb #ff239182
 def potentials(
     K: Gibbs,  # kernel between inputs (..., n) and milestones (..., m)
     a: Tensor,  # weights of the inputs, (..., n), sum one, zeros allowed
