@@ -31,7 +31,7 @@ def _specialisation(launch):
     return launch.kernel, signature, constants, options
 
 
-FEW = ("SoftSort, to_dense", "SoftSort, log_prob", "NeuralSort, ", "ErrorFreeNetwork, P @ x", "SinkhornTopK", "lapsum_topk", "SigmoidRank, n = 20,000", "LaplaceRank, n = 200,000", "soft_rank:softsort, lists, n = 100,000", "soft_rank:sigmoid, lists, n = 100,000", "SinkhornSort, 10 rounds, P @ x")
+FEW = ("SoftSort, to_dense", "SoftSort, log_prob", "NeuralSort, ", "ErrorFreeNetwork, P @ x", "SinkhornTopK", "lapsum_topk", "SigmoidRank, n = 20,000", "LaplaceRank, n = 200,000", "soft_rank:softsort, lists, n = 100,000", "soft_rank:sigmoid, lists, n = 100,000", "SinkhornSort, 10 rounds, P @ x", "neural_ndcg_loss")
 
 
 def launches(every):

@@ -295,6 +295,17 @@ def test_lists(name):
     assert torch.equal(y.isnan(), (torch.arange(s.shape[1]) < 3).expand(s.shape))
 
 
+@pytest.mark.parametrize("n", EDGES)
+def test_balanced_losses(n):
+    "Masked, with ties, and one temperature a list that learns; above 1,024 scores by the scan."
+    y = torch.randint(0, 4, (2, n), generator=torch.Generator().manual_seed(4))
+    mask, s = torch.rand(2, n, generator=torch.Generator().manual_seed(2)) < 0.7, draw(2, n)
+    s[0, : n // 2] = 0.25
+    mask[:, 0] = True
+    def f(s, tau): return tuple(losses.neural_ndcg_loss(s, y.to(s.device), mask.to(s.device), tau=tau, iterations=i, reduction="none") for i in (1, 3 if REHEARSE else 20))
+    compared(f, (s, torch.tensor([0.3, 1.0], dtype=torch.float64)), tolerance=1e-3)
+
+
 @pytest.mark.parametrize("loss", [losses.approx_ndcg_loss, losses.listnet_loss, losses.listmle_loss], ids=lambda loss: loss.__name__)
 def test_losses_of_lists(loss):
     offsets = offsets_of([3, 0, 1, 9, 2] if REHEARSE else [3, 0, 1, 300, 3000, 2])

@@ -38,6 +38,7 @@ CEILINGS = {                       # of a forward and a backward pass together
     "LapSum, to_dense, n = 1,000": 40, **{f"{name}, n = 1,000": 40 for name in ("lapsum_topk", "LapSumTopK", "soft_topk_mask:lapsum")}, "lapsum_topk, n = 200,000": 40,
     **{f"{network}, {product}, n = 1,000": 12 for network in ("OddEven", "Bitonic", "ErrorFreeNetwork") for product in ("P @ x", "P.mT @ x", "to_dense")},
     **{f"NeuralSort, {what}, n = 1,000": most for what, most in (("P @ x", 30), ("P.mT @ x", 30), ("P[..., :10, :] @ x", 30), ("log_prob", 40), ("to_dense", 40))},
+    "neural_ndcg_loss, n = 1,000": 70, **{f"{loss}, n = 1,000": 60 for loss in ("precision_loss", "recall_loss")},
     "SigmoidRank, n = 20,000": 30, "Permutahedron, n = 1,000": 60, "Permutahedron, n = 200,000": 60, "EntropicPermutahedron, n = 200,000": 60, "EntropicPermutahedron, masked, n = 1,000": 60,
     **{f"{mask}, n = 1,000": 60 for mask in ("soft_topk_mask:sinkhorn", "soft_topk_mask:sparse", "SinkhornTopK", "SparseTopK", "TopKRouter")},
 }

@@ -156,6 +156,7 @@ def contenders(device):
                   "softsort likelihood": (lambda s: ss.SoftSort(0.01)(s).log_prob(s.detach().argsort(-1)), 1 << 24),
                   "neuralsort likelihood": (lambda s: ss.NeuralSort(1.0)(s).log_prob(s.detach().argsort(-1)), 1 << 15),
                   "lapsum likelihood": (lambda s: ss.LapSum(0.01)(s).log_prob(s.detach().argsort(-1)), 1 << 24),
+                  "NeuralNDCG": (lambda s: ss.losses.neural_ndcg_loss(s, (s.detach() > 0.8).long(), tau=0.01, reduction="none"), 1 << 17),
                   "sinkhorn, ten rounds": (lambda s: ss.SinkhornSort(0.1, iterations=10)(s) @ s, 1 << 14),
                   "listing of the SoftSort paper": (lambda s: (-(s.sort(-1, descending=True).values[..., None] - s[..., None, :]).abs() / 0.01).softmax(-1) @ s[..., None], 1 << 13)}
         for peer, make in dict(torchsort=lambda m: lambda s: m.soft_rank(s, regularization_strength=0.1), fast_soft_sort=lambda m: None,

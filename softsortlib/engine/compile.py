@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = []
 
-# %% ../../nbs/engine/90_compile.ipynb #5a0ed74f
+# %% ../../nbs/engine/90_compile.ipynb #3d62f9d1
 import dis
 import functools
 import gc
@@ -17,6 +17,7 @@ import math
 import os
 import re
 import threading
+from collections import deque
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
@@ -235,7 +236,7 @@ def jit(f=None, fastmath=("reassoc", "contract", "nsz"), lent=False, paste=False
     inline = "always" if paste else "never"
     return Kernel(f, dict(nogil=True, error_model="numpy", fastmath=set(fastmath), _nrt=not lent, inline=inline))
 
-# %% ../../nbs/engine/90_compile.ipynb #f71396b4
+# %% ../../nbs/engine/90_compile.ipynb #6fd62906
 _pools = {}
 
 def _pool(threads):
@@ -251,10 +252,21 @@ def spread_rows(kernel, rows, work, *args):
     if threads < 2 or work < 1 << 18:
         return kernel(0, rows, *args)
     parts = min(rows, 4 * threads)
-    cuts = [rows * k // parts for k in range(parts + 1)]
-    running = [_pool(threads).submit(kernel, lo, hi, *args) for lo, hi in zip(cuts, cuts[1:])]
-    for part in running:
-        part.result()
+    todo = deque((rows * k // parts, rows * (k + 1) // parts) for k in range(parts))
+
+    def work_off():
+        while todo:
+            try:
+                lo, hi = todo.popleft()
+            except IndexError:  # another thread was faster
+                return
+            kernel(lo, hi, *args)
+
+    helpers = [_pool(threads).submit(work_off) for _ in range(threads - 1)]
+    work_off()
+    for helper in helpers:
+        if not helper.cancel():  # it began
+            helper.result()
 
 # %% ../../nbs/engine/90_compile.ipynb #320ff7e2
 def exp_neg(g):

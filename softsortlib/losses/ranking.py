@@ -6,7 +6,7 @@
 __all__ = ['approx_ndcg_loss', 'ApproxNDCGLoss', 'neural_ndcg_loss', 'NeuralNDCGLoss', 'precision_loss', 'PrecisionLoss',
            'recall_loss', 'RecallLoss']
 
-# %% ../../nbs/losses/56_ranking.ipynb #33648cc5
+# %% ../../nbs/losses/56_ranking.ipynb #c0006441
 import math
 
 import torch
@@ -21,6 +21,7 @@ from ..functional.parts import in_parts
 from .contract import Loss, over_lists, reduce_sets, set_inputs
 from .parts import group_loss, ndcg_parts, precision_parts, recall_parts
 from ..ranks.laplace import lapsum_topk
+from ..rowwise.balance import in_order, laplace_balanced
 
 # %% ../../nbs/losses/56_ranking.ipynb #1fa790a9
 def _powers_of_two(y, large):
@@ -114,12 +115,15 @@ def _inverse(a):
     "1 / a, and zero for a padded row or column, which stays empty."
     return a.masked_fill(a <= 0, math.inf).reciprocal()
 
-# %% ../../nbs/losses/56_ranking.ipynb #39fec9d8
+# %% ../../nbs/losses/56_ranking.ipynb #f42a2e9a
 def balanced_rows(P, x, k, iterations):
     "The first k rows of P, balanced, times x (..., n); with no iterations the other rows are not touched."
     _check_iterations(iterations)
     if iterations == 0:
         return P[..., :k, :] @ x
+    line = in_order(P)
+    if line is not None:
+        return laplace_balanced(line, x, iterations)[..., :k]
     u = x.new_ones(P.batch + (P.m,))
     for _ in range(iterations):
         v = _inverse(P.mT @ u)
@@ -157,7 +161,7 @@ class NeuralNDCGLoss(Loss, of=neural_ndcg_loss):
 
     Raises as the function does, and `TypeError` for an unknown option."""
 
-# %% ../../nbs/losses/56_ranking.ipynb #028e0776
+# %% ../../nbs/losses/56_ranking.ipynb #e4a574cc
 def _hits(s, relevant, mask, k, method, tau, iterations):
     "The soft number (56.3) of relevant elements, ones in (..., n), among the first k, (...)."
     if isinstance(method, str) and method == "lapsum":

@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = []
 
-# %% ../../nbs/rowwise/10_small.ipynb #a3b7bded
+# %% ../../nbs/rowwise/10_small.ipynb #75036ead
 from enum import IntEnum
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -15,7 +15,7 @@ from torch import Tensor
 
 from ..core.permutation import SoftPermutation, patch_to
 from ..engine.autograd import is_unseen, needs_graph
-from ..engine.compile import arrays, copy_to, exp_neg, jit, spread_rows
+from ..engine.compile import arrays, copy_to, exp_neg, jit, short_dot, spread_rows
 
 # %% ../../nbs/rowwise/10_small.ipynb #4aef6cbe
 class Law(IntEnum):
@@ -113,25 +113,30 @@ def _falls(law, i, one, size, inv, m):
         _walk(i, one, size, inv, m)
     m[one.order[i]] = 0
 
-# %% ../../nbs/rowwise/10_small.ipynb #f96ad3a1
+# %% ../../nbs/rowwise/10_small.ipynb #238df9c6
 @jit(lent=True)
-def _weights(own, m, p):
-    "p = exp(-m), one in the column `own`; returns the sum of the others."
-    others = p.dtype.type(0)
-    m[own] = 1000  # exp makes it zero
+def _exps(m, p):
+    "p = exp(-m) for the exponents of all rows, end to end."
     for c in range(len(p)):
         p[c] = exp_neg(m[c])
+
+
+@jit(lent=True)
+def _others(own, m, p):
+    "The sum of a row's weights p, without the column `own`, which becomes one."
+    others = p.dtype.type(0)
+    for c in range(len(p)):
         others += p[c]
     m[own] = 0
     p[own] = 1
     return others
 
-# %% ../../nbs/rowwise/10_small.ipynb #9bd86244
+# %% ../../nbs/rowwise/10_small.ipynb #3ce353f2
 @jit(lent=True)
 def _answer_row(asked, i, m, others, x, target, p, y, weight):
     "Make the weights p of row i its probabilities, or their logarithms, and give y its share."
-    logZ = np.log1p(others)
     if asked == Asked.LOGARITHM:
+        logZ = np.log1p(others)
         for c in range(len(p)):
             p[c] = -m[c] - logZ
         return
@@ -139,16 +144,15 @@ def _answer_row(asked, i, m, others, x, target, p, y, weight):
     for c in range(len(p)):
         p[c] /= Z
     if asked == Asked.LIKELIHOOD:
-        y[i] = -m[target[i]] - logZ
+        y[i] = -m[target[i]] - np.log1p(others)
     if asked == Asked.PRODUCT:
-        for c in range(len(p)):
-            y[i] += p[c] * x[c]
+        y[i] = short_dot(p, x)
     if asked == Asked.RANKS:
         for c in range(len(p)):
             y[c] += (i + 1) * p[c]
             weight[c] += p[c]
 
-# %% ../../nbs/rowwise/10_small.ipynb #dc1495fa
+# %% ../../nbs/rowwise/10_small.ipynb #47b460e0
 @jit(lent=True)
 def _finish(asked, size, real, P, y, weight):
     "Write the rows past the real length, and divide ranks by the columns' weights."
@@ -166,7 +170,8 @@ def answer_sets(lo, hi, sets, asked, x, target, P, y):
     "Answer what is asked of the sets lo..hi."
     n = P.shape[2]
     u, t, order = np.empty(n), np.empty(n), np.empty(n, np.int64)
-    m, weight = np.empty(n, P.dtype), np.empty(n, P.dtype)
+    m, weight = np.empty((n, n), P.dtype), np.empty(n, P.dtype)
+    all_m, all_P = m.reshape(n * n), P.reshape(len(P), n * n)
     for r in range(lo, hi):
         one = OneSet(u, sets.real[r if len(sets.real) > 1 else 0], t, order)
         size = _sort_set(sets.s[r], sets.sign, one)
@@ -174,9 +179,12 @@ def answer_sets(lo, hi, sets, asked, x, target, P, y):
         for c in range(n):
             y[r, c] = weight[c] = 0
         for i in range(size):
-            _falls(sets.law, i, one, size, inv, m)
-            others = _weights(order[i], m, P[r, i]) + P.dtype.type(inv - inv)
-            _answer_row(asked, i, m, others, x[r], target[r], P[r, i], y[r], weight)
+            _falls(sets.law, i, one, size, inv, m[i])
+            m[i, order[i]] = 1000  # exp makes it zero
+        _exps(all_m[:size * n], all_P[r, :size * n])
+        for i in range(size):
+            others = _others(order[i], m[i], P[r, i]) + P.dtype.type(inv - inv)
+            _answer_row(asked, i, m[i], others, x[r], target[r], P[r, i], y[r], weight)
         _finish(asked, size, one.real, P[r], y[r], weight)
 
 # %% ../../nbs/rowwise/10_small.ipynb #b631821f
@@ -392,7 +400,7 @@ def _told(request, made):
     whole = request.asked <= Asked.LOGARITHM
     return torch.from_numpy(made.P.reshape(*request.shape, -1) if whole else made.y.reshape(request.shape))
 
-# %% ../../nbs/rowwise/10_small.ipynb #c1561126
+# %% ../../nbs/rowwise/10_small.ipynb #e3310251
 def _pulled(request, made, G, learn):
     "The gradients of scores, temperatures (None unless they learn) and payload, as arrays."
     s, n = request.sets.s, request.shape[-1]
