@@ -5,9 +5,10 @@
 # %% auto #0
 __all__ = []
 
-# %% ../../nbs/engine/91_dispatch.ipynb #64fcb6dd
+# %% ../../nbs/engine/91_dispatch.ipynb #edcf7a07
 import os
 from contextlib import nullcontext
+from itertools import zip_longest
 
 import torch
 from torch import Tensor
@@ -104,3 +105,18 @@ def tensor_on(
     if isinstance(value, Tensor):
         return value.to(like)
     return torch.full((), float(value), dtype=like.dtype, device=like.device)
+
+# %% ../../nbs/engine/91_dispatch.ipynb #9c508549
+def common_shape(
+    *shapes,  # tuples of sizes
+) -> torch.Size:
+    "The shape that tensors of these shapes take together, as in `torch.broadcast_shapes`."
+    if torch.compiler.is_compiling():
+        return torch.broadcast_shapes(*shapes)  # which the compiler knows
+    common = []
+    for sizes in zip_longest(*(tuple(reversed(shape)) for shape in shapes), fillvalue=1):
+        wide = [size for size in sizes if size != 1]
+        if any(size != wide[0] for size in wide):
+            return torch.broadcast_shapes(*shapes)  # raises
+        common.append(wide[0] if wide else 1)
+    return torch.Size(reversed(common))

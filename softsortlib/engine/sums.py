@@ -16,7 +16,7 @@ from torch import Tensor
 
 from .autograd import custom_op, differentiable, is_unseen
 from .compile import one_batch, spread_rows
-from .dispatch import check_backend, choose, has_double
+from .dispatch import check_backend, choose, common_shape, has_double
 from .radix import stable_sort
 from .scan import tau_tensor
 from .sum_kernels import PART, Grid, Terms, Weights, find_boxes, moment_rows, sort_weights, sum_rows
@@ -367,7 +367,7 @@ def kernel_sums(
     """`sum_j w_j K_m((x_i - t_j) / tau)` (97.1) in O(n log n), in any order of the points.
 
     Differentiable until the derivatives of the law end; raise `NotImplementedError` beyond."""
-    batch = torch.broadcast_shapes(x.shape[:-1], w.shape[:-2], tau.shape if isinstance(tau, Tensor) else ())
+    batch = common_shape(x.shape[:-1], w.shape[:-2], tau.shape if isinstance(tau, Tensor) else ())
     x = x.to(w.dtype).expand(*batch, x.shape[-1])
     x_order = stable_sort(x.detach())[1] if order is None else order.expand(x.shape)
     same = t is None

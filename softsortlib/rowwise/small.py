@@ -152,7 +152,7 @@ def _answer_row(asked, i, m, others, x, target, p, y, weight):
             y[c] += (i + 1) * p[c]
             weight[c] += p[c]
 
-# %% ../../nbs/rowwise/10_small.ipynb #47b460e0
+# %% ../../nbs/rowwise/10_small.ipynb #79e33b69
 @jit(lent=True)
 def _finish(asked, size, real, P, y, weight):
     "Write the rows past the real length, and divide ranks by the columns' weights."
@@ -168,10 +168,9 @@ def _finish(asked, size, real, P, y, weight):
 @jit
 def answer_sets(lo, hi, sets, asked, x, target, P, y):
     "Answer what is asked of the sets lo..hi."
-    n = P.shape[2]
+    n, all_P = P.shape[2], P.reshape(len(P), P.shape[2] ** 2)
     u, t, order = np.empty(n), np.empty(n), np.empty(n, np.int64)
     m, weight = np.empty((n, n), P.dtype), np.empty(n, P.dtype)
-    all_m, all_P = m.reshape(n * n), P.reshape(len(P), n * n)
     for r in range(lo, hi):
         one = OneSet(u, sets.real[r if len(sets.real) > 1 else 0], t, order)
         size = _sort_set(sets.s[r], sets.sign, one)
@@ -181,7 +180,7 @@ def answer_sets(lo, hi, sets, asked, x, target, P, y):
         for i in range(size):
             _falls(sets.law, i, one, size, inv, m[i])
             m[i, order[i]] = 1000  # exp makes it zero
-        _exps(all_m[:size * n], all_P[r, :size * n])
+        _exps(m.reshape(n * n)[:size * n], all_P[r, :size * n])
         for i in range(size):
             others = _others(order[i], m[i], P[r, i]) + P.dtype.type(inv - inv)
             _answer_row(asked, i, m[i], others, x[r], target[r], P[r, i], y[r], weight)

@@ -17,7 +17,7 @@ from torch.utils.checkpoint import checkpoint
 from ..core.permutation import patch_to
 from ..engine.autograd import custom_op, differentiable, needs_graph
 from ..engine.compile import arrays, spread_rows
-from ..engine.dispatch import choose
+from ..engine.dispatch import choose, common_shape
 from .line import convex_cost, line_potentials
 from .line_sums import Sources, Targets, abs_rows, gauss_rows
 
@@ -73,7 +73,7 @@ class Gibbs:
         power=2,  # p >= 1 for h = |.|^p, or a convex callable of y - x
         backend: "str | None" = None,  # "torch", "numba" (power 1 and 2 on the CPU), None = automatic
     ):
-        batch = torch.broadcast_shapes(x.shape[:-1], y.shape[:-1], tau.shape[:-1] if isinstance(tau, Tensor) else ())
+        batch = common_shape(x.shape[:-1], y.shape[:-1], tau.shape[:-1] if isinstance(tau, Tensor) else ())
         self.x = x.expand(*batch, x.shape[-1])
         self.y = y.expand(*batch, y.shape[-1])
         self.tau, self.power = tau, power
@@ -186,7 +186,7 @@ def apply(self,
     v: Tensor,  # payload of the sources, (..., n, d)
 ) -> Tensor:  # (..., m, d)
     "The product (36.1) of the kernel, scaled at both sides, with `v`; batches broadcast."
-    batch = torch.broadcast_shapes(self.x.shape[:-1], phi.shape[:-1], gamma.shape[:-1], v.shape[:-2])
+    batch = common_shape(self.x.shape[:-1], phi.shape[:-1], gamma.shape[:-1], v.shape[:-2])
     n, m = self.x.shape[-1], self.y.shape[-1]
     if not self.fast:
         return _by_tiles(lambda targets: self.exponents(phi, gamma, targets).exp() @ v, math.prod(batch) * n * m, m)
@@ -199,7 +199,7 @@ def apply(self,
 def _softmin_in_tiles(K, phi):
     "The softmin by the kernel of the GPU, and where it may be differentiated the logarithm of a sum of one."
     from softsortlib.transport.tiles_triton import softmin_by_tiles
-    batch = torch.broadcast_shapes(K.x.shape[:-1], phi.shape[:-1])
+    batch = common_shape(K.x.shape[:-1], phi.shape[:-1])
     tau = K.tau if isinstance(K.tau, Tensor) else K.x.new_full((1,), K.tau)
     at = [flat_batch(t.detach().expand(*batch, t.shape[-1]), 1) for t in (phi, K.x, K.y, tau)]
     found = softmin_by_tiles(*at[:3], at[3][:, 0], int(K.power)).reshape(*batch, K.y.shape[-1])

@@ -17,7 +17,7 @@ from ..core.operators import Operator, check_tau
 from softsortlib.core.permutation import (
     DensePermutation, SoftPermutation, check_mask, check_scores, compute_dtype, is_concrete, patch_to,
 )
-from ..engine.dispatch import choose, precise
+from ..engine.dispatch import choose, common_shape, precise
 from .gibbs import Cost, Gibbs
 from .line import check_iteration, check_rounds, convex_cost
 from .quantiles import few_milestones
@@ -223,7 +223,7 @@ def _weights(w, name, like, mask):
     if w.shape[-1] != like.shape[-1]:
         raise ValueError(f"{name} has {w.shape[-1]} weights, but there are {like.shape[-1]} "
                          f"{'inputs' if name == 'a' else 'milestones'}")
-    w = w.to(like).expand(torch.broadcast_shapes(w.shape, like.shape))
+    w = w.to(like).expand(common_shape(w.shape, like.shape))
     if mask is not None:
         w = torch.where(mask, w, 0.0)
     return w / w.sum(-1, keepdim=True).clamp(min=1e-300)
@@ -308,7 +308,7 @@ def _middle(self, x, y, a, b, tau):
         return F + log_weights(a) - K.h(K.y[..., 1:2] - x) / tau
     temperatures = tau if isinstance(tau, Tensor) else x.new_full((1,), tau)
     y = -y if self.descending else y
-    batch = torch.broadcast_shapes(*(t.shape[:-1] for t in (x, a, b, temperatures)))
+    batch = common_shape(*(t.shape[:-1] for t in (x, a, b, temperatures)))
     at = [t.expand(*batch, t.shape[-1]) for t in (x, y, a, b, temperatures)]
     F, *_ = few_milestones(*at[:4], at[4][..., 0], int(self.power), self.tolerance, self.max_iterations)
     return F + log_weights(a) - convex_cost(self.power)(y[1] - x) / tau

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from ..core.permutation import is_concrete
 from ..engine.autograd import batched, custom_op, differentiable, needs_graph
+from ..engine.dispatch import common_shape
 from .gibbs import Gibbs, flat_batch
 from .line import sinkhorn, warn_unless_converged
 
@@ -326,7 +327,7 @@ def potentials(
         return _unrolled(K, a, b, tolerance, max_iterations) if iterations is None else _rounds(K, a, b, iterations)
     if iterations is not None:
         tolerance, max_iterations = 0.0, iterations
-    batch = torch.broadcast_shapes(K.x.shape[:-1], a.shape[:-1], b.shape[:-1])
+    batch = common_shape(K.x.shape[:-1], a.shape[:-1], b.shape[:-1])
     tau = K.tau if isinstance(K.tau, Tensor) else K.x.new_full((1,), K.tau)
     at = [t.expand(*batch, t.shape[-1]) for t in (K.x, K.y, a, b, tau)]
     backend = K.backend if K.fast else "torch"
