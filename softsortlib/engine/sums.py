@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['kernel_sums']
 
-# %% ../../nbs/engine/99_sums.ipynb #f850871e
+# %% ../../nbs/engine/99_sums.ipynb #ccf5bc98
 import math
 from functools import lru_cache, partial
 from typing import NamedTuple
@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from .autograd import custom_op, differentiable
+from .autograd import custom_op, differentiable, is_unseen
 from .compile import one_batch, spread_rows
 from .dispatch import check_backend, choose, common_shape, has_double
 from .radix import stable_sort
@@ -296,11 +296,16 @@ def _sums_op(x: Tensor, t: Tensor, w: Tensor, tau: Tensor, x_order: Tensor, t_or
 def _(x, t, w, tau, x_order, t_order, law, m, eps, same, backend):
     return w.new_empty(*x.shape, w.shape[-1])
 
-# %% ../../nbs/engine/99_sums.ipynb #01eb7260
+# %% ../../nbs/engine/99_sums.ipynb #38b3c351
+_WIDE = 1 << 20  # weights from which those and the gradients are summed one after the other, in half the memory
+
 def _same_grads(op, x, w, g, m, needs_x):
     "The gradients (99.6) to the points that are both targets and sources, but for 1 / tau."
     if not needs_x:
         return None
+    if w.shape[-1] > 1 and is_unseen((x, w, g)) and not torch.is_grad_enabled() and w.numel() >= _WIDE:
+        sums = op(w, m + 1).mul_(g)
+        return sums.addcmul_(w, op(g, m + 1), value=-(-1) ** m).sum(-1)
     of_w, of_g = op(torch.cat([w, g], -1), m + 1).split(w.shape[-1], -1)
     return (g * of_w - (-1) ** m * w * of_g).sum(-1)
 
