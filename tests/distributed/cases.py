@@ -69,11 +69,12 @@ def function(group, rank, P, name, kind="normal", split="random", batch=(), n=37
     z = call_function(name, x, 3, own, group)
     part, weight = (y, g) if name in WHOLE else (cut(y, split, P, rank), cut(g, split, P, rank))
     got, = torch.autograd.grad((z * weight).sum(), x)
+    whole_gradient = want      # the unit of the error: a level of tied scores may be zero up to rounding
     if level:
         pieces = [None] * P
         dist.all_gather_object(pieces, got, group=group)
         want, got = levelled(want, whole.detach()), cut(levelled(torch.cat(pieces), whole.detach()), split, P, rank)
-    return error(z, part, y), error(got, cut(want, split, P, rank), want)
+    return error(z, part, y), error(got, cut(want, split, P, rank), whole_gradient)
 
 
 def error(got, want, whole):
