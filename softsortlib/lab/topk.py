@@ -171,6 +171,9 @@ TopkConfig.PRESETS = {
     "quick": dict(
         data="cifar10_jpeg", steps=600, epoch=150, batch=64, lr=0.002, width=16, shrink=2, val_images=2000,
     ),
+    "long": dict(
+        data="cifar10_jpeg", steps=6000, epoch=600, batch=64, lr=0.002, width=16, shrink=2, val_images=2000, augment=True,
+    ),
     "smoke": dict(steps=12, epoch=6, batch=16, width=4, val_images=100, test_images=100),
 }
 
@@ -341,6 +344,6 @@ def topk_table(
     settings = [{}]
     if preset == "paper":
         settings = [dict(data=data, net=net) for data in ("cifar10", "cifar100") for net in ("cnn", "resnet18")]
-    seeds = range({"paper": 10, "smoke": 1}.get(preset, 5))
+    seeds = range({"paper": 10, "long": 3, "smoke": 1}.get(preset, 5))
     runs = itertools.product(seeds, settings, CONTENDERS.values())
     return [TopkConfig.from_preset(preset, seed=seed, **setting, **loss) for seed, setting, loss in runs]
