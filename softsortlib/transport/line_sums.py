@@ -24,7 +24,7 @@ _ACCURATE = -31.0       # an error below it accepts the expansion: e^-31 = 3e-14
 _EXACT = 1.4            # |z| up to which the expansion is exact to rounding: 1.4^20 / 20! = 3e-16
 _LOG_FACTORIAL = math.lgamma(_TERMS + 1)
 
-# %% ../../nbs/transport/39_line_sums.ipynb #3a9a122c
+# %% ../../nbs/transport/39_line_sums.ipynb #57ff3aba
 @jit(lent=True)
 def _exp(t):
     "exp(t) for t <= 700, and e^700 above."
@@ -43,7 +43,7 @@ class Targets(NamedTuple):
     gamma: np.ndarray
     out: np.ndarray
 
-# %% ../../nbs/transport/39_line_sums.ipynb #262b3c4b
+# %% ../../nbs/transport/39_line_sums.ipynb #c6985db7
 _NOTHING = -1e29  # an exponent below it is that of a weight zero
 
 @jit(lent=True)
@@ -89,7 +89,7 @@ def _room_for_blocks(n, d):
     return Blocks(np.empty(K + 1, np.int64), np.empty(K), np.empty(K), np.empty(K), np.empty(K), np.empty(K),
                   np.empty(K, np.bool_), np.empty((K, _TERMS, d)))
 
-# %% ../../nbs/transport/39_line_sums.ipynb #1b063dfb
+# %% ../../nbs/transport/39_line_sums.ipynb #a67dffd7
 @jit(lent=True)
 def _frame(sources, tau, blocks, k):
     "Set centre, radius, slope and shift of block k, whose sources are known."
@@ -107,7 +107,7 @@ def _frame(sources, tau, blocks, k):
     blocks.slope[k] = beta
     blocks.shift[k] = s
 
-# %% ../../nbs/transport/39_line_sums.ipynb #23c77cb2
+# %% ../../nbs/transport/39_line_sums.ipynb #f2538e43
 @jit(lent=True)
 def _weigh(sources, tau, blocks, k):
     "Set the mass of block k, and its moments if it is expandable."
@@ -127,7 +127,7 @@ def _weigh(sources, tau, blocks, k):
                 w *= u / (rho * (q + 1))
     blocks.log_mass[k] = math.log(mass)
 
-# %% ../../nbs/transport/39_line_sums.ipynb #7acf7771
+# %% ../../nbs/transport/39_line_sums.ipynb #ed068a2b
 @jit(lent=True)
 def _cut(sources, n, tau, expand, blocks):
     "Cut the first n sources into blocks, with moments if `expand`; how many blocks there are."
@@ -148,7 +148,7 @@ def _cut(sources, n, tau, expand, blocks):
         start = end
     return count
 
-# %% ../../nbs/transport/39_line_sums.ipynb #bdcbf427
+# %% ../../nbs/transport/39_line_sums.ipynb #bad11bba
 class Chunk(NamedTuple):
     "Scratch for 32 targets."
     l: np.ndarray
@@ -174,7 +174,7 @@ def _bounds(blocks, k, targets, start, end, tau, chunk):
         chunk.z[t] = z
     return highest, worst
 
-# %% ../../nbs/transport/39_line_sums.ipynb #28b7e0b1
+# %% ../../nbs/transport/39_line_sums.ipynb #4aa318b6
 @jit(lent=True)
 def _expand(M, chunk, out):
     "Add (39.2) to the sums of a chunk, out (J, d)."
@@ -191,7 +191,7 @@ def _expand(M, chunk, out):
         for t in range(J):
             out[t, channel] += polynomial[t] * factor[t]
 
-# %% ../../nbs/transport/39_line_sums.ipynb #9a176272
+# %% ../../nbs/transport/39_line_sums.ipynb #6df2ccae
 @jit(lent=True)
 def _add_directly(sources, start, end, targets, j, tau, weights):
     "Add sources start..end to target j term by term; `weights` is scratch for as many numbers as there are sources."
@@ -206,7 +206,7 @@ def _add_directly(sources, start, end, targets, j, tau, weights):
             total += weights[i] * v[i, channel]
         targets.out[j, channel] += total
 
-# %% ../../nbs/transport/39_line_sums.ipynb #b3b07c0e
+# %% ../../nbs/transport/39_line_sums.ipynb #1554f44d
 @jit(lent=True)
 def _add_blocks(sources, blocks, count, targets, tau, chunk, weights):
     "Add all blocks to all targets, each pair of a block and a chunk in the cheapest way that is accurate."
@@ -247,7 +247,7 @@ def gauss_rows(lo, hi, parts, sources, targets, tau):
         count = _cut(real, size, tau[e], m >= _FEW, blocks)
         _add_blocks(real, blocks, count, share, tau[e], chunk, weights)
 
-# %% ../../nbs/transport/39_line_sums.ipynb #e5c25822
+# %% ../../nbs/transport/39_line_sums.ipynb #c47f2929
 @jit(lent=True)
 def _meet(mu, at, S, sources, i, tau):
     "Walk on from `at` to source i and add it to e^mu S; the new mu."
@@ -269,7 +269,7 @@ def _read(mu, at, S, targets, j, tau, sign):
     for channel in range(len(S)):
         targets.out[j, channel] += weight * S[channel]
 
-# %% ../../nbs/transport/39_line_sums.ipynb #9876a8e1
+# %% ../../nbs/transport/39_line_sums.ipynb #10b1ccee
 @jit(lent=True)
 def _from_left(sources, targets, tau, closed, S):
     "Add to each target what comes from its left; a source at the target itself counts if `closed`."
