@@ -185,7 +185,7 @@ def _normal_slope(u, c, K, size):
 # %% ../../nbs/engine/97_sum_laws.ipynb #1bd1c585
 @jit(lent=True)
 def law_values(logistic, slope, step, m, c, u, K, spare, size):
-    "K = K_m(u) for the first `size` of u, by the loops of a `Law`; c are the `coefficients`, spare (3 or more, >= size)."
+    "K = K_m(u) for the first `size` of u, by the loops of a `Law`; c has its `coefficients`, spare is (3, >= size)."
     if logistic is not None:  # numba leaves out what is None
         if m >= 0:
             _logistic(u, c, K, size)
