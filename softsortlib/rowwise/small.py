@@ -32,7 +32,7 @@ class Asked(IntEnum):
     PRODUCT = 3     # with one payload
     RANKS = 4
 
-# %% ../../nbs/rowwise/10_small.ipynb #9e449a2a
+# %% ../../nbs/rowwise/10_small.ipynb #5cec5d75
 class Sets(NamedTuple):
     "Small sets of scores."
     s: np.ndarray     # scores, (B, n)
@@ -51,7 +51,16 @@ class OneSet(NamedTuple):
     sums: np.ndarray   # room for a sum in each column, or row
     back: np.ndarray   # room for the row numbers from the last to the first
 
-# %% ../../nbs/rowwise/10_small.ipynb #c9a6311a
+
+@jit(lent=True)
+def _inverse(tau, t, size):
+    "1 / tau, not a number where one of the scores is none."
+    rest = 0.0
+    for j in range(size):
+        rest += t[j] if t[j] != t[j] else 0.0
+    return 1 / tau + rest
+
+# %% ../../nbs/rowwise/10_small.ipynb #690c8b47
 @jit(lent=True)
 def _sort_set(s, sign, one):
     """Fill u, t and order of `one`, ties as they stood; returns how many scores are real.
@@ -84,16 +93,7 @@ def _take_set(s, sign, one):
         one.t[i] = one.u[one.order[i]]
     return size
 
-
-@jit(lent=True)
-def _inverse(tau, t, size):
-    "1 / tau, not a number where one of the scores is none."
-    rest = 0.0
-    for j in range(size):
-        rest += t[j] if t[j] != t[j] else 0.0
-    return 1 / tau + rest
-
-# %% ../../nbs/rowwise/10_small.ipynb #fcfc6e62
+# %% ../../nbs/rowwise/10_small.ipynb #51af31ed
 @jit(lent=True)
 def _distances(one, size, inv, m):
     "m = |t_i - u| / tau in row i, infinite in padded columns."
@@ -127,7 +127,7 @@ def _sweeps(one, size, inv, m):
             sums[c] = before + max(one.u[c] - one.t[i], 0.0)
             m[i, c] += (before + sums[c]) * inv
 
-
+# %% ../../nbs/rowwise/10_small.ipynb #9f983f77
 @jit(lent=True)
 def _falls(law, one, size, inv, own, m):
     "The exponents m of all rows, (10.1); `own`, for zero, in the column of t_i itself."
@@ -138,7 +138,7 @@ def _falls(law, one, size, inv, own, m):
     for i in range(size):
         m[i, one.order[i]] = own
 
-# %% ../../nbs/rowwise/10_small.ipynb #437c9cd9
+# %% ../../nbs/rowwise/10_small.ipynb #e2253c55
 _FAR = 1000.0  # an exponent whose exponential is zero
 
 
@@ -162,7 +162,7 @@ def _normalise(order, size, zero, P, others):
             P[i, c] *= share
         P[i, order[i]] = share
 
-# %% ../../nbs/rowwise/10_small.ipynb #893b8e83
+
 @jit(lent=True)
 def _logarithms(order, size, m, others, P):
     "P = -m - log Z."
@@ -172,7 +172,7 @@ def _logarithms(order, size, m, others, P):
             P[i, c] = -m[i, c] - log_Z
         P[i, order[i]] = -log_Z
 
-
+# %% ../../nbs/rowwise/10_small.ipynb #10fddbe9
 @jit(lent=True)
 def _likelihoods(order, size, m, others, target, y):
     "y = -m - log Z at the target of each row."
