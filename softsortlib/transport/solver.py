@@ -184,7 +184,7 @@ def _adjoint(K, grad_F, grad_G, F, G, a, b, steps=0):
     mu, _ = _conjugate(normed, R, a, r, rhs, 1e-9, steps or 500, not steps)
     return torch.where(a > 0, r * mu, grad_F), grad_G - b * Q(mu)
 
-# %% ../../nbs/transport/37_solver.ipynb #fb928393
+# %% ../../nbs/transport/37_solver.ipynb #80624a5b
 def _inside(x, y, tau, power, backend):
     "The kernel of a flat batch, for the inside of an operator, whose products need no rules."
     x, y, tau = (flat_batch(t, own).contiguous() for t, own in ((x, 1), (y, 1), (tau, 0)))    # once, not in each launch
@@ -204,11 +204,11 @@ def _solve_op(
     found = _solve(_inside(x, y, tau, power, backend), flat_batch(a, 1), flat_batch(b, 1), tolerance, limit)
     return _owned(found, x.shape, y.shape, tau.shape, tau.shape)
 
+batched(_solve_op, 5)
+
 @_solve_op.register_fake
 def _(x, y, a, b, tau, power, backend, tolerance, limit):
     return x.new_empty(x.shape), y.new_empty(y.shape), x.new_empty(tau.shape), x.new_empty(tau.shape, dtype=torch.long)
-
-batched(_solve_op, 5)
 
 # %% ../../nbs/transport/37_solver.ipynb #0398d2d2
 _UNROLLED = "use gradient='unrolled', whose plain iterations have all derivatives, or torch.func.jacrev for jacfwd"
