@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 from ..core.permutation import patch_to
-from ..engine.autograd import custom_op, differentiable, needs_graph
+from ..engine.autograd import custom_op, differentiable, is_unseen, needs_graph
 from ..engine.compile import arrays, spread_rows
 from ..engine.dispatch import choose, common_shape
 from .line import convex_cost, line_potentials
@@ -117,6 +117,15 @@ def _product_in_tiles(phi, x, gamma, y, tau, v, power, odd):
     flat = (flat_batch(t, own) for t, own in ((phi, 1), (x, 1), (gamma, 1), (y, 1), (tau, 0), (v, 2)))
     return product_by_tiles(*flat, power, odd).reshape(*y.shape, v.shape[-1])
 
+# %% ../../nbs/transport/36_gibbs.ipynb #8d9c0ddf
+def _pulls_in_tiles(o, phi, x, gamma, y, tau, v, power):
+    "(36.2) by the kernels of the GPU, for the shapes of `_product`."
+    from softsortlib.transport.tiles_triton import pulls_by_tiles
+    given = phi, x, gamma, y, tau, v
+    flat = (flat_batch(t, own) for t, own in zip((*given, o), (1, 1, 1, 1, 0, 2, 2)))
+    found = pulls_by_tiles(*flat, power)
+    return (*(pull.reshape(t.shape) for pull, t in zip(found, given)), None, None)
+
 # %% ../../nbs/transport/36_gibbs.ipynb #0f2035b4
 def _shares(batch, m):
     "Into how many shares the targets of one element are cut."
@@ -155,6 +164,8 @@ def _gibbs_backward(ctx, o):
     "The gradients (36.2), and that of tau by Prop 36.1."
     phi, x, gamma, y, tau, v, out = ctx.saved_tensors
     power, odd, t = ctx.power, ctx.odd, tau[..., None]
+    if not odd and choose(x, "", triton=True) == "triton" and is_unseen((o, *ctx.saved_tensors)) and not torch.is_grad_enabled():
+        return _pulls_in_tiles(o, phi, x, gamma, y, tau, v, power)
     mirror = -1 if odd else 1                          # an odd kernel changes its sign with the direction
 
     def forth(u, odd):

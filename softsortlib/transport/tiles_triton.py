@@ -119,6 +119,93 @@ def product_by_tiles(
            num_warps=4, **size)
     return out
 
+# %% ../../nbs/transport/179_tiles_triton.ipynb #85724a23
+@triton_jit
+def _weights_of(u_ptr, w_one, w_two, i, n, d, there, TWO: tl.constexpr):
+    "W for a tile: the products of two columns of w and u, and the two columns of u."
+    at = i.to(tl.int64) * d
+    u_one = tl.load(u_ptr + at, i < n, 0.0)[None, :]
+    u_two = u_one
+    W = w_one[:, None] * u_one
+    if TWO:
+        u_two = tl.load(u_ptr + at + 1, (i < n) & there, 0.0)[None, :]
+        W += w_two[:, None] * u_two
+    return W, u_one, u_two
+
+
+@triton_jit
+def _store_pulls(to_ptr, at, to_gamma, to_y, to_tau, size, here, BACK: tl.constexpr):
+    "Write the parts of the gradients, one after the other."
+    tl.store(to_ptr + at, to_gamma, here)
+    tl.store(to_ptr + size + at, to_y, here)
+    if BACK:
+        tl.store(to_ptr + 2 * size + at, to_tau, here)
+
+# %% ../../nbs/transport/179_tiles_triton.ipynb #050c9307
+@triton_jit
+def _pull_kernel(x_ptr, phi_ptr, u_ptr, y_ptr, gamma_ptr, w_ptr, tau_ptr, sums_ptr, to_ptr, size, n, m, d, blocks, pairs,
+                 SQUARED: tl.constexpr, BACK: tl.constexpr, TWO: tl.constexpr,
+                 ROWS: tl.constexpr, BLOCK: tl.constexpr):
+    "(179.3) for ROWS points and two columns."
+    pair = tl.program_id(0) % pairs
+    row = (tl.program_id(0) // pairs // blocks).to(tl.int64)
+    j = tl.program_id(0) // pairs % blocks * ROWS + tl.arange(0, ROWS)
+    y = tl.load(y_ptr + row * m + j, j < m, 0.0)
+    gamma = tl.load(gamma_ptr + row * m + j, j < m, -float("inf"))
+    own = (row * m + j) * d + 2 * pair
+    there = 2 * pair + 1 < d
+    w_one, w_two = tl.load(w_ptr + own, j < m, 0.0), tl.load(w_ptr + own + 1, (j < m) & there, 0.0)
+    per_tau = 1 / tl.load(tau_ptr + row)
+    zero = tl.zeros((ROWS,), y.dtype)
+    one, two, to_gamma, to_y, to_tau = zero, zero, zero, zero, zero
+    for start in range(0, n, BLOCK):
+        i = start + tl.arange(0, BLOCK)
+        E, away = _exponents(x_ptr + row * n, phi_ptr + row * n, y, i, n, per_tau, SQUARED)
+        P = tl.exp(E + gamma[:, None])
+        W, u_one, u_two = _weights_of(u_ptr + row * n * d + 2 * pair, w_one, w_two, i, n, d, there, TWO)
+        if BACK:
+            one += tl.sum(P * u_one, 1)
+        if BACK and TWO:
+            two += tl.sum(P * u_two, 1)
+        P *= W
+        to_gamma += tl.sum(P, 1)
+        P *= 2 * away if SQUARED else tl.where(away > 0, 1.0, tl.where(away < 0, -1.0, 0.0))
+        to_y -= tl.sum(P, 1)
+        to_tau += tl.sum(P * away, 1)
+    if BACK:
+        tl.store(sums_ptr + own, one, j < m)
+    if BACK and TWO:
+        tl.store(sums_ptr + own + 1, two, (j < m) & there)
+    to_tau *= per_tau * per_tau / (2 if SQUARED else 1)
+    _store_pulls(to_ptr, (row * m + j) * pairs + pair, to_gamma, to_y * per_tau, to_tau, size, j < m, BACK)
+
+# %% ../../nbs/transport/179_tiles_triton.ipynb #b4418ed5
+def _pull(phi, x, u, gamma, y, w, tau, power, back):
+    "The gradients of gamma and y, and if `back` the parts of tau and the sums of P u: (179.3) with (B, ...) contiguous."
+    d, size = u.shape[-1], _tiles_of(x.shape[-1], y.shape[-1])
+    pairs = -(-d // 2)
+    sums, to = torch.empty_like(w) if back else w, y.new_empty(3 if back else 2, *y.shape, pairs)
+    launch(_pull_kernel, len(y) * size["blocks"] * pairs, y, x_ptr=x, phi_ptr=phi, u_ptr=u, y_ptr=y, gamma_ptr=gamma,
+           w_ptr=w, tau_ptr=tau, sums_ptr=sums, to_ptr=to, size=y.numel() * pairs, d=d, pairs=pairs,
+           SQUARED=int(power == 2), BACK=int(back), TWO=int(d > 1), num_warps=4, **size)
+    return to[..., 0] if pairs == 1 else to.sum(-1), sums
+
+def pulls_by_tiles(
+    phi: Tensor,  # exponents of the sources, (B, n)
+    x: Tensor,  # sources, (B, n)
+    gamma: Tensor,  # exponents of the targets, (B, m)
+    y: Tensor,  # targets, (B, m)
+    tau: Tensor,  # temperatures, (B,)
+    v: Tensor,  # payload of the sources, (B, n, d)
+    o: Tensor,  # gradient of the product, (B, m, d)
+    power: int,  # a `Cost`
+) -> tuple:  # gradients of phi, x, gamma, y, tau and v
+    "(179.3), two launches; needs triton and a GPU (or TRITON_INTERPRET=1)."
+    phi, x, gamma, y, tau, v, o = (t.contiguous() for t in (phi, x, gamma, y, tau, v, o))
+    (to_phi, to_x, parts), to_v = _pull(gamma, y, o, phi, x, v, tau, power, True)
+    (to_gamma, to_y), _ = _pull(phi, x, v, gamma, y, o, tau, power, False)
+    return to_phi, to_x, to_gamma, to_y, parts.sum(-1), to_v
+
 # %% ../../nbs/transport/179_tiles_triton.ipynb #79730f73
 @triton_jit
 def _move(mu_ptr, q_ptr, p_ptr, u_ptr, r_ptr, power, flat, n, BLOCK: tl.constexpr):
