@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['potentials']
 
-# %% ../../nbs/transport/37_solver.ipynb #f23e0a95
+# %% ../../nbs/transport/37_solver.ipynb #9a93d7d7
 import math
 from typing import NamedTuple
 
@@ -13,9 +13,9 @@ import torch
 from torch import Tensor
 
 from ..core.permutation import is_concrete
-from ..engine.autograd import batched, custom_op, differentiable, needs_graph
+from ..engine.autograd import batched, custom_op, differentiable, is_unseen, needs_graph
 from ..engine.dispatch import common_shape
-from .gibbs import Gibbs, flat_batch
+from .gibbs import Gibbs, flat_batch, half_step
 from .line import sinkhorn, warn_unless_converged
 
 # %% ../../nbs/transport/37_solver.ipynb #e7558be6
@@ -74,9 +74,11 @@ def _conjugate(Q, aR, r, rhs, accuracy, limit, looks=True, kernel=False):
         at = advance_by_rows(at, aR(Q(at.p)), r, over, enough)
     return at.mu, at.steps[..., 0]
 
-# %% ../../nbs/transport/37_solver.ipynb #fd22bae1
+# %% ../../nbs/transport/37_solver.ipynb #0bf29c8c
 def log_weights(w):
     "log w, and -1e30 for zero weights."
+    if is_unseen((w,)) and not needs_graph((w,)):
+        return w.log().clamp(min=-1e30)
     return torch.where(w > 0, torch.where(w > 0, w, 1.0).log(), -1e30)
 
 def _chain(K, F, G, a, b):
@@ -118,13 +120,13 @@ def _newton_step(K, F, G, a, b, r, slow, residual):
     reach = (step.amax(-1, keepdim=True) - step.amin(-1, keepdim=True)) / 2
     return step / reach.clamp(min=1), used[..., None]
 
-# %% ../../nbs/transport/37_solver.ipynb #5c45bbcc
+# %% ../../nbs/transport/37_solver.ipynb #442f0225
 def _newton(K, a, b, tolerance, limit):
     "Maximise (37.1): F, G, the residual and the number of sweeps."
     back, log_a, log_b = K.T, log_weights(a), log_weights(b)
 
     def respond(F, guess):
-        return K.softmin(F + log_a, guess)
+        return half_step(K, F, log_a, guess)
 
     def dual(F, G):
         return _total(a * F) + _total(b * G)
@@ -135,7 +137,7 @@ def _newton(K, a, b, tolerance, limit):
     before = torch.full_like(D, math.inf)
     count, slow = torch.zeros_like(D, dtype=torch.long), torch.zeros_like(D, dtype=torch.bool)
     while True:
-        update = back.softmin(G + log_b, F)
+        update = half_step(back, G, log_b, F)
         r = a * (F - update).clamp(max=80).exp()
         residual = _total((r - a).abs())
         active = (residual > tolerance) & (count < limit)
@@ -149,17 +151,21 @@ def _newton(K, a, b, tolerance, limit):
         F, G, D = _search(respond, dual, F, G, D, step, update, active, _total((a - r) * step))
         before, count = residual, count + active
 
-# %% ../../nbs/transport/37_solver.ipynb #2bfb18b6
+# %% ../../nbs/transport/37_solver.ipynb #0bf065b9
 def _rounds(K, a, b, rounds):
     "F, G, residual and iterations after exactly so many rounds from the unregularised potentials; nobody looks."
+    if K.who == "triton" and not K.opaque:
+        tau = K.tau if isinstance(K.tau, Tensor) else K.x.new_full((1,), K.tau)
+        tau = tau.expand(*K.x.shape[:-1], 1).contiguous()                      # once, not in each launch
+        K = Gibbs(K.x, K.y, tau, K.power, K.backend)
     back, log_a, log_b = K.T, log_weights(a), log_weights(b)
     with torch.no_grad():
         F, G = K.begin(a, b)
     for _ in range(rounds):
-        F = back.softmin(G + log_b, F)
-        G = K.softmin(F + log_a, G)
+        F = half_step(back, G, log_b, F)
+        G = half_step(K, F, log_a, G)
     with torch.no_grad():
-        r = a * (F - back.softmin(G + log_b, F)).clamp(max=80).exp()
+        r = a * (F - half_step(back, G, log_b, F)).clamp(max=80).exp()
     residual = (r - a).abs().sum(-1)
     return F, G, residual.detach(), torch.full_like(residual, rounds, dtype=torch.long)
 
@@ -171,7 +177,7 @@ def _solve(K, a, b, tolerance, limit):
         F, G, residual, count = _newton(K, a, b, tolerance, limit)
     else:
         G, F, residual, count = _newton(K.T, b, a, tolerance, limit)
-        G = K.softmin(F + log_weights(a), G)
+        G = half_step(K, F, log_weights(a), G)
     warn_unless_converged(residual, tolerance, limit)
     return F, G, residual, count
 

@@ -25,10 +25,10 @@ def _exponents(x_ptr, phi_ptr, y, i, n, per_tau, SQUARED: tl.constexpr):
         costs = tl.abs(d)
     return phi - costs * per_tau, d
 
-# %% ../../nbs/transport/179_tiles_triton.ipynb #b933c4b3
+# %% ../../nbs/transport/179_tiles_triton.ipynb #88b89e4d
 @triton_jit
-def _softmin_kernel(x_ptr, phi_ptr, y_ptr, tau_ptr, out_ptr, n, m, blocks,
-                    SQUARED: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr):
+def _softmin_kernel(x_ptr, phi_ptr, log_w_ptr, y_ptr, tau_ptr, out_ptr, n, m, blocks,
+                    SQUARED: tl.constexpr, WEIGHED: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr):
     "(179.1) for ROWS targets."
     row = (tl.program_id(0) // blocks).to(tl.int64)
     j = tl.program_id(0) % blocks * ROWS + tl.arange(0, ROWS)
@@ -36,10 +36,14 @@ def _softmin_kernel(x_ptr, phi_ptr, y_ptr, tau_ptr, out_ptr, n, m, blocks,
     per_tau = 1 / tl.load(tau_ptr + row)
     x_ptr += row * n
     phi_ptr += row * n
+    log_w_ptr += row * n
     mu = tl.full((ROWS,), -float("inf"), y.dtype)
     total = tl.zeros((ROWS,), y.dtype)
     for start in range(0, n, BLOCK):
-        E, _ = _exponents(x_ptr, phi_ptr, y, start + tl.arange(0, BLOCK), n, per_tau, SQUARED)
+        i = start + tl.arange(0, BLOCK)
+        E, _ = _exponents(x_ptr, phi_ptr, y, i, n, per_tau, SQUARED)
+        if WEIGHED:
+            E += tl.load(log_w_ptr + i, i < n, 0.0)[None, :]
         new = tl.maximum(mu, tl.max(E, 1))
         base = tl.where(new > -float("inf"), new, 0.0).to(y.dtype)
         total = total * tl.exp(mu - base) + tl.sum(tl.exp(E - base[:, None]), 1)
@@ -78,7 +82,7 @@ def _plan_kernel(x_ptr, phi_ptr, y_ptr, gamma_ptr, tau_ptr, v_ptr, out_ptr, n, m
     if TWO:
         tl.store(to_ptr + 1, two, (j < m) & (c + 1 < d))
 
-# %% ../../nbs/transport/179_tiles_triton.ipynb #ac7ac061
+# %% ../../nbs/transport/179_tiles_triton.ipynb #dd1fbc3a
 def _tiles_of(n, m):
     "Rows and columns of a tile for n sources and m targets, and how many tiles the targets make."
     rows, block = (max(4, min(most, triton.next_power_of_2(a))) for a, most in ((m, 16), (n, 64)))
@@ -90,12 +94,13 @@ def softmin_by_tiles(
     y: Tensor,  # targets, (B, m)
     tau: Tensor,  # temperatures, (B,)
     power: int,  # a `Cost`
+    log_w: "Tensor | None" = None,  # added to the exponents, (B, n)
 ) -> Tensor:  # (B, m)
     "(179.1); needs triton and a GPU (or TRITON_INTERPRET=1)."
-    out, size = y.new_empty(y.shape), _tiles_of(x.shape[-1], y.shape[-1])
-    phi, x, y, tau = (t.contiguous() for t in (phi, x, y, tau))
-    launch(_softmin_kernel, len(y) * size["blocks"], y, x_ptr=x, phi_ptr=phi, y_ptr=y, tau_ptr=tau, out_ptr=out,
-           SQUARED=int(power == 2), num_warps=4, **size)
+    out, size, weighed = y.new_empty(y.shape), _tiles_of(x.shape[-1], y.shape[-1]), log_w is not None
+    phi, log_w, x, y, tau = (t.contiguous() for t in (phi, phi if log_w is None else log_w, x, y, tau))
+    launch(_softmin_kernel, len(y) * size["blocks"], y, x_ptr=x, phi_ptr=phi, log_w_ptr=log_w, y_ptr=y, tau_ptr=tau,
+           out_ptr=out, SQUARED=int(power == 2), WEIGHED=int(weighed), num_warps=4, **size)
     return out
 
 # %% ../../nbs/transport/179_tiles_triton.ipynb #a759d8ac
@@ -179,7 +184,7 @@ def _pull_kernel(x_ptr, phi_ptr, u_ptr, y_ptr, gamma_ptr, w_ptr, tau_ptr, sums_p
     to_tau *= per_tau * per_tau / (2 if SQUARED else 1)
     _store_pulls(to_ptr, (row * m + j) * pairs + pair, to_gamma, to_y * per_tau, to_tau, size, j < m, BACK)
 
-# %% ../../nbs/transport/179_tiles_triton.ipynb #b4418ed5
+# %% ../../nbs/transport/179_tiles_triton.ipynb #754cc8da
 def _pull(phi, x, u, gamma, y, w, tau, power, back):
     "The gradients of gamma and y, and if `back` the parts of tau and the sums of P u: (179.3) with (B, ...) contiguous."
     d, size = u.shape[-1], _tiles_of(x.shape[-1], y.shape[-1])
@@ -199,12 +204,13 @@ def pulls_by_tiles(
     v: Tensor,  # payload of the sources, (B, n, d)
     o: Tensor,  # gradient of the product, (B, m, d)
     power: int,  # a `Cost`
-) -> tuple:  # gradients of phi, x, gamma, y, tau and v
+    learns: bool = True,  # whether anyone asks for the gradient of tau
+) -> tuple:  # gradients of phi, x, gamma, y, tau or None, and v
     "(179.3), two launches; needs triton and a GPU (or TRITON_INTERPRET=1)."
     phi, x, gamma, y, tau, v, o = (t.contiguous() for t in (phi, x, gamma, y, tau, v, o))
     (to_phi, to_x, parts), to_v = _pull(gamma, y, o, phi, x, v, tau, power, True)
     (to_gamma, to_y), _ = _pull(phi, x, v, gamma, y, o, tau, power, False)
-    return to_phi, to_x, to_gamma, to_y, parts.sum(-1), to_v
+    return to_phi, to_x, to_gamma, to_y, parts.sum(-1) if learns else None, to_v
 
 # %% ../../nbs/transport/179_tiles_triton.ipynb #79730f73
 @triton_jit
