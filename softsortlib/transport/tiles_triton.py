@@ -146,12 +146,12 @@ def _store_pulls(to_ptr, at, to_gamma, to_y, to_tau, size, here, BACK: tl.conste
     if BACK:
         tl.store(to_ptr + 2 * size + at, to_tau, here)
 
-# %% ../../nbs/transport/179_tiles_triton.ipynb #050c9307
+# %% ../../nbs/transport/179_tiles_triton.ipynb #3c4df874
 @triton_jit
 def _pull_kernel(x_ptr, phi_ptr, u_ptr, y_ptr, gamma_ptr, w_ptr, tau_ptr, sums_ptr, to_ptr, size, n, m, d, blocks, pairs,
                  SQUARED: tl.constexpr, BACK: tl.constexpr, TWO: tl.constexpr,
                  ROWS: tl.constexpr, BLOCK: tl.constexpr):
-    "(179.3) for ROWS points and two columns."
+    "(179.2) for ROWS points and two columns."
     pair = tl.program_id(0) % pairs
     row = (tl.program_id(0) // pairs // blocks).to(tl.int64)
     j = tl.program_id(0) // pairs % blocks * ROWS + tl.arange(0, ROWS)
@@ -184,9 +184,9 @@ def _pull_kernel(x_ptr, phi_ptr, u_ptr, y_ptr, gamma_ptr, w_ptr, tau_ptr, sums_p
     to_tau *= per_tau * per_tau / (2 if SQUARED else 1)
     _store_pulls(to_ptr, (row * m + j) * pairs + pair, to_gamma, to_y * per_tau, to_tau, size, j < m, BACK)
 
-# %% ../../nbs/transport/179_tiles_triton.ipynb #754cc8da
+# %% ../../nbs/transport/179_tiles_triton.ipynb #c2b2598c
 def _pull(phi, x, u, gamma, y, w, tau, power, back):
-    "The gradients of gamma and y, and if `back` the parts of tau and the sums of P u: (179.3) with (B, ...) contiguous."
+    "The gradients of gamma and y, and if `back` the parts of tau and the sums of P u: (179.2) with (B, ...) contiguous."
     d, size = u.shape[-1], _tiles_of(x.shape[-1], y.shape[-1])
     pairs = -(-d // 2)
     sums, to = torch.empty_like(w) if back else w, y.new_empty(3 if back else 2, *y.shape, pairs)
@@ -206,16 +206,16 @@ def pulls_by_tiles(
     power: int,  # a `Cost`
     learns: bool = True,  # whether anyone asks for the gradient of tau
 ) -> tuple:  # gradients of phi, x, gamma, y, tau or None, and v
-    "(179.3), two launches; needs triton and a GPU (or TRITON_INTERPRET=1)."
+    "(179.2), two launches; needs triton and a GPU (or TRITON_INTERPRET=1)."
     phi, x, gamma, y, tau, v, o = (t.contiguous() for t in (phi, x, gamma, y, tau, v, o))
     (to_phi, to_x, parts), to_v = _pull(gamma, y, o, phi, x, v, tau, power, True)
     (to_gamma, to_y), _ = _pull(phi, x, v, gamma, y, o, tau, power, False)
     return to_phi, to_x, to_gamma, to_y, parts.sum(-1) if learns else None, to_v
 
-# %% ../../nbs/transport/179_tiles_triton.ipynb #79730f73
+# %% ../../nbs/transport/179_tiles_triton.ipynb #1fae70f3
 @triton_jit
 def _move(mu_ptr, q_ptr, p_ptr, u_ptr, r_ptr, power, flat, n, BLOCK: tl.constexpr):
-    "mu and q after a step of (179.2); whether there is one."
+    "mu and q after a step of (179.3); whether there is one."
     slope = power * 0
     scale = power * 0
     for start in range(0, n, BLOCK):
@@ -235,11 +235,11 @@ def _move(mu_ptr, q_ptr, p_ptr, u_ptr, r_ptr, power, flat, n, BLOCK: tl.constexp
     tl.debug_barrier()
     return alive
 
-# %% ../../nbs/transport/179_tiles_triton.ipynb #928cb978
+# %% ../../nbs/transport/179_tiles_triton.ipynb #43aa7e32
 @triton_jit
 def _advance_kernel(mu_ptr, q_ptr, p_ptr, power_ptr, steps_ptr, u_ptr, r_ptr, over_ptr, enough_ptr, flat, n,
                     FIRST: tl.constexpr, BLOCK: tl.constexpr):
-    "(179.2) for one set."
+    "(179.3) for one set."
     row = tl.program_id(0).to(tl.int64)
     q_ptr, p_ptr, r_ptr, over_ptr = q_ptr + row * n, p_ptr + row * n, r_ptr + row * n, over_ptr + row * n
     power = tl.load(power_ptr + row)
@@ -268,13 +268,14 @@ def _advance_kernel(mu_ptr, q_ptr, p_ptr, power_ptr, steps_ptr, u_ptr, r_ptr, ov
         tl.store(p_ptr + i, z - mean + ratio * tl.load(p_ptr + i, i < n, 0.0), i < n)
     tl.store(power_ptr + row, new)
 
-# %% ../../nbs/transport/179_tiles_triton.ipynb #a2144984
+# %% ../../nbs/transport/179_tiles_triton.ipynb #443358a4
 def _advance(at, u, r, over, enough, first):
-    "(179.2) in place, for the contiguous tensors of a state; returns it."
+    "(179.3) in place, for the contiguous tensors of a state; returns it."
     n = r.shape[-1]
     launch(_advance_kernel, r.numel() // max(n, 1), r, mu_ptr=at.mu, q_ptr=at.q, p_ptr=at.p, power_ptr=at.power,
            steps_ptr=at.steps, u_ptr=u.contiguous(), r_ptr=r.contiguous(), over_ptr=over.contiguous(),
-           enough_ptr=enough.contiguous(), flat=FLAT, n=n, FIRST=first, BLOCK=min(1024, triton.next_power_of_2(max(n, 1))), num_warps=4)
+           enough_ptr=enough.contiguous(), flat=FLAT, n=n, FIRST=first,
+           BLOCK=min(1024, triton.next_power_of_2(max(n, 1))), num_warps=4)
     return at
 
 def advance_by_rows(
@@ -284,7 +285,7 @@ def advance_by_rows(
     over: Tensor,  # 1 / r, and zero where r is zero, (B, n)
     enough: Tensor,  # a set arrives when the sum of its |q| is no larger, (B, 1)
 ) -> Standing:
-    "A step (179.2) of all sets in one launch; needs triton and a GPU (or TRITON_INTERPRET=1)."
+    "A step (179.3) of all sets in one launch; needs triton and a GPU (or TRITON_INTERPRET=1)."
     return _advance(at, u, r, over, enough, False)
 
 def begin_by_rows(
