@@ -64,6 +64,18 @@ def find_boxes(lo, hi, grid, q):
         grid.boxes[b, 0] = occupied
         grid.boxes[b, 1] = _mark_full(cell, start, grid.slot[b], occupied, q)
 
+# %% ../../nbs/engine/98_sum_kernels.ipynb #94eea4a6
+@jit(lent=True)
+def first_not_below(x, begin, end, edge):
+    "The first of the sorted numbers begin..end that is not below `edge`, or end."
+    while begin < end:
+        k = (begin + end) // 2
+        if x[k] < edge:
+            begin = k + 1
+        else:
+            end = k
+    return begin
+
 # %% ../../nbs/engine/98_sum_kernels.ipynb #9f943007
 class Weights(NamedTuple):
     "The weights of sorted positions, and what is summed of them."
@@ -149,7 +161,7 @@ def _box_moments(b, a, grid, weights, p, xi, T, last):
             w, M = weights.w[b, c, k:k + size], weights.moments[c, first:first + p]
             _add_moments(xi[:size], w, T[:size], last[:size], M)
 
-# %% ../../nbs/engine/98_sum_kernels.ipynb #94f5d793
+# %% ../../nbs/engine/98_sum_kernels.ipynb #1f76fa59
 @jit
 def moment_rows(lo, hi, grid, weights, p):
     "The moments of the full boxes that start in units lo..hi of PART points each."
@@ -159,7 +171,7 @@ def moment_rows(lo, hi, grid, weights, p):
     for unit in range(lo, hi):
         b = unit // units
         end = min((unit % units + 1) * PART, n)
-        a = np.searchsorted(grid.start[b, :grid.boxes[b, 0]], unit % units * PART)
+        a = first_not_below(grid.start[b], 0, grid.boxes[b, 0], unit % units * PART)
         while a < grid.boxes[b, 0] and grid.start[b, a] < end:
             if grid.slot[b, a] >= 0:
                 _box_moments(b, a, grid, weights, p, xi, T, last)
@@ -344,14 +356,14 @@ def _listen(b, a, lo, hi, begin, end, targets, order, sources, weights, terms, r
             for c in range(len(local)):
                 y[b, order[b, k + j], c] = values[c, j]
 
-# %% ../../nbs/engine/98_sum_kernels.ipynb #be1c202d
+# %% ../../nbs/engine/98_sum_kernels.ipynb #c27215d8
 @jit(lent=True)
 def _sum_part(b, begin, end, targets, order, sources, weights, terms, room, y):
     "The sums of targets begin..end of row b."
     start = targets.start[b]
     cells = sources.cell[b, :sources.boxes[b, 0]]
-    a = np.searchsorted(start[:targets.boxes[b, 0] + 1], begin, side="right") - 1
-    lo = np.searchsorted(cells, targets.cell[b, a] - terms.reach)
+    a = first_not_below(start, 0, targets.boxes[b, 0] + 1, begin + 1) - 1
+    lo = first_not_below(cells, 0, len(cells), targets.cell[b, a] - terms.reach)
     hi = lo
     while a < targets.boxes[b, 0] and start[a] < end:
         if targets.slot[b, a] < 0:
