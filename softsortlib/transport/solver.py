@@ -46,7 +46,7 @@ def _settle(q, r, over, enough):
     return z, torch.where((power > 0) & (_total(q.abs()) > enough), power, 0.0)
 
 def _advance(at, u, r, over, enough):
-    "A step along p from where conjugate gradients stand, u = diag(a) R Q p; who has no power, or meets no slope, stays."
+    "A step along p from where `at` stands, u = diag(a) R Q p; who has no power, or meets no slope, stays."
     Sp = r * at.p - u
     curve = _total(at.p * Sp)
     alive = (at.power > 0) & (curve > FLAT * _total(r * at.p * at.p))

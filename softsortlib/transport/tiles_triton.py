@@ -124,69 +124,91 @@ def product_by_tiles(
            num_warps=4, **size)
     return out
 
-# %% ../../nbs/transport/179_tiles_triton.ipynb #85724a23
+# %% ../../nbs/transport/179_tiles_triton.ipynb #7011c114
 @triton_jit
-def _weights_of(u_ptr, w_one, w_two, i, n, d, there, TWO: tl.constexpr):
-    "W for a tile: the products of two columns of w and u, and the two columns of u."
-    at = i.to(tl.int64) * d
-    u_one = tl.load(u_ptr + at, i < n, 0.0)[None, :]
-    u_two = u_one
-    W = w_one[:, None] * u_one
+def _two_columns(ptr, at, here, there, TWO: tl.constexpr):
+    "Two columns of a payload, or the same one twice."
+    one = tl.load(ptr + at, here, 0.0)
+    two = one
     if TWO:
-        u_two = tl.load(u_ptr + at + 1, (i < n) & there, 0.0)[None, :]
-        W += w_two[:, None] * u_two
-    return W, u_one, u_two
+        two = tl.load(ptr + at + 1, here & there, 0.0)
+    return one, two
 
 
 @triton_jit
-def _store_pulls(to_ptr, at, to_gamma, to_y, to_tau, size, here, BACK: tl.constexpr):
-    "Write the parts of the gradients, one after the other."
+def _pulled(P, u_one, u_two, w_one, w_two, away, SQUARED: tl.constexpr, TWO: tl.constexpr):
+    "P W for a tile, and P W h'."
+    W = w_one[:, None] * u_one[None, :]
+    if TWO:
+        W += w_two[:, None] * u_two[None, :]
+    weighted = P * W
+    if SQUARED:
+        slope = 2 * away
+    else:
+        slope = tl.where(away > 0, 1.0, tl.where(away < 0, -1.0, 0.0)).to(away.dtype)
+    return weighted, weighted * slope
+
+
+@triton_jit
+def _store_pulls(to_ptr, size, at, to_gamma, to_y, here):
+    "Write two parts of the gradients, one after the other."
     tl.store(to_ptr + at, to_gamma, here)
     tl.store(to_ptr + size + at, to_y, here)
-    if BACK:
-        tl.store(to_ptr + 2 * size + at, to_tau, here)
 
-# %% ../../nbs/transport/179_tiles_triton.ipynb #3c4df874
+# %% ../../nbs/transport/179_tiles_triton.ipynb #c3ba2235
 @triton_jit
-def _pull_kernel(x_ptr, phi_ptr, u_ptr, y_ptr, gamma_ptr, w_ptr, tau_ptr, sums_ptr, to_ptr, size, n, m, d, blocks, pairs,
-                 SQUARED: tl.constexpr, BACK: tl.constexpr, TWO: tl.constexpr,
+def _pull_own(x_ptr, phi_ptr, u_ptr, y, gamma, w_one, w_two, per_tau, n, d, there,
+              SQUARED: tl.constexpr, TWO: tl.constexpr, BLOCK: tl.constexpr):
+    "The sums of (179.2) for the points y: of P u for two columns, of P W, of P W h' and of P W h' (y - x)."
+    one = tl.zeros_like(y)
+    two = tl.zeros_like(y)
+    total = tl.zeros_like(y)
+    bent = tl.zeros_like(y)
+    cost = tl.zeros_like(y)
+    for start in range(0, n, BLOCK):
+        i = start + tl.arange(0, BLOCK)
+        E, away = _exponents(x_ptr, phi_ptr, y, i, n, per_tau, SQUARED)
+        P = tl.exp(E + gamma[:, None])
+        u_one, u_two = _two_columns(u_ptr, i.to(tl.int64) * d, i < n, there, TWO)
+        weighted, pulled = _pulled(P, u_one, u_two, w_one, w_two, away, SQUARED, TWO)
+        one += tl.sum(P * u_one[None, :], 1)
+        if TWO:
+            two += tl.sum(P * u_two[None, :], 1)
+        total += tl.sum(weighted, 1)
+        bent += tl.sum(pulled, 1)
+        cost += tl.sum(pulled * away, 1)
+    return one, two, total, bent, cost
+
+# %% ../../nbs/transport/179_tiles_triton.ipynb #23ed8129
+@triton_jit
+def _pull_kernel(x_ptr, phi_ptr, u_ptr, y_ptr, gamma_ptr, w_ptr, tau_ptr, sums_ptr, to_ptr, size,
+                 n, m, d, blocks, pairs, SQUARED: tl.constexpr, BACK: tl.constexpr, TWO: tl.constexpr,
                  ROWS: tl.constexpr, BLOCK: tl.constexpr):
     "(179.2) for ROWS points and two columns."
     pair = tl.program_id(0) % pairs
-    row = (tl.program_id(0) // pairs // blocks).to(tl.int64)
-    j = tl.program_id(0) // pairs % blocks * ROWS + tl.arange(0, ROWS)
+    place = tl.program_id(0) // pairs
+    row = (place // blocks).to(tl.int64)
+    j = place % blocks * ROWS + tl.arange(0, ROWS)
     y = tl.load(y_ptr + row * m + j, j < m, 0.0)
     gamma = tl.load(gamma_ptr + row * m + j, j < m, -float("inf"))
     own = (row * m + j) * d + 2 * pair
     there = 2 * pair + 1 < d
-    w_one, w_two = tl.load(w_ptr + own, j < m, 0.0), tl.load(w_ptr + own + 1, (j < m) & there, 0.0)
+    w_one, w_two = _two_columns(w_ptr, own, j < m, there, TWO)
     per_tau = 1 / tl.load(tau_ptr + row)
-    zero = tl.zeros((ROWS,), y.dtype)
-    one, two, to_gamma, to_y, to_tau = zero, zero, zero, zero, zero
-    for start in range(0, n, BLOCK):
-        i = start + tl.arange(0, BLOCK)
-        E, away = _exponents(x_ptr + row * n, phi_ptr + row * n, y, i, n, per_tau, SQUARED)
-        P = tl.exp(E + gamma[:, None])
-        W, u_one, u_two = _weights_of(u_ptr + row * n * d + 2 * pair, w_one, w_two, i, n, d, there, TWO)
-        if BACK:
-            one += tl.sum(P * u_one, 1)
-        if BACK and TWO:
-            two += tl.sum(P * u_two, 1)
-        P *= W
-        to_gamma += tl.sum(P, 1)
-        P *= 2 * away if SQUARED else tl.where(away > 0, 1.0, tl.where(away < 0, -1.0, 0.0))
-        to_y -= tl.sum(P, 1)
-        to_tau += tl.sum(P * away, 1)
+    one, two, total, bent, cost = _pull_own(
+        x_ptr + row * n, phi_ptr + row * n, u_ptr + row * n * d + 2 * pair, y, gamma, w_one, w_two, per_tau, n, d, there,
+        SQUARED, TWO, BLOCK)
+    at = (row * m + j) * pairs + pair
+    _store_pulls(to_ptr, size, at, total, -bent * per_tau, j < m)
     if BACK:
+        tl.store(to_ptr + 2 * size + at, cost * per_tau * per_tau / (2 if SQUARED else 1), j < m)
         tl.store(sums_ptr + own, one, j < m)
-    if BACK and TWO:
-        tl.store(sums_ptr + own + 1, two, (j < m) & there)
-    to_tau *= per_tau * per_tau / (2 if SQUARED else 1)
-    _store_pulls(to_ptr, (row * m + j) * pairs + pair, to_gamma, to_y * per_tau, to_tau, size, j < m, BACK)
+        if TWO:
+            tl.store(sums_ptr + own + 1, two, (j < m) & there)
 
-# %% ../../nbs/transport/179_tiles_triton.ipynb #c2b2598c
+# %% ../../nbs/transport/179_tiles_triton.ipynb #c414827b
 def _pull(phi, x, u, gamma, y, w, tau, power, back):
-    "The gradients of gamma and y, and if `back` the parts of tau and the sums of P u: (179.2) with (B, ...) contiguous."
+    "The gradients of gamma and y by (179.2), and if `back` the parts of tau and the sums of P u; all contiguous."
     d, size = u.shape[-1], _tiles_of(x.shape[-1], y.shape[-1])
     pairs = -(-d // 2)
     sums, to = torch.empty_like(w) if back else w, y.new_empty(3 if back else 2, *y.shape, pairs)
@@ -195,6 +217,7 @@ def _pull(phi, x, u, gamma, y, w, tau, power, back):
            SQUARED=int(power == 2), BACK=int(back), TWO=int(d > 1), num_warps=4, **size)
     return to[..., 0] if pairs == 1 else to.sum(-1), sums
 
+# %% ../../nbs/transport/179_tiles_triton.ipynb #11d97f81
 def pulls_by_tiles(
     phi: Tensor,  # exponents of the sources, (B, n)
     x: Tensor,  # sources, (B, n)
@@ -235,19 +258,15 @@ def _move(mu_ptr, q_ptr, p_ptr, u_ptr, r_ptr, power, flat, n, BLOCK: tl.constexp
     tl.debug_barrier()
     return alive
 
-# %% ../../nbs/transport/179_tiles_triton.ipynb #43aa7e32
+# %% ../../nbs/transport/179_tiles_triton.ipynb #25d7000f
 @triton_jit
-def _advance_kernel(mu_ptr, q_ptr, p_ptr, power_ptr, steps_ptr, u_ptr, r_ptr, over_ptr, enough_ptr, flat, n,
-                    FIRST: tl.constexpr, BLOCK: tl.constexpr):
-    "(179.3) for one set."
-    row = tl.program_id(0).to(tl.int64)
-    q_ptr, p_ptr, r_ptr, over_ptr = q_ptr + row * n, p_ptr + row * n, r_ptr + row * n, over_ptr + row * n
-    power = tl.load(power_ptr + row)
-    alive = power == power
-    if not FIRST:
-        alive = _move(mu_ptr + row * n, q_ptr, p_ptr, u_ptr + row * n, r_ptr, power, flat, n, BLOCK)
-        tl.store(steps_ptr + row, tl.load(steps_ptr + row) + alive.to(tl.int64))
-    size, total, weight, new, mean = power * 0, power * 0, power * 0, power * 0, power * 0
+def _rest(q_ptr, r_ptr, over_ptr, zero, n, BLOCK: tl.constexpr):
+    "The sum of |q|, the mean of z, and q^T z of (179.3)."
+    size = zero
+    total = zero
+    weight = zero
+    mean = zero
+    power = zero
     for start in range(0, n, BLOCK):
         i = start + tl.arange(0, BLOCK)
         q = tl.load(q_ptr + i, i < n, 0.0)
@@ -257,9 +276,26 @@ def _advance_kernel(mu_ptr, q_ptr, p_ptr, power_ptr, steps_ptr, u_ptr, r_ptr, ov
         total += tl.sum(q, 0)
         mean += tl.sum(r * z, 0)
         weight += tl.sum(r, 0)
-        new += tl.sum(q * z, 0)
+        power += tl.sum(q * z, 0)
     mean = mean / weight
-    new -= mean * total
+    return size, mean, power - mean * total
+
+# %% ../../nbs/transport/179_tiles_triton.ipynb #44c03e23
+@triton_jit
+def _advance_kernel(mu_ptr, q_ptr, p_ptr, power_ptr, steps_ptr, u_ptr, r_ptr, over_ptr, enough_ptr, flat, n,
+                    FIRST: tl.constexpr, BLOCK: tl.constexpr):
+    "(179.3) for one set."
+    row = tl.program_id(0).to(tl.int64)
+    q_ptr += row * n
+    p_ptr += row * n
+    r_ptr += row * n
+    over_ptr += row * n
+    power = tl.load(power_ptr + row)
+    alive = power == power
+    if not FIRST:
+        alive = _move(mu_ptr + row * n, q_ptr, p_ptr, u_ptr + row * n, r_ptr, power, flat, n, BLOCK)
+        tl.store(steps_ptr + row, tl.load(steps_ptr + row) + alive.to(tl.int64))
+    size, mean, new = _rest(q_ptr, r_ptr, over_ptr, power * 0, n, BLOCK)
     new = tl.where(alive & (new > 0) & (size > tl.load(enough_ptr + row)), new, 0.0)
     ratio = 0.0 if FIRST else new / tl.where(alive, power, 1.0)
     for start in range(0, n, BLOCK):
@@ -268,7 +304,7 @@ def _advance_kernel(mu_ptr, q_ptr, p_ptr, power_ptr, steps_ptr, u_ptr, r_ptr, ov
         tl.store(p_ptr + i, z - mean + ratio * tl.load(p_ptr + i, i < n, 0.0), i < n)
     tl.store(power_ptr + row, new)
 
-# %% ../../nbs/transport/179_tiles_triton.ipynb #443358a4
+# %% ../../nbs/transport/179_tiles_triton.ipynb #8d280a7e
 def _advance(at, u, r, over, enough, first):
     "(179.3) in place, for the contiguous tensors of a state; returns it."
     n = r.shape[-1]
@@ -278,6 +314,7 @@ def _advance(at, u, r, over, enough, first):
            BLOCK=min(1024, triton.next_power_of_2(max(n, 1))), num_warps=4)
     return at
 
+# %% ../../nbs/transport/179_tiles_triton.ipynb #66f28aaf
 def advance_by_rows(
     at: Standing,  # where conjugate gradients stand, (B, n), (B, 1), contiguous; updated in place
     u: Tensor,  # diag(a) R Q p, (B, n)
