@@ -179,7 +179,7 @@ def _pull_own(x_ptr, phi_ptr, u_ptr, y, gamma, w_one, w_two, per_tau, n, d, ther
         cost += tl.sum(pulled * away, 1)
     return one, two, total, bent, cost
 
-# %% ../../nbs/transport/179_tiles_triton.ipynb #23ed8129
+# %% ../../nbs/transport/179_tiles_triton.ipynb #3ce4b5f8
 @triton_jit
 def _pull_kernel(x_ptr, phi_ptr, u_ptr, y_ptr, gamma_ptr, w_ptr, tau_ptr, sums_ptr, to_ptr, size,
                  n, m, d, blocks, pairs, SQUARED: tl.constexpr, BACK: tl.constexpr, TWO: tl.constexpr,
@@ -196,8 +196,8 @@ def _pull_kernel(x_ptr, phi_ptr, u_ptr, y_ptr, gamma_ptr, w_ptr, tau_ptr, sums_p
     w_one, w_two = _two_columns(w_ptr, own, j < m, there, TWO)
     per_tau = 1 / tl.load(tau_ptr + row)
     one, two, total, bent, cost = _pull_own(
-        x_ptr + row * n, phi_ptr + row * n, u_ptr + row * n * d + 2 * pair, y, gamma, w_one, w_two, per_tau, n, d, there,
-        SQUARED, TWO, BLOCK)
+        x_ptr + row * n, phi_ptr + row * n, u_ptr + row * n * d + 2 * pair, y, gamma, w_one, w_two, per_tau,
+        n, d, there, SQUARED, TWO, BLOCK)
     at = (row * m + j) * pairs + pair
     _store_pulls(to_ptr, size, at, total, -bent * per_tau, j < m)
     if BACK:
