@@ -11,7 +11,8 @@ import torch
 from pretend import both_ways, cases, on_a_gpu, pretend
 
 import softsortlib.engine.dispatch as dispatch
-from softsortlib import SoftSort
+from softsortlib import SoftSort, SortingNetwork
+from softsortlib.networks.comparators import sorting_network
 
 RECORD = Path(__file__).parent.parent / "nbs/results/launches.json"
 ROWS = {row["call"]: row for row in json.loads(RECORD.read_text())["rows"]}
@@ -39,6 +40,8 @@ CEILINGS = {                       # of a forward and a backward pass together
     **{f"{network}, {product}, n = 1,000": 12 for network in ("OddEven", "Bitonic", "ErrorFreeNetwork") for product in ("P @ x", "P.mT @ x", "to_dense")},
     **{f"NeuralSort, {what}, n = 1,000": most for what, most in (("P @ x", 30), ("P.mT @ x", 30), ("P[..., :10, :] @ x", 30), ("log_prob", 40), ("to_dense", 40))},
     "neural_ndcg_loss, n = 1,000": 70, **{f"{loss}, n = 1,000": 60 for loss in ("precision_loss", "recall_loss")},
+    **{f"SinkhornSort, 10 rounds{how}, {what}, n = 1,000": 340 for how in ("", " of power 1", " unrolled") for what in ("P @ x", "log_prob")},
+    "lambda_loss, n = 1,000": 150, "lambda_loss:precision, n = 1,000": 100,
     "SigmoidRank, n = 20,000": 30, "Permutahedron, n = 1,000": 60, "Permutahedron, n = 200,000": 60, "EntropicPermutahedron, n = 200,000": 60, "EntropicPermutahedron, masked, n = 1,000": 60,
     **{f"{mask}, n = 1,000": 60 for mask in ("soft_topk_mask:sinkhorn", "soft_topk_mask:sparse", "SinkhornTopK", "SparseTopK", "TopKRouter")},
 }
@@ -84,6 +87,25 @@ def test_every_launch_is_on_the_device_of_its_tensors(monkeypatch):
         assert ")](" not in file.read_text() and ",](" not in file.read_text(), file
 
 
+@pytest.mark.parametrize("kind", ["bitonic", "odd_even"])
+@pytest.mark.parametrize("swaps", ["soft", "error_free"])
+def test_the_kernels_of_a_network_move_little(kind, swaps):
+    """For one set and one column, at most three times what goes in and comes out, and a tenth more for the lanes and the seven numbers of each layer.
+
+    In and out go scores or payload, and arguments or weights of the comparators. Each tensor of a kernel counts once: it is no larger than the cache."""
+    n = 300
+    seen = both_ways(lambda s, x: SortingNetwork(kind, swaps=swaps)(s) @ x, pretend(1, n, grad=True), pretend(1, n, 1, grad=True))
+    C = len(sorting_network(kind, n).need)
+    lanes = dict(_see=1, _see_exactly=1, _see_backward=1, _forward=2, _backward=3, _carry_forward=2, _carry_back=3)
+    comparators = dict(_see=1, _see_exactly=1, _see_backward=1, _forward=2, _carry_forward=0.25)
+    for k in seen.kernels:
+        name, tensors = k.kernel.__name__, {id(a): a for a in k.arguments.values() if isinstance(a, torch.Tensor)}
+        least = 4 * n * lanes.get(name, 0) + 4 * C * comparators.get(name, 3)
+        moved = sum(a.numel() * a.itemsize for a in tensors.values())
+        assert moved <= 3.1 * least, (name, moved / least)
+    assert {k.kernel.__name__ for k in seen.kernels} >= {"_see_backward", "_weigh_kernel", "_slope_kernel"}
+
+
 @pytest.mark.parametrize("batch, d", [(70_000, 1), (1, 70_000), (1, 1 << 21)])
 def test_a_grid_has_one_axis(batch, d):
     "The others end at 65,535, which a batch, a payload or a matrix of so many rows reaches."
@@ -93,7 +115,6 @@ def test_a_grid_has_one_axis(batch, d):
 
 def test_masked_calls_sort_no_bool():
     "Torch 2.4 refuses to on a GPU."
-    from softsortlib import SortingNetwork
     mask = torch.ones(2, 300, dtype=torch.bool, device="meta")
     for op in (SoftSort(0.1), SortingNetwork()):
         for f in (lambda s: op(s, mask) @ s, lambda s: op(s, mask).hard()):

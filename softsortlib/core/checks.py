@@ -149,17 +149,19 @@ def zero_outside(x, keep, dim):
     trailing = [1] * (-1 - dim)
     return x.masked_fill(~keep.reshape(*keep.shape, *trailing), 0)
 
-# %% ../../nbs/core/05_checks.ipynb #a995a471
+# %% ../../nbs/core/05_checks.ipynb #27c06f87
 def fits(small, big):
     "Whether shape `small` broadcasts to exactly `big`."
     return len(small) <= len(big) and all(a in (1, b) for a, b in zip(small[::-1], big[::-1]))
 
 def together(a, b):
     "The shape to which shapes `a` and `b` broadcast, or None where they do not."
-    if a == b:
+    if fits(a, b):
+        return b
+    if fits(b, a):
         return a
     try:
-        return torch.broadcast_shapes(a, b)
+        return torch.broadcast_shapes(a, b)  # slow at first: it imports sympy
     except RuntimeError:
         return None
 

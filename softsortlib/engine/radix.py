@@ -5,13 +5,13 @@
 # %% auto #0
 __all__ = ['stable_sort']
 
-# %% ../../nbs/engine/93_radix.ipynb #070c8533
+# %% ../../nbs/engine/93_radix.ipynb #eaeba2a5
 import numpy as np
 import torch
 from torch import Tensor
 
 from .autograd import custom_op, differentiable, is_unseen
-from .compile import empty_matrix, jit, spread_rows
+from .compile import copy_to, empty_matrix, jit, spread_rows
 from .dispatch import for_onnx
 
 # %% ../../nbs/engine/93_radix.ipynb #b20ce0e8
@@ -73,15 +73,15 @@ def _take_apart(K, I, s, flip, values, order):
         else:
             values[i] = _from_key(key)
 
-# %% ../../nbs/engine/93_radix.ipynb #acdecb75
+# %% ../../nbs/engine/93_radix.ipynb #4a7031e0
 @jit
-def _radix_rows(lo, hi, s, values, order, flip):
+def _radix_rows(lo, hi, s, values, order, L_rows, J_rows, flip):
     "Sort rows lo..hi of s, by Prop 93.2."
     n = s.shape[1]
     K, I = np.empty(n, np.uint32), np.empty(n, np.int32)
     count = np.empty((4, 256), np.int64)
     for b in range(lo, hi):
-        L, J = order[b].view(np.uint32)[:n], order[b].view(np.int32)[n:]
+        L, J = L_rows[b, :n], J_rows[b, n:]
         passes = 0
         for i in range(n):
             K[i] = _to_key(s[b, i]) ^ flip
@@ -96,10 +96,14 @@ def _radix_rows(lo, hi, s, values, order, flip):
             I, J = J, I
             passes += 1
         if passes % 2:
-            L[:] = K
-            J[:] = I
+            copy_to(K, L)
+            copy_to(I, J)
             K, I = L, J
         _take_apart(K, I, s[b], flip, values[b], order[b])
+
+def _buffers(order):
+    "The memory of `order` (B, n) as uint32 and as int32, both (B, 2 n)."
+    return order.view(np.uint32), order.view(np.int32)
 
 # %% ../../nbs/engine/93_radix.ipynb #1659d31d
 def sorted_by_torch(s, descending=False):
@@ -108,7 +112,7 @@ def sorted_by_torch(s, descending=False):
         return tuple(s.topk(s.shape[-1], largest=descending))
     return tuple(s.sort(dim=-1, descending=descending, stable=True))
 
-# %% ../../nbs/engine/93_radix.ipynb #f51dd315
+# %% ../../nbs/engine/93_radix.ipynb #cd816a48
 def _has_radix(s):
     "Whether the radix sort is for s: single precision on a CPU, and rows that are not very short."
     return s.device.type == "cpu" and s.dtype == torch.float32 and s.shape[-1] >= 32
@@ -122,7 +126,8 @@ def sorted_values(s, descending=False):
     order = empty_matrix(torch.long, *s.shape)
     bits = [a.view(torch.int32).numpy().view(np.uint32).reshape(-1, n) for a in (s.detach().contiguous(), values)]
     flip = _DOWN if descending else _UP
-    spread_rows(_radix_rows, len(bits[0]), s.numel(), *bits, order.numpy().reshape(-1, n), flip)
+    rows = order.numpy().reshape(-1, n)
+    spread_rows(_radix_rows, len(rows), s.numel(), *bits, rows, *_buffers(rows), flip)
     return values, order
 
 # %% ../../nbs/engine/93_radix.ipynb #71385280

@@ -5,14 +5,14 @@
 # %% auto #0
 __all__ = ['exp_scan_dense', 'exp_scan', 'exp_mean']
 
-# %% ../../nbs/engine/94_scan.ipynb #404b4aa1
+# %% ../../nbs/engine/94_scan.ipynb #17e3f5eb
 import torch
 from torch import Tensor
 
 from .autograd import batched, custom_op, differentiable
 from .blocks import FEW, block_gradients, block_means
 from .compile import arrays, one_batch, spread_rows
-from .dispatch import check_backend, choose, has_double
+from .dispatch import check_backend, choose, common_shape, has_double
 from .scan_kernels import Gradients, Means, Rows, Sum, mean_rows, scan_back_rows, scan_rows, share_of
 
 # %% ../../nbs/engine/94_scan.ipynb #417db546
@@ -152,7 +152,7 @@ def _exp_scan_backward(
 def _(gy, s, x, tau, backend):
     return s.new_empty(s.shape), x.new_empty(x.shape), tau.new_empty(tau.shape)
 
-# %% ../../nbs/engine/94_scan.ipynb #4b1ee718
+# %% ../../nbs/engine/94_scan.ipynb #8e973192
 def _save(ctx, inputs, output):
     s, x, tau, ctx.mode, ctx.backend = inputs
     ctx.save_for_backward(s, x, tau)
@@ -185,7 +185,7 @@ def _check_scan(s, x, mode):
         got = f"x {tuple(x.shape)} and s {tuple(s.shape)}"
         raise ValueError(f"x must be (..., n, d) for scores s (..., n), got {got}")
 
-# %% ../../nbs/engine/94_scan.ipynb #e29b251c
+# %% ../../nbs/engine/94_scan.ipynb #6a8f54a4
 def exp_scan(
     s: Tensor,  # scores in order, up or down, (..., n); what a mask padded comes last
     x: Tensor,  # payload, (..., n, d); zero where padded
@@ -199,7 +199,7 @@ def exp_scan(
     _check_scan(s, x, mode)
     dtype = torch.promote_types(s.dtype, x.dtype)
     work = torch.float32 if dtype in (torch.float16, torch.bfloat16) else dtype
-    batch = torch.broadcast_shapes(s.shape[:-1], x.shape[:-2], tau.shape if isinstance(tau, Tensor) else ())
+    batch = common_shape(s.shape[:-1], x.shape[:-2], tau.shape if isinstance(tau, Tensor) else ())
     s = s.to(work).expand(*batch, s.shape[-1])
     x = x.to(work).expand(*batch, *x.shape[-2:])
     return _exp_scan(s, x, tau_tensor(tau, s, batch), mode, check_backend(backend)).to(dtype)

@@ -5,13 +5,13 @@
 # %% auto #0
 __all__ = []
 
-# %% ../../nbs/engine/98_sum_kernels.ipynb #96ba32be
+# %% ../../nbs/engine/98_sum_kernels.ipynb #8eaa738c
 from typing import NamedTuple
 
 import numpy as np
 
 from .compile import dot64, jit, short_dot
-from .sum_laws import law_values
+from .sum_laws import Law, law_values
 
 # %% ../../nbs/engine/98_sum_kernels.ipynb #e05c06a0
 class Grid(NamedTuple):
@@ -44,14 +44,14 @@ def _mark_full(cell, start, slot, occupied, q):
             a += 1
     return full
 
-# %% ../../nbs/engine/98_sum_kernels.ipynb #a26c3522
-@jit
+# %% ../../nbs/engine/98_sum_kernels.ipynb #b0c217d9
+@jit(lent=True)
 def find_boxes(lo, hi, grid, q):
     "Fill cell, start, slot and boxes of rows lo..hi; boxes are full in stretches of at least q points a box."
     n = grid.x.shape[1]
     for b in range(lo, hi):
         cell, start = grid.cell[b], grid.start[b]
-        occupied = 0
+        occupied = np.int64(0)
         here = np.nan
         for k in range(n):
             c = np.floor(grid.x[b, k] * grid.inverse[b])
@@ -63,6 +63,18 @@ def find_boxes(lo, hi, grid, q):
         start[occupied] = n
         grid.boxes[b, 0] = occupied
         grid.boxes[b, 1] = _mark_full(cell, start, grid.slot[b], occupied, q)
+
+# %% ../../nbs/engine/98_sum_kernels.ipynb #94eea4a6
+@jit(lent=True)
+def first_not_below(x, begin, end, edge):
+    "The first of the sorted numbers begin..end that is not below `edge`, or end."
+    while begin < end:
+        k = (begin + end) // 2
+        if x[k] < edge:
+            begin = k + 1
+        else:
+            end = k
+    return begin
 
 # %% ../../nbs/engine/98_sum_kernels.ipynb #9f943007
 class Weights(NamedTuple):
@@ -88,8 +100,8 @@ def _running_sums(w, x, start, occupied, sums, lines):
     sums[occupied] = total
     lines[occupied] = line
 
-# %% ../../nbs/engine/98_sum_kernels.ipynb #6776fadb
-@jit
+# %% ../../nbs/engine/98_sum_kernels.ipynb #8f6e6b1b
+@jit(lent=True)
 def sort_weights(lo, hi, grid, order, w, weights):
     "weights.w = w (B, n, d) in the order of the positions, and weights.before, for rows lo..hi."
     n, d = w.shape[1:]
@@ -101,24 +113,24 @@ def sort_weights(lo, hi, grid, order, w, weights):
                 sums, lines = weights.before[0, b, c], weights.before[1, b, c]
                 _running_sums(weights.w[b, c], grid.x[b], grid.start[b], grid.boxes[b, 0], sums, lines)
 
-# %% ../../nbs/engine/98_sum_kernels.ipynb #f315580f
+# %% ../../nbs/engine/98_sum_kernels.ipynb #293b2c2f
 BLOCK = 256  # points that are worked on side by side
 PART = 4096  # points of a unit of work
 
 
 @jit(lent=True)
 def _places(x, inverse, cell, xi):
-    "xi = the places of x in their box."
+    "xi = the places of x in their box; xi may be longer."
     for j in range(len(x)):
         xi[j] = 2.0 * (x[j] * inverse - cell) - 1.0
 
-# %% ../../nbs/engine/98_sum_kernels.ipynb #cf4a7993
+# %% ../../nbs/engine/98_sum_kernels.ipynb #9ce8403f
 @jit(lent=True)
 def _add_moments(xi, w, T, last, M):
-    "M[k] += sum_j w_j T_k(xi_j)."
+    "M[k] += sum_j w_j T_k(xi_j); xi, T and last may be longer than w."
     zeroth = 0.0
     first = 0.0
-    for j in range(len(xi)):
+    for j in range(len(w)):
         zeroth += w[j]
         first += w[j] * xi[j]
         last[j] = 1.0
@@ -127,29 +139,29 @@ def _add_moments(xi, w, T, last, M):
     M[1] += first
     for k in range(2, len(M)):
         total = 0.0
-        for j in range(len(xi)):
+        for j in range(len(w)):
             new = 2.0 * xi[j] * T[j] - last[j]
             last[j] = T[j]
             T[j] = new
             total += w[j] * new
         M[k] += total
 
-# %% ../../nbs/engine/98_sum_kernels.ipynb #45291cf9
+# %% ../../nbs/engine/98_sum_kernels.ipynb #e86c61b5
 @jit(lent=True)
 def _box_moments(b, a, grid, weights, p, xi, T, last):
     "The moments of the full box a of row b."
     d = weights.w.shape[1]
     first = (weights.first[b] + grid.slot[b, a]) * p
     for c in range(d):
-        weights.moments[c, first:first + p] = 0
+        for k in range(p):
+            weights.moments[c, first + k] = 0
     for k in range(grid.start[b, a], grid.start[b, a + 1], BLOCK):
         size = min(BLOCK, grid.start[b, a + 1] - k)
-        _places(grid.x[b, k:k + size], grid.inverse[b], grid.cell[b, a], xi[:size])
+        _places(grid.x[b, k:k + size], grid.inverse[b], grid.cell[b, a], xi)
         for c in range(d):
-            w, M = weights.w[b, c, k:k + size], weights.moments[c, first:first + p]
-            _add_moments(xi[:size], w, T[:size], last[:size], M)
+            _add_moments(xi, weights.w[b, c, k:k + size], T, last, weights.moments[c, first:first + p])
 
-# %% ../../nbs/engine/98_sum_kernels.ipynb #94f5d793
+# %% ../../nbs/engine/98_sum_kernels.ipynb #1f76fa59
 @jit
 def moment_rows(lo, hi, grid, weights, p):
     "The moments of the full boxes that start in units lo..hi of PART points each."
@@ -159,16 +171,16 @@ def moment_rows(lo, hi, grid, weights, p):
     for unit in range(lo, hi):
         b = unit // units
         end = min((unit % units + 1) * PART, n)
-        a = np.searchsorted(grid.start[b, :grid.boxes[b, 0]], unit % units * PART)
+        a = first_not_below(grid.start[b], 0, grid.boxes[b, 0], unit % units * PART)
         while a < grid.boxes[b, 0] and grid.start[b, a] < end:
             if grid.slot[b, a] >= 0:
                 _box_moments(b, a, grid, weights, p, xi, T, last)
             a += 1
 
-# %% ../../nbs/engine/98_sum_kernels.ipynb #7f60384b
+# %% ../../nbs/engine/98_sum_kernels.ipynb #0e6783e6
 class Terms(NamedTuple):
     "What the terms of a sum are."
-    law: int
+    law: Law
     m: int
     c: np.ndarray
     reach: int
@@ -176,13 +188,15 @@ class Terms(NamedTuple):
     table: np.ndarray
     C: np.ndarray
 
-# %% ../../nbs/engine/98_sum_kernels.ipynb #d919c084
-@jit(lent=True)
+# %% ../../nbs/engine/98_sum_kernels.ipynb #3ab21f9f
+@jit(paste=True)
 def _hear(b, cell, lo, hi, sources, weights, terms, local):
     "local (d, p) = the coefficients of a box at `cell` from the full boxes among lo..hi."
     p = local.shape[1]
     C = terms.C[terms.table[b]]
-    local[:] = 0
+    for c in range(len(local)):
+        for k in range(p):
+            local[c, k] = 0.0
     s = lo
     while s < hi:
         begin = s
@@ -199,53 +213,44 @@ def _hear(b, cell, lo, hi, sources, weights, terms, local):
             for k in range(p):
                 local[c, k] += dot64(C[k, r:r + many], M)
 
-# %% ../../nbs/engine/98_sum_kernels.ipynb #3f9bebd0
+# %% ../../nbs/engine/98_sum_kernels.ipynb #4bee506e
 @jit(lent=True)
 def _read(xi, local, T, last, y):
-    "y += sum_k local_k T_k(xi)."
-    for j in range(len(xi)):
+    "y += sum_k local_k T_k(xi); xi, T and last may be longer than y."
+    for j in range(len(y)):
         y[j] += local[0] + local[1] * xi[j]
         last[j] = 1.0
         T[j] = xi[j]
     for k in range(2, len(local)):
-        for j in range(len(xi)):
+        for j in range(len(y)):
             new = 2.0 * xi[j] * T[j] - last[j]
             last[j] = T[j]
             T[j] = new
             y[j] += local[k] * new
 
-# %% ../../nbs/engine/98_sum_kernels.ipynb #69f01d82
+# %% ../../nbs/engine/98_sum_kernels.ipynb #0208d7a8
 @jit(lent=True)
 def _differences(x, t, scale, u):
     "u = (x - t) scale."
     for j in range(len(t)):
         u[j] = (x - t[j]) * scale
 
-
-@jit(lent=True)
-def short_dot(K, w):
-    "The sum of K[j] w[j]."
-    total = K.dtype.type(0)
-    for j in range(len(w)):
-        total += K[j] * w[j]
-    return total
-
-# %% ../../nbs/engine/98_sum_kernels.ipynb #29552726
+# %% ../../nbs/engine/98_sum_kernels.ipynb #576a3c47
 @jit(lent=True)
 def _direct(terms, x, t, w, begin, end, scale, u, K, spare, sums):
     "sums[c] += sum_j K_m((x - t_j) scale) w[c, j] for the sources begin..end."
+    law = terms.law
     for k in range(begin, end, BLOCK):
         size = min(BLOCK, end - k)
         _differences(x, t[k:k + size], scale, u)
-        law_values(terms.law, terms.m, terms.c, u, K, spare, size)
+        law_values(law.logistic, law.slope, law.step, terms.m, terms.c, u, K, spare, size)
         for c in range(len(sums)):
             sums[c] += short_dot(K, w[c, k:k + size])
 
-# %% ../../nbs/engine/98_sum_kernels.ipynb #8b05644e
+# %% ../../nbs/engine/98_sum_kernels.ipynb #d5b43a21
 @jit(lent=True)
-def _window(cells, cell, reach, lo, hi):
-    "Move lo..hi on to the occupied boxes within `reach` of `cell`."
-    last = len(cells)
+def _window(cells, last, cell, reach, lo, hi):
+    "Move lo..hi on to the boxes within `reach` of `cell`; the first `last` of cells are occupied."
     while lo < last and cells[lo] < cell - reach:
         lo += 1
     hi = max(hi, lo)
@@ -266,16 +271,16 @@ def _far(x, b, c, lo, hi, sources, weights, terms):
     x = x - np.float64(sources.x[b, 0])
     return (x * side - (V[lo] - (V[last] - V[hi]))) / (2 * terms.tau[b])
 
-# %% ../../nbs/engine/98_sum_kernels.ipynb #b88ac3fc
-@jit(lent=True)
+# %% ../../nbs/engine/98_sum_kernels.ipynb #881368c5
+@jit(paste=True)
 def _visit(b, a, lo, hi, begin, end, targets, order, sources, weights, terms, u, K, spare, sums, y):
     "The targets in begin..end of boxes that are not full, from a on; returns the box behind them, and its window."
     d = len(sums)
-    cells = sources.cell[b, :sources.boxes[b, 0]]
+    cells, last = sources.cell[b], sources.boxes[b, 0]
     x, t, w, start = targets.x[b], sources.x[b], weights.w[b], sources.start[b]
     scale = x.dtype.type(1 / terms.tau[b])
     while a < targets.boxes[b, 0] and targets.start[b, a] < end and targets.slot[b, a] < 0:
-        lo, hi = _window(cells, targets.cell[b, a], terms.reach, lo, hi)
+        lo, hi = _window(cells, last, targets.cell[b, a], terms.reach, lo, hi)
         for k in range(max(begin, targets.start[b, a]), min(end, targets.start[b, a + 1])):
             for c in range(d):
                 sums[c] = 0.0 if x[k] == x[k] else np.nan
@@ -287,8 +292,8 @@ def _visit(b, a, lo, hi, begin, end, targets, order, sources, weights, terms, u,
         a += 1
     return a, lo, hi
 
-# %% ../../nbs/engine/98_sum_kernels.ipynb #e3dc9719
-@jit(lent=True)
+# %% ../../nbs/engine/98_sum_kernels.ipynb #bc6623b4
+@jit(paste=True)
 def _beside(b, k0, k1, lo, hi, targets, sources, weights, terms, u, K, spare, sums, values):
     "values (d, .) += the pairs of targets k0..k1 with the sources of boxes among lo..hi that are not full."
     scale = targets.x.dtype.type(1 / terms.tau[b])
@@ -301,14 +306,15 @@ def _beside(b, k0, k1, lo, hi, targets, sources, weights, terms, u, K, spare, su
         while s < hi and sources.slot[b, s] < 0:
             s += 1
         for k in range(k0, k1):
-            sums[:] = 0
+            for c in range(len(sums)):
+                sums[c] = 0.0
             first, end = sources.start[b, begin], sources.start[b, s]
             x = targets.x[b, k]
             _direct(terms, x, sources.x[b], weights.w[b], first, end, scale, u, K, spare, sums)
             for c in range(len(sums)):
                 values[c, k - k0] += sums[c]
 
-# %% ../../nbs/engine/98_sum_kernels.ipynb #f0b3ca40
+# %% ../../nbs/engine/98_sum_kernels.ipynb #d953e4a8
 class Room(NamedTuple):
     "Memory of one thread: blocks of places, two polynomials, values (d, .) and differences with their laws."
     xi: np.ndarray
@@ -319,10 +325,10 @@ class Room(NamedTuple):
     sums: np.ndarray
     u: np.ndarray
     K: np.ndarray
-    spare: np.ndarray
+    spare: np.ndarray  # whose last two rows are u and K
 
-# %% ../../nbs/engine/98_sum_kernels.ipynb #e2e26964
-@jit(lent=True)
+# %% ../../nbs/engine/98_sum_kernels.ipynb #f421da96
+@jit(paste=True)
 def _listen(b, a, lo, hi, begin, end, targets, order, sources, weights, terms, room, y):
     "The targets in begin..end of the full box a, whose window is lo..hi."
     xi, T, last, values, local, sums, u, K, spare = room
@@ -330,28 +336,28 @@ def _listen(b, a, lo, hi, begin, end, targets, order, sources, weights, terms, r
     for k in range(max(begin, targets.start[b, a]), min(end, targets.start[b, a + 1]), BLOCK):
         size = min(BLOCK, min(end, targets.start[b, a + 1]) - k)
         x = targets.x[b, k:k + size]
-        _places(x, targets.inverse[b], targets.cell[b, a], xi[:size])
+        _places(x, targets.inverse[b], targets.cell[b, a], xi)
         for c in range(len(local)):
-            values[c, :size] = 0
-            if terms.m == 0:
-                values[c, :size] = _far(0.0, b, c, lo, hi, sources, weights, terms)
-            elif terms.m < 0:
+            far = _far(0.0, b, c, lo, hi, sources, weights, terms) if terms.m == 0 else 0.0
+            for j in range(size):
+                values[c, j] = far
+            if terms.m < 0:
                 for j in range(size):
                     values[c, j] = _far(np.float64(x[j]), b, c, lo, hi, sources, weights, terms)
-            _read(xi[:size], local[c], T[:size], last[:size], values[c, :size])
+            _read(xi, local[c], T, last, values[c, :size])
         _beside(b, k, k + size, lo, hi, targets, sources, weights, terms, u, K, spare, sums, values)
         for j in range(size):
             for c in range(len(local)):
                 y[b, order[b, k + j], c] = values[c, j]
 
-# %% ../../nbs/engine/98_sum_kernels.ipynb #be1c202d
+# %% ../../nbs/engine/98_sum_kernels.ipynb #f0c83f49
 @jit(lent=True)
 def _sum_part(b, begin, end, targets, order, sources, weights, terms, room, y):
     "The sums of targets begin..end of row b."
     start = targets.start[b]
-    cells = sources.cell[b, :sources.boxes[b, 0]]
-    a = np.searchsorted(start[:targets.boxes[b, 0] + 1], begin, side="right") - 1
-    lo = np.searchsorted(cells, targets.cell[b, a] - terms.reach)
+    cells, last = sources.cell[b], sources.boxes[b, 0]
+    a = first_not_below(start, 0, targets.boxes[b, 0] + 1, begin + 1) - 1
+    lo = first_not_below(cells, 0, last, targets.cell[b, a] - terms.reach)
     hi = lo
     while a < targets.boxes[b, 0] and start[a] < end:
         if targets.slot[b, a] < 0:
@@ -359,26 +365,26 @@ def _sum_part(b, begin, end, targets, order, sources, weights, terms, room, y):
                 b, a, lo, hi, begin, end, targets, order, sources, weights, terms,
                 room.u, room.K, room.spare, room.sums, y)
         else:
-            lo, hi = _window(cells, targets.cell[b, a], terms.reach, lo, hi)
+            lo, hi = _window(cells, last, targets.cell[b, a], terms.reach, lo, hi)
             _listen(b, a, lo, hi, begin, end, targets, order, sources, weights, terms, room, y)
             a += 1
 
-# %% ../../nbs/engine/98_sum_kernels.ipynb #8f838c14
+# %% ../../nbs/engine/98_sum_kernels.ipynb #b13cf223
 @jit
 def sum_rows(lo_unit, hi_unit, targets, order, sources, weights, terms, y):
     "y (B, n, d) = the sums (97.1) at the targets of the units, where they stood before the sort."
     n, d = y.shape[1:]
     units = (n + PART - 1) // PART  # of one row
-    u, K = np.empty(BLOCK, targets.x.dtype), np.empty(BLOCK, targets.x.dtype)
-    local = np.empty((d, terms.C.shape[1]))
-    xi, T, last = np.empty(BLOCK), np.empty(BLOCK), np.empty(BLOCK)
-    room = Room(xi, T, last, np.empty((d, BLOCK)), local, np.empty(d), u, K, np.empty((3, BLOCK), u.dtype))
+    values, local, sums = np.empty((d, BLOCK)), np.empty((d, terms.C.shape[1])), np.empty((1, d))
+    doubles, floats = np.empty((3, BLOCK)), np.empty((5, BLOCK), targets.x.dtype)
+    room = Room(doubles[0], doubles[1], doubles[2], values, local, sums[0], floats[3], floats[4], floats)
     for unit in range(lo_unit, hi_unit):
         b = unit // units
         begin = unit % units * PART
         end = min(begin + PART, n)
         if np.isnan(sources.x[b, -1]):
             for k in range(begin, end):
-                y[b, order[b, k]] = np.nan
+                for c in range(d):
+                    y[b, order[b, k], c] = np.nan
         else:
             _sum_part(b, begin, end, targets, order, sources, weights, terms, room, y)

@@ -5,10 +5,10 @@
 # %% auto #0
 __all__ = ['kernel_sums_dense']
 
-# %% ../../nbs/engine/97_sum_laws.ipynb #5eb7df30
+# %% ../../nbs/engine/97_sum_laws.ipynb #df718204
 import math
-from enum import IntEnum
 from functools import partial
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -77,18 +77,21 @@ def kernel_sums_dense(
     scale = tau[..., None, None] if isinstance(tau, Tensor) else tau
     return known_law(law)[0]((x[..., :, None] - t[..., None, :]) / scale, m) @ w
 
-# %% ../../nbs/engine/97_sum_laws.ipynb #95f68f9e
-class Law(IntEnum):
-    "The odd step whose family a sum takes its kernel from."
-    LOGISTIC = 0
-    NORMAL = 1
+# %% ../../nbs/engine/97_sum_laws.ipynb #46ac27f3
+class Law(NamedTuple):
+    "Which loops a sum may call."
+    logistic: "bool | None"  # the logistic step, its derivatives and its antiderivative
+    slope: "bool | None"  # the derivatives of the normal step
+    step: "bool | None"  # the normal step itself and its antiderivative
 
 
 def law_of(name):
-    "The family of a law's name."
-    return Law.LOGISTIC if name == "logistic" else Law.NORMAL
+    "The loops for a law's name."
+    if name == "logistic":
+        return Law(True, None, None)
+    return Law(None, True, None if name == "density" else True)
 
-# %% ../../nbs/engine/97_sum_laws.ipynb #73a23418
+# %% ../../nbs/engine/97_sum_laws.ipynb #03035e46
 _LOGISTIC = {0: [0.5, 0, 0, 0, 0, 0, 0], 1: [0, 1, 0, 0, 0, 0, 0], 2: [0, 0, -1, 0, 0, 0, 0],
              3: [0, 0, 0, 1, 0, -2, 0], 4: [0, 0, 0, 0, -1, 0, 8]}
 _NORMAL = {1: [1, 0, 0, 0, 0], 2: [0, -1, 0, 0, 0], 3: [-1, 0, 1, 0, 0], 4: [0, 3, 0, -1, 0], 5: [3, 0, -6, 0, 1]}
@@ -96,7 +99,7 @@ _NORMAL = {1: [1, 0, 0, 0, 0], 2: [0, -1, 0, 0, 0], 3: [-1, 0, 1, 0, 0], 4: [0, 
 
 def coefficients(law, m):
     "The c of (97.2), or of the Hermite polynomial; zeros where the loop needs none."
-    table = _LOGISTIC if law == Law.LOGISTIC else _NORMAL
+    table = _LOGISTIC if law.logistic else _NORMAL
     return np.array(table.get(m, [0] * 7), dtype=float)
 
 # %% ../../nbs/engine/97_sum_laws.ipynb #edce6a7c
@@ -179,19 +182,21 @@ def _normal_slope(u, c, K, size):
         v = u[j]
         K[j] = top * exp_neg(half * v * v) * (c0 + v * (c1 + v * (c2 + v * (c3 + v * c4))))
 
-# %% ../../nbs/engine/97_sum_laws.ipynb #f718d938
+# %% ../../nbs/engine/97_sum_laws.ipynb #1bd1c585
 @jit(lent=True)
-def law_values(law, m, c, u, K, spare, size):
-    "K = K_m(u) for the first `size` of u; c are the `coefficients`, spare (3, >= size)."
-    if law == Law.LOGISTIC:
+def law_values(logistic, slope, step, m, c, u, K, spare, size):
+    "K = K_m(u) for the first `size` of u, by the loops of a `Law`; c has its `coefficients`, spare is (3, >= size)."
+    if logistic is not None:  # numba leaves out what is None
         if m >= 0:
             _logistic(u, c, K, size)
         else:
             _logistic_integral(u, K, size)
-    elif m > 0:
-        _normal_slope(u, c, K, size)
-    else:
-        _normal_step(u, K, spare, size)
+    if slope is not None:
+        if m > 0:
+            _normal_slope(u, c, K, size)
+    if step is not None:
+        if m <= 0:
+            _normal_step(u, K, spare, size)
         if m == -1:
             top, half = u.dtype.type(1 / math.sqrt(2 * math.pi)), u.dtype.type(0.5)
             for j in range(size):

@@ -238,13 +238,13 @@ def _weights(grid, order, w, p, m):
     spread_rows(moment_rows, B * -(-n // PART), p * w.size, grid, weights, p)
     return weights
 
-# %% ../../nbs/engine/99_sums.ipynb #b99963e8
+# %% ../../nbs/engine/99_sums.ipynb #877c6d3b
 def _terms(law, m, tau, boxes):
     "The terms of the sum, with a table for each ratio that occurs."
     ratios, table = np.unique(boxes.ratio.numpy(), return_inverse=True)
     C = _kept_tables(law, m, boxes.p, boxes.reach, tuple(ratios.tolist()))
     which = law_of(law)
-    return Terms(int(which), m, coefficients(which, m), boxes.reach, tau.numpy(), table, C)
+    return Terms(which, m, coefficients(which, m), boxes.reach, tau.numpy(), table, C)
 
 # %% ../../nbs/engine/99_sums.ipynb #db4c5cf0
 FULL = 5  # points a box from which moments are worth it

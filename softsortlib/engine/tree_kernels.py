@@ -5,14 +5,14 @@
 # %% auto #0
 __all__ = []
 
-# %% ../../nbs/engine/143_tree_kernels.ipynb #ae8cc34a
+# %% ../../nbs/engine/143_tree_kernels.ipynb #2af6fe97
 from enum import IntEnum
 from typing import NamedTuple
 
 import numpy as np
 
 from .compile import jit, short_dot
-from .sum_kernels import _add_moments, _places, _read
+from .sum_kernels import _add_moments, _places, _read, first_not_below
 from .tail_laws import tail_values
 
 # %% ../../nbs/engine/143_tree_kernels.ipynb #6037a19c
@@ -137,19 +137,7 @@ def _work(level, i):
         work += _pairs(level, i, i + 1) + _pairs(level, i + 1, i)
     return work
 
-# %% ../../nbs/engine/143_tree_kernels.ipynb #50e2a0c0
-@jit(lent=True)
-def _middle(x, begin, end, edge):
-    "The first of the points begin..end that is not below `edge`."
-    while begin < end:
-        k = (begin + end) // 2
-        if x[k] < edge:
-            begin = k + 1
-        else:
-            end = k
-    return begin
-
-# %% ../../nbs/engine/143_tree_kernels.ipynb #278c8c0a
+# %% ../../nbs/engine/143_tree_kernels.ipynb #fa685904
 @jit
 def halve(lo, hi, level, targets, sources, half, last, most, kids, ends):
     "For boxes lo..hi: kids = how many halves a box gets, and ends (N, 2) = where its upper half begins."
@@ -159,8 +147,8 @@ def halve(lo, hi, level, targets, sources, half, last, most, kids, ends):
             continue
         edge = (2 * level.cell[i] + 1) * half[level.row[i]]
         x0, x1, t0, t1 = level.ends[i]
-        ends[i, 0] = _middle(targets.x, x0, x1, edge)
-        ends[i, 1] = _middle(sources.x, t0, t1, edge)
+        ends[i, 0] = first_not_below(targets.x, x0, x1, edge)
+        ends[i, 1] = first_not_below(sources.x, t0, t1, edge)
         lower = ends[i, 0] > x0 or ends[i, 1] > t0
         upper = ends[i, 0] < x1 or ends[i, 1] < t1
         kids[i] = np.int64(lower) + np.int64(upper)

@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['SoftKNN', 'SoftKNeighborsClassifier']
 
-# %% ../../nbs/losses/58_knn.ipynb #6fccbe47
+# %% ../../nbs/losses/58_knn.ipynb #f2089607
 import copy
 import math
 import numbers
@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from ..core.operators import Operator, check_tau, get_operator
 from ..core.permutation import fits, is_concrete, patch_to
+from ..engine.dispatch import common_shape
 from ..functional.arguments import check_k, runs_eagerly
 from ..functional.functions import soft_topk
 from ..functional.temperature import calibrate_tau
@@ -77,7 +78,7 @@ class SoftKNN(nn.Module):
     def extra_repr(self):
         return f"k={self.k}, method={self.method!r}, tau={self.tau}, classes={self.classes}"
 
-# %% ../../nbs/losses/58_knn.ipynb #aabf0ea0
+# %% ../../nbs/losses/58_knn.ipynb #0b08fa60
 def _check_points(queries, candidates):
     "Raise `TypeError` or `ValueError` unless queries (..., q, d) and candidates (..., n, d) are points of one space."
     for name, x in (("queries", queries), ("candidates", candidates)):
@@ -100,7 +101,7 @@ def _check_labels(labels, candidates):
 def _check_batches(queries, candidates, labels):
     "Raise `ValueError` unless the batch dimensions of queries (..., q, d), candidates and labels broadcast."
     try:
-        batch = torch.broadcast_shapes(queries.shape[:-2], candidates.shape[:-2])
+        batch = common_shape(queries.shape[:-2], candidates.shape[:-2])
     except RuntimeError:
         raise ValueError(f"queries {tuple(queries.shape)} and candidates {tuple(candidates.shape)} "
                          "must have batch dimensions that broadcast") from None

@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['lambda_loss', 'LambdaLoss']
 
-# %% ../../nbs/losses/121_pairs.ipynb #5eeec9da
+# %% ../../nbs/losses/121_pairs.ipynb #aa75eb1f
 import math
 import numbers
 from typing import NamedTuple
@@ -69,7 +69,7 @@ def pair_weights(
     summed = near if kind == "ndcg1" else near & (a.y > b.y)
     return w.masked_fill(~summed, 0)
 
-# %% ../../nbs/losses/121_pairs.ipynb #397d37a9
+# %% ../../nbs/losses/121_pairs.ipynb #e6b6189f
 def _check_mu(mu):
     "Raise `TypeError` or `ValueError` unless mu is a number from 0."
     if not isinstance(mu, numbers.Real) or isinstance(mu, bool):
@@ -115,8 +115,9 @@ def lambda_loss_plain(
     margins = u[..., :, None] - u[..., None, :]
     return (w * torch.nn.functional.softplus(-margins)).sum((-2, -1)) / math.log(2)
 
-# %% ../../nbs/losses/121_pairs.ipynb #b3eaac46
+# %% ../../nbs/losses/121_pairs.ipynb #6e79a931
 _PAIRS = 1 << 18  # pairs in one tile: they stay in the cache
+_MANY = 1 << 24  # and on another device, which many at a time fill
 
 
 def _tile(u, places, lo, rows, kind, mu, k):
@@ -130,7 +131,7 @@ def _tile(u, places, lo, rows, kind, mu, k):
 def pair_tiles(u, v, places, kind, mu, k, m):
     "(121.2): terms of L for m = 0, the slope for m = 1, H v for m = 2; (B, n)."
     out = torch.zeros_like(u)
-    rows = max(1, _PAIRS // u.numel())
+    rows = max(1, (_PAIRS if u.device.type == "cpu" else _MANY) // u.numel())
     for lo in range(0, u.shape[-1], rows):
         w, z, part = _tile(u, places, lo, rows, kind, mu, k)
         if m == 0:
@@ -205,7 +206,7 @@ def _loss_backward(ctx, g):
 
 pair_loss = differentiable(_loss_op, 2, _loss_backward, _save)
 
-# %% ../../nbs/losses/121_pairs.ipynb #d829617a
+# %% ../../nbs/losses/121_pairs.ipynb #92e41853
 @over_lists()
 def lambda_loss(
     scores: Tensor,  # (..., n)

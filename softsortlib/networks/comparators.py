@@ -16,7 +16,7 @@ from torch.utils._python_dispatch import _get_current_dispatch_mode
 
 from ..core.checks import is_one_of
 
-# %% ../../nbs/networks/20_comparators.ipynb #2b594a59
+# %% ../../nbs/networks/20_comparators.ipynb #a4a5325f
 _MOST_LANES = dict(odd_even=1 << 15, bitonic=1 << 22)
 
 def _check_lanes(kind, n):
@@ -107,6 +107,32 @@ def sorting_network(
     _check_lanes(kind, n)
     build = _build if _in_a_transform() else _kept
     return build(kind, n, str(device))
+
+# %% ../../nbs/networks/20_comparators.ipynb #6f5e6c2f
+def layer_rules(kind, n):
+    "c_0, m, f, sigma, e and g of (20.3) for each layer, and the set size from which the layer acts: long, (D, 7)."
+    starts, rules = iter(sorting_network(kind, n).ends), []
+    if kind == "odd_even":
+        rules = [(next(starts), 1, 1, layer % 2, 0, 0, layer) for layer in range(n)]
+    half = 1
+    while kind == "bitonic" and half < n:
+        gap = -n % (2 * half)
+        rules.append((next(starts), half, 2 * half - 1, 0, n // (2 * half) * half, gap, half))
+        m = half // 2
+        while m > 0:
+            rules.append((next(starts), m, m, 0, 0, 0, half))
+            m //= 2
+        half *= 2
+    return torch.tensor(rules, dtype=torch.long).view(-1, 7)
+
+def lanes_by_rule(rule, c):
+    "The lanes of the comparators c of a layer, and the set sizes from which they act: Equations 20.3 and 20.2."
+    start, m, flip, shift, edge, gap, first = rule.tolist()
+    i = c - start
+    i = i + gap * (i >= edge)
+    u = 2 * i - i % m
+    hi = shift + (u ^ flip)
+    return shift + u, hi, hi.clamp_min(first)
 
 # %% ../../nbs/networks/20_comparators.ipynb #aa75fcc2
 def run_network(

@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = []
 
-# %% ../../nbs/networks/180_error_free_triton.ipynb #4c0d1b6b
+# %% ../../nbs/networks/180_error_free_triton.ipynb #10f1e379
 import torch
 from torch import Tensor
 
@@ -13,12 +13,12 @@ from ..engine.compile import has_triton, tl, triton_jit
 from ..engine.dispatch import launch
 from .layers import BLOCK
 from softsortlib.networks.layers_triton import (
-    PAIRS, _bend_tile, _copy_block, _copy_lanes, _limited, _on_device, _see_arguments, _store_two,
+    _bend_tile, _copy_block, _copy_lanes, _lanes_of, _limited, _on_device, _see_arguments, _store_two, tile_of,
 )
 
-# %% ../../nbs/networks/180_error_free_triton.ipynb #9b4438a5
+# %% ../../nbs/networks/180_error_free_triton.ipynb #53e47261
 @triton_jit
-def _see_exactly(d_ptr, v_ptr, lanes_ptr, s_ptr, tau_ptr, lam_ptr, size_ptr, lo_ptr, hi_ptr, need_ptr, layers_ptr,
+def _see_exactly(d_ptr, v_ptr, lanes_ptr, s_ptr, tau_ptr, lam_ptr, size_ptr, rules_ptr, layers_ptr,
                  n, depth, comparators, SIGMOID: tl.constexpr, TRICK: tl.constexpr, PAIRS: tl.constexpr):
     "The differences of the hard network and the sigmoid arguments of one set."
     b = tl.program_id(0).to(tl.int64)
@@ -34,11 +34,10 @@ def _see_exactly(d_ptr, v_ptr, lanes_ptr, s_ptr, tau_ptr, lam_ptr, size_ptr, lo_
         for tile in range(tl.load(layers_ptr + 2 * l), stop, PAIRS):
             c = tile + tl.arange(0, PAIRS)
             here = c < stop
-            lo = tl.load(lo_ptr + c, here, 0)
-            hi = tl.load(hi_ptr + c, here, 0)
+            lo, hi, need = _lanes_of(rules_ptr + 7 * l, c)
             p = tl.load(lanes_ptr + lo, here, 0.0)
             q = tl.load(lanes_ptr + hi, here, 0.0)
-            gap = tl.where(tl.load(need_ptr + c, here, 0) < size, q - p, 0.0)
+            gap = tl.where(need < size, q - p, 0.0)
             tl.store(d_ptr + c, gap, here)
             tl.store(v_ptr + c, _limited(_bend_tile(gap, tau, lam, TRICK), most), here)
             _store_two(lanes_ptr, lo, tl.where(gap < 0, q, p), hi, tl.where(gap < 0, p, q), here)
@@ -62,27 +61,26 @@ def exact_differences_triton(
            **arguments)
     return d, v
 
-# %% ../../nbs/networks/180_error_free_triton.ipynb #871dfc24
+# %% ../../nbs/networks/180_error_free_triton.ipynb #03811366
 @triton_jit
-def _carry_tile(block_ptr, stride, columns, swapped_ptr, lo_ptr, hi_ptr, c, stop, W: tl.constexpr):
+def _carry_tile(block_ptr, stride, columns, swapped_ptr, rule_ptr, c, stop, W: tl.constexpr):
     "Swap the lanes of the comparators c < stop that swap, in a block; return p - q as the lanes are afterwards."
     acts = c < stop
-    lo = tl.load(lo_ptr + c, acts, 0).to(tl.int64)[:, None]
-    hi = tl.load(hi_ptr + c, acts, 0).to(tl.int64)[:, None]
+    lo, hi, need = _lanes_of(rule_ptr, c)
     swaps = (tl.load(swapped_ptr + c, acts, 0) != 0)[:, None]
     w = tl.arange(0, W)[None, :]
     there = acts[:, None] & (w < columns)
-    p_ptr = block_ptr + lo * stride + w
-    q_ptr = block_ptr + hi * stride + w
+    p_ptr = block_ptr + lo.to(tl.int64)[:, None] * stride + w
+    q_ptr = block_ptr + hi.to(tl.int64)[:, None] * stride + w
     p = tl.load(p_ptr, there, 0.0)
     q = tl.load(q_ptr, there, 0.0)
     tl.store(p_ptr, q, there & swaps)
     tl.store(q_ptr, p, there & swaps)
     return tl.where(swaps, q - p, p - q)
 
-# %% ../../nbs/networks/180_error_free_triton.ipynb #063e2e85
+# %% ../../nbs/networks/180_error_free_triton.ipynb #72929455
 @triton_jit
-def _carry_forward(y_ptr, x_ptr, swapped_ptr, lo_ptr, hi_ptr, reach_ptr, n, depth, comparators, d, blocks, tables,
+def _carry_forward(y_ptr, x_ptr, swapped_ptr, rules_ptr, reach_ptr, n, depth, comparators, d, blocks, tables,
                    EYE: tl.constexpr, PAIRS: tl.constexpr, W: tl.constexpr):
     "y = P x, or P, for one block of columns of one set."
     unit = tl.program_id(0)
@@ -96,10 +94,10 @@ def _carry_forward(y_ptr, x_ptr, swapped_ptr, lo_ptr, hi_ptr, reach_ptr, n, dept
         stop = tl.load(reach_ptr + 2 * l + 1)
         for tile in range(tl.load(reach_ptr + 2 * l), stop, PAIRS):
             c = tile + tl.arange(0, PAIRS)
-            _carry_tile(y_ptr + corner, d, columns, swapped_ptr + b * comparators, lo_ptr, hi_ptr, c, stop, W)
+            _carry_tile(y_ptr + corner, d, columns, swapped_ptr + b * comparators, rules_ptr + 7 * l, c, stop, W)
         tl.debug_barrier()
 
-# %% ../../nbs/networks/180_error_free_triton.ipynb #1f087fff
+# %% ../../nbs/networks/180_error_free_triton.ipynb #fa531783
 def carry_triton(
     swapped: Tensor,  # whether each comparator swaps, bool, (B, C)
     x: "Tensor | None",  # payload, (B, n, d), or None for the identity
@@ -115,31 +113,32 @@ def carry_triton(
     blocks = -(-d // BLOCK)
     y = like.new_empty(B, n, d)
     launch(_carry_forward, B * blocks, like,
-           y_ptr=y, x_ptr=y if eye else x.contiguous(), swapped_ptr=swapped.contiguous(), lo_ptr=net.lo, hi_ptr=net.hi,
+           y_ptr=y, x_ptr=y if eye else x.contiguous(), swapped_ptr=swapped.contiguous(), rules_ptr=net.rules,
            reach_ptr=net.reach, n=n, depth=net.reach.shape[1], comparators=C, d=d, blocks=blocks,
-           tables=len(net.reach), EYE=eye, PAIRS=PAIRS, W=BLOCK)
+           tables=len(net.reach), EYE=eye, **tile_of(d))
     return y
 
-# %% ../../nbs/networks/180_error_free_triton.ipynb #6dbbe7d5
+# %% ../../nbs/networks/180_error_free_triton.ipynb #57739706
 @triton_jit
-def _pull_tile(block_ptr, stride, columns, keep_ptr, swap_ptr, lo_ptr, hi_ptr, c, stop, W: tl.constexpr):
+def _pull_tile(block_ptr, stride, columns, keep_ptr, swap_ptr, rule_ptr, c, stop, W: tl.constexpr):
     "Send a block of the gradient through the soft comparators c < stop; return g_lo - g_hi as it was before."
     acts = c < stop
-    lo = tl.load(lo_ptr + c, acts, 0).to(tl.int64)[:, None]
-    hi = tl.load(hi_ptr + c, acts, 0).to(tl.int64)[:, None]
+    lo, hi, need = _lanes_of(rule_ptr, c)
     keep = tl.load(keep_ptr + c, acts, 0.0)[:, None]
     swap = tl.load(swap_ptr + c, acts, 0.0)[:, None]
     w = tl.arange(0, W)[None, :]
     there = acts[:, None] & (w < columns)
-    g_lo = tl.load(block_ptr + lo * stride + w, there, 0.0)
-    g_hi = tl.load(block_ptr + hi * stride + w, there, 0.0)
-    tl.store(block_ptr + lo * stride + w, keep * g_lo + swap * g_hi, there)
-    tl.store(block_ptr + hi * stride + w, swap * g_lo + keep * g_hi, there)
+    lo_ptr = block_ptr + lo.to(tl.int64)[:, None] * stride + w
+    hi_ptr = block_ptr + hi.to(tl.int64)[:, None] * stride + w
+    g_lo = tl.load(lo_ptr, there, 0.0)
+    g_hi = tl.load(hi_ptr, there, 0.0)
+    tl.store(lo_ptr, keep * g_lo + swap * g_hi, there)
+    tl.store(hi_ptr, swap * g_lo + keep * g_hi, there)
     return g_lo - g_hi
 
-# %% ../../nbs/networks/180_error_free_triton.ipynb #2328fc86
+# %% ../../nbs/networks/180_error_free_triton.ipynb #f07a423e
 @triton_jit
-def _carry_back(gx_ptr, gy_ptr, back_ptr, y_ptr, keep_ptr, swap_ptr, swapped_ptr, sums_ptr, lo_ptr, hi_ptr, reach_ptr,
+def _carry_back(gx_ptr, gy_ptr, back_ptr, y_ptr, keep_ptr, swap_ptr, swapped_ptr, sums_ptr, rules_ptr, reach_ptr,
                 n, depth, comparators, d, blocks, PAIRS: tl.constexpr, W: tl.constexpr):
     "Equation 23.4 for one block of columns of one set."
     unit = tl.program_id(0).to(tl.int64)
@@ -154,14 +153,15 @@ def _carry_back(gx_ptr, gy_ptr, back_ptr, y_ptr, keep_ptr, swap_ptr, swapped_ptr
     _copy_block(back_ptr + corner, d, y_ptr + corner, d, columns, n, k, False, PAIRS, W)
     for step in range(0, depth):
         stop = tl.load(reach_ptr + 2 * (depth - step) - 1)
+        rule_ptr = rules_ptr + 7 * (depth - 1 - step)
         for tile in range(tl.load(reach_ptr + 2 * (depth - step) - 2), stop, PAIRS):
             c = tile + tl.arange(0, PAIRS)
-            seen = _carry_tile(back_ptr + corner, d, columns, swapped_ptr, lo_ptr, hi_ptr, c, stop, W)
-            pull = _pull_tile(gx_ptr + corner, d, columns, keep_ptr, swap_ptr, lo_ptr, hi_ptr, c, stop, W)
+            seen = _carry_tile(back_ptr + corner, d, columns, swapped_ptr, rule_ptr, c, stop, W)
+            pull = _pull_tile(gx_ptr + corner, d, columns, keep_ptr, swap_ptr, rule_ptr, c, stop, W)
             tl.store(sums_ptr + unit * comparators + c, tl.sum(pull * seen, 1), c < stop)
         tl.debug_barrier()
 
-# %% ../../nbs/networks/180_error_free_triton.ipynb #c5be5a69
+# %% ../../nbs/networks/180_error_free_triton.ipynb #5e42af31
 def carry_back_triton(
     gy: Tensor,  # gradient of the result, (B, n, d)
     keep: Tensor,  # soft weights of keeping, (B, C)
@@ -179,6 +179,6 @@ def carry_back_triton(
     gx, back = (torch.empty_like(gy, memory_format=torch.contiguous_format) for _ in range(2))
     launch(_carry_back, B * blocks, gy,
            gx_ptr=gx, gy_ptr=gy.contiguous(), back_ptr=back, y_ptr=y.contiguous(), keep_ptr=keep.contiguous(),
-           swap_ptr=swap.contiguous(), swapped_ptr=swapped.contiguous(), sums_ptr=sums, lo_ptr=net.lo, hi_ptr=net.hi,
-           reach_ptr=net.reach, n=n, depth=net.reach.shape[1], comparators=C, d=d, blocks=blocks, PAIRS=PAIRS, W=BLOCK)
+           swap_ptr=swap.contiguous(), swapped_ptr=swapped.contiguous(), sums_ptr=sums, rules_ptr=net.rules,
+           reach_ptr=net.reach, n=n, depth=net.reach.shape[1], comparators=C, d=d, blocks=blocks, **tile_of(d))
     return sums, gx

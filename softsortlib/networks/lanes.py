@@ -236,7 +236,7 @@ def _bend(d, tau, lam, trick, v):
         for c in range(len(d)):
             v[c] = min(max(d[c] / tau, -most), most)
 
-# %% ../../nbs/networks/25_lanes.ipynb #ef7eb92a
+# %% ../../nbs/networks/25_lanes.ipynb #8ff69279
 @jit(paste=True)
 def _read_gaps(lanes, layer, size, gap):
     "gap = x_hi - x_lo for each comparator of a layer, zero where it does not act."
@@ -245,12 +245,12 @@ def _read_gaps(lanes, layer, size, gap):
         gap[c] = lanes[layer.hi[c]] - lanes[layer.lo[c]] if layer.need[c] < size else zero
 
 @jit
-def _see_rows(first, last, s, net, rule, d):
-    "The differences d for the rows first..last of s."
-    lanes = np.empty_like(s[0])
+def _see_rows(first, last, s, net, rule, d, args):
+    "The differences d, and the arguments of the sigmoids, for the rows first..last of s."
     half = (s.shape[1] + 1) // 2
-    v = np.empty(half, s.dtype)
-    keep, swap = np.empty(half, s.dtype), np.empty(half, s.dtype)
+    lanes, v = np.empty(s.shape[1], d.dtype), np.empty(half, d.dtype)
+    keep, swap = np.empty(half, d.dtype), np.empty(half, d.dtype)
+    most = _MOST_SINGLE if args.itemsize == 4 else _MOST_DOUBLE
     for b in range(first, last):
         copy_to(s[b], lanes)
         for l in range(len(net.layers)):
@@ -260,28 +260,44 @@ def _see_rows(first, last, s, net, rule, d):
             _bend(gap, rule.tau[b], rule.lam[b], rule.trick, v)
             sigmoid_weights(v[:len(gap)], rule.sigmoid, keep, swap)
             for c in range(len(gap)):
+                args[b, layer.start + c] = min(max(v[c], -most), most)
                 move = swap[c] * gap[c]
                 lanes[layer.lo[c]] += move
                 lanes[layer.hi[c]] -= move
 
-# %% ../../nbs/networks/25_lanes.ipynb #213afb9d
+# %% ../../nbs/networks/25_lanes.ipynb #f8cbfef1
 def see(
     s: np.ndarray,  # scores, (B, n)
     rule: Rule,  # how the sets swap
     kind: str,  # "bitonic" or "odd_even"
-) -> np.ndarray:  # d, (B, C)
-    "What the comparators of a soft network see."
+) -> tuple:  # d, in the precision of rule.tau, and v, in that of s, both (B, C)
+    "What the comparators of a soft network see, and the arguments of their sigmoids."
     net = columns(kind, s.shape[1])
-    d = np.empty((len(s), len(net.lo)), s.dtype)
-    spread_rows(_see_rows, len(s), 4 * d.size, s, net, rule, d)
-    return d
+    d, args = (np.empty((len(s), len(net.lo)), a.dtype) for a in (rule.tau, s))
+    spread_rows(_see_rows, len(s), 4 * d.size, s, net, rule, d, args)
+    return d, args
 
-# %% ../../nbs/networks/25_lanes.ipynb #38627c68
-class SeeGradients(NamedTuple):
-    "What the backward pass of `see` returns."
-    s: np.ndarray  # (B, n)
-    tau: np.ndarray  # (B,)
-    lam: np.ndarray  # (B,)
+# %% ../../nbs/networks/25_lanes.ipynb #09415254
+@jit(paste=True)
+def _outer(gap, given, v, rule, b, most, outer):
+    "outer = `given`, or Equation 28.1 of it; return the sums of given v and given v log |d|, zero with `most`."
+    along, bent, pole = 0.0, 0.0, gap.dtype.type(1e-10)
+    if most == 0:
+        for c in range(len(gap)):
+            outer[c] = given[c]
+    elif not rule.trick:
+        for c in range(len(gap)):
+            outer[c] = given[c] / rule.tau[b] if abs(v[c]) < most else 0
+            along += given[c] * min(max(v[c], -most), most)
+    else:
+        lam = rule.lam[b]
+        for c in range(len(gap)):
+            size, inside = abs(gap[c]) + pole, abs(v[c]) < most
+            slope = (1 - lam * abs(gap[c]) / size) * size ** -lam / rule.tau[b]
+            outer[c] = given[c] * slope if inside else 0
+            along += given[c] * min(max(v[c], -most), most)
+            bent += given[c] * v[c] * math.log(size) if inside else 0.0
+    return along, bent
 
 @jit(paste=True)
 def _push(gap, outer, pull, v, swap, slope, lam, push):
@@ -292,7 +308,7 @@ def _push(gap, outer, pull, v, swap, slope, lam, push):
         bent = one - lam * size / (size + pole)
         push[c] = outer[c] + pull[c] * (swap[c] - slope[c] * v[c] * bent)
 
-# %% ../../nbs/networks/25_lanes.ipynb #c1f444b7
+# %% ../../nbs/networks/25_lanes.ipynb #8364b9ad
 @jit(paste=True)
 def _through_tau(gap, pull, v, slope):
     "The sum of (g_lo - g_hi) d f'(v) v, which is the gradient of tau, times tau."
@@ -302,21 +318,21 @@ def _through_tau(gap, pull, v, slope):
     return total
 
 @jit(paste=True)
-def _through_lam(gap, pull, v, slope):
-    "The sum of (g_lo - g_hi) d f'(v) v log |d|, the gradient of lambda."
+def _through_lam(gap, pull, v, slope, trick):
+    "The sum of (g_lo - g_hi) d f'(v) v log |d|, the gradient of lambda, which is there with the trick."
     total, pole = 0.0, gap.dtype.type(1e-10)
-    for c in range(len(gap)):
+    for c in range(len(gap) if trick else 0):
         total += pull[c] * gap[c] * slope[c] * v[c] * math.log(abs(gap[c]) + pole)
     return total
 
-# %% ../../nbs/networks/25_lanes.ipynb #36a706a9
+# %% ../../nbs/networks/25_lanes.ipynb #6111b2e2
 @jit
-def _see_back_rows(first, last, gd, d, net, rule, grads):
+def _see_back_rows(first, last, given, most, d, net, rule, grads):
     "Equation 25.3 for the rows first..last."
     half = (grads.s.shape[1] + 1) // 2
     v, slope = np.empty(half, d.dtype), np.empty(half, d.dtype)
     keep, swap = np.empty(half, d.dtype), np.empty(half, d.dtype)
-    pull, push = np.empty(half, d.dtype), np.empty(half, d.dtype)
+    pull, push, outer = np.empty(half, d.dtype), np.empty(half, d.dtype), np.empty(half, d.dtype)
     for b in range(first, last):
         g = grads.s[b]
         g[:] = 0
@@ -324,15 +340,15 @@ def _see_back_rows(first, last, gd, d, net, rule, grads):
         lam = rule.lam[b] if rule.trick else d.dtype.type(0)
         for l in range(len(net.layers) - 1, -1, -1):
             layer = _layer(net, l)
-            gap, outer = d[b, layer.start:layer.stop], gd[b, layer.start:layer.stop]
+            gap = d[b, layer.start:layer.stop]
             _bend(gap, rule.tau[b], rule.lam[b], rule.trick, v)
             sigmoid_weights(v[:len(gap)], rule.sigmoid, keep, swap)
             sigmoid_slope(v[:len(gap)], keep, swap, rule.sigmoid, slope)
             for c in range(len(gap)):
                 pull[c] = g[layer.lo[c]] - g[layer.hi[c]]
-            to_tau += _through_tau(gap, pull, v, slope)
-            if rule.trick:
-                to_lam += _through_lam(gap, pull, v, slope)
+            along, bent = _outer(gap, given[b, layer.start:layer.stop], v, rule, b, most, outer)
+            to_tau += _through_tau(gap, pull, v, slope) - along
+            to_lam += _through_lam(gap, pull, v, slope, rule.trick) - bent
             _push(gap, outer, pull, v, swap, slope, lam, push)
             for c in range(len(gap)):
                 if layer.need[c] < rule.size[b]:
@@ -341,17 +357,25 @@ def _see_back_rows(first, last, gd, d, net, rule, grads):
         grads.tau[b] = to_tau / rule.tau[b]
         grads.lam[b] = to_lam
 
-# %% ../../nbs/networks/25_lanes.ipynb #5adc3011
+# %% ../../nbs/networks/25_lanes.ipynb #01a236f3
+class SeeGradients(NamedTuple):
+    "What the backward pass of `see` returns."
+    s: np.ndarray  # (B, n)
+    tau: np.ndarray  # (B,)
+    lam: np.ndarray  # (B,)
+
+
 def see_backward(
-    gd: np.ndarray,  # gradient of the differences, (B, C)
+    given: np.ndarray,  # gradient of the differences, or of the sigmoid arguments, (B, C)
     d: np.ndarray,  # the differences, (B, C)
     rule: Rule,  # how the sets swapped
     kind: str,  # "bitonic" or "odd_even"
     n: int,  # number of lanes
+    most: float = 0.0,  # where sigmoid arguments are cut; 0 if `given` is the gradient of the differences
 ) -> SeeGradients:
     "The backward pass of `see`."
     grads = SeeGradients(np.empty((len(d), n), d.dtype), np.empty_like(rule.tau), np.empty_like(rule.lam))
-    spread_rows(_see_back_rows, len(d), 8 * d.size, gd, d, columns(kind, n), rule, grads)
+    spread_rows(_see_back_rows, len(d), 8 * d.size, given, most, d, columns(kind, n), rule, grads)
     return grads
 
 # %% ../../nbs/networks/25_lanes.ipynb #b97ab790

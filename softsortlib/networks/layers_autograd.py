@@ -48,7 +48,7 @@ def sorting_size(
     distances = [1 << k for b in range((n - 1).bit_length()) for k in range(b + 1)]
     return sum(n // (2 * m) * m + max(0, n % (2 * m) - m) for m in distances)
 
-# %% ../../nbs/networks/27_layers_autograd.ipynb #230cf4fd
+# %% ../../nbs/networks/27_layers_autograd.ipynb #7068edc8
 def _see_plain(s, tau, lam, size, kind, sigmoid, trick):
     "The plain form."
     net, active = _active(kind, s.shape[-1], size)
@@ -61,7 +61,7 @@ def _rule(tau, lam, size, sigmoid, trick):
 def _see_numba(s, tau, lam, size, kind, sigmoid, trick):
     "The kernels of chapter 25."
     flat, *rest = one_batch(s.shape[:-1], s, tau, lam, size)
-    d = see(*arrays(flat), _rule(*rest, sigmoid, trick), kind)
+    d, _ = see(*arrays(flat), _rule(*rest, sigmoid, trick), kind)
     return torch.from_numpy(d).view(*s.shape[:-1], -1)
 
 def _see_triton(s, tau, lam, size, kind, sigmoid, trick):
@@ -155,11 +155,17 @@ def grad_see(ctx, gd):
 batched(_see_backward, 6)
 network_differences = differentiable(_network_differences, 4, grad_see, keep_sets)
 
-# %% ../../nbs/networks/27_layers_autograd.ipynb #5937ae1b
+# %% ../../nbs/networks/27_layers_autograd.ipynb #79622b54
 def _arguments_plain(s, tau, lam, size, kind, sigmoid, trick):
     "The plain form: the differences in the dtype of tau, and the sigmoid arguments in that of s."
     d = _see_plain(s.to(tau), tau, lam, size, kind, sigmoid, trick)
     return d, sigmoid_argument(d, tau[..., None], lam[..., None] if trick else None, s.dtype)
+
+def _arguments_numba(s, tau, lam, size, kind, sigmoid, trick):
+    "The kernel of chapter 25."
+    flat, *rest = one_batch(s.shape[:-1], s, tau, lam, size)
+    pair = see(*arrays(flat), _rule(*rest, sigmoid, trick), kind)
+    return tuple(torch.from_numpy(a).view(*s.shape[:-1], -1) for a in pair)
 
 def _arguments_triton(s, tau, lam, size, kind, sigmoid, trick):
     "The kernels of chapter 28."
@@ -170,8 +176,11 @@ def _arguments_triton(s, tau, lam, size, kind, sigmoid, trick):
 def _network_arguments(s: Tensor, tau: Tensor, lam: Tensor, size: Tensor, kind: str, sigmoid: str,
                        trick: bool) -> tuple[Tensor, Tensor]:
     "s (..., n), tau, lam and size (...) -> the differences and the arguments of the sigmoids, (..., C)."
-    if choose(s, "", triton=has_kernel(s)) == "triton":
+    who = choose(s, "", numba=has_kernel(s) and has_kernel(tau), triton=has_kernel(s))
+    if who == "triton":
         return _arguments_triton(s, tau, lam, size, kind, sigmoid, trick)
+    if who == "numba":
+        return _arguments_numba(s, tau, lam, size, kind, sigmoid, trick)
     return _arguments_plain(s, tau, lam, size, kind, sigmoid, trick)
 
 @_network_arguments.register_fake
@@ -179,7 +188,7 @@ def _(s, tau, lam, size, kind, sigmoid, trick):
     shape = *s.shape[:-1], sorting_size(kind, s.shape[-1])
     return tau.new_empty(shape), s.new_empty(shape)
 
-# %% ../../nbs/networks/27_layers_autograd.ipynb #e17f769a
+# %% ../../nbs/networks/27_layers_autograd.ipynb #c5b6b3e6
 def _arguments_backward_plain(gv, s, d, tau, lam, size, kind, sigmoid, trick):
     "Equation 28.1, then Equation 25.3, in plain torch."
     power, per_set = lam[..., None] if trick else 0.0, tau[..., None]
@@ -193,18 +202,29 @@ def _arguments_backward_plain(gv, s, d, tau, lam, size, kind, sigmoid, trick):
         glam = glam - torch.where(inside, along * size_of_d.log(), 0).sum(-1)
     return gs.to(s), gtau - along.sum(-1) / tau, glam
 
+def _arguments_backward_numba(gv, s, d, tau, lam, size, kind, sigmoid, trick):
+    "The kernel of chapter 25."
+    gv, d, *rest = one_batch(s.shape[:-1], gv, d, tau, lam, size)
+    most = 0.25 * torch.finfo(s.dtype).max
+    grads = see_backward(*arrays(gv, d), _rule(*rest, sigmoid, trick), kind, s.shape[-1], most)
+    return tuple(torch.from_numpy(g).view(a.shape).to(a.dtype) for g, a in zip(grads, (s, tau, lam)))
+
 def _arguments_backward_triton(gv, s, d, tau, lam, size, kind, sigmoid, trick):
     "The kernels of chapter 28."
     gv, d, *sets = one_batch(s.shape[:-1], gv, d, s, tau, lam, size)
     grads = _gpu().triton_differences_backward(gv, d, *sets, kind, sigmoid, trick, True)
     return tuple(g.view(a.shape) for g, a in zip(grads, (s, tau, lam)))
 
+# %% ../../nbs/networks/27_layers_autograd.ipynb #aa90ee2f
 @custom_op("network_arguments_backward", __name__)
 def _arguments_backward(gv: Tensor, s: Tensor, d: Tensor, tau: Tensor, lam: Tensor, size: Tensor, kind: str,
                         sigmoid: str, trick: bool) -> tuple[Tensor, Tensor, Tensor]:
     "The gradients to s, tau and lam."
-    if choose(s, "", triton=has_kernel(s)) == "triton":
+    who = choose(s, "", numba=has_kernel(s) and has_kernel(d), triton=has_kernel(s))
+    if who == "triton":
         return _arguments_backward_triton(gv, s, d, tau, lam, size, kind, sigmoid, trick)
+    if who == "numba":
+        return _arguments_backward_numba(gv, s, d, tau, lam, size, kind, sigmoid, trick)
     grads = _arguments_backward_plain(gv, s, d, tau, lam, size, kind, sigmoid, trick)
     return tuple(g.contiguous() for g in grads)
 
@@ -212,7 +232,7 @@ def _arguments_backward(gv: Tensor, s: Tensor, d: Tensor, tau: Tensor, lam: Tens
 def _(gv, s, d, tau, lam, size, kind, sigmoid, trick):
     return s.new_empty(s.shape), tau.new_empty(tau.shape), lam.new_empty(lam.shape)
 
-# %% ../../nbs/networks/27_layers_autograd.ipynb #a901c1be
+# %% ../../nbs/networks/27_layers_autograd.ipynb #78c11818
 def _keep_differences(ctx, inputs, output):
     "Keep the inputs and the differences, which nobody else reads."
     ctx.save_for_backward(*inputs[:4], output[0])
@@ -220,14 +240,14 @@ def _keep_differences(ctx, inputs, output):
     ctx.set_materialize_grads(False)
 
 def _grad_arguments(ctx, _, gv):
-    "By the kernels, or through the twin where the gradient is to be differentiated again."
+    "By the kernels, or in plain torch, from differences with a graph, where it is to be differentiated again."
     if gv is None:
         return (None,) * 7
     s, tau, lam, size, d = ctx.saved_tensors
+    backward = _arguments_backward
     if torch.is_grad_enabled():
-        pull = torch.func.vjp(lambda *a: _arguments_plain(*a, size, *ctx.rest)[1], s, tau, lam)[1]
-        return *pull(gv), None, None, None, None
-    return *_arguments_backward(gv, s, d, tau, lam, size, *ctx.rest), None, None, None, None
+        d, backward = _see_plain(s.to(tau), tau, lam, size, *ctx.rest), _arguments_backward_plain
+    return *backward(gv, s, d, tau, lam, size, *ctx.rest), None, None, None, None
 
 batched(_arguments_backward, 6)
 _both_arguments = differentiable(_network_arguments, 4, _grad_arguments, _keep_differences)

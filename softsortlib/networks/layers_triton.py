@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['triton_layers', 'triton_layers_backward', 'triton_differences', 'triton_differences_backward']
 
-# %% ../../nbs/networks/28_layers_triton.ipynb #8848b5e8
+# %% ../../nbs/networks/28_layers_triton.ipynb #b2c51522
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -14,34 +14,48 @@ from torch import Tensor
 
 from ..engine.compile import tl, triton, triton_jit
 from ..engine.dispatch import launch
-from .comparators import sorting_network
+from .comparators import layer_rules, sorting_network
 from .layers import BLOCK, make_plan
 
-# %% ../../nbs/networks/28_layers_triton.ipynb #98fe7b5e
-PAIRS = 32  # comparators in a tile
+# %% ../../nbs/networks/28_layers_triton.ipynb #5a138cf1
+def tile_of(d):
+    "The comparators and the columns of a tile for d columns: a thousand numbers, and no wider than the payload."
+    W = min(BLOCK, triton.next_power_of_2(max(d, 1)))
+    return dict(PAIRS=1024 // W, W=W)
 
-# %% ../../nbs/networks/28_layers_triton.ipynb #c63c2fc4
+# %% ../../nbs/networks/28_layers_triton.ipynb #8ae30497
 @triton_jit
-def _mix_tile(block_ptr, stride, columns, keep_ptr, swap_ptr, lo_ptr, hi_ptr, c, stop, W: tl.constexpr):
+def _lanes_of(rule_ptr, c):
+    "The lanes of the comparators c of a layer, and the set sizes from which they act: Equations 20.3 and 20.2."
+    m = tl.load(rule_ptr + 1)
+    shift = tl.load(rule_ptr + 3)
+    i = c - tl.load(rule_ptr)
+    i += tl.where(i >= tl.load(rule_ptr + 4), tl.load(rule_ptr + 5), 0)
+    u = 2 * i - (i & (m - 1))
+    hi = shift + (u ^ tl.load(rule_ptr + 2))
+    return shift + u, hi, tl.maximum(hi, tl.load(rule_ptr + 6))
+
+# %% ../../nbs/networks/28_layers_triton.ipynb #0e92b003
+@triton_jit
+def _mix_tile(block_ptr, stride, columns, keep_ptr, swap_ptr, rule_ptr, c, stop, W: tl.constexpr):
     "Run the comparators c < stop of one layer on a block; return the differences x_lo - x_hi that they saw."
     acts = c < stop
-    lo = tl.load(lo_ptr + c, acts, 0).to(tl.int64)[:, None]
-    hi = tl.load(hi_ptr + c, acts, 0).to(tl.int64)[:, None]
+    lo, hi, need = _lanes_of(rule_ptr, c)
     keep = tl.load(keep_ptr + c, acts, 0.0)[:, None]
     swap = tl.load(swap_ptr + c, acts, 0.0)[:, None]
     w = tl.arange(0, W)[None, :]
     there = acts[:, None] & (w < columns)
-    p_ptr = block_ptr + lo * stride + w
-    q_ptr = block_ptr + hi * stride + w
+    p_ptr = block_ptr + lo.to(tl.int64)[:, None] * stride + w
+    q_ptr = block_ptr + hi.to(tl.int64)[:, None] * stride + w
     p = tl.load(p_ptr, there, 0.0)
     q = tl.load(q_ptr, there, 0.0)
     tl.store(p_ptr, keep * p + swap * q, there)
     tl.store(q_ptr, swap * p + keep * q, there)
     return p - q
 
-# %% ../../nbs/networks/28_layers_triton.ipynb #5674da35
+# %% ../../nbs/networks/28_layers_triton.ipynb #5a4cd9fb
 @triton_jit
-def _run_layers(block_ptr, stride, columns, keep_ptr, swap_ptr, lo_ptr, hi_ptr, reach_ptr, first, last,
+def _run_layers(block_ptr, stride, columns, keep_ptr, swap_ptr, rules_ptr, reach_ptr, first, last,
                 PAIRS: tl.constexpr, W: tl.constexpr):
     "Run the layers first..last on a block."
     for l in range(first, last):
@@ -49,7 +63,7 @@ def _run_layers(block_ptr, stride, columns, keep_ptr, swap_ptr, lo_ptr, hi_ptr, 
         stop = tl.load(reach_ptr + 2 * l + 1)
         for tile in range(start, stop, PAIRS):
             c = tile + tl.arange(0, PAIRS)
-            _mix_tile(block_ptr, stride, columns, keep_ptr, swap_ptr, lo_ptr, hi_ptr, c, stop, W)
+            _mix_tile(block_ptr, stride, columns, keep_ptr, swap_ptr, rules_ptr + 7 * l, c, stop, W)
         tl.debug_barrier()
 
 # %% ../../nbs/networks/28_layers_triton.ipynb #1beb1d5e
@@ -68,9 +82,9 @@ def _copy_block(to_ptr, to_stride, from_ptr, from_stride, columns, n, k,
         tl.store(to_ptr + i * to_stride + w, value.to(to_ptr.dtype.element_ty), there)
     tl.debug_barrier()
 
-# %% ../../nbs/networks/28_layers_triton.ipynb #3b766814
+# %% ../../nbs/networks/28_layers_triton.ipynb #10dd0b7c
 @triton_jit
-def _forward(y_ptr, x_ptr, keep_ptr, swap_ptr, lo_ptr, hi_ptr, reach_ptr, n, depth, comparators, d, blocks, tables,
+def _forward(y_ptr, x_ptr, keep_ptr, swap_ptr, rules_ptr, reach_ptr, n, depth, comparators, d, blocks, tables,
              EYE: tl.constexpr, PAIRS: tl.constexpr, W: tl.constexpr):
     "y = P x, or P: one block of columns of one set."
     unit = tl.program_id(0)
@@ -79,12 +93,12 @@ def _forward(y_ptr, x_ptr, keep_ptr, swap_ptr, lo_ptr, hi_ptr, reach_ptr, n, dep
     columns = tl.minimum(W, d - k * W)
     corner = b * n * d + k * W
     _copy_block(y_ptr + corner, d, x_ptr + corner, d, columns, n, k, EYE, PAIRS, W)
-    _run_layers(y_ptr + corner, d, columns, keep_ptr + b * comparators, swap_ptr + b * comparators, lo_ptr, hi_ptr,
+    _run_layers(y_ptr + corner, d, columns, keep_ptr + b * comparators, swap_ptr + b * comparators, rules_ptr,
                 reach_ptr + (k % tables) * depth * 2, 0, depth, PAIRS, W)
 
-# %% ../../nbs/networks/28_layers_triton.ipynb #0a1fa5a0
+# %% ../../nbs/networks/28_layers_triton.ipynb #bad83cfc
 @triton_jit
-def _note_layers(block_ptr, stride, columns, keep_ptr, swap_ptr, lo_ptr, hi_ptr, reach_ptr, first, last, stack_ptr,
+def _note_layers(block_ptr, stride, columns, keep_ptr, swap_ptr, rules_ptr, reach_ptr, first, last, stack_ptr,
                  PAIRS: tl.constexpr, W: tl.constexpr):
     "Run the layers first..last on a block, and push the differences on the stack; return its top."
     top = first * 0  # a value that a loop may change, not a constant
@@ -94,15 +108,15 @@ def _note_layers(block_ptr, stride, columns, keep_ptr, swap_ptr, lo_ptr, hi_ptr,
         stop = tl.load(reach_ptr + 2 * l + 1)
         for tile in range(start, stop, PAIRS):
             c = tile + tl.arange(0, PAIRS)
-            seen = _mix_tile(block_ptr, stride, columns, keep_ptr, swap_ptr, lo_ptr, hi_ptr, c, stop, W)
+            seen = _mix_tile(block_ptr, stride, columns, keep_ptr, swap_ptr, rules_ptr + 7 * l, c, stop, W)
             tl.store(stack_ptr + (top + c - start)[:, None] * W + w, seen, (c < stop)[:, None])
         top += stop - start
         tl.debug_barrier()
     return top
 
-# %% ../../nbs/networks/28_layers_triton.ipynb #fe6caac4
+# %% ../../nbs/networks/28_layers_triton.ipynb #08cbb8f4
 @triton_jit
-def _undo_layers(block_ptr, stride, columns, keep_ptr, swap_ptr, lo_ptr, hi_ptr, reach_ptr, first, last, stack_ptr,
+def _undo_layers(block_ptr, stride, columns, keep_ptr, swap_ptr, rules_ptr, reach_ptr, first, last, stack_ptr,
                  top, sums_ptr, PAIRS: tl.constexpr, W: tl.constexpr):
     "Run the layers first..last on the gradient, from the last one; pop the differences, and write the sums."
     w = tl.arange(0, W)[None, :]
@@ -113,25 +127,25 @@ def _undo_layers(block_ptr, stride, columns, keep_ptr, swap_ptr, lo_ptr, hi_ptr,
         top -= stop - start
         for tile in range(start, stop, PAIRS):
             c = tile + tl.arange(0, PAIRS)
-            pull = _mix_tile(block_ptr, stride, columns, keep_ptr, swap_ptr, lo_ptr, hi_ptr, c, stop, W)
+            pull = _mix_tile(block_ptr, stride, columns, keep_ptr, swap_ptr, rules_ptr + 7 * l, c, stop, W)
             seen = tl.load(stack_ptr + (top + c - start)[:, None] * W + w, (c < stop)[:, None], 0.0)
             tl.store(sums_ptr + c, tl.sum(pull * seen, 1), c < stop)
         tl.debug_barrier()
 
-# %% ../../nbs/networks/28_layers_triton.ipynb #75b5cf42
+# %% ../../nbs/networks/28_layers_triton.ipynb #70540ca9
 @triton_jit
-def _run_to_starts(starts_ptr, columns, keep_ptr, swap_ptr, lo_ptr, hi_ptr, reach_ptr, n, segment, parts,
+def _run_to_starts(starts_ptr, columns, keep_ptr, swap_ptr, rules_ptr, reach_ptr, n, segment, parts,
                    PAIRS: tl.constexpr, W: tl.constexpr):
     "Run all segments but the last: from the block at `starts` to the block at the start of each segment."
     for part in range(1, parts):
         start_ptr = starts_ptr + part * n * W
         _copy_block(start_ptr, W, start_ptr - n * W, W, columns, n, 0, False, PAIRS, W)
-        _run_layers(start_ptr, W, columns, keep_ptr, swap_ptr, lo_ptr, hi_ptr, reach_ptr,
+        _run_layers(start_ptr, W, columns, keep_ptr, swap_ptr, rules_ptr, reach_ptr,
                     (part - 1) * segment, part * segment, PAIRS, W)
 
-# %% ../../nbs/networks/28_layers_triton.ipynb #a7fc2618
+# %% ../../nbs/networks/28_layers_triton.ipynb #b58ed347
 @triton_jit
-def _backward(gy_ptr, x_ptr, gx_ptr, sums_ptr, stack_ptr, starts_ptr, keep_ptr, swap_ptr, lo_ptr, hi_ptr, reach_ptr,
+def _backward(gy_ptr, x_ptr, gx_ptr, sums_ptr, stack_ptr, starts_ptr, keep_ptr, swap_ptr, rules_ptr, reach_ptr,
               first, n, depth, comparators, d, blocks, tables, segment, parts, room,
               EYE: tl.constexpr, PAIRS: tl.constexpr, W: tl.constexpr):
     "One block of the backward pass: its gradient, and its sums over columns."
@@ -150,32 +164,33 @@ def _backward(gy_ptr, x_ptr, gx_ptr, sums_ptr, stack_ptr, starts_ptr, keep_ptr, 
     reach_ptr += (k % tables) * depth * 2
     _copy_block(gx_ptr, d, gy_ptr + corner, d, columns, n, k, False, PAIRS, W)
     _copy_block(starts_ptr, W, x_ptr + corner, d, columns, n, k, EYE, PAIRS, W)
-    _run_to_starts(starts_ptr, columns, keep_ptr, swap_ptr, lo_ptr, hi_ptr, reach_ptr, n, segment, parts, PAIRS, W)
+    _run_to_starts(starts_ptr, columns, keep_ptr, swap_ptr, rules_ptr, reach_ptr, n, segment, parts, PAIRS, W)
     for step in range(0, parts):
         part = parts - 1 - step
         start_ptr = starts_ptr + part * n * W
         last = tl.minimum(depth, (part + 1) * segment)
-        top = _note_layers(start_ptr, W, columns, keep_ptr, swap_ptr, lo_ptr, hi_ptr, reach_ptr,
+        top = _note_layers(start_ptr, W, columns, keep_ptr, swap_ptr, rules_ptr, reach_ptr,
                            part * segment, last, stack_ptr, PAIRS, W)
-        _undo_layers(gx_ptr, d, columns, keep_ptr, swap_ptr, lo_ptr, hi_ptr, reach_ptr,
+        _undo_layers(gx_ptr, d, columns, keep_ptr, swap_ptr, rules_ptr, reach_ptr,
                      part * segment, last, stack_ptr, top, sums_ptr, PAIRS, W)
 
-# %% ../../nbs/networks/28_layers_triton.ipynb #c290a6b6
+# %% ../../nbs/networks/28_layers_triton.ipynb #d8bd79c0
 class _OnDevice(NamedTuple):
     "A network and a plan as int32 tensors, for the kernels."
-    lo: Tensor  # (C,)
-    hi: Tensor  # (C,)
     need: Tensor  # (C,)
+    rules: Tensor  # (D, 7)
     reach: Tensor  # (blocks or 1, D, 2)
 
 @lru_cache(maxsize=64)
 def _on_device(kind, n, eye, reverse, device):
     "What the kernels read of the network and of the plan (the identity or a payload, forward or transposed)."
-    net = sorting_network(kind, n, device)
+    need = sorting_network(kind, n, device).need
+    rules = layer_rules(kind, n)
     reach = torch.from_numpy(make_plan(kind, n, eye, reverse).reach.copy())  # one layer may have a negative stride
-    return _OnDevice(net.lo.int(), net.hi.int(), net.need.int(), reach.int().to(device))
+    rules = rules.flip(0) if reverse else rules
+    return _OnDevice(need.int(), rules.int().to(device), reach.int().to(device))
 
-# %% ../../nbs/networks/28_layers_triton.ipynb #040e3dd8
+# %% ../../nbs/networks/28_layers_triton.ipynb #b1d1a3c7
 def triton_layers(
     keep: Tensor,  # weights of keeping, (B, C)
     swap: Tensor,  # weights of swapping, (B, C)
@@ -192,28 +207,28 @@ def triton_layers(
     y = keep.new_empty(B, n, d)
     launch(_forward, B * blocks, keep,
            y_ptr=y, x_ptr=y if eye else x.contiguous(), keep_ptr=keep.contiguous(), swap_ptr=swap.contiguous(),
-           lo_ptr=net.lo, hi_ptr=net.hi, reach_ptr=net.reach, n=n, depth=net.reach.shape[1], comparators=C,
-           d=d, blocks=blocks, tables=len(net.reach), EYE=eye, PAIRS=PAIRS, W=BLOCK)
+           rules_ptr=net.rules, reach_ptr=net.reach, n=n, depth=net.reach.shape[1], comparators=C,
+           d=d, blocks=blocks, tables=len(net.reach), EYE=eye, **tile_of(d))
     return y
 
-# %% ../../nbs/networks/28_layers_triton.ipynb #4b4ca509
+# %% ../../nbs/networks/28_layers_triton.ipynb #6ec9635e
 _SCRATCH = 1 << 26  # numbers of scratch memory in a launch: 256 MB in single precision
 
 def _launch_backward(gy, x, keep, swap, net, plan, gx, sums):
     "The backward kernel on all units, `together` at a time: fills gx (B, n, d) and sums (B, blocks, C)."
     (B, n, d), C = gy.shape, keep.shape[1]
     depth = net.reach.shape[1]
-    blocks, parts = sums.shape[1], -(-depth // plan.segment)
-    together = max(1, min(B * blocks, _SCRATCH // ((plan.room + parts * n) * BLOCK)))
-    stack = gy.new_empty(together, plan.room, BLOCK)
-    starts = gy.new_empty(together, parts, n, BLOCK)
+    blocks, parts, tile = sums.shape[1], -(-depth // plan.segment), tile_of(d)
+    together = max(1, min(B * blocks, _SCRATCH // ((plan.room + parts * n) * tile["W"])))
+    stack = gy.new_empty(together, plan.room, tile["W"])
+    starts = gy.new_empty(together, parts, n, tile["W"])
     for first in range(0, B * blocks, together):
         launch(_backward, min(together, B * blocks - first), gy,
                gy_ptr=gy, x_ptr=x, gx_ptr=gx, sums_ptr=sums, stack_ptr=stack, starts_ptr=starts,
                keep_ptr=keep, swap_ptr=swap,
-               lo_ptr=net.lo, hi_ptr=net.hi, reach_ptr=net.reach, first=first, n=n, depth=depth, comparators=C,
+               rules_ptr=net.rules, reach_ptr=net.reach, first=first, n=n, depth=depth, comparators=C,
                d=d, blocks=blocks, tables=len(net.reach), segment=plan.segment, parts=parts, room=plan.room,
-               EYE=plan.eye, PAIRS=PAIRS, W=BLOCK)
+               EYE=plan.eye, **tile)
 
 # %% ../../nbs/networks/28_layers_triton.ipynb #ad807f93
 def triton_layers_backward(
@@ -360,9 +375,9 @@ def _slope_kernel(v_ptr, size_ptr, need_ptr, sums_ptr, gv_ptr, comparators, tile
     swap, slope = _swap_and_slope(v, SIGMOID)
     tl.store(gv_ptr + b * comparators + c, tl.where(acts, total * slope, 0.0), here)
 
-# %% ../../nbs/networks/28_layers_triton.ipynb #fac05f5e
+# %% ../../nbs/networks/28_layers_triton.ipynb #daec5585
 @triton_jit
-def _see(d_ptr, v_ptr, lanes_ptr, s_ptr, tau_ptr, lam_ptr, size_ptr, lo_ptr, hi_ptr, need_ptr, layers_ptr,
+def _see(d_ptr, v_ptr, lanes_ptr, s_ptr, tau_ptr, lam_ptr, size_ptr, rules_ptr, layers_ptr,
          n, depth, comparators, SIGMOID: tl.constexpr, TRICK: tl.constexpr, PAIRS: tl.constexpr):
     "The differences and the sigmoid arguments of one set."
     b = tl.program_id(0).to(tl.int64)
@@ -378,11 +393,10 @@ def _see(d_ptr, v_ptr, lanes_ptr, s_ptr, tau_ptr, lam_ptr, size_ptr, lo_ptr, hi_
         for tile in range(tl.load(layers_ptr + 2 * l), stop, PAIRS):
             c = tile + tl.arange(0, PAIRS)
             here = c < stop
-            lo = tl.load(lo_ptr + c, here, 0)
-            hi = tl.load(hi_ptr + c, here, 0)
+            lo, hi, need = _lanes_of(rules_ptr + 7 * l, c)
             p = tl.load(lanes_ptr + lo, here, 0.0)
             q = tl.load(lanes_ptr + hi, here, 0.0)
-            gap = tl.where(tl.load(need_ptr + c, here, 0) < size, q - p, 0.0)
+            gap = tl.where(need < size, q - p, 0.0)
             v = _bend_tile(gap, tau, lam, TRICK)
             swap, slope = _swap_and_slope(v, SIGMOID)
             tl.store(d_ptr + c, gap, here)
@@ -420,10 +434,10 @@ def _push_tile(gap, outer, pull, tau, lam, SIGMOID: tl.constexpr, TRICK: tl.cons
         to_lam *= tl.log(tl.abs(gap) + 1e-10)
     return outer + pull * (swap - curve), along, to_lam
 
-# %% ../../nbs/networks/28_layers_triton.ipynb #3f177dae
+# %% ../../nbs/networks/28_layers_triton.ipynb #afa01144
 @triton_jit
 def _see_backward(gs_ptr, gtau_ptr, glam_ptr, g_ptr, d_ptr, lanes_ptr, tau_ptr, lam_ptr, size_ptr,
-                  lo_ptr, hi_ptr, need_ptr, layers_ptr, n, depth, comparators,
+                  rules_ptr, layers_ptr, n, depth, comparators,
                   SIGMOID: tl.constexpr, TRICK: tl.constexpr, OF_V: tl.constexpr, PAIRS: tl.constexpr):
     "Equation 25.3 for one set, after Equation 28.1 if OF_V."
     b = tl.program_id(0).to(tl.int64)
@@ -439,13 +453,13 @@ def _see_backward(gs_ptr, gtau_ptr, glam_ptr, g_ptr, d_ptr, lanes_ptr, tau_ptr, 
         for tile in range(tl.load(layers_ptr + 2 * (depth - step) - 2), stop, PAIRS):
             c = tile + tl.arange(0, PAIRS)
             here = c < stop
-            lo, hi = tl.load(lo_ptr + c, here, 0), tl.load(hi_ptr + c, here, 0)
+            lo, hi, need = _lanes_of(rules_ptr + 7 * (depth - 1 - step), c)
             g_lo, g_hi = tl.load(lanes_ptr + lo, here, 0.0), tl.load(lanes_ptr + hi, here, 0.0)
             gap, g = tl.load(d_ptr + c, here, 0.0), tl.load(g_ptr + c, here, 0.0).to(tau.dtype)
             push, along, extra = _push_tile(gap, g, g_lo - g_hi, tau, lam, SIGMOID, TRICK, OF_V, most)
             to_tau += tl.where(here, along, 0.0)
             to_lam += tl.where(here, extra, 0.0)
-            push = tl.where(tl.load(need_ptr + c, here, 0) < size, push, 0.0)
+            push = tl.where(need < size, push, 0.0)
             _store_two(lanes_ptr, lo, g_lo - push, hi, g_hi + push, here)
         tl.debug_barrier()
     _copy_lanes(gs_ptr, lanes_ptr, n, False, PAIRS)
@@ -477,14 +491,14 @@ def triton_slopes(sums, v, size, kind, n, sigmoid):
     launch(_slope_kernel, programs, v, sums_ptr=sums, gv_ptr=gv, blocks=sums.shape[1], **arguments)
     return gv
 
-# %% ../../nbs/networks/28_layers_triton.ipynb #c9213cdf
+# %% ../../nbs/networks/28_layers_triton.ipynb #23e96a30
 def _see_arguments(s, tau, lam, size, kind, sigmoid, trick):
     "What both kernels of the differences take, by keyword."
     n = s.shape[-1]
     net = _on_device(kind, n, False, False, str(s.device))
     return dict(tau_ptr=tau.contiguous(), lam_ptr=lam.contiguous(), size_ptr=size.contiguous(),
-                lo_ptr=net.lo, hi_ptr=net.hi, need_ptr=net.need, layers_ptr=net.reach,
-                n=n, depth=net.reach.shape[1], comparators=len(net.lo),
+                rules_ptr=net.rules, layers_ptr=net.reach,
+                n=n, depth=net.reach.shape[1], comparators=len(net.need),
                 SIGMOID=sigmoid, TRICK=trick, PAIRS=min(1024, triton.next_power_of_2(max(n // 2, 1))), num_warps=8)
 
 # %% ../../nbs/networks/28_layers_triton.ipynb #73138fdd

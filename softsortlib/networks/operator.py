@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['NetworkPermutation', 'SortingNetwork', 'default_steepness']
 
-# %% ../../nbs/networks/22_operator.ipynb #0e154306
+# %% ../../nbs/networks/22_operator.ipynb #c904d843
 import copy
 import math
 from functools import partial
@@ -22,7 +22,7 @@ from .comparators import sorting_network
 from softsortlib.networks.error_free import (
     apply_error_free, error_free_differences, exact_arguments, exact_differences, exact_send,
 )
-from .layers_autograd import network_arguments, network_differences, network_matrix, network_send
+from .layers_autograd import network_arguments, network_matrix, network_send
 from .swaps import SIGMOIDS, apply_layers, lane_differences, sigmoid_argument
 
 # %% ../../nbs/networks/22_operator.ipynb #f2261469
@@ -127,7 +127,7 @@ def _is_on(art_lambda):
     "Whether the activation replacement trick is on, which None and 0 switch off."
     return isinstance(art_lambda, Tensor) or bool(art_lambda)
 
-# %% ../../nbs/networks/22_operator.ipynb #4541578c
+# %% ../../nbs/networks/22_operator.ipynb #2dfdafc9
 def _differences(P, s, tau, art_lambda):
     "What the comparators see of the scores on the lanes, (..., C)."
     if not P.fast:
@@ -136,8 +136,7 @@ def _differences(P, s, tau, art_lambda):
         return differences(s, net, P.sigmoid, tau, art_lambda, active)
     trick = _is_on(art_lambda)
     tau, lam = (_for_each_set(a, s, s.dtype) for a in (tau, art_lambda if trick else 0.0))
-    differences = exact_differences if P.error_free else network_differences
-    return differences(s, tau, lam, P.size, P.kind, P.sigmoid, trick)
+    return exact_differences(s, tau, lam, P.size, P.kind, P.sigmoid, trick)
 
 def _arguments(P, s, tau, art_lambda):
     "The arguments of the sigmoids in one launch, (..., C), and which comparators swap without error."
@@ -152,7 +151,7 @@ def _arguments(P, s, tau, art_lambda):
 @patch_to(NetworkPermutation)
 def _compare(self, s, tau, art_lambda):
     "The arguments of the sigmoids, (..., C), and with error-free swaps which comparators swap."
-    if self.fast and self.who == "triton":
+    if self.fast and (self.who == "triton" or not self.error_free):
         return _arguments(self, s, tau, art_lambda)
     d = _differences(self, precise(s), tau, art_lambda)
     return sigmoid_argument(d, tau, art_lambda, s.dtype), d < 0 if self.error_free else None
@@ -187,7 +186,7 @@ def _matrix(self, v):
     eye = torch.eye(self.n, dtype=v.dtype, device=self.device)
     return self._send(v, eye.expand(*self.batch, -1, -1), False)
 
-# %% ../../nbs/networks/22_operator.ipynb #5b6ad057
+# %% ../../nbs/networks/22_operator.ipynb #d97dde04
 @patch_to(NetworkPermutation)
 def _matmul(self, x, rows):
     "P[rows] x."
@@ -208,7 +207,8 @@ def _dense(self, rows, v=None):
     v = self.v if v is None else v
     lanes = self._lanes(rows)
     if rows is None:
-        return _rows_of(self._unpack(self._matrix(v).mT).mT, lanes)
+        P = self._matrix(v)
+        return _rows_of(P if self.mask is None else self._unpack(P.mT).mT, lanes)
     units = nn.functional.one_hot(lanes, self.n).mT.to(v.dtype)
     return self._unpack(self._send(v, units.expand(*self.batch, *units.shape[-2:]), True)).mT
 

@@ -170,17 +170,17 @@ def _rank_torch(s, tau, order, v):
     ranks = mean_rank + _laplace_torch(s, tau, v[..., None], 0)[..., 0]
     return torch.empty_like(ranks).scatter(-1, order, ranks)
 
-# %% ../../nbs/ranks/42_laplace.ipynb #fa87fb67
+# %% ../../nbs/ranks/42_laplace.ipynb #d2d2c6b9
 @custom_op("laplace_rank_backward", __name__)
 def _laplace_rank_back(g: Tensor, s: Tensor, tau: Tensor, order: Tensor, v: Tensor) -> Tensor:
     "(42.4) by its kernel: g (..., n) as the scores stood -> the gradient to s, (..., n)."
     return rank_pull_numba(g.gather(-1, order), s, tau, v)
 
+batched(_laplace_rank_back, 5)
+
 @_laplace_rank_back.register_fake
 def _(g, s, tau, order, v):
     return s.new_empty(s.shape)
-
-batched(_laplace_rank_back, 5)
 
 # %% ../../nbs/ranks/42_laplace.ipynb #8b0da3f2
 @custom_op("laplace_rank", __name__)
@@ -211,7 +211,7 @@ def _laplace_rank_backward(ctx, g):
 
 _laplace_rank = differentiable(_laplace_rank_op, 4, _laplace_rank_backward, _laplace_rank_setup)
 
-# %% ../../nbs/ranks/42_laplace.ipynb #86411f42
+# %% ../../nbs/ranks/42_laplace.ipynb #39748a69
 def _sorted_real(s, mask):
     "Increasing scores, their order, and the weights 1 (real) and 0 (padded), each (..., n)."
     if mask is None:

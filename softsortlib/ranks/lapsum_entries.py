@@ -33,11 +33,11 @@ def _log_grads_op(g: Tensor, s: Tensor, tau: Tensor, target: Tensor, order: Tens
     from softsortlib.ranks.lapsum_entries_triton import log_entries_grads_triton
     return log_entries_grads_triton(g, s, tau, target, order, real, rows)
 
+batched(_log_grads_op, 6)
+
 @_log_grads_op.register_fake
 def _(g, s, tau, target, order, real, rows):
     return s.new_empty(s.shape), tau.new_empty(tau.shape)
-
-batched(_log_grads_op, 6)
 
 # %% ../../nbs/ranks/176_lapsum_entries.ipynb #2911ea8f
 @custom_op("lapsum_log_entries", __name__)
@@ -73,11 +73,11 @@ def _grads_op(G: Tensor, s: Tensor, tau: Tensor, order: Tensor, real: Tensor,
     from softsortlib.ranks.lapsum_entries_triton import entries_grads_triton
     return entries_grads_triton(G, s, tau, order, real, rows)
 
+batched(_grads_op, 5)
+
 @_grads_op.register_fake
 def _(G, s, tau, order, real, rows):
     return s.new_empty(s.shape), tau.new_empty(tau.shape)
-
-batched(_grads_op, 5)
 
 # %% ../../nbs/ranks/176_lapsum_entries.ipynb #ad0b732a
 @custom_op("lapsum_entries", __name__)
@@ -116,11 +116,11 @@ def _topk_grads_op(g: Tensor, s: Tensor, tau: Tensor, k: Tensor, order: Tensor,
     from softsortlib.ranks.lapsum_topk_triton import topk_grads_triton
     return topk_grads_triton(g, s, tau, k, order, real)
 
+batched(_topk_grads_op, 6)
+
 @_topk_grads_op.register_fake
 def _(g, s, tau, k, order, real):
     return s.new_empty(s.shape), tau.new_empty(tau.shape), k.new_empty(k.shape)
-
-batched(_topk_grads_op, 6)
 
 # %% ../../nbs/ranks/176_lapsum_entries.ipynb #79ecb2a2
 @custom_op("lapsum_topk_weights", __name__)

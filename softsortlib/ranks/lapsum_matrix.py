@@ -288,11 +288,11 @@ def _matrix_backward_op(
         return _grads_numba(G, s, tau, cells, order, real, learn)
     return tuple(a.contiguous() for a in _matrix_grads(G, s, tau, cells, order, real))
 
+batched(_matrix_backward_op, 12)
+
 @_matrix_backward_op.register_fake
 def _(G, s, tau, x0, d0, x1, d1, width, start, stop, order, real, learn):
     return tuple(a.new_empty(a.shape) for a in (s, tau, width, width, width))
-
-batched(_matrix_backward_op, 12)
 
 # %% ../../nbs/ranks/49_lapsum_matrix.ipynb #606845a6
 @custom_op("lapsum_matrix", __name__)

@@ -248,12 +248,12 @@ def _balanced_backward(g: Tensor, t: Tensor, x: Tensor, tau: Tensor, size: Tenso
     return gt, gx, _gradient_to_tau(gt, t, tau)
 
 
+batched(_balanced_backward, 6)
+
+
 @_balanced_backward.register_fake
 def _(g, t, x, tau, size, z, backend):
     return tuple(a.new_empty(a.shape) for a in (t, x, tau))
-
-
-batched(_balanced_backward, 6)
 
 # %% ../../nbs/rowwise/187_balance.ipynb #b435d869
 def _save(ctx, inputs, output):

@@ -319,12 +319,12 @@ def _dense_backward(G: Tensor, s: Tensor, b: Tensor, t: Tensor, bt: Tensor, orde
     return tuple(g.contiguous() for g in _plain_dense_back(G.to(s.dtype), s, b, t, bt, order, tau, size))
 
 
+batched(_dense_backward, 8)
+
+
 @_dense_backward.register_fake
 def _(G, s, b, t, bt, order, tau, size, learn, backend):
     return s.new_empty(s.shape), s.new_empty(s.shape), s.new_empty(tau.shape)
-
-
-batched(_dense_backward, 8)
 
 # %% ../../nbs/rowwise/18_neuralsort_matrix.ipynb #186c2995
 def _plain_again(G, s, b, t, bt, order, tau, size, learn):

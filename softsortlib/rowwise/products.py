@@ -240,12 +240,12 @@ def _pull(t: Tensor, b: Tensor, tau: Tensor, size: Tensor, a: Tensor, v: Tensor,
     return tuple(g.contiguous() for g in _plain_pull(t, b, tau, size, a, v, z, rows, power))
 
 
+batched(_pull, 7)
+
+
 @_pull.register_fake
 def _(t, b, tau, size, a, v, z, rows, power, backend):
     return t.new_empty(t.shape), b.new_empty(b.shape), tau.new_empty(tau.shape)
-
-
-batched(_pull, 7)
 
 # %% ../../nbs/rowwise/15_products.ipynb #e11542c8
 def again(fast, plain):

@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = []
 
-# %% ../../nbs/rowwise/10_small.ipynb #75036ead
+# %% ../../nbs/rowwise/10_small.ipynb #7bdf3836
 from enum import IntEnum
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -15,7 +15,7 @@ from torch import Tensor
 
 from ..core.permutation import SoftPermutation, patch_to
 from ..engine.autograd import is_unseen, needs_graph
-from ..engine.compile import arrays, copy_to, exp_neg, jit, short_dot, spread_rows
+from ..engine.compile import arrays, exp_neg, jit, spread_rows
 
 # %% ../../nbs/rowwise/10_small.ipynb #4aef6cbe
 class Law(IntEnum):
@@ -32,12 +32,12 @@ class Asked(IntEnum):
     PRODUCT = 3     # with one payload
     RANKS = 4
 
-# %% ../../nbs/rowwise/10_small.ipynb #f4904ae3
+# %% ../../nbs/rowwise/10_small.ipynb #5cec5d75
 class Sets(NamedTuple):
     "Small sets of scores."
     s: np.ndarray     # scores, (B, n)
     real: np.ndarray  # which of them are real, bool, (B, n), or (1, n) for all sets
-    tau: np.ndarray   # temperatures, double, (B,)
+    tau: np.ndarray   # temperatures, double, (B,), or (1,) for all sets
     sign: float       # -1 where the smallest comes first
     law: int          # whose rows, a `Law`
 
@@ -48,8 +48,19 @@ class OneSet(NamedTuple):
     real: np.ndarray   # which columns are real
     t: np.ndarray      # the real scores in decreasing order
     order: np.ndarray  # the columns in which they stand
+    sums: np.ndarray   # room for a sum in each column, or row
+    back: np.ndarray   # room for the row numbers from the last to the first
 
-# %% ../../nbs/rowwise/10_small.ipynb #b0083bab
+
+@jit(lent=True)
+def _inverse(tau, t, size):
+    "1 / tau, not a number where one of the scores is none."
+    rest = 0.0
+    for j in range(size):
+        rest += t[j] if t[j] != t[j] else 0.0
+    return 1 / tau + rest
+
+# %% ../../nbs/rowwise/10_small.ipynb #690c8b47
 @jit(lent=True)
 def _sort_set(s, sign, one):
     """Fill u, t and order of `one`, ties as they stood; returns how many scores are real.
@@ -57,7 +68,7 @@ def _sort_set(s, sign, one):
     Before column c comes, t[:size] holds the real columns before it, in order."""
     t, order, size = one.t, one.order, 0
     for c in range(len(s)):
-        one.u[c] = sign * s[c]
+        one.u[c] = sign * s[c] if one.real[c] else -np.inf
         if not one.real[c]:
             continue
         k = size
@@ -72,48 +83,65 @@ def _sort_set(s, sign, one):
 
 
 @jit(lent=True)
-def _inverse(tau, t, size):
-    "1 / tau, not a number where one of the scores is none."
-    rest = 0.0
-    for j in range(size):
-        rest += t[j] if t[j] != t[j] else 0.0
-    return 1 / tau + rest
+def _take_set(s, sign, one):
+    "The same where the order is known."
+    size = 0
+    for c in range(len(s)):
+        one.u[c] = sign * s[c] if one.real[c] else -np.inf
+        size += one.real[c]
+    for i in range(size):
+        one.t[i] = one.u[one.order[i]]
+    return size
 
-# %% ../../nbs/rowwise/10_small.ipynb #a09c0101
-@jit(paste=True)
-def _distances(i, one, inv, m):
-    "m = |t_i - u| / tau, infinite in padded columns."
-    t = one.t[i]
-    for c in range(len(m)):
-        m[c] = abs(t - one.u[c]) * inv if one.real[c] else np.inf
-
-
-@jit(paste=True)
-def _walk(i, one, size, inv, m):
-    "m = (12.5) / tau of the real columns, but that of t_i."
-    t, order = one.t, one.order
-    fall = 0.0
-    for j in range(i + 1, size):
-        fall += (t[j - 1] - t[j]) * (inv * (2 * (j - i) - 1))
-        m[order[j]] = fall
-    fall = 0.0
-    for j in range(i - 1, -1, -1):
-        fall += (t[j] - t[j + 1]) * (inv * (2 * (i - j) - 1))
-        m[order[j]] = fall
+# %% ../../nbs/rowwise/10_small.ipynb #51af31ed
+@jit(lent=True)
+def _distances(one, size, inv, m):
+    "m = |t_i - u| / tau in row i, infinite in padded columns."
+    for i in range(size):
+        t = one.t[i]
+        for c in range(m.shape[1]):
+            m[i, c] = abs(t - one.u[c]) * inv
 
 
 @jit(lent=True)
-def _falls(law, i, one, size, inv, m):
-    "The exponents m of row i, (10.1): zero in its own column, infinite in padded ones."
-    if law == Law.SOFTSORT:
-        _distances(i, one, inv, m)
-    else:
-        for c in range(len(m)):
-            m[c] = np.inf
-        _walk(i, one, size, inv, m)
-    m[one.order[i]] = 0
+def _sweeps(one, size, inv, m):
+    """m = (10.5) / tau, infinite in padded columns.
 
-# %% ../../nbs/rowwise/10_small.ipynb #238df9c6
+    After row i, `sums` holds S, later R, of row i."""
+    sums, back = one.sums, one.back
+    for i in range(size):
+        back[i] = size - 1 - i
+    for c in range(m.shape[1]):
+        sums[c] = 0
+    for k in range(size):
+        i = back[k]  # read, not computed: rows with a negative stride would stop the compiler from vectorising
+        for c in range(m.shape[1]):
+            before = sums[c]
+            sums[c] = before + max(one.t[i] - one.u[c], 0.0)
+            m[i, c] = (before + sums[c]) * inv
+    for c in range(m.shape[1]):
+        sums[c] = 0
+    for i in range(size):
+        for c in range(m.shape[1]):
+            before = sums[c]
+            sums[c] = before + max(one.u[c] - one.t[i], 0.0)
+            m[i, c] += (before + sums[c]) * inv
+
+# %% ../../nbs/rowwise/10_small.ipynb #9f983f77
+@jit(lent=True)
+def _falls(law, one, size, inv, own, m):
+    "The exponents m of all rows, (10.1); `own`, for zero, in the column of t_i itself."
+    if law == Law.SOFTSORT:
+        _distances(one, size, inv, m)
+    else:
+        _sweeps(one, size, inv, m)
+    for i in range(size):
+        m[i, one.order[i]] = own
+
+# %% ../../nbs/rowwise/10_small.ipynb #e2253c55
+_FAR = 1000.0  # an exponent whose exponential is zero
+
+
 @jit(lent=True)
 def _exps(m, p):
     "p = exp(-m) for the exponents of all rows, end to end."
@@ -122,158 +150,199 @@ def _exps(m, p):
 
 
 @jit(lent=True)
-def _others(own, m, p):
-    "The sum of a row's weights p, without the column `own`, which becomes one."
-    others = p.dtype.type(0)
-    for c in range(len(p)):
-        others += p[c]
-    m[own] = 0
-    p[own] = 1
-    return others
+def _normalise(order, size, zero, P, others):
+    "Make the weights P probabilities; `others` are the rows' sums without the own weight, `zero` or NaN at the start."
+    for i in range(size):
+        total = zero
+        for c in range(P.shape[1]):
+            total += P[i, c]
+        others[i] = total
+        share = 1 / (1 + total)
+        for c in range(P.shape[1]):
+            P[i, c] *= share
+        P[i, order[i]] = share
 
-# %% ../../nbs/rowwise/10_small.ipynb #3ce353f2
-@jit(lent=True)
-def _answer_row(asked, i, m, others, x, target, p, y, weight):
-    "Make the weights p of row i its probabilities, or their logarithms, and give y its share."
-    if asked == Asked.LOGARITHM:
-        logZ = np.log1p(others)
-        for c in range(len(p)):
-            p[c] = -m[c] - logZ
-        return
-    Z = p.dtype.type(1) + others
-    for c in range(len(p)):
-        p[c] /= Z
-    if asked == Asked.LIKELIHOOD:
-        y[i] = -m[target[i]] - np.log1p(others)
-    if asked == Asked.PRODUCT:
-        y[i] = short_dot(p, x)
-    if asked == Asked.RANKS:
-        for c in range(len(p)):
-            y[c] += (i + 1) * p[c]
-            weight[c] += p[c]
 
-# %% ../../nbs/rowwise/10_small.ipynb #79e33b69
 @jit(lent=True)
-def _finish(asked, size, real, P, y, weight):
-    "Write the rows past the real length, and divide ranks by the columns' weights."
+def _logarithms(order, size, m, others, P):
+    "P = -m - log Z."
+    for i in range(size):
+        log_Z = np.log1p(others[i])
+        for c in range(P.shape[1]):
+            P[i, c] = -m[i, c] - log_Z
+        P[i, order[i]] = -log_Z
+
+# %% ../../nbs/rowwise/10_small.ipynb #10fddbe9
+@jit(lent=True)
+def _likelihoods(order, size, m, others, target, y):
+    "y = -m - log Z at the target of each row."
+    for i in range(size):
+        fall = m[i, target[i]] if target[i] != order[i] else m.dtype.type(0)
+        y[i] = -fall - np.log1p(others[i])
+
+
+@jit(lent=True)
+def _products(size, P, x, y):
+    "y = P x."
+    for i in range(size):
+        total = P.dtype.type(0)
+        for c in range(P.shape[1]):
+            total += P[i, c] * x[c]
+        y[i] = total
+
+
+@jit(lent=True)
+def _ranks(real, size, P, weight, y):
+    "y = the mean positions, zero in padded columns."
+    for c in range(len(y)):
+        y[c] = weight[c] = 0
+    for i in range(size):
+        for c in range(len(y)):
+            y[c] += (i + 1) * P[i, c]
+            weight[c] += P[i, c]
+    for c in range(len(y)):
+        y[c] = y[c] / weight[c] if real[c] else 0
+
+# %% ../../nbs/rowwise/10_small.ipynb #821fd1e1
+@jit(lent=True)
+def _clear(asked, size, real, P, y):
+    "Write the rows past the real length."
     for i in range(size, len(P)):
+        y[i] = 0
         for c in range(len(P)):
             outside = asked == Asked.LOGARITHM and size and not real[c]
             P[i, c] = -np.inf if outside else 0
-    if asked == Asked.RANKS:
-        for c in range(len(y)):
-            y[c] = y[c] / weight[c] if real[c] else 0
 
 
 @jit
-def answer_sets(lo, hi, sets, asked, x, target, P, y):
+def answer_sets(lo, hi, sets, asked, x, target, order, P, y):
     "Answer what is asked of the sets lo..hi."
-    n, all_P = P.shape[2], P.reshape(len(P), P.shape[2] ** 2)
-    u, t, order = np.empty(n), np.empty(n), np.empty(n, np.int64)
-    m, weight = np.empty((n, n), P.dtype), np.empty(n, P.dtype)
+    n, weights = P.shape[2], P.reshape(len(P), P.shape[2] ** 2)
+    u, t, sums, back = np.empty(n), np.empty(n), np.empty(n), np.empty(n, np.int64)
+    m, others = np.empty((n, n), P.dtype), np.empty(n, P.dtype)
     for r in range(lo, hi):
-        one = OneSet(u, sets.real[r if len(sets.real) > 1 else 0], t, order)
+        one = OneSet(u, sets.real[r if len(sets.real) > 1 else 0], t, order[r], sums, back)
         size = _sort_set(sets.s[r], sets.sign, one)
-        inv = _inverse(sets.tau[r], t, size)
-        for c in range(n):
-            y[r, c] = weight[c] = 0
-        for i in range(size):
-            _falls(sets.law, i, one, size, inv, m[i])
-            m[i, order[i]] = 1000  # exp makes it zero
-        _exps(m.reshape(n * n)[:size * n], all_P[r, :size * n])
-        for i in range(size):
-            others = _others(order[i], m[i], P[r, i]) + P.dtype.type(inv - inv)
-            _answer_row(asked, i, m[i], others, x[r], target[r], P[r, i], y[r], weight)
-        _finish(asked, size, one.real, P[r], y[r], weight)
+        inv = _inverse(sets.tau[r if len(sets.tau) > 1 else 0], t, size)
+        _falls(sets.law, one, size, inv, _FAR, m)
+        _exps(m.reshape(n * n)[:size * n], weights[r, :size * n])
+        _normalise(order[r], size, P.dtype.type(inv - inv), P[r], others)
+        _clear(asked, size, one.real, P[r], y[r])
+        if asked == Asked.LOGARITHM:
+            _logarithms(order[r], size, m, others, P[r])
+        elif asked == Asked.LIKELIHOOD:
+            _likelihoods(order[r], size, m, others, target[r], y[r])
+        elif asked == Asked.PRODUCT:
+            _products(size, P[r], x[r], y[r])
+        elif asked == Asked.RANKS:
+            _ranks(one.real, size, P[r], others, y[r])
 
-# %% ../../nbs/rowwise/10_small.ipynb #b631821f
-@jit(paste=True)
-def _shares(g, P, real, v):
+# %% ../../nbs/rowwise/10_small.ipynb #ac758c80
+@jit(lent=True)
+def _shares(g, P, size, real, v):
     "v of (10.3): g over the sums of the columns."
     for c in range(len(v)):
         v[c] = 0
-    for i in range(len(P)):
+    for i in range(size):
         for c in range(len(v)):
             v[c] += P[i, c]
     for c in range(len(v)):
         v[c] = g[c] / v[c] if real[c] else 0
 
 
-@jit(paste=True)
-def _arriving(asked, i, own, G, x, y, h):
-    "h = (10.3) at row i of P, measured from the column `own`; of ranks x is v, and y the ranks."
-    if asked == Asked.MATRIX:
-        for c in range(len(h)):
-            h[c] = G[i, c] - G[i, own]
-    elif asked == Asked.PRODUCT:
-        for c in range(len(h)):
-            h[c] = G[0, i] * (x[c] - x[own])
-    else:
-        for c in range(len(h)):
-            h[c] = x[c] * (i + 1 - y[c]) - x[own] * (i + 1 - y[own])
-
-# %% ../../nbs/rowwise/10_small.ipynb #eef30533
-@jit(paste=True)
-def _through_softmax(P, real, h):
-    "h becomes (10.2) for a row of P: zero where P is, whatever arrives there."
-    zero = h.dtype.type(0)
-    mean = zero
-    for c in range(len(h)):
-        h[c] = h[c] if real[c] and P[c] != zero else zero
-        mean += P[c] * h[c]
-    for c in range(len(h)):
-        h[c] = P[c] * (h[c] - mean)
-
-
-@jit(paste=True)
-def _through_logarithm(log_P, G, real, h):
-    "h = (10.2) for a row of log P."
-    zero = h.dtype.type(0)
-    total = zero
-    for c in range(len(h)):
-        h[c] = G[c] if real[c] else zero
-        total += h[c]
-    for c in range(len(h)):
-        h[c] = h[c] - exp_neg(-log_P[c]) * total if real[c] else zero
-
-# %% ../../nbs/rowwise/10_small.ipynb #3df5fd1e
 @jit(lent=True)
-def _logit_gradients(asked, i, own, real, G, x, y, target, P, h):
-    "h = (10.2) of row i, whose own score stands in column `own`."
+def _arriving(asked, order, size, G, x, y, h):
+    "h = (10.3) in row i of P, measured from the row's own column; of ranks x is v, and y the ranks."
+    for i in range(size):
+        own = order[i]
+        if asked == Asked.MATRIX:
+            for c in range(h.shape[1]):
+                h[i, c] = G[i, c] - G[i, own]
+        elif asked == Asked.PRODUCT:
+            for c in range(h.shape[1]):
+                h[i, c] = G[0, i] * (x[c] - x[own])
+        else:
+            for c in range(h.shape[1]):
+                h[i, c] = x[c] * (i + 1 - y[c]) - x[own] * (i + 1 - y[own])
+
+# %% ../../nbs/rowwise/10_small.ipynb #4602c19b
+@jit(lent=True)
+def _through_softmax(P, size, h):
+    "h becomes (10.2) for the rows of P: zero where P is, whatever arrives there."
+    zero = h.dtype.type(0)
+    for i in range(size):
+        mean = zero
+        for c in range(h.shape[1]):
+            h[i, c] = h[i, c] if P[i, c] != zero else zero
+            mean += P[i, c] * h[i, c]
+        for c in range(h.shape[1]):
+            h[i, c] = P[i, c] * (h[i, c] - mean)
+
+
+@jit(lent=True)
+def _through_logarithm(log_P, G, real, size, h):
+    "h = (10.2) for the rows of log P."
+    zero = h.dtype.type(0)
+    for i in range(size):
+        total = zero
+        for c in range(h.shape[1]):
+            h[i, c] = G[i, c] if real[c] else zero
+            total += h[i, c]
+        for c in range(h.shape[1]):
+            h[i, c] = h[i, c] - exp_neg(-log_P[i, c]) * total if real[c] else zero
+
+# %% ../../nbs/rowwise/10_small.ipynb #20801415
+@jit(lent=True)
+def _through_likelihood(P, G, target, size, h):
+    "h = (10.2) for the targets of log P, one in each row."
+    for i in range(size):
+        for c in range(h.shape[1]):
+            h[i, c] = -G[0, i] * P[i, c]
+        h[i, target[i]] += G[0, i]
+
+
+@jit(lent=True)
+def _logit_gradients(asked, order, real, size, G, x, y, target, P, h):
+    "h = (10.2) of all rows; of ranks x is v."
     if asked == Asked.LIKELIHOOD:
-        for c in range(len(h)):
-            h[c] = -G[0, i] * P[c]
-        h[target[i]] += G[0, i]
+        _through_likelihood(P, G, target, size, h)
     elif asked == Asked.LOGARITHM:
-        _through_logarithm(P, G[i], real, h)
+        _through_logarithm(P, G, real, size, h)
     else:
-        _arriving(asked, i, own, G, x, y, h)
-        _through_softmax(P, real, h)
+        _arriving(asked, order, size, G, x, y, h)
+        _through_softmax(P, size, h)
 
-# %% ../../nbs/rowwise/10_small.ipynb #24d2ed3f
+# %% ../../nbs/rowwise/10_small.ipynb #0c5dae32
 @jit(lent=True)
-def _pull_row(law, i, one, size, h, gt, gb):
-    "Add what the logits of row i give, times tau, to the gradients of scores and row sums."
-    if law == Law.NEURALSORT:
+def _pull_distances(one, size, h, gt):
+    "Add what the logits of SoftSort give, times tau, to the gradients of the scores."
+    for i in range(size):
+        t, total = one.t[i], 0.0
+        for c in range(h.shape[1]):
+            slope = h[i, c] * ((t > one.u[c]) * 1.0 - (t < one.u[c]) * 1.0)
+            gt[c] += slope
+            total += slope
+        one.sums[i] = total
+    for i in range(size):
+        gt[one.order[i]] -= one.sums[i]
+
+
+@jit(lent=True)
+def _pull_walks(size, h, gt, gb):
+    "Add what those of NeuralSort give, to the gradients of scores and row sums."
+    for i in range(size):
         w = size - 1.0 - 2 * i
-        for c in range(len(h)):
-            gt[c] += w * h[c]
-            gb[c] -= h[c]
-        return
-    t = one.t[i]
-    total = 0.0
-    for c in range(len(h)):
-        slope = h[c] * ((t > one.u[c]) * 1.0 - (t < one.u[c]) * 1.0)
-        gt[c] += slope
-        total += slope
-    gt[one.order[i]] -= total
+        for c in range(h.shape[1]):
+            gt[c] += w * h[i, c]
+            gb[c] -= h[i, c]
 
 
-@jit(paste=True)
-def _add_times(w, p, sums):
-    "sums += w p."
-    for c in range(len(p)):
-        sums[c] += w * p[c]
+@jit(lent=True)
+def _pull_payload(size, P, G, gx):
+    "gx += P^T G."
+    for i in range(size):
+        for c in range(len(gx)):
+            gx[c] += G[0, i] * P[i, c]
 
 # %% ../../nbs/rowwise/10_small.ipynb #36f1f14f
 @jit(paste=True)
@@ -302,53 +371,52 @@ def _through_sums(t, order, size, gb, gt):
         before += tied
         first = last
 
-# %% ../../nbs/rowwise/10_small.ipynb #92078dd1
+# %% ../../nbs/rowwise/10_small.ipynb #23308b58
 @jit
-def pull_sets(lo, hi, sets, asked, x, target, P, y, G, gs, gx, H):
+def pull_sets(lo, hi, sets, asked, x, target, order, P, y, G, gs, gx, H):
     "The gradients to scores, payload and logits of the sets lo..hi."
     n = P.shape[2]
-    u, t, order, h = np.empty(n), np.empty(n), np.empty(n, np.int64), np.empty(n, P.dtype)
+    u, t, sums, back, room = np.empty(n), np.empty(n), np.empty(n), np.empty(n, np.int64), np.empty((n, n), P.dtype)
     v, gt, gb = np.empty(n, P.dtype), np.empty(n), np.empty(n)
     for r in range(lo, hi):
-        one = OneSet(u, sets.real[r if len(sets.real) > 1 else 0], t, order)
-        size = _sort_set(sets.s[r], sets.sign, one)
+        one = OneSet(u, sets.real[r if len(sets.real) > 1 else 0], t, order[r], sums, back)
+        size = _take_set(sets.s[r], sets.sign, one)
+        h = H[r] if len(H) else room
         if asked == Asked.RANKS:
-            _shares(G[r, 0], P[r], one.real, v)
+            _shares(G[r, 0], P[r], size, one.real, v)
+        _logit_gradients(asked, order[r], one.real, size, G[r], v if asked == Asked.RANKS else x[r], y[r],
+                         target[r], P[r], h)
         for c in range(n):
             gt[c] = gb[c] = 0
-        for i in range(size):
-            _logit_gradients(asked, i, order[i], one.real, G[r], v if asked == Asked.RANKS else x[r], y[r],
-                             target[r], P[r, i], h)
-            _pull_row(sets.law, i, one, size, h, gt, gb)
-            if asked == Asked.PRODUCT:
-                _add_times(G[r, 0, i], P[r, i], gx[r])
-            if len(H):
-                copy_to(h, H[r, i])
-        if sets.law == Law.NEURALSORT:
-            _through_sums(t, order, size, gb, gt)
-        inv = _inverse(sets.tau[r], t, size)
+        if sets.law == Law.SOFTSORT:
+            _pull_distances(one, size, h, gt)
+        else:
+            _pull_walks(size, h, gt, gb)
+            _through_sums(t, order[r], size, gb, gt)
+        if asked == Asked.PRODUCT:
+            _pull_payload(size, P[r], G[r], gx[r])
+        inv = _inverse(sets.tau[r if len(sets.tau) > 1 else 0], t, size)
         for c in range(n):
             gs[r, c] = sets.sign * inv * gt[c]
 
-# %% ../../nbs/rowwise/10_small.ipynb #5e6bb9c0
+# %% ../../nbs/rowwise/10_small.ipynb #5b1ece94
 @jit
-def spread_sets(lo, hi, sets, H, gtau):
+def spread_sets(lo, hi, sets, order, H, gtau):
     "The gradients of the temperatures of the sets lo..hi from those of their logits, H."
     n = H.shape[2]
-    one_set = OneSet(np.empty(n), sets.real[0], np.empty(n), np.empty(n, np.int64))
-    m = np.empty(n, H.dtype)
+    u, t, sums, back, m = np.empty(n), np.empty(n), np.empty(n), np.empty(n, np.int64), np.empty((n, n), H.dtype)
     for r in range(lo, hi):
-        one = OneSet(one_set.u, sets.real[r if len(sets.real) > 1 else 0], one_set.t, one_set.order)
-        size = _sort_set(sets.s[r], sets.sign, one)
-        inv = _inverse(sets.tau[r], one.t, size)
+        one = OneSet(u, sets.real[r if len(sets.real) > 1 else 0], t, order[r], sums, back)
+        size = _take_set(sets.s[r], sets.sign, one)
+        inv = _inverse(sets.tau[r if len(sets.tau) > 1 else 0], t, size)
+        _falls(sets.law, one, size, inv, 0.0, m)
         total = 0.0
         for i in range(size):
-            _falls(sets.law, i, one, size, inv, m)
             for c in range(n):
-                total += H[r, i, c] * m[c] if H[r, i, c] != 0 else 0.0
+                total += H[r, i, c] * m[i, c] if H[r, i, c] != 0 else 0.0
         gtau[r] = total * inv
 
-# %% ../../nbs/rowwise/10_small.ipynb #f6756d21
+# %% ../../nbs/rowwise/10_small.ipynb #324527c0
 class Request(NamedTuple):
     "A question to small sets."
     asked: Asked
@@ -372,14 +440,15 @@ def sets_of(s, tau, mask, descending, law):
     n = s.shape[-1]
     rows = _rows(s, n)
     real = _ALL[:, :n] if mask is None else _rows(mask, n)
-    tau = tau.detach().double().reshape(-1).numpy() if isinstance(tau, Tensor) else np.full(len(rows), tau)
+    tau = tau.detach().double().reshape(-1).numpy() if isinstance(tau, Tensor) else np.array((float(tau),))
     return Sets(rows, real, tau, 1.0 if descending else -1.0, int(law))
 
-# %% ../../nbs/rowwise/10_small.ipynb #944d6313
+# %% ../../nbs/rowwise/10_small.ipynb #e51f52d0
 class Answer(NamedTuple):
     "What the kernel made, and what it was given."
     x: np.ndarray       # the payload, (B, n)
-    target: np.ndarray  # the order, (B, n)
+    target: np.ndarray  # the order that was asked about, (B, n)
+    order: np.ndarray   # that of the scores, (B, n)
     P: np.ndarray       # the matrix or its logarithm, (B, n, n)
     y: np.ndarray       # the answer, where it is not P, (B, n)
 
@@ -387,9 +456,9 @@ class Answer(NamedTuple):
 def _answered(request, x):
     "The answer to a request with the payload x, (..., n) or None."
     s, n = request.sets.s, request.shape[-1]
-    y = np.empty_like(s)
-    target = np.empty(s.shape, np.int64) if request.target is None else _rows(request.target, n)
-    made = Answer(y if x is None else _rows(x, n), target, np.empty((*s.shape, n), s.dtype), y)
+    y, order = np.empty(s.shape, s.dtype), np.empty(s.shape, np.int64)
+    target = order if request.target is None else _rows(request.target, n)
+    made = Answer(y if x is None else _rows(x, n), target, order, np.empty((*s.shape, n), s.dtype), y)
     spread_rows(answer_sets, len(s), made.P.size, request.sets, int(request.asked), *made)
     return made
 
@@ -399,18 +468,18 @@ def _told(request, made):
     whole = request.asked <= Asked.LOGARITHM
     return torch.from_numpy(made.P.reshape(*request.shape, -1) if whole else made.y.reshape(request.shape))
 
-# %% ../../nbs/rowwise/10_small.ipynb #e3310251
+# %% ../../nbs/rowwise/10_small.ipynb #8fcfab35
 def _pulled(request, made, G, learn):
     "The gradients of scores, temperatures (None unless they learn) and payload, as arrays."
     s, n = request.sets.s, request.shape[-1]
-    gs, gx = np.empty_like(s), np.zeros_like(s)
+    gs, gx = np.empty(s.shape, s.dtype), np.zeros(s.shape, s.dtype)
     H = np.empty((len(s) if learn else 0, n, n), s.dtype)
     G, = arrays(G.reshape(len(s), -1, n))
     spread_rows(pull_sets, len(s), made.P.size, request.sets, int(request.asked), *made, G, gs, gx, H)
     if not learn:
         return gs, None, gx
     gtau = np.empty(len(s))
-    spread_rows(spread_sets, len(s), made.P.size, request.sets, H, gtau)
+    spread_rows(spread_sets, len(s), made.P.size, request.sets, made.order, H, gtau)
     return gs, gtau, gx
 
 
@@ -423,14 +492,15 @@ def _again(plain, given, G):
     grads = iter(torch.autograd.grad(plain(*given), wanted, G, create_graph=True))
     return [next(grads) if it_does else None for it_does in learn]
 
-# %% ../../nbs/rowwise/10_small.ipynb #0edb8f9f
+# %% ../../nbs/rowwise/10_small.ipynb #0bcae63b
 class _Small(torch.autograd.Function):
     @staticmethod
     def forward(ctx, s, tau, x, request):
         made = _answered(request, x)
         y = _told(request, made)
         ctx.save_for_backward(s, tau if isinstance(tau, Tensor) else None, x, y)
-        ctx.request, ctx.made, ctx.tau = request, None if request.asked <= Asked.LOGARITHM else made, tau
+        whole = request.asked <= Asked.LOGARITHM  # then P is the answer itself, which autograd keeps
+        ctx.request, ctx.made, ctx.tau = request, made._replace(P=None) if whole else made, tau
         return y
 
     @staticmethod
@@ -439,9 +509,8 @@ class _Small(torch.autograd.Function):
         request, made = ctx.request, ctx.made
         if torch.is_grad_enabled():
             return *_again(request.plain, (s, ctx.tau if tau is None else tau, x), G), None
-        if made is None:  # the matrix is the answer itself, which autograd keeps
-            rows = request.sets.s
-            made = Answer(rows, np.empty(rows.shape, np.int64), y.numpy().reshape(*rows.shape, -1), rows)
+        if made.P is None:
+            made = made._replace(P=y.numpy().reshape(*made.y.shape, -1))
         gs, gtau, gx = _pulled(request, made, G, ctx.needs_input_grad[1])
         gtau = None if gtau is None else torch.from_numpy(gtau).view(tau.shape).to(tau.dtype)
         gx = torch.from_numpy(gx.reshape(s.shape)) if ctx.needs_input_grad[2] else None

@@ -281,7 +281,10 @@ def _log_prob(self, target, rows):
     log_p = -self.d(self._sorted(rows), of(self.s)) / self.tau - logZ
     return log_p if self.mask is None else log_p.masked_fill(~of(self.mask), -math.inf)
 
-# %% ../../nbs/rowwise/11_softsort.ipynb #0d2be4eb
+# %% ../../nbs/rowwise/11_softsort.ipynb #12a5d5a7
+_SETS = 1 << 18  # entries of a batch of matrices, up to which one kernel is faster than the scan
+
+
 def _laplace(operator, s, tau, d, descending, dtype, mask):
     "One kernel for a few small sets, the plain twin for few entries on other devices, else the scan."
     def twin(s, tau):
@@ -290,7 +293,7 @@ def _laplace(operator, s, tau, d, descending, dtype, mask):
         return P
 
     few = s.numel() * s.shape[-1] <= _SMALL and operator.backend is None
-    if few and is_small(s, _SMALL):
+    if operator.backend is None and is_small(s, _SETS):
         return SmallPermutation(s, tau, descending, dtype, mask, Law.SOFTSORT, twin)
     return twin(s, tau)
 

@@ -184,12 +184,12 @@ def _laplace_backward(G: Tensor, s: Tensor, t: Tensor, tau: Tensor, Z: Tensor,
     return _laplace_grads(G, s, t, tau, Z)
 
 
+batched(_laplace_backward, 5)
+
+
 @_laplace_backward.register_fake
 def _(G, s, t, tau, Z, learn, backend):
     return tuple(a.new_empty(a.shape) for a in (s, t, tau, Z))
-
-
-batched(_laplace_backward, 5)
 
 # %% ../../nbs/rowwise/16_softsort_matrix.ipynb #c6ab2f9e
 def _save(ctx, inputs, output):
@@ -279,12 +279,12 @@ def _log_prob_backward(g: Tensor, s: Tensor, t: Tensor, order: Tensor, tau: Tens
     return _log_prob_grads(g, s, order, tau, size, target, Z)
 
 
+batched(_log_prob_backward, 8)
+
+
 @_log_prob_backward.register_fake
 def _(g, s, t, order, tau, size, target, Z, learn, backend):
     return s.new_empty(s.shape), tau.new_empty(tau.shape)
-
-
-batched(_log_prob_backward, 8)
 
 # %% ../../nbs/rowwise/16_softsort_matrix.ipynb #fbd3f38c
 def _save_log_prob(ctx, inputs, output):

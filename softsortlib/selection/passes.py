@@ -197,7 +197,7 @@ def _unroute_rows(lo, hi, g, w, place, s, tau, gate, out):
             out[b, place[b, k - 1]] -= moment / (2 * t)
             out[b, place[b, k]] -= moment / (2 * t)
 
-# %% ../../nbs/selection/107_passes.ipynb #f030ce29
+# %% ../../nbs/selection/107_passes.ipynb #92d1c9dd
 @custom_op("topk_unroute", __name__)
 def _unroute_op(g: Tensor, w: Tensor, place: Tensor, s: Tensor, tau: Tensor, gate: int) -> Tensor:
     "The gradient in s (..., n) by its kernel; g and w (..., k), place (..., k + 1), tau (..., 1)."
@@ -206,11 +206,11 @@ def _unroute_op(g: Tensor, w: Tensor, place: Tensor, s: Tensor, tau: Tensor, gat
     spread_rows(_unroute_rows, len(rows[0]), 8 * s.numel(), *rows, gate, out.view(-1, s.shape[-1]).numpy())
     return out
 
+batched(_unroute_op, 5)
+
 @_unroute_op.register_fake
 def _(g, w, place, s, tau, gate):
     return s.new_empty(s.shape)
-
-batched(_unroute_op, 5)
 
 # %% ../../nbs/selection/107_passes.ipynb #5aad0c2c
 @custom_op("topk_route", __name__)

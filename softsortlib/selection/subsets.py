@@ -123,7 +123,7 @@ def _marginals(v, counts, most):
     parts = (levels[0] * _downwards(levels, counts))[..., :v.shape[-1], :]
     return parts[..., 1] / parts.sum(-1)
 
-# %% ../../nbs/selection/103_subsets.ipynb #1970627e
+# %% ../../nbs/selection/103_subsets.ipynb #f2e828f0
 @custom_op("subset_weights", __name__)
 def _counted_op(v: Tensor, counts: Tensor, most: int) -> Tensor:
     "The weights (103.6) of v (..., n), double, for counts (..., 1), none of them above `most`."
@@ -138,11 +138,11 @@ def _counted_pull(g: Tensor, v: Tensor, counts: Tensor) -> Tensor:
     "The gradient (106.4) of v by its kernel; g and v (..., n), counts (..., 1)."
     return count_pull(g, v, counts)
 
+batched(_counted_pull, 3)
+
 @_counted_pull.register_fake
 def _(g, v, counts):
     return v.new_empty(v.shape)
-
-batched(_counted_pull, 3)
 
 # %% ../../nbs/selection/103_subsets.ipynb #1ee2d3d8
 def _counted_setup(ctx, inputs, output):

@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['Gibbs']
 
-# %% ../../nbs/transport/36_gibbs.ipynb #f79ff223
+# %% ../../nbs/transport/36_gibbs.ipynb #e7bad294
 import math
 from enum import IntEnum
 from typing import TYPE_CHECKING
@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 from ..core.permutation import patch_to
-from ..engine.autograd import custom_op, differentiable, needs_graph
+from ..engine.autograd import custom_op, differentiable, is_unseen, needs_graph
 from ..engine.compile import arrays, spread_rows
 from ..engine.dispatch import choose, common_shape
 from .line import convex_cost, line_potentials
@@ -117,6 +117,15 @@ def _product_in_tiles(phi, x, gamma, y, tau, v, power, odd):
     flat = (flat_batch(t, own) for t, own in ((phi, 1), (x, 1), (gamma, 1), (y, 1), (tau, 0), (v, 2)))
     return product_by_tiles(*flat, power, odd).reshape(*y.shape, v.shape[-1])
 
+# %% ../../nbs/transport/36_gibbs.ipynb #074b2b1a
+def _pulls_in_tiles(o, phi, x, gamma, y, tau, v, power, learns=True):
+    "(36.2) by the kernels of the GPU, for the shapes of `_product`."
+    from softsortlib.transport.tiles_triton import pulls_by_tiles
+    given = phi, x, gamma, y, tau, v
+    flat = (flat_batch(t, own) for t, own in zip((*given, o), (1, 1, 1, 1, 0, 2, 2)))
+    found = pulls_by_tiles(*flat, power, learns)
+    return (*(pull if pull is None else pull.reshape(t.shape) for pull, t in zip(found, given)), None, None)
+
 # %% ../../nbs/transport/36_gibbs.ipynb #0f2035b4
 def _shares(batch, m):
     "Into how many shares the targets of one element are cut."
@@ -150,11 +159,14 @@ def _gibbs_setup(ctx, inputs, output):
     *tensors, ctx.power, ctx.odd = inputs
     ctx.save_for_backward(*tensors, output)
 
-# %% ../../nbs/transport/36_gibbs.ipynb #22b50ff0
+# %% ../../nbs/transport/36_gibbs.ipynb #224c1401
 def _gibbs_backward(ctx, o):
     "The gradients (36.2), and that of tau by Prop 36.1."
     phi, x, gamma, y, tau, v, out = ctx.saved_tensors
     power, odd, t = ctx.power, ctx.odd, tau[..., None]
+    unseen = is_unseen((o, *ctx.saved_tensors)) and not torch.is_grad_enabled()
+    if not odd and unseen and choose(x, "", triton=True) == "triton":
+        return _pulls_in_tiles(o, phi, x, gamma, y, tau, v, power, ctx.needs_input_grad[4])
     mirror = -1 if odd else 1                          # an odd kernel changes its sign with the direction
 
     def forth(u, odd):
@@ -195,17 +207,55 @@ def apply(self,
     product = _product if self.opaque else gibbs
     return product(phi, x, gamma, y, tau[..., 0], v.expand(*batch, *v.shape[-2:]), int(self.power), False)
 
-# %% ../../nbs/transport/36_gibbs.ipynb #3a7d762a
-def _softmin_in_tiles(K, phi):
-    "The softmin by the kernel of the GPU, and where it may be differentiated the logarithm of a sum of one."
+# %% ../../nbs/transport/36_gibbs.ipynb #383b181a
+def _softmin_of(phi, log_w, x, y, tau, power):
+    "The softmin of phi + log_w by the kernel of the GPU, for (..., n), (..., m) and (..., 1); log_w may be None."
     from softsortlib.transport.tiles_triton import softmin_by_tiles
+    phi, x, at, tau = (flat_batch(t.detach(), 1) for t in (phi, x, y, tau))
+    log_w = log_w if log_w is None else flat_batch(log_w.detach(), 1)
+    return softmin_by_tiles(phi, x, at, tau[:, 0], power, log_w).reshape(y.shape)
+
+def _with_weights(phi, log_w):
+    return phi if log_w is None else phi + log_w
+
+def _by_product(found, phi, log_w, x, y, tau, power):
+    "`found`, the softmin without a graph, with one: the logarithm of a sum of one."
+    one = torch.ones_like(x[..., None])
+    return found - gibbs(_with_weights(phi, log_w), x, found, y, tau[..., 0], one, power, False)[..., 0].log()
+
+# %% ../../nbs/transport/36_gibbs.ipynb #973696fd
+class _Softmin(torch.autograd.Function):
+    "The softmin on a GPU, whose gradients are (36.2) with v = 1; their derivatives are those of a product."
+    @staticmethod
+    def forward(ctx, power, *at):
+        ctx.power, found = power, _softmin_of(*at, power)
+        ctx.save_for_backward(found, *at)
+        return found
+
+    @staticmethod
+    def backward(ctx, g):
+        found, *at = ctx.saved_tensors
+        if torch.is_grad_enabled():
+            learn = [t for t, wanted in zip(at, ctx.needs_input_grad[1:]) if wanted]
+            grads = iter(torch.autograd.grad(_by_product(found.detach(), *at, ctx.power), learn, g, create_graph=True))
+            return None, *(next(grads) if wanted else None for wanted in ctx.needs_input_grad[1:])
+        phi, log_w, x, y, tau = at
+        v = torch.ones_like(x[..., None])
+        of = _with_weights(phi, log_w), x, found, y, tau[..., 0], v, ctx.power, ctx.needs_input_grad[5]
+        to_phi, to_x, _, to_y, to_tau, *_ = _pulls_in_tiles(-g[..., None], *of)
+        to_tau = to_tau if to_tau is None else to_tau[..., None]
+        return None, to_phi, None if log_w is None else to_phi, to_x, to_y, to_tau
+
+def _softmin_in_tiles(K, phi, log_w=None):
+    "The softmin of phi + log_w by the kernel of the GPU, with a graph where there may be a derivative."
     batch = common_shape(K.x.shape[:-1], phi.shape[:-1])
     tau = K.tau if isinstance(K.tau, Tensor) else K.x.new_full((1,), K.tau)
-    at = [flat_batch(t.detach().expand(*batch, t.shape[-1]), 1) for t in (phi, K.x, K.y, tau)]
-    found = softmin_by_tiles(*at[:3], at[3][:, 0], int(K.power)).reshape(*batch, K.y.shape[-1])
-    if K.opaque or not needs_graph((phi, K.x, K.y, tau)):
-        return found
-    return found - K.apply(phi, found, torch.ones_like(K.x[..., None]))[..., 0].log()
+    at = [None if t is None else t.expand(*batch, t.shape[-1]) for t in (phi, log_w, K.x, K.y, tau)]
+    if K.opaque or not needs_graph(at):
+        return _softmin_of(*at, int(K.power))
+    if is_unseen(at):
+        return _Softmin.apply(int(K.power), *at)
+    return _by_product(_softmin_of(*at, int(K.power)), *at, int(K.power))
 
 # %% ../../nbs/transport/36_gibbs.ipynb #ff85ef7d
 @patch_to(Gibbs)
@@ -230,6 +280,11 @@ def softmin(self,
         if not (off.abs() > 5).any():  # so the sums were of the size of one, and exact
             break
     return guess
+
+# %% ../../nbs/transport/36_gibbs.ipynb #0c525887
+def half_step(K, F, log_w, guess):
+    "-log sum_i w_i exp(F_i - h(y_j - x_i) / tau), (..., m)."
+    return _softmin_in_tiles(K, F, log_w) if K.who == "triton" else K.softmin(F + log_w, guess)
 
 # %% ../../nbs/transport/36_gibbs.ipynb #8af6cc81
 @patch_to(Gibbs)

@@ -24,8 +24,8 @@ _ACCURATE = -31.0       # an error below it accepts the expansion: e^-31 = 3e-14
 _EXACT = 1.4            # |z| up to which the expansion is exact to rounding: 1.4^20 / 20! = 3e-16
 _LOG_FACTORIAL = math.lgamma(_TERMS + 1)
 
-# %% ../../nbs/transport/39_line_sums.ipynb #3a9a122c
-@jit
+# %% ../../nbs/transport/39_line_sums.ipynb #57ff3aba
+@jit(lent=True)
 def _exp(t):
     "exp(t) for t <= 700, and e^700 above."
     return exp_neg(max(-t, -700.0))
@@ -43,10 +43,10 @@ class Targets(NamedTuple):
     gamma: np.ndarray
     out: np.ndarray
 
-# %% ../../nbs/transport/39_line_sums.ipynb #262b3c4b
+# %% ../../nbs/transport/39_line_sums.ipynb #c6985db7
 _NOTHING = -1e29  # an exponent below it is that of a weight zero
 
-@jit
+@jit(lent=True)
 def _has_nan(u):
     "Whether any number of u is NaN."
     found = False
@@ -54,7 +54,7 @@ def _has_nan(u):
         found |= np.isnan(u[i])  # no early way out, so that the loop becomes vectors
     return found
 
-@jit
+@jit(lent=True)
 def _real_sources(sources, e, real):
     "Copy the sources of element e that weigh something into `real`; how many they are, or -1 if one is NaN."
     x, phi, v = sources.x[e], sources.phi[e], sources.v[e]
@@ -89,8 +89,8 @@ def _room_for_blocks(n, d):
     return Blocks(np.empty(K + 1, np.int64), np.empty(K), np.empty(K), np.empty(K), np.empty(K), np.empty(K),
                   np.empty(K, np.bool_), np.empty((K, _TERMS, d)))
 
-# %% ../../nbs/transport/39_line_sums.ipynb #1b063dfb
-@jit
+# %% ../../nbs/transport/39_line_sums.ipynb #a67dffd7
+@jit(lent=True)
 def _frame(sources, tau, blocks, k):
     "Set centre, radius, slope and shift of block k, whose sources are known."
     x, phi = sources.x, sources.phi
@@ -107,8 +107,8 @@ def _frame(sources, tau, blocks, k):
     blocks.slope[k] = beta
     blocks.shift[k] = s
 
-# %% ../../nbs/transport/39_line_sums.ipynb #23c77cb2
-@jit
+# %% ../../nbs/transport/39_line_sums.ipynb #f2538e43
+@jit(lent=True)
 def _weigh(sources, tau, blocks, k):
     "Set the mass of block k, and its moments if it is expandable."
     c, beta, s = blocks.centre[k], blocks.slope[k], blocks.shift[k]
@@ -127,13 +127,13 @@ def _weigh(sources, tau, blocks, k):
                 w *= u / (rho * (q + 1))
     blocks.log_mass[k] = math.log(mass)
 
-# %% ../../nbs/transport/39_line_sums.ipynb #7acf7771
-@jit
+# %% ../../nbs/transport/39_line_sums.ipynb #ed068a2b
+@jit(lent=True)
 def _cut(sources, n, tau, expand, blocks):
     "Cut the first n sources into blocks, with moments if `expand`; how many blocks there are."
     x = sources.x
     width = _WIDTH * math.sqrt(tau)
-    count = 0
+    count = np.int64(0)  # not of the type "the number 0", for which numba would compile `_frame` and `_weigh` once more
     start = 0
     while start < n:
         end = min(start + _LEAST, n)
@@ -148,7 +148,7 @@ def _cut(sources, n, tau, expand, blocks):
         start = end
     return count
 
-# %% ../../nbs/transport/39_line_sums.ipynb #bdcbf427
+# %% ../../nbs/transport/39_line_sums.ipynb #bad11bba
 class Chunk(NamedTuple):
     "Scratch for 32 targets."
     l: np.ndarray
@@ -156,7 +156,7 @@ class Chunk(NamedTuple):
     factor: np.ndarray
     polynomial: np.ndarray
 
-@jit
+@jit(lent=True)
 def _bounds(blocks, k, targets, start, end, tau, chunk):
     "Set l_j and z_j of (39.1) for targets start..end; the logarithms of the largest bound and of the worst error."
     highest, worst = -np.inf, -np.inf
@@ -174,8 +174,8 @@ def _bounds(blocks, k, targets, start, end, tau, chunk):
         chunk.z[t] = z
     return highest, worst
 
-# %% ../../nbs/transport/39_line_sums.ipynb #28b7e0b1
-@jit
+# %% ../../nbs/transport/39_line_sums.ipynb #4aa318b6
+@jit(lent=True)
 def _expand(M, chunk, out):
     "Add (39.2) to the sums of a chunk, out (J, d)."
     J = len(out)
@@ -191,8 +191,8 @@ def _expand(M, chunk, out):
         for t in range(J):
             out[t, channel] += polynomial[t] * factor[t]
 
-# %% ../../nbs/transport/39_line_sums.ipynb #9a176272
-@jit
+# %% ../../nbs/transport/39_line_sums.ipynb #6df2ccae
+@jit(lent=True)
 def _add_directly(sources, start, end, targets, j, tau, weights):
     "Add sources start..end to target j term by term; `weights` is scratch for as many numbers as there are sources."
     x, phi, v = sources
@@ -206,8 +206,8 @@ def _add_directly(sources, start, end, targets, j, tau, weights):
             total += weights[i] * v[i, channel]
         targets.out[j, channel] += total
 
-# %% ../../nbs/transport/39_line_sums.ipynb #b3b07c0e
-@jit
+# %% ../../nbs/transport/39_line_sums.ipynb #1554f44d
+@jit(lent=True)
 def _add_blocks(sources, blocks, count, targets, tau, chunk, weights):
     "Add all blocks to all targets, each pair of a block and a chunk in the cheapest way that is accurate."
     m = len(targets.y)
@@ -247,8 +247,8 @@ def gauss_rows(lo, hi, parts, sources, targets, tau):
         count = _cut(real, size, tau[e], m >= _FEW, blocks)
         _add_blocks(real, blocks, count, share, tau[e], chunk, weights)
 
-# %% ../../nbs/transport/39_line_sums.ipynb #e5c25822
-@jit
+# %% ../../nbs/transport/39_line_sums.ipynb #c47f2929
+@jit(lent=True)
 def _meet(mu, at, S, sources, i, tau):
     "Walk on from `at` to source i and add it to e^mu S; the new mu."
     phi = sources.phi[i]
@@ -262,15 +262,15 @@ def _meet(mu, at, S, sources, i, tau):
         S[channel] += fade * sources.v[i, channel]
     return mu
 
-@jit
+@jit(lent=True)
 def _read(mu, at, S, targets, j, tau, sign):
     "Add sign e^mu S, faded on the way from `at`, to the sum at target j."
     weight = sign * math.exp(min(mu - abs(targets.y[j] - at) / tau + targets.gamma[j], 700.0))
     for channel in range(len(S)):
         targets.out[j, channel] += weight * S[channel]
 
-# %% ../../nbs/transport/39_line_sums.ipynb #9876a8e1
-@jit
+# %% ../../nbs/transport/39_line_sums.ipynb #10b1ccee
+@jit(lent=True)
 def _from_left(sources, targets, tau, closed, S):
     "Add to each target what comes from its left; a source at the target itself counts if `closed`."
     x = sources.x
@@ -286,7 +286,7 @@ def _from_left(sources, targets, tau, closed, S):
             i += 1
         _read(mu, at, S, targets, j, tau, 1.0)
 
-@jit
+@jit(lent=True)
 def _from_right(sources, targets, tau, sign, S):
     "Add to each target what comes from strictly to its right, times `sign`."
     x = sources.x

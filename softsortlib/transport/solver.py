@@ -5,19 +5,28 @@
 # %% auto #0
 __all__ = ['potentials']
 
-# %% ../../nbs/transport/37_solver.ipynb #eb0d35c7
+# %% ../../nbs/transport/37_solver.ipynb #9a93d7d7
 import math
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from ..core.permutation import is_concrete
-from ..engine.autograd import batched, custom_op, differentiable, needs_graph
+from ..engine.autograd import batched, custom_op, differentiable, is_unseen, needs_graph
 from ..engine.dispatch import common_shape
-from .gibbs import Gibbs, flat_batch
+from .gibbs import Gibbs, flat_batch, half_step
 from .line import sinkhorn, warn_unless_converged
 
-# %% ../../nbs/transport/37_solver.ipynb #218e3118
+# %% ../../nbs/transport/37_solver.ipynb #e7558be6
+class Standing(NamedTuple):
+    "Where conjugate gradients stand."
+    mu: Tensor  # the solution so far, (..., n)
+    q: Tensor  # what is left of the right side, (..., n)
+    p: Tensor  # the direction of the next step, (..., n)
+    power: Tensor  # q^T z; zero for who has arrived, (..., 1)
+    steps: Tensor  # steps that were made, long, (..., 1)
+
 def _total(u):
     "The sum over the last dimension, kept as one."
     return u.sum(-1, keepdim=True)
@@ -26,55 +35,63 @@ def _divide(u, v):
     "u / v, and zero where v is not positive."
     return torch.where(v > 0, u / torch.where(v > 0, v, 1.0), 0.0)
 
-# %% ../../nbs/transport/37_solver.ipynb #218d2403
-_FLAT = 1e-13  # S looks flat in a direction p where p^T S p is below this share of p^T diag(r) p
+# %% ../../nbs/transport/37_solver.ipynb #775e65fb
+FLAT = 1e-13  # S looks flat in a direction p where p^T S p is below this share of p^T diag(r) p
 
-def _conjugate(Q, R, a, r, rhs, accuracy, limit, looks=True):
-    "Solve (diag(r) - diag(a) R Q) mu = rhs, rows of R summing to r / a; mu and the number of steps of each element."
-    def precondition(q):
-        z = _divide(q, r)
-        return z - _total(r * z) / _total(r)
+def _settle(q, r, over, enough):
+    "z, the rest q over r and centred, and the power q^T z, zero where q is small enough to end."
+    z = q * over
+    z = z - _total(r * z) / _total(r)
+    power = _total(q * z)
+    return z, torch.where((power > 0) & (_total(q.abs()) > enough), power, 0.0)
 
-    mu, q = torch.zeros_like(rhs), rhs
-    p = precondition(q)
-    power = _total(q * p)
-    enough = accuracy * _total(q.abs())
-    alive = power > 0
-    steps = torch.zeros_like(rhs[..., 0], dtype=torch.long)
+def _advance(at, u, r, over, enough):
+    "A step along p from where `at` stands, u = diag(a) R Q p; who has no power, or meets no slope, stays."
+    Sp = r * at.p - u
+    curve = _total(at.p * Sp)
+    alive = (at.power > 0) & (curve > FLAT * _total(r * at.p * at.p))
+    power = torch.where(alive, at.power, 1.0)
+    length = torch.where(alive, power / torch.where(alive, curve, 1.0), 0.0)
+    q = at.q - length * Sp
+    z, new = _settle(q, r, over, enough)
+    new = torch.where(alive, new, 0.0)
+    return Standing(at.mu + length * at.p, q, z + new / power * at.p, new, at.steps + alive)
+
+# %% ../../nbs/transport/37_solver.ipynb #f8998d35
+def _conjugate(Q, aR, r, rhs, accuracy, limit, looks=True, kernel=False):
+    "Solve (diag(r) - aR Q) mu = rhs, aR 1 = r; mu and the number of steps of each element."
+    enough, over = accuracy * _total(rhs.abs()), _divide(torch.ones_like(r), r)
+    if kernel:
+        from softsortlib.transport.tiles_triton import advance_by_rows, begin_by_rows
+        at = begin_by_rows(rhs, r, over, enough)
+    else:
+        advance_by_rows = _advance
+        p, power = _settle(rhs, r, over, enough)
+        at = Standing(torch.zeros_like(rhs), rhs, p, power, torch.zeros_like(power, dtype=torch.long))
     for _ in range(limit):
-        alive = alive & (_total(q.abs()) > enough)
-        if looks and not alive.any():
+        if looks and not at.power.any():
             break
-        Sp = r * p - a * R(Q(p))
-        curve = _total(p * Sp)
-        alive = alive & (curve > _FLAT * _total(r * p * p))
-        length = torch.where(alive, power / torch.where(alive, curve, 1.0), 0.0)
-        mu = mu + length * p
-        q = q - length * Sp
-        steps = steps + alive[..., 0]
-        z = precondition(q)
-        new = _total(q * z)
-        p = torch.where(alive, z + new / torch.where(alive, power, 1.0) * p, p)
-        power = new
-        alive = alive & (new > 0)
-    return mu, steps
+        at = advance_by_rows(at, aR(Q(at.p)), r, over, enough)
+    return at.mu, at.steps[..., 0]
 
-# %% ../../nbs/transport/37_solver.ipynb #eb5c1f70
+# %% ../../nbs/transport/37_solver.ipynb #0bf29c8c
 def log_weights(w):
     "log w, and -1e30 for zero weights."
+    if is_unseen((w,)) and not needs_graph((w,)):
+        return w.log().clamp(min=-1e30)
     return torch.where(w > 0, torch.where(w > 0, w, 1.0).log(), -1e30)
 
 def _chain(K, F, G, a, b):
-    "The maps Q and R of Prop 37.1, from inputs to milestones and back, as functions of (..., n) and (..., m)."
+    "The maps Q and diag(a) R of Prop 37.1, from inputs to milestones and back, as functions of (..., n) and (..., m)."
     back, phi, gamma = K.T, F + log_weights(a), G + log_weights(b)
 
     def Q(p):
         return K.apply(phi, G, p[..., None])[..., 0]
 
-    def R(t):
-        return back.apply(gamma, F, t[..., None])[..., 0]
+    def aR(t):
+        return back.apply(gamma, phi, t[..., None])[..., 0]
 
-    return Q, R
+    return Q, aR
 
 # %% ../../nbs/transport/37_solver.ipynb #51f14ac4
 def _search(respond, dual, F, G, D, step, update, active, slope):
@@ -94,22 +111,22 @@ def _search(respond, dual, F, G, D, step, update, active, slope):
         t = torch.where(good, t, t / 2)
     return arrive(torch.where(good, F + t * step, update))
 
-# %% ../../nbs/transport/37_solver.ipynb #e16e18aa
+# %% ../../nbs/transport/37_solver.ipynb #f07cf015
 def _newton_step(K, F, G, a, b, r, slow, residual):
     "Newton's step where `slow`, no longer than one, and its steps of conjugate gradients."
-    Q, R = _chain(K, F, G, a, b)
+    Q, aR = _chain(K, F, G, a, b)
     rhs = torch.where(slow, a - r, 0.0)
-    step, used = _conjugate(Q, R, a, r, rhs, residual.clamp(max=0.1), 200)
+    step, used = _conjugate(Q, aR, r, rhs, residual.clamp(max=0.1), 200, kernel=K.who == "triton")
     reach = (step.amax(-1, keepdim=True) - step.amin(-1, keepdim=True)) / 2
     return step / reach.clamp(min=1), used[..., None]
 
-# %% ../../nbs/transport/37_solver.ipynb #5c45bbcc
+# %% ../../nbs/transport/37_solver.ipynb #442f0225
 def _newton(K, a, b, tolerance, limit):
     "Maximise (37.1): F, G, the residual and the number of sweeps."
     back, log_a, log_b = K.T, log_weights(a), log_weights(b)
 
     def respond(F, guess):
-        return K.softmin(F + log_a, guess)
+        return half_step(K, F, log_a, guess)
 
     def dual(F, G):
         return _total(a * F) + _total(b * G)
@@ -120,7 +137,7 @@ def _newton(K, a, b, tolerance, limit):
     before = torch.full_like(D, math.inf)
     count, slow = torch.zeros_like(D, dtype=torch.long), torch.zeros_like(D, dtype=torch.bool)
     while True:
-        update = back.softmin(G + log_b, F)
+        update = half_step(back, G, log_b, F)
         r = a * (F - update).clamp(max=80).exp()
         residual = _total((r - a).abs())
         active = (residual > tolerance) & (count < limit)
@@ -134,17 +151,21 @@ def _newton(K, a, b, tolerance, limit):
         F, G, D = _search(respond, dual, F, G, D, step, update, active, _total((a - r) * step))
         before, count = residual, count + active
 
-# %% ../../nbs/transport/37_solver.ipynb #2bfb18b6
+# %% ../../nbs/transport/37_solver.ipynb #0bf065b9
 def _rounds(K, a, b, rounds):
     "F, G, residual and iterations after exactly so many rounds from the unregularised potentials; nobody looks."
+    if K.who == "triton" and not K.opaque:
+        tau = K.tau if isinstance(K.tau, Tensor) else K.x.new_full((1,), K.tau)
+        tau = tau.expand(*K.x.shape[:-1], 1).contiguous()                      # once, not in each launch
+        K = Gibbs(K.x, K.y, tau, K.power, K.backend)
     back, log_a, log_b = K.T, log_weights(a), log_weights(b)
     with torch.no_grad():
         F, G = K.begin(a, b)
     for _ in range(rounds):
-        F = back.softmin(G + log_b, F)
-        G = K.softmin(F + log_a, G)
+        F = half_step(back, G, log_b, F)
+        G = half_step(K, F, log_a, G)
     with torch.no_grad():
-        r = a * (F - back.softmin(G + log_b, F)).clamp(max=80).exp()
+        r = a * (F - half_step(back, G, log_b, F)).clamp(max=80).exp()
     residual = (r - a).abs().sum(-1)
     return F, G, residual.detach(), torch.full_like(residual, rounds, dtype=torch.long)
 
@@ -156,7 +177,7 @@ def _solve(K, a, b, tolerance, limit):
         F, G, residual, count = _newton(K, a, b, tolerance, limit)
     else:
         G, F, residual, count = _newton(K.T, b, a, tolerance, limit)
-        G = K.softmin(F + log_weights(a), G)
+        G = half_step(K, F, log_weights(a), G)
     warn_unless_converged(residual, tolerance, limit)
     return F, G, residual, count
 
@@ -166,25 +187,23 @@ def _from_weightless(K, grad_F, F, G, a):
     alone = torch.where(a > 0, -1e30, F)
     return K.apply(alone, G, torch.where(a > 0, 0.0, grad_F)[..., None])[..., 0]
 
-# %% ../../nbs/transport/37_solver.ipynb #83a69a41
+# %% ../../nbs/transport/37_solver.ipynb #331185a9
 def _adjoint(K, grad_F, grad_G, F, G, a, b, steps=0):
     "The gradients of rho and sigma in (37.3) from those of F and G, by (37.4) on the smaller side."
     if K.x.shape[-1] > K.y.shape[-1]:
         return _adjoint(K.T, grad_G, grad_F, G, F, b, a, steps)[::-1]
-    Q, R = _chain(K, F, G, a, b)
-    r = a * R(torch.ones_like(b))
+    Q, aR = _chain(K, F, G, a, b)
+    r = aR(torch.ones_like(b))
     column_sums = Q(torch.ones_like(a))                            # those of the plan divided by b: one at the solution
     grad_G = grad_G - b * _from_weightless(K, grad_F, F, G, a)
     share = _divide(grad_G, column_sums)
     rhs = torch.where(a > 0, grad_F - a * K.T.apply(G, F, share[..., None])[..., 0], 0.0)
-
-    def normed(p):
-        return _divide(Q(p), column_sums)
-
-    mu, _ = _conjugate(normed, R, a, r, rhs, 1e-9, steps or 500, not steps)
+    less = torch.where(column_sums > 0, G - log_weights(column_sums), -1e30)
+    normed, _ = _chain(K, F, less, a, b)                           # Q divided by the column sums
+    mu, _ = _conjugate(normed, aR, r, rhs, 1e-9, steps or 500, not steps, K.who == "triton")
     return torch.where(a > 0, r * mu, grad_F), grad_G - b * Q(mu)
 
-# %% ../../nbs/transport/37_solver.ipynb #fb928393
+# %% ../../nbs/transport/37_solver.ipynb #80624a5b
 def _inside(x, y, tau, power, backend):
     "The kernel of a flat batch, for the inside of an operator, whose products need no rules."
     x, y, tau = (flat_batch(t, own).contiguous() for t, own in ((x, 1), (y, 1), (tau, 0)))    # once, not in each launch
@@ -204,11 +223,11 @@ def _solve_op(
     found = _solve(_inside(x, y, tau, power, backend), flat_batch(a, 1), flat_batch(b, 1), tolerance, limit)
     return _owned(found, x.shape, y.shape, tau.shape, tau.shape)
 
+batched(_solve_op, 5)
+
 @_solve_op.register_fake
 def _(x, y, a, b, tau, power, backend, tolerance, limit):
     return x.new_empty(x.shape), y.new_empty(y.shape), x.new_empty(tau.shape), x.new_empty(tau.shape, dtype=torch.long)
-
-batched(_solve_op, 5)
 
 # %% ../../nbs/transport/37_solver.ipynb #0398d2d2
 _UNROLLED = "use gradient='unrolled', whose plain iterations have all derivatives, or torch.func.jacrev for jacfwd"

@@ -5,11 +5,13 @@
 # %% auto #0
 __all__ = []
 
-# %% ../../nbs/transport/179_tiles_triton.ipynb #675b47db
+# %% ../../nbs/transport/179_tiles_triton.ipynb #37c68c08
+import torch
 from torch import Tensor
 
 from ..engine.compile import has_triton, tl, triton, triton_jit
 from ..engine.dispatch import launch
+from .solver import FLAT, Standing
 
 # %% ../../nbs/transport/179_tiles_triton.ipynb #bf4d6682
 @triton_jit
@@ -23,10 +25,10 @@ def _exponents(x_ptr, phi_ptr, y, i, n, per_tau, SQUARED: tl.constexpr):
         costs = tl.abs(d)
     return phi - costs * per_tau, d
 
-# %% ../../nbs/transport/179_tiles_triton.ipynb #b933c4b3
+# %% ../../nbs/transport/179_tiles_triton.ipynb #88b89e4d
 @triton_jit
-def _softmin_kernel(x_ptr, phi_ptr, y_ptr, tau_ptr, out_ptr, n, m, blocks,
-                    SQUARED: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr):
+def _softmin_kernel(x_ptr, phi_ptr, log_w_ptr, y_ptr, tau_ptr, out_ptr, n, m, blocks,
+                    SQUARED: tl.constexpr, WEIGHED: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr):
     "(179.1) for ROWS targets."
     row = (tl.program_id(0) // blocks).to(tl.int64)
     j = tl.program_id(0) % blocks * ROWS + tl.arange(0, ROWS)
@@ -34,10 +36,14 @@ def _softmin_kernel(x_ptr, phi_ptr, y_ptr, tau_ptr, out_ptr, n, m, blocks,
     per_tau = 1 / tl.load(tau_ptr + row)
     x_ptr += row * n
     phi_ptr += row * n
+    log_w_ptr += row * n
     mu = tl.full((ROWS,), -float("inf"), y.dtype)
     total = tl.zeros((ROWS,), y.dtype)
     for start in range(0, n, BLOCK):
-        E, _ = _exponents(x_ptr, phi_ptr, y, start + tl.arange(0, BLOCK), n, per_tau, SQUARED)
+        i = start + tl.arange(0, BLOCK)
+        E, _ = _exponents(x_ptr, phi_ptr, y, i, n, per_tau, SQUARED)
+        if WEIGHED:
+            E += tl.load(log_w_ptr + i, i < n, 0.0)[None, :]
         new = tl.maximum(mu, tl.max(E, 1))
         base = tl.where(new > -float("inf"), new, 0.0).to(y.dtype)
         total = total * tl.exp(mu - base) + tl.sum(tl.exp(E - base[:, None]), 1)
@@ -76,7 +82,7 @@ def _plan_kernel(x_ptr, phi_ptr, y_ptr, gamma_ptr, tau_ptr, v_ptr, out_ptr, n, m
     if TWO:
         tl.store(to_ptr + 1, two, (j < m) & (c + 1 < d))
 
-# %% ../../nbs/transport/179_tiles_triton.ipynb #ac7ac061
+# %% ../../nbs/transport/179_tiles_triton.ipynb #dd1fbc3a
 def _tiles_of(n, m):
     "Rows and columns of a tile for n sources and m targets, and how many tiles the targets make."
     rows, block = (max(4, min(most, triton.next_power_of_2(a))) for a, most in ((m, 16), (n, 64)))
@@ -88,12 +94,13 @@ def softmin_by_tiles(
     y: Tensor,  # targets, (B, m)
     tau: Tensor,  # temperatures, (B,)
     power: int,  # a `Cost`
+    log_w: "Tensor | None" = None,  # added to the exponents, (B, n)
 ) -> Tensor:  # (B, m)
     "(179.1); needs triton and a GPU (or TRITON_INTERPRET=1)."
-    out, size = y.new_empty(y.shape), _tiles_of(x.shape[-1], y.shape[-1])
-    phi, x, y, tau = (t.contiguous() for t in (phi, x, y, tau))
-    launch(_softmin_kernel, len(y) * size["blocks"], y, x_ptr=x, phi_ptr=phi, y_ptr=y, tau_ptr=tau, out_ptr=out,
-           SQUARED=int(power == 2), num_warps=4, **size)
+    out, size, weighed = y.new_empty(y.shape), _tiles_of(x.shape[-1], y.shape[-1]), log_w is not None
+    phi, log_w, x, y, tau = (t.contiguous() for t in (phi, phi if log_w is None else log_w, x, y, tau))
+    launch(_softmin_kernel, len(y) * size["blocks"], y, x_ptr=x, phi_ptr=phi, log_w_ptr=log_w, y_ptr=y, tau_ptr=tau,
+           out_ptr=out, SQUARED=int(power == 2), WEIGHED=int(weighed), num_warps=4, **size)
     return out
 
 # %% ../../nbs/transport/179_tiles_triton.ipynb #a759d8ac
@@ -116,3 +123,216 @@ def product_by_tiles(
            tau_ptr=tau, v_ptr=v, out_ptr=out, d=d, pairs=pairs, SQUARED=int(power == 2), ODD=int(odd), TWO=int(d > 1),
            num_warps=4, **size)
     return out
+
+# %% ../../nbs/transport/179_tiles_triton.ipynb #7011c114
+@triton_jit
+def _two_columns(ptr, at, here, there, TWO: tl.constexpr):
+    "Two columns of a payload, or the same one twice."
+    one = tl.load(ptr + at, here, 0.0)
+    two = one
+    if TWO:
+        two = tl.load(ptr + at + 1, here & there, 0.0)
+    return one, two
+
+
+@triton_jit
+def _pulled(P, u_one, u_two, w_one, w_two, away, SQUARED: tl.constexpr, TWO: tl.constexpr):
+    "P W for a tile, and P W h'."
+    W = w_one[:, None] * u_one[None, :]
+    if TWO:
+        W += w_two[:, None] * u_two[None, :]
+    weighted = P * W
+    if SQUARED:
+        slope = 2 * away
+    else:
+        slope = tl.where(away > 0, 1.0, tl.where(away < 0, -1.0, 0.0)).to(away.dtype)
+    return weighted, weighted * slope
+
+
+@triton_jit
+def _store_pulls(to_ptr, size, at, to_gamma, to_y, here):
+    "Write two parts of the gradients, one after the other."
+    tl.store(to_ptr + at, to_gamma, here)
+    tl.store(to_ptr + size + at, to_y, here)
+
+# %% ../../nbs/transport/179_tiles_triton.ipynb #c3ba2235
+@triton_jit
+def _pull_own(x_ptr, phi_ptr, u_ptr, y, gamma, w_one, w_two, per_tau, n, d, there,
+              SQUARED: tl.constexpr, TWO: tl.constexpr, BLOCK: tl.constexpr):
+    "The sums of (179.2) for the points y: of P u for two columns, of P W, of P W h' and of P W h' (y - x)."
+    one = tl.zeros_like(y)
+    two = tl.zeros_like(y)
+    total = tl.zeros_like(y)
+    bent = tl.zeros_like(y)
+    cost = tl.zeros_like(y)
+    for start in range(0, n, BLOCK):
+        i = start + tl.arange(0, BLOCK)
+        E, away = _exponents(x_ptr, phi_ptr, y, i, n, per_tau, SQUARED)
+        P = tl.exp(E + gamma[:, None])
+        u_one, u_two = _two_columns(u_ptr, i.to(tl.int64) * d, i < n, there, TWO)
+        weighted, pulled = _pulled(P, u_one, u_two, w_one, w_two, away, SQUARED, TWO)
+        one += tl.sum(P * u_one[None, :], 1)
+        if TWO:
+            two += tl.sum(P * u_two[None, :], 1)
+        total += tl.sum(weighted, 1)
+        bent += tl.sum(pulled, 1)
+        cost += tl.sum(pulled * away, 1)
+    return one, two, total, bent, cost
+
+# %% ../../nbs/transport/179_tiles_triton.ipynb #3ce4b5f8
+@triton_jit
+def _pull_kernel(x_ptr, phi_ptr, u_ptr, y_ptr, gamma_ptr, w_ptr, tau_ptr, sums_ptr, to_ptr, size,
+                 n, m, d, blocks, pairs, SQUARED: tl.constexpr, BACK: tl.constexpr, TWO: tl.constexpr,
+                 ROWS: tl.constexpr, BLOCK: tl.constexpr):
+    "(179.2) for ROWS points and two columns."
+    pair = tl.program_id(0) % pairs
+    place = tl.program_id(0) // pairs
+    row = (place // blocks).to(tl.int64)
+    j = place % blocks * ROWS + tl.arange(0, ROWS)
+    y = tl.load(y_ptr + row * m + j, j < m, 0.0)
+    gamma = tl.load(gamma_ptr + row * m + j, j < m, -float("inf"))
+    own = (row * m + j) * d + 2 * pair
+    there = 2 * pair + 1 < d
+    w_one, w_two = _two_columns(w_ptr, own, j < m, there, TWO)
+    per_tau = 1 / tl.load(tau_ptr + row)
+    one, two, total, bent, cost = _pull_own(
+        x_ptr + row * n, phi_ptr + row * n, u_ptr + row * n * d + 2 * pair, y, gamma, w_one, w_two, per_tau,
+        n, d, there, SQUARED, TWO, BLOCK)
+    at = (row * m + j) * pairs + pair
+    _store_pulls(to_ptr, size, at, total, -bent * per_tau, j < m)
+    if BACK:
+        tl.store(to_ptr + 2 * size + at, cost * per_tau * per_tau / (2 if SQUARED else 1), j < m)
+        tl.store(sums_ptr + own, one, j < m)
+        if TWO:
+            tl.store(sums_ptr + own + 1, two, (j < m) & there)
+
+# %% ../../nbs/transport/179_tiles_triton.ipynb #c414827b
+def _pull(phi, x, u, gamma, y, w, tau, power, back):
+    "The gradients of gamma and y by (179.2), and if `back` the parts of tau and the sums of P u; all contiguous."
+    d, size = u.shape[-1], _tiles_of(x.shape[-1], y.shape[-1])
+    pairs = -(-d // 2)
+    sums, to = torch.empty_like(w) if back else w, y.new_empty(3 if back else 2, *y.shape, pairs)
+    launch(_pull_kernel, len(y) * size["blocks"] * pairs, y, x_ptr=x, phi_ptr=phi, u_ptr=u, y_ptr=y, gamma_ptr=gamma,
+           w_ptr=w, tau_ptr=tau, sums_ptr=sums, to_ptr=to, size=y.numel() * pairs, d=d, pairs=pairs,
+           SQUARED=int(power == 2), BACK=int(back), TWO=int(d > 1), num_warps=4, **size)
+    return to[..., 0] if pairs == 1 else to.sum(-1), sums
+
+# %% ../../nbs/transport/179_tiles_triton.ipynb #11d97f81
+def pulls_by_tiles(
+    phi: Tensor,  # exponents of the sources, (B, n)
+    x: Tensor,  # sources, (B, n)
+    gamma: Tensor,  # exponents of the targets, (B, m)
+    y: Tensor,  # targets, (B, m)
+    tau: Tensor,  # temperatures, (B,)
+    v: Tensor,  # payload of the sources, (B, n, d)
+    o: Tensor,  # gradient of the product, (B, m, d)
+    power: int,  # a `Cost`
+    learns: bool = True,  # whether anyone asks for the gradient of tau
+) -> tuple:  # gradients of phi, x, gamma, y, tau or None, and v
+    "(179.2), two launches; needs triton and a GPU (or TRITON_INTERPRET=1)."
+    phi, x, gamma, y, tau, v, o = (t.contiguous() for t in (phi, x, gamma, y, tau, v, o))
+    (to_phi, to_x, parts), to_v = _pull(gamma, y, o, phi, x, v, tau, power, True)
+    (to_gamma, to_y), _ = _pull(phi, x, v, gamma, y, o, tau, power, False)
+    return to_phi, to_x, to_gamma, to_y, parts.sum(-1) if learns else None, to_v
+
+# %% ../../nbs/transport/179_tiles_triton.ipynb #1fae70f3
+@triton_jit
+def _move(mu_ptr, q_ptr, p_ptr, u_ptr, r_ptr, power, flat, n, BLOCK: tl.constexpr):
+    "mu and q after a step of (179.3); whether there is one."
+    slope = power * 0
+    scale = power * 0
+    for start in range(0, n, BLOCK):
+        i = start + tl.arange(0, BLOCK)
+        p = tl.load(p_ptr + i, i < n, 0.0)
+        bent = tl.load(r_ptr + i, i < n, 0.0) * p
+        slope += tl.sum(p * (bent - tl.load(u_ptr + i, i < n, 0.0)), 0)
+        scale += tl.sum(bent * p, 0)
+    alive = (power > 0) & (slope > flat * scale)
+    length = tl.where(alive, power / tl.where(alive, slope, 1.0), 0.0)
+    for start in range(0, n, BLOCK):
+        i = start + tl.arange(0, BLOCK)
+        p = tl.load(p_ptr + i, i < n, 0.0)
+        bent = tl.load(r_ptr + i, i < n, 0.0) * p - tl.load(u_ptr + i, i < n, 0.0)
+        tl.store(mu_ptr + i, tl.load(mu_ptr + i, i < n, 0.0) + length * p, i < n)
+        tl.store(q_ptr + i, tl.load(q_ptr + i, i < n, 0.0) - length * bent, i < n)
+    tl.debug_barrier()
+    return alive
+
+# %% ../../nbs/transport/179_tiles_triton.ipynb #25d7000f
+@triton_jit
+def _rest(q_ptr, r_ptr, over_ptr, zero, n, BLOCK: tl.constexpr):
+    "The sum of |q|, the mean of z, and q^T z of (179.3)."
+    size = zero
+    total = zero
+    weight = zero
+    mean = zero
+    power = zero
+    for start in range(0, n, BLOCK):
+        i = start + tl.arange(0, BLOCK)
+        q = tl.load(q_ptr + i, i < n, 0.0)
+        r = tl.load(r_ptr + i, i < n, 0.0)
+        z = q * tl.load(over_ptr + i, i < n, 0.0)
+        size += tl.sum(tl.abs(q), 0)
+        total += tl.sum(q, 0)
+        mean += tl.sum(r * z, 0)
+        weight += tl.sum(r, 0)
+        power += tl.sum(q * z, 0)
+    mean = mean / weight
+    return size, mean, power - mean * total
+
+# %% ../../nbs/transport/179_tiles_triton.ipynb #44c03e23
+@triton_jit
+def _advance_kernel(mu_ptr, q_ptr, p_ptr, power_ptr, steps_ptr, u_ptr, r_ptr, over_ptr, enough_ptr, flat, n,
+                    FIRST: tl.constexpr, BLOCK: tl.constexpr):
+    "(179.3) for one set."
+    row = tl.program_id(0).to(tl.int64)
+    q_ptr += row * n
+    p_ptr += row * n
+    r_ptr += row * n
+    over_ptr += row * n
+    power = tl.load(power_ptr + row)
+    alive = power == power
+    if not FIRST:
+        alive = _move(mu_ptr + row * n, q_ptr, p_ptr, u_ptr + row * n, r_ptr, power, flat, n, BLOCK)
+        tl.store(steps_ptr + row, tl.load(steps_ptr + row) + alive.to(tl.int64))
+    size, mean, new = _rest(q_ptr, r_ptr, over_ptr, power * 0, n, BLOCK)
+    new = tl.where(alive & (new > 0) & (size > tl.load(enough_ptr + row)), new, 0.0)
+    ratio = 0.0 if FIRST else new / tl.where(alive, power, 1.0)
+    for start in range(0, n, BLOCK):
+        i = start + tl.arange(0, BLOCK)
+        z = tl.load(q_ptr + i, i < n, 0.0) * tl.load(over_ptr + i, i < n, 0.0)
+        tl.store(p_ptr + i, z - mean + ratio * tl.load(p_ptr + i, i < n, 0.0), i < n)
+    tl.store(power_ptr + row, new)
+
+# %% ../../nbs/transport/179_tiles_triton.ipynb #8d280a7e
+def _advance(at, u, r, over, enough, first):
+    "(179.3) in place, for the contiguous tensors of a state; returns it."
+    n = r.shape[-1]
+    launch(_advance_kernel, r.numel() // max(n, 1), r, mu_ptr=at.mu, q_ptr=at.q, p_ptr=at.p, power_ptr=at.power,
+           steps_ptr=at.steps, u_ptr=u.contiguous(), r_ptr=r.contiguous(), over_ptr=over.contiguous(),
+           enough_ptr=enough.contiguous(), flat=FLAT, n=n, FIRST=first,
+           BLOCK=min(1024, triton.next_power_of_2(max(n, 1))), num_warps=4)
+    return at
+
+# %% ../../nbs/transport/179_tiles_triton.ipynb #66f28aaf
+def advance_by_rows(
+    at: Standing,  # where conjugate gradients stand, (B, n), (B, 1), contiguous; updated in place
+    u: Tensor,  # diag(a) R Q p, (B, n)
+    r: Tensor,  # row sums of the plan, (B, n)
+    over: Tensor,  # 1 / r, and zero where r is zero, (B, n)
+    enough: Tensor,  # a set arrives when the sum of its |q| is no larger, (B, 1)
+) -> Standing:
+    "A step (179.3) of all sets in one launch; needs triton and a GPU (or TRITON_INTERPRET=1)."
+    return _advance(at, u, r, over, enough, False)
+
+def begin_by_rows(
+    rhs: Tensor,  # right side, (B, n)
+    r: Tensor,  # row sums of the plan, (B, n)
+    over: Tensor,  # 1 / r, and zero where r is zero, (B, n)
+    enough: Tensor,  # a set arrives when the sum of its |q| is no larger, (B, 1)
+) -> Standing:
+    "Where conjugate gradients begin, in one launch."
+    rest = rhs.clone(memory_format=torch.contiguous_format)
+    zeros = torch.zeros_like(rest), torch.zeros_like(rest), torch.zeros_like(enough, dtype=torch.long)
+    at = Standing(zeros[0], rest, zeros[1], torch.zeros_like(rest[..., :1]), zeros[2])
+    return _advance(at, rest, r, over, enough, True)

@@ -14,12 +14,12 @@ from softsortlib.networks.swaps import SLOPES, apply_layers, lane_differences, s
 import softsortlib.networks.layers_triton as nt
 rng = torch.Generator().manual_seed(0)
 
-for kind, n in (("bitonic", 5), ("odd_even", 6), ("bitonic", 40)):
+for kind, n in (("bitonic", 5), ("odd_even", 6), ("bitonic", 70)):          # 35 comparators a layer, of which a tile of 32 columns takes 32
     net, size = sorting_network(kind, n), torch.tensor([n, n - 2])
     active = net.need < size[:, None]
     v = torch.randn(2, len(net.lo), generator=rng, dtype=torch.float64, requires_grad=True)
     keep, swap = torch.where(active, swap_sigmoid(v), 1).detach(), torch.where(active, swap_sigmoid(-v), 0).detach()
-    for d, reverse in ((None, False), (3, False), (3, True), (33, False)):
+    for d, reverse in ((None, False), (1, False), (3, True), (33, False)):
         x = None if d is None else torch.randn(2, n, d, generator=rng, dtype=torch.float64, requires_grad=True)
         full = torch.eye(n, dtype=torch.float64).expand(2, n, n) if x is None else x
         exact = apply_layers(v, full, net, "cauchy", active, reverse)

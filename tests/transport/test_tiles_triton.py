@@ -18,6 +18,7 @@ from torch.testing import assert_close
 import softsortlib.engine.dispatch as dispatch
 from softsortlib import SinkhornSort
 from softsortlib.transport import Gibbs, potentials
+from softsortlib.transport.gibbs import half_step
 dispatch.HOME["cpu"] = "triton"
 rng = torch.Generator().manual_seed(0)
 def randn(*shape): return torch.randn(*shape, generator=rng, dtype=torch.float64)
@@ -45,10 +46,32 @@ for power in (1, 2):
         agree(softmin(None), softmin("torch"), (x, y, phi, tau))
         agree(softmin(None), softmin("torch"), (x, y, 1e3 * phi.clamp(min=-5), tau * 1e-6), rtol=1e-7, atol=1e-7)   # exponents of a billion
     assert torch.autograd.gradgradcheck(lambda x, phi: Gibbs(x, y[:, :3], 0.7, power).softmin(phi), (randn(2, 4).requires_grad_(), randn(2, 4).requires_grad_()))
+    assert torch.autograd.gradgradcheck(lambda x, F, w, t: half_step(Gibbs(x, y[:, :3], t, power), F, w, None), [a.requires_grad_() for a in (randn(2, 4), randn(2, 4), randn(2, 4), torch.tensor([[0.5], [1.5]]).double())])
     y = randn(4, 2).T                                                                # not contiguous
     agree(lambda y: Gibbs(x, y, 0.5, power).apply(phi, y, v), lambda y: Gibbs(x, y, 0.5, power, "torch").apply(phi, y, v), (y,))
     x[1, 3] = torch.nan
     assert Gibbs(x, y, 0.5, power).softmin(phi)[0].isfinite().all() and Gibbs(x, y, 0.5, power).softmin(phi)[1].isnan().all()
+"""
+
+CONJUGATE = BEGIN + """
+from softsortlib.transport.solver import _conjugate
+for n, m in ((1, 1), (5, 4), (1024, 3), (1100, 3)):                                  # around the edges of a block
+    P = torch.rand(3, n, m, generator=rng, dtype=torch.float64)
+    if n > 1: P[:, 1] = 0                                                            # weighs nothing
+    def Q(p): return (P.mT @ p[..., None] / P.sum(-2)[..., None])[..., 0]
+    def aR(t): return (P @ t[..., None])[..., 0]
+    r, rhs = P.sum(-1), randn(3, n)
+    rhs = torch.where(r > 0, rhs - rhs[r > 0].view(3, -1).mean(-1, keepdim=True), 0)
+    rhs[2] = 0                                                                       # has arrived
+    for limit in (0, 1, 2, 20):                                                      # m - 1 steps suffice
+        fast, plain = (_conjugate(Q, aR, r, rhs, 1e-9, limit, looks, kernel) for looks, kernel in ((False, True), (True, False)))
+        assert_close(fast, plain, rtol=1e-10, atol=1e-12)
+    assert fast[1].tolist()[2] == 0 and (n == 1 or fast[1][:2].min() >= 1)
+    fast = _conjugate(Q, aR, r, rhs.mT.contiguous().mT, torch.tensor([[0.1], [1e-9], [1.0]]).double(), 20, True, True)
+    assert n == 1 or (fast[1][0] <= plain[1][0] and fast[1][1] == plain[1][1])
+rhs[0, 0] = torch.nan
+fast, steps = _conjugate(Q, aR, r, rhs, 1e-9, 3, False, True)
+assert fast[1:].isfinite().all() and steps[0] == 0                                   # stays in its row
 """
 
 OPERATOR = BEGIN + """
@@ -80,7 +103,7 @@ assert_close(torch.vmap(lambda s: op(s) @ s)(s), op(s) @ s)
 
 
 @old
-@pytest.mark.parametrize("program", [KERNELS, OPERATOR], ids=["kernels", "operator"])
+@pytest.mark.parametrize("program", [KERNELS, CONJUGATE, OPERATOR], ids=["kernels", "conjugate", "operator"])
 def test_tiles_through_the_interpreter(program):
     run = subprocess.run([sys.executable, "-W", "ignore", "-c", program], env={**os.environ, "TRITON_INTERPRET": "1"}, capture_output=True, text=True)
     assert run.returncode == 0, run.stderr[-3000:]
