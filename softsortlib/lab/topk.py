@@ -173,7 +173,8 @@ TopkConfig.PRESETS = {
         data="cifar10_jpeg", steps=600, epoch=150, batch=64, lr=0.002, width=16, shrink=2, val_images=2000,
     ),
     "long": dict(
-        data="cifar10_jpeg", steps=6000, epoch=600, batch=64, lr=0.002, width=16, shrink=2, val_images=2000, augment=True,
+        data="cifar10_jpeg", steps=6000, epoch=600, batch=64, lr=0.002, width=16, shrink=2, val_images=2000,
+        augment=True,
     ),
     "smoke": dict(steps=12, epoch=6, batch=16, width=4, val_images=100, test_images=100),
 }
