@@ -238,7 +238,7 @@ def _dense(self, rows):
     s = self.s if self.mask is None else self.s.masked_fill(~self.mask, math.inf)
     return laplace_matrix(s, self._sorted(rows), tau, self._Z(rows), self.backend)
 
-# %% ../../nbs/rowwise/11_softsort.ipynb #911c5f64
+# %% ../../nbs/rowwise/11_softsort.ipynb #4f2e5b83
 class WindowedPermutation(SoftSortPermutation):
     "SoftSort with d = |x - y|^p in O(n) memory, by certified windows of the sorted scores (Prop 11.5)."
     power = 2.0
@@ -262,6 +262,7 @@ class WindowedPermutation(SoftSortPermutation):
         return self._product(row_mul, x.gather(-2, self.order[..., None].expand(x.shape)), rows)[0]
 
     def _dense(self, rows):
+        "The matrix, zero in padded columns."
         from softsortlib.rowwise.power_matrix import power_matrix
         tau = tau_tensor(self.tau[..., 0] if isinstance(self.tau, Tensor) else self.tau, self.t, self.batch)
         t, s = self.t, self.s
