@@ -561,7 +561,7 @@ def is_small(s: Tensor, entries: int) -> bool:
 
 
 class SmallPermutation(SoftPermutation):
-    "SoftSort, also with power 2, or NeuralSort of small sets: a soft permutation that answers each question by one kernel."
+    "SoftSort with power 1 or 2, or NeuralSort, of small sets: one kernel answers each question."
     def __init__(self,
         s: Tensor,  # scores, (..., n), in the compute dtype
         tau: "float | Tensor",  # temperature, a float or (..., 1)
