@@ -185,6 +185,10 @@ MedianConfig.PRESETS = {
         data="mnist", steps=2000, epoch=200, batch=20, lr=0.003, schedule="cosine", unit=1000.0, width=16, shrink=2,
         select="Spearman", test_sets=1000,
     ),
+    "long": dict(
+        data="mnist", steps=10_000, epoch=1000, batch=20, lr=0.003, schedule="cosine", unit=1000.0, width=16, shrink=2,
+        select="Spearman", test_sets=1000,
+    ),
     "smoke": dict(steps=8, epoch=4, n=3, digits=1, batch=4, width=4, val_sets=8, test_sets=8),
 }
 
@@ -310,7 +314,7 @@ def median_grid(
     for n in (5, 9, 15):
         for operator, samples in _PAPERS:
             configs += of(n=n, operator=operator, samples=samples, form="picture")
-    for n in (5,) if preset == "paper" else (5, 9, 15):
+    for n in {"paper": (5,), "long": ()}.get(preset, (5, 9, 15)):
         for operator, samples in _PAPERS:
             configs += of(n=n, operator=operator, samples=samples, form="expected" if samples else "mean")
         configs += of(n=n, operator="softsort", form="quantile")

@@ -443,7 +443,7 @@ def sets_of(s, tau, mask, descending, law):
     tau = tau.detach().double().reshape(-1).numpy() if isinstance(tau, Tensor) else np.array((float(tau),))
     return Sets(rows, real, tau, 1.0 if descending else -1.0, int(law))
 
-# %% ../../nbs/rowwise/10_small.ipynb #e51f52d0
+# %% ../../nbs/rowwise/10_small.ipynb #2af70214
 class Answer(NamedTuple):
     "What the kernel made, and what it was given."
     x: np.ndarray       # the payload, (B, n)
@@ -459,7 +459,7 @@ def _answered(request, x):
     y, order = np.empty(s.shape, s.dtype), np.empty(s.shape, np.int64)
     target = order if request.target is None else _rows(request.target, n)
     made = Answer(y if x is None else _rows(x, n), target, order, np.empty((*s.shape, n), s.dtype), y)
-    spread_rows(answer_sets, len(s), made.P.size, request.sets, int(request.asked), *made)
+    spread_rows(answer_sets, len(s), made.P.size // 2, request.sets, int(request.asked), *made)
     return made
 
 
@@ -468,18 +468,18 @@ def _told(request, made):
     whole = request.asked <= Asked.LOGARITHM
     return torch.from_numpy(made.P.reshape(*request.shape, -1) if whole else made.y.reshape(request.shape))
 
-# %% ../../nbs/rowwise/10_small.ipynb #8fcfab35
+# %% ../../nbs/rowwise/10_small.ipynb #7b5674f5
 def _pulled(request, made, G, learn):
     "The gradients of scores, temperatures (None unless they learn) and payload, as arrays."
     s, n = request.sets.s, request.shape[-1]
     gs, gx = np.empty(s.shape, s.dtype), np.zeros(s.shape, s.dtype)
     H = np.empty((len(s) if learn else 0, n, n), s.dtype)
     G, = arrays(G.reshape(len(s), -1, n))
-    spread_rows(pull_sets, len(s), made.P.size, request.sets, int(request.asked), *made, G, gs, gx, H)
+    spread_rows(pull_sets, len(s), made.P.size // 2, request.sets, int(request.asked), *made, G, gs, gx, H)
     if not learn:
         return gs, None, gx
     gtau = np.empty(len(s))
-    spread_rows(spread_sets, len(s), made.P.size, request.sets, made.order, H, gtau)
+    spread_rows(spread_sets, len(s), made.P.size // 2, request.sets, made.order, H, gtau)
     return gs, gtau, gx
 
 

@@ -238,10 +238,11 @@ def _dense(self, rows):
     s = self.s if self.mask is None else self.s.masked_fill(~self.mask, math.inf)
     return laplace_matrix(s, self._sorted(rows), tau, self._Z(rows), self.backend)
 
-# %% ../../nbs/rowwise/11_softsort.ipynb #ababa8e7
+# %% ../../nbs/rowwise/11_softsort.ipynb #4f2e5b83
 class WindowedPermutation(SoftSortPermutation):
     "SoftSort with d = |x - y|^p in O(n) memory, by certified windows of the sorted scores (Prop 11.5)."
     power = 2.0
+    backend: "str | None" = None
 
     def _product(self, op, x, rows):
         "op on the payload with one batch shape for all arguments, at `rows` (all if None)."
@@ -259,6 +260,16 @@ class WindowedPermutation(SoftSortPermutation):
     def _matmul(self, x, rows):
         from softsortlib.rowwise.products import row_mul
         return self._product(row_mul, x.gather(-2, self.order[..., None].expand(x.shape)), rows)[0]
+
+    def _dense(self, rows):
+        "The matrix, zero in padded columns."
+        from softsortlib.rowwise.power_matrix import power_matrix
+        tau = tau_tensor(self.tau[..., 0] if isinstance(self.tau, Tensor) else self.tau, self.t, self.batch)
+        t, s = self.t, self.s
+        if self.mask is not None:
+            t = t.masked_fill(~self.row_mask, 0)
+            s = s.masked_fill(~self.mask, math.inf)
+        return power_matrix(s, t if rows is None else t[..., rows], tau, self.power, self.backend)
 
 # %% ../../nbs/rowwise/11_softsort.ipynb #96ab4789
 @patch_to(WindowedPermutation)

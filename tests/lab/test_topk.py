@@ -13,7 +13,7 @@ pytest.importorskip("sklearn", reason="the experiments extra is not installed")
 from softsortlib.lab import topk
 from softsortlib.lab.data import ImageBank, optional, seeded
 from softsortlib.lab.grid import run_name
-from softsortlib.lab.topk import CONTENDERS, LOSSES, PlainCNN, TopkAccuracy, TopkConfig, TopkData, class_loss, small_resnet18, topk_table
+from softsortlib.lab.topk import CONTENDERS, LOSSES, TOPK_TAUS, PlainCNN, TopkAccuracy, TopkConfig, TopkData, class_loss, small_resnet18, topk_search, topk_table
 
 
 # --- losses ---
@@ -164,6 +164,12 @@ def test_the_table():
     assert len({run_name(c) for c in runs}) == len(runs) == 25 and all(isinstance(v, (int, float, str, bool, type(None))) for c in runs for v in dataclasses.asdict(c).values())
     paper = topk_table("paper")
     assert {(c.data, c.net) for c in paper} == {(d, n) for d in ("cifar10", "cifar100") for n in ("cnn", "resnet18")} and {c.seed for c in paper} == set(range(10))
+
+
+def test_the_search_uses_no_seed_of_the_table():
+    quick, long = topk_search("quick"), topk_search("long")
+    assert len(set(quick)) == 3 * len(TOPK_TAUS) and {c.loss for c in quick} == {"topk", "mixture", "hinge"} and {c.operator for c in long} == {"odd_even"}
+    assert {c.seed for c in quick + long}.isdisjoint(c.seed for preset in ("quick", "long", "paper") for c in topk_table(preset))
 
 
 def test_the_smoke_table_runs(tmp_path):

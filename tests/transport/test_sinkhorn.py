@@ -58,10 +58,11 @@ def test_pot_where_installed(power, tau, rng):
 @pytest.mark.parametrize("tau", [1e-4, 1e-2, 1e4])
 @pytest.mark.parametrize("n, m", [(40, 40), (200, 9)])
 def test_fast_agrees_with_plain(n, m, tau, power, rng):
+    # how many steps the smallest tau takes depends on the last bits: 200 to 12,000 for other scores
     s, w = randn(2, n, rng=rng), randn(2, m, rng=rng)
     def run(backend):
         leaf = s.clone().requires_grad_()
-        P = SinkhornSort(tau, power, milestones=m, backend=backend, tolerance=1e-10, max_iterations=5000)(leaf)
+        P = SinkhornSort(tau, power, milestones=m, backend=backend, tolerance=1e-10, max_iterations=50_000)(leaf)
         out = P @ leaf
         return out, P.ranks(), torch.autograd.grad((out * w).sum() + P.ranks().square().sum() / n**2, leaf)[0]
     fast, plain = run("numba"), run("torch")

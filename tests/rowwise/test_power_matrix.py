@@ -1,0 +1,98 @@
+"The matrix of any power against its definition: dtypes, masks, extremes, gradients of every order."
+import pytest
+import torch
+from torch.testing import assert_close
+
+from softsortlib.rowwise.power_matrix import _plain_grads, _plain_matrix, power_matrix
+from softsortlib.rowwise.softsort import Power, SoftSort, SoftSortPermutation
+
+POWERS = (0.5, 1.5, 2.0, 3.0)
+
+
+def inputs(rng, n, tau, dtype=torch.float64):
+    s = torch.randn(3, n, generator=rng, dtype=dtype)
+    return s, s.sort(-1).values, torch.full((3,), tau, dtype=dtype)
+
+
+@pytest.mark.parametrize("p", POWERS)
+@pytest.mark.parametrize("dtype, tol", [(torch.float64, 1e-12), (torch.float32, 3e-5)])
+@pytest.mark.parametrize("tau", [1e-4, 0.1, 100.0])
+@pytest.mark.parametrize("n", [1, 2, 65, 300])          # around a vector and around a block of rows
+def test_191_1_and_191_3_on_a_grid(rng, n, tau, dtype, tol, p):
+    s, t, tau = inputs(rng, n, tau)
+    G = torch.randn(3, n, n, generator=rng, dtype=s.dtype)
+    want, exact = _plain_matrix(s, t, tau, p), _plain_grads(G, s, t, tau, p)
+    low = [a.to(dtype).requires_grad_() for a in (s, t, tau)]
+    P = power_matrix(*low, p, "numba")
+    assert_close(P.detach().double(), _plain_matrix(*(a.detach().double() for a in low), p), rtol=0, atol=tol)
+    assert_close(P.sum(-1), torch.ones_like(P[..., 0]))
+    if dtype == torch.float64: assert_close(P.detach(), want, rtol=0, atol=tol)
+    for ours, theirs in zip(torch.autograd.grad(P, low, G.to(dtype)), _plain_grads(G.to(dtype), *(a.detach() for a in low), p)):
+        assert_close(ours, theirs, rtol=tol, atol=tol * max(1, exact[0].abs().max().item(), theirs.abs().max().item()))
+
+
+@pytest.mark.parametrize("p", POWERS[2:])
+def test_scores_whose_power_overflows(p):
+    s = torch.tensor([[0.0, 1.0, 1e30, -3e38, 1.0 + 1e-3]], requires_grad=True)
+    P, plain = SoftSort(0.5, power=p, backend="numba")(s).to_dense(), SoftSortPermutation(s, 0.5, Power(p), False, s.dtype).to_dense()
+    G = torch.arange(25.0).view(1, 5, 5)
+    assert_close(P, plain)
+    ours, theirs = (torch.autograd.grad(Q, s, G)[0] for Q in (P, plain))
+    assert_close(ours, theirs)
+    assert ours.isfinite().all()
+
+
+@pytest.mark.parametrize("p", POWERS)
+@pytest.mark.parametrize("padding", [0.0, float("nan"), float("inf"), 1e30])
+def test_padded_elements_have_no_part(rng, p, padding):
+    n, real = 400, 250
+    s = torch.randn(2, n, generator=rng, dtype=torch.float64)
+    mask = torch.arange(n) < torch.tensor([[n], [real]])
+    s = s.masked_fill(~mask, padding).requires_grad_()
+    P = SoftSort(0.1, power=p)(s, mask)
+    G = torch.randn(2, n, n, generator=rng, dtype=torch.float64)
+    short = s.detach()[1:, :real].requires_grad_()
+    alone = SoftSortPermutation(short, 0.1, Power(p), False, s.dtype)
+    assert_close(P.to_dense()[1, :real, :real], alone.to_dense()[0])
+    assert P.to_dense()[1, :real, real:].eq(0).all() and P.to_dense()[1].isfinite().all()
+    ours = torch.autograd.grad(P.to_dense(), s, G)[0]
+    theirs = torch.autograd.grad(alone.to_dense(), short, G[1:, :real, :real])[0]
+    assert_close(ours[1, :real], theirs[0])
+    assert ours[1, real:].eq(0).all()
+
+
+def test_a_gradient_that_is_not_a_number_comes_through(rng):
+    s, t, tau = inputs(rng, 70, 1e-3)
+    s.requires_grad_()
+    G = torch.zeros(3, 70, 70, dtype=torch.float64)
+    G[1, 2, 3] = torch.nan
+    gs = torch.autograd.grad(power_matrix(s, t, tau, 2, "numba"), s, G)[0]
+    assert gs[1].isnan().all() and gs[0].eq(0).all()
+
+
+@pytest.mark.parametrize("p", [2.0, 3.0])
+def test_derivatives_of_every_order(rng, p):
+    leaves = [a.requires_grad_() for a in inputs(rng, 6, 0.7)]
+    for backend in ("numba", "torch"):
+        assert torch.autograd.gradcheck(lambda *a: power_matrix(*a, p, backend), leaves)
+        assert torch.autograd.gradgradcheck(lambda *a: power_matrix(*a, p, backend), leaves)
+
+
+@pytest.mark.parametrize("p", [1.5, 2.0])
+def test_vmap_and_some_rows(rng, p):
+    s, t, tau = inputs(rng, 30, 0.3)
+    over = torch.func.vmap(lambda s, t, tau: power_matrix(s, t, tau, p, "numba"))(s, t, tau)
+    assert_close(over, power_matrix(s, t, tau, p, "torch"))
+    many = torch.randn(600, generator=rng)
+    P = SoftSort(0.01, power=p)(many)
+    assert_close(P[..., [3, 500], :].to_dense(), P.to_dense()[[3, 500]])
+    descending = SoftSort(0.01, power=p, descending=True)(many)
+    assert_close(descending.to_dense(), P.to_dense().flip(-2))
+
+
+def test_nothing_of_its_size_is_kept(rng):
+    s, t, tau = inputs(rng, 300, 0.1)
+    sizes = []
+    with torch.autograd.graph.saved_tensors_hooks(lambda a: sizes.append(a.numel()) or a, lambda a: a):
+        power_matrix(s.requires_grad_(), t, tau, 2)
+    assert sizes and max(sizes) <= s.numel()
