@@ -34,7 +34,7 @@ def _decay(t, other, tau, there):
     "exp(-|t - other| / tau), one at a tie, zero where one of them is not there."
     return tl.where(there, tl.where(t == other, 1.0, tl.exp(-tl.abs(t - other) / tau)), 0.0)
 
-# %% ../../nbs/ranks/188_lapsum_rows_triton.ipynb #18d583a7
+# %% ../../nbs/ranks/188_lapsum_rows_triton.ipynb #073c2bbe
 @triton_jit
 def _search(M, level, size, steps):
     "How many of the first `size` lanes of M, which increase, are at most `level`."
@@ -48,7 +48,7 @@ def _search(M, level, size, steps):
         high = tl.where(searched & (value > level), middle, high)
     return low
 
-
+# %% ../../nbs/ranks/188_lapsum_rows_triton.ipynb #390c1f98
 @triton_jit
 def _scores_of(s_ptr, order_ptr, real_ptr, tau_ptr, row, n, BLOCK: tl.constexpr):
     "Lanes, m, where the scores came from, the scores, their decays either way, and tau."
@@ -101,7 +101,7 @@ def _row_kernel(s_ptr, x_ptr, order_ptr, real_ptr, tau_ptr, y_ptr, n, d, groups,
         y = tl.where(k < m, behind - G + centre, 0.0)
         tl.store(y_ptr + row * n * d + k * d + c, y, k < n)
 
-# %% ../../nbs/ranks/188_lapsum_rows_triton.ipynb #e92c8621
+# %% ../../nbs/ranks/188_lapsum_rows_triton.ipynb #8ade5e30
 @triton_jit
 def _places_of(t, a, k, m, tau, steps):
     "What scores need of thresholds: j of Prop 188.1, the decays of (188.2), of (188.3), and who is there."
@@ -118,7 +118,7 @@ def _places_of(t, a, k, m, tau, steps):
     to_high = _decay(_look(high, j, below), t, tau, below)
     return j, down, up, to_low, to_high
 
-
+# %% ../../nbs/ranks/188_lapsum_rows_triton.ipynb #2db6bb1b
 @triton_jit
 def _put_and_collect(lam, rho, w, j, m, down, up, to_low, to_high):
     "D and U of (188.3) for what arrives at the thresholds."
@@ -135,7 +135,19 @@ def _difference(g_ptr, c, d, k, m):
     inside = (k > 0) & (k < m)
     return tl.load(at - d, inside, 0.0).to(tl.float64) - tl.load(at, inside, 0.0).to(tl.float64)
 
-# %% ../../nbs/ranks/188_lapsum_rows_triton.ipynb #bb613657
+# %% ../../nbs/ranks/188_lapsum_rows_triton.ipynb #aa06b61f
+@triton_jit
+def _pull_at(g_ptr, x_ptr, i, middle, d, k, m, q, up, a, lam, rho, density):
+    "v of (45.3) at thresholds k of one set."
+    pull = tl.zeros_like(lam)
+    for c in range(d):
+        z, _ = _column(x_ptr, i, middle, c, d, k, m)
+        low, high = _both_sides(z, q, up)
+        near = lam * _look(low, a - 1, lam != 0) + rho * _look(high, a, rho != 0)
+        pull += _difference(g_ptr, c, d, k, m) * near
+    return tl.where(density > 0, pull / tl.where(density > 0, density, 1.0), 0.0)
+
+# %% ../../nbs/ranks/188_lapsum_rows_triton.ipynb #a19c6220
 @triton_jit
 def _row_back_kernel(g_ptr, s_ptr, x_ptr, order_ptr, real_ptr, tau_ptr, gx_ptr, gs_ptr, gtau_ptr, n, d, steps,
                      BLOCK: tl.constexpr):
@@ -147,13 +159,7 @@ def _row_back_kernel(g_ptr, s_ptr, x_ptr, order_ptr, real_ptr, tau_ptr, gx_ptr, 
     g_ptr += row * n * d
     x_ptr += row * n * d
     gx_ptr += row * n * d
-    pull = tl.zeros_like(t)
-    for c in range(d):
-        z, _ = _column(x_ptr, i, middle, c, d, k, m)
-        low, high = _both_sides(z, q, up)
-        near = lam * _look(low, a - 1, lam != 0) + rho * _look(high, a, rho != 0)
-        pull += _difference(g_ptr, c, d, k, m) * near
-    v = tl.where(density > 0, pull / tl.where(density > 0, density, 1.0), 0.0)
+    v = _pull_at(g_ptr, x_ptr, i, middle, d, k, m, q, up, a, lam, rho, density)
     j, down, rise, to_low, to_high = _places_of(t, a, k, m, tau, steps)
     D, U = _put_and_collect(lam, rho, v, j, m, down, rise, to_low, to_high)
     pull = D + U
