@@ -6,7 +6,7 @@
 __all__ = ['joined_box', 'cut_out', 'load_part', 'HouseBank', 'house_splits', 'HouseCNN', 'SvhnConfig', 'SvhnData', 'SvhnTask',
            'svhn_table', 'art_svhn']
 
-# %% ../../nbs/lab/64_svhn.ipynb #ef46877b
+# %% ../../nbs/lab/64_svhn.ipynb #c7fec56b
 import functools
 import itertools
 import math
@@ -23,6 +23,7 @@ from ..core.permutation import patch_to
 from .data import DataError, cached_array, data_folder, optional
 from .digit_struct import HouseNumber, make_street, read_digit_struct
 from .grid import grid
+from .scoring import FullPrecision
 from .sorting import SortConfig, SortingTask
 from .training import DrawnData
 
@@ -158,7 +159,7 @@ def draw(self,
     images = torch.stack(pieces).permute(0, 3, 1, 2) / 127.5 - 1
     return images.reshape(batch, n, 3, 54, 54), self.values[index].reshape(batch, n)
 
-# %% ../../nbs/lab/64_svhn.ipynb #f8efeb77
+# %% ../../nbs/lab/64_svhn.ipynb #d4e471eb
 class HouseCNN(nn.Module):
     """The networks paper's model for SVHN: from pictures of house numbers to scores.
 
@@ -178,15 +179,13 @@ class HouseCNN(nn.Module):
             blocks += [nn.Conv2d(a, b, 5, padding=2), nn.MaxPool2d(2), nn.ReLU()]
         self.features = nn.Sequential(*blocks, nn.Flatten()).to(memory_format=torch.channels_last)
         flat = channels[-1] * (shape[0] // 16) * (shape[1] // 16)
-        self.head = nn.Sequential(nn.Dropout(dropout), nn.Linear(flat, 64), nn.ReLU(), nn.Linear(64, 1))
+        self.head = FullPrecision(nn.Dropout(dropout), nn.Linear(flat, 64), nn.ReLU(), nn.Linear(64, 1))
 
     def forward(self,
         images: Tensor,  # (..., 3, H, W)
     ) -> Tensor:  # scores, (...)
         "Score each picture on its own."
-        features = self.features(images.reshape(-1, *images.shape[-3:]))
-        with torch.autocast(features.device.type, enabled=False):
-            scores = self.head(features.to(self.head[1].weight.dtype))
+        scores = self.head(self.features(images.reshape(-1, *images.shape[-3:])))
         return scores.reshape(images.shape[:-3])
 
 # %% ../../nbs/lab/64_svhn.ipynb #d3ba5c22

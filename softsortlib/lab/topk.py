@@ -6,7 +6,7 @@
 __all__ = ['LOSSES', 'CONTENDERS', 'TOPK_TAUS', 'class_loss', 'TopkAccuracy', 'PlainCNN', 'small_resnet18', 'TopkConfig',
            'TopkData', 'TopkTask', 'topk_table', 'topk_search']
 
-# %% ../../nbs/lab/68_topk.ipynb #eb2851df
+# %% ../../nbs/lab/68_topk.ipynb #5a0bb539
 import itertools
 import math
 from dataclasses import dataclass
@@ -19,7 +19,7 @@ from ..core import Operator, RankOperator, get_operator, get_rank_operator
 from ..core.permutation import patch_to
 from .data import load_images, optional, seeded
 from .grid import grid
-from .scoring import torchmetrics
+from .scoring import FullPrecision, torchmetrics
 from .searches import with_temperatures
 from .training import DrawnData, RunConfig, Task
 from ..losses import topk_loss, zero_one_loss
@@ -83,7 +83,7 @@ class TopkAccuracy(torchmetrics.Metric):
         "The rates so far, in [0, 1]."
         return {"top1": self.first / self.images, "top5": self.five / self.images}
 
-# %% ../../nbs/lab/68_topk.ipynb #c24dec8d
+# %% ../../nbs/lab/68_topk.ipynb #03d5941c
 def _convolution(channels, wider):
     "A convolution that keeps the size, its normalisation and its ReLU."
     return nn.Conv2d(channels, wider, 3, padding=1, bias=False), nn.BatchNorm2d(wider), nn.ReLU()
@@ -103,7 +103,7 @@ class PlainCNN(nn.Module):
         second = (*_convolution(width, 2 * width), *_convolution(2 * width, 2 * width), nn.MaxPool2d(2))
         self.features = nn.Sequential(*first, *second, nn.Flatten())
         flat = 2 * width * (h // 4) * (w // 4)
-        self.head = nn.Sequential(nn.Linear(flat, 8 * width), nn.ReLU(), nn.Linear(8 * width, classes))
+        self.head = FullPrecision(nn.Linear(flat, 8 * width), nn.ReLU(), nn.Linear(8 * width, classes))
         self.to(memory_format=torch.channels_last)
 
     def forward(self,
@@ -112,7 +112,7 @@ class PlainCNN(nn.Module):
         "The logits of each image."
         return self.head(self.features(images))
 
-# %% ../../nbs/lab/68_topk.ipynb #10e172c9
+# %% ../../nbs/lab/68_topk.ipynb #3d42adb0
 def small_resnet18(
     shape: "tuple[int, int, int]",  # channels, height and width of an image
     classes: int = 10,  # how many
@@ -121,6 +121,7 @@ def small_resnet18(
     net = optional("torchvision.models").resnet18(num_classes=classes)
     net.conv1 = nn.Conv2d(shape[0], 64, 3, padding=1, bias=False)
     net.maxpool = nn.Identity()
+    net.fc = FullPrecision(net.fc)
     return net.to(memory_format=torch.channels_last)
 
 # %% ../../nbs/lab/68_topk.ipynb #b79763ae
@@ -166,7 +167,7 @@ class TopkConfig(RunConfig):
         self.at_least(1, "k", "batch", "width", "shrink", "val_images", "test_images")
         _check_topk(self)
 
-# %% ../../nbs/lab/68_topk.ipynb #27d97ebd
+# %% ../../nbs/lab/68_topk.ipynb #bcf10e25
 TopkConfig.PRESETS = {
     "paper": dict(data="cifar10", steps=35_100, epoch=351, augment=True),
     "quick": dict(

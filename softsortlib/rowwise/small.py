@@ -17,11 +17,12 @@ from ..core.permutation import SoftPermutation, patch_to
 from ..engine.autograd import is_unseen, needs_graph
 from ..engine.compile import arrays, exp_neg, jit, spread_rows
 
-# %% ../../nbs/rowwise/10_small.ipynb #4aef6cbe
+# %% ../../nbs/rowwise/10_small.ipynb #d7a1e84a
 class Law(IntEnum):
     "Whose rows."
     SOFTSORT = 0    # the distance to the score at this position
     NEURALSORT = 1  # the walk outward from it, (12.5)
+    SQUARES = 2     # the square of the distance: SoftSort with power 2
 
 
 class Asked(IntEnum):
@@ -127,12 +128,23 @@ def _sweeps(one, size, inv, m):
             sums[c] = before + max(one.u[c] - one.t[i], 0.0)
             m[i, c] += (before + sums[c]) * inv
 
-# %% ../../nbs/rowwise/10_small.ipynb #9f983f77
+# %% ../../nbs/rowwise/10_small.ipynb #9dcfc494
+@jit(lent=True)
+def _squares(one, size, inv, m):
+    "m = (t_i - u)^2 / tau in row i, infinite in padded columns."
+    for i in range(size):
+        t = one.t[i]
+        for c in range(m.shape[1]):
+            m[i, c] = (t - one.u[c]) * (t - one.u[c]) * inv
+
+
 @jit(lent=True)
 def _falls(law, one, size, inv, own, m):
     "The exponents m of all rows, (10.1); `own`, for zero, in the column of t_i itself."
     if law == Law.SOFTSORT:
         _distances(one, size, inv, m)
+    elif law == Law.SQUARES:
+        _squares(one, size, inv, m)
     else:
         _sweeps(one, size, inv, m)
     for i in range(size):
@@ -344,6 +356,20 @@ def _pull_payload(size, P, G, gx):
         for c in range(len(gx)):
             gx[c] += G[0, i] * P[i, c]
 
+# %% ../../nbs/rowwise/10_small.ipynb #c20c4af2
+@jit(lent=True)
+def _pull_squares(one, size, h, gt):
+    "Add what the logits of squares give, times tau, to the gradients of the scores."
+    for i in range(size):
+        t, total = one.t[i], 0.0
+        for c in range(h.shape[1]):
+            slope = h[i, c] * 2 * (t - one.u[c]) if h[i, c] != 0 else 0.0
+            gt[c] += slope
+            total += slope
+        one.sums[i] = total
+    for i in range(size):
+        gt[one.order[i]] -= one.sums[i]
+
 # %% ../../nbs/rowwise/10_small.ipynb #36f1f14f
 @jit(paste=True)
 def _tie(t, first, size):
@@ -371,7 +397,7 @@ def _through_sums(t, order, size, gb, gt):
         before += tied
         first = last
 
-# %% ../../nbs/rowwise/10_small.ipynb #23308b58
+# %% ../../nbs/rowwise/10_small.ipynb #bb1a39cb
 @jit
 def pull_sets(lo, hi, sets, asked, x, target, order, P, y, G, gs, gx, H):
     "The gradients to scores, payload and logits of the sets lo..hi."
@@ -390,6 +416,8 @@ def pull_sets(lo, hi, sets, asked, x, target, order, P, y, G, gs, gx, H):
             gt[c] = gb[c] = 0
         if sets.law == Law.SOFTSORT:
             _pull_distances(one, size, h, gt)
+        elif sets.law == Law.SQUARES:
+            _pull_squares(one, size, h, gt)
         else:
             _pull_walks(size, h, gt, gb)
             _through_sums(t, order[r], size, gb, gt)
@@ -523,7 +551,7 @@ def answer(s, tau, x, request):
         return _Small.apply(s, tau, x, request)
     return _told(request, _answered(request, x))
 
-# %% ../../nbs/rowwise/10_small.ipynb #ddde6b9f
+# %% ../../nbs/rowwise/10_small.ipynb #83945dca
 def is_small(s: Tensor, entries: int) -> bool:
     "Whether sets s (..., n) on the CPU are small, and their matrices together have at most so many entries."
     if torch.compiler.is_compiling():
@@ -533,7 +561,7 @@ def is_small(s: Tensor, entries: int) -> bool:
 
 
 class SmallPermutation(SoftPermutation):
-    "SoftSort or NeuralSort of small sets: a soft permutation that answers each question by one kernel."
+    "SoftSort with power 1 or 2, or NeuralSort, of small sets: one kernel answers each question."
     def __init__(self,
         s: Tensor,  # scores, (..., n), in the compute dtype
         tau: "float | Tensor",  # temperature, a float or (..., 1)

@@ -292,7 +292,7 @@ def _log_prob(self, target, rows):
     log_p = -self.d(self._sorted(rows), of(self.s)) / self.tau - logZ
     return log_p if self.mask is None else log_p.masked_fill(~of(self.mask), -math.inf)
 
-# %% ../../nbs/rowwise/11_softsort.ipynb #12a5d5a7
+# %% ../../nbs/rowwise/11_softsort.ipynb #dd45cdbc
 _SETS = 1 << 18  # entries of a batch of matrices, up to which one kernel is faster than the scan
 
 
@@ -308,7 +308,18 @@ def _laplace(operator, s, tau, d, descending, dtype, mask):
         return SmallPermutation(s, tau, descending, dtype, mask, Law.SOFTSORT, twin)
     return twin(s, tau)
 
-# %% ../../nbs/rowwise/11_softsort.ipynb #7f89de71
+
+_SQUARES = 1 << 22  # the same for the square, and its windows
+
+
+def _small_squares(s, tau, d, descending, dtype, mask):
+    "One kernel for small sets with the square of the distance."
+    def twin(s, tau):
+        return SoftSortPermutation(s, tau, d, descending, dtype, mask)
+
+    return SmallPermutation(s, tau, descending, dtype, mask, Law.SQUARES, twin)
+
+# %% ../../nbs/rowwise/11_softsort.ipynb #e7908d3c
 _LONG = 500  # scores from which sums may be faster than windows
 
 
@@ -321,6 +332,8 @@ def _soft_permutation(self, s, tau, mask, dtype):
         return SparseRows(SoftSortPermutation(*args), self.simplex)
     if self.power == 1 and self.distance is None:
         return _laplace(self, *args)
+    if self.power == 2 and self.backend is None and self.distance is None and is_small(s, _SQUARES):
+        return _small_squares(*args)
     small = s.numel() * s.shape[-1] <= _SMALL and self.backend is None
     if small or self.distance is not None:
         return SoftSortPermutation(*args)

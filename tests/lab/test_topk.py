@@ -182,3 +182,9 @@ def test_photographs_in_colour(tmp_path):
     data, task = TopkConfig.from_preset("quick").parts()
     images, labels = data.draw("train", 0)
     assert images.shape == (64, 3, 16, 16) and task(images).shape == (64, 10) and -1 <= images.min() < images.max() <= 1
+
+
+@pytest.mark.parametrize("net", [PlainCNN((3, 8, 8), width=4), small_resnet18((3, 8, 8))], ids=["cnn", "resnet18"])
+def test_logits_keep_full_precision_under_autocast(net):
+    with torch.autocast("cpu", torch.bfloat16): logits = net(torch.rand(2, 3, 8, 8))
+    assert logits.dtype == torch.float32 and not torch.equal(logits, logits.bfloat16().float())
