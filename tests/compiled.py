@@ -54,6 +54,9 @@ def launches(every):
                 more = (P.log_prob(target), P[..., :3, :].log_prob(target[:, :3]), P.to_dense(), P[..., :3, :].to_dense()) if isinstance(op, LapSum) else ()
                 return P @ x, P.mT @ x, P[..., :3, :] @ x, *more
             yield from both_ways(f, *(a.detach().to(dtype).requires_grad_() for a in (s, x, tau))).kernels
+    for n, d in ((1000, 1), (500, 5)):                                                # sets that one program holds
+        short = (pretend(2, *shape, dtype=dtype, grad=True) for shape in ((n,), (n, d)))
+        yield from both_ways(lambda s, x: (LapSum(1.0)(s) @ x, LapSum(1.0)(s).mT @ x), *short).kernels
     for op in (SinkhornSort(1.0, 1, iterations=2), SinkhornSort(1.0, iterations=2)): yield from both_ways(lambda s, x: (op(s) @ x, op(s).mT @ x), s, x).kernels
     for op in (SinkhornTopK(7, 1.0), SparseTopK(7, 1.0), SparseTopK(7, 1.0, p=4 / 3)): yield from both_ways(op, s).kernels
 

@@ -41,6 +41,8 @@ def small_chunks(monkeypatch):
     def cut(n, d, most=None): return 8, 2 if d > 1 else 1, -(-n // 8)
     for module in (scan, mean, likelihood, topk): monkeypatch.setattr(module, "cut", cut)
     monkeypatch.setattr(pooling, "CHUNK", 4)
+    import softsortlib.ranks.lapsum_rows_triton as rows
+    monkeypatch.setattr(rows, "LONGEST", 8)
     import softsortlib.ragged.kernels_triton as lists
     for name in ("CHUNK", "TILE"): monkeypatch.setattr(lists, name, 8)
     import softsortlib.ranks.lapsum as lapsum

@@ -220,7 +220,7 @@ def _grads_torch(gy, s, tau, x, order, real):
     of_s = torch.zeros_like(pull).scatter(-1, order, pull)
     return lapsum._scanned_back(P, gy, None), of_s.to(s.dtype), of_tau.to(tau.dtype)
 
-# %% ../../nbs/ranks/46_lapsum_products.ipynb #15759aa5
+# %% ../../nbs/ranks/46_lapsum_products.ipynb #bbd6691e
 @custom_op("lapsum_product_backward", __name__)
 def _product_backward_op(
     gy: Tensor, s: Tensor, tau: Tensor, x: Tensor, order: Tensor, real: Tensor, learn: bool
@@ -230,8 +230,8 @@ def _product_backward_op(
     if who == "numba":
         return *product_grads_numba(gy, s, tau, x, order, real), torch.zeros_like(tau)
     if who == "triton":
-        from softsortlib.ranks.lapsum_triton import lapsum_grads_triton
-        return lapsum_grads_triton(gy, s, tau, x, order, real, learn)[:3]
+        from softsortlib.ranks.lapsum_rows_triton import grads_triton
+        return grads_triton(gy, s, tau, x, order, real, learn)[:3]
     return tuple(a.contiguous() for a in _grads_torch(gy, s, tau, x, order, real))
 
 @_product_backward_op.register_fake
@@ -246,7 +246,7 @@ def _grads(gy, s, tau, x, order, real, learn):
         return _grads_torch(gy, s, tau, x, order, real)
     return _product_backward_op(gy, s, tau, x, order, real, learn)
 
-# %% ../../nbs/ranks/46_lapsum_products.ipynb #7bcd079d
+# %% ../../nbs/ranks/46_lapsum_products.ipynb #85caffc8
 @custom_op("lapsum_product", __name__)
 def _product_op(s: Tensor, tau: Tensor, x: Tensor, order: Tensor, real: Tensor) -> Tensor:
     "P x (..., n, d) for scores s and their order (..., n), tau and the number of real ones (..., 1)."
@@ -254,8 +254,8 @@ def _product_op(s: Tensor, tau: Tensor, x: Tensor, order: Tensor, real: Tensor) 
     if who == "numba":
         return product_numba(s, tau, x, order, real)
     if who == "triton":
-        from softsortlib.ranks.lapsum_triton import lapsum_product_triton
-        return lapsum_product_triton(s, tau, x, order, real)
+        from softsortlib.ranks.lapsum_rows_triton import product_triton
+        return product_triton(s, tau, x, order, real)
     from softsortlib.ranks.lapsum import _scanned
     return _scanned(_map(s, tau, order, real), x, None).contiguous()
 
@@ -273,7 +273,7 @@ def _product_backward(ctx, gy):
 
 product = differentiable(_product_op, 5, _product_backward, _save)
 
-# %% ../../nbs/ranks/46_lapsum_products.ipynb #06cfb03e
+# %% ../../nbs/ranks/46_lapsum_products.ipynb #c121ca40
 @custom_op("lapsum_back_product", __name__)
 def _back_product_op(s: Tensor, tau: Tensor, y: Tensor, order: Tensor, real: Tensor) -> Tensor:
     "P^T y (..., n, d), the arguments as for `lapsum_product`."
@@ -289,8 +289,8 @@ def _both_op(
 ) -> tuple[Tensor, Tensor, Tensor]:
     "The gradients of P^T y to s, tau and y, which is P gx: on a GPU both read the same sums."
     if choose(s, "", triton=True) == "triton":
-        from softsortlib.ranks.lapsum_triton import lapsum_grads_triton
-        return lapsum_grads_triton(y, s, tau, gx, order, real, learn, multiply=True)[1:]
+        from softsortlib.ranks.lapsum_rows_triton import grads_triton
+        return grads_triton(y, s, tau, gx, order, real, learn, multiply=True)[1:]
     _, gs, gtau = _product_backward_op(y, s, tau, gx, order, real, learn)
     return gs, gtau, _product_op(s, tau, gx, order, real)
 

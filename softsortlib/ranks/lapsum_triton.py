@@ -57,7 +57,19 @@ def _count_below(left_ptr, right_ptr, i, m, d, steps):
         high = tl.where(searched & (middle + 1 - L / 2 + (R - 1) / 2 > i), middle, high)
     return tl.where(i <= 0, 0, tl.where(i >= m, m, low))
 
-# %% ../../nbs/ranks/45_lapsum_triton.ipynb #566c057f
+# %% ../../nbs/ranks/45_lapsum_triton.ipynb #b41acc8b
+@triton_jit
+def _weights_of(C, L, R, q, under, over):
+    "lambda and rho of (45.2) from the sums beside thresholds, the gap's factor, and whether there are scores there."
+    h = tl.abs(C) + tl.sqrt(C * C + L * R * q)
+    some = tl.where(h > 0, h, 1.0)
+    per_L = 1 / tl.where(under, L, 1.0)
+    per_R = 1 / tl.where(over, R, 1.0)
+    lam = tl.where(C > 0, h * per_L, tl.where(C < 0, q * R / some, tl.sqrt(q * R * per_L)))
+    rho = tl.where(C > 0, q * L / some, tl.where(C < 0, h * per_R, tl.sqrt(q * L * per_R)))
+    return tl.where(under, lam / 2, 0.0), tl.where(over, rho / 2, 0.0)
+
+
 @triton_jit
 def _threshold(t_ptr, left_ptr, right_ptr, tau_ptr, i, m, d, steps):
     "a_i, the weights of (45.2), L and R beside thresholds i of one set; no weight for i <= 0, i >= m."
@@ -71,14 +83,8 @@ def _threshold(t_ptr, left_ptr, right_ptr, tau_ptr, i, m, d, steps):
     up = tl.load(t_ptr + a, over, 0.0)
     q = tl.where(up == down, 1.0, tl.exp(-tl.abs(up - down) / tl.load(tau_ptr)))
     q = tl.where(under & over, q, 0.0)
-    C = (a - i).to(tl.float64)
-    h = tl.abs(C) + tl.sqrt(C * C + L * R * q)
-    some = tl.where(h > 0, h, 1.0)
-    per_L = 1 / tl.where(under, L, 1.0)
-    per_R = 1 / tl.where(over, R, 1.0)
-    lam = tl.where(C > 0, h * per_L, tl.where(C < 0, q * R / some, tl.sqrt(q * R * per_L)))
-    rho = tl.where(C > 0, q * L / some, tl.where(C < 0, h * per_R, tl.sqrt(q * L * per_R)))
-    return a, tl.where(under, lam / 2, 0.0), tl.where(over, rho / 2, 0.0), L, R
+    lam, rho = _weights_of((a - i).to(tl.float64), L, R, q, under, over)
+    return a, lam, rho, L, R
 
 # %% ../../nbs/ranks/45_lapsum_triton.ipynb #66f82733
 @triton_jit

@@ -49,6 +49,38 @@ agree(s, x, w, None, tau, op=lambda tau: LapSum(tau, descending=True))
 agree(s.expand(3, 2, 12), randn(3, 2, 12, 1), randn(3, 2, 12, 1), None, tau)         # a wider payload
 """
 
+LONG = """
+import softsortlib.ranks.lapsum_rows_triton as rows
+rows.LONGEST = 0                                                                     # no set is short
+"""
+
+SHORT = BEGIN + """
+from softsortlib.ranks import lapsum_rows_triton as rows
+taken = []
+launch = rows.launch
+def note(kernel, programs, on, **arguments): taken.append((programs, arguments["n"], arguments["d"])); launch(kernel, programs, on, **arguments)
+rows.launch = note
+for n, d in ((1, 1), (2, 8), (9, 9), (64, 1), (65, 3), (1024, 1)):                    # around a block and the columns of a program
+    s, x, w = randn(2, n), randn(2, n, d), randn(2, n, d)
+    if n > 9: s[1, : n // 3] = s[1, -1]                                              # a third is tied
+    mask = torch.rand(2, n, generator=rng) < torch.tensor([[2], [0.7]])
+    mask[0, 0] = True
+    agree(s, x, w, mask, torch.tensor([1e-3, 1e5]).double())
+    assert n == 1 or (2 * (1 + d // 9), n, d) in taken                               # a single score needs no kernel
+found = len(taken)
+agree(randn(1, 1025), randn(1, 1025, 1), randn(1, 1025, 1), None, torch.tensor([0.1]).double())
+assert len(taken) == found                                                           # too long for one program
+s, x, w, tau = randn(2, 12), randn(2, 12, 2), randn(2, 12, 2), torch.tensor([0.5, 2.0]).double()
+agree(s, x, w, torch.arange(12) < torch.tensor([[12], [0]]), tau)                    # a set of nothing
+agree(torch.zeros_like(s), x + 1e6, w, None, tau, atol=1e-7)                         # all tied, a payload far from zero
+agree(torch.cat([s[:, :6], s[:, 6:] + 1e4], 1), x, w, None, tau)                     # a gap of thousands of temperatures
+agree(randn(12, 2).T, randn(12, 2, 2).transpose(0, 1), w, None, tau)
+agree(s.expand(3, 2, 12), randn(3, 2, 12, 1), randn(3, 2, 12, 1), None, tau)         # a wider payload
+lost = s.clone(); lost[0, 4] = torch.nan                                             # it spoils its set alone
+for a in run("triton", lost, x, w, None, tau): assert not a[1].isnan().any()
+assert run("triton", lost, x, w, None, tau)[0][0].isnan().any()
+"""
+
 TYPES = BEGIN + """
 s, x, w = randn(2, 20), randn(2, 20, 2), randn(2, 20, 2)
 tau = torch.tensor([0.5, 2.0]).double()
@@ -196,7 +228,7 @@ assert_close(*grads, rtol=1e-7, atol=1e-9)
 """
 
 
-@pytest.mark.parametrize("program", [EDGES, TYPES, PLACES, ENTRIES, TOPK], ids=["edges", "types", "places", "entries", "topk"])
+@pytest.mark.parametrize("program", [LONG + EDGES, SHORT, LONG + TYPES, TYPES, PLACES, ENTRIES, TOPK], ids=["edges", "short", "types", "types of short", "places", "entries", "topk"])
 def test_kernels_through_the_interpreter(program):
     env = {**os.environ, "TRITON_INTERPRET": "1"}
     run = subprocess.run([sys.executable, "-c", program], env=env, capture_output=True, text=True)
