@@ -104,8 +104,8 @@ def make_plan(
     rooms = [work[:, l:l + segment].sum(1).max(initial=0) for l in range(0, depth, segment)]
     return Plan(reach, eye, segment, max(1, int(max(rooms))))
 
-# %% ../../nbs/networks/26_layers.ipynb #d423a8b6
-@jit
+# %% ../../nbs/networks/26_layers.ipynb #eee1d041
+@jit(lent=True)
 def _fill(block, x, b, j, eye):
     "The columns j of x (B, n, d), or of the identity, in a block (n, BLOCK); return how many there are."
     block[:] = 0
@@ -119,15 +119,15 @@ def _fill(block, x, b, j, eye):
                 block[i, w] = x[b, i, j + w]
     return wide
 
-@jit
+@jit(lent=True)
 def _write(block, wide, y, b, j):
     "The columns j of y (B, n, d) from a block."
     for i in range(len(block)):
         for w in range(wide):
             y[b, i, j + w] = block[i, w]
 
-# %% ../../nbs/networks/26_layers.ipynb #ba18a597
-@jit
+# %% ../../nbs/networks/26_layers.ipynb #a70e4474
+@jit(paste=True)
 def _mix(p, q, keep, swap):
     "One comparator on a block: replace the rows p and q by their weighted means, Equation 21.1."
     for w in range(BLOCK):
@@ -135,11 +135,24 @@ def _mix(p, q, keep, swap):
         p[w] = keep * a + swap * b
         q[w] = swap * a + keep * b
 
-@jit
+class _Part(NamedTuple):
+    "Comparators of one layer."
+    lo: np.ndarray
+    hi: np.ndarray
+    keep: np.ndarray
+    swap: np.ndarray
+
+@jit(paste=True)
+def _part(net, keep, swap, start, stop):
+    "The comparators start..stop."
+    return _Part(net.lo[start:stop], net.hi[start:stop], keep[start:stop], swap[start:stop])
+
+@jit(lent=True)
 def _run_layer(block, net, keep, swap, start, stop):
     "Run the comparators start..stop of one layer on a block."
-    for c in range(start, stop):
-        _mix(block[net.lo[c]], block[net.hi[c]], keep[c], swap[c])
+    part = _part(net, keep, swap, start, stop)
+    for c in range(len(part.lo)):
+        _mix(block[np.uint32(part.lo[c])], block[np.uint32(part.hi[c])], part.keep[c], part.swap[c])
 
 # %% ../../nbs/networks/26_layers.ipynb #492ea864
 @jit
@@ -155,8 +168,8 @@ def _block_rows(first, last, x, net, weights, plan, y):
             _run_layer(block, net, weights.keep[b], weights.swap[b], reach[l, 0], reach[l, 1])
         _write(block, wide, y, b, k * BLOCK)
 
-# %% ../../nbs/networks/26_layers.ipynb #44bcf799
-@jit
+# %% ../../nbs/networks/26_layers.ipynb #a5108685
+@jit(paste=True)
 def _note_mix(p, q, keep, swap, note):
     "`_mix`, with a note of p - q."
     for w in range(BLOCK):
@@ -165,7 +178,7 @@ def _note_mix(p, q, keep, swap, note):
         p[w] = keep * a + swap * b
         q[w] = swap * a + keep * b
 
-@jit
+@jit(paste=True)
 def _undo_mix(p, q, keep, swap, note):
     "`_mix` on the rows of the gradient; return the sum of (p - q) times what was noted."
     total = note.dtype.type(0)
@@ -176,32 +189,34 @@ def _undo_mix(p, q, keep, swap, note):
         q[w] = swap * a + keep * b
     return total
 
-# %% ../../nbs/networks/26_layers.ipynb #062db7ab
-@jit
+# %% ../../nbs/networks/26_layers.ipynb #41035da1
+@jit(lent=True)
 def _note_layer(block, net, keep, swap, start, stop, stack, top):
     "Run one layer, and push the differences of its comparators; return the new top of the stack."
-    for c in range(start, stop):
-        _note_mix(block[net.lo[c]], block[net.hi[c]], keep[c], swap[c], stack[top])
-        top += 1
-    return top
+    part, notes = _part(net, keep, swap, start, stop), stack[top:top + stop - start]
+    for c in range(len(part.lo)):
+        _note_mix(block[np.uint32(part.lo[c])], block[np.uint32(part.hi[c])], part.keep[c], part.swap[c], notes[c])
+    return top + stop - start
 
-@jit
+@jit(lent=True)
 def _undo_layer(block, net, keep, swap, start, stop, stack, top, grad):
     """Take one layer back, and return the new top of the stack.
 
     Differences are popped, and the sums of (25.4) over the block, without f', are added to `grad`."""
-    for c in range(stop - 1, start - 1, -1):
-        top -= 1
-        grad[c] += _undo_mix(block[net.lo[c]], block[net.hi[c]], keep[c], swap[c], stack[top])
-    return top
+    part, sums = _part(net, keep, swap, start, stop), grad[start:stop]
+    notes = stack[top - stop + start:top]
+    for c in range(len(part.lo)):
+        p, q = block[np.uint32(part.lo[c])], block[np.uint32(part.hi[c])]
+        sums[c] += _undo_mix(p, q, part.keep[c], part.swap[c], notes[c])
+    return top - stop + start
 
-# %% ../../nbs/networks/26_layers.ipynb #a979891f
+# %% ../../nbs/networks/26_layers.ipynb #d4bee861
 class SendGradients(NamedTuple):
     "What the backward kernel writes."
     weights: np.ndarray  # (B, groups, C), zeros at first
     x: np.ndarray  # (B, n, d)
 
-@jit
+@jit(lent=True)
 def _run_to_starts(starts, net, keep, swap, reach, segment):
     "Run all segments but the last: from starts[0], the block as it comes, to the block at the start of each segment."
     for part in range(1, len(starts)):
@@ -210,8 +225,8 @@ def _run_to_starts(starts, net, keep, swap, reach, segment):
         for l in range((part - 1) * segment, part * segment):
             _run_layer(starts[part], net, keep, swap, reach[l, 0], reach[l, 1])
 
-# %% ../../nbs/networks/26_layers.ipynb #e3476aa1
-@jit
+# %% ../../nbs/networks/26_layers.ipynb #9380f5bd
+@jit(lent=True)
 def _undo_segment(X, Y, net, keep, swap, reach, stack, grad):
     "Run the layers `reach` on X, then take them back on Y."
     top = 0
