@@ -56,7 +56,7 @@ def launches(every):
             yield from both_ways(f, *(a.detach().to(dtype).requires_grad_() for a in (s, x, tau))).kernels
     for n, d in ((1000, 1), (500, 5)):                                                # sets that one program holds
         short = (pretend(2, *shape, dtype=dtype, grad=True) for shape in ((n,), (n, d)))
-        yield from both_ways(lambda s, x: (LapSum(1.0)(s) @ x, LapSum(1.0)(s).mT @ x), *short).kernels
+        yield from both_ways(lambda s, x: (LapSum(1.0)(s) @ x, LapSum(1.0)(s).mT @ x, LapSum(1.0)(s).log_prob(target[:, :s.shape[1]])), *short).kernels
     for op in (SinkhornSort(1.0, 1, iterations=2), SinkhornSort(1.0, iterations=2)): yield from both_ways(lambda s, x: (op(s) @ x, op(s).mT @ x), s, x).kernels
     for op in (SinkhornTopK(7, 1.0), SparseTopK(7, 1.0), SparseTopK(7, 1.0, p=4 / 3)): yield from both_ways(op, s).kernels
 

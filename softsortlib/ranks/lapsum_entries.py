@@ -31,8 +31,8 @@ def plain_entries(s, tau, order, real, rows):
 def _log_grads_op(g: Tensor, s: Tensor, tau: Tensor, target: Tensor, order: Tensor, real: Tensor,
                   rows: Optional[Tensor]) -> tuple[Tensor, Tensor]:
     "The gradients (175.3) of one entry of each row to s and tau."
-    from softsortlib.ranks.lapsum_entries_triton import log_entries_grads_triton
-    return log_entries_grads_triton(g, s, tau, target, order, real, rows)
+    from softsortlib.ranks.lapsum_rows_triton import log_grads_triton
+    return log_grads_triton(g, s, tau, target, order, real, rows)
 
 batched(_log_grads_op, 6)
 
@@ -45,8 +45,8 @@ def _(g, s, tau, target, order, real, rows):
 def _log_entries_op(s: Tensor, tau: Tensor, target: Tensor, order: Tensor, real: Tensor,
                     rows: Optional[Tensor]) -> Tensor:
     "log P[i, target[i]], (..., r), in double precision."
-    from softsortlib.ranks.lapsum_entries_triton import log_entries_triton
-    return log_entries_triton(s, tau, target, order, real, rows)
+    from softsortlib.ranks.lapsum_rows_triton import log_triton
+    return log_triton(s, tau, target, order, real, rows)
 
 @_log_entries_op.register_fake
 def _(s, tau, target, order, real, rows):

@@ -76,13 +76,22 @@ def _cell(t_ptr, left_ptr, right_ptr, tau, i, m, steps):
     width = tl.where(ends, float("inf"), (x1 - x0) / tau + (d1 - d0))
     return x0, d0, x1, d1, width
 
-# %% ../../nbs/ranks/175_lapsum_entries_triton.ipynb #beedb36a
+# %% ../../nbs/ranks/175_lapsum_entries_triton.ipynb #2ac1222a
 @triton_jit
 def _seen_from(x0, d0, x1, d1, s, tau):
     "u and v of edges and scores that broadcast."
     u = tl.where(d0 == -float("inf"), d0, (x0 - s) / tau + d0)
     v = tl.where(d1 == float("inf"), d1, (x1 - s) / tau + d1)
     return u, v
+
+
+@triton_jit
+def _log_entry(u, v, w):
+    "log P of cells of width w, seen from scores at u and v."
+    inside = (u < 0) & (v > 0)
+    middle = ((1 - tl.exp(tl.where(inside, u, 0.0))) + (1 - tl.exp(tl.where(inside, -v, 0.0)))) / 2
+    tail = tl.where(u >= 0, -u, v) - 0.6931471805599453 + _log_of(1 - tl.exp(-w))
+    return tl.where((u != u) | (v != v), float("nan"), tl.where(inside, _log_of(middle), tail))
 
 
 @triton_jit
@@ -97,11 +106,7 @@ def _entry_kernel(s_ptr, target_ptr, rows_ptr, real_ptr, tau_ptr, t_ptr, left_pt
     x0, d0, x1, d1, w = _cell(t_ptr + row * n, left_ptr + row * n, right_ptr + row * n, tau, i, m, steps)
     target = tl.load(target_ptr + row * r + k, k < r, 0)
     u, v = _seen_from(x0, d0, x1, d1, tl.load(s_ptr + row * n + target, k < r, 0.0).to(tl.float64), tau)
-    inside = (u < 0) & (v > 0)
-    middle = ((1 - tl.exp(tl.where(inside, u, 0.0))) + (1 - tl.exp(tl.where(inside, -v, 0.0)))) / 2
-    tail = tl.where(u >= 0, -u, v) - 0.6931471805599453 + _log_of(1 - tl.exp(-w))
-    y = tl.where(inside, _log_of(middle), tail)
-    tl.store(y_ptr + row * r + k, tl.where((u != u) | (v != v), float("nan"), y), k < r)
+    tl.store(y_ptr + row * r + k, _log_entry(u, v, w), k < r)
 
 # %% ../../nbs/ranks/175_lapsum_entries_triton.ipynb #1be95fdf
 def _flat(s, tau, order, real):
@@ -149,7 +154,22 @@ def log_entries_triton(
            EVERY=rows is None, BLOCK=block, **read)
     return y
 
-# %% ../../nbs/ranks/175_lapsum_entries_triton.ipynb #6add8f2a
+# %% ../../nbs/ranks/175_lapsum_entries_triton.ipynb #4bd2f5df
+@triton_jit
+def _slopes_of(u, v, w):
+    "How steeply log P falls with u and rises with v."
+    inside = (u < 0) & (v > 0)
+    below = tl.exp(tl.where(inside, u, 0.0))
+    above = tl.exp(tl.where(inside, -v, 0.0))
+    middle = tl.where(inside, (1 - below) + (1 - above), 1.0)
+    near = 1 / (1 - tl.exp(-w))
+    far = tl.exp(-w) * near
+    of_u = tl.where(inside, below / middle, tl.where(u >= 0, near, far))
+    of_v = tl.where(inside, above / middle, tl.where(u >= 0, far, near))
+    lost = (u != u) | (v != v)
+    return tl.where(lost, float("nan"), of_u), tl.where(lost, float("nan"), of_v)
+
+# %% ../../nbs/ranks/175_lapsum_entries_triton.ipynb #aa78534e
 @triton_jit
 def _entry_back_kernel(g_ptr, s_ptr, target_ptr, rows_ptr, real_ptr, tau_ptr, t_ptr, left_ptr, right_ptr,
                        p_ptr, q_ptr, own_ptr, n, r, blocks, steps, EVERY: tl.constexpr, BLOCK: tl.constexpr):
@@ -162,18 +182,10 @@ def _entry_back_kernel(g_ptr, s_ptr, target_ptr, rows_ptr, real_ptr, tau_ptr, t_
     x0, d0, x1, d1, w = _cell(t_ptr + row * n, left_ptr + row * n, right_ptr + row * n, tau, i, m, steps)
     target = tl.load(target_ptr + row * r + k, k < r, 0)
     u, v = _seen_from(x0, d0, x1, d1, tl.load(s_ptr + row * n + target, k < r, 0.0).to(tl.float64), tau)
-    inside = (u < 0) & (v > 0)
-    below = tl.exp(tl.where(inside, u, 0.0))
-    above = tl.exp(tl.where(inside, -v, 0.0))
-    middle = tl.where(inside, (1 - below) + (1 - above), 1.0)
-    near = 1 / (1 - tl.exp(-w))
-    far = tl.exp(-w) * near
-    of_u = tl.where(inside, below / middle, tl.where(u >= 0, near, far))
-    of_v = tl.where(inside, above / middle, tl.where(u >= 0, far, near))
-    lost = (u != u) | (v != v)
+    of_u, of_v = _slopes_of(u, v, w)
     g = tl.load(g_ptr + row * r + k, k < r, 0.0).to(tl.float64) / tau
-    p = -g * tl.where(lost, float("nan"), of_u)
-    q = g * tl.where(lost, float("nan"), of_v)
+    p = -g * of_u
+    q = g * of_v
     at = row * r + k
     tl.store(p_ptr + at, p, k < r)
     tl.store(q_ptr + at, q, k < r)

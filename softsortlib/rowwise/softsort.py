@@ -262,7 +262,9 @@ class WindowedPermutation(SoftSortPermutation):
         return self._product(row_mul, x.gather(-2, self.order[..., None].expand(x.shape)), rows)[0]
 
     def _dense(self, rows):
-        "The matrix, zero in padded columns."
+        "The matrix, zero in padded columns; the plain twin on other devices, where each step is a launch."
+        if self.backend is None and choose(self.s, None) != "numba":
+            return super()._dense(rows)
         from softsortlib.rowwise.power_matrix import power_matrix
         tau = tau_tensor(self.tau[..., 0] if isinstance(self.tau, Tensor) else self.tau, self.t, self.batch)
         t, s = self.t, self.s

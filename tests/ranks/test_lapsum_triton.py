@@ -228,7 +228,8 @@ assert_close(*grads, rtol=1e-7, atol=1e-9)
 """
 
 
-@pytest.mark.parametrize("program", [LONG + EDGES, SHORT, LONG + TYPES, TYPES, PLACES, ENTRIES, TOPK], ids=["edges", "short", "types", "types of short", "places", "entries", "topk"])
+@pytest.mark.parametrize("program", [LONG + EDGES, SHORT, LONG + TYPES, TYPES, PLACES, LONG + ENTRIES, ENTRIES, TOPK],
+                         ids=["edges", "short", "types", "types of short", "places", "entries", "entries of short", "topk"])
 def test_kernels_through_the_interpreter(program):
     env = {**os.environ, "TRITON_INTERPRET": "1"}
     run = subprocess.run([sys.executable, "-c", program], env=env, capture_output=True, text=True)
