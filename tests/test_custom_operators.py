@@ -19,6 +19,7 @@ from softsortlib.losses import kendall_loss, lambda_loss
 from softsortlib.networks.error_free import exact_arguments
 from softsortlib.networks.layers_autograd import network_arguments, network_differences
 from softsortlib.ranks import pair_sum
+from softsortlib.ranks.lapsum_entries import topk_weights
 from softsortlib.rowwise.products import sorted_entries, sorted_sums
 from softsortlib.rowwise.softsort_matrix import laplace_log_prob
 from softsortlib.selection.roots import Law, pull_all, root
@@ -94,6 +95,8 @@ def rest(s):
     order = z.detach().argsort()      # these serve GPUs, and have their plain form here
     twice(radix._permute(z[..., None].expand(2, N, 2), order), z)
     twice(laplace_log_prob(z, z.detach().sort().values, order, torch.full((2,), 0.5, dtype=z.dtype), torch.tensor([N, N]), order, ""), z)
+    one, real, count = torch.full((2, 1), 0.5, dtype=z.dtype, requires_grad=True), torch.tensor([[N], [5]]), torch.full((2, 1), 1.5, dtype=z.dtype, requires_grad=True)
+    torch.autograd.grad(topk_weights(z, one, count, order, real).square().sum(), (z, one, count))
     d, m = root(z.detach(), torch.ones(2, 1, dtype=z.dtype), torch.full((2, 1), 1.5, dtype=z.dtype), int(Law.LOGISTIC))
     pull_all(s, z.detach(), torch.ones_like(d), d, m, int(Law.LOGISTIC))
     down, some = z.detach().sort(descending=True).values.requires_grad_(), torch.tensor([N, 5])
@@ -118,7 +121,7 @@ def recorded():
 
 
 # these have kernels of a GPU and no other form: elsewhere LapSum takes its plain path; test_lapsum_triton.py runs them, with vmap and twice differentiated
-ON_A_GPU_ALONE = {f"lapsum_{name}" for name in ("entries", "entries_backward", "log_entries", "log_entries_backward", "topk_weights", "topk_backward")}
+ON_A_GPU_ALONE = {f"lapsum_{name}" for name in ("entries", "entries_backward", "log_entries", "log_entries_backward")}
 
 
 def test_every_custom_operator_is_met(recorded):

@@ -211,7 +211,7 @@ def _laplace_rank_backward(ctx, g):
 
 _laplace_rank = differentiable(_laplace_rank_op, 4, _laplace_rank_backward, _laplace_rank_setup)
 
-# %% ../../nbs/ranks/42_laplace.ipynb #39748a69
+# %% ../../nbs/ranks/42_laplace.ipynb #3afbfb5b
 def _sorted_real(s, mask):
     "Increasing scores, their order, and the weights 1 (real) and 0 (padded), each (..., n)."
     if mask is None:
@@ -230,8 +230,8 @@ def _weights_of(s, tau, k, mask):
     above = (s - x.detach().gather(-1, m)) / tau - d
     return zero_outside(0.5 + laplace_step(above, 0), mask, -1)
 
-def _weights_triton(s, tau, k, mask):
-    "The same by the kernels of a GPU, in the dtype of s."
+def _weights_op(s, tau, k, mask):
+    "The same by one operator, in the dtype of s: by the kernels of a GPU, or with the gradient (183.2) to k."
     order = stable_sort(s.detach() if mask is None else s.detach().masked_fill(~mask, math.inf))[1]
     real = s.new_full((1,), s.shape[-1], dtype=torch.long) if mask is None else mask.sum(-1, keepdim=True)
     tau, k, real = (a.expand(*s.shape[:-1], 1).contiguous() for a in (tau, k, real))
@@ -412,7 +412,7 @@ def check_count(k, n=math.inf, batch=None):
         raise ValueError(f"k must be more than 0{most}, got {k}")
 
 
-# %% ../../nbs/ranks/42_laplace.ipynb #4c573b07
+# %% ../../nbs/ranks/42_laplace.ipynb #81501de7
 def lapsum_topk(
     scores: Tensor,  # (..., n), floating point
     k: "float | Tensor",  # how many, not always an integer; a tensor broadcasts over the batch
@@ -431,9 +431,9 @@ def lapsum_topk(
     s = zero_outside(s if largest else -s, mask, -1)
     like = precise(s[..., :1])
     tau = tau_column(check_tau(tau, scores), like)
-    k = tau_column(k[..., None] if isinstance(k, Tensor) else float(k), like)
-    weigh = _weights_triton if choose(s, "", triton=True) == "triton" else _weights_of
-    return weigh(s, tau, k, mask).to(scores.dtype)
+    count = tau_column(k[..., None] if isinstance(k, Tensor) else float(k), like)
+    one = isinstance(k, Tensor) or choose(s, "", triton=True) == "triton"
+    return (_weights_op if one else _weights_of)(s, tau, count, mask).to(scores.dtype)
 
 # %% ../../nbs/ranks/42_laplace.ipynb #a7b6d2ba
 class LapSumTopK(nn.Module):

@@ -5,13 +5,14 @@
 # %% auto #0
 __all__ = []
 
-# %% ../../nbs/ranks/176_lapsum_entries.ipynb #19cf0b38
+# %% ../../nbs/ranks/176_lapsum_entries.ipynb #99fc393e
 from typing import Optional
 
 import torch
 from torch import Tensor
 
 from ..engine.autograd import batched, custom_op, differentiable
+from ..engine.dispatch import choose, precise
 from .lapsum_products import _map
 
 # %% ../../nbs/ranks/176_lapsum_entries.ipynb #a9850e29
@@ -25,7 +26,7 @@ def plain_entries(s, tau, order, real, rows):
     from softsortlib.ranks.lapsum import _plain_matrix
     return _plain_matrix(_map(s, tau, order, real), rows, s)
 
-# %% ../../nbs/ranks/176_lapsum_entries.ipynb #7c031c5b
+# %% ../../nbs/ranks/176_lapsum_entries.ipynb #e746196a
 @custom_op("lapsum_log_entries_backward", __name__)
 def _log_grads_op(g: Tensor, s: Tensor, tau: Tensor, target: Tensor, order: Tensor, real: Tensor,
                   rows: Optional[Tensor]) -> tuple[Tensor, Tensor]:
@@ -65,7 +66,7 @@ def _log_entries_backward(ctx, g):
 
 log_entries = differentiable(_log_entries_op, 5, _log_entries_backward, _save)
 
-# %% ../../nbs/ranks/176_lapsum_entries.ipynb #c7af4a6d
+# %% ../../nbs/ranks/176_lapsum_entries.ipynb #93dcf019
 @custom_op("lapsum_entries_backward", __name__)
 def _grads_op(G: Tensor, s: Tensor, tau: Tensor, order: Tensor, real: Tensor,
               rows: Optional[Tensor]) -> tuple[Tensor, Tensor]:
@@ -102,17 +103,40 @@ def _entries_backward(ctx, G):
 
 entries = differentiable(_entries_op, 4, _entries_backward, _save)
 
-# %% ../../nbs/ranks/176_lapsum_entries.ipynb #0c1df35a
+# %% ../../nbs/ranks/176_lapsum_entries.ipynb #e65d2072
+def _above(s, tau, k, order, real):
+    "s - x, (s - b) / tau and which scores are real, (..., n), for the threshold b at k and the score x next to it."
+    from softsortlib.ranks.laplace import _threshold
+    s = precise(s)
+    first = torch.arange(s.shape[-1], device=s.device) < real
+    t = s.gather(-1, order)
+    t = torch.where(first, t, t.detach().gather(-1, (real - 1).clamp(min=0)))
+    d, m = _threshold(t, tau, first.to(t), k)
+    far = s - t.detach().gather(-1, m)
+    return far, far / tau - d, torch.zeros_like(first).scatter(-1, order, first)
+
 def plain_topk(s, tau, k, order, real):
     "The weights in plain torch; s and order (..., n), the others (..., 1)."
-    from softsortlib.ranks.laplace import _weights_of
-    kept = torch.arange(s.shape[-1], device=s.device) < real
-    return _weights_of(s, tau, k, torch.zeros_like(kept).scatter(-1, order, kept)).to(s.dtype)
+    from softsortlib.ranks.laplace import laplace_step
+    _, above, kept = _above(s, tau, k, order, real)
+    return torch.where(kept, 0.5 + laplace_step(above, 0), 0).to(s.dtype)
 
+def plain_topk_grads(g, s, tau, k, order, real):
+    "(183.2) in plain torch, which can be differentiated again; g (..., n)."
+    far, above, kept = _above(s, tau, k, order, real)
+    g = torch.where(kept, g.to(above), 0)
+    near = torch.where(kept, -above.abs(), -1e30)
+    mean = (near.softmax(-1) * g).sum(-1, keepdim=True)
+    pull = torch.where(kept, near.exp() / 2 * (g - mean) / tau, 0)
+    return pull.to(s.dtype), -(pull * far).sum(-1, keepdim=True) / tau, mean
+
+# %% ../../nbs/ranks/176_lapsum_entries.ipynb #907de8dc
 @custom_op("lapsum_topk_backward", __name__)
 def _topk_grads_op(g: Tensor, s: Tensor, tau: Tensor, k: Tensor, order: Tensor,
                    real: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     "The gradients (183.2) to s, tau and k."
+    if choose(s, "", triton=True) != "triton":
+        return plain_topk_grads(g, s, tau, k, order, real)
     from softsortlib.ranks.lapsum_topk_triton import topk_grads_triton
     return topk_grads_triton(g, s, tau, k, order, real)
 
@@ -122,10 +146,12 @@ batched(_topk_grads_op, 6)
 def _(g, s, tau, k, order, real):
     return s.new_empty(s.shape), tau.new_empty(tau.shape), k.new_empty(k.shape)
 
-# %% ../../nbs/ranks/176_lapsum_entries.ipynb #79ecb2a2
+# %% ../../nbs/ranks/176_lapsum_entries.ipynb #ea907eaa
 @custom_op("lapsum_topk_weights", __name__)
 def _topk_op(s: Tensor, tau: Tensor, k: Tensor, order: Tensor, real: Tensor) -> Tensor:
     "The weights of the soft top k, (..., n), in the dtype of s."
+    if choose(s, "", triton=True) != "triton":
+        return plain_topk(s, tau, k, order, real)
     from softsortlib.ranks.lapsum_topk_triton import topk_triton
     return topk_triton(s, tau, k, order, real)
 
@@ -135,9 +161,7 @@ def _(s, tau, k, order, real):
 
 def _topk_backward(ctx, g):
     "Prop 183.1, or the plain formulas where it will be differentiated."
-    s, tau, k, order, real = ctx.saved_tensors
-    if torch.is_grad_enabled():
-        return *torch.func.vjp(lambda *a: plain_topk(*a, order, real), s, tau, k)[1](g), None, None
-    return *_topk_grads_op(g, s, tau, k, order, real), None, None
+    grads = plain_topk_grads if torch.is_grad_enabled() else _topk_grads_op
+    return *grads(g, *ctx.saved_tensors), None, None
 
 topk_weights = differentiable(_topk_op, 5, _topk_backward, _save)

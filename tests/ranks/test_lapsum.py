@@ -5,6 +5,7 @@ import pytest
 import torch
 from torch.testing import assert_close
 
+import softsortlib.engine.dispatch as dispatch
 import softsortlib.ranks.lapsum as module
 import softsortlib.ranks.lapsum_matrix as matrices
 import softsortlib.ranks.lapsum_products as products
@@ -295,3 +296,34 @@ def test_a_score_far_away_does_not_move_the_products(rng):
         r = LapSum(0.3)(torch.cat([s, s.new_tensor([far])])).mT @ torch.arange(1.0, 82.0).double()
         assert_close(r[:-1], LapSum(0.3)(s).mT @ torch.arange(1.0, 81.0).double() + (far < 0), rtol=1e-10, atol=1e-10)
         assert_close(r[-1], r.new_tensor(1.0 if far < 0 else 81.0))
+
+
+@pytest.mark.parametrize("home", ["numba", "torch"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_the_gradient_to_k_where_every_density_underflows(home, dtype, monkeypatch):
+    monkeypatch.setitem(dispatch.HOME, "cpu", home)
+    s = torch.tensor([[0.0, 0, 5000, 5000, 1, 7], [0, 1, 2, 9000, 20_000, 20_000]], dtype=dtype)
+    mask = torch.tensor([[True] * 5 + [False], [True] * 6])
+    k = torch.tensor([2.0, 3.0], dtype=dtype, requires_grad=True)
+    w = lapsum_topk(s, k, 1.0, mask=mask)
+    found = torch.stack([torch.autograd.grad(w[:, j].sum(), k, retain_graph=True)[0] for j in range(6)], -1)
+    e = math.exp(-1) / (1 + 2 * math.exp(-1)) / 2
+    f = 0.5 / (1 + math.e + math.e**2)
+    want = torch.tensor([[e, e, 0.25, 0.25, 0.5 - 2 * e, 0], [f, f * math.e, f * math.e**2, 0.5, 0, 0]], dtype=dtype)
+    assert_close(found, want, rtol=1e-5, atol=1e-7)
+    assert_close(found.sum(-1), torch.ones(2, dtype=dtype))      # one more is wanted, one more is there
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_a_learned_k_leaves_weights_and_other_gradients_as_they_are(dtype, rng):
+    tight = dict(rtol=1e-5, atol=1e-6) if dtype == torch.float32 else dict(rtol=1e-11, atol=1e-12)
+    s, g = torch.randn(2, 3, 40, generator=rng, dtype=dtype)
+    s[1, :20] = s[1, 30]                                          # half is tied
+    for mask in (None, torch.arange(40) < torch.tensor([[40], [33], [9]])):
+        for tau in (1e-3, 0.3, 50.0):
+            found = []
+            for k in (7.5, torch.tensor(7.5, dtype=dtype, requires_grad=True)):
+                leaves = s.clone().requires_grad_(), torch.tensor(tau, dtype=dtype, requires_grad=True)
+                w = lapsum_topk(leaves[0], k, leaves[1], mask=mask)
+                found.append((w, *torch.autograd.grad((w * g).sum(), leaves)))
+            for a, b in zip(*found): assert_close(a, b, rtol=tight["rtol"], atol=tight["atol"] * max(1.0, b.abs().max().item()))
