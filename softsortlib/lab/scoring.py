@@ -68,13 +68,13 @@ class SortAccuracy(torchmetrics.Metric):
         em5 = self.exact5 / self.fives.clamp(min=1)
         return {"EM": self.exact / self.sets, "EW": self.right / self.elements, "EM5": em5}
 
-# %% ../../nbs/lab/81_scoring.ipynb #d1e2fdc3
+# %% ../../nbs/lab/81_scoring.ipynb #646ad127
 class FullPrecision(nn.Sequential):
     "Layers that work in the precision of their weights, whatever autocast is around them."
 
     def forward(self,
-        x: Tensor,  # features, in any precision
-    ) -> Tensor:  # what the layers make of them
+        x: Tensor,  # features (..., n), in any precision
+    ) -> Tensor:  # what the layers make of them, (..., m)
         "Apply the layers in turn."
         with torch.autocast(x.device.type, enabled=False):
             return super().forward(x.to(next(self.parameters()).dtype))
