@@ -43,8 +43,13 @@ class Targets(NamedTuple):
     gamma: np.ndarray
     out: np.ndarray
 
-# %% ../../nbs/transport/39_line_sums.ipynb #c6985db7
+# %% ../../nbs/transport/39_line_sums.ipynb #737a355b
 _NOTHING = -1e29  # an exponent below it is that of a weight zero
+
+@jit
+def _room_for_sources(n, d):
+    "Memory for n sources with d channels, (d, n)."
+    return Sources(np.empty(n), np.empty(n), np.empty((d, n)))
 
 @jit(lent=True)
 def _has_nan(u):
@@ -66,7 +71,7 @@ def _real_sources(sources, e, real):
             real.x[count] = x[i]
             real.phi[count] = phi[i]
             for channel in range(v.shape[1]):
-                real.v[count, channel] = v[i, channel]
+                real.v[channel, count] = v[i, channel]
             count += 1
     return count
 
@@ -107,29 +112,42 @@ def _frame(sources, tau, blocks, k):
     blocks.slope[k] = beta
     blocks.shift[k] = s
 
-# %% ../../nbs/transport/39_line_sums.ipynb #f2538e43
+# %% ../../nbs/transport/39_line_sums.ipynb #8886745f
+class Scratch(NamedTuple):
+    "Two numbers of each source."
+    weight: np.ndarray
+    ratio: np.ndarray
+
 @jit(lent=True)
-def _weigh(sources, tau, blocks, k):
+def _weigh(sources, tau, blocks, k, scratch):
     "Set the mass of block k, and its moments if it is expandable."
     c, beta, s = blocks.centre[k], blocks.slope[k], blocks.shift[k]
-    rho = max(blocks.radius[k], 1e-300)
-    v, M = sources.v, blocks.moments[k]
-    M[:] = 0
+    sharpness, inverse = 1 / tau, 1 / max(blocks.radius[k], 1e-300)
+    start, end = blocks.first[k], blocks.first[k + 1]
+    x, phi, v = sources.x[start:end], sources.phi[start:end], sources.v[:, start:end]
+    weight, ratio = scratch.weight[:len(x)], scratch.ratio[:len(x)]
     mass = 0.0
-    for i in range(blocks.first[k], blocks.first[k + 1]):
-        u = sources.x[i] - c
-        w = exp_neg(s - (sources.phi[i] - u * u / tau - beta * u))
-        mass += w
-        if blocks.expandable[k]:
-            for q in range(_TERMS):
-                for channel in range(v.shape[1]):
-                    M[q, channel] += w * v[i, channel]
-                w *= u / (rho * (q + 1))
+    for i in range(len(x)):
+        u = x[i] - c
+        ratio[i] = u * inverse
+        weight[i] = exp_neg(s - (phi[i] - u * u * sharpness - beta * u))
+        mass += weight[i]
     blocks.log_mass[k] = math.log(mass)
+    if not blocks.expandable[k]:
+        return
+    for q in range(_TERMS):
+        step = 1 / (q + 1)
+        for channel in range(len(v)):
+            moment = 0.0
+            for i in range(len(x)):
+                moment += weight[i] * v[channel, i]
+            blocks.moments[k, q, channel] = moment
+        for i in range(len(x)):
+            weight[i] *= ratio[i] * step
 
-# %% ../../nbs/transport/39_line_sums.ipynb #ed068a2b
+# %% ../../nbs/transport/39_line_sums.ipynb #3698babf
 @jit(lent=True)
-def _cut(sources, n, tau, expand, blocks):
+def _cut(sources, n, tau, expand, blocks, scratch):
     "Cut the first n sources into blocks, with moments if `expand`; how many blocks there are."
     x = sources.x
     width = _WIDTH * math.sqrt(tau)
@@ -143,7 +161,7 @@ def _cut(sources, n, tau, expand, blocks):
         blocks.first[count + 1] = end
         blocks.expandable[count] = expand and x[end - 1] - x[start] <= width
         _frame(sources, tau, blocks, count)
-        _weigh(sources, tau, blocks, count)
+        _weigh(sources, tau, blocks, count, scratch)
         count += 1
         start = end
     return count
@@ -191,7 +209,7 @@ def _expand(M, chunk, out):
         for t in range(J):
             out[t, channel] += polynomial[t] * factor[t]
 
-# %% ../../nbs/transport/39_line_sums.ipynb #6df2ccae
+# %% ../../nbs/transport/39_line_sums.ipynb #9598ff1b
 @jit(lent=True)
 def _add_directly(sources, start, end, targets, j, tau, weights):
     "Add sources start..end to target j term by term; `weights` is scratch for as many numbers as there are sources."
@@ -200,10 +218,10 @@ def _add_directly(sources, start, end, targets, j, tau, weights):
     for i in range(start, end):
         g = x[i] - y
         weights[i] = _exp(phi[i] + gamma - g * g * sharpness)
-    for channel in range(v.shape[1]):
-        total = 0.0
+    for channel in range(len(v)):
+        payload, total = v[channel], 0.0
         for i in range(start, end):
-            total += weights[i] * v[i, channel]
+            total += weights[i] * payload[i]
         targets.out[j, channel] += total
 
 # %% ../../nbs/transport/39_line_sums.ipynb #1554f44d
@@ -224,16 +242,15 @@ def _add_blocks(sources, blocks, count, targets, tau, chunk, weights):
                 if chunk.l[j - start] > -np.inf:
                     _add_directly(sources, blocks.first[k], blocks.first[k + 1], targets, j, tau, weights)
 
-# %% ../../nbs/transport/39_line_sums.ipynb #ce9fd8bf
+# %% ../../nbs/transport/39_line_sums.ipynb #009f52ad
 @jit
 def gauss_rows(lo, hi, parts, sources, targets, tau):
     "(36.1) with h = d^2 for units lo..hi."
     n, d = sources.v.shape[1:]
     m = targets.y.shape[1]
-    real = Sources(np.empty(n), np.empty(n), np.empty((n, d)))
+    real, scratch = _room_for_sources(n, d), Scratch(np.empty(n), np.empty(n))
     blocks = _room_for_blocks(n, d)
     chunk = Chunk(np.empty(_CHUNK), np.empty(_CHUNK), np.empty(_CHUNK), np.empty(_CHUNK))
-    weights = np.empty(n)
     for unit in range(lo, hi):
         e = unit // parts
         start = m * (unit % parts) // parts
@@ -244,8 +261,8 @@ def gauss_rows(lo, hi, parts, sources, targets, tau):
             share.out[:] = np.nan
             continue
         share.out[:] = 0
-        count = _cut(real, size, tau[e], m >= _FEW, blocks)
-        _add_blocks(real, blocks, count, share, tau[e], chunk, weights)
+        count = _cut(real, size, tau[e], m >= _FEW, blocks, scratch)
+        _add_blocks(real, blocks, count, share, tau[e], chunk, scratch.weight)
 
 # %% ../../nbs/transport/39_line_sums.ipynb #c47f2929
 @jit(lent=True)
