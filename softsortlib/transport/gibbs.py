@@ -126,8 +126,8 @@ def _pulls_in_tiles(o, phi, x, gamma, y, tau, v, power, learns=True):
     found = pulls_by_tiles(*flat, power, learns)
     return (*(pull if pull is None else pull.reshape(t.shape) for pull, t in zip(found, given)), None, None)
 
-# %% ../../nbs/transport/36_gibbs.ipynb #0f2035b4
-def _shares(batch, m):
+# %% ../../nbs/transport/36_gibbs.ipynb #6bd11959
+def target_shares(batch, m):
     "Into how many shares the targets of one element are cut."
     threads = torch.get_num_threads()
     return threads if 0 < batch < threads and m > 64 * threads else 1
@@ -142,7 +142,7 @@ def _product(phi: Tensor, x: Tensor, gamma: Tensor, y: Tensor, tau: Tensor, v: T
     temperatures, = arrays(flat_batch(tau, 0))
     batch, work = tau.numel(), 8 * (out.numel() + v.numel())
     if power == Cost.SQUARED:
-        parts = _shares(batch, y.shape[-1])
+        parts = target_shares(batch, y.shape[-1])
         spread_rows(gauss_rows, batch * parts, work, parts, sources, targets, temperatures)
     else:
         spread_rows(abs_rows, batch, work, sources, targets, temperatures, odd)

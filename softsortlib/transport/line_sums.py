@@ -43,7 +43,7 @@ class Targets(NamedTuple):
     gamma: np.ndarray
     out: np.ndarray
 
-# %% ../../nbs/transport/39_line_sums.ipynb #737a355b
+# %% ../../nbs/transport/39_line_sums.ipynb #7eb043e1
 _NOTHING = -1e29  # an exponent below it is that of a weight zero
 
 @jit
@@ -60,9 +60,9 @@ def _has_nan(u):
     return found
 
 @jit(lent=True)
-def _real_sources(sources, e, real):
-    "Copy the sources of element e that weigh something into `real`; how many they are, or -1 if one is NaN."
-    x, phi, v = sources.x[e], sources.phi[e], sources.v[e]
+def _real_sources(some, real):
+    "Copy the sources of one element that weigh something into `real`; how many they are, or -1 if one is NaN."
+    x, phi, v = some
     if _has_nan(x) or _has_nan(phi):
         return -1
     count = 0
@@ -242,27 +242,44 @@ def _add_blocks(sources, blocks, count, targets, tau, chunk, weights):
                 if chunk.l[j - start] > -np.inf:
                     _add_directly(sources, blocks.first[k], blocks.first[k + 1], targets, j, tau, weights)
 
-# %% ../../nbs/transport/39_line_sums.ipynb #009f52ad
+# %% ../../nbs/transport/39_line_sums.ipynb #899d8c2e
+class Room(NamedTuple):
+    "Memory for the product of one element."
+    real: Sources
+    blocks: Blocks
+    chunk: Chunk
+    scratch: Scratch
+
+@jit
+def room_for_gauss(n, d):
+    "Memory for n sources with d channels."
+    chunk = Chunk(np.empty(_CHUNK), np.empty(_CHUNK), np.empty(_CHUNK), np.empty(_CHUNK))
+    return Room(_room_for_sources(n, d), _room_for_blocks(n, d), chunk, Scratch(np.empty(n), np.empty(n)))
+
+@jit(lent=True)
+def gauss_sums(some, goal, tau, room):
+    "(36.1) with h = d^2 for one element, whose payloads are (n, d); all sums are NaN if a source is."
+    size = _real_sources(some, room.real)
+    if size < 0 or not tau > 0:
+        goal.out[:] = np.nan
+        return
+    goal.out[:] = 0
+    count = _cut(room.real, size, tau, len(goal.y) >= _FEW, room.blocks, room.scratch)
+    _add_blocks(room.real, room.blocks, count, goal, tau, room.chunk, room.scratch.weight)
+
+# %% ../../nbs/transport/39_line_sums.ipynb #5d85b796
 @jit
 def gauss_rows(lo, hi, parts, sources, targets, tau):
     "(36.1) with h = d^2 for units lo..hi."
-    n, d = sources.v.shape[1:]
     m = targets.y.shape[1]
-    real, scratch = _room_for_sources(n, d), Scratch(np.empty(n), np.empty(n))
-    blocks = _room_for_blocks(n, d)
-    chunk = Chunk(np.empty(_CHUNK), np.empty(_CHUNK), np.empty(_CHUNK), np.empty(_CHUNK))
+    room = room_for_gauss(*sources.v.shape[1:])
     for unit in range(lo, hi):
         e = unit // parts
         start = m * (unit % parts) // parts
         end = m * (unit % parts + 1) // parts
+        some = Sources(sources.x[e], sources.phi[e], sources.v[e])
         share = Targets(targets.y[e, start:end], targets.gamma[e, start:end], targets.out[e, start:end])
-        size = _real_sources(sources, e, real)
-        if size < 0 or not tau[e] > 0:
-            share.out[:] = np.nan
-            continue
-        share.out[:] = 0
-        count = _cut(real, size, tau[e], m >= _FEW, blocks, scratch)
-        _add_blocks(real, blocks, count, share, tau[e], chunk, scratch.weight)
+        gauss_sums(some, share, tau[e], room)
 
 # %% ../../nbs/transport/39_line_sums.ipynb #c47f2929
 @jit(lent=True)
@@ -318,7 +335,18 @@ def _from_right(sources, targets, tau, sign, S):
             i -= 1
         _read(mu, at, S, targets, j, tau, sign)
 
-# %% ../../nbs/transport/39_line_sums.ipynb #ebce094c
+# %% ../../nbs/transport/39_line_sums.ipynb #ed24e721
+@jit(lent=True)
+def abs_sums(some, goal, tau, odd, S):
+    "(36.1) with h = |d| for one element, even or odd; S is scratch of a number for each channel."
+    if _has_nan(some.x) or _has_nan(some.phi):
+        goal.out[:] = np.nan
+        return
+    goal.out[:] = 0
+    _from_left(some, goal, tau, not odd, S)
+    _from_right(some, goal, tau, -1.0 if odd else 1.0, S)
+
+# %% ../../nbs/transport/39_line_sums.ipynb #7911b310
 @jit
 def abs_rows(lo, hi, sources, targets, tau, odd):
     "(36.1) with h = |d| for elements lo..hi, even or odd."
@@ -326,9 +354,4 @@ def abs_rows(lo, hi, sources, targets, tau, odd):
     for e in range(lo, hi):
         some = Sources(sources.x[e], sources.phi[e], sources.v[e])
         goal = Targets(targets.y[e], targets.gamma[e], targets.out[e])
-        if _has_nan(some.x) or _has_nan(some.phi):
-            goal.out[:] = np.nan
-            continue
-        goal.out[:] = 0
-        _from_left(some, goal, tau[e], not odd, S)
-        _from_right(some, goal, tau[e], -1.0 if odd else 1.0, S)
+        abs_sums(some, goal, tau[e], odd, S)

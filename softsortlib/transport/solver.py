@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['potentials']
 
-# %% ../../nbs/transport/37_solver.ipynb #9a93d7d7
+# %% ../../nbs/transport/37_solver.ipynb #6be035d2
 import math
 from typing import NamedTuple
 
@@ -15,7 +15,8 @@ from torch import Tensor
 from ..core.permutation import is_concrete
 from ..engine.autograd import batched, custom_op, differentiable, is_unseen, needs_graph
 from ..engine.dispatch import common_shape
-from .gibbs import Gibbs, flat_batch, half_step
+from .conjugate_rows import solve_by_sets
+from .gibbs import Cost, Gibbs, flat_batch, half_step, target_shares
 from .line import sinkhorn, warn_unless_converged
 
 # %% ../../nbs/transport/37_solver.ipynb #e7558be6
@@ -35,7 +36,7 @@ def _divide(u, v):
     "u / v, and zero where v is not positive."
     return torch.where(v > 0, u / torch.where(v > 0, v, 1.0), 0.0)
 
-# %% ../../nbs/transport/37_solver.ipynb #775e65fb
+# %% ../../nbs/transport/37_solver.ipynb #d806f320
 FLAT = 1e-13  # S looks flat in a direction p where p^T S p is below this share of p^T diag(r) p
 
 def _settle(q, r, over, enough):
@@ -74,24 +75,43 @@ def _conjugate(Q, aR, r, rhs, accuracy, limit, looks=True, kernel=False):
         at = advance_by_rows(at, aR(Q(at.p)), r, over, enough)
     return at.mu, at.steps[..., 0]
 
-# %% ../../nbs/transport/37_solver.ipynb #0bf29c8c
+# %% ../../nbs/transport/37_solver.ipynb #7ef0c8b2
 def log_weights(w):
     "log w, and -1e30 for zero weights."
     if is_unseen((w,)) and not needs_graph((w,)):
         return w.log().clamp(min=-1e30)
     return torch.where(w > 0, torch.where(w > 0, w, 1.0).log(), -1e30)
 
+class Chain(NamedTuple):
+    "The maps Q and diag(a) R of Prop 37.1, from inputs to milestones and back."
+    K: Gibbs
+    back: Gibbs  # K from milestones to inputs
+    phi: Tensor  # exponents of the inputs, F + log a
+    response: Tensor  # of the milestones where Q arrives, G
+    gamma: Tensor  # of the milestones where R departs, G + log b
+
+    def Q(self, p):
+        "(..., m) from (..., n)."
+        return self.K.apply(self.phi, self.response, p[..., None])[..., 0]
+
+    def aR(self, t):
+        "(..., n) from (..., m)."
+        return self.back.apply(self.gamma, self.phi, t[..., None])[..., 0]
+
 def _chain(K, F, G, a, b):
-    "The maps Q and diag(a) R of Prop 37.1, from inputs to milestones and back, as functions of (..., n) and (..., m)."
-    back, phi, gamma = K.T, F + log_weights(a), G + log_weights(b)
+    "The chain at potentials F (..., n) and G (..., m)."
+    return Chain(K, K.T, F + log_weights(a), G, G + log_weights(b))
 
-    def Q(p):
-        return K.apply(phi, G, p[..., None])[..., 0]
-
-    def aR(t):
-        return back.apply(gamma, phi, t[..., None])[..., 0]
-
-    return Q, aR
+# %% ../../nbs/transport/37_solver.ipynb #63a94c05
+def _solve_system(chain, r, rhs, accuracy, limit, looks=True):
+    "mu with S mu = rhs for the S of a chain, whose row sums are r, and the number of steps of each element."
+    K = chain.K
+    sets = looks and K.opaque and K.who == "numba" and target_shares(r.numel() // max(1, r.shape[-1]), K.y.shape[-1]) == 1
+    if sets:
+        at = K.x, chain.phi, K.y, chain.response, chain.gamma, K.tau[..., 0]
+        enough = accuracy * _total(rhs.abs())
+        return solve_by_sets(at, K.power == Cost.SQUARED, r, rhs, enough[..., 0], limit, FLAT)
+    return _conjugate(chain.Q, chain.aR, r, rhs, accuracy, limit, looks, K.who == "triton")
 
 # %% ../../nbs/transport/37_solver.ipynb #51f14ac4
 def _search(respond, dual, F, G, D, step, update, active, slope):
@@ -111,12 +131,11 @@ def _search(respond, dual, F, G, D, step, update, active, slope):
         t = torch.where(good, t, t / 2)
     return arrive(torch.where(good, F + t * step, update))
 
-# %% ../../nbs/transport/37_solver.ipynb #f07cf015
+# %% ../../nbs/transport/37_solver.ipynb #4408b112
 def _newton_step(K, F, G, a, b, r, slow, residual):
     "Newton's step where `slow`, no longer than one, and its steps of conjugate gradients."
-    Q, aR = _chain(K, F, G, a, b)
     rhs = torch.where(slow, a - r, 0.0)
-    step, used = _conjugate(Q, aR, r, rhs, residual.clamp(max=0.1), 200, kernel=K.who == "triton")
+    step, used = _solve_system(_chain(K, F, G, a, b), r, rhs, residual.clamp(max=0.1), 200)
     reach = (step.amax(-1, keepdim=True) - step.amin(-1, keepdim=True)) / 2
     return step / reach.clamp(min=1), used[..., None]
 
@@ -187,21 +206,21 @@ def _from_weightless(K, grad_F, F, G, a):
     alone = torch.where(a > 0, -1e30, F)
     return K.apply(alone, G, torch.where(a > 0, 0.0, grad_F)[..., None])[..., 0]
 
-# %% ../../nbs/transport/37_solver.ipynb #331185a9
+# %% ../../nbs/transport/37_solver.ipynb #0395a10b
 def _adjoint(K, grad_F, grad_G, F, G, a, b, steps=0):
     "The gradients of rho and sigma in (37.3) from those of F and G, by (37.4) on the smaller side."
     if K.x.shape[-1] > K.y.shape[-1]:
         return _adjoint(K.T, grad_G, grad_F, G, F, b, a, steps)[::-1]
-    Q, aR = _chain(K, F, G, a, b)
-    r = aR(torch.ones_like(b))
-    column_sums = Q(torch.ones_like(a))                            # those of the plan divided by b: one at the solution
+    chain = _chain(K, F, G, a, b)
+    r = chain.aR(torch.ones_like(b))
+    column_sums = chain.Q(torch.ones_like(a))                      # those of the plan divided by b: one at the solution
     grad_G = grad_G - b * _from_weightless(K, grad_F, F, G, a)
     share = _divide(grad_G, column_sums)
     rhs = torch.where(a > 0, grad_F - a * K.T.apply(G, F, share[..., None])[..., 0], 0.0)
     less = torch.where(column_sums > 0, G - log_weights(column_sums), -1e30)
-    normed, _ = _chain(K, F, less, a, b)                           # Q divided by the column sums
-    mu, _ = _conjugate(normed, aR, r, rhs, 1e-9, steps or 500, not steps, K.who == "triton")
-    return torch.where(a > 0, r * mu, grad_F), grad_G - b * Q(mu)
+    normed = chain._replace(response=less)                         # Q divided by the column sums
+    mu, _ = _solve_system(normed, r, rhs, 1e-9, steps or 500, not steps)
+    return torch.where(a > 0, r * mu, grad_F), grad_G - b * chain.Q(mu)
 
 # %% ../../nbs/transport/37_solver.ipynb #80624a5b
 def _inside(x, y, tau, power, backend):
