@@ -80,7 +80,7 @@ def check_writable(path):
     if path.is_dir():
         raise OSError(f"cannot write {path} (it is a folder): give the name of a file")
 
-# %% ../../nbs/lab/73_records.ipynb #7d9a394a
+# %% ../../nbs/lab/73_records.ipynb #662873e1
 def write_json(
     path: "str | Path",  # the file to write; its folder is made
     record: dict,  # what json can hold
@@ -98,7 +98,7 @@ def write_json(
         os.replace(temporary, path)
     except BaseException as e:
         if temporary:
-            os.unlink(temporary)
+            Path(temporary).unlink(missing_ok=True)         # a signal may come when it has its name already
         raise (no_room(path, e) if isinstance(e, OSError) else e)
     return path
 

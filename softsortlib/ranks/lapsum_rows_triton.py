@@ -240,7 +240,7 @@ def grads_triton(
     launch(_row_back_kernel, len(x), x, g_ptr=g, gx_ptr=gx, gs_ptr=gs, gtau_ptr=gtau, **_shared(s, x, order, real, T))
     return gx, gs, gtau.view(tau.shape).to(tau.dtype), y
 
-# %% ../../nbs/ranks/188_lapsum_rows_triton.ipynb #95ad7fc7
+# %% ../../nbs/ranks/188_lapsum_rows_triton.ipynb #bb37f32e
 @triton_jit
 def _edges_of(t, k, m, q, up, tau, steps):
     "a, beta and gamma of (175.1), L and R, and whether the score below is the nearer, for thresholds k."
@@ -251,8 +251,10 @@ def _edges_of(t, k, m, q, up, tau, steps):
 
 
 @triton_jit
-def _cells_of(s, t, k, m, tau, a, beta, gamma, low):
-    "u, v and the width of the cells k, seen from scores s."
+def _cells_of(s_ptr, target_ptr, row, n, t, k, m, tau, a, beta, gamma, low):
+    "The scores s of the targets of rows k, and u, v and the width of the cells k, seen from there."
+    target = tl.load(target_ptr + row * n + k, k < n, 0)
+    s = tl.load(s_ptr + row * n + target, k < n, 0.0).to(tl.float64)
     x = _look(t, tl.where(low, a - 1, a), (k > 0) & (k < m))
     d = tl.where(low, beta, -gamma)
     d = tl.where(k <= 0, -float("inf"), tl.where(k >= m, float("inf"), d))
@@ -262,7 +264,7 @@ def _cells_of(s, t, k, m, tau, a, beta, gamma, low):
     ends = (d == -float("inf")) | (d1 == float("inf"))
     width = tl.where(ends, float("inf"), (x1 - x) / tau + (d1 - d))
     u, v = _seen_from(x, d, x1, d1, s, tau)
-    return u, v, width
+    return s, u, v, width
 
 
 @triton_jit
@@ -271,9 +273,7 @@ def _log_kernel(s_ptr, target_ptr, order_ptr, real_ptr, tau_ptr, y_ptr, n, steps
     row = tl.program_id(0).to(tl.int64)
     k, m, i, t, q, up, tau = _scores_of(s_ptr, order_ptr, real_ptr, tau_ptr, row, n, BLOCK)
     a, beta, gamma, _, _, low = _edges_of(t, k, m, q, up, tau, steps)
-    target = tl.load(target_ptr + row * n + k, k < n, 0)
-    s = tl.load(s_ptr + row * n + target, k < n, 0.0).to(tl.float64)
-    u, v, width = _cells_of(s, t, k, m, tau, a, beta, gamma, low)
+    s, u, v, width = _cells_of(s_ptr, target_ptr, row, n, t, k, m, tau, a, beta, gamma, low)
     tl.store(y_ptr + row * n + k, _log_entry(u, v, width), k < n)
 
 # %% ../../nbs/ranks/188_lapsum_rows_triton.ipynb #7a22206b
@@ -287,7 +287,7 @@ def _shares_of(p, q, k, m, a, beta, gamma, L, R, low):
     pull = tl.where(inside, _look(q, k - 1, inside) + p, 0.0)
     return lam, rho, pull / tl.where(inside, lam * L + rho * R, 1.0)
 
-# %% ../../nbs/ranks/188_lapsum_rows_triton.ipynb #4ca678bb
+# %% ../../nbs/ranks/188_lapsum_rows_triton.ipynb #17bad3fc
 @triton_jit
 def _log_back_kernel(g_ptr, s_ptr, target_ptr, order_ptr, real_ptr, tau_ptr, gs_ptr, own_ptr, gtau_ptr, n, steps,
                      BLOCK: tl.constexpr):
@@ -295,9 +295,7 @@ def _log_back_kernel(g_ptr, s_ptr, target_ptr, order_ptr, real_ptr, tau_ptr, gs_
     row = tl.program_id(0).to(tl.int64)
     k, m, i, t, q, up, tau = _scores_of(s_ptr, order_ptr, real_ptr, tau_ptr, row, n, BLOCK)
     a, beta, gamma, L, R, low = _edges_of(t, k, m, q, up, tau, steps)
-    target = tl.load(target_ptr + row * n + k, k < n, 0)
-    s = tl.load(s_ptr + row * n + target, k < n, 0.0).to(tl.float64)
-    u, v, width = _cells_of(s, t, k, m, tau, a, beta, gamma, low)
+    s, u, v, width = _cells_of(s_ptr, target_ptr, row, n, t, k, m, tau, a, beta, gamma, low)
     of_u, of_v = _slopes_of(u, v, width)
     g = tl.load(g_ptr + row * n + k, k < n, 0.0).to(tl.float64) / tau
     own = g * (of_u - of_v)
