@@ -15,7 +15,7 @@ from torch import Tensor
 from ..engine.compile import arrays, jit, spread_rows
 from .line_sums import Sources, Targets, abs_sums, gauss_sums, room_for_gauss
 
-# %% ../../nbs/transport/189_conjugate_rows.ipynb #26c0c934
+# %% ../../nbs/transport/189_conjugate_rows.ipynb #b4dc0565
 class Maps(NamedTuple):
     "What Q and diag(a) R are made of, for a batch."
     x: np.ndarray
@@ -25,29 +25,37 @@ class Maps(NamedTuple):
     gamma: np.ndarray
     tau: np.ndarray
 
-# %% ../../nbs/transport/189_conjugate_rows.ipynb #3f658172
-@jit(lent=True)
-def _there_and_back(maps, e, squared, p, t, u, room, S):
-    "u = diag(a) R Q p for element e; p and u are (n, 1), t is (m, 1)."
-    tau = maps.tau[e]
-    inputs, milestones = Sources(maps.x[e], maps.phi[e], p), Targets(maps.y[e], maps.response[e], t)
-    answers, arrivals = Sources(maps.y[e], maps.gamma[e], t), Targets(maps.x[e], maps.phi[e], u)
-    if squared:
-        gauss_sums(inputs, milestones, tau, room)
-        gauss_sums(answers, arrivals, tau, room)
-    else:
-        abs_sums(inputs, milestones, tau, False, S)
-        abs_sums(answers, arrivals, tau, False, S)
-
-# %% ../../nbs/transport/189_conjugate_rows.ipynb #632b9fba
 class Vectors(NamedTuple):
-    "The rest q, z and the weights 1 / r of one set, (n), its direction p and S p, (n, 1)."
+    "The vectors of one set."
     q: np.ndarray
     z: np.ndarray
     over: np.ndarray
     p: np.ndarray
     u: np.ndarray
+    t: np.ndarray
 
+@jit
+def _vectors(n, m):
+    "Memory for a set of n inputs and m milestones."
+    column = np.empty((n, 1))
+    return Vectors(np.empty(n), np.empty(n), np.empty(n), column, np.empty_like(column), np.empty((m, 1)))
+
+# %% ../../nbs/transport/189_conjugate_rows.ipynb #a427aefb
+@jit(lent=True)
+def _through_gauss(maps, e, v, room):
+    "u = diag(a) R Q p for element e, with h = d^2."
+    tau = maps.tau[e]
+    gauss_sums(Sources(maps.x[e], maps.phi[e], v.p), Targets(maps.y[e], maps.response[e], v.t), tau, room)
+    gauss_sums(Sources(maps.y[e], maps.gamma[e], v.t), Targets(maps.x[e], maps.phi[e], v.u), tau, room)
+
+@jit(lent=True)
+def _through_abs(maps, e, v, S):
+    "u = diag(a) R Q p for element e, with h = |d|."
+    tau = maps.tau[e]
+    abs_sums(Sources(maps.x[e], maps.phi[e], v.p), Targets(maps.y[e], maps.response[e], v.t), tau, False, S)
+    abs_sums(Sources(maps.y[e], maps.gamma[e], v.t), Targets(maps.x[e], maps.phi[e], v.u), tau, False, S)
+
+# %% ../../nbs/transport/189_conjugate_rows.ipynb #4d306a33
 @jit(lent=True)
 def _settle(v, r, enough):
     "Set z from the rest q; q^T z, or zero where q is small enough to end."
@@ -82,34 +90,58 @@ def _step(v, r, power, mu, flat):
         v.q[i] -= length * v.u[i, 0]
     return True
 
-# %% ../../nbs/transport/189_conjugate_rows.ipynb #a7107438
-@jit
-def conjugate_sets(lo, hi, maps, squared, r, rhs, enough, limit, flat, mu, steps):
-    "Solve (189.1) for sets lo..hi."
-    n, m = maps.x.shape[1], maps.y.shape[1]
-    room, S, t = room_for_gauss(max(n, m), 1), np.empty(1), np.empty((m, 1))
-    v = Vectors(np.empty(n), np.empty(n), np.empty(n), np.empty((n, 1)), np.empty((n, 1)))
-    for e in range(lo, hi):
-        mu[e] = 0
-        v.q[:] = rhs[e]
-        for i in range(n):
-            v.over[i] = 1 / r[e, i] if r[e, i] > 0 else 0.0
-        power = _settle(v, r[e], enough[e])
-        v.p[:, 0] = v.z
-        count = 0
-        while power > 0 and count < limit:
-            _there_and_back(maps, e, squared, v.p, t, v.u, room, S)
-            if not _step(v, r[e], power, mu[e], flat):
-                break
-            before, power = power, _settle(v, r[e], enough[e])
-            for i in range(n):
-                v.p[i, 0] = v.z[i] + power / before * v.p[i, 0]
-            count += 1
-        steps[e] = count
+# %% ../../nbs/transport/189_conjugate_rows.ipynb #f1f197b8
+@jit(lent=True)
+def _begin(v, r, rhs, enough, mu):
+    "Set the first direction; q^T z, or zero where there is nothing to do."
+    for i in range(len(r)):
+        mu[i] = 0
+        v.q[i] = rhs[i]
+        v.over[i] = 1 / r[i] if r[i] > 0 else 0.0
+    power = _settle(v, r, enough)
+    for i in range(len(r)):
+        v.p[i, 0] = v.z[i]
+    return power
 
-# %% ../../nbs/transport/189_conjugate_rows.ipynb #221e86a3
+@jit(lent=True)
+def _go_on(v, r, enough, power, flat, mu):
+    "Make a step (189.2), where u is diag(a) R Q p; whether it moved, and q^T z or zero."
+    if not _step(v, r, power, mu, flat):
+        return False, 0.0
+    after = _settle(v, r, enough)
+    for i in range(len(r)):
+        v.p[i, 0] = v.z[i] + after / power * v.p[i, 0]
+    return True, after
+
+# %% ../../nbs/transport/189_conjugate_rows.ipynb #c031d412
+@jit
+def conjugate_gauss(lo, hi, maps, r, rhs, enough, limit, flat, mu, steps):
+    "Solve (189.1) with h = d^2 for sets lo..hi."
+    v = _vectors(maps.x.shape[1], maps.y.shape[1])
+    room = room_for_gauss(max(len(v.q), len(v.t)), v.p.shape[1])
+    for e in range(lo, hi):
+        power = _begin(v, r[e], rhs[e], enough[e], mu[e])
+        steps[e] = 0
+        while power > 0 and steps[e] < limit:
+            _through_gauss(maps, e, v, room)
+            moved, power = _go_on(v, r[e], enough[e], power, flat, mu[e])
+            steps[e] += moved
+
+@jit
+def conjugate_abs(lo, hi, maps, r, rhs, enough, limit, flat, mu, steps):
+    "Solve (189.1) with h = |d| for sets lo..hi."
+    v, S = _vectors(maps.x.shape[1], maps.y.shape[1]), np.empty(1)
+    for e in range(lo, hi):
+        power = _begin(v, r[e], rhs[e], enough[e], mu[e])
+        steps[e] = 0
+        while power > 0 and steps[e] < limit:
+            _through_abs(maps, e, v, S)
+            moved, power = _go_on(v, r[e], enough[e], power, flat, mu[e])
+            steps[e] += moved
+
+# %% ../../nbs/transport/189_conjugate_rows.ipynb #e8f77d5b
 def solve_by_sets(
-    at: tuple,  # inputs x, their exponents phi (B, n), milestones y, their exponents response and gamma (B, m), tau (B,)
+    at: tuple,  # the fields of `Maps`: x, phi (B, n), y, response, gamma (B, m), tau (B,)
     squared: bool,  # whether the cost is d^2; else it is |d|
     r: Tensor,  # row sums, (B, n)
     rhs: Tensor,  # right sides, (B, n)
@@ -121,5 +153,6 @@ def solve_by_sets(
     mu, steps = torch.empty_like(r), torch.empty(len(r), dtype=torch.long)
     r, rhs, enough, mu_rows, step_rows = arrays(r, rhs, enough, mu, steps)
     maps, work = Maps(*arrays(*at)), 64 * (r.size + at[2].numel())
-    spread_rows(conjugate_sets, len(r), work, maps, squared, r, rhs, enough, limit, flat, mu_rows, step_rows)
+    kernel = conjugate_gauss if squared else conjugate_abs
+    spread_rows(kernel, len(r), work, maps, r, rhs, enough, limit, flat, mu_rows, step_rows)
     return mu, steps

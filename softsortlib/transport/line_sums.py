@@ -13,16 +13,16 @@ import numpy as np
 
 from ..engine.compile import exp_neg, jit
 
-# %% ../../nbs/transport/39_line_sums.ipynb #b1ee7430
+# %% ../../nbs/transport/39_line_sums.ipynb #2cf2d196
 _WIDTH = 0.6            # of a block, in units of sqrt(tau)
 _LEAST = 8              # sources of a block, even if they are further apart
-_TERMS = 20             # of an expansion
+_TERMS = 20             # of an expansion, a multiple of four
 _FEW = 24               # targets that are not worth the moments
 _CHUNK = 32             # targets for which one decision is made
 _NEGLIGIBLE = -42.0     # a bound below it leaves a block out: e^-42 = 6e-19
-_ACCURATE = -31.0       # an error below it accepts the expansion: e^-31 = 3e-14
+_ACCURATE = 3e-14       # an error below it accepts the expansion
 _EXACT = 1.4            # |z| up to which the expansion is exact to rounding: 1.4^20 / 20! = 3e-16
-_LOG_FACTORIAL = math.lgamma(_TERMS + 1)
+_OVER_FACTORIAL = 1 / math.factorial(_TERMS)
 
 # %% ../../nbs/transport/39_line_sums.ipynb #57ff3aba
 @jit(lent=True)
@@ -112,12 +112,30 @@ def _frame(sources, tau, blocks, k):
     blocks.slope[k] = beta
     blocks.shift[k] = s
 
-# %% ../../nbs/transport/39_line_sums.ipynb #8886745f
+# %% ../../nbs/transport/39_line_sums.ipynb #121a1a2a
 class Scratch(NamedTuple):
-    "Two numbers of each source."
+    "Three numbers of each source."
     weight: np.ndarray
     ratio: np.ndarray
+    term: np.ndarray
 
+@jit(lent=True)
+def _four_moments(ratio, term):
+    "The sums of term, ratio term, ratio^2 term and ratio^3 term; then term is ratio^4 term."
+    zero, one, two, three = 0.0, 0.0, 0.0, 0.0
+    for i in range(len(ratio)):
+        r, t = ratio[i], term[i]
+        zero += t
+        t *= r
+        one += t
+        t *= r
+        two += t
+        t *= r
+        three += t
+        term[i] = t * r
+    return zero, one, two, three
+
+# %% ../../nbs/transport/39_line_sums.ipynb #c8c458b5
 @jit(lent=True)
 def _weigh(sources, tau, blocks, k, scratch):
     "Set the mass of block k, and its moments if it is expandable."
@@ -125,7 +143,7 @@ def _weigh(sources, tau, blocks, k, scratch):
     sharpness, inverse = 1 / tau, 1 / max(blocks.radius[k], 1e-300)
     start, end = blocks.first[k], blocks.first[k + 1]
     x, phi, v = sources.x[start:end], sources.phi[start:end], sources.v[:, start:end]
-    weight, ratio = scratch.weight[:len(x)], scratch.ratio[:len(x)]
+    weight, ratio, term = scratch.weight[:len(x)], scratch.ratio[:len(x)], scratch.term[:len(x)]
     mass = 0.0
     for i in range(len(x)):
         u = x[i] - c
@@ -135,15 +153,14 @@ def _weigh(sources, tau, blocks, k, scratch):
     blocks.log_mass[k] = math.log(mass)
     if not blocks.expandable[k]:
         return
-    for q in range(_TERMS):
-        step = 1 / (q + 1)
-        for channel in range(len(v)):
-            moment = 0.0
-            for i in range(len(x)):
-                moment += weight[i] * v[channel, i]
-            blocks.moments[k, q, channel] = moment
+    for channel in range(len(v)):
         for i in range(len(x)):
-            weight[i] *= ratio[i] * step
+            term[i] = weight[i] * v[channel, i]
+        over = 1.0                                                        # 1 / q!
+        for q in range(0, _TERMS, 4):
+            for power, moment in enumerate(_four_moments(ratio, term)):
+                blocks.moments[k, q + power, channel] = moment * over
+                over /= q + power + 1
 
 # %% ../../nbs/transport/39_line_sums.ipynb #3698babf
 @jit(lent=True)
@@ -166,83 +183,127 @@ def _cut(sources, n, tau, expand, blocks, scratch):
         start = end
     return count
 
-# %% ../../nbs/transport/39_line_sums.ipynb #bad11bba
+# %% ../../nbs/transport/39_line_sums.ipynb #b0bd3853
 class Chunk(NamedTuple):
-    "Scratch for 32 targets."
+    "Scratch for 32 targets; a strip has eight rows of them."
     l: np.ndarray
     z: np.ndarray
+    bound: np.ndarray
     factor: np.ndarray
     polynomial: np.ndarray
+    strip: np.ndarray
+
+@jit
+def _room_for_chunk():
+    "Memory for a chunk."
+    strip = np.empty((_LEAST, _CHUNK))
+    return Chunk(np.empty(_CHUNK), np.empty(_CHUNK), np.empty(_CHUNK), np.empty(_CHUNK), np.empty(_CHUNK), strip)
 
 @jit(lent=True)
 def _bounds(blocks, k, targets, start, end, tau, chunk):
-    "Set l_j and z_j of (39.1) for targets start..end; the logarithms of the largest bound and of the worst error."
-    highest, worst = -np.inf, -np.inf
-    for t in range(end - start):
-        g = targets.y[start + t] - blocks.centre[k]
-        l = blocks.shift[k] + targets.gamma[start + t] - g * g / tau
-        z = (blocks.slope[k] + 2 * g / tau) * blocks.radius[k]
-        bound = blocks.log_mass[k] + l + abs(z)
-        highest = max(highest, bound)
-        if bound < _NEGLIGIBLE:
-            l, z = -np.inf, 0.0
-        elif abs(z) > _EXACT:
-            worst = max(worst, bound + _TERMS * math.log(abs(z)) - _LOG_FACTORIAL)
-        chunk.l[t] = l
-        chunk.z[t] = z
-    return highest, worst
+    "Set l_j and z_j of (39.1) and the bound for targets start..end; how many are reached, and how many of them far."
+    centre, shift, log_mass = blocks.centre[k], blocks.shift[k], blocks.log_mass[k]
+    rise, sharpness, steep = blocks.slope[k] * blocks.radius[k], 1 / tau, 2 / tau * blocks.radius[k]
+    y, gamma = targets.y[start:end], targets.gamma[start:end]
+    reached, far = 0, 0
+    for t in range(len(y)):
+        g = y[t] - centre
+        l = shift + gamma[t] - g * g * sharpness
+        z = rise + steep * g
+        bound = log_mass + l + abs(z)
+        left_out = bound < _NEGLIGIBLE
+        chunk.l[t] = -np.inf if left_out else l
+        chunk.z[t] = 0.0 if left_out else z
+        chunk.bound[t] = bound
+        reached += 0 if left_out else 1
+        far += 1 if not left_out and abs(z) > _EXACT else 0
+    return reached, far
 
-# %% ../../nbs/transport/39_line_sums.ipynb #4aa318b6
+@jit(lent=True)
+def _missed(chunk, J):
+    "For how many of the first J targets the expansion is neither exact to rounding nor accurate by Prop 39.1."
+    count = 0
+    for t in range(J):
+        z = abs(chunk.z[t])
+        four = z * z * z * z
+        error = _exp(chunk.bound[t]) * (four * four * four * four * four) * _OVER_FACTORIAL
+        count += 0 if z <= _EXACT or error < _ACCURATE else 1
+    return count
+
+# %% ../../nbs/transport/39_line_sums.ipynb #beba066b
 @jit(lent=True)
 def _expand(M, chunk, out):
     "Add (39.2) to the sums of a chunk, out (J, d)."
     J = len(out)
-    l, z, factor, polynomial = chunk
+    l, z, factor, polynomial = chunk.l, chunk.z, chunk.factor, chunk.polynomial
     for t in range(J):
         factor[t] = _exp(l[t])
     for channel in range(out.shape[1]):
-        polynomial[:J] = M[_TERMS - 1, channel]
-        for q in range(_TERMS - 2, -1, -1):
-            moment = M[q, channel]
+        for t in range(J):
+            polynomial[t] = 0
+        for q in range(_TERMS - 4, -1, -4):
+            zero, one, two, three = M[q, channel], M[q + 1, channel], M[q + 2, channel], M[q + 3, channel]
             for t in range(J):
-                polynomial[t] = polynomial[t] * z[t] + moment
+                polynomial[t] = (((polynomial[t] * z[t] + three) * z[t] + two) * z[t] + one) * z[t] + zero
         for t in range(J):
             out[t, channel] += polynomial[t] * factor[t]
 
-# %% ../../nbs/transport/39_line_sums.ipynb #9598ff1b
+# %% ../../nbs/transport/39_line_sums.ipynb #817a751d
 @jit(lent=True)
-def _add_directly(sources, start, end, targets, j, tau, weights):
-    "Add sources start..end to target j term by term; `weights` is scratch for as many numbers as there are sources."
-    x, phi, v = sources
-    y, gamma, sharpness = targets.y[j], targets.gamma[j], 1 / tau
-    for i in range(start, end):
-        g = x[i] - y
-        weights[i] = _exp(phi[i] + gamma - g * g * sharpness)
-    for channel in range(len(v)):
-        payload, total = v[channel], 0.0
-        for i in range(start, end):
-            total += weights[i] * payload[i]
-        targets.out[j, channel] += total
+def _strip_of(x, phi, y, gamma, tau, strip):
+    "The terms of (36.1) without payloads, of up to eight sources at up to 32 targets, into `strip`."
+    sharpness = 1 / tau
+    for i in range(len(x)):
+        for t in range(len(y)):
+            g = x[i] - y[t]
+            strip[i, t] = _exp(phi[i] + gamma[t] - g * g * sharpness)
 
-# %% ../../nbs/transport/39_line_sums.ipynb #1554f44d
 @jit(lent=True)
-def _add_blocks(sources, blocks, count, targets, tau, chunk, weights):
+def _add_directly(sources, first, last, targets, start, end, tau, chunk):
+    "Add sources first..last to targets start..end term by term, a strip of sources at a time."
+    strip, total = chunk.strip, chunk.polynomial[:end - start]
+    y, gamma = targets.y[start:end], targets.gamma[start:end]
+    for base in range(first, last, _LEAST):
+        to = min(base + _LEAST, last)
+        _strip_of(sources.x[base:to], sources.phi[base:to], y, gamma, tau, strip)
+        for channel in range(len(sources.v)):
+            total[:] = 0
+            for i in range(to - base):
+                payload = sources.v[channel, base + i]
+                for t in range(len(total)):
+                    total[t] += strip[i, t] * payload
+            for t in range(len(total)):
+                targets.out[start + t, channel] += total[t]
+
+# %% ../../nbs/transport/39_line_sums.ipynb #7fedee3c
+@jit(lent=True)
+def _ends(l):
+    "The first target of a chunk that a block reaches, and the one after the last; one is reached."
+    start, end = 0, len(l)
+    while l[start] == -np.inf:
+        start += 1
+    while l[end - 1] == -np.inf:
+        end -= 1
+    return start, end
+
+@jit(lent=True)
+def _add_blocks(sources, blocks, count, targets, tau, chunk):
     "Add all blocks to all targets, each pair of a block and a chunk in the cheapest way that is accurate."
     m = len(targets.y)
     for start in range(0, m, _CHUNK):
         end = min(start + _CHUNK, m)
         for k in range(count):
-            highest, worst = _bounds(blocks, k, targets, start, end, tau, chunk)
-            if not highest >= _NEGLIGIBLE:
+            reached, far = _bounds(blocks, k, targets, start, end, tau, chunk)
+            if reached == 0:
                 continue
-            if blocks.expandable[k] and worst < _ACCURATE:
+            if blocks.expandable[k] and (far == 0 or _missed(chunk, end - start) == 0):
                 _expand(blocks.moments[k], chunk, targets.out[start:end])
                 continue
-            for j in range(start, end):
-                if chunk.l[j - start] > -np.inf:
-                    _add_directly(sources, blocks.first[k], blocks.first[k + 1], targets, j, tau, weights)
+            low, high = _ends(chunk.l[:end - start])
+            first, last = blocks.first[k], blocks.first[k + 1]
+            _add_directly(sources, first, last, targets, start + low, start + high, tau, chunk)
 
-# %% ../../nbs/transport/39_line_sums.ipynb #899d8c2e
+# %% ../../nbs/transport/39_line_sums.ipynb #6fae6ec4
 class Room(NamedTuple):
     "Memory for the product of one element."
     real: Sources
@@ -253,8 +314,8 @@ class Room(NamedTuple):
 @jit
 def room_for_gauss(n, d):
     "Memory for n sources with d channels."
-    chunk = Chunk(np.empty(_CHUNK), np.empty(_CHUNK), np.empty(_CHUNK), np.empty(_CHUNK))
-    return Room(_room_for_sources(n, d), _room_for_blocks(n, d), chunk, Scratch(np.empty(n), np.empty(n)))
+    scratch = Scratch(np.empty(n), np.empty(n), np.empty(n))
+    return Room(_room_for_sources(n, d), _room_for_blocks(n, d), _room_for_chunk(), scratch)
 
 @jit(lent=True)
 def gauss_sums(some, goal, tau, room):
@@ -265,7 +326,7 @@ def gauss_sums(some, goal, tau, room):
         return
     goal.out[:] = 0
     count = _cut(room.real, size, tau, len(goal.y) >= _FEW, room.blocks, room.scratch)
-    _add_blocks(room.real, room.blocks, count, goal, tau, room.chunk, room.scratch.weight)
+    _add_blocks(room.real, room.blocks, count, goal, tau, room.chunk)
 
 # %% ../../nbs/transport/39_line_sums.ipynb #5d85b796
 @jit

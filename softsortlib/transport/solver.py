@@ -102,12 +102,12 @@ def _chain(K, F, G, a, b):
     "The chain at potentials F (..., n) and G (..., m)."
     return Chain(K, K.T, F + log_weights(a), G, G + log_weights(b))
 
-# %% ../../nbs/transport/37_solver.ipynb #63a94c05
+# %% ../../nbs/transport/37_solver.ipynb #ded1cc23
 def _solve_system(chain, r, rhs, accuracy, limit, looks=True):
     "mu with S mu = rhs for the S of a chain, whose row sums are r, and the number of steps of each element."
     K = chain.K
-    sets = looks and K.opaque and K.who == "numba" and target_shares(r.numel() // max(1, r.shape[-1]), K.y.shape[-1]) == 1
-    if sets:
+    batch = r.numel() // max(1, r.shape[-1])
+    if looks and K.opaque and K.who == "numba" and target_shares(batch, K.y.shape[-1]) == 1:
         at = K.x, chain.phi, K.y, chain.response, chain.gamma, K.tau[..., 0]
         enough = accuracy * _total(rhs.abs())
         return solve_by_sets(at, K.power == Cost.SQUARED, r, rhs, enough[..., 0], limit, FLAT)
