@@ -183,7 +183,7 @@ def _cut(sources, n, tau, expand, blocks, scratch):
         start = end
     return count
 
-# %% ../../nbs/transport/39_line_sums.ipynb #b0bd3853
+# %% ../../nbs/transport/39_line_sums.ipynb #1c497d87
 class Chunk(NamedTuple):
     "Scratch for 32 targets; a strip has eight rows of them."
     l: np.ndarray
@@ -199,6 +199,7 @@ def _room_for_chunk():
     strip = np.empty((_LEAST, _CHUNK))
     return Chunk(np.empty(_CHUNK), np.empty(_CHUNK), np.empty(_CHUNK), np.empty(_CHUNK), np.empty(_CHUNK), strip)
 
+# %% ../../nbs/transport/39_line_sums.ipynb #767da886
 @jit(lent=True)
 def _bounds(blocks, k, targets, start, end, tau, chunk):
     "Set l_j and z_j of (39.1) and the bound for targets start..end; how many are reached, and how many of them far."
@@ -219,6 +220,7 @@ def _bounds(blocks, k, targets, start, end, tau, chunk):
         far += 1 if not left_out and abs(z) > _EXACT else 0
     return reached, far
 
+# %% ../../nbs/transport/39_line_sums.ipynb #1ddd82cf
 @jit(lent=True)
 def _missed(chunk, J):
     "For how many of the first J targets the expansion is neither exact to rounding nor accurate by Prop 39.1."
