@@ -75,7 +75,7 @@ class TransportPermutation(SoftPermutation):
         self.phi = F + log_weights(a)
         self.place = _inverse(order)
 
-# %% ../../nbs/transport/31_sinkhorn_sort.ipynb #44d6db19
+# %% ../../nbs/transport/31_sinkhorn_sort.ipynb #9c5e8b02
 @patch_to(TransportPermutation)
 def _chosen(self, rows):
     "Kernel and potentials of the chosen rows in increasing order, the way there and the way back."
@@ -88,9 +88,10 @@ def _chosen(self, rows):
 @patch_to(TransportPermutation)
 def _log_rows(self, rows):
     "(31.2) entry by entry, in the order of the user."
-    K, G, _, back = self._chosen(rows)
-    log_P = K.exponents(self.phi, G)[..., back, :]
-    return log_P.gather(-1, self.place[..., None, :].expand(log_P.shape)).to(compute_dtype(self.dtype))
+    y, G = (t if rows is None else t[..., rows] for t in (self.K.y, self.G))
+    phi, x = (t.gather(-1, self.place.expand(t.shape)) for t in (self.phi, self.K.x))
+    K = Gibbs(x, y, self.K.tau, self.K.power, self.K.backend)
+    return K.exponents(phi, G).to(compute_dtype(self.dtype))
 
 @patch_to(TransportPermutation)
 def _log_prob(self, target, rows):
