@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['TransportPermutation', 'SinkhornSort']
 
-# %% ../../nbs/transport/31_sinkhorn_sort.ipynb #5f3b2ef2
+# %% ../../nbs/transport/31_sinkhorn_sort.ipynb #ad05e8b4
 import math
 from typing import TYPE_CHECKING, Callable
 
@@ -18,8 +18,10 @@ from softsortlib.core.permutation import (
     DensePermutation, SoftPermutation, check_mask, check_scores, compute_dtype, is_concrete, patch_to,
 )
 from ..engine.dispatch import choose, common_shape, precise
+from ..engine.scan import tau_tensor
 from .gibbs import Cost, Gibbs
 from .line import check_iteration, check_rounds, convex_cost
+from .plan_matrix import plan_matrix
 from .quantiles import few_milestones
 from .solver import log_weights, potentials
 
@@ -47,12 +49,13 @@ def _along(x, index):
     "x (..., n, d) with its rows taken as index (..., n) says."
     return x.gather(-2, index[..., None].expand(*x.shape[:-2], index.shape[-1], x.shape[-1]))
 
-# %% ../../nbs/transport/31_sinkhorn_sort.ipynb #b63358bb
+# %% ../../nbs/transport/31_sinkhorn_sort.ipynb #a3c13b24
 class TransportPermutation(SoftPermutation):
     "The rows (31.2) of a transport plan, held as potentials; `residual` and `iterations` tell how they were found."
     if TYPE_CHECKING:  # what later cells add
         def ranks(self) -> Tensor: ...
         def _chosen(self, rows): ...
+        def _ends(self, rows): ...
 
     def __init__(self,
         K: Gibbs,  # kernel between the ordered inputs and the milestones
@@ -75,7 +78,7 @@ class TransportPermutation(SoftPermutation):
         self.phi = F + log_weights(a)
         self.place = _inverse(order)
 
-# %% ../../nbs/transport/31_sinkhorn_sort.ipynb #9c5e8b02
+# %% ../../nbs/transport/31_sinkhorn_sort.ipynb #92ba97ca
 @patch_to(TransportPermutation)
 def _chosen(self, rows):
     "Kernel and potentials of the chosen rows in increasing order, the way there and the way back."
@@ -86,12 +89,26 @@ def _chosen(self, rows):
     return K, self.G[..., rows[forth]], forth, forth.argsort()
 
 @patch_to(TransportPermutation)
+def _ends(self, rows):
+    "Exponents and places of the inputs in the order of the user, (..., n), and of the chosen rows, (..., r)."
+    K = self.K
+    phi, x, G, y = (t.expand(*self.batch, t.shape[-1]) for t in (self.phi, K.x, self.G, K.y))
+    chosen = (G, y) if rows is None else (G[..., rows], y[..., rows])
+    return phi.gather(-1, self.place), x.gather(-1, self.place), *chosen
+
+@patch_to(TransportPermutation)
 def _log_rows(self, rows):
     "(31.2) entry by entry, in the order of the user."
-    y, G = (t if rows is None else t[..., rows] for t in (self.K.y, self.G))
-    phi, x = (t.gather(-1, self.place.expand(t.shape)) for t in (self.phi, self.K.x))
-    K = Gibbs(x, y, self.K.tau, self.K.power, self.K.backend)
-    return K.exponents(phi, G).to(compute_dtype(self.dtype))
+    phi, x, G, y = self._ends(rows)
+    return Gibbs(x, y, self.K.tau, self.K.power, self.K.backend).exponents(phi, G).to(compute_dtype(self.dtype))
+
+@patch_to(TransportPermutation)
+def _dense(self, rows):
+    "(31.2), by a kernel where there is one for the cost."
+    if self.K.who != "numba":
+        return SoftPermutation._dense(self, rows)
+    tau = tau_tensor(self.K.tau if not isinstance(self.K.tau, Tensor) else self.K.tau[..., 0], self.phi, self.batch)
+    return plan_matrix(*self._ends(rows), tau, int(self.K.power), compute_dtype(self.dtype))
 
 @patch_to(TransportPermutation)
 def _log_prob(self, target, rows):
