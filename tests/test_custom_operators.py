@@ -84,6 +84,7 @@ def rest(s):
     z, x = s.clone().requires_grad_(), torch.linspace(0, 1, 3, dtype=torch.float64)
     for P in (SoftSort(0.5, power=1.5)(z), SinkhornSort(0.5, power=1)(z), SinkhornSort(0.5, gradient="unrolled")(z), SinkhornSort(0.5, milestones=2)(z)): twice(P @ s, z)
     twice(SinkhornSort(0.5).quantiles(z, [0.3]) @ s, z)
+    twice(SinkhornSort(0.5, gradient="unrolled")(z).to_dense(), z)
     for op in (SoftSort(0.5, backend="numba"), SoftSort(0.5, power=2, backend="numba"), NeuralSort(0.5, backend="numba")):
         for f in (lambda P: P @ s, lambda P: P.mT @ s, lambda P: P.to_dense(), lambda P: P.log_prob(P.hard())): twice(f(op(z)), z)
     twice(pair_sum(z, 0.5, torch.ones_like(z), "laplace", plain=False), z)

@@ -14,9 +14,9 @@ from ..engine.autograd import batched, custom_op, differentiable
 from ..engine.compile import arrays, empty_matrix, exp_neg, jit, one_batch, spread_rows
 from .line import convex_cost
 
-# %% ../../nbs/transport/192_plan_matrix.ipynb #996a7396
+# %% ../../nbs/transport/192_plan_matrix.ipynb #75ebfef5
 def _plain_matrix(phi, x, gamma, y, tau, power, dtype):
-    "(192.1) in plain torch: phi, x (..., n), gamma, y (..., m), tau (...); the definition, and the way to all derivatives."
+    "(192.1) in plain torch, for phi, x (..., n), gamma, y (..., m), tau (...): the definition."
     cost = convex_cost(power)(y[..., :, None] - x[..., None, :])
     return (phi[..., None, :] + gamma[..., :, None] - cost / tau[..., None, None]).exp().to(dtype)
 

@@ -78,16 +78,7 @@ class TransportPermutation(SoftPermutation):
         self.phi = F + log_weights(a)
         self.place = _inverse(order)
 
-# %% ../../nbs/transport/31_sinkhorn_sort.ipynb #92ba97ca
-@patch_to(TransportPermutation)
-def _chosen(self, rows):
-    "Kernel and potentials of the chosen rows in increasing order, the way there and the way back."
-    if rows is None:
-        return self.K, self.G, slice(None), slice(None)
-    forth = rows.argsort()
-    K = Gibbs(self.K.x, self.K.y[..., rows[forth]], self.K.tau, self.K.power, self.K.backend)
-    return K, self.G[..., rows[forth]], forth, forth.argsort()
-
+# %% ../../nbs/transport/31_sinkhorn_sort.ipynb #e8f945c8
 @patch_to(TransportPermutation)
 def _ends(self, rows):
     "Exponents and places of the inputs in the order of the user, (..., n), and of the chosen rows, (..., r)."
@@ -119,7 +110,16 @@ def _log_prob(self, target, rows):
     log_P = phi + G - self.K.h(y - x) / self.K.tau
     return torch.where(phi > -1e29, log_P, -math.inf).to(compute_dtype(self.dtype))
 
-# %% ../../nbs/transport/31_sinkhorn_sort.ipynb #4ef4836a
+# %% ../../nbs/transport/31_sinkhorn_sort.ipynb #e2433278
+@patch_to(TransportPermutation)
+def _chosen(self, rows):
+    "Kernel and potentials of the chosen rows in increasing order, the way there and the way back."
+    if rows is None:
+        return self.K, self.G, slice(None), slice(None)
+    forth = rows.argsort()
+    K = Gibbs(self.K.x, self.K.y[..., rows[forth]], self.K.tau, self.K.power, self.K.backend)
+    return K, self.G[..., rows[forth]], forth, forth.argsort()
+
 @patch_to(TransportPermutation)
 def _matmul(self, x, rows):
     "The chosen rows times x (..., n, d): a product with the kernel."
