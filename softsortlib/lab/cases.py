@@ -354,9 +354,9 @@ def pieces(
                 found.append((name, n, batch))
     return found
 
-# %% ../../nbs/lab/89_cases.ipynb #7b7cad4a
+# %% ../../nbs/lab/89_cases.ipynb #323225c2
 def _older(row, run, newest):
-    "Whether the modules that a row names have changed or, where it names none, any code since its run."
+    "Whether the modules that a row of ours names have changed or, where it names none, any code since its run."
     if "through" in row and "modules" in run:
         return any(module_hash(name) != run["modules"].get(name) for name in row["through"].split())
     return run.get("code") != newest.get("code")
@@ -377,7 +377,8 @@ def bench_rows(
         who = case and case.contenders.get(row["contender"])
         told = dict(asked=who.asked, here=who.here) if who else dict(asked=None, here=False)
         run = runs[row.get("run", 0)]
-        found.append({**told, **row, "code": run.get("code"), "stale": _older(row, run, runs[-1])})
+        ours = who.here if who else case is None or row["contender"] != case.floor
+        found.append({**told, **row, "code": run.get("code"), "stale": ours and _older(row, run, runs[-1])})
     return found
 
 # %% ../../nbs/lab/89_cases.ipynb #f7d86854

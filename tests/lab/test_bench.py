@@ -76,7 +76,7 @@ def test_a_row_is_stale_when_the_modules_that_it_names_have_changed():
     rows = [row("ranks", "LaplaceRank", median=1.0, through="ranks.laplace", run=0), row("ranks", "Permutahedron", median=1.0, through="ranks.permutahedron", run=0),
             row("ranks", "torchsort", median=1.0, run=0), row("dense", "NeuralSort", median=1.0, run=1)]
     runs = [dict(code="a", modules={"ranks.laplace": new, "ranks.permutahedron": "00000000"}), dict(code="b")]
-    assert [r["stale"] for r in bench_rows(dict(runs=runs, rows=rows))] == [False, True, True, False]
+    assert [r["stale"] for r in bench_rows(dict(runs=runs, rows=rows))] == [False, True, False, False]      # torchsort does not age with our code
 
 
 def test_the_rows_of_this_library_name_their_modules():
