@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = []
 
-# %% ../../nbs/ragged/173_kernels.ipynb #4b01bfb6
+# %% ../../nbs/ragged/173_kernels.ipynb #ddd5bb6e
 from enum import IntEnum
 from typing import NamedTuple
 
@@ -16,6 +16,7 @@ from torch import Tensor
 from ..engine.autograd import is_unseen
 from ..engine.compile import arrays, copy_to, exp_neg, jit, spread_rows
 from ..engine.dispatch import choose
+from ..engine.scan_kernels import share_of
 from .lists import list_numbers, offsets_of, spans
 
 # %% ../../nbs/ragged/173_kernels.ipynb #b57a9fff
@@ -119,19 +120,20 @@ def _both_sides(t, q, v, even, odd):
         even[i] += beyond + group
         odd[i] = beyond - odd[i]
 
-# %% ../../nbs/ragged/173_kernels.ipynb #6216069f
+# %% ../../nbs/ragged/173_kernels.ipynb #d1e16286
 @jit(lent=True)
 def _sort_values(t, q, room, y):
     "y = the soft-sorted scores (173.2), in order."
     n = len(t)
+    share = share_of(n)  # so that no sum overflows
     Z, T, x, spare = room[0, :n], room[1, :n], room[2, :n], room[3, :n]
     x[:] = 1.0
     _both_sides(t, q, x, Z, spare)
     for i in range(n):
-        x[i] = t[i] - t[0]
+        x[i] = share * t[i]
     _both_sides(t, q, x, T, spare)
     for i in range(n):
-        y[i] = t[0] + T[i] / Z[i]
+        y[i] = T[i] / Z[i] / share
 
 # %% ../../nbs/ragged/173_kernels.ipynb #c3484505
 @jit(lent=True)
@@ -174,17 +176,18 @@ def _laplace_ranks(t, q, order, room, y):
         M = q[i] * M + (1 - q[i]) * i
         y[order[i]] = (n + 1) / 2 + (M - above[i]) / 2
 
-# %% ../../nbs/ragged/173_kernels.ipynb #531341db
+# %% ../../nbs/ragged/173_kernels.ipynb #be9bb654
 @jit(lent=True)
 def _sort_back(t, q, tau, order, g, room, out):
     "(173.5): out = the gradient to the scores as they stood, g (n,) that to the sorted values."
     n = len(t)
+    share = share_of(n)
     x, Z, O, T, OT = room[0, :n], room[1, :n], room[2, :n], room[3, :n], room[4, :n]
     a, E, Oa, Oay = room[5, :n], room[6, :n], room[7, :n], room[8, :n]
     x[:] = 1.0
     _both_sides(t, q, x, Z, O)
     for i in range(n):
-        x[i] = t[i] - t[0]
+        x[i] = share * t[i]
     _both_sides(t, q, x, T, OT)
     for i in range(n):
         a[i] = g[i] / Z[i]
@@ -193,7 +196,7 @@ def _sort_back(t, q, tau, order, g, room, out):
     _both_sides(t, q, a, E, Oa)
     for i in range(n):
         pull = a[i] * OT[i] - T[i] * O[i] + x[i] * Oa[i] - Oay[i]
-        out[order[i]] = E[i] - pull / tau
+        out[order[i]] = E[i] - pull / share / tau
 
 # %% ../../nbs/ragged/173_kernels.ipynb #98e8333f
 @jit(lent=True)

@@ -246,12 +246,12 @@ class _LaplaceRanks(torch.autograd.Function):
         p_tau = _temperature_pull(p, t, tau, places.offsets, places.number) if ctx.needs_input_grad[1] else None
         return p, p_tau, None
 
-# %% ../../nbs/ragged/174_kernels_triton.ipynb #01b65181
+# %% ../../nbs/ragged/174_kernels_triton.ipynb #bd332e2a
 def _soft_values(t, tau, places):
     "(173.2), along t."
-    base = t.detach()[:, places.offsets[places.number]]
-    Z, T = ListSums.apply(t, tau, torch.stack([torch.ones_like(t), t - base], 1), places, "even").unbind(1)
-    return base + T / Z
+    share = 2.0 ** -t.shape[1].bit_length()  # so that no sum overflows
+    Z, T = ListSums.apply(t, tau, torch.stack([torch.ones_like(t), share * t], 1), places, "even").unbind(1)
+    return T / Z / share
 
 
 def _soft_positions(t, tau, places):

@@ -58,7 +58,7 @@ def _few(rows, x):
     "Whether the windows of these rows are less than the sums of all: on a CPU, which has kernels for them."
     return rows is not None and len(rows) <= 100 and x.device.type == "cpu"
 
-# %% ../../nbs/rowwise/131_squares.ipynb #f856a46a
+# %% ../../nbs/rowwise/131_squares.ipynb #746f4a02
 @patch_to(SquarePermutation)
 def _normalisers(self, Z):
     "Z (..., n, 1), with one in place of zero where an element is padded."
@@ -67,14 +67,16 @@ def _normalisers(self, Z):
 
 @torch.no_grad()
 def _centre(x):
-    "A middle c of the payload (..., n, d) and a size of x - c, (..., 1, d), finite and at least one."
-    half = x / 2
-    c = half.amax(-2, keepdim=True) + half.amin(-2, keepdim=True)
-    c = c.where(c.isfinite(), 0)  # what is padded may be anything
-    size = 2 * (half - c / 2).abs().amax(-2, keepdim=True).clamp(0.5, torch.finfo(x.dtype).max / 4)
-    return c, size.where(size.isfinite(), 1)
+    "c of (131.3) for x (..., n, d), and, at least one, what x - c is divided by so that no sum overflows: (..., 1, d)."
+    low, high = x.amin(-2, keepdim=True), x.amax(-2, keepdim=True)
+    middle = low / 2 + high / 2
+    c = torch.minimum(middle, 2 * low).clamp(min=0) + torch.maximum(middle, 2 * high).clamp(max=0)
+    c = c.nan_to_num(0, 0, 0)  # what is padded may be anything
+    half = torch.maximum(high / 2 - c / 2, c / 2 - low / 2)
+    size = (half * (16 * x.shape[-2] / torch.finfo(x.dtype).max)).clamp(min=1)
+    return c, size.nan_to_num(1, 1)
 
-# %% ../../nbs/rowwise/131_squares.ipynb #4f0520c8
+# %% ../../nbs/rowwise/131_squares.ipynb #d2fafce6
 @patch_to(SquarePermutation)
 def _matmul(self, x, rows):
     "P[rows] x for x (..., n, d)."
@@ -82,10 +84,10 @@ def _matmul(self, x, rows):
         return WindowedPermutation._matmul(self, x, rows)
     real = self._real().expand(*x.shape[:-1], 1)
     c, size = _centre(x)
-    centred = (x - c) / size
+    centred = x / size - c / size
     centred = centred if self.mask is None else centred.masked_fill(~self.mask[..., None], 0)
-    sums = self._sums(torch.cat([centred, real], -1))
-    y = c + size * (sums[..., :-1] / self._normalisers(sums[..., -1:]))
+    sums, Z = self._sums(torch.cat([centred, real], -1)).split([x.shape[-1], 1], -1)
+    y = size * (c / size + sums / self._normalisers(Z))
     y = _at(y, self.order if rows is None else self.order[..., rows])
     return y if self.mask is None else y.masked_fill(~self._rows_kept(rows), 0)
 
