@@ -43,6 +43,8 @@ def small_chunks(monkeypatch):
     monkeypatch.setattr(pooling, "CHUNK", 4)
     import softsortlib.ranks.lapsum_rows_triton as rows
     monkeypatch.setattr(rows, "LONGEST", 8)
+    import softsortlib.ranks.lapsum_triton as line
+    monkeypatch.setattr(line, "BLOCK", 16)
     import softsortlib.ragged.kernels_triton as lists
     for name in ("CHUNK", "TILE"): monkeypatch.setattr(lists, name, 8)
     import softsortlib.ranks.lapsum as lapsum

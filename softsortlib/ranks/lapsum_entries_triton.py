@@ -5,14 +5,37 @@
 # %% auto #0
 __all__ = ['log_entries_triton', 'log_entries_grads_triton', 'entries_triton', 'entries_grads_triton']
 
-# %% ../../nbs/ranks/175_lapsum_entries_triton.ipynb #54f4c177
+# %% ../../nbs/ranks/175_lapsum_entries_triton.ipynb #2b0ab375
 import torch
 from torch import Tensor
 
 from ..engine.compile import has_triton, tl, triton, triton_jit
 from ..engine.dispatch import launch
 from ..engine.scan_triton import scan_triton, sides_triton
-from .lapsum_triton import _count_before, _count_below, _line_kernel, _place
+
+# %% ../../nbs/ranks/175_lapsum_entries_triton.ipynb #c9a4ed9a
+@triton_jit
+def _place(real_ptr, n, blocks, BLOCK: tl.constexpr):
+    "The set of this program, its elements, and how many of the set are real."
+    row = (tl.program_id(0) // blocks).to(tl.int64)
+    k = tl.program_id(0) % blocks * BLOCK + tl.arange(0, BLOCK)
+    return row, k, tl.load(real_ptr + row).to(tl.int32)
+
+
+@triton_jit
+def _count_below(left_ptr, right_ptr, i, m, steps):
+    "a_i of (45.1) for thresholds i of one set; 0 for i <= 0, m for i >= m."
+    low = tl.zeros_like(i)
+    high = low + m
+    for _ in range(steps):
+        middle = (low + high) // 2
+        searched = low < high
+        L = tl.load(left_ptr + middle, searched, 1.0)
+        R = tl.load(right_ptr + middle, searched, 1.0)
+        first = middle + 1 - L / 2 + (R - 1) / 2 <= i
+        low = tl.where(searched & first, middle + 1, low)
+        high = tl.where(searched & (middle + 1 - L / 2 + (R - 1) / 2 > i), middle, high)
+    return tl.where(i <= 0, 0, tl.where(i >= m, m, low))
 
 # %% ../../nbs/ranks/175_lapsum_entries_triton.ipynb #55f2d293
 @triton_jit
@@ -24,7 +47,7 @@ def _sorted_kernel(s_ptr, order_ptr, real_ptr, t_ptr, one_ptr, kept_ptr, n, bloc
     tl.store(one_ptr + row * n + k, tl.where(k < m, 1.0, 0.0), k < n)
     tl.store(kept_ptr + i, tl.where(k < m, 1, 0), k < n)
 
-# %% ../../nbs/ranks/175_lapsum_entries_triton.ipynb #16ad0255
+# %% ../../nbs/ranks/175_lapsum_entries_triton.ipynb #be4b5b16
 @triton_jit
 def _log_of(x):
     "The logarithm of x, that of the least normal number for zero; NaN stays."
@@ -45,7 +68,7 @@ def _distances_of(down, up, L, R, tau, C, both):
 @triton_jit
 def _distances(t_ptr, left_ptr, right_ptr, tau, i, m, steps):
     "a, beta and gamma of (175.1), L and R beside thresholds i of one set."
-    a = _count_below(left_ptr, right_ptr, i, m, 0, steps)
+    a = _count_below(left_ptr, right_ptr, i, m, steps)
     under = a > 0
     over = a < m
     L = tl.load(left_ptr + a - 1, under, 0.0)
@@ -216,6 +239,32 @@ def _levels_kernel(p_ptr, q_ptr, real_ptr, tau_ptr, t_ptr, left_ptr, right_ptr, 
     tl.store(down_ptr + place, lam * share, inside)
     tl.store(up_ptr + place, rho * share, inside)
 
+# %% ../../nbs/ranks/175_lapsum_entries_triton.ipynb #f0af9e47
+@triton_jit
+def _count_before(a_ptr, k, m, steps):
+    "How many thresholds stand before the scores k of one set, Prop 45.1."
+    low = tl.zeros_like(k)
+    high = low + tl.maximum(m - 1, 0)
+    for _ in range(steps):
+        middle = (low + high) // 2
+        searched = low < high
+        a = tl.load(a_ptr + middle, searched, 0)
+        low = tl.where(searched & (a <= k), middle + 1, low)
+        high = tl.where(searched & (a > k), middle, high)
+    return low
+
+
+@triton_jit
+def _line_kernel(real_ptr, t_ptr, a_ptr, low_ptr, high_ptr, down_ptr, up_ptr, n, blocks, steps, BLOCK: tl.constexpr):
+    "Put the scores of one block in line."
+    row, k, m = _place(real_ptr, n, blocks, BLOCK)
+    place = row * (2 * n - 1) + k + _count_before(a_ptr + row * n, k, m, steps)
+    t = tl.load(t_ptr + row * n + k, k < m, 0.0)
+    tl.store(low_ptr + place, t, k < m)
+    tl.store(high_ptr + place, t, k < m)
+    tl.store(down_ptr + place, tl.zeros_like(t), k < m)
+    tl.store(up_ptr + place, tl.zeros_like(t), k < m)
+
 # %% ../../nbs/ranks/175_lapsum_entries_triton.ipynb #85e90b5a
 @triton_jit
 def _collect_kernel(order_ptr, real_ptr, tau_ptr, t_ptr, a_ptr, D_ptr, U_ptr, direct_ptr, gs_ptr, gtau_ptr,
@@ -231,7 +280,7 @@ def _collect_kernel(order_ptr, real_ptr, tau_ptr, t_ptr, a_ptr, D_ptr, U_ptr, di
     spread = tl.sum(tl.where(pull == 0, 0.0, far * pull), 0)
     tl.store(gtau_ptr + tl.program_id(0), -spread / tl.load(tau_ptr + row))
 
-# %% ../../nbs/ranks/175_lapsum_entries_triton.ipynb #d0f74429
+# %% ../../nbs/ranks/175_lapsum_entries_triton.ipynb #c3cc9500
 def _in_line(p, q, read, common):
     "What the scans down and up collect from thresholds with B_i from p and q (B, n), and the counts a."
     B, n = p.shape
@@ -241,8 +290,7 @@ def _in_line(p, q, read, common):
     line = dict(low_ptr=low, high_ptr=high, down_ptr=down, up_ptr=up)
     programs = B * common["blocks"]
     launch(_levels_kernel, programs, p, p_ptr=p, q_ptr=q, a_ptr=a, size_ptr=size, **line, **read, **common)
-    launch(_line_kernel, programs, p, real_ptr=real, t_ptr=t, a_ptr=a, **line, d=0, COLS=1,
-           steps=read["steps"], **common)
+    launch(_line_kernel, programs, p, real_ptr=real, t_ptr=t, a_ptr=a, **line, steps=read["steps"], **common)
     D = scan_triton(low[..., 0], down, tau, "right", size)
     return D, scan_triton(high[..., 0], up, tau, "left", size), a
 

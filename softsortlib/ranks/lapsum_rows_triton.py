@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['product_triton', 'grads_triton', 'log_triton', 'log_grads_triton']
 
-# %% ../../nbs/ranks/188_lapsum_rows_triton.ipynb #c398b8f5
+# %% ../../nbs/ranks/188_lapsum_rows_triton.ipynb #203af5b7
 import torch
 from torch import Tensor
 
@@ -15,15 +15,10 @@ from ..engine.scan_triton import compose
 from softsortlib.ranks.lapsum_entries_triton import (
     _distances_of, _flat, _log_entry, _seen_from, _slopes_of, log_entries_grads_triton, log_entries_triton,
 )
-from .lapsum_triton import _sets, _weights_of, lapsum_grads_triton, lapsum_product_triton
+from .lapsum_back_triton import _difference, lapsum_grads_triton
+from .lapsum_triton import _column, _decay, _look, _search, _sets, _weights_of, lapsum_product_triton
 
-# %% ../../nbs/ranks/188_lapsum_rows_triton.ipynb #81b13b76
-@triton_jit
-def _look(x, at, there):
-    "The lanes `at` of x, zero where there is none."
-    return tl.where(there, tl.gather(x, tl.where(there, at, 0), 0), 0.0)
-
-
+# %% ../../nbs/ranks/188_lapsum_rows_triton.ipynb #d9876c14
 @triton_jit
 def _both_sides(x, q, up):
     "(188.1) of x: q is the decay to the score before, up to the one behind."
@@ -31,25 +26,6 @@ def _both_sides(x, q, up):
     _, high = tl.associative_scan((up, x), 0, compose, reverse=True)
     return low, high
 
-
-@triton_jit
-def _decay(t, other, tau, there):
-    "exp(-|t - other| / tau), one at a tie, zero where one of them is not there."
-    return tl.where(there, tl.where(t == other, 1.0, tl.exp(-tl.abs(t - other) / tau)), 0.0)
-
-# %% ../../nbs/ranks/188_lapsum_rows_triton.ipynb #073c2bbe
-@triton_jit
-def _search(M, level, size, steps):
-    "How many of the first `size` lanes of M, which increase, are at most `level`."
-    low = tl.zeros_like(level).to(tl.int32)
-    high = low + size
-    for _ in range(steps):
-        middle = (low + high) // 2
-        searched = low < high
-        value = _look(M, middle, searched)
-        low = tl.where(searched & (value <= level), middle + 1, low)
-        high = tl.where(searched & (value > level), middle, high)
-    return low
 
 # %% ../../nbs/ranks/188_lapsum_rows_triton.ipynb #ee910709
 @triton_jit
@@ -83,15 +59,7 @@ def _thresholds_of(k, m, q, up, steps):
     lam, rho = _weights_of((a - k).to(tl.float64), L, R, _look(q, a, under & over), under, over)
     return a, lam, rho, lam * L + rho * R
 
-# %% ../../nbs/ranks/188_lapsum_rows_triton.ipynb #b52bc35a
-@triton_jit
-def _column(x_ptr, i, middle, c, d, k, m):
-    "Column c of the payload of one set in order, less that of the median score, and the latter."
-    centre = tl.load(x_ptr + middle * d + c).to(tl.float64)
-    x = tl.load(x_ptr + i * d + c, k < m, 0.0).to(tl.float64)
-    return tl.where(k < m, x - centre, 0.0), centre
-
-
+# %% ../../nbs/ranks/188_lapsum_rows_triton.ipynb #28b6863b
 @triton_jit
 def _row_kernel(s_ptr, x_ptr, order_ptr, real_ptr, tau_ptr, y_ptr, n, d, groups, steps,
                 COLS: tl.constexpr, BLOCK: tl.constexpr):
@@ -102,7 +70,7 @@ def _row_kernel(s_ptr, x_ptr, order_ptr, real_ptr, tau_ptr, y_ptr, n, d, groups,
     middle = tl.load(order_ptr + row * n + m // 2)
     first = tl.program_id(0) % groups * COLS
     for c in range(first, tl.minimum(first + COLS, d)):
-        z, centre = _column(x_ptr + row * n * d, i, middle, c, d, k, m)
+        z, centre = _column(x_ptr + row * n * d, i, middle, c, d, k < m)
         low, high = _both_sides(z, q, up)
         G = _look(tl.cumsum(z, 0), a - 1, a > 0) - lam * _look(low, a - 1, lam != 0) + rho * _look(high, a, rho != 0)
         behind = tl.where(k + 1 < m, _look(G, k + 1, k + 1 < m), tl.sum(z, 0))
@@ -126,7 +94,7 @@ def _places_of(t, a, k, m, tau, steps):
     to_high = _decay(_look(high, j, below), t, tau, below)
     return j, down, up, to_low, to_high
 
-# %% ../../nbs/ranks/188_lapsum_rows_triton.ipynb #2db6bb1b
+# %% ../../nbs/ranks/188_lapsum_rows_triton.ipynb #d4f0a691
 @triton_jit
 def _put_and_collect(lam, rho, w, j, m, down, up, to_low, to_high):
     "D and U of (188.3) for what arrives at the thresholds."
@@ -136,30 +104,23 @@ def _put_and_collect(lam, rho, w, j, m, down, up, to_low, to_high):
     return D, to_high * _look(high, j, j > 0)
 
 
-@triton_jit
-def _difference(g_ptr, c, d, k, m):
-    "w at thresholds k of one set."
-    at = g_ptr + k * d + c
-    inside = (k > 0) & (k < m)
-    return tl.load(at - d, inside, 0.0).to(tl.float64) - tl.load(at, inside, 0.0).to(tl.float64)
-
-# %% ../../nbs/ranks/188_lapsum_rows_triton.ipynb #aa06b61f
+# %% ../../nbs/ranks/188_lapsum_rows_triton.ipynb #27db4481
 @triton_jit
 def _pull_at(g_ptr, x_ptr, i, middle, d, k, m, q, up, a, lam, rho, density):
-    "v of (45.3) at thresholds k of one set."
+    "v of (193.1) at thresholds k of one set."
     pull = tl.zeros_like(lam)
     for c in range(d):
-        z, _ = _column(x_ptr, i, middle, c, d, k, m)
+        z, _ = _column(x_ptr, i, middle, c, d, k < m)
         low, high = _both_sides(z, q, up)
         near = lam * _look(low, a - 1, lam != 0) + rho * _look(high, a, rho != 0)
-        pull += _difference(g_ptr, c, d, k, m) * near
+        pull += _difference(g_ptr, k, c, d, (k > 0) & (k < m)) * near
     return tl.where(density > 0, pull / tl.where(density > 0, density, 1.0), 0.0)
 
-# %% ../../nbs/ranks/188_lapsum_rows_triton.ipynb #a19c6220
+# %% ../../nbs/ranks/188_lapsum_rows_triton.ipynb #cf155e30
 @triton_jit
 def _row_back_kernel(g_ptr, s_ptr, x_ptr, order_ptr, real_ptr, tau_ptr, gx_ptr, gs_ptr, gtau_ptr, n, d, steps,
                      BLOCK: tl.constexpr):
-    "Write the gradients (45.4) of one set."
+    "Write the gradients (193.2) of one set."
     row = tl.program_id(0).to(tl.int64)
     k, m, i, t, q, up, tau = _scores_of(s_ptr, order_ptr, real_ptr, tau_ptr, row, n, BLOCK)
     a, lam, rho, density = _thresholds_of(k, m, q, up, steps)
@@ -172,8 +133,8 @@ def _row_back_kernel(g_ptr, s_ptr, x_ptr, order_ptr, real_ptr, tau_ptr, gx_ptr, 
     D, U = _put_and_collect(lam, rho, v, j, m, down, rise, to_low, to_high)
     pull = D + U
     for c in range(d):
-        z, _ = _column(x_ptr, i, middle, c, d, k, m)
-        w = _difference(g_ptr, c, d, k, m)
+        z, _ = _column(x_ptr, i, middle, c, d, k < m)
+        w = _difference(g_ptr, k, c, d, (k > 0) & (k < m))
         D, U = _put_and_collect(lam, rho, w, j, m, down, rise, to_low, to_high)
         pull -= z * (D + U)
         g = tl.load(g_ptr + j * d + c, k < m, 0.0).to(tl.float64)
@@ -183,7 +144,7 @@ def _row_back_kernel(g_ptr, s_ptr, x_ptr, order_ptr, real_ptr, tau_ptr, gx_ptr, 
     far = t - tl.sum(tl.where(k == 0, t, 0.0), 0)
     tl.store(gtau_ptr + row, -tl.sum(tl.where(pull == 0, 0.0, far * pull), 0) / tau)
 
-# %% ../../nbs/ranks/188_lapsum_rows_triton.ipynb #79c6ff16
+# %% ../../nbs/ranks/188_lapsum_rows_triton.ipynb #60b8234e
 LONGEST = 1024  # scores of a set that one program holds
 COLUMNS = 8  # of a program
 
@@ -191,7 +152,7 @@ def _is_short(x, gradients):
     "Whether one program holds a set of this payload, (..., n, d)."
     n, d = x.shape[-2:]
     most = LONGEST // 2 if gradients and d > 1 else LONGEST
-    return 0 < x.numel() and n <= most and not (gradients and d > COLUMNS) and hasattr(tl, "gather")
+    return 0 < x.numel() and n <= most and not (gradients and d > COLUMNS)
 
 def _shared(s, x, order, real, tau):
     "What both kernels take, by name."
@@ -217,7 +178,7 @@ def product_triton(
     launch(_row_kernel, len(x) * groups, x, y_ptr=y, groups=groups, COLS=COLUMNS, **_shared(s, x, order, real, tau))
     return y
 
-# %% ../../nbs/ranks/188_lapsum_rows_triton.ipynb #f313f37c
+# %% ../../nbs/ranks/188_lapsum_rows_triton.ipynb #862b7239
 def grads_triton(
     g: Tensor,  # what arrives for P x, (..., n, d)
     s: Tensor,  # scores, (..., n)
@@ -228,7 +189,7 @@ def grads_triton(
     learn: bool = True,  # whether the gradient to tau is wanted
     multiply: bool = False,  # whether P x is wanted too
 ) -> tuple:  # the gradients to x (..., n, d), which is P^T g, to s (..., n) and to tau (..., 1); P x or x
-    "The gradients (45.4): one launch for a short set."
+    "The gradients (193.2): one launch for a short set."
     if not _is_short(x, gradients=True):
         return lapsum_grads_triton(g, s, tau, x, order, real, learn, multiply)
     y = product_triton(s, tau, x, order, real) if multiply else x
@@ -310,7 +271,7 @@ def _log_back_kernel(g_ptr, s_ptr, target_ptr, order_ptr, real_ptr, tau_ptr, gs_
     spread = tl.sum(tl.where(pull == 0, 0.0, (t - first) * pull), 0)
     tl.store(gtau_ptr + row, -(spread + direct) / tau)
 
-# %% ../../nbs/ranks/188_lapsum_rows_triton.ipynb #d3e387f4
+# %% ../../nbs/ranks/188_lapsum_rows_triton.ipynb #bc773f6f
 def _sets_of(s, tau, target, order, real):
     "What both kernels of the likelihood take, by name."
     s, tau, order, real = _flat(s, tau, order, real)
@@ -320,7 +281,7 @@ def _sets_of(s, tau, target, order, real):
 
 def _all_rows_are_short(target, rows):
     "Whether one program holds a set, and the likelihood is that of all rows."
-    return rows is None and 0 < target.numel() and target.shape[-1] <= LONGEST and hasattr(tl, "gather")
+    return rows is None and 0 < target.numel() and target.shape[-1] <= LONGEST
 
 # %% ../../nbs/ranks/188_lapsum_rows_triton.ipynb #94f6b7e5
 def log_triton(

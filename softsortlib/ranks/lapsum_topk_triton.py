@@ -5,15 +5,14 @@
 # %% auto #0
 __all__ = ['topk_triton', 'topk_grads_triton']
 
-# %% ../../nbs/ranks/183_lapsum_topk_triton.ipynb #ba6edd09
+# %% ../../nbs/ranks/183_lapsum_topk_triton.ipynb #97194283
 import torch
 from torch import Tensor
 
 from ..engine.compile import has_triton, tl, triton, triton_jit
 from ..engine.dispatch import launch
 from ..engine.scan_triton import arrive, carry_on, cut, note_ends, ones_of
-from .lapsum_entries_triton import _blocks, _distances_of, _flat
-from .lapsum_triton import _place
+from .lapsum_entries_triton import _blocks, _distances_of, _flat, _place
 
 # %% ../../nbs/ranks/183_lapsum_topk_triton.ipynb #9c135cc9
 @triton_jit

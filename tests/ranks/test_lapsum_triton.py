@@ -29,11 +29,9 @@ def agree(*args, rtol=1e-11, atol=1e-11, **kwargs):
 """
 
 EDGES = BEGIN + """
-import softsortlib.engine.scan_triton as scan
 import softsortlib.ranks.lapsum_triton as k
-cut = scan.cut
-scan.cut = k.cut = lambda n, d, most=0: cut(n, d, 64)                                # blocks of 64 numbers
-for n, d in ((1, 1), (64, 1), (65, 1), (9, 9)):                                      # around a block of rows, of the line, of columns
+k.BLOCK = 32                                                                         # chunks of 12 scores, parts of 30 places
+for n, d in ((1, 1), (12, 1), (13, 1), (9, 9)):                                      # around a chunk and a part of the line
     s, x, w = randn(2, n), randn(2, n, d), randn(2, n, d)
     if n > 9: s[1, : n // 3] = s[1, -1]                                              # a third is tied
     mask = torch.rand(2, n, generator=rng) < torch.tensor([[2], [0.7]])              # the first row is whole
@@ -103,23 +101,46 @@ assert_close(*grads)
 
 PLACES = BEGIN + """
 from softsortlib.ranks import lapsum_triton as k
+k.BLOCK = 16                                                                         # chunks of 6 scores, parts of 14 places
+noted = {}
+launch = k.launch
+def note(kernel, programs, on, **arguments): launch(kernel, programs, on, **arguments); noted.update(arguments)
+k.launch = note
 for n in (2, 9, 70):                                                                 # Prop 45.1
-    s = randn(2, n); s[1, : n // 2] = 0
-    order, real, tau = s.argsort(-1), torch.tensor([[n], [n - 1]]), torch.tensor([[0.3], [5.0]]).double()
-    line = {}
-    launch = k.launch
-    def note(kernel, programs, on, **arguments): launch(kernel, programs, on, **arguments); line.update(arguments)
-    k.launch = note
-    x = randn(2, n, 1)
-    k.lapsum_grads_triton(x, s, tau, x, order, real)
-    k.launch = launch
+    s = randn(2, n)
+    order, real, tau = s.argsort(-1), torch.tensor([[n], [n - 1]]), torch.tensor([[0.3], [500.0]]).double()
+    k.lapsum_product_triton(s, tau, randn(2, n, 1), order, real)
     for b, m in enumerate(real[:, 0].tolist()):
-        a = line["a_ptr"][b, : m - 1].long()
-        assert (a.diff() >= 0).all() and line["size_ptr"][b] == 2 * m - 1
-        scores = torch.arange(m) + (a <= torch.arange(m)[:, None]).sum(-1)
-        assert torch.equal(torch.cat([torch.arange(m - 1) + a, scores]).sort()[0], torch.arange(2 * m - 1))
         t = s[b, order[b, :m]]
-        assert torch.equal(line["low_ptr"][b, scores], t) and torch.equal(line["high_ptr"][b, scores], t)
+        K = (-(t - t[:, None]).abs() / tau[b]).exp()
+        M = torch.arange(1, m + 1) - K.tril().sum(-1) / 2 + K.triu(1).sum(-1) / 2
+        a = (M <= torch.arange(1, m)[:, None]).sum(-1)                               # (45.1)
+        c = (a <= torch.arange(m)[:, None]).sum(-1)
+        assert torch.equal(c, (M[:, None] > torch.arange(1, m)).sum(-1))             # (45.4)
+        places, scores = torch.arange(m - 1) + a, torch.arange(m) + c
+        assert torch.equal(torch.cat([places, scores]).sort()[0], torch.arange(2 * m - 1))
+        assert ((places[:, None] > scores).sum(-1) == a).all()
+        before, parts, level = (noted[name][b] for name in ("before_ptr", "parts_ptr", "level_ptr"))
+        first = 6 * torch.arange(1, len(before) - 1)                                 # score of each chunk but one
+        assert torch.equal(before[1:-1].long(), torch.cat([c, c.new_full((n,), m - 1)])[first - 1].where(first < m, m - 1))
+        length = (torch.arange(0, n + 6, 6).clamp(max=m).diff()[: len(before) - 1] + before.diff()).clamp(min=1)
+        assert before[0] == 0 and before[-1] == m - 1 and torch.equal(parts.diff().long(), -(-length // 14).long())
+        assert parts[-1] <= noted["parts"] and (level.diff() >= 0).all() and (level[parts[-1]:] == m - 1).all()
+for n in (1, 192, 193, 5000): assert 2 * n - 1 <= k._sizes(n)[1]["parts"] * k._sizes(n)[1]["PLACES"]
+"""
+
+WAVER = BEGIN + """
+import softsortlib.ranks.lapsum_rows_triton as rows
+from softsortlib.ranks import lapsum_triton as k
+rows.LONGEST, k.BLOCK = 0, 16
+s, x, w = randn(2, 20), randn(2, 20, 1), randn(2, 20, 1)
+for scores in (torch.zeros(2, 20).double(), s * 1e-15, torch.cat([-s[:, :10].abs(), s[:, :10].abs()], -1)):
+    agree(scores, x, w, None, torch.tensor([0.5, 2.0]).double(), rtol=1e-9, atol=1e-9)                                # the mass is a whole number at many scores
+agree(s.cumsum(-1) ** 3, x, w, None, torch.tensor([1e-6, 1e3]).double(), rtol=1e-9, atol=1e-9)                        # gaps of all sizes
+agree(torch.cat([s[:, :10], s[:, 10:] + 1e4], -1), x, w, None, torch.tensor([1e-2, 1.0]).double(), rtol=1e-9, atol=1e-9)
+lost = s.clone(); lost[0, 4] = torch.nan                                             # it spoils its set alone
+for a in run("triton", lost, x, w, None, torch.tensor([0.5, 2.0]).double()): assert not a[1].isnan().any()
+assert run("triton", lost, x, w, None, torch.tensor([0.5, 2.0]).double())[0][0].isnan().any()
 """
 
 ENTRIES = BEGIN + """
@@ -228,8 +249,8 @@ assert_close(*grads, rtol=1e-7, atol=1e-9)
 """
 
 
-@pytest.mark.parametrize("program", [LONG + EDGES, SHORT, LONG + TYPES, TYPES, PLACES, LONG + ENTRIES, ENTRIES, TOPK],
-                         ids=["edges", "short", "types", "types of short", "places", "entries", "entries of short", "topk"])
+@pytest.mark.parametrize("program", [LONG + EDGES, SHORT, LONG + TYPES, TYPES, PLACES, WAVER, LONG + ENTRIES, ENTRIES, TOPK],
+                         ids=["edges", "short", "types", "types of short", "places", "waver", "entries", "entries of short", "topk"])
 def test_kernels_through_the_interpreter(program):
     env = {**os.environ, "TRITON_INTERPRET": "1"}
     run = subprocess.run([sys.executable, "-c", program], env=env, capture_output=True, text=True)
