@@ -25,12 +25,12 @@ def _difference(g_ptr, i, c, d, there):
 
 
 @triton_jit
-def _pull_of(g_ptr, x_ptr, ends_ptr, middle, d, columns, chunks, window, line):
+def _pull_of(g_ptr, z_ptr, ends_ptr, d, columns, chunks, window, line):
     "v of (193.1) at the thresholds of one part."
     size, below, score, threshold, i, lam, rho, density = line
     pull = tl.zeros_like(lam)
     for c in range(d):
-        _, _, low, high = _sums_at(x_ptr, ends_ptr, c, middle, d, columns, chunks, window, below, lam, rho)
+        _, _, low, high = _sums_at(z_ptr, ends_ptr, c, d, columns, chunks, window, below, lam, rho)
         pull += _difference(g_ptr, i, c, d, threshold) * (low + high)
     return tl.where(density > 0, pull / tl.where(density > 0, density, 1.0), 0.0)
 
@@ -52,20 +52,18 @@ def _note_gifts(spread_ptr, c, columns, part, parts, w, lam, rho, fall, rise):
 
 # %% ../../nbs/ranks/193_lapsum_back_triton.ipynb #efa9714d
 @triton_jit
-def _give_kernel(g_ptr, s_ptr, x_ptr, order_ptr, real_ptr, tau_ptr, ends_ptr, before_ptr, parts_ptr, spread_ptr,
+def _give_kernel(g_ptr, t_ptr, z_ptr, real_ptr, tau_ptr, ends_ptr, before_ptr, parts_ptr, spread_ptr,
                  n, d, columns, chunks, parts, reach, steps,
                  SCORES: tl.constexpr, PLACES: tl.constexpr, BLOCK: tl.constexpr):
     "Note what one part does to D' and U' that enter it."
     row = (tl.program_id(0) // parts).to(tl.int64)
     part = tl.program_id(0) % parts
-    window, line = _part(s_ptr, order_ptr, real_ptr, tau_ptr, ends_ptr, before_ptr, parts_ptr, row, part, n, d,
-                         columns, chunks, reach, steps, SCORES, PLACES, BLOCK)
+    window, line = _part(t_ptr, real_ptr, tau_ptr, ends_ptr, before_ptr, parts_ptr, row, part, n, d, columns, chunks,
+                         reach, steps, SCORES, PLACES, BLOCK)
     size, below, score, threshold, i, lam, rho, density = line
     g_ptr += row * n * d
     spread_ptr += row * 2 * (d + 1) * 5 * parts
-    middle = tl.load(order_ptr + row * n + window[0] // 2, window[0] > 0, 0)
-    v = _pull_of(g_ptr, x_ptr + row * n * d, ends_ptr + row * 2 * columns * 5 * chunks, middle, d, columns, chunks,
-                 window, line)
+    v = _pull_of(g_ptr, z_ptr + row * n * d, ends_ptr + row * 2 * columns * 5 * chunks, d, columns, chunks, window, line)
     fall, rise = _decays_of(window[6], below, score)
     _note_gifts(spread_ptr, d, d + 1, part, parts, v, lam, rho, fall, rise)
     for c in range(d):
@@ -87,60 +85,64 @@ def _received(spread_ptr, c, columns, part, parts, w, lam, rho, fall, rise, size
 
 # %% ../../nbs/ranks/193_lapsum_back_triton.ipynb #72bae9d6
 @triton_jit
-def _hand_out(g_ptr, x_ptr, spread_ptr, gx_ptr, v, middle, padded, empty, part, parts, d, window, line):
-    "Write the gradient to the payload (193.2) of one part; give tau times the one to the scores, and where these are."
-    m, chunk, first, lane, at, t, q, up, count, own = window
+def _hand_out(g_ptr, z_ptr, spread_ptr, gx_ptr, v, element, padded, empty, part, parts, d, window, line):
+    "Write the gradient to the payload (193.2) of one part; give tau times the one to the scores."
+    m, chunk, first, lane, k, t, q, up, count, own = window
     size, below, score, threshold, i, lam, rho, density = line
     fall, rise = _decays_of(q, below, score)
-    element = _look(at, below + 1, score)
     D, U = _received(spread_ptr, d, d + 1, part, parts, v, lam, rho, fall, rise, size)
     pull = D + U
     for c in range(d):
         w = _difference(g_ptr, i, c, d, threshold)
         D, U = _received(spread_ptr, c, d + 1, part, parts, w, lam, rho, fall, rise, size)
-        z, _ = _column(x_ptr, at, middle, c, d, own)
+        z, _ = _column(z_ptr, k, m // 2, c, d, own)
         pull -= _look(z, below + 1, score) * (D + U)
         g = tl.load(g_ptr + (i - 1).to(tl.int64) * d + c, score, 0.0).to(tl.float64)
         tl.store(gx_ptr + element * d + c, g + U - D, score)
         tl.store(gx_ptr + padded * d + c, tl.zeros_like(z), empty)
-    return pull, element
+    return pull
 
 # %% ../../nbs/ranks/193_lapsum_back_triton.ipynb #4a178a54
 @triton_jit
-def _take_kernel(g_ptr, s_ptr, x_ptr, order_ptr, real_ptr, tau_ptr, ends_ptr, before_ptr, parts_ptr, spread_ptr,
+def _taken(order_ptr, n, window, line, SCORES: tl.constexpr):
+    "The elements of the scores of one part; those of the padding it fills with zeros, and whether there is any."
+    k, empty = _padded(window, n, SCORES)
+    element = tl.load(order_ptr + _look(window[4], line[1] + 1, line[2]), line[2], 0)
+    return element, tl.load(order_ptr + k, empty, 0), empty
+
+
+@triton_jit
+def _take_kernel(g_ptr, t_ptr, z_ptr, order_ptr, real_ptr, tau_ptr, ends_ptr, before_ptr, parts_ptr, spread_ptr,
                  gx_ptr, gs_ptr, gtau_ptr, n, d, columns, chunks, parts, reach, steps,
                  SCORES: tl.constexpr, PLACES: tl.constexpr, BLOCK: tl.constexpr):
     "Write the gradients (193.2) of the scores of one part, and its share of the one to tau."
     row = (tl.program_id(0) // parts).to(tl.int64)
     part = tl.program_id(0) % parts
-    window, line = _part(s_ptr, order_ptr, real_ptr, tau_ptr, ends_ptr, before_ptr, parts_ptr, row, part, n, d,
-                         columns, chunks, reach, steps, SCORES, PLACES, BLOCK)
-    m, t, below, score, tau = window[0], window[5], line[1], line[2], tl.load(tau_ptr + row)
-    order_ptr += row * n
-    x_ptr += row * n * d
-    middle = tl.load(order_ptr + m // 2, m > 0, 0)
-    v = _pull_of(g_ptr + row * n * d, x_ptr, ends_ptr + row * 2 * columns * 5 * chunks, middle, d, columns, chunks,
-                 window, line)
-    k, empty = _padded(window, n, SCORES)
-    padded = tl.load(order_ptr + k, empty, 0)
-    pull, element = _hand_out(g_ptr + row * n * d, x_ptr, spread_ptr + row * 2 * (d + 1) * 5 * parts,
-                              gx_ptr + row * n * d, v, middle, padded, empty, part, parts, d, window, line)
+    window, line = _part(t_ptr, real_ptr, tau_ptr, ends_ptr, before_ptr, parts_ptr, row, part, n, d, columns, chunks,
+                         reach, steps, SCORES, PLACES, BLOCK)
+    t, below, score, tau = window[5], line[1], line[2], tl.load(tau_ptr + row)
+    z_ptr += row * n * d
+    v = _pull_of(g_ptr + row * n * d, z_ptr, ends_ptr + row * 2 * columns * 5 * chunks, d, columns, chunks, window, line)
+    element, padded, empty = _taken(order_ptr + row * n, n, window, line, SCORES)
+    pull = _hand_out(g_ptr + row * n * d, z_ptr, spread_ptr + row * 2 * (d + 1) * 5 * parts, gx_ptr + row * n * d, v,
+                     element, padded, empty, part, parts, d, window, line)
     pull = tl.where(score, pull / tau, 0.0)
     tl.store(gs_ptr + row * n + element, pull, score)
     tl.store(gs_ptr + row * n + padded, tl.zeros_like(t), empty)
-    far = _look(t, below + 1, score) - tl.load(s_ptr + row * n + tl.load(order_ptr)).to(tl.float64)
+    far = _look(t, below + 1, score) - tl.load(t_ptr + row * n).to(tl.float64)
     tl.store(gtau_ptr + row * parts + part, -tl.sum(tl.where(pull == 0, 0.0, far * pull), 0) / tau)
 
 # %% ../../nbs/ranks/193_lapsum_back_triton.ipynb #47931a3f
-def _give_and_take(g, read, gx, gs):
+def _give_and_take(g, order, read, gx, gs):
     "(193.2): fill gx and gs, give the gradient to tau (B,), in double precision."
-    B, n, d = read["x_ptr"].shape
+    B, n, d = read["z_ptr"].shape
     parts = read["parts"]
     spread = g.new_empty(B, 2, d + 1, 5, parts, dtype=torch.float64)
     gtau = g.new_empty(B, parts, dtype=torch.float64)
     launch(_give_kernel, B * parts, g, g_ptr=g, spread_ptr=spread, **read)
     carry_on(spread, parts, False)
-    launch(_take_kernel, B * parts, g, g_ptr=g, spread_ptr=spread, gx_ptr=gx, gs_ptr=gs, gtau_ptr=gtau, **read)
+    launch(_take_kernel, B * parts, g, g_ptr=g, order_ptr=order, spread_ptr=spread, gx_ptr=gx, gs_ptr=gs,
+           gtau_ptr=gtau, **read)
     return gtau
 
 # %% ../../nbs/ranks/193_lapsum_back_triton.ipynb #fb446c8b
@@ -159,7 +161,8 @@ def lapsum_grads_triton(
     gs = torch.empty_like(s, memory_format=torch.contiguous_format)
     if not gx.numel():
         return gx, gs.zero_(), torch.zeros_like(tau), gx
-    read = _read(*_sets(s, tau, x, order, real))
-    gtau = _give_and_take(g.reshape(-1, *g.shape[-2:]).contiguous(), read, gx, gs)
+    sets = _sets(s, tau, x, order, real)
+    read = _read(*sets)
+    gtau = _give_and_take(g.reshape(-1, *g.shape[-2:]).contiguous(), sets[3], read, gx, gs)
     gtau = gtau.sum(1).view(tau.shape).to(tau.dtype) if learn else torch.empty_like(tau)
     return gx, gs, gtau, _multiply(read).view(gx.shape) if multiply else x

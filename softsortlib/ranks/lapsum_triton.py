@@ -53,17 +53,19 @@ def _weights_of(C, L, R, q, under, over):
 
 # %% ../../nbs/ranks/45_lapsum_triton.ipynb #5787015a
 @triton_jit
-def _window(s_ptr, order_ptr, tau, chunk, m, SCORES: tl.constexpr, WIDTH: tl.constexpr):
-    "Lanes of a chunk, its neighbours included: where the scores are from, the scores, q, how many are its own, which."
+def _window(chunk, m, SCORES: tl.constexpr, WIDTH: tl.constexpr):
+    "Lanes of a chunk, its neighbours included: the numbers of the scores, which exist, how many are its own, which."
     lane = tl.arange(0, WIDTH)
-    k = chunk * SCORES - 1 + lane
-    there = (k >= 0) & (k < m) & (lane < SCORES + 2)
-    i = tl.load(order_ptr + k, there, 0)
-    t = tl.load(s_ptr + i, there, 0.0).to(tl.float64)
-    joined = there & (lane > 0) & (k > 0)
-    q = _decay(t, _look(t, lane - 1, joined), tau, joined)
+    k = (chunk * SCORES - 1 + lane).to(tl.int64)
     count = tl.maximum(tl.minimum(m - chunk * SCORES, SCORES), 0)
-    return lane, i, t, q, count, (lane > 0) & (lane <= count)
+    return lane, k, (k >= 0) & (k < m) & (lane < SCORES + 2), count, (lane > 0) & (lane <= count)
+
+
+@triton_jit
+def _decays(t, k, lane, tau, there):
+    "q of the scores of a window."
+    joined = there & (lane > 0) & (k > 0)
+    return _decay(t, _look(t, lane - 1, joined), tau, joined)
 
 
 @triton_jit
@@ -106,20 +108,26 @@ def _note_sides(ends_ptr, column, columns, chunk, chunks, x, q, up, own):
 
 
 @triton_jit
-def _ends_kernel(s_ptr, x_ptr, order_ptr, real_ptr, tau_ptr, ends_ptr, n, d, columns, chunks,
+def _ends_kernel(s_ptr, x_ptr, order_ptr, t_ptr, z_ptr, real_ptr, tau_ptr, ends_ptr, n, d, columns, chunks,
                  SCORES: tl.constexpr, WIDTH: tl.constexpr):
-    "The first launch: what one chunk does to sums that enter it."
+    "The first launch: put one chunk in order, and note what it does to sums that enter it."
     row = (tl.program_id(0) // chunks).to(tl.int64)
     chunk = tl.program_id(0) % chunks
     m = tl.load(real_ptr + row).to(tl.int32)
     order_ptr += row * n
     x_ptr += row * n * d
+    z_ptr += row * n * d
     ends_ptr += row * 2 * columns * 5 * chunks
-    lane, i, t, q, count, own = _window(s_ptr + row * n, order_ptr, tl.load(tau_ptr + row), chunk, m, SCORES, WIDTH)
+    lane, k, there, count, own = _window(chunk, m, SCORES, WIDTH)
+    i = tl.load(order_ptr + k, there, 0)
+    t = tl.load(s_ptr + row * n + i, there, 0.0)
+    tl.store(t_ptr + row * n + k, t, own)
+    q = _decays(t.to(tl.float64), k, lane, tl.load(tau_ptr + row), there)
     up = _look(q, lane + 1, lane < SCORES + 1)
     _note_sides(ends_ptr, d, columns, chunk, chunks, tl.where(own, 1.0, 0.0).to(tl.float64), q, up, own)
     middle = tl.load(order_ptr + m // 2, m > 0, 0)
     for c in range(d):
+        tl.store(z_ptr + k * d + c, tl.load(x_ptr + i * d + c, own, 0.0), own)
         z, _ = _column(x_ptr, i, middle, c, d, own)
         _note_sides(ends_ptr, c, columns, chunk, chunks, z, q, up, own)
         _note(ends_ptr, d + 1 + c, 0, columns, chunk, chunks, 1.0, tl.sum(z, 0))
@@ -139,12 +147,12 @@ def _before_of(M, low, high):
 
 # %% ../../nbs/ranks/45_lapsum_triton.ipynb #b96a6397
 @triton_jit
-def _before_next(s_ptr, order_ptr, ends_ptr, chunk, m, tau, d, columns, chunks, SCORES: tl.constexpr):
+def _before_next(t_ptr, ends_ptr, chunk, m, tau, d, columns, chunks, SCORES: tl.constexpr):
     "How many thresholds stand between the first chunks of one set and the rest, from the sums carried to there."
     k = (chunk + 1) * SCORES
     open = k < m
-    down = tl.load(s_ptr + tl.load(order_ptr + k - 1, open, 0), open, 0.0).to(tl.float64)
-    up = tl.load(s_ptr + tl.load(order_ptr + k, open, 0), open, 0.0).to(tl.float64)
+    down = tl.load(t_ptr + k - 1, open, 0.0).to(tl.float64)
+    up = tl.load(t_ptr + k, open, 0.0).to(tl.float64)
     L = _carry(ends_ptr, d, 0, columns, chunk, chunks)
     R = _carry(ends_ptr, d, 1, columns, chunk + 1, chunks)
     M = k - L / 2 + _decay(up, down, tau, open) * R / 2
@@ -153,7 +161,7 @@ def _before_next(s_ptr, order_ptr, ends_ptr, chunk, m, tau, d, columns, chunks, 
 
 # %% ../../nbs/ranks/45_lapsum_triton.ipynb #ab070105
 @triton_jit
-def _borders_kernel(s_ptr, order_ptr, real_ptr, tau_ptr, ends_ptr, before_ptr, parts_ptr, n, d, columns, chunks,
+def _borders_kernel(t_ptr, real_ptr, tau_ptr, ends_ptr, before_ptr, parts_ptr, n, d, columns, chunks,
                     SCORES: tl.constexpr, PLACES: tl.constexpr, BLOCK: tl.constexpr):
     "Write how many thresholds and how many parts of the line are before each chunk of one set."
     row = tl.program_id(0).to(tl.int64)
@@ -168,8 +176,8 @@ def _borders_kernel(s_ptr, order_ptr, real_ptr, tau_ptr, ends_ptr, before_ptr, p
     tl.store(parts_ptr, 0)
     for start in range(0, chunks, BLOCK):
         chunk = start + lane
-        high = _before_next(s_ptr + row * n, order_ptr + row * n, ends_ptr + row * 2 * columns * 5 * chunks, chunk, m,
-                            tau, d, columns, chunks, SCORES)
+        high = _before_next(t_ptr + row * n, ends_ptr + row * 2 * columns * 5 * chunks, chunk, m, tau, d, columns, chunks,
+                            SCORES)
         high = tl.maximum(tl.associative_scan(high, 0, _greater), thresholds)
         low = tl.where(lane == 0, thresholds, _look(high, lane - 1, lane > 0))
         count = tl.maximum(tl.minimum(m - chunk * SCORES, SCORES), 0)
@@ -233,9 +241,9 @@ def _beside(L, R, q, a, i, below, threshold, m):
 
 # %% ../../nbs/ranks/45_lapsum_triton.ipynb #c4e7e417
 @triton_jit
-def _part(s_ptr, order_ptr, real_ptr, tau_ptr, ends_ptr, before_ptr, parts_ptr, row, part, n, d, columns, chunks,
-          reach, steps, SCORES: tl.constexpr, PLACES: tl.constexpr, BLOCK: tl.constexpr):
-    "The chunk of a part and its window, slots, and what stands there; no slots for a part that is not there."
+def _slots(t_ptr, real_ptr, tau_ptr, ends_ptr, before_ptr, parts_ptr, row, part, n, d, columns, chunks, reach, steps,
+           SCORES: tl.constexpr, PLACES: tl.constexpr, BLOCK: tl.constexpr):
+    "The chunk of a part and its window, what stands in its slots, L and R; no slots for a part that is not there."
     WIDTH: tl.constexpr = BLOCK // 2
     m = tl.load(real_ptr + row).to(tl.int32)
     ends_ptr += row * 2 * columns * 5 * chunks
@@ -244,24 +252,36 @@ def _part(s_ptr, order_ptr, real_ptr, tau_ptr, ends_ptr, before_ptr, parts_ptr, 
     chunk = _chunk_of(parts_ptr, part, chunks, reach)
     first = tl.where(chunk < chunks, (part - tl.load(parts_ptr + chunk)) * PLACES, 1 << 30)
     chunk = tl.minimum(chunk, chunks - 1)
-    lane, at, t, q, count, own = _window(s_ptr + row * n, order_ptr + row * n, tl.load(tau_ptr + row), chunk, m,
-                                         SCORES, WIDTH)
+    lane, k, there, count, own = _window(chunk, m, SCORES, WIDTH)
+    t = tl.load(t_ptr + row * n + k, there, 0.0).to(tl.float64)
+    q = _decays(t, k, lane, tl.load(tau_ptr + row), there)
     up = _look(q, lane + 1, lane < WIDTH - 1)
     before = _carry(ends_ptr, d, 0, columns, chunk - 1, chunks)
     behind = _carry(ends_ptr, d, 1, columns, chunk + 1, chunks)
     L, R = _sides(tl.where(own, 1.0, 0.0).to(tl.float64), q, up, own, lane, count, before, behind)
     M = chunk * SCORES + lane - L / 2 + (R - 1) / 2
-    size, below, score, threshold, i = _places_of(M, own, lane, count, tl.load(before_ptr + chunk),
-                                                  tl.load(before_ptr + chunk + 1), first, steps, PLACES, BLOCK)
-    lam, rho, density = _beside(L, R, q, chunk * SCORES + below, i, below, threshold, m)
-    return (m, chunk, first, lane, at, t, q, up, count, own), (size, below, score, threshold, i, lam, rho, density)
+    line = _places_of(M, own, lane, count, tl.load(before_ptr + chunk), tl.load(before_ptr + chunk + 1), first, steps,
+                      PLACES, BLOCK)
+    return (m, chunk, first, lane, k, t, q, up, count, own), line, L, R
+
+# %% ../../nbs/ranks/45_lapsum_triton.ipynb #a4489ef8
+@triton_jit
+def _part(t_ptr, real_ptr, tau_ptr, ends_ptr, before_ptr, parts_ptr, row, part, n, d, columns, chunks, reach, steps,
+          SCORES: tl.constexpr, PLACES: tl.constexpr, BLOCK: tl.constexpr):
+    "The chunk of a part and its window, slots, what stands there, and the weights and densities of thresholds."
+    window, line, L, R = _slots(t_ptr, real_ptr, tau_ptr, ends_ptr, before_ptr, parts_ptr, row, part, n, d, columns,
+                                chunks, reach, steps, SCORES, PLACES, BLOCK)
+    size, below, score, threshold, i = line
+    a = window[1] * SCORES + below
+    lam, rho, density = _beside(L, R, window[6], a, i, below, threshold, window[0])
+    return window, (size, below, score, threshold, i, lam, rho, density)
 
 # %% ../../nbs/ranks/45_lapsum_triton.ipynb #6b4e9b2a
 @triton_jit
-def _sums_at(x_ptr, ends_ptr, c, middle, d, columns, chunks, window, below, lam, rho):
+def _sums_at(z_ptr, ends_ptr, c, d, columns, chunks, window, below, lam, rho):
     "Column c of the window's scores, its centre, lambda L^x and rho R^x at thresholds."
-    m, chunk, first, lane, at, t, q, up, count, own = window
-    z, centre = _column(x_ptr, at, middle, c, d, own)
+    m, chunk, first, lane, k, t, q, up, count, own = window
+    z, centre = _column(z_ptr, k, m // 2, c, d, own)
     before = _carry(ends_ptr, c, 0, columns, chunk - 1, chunks)
     behind = _carry(ends_ptr, c, 1, columns, chunk + 1, chunks)
     low, high = _sides(z, q, up, own, lane, count, before, behind)
@@ -280,20 +300,19 @@ def _behind(G, threshold):
 @triton_jit
 def _padded(window, n, SCORES: tl.constexpr):
     "Numbers of the window's scores, and which of them are padding that the first part of a chunk fills with zeros."
-    m, chunk, first, lane, at, t, q, up, count, own = window
-    k = chunk * SCORES - 1 + lane
+    m, chunk, first, lane, k, t, q, up, count, own = window
     return k, (first == 0) & (lane > 0) & (lane <= SCORES) & (k >= m) & (k < n)
 
 # %% ../../nbs/ranks/45_lapsum_triton.ipynb #c5e95bed
 @triton_jit
-def _product_kernel(s_ptr, x_ptr, order_ptr, real_ptr, tau_ptr, ends_ptr, before_ptr, parts_ptr, edge_ptr, level_ptr,
-                    y_ptr, n, d, columns, chunks, parts, reach, steps,
+def _product_kernel(t_ptr, z_ptr, real_ptr, tau_ptr, ends_ptr, before_ptr, parts_ptr, edge_ptr, level_ptr, y_ptr,
+                    n, d, columns, chunks, parts, reach, steps,
                     SCORES: tl.constexpr, PLACES: tl.constexpr, BLOCK: tl.constexpr):
     "Write the rows (45.2) between two thresholds of one part, and G at its first and last."
     row = (tl.program_id(0) // parts).to(tl.int64)
     part = tl.program_id(0) % parts
-    window, line = _part(s_ptr, order_ptr, real_ptr, tau_ptr, ends_ptr, before_ptr, parts_ptr, row, part, n, d,
-                         columns, chunks, reach, steps, SCORES, PLACES, BLOCK)
+    window, line = _part(t_ptr, real_ptr, tau_ptr, ends_ptr, before_ptr, parts_ptr, row, part, n, d, columns, chunks,
+                         reach, steps, SCORES, PLACES, BLOCK)
     m, chunk = window[0], window[1]
     size, below, score, threshold, i, lam, rho, density = line
     ends_ptr += row * 2 * columns * 5 * chunks
@@ -302,15 +321,13 @@ def _product_kernel(s_ptr, x_ptr, order_ptr, real_ptr, tau_ptr, ends_ptr, before
     level = tl.where(size > 0, _lane_of(i, 1) - 1, tl.load(before_ptr + row * (chunks + 1) + chunk + 1))
     tl.store(level_ptr + row * parts + part, level)
     k, empty = _padded(window, n, SCORES)
-    middle = tl.load(order_ptr + row * n + m // 2, m > 0, 0)
     for c in range(d):
-        z, centre, low, high = _sums_at(x_ptr + row * n * d, ends_ptr, c, middle, d, columns, chunks, window, below,
-                                        lam, rho)
+        z, centre, low, high = _sums_at(z_ptr + row * n * d, ends_ptr, c, d, columns, chunks, window, below, lam, rho)
         X = _carry(ends_ptr, d + 1 + c, 0, columns, chunk - 1, chunks) + tl.cumsum(z, 0)
         G = tl.where(threshold, _look(X, below, threshold) - low + high, 0.0)
         behind, between = _behind(G, threshold)
         tl.store(y_ptr + i.to(tl.int64) * d + c, behind - G + centre, between)
-        tl.store(y_ptr + k.to(tl.int64) * d + c, tl.zeros_like(z), empty)
+        tl.store(y_ptr + k * d + c, tl.zeros_like(z), empty)
         tl.store(edge_ptr + 2 * c * parts, tl.where(_lane_of(threshold, 1) != 0, _lane_of(G, 1), _lane_of(behind, 1)))
         tl.store(edge_ptr + (2 * c + 1) * parts, tl.sum(tl.where(threshold & (between == 0), G, 0.0), 0))
 
@@ -330,24 +347,23 @@ def _count_less(level_ptr, level, parts, reach):
 
 # %% ../../nbs/ranks/45_lapsum_triton.ipynb #00e157a5
 @triton_jit
-def _mend_kernel(x_ptr, order_ptr, real_ptr, ends_ptr, edge_ptr, level_ptr, y_ptr, n, d, columns, chunks, parts,
+def _mend_kernel(z_ptr, real_ptr, ends_ptr, edge_ptr, level_ptr, y_ptr, n, d, columns, chunks, parts,
                  blocks, reach, BLOCK: tl.constexpr):
     "Write the rows between the last threshold of one part and the first of another."
     row = (tl.program_id(0) // blocks).to(tl.int64)
     part = tl.program_id(0) % blocks * BLOCK + tl.arange(0, BLOCK)
     m = tl.load(real_ptr + row).to(tl.int32)
-    x_ptr += row * n * d
+    z_ptr += row * n * d
     y_ptr += row * n * d
     ends_ptr += row * 2 * columns * 5 * chunks
     edge_ptr += row * 2 * d * parts
     level_ptr += row * parts
-    middle = tl.load(order_ptr + row * n + m // 2, m > 0, 0)
     level = tl.load(level_ptr + part, part < parts, m - 1)
     behind = tl.load(level_ptr + part + 1, part + 1 < parts, m - 1)
     last = _count_less(level_ptr, level, parts, reach) - 1
     there = (m > 0) & (((part < parts) & (behind > level)) | (part == parts))
     for c in range(d):
-        centre = tl.load(x_ptr + middle * d + c).to(tl.float64)
+        centre = tl.load(z_ptr + m // 2 * d + c).to(tl.float64)
         total = _carry(ends_ptr, d + 1 + c, 0, columns, chunks - 1, chunks)
         upper = tl.load(edge_ptr + 2 * c * parts + part, there & (part < parts), 0.0)
         lower = tl.load(edge_ptr + (2 * c + 1) * parts + last, there & (level > 0), 0.0)
@@ -378,28 +394,28 @@ def _read(s, tau, x, order, real):
     B, n, d = x.shape
     chunk, line = _sizes(n)
     chunks = chunk["chunks"]
+    t, z = torch.empty_like(s), torch.empty_like(x)
     ends = s.new_empty(B, 2, 2 * d + 1, 5, chunks, dtype=torch.float64)
     before, parts = (s.new_empty(B, chunks + 1, dtype=torch.int32) for _ in range(2))
-    sets = dict(s_ptr=s, order_ptr=order, real_ptr=real, tau_ptr=tau, ends_ptr=ends, n=n, d=d, columns=2 * d + 1,
-                **chunk)
-    launch(_ends_kernel, B * chunks, s, x_ptr=x, WIDTH=line["BLOCK"] // 2, **sets)
+    sets = dict(t_ptr=t, real_ptr=real, tau_ptr=tau, ends_ptr=ends, n=n, d=d, columns=2 * d + 1, **chunk)
+    launch(_ends_kernel, B * chunks, s, s_ptr=s, x_ptr=x, order_ptr=order, z_ptr=z, WIDTH=line["BLOCK"] // 2, **sets)
     carry_on(ends, chunks, False)
     block = min(512, max(2, triton.next_power_of_2(chunks)))
     launch(_borders_kernel, B, s, before_ptr=before, parts_ptr=parts, PLACES=line["PLACES"], BLOCK=block, **sets)
-    return dict(sets, x_ptr=x, before_ptr=before, parts_ptr=parts, reach=(chunks + 1).bit_length(),
+    return dict(sets, z_ptr=z, before_ptr=before, parts_ptr=parts, reach=(chunks + 1).bit_length(),
                 steps=line["BLOCK"].bit_length(), **line)
 
 def _multiply(read):
     "P x (45.2) of what `_read` gave, in one batch dimension."
-    x, parts, y = read["x_ptr"], read["parts"], torch.empty_like(read["x_ptr"])
-    B, _, d = x.shape
-    edge = x.new_empty(B, d, 2, parts, dtype=torch.float64)
-    level = x.new_empty(B, parts, dtype=torch.int32)
-    launch(_product_kernel, B * parts, x, edge_ptr=edge, level_ptr=level, y_ptr=y, **read)
+    z, parts, y = read["z_ptr"], read["parts"], torch.empty_like(read["z_ptr"])
+    B, _, d = z.shape
+    edge = z.new_empty(B, d, 2, parts, dtype=torch.float64)
+    level = z.new_empty(B, parts, dtype=torch.int32)
+    launch(_product_kernel, B * parts, z, edge_ptr=edge, level_ptr=level, y_ptr=y, **read)
     block = min(256, triton.next_power_of_2(parts + 1))
     blocks = triton.cdiv(parts + 1, block)
-    names = "x_ptr", "order_ptr", "real_ptr", "ends_ptr", "n", "d", "columns", "chunks", "parts"
-    launch(_mend_kernel, B * blocks, x, edge_ptr=edge, level_ptr=level, y_ptr=y, blocks=blocks,
+    names = "z_ptr", "real_ptr", "ends_ptr", "n", "d", "columns", "chunks", "parts"
+    launch(_mend_kernel, B * blocks, z, edge_ptr=edge, level_ptr=level, y_ptr=y, blocks=blocks,
            reach=parts.bit_length(), BLOCK=block, **{name: read[name] for name in names})
     return y
 
