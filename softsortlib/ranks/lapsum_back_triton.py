@@ -16,7 +16,7 @@ from softsortlib.ranks.lapsum_triton import (
     _carry, _column, _lane_of, _look, _multiply, _note, _padded, _part, _read, _sets, _sums_at,
 )
 
-# %% ../../nbs/ranks/193_lapsum_back_triton.ipynb #58aca6b5
+# %% ../../nbs/ranks/193_lapsum_back_triton.ipynb #11ffc66c
 @triton_jit
 def _difference(g_ptr, i, c, d, there):
     "w at thresholds i of one set."
@@ -50,7 +50,7 @@ def _note_gifts(spread_ptr, c, columns, part, parts, w, lam, rho, fall, rise):
     a, b = tl.associative_scan((fall, fall * lam * w), 0, compose, reverse=True)
     _note(spread_ptr, c, 1, columns, part, parts, _lane_of(a, 0), _lane_of(b, 0))
 
-# %% ../../nbs/ranks/193_lapsum_back_triton.ipynb #efa9714d
+# %% ../../nbs/ranks/193_lapsum_back_triton.ipynb #60179cfd
 @triton_jit
 def _give_kernel(g_ptr, t_ptr, z_ptr, real_ptr, tau_ptr, ends_ptr, before_ptr, parts_ptr, spread_ptr,
                  n, d, columns, chunks, parts, reach, steps,
@@ -63,7 +63,9 @@ def _give_kernel(g_ptr, t_ptr, z_ptr, real_ptr, tau_ptr, ends_ptr, before_ptr, p
     size, below, score, threshold, i, lam, rho, density = line
     g_ptr += row * n * d
     spread_ptr += row * 2 * (d + 1) * 5 * parts
-    v = _pull_of(g_ptr, z_ptr + row * n * d, ends_ptr + row * 2 * columns * 5 * chunks, d, columns, chunks, window, line)
+    z_ptr += row * n * d
+    ends_ptr += row * 2 * columns * 5 * chunks
+    v = _pull_of(g_ptr, z_ptr, ends_ptr, d, columns, chunks, window, line)
     fall, rise = _decays_of(window[6], below, score)
     _note_gifts(spread_ptr, d, d + 1, part, parts, v, lam, rho, fall, rise)
     for c in range(d):
@@ -83,7 +85,7 @@ def _received(spread_ptr, c, columns, part, parts, w, lam, rho, fall, rise, size
     _, D = tl.associative_scan((tl.where(enters, 0.0, fall), D), 0, compose, reverse=True)
     return _look(D, slot + 1, slot < w.shape[0] - 1), _look(U, slot - 1, slot > 0)
 
-# %% ../../nbs/ranks/193_lapsum_back_triton.ipynb #72bae9d6
+# %% ../../nbs/ranks/193_lapsum_back_triton.ipynb #422dc957
 @triton_jit
 def _hand_out(g_ptr, z_ptr, spread_ptr, gx_ptr, v, element, padded, empty, part, parts, d, window, line):
     "Write the gradient to the payload (193.2) of one part; give tau times the one to the scores."
@@ -98,17 +100,17 @@ def _hand_out(g_ptr, z_ptr, spread_ptr, gx_ptr, v, element, padded, empty, part,
         z, _ = _column(z_ptr, k, m // 2, c, d, own)
         pull -= _look(z, below + 1, score) * (D + U)
         g = tl.load(g_ptr + (i - 1).to(tl.int64) * d + c, score, 0.0).to(tl.float64)
-        tl.store(gx_ptr + element * d + c, g + U - D, score)
-        tl.store(gx_ptr + padded * d + c, tl.zeros_like(z), empty)
+        tl.store(gx_ptr + element.to(tl.int64) * d + c, g + U - D, score)
+        tl.store(gx_ptr + padded.to(tl.int64) * d + c, tl.zeros_like(z), empty)
     return pull
 
-# %% ../../nbs/ranks/193_lapsum_back_triton.ipynb #4a178a54
+# %% ../../nbs/ranks/193_lapsum_back_triton.ipynb #2d26151e
 @triton_jit
 def _taken(order_ptr, n, window, line, SCORES: tl.constexpr):
     "The elements of the scores of one part; those of the padding it fills with zeros, and whether there is any."
     k, empty = _padded(window, n, SCORES)
     element = tl.load(order_ptr + _look(window[4], line[1] + 1, line[2]), line[2], 0)
-    return element, tl.load(order_ptr + k, empty, 0), empty
+    return element.to(tl.int32), tl.load(order_ptr + k, empty, 0).to(tl.int32), empty
 
 
 @triton_jit
@@ -122,17 +124,19 @@ def _take_kernel(g_ptr, t_ptr, z_ptr, order_ptr, real_ptr, tau_ptr, ends_ptr, be
                          reach, steps, SCORES, PLACES, BLOCK)
     t, below, score, tau = window[5], line[1], line[2], tl.load(tau_ptr + row)
     z_ptr += row * n * d
-    v = _pull_of(g_ptr + row * n * d, z_ptr, ends_ptr + row * 2 * columns * 5 * chunks, d, columns, chunks, window, line)
+    g_ptr += row * n * d
+    ends_ptr += row * 2 * columns * 5 * chunks
+    v = _pull_of(g_ptr, z_ptr, ends_ptr, d, columns, chunks, window, line)
     element, padded, empty = _taken(order_ptr + row * n, n, window, line, SCORES)
-    pull = _hand_out(g_ptr + row * n * d, z_ptr, spread_ptr + row * 2 * (d + 1) * 5 * parts, gx_ptr + row * n * d, v,
-                     element, padded, empty, part, parts, d, window, line)
+    pull = _hand_out(g_ptr, z_ptr, spread_ptr + row * 2 * (d + 1) * 5 * parts, gx_ptr + row * n * d, v, element, padded,
+                     empty, part, parts, d, window, line)
     pull = tl.where(score, pull / tau, 0.0)
     tl.store(gs_ptr + row * n + element, pull, score)
     tl.store(gs_ptr + row * n + padded, tl.zeros_like(t), empty)
     far = _look(t, below + 1, score) - tl.load(t_ptr + row * n).to(tl.float64)
     tl.store(gtau_ptr + row * parts + part, -tl.sum(tl.where(pull == 0, 0.0, far * pull), 0) / tau)
 
-# %% ../../nbs/ranks/193_lapsum_back_triton.ipynb #47931a3f
+# %% ../../nbs/ranks/193_lapsum_back_triton.ipynb #bde1ffa0
 def _give_and_take(g, order, read, gx, gs):
     "(193.2): fill gx and gs, give the gradient to tau (B,), in double precision."
     B, n, d = read["z_ptr"].shape
@@ -145,7 +149,7 @@ def _give_and_take(g, order, read, gx, gs):
            gtau_ptr=gtau, **read)
     return gtau
 
-# %% ../../nbs/ranks/193_lapsum_back_triton.ipynb #fb446c8b
+# %% ../../nbs/ranks/193_lapsum_back_triton.ipynb #eae61f86
 def lapsum_grads_triton(
     g: Tensor,  # what arrives for P x, (..., n, d)
     s: Tensor,  # scores, (..., n)

@@ -26,7 +26,7 @@ def plain_entries(s, tau, order, real, rows):
     from softsortlib.ranks.lapsum import _plain_matrix
     return _plain_matrix(_map(s, tau, order, real), rows, s)
 
-# %% ../../nbs/ranks/176_lapsum_entries.ipynb #e746196a
+# %% ../../nbs/ranks/176_lapsum_entries.ipynb #0a086166
 @custom_op("lapsum_log_entries_backward", __name__)
 def _log_grads_op(g: Tensor, s: Tensor, tau: Tensor, target: Tensor, order: Tensor, real: Tensor,
                   rows: Optional[Tensor]) -> tuple[Tensor, Tensor]:
@@ -40,7 +40,7 @@ batched(_log_grads_op, 6)
 def _(g, s, tau, target, order, real, rows):
     return s.new_empty(s.shape), tau.new_empty(tau.shape)
 
-# %% ../../nbs/ranks/176_lapsum_entries.ipynb #2911ea8f
+# %% ../../nbs/ranks/176_lapsum_entries.ipynb #acc4c829
 @custom_op("lapsum_log_entries", __name__)
 def _log_entries_op(s: Tensor, tau: Tensor, target: Tensor, order: Tensor, real: Tensor,
                     rows: Optional[Tensor]) -> Tensor:
@@ -66,12 +66,12 @@ def _log_entries_backward(ctx, g):
 
 log_entries = differentiable(_log_entries_op, 5, _log_entries_backward, _save)
 
-# %% ../../nbs/ranks/176_lapsum_entries.ipynb #93dcf019
+# %% ../../nbs/ranks/176_lapsum_entries.ipynb #4ec87cd6
 @custom_op("lapsum_entries_backward", __name__)
 def _grads_op(G: Tensor, s: Tensor, tau: Tensor, order: Tensor, real: Tensor,
               rows: Optional[Tensor]) -> tuple[Tensor, Tensor]:
     "The gradients (175.3) of the matrix to s and tau."
-    from softsortlib.ranks.lapsum_entries_triton import entries_grads_triton
+    from softsortlib.ranks.lapsum_matrix_triton import entries_grads_triton
     return entries_grads_triton(G, s, tau, order, real, rows)
 
 batched(_grads_op, 5)
@@ -80,11 +80,11 @@ batched(_grads_op, 5)
 def _(G, s, tau, order, real, rows):
     return s.new_empty(s.shape), tau.new_empty(tau.shape)
 
-# %% ../../nbs/ranks/176_lapsum_entries.ipynb #ad0b732a
+# %% ../../nbs/ranks/176_lapsum_entries.ipynb #ae6d4265
 @custom_op("lapsum_entries", __name__)
 def _entries_op(s: Tensor, tau: Tensor, order: Tensor, real: Tensor, rows: Optional[Tensor]) -> Tensor:
     "P at `rows`, (..., r, n), in the dtype of s."
-    from softsortlib.ranks.lapsum_entries_triton import entries_triton
+    from softsortlib.ranks.lapsum_matrix_triton import entries_triton
     return entries_triton(s, tau, order, real, rows)
 
 @_entries_op.register_fake

@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['product_triton', 'grads_triton', 'log_triton', 'log_grads_triton']
 
-# %% ../../nbs/ranks/188_lapsum_rows_triton.ipynb #203af5b7
+# %% ../../nbs/ranks/188_lapsum_rows_triton.ipynb #73c078d9
 import torch
 from torch import Tensor
 
@@ -13,7 +13,8 @@ from ..engine.compile import has_triton, tl, triton, triton_jit
 from ..engine.dispatch import launch
 from ..engine.scan_triton import compose
 from softsortlib.ranks.lapsum_entries_triton import (
-    _distances_of, _flat, _log_entry, _seen_from, _slopes_of, log_entries_grads_triton, log_entries_triton,
+    _cell_between, _distances_of, _flat, _log_entry, _scaled_weights, _seen_from, _slopes_of, log_entries_grads_triton,
+    log_entries_triton,
 )
 from .lapsum_back_triton import _difference, lapsum_grads_triton
 from .lapsum_triton import _column, _decay, _look, _search, _sets, _weights_of, lapsum_product_triton
@@ -201,7 +202,7 @@ def grads_triton(
     launch(_row_back_kernel, len(x), x, g_ptr=g, gx_ptr=gx, gs_ptr=gs, gtau_ptr=gtau, **_shared(s, x, order, real, T))
     return gx, gs, gtau.view(tau.shape).to(tau.dtype), y
 
-# %% ../../nbs/ranks/188_lapsum_rows_triton.ipynb #bb37f32e
+# %% ../../nbs/ranks/188_lapsum_rows_triton.ipynb #54fea092
 @triton_jit
 def _edges_of(t, k, m, q, up, tau, steps):
     "a, beta and gamma of (175.1), L and R, and whether the score below is the nearer, for thresholds k."
@@ -221,9 +222,7 @@ def _cells_of(s_ptr, target_ptr, row, n, t, k, m, tau, a, beta, gamma, low):
     d = tl.where(k <= 0, -float("inf"), tl.where(k >= m, float("inf"), d))
     x1 = _look(x, k + 1, k + 1 < m)
     d1 = tl.where(k + 1 < m, _look(d, k + 1, k + 1 < m), float("inf"))
-    d = tl.where(d == float("inf"), -float("inf"), d)
-    ends = (d == -float("inf")) | (d1 == float("inf"))
-    width = tl.where(ends, float("inf"), (x1 - x) / tau + (d1 - d))
+    d, width = _cell_between(x, d, x1, d1, tau)
     u, v = _seen_from(x, d, x1, d1, s, tau)
     return s, u, v, width
 
@@ -237,14 +236,12 @@ def _log_kernel(s_ptr, target_ptr, order_ptr, real_ptr, tau_ptr, y_ptr, n, steps
     s, u, v, width = _cells_of(s_ptr, target_ptr, row, n, t, k, m, tau, a, beta, gamma, low)
     tl.store(y_ptr + row * n + k, _log_entry(u, v, width), k < n)
 
-# %% ../../nbs/ranks/188_lapsum_rows_triton.ipynb #7a22206b
+# %% ../../nbs/ranks/188_lapsum_rows_triton.ipynb #d8583af1
 @triton_jit
 def _shares_of(p, q, k, m, a, beta, gamma, L, R, low):
     "What thresholds k put down and up per unit, and how much: the fraction of (175.2)."
     inside = (k > 0) & (k < m)
-    near = tl.where(low, beta, gamma)
-    lam = tl.where(inside & (a > 0), tl.exp(tl.where(inside & (a > 0), near - beta, 0.0)), 0.0)
-    rho = tl.where(inside & (a < m), tl.exp(tl.where(inside & (a < m), near - gamma, 0.0)), 0.0)
+    lam, rho = _scaled_weights(beta, gamma, low, inside & (a > 0), inside & (a < m))
     pull = tl.where(inside, _look(q, k - 1, inside) + p, 0.0)
     return lam, rho, pull / tl.where(inside, lam * L + rho * R, 1.0)
 

@@ -5,16 +5,16 @@
 # %% auto #0
 __all__ = ['topk_triton', 'topk_grads_triton']
 
-# %% ../../nbs/ranks/183_lapsum_topk_triton.ipynb #97194283
+# %% ../../nbs/ranks/183_lapsum_topk_triton.ipynb #1bf9e5e3
 import torch
 from torch import Tensor
 
 from ..engine.compile import has_triton, tl, triton, triton_jit
 from ..engine.dispatch import launch
 from ..engine.scan_triton import arrive, carry_on, cut, note_ends, ones_of
-from .lapsum_entries_triton import _blocks, _distances_of, _flat, _place
+from .lapsum_entries_triton import _blocks, _distances_of, _flat, _keep, _place
 
-# %% ../../nbs/ranks/183_lapsum_topk_triton.ipynb #9c135cc9
+# %% ../../nbs/ranks/183_lapsum_topk_triton.ipynb #9d67db2d
 @triton_jit
 def _score_at(s_ptr, order_ptr, k, m):
     "The scores at places k of the order of one set, double, and whether there are any."
@@ -29,12 +29,6 @@ def _decay_between(s_ptr, order_ptr, k, j, m, tau):
     other, there = _score_at(s_ptr, order_ptr, j, m)
     q = tl.where(t == other, 1.0, tl.exp(-tl.abs(t - other) / tau))
     return tl.where(here & there, q, 0.0)
-
-
-@triton_jit
-def _keep(kept_ptr, order_ptr, k, m, n):
-    "Write which scores are real."
-    tl.store(kept_ptr + tl.load(order_ptr + k, k < n, 0), k < m, k < n)
 
 # %% ../../nbs/ranks/183_lapsum_topk_triton.ipynb #5010605a
 @triton_jit

@@ -51,7 +51,7 @@ def _weights_of(C, L, R, q, under, over):
     rho = tl.where(C > 0, q * L / some, tl.where(C < 0, h * per_R, tl.sqrt(q * L * per_R)))
     return tl.where(under, lam / 2, 0.0), tl.where(over, rho / 2, 0.0)
 
-# %% ../../nbs/ranks/45_lapsum_triton.ipynb #5787015a
+# %% ../../nbs/ranks/45_lapsum_triton.ipynb #d3eebb95
 @triton_jit
 def _window(chunk, m, SCORES: tl.constexpr, WIDTH: tl.constexpr):
     "Lanes of a chunk, its neighbours included: the numbers of the scores, which exist, how many are its own, which."
@@ -75,11 +75,11 @@ def _column(x_ptr, i, middle, c, d, there):
     x = tl.load(x_ptr + i * d + c, there, 0.0).to(tl.float64)
     return tl.where(there, x - centre, 0.0), centre
 
-# %% ../../nbs/ranks/45_lapsum_triton.ipynb #10cabe09
+# %% ../../nbs/ranks/45_lapsum_triton.ipynb #bdc7d8ed
 @triton_jit
 def _lane_of(x, at):
     "The one lane `at` of x."
-    return tl.sum(tl.where(tl.arange(0, x.shape[0]) == at, x, 0.0), 0)
+    return tl.sum(tl.where(tl.arange(0, x.shape[0]) == at, x, tl.zeros_like(x)), 0)
 
 
 @triton_jit
@@ -96,7 +96,7 @@ def _carry(ends_ptr, column, direction, columns, chunk, chunks):
     at_ptr = ends_ptr + tl.cast((direction * columns + column) * 5, tl.int64) * chunks + chunk
     return tl.load(at_ptr + 3 * chunks, (chunk >= 0) & (chunk < chunks), 0.0)
 
-# %% ../../nbs/ranks/45_lapsum_triton.ipynb #b0c5f41d
+
 @triton_jit
 def _note_sides(ends_ptr, column, columns, chunk, chunks, x, q, up, own):
     "Both directions of one column."
@@ -106,7 +106,7 @@ def _note_sides(ends_ptr, column, columns, chunk, chunks, x, q, up, own):
     a, b = tl.associative_scan((tl.where(own, up, 1.0), x), 0, compose, reverse=True)
     _note(ends_ptr, column, 1, columns, chunk, chunks, _lane_of(a, 0), _lane_of(b, 0))
 
-
+# %% ../../nbs/ranks/45_lapsum_triton.ipynb #ebad6132
 @triton_jit
 def _ends_kernel(s_ptr, x_ptr, order_ptr, t_ptr, z_ptr, real_ptr, tau_ptr, ends_ptr, n, d, columns, chunks,
                  SCORES: tl.constexpr, WIDTH: tl.constexpr):
@@ -145,7 +145,7 @@ def _before_of(M, low, high):
     "How many thresholds i have M > i, from low to high; high where M is no number."
     return tl.where(M <= low + 1, low, tl.where(M <= high, tl.ceil(tl.where(M <= high, M, 0.0)).to(tl.int32) - 1, high))
 
-# %% ../../nbs/ranks/45_lapsum_triton.ipynb #b96a6397
+# %% ../../nbs/ranks/45_lapsum_triton.ipynb #7f43848d
 @triton_jit
 def _before_next(t_ptr, ends_ptr, chunk, m, tau, d, columns, chunks, SCORES: tl.constexpr):
     "How many thresholds stand between the first chunks of one set and the rest, from the sums carried to there."
@@ -159,7 +159,7 @@ def _before_next(t_ptr, ends_ptr, chunk, m, tau, d, columns, chunks, SCORES: tl.
     most = tl.maximum(m - 1, 0)
     return tl.where(open, _before_of(M, 0, most), most)
 
-# %% ../../nbs/ranks/45_lapsum_triton.ipynb #ab070105
+# %% ../../nbs/ranks/45_lapsum_triton.ipynb #b9547704
 @triton_jit
 def _borders_kernel(t_ptr, real_ptr, tau_ptr, ends_ptr, before_ptr, parts_ptr, n, d, columns, chunks,
                     SCORES: tl.constexpr, PLACES: tl.constexpr, BLOCK: tl.constexpr):
@@ -167,6 +167,8 @@ def _borders_kernel(t_ptr, real_ptr, tau_ptr, ends_ptr, before_ptr, parts_ptr, n
     row = tl.program_id(0).to(tl.int64)
     m = tl.load(real_ptr + row).to(tl.int32)
     tau = tl.load(tau_ptr + row)
+    t_ptr += row * n
+    ends_ptr += row * 2 * columns * 5 * chunks
     before_ptr += row * (chunks + 1)
     parts_ptr += row * (chunks + 1)
     lane = tl.arange(0, BLOCK)
@@ -176,8 +178,7 @@ def _borders_kernel(t_ptr, real_ptr, tau_ptr, ends_ptr, before_ptr, parts_ptr, n
     tl.store(parts_ptr, 0)
     for start in range(0, chunks, BLOCK):
         chunk = start + lane
-        high = _before_next(t_ptr + row * n, ends_ptr + row * 2 * columns * 5 * chunks, chunk, m, tau, d, columns, chunks,
-                            SCORES)
+        high = _before_next(t_ptr, ends_ptr, chunk, m, tau, d, columns, chunks, SCORES)
         high = tl.maximum(tl.associative_scan(high, 0, _greater), thresholds)
         low = tl.where(lane == 0, thresholds, _look(high, lane - 1, lane > 0))
         count = tl.maximum(tl.minimum(m - chunk * SCORES, SCORES), 0)
@@ -228,18 +229,7 @@ def _places_of(M, own, lane, count, before, upto, first, steps, PLACES: tl.const
     score = mine & (_look(r, below + 1, mine) == place)
     return size, below, score, mine & (score == 0), before + 1 + place - below
 
-# %% ../../nbs/ranks/45_lapsum_triton.ipynb #24af429a
-@triton_jit
-def _beside(L, R, q, a, i, below, threshold, m):
-    "The weights of (45.2) and the density lambda L + rho R at thresholds i; zero elsewhere."
-    under = threshold & (a > 0)
-    over = threshold & (a < m)
-    L = _look(L, below, under)
-    R = _look(R, below + 1, over)
-    lam, rho = _weights_of((a - i).to(tl.float64), L, R, _look(q, below + 1, under & over), under, over)
-    return lam, rho, lam * L + rho * R
-
-# %% ../../nbs/ranks/45_lapsum_triton.ipynb #c4e7e417
+# %% ../../nbs/ranks/45_lapsum_triton.ipynb #aa085b80
 @triton_jit
 def _slots(t_ptr, real_ptr, tau_ptr, ends_ptr, before_ptr, parts_ptr, row, part, n, d, columns, chunks, reach, steps,
            SCORES: tl.constexpr, PLACES: tl.constexpr, BLOCK: tl.constexpr):
@@ -264,7 +254,18 @@ def _slots(t_ptr, real_ptr, tau_ptr, ends_ptr, before_ptr, parts_ptr, row, part,
                       PLACES, BLOCK)
     return (m, chunk, first, lane, k, t, q, up, count, own), line, L, R
 
-# %% ../../nbs/ranks/45_lapsum_triton.ipynb #a4489ef8
+# %% ../../nbs/ranks/45_lapsum_triton.ipynb #07dcb66f
+@triton_jit
+def _beside(L, R, q, a, i, below, threshold, m):
+    "The weights of (45.2) and the density lambda L + rho R at thresholds i; zero elsewhere."
+    under = threshold & (a > 0)
+    over = threshold & (a < m)
+    L = _look(L, below, under)
+    R = _look(R, below + 1, over)
+    lam, rho = _weights_of((a - i).to(tl.float64), L, R, _look(q, below + 1, under & over), under, over)
+    return lam, rho, lam * L + rho * R
+
+
 @triton_jit
 def _part(t_ptr, real_ptr, tau_ptr, ends_ptr, before_ptr, parts_ptr, row, part, n, d, columns, chunks, reach, steps,
           SCORES: tl.constexpr, PLACES: tl.constexpr, BLOCK: tl.constexpr):
@@ -276,7 +277,7 @@ def _part(t_ptr, real_ptr, tau_ptr, ends_ptr, before_ptr, parts_ptr, row, part, 
     lam, rho, density = _beside(L, R, window[6], a, i, below, threshold, window[0])
     return window, (size, below, score, threshold, i, lam, rho, density)
 
-# %% ../../nbs/ranks/45_lapsum_triton.ipynb #6b4e9b2a
+# %% ../../nbs/ranks/45_lapsum_triton.ipynb #c326cef2
 @triton_jit
 def _sums_at(z_ptr, ends_ptr, c, d, columns, chunks, window, below, lam, rho):
     "Column c of the window's scores, its centre, lambda L^x and rho R^x at thresholds."
@@ -296,14 +297,14 @@ def _behind(G, threshold):
     more = slot < G.shape[0] - 1
     return _look(next, slot + 1, more), threshold & (_look(marked, slot + 1, more) != 0)
 
-# %% ../../nbs/ranks/45_lapsum_triton.ipynb #c95876a8
+# %% ../../nbs/ranks/45_lapsum_triton.ipynb #087fb82e
 @triton_jit
 def _padded(window, n, SCORES: tl.constexpr):
     "Numbers of the window's scores, and which of them are padding that the first part of a chunk fills with zeros."
     m, chunk, first, lane, k, t, q, up, count, own = window
     return k, (first == 0) & (lane > 0) & (lane <= SCORES) & (k >= m) & (k < n)
 
-# %% ../../nbs/ranks/45_lapsum_triton.ipynb #c5e95bed
+# %% ../../nbs/ranks/45_lapsum_triton.ipynb #7dda7491
 @triton_jit
 def _product_kernel(t_ptr, z_ptr, real_ptr, tau_ptr, ends_ptr, before_ptr, parts_ptr, edge_ptr, level_ptr, y_ptr,
                     n, d, columns, chunks, parts, reach, steps,
@@ -345,7 +346,7 @@ def _count_less(level_ptr, level, parts, reach):
         high = tl.where(searched & (less == 0), middle, high)
     return low
 
-# %% ../../nbs/ranks/45_lapsum_triton.ipynb #00e157a5
+# %% ../../nbs/ranks/45_lapsum_triton.ipynb #75097738
 @triton_jit
 def _mend_kernel(z_ptr, real_ptr, ends_ptr, edge_ptr, level_ptr, y_ptr, n, d, columns, chunks, parts,
                  blocks, reach, BLOCK: tl.constexpr):
@@ -388,7 +389,7 @@ def _sets(s, tau, x, order, real):
     return [a.contiguous() for a in (s.reshape(B, n), tau.reshape(B).double(), x.reshape(B, n, d),
                                      order.reshape(B, n), real.reshape(B))]
 
-# %% ../../nbs/ranks/45_lapsum_triton.ipynb #0b8ce34f
+# %% ../../nbs/ranks/45_lapsum_triton.ipynb #5e404e29
 def _read(s, tau, x, order, real):
     "What all kernels read: the sums at the chunks' ends, and where the line is cut; in one batch dimension."
     B, n, d = x.shape

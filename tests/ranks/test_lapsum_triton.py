@@ -144,13 +144,14 @@ assert run("triton", lost, x, w, None, torch.tensor([0.5, 2.0]).double())[0][0].
 """
 
 ENTRIES = BEGIN + """
-import softsortlib.engine.scan_triton as scan
 import softsortlib.ranks.lapsum_entries_triton as k
-cut = scan.cut
-scan.cut = lambda n, d, most=0: cut(n, d, 32)
+import softsortlib.ranks.lapsum_matrix_triton as matrix
+import softsortlib.ranks.lapsum_triton as line
+line.BLOCK = 16                                                                      # chunks of 6 scores, parts of 14 places
 k._blocks = lambda n: (16, -(-n // 16))                                              # a block of 16, tiles of 4 by 8
-k._tiles = lambda n, r: (4, 8, -(-r // 4), -(-n // 8))
-k._TURNS = 2
+matrix._blocks = k._blocks
+matrix._tiles = lambda n, r: (4, 8, -(-r // 4), -(-n // 8))
+matrix._TURNS = 2
 unused = dict(allow_unused=True, materialize_grads=True)
 def entries(home, s, tau, target, G, mask=None, rows=None, op=LapSum):
     dispatch.HOME["cpu"] = home
@@ -165,7 +166,7 @@ def same(s, *args, rtol=1e-9, atol=1e-9, **kwargs):
         assert fast.dtype == plain.dtype and fast.shape == plain.shape
         assert_close(fast, plain, rtol=rtol, atol=atol * max(1.0, plain.abs().max().item()))
 def targets(mask, n): return torch.rand(2, n, generator=rng).masked_fill(~mask, 2).argsort(-1)
-for n in (1, 16, 17):                                                         # around a block and a tile
+for n in (1, 6, 17, 40):                                                             # around a chunk, a block and a tile
     s, G = randn(2, n), randn(2, n, n)
     if n > 9: s[1, : n // 3] = s[1, -1]                                              # a third is tied
     mask = torch.rand(2, n, generator=rng) < torch.tensor([[2], [0.7]])
@@ -179,6 +180,8 @@ same(randn(12, 2).T, tau, twice, G.mT, op=lambda tau: LapSum(tau, descending=Tru
 same(torch.zeros_like(s), tau, twice, G)                                             # all tied
 same(torch.cat([s[:, :6], s[:, 6:] + 1e4], 1), torch.tensor([0.5, 2.0]).double(), whole.cumsum(-1) - 1, G)      # a gap of ten thousand temperatures: entries far below the least number
 same(s, torch.tensor(0.5).double(), twice, G)
+for scores in (s * 1e-15, torch.cat([-s[:, :6].abs(), s[:, :6].abs()], -1)): same(scores, tau, twice, G, rtol=1e-6)       # the mass is a whole number at many scores
+same(s.cumsum(-1) ** 3, torch.tensor([1e-3, 1e3]).double(), whole.cumsum(-1) - 1, G, rtol=1e-6)                        # gaps of all sizes
 same(s.float(), tau.float(), twice, G.float(), rtol=1e-4, atol=1e-5)
 none = torch.arange(12) < torch.tensor([[12], [0]])                                  # a set of nothing
 same(s, tau, twice * 0, G, none)
