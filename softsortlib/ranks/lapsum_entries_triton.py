@@ -74,7 +74,7 @@ def _edges_kernel(t_ptr, real_ptr, tau_ptr, ends_ptr, before_ptr, parts_ptr, bes
     tl.store(beside_ptr + row * n + i, x, threshold)
     tl.store(offset_ptr + row * n + i, offset, threshold)
 
-# %% ../../nbs/ranks/175_lapsum_entries_triton.ipynb #14825ae1
+# %% ../../nbs/ranks/175_lapsum_entries_triton.ipynb #2866ef60
 @triton_jit
 def _edge(beside_ptr, offset_ptr, i, m, there):
     "x and d of thresholds i of one set, infinite at both ends."
@@ -85,11 +85,13 @@ def _edge(beside_ptr, offset_ptr, i, m, there):
 
 
 @triton_jit
-def _cell_between(x0, d0, x1, d1, tau):
-    "d0 and the width of the cells between two edges."
+def _cell_between(x0, d0, x1, d1, tau, there):
+    "d0 and the width of the cells between two edges; one where there is no cell."
     d0 = tl.where(d0 == float("inf"), -float("inf"), d0)
     ends = (d0 == -float("inf")) | (d1 == float("inf"))
-    return d0, tl.where(ends, float("inf"), (x1 - x0) / tau + (d1 - d0))
+    inside = there & (ends == 0)
+    width = tl.where(inside, (x1 - x0) / tau + (tl.where(inside, d1, 0.0) - tl.where(inside, d0, 0.0)), 1.0)
+    return d0, tl.where(there & ends, float("inf"), width)
 
 
 @triton_jit
@@ -97,7 +99,7 @@ def _cell(beside_ptr, offset_ptr, tau, i, m, there):
     "Both edges and the width of the cells i of one set."
     x0, d0 = _edge(beside_ptr, offset_ptr, i, m, there)
     x1, d1 = _edge(beside_ptr, offset_ptr, i + 1, m, there)
-    d0, width = _cell_between(x0, d0, x1, d1, tau)
+    d0, width = _cell_between(x0, d0, x1, d1, tau, there)
     return x0, d0, x1, d1, width
 
 # %% ../../nbs/ranks/175_lapsum_entries_triton.ipynb #f17b903a
@@ -214,7 +216,7 @@ def _slopes_of(u, v, w):
     lost = (u != u) | (v != v)
     return tl.where(lost, float("nan"), of_u), tl.where(lost, float("nan"), of_v)
 
-# %% ../../nbs/ranks/175_lapsum_entries_triton.ipynb #e12b7464
+# %% ../../nbs/ranks/175_lapsum_entries_triton.ipynb #c1643390
 @triton_jit
 def _neighbours(marked):
     "Of each slot the marked slot before it, and the one behind."
@@ -239,7 +241,7 @@ def _rows_of(beside_ptr, offset_ptr, x, d, m, tau, line):
     there = threshold | ((size > 0) & (slot == 0))
     x1 = _look(x, behind, there)
     d1 = _look(d, behind, there)
-    d, width = _cell_between(x, d, x1, d1, tau)
+    d, width = _cell_between(x, d, x1, d1, tau, there)
     return there, i, before, x, d, x1, d1, width
 
 # %% ../../nbs/ranks/175_lapsum_entries_triton.ipynb #f79e934f

@@ -202,7 +202,7 @@ def grads_triton(
     launch(_row_back_kernel, len(x), x, g_ptr=g, gx_ptr=gx, gs_ptr=gs, gtau_ptr=gtau, **_shared(s, x, order, real, T))
     return gx, gs, gtau.view(tau.shape).to(tau.dtype), y
 
-# %% ../../nbs/ranks/188_lapsum_rows_triton.ipynb #54fea092
+# %% ../../nbs/ranks/188_lapsum_rows_triton.ipynb #4a274518
 @triton_jit
 def _edges_of(t, k, m, q, up, tau, steps):
     "a, beta and gamma of (175.1), L and R, and whether the score below is the nearer, for thresholds k."
@@ -222,7 +222,7 @@ def _cells_of(s_ptr, target_ptr, row, n, t, k, m, tau, a, beta, gamma, low):
     d = tl.where(k <= 0, -float("inf"), tl.where(k >= m, float("inf"), d))
     x1 = _look(x, k + 1, k + 1 < m)
     d1 = tl.where(k + 1 < m, _look(d, k + 1, k + 1 < m), float("inf"))
-    d, width = _cell_between(x, d, x1, d1, tau)
+    d, width = _cell_between(x, d, x1, d1, tau, k < n)
     u, v = _seen_from(x, d, x1, d1, s, tau)
     return s, u, v, width
 
