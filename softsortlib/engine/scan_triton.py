@@ -256,7 +256,7 @@ def cut(n, d, most=1024):
     block = min(most // max(1, columns), triton.next_power_of_2(n))
     return block, columns, triton.cdiv(n, block)
 
-# %% ../../nbs/engine/95_scan_triton.ipynb #16cb218e
+# %% ../../nbs/engine/95_scan_triton.ipynb #bac567c8
 def _both_launches(s, x, tau, size, mode, out):
     "The sums of `mode` into `out`, y (and low and Z): one launch for a short row, three for a long one."
     B, n, d = x.shape
@@ -267,7 +267,7 @@ def _both_launches(s, x, tau, size, mode, out):
     common = dict(s_ptr=s.contiguous(), x_ptr=x.contiguous(), tau_ptr=tau.double().contiguous(),
                   size_ptr=tau if whole else size.contiguous(), ends_ptr=ends, n=n, d=d, chunks=chunks,
                   share=share_of.f(n) if mode == "mean" else 1.0, MODE=mode, WHOLE=whole,
-                  REAL=tl.float64, BLOCK=block, COLS=columns)
+                  REAL=tl.float64, BLOCK=block, COLS=columns, num_warps=8 if columns > 1 else 4)
     if chunks > 1:
         launch(_ends_kernel, B * chunks, x, **common)
         carry_on(ends, chunks, mode in ("odd", "strict"))

@@ -98,7 +98,7 @@ def _pairs_kernel(x_ptr, t_ptr, w_ptr, tau_ptr, level_ptr, y_ptr, n, k, d, block
     if TWO:
         tl.store(to_ptr + 1, z, (i < n) & (c + 1 < d))
 
-# %% ../../nbs/engine/161_sums_triton.ipynb #ff08fe39
+# %% ../../nbs/engine/161_sums_triton.ipynb #44339f24
 def pair_sums_triton(
     x: Tensor,  # targets, (B, n)
     t: Tensor,  # sources, (B, k)
@@ -119,5 +119,5 @@ def pair_sums_triton(
            tau_ptr=tau.double().contiguous(), level_ptr=x if levels is None else levels.contiguous(), y_ptr=y,
            n=n, k=k, d=d, blocks=blocks, pairs=pairs, LOGISTIC=law == "logistic", M=m,
            WITHIN=levels is not None and not across, ACROSS=levels is not None and across,
-           TWO=d > 1, ROWS=rows, BLOCK=block)
+           TWO=d > 1, ROWS=rows, BLOCK=block, num_warps=8)
     return y

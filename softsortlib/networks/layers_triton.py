@@ -491,7 +491,7 @@ def triton_slopes(sums, v, size, kind, n, sigmoid):
     launch(_slope_kernel, programs, v, sums_ptr=sums, gv_ptr=gv, blocks=sums.shape[1], **arguments)
     return gv
 
-# %% ../../nbs/networks/28_layers_triton.ipynb #23e96a30
+# %% ../../nbs/networks/28_layers_triton.ipynb #eb309b6e
 def _see_arguments(s, tau, lam, size, kind, sigmoid, trick):
     "What both kernels of the differences take, by keyword."
     n = s.shape[-1]
@@ -499,7 +499,7 @@ def _see_arguments(s, tau, lam, size, kind, sigmoid, trick):
     return dict(tau_ptr=tau.contiguous(), lam_ptr=lam.contiguous(), size_ptr=size.contiguous(),
                 rules_ptr=net.rules, layers_ptr=net.reach,
                 n=n, depth=net.reach.shape[1], comparators=len(net.need),
-                SIGMOID=sigmoid, TRICK=trick, PAIRS=min(1024, triton.next_power_of_2(max(n // 2, 1))), num_warps=8)
+                SIGMOID=sigmoid, TRICK=trick, PAIRS=min(1024, triton.next_power_of_2(max(n // 2, 1))), num_warps=16)
 
 # %% ../../nbs/networks/28_layers_triton.ipynb #73138fdd
 def triton_differences(

@@ -281,7 +281,7 @@ def _pull_kernel(G_ptr, a_ptr, v_ptr, z_ptr, s_ptr, b_ptr, t_ptr, bt_ptr, own_pt
     tl.atomic_add(gb_ptr + row * n + c, gb, mask=c < n, sem="relaxed")
     tl.atomic_add(gtau_ptr + row, tl.sum(spread, 0), sem="relaxed")
 
-# %% ../../nbs/rowwise/19_neuralsort_triton.ipynb #1df9faab
+# %% ../../nbs/rowwise/19_neuralsort_triton.ipynb #6d725c38
 def neural_pull(
     G: "torch.Tensor | None",  # incoming gradient of the matrix, (B, n, n), single; or None for a product
     a: "torch.Tensor | None",  # for a product: incoming gradient of its rows, (B, m, d), single
@@ -307,7 +307,7 @@ def neural_pull(
     arrays = {name: others if array is None else array.contiguous() for name, array in arrays.items()}
     common = dict(mean_ptr=mean, others_ptr=others, m=m, n=n, d=d, MATRIX=G is not None, SORTED=own is None,
                   SOME=rows is not None, ROWS=tall, BLOCK=block)
-    launch(_mean_kernel, B * triton.cdiv(m, tall), s, **arrays, **common, num_warps=8)
+    launch(_mean_kernel, B * triton.cdiv(m, tall), s, **arrays, **common, num_warps=16)
     launch(_pull_kernel, B * triton.cdiv(n, block) * triton.cdiv(m, chunk), s,
            **arrays, **common, z_ptr=others if z is None else z.contiguous(), LOGS=z is not None,
            gs_ptr=gs, gb_ptr=gb, gtau_ptr=gtau, CHUNK=chunk, num_warps=8)

@@ -178,13 +178,13 @@ def _unweigh_kernel(g_ptr, s_ptr, tau_ptr, m_ptr, d_ptr, of_s_ptr, of_tau_ptr, o
     tl.store(of_tau_ptr + b, -tl.sum(moved) / tau)
     tl.store(of_k_ptr + b, mean)
 
-# %% ../../nbs/selection/182_roots_triton.ipynb #db131408
+# %% ../../nbs/selection/182_roots_triton.ipynb #043d0832
 MOST = 2048  # scores that a program holds at once
 
-def _shape_of(n):
-    "The tile for rows of n, and the warps that work on it."
+def _shape_of(n, lanes=128):
+    "The tile for rows of n, and the warps that work on it, one for so many lanes."
     block = min(MOST, triton.next_power_of_2(max(n, 16)))
-    return dict(n=n, BLOCK=block, num_warps=max(1, min(16, block // 128)))
+    return dict(n=n, BLOCK=block, num_warps=max(1, min(16, block // lanes)))
 
 def _law_of(law):
     "The constants that choose the step."
@@ -208,7 +208,7 @@ def root_by_rows(
            **_law_of(law), **_shape_of(n))
     return d, w
 
-# %% ../../nbs/selection/182_roots_triton.ipynb #eebabaeb
+# %% ../../nbs/selection/182_roots_triton.ipynb #75029910
 def pull_by_rows(
     g: Tensor,  # the gradient of the weights, (..., n)
     s: Tensor,  # scores, -inf where padded, (..., n)
@@ -221,5 +221,6 @@ def pull_by_rows(
     of_s, of_tau, of_k = s.new_empty(s.shape), s.new_empty(tau.shape), s.new_empty(tau.shape)
     rows = [a.contiguous() for a in (g, s, tau, m, d)]
     launch(_unweigh_kernel, tau.numel(), s, g_ptr=rows[0], s_ptr=rows[1], tau_ptr=rows[2], m_ptr=rows[3], d_ptr=rows[4],
-           of_s_ptr=of_s, of_tau_ptr=of_tau, of_k_ptr=of_k, tiny=2.0 ** -126, **_law_of(law), **_shape_of(s.shape[-1]))
+           of_s_ptr=of_s, of_tau_ptr=of_tau, of_k_ptr=of_k, tiny=2.0 ** -126, **_law_of(law),
+           **_shape_of(s.shape[-1], 64))
     return of_s, of_tau, of_k
