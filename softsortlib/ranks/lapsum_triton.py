@@ -51,7 +51,7 @@ def _weights_of(C, L, R, q, under, over):
     rho = tl.where(C > 0, q * L / some, tl.where(C < 0, h * per_R, tl.sqrt(q * L * per_R)))
     return tl.where(under, lam / 2, 0.0), tl.where(over, rho / 2, 0.0)
 
-# %% ../../nbs/ranks/45_lapsum_triton.ipynb #d3eebb95
+# %% ../../nbs/ranks/45_lapsum_triton.ipynb #aa38eaa4
 @triton_jit
 def _window(chunk, m, SCORES: tl.constexpr, WIDTH: tl.constexpr):
     "Lanes of a chunk, its neighbours included: the numbers of the scores, which exist, how many are its own, which."
@@ -71,7 +71,7 @@ def _decays(t, k, lane, tau, there):
 @triton_jit
 def _column(x_ptr, i, middle, c, d, there):
     "Column c of the payload at the elements i, less that of the median score, and the latter."
-    centre = tl.load(x_ptr + middle * d + c).to(tl.float64)
+    centre = tl.load(x_ptr + middle.to(tl.int64) * d + c).to(tl.float64)
     x = tl.load(x_ptr + i * d + c, there, 0.0).to(tl.float64)
     return tl.where(there, x - centre, 0.0), centre
 
@@ -346,7 +346,7 @@ def _count_less(level_ptr, level, parts, reach):
         high = tl.where(searched & (less == 0), middle, high)
     return low
 
-# %% ../../nbs/ranks/45_lapsum_triton.ipynb #75097738
+# %% ../../nbs/ranks/45_lapsum_triton.ipynb #d76c306a
 @triton_jit
 def _mend_kernel(z_ptr, real_ptr, ends_ptr, edge_ptr, level_ptr, y_ptr, n, d, columns, chunks, parts,
                  blocks, reach, BLOCK: tl.constexpr):
@@ -364,7 +364,7 @@ def _mend_kernel(z_ptr, real_ptr, ends_ptr, edge_ptr, level_ptr, y_ptr, n, d, co
     last = _count_less(level_ptr, level, parts, reach) - 1
     there = (m > 0) & (((part < parts) & (behind > level)) | (part == parts))
     for c in range(d):
-        centre = tl.load(z_ptr + m // 2 * d + c).to(tl.float64)
+        centre = tl.load(z_ptr + (m // 2).to(tl.int64) * d + c).to(tl.float64)
         total = _carry(ends_ptr, d + 1 + c, 0, columns, chunks - 1, chunks)
         upper = tl.load(edge_ptr + 2 * c * parts + part, there & (part < parts), 0.0)
         lower = tl.load(edge_ptr + (2 * c + 1) * parts + last, there & (level > 0), 0.0)
