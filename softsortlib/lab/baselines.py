@@ -24,21 +24,18 @@ from .records import environment, read_json, write_json
 from .training import check_folder, train, undisturbed
 from .voting import VoteAccuracy, majority, nearest
 
-# %% ../../nbs/lab/85_baselines.ipynb #97d9ba1b
+# %% ../../nbs/lab/85_baselines.ipynb #547727df
 @dataclass(frozen=True)
 class BaselineConfig(EmbeddingConfig):
     "All that a baseline depends on."
     method: str = "pixels"  # "pixels", "pca", "autoencoder" or "cnn"
     components: int = 50  # dimensions of "pca" and of the middle of the "autoencoder"
     hidden: int = 500  # units of the outer layers of the autoencoder
-    adam_lr: float = 0.001  # learning rate of the autoencoder's Adam
 
     task: ClassVar[str] = "knn_baseline"
     def __post_init__(self):
         super().__post_init__()
         self.at_least(1, "components", "hidden")
-        if not self.adam_lr > 0:
-            raise ValueError(f"adam_lr must be positive, got {self.adam_lr}")
         if self.method not in ("pixels", "pca", "autoencoder", "cnn"):
             raise ValueError(f"method must be 'pixels', 'pca', 'autoencoder' or 'cnn', got {self.method!r}")
 
@@ -86,7 +83,7 @@ class BaselineTask(EmbeddingTask):
             return int(self.k)
         return None if self.ks == (0,) else 1
 
-# %% ../../nbs/lab/85_baselines.ipynb #0f182c2c
+# %% ../../nbs/lab/85_baselines.ipynb #09114a72
 def _three_layers(first, hidden, last):
     "Linear layers with ReLUs between them."
     outer = (nn.Linear(first, hidden), nn.ReLU())
@@ -111,7 +108,7 @@ class AutoencoderTask(BaselineTask):
         return nn.functional.binary_cross_entropy_with_logits(self.decoder(self(images)), pixels)
 
     def configure_optimizers(self):
-        return torch.optim.Adam(self.parameters(), lr=self.config.adam_lr)
+        return torch.optim.Adam(self.parameters(), lr=0.001)
 
 # %% ../../nbs/lab/85_baselines.ipynb #f05c931a
 class ClassifierTask(BaselineTask):

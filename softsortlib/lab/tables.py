@@ -62,7 +62,7 @@ def sort_again(
     names = ("SoftSort", "bitonic network", "LapSum")
     return [SortConfig.from_preset(preset, n=5, seed=seed, **OPERATORS[name]) for seed in seeds for name in names]
 
-# %% ../../nbs/lab/71_tables.ipynb #163c412a
+# %% ../../nbs/lab/71_tables.ipynb #6c7718ae
 _SIX = ("SoftSort", "NeuralSort", "Sinkhorn", "odd-even network", "bitonic network", "permutahedron")
 
 
@@ -80,7 +80,7 @@ def _row(preset, n, **changes):
     if preset == "quick":
         protocol.update(steps=500, epoch=125)
     if preset == "long":
-        protocol.update(steps=5_000, epoch=250, shrink=2, width=16, val_sets=200)
+        protocol.update(steps=10_000, epoch=500, shrink=2, width=16, val_sets=200)
     return SortConfig.from_preset(preset, **{**protocol, **changes})
 
 # %% ../../nbs/lab/71_tables.ipynb #1cd3492f
