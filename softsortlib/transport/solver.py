@@ -206,7 +206,7 @@ def _from_weightless(K, grad_F, F, G, a):
     alone = torch.where(a > 0, -1e30, F)
     return K.apply(alone, G, torch.where(a > 0, 0.0, grad_F)[..., None])[..., 0]
 
-# %% ../../nbs/transport/37_solver.ipynb #0395a10b
+# %% ../../nbs/transport/37_solver.ipynb #81a4a0b2
 def _adjoint(K, grad_F, grad_G, F, G, a, b, steps=0):
     "The gradients of rho and sigma in (37.3) from those of F and G, by (37.4) on the smaller side."
     if K.x.shape[-1] > K.y.shape[-1]:
@@ -217,6 +217,7 @@ def _adjoint(K, grad_F, grad_G, F, G, a, b, steps=0):
     grad_G = grad_G - b * _from_weightless(K, grad_F, F, G, a)
     share = _divide(grad_G, column_sums)
     rhs = torch.where(a > 0, grad_F - a * K.T.apply(G, F, share[..., None])[..., 0], 0.0)
+    rhs = rhs - r * (_total(rhs) / _total(r))                      # S mu = rhs has a solution where rhs sums to zero
     less = torch.where(column_sums > 0, G - log_weights(column_sums), -1e30)
     normed = chain._replace(response=less)                         # Q divided by the column sums
     mu, _ = _solve_system(normed, r, rhs, 1e-9, steps or 500, not steps)
