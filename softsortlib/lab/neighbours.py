@@ -220,7 +220,10 @@ def search_choice(
     method: str,  # an operator or a baseline
     records: "list | None" = None,  # finished runs; None are those of `search_records`
 ) -> dict:  # fields of a configuration
-    "What the search has chosen; pixels, principal components and the autoencoder are not tuned."
+    """What the search has chosen; pixels, principal components and the autoencoder are not tuned.
+
+    Raise `ValueError` for a preset that does not exist."""
+    KnnConfig.from_preset(preset)                               # which says what presets there are
     records = search_records(preset) if records is None else records
     fields = {}
     if method in K_TAU or method == "cnn":

@@ -119,7 +119,6 @@ class SortConfig(RunConfig):
     digits: int = 4  # digits in a number
     val_sets: int = 200  # sets a validation
     test_sets: int = 2000  # sets of the final test
-    select: str = "EM"  # the figure in validation that chooses the weights: "EM", or "EW" for sets too large for EM
 
     task: ClassVar[str] = "sort"
 
@@ -129,13 +128,11 @@ class SortConfig(RunConfig):
         self.at_least(1, "batch", "digits", "width", "shrink", "val_sets", "test_sets")
         check_optimizer(self)
         _check_loss(self)
-        if self.select not in ("EM", "EW"):
-            raise ValueError(f"select must be 'EM' or 'EW', got {self.select!r}")
 
     @property
     def best(self) -> tuple:  # ("EM", "max") or ("EW", "max")
-        "The figure in validation that chooses the weights, and that it shall be large."
-        return self.select, "max"
+        "The figure in validation that chooses the weights: of sets so large that EM stays zero for long it is EW."
+        return "EM" if self.n < 16 else "EW", "max"
 
 # %% ../../nbs/lab/62_sorting.ipynb #e4d2b328
 SortConfig.PRESETS = {

@@ -80,7 +80,7 @@ def _row(preset, n, **changes):
     if preset == "quick":
         protocol.update(steps=500, epoch=125)
     if preset == "long":
-        protocol.update(steps=10_000, epoch=500, shrink=2, width=16, val_sets=200, select="EW" if n >= 16 else "EM")
+        protocol.update(steps=10_000, epoch=500, shrink=2, width=16, val_sets=200)
     return SortConfig.from_preset(preset, **{**protocol, **changes})
 
 # %% ../../nbs/lab/71_tables.ipynb #1cd3492f
