@@ -213,7 +213,7 @@ def _conditions(preset, data, method, records):
         return {**fields, "method": method}
     return {**fields, "operator": method, "samples": 0, **_first_stage(preset, method, records)}
 
-# %% ../../nbs/lab/66_neighbours.ipynb #56370fb8
+# %% ../../nbs/lab/66_neighbours.ipynb #acaf5735
 def search_choice(
     preset: str,  # of the runs
     data: str,  # name of a data set
