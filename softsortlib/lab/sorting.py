@@ -119,7 +119,6 @@ class SortConfig(RunConfig):
     digits: int = 4  # digits in a number
     val_sets: int = 200  # sets a validation
     test_sets: int = 2000  # sets of the final test
-
     task: ClassVar[str] = "sort"
     best = property(lambda self: ("EM" if self.n < 16 else "EW", "max"))  # EM of large sets is zero for long
     def __post_init__(self):
