@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['BaselineConfig', 'BaselineTask', 'AutoencoderTask', 'ClassifierTask']
 
-# %% ../../nbs/lab/85_baselines.ipynb #ab2f25a8
+# %% ../../nbs/lab/85_baselines.ipynb #4bb3616d
 import math
 import time
 from collections.abc import Callable
@@ -21,21 +21,25 @@ from .data import optional
 from .embedding import EmbeddingConfig, EmbeddingTask, PointData
 from .provenance import code_of, watch_code
 from .records import environment, read_json, write_json
+from .scoring import FullPrecision
 from .training import check_folder, train, undisturbed
 from .voting import VoteAccuracy, majority, nearest
 
-# %% ../../nbs/lab/85_baselines.ipynb #547727df
+# %% ../../nbs/lab/85_baselines.ipynb #a18992fb
 @dataclass(frozen=True)
 class BaselineConfig(EmbeddingConfig):
     "All that a baseline depends on."
     method: str = "pixels"  # "pixels", "pca", "autoencoder" or "cnn"
     components: int = 50  # dimensions of "pca" and of the middle of the "autoencoder"
     hidden: int = 500  # units of the outer layers of the autoencoder
+    adam_lr: float = 0.001  # learning rate of the autoencoder's Adam
 
     task: ClassVar[str] = "knn_baseline"
     def __post_init__(self):
         super().__post_init__()
         self.at_least(1, "components", "hidden")
+        if not self.adam_lr > 0:
+            raise ValueError(f"adam_lr must be positive, got {self.adam_lr}")
         if self.method not in ("pixels", "pca", "autoencoder", "cnn"):
             raise ValueError(f"method must be 'pixels', 'pca', 'autoencoder' or 'cnn', got {self.method!r}")
 
@@ -43,6 +47,7 @@ class BaselineConfig(EmbeddingConfig):
 _FEWER = dict(search=10_000, val_queries=1000, test_queries=5000)
 BaselineConfig.PRESETS = {
     "paper": dict(data="mnist", steps=27_500, epoch=550, lr=0.01),
+    "long": dict(data="mnist", steps=11_000, epoch=1100, lr=0.1),
     "quick": dict(data="mnist", steps=200, epoch=100, width=10, lr=0.1, **_FEWER),
     "smoke": dict(
         steps=4, epoch=2, width=4, batch=20, hidden=20, components=5, search=100, val_queries=20, test_queries=20,
@@ -83,12 +88,12 @@ class BaselineTask(EmbeddingTask):
             return int(self.k)
         return None if self.ks == (0,) else 1
 
-# %% ../../nbs/lab/85_baselines.ipynb #09114a72
+# %% ../../nbs/lab/85_baselines.ipynb #6207b3f5
 def _three_layers(first, hidden, last):
-    "Linear layers with ReLUs between them."
+    "Linear layers with ReLUs between them, in full precision."
     outer = (nn.Linear(first, hidden), nn.ReLU())
     inner = (nn.Linear(hidden, hidden), nn.ReLU())
-    return nn.Sequential(*outer, *inner, nn.Linear(hidden, last))
+    return FullPrecision(*outer, *inner, nn.Linear(hidden, last))
 
 
 class AutoencoderTask(BaselineTask):
@@ -99,7 +104,7 @@ class AutoencoderTask(BaselineTask):
         pixels = math.prod(shape)
         outer, middle = self.config.hidden, self.config.components
         self.decoder = _three_layers(middle, outer, pixels)
-        return nn.Sequential(nn.Flatten(), *_three_layers(pixels, outer, middle))
+        return nn.Sequential(nn.Flatten(), _three_layers(pixels, outer, middle))
 
     def loss_of(self, images: Tensor, labels: Tensor) -> Tensor:  # scalar
         "Per-pixel binary cross-entropy between pictures (b, channels, h, w) and what comes back; the sigmoid is in it."
@@ -108,9 +113,9 @@ class AutoencoderTask(BaselineTask):
         return nn.functional.binary_cross_entropy_with_logits(self.decoder(self(images)), pixels)
 
     def configure_optimizers(self):
-        return torch.optim.Adam(self.parameters(), lr=0.001)
+        return torch.optim.Adam(self.parameters(), lr=self.config.adam_lr)
 
-# %% ../../nbs/lab/85_baselines.ipynb #f05c931a
+# %% ../../nbs/lab/85_baselines.ipynb #fbd218bd
 class ClassifierTask(BaselineTask):
     "The embedding with a linear layer on top, without neighbours."
     ks = (0,)
@@ -118,7 +123,7 @@ class ClassifierTask(BaselineTask):
     def network(self, shape: tuple) -> nn.Module:
         "The embedding of pictures of that `shape`; the layer on top is `head`."
         net = super().network(shape)
-        self.head = nn.Linear(net.dim, self.data.classes)
+        self.head = FullPrecision(nn.Linear(net.dim, self.data.classes))
         return net
 
     def gather_points(self) -> None:

@@ -5,12 +5,12 @@
 # %% auto #0
 __all__ = ['nearest', 'majority', 'VoteAccuracy', 'EmbeddingCNN', 'small_resnet18']
 
-# %% ../../nbs/lab/83_voting.ipynb #be82438f
+# %% ../../nbs/lab/83_voting.ipynb #eeb26f21
 import torch
 from torch import Tensor, nn
 
 from .data import optional
-from .scoring import torchmetrics
+from .scoring import FullPrecision, torchmetrics
 
 # %% ../../nbs/lab/83_voting.ipynb #c21e9951
 def nearest(
@@ -72,7 +72,7 @@ class VoteAccuracy(torchmetrics.Metric):
         found = {"accuracy": self.right[i] / self.seen, "k": torch.tensor(float(self.ks[i]))}
         return {**found, "soft_error": self.missed / self.seen} if self.soft else found
 
-# %% ../../nbs/lab/83_voting.ipynb #464cf624
+# %% ../../nbs/lab/83_voting.ipynb #9950a149
 class EmbeddingCNN(nn.Sequential):
     "The papers' embedding of MNIST, from pictures (b, channels, h, w) to points (b, 50)."
 
@@ -93,8 +93,9 @@ class EmbeddingCNN(nn.Sequential):
         super().__init__(
             nn.Conv2d(channels, width, 5, padding=pad), nn.MaxPool2d(2), nn.ReLU(),
             nn.Conv2d(width, wide, 5, padding=pad), nn.MaxPool2d(2), nn.ReLU(),
-            nn.Flatten(), nn.Linear(wide * side(h) * side(w), dim), nn.ReLU(),
+            nn.Flatten(), FullPrecision(nn.Linear(wide * side(h) * side(w), dim), nn.ReLU()),
         )
+        self.to(memory_format=torch.channels_last)      # the same numbers, laid out as CPUs and GPUs like them
         self.dim = dim
 
 # %% ../../nbs/lab/83_voting.ipynb #f9757bd0

@@ -60,9 +60,19 @@ def test_the_accuracy_of_the_k_in_use_and_of_the_best():
 
 # --- data and networks ---
 
+def test_embeddings_keep_their_precision_beside_bfloat16_convolutions():
+    data, task = KnnConfig.from_preset("smoke").parts()
+    images, _ = data.pictures("test", torch.arange(4))
+    with torch.autocast("cpu", torch.bfloat16): rough = task.net(images)
+    assert rough.dtype == torch.float32 and not torch.equal(rough, rough.bfloat16().float())
+    assert (rough - task(images)).abs().max() < 0.05 * task(images).abs().max()
+    _, coder = BaselineConfig.from_preset("smoke", method="autoencoder").parts()
+    with torch.autocast("cpu", torch.bfloat16): assert torch.equal(coder.net(images), coder(images))       # it has no convolutions
+
+
 def test_networks_fit_the_pictures():
     for shape, flat in (((1, 28, 28), 800), ((3, 32, 32), 1250), ((1, 8, 8), 200)):
-        assert EmbeddingCNN(shape)[7].in_features == flat
+        assert EmbeddingCNN(shape)[7][0].in_features == flat
     net = small_resnet18(3).train()
     x = torch.rand(2, 3, 32, 32, requires_grad=True)
     assert net(x).shape == (2, 512) and [m.shape[-1] for m in [net.layer1(torch.rand(1, 64, 32, 32))]] == [32]
@@ -167,19 +177,44 @@ def searched(k, tau, lr, accuracy, **more):
 
 def test_the_comparison_takes_what_the_search_found():
     first = [searched(1, 16.0, 0.1, 0.9), searched(9, 1.0, 0.1, 0.8)]
-    rates = [searched(1, 16.0, 0.02, 0.95), searched(9, 1.0, 0.05, 0.99), searched(1, 16.0, 0.02, 0.5, data="fashion")]
+    rates = [searched(1, 16.0, 0.02, 0.95), searched(9, 1.0, 0.05, 0.99), searched(1, 16.0, 0.02, 0.5, data="fashion", steps=1000)]
     assert search_choice("quick", "mnist", "softsort", first) == dict(k=1, tau=16.0, lr=0.1)
     assert search_choice("quick", "mnist", "softsort", first + rates) == dict(k=1, tau=16.0, lr=0.02)      # k and tau of the first step stay
     assert search_choice("quick", "fashion", "softsort", first + rates) == dict(k=1, tau=16.0, lr=0.02, steps=1000, epoch=250)
     assert search_choice("quick", "mnist", "softsort", []) == K_TAU["softsort"] and search_choice("quick", "mnist", "pca", first) == {}
 
 
+def test_every_row_of_the_photographs_is_searched():
+    runs = [c for c in knn_search("quick") if c.data == "cifar10_jpeg"]
+    rows = {(c.operator, c.samples) for c in runs if c.task == "knn"}
+    assert rows == {(operator, samples) for operator in K_TAU for samples in (0, 5)}
+    for row in rows:
+        some = [c for c in runs if c.task == "knn" and (c.operator, c.samples) == row]
+        assert len({(c.k, c.tau) for c in some}) == 6 and len({c.lr for c in some}) == 4
+    assert len({c.lr for c in runs if c.task != "knn" and c.method == "cnn"}) == 4
+    assert len({c.adam_lr for c in runs if c.task != "knn" and c.method == "autoencoder"}) == 3
+
+
+def test_with_and_without_noise_each_take_their_own():
+    found = [searched(9, 1.0, 0.1, 0.9), searched(1, 128.0, 0.1, 0.9, samples=5)]
+    choice = lambda samples: search_choice("quick", "mnist", "softsort", found, samples)
+    assert choice(0) == dict(k=9, tau=1.0, lr=0.1) and choice(5) == dict(k=1, tau=128.0, lr=0.1)
+
+
+def test_the_autoencoder_takes_the_rate_that_the_search_found():
+    def found(rate, accuracy):
+        return {"config": dict(data="mnist", method="autoencoder", steps=2750, adam_lr=rate, lr=0.1), "curve": [{"accuracy": accuracy}]}
+    assert search_choice("quick", "mnist", "autoencoder", [found(0.003, 0.9), found(0.0003, 0.8)]) == dict(adam_lr=0.003, steps=2750, epoch=550)
+    with pytest.raises(ValueError, match="adam_lr must be positive, got 0"): replace(BASE, adam_lr=0.0)
+
+
 def test_the_papers_comparison_takes_what_the_papers_search_found(monkeypatch):
     import softsortlib.lab.neighbours as module
-    found = [searched(3, 64.0, 1e-4, 0.9, preset="paper", steps=110_000), searched(5, 4.0, 1e-3, 0.8, preset="paper", steps=110_000)]
+    found = [searched(k, tau, lr, accuracy, preset="paper", steps=110_000, samples=samples)
+             for k, tau, lr, accuracy, samples in ((3, 64.0, 1e-4, 0.9, 0), (5, 4.0, 1e-3, 0.8, 0), (1, 16.0, 1e-3, 0.9, 5))]
     monkeypatch.setattr(module, "search_records", lambda preset: found if preset == "paper" else [])
     runs = [c for c in knn_grid("paper") if c.task == "knn" and c.data == "mnist" and c.operator == "softsort"]
-    assert {(c.k, c.tau, c.lr, c.steps) for c in runs} == {(3, 64.0, 1e-4, 110_000)}
+    assert {(c.k, c.tau, c.lr, c.steps) for c in runs} == {(3, 64.0, 1e-4, 110_000), (1, 16.0, 1e-3, 110_000)}
 
 
 def test_the_papers_choose_by_the_loss_in_validation(tmp_path):
