@@ -3,7 +3,11 @@
     python tools/record_step.py nbs/results/step.json
 
 Twenty sets of n pictures, 112 x 28, SoftSort, Adam; forward, backward and step on one thread, the forms in turns within one run.
+The last form is timed in a process of its own, because glibc reads its settings when a process starts.
 """
+import json
+import os
+import subprocess
 import sys
 
 import torch
@@ -16,6 +20,12 @@ from softsortlib.lab.scoring import NumberCNN, sorting_loss
 from softsortlib.lab.sorting import SortConfig, build_operator
 
 SIZES = (3, 5, 9, 15)
+FORMS = {                                                                        # name -> channels last, bfloat16
+    "single precision": (False, False),
+    "single precision, channels last": (True, False),
+    "bfloat16 convolutions, channels last": (True, True),
+}
+KEPT = dict(MALLOC_MMAP_MAX_="0", MALLOC_TRIM_THRESHOLD_="8000000000")          # glibc: take no block from the system by itself, return none
 KINDS = {"convolutions": "conv", "pooling": "pool", "matrices": "mm"}           # what stands in the name of a profiled operator
 
 
@@ -50,18 +60,30 @@ def shares(step):
     return {kind: t / sum(spent.values()) for kind, t in spent.items()}
 
 
-def main(out):
-    torch.set_num_threads(1)
-    with watch_code() as files: training_step(3, True, False)()
+def times(forms):
+    "Rows of the table: the median seconds of each form at each size."
     rows = []
     for n in SIZES:
-        forms = {"single precision": (False, False), "single precision, channels last": (True, False), "bfloat16 convolutions, channels last": (True, True)}
-        steps = {name: training_step(n, *form) for name, form in forms.items()}
-        times = measure(steps, 5, least=0.5)
-        rows += [dict(n=n, form=name, seconds=t["median"]) for name, t in times.items()]
-        print(n, {name: round(t["median"], 4) for name, t in times.items()}, flush=True)
-    where = {name: shares(training_step(5, *form)) for name, form in forms.items()}
-    write_json(out, dict(rows=rows, shares=where, code=code_of(files), environment=environment()))
+        medians = {name: t["median"] for name, t in measure({name: training_step(n, *form) for name, form in forms.items()}, 5, least=0.5).items()}
+        rows += [dict(n=n, form=name, seconds=seconds) for name, seconds in medians.items()]
+        print(n, {name: round(seconds, 4) for name, seconds in medians.items()}, file=sys.stderr, flush=True)
+    return rows
+
+
+def times_with_kept_memory():
+    "The rows of the last form where freed memory stays with the process."
+    child = subprocess.run([sys.executable, __file__, "kept"], env={**os.environ, **KEPT}, stdout=subprocess.PIPE, check=True)
+    return json.loads(child.stdout)
+
+
+def main(out):
+    torch.set_num_threads(1)
+    *_, last = FORMS
+    if out == "kept": return print(json.dumps(times({f"{last}, freed memory kept": FORMS[last]})))
+    with watch_code() as files: training_step(3, True, False)()
+    rows = sorted(times(FORMS) + times_with_kept_memory(), key=lambda row: row["n"])
+    where = {name: shares(training_step(5, *form)) for name, form in FORMS.items()}
+    write_json(out, dict(rows=rows, shares=where, kept=KEPT, code=code_of(files), environment=environment()))
 
 
 if __name__ == "__main__": main(sys.argv[1])
