@@ -222,7 +222,7 @@ def _check_presets(column, records):
     if len(presets) > 1:
         raise ValueError(f"the column {column!r} mixes the presets {', '.join(sorted(presets))}: select one")
 
-# %% ../../nbs/lab/70_evidence.ipynb #24d17a69
+# %% ../../nbs/lab/70_evidence.ipynb #b8565b7b
 def between(
     numbers: list,  # at least one
     spec: str = ".1f",  # how they are written
@@ -234,7 +234,7 @@ def between(
     least, largest = (f"{x:{spec}}" for x in (min(numbers), max(numbers)))
     return least if least == largest else f"{least} to {largest}"
 
-# %% ../../nbs/lab/70_evidence.ipynb #927b1c3f
+
 def _listed(records, name):
     "The values of a field, each once."
     found = {_field(r, name) for r in records}
