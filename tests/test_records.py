@@ -9,7 +9,7 @@ from softsortlib.lab.provenance import changed_since
 RESULTS = Path(__file__).resolve().parent.parent / "nbs" / "results"
 RECORDS = sorted(path for path in RESULTS.glob("*/*.json") if path.parent.name != "history")
 # runs from before records named their code: they may be made anew, and then leave this list
-UNKNOWN = {"sort": 207, "knn": 84, "median": 48, "knn_baseline": 47, "large_sets": 31, "topk": 25, "speed": 6, "memory": 2}
+UNKNOWN = {"sort": 161, "large_sets": 31, "memory": 1, "speed": 1}
 
 
 def state(path):
