@@ -145,19 +145,22 @@ def check_folder(out, config):
     if differ:
         raise ValueError(f"{out} holds another run ({', '.join(differ)}): choose another folder or remove that one")
 
-# %% ../../nbs/lab/61_training.ipynb #44e6db72
+# %% ../../nbs/lab/61_training.ipynb #86dfa49f
+def _keepers(config, folder):
+    "Callbacks that keep the best weights and the last; one for both would keep the last only where they are the best."
+    figure, mode = config.best
+    how = dict(save_on_train_epoch_end=True, enable_version_counter=False)
+    best = pl.callbacks.ModelCheckpoint(folder, "best", monitor=f"val_{figure}", mode=mode, **how)
+    return best, pl.callbacks.ModelCheckpoint(folder, "last", **how)
+
+
 def _trainer(config, out, callbacks, progress, flags):
     "Lightning's trainer for a run in the folder `out`."
-    figure, mode = config.best
-    keep = pl.callbacks.ModelCheckpoint(
-        out / "checkpoints", "best", monitor=f"val_{figure}", mode=mode, save_last=True,
-        save_on_train_epoch_end=True, enable_version_counter=False,
-    )
     ours = {
         "max_epochs": math.ceil(config.steps / config.epoch),
         "reload_dataloaders_every_n_epochs": 1,     # an epoch's loader hands out the numbers of its steps
         "num_sanity_val_steps": 0,
-        "callbacks": [keep, *callbacks, *([RunProgress()] if progress else [])],
+        "callbacks": [*_keepers(config, out / "checkpoints"), *callbacks, *([RunProgress()] if progress else [])],
         "plugins": [WholeCheckpoints()],
         "logger": pl.loggers.CSVLogger(out, "log"),
         "use_distributed_sampler": False,           # the data share their batches themselves
@@ -190,7 +193,7 @@ def _own_group():
             os.environ.pop(k, None)
         os.environ.update(variables)
 
-# %% ../../nbs/lab/61_training.ipynb #a2b6dca1
+# %% ../../nbs/lab/61_training.ipynb #63699ae5
 def _is_helper(trainer):
     "Whether Lightning started this process for a further device of the run."
     kind = optional("lightning_fabric.plugins.environments").LightningEnvironment

@@ -16,6 +16,7 @@ for extra in ("pytorch_lightning", "sklearn"):
     if not __import__("importlib").util.find_spec(extra): pytest.skip("the experiments extra is not installed", allow_module_level=True)
 
 from softsortlib.core.operators import get_operator
+from softsortlib.lab.scoring import SortAccuracy
 from softsortlib.lab.sorting import SortConfig
 from softsortlib.lab.training import RunConfig, pl, train
 
@@ -94,6 +95,18 @@ def test_cut_off_at_any_moment(alone, tmp_path, monkeypatch, moment):
     assert numbers(train(TINY, tmp_path, threads=1)) == numbers(alone)
 
 
+def test_an_interrupted_run_goes_on_from_its_last_epoch_where_an_earlier_one_was_better(tmp_path, monkeypatch):
+    falling = iter(range(99, 0, -1))
+    monkeypatch.setattr(SortAccuracy, "compute", lambda self: dict.fromkeys(("EM", "EW", "EM5"), torch.tensor(next(falling) / 100)))
+    class Cut(pl.Callback):
+        def on_train_batch_end(self, trainer, *_):
+            if trainer.global_step == 25: raise RuntimeError("cut")
+    with pytest.raises(RuntimeError, match="cut"): train(TINY, tmp_path, callbacks=(Cut(),), threads=1)
+    steps = {name: torch.load(tmp_path / f"checkpoints/{name}.ckpt", weights_only=True)["global_step"] for name in ("best", "last")}
+    assert steps == {"best": 10, "last": 20} and len(list((tmp_path / "checkpoints").iterdir())) == 2
+    assert train(TINY, tmp_path, threads=1)["best_step"] == 10
+
+
 def test_ctrl_c_raises_and_resumes(alone, tmp_path):
     class CtrlC(pl.Callback):
         def on_train_batch_end(self, trainer, *_):
@@ -143,6 +156,7 @@ def test_an_epoch_has_its_own_steps():
 
 TWO = """
 import json, sys
+from softsortlib.lab.scoring import SortAccuracy
 from softsortlib.lab.sorting import SortConfig
 from softsortlib.lab.training import train
 if __name__ == "__main__":
