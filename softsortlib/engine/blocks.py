@@ -5,13 +5,13 @@
 # %% auto #0
 __all__ = []
 
-# %% ../../nbs/engine/140_blocks.ipynb #e100c3c8
+# %% ../../nbs/engine/140_blocks.ipynb #1f3d1a1d
 from typing import NamedTuple
 
 import numpy as np
 
 from .compile import dot64, exp_neg, jit, spread_rows
-from .scan_kernels import Gradients, Means, Rows, direction_of, share_of
+from .scan_kernels import Gradients, Means, Rows, share_of
 
 # %% ../../nbs/engine/140_blocks.ipynb #7580a431
 BLOCK = 1024  # elements: the columns of a block stay in the nearest cache
@@ -265,7 +265,7 @@ def _no_gradients(b, first, last, grads):
         for c in range(grads.x.shape[2]):
             grads.x[b, i, c] = 0
 
-# %% ../../nbs/engine/140_blocks.ipynb #39630ebf
+# %% ../../nbs/engine/140_blocks.ipynb #5d65a0b8
 @jit(fastmath=("contract", "nsz"))
 def pull_blocks(lo, hi, rows, up, carries, grads):
     "The gradients of the mean to scores and payload; units lo..hi."
@@ -292,9 +292,8 @@ def pull_blocks(lo, hi, rows, up, carries, grads):
             if c < d:
                 for i in range(m):
                     grads.x[b, start + i, c] = gx[i]
-        scale = direction_of(s[b, :size[b]]) / tau[b]
         for i in range(m):
-            grads.s[b, start + i] = scale * pull[i]
+            grads.s[b, start + i] = pull[i] / tau[b]
         _no_gradients(b, start + m, min(start + BLOCK, x.shape[1]), grads)
 
 # %% ../../nbs/engine/140_blocks.ipynb #948596dc

@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['mean_back_triton']
 
-# %% ../../nbs/engine/160_mean_triton.ipynb #54e4dffc
+# %% ../../nbs/engine/160_mean_triton.ipynb #04c31291
 import torch
 from torch import Tensor
 
@@ -13,7 +13,7 @@ from .compile import has_triton, tl, triton_jit
 from .dispatch import launch
 from .scan_kernels import share_of
 from softsortlib.engine.scan_triton import (
-    arrive, carry_on, cut, decay_to, direction_at, note_ends, ones_of, place_of, tile_of,
+    arrive, carry_on, cut, decay_to, note_ends, ones_of, place_of, tile_of,
 )
 
 # %% ../../nbs/engine/160_mean_triton.ipynb #fdd63ba0
@@ -114,7 +114,7 @@ def _pull_of_columns(x_ptr, go_ptr, Z_ptr, gx_ptr, ends_ptr, behind_ptr, i, c, s
     own = tile_of(x_ptr, i, c, size, d).to(REAL) * share
     return tl.sum(tl.where((c < d)[None, :], w * x + own * of_w, 0.0), 1)
 
-# %% ../../nbs/engine/160_mean_triton.ipynb #b1234b9e
+# %% ../../nbs/engine/160_mean_triton.ipynb #8a683237
 @triton_jit
 def _mean_back(s_ptr, x_ptr, tau_ptr, size_ptr, go_ptr, gZ_ptr, o_ptr, Z_ptr, ends_ptr, gs_ptr, gx_ptr, gtau_ptr,
                n, d, chunks, share, LEARN: tl.constexpr, CARRY: tl.constexpr, REAL: tl.constexpr,
@@ -135,18 +135,18 @@ def _mean_back(s_ptr, x_ptr, tau_ptr, size_ptr, go_ptr, gZ_ptr, o_ptr, Z_ptr, en
             c = start + tl.arange(0, COLS)
             pull += _pull_of_columns(x_ptr + row * n * d, go_ptr, Z_ptr, gx_ptr + row * n * d, ends_ptr, behind_ptr,
                                      i, c, size, n, d, share, chunk, chunks, down, low_tie, up, high_tie, CARRY, REAL)
-    gs = tl.where(i < size, direction_at(s_ptr, size).to(REAL) * pull * per_tau / share, 0.0)
+    gs = tl.where(i < size, pull * per_tau / share, 0.0)
     tl.store(gs_ptr + row * n + i, gs, i < n)
     if LEARN:
         first = tl.load(s_ptr).to(REAL)
         far = tl.where(gs == 0, 0.0, tl.load(s_ptr + i, i < size, 0.0).to(REAL) - first)
         tl.store(gtau_ptr + tl.program_id(0), -tl.sum(far * gs, 0) * per_tau)
 
-# %% ../../nbs/engine/160_mean_triton.ipynb #b5df411b
+# %% ../../nbs/engine/160_mean_triton.ipynb #bb0d8976
 def mean_back_triton(
     go: Tensor,  # what arrives for the mean, (B, n, d)
     gZ: Tensor,  # and for Z, (B, n)
-    s: Tensor,  # scores in order, (B, n)
+    s: Tensor,  # scores in rising order, (B, n)
     x: Tensor,  # payload, (B, n, d)
     tau: Tensor,  # temperatures, (B,)
     size: Tensor,  # how many elements of each row are real, long, (B,)

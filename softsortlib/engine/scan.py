@@ -59,16 +59,7 @@ def _strictly_below(s, x, tau, left):
     first = torch.cat([first.new_zeros(len(s), 1), first], 1)
     return entering.gather(1, first[..., None].expand_as(x))
 
-# %% ../../nbs/engine/94_scan.ipynb #e6233762
-def _direction(s):
-    "1 for rows of s (B, n) that rise, -1 for rows that fall, 0 where all scores are tied: (B, 1)."
-    if s.shape[1] < 2:
-        return s
-    gap = s[:, 1:] - s[:, :-1]
-    sign = torch.where(gap != 0, gap, 0).sign()
-    return sign.gather(1, (sign != 0).int().argmax(1, keepdim=True))
-
-# %% ../../nbs/engine/94_scan.ipynb #a3b5e6db
+# %% ../../nbs/engine/94_scan.ipynb #26d7d8c9
 def _scan_torch(s, x, tau, mode, left=one_sided_sums):
     "The sums (94.2) from one-sided ones, `left`: s (B, n), x (B, n, d), tau (B,); O(n) memory."
     tau = tau.to(x.dtype)
@@ -79,7 +70,7 @@ def _scan_torch(s, x, tau, mode, left=one_sided_sums):
     B = _strictly_below(s.flip(1), x.flip(1), tau, left).flip(1)
     if mode == "strict":
         return (A + B).to(x.dtype)
-    return (_direction(s)[..., None] * (A - B)).to(x.dtype)
+    return (A - B).to(x.dtype)
 
 # %% ../../nbs/engine/94_scan.ipynb #94c337c6
 def _scan_numba(s, x, tau, mode):
@@ -185,15 +176,15 @@ def _check_scan(s, x, mode):
         got = f"x {tuple(x.shape)} and s {tuple(s.shape)}"
         raise ValueError(f"x must be (..., n, d) for scores s (..., n), got {got}")
 
-# %% ../../nbs/engine/94_scan.ipynb #6a8f54a4
+# %% ../../nbs/engine/94_scan.ipynb #bbc2262b
 def exp_scan(
-    s: Tensor,  # scores in order, up or down, (..., n); what a mask padded comes last
+    s: Tensor,  # scores in rising order, (..., n); what a mask padded comes last
     x: Tensor,  # payload, (..., n, d); zero where padded
     tau: "float | Tensor" = 1.0,  # temperature, a float or (...)
     mode: str = "even",  # "even", "odd" or "strict", the sums (94.2)
     backend: "str | None" = None,  # "torch", "numba" or "triton"; None chooses by device
 ) -> Tensor:  # (..., n, d)
-    """`sum_j exp(-|s_i - s_j| / tau) x_j` in O(n) for sorted scores, as often differentiable as you like.
+    """`sum_j exp(-|s_i - s_j| / tau) x_j` in O(n) for rising scores, as often differentiable as you like.
 
     Raise `ValueError` for shapes that do not fit."""
     _check_scan(s, x, mode)
@@ -313,15 +304,15 @@ def _backward_mean(ctx, go, _, gZ):
 batched(_exp_mean_backward, 9)
 _exp_mean = differentiable(_exp_mean_op, 4, _backward_mean, _save_mean)
 
-# %% ../../nbs/engine/94_scan.ipynb #3f1a5a25
+# %% ../../nbs/engine/94_scan.ipynb #c57a9085
 def exp_mean(
-    s: Tensor,  # scores in order, up or down, (..., n); what a mask padded comes last
+    s: Tensor,  # scores in rising order, (..., n); what a mask padded comes last
     x: Tensor,  # payload, (..., n, d); d may be 0 if only Z is wanted
     tau: "float | Tensor" = 1.0,  # temperature, a float or (...)
     size: "Tensor | None" = None,  # how many elements of each row are real, long, (...); all if None
     backend: "str | None" = None,  # "torch", "numba" or "triton"; None chooses by device
 ) -> tuple:  # the mean, (..., n, d), and Z, (..., n)
-    "The means of `x` with weights exp(-|s_i - s_j| / tau) and their normalisers Z, (94.6), in O(n) for sorted scores."
+    "The means of `x` with weights exp(-|s_i - s_j| / tau) and their normalisers Z, (94.6), in O(n) for rising scores."
     batch = x.shape[:-2]
     size = torch.full(batch, s.shape[-1], device=s.device) if size is None else size.expand(batch)
     s = s.expand(*batch, s.shape[-1])

@@ -13,10 +13,10 @@ import numpy as np
 
 from .compile import exp_neg, jit
 
-# %% ../../nbs/engine/96_scan_kernels.ipynb #4526d7db
+# %% ../../nbs/engine/96_scan_kernels.ipynb #f58d5a47
 class Rows(NamedTuple):
     "The arguments of a scan, with the batch in one dimension: arrays, or the tensors over them."
-    s: np.ndarray  # scores, in order in each row, (B, n)
+    s: np.ndarray  # scores, rising in each row, (B, n)
     x: np.ndarray  # payload, (B, n, d)
     tau: np.ndarray  # temperatures, (B,)
     size: np.ndarray  # how many elements of each row are real, (B,)
@@ -76,17 +76,9 @@ def _walk_down(s, x, decay, beyond, group, which, y):
         for c in range(d):
             group[c] += x[i, c]
 
-# %% ../../nbs/engine/96_scan_kernels.ipynb #e3104a41
+# %% ../../nbs/engine/96_scan_kernels.ipynb #0526e8bf
 @jit
-def direction_of(s):
-    "1.0 if the ordered scores of a row rise, -1.0 if they fall, 0.0 if all are tied."
-    if len(s) == 0 or s[len(s) - 1] == s[0]:
-        return 0.0
-    return 1.0 if s[len(s) - 1] > s[0] else -1.0
-
-# %% ../../nbs/engine/96_scan_kernels.ipynb #155999a2
-@jit
-def _walk_up(s, x, decay, beyond, group, which, direction, y):
+def _walk_up(s, x, decay, beyond, group, which, y):
     "Join y[i], which holds what lies above i, with what lies below: one of (94.2), for one row."
     m, d = x.shape
     beyond[:] = 0
@@ -99,14 +91,14 @@ def _walk_up(s, x, decay, beyond, group, which, direction, y):
                 y[i, c] = beyond[c] + group[c] + x[i, c] + np.float64(y[i, c])
         elif which == Sum.ODD:
             for c in range(d):
-                y[i, c] = direction * (beyond[c] - np.float64(y[i, c]))
+                y[i, c] = beyond[c] - np.float64(y[i, c])
         else:
             for c in range(d):
                 y[i, c] = beyond[c] + np.float64(y[i, c])
         for c in range(d):
             group[c] += x[i, c]
 
-# %% ../../nbs/engine/96_scan_kernels.ipynb #e4b8e00b
+# %% ../../nbs/engine/96_scan_kernels.ipynb #3f3c4c75
 @jit
 def scan_rows(lo, hi, s, x, tau, size, y, which):
     "y = one of the sums (94.2) of x, rows lo..hi."
@@ -120,7 +112,7 @@ def scan_rows(lo, hi, s, x, tau, size, y, which):
         y[b, m:] = 0
         _decays(scores, tau[b], decay)
         _walk_down(scores, payload, decay, beyond, group, which, y[b, :m])
-        _walk_up(scores, payload, decay, beyond, group, which, direction_of(scores), y[b, :m])
+        _walk_up(scores, payload, decay, beyond, group, which, y[b, :m])
 
 # %% ../../nbs/engine/96_scan_kernels.ipynb #03257552
 @jit
@@ -282,12 +274,12 @@ def _back_up(start, end, s, tau, decay, pairs, sums, pull, gx):
                 G[p, c] += pairs[i - start, p, c]
     return total
 
-# %% ../../nbs/engine/96_scan_kernels.ipynb #3dc3c48f
+# %% ../../nbs/engine/96_scan_kernels.ipynb #cfad7b70
 @jit
-def _store_gradients(b, pull, direction, total, tau, grads):
+def _store_gradients(b, pull, total, tau, grads):
     "The gradients to the scores and the temperature of row b, from what the walks have left."
     for i in range(len(pull)):
-        grads.s[b, i] = direction * pull[i] / tau
+        grads.s[b, i] = pull[i] / tau
     grads.tau[b] = total / tau
 
 # %% ../../nbs/engine/96_scan_kernels.ipynb #92c5705e
@@ -303,7 +295,7 @@ def _fill_pairs(b, start, end, x, gy, gZ, means, mean, pairs):
     else:
         _even_pairs(x[b, here], gy[b, here], pairs)
 
-# %% ../../nbs/engine/96_scan_kernels.ipynb #2d3fda51
+# %% ../../nbs/engine/96_scan_kernels.ipynb #a9528933
 @jit
 def scan_back_rows(lo, hi, rows, gy, gZ, means, mean, grads):
     "The gradients of even, or of the mean, rows lo..hi."
@@ -332,4 +324,4 @@ def scan_back_rows(lo, hi, rows, gy, gZ, means, mean, grads):
             if start > 0:
                 _fill_pairs(b, start, end, x, gy, gZ, means, mean, pairs)
             total += _back_up(start, end, scores, tau[b], decay, pairs, sums, pull, gx)
-        _store_gradients(b, pull[:m], direction_of(scores), total, tau[b], grads)
+        _store_gradients(b, pull[:m], total, tau[b], grads)

@@ -173,14 +173,14 @@ def _ends_kernel(s_ptr, x_ptr, tau_ptr, size_ptr, ends_ptr, n, d, chunks, share,
             x = tile_of(x_ptr, i + 1, c, size, d).to(REAL) * share
             note_ends(behind_ptr, chunk, chunks, up, high_tie, x, c, c < d, True, STRICT, BLOCK)
 
-# %% ../../nbs/engine/95_scan_triton.ipynb #10c902f6
+# %% ../../nbs/engine/95_scan_triton.ipynb #b6fba860
 @triton_jit
-def _join(x, E, A, F, B, Z, rises, MODE: tl.constexpr):
+def _join(x, E, A, F, B, Z, MODE: tl.constexpr):
     "The sum from its two sides, (95.3)."
     if MODE == "even":
         y = E + x + F
     elif MODE == "odd":
-        y = rises * (A - B)
+        y = A - B
     elif MODE == "strict":
         y = A + B
     elif MODE == "left" or MODE == "sides":
@@ -191,17 +191,10 @@ def _join(x, E, A, F, B, Z, rises, MODE: tl.constexpr):
         y = (E + x + F) / Z
     return y
 
-
-@triton_jit
-def direction_at(s_ptr, size):
-    "1.0 if the scores of the row rise, -1.0 if they fall."
-    ends = tl.load(s_ptr + tl.maximum(size - 1, 0)) - tl.load(s_ptr)
-    return tl.where(ends >= 0, 1.0, -1.0)
-
-# %% ../../nbs/engine/95_scan_triton.ipynb #5e6b499e
+# %% ../../nbs/engine/95_scan_triton.ipynb #db90c471
 @triton_jit
 def _sum_columns(x_ptr, ends_ptr, behind_ptr, y_ptr, low_ptr, chunk, chunks, i, c, size, n, d,
-                 down, low_tie, up, high_tie, Z, rises, share,
+                 down, low_tie, up, high_tie, Z, share,
                  MODE: tl.constexpr, STRICT: tl.constexpr, CARRY: tl.constexpr, REAL: tl.constexpr):
     "The sums of the columns c of one chunk."
     before = tile_of(x_ptr, i - 1, c, size, d).to(REAL) * share
@@ -209,7 +202,7 @@ def _sum_columns(x_ptr, ends_ptr, behind_ptr, y_ptr, low_ptr, chunk, chunks, i, 
     after = tile_of(x_ptr, i + 1, c, size, d).to(REAL) * share
     F, B = arrive(behind_ptr, chunk, chunks, up, high_tie, after, c, c < d, True, STRICT, CARRY)
     x = tile_of(x_ptr, i, c, size, d).to(REAL) * share
-    y = _join(x, E, A, F, B, Z, rises, MODE) / share
+    y = _join(x, E, A, F, B, Z, MODE) / share
     y = tl.where((i < size)[:, None], y, 0.0)
     at = i.to(tl.int64)[:, None] * d + c[None, :]
     there = (i < n)[:, None] & (c < d)[None, :]
@@ -219,7 +212,7 @@ def _sum_columns(x_ptr, ends_ptr, behind_ptr, y_ptr, low_ptr, chunk, chunks, i, 
     if MODE == "sides":
         tl.store(low_ptr + at, tl.where((i < size)[:, None], x + F, 0.0), there)
 
-# %% ../../nbs/engine/95_scan_triton.ipynb #a4850ad2
+# %% ../../nbs/engine/95_scan_triton.ipynb #b191a0ca
 @triton_jit
 def _scan_kernel(s_ptr, x_ptr, tau_ptr, size_ptr, ends_ptr, y_ptr, low_ptr, Z_ptr, n, d, chunks, share,
                  MODE: tl.constexpr, CARRY: tl.constexpr, WHOLE: tl.constexpr, REAL: tl.constexpr,
@@ -232,7 +225,6 @@ def _scan_kernel(s_ptr, x_ptr, tau_ptr, size_ptr, ends_ptr, y_ptr, low_ptr, Z_pt
     STRICT: tl.constexpr = MODE == "odd" or MODE == "strict"
     down, low_tie = decay_to(s_ptr, i, i - 1, size, per_tau)
     up, high_tie = decay_to(s_ptr, i, i + 1, size, per_tau)
-    rises = direction_at(s_ptr, size).to(REAL)
     Z = ones_of(i, n, REAL)
     if MODE == "mean":
         k = d + tl.arange(0, 1)
@@ -246,7 +238,7 @@ def _scan_kernel(s_ptr, x_ptr, tau_ptr, size_ptr, ends_ptr, y_ptr, low_ptr, Z_pt
         for start in range(0, d, COLS):
             c = start + tl.arange(0, COLS)
             _sum_columns(x_ptr + row * n * d, ends_ptr, behind_ptr, y_ptr + row * n * d, low_ptr + row * n * d,
-                         chunk, chunks, i, c, size, n, d, down, low_tie, up, high_tie, Z, rises, share,
+                         chunk, chunks, i, c, size, n, d, down, low_tie, up, high_tie, Z, share,
                          MODE, STRICT, CARRY, REAL)
 
 # %% ../../nbs/engine/95_scan_triton.ipynb #72945951
@@ -273,9 +265,9 @@ def _both_launches(s, x, tau, size, mode, out):
         carry_on(ends, chunks, mode in ("odd", "strict"))
     launch(_scan_kernel, B * chunks, x, y_ptr=y, low_ptr=low, Z_ptr=Z, CARRY=chunks > 1, **common)
 
-# %% ../../nbs/engine/95_scan_triton.ipynb #0fbe508b
+# %% ../../nbs/engine/95_scan_triton.ipynb #19cab301
 def scan_triton(
-    s: Tensor,  # scores in order, (B, n)
+    s: Tensor,  # scores in rising order, (B, n)
     x: Tensor,  # payload, (B, n, d)
     tau: Tensor,  # temperatures, (B,)
     mode: str,  # "even", "odd", "strict", "left" or "right"
@@ -287,9 +279,9 @@ def scan_triton(
         _both_launches(s, x, tau, size, mode, (y, y, y))
     return y
 
-# %% ../../nbs/engine/95_scan_triton.ipynb #e75e7b1e
+# %% ../../nbs/engine/95_scan_triton.ipynb #895ecf9a
 def sides_triton(
-    s: Tensor,  # scores in order, (B, n)
+    s: Tensor,  # scores in rising order, (B, n)
     x: Tensor,  # payload, (B, n, d)
     tau: Tensor,  # temperatures, (B,)
     size: Tensor,  # how many elements of each row are real, long, (B,)
@@ -300,9 +292,9 @@ def sides_triton(
         _both_launches(s, x, tau, size, "sides", (left, right, left))
     return left, right
 
-# %% ../../nbs/engine/95_scan_triton.ipynb #348b473e
+# %% ../../nbs/engine/95_scan_triton.ipynb #ecbc9689
 def mean_triton(
-    s: Tensor,  # scores in order, (B, n)
+    s: Tensor,  # scores in rising order, (B, n)
     x: Tensor,  # payload, (B, n, d)
     tau: Tensor,  # temperatures, (B,)
     size: Tensor,  # how many elements of each row are real, long, (B,)

@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = []
 
-# %% ../../nbs/rowwise/187_balance.ipynb #e3dacd2a
+# %% ../../nbs/rowwise/187_balance.ipynb #d899a2c0
 import math
 
 import numpy as np
@@ -17,18 +17,12 @@ from ..engine.compile import arrays, jit, one_batch, spread_rows
 from ..engine.dispatch import choose
 from ..engine.scan import exp_scan, tau_tensor
 from .small import Law, SmallPermutation
-from .softsort import Power, SoftSortPermutation
+from .softsort import Power, SoftSortPermutation, rising
 
-# %% ../../nbs/rowwise/187_balance.ipynb #a187065c
+# %% ../../nbs/rowwise/187_balance.ipynb #aeb03d9b
 def _real(t, size):
     "Which of the scores in order t (..., n) are real, size (...) of them."
     return torch.arange(t.shape[-1], device=t.device) < size[..., None]
-
-
-def _level(t, real):
-    "t with the last real score in place of what is padded, so that the ends of a row tell its direction."
-    last = t.detach().gather(-1, (real.sum(-1, keepdim=True) - 1).clamp(min=0))
-    return torch.where(real, t, last)
 
 
 def _step(t, z, tau, real, backend):
@@ -40,7 +34,6 @@ def _step(t, z, tau, real, backend):
 def balanced_plain(t, x, tau, size, steps, backend=""):
     "(187.2) by its definition, t and x (..., n), tau and size (...); y, and z_1, ..., z_N (..., N, n)."
     real = _real(t, size)
-    t = _level(t, real)
     z = [real.to(t.dtype)]
     for _ in range(steps):
         z.append(_step(t, z[-1], tau, real, backend))
@@ -48,11 +41,10 @@ def balanced_plain(t, x, tau, size, steps, backend=""):
     y = z[-1] * exp_scan(t, weighed[..., None], tau, backend=backend or None)[..., 0]
     return torch.where(real, y, 0), torch.stack(z[1:], -2)
 
-# %% ../../nbs/rowwise/187_balance.ipynb #6c665f9d
+# %% ../../nbs/rowwise/187_balance.ipynb #b6510107
 def balanced_grads(g, t, x, tau, size, z, backend=""):
     "Prop 187.2 in plain torch, which can be differentiated again: the gradients to t, x and tau."
     real = _real(t, size)
-    t = _level(t, real)
     def sums(v):
         return [exp_scan(t, v[..., None], tau, mode, backend=backend or None)[..., 0] for mode in ("even", "odd")]
 
@@ -148,7 +140,7 @@ def _pull_both(t, q, a, b, room, pull):
     for i in range(len(q)):
         pull[i] += a[i] * room[3, i] + b[i] * room[2, i]
 
-# %% ../../nbs/rowwise/187_balance.ipynb #bbcab9a5
+# %% ../../nbs/rowwise/187_balance.ipynb #678ec633
 @jit
 def _back_of_list(g, t, q, x, z, room, gt, gx):
     "Prop 187.2 of a list of m scores, g, t, q, x, gt, gx (m,) and z (N, m); room is (8, m)."
@@ -171,9 +163,8 @@ def _back_of_list(g, t, q, x, z, room, gt, gx):
         for i in range(len(q)):
             w[i] = room[0, i] + more[i]
         more[:] = 0
-    rises = 1.0 if t[-1] >= t[0] else -1.0
     for i in range(len(q)):
-        gt[i] = -rises * pull[i]
+        gt[i] = -pull[i]
 
 # %% ../../nbs/rowwise/187_balance.ipynb #1cbfbeaa
 @jit
@@ -232,7 +223,7 @@ def _balanced_op(t: Tensor, x: Tensor, tau: Tensor, size: Tensor, steps: int, ba
 def _(t, x, tau, size, steps, backend):
     return t.new_empty(t.shape), t.new_empty(*t.shape[:-1], steps, t.shape[-1])
 
-# %% ../../nbs/rowwise/187_balance.ipynb #396c3a17
+# %% ../../nbs/rowwise/187_balance.ipynb #ff2ec2e2
 @custom_op("laplace_balanced_backward", __name__)
 def _balanced_backward(g: Tensor, t: Tensor, x: Tensor, tau: Tensor, size: Tensor, z: Tensor,
                        backend: str) -> tuple[Tensor, Tensor, Tensor]:
@@ -283,14 +274,15 @@ def in_order(P):
     known = isinstance(P, SoftSortPermutation) and isinstance(P.d, Power) and P.d.p == 1
     return P if known else None
 
-# %% ../../nbs/rowwise/187_balance.ipynb #46b27fad
+# %% ../../nbs/rowwise/187_balance.ipynb #9f620b42
 def laplace_balanced(
     P,  # what `in_order` gave
     x: Tensor,  # payload, (..., n)
     iterations: int,  # rounds of divisions by the sums of columns and rows
 ) -> Tensor:  # (..., n)
     "P, balanced, times x (187.2)."
-    tau = tau_tensor(P.tau[..., 0] if isinstance(P.tau, Tensor) else P.tau, P.t, P.batch)
+    t = rising(P)
+    tau = tau_tensor(P.tau[..., 0] if isinstance(P.tau, Tensor) else P.tau, t, P.batch)
     size = torch.full(P.batch, P.n, device=P.device) if P.mask is None else P.mask.sum(-1)
-    ordered = x.to(P.t.dtype).expand(P.order.shape).gather(-1, P.order)
-    return _balanced(P.t, ordered, tau, size, 2 * iterations + 1, getattr(P, "backend", None) or "")[0].to(x.dtype)
+    ordered = x.to(t.dtype).expand(P.order.shape).gather(-1, P.order)
+    return _balanced(t, ordered, tau, size, 2 * iterations + 1, getattr(P, "backend", None) or "")[0].to(x.dtype)

@@ -5,12 +5,12 @@
 # %% auto #0
 __all__ = []
 
-# %% ../../nbs/rowwise/190_balance_triton.ipynb #44bb0524
+# %% ../../nbs/rowwise/190_balance_triton.ipynb #7d57d756
 from torch import Tensor
 
 from ..engine.compile import has_triton, tl, triton, triton_jit
 from ..engine.dispatch import launch
-from ..engine.scan_triton import compose, decay_to, direction_at, latest
+from ..engine.scan_triton import compose, decay_to, latest
 
 # %% ../../nbs/rowwise/190_balance_triton.ipynb #c9a7c628
 @triton_jit
@@ -47,7 +47,7 @@ def _balance_kernel(t_ptr, x_ptr, tau_ptr, size_ptr, z_ptr, y_ptr, n, steps, REA
     x = tl.load(x_ptr + row * n + i, real, 0.0).to(REAL)
     tl.store(y_ptr + row * n + i, z * _sum(down, up, last * x), i < n)
 
-# %% ../../nbs/rowwise/190_balance_triton.ipynb #1db87621
+# %% ../../nbs/rowwise/190_balance_triton.ipynb #a93bee0d
 def _of_lists(t, tau, size, scores):
     "What both kernels take, by name; a thread holds so many scores, and a program has 128 threads at least."
     block = triton.next_power_of_2(t.shape[-1])
@@ -56,7 +56,7 @@ def _of_lists(t, tau, size, scores):
 
 
 def balanced_triton(
-    t: Tensor,  # scores in order, (B, n)
+    t: Tensor,  # scores in rising order, (B, n)
     x: Tensor,  # payload, (B, n)
     tau: Tensor,  # temperatures, (B,)
     size: Tensor,  # how many are real, long, (B,)
@@ -97,7 +97,7 @@ def _step_of(z_ptr, j, n, i, real, REAL: tl.constexpr):
     z = tl.load(z_ptr + (j - 1) * n + i, real & (j > 0), 1.0).to(REAL)
     return tl.where(real, z, 0.0)
 
-# %% ../../nbs/rowwise/190_balance_triton.ipynb #d7e1d855
+# %% ../../nbs/rowwise/190_balance_triton.ipynb #a01fa13f
 @triton_jit
 def _balance_back(g_ptr, t_ptr, x_ptr, tau_ptr, size_ptr, z_ptr, gt_ptr, gx_ptr, n, steps,
                   REAL: tl.constexpr, BLOCK: tl.constexpr):
@@ -125,13 +125,13 @@ def _balance_back(g_ptr, t_ptr, x_ptr, tau_ptr, size_ptr, z_ptr, gt_ptr, gx_ptr,
         w, more = Kr + more, tl.zeros_like(more)
         above = below
         below = _step_of(z_ptr, steps - 2 - back, n, i, real, REAL)
-    pull = tl.where(real, pull, 0.0) * direction_at(t_ptr, size).to(REAL) * per_tau
+    pull = tl.where(real, pull, 0.0) * per_tau
     tl.store(gt_ptr + row * n + i, -pull, i < n)
 
-# %% ../../nbs/rowwise/190_balance_triton.ipynb #a1f86194
+# %% ../../nbs/rowwise/190_balance_triton.ipynb #1c37f01f
 def balanced_back_triton(
     g: Tensor,  # what arrives, (B, n)
-    t: Tensor,  # scores in order, (B, n)
+    t: Tensor,  # scores in rising order, (B, n)
     x: Tensor,  # payload, (B, n)
     tau: Tensor,  # temperatures, (B,)
     size: Tensor,  # how many are real, long, (B,)

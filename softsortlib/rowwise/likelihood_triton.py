@@ -5,14 +5,14 @@
 # %% auto #0
 __all__ = []
 
-# %% ../../nbs/rowwise/177_likelihood_triton.ipynb #a3221f3f
+# %% ../../nbs/rowwise/177_likelihood_triton.ipynb #71f2554e
 import torch
 from torch import Tensor
 
 from ..engine.compile import has_triton, tl, triton_jit
 from ..engine.dispatch import launch
 from softsortlib.engine.scan_triton import (
-    arrive, carry_on, cut, decay_to, direction_at, note_ends, ones_of, place_of,
+    arrive, carry_on, cut, decay_to, note_ends, ones_of, place_of,
 )
 
 # %% ../../nbs/rowwise/177_likelihood_triton.ipynb #80218678
@@ -71,7 +71,7 @@ def _likelihood_kernel(t_ptr, s_ptr, tau_ptr, size_ptr, target_ptr, ends_ptr, y_
     tl.store(Z_ptr + row * n + i, Z, i < n)
     tl.store(y_ptr + row * n + i, -tl.abs(u) - tl.log(Z), i < n)
 
-# %% ../../nbs/rowwise/177_likelihood_triton.ipynb #913429e6
+# %% ../../nbs/rowwise/177_likelihood_triton.ipynb #938ca9fd
 def _shared_arguments(t, tau, size, columns, **more):
     "What all kernels of a direction take, by name; how many programs; and the room for the ends, if one is not enough."
     B, n = t.shape
@@ -85,7 +85,7 @@ def _shared_arguments(t, tau, size, columns, **more):
 
 def likelihood(
     s: Tensor,  # scores, (B, n)
-    t: Tensor,  # scores in order, (B, n)
+    t: Tensor,  # scores in rising order, (B, n)
     tau: Tensor,  # temperatures, (B,)
     size: Tensor,  # how many are real, long, (B,)
     target: Tensor,  # the inputs that the rows are asked for, long, (B, n)
@@ -101,7 +101,7 @@ def likelihood(
            CARRY=several, **common)
     return y, Z
 
-# %% ../../nbs/rowwise/177_likelihood_triton.ipynb #405ff0be
+# %% ../../nbs/rowwise/177_likelihood_triton.ipynb #d3a2d32e
 @triton_jit
 def _strict(ends_ptr, behind_ptr, before, after, k, chunk, chunks, down, low_tie, up, high_tie, CARRY: tl.constexpr):
     "B - A of column k of a chunk, whose neighbours hold `before` and `after`."
@@ -123,7 +123,7 @@ def _pull_on(t_ptr, g_ptr, Z_ptr, ends_ptr, i, size, per_tau, chunk, chunks, CAR
     of_h = _strict(ends_ptr, behind_ptr, _shares(g_ptr, Z_ptr, i - 1, size, REAL),
                    _shares(g_ptr, Z_ptr, i + 1, size, REAL), k + 1, chunk, chunks, down, low_tie, up, high_tie, CARRY)
     pull = tl.sum(_shares(g_ptr, Z_ptr, i, size, REAL) * ones + of_h, 1)
-    return tl.where(i < size, direction_at(t_ptr, size).to(REAL) * pull * per_tau, 0.0)
+    return tl.where(i < size, pull * per_tau, 0.0)
 
 # %% ../../nbs/rowwise/177_likelihood_triton.ipynb #2578928a
 @triton_jit
@@ -147,11 +147,11 @@ def _likelihood_back(t_ptr, s_ptr, tau_ptr, size_ptr, target_ptr, order_ptr, g_p
         along = tl.where(g != 0, g * tl.abs(u), 0.0) - tl.where(pull != 0, far * pull, 0.0)
         tl.store(gtau_ptr + tl.program_id(0), tl.sum(along, 0) * per_tau)
 
-# %% ../../nbs/rowwise/177_likelihood_triton.ipynb #6d2cb4f2
+# %% ../../nbs/rowwise/177_likelihood_triton.ipynb #604efce7
 def likelihood_back(
     g: Tensor,  # what arrives, (B, n)
     s: Tensor,  # scores, (B, n)
-    t: Tensor,  # scores in order, (B, n)
+    t: Tensor,  # scores in rising order, (B, n)
     order: Tensor,  # where they came from, long, (B, n)
     tau: Tensor,  # temperatures, (B,)
     size: Tensor,  # how many are real, long, (B,)

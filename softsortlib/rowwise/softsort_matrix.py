@@ -171,7 +171,7 @@ def _back_triton(G, s, t, tau, Z):
     grads = softsort_matrix_back_triton(*one_batch(tau.shape, G, s, t, tau, Z))
     return tuple(g.view(a.shape) for g, a in zip(grads, (s, t, tau, Z)))
 
-# %% ../../nbs/rowwise/16_softsort_matrix.ipynb #05338135
+# %% ../../nbs/rowwise/16_softsort_matrix.ipynb #c7c393de
 @custom_op("laplace_backward", __name__)
 def _laplace_backward(G: Tensor, s: Tensor, t: Tensor, tau: Tensor, Z: Tensor,
                       learn: bool, backend: str) -> tuple[Tensor, Tensor, Tensor, Tensor]:
@@ -267,7 +267,7 @@ def _log_prob_grads(g, s, order, tau, size, target, Z):
     far = torch.where(ones > 0, (t - t[..., :1]) * pull, 0)
     return gs, ((g * u.abs()).sum(-1) - far.sum(-1)) / tau
 
-# %% ../../nbs/rowwise/16_softsort_matrix.ipynb #5af3404f
+# %% ../../nbs/rowwise/16_softsort_matrix.ipynb #8ef1f01b
 @custom_op("laplace_log_prob_backward", __name__)
 def _log_prob_backward(g: Tensor, s: Tensor, t: Tensor, order: Tensor, tau: Tensor, size: Tensor, target: Tensor,
                        Z: Tensor, learn: bool, backend: str) -> tuple[Tensor, Tensor]:
@@ -286,7 +286,7 @@ batched(_log_prob_backward, 8)
 def _(g, s, t, order, tau, size, target, Z, learn, backend):
     return s.new_empty(s.shape), tau.new_empty(tau.shape)
 
-# %% ../../nbs/rowwise/16_softsort_matrix.ipynb #fbd3f38c
+# %% ../../nbs/rowwise/16_softsort_matrix.ipynb #894508b1
 def _save_log_prob(ctx, inputs, output):
     "Keep the tensors, Z and the backend."
     *saved, ctx.backend = inputs
@@ -310,5 +310,5 @@ _likelihood = differentiable(_log_prob_op, 6, _log_prob_rule, _save_log_prob)
 
 
 def laplace_log_prob(s, t, order, tau, size, target, backend):
-    "(16.3) for scores s (..., n) and what they are in `order`, t, which is constant; tau and size (...)."
+    "(16.3) for scores s (..., n) and what they are in `order`, t, rising and constant; tau and size (...)."
     return _likelihood(s, t, order, tau, size, target, backend)[0]

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 import torch
+import torch.nn.functional as F
 from torch.testing import assert_close
 
 import softsortlib
@@ -60,14 +61,34 @@ def test_gradient_to_tau_does_not_cancel(dtype, tol, rng):
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("batch", ((), (1,), (3,), (2, 3)))
 @pytest.mark.parametrize("n, d", ((1, 1), (2, 0), (5, 1), (33, 2), (300, 3)))
-def test_shapes_and_directions(backend, batch, n, d, rng):
-    s, x = torch.randn(*batch, n, generator=rng, dtype=torch.float64), torch.randn(*batch, n, d, generator=rng, dtype=torch.float64)
-    for descending in (False, True):
-        t = s.sort(-1, descending=descending).values
-        for mode in MODES: assert_close(exp_scan(t, x, 0.3, mode, backend), exp_scan_dense(t, x, 0.3, mode), rtol=1e-12, atol=1e-12)
-        o, Z = exp_mean(t, x, 0.3, backend=backend)
-        assert_close(Z[..., None], exp_scan_dense(t, torch.ones(*batch, n, 1, dtype=torch.float64), 0.3), rtol=1e-12, atol=0)
-        assert_close(o * Z[..., None], exp_scan_dense(t, x, 0.3), rtol=1e-12, atol=1e-12)
+def test_shapes(backend, batch, n, d, rng):
+    t, x = torch.randn(*batch, n, generator=rng, dtype=torch.float64).sort(-1).values, torch.randn(*batch, n, d, generator=rng, dtype=torch.float64)
+    for mode in MODES: assert_close(exp_scan(t, x, 0.3, mode, backend), exp_scan_dense(t, x, 0.3, mode), rtol=1e-12, atol=1e-12)
+    o, Z = exp_mean(t, x, 0.3, backend=backend)
+    assert_close(Z[..., None], exp_scan_dense(t, torch.ones(*batch, n, 1, dtype=torch.float64), 0.3), rtol=1e-12, atol=0)
+    assert_close(o * Z[..., None], exp_scan_dense(t, x, 0.3), rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("low", (-9.0, 1.0))
+def test_what_stands_behind_the_real_scores_changes_no_gradient(backend, low, rng):
+    "Padding is below scores that rise if these are positive: a scan that reads its direction from the ends of a row takes it for a fall."
+    n, more = 5, 3
+    s = low + torch.randn(2, n, generator=rng, dtype=torch.float64).sort(-1).values
+    x, G = torch.randn(2, 2, n, 2, generator=rng, dtype=torch.float64).unbind(0)
+    tau, size = torch.tensor([0.5, 2.0], dtype=torch.float64), torch.full((2,), n)
+    of = {mode: lambda s, x, tau, mode=mode: exp_scan(s, x, tau, mode, backend) for mode in MODES}
+    of["mean"] = lambda s, x, tau: exp_mean(s, x, tau, size, backend)[0]
+    for name, f in of.items():
+        found = []
+        for pad in (0, more):
+            v = [a.clone().requires_grad_() for a in (s, x, tau)]
+            wide = F.pad(v[0], (0, pad)), F.pad(v[1], (0, 0, 0, pad)), v[2]
+            first = torch.autograd.grad((f(*wide)[:, :n] * G).sum(), v, create_graph=True)
+            twice = torch.autograd.grad(sum(g.cos().sum() for g in first), v)
+            plain = torch.autograd.grad((f(*wide)[:, :n] * G).sum(), v)
+            found.append((*first, *twice, *plain))
+        for a, b in zip(*found): assert_close(a, b, rtol=1e-11, atol=1e-12, msg=lambda m: f"{name}: {m}")
 
 
 def test_broadcasting_strides_and_half_types(rng):

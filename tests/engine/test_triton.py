@@ -15,7 +15,6 @@ from softsortlib.engine.scan import exp_scan, exp_scan_dense
 rng = torch.Generator().manual_seed(0)
 for n, d in ((1, 1), (7, 2), (1500, 1)):
     s = torch.randint(n, (2, n), generator=rng).double().sort(-1).values / n       # ties
-    s[1] = s[1].flip(0)                                                            # one row up, one row down
     x, tau = torch.randn(2, n, d, generator=rng, dtype=torch.float64), torch.tensor([0.01, 1.0], dtype=torch.float64)
     for mode in ("even", "odd", "strict"): assert_close(exp_scan(s, x, tau, mode, "triton"), exp_scan_dense(s, x, tau, mode), rtol=1e-12, atol=1e-12)
     single = exp_scan(s.float(), x.float(), tau, "even", "triton")

@@ -14,9 +14,10 @@ from softsortlib import SoftSort
 from softsortlib.rowwise.balance import in_order, laplace_balanced
 rng = torch.Generator().manual_seed(0)
 
-def compare(n, dtype, masked, descending, iterations):
+def compare(n, dtype, masked, descending, iterations, shift=0.0):
     s = torch.randn(3, 2 * n, generator=rng, dtype=torch.float64)[:, ::2].to(dtype)                   # not contiguous
     s[0, : n // 2] = 0.25                                                                             # ties
+    s = s + shift
     x = torch.rand(3, n, generator=rng, dtype=dtype)
     tau = torch.tensor([0.05, 1.0, 30.0], dtype=dtype)
     mask = torch.rand(3, n, generator=rng) < 0.7 if masked else None
@@ -36,6 +37,8 @@ for n in (2, 3, 5, 8, 9, 127, 128, 129):
 compare(1024, torch.float32, True, True, 2)
 compare(40, torch.float64, False, True, 0)
 compare(40, torch.float64, True, True, 20)
+for shift in (9.0, -9.0):                                                                             # padding is zero
+    for descending in (False, True): compare(40, torch.float64, True, descending, 2, shift)
 s = torch.randn(2, 12, generator=rng)
 s[1, 3] = float("nan")
 y = laplace_balanced(in_order(SoftSort(0.5, backend="triton")(s)), torch.ones(2, 12), 2)

@@ -15,11 +15,11 @@ import softsortlib.rowwise.likelihood_triton as kernels
 rng = torch.Generator().manual_seed(0)
 cut = kernels.cut
 
-def compare(n, dtype, masked, blocks, descending, order):
+def compare(n, dtype, masked, blocks, descending, order, shift=0.0):
     kernels.cut = cut if blocks is None else lambda n, d, most=None: (blocks, 0, -(-n // blocks))
     s = torch.randn(3, 2 * n, generator=rng, dtype=torch.float64)[:, ::2].to(dtype)                   # not contiguous
     s[0, : n // 2] = 0.25                                                                             # ties
-    s.requires_grad_()
+    s = (s + shift).requires_grad_()
     tau = torch.tensor([0.05, 1.0, 30.0], dtype=dtype, requires_grad=True)
     mask = torch.rand(3, n, generator=rng) < 0.7 if masked else None
     G = torch.randn(3, n, generator=rng, dtype=dtype)
@@ -35,7 +35,8 @@ def compare(n, dtype, masked, blocks, descending, order):
 
 for n, blocks in ((1, None), (5, None), (1024, None), (1025, None), (2100, None), (8, 8), (9, 8), (40, 8)):
     for dtype in (torch.float64, torch.float32): compare(n, dtype, n % 2, blocks, n == 9, n != 40)
-compare(40, torch.float64, True, 8, True, True)
+for shift in (0.0, 9.0, -9.0):                                                                        # padding is zero
+    for descending in (False, True): compare(40, torch.float64, True, 8, descending, True, shift)
 kernels.cut = cut
 s = torch.randn(2, 12, generator=rng)
 s[1, 3] = float("nan")

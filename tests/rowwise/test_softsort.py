@@ -6,6 +6,7 @@ import pickle
 import numpy as np
 import pytest
 import torch
+import torch.nn.functional as F
 from torch.testing import assert_close
 
 from softsortlib.core.permutation import is_unimodal_row_stochastic
@@ -209,6 +210,46 @@ def test_batches_masks_and_tensor_temperatures(power, rng):
                 if h is None: continue
                 assert g.isfinite().all()
                 assert_close(g, h, rtol=1e-9, atol=1e-10)
+
+
+def derivatives(f, v):
+    "The gradients of f at the leaves v, by autograd, with a graph, by `torch.func`, and those of the second order."
+    leaves = [a.clone().requires_grad_() for a in v]
+    plain = torch.autograd.grad(f(*leaves), leaves)
+    graph = torch.autograd.grad(f(*leaves), leaves, create_graph=True)
+    functional = torch.func.grad(f, tuple(range(len(v))))(*v)
+    return {"autograd": plain, "graph": graph, "func": functional, "second": torch.autograd.grad(sum(g.cos().sum() for g in graph), leaves)}
+
+
+@pytest.mark.parametrize("descending", (False, True))
+@pytest.mark.parametrize("backend, n, pads", (("numba", 7, 5), ("torch", 7, 5), (None, 250, 6), (None, 250, 7)))
+def test_padding_changes_no_derivative(backend, n, pads, descending, rng):
+    "Scores of one sign and padding once made a rising row look like a falling one: gradients of the wrong sign."
+    x, G = torch.randn(2, n, 2, generator=rng, dtype=torch.float64).unbind(0)
+    at = torch.randperm(n + pads, generator=rng)[:n].sort().values
+    mask = torch.zeros(n + pads, dtype=torch.bool).index_fill(0, at, True)
+    tau = torch.tensor(0.5, dtype=torch.float64)
+    op = lambda tau: SoftSort(tau, backend=backend, descending=descending)
+    calls = {"product": lambda P, x: P @ x, "rows": lambda P, x: P[..., :3, :] @ x, "transposed": lambda P, x: P.mT @ x,
+             "likelihood": lambda P, x: P.log_prob(P.hard())[:n, None] * x[:n]}
+    for shift, padding in ((0.0, 0.0), (9.0, 0.0), (-9.0, 0.0), (9.0, 1e30), (-9.0, -1e30), (9.0, math.nan)):
+        s = shift + torch.randn(n, generator=rng, dtype=torch.float64)
+        for name, call in calls.items():
+            def padded(s, x, tau):
+                wide = torch.full((n + pads,), padding, dtype=s.dtype).index_copy(0, at, s)
+                inputs = name in ("product", "rows")                              # the payload of the others has places, not inputs
+                payload = torch.zeros(n + pads, 2, dtype=x.dtype).index_copy(0, at if inputs else torch.arange(n), x)
+                y = call(op(tau)(wide, mask), payload)
+                y = y[at] if name == "transposed" else y[:n]
+                return (y * G[: len(y)]).sum()
+
+            def alone(s, x, tau):
+                y = call(twin(s, tau, descending=descending), x)
+                return (y * G[: len(y)]).sum()
+
+            ours, theirs = derivatives(padded, (s, x, tau)), derivatives(alone, (s, x, tau))
+            for mode in ours:
+                for a, b in zip(ours[mode], theirs[mode]): assert_close(a, b, rtol=1e-9, atol=1e-9, msg=lambda m: f"{name}, {mode}, {shift}, {padding}: {m}")
 
 
 @pytest.mark.parametrize("dtype", (torch.float16, torch.bfloat16))

@@ -26,14 +26,17 @@ s = torch.randn(2, 70, generator=rng, dtype=torch.float64).requires_grad_()
 x = torch.randn(2, 70, 2, generator=rng, dtype=torch.float64).requires_grad_()
 tau = torch.tensor([0.1, 2.0], dtype=torch.float64).requires_grad_()
 mask = torch.rand(2, 70, generator=rng) < 0.8
-for m in (None, mask):
-    P, Q = SoftSort(tau, backend="triton")(s, m), SoftSort(tau, backend="numba")(s, m)
+def compare(s, mask, descending):
+    P, Q = (SoftSort(tau, backend=backend, descending=descending)(s, mask) for backend in ("triton", "numba"))
     for call in (lambda P: P @ x, lambda P: P.mT @ x, lambda P: P.log_prob(P.hard()), lambda P: P.to_dense()):
         a, b = call(P), call(Q)
         assert_close(a, b, rtol=1e-11, atol=1e-12)
         G = torch.randn(a.shape, generator=rng, dtype=torch.float64)
         for g, h in zip(torch.autograd.grad(a, (s, tau, x), G, retain_graph=True, allow_unused=True), torch.autograd.grad(b, (s, tau, x), G, retain_graph=True, allow_unused=True)):
             if h is not None: assert_close(g, h, rtol=1e-9, atol=1e-10)
+compare(s, None, False)
+for shift in (0, 9, -9):                                                                # rows that are padded with zeros, above all and below all
+    for descending in (False, True): compare((s + shift).detach().requires_grad_(), mask, descending)
 """
 
 
