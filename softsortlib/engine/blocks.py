@@ -5,16 +5,17 @@
 # %% auto #0
 __all__ = []
 
-# %% ../../nbs/engine/140_blocks.ipynb #1f3d1a1d
+# %% ../../nbs/engine/140_blocks.ipynb #1d796d8d
 from typing import NamedTuple
 
 import numpy as np
 
 from .compile import dot64, exp_neg, jit, spread_rows
+from .dispatch import switch
 from .scan_kernels import Gradients, Means, Rows, share_of
 
 # %% ../../nbs/engine/140_blocks.ipynb #7580a431
-BLOCK = 1024  # elements: the columns of a block stay in the nearest cache
+BLOCK = switch("blocks: elements of a block", 1024, "n")  # the columns of a block stay in the nearest cache
 
 
 @jit(paste=True)
@@ -236,7 +237,7 @@ def mean_blocks(lo, hi, rows, carries, means):
         _leave_out(b, start + m, min(start + BLOCK, x.shape[1]), means)
 
 # %% ../../nbs/engine/140_blocks.ipynb #879d5f55
-FEW = 2  # columns of payload
+FEW = switch("blocks: columns by blocks", 2, "d")  # columns of payload
 
 
 def _carries(rows, up, columns):

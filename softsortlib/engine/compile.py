@@ -246,10 +246,12 @@ def _pool(threads):
         _pools[key] = ThreadPoolExecutor(threads, thread_name_prefix="softsortlib")
     return _pools[key]
 
+WORTH = 1 << 18  # steps from which threads are worth it
+
 def spread_rows(kernel, rows, work, *args):
     "Run kernel(lo, hi, *args) over 0..rows, on torch's number of threads where `work` (in steps) is worth it."
     threads = min(torch.get_num_threads(), rows)
-    if threads < 2 or work < 1 << 18:
+    if threads < 2 or work < WORTH:
         return kernel(0, rows, *args)
     parts = min(rows, 4 * threads)
     todo = deque((rows * k // parts, rows * (k + 1) // parts) for k in range(parts))
@@ -319,14 +321,14 @@ def arrays(*tensors):
     return [t.detach().contiguous().numpy() for t in tensors]
 
 # %% ../../nbs/engine/90_compile.ipynb #0a10dd94
-_HUGE = 1 << 20  # numbers from which memory comes in huge pages
+HUGE = 1 << 20  # numbers from which memory comes in huge pages
 
 def empty_matrix(dtype, *shape):
     "Memory on the CPU for a large result, not yet written."
     numbers = math.prod(shape)
-    if numbers < _HUGE // 2:
+    if numbers < HUGE // 2:
         return torch.empty(shape, dtype=dtype)
-    room = np.empty(max(numbers, _HUGE), str(dtype).split(".")[1])
+    room = np.empty(max(numbers, HUGE), str(dtype).split(".")[1])
     return torch.from_numpy(room[:numbers].reshape(shape))
 
 # %% ../../nbs/engine/90_compile.ipynb #a90d7938

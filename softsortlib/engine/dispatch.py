@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = []
 
-# %% ../../nbs/engine/91_dispatch.ipynb #edcf7a07
+# %% ../../nbs/engine/91_dispatch.ipynb #fd18d5c6
 import os
 from contextlib import nullcontext
 from itertools import zip_longest
@@ -13,7 +13,7 @@ from itertools import zip_longest
 import torch
 from torch import Tensor
 
-from .compile import has_triton
+from .compile import HUGE, WORTH, has_triton
 
 # %% ../../nbs/engine/91_dispatch.ipynb #80eb185f
 def check_backend(
@@ -56,6 +56,21 @@ def choose(
         _check_cuda(x)
         return who
     return "torch"
+
+# %% ../../nbs/engine/91_dispatch.ipynb #1aeb5a01
+SWITCHES = {  # name -> threshold, and what is compared with it
+    "compile: threads": (WORTH, "work"),
+    "compile: memory in huge pages": (HUGE // 2, "B n^2"),
+}
+
+def switch(
+    name: str,  # module and what changes
+    value: float,  # the threshold, mostly a whole number
+    measure: str,  # what is compared with it: "n", "B n", "B n^2", "d", "k"; "gpu n" on a GPU alone
+) -> float:  # the same
+    "Write down a size at which another algorithm takes over."
+    SWITCHES[name] = value, measure
+    return value
 
 # %% ../../nbs/engine/91_dispatch.ipynb #f86601eb
 def on_device(

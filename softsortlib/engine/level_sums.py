@@ -13,7 +13,7 @@ from torch import Tensor
 
 from .autograd import custom_op, differentiable
 from .compile import one_batch
-from .dispatch import check_backend, choose
+from .dispatch import check_backend, choose, switch
 from .scan import tau_tensor
 from .sum_laws import LAWS, MOST
 from .sums import MOST_PAIRS, _sums_numba, _sums_torch
@@ -48,8 +48,8 @@ def length_classes(row):
     return classes
 
 # %% ../../nbs/engine/141_level_sums.ipynb #e75e76b3
-SHORT = 32  # points of a row up to which all pairs are made
-_TILE = 1 << 20  # pairs at a time
+SHORT = switch("level_sums: all pairs", 32, "n")  # points of a row up to which all pairs are made
+_TILE = switch("level_sums: tile", 1 << 20, "B n^2")  # pairs at a time
 
 
 def _all_pairs(x, w, tau, law, m):

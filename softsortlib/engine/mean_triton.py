@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['mean_back_triton']
 
-# %% ../../nbs/engine/160_mean_triton.ipynb #04c31291
+# %% ../../nbs/engine/160_mean_triton.ipynb #c0c25da8
 import torch
 from torch import Tensor
 
@@ -13,7 +13,7 @@ from .compile import has_triton, tl, triton_jit
 from .dispatch import launch
 from .scan_kernels import share_of
 from softsortlib.engine.scan_triton import (
-    arrive, carry_on, cut, decay_to, note_ends, ones_of, place_of, tile_of,
+    MOST, arrive, carry_on, cut, decay_to, note_ends, ones_of, place_of, tile_of,
 )
 
 # %% ../../nbs/engine/160_mean_triton.ipynb #fdd63ba0
@@ -142,7 +142,7 @@ def _mean_back(s_ptr, x_ptr, tau_ptr, size_ptr, go_ptr, gZ_ptr, o_ptr, Z_ptr, en
         far = tl.where(gs == 0, 0.0, tl.load(s_ptr + i, i < size, 0.0).to(REAL) - first)
         tl.store(gtau_ptr + tl.program_id(0), -tl.sum(far * gs, 0) * per_tau)
 
-# %% ../../nbs/engine/160_mean_triton.ipynb #bb0d8976
+# %% ../../nbs/engine/160_mean_triton.ipynb #3aa1702e
 def mean_back_triton(
     go: Tensor,  # what arrives for the mean, (B, n, d)
     gZ: Tensor,  # and for Z, (B, n)
@@ -156,7 +156,7 @@ def mean_back_triton(
 ) -> tuple:  # the gradients to s (B, n), x (B, n, d) and, if `learn`, to tau (B,)
     "The gradients of the mean by the Triton kernels."
     B, n, d = x.shape
-    block, columns, chunks = cut(n, d, 1024 if d < 2 else 512)  # as much as registers hold
+    block, columns, chunks = cut(n, d, MOST if d < 2 else MOST // 2)  # as much as registers hold
     gs, gx = (torch.empty_like(a, memory_format=torch.contiguous_format) for a in (s, x))
     gtau = tau.new_empty(B, chunks, dtype=torch.float64)
     ends = x.new_empty((B, 2, 2 * d + 2, 5, chunks) if chunks > 1 else 1, dtype=torch.float64)

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from .autograd import custom_op, differentiable, is_unseen
 from .compile import copy_to, empty_matrix, jit, spread_rows
-from .dispatch import for_onnx
+from .dispatch import for_onnx, switch
 
 # %% ../../nbs/engine/93_radix.ipynb #b20ce0e8
 _SIGN = np.uint32(0x80000000)  # the sign bit, which is the pattern of -0, and the key of 0
@@ -113,9 +113,11 @@ def sorted_by_torch(s, descending=False):
     return tuple(s.sort(dim=-1, descending=descending, stable=True))
 
 # %% ../../nbs/engine/93_radix.ipynb #cd816a48
+_LEAST = switch("radix: scores of a row", 32, "n")
+
 def _has_radix(s):
     "Whether the radix sort is for s: single precision on a CPU, and rows that are not very short."
-    return s.device.type == "cpu" and s.dtype == torch.float32 and s.shape[-1] >= 32
+    return s.device.type == "cpu" and s.dtype == torch.float32 and s.shape[-1] >= _LEAST
 
 def sorted_values(s, descending=False):
     "Values and order of s (..., n), without gradient."
@@ -160,7 +162,7 @@ def _sort_backward(ctx, g, _):
 _stable_sort = differentiable(_stable_sort_op, 1, _sort_backward, _sort_setup)
 
 # %% ../../nbs/engine/93_radix.ipynb #44c861a7
-_MANY = 1 << 13  # scores of all rows together from which the radix sort is faster than torch's
+_MANY = switch("radix: scores of all rows", 1 << 13, "B n")  # from which the radix sort is faster than torch's
 
 
 def stable_sort(

@@ -12,7 +12,7 @@ from torch import Tensor
 from .autograd import batched, custom_op, differentiable
 from .blocks import FEW, block_gradients, block_means
 from .compile import arrays, one_batch, spread_rows
-from .dispatch import check_backend, choose, common_shape, has_double
+from .dispatch import check_backend, choose, common_shape, has_double, switch
 from .scan_kernels import Gradients, Means, Rows, Sum, mean_rows, scan_back_rows, scan_rows, share_of
 
 # %% ../../nbs/engine/94_scan.ipynb #417db546
@@ -28,7 +28,7 @@ def exp_scan_dense(
     return {"even": K, "odd": K * u.sign(), "strict": K * u.sign().abs()}[mode] @ x
 
 # %% ../../nbs/engine/94_scan.ipynb #fb041480
-_BLOCK = 32
+_BLOCK = switch("scan: dense block", 32, "n")
 
 def one_sided_sums(s, x, tau):
     "L of (94.4) for s (B, n), x (B, n, d), tau (B,): small dense blocks and carries between them."

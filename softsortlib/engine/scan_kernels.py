@@ -12,6 +12,7 @@ from typing import NamedTuple
 import numpy as np
 
 from .compile import exp_neg, jit
+from .dispatch import switch
 
 # %% ../../nbs/engine/96_scan_kernels.ipynb #f58d5a47
 class Rows(NamedTuple):
@@ -283,7 +284,7 @@ def _store_gradients(b, pull, total, tau, grads):
     grads.tau[b] = total / tau
 
 # %% ../../nbs/engine/96_scan_kernels.ipynb #92c5705e
-_BLOCK_PAIRS = 2048  # elements
+_BLOCK_PAIRS = switch("scan_kernels: pairs at a time", 2048, "n")  # elements
 
 @jit
 def _fill_pairs(b, start, end, x, gy, gZ, means, mean, pairs):

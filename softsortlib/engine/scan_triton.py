@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from .compile import has_triton, tl, triton, triton_jit
-from .dispatch import launch
+from .dispatch import launch, switch
 from .scan_kernels import share_of
 
 # %% ../../nbs/engine/95_scan_triton.ipynb #4a7f2d5c
@@ -242,7 +242,9 @@ def _scan_kernel(s_ptr, x_ptr, tau_ptr, size_ptr, ends_ptr, y_ptr, low_ptr, Z_pt
                          MODE, STRICT, CARRY, REAL)
 
 # %% ../../nbs/engine/95_scan_triton.ipynb #72945951
-def cut(n, d, most=1024):
+MOST = switch("scan: one program", 1024, "gpu n d")
+
+def cut(n, d, most=MOST):
     "Elements and columns of a tile of at most `most`, and how many chunks a row of n elements and d columns has."
     columns = min(8, triton.next_power_of_2(d)) if d else 0
     block = min(most // max(1, columns), triton.next_power_of_2(n))

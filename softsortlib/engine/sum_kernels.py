@@ -11,6 +11,7 @@ from typing import NamedTuple
 import numpy as np
 
 from .compile import dot64, jit, short_dot
+from .dispatch import switch
 from .sum_laws import Law, law_values
 
 # %% ../../nbs/engine/98_sum_kernels.ipynb #e05c06a0
@@ -114,8 +115,8 @@ def sort_weights(lo, hi, grid, order, w, weights):
                 _running_sums(weights.w[b, c], grid.x[b], grid.start[b], grid.boxes[b, 0], sums, lines)
 
 # %% ../../nbs/engine/98_sum_kernels.ipynb #293b2c2f
-BLOCK = 256  # points that are worked on side by side
-PART = 4096  # points of a unit of work
+BLOCK = switch("sum_kernels: points at a time", 256, "n")  # points that are worked on side by side
+PART = switch("sum_kernels: unit of work", 4096, "n")  # points of a unit of work
 
 
 @jit(lent=True)

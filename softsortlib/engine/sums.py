@@ -16,7 +16,7 @@ from torch import Tensor
 
 from .autograd import custom_op, differentiable, is_unseen
 from .compile import one_batch, spread_rows
-from .dispatch import check_backend, choose, common_shape, has_double
+from .dispatch import check_backend, choose, common_shape, has_double, switch
 from .radix import stable_sort
 from .scan import tau_tensor
 from .sum_kernels import PART, Grid, Terms, Weights, find_boxes, moment_rows, sort_weights, sum_rows
@@ -200,8 +200,8 @@ def _far_sums(x, t, w, m, tau, boxes):
     return ((x - origin)[..., None] * side - lines) / (2 * tau[:, None, None])
 
 # %% ../../nbs/engine/99_sums.ipynb #3df1d8f4
-_FEW = 1 << 20  # pairs up to which all are visited in plain torch
-MOST_PAIRS = 1 << 35  # and by the kernel of a GPU
+_FEW = switch("sums: all pairs in plain torch", 1 << 20, "B n^2")  # up to which all are visited
+MOST_PAIRS = switch("sums: all pairs on a GPU", 1 << 35, "gpu B n^2")  # and by its kernel
 
 
 def _sums_torch(x, t, w, tau, law, m, eps):
@@ -247,7 +247,7 @@ def _terms(law, m, tau, boxes):
     return Terms(which, m, coefficients(which, m), boxes.reach, tau.numpy(), table, C)
 
 # %% ../../nbs/engine/99_sums.ipynb #db4c5cf0
-FULL = 5  # points a box from which moments are worth it
+FULL = switch("sums: points of a full box", 5, "n")  # points a box from which moments are worth it
 
 
 def _sums_numba(x, t, w, tau, x_order, t_order, law, m, eps, q=FULL):
@@ -297,7 +297,7 @@ def _(x, t, w, tau, x_order, t_order, law, m, eps, same, backend):
     return w.new_empty(*x.shape, w.shape[-1])
 
 # %% ../../nbs/engine/99_sums.ipynb #38b3c351
-_WIDE = 1 << 20  # weights from which those and the gradients are summed one after the other, in half the memory
+_WIDE = switch("sums: one after the other", 1 << 20, "B n d")  # those and the gradients, in half the memory
 
 def _same_grads(op, x, w, g, m, needs_x):
     "The gradients (99.6) to the points that are both targets and sources, but for 1 / tau."

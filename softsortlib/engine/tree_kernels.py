@@ -12,6 +12,7 @@ from typing import NamedTuple
 import numpy as np
 
 from .compile import jit, short_dot
+from .dispatch import switch
 from .sum_kernels import _add_moments, _places, _read, first_not_below
 from .tail_laws import tail_values
 
@@ -238,7 +239,7 @@ def _add_products(S, M, out):
             out[k] += m * S[l, k]
 
 # %% ../../nbs/engine/143_tree_kernels.ipynb #aec75a37
-BLOCK = 1024  # pairs that are worked on side by side
+BLOCK = switch("tree_kernels: pairs at a time", 1024, "n^2")  # pairs that are worked on side by side
 
 
 @jit

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from .compile import jit, spread_rows
+from .dispatch import switch
 from .tail_laws import exponent_of, power_terms, tail_coefficients, tail_law, tail_values
 from .tree_kernels import (
     Level, Points, Rule, Series, Sums, box_moments, find_roots, gather_distinct, gather_weights, halve, hear_level,
@@ -154,7 +155,7 @@ def find_distinct(x):
     return points, group
 
 # %% ../../nbs/engine/144_tree_sums.ipynb #cd52f7b5
-LEAF = 14  # q of Prop 143.1
+LEAF = switch("tree_sums: leaf", 14, "n")  # q of Prop 143.1
 
 
 def _empty_level(N):
@@ -245,7 +246,7 @@ def halving(p):
     return np.stack([t @ D.T for t in T])
 
 # %% ../../nbs/engine/144_tree_sums.ipynb #72a9560b
-FEW = 40  # pairs of two boxes up to which points are cheaper than moments
+FEW = switch("tree_sums: pairs of two boxes", 40, "n^2")  # up to which points are cheaper than moments
 
 
 def _marks(tree, rules):
@@ -311,8 +312,8 @@ def tree_sums(x, t, w, tau, x_order, t_order, law, m, eps):
     return y
 
 # %% ../../nbs/engine/144_tree_sums.ipynb #df13b750
-_TILE = 1 << 22  # pairs at a time
-_PAIRS = 1 << 15  # up to which the definition is the fastest
+_TILE = switch("tree_sums: tile", 1 << 22, "B n^2")  # pairs at a time
+_PAIRS = switch("tree_sums: all pairs", 1 << 15, "B n^2")  # up to which the definition is the fastest
 
 
 def _by_definition(x, t, w, tau, law, m):

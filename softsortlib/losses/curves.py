@@ -13,13 +13,15 @@ from torch import Tensor
 
 from ..core.checks import is_one_of
 from ..core.operators import check_tau
-from ..engine.dispatch import precise
+from ..engine.dispatch import precise, switch
 from ..engine.sum_laws import kernel_sums_dense
 from ..engine.sums import kernel_sums
 from .contract import Loss, over_lists, reduce_sets, set_inputs
 from ..sampling.perturbed import in_reach
 
 # %% ../../nbs/losses/122_curves.ipynb #2e87e598
+_PAIRS = switch("curves: all pairs", 1 << 16, "B n^2")
+
 def step_sums(
     s: Tensor,  # scores, (..., n)
     w: Tensor,  # columns of weights, (..., n, d)
@@ -30,7 +32,7 @@ def step_sums(
     s, w = precise(s), precise(w)
     if isinstance(tau, Tensor):
         tau = tau[..., 0].to(s.dtype)
-    if s.numel() * s.shape[-1] <= 1 << 16:
+    if s.numel() * s.shape[-1] <= _PAIRS:
         return kernel_sums_dense(s, s, w, tau, "logistic", m)
     return kernel_sums(s, None, w, tau, "logistic", m)
 

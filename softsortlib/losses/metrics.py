@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from ..core.checks import check_scores, is_one_of
-from ..engine.dispatch import precise
+from ..engine.dispatch import precise, switch
 from ..functional.arguments import midranks
 from ..functional.parts import in_parts
 from .contract import Loss, differing, over_lists, reduce_sets, set_inputs
@@ -82,12 +82,14 @@ def _spearman(loss, s, y, mask):
     return (a * b).sum(-1) / size.masked_fill(size == 0, 1), differing(y, mask)
 
 
+_PAIRS = switch("metrics: all pairs", 1 << 18, "B n^2")
+
 def _kendall(loss, s, y, mask):
     "One minus twice the weighted share of wrong pairs, tied scores counted half."
     weights = getattr(loss, "weights", "equal")
     omega, total = element_weights(y, mask, weights)
     order = midranks(s, mask, False)
-    few = s.numel() * s.shape[-1] <= 1 << 18
+    few = s.numel() * s.shape[-1] <= _PAIRS
     pairs = graded_pairs_plain if few else graded_pairs
     wrong = pairs(precise(order), precise(y), precise(omega), 1e-3, "sigmoid")
     return 1 - 2 * (wrong / total.masked_fill(total <= 0, 1)).to(s.dtype), differing(y, mask)

@@ -26,7 +26,7 @@ from ..functional.parts import in_parts
 from .contract import Loss, check_relevance, over_blocks, over_lists, reduce_sets, set_inputs
 from .parts import group_loss, group_nll, kendall_parts, spearman_parts
 from ..ragged.lists import check_offsets, list_numbers
-from ..engine.dispatch import precise
+from ..engine.dispatch import precise, switch
 from ..ranks.sigmoid import tau_column
 
 # %% ../../nbs/losses/55_orders.ipynb #7aff55d2
@@ -256,7 +256,8 @@ def _kendall_sums(s, y, mask, tau, kind):
     return ((even * w).sum((-2, -1)) - odd) / (2 * math.log(2)), count
 
 # %% ../../nbs/losses/55_orders.ipynb #e0bf04df
-_FEW = 1 << 18  # pairs of all sets up to which they are made
+_SHORT = switch("orders: short sets", 100, "n")
+_FEW = switch("orders: all pairs", 1 << 18, "B n^2")  # pairs of all sets up to which they are made
 
 
 @over_lists()
@@ -282,7 +283,7 @@ def kendall_loss(
         return group_loss(kendall_loss, kendall_parts, scores, relevance, mask, group, gather, few=few, **options)
     s, y, mask = set_inputs(scores, relevance, mask)
     tau = check_tau(tau, s)
-    few = s.numel() * s.shape[-1] <= _FEW or s.shape[-1] < 100
+    few = s.numel() * s.shape[-1] <= _FEW or s.shape[-1] < _SHORT
     total, count = (_kendall_pairs if few else _kendall_sums)(s, y, mask, tau, kind)
     share = (total / count.clamp(min=1)).to(s.dtype)
     return reduce_sets(share, count > 0, reduction, scores.dtype)

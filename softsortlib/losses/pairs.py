@@ -16,6 +16,7 @@ from torch import Tensor
 from ..core.checks import is_one_of
 from ..core.operators import check_tau
 from ..engine.autograd import custom_op, differentiable, once
+from ..engine.dispatch import switch
 from ..functional.arguments import check_k
 from .contract import Loss, differing, over_lists, reduce_sets, set_inputs
 from .orders import ideal_order
@@ -116,8 +117,8 @@ def lambda_loss_plain(
     return (w * torch.nn.functional.softplus(-margins)).sum((-2, -1)) / math.log(2)
 
 # %% ../../nbs/losses/121_pairs.ipynb #6e79a931
-_PAIRS = 1 << 18  # pairs in one tile: they stay in the cache
-_MANY = 1 << 24  # and on another device, which many at a time fill
+_PAIRS = switch("pairs: tile", 1 << 18, "B n^2")  # pairs in one tile: they stay in the cache
+_MANY = switch("pairs: tile on a GPU", 1 << 24, "gpu B n^2")  # and on another device, which many at a time fill
 
 
 def _tile(u, places, lo, rows, kind, mu, k):

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from ..core.checks import is_one_of
 from ..core.operators import check_tau
-from ..engine.dispatch import precise
+from ..engine.dispatch import precise, switch
 from ..engine.level_sums import level_sums
 from ..engine.radix import stable_sort
 from ..engine.sums import kernel_sums
@@ -112,6 +112,8 @@ def graded_pairs(
     return ((omega * (E - G)[..., 0]).sum(-1) - odd) / math.log(2)
 
 # %% ../../nbs/losses/123_weighted.ipynb #eb45feeb
+_PAIRS = switch("weighted: all pairs", 1 << 18, "B n^2")
+
 @over_lists()
 def weighted_kendall_loss(
     scores: Tensor,  # (..., n)
@@ -134,7 +136,7 @@ def weighted_kendall_loss(
     if not is_one_of(kind, ("logistic", "sigmoid")):
         raise ValueError(f"kind must be 'logistic' or 'sigmoid', got {kind!r}")
     omega, total = element_weights(y, mask, weights)
-    if s.numel() * s.shape[-1] <= 1 << 18:
+    if s.numel() * s.shape[-1] <= _PAIRS:
         part = graded_pairs_plain(s, y, omega, tau, kind)
     else:
         eps = 3e-14 if s.dtype == torch.float64 else 1e-9

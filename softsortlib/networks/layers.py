@@ -13,12 +13,13 @@ from typing import NamedTuple
 import numpy as np
 
 from ..engine.compile import copy_to, jit, spread_rows
+from ..engine.dispatch import switch
 from softsortlib.networks.lanes import (
     Arguments, Columns, columns, send_column, send_column_backward, sigmoid_slope, sigmoid_weights,
 )
 
 # %% ../../nbs/networks/26_layers.ipynb #08c14bd4
-BLOCK = 32  # columns in a block
+BLOCK = switch("layers: columns of a block", 32, "d")  # columns in a block
 
 class Weights(NamedTuple):
     "The weights of all comparators; one that does not act keeps."
@@ -85,7 +86,7 @@ class Plan(NamedTuple):
     room: int  # comparators that run in a segment, at most
 
 # %% ../../nbs/networks/26_layers.ipynb #7520ad7e
-_CACHED = 1 << 20  # numbers that a block may note: as many as the second level of a cache holds in single precision
+_CACHED = switch("layers: notes of a block", 1 << 20, "n^2")  # as many as the second level of a cache holds
 
 @lru_cache(maxsize=64)
 def make_plan(

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from ..engine.autograd import is_unseen
 from ..engine.compile import arrays, copy_to, exp_neg, jit, spread_rows
-from ..engine.dispatch import choose
+from ..engine.dispatch import choose, switch
 from ..engine.scan_kernels import share_of
 from .lists import list_numbers, offsets_of, spans
 
@@ -39,7 +39,7 @@ class Flat(NamedTuple):
     longest: int  # the most items that a list may have: the room that a thread takes
 
 # %% ../../nbs/ragged/173_kernels.ipynb #fd35a3f9
-RUN = 16  # items that are sorted by insertion
+RUN = switch("lists: sorted by insertion", 16, "n")  # items that are sorted by insertion
 
 
 @jit(lent=True)
@@ -305,7 +305,7 @@ def _walk_back(lo, hi, flat, of, g, out):
                 _laplace_back(t[:n], q[:n], flat.tau[b], order, g[m, i:j], room, out[m, i:j])
 
 # %% ../../nbs/ragged/173_kernels.ipynb #7d4589de
-LONG = 1024  # items up to which a list is done pair by pair
+LONG = switch("lists: all pairs", 1024, "n")  # items up to which a list is done pair by pair
 
 
 @jit(lent=True)

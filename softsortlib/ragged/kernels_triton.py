@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from ..engine.compile import has_triton, tl, triton, triton_jit
-from ..engine.dispatch import launch, tensor_on
+from ..engine.dispatch import launch, switch, tensor_on
 from ..engine.sums import MOST_PAIRS
 from .kernels import Of, beyond, sorted_lists
 from .lists import list_numbers
@@ -163,7 +163,7 @@ def places_of(
     return Places(offsets, list_numbers(offsets, n), q, first, last)
 
 # %% ../../nbs/ragged/174_kernels_triton.ipynb #e5044264
-CHUNK = 1024  # items of a chunk
+CHUNK = switch("lists: chunk", 1024, "gpu n")  # items of a chunk
 
 
 def both_sides(

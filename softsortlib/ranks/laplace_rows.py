@@ -10,9 +10,10 @@ import numpy as np
 from torch import Tensor
 
 from ..engine.compile import arrays, empty_matrix, exp_neg, jit, spread_rows
+from ..engine.dispatch import switch
 
 # %% ../../nbs/ranks/184_laplace_rows.ipynb #9ac8d147
-BLOCK = 1024  # elements: the prices and the sums of a block stay in the first cache
+BLOCK = switch("laplace_rows: elements of a block", 1024, "n")  # which stays in the first cache
 
 @jit
 def _gaps(s, start, end, tau, q):
@@ -178,7 +179,7 @@ def _pull_blocks(lo, hi, g, s, tau, v, below, above, out):
             G += g[b, i]
 
 # %% ../../nbs/ranks/184_laplace_rows.ipynb #dfbce2cb
-_LONG = 1 << 16  # elements of a row from which it is walked in blocks
+_LONG = switch("laplace_rows: by blocks", 1 << 16, "n")  # from which a row is walked in blocks
 
 def _sides(add, join, s, *columns):
     "The states at both sides of each block, (B, K, 2) each, by two kernels; zero where a row has one block."

@@ -17,7 +17,7 @@ from ..core.operators import Operator
 from ..core.permutation import SoftPermutation, compute_dtype, patch_to
 from ..engine.autograd import custom_op, differentiable
 from ..engine.compile import arrays, exp_neg, jit, spread_rows
-from ..engine.dispatch import choose, precise
+from ..engine.dispatch import choose, precise, switch
 from ..engine.radix import stable_sort
 from ..engine.scan import one_sided_sums
 from .lapsum_entries import entries, log_entries
@@ -339,7 +339,7 @@ def _scanned_back(P, y, rows):
     return torch.empty_like(out).scatter(-2, P.order[..., None].expand(out.shape), out).to(y)
 
 # %% ../../nbs/ranks/44_lapsum.ipynb #b7e6a153
-_SMALL = 4096  # entries of a matrix that is faster made than avoided
+_SMALL = switch("lapsum: entries made", 4096, "B n^2")  # entries of a matrix that is faster made than avoided
 
 def _is_small(P, rows):
     "Whether the entries of P at `rows` are few, and no kernel of a GPU serves them."

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from ..engine.autograd import batched, custom_op, differentiable
 from ..engine.compile import arrays, empty_matrix, exp_neg, jit, spread_rows
-from ..engine.dispatch import choose
+from ..engine.dispatch import choose, switch
 
 # %% ../../nbs/ranks/49_lapsum_matrix.ipynb #0da2f718
 class Cells(NamedTuple):
@@ -123,7 +123,7 @@ def _around(line, b, i, j):
     return math.exp(min(u, 0.0)), math.exp(-max(v, 0.0))
 
 # %% ../../nbs/ranks/49_lapsum_matrix.ipynb #b71e9174
-_ROWS = 64  # rows of a unit of work
+_ROWS = switch("lapsum_matrix: rows at a time", 64, "n")  # rows of a unit of work
 
 @jit
 def _matrix_rows(lo, hi, line, P):

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from ..engine.compile import has_triton, tl, triton, triton_jit
-from ..engine.dispatch import launch
+from ..engine.dispatch import launch, switch
 from ..engine.scan_triton import compose
 from softsortlib.ranks.lapsum_entries_triton import (
     _cell_between, _distances_of, _flat, _log_entry, _scaled_weights, _seen_from, _slopes_of, log_entries_grads_triton,
@@ -146,8 +146,8 @@ def _row_back_kernel(g_ptr, s_ptr, x_ptr, order_ptr, real_ptr, tau_ptr, gx_ptr, 
     tl.store(gtau_ptr + row, -tl.sum(tl.where(pull == 0, 0.0, far * pull), 0) / tau)
 
 # %% ../../nbs/ranks/188_lapsum_rows_triton.ipynb #60b8234e
-LONGEST = 1024  # scores of a set that one program holds
-COLUMNS = 8  # of a program
+LONGEST = switch("lapsum_rows: one program", 1024, "gpu n")  # scores of a set that one program holds
+COLUMNS = switch("lapsum_rows: columns of a program", 8, "gpu d")  # of a program
 
 def _is_short(x, gradients):
     "Whether one program holds a set of this payload, (..., n, d)."

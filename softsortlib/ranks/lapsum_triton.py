@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from ..engine.compile import has_triton, tl, triton, triton_jit
-from ..engine.dispatch import launch
+from ..engine.dispatch import launch, switch
 from ..engine.scan_triton import carry_on, compose, latest
 
 # %% ../../nbs/ranks/45_lapsum_triton.ipynb #b1e2a6ad
@@ -372,7 +372,7 @@ def _mend_kernel(z_ptr, real_ptr, ends_ptr, edge_ptr, level_ptr, y_ptr, n, d, co
         tl.store(y_ptr + level.to(tl.int64) * d + c, y, there)
 
 # %% ../../nbs/ranks/45_lapsum_triton.ipynb #724da97f
-BLOCK = 512  # places of the line that one program holds, and two
+BLOCK = switch("lapsum: places of a program", 512, "gpu n")  # places of the line that one program holds, and two
 
 def _sizes(n):
     "Scores and number of chunks; places and number of parts, for sets of n."

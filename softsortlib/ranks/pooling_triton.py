@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from ..engine.compile import has_triton, tl, triton_jit
-from ..engine.dispatch import launch
+from ..engine.dispatch import launch, switch
 
 # %% ../../nbs/ranks/48_pooling_triton.ipynb #75c17974
 @triton_jit
@@ -148,7 +148,7 @@ def _name_blocks(mark):
     return last.gather(1, block - ends.long())
 
 # %% ../../nbs/ranks/48_pooling_triton.ipynb #1f9cbbe8
-CHUNK = 512  # elements of a chunk
+CHUNK = switch("pooling: chunk", 512, "gpu n")  # elements of a chunk
 
 def pool_by_chunks(z: Tensor, w: Tensor, kl: bool, tau: "float | Tensor" = 1) -> tuple:
     "The last index of each element's block, and the statistics of z (in units of tau) and w there; all (..., n)."

@@ -16,7 +16,7 @@ from ..core.operators import check_tau
 from ..core.permutation import check_scores, compute_dtype
 from ..core.rank_operators import RankOperator
 from ..engine.autograd import custom_op, differentiable
-from ..engine.dispatch import tensor_on
+from ..engine.dispatch import switch, tensor_on
 from ..engine.sum_laws import LAWS
 from ..engine.sums import kernel_sums
 
@@ -34,9 +34,11 @@ def laplace_step(x, m):
 # %% ../../nbs/ranks/40_sigmoid.ipynb #37e618d4
 _STEPS = {"logistic": LAWS["logistic"], "normal": LAWS["normal"], "laplace": laplace_step}
 
+_FEW = switch("sigmoid: all pairs", 4096, "B n^2")
+
 def few_pairs(s):
     "Whether the matrix of all pairs of s (..., n) is faster made than avoided."
-    return s.numel() * s.shape[-1] <= 4096
+    return s.numel() * s.shape[-1] <= _FEW
 
 def _pair_sum_plain(s, tau, v, step):
     "(40.4) for m = 0: s and v (..., n), tau a number or (..., 1)."
@@ -46,8 +48,8 @@ def _pair_sum_plain(s, tau, v, step):
     return (_STEPS[step](differences / tau, 0) * v[..., None, :]).sum(-1)
 
 # %% ../../nbs/ranks/40_sigmoid.ipynb #54b71431
-_PAIRS = 1 << 18  # differences in one tile: they stay in the cache
-_MANY = 1 << 26  # on another device: they fill it
+_PAIRS = switch("sigmoid: tile", 1 << 18, "B n^2")  # differences in one tile: they stay in the cache
+_MANY = switch("sigmoid: tile on a GPU", 1 << 26, "gpu B n^2")  # on another device: they fill it
 
 def _pair_sum_tiles(s, tau, v, step, m):
     "(40.4) for s (B, n), tau (B, 1, 1), v (B, n, d), some rows of all sets at a time."

@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = []
 
-# %% ../../nbs/rowwise/187_balance.ipynb #d899a2c0
+# %% ../../nbs/rowwise/187_balance.ipynb #7ab48050
 import math
 
 import numpy as np
@@ -14,7 +14,7 @@ from torch import Tensor
 
 from ..engine.autograd import batched, custom_op, differentiable
 from ..engine.compile import arrays, jit, one_batch, spread_rows
-from ..engine.dispatch import choose
+from ..engine.dispatch import choose, switch
 from ..engine.scan import exp_scan, tau_tensor
 from .small import Law, SmallPermutation
 from .softsort import Power, SoftSortPermutation, rising
@@ -198,7 +198,7 @@ def balanced_back_numba(g, t, x, tau, size, z):
     return gt, gx
 
 # %% ../../nbs/rowwise/187_balance.ipynb #aea6cae9
-LONGEST = 1024  # scores of a list that one program of a GPU holds
+LONGEST = switch("balance: one program", 1024, "gpu n")  # scores of a list that one program of a GPU holds
 
 
 def _who(t, backend):

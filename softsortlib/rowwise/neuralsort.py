@@ -14,7 +14,7 @@ from torch import Tensor
 from ..core.checks import check_type
 from ..core.operators import Operator
 from ..core.permutation import SoftPermutation, patch_to
-from ..engine.dispatch import check_backend, choose, has_double
+from ..engine.dispatch import check_backend, choose, has_double, switch
 from .small import Law, SmallPermutation, is_small
 from .softsort import check_simplex, sort_scores
 
@@ -73,6 +73,10 @@ def sums_outward(t, size, rows=None):
     return torch.nn.functional.pad(right, (1, 0)) + torch.nn.functional.pad(left, (0, 1))
 
 # %% ../../nbs/rowwise/12_neuralsort.ipynb #4856386b
+_SHORT = switch("neuralsort: plain formula", 48, "n")
+_FEW = switch("neuralsort: plain formula, small sets", 1 << 14, "B n^2")
+
+
 def falling(literal, t, size, rows, rank=None):
     """`literal`, tau times the logits up to a constant of the row, with the value of `sums_outward`.
 
@@ -144,8 +148,8 @@ class NeuralSortPermutation(SoftPermutation):
         self.work = s.dtype
         self.backend = backend or ""
         self.who = choose(s, self.backend, triton=s.dtype == torch.float32)
-        self.literal = s.dtype != self.z.dtype and (n <= 48 or s.numel() * n <= 1 << 14)
-        large = n > 48 and not self.literal
+        self.literal = s.dtype != self.z.dtype and (n <= _SHORT or s.numel() * n <= _FEW)
+        large = n > _SHORT and not self.literal
         self.fast = backend in ("numba", "triton") or backend is None and large and self.who != "torch"
         tiles = self.backend if self.fast and self.who == "triton" else None
         sorts = self.fast or not self.literal
@@ -285,7 +289,7 @@ def _log_prob(self, target, rows):
     return m.to(self.work) - logZ
 
 # %% ../../nbs/rowwise/12_neuralsort.ipynb #f4d8954f
-_ENTRIES = 1 << 22  # of a batch of small matrices
+_ENTRIES = switch("neuralsort: small sets", 1 << 22, "B n^2")  # of a batch of small matrices
 
 
 class NeuralSort(Operator, name="neuralsort"):

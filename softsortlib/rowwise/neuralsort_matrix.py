@@ -14,7 +14,7 @@ from torch import Tensor
 
 from ..engine.autograd import batched, custom_op, differentiable
 from ..engine.compile import arrays, empty_matrix, exp_neg, jit, one_batch, spread_rows
-from ..engine.dispatch import choose
+from ..engine.dispatch import choose, switch
 from softsortlib.rowwise.products import (
     again, at_temperature, neural_logits, plain_rows, plain_sums, rows_by, sum_parts, units_of,
 )
@@ -24,7 +24,7 @@ from softsortlib.rowwise.rows import (
 )
 
 # %% ../../nbs/rowwise/18_neuralsort_matrix.ipynb #d9321154
-_BLOCK = 8  # rows made from one exponential
+_BLOCK = switch("neuralsort_matrix: rows of one exponential", 8, "n")  # rows made from one exponential
 
 
 class Columns(NamedTuple):
@@ -240,10 +240,12 @@ def _plain_dense_back(G, s, b, t, bt, order, tau, size):
     return plain_sums(e, t, m, tau, size, rows, 0)
 
 # %% ../../nbs/rowwise/18_neuralsort_matrix.ipynb #5e13db19
+_FLAT = switch("neuralsort_matrix: ratios", 2.5, "spread / tau")
+
 def _ways(t, tau, size, dtype):
     "How the rows of each set are made, a member of `Rows` for each."
     how, spread = rows_by(t, tau, size, dtype)
-    few_temperatures = (how == Rows.FORMULA) & (spread <= 2.5).numpy()
+    few_temperatures = (how == Rows.FORMULA) & (spread <= _FLAT).numpy()
     how[few_temperatures] = Rows.RATIOS
     return how
 

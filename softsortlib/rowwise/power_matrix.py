@@ -12,7 +12,7 @@ from torch import Tensor
 
 from ..engine.autograd import batched, custom_op, differentiable
 from ..engine.compile import arrays, empty_matrix, exp_neg, jit, one_batch, spread_rows
-from ..engine.dispatch import choose
+from ..engine.dispatch import choose, switch
 from .softsort import Power
 
 # %% ../../nbs/rowwise/191_power_matrix.ipynb #e35dfe0b
@@ -43,7 +43,7 @@ def _plain_grads(G, s, t, tau, p):
     return pull.sum(-2) / tau[..., None], -pull.sum(-1) / tau[..., None], gtau
 
 # %% ../../nbs/rowwise/191_power_matrix.ipynb #576e542f
-_ROWS = 64  # rows of a unit of work
+_ROWS = switch("power_matrix: rows at a time", 64, "n")  # rows of a unit of work
 
 
 @jit(lent=True)

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from ..engine.autograd import batched, custom_op, differentiable
 from ..engine.compile import arrays, one_batch, spread_rows
-from ..engine.dispatch import choose
+from ..engine.dispatch import choose, switch
 from .neuralsort import falling, row_sums
 from .row_kernels import UNIT, Upstream, mul_rows, pull_rows, rmul_rows
 from .rows import ZERO_EXP, Rows, Scores
@@ -95,6 +95,10 @@ def _plain_pull(t, b, tau, size, a, v, z, rows, power):
     return tuple(g.to(like.dtype) for g, like in zip(plain_sums(e, t, m, tau, size, rows, power), (t, b, tau)))
 
 # %% ../../nbs/rowwise/15_products.ipynb #d63d6d0a
+_EXACT = {
+    torch.float32: switch("products: formula in single precision", 4_000_000, "n spread / tau"),
+    torch.float64: switch("products: formula in double precision", 400, "n spread / tau"),
+}
 _EITHER = np.array([Rows.WALK, Rows.FORMULA])  # by whether the formula is exact enough
 
 
@@ -102,7 +106,7 @@ def rows_by(t, tau, size, dtype):
     "How NeuralSort makes the rows of each set, WALK or FORMULA, and the spread of its scores in temperatures."
     last = t.gather(-1, (size[..., None] - 1).clamp(min=0))
     spread = (t[..., 0] - last[..., 0]) / tau
-    exact_enough = spread * t.shape[-1] < (4e6 if dtype == torch.float32 else 4e2)
+    exact_enough = spread * t.shape[-1] < _EXACT[dtype]
     return _EITHER[exact_enough.long().numpy()], spread
 
 # %% ../../nbs/rowwise/15_products.ipynb #9371b702

@@ -11,6 +11,7 @@ from typing import NamedTuple
 import numpy as np
 
 from ..engine.compile import jit
+from ..engine.dispatch import switch
 from .rows import Rows, add_to, dot, falls_of, one_of, row_of, total_of, weights_of
 
 # %% ../../nbs/rowwise/14_row_kernels.ipynb #52cf8792
@@ -26,7 +27,7 @@ def _mean(e, x, Z):
     return e.dtype.type(total)
 
 # %% ../../nbs/rowwise/14_row_kernels.ipynb #514112c4
-UNIT = 32  # rows of a unit of work
+UNIT = switch("row_kernels: rows at a time", 32, "n")  # rows of a unit of work
 
 
 @jit

@@ -16,6 +16,7 @@ from torch import Tensor
 from ..core.permutation import SoftPermutation, patch_to
 from ..engine.autograd import is_unseen, needs_graph
 from ..engine.compile import arrays, exp_neg, jit, spread_rows
+from ..engine.dispatch import switch
 
 # %% ../../nbs/rowwise/10_small.ipynb #d7a1e84a
 class Law(IntEnum):
@@ -454,7 +455,7 @@ class Request(NamedTuple):
     plain: "object"           # the plain twin's answer, a function of s, tau, a float or (...), and x
 
 
-MOST = 128  # scores of a small set
+MOST = switch("small: scores of a set", 128, "n")  # scores of a small set
 _ALL = np.ones((1, MOST), bool)
 
 

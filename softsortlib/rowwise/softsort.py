@@ -15,7 +15,7 @@ from torch import Tensor
 from ..core.checks import check_type, is_one_of
 from ..core.operators import Operator
 from ..core.permutation import SoftPermutation, patch_to
-from ..engine.dispatch import check_backend, choose
+from ..engine.dispatch import check_backend, choose, switch
 from ..engine.radix import permuted, stable_sort
 from ..engine.scan import exp_mean, exp_scan, tau_tensor
 from .small import Law, SmallPermutation, is_small
@@ -76,7 +76,7 @@ class SoftSortPermutation(SoftPermutation):
             ...
 
 # %% ../../nbs/rowwise/11_softsort.ipynb #2466ed99
-_SMALL = 1 << 16  # entries of a batch of matrices, up to which the plain formula is the fastest
+_SMALL = switch("softsort: plain formula", 1 << 16, "B n^2")  # of a batch of matrices, up to which it is the fastest
 
 
 @patch_to(SoftSortPermutation)
@@ -212,8 +212,8 @@ def _rmatmul(self, y, rows):
     x = exp_scan(rising(self), y / self._Z(None)[..., None], tau, backend=self.backend)
     return torch.zeros_like(x).scatter(-2, self.order[..., None].expand(x.shape), x)
 
-# %% ../../nbs/rowwise/11_softsort.ipynb #51caabda
-_FEW = 1 << 19  # entries up to which no kernel writes the matrix faster than the plain formula
+# %% ../../nbs/rowwise/11_softsort.ipynb #077a8a3f
+_FEW = switch("softsort: plain matrix", 1 << 19, "B n^2")  # up to which no kernel writes it faster
 
 
 @patch_to(LaplacePermutation)
@@ -301,7 +301,7 @@ def _log_prob(self, target, rows):
     return log_p if self.mask is None else log_p.masked_fill(~of(self.mask), -math.inf)
 
 # %% ../../nbs/rowwise/11_softsort.ipynb #dd45cdbc
-_SETS = 1 << 18  # entries of a batch of matrices, up to which one kernel is faster than the scan
+_SETS = switch("softsort: small sets", 1 << 18, "B n^2")  # up to which one kernel is faster than the scan
 
 
 def _laplace(operator, s, tau, d, descending, dtype, mask):
@@ -317,7 +317,7 @@ def _laplace(operator, s, tau, d, descending, dtype, mask):
     return twin(s, tau)
 
 
-_SQUARES = 1 << 22  # the same for the square, and its windows
+_SQUARES = switch("softsort: small sets, squares", 1 << 22, "B n^2")  # the same for the square, and its windows
 
 
 def _small_squares(s, tau, d, descending, dtype, mask):
@@ -328,7 +328,7 @@ def _small_squares(s, tau, d, descending, dtype, mask):
     return SmallPermutation(s, tau, descending, dtype, mask, Law.SQUARES, twin)
 
 # %% ../../nbs/rowwise/11_softsort.ipynb #e7908d3c
-_LONG = 500  # scores from which sums may be faster than windows
+_LONG = switch("softsort: sums", 500, "n")  # scores from which sums may be faster than windows
 
 
 @patch_to(SoftSort)

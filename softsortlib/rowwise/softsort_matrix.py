@@ -12,7 +12,7 @@ from torch import Tensor
 
 from ..engine.autograd import batched, custom_op, differentiable
 from ..engine.compile import arrays, empty_matrix, exp_neg, jit, one_batch, spread_rows
-from ..engine.dispatch import choose
+from ..engine.dispatch import choose, switch
 from ..engine.scan import exp_scan
 
 # %% ../../nbs/rowwise/16_softsort_matrix.ipynb #bd9c1b66
@@ -35,7 +35,7 @@ def _laplace_grads(G, s, t, tau, Z):
     return gs, gt, gtau, -E.sum(-1) / Z
 
 # %% ../../nbs/rowwise/16_softsort_matrix.ipynb #68e026cd
-_ROWS = 64  # rows of a unit of work
+_ROWS = switch("softsort_matrix: rows at a time", 64, "n")  # rows of a unit of work
 
 
 @jit

@@ -17,6 +17,7 @@ from ..core.checks import check_type
 from ..core.permutation import SoftPermutation, patch_to
 from ..engine.autograd import is_unseen
 from ..engine.compile import arrays, jit, spread_rows
+from ..engine.dispatch import switch
 from .softsort import Power, SoftSortPermutation
 
 # %% ../../nbs/rowwise/130_sparse_rows.ipynb #9734ce74
@@ -186,8 +187,8 @@ def _valued(d, row, column, count, simplex, shape):
     return Windows(row, column, (h[row] - d).square(), h.view(shape))
 
 # %% ../../nbs/rowwise/130_sparse_rows.ipynb #042f4667
-_FEWEST = 1 << 14  # entries of matrices that are made whole
-_MOST = 1 << 26  # numbers that a product may hold at once
+_FEWEST = switch("sparse_rows: whole matrices", 1 << 14, "B n^2")  # entries of matrices that are made whole
+_MOST = switch("sparse_rows: numbers at once", 1 << 26, "B n^2 d")  # numbers that a product may hold at once
 
 @patch_to(SparseRows)
 def _by_windows(self, d):

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from ..core.checks import is_concrete
 from ..core.permutation import patch_to
-from ..engine.dispatch import choose
+from ..engine.dispatch import choose, switch
 from ..engine.sums import kernel_sums
 from ..engine.tail_laws import power_name
 from .softsort import WindowedPermutation
@@ -54,9 +54,11 @@ def _at(v, places):
     return v.gather(-2, places[..., None].expand(*v.shape[:-2], places.shape[-1], v.shape[-1]))
 
 
+_FEW = switch("squares: single rows", 100, "k")
+
 def _few(rows, x):
     "Whether the windows of these rows are less than the sums of all: on a CPU, which has kernels for them."
-    return rows is not None and len(rows) <= 100 and x.device.type == "cpu"
+    return rows is not None and len(rows) <= _FEW and x.device.type == "cpu"
 
 # %% ../../nbs/rowwise/131_squares.ipynb #746f4a02
 @patch_to(SquarePermutation)
@@ -139,8 +141,8 @@ class PowerPermutation(SquarePermutation):
         return kernel_sums(s, None, w, sigma, power_name(self.power), 1, backend=self.backend, order=order)
 
 # %% ../../nbs/rowwise/131_squares.ipynb #07cc8cb4
-_WIDE = 1000  # scores of a window from which the tree is faster
-_MANY = 4000  # scores from which it is the safer choice
+_WIDE = switch("squares: window", 1000, "n")  # from which the tree is faster
+_MANY = switch("squares: scores unseen", 4000, "n")  # scores from which it is the safer choice
 
 
 @torch.no_grad()

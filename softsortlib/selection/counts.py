@@ -12,6 +12,7 @@ import numpy as np
 from torch import Tensor
 
 from ..engine.compile import arrays, jit, spread_rows
+from ..engine.dispatch import switch
 
 # %% ../../nbs/selection/106_counts.ipynb #9ae140e9
 @jit
@@ -31,7 +32,7 @@ def _add_elements(p, r, reach, Q):
             Q[0] *= r[i]
 
 # %% ../../nbs/selection/106_counts.ipynb #dfac943f
-LANES = 32  # elements side by side
+LANES = switch("counts: side by side", 32, "n")  # elements side by side
 
 @jit(lent=True)
 def _leave_out(E, c, before, at):

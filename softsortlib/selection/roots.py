@@ -15,7 +15,7 @@ from torch import Tensor
 
 from ..engine.autograd import batched, custom_op, differentiable
 from ..engine.compile import arrays, jit, spread_rows
-from ..engine.dispatch import choose, has_double
+from ..engine.dispatch import choose, has_double, switch
 
 # %% ../../nbs/selection/105_roots.ipynb #4f6a6283
 class Law(IntEnum):
@@ -217,6 +217,8 @@ def _root_rows(lo, hi, s, tau, k, m, law, d):
         d[b] = root_of(s[b], np.float64(s[b, m[b]]), np.float64(tau[b]), np.float64(k[b]), law, u)
 
 # %% ../../nbs/selection/105_roots.ipynb #3f2eb466
+_MANY = switch("roots: chosen unsorted", 1024, "k")
+
 def _kth(s, k):
     "The index of the c-th largest of s (..., n), with c the ceiling of k (..., 1); long, (..., 1)."
     count = k.ceil().long()
@@ -224,8 +226,8 @@ def _kth(s, k):
         return s.sort(dim=-1, descending=True).indices.gather(-1, count - 1)
     most = int(count.max())
     if most == int(count.min()):
-        values, order = s.topk(most, sorted=most < 1024)
-        at = values.argmin(-1, keepdim=True) if most >= 1024 else values.new_full(count.shape, most - 1).long()
+        values, order = s.topk(most, sorted=most < _MANY)
+        at = values.argmin(-1, keepdim=True) if most >= _MANY else values.new_full(count.shape, most - 1).long()
         return order.gather(-1, at)
     return s.topk(most).indices.gather(-1, count - 1)
 
@@ -290,7 +292,7 @@ def _root_backward(ctx, g, _):
 root = differentiable(_root_op, 3, _root_backward, _root_setup)
 
 # %% ../../nbs/selection/105_roots.ipynb #d685eacb
-FEW = 32  # the largest c that is selected by insertion
+FEW = switch("roots: chosen by insertion", 32, "k")  # the largest c that is selected by insertion
 
 @jit(paste=True)
 def insert_score(x, i, j, top, place):

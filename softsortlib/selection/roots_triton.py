@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from ..engine.compile import has_triton, tl, triton, triton_jit
-from ..engine.dispatch import launch
+from ..engine.dispatch import launch, switch
 from .roots import Law
 
 # %% ../../nbs/selection/182_roots_triton.ipynb #9a207ac2
@@ -179,7 +179,7 @@ def _unweigh_kernel(g_ptr, s_ptr, tau_ptr, m_ptr, d_ptr, of_s_ptr, of_tau_ptr, o
     tl.store(of_k_ptr + b, mean)
 
 # %% ../../nbs/selection/182_roots_triton.ipynb #043d0832
-MOST = 2048  # scores that a program holds at once
+MOST = switch("roots: one program", 2048, "gpu n")  # scores that a program holds at once
 
 def _shape_of(n, lanes=128):
     "The tile for rows of n, and the warps that work on it, one for so many lanes."

@@ -17,7 +17,7 @@ from softsortlib.core.checks import (
 from ..core.operators import check_tau
 from ..ranks.laplace import check_count
 from ..engine.autograd import batched, custom_op, differentiable
-from ..engine.dispatch import choose, precise, tensor_on
+from ..engine.dispatch import choose, precise, switch, tensor_on
 from ..ranks.sigmoid import tau_column
 from .counts import count_pull, count_weights
 from .masks import TopKMask
@@ -67,7 +67,7 @@ def _tilted(s, k, tau, mask):
     return v if mask is None else v.masked_fill(~mask, -torch.inf)
 
 # %% ../../nbs/selection/103_subsets.ipynb #3114689b
-_DIRECT = 4  # degrees up to which products are made without a transform
+_DIRECT = switch("subsets: degrees without a transform", 4, "k")
 
 def _length(least):
     "A length of at least `least` for a Fourier transform: 4, 5 or 6 times a power of two."

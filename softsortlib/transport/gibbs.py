@@ -17,12 +17,12 @@ from torch.utils.checkpoint import checkpoint
 from ..core.permutation import patch_to
 from ..engine.autograd import custom_op, differentiable, is_unseen, needs_graph
 from ..engine.compile import arrays, spread_rows
-from ..engine.dispatch import choose, common_shape
+from ..engine.dispatch import choose, common_shape, switch
 from .line import convex_cost, line_potentials
 from .line_sums import Sources, Targets, abs_rows, gauss_rows
 
 # %% ../../nbs/transport/36_gibbs.ipynb #5edafddf
-_TILE = 1 << 21  # entries of a tile
+_TILE = switch("gibbs: tile", 1 << 21, "B n^2")  # entries of a tile
 
 def _by_tiles(f, entries, m):
     "f(targets) for tiles of the m targets, joined along dimension -2; several are rebuilt in the backward pass."
@@ -40,7 +40,7 @@ class Cost(IntEnum):
     ABSOLUTE = 1
     SQUARED = 2
 
-_ENTRIES = 1 << 13  # of the matrix, up to which the plain form is the fastest
+_ENTRIES = switch("gibbs: plain formula", 1 << 13, "B n^2")  # of the matrix, up to which the plain form is the fastest
 
 def choose_product(x, power, backend, entries):
     "Who computes products with this cost; raise `ValueError` for a backend that does not fit."
@@ -127,10 +127,12 @@ def _pulls_in_tiles(o, phi, x, gamma, y, tau, v, power, learns=True):
     return (*(pull if pull is None else pull.reshape(t.shape) for pull, t in zip(found, given)), None, None)
 
 # %% ../../nbs/transport/36_gibbs.ipynb #6bd11959
+_SHARE = switch("gibbs: targets of a thread", 64, "n")
+
 def target_shares(batch, m):
     "Into how many shares the targets of one element are cut."
     threads = torch.get_num_threads()
-    return threads if 0 < batch < threads and m > 64 * threads else 1
+    return threads if 0 < batch < threads and m > _SHARE * threads else 1
 
 def _product(phi: Tensor, x: Tensor, gamma: Tensor, y: Tensor, tau: Tensor, v: Tensor, power: int, odd: bool) -> Tensor:
     "(36.1) for phi, x (..., n), gamma, y (..., m), tau (...), v (..., n, d), float64 on a CPU; (..., m, d)."

@@ -12,13 +12,14 @@ from typing import NamedTuple
 import numpy as np
 
 from ..engine.compile import exp_neg, jit
+from ..engine.dispatch import switch
 
 # %% ../../nbs/transport/39_line_sums.ipynb #2cf2d196
 _WIDTH = 0.6            # of a block, in units of sqrt(tau)
-_LEAST = 8              # sources of a block, even if they are further apart
+_LEAST = switch("line_sums: sources of a block", 8, "n")  # sources of a block, even if they are further apart
 _TERMS = 20             # of an expansion, a multiple of four
-_FEW = 24               # targets that are not worth the moments
-_CHUNK = 32             # targets for which one decision is made
+_FEW = switch("line_sums: targets without moments", 24, "n")  # targets that are not worth the moments
+_CHUNK = switch("line_sums: targets at a time", 32, "n")  # targets for which one decision is made
 _NEGLIGIBLE = -42.0     # a bound below it leaves a block out: e^-42 = 6e-19
 _ACCURATE = 3e-14       # an error below it accepts the expansion
 _EXACT = 1.4            # |z| up to which the expansion is exact to rounding: 1.4^20 / 20! = 3e-16

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from ..engine.autograd import batched, custom_op, differentiable
 from ..engine.compile import arrays, empty_matrix, exp_neg, jit, one_batch, spread_rows
+from ..engine.dispatch import switch
 from .line import convex_cost
 
 # %% ../../nbs/transport/192_plan_matrix.ipynb #75ebfef5
@@ -21,7 +22,7 @@ def _plain_matrix(phi, x, gamma, y, tau, power, dtype):
     return (phi[..., None, :] + gamma[..., :, None] - cost / tau[..., None, None]).exp().to(dtype)
 
 # %% ../../nbs/transport/192_plan_matrix.ipynb #08748787
-_ROWS = 64  # of a unit
+_ROWS = switch("plan_matrix: rows at a time", 64, "n")  # of a unit
 
 @jit(lent=True)
 def _write_row(phi, x, gamma, y, sharpness, squared, row):

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from ..engine.autograd import custom_op, differentiable
 from ..engine.compile import arrays, dot64, exp_neg, jit, spread_rows
+from ..engine.dispatch import switch
 from .gibbs import Cost, flat_batch
 from .line import convex_cost, line_potentials, warn_unless_converged
 from .solver import refuses
@@ -35,7 +36,7 @@ def _element(problem, e):
     return Problem(problem.x[e], problem.y[e], problem.a[e], problem.b[e], problem.tau[e], problem.power)
 
 # %% ../../nbs/transport/38_quantiles.ipynb #3194e896
-_LOT = 128  # inputs at once
+_LOT = switch("quantiles: inputs at a time", 128, "n")  # inputs at once
 
 class Lot(NamedTuple):
     "Some neighbouring inputs, and how they are distributed over the milestones."
