@@ -10,13 +10,16 @@ set. Both sizes of a pair are timed in turns, so that what else the machine does
 """
 import argparse
 import ctypes
+import importlib
 import json
+import pkgutil
 import time
 from pathlib import Path
 from typing import NamedTuple
 
 import torch
 
+import softsortlib
 from softsortlib import GaussianRank, LapSum, LaplaceRank, NeuralSort, Permutahedron, SigmoidRank, SinkhornSort, SoftSort, SortingNetwork, losses, soft_topk_mask
 from softsortlib.engine.dispatch import SWITCHES
 
@@ -56,6 +59,8 @@ def cases():
 
 def around_switches():
     "Neighbouring sizes on both sides of every switch of a CPU, with its name."
+    for module in pkgutil.walk_packages(softsortlib.__path__, "softsortlib."):
+        if ".lab" not in module.name: importlib.import_module(module.name)                  # whoever has a switch writes it down as it is imported
     for name, (value, measure) in SWITCHES.items():
         if measure == "n":
             for n in (int(value) - 1, int(value)):
