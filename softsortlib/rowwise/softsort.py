@@ -75,7 +75,7 @@ class SoftSortPermutation(SoftPermutation):
         def _logits(self, rows: "Tensor | None") -> Tensor:
             ...
 
-# %% ../../nbs/rowwise/11_softsort.ipynb #2466ed99
+# %% ../../nbs/rowwise/11_softsort.ipynb #d7b9af94
 _SMALL = switch("softsort: plain formula", 1 << 16, "B n^2")  # of a batch of matrices, up to which it is the fastest
 
 
@@ -87,8 +87,13 @@ def _sorted(self, rows):
 @patch_to(SoftSortPermutation)
 def _logits(self, rows):
     "-d(t_i, s_j) / tau at `rows`; -inf in the padded columns of real rows, so that every row has a finite one."
-    tau = self.tau[..., None] if isinstance(self.tau, Tensor) else self.tau
-    logits = self.d(self._sorted(rows).unsqueeze(-1), self.s.unsqueeze(-2)) / -tau
+    distance = self.d(self._sorted(rows).unsqueeze(-1), self.s.unsqueeze(-2))
+    tau = self.tau
+    if isinstance(tau, Tensor):
+        tau = tau[..., None]
+        small = tau.detach().clamp(max=1)
+        distance = distance.minimum(torch.finfo(distance.dtype).max / 4 * small * small)  # or 0 of P times d / tau^2 is NaN
+    logits = distance / -tau
     if self.mask is None:
         return logits
     real = self.row_mask if rows is None else self.row_mask[..., rows]
