@@ -211,6 +211,40 @@ def second(group, rank, P):
     return (error(got, cut(want, "random", P, rank), want),)
 
 
+LOSSES_TWICE = {"spearman_loss": dict(tau=0.5), "kendall_loss": dict(tau=0.5), "approx_ndcg_loss": dict(tau=0.5)}
+
+
+def second_of_losses(group, rank, P):
+    "The gradient of the gradient of losses that all processes hold, and of their gathered forms, in parts and in one process."
+    whole, y = scores("normal", (), 23, torch.float64), torch.arange(23).remainder(4).double()
+    weight = torch.linspace(-1, 1, 23, dtype=torch.float64)
+    errors = []
+    for name, options in LOSSES_TWICE.items():
+        f = getattr(softsortlib.losses, name)
+        def twice(x, y, w, **more):
+            g, = torch.autograd.grad(f(x, y, **options, **more), x, create_graph=True)
+            return torch.autograd.grad((g * w).sum() + g.square().sum(), x)[0]
+        want = twice(whole.clone().requires_grad_(), y, weight)
+        parts = [cut(v, "random", P, rank) for v in (whole, y, weight)]
+        for gather in (False, True):
+            got = twice(parts[0].clone().requires_grad_(), *parts[1:], group=group, gather=gather)
+            errors.append(error(got, cut(want, "random", P, rank), want))
+    return tuple(errors)
+
+
+def tied(group, rank, P):
+    "Spearman's loss of scores that are all the same, and its largest gradient, by each method."
+    found = []
+    for method in ("softsort", "sigmoid", "gaussian", "laplace"):
+        for n in (4, 37):
+            y = cut(torch.arange(n).double(), "random", P, rank)
+            s = torch.zeros_like(y).requires_grad_()
+            loss = softsortlib.losses.spearman_loss(s, y, group=group, method=method)
+            loss.backward()
+            found.append((loss.item(), max([0.0, *s.grad.abs().tolist()])))
+    return found
+
+
 def one_learns(group, rank, P):
     "Only the first process wants a gradient; nobody waits."
     whole = scores("normal", (), 23, torch.float64)

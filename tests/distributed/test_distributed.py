@@ -154,6 +154,17 @@ def test_second_derivatives_and_those_who_want_none(processes):
     assert processes("one_learns", 3) == [True] * 3
 
 
+@pytest.mark.parametrize("P", (1, 2, 3))
+def test_second_derivatives_of_losses(processes, P):
+    for errors in processes("second_of_losses", P): assert max(errors) < 1e-10, errors     # boxes lose a digit with each derivative
+
+
+@pytest.mark.parametrize("P", (1, 3))
+def test_scores_that_are_all_the_same_have_no_correlation(processes, P):
+    for found in processes("tied", P):
+        for loss, slope in found: assert abs(loss - 1) < 1e-6 and slope < 100, found
+
+
 def test_the_tutorial_is_the_same_run_on_any_number_of_processes(processes):
     cells = json.loads((Path(__file__).parents[2] / "nbs/tutorials/ranking_across_devices.ipynb").read_text())["cells"]
     program = next("".join(c["source"]) for c in cells if "".join(c["source"]).startswith("program ="))
