@@ -341,9 +341,9 @@ def pair_grads(op, points, g, of, sign, needs):
 def tau_gradient(
     of_pairs,  # the last sum of (99.6), (...)
     tau,  # (...)
-    *pulled,  # points, the gradients to them and whether they have weights, (..., n): targets, and sources that are others
+    *pulled,  # points, the gradients to them and whether they have weights, (..., n): targets and other sources
 ):
-    "The gradient to tau, (...): by Euler's theorem where all points with weights lie within tau, else that of the pairs."
+    "The gradient to tau, (...): by Euler's theorem where all points with weights lie within tau, else by the pairs."
     total, low, high = 0, math.inf, -math.inf
     for a, _, of in pulled:
         low = a.detach().masked_fill(~of, math.inf).amin(-1).clamp(max=low)

@@ -143,7 +143,7 @@ def _changes(w, z, v, part, learn):
     h = curve * e - nu * t
     return h, (h * z + t * e).sum((1, 2))
 
-
+# %% ../../nbs/losses/121_pairs.ipynb #1478ed78
 def pair_tiles(x, v, places, kind, mu, k, m, learn):
     "Terms of L for m = 0, the slopes for m = 1, the changes (121.2) for m = 2; (B, n + 1)."
     out, s, tau = torch.zeros_like(x), x[:, :-1], x[:, -1:]
@@ -229,6 +229,12 @@ def _loss_backward(ctx, g):
 
 pair_loss = differentiable(_loss_op, 2, _loss_backward, _save)
 
+# %% ../../nbs/losses/121_pairs.ipynb #bab0bcde
+def _in_reach(s, tau, learn):
+    "s, so that its differences in units of tau are numbers."
+    most = torch.finfo(s.dtype).max / 4 * (tau.detach().clamp(max=1) if learn else min(tau, 1))
+    return s.clamp(-most, most)
+
 # %% ../../nbs/losses/121_pairs.ipynb #294b5fb4
 @over_lists()
 def lambda_loss(
@@ -254,8 +260,7 @@ def lambda_loss(
     tau = check_tau(tau, s)
     places = places_of(s, y, mask, weights, k, gain)
     learn = isinstance(tau, Tensor)
-    most = torch.finfo(s.dtype).max / 4 * (tau.detach().clamp(max=1) if learn else min(tau, 1))
-    s = s.clamp(-most, most)  # its differences in units of tau are numbers
+    s = _in_reach(s, tau, learn)
     if s.numel() * n <= _PAIRS:
         loss = lambda_loss_plain(s, tau, places, weights, float(mu), k)
     else:

@@ -32,6 +32,22 @@ def _factors(s, tau, q):
     for i in range(len(q)):
         q[i] = exp_neg((np.float64(s[i + 1]) - np.float64(s[i])) / tau)
 
+
+def _moments_torch(s, tau, v, nu):
+    "The sums of |u|^nu exp(-|u|) v over the scores below: s (B, n) increasing, tau (B,), v (B, n, d)."
+    h = torch.nn.functional.pad((s[:, 1:] - s[:, :-1]).abs() / tau[:, None], (1, 0))[..., None]
+    q, h = (-h).exp(), h.clamp(max=1e3)
+
+    def crossed(M):
+        return q * torch.nn.functional.pad(M[:, :-1], (0, 0, 1, 0))
+
+    M, before = one_sided_sums(s, v, tau), []
+    for k in range(1, nu + 1):
+        before.append(crossed(M))
+        joining = sum(math.comb(k, l) * h ** (k - l) * b for l, b in enumerate(before))
+        M = one_sided_sums(s, joining, tau)
+    return M
+
 # %% ../../nbs/ranks/42_laplace.ipynb #9ad6d54c
 @jit
 def _step_rows(lo, hi, s, tau, v, y):
@@ -90,6 +106,20 @@ def _cross(beyond, group, r):
         beyond[c] = r * (beyond[c] + group[c])
         group[c] = 0
 
+
+@jit
+def _carry(M, h, q):
+    "Carry the moments M (nu + 1, d) across a gap of h temperatures, whose factor is q."
+    far = min(h, 1e3)  # where q is zero
+    nu = len(M) - 1
+    for a in range(nu):
+        for k in range(nu, a, -1):
+            for c in range(M.shape[1]):
+                M[k, c] += far * M[k - 1, c]
+    for k in range(nu + 1):
+        for c in range(M.shape[1]):
+            M[k, c] *= q
+
 # %% ../../nbs/ranks/42_laplace.ipynb #78f16a56
 @jit
 def _odd_rows(lo, hi, s, tau, v, y):
@@ -118,20 +148,6 @@ def _odd_rows(lo, hi, s, tau, v, y):
                 group[c] += v[b, i, c]
 
 # %% ../../nbs/ranks/42_laplace.ipynb #635d2b9d
-@jit
-def _carry(M, h, q):
-    "Carry the moments M (nu + 1, d) across a gap of h temperatures, whose factor is q."
-    far = min(h, 1e3)  # where q is zero
-    nu = len(M) - 1
-    for a in range(nu):
-        for k in range(nu, a, -1):
-            for c in range(M.shape[1]):
-                M[k, c] += far * M[k - 1, c]
-    for k in range(nu + 1):
-        for c in range(M.shape[1]):
-            M[k, c] *= q
-
-
 @jit
 def _moment_rows(lo, hi, s, tau, v, nu, above, y):
     "The sums of |u|^nu exp(-|u|) v / 2, nu > 0, those of the scores above times `above`, for rows lo..hi."
@@ -168,21 +184,6 @@ def _laplace_numba(s, tau, v, m, nu=0):
     *rows, out = arrays(s.reshape(-1, n), tau.reshape(-1), v.reshape(-1, n, d), y.view(-1, n, d))
     spread_rows(kernel, len(out), 3 * v.numel(), *rows, *term, out)
     return -y if nu and m % 2 == 0 else y
-
-def _moments_torch(s, tau, v, nu):
-    "The sums of |u|^nu exp(-|u|) v over the scores below: s (B, n) increasing, tau (B,), v (B, n, d)."
-    h = torch.nn.functional.pad((s[:, 1:] - s[:, :-1]).abs() / tau[:, None], (1, 0))[..., None]
-    q, h = (-h).exp(), h.clamp(max=1e3)
-
-    def crossed(M):
-        return q * torch.nn.functional.pad(M[:, :-1], (0, 0, 1, 0))
-
-    M, before = one_sided_sums(s, v, tau), []
-    for k in range(1, nu + 1):
-        before.append(crossed(M))
-        joining = sum(math.comb(k, l) * h ** (k - l) * b for l, b in enumerate(before))
-        M = one_sided_sums(s, joining, tau)
-    return M
 
 def _laplace_torch(s, tau, v, m, nu=0):
     "The same from the exponential scan."

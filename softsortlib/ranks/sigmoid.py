@@ -66,7 +66,7 @@ def _pair_sum_tiles(s, tau, v, step, m, nu=0):
 
 # %% ../../nbs/ranks/40_sigmoid.ipynb #de118d06
 def pair_sum_grads(op, s, tau, v, g, of, needs):
-    "Prop 40.6 for any op(v, m, nu) that computes (40.4), of = (m, nu): the gradients to s, tau and v that `needs` asks for."
+    "Prop 40.6 for any op(v, m, nu) that computes (40.4), of = (m, nu): the gradients that `needs` asks for."
     sign = (-1) ** (sum(of) + 1)
     points, needs = (s, v, tau[..., 0]), (needs[0], needs[2], needs[1])
     s_grad, v_grad, tau_grad = pair_grads(op, points, g, of, sign, needs)

@@ -18,7 +18,7 @@ from ..engine.dispatch import choose, switch
 from ..engine.radix import group_begins
 from ..engine.scan import exp_scan, tau_tensor
 from .small import Law, SmallPermutation
-from .softsort import Power, SoftSortPermutation, rising
+from .softsort import Power, SoftSortPermutation, _rising
 
 # %% ../../nbs/rowwise/187_balance.ipynb #aeb03d9b
 def _real(t, size):
@@ -285,7 +285,7 @@ def laplace_balanced(
     iterations: int,  # rounds of divisions by the sums of columns and rows
 ) -> Tensor:  # (..., n)
     "P, balanced, times x (187.2)."
-    t = rising(P)
+    t = _rising(P)
     tau = tau_tensor(P.tau[..., 0] if isinstance(P.tau, Tensor) else P.tau, t, P.batch)
     size = torch.full(P.batch, P.n, device=P.device) if P.mask is None else P.mask.sum(-1)
     ordered = x.to(t.dtype).expand(P.order.shape).gather(-1, P.order)

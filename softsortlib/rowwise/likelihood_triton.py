@@ -129,7 +129,8 @@ def _pull_on(t_ptr, g_ptr, Z_ptr, ends_ptr, i, size, per_tau, chunk, chunks, CAR
 # %% ../../nbs/rowwise/177_likelihood_triton.ipynb #2578928a
 @triton_jit
 def _likelihood_back(t_ptr, s_ptr, tau_ptr, size_ptr, target_ptr, order_ptr, begin_ptr, g_ptr, Z_ptr, ends_ptr, gs_ptr,
-                     gtau_ptr, n, chunks, LEARN: tl.constexpr, CARRY: tl.constexpr, REAL: tl.constexpr, BLOCK: tl.constexpr):
+                     gtau_ptr, n, chunks,
+                     LEARN: tl.constexpr, CARRY: tl.constexpr, REAL: tl.constexpr, BLOCK: tl.constexpr):
     "The third launch: (16.4), and the part of (16.5), of one chunk."
     row, chunk, i, size, per_tau = place_of(tau_ptr, size_ptr, n, chunks, False, REAL, BLOCK)
     t_ptr += row * n
@@ -171,5 +172,6 @@ def likelihood_back(
         carry_on(ends, common["chunks"], True)
     begin = group_begins(t, tau[:, None]) if learn else order
     launch(_likelihood_back, programs, s, s_ptr=s.contiguous(), target_ptr=target.contiguous(),
-           order_ptr=order.contiguous(), begin_ptr=begin.contiguous(), gs_ptr=gs, gtau_ptr=gtau, LEARN=learn, CARRY=several, num_warps=8, **common)
+           order_ptr=order.contiguous(), begin_ptr=begin.contiguous(), gs_ptr=gs, gtau_ptr=gtau, LEARN=learn,
+           CARRY=several, num_warps=8, **common)
     return gs, gtau.sum(1).to(tau.dtype) if learn else tau.new_empty(tau.shape)
