@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch._library.infer_schema import infer_schema  # torch.library.infer_schema from torch 2.5
 
-from .dispatch import for_onnx
+from .dispatch import for_onnx, switch
 
 # %% ../../nbs/engine/92_autograd.ipynb #952b6e5d
 def qualified(op, module):
@@ -101,30 +101,26 @@ def custom_op(name, module):
 
 # %% ../../nbs/engine/92_autograd.ipynb #709c6bd6
 def _put_first(a, dim, size):
-    "The tensor `a` with its mapped dimension `dim` in front, repeated `size` times if it has none."
+    "The tensor `a` with its mapped dimension `dim` in front, repeated `size` times if it has none; None stays."
+    if a is None:
+        return None
     return a.expand(size, *a.shape) if dim is None else a.movedim(dim, 0)
 
+
 # %% ../../nbs/engine/92_autograd.ipynb #07b2937e
-def batched(op, tensors, join=False):
+def batched(op, tensors):
     """The vmap rule of `op`, whose first arguments are tensors with the same batch dimensions.
 
-    It is registered if `op` is a custom operator.
-    With `join` the operator takes one batch dimension, and the new one joins it."""
+    It is registered if `op` is a custom operator."""
     def rule(info, dims, *args):
         front = [_put_first(a, dim, info.batch_size) for a, dim in zip(args[:tensors], dims)]
-        parts = front[0].shape[:2]
-        if join:
-            front = [a.flatten(0, 1) for a in front]
         out = op(*front, *args[tensors:])
-        several = isinstance(out, tuple)
-        results = out if several else (out,)
-        if join:
-            results = tuple(a.unflatten(0, parts) for a in results)
-        return (results, (0,) * len(results)) if several else (results[0], 0)
+        return (out, (0,) * len(out)) if isinstance(out, tuple) else (out, 0)
 
     if isinstance(op, CustomOp) and hasattr(torch.library, "register_vmap"):  # from torch 2.5
         torch.library.register_vmap(op.library, rule, lib=_libraries[op.library])
     return rule
+
 
 # %% ../../nbs/engine/92_autograd.ipynb #b8859a70
 IN_REVERSE = "use torch.func.jacrev for jacfwd, and jacrev(jacrev(f)) for hessian(f)"
@@ -147,12 +143,12 @@ def _in_one_piece(op):
         backward=staticmethod(op.backward)))
 
 # %% ../../nbs/engine/92_autograd.ipynb #e5d8a236
-def differentiable(op, tensors, backward, setup=None, join=False, instead=IN_REVERSE):
+def differentiable(op, tensors, backward, setup=None, instead=IN_REVERSE):
     """Give `op`, whose first arguments are tensors of one batch shape, all its rules; call what this returns, not `op`.
 
-    `setup` may be None where `backward` needs nothing; `join` is that of `batched`, `instead` of forward mode."""
+    `setup` may be None where `backward` needs nothing; `instead` is what forward mode is told."""
     op.backward, op.setup = backward, setup or _save_nothing
-    batched(op, tensors, join)
+    batched(op, tensors)
 
     def call(*args):
         if is_unseen(args):
@@ -167,8 +163,126 @@ def differentiable(op, tensors, backward, setup=None, join=False, instead=IN_REV
         setup_context=staticmethod(op.setup),
         backward=staticmethod(backward),
         jvp=staticmethod(_forward_mode(op.__name__, instead)),
-        vmap=staticmethod(batched(call, tensors, join))))
+        vmap=staticmethod(batched(call, tensors))))
     call.op = op.overload
     call.__name__ = op.__name__
     call.__doc__ = op.__doc__
     return call
+
+
+# %% ../../nbs/engine/92_autograd.ipynb #517d3a52
+def _keep_inputs(ctx, inputs, output):
+    "Keep the inputs: tensors where autograd sees them, the others beside."
+    ctx.save_for_backward(*(a for a in inputs if isinstance(a, Tensor)))
+    ctx.others = [() if isinstance(a, Tensor) else (a,) for a in inputs]
+
+def _inputs_of(ctx):
+    "What `_keep_inputs` kept."
+    saved = iter(ctx.saved_tensors)
+    return [other[0] if other else next(saved) for other in ctx.others]
+
+
+# %% ../../nbs/engine/92_autograd.ipynb #8bd04769
+def _pull_of(f, learn, results):
+    "The gradients of `f` in its arguments `learn`, as a function of those of its `results` results and of its arguments."
+    def pull(*args):
+        again = torch.is_grad_enabled()
+        if not again:
+            args = [a.detach() if isinstance(a, Tensor) else a for a in args]
+        grads, args = args[:results], list(args[results:])
+        with torch.enable_grad():
+            for i in learn:  # views are apart where one tensor is given twice
+                args[i] = args[i].view_as(args[i]) if args[i].requires_grad else args[i].detach().requires_grad_()
+            out = f(*args)
+        at = [args[i] for i in learn]
+        known = [(y, g) for y, g in zip(out if isinstance(out, tuple) else (out,), grads) if y.requires_grad]
+        if not known:
+            return tuple(torch.zeros_like(a) for a in at)
+        out, grads = zip(*known)
+        found = torch.autograd.grad(out, at, grads, create_graph=again, allow_unused=True)
+        return tuple(torch.zeros_like(a) if g is None else g for a, g in zip(at, found))
+    return pull
+
+
+# %% ../../nbs/engine/92_autograd.ipynb #9adeeadc
+def _pulled(ctx, f, tensors, grads):
+    "The gradients of `f` at what `ctx` keeps, the first `tensors` of which are tensors of one batch shape."
+    args = _inputs_of(ctx)
+    needs = ctx.needs_input_grad[-len(args):]
+    learn = [i for i in range(tensors) if needs[i]]
+    pull = recomputed(_pull_of(f, learn, len(grads)), len(grads) + tensors)
+    found = dict(zip(learn, pull(*grads, *args)))
+    return tuple(found.get(i) for i in range(len(args)))
+
+
+# %% ../../nbs/engine/92_autograd.ipynb #2be0fd91
+class _Recomputed(torch.autograd.Function):
+    @staticmethod
+    def forward(f, tensors, *args):
+        return f(*args)
+
+    @staticmethod
+    def setup_context(ctx, inputs, output):
+        ctx.f, ctx.tensors, *args = inputs
+        _keep_inputs(ctx, args, output)
+
+    @staticmethod
+    def backward(ctx, *grads):
+        return None, None, *_pulled(ctx, ctx.f, ctx.tensors, grads)
+
+    @staticmethod
+    def vmap(info, dims, f, tensors, *args):
+        return batched(recomputed(f, tensors), tensors)(info, dims[2:], *args)
+
+    jvp = staticmethod(_forward_mode("a recomputed function"))
+
+
+# %% ../../nbs/engine/92_autograd.ipynb #8863ce71
+def recomputed(f, tensors):
+    "`f`, whose first arguments are tensors of one batch shape, as one node: its derivatives of all orders are made when asked for."
+    def call(*args):
+        return _Recomputed.apply(f, tensors, *args)
+    return call
+
+
+# %% ../../nbs/engine/92_autograd.ipynb #ff0fa304
+def twice(op, tensors, plain):
+    "Give `op`, a gradient by a kernel, all its rules; its own derivatives are those of `plain`, of the same arguments."
+    def backward(ctx, *grads):
+        return _pulled(ctx, plain, tensors, grads)
+    return differentiable(op, tensors, backward, _keep_inputs)
+
+
+# %% ../../nbs/engine/92_autograd.ipynb #1cabfc5d
+_PART = switch("autograd: the derivative of a gradient in parts", 1 << 17, "B n^2")
+_MANY = 1 << 24  # numbers that another device than a CPU computes at a time
+
+def _slices(args, by, cut, most):
+    "The arguments of each part."
+    most = most if args[by].device.type == "cpu" else _MANY
+    size = max(1, most // max(1, args[by].numel()))
+    for pieces in zip(*(args[i].split(size, dim) for i, dim in cut.items())):
+        own = dict(zip(cut, pieces))
+        yield [own.get(i, a) for i, a in enumerate(args)]
+
+
+# %% ../../nbs/engine/92_autograd.ipynb #5995b26a
+def in_parts(f, tensors, by, cut, joined, most=_PART):
+    """`f` by parts of its arguments `cut`, {place: dimension}; a slice takes as many numbers as argument `by` has, a part `most`.
+
+    The results, a tuple, are joined along the dimensions `joined`, or added where that is None."""
+    part = recomputed(f, tensors)
+    def call(*args):
+        first, *others = _slices(args, by, cut, most)
+        if not others:
+            return f(*args)
+        found = [[a] for a in part(*first)]
+        for more in others:
+            for known, a, dim in zip(found, part(*more), joined):
+                if dim is None:
+                    known[0] = known[0] + a
+                else:
+                    known.append(a)
+        return tuple(known[0] if dim is None else torch.cat(known, dim) for known, dim in zip(found, joined))
+    return call
+

@@ -16,8 +16,7 @@ from ..engine.compile import one_batch
 from ..engine.dispatch import choose
 from .comparators import Comparators, sorting_network
 from softsortlib.networks.layers_autograd import (
-    _arguments_backward, _arguments_backward_plain, _keep_differences, _see_backward, _see_backward_plain, grad_see,
-    has_kernel, keep_sets, sorting_size,
+    grad_arguments, grad_see, has_kernel, keep_differences, keep_sets, sorting_size,
 )
 from .swaps import SLOPES, layer_bounds, sigmoid_argument, swap_weights, walk_lanes
 
@@ -104,28 +103,7 @@ def _(s, tau, lam, size, kind, sigmoid, trick):
     shape = *s.shape[:-1], sorting_size(kind, s.shape[-1])
     return tau.new_empty(shape), s.new_empty(shape)
 
-# %% ../../nbs/networks/23_error_free.ipynb #17f4d1e0
-def _sum_or_none(some, more):
-    "The sums of two lists of gradients, either of which may be None."
-    if some is None or more is None:
-        return more if some is None else some
-    return tuple(a + b for a, b in zip(some, more))
-
-def _grad_exact_arguments(ctx, gd, gv):
-    "Equation 28.1 and 25.3 for the arguments, 25.3 for the differences, which only a second derivative asks for."
-    s, tau, lam, size, d = ctx.saved_tensors
-    again = torch.is_grad_enabled()
-    of_v, of_d = None, None
-    if gv is not None:
-        back = _arguments_backward_plain if again else _arguments_backward
-        of_v = back(gv, s, d, tau, lam, size, *ctx.rest)
-    if gd is not None:
-        back = _see_backward_plain if again else _see_backward
-        gs, gtau, glam = back(gd, s.to(tau), d, tau, lam, size, *ctx.rest)
-        of_d = gs.to(s), gtau, glam
-    return *(_sum_or_none(of_v, of_d) or (None,) * 3), None, None, None, None
-
-exact_arguments = differentiable(_error_free_arguments, 4, _grad_exact_arguments, _keep_differences)
+exact_arguments = differentiable(_error_free_arguments, 4, grad_arguments, keep_differences)
 
 # %% ../../nbs/networks/23_error_free.ipynb #0a351329
 def _carry(x, net, swapped, start, stop):

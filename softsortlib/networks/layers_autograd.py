@@ -11,7 +11,7 @@ import importlib
 import torch
 from torch import Tensor
 
-from ..engine.autograd import batched, custom_op, differentiable
+from ..engine.autograd import custom_op, differentiable, in_parts, twice
 from ..engine.compile import arrays, one_batch
 from ..engine.dispatch import choose
 from .comparators import sorting_network
@@ -126,8 +126,8 @@ def _see_backward_triton(gd, s, d, tau, lam, size, kind, sigmoid, trick):
 
 # %% ../../nbs/networks/27_layers_autograd.ipynb #8cb3ae66
 @custom_op("network_differences_backward", __name__)
-def _see_backward(gd: Tensor, s: Tensor, d: Tensor, tau: Tensor, lam: Tensor, size: Tensor, kind: str, sigmoid: str,
-                  trick: bool) -> tuple[Tensor, Tensor, Tensor]:
+def _see_back_op(gd: Tensor, s: Tensor, d: Tensor, tau: Tensor, lam: Tensor, size: Tensor, kind: str, sigmoid: str,
+                 trick: bool) -> tuple[Tensor, Tensor, Tensor]:
     "The gradients to s, tau and lam."
     who = choose(s, "", numba=has_kernel(s), triton=has_kernel(s))
     if who == "triton":
@@ -136,7 +136,7 @@ def _see_backward(gd: Tensor, s: Tensor, d: Tensor, tau: Tensor, lam: Tensor, si
         return _see_backward_numba(gd, s, d, tau, lam, size, kind, sigmoid, trick)
     return _see_backward_plain(gd, s, d, tau, lam, size, kind, sigmoid, trick)
 
-@_see_backward.register_fake
+@_see_back_op.register_fake
 def _(gd, s, d, tau, lam, size, kind, sigmoid, trick):
     return s.new_empty(s.shape), tau.new_empty(tau.shape), lam.new_empty(lam.shape)
 
@@ -147,12 +147,11 @@ def keep_sets(ctx, inputs, output):
     ctx.rest = inputs[4:]
 
 def grad_see(ctx, gd):
-    "By the kernels, or in plain torch where the gradient is to be differentiated again."
+    "Equation 25.3."
     s, tau, lam, size, d = ctx.saved_tensors
-    backward = _see_backward_plain if torch.is_grad_enabled() else _see_backward
-    return *backward(gd, s, d, tau, lam, size, *ctx.rest), None, None, None, None
+    return *_see_backward(gd, s, d, tau, lam, size, *ctx.rest), None, None, None, None
 
-batched(_see_backward, 6)
+_see_backward = twice(_see_back_op, 6, _see_backward_plain)
 network_differences = differentiable(_network_differences, 4, grad_see, keep_sets)
 
 # %% ../../nbs/networks/27_layers_autograd.ipynb #79622b54
@@ -217,8 +216,8 @@ def _arguments_backward_triton(gv, s, d, tau, lam, size, kind, sigmoid, trick):
 
 # %% ../../nbs/networks/27_layers_autograd.ipynb #aa90ee2f
 @custom_op("network_arguments_backward", __name__)
-def _arguments_backward(gv: Tensor, s: Tensor, d: Tensor, tau: Tensor, lam: Tensor, size: Tensor, kind: str,
-                        sigmoid: str, trick: bool) -> tuple[Tensor, Tensor, Tensor]:
+def _arguments_back_op(gv: Tensor, s: Tensor, d: Tensor, tau: Tensor, lam: Tensor, size: Tensor, kind: str,
+                       sigmoid: str, trick: bool) -> tuple[Tensor, Tensor, Tensor]:
     "The gradients to s, tau and lam."
     who = choose(s, "", numba=has_kernel(s) and has_kernel(d), triton=has_kernel(s))
     if who == "triton":
@@ -228,33 +227,41 @@ def _arguments_backward(gv: Tensor, s: Tensor, d: Tensor, tau: Tensor, lam: Tens
     grads = _arguments_backward_plain(gv, s, d, tau, lam, size, kind, sigmoid, trick)
     return tuple(g.contiguous() for g in grads)
 
-@_arguments_backward.register_fake
+@_arguments_back_op.register_fake
 def _(gv, s, d, tau, lam, size, kind, sigmoid, trick):
     return s.new_empty(s.shape), tau.new_empty(tau.shape), lam.new_empty(lam.shape)
 
 # %% ../../nbs/networks/27_layers_autograd.ipynb #78c11818
-def _keep_differences(ctx, inputs, output):
-    "Keep the inputs and the differences, which nobody else reads."
+def keep_differences(ctx, inputs, output):
+    "Keep the inputs and the differences."
     ctx.save_for_backward(*inputs[:4], output[0])
     ctx.rest = inputs[4:]
     ctx.set_materialize_grads(False)
 
-def _grad_arguments(ctx, _, gv):
-    "By the kernels, or in plain torch, from differences with a graph, where it is to be differentiated again."
-    if gv is None:
-        return (None,) * 7
-    s, tau, lam, size, d = ctx.saved_tensors
-    backward = _arguments_backward
-    if torch.is_grad_enabled():
-        d, backward = _see_plain(s.to(tau), tau, lam, size, *ctx.rest), _arguments_backward_plain
-    return *backward(gv, s, d, tau, lam, size, *ctx.rest), None, None, None, None
+def _sum_or_none(some, more):
+    "The sums of two lists of gradients, either of which may be None."
+    if some is None or more is None:
+        return more if some is None else some
+    return tuple(a + b for a, b in zip(some, more))
 
-batched(_arguments_backward, 6)
-_both_arguments = differentiable(_network_arguments, 4, _grad_arguments, _keep_differences)
+def grad_arguments(ctx, gd, gv):
+    "Equation 28.1 and 25.3 for the arguments, 25.3 for the differences, which only a second derivative asks for."
+    s, tau, lam, size, d = ctx.saved_tensors
+    of_v, of_d = None, None
+    if gv is not None:
+        of_v = _arguments_backward(gv, s, d, tau, lam, size, *ctx.rest)
+    if gd is not None:
+        gs, gtau, glam = _see_backward(gd, s.to(tau), d, tau, lam, size, *ctx.rest)
+        of_d = gs.to(s), gtau, glam
+    return *(_sum_or_none(of_v, of_d) or (None,) * 3), None, None, None, None
+
+_arguments_backward = twice(_arguments_back_op, 6, _arguments_backward_plain)
+_both_arguments = differentiable(_network_arguments, 4, grad_arguments, keep_differences)
 
 def network_arguments(s, tau, lam, size, kind, sigmoid, trick):
     "The arguments v of the sigmoids, (..., C), in the dtype of s (..., n); tau, lam and size (...)."
     return _both_arguments(s, tau, lam, size, kind, sigmoid, trick)[1]
+
 
 # %% ../../nbs/networks/27_layers_autograd.ipynb #4fa2ea76
 def _send_plain(v, x, size, kind, sigmoid, reverse):
@@ -331,8 +338,8 @@ def _layers_backward_triton(gy, v, x, size, kind, sigmoid, reverse):
 
 # %% ../../nbs/networks/27_layers_autograd.ipynb #e56fcddb
 @custom_op("network_send_backward", __name__)
-def _send_backward(gy: Tensor, v: Tensor, x: Tensor, size: Tensor, kind: str, sigmoid: str,
-                   reverse: bool) -> tuple[Tensor, Tensor]:
+def _send_back_op(gy: Tensor, v: Tensor, x: Tensor, size: Tensor, kind: str, sigmoid: str,
+                  reverse: bool) -> tuple[Tensor, Tensor]:
     "The gradients to v and x."
     who = choose(v, "", numba=has_kernel(v), triton=has_kernel(v))
     if who == "triton":
@@ -341,7 +348,7 @@ def _send_backward(gy: Tensor, v: Tensor, x: Tensor, size: Tensor, kind: str, si
         return _send_backward_numba(gy, v, x, size, kind, sigmoid, reverse)
     return _send_backward_plain(gy, v, x, size, kind, sigmoid, reverse)
 
-@_send_backward.register_fake
+@_send_back_op.register_fake
 def _(gy, v, x, size, kind, sigmoid, reverse):
     return v.new_empty(v.shape), x.new_empty(x.shape)
 
@@ -352,11 +359,11 @@ def _keep_inputs(ctx, inputs, output):
     ctx.rest = [a for a in inputs if not isinstance(a, Tensor)]
 
 def _grad_send(ctx, gy):
-    "By the kernels, or in plain torch where the gradient is to be differentiated again."
-    backward = _send_backward_plain if torch.is_grad_enabled() else _send_backward
-    return *backward(gy, *ctx.saved_tensors, *ctx.rest), None, None, None, None
+    "Equation 25.4."
+    return *_send_backward(gy, *ctx.saved_tensors, *ctx.rest), None, None, None, None
 
-batched(_send_backward, 4)
+_send_in_parts = in_parts(_send_backward_plain, 4, 1, {0: -1, 2: -1}, (None, -1), 1 << 20)
+_send_backward = twice(_send_back_op, 4, _send_in_parts)
 network_send = differentiable(_network_send, 3, _grad_send, _keep_inputs)
 
 # %% ../../nbs/networks/27_layers_autograd.ipynb #817ed999
@@ -395,7 +402,7 @@ def _(v, size, kind, sigmoid, n):
 def _matrix_backward_plain(gP, v, size, kind, sigmoid):
     "Equation 25.4 in plain torch, differentiable itself."
     eye = torch.eye(gP.shape[-1], dtype=v.dtype, device=v.device)
-    return _send_backward_plain(gP, v, eye.expand(gP.shape), size, kind, sigmoid, False)[0]
+    return _send_in_parts(gP, v, eye.expand(gP.shape), size, kind, sigmoid, False)[0]
 
 def _matrix_backward_numba(gP, v, size, kind, sigmoid):
     "The kernels of chapter 26."
@@ -405,7 +412,7 @@ def _matrix_backward_numba(gP, v, size, kind, sigmoid):
 
 # %% ../../nbs/networks/27_layers_autograd.ipynb #37d43ef7
 @custom_op("network_matrix_backward", __name__)
-def _matrix_backward(gP: Tensor, v: Tensor, size: Tensor, kind: str, sigmoid: str) -> Tensor:
+def _matrix_back_op(gP: Tensor, v: Tensor, size: Tensor, kind: str, sigmoid: str) -> Tensor:
     "The gradient to v."
     who = choose(v, "", numba=has_kernel(v), triton=has_kernel(v))
     if who == "triton":
@@ -414,15 +421,14 @@ def _matrix_backward(gP: Tensor, v: Tensor, size: Tensor, kind: str, sigmoid: st
         return _matrix_backward_numba(gP, v, size, kind, sigmoid)
     return _matrix_backward_plain(gP, v, size, kind, sigmoid)
 
-@_matrix_backward.register_fake
+@_matrix_back_op.register_fake
 def _(gP, v, size, kind, sigmoid):
     return v.new_empty(v.shape)
 
 # %% ../../nbs/networks/27_layers_autograd.ipynb #c79916e3
 def _grad_matrix(ctx, gP):
-    "By the kernels, or in plain torch where the gradient is to be differentiated again."
-    backward = _matrix_backward_plain if torch.is_grad_enabled() else _matrix_backward
-    return backward(gP, *ctx.saved_tensors, *ctx.rest[:2]), None, None, None, None
+    "Equation 25.4, for the identity."
+    return _matrix_backward(gP, *ctx.saved_tensors, *ctx.rest[:2]), None, None, None, None
 
-batched(_matrix_backward, 3)
+_matrix_backward = twice(_matrix_back_op, 3, _matrix_backward_plain)
 network_matrix = differentiable(_network_matrix, 2, _grad_matrix, _keep_inputs)

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..engine.autograd import batched, custom_op, differentiable
+from ..engine.autograd import custom_op, differentiable, twice
 from ..engine.compile import arrays, jit, one_batch, spread_rows
 from ..engine.dispatch import choose, switch
 from ..engine.radix import group_begins
@@ -227,8 +227,8 @@ def _(t, x, tau, size, steps, backend):
 
 # %% ../../nbs/rowwise/187_balance.ipynb #d5ec6ef0
 @custom_op("laplace_balanced_backward", __name__)
-def _balanced_backward(g: Tensor, t: Tensor, x: Tensor, tau: Tensor, size: Tensor, z: Tensor,
-                       backend: str) -> tuple[Tensor, Tensor]:
+def _back_op(g: Tensor, t: Tensor, x: Tensor, tau: Tensor, size: Tensor, z: Tensor,
+             backend: str) -> tuple[Tensor, Tensor]:
     "The gradients of Prop 187.2 to t and x."
     who = _who(t, backend)
     if who == "torch":
@@ -240,10 +240,7 @@ def _balanced_backward(g: Tensor, t: Tensor, x: Tensor, tau: Tensor, size: Tenso
     return gt.view(t.shape), gx.view(t.shape)
 
 
-batched(_balanced_backward, 6)
-
-
-@_balanced_backward.register_fake
+@_back_op.register_fake
 def _(g, t, x, tau, size, z, backend):
     return t.new_empty(t.shape), x.new_empty(x.shape)
 
@@ -254,20 +251,22 @@ def _save(ctx, inputs, output):
     ctx.save_for_backward(*saved, output[1])
 
 
+def _again(g, t, x, tau, size, z, backend):
+    "The gradients from a z with a graph."
+    _, z = balanced_plain(t, x, tau, size, z.shape[-2], backend)
+    return balanced_grads(g, t, x, tau, size, z, backend)
+
+
 def _rule(ctx, g, _):
-    "Prop 187.2, in plain torch from a z with a graph where it will be differentiated again."
-    *at, z = ctx.saved_tensors
-    if torch.is_grad_enabled():
-        _, again = balanced_plain(*at, z.shape[-2], ctx.backend)
-        gt, gx = balanced_grads(g, *at, again, ctx.backend)
-    else:
-        gt, gx = _balanced_backward(g, *at, z, ctx.backend)
-    t, _, tau, _ = at
+    "Prop 187.2."
+    t, x, tau, size, z = ctx.saved_tensors
+    gt, gx = _balanced_backward(g, t, x, tau, size, z, ctx.backend)
     learns = ctx.needs_input_grad[2]
     gtau = _gradient_to_tau(gt, t, tau) if learns else None
     return gt, gx, gtau, None, None, None
 
 
+_balanced_backward = twice(_back_op, 6, _again)
 _balanced = differentiable(_balanced_op, 4, _rule, _save)
 
 # %% ../../nbs/rowwise/187_balance.ipynb #da83275d

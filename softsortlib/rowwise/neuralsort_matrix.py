@@ -12,11 +12,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..engine.autograd import batched, custom_op, differentiable
+from ..engine.autograd import custom_op, differentiable, in_parts, twice
 from ..engine.compile import arrays, empty_matrix, exp_neg, jit, one_batch, spread_rows
 from ..engine.dispatch import choose, switch
 from softsortlib.rowwise.products import (
-    again, at_temperature, neural_logits, plain_rows, plain_sums, rows_by, sum_parts, units_of,
+    at_temperature, neural_logits, plain_rows, plain_sums, rows_by, sum_parts, units_of,
 )
 from .row_kernels import UNIT
 from softsortlib.rowwise.rows import (
@@ -218,26 +218,34 @@ def _dense_back_rows(lo_unit, hi_unit, G, sets, came, learn, gs, gb, gtau):
         gtau[unit] = -spread / one.tau / one.tau
 
 # %% ../../nbs/rowwise/18_neuralsort_matrix.ipynb #c9d53bf0
-def _plain_columns(s, b, t, bt, order, tau, size):
-    "m of all rows, columns s with sums b (infinite where padded) as they came."
-    rows = torch.arange(s.shape[-1], device=s.device)
+def _plain_columns(s, b, t, bt, rank, tau, size, rows):
+    "m at `rows`, columns s with sums b (infinite where padded) as they came."
     padded = b.isinf()
-    m = neural_logits(s, b.masked_fill(padded, 0), t, bt, size, rows, order.argsort(-1))
-    return at_temperature(m, tau, size, padded), rows
+    m = neural_logits(s, b.masked_fill(padded, 0), t, bt, size, rows, rank)
+    return at_temperature(m, tau, size, padded)
 
 
 def _plain_dense(s, b, t, bt, order, tau, size):
     "The matrix in plain torch."
-    m, rows = _plain_columns(s, b, t, bt, order, tau, size)
-    return plain_rows(m, size, rows)
+    rows = torch.arange(s.shape[-1], device=s.device)
+    return plain_rows(_plain_columns(s, b, t, bt, order.argsort(-1), tau, size, rows), size, rows)
 
 
-def _plain_dense_back(G, s, b, t, bt, order, tau, size):
-    "Its gradients to s, b and tau, in a form that can be differentiated again."
-    m, rows = _plain_columns(s, b, t, bt, order, tau, size)
+def _plain_rows_back(G, s, b, t, bt, rank, tau, size, rows):
+    "The gradients of `rows` to s, b and tau."
+    m = _plain_columns(s, b, t, bt, rank, tau, size, rows)
     P = plain_rows(m, size, rows)
     e = P * (G - (P * G).sum(-1, keepdim=True))
     return plain_sums(e, t, m, tau, size, rows, 0)
+
+
+_rows_back_in_parts = in_parts(_plain_rows_back, 8, 1, {0: -2, 8: 0}, (None, None, None))
+
+
+def _plain_dense_back(G, s, b, t, bt, order, tau, size):
+    "The gradients of the matrix to s, b and tau, in a form that can be differentiated again."
+    rows = torch.arange(s.shape[-1], device=s.device)
+    return _rows_back_in_parts(G.to(s.dtype), s, b, t, bt, order.argsort(-1), tau, size, rows)
 
 # %% ../../nbs/rowwise/18_neuralsort_matrix.ipynb #5e13db19
 _FLAT = switch("neuralsort_matrix: ratios", 2.5, "spread / tau")
@@ -310,35 +318,29 @@ def _back_triton(G, s, b, t, bt, order, tau, size):
 
 # %% ../../nbs/rowwise/18_neuralsort_matrix.ipynb #547a0040
 @custom_op("neural_dense_backward", __name__)
-def _dense_backward(G: Tensor, s: Tensor, b: Tensor, t: Tensor, bt: Tensor, order: Tensor, tau: Tensor, size: Tensor,
-                    learn: bool, backend: str) -> tuple[Tensor, Tensor, Tensor]:
+def _back_op(G: Tensor, s: Tensor, b: Tensor, t: Tensor, bt: Tensor, order: Tensor, tau: Tensor, size: Tensor,
+             learn: bool, backend: str) -> tuple[Tensor, Tensor, Tensor]:
     "The gradients to s, b and tau of the matrix, for G in its precision."
     who = choose(s, backend, triton=G.dtype == torch.float32)
     if who == "triton":
         return _back_triton(G, s, b, t, bt, order, tau, size)
     if who == "numba":
         return _back_numba(G, s, b, t, bt, order, tau, size, learn)
-    return tuple(g.contiguous() for g in _plain_dense_back(G.to(s.dtype), s, b, t, bt, order, tau, size))
+    return tuple(g.contiguous() for g in _plain_dense_back(G, s, b, t, bt, order, tau, size))
 
 
-batched(_dense_backward, 8)
-
-
-@_dense_backward.register_fake
+@_back_op.register_fake
 def _(G, s, b, t, bt, order, tau, size, learn, backend):
     return s.new_empty(s.shape), s.new_empty(s.shape), s.new_empty(tau.shape)
 
 # %% ../../nbs/rowwise/18_neuralsort_matrix.ipynb #186c2995
-def _plain_again(G, s, b, t, bt, order, tau, size, learn):
-    "The plain twin with the arguments of the operator."
-    return _plain_dense_back(G.to(s.dtype), s, b, t, bt, order, tau, size)
+_dense_backward = twice(_back_op, 8, lambda *args: _plain_dense_back(*args[:-2]))
 
 
 def _backward_dense(ctx, G):
     "(14.1); the columns learn, the scores in order say only where they stand."
     s, b, t, bt, order, tau, size = ctx.saved_tensors
-    back = again(_dense_backward, _plain_again)
-    gs, gb, gtau = back(G, s, b, t, bt, order, tau, size, ctx.needs_input_grad[5], ctx.backend)
+    gs, gb, gtau = _dense_backward(G, s, b, t, bt, order, tau, size, ctx.needs_input_grad[5], ctx.backend)
     return gs, gb, None, None, None, gtau, None, None, None
 
 

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..engine.autograd import batched, custom_op, differentiable
+from ..engine.autograd import custom_op, differentiable, in_parts, twice
 from ..engine.compile import arrays, empty_matrix, exp_neg, jit, one_batch, spread_rows
 from ..engine.dispatch import choose, switch
 from .softsort import Power
@@ -169,8 +169,8 @@ def _(s, t, tau, p, backend):
 
 # %% ../../nbs/rowwise/191_power_matrix.ipynb #dc19419a
 @custom_op("power_matrix_backward", __name__)
-def _matrix_backward(G: Tensor, s: Tensor, t: Tensor, tau: Tensor, p: float, learn: bool,
-                     backend: str) -> tuple[Tensor, Tensor, Tensor]:
+def _back_op(G: Tensor, s: Tensor, t: Tensor, tau: Tensor, p: float, learn: bool,
+             backend: str) -> tuple[Tensor, Tensor, Tensor]:
     "The gradients (191.3) to s, t and, if `learn`, to tau."
     if choose(s, backend) != "numba":
         return _plain_grads(G, s, t, tau, p)
@@ -185,10 +185,7 @@ def _matrix_backward(G: Tensor, s: Tensor, t: Tensor, tau: Tensor, p: float, lea
     return gs.view(-1, parts, s.shape[-1]).sum(1).view(s.shape), gt, gtau
 
 
-batched(_matrix_backward, 4)
-
-
-@_matrix_backward.register_fake
+@_back_op.register_fake
 def _(G, s, t, tau, p, learn, backend):
     return tuple(a.new_empty(a.shape) for a in (s, t, tau))
 
@@ -200,13 +197,13 @@ def _save(ctx, inputs, output):
 
 
 def _backward(ctx, G):
-    "(191.3), in plain torch where it will be differentiated again."
-    if torch.is_grad_enabled():
-        return *_plain_grads(G, *ctx.saved_tensors, ctx.p), None, None
+    "(191.3)"
     learn = ctx.needs_input_grad[2]
     return *_matrix_backward(G, *ctx.saved_tensors, ctx.p, learn, ctx.backend), None, None
 
 
+_grads_in_parts = in_parts(_plain_grads, 4, 1, {0: -2, 2: -1}, (None, -1, None))
+_matrix_backward = twice(_back_op, 4, lambda *args: _grads_in_parts(*args[:-2]))
 _matrix = differentiable(_matrix_op, 3, _backward, _save)
 
 # %% ../../nbs/rowwise/191_power_matrix.ipynb #7eb70ff0

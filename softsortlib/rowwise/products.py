@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..engine.autograd import batched, custom_op, differentiable
+from ..engine.autograd import custom_op, differentiable, in_parts, twice
 from ..engine.compile import arrays, one_batch, spread_rows
 from ..engine.dispatch import choose, switch
 from .neuralsort import falling, row_sums
@@ -235,7 +235,7 @@ def _pull_triton(t, b, tau, size, a, v, z, rows):
 
 # %% ../../nbs/rowwise/15_products.ipynb #36866236
 @custom_op("row_pull", __name__)
-def _pull(t: Tensor, b: Tensor, tau: Tensor, size: Tensor, a: Tensor, v: Tensor, z: Tensor, rows: Tensor,
+def _pull_op(t: Tensor, b: Tensor, tau: Tensor, size: Tensor, a: Tensor, v: Tensor, z: Tensor, rows: Tensor,
           power: float, backend: str) -> tuple[Tensor, Tensor, Tensor]:
     "The gradients to t, b and tau for a, z at `rows` and v at the columns, (14.3)."
     who = choose(a, backend, triton=power == 0 and a.dtype == torch.float32)
@@ -246,26 +246,14 @@ def _pull(t: Tensor, b: Tensor, tau: Tensor, size: Tensor, a: Tensor, v: Tensor,
     return tuple(g.contiguous() for g in _plain_pull(t, b, tau, size, a, v, z, rows, power))
 
 
-batched(_pull, 7)
-
-
-@_pull.register_fake
+@_pull_op.register_fake
 def _(t, b, tau, size, a, v, z, rows, power, backend):
     return t.new_empty(t.shape), b.new_empty(b.shape), tau.new_empty(tau.shape)
 
-# %% ../../nbs/rowwise/15_products.ipynb #e11542c8
-def again(fast, plain):
-    "`fast`, or `plain`, which takes no backend, where the gradient will be differentiated again."
-    def call(*args):
-        if torch.is_grad_enabled():
-            return plain(*args[:-1])
-        return fast(*args)
-    return call
 
-
-_pull_again = again(_pull, _plain_pull)
-_mul_again = again(_mul_op, _plain_mul)
-_rmul_again = again(_rmul_op, _plain_rmul)
+# a, z and the rows are cut
+_pull_in_parts = in_parts(_plain_pull, 7, 0, {4: -2, 6: -1, 7: 0}, (None, None, None))
+_pull = twice(_pull_op, 7, lambda *args: _pull_in_parts(*args[:-1]))
 
 # %% ../../nbs/rowwise/15_products.ipynb #3bfffdf3
 def save_inputs(ctx, inputs, output):
@@ -277,16 +265,16 @@ def save_inputs(ctx, inputs, output):
 def _backward_mul(ctx, gy, gZ):
     "Prop 14.1 with a = gy, v = x and z = gZ; the payload gets P^T gy."
     *of, x, rows = ctx.saved_tensors
-    gx = _rmul_again(*of, gy, rows, ctx.power, ctx.backend) if ctx.needs_input_grad[4] else None
-    gt, gb, gtau = _pull_again(*of, gy, x, gZ, rows, ctx.power, ctx.backend)
+    gx = row_rmul(*of, gy, rows, ctx.power, ctx.backend) if ctx.needs_input_grad[4] else None
+    gt, gb, gtau = _pull(*of, gy, x, gZ, rows, ctx.power, ctx.backend)
     return gt, gb, gtau, None, gx, None, None, None
 
 
 def _backward_rmul(ctx, gx):
     "Prop 14.1 with a = y and v = gx; the payload gets P gx."
     *of, y, rows = ctx.saved_tensors
-    gy = _mul_again(*of, gx, rows, ctx.power, ctx.backend)[0]
-    gt, gb, gtau = _pull_again(*of, y, gx, gy.new_zeros(gy.shape[:-1]), rows, ctx.power, ctx.backend)
+    gy = row_mul(*of, gx, rows, ctx.power, ctx.backend)[0]
+    gt, gb, gtau = _pull(*of, y, gx, gy.new_zeros(gy.shape[:-1]), rows, ctx.power, ctx.backend)
     return gt, gb, gtau, None, gy, None, None, None
 
 
@@ -312,7 +300,7 @@ def _sums_op(t: Tensor, size: Tensor, backend: str) -> Tensor:
 
 
 @custom_op("neural_sums_backward", __name__)
-def _sums_backward(gb: Tensor, t: Tensor, size: Tensor, backend: str) -> Tensor:
+def _sums_backward_op(gb: Tensor, t: Tensor, size: Tensor, backend: str) -> Tensor:
     "The gradient to t."
     if choose(t, backend, numba=False, triton=True) == "triton":
         from softsortlib.rowwise.neuralsort_triton import neural_sums
@@ -326,7 +314,7 @@ def _(t, size, backend):
     return t.new_empty(t.shape)
 
 
-@_sums_backward.register_fake
+@_sums_backward_op.register_fake
 def _(gb, t, size, backend):
     return t.new_empty(t.shape)
 
@@ -338,14 +326,11 @@ def _save_sums(ctx, inputs, output):
 
 
 def _backward_sums(ctx, gb):
-    "(19.3), in plain torch where it will be differentiated again."
-    t, size = ctx.saved_tensors
-    if torch.is_grad_enabled():
-        return _sums_back_plain(gb, t, size), None, None
-    return _sums_backward(gb, t, size, ctx.backend), None, None
+    "(19.3)"
+    return _sums_backward(gb, *ctx.saved_tensors, ctx.backend), None, None
 
 
-batched(_sums_backward, 3)
+_sums_backward = twice(_sums_backward_op, 3, lambda *args: _sums_back_plain(*args[:-1]))
 sorted_sums = differentiable(_sums_op, 2, _backward_sums, _save_sums)
 
 # %% ../../nbs/rowwise/15_products.ipynb #1d0a8182
@@ -413,8 +398,8 @@ def _entries_op(t: Tensor, b: Tensor, tau: Tensor, size: Tensor, place: Tensor, 
 
 
 @custom_op("neural_entries_backward", __name__)
-def _entries_backward(g: Tensor, t: Tensor, b: Tensor, tau: Tensor, size: Tensor, place: Tensor,
-                      rows: Optional[Tensor], learn: bool, backend: str) -> tuple[Tensor, Tensor, Tensor]:
+def _entries_back_op(g: Tensor, t: Tensor, b: Tensor, tau: Tensor, size: Tensor, place: Tensor,
+                     rows: Optional[Tensor], learn: bool, backend: str) -> tuple[Tensor, Tensor, Tensor]:
     "The gradients to t, b and, if `learn`, tau."
     who = choose(t, backend, triton=g.dtype == torch.float32 and rows is None)
     if who == "triton":
@@ -432,7 +417,7 @@ def _(t, b, tau, size, place, rows, double, backend):
     return t.new_empty(place.shape, dtype=torch.float64 if double else torch.float32)
 
 
-@_entries_backward.register_fake
+@_entries_back_op.register_fake
 def _(g, t, b, tau, size, place, rows, learn, backend):
     return t.new_empty(t.shape), b.new_empty(b.shape), tau.new_empty(tau.shape)
 
@@ -444,14 +429,19 @@ def _save_entries(ctx, inputs, output):
 
 
 def _backward_entries(ctx, g):
-    "By the kernels, or through the twin where the gradient is differentiated again."
-    *of, rows = ctx.saved_tensors
-    if torch.is_grad_enabled():
-        every = torch.arange(of[0].shape[-1], device=g.device) if rows is None else rows
-        return *_entries_back_plain(g, *of, every), None, None, None, None, None
+    "(15.1), and (14.1) for the normalisers."
     learn = ctx.needs_input_grad[2]
-    return *_entries_backward(g, *of, rows, learn, ctx.backend), None, None, None, None, None
+    return *_entries_backward(g, *ctx.saved_tensors, learn, ctx.backend), None, None, None, None, None
 
 
-batched(_entries_backward, 6)
+_entries_in_parts = in_parts(_entries_back_plain, 6, 1, {0: -1, 5: -1, 6: 0}, (None, None, None))
+
+
+def _entries_again(g, t, b, tau, size, place, rows, learn, backend):
+    "Its derivatives are those of the twin."
+    rows = torch.arange(t.shape[-1], device=t.device) if rows is None else rows
+    return _entries_in_parts(g, t, b, tau, size, place, rows)
+
+
+_entries_backward = twice(_entries_back_op, 6, _entries_again)
 sorted_entries = differentiable(_entries_op, 5, _backward_entries, _save_entries)

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..engine.autograd import batched, custom_op, differentiable
+from ..engine.autograd import custom_op, differentiable, in_parts, twice
 from ..engine.compile import arrays, empty_matrix, exp_neg, jit, one_batch, spread_rows
 from ..engine.dispatch import choose, switch
 from ..engine.radix import group_begins
@@ -174,8 +174,8 @@ def _back_triton(G, s, t, tau, Z):
 
 # %% ../../nbs/rowwise/16_softsort_matrix.ipynb #c7c393de
 @custom_op("laplace_backward", __name__)
-def _laplace_backward(G: Tensor, s: Tensor, t: Tensor, tau: Tensor, Z: Tensor,
-                      learn: bool, backend: str) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+def _back_op(G: Tensor, s: Tensor, t: Tensor, tau: Tensor, Z: Tensor,
+             learn: bool, backend: str) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     "The gradients (16.2) to s, t, tau and Z."
     who = choose(s, backend, triton=True)
     if who == "triton":
@@ -185,10 +185,7 @@ def _laplace_backward(G: Tensor, s: Tensor, t: Tensor, tau: Tensor, Z: Tensor,
     return _laplace_grads(G, s, t, tau, Z)
 
 
-batched(_laplace_backward, 5)
-
-
-@_laplace_backward.register_fake
+@_back_op.register_fake
 def _(G, s, t, tau, Z, learn, backend):
     return tuple(a.new_empty(a.shape) for a in (s, t, tau, Z))
 
@@ -200,12 +197,12 @@ def _save(ctx, inputs, output):
 
 
 def _backward(ctx, G):
-    "(16.2), in plain torch where it will be differentiated again."
-    if torch.is_grad_enabled():
-        return *_laplace_grads(G, *ctx.saved_tensors), None
+    "(16.2)"
     return *_laplace_backward(G, *ctx.saved_tensors, ctx.needs_input_grad[2], ctx.backend), None
 
 
+_grads_in_parts = in_parts(_laplace_grads, 5, 1, {0: -2, 2: -1, 4: -1}, (None, -1, None, -1))
+_laplace_backward = twice(_back_op, 5, lambda *args: _grads_in_parts(*args[:-2]))
 _laplace = differentiable(_laplace_op, 4, _backward, _save)
 
 # %% ../../nbs/rowwise/16_softsort_matrix.ipynb #890a16a9
@@ -270,8 +267,8 @@ def _log_prob_grads(g, s, order, tau, size, target, Z):
 
 # %% ../../nbs/rowwise/16_softsort_matrix.ipynb #8ef1f01b
 @custom_op("laplace_log_prob_backward", __name__)
-def _log_prob_backward(g: Tensor, s: Tensor, t: Tensor, order: Tensor, tau: Tensor, size: Tensor, target: Tensor,
-                       Z: Tensor, learn: bool, backend: str) -> tuple[Tensor, Tensor]:
+def _log_prob_back_op(g: Tensor, s: Tensor, t: Tensor, order: Tensor, tau: Tensor, size: Tensor, target: Tensor,
+                      Z: Tensor, learn: bool, backend: str) -> tuple[Tensor, Tensor]:
     "The gradients to s and, if `learn`, to tau."
     if choose(s, backend, numba=False, triton=True) == "triton":
         from softsortlib.rowwise.likelihood_triton import likelihood_back
@@ -280,10 +277,7 @@ def _log_prob_backward(g: Tensor, s: Tensor, t: Tensor, order: Tensor, tau: Tens
     return _log_prob_grads(g, s, order, tau, size, target, Z)
 
 
-batched(_log_prob_backward, 8)
-
-
-@_log_prob_backward.register_fake
+@_log_prob_back_op.register_fake
 def _(g, s, t, order, tau, size, target, Z, learn, backend):
     return s.new_empty(s.shape), tau.new_empty(tau.shape)
 
@@ -295,18 +289,20 @@ def _save_log_prob(ctx, inputs, output):
     ctx.set_materialize_grads(False)
 
 
+def _again(g, s, t, order, tau, size, target, Z, learn, backend):
+    "The gradients from a Z with a graph."
+    return _log_prob_grads(g, s, order, tau, size, target, _normalisers(s.gather(-1, order), tau, size))
+
+
 def _log_prob_rule(ctx, g, _):
-    "By the kernels, or in plain torch where the gradient is differentiated again."
+    "(16.4) and (16.5)."
     if g is None:
         return (None,) * 7
-    s, t, order, tau, size, target, Z = ctx.saved_tensors
-    if torch.is_grad_enabled():
-        gs, gtau = _log_prob_grads(g, s, order, tau, size, target, _normalisers(s.gather(-1, order), tau, size))
-    else:
-        gs, gtau = _log_prob_backward(g, s, t, order, tau, size, target, Z, ctx.needs_input_grad[3], ctx.backend)
+    gs, gtau = _log_prob_backward(g, *ctx.saved_tensors, ctx.needs_input_grad[3], ctx.backend)
     return gs, None, None, gtau, None, None, None
 
 
+_log_prob_backward = twice(_log_prob_back_op, 8, _again)
 _likelihood = differentiable(_log_prob_op, 6, _log_prob_rule, _save_log_prob)
 
 

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch.testing import assert_close
 
 from softsortlib.core.permutation import is_unimodal_row_stochastic
-from softsortlib.rowwise.products import _mul_op, _pull, _rmul_op
+from softsortlib.rowwise.products import _mul_op, _pull_op, _rmul_op
 from softsortlib.rowwise.rows import Rows, Scores, row_of
 from softsortlib.rowwise.softsort import LaplacePermutation, Power, SoftSort, SoftSortPermutation, WindowedPermutation
 from softsortlib.rowwise.squares import PowerPermutation, SquarePermutation
