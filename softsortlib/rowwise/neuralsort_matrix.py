@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = []
 
-# %% ../../nbs/rowwise/18_neuralsort_matrix.ipynb #bb3fc911
+# %% ../../nbs/rowwise/18_neuralsort_matrix.ipynb #9fcb4e5f
 from typing import NamedTuple
 
 import numpy as np
@@ -15,6 +15,7 @@ from torch import Tensor
 from ..engine.autograd import custom_op, differentiable, in_parts, twice
 from ..engine.compile import arrays, empty_matrix, exp_neg, jit, one_batch, spread_rows
 from ..engine.dispatch import choose, switch
+from ..engine.radix import inverse
 from softsortlib.rowwise.products import (
     at_temperature, neural_logits, plain_rows, plain_sums, rows_by, sum_parts, units_of,
 )
@@ -228,7 +229,7 @@ def _plain_columns(s, b, t, bt, rank, tau, size, rows):
 def _plain_dense(s, b, t, bt, order, tau, size):
     "The matrix in plain torch."
     rows = torch.arange(s.shape[-1], device=s.device)
-    return plain_rows(_plain_columns(s, b, t, bt, order.argsort(-1), tau, size, rows), size, rows)
+    return plain_rows(_plain_columns(s, b, t, bt, inverse(order), tau, size, rows), size, rows)
 
 
 def _plain_rows_back(G, s, b, t, bt, rank, tau, size, rows):
@@ -245,7 +246,7 @@ _rows_back_in_parts = in_parts(_plain_rows_back, 8, 1, {0: -2, 8: 0}, (None, Non
 def _plain_dense_back(G, s, b, t, bt, order, tau, size):
     "The gradients of the matrix to s, b and tau, in a form that can be differentiated again."
     rows = torch.arange(s.shape[-1], device=s.device)
-    return _rows_back_in_parts(G.to(s.dtype), s, b, t, bt, order.argsort(-1), tau, size, rows)
+    return _rows_back_in_parts(G.to(s.dtype), s, b, t, bt, inverse(order), tau, size, rows)
 
 # %% ../../nbs/rowwise/18_neuralsort_matrix.ipynb #5e13db19
 _FLAT = switch("neuralsort_matrix: ratios", 2.5, "spread / tau")
