@@ -9,7 +9,7 @@ __all__ = ['exp_scan_dense', 'exp_scan', 'exp_mean']
 import torch
 from torch import Tensor
 
-from .autograd import batched, custom_op, differentiable
+from .autograd import custom_op, differentiable, twice
 from .blocks import FEW, block_gradients, block_means
 from .compile import arrays, one_batch, spread_rows
 from .dispatch import check_backend, choose, common_shape, has_double, switch
@@ -137,7 +137,7 @@ def _fused(gy, gZ, s, x, tau, size, means, mean, learn=True):
 
 # %% ../../nbs/engine/94_scan.ipynb #95dfc7c3
 @custom_op("exp_scan_backward", __name__)
-def _exp_scan_backward(
+def _scan_back_op(
     gy: Tensor, s: Tensor, x: Tensor, tau: Tensor, learn: bool, backend: str
 ) -> tuple[Tensor, Tensor, Tensor]:
     "The gradients of even to s, x and, if `learn`, to tau."
@@ -146,7 +146,7 @@ def _exp_scan_backward(
     size = torch.full(tau.shape, s.shape[-1])
     return _fused(gy, s, s, x, tau, size, Means(x, x, s), False)
 
-@_exp_scan_backward.register_fake
+@_scan_back_op.register_fake
 def _(gy, s, x, tau, learn, backend):
     return s.new_empty(s.shape), x.new_empty(x.shape), tau.new_empty(tau.shape)
 
@@ -155,16 +155,18 @@ def _save(ctx, inputs, output):
     s, x, tau, ctx.mode, ctx.backend = inputs
     ctx.save_for_backward(s, x, tau)
 
-def _backward(ctx, gy):
-    "Fused if it will not be differentiated again."
-    saved, learn = ctx.saved_tensors, ctx.needs_input_grad[2]
-    if ctx.mode == "even" and not torch.is_grad_enabled():
-        grads = _exp_scan_backward(gy, *saved, learn, ctx.backend)
-    else:
-        grads = _composed(gy, *saved, ctx.mode, learn, ctx.backend)
-    return *grads, None, None
+def _composed_even(gy, s, x, tau, learn, backend):
+    return _composed(gy, s, x, tau, "even", learn, backend)
 
-batched(_exp_scan_backward, 4)
+_exp_scan_backward = twice(_scan_back_op, 4, _composed_even)
+
+def _backward(ctx, gy):
+    "Prop 94.2, for even in one pass."
+    saved, learn = ctx.saved_tensors, ctx.needs_input_grad[2]
+    if ctx.mode == "even":
+        return *_exp_scan_backward(gy, *saved, learn, ctx.backend), None, None
+    return *_composed(gy, *saved, ctx.mode, learn, ctx.backend), None, None
+
 _exp_scan = differentiable(_exp_scan_op, 3, _backward, _save)
 
 # %% ../../nbs/engine/94_scan.ipynb #70e41dbe
@@ -268,7 +270,7 @@ def _mean_back_triton(go, gZ, s, x, tau, size, o, Z, learn):
 
 # %% ../../nbs/engine/94_scan.ipynb #c45135b9
 @custom_op("exp_mean_backward", __name__)
-def _exp_mean_backward(
+def _mean_back_op(
     go: Tensor, gZ: Tensor,  # what arrives
     s: Tensor, x: Tensor, tau: Tensor, size: Tensor, o: Tensor, low: Tensor, Z: Tensor, learn: bool, backend: str,
 ) -> tuple[Tensor, Tensor, Tensor]:
@@ -281,7 +283,7 @@ def _exp_mean_backward(
     grads = _composed_mean(go, gZ, s, x, tau, size, o, low, Z, learn, backend)
     return tuple(g.contiguous() for g in grads)
 
-@_exp_mean_backward.register_fake
+@_mean_back_op.register_fake
 def _(go, gZ, s, x, tau, size, o, low, Z, learn, backend):
     return s.new_empty(s.shape), x.new_empty(x.shape), tau.new_empty(tau.shape)
 
@@ -297,20 +299,17 @@ def _no_gradient(s, x, low, Z, backend):
         return low.flatten()[:s.numel()].view(s.shape)
     return torch.zeros_like(Z)
 
+_exp_mean_backward = twice(_mean_back_op, 9, _composed_mean)
+
 def _backward_mean(ctx, go, _, gZ):
-    "In terms of the scan where the gradient is differentiated again, else by the compiled loops."
+    "Prop 94.3"
     saved, learn = ctx.saved_tensors, ctx.needs_input_grad[2]
     s, x, _, _, o, low, Z = saved
     if go is None:
         go = torch.zeros_like(o) if o.numel() else o
     gZ = _no_gradient(s, x, low, Z, ctx.backend) if gZ is None else gZ
-    if torch.is_grad_enabled():
-        grads = _composed_mean(go, gZ, *saved, learn, ctx.backend)
-    else:
-        grads = _exp_mean_backward(go, gZ, *saved, learn, ctx.backend)
-    return *grads, None, None
+    return *_exp_mean_backward(go, gZ, *saved, learn, ctx.backend), None, None
 
-batched(_exp_mean_backward, 9)
 _exp_mean = differentiable(_exp_mean_op, 4, _backward_mean, _save_mean)
 
 # %% ../../nbs/engine/94_scan.ipynb #c57a9085

@@ -11,7 +11,7 @@ from typing import Optional
 import torch
 from torch import Tensor
 
-from ..engine.autograd import batched, custom_op, differentiable
+from ..engine.autograd import custom_op, differentiable, twice
 from ..engine.dispatch import choose, precise
 from .lapsum_products import _map
 
@@ -34,8 +34,6 @@ def _log_grads_op(g: Tensor, s: Tensor, tau: Tensor, target: Tensor, order: Tens
     from softsortlib.ranks.lapsum_rows_triton import log_grads_triton
     return log_grads_triton(g, s, tau, target, order, real, rows)
 
-batched(_log_grads_op, 6)
-
 @_log_grads_op.register_fake
 def _(g, s, tau, target, order, real, rows):
     return s.new_empty(s.shape), tau.new_empty(tau.shape)
@@ -55,14 +53,14 @@ def _(s, tau, target, order, real, rows):
 def _save(ctx, inputs, output):
     ctx.save_for_backward(*inputs)
 
+def _plain_log_grads(g, s, tau, target, order, real, rows):
+    return torch.func.vjp(lambda s, tau: plain_log_entries(s, tau, target, order, real, rows), s, tau)[1](g)
+
+_log_grads = twice(_log_grads_op, 6, _plain_log_grads)
+
 def _log_entries_backward(ctx, g):
-    "Prop 175.1, or the plain formulas where it will be differentiated."
-    s, tau, target, order, real, rows = ctx.saved_tensors
-    if torch.is_grad_enabled():
-        grads = torch.func.vjp(lambda s, tau: plain_log_entries(s, tau, target, order, real, rows), s, tau)[1](g)
-    else:
-        grads = _log_grads_op(g, s, tau, target, order, real, rows)
-    return *grads, None, None, None, None
+    "Prop 175.1"
+    return *_log_grads(g, *ctx.saved_tensors), None, None, None, None
 
 log_entries = differentiable(_log_entries_op, 5, _log_entries_backward, _save)
 
@@ -73,8 +71,6 @@ def _grads_op(G: Tensor, s: Tensor, tau: Tensor, order: Tensor, real: Tensor,
     "The gradients (175.3) of the matrix to s and tau."
     from softsortlib.ranks.lapsum_matrix_triton import entries_grads_triton
     return entries_grads_triton(G, s, tau, order, real, rows)
-
-batched(_grads_op, 5)
 
 @_grads_op.register_fake
 def _(G, s, tau, order, real, rows):
@@ -92,14 +88,14 @@ def _(s, tau, order, real, rows):
     n = s.shape[-1]
     return s.new_empty(*s.shape[:-1], n if rows is None else rows.shape[0], n)
 
+def _plain_grads(G, s, tau, order, real, rows):
+    return torch.func.vjp(lambda s, tau: plain_entries(s, tau, order, real, rows), s, tau)[1](G)
+
+_grads = twice(_grads_op, 5, _plain_grads)
+
 def _entries_backward(ctx, G):
-    "Prop 175.1, or the plain formulas where it will be differentiated."
-    s, tau, order, real, rows = ctx.saved_tensors
-    if torch.is_grad_enabled():
-        grads = torch.func.vjp(lambda s, tau: plain_entries(s, tau, order, real, rows), s, tau)[1](G)
-    else:
-        grads = _grads_op(G, s, tau, order, real, rows)
-    return *grads, None, None, None
+    "Prop 175.1"
+    return *_grads(G, *ctx.saved_tensors), None, None, None
 
 entries = differentiable(_entries_op, 4, _entries_backward, _save)
 
@@ -140,8 +136,6 @@ def _topk_grads_op(g: Tensor, s: Tensor, tau: Tensor, k: Tensor, order: Tensor,
     from softsortlib.ranks.lapsum_topk_triton import topk_grads_triton
     return topk_grads_triton(g, s, tau, k, order, real)
 
-batched(_topk_grads_op, 6)
-
 @_topk_grads_op.register_fake
 def _(g, s, tau, k, order, real):
     return s.new_empty(s.shape), tau.new_empty(tau.shape), k.new_empty(k.shape)
@@ -159,9 +153,10 @@ def _topk_op(s: Tensor, tau: Tensor, k: Tensor, order: Tensor, real: Tensor) -> 
 def _(s, tau, k, order, real):
     return s.new_empty(s.shape)
 
+_topk_grads = twice(_topk_grads_op, 6, plain_topk_grads)
+
 def _topk_backward(ctx, g):
-    "Prop 183.1, or the plain formulas where it will be differentiated."
-    grads = plain_topk_grads if torch.is_grad_enabled() else _topk_grads_op
-    return *grads(g, *ctx.saved_tensors), None, None
+    "Prop 183.1"
+    return *_topk_grads(g, *ctx.saved_tensors), None, None
 
 topk_weights = differentiable(_topk_op, 5, _topk_backward, _save)

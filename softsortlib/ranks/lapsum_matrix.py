@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..engine.autograd import batched, custom_op, differentiable
+from ..engine.autograd import custom_op, differentiable, twice
 from ..engine.compile import arrays, empty_matrix, exp_neg, jit, spread_rows
 from ..engine.dispatch import choose, switch
 
@@ -288,8 +288,6 @@ def _matrix_backward_op(
         return _grads_numba(G, s, tau, cells, order, real, learn)
     return tuple(a.contiguous() for a in _matrix_grads(G, s, tau, cells, order, real))
 
-batched(_matrix_backward_op, 12)
-
 @_matrix_backward_op.register_fake
 def _(G, s, tau, x0, d0, x1, d1, width, start, stop, order, real, learn):
     return tuple(a.new_empty(a.shape) for a in (s, tau, width, width, width))
@@ -309,14 +307,17 @@ def _(s, tau, x0, d0, x1, d1, width, start, stop, order, real):
 def _matrix_setup(ctx, inputs, output):
     ctx.save_for_backward(*inputs)
 
+def _again(G, s, tau, x0, d0, x1, d1, width, start, stop, order, real, learn):
+    "(49.2) in plain torch, which can be differentiated."
+    return _matrix_grads(G, s, tau, Cells(x0, d0, x1, d1, width, start, stop), order, real)
+
+_matrix_pull = twice(_matrix_backward_op, 12, _again)
+
 def _matrix_backward(ctx, G):
     "Prop 49.1"
-    s, tau, *cells, order, real = ctx.saved_tensors
-    if torch.is_grad_enabled():
-        grads = _matrix_grads(G, s, tau, Cells(*cells), order, real)
-    else:
-        grads = _matrix_backward_op(G, *ctx.saved_tensors, ctx.needs_input_grad[1])
-    of_s, of_tau, u, v, w = grads
+    saved = ctx.saved_tensors
+    of_s, of_tau, u, v, w = _matrix_pull(G, *saved, ctx.needs_input_grad[1])
+    tau = saved[1]
     return of_s, of_tau, u / tau, u, v / tau, v, w, None, None, None, None
 
 _matrix = differentiable(_matrix_op, 11, _matrix_backward, _matrix_setup)

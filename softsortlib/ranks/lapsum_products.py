@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..engine.autograd import batched, custom_op, differentiable
+from ..engine.autograd import custom_op, differentiable, twice
 from ..engine.compile import arrays, exp_neg, jit, spread_rows
 from ..engine.dispatch import choose
 
@@ -225,8 +225,8 @@ def _grads_torch(gy, s, tau, x, order, real):
 def _product_backward_op(
     gy: Tensor, s: Tensor, tau: Tensor, x: Tensor, order: Tensor, real: Tensor, learn: bool
 ) -> tuple[Tensor, Tensor, Tensor]:
-    "The gradients (46.1) of P x to x, s and, where a GPU `learn`s it, tau."
-    who = choose(s, "", triton=True)
+    "The gradients (46.1) of P x to x, s and, if `learn`, tau."
+    who = choose(s, "", numba=not learn, triton=True)
     if who == "numba":
         return *product_grads_numba(gy, s, tau, x, order, real), torch.zeros_like(tau)
     if who == "triton":
@@ -238,13 +238,10 @@ def _product_backward_op(
 def _(gy, s, tau, x, order, real, learn):
     return x.new_empty(x.shape), s.new_empty(s.shape), tau.new_empty(tau.shape)
 
-batched(_product_backward_op, 6)
+def _grads_again(gy, s, tau, x, order, real, learn):
+    return _grads_torch(gy, s, tau, x, order, real)
 
-def _grads(gy, s, tau, x, order, real, learn):
-    "(46.1) to x, s and tau: by the operator where nobody differentiates it again, and on a CPU tau does not learn."
-    if torch.is_grad_enabled() or learn and choose(s, "") == "numba":
-        return _grads_torch(gy, s, tau, x, order, real)
-    return _product_backward_op(gy, s, tau, x, order, real, learn)
+_grads = twice(_product_backward_op, 6, _grads_again)
 
 # %% ../../nbs/ranks/46_lapsum_products.ipynb #85caffc8
 @custom_op("lapsum_product", __name__)
@@ -298,15 +295,14 @@ def _both_op(
 def _(gx, s, tau, y, order, real, learn):
     return s.new_empty(s.shape), tau.new_empty(tau.shape), y.new_empty(y.shape)
 
-batched(_both_op, 6)
+def _both_again(gx, s, tau, y, order, real, learn):
+    _, gs, gtau = _grads_torch(y, s, tau, gx, order, real)
+    return gs, gtau, product(s, tau, gx, order, real)
+
+_both = twice(_both_op, 6, _both_again)
 
 def _back_product_backward(ctx, gx):
     "Prop 46.1"
-    s, tau, y, order, real = ctx.saved_tensors
-    learn = ctx.needs_input_grad[1]
-    if torch.is_grad_enabled() or learn and choose(s, "") == "numba":
-        _, gs, gtau = _grads_torch(y, s, tau, gx, order, real)
-        return gs, gtau, product(s, tau, gx, order, real), None, None
-    return *_both_op(gx, s, tau, y, order, real, learn), None, None
+    return *_both(gx, *ctx.saved_tensors, ctx.needs_input_grad[1]), None, None
 
 back_product = differentiable(_back_product_op, 5, _back_product_backward, _save)
