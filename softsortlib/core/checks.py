@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
+from torch._subclasses import FakeTensor
 
 # %% ../../nbs/core/05_checks.ipynb #4bd6c5f0
 if TYPE_CHECKING:
@@ -87,12 +88,26 @@ def compute_dtype(
     "The dtype in which a result of `dtype` is computed."
     return torch.float32 if dtype in (torch.float16, torch.bfloat16) else dtype
 
+# %% ../../nbs/core/05_checks.ipynb #0fcc42c4
+def has_values(x: Tensor) -> bool:
+    "Whether code can read the values of `x`, at any cost: not while tracing or transforming."
+    if torch.compiler.is_compiling() or x.is_meta or isinstance(x, FakeTensor):
+        return False
+    while torch._C._functorch.is_gradtrackingtensor(x):  # torch.func.grad alone hides nothing
+        x = torch._C._functorch.get_unwrapped(x)
+    return not torch._C._functorch.is_functorch_wrapped_tensor(x)
+
 # %% ../../nbs/core/05_checks.ipynb #d452d91a
 def is_concrete(x: Tensor) -> bool:
     "Whether the values of `x` can be looked at for free: on the CPU, and not while tracing or transforming."
-    if torch.compiler.is_compiling() or x.device.type != "cpu":
-        return False
-    return not torch._C._functorch.is_functorch_wrapped_tensor(x)
+    return x.device.type == "cpu" and has_values(x)
+
+# %% ../../nbs/core/05_checks.ipynb #7666a809
+def refuse_distributed(x, name):
+    "Raise `TypeError` for a `DTensor`, of which a process holds a part."
+    if hasattr(x, "full_tensor"):
+        raise TypeError(f"{name} must be a plain tensor, got {type(x).__name__}: "
+                        f"pass {name}.to_local() with group=, or {name}.full_tensor()")
 
 # %% ../../nbs/core/05_checks.ipynb #005536db
 def check_scores(
@@ -111,6 +126,7 @@ def check_scores(
                         f"call {name}.float() (integers have no gradient)")
     if scores.layout != torch.strided:
         raise TypeError(f"{name} must be a dense tensor, got {scores.layout}: call {name}.to_dense()")
+    refuse_distributed(scores, name)
     if scores.ndim == 0 or scores.numel() == 0:
         raise ValueError(f"{name} must have shape (..., n) with at least one element, got {tuple(scores.shape)}")
 
@@ -135,6 +151,7 @@ def check_mask(
     if not isinstance(mask, Tensor) or mask.dtype != torch.bool:
         got = mask.dtype if isinstance(mask, Tensor) else type(mask).__name__
         raise TypeError(f"mask must be a bool tensor (True = a real element), got {got}: call mask.bool()")
+    refuse_distributed(mask, "mask")
     try:
         return mask.expand(scores.shape)
     except RuntimeError:

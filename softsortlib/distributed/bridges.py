@@ -98,7 +98,7 @@ def seams_of(
     origin = torch.where(is_open, under / 2 + over / 2, 0)
     whole = total[..., None] + (first[..., None] - origin) * size[..., None]
     whole = torch.stack([whole, size[..., None].expand_as(whole)], 1)
-    above = (torch.arange(P)[:, None] > torch.arange(P - 1)).to(size.device)[:, None]
+    above = (torch.arange(P, device="cpu")[:, None] > torch.arange(P - 1, device="cpu")).to(size.device)[:, None]
     up, down = whole * above[:, None], (whole * ~above[:, None]).flip(0)
     between = up.cumsum(0) - up + (down.cumsum(0) - down).flip(0)
     return Seams(size.cumsum(0)[:-1].T, origin, between, above, is_open, lower)

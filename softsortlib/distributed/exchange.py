@@ -174,7 +174,7 @@ def headers(
 ) -> "list[dict]":  # the facts of all processes
     "Exchange a header; raise `RuntimeError` where a process does not answer within the group's timeout."
     text = json.dumps({name: _clear(value) for name, value in facts.items()}).encode()
-    own = torch.zeros(_HEADER, dtype=torch.uint8)
+    own = torch.zeros(_HEADER, dtype=torch.uint8, device="cpu")
     own[:len(text)] = torch.frombuffer(bytearray(text[:_HEADER]), dtype=torch.uint8)
     try:
         rows = gathered(own.to(device), group).cpu()

@@ -327,7 +327,7 @@ def empty_matrix(dtype, *shape):
     "Memory on the CPU for a large result, not yet written."
     numbers = math.prod(shape)
     if numbers < HUGE // 2:
-        return torch.empty(shape, dtype=dtype)
+        return torch.empty(shape, dtype=dtype, device="cpu")
     room = np.empty(max(numbers, HUGE), str(dtype).split(".")[1])
     return torch.from_numpy(room[:numbers].reshape(shape))
 

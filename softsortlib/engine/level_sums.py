@@ -66,7 +66,7 @@ def _row_sums(x, w, tau, law, m, eps, fast, nu=0):
         return _all_pairs(x, w, tau, law, m, nu)
     if not fast:
         return _sums_torch(x, x, w, tau, law, m, eps, nu)
-    order = torch.arange(x.shape[1]).expand(x.shape)
+    order = torch.arange(x.shape[1], device=x.device).expand(x.shape)
     return _sums_numba(x, x, w, tau, order, order, law, m, eps, nu)
 
 # %% ../../nbs/engine/141_level_sums.ipynb #c6784b8d

@@ -213,7 +213,7 @@ def inverse(
     "Where each place stands in the order."
     if order.device.type != "cpu":
         return order.argsort(-1)
-    place = torch.arange(order.shape[-1]).expand(order.shape)
+    place = torch.arange(order.shape[-1], device=order.device).expand(order.shape)
     return _put_back(place, order, -1)
 
 # %% ../../nbs/engine/93_radix.ipynb #4fd69edb

@@ -77,7 +77,7 @@ def _scan_torch(s, x, tau, mode, left=one_sided_sums):
 def _scan_numba(s, x, tau, mode):
     "The sums (94.2) by the compiled loop."
     y = x.new_empty(x.shape)
-    size = torch.full(tau.shape, s.shape[-1])
+    size = torch.full(tau.shape, s.shape[-1], device=s.device)
     rows = arrays(*one_batch(tau.shape, s, x, tau.double(), size, y))
     spread_rows(scan_rows, tau.numel(), x.numel(), *rows, int(Sum[mode.upper()]))
     return y
@@ -143,7 +143,7 @@ def _scan_back_op(
     "The gradients of even to s, x and, if `learn`, to tau."
     if choose(x, backend, triton=True) != "numba":
         return _composed(gy, s, x, tau, "even", learn, backend)
-    size = torch.full(tau.shape, s.shape[-1])
+    size = torch.full(tau.shape, s.shape[-1], device=s.device)
     return _fused(gy, s, s, x, tau, size, Means(x, x, s), False)
 
 @_scan_back_op.register_fake

@@ -103,7 +103,7 @@ def widest(law, m, p, eps, nu=0):
 @lru_cache(None)
 def cutoff(law, m, eps, nu=0):
     "Where u^nu K_m has come within eps of its far value, in temperatures; the density so far that N sources are."
-    u = torch.linspace(0, 60, 6001, dtype=torch.float64)
+    u = torch.linspace(0, 60, 6001, dtype=torch.float64, device="cpu")
     far = {-1: u / 2, 0: u ** nu / 2}.get(m, 0.0)
     if law == "density":
         eps = eps * NORM / SOURCES
@@ -131,7 +131,7 @@ def tables(law, m, p, reach, ratios, nu=0):
 @lru_cache(16)
 def _kept_tables(law, m, p, reach, ratios, nu):
     "The same as an array, kept for the last sixteen of such calls."
-    return tables(law, m, p, reach, torch.tensor(ratios, dtype=torch.float64), nu).numpy()
+    return tables(law, m, p, reach, torch.tensor(ratios, dtype=torch.float64, device="cpu"), nu).numpy()
 
 # %% ../../nbs/engine/99_sums.ipynb #caca6dc6
 class Boxes(NamedTuple):

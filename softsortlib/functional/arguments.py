@@ -86,13 +86,6 @@ def finite_scores(
                          "leave it out with mask=x.isfinite(), or clamp it")
     return s, mask, dim
 
-# %% ../../nbs/functional/53_arguments.ipynb #59a8a21e
-def runs_eagerly(
-    x: Tensor,  # the tensor one would like to look at
-) -> bool:
-    "Whether code can read the values of `x`, at any cost: not while tracing or transforming."
-    return not torch.compiler.is_compiling() and not torch._C._functorch.is_functorch_wrapped_tensor(x)
-
 # %% ../../nbs/functional/53_arguments.ipynb #e8b496eb
 def check_k(
     k: int,  # as the user gave it

@@ -15,7 +15,7 @@ from ..core.operators import Operator, check_flags
 from ..core.permutation import compute_dtype, is_concrete
 from ..core.rounding import in_compute_dtype
 from softsortlib.functional.arguments import (
-    finite_scores, hard_sort, join_sets, on_lists, runs_eagerly, turned, with_gradient_of,
+    finite_scores, hard_sort, join_sets, on_lists, turned, with_gradient_of,
 )
 from .functions import sorter
 from .parts import group_quantile, in_parts
@@ -80,7 +80,7 @@ def _interpolate(values, p):
 # %% ../../nbs/functional/51_quantiles.ipynb #175f4bed
 def _rows_at(wanted, n):
     "Sorted rows out of n that hold all that are `wanted`; a device that is not the host is not asked which they are."
-    if runs_eagerly(wanted) and wanted.device.type == "cpu":
+    if is_concrete(wanted):
         return wanted.unique()
     if wanted.numel() < n:
         return wanted.flatten().sort().values

@@ -14,11 +14,11 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from ..core.checks import is_one_of
+from ..core.checks import has_values, is_one_of
 from ..core.operators import Operator, get_operator
 from ..core.permutation import check_scores, compute_dtype
 from ..engine.dispatch import precise
-from .arguments import last_dim, runs_eagerly
+from .arguments import last_dim
 
 # %% ../../nbs/functional/52_temperature.ipynb #1b09c371
 def _sharpness(P, rows):
@@ -94,7 +94,7 @@ def _check_calibration(scores, sharpness, rtol):
     if not (0 < sharpness < 1 and rtol > 0):
         raise ValueError(f"sharpness must be between 0 and 1 and rtol positive, got {sharpness} and {rtol}")
     check_scores(scores)
-    if not runs_eagerly(scores):
+    if not has_values(scores):
         raise RuntimeError("calibrate_tau looks at the scores and returns a number: "
                            "call it outside torch.func and torch.compile, and pass the result as tau")
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Callable, TypeVar
 import torch
 from torch import Tensor, nn
 
-from ..core.checks import is_one_of
+from ..core.checks import is_one_of, refuse_distributed
 from ..core.permutation import check_mask, check_scores, compute_dtype, is_concrete
 from ..ragged.blocks import ListPermutation
 from softsortlib.ragged.lists import (
@@ -37,6 +37,7 @@ def check_relevance(
         raise TypeError(f"{name} must have at least 16 bits, got {relevance.dtype}: call {name}.float()")
     if relevance.layout != torch.strided:
         raise TypeError(f"{name} must be a dense tensor, got {relevance.layout}: call {name}.to_dense()")
+    refuse_distributed(relevance, name)
     wrong = relevance.ndim == 0 if scores is None else relevance.shape != scores.shape
     if wrong:
         raise ValueError(f"{name} must be a tensor {like}, got {tuple(relevance.shape)}")

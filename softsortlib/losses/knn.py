@@ -15,10 +15,11 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from ..core.checks import has_values
 from ..core.operators import Operator, check_tau, get_operator
 from ..core.permutation import check_mask, compute_dtype, fits, is_concrete, patch_to
 from ..engine.dispatch import common_shape, precise
-from ..functional.arguments import check_k, runs_eagerly
+from ..functional.arguments import check_k
 from ..functional.functions import soft_permutation
 from ..functional.temperature import calibrate_tau
 
@@ -189,7 +190,7 @@ def forward(self,
     s = _closeness(queries, candidates, seen)
     P = soft_permutation(s, descending=True, method=self.method, tau=self.tau, mask=mask)[..., :self.k, :]
     log_w = _log_column_means(P)
-    if self.classes is None and not runs_eagerly(labels):
+    if self.classes is None and not has_values(labels):
         raise RuntimeError("classes must be given, as SoftKNN(k, classes=10), under torch.func and torch.compile: "
                            "labels cannot be looked at there")
     classes = self.classes or int(labels.max()) + 1
@@ -318,7 +319,7 @@ def _temperature(self, X):
 def _step(self, X, y, adam):
     "One step up the mean probability (58.1) of the right class in a batch of points X (m, features); returns it."
     z = self.embedding_(X)
-    others = ~torch.eye(len(X), dtype=torch.bool)
+    others = ~torch.eye(len(X), dtype=torch.bool, device=X.device)
     p = self.knn_(z, z, y, others).exp().gather(-1, y[:, None]).mean()
     adam.zero_grad()
     (-p).backward()

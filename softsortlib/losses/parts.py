@@ -171,7 +171,7 @@ def threshold_of(
     "The threshold (42.5) of scores in parts, by Newton's method in a bracket; a round takes 3 numbers for each set."
     low, high, total = _extremes(s, real, group)
     more = total > k
-    width = (torch.as_tensor(column).to(s).reshape(-1) * (1 + (2 * total).log())).masked_fill(~more, 1)
+    width = (torch.as_tensor(column, device=s.device).to(s).reshape(-1) * (1 + (2 * total).log())).masked_fill(~more, 1)
     low, high = (torch.where(more, v, 0) for v in (low - width, high + width))
     theta, done, rounds = low / 2 + high / 2, ~more, 0
     while True:

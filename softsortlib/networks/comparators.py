@@ -38,14 +38,14 @@ def odd_even_layers(
 
     Raise `TypeError` or `ValueError` for a number of lanes that cannot be."""
     _check_lanes("odd_even", n)
-    upper = [torch.arange(parity, max(parity, n - 1), 2) for parity in range(2)]
+    upper = [torch.arange(parity, max(parity, n - 1), 2, device="cpu") for parity in range(2)]
     layers = [torch.stack([lanes, lanes + 1], -1) for lanes in upper]
     return [layers[layer % 2] for layer in range(n)]
 
 # %% ../../nbs/networks/20_comparators.ipynb #80f80a9e
 def _pairs(n, m, mirrored):
     "The pairs of one layer: in each block of 2m lanes, lane t of the upper half meets its mirror image, or lane m + t."
-    block, t = torch.arange(0, n, 2 * m)[:, None], torch.arange(m)
+    block, t = torch.arange(0, n, 2 * m, device="cpu")[:, None], torch.arange(m, device="cpu")
     lower = block + 2 * m - 1 - t if mirrored else block + m + t
     pairs = torch.stack([block + t, lower], -1).flatten(0, 1)
     return pairs[pairs[:, 1] < n]  # what touches an imagined lane is erased
@@ -84,7 +84,7 @@ def _build(kind, n, device):
     else:
         layers, stage = odd_even_layers(n), range(n)
     ends = (0, *itertools.accumulate(map(len, layers)))
-    lo, hi = torch.cat([torch.empty(0, 2, dtype=torch.long), *layers]).T.contiguous()
+    lo, hi = torch.cat([torch.empty(0, 2, dtype=torch.long, device="cpu"), *layers]).T.contiguous()
     need = torch.cat([lo[:0], *(layer[:, 1].clamp_min(first) for layer, first in zip(layers, stage))])
     return Comparators(lo.to(device), hi.to(device), need.to(device), ends)
 
@@ -123,7 +123,7 @@ def layer_rules(kind, n):
             rules.append((next(starts), m, m, 0, 0, 0, half))
             m //= 2
         half *= 2
-    return torch.tensor(rules, dtype=torch.long).view(-1, 7)
+    return torch.tensor(rules, dtype=torch.long, device="cpu").view(-1, 7)
 
 def lanes_by_rule(rule, c):
     "The lanes of the comparators c of a layer, and the set sizes from which they act: Equations 20.3 and 20.2."

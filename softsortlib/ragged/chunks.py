@@ -180,7 +180,7 @@ def chunked_quantile(
     _, soft = soft_rows(x, ranks, tau, chunk)
     value = dict(zip(ranks, soft))
     y = [value[math.floor(p)] + (p % 1) * (value[math.ceil(p)] - value[math.floor(p)]) for p in places]
-    y = torch.tensor(y, dtype=torch.float32 if x.dtype == np.float32 else torch.float64)
+    y = torch.tensor(y, dtype=torch.float32 if x.dtype == np.float32 else torch.float64, device="cpu")
     return y if len(getattr(q, "shape", ())) or isinstance(q, (list, tuple)) else y[0]
 
 # %% ../../nbs/ragged/157_chunks.ipynb #9b858330
@@ -276,7 +276,7 @@ class ChunkedRank:
             raise ValueError(f"method must be 'sigmoid' or 'gaussian', got {method!r}: ranks of others need a sort")
         low, high = range_of(x, chunk)
         law, wide = STEPS[method]
-        cut = cut_line(law, 0, 3e-14, torch.tensor([wide * tau], dtype=torch.float64))
+        cut = cut_line(law, 0, 3e-14, torch.tensor([wide * tau], dtype=torch.float64, device="cpu"))
         self.low, self.width, boxes = _grid(low, high, tau, cut)
         self.count, self.tau, self.method = x.size, tau, method
         moments = fold(partial(_moments, self.low, self.width, boxes, cut.p), np.add, x, chunk)

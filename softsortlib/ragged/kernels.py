@@ -355,7 +355,7 @@ def cut_lists(
     "Cut a row of lists into parts of about equal work."
     done = work.double().cumsum(0)
     total = float(done[-1]) if len(done) else 0.0
-    goals = torch.linspace(0, total, parts + 1, dtype=torch.float64)
+    goals = torch.linspace(0, total, parts + 1, dtype=torch.float64, device=done.device)
     cuts = torch.searchsorted(done, goals)
     cuts[0], cuts[-1] = 0, len(work)
     return cuts
@@ -378,7 +378,7 @@ class _EachList(torch.autograd.Function):
     @staticmethod
     def forward(ctx, s, offsets, tau, of, plain):
         pairs = of == Of.SIGMOID
-        order = torch.empty(0 if pairs else len(s), s.shape[1], dtype=torch.int32)
+        order = s.new_empty(0 if pairs else len(s), s.shape[1], dtype=torch.int32)
         ctx.flat, ctx.work = _as_flat(s, offsets, tau, order, pairs)
         ctx.of, ctx.plain = of, plain
         ctx.save_for_backward(s, order)
@@ -419,8 +419,8 @@ def sorted_lists(s, offsets):
         order = order.gather(-1, number[order].sort(dim=-1, stable=True).indices)
         return s.gather(-1, order), order
     rows = s.reshape(-1, s.shape[-1])
-    order, values = torch.empty(rows.shape, dtype=torch.int32), torch.empty_like(rows)
-    flat, work = _as_flat(rows, offsets, torch.ones(len(offsets) - 1), order, False)
+    order, values = rows.new_empty(rows.shape, dtype=torch.int32), torch.empty_like(rows)
+    flat, work = _as_flat(rows, offsets, rows.new_ones(len(offsets) - 1), order, False)
     spread_rows(_walk_lists, len(flat.cuts) - 1, work, flat, int(Of.ORDER), values.numpy())
     return values.view(s.shape), (order + offsets[number]).view(s.shape)
 
@@ -448,7 +448,7 @@ def of_each_list(
         from softsortlib.ragged.kernels_triton import on_gpu
         return on_gpu(s, offsets, tau, of, plain)
     length = offsets.diff()
-    taus = torch.as_tensor(tau, dtype=torch.float64).detach().expand(len(length))
+    taus = torch.as_tensor(tau, dtype=torch.float64, device=length.device).detach().expand(len(length))
     rows = s.reshape(-1, s.shape[-1])
     y = _EachList.apply(rows, offsets, taus, of, lambda z: plain(z, offsets, tau)).view(s.shape)
     return beyond(LONG, y, s, offsets, tau, plain) if of == Of.SIGMOID else y

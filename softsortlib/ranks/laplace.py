@@ -417,7 +417,7 @@ def _threshold_rows(lo, hi, s, tau, v, k, place, d):
 def _threshold_numba(s, tau, v, k):
     "d and m of (42.7), the root of (42.5), by its kernel; all (B, n) or (B, 1)."
     d = torch.empty_like(tau)
-    m = torch.empty(tau.shape, dtype=torch.long)
+    m = tau.new_empty(tau.shape, dtype=torch.long)
     columns = arrays(tau[:, 0], v, k[:, 0], m[:, 0], d[:, 0])
     spread_rows(_threshold_rows, len(s), s.numel(), *arrays(s), *columns)
     return d, m

@@ -217,9 +217,9 @@ def _pull_numba(t, b, tau, size, a, v, z, rows, power):
     "The gradients to t, b and tau by the kernel of the CPU."
     sets, n = tau.numel(), t.shape[-1]
     units = sets * units_of(sets, len(rows))
-    gt = torch.empty(units, n, dtype=torch.float64)
-    gb = torch.empty(units, 0 if power else n, dtype=torch.float64)
-    gtau = torch.empty(units, dtype=torch.float64)
+    gt = t.new_empty(units, n, dtype=torch.float64)
+    gb = t.new_empty(units, 0 if power else n, dtype=torch.float64)
+    gtau = t.new_empty(units, dtype=torch.float64)
     upstream = Upstream(*arrays(*one_batch(tau.shape, a.mT, v.mT, z)))
     spread_rows(pull_rows, units, 2 * sets * len(rows) * n, _scores(t, b, tau, size, power, a.dtype),
                 upstream, *arrays(rows, gt, gb, gtau))

@@ -158,15 +158,15 @@ class Windows(NamedTuple):
 def _entries(t, tau, size, power, simplex):
     "The `Windows` of sorted t (B, n), tau (B, 1), size (B,)."
     B, n = t.shape
-    first, last = torch.empty(B, n, dtype=torch.long), torch.empty(B, n, dtype=torch.long)
+    first, last = (t.new_empty(B, n, dtype=torch.long) for _ in range(2))
     outs = first.numpy(), last.numpy()
     sets = arrays(t, tau[:, 0], size)
     spread_rows(_window_rows, B, 8 * t.numel(), *sets, float(power), simplex == "sparsemax", *outs)
     count = (last - first).flatten()
-    row = torch.arange(B * n).repeat_interleave(count)
+    row = torch.arange(B * n, device=t.device).repeat_interleave(count)
     start = count.cumsum(0) - count
-    left = first.flatten() + torch.arange(B).repeat_interleave(n) * n
-    column = torch.arange(len(row)) + (left - start)[row]
+    left = first.flatten() + torch.arange(B, device=t.device).repeat_interleave(n) * n
+    column = torch.arange(len(row), device=t.device) + (left - start)[row]
     flat = t.flatten()
     d = Power(power)(flat[row], flat[column]) / tau.expand(B, n).flatten()[row]
     return _valued(d, row, column, count, simplex, (B, n))
@@ -200,8 +200,8 @@ def _by_windows(self, d):
         return None
     if self._windows is None:
         t = P.t.reshape(-1, self.n).double()  # sums of large payloads stay numbers
-        tau = torch.as_tensor(P.tau, dtype=t.dtype).expand(*self.batch, 1).reshape(-1, 1)
-        size = torch.full(self.batch, self.n) if self.mask is None else self.mask.sum(-1)
+        tau = torch.as_tensor(P.tau, dtype=t.dtype, device=t.device).expand(*self.batch, 1).reshape(-1, 1)
+        size = torch.full(self.batch, self.n, device=t.device) if self.mask is None else self.mask.sum(-1)
         t = t if self.mask is None else t.masked_fill(~self.row_mask.reshape(t.shape), 0)
         self._windows = _entries(t, tau, size.reshape(-1), P.d.p, self.simplex)
     return self._windows if len(self._windows.row) * d <= _MOST else None

@@ -373,7 +373,7 @@ def _weigh_rows(lo, hi, s, tau, k, law, m, d, w):
 def _weigh_numba(s, tau, k, law):
     "w, d and m by the kernel; s (..., n), tau and k (..., 1)."
     few = float(k.max()) <= FEW
-    m = torch.full(tau.shape, -1) if few else _kth(s, k).contiguous()
+    m = torch.full(tau.shape, -1, device=tau.device) if few else _kth(s, k).contiguous()
     d, w = s.new_empty(tau.shape), s.new_empty(s.shape)
     n = s.shape[-1]
     rows = arrays(s.reshape(-1, n), tau.reshape(-1), k.reshape(-1))

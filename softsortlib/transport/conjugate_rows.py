@@ -165,7 +165,7 @@ def solve_by_sets(
     flat: float,  # share of p^T diag(r) p below which S looks flat
 ) -> "tuple[Tensor, Tensor]":  # the solution (B, n), and the steps of each set, long (B,)
     "Solve (189.1) for float64 on a CPU by conjugate gradients, each set to its own end."
-    mu, steps = torch.empty_like(r), torch.empty(len(r), dtype=torch.long)
+    mu, steps = torch.empty_like(r), r.new_empty(len(r), dtype=torch.long)
     r, rhs, enough, mu_rows, step_rows = arrays(r, rhs, enough, mu, steps)
     maps, points = Maps(*arrays(*at)), r.size + at[2].numel()
     if squared and target_shares(len(r), 8 * points // max(1, len(r)), at[2].shape[1]) > 1:

@@ -146,7 +146,7 @@ def _product(phi: Tensor, x: Tensor, gamma: Tensor, y: Tensor, tau: Tensor, v: T
     "(36.1) for phi, x (..., n), gamma, y (..., m), tau (...), v (..., n, d), float64 on a CPU; (..., m, d)."
     if choose(x, "", triton=True) == "triton":
         return _product_in_tiles(phi, x, gamma, y, tau, v, power, odd)
-    out = torch.empty(*y.shape, v.shape[-1], dtype=v.dtype)
+    out = v.new_empty(*y.shape, v.shape[-1])
     sources = Sources(*arrays(flat_batch(x, 1), flat_batch(phi, 1), flat_batch(v, 2)))
     targets = Targets(*arrays(flat_batch(y, 1), flat_batch(gamma, 1), flat_batch(out, 2)))
     temperatures, = arrays(flat_batch(tau, 0))

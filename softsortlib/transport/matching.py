@@ -140,7 +140,7 @@ def hard_matching(
     n = X.shape[-1]
     largest = X.abs().amax((-2, -1), keepdim=True).clamp(min=1e-300)
     C = (-X / largest).reshape(-1, n, n)            # of size one, so that no sum overflows
-    columns = torch.empty(len(C), n, dtype=torch.long)
+    columns = C.new_empty(len(C), n, dtype=torch.long)
     spread_rows(_assign, len(C), C.numel() * n, *arrays(C, columns))
     return columns.reshape(X.shape[:-1]).to(log_alpha.device)
 

@@ -329,7 +329,7 @@ def _few_op(
     h = convex_cost(power)
     G = ((line_potentials(y, x, b, a, h) + h(y[..., :1] - x[..., :1])) / tau[..., None]).contiguous()
     F, residual = x.new_empty(x.shape), x.new_empty(tau.shape)
-    passes = torch.empty(tau.shape, dtype=torch.long)
+    passes = tau.new_empty(tau.shape, dtype=torch.long)
     found = Found(*arrays(flat_batch(F, 1), flat_batch(G, 1), flat_batch(residual, 0), flat_batch(passes, 0)))
     problem, work = _problem(x, y, a, b, tau, power), 10 * x.numel() * y.shape[-1]
     spread_rows(few_rows, tau.numel(), work, problem, tolerance, limit, found)
