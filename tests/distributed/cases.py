@@ -211,6 +211,39 @@ def second(group, rank, P):
     return (error(got, cut(want, "random", P, rank), want),)
 
 
+def second_of_loss(group, rank, P, name, kind="normal", batch=(), n=23, masked=False, options={}):
+    "The gradient of a gradient of a loss, in parts and in one process."
+    whole = scores(kind, batch, n, torch.float64)
+    y = (2 * torch.randn(*batch, n, generator=torch.Generator().manual_seed(3))).round().clamp(min=0)
+    mask = torch.rand(*batch, n, generator=torch.Generator().manual_seed(5)) < 0.7 if masked else None
+    weight = torch.arange(n).double().cos()
+    def of(x, y, mask, w, **more):
+        value = getattr(losses, name)(x, y, mask, **options, **more)
+        g, = torch.autograd.grad(value.sum(), x, create_graph=True)
+        return g, torch.autograd.grad((g * w).sum(), x)[0]
+    want = of(whole.clone().requires_grad_(), y, mask, weight)
+    own = [cut(a, "random", P, rank) for a in (whole, y, weight)]
+    got = of(own[0].requires_grad_(), own[1], None if mask is None else cut(mask, "random", P, rank), own[2], group=group)
+    return tuple(error(a, cut(b, "random", P, rank), b) for a, b in zip(got, want))
+
+
+def training(group, rank, P, name, masked=False, options={}, steps=20):
+    "The values of a loss of a linear model, step by step; each process holds a part of each list."
+    rng = torch.Generator().manual_seed(3)
+    X, y = torch.rand(3, 23, 4, generator=rng, dtype=torch.float64), torch.randint(0, 4, (3, 23), generator=rng)
+    mask = torch.rand(3, 23, generator=rng) < 0.6 if masked else None
+    lengths = sizes(23, P)
+    X, y, mask = (None if a is None else a.split(lengths, 1)[rank] for a in (X, y, mask))
+    W, values = torch.linspace(1, 2, 4).double().requires_grad_(), []
+    for _ in range(steps):
+        value = getattr(losses, name)(X @ W, y, mask, tau=0.3, group=group, **options)
+        g, = torch.autograd.grad(value, W)
+        dist.all_reduce(g, group=group)
+        W = (W - 0.5 * g).detach().requires_grad_()
+        values.append(value.item())
+    return values
+
+
 def one_learns(group, rank, P):
     "Only the first process wants a gradient; nobody waits."
     whole = scores("normal", (), 23, torch.float64)

@@ -14,10 +14,10 @@ LOSSES = {"spearman_loss": {}, "spearman_loss:laplace": dict(method="laplace"), 
 BOUND = {torch.float64: 1e-12, torch.float32: 1e-6}
 
 
-def check(results, dtype=torch.float64):
+def check(results, dtype=torch.float64, bound=None):
     for result in results:
         assert not isinstance(result, str), result
-        assert max(result) < BOUND[dtype], results
+        assert max(result) < (bound or BOUND[dtype]), results
 
 
 @pytest.mark.parametrize("P", (1, 2, 3, 4))
@@ -152,6 +152,22 @@ def test_no_process_gets_much_more_than_its_share(processes, P):
 def test_second_derivatives_and_those_who_want_none(processes):
     check(processes("second", 3))
     assert processes("one_learns", 3) == [True] * 3
+
+
+@pytest.mark.parametrize("name", ("spearman_loss", "kendall_loss", "approx_ndcg_loss"))
+def test_second_derivatives_of_losses(processes, name):
+    for P in (1, 2, 3): check(processes("second_of_loss", P, name=name, options=dict(tau=0.4)), bound=1e-11)
+    check(processes("second_of_loss", 2, name=name, batch=(2,), masked=True, options=dict(tau=0.4, reduction="none")), bound=1e-11)
+
+
+@pytest.mark.parametrize("masked", (False, True))
+@pytest.mark.parametrize("name", ("spearman_loss", "kendall_loss", "approx_ndcg_loss", "precision_loss"))
+def test_a_training_takes_the_same_steps_on_two_processes(processes, name, masked):
+    options = dict(k=2) if name == "precision_loss" else {}
+    one, two = (processes("training", P, name=name, masked=masked, options=options) for P in (1, 2))
+    for values in two:
+        assert not isinstance(values, str), values
+        torch.testing.assert_close(torch.tensor(values), torch.tensor(one[0]), rtol=1e-10, atol=1e-12)
 
 
 def test_the_tutorial_is_the_same_run_on_any_number_of_processes(processes):
