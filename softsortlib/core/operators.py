@@ -103,14 +103,6 @@ def _shown(value):
         return repr(value)
     return f"{value.item():.4g}" if value.numel() == 1 else f"Tensor{tuple(value.shape)}"
 
-# %% ../../nbs/core/01_operators.ipynb #c47e1f78
-def _single(P, s):
-    "The map of a single score: one, with a zero gradient to s (..., 1); P itself where it is of another shape."
-    if P.shape != (*s.shape, 1):
-        return P
-    log_one = s.masked_fill(torch.ones_like(s, dtype=torch.bool), 0)    # not 0 * s: zero times infinity is NaN
-    return DensePermutation(log_one[..., None], P.dtype, mask=P.mask, row_mask=P.row_mask)
-
 # %% ../../nbs/core/01_operators.ipynb #40240596
 class Operator(Scored):
     """Base of all operators: a module from scores (..., n) to a `SoftPermutation` (..., m, n).
@@ -122,6 +114,7 @@ class Operator(Scored):
         def __call__(self, scores: Tensor, mask: "Tensor | None" = None) -> SoftPermutation: ...
         def _soft_permutation(self, s: Tensor, tau: "float | Tensor", mask: "Tensor | None",
                               dtype: torch.dtype) -> SoftPermutation: ...
+        def _single(self, P: SoftPermutation, s: Tensor) -> SoftPermutation: ...
 
     def __init__(self,
         tau: "float | Tensor" = 1.0,  # temperature, in units of the scores; a tensor broadcasts over the batch
@@ -139,13 +132,22 @@ class Operator(Scored):
         tau = check_tau(self.tau, scores)
         s = scores.to(compute_dtype(scores.dtype))
         P = self._soft_permutation(zero_outside(s, mask, -1), tau, mask, scores.dtype)
-        return _single(P, s) if scores.shape[-1] == 1 else P
+        return self._single(P, s) if scores.shape[-1] == 1 else P
 
 # %% ../../nbs/core/01_operators.ipynb #b92c2244
 @patch_to(Operator)
 def _soft_permutation(self, s, tau, mask, dtype):
     "What a subclass writes: s (..., n) in the compute dtype, tau a float or (..., 1), mask bool (..., n) or None."
     raise NotImplementedError(f"{type(self).__name__} does not say how to build its soft permutation")
+
+# %% ../../nbs/core/01_operators.ipynb #c47e1f78
+@patch_to(Operator)
+def _single(self, P, s):
+    "The map of a single score: one, with a zero gradient to s (..., 1); P itself where it is of another shape."
+    if P.shape != (*s.shape, 1):
+        return P
+    log_one = s.masked_fill(torch.ones_like(s, dtype=torch.bool), 0)    # not 0 * s: zero times infinity is NaN
+    return DensePermutation(log_one[..., None], P.dtype, mask=P.mask, row_mask=P.row_mask)
 
 # %% ../../nbs/core/01_operators.ipynb #c1498787
 def by_name(base, method, kwargs):

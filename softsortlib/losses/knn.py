@@ -16,17 +16,40 @@ import torch
 from torch import Tensor, nn
 
 from ..core.operators import Operator, check_tau, get_operator
-from ..core.permutation import fits, is_concrete, patch_to
-from ..engine.dispatch import common_shape
+from ..core.permutation import check_mask, compute_dtype, fits, is_concrete, patch_to
+from ..engine.dispatch import common_shape, precise
 from ..functional.arguments import check_k, runs_eagerly
-from ..functional.functions import soft_topk
+from ..functional.functions import soft_permutation
 from ..functional.temperature import calibrate_tau
 
 # %% ../../nbs/losses/58_knn.ipynb #0d0afd36
-def _squared_distance(x, y):
-    "Squared Euclidean distances, (..., q, n), of x (..., q, d) and y (..., n, d)."
-    squares = x.square().sum(-1)[..., :, None] + y.square().sum(-1)[..., None, :]
-    return (squares - 2 * x @ y.mT).clamp(min=0)
+def _middle(y, hidden):
+    "A place (..., 1, d) among the points y (..., n, d), without the hidden ones, bool (..., n), or None."
+    far = y.square().sum(-1)
+    if hidden is not None:
+        far = far.masked_fill(hidden, math.inf)
+    near = (far <= 4 * far.amin(-1, keepdim=True)).to(y.dtype)[..., None, :]
+    return near @ y / near.sum(-1, keepdim=True)
+
+def _cleaned(x):
+    "x (..., n, d) with zeros for a point that is not finite; and what its distances become, NaN, else 0, (..., n, 1)."
+    finite = x.detach().sum(-1, keepdim=True).isfinite()
+    lost = torch.zeros_like(finite, dtype=x.dtype).masked_fill(~finite, math.nan)
+    return x if is_concrete(finite) and finite.all() else x.masked_fill(~finite, 0), lost
+
+def _closeness(x, y, seen=None):
+    "Minus squared distances, (..., q, n), of x (..., q, d) and y (..., n, d), of which some are seen, bool (..., n)."
+    dtype = compute_dtype(x.dtype)
+    x, y = precise(x.to(dtype)), precise(y.to(dtype))
+    lost_x, lost_y, hidden = 0, 0, None
+    if seen is not None:
+        (x, lost_x), (y, lost_y) = _cleaned(x), _cleaned(y)
+        hidden = (seen.sum_to_size(y.shape[:-1]) == 0) | lost_y[..., 0].isnan()
+    middle = _middle(y.detach(), hidden)
+    x, y = x - middle, y - middle
+    xx = x.square().sum(-1, keepdim=True) + lost_x
+    yy = y.square().sum(-1, keepdim=True) + lost_y
+    return (2 * (x @ y.mT) - xx - yy.mT).to(dtype)
 
 # %% ../../nbs/losses/58_knn.ipynb #c6237ab0
 NEVER = -1e30  # stands for log 0, so that sums of nothing but zeros have a gradient
@@ -109,7 +132,7 @@ def _check_batches(queries, candidates, labels):
         raise ValueError(f"labels must broadcast to {(*batch, candidates.shape[-2])}, got {tuple(labels.shape)}")
 
 # %% ../../nbs/losses/58_knn.ipynb #66d333ff
-def _check_vote(queries, candidates, labels, k, classes):
+def _check_vote(queries, candidates, labels, k):
     "Raise `TypeError` or `ValueError` unless k of the labelled candidates can vote about the queries."
     _check_points(queries, candidates)
     _check_labels(labels, candidates)
@@ -121,19 +144,31 @@ def _check_vote(queries, candidates, labels, k, classes):
     if k > candidates.shape[-2]:
         raise ValueError(f"k must be in 1..{candidates.shape[-2]}, the number of candidates, got {k}")
     _check_batches(queries, candidates, labels)
+
+def _check_numbers(labels, classes):
+    "Raise `ValueError` unless the labels are numbers of classes, of which there are `classes` or any number, None."
     if is_concrete(labels) and (labels.min() < 0 or classes is not None and labels.max() >= classes):
         top = f" to {classes - 1}" if classes else ""
         raise ValueError(f"labels must be class numbers from 0{top}, got {labels.min().item()}..{labels.max().item()}")
 
+def _seen(mask, queries, candidates):
+    "Candidates that some query may see, bool (..., n), or None; raise `TypeError` or `ValueError` for a wrong mask."
+    if mask is None:
+        return None
+    batch = common_shape(queries.shape[:-2], candidates.shape[:-2])
+    pairs = queries.new_empty(()).expand(*batch, queries.shape[-2], candidates.shape[-2])
+    return check_mask(mask, pairs).any(-2)
+
 # %% ../../nbs/losses/58_knn.ipynb #cc245948
 def _log_column_means(P):
     "The logarithm of the mean of each column, (..., n), over the real rows of P."
-    log_P = P._log_rows(P._rows)
-    if P.row_mask is None:
-        return log_P.clamp(min=NEVER).logsumexp(-2) - math.log(P.m)
-    log_P = log_P.masked_fill(~P._kept[..., None], -math.inf)
-    rows = P._kept.sum(-1).clamp(min=1)[..., None].to(log_P.dtype)
-    return log_P.clamp(min=NEVER).logsumexp(-2) - rows.log()
+    log_P, log_rows = P._log_rows(P._rows), math.log(P.m)
+    if P.row_mask is not None:
+        log_P = log_P.masked_fill(~P._kept[..., None], -math.inf)
+        log_rows = P._kept.sum(-1).clamp(min=1)[..., None].to(log_P.dtype).log()
+    top = log_P.detach().amax(-2).clamp(min=NEVER)
+    total = (log_P - top[..., None, :]).exp().sum(-2).clamp(min=torch.finfo(log_P.dtype).tiny)
+    return total.log() + top - log_rows
 
 # %% ../../nbs/losses/58_knn.ipynb #b96738cd
 @patch_to(SoftKNN)
@@ -146,9 +181,13 @@ def forward(self,
     """Log-probability of each class for each query, (58.1; Prillo & Eisenschlos 2020, section 5.4).
 
     Raise `TypeError` or `ValueError` when an argument does not fit, `RuntimeError` where classes cannot be counted."""
-    _check_vote(queries, candidates, labels, self.k, self.classes)
-    s = -_squared_distance(queries, candidates)
-    P = soft_topk(s, self.k, method=self.method, tau=self.tau, mask=mask)[1]
+    _check_vote(queries, candidates, labels, self.k)
+    seen = _seen(mask, queries, candidates)
+    if seen is not None:
+        labels = labels.masked_fill(~seen, 0)
+    _check_numbers(labels, self.classes)
+    s = _closeness(queries, candidates, seen)
+    P = soft_permutation(s, descending=True, method=self.method, tau=self.tau, mask=mask)[..., :self.k, :]
     log_w = _log_column_means(P)
     if self.classes is None and not runs_eagerly(labels):
         raise RuntimeError("classes must be given, as SoftKNN(k, classes=10), under torch.func and torch.compile: "
@@ -270,7 +309,7 @@ def _temperature(self, X):
         return None  # an operator keeps its own
     z = self.embedding_(X)
     try:
-        return calibrate_tau(-_squared_distance(z, z), 0.5, method=self.method)
+        return calibrate_tau(_closeness(z, z), 0.5, method=self.method)
     except ValueError:
         return 1.0  # all points coincide
 

@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = []
 
-# %% ../../nbs/selection/107_passes.ipynb #b64713a9
+# %% ../../nbs/selection/107_passes.ipynb #2ab255c1
 from enum import IntEnum
 
 import numpy as np
@@ -16,7 +16,7 @@ from ..engine.autograd import batched, custom_op, differentiable
 from ..engine.compile import arrays, exp_neg, jit, spread_rows
 from ..engine.dispatch import choose, precise
 from ..ranks.laplace import lapsum_topk
-from .roots import FEW, Law, composed_pull, fill_slopes, insert_score, root, root_of
+from .roots import FEW, Law, composed_pull, fill_slopes, fill_steps, insert_score, root_of, weigh
 from .short import fill_smooth
 
 # %% ../../nbs/selection/107_passes.ipynb #17b96feb
@@ -82,7 +82,7 @@ def _laplace_pull(g, s, tau, k):
     near = (s - s.detach().amax(-1, keepdim=True)).masked_fill(~there, 0)
     return s_grad, -(s_grad * near).sum(-1, keepdim=True) / tau
 
-# %% ../../nbs/selection/107_passes.ipynb #ca22b645
+# %% ../../nbs/selection/107_passes.ipynb #c2f93378
 def route_pull(g, s, tau, place, gate):
     "The gradients in s (..., n) and tau (..., 1) for those of the weights, g (..., k); place (..., k + 1)."
     k = g.shape[-1]
@@ -97,9 +97,8 @@ def route_pull(g, s, tau, place, gate):
     elif gate == Gate.LAPLACE:
         s_grad, tau_grad = _laplace_pull(v, s, tau, k)
     else:
-        count = torch.full_like(tau, k)
-        d, m = root(s, tau, count, int(gate))
-        s_grad, tau_grad, _ = composed_pull(v, s, tau, d, m, int(gate))
+        m, d, at = weigh(s, tau, torch.full_like(tau, k), int(gate))
+        s_grad, tau_grad, _ = composed_pull(v, None, s, tau, m, d, at, int(gate), of_k=False)
     return s_grad.scatter_add(-1, chosen, w * (g - mean)), tau_grad
 
 # %% ../../nbs/selection/107_passes.ipynb #95ad23bb
@@ -158,7 +157,7 @@ def _weigh_arrivals(slope, v):
         total += slope[j]
     return moment, total
 
-# %% ../../nbs/selection/107_passes.ipynb #8a812fb3
+# %% ../../nbs/selection/107_passes.ipynb #153cb28b
 @jit
 def _slopes_of(s, place, tau, gate, u, slope):
     "The slopes of the mask of one row; u (n,) is room to work in. Returns whether they are numbers."
@@ -171,7 +170,8 @@ def _slopes_of(s, place, tau, gate, u, slope):
         return True
     pivot = np.float64(s[place[k - 1]])
     d = root_of(s, pivot, tau, np.float64(k), gate, u)
-    fill_slopes(gate, s, pivot, tau, d, slope)
+    fill_steps(gate, s, pivot, tau, d, u)
+    fill_slopes(gate, s, u, pivot, tau, d, slope)
     return d == d
 
 # %% ../../nbs/selection/107_passes.ipynb #ac1df83d

@@ -17,7 +17,7 @@ from ..engine.autograd import batched, custom_op, differentiable
 from ..engine.compile import arrays, jit, spread_rows
 from ..engine.dispatch import choose, has_double, switch
 
-# %% ../../nbs/selection/105_roots.ipynb #4f6a6283
+# %% ../../nbs/selection/105_roots.ipynb #80e8bc5b
 class Law(IntEnum):
     "The step from 0 to 1."
     LINEAR = 0
@@ -31,12 +31,13 @@ def step_value(v, law):
     y = v.clamp(0, 1)
     return y if law == Law.LINEAR else y * y * y
 
-def step_slope(v, law):
-    "The derivative of f at v, differentiable in its turn."
+def step_slope(v, law, inside=None):
+    "The derivative of f at v, differentiable in its turn; `inside` says where a clipped step is neither 0 nor 1."
     if law == Law.LOGISTIC:
         return v.sigmoid() * (-v).sigmoid()
-    inside = ((v >= 0) & (v <= 1)).to(v.dtype)
-    return inside if law == Law.LINEAR else 3 * v.clamp(0, 1).square() * inside
+    inside = (v >= 0) & (v <= 1) if inside is None else inside
+    slope = inside.to(v.dtype)
+    return slope if law == Law.LINEAR else 3 * v.clamp(0, 1).square() * slope
 
 def _beyond(v, law):
     "1 - f(v), exact where it is small."
@@ -216,7 +217,7 @@ def _root_rows(lo, hi, s, tau, k, m, law, d):
     for b in range(lo, hi):
         d[b] = root_of(s[b], np.float64(s[b, m[b]]), np.float64(tau[b]), np.float64(k[b]), law, u)
 
-# %% ../../nbs/selection/105_roots.ipynb #3f2eb466
+# %% ../../nbs/selection/105_roots.ipynb #c7e159e0
 _MANY = switch("roots: chosen unsorted", 1024, "k")
 
 def _kth(s, k):
@@ -238,13 +239,18 @@ def _root_numba(s, tau, k, law, m):
     spread_rows(_root_rows, len(rows[0]), 4 * s.numel(), *rows, law, d.view(-1).numpy())
     return d
 
+def _distances(s, tau, m):
+    "u of (105.1) for s (..., n), in double precision where there is one; -inf where padded."
+    double = torch.float64 if has_double(s) else torch.float32
+    s = s.to(double)
+    least = -1e300 if double == torch.float64 else -1e30
+    u = ((s - s.gather(-1, m)) / tau.to(double)).clamp(min=least).where(s > -math.inf, -math.inf)
+    return u.where(~s.isnan(), math.nan)
+
 def _root_torch(s, tau, k, law, m):
     "The same in plain torch."
-    double = torch.float64 if has_double(s) else torch.float32
-    s, tau, k = (a.to(double) for a in (s, tau, k))
-    least = -1e300 if double == torch.float64 else -1e30
-    u = ((s - s.gather(-1, m)) / tau).clamp(min=least).where(s > -math.inf, -math.inf)
-    return root_plain(u.where(~s.isnan(), math.nan), law, k)
+    u = _distances(s, tau, m)
+    return root_plain(u, law, k.to(u.dtype))
 
 # %% ../../nbs/selection/105_roots.ipynb #5fc337f5
 def _root_triton(s, tau, k, law, m):
@@ -264,35 +270,12 @@ def _root_op(s: Tensor, tau: Tensor, k: Tensor, law: int) -> tuple[Tensor, Tenso
 def _(s, tau, k, law):
     return s.new_empty(tau.shape), s.new_empty(tau.shape, dtype=torch.long)
 
-# %% ../../nbs/selection/105_roots.ipynb #8d6a89e5
-def _densities(s, tau, d, m, law):
-    "s - s_m and the slopes of Prop 105.3, (..., n) each, zero where padded."
-    padded = s == -math.inf
-    near = (s - s.detach().gather(-1, m)).masked_fill(padded, 0)
-    return near, step_slope(near / tau - d, law).masked_fill(padded, 0)
+# %% ../../nbs/selection/105_roots.ipynb #b6b75d14
+root = differentiable(_root_op, 3, _root_op.backward)  # the weights below know the derivative
 
-def _root_setup(ctx, inputs, output):
-    *tensors, ctx.law = inputs
-    ctx.save_for_backward(*tensors, *output)
-
-def _root_backward(ctx, g, _):
-    "(105.4)"
-    s, tau, k, d, m = ctx.saved_tensors
-    near, density = _densities(s, tau, d, m, ctx.law)
-    total = density.sum(-1, keepdim=True).clamp(min=torch.finfo(s.dtype).tiny)
-    s_grad = (g / (tau * total)) * density
-    tau_grad = k_grad = None
-    if ctx.needs_input_grad[1]:
-        moment = density * near
-        tau_grad = -g * moment.sum(-1, keepdim=True) / total / tau / tau
-    if ctx.needs_input_grad[2]:
-        k_grad = -g / total
-    return s_grad, tau_grad, k_grad, None
-
-root = differentiable(_root_op, 3, _root_backward, _root_setup)
-
-# %% ../../nbs/selection/105_roots.ipynb #d685eacb
+# %% ../../nbs/selection/105_roots.ipynb #9432fd0b
 FEW = switch("roots: chosen by insertion", 32, "k")  # the largest c that is selected by insertion
+HARD = -1 + 4 * float(np.finfo(np.float64).eps)  # a clipped step has nothing in between for d up to here
 
 @jit(paste=True)
 def insert_score(x, i, j, top, place):
@@ -315,42 +298,49 @@ def _select(s, c, top, place):
             insert_score(x, i, c - 1, top, place)
     return place[c - 1]
 
-# %% ../../nbs/selection/105_roots.ipynb #e615ea26
+# %% ../../nbs/selection/105_roots.ipynb #cf28394a
 @jit
-def _fill_steps(law, s, pivot, tau, d, w):
-    "w = f(u - d) for s, w (n,)."
+def fill_steps(law, s, pivot, tau, d, w):
+    "w = f(u - d) for s, w (n,), by Prop 105.4."
+    most = 1.0 - np.finfo(w.dtype).epsneg
     if law == Law.LOGISTIC:
         for i in range(len(s)):
             v = (np.float64(s[i]) - pivot) / tau - d
             e = math.exp(-abs(v))
             w[i] = (1.0 if v >= 0 else e) / (1.0 + e)
+    elif d <= HARD:
+        for i in range(len(s)):
+            w[i] = 1.0 if s[i] >= pivot else 0.0
     else:
         for i in range(len(s)):
             y = min(max((np.float64(s[i]) - pivot) / tau - d, 0.0), 1.0)
-            w[i] = y if law == Law.LINEAR else y * y * y
+            f = y if law == Law.LINEAR else y * y * y
+            w[i] = min(f, most) if y < 1.0 else f
 
-# %% ../../nbs/selection/105_roots.ipynb #5aabd5f8
+# %% ../../nbs/selection/105_roots.ipynb #8333c5dd
 @jit
-def fill_slopes(law, s, pivot, tau, d, out):
-    "out = f'(u - d) for s, out (n,)."
+def fill_slopes(law, s, w, pivot, tau, d, out):
+    "out = f'(u - d) for s, out (n,), and the weights w (n,)."
     if law == Law.LOGISTIC:
         for i in range(len(s)):
             e = math.exp(-abs((np.float64(s[i]) - pivot) / tau - d))
             out[i] = e / ((1.0 + e) * (1.0 + e))
+    elif law == Law.LINEAR:
+        for i in range(len(s)):
+            out[i] = 1.0 if 0.0 < w[i] < 1.0 else 0.0
     else:
         for i in range(len(s)):
             v = (np.float64(s[i]) - pivot) / tau - d
-            inside = 1.0 if 0.0 <= v <= 1.0 else 0.0
-            out[i] = inside if law == Law.LINEAR else (3.0 * v * v if inside else 0.0)
+            out[i] = 3.0 * v * v if 0.0 < w[i] < 1.0 else 0.0
 
 @jit
-def _pull_rows(lo, hi, g, s, tau, d, m, law, out):
-    "(105.5) for rows lo..hi; g, s, out (B, n), tau, d, m (B,)."
+def _pull_rows(lo, hi, g, s, w, tau, d, m, law, out):
+    "(105.5) for rows lo..hi; g, s, w, out (B, n), tau, d, m (B,)."
     slope = np.empty(s.shape[1])
     for b in range(lo, hi):
         pivot = np.float64(s[b, m[b]])
         t = np.float64(tau[b])
-        fill_slopes(law, s[b], pivot, t, np.float64(d[b]), slope)
+        fill_slopes(law, s[b], w[b], pivot, t, np.float64(d[b]), slope)
         total = 0.0
         moment = 0.0
         for i in range(len(slope)):
@@ -360,7 +350,7 @@ def _pull_rows(lo, hi, g, s, tau, d, m, law, out):
         for i in range(len(slope)):
             out[b, i] = slope[i] * (g[b, i] - mean) / t if d[b] == d[b] else math.nan
 
-# %% ../../nbs/selection/105_roots.ipynb #f67988ae
+# %% ../../nbs/selection/105_roots.ipynb #1d32c13f
 @jit
 def _weigh_rows(lo, hi, s, tau, k, law, m, d, w):
     "Roots and weights of rows lo..hi; s, w (B, n), tau, k, m, d (B,); m is chosen here where it is -1."
@@ -375,11 +365,11 @@ def _weigh_rows(lo, hi, s, tau, k, law, m, d, w):
         at = root_of(s[b], pivot, t, np.float64(k[b]), law, u)
         d[b] = at
         if at == at:
-            _fill_steps(law, s[b], pivot, t, at, w[b])
+            fill_steps(law, s[b], pivot, t, at, w[b])
         else:
             w[b] = math.nan
 
-# %% ../../nbs/selection/105_roots.ipynb #65b0f49b
+# %% ../../nbs/selection/105_roots.ipynb #2acfea35
 def _weigh_numba(s, tau, k, law):
     "w, d and m by the kernel; s (..., n), tau and k (..., 1)."
     few = float(k.max()) <= FEW
@@ -391,11 +381,21 @@ def _weigh_numba(s, tau, k, law):
     spread_rows(_weigh_rows, len(rows[0]), 8 * s.numel(), *rows, law, *outs)
     return w, d, m
 
+def _weights_at(u, d, law, dtype):
+    "f(u - d) in `dtype`, by Prop 105.4; u (..., n), d (..., 1)."
+    w = step_value(u - d, law).to(dtype)
+    if law == Law.LOGISTIC:
+        return w
+    most = 1 - torch.finfo(dtype).eps / 2
+    w = torch.where(u - d < 1, w.clamp(max=most), w)
+    return torch.where(d <= -1 + 4 * torch.finfo(d.dtype).eps, (u >= 0).to(dtype), w)
+
 def _weigh_torch(s, tau, k, law):
     "The same in plain torch."
     m = _kth(s, k).contiguous()
-    d = _root_torch(s, tau, k, law, m).to(s.dtype)
-    return step_value((s - s.gather(-1, m)) / tau - d, law), d, m
+    u = _distances(s, tau, m)
+    d = root_plain(u, law, k.to(u.dtype))
+    return _weights_at(u, d, law, s.dtype), d.to(s.dtype), m
 
 def _weigh_triton(s, tau, k, law):
     "The same by the kernel of the GPU."
@@ -406,47 +406,68 @@ def _weigh_triton(s, tau, k, law):
 
 _WEIGHS = {"numba": _weigh_numba, "triton": _weigh_triton, "torch": _weigh_torch}
 
-# %% ../../nbs/selection/105_roots.ipynb #f84dcbd1
+# %% ../../nbs/selection/105_roots.ipynb #fdb54a6e
 @custom_op("topk_pull", __name__)
-def _pull_op(g: Tensor, s: Tensor, tau: Tensor, d: Tensor, m: Tensor, law: int) -> Tensor:
-    "(105.5) by its kernel; g and s (..., n), the others (..., 1)."
+def _pull_op(g: Tensor, s: Tensor, w: Tensor, tau: Tensor, d: Tensor, m: Tensor, law: int) -> Tensor:
+    "(105.5) by its kernel; g, s and w (..., n), the others (..., 1)."
     n = s.shape[-1]
     out = s.new_empty(s.shape)
-    rows = arrays(g.reshape(-1, n), s.reshape(-1, n), *(a.reshape(-1) for a in (tau, d, m)))
+    rows = arrays(*(a.reshape(-1, n) for a in (g, s, w)), *(a.reshape(-1) for a in (tau, d, m)))
     spread_rows(_pull_rows, len(rows[0]), 4 * s.numel(), *rows, law, out.view(-1, n).numpy())
     return out
 
 @_pull_op.register_fake
-def _(g, s, tau, d, m, law):
+def _(g, s, w, tau, d, m, law):
     return s.new_empty(s.shape)
 
-batched(_pull_op, 5)
+batched(_pull_op, 6)
 
-def composed_pull(g, s, tau, d, m, law):
-    "(105.5) in plain torch: the gradients to s, tau and k."
-    near, density = _densities(s, tau, d, m, law)
+# %% ../../nbs/selection/105_roots.ipynb #1828da74
+def _shares(near, density, total, v, padded, law):
+    "p of Prop 105.3 (..., n), for slopes (..., n) and their sum (..., 1)."
+    if law == Law.LOGISTIC:
+        above, below = (v.abs().neg().masked_fill(side | padded, -math.inf) for side in (v <= 0, v > 0))
+        limit = above.softmax(-1) + below.softmax(-1)  # (105.7)
+    else:
+        limit = ((near == 0) & ~padded).to(v.dtype)  # (105.6)
+    share = torch.where(total > torch.finfo(v.dtype).tiny, density, limit)
+    return share / share.sum(-1, keepdim=True)
+
+def composed_pull(g, of_d, s, tau, w, d, m, law, of_k=True):
+    "(105.5) in plain torch: the gradients to s, tau and, with `of_k`, k; of_d (..., 1) is that of d, or None."
+    padded = s == -math.inf
+    near = (s - s.detach().gather(-1, m)).masked_fill(padded, 0)
+    v = near / tau - d
+    density = step_slope(v, law, (w > 0) & (w < 1)).masked_fill(padded, 0)
     total = density.sum(-1, keepdim=True).clamp(min=torch.finfo(s.dtype).tiny)
-    mean = (density * g).sum(-1, keepdim=True) / total
-    s_grad = density * (g - mean) / tau
-    moved = s_grad * near
-    return s_grad, -moved.sum(-1, keepdim=True) / tau, mean
+    moment = (density * g).sum(-1, keepdim=True)
+    mean = (moment if of_d is None else moment - of_d) / total
+    s_grad = density * (g - mean + 0 * d) / tau  # NaN in the row of a NaN
+    tau_grad = -(s_grad * near).sum(-1, keepdim=True) / tau
+    k_grad = None
+    if of_k:
+        p = _shares(near, density, total, v, padded, law)
+        k_grad = (p * g).sum(-1, keepdim=True) + 0 * d
+        k_grad = k_grad if of_d is None else k_grad - of_d / total
+    return s_grad, tau_grad, k_grad
 
-# %% ../../nbs/selection/105_roots.ipynb #67d2d5ec
+# %% ../../nbs/selection/105_roots.ipynb #ade8ac45
 @custom_op("topk_pull_all", __name__)
-def pull_all(g: Tensor, s: Tensor, tau: Tensor, d: Tensor, m: Tensor, law: int) -> tuple[Tensor, Tensor, Tensor]:
+def pull_all(g: Tensor, s: Tensor, tau: Tensor, w: Tensor, d: Tensor, m: Tensor,
+             law: int) -> tuple[Tensor, Tensor, Tensor]:
     "(105.5): the gradients to s (..., n), tau and k (..., 1), by the kernel of a GPU where there is one."
     if choose(s, "", triton=True) != "triton":
-        return composed_pull(g, s, tau, d, m, law)
+        return composed_pull(g, None, s, tau, w, d, m, law)
     from softsortlib.selection.roots_triton import pull_by_rows
     return pull_by_rows(g, s, tau, d, m, law)
 
 @pull_all.register_fake
-def _(g, s, tau, d, m, law):
+def _(g, s, tau, w, d, m, law):
     return s.new_empty(s.shape), s.new_empty(tau.shape), s.new_empty(tau.shape)
 
-batched(pull_all, 5)
+batched(pull_all, 6)
 
-# %% ../../nbs/selection/105_roots.ipynb #babc364c
+# %% ../../nbs/selection/105_roots.ipynb #9fda0f8a
 @custom_op("topk_weights", __name__)
 def _weights_op(s: Tensor, tau: Tensor, k: Tensor, law: int) -> tuple[Tensor, Tensor, Tensor]:
     "Weights (..., n), d and m (..., 1) of (105.1), for s (..., n), -inf where padded, tau and k (..., 1)."
@@ -456,25 +477,27 @@ def _weights_op(s: Tensor, tau: Tensor, k: Tensor, law: int) -> tuple[Tensor, Te
 def _(s, tau, k, law):
     return s.new_empty(s.shape), s.new_empty(tau.shape), s.new_empty(tau.shape, dtype=torch.long)
 
+# %% ../../nbs/selection/105_roots.ipynb #0f91962f
 def _weights_setup(ctx, inputs, output):
-    *tensors, ctx.law = inputs
-    ctx.save_for_backward(*tensors, *output[1:])
+    s, tau, _, ctx.law = inputs
+    ctx.save_for_backward(s, tau, *output)
+    ctx.set_materialize_grads(False)
 
-def _weights_backward(ctx, g, *_):
+def _weights_backward(ctx, g, of_d, _):
     "(105.5)"
-    s, tau, k, d, m = ctx.saved_tensors
+    s, tau, w, d, m = ctx.saved_tensors
     _, of_tau, of_k, _ = ctx.needs_input_grad
+    g = torch.zeros_like(s) if g is None else g
     who = choose(s, "", triton=True)
-    if torch.is_grad_enabled():
-        d, m = root(s, tau, k, ctx.law)
-    elif who == "triton":
-        return *pull_all(g, s, tau, d, m, ctx.law), None
-    elif who == "numba" and not (of_tau or of_k):
-        return _pull_op(g, s, tau, d, m, ctx.law), None, None, None
-    return *composed_pull(g, s, tau, d, m, ctx.law), None
+    if of_d is None and not torch.is_grad_enabled():
+        if who == "triton":
+            return *pull_all(g, s, tau, w, d, m, ctx.law), None
+        if who == "numba" and not (of_tau or of_k):
+            return _pull_op(g, s, w, tau, d, m, ctx.law), None, None, None
+    return *composed_pull(g, of_d, s, tau, w, d, m, ctx.law, of_k), None
 
-_weights = differentiable(_weights_op, 3, _weights_backward, _weights_setup)
+weigh = differentiable(_weights_op, 3, _weights_backward, _weights_setup)
 
 def step_weights(s, tau, k, law):
     "The weights f(u - d) of (105.1), (..., n), for s (..., n), -inf where padded, tau and k (..., 1), of one dtype."
-    return _weights(s, tau, k, int(law))[0]
+    return weigh(s, tau, k, int(law))[0]

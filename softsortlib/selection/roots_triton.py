@@ -44,7 +44,22 @@ def _step(v, LOGISTIC: tl.constexpr, CUBE: tl.constexpr):
             down = 1 - up
     return up, down, slope
 
-# %% ../../nbs/selection/182_roots_triton.ipynb #111e6221
+# %% ../../nbs/selection/182_roots_triton.ipynb #ae7941d2
+@triton_jit
+def _is_hard(d, least):
+    "Whether no weight of a clipped step is in between, by Prop 105.4; `least` is two units in the last place."
+    return d + 1 <= 2 * least
+
+@triton_jit
+def _weights(u, d, least, LOGISTIC: tl.constexpr, CUBE: tl.constexpr):
+    "The weights of Prop 105.4 for a tile."
+    up, _, _ = _step(u - d, LOGISTIC, CUBE)
+    if not LOGISTIC:
+        most = 1 - (d * 0 + least) / 4
+        up = tl.where(u - d < 1, tl.minimum(up, most), up)
+        up = tl.where(_is_hard(d, least), tl.where(u >= 0, 1.0, 0.0).to(up.dtype), up)
+    return up + (d - d)                                        # NaN for a row of NaN
+
 @triton_jit
 def _terms(u, d, LOGISTIC: tl.constexpr, CUBE: tl.constexpr):
     "The terms of (105.3) for a tile, and their slopes downwards."
@@ -113,7 +128,7 @@ def _search(first, s_ptr, n, pivot, tau, missing, low, high, least,
         turns += 1
     return d
 
-# %% ../../nbs/selection/182_roots_triton.ipynb #9768e787
+# %% ../../nbs/selection/182_roots_triton.ipynb #61f64e09
 @triton_jit
 def _root_kernel(s_ptr, tau_ptr, k_ptr, m_ptr, d_ptr, w_ptr, n, least,
                  WEIGH: tl.constexpr, LOGISTIC: tl.constexpr, CUBE: tl.constexpr, BLOCK: tl.constexpr):
@@ -135,22 +150,47 @@ def _root_kernel(s_ptr, tau_ptr, k_ptr, m_ptr, d_ptr, w_ptr, n, least,
     if WEIGH:
         for start in range(0, n, BLOCK):
             i = start + tl.arange(0, BLOCK)
-            up, _, _ = _step(_distances(s_ptr, i, n, pivot, tau) - d, LOGISTIC, CUBE)
-            tl.store(w_ptr + i, up + (d - d), i < n)           # NaN for a row of NaN
+            u = _distances(s_ptr, i, n, pivot, tau)
+            tl.store(w_ptr + i, _weights(u, d, least, LOGISTIC, CUBE), i < n)
 
-# %% ../../nbs/selection/182_roots_triton.ipynb #a5f78f7a
+# %% ../../nbs/selection/182_roots_triton.ipynb #95aee0d3
 @triton_jit
-def _densities(s_ptr, i, n, pivot, tau, d, LOGISTIC: tl.constexpr, CUBE: tl.constexpr):
-    "s - s_m and the slopes of Prop 105.3 for the scores i, zero where padded."
+def _densities(s_ptr, i, n, pivot, tau, d, least, LOGISTIC: tl.constexpr, CUBE: tl.constexpr):
+    "s - s_m and the slopes of Prop 105.4 for the scores i, zero where padded."
     s = tl.load(s_ptr + i, i < n, -float("inf"))
     there = s != -float("inf")
     near = tl.where(there, s - pivot, 0.0)
-    _, _, slope = _step(near / tau - d, LOGISTIC, CUBE)
+    v = near / tau - d
+    _, _, slope = _step(v, LOGISTIC, CUBE)
+    if not LOGISTIC:
+        slope = tl.where((v > 0) & (v < 1), tl.where(_is_hard(d, least), 0.0, slope), 0.0).to(v.dtype)
     return near, tl.where(there, slope, 0.0)
 
-# %% ../../nbs/selection/182_roots_triton.ipynb #270fd794
+# %% ../../nbs/selection/182_roots_triton.ipynb #15e81596
 @triton_jit
-def _unweigh_kernel(g_ptr, s_ptr, tau_ptr, m_ptr, d_ptr, of_s_ptr, of_tau_ptr, of_k_ptr, n, tiny,
+def _limit_mean(g_ptr, s_ptr, n, pivot, tau, d, LOGISTIC: tl.constexpr, BLOCK: tl.constexpr):
+    "The sum of p g: over the ties of the pivot, or half over each side of the threshold."
+    above = tl.zeros((BLOCK,), s_ptr.dtype.element_ty)
+    above_g = tl.zeros((BLOCK,), s_ptr.dtype.element_ty)
+    below = tl.zeros((BLOCK,), s_ptr.dtype.element_ty)
+    below_g = tl.zeros((BLOCK,), s_ptr.dtype.element_ty)
+    for start in range(0, n, BLOCK):
+        i = start + tl.arange(0, BLOCK)
+        u = _distances(s_ptr, i, n, pivot, tau)
+        g = tl.load(g_ptr + i, i < n, 0.0)
+        share = tl.exp(tl.abs(d) - tl.abs(u - d)) if LOGISTIC else tl.where(u == 0, 1.0, 0.0).to(u.dtype)
+        above += tl.where(u > d, share, 0.0)
+        above_g += tl.where(u > d, share, 0.0) * g
+        below += tl.where(u > d, 0.0, share)
+        below_g += tl.where(u > d, 0.0, share) * g
+    mean = tl.sum(above_g) / tl.sum(above)
+    if LOGISTIC:
+        mean = (mean + tl.sum(below_g) / tl.sum(below)) / 2
+    return mean
+
+# %% ../../nbs/selection/182_roots_triton.ipynb #b4453a88
+@triton_jit
+def _unweigh_kernel(g_ptr, s_ptr, tau_ptr, m_ptr, d_ptr, of_s_ptr, of_tau_ptr, of_k_ptr, n, least,
                  LOGISTIC: tl.constexpr, CUBE: tl.constexpr, BLOCK: tl.constexpr):
     "(105.5) for one row."
     b = tl.program_id(0).to(tl.int64)
@@ -164,14 +204,18 @@ def _unweigh_kernel(g_ptr, s_ptr, tau_ptr, m_ptr, d_ptr, of_s_ptr, of_tau_ptr, o
     moment = tl.zeros((BLOCK,), s_ptr.dtype.element_ty)
     for start in range(0, n, BLOCK):
         i = start + tl.arange(0, BLOCK)
-        near, density = _densities(s_ptr, i, n, pivot, tau, d, LOGISTIC, CUBE)
+        _, density = _densities(s_ptr, i, n, pivot, tau, d, least, LOGISTIC, CUBE)
         total += density
         moment += density * tl.load(g_ptr + i, i < n, 0.0)
-    mean = tl.sum(moment) / tl.maximum(tl.sum(total), tiny) + (d - d)
+    whole = tl.sum(total)
+    mean = tl.sum(moment) / whole
+    if whole < 2e-38:
+        mean = _limit_mean(g_ptr, s_ptr, n, pivot, tau, d, LOGISTIC, BLOCK)
+    mean += d - d
     moved = tl.zeros((BLOCK,), s_ptr.dtype.element_ty)
     for start in range(0, n, BLOCK):
         i = start + tl.arange(0, BLOCK)
-        near, density = _densities(s_ptr, i, n, pivot, tau, d, LOGISTIC, CUBE)
+        near, density = _densities(s_ptr, i, n, pivot, tau, d, least, LOGISTIC, CUBE)
         pull = density * (tl.load(g_ptr + i, i < n, 0.0) - mean) / tau
         tl.store(of_s_ptr + i, pull, i < n)
         moved += pull * near
@@ -208,7 +252,7 @@ def root_by_rows(
            **_law_of(law), **_shape_of(n))
     return d, w
 
-# %% ../../nbs/selection/182_roots_triton.ipynb #75029910
+# %% ../../nbs/selection/182_roots_triton.ipynb #8949c28d
 def pull_by_rows(
     g: Tensor,  # the gradient of the weights, (..., n)
     s: Tensor,  # scores, -inf where padded, (..., n)
@@ -221,6 +265,6 @@ def pull_by_rows(
     of_s, of_tau, of_k = s.new_empty(s.shape), s.new_empty(tau.shape), s.new_empty(tau.shape)
     rows = [a.contiguous() for a in (g, s, tau, m, d)]
     launch(_unweigh_kernel, tau.numel(), s, g_ptr=rows[0], s_ptr=rows[1], tau_ptr=rows[2], m_ptr=rows[3], d_ptr=rows[4],
-           of_s_ptr=of_s, of_tau_ptr=of_tau, of_k_ptr=of_k, tiny=2.0 ** -126, **_law_of(law),
-           **_shape_of(s.shape[-1], 64))
+           of_s_ptr=of_s, of_tau_ptr=of_tau, of_k_ptr=of_k, least=2 * torch.finfo(s.dtype).eps,
+           **_law_of(law), **_shape_of(s.shape[-1], 64))
     return of_s, of_tau, of_k

@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['solve_by_sets']
 
-# %% ../../nbs/transport/189_conjugate_rows.ipynb #e4c015ae
+# %% ../../nbs/transport/189_conjugate_rows.ipynb #ac11c5e5
 from typing import NamedTuple
 
 import numpy as np
@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from ..engine.compile import arrays, jit, spread_rows
+from .gibbs import spread_gauss, target_shares
 from .line_sums import Sources, Targets, abs_sums, gauss_sums, room_for_gauss
 
 # %% ../../nbs/transport/189_conjugate_rows.ipynb #b4dc0565
@@ -139,7 +140,21 @@ def conjugate_abs(lo, hi, maps, r, rhs, enough, limit, flat, mu, steps):
             moved, power = _go_on(v, r[e], enough[e], power, flat, mu[e])
             steps[e] += moved
 
-# %% ../../nbs/transport/189_conjugate_rows.ipynb #e8f77d5b
+# %% ../../nbs/transport/189_conjugate_rows.ipynb #221e8326
+def _by_shares(maps, r, rhs, enough, limit, flat, mu):
+    "Solve (189.1) with h = d^2 for one set, arrays of a batch of one, whose products all threads share; the steps."
+    x, phi, y, response, gamma, tau = maps
+    v, steps = _vectors(x.shape[1], y.shape[1]), 0
+    p, u, t = v.p[None], v.u[None], v.t[None]
+    power = _begin(v, r[0], rhs[0], enough[0], mu[0])
+    while power > 0 and steps < limit:
+        spread_gauss(Sources(x, phi, p), Targets(y, response, t), tau)
+        spread_gauss(Sources(y, gamma, t), Targets(x, phi, u), tau)
+        moved, power = _go_on(v, r[0], enough[0], power, flat, mu[0])
+        steps += moved
+    return steps
+
+# %% ../../nbs/transport/189_conjugate_rows.ipynb #2bb60720
 def solve_by_sets(
     at: tuple,  # the fields of `Maps`: x, phi (B, n), y, response, gamma (B, m), tau (B,)
     squared: bool,  # whether the cost is d^2; else it is |d|
@@ -152,7 +167,12 @@ def solve_by_sets(
     "Solve (189.1) for float64 on a CPU by conjugate gradients, each set to its own end."
     mu, steps = torch.empty_like(r), torch.empty(len(r), dtype=torch.long)
     r, rhs, enough, mu_rows, step_rows = arrays(r, rhs, enough, mu, steps)
-    maps, work = Maps(*arrays(*at)), 64 * (r.size + at[2].numel())
+    maps, points = Maps(*arrays(*at)), r.size + at[2].numel()
+    if squared and target_shares(len(r), 8 * points // max(1, len(r)), at[2].shape[1]) > 1:
+        for e in range(len(r)):
+            one = [t[e:e + 1] for t in (r, rhs, enough, mu_rows)]
+            step_rows[e] = _by_shares(Maps(*(t[e:e + 1] for t in maps)), *one[:3], limit, flat, one[3])
+        return mu, steps
     kernel = conjugate_gauss if squared else conjugate_abs
-    spread_rows(kernel, len(r), work, maps, r, rhs, enough, limit, flat, mu_rows, step_rows)
+    spread_rows(kernel, len(r), 64 * points, maps, r, rhs, enough, limit, flat, mu_rows, step_rows)
     return mu, steps

@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['Gibbs']
 
-# %% ../../nbs/transport/36_gibbs.ipynb #e7bad294
+# %% ../../nbs/transport/36_gibbs.ipynb #c931c43a
 import math
 from enum import IntEnum
 from typing import TYPE_CHECKING
@@ -16,9 +16,9 @@ from torch.utils.checkpoint import checkpoint
 
 from ..core.permutation import patch_to
 from ..engine.autograd import custom_op, differentiable, is_unseen, needs_graph
-from ..engine.compile import arrays, spread_rows
+from ..engine.compile import WORTH, arrays, spread_rows
 from ..engine.dispatch import choose, common_shape, switch
-from .line import convex_cost, line_potentials
+from .line import any_seen, convex_cost, line_potentials
 from .line_sums import Sources, Targets, abs_rows, gauss_rows
 
 # %% ../../nbs/transport/36_gibbs.ipynb #5edafddf
@@ -126,14 +126,21 @@ def _pulls_in_tiles(o, phi, x, gamma, y, tau, v, power, learns=True):
     found = pulls_by_tiles(*flat, power, learns)
     return (*(pull if pull is None else pull.reshape(t.shape) for pull, t in zip(found, given)), None, None)
 
-# %% ../../nbs/transport/36_gibbs.ipynb #6bd11959
+# %% ../../nbs/transport/36_gibbs.ipynb #0d3e9931
 _SHARE = switch("gibbs: targets of a thread", 64, "n")
 
-def target_shares(batch, m):
-    "Into how many shares the targets of one element are cut."
+def target_shares(batch, work, m):
+    "Into how many shares the m targets of an element are cut, for products of `work` steps."
     threads = torch.get_num_threads()
-    return threads if 0 < batch < threads and m > _SHARE * threads else 1
+    return threads if 0 < batch < threads and m > _SHARE * threads and work >= WORTH else 1
 
+def spread_gauss(sources, targets, tau):
+    "(36.1) with h = d^2 for a batch, spread over the threads."
+    work = 8 * (targets.out.size + sources.v.size)
+    parts = target_shares(len(tau), work, targets.y.shape[1])
+    spread_rows(gauss_rows, len(tau) * parts, work, parts, sources, targets, tau)
+
+# %% ../../nbs/transport/36_gibbs.ipynb #c5cb521b
 def _product(phi: Tensor, x: Tensor, gamma: Tensor, y: Tensor, tau: Tensor, v: Tensor, power: int, odd: bool) -> Tensor:
     "(36.1) for phi, x (..., n), gamma, y (..., m), tau (...), v (..., n, d), float64 on a CPU; (..., m, d)."
     if choose(x, "", triton=True) == "triton":
@@ -142,12 +149,10 @@ def _product(phi: Tensor, x: Tensor, gamma: Tensor, y: Tensor, tau: Tensor, v: T
     sources = Sources(*arrays(flat_batch(x, 1), flat_batch(phi, 1), flat_batch(v, 2)))
     targets = Targets(*arrays(flat_batch(y, 1), flat_batch(gamma, 1), flat_batch(out, 2)))
     temperatures, = arrays(flat_batch(tau, 0))
-    batch, work = tau.numel(), 8 * (out.numel() + v.numel())
     if power == Cost.SQUARED:
-        parts = target_shares(batch, y.shape[-1])
-        spread_rows(gauss_rows, batch * parts, work, parts, sources, targets, temperatures)
+        spread_gauss(sources, targets, temperatures)
     else:
-        spread_rows(abs_rows, batch, work, sources, targets, temperatures, odd)
+        spread_rows(abs_rows, tau.numel(), 8 * (out.numel() + v.numel()), sources, targets, temperatures, odd)
     return out
 
 # %% ../../nbs/transport/36_gibbs.ipynb #6859c659
@@ -161,12 +166,13 @@ def _gibbs_setup(ctx, inputs, output):
     *tensors, ctx.power, ctx.odd = inputs
     ctx.save_for_backward(*tensors, output)
 
-# %% ../../nbs/transport/36_gibbs.ipynb #224c1401
+# %% ../../nbs/transport/36_gibbs.ipynb #fcd74e7f
 def _gibbs_backward(ctx, o):
     "The gradients (36.2), and that of tau by Prop 36.1."
-    phi, x, gamma, y, tau, v, out = ctx.saved_tensors
+    saved = ctx.saved_tensors                          # once: a checkpoint hands them out no second time
+    phi, x, gamma, y, tau, v, out = saved
     power, odd, t = ctx.power, ctx.odd, tau[..., None]
-    unseen = is_unseen((o, *ctx.saved_tensors)) and not torch.is_grad_enabled()
+    unseen = is_unseen((o, *saved)) and not torch.is_grad_enabled()
     if not odd and unseen and choose(x, "", triton=True) == "triton":
         return _pulls_in_tiles(o, phi, x, gamma, y, tau, v, power, ctx.needs_input_grad[4])
     mirror = -1 if odd else 1                          # an odd kernel changes its sign with the direction
@@ -279,7 +285,7 @@ def softmin(self,
     for _ in range(6):
         off = self.apply(phi, guess, one)[..., 0].clamp(1e-300, 1e300).log()
         guess = guess - off
-        if not (off.abs() > 5).any():  # so the sums were of the size of one, and exact
+        if not any_seen(off.abs() > 5):  # so the sums were of the size of one, and exact
             break
     return guess
 

@@ -5,13 +5,19 @@
 # %% auto #0
 __all__ = ['convex_cost', 'line_potentials', 'sinkhorn', 'ConvergenceWarning']
 
-# %% ../../nbs/transport/30_line.ipynb #158a55ab
+# %% ../../nbs/transport/30_line.ipynb #64ab6047
 import math
 import warnings
 from collections.abc import Callable
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
+from torch.autograd import forward_ad
+
+from ..engine.autograd import is_unseen, needs_graph
+from ..engine.dispatch import common_shape, precise
+from .conjugate import any_seen, beneath, known, primals, solve, times, total
 
 # %% ../../nbs/transport/30_line.ipynb #c659a81a
 def convex_cost(
@@ -49,20 +55,81 @@ def line_potentials(
     after = step(torch.searchsorted(full, sent + close))
     return torch.nn.functional.pad((before + after) / 2, (1, 0)).cumsum(-1)
 
-# %% ../../nbs/transport/30_line.ipynb #972713e8
-def beneath(t):
-    "The tensor that transformations of torch.func have wrapped, with the dimensions that they hide."
-    if torch.compiler.is_compiling():
-        return t
-    while torch._C._functorch.is_functorch_wrapped_tensor(t):
-        t = torch._C._functorch.get_unwrapped(t)
-    return t
+# %% ../../nbs/transport/30_line.ipynb #bd2fbfae
+def _iterate(C, log_a, log_b, tolerance, max_iterations):
+    "F, G, residual and iterations by (30.6) until (30.7), for the arguments of `sinkhorn` in one batch shape."
+    F = torch.zeros_like(log_a)
+    iterations = torch.zeros(F.shape[:-1], dtype=torch.long, device=C.device)
+    for k in range(max_iterations + 1):
+        G = -((F + log_a)[..., :, None] - C).logsumexp(-2)
+        new = -((G + log_b)[..., None, :] - C).logsumexp(-1)
+        residual = (log_a.exp() * torch.expm1((F - new).clamp(max=80)).abs()).sum(-1)
+        active = residual > tolerance
+        if k == max_iterations or not any_seen(active):
+            break
+        F = torch.where(active[..., None], new, F)
+        iterations = iterations + active
+    middle = F.mean(-1, keepdim=True)
+    return F - middle, G + middle, residual, iterations
 
-def any_seen(flags):
-    "Whether any of the `flags` is set, also in what `vmap` hides; False on the meta device."
-    return flags.device.type != "meta" and bool(beneath(flags).any())
+# %% ../../nbs/transport/30_line.ipynb #c7596808
+class System(NamedTuple):
+    "R and Q of (30.8), H with H H^T = diag(r) - S, (..., n, m), and r, (..., n)."
+    R: Tensor
+    Q: Tensor
+    H: Tensor
+    r: Tensor
 
-# %% ../../nbs/transport/30_line.ipynb #9c4831b6
+def _system(F, G, C, log_a, log_b):
+    "The system at potentials F (..., n) and G (..., m)."
+    R = ((G + log_b)[..., None, :] - C).softmax(-1)
+    Q = ((F + log_a)[..., :, None] - C).softmax(-2)
+    return System(R, Q, Q * (log_b / 2).exp()[..., None, :], times(Q, log_b.exp()))
+
+# %% ../../nbs/transport/30_line.ipynb #c80f7eb7
+def _push(at, dC, da, db):
+    "dF and dG from the differentials of C, log_a and log_b, by the first line of (30.10); dF has mean zero."
+    rho, sigma = (at.R * (dC - db[..., None, :])).sum(-1), (at.Q * (dC - da[..., :, None])).sum(-2)
+    g = rho - times(at.R, sigma)
+    dF = g + times(at.R, times(at.Q.mT, solve(at.H, at.r, at.r * g)))
+    dF = dF - dF.mean(-1, keepdim=True)
+    return dF, sigma - times(at.Q.mT, dF)
+
+def _pull(at, grad_F, grad_G):
+    "The gradients of C, log_a and log_b from those of F and G, by the second line of (30.10)."
+    grad_F = grad_F - (total(grad_F) - total(grad_G)) / grad_F.shape[-1]       # F has mean zero
+    g = grad_F - times(at.Q, grad_G)
+    rho = g + at.r * solve(at.H, at.r, times(at.Q, times(at.R.mT, g)))
+    sigma = grad_G - times(at.R.mT, rho)
+    left, right = rho[..., :, None] * at.R, at.Q * sigma[..., None, :]
+    return left + right, -right.sum(-1), -left.sum(-2)
+
+# %% ../../nbs/transport/30_line.ipynb #f77d8186
+class _Solution(torch.autograd.Function):
+    "F (..., n) and G (..., m), that solve (30.6) for C, log_a and log_b, with all derivatives of the solution."
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(F, G, C, log_a, log_b):
+        return F.clone(), G.clone()
+
+    @staticmethod
+    def setup_context(ctx, inputs, output):
+        ctx.save_for_backward(*output, *inputs[2:])
+        ctx.save_for_forward(*output, *inputs[2:])
+
+    @staticmethod
+    def backward(ctx, grad_F, grad_G):
+        grads = _pull(_system(*ctx.saved_tensors), grad_F, grad_G)
+        return None, None, *grads
+
+    @staticmethod
+    def jvp(ctx, _, __, *tangents):
+        with forward_ad._set_fwd_grad_enabled(True):
+            at = primals(ctx)
+            return _push(_system(*at), *known(tangents, at[2:]))
+
+# %% ../../nbs/transport/30_line.ipynb #3fabc80a
 def sinkhorn(
     C: Tensor,  # costs divided by tau, (..., n, m)
     log_a: Tensor,  # log-weights of the inputs, (..., n)
@@ -70,18 +137,12 @@ def sinkhorn(
     tolerance: float = 1e-6,  # stop below this residual (30.7)
     max_iterations: int = 1000,  # stop after so many updates of each side
 ) -> tuple:  # F (..., n), G (..., m), residual (...), iterations (...)
-    "Potentials of (30.4) by Sinkhorn's algorithm in the log domain, autograd through every iteration."
-    F = torch.zeros_like(C[..., 0])
-    iterations = torch.zeros(C.shape[:-2], dtype=torch.long, device=C.device)
-    for k in range(max_iterations + 1):
-        G = -((F + log_a)[..., :, None] - C).logsumexp(-2)
-        new = -((G + log_b)[..., None, :] - C).logsumexp(-1)
-        residual = (log_a.exp() * torch.expm1((F - new).detach().clamp(max=80)).abs()).sum(-1).detach()
-        active = residual > tolerance
-        if k == max_iterations or not any_seen(active):
-            break
-        F = torch.where(active[..., None], new, F)
-        iterations = iterations + active
+    "Potentials of (30.4) by Sinkhorn's algorithm in the log domain, F of mean zero, with all derivatives of the solution."
+    batch = common_shape(C.shape[:-2], log_a.shape[:-1], log_b.shape[:-1])
+    at = [t.expand(*batch, *t.shape[-own:]) for t, own in ((C, 2), (log_a, 1), (log_b, 1))]
+    F, G, residual, iterations = _iterate(*(t.detach() for t in at), tolerance, max_iterations)
+    if needs_graph(at) or not is_unseen(at):
+        F, G = (t.to(F.dtype) for t in _Solution.apply(*map(precise, (F, G, *at))))
     return F, G, residual, iterations
 
 # %% ../../nbs/transport/30_line.ipynb #06a1d435

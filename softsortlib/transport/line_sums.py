@@ -331,16 +331,17 @@ def gauss_sums(some, goal, tau, room):
     count = _cut(room.real, size, tau, len(goal.y) >= _FEW, room.blocks, room.scratch)
     _add_blocks(room.real, room.blocks, count, goal, tau, room.chunk)
 
-# %% ../../nbs/transport/39_line_sums.ipynb #5d85b796
+# %% ../../nbs/transport/39_line_sums.ipynb #e9956746
 @jit
 def gauss_rows(lo, hi, parts, sources, targets, tau):
     "(36.1) with h = d^2 for units lo..hi."
     m = targets.y.shape[1]
+    chunks = (m + _CHUNK - 1) // _CHUNK
     room = room_for_gauss(*sources.v.shape[1:])
     for unit in range(lo, hi):
         e = unit // parts
-        start = m * (unit % parts) // parts
-        end = m * (unit % parts + 1) // parts
+        start = chunks * (unit % parts) // parts * _CHUNK
+        end = min(m, chunks * (unit % parts + 1) // parts * _CHUNK)
         some = Sources(sources.x[e], sources.phi[e], sources.v[e])
         share = Targets(targets.y[e, start:end], targets.gamma[e, start:end], targets.out[e, start:end])
         gauss_sums(some, share, tau[e], room)

@@ -199,6 +199,7 @@ class _SinkhornMethods:
         def _milestones(self, s, mask): ...
         def _line(self, s, mask): ...
         def _plan(self, x, y, a, b, tau): ...
+        def _single(self, P: SoftPermutation, s: Tensor) -> SoftPermutation: ...
         def _middle(self, x, y, a, b, tau): ...
 
 # %% ../../nbs/transport/31_sinkhorn_sort.ipynb #ab944b2e
@@ -277,7 +278,6 @@ def _line(self, s, mask):
     order = by_score.gather(-1, key.gather(-1, by_score).argsort(dim=-1, stable=True))
     return x.gather(-1, order), a.gather(-1, order), order
 
-# %% ../../nbs/transport/31_sinkhorn_sort.ipynb #78647acb
 @patch_to(SinkhornSort)
 def _plan(self, x, y, a, b, tau):
     "The kernel, potentials, residual and iterations."
@@ -285,6 +285,7 @@ def _plan(self, x, y, a, b, tau):
     K = Gibbs(x, -y if self.descending else y, tau, turned, self.backend)
     return K, *potentials(K, a, b, self.tolerance, self.max_iterations, self.gradient, self.iterations)
 
+# %% ../../nbs/transport/31_sinkhorn_sort.ipynb #78647acb
 @patch_to(SinkhornSort)
 def _soft_permutation(self, s, tau, mask, dtype):
     "Prepare both sides and solve, in double precision where the device has it."
@@ -299,6 +300,17 @@ def _soft_permutation(self, s, tau, mask, dtype):
         keep = every if keep is None else None         # None: as many positions as real inputs
     return TransportPermutation(K, F, G, a, b.expand_as(G), order.expand_as(F), dtype, residual, iterations,
                                 mask=mask, row_mask=keep)
+
+@patch_to(SinkhornSort)
+def _single(self, P, s):
+    "The plan of a single score to a single milestone, exactly one, with a zero gradient to s (..., 1)."
+    if P.shape != (*s.shape, 1):
+        return P
+    K, zero = P.K, precise(s).masked_fill(torch.ones_like(s, dtype=torch.bool), 0)
+    K, one = Gibbs(K.y + zero, K.y, K.tau, K.power, K.backend), torch.ones_like(zero)
+    G = K.h(K.y - K.x) / K.tau                         # not zero for every function h
+    return TransportPermutation(K, zero, G, one, one, P.order, P.dtype, torch.zeros_like(P.residual), P.iterations,
+                                mask=P.mask, row_mask=P.row_mask)
 
 # %% ../../nbs/transport/31_sinkhorn_sort.ipynb #21d4ed39
 def _check_levels(q, width):

@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['potentials']
 
-# %% ../../nbs/transport/37_solver.ipynb #6be035d2
+# %% ../../nbs/transport/37_solver.ipynb #c5a2bc86
 import math
 from typing import NamedTuple
 
@@ -15,65 +15,10 @@ from torch import Tensor
 from ..core.permutation import is_concrete
 from ..engine.autograd import batched, custom_op, differentiable, is_unseen, needs_graph
 from ..engine.dispatch import common_shape
+from .conjugate import FLAT, advance, begin, conjugate, divide, total
 from .conjugate_rows import solve_by_sets
-from .gibbs import Cost, Gibbs, flat_batch, half_step, target_shares
+from .gibbs import Cost, Gibbs, flat_batch, half_step
 from .line import sinkhorn, warn_unless_converged
-
-# %% ../../nbs/transport/37_solver.ipynb #e7558be6
-class Standing(NamedTuple):
-    "Where conjugate gradients stand."
-    mu: Tensor  # the solution so far, (..., n)
-    q: Tensor  # what is left of the right side, (..., n)
-    p: Tensor  # the direction of the next step, (..., n)
-    power: Tensor  # q^T z; zero for who has arrived, (..., 1)
-    steps: Tensor  # steps that were made, long, (..., 1)
-
-def _total(u):
-    "The sum over the last dimension, kept as one."
-    return u.sum(-1, keepdim=True)
-
-def _divide(u, v):
-    "u / v, and zero where v is not positive."
-    return torch.where(v > 0, u / torch.where(v > 0, v, 1.0), 0.0)
-
-# %% ../../nbs/transport/37_solver.ipynb #d806f320
-FLAT = 1e-13  # S looks flat in a direction p where p^T S p is below this share of p^T diag(r) p
-
-def _settle(q, r, over, enough):
-    "z, the rest q over r and centred, and the power q^T z, zero where q is small enough to end."
-    z = q * over
-    z = z - _total(r * z) / _total(r)
-    power = _total(q * z)
-    return z, torch.where((power > 0) & (_total(q.abs()) > enough), power, 0.0)
-
-def _advance(at, u, r, over, enough):
-    "A step along p from where `at` stands, u = diag(a) R Q p; who has no power, or meets no slope, stays."
-    Sp = r * at.p - u
-    curve = _total(at.p * Sp)
-    alive = (at.power > 0) & (curve > FLAT * _total(r * at.p * at.p))
-    power = torch.where(alive, at.power, 1.0)
-    length = torch.where(alive, power / torch.where(alive, curve, 1.0), 0.0)
-    q = at.q - length * Sp
-    z, new = _settle(q, r, over, enough)
-    new = torch.where(alive, new, 0.0)
-    return Standing(at.mu + length * at.p, q, z + new / power * at.p, new, at.steps + alive)
-
-# %% ../../nbs/transport/37_solver.ipynb #f8998d35
-def _conjugate(Q, aR, r, rhs, accuracy, limit, looks=True, kernel=False):
-    "Solve (diag(r) - aR Q) mu = rhs, aR 1 = r; mu and the number of steps of each element."
-    enough, over = accuracy * _total(rhs.abs()), _divide(torch.ones_like(r), r)
-    if kernel:
-        from softsortlib.transport.tiles_triton import advance_by_rows, begin_by_rows
-        at = begin_by_rows(rhs, r, over, enough)
-    else:
-        advance_by_rows = _advance
-        p, power = _settle(rhs, r, over, enough)
-        at = Standing(torch.zeros_like(rhs), rhs, p, power, torch.zeros_like(power, dtype=torch.long))
-    for _ in range(limit):
-        if looks and not at.power.any():
-            break
-        at = advance_by_rows(at, aR(Q(at.p)), r, over, enough)
-    return at.mu, at.steps[..., 0]
 
 # %% ../../nbs/transport/37_solver.ipynb #7ef0c8b2
 def log_weights(w):
@@ -102,16 +47,19 @@ def _chain(K, F, G, a, b):
     "The chain at potentials F (..., n) and G (..., m)."
     return Chain(K, K.T, F + log_weights(a), G, G + log_weights(b))
 
-# %% ../../nbs/transport/37_solver.ipynb #ded1cc23
+# %% ../../nbs/transport/37_solver.ipynb #f5e8a21d
 def _solve_system(chain, r, rhs, accuracy, limit, looks=True):
     "mu with S mu = rhs for the S of a chain, whose row sums are r, and the number of steps of each element."
     K = chain.K
-    batch = r.numel() // max(1, r.shape[-1])
-    if looks and K.opaque and K.who == "numba" and target_shares(batch, K.y.shape[-1]) == 1:
+    if looks and K.opaque and K.who == "numba":
         at = K.x, chain.phi, K.y, chain.response, chain.gamma, K.tau[..., 0]
-        enough = accuracy * _total(rhs.abs())
+        enough = accuracy * total(rhs.abs())
         return solve_by_sets(at, K.power == Cost.SQUARED, r, rhs, enough[..., 0], limit, FLAT)
-    return _conjugate(chain.Q, chain.aR, r, rhs, accuracy, limit, looks, K.who == "triton")
+    by = begin, advance
+    if K.who == "triton":
+        from softsortlib.transport.tiles_triton import advance_by_rows, begin_by_rows
+        by = begin_by_rows, advance_by_rows
+    return conjugate(lambda p: chain.aR(chain.Q(p)), r, rhs, accuracy, limit, looks, by)
 
 # %% ../../nbs/transport/37_solver.ipynb #51f14ac4
 def _search(respond, dual, F, G, D, step, update, active, slope):
@@ -139,7 +87,7 @@ def _newton_step(K, F, G, a, b, r, slow, residual):
     reach = (step.amax(-1, keepdim=True) - step.amin(-1, keepdim=True)) / 2
     return step / reach.clamp(min=1), used[..., None]
 
-# %% ../../nbs/transport/37_solver.ipynb #442f0225
+# %% ../../nbs/transport/37_solver.ipynb #a54d554d
 def _newton(K, a, b, tolerance, limit):
     "Maximise (37.1): F, G, the residual and the number of sweeps."
     back, log_a, log_b = K.T, log_weights(a), log_weights(b)
@@ -148,7 +96,7 @@ def _newton(K, a, b, tolerance, limit):
         return half_step(K, F, log_a, guess)
 
     def dual(F, G):
-        return _total(a * F) + _total(b * G)
+        return total(a * F) + total(b * G)
 
     F, G = K.begin(a, b)
     G = respond(F, G)
@@ -158,7 +106,7 @@ def _newton(K, a, b, tolerance, limit):
     while True:
         update = half_step(back, G, log_b, F)
         r = a * (F - update).clamp(max=80).exp()
-        residual = _total((r - a).abs())
+        residual = total((r - a).abs())
         active = (residual > tolerance) & (count < limit)
         if not active.any():
             return torch.where(a > 0, F, update), G, residual[..., 0], count[..., 0]
@@ -167,10 +115,10 @@ def _newton(K, a, b, tolerance, limit):
         if slow.any():
             newton, used = _newton_step(K, F, G, a, b, r, slow, residual)
             step, count = torch.where(slow, newton, step), count + used
-        F, G, D = _search(respond, dual, F, G, D, step, update, active, _total((a - r) * step))
+        F, G, D = _search(respond, dual, F, G, D, step, update, active, total((a - r) * step))
         before, count = residual, count + active
 
-# %% ../../nbs/transport/37_solver.ipynb #0bf065b9
+# %% ../../nbs/transport/37_solver.ipynb #4c5bed58
 def _rounds(K, a, b, rounds):
     "F, G, residual and iterations after exactly so many rounds from the unregularised potentials; nobody looks."
     if K.who == "triton" and not K.opaque:
@@ -178,8 +126,7 @@ def _rounds(K, a, b, rounds):
         tau = tau.expand(*K.x.shape[:-1], 1).contiguous()                      # once, not in each launch
         K = Gibbs(K.x, K.y, tau, K.power, K.backend)
     back, log_a, log_b = K.T, log_weights(a), log_weights(b)
-    with torch.no_grad():
-        F, G = K.begin(a, b)
+    F, G = K.begin(a, b)
     for _ in range(rounds):
         F = half_step(back, G, log_b, F)
         G = half_step(K, F, log_a, G)
@@ -206,7 +153,7 @@ def _from_weightless(K, grad_F, F, G, a):
     alone = torch.where(a > 0, -1e30, F)
     return K.apply(alone, G, torch.where(a > 0, 0.0, grad_F)[..., None])[..., 0]
 
-# %% ../../nbs/transport/37_solver.ipynb #81a4a0b2
+# %% ../../nbs/transport/37_solver.ipynb #32da6fb4
 def _adjoint(K, grad_F, grad_G, F, G, a, b, steps=0):
     "The gradients of rho and sigma in (37.3) from those of F and G, by (37.4) on the smaller side."
     if K.x.shape[-1] > K.y.shape[-1]:
@@ -215,9 +162,9 @@ def _adjoint(K, grad_F, grad_G, F, G, a, b, steps=0):
     r = chain.aR(torch.ones_like(b))
     column_sums = chain.Q(torch.ones_like(a))                      # those of the plan divided by b: one at the solution
     grad_G = grad_G - b * _from_weightless(K, grad_F, F, G, a)
-    share = _divide(grad_G, column_sums)
+    share = divide(grad_G, column_sums)
     rhs = torch.where(a > 0, grad_F - a * K.T.apply(G, F, share[..., None])[..., 0], 0.0)
-    rhs = rhs - r * (_total(rhs) / _total(r))                      # S mu = rhs has a solution where rhs sums to zero
+    rhs = rhs - r * (total(rhs) / total(r))                      # S mu = rhs has a solution where rhs sums to zero
     less = torch.where(column_sums > 0, G - log_weights(column_sums), -1e30)
     normed = chain._replace(response=less)                         # Q divided by the column sums
     mu, _ = _solve_system(normed, r, rhs, 1e-9, steps or 500, not steps)
@@ -351,7 +298,7 @@ def _with_gradient(power, backend, at, F, G, steps=0):
     frozen = Gibbs(x.detach(), y.detach(), tau.detach(), power, backend)
     return _AttachOfFunction.apply(rho, sigma, frozen, steps, F, G, *at)
 
-# %% ../../nbs/transport/37_solver.ipynb #ff239182
+# %% ../../nbs/transport/37_solver.ipynb #686aaf8b
 def potentials(
     K: Gibbs,  # kernel between inputs (..., n) and milestones (..., m)
     a: Tensor,  # weights of the inputs, (..., n), sum one, zeros allowed
@@ -362,13 +309,15 @@ def potentials(
     iterations: "int | None" = None,  # exactly so many plain rounds, and steps of the gradient
 ) -> tuple:  # F (..., n), G (..., m), residual (...), iterations (...)
     "Optimal potentials in units of tau, with G the exact answer to F; differentiable in x, y, a, b and tau."
-    if gradient == "unrolled":
-        return _unrolled(K, a, b, tolerance, max_iterations) if iterations is None else _rounds(K, a, b, iterations)
-    if iterations is not None:
-        tolerance, max_iterations = 0.0, iterations
     batch = common_shape(K.x.shape[:-1], a.shape[:-1], b.shape[:-1])
     tau = K.tau if isinstance(K.tau, Tensor) else K.x.new_full((1,), K.tau)
     at = [t.expand(*batch, t.shape[-1]) for t in (K.x, K.y, a, b, tau)]
+    if gradient == "unrolled":
+        x, y, a, b, tau = at
+        K = Gibbs(x, y, tau, K.power, K.backend)
+        return _unrolled(K, a, b, tolerance, max_iterations) if iterations is None else _rounds(K, a, b, iterations)
+    if iterations is not None:
+        tolerance, max_iterations = 0.0, iterations
     backend = K.backend if K.fast else "torch"
     F, G, residual, count = _without_graph(K.power, backend, at, tolerance, max_iterations)
     if torch.is_grad_enabled() and (needs_graph(at) or not all(map(is_concrete, at))):

@@ -5,13 +5,13 @@
 # %% auto #0
 __all__ = []
 
-# %% ../../nbs/transport/179_tiles_triton.ipynb #37c68c08
+# %% ../../nbs/transport/179_tiles_triton.ipynb #3ea80910
 import torch
 from torch import Tensor
 
 from ..engine.compile import has_triton, tl, triton, triton_jit
 from ..engine.dispatch import launch
-from .solver import FLAT, Standing
+from .conjugate import FLAT, Standing
 
 # %% ../../nbs/transport/179_tiles_triton.ipynb #bf4d6682
 @triton_jit

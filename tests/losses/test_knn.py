@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch.testing import assert_close
 
-from softsortlib.losses.knn import SoftKNeighborsClassifier, SoftKNN
+from softsortlib.losses.knn import SoftKNeighborsClassifier, SoftKNN, _closeness
 from softsortlib.core.operators import Operator
 from softsortlib.rowwise.softsort import SoftSort
 
@@ -53,6 +53,117 @@ def test_probabilities_are_those_of_the_dense_rows(method, batch, rng):
     assert got.shape == (*batch, 6, 5)
     assert_close(got.exp(), want); assert_close(got.exp().sum(-1), torch.ones(*batch, 6, dtype=got.dtype))
     assert (got[..., 4] == -math.inf).all()                                          # no candidate has class 4
+
+
+def dense(q, x, y, k, tau):
+    "Two classes by direct differences and the dense rows of SoftSort, in double precision."
+    s = -(q.double()[..., :, None, :] - x.double()[..., None, :, :]).square().sum(-1)
+    nearest = s.sort(-1, descending=True).values[..., :k, None]
+    P = (-(nearest - s[..., None, :]).abs() / tau).softmax(-1)
+    return P.mean(-2) @ torch.nn.functional.one_hot(y, 2).double()
+
+
+def with_gradients(f, q, x):
+    "Probabilities, and the gradients of those of the first class to queries and candidates."
+    q, x = q.clone().requires_grad_(), x.clone().requires_grad_()
+    p = f(q, x)
+    return p.detach(), *torch.autograd.grad(p[..., 0].sum(), (q, x))
+
+
+def assert_near(got, want, tol):
+    "Each within `tol` of the largest entry."
+    for a, b in zip(got, want): assert_close(a.double(), b.double(), rtol=0, atol=tol * float(b.abs().max()))
+
+
+def clusters(z): return z + 1e4 * (torch.arange(z.shape[-2]) % 2 * 2.0 - 1)[:, None]
+def outlier(z): return torch.cat([z[..., :1, :] + 1e17, z[..., 1:, :]], -2)
+
+
+@pytest.mark.parametrize("far", [0.0, 3e3, 1e4])
+def test_a_vote_far_from_the_origin_in_numbers(far):
+    q, x = torch.zeros(1, 2), torch.tensor([[1.0, 0.0], [0.0, 1.25], [3.0, 0.0], [0.0, 0.5]])
+    log_p = SoftKNN(1, tau=0.1)(q + far, x + far, torch.tensor([0, 1, 0, 1]))
+    assert_close(log_p, torch.tensor([[-7.5006, -0.00055]]), rtol=0, atol=1e-4)
+
+
+@pytest.mark.parametrize("place, loss", [(lambda z: z, 1), (lambda z: z + 1e3, 1), (lambda z: z + 1e4, 1), (lambda z: 100 * z + 1e6, 1), (lambda z: 1e-6 * z, 1), (lambda z: 1e6 * z, 1), (lambda z: 1e-6 * z + 1, 1),
+                                         (lambda z: z + 1e4 * torch.arange(2.0)[:, None, None], 1), (outlier, 1), (clusters, 1e6)],
+                         ids=["origin", "1e3", "1e4", "1e6", "small", "large", "fine", "batches", "outlier", "clusters"])
+@pytest.mark.parametrize("dtype, tol", [(torch.float32, 5e-6), (torch.float64, 1e-12)])
+@pytest.mark.parametrize("d", [3, 200])
+def test_distances_are_those_of_the_points(place, loss, dtype, tol, d, rng):
+    q, x, y = data(rng, q=20, n=30, d=d, classes=2, batch=(2,))
+    q, x = (q if place is outlier else place(q)).to(dtype), place(x).to(dtype)
+    tau = float(torch.cdist(q.double(), x.double(), compute_mode="donot_use_mm_for_euclid_dist").square().amin(-1).median())
+    got = with_gradients(lambda q, x: SoftKNN(3, "softsort", tau, classes=2)(q, x, y).exp(), q, x)
+    want = with_gradients(lambda q, x: dense(q, x, y, 3, tau), q, x)
+    assert_near(got, want, tol if dtype == torch.float32 else tol * loss)      # clusters: 2^-53 of their squared distance
+
+
+def test_half_types_have_the_distances_of_their_points(rng):
+    q, x, y = data(rng, q=20, n=30, d=16, classes=2, dtype=torch.bfloat16)
+    assert_near(with_gradients(lambda q, x: SoftKNN(3, tau=4.0, classes=2)(q, x, y).exp(), q, x), with_gradients(lambda q, x: dense(q, x, y, 3, 4.0), q, x), 0.02)
+    with torch.autocast("cpu", torch.bfloat16): cast = SoftKNN(3, tau=4.0)(q.float() + 100, x.float() + 100, y)
+    assert_close(cast, SoftKNN(3, tau=4.0)(q.float(), x.float(), y), rtol=0, atol=1e-4)
+
+
+def test_coinciding_points_have_all_derivatives(rng):
+    z, y = torch.randn(6, 3, generator=rng).double(), torch.tensor([0, 1, 0, 1, 0, 1])
+    points = z.clone().requires_grad_(), z.clone().requires_grad_()
+    assert torch.autograd.gradcheck(_closeness, points) and torch.autograd.gradgradcheck(_closeness, points)
+    got = with_gradients(lambda q, x: SoftKNN(2, "softsort", 1.0)(q, x, y).exp(), z, z)
+    assert_near(got, with_gradients(lambda q, x: dense(q, x, y, 2, 1.0), z, z), 1e-12)
+
+
+@pytest.mark.parametrize("where", ["front", "middle", "end"])
+@pytest.mark.parametrize("held", [0.0, 1e30, -1e30, math.nan, math.inf])
+@pytest.mark.parametrize("far", [0.0, 1e4, 1e6])
+def test_what_a_mask_hides_may_hold_anything(held, where, far, rng):
+    "Candidates and their labels, and queries: values, gradients and the number of classes are those without them."
+    q, x, y = data(rng, classes=3)
+    q, x = (100 * q + far).float(), (100 * x + far).float()
+    mask, knn = torch.rand(6, 15, generator=rng) < 0.7, SoftKNN(2, tau=3e3)
+    mask[:, 0], y[:3] = True, torch.arange(3)
+
+    def pad(t, value, dim):
+        i = dict(front=0, middle=t.shape[dim] // 2, end=t.shape[dim])[where]
+        shape = [20 if j == dim % t.ndim else n for j, n in enumerate(t.shape)]
+        return torch.cat([t.narrow(dim, 0, i), torch.full(shape, value, dtype=t.dtype), t.narrow(dim, i, t.shape[dim] - i)], dim)
+
+    want = with_gradients(lambda q, x: knn(q, x, y, mask).exp(), q, x)
+    for label in (-100, 0, 1000):
+        shown = pad(pad(mask, False, 1), False, 0)
+        p, gq, gx = with_gradients(lambda q, x: knn(q, x, pad(y, label, 0), shown)[shown.any(1)].exp(), pad(q, held, 0), pad(x, held, 0))
+        assert_near((p, gq[shown.any(1)], gx[shown.any(0)]), want, 1e-5)
+        assert (gq[~shown.any(1)] == 0).all() and (gx[~shown.any(0)] == 0).all()
+
+
+def test_what_one_query_may_not_see_does_not_reach_it(rng):
+    q, x, y = data(rng, classes=2)
+    mask = torch.ones(6, 15, dtype=torch.bool)
+    mask[:3, 7], x[7] = False, math.nan                                        # the others see it
+    p, gq, _ = with_gradients(lambda q, x: SoftKNN(2, tau=1.0, classes=2)(q, x, y, mask).exp(), q, x)
+    kept = torch.arange(15) != 7
+    assert_near((p[:3], gq[:3]), with_gradients(lambda q, x: SoftKNN(2, tau=1.0, classes=2)(q, x, y[kept]).exp(), q[:3], x[kept])[:2], 1e-12)
+    assert p[3:].isnan().all()
+
+
+def test_every_mode_hides_what_the_mask_hides(rng):
+    q, x, y = data(rng, classes=2)
+    mask = torch.rand(6, 15, generator=rng) < 0.7
+    mask[:, 0], mask[:, 7] = True, False
+    shown, knn = torch.arange(15) != 7, SoftKNN(2, tau=1.0, classes=2)
+    bad = torch.where(shown[:, None], x, math.nan)
+    f = lambda q, x: knn(q, x, y, mask)[:, 0].exp().sum()
+    want = with_gradients(lambda q, x: knn(q, x, y[shown], mask[:, shown]).exp(), q, x[shown])[1:]
+    for got in (torch.func.grad(f, (0, 1))(q, bad), [g[0] for g in torch.func.vmap(torch.func.grad(f, (0, 1)))(q.expand(2, 6, 3), bad.expand(2, 15, 3))]):
+        assert_near((got[0], got[1][shown]), want, 1e-12)
+        assert (got[1][7] == 0).all()
+    some = torch.func.vmap(lambda m: knn(q, bad, y, m))(torch.stack([mask, mask.roll(1, 0)]))
+    assert_close(some[1], knn(q, bad, y, mask.roll(1, 0)))
+    z = bad.clone().requires_grad_()
+    g, = torch.autograd.grad(f(q, z), z, create_graph=True)
+    assert torch.autograd.grad(g.square().sum(), z)[0].isfinite().all()
 
 
 def test_log_domain_keeps_a_gradient_where_probabilities_underflow():

@@ -54,23 +54,24 @@ for power in (1, 2):
 """
 
 CONJUGATE = BEGIN + """
-from softsortlib.transport.solver import _conjugate
+from softsortlib.transport.conjugate import advance, begin, conjugate
+from softsortlib.transport.tiles_triton import advance_by_rows, begin_by_rows
+TILES = begin_by_rows, advance_by_rows
 for n, m in ((1, 1), (5, 4), (1024, 3), (1100, 3)):                                  # around the edges of a block
     P = torch.rand(3, n, m, generator=rng, dtype=torch.float64)
     if n > 1: P[:, 1] = 0                                                            # weighs nothing
-    def Q(p): return (P.mT @ p[..., None] / P.sum(-2)[..., None])[..., 0]
-    def aR(t): return (P @ t[..., None])[..., 0]
+    def through(p): return (P @ (P.mT @ p[..., None] / P.sum(-2)[..., None]))[..., 0]
     r, rhs = P.sum(-1), randn(3, n)
     rhs = torch.where(r > 0, rhs - rhs[r > 0].view(3, -1).mean(-1, keepdim=True), 0)
     rhs[2] = 0                                                                       # has arrived
     for limit in (0, 1, 2, 20):                                                      # m - 1 steps suffice
-        fast, plain = (_conjugate(Q, aR, r, rhs, 1e-9, limit, looks, kernel) for looks, kernel in ((False, True), (True, False)))
+        fast, plain = (conjugate(through, r, rhs, 1e-9, limit, looks, by) for looks, by in ((False, TILES), (True, (begin, advance))))
         assert_close(fast, plain, rtol=1e-10, atol=1e-12)
     assert fast[1].tolist()[2] == 0 and (n == 1 or fast[1][:2].min() >= 1)
-    fast = _conjugate(Q, aR, r, rhs.mT.contiguous().mT, torch.tensor([[0.1], [1e-9], [1.0]]).double(), 20, True, True)
+    fast = conjugate(through, r, rhs.mT.contiguous().mT, torch.tensor([[0.1], [1e-9], [1.0]]).double(), 20, True, TILES)
     assert n == 1 or (fast[1][0] <= plain[1][0] and fast[1][1] == plain[1][1])
 rhs[0, 0] = torch.nan
-fast, steps = _conjugate(Q, aR, r, rhs, 1e-9, 3, False, True)
+fast, steps = conjugate(through, r, rhs, 1e-9, 3, False, TILES)
 assert fast[1:].isfinite().all() and steps[0] == 0                                   # stays in its row
 """
 
