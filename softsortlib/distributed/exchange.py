@@ -66,7 +66,19 @@ class _Divided(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx, g):
-        return g / dist.get_world_size(ctx.group), None
+        return _Mean.apply(g, ctx.group), None
+
+
+class _Mean(torch.autograd.Function):
+    "The division by the number of processes, whose gradient is not divided."
+    @staticmethod
+    def forward(ctx, g, group):
+        ctx.group = group
+        return g / dist.get_world_size(group)
+
+    @staticmethod
+    def backward(ctx, h):
+        return _Divided.apply(h, ctx.group), None
 
 
 def agreed_sum(

@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['level_sums']
 
-# %% ../../nbs/engine/141_level_sums.ipynb #03e73bc2
+# %% ../../nbs/engine/141_level_sums.ipynb #eab9b6ab
 from typing import NamedTuple
 
 import torch
@@ -15,16 +15,16 @@ from .autograd import custom_op, differentiable
 from .compile import one_batch
 from .dispatch import check_backend, choose, switch
 from .scan import tau_tensor
-from .sum_laws import LAWS, MOST
-from .sums import MOST_PAIRS, _sums_numba, _sums_torch
+from .sum_laws import MOST, law_value
+from .sums import MOST_PAIRS, _sums_numba, _sums_torch, pair_grads
 
-# %% ../../nbs/engine/141_level_sums.ipynb #e66a933c
-def level_sums_dense(x, levels, w, tau, law, m, across):
+# %% ../../nbs/engine/141_level_sums.ipynb #e7841eb9
+def level_sums_dense(x, levels, w, tau, law, m, across, nu=0):
     "(141.1) by its definition: G, or B if `across`; x and levels (..., n), w (..., n, d), tau (...)."
     difference = levels[..., :, None] - levels[..., None, :]
     chosen = difference.sign() if across else difference == 0
     u = (x[..., :, None] - x[..., None, :]) / tau[..., None, None]
-    return (LAWS[law](u, m) * chosen.to(x.dtype)) @ w
+    return (law_value(law, u, m, nu) * chosen.to(x.dtype)) @ w
 
 # %% ../../nbs/engine/141_level_sums.ipynb #e2b5ee01
 class Class(NamedTuple):
@@ -47,64 +47,64 @@ def length_classes(row):
         classes.append(Class(first + column.clamp(max=many - 1), column < many))
     return classes
 
-# %% ../../nbs/engine/141_level_sums.ipynb #e75e76b3
+# %% ../../nbs/engine/141_level_sums.ipynb #8743bf3b
 SHORT = switch("level_sums: all pairs", 32, "n")  # points of a row up to which all pairs are made
 _TILE = switch("level_sums: tile", 1 << 20, "B n^2")  # pairs at a time
 
 
-def _all_pairs(x, w, tau, law, m):
+def _all_pairs(x, w, tau, law, m, nu=0):
     "The sums of short rows, x (r, k), w (r, k, d), tau (r,), in tiles of rows."
     rows = max(1, _TILE // x.shape[1] ** 2)
-    out = [LAWS[law]((a[:, :, None] - a[:, None]) / b[:, None, None], m) @ c
+    out = [law_value(law, (a[:, :, None] - a[:, None]) / b[:, None, None], m, nu) @ c
            for a, b, c in zip(x.split(rows), tau.to(x.dtype).split(rows), w.split(rows))]
     return torch.cat(out)
 
 
-def _row_sums(x, w, tau, law, m, eps, fast):
+def _row_sums(x, w, tau, law, m, eps, fast, nu=0):
     "The sums (97.1) within each row: x (r, k) sorted, w (r, k, d), tau (r,)."
     if x.shape[1] <= SHORT:
-        return _all_pairs(x, w, tau, law, m)
+        return _all_pairs(x, w, tau, law, m, nu)
     if not fast:
-        return _sums_torch(x, x, w, tau, law, m, eps)
+        return _sums_torch(x, x, w, tau, law, m, eps, nu)
     order = torch.arange(x.shape[1]).expand(x.shape)
-    return _sums_numba(x, x, w, tau, order, order, law, m, eps)
+    return _sums_numba(x, x, w, tau, order, order, law, m, eps, nu)
 
-# %% ../../nbs/engine/141_level_sums.ipynb #42edba29
-def sums_in_rows(row, x, w, tau, law, m, eps, fast):
+# %% ../../nbs/engine/141_level_sums.ipynb #c6784b8d
+def sums_in_rows(row, x, w, tau, law, m, eps, fast, nu=0):
     "The sums (97.1) within rows: row numbers and x (N,) in increasing order of both, w (N, d), tau (N,); (N, d)."
     y = torch.empty_like(w)
     for places, real in length_classes(row):
         v = w[places] * real[..., None]
-        part = _row_sums(x[places], v, tau[places[:, 0]], law, m, eps, fast)
+        part = _row_sums(x[places], v, tau[places[:, 0]], law, m, eps, fast, nu)
         y[places[real]] = part[real]
     return y
 
-# %% ../../nbs/engine/141_level_sums.ipynb #60ae5209
+# %% ../../nbs/engine/141_level_sums.ipynb #14aa3c57
 def _order_by(key, order):
     "The points of `order` (N,), stably sorted by key (N,)."
     return order[key[order].sort(stable=True).indices]
 
 
-def _within(key, order, x, w, tau, law, m, eps, fast):
-    "G for flat points, whose rows are told by key (N,), from their order by x within each set."
+def _within(key, order, x, w, tau, *term):
+    "G for flat points, whose rows are told by key (N,), from their order by x within each set; term is (law, m, ...)."
     by = _order_by(key, order)
-    y = sums_in_rows(key[by], x[by], w[by], tau[by], law, m, eps, fast)
+    y = sums_in_rows(key[by], x[by], w[by], tau[by], *term)
     return torch.empty_like(y).index_copy_(0, by, y)
 
 
-def _across(levels, order, x, w, tau, law, m, eps, fast):
+def _across(levels, order, x, w, tau, *term):
     "B by (141.2); levels (N,) of different sets share no digit above those that tell their own levels apart."
     y = torch.zeros_like(w)
     set_of, level, digits = levels
     for b in range(digits):
         digit = (level >> b & 1).to(w.dtype)[:, None]
         key = (set_of << digits - b) + (level >> b + 1)
-        of_w, of_digit = _within(key, order, x, torch.cat([w, digit * w], -1), tau, law, m, eps, fast).chunk(2, -1)
+        of_w, of_digit = _within(key, order, x, torch.cat([w, digit * w], -1), tau, *term).chunk(2, -1)
         y += digit * of_w - of_digit
     return y
 
-# %% ../../nbs/engine/141_level_sums.ipynb #ebde6878
-def _flat_sums(x, levels, w, tau, order, law, m, eps, across, fast):
+# %% ../../nbs/engine/141_level_sums.ipynb #a932e260
+def _flat_sums(x, levels, w, tau, order, across, *term):
     "(141.1) for x, levels and order (B, n), w (B, n, d), tau (B,)."
     B, n, d = w.shape
     sets = torch.arange(B, device=x.device)[:, None]
@@ -113,16 +113,16 @@ def _flat_sums(x, levels, w, tau, order, law, m, eps, across, fast):
     points = x.reshape(-1), w.reshape(-1, d), tau.repeat_interleave(n)
     set_of, level = sets.expand(B, n).reshape(-1), levels.reshape(-1)
     if across:
-        y = _across((set_of, level, digits), flat, *points, law, m, eps, fast)
+        y = _across((set_of, level, digits), flat, *points, *term)
     else:
-        y = _within((set_of << digits) + level, flat, *points, law, m, eps, fast)
+        y = _within((set_of << digits) + level, flat, *points, *term)
     return y.view(B, n, d)
 
 
 @custom_op("level_sums", __name__)
 def _op(x: Tensor, w: Tensor, tau: Tensor, levels: Tensor, order: Tensor,
-        law: str, m: int, eps: float, across: bool, backend: str) -> Tensor:
-    "(141.1) for x, levels and the order by x (..., n), w (..., n, d), tau (...)."
+        law: str, m: int, nu: int, eps: float, across: bool, backend: str) -> Tensor:
+    "(141.1) of u^nu K_m for x, levels and the order by x (..., n), w (..., n, d), tau (...)."
     if m > MOST[law]:
         raise NotImplementedError(f"the sums know {MOST[law]} derivatives of the {law} step, not {m}")
     shape = w.shape
@@ -130,43 +130,35 @@ def _op(x: Tensor, w: Tensor, tau: Tensor, levels: Tensor, order: Tensor,
     who = choose(w, backend, triton=x.numel() * x.shape[1] <= MOST_PAIRS)
     if who == "triton":
         from softsortlib.engine.sums_triton import pair_sums_triton
-        return pair_sums_triton(x, x, w, tau[:, 0], law, m, levels, across).view(shape)
-    return _flat_sums(x, levels, w, tau[:, 0], order, law, m, eps, across, who == "numba").view(shape)
+        return pair_sums_triton(x, x, w, tau[:, 0], law, m, nu, levels, across).view(shape)
+    return _flat_sums(x, levels, w, tau[:, 0], order, across, law, m, eps, who == "numba", nu).view(shape)
 
 
 @_op.register_fake
-def _(x, w, tau, levels, order, law, m, eps, across, backend):
+def _(x, w, tau, levels, order, law, m, nu, eps, across, backend):
     return w.new_empty(w.shape)
 
-# %% ../../nbs/engine/141_level_sums.ipynb #46e760cb
+# %% ../../nbs/engine/141_level_sums.ipynb #558137f7
 def _save(ctx, inputs, output):
-    *tensors, ctx.law, ctx.m, ctx.eps, ctx.across, ctx.backend = inputs
+    *tensors, ctx.law, ctx.m, ctx.nu, ctx.eps, ctx.across, ctx.backend = inputs
     ctx.save_for_backward(*tensors)
 
 
 def _backward(ctx, g):
     "(141.3) in terms of the operator itself."
     x, w, tau, levels, order = ctx.saved_tensors
-    sign = (-1) ** (ctx.m + (not ctx.across))
+    sign = (-1) ** (ctx.m + ctx.nu + (not ctx.across))
 
-    def op(v, m):
-        return _sums(x, v, tau, levels, order, ctx.law, m, ctx.eps, ctx.across, ctx.backend)
+    def op(v, m, nu):
+        return _sums(x, v, tau, levels, order, ctx.law, m, nu, ctx.eps, ctx.across, ctx.backend)
 
-    needs = ctx.needs_input_grad
-    gx = gw = gtau = None
-    if needs[0] or needs[2]:
-        of_w, of_g = op(torch.cat([w, g], -1), ctx.m + 1).chunk(2, -1)
-        gx = (g * of_w + sign * w * of_g).sum(-1) / tau[..., None]
-    if needs[1]:
-        gw = sign * op(g, ctx.m)
-    if needs[2]:
-        gtau = -((x - x.mean(-1, keepdim=True)) * gx).sum(-1) / tau
-    return gx, gw, gtau, None, None, None, None, None, None, None
+    grads = pair_grads(op, (x, w, tau), g, (ctx.m, ctx.nu), sign, ctx.needs_input_grad)
+    return *grads, *(None,) * 8
 
 
 _sums = differentiable(_op, 5, _backward, _save)
 
-# %% ../../nbs/engine/141_level_sums.ipynb #f2c7194c
+# %% ../../nbs/engine/141_level_sums.ipynb #69e7a67a
 def level_sums(
     x: Tensor,  # points, (..., n)
     levels: Tensor,  # their levels 0, 1, 2, ..., long, (..., n)
@@ -183,4 +175,4 @@ def level_sums(
 
     Differentiable until the derivatives of the law end; raise `NotImplementedError` beyond."""
     tau = tau_tensor(tau, x, x.shape[:-1])
-    return _sums(x, w, tau, levels, order, law, m, eps, across, check_backend(backend))
+    return _sums(x, w, tau, levels, order, law, m, 0, eps, across, check_backend(backend))

@@ -5,7 +5,9 @@
 # %% auto #0
 __all__ = ['stable_sort']
 
-# %% ../../nbs/engine/93_radix.ipynb #eaeba2a5
+# %% ../../nbs/engine/93_radix.ipynb #ab27eb8a
+import math
+
 import numpy as np
 import torch
 from torch import Tensor
@@ -204,6 +206,16 @@ def permuted(
         return x.gather(-2, order[..., None].expand(x.shape))
     return _permute(x, order)
 
+# %% ../../nbs/engine/93_radix.ipynb #be83c1f2
+def inverse(
+    order: Tensor,  # each place once, long, (..., n)
+) -> Tensor:  # long, (..., n)
+    "Where each place stands in the order."
+    if order.device.type != "cpu":
+        return order.argsort(-1)
+    place = torch.arange(order.shape[-1]).expand(order.shape)
+    return _put_back(place, order, -1)
+
 # %% ../../nbs/engine/93_radix.ipynb #4fd69edb
 def spans(
     begin: Tensor,  # where each run begins, long, (R,)
@@ -213,3 +225,16 @@ def spans(
     before = length.cumsum(0) - length
     shift = (begin - before).repeat_interleave(length)
     return torch.arange(len(shift), device=begin.device) + shift
+
+# %% ../../nbs/engine/93_radix.ipynb #9eef3eb8
+def group_begins(
+    t: Tensor,  # scores in order, up or down, (..., n)
+    tau: Tensor,  # temperatures, (..., n) or (..., 1)
+) -> Tensor:  # long, (..., n)
+    "The first score of the group of each: at the front, or behind a gap g with exp(-g / tau) = 0."
+    number = torch.finfo(t.dtype)
+    reach = 1 - math.log(number.smallest_normal) - math.log(number.eps)
+    gap = (t[..., 1:] - t[..., :-1]).abs()
+    place = torch.arange(1, t.shape[-1], device=t.device)
+    begin = torch.where(gap > reach * tau.expand(t.shape)[..., 1:], place, 0)
+    return torch.nn.functional.pad(begin.cummax(-1).values, (1, 0))

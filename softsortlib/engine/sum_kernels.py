@@ -5,14 +5,14 @@
 # %% auto #0
 __all__ = []
 
-# %% ../../nbs/engine/98_sum_kernels.ipynb #8eaa738c
+# %% ../../nbs/engine/98_sum_kernels.ipynb #29c278ae
 from typing import NamedTuple
 
 import numpy as np
 
 from .compile import dot64, jit, short_dot
 from .dispatch import switch
-from .sum_laws import Law, law_values
+from .sum_laws import Law, law_values, times_argument
 
 # %% ../../nbs/engine/98_sum_kernels.ipynb #e05c06a0
 class Grid(NamedTuple):
@@ -178,11 +178,12 @@ def moment_rows(lo, hi, grid, weights, p):
                 _box_moments(b, a, grid, weights, p, xi, T, last)
             a += 1
 
-# %% ../../nbs/engine/98_sum_kernels.ipynb #0e6783e6
+# %% ../../nbs/engine/98_sum_kernels.ipynb #4afa7b88
 class Terms(NamedTuple):
     "What the terms of a sum are."
     law: Law
     m: int
+    nu: int
     c: np.ndarray
     reach: int
     tau: np.ndarray
@@ -236,15 +237,16 @@ def _differences(x, t, scale, u):
     for j in range(len(t)):
         u[j] = (x - t[j]) * scale
 
-# %% ../../nbs/engine/98_sum_kernels.ipynb #576a3c47
+# %% ../../nbs/engine/98_sum_kernels.ipynb #ba52e8ef
 @jit(lent=True)
 def _direct(terms, x, t, w, begin, end, scale, u, K, spare, sums):
-    "sums[c] += sum_j K_m((x - t_j) scale) w[c, j] for the sources begin..end."
+    "sums[c] += sum_j u^nu K_m(u) w[c, j] with u = (x - t_j) scale for the sources begin..end."
     law = terms.law
     for k in range(begin, end, BLOCK):
         size = min(BLOCK, end - k)
         _differences(x, t[k:k + size], scale, u)
         law_values(law.logistic, law.slope, law.step, terms.m, terms.c, u, K, spare, size)
+        times_argument(u, terms.nu, K, size)
         for c in range(len(sums)):
             sums[c] += short_dot(K, w[c, k:k + size])
 
@@ -259,14 +261,14 @@ def _window(cells, last, cell, reach, lo, hi):
         hi += 1
     return lo, hi
 
-# %% ../../nbs/engine/98_sum_kernels.ipynb #93d1e72e
+# %% ../../nbs/engine/98_sum_kernels.ipynb #4b0f7d03
 @jit(lent=True)
 def _far(x, b, c, lo, hi, sources, weights, terms):
     "What the boxes outside lo..hi add at x, in channel c."
     last = sources.boxes[b, 0]
     W = weights.before[0, b, c]
     side = W[lo] - (W[last] - W[hi])
-    if terms.m == 0:
+    if terms.m == 0 and terms.nu == 0:
         return side / 2
     V = weights.before[1, b, c]
     x = x - np.float64(sources.x[b, 0])
@@ -328,7 +330,7 @@ class Room(NamedTuple):
     K: np.ndarray
     spare: np.ndarray  # whose last two rows are u and K
 
-# %% ../../nbs/engine/98_sum_kernels.ipynb #f421da96
+# %% ../../nbs/engine/98_sum_kernels.ipynb #48f1aefc
 @jit(paste=True)
 def _listen(b, a, lo, hi, begin, end, targets, order, sources, weights, terms, room, y):
     "The targets in begin..end of the full box a, whose window is lo..hi."
@@ -339,10 +341,11 @@ def _listen(b, a, lo, hi, begin, end, targets, order, sources, weights, terms, r
         x = targets.x[b, k:k + size]
         _places(x, targets.inverse[b], targets.cell[b, a], xi)
         for c in range(len(local)):
-            far = _far(0.0, b, c, lo, hi, sources, weights, terms) if terms.m == 0 else 0.0
+            step = terms.m == 0 and terms.nu == 0
+            far = _far(0.0, b, c, lo, hi, sources, weights, terms) if step else 0.0
             for j in range(size):
                 values[c, j] = far
-            if terms.m < 0:
+            if terms.m <= 0 and not step:
                 for j in range(size):
                     values[c, j] = _far(np.float64(x[j]), b, c, lo, hi, sources, weights, terms)
             _read(xi, local[c], T, last, values[c, :size])

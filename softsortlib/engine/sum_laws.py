@@ -55,7 +55,7 @@ def normal_law(u, m):
         return (3 - v) * u * density
     return ((v - 6) * v + 3) * density
 
-# %% ../../nbs/engine/97_sum_laws.ipynb #65a9e665
+# %% ../../nbs/engine/97_sum_laws.ipynb #e76225fc
 LAWS = {"logistic": logistic_law, "normal": normal_law, "density": normal_law}
 MOST = {"logistic": 4, "normal": 5, "density": 5}  # derivatives that are known
 
@@ -64,7 +64,15 @@ def known_law(law):
     "K(u, m) of the law of this name, and the m up to which it is known."
     return (partial(tail_law, law), MOST_OF_TAIL) if has_tail(law) else (LAWS[law], MOST[law])
 
-# %% ../../nbs/engine/97_sum_laws.ipynb #6823c1f6
+
+def law_value(law, u, m, nu=0):
+    "u^nu K_m(u) of a law by its name; zero where K_m is, however far u is."
+    if has_tail(law):
+        return tail_law(law, u, m, nu)
+    K = LAWS[law](u, m)
+    return K if nu == 0 else torch.where(K == 0, 0, u ** nu * K)
+
+# %% ../../nbs/engine/97_sum_laws.ipynb #e061a19a
 def kernel_sums_dense(
     x: Tensor,  # targets, (..., n)
     t: Tensor,  # sources, (..., k)
@@ -72,10 +80,11 @@ def kernel_sums_dense(
     tau: "float | Tensor",  # temperature, a float or (...)
     law: str = "logistic",  # "logistic", "normal", "cauchy" or "power 1.5"
     m: int = 0,  # the derivative, or -1
+    nu: int = 0,  # how many factors u
 ) -> Tensor:  # (..., n, d)
     "The sums (97.1) by their definition: O(n k) time and memory, in any order of the points."
     scale = tau[..., None, None] if isinstance(tau, Tensor) else tau
-    return known_law(law)[0]((x[..., :, None] - t[..., None, :]) / scale, m) @ w
+    return law_value(law, (x[..., :, None] - t[..., None, :]) / scale, m, nu) @ w
 
 # %% ../../nbs/engine/97_sum_laws.ipynb #46ac27f3
 class Law(NamedTuple):
@@ -91,7 +100,7 @@ def law_of(name):
         return Law(True, None, None)
     return Law(None, True, None if name == "density" else True)
 
-# %% ../../nbs/engine/97_sum_laws.ipynb #03035e46
+# %% ../../nbs/engine/97_sum_laws.ipynb #399d9041
 _LOGISTIC = {0: [0.5, 0, 0, 0, 0, 0, 0], 1: [0, 1, 0, 0, 0, 0, 0], 2: [0, 0, -1, 0, 0, 0, 0],
              3: [0, 0, 0, 1, 0, -2, 0], 4: [0, 0, 0, 0, -1, 0, 8]}
 _NORMAL = {1: [1, 0, 0, 0, 0], 2: [0, -1, 0, 0, 0], 3: [-1, 0, 1, 0, 0], 4: [0, 3, 0, -1, 0], 5: [3, 0, -6, 0, 1]}
@@ -101,6 +110,16 @@ def coefficients(law, m):
     "The c of (97.2), or of the Hermite polynomial; zeros where the loop needs none."
     table = _LOGISTIC if law.logistic else _NORMAL
     return np.array(table.get(m, [0] * 7), dtype=float)
+
+
+def complex_law(name, u, m):
+    "K_m, m > 0, at complex u (an array) in the right half plane, where it is analytic."
+    c = coefficients(law_of(name), m)
+    if name != "logistic":
+        return np.polynomial.polynomial.polyval(u, c) * np.exp(-u * u / 2) / math.sqrt(2 * math.pi)
+    e = np.exp(-u)
+    q, t = e / (1 + e) ** 2, (1 - e) / (1 + e)
+    return q * (c[1] + t * (c[2] + t * (c[3] + t * c[4])) + q * (c[5] + c[6] * t))
 
 # %% ../../nbs/engine/97_sum_laws.ipynb #edce6a7c
 @jit(lent=True)
@@ -182,7 +201,15 @@ def _normal_slope(u, c, K, size):
         v = u[j]
         K[j] = top * exp_neg(half * v * v) * (c0 + v * (c1 + v * (c2 + v * (c3 + v * c4))))
 
-# %% ../../nbs/engine/97_sum_laws.ipynb #1bd1c585
+# %% ../../nbs/engine/97_sum_laws.ipynb #88b66dfb
+@jit(lent=True)
+def times_argument(u, nu, K, size):
+    "K *= u^nu, zero where K is, however far u is."
+    for _ in range(nu):
+        for j in range(size):
+            K[j] = u[j] * K[j] if K[j] != 0 else K[j]
+
+# %% ../../nbs/engine/97_sum_laws.ipynb #643c08d2
 @jit(lent=True)
 def law_values(logistic, slope, step, m, c, u, K, spare, size):
     "K = K_m(u) for the first `size` of u, by the loops of a `Law`; c has its `coefficients`, spare is (3, >= size)."

@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['kernel_sums']
 
-# %% ../../nbs/engine/99_sums.ipynb #ccf5bc98
+# %% ../../nbs/engine/99_sums.ipynb #008d35a5
 import math
 from functools import lru_cache, partial
 from typing import NamedTuple
@@ -20,7 +20,7 @@ from .dispatch import check_backend, choose, common_shape, has_double, switch
 from .radix import stable_sort
 from .scan import tau_tensor
 from .sum_kernels import PART, Grid, Terms, Weights, find_boxes, moment_rows, sort_weights, sum_rows
-from .sum_laws import LAWS, coefficients, kernel_sums_dense, known_law, law_of
+from .sum_laws import LAWS, coefficients, complex_law, kernel_sums_dense, known_law, law_of, law_value
 from .tail_laws import has_tail
 
 # %% ../../nbs/engine/99_sums.ipynb #2ffce67e
@@ -32,29 +32,39 @@ def _step_bound(law, b):
     b = np.minimum(b, 30)
     return 0.5 + b * np.exp(b * b / 2) / math.sqrt(2 * math.pi)
 
-# %% ../../nbs/engine/99_sums.ipynb #347a018a
-def strip_bound(law, m, b):
-    "A bound of |K_m| over the strip of half width b, an array, by Cauchy's estimate."
+# %% ../../nbs/engine/99_sums.ipynb #5212a169
+def _edge_bound(law, m, nu, b):
+    "The largest |u^nu K_m| on the edge of the strip of half width b, an array, m > 0."
+    b = np.minimum(b, math.pi if law == "logistic" else 30)
+    u = np.linspace(0, 40, 401)[:, None] + 1j * b
+    size = abs(u ** nu * complex_law(law, u, m)).max(0)
+    return np.where((law == "logistic") & (b > math.pi - 1e-3), np.inf, size)
+
+
+def strip_bound(law, m, b, nu=0):
+    "A bound of |u^nu K_m| over the strip of half width b, an array; without u by Cauchy's estimate."
     if m <= 0:
-        return _step_bound(law, b)
+        return _step_bound(law, b) * (3 + 2 * b) ** nu
+    if nu:
+        return _edge_bound(law, m, nu, b)
     radii = np.geomspace(0.05, 4, 60)[:, None]
     return (math.factorial(m) / radii ** m * _step_bound(law, b + radii)).min(0)
 
-# %% ../../nbs/engine/99_sums.ipynb #5b4892fa
-def interpolation_bound(law, m, p, width):
+# %% ../../nbs/engine/99_sums.ipynb #fc007ea1
+def interpolation_bound(law, m, p, width, nu=0):
     "(99.4) for boxes of `width` temperatures."
     rho = np.geomspace(1.05, 200, 600)
-    B = strip_bound(law, m, width / 4 * (rho - 1 / rho))
+    B = strip_bound(law, m, width / 4 * (rho - 1 / rho), nu)
     lebesgue = 1 + 2 / math.pi * math.log(p)
     return (1 + lebesgue) * (4 * B * rho ** (1.0 - p) / (rho - 1)).min()
 
-# %% ../../nbs/engine/99_sums.ipynb #a1e9783a
+# %% ../../nbs/engine/99_sums.ipynb #238813e4
 SOURCES = 1 << 27  # N of (99.5)
 NORM = 1 / math.sqrt(2 * math.pi)  # K_1(0)
 _HERMITE = {1: [1], 2: [0, 1], 3: [1, 0, 1], 4: [0, 3, 0, 1], 5: [3, 0, 6, 0, 1]}
 
 
-def _ellipse_bound(m, width, rho):
+def _ellipse_bound(m, width, rho, nu):
     "B_d (99.5) for d = 0..39 and the ellipses rho (r, 1); (40, r)."
     d = np.arange(40)[:, None, None]
     angle = np.linspace(0, math.pi, 61)
@@ -63,41 +73,41 @@ def _ellipse_bound(m, width, rho):
     near = np.maximum(0, middle - width / 2)
     size = np.hypot(middle + width / 2, high)
     hermite = np.polynomial.polynomial.polyval(size, _HERMITE[m])
-    return NORM * (hermite * np.exp(np.minimum((high ** 2 - near ** 2) / 2, 600))).max(-1)
+    return NORM * (size ** nu * hermite * np.exp(np.minimum((high ** 2 - near ** 2) / 2, 600))).max(-1)
 
 
-def density_bound(m, p, width):
+def density_bound(m, p, width, nu=0):
     "The last maximum of (99.5) for boxes of `width` temperatures."
     rho = np.geomspace(1.5, 200, 60)
     lebesgue = 1 + 2 / math.pi * math.log(p)
-    B = _ellipse_bound(m, width, rho[:, None])
+    B = _ellipse_bound(m, width, rho[:, None], nu)
     delta = (1 + lebesgue) * (4 * B * rho ** (1.0 - p) / (rho - 1)).min(-1)
     smallest = (width * np.arange(1, 41)) ** 2 / 2  # -log of kappa_d / K_1(0)
     return (np.minimum(delta * np.exp(np.minimum(smallest, 300)), SOURCES * delta) / NORM).max()
 
-# %% ../../nbs/engine/99_sums.ipynb #27ba57f6
+# %% ../../nbs/engine/99_sums.ipynb #cf4ac8a7
 @lru_cache(None)
-def widest(law, m, p, eps):
+def widest(law, m, p, eps, nu=0):
     "The width of boxes, in temperatures, up to which (99.4), or for the density (99.5), is at most eps."
     bound = density_bound if law == "density" else partial(interpolation_bound, law)
     low, high = 1e-3, 30.0
     while high > 1.01 * low:
         middle = math.sqrt(low * high)
-        if bound(m, p, middle) <= eps:
+        if bound(m, p, middle, nu) <= eps:
             low = middle
         else:
             high = middle
     return low
 
-# %% ../../nbs/engine/99_sums.ipynb #12d3cc11
+# %% ../../nbs/engine/99_sums.ipynb #f29f9c0c
 @lru_cache(None)
-def cutoff(law, m, eps):
-    "Where K_m has come within eps of its far value, in temperatures; the density so far that N sources are."
+def cutoff(law, m, eps, nu=0):
+    "Where u^nu K_m has come within eps of its far value, in temperatures; the density so far that N sources are."
     u = torch.linspace(0, 60, 6001, dtype=torch.float64)
-    far = {-1: u / 2, 0: 0.5}.get(m, 0.0)
+    far = {-1: u / 2, 0: u ** nu / 2}.get(m, 0.0)
     if law == "density":
         eps = eps * NORM / SOURCES
-    return u[((LAWS[law](u, m) - far).abs() > eps).nonzero().max()].item() + 0.01
+    return u[((law_value(law, u, m, nu) - far).abs() > eps).nonzero().max()].item() + 0.01
 
 # %% ../../nbs/engine/99_sums.ipynb #2ebf6f93
 def chebyshev(p, like):
@@ -108,22 +118,22 @@ def chebyshev(p, like):
     D[0] /= 2
     return points, D
 
-# %% ../../nbs/engine/99_sums.ipynb #bc9a4dbd
-def tables(law, m, p, reach, ratios):
+# %% ../../nbs/engine/99_sums.ipynb #a5c659e2
+def tables(law, m, p, reach, ratios, nu=0):
     "C of (99.2) for each ratio h / tau, (len(ratios), p, (2 reach + 1) p), and at column (b - a + reach) p + l."
     points, D = chebyshev(p, ratios)
     cells = torch.arange(reach, -reach - 1, -1, device=ratios.device, dtype=ratios.dtype)  # a - b
     u = cells[:, None, None] + (points[:, None] - points) / 2
-    C = D @ LAWS[law](ratios[:, None, None, None] * u, m) @ D.mT
+    C = D @ law_value(law, ratios[:, None, None, None] * u, m, nu) @ D.mT
     return C.transpose(1, 2).reshape(len(ratios), p, -1)
 
 
 @lru_cache(16)
-def _kept_tables(law, m, p, reach, ratios):
+def _kept_tables(law, m, p, reach, ratios, nu):
     "The same as an array, kept for the last sixteen of such calls."
-    return tables(law, m, p, reach, torch.tensor(ratios, dtype=torch.float64)).numpy()
+    return tables(law, m, p, reach, torch.tensor(ratios, dtype=torch.float64), nu).numpy()
 
-# %% ../../nbs/engine/99_sums.ipynb #b4197c45
+# %% ../../nbs/engine/99_sums.ipynb #caca6dc6
 class Boxes(NamedTuple):
     "How the line is cut for the sum of a law."
     p: int  # polynomials
@@ -132,13 +142,13 @@ class Boxes(NamedTuple):
     ratio: Tensor  # width / tau, (B,)
 
 
-def cut_line(law, m, eps, tau):
+def cut_line(law, m, eps, tau, nu=0):
     "Boxes for temperatures tau (B,) whose sums err by about eps of the weights."
     p = 12 if eps >= 1e-9 else 20
-    wide = widest(law, m, p, eps)
+    wide = widest(law, m, p, eps, nu)
     _, exponent = torch.frexp(wide * tau)
     width = torch.ldexp(torch.full_like(tau, 0.5), exponent)
-    return Boxes(p, math.ceil(2 * cutoff(law, m, eps) / wide), width, width / tau)
+    return Boxes(p, math.ceil(2 * cutoff(law, m, eps, nu) / wide), width, width / tau)
 
 # %% ../../nbs/engine/99_sums.ipynb #7a1005e2
 def _place(x, width):
@@ -162,11 +172,11 @@ def _number_boxes(cell):
     box = torch.nn.functional.pad(new.cumsum(1), (1, 0))
     return box, torch.full_like(cell, math.inf).scatter(1, box, cell)
 
-# %% ../../nbs/engine/99_sums.ipynb #f2faa0bb
-def _near_sums(x, t, w, law, m, boxes):
+# %% ../../nbs/engine/99_sums.ipynb #4418ac65
+def _near_sums(x, t, w, law, m, boxes, nu=0):
     "The first term of (99.3): x (B, n), t (B, k), w (B, k, d), all sorted."
     p, reach, width, ratio = boxes
-    C = tables(law, m, p, reach, ratio).view(len(t), p, 2 * reach + 1, p)
+    C = tables(law, m, p, reach, ratio, nu).view(len(t), p, 2 * reach + 1, p)
     cell, zeta = _place(t, width)
     box, cell_of = _number_boxes(cell)
     terms = w[..., None] * polynomials(zeta, p)[:, :, None]
@@ -182,8 +192,8 @@ def _near_sums(x, t, w, law, m, boxes):
     c = c.gather(1, mine[..., None, None].expand(-1, -1, *c.shape[2:]))
     return (c @ polynomials(xi, p)[..., None])[..., 0]
 
-# %% ../../nbs/engine/99_sums.ipynb #a44523b3
-def _far_sums(x, t, w, m, tau, boxes):
+# %% ../../nbs/engine/99_sums.ipynb #d66dfc2d
+def _far_sums(x, t, w, m, tau, boxes, nu=0):
     "The second term of (99.3)."
     def running(a):
         return torch.nn.functional.pad(a.cumsum(1), (0, 0, 1, 0))
@@ -193,27 +203,27 @@ def _far_sums(x, t, w, m, tau, boxes):
     def outside(W):
         return W.gather(1, lo) - (W[:, -1:] - W.gather(1, hi))
     side = outside(running(w))
-    if m == 0:
+    if m == 0 and nu == 0:
         return side / 2
     origin = t[:, :1]
     lines = outside(running(w * (t - origin)[..., None]))
     return ((x - origin)[..., None] * side - lines) / (2 * tau[:, None, None])
 
-# %% ../../nbs/engine/99_sums.ipynb #3df1d8f4
+# %% ../../nbs/engine/99_sums.ipynb #d43a6b39
 _FEW = switch("sums: all pairs in plain torch", 1 << 20, "B n^2")  # up to which all are visited
 MOST_PAIRS = switch("sums: all pairs on a GPU", 1 << 35, "gpu B n^2")  # and by its kernel
 
 
-def _sums_torch(x, t, w, tau, law, m, eps):
+def _sums_torch(x, t, w, tau, law, m, eps, nu=0):
     "The sums (97.1) in plain torch: sorted x (B, n), t (B, k), w (B, k, d), tau (B,)."
     if len(x) * x.shape[1] * t.shape[1] <= _FEW:
-        return kernel_sums_dense(x, t, w, tau.to(x.dtype), law, m)
+        return kernel_sums_dense(x, t, w, tau.to(x.dtype), law, m, nu)
     double = torch.float64 if has_double(x) else x.dtype
     x, t, v, tau = (a.to(double) for a in (x, t, w, tau))
-    boxes = cut_line(law, m, eps, tau)
-    y = _near_sums(x, t, v, law, m, boxes)
+    boxes = cut_line(law, m, eps, tau, nu)
+    y = _near_sums(x, t, v, law, m, boxes, nu)
     if m <= 0:
-        y = y + _far_sums(x, t, v, m, tau, boxes)
+        y = y + _far_sums(x, t, v, m, tau, boxes, nu)
     return torch.where(t[:, -1].isnan()[:, None, None], math.nan, y).to(w.dtype)
 
 # %% ../../nbs/engine/99_sums.ipynb #789580ad
@@ -238,22 +248,22 @@ def _weights(grid, order, w, p, m):
     spread_rows(moment_rows, B * -(-n // PART), p * w.size, grid, weights, p)
     return weights
 
-# %% ../../nbs/engine/99_sums.ipynb #877c6d3b
-def _terms(law, m, tau, boxes):
+# %% ../../nbs/engine/99_sums.ipynb #bba8a2ef
+def _terms(law, m, nu, tau, boxes):
     "The terms of the sum, with a table for each ratio that occurs."
     ratios, table = np.unique(boxes.ratio.numpy(), return_inverse=True)
-    C = _kept_tables(law, m, boxes.p, boxes.reach, tuple(ratios.tolist()))
+    C = _kept_tables(law, m, boxes.p, boxes.reach, tuple(ratios.tolist()), nu)
     which = law_of(law)
-    return Terms(which, m, coefficients(which, m), boxes.reach, tau.numpy(), table, C)
+    return Terms(which, m, nu, coefficients(which, m), boxes.reach, tau.numpy(), table, C)
 
-# %% ../../nbs/engine/99_sums.ipynb #db4c5cf0
+# %% ../../nbs/engine/99_sums.ipynb #750b32d4
 FULL = switch("sums: points of a full box", 5, "n")  # points a box from which moments are worth it
 
 
-def _sums_numba(x, t, w, tau, x_order, t_order, law, m, eps, q=FULL):
+def _sums_numba(x, t, w, tau, x_order, t_order, law, m, eps, nu=0, q=FULL):
     "The sums (97.1): x (B, n) and t (B, k) sorted, w (B, k, d) and the result as they stood before, tau (B,)."
     tau = tau.double()
-    boxes = cut_line(law, m, eps, tau)
+    boxes = cut_line(law, m, eps, tau, nu)
     width = boxes.width.numpy()
     sources = _grid(t.contiguous().numpy(), width, q)
     targets = sources if x is t else _grid(x.contiguous().numpy(), width, q)
@@ -261,15 +271,15 @@ def _sums_numba(x, t, w, tau, x_order, t_order, law, m, eps, q=FULL):
     y = w.new_empty(*x.shape, w.shape[-1])
     units = len(x) * -(-x.shape[1] // PART)
     work = 40 * y.numel()
-    terms = _terms(law, m, tau, boxes)
+    terms = _terms(law, m, nu, tau, boxes)
     spread_rows(sum_rows, units, work, targets, x_order.contiguous().numpy(), sources, weights, terms, y.numpy())
     return y
 
-# %% ../../nbs/engine/99_sums.ipynb #d8fc3f1d
+# %% ../../nbs/engine/99_sums.ipynb #0b0a4c0e
 @custom_op("kernel_sums", __name__)
 def _sums_op(x: Tensor, t: Tensor, w: Tensor, tau: Tensor, x_order: Tensor, t_order: Tensor,
-             law: str, m: int, eps: float, same: bool, backend: str) -> Tensor:
-    "(97.1) for x (..., n), t (..., k), their orders, w (..., k, d), tau (...); t is x where `same`."
+             law: str, m: int, nu: int, eps: float, same: bool, backend: str) -> Tensor:
+    "(97.1) of u^nu K_m for x (..., n), t (..., k), their orders, w (..., k, d), tau (...); t is x where `same`."
     most = known_law(law)[1]
     if m > most:
         raise NotImplementedError(f"the sums know {most} derivatives of the {law} step, not {m}")
@@ -279,77 +289,104 @@ def _sums_op(x: Tensor, t: Tensor, w: Tensor, tau: Tensor, x_order: Tensor, t_or
     if has_tail(law):
         from softsortlib.engine.tree_sums import tail_sums
         orders = x_order, t_order
-        return tail_sums(x, t, w, tau, orders, law, m, eps, same, choose(w, backend)).view(shape)
+        return tail_sums(x, t, w, tau, orders, law, m, eps, same, choose(w, backend), nu).view(shape)
     if choose(w, backend, numba=False, triton=len(x) * x.shape[1] * t.shape[1] <= MOST_PAIRS) == "triton":
         from softsortlib.engine.sums_triton import pair_sums_triton
-        return pair_sums_triton(x, t, w, tau, law, m).view(shape)
+        return pair_sums_triton(x, t, w, tau, law, m, nu).view(shape)
     xs = x.gather(1, x_order)
     ts = xs if same else t.gather(1, t_order)
     if choose(w, backend) == "numba":
-        return _sums_numba(xs, ts, w, tau, x_order, t_order, law, m, eps).view(shape)
+        return _sums_numba(xs, ts, w, tau, x_order, t_order, law, m, eps, nu).view(shape)
     w = w.gather(1, t_order[..., None].expand_as(w))
-    y = _sums_torch(xs, ts, w, tau, law, m, eps)
+    y = _sums_torch(xs, ts, w, tau, law, m, eps, nu)
     return torch.empty_like(y).scatter(1, x_order[..., None].expand_as(y), y).view(shape)
 
 
 @_sums_op.register_fake
-def _(x, t, w, tau, x_order, t_order, law, m, eps, same, backend):
+def _(x, t, w, tau, x_order, t_order, law, m, nu, eps, same, backend):
     return w.new_empty(*x.shape, w.shape[-1])
 
-# %% ../../nbs/engine/99_sums.ipynb #38b3c351
+# %% ../../nbs/engine/99_sums.ipynb #02c60ffd
 _WIDE = switch("sums: one after the other", 1 << 20, "B n d")  # those and the gradients, in half the memory
 
-def _same_grads(op, x, w, g, m, needs_x):
-    "The gradients (99.6) to the points that are both targets and sources, but for 1 / tau."
-    if not needs_x:
-        return None
-    if w.shape[-1] > 1 and is_unseen((x, w, g)) and not torch.is_grad_enabled() and w.numel() >= _WIDE:
-        sums = op(w, m + 1).mul_(g)
-        return sums.addcmul_(w, op(g, m + 1), value=-(-1) ** m).sum(-1)
-    of_w, of_g = op(torch.cat([w, g], -1), m + 1).split(w.shape[-1], -1)
-    return (g * of_w - (-1) ** m * w * of_g).sum(-1)
 
-# %% ../../nbs/engine/99_sums.ipynb #e33e589e
+def slopes(op, v, m, nu, r=0):
+    "The sums of v with u^r times the derivative of u^nu K_m, from op(v, m, nu)."
+    y = op(v, m + 1, nu + r)
+    return y + nu * op(v, m, nu + r - 1) if nu else y
+
+
+def _both_pulls(slope, w, g, sign):
+    "What targets and sources that are the same points add to their gradient, but for 1 / tau, from slope(v)."
+    if w.shape[-1] > 1 and is_unseen((w, g)) and not torch.is_grad_enabled() and w.numel() >= _WIDE:
+        sums = slope(w).mul_(g)
+        return sums.addcmul_(w, slope(g), value=sign).sum(-1)
+    of_w, of_g = slope(torch.cat([w, g], -1)).split(w.shape[-1], -1)
+    return (g * of_w + sign * w * of_g).sum(-1)
+
+
+def pair_grads(op, points, g, of, sign, needs):
+    "(99.6) for op(v, m, nu), whose matrix transposed is `sign` times itself; points x (..., n), w, tau; of (m, nu)."
+    (x, w, tau), gx, gw, gtau = points, None, None, None
+    if needs[0] or needs[2]:
+        gx = _both_pulls(lambda v: slopes(op, v, *of), w, g, sign) / tau[..., None]
+    if needs[1]:
+        gw = sign * op(g, *of)
+    if needs[2]:
+        matters = ((w != 0) | (g != 0)).any(-1)
+        gtau = tau_gradient((g * slopes(op, w, *of, 1)).sum((-2, -1)), tau, (x, gx, matters))
+    return gx, gw, gtau
+
+# %% ../../nbs/engine/99_sums.ipynb #35a6aa71
+def tau_gradient(
+    of_pairs,  # the last sum of (99.6), (...)
+    tau,  # (...)
+    *pulled,  # points, the gradients to them and whether they have weights, (..., n): targets and other sources
+):
+    "The gradient to tau, (...): by Euler's theorem where all points with weights lie within tau, else by the pairs."
+    total, low, high = 0, math.inf, -math.inf
+    for a, _, of in pulled:
+        low = a.detach().masked_fill(~of, math.inf).amin(-1).clamp(max=low)
+        high = a.detach().masked_fill(~of, -math.inf).amax(-1).clamp(min=high)
+    origin = torch.where(low <= high, low, 0)[..., None]
+    for a, ga, of in pulled:
+        total = total + (torch.where(of, a - origin, 0) * ga).sum(-1)
+    return (torch.where(high - low <= tau, total, of_pairs) / -tau).to(tau.dtype)
+
+
 def _save(ctx, inputs, output):
-    *tensors, ctx.law, ctx.m, ctx.eps, ctx.same, ctx.backend = inputs
+    *tensors, ctx.law, ctx.m, ctx.nu, ctx.eps, ctx.same, ctx.backend = inputs
     ctx.save_for_backward(*tensors)
 
-
+# %% ../../nbs/engine/99_sums.ipynb #5c4ca2ec
 def _backward(ctx, g):
     "(99.6) in terms of the operator itself."
     x, t, w, tau, x_order, t_order = ctx.saved_tensors
-    m, needs = ctx.m, ctx.needs_input_grad
-    def from_t(v, m):
-        return _sums(x, t, v, tau, x_order, t_order, ctx.law, m, ctx.eps, ctx.same, ctx.backend)
-    def from_x(v, m):
-        return _sums(t, x, v, tau, t_order, x_order, ctx.law, m, ctx.eps, ctx.same, ctx.backend)
-    points = needs[0] or needs[1] or needs[3]
-    gx = gt = gw = gtau = None
-    if points and ctx.same:
-        gx = _same_grads(from_t, x, w, g, m, points) / tau[..., None]
-    elif points:
-        gx = (g * from_t(w, m + 1)).sum(-1) / tau[..., None]
-        gt = (-1) ** (m + 1) * (w * from_x(g, m + 1)).sum(-1) / tau[..., None]
-    if needs[2]:
-        gw = (-1) ** (m + 1) * from_x(g, m)
-    if needs[3]:
-        gtau = _tau_gradient(x, t, gx, gt, tau)
-    gx, gt = (a if a is None else a.to(x.dtype) for a in (gx, gt))
-    return gx, gt, gw, gtau, None, None, None, None, None, None, None
+    of, sign, needs = (ctx.m, ctx.nu), (-1) ** (ctx.m + 1 + ctx.nu), ctx.needs_input_grad
 
-# %% ../../nbs/engine/99_sums.ipynb #cf140e71
-def _tau_gradient(x, t, gx, gt, tau):
-    "The last of (99.6), from centred points."
-    origin = x.mean(-1, keepdim=True)
-    total = ((x - origin) * gx).sum(-1)
-    if gt is not None:
-        total = total + ((t - origin) * gt).sum(-1)
-    return (-total / tau).to(tau.dtype)
+    def sums(points, v, m, nu):
+        return _sums(*points[:2], v, tau, *points[2:], ctx.law, m, nu, ctx.eps, ctx.same, ctx.backend)
+
+    from_t, from_x = partial(sums, (x, t, x_order, t_order)), partial(sums, (t, x, t_order, x_order))
+    gx = gt = gw = gtau = None
+    points = needs[0] or needs[1] or needs[3]
+    if ctx.same:
+        gx, gw, gtau = pair_grads(from_t, (x, w, tau), g, of, sign, (points, needs[2], needs[3]))
+    elif points:
+        gx = (g * slopes(from_t, w, *of)).sum(-1) / tau[..., None]
+        gt = sign * (w * slopes(from_x, g, *of)).sum(-1) / tau[..., None]
+    if needs[2] and not ctx.same:
+        gw = sign * from_x(g, *of)
+    if needs[3] and not ctx.same:
+        pulled = (x, gx, (g != 0).any(-1)), (t, gt, (w != 0).any(-1))
+        gtau = tau_gradient((g * slopes(from_t, w, *of, 1)).sum((-2, -1)), tau, *pulled)
+    gx, gt = (a if a is None else a.to(x.dtype) for a in (gx, gt))
+    return gx, gt, gw, gtau, *(None,) * 8
 
 
 _sums = differentiable(_sums_op, 6, _backward, _save)
 
-# %% ../../nbs/engine/99_sums.ipynb #8deb0deb
+# %% ../../nbs/engine/99_sums.ipynb #135dbb45
 _EPS = (3e-8, 3e-14), (1e-7, 1e-13)  # of a step's sums and of the others', by precision
 
 
@@ -379,4 +416,4 @@ def kernel_sums(
     if eps is None:
         eps = _EPS[law == "density" or has_tail(law)][w.dtype == torch.float64]
     w = w.expand(*batch, *w.shape[-2:])
-    return _sums(x, t, w, tau_tensor(tau, x, batch), x_order, t_order, law, m, eps, same, check_backend(backend))
+    return _sums(x, t, w, tau_tensor(tau, x, batch), x_order, t_order, law, m, 0, eps, same, check_backend(backend))

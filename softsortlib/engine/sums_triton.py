@@ -56,6 +56,14 @@ def _normal_tile(u, M: tl.constexpr):
         K = ((v - 6) * v + 3) * density
     return K
 
+# %% ../../nbs/engine/161_sums_triton.ipynb #da03ca89
+@triton_jit
+def _times_argument(K, u, NU: tl.constexpr):
+    "u^NU K, zero where K is, however far u is."
+    for _ in tl.static_range(NU):
+        K = tl.where(K == 0, K, K * u)
+    return K
+
 # %% ../../nbs/engine/161_sums_triton.ipynb #87e9343b
 @triton_jit
 def _chosen_tile(K, level_ptr, i, j, n, WITHIN: tl.constexpr):
@@ -68,10 +76,10 @@ def _chosen_tile(K, level_ptr, i, j, n, WITHIN: tl.constexpr):
         K = tl.where(here > there, K, tl.where(here < there, -K, 0.0))
     return K
 
-# %% ../../nbs/engine/161_sums_triton.ipynb #b533d986
+# %% ../../nbs/engine/161_sums_triton.ipynb #7f0f5165
 @triton_jit
 def _pairs_kernel(x_ptr, t_ptr, w_ptr, tau_ptr, level_ptr, y_ptr, n, k, d, blocks, pairs, LOGISTIC: tl.constexpr,
-                  M: tl.constexpr, WITHIN: tl.constexpr, ACROSS: tl.constexpr, TWO: tl.constexpr,
+                  M: tl.constexpr, NU: tl.constexpr, WITHIN: tl.constexpr, ACROSS: tl.constexpr, TWO: tl.constexpr,
                   ROWS: tl.constexpr, BLOCK: tl.constexpr):
     "(161.1) for ROWS targets and two columns."
     c = tl.program_id(0) % pairs * 2
@@ -86,7 +94,7 @@ def _pairs_kernel(x_ptr, t_ptr, w_ptr, tau_ptr, level_ptr, y_ptr, n, k, d, block
     for start in range(0, k, BLOCK):
         j = start + tl.arange(0, BLOCK)
         u = (x[:, None] - tl.load(t_ptr + row * k + j, j < k, 0.0)[None, :]) * per_tau
-        K = _logistic_tile(u, M) if LOGISTIC else _normal_tile(u, M)
+        K = _times_argument(_logistic_tile(u, M) if LOGISTIC else _normal_tile(u, M), u, NU)
         if WITHIN or ACROSS:
             K = _chosen_tile(K, level_ptr + row * n, i, j, n, WITHIN)
         at = j.to(tl.int64) * d
@@ -98,7 +106,7 @@ def _pairs_kernel(x_ptr, t_ptr, w_ptr, tau_ptr, level_ptr, y_ptr, n, k, d, block
     if TWO:
         tl.store(to_ptr + 1, z, (i < n) & (c + 1 < d))
 
-# %% ../../nbs/engine/161_sums_triton.ipynb #44339f24
+# %% ../../nbs/engine/161_sums_triton.ipynb #a3fc1283
 def pair_sums_triton(
     x: Tensor,  # targets, (B, n)
     t: Tensor,  # sources, (B, k)
@@ -106,6 +114,7 @@ def pair_sums_triton(
     tau: Tensor,  # temperatures, (B,)
     law: str,  # "logistic", "normal" or "density"
     m: int,  # the derivative, or -1
+    nu: int = 0,  # how many factors u
     levels: "Tensor | None" = None,  # of x, which is t then, long, (B, n); None: all pairs
     across: bool = False,  # the signed pairs across levels, not those within
 ) -> Tensor:  # (161.1), (B, n, d)
@@ -117,7 +126,7 @@ def pair_sums_triton(
     launch(_pairs_kernel, B * blocks * pairs, x,
            x_ptr=x.to(w.dtype).contiguous(), t_ptr=t.to(w.dtype).contiguous(), w_ptr=w.contiguous(),
            tau_ptr=tau.double().contiguous(), level_ptr=x if levels is None else levels.contiguous(), y_ptr=y,
-           n=n, k=k, d=d, blocks=blocks, pairs=pairs, LOGISTIC=law == "logistic", M=m,
+           n=n, k=k, d=d, blocks=blocks, pairs=pairs, LOGISTIC=law == "logistic", M=m, NU=nu,
            WITHIN=levels is not None and not across, ACROSS=levels is not None and across,
            TWO=d > 1, ROWS=rows, BLOCK=block, num_warps=8)
     return y

@@ -14,9 +14,9 @@ from torch import Tensor
 
 from .compile import exp_neg, jit
 
-# %% ../../nbs/engine/142_tail_laws.ipynb #9623d6f5
-def cauchy_law(u, m):
-    "K_m of (142.1), m = 1, 2, ..."
+# %% ../../nbs/engine/142_tail_laws.ipynb #f2073ce9
+def cauchy_law(u, m, nu=0):
+    "u^nu K_m of (142.1), m = 1, 2, ..."
     most = torch.finfo(u.dtype).max ** 0.25
     u = u.clamp(-most, most)  # its square is finite
     v = 1 / (1 + u * u)
@@ -24,6 +24,8 @@ def cauchy_law(u, m):
     re, im = a, b
     for _ in range(m - 1):
         re, im = re * a - im * b, re * b + im * a
+    for _ in range(nu):
+        im = im * u
     return (-1) ** m * math.factorial(m - 1) * im
 
 # %% ../../nbs/engine/142_tail_laws.ipynb #8e084ee9
@@ -35,26 +37,28 @@ def power_terms(alpha, r):
         Q = np.append(-k * Q, 0) + np.append(0, alpha * change)
     return Q
 
-# %% ../../nbs/engine/142_tail_laws.ipynb #652fe189
-def at_zero(alpha, r):
-    "K_m(0) for r = m - 1."
+# %% ../../nbs/engine/142_tail_laws.ipynb #34204365
+def at_zero(alpha, r, nu=0):
+    "u^nu K_m at zero for r = m - 1."
+    if nu:
+        return 0.0
     Q = power_terms(alpha, r)
     powers = alpha * np.arange(r + 1) - r
     unbounded = ((powers < 0) & (Q != 0)).any()
     return 0.0 if unbounded or r % 2 else float(Q[powers == 0].sum())
 
-# %% ../../nbs/engine/142_tail_laws.ipynb #d90e7f80
-def power_law(u, alpha, m):
-    "K_m of (142.2), m = 1, 2, ..."
+# %% ../../nbs/engine/142_tail_laws.ipynb #2c52c0b1
+def power_law(u, alpha, m, nu=0):
+    "u^nu K_m of (142.2), m = 1, 2, ..."
     r = m - 1
     tie = u == 0
     a = u.abs().masked_fill(tie, 1).clamp(max=1500 ** (1 / alpha))  # e^-1500 is zero
     e = (-a ** alpha).exp()
-    terms = [(q, alpha * k - r) for k, q in enumerate(power_terms(alpha, r)) if q]
+    terms = [(q, alpha * k - r + nu) for k, q in enumerate(power_terms(alpha, r)) if q]
     K = sum(float(q) * a ** power for q, power in terms) * e
-    return (K * u.sign() if r % 2 else K).masked_fill(tie, at_zero(alpha, r))
+    return (K * u.sign() if (r + nu) % 2 else K).masked_fill(tie, at_zero(alpha, r, nu))
 
-# %% ../../nbs/engine/142_tail_laws.ipynb #b699e1aa
+# %% ../../nbs/engine/142_tail_laws.ipynb #e882c354
 MOST_OF_TAIL = 6  # m up to which both laws are known
 
 
@@ -73,9 +77,9 @@ def has_tail(law):
     return law == "cauchy" or law.startswith("power ")
 
 
-def tail_law(law, u: Tensor, m):
-    "K_m of a law by its name."
-    return cauchy_law(u, m) if law == "cauchy" else power_law(u, exponent_of(law), m)
+def tail_law(law, u: Tensor, m, nu=0):
+    "u^nu K_m of a law by its name."
+    return cauchy_law(u, m, nu) if law == "cauchy" else power_law(u, exponent_of(law), m, nu)
 
 # %% ../../nbs/engine/142_tail_laws.ipynb #d5952eb7
 _LN2 = math.log(2)
@@ -98,19 +102,19 @@ def _logs(u, out, size):
         p = ((p * v + _ATANH[2]) * v + _ATANH[1]) * v + _ATANH[0]
         out[j] = np.float64(k) * _LN2 + s * p
 
-# %% ../../nbs/engine/142_tail_laws.ipynb #2914fc38
-def tail_coefficients(law, m):
-    "The array c of a law's loops."
+# %% ../../nbs/engine/142_tail_laws.ipynb #7394a1ac
+def tail_coefficients(law, m, nu=0):
+    "The array c of the loops for u^nu K_m, nu < m."
     alpha, r = exponent_of(law), m - 1
-    sign = -1.0 if r % 2 else 1.0
+    sign = -1.0 if (r + nu) % 2 else 1.0
     if alpha == 0:
-        return np.array([0, m, 0, sign, (-1.0) ** m * math.factorial(r)])
-    return np.array([alpha, m, at_zero(alpha, r), sign, *power_terms(alpha, r)])
+        return np.array([0, m, 0, sign, nu, (-1.0) ** m * math.factorial(r)])
+    return np.array([alpha, m, at_zero(alpha, r, nu), sign, nu, *power_terms(alpha, r)])
 
 
 @jit(lent=True)
 def _cauchy(u, c, K, spare, size):
-    "K = (142.1) at u."
+    "K = u^nu times (142.1)."
     re, im = spare[0], spare[1]
     most = 1e75  # its square is finite
     for j in range(size):
@@ -118,7 +122,7 @@ def _cauchy(u, c, K, spare, size):
         v = 1.0 / (1.0 + a * a)
         re[j] = a * v
         im[j] = -v
-        K[j] = c[4] * im[j]
+        K[j] = c[5] * im[j]
     for _ in range(1, int(c[1])):
         for j in range(size):
             a = min(max(u[j], -most), most)
@@ -126,29 +130,32 @@ def _cauchy(u, c, K, spare, size):
             new = (re[j] * a + im[j]) * v
             im[j] = (im[j] * a - re[j]) * v
             re[j] = new
-            K[j] = c[4] * im[j]
+            K[j] = c[5] * im[j]
+    for _ in range(int(c[4])):
+        for j in range(size):
+            K[j] *= min(max(u[j], -most), most)
 
-# %% ../../nbs/engine/142_tail_laws.ipynb #327a68fa
+# %% ../../nbs/engine/142_tail_laws.ipynb #8931006b
 _LEAST, _MOST = math.log(1e-60), math.log(1500)
 _TOP = math.exp(7.5)
 
 
 @jit(lent=True)
 def _power(u, c, K, spare, size):
-    "K = (142.2) at u."
+    "K = u^nu times (142.2)."
     L, z, Q = spare[0], spare[1], spare[2]
     alpha, r = c[0], int(c[1]) - 1
     _logs(u, L, size)
     for j in range(size):
         L[j] = max(min(L[j], _MOST / alpha), _LEAST)
         z[j] = _TOP * exp_neg(7.5 - alpha * L[j])
-        Q[j] = c[4 + r]
+        Q[j] = c[5 + r]
     for k in range(r - 1, -1, -1):
         for j in range(size):
-            Q[j] = Q[j] * z[j] + c[4 + k]
+            Q[j] = Q[j] * z[j] + c[5 + k]
     for j in range(size):
         K[j] = Q[j] * exp_neg(z[j])
-    for _ in range(r):
+    for _ in range(r - int(c[4])):
         for j in range(size):
             K[j] /= max(abs(u[j]), 1e-60)
     for j in range(size):
@@ -156,10 +163,10 @@ def _power(u, c, K, spare, size):
         K[j] = K[j] if u[j] != 0 else c[2]
         K[j] = K[j] if u[j] == u[j] else u[j]
 
-# %% ../../nbs/engine/142_tail_laws.ipynb #3d76f8f0
+# %% ../../nbs/engine/142_tail_laws.ipynb #4deeebdf
 @jit(lent=True)
 def tail_values(c, u, K, spare, size):
-    "K = K_m(u) for the first `size` of u, in double precision; c are the `tail_coefficients`."
+    "K = u^nu K_m(u) for the first `size` of u, in double precision; c are the `tail_coefficients`."
     if c[0] == 0:
         _cauchy(u, c, K, spare, size)
     else:

@@ -21,27 +21,27 @@ from .tree_kernels import (
     Level, Points, Rule, Series, Sums, box_moments, find_roots, gather_distinct, gather_weights, halve, hear_level,
     mark_heard, number_distinct, place_halves, scatter_values)
 
-# %% ../../nbs/engine/144_tree_sums.ipynb #1abf3d9c
-def _law_size(law, u, m):
-    "|K_m| at complex u: in the right half plane, or anywhere for the Cauchy law and even powers."
+# %% ../../nbs/engine/144_tree_sums.ipynb #a8d114ce
+def _law_size(law, u, m, nu=0):
+    "|u^nu K_m| at complex u: in the right half plane, or anywhere for the Cauchy law and even powers."
     alpha, r = exponent_of(law), m - 1
     if alpha == 0:
-        return abs((u - 1j) ** -m - (u + 1j) ** -m) * math.factorial(r) / 2
+        return abs((u - 1j) ** -m - (u + 1j) ** -m) * math.factorial(r) / 2 * abs(u) ** nu
     alpha = int(alpha) if alpha % 2 == 0 else alpha
     z = u ** alpha
     z = np.where(z.real > -300, z, -300)
-    terms = [(q, alpha * k - r) for k, q in enumerate(power_terms(alpha, r)) if q]
+    terms = [(q, alpha * k - r + nu) for k, q in enumerate(power_terms(alpha, r)) if q]
     return abs(np.exp(-z) * sum(q * u ** power for q, power in terms))
 
-# %% ../../nbs/engine/144_tree_sums.ipynb #a97e6338
-def yardstick(law, u, m):
+# %% ../../nbs/engine/144_tree_sums.ipynb #450136ae
+def yardstick(law, u, m, nu=0):
     "H_m of (144.1) at u > 0, an array."
     alpha, r = exponent_of(law), m - 1
     if alpha == 0:
         return 1 / (1 + u * u)
     u = np.minimum(u, 1500 ** (1 / alpha))  # e^-1500 is zero
     z = u ** alpha
-    terms = sum(abs(q) * u ** (alpha * k - r) for k, q in enumerate(power_terms(alpha, r)) if q and r)
+    terms = sum(abs(q) * u ** (alpha * k - r + nu) for k, q in enumerate(power_terms(alpha, r)) if q and r)
     return np.exp(-z) * (1 + terms)
 
 
@@ -52,7 +52,7 @@ def _is_inside(law, u):
         return right | (abs(u.imag).max((-3, -1)) < 1)
     return right | (exponent_of(law) % 2 == 0)
 
-# %% ../../nbs/engine/144_tree_sums.ipynb #4df817bc
+# %% ../../nbs/engine/144_tree_sums.ipynb #134de81d
 SOURCES = 1 << 27  # N
 ROUNDING = 2.0 ** -52  # of the largest term of a pair of boxes
 RHO = np.geomspace(1.6, 30, 32)
@@ -61,22 +61,22 @@ _ANGLE = np.linspace(0, math.pi, 17)
 _ELLIPSE = (RHO[:, None] * np.exp(1j * _ANGLE) + np.exp(-1j * _ANGLE) / RHO[:, None]) / 2
 
 
-def tree_bound(law, m, p, widths, cells):
+def tree_bound(law, m, p, widths, cells, nu=0):
     "The largest of (144.2) over `cells`, for numbers p (k,) of polynomials and boxes of widths (l,): (k, l)."
     width, d = np.asarray(widths, float)[:, None], np.asarray(cells, float)
     u = (width * d)[..., None, None, None] + width[..., None, None, None] * (_ELLIPSE - _ZETA) / 2
     real = np.maximum(width[..., None] * (d[:, None] + np.linspace(-1, 1, 9)), 1e-300)
     p = np.asarray(p, float)[:, None]
     with np.errstate(all="ignore"):
-        H = np.maximum(yardstick(law, real, m), 1e-300)
-        B = _law_size(law, u, m).max((-3, -1))
+        H = np.maximum(yardstick(law, real, m, nu), 1e-300)
+        B = _law_size(law, u, m, nu).max((-3, -1))
         B = np.where(_is_inside(law, u) & np.isfinite(B), B, np.inf)
         shrink = (2 + 2 / math.pi * np.log(p)) * 4 * RHO ** (1 - p) / (RHO - 1)
         delta = np.stack([(B * s).min(-1) for s in shrink]) + ROUNDING * H.max(-1)
         relative = delta / H.min(-1)
         return (relative if law == "cauchy" else np.minimum(relative, SOURCES * delta)).max(-1)
 
-# %% ../../nbs/engine/144_tree_sums.ipynb #4f22320b
+# %% ../../nbs/engine/144_tree_sums.ipynb #c231a71a
 class Plan(NamedTuple):
     "How the line is cut for the sums of a law; widths in temperatures."
     p: int  # polynomials
@@ -85,14 +85,14 @@ class Plan(NamedTuple):
     bottom: float  # widest boxes that hear their neighbours by moments; 0: none
 
 
-def tail_cutoff(law, m, eps):
+def tail_cutoff(law, m, eps, nu=0):
     "Where N sources have come within eps of nothing, in temperatures."
     if law == "cauchy":
         return math.inf
     u = np.linspace(1, 1000, 10000) ** (1 / exponent_of(law))
-    return u[(yardstick(law, u, m) > eps / SOURCES).nonzero()[0].max()] + 0.01
+    return u[(yardstick(law, u, m, nu) > eps / SOURCES).nonzero()[0].max()] + 0.01
 
-# %% ../../nbs/engine/144_tree_sums.ipynb #8c50d8db
+# %% ../../nbs/engine/144_tree_sums.ipynb #315eff59
 _FAR = np.array([2, 3, 4, 5, 6, 8, 10, 13, 17, 23, 30, 50])
 _NEAR = np.array([0, 1])
 _P = np.arange(10, 41, 2)
@@ -104,23 +104,24 @@ def _last_good(bounds, widths, eps):
     return np.append(0, widths)[good]
 
 
-def _plan_cauchy(m, eps):
+def _plan_cauchy(m, eps, nu=0):
     "The plan for the Cauchy law: the fewest polynomials that do at all widths."
     widths = np.geomspace(1 / 16, 4096, 81)
-    good = (tree_bound("cauchy", m, _P, widths, _FAR[:2]) <= eps).all(1)
+    good = (tree_bound("cauchy", m, _P, widths, _FAR[:2], nu) <= eps).all(1)
     p = int(_P[good.argmax()])
-    near = tree_bound("cauchy", m, [p], widths, np.append(_NEAR, _FAR))
+    near = tree_bound("cauchy", m, [p], widths, np.append(_NEAR, _FAR), nu)
     return Plan(p, math.inf, 1, _last_good(near, widths, eps)[0])
 
-# %% ../../nbs/engine/144_tree_sums.ipynb #4d1aa351
+# %% ../../nbs/engine/144_tree_sums.ipynb #048ff404
 @lru_cache(None)
-def plan(law, m, eps):
+def plan(law, m, eps, nu=0):
     "The cheapest plan whose errors (144.2) are at most eps."
     if law == "cauchy":
-        return _plan_cauchy(m, eps)
-    cut, even = tail_cutoff(law, m, eps), exponent_of(law) % 2 == 0
+        return _plan_cauchy(m, eps, nu)
+    cut, even = tail_cutoff(law, m, eps, nu), exponent_of(law) % 2 == 0
     widths = np.append(1e-4, cut * np.geomspace(1 / 100, 2, 32))
-    top = _last_good(tree_bound(law, m, _P, widths, np.append(_NEAR, _FAR) if even else _FAR), widths, eps)
+    cells = np.append(_NEAR, _FAR) if even else _FAR
+    top = _last_good(tree_bound(law, m, _P, widths, cells, nu), widths, eps)
     with np.errstate(divide="ignore"):
         reach = np.ceil(2 * cut / top) + 1
         k = ((reach + 10) * _P ** 2 / top ** 0.25).argmin()
@@ -216,7 +217,7 @@ def grow(targets, sources, tau, plan):
         levels.append(below)
         half = half / 2
 
-# %% ../../nbs/engine/144_tree_sums.ipynb #85f6c602
+# %% ../../nbs/engine/144_tree_sums.ipynb #cb09bfcb
 def _cosines(p):
     "The p Chebyshev points, and D, which takes values there to coefficients."
     k = np.arange(p)
@@ -227,14 +228,14 @@ def _cosines(p):
 
 
 @lru_cache(256)
-def tail_tables(law, m, p, reach, ratios):
+def tail_tables(law, m, p, reach, ratios, nu=0):
     "C of (99.2), transposed, for boxes of `ratios` temperatures (a tuple), (len(ratios), 2 reach + 1, p, p)."
     points, D = _cosines(p)
     cells = np.arange(reach, -reach - 1, -1.0)  # a - b
     u = cells[:, None, None] + (points[:, None] - points) / 2
     u = np.ascontiguousarray(np.array(ratios)[:, None, None, None] * u)
     K = np.empty(u.size)
-    tail_values(tail_coefficients(law, m), u.ravel(), K, np.empty((3, u.size)), u.size)
+    tail_values(tail_coefficients(law, m, nu), u.ravel(), K, np.empty((3, u.size)), u.size)
     return np.ascontiguousarray((D @ K.reshape(u.shape) @ D.T).swapaxes(-1, -2))
 
 
@@ -276,14 +277,14 @@ def _moments(tree, marks, sources, v, p):
         below = level
     return M[:-1]
 
-# %% ../../nbs/engine/144_tree_sums.ipynb #2b26fbf7
-def _listen(tree, rules, law, m, p, marks, M, sums):
+# %% ../../nbs/engine/144_tree_sums.ipynb #03e21b40
+def _listen(tree, rules, law, m, p, marks, M, sums, nu=0):
     "Add the sums at the targets, level by level."
     width, tau = tree.width, 1 / sums.scale
     ratios, table = np.unique(np.minimum(width, 1e300 * np.minimum(tau, 1)) / tau, return_inverse=True)
     local, hears, cell = np.empty((0, len(sums.v), p)), np.empty(0, np.uint8), np.empty(0)
     for k, (level, rule) in enumerate(zip(tree.levels, rules)):
-        C = tail_tables(law, m, p, rule.reach, tuple(np.ldexp(ratios, -k).tolist()))
+        C = tail_tables(law, m, p, rule.reach, tuple(np.ldexp(ratios, -k).tolist()), nu)
         N = len(level.row)
         here = np.empty((N, len(sums.v), p))
         series = Series(halving(p), C, table, M[k], here, local, marks[k][1], hears)
@@ -291,10 +292,10 @@ def _listen(tree, rules, law, m, p, marks, M, sums):
         spread_rows(hear_level, N, work, level, cell, rule, series, 1 / np.ldexp(width, -k), sums)
         local, hears, cell = here, marks[k][1], level.cell
 
-# %% ../../nbs/engine/144_tree_sums.ipynb #6d2a3105
-def tree_sums(x, t, w, tau, x_order, t_order, law, m, eps):
+# %% ../../nbs/engine/144_tree_sums.ipynb #fa150f1c
+def tree_sums(x, t, w, tau, x_order, t_order, law, m, eps, nu=0):
     "The sums (97.1): arrays x (B, n) and t (B, k) sorted, w (B, k, d) and the result as they stood before, tau (B,)."
-    how, d = plan(law, m, eps), w.shape[-1]
+    how, d = plan(law, m, eps, nu), w.shape[-1]
     targets, of_x = find_distinct(x)
     sources, of_t = (targets, of_x) if x is t else find_distinct(t)
     v = np.empty((d, len(sources.x)))
@@ -304,23 +305,23 @@ def tree_sums(x, t, w, tau, x_order, t_order, law, m, eps):
     rules = [Rule(reach, k == 0, tree.smooth[k], FEW) for k, reach in enumerate(reaches)]
     marks = _marks(tree, rules)
     M = _moments(tree, marks, sources, v, how.p)
-    sums = Sums(tail_coefficients(law, m), targets.x, sources.x, v, 1 / tau, np.zeros((len(targets.x), d)))
-    _listen(tree, rules, law, m, how.p, marks, M, sums)
+    sums = Sums(tail_coefficients(law, m, nu), targets.x, sources.x, v, 1 / tau, np.zeros((len(targets.x), d)))
+    _listen(tree, rules, law, m, how.p, marks, M, sums, nu)
     y = np.empty((*x.shape, d), w.dtype)
     spread_rows(scatter_values, len(x), y.size, x_order, of_x, targets.first, sums.y, y)
     y[np.isnan(t[:, -1])] = np.nan
     return y
 
-# %% ../../nbs/engine/144_tree_sums.ipynb #df13b750
+# %% ../../nbs/engine/144_tree_sums.ipynb #7e259f88
 _TILE = switch("tree_sums: tile", 1 << 22, "B n^2")  # pairs at a time
 _PAIRS = switch("tree_sums: all pairs", 1 << 15, "B n^2")  # up to which the definition is the fastest
 
 
-def _by_definition(x, t, w, tau, law, m):
+def _by_definition(x, t, w, tau, law, m, nu):
     "The sums (97.1) of all pairs, x (B, n), t (B, k), w (B, k, d), tau (B,), in tiles of targets."
     rows = max(1, _TILE // max(1, t.numel()))
     tau = tau.to(x.dtype)[:, None, None]
-    return torch.cat([tail_law(law, (a[..., None] - t[:, None]) / tau, m) @ w for a in x.split(rows, 1)], 1)
+    return torch.cat([tail_law(law, (a[..., None] - t[:, None]) / tau, m, nu) @ w for a in x.split(rows, 1)], 1)
 
 
 def tail_sums(
@@ -334,12 +335,13 @@ def tail_sums(
     eps: float,  # e of Prop 144.1
     same: bool,  # whether the sources are the targets
     backend: str,  # "numba", or "torch" for the definition
+    nu: int = 0,  # how many factors u
 ) -> Tensor:  # (B, n, d)
     "The sums (97.1) of a law with a tail or a kink, in any order of the points."
     if backend != "numba" or len(x) * x.shape[1] * t.shape[1] <= _PAIRS:
-        return _by_definition(x, t, w, tau, law, m)
+        return _by_definition(x, t, w, tau, law, m, nu)
     x_order, t_order = (order.contiguous() for order in orders)
     xs = x.gather(1, x_order).numpy()
     ts = xs if same else t.gather(1, t_order).numpy()
-    w = w.contiguous().numpy()
-    return torch.from_numpy(tree_sums(xs, ts, w, tau.double().numpy(), x_order.numpy(), t_order.numpy(), law, m, eps))
+    orders, tau, w = (x_order.numpy(), t_order.numpy()), tau.double().numpy(), w.contiguous().numpy()
+    return torch.from_numpy(tree_sums(xs, ts, w, tau, *orders, law, m, eps, nu))

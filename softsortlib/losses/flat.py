@@ -213,7 +213,7 @@ def lists_listmle(s, y, offsets, weights, tau):
     tau, a = _of_items(tau, s, number, lists), _place_weights(weights, offsets, number, s.dtype)
     if tau is None or a is None:
         return None
-    u = _scaled(s, tau, number, lists).gather(-1, _ideal_in_lists(s.detach(), y, offsets))
+    u = _scaled(precise(s), tau, number, lists).gather(-1, _ideal_in_lists(s.detach(), y, offsets))
     if has_list_kernel(s, 1.0):
         rest = _Rest.apply(u.reshape(-1, u.shape[-1]), offsets, number).view(u.shape)
     else:

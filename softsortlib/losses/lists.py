@@ -13,6 +13,7 @@ from torch import Tensor
 
 from ..core.checks import is_one_of
 from ..core.operators import check_flags, check_tau
+from ..engine.dispatch import precise
 from ..functional.arguments import check_k
 from .contract import Loss, check_not_negative, differing, over_lists, reduce_sets, set_inputs
 from .orders import ideal_order
@@ -105,7 +106,7 @@ def listmle_loss(
     Raise `TypeError` or `ValueError` when an argument does not fit."""
     s, y, mask = set_inputs(scores, relevance, mask)
     order = ideal_order(y, s, mask, descending=True)
-    u = scaled(s, tau, mask).gather(-1, order)
+    u = scaled(precise(s), tau, mask).gather(-1, order)
     a = place_weights(weights, mask, s.dtype)
     rest = u.flip(-1).logcumsumexp(-1).flip(-1)
     terms = ((rest - u) * a).masked_fill(a == 0, 0)

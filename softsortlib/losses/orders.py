@@ -24,7 +24,7 @@ from ..functional.arguments import midranks
 from ..functional.functions import soft_rank
 from ..functional.parts import in_parts
 from .contract import Loss, check_relevance, over_blocks, over_lists, reduce_sets, set_inputs
-from .parts import group_loss, group_nll, kendall_parts, spearman_parts
+from .parts import group_loss, group_nll, kendall_parts, rank_noise, spearman_parts
 from ..ragged.lists import check_offsets, list_numbers
 from ..engine.dispatch import precise, switch
 from ..ranks.sigmoid import tau_column
@@ -167,7 +167,7 @@ def _centred(r, mask):
 def _correlation(r, rho, mask):
     "Correlation (...) of centred r and rho (..., n), as (55.3) and Prop 55.3 say, and whether rho has any order."
     n = mask.sum(-1)
-    rounding = n * (n * torch.finfo(r.dtype).eps) ** 2
+    rounding = rank_noise(n, r.dtype)
     own, wanted = r.square().sum(-1), rho.square().sum(-1)
     defined = wanted > rounding
     wanted = wanted.masked_fill(~defined, 1)

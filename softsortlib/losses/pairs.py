@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['lambda_loss', 'LambdaLoss']
 
-# %% ../../nbs/losses/121_pairs.ipynb #aa75eb1f
+# %% ../../nbs/losses/121_pairs.ipynb #0d807cb0
 import math
 import numbers
 from typing import NamedTuple
@@ -20,6 +20,7 @@ from ..engine.dispatch import switch
 from ..functional.arguments import check_k
 from .contract import Loss, differing, over_lists, reduce_sets, set_inputs
 from .orders import ideal_order
+from ..ranks.sigmoid import tau_column
 from .ranking import best_dcg, discounts_of, gains_of, ratio_of
 
 # %% ../../nbs/losses/121_pairs.ipynb #5796733a
@@ -101,9 +102,10 @@ def places_of(
         d = (1 / (1 + r).log2()).masked_fill(r > k, 0)
     return Places(y, mask.to(s.dtype), g, d, r)
 
-# %% ../../nbs/losses/121_pairs.ipynb #015738df
+# %% ../../nbs/losses/121_pairs.ipynb #fd3743f2
 def lambda_loss_plain(
-    u: Tensor,  # scores in units of tau, (..., n)
+    s: Tensor,  # scores, (..., n)
+    tau: "float | Tensor",  # a number or (..., 1)
     places: Places,  # each (..., n)
     kind: str,  # of PAIR_WEIGHTS
     mu: float,  # of "ndcg2++"
@@ -113,101 +115,127 @@ def lambda_loss_plain(
     a = Places(*(v[..., :, None] for v in places))
     b = Places(*(v[..., None, :] for v in places))
     w = pair_weights(a, b, kind, mu, k)
-    margins = u[..., :, None] - u[..., None, :]
-    return (w * torch.nn.functional.softplus(-margins)).sum((-2, -1)) / math.log(2)
+    margins = s[..., :, None] - s[..., None, :]
+    if isinstance(tau, Tensor):
+        margins, tau = margins / tau[..., None], 1
+    return (w * torch.nn.functional.softplus(-margins, 1 / tau)).sum((-2, -1)) / (math.log(2) * tau)
 
-# %% ../../nbs/losses/121_pairs.ipynb #6e79a931
+# %% ../../nbs/losses/121_pairs.ipynb #491e7947
 _PAIRS = switch("pairs: tile", 1 << 18, "B n^2")  # pairs in one tile: they stay in the cache
 _MANY = switch("pairs: tile on a GPU", 1 << 24, "gpu B n^2")  # and on another device, which many at a time fill
 
 
-def _tile(u, places, lo, rows, kind, mu, k):
-    "Weights and margins of the pairs of `rows` rows from `lo`, each (B, rows, n)."
-    part = slice(lo, lo + rows)
+def _tile(s, places, lo, rows, kind, mu, k):
+    "Weights of the pairs of `rows` rows from `lo`, differences of their scores, each (B, rows, n), and which rows."
+    part = slice(lo, min(lo + rows, s.shape[-1]))
     a = Places(*(places[:, i, part, None] for i in range(5)))
     b = Places(*(places[:, i, None, :] for i in range(5)))
-    return pair_weights(a, b, kind, mu, k), u[:, part, None] - u[:, None, :], part
+    return pair_weights(a, b, kind, mu, k), s[:, part, None] - s[:, None, :], part
 
 
-def pair_tiles(u, v, places, kind, mu, k, m):
-    "(121.2): terms of L for m = 0, the slope for m = 1, H v for m = 2; (B, n)."
-    out = torch.zeros_like(u)
-    rows = max(1, (_PAIRS if u.device.type == "cpu" else _MANY) // u.numel())
-    for lo in range(0, u.shape[-1], rows):
-        w, z, part = _tile(u, places, lo, rows, kind, mu, k)
+def _changes(w, z, v, part, learn):
+    "What the pairs of a tile add to (121.2): h, (B, rows, n), and the sum in tau, (B,)."
+    e, curve = v[:, part, None] - v[:, None, :-1], w * z.sigmoid() * (-z).sigmoid()
+    if not learn:
+        return curve * e, 0
+    t, nu = -w * (-z).sigmoid(), v[:, -1:, None]
+    e = e - nu * z
+    h = curve * e - nu * t
+    return h, (h * z + t * e).sum((1, 2))
+
+# %% ../../nbs/losses/121_pairs.ipynb #1478ed78
+def pair_tiles(x, v, places, kind, mu, k, m, learn):
+    "Terms of L for m = 0, the slopes for m = 1, the changes (121.2) for m = 2; (B, n + 1)."
+    out, s, tau = torch.zeros_like(x), x[:, :-1], x[:, -1:]
+    rows = max(1, (_PAIRS if s.device.type == "cpu" else _MANY) // s.numel())
+    for lo in range(0, s.shape[-1], rows):
+        w, z, part = _tile(s, places, lo, rows, kind, mu, k)
+        z /= tau[..., None]
         if m == 0:
             out[:, part] = (w * torch.nn.functional.softplus(-z)).sum(-1)
             continue
-        t = -w * (-z).sigmoid() if m == 1 else w * z.sigmoid() * (-z).sigmoid() * (v[:, part, None] - v[:, None, :])
+        if m == 1:
+            t = -w * (-z).sigmoid()
+            along = torch.linalg.vecdot(t.flatten(1), z.flatten(1)) if learn else 0
+        else:
+            t, along = _changes(w, z, v, part, learn)
         out[:, part] += t.sum(-1)
-        out -= t.sum(-2)
-    return out / math.log(2)
+        out[:, :-1] -= t.sum(-2)
+        out[:, -1] -= along
+    return out / (math.log(2) * tau ** m)
 
-# %% ../../nbs/losses/121_pairs.ipynb #48291e85
+# %% ../../nbs/losses/121_pairs.ipynb #1dda1557
 @custom_op("pair_curvature", __name__)
-def _curvature_op(u: Tensor, v: Tensor, places: Tensor, kind: str, mu: float, k: int) -> Tensor:
-    "u, v (..., n), places (..., 5, n) -> H v of (121.2), (..., n)."
-    n = u.shape[-1]
-    flat = u.reshape(-1, n), v.reshape(-1, n), places.reshape(-1, 5, n)
-    return pair_tiles(*flat, kind, mu, k, 2).reshape(u.shape)
+def _curvature_op(x: Tensor, v: Tensor, places: Tensor, kind: str, mu: float, k: int, learn: bool) -> Tensor:
+    "x, v (..., n + 1), places (..., 5, n) -> the changes (121.2), (..., n + 1)."
+    N = x.shape[-1]
+    flat = x.reshape(-1, N), v.reshape(-1, N), places.reshape(-1, 5, N - 1)
+    return pair_tiles(*flat, kind, mu, k, 2, learn).reshape(x.shape)
 
 
 @_curvature_op.register_fake
-def _(u, v, places, kind, mu, k):
-    return torch.empty_like(u)
+def _(x, v, places, kind, mu, k, learn):
+    return torch.empty_like(x)
 
 
 _REFUSED = once("lambda_loss is twice differentiable: for more derivatives take lists of fewer pairs")
 _curvature = differentiable(_curvature_op, 3, _REFUSED)
 
-# %% ../../nbs/losses/121_pairs.ipynb #cc34b9fe
+# %% ../../nbs/losses/121_pairs.ipynb #6aa0f9ed
 @custom_op("pair_slope", __name__)
-def _slope_op(u: Tensor, places: Tensor, kind: str, mu: float, k: int) -> Tensor:
-    "u (..., n), places (..., 5, n) -> the slope of (121.2), (..., n)."
-    n = u.shape[-1]
-    flat = u.reshape(-1, n)
-    return pair_tiles(flat, flat, places.reshape(-1, 5, n), kind, mu, k, 1).reshape(u.shape)
+def _slope_op(x: Tensor, places: Tensor, kind: str, mu: float, k: int, learn: bool) -> Tensor:
+    "x (..., n + 1), places (..., 5, n) -> the slopes in the scores and in tau, (..., n + 1)."
+    N = x.shape[-1]
+    flat = x.reshape(-1, N)
+    return pair_tiles(flat, flat, places.reshape(-1, 5, N - 1), kind, mu, k, 1, learn).reshape(x.shape)
 
 
 @_slope_op.register_fake
-def _(u, places, kind, mu, k):
-    return torch.empty_like(u)
+def _(x, places, kind, mu, k, learn):
+    return torch.empty_like(x)
 
 
 def _save(ctx, inputs, output):
-    *tensors, ctx.kind, ctx.mu, ctx.k = inputs
-    ctx.save_for_backward(*tensors)
+    x, places, *ctx.options = inputs
+    ctx.save_for_backward(x, places)
 
 
 def _slope_backward(ctx, v):
-    u, places = ctx.saved_tensors
-    return _curvature(u, v, places, ctx.kind, ctx.mu, ctx.k), None, None, None, None
+    x, places = ctx.saved_tensors
+    return _curvature(x, v, places, *ctx.options), None, None, None, None, None
 
 
 _slope = differentiable(_slope_op, 2, _slope_backward, _save)
 
-# %% ../../nbs/losses/121_pairs.ipynb #c90a898f
+# %% ../../nbs/losses/121_pairs.ipynb #b03cc96e
 @custom_op("pair_loss", __name__)
-def _loss_op(u: Tensor, places: Tensor, kind: str, mu: float, k: int) -> Tensor:
-    "u (..., n), places (..., 5, n) -> the loss (121.1), (...)."
-    n = u.shape[-1]
-    flat = u.reshape(-1, n)
-    return pair_tiles(flat, flat, places.reshape(-1, 5, n), kind, mu, k, 0).sum(-1).reshape(u.shape[:-1])
+def _loss_op(x: Tensor, places: Tensor, kind: str, mu: float, k: int, learn: bool) -> Tensor:
+    "x (..., n + 1), places (..., 5, n) -> the loss (121.1), (...)."
+    N = x.shape[-1]
+    flat = x.reshape(-1, N)
+    terms = pair_tiles(flat, flat, places.reshape(-1, 5, N - 1), kind, mu, k, 0, learn)
+    return terms.sum(-1).reshape(x.shape[:-1])
 
 
 @_loss_op.register_fake
-def _(u, places, kind, mu, k):
-    return u.new_empty(u.shape[:-1])
+def _(x, places, kind, mu, k, learn):
+    return x.new_empty(x.shape[:-1])
 
 
 def _loss_backward(ctx, g):
-    u, places = ctx.saved_tensors
-    return g[..., None] * _slope(u, places, ctx.kind, ctx.mu, ctx.k), None, None, None, None
+    x, places = ctx.saved_tensors
+    return g[..., None] * _slope(x, places, *ctx.options), None, None, None, None, None
 
 
 pair_loss = differentiable(_loss_op, 2, _loss_backward, _save)
 
-# %% ../../nbs/losses/121_pairs.ipynb #92e41853
+# %% ../../nbs/losses/121_pairs.ipynb #bab0bcde
+def _in_reach(s, tau, learn):
+    "s, so that its differences in units of tau are numbers."
+    most = torch.finfo(s.dtype).max / 4 * (tau.detach().clamp(max=1) if learn else min(tau, 1))
+    return s.clamp(-most, most)
+
+# %% ../../nbs/losses/121_pairs.ipynb #294b5fb4
 @over_lists()
 def lambda_loss(
     scores: Tensor,  # (..., n)
@@ -231,12 +259,13 @@ def lambda_loss(
     k = min(check_k(n if k is None else k, math.inf), n)
     tau = check_tau(tau, s)
     places = places_of(s, y, mask, weights, k, gain)
-    most = torch.finfo(s.dtype).max / 4
-    u = (s / tau).clamp(-most, most)  # its differences are numbers
-    if u.numel() * n <= _PAIRS:
-        loss = lambda_loss_plain(u, places, weights, float(mu), k)
+    learn = isinstance(tau, Tensor)
+    s = _in_reach(s, tau, learn)
+    if s.numel() * n <= _PAIRS:
+        loss = lambda_loss_plain(s, tau, places, weights, float(mu), k)
     else:
-        loss = pair_loss(u, torch.stack(places, -2), weights, float(mu), k)
+        x = torch.cat([s, tau_column(tau, s)], -1)
+        loss = pair_loss(x, torch.stack(places, -2), weights, float(mu), k, learn)
     return reduce_sets(loss, differing(places.y, mask), reduction, scores.dtype)
 
 # %% ../../nbs/losses/121_pairs.ipynb #b0011f66

@@ -86,6 +86,13 @@ def group_loss(
     return reduce_sets(loss, defined, reduction, part.dtype)
 
 # %% ../../nbs/losses/129_parts.ipynb #a801c68b
+def rank_noise(n, dtype):
+    "What rounding can leave of the sum of squared deviations of n ranks that are all the same."
+    double = torch.finfo(torch.float64).eps
+    error = n * (torch.finfo(dtype).eps + (16 + n) * double)
+    return n * error ** 2
+
+
 def spearman_parts(part, y, party, method, tau):
     "One minus (55.3) of each set, by (129.1), and whether the set has any order."
     r = rank_in_parts(ranker(method, tau, False)[0], part, party, False, False)
@@ -96,7 +103,7 @@ def spearman_parts(part, y, party, method, tau):
     if part.mask is not None:
         a, b = (v.masked_fill(~part.mask, 0) for v in (a, b))
     A, B, AA, BB, AB = agreed_sum(torch.stack([a, b, a * a, b * b, a * b]).sum(-1), party.group)
-    rounding = n * (n * torch.finfo(r.dtype).eps) ** 2
+    rounding = rank_noise(n, r.dtype)
     own, wanted, both = AA - A * A / n, BB - B * B / n, AB - A * B / n
     defined = wanted > rounding
     wanted = wanted.masked_fill(~defined, 1)

@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = []
 
-# %% ../../nbs/ragged/174_kernels_triton.ipynb #8438b557
+# %% ../../nbs/ragged/174_kernels_triton.ipynb #8ea1c186
 from typing import NamedTuple
 
 import torch
@@ -13,6 +13,7 @@ from torch import Tensor
 
 from ..engine.compile import has_triton, tl, triton, triton_jit
 from ..engine.dispatch import launch, switch, tensor_on
+from ..engine.radix import group_begins
 from ..engine.sums import MOST_PAIRS
 from .kernels import Of, beyond, sorted_lists
 from .lists import list_numbers
@@ -187,8 +188,8 @@ def both_sides(
 # %% ../../nbs/ragged/174_kernels_triton.ipynb #d0e0488b
 def _temperature_pull(p, t, tau, offsets, number):
     "The gradient to tau (B,) by that to the scores, p (M, N), of t (M, N)."
-    begin = offsets[number]
-    far = ((t - t[:, begin]) * p).sum(0)
+    begin = torch.maximum(group_begins(t, tau[number]), offsets[number])
+    far = ((t - t.gather(1, begin)) * p).sum(0)
     return far.new_zeros(tau.shape, dtype=tau.dtype).index_add(0, number, far.to(tau.dtype)) / -tau
 
 
@@ -343,7 +344,8 @@ class _PairRanks(torch.autograd.Function):
             return *grads, None, None, None
         p, p_tau = pair_lists(s, ctx.offsets, tau, ctx.most, g), None
         if ctx.needs_input_grad[1]:
-            p_tau = _temperature_pull(p, s, tau, ctx.offsets, list_numbers(ctx.offsets, s.shape[1]))
+            t, order = sorted_lists(s, ctx.offsets)
+            p_tau = _temperature_pull(p.gather(1, order), t, tau, ctx.offsets, list_numbers(ctx.offsets, s.shape[1]))
         return p, p_tau, None, None, None
 
 # %% ../../nbs/ragged/174_kernels_triton.ipynb #34027a6b

@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['LaplaceRank', 'lapsum_topk', 'LapSumTopK']
 
-# %% ../../nbs/ranks/42_laplace.ipynb #6ca336c2
+# %% ../../nbs/ranks/42_laplace.ipynb #6901a384
 import math
 import numbers
 
@@ -17,7 +17,7 @@ from ..core.operators import check_flags, check_tau
 from ..core.checks import check_mask, check_scores, compute_dtype, fits, is_concrete, zero_outside
 from ..core.rank_operators import RankOperator
 from ..engine.autograd import batched, custom_op, differentiable
-from ..engine.compile import arrays, exp_neg, jit, spread_rows
+from ..engine.compile import arrays, exp_neg, jit, one_batch, spread_rows
 from ..engine.dispatch import choose, precise
 from ..engine.radix import stable_sort
 from ..engine.scan import exp_scan, one_sided_sums
@@ -31,6 +31,22 @@ def _factors(s, tau, q):
     "q[i] = exp(-(s[i + 1] - s[i]) / tau), the factors of (42.2); s (n,) increasing, q (n - 1,)."
     for i in range(len(q)):
         q[i] = exp_neg((np.float64(s[i + 1]) - np.float64(s[i])) / tau)
+
+
+def _moments_torch(s, tau, v, nu):
+    "The sums of |u|^nu exp(-|u|) v over the scores below: s (B, n) increasing, tau (B,), v (B, n, d)."
+    h = torch.nn.functional.pad((s[:, 1:] - s[:, :-1]).abs() / tau[:, None], (1, 0))[..., None]
+    q, h = (-h).exp(), h.clamp(max=1e3)
+
+    def crossed(M):
+        return q * torch.nn.functional.pad(M[:, :-1], (0, 0, 1, 0))
+
+    M, before = one_sided_sums(s, v, tau), []
+    for k in range(1, nu + 1):
+        before.append(crossed(M))
+        joining = sum(math.comb(k, l) * h ** (k - l) * b for l, b in enumerate(before))
+        M = one_sided_sums(s, joining, tau)
+    return M
 
 # %% ../../nbs/ranks/42_laplace.ipynb #9ad6d54c
 @jit
@@ -90,6 +106,20 @@ def _cross(beyond, group, r):
         beyond[c] = r * (beyond[c] + group[c])
         group[c] = 0
 
+
+@jit
+def _carry(M, h, q):
+    "Carry the moments M (nu + 1, d) across a gap of h temperatures, whose factor is q."
+    far = min(h, 1e3)  # where q is zero
+    nu = len(M) - 1
+    for a in range(nu):
+        for k in range(nu, a, -1):
+            for c in range(M.shape[1]):
+                M[k, c] += far * M[k - 1, c]
+    for k in range(nu + 1):
+        for c in range(M.shape[1]):
+            M[k, c] *= q
+
 # %% ../../nbs/ranks/42_laplace.ipynb #78f16a56
 @jit
 def _odd_rows(lo, hi, s, tau, v, y):
@@ -117,49 +147,80 @@ def _odd_rows(lo, hi, s, tau, v, y):
                 y[b, i, c] = (y[b, i, c] - beyond[c]) / 2
                 group[c] += v[b, i, c]
 
-# %% ../../nbs/ranks/42_laplace.ipynb #bf3e4433
-def _laplace_numba(s, tau, v, m):
-    "The sum (40.4) by the kernels; s (..., n) increasing, tau (..., 1), v (..., n, d)."
-    n, d = v.shape[-2:]
-    if m == 0:
-        kernel = _step_rows
-    else:
-        kernel = _even_rows if m % 2 else _odd_rows
-    y = v.new_empty(v.shape)
-    rows = arrays(s.reshape(-1, n), tau.reshape(-1), v.reshape(-1, n, d), y.view(-1, n, d))
-    spread_rows(kernel, len(rows[0]), 3 * v.numel(), *rows)
-    return y
+# %% ../../nbs/ranks/42_laplace.ipynb #635d2b9d
+@jit
+def _moment_rows(lo, hi, s, tau, v, nu, above, y):
+    "The sums of |u|^nu exp(-|u|) v / 2, nu > 0, those of the scores above times `above`, for rows lo..hi."
+    n, d = v.shape[1:]
+    q, M = np.empty(n - 1), np.empty((nu + 1, d))
+    for b in range(lo, hi):
+        _factors(s[b], tau[b], q)
+        M[:] = 0
+        for i in range(n - 1, -1, -1):
+            if i < n - 1:
+                _carry(M, (np.float64(s[b, i + 1]) - s[b, i]) / tau[b], q[i])
+            for c in range(d):
+                y[b, i, c] = above * M[nu, c]
+                M[0, c] += v[b, i, c]
+        M[:] = 0
+        for i in range(n):
+            if i > 0:
+                _carry(M, (np.float64(s[b, i]) - s[b, i - 1]) / tau[b], q[i - 1])
+            for c in range(d):
+                y[b, i, c] = (M[nu, c] + y[b, i, c]) / 2
+                M[0, c] += v[b, i, c]
 
-def _laplace_torch(s, tau, v, m):
+# %% ../../nbs/ranks/42_laplace.ipynb #7dd95b02
+def _laplace_numba(s, tau, v, m, nu=0):
+    "The sum (40.4) of u^nu phi^(m) by the kernels; s (..., n) increasing, tau (..., 1), v (..., n, d)."
+    n, d = v.shape[-2:]
+    if nu:
+        kernel, term = _moment_rows, (nu, (-1.0) ** (nu + m + 1))
+    elif m == 0:
+        kernel, term = _step_rows, ()
+    else:
+        kernel, term = _even_rows if m % 2 else _odd_rows, ()
+    y = v.new_empty(v.shape)
+    *rows, out = arrays(s.reshape(-1, n), tau.reshape(-1), v.reshape(-1, n, d), y.view(-1, n, d))
+    spread_rows(kernel, len(out), 3 * v.numel(), *rows, *term, out)
+    return -y if nu and m % 2 == 0 else y
+
+def _laplace_torch(s, tau, v, m, nu=0):
     "The same from the exponential scan."
     tau = tau[..., 0]
+    if nu:
+        rows = one_batch(tau.shape, s, v, tau)
+        x, w, T = rows[0], rows[1], rows[2].to(v.dtype)
+        above = _moments_torch(x.flip(1), T, w.flip(1), nu).flip(1)
+        below = _moments_torch(x, T, w, nu)
+        return ((below + (-1) ** (nu + m + 1) * above) * ((m % 2) - 0.5)).view(v.shape)
     if m == 0:
         return (exp_scan(s, v, math.inf, "odd") - exp_scan(s, v, tau, "odd")) / 2
     if m % 2:
         return exp_scan(s, v, tau, "even") / 2
     return exp_scan(s, v, tau, "odd") / -2
 
-# %% ../../nbs/ranks/42_laplace.ipynb #6ba84b13
+# %% ../../nbs/ranks/42_laplace.ipynb #9198bc1f
 @custom_op("laplace_sum", __name__)
-def _laplace_sum_op(s: Tensor, tau: Tensor, v: Tensor, m: int) -> Tensor:
-    "s (..., n) increasing, tau (..., 1), v (..., n, d) -> the sum (40.4) of the Laplace step, (..., n, d)."
+def _laplace_sum_op(s: Tensor, tau: Tensor, v: Tensor, m: int, nu: int) -> Tensor:
+    "s (..., n) increasing, tau (..., 1), v (..., n, d) -> the sum (40.4) of u^nu phi^(m), Laplace's, (..., n, d)."
     laplace_sum = _laplace_numba if choose(s, "") == "numba" else _laplace_torch
-    return laplace_sum(s, tau, v, m)
+    return laplace_sum(s, tau, v, m, nu)
 
 @_laplace_sum_op.register_fake
-def _(s, tau, v, m):
+def _(s, tau, v, m, nu):
     return v.new_empty(v.shape)
 
 def _laplace_setup(ctx, inputs, output):
-    *tensors, ctx.m = inputs
+    *tensors, ctx.m, ctx.nu = inputs
     ctx.save_for_backward(*tensors)
 
 def _laplace_backward(ctx, g):
     "(40.5) in terms of the operator itself."
     s, tau, v = ctx.saved_tensors
-    def op(x, m):
-        return _laplace_sum(s, tau, x, m)
-    return *pair_sum_grads(op, s, tau, v, ctx.m, g, ctx.needs_input_grad), None
+    def op(x, m, nu):
+        return _laplace_sum(s, tau, x, m, nu)
+    return *pair_sum_grads(op, s, tau, v, g, (ctx.m, ctx.nu), ctx.needs_input_grad), None, None
 
 _laplace_sum = differentiable(_laplace_sum_op, 3, _laplace_backward, _laplace_setup)
 
@@ -182,7 +243,7 @@ batched(_laplace_rank_back, 5)
 def _(g, s, tau, order, v):
     return s.new_empty(s.shape)
 
-# %% ../../nbs/ranks/42_laplace.ipynb #8b0da3f2
+# %% ../../nbs/ranks/42_laplace.ipynb #67573280
 @custom_op("laplace_rank", __name__)
 def _laplace_rank_op(s: Tensor, tau: Tensor, order: Tensor, v: Tensor) -> Tensor:
     "s (..., n) increasing, tau (..., 1), order and weights v (..., n) -> ranks (..., n) as the scores stood."
@@ -203,11 +264,11 @@ def _laplace_rank_backward(ctx, g):
     composed = torch.is_grad_enabled() or ctx.needs_input_grad[1]
     if choose(s, "") == "numba" and not composed:
         return _laplace_rank_back(g, s, tau, order, v), None, None, None
-    def op(x, m):
-        return _laplace_sum(s, tau, x, m)
+    def op(x, m, nu):
+        return _laplace_sum(s, tau, x, m, nu)
     g = g.gather(-1, order)[..., None]
     needs = (*ctx.needs_input_grad[:2], False)
-    return *pair_sum_grads(op, s, tau, v[..., None], 0, g, needs)[:2], None, None
+    return *pair_sum_grads(op, s, tau, v[..., None], g, (0, 0), needs)[:2], None, None
 
 _laplace_rank = differentiable(_laplace_rank_op, 4, _laplace_rank_backward, _laplace_rank_setup)
 

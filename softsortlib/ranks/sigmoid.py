@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['pair_sum', 'SigmoidRank']
 
-# %% ../../nbs/ranks/40_sigmoid.ipynb #b869271c
+# %% ../../nbs/ranks/40_sigmoid.ipynb #8206b1fe
 import math
 
 import torch
@@ -18,7 +18,7 @@ from ..core.rank_operators import RankOperator
 from ..engine.autograd import custom_op, differentiable
 from ..engine.dispatch import switch, tensor_on
 from ..engine.sum_laws import LAWS
-from ..engine.sums import kernel_sums
+from ..engine.sums import kernel_sums, pair_grads
 
 # %% ../../nbs/ranks/40_sigmoid.ipynb #42fb835b
 def laplace_step(x, m):
@@ -47,59 +47,55 @@ def _pair_sum_plain(s, tau, v, step):
     differences = s[..., :, None] - s[..., None, :]
     return (_STEPS[step](differences / tau, 0) * v[..., None, :]).sum(-1)
 
-# %% ../../nbs/ranks/40_sigmoid.ipynb #54b71431
+# %% ../../nbs/ranks/40_sigmoid.ipynb #94c896c8
 _PAIRS = switch("sigmoid: tile", 1 << 18, "B n^2")  # differences in one tile: they stay in the cache
 _MANY = switch("sigmoid: tile on a GPU", 1 << 26, "gpu B n^2")  # on another device: they fill it
 
-def _pair_sum_tiles(s, tau, v, step, m):
-    "(40.4) for s (B, n), tau (B, 1, 1), v (B, n, d), some rows of all sets at a time."
+def _pair_sum_tiles(s, tau, v, step, m, nu=0):
+    "(40.4) with u^nu times the law for s (B, n), tau (B, 1, 1), v (B, n, d), some rows of all sets at a time."
     out = torch.empty_like(v)
     most = _PAIRS if s.device.type == "cpu" else _MANY
     rows = max(1, most // max(1, s.numel()))
     with full_precision(s):
         for i in range(0, s.shape[-1], rows):
             differences = s[:, i:i + rows, None] - s[:, None, :]
-            out[:, i:i + rows] = _STEPS[step](differences / tau, m) @ v
+            u = differences / tau
+            K = _STEPS[step](u, m)
+            out[:, i:i + rows] = (torch.where(K == 0, 0, u ** nu * K) if nu else K) @ v
     return out
 
-# %% ../../nbs/ranks/40_sigmoid.ipynb #3286a5aa
-def pair_sum_grads(op, s, tau, v, m, g, needs):
-    "Prop 40.6 for any op(v, m) that computes the sum (40.4): the gradients to s, tau and v that `needs` asks for."
-    s_grad = tau_grad = v_grad = None
-    if needs[2]:
-        v_grad = (-1) ** (m + 1) * op(g, m)
-    if needs[0] or needs[1]:
-        of_v, of_g = op(torch.cat([v, g], -1), m + 1).split(g.shape[-1], -1)
-        s_grad = (g * of_v - (-1) ** m * v * of_g).sum(-1) / tau
-    if needs[1]:
-        centred = s - s.mean(-1, keepdim=True)
-        tau_grad = -(s_grad * centred).sum(-1, keepdim=True) / tau
-    return s_grad, tau_grad, v_grad
+# %% ../../nbs/ranks/40_sigmoid.ipynb #de118d06
+def pair_sum_grads(op, s, tau, v, g, of, needs):
+    "Prop 40.6 for any op(v, m, nu) that computes (40.4), of = (m, nu): the gradients that `needs` asks for."
+    sign = (-1) ** (sum(of) + 1)
+    points, needs = (s, v, tau[..., 0]), (needs[0], needs[2], needs[1])
+    s_grad, v_grad, tau_grad = pair_grads(op, points, g, of, sign, needs)
+    return s_grad, tau_grad if tau_grad is None else tau_grad[..., None], v_grad
 
-# %% ../../nbs/ranks/40_sigmoid.ipynb #d437c072
+# %% ../../nbs/ranks/40_sigmoid.ipynb #b6b64fee
 @custom_op("pair_sum", __name__)
-def _pair_sum_op(s: Tensor, tau: Tensor, v: Tensor, step: str, m: int) -> Tensor:
-    "s (..., n), tau (..., 1), v (..., n, d) -> the sum (40.4), (..., n, d)."
+def _pair_sum_op(s: Tensor, tau: Tensor, v: Tensor, step: str, m: int, nu: int) -> Tensor:
+    "s (..., n), tau (..., 1), v (..., n, d) -> the sum (40.4) with u^nu times the law, (..., n, d)."
     if m > 3:
         raise NotImplementedError(f"the sum over pairs knows three derivatives of the {step} step, not {m}")
     n, d = v.shape[-2:]
-    out = _pair_sum_tiles(s.reshape(-1, n), tau.reshape(-1, 1, 1), v.reshape(-1, n, d), step, m)
+    out = _pair_sum_tiles(s.reshape(-1, n), tau.reshape(-1, 1, 1), v.reshape(-1, n, d), step, m, nu)
     return out.reshape(v.shape)
 
 @_pair_sum_op.register_fake
-def _(s, tau, v, step, m):
+def _(s, tau, v, step, m, nu):
     return v.new_empty(v.shape)
 
 def _pair_sum_setup(ctx, inputs, output):
-    *tensors, ctx.step, ctx.m = inputs
+    *tensors, ctx.step, ctx.m, ctx.nu = inputs
     ctx.save_for_backward(*tensors)
 
 def _pair_sum_backward(ctx, g):
     "(40.5) in terms of the operator itself."
     s, tau, v = ctx.saved_tensors
-    def op(x, m):
-        return _pair_sum(s, tau, x, ctx.step, m)
-    return *pair_sum_grads(op, s, tau, v, ctx.m, g, ctx.needs_input_grad), None, None
+    def op(x, m, nu):
+        return _pair_sum(s, tau, x, ctx.step, m, nu)
+    return *pair_sum_grads(op, s, tau, v, g, (ctx.m, ctx.nu), ctx.needs_input_grad), None, None, None
 
 _pair_sum = differentiable(_pair_sum_op, 3, _pair_sum_backward, _pair_sum_setup)
 
@@ -122,7 +118,7 @@ def _check_sum(s, tau, v, step):
     if not isinstance(step, str) or step not in _STEPS:
         raise ValueError(f"step must be one of {', '.join(map(repr, _STEPS))}, got {step!r}")
 
-# %% ../../nbs/ranks/40_sigmoid.ipynb #fc0833ce
+# %% ../../nbs/ranks/40_sigmoid.ipynb #4e2b57dd
 def pair_sum(
     s: Tensor,  # scores, (..., n)
     tau: "float | Tensor",  # width of the step, a number or (..., 1)
@@ -143,7 +139,7 @@ def pair_sum(
     if step in LAWS and s.numel() * s.shape[-1] > _PAIRS:
         sums = kernel_sums(s, None, weights, tau[..., 0] if isinstance(tau, Tensor) else tau, step)
     else:
-        sums = _pair_sum(s, tau_column(tau, s), weights, step, 0)
+        sums = _pair_sum(s, tau_column(tau, s), weights, step, 0, 0)
     return sums[..., 0].to(dtype)
 
 # %% ../../nbs/ranks/40_sigmoid.ipynb #49fca145

@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = []
 
-# %% ../../nbs/rowwise/187_balance.ipynb #7ab48050
+# %% ../../nbs/rowwise/187_balance.ipynb #04151ec8
 import math
 
 import numpy as np
@@ -15,9 +15,10 @@ from torch import Tensor
 from ..engine.autograd import batched, custom_op, differentiable
 from ..engine.compile import arrays, jit, one_batch, spread_rows
 from ..engine.dispatch import choose, switch
+from ..engine.radix import group_begins
 from ..engine.scan import exp_scan, tau_tensor
 from .small import Law, SmallPermutation
-from .softsort import Power, SoftSortPermutation, rising
+from .softsort import Power, SoftSortPermutation, _rising
 
 # %% ../../nbs/rowwise/187_balance.ipynb #aeb03d9b
 def _real(t, size):
@@ -41,9 +42,9 @@ def balanced_plain(t, x, tau, size, steps, backend=""):
     y = z[-1] * exp_scan(t, weighed[..., None], tau, backend=backend or None)[..., 0]
     return torch.where(real, y, 0), torch.stack(z[1:], -2)
 
-# %% ../../nbs/rowwise/187_balance.ipynb #b6510107
+# %% ../../nbs/rowwise/187_balance.ipynb #eab41fc9
 def balanced_grads(g, t, x, tau, size, z, backend=""):
-    "Prop 187.2 in plain torch, which can be differentiated again: the gradients to t, x and tau."
+    "Prop 187.2 in plain torch, which can be differentiated again: the gradients to t and x."
     real = _real(t, size)
     def sums(v):
         return [exp_scan(t, v[..., None], tau, mode, backend=backend or None)[..., 0] for mode in ("even", "odd")]
@@ -58,12 +59,13 @@ def balanced_grads(g, t, x, tau, size, z, backend=""):
         pull = pull + r * Oz + below * Or
         w, more = Kr + more, 0
     gt = torch.where(real, -pull / tau[..., None], 0)
-    return gt, torch.where(real, z[-2] * Kh, 0), _gradient_to_tau(gt, t, tau)
+    return gt, torch.where(real, z[-2] * Kh, 0)
 
 
 def _gradient_to_tau(gt, t, tau):
     "The second half of (187.4)."
-    return -torch.where(gt != 0, (t - t[..., :1]) * gt, 0).sum(-1) / tau
+    origin = t.gather(-1, group_begins(t, tau[..., None]))
+    return -torch.where(gt != 0, (t - origin) * gt, 0).sum(-1) / tau
 
 # %% ../../nbs/rowwise/187_balance.ipynb #d0592bf2
 @jit(lent=True)
@@ -223,20 +225,19 @@ def _balanced_op(t: Tensor, x: Tensor, tau: Tensor, size: Tensor, steps: int, ba
 def _(t, x, tau, size, steps, backend):
     return t.new_empty(t.shape), t.new_empty(*t.shape[:-1], steps, t.shape[-1])
 
-# %% ../../nbs/rowwise/187_balance.ipynb #ff2ec2e2
+# %% ../../nbs/rowwise/187_balance.ipynb #396c3a17
 @custom_op("laplace_balanced_backward", __name__)
 def _balanced_backward(g: Tensor, t: Tensor, x: Tensor, tau: Tensor, size: Tensor, z: Tensor,
-                       backend: str) -> tuple[Tensor, Tensor, Tensor]:
-    "The gradients of Prop 187.2 to t, x and tau."
+                       backend: str) -> tuple[Tensor, Tensor]:
+    "The gradients of Prop 187.2 to t and x."
     who = _who(t, backend)
     if who == "torch":
         return balanced_grads(g, t, x, tau, size, z, backend)
     if who == "numba":
-        gt, gx = balanced_back_numba(g, t, x, tau, size, z)
-    else:
-        from softsortlib.rowwise.balance_triton import balanced_back_triton
-        gt, gx = (a.view(t.shape) for a in balanced_back_triton(*one_batch(tau.shape, g, t, x, tau, size, z)))
-    return gt, gx, _gradient_to_tau(gt, t, tau)
+        return balanced_back_numba(g, t, x, tau, size, z)
+    from softsortlib.rowwise.balance_triton import balanced_back_triton
+    gt, gx = balanced_back_triton(*one_batch(tau.shape, g, t, x, tau, size, z))
+    return gt.view(t.shape), gx.view(t.shape)
 
 
 batched(_balanced_backward, 6)
@@ -244,7 +245,7 @@ batched(_balanced_backward, 6)
 
 @_balanced_backward.register_fake
 def _(g, t, x, tau, size, z, backend):
-    return tuple(a.new_empty(a.shape) for a in (t, x, tau))
+    return t.new_empty(t.shape), x.new_empty(x.shape)
 
 # %% ../../nbs/rowwise/187_balance.ipynb #b435d869
 def _save(ctx, inputs, output):
@@ -258,10 +259,13 @@ def _rule(ctx, g, _):
     *at, z = ctx.saved_tensors
     if torch.is_grad_enabled():
         _, again = balanced_plain(*at, z.shape[-2], ctx.backend)
-        grads = balanced_grads(g, *at, again, ctx.backend)
+        gt, gx = balanced_grads(g, *at, again, ctx.backend)
     else:
-        grads = _balanced_backward(g, *at, z, ctx.backend)
-    return *grads, None, None, None
+        gt, gx = _balanced_backward(g, *at, z, ctx.backend)
+    t, _, tau, _ = at
+    learns = ctx.needs_input_grad[2]
+    gtau = _gradient_to_tau(gt, t, tau) if learns else None
+    return gt, gx, gtau, None, None, None
 
 
 _balanced = differentiable(_balanced_op, 4, _rule, _save)
@@ -281,7 +285,7 @@ def laplace_balanced(
     iterations: int,  # rounds of divisions by the sums of columns and rows
 ) -> Tensor:  # (..., n)
     "P, balanced, times x (187.2)."
-    t = rising(P)
+    t = _rising(P)
     tau = tau_tensor(P.tau[..., 0] if isinstance(P.tau, Tensor) else P.tau, t, P.batch)
     size = torch.full(P.batch, P.n, device=P.device) if P.mask is None else P.mask.sum(-1)
     ordered = x.to(t.dtype).expand(P.order.shape).gather(-1, P.order)

@@ -5,12 +5,13 @@
 # %% auto #0
 __all__ = []
 
-# %% ../../nbs/rowwise/177_likelihood_triton.ipynb #71f2554e
+# %% ../../nbs/rowwise/177_likelihood_triton.ipynb #de950db8
 import torch
 from torch import Tensor
 
 from ..engine.compile import has_triton, tl, triton_jit
 from ..engine.dispatch import launch
+from ..engine.radix import group_begins
 from softsortlib.engine.scan_triton import (
     arrive, carry_on, cut, decay_to, note_ends, ones_of, place_of,
 )
@@ -127,8 +128,9 @@ def _pull_on(t_ptr, g_ptr, Z_ptr, ends_ptr, i, size, per_tau, chunk, chunks, CAR
 
 # %% ../../nbs/rowwise/177_likelihood_triton.ipynb #2578928a
 @triton_jit
-def _likelihood_back(t_ptr, s_ptr, tau_ptr, size_ptr, target_ptr, order_ptr, g_ptr, Z_ptr, ends_ptr, gs_ptr, gtau_ptr,
-                     n, chunks, LEARN: tl.constexpr, CARRY: tl.constexpr, REAL: tl.constexpr, BLOCK: tl.constexpr):
+def _likelihood_back(t_ptr, s_ptr, tau_ptr, size_ptr, target_ptr, order_ptr, begin_ptr, g_ptr, Z_ptr, ends_ptr, gs_ptr,
+                     gtau_ptr, n, chunks,
+                     LEARN: tl.constexpr, CARRY: tl.constexpr, REAL: tl.constexpr, BLOCK: tl.constexpr):
     "The third launch: (16.4), and the part of (16.5), of one chunk."
     row, chunk, i, size, per_tau = place_of(tau_ptr, size_ptr, n, chunks, False, REAL, BLOCK)
     t_ptr += row * n
@@ -143,11 +145,12 @@ def _likelihood_back(t_ptr, s_ptr, tau_ptr, size_ptr, target_ptr, order_ptr, g_p
     tl.atomic_add(gs_ptr + order, (pull - straight).to(kind), mask=i < n, sem="relaxed")
     tl.atomic_add(gs_ptr + target, straight.to(kind), mask=i < n, sem="relaxed")
     if LEARN:
-        far = tl.load(t_ptr + i, i < size, 0.0).to(REAL) - tl.load(t_ptr).to(REAL)
+        begin = tl.load(begin_ptr + row * n + i, i < size, 0)
+        far = tl.load(t_ptr + i, i < size, 0.0).to(REAL) - tl.load(t_ptr + begin).to(REAL)
         along = tl.where(g != 0, g * tl.abs(u), 0.0) - tl.where(pull != 0, far * pull, 0.0)
         tl.store(gtau_ptr + tl.program_id(0), tl.sum(along, 0) * per_tau)
 
-# %% ../../nbs/rowwise/177_likelihood_triton.ipynb #604efce7
+# %% ../../nbs/rowwise/177_likelihood_triton.ipynb #6034a6b3
 def likelihood_back(
     g: Tensor,  # what arrives, (B, n)
     s: Tensor,  # scores, (B, n)
@@ -167,6 +170,8 @@ def likelihood_back(
     if several:
         launch(_note_likelihood, programs, s, BACK=True, **common)
         carry_on(ends, common["chunks"], True)
+    begin = group_begins(t, tau[:, None]) if learn else order
     launch(_likelihood_back, programs, s, s_ptr=s.contiguous(), target_ptr=target.contiguous(),
-           order_ptr=order.contiguous(), gs_ptr=gs, gtau_ptr=gtau, LEARN=learn, CARRY=several, num_warps=8, **common)
+           order_ptr=order.contiguous(), begin_ptr=begin.contiguous(), gs_ptr=gs, gtau_ptr=gtau, LEARN=learn,
+           CARRY=several, num_warps=8, **common)
     return gs, gtau.sum(1).to(tau.dtype) if learn else tau.new_empty(tau.shape)

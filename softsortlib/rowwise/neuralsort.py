@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['neuralsort_published', 'neuralsort_quadratic', 'row_sums', 'NeuralSortPermutation', 'NeuralSort']
 
-# %% ../../nbs/rowwise/12_neuralsort.ipynb #96bf971e
+# %% ../../nbs/rowwise/12_neuralsort.ipynb #ae237c7d
 from typing import TYPE_CHECKING, NamedTuple
 
 import torch
@@ -15,6 +15,7 @@ from ..core.checks import check_type
 from ..core.operators import Operator
 from ..core.permutation import SoftPermutation, patch_to
 from ..engine.dispatch import check_backend, choose, has_double, switch
+from ..engine.radix import inverse
 from .small import Law, SmallPermutation, is_small
 from .softsort import check_simplex, sort_scores
 
@@ -50,8 +51,8 @@ def row_sums(
     "The row sums of the matrix of absolute differences in O(n) for sorted scores, (12.4)."
     n = t.shape[-1]
     k = torch.arange(n, device=t.device).expand(t.shape)
-    t = t - t[..., :1].detach()
     step = t[..., 1:] != t[..., :-1]
+    t = t - t[..., :1].detach()
     edge = torch.ones_like(t[..., :1], dtype=torch.bool)
     above = k.masked_fill(~torch.cat([edge, step], -1), 0).cummax(-1).values  # the first of the tie group
     last = k.masked_fill(~torch.cat([step, edge], -1), n - 1).flip(-1).cummin(-1).values.flip(-1)
@@ -183,14 +184,17 @@ def _logits(self, rows):
     else:
         n = self.n if self.mask is None else self.mask.sum(-1)[..., None, None]
         w = n - 1 - 2 * i[:, None]
-        rank = self.sorted.order.argsort(-1)
+        rank = inverse(self.sorted.order)
         b = self.sorted.row_sums.gather(-1, rank)
         l = falling(w * self.z[..., None, :] - b[..., None, :], self.sorted.t, self.sorted.size, i, rank)
-    l = l / (self.tau[..., None].to(l.dtype) if isinstance(self.tau, Tensor) else self.tau)
-    if self.mask is None:
-        return l
-    padded = ~self.mask & self.mask.any(-1, keepdim=True)
-    return l.masked_fill(padded[..., None, :], -torch.inf)
+    padded = None if self.mask is None else (~self.mask & self.mask.any(-1, keepdim=True))[..., None, :]
+    if not isinstance(self.tau, Tensor):
+        l = l / self.tau
+    else:
+        if self.literal:
+            l = l - (l if padded is None else l.masked_fill(padded, -torch.inf)).detach().amax(-1, keepdim=True)
+        l = l / self.tau[..., None].to(l.dtype)
+    return l if padded is None else l.masked_fill(padded, -torch.inf)
 
 # %% ../../nbs/rowwise/12_neuralsort.ipynb #7ebd92ab
 @patch_to(NeuralSortPermutation)
@@ -239,7 +243,7 @@ def _rmatmul(self, y, rows):
         return SoftPermutation._rmatmul(self, y, rows)
     from softsortlib.rowwise.products import row_rmul
     x = self._product(row_rmul, y, rows)
-    return x.gather(-2, self.sorted.order.argsort(-1)[..., None].expand(x.shape))
+    return x.gather(-2, inverse(self.sorted.order)[..., None].expand(x.shape))
 
 # %% ../../nbs/rowwise/12_neuralsort.ipynb #988d0413
 @patch_to(NeuralSortPermutation)
@@ -249,44 +253,26 @@ def _dense(self, rows):
         return self._logits(rows).softmax(-1).to(self.work)
     from softsortlib.rowwise.neuralsort_matrix import neural_dense
     t, b, order, tau, size = self.sorted
-    columns = b.gather(-1, order.argsort(-1))
+    columns = b.gather(-1, inverse(order))
     if self.mask is not None:
         columns = columns.masked_fill(~self.mask, torch.inf)
     in_double = self.work == torch.float64
     return neural_dense(self.z, columns, t.detach(), b.detach(), order, tau, size, in_double, self.backend)
 
 # %% ../../nbs/rowwise/12_neuralsort.ipynb #7b22fdcd
-def _log_prob_by_tiles(P, target):
-    "The same for all rows on a GPU, in sorted coordinates."
-    from softsortlib.rowwise.products import sorted_entries
-    t, b, order, tau, size = P.sorted
-    batch = target.shape[:-1]
-    place = order.argsort(-1).expand(target.shape).gather(-1, target)
-    t, b = t.expand(target.shape), b.expand(target.shape)
-    return sorted_entries(t, b, tau.expand(batch), size.expand(batch), place, P.backend)
-
-
 @patch_to(NeuralSortPermutation)
 def _log_prob(self, target, rows):
-    "log P[rows, target]: m_ij by (12.3) less log Z_i, which a product without a payload has."
+    "log P[rows, target] by a kernel, in sorted coordinates; in plain torch for some rows on a GPU."
     some_on_a_gpu = rows is not None and self.who == "triton"
     if some_on_a_gpu or not self._by_kernel(rows):
         return SoftPermutation._log_prob(self, target, rows)
-    if self.who == "triton":
-        return _log_prob_by_tiles(self, target)
-    from softsortlib.rowwise.products import row_mul
-
-    def of(v):
-        return v.expand(*target.shape[:-1], self.n).gather(-1, target)
-
+    from softsortlib.rowwise.products import sorted_entries
+    batch = target.shape[:-1]
     t, b, order, tau, size = self.sorted
-    no_payload = torch.zeros(*self.batch, self.n, 0, dtype=self.work, device=self.device)
-    _, logZ = self._product(row_mul, no_payload, rows)
-    i = torch.arange(self.n, device=self.device) if rows is None else rows
-    w = size[..., None] - 1 - 2 * i
-    columns = b.gather(-1, order.argsort(-1))
-    m = (w * (of(self.z) - t[..., i]) - (of(columns) - b[..., i])) / tau[..., None]
-    return m.to(self.work) - logZ
+    place = inverse(order).expand(*batch, self.n).gather(-1, target)
+    t, b = t.expand(*batch, self.n), b.expand(*batch, self.n)
+    in_double = self.work == torch.float64
+    return sorted_entries(t, b, tau.expand(batch), size.expand(batch), place, rows, in_double, self.backend)
 
 # %% ../../nbs/rowwise/12_neuralsort.ipynb #f4d8954f
 _ENTRIES = switch("neuralsort: small sets", 1 << 22, "B n^2")  # of a batch of small matrices

@@ -316,29 +316,34 @@ def neural_pull(
 # %% ../../nbs/rowwise/19_neuralsort_triton.ipynb #837c74f6
 @triton_jit
 def _sums_kernel(t_ptr, size_ptr, gb_ptr, out_ptr, n, BACK: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr):
-    "(12.4) for ROWS scores, or (19.3) if BACK."
+    "(12.4) for ROWS scores, less the distances from r, or (19.3) if BACK."
     row, block, _ = _my_place(tl.cdiv(n, ROWS), 1)
     i = block * ROWS + tl.arange(0, ROWS)
     size = tl.load(size_ptr + row)
+    r = tl.minimum(tl.load(t_ptr + row * n), 0.0) + tl.maximum(tl.load(t_ptr + row * n + n - 1), 0.0)
     t = tl.load(t_ptr + row * n + i, i < n, 0.0)[:, None]
+    side = tl.where(t < r, -1.0, 1.0)
+    far = tl.abs(t - r)
     total = tl.zeros((ROWS, BLOCK), tl.float64)
     for start in range(0, n, BLOCK):
         c = start + tl.arange(0, BLOCK)
         there = (c < size)[None, :]
-        gap = t - tl.load(t_ptr + row * n + c, c < size, 0.0)[None, :]
+        other = tl.load(t_ptr + row * n + c, c < size, 0.0)[None, :]
         if BACK:
             here = tl.load(gb_ptr + row * n + i, i < size, 0.0)[:, None]
             g = here + tl.load(gb_ptr + row * n + c, c < size, 0.0)[None, :]
-            pair = tl.where(gap > 0, g, tl.where(gap < 0, -g, 0.0))
+            pair = tl.where(t > other, g, tl.where(t < other, -g, 0.0))
         else:
-            pair = tl.abs(gap)
+            pair = far - 2 * tl.minimum(tl.maximum(side * (other - r), 0.0), far)
         total += tl.where(there, pair, 0.0)
     keep = (i < size) if BACK else (i < n)
     tl.store(out_ptr + row * n + i, tl.where(keep, tl.sum(total, 1), 0.0), i < n)
 
 # %% ../../nbs/rowwise/19_neuralsort_triton.ipynb #27ad3eab
 def neural_sums(t, size, gb=None):
-    "(12.4) of t (B, n), double, with size (B,) real scores; or (19.3) for the gradient gb (B, n) of the sums."
+    """The row sums of t (B, n), double, with size (B,) real scores, up to a number that all of a set share.
+
+    Or (19.3) for the gradient gb (B, n) of the sums."""
     B, n = t.shape
     out = torch.empty_like(t, memory_format=torch.contiguous_format)
     rows, block = 16, min(128, triton.next_power_of_2(n))

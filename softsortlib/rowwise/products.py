@@ -5,8 +5,9 @@
 # %% auto #0
 __all__ = []
 
-# %% ../../nbs/rowwise/15_products.ipynb #d5c3f08f
+# %% ../../nbs/rowwise/15_products.ipynb #e861259d
 import math
+from typing import Optional
 
 import numpy as np
 import torch
@@ -16,7 +17,7 @@ from ..engine.autograd import batched, custom_op, differentiable
 from ..engine.compile import arrays, one_batch, spread_rows
 from ..engine.dispatch import choose, switch
 from .neuralsort import falling, row_sums
-from .row_kernels import UNIT, Upstream, mul_rows, pull_rows, rmul_rows
+from .row_kernels import UNIT, Upstream, fall_rows, mul_rows, pull_rows, rmul_rows
 from .rows import ZERO_EXP, Rows, Scores
 from .softsort import Power
 
@@ -68,7 +69,8 @@ def _plain_rmul(t, b, tau, size, y, rows, power):
 # %% ../../nbs/rowwise/15_products.ipynb #3eb70233
 def _plain_slopes(e, t, tau, rows, power):
     "(14.2) in plain torch."
-    u = t[..., rows, None] - t[..., None, :]
+    most = (torch.finfo(t.dtype).max / 4) ** (1 / max(power, 1))  # beyond, the power and its derivative are infinite
+    u = (t[..., rows, None] - t[..., None, :]).clamp(-most, most)
     tie = u == 0
     slope = power * u.abs().masked_fill(tie, 1).pow(power - 1) * u.sign()
     f = e * slope.masked_fill(tie, 0) / tau[..., None, None]
@@ -302,7 +304,7 @@ def _sums_back_plain(gb, t, size):
 
 @custom_op("neural_sums", __name__)
 def _sums_op(t: Tensor, size: Tensor, backend: str) -> Tensor:
-    "(12.4) of sorted scores t (..., n) with `size` (...) real ones."
+    "(12.4) of sorted scores t (..., n) with `size` (...) real ones, up to a number that all of a set share."
     if choose(t, backend, numba=False, triton=True) == "triton":
         from softsortlib.rowwise.neuralsort_triton import neural_sums
         return neural_sums(*one_batch(size.shape, t, size)).view(t.shape)
@@ -346,63 +348,110 @@ def _backward_sums(ctx, gb):
 batched(_sums_backward, 3)
 sorted_sums = differentiable(_sums_op, 2, _backward_sums, _save_sums)
 
-# %% ../../nbs/rowwise/15_products.ipynb #701d56cc
-def _entries_plain(t, b, tau, size, place):
-    "log P at the columns `place` of all rows, by the plain rows."
-    rows = torch.arange(t.shape[-1], device=t.device)
+# %% ../../nbs/rowwise/15_products.ipynb #1d0a8182
+def _entries_plain(t, b, tau, size, place, rows):
+    "log P at the columns `place`, (..., r), of `rows`, by the plain rows."
     return _plain_m(t, b, tau, size, rows, 0.0).log_softmax(-1).gather(-1, place[..., None])[..., 0]
 
 
-def _entries_back_plain(g, t, b, tau, size, place):
-    "Its gradients to t, b and tau: those of the normalisers, and (19.4); they can be differentiated again."
-    rows = torch.arange(t.shape[-1], device=t.device)
-    real, none = (rows < size[..., None]) & (place < size[..., None]), t[..., None][..., :0]
-    g = g.to(t.dtype).masked_fill(~real, 0)
-    gt, gb, gtau = _plain_pull(t, b, tau, size, none, none, -g, rows, 0.0)
-    m = _plain_m(t, b, tau, size, rows, 0.0).gather(-1, place[..., None])[..., 0].masked_fill(~real, 0)
+def _entry_sums(g, m, t, tau, size, place, rows):
+    "(15.1) for g (..., r) at entries m."
     g = g / tau[..., None]
     wg = row_factors(size, rows, t.dtype) * g
-    gt = gt + torch.zeros_like(t).scatter_add(-1, place, wg) - wg
-    gb = gb - torch.zeros_like(t).scatter_add(-1, place, g) + g
-    return gt, gb, gtau - (g * m).sum(-1)
+    gt, gb = (torch.zeros_like(t).scatter_add(-1, place, a).index_add(-1, rows, -a) for a in (wg, -g))
+    return gt, gb, -(g * m).sum(-1)
 
-# %% ../../nbs/rowwise/15_products.ipynb #c0b911c8
+
+def _entries_back_plain(g, t, b, tau, size, place, rows):
+    "Its gradients to t, b and tau: those of the normalisers, and (15.1); they can be differentiated again."
+    real, none = (rows < size[..., None]) & (place < size[..., None]), t[..., None][..., :0]
+    g = g.to(t.dtype).masked_fill(~real, 0)
+    m = _plain_m(t, b, tau, size, rows, 0.0).gather(-1, place[..., None])[..., 0].masked_fill(~real, 0)
+    normalisers = _plain_pull(t, b, tau, size, none[..., :len(rows), :], none, -g, rows, 0.0)
+    return tuple(map(torch.add, normalisers, _entry_sums(g, m, t, tau, size, place, rows)))
+
+# %% ../../nbs/rowwise/15_products.ipynb #533b5437
+def _falls_numba(t, size, place, rows):
+    "(13.2) by the kernel of the CPU, infinite where padded."
+    falls = t.new_empty(place.shape)
+    spread_rows(fall_rows, size.numel(), 16 * place.numel(), *arrays(*one_batch(size.shape, t, size, place), rows),
+                *arrays(*one_batch(size.shape, falls)))
+    return falls
+
+
+def _entries_numba(t, b, tau, size, place, rows, dtype):
+    "log P at the columns `place` by the kernels of the CPU."
+    no_payload = t.new_empty(*t.shape, 0, dtype=dtype)
+    _, logZ = _mul_numba(t, b, tau, size, no_payload, rows, 0.0)
+    return (_falls_numba(t, size, place, rows) / -tau[..., None]).to(dtype) - logZ
+
+
+def _entries_back_numba(g, t, b, tau, size, place, rows, learn):
+    "Its gradients to t, b and, if `learn`, tau."
+    real = (rows < size[..., None]) & (place < size[..., None])
+    g = torch.where(real, g, 0)
+    none = g[..., None][..., :0]
+    normalisers = _pull_numba(t, b, tau, size, none, none.new_empty(*t.shape, 0), -g, rows, 0.0)
+    falls = torch.where(real, _falls_numba(t, size, place, rows), 0) if learn else torch.zeros_like(g)
+    entries = _entry_sums(g.to(t.dtype), -falls / tau[..., None], t, tau, size, place, rows)
+    return tuple(map(torch.add, normalisers, entries))
+
+# %% ../../nbs/rowwise/15_products.ipynb #d748782d
 @custom_op("neural_entries", __name__)
-def _entries_op(t: Tensor, b: Tensor, tau: Tensor, size: Tensor, place: Tensor, backend: str) -> Tensor:
-    "log P at the columns `place`, (..., n), of sorted scores t with row sums b; in single precision."
-    if choose(t, backend, numba=False, triton=True) == "triton":
+def _entries_op(t: Tensor, b: Tensor, tau: Tensor, size: Tensor, place: Tensor, rows: Optional[Tensor],
+                double: bool, backend: str) -> Tensor:
+    "log P at `place`, (..., r), of `rows` (all if None) of sorted t with row sums b; in double precision or single."
+    who = choose(t, backend, triton=not double and rows is None)
+    if who == "triton":
         from softsortlib.rowwise.neuralsort_triton import neural_entries
         return neural_entries(*one_batch(tau.shape, t, b, tau, size, place)).view(t.shape)
-    return _entries_plain(t, b, tau, size, place).float()
+    dtype = torch.float64 if double else torch.float32
+    rows = torch.arange(t.shape[-1], device=t.device) if rows is None else rows
+    if who == "numba":
+        return _entries_numba(t, b, tau, size, place, rows, dtype)
+    return _entries_plain(t, b, tau, size, place, rows).to(dtype)
 
 
 @custom_op("neural_entries_backward", __name__)
 def _entries_backward(g: Tensor, t: Tensor, b: Tensor, tau: Tensor, size: Tensor, place: Tensor,
-                      backend: str) -> tuple[Tensor, Tensor, Tensor]:
-    "The gradients to t, b and tau."
-    if choose(t, backend, numba=False, triton=True) == "triton":
+                      rows: Optional[Tensor], learn: bool, backend: str) -> tuple[Tensor, Tensor, Tensor]:
+    "The gradients to t, b and, if `learn`, tau."
+    who = choose(t, backend, triton=g.dtype == torch.float32 and rows is None)
+    if who == "triton":
         from softsortlib.rowwise.neuralsort_triton import neural_entries_back
         grads = neural_entries_back(*one_batch(tau.shape, g, t, b, tau, size, place))
         return tuple(a.view(like.shape) for a, like in zip(grads, (t, b, tau)))
-    return tuple(a.contiguous() for a in _entries_back_plain(g, t, b, tau, size, place))
+    rows = torch.arange(t.shape[-1], device=t.device) if rows is None else rows
+    if who == "numba":
+        return _entries_back_numba(g, t, b, tau, size, place, rows, learn)
+    return tuple(a.contiguous() for a in _entries_back_plain(g, t, b, tau, size, place, rows))
 
-# %% ../../nbs/rowwise/15_products.ipynb #a7a68c45
+# %% ../../nbs/rowwise/15_products.ipynb #7fe28cb8
 @_entries_op.register_fake
-def _(t, b, tau, size, place, backend):
-    return t.new_empty(t.shape, dtype=torch.float32)
+def _(t, b, tau, size, place, rows, double, backend):
+    return t.new_empty(place.shape, dtype=torch.float64 if double else torch.float32)
 
 
 @_entries_backward.register_fake
-def _(g, t, b, tau, size, place, backend):
+def _(g, t, b, tau, size, place, rows, learn, backend):
     return t.new_empty(t.shape), b.new_empty(b.shape), tau.new_empty(tau.shape)
+
+
+def _save_entries(ctx, inputs, output):
+    "Keep the tensors and the backend."
+    *saved, _, ctx.backend = inputs
+    ctx.save_for_backward(*saved)
 
 
 def _backward_entries(ctx, g):
     "By the kernels, or through the twin where the gradient is differentiated again."
+    *of, rows = ctx.saved_tensors
     if torch.is_grad_enabled():
-        return *_entries_back_plain(g, *ctx.saved_tensors), None, None, None
-    return *_entries_backward(g, *ctx.saved_tensors, ctx.backend), None, None, None
+        every = torch.arange(of[0].shape[-1], device=g.device) if rows is None else rows
+        return *_entries_back_plain(g, *of, every), None, None, None, None, None
+    learn = ctx.needs_input_grad[2]
+    return *_entries_backward(g, *of, rows, learn, ctx.backend), None, None, None, None, None
 
 
 batched(_entries_backward, 6)
-sorted_entries = differentiable(_entries_op, 5, _backward_entries, _save_sums)
+sorted_entries = differentiable(_entries_op, 5, _backward_entries, _save_entries)

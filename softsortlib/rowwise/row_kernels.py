@@ -5,14 +5,16 @@
 # %% auto #0
 __all__ = []
 
-# %% ../../nbs/rowwise/14_row_kernels.ipynb #31ecfbd8
+# %% ../../nbs/rowwise/14_row_kernels.ipynb #79a856a6
 from typing import NamedTuple
 
 import numpy as np
 
 from ..engine.compile import jit
 from ..engine.dispatch import switch
-from .rows import Rows, add_to, dot, falls_of, one_of, row_of, total_of, weights_of
+from softsortlib.rowwise.rows import (
+    BLOCK, Rows, add_to, dot, fall_to, falls_of, one_of, row_of, sum_blocks, total_of, weights_of,
+)
 
 # %% ../../nbs/rowwise/14_row_kernels.ipynb #52cf8792
 @jit
@@ -71,6 +73,27 @@ def rmul_rows(lo_unit, hi_unit, sets, y, rows, x):
             lo, hi, others = row_of(rows[k], one, e)
             for c in range(d):
                 add_to(y[r, c, k] / (one_exactly + others), e[lo:hi], x[unit, c, lo:hi])
+
+# %% ../../nbs/rowwise/14_row_kernels.ipynb #a258fca5
+@jit
+def fall_rows(lo, hi, t, size, place, rows, falls):
+    "-tau m_ij of NeuralSort at one place of each of `rows`, for the sets lo..hi."
+    n = t.shape[1]
+    mirrored, blocks = np.empty(n), np.empty((4, n // BLOCK))
+    for r in range(lo, hi):
+        last = size[r] - 1
+        for c in range(last + 1):
+            mirrored[c] = -t[r, last - c]
+        sum_blocks(t[r, :last + 1], blocks[0], blocks[1])
+        sum_blocks(mirrored[:last + 1], blocks[2], blocks[3])
+        for k in range(len(rows)):
+            i, j = rows[k], place[r, k]
+            if i > last or j > last:
+                falls[r, k] = np.inf
+            elif i <= j:
+                falls[r, k] = fall_to(i, j, t[r], blocks[0], blocks[1])
+            else:
+                falls[r, k] = fall_to(last - i, last - j, mirrored, blocks[2], blocks[3])
 
 # %% ../../nbs/rowwise/14_row_kernels.ipynb #ad27d147
 @jit(lent=True)

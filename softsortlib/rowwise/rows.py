@@ -223,3 +223,41 @@ def row_of(i, one, e):
     "e[lo:hi] = exp(m_ij) in the window of row i; returns lo, hi and their sum without the diagonal, which is 1."
     lo, hi = falls_of(i, one, e)
     return lo, hi, weights_of(i - lo, one.tau, e[lo:hi])
+
+# %% ../../nbs/rowwise/13_rows.ipynb #4809859f
+BLOCK = 64  # scores that are added up beforehand
+
+
+@jit(fastmath=("contract", "nsz"), lent=True)
+def _above(t, x):
+    "The sum of t_c - x."
+    a, b = 0.0, 0.0
+    c, d = 0.0, 0.0
+    whole = len(t) // 4 * 4
+    for k in range(0, whole, 4):
+        a += t[k] - x
+        b += t[k + 1] - x
+        c += t[k + 2] - x
+        d += t[k + 3] - x
+    for k in range(whole, len(t)):
+        a += t[k] - x
+    return (a + b) + (c + d)
+
+
+@jit(lent=True)
+def sum_blocks(t, sums, lasts):
+    "For whole blocks of falling t: the last score, and the sum of t_c - t_last."
+    for k in range(len(t) // BLOCK):
+        lasts[k] = t[(k + 1) * BLOCK - 1]
+        sums[k] = _above(t[k * BLOCK:(k + 1) * BLOCK], lasts[k])
+
+# %% ../../nbs/rowwise/13_rows.ipynb #959880eb
+@jit(lent=True)
+def fall_to(i, j, t, sums, lasts):
+    "-tau m_ij of NeuralSort for i <= j by (13.2)."
+    first = i // BLOCK + 1
+    last = j // BLOCK  # blocks first, ..., last - 1 lie between i and j
+    if first >= last:
+        return t[i] - t[j] + 2 * _above(t[i + 1:j], t[j])
+    ends = _above(t[i + 1:first * BLOCK], t[j]) + _above(t[last * BLOCK:j], t[j])
+    return t[i] - t[j] + 2 * (ends + total_of(sums[first:last]) + BLOCK * _above(lasts[first:last], t[j]))

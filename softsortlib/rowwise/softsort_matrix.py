@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['laplace_matrix']
 
-# %% ../../nbs/rowwise/16_softsort_matrix.ipynb #774b3441
+# %% ../../nbs/rowwise/16_softsort_matrix.ipynb #7e7f16f0
 import numpy as np
 import torch
 from torch import Tensor
@@ -13,6 +13,7 @@ from torch import Tensor
 from ..engine.autograd import batched, custom_op, differentiable
 from ..engine.compile import arrays, empty_matrix, exp_neg, jit, one_batch, spread_rows
 from ..engine.dispatch import choose, switch
+from ..engine.radix import group_begins
 from ..engine.scan import exp_scan
 
 # %% ../../nbs/rowwise/16_softsort_matrix.ipynb #bd9c1b66
@@ -264,7 +265,7 @@ def _log_prob_grads(g, s, order, tau, size, target, Z):
     u = (t - s.gather(-1, target)) / tau[..., None]
     straight = g * u.sign() / tau[..., None]
     gs = torch.zeros_like(s).scatter_add(-1, target, straight).scatter_add(-1, order, pull - straight)
-    far = torch.where(ones > 0, (t - t[..., :1]) * pull, 0)
+    far = torch.where(ones > 0, (t - t.gather(-1, group_begins(t, tau[..., None]))) * pull, 0)
     return gs, ((g * u.abs()).sum(-1) - far.sum(-1)) / tau
 
 # %% ../../nbs/rowwise/16_softsort_matrix.ipynb #8ef1f01b

@@ -390,6 +390,7 @@ def _weights_at(u, d, law, dtype):
     w = torch.where(u - d < 1, w.clamp(max=most), w)
     return torch.where(d <= -1 + 4 * torch.finfo(d.dtype).eps, (u >= 0).to(dtype), w)
 
+# %% ../../nbs/selection/105_roots.ipynb #065cc2c0
 def _weigh_torch(s, tau, k, law):
     "The same in plain torch."
     m = _kth(s, k).contiguous()

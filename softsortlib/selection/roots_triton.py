@@ -188,6 +188,20 @@ def _limit_mean(g_ptr, s_ptr, n, pivot, tau, d, LOGISTIC: tl.constexpr, BLOCK: t
         mean = (mean + tl.sum(below_g) / tl.sum(below)) / 2
     return mean
 
+# %% ../../nbs/selection/182_roots_triton.ipynb #6442519c
+@triton_jit
+def _pull_all(g_ptr, s_ptr, of_s_ptr, n, pivot, tau, d, mean, least,
+              LOGISTIC: tl.constexpr, CUBE: tl.constexpr, BLOCK: tl.constexpr):
+    "Write the gradients to the scores of one row; the sum of each times its distance from the pivot."
+    moved = tl.zeros((BLOCK,), s_ptr.dtype.element_ty)
+    for start in range(0, n, BLOCK):
+        i = start + tl.arange(0, BLOCK)
+        near, density = _densities(s_ptr, i, n, pivot, tau, d, least, LOGISTIC, CUBE)
+        pull = density * (tl.load(g_ptr + i, i < n, 0.0) - mean) / tau
+        tl.store(of_s_ptr + i, pull, i < n)
+        moved += pull * near
+    return tl.sum(moved)
+
 # %% ../../nbs/selection/182_roots_triton.ipynb #b4453a88
 @triton_jit
 def _unweigh_kernel(g_ptr, s_ptr, tau_ptr, m_ptr, d_ptr, of_s_ptr, of_tau_ptr, of_k_ptr, n, least,
@@ -212,14 +226,8 @@ def _unweigh_kernel(g_ptr, s_ptr, tau_ptr, m_ptr, d_ptr, of_s_ptr, of_tau_ptr, o
     if whole < 2e-38:
         mean = _limit_mean(g_ptr, s_ptr, n, pivot, tau, d, LOGISTIC, BLOCK)
     mean += d - d
-    moved = tl.zeros((BLOCK,), s_ptr.dtype.element_ty)
-    for start in range(0, n, BLOCK):
-        i = start + tl.arange(0, BLOCK)
-        near, density = _densities(s_ptr, i, n, pivot, tau, d, least, LOGISTIC, CUBE)
-        pull = density * (tl.load(g_ptr + i, i < n, 0.0) - mean) / tau
-        tl.store(of_s_ptr + i, pull, i < n)
-        moved += pull * near
-    tl.store(of_tau_ptr + b, -tl.sum(moved) / tau)
+    moved = _pull_all(g_ptr, s_ptr, of_s_ptr, n, pivot, tau, d, mean, least, LOGISTIC, CUBE, BLOCK)
+    tl.store(of_tau_ptr + b, -moved / tau)
     tl.store(of_k_ptr + b, mean)
 
 # %% ../../nbs/selection/182_roots_triton.ipynb #043d0832

@@ -137,7 +137,7 @@ def sinkhorn(
     tolerance: float = 1e-6,  # stop below this residual (30.7)
     max_iterations: int = 1000,  # stop after so many updates of each side
 ) -> tuple:  # F (..., n), G (..., m), residual (...), iterations (...)
-    "Potentials of (30.4) by Sinkhorn's algorithm in the log domain, F of mean zero, with all derivatives of the solution."
+    "Potentials of (30.4) by Sinkhorn's algorithm in the log domain, F of mean zero, with all their derivatives."
     batch = common_shape(C.shape[:-2], log_a.shape[:-1], log_b.shape[:-1])
     at = [t.expand(*batch, *t.shape[-own:]) for t, own in ((C, 2), (log_a, 1), (log_b, 1))]
     F, G, residual, iterations = _iterate(*(t.detach() for t in at), tolerance, max_iterations)

@@ -211,22 +211,7 @@ def second(group, rank, P):
     return (error(got, cut(want, "random", P, rank), want),)
 
 
-def second_of_loss(group, rank, P, name, kind="normal", batch=(), n=23, masked=False, options={}):
-    "The gradient of a gradient of a loss, in parts and in one process."
-    whole = scores(kind, batch, n, torch.float64)
-    y = (2 * torch.randn(*batch, n, generator=torch.Generator().manual_seed(3))).round().clamp(min=0)
-    mask = torch.rand(*batch, n, generator=torch.Generator().manual_seed(5)) < 0.7 if masked else None
-    weight = torch.arange(n).double().cos()
-    def of(x, y, mask, w, **more):
-        value = getattr(losses, name)(x, y, mask, **options, **more)
-        g, = torch.autograd.grad(value.sum(), x, create_graph=True)
-        return g, torch.autograd.grad((g * w).sum(), x)[0]
-    want = of(whole.clone().requires_grad_(), y, mask, weight)
-    own = [cut(a, "random", P, rank) for a in (whole, y, weight)]
-    got = of(own[0].requires_grad_(), own[1], None if mask is None else cut(mask, "random", P, rank), own[2], group=group)
-    return tuple(error(a, cut(b, "random", P, rank), b) for a, b in zip(got, want))
-
-
+<<<<<<< HEAD
 def training(group, rank, P, name, masked=False, options={}, steps=20):
     "The values of a loss of a linear model, step by step; each process holds a part of each list."
     rng = torch.Generator().manual_seed(3)
@@ -242,6 +227,40 @@ def training(group, rank, P, name, masked=False, options={}, steps=20):
         W = (W - 0.5 * g).detach().requires_grad_()
         values.append(value.item())
     return values
+=======
+LOSSES_TWICE = {"spearman_loss": dict(tau=0.5), "kendall_loss": dict(tau=0.5), "approx_ndcg_loss": dict(tau=0.5)}
+
+
+def second_of_losses(group, rank, P):
+    "The gradient of the gradient of losses that all processes hold, and of their gathered forms, in parts and in one process."
+    whole, y = scores("normal", (), 23, torch.float64), torch.arange(23).remainder(4).double()
+    weight = torch.linspace(-1, 1, 23, dtype=torch.float64)
+    errors = []
+    for name, options in LOSSES_TWICE.items():
+        f = getattr(softsortlib.losses, name)
+        def twice(x, y, w, **more):
+            g, = torch.autograd.grad(f(x, y, **options, **more), x, create_graph=True)
+            return torch.autograd.grad((g * w).sum() + g.square().sum(), x)[0]
+        want = twice(whole.clone().requires_grad_(), y, weight)
+        parts = [cut(v, "random", P, rank) for v in (whole, y, weight)]
+        for gather in (False, True):
+            got = twice(parts[0].clone().requires_grad_(), *parts[1:], group=group, gather=gather)
+            errors.append(error(got, cut(want, "random", P, rank), want))
+    return tuple(errors)
+
+
+def tied(group, rank, P):
+    "Spearman's loss of scores that are all the same, and its largest gradient, by each method."
+    found = []
+    for method in ("softsort", "sigmoid", "gaussian", "laplace"):
+        for n in (4, 37):
+            y = cut(torch.arange(n).double(), "random", P, rank)
+            s = torch.zeros_like(y).requires_grad_()
+            loss = softsortlib.losses.spearman_loss(s, y, group=group, method=method)
+            loss.backward()
+            found.append((loss.item(), max([0.0, *s.grad.abs().tolist()])))
+    return found
+>>>>>>> main
 
 
 def one_learns(group, rank, P):

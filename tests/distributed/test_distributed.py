@@ -14,10 +14,10 @@ LOSSES = {"spearman_loss": {}, "spearman_loss:laplace": dict(method="laplace"), 
 BOUND = {torch.float64: 1e-12, torch.float32: 1e-6}
 
 
-def check(results, dtype=torch.float64, bound=None):
+def check(results, dtype=torch.float64):
     for result in results:
         assert not isinstance(result, str), result
-        assert max(result) < (bound or BOUND[dtype]), results
+        assert max(result) < BOUND[dtype], results
 
 
 @pytest.mark.parametrize("P", (1, 2, 3, 4))
@@ -154,10 +154,15 @@ def test_second_derivatives_and_those_who_want_none(processes):
     assert processes("one_learns", 3) == [True] * 3
 
 
-@pytest.mark.parametrize("name", ("spearman_loss", "kendall_loss", "approx_ndcg_loss"))
-def test_second_derivatives_of_losses(processes, name):
-    for P in (1, 2, 3): check(processes("second_of_loss", P, name=name, options=dict(tau=0.4)), bound=1e-11)
-    check(processes("second_of_loss", 2, name=name, batch=(2,), masked=True, options=dict(tau=0.4, reduction="none")), bound=1e-11)
+@pytest.mark.parametrize("P", (1, 2, 3))
+def test_second_derivatives_of_losses(processes, P):
+    for errors in processes("second_of_losses", P): assert max(errors) < 1e-10, errors     # boxes lose a digit with each derivative
+
+
+@pytest.mark.parametrize("P", (1, 3))
+def test_scores_that_are_all_the_same_have_no_correlation(processes, P):
+    for found in processes("tied", P):
+        for loss, slope in found: assert abs(loss - 1) < 1e-6 and slope < 100, found
 
 
 @pytest.mark.parametrize("masked", (False, True))

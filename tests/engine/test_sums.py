@@ -5,7 +5,8 @@ import pytest
 import torch
 from torch.testing import assert_close
 
-from softsortlib.engine.sum_laws import kernel_sums_dense
+from softsortlib.engine.level_sums import level_sums
+from softsortlib.engine.sum_laws import kernel_sums_dense, law_value
 from softsortlib.engine.sums import _sums, kernel_sums
 from softsortlib.engine.tail_laws import power_name
 from softsortlib.engine.tree_sums import yardstick
@@ -151,7 +152,7 @@ def test_opcheck(rng):
     w = torch.rand(2, 10, 1, generator=rng, dtype=torch.float64).requires_grad_()
     tau = torch.full((2,), 0.5, dtype=torch.float64, requires_grad=True)
     orders = x.detach().argsort(-1), t.detach().argsort(-1)
-    torch.library.opcheck(_sums.op, (x, t, w, tau, *orders, "logistic", 0, 3e-14, False, ""))
+    for m, nu in ((0, 0), (1, 1)): torch.library.opcheck(_sums.op, (x, t, w, tau, *orders, "logistic", m, nu, 3e-14, False, ""))
 
 
 def scale_of(s, w, tau, law, m):
@@ -249,3 +250,75 @@ def test_plain_torch_sums_a_tail_in_tiles(rng):
         assert_close(kernel_sums(s, None, w, 0.2, law, 1, backend="torch"), kernel_sums(s, None, w, 0.2, law, 1), rtol=1e-11, atol=1e-11)
     with pytest.raises(NotImplementedError, match="6 derivatives"):
         kernel_sums(s, None, w, 0.2, "cauchy", 7)
+
+
+def tau_gradients(law, backend, x, w, g, tau, levels=None, across=False):
+    "The gradient to tau of a weighted sum, that of its definition in double precision, and the size of what the definition adds up."
+    m = 1 if law in (*TAILS, "density") else 0
+    t = torch.full((len(x),), tau, dtype=x.dtype, requires_grad=True)
+    order = x.argsort(-1)
+    y = kernel_sums(x, None, w, t, law, m, backend=backend) if levels is None else level_sums(x, levels, w, t, order, law, m, across, 3e-8, backend)
+    got, = torch.autograd.grad((y * g).sum(), t)
+    u = (x.double()[..., :, None] - x.double()[..., None, :]) / t.detach().double()[:, None, None]
+    K = law_value(law, u, m + 1, 1)
+    if levels is not None:
+        difference = levels[..., :, None] - levels[..., None, :]
+        K = K * (difference.sign() if across else difference == 0)
+    terms = g.double() * K * w.double()[..., 0][:, None]
+    size = terms.abs().sum((-2, -1)) + 1e-7 * g.abs().amax() * w.abs().amax()  # pairs beyond the cutoff are none
+    return got.double(), -terms.sum((-2, -1)) / tau, size / tau
+
+
+@pytest.mark.parametrize("law", [*LAWS, "density", "cauchy", "power 0.5", "power 1.5"])
+@pytest.mark.parametrize("backend", ["numba", "torch"])
+def test_each_pair_brings_its_own_argument_to_the_gradient_in_tau(law, backend, rng):
+    "Prop 99.4 in single precision: points far from zero and from one another, and what has no weight far from all."
+    n = 300 if backend == "numba" else 1100
+    g = torch.randn(2, n, 1, generator=rng)
+    real = torch.rand(2, n, generator=rng) < 0.7
+    w, g = torch.rand(2, n, 1, generator=rng) * real[..., None], g * real[..., None]
+    for offset in (0, 1e4):
+        for tau in (1e-6, 1e-4, 0.01, 1.0, 100.0, 1e6):
+            for padding in (0.0, 1e30):
+                x = torch.where(real, torch.randn(2, n, generator=rng) + offset, padding)
+                got, exact, size = tau_gradients(law, backend, x, w, g, tau)
+                assert ((got - exact).abs() <= 2e-5 * size).all(), (offset, tau, padding, got, exact)
+
+
+def test_the_gradient_in_tau_errs_in_terms_of_its_own_arguments(rng):
+    "Where all points lie within tau, in double precision: no digit is lost to the interpolation."
+    x = torch.randn(2, 1500, generator=rng, dtype=torch.float64)
+    w, g = torch.rand(2, 2, 1500, 1, generator=rng, dtype=torch.float64)
+    for law in (*LAWS, "power 1.5"):
+        for tau in (1e2, 1e4, 1e6):
+            got, exact, size = tau_gradients(law, "numba", x, w, g, tau)
+            assert ((got - exact).abs() <= 1e-12 * size).all(), (law, tau)
+
+
+@pytest.mark.parametrize("law", LAWS)
+def test_levels_bring_their_own_arguments_to_the_gradient_in_tau(law, rng):
+    real = torch.rand(2, 300, generator=rng) < 0.7
+    w, g = torch.rand(2, 300, 1, generator=rng) * real[..., None], torch.randn(2, 300, 1, generator=rng) * real[..., None]
+    for many in (2, 300):
+        levels = torch.randint(many, (2, 300), generator=rng)
+        for across in (False, True):
+            for offset, tau in ((0, 1e-4), (1e4, 0.01), (1e4, 1.0), (1e4, 1e4)):
+                x = torch.where(real, torch.randn(2, 300, generator=rng) + offset, 0)
+                got, exact, size = tau_gradients(law, "numba", x, w, g, tau, levels, across)
+                assert ((got - exact).abs() <= 2e-5 * size).all(), (many, across, offset, tau)
+
+
+def test_second_derivatives_in_tau_and_the_factors_they_bring(rng):
+    "Three derivatives in tau and the points, mixed, against the definition, in boxes and by points."
+    x, t = (torch.randn(1, n, generator=rng, dtype=torch.float64).requires_grad_() for n in (400, 300))
+    weight = torch.rand(1, 400, 1, generator=rng, dtype=torch.float64)
+    for law, m in (("logistic", -1), ("logistic", 0), ("normal", 0), ("cauchy", 1), ("power 3.0", 1)):
+        for value in (0.02, 2.0):
+            tau = torch.tensor([value], dtype=torch.float64, requires_grad=True)
+            for sources in (t, None):
+                w = weight if sources is None else weight[:, :300]
+                y = kernel_sums(x, sources, w, tau, law, m), kernel_sums_dense(x, x if sources is None else t, w, tau, law, m)
+                for _ in range(3):
+                    y = [torch.autograd.grad((a * a).sum() if a.ndim > 1 else a.sum(), (x, tau), create_graph=True) for a in y]
+                    assert_close(*y, rtol=1e-8, atol=1e-8 * max(1, y[1][0].abs().max().item()))
+                    y = [grads[1] for grads in y]

@@ -396,3 +396,25 @@ def test_powers_of_large_grades_do_not_overflow(f, rng):
     assert_close(f(s, y + torch.tensor([[0.0], [500.0], [0.0]]), reduction="none")[::2], f(s, y, reduction="none")[::2])
     leaf = s.clone().requires_grad_()
     assert torch.autograd.grad(f(leaf, y + 200), leaf)[0].isfinite().all()
+
+
+LEARNED = {"ndcg": (L.approx_ndcg_loss, {}), "kendall": (L.kendall_loss, {}), "kendall_sigmoid": (L.kendall_loss, dict(kind="sigmoid")), "weighted": (L.weighted_kendall_loss, {}),
+           "weighted_sigmoid": (L.weighted_kendall_loss, dict(kind="sigmoid")), "listmle": (L.listmle_loss, {}), "ap": (L.average_precision_loss, {}), "auc": (L.auc_loss, {}),
+           **{f"lambda_{weights}": (L.lambda_loss, dict(weights=weights, k=5)) for weights in ("lambdarank", "ndcg1", "ndcg2", "ndcg2++", "precision")}}
+
+
+@pytest.mark.parametrize("n", (5, 100, 600))
+@pytest.mark.parametrize("f, options", LEARNED.values(), ids=LEARNED)
+def test_the_gradient_to_tau_in_single_precision(f, options, n, rng):
+    "Scores of ten thousand, and temperatures from a thousandth of their spread to a thousand times it: as in double precision."
+    y = torch.randint(0, 4, (n,), generator=rng).float()
+    real = torch.rand(n, generator=rng) < 0.8
+    for offset in (0.0, 1e4):
+        for tau in (1e-3, 0.1, 1.0, 1e3):
+            s = torch.where(real, torch.randn(n, generator=rng) + offset, 0)
+            found = []
+            for dtype in (torch.float32, torch.float64):
+                x, t = s.to(dtype).requires_grad_(), torch.tensor(tau).to(dtype).requires_grad_()
+                found.append(torch.autograd.grad(f(x, y, real, tau=t, **options), (x, t)))
+            (_, got), (_, exact) = found
+            assert (got - exact).abs() <= 2e-5 * exact.abs() + 2e-6 / tau, (offset, tau, got.item(), exact.item())

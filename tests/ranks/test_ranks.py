@@ -203,8 +203,8 @@ def test_errors_name_the_argument(name):
 def test_custom_operators_pass_opcheck(rng):
     s, tau = scores(2, 6, rng=rng).sort(-1).values.requires_grad_(), torch.full((2, 1), 0.5, dtype=torch.float64, requires_grad=True)
     v = torch.rand(2, 6, 1, generator=rng, dtype=torch.float64, requires_grad=True)
-    torch.library.opcheck(_pair_sum.op, (s, tau, v, "logistic", 0))
-    torch.library.opcheck(_laplace_sum.op, (s, tau, v, 0))
+    torch.library.opcheck(_pair_sum.op, (s, tau, v, "logistic", 0, 0))
+    for m, nu in ((0, 0), (1, 1)): torch.library.opcheck(_laplace_sum.op, (s, tau, v, m, nu))
     torch.library.opcheck(_laplace_rank.op, (s, tau, torch.arange(6).expand(2, 6).contiguous(), v[..., 0].detach()))
     torch.library.opcheck(_threshold.op, (s, tau, torch.ones(2, 6, dtype=torch.float64), torch.full((2, 1), 2.0, dtype=torch.float64)))
     torch.library.opcheck(_stable_sort.op, (torch.randn(2, 50, generator=rng, requires_grad=True), True))
@@ -350,3 +350,26 @@ def test_lapsum_weights_of_single_precision_sum_to_k(rng):
     assert g.dtype == torch.float32
     y = x.detach().double().requires_grad_()
     assert_close(g.double(), torch.autograd.grad(lapsum_topk(y, 5, 0.3).square().sum(), y)[0], rtol=1e-5, atol=1e-7)
+
+
+@pytest.mark.parametrize("n", (6, 100, 300, 600))
+@pytest.mark.parametrize("name", STEPS)
+def test_the_gradient_to_tau_in_single_precision(name, n, rng):
+    "Scores far from zero, or many temperatures apart, and padding of any value: that of the real scores in double precision."
+    step, scale = STEPS[name]
+    places = torch.arange(2 * n)[::2]
+    mask = torch.zeros(2 * n, dtype=torch.bool).index_fill(0, places, True)
+    for offset in (0.0, 1e4):
+        for tau in (1e-3, 0.03, 1.0, 1e4):
+            s = scores(n, rng=rng).float() + offset
+            weight = torch.randn(n, generator=rng)
+            t = torch.tensor(tau, requires_grad=True)
+            u = (s.double()[:, None] - s.double()) / (scale * t.detach().double())
+            slope = {"sigmoid": torch.sigmoid(u) * torch.sigmoid(-u), "gaussian": (-u * u / 2).exp() / math.sqrt(2 * math.pi), "laplace": (-u.abs()).exp() / 2}[name]
+            terms = weight.double()[:, None] * u * slope / -tau
+            for padding in (None, 0.0, 1e30, math.nan):
+                x, real = (s, None) if padding is None else (torch.full((2 * n,), padding).index_copy(0, places, s), mask)
+                ranks = get_rank_operator(name, tau=t)(x, real)
+                got, = torch.autograd.grad(((ranks if real is None else ranks[places]) * weight).sum(), t)
+                allowed = 1e-5 * terms.abs().sum() + 1e-6 / tau      # a rank's own rounding
+                assert (got.double() - terms.sum()).abs() <= allowed, (offset, tau, padding, got, terms.sum())
