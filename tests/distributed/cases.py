@@ -211,7 +211,6 @@ def second(group, rank, P):
     return (error(got, cut(want, "random", P, rank), want),)
 
 
-<<<<<<< HEAD
 def training(group, rank, P, name, masked=False, options={}, steps=20):
     "The values of a loss of a linear model, step by step; each process holds a part of each list."
     rng = torch.Generator().manual_seed(3)
@@ -227,7 +226,8 @@ def training(group, rank, P, name, masked=False, options={}, steps=20):
         W = (W - 0.5 * g).detach().requires_grad_()
         values.append(value.item())
     return values
-=======
+
+
 LOSSES_TWICE = {"spearman_loss": dict(tau=0.5), "kendall_loss": dict(tau=0.5), "approx_ndcg_loss": dict(tau=0.5)}
 
 
@@ -260,7 +260,6 @@ def tied(group, rank, P):
             loss.backward()
             found.append((loss.item(), max([0.0, *s.grad.abs().tolist()])))
     return found
->>>>>>> main
 
 
 def one_learns(group, rank, P):
