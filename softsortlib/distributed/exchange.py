@@ -56,7 +56,7 @@ def summed(
     "The sum over all processes; its gradient is the sum of the gradients on all processes."
     return _Summed.apply(x.contiguous(), group)
 
-# %% ../../nbs/distributed/150_exchange.ipynb #f390a421
+# %% ../../nbs/distributed/150_exchange.ipynb #6425dc7d
 class _Divided(torch.autograd.Function):
     "The identity, whose gradient is divided by the number of processes."
     @staticmethod

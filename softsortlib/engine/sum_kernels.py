@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = []
 
-# %% ../../nbs/engine/98_sum_kernels.ipynb #29c278ae
+# %% ../../nbs/engine/98_sum_kernels.ipynb #0d4e1297
 from typing import NamedTuple
 
 import numpy as np
@@ -114,7 +114,7 @@ def sort_weights(lo, hi, grid, order, w, weights):
                 sums, lines = weights.before[0, b, c], weights.before[1, b, c]
                 _running_sums(weights.w[b, c], grid.x[b], grid.start[b], grid.boxes[b, 0], sums, lines)
 
-# %% ../../nbs/engine/98_sum_kernels.ipynb #293b2c2f
+# %% ../../nbs/engine/98_sum_kernels.ipynb #1a27806b
 BLOCK = switch("sum_kernels: points at a time", 256, "n")  # points that are worked on side by side
 PART = switch("sum_kernels: unit of work", 4096, "n")  # points of a unit of work
 

@@ -6,7 +6,7 @@
 __all__ = ['permutation_nll', 'PermutationNLL', 'ideal_order', 'permutation_bce', 'PermutationBCE', 'spearman_loss',
            'SpearmanLoss', 'kendall_loss', 'KendallLoss']
 
-# %% ../../nbs/losses/55_orders.ipynb #d9073e64
+# %% ../../nbs/losses/55_orders.ipynb #fe9e9d38
 import math
 
 import torch
@@ -163,7 +163,7 @@ def _centred(r, mask):
     mean = r.sum(-1, keepdim=True) / mask.sum(-1, keepdim=True).clamp(min=1)
     return (r - mean).masked_fill(~mask, 0)
 
-# %% ../../nbs/losses/55_orders.ipynb #f458de7c
+# %% ../../nbs/losses/55_orders.ipynb #dff06b44
 def _correlation(r, rho, mask):
     "Correlation (...) of centred r and rho (..., n), as (55.3) and Prop 55.3 say, and whether rho has any order."
     n = mask.sum(-1)
@@ -255,7 +255,7 @@ def _kendall_sums(s, y, mask, tau, kind):
     odd = (s * (below - above)).sum(-1) / tau
     return ((even * w).sum((-2, -1)) - odd) / (2 * math.log(2)), count
 
-# %% ../../nbs/losses/55_orders.ipynb #e0bf04df
+# %% ../../nbs/losses/55_orders.ipynb #f7119d4b
 _SHORT = switch("orders: short sets", 100, "n")
 _FEW = switch("orders: all pairs", 1 << 18, "B n^2")  # pairs of all sets up to which they are made
 

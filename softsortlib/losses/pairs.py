@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['lambda_loss', 'LambdaLoss']
 
-# %% ../../nbs/losses/121_pairs.ipynb #0d807cb0
+# %% ../../nbs/losses/121_pairs.ipynb #1a2ae4ae
 import math
 import numbers
 from typing import NamedTuple
@@ -102,7 +102,7 @@ def places_of(
         d = (1 / (1 + r).log2()).masked_fill(r > k, 0)
     return Places(y, mask.to(s.dtype), g, d, r)
 
-# %% ../../nbs/losses/121_pairs.ipynb #fd3743f2
+# %% ../../nbs/losses/121_pairs.ipynb #0876de29
 def lambda_loss_plain(
     s: Tensor,  # scores, (..., n)
     tau: "float | Tensor",  # a number or (..., 1)
@@ -120,7 +120,7 @@ def lambda_loss_plain(
         margins, tau = margins / tau[..., None], 1
     return (w * torch.nn.functional.softplus(-margins, 1 / tau)).sum((-2, -1)) / (math.log(2) * tau)
 
-# %% ../../nbs/losses/121_pairs.ipynb #491e7947
+# %% ../../nbs/losses/121_pairs.ipynb #7335b1fa
 _PAIRS = switch("pairs: tile", 1 << 18, "B n^2")  # pairs in one tile: they stay in the cache
 _MANY = switch("pairs: tile on a GPU", 1 << 24, "gpu B n^2")  # and on another device, which many at a time fill
 
@@ -143,7 +143,7 @@ def _changes(w, z, v, part, learn):
     h = curve * e - nu * t
     return h, (h * z + t * e).sum((1, 2))
 
-# %% ../../nbs/losses/121_pairs.ipynb #1478ed78
+# %% ../../nbs/losses/121_pairs.ipynb #addffc1e
 def pair_tiles(x, v, places, kind, mu, k, m, learn):
     "Terms of L for m = 0, the slopes for m = 1, the changes (121.2) for m = 2; (B, n + 1)."
     out, s, tau = torch.zeros_like(x), x[:, :-1], x[:, -1:]
@@ -229,13 +229,13 @@ def _loss_backward(ctx, g):
 
 pair_loss = differentiable(_loss_op, 2, _loss_backward, _save)
 
-# %% ../../nbs/losses/121_pairs.ipynb #bab0bcde
+# %% ../../nbs/losses/121_pairs.ipynb #06cb5b8b
 def _in_reach(s, tau, learn):
     "s, so that its differences in units of tau are numbers."
     most = torch.finfo(s.dtype).max / 4 * (tau.detach().clamp(max=1) if learn else min(tau, 1))
     return s.clamp(-most, most)
 
-# %% ../../nbs/losses/121_pairs.ipynb #294b5fb4
+# %% ../../nbs/losses/121_pairs.ipynb #f8250a8c
 @over_lists()
 def lambda_loss(
     scores: Tensor,  # (..., n)

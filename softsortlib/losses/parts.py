@@ -85,7 +85,7 @@ def group_loss(
     loss, defined = (v.reshape(part.batch) for v in in_parts(part, y, party, **options))
     return reduce_sets(loss, defined, reduction, part.dtype)
 
-# %% ../../nbs/losses/129_parts.ipynb #a801c68b
+# %% ../../nbs/losses/129_parts.ipynb #07bc360c
 def rank_noise(n, dtype):
     "What rounding can leave of the sum of squared deviations of n ranks that are all the same."
     double = torch.finfo(torch.float64).eps

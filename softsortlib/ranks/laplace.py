@@ -25,7 +25,7 @@ from .laplace_rows import rank_pull_numba, ranks_numba
 from .lapsum_entries import topk_weights
 from .sigmoid import counted_ranks, few_pairs, laplace_step, pair_sum_grads, tau_column
 
-# %% ../../nbs/ranks/42_laplace.ipynb #450db037
+# %% ../../nbs/ranks/42_laplace.ipynb #904f77db
 @jit
 def _factors(s, tau, q):
     "q[i] = exp(-(s[i + 1] - s[i]) / tau), the factors of (42.2); s (n,) increasing, q (n - 1,)."
@@ -98,7 +98,7 @@ def _even_rows(lo, hi, s, tau, v, y):
                 passed[c] = r * passed[c] + v[b, i, c]
                 y[b, i, c] = (y[b, i, c] + passed[c]) / 2
 
-# %% ../../nbs/ranks/42_laplace.ipynb #a6f3f288
+# %% ../../nbs/ranks/42_laplace.ipynb #b06b2b1a
 @jit
 def _cross(beyond, group, r):
     "Cross a gap of factor r: the group of ties joins what lies beyond it, and all of that decays."
@@ -147,7 +147,7 @@ def _odd_rows(lo, hi, s, tau, v, y):
                 y[b, i, c] = (y[b, i, c] - beyond[c]) / 2
                 group[c] += v[b, i, c]
 
-# %% ../../nbs/ranks/42_laplace.ipynb #635d2b9d
+# %% ../../nbs/ranks/42_laplace.ipynb #86cb4661
 @jit
 def _moment_rows(lo, hi, s, tau, v, nu, above, y):
     "The sums of |u|^nu exp(-|u|) v / 2, nu > 0, those of the scores above times `above`, for rows lo..hi."
@@ -170,7 +170,7 @@ def _moment_rows(lo, hi, s, tau, v, nu, above, y):
                 y[b, i, c] = (M[nu, c] + y[b, i, c]) / 2
                 M[0, c] += v[b, i, c]
 
-# %% ../../nbs/ranks/42_laplace.ipynb #7dd95b02
+# %% ../../nbs/ranks/42_laplace.ipynb #d9762e1c
 def _laplace_numba(s, tau, v, m, nu=0):
     "The sum (40.4) of u^nu phi^(m) by the kernels; s (..., n) increasing, tau (..., 1), v (..., n, d)."
     n, d = v.shape[-2:]

@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = []
 
-# %% ../../nbs/rowwise/187_balance.ipynb #04151ec8
+# %% ../../nbs/rowwise/187_balance.ipynb #e30096c5
 import math
 
 import numpy as np
@@ -42,7 +42,7 @@ def balanced_plain(t, x, tau, size, steps, backend=""):
     y = z[-1] * exp_scan(t, weighed[..., None], tau, backend=backend or None)[..., 0]
     return torch.where(real, y, 0), torch.stack(z[1:], -2)
 
-# %% ../../nbs/rowwise/187_balance.ipynb #eab41fc9
+# %% ../../nbs/rowwise/187_balance.ipynb #570674aa
 def balanced_grads(g, t, x, tau, size, z, backend=""):
     "Prop 187.2 in plain torch, which can be differentiated again: the gradients to t and x."
     real = _real(t, size)
@@ -199,7 +199,7 @@ def balanced_back_numba(g, t, x, tau, size, z):
     spread_rows(_balanced_back_rows, len(rows[0]), 64 * z.numel(), *arrays(*rows))
     return gt, gx
 
-# %% ../../nbs/rowwise/187_balance.ipynb #aea6cae9
+# %% ../../nbs/rowwise/187_balance.ipynb #a31af871
 LONGEST = switch("balance: one program", 1024, "gpu n")  # scores of a list that one program of a GPU holds
 
 
@@ -225,7 +225,7 @@ def _balanced_op(t: Tensor, x: Tensor, tau: Tensor, size: Tensor, steps: int, ba
 def _(t, x, tau, size, steps, backend):
     return t.new_empty(t.shape), t.new_empty(*t.shape[:-1], steps, t.shape[-1])
 
-# %% ../../nbs/rowwise/187_balance.ipynb #396c3a17
+# %% ../../nbs/rowwise/187_balance.ipynb #d5ec6ef0
 @custom_op("laplace_balanced_backward", __name__)
 def _balanced_backward(g: Tensor, t: Tensor, x: Tensor, tau: Tensor, size: Tensor, z: Tensor,
                        backend: str) -> tuple[Tensor, Tensor]:
@@ -247,7 +247,7 @@ batched(_balanced_backward, 6)
 def _(g, t, x, tau, size, z, backend):
     return t.new_empty(t.shape), x.new_empty(x.shape)
 
-# %% ../../nbs/rowwise/187_balance.ipynb #b435d869
+# %% ../../nbs/rowwise/187_balance.ipynb #689c72de
 def _save(ctx, inputs, output):
     "Keep the tensors, z and the backend."
     *saved, _, ctx.backend = inputs
@@ -278,7 +278,7 @@ def in_order(P):
     known = isinstance(P, SoftSortPermutation) and isinstance(P.d, Power) and P.d.p == 1
     return P if known else None
 
-# %% ../../nbs/rowwise/187_balance.ipynb #9f620b42
+# %% ../../nbs/rowwise/187_balance.ipynb #dd1af7e2
 def laplace_balanced(
     P,  # what `in_order` gave
     x: Tensor,  # payload, (..., n)

@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['SoftSortPermutation', 'SoftSort', 'LaplacePermutation', 'WindowedPermutation']
 
-# %% ../../nbs/rowwise/11_softsort.ipynb #e4ea0716
+# %% ../../nbs/rowwise/11_softsort.ipynb #363ad787
 import math
 from typing import TYPE_CHECKING, Callable
 
@@ -75,7 +75,7 @@ class SoftSortPermutation(SoftPermutation):
         def _logits(self, rows: "Tensor | None") -> Tensor:
             ...
 
-# %% ../../nbs/rowwise/11_softsort.ipynb #d7b9af94
+# %% ../../nbs/rowwise/11_softsort.ipynb #1ef73333
 _SMALL = switch("softsort: plain formula", 1 << 16, "B n^2")  # of a batch of matrices, up to which it is the fastest
 
 
@@ -100,7 +100,7 @@ def _logits(self, rows):
     real = self.row_mask if rows is None else self.row_mask[..., rows]
     return logits.masked_fill(real[..., :, None] & ~self.mask[..., None, :], -math.inf)
 
-# %% ../../nbs/rowwise/11_softsort.ipynb #ce1bde3b
+# %% ../../nbs/rowwise/11_softsort.ipynb #7f391b4c
 @patch_to(SoftSortPermutation)
 def _log_rows(self, rows):
     return self._logits(rows).log_softmax(-1)
@@ -176,7 +176,7 @@ class SoftSort(Operator, name="softsort"):
         ) -> SoftPermutation:
             ...
 
-# %% ../../nbs/rowwise/11_softsort.ipynb #8ddba4f2
+# %% ../../nbs/rowwise/11_softsort.ipynb #49f7f791
 def _rising(P):
     "The sorted scores of P as a scan takes them, from the smallest up: with the other sign if P sorts downwards."
     return -P.t if P.descending else P.t
@@ -200,7 +200,7 @@ class LaplacePermutation(SoftSortPermutation):
         def _Z(self, rows: "Tensor | None") -> Tensor:
             ...
 
-# %% ../../nbs/rowwise/11_softsort.ipynb #8dea1b85
+# %% ../../nbs/rowwise/11_softsort.ipynb #ac13471b
 @patch_to(LaplacePermutation)
 def _Z(self, rows):
     "The normalisers of (11.4) at `rows`."
@@ -218,7 +218,7 @@ def _rmatmul(self, y, rows):
     x = exp_scan(_rising(self), y / self._Z(None)[..., None], tau, backend=self.backend)
     return torch.zeros_like(x).scatter(-2, self.order[..., None].expand(x.shape), x)
 
-# %% ../../nbs/rowwise/11_softsort.ipynb #077a8a3f
+# %% ../../nbs/rowwise/11_softsort.ipynb #afe28022
 _FEW = switch("softsort: plain matrix", 1 << 19, "B n^2")  # up to which no kernel writes it faster
 
 
@@ -306,7 +306,7 @@ def _log_prob(self, target, rows):
     log_p = -self.d(self._sorted(rows), of(self.s)) / self.tau - logZ
     return log_p if self.mask is None else log_p.masked_fill(~of(self.mask), -math.inf)
 
-# %% ../../nbs/rowwise/11_softsort.ipynb #dd45cdbc
+# %% ../../nbs/rowwise/11_softsort.ipynb #6b76307a
 _SETS = switch("softsort: small sets", 1 << 18, "B n^2")  # up to which one kernel is faster than the scan
 
 
@@ -333,7 +333,7 @@ def _small_squares(s, tau, d, descending, dtype, mask):
 
     return SmallPermutation(s, tau, descending, dtype, mask, Law.SQUARES, twin)
 
-# %% ../../nbs/rowwise/11_softsort.ipynb #e7908d3c
+# %% ../../nbs/rowwise/11_softsort.ipynb #998f339b
 _LONG = switch("softsort: sums", 500, "n")  # scores from which sums may be faster than windows
 
 

@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = []
 
-# %% ../../nbs/selection/105_roots.ipynb #dd4689be
+# %% ../../nbs/selection/105_roots.ipynb #6de00ede
 import math
 from enum import IntEnum
 
@@ -217,7 +217,7 @@ def _root_rows(lo, hi, s, tau, k, m, law, d):
     for b in range(lo, hi):
         d[b] = root_of(s[b], np.float64(s[b, m[b]]), np.float64(tau[b]), np.float64(k[b]), law, u)
 
-# %% ../../nbs/selection/105_roots.ipynb #c7e159e0
+# %% ../../nbs/selection/105_roots.ipynb #8360b11b
 _MANY = switch("roots: chosen unsorted", 1024, "k")
 
 def _kth(s, k):
@@ -273,7 +273,7 @@ def _(s, tau, k, law):
 # %% ../../nbs/selection/105_roots.ipynb #b6b75d14
 root = differentiable(_root_op, 3, _root_op.backward)  # the weights below know the derivative
 
-# %% ../../nbs/selection/105_roots.ipynb #9432fd0b
+# %% ../../nbs/selection/105_roots.ipynb #fc7f2814
 FEW = switch("roots: chosen by insertion", 32, "k")  # the largest c that is selected by insertion
 HARD = -1 + 4 * float(np.finfo(np.float64).eps)  # a clipped step has nothing in between for d up to here
 
@@ -369,7 +369,7 @@ def _weigh_rows(lo, hi, s, tau, k, law, m, d, w):
         else:
             w[b] = math.nan
 
-# %% ../../nbs/selection/105_roots.ipynb #2acfea35
+# %% ../../nbs/selection/105_roots.ipynb #71c583f9
 def _weigh_numba(s, tau, k, law):
     "w, d and m by the kernel; s (..., n), tau and k (..., 1)."
     few = float(k.max()) <= FEW
@@ -390,7 +390,7 @@ def _weights_at(u, d, law, dtype):
     w = torch.where(u - d < 1, w.clamp(max=most), w)
     return torch.where(d <= -1 + 4 * torch.finfo(d.dtype).eps, (u >= 0).to(dtype), w)
 
-# %% ../../nbs/selection/105_roots.ipynb #065cc2c0
+# %% ../../nbs/selection/105_roots.ipynb #6cee4739
 def _weigh_torch(s, tau, k, law):
     "The same in plain torch."
     m = _kth(s, k).contiguous()

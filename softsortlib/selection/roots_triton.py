@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = []
 
-# %% ../../nbs/selection/182_roots_triton.ipynb #b9070cb2
+# %% ../../nbs/selection/182_roots_triton.ipynb #7849113f
 import torch
 from torch import Tensor
 
@@ -188,7 +188,7 @@ def _limit_mean(g_ptr, s_ptr, n, pivot, tau, d, LOGISTIC: tl.constexpr, BLOCK: t
         mean = (mean + tl.sum(below_g) / tl.sum(below)) / 2
     return mean
 
-# %% ../../nbs/selection/182_roots_triton.ipynb #6442519c
+# %% ../../nbs/selection/182_roots_triton.ipynb #d59e80dd
 @triton_jit
 def _pull_all(g_ptr, s_ptr, of_s_ptr, n, pivot, tau, d, mean, least,
               LOGISTIC: tl.constexpr, CUBE: tl.constexpr, BLOCK: tl.constexpr):
@@ -202,7 +202,7 @@ def _pull_all(g_ptr, s_ptr, of_s_ptr, n, pivot, tau, d, mean, least,
         moved += pull * near
     return tl.sum(moved)
 
-# %% ../../nbs/selection/182_roots_triton.ipynb #b4453a88
+# %% ../../nbs/selection/182_roots_triton.ipynb #3ca77ea0
 @triton_jit
 def _unweigh_kernel(g_ptr, s_ptr, tau_ptr, m_ptr, d_ptr, of_s_ptr, of_tau_ptr, of_k_ptr, n, least,
                  LOGISTIC: tl.constexpr, CUBE: tl.constexpr, BLOCK: tl.constexpr):
@@ -230,7 +230,7 @@ def _unweigh_kernel(g_ptr, s_ptr, tau_ptr, m_ptr, d_ptr, of_s_ptr, of_tau_ptr, o
     tl.store(of_tau_ptr + b, -moved / tau)
     tl.store(of_k_ptr + b, mean)
 
-# %% ../../nbs/selection/182_roots_triton.ipynb #043d0832
+# %% ../../nbs/selection/182_roots_triton.ipynb #ac22e48d
 MOST = switch("roots: one program", 2048, "gpu n")  # scores that a program holds at once
 
 def _shape_of(n, lanes=128):

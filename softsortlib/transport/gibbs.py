@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['Gibbs']
 
-# %% ../../nbs/transport/36_gibbs.ipynb #c931c43a
+# %% ../../nbs/transport/36_gibbs.ipynb #3d5f80ff
 import math
 from enum import IntEnum
 from typing import TYPE_CHECKING
@@ -21,7 +21,7 @@ from ..engine.dispatch import choose, common_shape, switch
 from .line import any_seen, convex_cost, line_potentials
 from .line_sums import Sources, Targets, abs_rows, gauss_rows
 
-# %% ../../nbs/transport/36_gibbs.ipynb #5edafddf
+# %% ../../nbs/transport/36_gibbs.ipynb #038f418c
 _TILE = switch("gibbs: tile", 1 << 21, "B n^2")  # entries of a tile
 
 def _by_tiles(f, entries, m):
@@ -34,7 +34,7 @@ def _by_tiles(f, entries, m):
         return torch.cat([f(tile) for tile in tiles], -2)
     return torch.cat([checkpoint(f, tile, use_reentrant=False) for tile in tiles], -2)
 
-# %% ../../nbs/transport/36_gibbs.ipynb #2ab75378
+# %% ../../nbs/transport/36_gibbs.ipynb #6c0ea1eb
 class Cost(IntEnum):
     "The costs |d|^p with a kernel of their own, by their p."
     ABSOLUTE = 1
@@ -126,7 +126,7 @@ def _pulls_in_tiles(o, phi, x, gamma, y, tau, v, power, learns=True):
     found = pulls_by_tiles(*flat, power, learns)
     return (*(pull if pull is None else pull.reshape(t.shape) for pull, t in zip(found, given)), None, None)
 
-# %% ../../nbs/transport/36_gibbs.ipynb #0d3e9931
+# %% ../../nbs/transport/36_gibbs.ipynb #2dd1e093
 _SHARE = switch("gibbs: targets of a thread", 64, "n")
 
 def target_shares(batch, work, m):
@@ -265,7 +265,7 @@ def _softmin_in_tiles(K, phi, log_w=None):
         return _Softmin.apply(int(K.power), *at)
     return _by_product(_softmin_of(*at, int(K.power)), *at, int(K.power))
 
-# %% ../../nbs/transport/36_gibbs.ipynb #ff85ef7d
+# %% ../../nbs/transport/36_gibbs.ipynb #2d252fe3
 @patch_to(Gibbs)
 def softmin(self,
     phi: Tensor,  # added to each source, (..., n)
