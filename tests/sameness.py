@@ -12,7 +12,7 @@ import torch
 from regimes import PLACES, REGIMES, spread_of
 from tables import FUNCTIONS, HOST_FUNCTIONS, HOST_LOSSES, LOSSES, OPERATORS, RANKS
 
-from softsortlib import functional, losses, selection
+from softsortlib import core, functional, losses, selection
 from softsortlib.transport import ConvergenceWarning
 
 RELATIVE = {torch.float64: 1e-12, torch.float32: 1e-5}     # what the contract promises of fast paths, in terms of the largest entry,
@@ -105,7 +105,10 @@ def in_front(x, mask):
 
 IN_SCORES = ("soft_sort", "soft_quantile", "soft_median", "soft_topk", "isotonic", "chunked_quantile", "chunked_threshold")        # whose values move with the scores
 NOISY = ("ranking_regret", "plackett_luce_reward", "ImplicitRank", "Stochastic", "Perturbed")     # other shapes draw other noise
-OWN = {"SoftKNN": lambda s, tau, mask: losses.SoftKNN(1, tau=tau, classes=2)(s[:, :1, None], s[..., None], torch.arange(s.shape[-1]).expand(s.shape) % 2)}     # not squashed, in logarithms
+OWN = {     # calls that the table makes otherwise: not squashed, in logarithms; an order that does not jump with the scores
+    "SoftKNN": lambda s, tau, mask: losses.SoftKNN(1, tau=tau, classes=2)(s[:, :1, None], s[..., None], torch.arange(s.shape[-1]).expand(s.shape) % 2),
+    "plackett_luce_log_prob": lambda s, tau, mask: core.plackett_luce_log_prob(s, torch.arange(s.shape[-1]).expand(s.shape)),
+}
 BY_LISTS, IN_NUMPY, OWN_GRAPH = MODES[:4] + MODES[5:], ("value",), ("autograd",)       # lists are cut out of a batch by boolean masks, which vmap cannot
 
 
@@ -277,7 +280,7 @@ def shaken(s, x, tau, eps, rng, mixes):
     return torch.empty_like(s).scatter(0, order, t), x * share(x), tau * share(tau)
 
 
-def scales(right, s, t, dtype, in_scores):
+def scales(right, s, t, dtype, in_scores, of_set):
     "What each entry of an outcome is measured in: its largest number, and what is rounded on the way there, in units of RELATIVE."
     value, unit = right["value"], right["value"].abs()
     if in_scores: unit = unit.clamp(max=max(value.max() - value.min(), s.max() - s.min()))
@@ -285,7 +288,8 @@ def scales(right, s, t, dtype, in_scores):
     found = dict(value=torch.maximum(unit, unit.median()) + 8 * eps * value.abs() + least)
     for n, per in (("", 1 / t), ("2", 1 / t**2)):
         if f"s{n}" not in right: continue
-        g, noise = right[f"s{n}"].abs(), eps * unit.max() * per + least * max(1, per)
+        rounded = max(unit.max(), 8.0) if of_set and not in_scores else unit.max()     # a loss that is zero was a difference of ones
+        g, noise = right[f"s{n}"].abs(), eps * rounded * per + least * max(1, per)
         found[f"s{n}"] = g.max() + noise
         found[f"tau{n}"] = right[f"tau{n}"].abs() + (g * (s - s.median()).abs()).sum() / t + noise
         if f"x{n}" in right: found[f"x{n}"] = right[f"x{n}"].abs().max() + (8 * eps + least) * per * t      # a sum of weights that cancel
@@ -305,7 +309,7 @@ def expected(name, twin, case):
     for _ in range(3):
         near = at(*shaken(*data, ROUNDING[case.dtype], rng, subject.mixes))
         for key, v in near.items(): moved[key] = max(moved[key], (v - right[key]).abs().nan_to_num(nan=math.inf).max().item())
-    unit = scales(right, data[0], case.tau, case.dtype, name.split(":")[0] in IN_SCORES)
+    unit = scales(right, data[0], case.tau, case.dtype, name.split(":")[0] in IN_SCORES, subject.lay == "set")
     return right, {key: RELATIVE[case.dtype] * math.sqrt(case.d) * unit[key] + SAFETY * moved[key] for key in unit}
 
 

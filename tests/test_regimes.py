@@ -30,6 +30,7 @@ LIMITS = (
     ("soft_matching GumbelSinkhorn", ("spread 1e8", *OUTLIERS), 0, math.inf, BOTH, "the table's temperature is one, at which such costs want many iterations"),
     ("OddEven Bitonic ErrorFreeNetwork", OUTLIERS, 0, math.inf, BOTH, "a network mixes the scores of its lanes: beside 1e17 those of the others have no digits"),
     ("SinkhornSort", (), 0, 0.1, BOTH, "the limit of the temperature zero: its iterations do not converge, and potentials are not determined"),
+    ("SinkhornSort", ("all tied", "all zero"), 0, math.inf, BOTH, "scores are standardised, which scores without a spread cannot be"),
     ("BlackboxRank", (), 0, math.inf, BOTH, "a difference of two hard ranks, which jumps"),
     ("spearman_loss soft_metric", (), 100, math.inf, SINGLE, "ranks that differ by less than their rounding"),
 )
