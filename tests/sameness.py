@@ -12,7 +12,7 @@ import torch
 from regimes import PLACES, REGIMES, spread_of
 from tables import FUNCTIONS, HOST_FUNCTIONS, HOST_LOSSES, LOSSES, OPERATORS, RANKS
 
-from softsortlib import core, functional, losses, selection
+from softsortlib import SinkhornSort, core, functional, losses, selection
 from softsortlib.transport import ConvergenceWarning
 
 RELATIVE = {torch.float64: 1e-12, torch.float32: 1e-5}     # what the contract promises of fast paths, in terms of the largest entry,
@@ -127,6 +127,8 @@ def subjects():
     found = []
     for row in OPERATORS:
         if row.promise("repeats"): found += questions(row)
+    def two_rounds(s, tau, mask, a): return SinkhornSort(tau, descending=a.descending, gradient="unrolled", iterations=2)(s, mask) @ a.x
+    found.append(Subject("SinkhornSort: two rounds, P @ x", two_rounds, "order", payload=True, mixes=True, directed=True))
     for row in RANKS:
         def f(s, tau, mask, a, row=row, **own): return row.make(tau=tau, descending=a.descending, **own)(s, mask)
         twin = (lambda *a, f=f: f(*a, backend="torch")) if in_plain_torch(row) else None
@@ -289,7 +291,7 @@ def scales(right, s, t, dtype, in_scores, of_set):
     for n, per in (("", 1 / t), ("2", 1 / t**2)):
         if f"s{n}" not in right: continue
         rounded = max(unit.max(), 8.0) if of_set and not in_scores else unit.max()     # a loss that is zero was a difference of ones
-        g, noise = right[f"s{n}"].abs(), eps * rounded * per + least * max(1, per)
+        g, noise = right[f"s{n}"].abs(), 4 * eps * rounded * per + least * max(1, per)
         found[f"s{n}"] = g.max() + noise
         found[f"tau{n}"] = right[f"tau{n}"].abs() + (g * (s - s.median()).abs()).sum() / t + noise
         if f"x{n}" in right: found[f"x{n}"] = right[f"x{n}"].abs().max() + (8 * eps + least) * per * t      # a sum of weights that cancel

@@ -80,7 +80,7 @@ def by_differences(subject, case):
     def slope(u, e, share, back=-1):
         d = value(u, e, share) - value(u, back * e, back * share)
         return (d * wave(d)).sum() / ((1 - back) * (e or share))
-    g, noise = found["s"], 1e-14 * (value(s, 0, 0).abs().sum() + (name_of(subject.name) not in IN_SCORES))
+    g, noise = found["s"], 1e-13 * (value(s, 0, 0).abs().sum() + (name_of(subject.name) not in IN_SCORES))
     u = wave(s, 3.0) * near
     if len(gaps) + 1 < len(s) and (len(s) > 10 or has_kink(slope, u, e, (g * u).abs().sum())): return []
     ways = [("s", u, e, 0, (g * u).sum(), (g * u).abs().sum())]

@@ -44,7 +44,7 @@ def sizes():
 def fits(B, N, subject):
     "Matrices and batches that a test can wait for."
     dear = dict(SinkhornSort=64, OddEven=16, chunked_quantile=1024, chunked_threshold=1024)     # thousands of rounds, n layers, one set at a time
-    return B * N * N <= MOST // dear.get(subject.name.split(",")[0], 1) and B * N <= 1 << 19
+    return B * N * N <= MOST // dear.get(subject.name.split(",")[0].split(":")[0], 1) and B * N <= 1 << 19
 
 
 def cases(subject, size, h):
