@@ -50,13 +50,14 @@ for n in (1, 16, 17, 128, 129, 300):                                            
     g = torch.randn(2, n, generator=rng, dtype=torch.float64).masked_fill(torch.arange(n) >= size[:, None], 0)
     fast, slow = sorted_sums(t, size, "triton"), row_sums(t, size)
     real = torch.arange(n) < size[:, None]
-    torch.testing.assert_close(fast[real], slow[real], rtol=1e-12, atol=1e-12)
+    apart = (fast - slow).masked_fill(~real, 0)                                     # the sums of a set are known up to one number that all share
+    assert (apart - apart[:, :1] * real).abs().max() <= 1e-12 * (1 + slow.abs().max() + fast.abs().max())
     torch.testing.assert_close(*(torch.autograd.grad((g * b).sum(), t)[0][real] for b in (fast, sorted_sums(t, size, "torch"))), rtol=1e-11, atol=1e-11)
     tau, place = torch.tensor([float(n), 3.0 * n], dtype=torch.float64, requires_grad=True), torch.randint(n, (2, n), generator=rng) % size[:, None]
     b = row_sums(t.detach(), size).requires_grad_()
     found = []
     for backend in ("triton", "torch"):
-        y = sorted_entries(t, b, tau, size, place, backend).masked_fill(~real, 0)
+        y = sorted_entries(t, b, tau, size, place, None, False, backend).masked_fill(~real, 0)
         found.append((y, *torch.autograd.grad(y, (t, b, tau), g.float())))
     for k, (a, b) in enumerate(zip(*found)):
         if k in (1, 2): a, b = a * real, b * real
