@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['SparseRows']
 
-# %% ../../nbs/rowwise/130_sparse_rows.ipynb #109a7317
+# %% ../../nbs/rowwise/130_sparse_rows.ipynb #ebb3a197
 import math
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -55,9 +55,11 @@ def sparse_row(z, simplex):
     theta = mean / 2 - (1 / m - variance / 4).clamp(min=1e-30).sqrt()
     return (kept / 2 - theta).square().masked_fill(~support, 0)
 
-# %% ../../nbs/rowwise/130_sparse_rows.ipynb #b41a15da
+# %% ../../nbs/rowwise/130_sparse_rows.ipynb #b3e129a3
 class SparseRows(SoftPermutation):
     "Rows by a projection of the exponents of another soft permutation (130.1): SoftSort's or NeuralSort's."
+    _sums_to_one = True
+
     def __init__(self,
         base: SoftPermutation,  # the map whose exponents and order are taken, (..., n, n)
         simplex: str,  # "sparsemax" or "entmax15"
@@ -186,7 +188,7 @@ def _valued(d, row, column, count, simplex, shape):
     h = centre + (1 / m - variance).clamp(min=1e-30).sqrt()
     return Windows(row, column, (h[row] - d).square(), h.view(shape))
 
-# %% ../../nbs/rowwise/130_sparse_rows.ipynb #042f4667
+# %% ../../nbs/rowwise/130_sparse_rows.ipynb #b0d0f440
 _FEWEST = switch("sparse_rows: whole matrices", 1 << 14, "B n^2")  # entries of matrices that are made whole
 _MOST = switch("sparse_rows: numbers at once", 1 << 26, "B n^2 d")  # numbers that a product may hold at once
 
