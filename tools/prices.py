@@ -9,7 +9,6 @@ set. Both sizes of a pair are timed in turns, so that what else the machine does
 `--out`, a line a pair: stop it when you like, the next run goes on.
 """
 import argparse
-import ctypes
 import importlib
 import json
 import pkgutil
@@ -22,6 +21,8 @@ import torch
 import softsortlib
 from softsortlib import GaussianRank, LapSum, LaplaceRank, NeuralSort, Permutahedron, SigmoidRank, SinkhornSort, SoftSort, SortingNetwork, losses, soft_topk_mask
 from softsortlib.engine.dispatch import SWITCHES
+from softsortlib.lab.bench import peak_memory
+from softsortlib.lab.limits import trim_memory
 
 QUESTIONS = {
     "product": lambda P, s: (P @ s).sum(),
@@ -104,14 +105,8 @@ def seconds(f, scores):
 
 def peak(f, scores):
     "Bytes that a forward and backward pass adds to what the process holds; None where the system does not tell."
-    status = Path("/proc/self/status")
-    if not status.exists(): return None
-    def kilobytes(word): return next(int(line.split()[1]) for line in status.read_text().splitlines() if line.startswith(word))
-    ctypes.CDLL(None).malloc_trim(0)
-    Path("/proc/self/clear_refs").write_text("5")
-    before = kilobytes("VmRSS")
-    seconds(f, scores)
-    return 1024 * (kilobytes("VmHWM") - before)
+    trim_memory()
+    return peak_memory(lambda: seconds(f, scores))
 
 
 def measure(pair, f, budget=0.4):

@@ -5,12 +5,13 @@
 # %% auto #0
 __all__ = ['mean_back_triton']
 
-# %% ../../nbs/engine/160_mean_triton.ipynb #c0c25da8
+# %% ../../nbs/engine/160_mean_triton.ipynb #56fcdc87
 import torch
 from torch import Tensor
 
 from .compile import has_triton, tl, triton_jit
 from .dispatch import launch
+from .radix import group_begins
 from .scan_kernels import share_of
 from softsortlib.engine.scan_triton import (
     MOST, arrive, carry_on, cut, decay_to, note_ends, ones_of, place_of, tile_of,
@@ -114,10 +115,10 @@ def _pull_of_columns(x_ptr, go_ptr, Z_ptr, gx_ptr, ends_ptr, behind_ptr, i, c, s
     own = tile_of(x_ptr, i, c, size, d).to(REAL) * share
     return tl.sum(tl.where((c < d)[None, :], w * x + own * of_w, 0.0), 1)
 
-# %% ../../nbs/engine/160_mean_triton.ipynb #8a683237
+# %% ../../nbs/engine/160_mean_triton.ipynb #25fea1e2
 @triton_jit
 def _mean_back(s_ptr, x_ptr, tau_ptr, size_ptr, go_ptr, gZ_ptr, o_ptr, Z_ptr, ends_ptr, gs_ptr, gx_ptr, gtau_ptr,
-               n, d, chunks, share, LEARN: tl.constexpr, CARRY: tl.constexpr, REAL: tl.constexpr,
+               begin_ptr, n, d, chunks, share, LEARN: tl.constexpr, CARRY: tl.constexpr, REAL: tl.constexpr,
                BLOCK: tl.constexpr, COLS: tl.constexpr):
     "The third launch: (160.2), and the part of (160.3), of one chunk."
     row, chunk, i, size, per_tau = place_of(tau_ptr, size_ptr, n, chunks, False, REAL, BLOCK)
@@ -138,11 +139,11 @@ def _mean_back(s_ptr, x_ptr, tau_ptr, size_ptr, go_ptr, gZ_ptr, o_ptr, Z_ptr, en
     gs = tl.where(i < size, pull * per_tau / share, 0.0)
     tl.store(gs_ptr + row * n + i, gs, i < n)
     if LEARN:
-        first = tl.load(s_ptr).to(REAL)
-        far = tl.where(gs == 0, 0.0, tl.load(s_ptr + i, i < size, 0.0).to(REAL) - first)
+        origin = tl.load(s_ptr + tl.load(begin_ptr + row * n + i, i < size, 0)).to(REAL)
+        far = tl.where(gs == 0, 0.0, tl.load(s_ptr + i, i < size, 0.0).to(REAL) - origin)
         tl.store(gtau_ptr + tl.program_id(0), -tl.sum(far * gs, 0) * per_tau)
 
-# %% ../../nbs/engine/160_mean_triton.ipynb #3aa1702e
+# %% ../../nbs/engine/160_mean_triton.ipynb #c2a3d16e
 def mean_back_triton(
     go: Tensor,  # what arrives for the mean, (B, n, d)
     gZ: Tensor,  # and for Z, (B, n)
@@ -167,5 +168,7 @@ def mean_back_triton(
     if chunks > 1:
         launch(_mean_ends, B * chunks, x, **common)
         carry_on(ends, chunks, True)
-    launch(_mean_back, B * chunks, x, gs_ptr=gs, gx_ptr=gx, gtau_ptr=gtau, LEARN=learn, CARRY=chunks > 1, **common)
+    begin = group_begins(s, tau[:, None]) if learn else size
+    launch(_mean_back, B * chunks, x, gs_ptr=gs, gx_ptr=gx, gtau_ptr=gtau, begin_ptr=begin, LEARN=learn,
+           CARRY=chunks > 1, **common)
     return gs, gx, gtau.sum(1).to(tau.dtype) if learn else tau.new_empty(tau.shape)

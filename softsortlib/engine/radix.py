@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['stable_sort']
 
-# %% ../../nbs/engine/93_radix.ipynb #ab27eb8a
+# %% ../../nbs/engine/93_radix.ipynb #b40891c0
 import math
 
 import numpy as np
@@ -114,7 +114,7 @@ def sorted_by_torch(s, descending=False):
         return tuple(s.topk(s.shape[-1], largest=descending))
     return tuple(s.sort(dim=-1, descending=descending, stable=True))
 
-# %% ../../nbs/engine/93_radix.ipynb #cd816a48
+# %% ../../nbs/engine/93_radix.ipynb #e7933082
 _LEAST = switch("radix: scores of a row", 32, "n")
 
 def _has_radix(s):
@@ -163,7 +163,7 @@ def _sort_backward(ctx, g, _):
 
 _stable_sort = differentiable(_stable_sort_op, 1, _sort_backward, _sort_setup)
 
-# %% ../../nbs/engine/93_radix.ipynb #44c861a7
+# %% ../../nbs/engine/93_radix.ipynb #ece53c14
 _MANY = switch("radix: scores of all rows", 1 << 13, "B n")  # from which the radix sort is faster than torch's
 
 
@@ -226,7 +226,7 @@ def spans(
     shift = (begin - before).repeat_interleave(length)
     return torch.arange(len(shift), device=begin.device) + shift
 
-# %% ../../nbs/engine/93_radix.ipynb #9eef3eb8
+# %% ../../nbs/engine/93_radix.ipynb #17aabc8b
 def group_begins(
     t: Tensor,  # scores in order, up or down, (..., n)
     tau: Tensor,  # temperatures, (..., n) or (..., 1)
@@ -234,7 +234,6 @@ def group_begins(
     "The first score of the group of each: at the front, or behind a gap g with exp(-g / tau) = 0."
     number = torch.finfo(t.dtype)
     reach = 1 - math.log(number.smallest_normal) - math.log(number.eps)
-    gap = (t[..., 1:] - t[..., :-1]).abs()
-    place = torch.arange(1, t.shape[-1], device=t.device)
-    begin = torch.where(gap > reach * tau.expand(t.shape)[..., 1:], place, 0)
-    return torch.nn.functional.pad(begin.cummax(-1).values, (1, 0))
+    gap = t.diff(prepend=t[..., :1]).abs()
+    place = torch.arange(t.shape[-1], device=t.device)
+    return torch.where(gap > reach * tau, place, 0).cummax(-1).values

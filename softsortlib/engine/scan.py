@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['exp_scan_dense', 'exp_scan', 'exp_mean']
 
-# %% ../../nbs/engine/94_scan.ipynb #17e3f5eb
+# %% ../../nbs/engine/94_scan.ipynb #e45988a4
 import torch
 from torch import Tensor
 
@@ -13,6 +13,7 @@ from .autograd import batched, custom_op, differentiable
 from .blocks import FEW, block_gradients, block_means
 from .compile import arrays, one_batch, spread_rows
 from .dispatch import check_backend, choose, common_shape, has_double, switch
+from .radix import group_begins
 from .scan_kernels import Gradients, Means, Rows, Sum, mean_rows, scan_back_rows, scan_rows, share_of
 
 # %% ../../nbs/engine/94_scan.ipynb #417db546
@@ -27,7 +28,7 @@ def exp_scan_dense(
     K = (-u.abs()).exp()
     return {"even": K, "odd": K * u.sign(), "strict": K * u.sign().abs()}[mode] @ x
 
-# %% ../../nbs/engine/94_scan.ipynb #fb041480
+# %% ../../nbs/engine/94_scan.ipynb #7227fe27
 _BLOCK = switch("scan: dense block", 32, "n")
 
 def one_sided_sums(s, x, tau):
@@ -98,9 +99,15 @@ def _exp_scan_op(s: Tensor, x: Tensor, tau: Tensor, mode: str, backend: str) -> 
 def _(s, x, tau, mode, backend):
     return x.new_empty(x.shape)
 
-# %% ../../nbs/engine/94_scan.ipynb #623dc733
-def _composed(gy, s, x, tau, mode, backend):
-    "The gradients of Prop 94.2 to s, x and tau, in terms of the operator itself."
+# %% ../../nbs/engine/94_scan.ipynb #bbe1a705
+def gradient_to_tau(gs, s, tau):
+    "That of tau (...) from that of ordered scores, both (..., n): each measured from the first that it can feel."
+    origin = s.gather(-1, group_begins(s, tau[..., None]))
+    return -torch.where(gs != 0, (s - origin) * gs, 0).sum(-1) / tau
+
+
+def _composed(gy, s, x, tau, mode, learn, backend):
+    "The gradients of Prop 94.2 to s, x and, if `learn`, to tau, in terms of the operator itself."
     def sums(v, mode):
         return _exp_scan(s, v, tau, mode, backend)
 
@@ -111,8 +118,8 @@ def _composed(gy, s, x, tau, mode, backend):
         gs = -gy * sums(x, "odd") - x * sums(gy, "odd")
         gx = sums(gy, mode)
     gs = (gs.sum(-1) / tau[..., None]).to(s.dtype)
-    gtau = -((s - s[..., :1]) * gs).sum(-1) / tau
-    return gs, gx, gtau.to(tau.dtype)
+    gtau = gradient_to_tau(gs, s, tau).to(tau.dtype) if learn else torch.zeros_like(tau)
+    return gs, gx, gtau
 
 # %% ../../nbs/engine/94_scan.ipynb #619872fe
 def _fused(gy, gZ, s, x, tau, size, means, mean, learn=True):
@@ -128,32 +135,33 @@ def _fused(gy, gZ, s, x, tau, size, means, mean, learn=True):
         spread_rows(scan_back_rows, tau.numel(), work, rows, gy, gZ, Means(*means), mean, out)
     return grads.s, grads.x, grads.tau.to(tau.dtype)
 
-# %% ../../nbs/engine/94_scan.ipynb #87c91bd2
+# %% ../../nbs/engine/94_scan.ipynb #95dfc7c3
 @custom_op("exp_scan_backward", __name__)
 def _exp_scan_backward(
-    gy: Tensor, s: Tensor, x: Tensor, tau: Tensor, backend: str
+    gy: Tensor, s: Tensor, x: Tensor, tau: Tensor, learn: bool, backend: str
 ) -> tuple[Tensor, Tensor, Tensor]:
-    "The gradients of even to s, x and tau."
+    "The gradients of even to s, x and, if `learn`, to tau."
     if choose(x, backend, triton=True) != "numba":
-        return _composed(gy, s, x, tau, "even", backend)
+        return _composed(gy, s, x, tau, "even", learn, backend)
     size = torch.full(tau.shape, s.shape[-1])
     return _fused(gy, s, s, x, tau, size, Means(x, x, s), False)
 
 @_exp_scan_backward.register_fake
-def _(gy, s, x, tau, backend):
+def _(gy, s, x, tau, learn, backend):
     return s.new_empty(s.shape), x.new_empty(x.shape), tau.new_empty(tau.shape)
 
-# %% ../../nbs/engine/94_scan.ipynb #8e973192
+# %% ../../nbs/engine/94_scan.ipynb #7cf3add2
 def _save(ctx, inputs, output):
     s, x, tau, ctx.mode, ctx.backend = inputs
     ctx.save_for_backward(s, x, tau)
 
 def _backward(ctx, gy):
     "Fused if it will not be differentiated again."
+    saved, learn = ctx.saved_tensors, ctx.needs_input_grad[2]
     if ctx.mode == "even" and not torch.is_grad_enabled():
-        grads = _exp_scan_backward(gy, *ctx.saved_tensors, ctx.backend)
+        grads = _exp_scan_backward(gy, *saved, learn, ctx.backend)
     else:
-        grads = _composed(gy, *ctx.saved_tensors, ctx.mode, ctx.backend)
+        grads = _composed(gy, *saved, ctx.mode, learn, ctx.backend)
     return *grads, None, None
 
 batched(_exp_scan_backward, 4)
@@ -243,13 +251,13 @@ def _exp_mean_op(s: Tensor, x: Tensor, tau: Tensor, size: Tensor, backend: str) 
 def _(s, x, tau, size, backend):
     return x.new_empty(x.shape), x.new_empty(x.shape), x.new_empty(s.shape)
 
-# %% ../../nbs/engine/94_scan.ipynb #07373539
-def _composed_mean(go, gZ, s, x, tau, size, o, low, Z, backend):
-    "The gradients of Prop 94.3 to s, x and tau, in terms of `exp_scan`."
+# %% ../../nbs/engine/94_scan.ipynb #8a75cff2
+def _composed_mean(go, gZ, s, x, tau, size, o, low, Z, learn, backend):
+    "The gradients of Prop 94.3 to s, x and, if `learn`, to tau, in terms of `exp_scan`."
     payload, real, share = _with_ones(x, size)
     weight = (go / Z[..., None]).masked_fill(~real, 0)
     shift = (gZ[..., None] - (weight * o).sum(-1, keepdim=True)).masked_fill(~real, 0)
-    gs, gx, gtau = _composed(torch.cat([weight, shift], -1), s, payload, tau, "even", backend)
+    gs, gx, gtau = _composed(torch.cat([weight, shift], -1), s, payload, tau, "even", learn, backend)
     return gs.masked_fill(~real[..., 0], 0) / share, gx[..., :-1].masked_fill(~real, 0), gtau / share
 
 def _mean_back_triton(go, gZ, s, x, tau, size, o, Z, learn):
@@ -258,7 +266,7 @@ def _mean_back_triton(go, gZ, s, x, tau, size, o, Z, learn):
     grads = mean_back_triton(*one_batch(tau.shape, go, gZ, s, x, tau, size, o, Z), learn)
     return tuple(g.view(a.shape) for g, a in zip(grads, (s, x, tau)))
 
-# %% ../../nbs/engine/94_scan.ipynb #6e905513
+# %% ../../nbs/engine/94_scan.ipynb #c45135b9
 @custom_op("exp_mean_backward", __name__)
 def _exp_mean_backward(
     go: Tensor, gZ: Tensor,  # what arrives
@@ -270,14 +278,14 @@ def _exp_mean_backward(
         return _fused(go, gZ, s, x, tau, size, Means(o, low, Z), True, learn)
     if who == "triton":
         return _mean_back_triton(go, gZ, s, x, tau, size, o, Z, learn)
-    grads = _composed_mean(go, gZ, s, x, tau, size, o, low, Z, backend)
+    grads = _composed_mean(go, gZ, s, x, tau, size, o, low, Z, learn, backend)
     return tuple(g.contiguous() for g in grads)
 
 @_exp_mean_backward.register_fake
 def _(go, gZ, s, x, tau, size, o, low, Z, learn, backend):
     return s.new_empty(s.shape), x.new_empty(x.shape), tau.new_empty(tau.shape)
 
-# %% ../../nbs/engine/94_scan.ipynb #f7fec3d8
+# %% ../../nbs/engine/94_scan.ipynb #deb32f60
 def _save_mean(ctx, inputs, output):
     *saved, ctx.backend = inputs
     ctx.save_for_backward(*saved, *output)
@@ -291,14 +299,15 @@ def _no_gradient(s, x, low, Z, backend):
 
 def _backward_mean(ctx, go, _, gZ):
     "In terms of the scan where the gradient is differentiated again, else by the compiled loops."
-    s, x, _, _, o, low, Z = ctx.saved_tensors
+    saved, learn = ctx.saved_tensors, ctx.needs_input_grad[2]
+    s, x, _, _, o, low, Z = saved
     if go is None:
         go = torch.zeros_like(o) if o.numel() else o
     gZ = _no_gradient(s, x, low, Z, ctx.backend) if gZ is None else gZ
     if torch.is_grad_enabled():
-        grads = _composed_mean(go, gZ, *ctx.saved_tensors, ctx.backend)
+        grads = _composed_mean(go, gZ, *saved, learn, ctx.backend)
     else:
-        grads = _exp_mean_backward(go, gZ, *ctx.saved_tensors, ctx.needs_input_grad[2], ctx.backend)
+        grads = _exp_mean_backward(go, gZ, *saved, learn, ctx.backend)
     return *grads, None, None
 
 batched(_exp_mean_backward, 9)

@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['kernel_sums']
 
-# %% ../../nbs/engine/99_sums.ipynb #008d35a5
+# %% ../../nbs/engine/99_sums.ipynb #04228a68
 import math
 from functools import lru_cache, partial
 from typing import NamedTuple
@@ -20,7 +20,7 @@ from .dispatch import check_backend, choose, common_shape, has_double, switch
 from .radix import stable_sort
 from .scan import tau_tensor
 from .sum_kernels import PART, Grid, Terms, Weights, find_boxes, moment_rows, sort_weights, sum_rows
-from .sum_laws import LAWS, coefficients, complex_law, kernel_sums_dense, known_law, law_of, law_value
+from .sum_laws import coefficients, complex_law, kernel_sums_dense, known_law, law_of, law_value
 from .tail_laws import has_tail
 
 # %% ../../nbs/engine/99_sums.ipynb #2ffce67e
@@ -209,7 +209,7 @@ def _far_sums(x, t, w, m, tau, boxes, nu=0):
     lines = outside(running(w * (t - origin)[..., None]))
     return ((x - origin)[..., None] * side - lines) / (2 * tau[:, None, None])
 
-# %% ../../nbs/engine/99_sums.ipynb #d43a6b39
+# %% ../../nbs/engine/99_sums.ipynb #e2c1754f
 _FEW = switch("sums: all pairs in plain torch", 1 << 20, "B n^2")  # up to which all are visited
 MOST_PAIRS = switch("sums: all pairs on a GPU", 1 << 35, "gpu B n^2")  # and by its kernel
 
@@ -256,7 +256,7 @@ def _terms(law, m, nu, tau, boxes):
     which = law_of(law)
     return Terms(which, m, nu, coefficients(which, m), boxes.reach, tau.numpy(), table, C)
 
-# %% ../../nbs/engine/99_sums.ipynb #750b32d4
+# %% ../../nbs/engine/99_sums.ipynb #42723871
 FULL = switch("sums: points of a full box", 5, "n")  # points a box from which moments are worth it
 
 
@@ -306,7 +306,7 @@ def _sums_op(x: Tensor, t: Tensor, w: Tensor, tau: Tensor, x_order: Tensor, t_or
 def _(x, t, w, tau, x_order, t_order, law, m, nu, eps, same, backend):
     return w.new_empty(*x.shape, w.shape[-1])
 
-# %% ../../nbs/engine/99_sums.ipynb #02c60ffd
+# %% ../../nbs/engine/99_sums.ipynb #f24fbd97
 _WIDE = switch("sums: one after the other", 1 << 20, "B n d")  # those and the gradients, in half the memory
 
 
@@ -337,7 +337,7 @@ def pair_grads(op, points, g, of, sign, needs):
         gtau = tau_gradient((g * slopes(op, w, *of, 1)).sum((-2, -1)), tau, (x, gx, matters))
     return gx, gw, gtau
 
-# %% ../../nbs/engine/99_sums.ipynb #35a6aa71
+# %% ../../nbs/engine/99_sums.ipynb #5a6f3617
 def tau_gradient(
     of_pairs,  # the last sum of (99.6), (...)
     tau,  # (...)

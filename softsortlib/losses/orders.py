@@ -6,7 +6,7 @@
 __all__ = ['permutation_nll', 'PermutationNLL', 'ideal_order', 'permutation_bce', 'PermutationBCE', 'spearman_loss',
            'SpearmanLoss', 'kendall_loss', 'KendallLoss']
 
-# %% ../../nbs/losses/55_orders.ipynb #fe9e9d38
+# %% ../../nbs/losses/55_orders.ipynb #43cd45ec
 import math
 
 import torch
@@ -24,7 +24,7 @@ from ..functional.arguments import midranks
 from ..functional.functions import soft_rank
 from ..functional.parts import in_parts
 from .contract import Loss, check_relevance, over_blocks, over_lists, reduce_sets, set_inputs
-from .parts import group_loss, group_nll, kendall_parts, rank_noise, spearman_parts
+from .parts import correlation, group_loss, group_nll, kendall_parts, spearman_parts
 from ..ragged.lists import check_offsets, list_numbers
 from ..engine.dispatch import precise, switch
 from ..ranks.sigmoid import tau_column
@@ -163,16 +163,11 @@ def _centred(r, mask):
     mean = r.sum(-1, keepdim=True) / mask.sum(-1, keepdim=True).clamp(min=1)
     return (r - mean).masked_fill(~mask, 0)
 
-# %% ../../nbs/losses/55_orders.ipynb #dff06b44
+# %% ../../nbs/losses/55_orders.ipynb #c635a6ed
 def _correlation(r, rho, mask):
     "Correlation (...) of centred r and rho (..., n), as (55.3) and Prop 55.3 say, and whether rho has any order."
-    n = mask.sum(-1)
-    rounding = rank_noise(n, r.dtype)
-    own, wanted = r.square().sum(-1), rho.square().sum(-1)
-    defined = wanted > rounding
-    wanted = wanted.masked_fill(~defined, 1)
-    own = torch.where(own <= rounding, wanted, own)
-    return (r * rho).sum(-1) / (own.sqrt() * wanted.sqrt()), defined
+    sums = (r * rho).sum(-1), r.square().sum(-1), rho.square().sum(-1)
+    return correlation(*sums, mask.sum(-1), r.dtype)
 
 # %% ../../nbs/losses/55_orders.ipynb #fda159a6
 @over_lists()

@@ -85,12 +85,21 @@ def group_loss(
     loss, defined = (v.reshape(part.batch) for v in in_parts(part, y, party, **options))
     return reduce_sets(loss, defined, reduction, part.dtype)
 
-# %% ../../nbs/losses/129_parts.ipynb #07bc360c
+# %% ../../nbs/losses/129_parts.ipynb #9376e0d3
 def rank_noise(n, dtype):
     "What rounding can leave of the sum of squared deviations of n ranks that are all the same."
     double = torch.finfo(torch.float64).eps
     error = n * (torch.finfo(dtype).eps + (16 + n) * double)
     return n * error ** 2
+
+
+def correlation(both, own, wanted, n, dtype):
+    "(55.3) from the sums of products and squares of n centred ranks, by Prop 55.3, and whether there is any order."
+    noise = rank_noise(n, dtype)
+    defined = wanted > noise
+    wanted = wanted.masked_fill(~defined, 1)
+    own = torch.where(own <= noise, wanted, own)
+    return both / (own.sqrt() * wanted.sqrt()), defined
 
 
 def spearman_parts(part, y, party, method, tau):
@@ -103,12 +112,8 @@ def spearman_parts(part, y, party, method, tau):
     if part.mask is not None:
         a, b = (v.masked_fill(~part.mask, 0) for v in (a, b))
     A, B, AA, BB, AB = agreed_sum(torch.stack([a, b, a * a, b * b, a * b]).sum(-1), party.group)
-    rounding = rank_noise(n, r.dtype)
-    own, wanted, both = AA - A * A / n, BB - B * B / n, AB - A * B / n
-    defined = wanted > rounding
-    wanted = wanted.masked_fill(~defined, 1)
-    own = torch.where(own <= rounding, wanted, own)
-    return 1 - both / (own.sqrt() * wanted.sqrt()), defined
+    agreement, defined = correlation(AB - A * B / n, AA - A * A / n, BB - B * B / n, n, r.dtype)
+    return 1 - agreement, defined
 
 # %% ../../nbs/losses/129_parts.ipynb #9188545b
 def kendall_parts(part, y, party, tau, kind):

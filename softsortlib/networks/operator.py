@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['NetworkPermutation', 'SortingNetwork', 'default_steepness']
 
-# %% ../../nbs/networks/22_operator.ipynb #c904d843
+# %% ../../nbs/networks/22_operator.ipynb #abaf77ef
 import copy
 import math
 from functools import partial
@@ -18,6 +18,7 @@ from ..core.checks import check_type, is_one_of
 from ..core.operators import Operator
 from ..core.permutation import SoftPermutation, is_concrete, patch_to
 from ..engine.dispatch import choose, precise
+from ..engine.radix import inverse
 from .comparators import sorting_network
 from softsortlib.networks.error_free import (
     apply_error_free, error_free_differences, exact_arguments, exact_differences, exact_send,
@@ -25,7 +26,7 @@ from softsortlib.networks.error_free import (
 from .layers_autograd import network_arguments, network_matrix, network_send
 from .swaps import SIGMOIDS, apply_layers, lane_differences, sigmoid_argument
 
-# %% ../../nbs/networks/22_operator.ipynb #f2261469
+# %% ../../nbs/networks/22_operator.ipynb #b7c274fa
 class _OnLanes(SoftPermutation):
     "A square soft permutation that puts the real elements on the upper lanes, and may read the lanes from the bottom."
     if TYPE_CHECKING:  # added below
@@ -42,7 +43,7 @@ class _OnLanes(SoftPermutation):
         self.length = None  # how many elements are real, (...); None where all are
         if mask is not None:
             self.order = (~mask).byte().sort(dim=-1, stable=True).indices  # the element on each lane, (..., n)
-            self.place = self.order.argsort(-1)  # the lane of each element, (..., n)
+            self.place = inverse(self.order)  # the lane of each element, (..., n)
             self.length = mask.sum(-1)
 
 # %% ../../nbs/networks/22_operator.ipynb #696a76e7

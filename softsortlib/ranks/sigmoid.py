@@ -5,9 +5,7 @@
 # %% auto #0
 __all__ = ['pair_sum', 'SigmoidRank']
 
-# %% ../../nbs/ranks/40_sigmoid.ipynb #8206b1fe
-import math
-
+# %% ../../nbs/ranks/40_sigmoid.ipynb #eb6611be
 import torch
 from torch import Tensor
 
@@ -31,7 +29,7 @@ def laplace_step(x, m):
         return density
     return density * -x.sign()
 
-# %% ../../nbs/ranks/40_sigmoid.ipynb #37e618d4
+# %% ../../nbs/ranks/40_sigmoid.ipynb #b3b09b75
 _STEPS = {"logistic": LAWS["logistic"], "normal": LAWS["normal"], "laplace": laplace_step}
 
 _FEW = switch("sigmoid: all pairs", 4096, "B n^2")
@@ -47,7 +45,7 @@ def _pair_sum_plain(s, tau, v, step):
     differences = s[..., :, None] - s[..., None, :]
     return (_STEPS[step](differences / tau, 0) * v[..., None, :]).sum(-1)
 
-# %% ../../nbs/ranks/40_sigmoid.ipynb #94c896c8
+# %% ../../nbs/ranks/40_sigmoid.ipynb #62cb4bf7
 _PAIRS = switch("sigmoid: tile", 1 << 18, "B n^2")  # differences in one tile: they stay in the cache
 _MANY = switch("sigmoid: tile on a GPU", 1 << 26, "gpu B n^2")  # on another device: they fill it
 
@@ -64,7 +62,7 @@ def _pair_sum_tiles(s, tau, v, step, m, nu=0):
             out[:, i:i + rows] = (torch.where(K == 0, 0, u ** nu * K) if nu else K) @ v
     return out
 
-# %% ../../nbs/ranks/40_sigmoid.ipynb #de118d06
+# %% ../../nbs/ranks/40_sigmoid.ipynb #6a420d96
 def pair_sum_grads(op, s, tau, v, g, of, needs):
     "Prop 40.6 for any op(v, m, nu) that computes (40.4), of = (m, nu): the gradients that `needs` asks for."
     sign = (-1) ** (sum(of) + 1)
@@ -104,7 +102,7 @@ def tau_column(tau, s):
     "tau, a number or (..., 1), as a tensor (..., 1) that goes with s (..., n)."
     return tensor_on(tau, s).expand(*s.shape[:-1], 1)
 
-# %% ../../nbs/ranks/40_sigmoid.ipynb #bc8815bf
+# %% ../../nbs/ranks/40_sigmoid.ipynb #87608536
 def _check_sum(s, tau, v, step):
     "Raise `TypeError` or `ValueError` unless the arguments of the sum (40.4) fit."
     check_scores(s, "s")

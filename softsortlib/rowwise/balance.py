@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = []
 
-# %% ../../nbs/rowwise/187_balance.ipynb #e30096c5
+# %% ../../nbs/rowwise/187_balance.ipynb #f723e31e
 import math
 
 import numpy as np
@@ -15,8 +15,7 @@ from torch import Tensor
 from ..engine.autograd import batched, custom_op, differentiable
 from ..engine.compile import arrays, jit, one_batch, spread_rows
 from ..engine.dispatch import choose, switch
-from ..engine.radix import group_begins
-from ..engine.scan import exp_scan, tau_tensor
+from ..engine.scan import exp_scan, gradient_to_tau, tau_tensor
 from .small import Law, SmallPermutation
 from .softsort import Power, SoftSortPermutation, _rising
 
@@ -42,7 +41,7 @@ def balanced_plain(t, x, tau, size, steps, backend=""):
     y = z[-1] * exp_scan(t, weighed[..., None], tau, backend=backend or None)[..., 0]
     return torch.where(real, y, 0), torch.stack(z[1:], -2)
 
-# %% ../../nbs/rowwise/187_balance.ipynb #570674aa
+# %% ../../nbs/rowwise/187_balance.ipynb #1a7356d6
 def balanced_grads(g, t, x, tau, size, z, backend=""):
     "Prop 187.2 in plain torch, which can be differentiated again: the gradients to t and x."
     real = _real(t, size)
@@ -60,12 +59,6 @@ def balanced_grads(g, t, x, tau, size, z, backend=""):
         w, more = Kr + more, 0
     gt = torch.where(real, -pull / tau[..., None], 0)
     return gt, torch.where(real, z[-2] * Kh, 0)
-
-
-def _gradient_to_tau(gt, t, tau):
-    "The second half of (187.4)."
-    origin = t.gather(-1, group_begins(t, tau[..., None]))
-    return -torch.where(gt != 0, (t - origin) * gt, 0).sum(-1) / tau
 
 # %% ../../nbs/rowwise/187_balance.ipynb #d0592bf2
 @jit(lent=True)
@@ -247,7 +240,7 @@ batched(_balanced_backward, 6)
 def _(g, t, x, tau, size, z, backend):
     return t.new_empty(t.shape), x.new_empty(x.shape)
 
-# %% ../../nbs/rowwise/187_balance.ipynb #689c72de
+# %% ../../nbs/rowwise/187_balance.ipynb #49c02131
 def _save(ctx, inputs, output):
     "Keep the tensors, z and the backend."
     *saved, _, ctx.backend = inputs
@@ -264,7 +257,7 @@ def _rule(ctx, g, _):
         gt, gx = _balanced_backward(g, *at, z, ctx.backend)
     t, _, tau, _ = at
     learns = ctx.needs_input_grad[2]
-    gtau = _gradient_to_tau(gt, t, tau) if learns else None
+    gtau = gradient_to_tau(gt, t, tau) if learns else None
     return gt, gx, gtau, None, None, None
 
 

@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = []
 
-# %% ../../nbs/rowwise/18_neuralsort_matrix.ipynb #bb3fc911
+# %% ../../nbs/rowwise/18_neuralsort_matrix.ipynb #0a0d7f4b
 from typing import NamedTuple
 
 import numpy as np
@@ -15,6 +15,7 @@ from torch import Tensor
 from ..engine.autograd import batched, custom_op, differentiable
 from ..engine.compile import arrays, empty_matrix, exp_neg, jit, one_batch, spread_rows
 from ..engine.dispatch import choose, switch
+from ..engine.radix import inverse
 from softsortlib.rowwise.products import (
     again, at_temperature, neural_logits, plain_rows, plain_sums, rows_by, sum_parts, units_of,
 )
@@ -23,7 +24,7 @@ from softsortlib.rowwise.rows import (
     ZERO_EXP, Rows, Scores, falls_in, falls_of, one_of, total_of, weights_of, window,
 )
 
-# %% ../../nbs/rowwise/18_neuralsort_matrix.ipynb #d9321154
+# %% ../../nbs/rowwise/18_neuralsort_matrix.ipynb #2f5480f7
 _BLOCK = switch("neuralsort_matrix: rows of one exponential", 8, "n")  # rows made from one exponential
 
 
@@ -217,12 +218,12 @@ def _dense_back_rows(lo_unit, hi_unit, G, sets, came, learn, gs, gb, gtau):
                 _release(1 / one.tau, one.size - 1.0 - 2 * (i - place), kept, gs[unit], gb[unit])
         gtau[unit] = -spread / one.tau / one.tau
 
-# %% ../../nbs/rowwise/18_neuralsort_matrix.ipynb #c9d53bf0
+# %% ../../nbs/rowwise/18_neuralsort_matrix.ipynb #6ae126e7
 def _plain_columns(s, b, t, bt, order, tau, size):
     "m of all rows, columns s with sums b (infinite where padded) as they came."
     rows = torch.arange(s.shape[-1], device=s.device)
     padded = b.isinf()
-    m = neural_logits(s, b.masked_fill(padded, 0), t, bt, size, rows, order.argsort(-1))
+    m = neural_logits(s, b.masked_fill(padded, 0), t, bt, size, rows, inverse(order))
     return at_temperature(m, tau, size, padded), rows
 
 
@@ -239,7 +240,7 @@ def _plain_dense_back(G, s, b, t, bt, order, tau, size):
     e = P * (G - (P * G).sum(-1, keepdim=True))
     return plain_sums(e, t, m, tau, size, rows, 0)
 
-# %% ../../nbs/rowwise/18_neuralsort_matrix.ipynb #5e13db19
+# %% ../../nbs/rowwise/18_neuralsort_matrix.ipynb #1396c1a8
 _FLAT = switch("neuralsort_matrix: ratios", 2.5, "spread / tau")
 
 def _ways(t, tau, size, dtype):
@@ -308,7 +309,7 @@ def _back_triton(G, s, b, t, bt, order, tau, size):
     G_, *rest = one_batch(tau.shape, G, s, b, t, bt, order, tau, size)
     return tuple(g.view(like.shape) for g, like in zip(neural_pull(G_, None, None, None, *rest), (s, b, tau)))
 
-# %% ../../nbs/rowwise/18_neuralsort_matrix.ipynb #547a0040
+# %% ../../nbs/rowwise/18_neuralsort_matrix.ipynb #e696261c
 @custom_op("neural_dense_backward", __name__)
 def _dense_backward(G: Tensor, s: Tensor, b: Tensor, t: Tensor, bt: Tensor, order: Tensor, tau: Tensor, size: Tensor,
                     learn: bool, backend: str) -> tuple[Tensor, Tensor, Tensor]:

@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = []
 
-# %% ../../nbs/rowwise/13_rows.ipynb #311d5bb6
+# %% ../../nbs/rowwise/13_rows.ipynb #c2ade5cb
 from enum import IntEnum
 from typing import NamedTuple
 
@@ -13,6 +13,7 @@ import numpy as np
 import torch
 
 from ..engine.compile import exp_neg, jit, short_dot
+from ..engine.dispatch import switch
 
 # %% ../../nbs/rowwise/13_rows.ipynb #dc12826b
 class Rows(IntEnum):
@@ -224,8 +225,8 @@ def row_of(i, one, e):
     lo, hi = falls_of(i, one, e)
     return lo, hi, weights_of(i - lo, one.tau, e[lo:hi])
 
-# %% ../../nbs/rowwise/13_rows.ipynb #4809859f
-BLOCK = 64  # scores that are added up beforehand
+# %% ../../nbs/rowwise/13_rows.ipynb #069cdd9e
+BLOCK = switch("rows: scores added up beforehand", 64, "n")
 
 
 @jit(fastmath=("contract", "nsz"), lent=True)

@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['laplace_matrix']
 
-# %% ../../nbs/rowwise/16_softsort_matrix.ipynb #7e7f16f0
+# %% ../../nbs/rowwise/16_softsort_matrix.ipynb #e87223e1
 import numpy as np
 import torch
 from torch import Tensor
@@ -13,8 +13,7 @@ from torch import Tensor
 from ..engine.autograd import batched, custom_op, differentiable
 from ..engine.compile import arrays, empty_matrix, exp_neg, jit, one_batch, spread_rows
 from ..engine.dispatch import choose, switch
-from ..engine.radix import group_begins
-from ..engine.scan import exp_scan
+from ..engine.scan import exp_scan, gradient_to_tau
 
 # %% ../../nbs/rowwise/16_softsort_matrix.ipynb #bd9c1b66
 def _laplace_plain(s, t, tau, Z):
@@ -35,7 +34,7 @@ def _laplace_grads(G, s, t, tau, Z):
     gtau = (E * u.abs().masked_fill(u.isinf(), 0)).sum((-1, -2)) / tau**2
     return gs, gt, gtau, -E.sum(-1) / Z
 
-# %% ../../nbs/rowwise/16_softsort_matrix.ipynb #68e026cd
+# %% ../../nbs/rowwise/16_softsort_matrix.ipynb #c4fee6db
 _ROWS = switch("softsort_matrix: rows at a time", 64, "n")  # rows of a unit of work
 
 
@@ -254,7 +253,7 @@ def _log_prob_op(s: Tensor, t: Tensor, order: Tensor, tau: Tensor, size: Tensor,
 def _(s, t, order, tau, size, target, backend):
     return s.new_empty(s.shape), s.new_empty(s.shape)
 
-# %% ../../nbs/rowwise/16_softsort_matrix.ipynb #7b99172e
+# %% ../../nbs/rowwise/16_softsort_matrix.ipynb #a5a79c6c
 def _log_prob_grads(g, s, order, tau, size, target, Z):
     "(16.4) and (16.5): the gradients to s and tau in plain torch, which can be differentiated again."
     t = s.gather(-1, order)
@@ -265,8 +264,7 @@ def _log_prob_grads(g, s, order, tau, size, target, Z):
     u = (t - s.gather(-1, target)) / tau[..., None]
     straight = g * u.sign() / tau[..., None]
     gs = torch.zeros_like(s).scatter_add(-1, target, straight).scatter_add(-1, order, pull - straight)
-    far = torch.where(ones > 0, (t - t.gather(-1, group_begins(t, tau[..., None]))) * pull, 0)
-    return gs, ((g * u.abs()).sum(-1) - far.sum(-1)) / tau
+    return gs, (g * u.abs()).sum(-1) / tau + gradient_to_tau(pull, t, tau)
 
 # %% ../../nbs/rowwise/16_softsort_matrix.ipynb #8ef1f01b
 @custom_op("laplace_log_prob_backward", __name__)

@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['Gibbs']
 
-# %% ../../nbs/transport/36_gibbs.ipynb #3d5f80ff
+# %% ../../nbs/transport/36_gibbs.ipynb #7b6b2ce3
 import math
 from enum import IntEnum
 from typing import TYPE_CHECKING
@@ -18,7 +18,8 @@ from ..core.permutation import patch_to
 from ..engine.autograd import custom_op, differentiable, is_unseen, needs_graph
 from ..engine.compile import WORTH, arrays, spread_rows
 from ..engine.dispatch import choose, common_shape, switch
-from .line import any_seen, convex_cost, line_potentials
+from .conjugate import any_seen
+from .line import convex_cost, line_potentials
 from .line_sums import Sources, Targets, abs_rows, gauss_rows
 
 # %% ../../nbs/transport/36_gibbs.ipynb #038f418c

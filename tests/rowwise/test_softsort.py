@@ -6,7 +6,6 @@ import pickle
 import numpy as np
 import pytest
 import torch
-import torch.nn.functional as F
 from torch.testing import assert_close
 
 from softsortlib.core.permutation import is_unimodal_row_stochastic
