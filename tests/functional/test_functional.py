@@ -440,7 +440,7 @@ OF_SCORES = dict(
 
 
 @pytest.mark.parametrize("name", OF_SCORES)
-@pytest.mark.parametrize("lengths", [(7,), (47,), (128,), (182,), (7, 47, 1, 120)])
+@pytest.mark.parametrize("lengths", [(7,), (47,), (128,), (182,), (300,), (1001,), (7, 47, 1, 120)])
 def test_the_gradient_has_its_digits_far_from_zero(name, lengths, rng):
     "In single precision, by autograd and as torch.func takes it."
     n = sum(lengths)
@@ -451,7 +451,7 @@ def test_the_gradient_has_its_digits_far_from_zero(name, lengths, rng):
         return (y * torch.arange(len(y)).cos()).sum()
     right = torch.func.grad(total)(s.double())
     for found in (torch.autograd.functional.jacobian(total, s), torch.func.grad(total)(s)):
-        assert_close(found.double(), right, rtol=0, atol=1e-6 * right.abs().max())
+        assert_close(found.double(), right, rtol=0, atol=1e-5 * right.abs().max())
 
 
 @pytest.mark.parametrize("n", [300, 501, 3001])
@@ -460,3 +460,15 @@ def test_positions_of_quantiles_have_the_digits_of_a_double(n, rng):
     def at(s): return soft_quantile(s, 0.3, tau=1e-4)
     right = torch.autograd.functional.jacobian(at, s.double())
     assert_close(torch.autograd.functional.jacobian(at, s).double(), right, rtol=0, atol=1e-6 * right.abs().max())
+
+
+TIED = torch.tensor([2.0, 2, 1, -2, 1, 2], dtype=torch.float64)
+
+
+@pytest.mark.xfail(strict=True, reason="the first of the tied scores has the whole gradient of the sorted one: .401, .326, .326 for .351 each")
+def test_the_largest_of_tied_scores_has_its_slope():
+    "The first row of SoftSort is the softmax of the scores, which is smooth, also where the largest are tied."
+    def top(s): return soft_topk(s, 1, tau=0.3)[0][0]
+    def smooth(s): return (s / 0.3).softmax(-1) @ s
+    assert_close(top(TIED), smooth(TIED))
+    assert_close(torch.func.grad(top)(TIED), torch.func.grad(smooth)(TIED))
