@@ -169,7 +169,7 @@ def auc_loss(
         loss = (total - _mean_margin(s, relevant, other, tau) / 2) / math.log(2)
     return reduce_sets(loss.clamp(min=0), relevant.any(-1) & other.any(-1), reduction, scores.dtype)
 
-# %% ../../nbs/losses/122_curves.ipynb #ceaa8bab
+# %% ../../nbs/losses/122_curves.ipynb #08ce16b7
 _NOTHING = 745.0  # exp of minus this is zero
 
 
@@ -180,8 +180,9 @@ def _without_outliers(s, relevant, other, tau):
     high = v.masked_fill(~other, -math.inf).amax(-1, keepdim=True)
     low = torch.minimum(low - _NOTHING * tau, low.nextafter(-low.new_tensor(math.inf)))
     high = torch.maximum(high + _NOTHING * tau, high.nextafter(high.new_tensor(math.inf)))
-    s = torch.where(other & (v < low) & low.isfinite(), low.detach(), s)
-    return torch.where(relevant & (v > high) & high.isfinite(), high.detach(), s)
+    both = relevant.any(-1, keepdim=True) & other.any(-1, keepdim=True)
+    s = torch.where(both & other & (v < low), low.detach(), s)
+    return torch.where(both & relevant & (v > high), high.detach(), s)
 
 
 def _mean_margin(s, relevant, other, tau):
