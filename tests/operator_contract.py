@@ -18,6 +18,7 @@ import math
 
 import pytest
 import torch
+from regimes import REGIMES, spread_of
 from torch.testing import assert_close
 
 from softsortlib import is_row_stochastic
@@ -61,6 +62,12 @@ class Contract:
     def value(self, op, s):
         "One result of the scores' shape."
         raise NotImplementedError
+
+    def regimes(self, rng):
+        "Scores (3, 5) of every regime, each with a temperature that fits."
+        for name, draw in REGIMES.items():
+            s = draw(3, 5, torch.float64, rng)
+            if self.outliers or "outlier" not in name: yield s, spread_of(s) / 2
 
     @staticmethod
     def assert_finite(g): assert g.isfinite().all()
@@ -277,9 +284,9 @@ class OperatorContract(Contract):
         assert_close(self.make(tau=1e6)(s).to_dense(), s.new_full((*self.samples, 3, 6, 6), 1 / 6), rtol=0, atol=1e-4)
 
     def test_directions_mirror_each_other(self, rng):
-        s = scores(3, 6, rng=rng)
-        up, down = (self.make(tau=0.5, descending=descending)(s).to_dense() for descending in (False, True))
-        assert_close(up, down.flip(-2), rtol=1e-5, atol=1e-6)
+        for s, tau in self.regimes(rng):
+            up, down = (self.make(tau=tau, descending=descending)(s).to_dense() for descending in (False, True))
+            assert_close(up, down.flip(-2), rtol=1e-5, atol=1e-6)
 
     def test_permuting_the_scores_permutes_the_columns(self, rng):
         if not self.equivariant: pytest.skip("its output depends on the order of its input")
@@ -301,14 +308,15 @@ class OperatorContract(Contract):
     @pytest.mark.parametrize("descending", [False, True])
     def test_masked_sets_equal_short_sets(self, descending, rng):
         if not self.repeats: pytest.skip("draws noise")
-        s, x = (scores(3, 5, rng=rng).masked_fill(~MASK, fill) for fill in (math.nan, math.inf))
-        op = self.make(tau=0.5, descending=descending)
-        P = op(s, MASK)
-        for b in range(3):
-            n, real = int(MASK[b].sum()), MASK[b]
-            short = op(s[b, real])
-            assert_close((P @ x)[b, :n], short @ x[b, real], rtol=1e-5, atol=1e-6)
-            assert torch.equal(P.hard()[b, :n], real.nonzero()[:, 0][short.hard()])
+        x = scores(3, 5, rng=rng).masked_fill(~MASK, math.inf)
+        for s, tau in self.regimes(rng):
+            op = self.make(tau=tau, descending=descending)
+            P = op(s.masked_fill(~MASK, math.nan), MASK)
+            for b in range(3):
+                n, real = int(MASK[b].sum()), MASK[b]
+                short = op(s[b, real])
+                assert_close((P @ x)[b, :n], short @ x[b, real], rtol=1e-5, atol=1e-6)
+                assert torch.equal(P.hard()[b, :n], real.nonzero()[:, 0][short.hard()])
 
     def test_gradients_of_masked_sets_are_finite(self, rng):
         mask = torch.tensor([[1, 1, 0, 0], [1, 1, 1, 1]]).bool()
@@ -365,8 +373,8 @@ class RankContract(Contract):
         assert_close(self.make(tau=1e6)(scores(3, 6, rng=rng)), torch.full((3, 6), 3.5, dtype=torch.float64), rtol=0, atol=1e-4)
 
     def test_directions_mirror_each_other(self, rng):
-        s = scores(3, 6, rng=rng)
-        assert_close(self.make(tau=0.5, descending=True)(s), self.make(tau=0.5)(-s))
+        for s, tau in self.regimes(rng):
+            assert_close(self.make(tau=tau, descending=True)(s), self.make(tau=tau)(-s))
 
     def test_permuting_the_scores_permutes_the_ranks(self, rng):
         s, perm = scores(2, 7, rng=rng), torch.randperm(7, generator=rng)
@@ -374,11 +382,11 @@ class RankContract(Contract):
 
     @pytest.mark.parametrize("descending", [False, True])
     def test_masked_sets_equal_short_sets(self, descending, rng):
-        s = scores(3, 5, rng=rng).masked_fill(~MASK, math.nan)
-        op = self.make(tau=0.5, descending=descending)
-        r = op(s, MASK)
-        assert not r[~MASK].any()
-        for b in range(3): assert_close(r[b, MASK[b]], op(s[b, MASK[b]]), rtol=1e-5, atol=1e-6)
+        for s, tau in self.regimes(rng):
+            op = self.make(tau=tau, descending=descending)
+            r = op(s.masked_fill(~MASK, math.nan), MASK)
+            assert not r[~MASK].any()
+            for b in range(3): assert_close(r[b, MASK[b]], op(s[b, MASK[b]]), rtol=1e-5, atol=1e-6)
 
     def test_gradients_of_masked_sets_are_finite(self, rng):
         mask = torch.tensor([[1, 1, 0, 0], [1, 1, 1, 1]]).bool()

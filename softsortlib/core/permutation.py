@@ -81,11 +81,13 @@ class _Methods(_Hooks):
         def hard(self) -> Tensor: ...
         def straight_through(self) -> "SoftPermutation": ...
 
-# %% ../../nbs/core/00_permutation.ipynb #e63964c0
+# %% ../../nbs/core/00_permutation.ipynb #b5433de1
 class SoftPermutation(_Methods):
     """A lazy row-stochastic linear map of shape (..., m, n).
 
     Row i is a distribution over the inputs at sorted position i."""
+    _sums_to_one = False  # whether each row of `_dense` does, whatever it is computed from
+
     def __init__(self, *,
         batch: torch.Size,  # the batch shape (...)
         m: int,  # number of sorted positions (rows)
@@ -185,7 +187,7 @@ def _by_tiles(self, f, rows):
         return [f(every[cut], cut) for cut in cuts]
     return [checkpoint(f, every[cut], cut, use_reentrant=False) for cut in cuts]
 
-# %% ../../nbs/core/00_permutation.ipynb #b7d1bab9
+# %% ../../nbs/core/00_permutation.ipynb #a811c8ab
 def _join(tiles, dim):
     "The tiles as one tensor."
     return tiles[0] if len(tiles) == 1 else torch.cat(tiles, dim)
@@ -198,9 +200,17 @@ def _add(tiles):
 def _dense(self, rows):
     return self._log_rows(rows).exp()
 
+def _means(P, x):
+    "P x for rows P (..., r, n) that sum to one and x (..., n, d); of one column by (0.3), so that its gradient has digits."
+    if x.shape[-1] > 1:
+        return P @ x
+    near = P.detach() @ x.detach()
+    return near + (P * (x.mT - near)).sum(-1, keepdim=True)
+
 @patch_to(SoftPermutation)
 def _matmul(self, x, rows):
-    return _join(self._by_tiles(lambda rows, cut: self._dense(rows) @ x, rows), -2)
+    product = _means if self._sums_to_one else torch.matmul
+    return _join(self._by_tiles(lambda rows, cut: product(self._dense(rows), x), rows), -2)
 
 @patch_to(SoftPermutation)
 def _matvec(self, x, rows):

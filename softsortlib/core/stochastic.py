@@ -17,7 +17,7 @@ from softsortlib.core.checks import (
 from .operators import Operator, get_operator
 from .permutation import SoftPermutation
 
-# %% ../../nbs/core/04_stochastic.ipynb #23df5e9c
+# %% ../../nbs/core/04_stochastic.ipynb #6f700d61
 def _check_perm(perm, scores):
     "The shape to which perm and scores (..., n) broadcast; raise `TypeError` or `ValueError` where perm does not fit."
     if not isinstance(perm, Tensor) or perm.dtype != torch.int64:
@@ -29,6 +29,11 @@ def _check_perm(perm, scores):
         raise ValueError(f"perm must be (..., {n}) with a batch shape that broadcasts to {tuple(scores.shape[:-1])}, "
                          f"got {tuple(perm.shape)}")
     return shape
+
+def _from_the_top(x):
+    "x (..., n) less its largest number, which changes no probability; in double precision where the device has it."
+    x = x.double() if x.device.type in ("cpu", "cuda") else x
+    return x - x.detach().amax(-1, keepdim=True).nan_to_num(0, 0, 0)
 
 def _log_sums_behind(x):
     "Logarithm of the sum over k >= i of exp(x[k]), for each i along the last dimension: the denominators of (4.1)."
@@ -63,7 +68,7 @@ class _OrderLogProb(torch.autograd.Function):
     def jvp(ctx, t):
         return (t * _chosen_slope(ctx.saved_tensors[0])).sum(-1)
 
-# %% ../../nbs/core/04_stochastic.ipynb #ddcd17a9
+# %% ../../nbs/core/04_stochastic.ipynb #75e63b11
 def plackett_luce_log_prob(
     scores: Tensor,  # scores, the larger the earlier, (..., n)
     perm: Tensor,  # an order of 0..n-1 from first to last, long, (..., n); padded items come last
@@ -78,10 +83,11 @@ def plackett_luce_log_prob(
     s = scores.to(compute_dtype(scores.dtype))
     chosen = s.expand(shape).gather(-1, perm.expand(shape))
     if mask is None:
-        return _OrderLogProb.apply(chosen).to(scores.dtype)
+        return _OrderLogProb.apply(_from_the_top(chosen)).to(scores.dtype)
     real = mask.expand(shape).gather(-1, perm.expand(shape))
-    nothing = torch.finfo(s.dtype).min / 2     # as good as -inf, but its gradient is zero and not nan
-    return _OrderLogProb.apply(chosen.masked_fill(~real, nothing)).to(scores.dtype)
+    x = _from_the_top(chosen.masked_fill(~real, -math.inf))
+    nothing = torch.finfo(x.dtype).min / 2     # as good as -inf, but its gradient is zero and not nan
+    return _OrderLogProb.apply(x.masked_fill(~real, nothing)).to(scores.dtype)
 
 # %% ../../nbs/core/04_stochastic.ipynb #a62196c1
 def gumbel_noise(

@@ -253,12 +253,23 @@ def _exp_mean_op(s: Tensor, x: Tensor, tau: Tensor, size: Tensor, backend: str) 
 def _(s, x, tau, size, backend):
     return x.new_empty(x.shape), x.new_empty(x.shape), x.new_empty(s.shape)
 
-# %% ../../nbs/engine/94_scan.ipynb #8a75cff2
+# %% ../../nbs/engine/94_scan.ipynb #2e617877
+def _origin(x, size):
+    "A number for each column of x (..., n, d) that lies far from zero, (..., 1, d): one that its real entries are near."
+    real = (torch.arange(x.shape[-2], device=x.device) < size[..., None])[..., None]
+    x = x.detach()
+    least = x.masked_fill(~real, torch.inf).amin(-2, keepdim=True)
+    most = x.masked_fill(~real, -torch.inf).amax(-2, keepdim=True)
+    far = (most / 2 - least / 2 < least.abs() / 4) & least.isfinite()
+    return least.masked_fill(~far, 0)
+
 def _composed_mean(go, gZ, s, x, tau, size, o, low, Z, learn, backend):
     "The gradients of Prop 94.3 to s, x and, if `learn`, to tau, in terms of `exp_scan`."
-    payload, real, share = _with_ones(x, size)
+    zero = _origin(x, size)
+    payload, real, share = _with_ones(x - zero, size)
     weight = (go / Z[..., None]).masked_fill(~real, 0)
-    shift = (gZ[..., None] - (weight * o).sum(-1, keepdim=True)).masked_fill(~real, 0)
+    shift = gZ[..., None] - (weight * (o - zero + low.detach())).sum(-1, keepdim=True)
+    shift = shift.masked_fill(~real, 0)
     gs, gx, gtau = _composed(torch.cat([weight, shift], -1), s, payload, tau, "even", learn, backend)
     return gs.masked_fill(~real[..., 0], 0) / share, gx[..., :-1].masked_fill(~real, 0), gtau / share
 

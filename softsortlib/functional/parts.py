@@ -174,7 +174,7 @@ def pick(
     own = y.gather(1, here.clamp(0, y.shape[1] - 1))
     return add(torch.where(inside, own, 0), parts.party.group)
 
-# %% ../../nbs/functional/165_parts.ipynb #59917ae6
+# %% ../../nbs/functional/165_parts.ipynb #7df0aee5
 def quantile_in_parts(
     operator,  # what sorts
     part: Part,
@@ -188,11 +188,11 @@ def quantile_in_parts(
     y = rows.mul(t)
     if hard:
         y = with_gradient_of(y, t)
-    p = place(parts.total).to(y.dtype).expand(len(t), -1)
+    p = place(parts.total).expand(len(t), -1)
     low = p.floor().detach()
     at = torch.cat([low, p.ceil().detach()], -1).long()
     below, above = pick(parts, y, at, agreed_sum).chunk(2, -1)
-    return torch.lerp(below, above, p - low).to(part.dtype)
+    return torch.lerp(below, above, (p - low).to(y.dtype)).to(part.dtype)
 
 # %% ../../nbs/functional/165_parts.ipynb #1bb8de3b
 class ColumnsOfRows(SoftPermutation):
@@ -334,7 +334,7 @@ def group_topk(
         return on_the_whole(f, part, party, agreed).to(part.dtype)
     return of(0, True).movedim(-1, part.dim), DensePermutation(of(1, False))
 
-# %% ../../nbs/functional/165_parts.ipynb #e425d63d
+# %% ../../nbs/functional/165_parts.ipynb #bbbbd095
 def group_quantile(
     one,  # soft_quantile, of one process
     x: Tensor,  # this process's part
@@ -353,7 +353,7 @@ def group_quantile(
     def check():
         check_flags(gather=gather, keepdim=keepdim, hard=hard)
         rules[1](options["interpolation"])
-        at = rules[0](q, compute_dtype(x.dtype), x.device)
+        at = rules[0](q, x, options["interpolation"] == "linear" and not hard)
         return *at, ranker(options["method"], options["tau"], False)[0]
 
     asked = dict(options, gather=gather, q=q)

@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['soft_quantile', 'soft_median']
 
-# %% ../../nbs/functional/51_quantiles.ipynb #f4bebebe
+# %% ../../nbs/functional/51_quantiles.ipynb #b466886e
 import numbers
 
 import torch
@@ -14,6 +14,7 @@ from torch import Tensor
 from ..core.operators import Operator, check_flags
 from ..core.permutation import compute_dtype, is_concrete
 from ..core.rounding import in_compute_dtype
+from ..engine.dispatch import has_double
 from softsortlib.functional.arguments import (
     finite_scores, hard_sort, join_sets, on_lists, turned, with_gradient_of,
 )
@@ -53,9 +54,10 @@ def _check_number(q):
     if not 0 <= q <= 1:
         raise ValueError(f"q must be in [0, 1], got {q}: the median is 0.5, the 90th percentile 0.9")
 
-# %% ../../nbs/functional/51_quantiles.ipynb #47f7e660
-def _levels(q, dtype, device):
+# %% ../../nbs/functional/51_quantiles.ipynb #893d6d7c
+def _levels(q, x, exact):
     "q as a tensor of numbers in [0, 1], (Q,), and whether it was scalar; raise `TypeError` or `ValueError` otherwise."
+    dtype, device = torch.float64 if exact and has_double(x) else compute_dtype(x.dtype), x.device
     if not isinstance(q, Tensor):
         _check_number(q)
         q = torch.full((), float(q), dtype=dtype, device=device)
@@ -105,7 +107,7 @@ def _at_positions(values, p, n, mask):
     "Equation (51.2): values(rows) -> (..., rows) at the positions p out of n, (Q,) or with a mask (..., Q)."
     return _interpolate(values, p) if mask is None else _interpolate_each(values, p, n)
 
-# %% ../../nbs/functional/51_quantiles.ipynb #757fe07d
+# %% ../../nbs/functional/51_quantiles.ipynb #a29b5e21
 def _own_quantiles(operator, s, mask, q, interpolation):
     "The quantiles (..., Q) of an operator that has its own, or None."
     if not hasattr(operator, "quantiles") or mask is not None and interpolation != "linear":
@@ -114,7 +116,7 @@ def _own_quantiles(operator, s, mask, q, interpolation):
     if interpolation != "linear" and last:
         q = INTERPOLATIONS[interpolation](q * last) / last
     payload = s if mask is None else s.masked_fill(~mask, 0)
-    return operator.quantiles(s, q, mask=mask) @ payload
+    return operator.quantiles(s, q.to(compute_dtype(s.dtype)), mask=mask) @ payload
 
 # %% ../../nbs/functional/51_quantiles.ipynb #1aae0563
 def _soft_quantiles(s, mask, q, p, interpolation, method, tau):
@@ -126,11 +128,11 @@ def _soft_quantiles(s, mask, q, p, interpolation, method, tau):
     P = in_compute_dtype(operator(turned(s, sign), mask))      # two rows are averaged, and rounded once
     return _at_positions(lambda rows: P[..., rows, :] @ s, p, s.shape[-1], mask).to(s.dtype)
 
-# %% ../../nbs/functional/51_quantiles.ipynb #6b7c5010
+# %% ../../nbs/functional/51_quantiles.ipynb #ddc40e2c
 def _quantile(x, q, dim, keepdim, interpolation, method, tau, mask, hard):
     "`soft_quantile` of scores on one process."
     s, mask, dim = finite_scores(x, dim, mask)
-    q, alone = _levels(q, compute_dtype(x.dtype), x.device)
+    q, alone = _levels(q, x, interpolation == "linear" and not hard)
     p = _positions(q, s, mask, interpolation)
     y = _soft_quantiles(s, mask, q, p, interpolation, method, tau)
     if hard:

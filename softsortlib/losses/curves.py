@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['average_precision_loss', 'AveragePrecisionLoss', 'quantised_ap_loss', 'QuantisedAPLoss', 'auc_loss', 'AUCLoss']
 
-# %% ../../nbs/losses/122_curves.ipynb #cbb86b9b
+# %% ../../nbs/losses/122_curves.ipynb #e4bd80af
 import math
 
 import torch
@@ -19,7 +19,7 @@ from ..engine.sums import kernel_sums
 from .contract import Loss, over_lists, reduce_sets, set_inputs
 from ..sampling.perturbed import in_reach
 
-# %% ../../nbs/losses/122_curves.ipynb #2e87e598
+# %% ../../nbs/losses/122_curves.ipynb #eb9250ec
 _PAIRS = switch("curves: all pairs", 1 << 16, "B n^2")
 
 def step_sums(
@@ -139,7 +139,7 @@ class QuantisedAPLoss(Loss, of=quantised_ap_loss):
 
     Raises as the function does, and `TypeError` for an unknown option."""
 
-# %% ../../nbs/losses/122_curves.ipynb #45b503ff
+# %% ../../nbs/losses/122_curves.ipynb #855d95e9
 @over_lists()
 def auc_loss(
     scores: Tensor,  # (..., n)
@@ -158,17 +158,33 @@ def auc_loss(
     tau = check_tau(tau, s)
     if not is_one_of(kind, ("logistic", "sigmoid")):
         raise ValueError(f"kind must be 'logistic' or 'sigmoid', got {kind!r}")
-    s, relevant, other = in_reach(s, tau), (y > 0) & mask, (y <= 0) & mask
+    s, relevant, other = precise(in_reach(s, tau)), (y > 0) & mask, (y <= 0) & mask
+    s = s if kind == "sigmoid" else _without_outliers(s, relevant, other, tau)
     count = (relevant.sum(-1) * other.sum(-1)).clamp(min=1)
     sums = step_sums(s, other[..., None].to(s.dtype), tau, -1 if kind == "logistic" else 0)[..., 0]
     total = sums.masked_fill(~relevant, 0).sum(-1) / count
     if kind == "sigmoid":
         loss = 0.5 - total
     else:
-        loss = (total - _mean_margin(s.to(total.dtype), relevant, other, tau) / 2) / math.log(2)
-    return reduce_sets(loss.clamp(min=0).to(s.dtype), relevant.any(-1) & other.any(-1), reduction, scores.dtype)
+        loss = (total - _mean_margin(s, relevant, other, tau) / 2) / math.log(2)
+    return reduce_sets(loss.clamp(min=0), relevant.any(-1) & other.any(-1), reduction, scores.dtype)
 
-# %% ../../nbs/losses/122_curves.ipynb #20e42448
+# %% ../../nbs/losses/122_curves.ipynb #08ce16b7
+_NOTHING = 745.0  # exp of minus this is zero
+
+
+def _without_outliers(s, relevant, other, tau):
+    "s with those drawn near that stand so far on their own side that they add nothing, and would cost the others digits."
+    v = s.detach()
+    low = v.masked_fill(~relevant, math.inf).amin(-1, keepdim=True)
+    high = v.masked_fill(~other, -math.inf).amax(-1, keepdim=True)
+    low = torch.minimum(low - _NOTHING * tau, low.nextafter(-low.new_tensor(math.inf)))
+    high = torch.maximum(high + _NOTHING * tau, high.nextafter(high.new_tensor(math.inf)))
+    both = relevant.any(-1, keepdim=True) & other.any(-1, keepdim=True)
+    s = torch.where(both & other & (v < low), low.detach(), s)
+    return torch.where(both & relevant & (v > high), high.detach(), s)
+
+
 def _mean_margin(s, relevant, other, tau):
     "The mean of (s_i - s_j) / tau over the pairs of (122.4), (...)."
     s = s / tau

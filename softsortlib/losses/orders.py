@@ -123,12 +123,12 @@ def _log_complement(D):
     after = nn.functional.pad(D.flip(-1).cumsum(-1).flip(-1)[..., 1:], (0, 1))
     return (before + after).clamp(torch.finfo(D.dtype).tiny, 1).log()
 
-# %% ../../nbs/losses/55_orders.ipynb #76def280
+# %% ../../nbs/losses/55_orders.ipynb #84ee75f7
 def _rest_of_rows(P, target):
     "The sum over i and j of (1 - T) log(1 - P), (...), in which T is the true permutation."
     log_rest = _log_complement(in_compute_dtype(P).to_dense())
     real = target.long() if P._kept is None else target.long().masked_fill(~P._kept, 0)
-    log_rest = log_rest.masked_fill(nn.functional.one_hot(real, P.n).bool(), 0)
+    log_rest = log_rest.masked_fill(real[..., None] == torch.arange(P.n, device=P.device), 0)
     if P.mask is not None:
         log_rest = log_rest.masked_fill(~P.mask[..., None, :] | ~P._kept[..., None], 0)
     return log_rest.sum((-2, -1))

@@ -116,7 +116,7 @@ def _check_sum(s, tau, v, step):
     if not isinstance(step, str) or step not in _STEPS:
         raise ValueError(f"step must be one of {', '.join(map(repr, _STEPS))}, got {step!r}")
 
-# %% ../../nbs/ranks/40_sigmoid.ipynb #4e2b57dd
+# %% ../../nbs/ranks/40_sigmoid.ipynb #078afba5
 def pair_sum(
     s: Tensor,  # scores, (..., n)
     tau: "float | Tensor",  # width of the step, a number or (..., 1)
@@ -135,7 +135,7 @@ def pair_sum(
         return _pair_sum_plain(s, tau, v, step).to(dtype)
     weights = v.expand(s.shape)[..., None]
     if step in LAWS and s.numel() * s.shape[-1] > _PAIRS:
-        sums = kernel_sums(s, None, weights, tau[..., 0] if isinstance(tau, Tensor) else tau, step)
+        sums = kernel_sums(s, None, weights, tau_column(tau, s)[..., 0] if isinstance(tau, Tensor) else tau, step)
     else:
         sums = _pair_sum(s, tau_column(tau, s), weights, step, 0, 0)
     return sums[..., 0].to(dtype)

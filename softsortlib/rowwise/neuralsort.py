@@ -5,7 +5,8 @@
 # %% auto #0
 __all__ = ['neuralsort_published', 'neuralsort_quadratic', 'row_sums', 'NeuralSortPermutation', 'NeuralSort']
 
-# %% ../../nbs/rowwise/12_neuralsort.ipynb #ae237c7d
+# %% ../../nbs/rowwise/12_neuralsort.ipynb #9442584d
+from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 import torch
@@ -43,7 +44,7 @@ def neuralsort_quadratic(
     row_sums = (s[..., :, None] - s[..., None, :]).abs().sum(-1)
     return ((w[:, None] * s[..., None, :] - row_sums[..., None, :]) / tau).softmax(-1)
 
-# %% ../../nbs/rowwise/12_neuralsort.ipynb #ed2608cc
+# %% ../../nbs/rowwise/12_neuralsort.ipynb #dbfee425
 def row_sums(
     t: Tensor,  # scores in decreasing order, (..., n)
     size: Tensor,  # how many of them are real, long, (...); the padded ones repeat the last real one
@@ -73,7 +74,7 @@ def sums_outward(t, size, rows=None):
     left = (gap * (-step).clamp(min=0)).flip(-1).cumsum(-1).flip(-1)
     return torch.nn.functional.pad(right, (1, 0)) + torch.nn.functional.pad(left, (0, 1))
 
-# %% ../../nbs/rowwise/12_neuralsort.ipynb #4856386b
+# %% ../../nbs/rowwise/12_neuralsort.ipynb #9caf82b9
 _SHORT = switch("neuralsort: plain formula", 48, "n")
 _FEW = switch("neuralsort: plain formula, small sets", 1 << 14, "B n^2")
 
@@ -131,9 +132,11 @@ def sort_outward(z, tau, mask, backend=None):
         tau = torch.full(batch, tau, dtype=t.dtype, device=z.device)
     return Sorted(t, _sums_of(t, size, backend), order, tau, size)
 
-# %% ../../nbs/rowwise/12_neuralsort.ipynb #5a7e1f8b
+# %% ../../nbs/rowwise/12_neuralsort.ipynb #700b7817
 class NeuralSortPermutation(SoftPermutation):
     "Rows are the softmax of ((n + 1 - 2i) s_j - sum_k |s_j - s_k|) / tau."
+    _sums_to_one = True
+
     def __init__(self,
         s: Tensor,  # scores, (..., n), in the compute dtype
         tau: "float | Tensor",  # temperature, a float or (..., 1)
@@ -166,7 +169,7 @@ class NeuralSortPermutation(SoftPermutation):
         def _by_kernel(self, rows: "Tensor | None") -> bool:
             ...
 
-# %% ../../nbs/rowwise/12_neuralsort.ipynb #92e026f5
+# %% ../../nbs/rowwise/12_neuralsort.ipynb #2064a1e6
 def _literal(z, mask, i):
     "tau times the logits of the rows i (r, 1) by (12.6), up to a constant of each row, in the order of the input."
     below = torch.minimum(z[..., :, None], z[..., None, :]) - z.detach().clamp(max=0)[..., None, :]
@@ -225,7 +228,7 @@ def _product(self, op, x, rows):
     rows = torch.arange(self.n, device=self.device) if rows is None else rows
     return op(t, b, tau.expand(batch), size.expand(batch), x.contiguous(), rows, 0.0, self.backend)
 
-# %% ../../nbs/rowwise/12_neuralsort.ipynb #135fa6c2
+# %% ../../nbs/rowwise/12_neuralsort.ipynb #1927526f
 @patch_to(NeuralSortPermutation)
 def _matmul(self, x, rows):
     "P[rows] x by a kernel, or in tiles of plain torch."
@@ -245,7 +248,7 @@ def _rmatmul(self, y, rows):
     x = self._product(row_rmul, y, rows)
     return x.gather(-2, inverse(self.sorted.order)[..., None].expand(x.shape))
 
-# %% ../../nbs/rowwise/12_neuralsort.ipynb #988d0413
+# %% ../../nbs/rowwise/12_neuralsort.ipynb #d6781faf
 @patch_to(NeuralSortPermutation)
 def _dense(self, rows):
     "The matrix by a kernel; some of its rows in plain torch."
@@ -259,7 +262,7 @@ def _dense(self, rows):
     in_double = self.work == torch.float64
     return neural_dense(self.z, columns, t.detach(), b.detach(), order, tau, size, in_double, self.backend)
 
-# %% ../../nbs/rowwise/12_neuralsort.ipynb #7b22fdcd
+# %% ../../nbs/rowwise/12_neuralsort.ipynb #0963cacd
 @patch_to(NeuralSortPermutation)
 def _log_prob(self, target, rows):
     "log P[rows, target] by a kernel, in sorted coordinates; in plain torch for some rows on a GPU."
@@ -274,7 +277,7 @@ def _log_prob(self, target, rows):
     in_double = self.work == torch.float64
     return sorted_entries(t, b, tau.expand(batch), size.expand(batch), place, rows, in_double, self.backend)
 
-# %% ../../nbs/rowwise/12_neuralsort.ipynb #f4d8954f
+# %% ../../nbs/rowwise/12_neuralsort.ipynb #738283f6
 _ENTRIES = switch("neuralsort: small sets", 1 << 22, "B n^2")  # of a batch of small matrices
 
 
@@ -294,9 +297,8 @@ class NeuralSort(Operator, name="neuralsort"):
 
     def _soft_permutation(self, s, tau, mask, dtype):
         "One kernel for small sets on the CPU, else the permutation above."
-        def twin(s, tau):
-            return NeuralSortPermutation(s, tau, self.descending, dtype, mask, self.backend)
-
+        facts = dict(descending=self.descending, dtype=dtype, mask=mask, backend=self.backend)
+        twin = partial(NeuralSortPermutation, **facts)  # not a function of its own, which could not be pickled
         if self.simplex != "softmax":
             from softsortlib.rowwise.sparse_rows import SparseRows
             return SparseRows(twin(s, tau), self.simplex)

@@ -5,7 +5,8 @@
 # %% auto #0
 __all__ = []
 
-# %% ../../nbs/rowwise/10_small.ipynb #7bdf3836
+# %% ../../nbs/rowwise/10_small.ipynb #171c7c61
+import math
 from enum import IntEnum
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -445,7 +446,7 @@ def spread_sets(lo, hi, sets, order, H, gtau):
                 total += H[r, i, c] * m[i, c] if H[r, i, c] != 0 else 0.0
         gtau[r] = total * inv
 
-# %% ../../nbs/rowwise/10_small.ipynb #324527c0
+# %% ../../nbs/rowwise/10_small.ipynb #94bca9d6
 class Request(NamedTuple):
     "A question to small sets."
     asked: Asked
@@ -456,7 +457,8 @@ class Request(NamedTuple):
 
 
 MOST = switch("small: scores of a set", 128, "n")  # scores of a small set
-_ALL = np.ones((1, MOST), bool)
+_ALONE = switch("small: larger sets", 1 << 16, "B n^2")  # entries of matrices up to which sets with more are small, too
+_ALL = np.ones((1, math.isqrt(_ALONE)), bool)
 
 
 def _rows(x, n):
@@ -552,17 +554,20 @@ def answer(s, tau, x, request):
         return _Small.apply(s, tau, x, request)
     return _told(request, _answered(request, x))
 
-# %% ../../nbs/rowwise/10_small.ipynb #83945dca
+# %% ../../nbs/rowwise/10_small.ipynb #75b219d8
 def is_small(s: Tensor, entries: int) -> bool:
     "Whether sets s (..., n) on the CPU are small, and their matrices together have at most so many entries."
     if torch.compiler.is_compiling():
         return False  # one program for sets of every size
     n = s.shape[-1]
-    return n <= MOST and s.numel() * n <= entries and s.device.type == "cpu"
+    few_entries = max(s.numel(), n) * n <= _ALONE
+    return s.device.type == "cpu" and (few_entries or n <= MOST and s.numel() * n <= entries)
 
 
 class SmallPermutation(SoftPermutation):
     "SoftSort with power 1 or 2, or NeuralSort, of small sets: one kernel answers each question."
+    _sums_to_one = True
+
     def __init__(self,
         s: Tensor,  # scores, (..., n), in the compute dtype
         tau: "float | Tensor",  # temperature, a float or (..., 1)
@@ -610,7 +615,7 @@ def _ask(self, asked, x=None, target=None):
     sets = sets_of(s, tau, self.mask, self.descending, self.law)
     return answer(s, tau, x, Request(asked, sets, s.shape, target, plain))
 
-# %% ../../nbs/rowwise/10_small.ipynb #bc4fd128
+# %% ../../nbs/rowwise/10_small.ipynb #beaab646
 @patch_to(SmallPermutation)
 def _dense(self, rows):
     P = self._ask(Asked.MATRIX)
@@ -631,7 +636,8 @@ def _log_prob(self, target, rows):
 
 @patch_to(SmallPermutation)
 def _matvec(self, x, rows):
-    return SoftPermutation._matvec(self, x, rows) if rows is not None else self._ask(Asked.PRODUCT, x)
+    y = self._ask(Asked.PRODUCT, x)  # all rows are made in any case
+    return y if rows is None else y[..., rows]
 
 
 @patch_to(SmallPermutation)

@@ -7,6 +7,7 @@ __all__ = ['SoftSortPermutation', 'SoftSort', 'LaplacePermutation', 'WindowedPer
 
 # %% ../../nbs/rowwise/11_softsort.ipynb #363ad787
 import math
+from functools import partial
 from typing import TYPE_CHECKING, Callable
 
 import torch
@@ -53,9 +54,11 @@ def sort_scores(s, mask, descending):
     order = order.gather(-1, padded.byte().sort(dim=-1, stable=True).indices)  # a real score may be infinite too
     return s.gather(-1, order), order
 
-# %% ../../nbs/rowwise/11_softsort.ipynb #c74034b1
+# %% ../../nbs/rowwise/11_softsort.ipynb #d29fef31
 class SoftSortPermutation(SoftPermutation):
     "SoftSort's rows as the definition says them, for any semi-metric: the plain twin of the faster ones."
+    _sums_to_one = True
+
     def __init__(self,
         s: Tensor,  # scores, (..., n), in the compute dtype
         tau: "float | Tensor",  # temperature, a float or (..., 1)
@@ -100,7 +103,7 @@ def _logits(self, rows):
     real = self.row_mask if rows is None else self.row_mask[..., rows]
     return logits.masked_fill(real[..., :, None] & ~self.mask[..., None, :], -math.inf)
 
-# %% ../../nbs/rowwise/11_softsort.ipynb #7f391b4c
+# %% ../../nbs/rowwise/11_softsort.ipynb #095c8dae
 @patch_to(SoftSortPermutation)
 def _log_rows(self, rows):
     return self._logits(rows).log_softmax(-1)
@@ -115,13 +118,6 @@ def _dense(self, rows):
 def _hard(self, rows):
     return self.order if rows is None else self.order[..., rows]
 
-
-@patch_to(SoftSortPermutation)
-def _matmul(self, x, rows):
-    "The product, at once where the matrix is small, otherwise a tile of rows at a time."
-    if self.s.numel() * self.n <= _SMALL:
-        return self._dense(rows) @ x
-    return SoftPermutation._matmul(self, x, rows)
 
 # %% ../../nbs/rowwise/11_softsort.ipynb #a3c3b692
 def check_simplex(simplex):
@@ -310,14 +306,18 @@ def _log_prob(self, target, rows):
 _SETS = switch("softsort: small sets", 1 << 18, "B n^2")  # up to which one kernel is faster than the scan
 
 
+def _by_formula_or_scan(s, tau, few, backend, **facts):
+    "The plain twin for few entries, else the scan."
+    P = (SoftSortPermutation if few else LaplacePermutation)(s, tau, **facts)
+    P.backend = backend
+    return P
+
+
 def _laplace(operator, s, tau, d, descending, dtype, mask):
     "One kernel for a few small sets, the plain twin for few entries on other devices, else the scan."
-    def twin(s, tau):
-        P = (SoftSortPermutation if few else LaplacePermutation)(s, tau, d, descending, dtype, mask)
-        P.backend = operator.backend
-        return P
-
     few = s.numel() * s.shape[-1] <= _SMALL and operator.backend is None
+    facts = dict(d=d, descending=descending, dtype=dtype, mask=mask)
+    twin = partial(_by_formula_or_scan, few=few, backend=operator.backend, **facts)
     if operator.backend is None and is_small(s, _SETS):
         return SmallPermutation(s, tau, descending, dtype, mask, Law.SOFTSORT, twin)
     return twin(s, tau)
@@ -328,9 +328,7 @@ _SQUARES = switch("softsort: small sets, squares", 1 << 22, "B n^2")  # the same
 
 def _small_squares(s, tau, d, descending, dtype, mask):
     "One kernel for small sets with the square of the distance."
-    def twin(s, tau):
-        return SoftSortPermutation(s, tau, d, descending, dtype, mask)
-
+    twin = partial(SoftSortPermutation, d=d, descending=descending, dtype=dtype, mask=mask)
     return SmallPermutation(s, tau, descending, dtype, mask, Law.SQUARES, twin)
 
 # %% ../../nbs/rowwise/11_softsort.ipynb #998f339b

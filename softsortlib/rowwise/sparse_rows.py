@@ -55,9 +55,11 @@ def sparse_row(z, simplex):
     theta = mean / 2 - (1 / m - variance / 4).clamp(min=1e-30).sqrt()
     return (kept / 2 - theta).square().masked_fill(~support, 0)
 
-# %% ../../nbs/rowwise/130_sparse_rows.ipynb #b41a15da
+# %% ../../nbs/rowwise/130_sparse_rows.ipynb #b3e129a3
 class SparseRows(SoftPermutation):
     "Rows by a projection of the exponents of another soft permutation (130.1): SoftSort's or NeuralSort's."
+    _sums_to_one = True
+
     def __init__(self,
         base: SoftPermutation,  # the map whose exponents and order are taken, (..., n, n)
         simplex: str,  # "sparsemax" or "entmax15"

@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['BlackboxRank', 'ImplicitRank']
 
-# %% ../../nbs/sampling/113_interpolation.ipynb #3510db6e
+# %% ../../nbs/sampling/113_interpolation.ipynb #dc190686
 from typing import TYPE_CHECKING
 
 import torch
@@ -13,6 +13,7 @@ from torch import Tensor
 
 from ..core.operators import check_tau
 from ..core.rank_operators import RankOperator
+from ..engine.autograd import once
 from .perturbed import check_draws, noise_for
 
 # %% ../../nbs/sampling/113_interpolation.ipynb #2af39531
@@ -27,23 +28,42 @@ def shared_ranks(u, mask):
         upto = torch.minimum(upto, mask.sum(-1, keepdim=True))
     return (below + upto + 1).to(u.dtype) / 2
 
-# %% ../../nbs/sampling/113_interpolation.ipynb #b93b4132
-class _Difference(torch.autograd.Function):
-    "The mean rank of s + z (samples, ..., n), whose backward pass is the mean of (113.1) over the samples."
-    @staticmethod
-    def forward(ctx, s, z, step, mask):
-        ranks = shared_ranks(s + z, mask).mean(0)
-        ctx.save_for_backward(s, z, ranks)
-        ctx.step, ctx.mask = step, mask
-        return ranks
+# %% ../../nbs/sampling/113_interpolation.ipynb #395728c5
+class _Slope(torch.autograd.Function):
+    "(113.1) for what arrives, g (..., n), which has no derivative."
+    generate_vmap_rule = True
 
     @staticmethod
-    @torch.autograd.function.once_differentiable
+    def forward(g, s, z, ranks, step, mask):
+        pushed = shared_ranks(s - step * g + z, mask).mean(0)
+        return (ranks - pushed) / step
+
+    @staticmethod
+    def setup_context(ctx, inputs, output):
+        "Nothing is kept."
+
+    backward = staticmethod(once("ranks with an interpolated gradient cannot be differentiated twice"))
+
+
+class _Difference(torch.autograd.Function):
+    "The mean rank of s + z (samples, ..., n), whose backward pass is the mean of (113.1) over the samples."
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(s, z, step, mask):
+        return shared_ranks(s + z, mask).mean(0)
+
+    @staticmethod
+    def setup_context(ctx, inputs, output):
+        s, z, step, mask = inputs
+        ctx.save_for_backward(s, z, output, step if isinstance(step, Tensor) else None, mask)
+        ctx.step = step
+
+    @staticmethod
     def backward(ctx, g):
-        s, z, ranks = ctx.saved_tensors
-        pushed = shared_ranks(s - ctx.step * g + z, ctx.mask).mean(0)
-        slope = (ranks - pushed) / ctx.step
-        return slope if ctx.mask is None else slope.masked_fill(~ctx.mask, 0), None, None, None
+        s, z, ranks, step, mask = ctx.saved_tensors
+        slope = _Slope.apply(g, s, z, ranks, ctx.step if step is None else step, mask)
+        return slope if mask is None else slope.masked_fill(~mask, 0), None, None, None
 
 def _every_mask(mask, z):
     "The mask, repeated for each sample."

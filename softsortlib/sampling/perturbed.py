@@ -99,7 +99,7 @@ def in_reach(s, tau):
     most = tau.detach() * most if isinstance(tau, Tensor) else min(tau * most, largest)
     return s.clamp(-most, most)
 
-# %% ../../nbs/sampling/111_perturbed.ipynb #d68f5e2a
+# %% ../../nbs/sampling/111_perturbed.ipynb #ecf9f99c
 def noise_for(how, s):
     "Noise z (samples, ..., n) for s (..., n), as the module `how` says."
     return _draw(how.noise, (how.samples, *s.shape), s, how.generator)
@@ -109,7 +109,10 @@ def tilt_of(how, s, tau, z, orders, mask):
     if not torch.is_grad_enabled():
         return None
     if how.noise == "gumbel":
-        return _tilt(plackett_luce_log_prob(in_reach(s, tau) / tau, orders, mask), how.baseline)
+        u = in_reach(s, tau)
+        top = u.detach() if mask is None else u.detach().masked_fill(~mask, -math.inf)
+        u = u - top.amax(-1, keepdim=True).nan_to_num(0, 0, 0)  # before the division rounds it
+        return _tilt(plackett_luce_log_prob(u / tau, orders, mask), how.baseline)
     every = None if mask is None else mask.expand(orders.shape)
     return _tilt(_log_density(z, s, tau, every), how.baseline)
 

@@ -19,7 +19,7 @@ from ..ranks.laplace import lapsum_topk
 from .roots import FEW, Law, composed_pull, fill_slopes, fill_steps, insert_score, root_of, weigh
 from .short import fill_smooth
 
-# %% ../../nbs/selection/107_passes.ipynb #17b96feb
+# %% ../../nbs/selection/107_passes.ipynb #f93058e8
 def _arguments(s, tau, pair):
     "(s - b) / tau, where padded a very negative number, for s (..., n), tau (..., 1), pair (..., 2)."
     padded, most = s == -torch.inf, torch.finfo(s.dtype).max / 4
@@ -28,14 +28,54 @@ def _arguments(s, tau, pair):
     near = (s - kth).masked_fill(padded, 0) / tau
     return (near + half_gap).clamp(min=-most).masked_fill(padded, -1e4)
 
+def _add_to_pair(t, half, s, pair):
+    "t (..., n) with half (..., 1) more at the k-th and at the next score; those tied with one of them share its part."
+    tied = s[..., None, :] == s.gather(-1, pair)[..., None]
+    part = half[..., None] / tied.sum(-1, keepdim=True)
+    return t + part.where(tied, 0).sum(-2)
+
 def middle_pull(g, s, tau, pair):
     "The gradients of Prop 107.1, in s (..., n) and in tau (..., 1), for those of the weights, g (..., n)."
     a = _arguments(s, tau, pair)
     t = a.sigmoid() * (-a).sigmoid() * g / tau
     half = -t.sum(-1, keepdim=True) / 2
-    return t.scatter_add(-1, pair, half.expand(pair.shape)), -(t * a).sum(-1, keepdim=True)
+    return _add_to_pair(t, half, s, pair), -(t * a).sum(-1, keepdim=True)
 
-# %% ../../nbs/selection/107_passes.ipynb #9577a15e
+# %% ../../nbs/selection/107_passes.ipynb #c2dc4ae9
+@jit
+def _add_to_ties(s, v, x, out):
+    "Add x to out (n,) where s (n,) is v, in equal parts."
+    count = 0
+    for j in range(len(s)):
+        count += s[j] == v
+    for j in range(len(s)):
+        out[j] += x / count if s[j] == v else 0.0
+
+@jit
+def _pull_middle_rows(lo, hi, g, s, pair, w, tau, out):
+    "The gradient of Prop 107.1 in s, for rows lo..hi."
+    for b in range(lo, hi):
+        inv, total = 1 / np.float64(tau[b]), 0.0
+        for j in range(s.shape[1]):
+            out[b, j] = w[b, j] * (1 - w[b, j]) * g[b, j] * inv
+            total += out[b, j]
+        for i in range(2):
+            _add_to_ties(s[b], s[b, pair[b, i]], -total / 2, out[b])
+
+@custom_op("topk_middle_pull", __name__)
+def _middle_pull_op(g: Tensor, s: Tensor, pair: Tensor, w: Tensor, tau: Tensor) -> Tensor:
+    "The same by its kernel; g, s, w (..., n), pair (..., 2), tau (..., 1)."
+    out = s.new_empty(s.shape)
+    rows = arrays(*(a.reshape(-1, a.shape[-1]) for a in (g, s, pair, w)), tau.reshape(-1))
+    spread_rows(_pull_middle_rows, len(rows[0]), 4 * s.numel(), *rows, out.view(-1, s.shape[-1]).numpy())
+    return out
+
+@_middle_pull_op.register_fake
+def _(g, s, pair, w, tau):
+    return s.new_empty(s.shape)
+
+batched(_middle_pull_op, 5)
+
 @custom_op("topk_middle", __name__)
 def _middle_op(s: Tensor, tau: Tensor, pair: Tensor) -> Tensor:
     "Weights of (101.4) for s (..., n), -inf where padded, tau (..., 1) and pair (..., 2), the k-th and the next score."
@@ -55,9 +95,11 @@ def _middle_backward(ctx, g):
     s, tau, pair, w = ctx.saved_tensors
     if torch.is_grad_enabled() or ctx.needs_input_grad[1]:
         return *middle_pull(g, s, tau, pair), None
+    if choose(s, "") == "numba":
+        return _middle_pull_op(g, s, pair, w, tau), None, None
     t = torch.ops.aten.sigmoid_backward(g, w) / tau
     half = -t.sum(-1, keepdim=True) / 2
-    return t.scatter_add(-1, pair, half.expand(pair.shape)), None, None
+    return _add_to_pair(t, half, s, pair), None, None
 
 middle_weights = differentiable(_middle_op, 3, _middle_backward, _middle_setup)
 
@@ -174,7 +216,7 @@ def _slopes_of(s, place, tau, gate, u, slope):
     fill_slopes(gate, s, u, pivot, tau, d, slope)
     return d == d
 
-# %% ../../nbs/selection/107_passes.ipynb #ac1df83d
+# %% ../../nbs/selection/107_passes.ipynb #7629cc07
 @jit
 def _unroute_rows(lo, hi, g, w, place, s, tau, gate, out):
     "(107.3) and what the mask makes of it, for rows lo..hi."
@@ -194,8 +236,8 @@ def _unroute_rows(lo, hi, g, w, place, s, tau, gate, out):
         for i in range(k):
             out[b, place[b, i]] += w[b, i] * (g[b, i] - mean)
         if gate == Gate.MIDDLE:
-            out[b, place[b, k - 1]] -= moment / (2 * t)
-            out[b, place[b, k]] -= moment / (2 * t)
+            for i in range(k - 1, k + 1):
+                _add_to_ties(s[b], s[b, place[b, i]], -moment / (2 * t), out[b])
 
 # %% ../../nbs/selection/107_passes.ipynb #92d1c9dd
 @custom_op("topk_unroute", __name__)

@@ -44,7 +44,7 @@ class MatchingPermutation(DensePermutation):
         super().__init__(log_P, log_alpha.dtype)
         self.log_alpha = log_alpha
 
-# %% ../../nbs/transport/32_matching.ipynb #f5892592
+# %% ../../nbs/transport/32_matching.ipynb #b3fccc2d
 def soft_matching(
     log_alpha: Tensor,  # how well row i goes with column j, (..., n, n)
     tau: "float | Tensor" = 1.0,  # temperature, a float or broadcastable to the batch (...)
@@ -59,7 +59,9 @@ def soft_matching(
     check_rounds(iterations)
     check_iteration(tolerance, max_iterations)
     tau, dtype = check_tau(tau, log_alpha[..., 0]), compute_dtype(log_alpha.dtype)
-    X = log_alpha.to(dtype) / (tau[..., None] if isinstance(tau, Tensor) else tau)
+    X = log_alpha.to(dtype)
+    X = X - X.detach().amax(-2, keepdim=True).nan_to_num(0, 0, 0)  # of no consequence, and before a division rounds it
+    X = X / (tau[..., None] if isinstance(tau, Tensor) else tau)
     if iterations is not None:
         return MatchingPermutation(_rounds(-X, iterations), log_alpha)
     X = precise(X)

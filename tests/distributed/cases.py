@@ -211,6 +211,23 @@ def second(group, rank, P):
     return (error(got, cut(want, "random", P, rank), want),)
 
 
+def training(group, rank, P, name, masked=False, options={}, steps=20):
+    "The values of a loss of a linear model, step by step; each process holds a part of each list."
+    rng = torch.Generator().manual_seed(3)
+    X, y = torch.rand(3, 23, 4, generator=rng, dtype=torch.float64), torch.randint(0, 4, (3, 23), generator=rng)
+    mask = torch.rand(3, 23, generator=rng) < 0.6 if masked else None
+    lengths = sizes(23, P)
+    X, y, mask = (None if a is None else a.split(lengths, 1)[rank] for a in (X, y, mask))
+    W, values = torch.linspace(1, 2, 4).double().requires_grad_(), []
+    for _ in range(steps):
+        value = getattr(losses, name)(X @ W, y, mask, tau=0.3, group=group, **options)
+        g, = torch.autograd.grad(value, W)
+        dist.all_reduce(g, group=group)
+        W = (W - 0.5 * g).detach().requires_grad_()
+        values.append(value.item())
+    return values
+
+
 LOSSES_TWICE = {"spearman_loss": dict(tau=0.5), "kendall_loss": dict(tau=0.5), "approx_ndcg_loss": dict(tau=0.5)}
 
 

@@ -165,6 +165,16 @@ def test_scores_that_are_all_the_same_have_no_correlation(processes, P):
         for loss, slope in found: assert abs(loss - 1) < 1e-6 and slope < 100, found
 
 
+@pytest.mark.parametrize("masked", (False, True))
+@pytest.mark.parametrize("name", ("spearman_loss", "kendall_loss", "approx_ndcg_loss", "precision_loss"))
+def test_a_training_takes_the_same_steps_on_two_processes(processes, name, masked):
+    options = dict(k=2) if name == "precision_loss" else {}
+    one, two = (processes("training", P, name=name, masked=masked, options=options) for P in (1, 2))
+    for values in two:
+        assert not isinstance(values, str), values
+        torch.testing.assert_close(torch.tensor(values), torch.tensor(one[0]), rtol=1e-10, atol=1e-12)
+
+
 def test_the_tutorial_is_the_same_run_on_any_number_of_processes(processes):
     cells = json.loads((Path(__file__).parents[2] / "nbs/tutorials/ranking_across_devices.ipynb").read_text())["cells"]
     program = next("".join(c["source"]) for c in cells if "".join(c["source"]).startswith("program ="))

@@ -418,3 +418,35 @@ def test_the_gradient_to_tau_in_single_precision(f, options, n, rng):
                 found.append(torch.autograd.grad(f(x, y, real, tau=t, **options), (x, t)))
             (_, got), (_, exact) = found
             assert (got - exact).abs() <= 2e-5 * exact.abs() + 2e-6 / tau, (offset, tau, got.item(), exact.item())
+
+
+@pytest.mark.parametrize("size", (-1e3, -1e15, -1e17, -1e300))
+def test_what_cannot_matter_costs_auc_no_digits(size):
+    "An irrelevant element far below all others, and a relevant one far above, alone and in a batch of lists."
+    s = torch.tensor([[0.0, 1, 2, size], [0, -1, -2, -size]], dtype=torch.float64, requires_grad=True)
+    y, tau = torch.tensor([[1, 0, 1, 0], [0, 1, 0, 1]]), 0.5
+    near = torch.tensor([[0.0, 1, 2], [0, -1, -2]], dtype=torch.float64, requires_grad=True)
+    z = (near[:, :, None] - near[:, None]) / tau
+    pairs = torch.nn.functional.softplus(-z) / math.log(2) * ((y[:, :3, None] > 0) & (y[:, None, :3] <= 0))
+    right = pairs.sum((1, 2)) / 4
+    for found in (L.auc_loss(s, y, tau=tau, reduction="none"), L.auc_loss(s.flatten(), y.flatten(), offsets=torch.tensor([0, 4, 8]), tau=tau, reduction="none")):
+        assert_close(found, right, rtol=1e-12, atol=0)
+        g, h = torch.autograd.grad(found.sum(), s)[0], torch.autograd.grad(right.sum(), near, retain_graph=True)[0]
+        assert_close(g, torch.nn.functional.pad(h, (0, 1)), rtol=1e-12, atol=1e-15)
+
+
+def test_permutation_bce_under_vmap(rng):
+    s, target = torch.randn(3, 6, generator=rng), torch.rand(3, 6, generator=rng).argsort(-1)
+    def loss(s, target): return L.permutation_bce(SoftSort(0.3)(s), target)
+    found = torch.func.vmap(torch.func.grad(loss))(s, target)
+    assert_close(found, torch.stack([torch.func.grad(loss)(*row) for row in zip(s, target)]))
+
+
+@pytest.mark.parametrize("weights", ("equal", "exp2", "log2"))
+def test_listmle_takes_differences_before_it_divides(weights, rng):
+    "Two clusters far apart, at a temperature of their width."
+    s = (1e-3 * torch.randn(40, generator=rng, dtype=torch.float64) + 1e3 * torch.randint(2, (40,), generator=rng)).float()
+    y, tau = torch.randint(0, 4, (40,), generator=rng), torch.tensor(1e-3)
+    def loss(s, tau): return L.listmle_loss(s, y, weights=weights, tau=tau)
+    for found, right in zip(torch.func.grad(loss, (0, 1))(s, tau), torch.func.grad(loss, (0, 1))(s.double(), tau.double())):
+        assert_close(found.double(), right, rtol=1e-5, atol=1e-6 * right.abs().max().item())

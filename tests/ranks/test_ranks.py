@@ -373,3 +373,13 @@ def test_the_gradient_to_tau_in_single_precision(name, n, rng):
                 got, = torch.autograd.grad(((ranks if real is None else ranks[places]) * weight).sum(), t)
                 allowed = 1e-5 * terms.abs().sum() + 1e-6 / tau      # a rank's own rounding
                 assert (got.double() - terms.sum()).abs() <= allowed, (offset, tau, padding, got, terms.sum())
+
+
+@pytest.mark.parametrize("n", (512, 513, 600))
+@pytest.mark.parametrize("step", ("logistic", "normal", "laplace"))
+def test_pair_sums_take_a_temperature_without_dimensions(n, step, rng):
+    s, v = torch.randn(2, n, generator=rng, dtype=torch.float64), torch.rand(2, n, generator=rng, dtype=torch.float64)
+    tau = torch.tensor(0.3, dtype=torch.float64, requires_grad=True)
+    found, right = pair_sum(s, tau, v, step), pair_sum(s, tau.expand(2, 1), v, step)
+    assert torch.equal(found, right)
+    assert_close(*(torch.autograd.grad(y.square().sum(), tau)[0] for y in (found, right)))

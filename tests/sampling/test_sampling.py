@@ -257,3 +257,17 @@ def test_noise_is_reproducible_and_leaves_torch_alone(rng):
 ])
 def test_errors_name_the_argument(make, error, says):
     with pytest.raises(error, match=says): make()
+
+
+@pytest.mark.parametrize("masked", (False, True))
+def test_interpolated_gradients_under_torch_func(masked, rng):
+    "grad and vmap give what autograd gives; the second derivative says that there is none."
+    s, w = torch.randn(3, 6, generator=rng), torch.randn(6, generator=rng)
+    mask = torch.rand(3, 6, generator=rng) < 0.6 if masked else torch.ones(3, 6, dtype=torch.bool)
+    def total(s, mask): return (BlackboxRank(0.7)(s, mask) * w).sum()
+    leaf = s.clone().requires_grad_()
+    right, = torch.autograd.grad(total(leaf, mask), leaf)
+    assert_close(torch.func.grad(total)(s, mask), right)
+    assert_close(torch.func.vmap(torch.func.grad(total))(s, mask), right)
+    g, = torch.autograd.grad(total(leaf, mask).square(), leaf, create_graph=True)
+    with pytest.raises(NotImplementedError, match="differentiated twice"): torch.autograd.grad(g.sum(), leaf)

@@ -322,3 +322,22 @@ def test_a_router_in_half_precision_and_compiled(rng):
     torch._dynamo.reset()
     y = x.float()
     for a, b in zip(torch.compile(router, fullgraph=True, backend="aot_eager")(y), router(y)): assert_close(a, b)
+
+
+@pytest.mark.parametrize("n", (6, 40))
+@pytest.mark.parametrize("call", ("mask", "tau", "func", "router"))
+def test_ties_share_the_threshold_of_the_middle(call, n):
+    "Those tied with the k-th or the next score have equal gradients, wherever they stand."
+    for first in range(2):
+        s = torch.ones(n, dtype=torch.float64)
+        s[first * (n - 1)] = 2.0
+        s.requires_grad_()
+        tau = torch.tensor(0.5, dtype=torch.float64, requires_grad=call == "tau")
+        def top(s): return soft_topk_mask(s, 2, method="threshold", tau=tau)[first * (n - 1)]
+        routed = TopKRouter(3, tau=0.5, method="threshold")(s)
+        if call == "router": g, = torch.autograd.grad(routed.weights[0], s)
+        elif call == "func": g = torch.func.grad(top)(s)
+        else: g, = torch.autograd.grad(top(s), s)
+        tied = g[(s == 1).index_fill(0, routed.indices, False)] if call == "router" else g[s == 1]      # the chosen are weighed besides
+        torch.testing.assert_close(tied, tied[:1].expand(len(tied)), rtol=1e-12, atol=0)
+        assert tied[0] != 0

@@ -121,3 +121,17 @@ def test_forbidden_pairs_are_not_chosen(rng):
     (lambda: GumbelSinkhorn(noise=-1.0), "noise must not be negative"), (lambda: GumbelSinkhorn(tau=-1.0), "tau must be positive"), (lambda: hard_matching(torch.full((2, 2), math.inf)), "must be finite")])
 def test_errors(call, message):
     with pytest.raises(ValueError, match=message): call()
+
+
+@pytest.mark.parametrize("iterations", (None, 20))
+@pytest.mark.parametrize("tau", (1.0, 1e3, 1e6))
+def test_costs_far_from_zero_have_their_digits(iterations, tau, rng):
+    "Value, and gradients to costs and temperature, in single precision."
+    X = (1e4 + torch.randn(5, 5, generator=rng, dtype=torch.float64)).float()
+    w = torch.randn(5, 5, generator=rng, dtype=torch.float64)
+    def total(X, tau):
+        P = soft_matching(X, tau, iterations).to_dense()
+        return (P * w.to(P)).sum()
+    tau = torch.tensor(tau)
+    for found, right in zip(torch.func.grad(total, (0, 1))(X, tau), torch.func.grad(total, (0, 1))(X.double(), tau.double())):
+        assert_close(found.double(), right, rtol=1e-5, atol=1e-5 * right.abs().max().item())
