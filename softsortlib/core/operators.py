@@ -103,6 +103,17 @@ def _shown(value):
         return repr(value)
     return f"{value.item():.4g}" if value.numel() == 1 else f"Tensor{tuple(value.shape)}"
 
+# %% ../../nbs/core/01_operators.ipynb #059e4dff
+@patch_to(Scored)
+def facing(self, descending):
+    "This operator if that is its direction, else one that shares all with it and sorts in the other."
+    if self.descending == descending:
+        return self
+    other = object.__new__(type(self))
+    other.__dict__.update(self.__dict__)
+    other.descending = descending
+    return other
+
 # %% ../../nbs/core/01_operators.ipynb #40240596
 class Operator(Scored):
     """Base of all operators: a module from scores (..., n) to a `SoftPermutation` (..., m, n).

@@ -120,8 +120,8 @@ def oriented(
     names: dict,  # the operators that can serve, by name
     tau: "float | Tensor | None",  # the temperature of a named operator; None is its own
     descending: bool,  # the direction the function wants
-) -> tuple:  # the operator, and the sign of the scores that makes it sort in that direction
-    "Find an operator and the sign that turns it; raise `TypeError` or `ValueError` when there is none."
+) -> "Operator | RankOperator":
+    "An operator that sorts in that direction; raise `TypeError` or `ValueError` when there is none."
     options = {} if tau is None else dict(tau=tau)
     if isinstance(method, str):
         if method not in names:
@@ -131,7 +131,7 @@ def oriented(
         operator = get_rank_operator(method, **options)
     else:
         operator = get_operator(method, **options)
-    return operator, 1 if operator.descending == descending else -1
+    return operator.facing(descending)
 
 
 def turned(
@@ -146,8 +146,8 @@ def ranker(
     method: "str | Operator | RankOperator",  # an operator, or its name
     tau: "float | Tensor | None",  # the temperature of a named operator; None is its own
     descending: bool,  # rank 1 is the largest
-) -> tuple:  # as `oriented`
-    "Find an operator of either kind; raise `TypeError` or `ValueError` when there is none."
+) -> "Operator | RankOperator":
+    "An operator of either kind that sorts in that direction; raise `TypeError` or `ValueError` when there is none."
     return oriented(method, {**Operator.names, **RankOperator.names}, tau, descending)
 
 # %% ../../nbs/functional/53_arguments.ipynb #4b841220

@@ -15,7 +15,7 @@ from ..core.rank_operators import RankOperator, check_ranks_fit
 from ..engine.dispatch import choose
 from softsortlib.functional.arguments import (
     check_k, finite_scores, hard_sort, join_items, join_maps, join_top, midranks, moved_back, on_lists, oriented,
-    ranker, turned, with_gradient_of,
+    ranker, with_gradient_of,
 )
 from .parts import group_sort, group_topk, in_parts
 from ..ragged.kernels import Of, has_list_kernel
@@ -45,8 +45,8 @@ def sorter(
     method: "str | Operator",  # an operator or its name
     tau: "float | Tensor | None",  # its temperature
     descending: bool,  # from the largest down
-) -> tuple:  # the operator, and the sign of the scores that makes it sort in that direction
-    "Find an operator that has a soft permutation; raise `TypeError` for one that has none."
+) -> Operator:
+    "An operator that has a soft permutation and sorts in that direction; raise `TypeError` for one that has none."
     if is_rank_only(method):
         raise TypeError(f"method {method!r} has no soft permutation, it serves soft_rank{_also(method)}: "
                         f"choose one of {', '.join(sorted(Operator.names))}")
@@ -70,8 +70,7 @@ def soft_permutation(
     Raise `TypeError`, `ValueError` or `IndexError` when an argument does not fit."""
     check_flags(descending=descending, hard=hard)
     s, mask, _ = finite_scores(x, dim, mask)
-    operator, sign = sorter(method, tau, descending)
-    P = operator(turned(s, sign), mask)
+    P = sorter(method, tau, descending)(s, mask)
     return P.straight_through() if hard else P
 
 # %% ../../nbs/functional/50_functions.ipynb #07ca9e01
@@ -117,11 +116,11 @@ def _kernel_of_ranks(s, offsets, descending=False, method="softsort", tau=None, 
 # %% ../../nbs/functional/50_functions.ipynb #c2b34e13
 def _rank_only_sort(s, mask, descending, method, tau):
     "Sorted values, (..., n), of an operator that has no matrix; raise `TypeError` when it has ranks only."
-    operator, sign = oriented(method, RankOperator.names, tau, descending)
+    operator = oriented(method, RankOperator.names, tau, descending)
     if not hasattr(operator, "sort"):
         raise TypeError(f"method {method!r} gives ranks only, it serves soft_rank{_also(method)}: "
                         f"choose 'permutahedron' or one of {', '.join(sorted(Operator.names))}")
-    return turned(operator.sort(turned(s, sign), mask), sign)
+    return operator.sort(s, mask)
 
 def _sorters():
     "All that can sort values, by name: what has a soft permutation, and what has sorted values of its own."
@@ -153,8 +152,7 @@ def soft_sort(
     if is_rank_only(method):
         y = _rank_only_sort(s, mask, descending, method, tau)
     else:
-        operator, sign = oriented(method, _sorters(), tau, descending)
-        y = operator(turned(s, sign), mask) @ s
+        y = oriented(method, _sorters(), tau, descending)(s, mask) @ s
     if hard:
         y = with_gradient_of(y, hard_sort(s, mask, descending))
     return moved_back(y, dim)
@@ -189,8 +187,8 @@ def soft_rank(
     check_flags(descending=descending, hard=hard)
     s, mask, dim = finite_scores(x, dim, mask)
     check_ranks_fit(s)
-    operator, sign = ranker(method, tau, descending)
-    r = operator(turned(s, sign), mask)
+    operator = ranker(method, tau, descending)
+    r = operator(s, mask)
     if not isinstance(operator, RankOperator):
         r = _expected_position(r)
     if hard:
@@ -222,8 +220,7 @@ def soft_topk(
     check_flags(largest=largest, hard=hard)
     s, mask, dim = finite_scores(x, dim, mask)
     k = check_k(k, s.shape[-1])
-    operator, sign = sorter(method, tau, largest)
-    P = operator(turned(s, sign), mask)[..., :k, :]
+    P = sorter(method, tau, largest)(s, mask)[..., :k, :]
     y = P @ s
     if hard:
         y = with_gradient_of(y, hard_sort(s, mask, largest)[..., :k])

@@ -292,7 +292,7 @@ def group_sort(
         return on_shards(parts_of, x, dim, mask, False)
     def check():
         check_flags(gather=gather, descending=descending, hard=hard)
-        return ranker(method, tau, descending)[0]
+        return ranker(method, tau, descending)
 
     operator, part, party = agree(one.__name__, x, dim, mask, group, check, gather=gather, **options)
     if gather:
@@ -321,7 +321,7 @@ def group_topk(
     options = dict(largest=largest, method=method, tau=tau, hard=hard)
     def check():
         check_flags(gather=gather, largest=largest, hard=hard)
-        return check_k(k, math.inf), ranker(method, tau, largest)[0]
+        return check_k(k, math.inf), ranker(method, tau, largest)
 
     (k, operator), part, party = agree("soft_topk", x, dim, mask, group, check, gather=gather, k=k, **options)
     check_k(k, sum(party.lengths))
@@ -354,7 +354,7 @@ def group_quantile(
         check_flags(gather=gather, keepdim=keepdim, hard=hard)
         rules[1](options["interpolation"])
         at = rules[0](q, x, options["interpolation"] == "linear" and not hard)
-        return *at, ranker(options["method"], options["tau"], False)[0]
+        return *at, ranker(options["method"], options["tau"], False)
 
     asked = dict(options, gather=gather, q=q)
     (Q, alone, operator), part, party = agree("soft_quantile", x, dim, mask, group, check, **asked)

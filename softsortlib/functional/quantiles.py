@@ -15,9 +15,7 @@ from ..core.operators import Operator, check_flags
 from ..core.permutation import compute_dtype, is_concrete
 from ..core.rounding import in_compute_dtype
 from ..engine.dispatch import has_double
-from softsortlib.functional.arguments import (
-    finite_scores, hard_sort, join_sets, on_lists, turned, with_gradient_of,
-)
+from .arguments import finite_scores, hard_sort, join_sets, on_lists, with_gradient_of
 from .functions import sorter
 from .parts import group_quantile, in_parts
 
@@ -121,11 +119,11 @@ def _own_quantiles(operator, s, mask, q, interpolation):
 # %% ../../nbs/functional/51_quantiles.ipynb #1aae0563
 def _soft_quantiles(s, mask, q, p, interpolation, method, tau):
     "Soft quantiles (..., Q) of s (..., n) at q (Q,), which are the positions p, (Q,) or (..., Q)."
-    operator, sign = sorter(method, tau, False)
+    operator = sorter(method, tau, False)
     own = _own_quantiles(operator, s, mask, q, interpolation)
     if own is not None:
         return own
-    P = in_compute_dtype(operator(turned(s, sign), mask))      # two rows are averaged, and rounded once
+    P = in_compute_dtype(operator(s, mask))      # two rows are averaged, and rounded once
     return _at_positions(lambda rows: P[..., rows, :] @ s, p, s.shape[-1], mask).to(s.dtype)
 
 # %% ../../nbs/functional/51_quantiles.ipynb #ddc40e2c

@@ -104,7 +104,7 @@ def correlation(both, own, wanted, n, dtype):
 
 def spearman_parts(part, y, party, method, tau):
     "One minus (55.3) of each set, by (129.1), and whether the set has any order."
-    r = rank_in_parts(ranker(method, tau, False)[0], part, party, False, False)
+    r = rank_in_parts(ranker(method, tau, False), part, party, False, False)
     truth = sort_parts(y, party, part.mask)
     rho = home(truth, mean_ranks(truth).to(r.dtype))
     n = truth.total.double()
@@ -214,7 +214,7 @@ def ndcg_parts(part, y, party, k, gain, method, tau):
     N = sum(party.lengths)
     k = check_k(N if k is None else k, math.inf)
     g = _gains_in_parts(y, part, party, gain).double()
-    r = rank_in_parts(ranker(method, tau, False)[0], part, party, True, False).double().clamp(min=1)
+    r = rank_in_parts(ranker(method, tau, False), part, party, True, False).double().clamp(min=1)
     value = g / (1 + r).log2()
     if k < N:
         width = getattr(method, "tau", 1.0) if tau is None else tau
@@ -231,7 +231,7 @@ def _inverse(a):
 
 def hits_in_parts(part, relevant, party, k, method, tau, iterations):
     "(56.3): the soft number of relevant elements, ones in (B, n), among the first k of the whole, (B,)."
-    parts, rows = sorted_rows(ranker(method, tau, False)[0], part, party, -1)
+    parts, rows = sorted_rows(ranker(method, tau, False), part, party, -1)
     x = bring(parts, relevant).to(rows.Z.dtype).masked_fill(~parts.kept, 0)
     u = parts.kept.to(x.dtype)
     v = torch.ones_like(u)
@@ -286,7 +286,7 @@ def nll_parts(
     tau,
 ) -> Tensor:  # (B,)
     "(55.1) of each set."
-    parts, rows = sorted_rows(ranker(method, tau, False)[0], part, party, 1)
+    parts, rows = sorted_rows(ranker(method, tau, False), part, party, 1)
     rows_here = torch.stack([rows.at.t, rows.Z[..., 0].log()], -1).masked_fill(~rows.kept, 0)
     t, log_Z = spread(parts, rows_here).unbind(-1)
     column = rows.at.tau[:, None] if isinstance(rows.at.tau, Tensor) else rows.at.tau

@@ -403,7 +403,7 @@ def test_opcheck_of_the_windowed_products(backend, rng):
     utils = ("test_schema", "test_autograd_registration", "test_faketensor", "test_aot_dispatch_dynamic")
     torch.library.opcheck(_mul_op.overload, (*args, leaf(2, 6, 3), rows, 2.0, backend), test_utils=utils)
     torch.library.opcheck(_rmul_op.overload, (*args, leaf(2, 3, 3), rows, 2.0, backend), test_utils=utils)
-    with torch.no_grad(): torch.library.opcheck(_pull.overload, (*args, leaf(2, 3, 3), leaf(2, 6, 3), leaf(2, 3), rows, 2.0, backend), test_utils=utils[:3])
+    with torch.no_grad(): torch.library.opcheck(_pull_op.overload, (*args, leaf(2, 3, 3), leaf(2, 6, 3), leaf(2, 3), rows, 2.0, backend), test_utils=utils[:3])
 
 
 def test_a_chapter_that_runs_beside_the_package_does_not_take_its_name():
