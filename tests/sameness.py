@@ -109,17 +109,15 @@ OWN = {     # calls that the table makes otherwise: not squashed, in logarithms;
     "SoftKNN": lambda s, tau, mask: losses.SoftKNN(1, tau=tau, classes=2)(s[:, :1, None], s[..., None], torch.arange(s.shape[-1]).expand(s.shape) % 2),
     "plackett_luce_log_prob": lambda s, tau, mask: core.plackett_luce_log_prob(s, torch.arange(s.shape[-1]).expand(s.shape)),
 }
-BY_LISTS, IN_NUMPY, OWN_GRAPH = MODES[:4] + MODES[5:], ("value",), ("autograd",)       # lists are cut out of a batch by boolean masks, which vmap cannot
-
-
-REFUSED = {"BlackboxRank": ("func", "vmap"), "permutation_bce": ("vmap",)}       # modes that raise
+BY_LISTS, ONCE, IN_NUMPY, OWN_GRAPH = MODES[:4] + MODES[5:], MODES[:-1], ("value",), ("autograd",)       # lists are cut out of a batch by boolean masks, which vmap cannot
 
 
 def modes_of(call):
     "In which a call can be had."
     if call.public.startswith("chunked") or call.public == "hard_metric": return IN_NUMPY
     if call.public == "gradient_and_curvature": return OWN_GRAPH
-    return tuple(mode for mode in (BY_LISTS if "lists" in call.name else MODES) if mode not in REFUSED.get(call.name, ()))
+    if call.public == "BlackboxRank": return ONCE
+    return BY_LISTS if "lists" in call.name else MODES
 
 
 def subjects():
