@@ -201,7 +201,7 @@ def _dense(self, rows):
     return self._log_rows(rows).exp()
 
 def _means(P, x):
-    "P x for rows P (..., r, n) that sum to one and x (..., n, d); of one column by (0.3), so that its gradient has digits."
+    "P x for rows P (..., r, n) that sum to one, by (0.3) where x (..., n, d) has one column."
     if x.shape[-1] > 1:
         return P @ x
     near = P.detach() @ x.detach()

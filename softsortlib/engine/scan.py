@@ -253,7 +253,7 @@ def _(s, x, tau, size, backend):
 
 # %% ../../nbs/engine/94_scan.ipynb #2e617877
 def _origin(x, size):
-    "A number for each column of x (..., n, d) that lies far from zero, (..., 1, d): one that its real entries are near."
+    "A number near the real entries of each column of x (..., n, d) that lies far from zero, else 0, (..., 1, d)."
     real = (torch.arange(x.shape[-2], device=x.device) < size[..., None])[..., None]
     x = x.detach()
     least = x.masked_fill(~real, torch.inf).amin(-2, keepdim=True)
