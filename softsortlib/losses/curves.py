@@ -169,7 +169,7 @@ def auc_loss(
         loss = (total - _mean_margin(s, relevant, other, tau) / 2) / math.log(2)
     return reduce_sets(loss.clamp(min=0), relevant.any(-1) & other.any(-1), reduction, scores.dtype)
 
-# %% ../../nbs/losses/122_curves.ipynb #08ce16b7
+# %% ../../nbs/losses/122_curves.ipynb #5e140d5d
 _NOTHING = 745.0  # exp of minus this is zero
 
 
