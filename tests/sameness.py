@@ -285,7 +285,8 @@ def scales(right, s, t, dtype, in_scores, of_set):
     value, unit = right["value"], right["value"].abs()
     if in_scores: unit = unit.clamp(max=max(value.max() - value.min(), s.max() - s.min()))
     eps, least = torch.finfo(dtype).eps / RELATIVE[dtype], torch.finfo(dtype).tiny / RELATIVE[dtype]
-    found = dict(value=torch.maximum(unit, unit.median()) + 8 * eps * value.abs() + least)
+    ones = 2 * eps * (of_set and not in_scores)         # a loss or a metric may be one less what is computed
+    found = dict(value=torch.maximum(unit, unit.median()) + 8 * eps * value.abs() + least + ones)
     for n, per in (("", 1 / t), ("2", 1 / t**2)):
         if f"s{n}" not in right: continue
         rounded = max(unit.max(), 8.0) if of_set and not in_scores else unit.max()     # a loss that is zero was a difference of ones

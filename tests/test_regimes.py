@@ -35,6 +35,7 @@ LIMITS = (
     ("SinkhornSort", ("all tied", "all zero"), 0, math.inf, BOTH, "scores are standardised, which scores without a spread cannot be"),
     ("BlackboxRank", (), 0, math.inf, BOTH, "a difference of two hard ranks, which jumps"),
     ("spearman_loss soft_metric", (), 100, math.inf, SINGLE, "ranks that differ by less than their rounding"),
+    ("listmle_loss", (), 0, 1e-6, BOTH, "the slope of logcumsumexp takes exponentials of differences of 1e10: tau's gradient 1.6e7 for -5e6"),
     ("permutation_bce", (), 0, 0.01, SINGLE, "1 - P has no number in single precision below exp(-87), and the loss no slope"),
 )
 
