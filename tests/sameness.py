@@ -109,17 +109,15 @@ OWN = {     # calls that the table makes otherwise: not squashed, in logarithms;
     "SoftKNN": lambda s, tau, mask: losses.SoftKNN(1, tau=tau, classes=2)(s[:, :1, None], s[..., None], torch.arange(s.shape[-1]).expand(s.shape) % 2),
     "plackett_luce_log_prob": lambda s, tau, mask: core.plackett_luce_log_prob(s, torch.arange(s.shape[-1]).expand(s.shape)),
 }
-BY_LISTS, IN_NUMPY, OWN_GRAPH = MODES[:4] + MODES[5:], ("value",), ("autograd",)       # lists are cut out of a batch by boolean masks, which vmap cannot
-
-
-REFUSED = {"BlackboxRank": ("func", "vmap"), "permutation_bce": ("vmap",)}       # modes that raise
+BY_LISTS, ONCE, IN_NUMPY, OWN_GRAPH = MODES[:4] + MODES[5:], MODES[:-1], ("value",), ("autograd",)       # lists are cut out of a batch by boolean masks, which vmap cannot
 
 
 def modes_of(call):
     "In which a call can be had."
     if call.public.startswith("chunked") or call.public == "hard_metric": return IN_NUMPY
     if call.public == "gradient_and_curvature": return OWN_GRAPH
-    return tuple(mode for mode in (BY_LISTS if "lists" in call.name else MODES) if mode not in REFUSED.get(call.name, ()))
+    if call.public == "BlackboxRank": return ONCE
+    return BY_LISTS if "lists" in call.name else MODES
 
 
 def subjects():
@@ -287,7 +285,8 @@ def scales(right, s, t, dtype, in_scores, of_set):
     value, unit = right["value"], right["value"].abs()
     if in_scores: unit = unit.clamp(max=max(value.max() - value.min(), s.max() - s.min()))
     eps, least = torch.finfo(dtype).eps / RELATIVE[dtype], torch.finfo(dtype).tiny / RELATIVE[dtype]
-    found = dict(value=torch.maximum(unit, unit.median()) + 8 * eps * value.abs() + least)
+    ones = 2 * eps * (of_set and not in_scores)         # a loss or a metric may be one less what is computed
+    found = dict(value=torch.maximum(unit, unit.median()) + 8 * eps * value.abs() + least + ones)
     for n, per in (("", 1 / t), ("2", 1 / t**2)):
         if f"s{n}" not in right: continue
         rounded = max(unit.max(), 8.0) if of_set and not in_scores else unit.max()     # a loss that is zero was a difference of ones

@@ -13,7 +13,7 @@ from torch.testing import assert_close
 
 from softsortlib import transport
 
-GRID = os.environ.get("SOFTSORTLIB_GRID", "8")     # cases for each name, or "full"
+GRID = os.environ.get("SOFTSORTLIB_GRID", "4")     # cases for each name, or "full"
 SIZES = (6, 40, 130, 300, 700) if GRID == "full" else (6, 40)
 # Whose gradient is not the slope of the value, and is not meant to be.
 NO_SLOPE = {
@@ -23,6 +23,8 @@ NO_SLOPE = {
     "slatk_loss": "the k-th largest score is a constant to the gradient, as published",
     "quantised_ap_loss": "the range of the bins is a constant to the gradient, as published",
 }
+# Single rows of a sort: the first of tied scores has the whole gradient of the sorted one (an expected failure in tests/functional says so).
+UNEVEN_AT_TIES = ("soft_topk", "soft_quantile", "soft_median", "topk_loss")
 # What cannot be otherwise: (names, regimes or "" for all, smallest and largest tau in units of the spread, dtypes, reason).
 BOTH, SINGLE = (torch.float32, torch.float64), (torch.float32,)
 OUTLIERS = "outlier of 1e17", "outlier of -1e17"
@@ -33,6 +35,8 @@ LIMITS = (
     ("SinkhornSort", ("all tied", "all zero"), 0, math.inf, BOTH, "scores are standardised, which scores without a spread cannot be"),
     ("BlackboxRank", (), 0, math.inf, BOTH, "a difference of two hard ranks, which jumps"),
     ("spearman_loss soft_metric", (), 100, math.inf, SINGLE, "ranks that differ by less than their rounding"),
+    ("listmle_loss", (), 0, 1e-6, BOTH, "the slope of logcumsumexp takes exponentials of differences of 1e10: tau's gradient 1.6e7 for -5e6"),
+    ("permutation_bce", (), 0, 0.01, SINGLE, "1 - P has no number in single precision below exp(-87), and the loss no slope"),
 )
 
 
@@ -73,6 +77,8 @@ def by_differences(subject, case):
     s, t, lines = laid.s[0], torch.tensor(case.tau, dtype=torch.float64), []
     found = outcome(subject, case)
     if name_of(subject.name) in NO_SLOPE or "s" not in found: return []
+    rows_of_softsort = "SoftSort" in name_of(subject.name) and "[:k]" in subject.name
+    if (rows_of_softsort or name_of(subject.name) in UNEVEN_AT_TIES) and len(s.unique()) < len(s): return []
     gaps = [gap for gap in s.sort().values.diff().tolist() if gap > 0]
     e = min(1e-3 * case.tau, min(gaps, default=math.inf) / 8)
     near = s.abs() * 2.0**-52 < 1e-8 * e         # what is so far away is not moved by e
@@ -109,7 +115,7 @@ def test_matchings(regime, iterations, rng):
     "A matching's gradient is the slope, also where the first kernel is balanced already; and single precision says the same."
     for n in (2, 5):
         for tau in (1.0, 1e6):
-            s = MATRICES[regime](1, n, torch.float64, rng)[0].requires_grad_()
+            s = MATRICES[regime](1, n, torch.float32, rng)[0].double().requires_grad_()
             w, u, e = wave(s).detach(), wave(s, 3.0).detach(), 1e-3 * tau
             def f(s): return transport.soft_matching(s, tau, iterations, tolerance=1e-12, max_iterations=20_000).to_dense().double().mul(w).sum()
             (g,) = torch.autograd.grad(f(s), s)

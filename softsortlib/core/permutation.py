@@ -187,7 +187,7 @@ def _by_tiles(self, f, rows):
         return [f(every[cut], cut) for cut in cuts]
     return [checkpoint(f, every[cut], cut, use_reentrant=False) for cut in cuts]
 
-# %% ../../nbs/core/00_permutation.ipynb #a811c8ab
+# %% ../../nbs/core/00_permutation.ipynb #e3124afd
 def _join(tiles, dim):
     "The tiles as one tensor."
     return tiles[0] if len(tiles) == 1 else torch.cat(tiles, dim)
@@ -201,8 +201,8 @@ def _dense(self, rows):
     return self._log_rows(rows).exp()
 
 def _means(P, x):
-    "P x for rows P (..., r, n) that sum to one and x (..., n, d); of one column by (0.3), so that its gradient has digits."
-    if x.shape[-1] > 1:
+    "P x for rows P (..., r, n) that sum to one, by (0.3) where x (..., n, d) has one column."
+    if x.shape[-1] != 1:
         return P @ x
     near = P.detach() @ x.detach()
     return near + (P * (x.mT - near)).sum(-1, keepdim=True)

@@ -253,9 +253,9 @@ def _exp_mean_op(s: Tensor, x: Tensor, tau: Tensor, size: Tensor, backend: str) 
 def _(s, x, tau, size, backend):
     return x.new_empty(x.shape), x.new_empty(x.shape), x.new_empty(s.shape)
 
-# %% ../../nbs/engine/94_scan.ipynb #2e617877
+# %% ../../nbs/engine/94_scan.ipynb #d0835bfc
 def _origin(x, size):
-    "A number for each column of x (..., n, d) that lies far from zero, (..., 1, d): one that its real entries are near."
+    "A number near the real entries of each column of x (..., n, d) that lies far from zero, else 0, (..., 1, d)."
     real = (torch.arange(x.shape[-2], device=x.device) < size[..., None])[..., None]
     x = x.detach()
     least = x.masked_fill(~real, torch.inf).amin(-2, keepdim=True)

@@ -169,20 +169,19 @@ def auc_loss(
         loss = (total - _mean_margin(s, relevant, other, tau) / 2) / math.log(2)
     return reduce_sets(loss.clamp(min=0), relevant.any(-1) & other.any(-1), reduction, scores.dtype)
 
-# %% ../../nbs/losses/122_curves.ipynb #08ce16b7
+# %% ../../nbs/losses/122_curves.ipynb #5e140d5d
 _NOTHING = 745.0  # exp of minus this is zero
 
 
 def _without_outliers(s, relevant, other, tau):
-    "s with those drawn near that stand so far on their own side that they add nothing, and would cost the others digits."
+    "s, in which those are drawn near that stand so far on their own side that they add nothing but rounding."
     v = s.detach()
     low = v.masked_fill(~relevant, math.inf).amin(-1, keepdim=True)
     high = v.masked_fill(~other, -math.inf).amax(-1, keepdim=True)
-    low = torch.minimum(low - _NOTHING * tau, low.nextafter(-low.new_tensor(math.inf)))
-    high = torch.maximum(high + _NOTHING * tau, high.nextafter(high.new_tensor(math.inf)))
-    both = relevant.any(-1, keepdim=True) & other.any(-1, keepdim=True)
-    s = torch.where(both & other & (v < low), low.detach(), s)
-    return torch.where(both & relevant & (v > high), high.detach(), s)
+    edge = torch.where(relevant, high, low)  # infinite where there is nothing to compare with
+    bound = torch.where(relevant, edge + _NOTHING * tau, edge - _NOTHING * tau)
+    far = torch.where(relevant, v > bound, v < bound) & (bound != edge)
+    return torch.where(far, bound.detach(), s)
 
 
 def _mean_margin(s, relevant, other, tau):

@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['neuralsort_published', 'neuralsort_quadratic', 'row_sums', 'NeuralSortPermutation', 'NeuralSort']
 
-# %% ../../nbs/rowwise/12_neuralsort.ipynb #9442584d
+# %% ../../nbs/rowwise/12_neuralsort.ipynb #800bf1c3
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -132,7 +132,7 @@ def sort_outward(z, tau, mask, backend=None):
         tau = torch.full(batch, tau, dtype=t.dtype, device=z.device)
     return Sorted(t, _sums_of(t, size, backend), order, tau, size)
 
-# %% ../../nbs/rowwise/12_neuralsort.ipynb #700b7817
+# %% ../../nbs/rowwise/12_neuralsort.ipynb #f717a85e
 class NeuralSortPermutation(SoftPermutation):
     "Rows are the softmax of ((n + 1 - 2i) s_j - sum_k |s_j - s_k|) / tau."
     _sums_to_one = True
@@ -160,14 +160,9 @@ class NeuralSortPermutation(SoftPermutation):
         self.sorted = sort_outward(self.z, self.tau, mask, tiles) if sorts else None
 
     if TYPE_CHECKING:
-        def _logits(self, rows: "Tensor | None") -> Tensor:
-            ...
-
-        def _product(self, op, x: Tensor, rows: "Tensor | None"):
-            ...
-
-        def _by_kernel(self, rows: "Tensor | None") -> bool:
-            ...
+        def _logits(self, rows: "Tensor | None") -> Tensor: ...
+        def _product(self, op, x: Tensor, rows: "Tensor | None"): ...
+        def _by_kernel(self, rows: "Tensor | None") -> bool: ...
 
 # %% ../../nbs/rowwise/12_neuralsort.ipynb #2064a1e6
 def _literal(z, mask, i):
@@ -277,7 +272,7 @@ def _log_prob(self, target, rows):
     in_double = self.work == torch.float64
     return sorted_entries(t, b, tau.expand(batch), size.expand(batch), place, rows, in_double, self.backend)
 
-# %% ../../nbs/rowwise/12_neuralsort.ipynb #738283f6
+# %% ../../nbs/rowwise/12_neuralsort.ipynb #75769193
 _ENTRIES = switch("neuralsort: small sets", 1 << 22, "B n^2")  # of a batch of small matrices
 
 

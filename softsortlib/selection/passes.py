@@ -41,7 +41,7 @@ def middle_pull(g, s, tau, pair):
     half = -t.sum(-1, keepdim=True) / 2
     return _add_to_pair(t, half, s, pair), -(t * a).sum(-1, keepdim=True)
 
-# %% ../../nbs/selection/107_passes.ipynb #c2dc4ae9
+# %% ../../nbs/selection/107_passes.ipynb #01d932c9
 @jit
 def _add_to_ties(s, v, x, out):
     "Add x to out (n,) where s (n,) is v, in equal parts."
@@ -62,6 +62,7 @@ def _pull_middle_rows(lo, hi, g, s, pair, w, tau, out):
         for i in range(2):
             _add_to_ties(s[b], s[b, pair[b, i]], -total / 2, out[b])
 
+# %% ../../nbs/selection/107_passes.ipynb #8793ffb5
 @custom_op("topk_middle_pull", __name__)
 def _middle_pull_op(g: Tensor, s: Tensor, pair: Tensor, w: Tensor, tau: Tensor) -> Tensor:
     "The same by its kernel; g, s, w (..., n), pair (..., 2), tau (..., 1)."
@@ -76,6 +77,7 @@ def _(g, s, pair, w, tau):
 
 batched(_middle_pull_op, 5)
 
+# %% ../../nbs/selection/107_passes.ipynb #dbd01baa
 @custom_op("topk_middle", __name__)
 def _middle_op(s: Tensor, tau: Tensor, pair: Tensor) -> Tensor:
     "Weights of (101.4) for s (..., n), -inf where padded, tau (..., 1) and pair (..., 2), the k-th and the next score."
