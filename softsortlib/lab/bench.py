@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['measure', 'peak_memory', 'copy_bandwidth', 'forward_backward', 'run_case', 'run_benchmark']
 
-# %% ../../nbs/lab/72_bench.ipynb #1a6adee8
+# %% ../../nbs/lab/72_bench.ipynb #b7cc0d81
 import difflib
 import gc
 import json
@@ -317,7 +317,7 @@ def run_case(
         rows += [dict(case=name, n=n, batch=b, tau=case.tau, **row) for row in new]
     return rows
 
-# %% ../../nbs/lab/72_bench.ipynb #8f8f8a2e
+# %% ../../nbs/lab/72_bench.ipynb #8fdd773f
 def _opened(out, device):
     "The record in a file, or a new one; raise `ValueError` for one of another device."
     out = Path(out)
@@ -344,7 +344,7 @@ def _check_measuring(rounds, device):
     if device == "cuda" and not torch.cuda.is_available():
         raise ValueError("device cuda is not here: leave --device out to measure on the cpu")
 
-# %% ../../nbs/lab/72_bench.ipynb #1e962b37
+# %% ../../nbs/lab/72_bench.ipynb #e55cdb40
 def run_benchmark(
     out: "str | Path",  # the JSON file to write, or to go on with
     only: "tuple | None" = None,  # patterns of cases or pieces, all if None

@@ -140,7 +140,7 @@ def certificate(
     path = Path(results) / "certificates" / f"{kind(record)}.json"
     return read_json(path) if path.exists() else None
 
-# %% ../../nbs/lab/170_certificates.ipynb #3be635c0
+# %% ../../nbs/lab/170_certificates.ipynb #2eccfa4f
 def certify(
     config,  # of a run, a RunConfig
     results: "str | Path" = RESULTS,  # where the records are
