@@ -6,14 +6,13 @@
 __all__ = ['SIZES', 'SWITCHES', 'RESULTS', 'kind', 'replay', 'tolerances', 'difference', 'certificate', 'certify', 'doubt',
            'doubts']
 
-# %% ../../nbs/lab/170_certificates.ipynb #24ca5d1e
+# %% ../../nbs/lab/170_certificates.ipynb #e98c881b
 import importlib.util
-import itertools
 import math
 import tempfile
 from collections import Counter
 from dataclasses import asdict, replace
-from itertools import zip_longest
+from itertools import accumulate, chain, repeat, zip_longest
 from pathlib import Path
 
 import torch
@@ -90,7 +89,7 @@ def replay(
     heard = getattr(listener, "heard", None) or {"validation": list(record["validation"].values())}
     return {name: [float(f"{x:.7g}") for x in numbers] for name, numbers in heard.items()}
 
-# %% ../../nbs/lab/170_certificates.ipynb #b8559398
+# %% ../../nbs/lab/170_certificates.ipynb #d2b6d8d1
 _LEAST = 1e-3       # relative
 
 
@@ -101,32 +100,22 @@ def tolerances(
     "How far two replays by equal code may part on machines that round differently."
     series = (zip(plain[name], nudged[name]) for name in plain)
     parts = [max(abs(a - b) / max(abs(a), 1e-30) for a, b in step) for step in zip(*series)]
-    return [float(f"{max(_LEAST, 10 * part):.2g}") for part in itertools.accumulate(parts, max)]
+    return [float(f"{max(_LEAST, 10 * part):.2g}") for part in accumulate(parts, max)]
 
-# %% ../../nbs/lab/170_certificates.ipynb #92d5305f
-def _parts_at(old, new, allowed):
-    "The first place where two series differ, and their numbers there; None where they agree."
-    tiny = 1e-5 * max(map(abs, old), default=0.0)
-    most = itertools.chain(allowed, itertools.repeat(_LEAST))
-    for k, ((a, b), share) in enumerate(zip(zip_longest(old, new, fillvalue=math.nan), most), 1):
-        if not (math.isclose(a, b, rel_tol=share, abs_tol=tiny) or math.isnan(a) and math.isnan(b)):
-            return k, a, b
-    return None
-
-
+# %% ../../nbs/lab/170_certificates.ipynb #31fdaf44
 def difference(
     old: dict,  # a replay, with its tolerances or without
     new: dict,  # another one
 ) -> str:  # empty where they agree
-    "The first step at which two replays differ, and by how much."
-    names = [name for name in ("loss", "gradient", "moved", "validation") if name in old]
-    found = {name: _parts_at(old[name], new.get(name, []), old.get("tolerance", [])) for name in names}
-    at = {name: place for name, place in found.items() if place}
-    if not at:
-        return ""
-    name = min(at, key=lambda name: at[name][0])
-    k, a, b = at[name]
-    return f"{name} {b:.4g} instead of {a:.4g} at step {k}"
+    "Where two replays part: the first step at which the losses do, else the gradients, else the weights."
+    allowed = old.get("tolerance", [])
+    for name in ("loss", "gradient", "moved", "validation"):
+        tiny = 1e-5 * max(map(abs, old.get(name, ())), default=0.0)
+        steps = zip_longest(old.get(name, ()), new.get(name, ()), fillvalue=math.nan)
+        for k, ((a, b), share) in enumerate(zip(steps, chain(allowed, repeat(_LEAST))), 1):
+            if not (math.isclose(a, b, rel_tol=share, abs_tol=tiny) or math.isnan(a) and math.isnan(b)):
+                return f"{name} {b:.4g} instead of {a:.4g} at step {k}"
+    return ""
 
 # %% ../../nbs/lab/170_certificates.ipynb #36fc5db7
 RESULTS = Path(importlib.util.find_spec("softsortlib").origin).parents[1] / "nbs" / "results"
@@ -164,26 +153,22 @@ def certify(
     write_json(Path(results) / "certificates" / f"{kind(record)}.json", known)
     return known
 
-# %% ../../nbs/lab/170_certificates.ipynb #b2b8e398
+# %% ../../nbs/lab/170_certificates.ipynb #0576b08f
 def doubt(
     record: dict,  # of a run
     results: "str | Path" = RESULTS,  # where the records are
 ) -> str:  # empty where the record holds
     "Why a record does not hold for the code of today, or cannot be checked."
-    found = certificate(record, results)
-    if not found:
-        return ""
-    reasons, last = [], None
-    for r in found["replays"]:
-        younger = (record.get("date") or "") < r["date"]
-        if "failed" in r:
-            reasons += [f"not certified: {r['failed']}"] if younger else []
+    replays = (certificate(record, results) or {"replays": []})["replays"]
+    reasons = []
+    for old, new in zip([{}, *replays], replays):
+        if record.get("date", "") >= new["date"]:
             continue
-        if younger and "why" in r:
-            by = difference(last, r) if last else "no older replay"
+        if "failed" in new:
+            reasons.append(f"not certified: {new['failed']}")
+        if "why" in new:
             reasons.append(f"recorded with version {record.get('version')}; "
-                           f"today's code trains differently ({by}): {r['why']}")
-        last = r
+                           f"today's code trains differently ({difference(old, new)}): {new['why']}")
     return " ".join(reasons)
 
 # %% ../../nbs/lab/170_certificates.ipynb #8adfe8cb
