@@ -32,7 +32,7 @@ def made_up(names):
             for name in names for n, batch in cases()[name].pieces
             for label, largest in ((SORT_FLOOR, n), *((label, c.largest) for label, c in cases()[name].contenders.items())) if n <= largest]
     environment = dict(processor="abacus", cores=2, torch="2", numba="0", python="3")
-    return dict(device="cpu", runs=[dict(code="a", date="2026-01-01", environment=environment, absent={})], rows=rows)
+    return dict(device="cpu", runs=[dict(commit="a", date="2026-01-01", environment=environment, absent={})], rows=rows)
 
 
 def test_without_a_record_the_page_says_so(tmp_path, monkeypatch):
@@ -62,7 +62,7 @@ def test_a_part_of_a_record_and_one_that_was_measured(tmp_path, monkeypatch):
     run_benchmark(tmp_path / "results/field_cpu.json", ("sparse_rows/1000/1",), rounds=1, memory=False)
     said, losses, sparse, router, beside, sampling = shown(tmp_path, monkeypatch)
     assert "Recorded on" in said and {losses, router, beside, sampling} == {"*Not recorded yet.*"}
-    assert "1 x 1,000" in sparse and "10,000" not in sparse and "SoftSort, sparsemax" in sparse and "†" not in sparse
+    assert "1 x 1,000" in sparse and "10,000" not in sparse and "SoftSort, sparsemax" in sparse
 
 
 def test_the_command_on_the_page_asks_for_what_it_shows():

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import torch
 
-from softsortlib.lab.records import environment, write_json
+from softsortlib.lab.records import origin, write_json
 from softsortlib.transport.sinkhorn_sort import SinkhornSort
 
 rng = torch.Generator().manual_seed(0)
@@ -91,5 +91,5 @@ def grid():
 
 if __name__ == "__main__":
     what, folder = sys.argv[1], Path(sys.argv[2] if len(sys.argv) > 2 else "nbs/results")
-    record = dict(globals()[what](), environment=environment())
+    record = dict(globals()[what](), **origin())
     print(write_json(folder / f"sinkhorn_{what}.json", record))

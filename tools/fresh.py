@@ -4,8 +4,7 @@
     python tools/fresh.py nbs/howto.ipynb --jobs 2 these
 
 Outputs are compared on the pages that people read for them: tutorials, how-to, results, the pages of nbs/ itself. The words must be the
-same, and numbers agree to one in a thousand; what a caption says of code that has changed since its runs may differ, or every
-change of code would ask for all these pages again. A cell whose output may differ says by how much, or that only its words count:
+same, and numbers agree to one in a thousand. A cell whose output may differ says by how much, or that only its words count:
 
     #| fresh 0.05          numbers may differ by five per cent
     #| fresh words         numbers are measured: times, counts, memory
@@ -25,7 +24,6 @@ PAGES = ("tutorials", "experiments", "benchmarks", "")            # the folders 
 TOLERANCE, SMALL = 1e-3, 1e-5                                      # relative; what is smaller than that is rounding
 NUMBER = re.compile(r"(?<![\w.])[-+−]?(?:\d[\d,]*\.?\d*|\.\d+)(?:e[-+]?\d+)?(?![\w])|\bnan\b|\binf\b")
 ADDRESS = re.compile(r" at 0x[0-9a-f]+|/tmp/[\w./-]+")
-AGE = re.compile(r"(?:; )?\d+ of \d+ runs are older than the code of [\w.]*\w(?:, [\w.]*\w)*")  # true of the day the page was made
 
 def displayed(cell):
     "The text that a cell shows: what it prints, returns or displays; the newest state of a bar that rewrites itself"
@@ -34,7 +32,7 @@ def displayed(cell):
         if o["output_type"] == "error": out.append("".join(o.get("ename", "")) + ": " + "".join(o.get("evalue", "")))
         elif o["output_type"] == "stream" and o.get("name") == "stdout" or "text" in o: out.append("".join(o["text"]))
         else: out.append("".join(o["data"].get("text/markdown") or o["data"].get("text/plain", "")) if "image/png" not in o["data"] and "image/svg+xml" not in o["data"] else "a picture")
-    return AGE.sub("", ADDRESS.sub("", "\n".join(" ".join(line.rsplit("\r", 1)[-1].split()) for text in out for line in text.strip().splitlines())))
+    return ADDRESS.sub("", "\n".join(" ".join(line.rsplit("\r", 1)[-1].split()) for text in out for line in text.strip().splitlines()))
 
 def value(text):
     "The number that a text writes"

@@ -158,8 +158,8 @@ def record(files, said):
         module, s = Path(name).relative_to("softsortlib").as_posix(), found["summary"]
         if not s["num_statements"]: continue
         modules[module] = dict(lines=s["num_statements"], run=s["covered_lines"], branches=s["num_branches"], taken=s["covered_branches"], missed=missed(module, found["missing_lines"]))
-    from softsortlib.lab.provenance import package_code         # not above: pytest loads this file as a plug-in, before the tracer would see the package
-    return dict(python=".".join(map(str, sys.version_info[:2])), patience=PATIENCE, pieces=said, modules=modules, code=package_code())
+    from softsortlib.lab.records import origin                  # not above: pytest loads this file as a plug-in, before the tracer would see the package
+    return dict(python=".".join(map(str, sys.version_info[:2])), patience=PATIENCE, pieces=said, modules=modules, **origin())
 
 
 def main():

@@ -33,7 +33,7 @@ def main():
     runs = [record(100, 600), record(320, 600)]
     picture = (runs[-1][1].view(320, 320, 3).clamp(0, 1) * 255).round().byte().numpy()
     Image.fromarray(picture).quantize(192, dither=Image.Dither.NONE).save(root / "nbs/images/colours.png", optimize=True)
-    record_of = dict(command="python tools/record_colours.py", torch=torch.__version__, runs=[run for run, _ in runs])
+    record_of = dict(command="python tools/record_colours.py", **origin(), runs=[run for run, _ in runs])
     (root / "nbs/results/colours.json").write_text(json.dumps(record_of, indent=1) + "\n", encoding="utf-8")
     print(json.dumps(record_of, indent=1))
 

@@ -13,7 +13,6 @@ import torch
 from torch.nn import Linear, ReLU, Sequential
 from torch.nn.functional import cross_entropy
 
-from softsortlib.lab.provenance import code_of, watch_code
 
 root = Path(__file__).resolve().parent.parent
 cells = json.loads((root / "nbs/tutorials/conformal_training.ipynb").read_text(encoding="utf-8"))["cells"]
@@ -104,13 +103,6 @@ def gallery(images, inside):
     return [{"image": images[i].tolist(), **{name: sets_of[i].nonzero()[:, 0].tolist() for name, sets_of in inside.items()}} for i in hardest]
 
 
-def code_here():
-    "The modules that a step of training and a judgement go through."
-    X, y = torch.randn(200, 5, generator=torch.Generator().manual_seed(0)), torch.arange(200) % 10
-    with watch_code() as files: judge(train(Linear(5, 10), X, y, conformal_loss, 1, 200, 1e-3, 0), X, y, ALPHA)
-    return code_of(files)
-
-
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--folder")
@@ -121,7 +113,7 @@ def main():
     protocol = dict(alpha=ALPHA, batch=BATCH, seeds=list(SEEDS), tuning_seeds=list(TUNING), held_out=HELD_OUT, start_steps=1500, threads=1)
     record = json.loads(place.read_text(encoding="utf-8")) if place.exists() else {}
     if {k: record.get(k) for k in protocol} != protocol:
-        record = dict(command="python tools/record_conformal.py", torch=torch.__version__, code=code_here(), **protocol, seconds=0.0, tasks={})
+        record = dict(command="python tools/record_conformal.py", **origin(), **protocol, seconds=0.0, tasks={})
     began = time.process_time()
 
     def keep(task, part, found):

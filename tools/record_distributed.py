@@ -64,9 +64,9 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--large", type=int)
     args = parser.parse_args()
-    from softsortlib.lab.records import write_json          # not above: a process that computes sets its threads before torch is loaded
+    from softsortlib.lab.records import origin, write_json  # not above: a process that computes sets its threads before torch is loaded
     record = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
-    record["cores"] = os.cpu_count()
+    record.update(origin(), cores=os.cpu_count())
     record["tau"] = TAU
     if args.large: record["large"] = [measure(P, [args.large], 1)[0] for P in (4, 1)]
     else:

@@ -12,8 +12,8 @@ from pretend import cases  # noqa: E402
 
 import torch  # noqa: E402
 
-from softsortlib.lab.records import write_json  # noqa: E402
+from softsortlib.lab.records import origin, write_json  # noqa: E402
 
 rows = [dict(call=case.name, **case.run()) for case in cases()]
-write_json(root / "nbs/results/launches.json", dict(torch=torch.__version__, rows=rows))
+write_json(root / "nbs/results/launches.json", dict(**origin(), rows=rows))
 print(f"{len(rows)} calls, {sum(bool(row['waits']) for row in rows)} of which make the host wait")

@@ -145,7 +145,9 @@ def main(path, quick):
                 if bytes_ is not None: rows.append(dict(method=name, n=n, batch=1, peak_extra_bytes=bytes_))
     older = json.loads(Path(path).read_text()) if Path(path).exists() else {}
     kept = {"ranks": older["ranks"]} if "ranks" in older else {}
-    record = dict(environment=environment(threads, "quick" if quick else "paper"), rows=rows, **kept)
+    made = origin()
+    here = {**made["environment"], **environment(threads, "quick" if quick else "paper")}
+    record = dict(made, environment=here, rows=rows, **kept)
     Path(path).write_text(json.dumps(record, indent=1) + "\n")
 
 

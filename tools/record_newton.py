@@ -11,6 +11,7 @@ import torch
 
 from softsortlib.lab.data import NumberSets, load_images, seeded
 from softsortlib.lab.newton import newton_loss
+from softsortlib.lab.records import origin
 from softsortlib.lab.scoring import NumberCNN, is_right
 from softsortlib.lab.images import ImageBank
 from softsortlib.lab.sorting import SortConfig, build_operator
@@ -59,7 +60,7 @@ def main():
     protocol = dict(n=5, steps=args.steps, seeds=SEEDS, dampings=DAMPINGS, tuning_seed=TUNING, tuning_steps=args.steps // 2, test_sets=TEST_SETS, operators=OPERATORS, threads=1)
     protocol = json.loads(json.dumps(protocol))                                      # tuples as lists, as they are read again
     record = json.loads(place.read_text()) if place.exists() else {}
-    if record.get("protocol") != protocol: record = dict(command="python tools/record_newton.py", torch=torch.__version__, protocol=protocol, chosen={}, tuning=[], runs=[])
+    if record.get("protocol") != protocol: record = dict(command="python tools/record_newton.py", **origin(), protocol=protocol, chosen={}, tuning=[], runs=[])
 
     def once(part, **what):
         "The run of that description: out of the record, or trained now and recorded."

@@ -10,7 +10,7 @@ import json, os, subprocess, sys, time
 import torch
 
 from softsortlib.lab.bench import peak_memory
-from softsortlib.lab.records import environment, write_json
+from softsortlib.lab.records import origin, write_json
 
 SIZES = [(1_000, 200), (10_000, 2_000), (100_000, 20_000)]          # lists, and the items of the longest
 PADDED = 4 << 30                                                     # no padded run whose single tensor takes more than a 64th of this
@@ -71,7 +71,8 @@ def main(path):
                 if done.returncode: print(task, lists, padded, done.stderr[-300:]); continue
                 rows.append(json.loads(done.stdout)); print({k: rows[-1][k] for k in ("task", "items", "padded", "seconds", "peak_extra_bytes")}, flush=True)
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    write_json(path, dict(environment=dict(environment(), memory=memory, dtype="float32", date=time.strftime("%Y-%m-%d")), rows=rows))
+    made = origin()
+    write_json(path, dict(made, environment=dict(made["environment"], memory=memory, dtype="float32", date=made["date"].split()[0]), rows=rows))
 
 
 if __name__ == "__main__":

@@ -14,8 +14,7 @@ import torch
 from torch.profiler import profile
 
 from softsortlib.lab.bench import measure
-from softsortlib.lab.records import environment, write_json
-from softsortlib.lab.provenance import code_of, watch_code
+from softsortlib.lab.records import origin, write_json
 from softsortlib.lab.scoring import NumberCNN, sorting_loss
 from softsortlib.lab.sorting import SortConfig, build_operator
 
@@ -80,10 +79,9 @@ def main(out):
     torch.set_num_threads(1)
     *_, last = FORMS
     if out == "kept": return print(json.dumps(times({f"{last}, freed memory kept": FORMS[last]})))
-    with watch_code() as files: training_step(3, True, False)()
     rows = sorted(times(FORMS) + times_with_kept_memory(), key=lambda row: row["n"])
     where = {name: shares(training_step(5, *form)) for name, form in FORMS.items()}
-    write_json(out, dict(rows=rows, shares=where, kept=KEPT, code=code_of(files), environment=environment()))
+    write_json(out, dict(rows=rows, shares=where, kept=KEPT, **origin()))
 
 
 if __name__ == "__main__": main(sys.argv[1])

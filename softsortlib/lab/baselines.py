@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['BaselineConfig', 'BaselineTask', 'AutoencoderTask', 'ClassifierTask']
 
-# %% ../../nbs/lab/85_baselines.ipynb #4bb3616d
+# %% ../../nbs/lab/85_baselines.ipynb #33926230
 import math
 import time
 from collections.abc import Callable
@@ -19,8 +19,7 @@ from torch import Tensor, nn
 from ..core.permutation import patch_to
 from .data import optional
 from .embedding import EmbeddingConfig, EmbeddingTask, PointData
-from .provenance import code_of, watch_code
-from .records import environment, read_json, write_json
+from .records import origin, read_json, write_json
 from .scoring import FullPrecision
 from .training import check_folder, train, undisturbed
 from .voting import VoteAccuracy, majority, nearest
@@ -180,7 +179,7 @@ def _accuracies(config, data):
         rates[split] = [round(share, 6) for share in (score.right / score.seen).tolist()]
     return dict(zip(ks, rates["val"])), dict(zip(ks, rates["test"]))
 
-# %% ../../nbs/lab/85_baselines.ipynb #9252b0b2
+# %% ../../nbs/lab/85_baselines.ipynb #d7accf95
 def _computed(config, data):
     "The record of a baseline that is not trained; k is the best in validation."
     wall, cpu = time.monotonic(), time.process_time()
@@ -194,10 +193,10 @@ def _computed(config, data):
         "chance": {"accuracy": 1 / data.classes},
         "seconds": round(time.monotonic() - wall, 2),
         "cpu_seconds": round(time.process_time() - cpu, 2),
-        "environment": environment(),
+        **origin(),
     }
 
-# %% ../../nbs/lab/85_baselines.ipynb #b051ae6f
+# %% ../../nbs/lab/85_baselines.ipynb #e45c393b
 @patch_to(BaselineConfig)
 def run(self,
     out: "str | Path",  # the folder of the run
@@ -212,10 +211,10 @@ def run(self,
     check_folder(out, self)
     if (out / "result.json").exists():
         return read_json(out / "result.json", "remove it, and the run starts anew")
-    with undisturbed(threads), watch_code() as files:
+    with undisturbed(threads):
         data = PointData(self, folder)
         data.setup()
         write_json(out / "config.json", asdict(self))
-        record = {**_computed(self, data), "code": code_of(files)}
+        record = _computed(self, data)
         write_json(out / "result.json", record)
     return record

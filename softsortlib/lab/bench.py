@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['measure', 'peak_memory', 'copy_bandwidth', 'forward_backward', 'run_case', 'run_benchmark']
 
-# %% ../../nbs/lab/72_bench.ipynb #9d5364f4
+# %% ../../nbs/lab/72_bench.ipynb #b7cc0d81
 import difflib
 import gc
 import json
@@ -23,8 +23,7 @@ from torch import Tensor
 
 from .cases import SORT_FLOOR, How, cases, dense_floor, pieces
 from .contenders import absent_peers, fixed_order, softsort_listing
-from .provenance import modules_of, watch_code
-from .records import check_writable, merge_rows, pieces_done, read_json, this_run, with_runs, write_json
+from .records import check_writable, merge_rows, origin, pieces_done, read_json, write_json
 
 # %% ../../nbs/lab/72_bench.ipynb #840bb4b3
 def _seconds(f, device):
@@ -244,14 +243,7 @@ def _rows_alone(name, n, batch, device):
         rows.append(dict(contender=label, median=t, best=t, rounds=1, ratio=t / floor, memory=found[1]["memory"]))
     return rows
 
-# %% ../../nbs/lab/72_bench.ipynb #9d09b856
-def _through(step):
-    "The modules of the package that a pass goes through, but those of the lab, in one string."
-    with watch_code() as files:
-        step()
-    return " ".join(name for name in modules_of(files) if not name.startswith("lab."))
-
-
+# %% ../../nbs/lab/72_bench.ipynb #88534bce
 def _rows_in_turns(name, n, batch, rounds, memory, device):
     "Rows of contenders that take turns."
     case, s = cases()[name], _scores(batch, n, device)
@@ -267,8 +259,6 @@ def _rows_in_turns(name, n, batch, rounds, memory, device):
             share = batch / (case.contenders[label].sets or batch)
             row.update(median=t["median"] * share, best=t["best"] * share, ratio=row["ratio"] * share, first=first)
             row.update(difference=difference, sets=case.contenders[label].sets)
-            if case.contenders[label].here:
-                row["through"] = _through(steps[label][0])
             if memory and (found := in_a_fresh_process("alone", name, n, batch, label, device)):
                 row["memory"] = found[1]["memory"]
         rows.append(row)
@@ -327,13 +317,13 @@ def run_case(
         rows += [dict(case=name, n=n, batch=b, tau=case.tau, **row) for row in new]
     return rows
 
-# %% ../../nbs/lab/72_bench.ipynb #8f8f8a2e
+# %% ../../nbs/lab/72_bench.ipynb #8fdd773f
 def _opened(out, device):
     "The record in a file, or a new one; raise `ValueError` for one of another device."
     out = Path(out)
     if not out.exists():
         return dict(device=device, runs=[], rows=[])
-    record = with_runs(read_json(out, "remove it, or name another file"))
+    record = read_json(out, "remove it, or name another file")
     if record["device"] != device:
         raise ValueError(f"{out} is a record of {record['device']}, and this run is on {device}: name another file")
     return record
@@ -354,7 +344,7 @@ def _check_measuring(rounds, device):
     if device == "cuda" and not torch.cuda.is_available():
         raise ValueError("device cuda is not here: leave --device out to measure on the cpu")
 
-# %% ../../nbs/lab/72_bench.ipynb #1e962b37
+# %% ../../nbs/lab/72_bench.ipynb #e55cdb40
 def run_benchmark(
     out: "str | Path",  # the JSON file to write, or to go on with
     only: "tuple | None" = None,  # patterns of cases or pieces, all if None
@@ -372,7 +362,7 @@ def run_benchmark(
     _check_measuring(rounds, device)
     check_writable(out)
     record = _opened(out, device)
-    run = this_run(absent=absent_peers())
+    run = {**origin(), "absent": absent_peers()}
     done = set() if again else pieces_done(record, run)
     begin = time.monotonic()
     for name, n, batch in chosen:

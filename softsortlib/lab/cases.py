@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['Contender', 'Case', 'cases', 'pieces', 'bench_rows', 'Comparison', 'comparisons']
 
-# %% ../../nbs/lab/89_cases.ipynb #71dc7364
+# %% ../../nbs/lab/89_cases.ipynb #0cf593df
 from collections.abc import Callable
 from enum import Enum
 from fnmatch import fnmatch
@@ -18,7 +18,7 @@ from softsortlib.lab.contenders import (
     sigmoid_ranks, softsort_listing, softtorch_fast_soft_sort, softtorch_matrix, softtorch_rank, softtorch_sort,
     softtorch_transport, sparse_listing, topk_softmax, torchpsort_answer, torchsort_answer,
 )
-from .provenance import module_hash
+from .records import check_machines, machine
 from softsortlib.losses import (
     approx_ndcg_loss, auc_loss, average_precision_loss, kendall_loss, lambda_loss, listmle_loss, listnet_loss,
     neural_ndcg_loss, pirank_loss, quantised_ap_loss, reciprocal_rank_loss, slatk_loss, spearman_loss,
@@ -354,19 +354,12 @@ def pieces(
                 found.append((name, n, batch))
     return found
 
-# %% ../../nbs/lab/89_cases.ipynb #323225c2
-def _older(row, run, newest):
-    "Whether the modules that a row of ours names have changed or, where it names none, any code since its run."
-    if "through" in row and "modules" in run:
-        return any(module_hash(name) != run["modules"].get(name) for name in row["through"].split())
-    return run.get("code") != newest.get("code")
-
-
+# %% ../../nbs/lab/89_cases.ipynb #c0cd69f1
 def bench_rows(
     record: dict,  # as `run_benchmark` writes it
     pattern: str = "*",  # of cases
-) -> list:  # its rows that have a figure, each with here, asked, code and stale
-    "The rows of a record, told who they are and how old."
+) -> list:  # its rows that have a figure, each with here, asked and machine
+    "The rows of a record, told who they are; raise `ValueError` where one case and n has times of several machines."
     runs = record.get("runs") or [{}]
     known = cases()
     found = []
@@ -377,8 +370,9 @@ def bench_rows(
         who = case and case.contenders.get(row["contender"])
         told = dict(asked=who.asked, here=who.here) if who else dict(asked=None, here=False)
         run = runs[row.get("run", 0)]
-        ours = who.here if who else case is None or row["contender"] != case.floor
-        found.append({**told, **row, "code": run.get("code"), "stale": ours and _older(row, run, runs[-1])})
+        found.append({**told, **row, "machine": machine(run.get("environment"))})
+    for case, n in {(row["case"], row["n"]) for row in found}:
+        check_machines(f"{case}, n = {n}", [row["machine"] for row in found if (row["case"], row["n"]) == (case, n)])
     return found
 
 # %% ../../nbs/lab/89_cases.ipynb #f7d86854

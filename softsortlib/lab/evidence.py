@@ -6,14 +6,15 @@
 __all__ = ['HELD_OUT', 'Summary', 'summarise', 'Comparison', 'paired', 'verdict', 'select', 'figure', 'compare', 'between',
            'caption', 'results_table', 'groups']
 
-# %% ../../nbs/lab/70_evidence.ipynb #aaa96c4d
+# %% ../../nbs/lab/70_evidence.ipynb #422de97a
 import itertools
 import math
 import random
 from typing import NamedTuple
 
 from .data import optional
-from .provenance import age
+from .certificates import doubts
+from .records import check_machines, left_out, machine
 
 # %% ../../nbs/lab/70_evidence.ipynb #12bef5e5
 class Summary(NamedTuple):
@@ -191,7 +192,7 @@ def compare(
     figures = ([figure(side[seed], value) for seed in seeds] for side in (a, b))
     return paired(*figures, names, higher, confidence, comparisons)
 
-# %% ../../nbs/lab/70_evidence.ipynb #1418cdf8
+# %% ../../nbs/lab/70_evidence.ipynb #a2863fee
 def _conditions(lines, records):
     "Rows or columns as label -> conditions: from a field's name, or as they are."
     if not isinstance(lines, str):
@@ -214,6 +215,9 @@ def _cell(records, values, spec, where):
     numbers = [word.split(" (")[0] for word in words]
     count = words[0].split(" (")[1]
     return f"{' / '.join(numbers)} ({count}"
+
+
+MEASURED = {"seconds", "peak"}      # figures that hold for a machine have one of these words in their names
 
 
 def _check_presets(column, records):
@@ -249,7 +253,7 @@ def _range(records, name):
     short, long = (f"{v:.{0 if v >= 10 else 1}f}" for v in (min(numbers), max(numbers)))
     return short if short == long else f"{short} to {long}"
 
-# %% ../../nbs/lab/70_evidence.ipynb #0b883d3c
+# %% ../../nbs/lab/70_evidence.ipynb #183048d5
 def _precisions(records):
     "What was not computed in single precision, in words."
     flags = [r.get("trainer", {}).get("precision", "") for r in records]
@@ -262,7 +266,7 @@ def caption(
     records: list,  # those that a table shows
     values: tuple = (),  # names of the figures
 ) -> str:
-    "Preset, steps, seeds, seconds and precision of the runs of a table, and what code has changed since."
+    "Preset, steps, seeds, seconds and precision of the runs of a table, which do not hold, and what was left out."
     if not records:
         return "*Nothing was run yet.*"
     parts = [f"{' / '.join(values)}: mean±sample standard deviation (runs)"] if values else []
@@ -274,11 +278,11 @@ def caption(
     if _range(records, "cpu_seconds"):
         parts.append(f"{_range(records, 'cpu_seconds')} of them on the processor")
     parts += _precisions(records)
-    if age(records):
-        parts.append(age(records))
+    parts += doubts(records)
+    parts += [f"left out: {file} ({why})" for file, why in left_out.items()]
     return "*" + "; ".join(parts) + ".*"
 
-# %% ../../nbs/lab/70_evidence.ipynb #fadd763c
+# %% ../../nbs/lab/70_evidence.ipynb #6f529468
 def results_table(
     records: list,  # what `collect` or `read_records` gives
     rows="operator",  # a field, or {label: conditions}
@@ -304,6 +308,8 @@ def results_table(
             lines.append([f"{row}, published", *(str(published[row].get(column, "")) for column in across)])
     for column, runs in shown.items():
         _check_presets(column, runs)
+        if any(MEASURED & set(v.split("_")) for v in ((column,) if columns is None else values)):
+            check_machines(column, [machine(r.get("environment")) for r in runs])
     used = {id(r): r for runs in shown.values() for r in runs}
     table = "\n".join(f"| {' | '.join(line)} |" for line in lines)
     return f"{table}\n\n{caption(list(used.values()), values)}"

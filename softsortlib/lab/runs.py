@@ -206,7 +206,7 @@ def val_dataloader(self):
 def test_dataloader(self):
     return _loader(0, self.held_out("test"))
 
-# %% ../../nbs/lab/79_runs.ipynb #98890116
+# %% ../../nbs/lab/79_runs.ipynb #86c3d7a2
 class Task(pl.LightningModule):
     "What is learnt; a subclass sets `metric`, and writes the steps of training, validation and test."
     chance: dict = {}  # the figures of an answer that knows nothing
@@ -221,7 +221,6 @@ class Task(pl.LightningModule):
         self.cpu_seconds = 0.0
         self.before = {}            # the test of the untrained network
         self.rates = {}             # the last figures
-        self.code = {}              # the modules that it goes through, with their fingerprints
 
     def notes(self) -> dict:
         "Further entries of the record of a finished run."
@@ -278,10 +277,10 @@ def on_train_epoch_end(self):
     }
     self.curve.append({**point, **self.rates, **self.probe()})
 
-# %% ../../nbs/lab/79_runs.ipynb #393405a4
+# %% ../../nbs/lab/79_runs.ipynb #6abccf2e
 @patch_to(Task)
 def on_save_checkpoint(self, checkpoint):
-    checkpoint["run"] = {k: getattr(self, k) for k in ("curve", "seconds", "cpu_seconds", "before", "code")}
+    checkpoint["run"] = {k: getattr(self, k) for k in ("curve", "seconds", "cpu_seconds", "before")}
 
 
 @patch_to(Task)

@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['SpeedConfig', 'Contender', 'MemoryConfig', 'memory_end', 'speed', 'speed_cuda']
 
-# %% ../../nbs/lab/67_speed.ipynb #93d15045
+# %% ../../nbs/lab/67_speed.ipynb #91b1a28c
 import json
 import statistics
 import subprocess
@@ -23,8 +23,7 @@ from .data import seeded
 from .grid import grid
 from .limits import is_out_of_memory, memory_limit, trim_memory
 from .methods import METHODS, Method, log_diagonal, min_max, spearman
-from .provenance import code_of, watch_code
-from .records import environment, read_json, write_json
+from .records import origin, read_json, write_json
 from .training import RunConfig, check_folder, undisturbed
 
 # %% ../../nbs/lab/67_speed.ipynb #e323cce6
@@ -149,7 +148,7 @@ def _next(c, name, fits, fails):
     near = fails - fits <= max(c.resolution, fits / 20)
     return None if near or middle <= fits else middle
 
-# %% ../../nbs/lab/67_speed.ipynb #c27f2ff2
+# %% ../../nbs/lab/67_speed.ipynb #157111fc
 def _say(**words):
     "A line for the parent."
     print(json.dumps(words), flush=True)
@@ -171,9 +170,7 @@ def search_as_child(config, name, fits, fails):
     "Search in this process, and print a line before and after each try."
     c = MemoryConfig(**json.loads(config))
     torch.set_num_threads(1)
-    with watch_code() as files:
-        Contender(name, c, min(200, c.n)).step()
-    _say(code=code_of(files))
+    Contender(name, c, min(200, c.n)).step()
     with memory_limit(c.limit, c.device):
         while (n := _next(c, name, fits, fails)) is not None:
             _say(n=n)
@@ -184,25 +181,24 @@ def search_as_child(config, name, fits, fails):
             else:
                 fits = n
 
-# %% ../../nbs/lab/67_speed.ipynb #aaef6286
+# %% ../../nbs/lab/67_speed.ipynb #8067297c
 def _answers(config, name, fits, fails):
-    "What a child printed: the code that it runs through, its tries; and what it complained of."
+    "What a child printed of its tries, and what it complained of."
     program = ("import sys; from softsortlib.lab.speed import search_as_child; "
                "search_as_child(sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4]) or None)")
     words = [json.dumps(asdict(config)), name, str(fits), str(fails or 0)]
     done = subprocess.run([sys.executable, "-W", "ignore", "-c", program, *words], capture_output=True, text=True)
-    code, *tries = [json.loads(line) for line in done.stdout.splitlines()] or [{"code": {}}]
-    return code["code"], tries, done
+    return [json.loads(line) for line in done.stdout.splitlines()], done
 
-# %% ../../nbs/lab/67_speed.ipynb #ec174a0a
+# %% ../../nbs/lab/67_speed.ipynb #29b7df2e
 def memory_end(
     config: MemoryConfig,  # limit, resolution and the rest
     name: str,  # a key of METHODS
-) -> dict:  # fits, fails (None if nothing failed), peaks: [n, bytes] of the tries that fitted, code: its modules
+) -> dict:  # fits, fails (None if nothing failed), peaks: [n, bytes] of the tries that fitted
     "Search for the largest n that fits into the limit; raise `RuntimeError` when a child fails for another reason."
     fits, fails, peaks = 0, None, []
     while _next(config, name, fits, fails):
-        code, said, done = _answers(config, name, fits, fails)
+        said, done = _answers(config, name, fits, fails)
         if not said:
             raise RuntimeError(f"the search for {name} did not begin: {done.stderr.strip()[-300:]}")
         for line in said:
@@ -215,9 +211,9 @@ def memory_end(
             if done.returncode > 0 and "Error" in done.stderr and "emory" not in done.stderr:
                 raise RuntimeError(f"{name} at n = {said[-1]['n']}: {done.stderr.strip()[-300:]}")
             fails = said[-1]["n"]
-    return dict(fits=fits, fails=fails, peaks=sorted(peaks), code=code)
+    return dict(fits=fits, fails=fails, peaks=sorted(peaks))
 
-# %% ../../nbs/lab/67_speed.ipynb #e2c56fbe
+# %% ../../nbs/lab/67_speed.ipynb #9cd7844a
 def _warm(name, c):
     "A contender after its first epoch, with the peak memory of it; or the reason why there is none."
     if c.n > METHODS[name].largest:
@@ -235,9 +231,8 @@ def _warm(name, c):
 
 
 def _race(c, report):
-    "The contenders after all epochs, why others are absent, the learning curve, and the code of an epoch."
-    with watch_code() as files:                             # not while the clocks run: watching takes time
-        warm = {name: _warm(name, c) for name in c.chosen()}
+    "The contenders after all epochs, why others are absent, and the learning curve."
+    warm = {name: _warm(name, c) for name in c.chosen()}
     absent = {name: r for name, r in warm.items() if isinstance(r, str)}
     racers = {name: r for name, r in warm.items() if name not in absent}
     curve = []
@@ -249,7 +244,7 @@ def _race(c, report):
             point = {name: round(spearman(r.theta).mean().item(), 5) for name, r in racers.items()}
             curve.append({"step": k + 1, **point})
             report(curve[-1])
-    return racers, absent, curve, code_of(files)
+    return racers, absent, curve
 
 # %% ../../nbs/lab/67_speed.ipynb #224754d5
 def _times(racer):
@@ -266,7 +261,7 @@ def _times(racer):
         "sorted": (order == 1).double().mean().item(),
     }
 
-# %% ../../nbs/lab/67_speed.ipynb #1ae8c467
+# %% ../../nbs/lab/67_speed.ipynb #40eebd94
 def _recorded(config, out, threads, flags, work):
     "Give the result in the folder `out`, or make it by `work() -> dict` and write it there."
     if flags:
@@ -282,11 +277,11 @@ def _recorded(config, out, threads, flags, work):
         record = {"task": config.task, "config": asdict(config), **work()}
         record["seconds"] = round(time.monotonic() - wall, 2)
         record["cpu_seconds"] = round(time.process_time() - cpu, 2)
-        record["environment"] = environment()
+        record.update(origin())
     write_json(out / "result.json", record)
     return record
 
-# %% ../../nbs/lab/67_speed.ipynb #907c5f07
+# %% ../../nbs/lab/67_speed.ipynb #24dc1828
 @patch_to(SpeedConfig)
 def run(self,
     out: "str | Path",  # the folder of the run
@@ -298,14 +293,14 @@ def run(self,
     "Race the contenders and write `result.json`, unless it is there; raise `ValueError` when `out` holds another run."
     def work():
         with memory_limit(self.limit, self.device):
-            racers, absent, curve, code = _race(self, print if progress else lambda point: None)
+            racers, absent, curve = _race(self, print if progress else lambda point: None)
         methods = {name: _times(r) for name, r in racers.items()}
         seconds = {name: m["seconds"] for name, m in methods.items()}
-        return {"test": seconds, "methods": methods, "absent": absent, "curve": curve, "code": code}
+        return {"test": seconds, "methods": methods, "absent": absent, "curve": curve}
 
     return _recorded(self, out, threads, flags, work)
 
-# %% ../../nbs/lab/67_speed.ipynb #2102925c
+# %% ../../nbs/lab/67_speed.ipynb #1ec2d787
 @patch_to(MemoryConfig)
 def run(self,
     out: "str | Path",  # the folder of the run
@@ -318,13 +313,12 @@ def run(self,
 
     Raise `ValueError` when `out` holds another run."""
     def work():
-        ends, code = {}, {}
+        ends = {}
         for name in self.chosen():
             ends[name] = memory_end(self, name)
-            code.update(ends[name].pop("code"))
             if progress:
                 print(name, ends[name]["fits"], ends[name]["fails"])
-        return {"test": {name: e["fits"] for name, e in ends.items()}, "ends": ends, "code": code}
+        return {"test": {name: e["fits"] for name, e in ends.items()}, "ends": ends}
 
     return _recorded(self, out, threads, flags, work)
 

@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['WholeCheckpoints', 'RunProgress', 'train']
 
-# %% ../../nbs/lab/61_training.ipynb #74311fae
+# %% ../../nbs/lab/61_training.ipynb #45798c6e
 import contextlib
 import logging
 import math
@@ -23,8 +23,7 @@ import torch
 
 from ..core.permutation import patch_to
 from .data import optional
-from .provenance import code_of, watch_code
-from .records import environment, no_room, read_json, write_json
+from .records import no_room, origin, read_json, write_json
 from .runs import DrawnData, RunConfig, Task, pl
 
 # %% ../../nbs/lab/61_training.ipynb #ed2c7582
@@ -222,31 +221,16 @@ def _fit(trainer, task, data, last):
     task.best_step = best["global_step"]
     trainer.test(task, data, verbose=False)
 
-# %% ../../nbs/lab/61_training.ipynb #fefbe549
-class CodeWatch(pl.callbacks.Callback):
-    "Note the code of a run at the end of its first epoch, and stop watching."
-
-    def __init__(self, watch, files):
-        self.watch = watch
-        self.files = files
-
-    def on_train_epoch_end(self, trainer, task):
-        if self.watch is not None:
-            self.watch.close()
-            task.code = {**code_of(self.files), **task.code}
-        self.watch = None
-
-# %% ../../nbs/lab/61_training.ipynb #30650cb2
+# %% ../../nbs/lab/61_training.ipynb #e39534bf
 def _result(task, trainer, flags):
     "The record of a finished run."
-    last = task.curve[-1]
+    last, made = task.curve[-1], origin()
     return {
         "task": task.config.task,
         "config": asdict(task.config),
         "trainer": {k: str(v) for k, v in flags.items()},
         "devices": trainer.world_size,
         **task.notes(),
-        "code": task.code,
         "test": task.rates,
         "before": task.before,
         "chance": task.chance,
@@ -256,26 +240,25 @@ def _result(task, trainer, flags):
         "cpu_seconds": last["cpu_seconds"],
         "steps_per_second": round(last["step"] / max(last["seconds"], 0.01), 2),
         "curve": task.curve,
-        "environment": {**environment(), "pytorch-lightning": pl.__version__},
+        **made,
+        "environment": {**made["environment"], "pytorch-lightning": pl.__version__},
     }
 
-# %% ../../nbs/lab/61_training.ipynb #490426bf
+# %% ../../nbs/lab/61_training.ipynb #8847cfa5
 def _run_whole(config, out, folder, progress, callbacks, compile, flags):
     "Build the parts of a run, train and test: its record and its trainer."
     check_compile(compile)
     torch.manual_seed(config.seed)
-    with contextlib.ExitStack() as watch:
-        files = watch.enter_context(watch_code())
-        data, task = config.parts(folder)
-        data.setup()
-        if compile:
-            task.net.compile(mode=compile)
-        trainer = _trainer(config, out, [CodeWatch(watch, files), *callbacks], progress, flags)
-        write_json(out / "config.json", asdict(config))              # a run that cannot start leaves no folder
-        try:
-            _fit(trainer, task, data, out / "checkpoints" / "last.ckpt")
-        except SystemExit:
-            raise KeyboardInterrupt from None         # Lightning turns Ctrl-C into an exit
+    data, task = config.parts(folder)
+    data.setup()
+    if compile:
+        task.net.compile(mode=compile)
+    trainer = _trainer(config, out, callbacks, progress, flags)
+    write_json(out / "config.json", asdict(config))              # a run that cannot start leaves no folder
+    try:
+        _fit(trainer, task, data, out / "checkpoints" / "last.ckpt")
+    except SystemExit:
+        raise KeyboardInterrupt from None         # Lightning turns Ctrl-C into an exit
     record = _result(task, trainer, flags)
     if trainer.is_global_zero:
         write_json(out / "result.json", record)

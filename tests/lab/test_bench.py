@@ -8,8 +8,7 @@ import torch
 import softsortlib.lab.bench as bench
 from softsortlib.lab.bench import run_benchmark, run_case
 from softsortlib.lab.cases import Contender, How, bench_rows, cases, comparisons, pieces
-from softsortlib.lab.provenance import module_hash
-from softsortlib.lab.records import merge_rows, pieces_done, with_runs
+from softsortlib.lab.records import merge_rows, pieces_done
 
 
 @pytest.mark.parametrize("only, error, says", [
@@ -62,27 +61,22 @@ def row(case, label, **figures): return dict(case=case, n=5, batch=1, contender=
 
 
 def test_a_record_grows_by_pieces_and_knows_whose_each_is():
-    first, second = dict(code="a", date="2026-01-01"), dict(code="b", date="2026-01-02")
+    first, second = dict(commit="a", date="2026-01-01"), dict(commit="b", date="2026-01-02")
     record = merge_rows(dict(runs=[], rows=[]), [row("ranks", "LaplaceRank", median=2.0), row("dense", "NeuralSort", median=3.0)], first)
     assert pieces_done(record, dict(first, date="later")) == {("ranks", 5, 1), ("dense", 5, 1)} and not pieces_done(record, second)
     record = merge_rows(record, [row("ranks", "LaplaceRank", median=1.0)], second)
-    assert [(r["median"], r["code"], r["stale"]) for r in bench_rows(record)] == [(3.0, "a", True), (1.0, "b", False)]
+    assert [(r["median"], record["runs"][r["run"]]["commit"]) for r in bench_rows(record)] == [(3.0, "a"), (1.0, "b")]
     record = merge_rows(record, [row("dense", "NeuralSort", median=1.0)], dict(second, date="2026-01-03"))
-    assert len(record["runs"]) == 1 and not any(r["stale"] for r in bench_rows(record))
+    assert len(record["runs"]) == 1
 
 
-def test_a_row_is_stale_when_the_modules_that_it_names_have_changed():
-    new = module_hash("ranks.laplace")
-    rows = [row("ranks", "LaplaceRank", median=1.0, through="ranks.laplace", run=0), row("ranks", "Permutahedron", median=1.0, through="ranks.permutahedron", run=0),
-            row("ranks", "torchsort", median=1.0, run=0), row("dense", "NeuralSort", median=1.0, run=1)]
-    runs = [dict(code="a", modules={"ranks.laplace": new, "ranks.permutahedron": "00000000"}), dict(code="b")]
-    assert [r["stale"] for r in bench_rows(dict(runs=runs, rows=rows))] == [False, True, False, False]      # torchsort does not age with our code
-
-
-def test_the_rows_of_this_library_name_their_modules():
-    rows = {r["contender"]: r for r in bench._rows_in_turns("ranks", 2000, 1, 1, False, "cpu")}
-    assert "ranks.laplace" in rows["LaplaceRank"]["through"].split() and "ranks.laplace" not in rows["Permutahedron"]["through"].split()
-    assert not [name for name in rows["LaplaceRank"]["through"].split() if name.startswith("lab.")] and "through" not in rows["torch.sort, forward"]
+def test_a_column_of_times_has_one_machine():
+    rows = [row("ranks", "LaplaceRank", median=1.0, run=0), row("ranks", "torchsort", median=1.0, run=1), row("dense", "NeuralSort", median=1.0, run=1)]
+    runs = [dict(environment=dict(processor=name, cores=2)) for name in ("abacus", "slide rule")]
+    assert [r["machine"] for r in bench_rows(dict(runs=runs, rows=rows[1:]))] == ["slide rule, 2 cores"] * 2
+    assert len(bench_rows(dict(runs=runs, rows=[rows[0], rows[2]]))) == 2               # two machines, but not in one column
+    with pytest.raises(ValueError, match="'ranks, n = 5' mixes times of abacus, 2 cores and slide rule, 2 cores"): bench_rows(dict(runs=runs, rows=rows))
+    assert {r["machine"] for r in bench_rows(dict(rows=[dict(rows[0], run=0)]))} == {"machine not noted"}
 
 
 def test_only_those_who_were_asked_the_same_in_the_same_run_are_compared():
@@ -111,11 +105,6 @@ def test_a_stopped_benchmark_goes_on(tmp_path, monkeypatch):
     assert asked == [None] and len(record["rows"]) == 4                         # no time: nothing is begun
     out.write_text(json.dumps(record | dict(device="cuda")))
     with pytest.raises(ValueError, match="name another file"): run_benchmark(out, ("ranks",))
-
-
-def test_an_old_record_is_read_as_one_run_of_unknown_code():
-    record = with_runs(dict(environment=dict(torch="2"), absent={}, device="cpu", rows=[row("ranks", "LaplaceRank", median=1.0)]))
-    assert record["runs"][0]["code"] is None and record["rows"][0]["run"] == 0
 
 
 def test_first_calls_are_those_of_a_fresh_process():

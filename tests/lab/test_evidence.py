@@ -8,8 +8,8 @@ from hypothesis import assume, given, settings, strategies as st
 
 pytest.importorskip("scipy", reason="the experiments extra is not installed")
 
+from softsortlib.lab import evidence
 from softsortlib.lab.evidence import Comparison, caption, compare, figure, groups, paired, results_table, select, summarise, verdict
-from softsortlib.lab.provenance import module_hash
 
 numbers = st.floats(-1e3, 1e3)
 
@@ -170,13 +170,24 @@ def test_mixtures_are_refused(records, message):
 
 
 def test_captions():
-    assert caption([record(seconds=5.4), record(seed=1, seconds=99.8)], ("EM",)) == "*EM: mean±sample standard deviation (runs); preset quick; 100 steps; seeds 0, 1; 5.4 to 100 seconds a run; 2 of 2 runs did not note their code.*"
-    now = dict(code={"rowwise.softsort": module_hash("rowwise.softsort")}, trainer={"precision": "bf16-mixed"})
+    assert caption([record(seconds=5.4), record(seed=1, seconds=99.8)], ("EM",)) == "*EM: mean±sample standard deviation (runs); preset quick; 100 steps; seeds 0, 1; 5.4 to 100 seconds a run.*"
+    now = dict(trainer={"precision": "bf16-mixed"})
     assert caption([dict(record(), **now)]).endswith("; convolutions in bfloat16.*")
     assert "1 of 2 runs with convolutions in bfloat16" in caption([dict(record(), **now), record(seed=1)])
-    older = dict(record(), code={"rowwise.softsort": "00000000", "core.operators": module_hash("core.operators")})
-    assert caption([older]).endswith("; 1 of 1 runs are older than the code of rowwise.softsort.*")
     assert "60 seconds a run; 12 of them on the processor" in caption([dict(record(), cpu_seconds=12.3)])
+
+
+def test_times_of_two_machines_do_not_share_a_column():
+    here, there = (dict(record(operator=name), environment=dict(processor=what, cores=2)) for name, what in (("softsort", "abacus"), ("neuralsort", "slide rule")))
+    assert "0.5" in results_table([here, there], value="EM", spec=".1f")
+    with pytest.raises(ValueError, match="'n = 5' mixes times of abacus, 2 cores and slide rule, 2 cores"): results_table([here, there], value="seconds")
+    with pytest.raises(ValueError, match="'seconds' mixes times"): results_table([here, there], columns=None, value=("EM", "seconds"))
+
+
+def test_a_caption_names_what_does_not_hold_and_what_was_left_out(monkeypatch):
+    monkeypatch.setattr(evidence, "doubts", lambda records: ["1 of 1 runs not certified: no data"])
+    monkeypatch.setitem(evidence.left_out, "half.json", "empty or cut off")
+    assert caption([record()]).endswith("; 1 of 1 runs not certified: no data; left out: half.json (empty or cut off).*")
 
 
 def test_nan_is_never_better():

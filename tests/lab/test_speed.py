@@ -9,7 +9,6 @@ import torch
 from softsortlib.lab.contenders import softsort_listing
 from softsortlib.lab.grid import GRIDS, run_name, small_record
 from softsortlib.lab.large_sets import TAU, LargeConfig, OrderFigures, draw_sets, make_loss, order_figures, utility
-from softsortlib.lab.provenance import changed_since
 from softsortlib.lab.speed import METHODS, Contender, MemoryConfig, SpeedConfig, _next, is_out_of_memory, log_diagonal, memory_end, memory_limit, min_max, spearman
 
 linux = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="limits of memory are set on Linux")
@@ -109,7 +108,7 @@ def test_a_record_is_small_complete_and_read_again(tmp_path):
     config = SpeedConfig(n=20, steps=30, batch=2)
     record = config.run(tmp_path / "a", threads=1)
     assert set(record["methods"]) == set(METHODS) and not record["absent"]
-    assert {"task", "config", "test", "seconds", "cpu_seconds", "environment"} <= set(record)
+    assert {"task", "config", "test", "seconds", "cpu_seconds", "version", "commit", "date", "environment"} <= set(record)
     assert record["curve"][0]["step"] == 1 and record["curve"][-1]["step"] == 31
     kept = small_record(record)
     assert len(json.dumps(kept, indent=1)) <= 15_000 and kept["curve"]
@@ -121,7 +120,6 @@ def test_a_record_is_small_complete_and_read_again(tmp_path):
 
 def test_large_networks_are_left_out_with_a_reason(tmp_path):
     record = SpeedConfig(n=401, steps=1, batch=1, methods="odd_even-dense, softsort1-lazy").run(tmp_path, threads=1)
-    assert "rowwise.softsort" in record["code"] and "networks.operator" not in record["code"] and not changed_since(record)
     assert list(record["methods"]) == ["softsort1-lazy"] and "400" in record["absent"]["odd_even-dense"]
 
 
@@ -159,7 +157,6 @@ def test_the_end_of_memory_is_where_arithmetic_puts_it():
     end = memory_end(MemoryConfig(n=200, limit=1 / 32, resolution=50, largest=1600), "softsort1-published")
     assert end["fails"] <= math.sqrt(2**25 / 160) + 50 and end["fits"] >= math.sqrt(2**25 / 640) - 100
     assert [n for n, _ in end["peaks"]] == sorted(n for n, _ in end["peaks"])
-    assert "lab.methods" in end["code"] and not changed_since(end)
 
 
 @pytest.mark.parametrize("table", ["speed", "speed_cuda", "large_sets"])
