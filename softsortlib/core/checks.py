@@ -97,7 +97,7 @@ def has_values(x: Tensor) -> bool:
         x = torch._C._functorch.get_unwrapped(x)
     return not torch._C._functorch.is_functorch_wrapped_tensor(x)
 
-# %% ../../nbs/core/05_checks.ipynb #d452d91a
+
 def is_concrete(x: Tensor) -> bool:
     "Whether the values of `x` can be looked at for free: on the CPU, and not while tracing or transforming."
     return x.device.type == "cpu" and has_values(x)

@@ -9,7 +9,7 @@ __all__ = ['check_tau', 'Operator', 'get_operator']
 import difflib
 import math
 import numbers
-from typing import TYPE_CHECKING, overload
+from typing import TYPE_CHECKING, TypeVar, overload
 
 import torch
 from torch import Tensor, nn
@@ -64,12 +64,18 @@ def check_flags(**flags):
             raise TypeError(f"{name} must be True or False, got {value!r}")
 
 # %% ../../nbs/core/01_operators.ipynb #f17024cf
+S = TypeVar("S", bound="Scored")
+
+
 class Scored(nn.Module):
     "What operators on scores share: the temperature, the direction, the names, the repr."
     names: dict = {}
     shown: "tuple[str, ...]" = ("tau", "descending")  # attributes in the repr
     tau: "float | Tensor"
     descending: bool
+
+    if TYPE_CHECKING:
+        def facing(self: "S", descending: bool) -> "S": ...
 
     def __init_subclass__(cls, name=None, **kwargs):
         super().__init_subclass__(**kwargs)
@@ -104,13 +110,19 @@ def _shown(value):
     return f"{value.item():.4g}" if value.numel() == 1 else f"Tensor{tuple(value.shape)}"
 
 # %% ../../nbs/core/01_operators.ipynb #059e4dff
+def twin_of(operator):
+    "An operator that shares its parts and parameters with this one."
+    other = object.__new__(type(operator))
+    other.__dict__.update(operator.__dict__)
+    return other
+
+
 @patch_to(Scored)
 def facing(self, descending):
     "This operator if that is its direction, else one that shares all with it and sorts in the other."
     if self.descending == descending:
         return self
-    other = object.__new__(type(self))
-    other.__dict__.update(self.__dict__)
+    other = twin_of(self)
     other.descending = descending
     return other
 

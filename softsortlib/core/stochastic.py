@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from softsortlib.core.checks import (
     check_mask, check_scores, check_type, compute_dtype, patch_to, together, zero_outside,
 )
-from .operators import Operator, get_operator
+from .operators import Operator, get_operator, twin_of
 from .permutation import SoftPermutation
 
 # %% ../../nbs/core/04_stochastic.ipynb #6f700d61
@@ -132,6 +132,14 @@ class Stochastic(Operator):
     def descending(self) -> bool:
         "Whether the operator sorts from the largest down."
         return self.operator.descending
+
+# %% ../../nbs/core/04_stochastic.ipynb #7acf5e82
+@patch_to(Stochastic)
+def facing(self, descending):
+    "This one if that is its direction, else one whose operator sorts in the other."
+    other = twin_of(self)
+    other._modules = {**self._modules, "operator": self.operator.facing(descending)}
+    return other
 
 # %% ../../nbs/core/04_stochastic.ipynb #929e5945
 @patch_to(Stochastic)

@@ -184,7 +184,7 @@ def _inputs_of(ctx):
 
 # %% ../../nbs/engine/92_autograd.ipynb #8bd04769
 def _pull_of(f, learn, results):
-    "The gradients of `f` in its arguments `learn`, as a function of those of its `results` results and of its arguments."
+    "The gradients of `f` in its arguments `learn`: a function of those of its `results` results and of its arguments."
     def pull(*args):
         again = torch.is_grad_enabled()
         if not again:
@@ -239,7 +239,7 @@ class _Recomputed(torch.autograd.Function):
 
 # %% ../../nbs/engine/92_autograd.ipynb #8863ce71
 def recomputed(f, tensors):
-    "`f`, whose first arguments are tensors of one batch shape, as one node: its derivatives of all orders are made when asked for."
+    "`f`, whose first arguments are tensors of one batch shape, as one node: derivatives are made when asked for."
     def call(*args):
         return _Recomputed.apply(f, tensors, *args)
     return call
@@ -268,7 +268,7 @@ def _slices(args, by, cut, most):
 
 # %% ../../nbs/engine/92_autograd.ipynb #5995b26a
 def in_parts(f, tensors, by, cut, joined, most=_PART):
-    """`f` by parts of its arguments `cut`, {place: dimension}; a slice takes as many numbers as argument `by` has, a part `most`.
+    """`f` by parts of arguments `cut`, {place: dimension}; a slice takes the numbers of argument `by`, a part `most`.
 
     The results, a tuple, are joined along the dimensions `joined`, or added where that is None."""
     part = recomputed(f, tensors)
