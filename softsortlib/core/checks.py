@@ -6,7 +6,7 @@
 __all__ = ['is_row_stochastic', 'is_doubly_stochastic', 'is_permutation_matrix', 'is_unimodal_row_stochastic', 'compute_dtype',
            'check_scores', 'check_mask']
 
-# %% ../../nbs/core/05_checks.ipynb #6d27b435
+# %% ../../nbs/core/05_checks.ipynb #59c7939d
 import functools
 from contextlib import nullcontext
 from typing import TYPE_CHECKING
@@ -88,7 +88,7 @@ def compute_dtype(
     "The dtype in which a result of `dtype` is computed."
     return torch.float32 if dtype in (torch.float16, torch.bfloat16) else dtype
 
-# %% ../../nbs/core/05_checks.ipynb #0fcc42c4
+# %% ../../nbs/core/05_checks.ipynb #7273873c
 def has_values(x: Tensor) -> bool:
     "Whether code can read the values of `x`, at any cost: not while tracing or transforming."
     if torch.compiler.is_compiling() or x.is_meta or isinstance(x, FakeTensor):
@@ -102,14 +102,14 @@ def is_concrete(x: Tensor) -> bool:
     "Whether the values of `x` can be looked at for free: on the CPU, and not while tracing or transforming."
     return x.device.type == "cpu" and has_values(x)
 
-# %% ../../nbs/core/05_checks.ipynb #7666a809
+# %% ../../nbs/core/05_checks.ipynb #fb2d288b
 def refuse_distributed(x, name):
     "Raise `TypeError` for a `DTensor`, of which a process holds a part."
     if hasattr(x, "full_tensor"):
         raise TypeError(f"{name} must be a plain tensor, got {type(x).__name__}: "
                         f"pass {name}.to_local() with group=, or {name}.full_tensor()")
 
-# %% ../../nbs/core/05_checks.ipynb #005536db
+# %% ../../nbs/core/05_checks.ipynb #45c088a2
 def check_scores(
     scores: Tensor,  # (..., n), floating point
     name: str = "scores",  # how the message names them
@@ -140,7 +140,7 @@ def check_type(value, kind, name):
     if not isinstance(value, kind):
         raise TypeError(f"{name} must be a {kind.__name__}, got {type(value).__name__}")
 
-# %% ../../nbs/core/05_checks.ipynb #ecab24eb
+# %% ../../nbs/core/05_checks.ipynb #6a5cd04f
 def check_mask(
     mask: "Tensor | None",  # bool, broadcastable to the scores' shape, True = a real element
     scores: Tensor,  # (..., n)

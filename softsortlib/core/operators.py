@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['check_tau', 'Operator', 'get_operator']
 
-# %% ../../nbs/core/01_operators.ipynb #a7af123b
+# %% ../../nbs/core/01_operators.ipynb #cef210cf
 import difflib
 import math
 import numbers
@@ -63,7 +63,7 @@ def check_flags(**flags):
         if not isinstance(value, bool):
             raise TypeError(f"{name} must be True or False, got {value!r}")
 
-# %% ../../nbs/core/01_operators.ipynb #f17024cf
+# %% ../../nbs/core/01_operators.ipynb #4f6a90ce
 S = TypeVar("S", bound="Scored")
 
 
@@ -109,7 +109,7 @@ def _shown(value):
         return repr(value)
     return f"{value.item():.4g}" if value.numel() == 1 else f"Tensor{tuple(value.shape)}"
 
-# %% ../../nbs/core/01_operators.ipynb #059e4dff
+# %% ../../nbs/core/01_operators.ipynb #4b6c1041
 def twin_of(operator):
     "An operator that shares its parts and parameters with this one."
     other = object.__new__(type(operator))
@@ -126,7 +126,7 @@ def facing(self, descending):
     other.descending = descending
     return other
 
-# %% ../../nbs/core/01_operators.ipynb #40240596
+# %% ../../nbs/core/01_operators.ipynb #11f401c1
 class Operator(Scored):
     """Base of all operators: a module from scores (..., n) to a `SoftPermutation` (..., m, n).
 
@@ -163,7 +163,7 @@ def _soft_permutation(self, s, tau, mask, dtype):
     "What a subclass writes: s (..., n) in the compute dtype, tau a float or (..., 1), mask bool (..., n) or None."
     raise NotImplementedError(f"{type(self).__name__} does not say how to build its soft permutation")
 
-# %% ../../nbs/core/01_operators.ipynb #c47e1f78
+# %% ../../nbs/core/01_operators.ipynb #7e9f11e9
 @patch_to(Operator)
 def _single(self, P, s):
     "The map of a single score: one, with a zero gradient to s (..., 1); P itself where it is of another shape."

@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['plackett_luce_log_prob', 'gumbel_noise', 'Stochastic', 'SampleMean']
 
-# %% ../../nbs/core/04_stochastic.ipynb #6573e361
+# %% ../../nbs/core/04_stochastic.ipynb #da571688
 import math
 
 import torch
@@ -133,7 +133,7 @@ class Stochastic(Operator):
         "Whether the operator sorts from the largest down."
         return self.operator.descending
 
-# %% ../../nbs/core/04_stochastic.ipynb #7acf5e82
+# %% ../../nbs/core/04_stochastic.ipynb #108bfc4d
 @patch_to(Stochastic)
 def facing(self, descending):
     "This one if that is its direction, else one whose operator sorts in the other."

@@ -78,7 +78,7 @@ def nearest(
     upper = torch.where(holds, p, len(holds)).flip(0).cummin(0).values.flip(0)[1:]
     return lower.T, upper.T
 
-# %% ../../nbs/distributed/158_bridges.ipynb #5d25c3d1
+# %% ../../nbs/distributed/158_bridges.ipynb #6b0bd74d
 def itself(
     hull: Hull,
 ) -> Tensor:  # first and last value, the sum less the first for each, and how many, (4, B)

@@ -156,7 +156,7 @@ def exchange(
     table = flat.new_zeros(B * width, *x.shape[2:])
     return table.index_copy(0, places(receive, width), flat).unflatten(0, (B, width))
 
-# %% ../../nbs/distributed/150_exchange.ipynb #5a172c04
+# %% ../../nbs/distributed/150_exchange.ipynb #7c5a5472
 _HEADER = 2048  # bytes
 
 

@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = []
 
-# %% ../../nbs/engine/92_autograd.ipynb #15b3a445
+# %% ../../nbs/engine/92_autograd.ipynb #0a581c9d
 import torch
 from torch import Tensor, nn
 from torch._library.infer_schema import infer_schema  # torch.library.infer_schema from torch 2.5
@@ -99,7 +99,7 @@ def custom_op(name, module):
     "Turn the decorated function of `module` into an operator; its annotations give inputs and outputs."
     return lambda f: CustomOp(f, qualified(name, module))
 
-# %% ../../nbs/engine/92_autograd.ipynb #709c6bd6
+# %% ../../nbs/engine/92_autograd.ipynb #27f51d91
 def _put_first(a, dim, size):
     "The tensor `a` with its mapped dimension `dim` in front, repeated `size` times if it has none; None stays."
     if a is None:
@@ -107,7 +107,7 @@ def _put_first(a, dim, size):
     return a.expand(size, *a.shape) if dim is None else a.movedim(dim, 0)
 
 
-# %% ../../nbs/engine/92_autograd.ipynb #07b2937e
+# %% ../../nbs/engine/92_autograd.ipynb #51ef6889
 def batched(op, tensors):
     """The vmap rule of `op`, whose first arguments are tensors with the same batch dimensions.
 
@@ -142,7 +142,7 @@ def _in_one_piece(op):
         forward=staticmethod(forward),
         backward=staticmethod(op.backward)))
 
-# %% ../../nbs/engine/92_autograd.ipynb #e5d8a236
+# %% ../../nbs/engine/92_autograd.ipynb #6de06f0f
 def differentiable(op, tensors, backward, setup=None, instead=IN_REVERSE):
     """Give `op`, whose first arguments are tensors of one batch shape, all its rules; call what this returns, not `op`.
 
@@ -182,7 +182,7 @@ def _inputs_of(ctx):
     return [other[0] if other else next(saved) for other in ctx.others]
 
 
-# %% ../../nbs/engine/92_autograd.ipynb #8bd04769
+# %% ../../nbs/engine/92_autograd.ipynb #91484faa
 def _pull_of(f, learn, results):
     "The gradients of `f` in its arguments `learn`: a function of those of its `results` results and of its arguments."
     def pull(*args):
@@ -237,7 +237,7 @@ class _Recomputed(torch.autograd.Function):
     jvp = staticmethod(_forward_mode("a recomputed function"))
 
 
-# %% ../../nbs/engine/92_autograd.ipynb #8863ce71
+# %% ../../nbs/engine/92_autograd.ipynb #aa727267
 def recomputed(f, tensors):
     "`f`, whose first arguments are tensors of one batch shape, as one node: derivatives are made when asked for."
     def call(*args):
@@ -266,7 +266,7 @@ def _slices(args, by, cut, most):
         yield [own.get(i, a) for i, a in enumerate(args)]
 
 
-# %% ../../nbs/engine/92_autograd.ipynb #5995b26a
+# %% ../../nbs/engine/92_autograd.ipynb #f213f854
 def in_parts(f, tensors, by, cut, joined, most=_PART):
     """`f` by parts of arguments `cut`, {place: dimension}; a slice takes the numbers of argument `by`, a part `most`.
 

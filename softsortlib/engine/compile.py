@@ -236,7 +236,7 @@ def jit(f=None, fastmath=("reassoc", "contract", "nsz"), lent=False, paste=False
     inline = "always" if paste else "never"
     return Kernel(f, dict(nogil=True, error_model="numpy", fastmath=set(fastmath), _nrt=not lent, inline=inline))
 
-# %% ../../nbs/engine/90_compile.ipynb #6fd62906
+# %% ../../nbs/engine/90_compile.ipynb #931e1cf5
 _pools = {}
 
 def _pool(threads):
@@ -320,7 +320,7 @@ def arrays(*tensors):
     "The numpy arrays behind CPU tensors, contiguous; they share memory where the tensors already were."
     return [t.detach().contiguous().numpy() for t in tensors]
 
-# %% ../../nbs/engine/90_compile.ipynb #0a10dd94
+# %% ../../nbs/engine/90_compile.ipynb #080eece7
 HUGE = 1 << 20  # numbers from which memory comes in huge pages
 
 def empty_matrix(dtype, *shape):

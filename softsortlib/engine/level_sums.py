@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['level_sums']
 
-# %% ../../nbs/engine/141_level_sums.ipynb #eab9b6ab
+# %% ../../nbs/engine/141_level_sums.ipynb #92de63ae
 from typing import NamedTuple
 
 import torch
@@ -47,7 +47,7 @@ def length_classes(row):
         classes.append(Class(first + column.clamp(max=many - 1), column < many))
     return classes
 
-# %% ../../nbs/engine/141_level_sums.ipynb #8743bf3b
+# %% ../../nbs/engine/141_level_sums.ipynb #b980c619
 SHORT = switch("level_sums: all pairs", 32, "n")  # points of a row up to which all pairs are made
 _TILE = switch("level_sums: tile", 1 << 20, "B n^2")  # pairs at a time
 
@@ -138,7 +138,7 @@ def _op(x: Tensor, w: Tensor, tau: Tensor, levels: Tensor, order: Tensor,
 def _(x, w, tau, levels, order, law, m, nu, eps, across, backend):
     return w.new_empty(w.shape)
 
-# %% ../../nbs/engine/141_level_sums.ipynb #558137f7
+# %% ../../nbs/engine/141_level_sums.ipynb #7ffdda35
 def _save(ctx, inputs, output):
     *tensors, ctx.law, ctx.m, ctx.nu, ctx.eps, ctx.across, ctx.backend = inputs
     ctx.save_for_backward(*tensors)

@@ -206,7 +206,7 @@ def permuted(
         return x.gather(-2, order[..., None].expand(x.shape))
     return _permute(x, order)
 
-# %% ../../nbs/engine/93_radix.ipynb #be83c1f2
+# %% ../../nbs/engine/93_radix.ipynb #3724d8a0
 def inverse(
     order: Tensor,  # each place once, long, (..., n)
 ) -> Tensor:  # long, (..., n)

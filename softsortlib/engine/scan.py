@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['exp_scan_dense', 'exp_scan', 'exp_mean']
 
-# %% ../../nbs/engine/94_scan.ipynb #e45988a4
+# %% ../../nbs/engine/94_scan.ipynb #c7d23f5f
 import torch
 from torch import Tensor
 
@@ -73,7 +73,7 @@ def _scan_torch(s, x, tau, mode, left=one_sided_sums):
         return (A + B).to(x.dtype)
     return (A - B).to(x.dtype)
 
-# %% ../../nbs/engine/94_scan.ipynb #94c337c6
+# %% ../../nbs/engine/94_scan.ipynb #971013c0
 def _scan_numba(s, x, tau, mode):
     "The sums (94.2) by the compiled loop."
     y = x.new_empty(x.shape)
@@ -135,7 +135,7 @@ def _fused(gy, gZ, s, x, tau, size, means, mean, learn=True):
         spread_rows(scan_back_rows, tau.numel(), work, rows, gy, gZ, Means(*means), mean, out)
     return grads.s, grads.x, grads.tau.to(tau.dtype)
 
-# %% ../../nbs/engine/94_scan.ipynb #95dfc7c3
+# %% ../../nbs/engine/94_scan.ipynb #67aad07e
 @custom_op("exp_scan_backward", __name__)
 def _scan_back_op(
     gy: Tensor, s: Tensor, x: Tensor, tau: Tensor, learn: bool, backend: str
@@ -150,7 +150,7 @@ def _scan_back_op(
 def _(gy, s, x, tau, learn, backend):
     return s.new_empty(s.shape), x.new_empty(x.shape), tau.new_empty(tau.shape)
 
-# %% ../../nbs/engine/94_scan.ipynb #7cf3add2
+# %% ../../nbs/engine/94_scan.ipynb #e379899d
 def _save(ctx, inputs, output):
     s, x, tau, ctx.mode, ctx.backend = inputs
     ctx.save_for_backward(s, x, tau)
@@ -279,7 +279,7 @@ def _mean_back_triton(go, gZ, s, x, tau, size, o, Z, learn):
     grads = mean_back_triton(*one_batch(tau.shape, go, gZ, s, x, tau, size, o, Z), learn)
     return tuple(g.view(a.shape) for g, a in zip(grads, (s, x, tau)))
 
-# %% ../../nbs/engine/94_scan.ipynb #c45135b9
+# %% ../../nbs/engine/94_scan.ipynb #b32cad81
 @custom_op("exp_mean_backward", __name__)
 def _mean_back_op(
     go: Tensor, gZ: Tensor,  # what arrives
@@ -298,7 +298,7 @@ def _mean_back_op(
 def _(go, gZ, s, x, tau, size, o, low, Z, learn, backend):
     return s.new_empty(s.shape), x.new_empty(x.shape), tau.new_empty(tau.shape)
 
-# %% ../../nbs/engine/94_scan.ipynb #deb32f60
+# %% ../../nbs/engine/94_scan.ipynb #aca4e4ae
 def _save_mean(ctx, inputs, output):
     *saved, ctx.backend = inputs
     ctx.save_for_backward(*saved, *output)

@@ -99,7 +99,7 @@ def widest(law, m, p, eps, nu=0):
             high = middle
     return low
 
-# %% ../../nbs/engine/99_sums.ipynb #f29f9c0c
+# %% ../../nbs/engine/99_sums.ipynb #d70ddd58
 @lru_cache(None)
 def cutoff(law, m, eps, nu=0):
     "Where u^nu K_m has come within eps of its far value, in temperatures; the density so far that N sources are."
@@ -118,7 +118,7 @@ def chebyshev(p, like):
     D[0] /= 2
     return points, D
 
-# %% ../../nbs/engine/99_sums.ipynb #a5c659e2
+# %% ../../nbs/engine/99_sums.ipynb #7946af5c
 def tables(law, m, p, reach, ratios, nu=0):
     "C of (99.2) for each ratio h / tau, (len(ratios), p, (2 reach + 1) p), and at column (b - a + reach) p + l."
     points, D = chebyshev(p, ratios)

@@ -114,7 +114,7 @@ def unknown_method(
     hint = f": did you mean {near[0]!r}?" if near else ";"
     return ValueError(f"unknown method {method!r}{hint} There are {', '.join(sorted(names))}")
 
-# %% ../../nbs/functional/53_arguments.ipynb #c51a2511
+# %% ../../nbs/functional/53_arguments.ipynb #7cc2edd4
 def oriented(
     method: "str | Operator | RankOperator",  # an operator, or its name
     names: dict,  # the operators that can serve, by name
@@ -141,7 +141,7 @@ def turned(
     "`sign * s`, and nothing is done where the sign is one."
     return s if sign == 1 else -s
 
-# %% ../../nbs/functional/53_arguments.ipynb #11f7e1e8
+# %% ../../nbs/functional/53_arguments.ipynb #974019a3
 def ranker(
     method: "str | Operator | RankOperator",  # an operator, or its name
     tau: "float | Tensor | None",  # the temperature of a named operator; None is its own

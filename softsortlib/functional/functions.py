@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['soft_permutation', 'soft_sort', 'soft_rank', 'soft_topk', 'soft_topk_mask']
 
-# %% ../../nbs/functional/50_functions.ipynb #70a9aaeb
+# %% ../../nbs/functional/50_functions.ipynb #214dd19c
 import torch
 from torch import Tensor
 
@@ -40,7 +40,7 @@ def _also(method):
         return " and soft_sort"
     return ""
 
-# %% ../../nbs/functional/50_functions.ipynb #2a9bf668
+# %% ../../nbs/functional/50_functions.ipynb #575a1045
 def sorter(
     method: "str | Operator",  # an operator or its name
     tau: "float | Tensor | None",  # its temperature
@@ -52,7 +52,7 @@ def sorter(
                         f"choose one of {', '.join(sorted(Operator.names))}")
     return oriented(method, Operator.names, tau, descending)
 
-# %% ../../nbs/functional/50_functions.ipynb #528d9291
+# %% ../../nbs/functional/50_functions.ipynb #c0517dc1
 @on_lists(join_maps)
 def soft_permutation(
     x: Tensor,  # scores, any shape, floating point
@@ -113,7 +113,7 @@ def _kernel_of_ranks(s, offsets, descending=False, method="softsort", tau=None, 
     kernels = {SoftSort: Of.RANK, LaplaceRank: Of.LAPLACE, SigmoidRank: Of.SIGMOID}
     return _list_kernel(s, offsets, method, tau, kernels)
 
-# %% ../../nbs/functional/50_functions.ipynb #c2b34e13
+# %% ../../nbs/functional/50_functions.ipynb #ca930ad0
 def _rank_only_sort(s, mask, descending, method, tau):
     "Sorted values, (..., n), of an operator that has no matrix; raise `TypeError` when it has ranks only."
     operator = oriented(method, RankOperator.names, tau, descending)
@@ -127,7 +127,7 @@ def _sorters():
     own = {name: cls for name, cls in RankOperator.names.items() if hasattr(cls, "sort")}
     return {**Operator.names, **own}
 
-# %% ../../nbs/functional/50_functions.ipynb #3e153876
+# %% ../../nbs/functional/50_functions.ipynb #d63dab22
 @on_lists(join_items, _kernel_of_values)
 def soft_sort(
     x: Tensor,  # any shape, floating point
@@ -164,7 +164,7 @@ def _expected_position(P):
         return P.ranks()  # a transport plan with weights and milestones knows better
     return P._mean_positions()
 
-# %% ../../nbs/functional/50_functions.ipynb #196e4661
+# %% ../../nbs/functional/50_functions.ipynb #e1140fea
 @on_lists(join_items, _kernel_of_ranks)
 def soft_rank(
     x: Tensor,  # any shape, floating point
@@ -195,7 +195,7 @@ def soft_rank(
         r = with_gradient_of(r, midranks(s.to(r.dtype), mask, descending))
     return moved_back(r.to(x.dtype), dim)
 
-# %% ../../nbs/functional/50_functions.ipynb #c3df805a
+# %% ../../nbs/functional/50_functions.ipynb #8bc1732c
 @on_lists(join_top)
 def soft_topk(
     x: Tensor,  # any shape, floating point

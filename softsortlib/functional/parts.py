@@ -270,7 +270,7 @@ def on_shards(
         return DTensor.from_local(y, mesh, [Replicate()], run_check=False)
     return DTensor.from_local(y, mesh, placements, run_check=False, shape=x.shape, stride=x.stride())
 
-# %% ../../nbs/functional/165_parts.ipynb #265595de
+# %% ../../nbs/functional/165_parts.ipynb #29855c9c
 def group_sort(
     one,  # soft_sort or soft_rank, of one process
     x: Tensor,  # this process's part
@@ -302,7 +302,7 @@ def group_sort(
         return sort_in_parts(operator, part, party, descending, hard)
     return part.back(rank_in_parts(operator, part, party, descending, hard))
 
-# %% ../../nbs/functional/165_parts.ipynb #0e955532
+# %% ../../nbs/functional/165_parts.ipynb #137a2f28
 def group_topk(
     one,  # soft_topk, of one process
     x: Tensor,  # this process's part
@@ -334,7 +334,7 @@ def group_topk(
         return on_the_whole(f, part, party, agreed).to(part.dtype)
     return of(0, True).movedim(-1, part.dim), DensePermutation(of(1, False))
 
-# %% ../../nbs/functional/165_parts.ipynb #bbbbd095
+# %% ../../nbs/functional/165_parts.ipynb #71fdd5ae
 def group_quantile(
     one,  # soft_quantile, of one process
     x: Tensor,  # this process's part

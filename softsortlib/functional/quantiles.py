@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['soft_quantile', 'soft_median']
 
-# %% ../../nbs/functional/51_quantiles.ipynb #b466886e
+# %% ../../nbs/functional/51_quantiles.ipynb #eda00bc4
 import numbers
 
 import torch
@@ -77,7 +77,7 @@ def _interpolate(values, p):
     below, above = values(rows).chunk(2, -1)
     return torch.lerp(below, above, (p - low).to(below.dtype).expand_as(below))
 
-# %% ../../nbs/functional/51_quantiles.ipynb #175f4bed
+# %% ../../nbs/functional/51_quantiles.ipynb #c21475bf
 def _rows_at(wanted, n):
     "Sorted rows out of n that hold all that are `wanted`; a device that is not the host is not asked which they are."
     if is_concrete(wanted):
@@ -116,7 +116,7 @@ def _own_quantiles(operator, s, mask, q, interpolation):
     payload = s if mask is None else s.masked_fill(~mask, 0)
     return operator.quantiles(s, q.to(compute_dtype(s.dtype)), mask=mask) @ payload
 
-# %% ../../nbs/functional/51_quantiles.ipynb #1aae0563
+# %% ../../nbs/functional/51_quantiles.ipynb #edc587c3
 def _soft_quantiles(s, mask, q, p, interpolation, method, tau):
     "Soft quantiles (..., Q) of s (..., n) at q (Q,), which are the positions p, (Q,) or (..., Q)."
     operator = sorter(method, tau, False)

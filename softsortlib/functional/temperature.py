@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['calibrate_tau', 'tau_schedule']
 
-# %% ../../nbs/functional/52_temperature.ipynb #aa6e5c2a
+# %% ../../nbs/functional/52_temperature.ipynb #1db6e420
 import copy
 import math
 import numbers
@@ -62,7 +62,7 @@ def _bisect(sharpness_at, wanted, low, high, width):
             high = middle
     return (low + high) / 2
 
-# %% ../../nbs/functional/52_temperature.ipynb #74c09bfd
+# %% ../../nbs/functional/52_temperature.ipynb #f9625605
 def _sample_of_rows(s, mask):
     "Numbers of evenly spaced rows, as many as a million entries allow; raise `ValueError` for sets of one element."
     longest = s.shape[-1] if mask is None else int(mask.sum(-1).max())
@@ -87,7 +87,7 @@ def _check_numbers(**values):
         if isinstance(value, bool) or not isinstance(value, numbers.Real):
             raise TypeError(f"{name} must be a number, got {type(value).__name__}")
 
-# %% ../../nbs/functional/52_temperature.ipynb #24bd8de5
+# %% ../../nbs/functional/52_temperature.ipynb #2ed4bda4
 def _check_calibration(scores, sharpness, rtol):
     "Raise `TypeError`, `ValueError` or `RuntimeError` for arguments with which nothing can be calibrated."
     _check_numbers(sharpness=sharpness, rtol=rtol)
