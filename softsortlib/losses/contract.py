@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = []
 
-# %% ../../nbs/losses/59_contract.ipynb #ba0ed2db
+# %% ../../nbs/losses/59_contract.ipynb #f7a5b52f
 import functools
 import inspect
 from typing import TYPE_CHECKING, Any, Callable, TypeVar
@@ -20,7 +20,7 @@ from softsortlib.ragged.lists import (
     by_length, calls, check_offsets, is_nested, refuse_mask, to_lists, unnested,
 )
 
-# %% ../../nbs/losses/59_contract.ipynb #64f69b1c
+# %% ../../nbs/losses/59_contract.ipynb #4aaaa5c9
 def check_relevance(
     relevance: Tensor,  # as the user gave it
     scores: "Tensor | None" = None,  # (..., n), if there are scores

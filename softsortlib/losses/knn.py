@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['SoftKNN', 'SoftKNeighborsClassifier']
 
-# %% ../../nbs/losses/58_knn.ipynb #f2089607
+# %% ../../nbs/losses/58_knn.ipynb #0c22e061
 import copy
 import math
 import numbers
@@ -23,7 +23,7 @@ from ..functional.arguments import check_k
 from ..functional.functions import soft_permutation
 from ..functional.temperature import calibrate_tau
 
-# %% ../../nbs/losses/58_knn.ipynb #0d0afd36
+# %% ../../nbs/losses/58_knn.ipynb #1de85ff4
 def _middle(y, hidden):
     "A place (..., 1, d) among the points y (..., n, d), without the hidden ones, bool (..., n), or None."
     far = y.square().sum(-1)
@@ -132,7 +132,7 @@ def _check_batches(queries, candidates, labels):
     if not fits(labels.shape[:-1], batch):
         raise ValueError(f"labels must broadcast to {(*batch, candidates.shape[-2])}, got {tuple(labels.shape)}")
 
-# %% ../../nbs/losses/58_knn.ipynb #66d333ff
+# %% ../../nbs/losses/58_knn.ipynb #5f6a00e8
 def _check_vote(queries, candidates, labels, k):
     "Raise `TypeError` or `ValueError` unless k of the labelled candidates can vote about the queries."
     _check_points(queries, candidates)
@@ -160,7 +160,7 @@ def _seen(mask, queries, candidates):
     pairs = queries.new_empty(()).expand(*batch, queries.shape[-2], candidates.shape[-2])
     return check_mask(mask, pairs).any(-2)
 
-# %% ../../nbs/losses/58_knn.ipynb #cc245948
+# %% ../../nbs/losses/58_knn.ipynb #9c3383eb
 def _log_column_means(P):
     "The logarithm of the mean of each column, (..., n), over the real rows of P."
     log_P, log_rows = P._log_rows(P._rows), math.log(P.m)
@@ -171,7 +171,7 @@ def _log_column_means(P):
     total = (log_P - top[..., None, :]).exp().sum(-2).clamp(min=torch.finfo(log_P.dtype).tiny)
     return total.log() + top - log_rows
 
-# %% ../../nbs/losses/58_knn.ipynb #b96738cd
+# %% ../../nbs/losses/58_knn.ipynb #ae174a24
 @patch_to(SoftKNN)
 def forward(self,
     queries: Tensor,  # embedded queries, (..., q, d)
@@ -299,7 +299,7 @@ def _dtype(self):
     "The dtype of the embedding's parameters, double precision if it has none."
     return next((p.dtype for p in self.embedding_.parameters()), torch.float64)
 
-# %% ../../nbs/losses/58_knn.ipynb #50163e7c
+# %% ../../nbs/losses/58_knn.ipynb #6df2293f
 @patch_to(SoftKNeighborsClassifier)
 @torch.no_grad()
 def _temperature(self, X):
@@ -314,7 +314,7 @@ def _temperature(self, X):
     except ValueError:
         return 1.0  # all points coincide
 
-# %% ../../nbs/losses/58_knn.ipynb #864c0fa4
+# %% ../../nbs/losses/58_knn.ipynb #a341de42
 @patch_to(SoftKNeighborsClassifier)
 def _step(self, X, y, adam):
     "One step up the mean probability (58.1) of the right class in a batch of points X (m, features); returns it."

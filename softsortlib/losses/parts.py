@@ -85,7 +85,7 @@ def group_loss(
     loss, defined = (v.reshape(part.batch) for v in in_parts(part, y, party, **options))
     return reduce_sets(loss, defined, reduction, part.dtype)
 
-# %% ../../nbs/losses/129_parts.ipynb #9376e0d3
+# %% ../../nbs/losses/129_parts.ipynb #64f96025
 def rank_noise(n, dtype):
     "What rounding can leave of the sum of squared deviations of n ranks that are all the same."
     double = torch.finfo(torch.float64).eps
@@ -160,7 +160,7 @@ def _extremes(s, real, group):
     every = gathered(torch.stack([low, high, real.sum(1).to(s.dtype)]), group)
     return every[:, 0].amin(0), every[:, 1].amax(0), every[:, 2].sum(0)
 
-# %% ../../nbs/losses/129_parts.ipynb #7bb481b7
+# %% ../../nbs/losses/129_parts.ipynb #564a3ff8
 def threshold_of(
     s: Tensor,  # this process's scores, without a gradient, in double precision, (B, n)
     real: Tensor,  # bool, (B, n)
@@ -208,7 +208,7 @@ def memberships(
     w = 0.5 + laplace_step((s - theta[:, None]) / column, 0)
     return torch.where(more[:, None], w, 1).masked_fill(~real, 0)
 
-# %% ../../nbs/losses/129_parts.ipynb #6a87baf0
+# %% ../../nbs/losses/129_parts.ipynb #a264ae97
 def ndcg_parts(part, y, party, k, gain, method, tau):
     "One minus (56.1) of each set, and whether it has a relevant element."
     N = sum(party.lengths)
@@ -223,7 +223,7 @@ def ndcg_parts(part, y, party, k, gain, method, tau):
     best = _best_dcg(g, part, party, k)
     return 1 - dcg / best.masked_fill(best <= 0, math.inf), best > 0
 
-# %% ../../nbs/losses/129_parts.ipynb #77127918
+# %% ../../nbs/losses/129_parts.ipynb #93f983a8
 def _inverse(a):
     "1 / a, and zero where it is not positive."
     return a.masked_fill(a <= 0, math.inf).reciprocal()
@@ -277,7 +277,7 @@ def fetch(
     back = exchange(held.gather(1, asked.clamp(0, held.shape[1] - 1)), receive, send.cpu(), party.group)
     return torch.zeros_like(x).scatter(1, order, back[:, :x.shape[1]])
 
-# %% ../../nbs/losses/129_parts.ipynb #0579d450
+# %% ../../nbs/losses/129_parts.ipynb #d87f7693
 def nll_parts(
     part: Part,
     target: Tensor,  # places in the whole, long, (B, n)

@@ -30,7 +30,7 @@ def _check_lanes(kind, n):
         raise ValueError(f"n must be at most {_MOST_LANES[kind]} for the network {kind!r}, got {n}: "
                          f"more comparators do not fit into memory; take {other}")
 
-# %% ../../nbs/networks/20_comparators.ipynb #74c070f6
+# %% ../../nbs/networks/20_comparators.ipynb #e54115e4
 def odd_even_layers(
     n: int,  # number of lanes
 ) -> list:  # n layers, each the pairs of lanes (i, i + 1) it compares, long, (c, 2)
@@ -42,7 +42,7 @@ def odd_even_layers(
     layers = [torch.stack([lanes, lanes + 1], -1) for lanes in upper]
     return [layers[layer % 2] for layer in range(n)]
 
-# %% ../../nbs/networks/20_comparators.ipynb #80f80a9e
+# %% ../../nbs/networks/20_comparators.ipynb #c1af443d
 def _pairs(n, m, mirrored):
     "The pairs of one layer: in each block of 2m lanes, lane t of the upper half meets its mirror image, or lane m + t."
     block, t = torch.arange(0, n, 2 * m, device="cpu")[:, None], torch.arange(m, device="cpu")
@@ -76,7 +76,7 @@ class Comparators(NamedTuple):
     need: Tensor  # long, (C,); active in a set of more than need[c] elements
     ends: tuple  # layer l holds the comparators ends[l] .. ends[l+1] - 1
 
-# %% ../../nbs/networks/20_comparators.ipynb #b3b9bf6e
+# %% ../../nbs/networks/20_comparators.ipynb #17dc1aff
 def _build(kind, n, device):
     "The columns of a network, and the set sizes from which each comparator acts."
     if kind == "bitonic":
@@ -108,7 +108,7 @@ def sorting_network(
     build = _build if _in_a_transform() else _kept
     return build(kind, n, str(device))
 
-# %% ../../nbs/networks/20_comparators.ipynb #6f5e6c2f
+# %% ../../nbs/networks/20_comparators.ipynb #c4d16b99
 def layer_rules(kind, n):
     "c_0, m, f, sigma, e and g of (20.3) for each layer, and the set size from which the layer acts: long, (D, 7)."
     starts, rules = iter(sorting_network(kind, n).ends), []

@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['error_free_differences', 'apply_error_free']
 
-# %% ../../nbs/networks/23_error_free.ipynb #7324abba
+# %% ../../nbs/networks/23_error_free.ipynb #661e870a
 import importlib
 
 import torch
@@ -85,7 +85,7 @@ def _(s, tau, lam, size, kind, sigmoid, trick):
 
 exact_differences = differentiable(_error_free_differences, 4, grad_see, keep_sets)
 
-# %% ../../nbs/networks/23_error_free.ipynb #bd50790f
+# %% ../../nbs/networks/23_error_free.ipynb #be508eff
 @custom_op("network_error_free_arguments", __name__)
 def _error_free_arguments(s: Tensor, tau: Tensor, lam: Tensor, size: Tensor, kind: str, sigmoid: str,
                           trick: bool) -> tuple[Tensor, Tensor]:

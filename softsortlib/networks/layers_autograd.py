@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = []
 
-# %% ../../nbs/networks/27_layers_autograd.ipynb #f379c325
+# %% ../../nbs/networks/27_layers_autograd.ipynb #94483aca
 import importlib
 
 import torch
@@ -124,7 +124,7 @@ def _see_backward_triton(gd, s, d, tau, lam, size, kind, sigmoid, trick):
     grads = _gpu().triton_differences_backward(gd, d, *sets, kind, sigmoid, trick)
     return tuple(g.view(a.shape) for g, a in zip(grads, (s, tau, lam)))
 
-# %% ../../nbs/networks/27_layers_autograd.ipynb #8cb3ae66
+# %% ../../nbs/networks/27_layers_autograd.ipynb #8efe51a1
 @custom_op("network_differences_backward", __name__)
 def _see_back_op(gd: Tensor, s: Tensor, d: Tensor, tau: Tensor, lam: Tensor, size: Tensor, kind: str, sigmoid: str,
                  trick: bool) -> tuple[Tensor, Tensor, Tensor]:
@@ -140,7 +140,7 @@ def _see_back_op(gd: Tensor, s: Tensor, d: Tensor, tau: Tensor, lam: Tensor, siz
 def _(gd, s, d, tau, lam, size, kind, sigmoid, trick):
     return s.new_empty(s.shape), tau.new_empty(tau.shape), lam.new_empty(lam.shape)
 
-# %% ../../nbs/networks/27_layers_autograd.ipynb #565a6fdf
+# %% ../../nbs/networks/27_layers_autograd.ipynb #21dc5a80
 def keep_sets(ctx, inputs, output):
     "Keep the inputs and the differences."
     ctx.save_for_backward(*inputs[:4], output)
@@ -214,7 +214,7 @@ def _arguments_backward_triton(gv, s, d, tau, lam, size, kind, sigmoid, trick):
     grads = _gpu().triton_differences_backward(gv, d, *sets, kind, sigmoid, trick, True)
     return tuple(g.view(a.shape) for g, a in zip(grads, (s, tau, lam)))
 
-# %% ../../nbs/networks/27_layers_autograd.ipynb #aa90ee2f
+# %% ../../nbs/networks/27_layers_autograd.ipynb #386d81f4
 @custom_op("network_arguments_backward", __name__)
 def _arguments_back_op(gv: Tensor, s: Tensor, d: Tensor, tau: Tensor, lam: Tensor, size: Tensor, kind: str,
                        sigmoid: str, trick: bool) -> tuple[Tensor, Tensor, Tensor]:
@@ -231,7 +231,7 @@ def _arguments_back_op(gv: Tensor, s: Tensor, d: Tensor, tau: Tensor, lam: Tenso
 def _(gv, s, d, tau, lam, size, kind, sigmoid, trick):
     return s.new_empty(s.shape), tau.new_empty(tau.shape), lam.new_empty(lam.shape)
 
-# %% ../../nbs/networks/27_layers_autograd.ipynb #78c11818
+# %% ../../nbs/networks/27_layers_autograd.ipynb #f9a20c31
 def keep_differences(ctx, inputs, output):
     "Keep the inputs and the differences."
     ctx.save_for_backward(*inputs[:4], output[0])
@@ -336,7 +336,7 @@ def _layers_backward_triton(gy, v, x, size, kind, sigmoid, reverse):
     gv = _gpu().triton_slopes(sums, flat_v, size, kind, n, sigmoid)
     return gv.view(v.shape), gx.view(gy.shape)
 
-# %% ../../nbs/networks/27_layers_autograd.ipynb #e56fcddb
+# %% ../../nbs/networks/27_layers_autograd.ipynb #1d63b71d
 @custom_op("network_send_backward", __name__)
 def _send_back_op(gy: Tensor, v: Tensor, x: Tensor, size: Tensor, kind: str, sigmoid: str,
                   reverse: bool) -> tuple[Tensor, Tensor]:
@@ -352,7 +352,7 @@ def _send_back_op(gy: Tensor, v: Tensor, x: Tensor, size: Tensor, kind: str, sig
 def _(gy, v, x, size, kind, sigmoid, reverse):
     return v.new_empty(v.shape), x.new_empty(x.shape)
 
-# %% ../../nbs/networks/27_layers_autograd.ipynb #0011dabb
+# %% ../../nbs/networks/27_layers_autograd.ipynb #afb37de4
 def _keep_inputs(ctx, inputs, output):
     "Keep the inputs: tensors where autograd sees them, the others beside."
     ctx.save_for_backward(*(a for a in inputs if isinstance(a, Tensor)))
@@ -398,7 +398,7 @@ def _network_matrix(v: Tensor, size: Tensor, kind: str, sigmoid: str, n: int) ->
 def _(v, size, kind, sigmoid, n):
     return v.new_empty(*v.shape[:-1], n, n)
 
-# %% ../../nbs/networks/27_layers_autograd.ipynb #fb424e1c
+# %% ../../nbs/networks/27_layers_autograd.ipynb #3fac2f8f
 def _matrix_backward_plain(gP, v, size, kind, sigmoid):
     "Equation 25.4 in plain torch, differentiable itself."
     eye = torch.eye(gP.shape[-1], dtype=v.dtype, device=v.device)
@@ -410,7 +410,7 @@ def _matrix_backward_numba(gP, v, size, kind, sigmoid):
     gv = matrix_backward(*arrays(flat_gP), _arguments(flat_v, size, sigmoid), kind)
     return torch.from_numpy(gv).view(v.shape)
 
-# %% ../../nbs/networks/27_layers_autograd.ipynb #37d43ef7
+# %% ../../nbs/networks/27_layers_autograd.ipynb #939f5c0f
 @custom_op("network_matrix_backward", __name__)
 def _matrix_back_op(gP: Tensor, v: Tensor, size: Tensor, kind: str, sigmoid: str) -> Tensor:
     "The gradient to v."
@@ -425,7 +425,7 @@ def _matrix_back_op(gP: Tensor, v: Tensor, size: Tensor, kind: str, sigmoid: str
 def _(gP, v, size, kind, sigmoid):
     return v.new_empty(v.shape)
 
-# %% ../../nbs/networks/27_layers_autograd.ipynb #c79916e3
+# %% ../../nbs/networks/27_layers_autograd.ipynb #ccdabc13
 def _grad_matrix(ctx, gP):
     "Equation 25.4, for the identity."
     return _matrix_backward(gP, *ctx.saved_tensors, *ctx.rest[:2]), None, None, None, None

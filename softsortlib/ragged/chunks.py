@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['chunked_quantile', 'Threshold', 'chunked_threshold', 'ChunkedRank']
 
-# %% ../../nbs/ragged/157_chunks.ipynb #904921de
+# %% ../../nbs/ragged/157_chunks.ipynb #bed5b1bb
 import math
 import numbers
 from functools import partial, reduce
@@ -20,7 +20,7 @@ from ..core.operators import check_tau
 from ..core.permutation import patch_to
 from ..engine.sums import cut_line, tables
 
-# %% ../../nbs/ragged/157_chunks.ipynb #140e49ca
+# %% ../../nbs/ragged/157_chunks.ipynb #2db6f158
 def _is_dask(x):
     "Whether x is an array of Dask, without importing Dask."
     return type(x).__module__.startswith("dask.array")
@@ -140,7 +140,7 @@ def soft_rows(x, ranks, tau, chunk):
     weight, pull = fold(partial(_pulls, t, tau), np.add, x, chunk)
     return t, t + pull / weight
 
-# %% ../../nbs/ragged/157_chunks.ipynb #b6b4472d
+# %% ../../nbs/ragged/157_chunks.ipynb #598565fe
 def _levels(q):
     "q as a list of numbers in [0, 1]; raise `TypeError` or `ValueError` for others."
     if isinstance(q, Tensor) and q.layout != torch.strided:
@@ -160,7 +160,7 @@ def _check_chunk(chunk):
     if isinstance(chunk, bool) or not isinstance(chunk, int) or chunk < 1:
         raise ValueError(f"chunk must be how many scores are read at a time, an int from 1, got {chunk!r}")
 
-# %% ../../nbs/ragged/157_chunks.ipynb #408d8316
+# %% ../../nbs/ragged/157_chunks.ipynb #213afe3d
 def chunked_quantile(
     x: Any,  # scores (N,), finite: an array of numpy (also a memmap) or Dask, or a tensor
     q: "float | list[float] | Tensor",  # in [0, 1]; a number, or several, (Q,)
@@ -254,7 +254,7 @@ def _coefficients(moments, law, cut):
     c[:, 0] += (below - above) / 2
     return c
 
-# %% ../../nbs/ragged/157_chunks.ipynb #f6abab7f
+# %% ../../nbs/ragged/157_chunks.ipynb #1d14eb4b
 class ChunkedRank:
     """Soft ranks among scores that do not fit into memory: a function (157.2), made in one fold.
 

@@ -413,7 +413,7 @@ def _threshold_rows(lo, hi, s, tau, v, k, place, d):
             high, d[b] = _between(gap, L, R[m], above - k[b])
             place[b] = m if high else m - 1
 
-# %% ../../nbs/ranks/42_laplace.ipynb #f0dad157
+# %% ../../nbs/ranks/42_laplace.ipynb #009ce5fa
 def _threshold_numba(s, tau, v, k):
     "d and m of (42.7), the root of (42.5), by its kernel; all (B, n) or (B, 1)."
     d = torch.empty_like(tau)

@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = []
 
-# %% ../../nbs/ranks/176_lapsum_entries.ipynb #99fc393e
+# %% ../../nbs/ranks/176_lapsum_entries.ipynb #83647a85
 from typing import Optional
 
 import torch
@@ -26,7 +26,7 @@ def plain_entries(s, tau, order, real, rows):
     from softsortlib.ranks.lapsum import _plain_matrix
     return _plain_matrix(_map(s, tau, order, real), rows, s)
 
-# %% ../../nbs/ranks/176_lapsum_entries.ipynb #0a086166
+# %% ../../nbs/ranks/176_lapsum_entries.ipynb #5874e7e7
 @custom_op("lapsum_log_entries_backward", __name__)
 def _log_grads_op(g: Tensor, s: Tensor, tau: Tensor, target: Tensor, order: Tensor, real: Tensor,
                   rows: Optional[Tensor]) -> tuple[Tensor, Tensor]:
@@ -38,7 +38,7 @@ def _log_grads_op(g: Tensor, s: Tensor, tau: Tensor, target: Tensor, order: Tens
 def _(g, s, tau, target, order, real, rows):
     return s.new_empty(s.shape), tau.new_empty(tau.shape)
 
-# %% ../../nbs/ranks/176_lapsum_entries.ipynb #acc4c829
+# %% ../../nbs/ranks/176_lapsum_entries.ipynb #50bc80da
 @custom_op("lapsum_log_entries", __name__)
 def _log_entries_op(s: Tensor, tau: Tensor, target: Tensor, order: Tensor, real: Tensor,
                     rows: Optional[Tensor]) -> Tensor:
@@ -64,7 +64,7 @@ def _log_entries_backward(ctx, g):
 
 log_entries = differentiable(_log_entries_op, 5, _log_entries_backward, _save)
 
-# %% ../../nbs/ranks/176_lapsum_entries.ipynb #4ec87cd6
+# %% ../../nbs/ranks/176_lapsum_entries.ipynb #4cd77dd6
 @custom_op("lapsum_entries_backward", __name__)
 def _grads_op(G: Tensor, s: Tensor, tau: Tensor, order: Tensor, real: Tensor,
               rows: Optional[Tensor]) -> tuple[Tensor, Tensor]:
@@ -76,7 +76,7 @@ def _grads_op(G: Tensor, s: Tensor, tau: Tensor, order: Tensor, real: Tensor,
 def _(G, s, tau, order, real, rows):
     return s.new_empty(s.shape), tau.new_empty(tau.shape)
 
-# %% ../../nbs/ranks/176_lapsum_entries.ipynb #ae6d4265
+# %% ../../nbs/ranks/176_lapsum_entries.ipynb #82817417
 @custom_op("lapsum_entries", __name__)
 def _entries_op(s: Tensor, tau: Tensor, order: Tensor, real: Tensor, rows: Optional[Tensor]) -> Tensor:
     "P at `rows`, (..., r, n), in the dtype of s."
@@ -126,7 +126,7 @@ def plain_topk_grads(g, s, tau, k, order, real):
     pull = torch.where(kept, near.exp() / 2 * (g - mean) / tau, 0)
     return pull.to(s.dtype), -(pull * far).sum(-1, keepdim=True) / tau, mean
 
-# %% ../../nbs/ranks/176_lapsum_entries.ipynb #907de8dc
+# %% ../../nbs/ranks/176_lapsum_entries.ipynb #d8122091
 @custom_op("lapsum_topk_backward", __name__)
 def _topk_grads_op(g: Tensor, s: Tensor, tau: Tensor, k: Tensor, order: Tensor,
                    real: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -140,7 +140,7 @@ def _topk_grads_op(g: Tensor, s: Tensor, tau: Tensor, k: Tensor, order: Tensor,
 def _(g, s, tau, k, order, real):
     return s.new_empty(s.shape), tau.new_empty(tau.shape), k.new_empty(k.shape)
 
-# %% ../../nbs/ranks/176_lapsum_entries.ipynb #ea907eaa
+# %% ../../nbs/ranks/176_lapsum_entries.ipynb #752455e3
 @custom_op("lapsum_topk_weights", __name__)
 def _topk_op(s: Tensor, tau: Tensor, k: Tensor, order: Tensor, real: Tensor) -> Tensor:
     "The weights of the soft top k, (..., n), in the dtype of s."

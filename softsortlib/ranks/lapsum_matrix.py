@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = []
 
-# %% ../../nbs/ranks/49_lapsum_matrix.ipynb #9da8baad
+# %% ../../nbs/ranks/49_lapsum_matrix.ipynb #2b433bc6
 import math
 from typing import NamedTuple
 
@@ -122,7 +122,7 @@ def _around(line, b, i, j):
     v = _from_edge(line.x1[b, i], line.d1[b, i], line.s[b, j], line.tau[b])
     return math.exp(min(u, 0.0)), math.exp(-max(v, 0.0))
 
-# %% ../../nbs/ranks/49_lapsum_matrix.ipynb #b71e9174
+# %% ../../nbs/ranks/49_lapsum_matrix.ipynb #7e7c1a68
 _ROWS = switch("lapsum_matrix: rows at a time", 64, "n")  # rows of a unit of work
 
 @jit
@@ -276,7 +276,7 @@ def _grads_numba(G, s, tau, cells, order, real, learn):
     parts = units // batch.numel()
     return of_s.view(*batch, parts, n).sum(-2), of_tau.view(*batch, parts).sum(-1, keepdim=True), u, v, w
 
-# %% ../../nbs/ranks/49_lapsum_matrix.ipynb #288a081d
+# %% ../../nbs/ranks/49_lapsum_matrix.ipynb #ca5faeee
 @custom_op("lapsum_matrix_backward", __name__)
 def _matrix_backward_op(
     G: Tensor, s: Tensor, tau: Tensor, x0: Tensor, d0: Tensor, x1: Tensor, d1: Tensor, width: Tensor,
@@ -292,7 +292,7 @@ def _matrix_backward_op(
 def _(G, s, tau, x0, d0, x1, d1, width, start, stop, order, real, learn):
     return tuple(a.new_empty(a.shape) for a in (s, tau, width, width, width))
 
-# %% ../../nbs/ranks/49_lapsum_matrix.ipynb #606845a6
+# %% ../../nbs/ranks/49_lapsum_matrix.ipynb #7f9fb88b
 @custom_op("lapsum_matrix", __name__)
 def _matrix_op(s: Tensor, tau: Tensor, x0: Tensor, d0: Tensor, x1: Tensor, d1: Tensor, width: Tensor,
                start: Tensor, stop: Tensor, order: Tensor, real: Tensor) -> Tensor:
@@ -322,7 +322,7 @@ def _matrix_backward(ctx, G):
 
 _matrix = differentiable(_matrix_op, 11, _matrix_backward, _matrix_setup)
 
-# %% ../../nbs/ranks/49_lapsum_matrix.ipynb #0337bc10
+# %% ../../nbs/ranks/49_lapsum_matrix.ipynb #5d9f3724
 def cell_matrix(s, tau, cells, order, real):
     "(49.1), (..., r, n), in the dtype of s (..., n); tau (..., 1), order (..., n), real (..., 1)."
     d0, d1 = (torch.where(d.isinf(), d, d.clamp(-_BEYOND / 2, _BEYOND / 2)) for d in (cells.d0, cells.d1))

@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['SoftSortPermutation', 'SoftSort', 'LaplacePermutation', 'WindowedPermutation']
 
-# %% ../../nbs/rowwise/11_softsort.ipynb #363ad787
+# %% ../../nbs/rowwise/11_softsort.ipynb #9c54a4ff
 import math
 from functools import partial
 from typing import TYPE_CHECKING, Callable
@@ -302,7 +302,7 @@ def _log_prob(self, target, rows):
     log_p = -self.d(self._sorted(rows), of(self.s)) / self.tau - logZ
     return log_p if self.mask is None else log_p.masked_fill(~of(self.mask), -math.inf)
 
-# %% ../../nbs/rowwise/11_softsort.ipynb #6b76307a
+# %% ../../nbs/rowwise/11_softsort.ipynb #ad00551b
 _SETS = switch("softsort: small sets", 1 << 18, "B n^2")  # up to which one kernel is faster than the scan
 
 

@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['laplace_matrix']
 
-# %% ../../nbs/rowwise/16_softsort_matrix.ipynb #d94dffe9
+# %% ../../nbs/rowwise/16_softsort_matrix.ipynb #d977fd9e
 import numpy as np
 import torch
 from torch import Tensor
@@ -34,7 +34,7 @@ def _laplace_grads(G, s, t, tau, Z):
     gtau = (E * u.abs().masked_fill(u.isinf(), 0)).sum((-1, -2)) / tau**2
     return gs, gt, gtau, -E.sum(-1) / Z
 
-# %% ../../nbs/rowwise/16_softsort_matrix.ipynb #68e026cd
+# %% ../../nbs/rowwise/16_softsort_matrix.ipynb #c4fee6db
 _ROWS = switch("softsort_matrix: rows at a time", 64, "n")  # rows of a unit of work
 
 
@@ -171,7 +171,7 @@ def _back_triton(G, s, t, tau, Z):
     grads = softsort_matrix_back_triton(*one_batch(tau.shape, G, s, t, tau, Z))
     return tuple(g.view(a.shape) for g, a in zip(grads, (s, t, tau, Z)))
 
-# %% ../../nbs/rowwise/16_softsort_matrix.ipynb #c7c393de
+# %% ../../nbs/rowwise/16_softsort_matrix.ipynb #060d1013
 @custom_op("laplace_backward", __name__)
 def _back_op(G: Tensor, s: Tensor, t: Tensor, tau: Tensor, Z: Tensor,
              learn: bool, backend: str) -> tuple[Tensor, Tensor, Tensor, Tensor]:
@@ -188,7 +188,7 @@ def _back_op(G: Tensor, s: Tensor, t: Tensor, tau: Tensor, Z: Tensor,
 def _(G, s, t, tau, Z, learn, backend):
     return tuple(a.new_empty(a.shape) for a in (s, t, tau, Z))
 
-# %% ../../nbs/rowwise/16_softsort_matrix.ipynb #c6ab2f9e
+# %% ../../nbs/rowwise/16_softsort_matrix.ipynb #b6cffb6a
 def _save(ctx, inputs, output):
     "Keep the four tensors and the backend."
     *saved, ctx.backend = inputs
@@ -263,7 +263,7 @@ def _log_prob_grads(g, s, order, tau, size, target, Z):
     gs = torch.zeros_like(s).scatter_add(-1, target, straight).scatter_add(-1, order, pull - straight)
     return gs, (g * u.abs()).sum(-1) / tau + gradient_to_tau(pull, t, tau)
 
-# %% ../../nbs/rowwise/16_softsort_matrix.ipynb #8ef1f01b
+# %% ../../nbs/rowwise/16_softsort_matrix.ipynb #1c78e70a
 @custom_op("laplace_log_prob_backward", __name__)
 def _log_prob_back_op(g: Tensor, s: Tensor, t: Tensor, order: Tensor, tau: Tensor, size: Tensor, target: Tensor,
                       Z: Tensor, learn: bool, backend: str) -> tuple[Tensor, Tensor]:
@@ -279,7 +279,7 @@ def _log_prob_back_op(g: Tensor, s: Tensor, t: Tensor, order: Tensor, tau: Tenso
 def _(g, s, t, order, tau, size, target, Z, learn, backend):
     return s.new_empty(s.shape), tau.new_empty(tau.shape)
 
-# %% ../../nbs/rowwise/16_softsort_matrix.ipynb #894508b1
+# %% ../../nbs/rowwise/16_softsort_matrix.ipynb #4aa41257
 def _save_log_prob(ctx, inputs, output):
     "Keep the tensors, Z and the backend."
     *saved, ctx.backend = inputs

@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['SparseRows']
 
-# %% ../../nbs/rowwise/130_sparse_rows.ipynb #109a7317
+# %% ../../nbs/rowwise/130_sparse_rows.ipynb #ebb3a197
 import math
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -149,7 +149,7 @@ def _window_rows(lo, hi, t, tau, size, power, sparsemax, first, last):
             if i < size[b]:
                 first[b, i], last[b, i] = _window(t[b], i, size[b], tau[b], power, sparsemax)
 
-# %% ../../nbs/rowwise/130_sparse_rows.ipynb #60b53def
+# %% ../../nbs/rowwise/130_sparse_rows.ipynb #8178bb77
 class Windows(NamedTuple):
     "The entries of the windows of all rows of all sets, (e,) each, and h (B, n)."
     row: Tensor     # which row, counted through all sets
@@ -188,7 +188,7 @@ def _valued(d, row, column, count, simplex, shape):
     h = centre + (1 / m - variance).clamp(min=1e-30).sqrt()
     return Windows(row, column, (h[row] - d).square(), h.view(shape))
 
-# %% ../../nbs/rowwise/130_sparse_rows.ipynb #042f4667
+# %% ../../nbs/rowwise/130_sparse_rows.ipynb #570744c0
 _FEWEST = switch("sparse_rows: whole matrices", 1 << 14, "B n^2")  # entries of matrices that are made whole
 _MOST = switch("sparse_rows: numbers at once", 1 << 26, "B n^2 d")  # numbers that a product may hold at once
 
