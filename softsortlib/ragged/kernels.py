@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = []
 
-# %% ../../nbs/ragged/173_kernels.ipynb #ddd5bb6e
+# %% ../../nbs/ragged/173_kernels.ipynb #5d851055
 from enum import IntEnum
 from typing import NamedTuple
 
@@ -38,7 +38,7 @@ class Flat(NamedTuple):
     order: np.ndarray  # which item of its list stands where after the sort, (M, N)
     longest: int  # the most items that a list may have: the room that a thread takes
 
-# %% ../../nbs/ragged/173_kernels.ipynb #fd35a3f9
+# %% ../../nbs/ragged/173_kernels.ipynb #0579f230
 RUN = switch("lists: sorted by insertion", 16, "n")  # items that are sorted by insertion
 
 
@@ -304,7 +304,7 @@ def _walk_back(lo, hi, flat, of, g, out):
             else:
                 _laplace_back(t[:n], q[:n], flat.tau[b], order, g[m, i:j], room, out[m, i:j])
 
-# %% ../../nbs/ragged/173_kernels.ipynb #7d4589de
+# %% ../../nbs/ragged/173_kernels.ipynb #4382f6c2
 LONG = switch("lists: all pairs", 1024, "n")  # items up to which a list is done pair by pair
 
 
@@ -347,7 +347,7 @@ def _pair_lists(lo, hi, flat, g, y):
                 else:
                     y[m, k] = inv * _slopes(flat.s[m, k], g[m, k], s, g[m, i:j], inv)
 
-# %% ../../nbs/ragged/173_kernels.ipynb #ca7cee25
+# %% ../../nbs/ragged/173_kernels.ipynb #7c8ec3f1
 def cut_lists(
     work: Tensor,  # how much each list takes, (B,)
     parts: int,
@@ -373,7 +373,7 @@ def _as_flat(s, offsets, tau, order, pairs):
     cuts = cut_lists(work, 4 * torch.get_num_threads())
     return Flat(*arrays(s, offsets, cuts, tau.double(), order), longest), len(s) * int(work.sum())
 
-# %% ../../nbs/ragged/173_kernels.ipynb #a780f62b
+# %% ../../nbs/ragged/173_kernels.ipynb #98486b10
 class _EachList(torch.autograd.Function):
     @staticmethod
     def forward(ctx, s, offsets, tau, of, plain):
@@ -399,7 +399,7 @@ class _EachList(torch.autograd.Function):
         spread_rows(kernel, len(ctx.flat.cuts) - 1, ctx.work, ctx.flat, *args, *arrays(g), out.numpy())
         return out, None, None, None, None
 
-# %% ../../nbs/ragged/173_kernels.ipynb #f4c7c80b
+# %% ../../nbs/ragged/173_kernels.ipynb #3c193106
 def has_list_kernel(
     s: Tensor,  # scores, (..., N)
     tau: "float | Tensor",  # a number, or (B,)
@@ -424,7 +424,7 @@ def sorted_lists(s, offsets):
     spread_rows(_walk_lists, len(flat.cuts) - 1, work, flat, int(Of.ORDER), values.numpy())
     return values.view(s.shape), (order + offsets[number]).view(s.shape)
 
-# %% ../../nbs/ragged/173_kernels.ipynb #3c4f4c81
+# %% ../../nbs/ragged/173_kernels.ipynb #f8a0f149
 def beyond(most, y, s, offsets, tau, plain):
     "y (..., N), where lists of more than `most` items are done by blocks; other arguments as below."
     length = offsets.diff()

@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = []
 
-# %% ../../nbs/ranks/46_lapsum_products.ipynb #60181ac5
+# %% ../../nbs/ranks/46_lapsum_products.ipynb #a175a3b1
 import math
 
 import numpy as np
@@ -220,7 +220,7 @@ def _grads_torch(gy, s, tau, x, order, real):
     of_s = torch.zeros_like(pull).scatter(-1, order, pull)
     return lapsum._scanned_back(P, gy, None), of_s.to(s.dtype), of_tau.to(tau.dtype)
 
-# %% ../../nbs/ranks/46_lapsum_products.ipynb #bbd6691e
+# %% ../../nbs/ranks/46_lapsum_products.ipynb #fbeefac2
 @custom_op("lapsum_product_backward", __name__)
 def _product_backward_op(
     gy: Tensor, s: Tensor, tau: Tensor, x: Tensor, order: Tensor, real: Tensor, learn: bool
@@ -270,7 +270,7 @@ def _product_backward(ctx, gy):
 
 product = differentiable(_product_op, 5, _product_backward, _save)
 
-# %% ../../nbs/ranks/46_lapsum_products.ipynb #c121ca40
+# %% ../../nbs/ranks/46_lapsum_products.ipynb #4cdbc049
 @custom_op("lapsum_back_product", __name__)
 def _back_product_op(s: Tensor, tau: Tensor, y: Tensor, order: Tensor, real: Tensor) -> Tensor:
     "P^T y (..., n, d), the arguments as for `lapsum_product`."

@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = []
 
-# %% ../../nbs/rowwise/187_balance.ipynb #ce640d11
+# %% ../../nbs/rowwise/187_balance.ipynb #89bcddab
 import math
 
 import numpy as np
@@ -218,7 +218,7 @@ def _balanced_op(t: Tensor, x: Tensor, tau: Tensor, size: Tensor, steps: int, ba
 def _(t, x, tau, size, steps, backend):
     return t.new_empty(t.shape), t.new_empty(*t.shape[:-1], steps, t.shape[-1])
 
-# %% ../../nbs/rowwise/187_balance.ipynb #d5ec6ef0
+# %% ../../nbs/rowwise/187_balance.ipynb #bddb7f3f
 @custom_op("laplace_balanced_backward", __name__)
 def _back_op(g: Tensor, t: Tensor, x: Tensor, tau: Tensor, size: Tensor, z: Tensor,
              backend: str) -> tuple[Tensor, Tensor]:
@@ -237,7 +237,7 @@ def _back_op(g: Tensor, t: Tensor, x: Tensor, tau: Tensor, size: Tensor, z: Tens
 def _(g, t, x, tau, size, z, backend):
     return t.new_empty(t.shape), x.new_empty(x.shape)
 
-# %% ../../nbs/rowwise/187_balance.ipynb #211f3885
+# %% ../../nbs/rowwise/187_balance.ipynb #b06e4283
 def _save(ctx, inputs, output):
     "Keep the tensors, z and the backend."
     *saved, _, ctx.backend = inputs

@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = []
 
-# %% ../../nbs/rowwise/18_neuralsort_matrix.ipynb #9fcb4e5f
+# %% ../../nbs/rowwise/18_neuralsort_matrix.ipynb #904461ef
 from typing import NamedTuple
 
 import numpy as np
@@ -24,7 +24,7 @@ from softsortlib.rowwise.rows import (
     ZERO_EXP, Rows, Scores, falls_in, falls_of, one_of, total_of, weights_of, window,
 )
 
-# %% ../../nbs/rowwise/18_neuralsort_matrix.ipynb #d9321154
+# %% ../../nbs/rowwise/18_neuralsort_matrix.ipynb #2f5480f7
 _BLOCK = switch("neuralsort_matrix: rows of one exponential", 8, "n")  # rows made from one exponential
 
 
@@ -218,7 +218,7 @@ def _dense_back_rows(lo_unit, hi_unit, G, sets, came, learn, gs, gb, gtau):
                 _release(1 / one.tau, one.size - 1.0 - 2 * (i - place), kept, gs[unit], gb[unit])
         gtau[unit] = -spread / one.tau / one.tau
 
-# %% ../../nbs/rowwise/18_neuralsort_matrix.ipynb #c9d53bf0
+# %% ../../nbs/rowwise/18_neuralsort_matrix.ipynb #65932264
 def _plain_columns(s, b, t, bt, rank, tau, size, rows):
     "m at `rows`, columns s with sums b (infinite where padded) as they came."
     padded = b.isinf()
@@ -248,7 +248,7 @@ def _plain_dense_back(G, s, b, t, bt, order, tau, size):
     rows = torch.arange(s.shape[-1], device=s.device)
     return _rows_back_in_parts(G.to(s.dtype), s, b, t, bt, inverse(order), tau, size, rows)
 
-# %% ../../nbs/rowwise/18_neuralsort_matrix.ipynb #5e13db19
+# %% ../../nbs/rowwise/18_neuralsort_matrix.ipynb #1396c1a8
 _FLAT = switch("neuralsort_matrix: ratios", 2.5, "spread / tau")
 
 def _ways(t, tau, size, dtype):
@@ -317,7 +317,7 @@ def _back_triton(G, s, b, t, bt, order, tau, size):
     G_, *rest = one_batch(tau.shape, G, s, b, t, bt, order, tau, size)
     return tuple(g.view(like.shape) for g, like in zip(neural_pull(G_, None, None, None, *rest), (s, b, tau)))
 
-# %% ../../nbs/rowwise/18_neuralsort_matrix.ipynb #547a0040
+# %% ../../nbs/rowwise/18_neuralsort_matrix.ipynb #86450eb3
 @custom_op("neural_dense_backward", __name__)
 def _back_op(G: Tensor, s: Tensor, b: Tensor, t: Tensor, bt: Tensor, order: Tensor, tau: Tensor, size: Tensor,
              learn: bool, backend: str) -> tuple[Tensor, Tensor, Tensor]:
@@ -334,7 +334,7 @@ def _back_op(G: Tensor, s: Tensor, b: Tensor, t: Tensor, bt: Tensor, order: Tens
 def _(G, s, b, t, bt, order, tau, size, learn, backend):
     return s.new_empty(s.shape), s.new_empty(s.shape), s.new_empty(tau.shape)
 
-# %% ../../nbs/rowwise/18_neuralsort_matrix.ipynb #186c2995
+# %% ../../nbs/rowwise/18_neuralsort_matrix.ipynb #9f2e308e
 _dense_backward = twice(_back_op, 8, lambda *args: _plain_dense_back(*args[:-2]))
 
 

@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['power_matrix']
 
-# %% ../../nbs/rowwise/191_power_matrix.ipynb #6f86b107
+# %% ../../nbs/rowwise/191_power_matrix.ipynb #d547b206
 import numpy as np
 import torch
 from torch import Tensor
@@ -42,7 +42,7 @@ def _plain_grads(G, s, t, tau, p):
     gtau = (H * Power(p)(u, torch.zeros_like(u))).sum((-1, -2)) / tau**2
     return pull.sum(-2) / tau[..., None], -pull.sum(-1) / tau[..., None], gtau
 
-# %% ../../nbs/rowwise/191_power_matrix.ipynb #576e542f
+# %% ../../nbs/rowwise/191_power_matrix.ipynb #abf7dd1b
 _ROWS = switch("power_matrix: rows at a time", 64, "n")  # rows of a unit of work
 
 
@@ -167,7 +167,7 @@ def _matrix_op(s: Tensor, t: Tensor, tau: Tensor, p: float, backend: str) -> Ten
 def _(s, t, tau, p, backend):
     return s.new_empty(*t.shape, s.shape[-1])
 
-# %% ../../nbs/rowwise/191_power_matrix.ipynb #dc19419a
+# %% ../../nbs/rowwise/191_power_matrix.ipynb #e949e0f6
 @custom_op("power_matrix_backward", __name__)
 def _back_op(G: Tensor, s: Tensor, t: Tensor, tau: Tensor, p: float, learn: bool,
              backend: str) -> tuple[Tensor, Tensor, Tensor]:
@@ -189,7 +189,7 @@ def _back_op(G: Tensor, s: Tensor, t: Tensor, tau: Tensor, p: float, learn: bool
 def _(G, s, t, tau, p, learn, backend):
     return tuple(a.new_empty(a.shape) for a in (s, t, tau))
 
-# %% ../../nbs/rowwise/191_power_matrix.ipynb #697b2a16
+# %% ../../nbs/rowwise/191_power_matrix.ipynb #b181bb49
 def _save(ctx, inputs, output):
     "Keep the three tensors, the power and the backend."
     *saved, ctx.p, ctx.backend = inputs

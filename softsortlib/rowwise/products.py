@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = []
 
-# %% ../../nbs/rowwise/15_products.ipynb #e861259d
+# %% ../../nbs/rowwise/15_products.ipynb #6e8eb4bf
 import math
 from typing import Optional
 
@@ -66,7 +66,7 @@ def _plain_rmul(t, b, tau, size, y, rows, power):
     m = _plain_m(t, b, tau, size, rows, power)
     return (plain_rows(m, size, rows).mT @ y.to(m.dtype)).to(y.dtype)
 
-# %% ../../nbs/rowwise/15_products.ipynb #3eb70233
+# %% ../../nbs/rowwise/15_products.ipynb #30cb2b01
 def _plain_slopes(e, t, tau, rows, power):
     "(14.2) in plain torch."
     most = (torch.finfo(t.dtype).max / 4) ** (1 / max(power, 1))  # beyond, the power and its derivative are infinite
@@ -96,7 +96,7 @@ def _plain_pull(t, b, tau, size, a, v, z, rows, power):
     e = e - z[..., None] * (rows[:, None] == torch.arange(t.shape[-1], device=t.device))
     return tuple(g.to(like.dtype) for g, like in zip(plain_sums(e, t, m, tau, size, rows, power), (t, b, tau)))
 
-# %% ../../nbs/rowwise/15_products.ipynb #d63d6d0a
+# %% ../../nbs/rowwise/15_products.ipynb #9b36976d
 _EXACT = {
     torch.float32: switch("products: formula in single precision", 4_000_000, "n spread / tau"),
     torch.float64: switch("products: formula in double precision", 400, "n spread / tau"),
@@ -204,7 +204,7 @@ def _rmul_op(t: Tensor, b: Tensor, tau: Tensor, size: Tensor, y: Tensor, rows: T
 def _(t, b, tau, size, y, rows, power, backend):
     return y.new_empty(*t.shape, y.shape[-1])
 
-# %% ../../nbs/rowwise/15_products.ipynb #42aa2cd4
+# %% ../../nbs/rowwise/15_products.ipynb #87e8e258
 def sum_parts(parts, tau, like):
     "Add up what the units of each set wrote, in the shape and dtype of `like`; zeros where they wrote nothing."
     if not parts.numel():
@@ -233,7 +233,7 @@ def _pull_triton(t, b, tau, size, a, v, z, rows):
     grads = neural_pull(None, a_, v_, z_, t_, b_, t_, b_, None, tau_, size_, rows)
     return tuple(g.view(like.shape) for g, like in zip(grads, (t, b, tau)))
 
-# %% ../../nbs/rowwise/15_products.ipynb #36866236
+# %% ../../nbs/rowwise/15_products.ipynb #a05ac1e8
 @custom_op("row_pull", __name__)
 def _pull_op(t: Tensor, b: Tensor, tau: Tensor, size: Tensor, a: Tensor, v: Tensor, z: Tensor, rows: Tensor,
           power: float, backend: str) -> tuple[Tensor, Tensor, Tensor]:
@@ -255,7 +255,7 @@ def _(t, b, tau, size, a, v, z, rows, power, backend):
 _pull_in_parts = in_parts(_plain_pull, 7, 0, {4: -2, 6: -1, 7: 0}, (None, None, None))
 _pull = twice(_pull_op, 7, lambda *args: _pull_in_parts(*args[:-1]))
 
-# %% ../../nbs/rowwise/15_products.ipynb #3bfffdf3
+# %% ../../nbs/rowwise/15_products.ipynb #2208c70e
 def save_inputs(ctx, inputs, output):
     "Keep the tensors, the power and the backend."
     *saved, ctx.power, ctx.backend = inputs
@@ -281,7 +281,7 @@ def _backward_rmul(ctx, gx):
 row_mul = differentiable(_mul_op, 5, _backward_mul, save_inputs)
 row_rmul = differentiable(_rmul_op, 5, _backward_rmul, save_inputs)
 
-# %% ../../nbs/rowwise/15_products.ipynb #b596fef8
+# %% ../../nbs/rowwise/15_products.ipynb #5eb36024
 def _sums_back_plain(gb, t, size):
     "(19.3) in plain torch."
     real = torch.arange(t.shape[-1], device=t.device) < size[..., None]
@@ -308,7 +308,7 @@ def _sums_backward_op(gb: Tensor, t: Tensor, size: Tensor, backend: str) -> Tens
         return neural_sums(t_, size, gb).view(t.shape)
     return _sums_back_plain(gb, t, size)
 
-# %% ../../nbs/rowwise/15_products.ipynb #ff21ebf4
+# %% ../../nbs/rowwise/15_products.ipynb #0c793434
 @_sums_op.register_fake
 def _(t, size, backend):
     return t.new_empty(t.shape)
@@ -355,7 +355,7 @@ def _entries_back_plain(g, t, b, tau, size, place, rows):
     normalisers = _plain_pull(t, b, tau, size, none[..., :len(rows), :], none, -g, rows, 0.0)
     return tuple(map(torch.add, normalisers, _entry_sums(g, m, t, tau, size, place, rows)))
 
-# %% ../../nbs/rowwise/15_products.ipynb #533b5437
+# %% ../../nbs/rowwise/15_products.ipynb #a091bd5b
 def _falls_numba(t, size, place, rows):
     "(13.2) by the kernel of the CPU, infinite where padded."
     falls = t.new_empty(place.shape)
@@ -381,7 +381,7 @@ def _entries_back_numba(g, t, b, tau, size, place, rows, learn):
     entries = _entry_sums(g.to(t.dtype), -falls / tau[..., None], t, tau, size, place, rows)
     return tuple(map(torch.add, normalisers, entries))
 
-# %% ../../nbs/rowwise/15_products.ipynb #d748782d
+# %% ../../nbs/rowwise/15_products.ipynb #fcb22981
 @custom_op("neural_entries", __name__)
 def _entries_op(t: Tensor, b: Tensor, tau: Tensor, size: Tensor, place: Tensor, rows: Optional[Tensor],
                 double: bool, backend: str) -> Tensor:
@@ -411,7 +411,7 @@ def _entries_back_op(g: Tensor, t: Tensor, b: Tensor, tau: Tensor, size: Tensor,
         return _entries_back_numba(g, t, b, tau, size, place, rows, learn)
     return tuple(a.contiguous() for a in _entries_back_plain(g, t, b, tau, size, place, rows))
 
-# %% ../../nbs/rowwise/15_products.ipynb #7fe28cb8
+# %% ../../nbs/rowwise/15_products.ipynb #cf887dc3
 @_entries_op.register_fake
 def _(t, b, tau, size, place, rows, double, backend):
     return t.new_empty(place.shape, dtype=torch.float64 if double else torch.float32)

@@ -369,7 +369,7 @@ def _weigh_rows(lo, hi, s, tau, k, law, m, d, w):
         else:
             w[b] = math.nan
 
-# %% ../../nbs/selection/105_roots.ipynb #71c583f9
+# %% ../../nbs/selection/105_roots.ipynb #af5dc398
 def _weigh_numba(s, tau, k, law):
     "w, d and m by the kernel; s (..., n), tau and k (..., 1)."
     few = float(k.max()) <= FEW

@@ -154,7 +154,7 @@ def _by_shares(maps, r, rhs, enough, limit, flat, mu):
         steps += moved
     return steps
 
-# %% ../../nbs/transport/189_conjugate_rows.ipynb #2bb60720
+# %% ../../nbs/transport/189_conjugate_rows.ipynb #383ee7d5
 def solve_by_sets(
     at: tuple,  # the fields of `Maps`: x, phi (B, n), y, response, gamma (B, m), tau (B,)
     squared: bool,  # whether the cost is d^2; else it is |d|

@@ -141,7 +141,7 @@ def spread_gauss(sources, targets, tau):
     parts = target_shares(len(tau), work, targets.y.shape[1])
     spread_rows(gauss_rows, len(tau) * parts, work, parts, sources, targets, tau)
 
-# %% ../../nbs/transport/36_gibbs.ipynb #c5cb521b
+# %% ../../nbs/transport/36_gibbs.ipynb #80842046
 def _product(phi: Tensor, x: Tensor, gamma: Tensor, y: Tensor, tau: Tensor, v: Tensor, power: int, odd: bool) -> Tensor:
     "(36.1) for phi, x (..., n), gamma, y (..., m), tau (...), v (..., n, d), float64 on a CPU; (..., m, d)."
     if choose(x, "", triton=True) == "triton":

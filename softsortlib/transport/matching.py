@@ -130,7 +130,7 @@ def _assign(first, last, cost, columns):
         for j in range(n):
             columns[b, owner[j]] = j
 
-# %% ../../nbs/transport/32_matching.ipynb #c3aee215
+# %% ../../nbs/transport/32_matching.ipynb #a6f74c21
 def hard_matching(
     log_alpha: Tensor,  # (..., n, n)
 ) -> Tensor:  # long, (..., n): the column of each row

@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = []
 
-# %% ../../nbs/transport/38_quantiles.ipynb #89cd7104
+# %% ../../nbs/transport/38_quantiles.ipynb #a732f20b
 import math
 from typing import NamedTuple
 
@@ -35,7 +35,7 @@ def _element(problem, e):
     "Element e of a batch of problems."
     return Problem(problem.x[e], problem.y[e], problem.a[e], problem.b[e], problem.tau[e], problem.power)
 
-# %% ../../nbs/transport/38_quantiles.ipynb #3194e896
+# %% ../../nbs/transport/38_quantiles.ipynb #2947ac8f
 _LOT = switch("quantiles: inputs at a time", 128, "n")  # inputs at once
 
 class Lot(NamedTuple):
@@ -315,7 +315,7 @@ def few_back_rows(lo, hi, problem, G, grad_F, grad_G, grads):
             _mass_terms(lot, pull, one.b, grads.b[e])
         grads.tau[e] = -(dot64(one.x, grads.x[e]) + dot64(one.y, grads.y[e])) / (one.power * one.tau)
 
-# %% ../../nbs/transport/38_quantiles.ipynb #3e78134e
+# %% ../../nbs/transport/38_quantiles.ipynb #3c5944b7
 def _problem(x, y, a, b, tau, power):
     "The arguments of an operator with their batch dimensions made one, as arrays."
     rows = (flat_batch(t, 1) for t in (x, y, a, b))
