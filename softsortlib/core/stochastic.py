@@ -133,9 +133,12 @@ class Stochastic(Operator):
         "Whether the operator sorts from the largest down."
         return self.operator.descending
 
-# %% ../../nbs/core/04_stochastic.ipynb #108bfc4d
+# %% ../../nbs/core/04_stochastic.ipynb #016a6e28
 @patch_to(Stochastic)
-def facing(self, descending):
+def facing(
+    self,
+    descending: bool,  # from the largest down
+) -> "Stochastic":
     "This one if that is its direction, else one whose operator sorts in the other."
     other = twin_of(self)
     other._modules = {**self._modules, "operator": self.operator.facing(descending)}
