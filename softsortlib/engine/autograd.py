@@ -99,15 +99,14 @@ def custom_op(name, module):
     "Turn the decorated function of `module` into an operator; its annotations give inputs and outputs."
     return lambda f: CustomOp(f, qualified(name, module))
 
-# %% ../../nbs/engine/92_autograd.ipynb #27f51d91
+# %% ../../nbs/engine/92_autograd.ipynb #ae21edbf
 def _put_first(a, dim, size):
     "The tensor `a` with its mapped dimension `dim` in front, repeated `size` times if it has none; None stays."
     if a is None:
         return None
     return a.expand(size, *a.shape) if dim is None else a.movedim(dim, 0)
 
-
-# %% ../../nbs/engine/92_autograd.ipynb #51ef6889
+# %% ../../nbs/engine/92_autograd.ipynb #d53f1e6a
 def batched(op, tensors):
     """The vmap rule of `op`, whose first arguments are tensors with the same batch dimensions.
 
@@ -120,7 +119,6 @@ def batched(op, tensors):
     if isinstance(op, CustomOp) and hasattr(torch.library, "register_vmap"):  # from torch 2.5
         torch.library.register_vmap(op.library, rule, lib=_libraries[op.library])
     return rule
-
 
 # %% ../../nbs/engine/92_autograd.ipynb #b8859a70
 IN_REVERSE = "use torch.func.jacrev for jacfwd, and jacrev(jacrev(f)) for hessian(f)"
@@ -142,7 +140,7 @@ def _in_one_piece(op):
         forward=staticmethod(forward),
         backward=staticmethod(op.backward)))
 
-# %% ../../nbs/engine/92_autograd.ipynb #6de06f0f
+# %% ../../nbs/engine/92_autograd.ipynb #24d60a47
 def differentiable(op, tensors, backward, setup=None, instead=IN_REVERSE):
     """Give `op`, whose first arguments are tensors of one batch shape, all its rules; call what this returns, not `op`.
 
@@ -169,20 +167,7 @@ def differentiable(op, tensors, backward, setup=None, instead=IN_REVERSE):
     call.__doc__ = op.__doc__
     return call
 
-
-# %% ../../nbs/engine/92_autograd.ipynb #517d3a52
-def _keep_inputs(ctx, inputs, output):
-    "Keep the inputs: tensors where autograd sees them, the others beside."
-    ctx.save_for_backward(*(a for a in inputs if isinstance(a, Tensor)))
-    ctx.others = [() if isinstance(a, Tensor) else (a,) for a in inputs]
-
-def _inputs_of(ctx):
-    "What `_keep_inputs` kept."
-    saved = iter(ctx.saved_tensors)
-    return [other[0] if other else next(saved) for other in ctx.others]
-
-
-# %% ../../nbs/engine/92_autograd.ipynb #91484faa
+# %% ../../nbs/engine/92_autograd.ipynb #14469931
 def _pull_of(f, learn, results):
     "The gradients of `f` in its arguments `learn`: a function of those of its `results` results and of its arguments."
     def pull(*args):
@@ -203,8 +188,18 @@ def _pull_of(f, learn, results):
         return tuple(torch.zeros_like(a) if g is None else g for a, g in zip(at, found))
     return pull
 
+# %% ../../nbs/engine/92_autograd.ipynb #d12366de
+def _keep_inputs(ctx, inputs, output):
+    "Keep the inputs: tensors where autograd sees them, the others beside."
+    ctx.save_for_backward(*(a for a in inputs if isinstance(a, Tensor)))
+    ctx.others = [() if isinstance(a, Tensor) else (a,) for a in inputs]
 
-# %% ../../nbs/engine/92_autograd.ipynb #9adeeadc
+def _inputs_of(ctx):
+    "What `_keep_inputs` kept."
+    saved = iter(ctx.saved_tensors)
+    return [other[0] if other else next(saved) for other in ctx.others]
+
+
 def _pulled(ctx, f, tensors, grads):
     "The gradients of `f` at what `ctx` keeps, the first `tensors` of which are tensors of one batch shape."
     args = _inputs_of(ctx)
@@ -214,8 +209,7 @@ def _pulled(ctx, f, tensors, grads):
     found = dict(zip(learn, pull(*grads, *args)))
     return tuple(found.get(i) for i in range(len(args)))
 
-
-# %% ../../nbs/engine/92_autograd.ipynb #2be0fd91
+# %% ../../nbs/engine/92_autograd.ipynb #11a3777b
 class _Recomputed(torch.autograd.Function):
     @staticmethod
     def forward(f, tensors, *args):
@@ -237,23 +231,20 @@ class _Recomputed(torch.autograd.Function):
     jvp = staticmethod(_forward_mode("a recomputed function"))
 
 
-# %% ../../nbs/engine/92_autograd.ipynb #aa727267
 def recomputed(f, tensors):
     "`f`, whose first arguments are tensors of one batch shape, as one node: derivatives are made when asked for."
     def call(*args):
         return _Recomputed.apply(f, tensors, *args)
     return call
 
-
-# %% ../../nbs/engine/92_autograd.ipynb #ff0fa304
+# %% ../../nbs/engine/92_autograd.ipynb #22f85b71
 def twice(op, tensors, plain):
     "Give `op`, a gradient by a kernel, all its rules; its own derivatives are those of `plain`, of the same arguments."
     def backward(ctx, *grads):
         return _pulled(ctx, plain, tensors, grads)
     return differentiable(op, tensors, backward, _keep_inputs)
 
-
-# %% ../../nbs/engine/92_autograd.ipynb #1cabfc5d
+# %% ../../nbs/engine/92_autograd.ipynb #477baed5
 _PART = switch("autograd: the derivative of a gradient in parts", 1 << 17, "B n^2")
 _MANY = 1 << 24  # numbers that another device than a CPU computes at a time
 
@@ -265,8 +256,7 @@ def _slices(args, by, cut, most):
         own = dict(zip(cut, pieces))
         yield [own.get(i, a) for i, a in enumerate(args)]
 
-
-# %% ../../nbs/engine/92_autograd.ipynb #f213f854
+# %% ../../nbs/engine/92_autograd.ipynb #993b646d
 def in_parts(f, tensors, by, cut, joined, most=_PART):
     """`f` by parts of arguments `cut`, {place: dimension}; a slice takes the numbers of argument `by`, a part `most`.
 
@@ -285,4 +275,3 @@ def in_parts(f, tensors, by, cut, joined, most=_PART):
                     known.append(a)
         return tuple(known[0] if dim is None else torch.cat(known, dim) for known, dim in zip(found, joined))
     return call
-
