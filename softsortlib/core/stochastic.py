@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['plackett_luce_log_prob', 'gumbel_noise', 'Stochastic', 'SampleMean']
 
-# %% ../../nbs/core/04_stochastic.ipynb #fd52c255
+# %% ../../nbs/core/04_stochastic.ipynb #da571688
 import math
 
 import torch
@@ -16,9 +16,8 @@ from softsortlib.core.checks import (
 )
 from .operators import Operator, get_operator, twin_of
 from .permutation import SoftPermutation
-from ..engine.dispatch import precise
 
-# %% ../../nbs/core/04_stochastic.ipynb #f37a71a3
+# %% ../../nbs/core/04_stochastic.ipynb #713dbac6
 def _check_perm(perm, scores):
     "The shape to which perm and scores (..., n) broadcast; raise `TypeError` or `ValueError` where perm does not fit."
     if not isinstance(perm, Tensor) or perm.dtype != torch.int64:
@@ -32,8 +31,7 @@ def _check_perm(perm, scores):
     return shape
 
 def _from_the_top(x):
-    "x (..., n) less its largest number, which changes no probability; in double precision where the device has it."
-    x = precise(x)
+    "x (..., n) less its largest number, which changes no probability."
     return x - x.detach().amax(-1, keepdim=True).nan_to_num(0, 0, 0)
 
 def _log_sums_behind(x):
