@@ -190,10 +190,10 @@ def _pull_torch(g, ranks, order, last, kl):
     label = torch.empty_like(last).scatter(-1, order, last)
     if not kl:
         return g - means(g, label)
-    share = ranks / g.shape[-1]  # so that no sum overflows
-    total = torch.zeros_like(g).scatter_add(-1, label, share * g)
-    weight = torch.zeros_like(g).scatter_add(-1, label, share).clamp(min=1e-30)
-    return ranks * (g - (total / weight).gather(-1, label))
+    wide, share = precise(g), precise(ranks) / g.shape[-1]  # so that no sum overflows
+    total = torch.zeros_like(wide).scatter_add(-1, label, share * wide)
+    weight = torch.zeros_like(wide).scatter_add(-1, label, share).clamp(min=1e-30)
+    return (ranks * (wide - (total / weight).gather(-1, label))).to(g.dtype)
 
 # %% ../../nbs/ranks/43_permutahedron.ipynb #3fa64256
 @custom_op("permutahedron_pull", __name__)

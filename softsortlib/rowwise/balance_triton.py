@@ -30,6 +30,12 @@ def _place_of(t_ptr, tau_ptr, size_ptr, n, REAL: tl.constexpr, BLOCK: tl.constex
 
 
 @triton_jit
+def _divided(down, up, z, real):
+    "A step: one over K z, zero where padded."
+    return tl.where(real, 1.0 / tl.where(real, _sum(down, up, z), 1.0), 0.0)
+
+
+@triton_jit
 def _balance_kernel(t_ptr, x_ptr, tau_ptr, size_ptr, z_ptr, y_ptr, n, steps, REAL: tl.constexpr, BLOCK: tl.constexpr):
     "(187.2) for one list."
     row, i, size, per_tau = _place_of(t_ptr, tau_ptr, size_ptr, n, REAL, BLOCK)
@@ -39,11 +45,13 @@ def _balance_kernel(t_ptr, x_ptr, tau_ptr, size_ptr, z_ptr, y_ptr, n, steps, REA
     up, _ = decay_to(t_ptr, i, i + 1, size, per_tau)
     real = i < size
     z = tl.where(real, 1.0, 0.0).to(REAL)
-    last = z
-    for j in range(steps):
-        last = z
-        z = tl.where(real, 1.0 / tl.where(real, _sum(down, up, z), 1.0), 0.0)
+    for j in range(steps - 1):
+        z = _divided(down, up, z, real)
         tl.store(z_ptr + j * n + i, z, i < n)
+    last = z  # not carried through the loop: on a GPU, Triton 3.6 then hands on the step before it
+    if steps > 0:
+        z = _divided(down, up, last, real)
+        tl.store(z_ptr + (steps - 1) * n + i, z, i < n)
     x = tl.load(x_ptr + row * n + i, real, 0.0).to(REAL)
     tl.store(y_ptr + row * n + i, z * _sum(down, up, last * x), i < n)
 
