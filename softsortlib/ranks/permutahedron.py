@@ -172,7 +172,7 @@ def _kl_pull_rows(lo, hi, g, ranks, order, last, out):
                     out[b, i] = ranks[b, i] * (g[b, i] - total / weight)
             start = end
 
-# %% ../../nbs/ranks/43_permutahedron.ipynb #58b32ba8
+# %% ../../nbs/ranks/43_permutahedron.ipynb #55faf2db
 def _pull_numba(g, ranks, order, last, kl):
     "D g by its kernels; g and ranks (..., n) as the scores stand, order and last (..., n)."
     n = g.shape[-1]

@@ -12,7 +12,7 @@ from ..engine.compile import has_triton, tl, triton, triton_jit
 from ..engine.dispatch import launch
 from ..engine.scan_triton import compose, decay_to, latest
 
-# %% ../../nbs/rowwise/190_balance_triton.ipynb #c9a7c628
+# %% ../../nbs/rowwise/190_balance_triton.ipynb #34a9aeac
 @triton_jit
 def _sum(down, up, x):
     "K x of a list, in registers: down and up are the decays to the score before and behind."
