@@ -12,7 +12,7 @@ from ..engine.compile import has_triton, tl, triton, triton_jit
 from ..engine.dispatch import launch
 from ..engine.scan_triton import compose, decay_to, latest
 
-# %% ../../nbs/rowwise/190_balance_triton.ipynb #34a9aeac
+# %% ../../nbs/rowwise/190_balance_triton.ipynb #54a57ce3
 @triton_jit
 def _sum(down, up, x):
     "K x of a list, in registers: down and up are the decays to the score before and behind."
@@ -34,7 +34,7 @@ def _divided(down, up, z, real):
     "A step: one over K z, zero where padded."
     return tl.where(real, 1.0 / tl.where(real, _sum(down, up, z), 1.0), 0.0)
 
-
+# %% ../../nbs/rowwise/190_balance_triton.ipynb #61b4697c
 @triton_jit
 def _balance_kernel(t_ptr, x_ptr, tau_ptr, size_ptr, z_ptr, y_ptr, n, steps, REAL: tl.constexpr, BLOCK: tl.constexpr):
     "(187.2) for one list."
