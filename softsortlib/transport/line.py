@@ -129,7 +129,7 @@ class _Solution(torch.autograd.Function):
             at = primals(ctx)
             return _push(_system(*at), *known(tangents, at[2:]))
 
-# %% ../../nbs/transport/30_line.ipynb #3fabc80a
+# %% ../../nbs/transport/30_line.ipynb #3913aa2e
 def sinkhorn(
     C: Tensor,  # costs divided by tau, (..., n, m)
     log_a: Tensor,  # log-weights of the inputs, (..., n)

@@ -190,7 +190,7 @@ def _keep(module, **values):
         else:
             setattr(module, name, value)
 
-# %% ../../nbs/transport/31_sinkhorn_sort.ipynb #2dc789b0
+# %% ../../nbs/transport/31_sinkhorn_sort.ipynb #77d1b5c1
 class _SinkhornMethods:
     "What the cells below add to `SinkhornSort`, for type checkers."
     if TYPE_CHECKING:
@@ -262,7 +262,7 @@ def _milestones(self, s, mask):
     y = torch.where(last > 0, y / last.clamp(min=1), 0.5).clamp(max=1)
     return 1 - y if self.descending else y, keep
 
-# %% ../../nbs/transport/31_sinkhorn_sort.ipynb #915339c0
+# %% ../../nbs/transport/31_sinkhorn_sort.ipynb #da2ba2af
 @patch_to(SinkhornSort)
 def _line(self, s, mask):
     "The ordered inputs, their weights and their order, seen from the end where position 0 is."
@@ -285,7 +285,7 @@ def _plan(self, x, y, a, b, tau):
     K = Gibbs(x, -y if self.descending else y, tau, turned, self.backend)
     return K, *potentials(K, a, b, self.tolerance, self.max_iterations, self.gradient, self.iterations)
 
-# %% ../../nbs/transport/31_sinkhorn_sort.ipynb #78647acb
+# %% ../../nbs/transport/31_sinkhorn_sort.ipynb #298b4ebe
 @patch_to(SinkhornSort)
 def _soft_permutation(self, s, tau, mask, dtype):
     "Prepare both sides and solve, in double precision where the device has it."
