@@ -310,7 +310,7 @@ def search(tab, words):
 
 
 # what a reader types, and a page that ought to be among the first three
-ASKED = {"SoftSort": "^./rowwise/softsort.html$", "tau": "how-do-i-choose-tau|/temperature.html", "top-k": "/functions.html#top-k|tutorials/topk_layer", "quantile": "/(functions|quantiles).html#", "mask": "tutorials/masks", "Sinkhorn": "/sinkhorn_sort.html",
+ASKED = {"SoftSort": "^./rowwise/softsort.html$", "tau": "how-do-i-choose-tau|/temperature.html", "top-k": "/functions.html#top-k|tutorials/topk_layer", "quantile": "/(functions|quantiles).html", "mask": "tutorials/masks", "Sinkhorn": "/sinkhorn_sort.html",
          "soft rank": "/functions.html#soft_rank", "calibrate_tau": "/temperature.html#calibrate_tau", "bitonic": "/comparators.html|/networks/operator.html", "kNN": "^./losses/knn.html", "install": "/index.html", "permutation matrix": "/core/", "sinkhrn": "sinkhorn"}
 
 
@@ -330,6 +330,79 @@ def test_search_finds_a_name(tab, site, opened):
     tab.locator(".search-result:visible").first.click()
     tab.wait_for_url("**/*.html*")
     assert tab.locator("main h1").count() == 1
+
+
+# what users of this library and of others ask, and the pages that answer
+QUESTIONS = {asked: {f"{page}.html" for page in pages} for asked, pages in json.loads((Path(__file__).parent / "questions.json").read_text(encoding="utf-8")).items()}
+
+
+def longest(asked): return max(re.findall(r"\w+", asked), key=len)
+
+
+def swapped(asked):
+    "With two letters in the middle of the longest word in the wrong order"
+    word, i = longest(asked), len(longest(asked)) // 2
+    return asked.replace(word, word[:i - 1] + word[i] + word[i - 1] + word[i + 1:]) if len(word) > 3 else asked
+
+
+def dropped(asked):
+    "Without a letter in the middle of the longest word"
+    word, i = longest(asked), len(longest(asked)) // 2
+    return asked.replace(word, word[:i] + word[i + 1:]) if len(word) > 4 else asked
+
+
+def plural(asked):
+    word = longest(asked)
+    return asked.replace(word, word[:-1] if word.endswith("s") else word + "s")
+
+
+def unanswered(answers):
+    return [f"{asked}: {hrefs[:2]}" for (asked, pages), hrefs in zip(QUESTIONS.items(), answers, strict=True) if not {re.sub(r"^\./|#.*", "", href) for href in hrefs[:2]} & pages]
+
+
+@needs_site
+@needs_browser
+def test_search_answers_questions(tab, site):
+    assert len(QUESTIONS) >= 40 and all((SITE / page).exists() for pages in QUESTIONS.values() for page in pages)
+    tab.goto(site + "index.html")
+    assert not tab.evaluate("() => window.searchIndex"), "the index is loaded before anybody asks"
+    missed = unanswered([[href for _, href in search(tab, asked)] for asked in QUESTIONS])
+    assert len(missed) <= len(QUESTIONS) / 10, missed
+    for change in (swapped, dropped, plural):
+        missed = unanswered(tab.evaluate("asked => asked.map(q => softsortlibSearch(searchIndex, q, 2).map(e => e.href))", list(map(change, QUESTIONS))))
+        assert len(missed) <= len(QUESTIONS) / 10, (change.__name__, missed)
+
+
+@needs_site
+@needs_browser
+def test_search_finds_an_api_name_by_any_part(tab, site):
+    tab.goto(site + "index.html")
+    search(tab, "sort")
+    headings = {heading for heading in re.findall(r'<h3[^>]* id="(\w+)"', (SITE / "api" / "functional.html").read_text(encoding="utf-8")) if "_" in heading}
+    assert len(headings) > 8
+    found = lambda asked: tab.evaluate("q => softsortlibSearch(searchIndex, q, 3).map(e => e.section)", asked)
+    for name in headings: assert name in found(name) and name in found(name.replace("_", " ")), (name, found(name))
+    for part, name in (("calib", "calibrate_tau"), ("ndcgloss", "NeuralNDCGLoss"), ("steepness", "default_steepness"), ("straight_thr", "SoftPermutation.straight_through"), ("plackett", "plackett_luce_reward")):
+        assert any(name in section for section in tab.evaluate("q => softsortlibSearch(searchIndex, q, 12).map(e => e.section)", part)), (part, found(part))
+
+
+@needs_site
+def test_the_search_index_is_small():
+    assert 200_000 < (SITE / "search.js").stat().st_size < 800_000
+    assert not (SITE / "search.json").exists()
+
+
+@needs_site
+@needs_browser
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_nothing_found_can_be_read(browser, site, scheme):
+    context = browser.new_context(color_scheme=scheme, viewport={"width": 1280, "height": 900})
+    tab = context.new_page()
+    tab.goto(site + "index.html")
+    tab.wait_for_timeout(300)
+    assert not search(tab, "qqxyzzyqq")
+    assert not [poor for poor in tab.evaluate(CONTRAST) if "Nothing found" in poor or "search" in poor]
+    context.close()
 
 
 @needs_site

@@ -17,7 +17,7 @@ try:
 except ImportError: sys.exit("the site is rendered by smalldocs, which needs Python 3.11 or newer: make docs PYTHON=python3.12 VENV=.venv-docs")
 
 sys.path.append(str(Path(__file__).resolve().parent.parent))             # nbdev reads `procs = tools.book:...` from settings.ini
-import api_page, check_site, finish, npm
+import api_page, check_site, finish, npm, search_index
 from book import is_internal
 
 DUNDER = re.compile(r"^(#{1,6} )([\w.]*__\w+__[\w.]*)[ \t]*$", re.M)   # show_doc headings such as A.__call__
@@ -66,14 +66,12 @@ def make_offline(out, dist):
         p.write_text(p.read_text(encoding="utf-8").replace(layout.KATEX, f"{up}site_libs/katex"), encoding="utf-8")
     for p in (libs / "themes").rglob("*.css"):
         p.write_text(WEB_FONT.sub("", p.read_text(encoding="utf-8")), encoding="utf-8")
-    entries = [{**e, "text": finish.plain(e["text"])} for e in json.loads((out / "search.json").read_text(encoding="utf-8"))]
-    (out / "search.json").write_text(json.dumps(entries, ensure_ascii=False), encoding="utf-8")
-    (out / "search.js").write_text(f"window.searchIndex = {json.dumps(entries, ensure_ascii=False)};\n", encoding="utf-8")
+    (out / "search.json").unlink()
+    shutil.rmtree(libs / "fuse", ignore_errors=True)
     replace(libs / "smalldocs.js", 'const r = await fetch(offset + "search.json");\n      index = await r.json();',
             'await new Promise((done, fail) => { const s = document.createElement("script"); s.src = offset + "search.js"; s.onload = done; s.onerror = fail; document.head.append(s); });\n'
-            '      index = window.searchIndex || [];\n'
-            '      if (!window.Fuse) await new Promise((done) => { const s = document.createElement("script"); s.src = offset + "site_libs/fuse/fuse.min.js"; s.onload = s.onerror = done; document.head.append(s); });')
-    replace(libs / "smalldocs.js", "const hits = fuse ?", "const hits = window.softsortlibSearch ? window.softsortlibSearch(index, q, limit, fuse) : fuse ?")
+            '      index = window.searchIndex;')
+    replace(libs / "smalldocs.js", "const hits = fuse ?", "const hits = window.softsortlibSearch ? window.softsortlibSearch(index, q, limit) : fuse ?")
     with open(libs / "smalldocs.js", "a", encoding="utf-8") as f: f.write("\n" + (Path(__file__).parent / "search.js").read_text(encoding="utf-8"))
 
 def code_lines(m):
@@ -197,7 +195,9 @@ def main():
     print(f"{time.time()-start:5.1f}s notebooks staged", flush=True)
     site = NbdevSite(load(staged), quiet=True)
     site.build()
-    make_offline(site.out, dist); tidy(site.out); add_sources(site, cfg); add_citations(site.out); finish.finish(site, cfg, replace, is_internal); answer_at_old_addresses(site)
+    make_offline(site.out, dist); tidy(site.out); add_sources(site, cfg); add_citations(site.out); finish.finish(site, cfg, replace)
+    search_index.build(site.out, {str(p.out) for p in site.pages.values() if is_internal(Path(str(p.src)))})
+    answer_at_old_addresses(site)
     write_readme(site, cfg)
     shutil.rmtree(cfg.doc_path, ignore_errors=True)
     shutil.move(str(site.out), cfg.doc_path)

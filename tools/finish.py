@@ -176,7 +176,7 @@ def not_found(out, site_url):
     text = re.sub(r'<link rel="canonical"[^>]*>|<meta property="og:url"[^>]*>', "", text)
     (out / "404.html").write_text(text.replace('href="#quarto-document-content"', 'href="404.html#quarto-document-content"'), encoding="utf-8")
 
-def finish(site, cfg, replace, internal):
+def finish(site, cfg, replace):
     "Every page in turn, then what they share"
     out, url, known, words = site.out, str(site.project.website["site-url"]).rstrip("/"), {}, {}
     pages = {str(p.out): p for p in site.pages.values()}
@@ -196,8 +196,6 @@ def finish(site, cfg, replace, internal):
     replace(scripts, start, "  const setScheme = (alt) => {\n    if (window.siteTheme) window.siteTheme(alt, () => markDark());")
     replace(scripts, '$$("link.quarto-color-scheme").forEach((l) => { l.media = l.classList.contains("quarto-color-alternate") === alt ? "all" : "not all"; });', "")
     replace(scripts, 'if ($$("link.quarto-color-scheme").length > 1) {', 'if ($$("link.quarto-color-scheme").length) {')
-    rooms = [str(p.out) for p in site.pages.values() if internal(Path(str(p.src)))]
-    replace(scripts, "window.siteInternals = [];", f"window.siteInternals = {json.dumps(rooms)};")
     replace(scripts, '<div class="search-result-title">${', '<div class="search-result-title"><span class="search-kind">${e.kind || ""}</span>${')
     replace(scripts, '<div class="search-none">No results</div>', '<div class="search-none" role="status">Nothing found for these words</div>')
     here = Path(__file__).parent
