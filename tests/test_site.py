@@ -485,12 +485,76 @@ def test_on_a_phone_the_letters_of_a_drawing_can_be_read(tab, site, page):
     tab.set_viewport_size({"width": 390, "height": 844})
     tab.goto(site + page)
     sizes = tab.evaluate("() => [...document.querySelectorAll('svg.drawing text')].map(t => parseFloat(getComputedStyle(t).fontSize) * Math.hypot(t.getScreenCTM().a, t.getScreenCTM().b))")
-    assert sizes and min(sizes) >= 8.5, sorted(sizes)[:4]
+    assert sizes and min(sizes) >= 9, sorted(sizes)[:4]
     assert not tab.evaluate(OVERFLOW)
-    boxes = tab.evaluate("() => [...document.querySelectorAll('p:has(> svg.drawing)')].map(p => [p.scrollWidth, p.clientWidth])")
+    boxes = tab.evaluate("() => [...document.querySelectorAll('p:has(svg.drawing)')].map(p => [p.scrollWidth, p.clientWidth])")
     assert any(wide > room for wide, room in boxes)
-    last = tab.locator("p:has(> svg.drawing)").first
+    last = tab.locator("p:has(svg.drawing)").first
     assert last.evaluate("p => { p.scrollLeft = 1e4; return p.scrollLeft }") == pytest.approx(boxes[0][0] - boxes[0][1], abs=1)
+
+
+PHONE = ("index.html", "tour.html", "howto.html", "choosing.html", "rowwise/softsort.html", "core/permutation.html", "ranks/permutahedron.html", "api/functional.html", "experiments/sort_mnist.html")
+
+
+def on_a_phone(tab, address):
+    tab.set_viewport_size({"width": 390, "height": 844})
+    tab.goto(address)
+    tab.wait_for_function("() => !document.querySelector('span.math:not(:has(.katex))')")
+
+
+@needs_site
+@needs_browser
+def test_on_a_phone_code_need_not_be_scrolled(tab, site):
+    wide, blocks = 0, 0
+    for page in PHONE:
+        on_a_phone(tab, site + page)
+        found = tab.evaluate("() => [...document.querySelectorAll('main pre')].filter(p => p.checkVisibility()).map(p => p.scrollWidth > p.clientWidth + 1)")
+        wide, blocks = wide + sum(found), blocks + len(found)
+    assert blocks > 100 and wide / blocks < 0.12, (wide, blocks)
+    # what of a line goes on below stands further in than the line
+    on_a_phone(tab, site + "rowwise/softsort.html")
+    rows = tab.evaluate("""() => [...document.querySelectorAll('main pre.python span.line')].filter(l => l.checkVisibility() && l.offsetHeight > 30).map(l => {
+      const range = document.createRange(); range.selectNodeContents(l); const boxes = [...range.getClientRects()].filter(b => b.width > 1), top = Math.min(...boxes.map(b => b.top));
+      const text = l.textContent.search(/\\S/) * parseFloat(getComputedStyle(l).fontSize) * .5; return [Math.min(...boxes.filter(b => b.top < top + 5).map(b => b.left)) + text, Math.min(...boxes.filter(b => b.top > top + 8).map(b => b.left))]; })""")
+    assert rows and all(below > line + 5 for line, below in rows)
+
+
+@needs_site
+@needs_browser
+def test_on_a_phone_what_scrolls_can_be_scrolled_by_keyboard(tab, site):
+    for page in PHONE:
+        on_a_phone(tab, site + page)
+        stuck = tab.evaluate("""() => [...document.querySelectorAll('main *')].filter(e => e.checkVisibility() && e.scrollWidth > e.clientWidth + 1 && /auto|scroll/.test(getComputedStyle(e).overflowX) && e.tabIndex < 0 && !e.querySelector('a, button, [tabindex]'))
+          .map(e => e.tagName + '.' + e.className)""")
+        assert not stuck, (page, stuck)
+
+
+@needs_site
+@needs_browser
+@pytest.mark.parametrize("page, picture", [("choosing.html", "img"), ("rowwise/softsort.html", "svg.drawing"), ("functional/temperature.html", "img")])
+def test_on_a_phone_a_picture_is_large_enough_and_opens_at_full_size(tab, site, page, picture):
+    on_a_phone(tab, site + page)
+    # the smallest letters of a plot have 7 points, an inch of it has 88 pixels at its width
+    for drawn, shown in tab.evaluate("() => [...document.querySelectorAll('main .picture img')].map(i => [+i.getAttribute('width'), i.clientWidth])"): assert 7 * 88 / 72 * shown / drawn > 8.95
+    button = tab.locator(f".picture:has({picture})").first
+    for opening in (button.click, lambda: button.press("Enter")):
+        opening()
+        width, room, name = tab.evaluate("() => { const d = document.querySelector('dialog.full[open]'), i = d.querySelector('img, svg'); return [i.getBoundingClientRect().width, i.naturalWidth || 600, d.getAttribute('aria-label')]; }")
+        assert width >= room and len(name) > 20
+        assert tab.evaluate("() => { const d = document.querySelector('dialog.full'); d.scrollLeft = 1e4; return d.scrollLeft; }") > 100
+        tab.keyboard.press("Escape")
+        tab.wait_for_function("() => !document.querySelector('dialog.full')")
+    assert not tab.evaluate(OVERFLOW)
+
+
+@needs_site
+@needs_browser
+@pytest.mark.parametrize("page", ["choosing.html", "experiments/sort_mnist.html"])
+def test_on_a_phone_the_first_column_of_a_table_stays(tab, site, page):
+    on_a_phone(tab, site + page)
+    for before, after, moved, other in tab.evaluate("""() => [...document.querySelectorAll('main table')].filter(t => t.checkVisibility() && t.rows[0].cells.length > 2).map(t => {
+      const cell = t.rows[1].cells, box = t.closest('.sd-table') || t, x = c => c.getBoundingClientRect().left, was = x(cell[0]), then = x(cell[1]); box.scrollLeft = 60; return [was, x(cell[0]), then - x(cell[1]), box.scrollLeft]; })"""):
+        assert after == pytest.approx(before, abs=1) and moved == pytest.approx(other, abs=1)
 
 
 @needs_site

@@ -97,7 +97,7 @@ def picture_size(m):
     at = head.find(b"pHYs")
     if at < 0: return m[0]
     inch = struct.unpack(">I", head[at + 4:at + 8])[0] * 0.0254
-    return f'{m[1]}{m[2]}" width="{round(width / inch * INCH)}" height="{round(height / inch * INCH)}"'
+    return f'{m[1]}{m[2]}" width="{round(width / inch * INCH)}" height="{round(height / inch * INCH)}" style="--width: {round(width / inch * INCH)}px"'
 
 def columns(m):
     "Output that is set in columns keeps its lines whole, and scrolls where the page is narrow"

@@ -27,6 +27,33 @@
   });
   $$(".toc-phone a").forEach((a) => a.addEventListener("click", () => { a.closest("details").open = false; }));
 
+  // on a small screen a tap opens a picture at full size
+  const full = (picture) => {
+    const box = document.createElement("dialog"), close = document.createElement("button"), large = picture.cloneNode(true);
+    box.className = "full";
+    box.setAttribute("aria-label", picture.alt || picture.getAttribute("aria-label") || "picture");
+    close.textContent = "close";
+    large.style.width = `${Math.max(picture.naturalWidth || 0, 1.6 * picture.getBoundingClientRect().width)}px`;
+    large.style.height = "auto";
+    box.append(close, large);
+    document.body.append(box);
+    box.addEventListener("click", () => box.close());
+    box.addEventListener("close", () => box.remove());
+    box.showModal();
+  };
+  const openable = () => {
+    $$("main :is(.cell-output-display img, svg.drawing)").filter((p) => innerWidth <= 991 && !p.closest("button, a")).forEach((p) => {
+      const button = document.createElement("button");
+      button.type = "button";
+      button.className = "picture";
+      p.replaceWith(button);
+      button.append(p);
+      button.addEventListener("click", () => full(p));
+    });
+  };
+  window.addEventListener("load", openable);
+  window.addEventListener("resize", openable);
+
   // an address that leads into a fold opens it
   const unfold = () => {
     const to = location.hash.length > 1 && document.getElementById(decodeURIComponent(location.hash.slice(1)));
