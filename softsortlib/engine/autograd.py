@@ -5,9 +5,10 @@
 # %% auto #0
 __all__ = []
 
-# %% ../../nbs/engine/92_autograd.ipynb #0a581c9d
+# %% ../../nbs/engine/92_autograd.ipynb #b1f549f2
 import torch
 from torch import Tensor, nn
+from torch.autograd import forward_ad
 from torch._library.infer_schema import infer_schema  # torch.library.infer_schema from torch 2.5
 
 from .dispatch import for_onnx, switch
@@ -17,8 +18,8 @@ def qualified(op, module):
     "The name by which torch knows the operator `op` of `module`."
     return f"softsortlib::{op}" if module.startswith("softsortlib.") else f"softsortlib_notebook::{op}"
 
-# %% ../../nbs/engine/92_autograd.ipynb #f628a4b5
-def _in_func():
+# %% ../../nbs/engine/92_autograd.ipynb #582eff07
+def in_func():
     "Whether a transformation of torch.func is at work, and not the compiler."
     return not torch.compiler.is_compiling() and torch._C._functorch.maybe_current_level() is not None
 
@@ -34,10 +35,15 @@ def watched(args):
             return True
     return False
 
-# %% ../../nbs/engine/92_autograd.ipynb #21a1200e
+# %% ../../nbs/engine/92_autograd.ipynb #bebb6533
+def has_tangents():
+    "Whether forward mode is on: arguments may bring tangents, and results must have theirs."
+    return not torch.compiler.is_compiling() and forward_ad._current_level >= 0
+
+
 def is_unseen(args):
     "Whether a call with these arguments is neither traced, nor transformed, nor differentiated in forward mode."
-    return not (watched(args) or _in_func() or torch.autograd.forward_ad._current_level >= 0)
+    return not (watched(args) or in_func() or has_tangents())
 
 # %% ../../nbs/engine/92_autograd.ipynb #704cbe4f
 _libraries = {}
@@ -84,10 +90,10 @@ class CustomOp:
         torch.library.register_fake(self.library, fake, lib=_libraries[self.library])
         return fake
 
-# %% ../../nbs/engine/92_autograd.ipynb #1101f9fa
+# %% ../../nbs/engine/92_autograd.ipynb #a2564696
 def needs_graph(args):
     "Whether a call with these arguments may be differentiated, in reverse or in forward mode."
-    if torch.autograd.forward_ad._current_level >= 0:
+    if has_tangents():
         return True
     if torch.is_grad_enabled():
         for a in args:
@@ -120,13 +126,50 @@ def batched(op, tensors):
         torch.library.register_vmap(op.library, rule, lib=_libraries[op.library])
     return rule
 
-# %% ../../nbs/engine/92_autograd.ipynb #b8859a70
-IN_REVERSE = "use torch.func.jacrev for jacfwd, and jacrev(jacrev(f)) for hessian(f)"
+# %% ../../nbs/engine/92_autograd.ipynb #7e7bc236
+def kept_for_tangents(setup):
+    "The rule `setup`, which in forward mode keeps what it saves for the tangents as well, and how the results look."
+    def setup_context(ctx, inputs, output):
+        setup(ctx, inputs, output)
+        if has_tangents():
+            ctx.results = [(y.shape, y.dtype) for y in (output if isinstance(output, tuple) else (output,))]
+            ctx.save_for_forward(*(getattr(ctx, "to_save", None) or ()))
+    return setup_context
 
-def _forward_mode(name, instead=IN_REVERSE):
-    "A jvp that refuses, and says what to do instead."
+# %% ../../nbs/engine/92_autograd.ipynb #19efec35
+def primals(ctx):
+    "The saved tensors without their own tangents, for a jvp that may be differentiated in forward mode."
+    return tuple(t if t is None else forward_ad.unpack_dual(t).primal for t in ctx.saved_tensors)
+
+
+class _Kept:
+    "What a rule kept, where the arguments that have a tangent are those that need a gradient."
+    def __init__(self, ctx, needs):
+        self._ctx, self.needs_input_grad, self.saved_tensors = ctx, needs, primals(ctx)
+
+    def __getattr__(self, name):
+        return getattr(self._ctx, name)
+
+# %% ../../nbs/engine/92_autograd.ipynb #2e3ee110
+def pushed(backward):
+    "The tangents of the results by (92.1), from the rule for the gradients of the arguments."
     def jvp(ctx, *tangents):
-        raise NotImplementedError(f"{name} has derivatives in reverse mode only: {instead}")
+        with forward_ad._set_fwd_grad_enabled(True):
+            kept, heard = _Kept(ctx, [v is not None for v in tangents]), []
+            v = next(v for v in tangents if v is not None)
+            zero = [v.new_zeros(shape, dtype=dtype) for shape, dtype in ctx.results]
+            smooth = [i for i, u in enumerate(zero) if u.is_floating_point()]
+
+            def pull(*grads):
+                own = dict(zip(smooth, grads))
+                found = backward(kept, *(own.get(i, u) for i, u in enumerate(zero)))
+                found = found if isinstance(found, tuple) else (found,)
+                heard[:] = [v for g, v in zip(found, tangents) if g is not None and v is not None]
+                return tuple(g for g, v in zip(found, tangents) if g is not None and v is not None)
+
+            _, push = torch.func.vjp(pull, *(zero[i] for i in smooth))
+            own = dict(zip(smooth, push(tuple(heard))))
+            return own[0] if len(zero) == 1 else tuple(own.get(i) for i in range(len(zero)))
     return jvp
 
 # %% ../../nbs/engine/92_autograd.ipynb #b652c096
@@ -140,27 +183,27 @@ def _in_one_piece(op):
         forward=staticmethod(forward),
         backward=staticmethod(op.backward)))
 
-# %% ../../nbs/engine/92_autograd.ipynb #24d60a47
-def differentiable(op, tensors, backward, setup=None, instead=IN_REVERSE):
+# %% ../../nbs/engine/92_autograd.ipynb #1ae2be7f
+def differentiable(op, tensors, backward, setup=None):
     """Give `op`, whose first arguments are tensors of one batch shape, all its rules; call what this returns, not `op`.
 
-    `setup` may be None where `backward` needs nothing; `instead` is what forward mode is told."""
+    `setup` may be None where `backward` needs nothing."""
     op.backward, op.setup = backward, setup or _save_nothing
     batched(op, tensors)
 
     def call(*args):
         if is_unseen(args):
             return Plainly.apply(*args) if needs_graph(args) else op.f(*args)
-        if watched(args) and not _in_func():
+        if watched(args) and not in_func() and not has_tangents():
             return op.f(*args) if for_onnx() else op.overload(*args)
         return Rules.apply(*args)
 
     Plainly = _in_one_piece(op)
     Rules = type(op.__name__, (torch.autograd.Function,), dict(
         forward=staticmethod(op),
-        setup_context=staticmethod(op.setup),
+        setup_context=staticmethod(kept_for_tangents(op.setup)),
         backward=staticmethod(backward),
-        jvp=staticmethod(_forward_mode(op.__name__, instead)),
+        jvp=staticmethod(pushed(backward)),
         vmap=staticmethod(batched(call, tensors))))
     call.op = op.overload
     call.__name__ = op.__name__
@@ -209,7 +252,7 @@ def _pulled(ctx, f, tensors, grads):
     found = dict(zip(learn, pull(*grads, *args)))
     return tuple(found.get(i) for i in range(len(args)))
 
-# %% ../../nbs/engine/92_autograd.ipynb #11a3777b
+# %% ../../nbs/engine/92_autograd.ipynb #dbaca8b0
 class _Recomputed(torch.autograd.Function):
     @staticmethod
     def forward(f, tensors, *args):
@@ -218,7 +261,7 @@ class _Recomputed(torch.autograd.Function):
     @staticmethod
     def setup_context(ctx, inputs, output):
         ctx.f, ctx.tensors, *args = inputs
-        _keep_inputs(ctx, args, output)
+        kept_for_tangents(_keep_inputs)(ctx, args, output)
 
     @staticmethod
     def backward(ctx, *grads):
@@ -228,7 +271,9 @@ class _Recomputed(torch.autograd.Function):
     def vmap(info, dims, f, tensors, *args):
         return batched(recomputed(f, tensors), tensors)(info, dims[2:], *args)
 
-    jvp = staticmethod(_forward_mode("a recomputed function"))
+    @staticmethod
+    def jvp(ctx, *tangents):
+        return pushed(_Recomputed.backward)(ctx, *tangents)
 
 
 def recomputed(f, tensors):

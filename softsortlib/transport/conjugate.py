@@ -12,6 +12,8 @@ import torch
 from torch import Tensor
 from torch.autograd import forward_ad
 
+from ..engine.autograd import primals
+
 # %% ../../nbs/transport/198_conjugate.ipynb #972713e8
 def beneath(t):
     "The tensor that transformations of torch.func have wrapped, with the dimensions that they hide."
@@ -94,10 +96,6 @@ def conjugate(
 def times(A, u):
     "A u for A (..., n, m) and u (..., m)."
     return (A @ u[..., None])[..., 0]
-
-def primals(ctx):
-    "The saved tensors without their own tangents, for a jvp that may be differentiated in forward mode."
-    return [forward_ad.unpack_dual(t).primal for t in ctx.saved_tensors]
 
 def known(tangents, like):
     "The tangents, zero where there is none."

@@ -195,9 +195,7 @@ def _gibbs_backward(ctx, o):
     grad_tau = -((x * grad_x).sum(-1) + (y * grad_y).sum(-1)) / (power * tau)
     return (v * grad_v).sum(-1), grad_x, (o * out).sum(-1), grad_y, grad_tau, grad_v, None, None
 
-_PLAIN = "forward mode wants SinkhornSort(gradient='unrolled', backend='torch'); or use torch.func.jacrev for jacfwd"
-
-gibbs = differentiable(_gibbs_op, 6, _gibbs_backward, _gibbs_setup, instead=_PLAIN)
+gibbs = differentiable(_gibbs_op, 6, _gibbs_backward, _gibbs_setup)
 
 # %% ../../nbs/transport/36_gibbs.ipynb #ace9bbde
 @patch_to(Gibbs)

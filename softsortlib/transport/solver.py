@@ -205,7 +205,7 @@ def _refuse(ctx, *grads):
 
 def refuses(op, tensors):
     "Give `op`, whose first arguments are tensors of one batch shape, all its rules, but a derivative that raises."
-    return differentiable(op, tensors, _refuse, lambda ctx, inputs, output: None, instead=_UNROLLED)
+    return differentiable(op, tensors, _refuse, lambda ctx, inputs, output: None)
 
 # %% ../../nbs/transport/37_solver.ipynb #7b936d66
 @custom_op("transport_adjoint", __name__)
@@ -243,7 +243,7 @@ def _attach_setup(ctx, inputs, output):
 def _attach_backward(ctx, grad_F, grad_G):
     return (*_adjoint_once(grad_F, grad_G, *ctx.saved_tensors, ctx.power, ctx.backend, ctx.steps), *[None] * 10)
 
-_attach = differentiable(_attach_op, 9, _attach_backward, _attach_setup, instead=_UNROLLED)
+_attach = differentiable(_attach_op, 9, _attach_backward, _attach_setup)
 
 # %% ../../nbs/transport/37_solver.ipynb #78d8379e
 class _AdjointOfFunction(torch.autograd.Function):
