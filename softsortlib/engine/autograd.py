@@ -211,7 +211,7 @@ def differentiable(op, tensors, backward, setup=None):
     return call
 
 # %% ../../nbs/engine/92_autograd.ipynb #14469931
-def _pull_of(f, learn, results):
+def pull_of(f, learn, results):
     "The gradients of `f` in its arguments `learn`: a function of those of its `results` results and of its arguments."
     def pull(*args):
         again = torch.is_grad_enabled()
@@ -248,7 +248,7 @@ def _pulled(ctx, f, tensors, grads):
     args = _inputs_of(ctx)
     needs = ctx.needs_input_grad[-len(args):]
     learn = [i for i in range(tensors) if needs[i]]
-    pull = recomputed(_pull_of(f, learn, len(grads)), len(grads) + tensors)
+    pull = recomputed(pull_of(f, learn, len(grads)), len(grads) + tensors)
     found = dict(zip(learn, pull(*grads, *args)))
     return tuple(found.get(i) for i in range(len(args)))
 
@@ -279,6 +279,8 @@ class _Recomputed(torch.autograd.Function):
 def recomputed(f, tensors):
     "`f`, whose first arguments are tensors of one batch shape, as one node: derivatives are made when asked for."
     def call(*args):
+        if is_unseen(args) and not needs_graph(args):
+            return f(*args)
         return _Recomputed.apply(f, tensors, *args)
     return call
 
