@@ -210,7 +210,7 @@ def differentiable(op, tensors, backward, setup=None):
     call.__doc__ = op.__doc__
     return call
 
-# %% ../../nbs/engine/92_autograd.ipynb #14469931
+# %% ../../nbs/engine/92_autograd.ipynb #54668cbb
 def pull_of(f, learn, results):
     "The gradients of `f` in its arguments `learn`: a function of those of its `results` results and of its arguments."
     def pull(*args):
@@ -231,19 +231,19 @@ def pull_of(f, learn, results):
         return tuple(torch.zeros_like(a) if g is None else g for a, g in zip(at, found))
     return pull
 
-# %% ../../nbs/engine/92_autograd.ipynb #d12366de
-def _keep_inputs(ctx, inputs, output):
+# %% ../../nbs/engine/92_autograd.ipynb #8b6c37d3
+def keep_inputs(ctx, inputs, output):
     "Keep the inputs: tensors where autograd sees them, the others beside."
     ctx.save_for_backward(*(a for a in inputs if isinstance(a, Tensor)))
     ctx.others = [() if isinstance(a, Tensor) else (a,) for a in inputs]
 
 def _inputs_of(ctx):
-    "What `_keep_inputs` kept."
+    "What `keep_inputs` kept."
     saved = iter(ctx.saved_tensors)
     return [other[0] if other else next(saved) for other in ctx.others]
 
 
-def _pulled(ctx, f, tensors, grads):
+def pulled(ctx, f, tensors, grads):
     "The gradients of `f` at what `ctx` keeps, the first `tensors` of which are tensors of one batch shape."
     args = _inputs_of(ctx)
     needs = ctx.needs_input_grad[-len(args):]
@@ -252,7 +252,7 @@ def _pulled(ctx, f, tensors, grads):
     found = dict(zip(learn, pull(*grads, *args)))
     return tuple(found.get(i) for i in range(len(args)))
 
-# %% ../../nbs/engine/92_autograd.ipynb #dbaca8b0
+# %% ../../nbs/engine/92_autograd.ipynb #f5e799ad
 class _Recomputed(torch.autograd.Function):
     @staticmethod
     def forward(f, tensors, *args):
@@ -261,11 +261,11 @@ class _Recomputed(torch.autograd.Function):
     @staticmethod
     def setup_context(ctx, inputs, output):
         ctx.f, ctx.tensors, *args = inputs
-        kept_for_tangents(_keep_inputs)(ctx, args, output)
+        kept_for_tangents(keep_inputs)(ctx, args, output)
 
     @staticmethod
     def backward(ctx, *grads):
-        return None, None, *_pulled(ctx, ctx.f, ctx.tensors, grads)
+        return None, None, *pulled(ctx, ctx.f, ctx.tensors, grads)
 
     @staticmethod
     def vmap(info, dims, f, tensors, *args):
@@ -284,12 +284,12 @@ def recomputed(f, tensors):
         return _Recomputed.apply(f, tensors, *args)
     return call
 
-# %% ../../nbs/engine/92_autograd.ipynb #22f85b71
+# %% ../../nbs/engine/92_autograd.ipynb #224dd5b9
 def twice(op, tensors, plain):
     "Give `op`, a gradient by a kernel, all its rules; its own derivatives are those of `plain`, of the same arguments."
     def backward(ctx, *grads):
-        return _pulled(ctx, plain, tensors, grads)
-    return differentiable(op, tensors, backward, _keep_inputs)
+        return pulled(ctx, plain, tensors, grads)
+    return differentiable(op, tensors, backward, keep_inputs)
 
 # %% ../../nbs/engine/92_autograd.ipynb #477baed5
 _PART = switch("autograd: the derivative of a gradient in parts", 1 << 17, "B n^2")
