@@ -6,8 +6,11 @@
 __all__ = []
 
 # %% ../../nbs/engine/92_autograd.ipynb #b1f549f2
+import sys
+
 import torch
 from torch import Tensor, nn
+from torch._library.autograd import Info, make_autograd_impl  # of torch.library.register_autograd
 from torch.autograd import forward_ad
 from torch._library.infer_schema import infer_schema  # torch.library.infer_schema from torch 2.5
 
@@ -64,6 +67,17 @@ def once(message):
     return backward
 
 # %% ../../nbs/engine/92_autograd.ipynb #f28c3a7c
+def _without_tangents(kernel):
+    "What torch does at a registered operator, which would drop a tangent without a word."
+    def call(keyset, *args):
+        if forward_ad._current_level >= 0:
+            for a in args:
+                if isinstance(a, Tensor) and forward_ad.unpack_dual(a).tangent is not None:
+                    raise NotImplementedError("a compiled function has no tangents inside: "
+                                              "use torch.func.jvp(torch.compile(f), ...), with jvp outside")
+        return kernel(keyset, *args)
+    return call
+
 class CustomOp:
     "The function `f` under a name that torch knows: calls `f` if nothing is tracing, otherwise the dispatcher."
     def __init__(self, f, name):
@@ -76,9 +90,10 @@ class CustomOp:
         library.define(self.__name__ + infer_schema(f, mutates_args=()), tags=(torch.Tag.pt2_compliant_tag,))
         library.impl(self.__name__, f, "CompositeExplicitAutograd")
         self.overload = getattr(getattr(torch.ops, namespace), self.__name__).default
-        torch.library.register_autograd(
-            name, lambda ctx, *grads: self.backward(ctx, *grads), lib=library,
-            setup_context=lambda ctx, inputs, output: self.setup(ctx, inputs, output))
+        rules = Info(lambda ctx, *grads: self.backward(ctx, *grads),
+                     lambda ctx, inputs, output: self.setup(ctx, inputs, output))
+        library.impl(self.__name__, _without_tangents(make_autograd_impl(self.overload, rules)), "Autograd",
+                     with_keyset=True)
 
     def __call__(self, *args):
         if is_unseen(args) and not needs_graph(args):
@@ -253,10 +268,15 @@ def pulled(ctx, f, tensors, grads):
     return tuple(found.get(i) for i in range(len(args)))
 
 # %% ../../nbs/engine/92_autograd.ipynb #f5e799ad
+def _apart(f):
+    "`f`, of which the compiler makes no part of its own: what it compiles has no second derivative."
+    dynamo = sys.modules.get("torch._dynamo")
+    return f if dynamo is None else dynamo.disable(f)
+
 class _Recomputed(torch.autograd.Function):
     @staticmethod
     def forward(f, tensors, *args):
-        return f(*args)
+        return _apart(f)(*args)
 
     @staticmethod
     def setup_context(ctx, inputs, output):
