@@ -44,6 +44,11 @@ def has_tangents():
     return not torch.compiler.is_compiling() and forward_ad._current_level >= 0
 
 
+def may_be_differentiated():
+    "Whether what is computed now may be differentiated: a graph is recorded, or forward mode is on."
+    return torch.is_grad_enabled() or has_tangents()
+
+
 def is_unseen(args):
     "Whether a call with these arguments is neither traced, nor transformed, nor differentiated in forward mode."
     return not (watched(args) or in_func() or has_tangents())
@@ -73,7 +78,7 @@ def _without_tangents(kernel):
         if forward_ad._current_level >= 0:
             for a in args:
                 if isinstance(a, Tensor) and forward_ad.unpack_dual(a).tangent is not None:
-                    raise NotImplementedError("a compiled function has no tangents inside: "
+                    raise NotImplementedError("an operator has no tangents inside a compiled function: "
                                               "use torch.func.jvp(torch.compile(f), ...), with jvp outside")
         return kernel(keyset, *args)
     return call

@@ -15,6 +15,7 @@ from torch import Tensor
 from ..core.checks import is_one_of, patch_to
 from ..core.operators import Operator, check_flags
 from ..core.stochastic import gumbel_noise, plackett_luce_log_prob
+from ..engine.autograd import may_be_differentiated
 from .orders import OrderPermutation
 
 # %% ../../nbs/sampling/111_perturbed.ipynb #241404c0
@@ -106,7 +107,7 @@ def noise_for(how, s):
 
 def tilt_of(how, s, tau, z, orders, mask):
     "The tilt (111.4) of orders (samples, ..., n) from the largest down; None where nobody will differentiate it."
-    if not torch.is_grad_enabled():
+    if not may_be_differentiated():
         return None
     if how.noise == "gumbel":
         u = in_reach(s, tau)

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..engine.autograd import batched, custom_op, differentiable
+from ..engine.autograd import batched, custom_op, differentiable, may_be_differentiated
 from ..engine.compile import arrays, exp_neg, jit, spread_rows
 from ..engine.dispatch import choose, precise
 from ..ranks.laplace import lapsum_topk
@@ -95,7 +95,7 @@ def _middle_setup(ctx, inputs, output):
 def _middle_backward(ctx, g):
     "Prop 107.1"
     s, tau, pair, w = ctx.saved_tensors
-    if torch.is_grad_enabled() or ctx.needs_input_grad[1]:
+    if may_be_differentiated() or ctx.needs_input_grad[1]:
         return *middle_pull(g, s, tau, pair), None
     if choose(s, "") == "numba":
         return _middle_pull_op(g, s, pair, w, tau), None, None
@@ -280,7 +280,7 @@ def _route_setup(ctx, inputs, output):
 def _route_backward(ctx, g, _):
     "(107.3)"
     s, tau, w, place = ctx.saved_tensors
-    if choose(s, "") == "numba" and not (torch.is_grad_enabled() or ctx.needs_input_grad[1]):
+    if choose(s, "") == "numba" and not (may_be_differentiated() or ctx.needs_input_grad[1]):
         return _unroute_op(g, w, place, s, tau, ctx.gate), None, None, None
     return *route_pull(g, s, tau, place, ctx.gate), None, None
 

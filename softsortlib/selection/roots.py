@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..engine.autograd import batched, custom_op, differentiable
+from ..engine.autograd import batched, custom_op, differentiable, may_be_differentiated
 from ..engine.compile import arrays, jit, spread_rows
 from ..engine.dispatch import choose, has_double, switch
 
@@ -490,7 +490,7 @@ def _weights_backward(ctx, g, of_d, _):
     _, of_tau, of_k, _ = ctx.needs_input_grad
     g = torch.zeros_like(s) if g is None else g
     who = choose(s, "", triton=True)
-    if of_d is None and not torch.is_grad_enabled():
+    if of_d is None and not may_be_differentiated():
         if who == "triton":
             return *pull_all(g, s, tau, w, d, m, ctx.law), None
         if who == "numba" and not (of_tau or of_k):

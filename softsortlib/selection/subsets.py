@@ -16,7 +16,7 @@ from softsortlib.core.checks import (
 )
 from ..core.operators import check_tau
 from ..ranks.laplace import check_count
-from ..engine.autograd import batched, custom_op, differentiable
+from ..engine.autograd import batched, custom_op, differentiable, may_be_differentiated
 from ..engine.dispatch import choose, precise, switch, tensor_on
 from ..ranks.sigmoid import tau_column
 from .counts import count_pull, count_weights
@@ -152,7 +152,7 @@ def _counted_setup(ctx, inputs, output):
 def _counted_backward(ctx, g):
     "By the kernel, or by the tree where somebody may differentiate again."
     v, counts = ctx.saved_tensors
-    if choose(v, "") == "numba" and not torch.is_grad_enabled():
+    if choose(v, "") == "numba" and not may_be_differentiated():
         return _counted_pull(g, v, counts), None, None
     pull = torch.func.vjp(lambda x: _marginals(x, counts, ctx.most), v)[1]
     return pull(g)[0], None, None

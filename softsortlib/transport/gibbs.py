@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
-from ..core.permutation import patch_to
+from ..core.permutation import can_checkpoint, patch_to
 from ..engine.autograd import custom_op, differentiable, is_unseen, needs_graph
 from ..engine.compile import WORTH, arrays, spread_rows
 from ..engine.dispatch import choose, common_shape, switch
@@ -31,7 +31,7 @@ def _by_tiles(f, entries, m):
     if m <= size:
         return f(slice(None))
     tiles = [slice(j, min(j + size, m)) for j in range(0, m, size)]
-    if not torch.is_grad_enabled():
+    if not (torch.is_grad_enabled() and can_checkpoint()):
         return torch.cat([f(tile) for tile in tiles], -2)
     return torch.cat([checkpoint(f, tile, use_reentrant=False) for tile in tiles], -2)
 

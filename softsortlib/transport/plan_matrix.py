@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..engine.autograd import batched, custom_op, differentiable
+from ..engine.autograd import batched, custom_op, differentiable, may_be_differentiated
 from ..engine.compile import arrays, empty_matrix, exp_neg, jit, one_batch, spread_rows
 from ..engine.dispatch import switch
 from .line import convex_cost
@@ -128,7 +128,7 @@ def _save(ctx, inputs, output):
 def _backward(ctx, G):
     "(192.2), in plain torch where it will be differentiated again."
     *at, P = ctx.saved_tensors
-    if not torch.is_grad_enabled():
+    if not may_be_differentiated():
         return *_matrix_backward(G, P, at[1], at[3], at[4], ctx.power), None, None
     phi, x, gamma, y, tau = at
     E = G.double() * _plain_matrix(*at, ctx.power, torch.float64)
