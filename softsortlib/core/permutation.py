@@ -169,12 +169,12 @@ def from_logits(
         log_P = log_P.masked_fill(left_out[..., None, :], -math.inf)
     return DensePermutation(log_P.log_softmax(-1), logits.dtype, mask=mask)
 
-# %% ../../nbs/core/00_permutation.ipynb #542c1775
+# %% ../../nbs/core/00_permutation.ipynb #c5ce2da7
 def can_checkpoint():
     "Whether what is recomputed in the backward pass may be: not inside torch.func, which allows no hooks."
     return torch._C._autograd._saved_tensors_hooks_is_enabled()
 
-# %% ../../nbs/core/00_permutation.ipynb #0a57cffa
+# %% ../../nbs/core/00_permutation.ipynb #8f81dacf
 _TILE = 1 << 22  # entries of a tile of rows
 _LARGE = 1 << 26  # and on another device, which many at a time fill
 

@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = []
 
-# %% ../../nbs/engine/92_autograd.ipynb #b1f549f2
+# %% ../../nbs/engine/92_autograd.ipynb #9a8bd0f4
 import sys
 
 import torch
@@ -38,7 +38,7 @@ def watched(args):
             return True
     return False
 
-# %% ../../nbs/engine/92_autograd.ipynb #bebb6533
+# %% ../../nbs/engine/92_autograd.ipynb #65efa404
 def has_tangents():
     "Whether forward mode is on: arguments may bring tangents, and results must have theirs."
     return not torch.compiler.is_compiling() and forward_ad._current_level >= 0
@@ -71,7 +71,7 @@ def once(message):
         raise NotImplementedError(message)
     return backward
 
-# %% ../../nbs/engine/92_autograd.ipynb #f28c3a7c
+# %% ../../nbs/engine/92_autograd.ipynb #6b86c6d2
 def _without_tangents(kernel):
     "What torch does at a registered operator, which would drop a tangent without a word."
     def call(keyset, *args):
@@ -272,7 +272,7 @@ def pulled(ctx, f, tensors, grads):
     found = dict(zip(learn, pull(*grads, *args)))
     return tuple(found.get(i) for i in range(len(args)))
 
-# %% ../../nbs/engine/92_autograd.ipynb #f5e799ad
+# %% ../../nbs/engine/92_autograd.ipynb #28eaa54e
 def _apart(f):
     "`f`, of which the compiler makes no part of its own: what it compiles has no second derivative."
     dynamo = sys.modules.get("torch._dynamo")

@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['LaplaceRank', 'lapsum_topk', 'LapSumTopK']
 
-# %% ../../nbs/ranks/42_laplace.ipynb #6901a384
+# %% ../../nbs/ranks/42_laplace.ipynb #932325ff
 import math
 import numbers
 
@@ -243,7 +243,7 @@ batched(_laplace_rank_back, 5)
 def _(g, s, tau, order, v):
     return s.new_empty(s.shape)
 
-# %% ../../nbs/ranks/42_laplace.ipynb #67573280
+# %% ../../nbs/ranks/42_laplace.ipynb #78386878
 @custom_op("laplace_rank", __name__)
 def _laplace_rank_op(s: Tensor, tau: Tensor, order: Tensor, v: Tensor) -> Tensor:
     "s (..., n) increasing, tau (..., 1), order and weights v (..., n) -> ranks (..., n) as the scores stood."

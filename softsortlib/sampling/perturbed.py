@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['Perturbed']
 
-# %% ../../nbs/sampling/111_perturbed.ipynb #86d4aea0
+# %% ../../nbs/sampling/111_perturbed.ipynb #95d40110
 import math
 from typing import TYPE_CHECKING
 
@@ -100,7 +100,7 @@ def in_reach(s, tau):
     most = tau.detach() * most if isinstance(tau, Tensor) else min(tau * most, largest)
     return s.clamp(-most, most)
 
-# %% ../../nbs/sampling/111_perturbed.ipynb #ecf9f99c
+# %% ../../nbs/sampling/111_perturbed.ipynb #1a8c29c1
 def noise_for(how, s):
     "Noise z (samples, ..., n) for s (..., n), as the module `how` says."
     return _draw(how.noise, (how.samples, *s.shape), s, how.generator)

@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = []
 
-# %% ../../nbs/selection/107_passes.ipynb #2ab255c1
+# %% ../../nbs/selection/107_passes.ipynb #19ea33a7
 from enum import IntEnum
 
 import numpy as np
@@ -77,7 +77,7 @@ def _(g, s, pair, w, tau):
 
 batched(_middle_pull_op, 5)
 
-# %% ../../nbs/selection/107_passes.ipynb #dbd01baa
+# %% ../../nbs/selection/107_passes.ipynb #0c46813a
 @custom_op("topk_middle", __name__)
 def _middle_op(s: Tensor, tau: Tensor, pair: Tensor) -> Tensor:
     "Weights of (101.4) for s (..., n), -inf where padded, tau (..., 1) and pair (..., 2), the k-th and the next score."
@@ -256,7 +256,7 @@ batched(_unroute_op, 5)
 def _(g, w, place, s, tau, gate):
     return s.new_empty(s.shape)
 
-# %% ../../nbs/selection/107_passes.ipynb #5aad0c2c
+# %% ../../nbs/selection/107_passes.ipynb #dd6833e1
 @custom_op("topk_route", __name__)
 def _route_op(s: Tensor, tau: Tensor, k: int, gate: int) -> tuple[Tensor, Tensor]:
     "The softmax over the k largest of s (..., n), falling, (..., k), and where the k + 1 largest stand."

@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = []
 
-# %% ../../nbs/selection/105_roots.ipynb #6de00ede
+# %% ../../nbs/selection/105_roots.ipynb #066b406e
 import math
 from enum import IntEnum
 
@@ -478,7 +478,7 @@ def _weights_op(s: Tensor, tau: Tensor, k: Tensor, law: int) -> tuple[Tensor, Te
 def _(s, tau, k, law):
     return s.new_empty(s.shape), s.new_empty(tau.shape), s.new_empty(tau.shape, dtype=torch.long)
 
-# %% ../../nbs/selection/105_roots.ipynb #0f91962f
+# %% ../../nbs/selection/105_roots.ipynb #ad698deb
 def _weights_setup(ctx, inputs, output):
     s, tau, _, ctx.law = inputs
     ctx.save_for_backward(s, tau, *output)

@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = []
 
-# %% ../../nbs/transport/198_conjugate.ipynb #834421b2
+# %% ../../nbs/transport/198_conjugate.ipynb #d33ad238
 from typing import NamedTuple
 
 import torch
@@ -92,7 +92,7 @@ def conjugate(
         at = after(at, through(at.p), r, over, enough)
     return at.mu, at.steps[..., 0]
 
-# %% ../../nbs/transport/198_conjugate.ipynb #a65e99be
+# %% ../../nbs/transport/198_conjugate.ipynb #b69b31ea
 def times(A, u):
     "A u for A (..., n, m) and u (..., m)."
     return (A @ u[..., None])[..., 0]

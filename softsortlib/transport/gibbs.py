@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['Gibbs']
 
-# %% ../../nbs/transport/36_gibbs.ipynb #7b6b2ce3
+# %% ../../nbs/transport/36_gibbs.ipynb #a406ceb4
 import math
 from enum import IntEnum
 from typing import TYPE_CHECKING
@@ -22,7 +22,7 @@ from .conjugate import any_seen
 from .line import convex_cost, line_potentials
 from .line_sums import Sources, Targets, abs_rows, gauss_rows
 
-# %% ../../nbs/transport/36_gibbs.ipynb #038f418c
+# %% ../../nbs/transport/36_gibbs.ipynb #51fb154b
 _TILE = switch("gibbs: tile", 1 << 21, "B n^2")  # entries of a tile
 
 def _by_tiles(f, entries, m):

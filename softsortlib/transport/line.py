@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['convex_cost', 'line_potentials', 'sinkhorn', 'ConvergenceWarning']
 
-# %% ../../nbs/transport/30_line.ipynb #64ab6047
+# %% ../../nbs/transport/30_line.ipynb #2a2cc688
 import math
 import warnings
 from collections.abc import Callable
@@ -129,7 +129,7 @@ class _Solution(torch.autograd.Function):
             at = primals(ctx)
             return _push(_system(*at), *known(tangents, at[2:]))
 
-# %% ../../nbs/transport/30_line.ipynb #3fabc80a
+# %% ../../nbs/transport/30_line.ipynb #3913aa2e
 def sinkhorn(
     C: Tensor,  # costs divided by tau, (..., n, m)
     log_a: Tensor,  # log-weights of the inputs, (..., n)

@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['plan_matrix']
 
-# %% ../../nbs/transport/192_plan_matrix.ipynb #56aba869
+# %% ../../nbs/transport/192_plan_matrix.ipynb #925ecf38
 import numpy as np
 import torch
 from torch import Tensor
@@ -21,7 +21,7 @@ def _plain_matrix(phi, x, gamma, y, tau, power, dtype):
     cost = convex_cost(power)(y[..., :, None] - x[..., None, :])
     return (phi[..., None, :] + gamma[..., :, None] - cost / tau[..., None, None]).exp().to(dtype)
 
-# %% ../../nbs/transport/192_plan_matrix.ipynb #08748787
+# %% ../../nbs/transport/192_plan_matrix.ipynb #075bb183
 _ROWS = switch("plan_matrix: rows at a time", 64, "n")  # of a unit
 
 @jit(lent=True)
@@ -119,7 +119,7 @@ batched(_matrix_backward, 5)
 def _(G, P, x, y, tau, power):
     return tuple(t.new_empty(t.shape) for t in (x, x, y, y, tau))
 
-# %% ../../nbs/transport/192_plan_matrix.ipynb #8b847a20
+# %% ../../nbs/transport/192_plan_matrix.ipynb #fb8c9c60
 def _save(ctx, inputs, output):
     "Keep the tensors, the matrix, and the power."
     *saved, ctx.power, ctx.single = inputs
