@@ -88,10 +88,15 @@ def compute_dtype(
     "The dtype in which a result of `dtype` is computed."
     return torch.float32 if dtype in (torch.float16, torch.bfloat16) else dtype
 
-# %% ../../nbs/core/05_checks.ipynb #7273873c
+# %% ../../nbs/core/05_checks.ipynb #0766c486
+def _is_recorded():
+    "Whether a tracer writes down the operations, as in `torch.func.linearize`."
+    return torch._C._get_dispatch_mode(torch._C._TorchDispatchModeKey.PROXY) is not None
+
+
 def has_values(x: Tensor) -> bool:
     "Whether code can read the values of `x`, at any cost: not while tracing or transforming."
-    if torch.compiler.is_compiling() or x.is_meta or isinstance(x, FakeTensor):
+    if torch.compiler.is_compiling() or x.is_meta or isinstance(x, FakeTensor) or _is_recorded():
         return False
     while torch._C._functorch.is_gradtrackingtensor(x):  # torch.func.grad alone hides nothing
         x = torch._C._functorch.get_unwrapped(x)

@@ -169,7 +169,12 @@ def from_logits(
         log_P = log_P.masked_fill(left_out[..., None, :], -math.inf)
     return DensePermutation(log_P.log_softmax(-1), logits.dtype, mask=mask)
 
-# %% ../../nbs/core/00_permutation.ipynb #0a57cffa
+# %% ../../nbs/core/00_permutation.ipynb #c5ce2da7
+def can_checkpoint():
+    "Whether what is recomputed in the backward pass may be: not inside torch.func, which allows no hooks."
+    return torch._C._autograd._saved_tensors_hooks_is_enabled()
+
+# %% ../../nbs/core/00_permutation.ipynb #8f81dacf
 _TILE = 1 << 22  # entries of a tile of rows
 _LARGE = 1 << 26  # and on another device, which many at a time fill
 
@@ -183,7 +188,7 @@ def _by_tiles(self, f, rows):
         return [f(rows, slice(None))]
     every = torch.arange(self._m, device=self.device) if rows is None else rows
     cuts = [slice(i, min(i + tile, m)) for i in range(0, m, tile)]
-    if not torch.is_grad_enabled():
+    if not (torch.is_grad_enabled() and can_checkpoint()):
         return [f(every[cut], cut) for cut in cuts]
     return [checkpoint(f, every[cut], cut, use_reentrant=False) for cut in cuts]
 

@@ -5,11 +5,12 @@
 # %% auto #0
 __all__ = ['plackett_luce_log_prob', 'gumbel_noise', 'Stochastic', 'SampleMean']
 
-# %% ../../nbs/core/04_stochastic.ipynb #da571688
+# %% ../../nbs/core/04_stochastic.ipynb #1826c10a
 import math
 
 import torch
 from torch import Tensor, nn
+from torch.autograd import forward_ad
 
 from softsortlib.core.checks import (
     check_mask, check_scores, check_type, compute_dtype, patch_to, together, zero_outside,
@@ -38,7 +39,7 @@ def _log_sums_behind(x):
     "Logarithm of the sum over k >= i of exp(x[k]), for each i along the last dimension: the denominators of (4.1)."
     return x.flip(-1).logcumsumexp(-1).flip(-1)
 
-# %% ../../nbs/core/04_stochastic.ipynb #5d3d7c3c
+# %% ../../nbs/core/04_stochastic.ipynb #ae5b62d4
 def _chosen_slope(x):
     "The derivative (4.3) of the log-probability by the scores x (..., n), in the order of choice."
     real = x > torch.finfo(x.dtype).min / 4
@@ -65,7 +66,9 @@ class _OrderLogProb(torch.autograd.Function):
 
     @staticmethod
     def jvp(ctx, t):
-        return (t * _chosen_slope(ctx.saved_tensors[0])).sum(-1)
+        with forward_ad._set_fwd_grad_enabled(True):                                  # so that the tangent has tangents
+            x = forward_ad.unpack_dual(ctx.saved_tensors[0]).primal
+            return (t * _chosen_slope(x)).sum(-1)
 
 # %% ../../nbs/core/04_stochastic.ipynb #75e63b11
 def plackett_luce_log_prob(

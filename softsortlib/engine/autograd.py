@@ -5,9 +5,13 @@
 # %% auto #0
 __all__ = []
 
-# %% ../../nbs/engine/92_autograd.ipynb #0a581c9d
+# %% ../../nbs/engine/92_autograd.ipynb #9a8bd0f4
+import sys
+
 import torch
 from torch import Tensor, nn
+from torch._library.autograd import Info, make_autograd_impl  # of torch.library.register_autograd
+from torch.autograd import forward_ad
 from torch._library.infer_schema import infer_schema  # torch.library.infer_schema from torch 2.5
 
 from .dispatch import for_onnx, switch
@@ -17,8 +21,8 @@ def qualified(op, module):
     "The name by which torch knows the operator `op` of `module`."
     return f"softsortlib::{op}" if module.startswith("softsortlib.") else f"softsortlib_notebook::{op}"
 
-# %% ../../nbs/engine/92_autograd.ipynb #f628a4b5
-def _in_func():
+# %% ../../nbs/engine/92_autograd.ipynb #582eff07
+def in_func():
     "Whether a transformation of torch.func is at work, and not the compiler."
     return not torch.compiler.is_compiling() and torch._C._functorch.maybe_current_level() is not None
 
@@ -34,10 +38,20 @@ def watched(args):
             return True
     return False
 
-# %% ../../nbs/engine/92_autograd.ipynb #21a1200e
+# %% ../../nbs/engine/92_autograd.ipynb #65efa404
+def has_tangents():
+    "Whether forward mode is on: arguments may bring tangents, and results must have theirs."
+    return not torch.compiler.is_compiling() and forward_ad._current_level >= 0
+
+
+def may_be_differentiated():
+    "Whether what is computed now may be differentiated: a graph is recorded, or forward mode is on."
+    return torch.is_grad_enabled() or has_tangents()
+
+
 def is_unseen(args):
     "Whether a call with these arguments is neither traced, nor transformed, nor differentiated in forward mode."
-    return not (watched(args) or _in_func() or torch.autograd.forward_ad._current_level >= 0)
+    return not (watched(args) or in_func() or has_tangents())
 
 # %% ../../nbs/engine/92_autograd.ipynb #704cbe4f
 _libraries = {}
@@ -57,7 +71,18 @@ def once(message):
         raise NotImplementedError(message)
     return backward
 
-# %% ../../nbs/engine/92_autograd.ipynb #f28c3a7c
+# %% ../../nbs/engine/92_autograd.ipynb #6b86c6d2
+def _without_tangents(kernel):
+    "What torch does at a registered operator, which would drop a tangent without a word."
+    def call(keyset, *args):
+        if forward_ad._current_level >= 0:
+            for a in args:
+                if isinstance(a, Tensor) and forward_ad.unpack_dual(a).tangent is not None:
+                    raise NotImplementedError("an operator has no tangents inside a compiled function: "
+                                              "use torch.func.jvp(torch.compile(f), ...), with jvp outside")
+        return kernel(keyset, *args)
+    return call
+
 class CustomOp:
     "The function `f` under a name that torch knows: calls `f` if nothing is tracing, otherwise the dispatcher."
     def __init__(self, f, name):
@@ -70,9 +95,10 @@ class CustomOp:
         library.define(self.__name__ + infer_schema(f, mutates_args=()), tags=(torch.Tag.pt2_compliant_tag,))
         library.impl(self.__name__, f, "CompositeExplicitAutograd")
         self.overload = getattr(getattr(torch.ops, namespace), self.__name__).default
-        torch.library.register_autograd(
-            name, lambda ctx, *grads: self.backward(ctx, *grads), lib=library,
-            setup_context=lambda ctx, inputs, output: self.setup(ctx, inputs, output))
+        rules = Info(lambda ctx, *grads: self.backward(ctx, *grads),
+                     lambda ctx, inputs, output: self.setup(ctx, inputs, output))
+        library.impl(self.__name__, _without_tangents(make_autograd_impl(self.overload, rules)), "Autograd",
+                     with_keyset=True)
 
     def __call__(self, *args):
         if is_unseen(args) and not needs_graph(args):
@@ -84,10 +110,10 @@ class CustomOp:
         torch.library.register_fake(self.library, fake, lib=_libraries[self.library])
         return fake
 
-# %% ../../nbs/engine/92_autograd.ipynb #1101f9fa
+# %% ../../nbs/engine/92_autograd.ipynb #a2564696
 def needs_graph(args):
     "Whether a call with these arguments may be differentiated, in reverse or in forward mode."
-    if torch.autograd.forward_ad._current_level >= 0:
+    if has_tangents():
         return True
     if torch.is_grad_enabled():
         for a in args:
@@ -120,13 +146,50 @@ def batched(op, tensors):
         torch.library.register_vmap(op.library, rule, lib=_libraries[op.library])
     return rule
 
-# %% ../../nbs/engine/92_autograd.ipynb #b8859a70
-IN_REVERSE = "use torch.func.jacrev for jacfwd, and jacrev(jacrev(f)) for hessian(f)"
+# %% ../../nbs/engine/92_autograd.ipynb #7e7bc236
+def kept_for_tangents(setup):
+    "The rule `setup`, which in forward mode keeps what it saves for the tangents as well, and how the results look."
+    def setup_context(ctx, inputs, output):
+        setup(ctx, inputs, output)
+        if has_tangents():
+            ctx.results = [(y.shape, y.dtype) for y in (output if isinstance(output, tuple) else (output,))]
+            ctx.save_for_forward(*(getattr(ctx, "to_save", None) or ()))
+    return setup_context
 
-def _forward_mode(name, instead=IN_REVERSE):
-    "A jvp that refuses, and says what to do instead."
+# %% ../../nbs/engine/92_autograd.ipynb #19efec35
+def primals(ctx):
+    "The saved tensors without their own tangents, for a jvp that may be differentiated in forward mode."
+    return tuple(t if t is None else forward_ad.unpack_dual(t).primal for t in ctx.saved_tensors)
+
+
+class _Kept:
+    "What a rule kept, where the arguments that have a tangent are those that need a gradient."
+    def __init__(self, ctx, needs):
+        self._ctx, self.needs_input_grad, self.saved_tensors = ctx, needs, primals(ctx)
+
+    def __getattr__(self, name):
+        return getattr(self._ctx, name)
+
+# %% ../../nbs/engine/92_autograd.ipynb #2e3ee110
+def pushed(backward):
+    "The tangents of the results by (92.1), from the rule for the gradients of the arguments."
     def jvp(ctx, *tangents):
-        raise NotImplementedError(f"{name} has derivatives in reverse mode only: {instead}")
+        with forward_ad._set_fwd_grad_enabled(True):
+            kept, heard = _Kept(ctx, [v is not None for v in tangents]), []
+            v = next(v for v in tangents if v is not None)
+            zero = [v.new_zeros(shape, dtype=dtype) for shape, dtype in ctx.results]
+            smooth = [i for i, u in enumerate(zero) if u.is_floating_point()]
+
+            def pull(*grads):
+                own = dict(zip(smooth, grads))
+                found = backward(kept, *(own.get(i, u) for i, u in enumerate(zero)))
+                found = found if isinstance(found, tuple) else (found,)
+                heard[:] = [v for g, v in zip(found, tangents) if g is not None and v is not None]
+                return tuple(g for g, v in zip(found, tangents) if g is not None and v is not None)
+
+            _, push = torch.func.vjp(pull, *(zero[i] for i in smooth))
+            own = dict(zip(smooth, push(tuple(heard))))
+            return own[0] if len(zero) == 1 else tuple(own.get(i) for i in range(len(zero)))
     return jvp
 
 # %% ../../nbs/engine/92_autograd.ipynb #b652c096
@@ -140,35 +203,35 @@ def _in_one_piece(op):
         forward=staticmethod(forward),
         backward=staticmethod(op.backward)))
 
-# %% ../../nbs/engine/92_autograd.ipynb #24d60a47
-def differentiable(op, tensors, backward, setup=None, instead=IN_REVERSE):
+# %% ../../nbs/engine/92_autograd.ipynb #1ae2be7f
+def differentiable(op, tensors, backward, setup=None):
     """Give `op`, whose first arguments are tensors of one batch shape, all its rules; call what this returns, not `op`.
 
-    `setup` may be None where `backward` needs nothing; `instead` is what forward mode is told."""
+    `setup` may be None where `backward` needs nothing."""
     op.backward, op.setup = backward, setup or _save_nothing
     batched(op, tensors)
 
     def call(*args):
         if is_unseen(args):
             return Plainly.apply(*args) if needs_graph(args) else op.f(*args)
-        if watched(args) and not _in_func():
+        if watched(args) and not in_func() and not has_tangents():
             return op.f(*args) if for_onnx() else op.overload(*args)
         return Rules.apply(*args)
 
     Plainly = _in_one_piece(op)
     Rules = type(op.__name__, (torch.autograd.Function,), dict(
         forward=staticmethod(op),
-        setup_context=staticmethod(op.setup),
+        setup_context=staticmethod(kept_for_tangents(op.setup)),
         backward=staticmethod(backward),
-        jvp=staticmethod(_forward_mode(op.__name__, instead)),
+        jvp=staticmethod(pushed(backward)),
         vmap=staticmethod(batched(call, tensors))))
     call.op = op.overload
     call.__name__ = op.__name__
     call.__doc__ = op.__doc__
     return call
 
-# %% ../../nbs/engine/92_autograd.ipynb #14469931
-def _pull_of(f, learn, results):
+# %% ../../nbs/engine/92_autograd.ipynb #54668cbb
+def pull_of(f, learn, results):
     "The gradients of `f` in its arguments `learn`: a function of those of its `results` results and of its arguments."
     def pull(*args):
         again = torch.is_grad_enabled()
@@ -188,61 +251,70 @@ def _pull_of(f, learn, results):
         return tuple(torch.zeros_like(a) if g is None else g for a, g in zip(at, found))
     return pull
 
-# %% ../../nbs/engine/92_autograd.ipynb #d12366de
-def _keep_inputs(ctx, inputs, output):
+# %% ../../nbs/engine/92_autograd.ipynb #8b6c37d3
+def keep_inputs(ctx, inputs, output):
     "Keep the inputs: tensors where autograd sees them, the others beside."
     ctx.save_for_backward(*(a for a in inputs if isinstance(a, Tensor)))
     ctx.others = [() if isinstance(a, Tensor) else (a,) for a in inputs]
 
 def _inputs_of(ctx):
-    "What `_keep_inputs` kept."
+    "What `keep_inputs` kept."
     saved = iter(ctx.saved_tensors)
     return [other[0] if other else next(saved) for other in ctx.others]
 
 
-def _pulled(ctx, f, tensors, grads):
+def pulled(ctx, f, tensors, grads):
     "The gradients of `f` at what `ctx` keeps, the first `tensors` of which are tensors of one batch shape."
     args = _inputs_of(ctx)
     needs = ctx.needs_input_grad[-len(args):]
     learn = [i for i in range(tensors) if needs[i]]
-    pull = recomputed(_pull_of(f, learn, len(grads)), len(grads) + tensors)
+    pull = recomputed(pull_of(f, learn, len(grads)), len(grads) + tensors)
     found = dict(zip(learn, pull(*grads, *args)))
     return tuple(found.get(i) for i in range(len(args)))
 
-# %% ../../nbs/engine/92_autograd.ipynb #11a3777b
+# %% ../../nbs/engine/92_autograd.ipynb #28eaa54e
+def _apart(f):
+    "`f`, of which the compiler makes no part of its own: what it compiles has no second derivative."
+    dynamo = sys.modules.get("torch._dynamo")
+    return f if dynamo is None else dynamo.disable(f)
+
 class _Recomputed(torch.autograd.Function):
     @staticmethod
     def forward(f, tensors, *args):
-        return f(*args)
+        return _apart(f)(*args)
 
     @staticmethod
     def setup_context(ctx, inputs, output):
         ctx.f, ctx.tensors, *args = inputs
-        _keep_inputs(ctx, args, output)
+        kept_for_tangents(keep_inputs)(ctx, args, output)
 
     @staticmethod
     def backward(ctx, *grads):
-        return None, None, *_pulled(ctx, ctx.f, ctx.tensors, grads)
+        return None, None, *pulled(ctx, ctx.f, ctx.tensors, grads)
 
     @staticmethod
     def vmap(info, dims, f, tensors, *args):
         return batched(recomputed(f, tensors), tensors)(info, dims[2:], *args)
 
-    jvp = staticmethod(_forward_mode("a recomputed function"))
+    @staticmethod
+    def jvp(ctx, *tangents):
+        return pushed(_Recomputed.backward)(ctx, *tangents)
 
 
 def recomputed(f, tensors):
     "`f`, whose first arguments are tensors of one batch shape, as one node: derivatives are made when asked for."
     def call(*args):
+        if is_unseen(args) and not needs_graph(args):
+            return f(*args)
         return _Recomputed.apply(f, tensors, *args)
     return call
 
-# %% ../../nbs/engine/92_autograd.ipynb #22f85b71
+# %% ../../nbs/engine/92_autograd.ipynb #224dd5b9
 def twice(op, tensors, plain):
     "Give `op`, a gradient by a kernel, all its rules; its own derivatives are those of `plain`, of the same arguments."
     def backward(ctx, *grads):
-        return _pulled(ctx, plain, tensors, grads)
-    return differentiable(op, tensors, backward, _keep_inputs)
+        return pulled(ctx, plain, tensors, grads)
+    return differentiable(op, tensors, backward, keep_inputs)
 
 # %% ../../nbs/engine/92_autograd.ipynb #477baed5
 _PART = switch("autograd: the derivative of a gradient in parts", 1 << 17, "B n^2")

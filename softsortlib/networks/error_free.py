@@ -5,13 +5,13 @@
 # %% auto #0
 __all__ = ['error_free_differences', 'apply_error_free']
 
-# %% ../../nbs/networks/23_error_free.ipynb #661e870a
+# %% ../../nbs/networks/23_error_free.ipynb #7be6e95d
 import importlib
 
 import torch
 from torch import Tensor
 
-from ..engine.autograd import custom_op, differentiable, once
+from ..engine.autograd import custom_op, differentiable, keep_inputs, pulled
 from ..engine.compile import one_batch
 from ..engine.dispatch import choose
 from .comparators import Comparators, sorting_network
@@ -131,7 +131,7 @@ def _send_back_plain(gy, v, swapped, y, size, kind, sigmoid, reverse):
         g = g.index_copy(-2, torch.cat([lo, hi]), torch.cat([k * g_lo + w * g_hi, w * g_lo + k * g_hi], -2))
     return gv, g.clone()
 
-# %% ../../nbs/networks/23_error_free.ipynb #d9c1f1ed
+# %% ../../nbs/networks/23_error_free.ipynb #f405c65c
 def _gpu():
     "The kernels of a GPU, imported with Triton when a tensor there asks for them."
     return importlib.import_module("softsortlib.networks.error_free_triton")
@@ -156,8 +156,13 @@ def _error_free_send_backward(gy: Tensor, v: Tensor, swapped: Tensor, y: Tensor,
 def _(gy, v, swapped, y, size, kind, sigmoid, reverse):
     return v.new_empty(v.shape), gy.new_empty(gy.shape)
 
-_NO_SECOND = "error-free swaps have a first derivative only: use swaps='soft'"
-_send_back = differentiable(_error_free_send_backward, 5, once(_NO_SECOND))
+def _send_back_again(ctx, *grads):
+    "The way back is linear in what arrives; by all else it has no derivative."
+    if any(ctx.needs_input_grad[1:]):
+        raise NotImplementedError("error-free swaps have a first derivative only: use swaps='soft'")
+    return pulled(ctx, _send_back_plain, 5, grads)
+
+_send_back = differentiable(_error_free_send_backward, 5, _send_back_again, keep_inputs)
 
 # %% ../../nbs/networks/23_error_free.ipynb #1b670ba0
 def _send_plain(swapped, x, kind, reverse):

@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['LaplaceRank', 'lapsum_topk', 'LapSumTopK']
 
-# %% ../../nbs/ranks/42_laplace.ipynb #6901a384
+# %% ../../nbs/ranks/42_laplace.ipynb #932325ff
 import math
 import numbers
 
@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from ..core.operators import check_flags, check_tau
 from ..core.checks import check_mask, check_scores, compute_dtype, fits, is_concrete, zero_outside
 from ..core.rank_operators import RankOperator
-from ..engine.autograd import batched, custom_op, differentiable
+from ..engine.autograd import batched, custom_op, differentiable, may_be_differentiated
 from ..engine.compile import arrays, exp_neg, jit, one_batch, spread_rows
 from ..engine.dispatch import choose, precise
 from ..engine.radix import stable_sort
@@ -243,7 +243,7 @@ batched(_laplace_rank_back, 5)
 def _(g, s, tau, order, v):
     return s.new_empty(s.shape)
 
-# %% ../../nbs/ranks/42_laplace.ipynb #67573280
+# %% ../../nbs/ranks/42_laplace.ipynb #78386878
 @custom_op("laplace_rank", __name__)
 def _laplace_rank_op(s: Tensor, tau: Tensor, order: Tensor, v: Tensor) -> Tensor:
     "s (..., n) increasing, tau (..., 1), order and weights v (..., n) -> ranks (..., n) as the scores stood."
@@ -261,7 +261,7 @@ def _laplace_rank_setup(ctx, inputs, output):
 def _laplace_rank_backward(ctx, g):
     "(42.4) by its kernel where that is all that is asked for, else composed."
     s, tau, order, v = ctx.saved_tensors
-    composed = torch.is_grad_enabled() or ctx.needs_input_grad[1]
+    composed = may_be_differentiated() or ctx.needs_input_grad[1]
     if choose(s, "") == "numba" and not composed:
         return _laplace_rank_back(g, s, tau, order, v), None, None, None
     def op(x, m, nu):

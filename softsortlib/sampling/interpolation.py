@@ -28,7 +28,7 @@ def shared_ranks(u, mask):
         upto = torch.minimum(upto, mask.sum(-1, keepdim=True))
     return (below + upto + 1).to(u.dtype) / 2
 
-# %% ../../nbs/sampling/113_interpolation.ipynb #395728c5
+# %% ../../nbs/sampling/113_interpolation.ipynb #b511688f
 class _Slope(torch.autograd.Function):
     "(113.1) for what arrives, g (..., n), which has no derivative."
     generate_vmap_rule = True
@@ -64,6 +64,9 @@ class _Difference(torch.autograd.Function):
         s, z, ranks, step, mask = ctx.saved_tensors
         slope = _Slope.apply(g, s, z, ranks, ctx.step if step is None else step, mask)
         return slope if mask is None else slope.masked_fill(~mask, 0), None, None, None
+
+    jvp = staticmethod(once(                           # (113.1) is not linear in what arrives: no tangent belongs to it
+        "ranks with an interpolated gradient have it in reverse mode only: use torch.func.jacrev for jacfwd"))
 
 def _every_mask(mask, z):
     "The mask, repeated for each sample."

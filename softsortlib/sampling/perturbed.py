@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['Perturbed']
 
-# %% ../../nbs/sampling/111_perturbed.ipynb #86d4aea0
+# %% ../../nbs/sampling/111_perturbed.ipynb #95d40110
 import math
 from typing import TYPE_CHECKING
 
@@ -15,6 +15,7 @@ from torch import Tensor
 from ..core.checks import is_one_of, patch_to
 from ..core.operators import Operator, check_flags
 from ..core.stochastic import gumbel_noise, plackett_luce_log_prob
+from ..engine.autograd import may_be_differentiated
 from .orders import OrderPermutation
 
 # %% ../../nbs/sampling/111_perturbed.ipynb #241404c0
@@ -99,14 +100,14 @@ def in_reach(s, tau):
     most = tau.detach() * most if isinstance(tau, Tensor) else min(tau * most, largest)
     return s.clamp(-most, most)
 
-# %% ../../nbs/sampling/111_perturbed.ipynb #ecf9f99c
+# %% ../../nbs/sampling/111_perturbed.ipynb #1a8c29c1
 def noise_for(how, s):
     "Noise z (samples, ..., n) for s (..., n), as the module `how` says."
     return _draw(how.noise, (how.samples, *s.shape), s, how.generator)
 
 def tilt_of(how, s, tau, z, orders, mask):
     "The tilt (111.4) of orders (samples, ..., n) from the largest down; None where nobody will differentiate it."
-    if not torch.is_grad_enabled():
+    if not may_be_differentiated():
         return None
     if how.noise == "gumbel":
         u = in_reach(s, tau)

@@ -5,11 +5,13 @@
 # %% auto #0
 __all__ = ['plackett_luce_reward']
 
-# %% ../../nbs/sampling/114_policies.ipynb #8a7e2a1c
+# %% ../../nbs/sampling/114_policies.ipynb #6cffd0df
 import torch
 from torch import Tensor
+from torch.autograd import forward_ad
 
 from ..core.checks import check_mask, check_scores, compute_dtype, full_precision, zero_outside
+from ..engine.autograd import once, primals
 from ..engine.scan import one_sided_sums
 from .perturbed import Perturbed, noise_for
 from .regret import WithSlope
@@ -98,7 +100,7 @@ def plackett_luce_reward(
         policy = _Policy(s, rho, theta, how, mask)
         return OnceWithSlope.apply(s, policy.value, policy.slope).to(scores.dtype)
 
-# %% ../../nbs/sampling/114_policies.ipynb #e1f041d6
+# %% ../../nbs/sampling/114_policies.ipynb #25fcd7a6
 def _check_gains(gains, s, mask):
     "The gains in the shape of s (..., n), zero where padded; raise `TypeError` or `ValueError` where they do not fit."
     if not isinstance(gains, Tensor):
@@ -122,9 +124,24 @@ def _check_discounts(discounts, k, s):
         raise ValueError(f"discounts must be a vector of at least {places} numbers, one for each place, got {got}")
     return discounts.detach().to(s)[:places]
 
+# %% ../../nbs/sampling/114_policies.ipynb #875b8656
+class _Final(torch.autograd.Function):
+    "f(s), which refuses to be differentiated."
+    forward = staticmethod(lambda s, f: f(s))
+    setup_context = staticmethod(lambda ctx, inputs, output: None)
+    backward = staticmethod(once("the gradient of an expected reward cannot be differentiated again"))
+    jvp = backward
+
+
 class OnceWithSlope(WithSlope):
     "`WithSlope` where the slope has no derivative: it refuses to be differentiated again."
     @staticmethod
-    @torch.autograd.function.once_differentiable
     def backward(ctx, g):
-        return WithSlope.backward(ctx, g)
+        [s] = ctx.saved_tensors
+        return g[..., None] * _Final.apply(s, ctx.slope), None, None
+
+    @staticmethod
+    def jvp(ctx, v, *_):
+        with forward_ad._set_fwd_grad_enabled(True):
+            [s] = primals(ctx)
+            return (v * _Final.apply(s, ctx.slope)).sum(-1)

@@ -5,28 +5,40 @@
 # %% auto #0
 __all__ = ['ranking_regret']
 
-# %% ../../nbs/sampling/112_regret.ipynb #e0494594
+# %% ../../nbs/sampling/112_regret.ipynb #96532414
 import torch
 from torch import Tensor
+from torch.autograd import forward_ad
 
 from ..core.checks import check_mask, check_scores, compute_dtype, full_precision, zero_outside
 from ..core.operators import check_tau
+from ..engine.autograd import primals
 from .orders import OrderPermutation
 from .perturbed import Perturbed, draw_orders, tilt_of
 
-# %% ../../nbs/sampling/112_regret.ipynb #dba79a50
+# %% ../../nbs/sampling/112_regret.ipynb #30ec96c6
 class WithSlope(torch.autograd.Function):
     "A value with a given gradient: value(s), (...), whose derivative by s (..., n) is slope(s), differentiable itself."
     @staticmethod
-    def forward(ctx, s, value, slope):
-        ctx.save_for_backward(s)
-        ctx.slope = slope
+    def forward(s, value, slope):
         return value(s)
+
+    @staticmethod
+    def setup_context(ctx, inputs, output):
+        s, _, ctx.slope = inputs
+        ctx.save_for_backward(s)
+        ctx.save_for_forward(s)
 
     @staticmethod
     def backward(ctx, g):
         [s] = ctx.saved_tensors
         return g[..., None] * ctx.slope(s), None, None
+
+    @staticmethod
+    def jvp(ctx, v, *_):
+        with forward_ad._set_fwd_grad_enabled(True):
+            [s] = primals(ctx)
+            return (v * ctx.slope(s)).sum(-1)
 
 # %% ../../nbs/sampling/112_regret.ipynb #f88dd151
 def _ranks_of(orders, mask):

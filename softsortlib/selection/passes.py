@@ -5,14 +5,14 @@
 # %% auto #0
 __all__ = []
 
-# %% ../../nbs/selection/107_passes.ipynb #2ab255c1
+# %% ../../nbs/selection/107_passes.ipynb #19ea33a7
 from enum import IntEnum
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from ..engine.autograd import batched, custom_op, differentiable
+from ..engine.autograd import batched, custom_op, differentiable, may_be_differentiated
 from ..engine.compile import arrays, exp_neg, jit, spread_rows
 from ..engine.dispatch import choose, precise
 from ..ranks.laplace import lapsum_topk
@@ -77,7 +77,7 @@ def _(g, s, pair, w, tau):
 
 batched(_middle_pull_op, 5)
 
-# %% ../../nbs/selection/107_passes.ipynb #dbd01baa
+# %% ../../nbs/selection/107_passes.ipynb #0c46813a
 @custom_op("topk_middle", __name__)
 def _middle_op(s: Tensor, tau: Tensor, pair: Tensor) -> Tensor:
     "Weights of (101.4) for s (..., n), -inf where padded, tau (..., 1) and pair (..., 2), the k-th and the next score."
@@ -95,7 +95,7 @@ def _middle_setup(ctx, inputs, output):
 def _middle_backward(ctx, g):
     "Prop 107.1"
     s, tau, pair, w = ctx.saved_tensors
-    if torch.is_grad_enabled() or ctx.needs_input_grad[1]:
+    if may_be_differentiated() or ctx.needs_input_grad[1]:
         return *middle_pull(g, s, tau, pair), None
     if choose(s, "") == "numba":
         return _middle_pull_op(g, s, pair, w, tau), None, None
@@ -256,7 +256,7 @@ batched(_unroute_op, 5)
 def _(g, w, place, s, tau, gate):
     return s.new_empty(s.shape)
 
-# %% ../../nbs/selection/107_passes.ipynb #5aad0c2c
+# %% ../../nbs/selection/107_passes.ipynb #dd6833e1
 @custom_op("topk_route", __name__)
 def _route_op(s: Tensor, tau: Tensor, k: int, gate: int) -> tuple[Tensor, Tensor]:
     "The softmax over the k largest of s (..., n), falling, (..., k), and where the k + 1 largest stand."
@@ -280,7 +280,7 @@ def _route_setup(ctx, inputs, output):
 def _route_backward(ctx, g, _):
     "(107.3)"
     s, tau, w, place = ctx.saved_tensors
-    if choose(s, "") == "numba" and not (torch.is_grad_enabled() or ctx.needs_input_grad[1]):
+    if choose(s, "") == "numba" and not (may_be_differentiated() or ctx.needs_input_grad[1]):
         return _unroute_op(g, w, place, s, tau, ctx.gate), None, None, None
     return *route_pull(g, s, tau, place, ctx.gate), None, None
 

@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = []
 
-# %% ../../nbs/selection/105_roots.ipynb #6de00ede
+# %% ../../nbs/selection/105_roots.ipynb #066b406e
 import math
 from enum import IntEnum
 
@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..engine.autograd import batched, custom_op, differentiable
+from ..engine.autograd import batched, custom_op, differentiable, may_be_differentiated
 from ..engine.compile import arrays, jit, spread_rows
 from ..engine.dispatch import choose, has_double, switch
 
@@ -478,7 +478,7 @@ def _weights_op(s: Tensor, tau: Tensor, k: Tensor, law: int) -> tuple[Tensor, Te
 def _(s, tau, k, law):
     return s.new_empty(s.shape), s.new_empty(tau.shape), s.new_empty(tau.shape, dtype=torch.long)
 
-# %% ../../nbs/selection/105_roots.ipynb #0f91962f
+# %% ../../nbs/selection/105_roots.ipynb #ad698deb
 def _weights_setup(ctx, inputs, output):
     s, tau, _, ctx.law = inputs
     ctx.save_for_backward(s, tau, *output)
@@ -490,7 +490,7 @@ def _weights_backward(ctx, g, of_d, _):
     _, of_tau, of_k, _ = ctx.needs_input_grad
     g = torch.zeros_like(s) if g is None else g
     who = choose(s, "", triton=True)
-    if of_d is None and not torch.is_grad_enabled():
+    if of_d is None and not may_be_differentiated():
         if who == "triton":
             return *pull_all(g, s, tau, w, d, m, ctx.law), None
         if who == "numba" and not (of_tau or of_k):

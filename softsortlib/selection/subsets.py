@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['subset_marginals', 'SimpleTopK']
 
-# %% ../../nbs/selection/103_subsets.ipynb #baf038d5
+# %% ../../nbs/selection/103_subsets.ipynb #40ebc64e
 from typing import TYPE_CHECKING
 
 import torch
@@ -16,7 +16,7 @@ from softsortlib.core.checks import (
 )
 from ..core.operators import check_tau
 from ..ranks.laplace import check_count
-from ..engine.autograd import batched, custom_op, differentiable
+from ..engine.autograd import batched, custom_op, differentiable, may_be_differentiated
 from ..engine.dispatch import choose, precise, switch, tensor_on
 from ..ranks.sigmoid import tau_column
 from .counts import count_pull, count_weights
@@ -66,7 +66,7 @@ def _tilted(s, k, tau, mask):
     v = (s - pivot) / tau - d
     return v if mask is None else v.masked_fill(~mask, -torch.inf)
 
-# %% ../../nbs/selection/103_subsets.ipynb #3114689b
+# %% ../../nbs/selection/103_subsets.ipynb #2a5d4dde
 _DIRECT = switch("subsets: degrees without a transform", 4, "k")
 
 def _length(least):
@@ -144,7 +144,7 @@ batched(_counted_pull, 3)
 def _(g, v, counts):
     return v.new_empty(v.shape)
 
-# %% ../../nbs/selection/103_subsets.ipynb #1ee2d3d8
+# %% ../../nbs/selection/103_subsets.ipynb #28206bd8
 def _counted_setup(ctx, inputs, output):
     v, counts, ctx.most = inputs
     ctx.save_for_backward(v, counts)
@@ -152,7 +152,7 @@ def _counted_setup(ctx, inputs, output):
 def _counted_backward(ctx, g):
     "By the kernel, or by the tree where somebody may differentiate again."
     v, counts = ctx.saved_tensors
-    if choose(v, "") == "numba" and not torch.is_grad_enabled():
+    if choose(v, "") == "numba" and not may_be_differentiated():
         return _counted_pull(g, v, counts), None, None
     pull = torch.func.vjp(lambda x: _marginals(x, counts, ctx.most), v)[1]
     return pull(g)[0], None, None

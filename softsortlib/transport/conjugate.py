@@ -5,12 +5,14 @@
 # %% auto #0
 __all__ = []
 
-# %% ../../nbs/transport/198_conjugate.ipynb #834421b2
+# %% ../../nbs/transport/198_conjugate.ipynb #d33ad238
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 from torch.autograd import forward_ad
+
+from ..engine.autograd import primals
 
 # %% ../../nbs/transport/198_conjugate.ipynb #972713e8
 def beneath(t):
@@ -90,14 +92,10 @@ def conjugate(
         at = after(at, through(at.p), r, over, enough)
     return at.mu, at.steps[..., 0]
 
-# %% ../../nbs/transport/198_conjugate.ipynb #a65e99be
+# %% ../../nbs/transport/198_conjugate.ipynb #b69b31ea
 def times(A, u):
     "A u for A (..., n, m) and u (..., m)."
     return (A @ u[..., None])[..., 0]
-
-def primals(ctx):
-    "The saved tensors without their own tangents, for a jvp that may be differentiated in forward mode."
-    return [forward_ad.unpack_dual(t).primal for t in ctx.saved_tensors]
 
 def known(tangents, like):
     "The tangents, zero where there is none."

@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['Gibbs']
 
-# %% ../../nbs/transport/36_gibbs.ipynb #7b6b2ce3
+# %% ../../nbs/transport/36_gibbs.ipynb #a406ceb4
 import math
 from enum import IntEnum
 from typing import TYPE_CHECKING
@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
-from ..core.permutation import patch_to
+from ..core.permutation import can_checkpoint, patch_to
 from ..engine.autograd import custom_op, differentiable, is_unseen, needs_graph
 from ..engine.compile import WORTH, arrays, spread_rows
 from ..engine.dispatch import choose, common_shape, switch
@@ -22,7 +22,7 @@ from .conjugate import any_seen
 from .line import convex_cost, line_potentials
 from .line_sums import Sources, Targets, abs_rows, gauss_rows
 
-# %% ../../nbs/transport/36_gibbs.ipynb #038f418c
+# %% ../../nbs/transport/36_gibbs.ipynb #51fb154b
 _TILE = switch("gibbs: tile", 1 << 21, "B n^2")  # entries of a tile
 
 def _by_tiles(f, entries, m):
@@ -31,7 +31,7 @@ def _by_tiles(f, entries, m):
     if m <= size:
         return f(slice(None))
     tiles = [slice(j, min(j + size, m)) for j in range(0, m, size)]
-    if not torch.is_grad_enabled():
+    if not (torch.is_grad_enabled() and can_checkpoint()):
         return torch.cat([f(tile) for tile in tiles], -2)
     return torch.cat([checkpoint(f, tile, use_reentrant=False) for tile in tiles], -2)
 
@@ -167,15 +167,13 @@ def _gibbs_setup(ctx, inputs, output):
     *tensors, ctx.power, ctx.odd = inputs
     ctx.save_for_backward(*tensors, output)
 
-# %% ../../nbs/transport/36_gibbs.ipynb #fcd74e7f
-def _gibbs_backward(ctx, o):
-    "The gradients (36.2), and that of tau by Prop 36.1."
-    saved = ctx.saved_tensors                          # once: a checkpoint hands them out no second time
-    phi, x, gamma, y, tau, v, out = saved
-    power, odd, t = ctx.power, ctx.odd, tau[..., None]
-    unseen = is_unseen((o, *saved)) and not torch.is_grad_enabled()
+# %% ../../nbs/transport/36_gibbs.ipynb #6739cb2c
+def pull_product(o, phi, x, gamma, y, tau, v, out, power, odd=False, learns=True):
+    "The gradients (36.2) of the product `out`, and that of tau by Prop 36.1 if `learns`."
+    t = tau[..., None]
+    unseen = is_unseen((o, phi, x, gamma, y, tau, v)) and not torch.is_grad_enabled()
     if not odd and unseen and choose(x, "", triton=True) == "triton":
-        return _pulls_in_tiles(o, phi, x, gamma, y, tau, v, power, ctx.needs_input_grad[4])
+        return _pulls_in_tiles(o, phi, x, gamma, y, tau, v, power, learns)[:6]
     mirror = -1 if odd else 1                          # an odd kernel changes its sign with the direction
 
     def forth(u, odd):
@@ -193,11 +191,14 @@ def _gibbs_backward(ctx, o):
         grad_x = -mirror / t * (v * back(o, not odd)).sum(-1)
         grad_y = -1 / t * (o * forth(v, not odd)).sum(-1)
     grad_tau = -((x * grad_x).sum(-1) + (y * grad_y).sum(-1)) / (power * tau)
-    return (v * grad_v).sum(-1), grad_x, (o * out).sum(-1), grad_y, grad_tau, grad_v, None, None
+    return (v * grad_v).sum(-1), grad_x, (o * out).sum(-1), grad_y, grad_tau, grad_v
 
-_PLAIN = "forward mode wants SinkhornSort(gradient='unrolled', backend='torch'); or use torch.func.jacrev for jacfwd"
+# %% ../../nbs/transport/36_gibbs.ipynb #ead668ee
+def _gibbs_backward(ctx, o):
+    saved = ctx.saved_tensors                          # once: a checkpoint hands them out no second time
+    return (*pull_product(o, *saved, ctx.power, ctx.odd, ctx.needs_input_grad[4]), None, None)
 
-gibbs = differentiable(_gibbs_op, 6, _gibbs_backward, _gibbs_setup, instead=_PLAIN)
+gibbs = differentiable(_gibbs_op, 6, _gibbs_backward, _gibbs_setup)
 
 # %% ../../nbs/transport/36_gibbs.ipynb #ace9bbde
 @patch_to(Gibbs)

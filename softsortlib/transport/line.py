@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['convex_cost', 'line_potentials', 'sinkhorn', 'ConvergenceWarning']
 
-# %% ../../nbs/transport/30_line.ipynb #64ab6047
+# %% ../../nbs/transport/30_line.ipynb #2a2cc688
 import math
 import warnings
 from collections.abc import Callable
@@ -15,9 +15,9 @@ import torch
 from torch import Tensor
 from torch.autograd import forward_ad
 
-from ..engine.autograd import is_unseen, needs_graph
+from ..engine.autograd import is_unseen, needs_graph, primals
 from ..engine.dispatch import common_shape, precise
-from .conjugate import any_seen, beneath, known, primals, solve, times, total
+from .conjugate import any_seen, beneath, known, solve, times, total
 
 # %% ../../nbs/transport/30_line.ipynb #c659a81a
 def convex_cost(

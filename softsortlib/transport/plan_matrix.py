@@ -5,12 +5,12 @@
 # %% auto #0
 __all__ = ['plan_matrix']
 
-# %% ../../nbs/transport/192_plan_matrix.ipynb #56aba869
+# %% ../../nbs/transport/192_plan_matrix.ipynb #925ecf38
 import numpy as np
 import torch
 from torch import Tensor
 
-from ..engine.autograd import batched, custom_op, differentiable
+from ..engine.autograd import batched, custom_op, differentiable, may_be_differentiated
 from ..engine.compile import arrays, empty_matrix, exp_neg, jit, one_batch, spread_rows
 from ..engine.dispatch import switch
 from .line import convex_cost
@@ -21,7 +21,7 @@ def _plain_matrix(phi, x, gamma, y, tau, power, dtype):
     cost = convex_cost(power)(y[..., :, None] - x[..., None, :])
     return (phi[..., None, :] + gamma[..., :, None] - cost / tau[..., None, None]).exp().to(dtype)
 
-# %% ../../nbs/transport/192_plan_matrix.ipynb #08748787
+# %% ../../nbs/transport/192_plan_matrix.ipynb #075bb183
 _ROWS = switch("plan_matrix: rows at a time", 64, "n")  # of a unit
 
 @jit(lent=True)
@@ -119,7 +119,7 @@ batched(_matrix_backward, 5)
 def _(G, P, x, y, tau, power):
     return tuple(t.new_empty(t.shape) for t in (x, x, y, y, tau))
 
-# %% ../../nbs/transport/192_plan_matrix.ipynb #8b847a20
+# %% ../../nbs/transport/192_plan_matrix.ipynb #fb8c9c60
 def _save(ctx, inputs, output):
     "Keep the tensors, the matrix, and the power."
     *saved, ctx.power, ctx.single = inputs
@@ -128,7 +128,7 @@ def _save(ctx, inputs, output):
 def _backward(ctx, G):
     "(192.2), in plain torch where it will be differentiated again."
     *at, P = ctx.saved_tensors
-    if not torch.is_grad_enabled():
+    if not may_be_differentiated():
         return *_matrix_backward(G, P, at[1], at[3], at[4], ctx.power), None, None
     phi, x, gamma, y, tau = at
     E = G.double() * _plain_matrix(*at, ctx.power, torch.float64)

@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['potentials']
 
-# %% ../../nbs/transport/37_solver.ipynb #c5a2bc86
+# %% ../../nbs/transport/37_solver.ipynb #ea738220
 import math
 from typing import NamedTuple
 
@@ -13,11 +13,11 @@ import torch
 from torch import Tensor
 
 from ..core.permutation import is_concrete
-from ..engine.autograd import batched, custom_op, differentiable, is_unseen, needs_graph
+from ..engine.autograd import custom_op, differentiable, has_tangents, in_func, is_unseen, needs_graph, pull_of, recomputed
 from ..engine.dispatch import common_shape
 from .conjugate import FLAT, advance, begin, conjugate, divide, total
 from .conjugate_rows import solve_by_sets
-from .gibbs import Cost, Gibbs, flat_batch, half_step
+from .gibbs import Cost, Gibbs, flat_batch, gibbs, half_step, pull_product
 from .line import sinkhorn, warn_unless_converged
 
 # %% ../../nbs/transport/37_solver.ipynb #7ef0c8b2
@@ -170,7 +170,7 @@ def _adjoint(K, grad_F, grad_G, F, G, a, b, steps=0):
     mu, _ = _solve_system(normed, r, rhs, 1e-9, steps or 500, not steps)
     return torch.where(a > 0, r * mu, grad_F), grad_G - b * chain.Q(mu)
 
-# %% ../../nbs/transport/37_solver.ipynb #80624a5b
+# %% ../../nbs/transport/37_solver.ipynb #41e1c39f
 def _inside(x, y, tau, power, backend):
     "The kernel of a flat batch, for the inside of an operator, whose products need no rules."
     x, y, tau = (flat_batch(t, own).contiguous() for t, own in ((x, 1), (y, 1), (tau, 0)))    # once, not in each launch
@@ -190,24 +190,30 @@ def _solve_op(
     found = _solve(_inside(x, y, tau, power, backend), flat_batch(a, 1), flat_batch(b, 1), tolerance, limit)
     return _owned(found, x.shape, y.shape, tau.shape, tau.shape)
 
-batched(_solve_op, 5)
-
 @_solve_op.register_fake
 def _(x, y, a, b, tau, power, backend, tolerance, limit):
     return x.new_empty(x.shape), y.new_empty(y.shape), x.new_empty(tau.shape), x.new_empty(tau.shape, dtype=torch.long)
 
-# %% ../../nbs/transport/37_solver.ipynb #0398d2d2
-_UNROLLED = "use gradient='unrolled', whose plain iterations have all derivatives, or torch.func.jacrev for jacfwd"
+# %% ../../nbs/transport/37_solver.ipynb #5228b8d7
+def _double_sum(F, x, G, y, tau, left, right, power):
+    "- sum_ij K_ij <left_i, right_j>, for left (..., n, 2) and right (..., m, 2)."
+    return -(Gibbs(x, y, tau[..., None], power, "torch").apply(F, G, left) * right).sum((-2, -1))
 
-def _refuse(ctx, *grads):
-    raise NotImplementedError("the implicit gradient is not differentiable again: "
-                              "use gradient='unrolled' for second derivatives")
+def _pull_double_sum(F, x, G, y, tau, left, right, power, backend):
+    "The gradients of the double sum in its seven tensors."
+    if not Gibbs(x, y, tau[..., None], power, backend or None).fast:
+        pull = recomputed(pull_of(_double_sum, range(7), 1), 8)
+        return pull(torch.ones_like(tau), F, x, G, y, tau, left, right, power)
+    n, m = x.shape[-1], y.shape[-1]        # entries of P are K_ij / (n m), and a kernel leaves out what is small as such
+    at = F - math.log(n), x, G - math.log(m), y, tau, n * left
+    sums, o = gibbs(*at, int(power), False), -m * right
+    *pulls, to_left = pull_product(o, *at, sums, int(power))
+    return *pulls, n * to_left, -m * sums
 
-def refuses(op, tensors):
-    "Give `op`, whose first arguments are tensors of one batch shape, all its rules, but a derivative that raises."
-    return differentiable(op, tensors, _refuse, lambda ctx, inputs, output: None, instead=_UNROLLED)
+def _beside(*columns):
+    return torch.stack(columns, -1)
 
-# %% ../../nbs/transport/37_solver.ipynb #7b936d66
+# %% ../../nbs/transport/37_solver.ipynb #14d287e6
 @custom_op("transport_adjoint", __name__)
 def _adjoint_op(
     grad_F: Tensor, grad_G: Tensor, F: Tensor, G: Tensor, x: Tensor, y: Tensor, a: Tensor, b: Tensor, tau: Tensor,
@@ -221,31 +227,45 @@ def _adjoint_op(
 def _(grad_F, grad_G, *others):
     return grad_F.new_empty(grad_F.shape), grad_G.new_empty(grad_G.shape)
 
-_adjoint_once = refuses(_adjoint_op, 9)
+def _adjoint_setup(ctx, inputs, output):
+    *_, ctx.power, ctx.backend, ctx.steps = inputs
+    ctx.save_for_backward(*inputs[2:9], *output)
 
-# %% ../../nbs/transport/37_solver.ipynb #96da7823
-@custom_op("transport_attach", __name__)
-def _attach_op(
-    rho: Tensor, sigma: Tensor, F: Tensor, G: Tensor, x: Tensor, y: Tensor, a: Tensor, b: Tensor, tau: Tensor,
-    power: float, backend: str, steps: int,
-) -> tuple[Tensor, Tensor]:
-    "F and G, whose gradient goes to rho and sigma by (37.4)."
-    return F.clone(), G.clone()
+def _adjoint_backward(ctx, grad_u, grad_w):
+    "Prop 37.4 (b)."
+    F, G, x, y, a, b, tau, u, w = ctx.saved_tensors
+    how = ctx.power, ctx.backend
+    alpha, beta = _solve_adjoint(a * grad_u, b * grad_w, F, G, x, y, a, b, tau, *how, ctx.steps)
+    to_F, to_x, to_G, to_y, to_tau, left, right = _pull_double_sum(
+        F, x, G, y, tau, _beside(alpha, u), _beside(w, beta), *how)
+    p, q = grad_u + left[..., 1], grad_w + right[..., 0]
+    return p, q, to_F, to_G, to_x, to_y, p * left[..., 0], q * right[..., 1], to_tau, None, None, None
 
-@_attach_op.register_fake
-def _(rho, sigma, F, G, *others):
-    return F.new_empty(F.shape), G.new_empty(G.shape)
+_solve_adjoint = differentiable(_adjoint_op, 9, _adjoint_backward, _adjoint_setup)
 
-def _attach_setup(ctx, inputs, output):
-    _, _, *tensors, ctx.power, ctx.backend, ctx.steps = inputs
-    ctx.save_for_backward(*tensors)
+# %% ../../nbs/transport/37_solver.ipynb #71a46191
+def pull_potentials(grad_F, grad_G, F, G, x, y, a, b, tau, power, backend, steps=0):
+    "The gradients of x, y, a, b and tau from those of the potentials F and G, by Prop 37.4 (a)."
+    u, w = _solve_adjoint(grad_F, grad_G, F, G, x, y, a, b, tau, power, backend, steps)
+    _, to_x, _, to_y, to_tau, left, right = _pull_double_sum(
+        F, x, G, y, tau, _beside(a, u), _beside(w, b), power, backend)
+    return to_x, to_y, torch.where(a > 0, left[..., 0], 0.0), torch.where(b > 0, right[..., 1], 0.0), to_tau
 
-def _attach_backward(ctx, grad_F, grad_G):
-    return (*_adjoint_once(grad_F, grad_G, *ctx.saved_tensors, ctx.power, ctx.backend, ctx.steps), *[None] * 10)
+def _solve_setup(ctx, inputs, output):
+    *tensors, ctx.power, ctx.backend, tolerance, limit = inputs
+    ctx.steps = 0 if tolerance else limit
+    ctx.save_for_backward(*output[:2], *tensors)
 
-_attach = differentiable(_attach_op, 9, _attach_backward, _attach_setup, instead=_UNROLLED)
+def _solve_backward(ctx, grad_F, grad_G, *_):
+    return (*pull_potentials(grad_F, grad_G, *ctx.saved_tensors, ctx.power, ctx.backend, ctx.steps), *[None] * 4)
 
-# %% ../../nbs/transport/37_solver.ipynb #78d8379e
+_solve_transport = differentiable(_solve_op, 5, _solve_backward, _solve_setup)
+
+# %% ../../nbs/transport/37_solver.ipynb #ba3459f9
+def _refuse(ctx, *grads):
+    raise NotImplementedError("the implicit gradient of a power that is a function is not differentiable again: "
+                              "use gradient='unrolled' for second derivatives")
+
 class _AdjointOfFunction(torch.autograd.Function):
     "`_adjoint`, that refuses to be differentiated by any of the tensors it depends on."
     @staticmethod
@@ -255,7 +275,7 @@ class _AdjointOfFunction(torch.autograd.Function):
     backward = staticmethod(_refuse)
 
 class _AttachOfFunction(torch.autograd.Function):
-    "`_attach` for a kernel K without a graph, whose cost is a function."
+    "F and G for a kernel K without a graph, whose cost is a function; their gradient goes to rho and sigma by (37.4)."
     @staticmethod
     def forward(ctx, rho, sigma, K, steps, F, G, *at):
         ctx.K, ctx.steps = K, steps
@@ -266,7 +286,7 @@ class _AttachOfFunction(torch.autograd.Function):
     def backward(ctx, grad_F, grad_G):
         return (*_AdjointOfFunction.apply(ctx.K, ctx.steps, grad_F, grad_G, *ctx.saved_tensors), *[None] * 9)
 
-# %% ../../nbs/transport/37_solver.ipynb #2d497cb9
+# %% ../../nbs/transport/37_solver.ipynb #f92f8df1
 def _unrolled(K, a, b, tolerance, limit):
     "The potentials by plain iterations, with a graph through all of them."
     costs = K.exponents(0 * K.x, 0 * K.y).neg().mT
@@ -274,31 +294,27 @@ def _unrolled(K, a, b, tolerance, limit):
     warn_unless_converged(found[2], tolerance, limit)
     return found
 
-def _without_graph(power, backend, at, tolerance, limit):
-    "F, G, residual and iterations at x, y, a, b, tau of one batch shape, tau (..., 1)."
+def _of_function(power, at, tolerance, limit):
+    "F, G, residual and iterations at x, y, a, b, tau for a power that is a function, without a graph."
     x, y, a, b, tau = (t.detach() for t in at)
-    if not callable(power):
-        return _solve_op(x, y, a, b, tau[..., 0], float(power), backend or "", tolerance, limit)
-    if torch._C._functorch.is_functorch_wrapped_tensor(x) or torch.autograd.forward_ad._current_level >= 0:
+    if in_func() or has_tangents():
         raise NotImplementedError("torch.func and forward mode cannot see through a solver whose power is a function: "
                                   "use gradient='unrolled'")
     if x.device.type == "meta":
         return x, y, tau[..., 0], tau[..., 0].long()
     with torch.no_grad():
-        return _solve(Gibbs(x, y, tau, power, backend), a, b, tolerance, limit)
+        return _solve(Gibbs(x, y, tau, power, "torch"), a, b, tolerance, limit)
 
-def _with_gradient(power, backend, at, F, G, steps=0):
+def _with_gradient(power, at, F, G, steps=0):
     "F and G, with the gradient of (37.3): rho and sigma are evaluated, and are zero up to the tolerance."
     x, y, a, b, tau = at
-    K = Gibbs(x, y, tau, power, backend)
+    K = Gibbs(x, y, tau, power, "torch")
     rho = -K.T.apply(G + log_weights(b), F, torch.ones_like(G)[..., None])[..., 0].log()
     sigma = -K.apply(F + log_weights(a), G, torch.ones_like(F)[..., None])[..., 0].log()
-    if not callable(power):
-        return _attach(rho, sigma, F, G, x, y, a, b, tau[..., 0], float(power), backend or "", steps)
-    frozen = Gibbs(x.detach(), y.detach(), tau.detach(), power, backend)
+    frozen = Gibbs(x.detach(), y.detach(), tau.detach(), power, "torch")
     return _AttachOfFunction.apply(rho, sigma, frozen, steps, F, G, *at)
 
-# %% ../../nbs/transport/37_solver.ipynb #686aaf8b
+# %% ../../nbs/transport/37_solver.ipynb #c6296c25
 def potentials(
     K: Gibbs,  # kernel between inputs (..., n) and milestones (..., m)
     a: Tensor,  # weights of the inputs, (..., n), sum one, zeros allowed
@@ -318,8 +334,11 @@ def potentials(
         return _unrolled(K, a, b, tolerance, max_iterations) if iterations is None else _rounds(K, a, b, iterations)
     if iterations is not None:
         tolerance, max_iterations = 0.0, iterations
-    backend = K.backend if K.fast else "torch"
-    F, G, residual, count = _without_graph(K.power, backend, at, tolerance, max_iterations)
-    if torch.is_grad_enabled() and (needs_graph(at) or not all(map(is_concrete, at))):
-        F, G = _with_gradient(K.power, backend, at, F, G, iterations or 0)
-    return F, G, residual, count
+    if callable(K.power):
+        found = _of_function(K.power, at, tolerance, max_iterations)
+        if torch.is_grad_enabled() and (needs_graph(at) or not all(map(is_concrete, at))):
+            found = (*_with_gradient(K.power, at, *found[:2], iterations or 0), *found[2:])
+        return found
+    x, y, a, b, tau = at
+    how = float(K.power), (K.backend if K.fast else "torch") or ""
+    return _solve_transport(x, y, a, b, tau[..., 0], *how, tolerance, max_iterations)
