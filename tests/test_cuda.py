@@ -78,8 +78,8 @@ def compared(f, inputs, dtype=torch.float32, tolerance=None):
                 if g is not None: found.append((f"gradient of output {k} to input {j}", g))
         return [(name, a.detach().cpu().double()) for name, a in found]
     with there(): fast = run(DEVICE, dtype)
-    for (name, a), (_, b) in zip(fast, run("cpu", torch.float64)):
-        assert (a - b).norm() <= tolerance * (1e-2 + b.norm()), (name, a, b)
+    for (name, a), (_, b), (_, own) in zip(fast, run("cpu", torch.float64), run("cpu", dtype)):
+        assert (a - b).norm() <= max(tolerance * (1e-2 + b.norm()), 2 * (own - b).norm()), (name, a, b)      # or twice what rounding does on the CPU
 
 
 def draw(*shape, seed=0): return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64).float().double()
@@ -335,7 +335,9 @@ def test_a_long_list_beside_many_short_ones():
     "A million items in a hundred thousand lists, the longest of 20,000."
     offsets = offsets_of([20_000] + [9] * 50_000 + [10] * 53_000)
     s = torch.randn(int(offsets[-1]), generator=torch.Generator().manual_seed(0))
-    for f in LISTS.values(): assert_close(f(s.cuda(), tau=0.3, offsets=offsets.cuda()).cpu(), f(s, tau=0.3, offsets=offsets), rtol=1e-5, atol=1e-5)
+    for f in LISTS.values():
+        exact = f(s.double(), tau=0.3, offsets=offsets)
+        assert_close(f(s.cuda(), tau=0.3, offsets=offsets.cuda()).cpu().double(), exact, rtol=1e-5, atol=2e-7 * float(exact.abs().max()))      # sums of 20,000 in single precision
 
 
 @real_gpu
