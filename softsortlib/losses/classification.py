@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['topk_loss', 'TopKLoss', 'zero_one_loss', 'ZeroOneLoss']
 
-# %% ../../nbs/losses/57_classification.ipynb #a207da20
+# %% ../../nbs/losses/57_classification.ipynb #7bbb65bd
 import math
 
 import torch
@@ -18,7 +18,7 @@ from ..core.rank_operators import RankOperator
 from ..engine.dispatch import tensor_on
 from ..functional.arguments import check_k
 from ..functional.functions import soft_permutation, soft_rank
-from .contract import Loss, reduce_sets
+from .contract import Loss, reduce_sets, warn_at_call
 
 # %% ../../nbs/losses/57_classification.ipynb #1e2f4f23
 def _check_target(logits, target):
@@ -31,10 +31,13 @@ def _check_target(logits, target):
         raise ValueError(f"target must be class numbers, long {tuple(logits.shape[:-1])}, "
                          f"or a bool tensor {tuple(logits.shape)}, got {got}")
 
-# %% ../../nbs/losses/57_classification.ipynb #a2fa7a94
+# %% ../../nbs/losses/57_classification.ipynb #353dab5f
 def _check_classes(logits, target):
     "`_check_target`; also raise for an infinite score or a number that is not a class, if checking costs nothing."
     _check_target(logits, target)
+    if logits.shape[-1] == 1 and logits.numel() > 1:
+        warn_at_call("there is a single class, because logits came as a column, (..., 1): every example is right and "
+                     "the gradient zero. Give a column for each class, or take binary_cross_entropy_with_logits for two")
     if is_concrete(logits) and logits.isinf().any():
         raise ValueError("logits must be finite, got an infinite one: clamp it, or leave its class out")
     if target.dtype == torch.bool or not is_concrete(target) or not target.numel():
