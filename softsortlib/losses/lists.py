@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['listnet_loss', 'ListNetLoss', 'listmle_loss', 'ListMLELoss', 'slatk_loss', 'SLatKLoss']
 
-# %% ../../nbs/losses/120_lists.ipynb #add5e9d3
+# %% ../../nbs/losses/120_lists.ipynb #a741988d
 import math
 
 import torch
@@ -89,7 +89,7 @@ def place_weights(
     a = a.masked_fill(i > n, 0)
     return a / a.sum(-1, keepdim=True).clamp(min=torch.finfo(dtype).tiny)
 
-# %% ../../nbs/losses/120_lists.ipynb #6ee8bc23
+# %% ../../nbs/losses/120_lists.ipynb #0b1ca4a6
 @over_lists()
 def listmle_loss(
     scores: Tensor,  # (..., n)
@@ -129,7 +129,7 @@ def kth_largest(
     last = mask.sum(-1, keepdim=True).clamp(1, k) - 1
     return top.gather(-1, last)[..., 0].masked_fill(~mask.any(-1), 0)
 
-# %% ../../nbs/losses/120_lists.ipynb #6777fbfa
+# %% ../../nbs/losses/120_lists.ipynb #4c388845
 @over_lists()
 def slatk_loss(
     scores: Tensor,  # (..., n)
@@ -140,11 +140,12 @@ def slatk_loss(
     k: int = 10,  # how many are looked at; more than there are is all of them
     tau: "float | Tensor" = 1.0,  # temperature of the softmax in units of the scores, a number or (...)
     weight_tau: "float | Tensor | None" = None,  # temperature of the weight, a number or (...); None is tau
-    fixed_weights: bool = False,  # whether the weight is a constant to the gradient; as published it is not
+    fixed_weights: bool = True,  # whether the weight is a constant to the gradient; False as published
     reduction: str = "mean",  # "mean" over sets with a relevant element, "sum" or "none"
 ) -> Tensor:  # (), or (...) for "none"
     """Softmax loss of the relevant elements that are near the first k (120.3; Yang et al. 2025), O(n log n).
 
+    With `fixed_weights=False` it pushes a relevant element down that is below the k-th score.
     Raise `TypeError` or `ValueError` when an argument does not fit."""
     s, y, mask = set_inputs(scores, relevance, mask)
     check_flags(fixed_weights=fixed_weights)

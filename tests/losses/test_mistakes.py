@@ -54,3 +54,42 @@ def test_the_other_doors_of_a_column(rng):
         assert len(lines_told(lambda: f(SoftSort()(s), one[:, None]), "dim=0")) == 1  # noqa: B023
     with pytest.raises(ValueError, match="call scores.squeeze"): L.spearman_loss(s, y[:, 0])
     torch.compile(L.kendall_loss, backend="eager", fullgraph=True)(s, y)                  # and the compiler does not trip over it
+
+
+def test_slatk_trains_forwards_with_its_defaults(rng):
+    "Free scores in random order: the relevant items reach the first k; with the published gradient they leave them."
+    relevant = torch.arange(30).expand(20, 30) < 5
+    start = torch.randn(20, 30, generator=rng)
+    def precision(**options):
+        s = start.clone().requires_grad_()
+        adam = torch.optim.Adam([s], lr=0.1)
+        for _ in range(150):
+            adam.zero_grad()
+            L.SLatKLoss(k=5, **options)(s, relevant).backward()
+            adam.step()
+        return L.hard_metric(L.PrecisionLoss(k=5), s, relevant).item()
+    assert precision() > 0.95
+    assert precision(fixed_weights=False) < 0.2                # what chance gives is 1 / 6
+    assert torch.equal(L.slatk_loss(start, relevant, k=5), L.slatk_loss(start, relevant, k=5, fixed_weights=False))
+
+
+def test_a_ramp_without_a_slope_is_told(rng):
+    logits, target = torch.randn(64, 10, generator=rng).requires_grad_(), torch.randint(0, 10, (64,), generator=rng)
+    steep, values = dict(kind="ramp", tau=0.01), []
+    assert len(lines_told(lambda: values.append(L.zero_one_loss(logits, target, kind="ramp")), "kind='hinge'")) == 1
+    assert not torch.autograd.grad(values[0], logits)[0].any()
+    def quiet():
+        L.zero_one_loss(logits, target)
+        L.zero_one_loss(logits.detach(), target, **steep)
+        L.zero_one_loss(100 * torch.eye(10).requires_grad_(), torch.arange(10), **steep)     # all right
+        near = torch.tensor([[0.0, 0.2, -5.0]], requires_grad=True)
+        L.zero_one_loss(near, torch.tensor([0]), kind="ramp", tau=0.5)                       # on the slope
+    assert lines_told(quiet, "") == []
+
+
+@pytest.mark.parametrize("name", ["tau", "weight_tau"])
+def test_a_learned_temperature_that_turned_negative(name, rng):
+    s, y = torch.randn(3, 4, generator=rng), torch.eye(4)[:3]
+    with pytest.raises(ValueError, match=rf"learn log_{name} and pass {name}=log_{name}.exp\(\)"):
+        L.slatk_loss(s, y, **{name: torch.nn.Parameter(torch.tensor(-0.1))})
+    with pytest.raises(ValueError, match="maximum -0.1$"): L.slatk_loss(s, y, **{name: torch.tensor(-0.1)})
