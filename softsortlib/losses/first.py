@@ -5,8 +5,9 @@
 # %% auto #0
 __all__ = ['pirank_loss', 'PiRankLoss', 'reciprocal_rank_loss', 'ReciprocalRankLoss']
 
-# %% ../../nbs/losses/124_first.ipynb #2c223fc7
+# %% ../../nbs/losses/124_first.ipynb #f6a1aa41
 import math
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -17,16 +18,34 @@ from ..functional.functions import soft_permutation
 from .contract import Loss, over_lists, reduce_sets, set_inputs
 from .ranking import best_dcg, discounts_of, gains_of, ratio_of
 
-# %% ../../nbs/losses/124_first.ipynb #23feba79
-def hard_gains(
+# %% ../../nbs/losses/124_first.ipynb #13bcee4c
+class Tied(NamedTuple):
+    "The places in the order of the scores, the largest first, by the run of tied scores in which they lie; (..., n)."
+    total: Tensor  # the gains of the run
+    size: Tensor  # how many share it
+    before: Tensor  # how many places come before it
+    above: Tensor  # the gains before it
+
+
+def tied_gains(
     s: Tensor,  # scores, (..., n)
     g: Tensor,  # gains, zero where padded, (..., n)
     mask: Tensor,  # bool, (..., n)
-    k: int,  # at most n
-) -> Tensor:  # (..., k)
-    "The gains in the order of the scores, largest first; among tied scores in the order of the input."
-    order = s.detach().masked_fill(~mask, -math.inf).sort(dim=-1, descending=True, stable=True).indices
-    return g.gather(-1, order[..., :k])
+) -> Tied:
+    "What the runs of tied scores hold, place by place; padded places come last, in a run of their own."
+    t, order = s.detach().masked_fill(~mask, -math.inf).sort(dim=-1, descending=True, stable=True)
+    run = torch.nn.functional.pad((t[..., 1:] != t[..., :-1]).cumsum(-1), (1, 0))
+    none = torch.zeros_like(g)
+    total = none.scatter_add(-1, run, g.gather(-1, order))
+    size = none.scatter_add(-1, run, torch.ones_like(g))
+    runs = total, size, size.cumsum(-1) - size, total.cumsum(-1) - total
+    return Tied(*(v.gather(-1, run) for v in runs))
+
+
+def hard_gains(s, g, mask, k):
+    "The gains of the first k places in the order of the scores, (..., k); tied places share theirs."
+    runs = tied_gains(s, g, mask)
+    return (runs.total / runs.size)[..., :k]
 
 # %% ../../nbs/losses/124_first.ipynb #0aa838dd
 @over_lists()

@@ -1,4 +1,5 @@
 """The hard counterparts of losses, counted by hand; the soft value beside them; gradients and curvatures."""
+import itertools
 import math
 
 import pytest
@@ -46,3 +47,54 @@ def test_curvature_is_the_diagonal_of_the_hessian(rng):
     for i in range(2): assert_close(curvature[i], H[i, :, i].diagonal())
     assert (slope[~mask] == 0).all() and (curvature[~mask] == 0).all()
     assert L.gradient_and_curvature(loss, s, y, mask, floor=0.1)[1][mask].min() >= 0.1
+
+
+TOP = [L.ApproxNDCGLoss(), L.NeuralNDCGLoss(k=3, gain="linear"), L.PiRankLoss(k=1), L.PrecisionLoss(k=2), L.RecallLoss(k=4), L.AveragePrecisionLoss(), L.QuantisedAPLoss(), L.ReciprocalRankLoss(),
+       L.ReciprocalRankLoss(k=2), L.AUCLoss()]
+TIED = [[0, 0, 0, 0, 0, 0], [1, 0, 1, 1, 0, 0], [2, 1, 1, 1, 1, 0], [2, 0, 1, 0, 2, 1], [5, 4, 3, 2, 1, 0]]
+
+
+@pytest.mark.parametrize("loss", TOP, ids=repr)
+def test_tied_scores_give_the_mean_over_all_orders(loss):
+    "Enumeration: 720 ways to break the ties. Each list, all lists as a batch, with padding that is tied too, and end to end."
+    breaks = torch.tensor(list(itertools.permutations(range(6)))).double() / 100
+    s, y = torch.tensor(TIED).double(), torch.tensor([[0, 1, 0, 1, 0, 0], [1, 0, 0, 0, 0, 1], [0, 0, 1, 1, 1, 0], [1, 1, 0, 0, 1, 1], [0, 0, 0, 0, 0, 1]])
+    if type(loss).__name__ in ("ApproxNDCGLoss", "NeuralNDCGLoss", "PiRankLoss"): y = y * torch.arange(1, 7)
+    want = torch.stack([L.hard_metric(loss, a + breaks, b.expand(720, 6), reduction="none").mean() for a, b in zip(s, y)])
+    assert_close(L.hard_metric(loss, s, y, reduction="none"), want)
+    padded, grades, mask = (torch.nn.functional.pad(v, (1, 2)) for v in (s, y, torch.ones_like(y, dtype=torch.bool)))
+    assert_close(L.hard_metric(loss, padded, grades, mask, reduction="none"), want)
+    assert_close(L.hard_metric(loss, s.flatten(), y.flatten(), offsets=torch.arange(0, 31, 6), reduction="none"), want)
+
+
+@pytest.mark.parametrize("loss", [*TOP, L.SpearmanLoss(), L.KendallLoss(), L.WeightedKendallLoss()], ids=repr)
+def test_the_order_of_the_input_does_not_matter(loss, rng):
+    s, y = torch.randint(0, 4, (50, 12), generator=rng).double(), torch.randint(0, 2, (50, 12), generator=rng)
+    at = torch.randperm(12, generator=rng)
+    assert_close(L.hard_metric(loss, s[:, at], y[:, at], reduction="none"), L.hard_metric(loss, s, y, reduction="none"))
+
+
+def test_ties_as_scipy_and_scikit_learn_count_them(rng):
+    stats, metrics = pytest.importorskip("scipy.stats"), pytest.importorskip("sklearn.metrics")
+    for _ in range(20):
+        s, y = torch.randint(0, 4, (12,), generator=rng).double(), torch.randint(0, 4, (12,), generator=rng).double()
+        b = (y > 1).double()
+        b[:2] = torch.tensor([0.0, 1.0])
+        assert L.hard_metric(L.KendallLoss(), s, y, variant="b").item() == pytest.approx(stats.kendalltau(s, y).statistic)
+        assert L.hard_metric(L.SpearmanLoss(), s, y).item() == pytest.approx(stats.spearmanr(s, y).statistic)
+        assert L.hard_metric(L.AUCLoss(), s, b).item() == pytest.approx(metrics.roc_auc_score(b, s))
+        for k in (3, None): assert L.hard_metric(L.ApproxNDCGLoss(k=k, gain="linear"), s, y).item() == pytest.approx(metrics.ndcg_score(y[None], s[None], k=k))
+
+
+def test_weighted_tau_b_counts_pairs(rng):
+    s, y = torch.randint(0, 4, (12,), generator=rng).double(), torch.randint(0, 4, (12,), generator=rng).double()
+    rank = torch.stack([(y > v).sum() + ((y == v).sum() + 1) / 2 for v in y])
+    w = 1 / rank[:, None] + 1 / rank
+    of_s, of_y = ((v[:, None] - v).sign() for v in (s, y))
+    want = (w * of_s * of_y).sum() / ((w * of_s.square()).sum() * (w * of_y.square()).sum()).sqrt()
+    assert_close(L.hard_metric(L.WeightedKendallLoss(), s, y, variant="b"), want)
+    mask = torch.rand(12, generator=rng) < 0.6
+    assert_close(L.hard_metric(L.WeightedKendallLoss(), s, y, mask, variant="b"), L.hard_metric(L.WeightedKendallLoss(), s[mask], y[mask], variant="b"))
+    assert L.hard_metric(L.KendallLoss(), torch.zeros(12), y, variant="b") == 0
+    with pytest.raises(ValueError, match="variant must be 'b'"): L.hard_metric(L.KendallLoss(), s, y, variant="c")
+    with pytest.raises(ValueError, match="variant chooses among Kendall's"): L.hard_metric(L.AUCLoss(), s, y > 1, variant="b")
