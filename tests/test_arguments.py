@@ -56,7 +56,7 @@ def ways():
     for f in ("soft_sort", "soft_rank", "soft_topk", "soft_topk_mask", "soft_quantile", "soft_permutation", "calibrate_tau", "tau_schedule"): add(f, getattr(functional, f))
     add("soft_median", lambda x, dim=-1, keepdim=False, tau=None, method="softsort", mask=None, offsets=None: functional.soft_median(x, dim, keepdim, tau=tau, method=method, mask=mask, offsets=offsets))
     for f in sorted(losses.__all__):
-        if f.endswith("_loss"): add(f, getattr(losses, f), **({"relevance": y > 1} if f in ("precision_loss", "recall_loss", "average_precision_loss", "quantised_ap_loss", "auc_loss", "reciprocal_rank_loss") else {}))
+        if f.endswith("_loss"): add(f, getattr(losses, f), **({"relevance": y > 1} if f in ("precision_loss", "recall_loss", "average_precision_loss", "quantised_ap_loss", "auc_loss", "reciprocal_rank_loss", "slatk_loss") else {}))
     add("ideal_order", losses.ideal_order)
     P, order = softsortlib.SoftSort(1.0)(s), s.argsort(-1)
     for f in (losses.permutation_nll, losses.permutation_bce): add(f.__name__, f, P=P, target=order)

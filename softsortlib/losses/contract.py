@@ -100,7 +100,7 @@ def set_inputs(
                          "leave it out with mask=scores.isfinite(), or clamp it")
     return s, y, mask
 
-# %% ../../nbs/losses/59_contract.ipynb #6b611a6e
+# %% ../../nbs/losses/59_contract.ipynb #4cdeef10
 def check_not_negative(
     y: Tensor,  # grades of real elements, zero where padded, (..., n)
 ) -> None:
@@ -110,7 +110,23 @@ def check_not_negative(
     low, high = (v.item() for v in y.aminmax())
     if low < 0 or high == float("inf"):
         raise ValueError(f"relevance must be finite and not negative here, got {low:g} to {high:g}: "
-                         "shift the grades, or mask what is padding")
+                         "leave padding out with mask=relevance >= 0, or shift the grades")
+
+# %% ../../nbs/losses/59_contract.ipynb #e17a6759
+def relevant_of(
+    y: Tensor,  # relevance, zero where padded, (..., n)
+    mask: Tensor,  # bool, (..., n)
+) -> Tensor:  # bool, (..., n)
+    "Which elements are relevant; raise `ValueError` for grades other than 0 and 1."
+    if is_concrete(y) and not ((y == 0) | (y == 1)).all():
+        values = y[mask].unique()
+        shown = ", ".join(f"{v:g}" for v in values[:6].tolist()) + ", ..." * (len(values) > 6)
+        if values[0] < 0:
+            raise ValueError(f"relevance must be 0 or 1 here, got the values {shown}: leave padding out with "
+                             "mask=relevance >= 0, or write relevance > 0 if negative means irrelevant")
+        raise ValueError(f"relevance must be 0 or 1 here, got the values {shown}: say from which grade on an "
+                         f"element is relevant, such as relevance >= {values[len(values) // 2]:g}")
+    return y > 0
 
 # %% ../../nbs/losses/59_contract.ipynb #f953f57d
 def differing(

@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['pirank_loss', 'PiRankLoss', 'reciprocal_rank_loss', 'ReciprocalRankLoss']
 
-# %% ../../nbs/losses/124_first.ipynb #f6a1aa41
+# %% ../../nbs/losses/124_first.ipynb #e4a4589c
 import math
 from typing import NamedTuple
 
@@ -15,7 +15,7 @@ from torch import Tensor
 from ..core.operators import Operator, check_flags
 from ..functional.arguments import check_k, with_gradient_of
 from ..functional.functions import soft_permutation
-from .contract import Loss, over_lists, reduce_sets, set_inputs
+from .contract import Loss, over_lists, reduce_sets, relevant_of, set_inputs
 from .ranking import best_dcg, discounts_of, gains_of, ratio_of
 
 # %% ../../nbs/losses/124_first.ipynb #13bcee4c
@@ -95,11 +95,11 @@ def first_hit(
     rest = (alive[..., -1] / n.clamp(min=1)).masked_fill(n > h.shape[-1], 0)
     return (h * alive[..., :-1] / places).sum(-1) + rest
 
-# %% ../../nbs/losses/124_first.ipynb #7eaeb0e6
+# %% ../../nbs/losses/124_first.ipynb #24b7ef92
 @over_lists()
 def reciprocal_rank_loss(
     scores: Tensor,  # (..., n)
-    relevance: Tensor,  # relevant where positive, (..., n)
+    relevance: Tensor,  # 1 where relevant, else 0, (..., n)
     mask: "Tensor | None" = None,  # bool, broadcastable to scores, True = a real element
     offsets: "Tensor | None" = None,  # integer, (B + 1,): lists lie end to end in the last dimension
     *,
@@ -115,7 +115,7 @@ def reciprocal_rank_loss(
     n = s.shape[-1]
     k = min(check_k(n if k is None else k, math.inf), n)
     P = soft_permutation(s, descending=True, method=method, tau=tau, mask=mask)
-    relevant = (y > 0) & mask
+    relevant = relevant_of(y, mask)
     h = P[..., :k, :] @ relevant.to(s.dtype)
     return reduce_sets(1 - first_hit(h, mask.sum(-1)), relevant.any(-1), reduction, scores.dtype)
 

@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['listnet_loss', 'ListNetLoss', 'listmle_loss', 'ListMLELoss', 'slatk_loss', 'SLatKLoss']
 
-# %% ../../nbs/losses/120_lists.ipynb #a741988d
+# %% ../../nbs/losses/120_lists.ipynb #eac6d824
 import math
 
 import torch
@@ -15,7 +15,9 @@ from ..core.checks import is_one_of
 from ..core.operators import check_flags, check_tau
 from ..engine.dispatch import precise
 from ..functional.arguments import check_k
-from .contract import Loss, check_not_negative, differing, over_lists, reduce_sets, set_inputs
+from softsortlib.losses.contract import (
+    Loss, check_not_negative, differing, over_lists, reduce_sets, relevant_of, set_inputs,
+)
 from .orders import ideal_order
 
 # %% ../../nbs/losses/120_lists.ipynb #4dadc38e
@@ -129,11 +131,11 @@ def kth_largest(
     last = mask.sum(-1, keepdim=True).clamp(1, k) - 1
     return top.gather(-1, last)[..., 0].masked_fill(~mask.any(-1), 0)
 
-# %% ../../nbs/losses/120_lists.ipynb #4c388845
+# %% ../../nbs/losses/120_lists.ipynb #4adf6227
 @over_lists()
 def slatk_loss(
     scores: Tensor,  # (..., n)
-    relevance: Tensor,  # relevant where positive, (..., n)
+    relevance: Tensor,  # 1 where relevant, else 0, (..., n)
     mask: "Tensor | None" = None,  # bool, broadcastable to scores, True = a real element
     offsets: "Tensor | None" = None,  # integer, (B + 1,): lists lie end to end in the last dimension
     *,
@@ -154,7 +156,7 @@ def slatk_loss(
     beta = kth_largest(s, mask, k)[..., None]
     from_beta = (s.detach() if fixed_weights else s) - beta
     weight = (from_beta / width).sigmoid()
-    relevant = (y > 0) & mask
+    relevant = relevant_of(y, mask)
     terms = (-scaled(s, tau, mask).log_softmax(-1) * weight).masked_fill(~relevant, 0)
     count = relevant.sum(-1)
     return reduce_sets(terms.sum(-1) / count.clamp(min=1), count > 0, reduction, scores.dtype)

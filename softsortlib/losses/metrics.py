@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['hard_metric', 'soft_metric', 'gradient_and_curvature']
 
-# %% ../../nbs/losses/125_metrics.ipynb #3c40f2d3
+# %% ../../nbs/losses/125_metrics.ipynb #342b3c75
 import copy
 
 import torch
@@ -15,7 +15,7 @@ from ..core.checks import check_scores, is_one_of
 from ..engine.dispatch import precise, switch
 from ..functional.arguments import midranks
 from ..functional.parts import in_parts
-from .contract import Loss, differing, over_lists, reduce_sets, set_inputs
+from .contract import Loss, differing, over_lists, reduce_sets, relevant_of, set_inputs
 from .curves import AUCLoss, AveragePrecisionLoss, QuantisedAPLoss
 from .first import PiRankLoss, ReciprocalRankLoss, hard_gains, tied_gains
 from .orders import KendallLoss, SpearmanLoss
@@ -28,7 +28,7 @@ from softsortlib.losses.weighted import (
 )
 from ..ragged.lists import check_offsets, list_numbers, refuse_mask
 
-# %% ../../nbs/losses/125_metrics.ipynb #a2c04bcb
+# %% ../../nbs/losses/125_metrics.ipynb #30a6515b
 def _ndcg(loss, s, y, mask):
     "NDCG@k and where it is defined."
     g, discounts = gains_of(y, mask, loss.gain), discounts_of(loss.k, y)
@@ -38,7 +38,7 @@ def _ndcg(loss, s, y, mask):
 
 def _hits_in_order(s, y, mask, k):
     "Whether the first k in order are relevant, 1 or 0, (..., k)."
-    return hard_gains(s, (y > 0).to(s.dtype), mask, min(k or s.shape[-1], s.shape[-1]))
+    return hard_gains(s, relevant_of(y, mask).to(s.dtype), mask, min(k or s.shape[-1], s.shape[-1]))
 
 
 def _precision(loss, s, y, mask):
@@ -59,15 +59,15 @@ def _numbered(s):
 
 def _reciprocal_rank(loss, s, y, mask):
     "One over the place of the first hit, 0 behind k; the mean over the orders of tied scores."
-    runs, i = tied_gains(s, (y > 0).to(s.dtype), mask), _numbered(s)
+    runs, i = tied_gains(s, relevant_of(y, mask).to(s.dtype), mask), _numbered(s)
     hit = (runs.total / (runs.size - (i - runs.before) + 1)).clamp(max=1)
     alive = torch.nn.functional.pad((1 - hit).cumprod(-1)[..., :-1], (1, 0), value=1.0)
     return (hit * alive / i)[..., :loss.k].sum(-1), (y > 0).any(-1)
 
-# %% ../../nbs/losses/125_metrics.ipynb #16084584
+# %% ../../nbs/losses/125_metrics.ipynb #8c91a149
 def _average_precision(loss, s, y, mask):
     "The mean precision at the places of relevant elements, by (125.1)."
-    runs, i = tied_gains(s, (y > 0).to(s.dtype), mask), _numbered(s)
+    runs, i = tied_gains(s, relevant_of(y, mask).to(s.dtype), mask), _numbered(s)
     others = (runs.total - 1) / (runs.size - 1).clamp(min=1)
     hits = runs.above + 1 + (i - runs.before - 1) * others
     total = (y > 0).sum(-1)
@@ -76,7 +76,7 @@ def _average_precision(loss, s, y, mask):
 
 def _auc(loss, s, y, mask):
     "From the ranks of the relevant elements; ties share theirs."
-    relevant = y > 0
+    relevant = relevant_of(y, mask)
     r, n, m = midranks(s, mask, False), relevant.sum(-1), (mask & ~relevant).sum(-1)
     above = r.masked_fill(~relevant, 0).sum(-1) - n * (n + 1) / 2
     return above / (n * m).clamp(min=1), (n > 0) & (m > 0)

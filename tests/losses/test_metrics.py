@@ -22,9 +22,13 @@ def batch(rng, b=6, n=7):
     return s, y, mask
 
 
+BINARY = (L.PrecisionLoss, L.RecallLoss, L.AveragePrecisionLoss, L.ReciprocalRankLoss, L.AUCLoss)
+
+
 @pytest.mark.parametrize("loss", LOSSES, ids=lambda loss: type(loss).__name__)
 def test_a_cold_loss_is_its_hard_metric(loss, rng):
     s, y, mask = batch(rng)
+    if isinstance(loss, BINARY): y = (y > 0).double()
     assert_close(L.soft_metric(loss, s, y, mask), L.hard_metric(loss, s, y, mask), atol=1e-3, rtol=0)
     each = L.hard_metric(loss, s, y, mask, reduction="none")
     for i in (0, 1, 2, 4): assert_close(each[i], L.hard_metric(loss, s[i][mask[i]], y[i][mask[i]]))
@@ -35,12 +39,13 @@ def test_by_hand():
     s, y = torch.tensor([4.0, 3.0, 2.0, 1.0]), torch.tensor([0.0, 2.0, 0.0, 1.0])
     want = {L.PrecisionLoss(k=2): 0.5, L.RecallLoss(k=2): 0.5, L.ReciprocalRankLoss(): 0.5, L.AveragePrecisionLoss(): 0.5, L.AUCLoss(): 0.25,
             L.ApproxNDCGLoss(): (3 / math.log2(3) + 1 / math.log2(5)) / (3 + 1 / math.log2(3)), L.KendallLoss(): -0.2}
-    for loss, value in want.items(): assert L.hard_metric(loss, s, y).item() == pytest.approx(value, abs=1e-6), loss
+    for loss, value in want.items(): assert L.hard_metric(loss, s, y > 0 if isinstance(loss, BINARY) else y).item() == pytest.approx(value, abs=1e-6), loss
     with pytest.raises(TypeError, match="smooths a metric"): L.hard_metric(L.ListNetLoss(), s, y)
 
 
 def test_curvature_is_the_diagonal_of_the_hessian(rng):
     s, y, mask = (v[:2] for v in batch(rng))
+    y = (y > 0).double()
     loss = L.AUCLoss(reduction="sum")
     slope, curvature = L.gradient_and_curvature(loss, s, y, mask, floor=-math.inf)
     H = torch.autograd.functional.hessian(lambda s: loss(s, y, mask=mask), s)

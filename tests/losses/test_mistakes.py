@@ -93,3 +93,27 @@ def test_a_learned_temperature_that_turned_negative(name, rng):
     with pytest.raises(ValueError, match=rf"learn log_{name} and pass {name}=log_{name}.exp\(\)"):
         L.slatk_loss(s, y, **{name: torch.nn.Parameter(torch.tensor(-0.1))})
     with pytest.raises(ValueError, match="maximum -0.1$"): L.slatk_loss(s, y, **{name: torch.tensor(-0.1)})
+
+
+TWO_KINDS = [L.SLatKLoss(), L.PrecisionLoss(), L.RecallLoss(), L.AveragePrecisionLoss(), L.QuantisedAPLoss(), L.AUCLoss(), L.ReciprocalRankLoss(), L.LambdaLoss(weights="precision")]
+
+
+@pytest.mark.parametrize("loss", TWO_KINDS, ids=lambda loss: type(loss).__name__)
+def test_grades_are_not_two_kinds_of_elements(loss, rng):
+    s, y = torch.randn(3, 5, generator=rng), torch.tensor([1, 5, 2, 4, 3]).expand(3, 5)
+    padding = torch.tensor([1, 0, 0, -1, -1]).expand(3, 5)
+    calls = [loss, lambda *args, **kw: L.hard_metric(loss, *args, **kw)] if not isinstance(loss, (L.SLatKLoss, L.LambdaLoss)) else [loss]
+    for f in calls:
+        with pytest.raises(ValueError, match="got the values 1, 2, 3, 4, 5: say from which grade on an element is relevant, such as relevance >= 3"): f(s, y)
+        with pytest.raises(ValueError, match="0 or 1"): f(s, y / 5)
+        with pytest.raises(ValueError, match="got the values -1, 0, 1: leave padding out with mask=relevance >= 0"): f(s, padding)
+        with pytest.raises(ValueError, match="the values -1"): f(s[0], padding[0], offsets=torch.tensor([0, 2, 5]))
+        for good in (y > 2, (y > 2).int(), (y > 2).to(torch.bfloat16)): assert torch.equal(f(s, good), f(s, (y > 2).float()))
+        assert torch.equal(f(s, padding, padding >= 0), f(s[:, :3], padding[:, :3]))
+
+
+@pytest.mark.parametrize("loss", [L.ApproxNDCGLoss(), L.NeuralNDCGLoss(), L.PiRankLoss(), L.LambdaLoss(), L.ListNetLoss(target="share")], ids=lambda loss: type(loss).__name__)
+def test_padding_in_the_grades_of_a_gain(loss, rng):
+    s, y = torch.randn(3, 5, generator=rng), torch.tensor([1, 0, 3, -1, -1]).expand(3, 5)
+    with pytest.raises(ValueError, match="got -1 to 3: leave padding out with mask=relevance >= 0"): loss(s, y)
+    assert loss(s, y, y >= 0).isfinite()
