@@ -465,3 +465,17 @@ def test_listmle_takes_differences_before_it_divides(weights, rng):
     def loss(s, tau): return L.listmle_loss(s, y, weights=weights, tau=tau)
     for found, right in zip(torch.func.grad(loss, (0, 1))(s, tau), torch.func.grad(loss, (0, 1))(s.double(), tau.double())):
         assert_close(found.double(), right, rtol=1e-5, atol=1e-6 * right.abs().max().item())
+
+
+@pytest.mark.parametrize("spread", (1.0, 1e6, 1e7))
+def test_listmle_in_single_precision_where_scores_are_far_apart(spread, rng):
+    "The gradient against the softmax of what is left at each place, padded and end to end."
+    s = (spread * torch.randn(3, 60, generator=rng)).requires_grad_()
+    y = torch.stack([torch.randperm(60, generator=rng) for _ in range(3)])
+    order = y.argsort(-1, descending=True)
+    x = s.detach().double().gather(-1, order)
+    left = torch.stack([torch.nn.functional.pad(x[:, i:].softmax(-1), (i, 0)) for i in range(60)])
+    want = torch.empty_like(x).scatter(-1, order, left.sum(0) - 1) / 60
+    padded, grades = (torch.nn.functional.pad(v, (0, 2)) for v in (s, y))
+    for each in (L.listmle_loss(padded, grades, torch.arange(62) < 60, reduction="sum"), L.listmle_loss(s.flatten(), y.flatten(), offsets=torch.tensor([0, 60, 120, 180]), reduction="sum")):
+        assert_close(torch.autograd.grad(each, s)[0].double(), want, rtol=1e-6, atol=1e-7)
