@@ -37,7 +37,7 @@ OFFSETS = {"list": [0, n], "numbers": torch.tensor([0.0, n]), "decreasing": torc
 KINDS = {        # parameter: what is wrong for it
     **dict.fromkeys("x s scores v perm relevance target logits P cost C ranks gains relevant u lengths logits discounts a b p".split(), TENSORS),
     **dict.fromkeys("tau k dim q samples power tolerance max_iterations iterations steps layers steepness noise_scale chunk alpha bins mu step balance floor sharpness rtol start end weight_tau n lanes weights_tau classes".split(), NUMBERS),
-    **dict.fromkeys("method kind sigmoid backend simplex interpolation reduction gain weights regularization gradient squash noise step_kind dtype variant".split(), WORDS),
+    **dict.fromkeys("method kind sigmoid backend simplex interpolation reduction gain weights regularization gradient squash noise step_kind dtype variant empty_target_action".split(), WORDS),
     **dict.fromkeys("descending largest hard keepdim fixed_weights straight_through baseline balanced gather".split(), FLAGS),
     "mask": MASKS, "offsets": OFFSETS, "generator": {"number": 3, "word": "a", "list": [1]}, "span": {"word": "a", "one": (1.0,), "backwards": (1.0, 0.0), "number": 3, "nan": (float("nan"), 1.0)},
     "group": {"number": 3, "word": "a"},

@@ -181,11 +181,12 @@ def _flat_lists(scores, relevance, offsets):
     check_relevance(relevance, scores)
     return scores, relevance, check_offsets(offsets, scores)
 
-# %% ../../nbs/losses/59_contract.ipynb #c79ff133
+# %% ../../nbs/losses/59_contract.ipynb #092544a3
 def _of_lists(loss, scores, relevance, offsets, options, least, at_once=None):
     "The loss of lists."
     reduction = options.pop("reduction", "mean")
-    check_reduction(reduction)
+    if reduction is not apart:
+        check_reduction(reduction)
     s, y, offsets = _flat_lists(scores, relevance, offsets)
     warn_of_columns(s, offsets)
     found = None if at_once is None or s.numel() == 0 else at_once(s, y, offsets, **options)

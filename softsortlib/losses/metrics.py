@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['hard_metric', 'soft_metric', 'gradient_and_curvature']
 
-# %% ../../nbs/losses/125_metrics.ipynb #342b3c75
+# %% ../../nbs/losses/125_metrics.ipynb #9f6c7601
 import copy
 
 import torch
@@ -15,7 +15,9 @@ from ..core.checks import check_scores, is_one_of
 from ..engine.dispatch import precise, switch
 from ..functional.arguments import midranks
 from ..functional.parts import in_parts
-from .contract import Loss, differing, over_lists, reduce_sets, relevant_of, set_inputs
+from softsortlib.losses.contract import (
+    Loss, apart, check_reduction, differing, over_lists, reduce_sets, relevant_of, set_inputs,
+)
 from .curves import AUCLoss, AveragePrecisionLoss, QuantisedAPLoss
 from .first import PiRankLoss, ReciprocalRankLoss, hard_gains, tied_gains
 from .orders import KendallLoss, SpearmanLoss
@@ -28,7 +30,7 @@ from softsortlib.losses.weighted import (
 )
 from ..ragged.lists import check_offsets, list_numbers, refuse_mask
 
-# %% ../../nbs/losses/125_metrics.ipynb #30a6515b
+# %% ../../nbs/losses/125_metrics.ipynb #9c13b91d
 def _ndcg(loss, s, y, mask):
     "NDCG@k and where it is defined."
     g, discounts = gains_of(y, mask, loss.gain), discounts_of(loss.k, y)
@@ -43,7 +45,7 @@ def _hits_in_order(s, y, mask, k):
 
 def _precision(loss, s, y, mask):
     "Precision@k."
-    return _hits_in_order(s, y, mask, loss.k).sum(-1) / loss.k, mask.any(-1)
+    return _hits_in_order(s, y, mask, loss.k).sum(-1) / loss.k, (y > 0).any(-1)
 
 
 def _recall(loss, s, y, mask):
@@ -151,30 +153,53 @@ def hard_values(
     s, y, mask = set_inputs(scores.detach(), relevance, mask)
     return found(loss, s, y, mask)
 
-# %% ../../nbs/losses/125_metrics.ipynb #64314b9a
-def over_sets(loss, scores, relevance, mask, offsets, reduction, counting=False):
-    "The metric of sets or of lists end to end, reduced; with `counting`, one for each that counts in its place."
+# %% ../../nbs/losses/125_metrics.ipynb #c2cc32bf
+def over_sets(loss, scores, relevance, mask, offsets):
+    "The metric of sets or of lists end to end, and which of them count, each (...)."
     counterpart(loss)
 
     @over_lists()
     def of_sets(s, y, mask=None, *, reduction):
-        value, counts = hard_values(loss, s, y, mask)
-        return reduce_sets(torch.ones_like(value) if counting else value, counts, reduction, s.dtype)
+        return reduce_sets(*hard_values(loss, s, y, mask), reduction, s.dtype)
 
-    return of_sets(scores, relevance, mask, offsets, reduction=reduction)
+    return of_sets(scores, relevance, mask, offsets, reduction=apart)
 
-# %% ../../nbs/losses/125_metrics.ipynb #beac91f7
-def _metric_of_parts(loss, scores, relevance, mask, offsets, group, reduction, counting):
+# %% ../../nbs/losses/125_metrics.ipynb #2ef3343c
+ACTIONS = ("skip", "neg", "pos", "error")
+
+
+def settle(
+    value: Tensor,  # the metric of each list, (...)
+    counts: Tensor,  # bool, whether there is something to measure, (...)
+    action: str,  # of ACTIONS
+    reduction: str,  # "mean", "sum", "none" or "count"
+    dtype: torch.dtype,  # of the scores
+) -> Tensor:  # (), or (...) for "none"
+    "The metric of all lists, those without anything to measure treated as `action` says; raise `ValueError` for one."
+    if action == "error" and not counts.all():
+        raise ValueError(f"relevance has nothing to measure in {int((~counts).sum())} of {counts.numel()} lists: "
+                         "empty_target_action='skip' leaves them out")
+    if action in ("neg", "pos"):
+        value, counts = value.masked_fill(~counts, float(action == "pos")), torch.ones_like(counts)
+    if reduction == "count":
+        return counts.sum().to(dtype)
+    if reduction == "none":
+        return value.masked_fill(~counts, float("nan")).to(dtype)
+    return reduce_sets(value, counts, reduction, dtype)
+
+# %% ../../nbs/losses/125_metrics.ipynb #edffab56
+def _metric_of_parts(loss, scores, relevance, mask, offsets, group, action, reduction):
     "The metric of scores in parts, collected on every process; raise as `group_loss`."
     counterpart(loss)
     if offsets is not None:
         raise ValueError("group and offsets exclude each other, got both: give each process whole lists")
 
-    def hard_metric(s, y, mask, *, reduction, metric):
-        return over_sets(loss, s, y, mask, None, reduction, counting)
+    def hard_metric(s, y, mask, **_):
+        return settle(*over_sets(loss, s, y, mask, None), action, reduction, s.dtype)
 
     s = scores.detach() if isinstance(scores, Tensor) else scores  # checked together with the other processes
-    own = dict(reduction=reduction, metric=f"{type(loss).__name__} {getattr(loss, 'variant', '')}")
+    metric = f"{type(loss).__name__} {getattr(loss, 'variant', '')} {action} {reduction}"
+    own = dict(reduction="none", metric=metric)
     return group_loss(hard_metric, None, s, relevance, mask, group, True, **own)
 
 
@@ -193,7 +218,7 @@ def with_group(
     loss.group, loss.gather = group, gather
     return loss
 
-# %% ../../nbs/losses/125_metrics.ipynb #adf06227
+# %% ../../nbs/losses/125_metrics.ipynb #6dee6fd7
 def hard_metric(
     loss: Loss,  # a module of this part, whose options say which metric
     scores: Tensor,  # (..., n)
@@ -202,19 +227,25 @@ def hard_metric(
     offsets: "Tensor | None" = None,  # integer, (B + 1,): lists lie end to end in the last dimension
     *,
     reduction: str = "mean",  # "mean" over sets that count, "sum", "none", or "count": how many count
+    empty_target_action: str = "skip",  # lists without anything to measure: "skip", "neg": 0, "pos": 1, or "error"
     variant: "str | None" = None,  # of Kendall's coefficient: "b" for tau-b; None counts pairs of different grades
     group: "object | None" = None,  # a torch.distributed group: scores are this process's part; None is the loss's own
 ) -> Tensor:  # (), or (...) for "none"
     """The metric that a loss smooths: NDCG, precision, recall, AP, RR, AUC, Spearman's or Kendall's coefficient.
 
     Of tied scores it takes the mean over their orders, so the order of the input does not matter (Prop 125.1).
+    A list that is skipped is NaN with reduction "none".
     Raise `TypeError` for a loss that smooths none, `TypeError` or `ValueError` when an argument does not fit."""
-    loss, counting = with_variant(loss, variant), is_one_of(reduction, ("count",))
-    how = "sum" if counting else reduction
+    loss = with_variant(loss, variant)
+    if not is_one_of(reduction, ("count",)):
+        check_reduction(reduction)
+    if not is_one_of(empty_target_action, ACTIONS):
+        raise ValueError(f"empty_target_action must be one of {', '.join(ACTIONS)}, got {empty_target_action!r}")
     group = getattr(loss, "group", None) if group is None else group
     if in_parts(scores, group):
-        return _metric_of_parts(loss, scores, relevance, mask, offsets, group, how, counting)
-    return over_sets(loss, scores, relevance, mask, offsets, how, counting)
+        return _metric_of_parts(loss, scores, relevance, mask, offsets, group, empty_target_action, reduction)
+    found = over_sets(loss, scores, relevance, mask, offsets)
+    return settle(*found, empty_target_action, reduction, scores.dtype)
 
 # %% ../../nbs/losses/125_metrics.ipynb #2a5166d2
 def soft_metric(

@@ -170,7 +170,7 @@ def _hits(s, relevant, mask, k, method, tau, iterations):
     P = soft_permutation(s, descending=True, method=method, tau=tau, mask=mask)
     return balanced_rows(P, relevant, k, iterations).sum(-1)
 
-# %% ../../nbs/losses/56_ranking.ipynb #aca81a03
+# %% ../../nbs/losses/56_ranking.ipynb #1455e04f
 @over_lists(fill=True)
 def precision_loss(
     scores: Tensor,  # (..., n)
@@ -182,7 +182,7 @@ def precision_loss(
     method: "str | Operator" = "softsort",  # what sorts the scores, or "lapsum" for memberships
     tau: "float | Tensor | None" = None,  # temperature in units of the scores, a number or (...)
     iterations: int = 20,  # Sinkhorn iterations that balance the matrix; 0 for doubly stochastic operators
-    reduction: str = "mean",  # "mean" over sets with a real element, "sum" or "none"
+    reduction: str = "mean",  # "mean" over sets with a relevant element, "sum" or "none"
     group: "object | None" = None,  # a torch.distributed group: scores are this process's part (129)
     gather: bool = False,  # with a group: collect all scores on every process
 ) -> Tensor:  # (), or (...) for "none"
@@ -195,8 +195,9 @@ def precision_loss(
         return group_loss(*form, scores, relevance, mask, group, gather, relevant_of, **options)
     s, y, mask = set_inputs(scores, relevance, mask)
     k = check_k(k, s.shape[-1])
-    hits = _hits(s, relevant_of(y, mask).to(s.dtype), mask, k, method, tau, iterations)
-    return reduce_sets(1 - hits / k, mask.any(-1), reduction, scores.dtype)
+    relevant = relevant_of(y, mask)
+    hits = _hits(s, relevant.to(s.dtype), mask, k, method, tau, iterations)
+    return reduce_sets(1 - hits / k, relevant.any(-1), reduction, scores.dtype)
 
 # %% ../../nbs/losses/56_ranking.ipynb #52758344
 class PrecisionLoss(Loss, of=precision_loss):

@@ -7,6 +7,7 @@ import torch
 from torch.testing import assert_close
 
 from softsortlib import losses as L
+from softsortlib.lab.data import optional
 
 LOSSES = [L.ApproxNDCGLoss(k=3, tau=1e-4), L.PiRankLoss(k=3, tau=1e-4), L.PrecisionLoss(k=2, tau=1e-4), L.RecallLoss(k=2, tau=1e-4), L.AveragePrecisionLoss(tau=1e-5), L.ReciprocalRankLoss(tau=1e-4),
           L.AUCLoss(kind="sigmoid", tau=1e-5), L.SpearmanLoss(tau=1e-5), L.KendallLoss(kind="sigmoid", tau=1e-5), L.WeightedKendallLoss(kind="sigmoid", tau=1e-5)]
@@ -18,7 +19,7 @@ def batch(rng, b=6, n=7):
     y[:, 0], y[:, 1] = 1, 0
     mask = torch.ones(b, n, dtype=torch.bool)
     mask[1, 5:], mask[2, 3] = False, False
-    y[3] = 0                                                              # counts for precision only
+    y[3] = 0                                                              # nothing to measure
     return s, y, mask
 
 
@@ -32,7 +33,7 @@ def test_a_cold_loss_is_its_hard_metric(loss, rng):
     assert_close(L.soft_metric(loss, s, y, mask), L.hard_metric(loss, s, y, mask), atol=1e-3, rtol=0)
     each = L.hard_metric(loss, s, y, mask, reduction="none")
     for i in (0, 1, 2, 4): assert_close(each[i], L.hard_metric(loss, s[i][mask[i]], y[i][mask[i]]))
-    assert each[3] == 0
+    assert each[3].isnan()
 
 
 def test_by_hand():
@@ -103,3 +104,36 @@ def test_weighted_tau_b_counts_pairs(rng):
     assert L.hard_metric(L.KendallLoss(), torch.zeros(12), y, variant="b") == 0
     with pytest.raises(ValueError, match="variant must be 'b'"): L.hard_metric(L.KendallLoss(), s, y, variant="c")
     with pytest.raises(ValueError, match="variant chooses among Kendall's"): L.hard_metric(L.AUCLoss(), s, y > 1, variant="b")
+
+
+@pytest.mark.parametrize("loss", [L.ApproxNDCGLoss(), L.PiRankLoss(), *[kind() for kind in BINARY], L.QuantisedAPLoss(), L.SpearmanLoss(), L.KendallLoss(), L.WeightedKendallLoss()], ids=lambda loss: type(loss).__name__)
+def test_lists_without_anything_to_measure(loss, rng):
+    "As torchmetrics names and values it, for every metric alike; padded, and end to end with an empty list."
+    s, y = torch.randn(4, 5, generator=rng), torch.tensor([[0, 1, 0, 1, 0], [0] * 5, [1, 0, 0, 0, 0], [0] * 5])
+    def of(**options): return L.hard_metric(loss, s, y, **options)
+    each = of(reduction="none")
+    assert each.isnan().tolist() == [False, True, False, True]
+    assert_close(of(), each[[0, 2]].mean()); assert_close(of(reduction="sum"), each[[0, 2]].sum()); assert of(reduction="count") == 2
+    for action, value in (("neg", 0.0), ("pos", 1.0)):
+        filled = each.nan_to_num(value)
+        assert torch.equal(of(reduction="none", empty_target_action=action), filled)
+        assert_close(of(empty_target_action=action), filled.mean()); assert of(empty_target_action=action, reduction="count") == 4
+    with pytest.raises(ValueError, match="relevance has nothing to measure in 2 of 4 lists: empty_target_action='skip'"): of(empty_target_action="error")
+    with pytest.raises(ValueError, match="empty_target_action must be one of skip, neg, pos, error, got 'ignore'"): of(empty_target_action="ignore")
+    assert L.hard_metric(loss, s[::2], y[::2], empty_target_action="error") == of()
+    assert_close(L.hard_metric(loss, s.flatten(), y.flatten(), offsets=torch.tensor([0, 5, 10, 10, 15, 20]), reduction="none"), each[[0, 1, 1, 2, 3]], equal_nan=True)
+    assert L.hard_metric(loss, s[1], y[1]) == 0 and L.hard_metric(loss, s[1], y[1], reduction="none").isnan()
+
+
+def test_empty_targets_as_torchmetrics_counts_them(rng):
+    try: retrieval = optional("torchmetrics.retrieval")
+    except ImportError as e: pytest.skip(str(e))
+    s, y = torch.rand(6, 5, generator=rng), torch.randint(0, 2, (6, 5), generator=rng)
+    y[2], y[:, 0] = 0, torch.tensor([1, 0, 0, 1, 0, 1])
+    y[4] = 0
+    index = torch.arange(6).repeat_interleave(5)
+    for action in ("skip", "neg", "pos"):
+        for loss, theirs in ((L.AveragePrecisionLoss(), retrieval.RetrievalMAP(action)), (L.ReciprocalRankLoss(), retrieval.RetrievalMRR(action)), (L.PrecisionLoss(k=2), retrieval.RetrievalPrecision(action, top_k=2)),
+                             (L.RecallLoss(k=2), retrieval.RetrievalRecall(action, top_k=2)), (L.ApproxNDCGLoss(gain="linear"), retrieval.RetrievalNormalizedDCG(action)), (L.AUCLoss(), retrieval.RetrievalAUROC(action))):
+            if isinstance(loss, L.AUCLoss) and (y == 1).all(-1).any(): continue
+            assert_close(L.hard_metric(loss, s, y, empty_target_action=action), theirs(s.flatten(), y.flatten(), indexes=index), atol=1e-6, rtol=0)
