@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['topk_loss', 'TopKLoss', 'zero_one_loss', 'ZeroOneLoss']
 
-# %% ../../nbs/losses/57_classification.ipynb #7bbb65bd
+# %% ../../nbs/losses/57_classification.ipynb #4ee98083
 import math
 
 import torch
@@ -18,11 +18,12 @@ from ..core.rank_operators import RankOperator
 from ..engine.dispatch import tensor_on
 from ..functional.arguments import check_k
 from ..functional.functions import soft_permutation, soft_rank
-from .contract import Loss, reduce_sets, warn_at_call
+from .contract import Loss, check_not_swapped, reduce_sets, warn_at_call
 
-# %% ../../nbs/losses/57_classification.ipynb #1e2f4f23
+# %% ../../nbs/losses/57_classification.ipynb #f98599d5
 def _check_target(logits, target):
     "Raise `TypeError` or `ValueError` unless target is long (...) or bool (..., n), for logits (..., n)."
+    check_not_swapped(logits, target, "logits", "target")
     check_scores(logits, "logits")
     several = isinstance(target, Tensor) and target.dtype == torch.bool
     want = logits.shape if several else logits.shape[:-1]

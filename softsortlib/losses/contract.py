@@ -79,13 +79,22 @@ def warn_of_columns(
         warn_at_call("every list has at most one element, because offsets cut scores after each: the loss is "
                      "constant and its gradient zero. Leave offsets out for one list, or say where lists begin")
 
-# %% ../../nbs/losses/59_contract.ipynb #8a45bb12
+# %% ../../nbs/losses/59_contract.ipynb #baa43faf
+def check_not_swapped(first, second, name, other):
+    "Raise `TypeError` where the first of two arguments holds whole numbers and the second does not."
+    if isinstance(first, Tensor) and isinstance(second, Tensor) and second.is_floating_point():
+        if not first.is_floating_point() and not first.is_complex():
+            raise TypeError(f"{name} must be floating point, got {first.dtype}, and {other} {second.dtype}: "
+                            f"if they are swapped, pass {name} first and then {other}, else call {name}.float()")
+
+# %% ../../nbs/losses/59_contract.ipynb #9acefab8
 def set_inputs(
     scores: Tensor,  # (..., n), floating point
     relevance: Tensor,  # (..., n), any real dtype
     mask: "Tensor | None",  # bool, broadcastable to scores
 ) -> tuple:  # scores and relevance in the compute dtype, zero where padded, and the mask, each (..., n)
     "What a loss computes with; raise `TypeError` or `ValueError` when an argument does not fit."
+    check_not_swapped(scores, relevance, "scores", "relevance")
     check_scores(scores)
     check_relevance(relevance, scores)
     mask = torch.ones_like(scores, dtype=torch.bool) if mask is None else check_mask(mask, scores)

@@ -4,8 +4,9 @@ import warnings
 import pytest
 import torch
 
-from softsortlib import SoftSort
+from softsortlib import SoftSort, soft_sort
 from softsortlib import losses as L
+from softsortlib.ragged import offsets_of
 
 LISTS = {cls.__name__: cls for cls in vars(L).values() if isinstance(cls, type) and hasattr(cls, "function")
          and cls not in (L.PermutationNLL, L.PermutationBCE, L.TopKLoss, L.ZeroOneLoss)}
@@ -117,3 +118,32 @@ def test_padding_in_the_grades_of_a_gain(loss, rng):
     s, y = torch.randn(3, 5, generator=rng), torch.tensor([1, 0, 3, -1, -1]).expand(3, 5)
     with pytest.raises(ValueError, match="got -1 to 3: leave padding out with mask=relevance >= 0"): loss(s, y)
     assert loss(s, y, y >= 0).isfinite()
+
+
+X, Y, ROW = torch.tensor([[0.3, 2.0, -1.0]]), torch.tensor([[0, 2, 1]]), torch.arange(6.0)
+MESSAGES = {
+    "several dimensions": (lambda: soft_sort(X, dim=(0, 1)), TypeError, r"dim must be an int, got \(0, 1\): x.flatten\(first, last\) makes one"),
+    "all dimensions": (lambda: soft_sort(X, dim=None), TypeError, r"dim must be an int, got None: call x.flatten\(\)"),
+    "sizes": (lambda: soft_sort(ROW, offsets=torch.tensor([2, 1, 3])), ValueError, r"offsets must begin with 0, got 2.*They add up to 6, as lengths do: pass ragged.offsets_of\(offsets\)"),
+    "sizes from an empty list": (lambda: soft_sort(ROW, offsets=torch.tensor([0, 1, 5])), ValueError, "offsets must end with 6, the number of items, got 5.*as lengths do"),
+    "the list of each item": (lambda: L.spearman_loss(ROW, ROW, offsets=torch.tensor([0, 0, 1, 2, 2, 2])), ValueError, "got 2.*one for each item, as the number of its list: pass ragged.offsets_of"),
+    "scores and grades swapped": (lambda: L.spearman_loss(Y, X), TypeError, "scores must be floating point, got torch.int64, and relevance torch.float32: if they are swapped, pass scores first"),
+    "swapped in a metric": (lambda: L.hard_metric(L.KendallLoss(), Y, X), TypeError, "scores must be floating point"),
+    "logits and classes swapped": (lambda: L.topk_loss(torch.tensor([1]), X), TypeError, "logits must be floating point, got torch.int64, and target torch.float32: if they are swapped, pass logits first"),
+    "P and target swapped": (lambda: L.permutation_nll(X.argsort(-1), SoftSort()(X)), TypeError, "target must be an order, got a SoftPermutation: P comes first"),
+    "grades for an order": (lambda: L.permutation_nll(SoftSort()(X), X), TypeError, r"target must be a tensor of indices .torch.long., .* got torch.float32: pass ideal_order\(target\)"),
+    "grades for an order, bce": (lambda: L.permutation_bce(SoftSort()(X), X), TypeError, r"pass ideal_order\(target\)"),
+}
+
+
+@pytest.mark.parametrize("call, kind, message", MESSAGES.values(), ids=MESSAGES)
+def test_a_message_says_which_call_would_work(call, kind, message):
+    with pytest.raises(kind, match=message): call()
+
+
+def test_the_call_of_a_message_works():
+    lengths, lists = torch.tensor([2, 1, 3]), torch.tensor([0, 0, 1, 2, 2, 2])
+    want = soft_sort(ROW, offsets=torch.tensor([0, 2, 3, 6]))
+    assert torch.equal(soft_sort(ROW, offsets=offsets_of(lengths)), want)
+    assert torch.equal(soft_sort(ROW, offsets=offsets_of(lists.unique_consecutive(return_counts=True)[1])), want)
+    assert L.permutation_nll(SoftSort()(X), L.ideal_order(X)).isfinite()
