@@ -37,7 +37,7 @@ OFFSETS = {"list": [0, n], "numbers": torch.tensor([0.0, n]), "decreasing": torc
 KINDS = {        # parameter: what is wrong for it
     **dict.fromkeys("x s scores v perm relevance target logits P cost C ranks gains relevant u lengths logits discounts a b p".split(), TENSORS),
     **dict.fromkeys("tau k dim q samples power tolerance max_iterations iterations steps layers steepness noise_scale chunk alpha bins mu step balance floor sharpness rtol start end weight_tau n lanes weights_tau classes".split(), NUMBERS),
-    **dict.fromkeys("method kind sigmoid backend simplex interpolation reduction gain weights regularization gradient squash noise step_kind dtype".split(), WORDS),
+    **dict.fromkeys("method kind sigmoid backend simplex interpolation reduction gain weights regularization gradient squash noise step_kind dtype variant empty_target_action".split(), WORDS),
     **dict.fromkeys("descending largest hard keepdim fixed_weights straight_through baseline balanced gather".split(), FLAGS),
     "mask": MASKS, "offsets": OFFSETS, "generator": {"number": 3, "word": "a", "list": [1]}, "span": {"word": "a", "one": (1.0,), "backwards": (1.0, 0.0), "number": 3, "nan": (float("nan"), 1.0)},
     "group": {"number": 3, "word": "a"},
@@ -56,7 +56,7 @@ def ways():
     for f in ("soft_sort", "soft_rank", "soft_topk", "soft_topk_mask", "soft_quantile", "soft_permutation", "calibrate_tau", "tau_schedule"): add(f, getattr(functional, f))
     add("soft_median", lambda x, dim=-1, keepdim=False, tau=None, method="softsort", mask=None, offsets=None: functional.soft_median(x, dim, keepdim, tau=tau, method=method, mask=mask, offsets=offsets))
     for f in sorted(losses.__all__):
-        if f.endswith("_loss"): add(f, getattr(losses, f), **({"relevance": y > 1} if f in ("precision_loss", "recall_loss", "average_precision_loss", "quantised_ap_loss", "auc_loss", "reciprocal_rank_loss") else {}))
+        if f.endswith("_loss"): add(f, getattr(losses, f), **({"relevance": y > 1} if f in ("precision_loss", "recall_loss", "average_precision_loss", "quantised_ap_loss", "auc_loss", "reciprocal_rank_loss", "slatk_loss") else {}))
     add("ideal_order", losses.ideal_order)
     P, order = softsortlib.SoftSort(1.0)(s), s.argsort(-1)
     for f in (losses.permutation_nll, losses.permutation_bce): add(f.__name__, f, P=P, target=order)

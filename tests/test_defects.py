@@ -157,6 +157,7 @@ def test_19_half_precision_says_where_its_ranks_end():
 def test_a_difference_that_overflows_when_it_is_divided_by_tau(loss):
     s = torch.tensor([[-2e34, -1.6, 2e34], [-2e34, 0.4, 2e34]], requires_grad=True)
     for y in ([[1, 1, 2], [1, 2, 1]], [[0, 1, 2], [0, 2, 1]]):
+        if getattr(loss, "func", None) is slatk_loss: y = [[int(v == max(row)) for v in row] for row in y]
         out = loss(s, torch.tensor(y), tau=1e-5, reduction="none")
         assert not out.isnan().any() and not torch.autograd.grad(out.sum(), s)[0].isnan().any()
 

@@ -20,7 +20,7 @@ NO_SLOPE = {
     "ErrorFreeNetwork": "the value is hard, the gradient that of a soft network",
     "TopKRouter": "the value is hard, the gradient passes straight through",
     "BlackboxRank": "the gradient is a difference of two hard ranks",
-    "slatk_loss": "the k-th largest score is a constant to the gradient, as published",
+    "slatk_loss": "the k-th largest score and the weights are constants to the gradient",
     "quantised_ap_loss": "the range of the bins is a constant to the gradient, as published",
 }
 # Single rows of a sort: the first of tied scores has the whole gradient of the sorted one (an expected failure in tests/functional says so).

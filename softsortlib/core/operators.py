@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from .checks import check_mask, check_scores, compute_dtype, fits, is_concrete, patch_to, zero_outside
 from .permutation import DensePermutation, SoftPermutation
 
-# %% ../../nbs/core/01_operators.ipynb #773d1175
+# %% ../../nbs/core/01_operators.ipynb #4f2b2de1
 def _check_number(tau, name):
     "Raise `TypeError` or `ValueError` unless `tau` is a positive finite number."
     if isinstance(tau, bool) or not isinstance(tau, numbers.Real):
@@ -36,8 +36,9 @@ def _check_tensor(tau, batch, name):
     if not fits(tau.shape, batch):
         raise ValueError(f"{name} must broadcast to the batch shape {tuple(batch)}, got {tuple(tau.shape)}")
     if is_concrete(tau) and not ((tau > 0) & (tau < math.inf)).all():
+        hint = f": learn log_{name} and pass {name}=log_{name}.exp()" if tau.requires_grad else ""
         raise ValueError(f"{name} must be positive and finite, got a tensor with minimum {tau.min().item():g} "
-                         f"and maximum {tau.max().item():g}")
+                         f"and maximum {tau.max().item():g}{hint}")
 
 # %% ../../nbs/core/01_operators.ipynb #06a02d25
 @overload

@@ -26,13 +26,16 @@ from softsortlib.ragged.lists import (
     by_length, calls, check_offsets, is_nested, items, nested_like, refuse_mask, to_lists, unnested,
 )
 
-# %% ../../nbs/functional/53_arguments.ipynb #f94a0078
+# %% ../../nbs/functional/53_arguments.ipynb #b42190eb
 def dim_from_end(
     dim: int,  # as the user gave it
     ndim: int,  # the number of dimensions of x
 ) -> int:  # the same, from -ndim to -1
     "Count a dimension from the end; raise `TypeError` or `IndexError` when there is none of that number."
-    wrong = f"dim must be an int, got {type(dim).__name__}: call x.flatten() to sort all elements"
+    several = isinstance(dim, (tuple, list))
+    got = repr(dim) if several or dim is None else type(dim).__name__
+    call = "x.flatten(first, last) makes one of neighbours" if several else "call x.flatten() to sort all elements"
+    wrong = f"dim must be an int, got {got}: {call}"
     if isinstance(dim, bool):
         raise TypeError(wrong)
     try:

@@ -280,20 +280,22 @@ def _router_case():
     contenders["topk and softmax"] = Contender(lambda s: topk_softmax(s, 2))
     return Case("router", ((64, 100_000),), SORT_FLOOR, contenders, memory=False)
 
-# %% ../../nbs/lab/89_cases.ipynb #cc67d6e7
+# %% ../../nbs/lab/89_cases.ipynb #a3c08f7d
 def _losses_case():
     "Ranking losses, forward and backward."
-    def of(loss, **options):
-        return lambda s: loss(s, grades(s), reduction="none", **options)
+    def of(loss, relevance=grades, **options):
+        return lambda s: loss(s, relevance(s), reduction="none", **options)
+    def of_two(loss, **options):
+        return of(loss, lambda s: grades(s) > 0, **options)
     short = {
-        "lambda_loss": of(lambda_loss), "neural_ndcg_loss": of(neural_ndcg_loss), "pirank_loss": of(pirank_loss),
-        "reciprocal_rank_loss": of(reciprocal_rank_loss),
+        "lambda_loss": of(lambda_loss), "neural_ndcg_loss": of(neural_ndcg_loss),
+        "pirank_loss": of(pirank_loss), "reciprocal_rank_loss": of_two(reciprocal_rank_loss),
     }
     long = {
-        "approx_ndcg_loss": of(approx_ndcg_loss), "auc_loss": of(auc_loss),
-        "average_precision_loss": of(average_precision_loss), "kendall_loss": of(kendall_loss),
+        "approx_ndcg_loss": of(approx_ndcg_loss), "auc_loss": of_two(auc_loss),
+        "average_precision_loss": of_two(average_precision_loss), "kendall_loss": of(kendall_loss),
         "listmle_loss": of(listmle_loss), "listnet_loss": of(listnet_loss),
-        "quantised_ap_loss": of(quantised_ap_loss), "slatk_loss": of(slatk_loss, k=10),
+        "quantised_ap_loss": of_two(quantised_ap_loss), "slatk_loss": of_two(slatk_loss, k=10),
         "spearman_loss": of(spearman_loss), "weighted_kendall_loss": of(weighted_kendall_loss),
         "weighted_kendall_loss, sigmoid": of(weighted_kendall_loss, kind="sigmoid"),
     }
@@ -301,7 +303,7 @@ def _losses_case():
     contenders |= {k: Contender(f, here=True, largest=1000) for k, f in short.items()}
     return Case("ranking losses", ((100, 256), (1000, 16), (100_000, 1)), SORT_FLOOR, contenders, memory=False)
 
-
+# %% ../../nbs/lab/89_cases.ipynb #0f1a6471
 def _sampling_case():
     "Estimators by noise, with ten samples, forward and backward."
     perturbed = Perturbed(tau=0.1, samples=10)

@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['topk_loss', 'TopKLoss', 'zero_one_loss', 'ZeroOneLoss']
 
-# %% ../../nbs/losses/57_classification.ipynb #a207da20
+# %% ../../nbs/losses/57_classification.ipynb #4ee98083
 import math
 
 import torch
@@ -18,11 +18,12 @@ from ..core.rank_operators import RankOperator
 from ..engine.dispatch import tensor_on
 from ..functional.arguments import check_k
 from ..functional.functions import soft_permutation, soft_rank
-from .contract import Loss, reduce_sets
+from .contract import Loss, check_not_swapped, reduce_sets, warn_at_call
 
-# %% ../../nbs/losses/57_classification.ipynb #1e2f4f23
+# %% ../../nbs/losses/57_classification.ipynb #f98599d5
 def _check_target(logits, target):
     "Raise `TypeError` or `ValueError` unless target is long (...) or bool (..., n), for logits (..., n)."
+    check_not_swapped(logits, target, "logits", "target")
     check_scores(logits, "logits")
     several = isinstance(target, Tensor) and target.dtype == torch.bool
     want = logits.shape if several else logits.shape[:-1]
@@ -31,10 +32,13 @@ def _check_target(logits, target):
         raise ValueError(f"target must be class numbers, long {tuple(logits.shape[:-1])}, "
                          f"or a bool tensor {tuple(logits.shape)}, got {got}")
 
-# %% ../../nbs/losses/57_classification.ipynb #a2fa7a94
+# %% ../../nbs/losses/57_classification.ipynb #f13821c4
 def _check_classes(logits, target):
     "`_check_target`; also raise for an infinite score or a number that is not a class, if checking costs nothing."
     _check_target(logits, target)
+    if logits.shape[-1] == 1 and logits.numel() > 1:
+        warn_at_call("there is a single class, because logits came as a column, (..., 1): every example is right "
+                     "and the gradient zero. Give a column for each class, or take binary_cross_entropy_with_logits")
     if is_concrete(logits) and logits.isinf().any():
         raise ValueError("logits must be finite, got an infinite one: clamp it, or leave its class out")
     if target.dtype == torch.bool or not is_concrete(target) or not target.numel():
@@ -112,29 +116,41 @@ class TopKLoss(Loss, of=topk_loss):
 
     Raises as the function does, and `TypeError` for an unknown option."""
 
-# %% ../../nbs/losses/57_classification.ipynb #eb050249
+# %% ../../nbs/losses/57_classification.ipynb #97fd07a3
+def _warn_of_flat_ramps(excess, true):
+    "Warn where no true class, bool (..., n), is on the slope of the ramp and some is beyond: there is no gradient."
+    if not excess.requires_grad or not is_concrete(excess):
+        return
+    beyond, below = (true & (excess >= 1)).any(), true & (excess > 0)
+    if beyond and not (below & (excess < 1)).any():
+        warn_at_call("the gradient of kind='ramp' is zero: every true class that ranks behind the first k is more than "
+                     "one place behind, where the ramp is flat. Begin with kind='hinge'")
+
+# %% ../../nbs/losses/57_classification.ipynb #2b2ceeb9
 def zero_one_loss(
     logits: Tensor,  # scores of n classes, (..., n)
     target: Tensor,  # the true class, long, (...); or the true classes, bool, (..., n)
     *,
     k: int = 1,  # right means among the first k
-    kind: str = "hinge",  # "hinge" or "ramp"
+    kind: str = "hinge",  # "hinge", or "ramp", which has no gradient for an example more than one rank from right
     method: "str | Operator | RankOperator" = "softsort",  # what ranks the logits
     tau: "float | Tensor | None" = None,  # temperature in units of the logits, a number or (...)
     reduction: str = "mean",  # "mean" over examples with a true class, "sum" or "none"
 ) -> Tensor:  # (), or (...) for "none"
     """Smooth top-k error by the soft rank of the true class (57.2; Cuturi et al. 2019).
 
+    The ramp is the error itself, for networks that are nearly right: it warns where its gradient is zero.
     Raise `TypeError`, `ValueError` or `IndexError` when an argument does not fit."""
     _check_classes(logits, target)
     if not is_one_of(kind, ("hinge", "ramp")):
         raise ValueError(f"kind must be 'hinge' or 'ramp', got {kind!r}")
     n = logits.shape[-1]
     r = soft_rank(logits.to(compute_dtype(logits.dtype)), descending=True, method=method, tau=tau)
-    excess = (r - check_k(k, n)).clamp(min=0)
+    excess, true = (r - check_k(k, n)).clamp(min=0), _true_classes(target, n)
     if kind == "ramp":
+        _warn_of_flat_ramps(excess, true)
         excess = excess.clamp(max=1)
-    return _mean_over_true(excess, _true_classes(target, n), reduction, logits.dtype)
+    return _mean_over_true(excess, true, reduction, logits.dtype)
 
 # %% ../../nbs/losses/57_classification.ipynb #fb8f1d5d
 class ZeroOneLoss(Loss, of=zero_one_loss):

@@ -5,22 +5,24 @@
 # %% auto #0
 __all__ = []
 
-# %% ../../nbs/losses/59_contract.ipynb #f7a5b52f
+# %% ../../nbs/losses/59_contract.ipynb #3a771775
 import functools
 import inspect
+import sys
+import warnings
 from typing import TYPE_CHECKING, Any, Callable, TypeVar
 
 import torch
 from torch import Tensor, nn
 
 from ..core.checks import is_one_of, refuse_distributed
-from ..core.permutation import check_mask, check_scores, compute_dtype, is_concrete
+from ..core.permutation import SoftPermutation, check_mask, check_scores, compute_dtype, is_concrete
 from ..ragged.blocks import ListPermutation
 from softsortlib.ragged.lists import (
     by_length, calls, check_offsets, is_nested, refuse_mask, to_lists, unnested,
 )
 
-# %% ../../nbs/losses/59_contract.ipynb #4aaaa5c9
+# %% ../../nbs/losses/59_contract.ipynb #bfc7bc34
 def check_relevance(
     relevance: Tensor,  # as the user gave it
     scores: "Tensor | None" = None,  # (..., n), if there are scores
@@ -40,7 +42,9 @@ def check_relevance(
     refuse_distributed(relevance, name)
     wrong = relevance.ndim == 0 if scores is None else relevance.shape != scores.shape
     if wrong:
-        raise ValueError(f"{name} must be a tensor {like}, got {tuple(relevance.shape)}")
+        column = scores is not None and scores.shape == (*relevance.shape, 1)
+        hint = ": call scores.squeeze(-1)" if column else ""
+        raise ValueError(f"{name} must be a tensor {like}, got {tuple(relevance.shape)}{hint}")
 
 # %% ../../nbs/losses/59_contract.ipynb #b5bd1d85
 def check_reduction(reduction):
@@ -48,13 +52,49 @@ def check_reduction(reduction):
     if not is_one_of(reduction, ("mean", "sum", "none")):
         raise ValueError(f"reduction must be 'mean', 'sum' or 'none', got {reduction!r}")
 
-# %% ../../nbs/losses/59_contract.ipynb #8a45bb12
+# %% ../../nbs/losses/59_contract.ipynb #99788431
+def warn_at_call(
+    text: str,  # the same for all calls of one line: Python then shows it once
+) -> None:
+    "Warn at the line that called the package; while a compiler traces, there is no such line."
+    if torch.compiler.is_compiling():
+        return
+    frame, level = sys._getframe(), 1
+    while frame.f_back and frame.f_globals.get("__name__", "").split(".")[0] in ("softsortlib", "torch"):
+        frame, level = frame.f_back, level + 1
+    warnings.warn(text, stacklevel=level)
+
+
+def warn_of_columns(
+    scores: Tensor,  # (..., n)
+    offsets: "Tensor | None",  # (B + 1,), if lists lie end to end
+) -> None:
+    "Warn where there are several lists and none has more than one element."
+    if offsets is None:
+        if scores.shape[-1:] == (1,) and scores.numel() > 1:
+            warn_at_call("every list has a single element, because scores came as a column, (..., 1): the loss is "
+                         "constant and its gradient zero. The elements of a list lie along the last dimension: write "
+                         "scores.squeeze(-1) and relevance.squeeze(-1) for one list, as dim=0 does in soft_rank")
+    elif is_concrete(offsets) and len(offsets) > 2 and offsets.diff().max() == 1:
+        warn_at_call("every list has at most one element, because offsets cut scores after each: the loss is "
+                     "constant and its gradient zero. Leave offsets out for one list, or say where lists begin")
+
+# %% ../../nbs/losses/59_contract.ipynb #baa43faf
+def check_not_swapped(first, second, name, other):
+    "Raise `TypeError` where the first of two arguments holds whole numbers and the second does not."
+    if isinstance(first, Tensor) and isinstance(second, Tensor) and second.is_floating_point():
+        if not first.is_floating_point() and not first.is_complex():
+            raise TypeError(f"{name} must be floating point, got {first.dtype}, and {other} {second.dtype}: "
+                            f"if they are swapped, pass {name} first and then {other}, else call {name}.float()")
+
+# %% ../../nbs/losses/59_contract.ipynb #9acefab8
 def set_inputs(
     scores: Tensor,  # (..., n), floating point
     relevance: Tensor,  # (..., n), any real dtype
     mask: "Tensor | None",  # bool, broadcastable to scores
 ) -> tuple:  # scores and relevance in the compute dtype, zero where padded, and the mask, each (..., n)
     "What a loss computes with; raise `TypeError` or `ValueError` when an argument does not fit."
+    check_not_swapped(scores, relevance, "scores", "relevance")
     check_scores(scores)
     check_relevance(relevance, scores)
     mask = torch.ones_like(scores, dtype=torch.bool) if mask is None else check_mask(mask, scores)
@@ -69,7 +109,7 @@ def set_inputs(
                          "leave it out with mask=scores.isfinite(), or clamp it")
     return s, y, mask
 
-# %% ../../nbs/losses/59_contract.ipynb #6b611a6e
+# %% ../../nbs/losses/59_contract.ipynb #4cdeef10
 def check_not_negative(
     y: Tensor,  # grades of real elements, zero where padded, (..., n)
 ) -> None:
@@ -79,7 +119,23 @@ def check_not_negative(
     low, high = (v.item() for v in y.aminmax())
     if low < 0 or high == float("inf"):
         raise ValueError(f"relevance must be finite and not negative here, got {low:g} to {high:g}: "
-                         "shift the grades, or mask what is padding")
+                         "leave padding out with mask=relevance >= 0, or shift the grades")
+
+# %% ../../nbs/losses/59_contract.ipynb #e17a6759
+def relevant_of(
+    y: Tensor,  # relevance, zero where padded, (..., n)
+    mask: Tensor,  # bool, (..., n)
+) -> Tensor:  # bool, (..., n)
+    "Which elements are relevant; raise `ValueError` for grades other than 0 and 1."
+    if is_concrete(y) and not ((y == 0) | (y == 1)).all():
+        values = y[mask].unique()
+        shown = ", ".join(f"{v:g}" for v in values[:6].tolist()) + ", ..." * (len(values) > 6)
+        if values[0] < 0:
+            raise ValueError(f"relevance must be 0 or 1 here, got the values {shown}: leave padding out with "
+                             "mask=relevance >= 0, or write relevance > 0 if negative means irrelevant")
+        raise ValueError(f"relevance must be 0 or 1 here, got the values {shown}: say from which grade on an "
+                         f"element is relevant, such as relevance >= {values[len(values) // 2]:g}")
+    return y > 0
 
 # %% ../../nbs/losses/59_contract.ipynb #f953f57d
 def differing(
@@ -134,12 +190,14 @@ def _flat_lists(scores, relevance, offsets):
     check_relevance(relevance, scores)
     return scores, relevance, check_offsets(offsets, scores)
 
-# %% ../../nbs/losses/59_contract.ipynb #0bede44b
+# %% ../../nbs/losses/59_contract.ipynb #092544a3
 def _of_lists(loss, scores, relevance, offsets, options, least, at_once=None):
     "The loss of lists."
     reduction = options.pop("reduction", "mean")
-    check_reduction(reduction)
+    if reduction is not apart:
+        check_reduction(reduction)
     s, y, offsets = _flat_lists(scores, relevance, offsets)
+    warn_of_columns(s, offsets)
     found = None if at_once is None or s.numel() == 0 else at_once(s, y, offsets, **options)
     if found is not None:
         return reduce_sets(*found, reduction, s.dtype)
@@ -151,7 +209,7 @@ def _of_lists(loss, scores, relevance, offsets, options, least, at_once=None):
         parts.append(tuple(v if call.kept else v[..., :0] for v in both))
     return _reduced(parts, lists, reduction, s.dtype)
 
-# %% ../../nbs/losses/59_contract.ipynb #22da5450
+# %% ../../nbs/losses/59_contract.ipynb #c67ec372
 F = TypeVar("F", bound=Callable[..., Any])
 
 
@@ -161,7 +219,10 @@ def over_lists(fill: bool = False) -> "Callable[[F], F]":
         @functools.wraps(loss)
         def of_sets(scores, relevance, mask=None, offsets=None, **options):
             if offsets is None and not is_nested(scores):
-                return loss(scores, relevance, mask, **options)
+                value = loss(scores, relevance, mask, **options)
+                if options.get("group") is None and not hasattr(scores, "device_mesh"):  # the whole, not a part of it
+                    warn_of_columns(scores, None)
+                return value
             refuse_mask(mask)
             return _of_lists(loss, scores, relevance, offsets, options, fill, of_sets.at_once)
 
@@ -185,13 +246,17 @@ def at_once(loss: Callable) -> "Callable[[F], F]":
         return f
     return decorate
 
-# %% ../../nbs/losses/59_contract.ipynb #789de3e2
+# %% ../../nbs/losses/59_contract.ipynb #a7aa7ee0
 def over_blocks(loss: F) -> F:
     "Let a loss of P (..., m, n) and a target take the map of lists as well."
     @functools.wraps(loss)
     def of_maps(P, target, **options):
         if not isinstance(P, ListPermutation) or not isinstance(target, Tensor) or target.shape[-1:] != (P.m,):
-            return loss(P, target, **options)
+            value = loss(P, target, **options)
+            if isinstance(P, SoftPermutation) and P.n == 1 and P.batch.numel() > 1:
+                warn_at_call("every list has a single element, because P came with the shape (..., 1, 1): the loss is "
+                             "constant and its gradient zero. Sort along another dimension: soft_permutation(x, dim=0)")
+            return value
         reduction = options.pop("reduction", "mean")
         check_reduction(reduction)
         parts = [loss(block, part, reduction=apart, **options) for block, part in P.each(target)]

@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['average_precision_loss', 'AveragePrecisionLoss', 'quantised_ap_loss', 'QuantisedAPLoss', 'auc_loss', 'AUCLoss']
 
-# %% ../../nbs/losses/122_curves.ipynb #e4bd80af
+# %% ../../nbs/losses/122_curves.ipynb #956490a8
 import math
 
 import torch
@@ -16,7 +16,7 @@ from ..core.operators import check_tau
 from ..engine.dispatch import precise, switch
 from ..engine.sum_laws import kernel_sums_dense
 from ..engine.sums import kernel_sums
-from .contract import Loss, over_lists, reduce_sets, set_inputs
+from .contract import Loss, over_lists, reduce_sets, relevant_of, set_inputs
 from ..sampling.perturbed import in_reach
 
 # %% ../../nbs/losses/122_curves.ipynb #eb9250ec
@@ -50,11 +50,11 @@ def soft_average_precision(
     precision = (above / all_above).masked_fill(~relevant, 0)
     return (precision.sum(-1) / relevant.sum(-1).clamp(min=1)).to(s.dtype)
 
-# %% ../../nbs/losses/122_curves.ipynb #d51a7e9b
+# %% ../../nbs/losses/122_curves.ipynb #84360fc6
 @over_lists()
 def average_precision_loss(
     scores: Tensor,  # (..., n)
-    relevance: Tensor,  # relevant where positive, (..., n)
+    relevance: Tensor,  # 1 where relevant, else 0, (..., n)
     mask: "Tensor | None" = None,  # bool, broadcastable to scores, True = a real element
     offsets: "Tensor | None" = None,  # integer, (B + 1,): lists lie end to end in the last dimension
     *,
@@ -65,7 +65,7 @@ def average_precision_loss(
 
     Raise `TypeError` or `ValueError` when an argument does not fit."""
     s, y, mask = set_inputs(scores, relevance, mask)
-    relevant = (y > 0) & mask
+    relevant = relevant_of(y, mask)
     value = soft_average_precision(s, relevant, mask, check_tau(tau, s))
     return reduce_sets(1 - value, relevant.any(-1), reduction, scores.dtype)
 
@@ -107,11 +107,11 @@ def spread_bins(
     empty = torch.zeros(*x.shape[:-1], bins, dtype=x.dtype, device=x.device)
     return empty.scatter_add(-1, at, w * (1 - share)).scatter_add(-1, at + 1, w * share)
 
-# %% ../../nbs/losses/122_curves.ipynb #7bf53d15
+# %% ../../nbs/losses/122_curves.ipynb #6eeae2a9
 @over_lists()
 def quantised_ap_loss(
     scores: Tensor,  # (..., n)
-    relevance: Tensor,  # relevant where positive, (..., n)
+    relevance: Tensor,  # 1 where relevant, else 0, (..., n)
     mask: "Tensor | None" = None,  # bool, broadcastable to scores, True = a real element
     offsets: "Tensor | None" = None,  # integer, (B + 1,): lists lie end to end in the last dimension
     *,
@@ -125,7 +125,7 @@ def quantised_ap_loss(
     s, y, mask = set_inputs(scores, relevance, mask)
     if isinstance(bins, bool) or not isinstance(bins, int) or bins < 2:
         raise ValueError(f"bins must be an int of at least 2, got {bins!r}")
-    relevant = (y > 0) & mask
+    relevant = relevant_of(y, mask)
     x = bin_places(s, mask, bins, span)
     hits, total = (spread_bins(x, w.to(s.dtype), bins) for w in (relevant, mask))
     reached = total.cumsum(-1)
@@ -139,11 +139,11 @@ class QuantisedAPLoss(Loss, of=quantised_ap_loss):
 
     Raises as the function does, and `TypeError` for an unknown option."""
 
-# %% ../../nbs/losses/122_curves.ipynb #855d95e9
+# %% ../../nbs/losses/122_curves.ipynb #62b95a83
 @over_lists()
 def auc_loss(
     scores: Tensor,  # (..., n)
-    relevance: Tensor,  # relevant where positive, (..., n)
+    relevance: Tensor,  # 1 where relevant, else 0, (..., n)
     mask: "Tensor | None" = None,  # bool, broadcastable to scores, True = a real element
     offsets: "Tensor | None" = None,  # integer, (B + 1,): lists lie end to end in the last dimension
     *,
@@ -158,7 +158,8 @@ def auc_loss(
     tau = check_tau(tau, s)
     if not is_one_of(kind, ("logistic", "sigmoid")):
         raise ValueError(f"kind must be 'logistic' or 'sigmoid', got {kind!r}")
-    s, relevant, other = precise(in_reach(s, tau)), (y > 0) & mask, (y <= 0) & mask
+    relevant = relevant_of(y, mask)
+    s, other = precise(in_reach(s, tau)), ~relevant & mask
     s = s if kind == "sigmoid" else _without_outliers(s, relevant, other, tau)
     count = (relevant.sum(-1) * other.sum(-1)).clamp(min=1)
     sums = step_sums(s, other[..., None].to(s.dtype), tau, -1 if kind == "logistic" else 0)[..., 0]

@@ -5,8 +5,9 @@
 # %% auto #0
 __all__ = ['pirank_loss', 'PiRankLoss', 'reciprocal_rank_loss', 'ReciprocalRankLoss']
 
-# %% ../../nbs/losses/124_first.ipynb #2c223fc7
+# %% ../../nbs/losses/124_first.ipynb #e4a4589c
 import math
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -14,19 +15,37 @@ from torch import Tensor
 from ..core.operators import Operator, check_flags
 from ..functional.arguments import check_k, with_gradient_of
 from ..functional.functions import soft_permutation
-from .contract import Loss, over_lists, reduce_sets, set_inputs
+from .contract import Loss, over_lists, reduce_sets, relevant_of, set_inputs
 from .ranking import best_dcg, discounts_of, gains_of, ratio_of
 
-# %% ../../nbs/losses/124_first.ipynb #23feba79
-def hard_gains(
+# %% ../../nbs/losses/124_first.ipynb #13bcee4c
+class Tied(NamedTuple):
+    "The places in the order of the scores, the largest first, by the run of tied scores in which they lie; (..., n)."
+    total: Tensor  # the gains of the run
+    size: Tensor  # how many share it
+    before: Tensor  # how many places come before it
+    above: Tensor  # the gains before it
+
+
+def tied_gains(
     s: Tensor,  # scores, (..., n)
     g: Tensor,  # gains, zero where padded, (..., n)
     mask: Tensor,  # bool, (..., n)
-    k: int,  # at most n
-) -> Tensor:  # (..., k)
-    "The gains in the order of the scores, largest first; among tied scores in the order of the input."
-    order = s.detach().masked_fill(~mask, -math.inf).sort(dim=-1, descending=True, stable=True).indices
-    return g.gather(-1, order[..., :k])
+) -> Tied:
+    "What the runs of tied scores hold, place by place; padded places come last, in a run of their own."
+    t, order = s.detach().masked_fill(~mask, -math.inf).sort(dim=-1, descending=True, stable=True)
+    run = torch.nn.functional.pad((t[..., 1:] != t[..., :-1]).cumsum(-1), (1, 0))
+    none = torch.zeros_like(g)
+    total = none.scatter_add(-1, run, g.gather(-1, order))
+    size = none.scatter_add(-1, run, torch.ones_like(g))
+    runs = total, size, size.cumsum(-1) - size, total.cumsum(-1) - total
+    return Tied(*(v.gather(-1, run) for v in runs))
+
+
+def hard_gains(s, g, mask, k):
+    "The gains of the first k places in the order of the scores, (..., k); tied places share theirs."
+    runs = tied_gains(s, g, mask)
+    return (runs.total / runs.size)[..., :k]
 
 # %% ../../nbs/losses/124_first.ipynb #0aa838dd
 @over_lists()
@@ -76,11 +95,11 @@ def first_hit(
     rest = (alive[..., -1] / n.clamp(min=1)).masked_fill(n > h.shape[-1], 0)
     return (h * alive[..., :-1] / places).sum(-1) + rest
 
-# %% ../../nbs/losses/124_first.ipynb #7eaeb0e6
+# %% ../../nbs/losses/124_first.ipynb #24b7ef92
 @over_lists()
 def reciprocal_rank_loss(
     scores: Tensor,  # (..., n)
-    relevance: Tensor,  # relevant where positive, (..., n)
+    relevance: Tensor,  # 1 where relevant, else 0, (..., n)
     mask: "Tensor | None" = None,  # bool, broadcastable to scores, True = a real element
     offsets: "Tensor | None" = None,  # integer, (B + 1,): lists lie end to end in the last dimension
     *,
@@ -96,7 +115,7 @@ def reciprocal_rank_loss(
     n = s.shape[-1]
     k = min(check_k(n if k is None else k, math.inf), n)
     P = soft_permutation(s, descending=True, method=method, tau=tau, mask=mask)
-    relevant = (y > 0) & mask
+    relevant = relevant_of(y, mask)
     h = P[..., :k, :] @ relevant.to(s.dtype)
     return reduce_sets(1 - first_hit(h, mask.sum(-1)), relevant.any(-1), reduction, scores.dtype)
 

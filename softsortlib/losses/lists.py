@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['listnet_loss', 'ListNetLoss', 'listmle_loss', 'ListMLELoss', 'slatk_loss', 'SLatKLoss']
 
-# %% ../../nbs/losses/120_lists.ipynb #add5e9d3
+# %% ../../nbs/losses/120_lists.ipynb #eac6d824
 import math
 
 import torch
@@ -15,7 +15,9 @@ from ..core.checks import is_one_of
 from ..core.operators import check_flags, check_tau
 from ..engine.dispatch import precise
 from ..functional.arguments import check_k
-from .contract import Loss, check_not_negative, differing, over_lists, reduce_sets, set_inputs
+from softsortlib.losses.contract import (
+    Loss, check_not_negative, differing, over_lists, reduce_sets, relevant_of, set_inputs,
+)
 from .orders import ideal_order
 
 # %% ../../nbs/losses/120_lists.ipynb #4dadc38e
@@ -89,7 +91,7 @@ def place_weights(
     a = a.masked_fill(i > n, 0)
     return a / a.sum(-1, keepdim=True).clamp(min=torch.finfo(dtype).tiny)
 
-# %% ../../nbs/losses/120_lists.ipynb #6ee8bc23
+# %% ../../nbs/losses/120_lists.ipynb #0b1ca4a6
 @over_lists()
 def listmle_loss(
     scores: Tensor,  # (..., n)
@@ -129,22 +131,23 @@ def kth_largest(
     last = mask.sum(-1, keepdim=True).clamp(1, k) - 1
     return top.gather(-1, last)[..., 0].masked_fill(~mask.any(-1), 0)
 
-# %% ../../nbs/losses/120_lists.ipynb #6777fbfa
+# %% ../../nbs/losses/120_lists.ipynb #4adf6227
 @over_lists()
 def slatk_loss(
     scores: Tensor,  # (..., n)
-    relevance: Tensor,  # relevant where positive, (..., n)
+    relevance: Tensor,  # 1 where relevant, else 0, (..., n)
     mask: "Tensor | None" = None,  # bool, broadcastable to scores, True = a real element
     offsets: "Tensor | None" = None,  # integer, (B + 1,): lists lie end to end in the last dimension
     *,
     k: int = 10,  # how many are looked at; more than there are is all of them
     tau: "float | Tensor" = 1.0,  # temperature of the softmax in units of the scores, a number or (...)
     weight_tau: "float | Tensor | None" = None,  # temperature of the weight, a number or (...); None is tau
-    fixed_weights: bool = False,  # whether the weight is a constant to the gradient; as published it is not
+    fixed_weights: bool = True,  # whether the weight is a constant to the gradient; False as published
     reduction: str = "mean",  # "mean" over sets with a relevant element, "sum" or "none"
 ) -> Tensor:  # (), or (...) for "none"
     """Softmax loss of the relevant elements that are near the first k (120.3; Yang et al. 2025), O(n log n).
 
+    With `fixed_weights=False` it pushes a relevant element down that is below the k-th score.
     Raise `TypeError` or `ValueError` when an argument does not fit."""
     s, y, mask = set_inputs(scores, relevance, mask)
     check_flags(fixed_weights=fixed_weights)
@@ -153,7 +156,7 @@ def slatk_loss(
     beta = kth_largest(s, mask, k)[..., None]
     from_beta = (s.detach() if fixed_weights else s) - beta
     weight = (from_beta / width).sigmoid()
-    relevant = (y > 0) & mask
+    relevant = relevant_of(y, mask)
     terms = (-scaled(s, tau, mask).log_softmax(-1) * weight).masked_fill(~relevant, 0)
     count = relevant.sum(-1)
     return reduce_sets(terms.sum(-1) / count.clamp(min=1), count > 0, reduction, scores.dtype)

@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['hard_metric', 'soft_metric', 'gradient_and_curvature']
 
-# %% ../../nbs/losses/125_metrics.ipynb #e7ca465b
+# %% ../../nbs/losses/125_metrics.ipynb #9f6c7601
 import copy
 
 import torch
@@ -15,18 +15,22 @@ from ..core.checks import check_scores, is_one_of
 from ..engine.dispatch import precise, switch
 from ..functional.arguments import midranks
 from ..functional.parts import in_parts
-from .contract import Loss, differing, over_lists, reduce_sets, set_inputs
+from softsortlib.losses.contract import (
+    Loss, apart, check_reduction, differing, over_lists, reduce_sets, relevant_of, set_inputs,
+)
 from .curves import AUCLoss, AveragePrecisionLoss, QuantisedAPLoss
-from .first import PiRankLoss, ReciprocalRankLoss, hard_gains
+from .first import PiRankLoss, ReciprocalRankLoss, hard_gains, tied_gains
 from .orders import KendallLoss, SpearmanLoss
 from .parts import group_loss
 from softsortlib.losses.ranking import (
     ApproxNDCGLoss, NeuralNDCGLoss, PrecisionLoss, RecallLoss, best_dcg, discounts_of, gains_of, ratio_of,
 )
-from .weighted import WeightedKendallLoss, element_weights, graded_pairs, graded_pairs_plain
+from softsortlib.losses.weighted import (
+    WeightedKendallLoss, element_weights, graded_pairs, graded_pairs_plain, tie_ends,
+)
 from ..ragged.lists import check_offsets, list_numbers, refuse_mask
 
-# %% ../../nbs/losses/125_metrics.ipynb #6814fb0c
+# %% ../../nbs/losses/125_metrics.ipynb #9c13b91d
 def _ndcg(loss, s, y, mask):
     "NDCG@k and where it is defined."
     g, discounts = gains_of(y, mask, loss.gain), discounts_of(loss.k, y)
@@ -36,12 +40,12 @@ def _ndcg(loss, s, y, mask):
 
 def _hits_in_order(s, y, mask, k):
     "Whether the first k in order are relevant, 1 or 0, (..., k)."
-    return hard_gains(s, (y > 0).to(s.dtype), mask, min(k or s.shape[-1], s.shape[-1]))
+    return hard_gains(s, relevant_of(y, mask).to(s.dtype), mask, min(k or s.shape[-1], s.shape[-1]))
 
 
 def _precision(loss, s, y, mask):
     "Precision@k."
-    return _hits_in_order(s, y, mask, loss.k).sum(-1) / loss.k, mask.any(-1)
+    return _hits_in_order(s, y, mask, loss.k).sum(-1) / loss.k, (y > 0).any(-1)
 
 
 def _recall(loss, s, y, mask):
@@ -50,29 +54,36 @@ def _recall(loss, s, y, mask):
     return _hits_in_order(s, y, mask, loss.k).sum(-1) / total.clamp(min=1), total > 0
 
 
-def _reciprocal_rank(loss, s, y, mask):
-    "One over the place of the first hit, 0 behind k."
-    hits = _hits_in_order(s, y, mask, loss.k)
-    places = torch.arange(1, hits.shape[-1] + 1, device=s.device, dtype=s.dtype)
-    return (hits / places).amax(-1), (y > 0).any(-1)
+def _numbered(s):
+    "1, 2, ..., n for scores (..., n)."
+    return torch.arange(1, s.shape[-1] + 1, device=s.device, dtype=s.dtype)
 
-# %% ../../nbs/losses/125_metrics.ipynb #b4e71dc9
+
+def _reciprocal_rank(loss, s, y, mask):
+    "One over the place of the first hit, 0 behind k; the mean over the orders of tied scores."
+    runs, i = tied_gains(s, relevant_of(y, mask).to(s.dtype), mask), _numbered(s)
+    hit = (runs.total / (runs.size - (i - runs.before) + 1)).clamp(max=1)
+    alive = torch.nn.functional.pad((1 - hit).cumprod(-1)[..., :-1], (1, 0), value=1.0)
+    return (hit * alive / i)[..., :loss.k].sum(-1), (y > 0).any(-1)
+
+# %% ../../nbs/losses/125_metrics.ipynb #8c91a149
 def _average_precision(loss, s, y, mask):
-    "The mean precision at the places of relevant elements."
-    hits = _hits_in_order(s, y, mask, None)
-    places = torch.arange(1, hits.shape[-1] + 1, device=s.device, dtype=s.dtype)
-    total = hits.sum(-1)
-    return (hits.cumsum(-1) / places * hits).sum(-1) / total.clamp(min=1), total > 0
+    "The mean precision at the places of relevant elements, by (125.1)."
+    runs, i = tied_gains(s, relevant_of(y, mask).to(s.dtype), mask), _numbered(s)
+    others = (runs.total - 1) / (runs.size - 1).clamp(min=1)
+    hits = runs.above + 1 + (i - runs.before - 1) * others
+    total = (y > 0).sum(-1)
+    return (runs.total / runs.size * hits / i).sum(-1) / total.clamp(min=1), total > 0
 
 
 def _auc(loss, s, y, mask):
     "From the ranks of the relevant elements; ties share theirs."
-    relevant = y > 0
+    relevant = relevant_of(y, mask)
     r, n, m = midranks(s, mask, False), relevant.sum(-1), (mask & ~relevant).sum(-1)
     above = r.masked_fill(~relevant, 0).sum(-1) - n * (n + 1) / 2
     return above / (n * m).clamp(min=1), (n > 0) & (m > 0)
 
-# %% ../../nbs/losses/125_metrics.ipynb #ea09547a
+# %% ../../nbs/losses/125_metrics.ipynb #8834a70b
 def _spearman(loss, s, y, mask):
     "The correlation of ranks, 0 if all scores are tied."
     a, b = (midranks(v, mask, False) for v in (s, y))
@@ -85,14 +96,32 @@ def _spearman(loss, s, y, mask):
 _PAIRS = switch("metrics: all pairs", 1 << 18, "B n^2")
 
 def _kendall(loss, s, y, mask):
-    "One minus twice the weighted share of wrong pairs, tied scores counted half."
+    "One minus twice the weighted share of wrong pairs, tied scores counted half; or tau-b."
     weights = getattr(loss, "weights", "equal")
     omega, total = element_weights(y, mask, weights)
     order = midranks(s, mask, False)
     few = s.numel() * s.shape[-1] <= _PAIRS
     pairs = graded_pairs_plain if few else graded_pairs
     wrong = pairs(precise(order), precise(y), precise(omega), 1e-3, "sigmoid")
-    return 1 - 2 * (wrong / total.masked_fill(total <= 0, 1)).to(s.dtype), differing(y, mask)
+    value = 1 - 2 * (wrong / total.masked_fill(total <= 0, 1)).to(s.dtype)
+    if getattr(loss, "variant", None) == "b":
+        apart = (omega * sum(tie_ends(s, mask))).sum(-1)
+        value = value * (total / apart.masked_fill(apart <= 0, 1)).sqrt()
+    return value, differing(y, mask)
+
+# %% ../../nbs/losses/125_metrics.ipynb #10b7baf5
+def with_variant(loss, variant):
+    "The same loss for another of Kendall's coefficients; raise `ValueError` where there is none."
+    if variant is None:
+        return loss
+    if not is_one_of(variant, ("b",)):
+        raise ValueError(f"variant must be 'b', for Kendall's tau-b, or None, got {variant!r}")
+    if not isinstance(loss, (KendallLoss, WeightedKendallLoss)):
+        raise ValueError(f"variant chooses among Kendall's coefficients, got {variant!r} for {type(loss).__name__}: "
+                         "leave it out")
+    loss = copy.copy(loss)
+    loss.variant = variant
+    return loss
 
 # %% ../../nbs/losses/125_metrics.ipynb #7d713a26
 _HARD = {
@@ -124,30 +153,53 @@ def hard_values(
     s, y, mask = set_inputs(scores.detach(), relevance, mask)
     return found(loss, s, y, mask)
 
-# %% ../../nbs/losses/125_metrics.ipynb #64314b9a
-def over_sets(loss, scores, relevance, mask, offsets, reduction, counting=False):
-    "The metric of sets or of lists end to end, reduced; with `counting`, one for each that counts in its place."
+# %% ../../nbs/losses/125_metrics.ipynb #c2cc32bf
+def over_sets(loss, scores, relevance, mask, offsets):
+    "The metric of sets or of lists end to end, and which of them count, each (...)."
     counterpart(loss)
 
     @over_lists()
     def of_sets(s, y, mask=None, *, reduction):
-        value, counts = hard_values(loss, s, y, mask)
-        return reduce_sets(torch.ones_like(value) if counting else value, counts, reduction, s.dtype)
+        return reduce_sets(*hard_values(loss, s, y, mask), reduction, s.dtype)
 
-    return of_sets(scores, relevance, mask, offsets, reduction=reduction)
+    return of_sets(scores, relevance, mask, offsets, reduction=apart)
 
-# %% ../../nbs/losses/125_metrics.ipynb #8f48b911
-def _metric_of_parts(loss, scores, relevance, mask, offsets, group, reduction, counting):
+# %% ../../nbs/losses/125_metrics.ipynb #2ef3343c
+ACTIONS = ("skip", "neg", "pos", "error")
+
+
+def settle(
+    value: Tensor,  # the metric of each list, (...)
+    counts: Tensor,  # bool, whether there is something to measure, (...)
+    action: str,  # of ACTIONS
+    reduction: str,  # "mean", "sum", "none" or "count"
+    dtype: torch.dtype,  # of the scores
+) -> Tensor:  # (), or (...) for "none"
+    "The metric of all lists, those without anything to measure treated as `action` says; raise `ValueError` for one."
+    if action == "error" and not counts.all():
+        raise ValueError(f"relevance has nothing to measure in {int((~counts).sum())} of {counts.numel()} lists: "
+                         "empty_target_action='skip' leaves them out")
+    if action in ("neg", "pos"):
+        value, counts = value.masked_fill(~counts, float(action == "pos")), torch.ones_like(counts)
+    if reduction == "count":
+        return counts.sum().to(dtype)
+    if reduction == "none":
+        return value.masked_fill(~counts, float("nan")).to(dtype)
+    return reduce_sets(value, counts, reduction, dtype)
+
+# %% ../../nbs/losses/125_metrics.ipynb #edffab56
+def _metric_of_parts(loss, scores, relevance, mask, offsets, group, action, reduction):
     "The metric of scores in parts, collected on every process; raise as `group_loss`."
     counterpart(loss)
     if offsets is not None:
         raise ValueError("group and offsets exclude each other, got both: give each process whole lists")
 
-    def hard_metric(s, y, mask, *, reduction, metric):
-        return over_sets(loss, s, y, mask, None, reduction, counting)
+    def hard_metric(s, y, mask, **_):
+        return settle(*over_sets(loss, s, y, mask, None), action, reduction, s.dtype)
 
     s = scores.detach() if isinstance(scores, Tensor) else scores  # checked together with the other processes
-    own = dict(reduction=reduction, metric=type(loss).__name__)
+    metric = f"{type(loss).__name__} {getattr(loss, 'variant', '')} {action} {reduction}"
+    own = dict(reduction="none", metric=metric)
     return group_loss(hard_metric, None, s, relevance, mask, group, True, **own)
 
 
@@ -166,7 +218,7 @@ def with_group(
     loss.group, loss.gather = group, gather
     return loss
 
-# %% ../../nbs/losses/125_metrics.ipynb #9bbf7bcf
+# %% ../../nbs/losses/125_metrics.ipynb #6dee6fd7
 def hard_metric(
     loss: Loss,  # a module of this part, whose options say which metric
     scores: Tensor,  # (..., n)
@@ -175,17 +227,25 @@ def hard_metric(
     offsets: "Tensor | None" = None,  # integer, (B + 1,): lists lie end to end in the last dimension
     *,
     reduction: str = "mean",  # "mean" over sets that count, "sum", "none", or "count": how many count
+    empty_target_action: str = "skip",  # lists without anything to measure: "skip", "neg": 0, "pos": 1, or "error"
+    variant: "str | None" = None,  # of Kendall's coefficient: "b" for tau-b; None counts pairs of different grades
     group: "object | None" = None,  # a torch.distributed group: scores are this process's part; None is the loss's own
 ) -> Tensor:  # (), or (...) for "none"
     """The metric that a loss smooths: NDCG, precision, recall, AP, RR, AUC, Spearman's or Kendall's coefficient.
 
+    Of tied scores it takes the mean over their orders, so the order of the input does not matter (Prop 125.1).
+    A list that is skipped is NaN with reduction "none".
     Raise `TypeError` for a loss that smooths none, `TypeError` or `ValueError` when an argument does not fit."""
-    counting = is_one_of(reduction, ("count",))
-    how = "sum" if counting else reduction
+    loss = with_variant(loss, variant)
+    if not is_one_of(reduction, ("count",)):
+        check_reduction(reduction)
+    if not is_one_of(empty_target_action, ACTIONS):
+        raise ValueError(f"empty_target_action must be one of {', '.join(ACTIONS)}, got {empty_target_action!r}")
     group = getattr(loss, "group", None) if group is None else group
     if in_parts(scores, group):
-        return _metric_of_parts(loss, scores, relevance, mask, offsets, group, how, counting)
-    return over_sets(loss, scores, relevance, mask, offsets, how, counting)
+        return _metric_of_parts(loss, scores, relevance, mask, offsets, group, empty_target_action, reduction)
+    found = over_sets(loss, scores, relevance, mask, offsets)
+    return settle(*found, empty_target_action, reduction, scores.dtype)
 
 # %% ../../nbs/losses/125_metrics.ipynb #2a5166d2
 def soft_metric(

@@ -29,9 +29,14 @@ from ..ragged.lists import check_offsets, list_numbers
 from ..engine.dispatch import precise, switch
 from ..ranks.sigmoid import tau_column
 
-# %% ../../nbs/losses/55_orders.ipynb #7aff55d2
-def _check_permutation(P):
-    "Raise `TypeError` unless P is a soft permutation."
+# %% ../../nbs/losses/55_orders.ipynb #9ba3e9fe
+def _check_permutation(P, target):
+    "Raise `TypeError` unless P is a soft permutation, and where the target holds grades in place of an order."
+    if isinstance(target, SoftPermutation):
+        raise TypeError("target must be an order, got a SoftPermutation: P comes first, then target")
+    if isinstance(target, Tensor) and target.is_floating_point():
+        raise TypeError(f"target must be a tensor of indices (torch.long), as argsort returns it, got {target.dtype}: "
+                        "pass ideal_order(target), which makes an order of grades")
     if not isinstance(P, SoftPermutation):
         raise TypeError(f"P must be a SoftPermutation, as an operator returns it, got {type(P).__name__}: "
                         "SoftPermutation.from_logits makes one of a matrix")
@@ -43,7 +48,7 @@ def _row_count(P):
         return torch.full(P.batch, P.m, device=P.device)
     return P._kept.sum(-1)
 
-# %% ../../nbs/losses/55_orders.ipynb #06562836
+# %% ../../nbs/losses/55_orders.ipynb #bfd84cab
 @over_blocks
 def permutation_nll(
     P: SoftPermutation,  # of any operator, (..., n, n), or its first rows
@@ -62,7 +67,7 @@ def permutation_nll(
         return group_nll(permutation_nll, P, target, reduction, group, gather, method=method, tau=tau)
     if tau is not None or method != "softsort":
         raise ValueError(f"method and tau sort scores of a group; without group P is sorted, got {method!r}, {tau!r}")
-    _check_permutation(P)
+    _check_permutation(P, target)
     log_prob = in_compute_dtype(P).log_prob(target)
     count = _row_count(P)
     loss = -log_prob.sum(-1) / count.clamp(min=1)
@@ -133,7 +138,7 @@ def _rest_of_rows(P, target):
         log_rest = log_rest.masked_fill(~P.mask[..., None, :] | ~P._kept[..., None], 0)
     return log_rest.sum((-2, -1))
 
-# %% ../../nbs/losses/55_orders.ipynb #d51dc44d
+# %% ../../nbs/losses/55_orders.ipynb #78eaf1bb
 @over_blocks
 def permutation_bce(
     P: SoftPermutation,  # of any operator, (..., n, n)
@@ -144,7 +149,7 @@ def permutation_bce(
     """Mean binary cross-entropy of the entries of `P` and of the true permutation (55.2; Petersen et al. 2021).
 
     Raise `TypeError`, `ValueError` or `IndexError` when an argument does not fit."""
-    _check_permutation(P)
+    _check_permutation(P, target)
     log_prob = in_compute_dtype(P).log_prob(target)
     rows = _row_count(P)
     columns = P.n if P.mask is None else P.mask.sum(-1)

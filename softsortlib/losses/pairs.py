@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['lambda_loss', 'LambdaLoss']
 
-# %% ../../nbs/losses/121_pairs.ipynb #1a2ae4ae
+# %% ../../nbs/losses/121_pairs.ipynb #10f64e41
 import math
 import numbers
 from typing import NamedTuple
@@ -18,7 +18,7 @@ from ..core.operators import check_tau
 from ..engine.autograd import custom_op, differentiable, once
 from ..engine.dispatch import switch
 from ..functional.arguments import check_k
-from .contract import Loss, differing, over_lists, reduce_sets, set_inputs
+from .contract import Loss, differing, over_lists, reduce_sets, relevant_of, set_inputs
 from .orders import ideal_order
 from ..ranks.sigmoid import tau_column
 from .ranking import best_dcg, discounts_of, gains_of, ratio_of
@@ -71,7 +71,7 @@ def pair_weights(
     summed = near if kind == "ndcg1" else near & (a.y > b.y)
     return w.masked_fill(~summed, 0)
 
-# %% ../../nbs/losses/121_pairs.ipynb #e6b6189f
+# %% ../../nbs/losses/121_pairs.ipynb #d820bf15
 def _check_mu(mu):
     "Raise `TypeError` or `ValueError` unless mu is a number from 0."
     if not isinstance(mu, numbers.Real) or isinstance(mu, bool):
@@ -93,9 +93,9 @@ def places_of(
     order = ideal_order(s.detach(), -y, mask, descending=True)
     r = torch.empty_like(s).scatter(-1, order, torch.arange(1, s.shape[-1] + 1, device=s.device).to(s).expand(s.shape))
     if kind == "precision":
-        g = (y > 0).to(s.dtype) / k
+        y = relevant_of(y, mask).to(s.dtype)
+        g = y / k
         d = (r <= k).to(s.dtype)
-        y = (y > 0).to(s.dtype)
     else:
         gains = gains_of(y, mask, gain)
         g = ratio_of(gains, best_dcg(gains, discounts_of(k, y))[..., None])
@@ -235,11 +235,11 @@ def _in_reach(s, tau, learn):
     most = torch.finfo(s.dtype).max / 4 * (tau.detach().clamp(max=1) if learn else min(tau, 1))
     return s.clamp(-most, most)
 
-# %% ../../nbs/losses/121_pairs.ipynb #f8250a8c
+# %% ../../nbs/losses/121_pairs.ipynb #e6a7ba6c
 @over_lists()
 def lambda_loss(
     scores: Tensor,  # (..., n)
-    relevance: Tensor,  # grades, non-negative, (..., n)
+    relevance: Tensor,  # grades, non-negative, or 0 and 1 for "precision", (..., n)
     mask: "Tensor | None" = None,  # bool, broadcastable to scores, True = a real element
     offsets: "Tensor | None" = None,  # integer, (B + 1,): lists lie end to end in the last dimension
     *,

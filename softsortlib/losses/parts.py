@@ -241,14 +241,13 @@ def hits_in_parts(part, relevant, party, k, method, tau, iterations):
     first = parts.kept & (positions(parts) <= k)
     return agreed_sum((u * rows.mul(v * x)).masked_fill(~first, 0).sum(-1), party.group)
 
-# %% ../../nbs/losses/129_parts.ipynb #41526972
+# %% ../../nbs/losses/129_parts.ipynb #5494e7c2
 def precision_parts(part, y, party, k, method, tau, iterations):
-    "One minus the soft precision at k of each set, and whether it has an element."
+    "One minus the soft precision at k of each set, and whether it has a relevant element."
     k = check_k(k, sum(party.lengths))
     relevant = (y > 0).to(part.s.dtype)
     hits = hits_in_parts(part, relevant, party, k, method, tau, iterations)
-    real = torch.full_like(y, 1).sum(-1) if part.mask is None else part.mask.sum(-1).to(y.dtype)
-    return 1 - hits / k, agreed_sum(real, party.group) > 0
+    return 1 - hits / k, agreed_sum(relevant.sum(-1).double(), party.group) > 0
 
 # %% ../../nbs/losses/129_parts.ipynb #17cfad76
 def recall_parts(part, y, party, k, method, tau, iterations):

@@ -6,7 +6,7 @@
 __all__ = ['approx_ndcg_loss', 'ApproxNDCGLoss', 'neural_ndcg_loss', 'NeuralNDCGLoss', 'precision_loss', 'PrecisionLoss',
            'recall_loss', 'RecallLoss']
 
-# %% ../../nbs/losses/56_ranking.ipynb #c0006441
+# %% ../../nbs/losses/56_ranking.ipynb #b1d94c6c
 import math
 
 import torch
@@ -18,7 +18,7 @@ from ..core.rank_operators import RankOperator
 from ..functional.arguments import check_k
 from ..functional.functions import soft_permutation, soft_rank
 from ..functional.parts import in_parts
-from .contract import Loss, over_lists, reduce_sets, set_inputs
+from .contract import Loss, over_lists, reduce_sets, relevant_of, set_inputs
 from .parts import group_loss, ndcg_parts, precision_parts, recall_parts
 from ..ranks.laplace import lapsum_topk
 from ..rowwise.balance import in_order, laplace_balanced
@@ -34,7 +34,7 @@ def _powers_of_two(y, large):
 
 GAINS = dict(exp2=_powers_of_two, linear=lambda y, large: y)
 
-# %% ../../nbs/losses/56_ranking.ipynb #1547ee26
+# %% ../../nbs/losses/56_ranking.ipynb #ec780f55
 def gains_of(y, mask, gain):
     "The gain of each element, (..., n), zero where padded; raise `ValueError` for what has none."
     if not isinstance(gain, str) or gain not in GAINS:
@@ -45,7 +45,7 @@ def gains_of(y, mask, gain):
         large = high > 100
         if low < 0 or high == math.inf:
             raise ValueError(f"relevance must be finite and not negative for NDCG, got {low:g} to {high:g}: "
-                             "shift the grades, or mask what is padding")
+                             "leave padding out with mask=relevance >= 0, or shift the grades")
     return GAINS[gain](y, large).masked_fill(~mask, 0)
 
 # %% ../../nbs/losses/56_ranking.ipynb #c7a9c795
@@ -170,11 +170,11 @@ def _hits(s, relevant, mask, k, method, tau, iterations):
     P = soft_permutation(s, descending=True, method=method, tau=tau, mask=mask)
     return balanced_rows(P, relevant, k, iterations).sum(-1)
 
-# %% ../../nbs/losses/56_ranking.ipynb #358afe44
+# %% ../../nbs/losses/56_ranking.ipynb #1455e04f
 @over_lists(fill=True)
 def precision_loss(
     scores: Tensor,  # (..., n)
-    relevance: Tensor,  # relevant where positive, (..., n)
+    relevance: Tensor,  # 1 where relevant, else 0, (..., n)
     mask: "Tensor | None" = None,  # bool, broadcastable to scores, True = a real element
     offsets: "Tensor | None" = None,  # integer, (B + 1,): lists lie end to end in the last dimension
     *,
@@ -182,7 +182,7 @@ def precision_loss(
     method: "str | Operator" = "softsort",  # what sorts the scores, or "lapsum" for memberships
     tau: "float | Tensor | None" = None,  # temperature in units of the scores, a number or (...)
     iterations: int = 20,  # Sinkhorn iterations that balance the matrix; 0 for doubly stochastic operators
-    reduction: str = "mean",  # "mean" over sets with a real element, "sum" or "none"
+    reduction: str = "mean",  # "mean" over sets with a relevant element, "sum" or "none"
     group: "object | None" = None,  # a torch.distributed group: scores are this process's part (129)
     gather: bool = False,  # with a group: collect all scores on every process
 ) -> Tensor:  # (), or (...) for "none"
@@ -191,11 +191,13 @@ def precision_loss(
     Raise `TypeError` or `ValueError` when an argument does not fit."""
     if in_parts(scores, group):
         options = dict(k=k, method=method, tau=tau, iterations=iterations, reduction=reduction)
-        return group_loss(precision_loss, precision_parts, scores, relevance, mask, group, gather, **options)
+        form = precision_loss, precision_parts
+        return group_loss(*form, scores, relevance, mask, group, gather, relevant_of, **options)
     s, y, mask = set_inputs(scores, relevance, mask)
     k = check_k(k, s.shape[-1])
-    hits = _hits(s, (y > 0).to(s.dtype), mask, k, method, tau, iterations)
-    return reduce_sets(1 - hits / k, mask.any(-1), reduction, scores.dtype)
+    relevant = relevant_of(y, mask)
+    hits = _hits(s, relevant.to(s.dtype), mask, k, method, tau, iterations)
+    return reduce_sets(1 - hits / k, relevant.any(-1), reduction, scores.dtype)
 
 # %% ../../nbs/losses/56_ranking.ipynb #52758344
 class PrecisionLoss(Loss, of=precision_loss):
@@ -203,11 +205,11 @@ class PrecisionLoss(Loss, of=precision_loss):
 
     Raises as the function does, and `TypeError` for an unknown option."""
 
-# %% ../../nbs/losses/56_ranking.ipynb #c11348d2
+# %% ../../nbs/losses/56_ranking.ipynb #fc785928
 @over_lists(fill=True)
 def recall_loss(
     scores: Tensor,  # (..., n)
-    relevance: Tensor,  # relevant where positive, (..., n)
+    relevance: Tensor,  # 1 where relevant, else 0, (..., n)
     mask: "Tensor | None" = None,  # bool, broadcastable to scores, True = a real element
     offsets: "Tensor | None" = None,  # integer, (B + 1,): lists lie end to end in the last dimension
     *,
@@ -224,9 +226,10 @@ def recall_loss(
     Raise `TypeError` or `ValueError` when an argument does not fit."""
     if in_parts(scores, group):
         options = dict(k=k, method=method, tau=tau, iterations=iterations, reduction=reduction)
-        return group_loss(recall_loss, recall_parts, scores, relevance, mask, group, gather, **options)
+        form = recall_loss, recall_parts
+        return group_loss(*form, scores, relevance, mask, group, gather, relevant_of, **options)
     s, y, mask = set_inputs(scores, relevance, mask)
-    relevant = (y > 0).to(s.dtype)
+    relevant = relevant_of(y, mask).to(s.dtype)
     hits = _hits(s, relevant, mask, check_k(k, s.shape[-1]), method, tau, iterations)
     total = relevant.sum(-1)
     return reduce_sets(1 - ratio_of(hits, total), total > 0, reduction, scores.dtype)

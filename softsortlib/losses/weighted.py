@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['weighted_kendall_loss', 'WeightedKendallLoss']
 
-# %% ../../nbs/losses/123_weighted.ipynb #02cf7ed4
+# %% ../../nbs/losses/123_weighted.ipynb #a3a9c40c
 import math
 
 import torch
@@ -21,8 +21,8 @@ from .contract import Loss, differing, over_lists, reduce_sets, set_inputs
 from .orders import levels_of
 from ..ranks.sigmoid import tau_column
 
-# %% ../../nbs/losses/123_weighted.ipynb #182882bc
-def _tie_ends(y, mask):
+# %% ../../nbs/losses/123_weighted.ipynb #240a1ace
+def tie_ends(y, mask):
     "How many real elements have a lower and how many a higher grade, each (..., n), float."
     big = y.masked_fill(~mask, math.inf).sort(dim=-1).values
     y = y.contiguous()
@@ -31,7 +31,7 @@ def _tie_ends(y, mask):
     n = mask.sum(-1, keepdim=True)
     return below.to(y.dtype), (n - upto).to(y.dtype)
 
-# %% ../../nbs/losses/123_weighted.ipynb #2933c647
+# %% ../../nbs/losses/123_weighted.ipynb #ecec2384
 OMEGAS = {
     "hyperbolic": lambda r: 1 / r,
     "logarithmic": lambda r: 1 / (1 + r).log2(),
@@ -47,7 +47,7 @@ def element_weights(
     "The weights of (123.1); raise `ValueError` for another kind."
     if not is_one_of(kind, OMEGAS):
         raise ValueError(f"weights must be one of {', '.join(OMEGAS)}, got {kind!r}")
-    below, above = _tie_ends(y, mask)
+    below, above = tie_ends(y, mask)
     equal = mask.sum(-1, keepdim=True) - below - above
     rank = (above + (equal + 1) / 2).masked_fill(~mask, 1)
     omega = OMEGAS[kind](rank).masked_fill(~mask, 0)
@@ -111,7 +111,7 @@ def graded_pairs(
     odd = (_slopes(y, omega) * s).sum(-1) / (2 * tau[..., 0])
     return ((omega * (E - G)[..., 0]).sum(-1) - odd) / math.log(2)
 
-# %% ../../nbs/losses/123_weighted.ipynb #eb45feeb
+# %% ../../nbs/losses/123_weighted.ipynb #4698bf97
 _PAIRS = switch("weighted: all pairs", 1 << 18, "B n^2")
 
 @over_lists()

@@ -50,7 +50,17 @@ def _check_shape(offsets):
         raise ValueError(f"offsets must have shape (B + 1,), got {tuple(offsets.shape)}: "
                          "give one row, which holds for the whole batch")
 
-# %% ../../nbs/ragged/155_lists.ipynb #3ea047df
+# %% ../../nbs/ragged/155_lists.ipynb #601a39ff
+def _likely(offsets, n):
+    "What offsets may be that do not run from 0 to n, as the end of a message, or nothing."
+    if (offsets >= 0).all() and offsets.sum() == n:
+        return f". They add up to {n}, as lengths do: pass ragged.offsets_of(offsets)"
+    if len(offsets) == n:
+        return (". There is one for each item, as the number of its list: pass "
+                "ragged.offsets_of(offsets.unique_consecutive(return_counts=True)[1])")
+    return ""
+
+
 def check_offsets(
     offsets: Tensor,  # as the user gave them
     x: Tensor,  # the items, (..., N)
@@ -61,10 +71,11 @@ def check_offsets(
         return offsets.to(x.device, torch.long)
     first, last, n = offsets[0].item(), offsets[-1].item(), x.shape[-1]
     if first != 0:
-        raise ValueError(f"offsets must begin with 0, got {first}: every item belongs to a list")
+        hint = _likely(offsets, n)
+        raise ValueError(f"offsets must begin with 0, got {first}: every item belongs to a list{hint}")
     if last != n:
         raise ValueError(f"offsets must end with {n}, the number of items, got {last}: "
-                         "append it, as include_last_offset=True of torch.nn.EmbeddingBag does")
+                         "append it, as include_last_offset=True of torch.nn.EmbeddingBag does" + _likely(offsets, n))
     falls = offsets.diff() < 0
     if falls.any():
         i = falls.nonzero()[0].item()

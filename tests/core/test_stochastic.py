@@ -139,3 +139,19 @@ def test_learnable_temperature_belongs_to_the_operator():
 ])
 def test_errors_name_the_argument(make, error, says):
     with pytest.raises(error, match=says): make()
+
+
+@pytest.mark.parametrize("spread", [1.0, 1e4, 1e6, 1e7])
+def test_the_gradient_of_a_likelihood_in_single_precision_where_scores_are_far_apart(spread, rng):
+    "Against the softmax of what is left at each choice, in double precision; also with padding."
+    s = (spread * torch.randn(3, 60, generator=rng)).requires_grad_()
+    perm = torch.stack([torch.randperm(60, generator=rng) for _ in range(3)])
+    x = s.detach().double().gather(-1, perm)
+    left = torch.stack([torch.nn.functional.pad(x[:, i:].softmax(-1), (i, 0)) for i in range(60)])
+    want = torch.empty_like(x).scatter(-1, perm, 1 - left.sum(0))
+    mask = torch.ones(3, 62, dtype=torch.bool).index_fill(1, torch.tensor([60, 61]), False)
+    padded, longer = torch.nn.functional.pad(s, (0, 2), value=math.nan), torch.cat([perm, torch.tensor([60, 61]).expand(3, 2)], 1)
+    for value in (plackett_luce_log_prob(s, perm), plackett_luce_log_prob(padded, longer, mask)):
+        got, = torch.autograd.grad(value.sum(), s)
+        assert got.dtype == torch.float32 and value.dtype == torch.float32
+        assert_close(got.double(), want, rtol=2e-6, atol=2e-6)

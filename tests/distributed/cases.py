@@ -85,10 +85,14 @@ def error(got, want, whole):
     return (difference.max().item() if difference.numel() else 0.0) / scale
 
 
+TWO_KINDS = ("precision_loss", "recall_loss", "PrecisionLoss", "RecallLoss", "AUCLoss", "ReciprocalRankLoss", "AveragePrecisionLoss", "QuantisedAPLoss")      # which take zeros and ones
+
+
 def loss(group, rank, P, name, kind="normal", split="random", batch=(), n=37, dtype=torch.float64, masked=False, options={}):
     "Largest relative error of value and gradient of a loss in parts against that of one process."
     whole = scores(kind, batch, n, dtype).requires_grad_()
     y = (2 * torch.randn(*batch, n, generator=torch.Generator().manual_seed(3))).round().clamp(min=0)
+    if name in TWO_KINDS: y = y.clamp(max=1)
     mask = torch.rand(*batch, n, generator=torch.Generator().manual_seed(5)) < 0.7 if masked else None
     f = getattr(losses, name)
     value = f(whole.double(), y, mask, **{key: v for key, v in options.items() if key != "gather"})
@@ -104,6 +108,7 @@ def metric(group, rank, P, name, kind="normal", split="random", batch=(), n=37, 
     "Largest relative error of the hard and, where it has parts, of the soft metric of a loss in parts against one process."
     whole = scores(kind, batch, n, dtype)
     y = (2 * torch.randn(*batch, n, generator=torch.Generator().manual_seed(3))).round().clamp(min=0)
+    if name in TWO_KINDS: y = y.clamp(max=1)
     mask = torch.rand(*batch, n, generator=torch.Generator().manual_seed(5)) < 0.7 if masked else None
     one, x, grades = getattr(losses, name)(**options), cut(whole, split, P, rank), cut(y, split, P, rank)
     real = None if mask is None else cut(mask, split, P, rank)
@@ -215,6 +220,7 @@ def training(group, rank, P, name, masked=False, options={}, steps=20):
     "The values of a loss of a linear model, step by step; each process holds a part of each list."
     rng = torch.Generator().manual_seed(3)
     X, y = torch.rand(3, 23, 4, generator=rng, dtype=torch.float64), torch.randint(0, 4, (3, 23), generator=rng)
+    if name in TWO_KINDS: y = y.clamp(max=1)
     mask = torch.rand(3, 23, generator=rng) < 0.6 if masked else None
     lengths = sizes(23, P)
     X, y, mask = (None if a is None else a.split(lengths, 1)[rank] for a in (X, y, mask))

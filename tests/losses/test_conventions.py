@@ -15,7 +15,6 @@ f64 = torch.float64
 def differ(y): return y.max() > y.min()
 def some(y): return bool((y > 0).any())
 def both(y): return some(y) and bool((y <= 0).any())
-def always(y): return True
 
 
 class Row(NamedTuple):
@@ -38,31 +37,42 @@ TABLE = {
     "listmle": Row(L.listmle_loss, {}, differ),
     "p_listmle": Row(L.listmle_loss, dict(weights="exp2"), differ),
     "listmle_log2": Row(L.listmle_loss, dict(weights="log2"), differ),
-    "slatk": Row(L.slatk_loss, dict(k=2), some, gradient=False),
-    **{f"lambda_{w}": Row(L.lambda_loss, dict(weights=w, k=3), both if w == "precision" else differ, negative=w == "precision") for w in PAIR_WEIGHTS},
+    "slatk": Row(L.slatk_loss, dict(k=2), some, gradient=False, negative=False),
+    **{f"lambda_{w}": Row(L.lambda_loss, dict(weights=w, k=3), differ, negative=False) for w in PAIR_WEIGHTS},
     "approx_ndcg": Row(L.approx_ndcg_loss, {}, some, negative=False),
     "neural_ndcg": Row(L.neural_ndcg_loss, dict(iterations=5), some, negative=False, smooth=False),
     "pirank": Row(L.pirank_loss, {}, some, negative=False),
     "pirank@2": Row(L.pirank_loss, dict(k=2, method="softsort"), some, negative=False, smooth=False),
     "pirank_hard": Row(L.pirank_loss, dict(straight_through=True), some, negative=False, gradient=False),
-    "precision": Row(L.precision_loss, dict(k=2, iterations=5), always, smooth=False),
-    "recall": Row(L.recall_loss, dict(k=2, iterations=5), some, smooth=False),
-    "average_precision": Row(L.average_precision_loss, {}, some),
-    "quantised_ap": Row(L.quantised_ap_loss, dict(bins=7, span=(-4.0, 4.0)), some),
-    "auc": Row(L.auc_loss, {}, both),
-    "auc_sigmoid": Row(L.auc_loss, dict(kind="sigmoid"), both),
-    "reciprocal_rank": Row(L.reciprocal_rank_loss, {}, some, smooth=False),
-    "reciprocal_rank@2": Row(L.reciprocal_rank_loss, dict(k=2), some, smooth=False),
+    "precision": Row(L.precision_loss, dict(k=2, iterations=5), some, smooth=False, negative=False),
+    "recall": Row(L.recall_loss, dict(k=2, iterations=5), some, smooth=False, negative=False),
+    "average_precision": Row(L.average_precision_loss, {}, some, negative=False),
+    "quantised_ap": Row(L.quantised_ap_loss, dict(bins=7, span=(-4.0, 4.0)), some, negative=False),
+    "auc": Row(L.auc_loss, {}, both, negative=False),
+    "auc_sigmoid": Row(L.auc_loss, dict(kind="sigmoid"), both, negative=False),
+    "reciprocal_rank": Row(L.reciprocal_rank_loss, {}, some, smooth=False, negative=False),
+    "reciprocal_rank@2": Row(L.reciprocal_rank_loss, dict(k=2), some, smooth=False, negative=False),
 }
 every = pytest.mark.parametrize("row", TABLE.values(), ids=TABLE)
 MASK = torch.tensor([[1] * 6, [1, 1, 1, 1, 0, 0], [1, 1, 0, 1, 0, 1], [0] * 6, [1, 0, 0, 0, 0, 0]], dtype=torch.bool)
 
 
-def batch(rng, b=5, n=6):
+BINARY = {L.slatk_loss, L.precision_loss, L.recall_loss, L.average_precision_loss, L.quantised_ap_loss, L.auc_loss, L.reciprocal_rank_loss}
+
+
+def binary(row): return row.f in BINARY or row.options.get("weights") == "precision"
+
+
+def grades_of(row, y):
+    "Grades as the loss takes them: zeros and ones for one that knows two kinds of elements."
+    return (y > 0).to(y.dtype) if binary(row) else y
+
+
+def batch(rng, b=5, n=6, row=None):
     s = torch.randn(b, n, generator=rng, dtype=f64)
     y = torch.randint(0, 4, (b, n), generator=rng).double()
     y[:, 0], y[:, 1], y[:, 3] = 2, 0, 1
-    return s, y
+    return s, y if row is None else grades_of(row, y)
 
 
 def test_every_loss_of_scores_and_relevance_is_in_the_table():
@@ -72,7 +82,7 @@ def test_every_loss_of_scores_and_relevance_is_in_the_table():
 
 @every
 def test_padding_has_no_influence_and_no_gradient(row, rng):
-    s, y = batch(rng)
+    s, y = batch(rng, row=row)
     hidden = s.masked_fill(~MASK, math.nan).requires_grad_()
     got = row.f(hidden, y.masked_fill(~MASK, math.nan), MASK, reduction="none", **row.options)
     g, = torch.autograd.grad(got.sum(), hidden)
@@ -82,8 +92,8 @@ def test_padding_has_no_influence_and_no_gradient(row, rng):
 
 @every
 def test_a_set_counts_when_the_table_says_so(row, rng):
-    s, y = batch(rng, 7)
-    y[1], y[2], y[3] = 0, 1, torch.tensor([3.0, 0, 0, 0, 0, 0])
+    s, y = batch(rng, 7, row=row)
+    y[1], y[2], y[3] = 0, 1, torch.tensor([1.0, 0, 0, 0, 0, 0])
     mask = torch.ones(7, 6, dtype=torch.bool)
     mask[4], mask[5] = False, torch.tensor([False, False, False, False, True, False])
     y[5, 4] = 0
@@ -95,28 +105,30 @@ def test_a_set_counts_when_the_table_says_so(row, rng):
     assert_close(row.f(s, y, mask, reduction="sum", **row.options), each.sum())
     g, = torch.autograd.grad(each.sum(), s)
     assert g.isfinite().all() and (g[~counts] == 0).all()
-    if row.f is not L.precision_loss: assert row.f(s[1:2], y[1:2], **row.options) == 0                       # none that counts: zero, not a number
+    assert row.f(s[1:2], y[1:2], **row.options) == 0                       # none that counts: zero, not a number
 
 
 @every
 def test_grades_that_are_negative(row, rng):
-    s, y = batch(rng)
+    s, y = batch(rng, row=row)
     if row.negative: assert row.f(s, y - 1, **row.options).isfinite()
+    elif binary(row):
+        with pytest.raises(ValueError, match=r"relevance must be 0 or 1 here, got the values -1, 0: leave padding out with mask=relevance >= 0"): row.f(s, y - 1, **row.options)
+        with pytest.raises(ValueError, match=r"got the values 1, 2: say from which grade on an element is relevant, such as relevance >= 2"): row.f(s, y + 1, **row.options)
     else:
-        with pytest.raises(ValueError, match="relevance must be finite and not negative"): row.f(s, y - 1, **row.options)
+        with pytest.raises(ValueError, match="relevance must be finite and not negative.*mask=relevance >= 0"): row.f(s, y - 1, **row.options)
 
 
 @every
 def test_the_order_of_the_input_does_not_matter_not_even_with_ties(row, rng):
-    if row.f is L.pirank_loss and row.options.get("straight_through"): pytest.skip("its hard forward pass takes tied scores in the order of the input")
-    s, y = batch(rng)
+    s, y = batch(rng, row=row)
     at = torch.randperm(6, generator=rng)
     for scores in (s, s.round(), torch.zeros_like(s)): assert_close(row.f(scores[:, at], y[:, at], **row.options), row.f(scores, y, **row.options))
 
 
 @every
 def test_learning_can_begin_where_all_scores_are_equal(row, rng):
-    _, y = batch(rng)
+    _, y = batch(rng, row=row)
     s = torch.zeros(5, 6, dtype=f64, requires_grad=True)
     options = row.options if row.smooth else {**row.options, "method": "neuralsort"}
     g, = torch.autograd.grad(row.f(s, y, **options), s)
@@ -125,7 +137,7 @@ def test_learning_can_begin_where_all_scores_are_equal(row, rng):
 
 @every
 def test_derivatives(row, rng):
-    s, y = batch(rng, 2)
+    s, y = batch(rng, 2, row=row)
     s.requires_grad_()
     def f(s): return row.f(s, y, MASK[:2], reduction="none", **row.options)
     if not row.gradient: return                                       # see the tests of what is held constant
@@ -136,6 +148,7 @@ def test_derivatives(row, rng):
 def test_the_held_constants_of_slatk(rng):
     "The threshold is a constant of the gradient; with fixed_weights so is the weight."
     s, y = batch(rng)
+    y = (y > 0).double()
     s.requires_grad_()
     for fixed in (False, True):
         beta = s.detach().sort(-1, descending=True).values[:, 1:2]
@@ -149,7 +162,7 @@ def test_the_held_constants_of_slatk(rng):
 
 @every
 def test_half_types_and_numbers_of_any_kind(row, rng):
-    s, y = batch(rng)
+    s, y = batch(rng, row=row)
     want = row.f(s, y, reduction="none", **row.options)
     for dtype, atol in ((torch.float32, 1e-4), (torch.bfloat16, 0.3), (torch.float16, 0.05)):
         got = row.f(s.to(dtype), y, reduction="none", **row.options)
@@ -198,6 +211,7 @@ def by_pairs(name, s, y, how):
 def test_long_lists_are_the_sum_over_pairs(name, how, n, rng):
     s = torch.randn(n, generator=rng, dtype=f64).requires_grad_()
     y = torch.randint(0, 4, (n,), generator=rng).double()
+    if name in ("auc", "average_precision") or how == "precision": y = (y > 1).double()
     got, want = LONG[name][0](s, y, how), by_pairs(name, s, y, how)
     assert_close(got, want, rtol=1e-10, atol=1e-12)
     assert_close(*(torch.autograd.grad(v, s)[0] if v.requires_grad else torch.zeros(1) for v in (got, want)), rtol=1e-8, atol=1e-13)
@@ -209,7 +223,7 @@ def test_long_lists_are_the_sum_over_pairs(name, how, n, rng):
 def test_long_lists_have_second_derivatives_and_vmap(f, options, rng):
     n = 600
     s = torch.stack([torch.randperm(n, generator=rng) for _ in range(2)]).double().div(100).requires_grad_()      # far enough apart: no step changes a rank
-    y = torch.randint(0, 3, (2, n), generator=rng)
+    y = torch.randint(0, 2 if f in BINARY else 3, (2, n), generator=rng)
     v = torch.randn(2, n, generator=rng, dtype=f64)
     g, = torch.autograd.grad(f(s, y, reduction="sum", **options), s, create_graph=True)
     product, = torch.autograd.grad((g * v).sum(), s)
@@ -231,7 +245,7 @@ def test_lambda_loss_on_long_lists_refuses_a_third_derivative(rng):
     (lambda s, y: L.listnet_loss(s, y, target="uniform"), "target must be"), (lambda s, y: L.listmle_loss(s, y, weights="linear"), "weights must be"),
     (lambda s, y: L.lambda_loss(s, y, weights="map"), "weights must be"), (lambda s, y: L.lambda_loss(s, y, k=0), "k must be"), (lambda s, y: L.lambda_loss(s, y, gain="log"), "gain must be"),
     (lambda s, y: L.slatk_loss(s, y, k=0), "k must be"), (lambda s, y: L.slatk_loss(s, y, weight_tau=0.0), "tau must"),
-    (lambda s, y: L.quantised_ap_loss(s, y, bins=1), "bins must be"), (lambda s, y: L.quantised_ap_loss(s, y, span=(1, 0)), "span must be"),
+    (lambda s, y: L.quantised_ap_loss(s, y, bins=1), "bins must be"), (lambda s, y: L.quantised_ap_loss(s, y > 0, span=(1, 0)), "span must be"),
     (lambda s, y: L.auc_loss(s, y, kind="hinge"), "kind must be"), (lambda s, y: L.weighted_kendall_loss(s, y, weights="top"), "weights must be"),
     (lambda s, y: L.weighted_kendall_loss(s, y, kind="hinge"), "kind must be"), (lambda s, y: L.reciprocal_rank_loss(s, y, k=0), "k must be"),
     (lambda s, y: L.pirank_loss(s, y, gain="log"), "gain must be")])
@@ -243,8 +257,8 @@ def test_errors_name_the_argument(call, text, rng):
 def test_every_tau_is_checked(row, rng):
     if row.f is L.quantised_ap_loss: pytest.skip("has no temperature")
     for tau, error in ((0.0, ValueError), (-1.0, ValueError), ("1", TypeError), (torch.tensor(1), TypeError)):
-        with pytest.raises(error, match="tau must"): row.f(*batch(rng), **{**row.options, "tau": tau})
-    s, y = batch(rng)
+        with pytest.raises(error, match="tau must"): row.f(*batch(rng, row=row), **{**row.options, "tau": tau})
+    s, y = batch(rng, row=row)
     tau = torch.tensor([0.5, 1.0, 2.0, 0.7, 1.3], dtype=f64, requires_grad=True)
     each = row.f(s, y, tau=tau, reduction="none", **row.options)
     for i in range(5): assert_close(each[i], row.f(s[i], y[i], tau=tau[i].item(), **row.options))
@@ -261,7 +275,7 @@ def test_lists_end_to_end(row, rng):
     offsets = torch.nn.functional.pad(lengths.cumsum(0), (1, 0))
     mask = torch.arange(12) < lengths[:, None]
     s = torch.randn(int(lengths.sum()), generator=rng, dtype=f64).requires_grad_()
-    y = torch.randint(0, 4, s.shape, generator=rng).double()
+    y = grades_of(row, torch.randint(0, 4, s.shape, generator=rng).double())
     for reduction in ("none", "mean", "sum"):
         options = {**row.options, "reduction": reduction}
         padded, grades = (torch.zeros(7, 12, dtype=f64).masked_scatter(mask, v) for v in (s, y))
@@ -279,7 +293,7 @@ def test_lists_end_to_end(row, rng):
 def test_a_temperature_for_each_list(row, rng):
     if "quantised" in row.f.__name__: pytest.skip("it has bins, not a temperature")
     offsets, tau = torch.tensor([0, 4, 4, 10, 14]), torch.tensor([0.3, 1.0, 2.0, 0.7], dtype=f64)
-    s, y = torch.randn(14, generator=rng, dtype=f64), torch.randint(0, 4, (14,), generator=rng).double()
+    s, y = torch.randn(14, generator=rng, dtype=f64), grades_of(row, torch.randint(0, 4, (14,), generator=rng).double())
     got = row.f(s, y, offsets=offsets, **{**row.options, "tau": tau, "reduction": "none"})
     for b in (0, 2, 3):
         part = slice(offsets[b], offsets[b + 1])

@@ -30,6 +30,7 @@ def test_walks_and_the_plain_twin(dtype, close, scale, rng):
     for y in (r, flat.rest_plain(u, number)): assert_close(torch.autograd.grad(y, u, g)[0].double(), wanted, rtol=0, atol=max(100, size) * close)
 
 
+@pytest.mark.filterwarnings("ignore:every list has a single element")       # a list alone may have one
 @pytest.mark.parametrize("weights", ["equal", "exp2", "log2"])
 @pytest.mark.parametrize("tau", [0.3, "one for each list"])
 def test_listmle_of_each_list_as_if_it_were_alone(weights, tau, rng, monkeypatch):

@@ -39,6 +39,14 @@ def batch(rng, b=40, n=7, grades=4):
     return x, y
 
 
+BINARY = {L.slatk_loss, L.precision_loss, L.recall_loss, L.average_precision_loss, L.quantised_ap_loss, L.auc_loss, L.reciprocal_rank_loss}
+
+
+def grades_of(f, y):
+    "Grades as the loss takes them: zeros and ones for one that knows two kinds of elements."
+    return (y > 0).to(y.dtype) if f in BINARY else y
+
+
 def cold(method, tau=1e-3): return 1e-6 * tau if method == "odd_even" else tau                       # its sigmoid has heavy tails
 
 
@@ -150,6 +158,7 @@ def test_cross_entropy_is_the_first_row_and_stays_finite(rng):
 @every
 def test_a_padded_set_is_the_set_without_padding(f, options, rng):
     x, y = batch(rng, b=5)
+    y = grades_of(f, y)
     mask = torch.tensor([[1] * 7, [1, 1, 1, 1, 0, 0, 0], [1, 1, 1, 0, 1, 0, 1], [1, 1, 1, 0, 0, 0, 1], [0] * 7], dtype=torch.bool)
     X = (x / 10).masked_fill(~mask, math.nan).requires_grad_()
     Y = y.masked_fill(~mask, math.nan)
@@ -162,10 +171,11 @@ def test_a_padded_set_is_the_set_without_padding(f, options, rng):
 @every
 def test_undefined_sets_and_reductions(f, options, rng):
     x, y = batch(rng, b=6)
+    y = grades_of(f, y)
     x, y = (x / 10).requires_grad_(), y.clone()
     y[2] = 0
     each = f(x, y, reduction="none", **options)
-    defined = torch.ones(6, dtype=torch.bool) if f is L.precision_loss else torch.arange(6) != 2
+    defined = torch.arange(6) != 2
     assert each.shape == (6,) and (each[~defined] == 0).all()
     assert_close(f(x, y, **options), each[defined].mean()); assert_close(f(x, y, reduction="sum", **options), each.sum())
     assert torch.autograd.grad(f(x, y, **options), x)[0].isfinite().all()
@@ -180,6 +190,7 @@ def test_undefined_sets_and_reductions(f, options, rng):
 @every
 def test_shapes_dtypes_gradients(f, options, rng):
     x, y = batch(rng, b=6)
+    y = grades_of(f, y)
     x, y = (x / 10).reshape(2, 3, 7), y.reshape(2, 3, 7)
     want = f(x, y, reduction="none", **options)
     assert want.shape == (2, 3)
@@ -188,7 +199,7 @@ def test_shapes_dtypes_gradients(f, options, rng):
         got = f(x.to(dtype), y, reduction="none", **options)
         assert got.dtype == dtype
         assert_close(got.double(), want, **(dict(atol=3e-2, rtol=3e-2) if dtype.itemsize == 2 else dict(atol=1e-5, rtol=1e-5)))
-    assert_close(f(x, y.long(), **options), f(x, y, **options)); assert_close(f(x, y > 1, **options), f(x, (y > 1).double(), **options))
+    assert_close(f(x, y.long(), **options), f(x, y, **options)); assert_close(f(x, y > 0, **options), f(x, (y > 0).double(), **options))
     assert torch.autograd.gradcheck(lambda x: f(x, y, reduction="none", **options), x.requires_grad_())
 
 
@@ -243,7 +254,7 @@ def test_modules_are_their_functions(module, rng):
     x = x / 10
     sorts = module.function is not L.permutation_nll  # which takes what is sorted already, but from a group
     options = {k: v for k, v in dict(tau=0.7, k=2).items() if k in module.defaults and (sorts or k != "tau")}
-    args = ((soft_permutation(x), x.argsort()) if "permutation" in module.function.__name__ else (x, torch.randint(0, 7, (4,), generator=rng)) if module.function.__module__ == C.__name__ else (x, y))
+    args = ((soft_permutation(x), x.argsort()) if "permutation" in module.function.__name__ else (x, torch.randint(0, 7, (4,), generator=rng)) if module.function.__module__ == C.__name__ else (x, grades_of(module.function, y)))
     loss = module(**options)
     assert_close(loss(*args), module.function(*args, **options))
     assert "reduction='mean'" in repr(loss) and list(module.__signature__.parameters) == list(module.defaults)
@@ -287,11 +298,12 @@ def test_samples_of_a_stochastic_operator_are_averaged(f, options, rng):
     Stochastic = pytest.importorskip("softsortlib.core.stochastic").Stochastic
     if f is L.kendall_loss or options.get("method") == "lapsum": pytest.skip("takes no operator")
     x, y = batch(rng, b=5)
+    y = grades_of(f, y)
     y[2] = 0
     options = {k: v for k, v in options.items() if k != "method"}
     draw = lambda reduction: f(x, y, method=Stochastic("softsort", 3, torch.Generator().manual_seed(3), tau=0.5), reduction=reduction, **options)
     each = draw("none")
-    defined = torch.ones(5, dtype=torch.bool) if f is L.precision_loss else torch.arange(5) != 2
+    defined = torch.arange(5) != 2
     assert each.shape == (3, 5)
     assert_close(draw("mean"), each[:, defined].mean())
 
@@ -303,6 +315,7 @@ RELEVANT = [L.spearman_loss, L.kendall_loss, *GRADED, L.precision_loss, L.recall
 @pytest.mark.parametrize("f", RELEVANT)
 def test_every_wrong_argument_of_a_relevance_loss_is_named(f, rng):
     x, y = batch(rng, b=3)
+    y = grades_of(f, y)
     for bad, error, says in ((y + 0j, TypeError, "relevance must be real"), (y * math.nan, ValueError, "relevance.isnan"), (None, TypeError, "relevance must be a tensor"), (y[0], ValueError, "shape")):
         with pytest.raises(error, match=says): f(x, bad)
     with pytest.raises(ValueError, match="mask=scores.isfinite"): f(x / 0, y)
@@ -379,6 +392,7 @@ def test_spearman_of_a_set_without_an_order_does_not_poison_the_others(method):
 def test_gradients_are_finite_for_tied_and_for_extreme_scores(f, options, scale, rng):
     x, y = batch(rng, b=5)
     mask = torch.tensor([[1] * 7, [1, 1, 1, 1, 0, 0, 0], [1, 0, 0, 0, 0, 0, 0], [0] * 7, [1] * 7], dtype=torch.bool)
+    y = grades_of(f, y)
     y[4] = 1                                                                                      # all equal
     for dtype in (torch.float32, torch.float64):
         s = (x * scale).to(dtype).requires_grad_()
@@ -408,6 +422,7 @@ LEARNED = {"ndcg": (L.approx_ndcg_loss, {}), "kendall": (L.kendall_loss, {}), "k
 def test_the_gradient_to_tau_in_single_precision(f, options, n, rng):
     "Scores of ten thousand, and temperatures from a thousandth of their spread to a thousand times it: as in double precision."
     y = torch.randint(0, 4, (n,), generator=rng).float()
+    if f in BINARY or options.get("weights") == "precision": y = (y > 1).float()
     real = torch.rand(n, generator=rng) < 0.8
     for offset in (0.0, 1e4):
         for tau in (1e-3, 0.1, 1.0, 1e3):
@@ -450,3 +465,17 @@ def test_listmle_takes_differences_before_it_divides(weights, rng):
     def loss(s, tau): return L.listmle_loss(s, y, weights=weights, tau=tau)
     for found, right in zip(torch.func.grad(loss, (0, 1))(s, tau), torch.func.grad(loss, (0, 1))(s.double(), tau.double())):
         assert_close(found.double(), right, rtol=1e-5, atol=1e-6 * right.abs().max().item())
+
+
+@pytest.mark.parametrize("spread", (1.0, 1e6, 1e7))
+def test_listmle_in_single_precision_where_scores_are_far_apart(spread, rng):
+    "The gradient against the softmax of what is left at each place, padded and end to end."
+    s = (spread * torch.randn(3, 60, generator=rng)).requires_grad_()
+    y = torch.stack([torch.randperm(60, generator=rng) for _ in range(3)])
+    order = y.argsort(-1, descending=True)
+    x = s.detach().double().gather(-1, order)
+    left = torch.stack([torch.nn.functional.pad(x[:, i:].softmax(-1), (i, 0)) for i in range(60)])
+    want = torch.empty_like(x).scatter(-1, order, left.sum(0) - 1) / 60
+    padded, grades = (torch.nn.functional.pad(v, (0, 2)) for v in (s, y))
+    for each in (L.listmle_loss(padded, grades, torch.arange(62) < 60, reduction="sum"), L.listmle_loss(s.flatten(), y.flatten(), offsets=torch.tensor([0, 60, 120, 180]), reduction="sum")):
+        assert_close(torch.autograd.grad(each, s)[0].double(), want, rtol=1e-6, atol=1e-7)
