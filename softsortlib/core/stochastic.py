@@ -70,7 +70,14 @@ class _OrderLogProb(torch.autograd.Function):
             x = forward_ad.unpack_dual(ctx.saved_tensors[0]).primal
             return (t * _chosen_slope(x)).sum(-1)
 
-# %% ../../nbs/core/04_stochastic.ipynb #75e63b11
+# %% ../../nbs/core/04_stochastic.ipynb #bd02ed37
+def has_double(x: Tensor) -> bool:
+    "Whether the device of `x` computes in double precision."
+    if x.device.type == "xpu":
+        return bool(getattr(torch.xpu.get_device_properties(x.device), "has_fp64", False))
+    return x.device.type != "mps"
+
+# %% ../../nbs/core/04_stochastic.ipynb #ee45bff4
 def plackett_luce_log_prob(
     scores: Tensor,  # scores, the larger the earlier, (..., n)
     perm: Tensor,  # an order of 0..n-1 from first to last, long, (..., n); padded items come last
@@ -82,7 +89,7 @@ def plackett_luce_log_prob(
     check_scores(scores)
     mask = check_mask(mask, scores)
     shape = _check_perm(perm, scores)
-    s = scores.to(compute_dtype(scores.dtype))
+    s = scores.to(torch.float64 if has_double(scores) else compute_dtype(scores.dtype))
     chosen = s.expand(shape).gather(-1, perm.expand(shape))
     if mask is None:
         return _OrderLogProb.apply(_from_the_top(chosen)).to(scores.dtype)
