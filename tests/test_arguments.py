@@ -35,7 +35,7 @@ MASKS = {"numbers": torch.ones(2, n), "list": [[True] * n] * 2, "other shape": t
 OFFSETS = {"list": [0, n], "numbers": torch.tensor([0.0, n]), "decreasing": torch.tensor([0, 4, 2, n]), "beyond": torch.tensor([0, 9]), "short": torch.tensor([0, 3]), "negative": torch.tensor([-1, n]),
            "not from 0": torch.tensor([1, n]), "matrix": torch.tensor([[0, n]]), "nothing": torch.tensor([], dtype=torch.long), "word": "a", "truth values": torch.tensor([False, True])}
 KINDS = {        # parameter: what is wrong for it
-    **dict.fromkeys("x s scores v perm relevance target logits P cost C ranks gains relevant u lengths logits discounts a b p".split(), TENSORS),
+    **dict.fromkeys("x s scores v perm relevance target logits P cost C ranks gains relevant u lengths ids sizes logits discounts a b p".split(), TENSORS),
     **dict.fromkeys("tau k dim q samples power tolerance max_iterations iterations steps layers steepness noise_scale chunk alpha bins mu step balance floor sharpness rtol start end weight_tau n lanes weights_tau classes".split(), NUMBERS),
     **dict.fromkeys("method kind sigmoid backend simplex interpolation reduction gain weights regularization gradient squash noise step_kind dtype".split(), WORDS),
     **dict.fromkeys("descending largest hard keepdim fixed_weights straight_through baseline balanced gather".split(), FLAGS),
@@ -75,6 +75,7 @@ def ways():
     add("soft_matching", transport.soft_matching, **{list(inspect.signature(transport.soft_matching).parameters)[0]: torch.rand(2, n, n)})
     add("GumbelSinkhorn", transport.GumbelSinkhorn, lambda op: op(torch.rand(2, n, n)).to_dense())
     add("offsets_of", ragged.offsets_of)
+    add("offsets_from", ragged.offsets_from)
     for f in (ragged.chunked_quantile, ragged.chunked_threshold): add(f.__name__, f, x=s.flatten().numpy())
     add("ChunkedRank", ragged.ChunkedRank, lambda rank: rank(s.flatten()), x=s.flatten().numpy())
     add("SoftKNN", losses.SoftKNN, lambda knn: knn(s[:, :1, None], s[..., None], torch.tensor([[0, 1, 0, 1, 0]] * 2)))

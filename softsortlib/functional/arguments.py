@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = []
 
-# %% ../../nbs/functional/53_arguments.ipynb #11d84515
+# %% ../../nbs/functional/53_arguments.ipynb #693bd111
 import difflib
 import functools
 import inspect
@@ -23,7 +23,8 @@ from ..engine.radix import stable_sort
 from ..ragged.blocks import ListPermutation
 from ..ragged.kernels import Of, of_each_list
 from softsortlib.ragged.lists import (
-    by_length, calls, check_offsets, is_nested, items, nested_like, refuse_mask, to_lists, unnested,
+    by_length, calls, check_offsets, end_to_end, is_nested, items, nested_like, put_back, refuse_mask, to_lists,
+    unnested,
 )
 
 # %% ../../nbs/functional/53_arguments.ipynb #f94a0078
@@ -245,7 +246,7 @@ def _least(k, lists):
         raise ValueError(f"k must be at most {lists.longest}, the length of the longest list, got {k}")
     return max(1, math.ceil(k))
 
-# %% ../../nbs/functional/53_arguments.ipynb #569389a5
+# %% ../../nbs/functional/53_arguments.ipynb #ed845a76
 def _in_blocks(f, join, s, offsets, dim, options):
     "What f says of each list of s (..., N), one length at a time."
     lists = by_length(offsets)
@@ -265,19 +266,24 @@ def _by_kernel(f, s, offsets, of, tau, options):
     y = of_each_list(turned(s, sign), offsets, tau, of, plain)
     return turned(y, sign) if of == Of.SORT else y
 
-
+# %% ../../nbs/functional/53_arguments.ipynb #5a3ed55e
 def _of_lists(f, join, kernel, x, offsets, dim=-1, mask=None, keepdim=False, **options):
     "What f says of each list."
     refuse_mask(mask)
     flat, offsets, dim = _concatenated(x, offsets, dim)
-    s = flat.movedim(dim, -1)
+    offsets, order, s = end_to_end(offsets, flat.movedim(dim, -1))
+    if order is not None and join in (join_maps, join_top):
+        raise ValueError("offsets must be a tensor where the result is a map, got a ListOrder: unpack "
+                         "offsets, order = offsets_from(...), and give the items as x[..., order]")
     offsets = check_offsets(offsets, s)
     found = None if kernel is None else kernel(s, offsets, **options)
     if found is None:
         y = _in_blocks(f, join, s, offsets, dim, options)
     else:
         y = _by_kernel(f, s, offsets, *found, options).movedim(-1, dim)
-    return nested_like(y, x) if is_nested(x) and join is join_items else y
+    if join is not join_items:
+        return y
+    return nested_like(y, x) if is_nested(x) else put_back(y, order, dim)
 
 # %% ../../nbs/functional/53_arguments.ipynb #bbe7e075
 F = TypeVar("F", bound=Callable[..., Any])

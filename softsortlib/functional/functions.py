@@ -52,7 +52,7 @@ def sorter(
                         f"choose one of {', '.join(sorted(Operator.names))}")
     return oriented(method, Operator.names, tau, descending)
 
-# %% ../../nbs/functional/50_functions.ipynb #c0517dc1
+# %% ../../nbs/functional/50_functions.ipynb #1f983555
 @on_lists(join_maps)
 def soft_permutation(
     x: Tensor,  # scores, any shape, floating point
@@ -62,7 +62,7 @@ def soft_permutation(
     method: "str | Operator" = "softsort",  # an operator or its name
     tau: "float | Tensor | None" = None,  # temperature in units of x; None is the operator's own (1.0)
     mask: "Tensor | None" = None,  # bool, broadcastable to x, True = a real element
-    offsets: "Tensor | None" = None,  # integer, (B + 1,): lists lie end to end along dim; an item of x is in one
+    offsets: "Tensor | tuple | None" = None,  # integer, (B + 1,): lists end to end along dim; or by `offsets_from`
     hard: bool = False,  # round in the forward pass, keep the soft gradient
 ) -> SoftPermutation:  # (..., n, n) with the other dimensions of x as batch
     """The soft permutation that sorts `x` along `dim`.
@@ -127,7 +127,7 @@ def _sorters():
     own = {name: cls for name, cls in RankOperator.names.items() if hasattr(cls, "sort")}
     return {**Operator.names, **own}
 
-# %% ../../nbs/functional/50_functions.ipynb #d63dab22
+# %% ../../nbs/functional/50_functions.ipynb #dcd096be
 @on_lists(join_items, _kernel_of_values)
 def soft_sort(
     x: Tensor,  # any shape, floating point
@@ -137,7 +137,7 @@ def soft_sort(
     method: "str | Operator" = "softsort",  # an operator or its name
     tau: "float | Tensor | None" = None,  # temperature in units of x; None is the operator's own (1.0)
     mask: "Tensor | None" = None,  # bool, broadcastable to x, True = a real element
-    offsets: "Tensor | None" = None,  # integer, (B + 1,): lists lie end to end along dim; an item of x is in one
+    offsets: "Tensor | tuple | None" = None,  # integer, (B + 1,): lists end to end along dim; or by `offsets_from`
     hard: bool = False,  # the values of `torch.sort`, with the soft gradient
     group: "object | None" = None,  # a torch.distributed group: x is this process's part along dim (165)
     gather: bool = False,  # with a group: collect all scores on every process, for operators that need it
@@ -164,7 +164,7 @@ def _expected_position(P):
         return P.ranks()  # a transport plan with weights and milestones knows better
     return P._mean_positions()
 
-# %% ../../nbs/functional/50_functions.ipynb #e1140fea
+# %% ../../nbs/functional/50_functions.ipynb #884e63cd
 @on_lists(join_items, _kernel_of_ranks)
 def soft_rank(
     x: Tensor,  # any shape, floating point
@@ -174,7 +174,7 @@ def soft_rank(
     method: "str | Operator | RankOperator" = "softsort",  # an operator or its name, rank-only ones too
     tau: "float | Tensor | None" = None,  # temperature in units of x; None is the operator's own (1.0)
     mask: "Tensor | None" = None,  # bool, broadcastable to x, True = a real element
-    offsets: "Tensor | None" = None,  # integer, (B + 1,): lists lie end to end along dim; an item of x is in one
+    offsets: "Tensor | tuple | None" = None,  # integer, (B + 1,): lists end to end along dim; or by `offsets_from`
     hard: bool = False,  # the ranks themselves (ties share their mean rank), with the soft gradient
     group: "object | None" = None,  # a torch.distributed group: x is this process's part along dim (165)
     gather: bool = False,  # with a group: collect all scores on every process, for operators that need it
@@ -195,7 +195,7 @@ def soft_rank(
         r = with_gradient_of(r, midranks(s.to(r.dtype), mask, descending))
     return moved_back(r.to(x.dtype), dim)
 
-# %% ../../nbs/functional/50_functions.ipynb #8bc1732c
+# %% ../../nbs/functional/50_functions.ipynb #c54c0694
 @on_lists(join_top)
 def soft_topk(
     x: Tensor,  # any shape, floating point
@@ -206,7 +206,7 @@ def soft_topk(
     method: "str | Operator" = "softsort",  # an operator or its name
     tau: "float | Tensor | None" = None,  # temperature in units of x; None is the operator's own (1.0)
     mask: "Tensor | None" = None,  # bool, broadcastable to x, True = a real element
-    offsets: "Tensor | None" = None,  # integer, (B + 1,): lists lie end to end along dim; an item of x is in one
+    offsets: "Tensor | tuple | None" = None,  # integer, (B + 1,): lists end to end along dim; or by `offsets_from`
     hard: bool = False,  # the values of `torch.topk`, with the soft gradient
     group: "object | None" = None,  # a torch.distributed group: x is this process's part along dim (165)
     gather: bool = False,  # with a group: collect all scores on every process, for operators that need it
@@ -227,7 +227,7 @@ def soft_topk(
         P = P.straight_through()
     return moved_back(y, dim), P
 
-# %% ../../nbs/functional/50_functions.ipynb #c0276b2a
+# %% ../../nbs/functional/50_functions.ipynb #ba040cea
 @on_lists(join_items)
 def soft_topk_mask(
     x: Tensor,  # any shape, floating point
@@ -238,7 +238,7 @@ def soft_topk_mask(
     method: str = "lapsum",  # "lapsum", "sinkhorn", "sparse", "threshold" or "simple"
     tau: "float | Tensor | None" = None,  # temperature in units of x; broadcasts as k does, None is 1.0
     mask: "Tensor | None" = None,  # bool, broadcastable to x, True = a real element
-    offsets: "Tensor | None" = None,  # integer, (B + 1,): lists lie end to end along dim; an item of x is in one
+    offsets: "Tensor | tuple | None" = None,  # integer, (B + 1,): lists end to end along dim; or by `offsets_from`
     hard: bool = False,  # zeros and ones (a part for a k that is no integer), with the soft gradient
 ) -> Tensor:  # weights in [0, 1] that sum to k along dim, the shape of x; zero at padded elements
     """Soft membership in the k largest (100.1), by the `TopKMask` of that name.

@@ -141,7 +141,7 @@ def _quantile(x, q, dim, keepdim, interpolation, method, tau, mask, hard):
         y = y.unsqueeze(dim)
     return y[0] if alone else y
 
-# %% ../../nbs/functional/51_quantiles.ipynb #df804c87
+# %% ../../nbs/functional/51_quantiles.ipynb #5d337dae
 @on_lists(join_sets)
 def soft_quantile(
     x: Tensor,  # any shape, floating point
@@ -153,7 +153,7 @@ def soft_quantile(
     method: "str | Operator" = "softsort",  # an operator or its name
     tau: "float | Tensor | None" = None,  # temperature in units of x; None is the operator's own (1.0)
     mask: "Tensor | None" = None,  # bool, broadcastable to x, True = a real element
-    offsets: "Tensor | None" = None,  # integer, (B + 1,): lists lie end to end along dim; an item of x is in one
+    offsets: "Tensor | tuple | None" = None,  # integer, (B + 1,): lists end to end along dim; or by `offsets_from`
     hard: bool = False,  # the values of `torch.quantile`, with the soft gradient
     group: "object | None" = None,  # a torch.distributed group: x is this process's part along dim (165)
     gather: bool = False,  # with a group: collect all scores on every process, for operators that need it

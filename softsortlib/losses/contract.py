@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = []
 
-# %% ../../nbs/losses/59_contract.ipynb #f7a5b52f
+# %% ../../nbs/losses/59_contract.ipynb #a2f7900b
 import functools
 import inspect
 from typing import TYPE_CHECKING, Any, Callable, TypeVar
@@ -17,7 +17,7 @@ from ..core.checks import is_one_of, refuse_distributed
 from ..core.permutation import check_mask, check_scores, compute_dtype, is_concrete
 from ..ragged.blocks import ListPermutation
 from softsortlib.ragged.lists import (
-    by_length, calls, check_offsets, is_nested, refuse_mask, to_lists, unnested,
+    by_length, calls, check_offsets, end_to_end, is_nested, refuse_mask, to_lists, unnested,
 )
 
 # %% ../../nbs/losses/59_contract.ipynb #4aaaa5c9
@@ -109,7 +109,7 @@ def reduce_sets(
         loss = loss.sum()
     return loss.to(dtype)
 
-# %% ../../nbs/losses/59_contract.ipynb #2d67b375
+# %% ../../nbs/losses/59_contract.ipynb #36e67428
 def apart(loss, defined):
     "The reduction that returns the loss of each set, and which sets count."
     return loss, defined
@@ -132,6 +132,7 @@ def _flat_lists(scores, relevance, offsets):
         if other is not offsets and not torch.equal(other.cpu(), offsets.cpu()):
             raise ValueError("relevance must have the lists of the scores, got nested tensors with other offsets")
     check_relevance(relevance, scores)
+    offsets, _, scores, relevance = end_to_end(offsets, scores, relevance)
     return scores, relevance, check_offsets(offsets, scores)
 
 # %% ../../nbs/losses/59_contract.ipynb #0bede44b
