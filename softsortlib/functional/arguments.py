@@ -174,6 +174,21 @@ def hard_sort(
     padded = torch.arange(s.shape[-1], device=s.device) >= mask.sum(-1, keepdim=True)
     return t.masked_fill(padded, 0)
 
+# %% ../../nbs/functional/53_arguments.ipynb #6864fc28
+def hard_order(
+    s: Tensor,  # (..., n)
+    mask: "Tensor | None",  # bool, (..., n)
+    descending: bool,  # from the largest down
+) -> Tensor:  # which input stands where, long, (..., n), zero at padded positions
+    "The indices of a stable `torch.argsort` along the last dimension; padded elements come last, as zeros."
+    s = s.detach()
+    if mask is None:
+        return s.argsort(dim=-1, descending=descending, stable=True)
+    behind_all = -math.inf if descending else math.inf
+    order = s.masked_fill(~mask, behind_all).argsort(dim=-1, descending=descending, stable=True)
+    padded = torch.arange(s.shape[-1], device=s.device) >= mask.sum(-1, keepdim=True)
+    return order.masked_fill(padded, 0)
+
 # %% ../../nbs/functional/53_arguments.ipynb #9bf6fcec
 def _run_ends(
     t,  # sorted scores, (..., n)

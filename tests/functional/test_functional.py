@@ -11,7 +11,7 @@ from torch.testing import assert_close
 from softsortlib.core.operators import Operator
 from softsortlib.core.rank_operators import RankOperator
 from softsortlib.functional import (
-    calibrate_tau, quantiles, soft_median, soft_permutation, soft_quantile, soft_rank, soft_sort, soft_topk,
+    calibrate_tau, quantiles, soft_argsort, soft_median, soft_permutation, soft_quantile, soft_rank, soft_sort, soft_topk,
     tau_schedule,
 )
 from softsortlib.rowwise.softsort import SoftSort
@@ -472,3 +472,54 @@ def test_the_largest_of_tied_scores_has_its_slope():
     def smooth(s): return (s / 0.3).softmax(-1) @ s
     assert_close(top(TIED), smooth(TIED))
     assert_close(torch.func.grad(top)(TIED), torch.func.grad(smooth)(TIED))
+
+
+@pytest.mark.parametrize("method", METHODS, ids=str)
+def test_argsort_in_the_hard_limit(method, rng):
+    if method in NETWORKS: pytest.skip("their sigmoids have heavy tails")
+    method = SoftSort(1e-18, power=2) if isinstance(method, SoftSort) else method
+    for x, dim, descending, _ in cases(60):
+        x = torch.stack([torch.randperm(x.numel(), generator=rng)]).double().reshape(x.shape) if len(x.unique()) < x.numel() else x
+        assert_close(soft_argsort(x, dim, descending, method=method, tau=tau_of(method)), x.argsort(dim, descending).double(), rtol=1e-9, atol=1e-9)
+
+
+def test_argsort_is_the_mean_index(rng):
+    x = torch.randn(3, 5, 4, generator=rng, dtype=torch.float64, requires_grad=True)
+    for dim in (0, 1, -1):
+        n = x.shape[dim]
+        a = soft_argsort(x, dim, tau=0.5)
+        assert_close(a, (soft_permutation(x, dim, tau=0.5) @ torch.arange(n, dtype=x.dtype)).movedim(-1, dim))
+        assert (a >= 0).all() and (a <= n - 1).all()
+    assert torch.autograd.gradcheck(lambda x: soft_argsort(x, 1, tau=0.5), x)
+
+
+def test_argsort_hard_is_torchs_and_has_the_soft_gradient(rng):
+    for descending in (False, True):
+        x = torch.randint(0, 4, (3, 9), generator=rng).double().requires_grad_()
+        mask = torch.rand(3, 9, generator=rng) < 0.7
+        hard = soft_argsort(x, -1, descending, hard=True, tau=0.4)
+        assert torch.equal(hard, x.argsort(dim=-1, descending=descending, stable=True).double())
+        g, h = (torch.autograd.grad(y.square().mul(torch.arange(9)).sum(), x)[0] for y in (soft_argsort(x, -1, descending, tau=0.4), hard))
+        assert g.abs().sum() > 0 and not torch.equal(g, h)      # the chain rule goes through other values
+        assert torch.equal(*(torch.autograd.grad(y.mul(torch.arange(9)).sum(), x)[0] for y in (soft_argsort(x, -1, descending, tau=0.4), soft_argsort(x, -1, descending, tau=0.4, hard=True))))
+        some = soft_argsort(x.detach().masked_fill(~mask, math.nan), -1, descending, mask=mask, tau=1e-6, hard=True)
+        for row, here, got in zip(x.detach(), mask, some):
+            real = here.nonzero()[:, 0]
+            assert got.tolist() == [*real[row[real].argsort(dim=-1, descending=descending, stable=True)].tolist(), *[0] * int((~here).sum())]
+
+
+def test_argsort_of_lists_counts_within_each(rng):
+    x, offsets = torch.randn(7, generator=rng), torch.tensor([0, 3, 3, 7])
+    want = torch.cat([soft_argsort(x[:3], tau=0.2), soft_argsort(x[3:], tau=0.2)])
+    assert_close(soft_argsort(x, tau=0.2, offsets=offsets), want)
+    jagged = torch.nested.nested_tensor([x[:3], x[3:]], layout=torch.jagged)
+    assert_close(soft_argsort(jagged, tau=0.2).values(), want)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_argsort_is_rounded_once(dtype, rng):
+    x = torch.randn(700, generator=rng).to(dtype)
+    assert_close(soft_argsort(x, tau=0.1), soft_argsort(x.float() if dtype.itemsize == 2 else x, tau=0.1).to(dtype), rtol=0, atol=0)
+    with pytest.raises(TypeError, match="no soft permutation"): soft_argsort(x, method="sigmoid")
+    if dtype == torch.float16:
+        with pytest.raises(ValueError, match="do not fit"): soft_argsort(torch.zeros(70_000, dtype=dtype))

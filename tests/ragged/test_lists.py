@@ -253,7 +253,7 @@ def test_calls_follow_lengths_not_lists():
 
 
 def test_the_functions_of_the_package_take_offsets():
-    for name in ("soft_sort", "soft_rank", "soft_topk", "soft_topk_mask", "soft_quantile", "soft_permutation"):
+    for name in ("soft_sort", "soft_rank", "soft_argsort", "soft_topk", "soft_topk_mask", "soft_quantile", "soft_permutation"):
         import inspect
         assert "offsets" in inspect.signature(getattr(softsortlib, name)).parameters
 
