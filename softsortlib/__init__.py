@@ -5,15 +5,16 @@ __version__ = "0.1.0"
 
 # %% auto #0
 __all__ = ['soft_sort', 'soft_rank', 'soft_argsort', 'soft_topk', 'soft_topk_mask', 'soft_quantile', 'soft_median',
-           'soft_permutation', 'calibrate_tau', 'tau_schedule', 'warm', 'SoftPermutation', 'DensePermutation',
-           'Operator', 'get_operator', 'SoftSort', 'NeuralSort', 'Stochastic', 'SinkhornSort', 'SortingNetwork',
-           'LapSum', 'Perturbed', 'SigmoidRank', 'GaussianRank', 'LaplaceRank', 'Permutahedron', 'SimpleTopK',
-           'SinkhornTopK', 'SparseTopK', 'ThresholdTopK', 'TopKRouter', 'is_row_stochastic', 'is_doubly_stochastic',
-           'is_unimodal_row_stochastic', 'is_permutation_matrix', 'permutation_matrix']
+           'soft_trimmed_mean', 'soft_permutation', 'calibrate_tau', 'tau_schedule', 'warm', 'SoftPermutation',
+           'DensePermutation', 'Operator', 'get_operator', 'SoftSort', 'NeuralSort', 'Stochastic', 'SinkhornSort',
+           'SortingNetwork', 'LapSum', 'Perturbed', 'SigmoidRank', 'GaussianRank', 'LaplaceRank', 'Permutahedron',
+           'SimpleTopK', 'SinkhornTopK', 'SparseTopK', 'ThresholdTopK', 'TopKRouter', 'is_row_stochastic',
+           'is_doubly_stochastic', 'is_unimodal_row_stochastic', 'is_permutation_matrix', 'permutation_matrix']
 
-# %% ../nbs/package.ipynb #96a76942
+# %% ../nbs/package.ipynb #01dc48da
 from softsortlib.functional import (
     soft_argsort, soft_median, soft_permutation, soft_quantile, soft_rank, soft_sort, soft_topk, soft_topk_mask,
+    soft_trimmed_mean,
 )
 
 # %% ../nbs/package.ipynb #b77dc38e
@@ -34,9 +35,9 @@ from .ranks import GaussianRank, LaplaceRank, Permutahedron, SigmoidRank
 # %% ../nbs/package.ipynb #b5c55dec
 from .selection import SimpleTopK, SinkhornTopK, SparseTopK, ThresholdTopK, TopKRouter
 
-# %% ../nbs/package.ipynb #0dbec83e
+# %% ../nbs/package.ipynb #0807127f
 _all_ = ["soft_sort", "soft_rank", "soft_argsort", "soft_topk", "soft_topk_mask", "soft_quantile", "soft_median",
-         "soft_permutation",
+         "soft_trimmed_mean", "soft_permutation",
          "calibrate_tau", "tau_schedule", "warm", "SoftPermutation", "DensePermutation", "Operator", "get_operator",
          "SoftSort", "NeuralSort", "Stochastic", "SinkhornSort", "SortingNetwork", "LapSum", "Perturbed",
          "SigmoidRank", "GaussianRank", "LaplaceRank", "Permutahedron",

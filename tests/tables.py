@@ -223,6 +223,7 @@ ELSEWHERE = {
     "pieces of a transport": "ConvergenceWarning Gibbs potentials hard_matching",
     "noise": "gumbel_noise",
     "numbers, not tensors": "calibrate_tau tau_schedule",
+    "a mean of what soft_sort gives (tests/functional)": "soft_trimmed_mean",
     "orders, whose numbers say where a thing lies (tests/functional, tests/losses)": "ideal_order soft_argsort",
     "lists end to end, and scores in files (tests/ragged)": "offsets_of offsets_from Threshold ChunkedRank",
     "scores on many processes, in tests/distributed": "Party gather_parts gathered summed agreed_sum SortedParts sort_parts bring home spread positions SoftSortParts laplace_ranks step_ranks mean_ranks pooled_ranks pooled_values",

@@ -53,7 +53,7 @@ def ways():
         parameters = inspect.signature(f).parameters
         fixed = {p: REQUIRED[p] for p, found in parameters.items() if found.default is inspect.Parameter.empty and p in REQUIRED} | given
         out[name] = (lambda **kwargs: finish(f(**kwargs)), [p for p in parameters if p in KINDS], fixed)
-    for f in ("soft_sort", "soft_rank", "soft_topk", "soft_argsort", "soft_topk_mask", "soft_quantile", "soft_permutation", "calibrate_tau", "tau_schedule"): add(f, getattr(functional, f))
+    for f in ("soft_sort", "soft_rank", "soft_topk", "soft_argsort", "soft_topk_mask", "soft_quantile", "soft_trimmed_mean", "soft_permutation", "calibrate_tau", "tau_schedule"): add(f, getattr(functional, f))
     add("soft_median", lambda x, dim=-1, keepdim=False, tau=None, method="softsort", mask=None, offsets=None: functional.soft_median(x, dim, keepdim, tau=tau, method=method, mask=mask, offsets=offsets))
     for f in sorted(losses.__all__):
         if f.endswith("_loss"): add(f, getattr(losses, f), **({"relevance": y > 1} if f in ("precision_loss", "recall_loss", "average_precision_loss", "quantised_ap_loss", "auc_loss", "reciprocal_rank_loss") else {}))

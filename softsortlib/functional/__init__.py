@@ -4,16 +4,16 @@
 
 # %% auto #0
 __all__ = ['soft_permutation', 'soft_sort', 'soft_rank', 'soft_argsort', 'soft_topk', 'soft_topk_mask', 'soft_quantile',
-           'soft_median', 'calibrate_tau', 'tau_schedule', 'warm']
+           'soft_median', 'soft_trimmed_mean', 'calibrate_tau', 'tau_schedule', 'warm']
 
-# %% ../../nbs/functional/index.ipynb #db1aee00
+# %% ../../nbs/functional/index.ipynb #064764b0
 from .first_call import warm
 from softsortlib.functional.functions import (
     soft_argsort, soft_permutation, soft_rank, soft_sort, soft_topk, soft_topk_mask,
 )
-from .quantiles import soft_median, soft_quantile
+from .quantiles import soft_median, soft_quantile, soft_trimmed_mean
 from .temperature import calibrate_tau, tau_schedule
 
-# %% ../../nbs/functional/index.ipynb #d2060229
+# %% ../../nbs/functional/index.ipynb #79fa307c
 _all_ = ["soft_permutation", "soft_sort", "soft_rank", "soft_argsort", "soft_topk", "soft_topk_mask",
-         "soft_quantile", "soft_median", "calibrate_tau", "tau_schedule", "warm"]
+         "soft_quantile", "soft_median", "soft_trimmed_mean", "calibrate_tau", "tau_schedule", "warm"]

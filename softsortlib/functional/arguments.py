@@ -67,6 +67,25 @@ def moved_back(
     "Undo `last_dim` for a result."
     return y if dim == -1 else y.movedim(-1, dim)
 
+# %% ../../nbs/functional/53_arguments.ipynb #ecb8b82d
+def several_dims(
+    x: Tensor,  # any shape, floating point
+    dim: "tuple | list | None",  # dimensions of a set; None all of them
+    mask: "Tensor | None",  # bool, broadcastable to x
+) -> tuple:  # x and its mask (..., n), and the shape of x with a one for each of these dimensions
+    "Flatten some dimensions to one; raise `TypeError`, `ValueError` or `IndexError` when an argument does not fit."
+    check_scores(x, "x")
+    dims = [dim_from_end(d, x.ndim) for d in (range(x.ndim) if dim is None else dim)]
+    if not dims or len(set(dims)) < len(dims):
+        raise ValueError(f"dim must name each dimension once and at least one, got {dim}")
+    mask = check_mask(mask, x)
+    ends = range(-len(dims), 0)
+    x, mask = (t if t is None else t.movedim(dims, list(ends)).flatten(-len(dims)) for t in (x, mask))
+    shape = list(x.shape[:-1])
+    for d in sorted(d + x.ndim - 1 + len(dims) for d in dims):
+        shape.insert(d, 1)
+    return x, mask, shape
+
 # %% ../../nbs/functional/53_arguments.ipynb #da6a7db6
 def finite_scores(
     x: Tensor,  # any shape, floating point
