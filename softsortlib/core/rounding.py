@@ -185,8 +185,8 @@ def _rmatmul(self, y, rows):
     nothing = y.new_zeros(*y.shape[:-2], self.n, y.shape[-1])
     return _soft_gradient(nothing.scatter_add(-2, index, y), self.P._rmatmul(y.detach(), rows))
 
-# %% ../../nbs/core/02_rounding.ipynb #9d63cebb
+# %% ../../nbs/core/02_rounding.ipynb #b8b28432
 @patch_to(SoftPermutation)
 def straight_through(self) -> SoftPermutation:
     "The same map, rounded in the forward pass and soft in the backward pass; `log_prob` stays the soft one's."
-    return StraightThrough(self)
+    return StraightThrough(self) if self.n else self  # without inputs there is nothing to round

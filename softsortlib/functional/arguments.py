@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = []
 
-# %% ../../nbs/functional/53_arguments.ipynb #693bd111
+# %% ../../nbs/functional/53_arguments.ipynb #4ccba27a
 import difflib
 import functools
 import inspect
@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from ..core.operators import Operator, get_operator
-from ..core.permutation import check_mask, check_scores, compute_dtype, is_concrete
+from ..core.permutation import DensePermutation, check_mask, check_scores, compute_dtype, is_concrete
 from ..core.rank_operators import RankOperator, get_rank_operator
 from ..engine.radix import stable_sort
 from ..ragged.blocks import ListPermutation
@@ -237,7 +237,7 @@ def midranks(
     r = torch.empty_like(in_order).scatter(-1, order, in_order)
     return r if mask is None else r.masked_fill(~mask, 0)
 
-# %% ../../nbs/functional/53_arguments.ipynb #fa8a4203
+# %% ../../nbs/functional/53_arguments.ipynb #d890b043
 def join_items(results, kept, lists, dim):
     "Results (..., c, n), whose first `kept` belong to items, as one tensor with N at `dim`."
     return items([y[..., :n] for y, n in zip(results, kept)], lists.order).movedim(-1, dim)
@@ -248,15 +248,25 @@ def join_sets(results, kept, lists, dim):
     return to_lists([y if n else y[..., :0] for y, n in zip(results, kept)], lists).movedim(-1, dim)
 
 
+def _one_map(blocks, like, lists, rows):
+    "The blocks as one map with so many rows of each list; without an item a map of no columns, whose rows are zero."
+    if blocks:
+        return ListPermutation(blocks, lists, rows)
+    m = len(lists.lists) * (rows or 0)
+    zero = like.to_dense().to(compute_dtype(like.dtype))[..., 0, :1, :0]
+    row_mask = torch.zeros(*zero.shape[:-2], m, dtype=torch.bool, device=zero.device)
+    return DensePermutation(zero.expand(*zero.shape[:-2], m, 0), like.dtype, row_mask=row_mask)
+
+
 def join_maps(results, kept, lists, dim):
     "Maps (..., c, n, n) as one, (..., N, N)."
-    return ListPermutation([P for P, n in zip(results, kept) if n], lists)
+    return _one_map([P for P, n in zip(results, kept) if n], results[0], lists, None)
 
 
 def join_top(results, kept, lists, dim):
     "Values (..., c, k) with B, k at `dim`, and the map (..., B k, N)."
-    y = to_lists([y for y, _ in results], lists, -2)
-    P = ListPermutation([P for (_, P), n in zip(results, kept) if n], lists, y.shape[-1])
+    y = to_lists([y if n else y[..., :0, :] for (y, _), n in zip(results, kept)], lists, -2)
+    P = _one_map([P for (_, P), n in zip(results, kept) if n], results[0][1], lists, y.shape[-1])
     return y.movedim((-2, -1), (dim - 1, dim)), P
 
 # %% ../../nbs/functional/53_arguments.ipynb #0a512c11

@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['soft_permutation', 'soft_sort', 'soft_rank', 'soft_argsort', 'soft_topk', 'soft_topk_mask']
 
-# %% ../../nbs/functional/50_functions.ipynb #a8ae93ec
+# %% ../../nbs/functional/50_functions.ipynb #f72872fe
 import torch
 from torch import Tensor
 
@@ -19,6 +19,7 @@ from softsortlib.functional.arguments import (
 )
 from .parts import group_sort, group_topk, in_parts
 from ..ragged.kernels import Of, has_list_kernel
+from ..ragged.lists import ListOrder
 from ..ranks.laplace import LaplaceRank
 from ..ranks.sigmoid import SigmoidRank
 from ..rowwise.softsort import SoftSort
@@ -52,7 +53,7 @@ def sorter(
                         f"choose one of {', '.join(sorted(Operator.names))}")
     return oriented(method, Operator.names, tau, descending)
 
-# %% ../../nbs/functional/50_functions.ipynb #1f983555
+# %% ../../nbs/functional/50_functions.ipynb #34d374ef
 @on_lists(join_maps)
 def soft_permutation(
     x: Tensor,  # scores, any shape, floating point
@@ -62,7 +63,7 @@ def soft_permutation(
     method: "str | Operator" = "softsort",  # an operator or its name
     tau: "float | Tensor | None" = None,  # temperature in units of x; None is the operator's own (1.0)
     mask: "Tensor | None" = None,  # bool, broadcastable to x, True = a real element
-    offsets: "Tensor | tuple | None" = None,  # integer, (B + 1,): lists end to end along dim; or by `offsets_from`
+    offsets: "Tensor | ListOrder | None" = None,  # (B + 1,), integer: lists end to end along dim; or of `offsets_from`
     hard: bool = False,  # round in the forward pass, keep the soft gradient
 ) -> SoftPermutation:  # (..., n, n) with the other dimensions of x as batch
     """The soft permutation that sorts `x` along `dim`.
@@ -127,7 +128,7 @@ def _sorters():
     own = {name: cls for name, cls in RankOperator.names.items() if hasattr(cls, "sort")}
     return {**Operator.names, **own}
 
-# %% ../../nbs/functional/50_functions.ipynb #dcd096be
+# %% ../../nbs/functional/50_functions.ipynb #a6402610
 @on_lists(join_items, _kernel_of_values)
 def soft_sort(
     x: Tensor,  # any shape, floating point
@@ -137,7 +138,7 @@ def soft_sort(
     method: "str | Operator" = "softsort",  # an operator or its name
     tau: "float | Tensor | None" = None,  # temperature in units of x; None is the operator's own (1.0)
     mask: "Tensor | None" = None,  # bool, broadcastable to x, True = a real element
-    offsets: "Tensor | tuple | None" = None,  # integer, (B + 1,): lists end to end along dim; or by `offsets_from`
+    offsets: "Tensor | ListOrder | None" = None,  # (B + 1,), integer: lists end to end along dim; or of `offsets_from`
     hard: bool = False,  # the values of `torch.sort`, with the soft gradient
     group: "object | None" = None,  # a torch.distributed group: x is this process's part along dim (165)
     gather: bool = False,  # with a group: collect all scores on every process, for operators that need it
@@ -164,7 +165,7 @@ def _expected_position(P):
         return P.ranks()  # a transport plan with weights and milestones knows better
     return P._mean_positions()
 
-# %% ../../nbs/functional/50_functions.ipynb #884e63cd
+# %% ../../nbs/functional/50_functions.ipynb #7ba7d124
 @on_lists(join_items, _kernel_of_ranks)
 def soft_rank(
     x: Tensor,  # any shape, floating point
@@ -174,7 +175,7 @@ def soft_rank(
     method: "str | Operator | RankOperator" = "softsort",  # an operator or its name, rank-only ones too
     tau: "float | Tensor | None" = None,  # temperature in units of x; None is the operator's own (1.0)
     mask: "Tensor | None" = None,  # bool, broadcastable to x, True = a real element
-    offsets: "Tensor | tuple | None" = None,  # integer, (B + 1,): lists end to end along dim; or by `offsets_from`
+    offsets: "Tensor | ListOrder | None" = None,  # (B + 1,), integer: lists end to end along dim; or of `offsets_from`
     hard: bool = False,  # the ranks themselves (ties share their mean rank), with the soft gradient
     group: "object | None" = None,  # a torch.distributed group: x is this process's part along dim (165)
     gather: bool = False,  # with a group: collect all scores on every process, for operators that need it
@@ -195,7 +196,7 @@ def soft_rank(
         r = with_gradient_of(r, midranks(s.to(r.dtype), mask, descending))
     return moved_back(r.to(x.dtype), dim)
 
-# %% ../../nbs/functional/50_functions.ipynb #2fd5cd34
+# %% ../../nbs/functional/50_functions.ipynb #8da54084
 @on_lists(join_items)
 def soft_argsort(
     x: Tensor,  # any shape, floating point
@@ -205,7 +206,7 @@ def soft_argsort(
     method: "str | Operator" = "softsort",  # an operator or its name
     tau: "float | Tensor | None" = None,  # temperature in units of x; None is the operator's own (1.0)
     mask: "Tensor | None" = None,  # bool, broadcastable to x, True = a real element
-    offsets: "Tensor | tuple | None" = None,  # integer, (B + 1,): lists end to end along dim; or by `offsets_from`
+    offsets: "Tensor | ListOrder | None" = None,  # (B + 1,), integer: lists end to end along dim; or of `offsets_from`
     hard: bool = False,  # the indices of a stable `torch.argsort`, as floats with the soft gradient
 ) -> Tensor:  # indices from 0 to n - 1, within a list where there are lists, the shape of x; zero at padded positions
     """Soft `torch.argsort(x, dim, descending)`, the mean index at each position (50.2): `P @ torch.arange(n)`.
@@ -222,7 +223,7 @@ def soft_argsort(
         y = with_gradient_of(y, hard_order(s, mask, descending).to(y.dtype))
     return moved_back(y.to(x.dtype), dim)
 
-# %% ../../nbs/functional/50_functions.ipynb #c54c0694
+# %% ../../nbs/functional/50_functions.ipynb #75773a9d
 @on_lists(join_top)
 def soft_topk(
     x: Tensor,  # any shape, floating point
@@ -233,7 +234,7 @@ def soft_topk(
     method: "str | Operator" = "softsort",  # an operator or its name
     tau: "float | Tensor | None" = None,  # temperature in units of x; None is the operator's own (1.0)
     mask: "Tensor | None" = None,  # bool, broadcastable to x, True = a real element
-    offsets: "Tensor | tuple | None" = None,  # integer, (B + 1,): lists end to end along dim; or by `offsets_from`
+    offsets: "Tensor | ListOrder | None" = None,  # (B + 1,), integer: lists end to end along dim; or of `offsets_from`
     hard: bool = False,  # the values of `torch.topk`, with the soft gradient
     group: "object | None" = None,  # a torch.distributed group: x is this process's part along dim (165)
     gather: bool = False,  # with a group: collect all scores on every process, for operators that need it
@@ -254,7 +255,7 @@ def soft_topk(
         P = P.straight_through()
     return moved_back(y, dim), P
 
-# %% ../../nbs/functional/50_functions.ipynb #ba040cea
+# %% ../../nbs/functional/50_functions.ipynb #c2ce9ad2
 @on_lists(join_items)
 def soft_topk_mask(
     x: Tensor,  # any shape, floating point
@@ -265,7 +266,7 @@ def soft_topk_mask(
     method: str = "lapsum",  # "lapsum", "sinkhorn", "sparse", "threshold" or "simple"
     tau: "float | Tensor | None" = None,  # temperature in units of x; broadcasts as k does, None is 1.0
     mask: "Tensor | None" = None,  # bool, broadcastable to x, True = a real element
-    offsets: "Tensor | tuple | None" = None,  # integer, (B + 1,): lists end to end along dim; or by `offsets_from`
+    offsets: "Tensor | ListOrder | None" = None,  # (B + 1,), integer: lists end to end along dim; or of `offsets_from`
     hard: bool = False,  # zeros and ones (a part for a k that is no integer), with the soft gradient
 ) -> Tensor:  # weights in [0, 1] that sum to k along dim, the shape of x; zero at padded elements
     """Soft membership in the k largest (100.1), by the `TopKMask` of that name.

@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['soft_quantile', 'soft_median', 'soft_trimmed_mean']
 
-# %% ../../nbs/functional/51_quantiles.ipynb #83e80380
+# %% ../../nbs/functional/51_quantiles.ipynb #42d4647d
 import numbers
 
 import torch
@@ -20,6 +20,7 @@ from softsortlib.functional.arguments import (
 )
 from .functions import sorter
 from .parts import group_quantile, in_parts
+from ..ragged.lists import ListOrder
 
 # %% ../../nbs/functional/51_quantiles.ipynb #4a7d59bb
 INTERPOLATIONS = dict(
@@ -152,7 +153,7 @@ def _quantile(x, q, dim, keepdim, interpolation, method, tau, mask, hard):
         y = y.unsqueeze(dim)
     return y[0] if alone else y
 
-# %% ../../nbs/functional/51_quantiles.ipynb #dd086774
+# %% ../../nbs/functional/51_quantiles.ipynb #7f23154e
 @on_lists(join_sets)
 def soft_quantile(
     x: Tensor,  # any shape, floating point
@@ -164,7 +165,7 @@ def soft_quantile(
     method: "str | Operator" = "softsort",  # an operator or its name
     tau: "float | Tensor | None" = None,  # temperature in units of x; None is the operator's own (1.0)
     mask: "Tensor | None" = None,  # bool, broadcastable to x, True = a real element
-    offsets: "Tensor | tuple | None" = None,  # integer, (B + 1,): lists end to end along dim; or by `offsets_from`
+    offsets: "Tensor | ListOrder | None" = None,  # (B + 1,), integer: lists end to end along dim; or of `offsets_from`
     hard: bool = False,  # the values of `torch.quantile`, with the soft gradient
     group: "object | None" = None,  # a torch.distributed group: x is this process's part along dim (165)
     gather: bool = False,  # with a group: collect all scores on every process, for operators that need it
@@ -212,7 +213,7 @@ def _remains(s, mask, cut):
     shares = n.to(torch.float64 if has_double(s) else torch.float32)
     return (i >= (low * shares).long()) & (i < n - (high * shares).long())
 
-# %% ../../nbs/functional/51_quantiles.ipynb #fce495c1
+# %% ../../nbs/functional/51_quantiles.ipynb #5d472e31
 @on_lists(join_sets)
 def soft_trimmed_mean(
     x: Tensor,  # any shape, floating point
@@ -223,7 +224,7 @@ def soft_trimmed_mean(
     method: "str | Operator" = "softsort",  # an operator or its name
     tau: "float | Tensor | None" = None,  # temperature in units of x; None is the operator's own (1.0)
     mask: "Tensor | None" = None,  # bool, broadcastable to x, True = a real element
-    offsets: "Tensor | tuple | None" = None,  # integer, (B + 1,): lists end to end along dim; or by `offsets_from`
+    offsets: "Tensor | ListOrder | None" = None,  # (B + 1,), integer: lists end to end along dim; or of `offsets_from`
     hard: bool = False,  # the values of `scipy.stats.trim_mean`, with the soft gradient
 ) -> Tensor:  # x without dim; zero where a set has no real element
     """The mean of softly sorted values without the lowest and the highest (51.3).

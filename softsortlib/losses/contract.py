@@ -69,12 +69,12 @@ def set_inputs(
                          "leave it out with mask=scores.isfinite(), or clamp it")
     return s, y, mask
 
-# %% ../../nbs/losses/59_contract.ipynb #6b611a6e
+# %% ../../nbs/losses/59_contract.ipynb #dba7befe
 def check_not_negative(
     y: Tensor,  # grades of real elements, zero where padded, (..., n)
 ) -> None:
     "Raise `ValueError` for grades that cannot be gains or shares."
-    if not is_concrete(y):
+    if not is_concrete(y) or not y.numel():
         return
     low, high = (v.item() for v in y.aminmax())
     if low < 0 or high == float("inf"):
@@ -135,7 +135,7 @@ def _flat_lists(scores, relevance, offsets):
     offsets, _, scores, relevance = end_to_end(offsets, scores, relevance)
     return scores, relevance, check_offsets(offsets, scores)
 
-# %% ../../nbs/losses/59_contract.ipynb #0bede44b
+# %% ../../nbs/losses/59_contract.ipynb #0fa61a05
 def _of_lists(loss, scores, relevance, offsets, options, least, at_once=None):
     "The loss of lists."
     reduction = options.pop("reduction", "mean")
@@ -146,7 +146,7 @@ def _of_lists(loss, scores, relevance, offsets, options, least, at_once=None):
         return reduce_sets(*found, reduction, s.dtype)
     lists, parts = by_length(offsets), []
     k = options.get("k", 1)
-    fill = max(1, min(k, lists.longest)) if least and isinstance(k, int) else 1
+    fill = max(1, min(k, lists.longest or k)) if least and isinstance(k, int) else 1
     for call in calls((s, y), lists, options, fill):
         both = loss(*call.tensors, call.mask, reduction=apart, **call.options)
         parts.append(tuple(v if call.kept else v[..., :0] for v in both))

@@ -270,7 +270,7 @@ def _filled(parts, n, least):
     mask = torch.arange(least, device=parts[0].device) < n
     return [torch.nn.functional.pad(part, (0, least - n)) for part in parts], mask
 
-# %% ../../nbs/ragged/155_lists.ipynb #f36173ff
+# %% ../../nbs/ragged/155_lists.ipynb #d5d7f3d7
 def calls(
     tensors: tuple,  # of items, each (..., N)
     lists: Lists,  # how they are arranged
@@ -284,8 +284,8 @@ def calls(
     own = {name: of_lists(v, lists, name) for name, v in options.items()
            if name in PER_LIST and isinstance(v, Tensor) and v.ndim}
     if not tensors[0].shape[-1]:
-        nothing = [t.sum(-1)[..., None, None] for t in tensors]  # a zero of their graph
-        yield Call(nothing, None, {**options, **{name: v[0][..., :1] for name, v in own.items() if v}}, 0)
+        nothing, mask = _filled([t.sum(-1)[..., None, None] for t in tensors], 1, least)  # a zero of their graph
+        yield Call(nothing, mask, {**options, **{name: v[0][..., :1] for name, v in own.items() if v}}, 0)
     batched = [batches(t, lists) for t in tensors]
     for i, (n, _) in enumerate(lists.groups):
         if n:

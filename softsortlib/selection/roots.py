@@ -217,7 +217,7 @@ def _root_rows(lo, hi, s, tau, k, m, law, d):
     for b in range(lo, hi):
         d[b] = root_of(s[b], np.float64(s[b, m[b]]), np.float64(tau[b]), np.float64(k[b]), law, u)
 
-# %% ../../nbs/selection/105_roots.ipynb #8360b11b
+# %% ../../nbs/selection/105_roots.ipynb #0d9f81f2
 _MANY = switch("roots: chosen unsorted", 1024, "k")
 
 def _kth(s, k):
@@ -225,6 +225,8 @@ def _kth(s, k):
     count = k.ceil().long()
     if s.device.type != "cpu":  # to ask for the largest count would make the device wait
         return s.sort(dim=-1, descending=True).indices.gather(-1, count - 1)
+    if not count.numel():
+        return count
     most = int(count.max())
     if most == int(count.min()):
         values, order = s.topk(most, sorted=most < _MANY)
@@ -369,10 +371,10 @@ def _weigh_rows(lo, hi, s, tau, k, law, m, d, w):
         else:
             w[b] = math.nan
 
-# %% ../../nbs/selection/105_roots.ipynb #af5dc398
+# %% ../../nbs/selection/105_roots.ipynb #d04e57d4
 def _weigh_numba(s, tau, k, law):
     "w, d and m by the kernel; s (..., n), tau and k (..., 1)."
-    few = float(k.max()) <= FEW
+    few = not k.numel() or float(k.max()) <= FEW
     m = torch.full(tau.shape, -1, device=tau.device) if few else _kth(s, k).contiguous()
     d, w = s.new_empty(tau.shape), s.new_empty(s.shape)
     n = s.shape[-1]

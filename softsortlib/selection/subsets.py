@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['subset_marginals', 'SimpleTopK']
 
-# %% ../../nbs/selection/103_subsets.ipynb #baf038d5
+# %% ../../nbs/selection/103_subsets.ipynb #6f2c21d6
 from typing import TYPE_CHECKING
 
 import torch
@@ -66,7 +66,7 @@ def _tilted(s, k, tau, mask):
     v = (s - pivot) / tau - d
     return v if mask is None else v.masked_fill(~mask, -torch.inf)
 
-# %% ../../nbs/selection/103_subsets.ipynb #3114689b
+# %% ../../nbs/selection/103_subsets.ipynb #2a5d4dde
 _DIRECT = switch("subsets: degrees without a transform", 4, "k")
 
 def _length(least):
@@ -159,7 +159,7 @@ def _counted_backward(ctx, g):
 
 _counted = differentiable(_counted_op, 2, _counted_backward, _counted_setup)
 
-# %% ../../nbs/selection/103_subsets.ipynb #89e57c6c
+# %% ../../nbs/selection/103_subsets.ipynb #e01e377a
 class SimpleTopK(TopKMask, name="simple"):
     """Weights by the chance to be in a random subset of k elements (103.1; SIMPLE, Ahmed et al. 2023).
 
@@ -175,6 +175,8 @@ class SimpleTopK(TopKMask, name="simple"):
         "A bound of the counts k (..., 1) that costs no look at a device."
         if not isinstance(self.k, Tensor):
             return max(1, int(self.k))
+        if not k.numel():
+            return 1
         return int(k.max()) if is_concrete(k) else None
 
     def _weights(self, s, k, tau, mask):
