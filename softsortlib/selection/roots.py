@@ -217,16 +217,14 @@ def _root_rows(lo, hi, s, tau, k, m, law, d):
     for b in range(lo, hi):
         d[b] = root_of(s[b], np.float64(s[b, m[b]]), np.float64(tau[b]), np.float64(k[b]), law, u)
 
-# %% ../../nbs/selection/105_roots.ipynb #0d9f81f2
+# %% ../../nbs/selection/105_roots.ipynb #6a2e5162
 _MANY = switch("roots: chosen unsorted", 1024, "k")
 
 def _kth(s, k):
     "The index of the c-th largest of s (..., n), with c the ceiling of k (..., 1); long, (..., 1)."
     count = k.ceil().long()
-    if s.device.type != "cpu":  # to ask for the largest count would make the device wait
+    if s.device.type != "cpu" or not count.numel():  # to ask for the largest count would make the device wait
         return s.sort(dim=-1, descending=True).indices.gather(-1, count - 1)
-    if not count.numel():
-        return count
     most = int(count.max())
     if most == int(count.min()):
         values, order = s.topk(most, sorted=most < _MANY)
