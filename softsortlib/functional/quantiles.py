@@ -213,7 +213,7 @@ def _remains(s, mask, cut):
     shares = n.to(torch.float64 if has_double(s) else torch.float32)
     return (i >= (low * shares).long()) & (i < n - (high * shares).long())
 
-# %% ../../nbs/functional/51_quantiles.ipynb #5d472e31
+# %% ../../nbs/functional/51_quantiles.ipynb #959ce217
 @on_lists(join_sets)
 def soft_trimmed_mean(
     x: Tensor,  # any shape, floating point
@@ -226,7 +226,7 @@ def soft_trimmed_mean(
     mask: "Tensor | None" = None,  # bool, broadcastable to x, True = a real element
     offsets: "Tensor | ListOrder | None" = None,  # (B + 1,), integer: lists end to end along dim; or of `offsets_from`
     hard: bool = False,  # the values of `scipy.stats.trim_mean`, with the soft gradient
-) -> Tensor:  # x without dim; zero where a set has no real element
+) -> Tensor:  # the shape of x without dim; zero where a set has no real element
     """The mean of softly sorted values without the lowest and the highest (51.3).
 
     Raise `TypeError`, `ValueError` or `IndexError` when an argument does not fit."""
