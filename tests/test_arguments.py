@@ -35,7 +35,7 @@ MASKS = {"numbers": torch.ones(2, n), "list": [[True] * n] * 2, "other shape": t
 OFFSETS = {"list": [0, n], "numbers": torch.tensor([0.0, n]), "decreasing": torch.tensor([0, 4, 2, n]), "beyond": torch.tensor([0, 9]), "short": torch.tensor([0, 3]), "negative": torch.tensor([-1, n]),
            "not from 0": torch.tensor([1, n]), "matrix": torch.tensor([[0, n]]), "nothing": torch.tensor([], dtype=torch.long), "word": "a", "truth values": torch.tensor([False, True])}
 KINDS = {        # parameter: what is wrong for it
-    **dict.fromkeys("x s scores v perm relevance target logits P cost C ranks gains relevant u lengths logits discounts a b p".split(), TENSORS),
+    **dict.fromkeys("x s scores v perm relevance target logits P cost C ranks gains relevant u lengths ids sizes logits discounts a b p".split(), TENSORS),
     **dict.fromkeys("tau k dim q samples power tolerance max_iterations iterations steps layers steepness noise_scale chunk alpha bins mu step balance floor sharpness rtol start end weight_tau n lanes weights_tau classes".split(), NUMBERS),
     **dict.fromkeys("method kind sigmoid backend simplex interpolation reduction gain weights regularization gradient squash noise step_kind dtype variant empty_target_action".split(), WORDS),
     **dict.fromkeys("descending largest hard keepdim fixed_weights straight_through baseline balanced gather".split(), FLAGS),
@@ -53,7 +53,7 @@ def ways():
         parameters = inspect.signature(f).parameters
         fixed = {p: REQUIRED[p] for p, found in parameters.items() if found.default is inspect.Parameter.empty and p in REQUIRED} | given
         out[name] = (lambda **kwargs: finish(f(**kwargs)), [p for p in parameters if p in KINDS], fixed)
-    for f in ("soft_sort", "soft_rank", "soft_topk", "soft_topk_mask", "soft_quantile", "soft_permutation", "calibrate_tau", "tau_schedule"): add(f, getattr(functional, f))
+    for f in ("soft_sort", "soft_rank", "soft_topk", "soft_argsort", "soft_topk_mask", "soft_quantile", "soft_trimmed_mean", "soft_permutation", "calibrate_tau", "tau_schedule"): add(f, getattr(functional, f))
     add("soft_median", lambda x, dim=-1, keepdim=False, tau=None, method="softsort", mask=None, offsets=None: functional.soft_median(x, dim, keepdim, tau=tau, method=method, mask=mask, offsets=offsets))
     for f in sorted(losses.__all__):
         if f.endswith("_loss"): add(f, getattr(losses, f), **({"relevance": y > 1} if f in ("precision_loss", "recall_loss", "average_precision_loss", "quantised_ap_loss", "auc_loss", "reciprocal_rank_loss", "slatk_loss") else {}))
@@ -75,6 +75,7 @@ def ways():
     add("soft_matching", transport.soft_matching, **{list(inspect.signature(transport.soft_matching).parameters)[0]: torch.rand(2, n, n)})
     add("GumbelSinkhorn", transport.GumbelSinkhorn, lambda op: op(torch.rand(2, n, n)).to_dense())
     add("offsets_of", ragged.offsets_of)
+    add("offsets_from", ragged.offsets_from)
     for f in (ragged.chunked_quantile, ragged.chunked_threshold): add(f.__name__, f, x=s.flatten().numpy())
     add("ChunkedRank", ragged.ChunkedRank, lambda rank: rank(s.flatten()), x=s.flatten().numpy())
     add("SoftKNN", losses.SoftKNN, lambda knn: knn(s[:, :1, None], s[..., None], torch.tensor([[0, 1, 0, 1, 0]] * 2)))

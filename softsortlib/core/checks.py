@@ -114,12 +114,12 @@ def refuse_distributed(x, name):
         raise TypeError(f"{name} must be a plain tensor, got {type(x).__name__}: "
                         f"pass {name}.to_local() with group=, or {name}.full_tensor()")
 
-# %% ../../nbs/core/05_checks.ipynb #45c088a2
+# %% ../../nbs/core/05_checks.ipynb #717a7433
 def check_scores(
     scores: Tensor,  # (..., n), floating point
     name: str = "scores",  # how the message names them
 ) -> None:
-    "Raise `TypeError` or `ValueError` unless `scores` is a non-empty, dense floating point tensor of shape (..., n)."
+    "Raise `TypeError` or `ValueError` unless `scores` is a dense floating point tensor (..., n) with n > 0."
     if not isinstance(scores, Tensor):
         raise TypeError(f"{name} must be a torch.Tensor of shape (..., n), got {type(scores).__name__}: "
                         "wrap it in torch.as_tensor(...)")
@@ -132,7 +132,7 @@ def check_scores(
     if scores.layout != torch.strided:
         raise TypeError(f"{name} must be a dense tensor, got {scores.layout}: call {name}.to_dense()")
     refuse_distributed(scores, name)
-    if scores.ndim == 0 or scores.numel() == 0:
+    if scores.ndim == 0 or scores.shape[-1] == 0:
         raise ValueError(f"{name} must have shape (..., n) with at least one element, got {tuple(scores.shape)}")
 
 # %% ../../nbs/core/05_checks.ipynb #1fb1b91d

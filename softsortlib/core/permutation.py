@@ -20,7 +20,7 @@ from softsortlib.core.checks import (
     product_dtype, together, zero_outside,
 )
 
-# %% ../../nbs/core/00_permutation.ipynb #e52a6a42
+# %% ../../nbs/core/00_permutation.ipynb #1201a950
 def permutation_matrix(
     perm: Tensor,  # a permutation of 0..n-1 as `argsort` returns it, long, (..., n)
     dtype: torch.dtype = torch.float32,  # dtype of the matrix
@@ -32,7 +32,7 @@ def permutation_matrix(
     if not isinstance(perm, Tensor) or perm.dtype not in (torch.int64, torch.int32):
         got = getattr(perm, "dtype", type(perm).__name__)
         raise TypeError(f"perm must be a tensor of indices (torch.long), as argsort returns it, got {got}")
-    if perm.ndim == 0 or perm.numel() == 0:
+    if perm.ndim == 0 or perm.shape[-1] == 0:
         raise ValueError(f"perm must have shape (..., n) with at least one element, got {tuple(perm.shape)}")
     perm = perm.long()
     return nn.functional.one_hot(perm, perm.shape[-1]).to(dtype)
@@ -225,7 +225,7 @@ def _matvec(self, x, rows):
 def _rmatmul(self, y, rows):
     return _add(self._by_tiles(lambda rows, cut: self._dense(rows).mT @ y[..., cut, :], rows))
 
-# %% ../../nbs/core/00_permutation.ipynb #8739d6e8
+# %% ../../nbs/core/00_permutation.ipynb #acd08dbe
 @patch_to(SoftPermutation)
 def _log_prob(self, target, rows):
     "log P[rows[i], target[i]] for target (..., r); its batch is P's, or broadcasts from it."
@@ -239,6 +239,8 @@ def _log_prob(self, target, rows):
 
 @patch_to(SoftPermutation)
 def _hard(self, rows):
+    if not self.n:  # the map of no list
+        return torch.zeros(*self.batch, self.m, dtype=torch.long, device=self.device)
     return _join(self._by_tiles(lambda rows, cut: self._log_rows(rows).argmax(-1), rows), -1)
 
 # %% ../../nbs/core/00_permutation.ipynb #b9dd44d4

@@ -5,9 +5,10 @@
 # %% auto #0
 __all__ = []
 
-# %% ../../nbs/core/02_rounding.ipynb #4c89f279
+# %% ../../nbs/core/02_rounding.ipynb #ae0c46cc
 import numbers
 import operator
+import pickle
 
 import torch
 from torch import Tensor, nn
@@ -185,8 +186,14 @@ def _rmatmul(self, y, rows):
     nothing = y.new_zeros(*y.shape[:-2], self.n, y.shape[-1])
     return _soft_gradient(nothing.scatter_add(-2, index, y), self.P._rmatmul(y.detach(), rows))
 
-# %% ../../nbs/core/02_rounding.ipynb #9d63cebb
+# %% ../../nbs/core/02_rounding.ipynb #b8b28432
 @patch_to(SoftPermutation)
 def straight_through(self) -> SoftPermutation:
     "The same map, rounded in the forward pass and soft in the backward pass; `log_prob` stays the soft one's."
-    return StraightThrough(self)
+    return StraightThrough(self) if self.n else self  # without inputs there is nothing to round
+
+# %% ../../nbs/core/02_rounding.ipynb #5573cf4f
+@patch_to(SoftPermutation)
+def __deepcopy__(self, memo):
+    "A copy of the values, as from a file: `copy.deepcopy` of torch refuses tensors that have a graph."
+    return memo.setdefault(id(self), pickle.loads(pickle.dumps(self)))

@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = []
 
-# %% ../../nbs/functional/53_arguments.ipynb #11d84515
+# %% ../../nbs/functional/53_arguments.ipynb #4ccba27a
 import difflib
 import functools
 import inspect
@@ -17,13 +17,14 @@ import torch
 from torch import Tensor
 
 from ..core.operators import Operator, get_operator
-from ..core.permutation import check_mask, check_scores, compute_dtype, is_concrete
+from ..core.permutation import DensePermutation, check_mask, check_scores, compute_dtype, is_concrete
 from ..core.rank_operators import RankOperator, get_rank_operator
 from ..engine.radix import stable_sort
 from ..ragged.blocks import ListPermutation
 from ..ragged.kernels import Of, of_each_list
 from softsortlib.ragged.lists import (
-    by_length, calls, check_offsets, is_nested, items, nested_like, refuse_mask, to_lists, unnested,
+    by_length, calls, check_offsets, end_to_end, is_nested, items, nested_like, put_back, refuse_mask, to_lists,
+    unnested,
 )
 
 # %% ../../nbs/functional/53_arguments.ipynb #b42190eb
@@ -68,6 +69,25 @@ def moved_back(
 ) -> Tensor:
     "Undo `last_dim` for a result."
     return y if dim == -1 else y.movedim(-1, dim)
+
+# %% ../../nbs/functional/53_arguments.ipynb #ecb8b82d
+def several_dims(
+    x: Tensor,  # any shape, floating point
+    dim: "tuple | list | None",  # dimensions of a set; None all of them
+    mask: "Tensor | None",  # bool, broadcastable to x
+) -> tuple:  # x and its mask (..., n), and the shape of x with a one for each of these dimensions
+    "Flatten some dimensions to one; raise `TypeError`, `ValueError` or `IndexError` when an argument does not fit."
+    check_scores(x, "x")
+    dims = [dim_from_end(d, x.ndim) for d in (range(x.ndim) if dim is None else dim)]
+    if not dims or len(set(dims)) < len(dims):
+        raise ValueError(f"dim must name each dimension once and at least one, got {dim}")
+    mask = check_mask(mask, x)
+    ends = range(-len(dims), 0)
+    x, mask = (t if t is None else t.movedim(dims, list(ends)).flatten(-len(dims)) for t in (x, mask))
+    shape = list(x.shape[:-1])
+    for d in sorted(d + x.ndim - 1 + len(dims) for d in dims):
+        shape.insert(d, 1)
+    return x, mask, shape
 
 # %% ../../nbs/functional/53_arguments.ipynb #da6a7db6
 def finite_scores(
@@ -176,6 +196,21 @@ def hard_sort(
     padded = torch.arange(s.shape[-1], device=s.device) >= mask.sum(-1, keepdim=True)
     return t.masked_fill(padded, 0)
 
+# %% ../../nbs/functional/53_arguments.ipynb #6864fc28
+def hard_order(
+    s: Tensor,  # (..., n)
+    mask: "Tensor | None",  # bool, (..., n)
+    descending: bool,  # from the largest down
+) -> Tensor:  # which input stands where, long, (..., n), zero at padded positions
+    "The indices of a stable `torch.argsort` along the last dimension; padded elements come last, as zeros."
+    s = s.detach()
+    if mask is None:
+        return s.argsort(dim=-1, descending=descending, stable=True)
+    behind_all = -math.inf if descending else math.inf
+    order = s.masked_fill(~mask, behind_all).argsort(dim=-1, descending=descending, stable=True)
+    padded = torch.arange(s.shape[-1], device=s.device) >= mask.sum(-1, keepdim=True)
+    return order.masked_fill(padded, 0)
+
 # %% ../../nbs/functional/53_arguments.ipynb #9bf6fcec
 def _run_ends(
     t,  # sorted scores, (..., n)
@@ -205,7 +240,7 @@ def midranks(
     r = torch.empty_like(in_order).scatter(-1, order, in_order)
     return r if mask is None else r.masked_fill(~mask, 0)
 
-# %% ../../nbs/functional/53_arguments.ipynb #fa8a4203
+# %% ../../nbs/functional/53_arguments.ipynb #d890b043
 def join_items(results, kept, lists, dim):
     "Results (..., c, n), whose first `kept` belong to items, as one tensor with N at `dim`."
     return items([y[..., :n] for y, n in zip(results, kept)], lists.order).movedim(-1, dim)
@@ -216,15 +251,25 @@ def join_sets(results, kept, lists, dim):
     return to_lists([y if n else y[..., :0] for y, n in zip(results, kept)], lists).movedim(-1, dim)
 
 
+def _one_map(blocks, like, lists, rows):
+    "The blocks as one map with so many rows of each list; without an item a map of no columns, whose rows are zero."
+    if blocks:
+        return ListPermutation(blocks, lists, rows)
+    m = len(lists.lists) * (rows or 0)
+    zero = like.to_dense().to(compute_dtype(like.dtype))[..., 0, :1, :0]
+    row_mask = torch.zeros(*zero.shape[:-2], m, dtype=torch.bool, device=zero.device)
+    return DensePermutation(zero.expand(*zero.shape[:-2], m, 0), like.dtype, row_mask=row_mask)
+
+
 def join_maps(results, kept, lists, dim):
     "Maps (..., c, n, n) as one, (..., N, N)."
-    return ListPermutation([P for P, n in zip(results, kept) if n], lists)
+    return _one_map([P for P, n in zip(results, kept) if n], results[0], lists, None)
 
 
 def join_top(results, kept, lists, dim):
     "Values (..., c, k) with B, k at `dim`, and the map (..., B k, N)."
-    y = to_lists([y for y, _ in results], lists, -2)
-    P = ListPermutation([P for (_, P), n in zip(results, kept) if n], lists, y.shape[-1])
+    y = to_lists([y if n else y[..., :0, :] for (y, _), n in zip(results, kept)], lists, -2)
+    P = _one_map([P for (_, P), n in zip(results, kept) if n], results[0][1], lists, y.shape[-1])
     return y.movedim((-2, -1), (dim - 1, dim)), P
 
 # %% ../../nbs/functional/53_arguments.ipynb #0a512c11
@@ -248,7 +293,7 @@ def _least(k, lists):
         raise ValueError(f"k must be at most {lists.longest}, the length of the longest list, got {k}")
     return max(1, math.ceil(k))
 
-# %% ../../nbs/functional/53_arguments.ipynb #569389a5
+# %% ../../nbs/functional/53_arguments.ipynb #ed845a76
 def _in_blocks(f, join, s, offsets, dim, options):
     "What f says of each list of s (..., N), one length at a time."
     lists = by_length(offsets)
@@ -268,19 +313,24 @@ def _by_kernel(f, s, offsets, of, tau, options):
     y = of_each_list(turned(s, sign), offsets, tau, of, plain)
     return turned(y, sign) if of == Of.SORT else y
 
-
+# %% ../../nbs/functional/53_arguments.ipynb #5a3ed55e
 def _of_lists(f, join, kernel, x, offsets, dim=-1, mask=None, keepdim=False, **options):
     "What f says of each list."
     refuse_mask(mask)
     flat, offsets, dim = _concatenated(x, offsets, dim)
-    s = flat.movedim(dim, -1)
+    offsets, order, s = end_to_end(offsets, flat.movedim(dim, -1))
+    if order is not None and join in (join_maps, join_top):
+        raise ValueError("offsets must be a tensor where the result is a map, got a ListOrder: unpack "
+                         "offsets, order = offsets_from(...), and give the items as x[..., order]")
     offsets = check_offsets(offsets, s)
     found = None if kernel is None else kernel(s, offsets, **options)
     if found is None:
         y = _in_blocks(f, join, s, offsets, dim, options)
     else:
         y = _by_kernel(f, s, offsets, *found, options).movedim(-1, dim)
-    return nested_like(y, x) if is_nested(x) and join is join_items else y
+    if join is not join_items:
+        return y
+    return nested_like(y, x) if is_nested(x) else put_back(y, order, dim)
 
 # %% ../../nbs/functional/53_arguments.ipynb #bbe7e075
 F = TypeVar("F", bound=Callable[..., Any])

@@ -87,13 +87,15 @@ def _check_numbers(**values):
         if isinstance(value, bool) or not isinstance(value, numbers.Real):
             raise TypeError(f"{name} must be a number, got {type(value).__name__}")
 
-# %% ../../nbs/functional/52_temperature.ipynb #2ed4bda4
+# %% ../../nbs/functional/52_temperature.ipynb #e62884f4
 def _check_calibration(scores, sharpness, rtol):
     "Raise `TypeError`, `ValueError` or `RuntimeError` for arguments with which nothing can be calibrated."
     _check_numbers(sharpness=sharpness, rtol=rtol)
     if not (0 < sharpness < 1 and rtol > 0):
         raise ValueError(f"sharpness must be between 0 and 1 and rtol positive, got {sharpness} and {rtol}")
     check_scores(scores)
+    if not scores.numel():
+        raise ValueError(f"scores must hold at least one set, got {tuple(scores.shape)}")
     if not has_values(scores):
         raise RuntimeError("calibrate_tau looks at the scores and returns a number: "
                            "call it outside torch.func and torch.compile, and pass the result as tau")

@@ -132,7 +132,7 @@ def _check_batches(queries, candidates, labels):
     if not fits(labels.shape[:-1], batch):
         raise ValueError(f"labels must broadcast to {(*batch, candidates.shape[-2])}, got {tuple(labels.shape)}")
 
-# %% ../../nbs/losses/58_knn.ipynb #5f6a00e8
+# %% ../../nbs/losses/58_knn.ipynb #0bf86b1e
 def _check_vote(queries, candidates, labels, k):
     "Raise `TypeError` or `ValueError` unless k of the labelled candidates can vote about the queries."
     _check_points(queries, candidates)
@@ -140,7 +140,7 @@ def _check_vote(queries, candidates, labels, k):
     if queries.dtype != candidates.dtype:
         raise TypeError("queries and candidates must have one dtype, "
                         f"got {queries.dtype} and {candidates.dtype}: cast one of them")
-    if 0 in queries.shape[:-1]:
+    if queries.shape[-2] == 0:
         raise ValueError(f"queries must hold at least one query, got {tuple(queries.shape)}")
     if k > candidates.shape[-2]:
         raise ValueError(f"k must be in 1..{candidates.shape[-2]}, the number of candidates, got {k}")
@@ -148,7 +148,7 @@ def _check_vote(queries, candidates, labels, k):
 
 def _check_numbers(labels, classes):
     "Raise `ValueError` unless the labels are numbers of classes, of which there are `classes` or any number, None."
-    if is_concrete(labels) and (labels.min() < 0 or classes is not None and labels.max() >= classes):
+    if is_concrete(labels) and labels.numel() and (labels.min() < 0 or classes is not None and labels.max() >= classes):
         top = f" to {classes - 1}" if classes else ""
         raise ValueError(f"labels must be class numbers from 0{top}, got {labels.min().item()}..{labels.max().item()}")
 
@@ -171,7 +171,7 @@ def _log_column_means(P):
     total = (log_P - top[..., None, :]).exp().sum(-2).clamp(min=torch.finfo(log_P.dtype).tiny)
     return total.log() + top - log_rows
 
-# %% ../../nbs/losses/58_knn.ipynb #ae174a24
+# %% ../../nbs/losses/58_knn.ipynb #43d88378
 @patch_to(SoftKNN)
 def forward(self,
     queries: Tensor,  # embedded queries, (..., q, d)
@@ -193,6 +193,8 @@ def forward(self,
     if self.classes is None and not has_values(labels):
         raise RuntimeError("classes must be given, as SoftKNN(k, classes=10), under torch.func and torch.compile: "
                            "labels cannot be looked at there")
+    if self.classes is None and not labels.numel():
+        raise RuntimeError("classes must be given, as SoftKNN(k, classes=10), where there are no labels to count them")
     classes = self.classes or int(labels.max()) + 1
     return _log_class_sums(log_w, labels, classes).to(queries.dtype)
 

@@ -85,7 +85,7 @@ def _(s, tau, lam, size, kind, sigmoid, trick):
 
 exact_differences = differentiable(_error_free_differences, 4, grad_see, keep_sets)
 
-# %% ../../nbs/networks/23_error_free.ipynb #be508eff
+# %% ../../nbs/networks/23_error_free.ipynb #7a6a8325
 @custom_op("network_error_free_arguments", __name__)
 def _error_free_arguments(s: Tensor, tau: Tensor, lam: Tensor, size: Tensor, kind: str, sigmoid: str,
                           trick: bool) -> tuple[Tensor, Tensor]:
@@ -93,7 +93,7 @@ def _error_free_arguments(s: Tensor, tau: Tensor, lam: Tensor, size: Tensor, kin
     if choose(s, "", triton=has_kernel(s)) == "triton":
         sets = one_batch(s.shape[:-1], s, tau, lam, size)
         pair = _gpu().exact_differences_triton(*sets, kind, sigmoid, trick)
-        return tuple(a.view(*s.shape[:-1], -1) for a in pair)
+        return tuple(a.view(*s.shape[:-1], a.shape[-1]) for a in pair)
     net = sorting_network(kind, s.shape[-1], str(s.device))
     d = walk_lanes(s.to(tau), net, net.need < size[..., None], _compare_exactly)
     return d, sigmoid_argument(d, tau[..., None], lam[..., None] if trick else None, s.dtype)

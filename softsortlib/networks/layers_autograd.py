@@ -48,7 +48,7 @@ def sorting_size(
     distances = [1 << k for b in range((n - 1).bit_length()) for k in range(b + 1)]
     return sum(n // (2 * m) * m + max(0, n % (2 * m) - m) for m in distances)
 
-# %% ../../nbs/networks/27_layers_autograd.ipynb #7068edc8
+# %% ../../nbs/networks/27_layers_autograd.ipynb #56fa323f
 def _see_plain(s, tau, lam, size, kind, sigmoid, trick):
     "The plain form."
     net, active = _active(kind, s.shape[-1], size)
@@ -62,12 +62,12 @@ def _see_numba(s, tau, lam, size, kind, sigmoid, trick):
     "The kernels of chapter 25."
     flat, *rest = one_batch(s.shape[:-1], s, tau, lam, size)
     d, _ = see(*arrays(flat), _rule(*rest, sigmoid, trick), kind)
-    return torch.from_numpy(d).view(*s.shape[:-1], -1)
+    return torch.from_numpy(d).view(*s.shape[:-1], d.shape[-1])
 
 def _see_triton(s, tau, lam, size, kind, sigmoid, trick):
     "The kernels of chapter 28."
     d, _ = _gpu().triton_differences(*one_batch(s.shape[:-1], s, tau, lam, size), kind, sigmoid, trick)
-    return d.view(*s.shape[:-1], -1)
+    return d.view(*s.shape[:-1], d.shape[-1])
 
 # %% ../../nbs/networks/27_layers_autograd.ipynb #ce8e0f92
 @custom_op("network_differences", __name__)
@@ -154,7 +154,7 @@ def grad_see(ctx, gd):
 _see_backward = twice(_see_back_op, 6, _see_backward_plain)
 network_differences = differentiable(_network_differences, 4, grad_see, keep_sets)
 
-# %% ../../nbs/networks/27_layers_autograd.ipynb #79622b54
+# %% ../../nbs/networks/27_layers_autograd.ipynb #478119d9
 def _arguments_plain(s, tau, lam, size, kind, sigmoid, trick):
     "The plain form: the differences in the dtype of tau, and the sigmoid arguments in that of s."
     d = _see_plain(s.to(tau), tau, lam, size, kind, sigmoid, trick)
@@ -164,12 +164,12 @@ def _arguments_numba(s, tau, lam, size, kind, sigmoid, trick):
     "The kernel of chapter 25."
     flat, *rest = one_batch(s.shape[:-1], s, tau, lam, size)
     pair = see(*arrays(flat), _rule(*rest, sigmoid, trick), kind)
-    return tuple(torch.from_numpy(a).view(*s.shape[:-1], -1) for a in pair)
+    return tuple(torch.from_numpy(a).view(*s.shape[:-1], a.shape[-1]) for a in pair)
 
 def _arguments_triton(s, tau, lam, size, kind, sigmoid, trick):
     "The kernels of chapter 28."
     pair = _gpu().triton_differences(*one_batch(s.shape[:-1], s, tau, lam, size), kind, sigmoid, trick)
-    return tuple(a.view(*s.shape[:-1], -1) for a in pair)
+    return tuple(a.view(*s.shape[:-1], a.shape[-1]) for a in pair)
 
 @custom_op("network_arguments", __name__)
 def _network_arguments(s: Tensor, tau: Tensor, lam: Tensor, size: Tensor, kind: str, sigmoid: str,

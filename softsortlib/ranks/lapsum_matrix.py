@@ -245,7 +245,7 @@ def _matrix_back_rows(lo, hi, G, line, learn, grads):
             grads.tau[unit] += spread / line.tau[b] ** 2
         pulls /= E.dtype.type(line.tau[b])
 
-# %% ../../nbs/ranks/49_lapsum_matrix.ipynb #e6941e07
+# %% ../../nbs/ranks/49_lapsum_matrix.ipynb #a0e3b8a6
 def _line(s, tau, cells, order, real):
     "The arguments as arrays, with one batch dimension."
     B = tau.numel()
@@ -273,7 +273,7 @@ def _grads_numba(G, s, tau, cells, order, real, learn):
     out = CellGrads(*arrays(of_s, of_tau, *(a.view(-1, r) for a in (u, v, w))))
     line = _line(s, tau, cells, order, real)
     spread_rows(_matrix_back_rows, units, G.numel(), *arrays(G.reshape(-1, r, n)), line, learn, out)
-    parts = units // batch.numel()
+    parts = units // max(1, batch.numel())
     return of_s.view(*batch, parts, n).sum(-2), of_tau.view(*batch, parts).sum(-1, keepdim=True), u, v, w
 
 # %% ../../nbs/ranks/49_lapsum_matrix.ipynb #ca5faeee

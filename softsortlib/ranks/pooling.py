@@ -301,7 +301,7 @@ def _(z, w, kl, backend):
 
 project = differentiable(_project_op, 2, _project_backward, _project_setup)
 
-# %% ../../nbs/ranks/47_pooling.ipynb #764ee9ef
+# %% ../../nbs/ranks/47_pooling.ipynb #e874a84b
 def _check_real(name, x):
     "Raise `TypeError` unless x is a tensor in single or double precision."
     if not isinstance(x, Tensor) or x.dtype not in (torch.float32, torch.float64):
@@ -314,7 +314,7 @@ def _check_sequences(z, w):
     if w is None:
         w = torch.zeros_like(z)
     _check_real("w", w)
-    if z.ndim == 0 or z.numel() == 0:
+    if z.ndim == 0 or z.shape[-1] == 0:
         raise ValueError(f"z must have shape (..., n) with at least one element, got {tuple(z.shape)}")
     try:
         return z, w.to(z.dtype).expand(z.shape)

@@ -474,7 +474,7 @@ def sets_of(s, tau, mask, descending, law):
     tau = tau.detach().double().reshape(-1).numpy() if isinstance(tau, Tensor) else np.array((float(tau),))
     return Sets(rows, real, tau, 1.0 if descending else -1.0, int(law))
 
-# %% ../../nbs/rowwise/10_small.ipynb #2af70214
+# %% ../../nbs/rowwise/10_small.ipynb #b50233c4
 class Answer(NamedTuple):
     "What the kernel made, and what it was given."
     x: np.ndarray       # the payload, (B, n)
@@ -497,15 +497,16 @@ def _answered(request, x):
 def _told(request, made):
     "The answer as a tensor."
     whole = request.asked <= Asked.LOGARITHM
-    return torch.from_numpy(made.P.reshape(*request.shape, -1) if whole else made.y.reshape(request.shape))
+    made, shape = (made.P, (*request.shape, request.shape[-1])) if whole else (made.y, request.shape)
+    return torch.from_numpy(made.reshape(shape))
 
-# %% ../../nbs/rowwise/10_small.ipynb #7b5674f5
+# %% ../../nbs/rowwise/10_small.ipynb #26d5e7ba
 def _pulled(request, made, G, learn):
     "The gradients of scores, temperatures (None unless they learn) and payload, as arrays."
     s, n = request.sets.s, request.shape[-1]
     gs, gx = np.empty(s.shape, s.dtype), np.zeros(s.shape, s.dtype)
     H = np.empty((len(s) if learn else 0, n, n), s.dtype)
-    G, = arrays(G.reshape(len(s), -1, n))
+    G, = arrays(G.reshape(len(s), n if request.asked <= Asked.LOGARITHM else 1, n))
     spread_rows(pull_sets, len(s), made.P.size // 2, request.sets, int(request.asked), *made, G, gs, gx, H)
     if not learn:
         return gs, None, gx
@@ -523,7 +524,7 @@ def _again(plain, given, G):
     grads = iter(torch.autograd.grad(plain(*given), wanted, G, create_graph=True))
     return [next(grads) if it_does else None for it_does in learn]
 
-# %% ../../nbs/rowwise/10_small.ipynb #0bcae63b
+# %% ../../nbs/rowwise/10_small.ipynb #969044c6
 class _Small(torch.autograd.Function):
     @staticmethod
     def forward(ctx, s, tau, x, request):
@@ -541,7 +542,7 @@ class _Small(torch.autograd.Function):
         if torch.is_grad_enabled():
             return *_again(request.plain, (s, ctx.tau if tau is None else tau, x), G), None
         if made.P is None:
-            made = made._replace(P=y.numpy().reshape(*made.y.shape, -1))
+            made = made._replace(P=y.numpy().reshape(*made.y.shape, made.y.shape[-1]))
         gs, gtau, gx = _pulled(request, made, G, ctx.needs_input_grad[1])
         gtau = None if gtau is None else torch.from_numpy(gtau).view(tau.shape).to(tau.dtype)
         gx = torch.from_numpy(gx.reshape(s.shape)) if ctx.needs_input_grad[2] else None

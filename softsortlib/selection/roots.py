@@ -217,13 +217,13 @@ def _root_rows(lo, hi, s, tau, k, m, law, d):
     for b in range(lo, hi):
         d[b] = root_of(s[b], np.float64(s[b, m[b]]), np.float64(tau[b]), np.float64(k[b]), law, u)
 
-# %% ../../nbs/selection/105_roots.ipynb #8360b11b
+# %% ../../nbs/selection/105_roots.ipynb #6a2e5162
 _MANY = switch("roots: chosen unsorted", 1024, "k")
 
 def _kth(s, k):
     "The index of the c-th largest of s (..., n), with c the ceiling of k (..., 1); long, (..., 1)."
     count = k.ceil().long()
-    if s.device.type != "cpu":  # to ask for the largest count would make the device wait
+    if s.device.type != "cpu" or not count.numel():  # to ask for the largest count would make the device wait
         return s.sort(dim=-1, descending=True).indices.gather(-1, count - 1)
     most = int(count.max())
     if most == int(count.min()):
@@ -369,10 +369,10 @@ def _weigh_rows(lo, hi, s, tau, k, law, m, d, w):
         else:
             w[b] = math.nan
 
-# %% ../../nbs/selection/105_roots.ipynb #af5dc398
+# %% ../../nbs/selection/105_roots.ipynb #d04e57d4
 def _weigh_numba(s, tau, k, law):
     "w, d and m by the kernel; s (..., n), tau and k (..., 1)."
-    few = float(k.max()) <= FEW
+    few = not k.numel() or float(k.max()) <= FEW
     m = torch.full(tau.shape, -1, device=tau.device) if few else _kth(s, k).contiguous()
     d, w = s.new_empty(tau.shape), s.new_empty(s.shape)
     n = s.shape[-1]

@@ -5,6 +5,24 @@
 # %% auto #0
 __all__ = ['subset_marginals', 'SimpleTopK']
 
+# %% ../../nbs/selection/103_subsets.ipynb #6f2c21d6
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from softsortlib.core.checks import (
+    check_mask, check_scores, full_precision, is_concrete, patch_to, zero_outside,
+)
+from ..core.operators import check_tau
+from ..ranks.laplace import check_count
+from ..engine.autograd import batched, custom_op, differentiable
+from ..engine.dispatch import choose, precise, switch, tensor_on
+from ..ranks.sigmoid import tau_column
+from .counts import count_pull, count_weights
+from .masks import TopKMask
+from .roots import Law, root
+
 # %% ../../nbs/selection/103_subsets.ipynb #40ebc64e
 from typing import TYPE_CHECKING
 
@@ -159,7 +177,7 @@ def _counted_backward(ctx, g):
 
 _counted = differentiable(_counted_op, 2, _counted_backward, _counted_setup)
 
-# %% ../../nbs/selection/103_subsets.ipynb #89e57c6c
+# %% ../../nbs/selection/103_subsets.ipynb #e01e377a
 class SimpleTopK(TopKMask, name="simple"):
     """Weights by the chance to be in a random subset of k elements (103.1; SIMPLE, Ahmed et al. 2023).
 
@@ -175,6 +193,8 @@ class SimpleTopK(TopKMask, name="simple"):
         "A bound of the counts k (..., 1) that costs no look at a device."
         if not isinstance(self.k, Tensor):
             return max(1, int(self.k))
+        if not k.numel():
+            return 1
         return int(k.max()) if is_concrete(k) else None
 
     def _weights(self, s, k, tau, mask):

@@ -7,13 +7,14 @@ import pickle
 
 import pytest
 import torch
+from tables import OPERATORS
 from torch import nn
 from torch.testing import assert_close
 
-from softsortlib import Operator, Permutahedron, SinkhornSort, SoftSort, Stochastic, losses
-from softsortlib.core import RankOperator
+from softsortlib import Operator, Permutahedron, SinkhornSort, SoftSort, Stochastic, losses, soft_permutation, soft_topk
+from softsortlib.core import RankOperator, SampleMean
 from softsortlib.losses import SoftKNN
-from softsortlib.transport import GumbelSinkhorn
+from softsortlib.transport import GumbelSinkhorn, soft_matching
 
 S = torch.randn(3, 6, generator=torch.Generator().manual_seed(0))
 GRADES = torch.tensor([[2, 0, 1, 0, 3, 0], [0, 1, 0, 0, 0, 2], [1, 1, 0, 0, 2, 0]])
@@ -99,3 +100,28 @@ def test_a_spawned_worker_computes_the_same():
     found = here.recv()
     worker.join(30)
     for name, m in sent.items(): assert_close(torch.tensor(found[name]), value(m).detach().float(), rtol=1e-6, atol=1e-7)
+
+
+def maps():
+    "Every soft permutation, small and large, with a mask and without, and what is made of it; scores that have a graph."
+    for n in (3, 20, 140):
+        s = torch.randn(2, n, generator=torch.Generator().manual_seed(n)).requires_grad_()
+        mask = (torch.arange(n) < n - 1).expand(2, n)
+        for row in OPERATORS:
+            for m in (None, mask): yield f"{row.name}, {n}", row.make()(2 * s, m)
+        for name in ("sinkhorn", "lapsum"): yield f"learned tau, {name}, {n}", Operator.names[name](tau=nn.Parameter(torch.tensor(0.5)))(s)
+    x, offsets = torch.randn(7, generator=torch.Generator().manual_seed(0)).requires_grad_(), torch.tensor([0, 3, 3, 7])
+    yield "lists", soft_permutation(2 * x, offsets=offsets)
+    yield "first rows of lists", soft_topk(2 * x, 2, offsets=offsets)[1]
+    yield "no list", soft_permutation(x[:0], offsets=torch.tensor([0]))
+    yield "matching", soft_matching(torch.eye(4).requires_grad_() * 2)
+    yield "mean of samples", SampleMean(Stochastic("softsort", 3, torch.Generator().manual_seed(0))(2 * x))
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_soft_permutation_is_pickled_copied_and_saved(way):
+    for name, P in maps():
+        for form, Q in (("whole", P), ("rows", P[..., :2, :]), ("transposed", P.mT), ("rounded", P.straight_through())):
+            twin, x = WAYS[way](Q), torch.randn(Q.shape[-1], generator=torch.Generator().manual_seed(1))
+            assert type(twin) is type(Q) and twin.shape == Q.shape and twin.dtype == Q.dtype, (name, form)
+            assert_close(twin @ x, Q @ x, rtol=0, atol=0, msg=lambda said, at=(name, form): f"{at}: {said}")

@@ -11,8 +11,8 @@ from torch.testing import assert_close
 from softsortlib.core.operators import Operator
 from softsortlib.core.rank_operators import RankOperator
 from softsortlib.functional import (
-    calibrate_tau, quantiles, soft_median, soft_permutation, soft_quantile, soft_rank, soft_sort, soft_topk,
-    tau_schedule,
+    calibrate_tau, quantiles, soft_argsort, soft_median, soft_permutation, soft_quantile, soft_rank, soft_sort, soft_topk,
+    soft_trimmed_mean, tau_schedule,
 )
 from softsortlib.rowwise.softsort import SoftSort
 
@@ -472,3 +472,122 @@ def test_the_largest_of_tied_scores_has_its_slope():
     def smooth(s): return (s / 0.3).softmax(-1) @ s
     assert_close(top(TIED), smooth(TIED))
     assert_close(torch.func.grad(top)(TIED), torch.func.grad(smooth)(TIED))
+
+
+@pytest.mark.parametrize("method", METHODS, ids=str)
+def test_argsort_in_the_hard_limit(method, rng):
+    if method in NETWORKS: pytest.skip("their sigmoids have heavy tails")
+    method = SoftSort(1e-18, power=2) if isinstance(method, SoftSort) else method
+    for x, dim, descending, _ in cases(60):
+        x = torch.stack([torch.randperm(x.numel(), generator=rng)]).double().reshape(x.shape) if len(x.unique()) < x.numel() else x
+        assert_close(soft_argsort(x, dim, descending, method=method, tau=tau_of(method)), x.argsort(dim, descending).double(), rtol=1e-9, atol=1e-9)
+
+
+def test_argsort_is_the_mean_index(rng):
+    x = torch.randn(3, 5, 4, generator=rng, dtype=torch.float64, requires_grad=True)
+    for dim in (0, 1, -1):
+        n = x.shape[dim]
+        a = soft_argsort(x, dim, tau=0.5)
+        assert_close(a, (soft_permutation(x, dim, tau=0.5) @ torch.arange(n, dtype=x.dtype)).movedim(-1, dim))
+        assert (a >= 0).all() and (a <= n - 1).all()
+    assert torch.autograd.gradcheck(lambda x: soft_argsort(x, 1, tau=0.5), x)
+
+
+def test_argsort_hard_is_torchs_and_has_the_soft_gradient(rng):
+    for descending in (False, True):
+        x = torch.randint(0, 4, (3, 9), generator=rng).double().requires_grad_()
+        mask = torch.rand(3, 9, generator=rng) < 0.7
+        hard = soft_argsort(x, -1, descending, hard=True, tau=0.4)
+        assert torch.equal(hard, x.argsort(dim=-1, descending=descending, stable=True).double())
+        g, h = (torch.autograd.grad(y.square().mul(torch.arange(9)).sum(), x)[0] for y in (soft_argsort(x, -1, descending, tau=0.4), hard))
+        assert g.abs().sum() > 0 and not torch.equal(g, h)      # the chain rule goes through other values
+        assert torch.equal(*(torch.autograd.grad(y.mul(torch.arange(9)).sum(), x)[0] for y in (soft_argsort(x, -1, descending, tau=0.4), soft_argsort(x, -1, descending, tau=0.4, hard=True))))
+        some = soft_argsort(x.detach().masked_fill(~mask, math.nan), -1, descending, mask=mask, tau=1e-6, hard=True)
+        for row, here, got in zip(x.detach(), mask, some):
+            real = here.nonzero()[:, 0]
+            assert got.tolist() == [*real[row[real].argsort(dim=-1, descending=descending, stable=True)].tolist(), *[0] * int((~here).sum())]
+
+
+def test_argsort_of_lists_counts_within_each(rng):
+    x, offsets = torch.randn(7, generator=rng), torch.tensor([0, 3, 3, 7])
+    want = torch.cat([soft_argsort(x[:3], tau=0.2), soft_argsort(x[3:], tau=0.2)])
+    assert_close(soft_argsort(x, tau=0.2, offsets=offsets), want)
+    jagged = torch.nested.nested_tensor([x[:3], x[3:]], layout=torch.jagged)
+    assert_close(soft_argsort(jagged, tau=0.2).values(), want)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_argsort_is_rounded_once(dtype, rng):
+    x = torch.randn(700, generator=rng).to(dtype)
+    assert_close(soft_argsort(x, tau=0.1), soft_argsort(x.float() if dtype.itemsize == 2 else x, tau=0.1).to(dtype), rtol=0, atol=0)
+    with pytest.raises(TypeError, match="no soft permutation"): soft_argsort(x, method="sigmoid")
+    if dtype == torch.float16:
+        with pytest.raises(ValueError, match="do not fit"): soft_argsort(torch.zeros(70_000, dtype=dtype))
+
+
+PICTURES = torch.randn(2, 3, 4, 5, generator=torch.Generator().manual_seed(4), dtype=torch.float64)
+
+
+def in_sets(x, dims):
+    "x with these dimensions at its end as one, by torch alone."
+    dims = sorted(d % x.ndim for d in dims)
+    return x.permute(*[d for d in range(x.ndim) if d not in dims], *dims).flatten(-len(dims))
+
+
+@pytest.mark.parametrize("dims", [(1, 2), (-1, 0), [2], (3, 1, 0), None], ids=str)
+@pytest.mark.parametrize("keepdim", [False, True])
+def test_a_set_of_several_dimensions(dims, keepdim):
+    x, every = PICTURES.clone().requires_grad_(), range(4) if dims is None else dims
+    sets, kept = in_sets(x, every), [1 if d in {e % 4 for e in every} else n for d, n in enumerate(x.shape)]
+    shape = kept if keepdim else sets.shape[:-1]
+    q = torch.tensor([0.1, 0.77], dtype=x.dtype)
+    for got, want in [(soft_quantile(x, 0.3, dims, keepdim, tau=0.2), soft_quantile(sets, 0.3, tau=0.2)), (soft_median(x, dims, keepdim, tau=0.3, hard=True), soft_median(sets, tau=0.3, hard=True)),
+                      (soft_trimmed_mean(x, 0.2, dims, keepdim, tau=0.2), soft_trimmed_mean(sets, 0.2, tau=0.2))]:
+        assert_close(got, want.reshape(shape), rtol=1e-12, atol=1e-12)
+        assert_close(*(torch.autograd.grad(y.square().sum(), x, retain_graph=True)[0] for y in (got, want)), rtol=1e-9, atol=1e-12)
+    assert torch.equal(soft_median(x, dims, keepdim, hard=True), sets.quantile(0.5, -1).reshape(shape))
+    assert_close(soft_quantile(x, q, dims, keepdim, tau=0.2), soft_quantile(sets, q, tau=0.2).reshape(2, *shape))
+
+
+def test_a_picture_with_a_mask(rng):
+    x, mask = PICTURES.masked_fill(PICTURES > 1.5, math.nan), PICTURES <= 1.5
+    for f, hard in [(soft_median, lambda a: a.quantile(0.5)), (lambda *a, **kw: soft_quantile(a[0], 0.3, *a[1:], **kw), lambda a: a.quantile(0.3))]:
+        want = torch.stack([torch.stack([hard(c[m]) for c, m in zip(p, n)]) for p, n in zip(x, mask)])
+        assert_close(f(x, (2, 3), mask=mask, tau=1e-9), want)
+        assert_close(f(x, None, mask=mask, hard=True), hard(x[mask]))
+    frame = torch.arange(5) > 0                                     # broadcasts
+    assert_close(soft_median(PICTURES, (1, 3), mask=frame, tau=0.1), soft_median(PICTURES[..., 1:], (1, 3), tau=0.1))
+
+
+@pytest.mark.parametrize("cut", [0, 0.1, 0.2, 0.34, 0.49, (0, 0.25), (0.5, 0.4)], ids=str)
+def test_trimmed_means_of_scipy(cut, rng):
+    low, high = cut if isinstance(cut, tuple) else (cut, cut)
+    for n in (1, 2, 5, 10, 50):
+        x = torch.randn(3, n, generator=rng, dtype=torch.float64)
+        t = x.sort(-1).values[..., int(low * n):n - int(high * n)].mean(-1)
+        if low == high: assert_close(t, torch.from_numpy(pytest.importorskip("scipy.stats").trim_mean(x.numpy(), cut, -1)))
+        assert_close(soft_trimmed_mean(x, cut, tau=1e-9), t)
+        assert_close(soft_trimmed_mean(x, cut, hard=True), t)
+        long = torch.cat([x, torch.full((3, 4), math.nan, dtype=x.dtype)], -1)
+        assert_close(soft_trimmed_mean(long, cut, tau=0.5, mask=~long.isnan()), soft_trimmed_mean(x, cut, tau=0.5))
+        assert_close(soft_trimmed_mean(x.flatten(), cut, tau=0.5, offsets=torch.arange(4) * n), soft_trimmed_mean(x, cut, tau=0.5))
+
+
+def test_the_gradient_of_a_trimmed_mean(rng):
+    x = torch.randn(3, 10, generator=rng, dtype=torch.float64, requires_grad=True)
+    assert torch.autograd.gradcheck(lambda x: soft_trimmed_mean(x, 0.2, tau=0.4), x)
+    g, = torch.autograd.grad(soft_trimmed_mean(x, 0.2, tau=1e-9).sum(), x)
+    assert_close(g, ((x.argsort().argsort() - 4.5).abs() < 3).double() / 6)
+    nothing = soft_trimmed_mean(x, mask=torch.zeros(10, dtype=torch.bool))
+    assert (nothing == 0).all() and (torch.autograd.grad(nothing.sum(), x)[0] == 0).all()
+
+
+@pytest.mark.parametrize("call, error, text", [
+    (lambda x: soft_median(x, ()), ValueError, r"dim must name each dimension once and at least one, got \(\)"), (lambda x: soft_median(x, (0, -2)), ValueError, "each dimension once"),
+    (lambda x: soft_median(x, (0, 2)), IndexError, "dim must be in -2..1"), (lambda x: soft_trimmed_mean(x, dim=(0.0,)), TypeError, "dim must be an int"), (lambda x: soft_trimmed_mean(x, dim="a"), TypeError, "dim must be an int"),
+    (lambda x: soft_trimmed_mean(x, 0.5), ValueError, "cut must be shares"), (lambda x: soft_trimmed_mean(x, -0.1), ValueError, "cut must be shares"), (lambda x: soft_trimmed_mean(x, (0.1, 0.1, 0.1)), TypeError, "cut must be a number, or two"),
+    (lambda x: soft_trimmed_mean(x, math.nan), ValueError, "cut must be shares"), (lambda x: soft_trimmed_mean(x, "a"), TypeError, "cut must be a number"), (lambda x: soft_median(x[0], (0,), offsets=torch.tensor([0, 5])), TypeError, "dim must be an int, got tuple"),
+    (lambda x: soft_median(x, None, mask=torch.ones(3, dtype=torch.bool)), ValueError, "mask"), (lambda x: soft_median(torch.tensor(1.0), None), ValueError, "shape"),
+])
+def test_wrong_dimensions_and_cuts_are_named(call, error, text, rng):
+    with pytest.raises(error, match=text): call(torch.randn(4, 5, generator=rng))

@@ -8,6 +8,7 @@ from torch.testing import assert_close
 
 import softsortlib
 from softsortlib import functional as F
+from softsortlib import losses, ragged
 from softsortlib.core.operators import Operator
 from softsortlib.core.rank_operators import RankOperator
 from softsortlib.ragged import kernels, offsets_of
@@ -252,6 +253,60 @@ def test_calls_follow_lengths_not_lists():
 
 
 def test_the_functions_of_the_package_take_offsets():
-    for name in ("soft_sort", "soft_rank", "soft_topk", "soft_topk_mask", "soft_quantile", "soft_permutation"):
+    for name in ("soft_sort", "soft_rank", "soft_argsort", "soft_topk", "soft_topk_mask", "soft_quantile", "soft_permutation"):
         import inspect
         assert "offsets" in inspect.signature(getattr(softsortlib, name)).parameters
+
+
+IDS = torch.tensor([7, 3, 7, 3, 3, -1, 7, 3, 3, 7])
+
+
+@pytest.mark.parametrize("call", [F.soft_sort, F.soft_rank, partial(F.soft_rank, descending=True), partial(F.soft_rank, method="sigmoid"), partial(F.soft_sort, method="neuralsort"), partial(F.soft_topk_mask, k=1)], ids=str)
+@pytest.mark.parametrize("dim", (0, 1))
+def test_items_of_a_list_lie_anywhere(call, dim, rng):
+    "Every item gets what it gets in its list alone, at its own place; so do gradients."
+    x = torch.randn(2, 10, generator=rng, dtype=f64).movedim(1, dim).contiguous().requires_grad_()
+    w = torch.randn(x.shape, generator=rng, dtype=f64)
+    y = call(x, dim=dim, offsets=ragged.offsets_from(ids=IDS), tau=0.3)
+    want = torch.empty_like(x)
+    for i in IDS.unique():
+        here = (IDS == i).nonzero()[:, 0]
+        want = want.index_copy(dim, here, call(x.index_select(dim, here), dim=dim, tau=0.3))
+    assert_close(y, want, rtol=1e-12, atol=1e-12)
+    assert_close(*(torch.autograd.grad((v * w).sum(), x)[0] for v in (y, want)), rtol=1e-9, atol=1e-12)
+
+
+def test_lists_by_id_come_by_increasing_id(rng):
+    x, y = torch.randn(10, generator=rng, dtype=f64), torch.randint(3, (10,), generator=rng)
+    lists = ragged.offsets_from(ids=IDS)
+    alone = [IDS == i for i in (-1, 3, 7)]
+    assert_close(F.soft_median(x, offsets=lists, tau=0.2), torch.stack([F.soft_median(x[one], tau=0.2) for one in alone]))
+    assert_close(losses.spearman_loss(x, y, offsets=lists, tau=0.2, reduction="none"), torch.stack([losses.spearman_loss(x[one], y[one], tau=0.2) for one in alone]))
+    assert_close(losses.approx_ndcg_loss(x, y, offsets=lists, tau=0.2), losses.approx_ndcg_loss(x[lists.order], y[lists.order], offsets=lists.offsets, tau=0.2))
+    assert losses.hard_metric(losses.ApproxNDCGLoss(), x, y, offsets=lists) == losses.hard_metric(losses.ApproxNDCGLoss(), x[lists.order], y[lists.order], offsets=lists.offsets)
+    tau = torch.tensor([0.1, 1.0, 2.0], dtype=f64)
+    assert_close(F.soft_rank(x, offsets=lists, tau=tau)[alone[2]], F.soft_rank(x[alone[2]], tau=2.0))
+
+
+def test_ids_as_a_file_has_them():
+    for ids in (IDS, IDS.int(), IDS.tolist(), IDS.numpy()):
+        offsets, order = ragged.offsets_from(ids=ids)
+        assert offsets.tolist() == [0, 1, 6, 10] and order.tolist() == [5, 1, 3, 4, 7, 8, 0, 2, 6, 9]
+    offsets, order = ragged.offsets_from(sizes=[2, 0, 3])
+    assert offsets.tolist() == [0, 2, 2, 5] and order.tolist() == [0, 1, 2, 3, 4]
+    offsets, order = ragged.offsets_from(ids=[])
+    assert offsets.tolist() == [0] and order.tolist() == []
+
+
+@pytest.mark.parametrize("call, error, text", [
+    (lambda x: ragged.offsets_from(), ValueError, "got neither"), (lambda x: ragged.offsets_from(ids=[1], sizes=[1]), ValueError, "got both"),
+    (lambda x: ragged.offsets_from(ids=x), TypeError, "ids must be whole numbers, got torch.float32: torch.unique"), (lambda x: ragged.offsets_from(ids=["a", "b"]), TypeError, "ids must be whole numbers"),
+    (lambda x: ragged.offsets_from(ids=torch.ones(2, 2).long()), ValueError, r"ids must have one entry for each item, \(N,\)"), (lambda x: ragged.offsets_from(sizes=[-1]), ValueError, "sizes must be"),
+    (lambda x: F.soft_rank(x, offsets=ragged.offsets_from(ids=[1, 2])), ValueError, "offsets must be of the 3 items, got those of 2"),
+    (lambda x: losses.spearman_loss(x, x, offsets=ragged.offsets_from(sizes=[4])), ValueError, "offsets must be of the 3 items, got those of 4"),
+    (lambda x: F.soft_topk(x, 1, offsets=ragged.offsets_from(ids=[1, 2, 1])), ValueError, r"a map, got a ListOrder: unpack offsets, order"),
+    (lambda x: losses.ideal_order(x, offsets=ragged.offsets_from(ids=[1, 2, 1])), ValueError, "offsets must be a tensor here"),
+    (lambda x: F.soft_rank(x, offsets=torch.tensor([2, 1])), ValueError, r"offsets_from\(sizes=...\) sizes"), (lambda x: F.soft_rank(x, offsets=torch.tensor([0, 0, 1])), ValueError, r"offsets_from\(ids=...\) takes query ids"),
+])
+def test_what_are_no_lists_is_said(call, error, text):
+    with pytest.raises(error, match=text): call(torch.randn(3))
