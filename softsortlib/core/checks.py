@@ -88,7 +88,7 @@ def compute_dtype(
     "The dtype in which a result of `dtype` is computed."
     return torch.float32 if dtype in (torch.float16, torch.bfloat16) else dtype
 
-# %% ../../nbs/core/05_checks.ipynb #0766c486
+# %% ../../nbs/core/05_checks.ipynb #07cb9cf6
 def _is_recorded():
     "Whether a tracer writes down the operations, as in `torch.func.linearize`."
     return torch._C._get_dispatch_mode(torch._C._TorchDispatchModeKey.PROXY) is not None
@@ -101,6 +101,11 @@ def has_values(x: Tensor) -> bool:
     while torch._C._functorch.is_gradtrackingtensor(x):  # torch.func.grad alone hides nothing
         x = torch._C._functorch.get_unwrapped(x)
     return not torch._C._functorch.is_functorch_wrapped_tensor(x)
+
+
+def can_checkpoint() -> bool:
+    "Whether results may be recomputed in the backward pass: not inside torch.func, which allows no hooks."
+    return torch._C._autograd._saved_tensors_hooks_is_enabled()
 
 
 def is_concrete(x: Tensor) -> bool:

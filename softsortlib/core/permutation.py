@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['permutation_matrix', 'SoftPermutation', 'DensePermutation', 'TransposedPermutation']
 
-# %% ../../nbs/core/00_permutation.ipynb #7c1189d6
+# %% ../../nbs/core/00_permutation.ipynb #c42729bd
 import math
 from types import EllipsisType
 from typing import TYPE_CHECKING, overload
@@ -15,9 +15,9 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from softsortlib.core.checks import (
-    Multiplies, check_mask, check_scores, check_type, compute_dtype, fits, is_concrete, is_doubly_stochastic,
-    is_permutation_matrix, is_row_stochastic, is_unimodal_row_stochastic, patch_to, payload, precisely,
-    product_dtype, together, zero_outside,
+    Multiplies, can_checkpoint, check_mask, check_scores, check_type, compute_dtype, fits, is_concrete,
+    is_doubly_stochastic, is_permutation_matrix, is_row_stochastic, is_unimodal_row_stochastic, patch_to,
+    payload, precisely, product_dtype, together, zero_outside,
 )
 
 # %% ../../nbs/core/00_permutation.ipynb #1201a950
@@ -168,11 +168,6 @@ def from_logits(
         left_out = ~mask & mask.any(-1, keepdim=True)     # without real inputs rows stay finite, and are zeroed later
         log_P = log_P.masked_fill(left_out[..., None, :], -math.inf)
     return DensePermutation(log_P.log_softmax(-1), logits.dtype, mask=mask)
-
-# %% ../../nbs/core/00_permutation.ipynb #c5ce2da7
-def can_checkpoint():
-    "Whether what is recomputed in the backward pass may be: not inside torch.func, which allows no hooks."
-    return torch._C._autograd._saved_tensors_hooks_is_enabled()
 
 # %% ../../nbs/core/00_permutation.ipynb #8f81dacf
 _TILE = 1 << 22  # entries of a tile of rows

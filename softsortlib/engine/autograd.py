@@ -71,7 +71,7 @@ def once(message):
         raise NotImplementedError(message)
     return backward
 
-# %% ../../nbs/engine/92_autograd.ipynb #6b86c6d2
+# %% ../../nbs/engine/92_autograd.ipynb #a833318d
 def _without_tangents(kernel):
     "What torch does at a registered operator, which would drop a tangent without a word."
     def call(keyset, *args):
@@ -83,6 +83,7 @@ def _without_tangents(kernel):
         return kernel(keyset, *args)
     return call
 
+# %% ../../nbs/engine/92_autograd.ipynb #3045c868
 class CustomOp:
     "The function `f` under a name that torch knows: calls `f` if nothing is tracing, otherwise the dispatcher."
     def __init__(self, f, name):

@@ -28,7 +28,7 @@ def shared_ranks(u, mask):
         upto = torch.minimum(upto, mask.sum(-1, keepdim=True))
     return (below + upto + 1).to(u.dtype) / 2
 
-# %% ../../nbs/sampling/113_interpolation.ipynb #b511688f
+# %% ../../nbs/sampling/113_interpolation.ipynb #85efb065
 class _Slope(torch.autograd.Function):
     "(113.1) for what arrives, g (..., n), which has no derivative."
     generate_vmap_rule = True
@@ -44,7 +44,7 @@ class _Slope(torch.autograd.Function):
 
     backward = staticmethod(once("ranks with an interpolated gradient cannot be differentiated twice"))
 
-
+# %% ../../nbs/sampling/113_interpolation.ipynb #8f6626a5
 class _Difference(torch.autograd.Function):
     "The mean rank of s + z (samples, ..., n), whose backward pass is the mean of (113.1) over the samples."
     generate_vmap_rule = True

@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['Gibbs']
 
-# %% ../../nbs/transport/36_gibbs.ipynb #a406ceb4
+# %% ../../nbs/transport/36_gibbs.ipynb #3664f7a5
 import math
 from enum import IntEnum
 from typing import TYPE_CHECKING
@@ -14,7 +14,8 @@ import torch
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
-from ..core.permutation import can_checkpoint, patch_to
+from ..core.checks import can_checkpoint
+from ..core.permutation import patch_to
 from ..engine.autograd import custom_op, differentiable, is_unseen, needs_graph
 from ..engine.compile import WORTH, arrays, spread_rows
 from ..engine.dispatch import choose, common_shape, switch

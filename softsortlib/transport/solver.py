@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['potentials']
 
-# %% ../../nbs/transport/37_solver.ipynb #ea738220
+# %% ../../nbs/transport/37_solver.ipynb #1dea55a0
 import math
 from typing import NamedTuple
 
@@ -13,7 +13,9 @@ import torch
 from torch import Tensor
 
 from ..core.permutation import is_concrete
-from ..engine.autograd import custom_op, differentiable, has_tangents, in_func, is_unseen, needs_graph, pull_of, recomputed
+from softsortlib.engine.autograd import (
+    custom_op, differentiable, has_tangents, in_func, is_unseen, needs_graph, pull_of, recomputed,
+)
 from ..engine.dispatch import common_shape
 from .conjugate import FLAT, advance, begin, conjugate, divide, total
 from .conjugate_rows import solve_by_sets
@@ -194,7 +196,7 @@ def _solve_op(
 def _(x, y, a, b, tau, power, backend, tolerance, limit):
     return x.new_empty(x.shape), y.new_empty(y.shape), x.new_empty(tau.shape), x.new_empty(tau.shape, dtype=torch.long)
 
-# %% ../../nbs/transport/37_solver.ipynb #5228b8d7
+# %% ../../nbs/transport/37_solver.ipynb #1fdbfbd7
 def _double_sum(F, x, G, y, tau, left, right, power):
     "- sum_ij K_ij <left_i, right_j>, for left (..., n, 2) and right (..., m, 2)."
     return -(Gibbs(x, y, tau[..., None], power, "torch").apply(F, G, left) * right).sum((-2, -1))
@@ -204,7 +206,7 @@ def _pull_double_sum(F, x, G, y, tau, left, right, power, backend):
     if not Gibbs(x, y, tau[..., None], power, backend or None).fast:
         pull = recomputed(pull_of(_double_sum, range(7), 1), 8)
         return pull(torch.ones_like(tau), F, x, G, y, tau, left, right, power)
-    n, m = x.shape[-1], y.shape[-1]        # entries of P are K_ij / (n m), and a kernel leaves out what is small as such
+    n, m = x.shape[-1], y.shape[-1]                # entries of P are K_ij / (n m), and kernels leave out small ones
     at = F - math.log(n), x, G - math.log(m), y, tau, n * left
     sums, o = gibbs(*at, int(power), False), -m * right
     *pulls, to_left = pull_product(o, *at, sums, int(power))
