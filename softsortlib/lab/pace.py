@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['remaining']
 
-# %% ../../nbs/lab/171_pace.ipynb #2c27eabe
+# %% ../../nbs/lab/171_pace.ipynb #75e25ba5
 import json
 import statistics
 from dataclasses import asdict
@@ -13,9 +13,10 @@ from pathlib import Path
 
 import torch
 
+from .certificates import kind
 from .grid import plain, progress, run_name, span
 
-# %% ../../nbs/lab/171_pace.ipynb #0d9d4499
+# %% ../../nbs/lab/171_pace.ipynb #3f4a5e62
 def _so_far(folder):
     "Steps and seconds of a run up to its last checkpoint."
     path = Path(folder) / "checkpoints" / "last.ckpt"
@@ -31,26 +32,35 @@ def _kind(config):
     return json.dumps(plain(fields), sort_keys=True)
 
 
-def _paces(outcomes):
+def _alike(config):
+    "What runs have in common that differ in how much they do: the preset, the sizes of pictures and network."
+    return kind({"task": config.task, "config": asdict(config)})
+
+
+def _paces(results, kind_of):
     "kind -> seconds a step, the median of finished runs."
     found = {}
-    for result in (o.result for o in outcomes if o.result and o.result.get("steps")):
-        found.setdefault(_kind(result["config"]), []).append(result.get("seconds", 0.0) / result["steps"])
-    return {kind: statistics.median(paces) for kind, paces in found.items()}
+    for result in results:
+        steps = result.get("steps") or result["config"].get("steps")
+        if steps:
+            found.setdefault(kind_of(result), []).append(result.get("seconds", 0.0) / steps)
+    return {name: statistics.median(paces) for name, paces in found.items()}
 
-# %% ../../nbs/lab/171_pace.ipynb #4279deab
+# %% ../../nbs/lab/171_pace.ipynb #42c69047
 def remaining(
     configs: list,  # the runs
     folder: "str | Path",  # where they are
+    records: list = (),  # of other runs, whose pace is asked where none of these is of a kind
 ) -> str:  # empty where nothing is left
     "How many runs and steps are left, and how long they take one after another, at the pace of those that ran before."
     outcomes = progress(configs, folder)
     runs = {run_name(c): c for c in configs}
     left = [runs[o.name] for o in outcomes if o.state != "done"]
-    known, seconds, steps, untimed = _paces(outcomes), 0.0, 0, 0
+    known = _paces([*records, *(o.result for o in outcomes if o.result)], lambda r: _kind(r["config"]))
+    alike, seconds, steps, untimed = _paces(records, kind), 0.0, 0, 0
     for config in left:
         done, spent = _so_far(Path(folder) / run_name(config))
-        pace = spent / done if done else known.get(_kind(config))
+        pace = spent / done if done else known.get(_kind(config), alike.get(_alike(config)))
         steps += getattr(config, "steps", 0) - done
         untimed += pace is None
         seconds += (pace or 0.0) * (getattr(config, "steps", 0) - done)
