@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['Page', 'apart']
 
-# %% ../../nbs/lab/195_pages.ipynb #a05b5427
+# %% ../../nbs/lab/195_pages.ipynb #bdd031d2
 import inspect
 import json
 import os
@@ -25,10 +25,12 @@ from .cases import How, cases, pieces
 from .data import optional
 from .grid import run_grid, run_name, span, summary
 from .images import DataError
-from .pace import remaining
-from .records import environment, machine, merge_rows, origin, read_records, write_json
+from .pace import recorded_runs, remaining
+from softsortlib.lab.records import (
+    environment, left_out, machine, merge_rows, origin, read_records, write_json,
+)
 
-# %% ../../nbs/lab/195_pages.ipynb #a2236db5
+# %% ../../nbs/lab/195_pages.ipynb #48dc65fa
 class Page:
     """A page of results, and the folder that its records are in.
 
@@ -46,7 +48,7 @@ class Page:
         self.folder = Path("results", run, name) if run else book
 
     if TYPE_CHECKING:
-        def run(self, configs: list, at_once: "int | None" = None) -> None: ...
+        def run(self, configs: list, at_once: "int | None" = None, **flags) -> None: ...
         def record(self, name: str, pieces: list, measure: Callable, seconds: float = 0.0) -> dict: ...
         def bench(self, name: str, only: tuple, device: str = "cpu") -> "dict | None": ...
 
@@ -82,40 +84,51 @@ def _workers():
     "How many runs go at once: one where a GPU does them, else one a core."
     return 1 if torch.cuda.is_available() else os.cpu_count() or 1
 
-# %% ../../nbs/lab/195_pages.ipynb #952903d2
+# %% ../../nbs/lab/195_pages.ipynb #caba582c
 @patch_to(Page)
 def run(self,
     configs: list,  # the runs that the page shows
     at_once: "int | None" = None,  # how many side by side; None is one for each core, or one on a GPU
+    **flags,  # further arguments of `run_grid`, such as flags of Lightning's Trainer
 ) -> None:
     "Do the runs that are left and keep their records in the page's folder; nothing where it shows recorded runs."
     if self.preset is None:
         return
-    configs, lacking = _with_data(list(dict.fromkeys(configs)))
-    known = read_records(Path("../results"), "*/*.json")
-    left = remaining(configs, self.folder / "runs", known) or "all runs are there"
+    configs, lacking = list(dict.fromkeys(configs)), []
+    if self.preset != "smoke":                                  # whose data are always there
+        configs, lacking = _with_data(configs)
+    left = remaining(configs, self.folder / "runs", recorded_runs()) or "all runs are there"
     print(*lacking, f"Preset {self.preset}: {left}. On {machine(environment())}; in {self.folder}.", sep="\n")
     workers = 1 if self.preset == "smoke" else at_once or _workers()
     with _bar(len(configs), self.name, "run") as bar:
         outcomes = run_grid(
             configs, self.folder / "runs", "inline" if workers == 1 else f"processes:{workers}", retry=True,
-            record=self.folder, report=lambda line: bar.update(),
+            record=self.folder, report=lambda line: bar.update(), **flags,
         )
     if any(o.state != "done" for o in outcomes):
         print(summary(outcomes, self.folder / "runs"))
 
-# %% ../../nbs/lab/195_pages.ipynb #76df23b1
+# %% ../../nbs/lab/195_pages.ipynb #727d04b1
+def _read(path, empty):
+    "The record of a file; `empty` where there is none, and a line where there is one that cannot be used."
+    left_out.pop(path.name, None)
+    found = next(iter(read_records(path.parent, path.name)), empty)
+    if path.name in left_out:
+        print(f"left out: {path.name} ({left_out[path.name]})")
+    return found
+
+
 def _unfinished(path, pieces):
     "The record of a file and the pieces that it lacks; a new record where the file's was begun by other code."
     made = origin()
     new = {**made, "pieces": [], "rows": [], "seconds": 0.0}
-    record = {**new, **next(iter(read_records(path.parent, path.name)), {})}
+    record = {**new, **_read(path, {})}
     left = [p for p in pieces if json.loads(json.dumps(p)) not in record["pieces"]]
     if left and any(record[k] != made[k] for k in ("version", "commit", "environment")):
         return new, list(pieces)
     return record, left
 
-# %% ../../nbs/lab/195_pages.ipynb #3840b3f2
+# %% ../../nbs/lab/195_pages.ipynb #e44af2bf
 @patch_to(Page)
 def record(self,
     name: str,  # of the record
@@ -126,7 +139,7 @@ def record(self,
     "The record of the book or, on a page that runs, one that is measured here and goes on where it was stopped."
     path = self.folder / f"{name}.json"
     if self.preset is None:
-        return next(iter(read_records(self.folder, path.name)), {"rows": []})
+        return _read(path, {"rows": []})
     record, left = _unfinished(path, pieces)
     about = f", about {span(seconds * len(left) / len(pieces))}" if left else ""
     print(f"Preset {self.preset}: {len(left)} of {len(pieces)} pieces of {name} are left{about}. "
@@ -134,7 +147,11 @@ def record(self,
     with _bar(len(left), name, "piece") as bar:
         for piece in left:
             begin = time.monotonic()
-            record["rows"] += measure(*piece)
+            try:
+                record["rows"] += measure(*piece)
+            except DataError as e:
+                print(f"Left out, for want of data: the rest of {name}. {e}")
+                break
             record["pieces"].append(piece)
             record["seconds"] += time.monotonic() - begin
             write_json(path, record)
@@ -184,10 +201,10 @@ def apart(
         raise RuntimeError((done.stderr.strip().splitlines() or [f"it died with {done.returncode}"])[-1])
     return json.loads(done.stdout.splitlines()[-1])
 
-# %% ../../nbs/lab/195_pages.ipynb #7025aa09
-def _is_no_compiler(label):
-    "Whether a contender begins at once."
-    return not label.endswith("compiled")
+# %% ../../nbs/lab/195_pages.ipynb #cef41d47
+def _is_brief(label):
+    "Whether a contender begins at once, and ends soon."
+    return not label.endswith(("compiled", "as defined"))
 
 
 def _brief(names, device):
@@ -195,12 +212,12 @@ def _brief(names, device):
     rows = []
     for name in dict.fromkeys(name for name, *_ in names):
         case = cases()[name]
-        n, batch = min(case.pieces, key=lambda piece: piece[0] * piece[1])
-        quick = (lambda label: label == "SoftSort listing") if case.how is How.FIRST else _is_no_compiler
+        n, batch = min(case.pieces, key=lambda piece: piece[0] ** 2 * piece[1])
+        quick = (lambda label: label == "SoftSort listing") if case.how is How.FIRST else _is_brief
         rows += run_case(name, (min(n, 1000),), 1, False, device, batch, quick)
     return rows
 
-# %% ../../nbs/lab/195_pages.ipynb #238020be
+# %% ../../nbs/lab/195_pages.ipynb #237e8c5a
 @patch_to(Page)
 def bench(self,
     name: str,  # of the record
@@ -209,7 +226,7 @@ def bench(self,
 ) -> "dict | None":  # as `run_benchmark` gives it; None where the book has none, or no GPU is there
     "The benchmark's record of the book or, on a page that runs, one that is measured here."
     if self.preset is None:
-        return next(iter(read_records(self.folder, f"{name}.json")), None)
+        return _read(self.folder / f"{name}.json", None)
     if device == "cuda" and not torch.cuda.is_available():
         return None
     path = self.folder / f"{name}.json"
