@@ -1,6 +1,6 @@
 """What the library would launch on a GPU, counted where there is none (see pretend.py).
 
-A call may not launch more than is recorded in nbs/results/launches.json (`python tools/record_launches.py` writes it), and
+A call may not launch more than is recorded in nbs/results/launches.json (nbs/benchmarks/launches.ipynb measures it where RUN = "paper"), and
 what has a fixed number of steps may not make the host wait, nor copy from it.
 """
 import json

@@ -47,7 +47,7 @@ def folded_use(source):
 
 class show_code(Processor):
     """Exported definitions stay on the page, and what the package re-exports; bare imports and lists of names are hidden.
-    A chapter's other imports fold away, and so does the code of pages that show recorded results"""
+    A chapter's other imports fold away, and so does the code of pages that show recorded results, but for the cell that makes them run"""
     def begin(self):
         self.chapter = any("default_exp" in c.directives_ for c in self.nb.cells if c.cell_type == "code")
         self.results = Path(self.nb.path_).parent.name in ("experiments", "benchmarks")
@@ -62,7 +62,7 @@ class show_code(Processor):
             cell.defines_ = True
             if why := folded(cell.source, self.internal, "exporti" in kinds_of): cell.source = fold(cell.source, why)
         elif self.chapter and not exported and kinds(cell) == {"import"}: cell.source = fold(cell.source, "imports")
-        elif self.results and not {"echo", "echo:"} & d.keys(): cell.source = fold(cell.source, "code")
+        elif self.results and not {"echo", "echo:"} & d.keys() and not cell.source.startswith("RUN = "): cell.source = fold(cell.source, "code")
         elif self.chapter and not exported and (why := folded_use(cell.source)): cell.source = fold(cell.source, why)
 
 class headings(Processor):

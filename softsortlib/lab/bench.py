@@ -212,11 +212,11 @@ def in_a_fresh_process(function, *args, **environment):
     done = subprocess.run(words, capture_output=True, text=True, env={**os.environ, **environment})
     return None if done.returncode else json.loads(done.stdout.strip().splitlines()[-1])
 
-# %% ../../nbs/lab/72_bench.ipynb #8b23fe6e
-def _first_rows(name, n, batch, device):
+# %% ../../nbs/lab/72_bench.ipynb #3c87d999
+def _first_rows(name, labels, n, batch, device):
     "Rows of first calls, with cold and with warm caches, and one of the import."
     rows, imports = [], []
-    for label in cases()[name].contenders:
+    for label in labels:
         with tempfile.TemporaryDirectory() as cache:
             where = dict(NUMBA_CACHE_DIR=f"{cache}/numba", TORCHINDUCTOR_CACHE_DIR=f"{cache}/inductor")
             cold, warm = (in_a_fresh_process("first_call", name, n, batch, label, device, **where) for _ in range(2))
@@ -229,12 +229,12 @@ def _first_rows(name, n, batch, device):
     return [dict(contender="import softsortlib, after torch", cold=max(imports), warm=imported), *rows]
 
 
-def _rows_alone(name, n, batch, device):
+def _rows_alone(name, labels, n, batch, device):
     "Rows of passes that have a process for themselves, and of the floor."
     s = _scores(batch, n, device)
     floor = _seconds(lambda: torch.sort(s), device)
     rows = [dict(contender=SORT_FLOOR, median=floor, best=floor, rounds=1, ratio=1.0, memory=None)]
-    for label in cases()[name].contenders:
+    for label in labels:
         found = in_a_fresh_process("alone", name, n, batch, label, device)
         if found is None:
             rows.append(dict(contender=label, absent="it failed, probably for want of memory"))
@@ -243,14 +243,15 @@ def _rows_alone(name, n, batch, device):
         rows.append(dict(contender=label, median=t, best=t, rounds=1, ratio=t / floor, memory=found[1]["memory"]))
     return rows
 
-# %% ../../nbs/lab/72_bench.ipynb #88534bce
-def _rows_in_turns(name, n, batch, rounds, memory, device):
+# %% ../../nbs/lab/72_bench.ipynb #166e438d
+def _rows_in_turns(name, labels, n, batch, rounds, memory, device):
     "Rows of contenders that take turns."
     case, s = cases()[name], _scores(batch, n, device)
+    case = case._replace(contenders={label: case.contenders[label] for label in labels})
     steps, absent = _lineup(case, n, batch, device)
     floor = (lambda: torch.sort(s)) if case.floor == SORT_FLOOR else dense_floor(s)
     contenders = {case.floor: floor, **{k: step for k, (step, _, _) in steps.items()}}
-    times = measure(contenders, rounds, device=device, least=0.3)
+    times = measure(contenders, rounds, device=device, least=0.3 if rounds > 1 else 0.0)
     rows = []
     for label, t in times.items():
         row = dict(contender=label, **t, ratio=t["median"] / times[case.floor]["median"], memory=None)
@@ -291,7 +292,7 @@ def _chosen(only):
         found.update(dict.fromkeys(some))
     return list(found)
 
-# %% ../../nbs/lab/72_bench.ipynb #2499a9bd
+# %% ../../nbs/lab/72_bench.ipynb #fba90941
 def run_case(
     name: str,  # one of cases()
     sizes: "tuple | None" = None,  # n, the case's own if None
@@ -299,6 +300,7 @@ def run_case(
     memory: bool = False,  # also measure peak memory, one fresh process for each contender
     device: str = "cpu",  # cpu or cuda
     batch: "int | None" = None,  # sets at a time, the case's own if None
+    some: Callable = lambda label: True,  # which contenders
 ) -> list:  # rows: case, n, batch, tau, contender, median, best, rounds, ratio, memory, ..., or absent
     "Run one case and return a row for each size and contender; raise `ValueError` for a name that does not exist."
     if name not in cases():
@@ -306,14 +308,14 @@ def run_case(
     case = cases()[name]
     batches = list(dict.fromkeys(b for _, b in case.pieces)) if batch is None else [batch]
     of_the_case = [(n, b) for n, b in case.pieces if batch is None or b == batch]
-    rows = []
+    rows, labels = [], [label for label in case.contenders if some(label)]
     for n, b in of_the_case if sizes is None else [(n, b) for b in batches for n in sizes]:
         if case.how is How.FIRST:
-            new = _first_rows(name, n, b, device)
+            new = _first_rows(name, labels, n, b, device)
         elif case.how is How.ALONE:
-            new = _rows_alone(name, n, b, device)
+            new = _rows_alone(name, labels, n, b, device)
         else:
-            new = _rows_in_turns(name, n, b, rounds, memory, device)
+            new = _rows_in_turns(name, labels, n, b, rounds, memory, device)
         rows += [dict(case=name, n=n, batch=b, tau=case.tau, **row) for row in new]
     return rows
 

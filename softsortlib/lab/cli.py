@@ -291,7 +291,7 @@ def _task_commands():
     "The commands of all tasks that have a name."
     return {f"run {name}": task_command(cls) for name, cls in load_experiments().items() if name}
 
-# %% ../../nbs/lab/80_cli.ipynb #92a4996d
+# %% ../../nbs/lab/80_cli.ipynb #68c5f5cd
 def _grids():
     "The tables of all experiments."
     from softsortlib.lab.grid import GRIDS
@@ -303,13 +303,16 @@ def _grids():
 def _listed(name, configs, preset, out):
     "The line of one table: runs of the preset, how many are done or failed, and what it is about."
     from softsortlib.lab.grid import progress
+    from softsortlib.lab.pace import recorded_runs, took_us
 
     about = (inspect.getdoc(configs) or "").splitlines()[0]
     try:
         states = [outcome.state for outcome in progress(configs(preset), out)]
     except ValueError:
         return f"{name:<20}{'no such preset':>20}   {about}"
-    return f"{name:<20}{len(states):>6}{states.count('done'):>6}{states.count('failed'):>8}   {about}"
+    took = took_us(configs(preset), recorded_runs())
+    counts = f"{len(states):>6}{states.count('done'):>6}{states.count('failed'):>8}"
+    return f"{name:<20}{counts}   {'; '.join(filter(None, (about, took)))}"
 
 
 def _listing(grids, preset, out):
@@ -339,16 +342,16 @@ def _check_run_options(threads, compile):
     check_threads(threads)
     check_compile(compile)
 
-# %% ../../nbs/lab/80_cli.ipynb #5973724a
+# %% ../../nbs/lab/80_cli.ipynb #9d19020f
 def _run_table(configs, out, executor, retry, record, threads, flags):
     "Do the runs and say what came out; 1 if some are not done."
     from softsortlib.lab.grid import run_grid, summary
-    from softsortlib.lab.pace import remaining
+    from softsortlib.lab.pace import recorded_runs, remaining, took_us
 
     _check_run_options(threads, flags.get("compile"))
     say = functools.partial(print, flush=True)
-    if todo := remaining(configs, out):
-        say(todo)
+    for line in filter(None, (took_us(configs, recorded_runs()), remaining(configs, out, recorded_runs()))):
+        say(line)
     try:
         outcomes = run_grid(configs, out, executor, retry, record, say, threads, **flags)
     except KeyboardInterrupt as e:
