@@ -5,22 +5,7 @@
 # %% auto #0
 __all__ = []
 
-# %% ../../nbs/losses/59_contract.ipynb #a2f7900b
-import functools
-import inspect
-from typing import TYPE_CHECKING, Any, Callable, TypeVar
-
-import torch
-from torch import Tensor, nn
-
-from ..core.checks import is_one_of, refuse_distributed
-from ..core.permutation import check_mask, check_scores, compute_dtype, is_concrete
-from ..ragged.blocks import ListPermutation
-from softsortlib.ragged.lists import (
-    by_length, calls, check_offsets, end_to_end, is_nested, refuse_mask, to_lists, unnested,
-)
-
-# %% ../../nbs/losses/59_contract.ipynb #3a771775
+# %% ../../nbs/losses/59_contract.ipynb #8e679111
 import functools
 import inspect
 import sys
@@ -34,7 +19,7 @@ from ..core.checks import is_one_of, refuse_distributed
 from ..core.permutation import SoftPermutation, check_mask, check_scores, compute_dtype, is_concrete
 from ..ragged.blocks import ListPermutation
 from softsortlib.ragged.lists import (
-    by_length, calls, check_offsets, is_nested, refuse_mask, to_lists, unnested,
+    by_length, calls, check_offsets, end_to_end, is_nested, refuse_mask, to_lists, unnested,
 )
 
 # %% ../../nbs/losses/59_contract.ipynb #bfc7bc34
@@ -124,24 +109,12 @@ def set_inputs(
                          "leave it out with mask=scores.isfinite(), or clamp it")
     return s, y, mask
 
-# %% ../../nbs/losses/59_contract.ipynb #dba7befe
+# %% ../../nbs/losses/59_contract.ipynb #4a96f270
 def check_not_negative(
     y: Tensor,  # grades of real elements, zero where padded, (..., n)
 ) -> None:
     "Raise `ValueError` for grades that cannot be gains or shares."
     if not is_concrete(y) or not y.numel():
-        return
-    low, high = (v.item() for v in y.aminmax())
-    if low < 0 or high == float("inf"):
-        raise ValueError(f"relevance must be finite and not negative here, got {low:g} to {high:g}: "
-                         "shift the grades, or mask what is padding")
-
-# %% ../../nbs/losses/59_contract.ipynb #4cdeef10
-def check_not_negative(
-    y: Tensor,  # grades of real elements, zero where padded, (..., n)
-) -> None:
-    "Raise `ValueError` for grades that cannot be gains or shares."
-    if not is_concrete(y):
         return
     low, high = (v.item() for v in y.aminmax())
     if low < 0 or high == float("inf"):
@@ -218,24 +191,7 @@ def _flat_lists(scores, relevance, offsets):
     offsets, _, scores, relevance = end_to_end(offsets, scores, relevance)
     return scores, relevance, check_offsets(offsets, scores)
 
-# %% ../../nbs/losses/59_contract.ipynb #0fa61a05
-def _of_lists(loss, scores, relevance, offsets, options, least, at_once=None):
-    "The loss of lists."
-    reduction = options.pop("reduction", "mean")
-    check_reduction(reduction)
-    s, y, offsets = _flat_lists(scores, relevance, offsets)
-    found = None if at_once is None or s.numel() == 0 else at_once(s, y, offsets, **options)
-    if found is not None:
-        return reduce_sets(*found, reduction, s.dtype)
-    lists, parts = by_length(offsets), []
-    k = options.get("k", 1)
-    fill = max(1, min(k, lists.longest or k)) if least and isinstance(k, int) else 1
-    for call in calls((s, y), lists, options, fill):
-        both = loss(*call.tensors, call.mask, reduction=apart, **call.options)
-        parts.append(tuple(v if call.kept else v[..., :0] for v in both))
-    return _reduced(parts, lists, reduction, s.dtype)
-
-# %% ../../nbs/losses/59_contract.ipynb #092544a3
+# %% ../../nbs/losses/59_contract.ipynb #cb5eaa30
 def _of_lists(loss, scores, relevance, offsets, options, least, at_once=None):
     "The loss of lists."
     reduction = options.pop("reduction", "mean")
@@ -248,7 +204,7 @@ def _of_lists(loss, scores, relevance, offsets, options, least, at_once=None):
         return reduce_sets(*found, reduction, s.dtype)
     lists, parts = by_length(offsets), []
     k = options.get("k", 1)
-    fill = max(1, min(k, lists.longest)) if least and isinstance(k, int) else 1
+    fill = max(1, min(k, lists.longest or k)) if least and isinstance(k, int) else 1
     for call in calls((s, y), lists, options, fill):
         both = loss(*call.tensors, call.mask, reduction=apart, **call.options)
         parts.append(tuple(v if call.kept else v[..., :0] for v in both))

@@ -34,27 +34,13 @@ def _powers_of_two(y, large):
 
 GAINS = dict(exp2=_powers_of_two, linear=lambda y, large: y)
 
-# %% ../../nbs/losses/56_ranking.ipynb #6971cd16
+# %% ../../nbs/losses/56_ranking.ipynb #e20b955d
 def gains_of(y, mask, gain):
     "The gain of each element, (..., n), zero where padded; raise `ValueError` for what has none."
     if not isinstance(gain, str) or gain not in GAINS:
         raise ValueError(f"gain must be one of {', '.join(GAINS)}, got {gain!r}")
     large = True
     if is_concrete(y) and y.numel():
-        low, high = (v.item() for v in y.aminmax())
-        large = high > 100
-        if low < 0 or high == math.inf:
-            raise ValueError(f"relevance must be finite and not negative for NDCG, got {low:g} to {high:g}: "
-                             "shift the grades, or mask what is padding")
-    return GAINS[gain](y, large).masked_fill(~mask, 0)
-
-# %% ../../nbs/losses/56_ranking.ipynb #ec780f55
-def gains_of(y, mask, gain):
-    "The gain of each element, (..., n), zero where padded; raise `ValueError` for what has none."
-    if not isinstance(gain, str) or gain not in GAINS:
-        raise ValueError(f"gain must be one of {', '.join(GAINS)}, got {gain!r}")
-    large = True
-    if is_concrete(y):
         low, high = (v.item() for v in y.aminmax())
         large = high > 100
         if low < 0 or high == math.inf:

@@ -91,7 +91,16 @@ def _check_shape(offsets):
         raise ValueError(f"offsets must have shape (B + 1,), got {tuple(offsets.shape)}: "
                          "give one row, which holds for the whole batch")
 
-# %% ../../nbs/ragged/155_lists.ipynb #a58dbc66
+# %% ../../nbs/ragged/155_lists.ipynb #a88e3663
+def _likely(offsets, n):
+    "What offsets may be that do not run from 0 to n, as the end of a message, or nothing."
+    if (offsets >= 0).all() and offsets.sum() == n:
+        return f". They add up to {n}, as lengths do: pass ragged.offsets_from(sizes=offsets)"
+    if len(offsets) == n:
+        return ". There is one for each item, as the number of its list: pass ragged.offsets_from(ids=offsets)"
+    return ""
+
+# %% ../../nbs/ragged/155_lists.ipynb #bb39413c
 def check_offsets(
     offsets: Tensor,  # as the user gave them
     x: Tensor,  # the items, (..., N)
@@ -100,41 +109,6 @@ def check_offsets(
     if isinstance(offsets, ListOrder):
         raise ValueError("offsets must be a tensor here, got a ListOrder, whose items may lie anywhere: "
                          "unpack offsets, order = offsets_from(...), and give the items as x[..., order]")
-    _check_shape(offsets)
-    if not is_concrete(offsets):
-        return offsets.to(x.device, torch.long)
-    first, last, n = offsets[0].item(), offsets[-1].item(), x.shape[-1]
-    if first != 0:
-        raise ValueError(f"offsets must begin with 0, got {first}: every item belongs to a list; "
-                         "ragged.offsets_from(ids=...) takes query ids, offsets_from(sizes=...) sizes")
-    if last != n:
-        raise ValueError(f"offsets must end with {n}, the number of items, got {last}: append it, as "
-                         "include_last_offset=True of torch.nn.EmbeddingBag does; "
-                         "ragged.offsets_from(ids=...) takes query ids")
-    falls = offsets.diff() < 0
-    if falls.any():
-        i = falls.nonzero()[0].item()
-        high, low = offsets[i:i + 2].tolist()
-        raise ValueError(f"offsets must not decrease, got {high} and then {low} at index {i + 1}: "
-                         "ragged.offsets_of(lengths) makes them of lengths")
-    return offsets.to(x.device, torch.long)
-
-# %% ../../nbs/ragged/155_lists.ipynb #601a39ff
-def _likely(offsets, n):
-    "What offsets may be that do not run from 0 to n, as the end of a message, or nothing."
-    if (offsets >= 0).all() and offsets.sum() == n:
-        return f". They add up to {n}, as lengths do: pass ragged.offsets_of(offsets)"
-    if len(offsets) == n:
-        return (". There is one for each item, as the number of its list: pass "
-                "ragged.offsets_of(offsets.unique_consecutive(return_counts=True)[1])")
-    return ""
-
-
-def check_offsets(
-    offsets: Tensor,  # as the user gave them
-    x: Tensor,  # the items, (..., N)
-) -> Tensor:  # long, (B + 1,), on the device of x
-    "Raise `TypeError` or `ValueError` unless offsets are whole numbers from 0 to N that do not decrease."
     _check_shape(offsets)
     if not is_concrete(offsets):
         return offsets.to(x.device, torch.long)

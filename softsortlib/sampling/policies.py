@@ -124,7 +124,7 @@ def _check_discounts(discounts, k, s):
         raise ValueError(f"discounts must be a vector of at least {places} numbers, one for each place, got {got}")
     return discounts.detach().to(s)[:places]
 
-# %% ../../nbs/sampling/114_policies.ipynb #875b8656
+# %% ../../nbs/sampling/114_policies.ipynb #527e6376
 class _Final(torch.autograd.Function):
     "f(s), which refuses to be differentiated."
     forward = staticmethod(lambda s, f: f(s))
@@ -132,7 +132,7 @@ class _Final(torch.autograd.Function):
     backward = staticmethod(once("the gradient of an expected reward cannot be differentiated again"))
     jvp = backward
 
-
+# %% ../../nbs/sampling/114_policies.ipynb #1728cb47
 class OnceWithSlope(WithSlope):
     "`WithSlope` where the slope has no derivative: it refuses to be differentiated again."
     @staticmethod

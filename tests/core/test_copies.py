@@ -19,6 +19,8 @@ from softsortlib.transport import GumbelSinkhorn, soft_matching
 S = torch.randn(3, 6, generator=torch.Generator().manual_seed(0))
 GRADES = torch.tensor([[2, 0, 1, 0, 3, 0], [0, 1, 0, 0, 0, 2], [1, 1, 0, 0, 2, 0]])
 
+BINARY = (losses.AUCLoss, losses.AveragePrecisionLoss, losses.PrecisionLoss, losses.QuantisedAPLoss, losses.RecallLoss, losses.ReciprocalRankLoss, losses.SLatKLoss)
+
 
 def modules():
     "A module of every class, with temperatures that are numbers, buffers and parameters."
@@ -45,6 +47,7 @@ def value(module):
     if isinstance(module, (Operator, RankOperator)):
         out = module(S)
         return out if isinstance(out, torch.Tensor) else out @ S
+    if isinstance(module, BINARY): return module(S, GRADES > 0)
     return module(S, GRADES)
 
 

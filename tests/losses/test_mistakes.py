@@ -124,9 +124,9 @@ X, Y, ROW = torch.tensor([[0.3, 2.0, -1.0]]), torch.tensor([[0, 2, 1]]), torch.a
 MESSAGES = {
     "several dimensions": (lambda: soft_sort(X, dim=(0, 1)), TypeError, r"dim must be an int, got \(0, 1\): x.flatten\(first, last\) makes one"),
     "all dimensions": (lambda: soft_sort(X, dim=None), TypeError, r"dim must be an int, got None: call x.flatten\(\)"),
-    "sizes": (lambda: soft_sort(ROW, offsets=torch.tensor([2, 1, 3])), ValueError, r"offsets must begin with 0, got 2.*They add up to 6, as lengths do: pass ragged.offsets_of\(offsets\)"),
+    "sizes": (lambda: soft_sort(ROW, offsets=torch.tensor([2, 1, 3])), ValueError, r"offsets must begin with 0, got 2.*They add up to 6, as lengths do: pass ragged.offsets_from\(sizes=offsets\)"),
     "sizes from an empty list": (lambda: soft_sort(ROW, offsets=torch.tensor([0, 1, 5])), ValueError, "offsets must end with 6, the number of items, got 5.*as lengths do"),
-    "the list of each item": (lambda: L.spearman_loss(ROW, ROW, offsets=torch.tensor([0, 0, 1, 2, 2, 2])), ValueError, "got 2.*one for each item, as the number of its list: pass ragged.offsets_of"),
+    "the list of each item": (lambda: L.spearman_loss(ROW, ROW, offsets=torch.tensor([0, 0, 1, 2, 2, 2])), ValueError, "got 2.*one for each item, as the number of its list: pass ragged.offsets_from"),
     "scores and grades swapped": (lambda: L.spearman_loss(Y, X), TypeError, "scores must be floating point, got torch.int64, and relevance torch.float32: if they are swapped, pass scores first"),
     "swapped in a metric": (lambda: L.hard_metric(L.KendallLoss(), Y, X), TypeError, "scores must be floating point"),
     "logits and classes swapped": (lambda: L.topk_loss(torch.tensor([1]), X), TypeError, "logits must be floating point, got torch.int64, and target torch.float32: if they are swapped, pass logits first"),

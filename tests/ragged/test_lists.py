@@ -306,7 +306,7 @@ def test_ids_as_a_file_has_them():
     (lambda x: losses.spearman_loss(x, x, offsets=ragged.offsets_from(sizes=[4])), ValueError, "offsets must be of the 3 items, got those of 4"),
     (lambda x: F.soft_topk(x, 1, offsets=ragged.offsets_from(ids=[1, 2, 1])), ValueError, r"a map, got a ListOrder: unpack offsets, order"),
     (lambda x: losses.ideal_order(x, offsets=ragged.offsets_from(ids=[1, 2, 1])), ValueError, "offsets must be a tensor here"),
-    (lambda x: F.soft_rank(x, offsets=torch.tensor([2, 1])), ValueError, r"offsets_from\(sizes=...\) sizes"), (lambda x: F.soft_rank(x, offsets=torch.tensor([0, 0, 1])), ValueError, r"offsets_from\(ids=...\) takes query ids"),
+    (lambda x: F.soft_rank(x, offsets=torch.tensor([2, 1])), ValueError, r"as lengths do: pass ragged.offsets_from\(sizes=offsets\)"), (lambda x: F.soft_rank(x, offsets=torch.tensor([0, 0, 1])), ValueError, r"the number of its list: pass ragged.offsets_from\(ids=offsets\)"),
 ])
 def test_what_are_no_lists_is_said(call, error, text):
     with pytest.raises(error, match=text): call(torch.randn(3))
