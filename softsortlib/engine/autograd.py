@@ -317,7 +317,7 @@ def twice(op, tensors, plain):
         return pulled(ctx, plain, tensors, grads)
     return differentiable(op, tensors, backward, keep_inputs)
 
-# %% ../../nbs/engine/92_autograd.ipynb #477baed5
+# %% ../../nbs/engine/92_autograd.ipynb #730589a4
 _PART = switch("autograd: the derivative of a gradient in parts", 1 << 17, "B n^2")
 _MANY = 1 << 24  # numbers that another device than a CPU computes at a time
 
@@ -329,7 +329,6 @@ def _slices(args, by, cut, most):
         own = dict(zip(cut, pieces))
         yield [own.get(i, a) for i, a in enumerate(args)]
 
-# %% ../../nbs/engine/92_autograd.ipynb #993b646d
 def in_parts(f, tensors, by, cut, joined, most=_PART):
     """`f` by parts of arguments `cut`, {place: dimension}; a slice takes the numbers of argument `by`, a part `most`.
 

@@ -74,6 +74,14 @@ def _collect(s, rho, theta, top, log_Z, now, after):
     H_theta, H_r, at = (a.gather(-1, q) for a in (H[..., 0], H[..., 1], log_Z))
     return torch.zeros_like(s).scatter(-1, top, after) + (s - at).exp() * (rho * H_theta - H_r)
 
+# %% ../../nbs/sampling/114_policies.ipynb #527e6376
+class _Final(torch.autograd.Function):
+    "f(s), which refuses to be differentiated."
+    forward = staticmethod(lambda s, f: f(s))
+    setup_context = staticmethod(lambda ctx, inputs, output: None)
+    backward = staticmethod(once("the gradient of an expected reward cannot be differentiated again"))
+    jvp = backward
+
 # %% ../../nbs/sampling/114_policies.ipynb #696e6867
 def plackett_luce_reward(
     scores: Tensor,  # log-weights of the policy, (..., n), floating point
@@ -123,14 +131,6 @@ def _check_discounts(discounts, k, s):
         got = tuple(discounts.shape) if isinstance(discounts, Tensor) else type(discounts).__name__
         raise ValueError(f"discounts must be a vector of at least {places} numbers, one for each place, got {got}")
     return discounts.detach().to(s)[:places]
-
-# %% ../../nbs/sampling/114_policies.ipynb #527e6376
-class _Final(torch.autograd.Function):
-    "f(s), which refuses to be differentiated."
-    forward = staticmethod(lambda s, f: f(s))
-    setup_context = staticmethod(lambda ctx, inputs, output: None)
-    backward = staticmethod(once("the gradient of an expected reward cannot be differentiated again"))
-    jvp = backward
 
 # %% ../../nbs/sampling/114_policies.ipynb #1728cb47
 class OnceWithSlope(WithSlope):
