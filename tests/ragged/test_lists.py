@@ -261,7 +261,7 @@ def test_the_functions_of_the_package_take_offsets():
 IDS = torch.tensor([7, 3, 7, 3, 3, -1, 7, 3, 3, 7])
 
 
-@pytest.mark.parametrize("call", [F.soft_sort, F.soft_rank, partial(F.soft_rank, descending=True), partial(F.soft_rank, method="sigmoid"), partial(F.soft_sort, method="neuralsort"), partial(F.soft_topk_mask, k=1)], ids=str)
+@pytest.mark.parametrize("call", [F.soft_sort, F.soft_rank, partial(F.soft_rank, descending=True), partial(F.soft_rank, method="sigmoid"), partial(F.soft_sort, method="neuralsort"), partial(F.soft_topk_mask, k=1)], ids=["sort", "rank", "falling", "sigmoid", "neuralsort", "top k"])
 @pytest.mark.parametrize("dim", (0, 1))
 def test_items_of_a_list_lie_anywhere(call, dim, rng):
     "Every item gets what it gets in its list alone, at its own place; so do gradients."
