@@ -256,7 +256,7 @@ def test_a_test_that_ends_the_process_counts_as_failed(tmp_path):
 
 
 def test_the_versions_are_tried_by_the_tests_of_every_part():
-    parts = {path.name for path in (ROOT / "tests").iterdir() if path.is_dir() and (ROOT / "softsortlib" / path.name).is_dir()}
+    parts = {path.name for path in (ROOT / "tests").iterdir() if path.is_dir() and path.name[0] != "_" and (ROOT / "softsortlib" / path.name).is_dir()}
     assert parts - set(torch_versions.FOLDERS) == {"lab", "distributed"} and all((ROOT / path).exists() for path in torch_versions.tests("newest"))
 
 

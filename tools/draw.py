@@ -770,7 +770,7 @@ def pair_weights():
     s, real = -torch.arange(10, dtype=y.dtype), torch.ones(10, dtype=torch.bool)
     fig, axes = plt.subplots(1, 3, figsize=(7.6, 2.6))
     for ax, (kind, k, title) in zip(axes, ((None, 10, "Kendall: all alike"), ("lambdarank", 10, "NDCG"), ("precision", 3, "precision at 3"))):
-        p = places_of(s, y, real, kind or "lambdarank", k, "exp2")
+        p = places_of(s, (y > 0).to(y.dtype) if kind == "precision" else y, real, kind or "lambdarank", k, "exp2")
         w = weights_of(type(p)(*(v[:, None] for v in p)), type(p)(*(v[None] for v in p)), kind or "lambdarank", 1.0, k)
         if kind is None: w = (y[:, None] > y).to(y.dtype)
         matrix(ax, w / w.max(), title)

@@ -5,10 +5,9 @@
 # %% auto #0
 __all__ = []
 
-# %% ../../nbs/core/02_rounding.ipynb #ae0c46cc
+# %% ../../nbs/core/02_rounding.ipynb #4c89f279
 import numbers
 import operator
-import pickle
 
 import torch
 from torch import Tensor, nn
@@ -191,9 +190,3 @@ def _rmatmul(self, y, rows):
 def straight_through(self) -> SoftPermutation:
     "The same map, rounded in the forward pass and soft in the backward pass; `log_prob` stays the soft one's."
     return StraightThrough(self) if self.n else self  # without inputs there is nothing to round
-
-# %% ../../nbs/core/02_rounding.ipynb #5573cf4f
-@patch_to(SoftPermutation)
-def __deepcopy__(self, memo):
-    "A copy of the values, as from a file: `copy.deepcopy` of torch refuses tensors that have a graph."
-    return memo.setdefault(id(self), pickle.loads(pickle.dumps(self)))
