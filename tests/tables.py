@@ -205,7 +205,7 @@ HOST_FUNCTIONS = [
 HOST_LOSSES = [
     Call("hard_metric:ndcg", lambda s, y, tau, mask: losses.hard_metric(losses.ApproxNDCGLoss(), s, y, mask, reduction="none", empty_target_action="pos"), within=(0, 1)),
     Call("hard_metric:auc", lambda s, y, tau, mask: losses.hard_metric(losses.AUCLoss(), s, y > 1, mask, reduction="none", empty_target_action="pos"), invariant=True, within=(0, 1)),
-    Call("hard_metric:kendall", lambda s, y, tau, mask: losses.hard_metric(losses.KendallLoss(), s, y, mask, reduction="none"), invariant=True, within=(-1, 1)),
+    Call("hard_metric:kendall", lambda s, y, tau, mask: losses.hard_metric(losses.KendallLoss(), s, y, mask, reduction="none", empty_target_action="pos"), invariant=True, within=(-1, 1)),
     Call("soft_metric", lambda s, y, tau, mask: losses.soft_metric(losses.SpearmanLoss(tau=tau, reduction="none"), s, y, mask), invariant=True, within=(-1, 1)),
     Call("gradient_and_curvature", lambda s, y, tau, mask: losses.gradient_and_curvature(losses.ListNetLoss(tau=tau, reduction="sum"), s, y, mask)[1], equivariant=True),
     *(call._replace(name=f"{call.name}:lists", f=lists(call.f)) for call in LOSSES if "offsets" in inspect.signature(getattr(losses, call.public)).parameters),

@@ -30,7 +30,7 @@ OPERATORS = {
     "softsort2": lambda tau, descending, sigmoid: SoftSort(tau, power=2, descending=descending),
     "neuralsort": lambda tau, descending, sigmoid: NeuralSort(tau, descending=descending),
     "lapsum": lambda tau, descending, sigmoid: LapSum(tau, descending=descending),
-    "sinkhorn": lambda tau, descending, sigmoid: SinkhornSort(tau, descending=descending, tolerance=1e-9, max_iterations=10_000),     # as far as the page goes
+    "sinkhorn": lambda tau, descending, sigmoid: SinkhornSort(tau, descending=descending),
     "odd_even": lambda tau, descending, sigmoid: SortingNetwork("odd_even", sigmoid, tau=tau, descending=descending),
     "bitonic": lambda tau, descending, sigmoid: SortingNetwork("bitonic", sigmoid, tau=tau, descending=descending),
 }

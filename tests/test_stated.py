@@ -79,7 +79,7 @@ def example():
     "What the letters of a snippet stand for where it runs"
     x = torch.tensor([0.3, 2.0, -1.0, 0.9])
     return {**PUBLIC, "torch": torch, "x": x, "s": torch.tensor([0.1, 0.4, 0.3, 0.8]), "scores": x, "r": x, "q": 0.25, "k": 2, "n": 4, "y": torch.tensor([1.0, 0.0, 2.0, 3.0]), "relevance": torch.tensor([1.0, 0.0, 2.0, 3.0]),
-            "mask": torch.tensor([True, True, True, False]), "tau": 0.5, "P": SoftSort(0.5)(x), "t": 0.5, "arange": lambda n: torch.arange(float(n)), "positions": torch.arange(1.0, 5.0), "order": x.argsort(), "target": torch.tensor([1, 0, 2, 1]), "b": 4.0, "h": 2, "p": 2.0, "K": 2, "M": 5, "u": 0.5, "ste": True, "logits": torch.eye(4), "argsort": lambda *x: torch.argsort(*x) if x else torch.argsort(example()["x"]),
+            "mask": torch.tensor([True, True, True, False]), "tau": 0.5, "P": SoftSort(0.5)(x), "t": 0.5, "arange": lambda n: torch.arange(float(n)), "positions": torch.arange(1.0, 5.0), "order": x.argsort(), "target": torch.tensor([1, 0, 2, 1]), "b": 4.0, "h": 2, "p": 2.0, "K": 2, "M": 5, "u": 0.5, "ste": True, "logits": torch.eye(4), "argsort": lambda x=torch.tensor([0.3, 2.0, -1.0, 0.9]), **how: torch.argsort(x, **how),
             "straight_through": SoftSort(0.5)(x).straight_through, "τ": 0.5, "α": 0.5, "β": 4.0, "ε": 0.1, "λ": 0.25, "σ": 0.5, "μ": 1.0, "τ_d": 0.5, "τ_w": 0.5}
 
 

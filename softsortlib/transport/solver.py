@@ -245,12 +245,14 @@ def _adjoint_backward(ctx, grad_u, grad_w):
 
 _solve_adjoint = differentiable(_adjoint_op, 9, _adjoint_backward, _adjoint_setup)
 
-# %% ../../nbs/transport/37_solver.ipynb #71a46191
+# %% ../../nbs/transport/37_solver.ipynb #248bf5b6
 def pull_potentials(grad_F, grad_G, F, G, x, y, a, b, tau, power, backend, steps=0):
     "The gradients of x, y, a, b and tau from those of the potentials F and G, by Prop 37.4 (a)."
     u, w = _solve_adjoint(grad_F, grad_G, F, G, x, y, a, b, tau, power, backend, steps)
+    back = Gibbs(x, y, tau[..., None], power, backend or None).T
+    sums = back.apply(G + log_weights(b), F, torch.ones_like(G)[..., None])[..., 0].detach()     # one, to the tolerance
     _, to_x, _, to_y, to_tau, left, right = _pull_double_sum(
-        F, x, G, y, tau, _beside(a, u), _beside(w, b), power, backend)
+        F, x, G, y, tau, _beside(a, u / sums), _beside(w, b), power, backend)
     return to_x, to_y, torch.where(a > 0, left[..., 0], 0.0), torch.where(b > 0, right[..., 1], 0.0), to_tau
 
 def _solve_setup(ctx, inputs, output):

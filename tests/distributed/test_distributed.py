@@ -193,11 +193,11 @@ def test_a_dtensor_keeps_its_placement(processes, name):
 
 
 DIES = """
-import datetime, os, sys, torch, torch.distributed as dist, softsortlib
+import datetime, os, sys, time, torch, torch.distributed as dist, softsortlib
 rank = int(sys.argv[1])
 dist.init_process_group("gloo", init_method="file://" + sys.argv[2], rank=rank, world_size=2, timeout=datetime.timedelta(seconds=10))
 dist.barrier()
-if rank == 1: os._exit(1)
+if rank == 1: time.sleep(1), os._exit(1)          # when the other has left the barrier, too
 try: softsortlib.soft_rank(torch.zeros(5), group=dist.group.WORLD)
 except RuntimeError as e: print(str(e)[:120])
 os._exit(0)
