@@ -5,24 +5,6 @@
 # %% auto #0
 __all__ = ['subset_marginals', 'SimpleTopK']
 
-# %% ../../nbs/selection/103_subsets.ipynb #6f2c21d6
-from typing import TYPE_CHECKING
-
-import torch
-from torch import Tensor
-
-from softsortlib.core.checks import (
-    check_mask, check_scores, full_precision, is_concrete, patch_to, zero_outside,
-)
-from ..core.operators import check_tau
-from ..ranks.laplace import check_count
-from ..engine.autograd import batched, custom_op, differentiable
-from ..engine.dispatch import choose, precise, switch, tensor_on
-from ..ranks.sigmoid import tau_column
-from .counts import count_pull, count_weights
-from .masks import TopKMask
-from .roots import Law, root
-
 # %% ../../nbs/selection/103_subsets.ipynb #40ebc64e
 from typing import TYPE_CHECKING
 
