@@ -181,35 +181,20 @@ def with_gradient_of(
     "The value of `hard` with the gradient of `soft`."
     return hard.detach() + (soft - soft.detach())
 
-# %% ../../nbs/functional/53_arguments.ipynb #7b3b8849
+# %% ../../nbs/functional/53_arguments.ipynb #8662592a
 def hard_sort(
     s: Tensor,  # (..., n)
     mask: "Tensor | None",  # bool, (..., n)
     descending: bool,  # from the largest down
-) -> Tensor:  # sorted scores without a gradient, (..., n), zero at padded positions
-    "The values of `torch.sort` along the last dimension; padded elements come last, as zeros."
+) -> tuple:  # sorted scores without a gradient and where they stood (long), each (..., n), zero at padded positions
+    "A stable `torch.sort` along the last dimension; padded elements come last, as zeros."
     s = s.detach()
     if mask is None:
-        return s.sort(dim=-1, descending=descending).values
+        return s.sort(dim=-1, descending=descending, stable=True)
     behind_all = -math.inf if descending else math.inf
-    t = s.masked_fill(~mask, behind_all).sort(dim=-1, descending=descending).values
+    found = s.masked_fill(~mask, behind_all).sort(dim=-1, descending=descending, stable=True)
     padded = torch.arange(s.shape[-1], device=s.device) >= mask.sum(-1, keepdim=True)
-    return t.masked_fill(padded, 0)
-
-# %% ../../nbs/functional/53_arguments.ipynb #6864fc28
-def hard_order(
-    s: Tensor,  # (..., n)
-    mask: "Tensor | None",  # bool, (..., n)
-    descending: bool,  # from the largest down
-) -> Tensor:  # which input stands where, long, (..., n), zero at padded positions
-    "The indices of a stable `torch.argsort` along the last dimension; padded elements come last, as zeros."
-    s = s.detach()
-    if mask is None:
-        return s.argsort(dim=-1, descending=descending, stable=True)
-    behind_all = -math.inf if descending else math.inf
-    order = s.masked_fill(~mask, behind_all).argsort(dim=-1, descending=descending, stable=True)
-    padded = torch.arange(s.shape[-1], device=s.device) >= mask.sum(-1, keepdim=True)
-    return order.masked_fill(padded, 0)
+    return tuple(t.masked_fill(padded, 0) for t in found)
 
 # %% ../../nbs/functional/53_arguments.ipynb #9bf6fcec
 def _run_ends(

@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['soft_permutation', 'soft_sort', 'soft_rank', 'soft_argsort', 'soft_topk', 'soft_topk_mask']
 
-# %% ../../nbs/functional/50_functions.ipynb #f72872fe
+# %% ../../nbs/functional/50_functions.ipynb #44c1b5ec
 import torch
 from torch import Tensor
 
@@ -14,7 +14,7 @@ from ..core.permutation import SoftPermutation, compute_dtype, is_concrete
 from ..core.rank_operators import RankOperator, check_ranks_fit
 from ..engine.dispatch import choose
 from softsortlib.functional.arguments import (
-    check_k, finite_scores, hard_order, hard_sort, join_items, join_maps, join_top, midranks, moved_back, on_lists,
+    check_k, finite_scores, hard_sort, join_items, join_maps, join_top, midranks, moved_back, on_lists,
     oriented, ranker, with_gradient_of,
 )
 from .parts import group_sort, group_topk, in_parts
@@ -128,7 +128,7 @@ def _sorters():
     own = {name: cls for name, cls in RankOperator.names.items() if hasattr(cls, "sort")}
     return {**Operator.names, **own}
 
-# %% ../../nbs/functional/50_functions.ipynb #a6402610
+# %% ../../nbs/functional/50_functions.ipynb #e76f003a
 @on_lists(join_items, _kernel_of_values)
 def soft_sort(
     x: Tensor,  # any shape, floating point
@@ -155,7 +155,7 @@ def soft_sort(
     else:
         y = oriented(method, _sorters(), tau, descending)(s, mask) @ s
     if hard:
-        y = with_gradient_of(y, hard_sort(s, mask, descending))
+        y = with_gradient_of(y, hard_sort(s, mask, descending)[0])
     return moved_back(y, dim)
 
 # %% ../../nbs/functional/50_functions.ipynb #2e900908
@@ -196,7 +196,7 @@ def soft_rank(
         r = with_gradient_of(r, midranks(s.to(r.dtype), mask, descending))
     return moved_back(r.to(x.dtype), dim)
 
-# %% ../../nbs/functional/50_functions.ipynb #8da54084
+# %% ../../nbs/functional/50_functions.ipynb #86f2bc79
 @on_lists(join_items)
 def soft_argsort(
     x: Tensor,  # any shape, floating point
@@ -220,10 +220,10 @@ def soft_argsort(
     j = torch.arange(s.shape[-1], device=s.device, dtype=compute_dtype(s.dtype))
     y = P @ j
     if hard:
-        y = with_gradient_of(y, hard_order(s, mask, descending).to(y.dtype))
+        y = with_gradient_of(y, hard_sort(s, mask, descending)[1].to(y.dtype))
     return moved_back(y.to(x.dtype), dim)
 
-# %% ../../nbs/functional/50_functions.ipynb #75773a9d
+# %% ../../nbs/functional/50_functions.ipynb #e426f17b
 @on_lists(join_top)
 def soft_topk(
     x: Tensor,  # any shape, floating point
@@ -251,7 +251,7 @@ def soft_topk(
     P = sorter(method, tau, largest)(s, mask)[..., :k, :]
     y = P @ s
     if hard:
-        y = with_gradient_of(y, hard_sort(s, mask, largest)[..., :k])
+        y = with_gradient_of(y, hard_sort(s, mask, largest)[0][..., :k])
         P = P.straight_through()
     return moved_back(y, dim), P
 

@@ -134,7 +134,7 @@ def _with_dims(y, flat, shape):
     "Results (Q, ...) of sets that were several dimensions, with a one for each of these."
     return y.reshape(*y.shape[:y.ndim + 1 - flat.ndim], *shape)
 
-# %% ../../nbs/functional/51_quantiles.ipynb #15221591
+# %% ../../nbs/functional/51_quantiles.ipynb #555a3921
 def _quantile(x, q, dim, keepdim, interpolation, method, tau, mask, hard):
     "`soft_quantile` of scores on one process."
     if dim is None or isinstance(dim, (tuple, list)):
@@ -146,7 +146,7 @@ def _quantile(x, q, dim, keepdim, interpolation, method, tau, mask, hard):
     p = _positions(q, s, mask, interpolation)
     y = _soft_quantiles(s, mask, q, p, interpolation, method, tau)
     if hard:
-        t = hard_sort(s, mask, False)
+        t, _ = hard_sort(s, mask, False)
         y = with_gradient_of(y, _at_positions(lambda rows: t[..., rows], p.detach(), s.shape[-1], mask))
     y = y.movedim(-1, 0)
     if keepdim:
@@ -213,7 +213,7 @@ def _remains(s, mask, cut):
     shares = n.to(torch.float64 if has_double(s) else torch.float32)
     return (i >= (low * shares).long()) & (i < n - (high * shares).long())
 
-# %% ../../nbs/functional/51_quantiles.ipynb #959ce217
+# %% ../../nbs/functional/51_quantiles.ipynb #0b59551f
 @on_lists(join_sets)
 def soft_trimmed_mean(
     x: Tensor,  # any shape, floating point
@@ -236,7 +236,7 @@ def soft_trimmed_mean(
     s, mask, _ = finite_scores(flat, -1, mask)
     y = in_compute_dtype(sorter(method, tau, False)(s, mask)) @ s.to(compute_dtype(s.dtype))
     if hard:
-        y = with_gradient_of(y, hard_sort(s, mask, False).to(y.dtype))
+        y = with_gradient_of(y, hard_sort(s, mask, False)[0].to(y.dtype))
     remains = _remains(s, mask, cut)
     y = y.masked_fill(~remains, 0).sum(-1) / remains.sum(-1).clamp(min=1)
     y = y.to(x.dtype)
