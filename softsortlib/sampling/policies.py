@@ -5,13 +5,12 @@
 # %% auto #0
 __all__ = ['plackett_luce_reward']
 
-# %% ../../nbs/sampling/114_policies.ipynb #6cffd0df
+# %% ../../nbs/sampling/114_policies.ipynb #b27026bb
 import torch
 from torch import Tensor
-from torch.autograd import forward_ad
 
 from ..core.checks import check_mask, check_scores, compute_dtype, full_precision, zero_outside
-from ..engine.autograd import once, primals
+from ..engine.autograd import once
 from ..engine.scan import one_sided_sums
 from .perturbed import Perturbed, noise_for
 from .regret import WithSlope
@@ -82,7 +81,7 @@ class _Final(torch.autograd.Function):
     backward = staticmethod(once("the gradient of an expected reward cannot be differentiated again"))
     jvp = backward
 
-# %% ../../nbs/sampling/114_policies.ipynb #696e6867
+# %% ../../nbs/sampling/114_policies.ipynb #8a175767
 def plackett_luce_reward(
     scores: Tensor,  # log-weights of the policy, (..., n), floating point
     gains: Tensor,  # what each item is worth, (..., n) or what broadcasts to it
@@ -106,7 +105,8 @@ def plackett_luce_reward(
     s = zero_outside(s, mask, -1)
     with full_precision(s):
         policy = _Policy(s, rho, theta, how, mask)
-        return OnceWithSlope.apply(s, policy.value, policy.slope).to(scores.dtype)
+        value = WithSlope.apply(s, policy.value, lambda s: _Final.apply(s, policy.slope))
+        return value.to(scores.dtype)
 
 # %% ../../nbs/sampling/114_policies.ipynb #25fcd7a6
 def _check_gains(gains, s, mask):
@@ -131,17 +131,3 @@ def _check_discounts(discounts, k, s):
         got = tuple(discounts.shape) if isinstance(discounts, Tensor) else type(discounts).__name__
         raise ValueError(f"discounts must be a vector of at least {places} numbers, one for each place, got {got}")
     return discounts.detach().to(s)[:places]
-
-# %% ../../nbs/sampling/114_policies.ipynb #1728cb47
-class OnceWithSlope(WithSlope):
-    "`WithSlope` where the slope has no derivative: it refuses to be differentiated again."
-    @staticmethod
-    def backward(ctx, g):
-        [s] = ctx.saved_tensors
-        return g[..., None] * _Final.apply(s, ctx.slope), None, None
-
-    @staticmethod
-    def jvp(ctx, v, *_):
-        with forward_ad._set_fwd_grad_enabled(True):
-            [s] = primals(ctx)
-            return (v * _Final.apply(s, ctx.slope)).sum(-1)
