@@ -109,17 +109,19 @@ def set_inputs(
                          "leave it out with mask=scores.isfinite(), or clamp it")
     return s, y, mask
 
-# %% ../../nbs/losses/59_contract.ipynb #4a96f270
+# %% ../../nbs/losses/59_contract.ipynb #3dd072aa
 def check_not_negative(
     y: Tensor,  # grades of real elements, zero where padded, (..., n)
-) -> None:
+    where: str = "here",  # as the message says it
+) -> "float | None":  # the largest grade; None where there is none, or none can be looked at
     "Raise `ValueError` for grades that cannot be gains or shares."
     if not is_concrete(y) or not y.numel():
-        return
+        return None
     low, high = (v.item() for v in y.aminmax())
     if low < 0 or high == float("inf"):
-        raise ValueError(f"relevance must be finite and not negative here, got {low:g} to {high:g}: "
+        raise ValueError(f"relevance must be finite and not negative {where}, got {low:g} to {high:g}: "
                          "leave padding out with mask=relevance >= 0, or shift the grades")
+    return high
 
 # %% ../../nbs/losses/59_contract.ipynb #e17a6759
 def relevant_of(

@@ -6,19 +6,20 @@
 __all__ = ['approx_ndcg_loss', 'ApproxNDCGLoss', 'neural_ndcg_loss', 'NeuralNDCGLoss', 'precision_loss', 'PrecisionLoss',
            'recall_loss', 'RecallLoss']
 
-# %% ../../nbs/losses/56_ranking.ipynb #b1d94c6c
+# %% ../../nbs/losses/56_ranking.ipynb #a15780af
 import math
 
 import torch
 from torch import Tensor
 
 from ..core.operators import Operator
-from ..core.permutation import is_concrete
 from ..core.rank_operators import RankOperator
 from ..functional.arguments import check_k
 from ..functional.functions import soft_permutation, soft_rank
 from ..functional.parts import in_parts
-from .contract import Loss, over_lists, reduce_sets, relevant_of, set_inputs
+from softsortlib.losses.contract import (
+    Loss, check_not_negative, over_lists, reduce_sets, relevant_of, set_inputs,
+)
 from .parts import group_loss, ndcg_parts, precision_parts, recall_parts
 from ..ranks.laplace import lapsum_topk
 from ..rowwise.balance import in_order, laplace_balanced
@@ -34,19 +35,13 @@ def _powers_of_two(y, large):
 
 GAINS = dict(exp2=_powers_of_two, linear=lambda y, large: y)
 
-# %% ../../nbs/losses/56_ranking.ipynb #e20b955d
+# %% ../../nbs/losses/56_ranking.ipynb #0b1bc57e
 def gains_of(y, mask, gain):
     "The gain of each element, (..., n), zero where padded; raise `ValueError` for what has none."
     if not isinstance(gain, str) or gain not in GAINS:
         raise ValueError(f"gain must be one of {', '.join(GAINS)}, got {gain!r}")
-    large = True
-    if is_concrete(y) and y.numel():
-        low, high = (v.item() for v in y.aminmax())
-        large = high > 100
-        if low < 0 or high == math.inf:
-            raise ValueError(f"relevance must be finite and not negative for NDCG, got {low:g} to {high:g}: "
-                             "leave padding out with mask=relevance >= 0, or shift the grades")
-    return GAINS[gain](y, large).masked_fill(~mask, 0)
+    high = check_not_negative(y, "for NDCG")
+    return GAINS[gain](y, high is None or high > 100).masked_fill(~mask, 0)
 
 # %% ../../nbs/losses/56_ranking.ipynb #c7a9c795
 def discounts_of(k, like):
