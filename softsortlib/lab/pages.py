@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['Page', 'apart']
 
-# %% ../../nbs/lab/195_pages.ipynb #bdd031d2
+# %% ../../nbs/lab/195_pages.ipynb #62ec6dd0
 import inspect
 import json
 import os
@@ -23,7 +23,7 @@ from ..core.permutation import patch_to
 from .bench import run_benchmark, run_case
 from .cases import How, cases, pieces
 from .data import optional
-from .grid import run_grid, run_name, span, summary
+from .grid import run_grid, span, summary
 from .images import DataError
 from .pace import recorded_runs, remaining
 from softsortlib.lab.records import (
