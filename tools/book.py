@@ -41,6 +41,7 @@ def folded_use(source):
     "Why a cell that defines nothing is folded, or None: the code of a picture, a long test"
     lines = [line for line in source.splitlines() if line.strip() and not line.startswith("#|")]
     if re.search(r"\bplt\.(show|subplots)\b", source) and len(lines) > 3: return "code of the picture"
+    if source.startswith("def message("): return "helper: what an error says"
     tests = sum(bool(re.match(r"\s*(assert\b|test_\w+\(|torch\.testing)", line)) for line in lines)
     named = re.search(r"Prop \d{2,3}\.\d+", source)
     return f"test{f' of {named[0]}' if named else ''}, {len(lines)} lines" if tests and len(lines) > 7 else None
