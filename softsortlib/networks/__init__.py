@@ -5,15 +5,16 @@
 # %% auto #0
 __all__ = ['odd_even_layers', 'bitonic_layers', 'Comparators', 'sorting_network', 'run_network', 'swap_sigmoid',
            'lane_differences', 'replace_activation', 'apply_layers', 'NetworkPermutation', 'SortingNetwork',
-           'default_steepness', 'error_free_differences', 'apply_error_free']
+           'default_steepness', 'error_free_differences', 'apply_error_free', 'compare_sort']
 
-# %% ../../nbs/networks/index.ipynb #8480063e
+# %% ../../nbs/networks/index.ipynb #228ced92
 from .comparators import Comparators, bitonic_layers, odd_even_layers, run_network, sorting_network
+from .compared import compare_sort
 from .error_free import apply_error_free, error_free_differences
 from .operator import NetworkPermutation, SortingNetwork, default_steepness
 from .swaps import apply_layers, lane_differences, replace_activation, swap_sigmoid
 
-# %% ../../nbs/networks/index.ipynb #ecbd17b7
+# %% ../../nbs/networks/index.ipynb #b8dd40ad
 _all_ = ["odd_even_layers", "bitonic_layers", "Comparators", "sorting_network", "run_network", "swap_sigmoid",
          "lane_differences", "replace_activation", "apply_layers", "NetworkPermutation", "SortingNetwork",
-         "default_steepness", "error_free_differences", "apply_error_free"]
+         "default_steepness", "error_free_differences", "apply_error_free", "compare_sort"]

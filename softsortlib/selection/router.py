@@ -5,13 +5,15 @@
 # %% auto #0
 __all__ = ['Routing', 'TopKRouter']
 
-# %% ../../nbs/selection/104_router.ipynb #d5eabe20
+# %% ../../nbs/selection/104_router.ipynb #d3cddd61
+import math
+from fractions import Fraction
 from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 
-from ..core.checks import check_mask, check_scores, compute_dtype, full_precision, zero_outside
+from ..core.checks import check_mask, check_scores, compute_dtype, full_precision, is_one_of, zero_outside
 from ..core.operators import check_tau
 from ..engine.dispatch import choose
 from ..ranks.sigmoid import tau_column
@@ -20,17 +22,18 @@ from .passes import Gate, can_route, route
 from .sparse import SparseTopK
 from .thresholds import SinkhornTopK, ThresholdTopK
 
-# %% ../../nbs/selection/104_router.ipynb #6a6b520a
+# %% ../../nbs/selection/104_router.ipynb #7d28f81c
 class Routing(NamedTuple):
     "Where tokens go."
-    weights: Tensor  # of the chosen experts, falling, (..., k); they sum to one, zero where there was nothing to choose
+    weights: Tensor  # of the chosen experts, falling, (..., k); they sum to one; zero where no expert takes the token
     indices: Tensor  # the chosen experts, long, (..., k)
     loss: Tensor     # the loss of balance times its weight, without dimensions; zero unless asked for
 
-# %% ../../nbs/selection/104_router.ipynb #e2d7a8b4
-def _gates(p, m, indices):
-    "(104.1) with the gradient of Prop 104.1: p and the soft mask m (..., n), indices (..., k)."
+# %% ../../nbs/selection/104_router.ipynb #84613eda
+def _gates(p, m, indices, taken=None):
+    "(104.1) with the gradient of Prop 104.1: p and the soft mask m (..., n), indices and which of them count (..., k)."
     chosen = p.gather(-1, indices)
+    chosen = chosen if taken is None else chosen * taken
     soft = m.gather(-1, indices)
     numerator = chosen * (1 + soft - soft.detach())
     change = (p.detach() * m).sum(-1, keepdim=True)  # of the denominator, through the mask
@@ -47,7 +50,35 @@ def _balance(p, indices, mask):
     mean = (p * kept).reshape(-1, n).sum(0) / tokens
     return n * (counts / (k * tokens) * mean).sum()
 
-# %% ../../nbs/selection/104_router.ipynb #2689ddb8
+# %% ../../nbs/selection/104_router.ipynb #d74b975f
+def _take_turns(places, asks, k, n, room):
+    "Which of the experts `places` (T, r), asked in turn where `asks`, take a token that wants k: bool, (T, r)."
+    taken, wants = torch.zeros(n, dtype=torch.long, device=places.device), k
+    expert, answers = torch.arange(n, device=places.device), []
+    for place, ask in zip(places.unbind(-1), asks.unbind(-1)):
+        ask = ask & (wants > 0)
+        queue = ((place[:, None] == expert) & ask[:, None]).cumsum(0)  # how many have asked an expert by each token
+        yes = ask & (taken[place] + queue.gather(-1, place[:, None])[:, 0] <= room)
+        taken = taken + queue[-1:].sum(0)  # those refused count as well: where they are, the expert is full
+        wants = wants - yes.long()
+        answers.append(yes)
+    return torch.stack(answers, -1)
+
+# %% ../../nbs/selection/104_router.ipynb #fb36d351
+def _check_router(k, balance, capacity, overflow):
+    "Raise `ValueError` for a parameter that does not fit."
+    if isinstance(k, bool) or not isinstance(k, int) or k < 1:
+        raise ValueError(f"k must be a positive int, got {k!r}")
+    if not isinstance(balance, (int, float)) or balance < 0:
+        raise ValueError(f"balance must be a number from 0 on, got {balance!r}")
+    number = isinstance(capacity, (int, float)) and not isinstance(capacity, bool)
+    if capacity is not None and not (number and 0 < capacity < math.inf):
+        raise ValueError(f"capacity must be a positive finite number of even shares, as 1.25, got {capacity!r}: "
+                         "None for experts that take all")
+    if not is_one_of(overflow, ("drop", "next")):
+        raise ValueError(f"overflow must be 'drop' or 'next', got {overflow!r}")
+
+# %% ../../nbs/selection/104_router.ipynb #d61cba4f
 class TopKRouter(nn.Module):
     """A router for mixtures of experts: hard choice forward, the gradient of a soft mask backward (104.1, 104.2).
 
@@ -57,19 +88,19 @@ class TopKRouter(nn.Module):
         method: "str | TopKMask" = "sparse",  # the soft mask of the backward pass, or its name
         tau: "float | Tensor" = 1.0,  # its temperature
         balance: float = 0.0,  # weight of the loss of balance (104.3)
+        capacity: "float | None" = None,  # what an expert takes, in even shares k T / n of T tokens (104.4); None: all
+        overflow: str = "drop",  # an expert that is full drops a token, or sends it on to its "next"
     ):
         super().__init__()
-        if isinstance(k, bool) or not isinstance(k, int) or k < 1:
-            raise ValueError(f"k must be a positive int, got {k!r}")
-        if not isinstance(balance, (int, float)) or balance < 0:
-            raise ValueError(f"balance must be a number from 0 on, got {balance!r}")
-        self.k, self.balance = k, balance
+        _check_router(k, balance, capacity, overflow)
+        self.k, self.balance, self.capacity, self.overflow = k, balance, capacity, overflow
         named = isinstance(method, str)
         self.mask = get_topk_mask(method, k=k, tau=tau) if named else get_topk_mask(method)
 
     def extra_repr(self) -> str:
-        "k and the weight of the loss."
-        return f"k={self.k}, balance={self.balance}"
+        "k, the weight of the loss, and the capacity where there is one."
+        limit = "" if self.capacity is None else f", capacity={self.capacity}, overflow={self.overflow!r}"
+        return f"k={self.k}, balance={self.balance}{limit}"
 
     def forward(self,
         logits: Tensor,  # scores of the experts, (..., n), floating point
@@ -78,7 +109,7 @@ class TopKRouter(nn.Module):
         "Choose k experts for each token; raise `TypeError` or `ValueError` when the input does not fit."
         return _route(self, logits, mask)
 
-# %% ../../nbs/selection/104_router.ipynb #35412efb
+# %% ../../nbs/selection/104_router.ipynb #4799f0e0
 def _gate_of(mask, k, s):
     "The `Gate` of a mask whose gradient one pass gives for scores s (..., n); None for others."
     plain = mask.largest and type(mask.k) is int and mask.k == k
@@ -88,16 +119,39 @@ def _gate_of(mask, k, s):
         return Gate.LINEAR if mask.p > 1.5 else Gate.CUBE
     return {SinkhornTopK: Gate.LOGISTIC, ThresholdTopK: Gate.MIDDLE, LaplaceTopK: Gate.LAPLACE}.get(type(mask))
 
+def _of_the_open(s, mask):
+    "The scores s (..., n) with minus infinity for closed experts; where none is open, none is closed."
+    return s if mask is None else s.masked_fill(~mask & mask.any(-1, keepdim=True), -torch.inf)
+
 def _through_mask(router, s, mask):
     "Weights, indices and probabilities by (104.1), one operation after the other, for s (..., n)."
-    closed = None if mask is None else ~mask & mask.any(-1, keepdim=True)  # where none is open, none is closed
-    z = s if mask is None else s.masked_fill(closed, -torch.inf)
+    z = _of_the_open(s, mask)
     p = z.softmax(-1)
     indices = z.detach().topk(router.k).indices
     weights = _gates(p, router.mask(s, mask), indices)
     return weights if mask is None else weights * mask.gather(-1, indices), indices, p
 
-# %% ../../nbs/selection/104_router.ipynb #6dd890ca
+# %% ../../nbs/selection/104_router.ipynb #b0b3597e
+def _admitted(router, places, mask, n):
+    "Which of the experts that tokens ask in turn, places (..., r), take them: bool, (..., r), by (104.4)."
+    asks = torch.ones_like(places, dtype=torch.bool) if mask is None else mask.gather(-1, places)
+    tokens = places[..., 0].numel() if mask is None else mask.any(-1).sum()
+    shares = Fraction(router.capacity).limit_denominator(10**6)
+    room = -(-shares.numerator * router.k * tokens // (shares.denominator * n))  # rounded up, in whole numbers
+    flat = (a.reshape(-1, places.shape[-1]) for a in (places, asks))
+    return _take_turns(*flat, router.k, n, room).view(places.shape)
+
+def _sent_on(router, s, mask):
+    "Weights, indices and probabilities with `next`, and the k experts that each token wanted, for s (..., n)."
+    z = _of_the_open(s, mask)
+    places = z.detach().sort(dim=-1, descending=True, stable=True).indices
+    taken = _admitted(router, places, mask, s.shape[-1])
+    slots = (~taken).byte().sort(dim=-1, stable=True).indices[..., :router.k]  # those that took it first
+    indices, taken = places.gather(-1, slots), taken.gather(-1, slots)
+    p = z.softmax(-1)
+    return _gates(p, router.mask(s, mask), indices, taken), indices, p, places[..., :router.k]
+
+# %% ../../nbs/selection/104_router.ipynb #224a33b2
 def _in_one_pass(router, s, gate):
     "The same by the kernels, without a mask; the probabilities are None unless they are asked for."
     tau = tau_column(check_tau(router.mask.tau, s), s)
@@ -113,9 +167,12 @@ def _route(router, logits, mask):
     s = zero_outside(logits.to(compute_dtype(logits.dtype)), mask, -1)
     gate = _gate_of(router.mask, router.k, s) if mask is None else None
     with full_precision(s):
-        if gate is None:
-            weights, indices, p = _through_mask(router, s, mask)
+        if router.capacity is not None and router.overflow == "next":
+            weights, indices, p, wanted = _sent_on(router, s, mask)
         else:
-            weights, indices, p = _in_one_pass(router, s, gate)
-        loss = router.balance * _balance(p, indices, mask) if router.balance else s.new_zeros(())
+            weights, indices, p = _through_mask(router, s, mask) if gate is None else _in_one_pass(router, s, gate)
+            wanted = indices
+        if router.capacity is not None and router.overflow == "drop":
+            weights = weights * _admitted(router, indices, mask, s.shape[-1])
+        loss = router.balance * _balance(p, wanted, mask) if router.balance else s.new_zeros(())
     return Routing(weights.to(logits.dtype), indices, loss)
