@@ -73,9 +73,10 @@ class Comparing(CaptureShell):
             if why := difference(old, displayed(cell), tolerance): found.append(f"in the cell {cell.source.strip().splitlines()[0][:70]!r}: {why}")
         self.stale = found
 
-def check(path):
-    "Run one notebook: (it, whether it runs, what it shows differently, seconds)"
-    shells, compare = [], path.relative_to(get_config().nbs_path).parent.as_posix().replace(".", "") in PAGES
+def check(path, deadline=float("inf"), also=()):
+    "Run one notebook: (it, whether it runs, what it shows differently, seconds); whether it runs is None where that would begin too late"
+    if time.time() > deadline: return path, None, [], 0
+    shells, compare = [], path in also or path.relative_to(get_config().nbs_path).parent.as_posix().replace(".", "") in PAGES
     def shell(*args):
         shells.append((Comparing if compare else CaptureShell)(*args))
         return shells[-1]
@@ -83,22 +84,25 @@ def check(path):
     ran, seconds = nbdev.test.test_nb(path, skip_flags=get_config().tst_flags.split(), basepath=get_config().lib_path.parent)
     return path, ran, [why for s in shells for why in getattr(s, "stale", [])], seconds
 
+def results(paths, jobs, *how):
+    "What `check` says of each notebook, as it comes"
+    os.environ.setdefault("MATPLOTLIBRC", str(get_config().nbs_path / "matplotlibrc"))
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")            # threads that spin while they wait take the core of the notebook beside them
+    server = get_context("forkserver")                             # one process imports what all need; each notebook gets a fork of it
+    server.set_forkserver_preload(["torch", "numba", "matplotlib.pyplot", "nbdev.test", "softsortlib", "fresh"])
+    with ProcessPoolExecutor(jobs, mp_context=server, max_tasks_per_child=1) as pool: yield from pool.map(check, paths, *([some] * len(paths) for some in how))
+
 def main():
     ap = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     ap.add_argument("notebooks", nargs="*", type=Path)
     ap.add_argument("--jobs", type=int, default=1)
     args, bad, start = ap.parse_args(), 0, time.time()
     paths = [p.resolve() for p in args.notebooks] or sorted(nbglob(get_config().nbs_path, as_path=True))
-    os.environ.setdefault("MATPLOTLIBRC", str(get_config().nbs_path / "matplotlibrc"))
-    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")            # threads that spin while they wait take the core of the notebook beside them
-    server = get_context("forkserver")                             # one process imports what all need; each notebook gets a fork of it
-    server.set_forkserver_preload(["torch", "numba", "matplotlib.pyplot", "nbdev.test", "softsortlib", "fresh"])
-    with ProcessPoolExecutor(args.jobs, mp_context=server, max_tasks_per_child=1) as pool:
-        for path, ran, stale, seconds in pool.map(check, paths):
-            name = path.relative_to(get_config().config_path)
-            for why in stale: print(f"{name}: {why}", flush=True)
-            if not ran: print(f"{name} does not run", flush=True)
-            bad += not ran or bool(stale)
+    for path, ran, stale, seconds in results(paths, args.jobs):
+        name = path.relative_to(get_config().config_path)
+        for why in stale: print(f"{name}: {why}", flush=True)
+        if not ran: print(f"{name} does not run", flush=True)
+        bad += not ran or bool(stale)
     print(f"{len(paths)} notebooks in {time.time() - start:.0f} s, {bad} of them fail" + ("; python tools/nb.py NOTEBOOK records what it shows now" if bad else ""))
     return int(bool(bad))
 
