@@ -5,7 +5,8 @@
 # %% auto #0
 __all__ = []
 
-# %% ../../nbs/engine/92_autograd.ipynb #9a8bd0f4
+# %% ../../nbs/engine/92_autograd.ipynb #e944f28b
+import functools
 import sys
 
 import torch
@@ -83,17 +84,17 @@ def _without_tangents(kernel):
         return kernel(keyset, *args)
     return call
 
-# %% ../../nbs/engine/92_autograd.ipynb #3045c868
+# %% ../../nbs/engine/92_autograd.ipynb #b555eca6
 class CustomOp:
     "The function `f` under a name that torch knows: calls `f` if nothing is tracing, otherwise the dispatcher."
-    def __init__(self, f, name):
+    def __init__(self, f, name, schema=None):
         namespace, self.__name__ = name.split("::")
         self.f, self.__doc__ = f, f.__doc__
         self.backward = once(f"{self.__name__} has no derivative of its own")
         self.setup = _save_nothing
         self.library = name
         library = _library(name)
-        library.define(self.__name__ + infer_schema(f, mutates_args=()), tags=(torch.Tag.pt2_compliant_tag,))
+        library.define(self.__name__ + (schema or infer_schema(f, mutates_args=())), tags=(torch.Tag.pt2_compliant_tag,))
         library.impl(self.__name__, f, "CompositeExplicitAutograd")
         self.overload = getattr(getattr(torch.ops, namespace), self.__name__).default
         rules = Info(lambda ctx, *grads: self.backward(ctx, *grads),
@@ -317,7 +318,7 @@ def twice(op, tensors, plain):
         return pulled(ctx, plain, tensors, grads)
     return differentiable(op, tensors, backward, keep_inputs)
 
-# %% ../../nbs/engine/92_autograd.ipynb #730589a4
+# %% ../../nbs/engine/92_autograd.ipynb #af44f479
 _PART = switch("autograd: the derivative of a gradient in parts", 1 << 17, "B n^2")
 _MANY = 1 << 24  # numbers that another device than a CPU computes at a time
 
@@ -334,6 +335,8 @@ def in_parts(f, tensors, by, cut, joined, most=_PART):
 
     The results, a tuple, are joined along the dimensions `joined`, or added where that is None."""
     part = recomputed(f, tensors)
+
+    @functools.wraps(f)
     def call(*args):
         first, *others = _slices(args, by, cut, most)
         if not others:

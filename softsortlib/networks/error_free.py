@@ -5,18 +5,15 @@
 # %% auto #0
 __all__ = ['error_free_differences', 'apply_error_free']
 
-# %% ../../nbs/networks/23_error_free.ipynb #7be6e95d
-import importlib
-
+# %% ../../nbs/networks/23_error_free.ipynb #b44dd0c8
 import torch
 from torch import Tensor
 
-from ..engine.autograd import custom_op, differentiable, keep_inputs, pulled
-from ..engine.compile import one_batch
-from ..engine.dispatch import choose
+from ..engine.autograd import pulled
+from ..engine.mechanism import Later, mechanism
 from .comparators import Comparators, sorting_network
 from softsortlib.networks.layers_autograd import (
-    grad_arguments, grad_see, has_kernel, keep_differences, keep_sets, sorting_size,
+    KNOWN, arguments_outline, grad_arguments, keep_differences, network_pull, sorting_size,
 )
 from .swaps import SLOPES, layer_bounds, sigmoid_argument, swap_weights, walk_lanes
 
@@ -71,39 +68,28 @@ def apply_error_free(
         x = x.index_copy(-2, torch.cat([lo, hi]), torch.cat([upper, lower], -2))
     return x
 
-# %% ../../nbs/networks/23_error_free.ipynb #76476fd3
-@custom_op("network_error_free_differences", __name__)
-def _error_free_differences(s: Tensor, tau: Tensor, lam: Tensor, size: Tensor, kind: str, sigmoid: str,
-                            trick: bool) -> Tensor:
-    "s (..., n), tau, lam and size (...) -> the differences of the hard network, (..., C)."
+# %% ../../nbs/networks/23_error_free.ipynb #a9a818ff
+def _differences(s, size, kind):
+    "The differences of the hard network."
     net = sorting_network(kind, s.shape[-1], str(s.device))
     return walk_lanes(s, net, net.need < size[..., None], _compare_exactly)
 
-@_error_free_differences.register_fake
-def _(s, tau, lam, size, kind, sigmoid, trick):
-    return s.new_empty(*s.shape[:-1], sorting_size(kind, s.shape[-1]))
+exact_differences = mechanism(
+    "network_error_free_differences(s, tau, lam, size, str kind, str sigmoid, bool trick) -> d", __name__, _differences,
+    fake=lambda s, kind: s.new_empty(*s.shape[:-1], sorting_size(kind, s.shape[-1])), gradient=network_pull,
+)
 
-exact_differences = differentiable(_error_free_differences, 4, grad_see, keep_sets)
-
-# %% ../../nbs/networks/23_error_free.ipynb #7a6a8325
-@custom_op("network_error_free_arguments", __name__)
-def _error_free_arguments(s: Tensor, tau: Tensor, lam: Tensor, size: Tensor, kind: str, sigmoid: str,
-                          trick: bool) -> tuple[Tensor, Tensor]:
-    "s (..., n), tau, lam and size (...) -> the differences of the hard network and the sigmoid arguments, (..., C)."
-    if choose(s, "", triton=has_kernel(s)) == "triton":
-        sets = one_batch(s.shape[:-1], s, tau, lam, size)
-        pair = _gpu().exact_differences_triton(*sets, kind, sigmoid, trick)
-        return tuple(a.view(*s.shape[:-1], a.shape[-1]) for a in pair)
-    net = sorting_network(kind, s.shape[-1], str(s.device))
-    d = walk_lanes(s.to(tau), net, net.need < size[..., None], _compare_exactly)
+# %% ../../nbs/networks/23_error_free.ipynb #8ff34566
+def _arguments_plain(s, tau, lam, size, kind, sigmoid, trick):
+    "The differences of the hard network and the sigmoid arguments."
+    d = _differences(s.to(tau), size, kind)
     return d, sigmoid_argument(d, tau[..., None], lam[..., None] if trick else None, s.dtype)
 
-@_error_free_arguments.register_fake
-def _(s, tau, lam, size, kind, sigmoid, trick):
-    shape = *s.shape[:-1], sorting_size(kind, s.shape[-1])
-    return tau.new_empty(shape), s.new_empty(shape)
-
-exact_arguments = differentiable(_error_free_arguments, 4, grad_arguments, keep_differences)
+exact_arguments = mechanism(
+    "network_error_free_arguments(s, tau, lam, size, str kind, str sigmoid, bool trick) -> d, v", __name__,
+    plain=_arguments_plain, gpu="softsortlib.networks.error_free_triton.exact_differences_triton", batch="size",
+    dtypes=KNOWN, fake=arguments_outline, backward=grad_arguments, keep=keep_differences,
+)
 
 # %% ../../nbs/networks/23_error_free.ipynb #0a351329
 def _carry(x, net, swapped, start, stop):
@@ -131,30 +117,15 @@ def _send_back_plain(gy, v, swapped, y, size, kind, sigmoid, reverse):
         g = g.index_copy(-2, torch.cat([lo, hi]), torch.cat([k * g_lo + w * g_hi, w * g_lo + k * g_hi], -2))
     return gv, g.clone()
 
-# %% ../../nbs/networks/23_error_free.ipynb #f405c65c
-def _gpu():
-    "The kernels of a GPU, imported with Triton when a tensor there asks for them."
-    return importlib.import_module("softsortlib.networks.error_free_triton")
+# %% ../../nbs/networks/23_error_free.ipynb #087c3f8e
+_soft = Later("softsortlib.networks.layers_triton")
+_hard = Later("softsortlib.networks.error_free_triton")
 
 def _send_back_triton(gy, v, swapped, y, size, kind, sigmoid, reverse):
     "The kernels of chapters 180 and 28."
-    soft = importlib.import_module("softsortlib.networks.layers_triton")
-    flat_gy, flat_v, swapped, flat_y, sizes = one_batch(y.shape[:-2], gy, v, swapped, y, size)
-    keep, swap = soft.triton_weights(flat_v, sizes, kind, y.shape[-2], sigmoid)
-    sums, gx = _gpu().carry_back_triton(flat_gy, keep, swap, swapped, flat_y, kind, reverse)
-    gv = soft.triton_slopes(sums, flat_v, sizes, kind, y.shape[-2], sigmoid)
-    return gv.view(v.shape), gx.view(y.shape)
-
-@custom_op("network_error_free_send_backward", __name__)
-def _error_free_send_backward(gy: Tensor, v: Tensor, swapped: Tensor, y: Tensor, size: Tensor, kind: str, sigmoid: str,
-                              reverse: bool) -> tuple[Tensor, Tensor]:
-    "The gradients to v and x from that of y and y itself, (..., n, d): Equation 23.4."
-    fast = choose(v, "", triton=has_kernel(v)) == "triton"
-    return (_send_back_triton if fast else _send_back_plain)(gy, v, swapped, y, size, kind, sigmoid, reverse)
-
-@_error_free_send_backward.register_fake
-def _(gy, v, swapped, y, size, kind, sigmoid, reverse):
-    return v.new_empty(v.shape), gy.new_empty(gy.shape)
+    keep, swap = _soft.triton_weights(v, size, kind, y.shape[-2], sigmoid)
+    sums, gx = _hard.carry_back_triton(gy, keep, swap, swapped, y, kind, reverse)
+    return _soft.triton_slopes(sums, v, size, kind, y.shape[-2], sigmoid), gx
 
 def _send_back_again(ctx, *grads):
     "The way back is linear in what arrives; by all else it has no derivative."
@@ -162,9 +133,12 @@ def _send_back_again(ctx, *grads):
         raise NotImplementedError("error-free swaps have a first derivative only: use swaps='soft'")
     return pulled(ctx, _send_back_plain, 5, grads)
 
-_send_back = differentiable(_error_free_send_backward, 5, _send_back_again, keep_inputs)
+_send_back = mechanism(
+    "network_error_free_send_backward(gy, v, swapped, y, size, str kind, str sigmoid, bool reverse) -> v, x=gy",
+    __name__, _send_back_plain, gpu=_send_back_triton, on="v", batch="size", dtypes=KNOWN, backward=_send_back_again,
+)
 
-# %% ../../nbs/networks/23_error_free.ipynb #1b670ba0
+# %% ../../nbs/networks/23_error_free.ipynb #151e9b97
 def _send_plain(swapped, x, kind, reverse):
     "The places through the layers, then the payload at once."
     net = sorting_network(kind, x.shape[-2], str(x.device))
@@ -173,27 +147,11 @@ def _send_plain(swapped, x, kind, reverse):
         place = _carry(place, net, swapped, start, stop)
     return x.gather(-2, place.expand(x.shape))
 
-@custom_op("network_error_free_send", __name__)
-def _error_free_send(v: Tensor, swapped: Tensor, x: Tensor, size: Tensor, kind: str, sigmoid: str,
-                     reverse: bool) -> Tensor:
-    "v and swapped (..., C), x (..., n, d), size (...) -> P x, or P^T x in reverse, (..., n, d)."
-    if choose(x, "", triton=has_kernel(x)) == "triton":
-        flat_swapped, flat = one_batch(x.shape[:-2], swapped, x)
-        return _gpu().carry_triton(flat_swapped, flat, flat, x.shape[-2], kind, reverse).view(x.shape)
-    return _send_plain(swapped, x, kind, reverse)
+def _send_triton(swapped, x, kind, reverse):
+    "The kernel of chapter 180."
+    return _hard.carry_triton(swapped, x, x, x.shape[-2], kind, reverse)
 
-@_error_free_send.register_fake
-def _(v, swapped, x, size, kind, sigmoid, reverse):
-    return x.new_empty(x.shape)
-
-def _keep_result(ctx, inputs, output):
-    "Keep what the way back starts from."
-    v, swapped, _, size, *ctx.rest = inputs
-    ctx.save_for_backward(v, swapped, output, size)
-
-def _grad_error_free(ctx, gy):
-    "Equation 23.4."
-    gv, gx = _send_back(gy, *ctx.saved_tensors, *ctx.rest)
-    return gv, None, gx, None, None, None, None
-
-exact_send = differentiable(_error_free_send, 4, _grad_error_free, _keep_result)
+exact_send = mechanism(
+    "network_error_free_send(v, swapped, x, size, str kind, str sigmoid, bool reverse) -> y=x", __name__,
+    plain=_send_plain, gpu=_send_triton, on="x", batch="size", dtypes=KNOWN, gradient=_send_back,
+)

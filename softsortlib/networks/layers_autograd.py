@@ -5,15 +5,13 @@
 # %% auto #0
 __all__ = []
 
-# %% ../../nbs/networks/27_layers_autograd.ipynb #94483aca
-import importlib
-
+# %% ../../nbs/networks/27_layers_autograd.ipynb #b180155a
 import torch
 from torch import Tensor
 
-from ..engine.autograd import custom_op, differentiable, in_parts, twice
-from ..engine.compile import arrays, one_batch
-from ..engine.dispatch import choose
+from ..engine.autograd import in_parts
+from ..engine.compile import arrays
+from ..engine.mechanism import Later, mechanism
 from .comparators import sorting_network
 from .lanes import Arguments, Rule, see, see_backward, sigmoid_type
 from .layers import matrix, matrix_backward, send, send_backward
@@ -21,16 +19,16 @@ from softsortlib.networks.swaps import (
     SLOPES, apply_layers, lane_differences, sigmoid_argument, swap_sigmoid, swap_weights,
 )
 
-# %% ../../nbs/networks/27_layers_autograd.ipynb #94504eb2
+# %% ../../nbs/networks/27_layers_autograd.ipynb #b89f9d21
+KNOWN = torch.float32, torch.float64
+
 def has_kernel(
     x: Tensor,  # scores or sigmoid arguments
 ) -> bool:
     "Whether the kernels compute in the dtype of x."
-    return x.dtype in (torch.float32, torch.float64)
+    return x.dtype in KNOWN
 
-def _gpu():
-    "The kernels of chapter 28, imported with Triton when a tensor on a GPU asks for them."
-    return importlib.import_module("softsortlib.networks.layers_triton")
+_gpu = Later("softsortlib.networks.layers_triton")  # chapter 28
 
 def _active(kind, n, size):
     "The network, and which of its comparators act in sets of `size` elements, (..., C)."
@@ -48,7 +46,7 @@ def sorting_size(
     distances = [1 << k for b in range((n - 1).bit_length()) for k in range(b + 1)]
     return sum(n // (2 * m) * m + max(0, n % (2 * m) - m) for m in distances)
 
-# %% ../../nbs/networks/27_layers_autograd.ipynb #56fa323f
+# %% ../../nbs/networks/27_layers_autograd.ipynb #6a878395
 def _see_plain(s, tau, lam, size, kind, sigmoid, trick):
     "The plain form."
     net, active = _active(kind, s.shape[-1], size)
@@ -59,31 +57,12 @@ def _rule(tau, lam, size, sigmoid, trick):
     return Rule(*arrays(tau, lam, size), trick, sigmoid_type(sigmoid))
 
 def _see_numba(s, tau, lam, size, kind, sigmoid, trick):
-    "The kernels of chapter 25."
-    flat, *rest = one_batch(s.shape[:-1], s, tau, lam, size)
-    d, _ = see(*arrays(flat), _rule(*rest, sigmoid, trick), kind)
-    return torch.from_numpy(d).view(*s.shape[:-1], d.shape[-1])
+    "The kernels of chapter 25, for s (B, n)."
+    return torch.from_numpy(see(*arrays(s), _rule(tau, lam, size, sigmoid, trick), kind)[0])
 
 def _see_triton(s, tau, lam, size, kind, sigmoid, trick):
     "The kernels of chapter 28."
-    d, _ = _gpu().triton_differences(*one_batch(s.shape[:-1], s, tau, lam, size), kind, sigmoid, trick)
-    return d.view(*s.shape[:-1], d.shape[-1])
-
-# %% ../../nbs/networks/27_layers_autograd.ipynb #ce8e0f92
-@custom_op("network_differences", __name__)
-def _network_differences(s: Tensor, tau: Tensor, lam: Tensor, size: Tensor, kind: str, sigmoid: str,
-                         trick: bool) -> Tensor:
-    "s (..., n), tau, lam and size (...) -> the differences d (..., C)."
-    who = choose(s, "", numba=has_kernel(s), triton=has_kernel(s))
-    if who == "triton":
-        return _see_triton(s, tau, lam, size, kind, sigmoid, trick)
-    if who == "numba":
-        return _see_numba(s, tau, lam, size, kind, sigmoid, trick)
-    return _see_plain(s, tau, lam, size, kind, sigmoid, trick)
-
-@_network_differences.register_fake
-def _(s, tau, lam, size, kind, sigmoid, trick):
-    return s.new_empty(*s.shape[:-1], sorting_size(kind, s.shape[-1]))
+    return _gpu.triton_differences(s, tau, lam, size, kind, sigmoid, trick)[0]
 
 # %% ../../nbs/networks/27_layers_autograd.ipynb #1a17ecfc
 def _inner(d, tau, lam, active, sigmoid, trick):
@@ -111,50 +90,31 @@ def _see_backward_plain(gd, s, d, tau, lam, size, kind, sigmoid, trick):
     glam = (along * (d.abs() + 1e-10).log()).sum(-1) if trick else torch.zeros_like(lam)
     return g, along.sum(-1) / tau, glam
 
-# %% ../../nbs/networks/27_layers_autograd.ipynb #d00faccb
+# %% ../../nbs/networks/27_layers_autograd.ipynb #bad98b6d
 def _see_backward_numba(gd, s, d, tau, lam, size, kind, sigmoid, trick):
     "The kernels of chapter 25."
-    gd, d, *rest = one_batch(s.shape[:-1], gd, d, tau, lam, size)
-    grads = see_backward(*arrays(gd, d), _rule(*rest, sigmoid, trick), kind, s.shape[-1])
-    return tuple(torch.from_numpy(g).view(a.shape) for g, a in zip(grads, (s, tau, lam)))
+    grads = see_backward(*arrays(gd, d), _rule(tau, lam, size, sigmoid, trick), kind, s.shape[-1])
+    return tuple(map(torch.from_numpy, grads))
 
 def _see_backward_triton(gd, s, d, tau, lam, size, kind, sigmoid, trick):
     "The kernels of chapter 28."
-    gd, d, *sets = one_batch(s.shape[:-1], gd, d, s, tau, lam, size)
-    grads = _gpu().triton_differences_backward(gd, d, *sets, kind, sigmoid, trick)
-    return tuple(g.view(a.shape) for g, a in zip(grads, (s, tau, lam)))
+    return _gpu.triton_differences_backward(gd, d, s, tau, lam, size, kind, sigmoid, trick)
 
-# %% ../../nbs/networks/27_layers_autograd.ipynb #8efe51a1
-@custom_op("network_differences_backward", __name__)
-def _see_back_op(gd: Tensor, s: Tensor, d: Tensor, tau: Tensor, lam: Tensor, size: Tensor, kind: str, sigmoid: str,
-                 trick: bool) -> tuple[Tensor, Tensor, Tensor]:
-    "The gradients to s, tau and lam."
-    who = choose(s, "", numba=has_kernel(s), triton=has_kernel(s))
-    if who == "triton":
-        return _see_backward_triton(gd, s, d, tau, lam, size, kind, sigmoid, trick)
-    if who == "numba":
-        return _see_backward_numba(gd, s, d, tau, lam, size, kind, sigmoid, trick)
-    return _see_backward_plain(gd, s, d, tau, lam, size, kind, sigmoid, trick)
+# %% ../../nbs/networks/27_layers_autograd.ipynb #2378862d
+network_pull = mechanism(
+    "network_differences_backward(gd, s, d, tau, lam, size, str kind, str sigmoid, bool trick) -> s, tau, lam", __name__,
+    plain=_see_backward_plain, cpu=_see_backward_numba, gpu=_see_backward_triton,
+    on="s", batch="size", dtypes=KNOWN, again=_see_backward_plain,
+)
 
-@_see_back_op.register_fake
-def _(gd, s, d, tau, lam, size, kind, sigmoid, trick):
-    return s.new_empty(s.shape), tau.new_empty(tau.shape), lam.new_empty(lam.shape)
+# %% ../../nbs/networks/27_layers_autograd.ipynb #0c4aec44
+network_differences = mechanism(
+    "network_differences(s, tau, lam, size, str kind, str sigmoid, bool trick) -> d", __name__,
+    plain=_see_plain, cpu=_see_numba, gpu=_see_triton, batch="size", dtypes=KNOWN,
+    fake=lambda s, kind: s.new_empty(*s.shape[:-1], sorting_size(kind, s.shape[-1])), gradient=network_pull,
+)
 
-# %% ../../nbs/networks/27_layers_autograd.ipynb #21dc5a80
-def keep_sets(ctx, inputs, output):
-    "Keep the inputs and the differences."
-    ctx.save_for_backward(*inputs[:4], output)
-    ctx.rest = inputs[4:]
-
-def grad_see(ctx, gd):
-    "Equation 25.3."
-    s, tau, lam, size, d = ctx.saved_tensors
-    return *_see_backward(gd, s, d, tau, lam, size, *ctx.rest), None, None, None, None
-
-_see_backward = twice(_see_back_op, 6, _see_backward_plain)
-network_differences = differentiable(_network_differences, 4, grad_see, keep_sets)
-
-# %% ../../nbs/networks/27_layers_autograd.ipynb #478119d9
+# %% ../../nbs/networks/27_layers_autograd.ipynb #926efc23
 def _arguments_plain(s, tau, lam, size, kind, sigmoid, trick):
     "The plain form: the differences in the dtype of tau, and the sigmoid arguments in that of s."
     d = _see_plain(s.to(tau), tau, lam, size, kind, sigmoid, trick)
@@ -162,32 +122,13 @@ def _arguments_plain(s, tau, lam, size, kind, sigmoid, trick):
 
 def _arguments_numba(s, tau, lam, size, kind, sigmoid, trick):
     "The kernel of chapter 25."
-    flat, *rest = one_batch(s.shape[:-1], s, tau, lam, size)
-    pair = see(*arrays(flat), _rule(*rest, sigmoid, trick), kind)
-    return tuple(torch.from_numpy(a).view(*s.shape[:-1], a.shape[-1]) for a in pair)
+    return tuple(map(torch.from_numpy, see(*arrays(s), _rule(tau, lam, size, sigmoid, trick), kind)))
 
 def _arguments_triton(s, tau, lam, size, kind, sigmoid, trick):
     "The kernels of chapter 28."
-    pair = _gpu().triton_differences(*one_batch(s.shape[:-1], s, tau, lam, size), kind, sigmoid, trick)
-    return tuple(a.view(*s.shape[:-1], a.shape[-1]) for a in pair)
+    return _gpu.triton_differences(s, tau, lam, size, kind, sigmoid, trick)
 
-@custom_op("network_arguments", __name__)
-def _network_arguments(s: Tensor, tau: Tensor, lam: Tensor, size: Tensor, kind: str, sigmoid: str,
-                       trick: bool) -> tuple[Tensor, Tensor]:
-    "s (..., n), tau, lam and size (...) -> the differences and the arguments of the sigmoids, (..., C)."
-    who = choose(s, "", numba=has_kernel(s) and has_kernel(tau), triton=has_kernel(s))
-    if who == "triton":
-        return _arguments_triton(s, tau, lam, size, kind, sigmoid, trick)
-    if who == "numba":
-        return _arguments_numba(s, tau, lam, size, kind, sigmoid, trick)
-    return _arguments_plain(s, tau, lam, size, kind, sigmoid, trick)
-
-@_network_arguments.register_fake
-def _(s, tau, lam, size, kind, sigmoid, trick):
-    shape = *s.shape[:-1], sorting_size(kind, s.shape[-1])
-    return tau.new_empty(shape), s.new_empty(shape)
-
-# %% ../../nbs/networks/27_layers_autograd.ipynb #c5b6b3e6
+# %% ../../nbs/networks/27_layers_autograd.ipynb #5d6d6263
 def _arguments_backward_plain(gv, s, d, tau, lam, size, kind, sigmoid, trick):
     "Equation 28.1, then Equation 25.3, in plain torch."
     power, per_set = lam[..., None] if trick else 0.0, tau[..., None]
@@ -203,35 +144,23 @@ def _arguments_backward_plain(gv, s, d, tau, lam, size, kind, sigmoid, trick):
 
 def _arguments_backward_numba(gv, s, d, tau, lam, size, kind, sigmoid, trick):
     "The kernel of chapter 25."
-    gv, d, *rest = one_batch(s.shape[:-1], gv, d, tau, lam, size)
-    most = 0.25 * torch.finfo(s.dtype).max
-    grads = see_backward(*arrays(gv, d), _rule(*rest, sigmoid, trick), kind, s.shape[-1], most)
-    return tuple(torch.from_numpy(g).view(a.shape).to(a.dtype) for g, a in zip(grads, (s, tau, lam)))
+    rule, most = _rule(tau, lam, size, sigmoid, trick), 0.25 * torch.finfo(s.dtype).max
+    grads = see_backward(*arrays(gv, d), rule, kind, s.shape[-1], most)
+    return tuple(torch.from_numpy(g).to(a.dtype) for g, a in zip(grads, (s, tau, lam)))
 
 def _arguments_backward_triton(gv, s, d, tau, lam, size, kind, sigmoid, trick):
     "The kernels of chapter 28."
-    gv, d, *sets = one_batch(s.shape[:-1], gv, d, s, tau, lam, size)
-    grads = _gpu().triton_differences_backward(gv, d, *sets, kind, sigmoid, trick, True)
-    return tuple(g.view(a.shape) for g, a in zip(grads, (s, tau, lam)))
+    return _gpu.triton_differences_backward(gv, d, s, tau, lam, size, kind, sigmoid, trick, True)
 
-# %% ../../nbs/networks/27_layers_autograd.ipynb #386d81f4
-@custom_op("network_arguments_backward", __name__)
-def _arguments_back_op(gv: Tensor, s: Tensor, d: Tensor, tau: Tensor, lam: Tensor, size: Tensor, kind: str,
-                       sigmoid: str, trick: bool) -> tuple[Tensor, Tensor, Tensor]:
-    "The gradients to s, tau and lam."
-    who = choose(s, "", numba=has_kernel(s) and has_kernel(d), triton=has_kernel(s))
-    if who == "triton":
-        return _arguments_backward_triton(gv, s, d, tau, lam, size, kind, sigmoid, trick)
-    if who == "numba":
-        return _arguments_backward_numba(gv, s, d, tau, lam, size, kind, sigmoid, trick)
-    grads = _arguments_backward_plain(gv, s, d, tau, lam, size, kind, sigmoid, trick)
-    return tuple(g.contiguous() for g in grads)
+# %% ../../nbs/networks/27_layers_autograd.ipynb #cefd4221
+_arguments_backward = mechanism(
+    "network_arguments_backward(gv, s, d, tau, lam, size, str kind, str sigmoid, bool trick) -> s, tau, lam", __name__,
+    plain=_arguments_backward_plain, cpu=_arguments_backward_numba, gpu=_arguments_backward_triton, on="s", batch="size",
+    dtypes=KNOWN,
+    cpu_if=lambda d: has_kernel(d), again=_arguments_backward_plain,
+)
 
-@_arguments_back_op.register_fake
-def _(gv, s, d, tau, lam, size, kind, sigmoid, trick):
-    return s.new_empty(s.shape), tau.new_empty(tau.shape), lam.new_empty(lam.shape)
-
-# %% ../../nbs/networks/27_layers_autograd.ipynb #f9a20c31
+# %% ../../nbs/networks/27_layers_autograd.ipynb #dc4eeb9d
 def keep_differences(ctx, inputs, output):
     "Keep the inputs and the differences."
     ctx.save_for_backward(*inputs[:4], output[0])
@@ -251,23 +180,32 @@ def grad_arguments(ctx, gd, gv):
     if gv is not None:
         of_v = _arguments_backward(gv, s, d, tau, lam, size, *ctx.rest)
     if gd is not None:
-        gs, gtau, glam = _see_backward(gd, s.to(tau), d, tau, lam, size, *ctx.rest)
+        gs, gtau, glam = network_pull(gd, s.to(tau), d, tau, lam, size, *ctx.rest)
         of_d = gs.to(s), gtau, glam
     return *(_sum_or_none(of_v, of_d) or (None,) * 3), None, None, None, None
 
-_arguments_backward = twice(_arguments_back_op, 6, _arguments_backward_plain)
-_both_arguments = differentiable(_network_arguments, 4, grad_arguments, keep_differences)
+def arguments_outline(s, tau, kind):
+    "What comes out: the differences in the dtype of tau, the arguments in that of s."
+    shape = *s.shape[:-1], sorting_size(kind, s.shape[-1])
+    return tau.new_empty(shape), s.new_empty(shape)
+
+_both_arguments = mechanism(
+    "network_arguments(s, tau, lam, size, str kind, str sigmoid, bool trick) -> d, v", __name__,
+    plain=_arguments_plain, cpu=_arguments_numba, gpu=_arguments_triton, batch="size",
+    dtypes=KNOWN,
+    cpu_if=lambda tau: has_kernel(tau), fake=arguments_outline,
+    backward=grad_arguments, keep=keep_differences,
+)
 
 def network_arguments(s, tau, lam, size, kind, sigmoid, trick):
     "The arguments v of the sigmoids, (..., C), in the dtype of s (..., n); tau, lam and size (...)."
     return _both_arguments(s, tau, lam, size, kind, sigmoid, trick)[1]
 
-
-# %% ../../nbs/networks/27_layers_autograd.ipynb #4fa2ea76
+# %% ../../nbs/networks/27_layers_autograd.ipynb #0a6df037
 def _send_plain(v, x, size, kind, sigmoid, reverse):
     "The plain form."
     net, active = _active(kind, x.shape[-2], size)
-    return apply_layers(v, x, net, sigmoid, active, reverse)
+    return apply_layers(v, x, net, sigmoid, active, reverse).clone()  # without a layer, it is the payload itself
 
 def _arguments(v, size, sigmoid):
     "The sigmoid arguments of sets, as the numba kernels read them."
@@ -275,29 +213,12 @@ def _arguments(v, size, sigmoid):
 
 def _send_numba(v, x, size, kind, sigmoid, reverse):
     "The kernels of the chapters 25 and 26."
-    flat_v, flat_x, size = one_batch(x.shape[:-2], v, x, size)
-    return torch.from_numpy(send(*arrays(flat_x), _arguments(flat_v, size, sigmoid), kind, reverse)).view(x.shape)
+    return torch.from_numpy(send(*arrays(x), _arguments(v, size, sigmoid), kind, reverse))
 
 def _send_triton(v, x, size, kind, sigmoid, reverse):
     "The kernels of chapter 28."
-    v, flat, size = one_batch(x.shape[:-2], v, x, size)
-    keep, swap = _gpu().triton_weights(v, size, kind, x.shape[-2], sigmoid)
-    return _gpu().triton_layers(keep, swap, flat, x.shape[-2], kind, reverse).view(x.shape)
-
-# %% ../../nbs/networks/27_layers_autograd.ipynb #8bd8e800
-@custom_op("network_send", __name__)
-def _network_send(v: Tensor, x: Tensor, size: Tensor, kind: str, sigmoid: str, reverse: bool) -> Tensor:
-    "v (..., C), x (..., n, d), size (...) -> P x, or P^T x in reverse, (..., n, d)."
-    who = choose(v, "", numba=has_kernel(v), triton=has_kernel(v))
-    if who == "triton":
-        return _send_triton(v, x, size, kind, sigmoid, reverse)
-    if who == "numba":
-        return _send_numba(v, x, size, kind, sigmoid, reverse)
-    return _send_plain(v, x, size, kind, sigmoid, reverse).clone()  # an operator may not return its input
-
-@_network_send.register_fake
-def _(v, x, size, kind, sigmoid, reverse):
-    return x.new_empty(x.shape)
+    keep, swap = _gpu.triton_weights(v, size, kind, x.shape[-2], sigmoid)
+    return _gpu.triton_layers(keep, swap, x, x.shape[-2], kind, reverse)
 
 # %% ../../nbs/networks/27_layers_autograd.ipynb #63cd86fe
 def _pass_plain(z, net, keep, swap, reverse):
@@ -319,54 +240,34 @@ def _send_backward_plain(gy, v, x, size, kind, sigmoid, reverse):
     gx, pull = _pass_plain(gy, net, keep, swap, not reverse)
     return torch.where(active, SLOPES[sigmoid](v), 0) * (pull * seen).sum(-1), gx
 
-# %% ../../nbs/networks/27_layers_autograd.ipynb #6a50d0fe
+# %% ../../nbs/networks/27_layers_autograd.ipynb #1c736fe5
 def _send_backward_numba(gy, v, x, size, kind, sigmoid, reverse):
     "The kernels of the chapters 25 and 26."
-    gy, flat_v, flat_x, size = one_batch(x.shape[:-2], gy, v, x, size)
-    gv, gx = send_backward(*arrays(gy, flat_x), _arguments(flat_v, size, sigmoid), kind, reverse)
-    return torch.from_numpy(gv).view(v.shape), torch.from_numpy(gx).view(x.shape)
+    return tuple(map(torch.from_numpy, send_backward(*arrays(gy, x), _arguments(v, size, sigmoid), kind, reverse)))
 
-def _layers_backward_triton(gy, v, x, size, kind, sigmoid, reverse):
+def _send_backward_triton(gy, v, x, size, kind, sigmoid, reverse):
     "The kernels of chapter 28; x None for the identity."
-    batch, n = gy.shape[:-2], gy.shape[-2]
-    flat_gy, flat_v, size = one_batch(batch, gy, v, size)
-    keep, swap = _gpu().triton_weights(flat_v, size, kind, n, sigmoid)
-    x = None if x is None else one_batch(batch, x)[0]
-    sums, gx = _gpu().triton_layers_backward(flat_gy, keep, swap, x, kind, reverse)
-    gv = _gpu().triton_slopes(sums, flat_v, size, kind, n, sigmoid)
-    return gv.view(v.shape), gx.view(gy.shape)
+    n = gy.shape[-2]
+    keep, swap = _gpu.triton_weights(v, size, kind, n, sigmoid)
+    sums, gx = _gpu.triton_layers_backward(gy, keep, swap, x, kind, reverse)
+    return _gpu.triton_slopes(sums, v, size, kind, n, sigmoid), gx
 
-# %% ../../nbs/networks/27_layers_autograd.ipynb #1d63b71d
-@custom_op("network_send_backward", __name__)
-def _send_back_op(gy: Tensor, v: Tensor, x: Tensor, size: Tensor, kind: str, sigmoid: str,
-                  reverse: bool) -> tuple[Tensor, Tensor]:
-    "The gradients to v and x."
-    who = choose(v, "", numba=has_kernel(v), triton=has_kernel(v))
-    if who == "triton":
-        return _layers_backward_triton(gy, v, x, size, kind, sigmoid, reverse)
-    if who == "numba":
-        return _send_backward_numba(gy, v, x, size, kind, sigmoid, reverse)
-    return _send_backward_plain(gy, v, x, size, kind, sigmoid, reverse)
-
-@_send_back_op.register_fake
-def _(gy, v, x, size, kind, sigmoid, reverse):
-    return v.new_empty(v.shape), x.new_empty(x.shape)
-
-# %% ../../nbs/networks/27_layers_autograd.ipynb #afb37de4
-def _keep_inputs(ctx, inputs, output):
-    "Keep the inputs: tensors where autograd sees them, the others beside."
-    ctx.save_for_backward(*(a for a in inputs if isinstance(a, Tensor)))
-    ctx.rest = [a for a in inputs if not isinstance(a, Tensor)]
-
-def _grad_send(ctx, gy):
-    "Equation 25.4."
-    return *_send_backward(gy, *ctx.saved_tensors, *ctx.rest), None, None, None, None
-
+# %% ../../nbs/networks/27_layers_autograd.ipynb #b699297c
 _send_in_parts = in_parts(_send_backward_plain, 4, 1, {0: -1, 2: -1}, (None, -1), 1 << 20)
-_send_backward = twice(_send_back_op, 4, _send_in_parts)
-network_send = differentiable(_network_send, 3, _grad_send, _keep_inputs)
+_send_backward = mechanism(
+    "network_send_backward(gy, v, x, size, str kind, str sigmoid, bool reverse) -> v, x", __name__,
+    plain=_send_backward_plain, cpu=_send_backward_numba, gpu=_send_backward_triton, on="v", batch="size",
+    dtypes=KNOWN, again=_send_in_parts,
+)
 
-# %% ../../nbs/networks/27_layers_autograd.ipynb #817ed999
+# %% ../../nbs/networks/27_layers_autograd.ipynb #3c227968
+network_send = mechanism(
+    "network_send(v, x, size, str kind, str sigmoid, bool reverse) -> y=x", __name__,
+    plain=_send_plain, cpu=_send_numba, gpu=_send_triton, batch="size",
+    dtypes=KNOWN, gradient=_send_backward,
+)
+
+# %% ../../nbs/networks/27_layers_autograd.ipynb #65a075e6
 def _matrix_plain(v, size, kind, sigmoid, n):
     "The plain form."
     eye = torch.eye(n, dtype=v.dtype, device=v.device)
@@ -374,31 +275,14 @@ def _matrix_plain(v, size, kind, sigmoid, n):
 
 def _matrix_numba(v, size, kind, sigmoid, n):
     "The kernels of chapter 26."
-    flat, size = one_batch(v.shape[:-1], v, size)
-    return torch.from_numpy(matrix(_arguments(flat, size, sigmoid), kind, n)).view(*v.shape[:-1], n, n)
+    return torch.from_numpy(matrix(_arguments(v, size, sigmoid), kind, n))
 
 def _matrix_triton(v, size, kind, sigmoid, n):
     "The kernels of chapter 28."
-    flat, size = one_batch(v.shape[:-1], v, size)
-    keep, swap = _gpu().triton_weights(flat, size, kind, n, sigmoid)
-    return _gpu().triton_layers(keep, swap, None, n, kind).view(*v.shape[:-1], n, n)
+    keep, swap = _gpu.triton_weights(v, size, kind, n, sigmoid)
+    return _gpu.triton_layers(keep, swap, None, n, kind)
 
-# %% ../../nbs/networks/27_layers_autograd.ipynb #eb866e6a
-@custom_op("network_matrix", __name__)
-def _network_matrix(v: Tensor, size: Tensor, kind: str, sigmoid: str, n: int) -> Tensor:
-    "v (..., C), size (...) -> the matrix P, (..., n, n)."
-    who = choose(v, "", numba=has_kernel(v), triton=has_kernel(v))
-    if who == "triton":
-        return _matrix_triton(v, size, kind, sigmoid, n)
-    if who == "numba":
-        return _matrix_numba(v, size, kind, sigmoid, n)
-    return _matrix_plain(v, size, kind, sigmoid, n).clone()  # without a layer, it is a view
-
-@_network_matrix.register_fake
-def _(v, size, kind, sigmoid, n):
-    return v.new_empty(*v.shape[:-1], n, n)
-
-# %% ../../nbs/networks/27_layers_autograd.ipynb #3fac2f8f
+# %% ../../nbs/networks/27_layers_autograd.ipynb #ed168019
 def _matrix_backward_plain(gP, v, size, kind, sigmoid):
     "Equation 25.4 in plain torch, differentiable itself."
     eye = torch.eye(gP.shape[-1], dtype=v.dtype, device=v.device)
@@ -406,29 +290,23 @@ def _matrix_backward_plain(gP, v, size, kind, sigmoid):
 
 def _matrix_backward_numba(gP, v, size, kind, sigmoid):
     "The kernels of chapter 26."
-    flat_gP, flat_v, size = one_batch(v.shape[:-1], gP, v, size)
-    gv = matrix_backward(*arrays(flat_gP), _arguments(flat_v, size, sigmoid), kind)
-    return torch.from_numpy(gv).view(v.shape)
+    return torch.from_numpy(matrix_backward(*arrays(gP), _arguments(v, size, sigmoid), kind))
 
-# %% ../../nbs/networks/27_layers_autograd.ipynb #939f5c0f
-@custom_op("network_matrix_backward", __name__)
-def _matrix_back_op(gP: Tensor, v: Tensor, size: Tensor, kind: str, sigmoid: str) -> Tensor:
-    "The gradient to v."
-    who = choose(v, "", numba=has_kernel(v), triton=has_kernel(v))
-    if who == "triton":
-        return _layers_backward_triton(gP, v, None, size, kind, sigmoid, False)[0]
-    if who == "numba":
-        return _matrix_backward_numba(gP, v, size, kind, sigmoid)
-    return _matrix_backward_plain(gP, v, size, kind, sigmoid)
+def _matrix_backward_triton(gP, v, size, kind, sigmoid):
+    "The kernels of chapter 28."
+    return _send_backward_triton(gP, v, None, size, kind, sigmoid, False)[0]
 
-@_matrix_back_op.register_fake
-def _(gP, v, size, kind, sigmoid):
-    return v.new_empty(v.shape)
+# %% ../../nbs/networks/27_layers_autograd.ipynb #cc365ad8
+_matrix_backward = mechanism(
+    "network_matrix_backward(gP, v, size, str kind, str sigmoid) -> v", __name__,
+    plain=_matrix_backward_plain, cpu=_matrix_backward_numba, gpu=_matrix_backward_triton, on="v", batch="size",
+    dtypes=KNOWN, again=_matrix_backward_plain,
+)
 
-# %% ../../nbs/networks/27_layers_autograd.ipynb #ccdabc13
-def _grad_matrix(ctx, gP):
-    "Equation 25.4, for the identity."
-    return _matrix_backward(gP, *ctx.saved_tensors, *ctx.rest[:2]), None, None, None, None
-
-_matrix_backward = twice(_matrix_back_op, 3, _matrix_backward_plain)
-network_matrix = differentiable(_network_matrix, 2, _grad_matrix, _keep_inputs)
+# %% ../../nbs/networks/27_layers_autograd.ipynb #519187e5
+network_matrix = mechanism(
+    "network_matrix(v, size, str kind, str sigmoid, int n) -> P", __name__,
+    plain=_matrix_plain, cpu=_matrix_numba, gpu=_matrix_triton, batch="size",
+    dtypes=KNOWN,
+    fake=lambda v, n: v.new_empty(*v.shape[:-1], n, n), gradient=_matrix_backward,
+)

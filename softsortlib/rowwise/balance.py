@@ -5,16 +5,16 @@
 # %% auto #0
 __all__ = []
 
-# %% ../../nbs/rowwise/187_balance.ipynb #89bcddab
+# %% ../../nbs/rowwise/187_balance.ipynb #55466a28
 import math
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from ..engine.autograd import custom_op, differentiable, twice
-from ..engine.compile import arrays, jit, one_batch, spread_rows
-from ..engine.dispatch import choose, switch
+from ..engine.compile import arrays, jit, spread_rows
+from ..engine.dispatch import switch
+from ..engine.mechanism import mechanism
 from ..engine.scan import exp_scan, gradient_to_tau, tau_tensor
 from .small import Law, SmallPermutation
 from .softsort import Power, SoftSortPermutation, _rising
@@ -161,7 +161,7 @@ def _back_of_list(g, t, q, x, z, room, gt, gx):
     for i in range(len(q)):
         gt[i] = -pull[i]
 
-# %% ../../nbs/rowwise/187_balance.ipynb #1cbfbeaa
+# %% ../../nbs/rowwise/187_balance.ipynb #4440ed74
 @jit
 def _balanced_back_rows(lo, hi, g, t, x, tau, size, z, gt, gx):
     "Prop 187.2 for the lists lo..hi, all but the gradient to tau."
@@ -180,7 +180,7 @@ def _balanced_back_rows(lo, hi, g, t, x, tau, size, z, gt, gx):
 def balanced_numba(t, x, tau, size, steps):
     "y and z of (187.2) by the kernel of the CPU."
     y, z = t.new_empty(t.shape), t.new_empty(*t.shape[:-1], steps, t.shape[-1])
-    rows = one_batch(tau.shape, t, x, tau.double(), size, z, y)
+    rows = t, x, tau.double(), size, z, y
     spread_rows(_balanced_rows, len(rows[0]), 16 * z.numel(), *arrays(*rows))
     return y, z
 
@@ -188,66 +188,35 @@ def balanced_numba(t, x, tau, size, steps):
 def balanced_back_numba(g, t, x, tau, size, z):
     "The gradients to t and x by the kernel of the CPU."
     gt, gx = t.new_empty(t.shape), x.new_empty(x.shape)
-    rows = one_batch(tau.shape, g, t, x, tau.double(), size, z, gt, gx)
+    rows = g, t, x, tau.double(), size, z, gt, gx
     spread_rows(_balanced_back_rows, len(rows[0]), 64 * z.numel(), *arrays(*rows))
     return gt, gx
 
-# %% ../../nbs/rowwise/187_balance.ipynb #a31af871
+# %% ../../nbs/rowwise/187_balance.ipynb #3fc74992
 LONGEST = switch("balance: one program", 1024, "gpu n")  # scores of a list that one program of a GPU holds
 
 
-def _who(t, backend):
-    "Whose kernel computes, for lists t (..., n)."
-    return choose(t, backend, triton=0 < t.shape[-1] <= LONGEST)
-
-
-@custom_op("laplace_balanced", __name__)
-def _balanced_op(t: Tensor, x: Tensor, tau: Tensor, size: Tensor, steps: int, backend: str) -> tuple[Tensor, Tensor]:
-    "y (..., n) and z (..., N, n) of (187.2)."
-    who = _who(t, backend)
-    if who == "numba":
-        return balanced_numba(t, x, tau, size, steps)
-    if who == "triton":
-        from softsortlib.rowwise.balance_triton import balanced_triton
-        y, z = balanced_triton(*one_batch(tau.shape, t, x, tau, size), steps)
-        return y.view(t.shape), z.view(*t.shape[:-1], steps, t.shape[-1])
-    return balanced_plain(t, x, tau, size, steps, backend)
-
-
-@_balanced_op.register_fake
-def _(t, x, tau, size, steps, backend):
-    return t.new_empty(t.shape), t.new_empty(*t.shape[:-1], steps, t.shape[-1])
-
-# %% ../../nbs/rowwise/187_balance.ipynb #bddb7f3f
-@custom_op("laplace_balanced_backward", __name__)
-def _back_op(g: Tensor, t: Tensor, x: Tensor, tau: Tensor, size: Tensor, z: Tensor,
-             backend: str) -> tuple[Tensor, Tensor]:
-    "The gradients of Prop 187.2 to t and x."
-    who = _who(t, backend)
-    if who == "torch":
-        return balanced_grads(g, t, x, tau, size, z, backend)
-    if who == "numba":
-        return balanced_back_numba(g, t, x, tau, size, z)
-    from softsortlib.rowwise.balance_triton import balanced_back_triton
-    gt, gx = balanced_back_triton(*one_batch(tau.shape, g, t, x, tau, size, z))
-    return gt.view(t.shape), gx.view(t.shape)
-
-
-@_back_op.register_fake
-def _(g, t, x, tau, size, z, backend):
-    return t.new_empty(t.shape), x.new_empty(x.shape)
-
-# %% ../../nbs/rowwise/187_balance.ipynb #b06e4283
-def _save(ctx, inputs, output):
-    "Keep the tensors, z and the backend."
-    *saved, _, ctx.backend = inputs
-    ctx.save_for_backward(*saved, output[1])
+def _fits(t):
+    "Whether one program of a GPU holds lists t (..., n)."
+    return 0 < t.shape[-1] <= LONGEST
 
 
 def _again(g, t, x, tau, size, z, backend):
     "The gradients from a z with a graph."
     _, z = balanced_plain(t, x, tau, size, z.shape[-2], backend)
     return balanced_grads(g, t, x, tau, size, z, backend)
+
+
+_balanced_backward = mechanism(
+    "laplace_balanced_backward(g, t, x, tau, size, z, str backend) -> t, x", __name__, balanced_grads, balanced_back_numba,
+    "softsortlib.rowwise.balance_triton.balanced_back_triton", batch="tau", gpu_if=_fits, again=_again,
+)
+
+# %% ../../nbs/rowwise/187_balance.ipynb #887379e1
+def _save(ctx, inputs, output):
+    "Keep the tensors, z and the backend."
+    *saved, _, ctx.backend = inputs
+    ctx.save_for_backward(*saved, output[1])
 
 
 def _rule(ctx, g, _):
@@ -259,8 +228,11 @@ def _rule(ctx, g, _):
     return gt, gx, gtau, None, None, None
 
 
-_balanced_backward = twice(_back_op, 6, _again)
-_balanced = differentiable(_balanced_op, 4, _rule, _save)
+_balanced = mechanism(
+    "laplace_balanced(t, x, tau, size, int steps, str backend) -> y, z", __name__, balanced_plain, balanced_numba,
+    "softsortlib.rowwise.balance_triton.balanced_triton", batch="tau", gpu_if=_fits, backward=_rule, keep=_save,
+    fake=lambda t, steps: (t.new_empty(t.shape), t.new_empty(*t.shape[:-1], steps, t.shape[-1])),
+)
 
 # %% ../../nbs/rowwise/187_balance.ipynb #da83275d
 def in_order(P):

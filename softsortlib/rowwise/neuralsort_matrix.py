@@ -5,16 +5,16 @@
 # %% auto #0
 __all__ = []
 
-# %% ../../nbs/rowwise/18_neuralsort_matrix.ipynb #904461ef
+# %% ../../nbs/rowwise/18_neuralsort_matrix.ipynb #064f0954
 from typing import NamedTuple
 
 import numpy as np
 import torch
-from torch import Tensor
 
-from ..engine.autograd import custom_op, differentiable, in_parts, twice
-from ..engine.compile import arrays, empty_matrix, exp_neg, jit, one_batch, spread_rows
-from ..engine.dispatch import choose, switch
+from ..engine.autograd import in_parts
+from ..engine.compile import arrays, empty_matrix, exp_neg, jit, spread_rows
+from ..engine.dispatch import switch
+from ..engine.mechanism import Later, mechanism
 from ..engine.radix import inverse
 from softsortlib.rowwise.products import (
     at_temperature, neural_logits, plain_rows, plain_sums, rows_by, sum_parts, units_of,
@@ -264,40 +264,29 @@ def _kernel_args(s, b, t, bt, order, tau, size, dtype):
     scores = Scores(*arrays(t, bt, tau, size), _ways(t, tau, size, dtype), 0.0, ZERO_EXP[dtype])
     return scores, Columns(*arrays(s, b, order))
 
-# %% ../../nbs/rowwise/18_neuralsort_matrix.ipynb #63fc193f
-def _dense_numba(s, b, t, bt, order, tau, size, dtype):
+# %% ../../nbs/rowwise/18_neuralsort_matrix.ipynb #5bb7f7b1
+def _type(double):
+    "The precision of a matrix."
+    return torch.float64 if double else torch.float32
+
+
+def _dense_numba(s, b, t, bt, order, tau, size, double):
     "The matrix by the kernel of the CPU."
-    P = empty_matrix(dtype, *s.shape, s.shape[-1])
-    scores, columns = _kernel_args(*one_batch(tau.shape, s, b, t, bt, order, tau, size), dtype)
+    P = empty_matrix(_type(double), *s.shape, s.shape[-1])
+    scores, columns = _kernel_args(s, b, t, bt, order, tau, size, P.dtype)
     units = tau.numel() * -(-s.shape[-1] // UNIT)
-    spread_rows(_dense_rows, units, P.numel(), scores, columns, *arrays(*one_batch(tau.shape, P)))
+    spread_rows(_dense_rows, units, P.numel(), scores, columns, *arrays(P))
     return P
 
 
-def _dense_triton(s, b, t, bt, tau, size):
-    "The matrix on a GPU."
-    from softsortlib.rowwise.neuralsort_triton import neural_matrix
-    return neural_matrix(*one_batch(tau.shape, s, b, t, bt, tau, size)).view(*s.shape, s.shape[-1])
+def _dense_plain(s, b, t, bt, order, tau, size, double):
+    "The matrix in plain torch, in its precision."
+    return _plain_dense(s, b, t, bt, order, tau, size).to(_type(double))
 
-# %% ../../nbs/rowwise/18_neuralsort_matrix.ipynb #29f7ce0d
-@custom_op("neural_dense", __name__)
-def _matrix_op(s: Tensor, b: Tensor, t: Tensor, bt: Tensor, order: Tensor, tau: Tensor, size: Tensor,
-               double: bool, backend: str) -> Tensor:
-    "The matrix, (..., n, n), in double precision or in single."
-    who = choose(s, backend, triton=not double)
-    dtype = torch.float64 if double else torch.float32
-    if who == "triton":
-        return _dense_triton(s, b, t, bt, tau, size)
-    if who == "numba":
-        return _dense_numba(s, b, t, bt, order, tau, size, dtype)
-    return _plain_dense(s, b, t, bt, order, tau, size).to(dtype)
+# %% ../../nbs/rowwise/18_neuralsort_matrix.ipynb #1ca048b5
+_gpu = Later("softsortlib.rowwise.neuralsort_triton")
 
 
-@_matrix_op.register_fake
-def _(s, b, t, bt, order, tau, size, double, backend):
-    return s.new_empty(*s.shape, s.shape[-1], dtype=torch.float64 if double else torch.float32)
-
-# %% ../../nbs/rowwise/18_neuralsort_matrix.ipynb #a300c706
 def _back_numba(G, s, b, t, bt, order, tau, size, learn):
     "The gradients to s, b and tau by the kernel of the CPU; that to tau only if `learn`."
     sets, n = tau.numel(), s.shape[-1]
@@ -305,50 +294,25 @@ def _back_numba(G, s, b, t, bt, order, tau, size, learn):
     gs = s.new_empty(units, n)
     gb = s.new_empty(units, n)
     gtau = s.new_empty(units)
-    scores, columns = _kernel_args(*one_batch(tau.shape, s, b, t, bt, order, tau, size), G.dtype)
-    spread_rows(_dense_back_rows, units, 2 * G.numel(), *arrays(*one_batch(tau.shape, G)), scores, columns, learn,
-                *arrays(gs, gb, gtau))
+    scores, columns = _kernel_args(s, b, t, bt, order, tau, size, G.dtype)
+    spread_rows(_dense_back_rows, units, 2 * G.numel(), *arrays(G), scores, columns, learn, *arrays(gs, gb, gtau))
     return sum_parts(gs, tau, s), sum_parts(gb, tau, b), sum_parts(gtau, tau, tau)
 
 
 def _back_triton(G, s, b, t, bt, order, tau, size):
     "The gradients to s, b and tau on a GPU."
-    from softsortlib.rowwise.neuralsort_triton import neural_pull
-    G_, *rest = one_batch(tau.shape, G, s, b, t, bt, order, tau, size)
-    return tuple(g.view(like.shape) for g, like in zip(neural_pull(G_, None, None, None, *rest), (s, b, tau)))
+    return _gpu.neural_pull(G, None, None, None, s, b, t, bt, order, tau, size)
 
-# %% ../../nbs/rowwise/18_neuralsort_matrix.ipynb #86450eb3
-@custom_op("neural_dense_backward", __name__)
-def _back_op(G: Tensor, s: Tensor, b: Tensor, t: Tensor, bt: Tensor, order: Tensor, tau: Tensor, size: Tensor,
-             learn: bool, backend: str) -> tuple[Tensor, Tensor, Tensor]:
-    "The gradients to s, b and tau of the matrix, for G in its precision."
-    who = choose(s, backend, triton=G.dtype == torch.float32)
-    if who == "triton":
-        return _back_triton(G, s, b, t, bt, order, tau, size)
-    if who == "numba":
-        return _back_numba(G, s, b, t, bt, order, tau, size, learn)
-    return tuple(g.contiguous() for g in _plain_dense_back(G, s, b, t, bt, order, tau, size))
+# %% ../../nbs/rowwise/18_neuralsort_matrix.ipynb #a3fd9577
+_dense_backward = mechanism(
+    "neural_dense_backward(G, s, b, t, bt, order, tau, size, bool learn, str backend) -> s, b, tau", __name__,
+    _plain_dense_back, _back_numba, _back_triton, batch="tau", gpu_if=lambda G: G.dtype == torch.float32,
+    again=_plain_dense_back,
+)
 
-
-@_back_op.register_fake
-def _(G, s, b, t, bt, order, tau, size, learn, backend):
-    return s.new_empty(s.shape), s.new_empty(s.shape), s.new_empty(tau.shape)
-
-# %% ../../nbs/rowwise/18_neuralsort_matrix.ipynb #9f2e308e
-_dense_backward = twice(_back_op, 8, lambda *args: _plain_dense_back(*args[:-2]))
-
-
-def _backward_dense(ctx, G):
-    "(14.1); the columns learn, the scores in order say only where they stand."
-    s, b, t, bt, order, tau, size = ctx.saved_tensors
-    gs, gb, gtau = _dense_backward(G, s, b, t, bt, order, tau, size, ctx.needs_input_grad[5], ctx.backend)
-    return gs, gb, None, None, None, gtau, None, None, None
-
-
-def _save_dense(ctx, inputs, output):
-    "Keep the tensors and the backend."
-    *saved, _, ctx.backend = inputs
-    ctx.save_for_backward(*saved)
-
-
-neural_dense = differentiable(_matrix_op, 7, _backward_dense, _save_dense)
+# %% ../../nbs/rowwise/18_neuralsort_matrix.ipynb #9b0dbf3c
+neural_dense = mechanism(
+    "neural_dense(s, b, t, bt, order, tau, size, bool double, str backend) -> P", __name__, _dense_plain, _dense_numba,
+    "softsortlib.rowwise.neuralsort_triton.neural_matrix", batch="tau", gpu_if=lambda double: not double,
+    fake=lambda s, double: s.new_empty(*s.shape, s.shape[-1], dtype=_type(double)), gradient=_dense_backward,
+)

@@ -5,14 +5,15 @@
 # %% auto #0
 __all__ = ['power_matrix']
 
-# %% ../../nbs/rowwise/191_power_matrix.ipynb #d547b206
+# %% ../../nbs/rowwise/191_power_matrix.ipynb #ee3cd2ad
 import numpy as np
 import torch
 from torch import Tensor
 
-from ..engine.autograd import custom_op, differentiable, in_parts, twice
-from ..engine.compile import arrays, empty_matrix, exp_neg, jit, one_batch, spread_rows
-from ..engine.dispatch import choose, switch
+from ..engine.autograd import in_parts
+from ..engine.compile import arrays, empty_matrix, exp_neg, jit, spread_rows
+from ..engine.dispatch import switch
+from ..engine.mechanism import mechanism
 from .softsort import Power
 
 # %% ../../nbs/rowwise/191_power_matrix.ipynb #e35dfe0b
@@ -146,65 +147,42 @@ def _power_back_rows(lo, hi, G, s, t, tau, p, learn, gs, gt, gtau):
             pulls[c] *= inv
         gtau[unit] = spread / tau[b] ** 2
 
-# %% ../../nbs/rowwise/191_power_matrix.ipynb #54271f78
+# %% ../../nbs/rowwise/191_power_matrix.ipynb #ab71fa60
 def _units(t, tau):
     "Blocks of rows of all matrices."
     return tau.numel() * -(-t.shape[-1] // _ROWS)
 
 
-@custom_op("power_matrix", __name__)
-def _matrix_op(s: Tensor, t: Tensor, tau: Tensor, p: float, backend: str) -> Tensor:
-    "(191.1), (..., m, n)."
-    if choose(s, backend) != "numba":
-        return _plain_matrix(s, t, tau, p)
+def _matrix_numba(s, t, tau, p):
+    "(191.1) by the kernel of the CPU."
     P = empty_matrix(s.dtype, *t.shape, s.shape[-1])
-    s_, t_, tau_, P_ = arrays(*one_batch(tau.shape, s, t, tau.double(), P))
-    spread_rows(_power_rows, _units(t, tau), P.numel(), s_, t_, tau_, p, P_)
+    s, t, temperatures, out = arrays(s, t, tau.double(), P)
+    spread_rows(_power_rows, _units(t, tau), P.numel(), s, t, temperatures, p, out)
     return P
 
-
-@_matrix_op.register_fake
-def _(s, t, tau, p, backend):
-    return s.new_empty(*t.shape, s.shape[-1])
-
-# %% ../../nbs/rowwise/191_power_matrix.ipynb #e949e0f6
-@custom_op("power_matrix_backward", __name__)
-def _back_op(G: Tensor, s: Tensor, t: Tensor, tau: Tensor, p: float, learn: bool,
-             backend: str) -> tuple[Tensor, Tensor, Tensor]:
-    "The gradients (191.3) to s, t and, if `learn`, to tau."
-    if choose(s, backend) != "numba":
-        return _plain_grads(G, s, t, tau, p)
+# %% ../../nbs/rowwise/191_power_matrix.ipynb #40af46f8
+def _back_numba(G, s, t, tau, p, learn):
+    "The gradients (191.3) to s, t and, if `learn`, to tau by the kernel of the CPU."
     units = _units(t, tau)
     gs = s.new_empty(units, s.shape[-1])
     gt = t.new_empty(t.shape)
     gtau = tau.new_empty(units, dtype=torch.float64)
-    back = arrays(*one_batch(tau.shape, G, s, t, tau.double()))
-    spread_rows(_power_back_rows, units, G.numel(), *back, p, learn, *arrays(gs, *one_batch(tau.shape, gt), gtau))
+    spread_rows(_power_back_rows, units, G.numel(), *arrays(G, s, t, tau.double()), p, learn, *arrays(gs, gt, gtau))
     parts = units // max(1, tau.numel())
-    gtau = gtau.view(-1, parts).sum(1).view(tau.shape).to(tau.dtype)
-    return gs.view(-1, parts, s.shape[-1]).sum(1).view(s.shape), gt, gtau
-
-
-@_back_op.register_fake
-def _(G, s, t, tau, p, learn, backend):
-    return tuple(a.new_empty(a.shape) for a in (s, t, tau))
-
-# %% ../../nbs/rowwise/191_power_matrix.ipynb #b181bb49
-def _save(ctx, inputs, output):
-    "Keep the three tensors, the power and the backend."
-    *saved, ctx.p, ctx.backend = inputs
-    ctx.save_for_backward(*saved)
-
-
-def _backward(ctx, G):
-    "(191.3)"
-    learn = ctx.needs_input_grad[2]
-    return *_matrix_backward(G, *ctx.saved_tensors, ctx.p, learn, ctx.backend), None, None
+    return gs.view(-1, parts, s.shape[-1]).sum(1).view(s.shape), gt, gtau.view(-1, parts).sum(1).to(tau.dtype)
 
 
 _grads_in_parts = in_parts(_plain_grads, 4, 1, {0: -2, 2: -1}, (None, -1, None))
-_matrix_backward = twice(_back_op, 4, lambda *args: _grads_in_parts(*args[:-2]))
-_matrix = differentiable(_matrix_op, 3, _backward, _save)
+_matrix_backward = mechanism(
+    "power_matrix_backward(G, s, t, tau, float p, bool learn, str backend) -> s, t, tau", __name__, _plain_grads, _back_numba,
+    batch="tau", again=_grads_in_parts,
+)
+
+# %% ../../nbs/rowwise/191_power_matrix.ipynb #6b44c2c3
+_matrix = mechanism(
+    "power_matrix(s, t, tau, float p, str backend) -> P", __name__, _plain_matrix, _matrix_numba, batch="tau",
+    fake=lambda s, t: s.new_empty(*t.shape, s.shape[-1]), gradient=_matrix_backward,
+)
 
 # %% ../../nbs/rowwise/191_power_matrix.ipynb #7eb70ff0
 def power_matrix(

@@ -5,17 +5,16 @@
 # %% auto #0
 __all__ = []
 
-# %% ../../nbs/rowwise/15_products.ipynb #6e8eb4bf
+# %% ../../nbs/rowwise/15_products.ipynb #6beb7c7e
 import math
-from typing import Optional
 
 import numpy as np
 import torch
-from torch import Tensor
 
-from ..engine.autograd import custom_op, differentiable, in_parts, twice
+from ..engine.autograd import in_parts
 from ..engine.compile import arrays, one_batch, spread_rows
-from ..engine.dispatch import choose, switch
+from ..engine.dispatch import switch
+from ..engine.mechanism import Later, mechanism
 from .neuralsort import falling, row_sums
 from .row_kernels import UNIT, Upstream, fall_rows, mul_rows, pull_rows, rmul_rows
 from .rows import ZERO_EXP, Rows, Scores
@@ -129,7 +128,7 @@ def units_of(sets, m):
     few = -(-8 // max(1, sets))  # enough for eight threads
     return max(1, min(-(-m // UNIT), few))
 
-# %% ../../nbs/rowwise/15_products.ipynb #b22ea2de
+# %% ../../nbs/rowwise/15_products.ipynb #2dab6018
 def _mul_numba(t, b, tau, size, x, rows, power):
     "P[rows] x and log Z by the kernel of the CPU."
     y = x.new_empty(*x.shape[:-2], x.shape[-1], len(rows))
@@ -141,33 +140,22 @@ def _mul_numba(t, b, tau, size, x, rows, power):
     return y.mT.contiguous(), logZ
 
 
+_gpu = Later("softsortlib.rowwise.neuralsort_triton")
+
+
 def _mul_triton(t, b, tau, size, x, rows):
     "The same for NeuralSort on a GPU."
-    from softsortlib.rowwise.neuralsort_triton import neural_mul
     t_, b_, tau_, size_, x_ = one_batch(tau.shape, t, b, tau, size, x)
-    y, others = neural_mul(b_, t_, b_, tau_, size_, x_, rows)
+    y, others = _gpu.neural_mul(b_, t_, b_, tau_, size_, x_, rows)
     y = y.view(*x.shape[:-2], len(rows), x.shape[-1])
     return y, others.log1p().view(y.shape[:-1])
 
-# %% ../../nbs/rowwise/15_products.ipynb #c9a6bcf8
-@custom_op("row_mul", __name__)
-def _mul_op(t: Tensor, b: Tensor, tau: Tensor, size: Tensor, x: Tensor, rows: Tensor,
-            power: float, backend: str) -> tuple[Tensor, Tensor]:
-    "P[rows] x, (..., r, d), and log Z, (..., r)."
-    who = choose(x, backend, triton=power == 0 and x.dtype == torch.float32)
-    if who == "triton":
-        return _mul_triton(t, b, tau, size, x, rows)
-    if who == "numba":
-        return _mul_numba(t, b, tau, size, x, rows, power)
-    return _plain_mul(t, b, tau, size, x, rows, power)
 
+def _single(power, x):
+    "Whether the kernels of a GPU know the law and the payload."
+    return power == 0 and x.dtype == torch.float32
 
-@_mul_op.register_fake
-def _(t, b, tau, size, x, rows, power, backend):
-    y = x.new_empty(*x.shape[:-2], rows.shape[0], x.shape[-1])
-    return y, x.new_empty(y.shape[:-1])
-
-# %% ../../nbs/rowwise/15_products.ipynb #20593897
+# %% ../../nbs/rowwise/15_products.ipynb #4b03fa7a
 def _rmul_numba(t, b, tau, size, y, rows, power):
     "P[rows]^T y by the kernel of the CPU; a unit writes its own sum, and the sums are added."
     sets = tau.numel()
@@ -183,28 +171,10 @@ def _rmul_numba(t, b, tau, size, y, rows, power):
 
 def _rmul_triton(t, b, tau, size, y, rows):
     "P[rows]^T y of NeuralSort on a GPU."
-    from softsortlib.rowwise.neuralsort_triton import neural_rmul
     t_, b_, tau_, size_, y_ = one_batch(tau.shape, t, b, tau, size, y)
-    return neural_rmul(b_, t_, b_, tau_, size_, y_, rows).view(*t.shape, y.shape[-1])
+    return _gpu.neural_rmul(b_, t_, b_, tau_, size_, y_, rows).view(*t.shape, y.shape[-1])
 
-# %% ../../nbs/rowwise/15_products.ipynb #261a3483
-@custom_op("row_rmul", __name__)
-def _rmul_op(t: Tensor, b: Tensor, tau: Tensor, size: Tensor, y: Tensor, rows: Tensor,
-             power: float, backend: str) -> Tensor:
-    "P[rows]^T y, (..., n, d)."
-    who = choose(y, backend, triton=power == 0 and y.dtype == torch.float32)
-    if who == "triton":
-        return _rmul_triton(t, b, tau, size, y, rows)
-    if who == "numba":
-        return _rmul_numba(t, b, tau, size, y, rows, power)
-    return _plain_rmul(t, b, tau, size, y, rows, power)
-
-
-@_rmul_op.register_fake
-def _(t, b, tau, size, y, rows, power, backend):
-    return y.new_empty(*t.shape, y.shape[-1])
-
-# %% ../../nbs/rowwise/15_products.ipynb #87e8e258
+# %% ../../nbs/rowwise/15_products.ipynb #4f94d0a8
 def sum_parts(parts, tau, like):
     "Add up what the units of each set wrote, in the shape and dtype of `like`; zeros where they wrote nothing."
     if not parts.numel():
@@ -228,34 +198,19 @@ def _pull_numba(t, b, tau, size, a, v, z, rows, power):
 
 def _pull_triton(t, b, tau, size, a, v, z, rows):
     "The gradients to t, b and tau of NeuralSort on a GPU."
-    from softsortlib.rowwise.neuralsort_triton import neural_pull
     t_, b_, tau_, size_, a_, v_, z_ = one_batch(tau.shape, t, b, tau, size, a, v, z)
-    grads = neural_pull(None, a_, v_, z_, t_, b_, t_, b_, None, tau_, size_, rows)
+    grads = _gpu.neural_pull(None, a_, v_, z_, t_, b_, t_, b_, None, tau_, size_, rows)
     return tuple(g.view(like.shape) for g, like in zip(grads, (t, b, tau)))
 
-# %% ../../nbs/rowwise/15_products.ipynb #a05ac1e8
-@custom_op("row_pull", __name__)
-def _pull_op(t: Tensor, b: Tensor, tau: Tensor, size: Tensor, a: Tensor, v: Tensor, z: Tensor, rows: Tensor,
-          power: float, backend: str) -> tuple[Tensor, Tensor, Tensor]:
-    "The gradients to t, b and tau for a, z at `rows` and v at the columns, (14.3)."
-    who = choose(a, backend, triton=power == 0 and a.dtype == torch.float32)
-    if who == "triton":
-        return _pull_triton(t, b, tau, size, a, v, z, rows)
-    if who == "numba":
-        return _pull_numba(t, b, tau, size, a, v, z, rows, power)
-    return tuple(g.contiguous() for g in _plain_pull(t, b, tau, size, a, v, z, rows, power))
-
-
-@_pull_op.register_fake
-def _(t, b, tau, size, a, v, z, rows, power, backend):
-    return t.new_empty(t.shape), b.new_empty(b.shape), tau.new_empty(tau.shape)
-
-
+# %% ../../nbs/rowwise/15_products.ipynb #04219510
 # a, z and the rows are cut
 _pull_in_parts = in_parts(_plain_pull, 7, 0, {4: -2, 6: -1, 7: 0}, (None, None, None))
-_pull = twice(_pull_op, 7, lambda *args: _pull_in_parts(*args[:-1]))
+row_pull = mechanism(
+    "row_pull(t, b, tau, size, a, v, z, Tensor rows, float power, str backend) -> t, b, tau", __name__,
+    _plain_pull, _pull_numba, _pull_triton, on="a", gpu_if=lambda power, a: _single(power, a), again=_pull_in_parts,
+)
 
-# %% ../../nbs/rowwise/15_products.ipynb #2208c70e
+# %% ../../nbs/rowwise/15_products.ipynb #1a429255
 def save_inputs(ctx, inputs, output):
     "Keep the tensors, the power and the backend."
     *saved, ctx.power, ctx.backend = inputs
@@ -266,7 +221,7 @@ def _backward_mul(ctx, gy, gZ):
     "Prop 14.1 with a = gy, v = x and z = gZ; the payload gets P^T gy."
     *of, x, rows = ctx.saved_tensors
     gx = row_rmul(*of, gy, rows, ctx.power, ctx.backend) if ctx.needs_input_grad[4] else None
-    gt, gb, gtau = _pull(*of, gy, x, gZ, rows, ctx.power, ctx.backend)
+    gt, gb, gtau = row_pull(*of, gy, x, gZ, rows, ctx.power, ctx.backend)
     return gt, gb, gtau, None, gx, None, None, None
 
 
@@ -274,14 +229,27 @@ def _backward_rmul(ctx, gx):
     "Prop 14.1 with a = y and v = gx; the payload gets P gx."
     *of, y, rows = ctx.saved_tensors
     gy = row_mul(*of, gx, rows, ctx.power, ctx.backend)[0]
-    gt, gb, gtau = _pull(*of, y, gx, gy.new_zeros(gy.shape[:-1]), rows, ctx.power, ctx.backend)
+    gt, gb, gtau = row_pull(*of, y, gx, gy.new_zeros(gy.shape[:-1]), rows, ctx.power, ctx.backend)
     return gt, gb, gtau, None, gy, None, None, None
 
 
-row_mul = differentiable(_mul_op, 5, _backward_mul, save_inputs)
-row_rmul = differentiable(_rmul_op, 5, _backward_rmul, save_inputs)
+def _mul_outline(x, rows):
+    "What comes out: P[rows] x, (..., r, d), and log Z, (..., r)."
+    y = x.new_empty(*x.shape[:-2], rows.shape[0], x.shape[-1])
+    return y, x.new_empty(y.shape[:-1])
 
-# %% ../../nbs/rowwise/15_products.ipynb #5eb36024
+
+row_mul = mechanism(
+    "row_mul(t, b, tau, size, x, Tensor rows, float power, str backend) -> y, logZ", __name__, _plain_mul, _mul_numba,
+    _mul_triton, on="x", gpu_if=_single, fake=_mul_outline, backward=_backward_mul, keep=save_inputs,
+)
+row_rmul = mechanism(
+    "row_rmul(t, b, tau, size, y, Tensor rows, float power, str backend) -> x", __name__, _plain_rmul, _rmul_numba,
+    _rmul_triton, on="y", gpu_if=lambda power, y: _single(power, y), backward=_backward_rmul, keep=save_inputs,
+    fake=lambda t, y: y.new_empty(*t.shape, y.shape[-1]),
+)
+
+# %% ../../nbs/rowwise/15_products.ipynb #65593fea
 def _sums_back_plain(gb, t, size):
     "(19.3) in plain torch."
     real = torch.arange(t.shape[-1], device=t.device) < size[..., None]
@@ -290,53 +258,33 @@ def _sums_back_plain(gb, t, size):
     return ((t[..., :, None] - t[..., None, :]).sign() * pairs).sum(-1)
 
 
-@custom_op("neural_sums", __name__)
-def _sums_op(t: Tensor, size: Tensor, backend: str) -> Tensor:
-    "(12.4) of sorted scores t (..., n) with `size` (...) real ones, up to a number that all of a set share."
-    if choose(t, backend, numba=False, triton=True) == "triton":
-        from softsortlib.rowwise.neuralsort_triton import neural_sums
-        return neural_sums(*one_batch(size.shape, t, size)).view(t.shape)
-    return row_sums(t, size).clone()
+_sums_backward = mechanism(
+    "neural_sums_backward(gb, t, size, str backend) -> t", __name__, _sums_back_plain,
+    gpu="softsortlib.rowwise.neuralsort_triton.neural_sums", batch="size", again=_sums_back_plain,
+)
+
+# %% ../../nbs/rowwise/15_products.ipynb #31a5e1ad
+sorted_sums = mechanism(
+    "neural_sums(t, size, str backend) -> b=t", __name__, lambda t, size: row_sums(t, size).clone(),
+    gpu=lambda t, size: _gpu.neural_sums(t, size), batch="size", gradient=_sums_backward,
+)
+
+# %% ../../nbs/rowwise/15_products.ipynb #3d6de2f3
+def _all_of(rows, t):
+    "The rows; all if None."
+    return torch.arange(t.shape[-1], device=t.device) if rows is None else rows
 
 
-@custom_op("neural_sums_backward", __name__)
-def _sums_backward_op(gb: Tensor, t: Tensor, size: Tensor, backend: str) -> Tensor:
-    "The gradient to t."
-    if choose(t, backend, numba=False, triton=True) == "triton":
-        from softsortlib.rowwise.neuralsort_triton import neural_sums
-        gb, t_, size = one_batch(size.shape, gb, t, size)
-        return neural_sums(t_, size, gb).view(t.shape)
-    return _sums_back_plain(gb, t, size)
-
-# %% ../../nbs/rowwise/15_products.ipynb #0c793434
-@_sums_op.register_fake
-def _(t, size, backend):
-    return t.new_empty(t.shape)
+def _type(double):
+    "The precision of entries."
+    return torch.float64 if double else torch.float32
 
 
-@_sums_backward_op.register_fake
-def _(gb, t, size, backend):
-    return t.new_empty(t.shape)
-
-
-def _save_sums(ctx, inputs, output):
-    "Keep the tensors and the backend."
-    *saved, ctx.backend = inputs
-    ctx.save_for_backward(*saved)
-
-
-def _backward_sums(ctx, gb):
-    "(19.3)"
-    return _sums_backward(gb, *ctx.saved_tensors, ctx.backend), None, None
-
-
-_sums_backward = twice(_sums_backward_op, 3, lambda *args: _sums_back_plain(*args[:-1]))
-sorted_sums = differentiable(_sums_op, 2, _backward_sums, _save_sums)
-
-# %% ../../nbs/rowwise/15_products.ipynb #1d0a8182
-def _entries_plain(t, b, tau, size, place, rows):
+def _entries_plain(t, b, tau, size, place, rows, double):
     "log P at the columns `place`, (..., r), of `rows`, by the plain rows."
-    return _plain_m(t, b, tau, size, rows, 0.0).log_softmax(-1).gather(-1, place[..., None])[..., 0]
+    rows = _all_of(rows, t)
+    logs = _plain_m(t, b, tau, size, rows, 0.0).log_softmax(-1)
+    return logs.gather(-1, place[..., None])[..., 0].to(_type(double))
 
 
 def _entry_sums(g, m, t, tau, size, place, rows):
@@ -355,7 +303,7 @@ def _entries_back_plain(g, t, b, tau, size, place, rows):
     normalisers = _plain_pull(t, b, tau, size, none[..., :len(rows), :], none, -g, rows, 0.0)
     return tuple(map(torch.add, normalisers, _entry_sums(g, m, t, tau, size, place, rows)))
 
-# %% ../../nbs/rowwise/15_products.ipynb #a091bd5b
+# %% ../../nbs/rowwise/15_products.ipynb #94ed3f9c
 def _falls_numba(t, size, place, rows):
     "(13.2) by the kernel of the CPU, infinite where padded."
     falls = t.new_empty(place.shape)
@@ -364,8 +312,9 @@ def _falls_numba(t, size, place, rows):
     return falls
 
 
-def _entries_numba(t, b, tau, size, place, rows, dtype):
+def _entries_numba(t, b, tau, size, place, rows, double):
     "log P at the columns `place` by the kernels of the CPU."
+    rows, dtype = _all_of(rows, t), _type(double)
     no_payload = t.new_empty(*t.shape, 0, dtype=dtype)
     _, logZ = _mul_numba(t, b, tau, size, no_payload, rows, 0.0)
     return (_falls_numba(t, size, place, rows) / -tau[..., None]).to(dtype) - logZ
@@ -373,6 +322,7 @@ def _entries_numba(t, b, tau, size, place, rows, dtype):
 
 def _entries_back_numba(g, t, b, tau, size, place, rows, learn):
     "Its gradients to t, b and, if `learn`, tau."
+    rows = _all_of(rows, t)
     real = (rows < size[..., None]) & (place < size[..., None])
     g = torch.where(real, g, 0)
     none = g[..., None][..., :0]
@@ -381,67 +331,26 @@ def _entries_back_numba(g, t, b, tau, size, place, rows, learn):
     entries = _entry_sums(g.to(t.dtype), -falls / tau[..., None], t, tau, size, place, rows)
     return tuple(map(torch.add, normalisers, entries))
 
-# %% ../../nbs/rowwise/15_products.ipynb #fcb22981
-@custom_op("neural_entries", __name__)
-def _entries_op(t: Tensor, b: Tensor, tau: Tensor, size: Tensor, place: Tensor, rows: Optional[Tensor],
-                double: bool, backend: str) -> Tensor:
-    "log P at `place`, (..., r), of `rows` (all if None) of sorted t with row sums b; in double precision or single."
-    who = choose(t, backend, triton=not double and rows is None)
-    if who == "triton":
-        from softsortlib.rowwise.neuralsort_triton import neural_entries
-        return neural_entries(*one_batch(tau.shape, t, b, tau, size, place)).view(t.shape)
-    dtype = torch.float64 if double else torch.float32
-    rows = torch.arange(t.shape[-1], device=t.device) if rows is None else rows
-    if who == "numba":
-        return _entries_numba(t, b, tau, size, place, rows, dtype)
-    return _entries_plain(t, b, tau, size, place, rows).to(dtype)
-
-
-@custom_op("neural_entries_backward", __name__)
-def _entries_back_op(g: Tensor, t: Tensor, b: Tensor, tau: Tensor, size: Tensor, place: Tensor,
-                     rows: Optional[Tensor], learn: bool, backend: str) -> tuple[Tensor, Tensor, Tensor]:
-    "The gradients to t, b and, if `learn`, tau."
-    who = choose(t, backend, triton=g.dtype == torch.float32 and rows is None)
-    if who == "triton":
-        from softsortlib.rowwise.neuralsort_triton import neural_entries_back
-        grads = neural_entries_back(*one_batch(tau.shape, g, t, b, tau, size, place))
-        return tuple(a.view(like.shape) for a, like in zip(grads, (t, b, tau)))
-    rows = torch.arange(t.shape[-1], device=t.device) if rows is None else rows
-    if who == "numba":
-        return _entries_back_numba(g, t, b, tau, size, place, rows, learn)
-    return tuple(a.contiguous() for a in _entries_back_plain(g, t, b, tau, size, place, rows))
-
-# %% ../../nbs/rowwise/15_products.ipynb #cf887dc3
-@_entries_op.register_fake
-def _(t, b, tau, size, place, rows, double, backend):
-    return t.new_empty(place.shape, dtype=torch.float64 if double else torch.float32)
-
-
-@_entries_back_op.register_fake
-def _(g, t, b, tau, size, place, rows, learn, backend):
-    return t.new_empty(t.shape), b.new_empty(b.shape), tau.new_empty(tau.shape)
-
-
-def _save_entries(ctx, inputs, output):
-    "Keep the tensors and the backend."
-    *saved, _, ctx.backend = inputs
-    ctx.save_for_backward(*saved)
-
-
-def _backward_entries(ctx, g):
-    "(15.1), and (14.1) for the normalisers."
-    learn = ctx.needs_input_grad[2]
-    return *_entries_backward(g, *ctx.saved_tensors, learn, ctx.backend), None, None, None, None, None
-
-
+# %% ../../nbs/rowwise/15_products.ipynb #08b7bcac
 _entries_in_parts = in_parts(_entries_back_plain, 6, 1, {0: -1, 5: -1, 6: 0}, (None, None, None))
 
 
-def _entries_again(g, t, b, tau, size, place, rows, learn, backend):
+def _entries_again(g, t, b, tau, size, place, rows):
     "Its derivatives are those of the twin."
-    rows = torch.arange(t.shape[-1], device=t.device) if rows is None else rows
-    return _entries_in_parts(g, t, b, tau, size, place, rows)
+    return _entries_in_parts(g, t, b, tau, size, place, _all_of(rows, t))
 
 
-_entries_backward = twice(_entries_back_op, 6, _entries_again)
-sorted_entries = differentiable(_entries_op, 5, _backward_entries, _save_entries)
+_entries_backward = mechanism(
+    "neural_entries_backward(g, t, b, tau, size, place, Tensor? rows, bool learn, str backend) -> t, b, tau", __name__,
+    lambda g, t, b, tau, size, place, rows: _entries_back_plain(g, t, b, tau, size, place, _all_of(rows, t)),
+    _entries_back_numba, "softsortlib.rowwise.neuralsort_triton.neural_entries_back", batch="tau",
+    gpu_if=lambda g, rows: g.dtype == torch.float32 and rows is None, again=_entries_again,
+)
+
+# %% ../../nbs/rowwise/15_products.ipynb #8e1cd439
+sorted_entries = mechanism(
+    "neural_entries(t, b, tau, size, place, Tensor? rows, bool double, str backend) -> y", __name__, _entries_plain,
+    _entries_numba, "softsortlib.rowwise.neuralsort_triton.neural_entries", batch="tau",
+    gpu_if=lambda rows, double: not double and rows is None, gradient=_entries_backward,
+    fake=lambda t, place, double: t.new_empty(place.shape, dtype=_type(double)),
+)

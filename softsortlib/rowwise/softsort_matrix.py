@@ -5,14 +5,15 @@
 # %% auto #0
 __all__ = ['laplace_matrix']
 
-# %% ../../nbs/rowwise/16_softsort_matrix.ipynb #d977fd9e
+# %% ../../nbs/rowwise/16_softsort_matrix.ipynb #5c2d530c
 import numpy as np
 import torch
 from torch import Tensor
 
-from ..engine.autograd import custom_op, differentiable, in_parts, twice
-from ..engine.compile import arrays, empty_matrix, exp_neg, jit, one_batch, spread_rows
-from ..engine.dispatch import choose, switch
+from ..engine.autograd import in_parts
+from ..engine.compile import arrays, empty_matrix, exp_neg, jit, spread_rows
+from ..engine.dispatch import switch
+from ..engine.mechanism import mechanism
 from ..engine.scan import exp_scan, gradient_to_tau
 
 # %% ../../nbs/rowwise/16_softsort_matrix.ipynb #bd9c1b66
@@ -117,38 +118,15 @@ def _laplace_back_rows(lo, hi, G, s, t, tau, Z, learn, gs, gt, gtau, gZ):
             pulls[c] *= inv
         gtau[unit] = spread / tau[b] ** 2
 
-# %% ../../nbs/rowwise/16_softsort_matrix.ipynb #32a05d40
+# %% ../../nbs/rowwise/16_softsort_matrix.ipynb #4bbd5d82
 def _laplace_numba(s, t, tau, Z):
     "(16.1) by the kernel of the CPU."
     P = empty_matrix(s.dtype, *t.shape, s.shape[-1])
-    rows = one_batch(tau.shape, s, t, tau.double(), Z, P)
     units = tau.numel() * -(-t.shape[-1] // _ROWS)
-    spread_rows(_laplace_rows, units, P.numel(), *arrays(*rows))
+    spread_rows(_laplace_rows, units, P.numel(), *arrays(s, t, tau.double(), Z, P))
     return P
 
-
-def _laplace_triton(s, t, tau, Z):
-    "(16.1) by the kernel of the GPU."
-    from softsortlib.rowwise.softsort_triton import softsort_matrix_triton
-    return softsort_matrix_triton(*one_batch(tau.shape, s, t, tau, Z)).view(*t.shape, s.shape[-1])
-
-# %% ../../nbs/rowwise/16_softsort_matrix.ipynb #732681ce
-@custom_op("laplace", __name__)
-def _laplace_op(s: Tensor, t: Tensor, tau: Tensor, Z: Tensor, backend: str) -> Tensor:
-    "(16.1), (..., m, n)."
-    who = choose(s, backend, triton=True)
-    if who == "triton":
-        return _laplace_triton(s, t, tau, Z)
-    if who == "numba":
-        return _laplace_numba(s, t, tau, Z)
-    return _laplace_plain(s, t, tau, Z)
-
-
-@_laplace_op.register_fake
-def _(s, t, tau, Z, backend):
-    return s.new_empty(*t.shape, s.shape[-1])
-
-# %% ../../nbs/rowwise/16_softsort_matrix.ipynb #3f8ff7fb
+# %% ../../nbs/rowwise/16_softsort_matrix.ipynb #b470c2f9
 def _back_numba(G, s, t, tau, Z, learn):
     "(16.2) by the kernel of the CPU; the gradient to tau only if `learn`."
     units = tau.numel() * -(-t.shape[-1] // _ROWS)
@@ -156,53 +134,25 @@ def _back_numba(G, s, t, tau, Z, learn):
     gt = t.new_empty(t.shape)
     gtau = tau.new_empty(units, dtype=torch.float64)
     gZ = t.new_empty(t.shape)
-    gt_, gZ_ = one_batch(tau.shape, gt, gZ)
-    spread_rows(_laplace_back_rows, units, G.numel(), *arrays(*one_batch(tau.shape, G, s, t, tau.double(), Z)), learn,
-                *arrays(gs, gt_, gtau, gZ_))
+    spread_rows(_laplace_back_rows, units, G.numel(), *arrays(G, s, t, tau.double(), Z), learn, *arrays(gs, gt, gtau, gZ))
     parts = units // max(1, tau.numel())
     gs = gs.view(-1, parts, s.shape[-1]).sum(1).view(s.shape)
-    gtau = gtau.view(-1, parts).sum(1).view(tau.shape).to(tau.dtype)
+    gtau = gtau.view(-1, parts).sum(1).to(tau.dtype)
     return gs, gt, gtau, gZ
 
-
-def _back_triton(G, s, t, tau, Z):
-    "(16.2) by the kernel of the GPU."
-    from softsortlib.rowwise.softsort_triton import softsort_matrix_back_triton
-    grads = softsort_matrix_back_triton(*one_batch(tau.shape, G, s, t, tau, Z))
-    return tuple(g.view(a.shape) for g, a in zip(grads, (s, t, tau, Z)))
-
-# %% ../../nbs/rowwise/16_softsort_matrix.ipynb #060d1013
-@custom_op("laplace_backward", __name__)
-def _back_op(G: Tensor, s: Tensor, t: Tensor, tau: Tensor, Z: Tensor,
-             learn: bool, backend: str) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    "The gradients (16.2) to s, t, tau and Z."
-    who = choose(s, backend, triton=True)
-    if who == "triton":
-        return _back_triton(G, s, t, tau, Z)
-    if who == "numba":
-        return _back_numba(G, s, t, tau, Z, learn)
-    return _laplace_grads(G, s, t, tau, Z)
-
-
-@_back_op.register_fake
-def _(G, s, t, tau, Z, learn, backend):
-    return tuple(a.new_empty(a.shape) for a in (s, t, tau, Z))
-
-# %% ../../nbs/rowwise/16_softsort_matrix.ipynb #b6cffb6a
-def _save(ctx, inputs, output):
-    "Keep the four tensors and the backend."
-    *saved, ctx.backend = inputs
-    ctx.save_for_backward(*saved)
-
-
-def _backward(ctx, G):
-    "(16.2)"
-    return *_laplace_backward(G, *ctx.saved_tensors, ctx.needs_input_grad[2], ctx.backend), None
-
-
+# %% ../../nbs/rowwise/16_softsort_matrix.ipynb #f170f869
 _grads_in_parts = in_parts(_laplace_grads, 5, 1, {0: -2, 2: -1, 4: -1}, (None, -1, None, -1))
-_laplace_backward = twice(_back_op, 5, lambda *args: _grads_in_parts(*args[:-2]))
-_laplace = differentiable(_laplace_op, 4, _backward, _save)
+_laplace_backward = mechanism(
+    "laplace_backward(G, s, t, tau, Z, bool learn, str backend) -> s, t, tau, Z", __name__, _laplace_grads, _back_numba,
+    "softsortlib.rowwise.softsort_triton.softsort_matrix_back_triton", batch="tau", again=_grads_in_parts,
+)
+
+# %% ../../nbs/rowwise/16_softsort_matrix.ipynb #6b6c5de2
+_laplace = mechanism(
+    "laplace(s, t, tau, Z, str backend) -> P", __name__, _laplace_plain, _laplace_numba,
+    "softsortlib.rowwise.softsort_triton.softsort_matrix_triton", batch="tau",
+    fake=lambda s, t: s.new_empty(*t.shape, s.shape[-1]), gradient=_laplace_backward,
+)
 
 # %% ../../nbs/rowwise/16_softsort_matrix.ipynb #890a16a9
 def laplace_matrix(
@@ -234,22 +184,6 @@ def _log_prob_plain(s, order, tau, size, target):
     Z = _normalisers(t, tau, size)
     return -(t - s.gather(-1, target)).abs() / tau[..., None] - Z.log(), Z
 
-# %% ../../nbs/rowwise/16_softsort_matrix.ipynb #3e040b06
-@custom_op("laplace_log_prob", __name__)
-def _log_prob_op(s: Tensor, t: Tensor, order: Tensor, tau: Tensor, size: Tensor, target: Tensor,
-                 backend: str) -> tuple[Tensor, Tensor]:
-    "log P at the targets, and Z, (..., n)."
-    if choose(s, backend, numba=False, triton=True) == "triton":
-        from softsortlib.rowwise.likelihood_triton import likelihood
-        y, Z = likelihood(*one_batch(tau.shape, s, t, tau, size, target))
-        return y.view(s.shape), Z.view(s.shape)
-    return _log_prob_plain(s, order, tau, size, target)
-
-
-@_log_prob_op.register_fake
-def _(s, t, order, tau, size, target, backend):
-    return s.new_empty(s.shape), s.new_empty(s.shape)
-
 # %% ../../nbs/rowwise/16_softsort_matrix.ipynb #a5a79c6c
 def _log_prob_grads(g, s, order, tau, size, target, Z):
     "(16.4) and (16.5): the gradients to s and tau in plain torch, which can be differentiated again."
@@ -263,45 +197,22 @@ def _log_prob_grads(g, s, order, tau, size, target, Z):
     gs = torch.zeros_like(s).scatter_add(-1, target, straight).scatter_add(-1, order, pull - straight)
     return gs, (g * u.abs()).sum(-1) / tau + gradient_to_tau(pull, t, tau)
 
-# %% ../../nbs/rowwise/16_softsort_matrix.ipynb #1c78e70a
-@custom_op("laplace_log_prob_backward", __name__)
-def _log_prob_back_op(g: Tensor, s: Tensor, t: Tensor, order: Tensor, tau: Tensor, size: Tensor, target: Tensor,
-                      Z: Tensor, learn: bool, backend: str) -> tuple[Tensor, Tensor]:
-    "The gradients to s and, if `learn`, to tau."
-    if choose(s, backend, numba=False, triton=True) == "triton":
-        from softsortlib.rowwise.likelihood_triton import likelihood_back
-        gs, gtau = likelihood_back(*one_batch(tau.shape, g, s, t, order, tau, size, target, Z), learn)
-        return gs.view(s.shape), gtau.view(tau.shape)
-    return _log_prob_grads(g, s, order, tau, size, target, Z)
-
-
-@_log_prob_back_op.register_fake
-def _(g, s, t, order, tau, size, target, Z, learn, backend):
-    return s.new_empty(s.shape), tau.new_empty(tau.shape)
-
-# %% ../../nbs/rowwise/16_softsort_matrix.ipynb #4aa41257
-def _save_log_prob(ctx, inputs, output):
-    "Keep the tensors, Z and the backend."
-    *saved, ctx.backend = inputs
-    ctx.save_for_backward(*saved, output[1])
-    ctx.set_materialize_grads(False)
-
-
-def _again(g, s, t, order, tau, size, target, Z, learn, backend):
+# %% ../../nbs/rowwise/16_softsort_matrix.ipynb #7af27073
+def _again(g, s, order, tau, size, target):
     "The gradients from a Z with a graph."
     return _log_prob_grads(g, s, order, tau, size, target, _normalisers(s.gather(-1, order), tau, size))
 
 
-def _log_prob_rule(ctx, g, _):
-    "(16.4) and (16.5)."
-    if g is None:
-        return (None,) * 7
-    gs, gtau = _log_prob_backward(g, *ctx.saved_tensors, ctx.needs_input_grad[3], ctx.backend)
-    return gs, None, None, gtau, None, None, None
+_log_prob_backward = mechanism(
+    "laplace_log_prob_backward(g, s, t, order, tau, size, target, Z, bool learn, str backend) -> s, tau", __name__,
+    _log_prob_grads, gpu="softsortlib.rowwise.likelihood_triton.likelihood_back", batch="tau", again=_again,
+)
 
-
-_log_prob_backward = twice(_log_prob_back_op, 8, _again)
-_likelihood = differentiable(_log_prob_op, 6, _log_prob_rule, _save_log_prob)
+# %% ../../nbs/rowwise/16_softsort_matrix.ipynb #69c3630c
+_likelihood = mechanism(
+    "laplace_log_prob(s, t, order, tau, size, target, str backend) -> y=s, Z=s", __name__, _log_prob_plain,
+    gpu="softsortlib.rowwise.likelihood_triton.likelihood", batch="tau", gradient=_log_prob_backward,
+)
 
 
 def laplace_log_prob(s, t, order, tau, size, target, backend):

@@ -12,8 +12,8 @@ from torch.testing import assert_close
 
 from softsortlib.core.permutation import is_unimodal_row_stochastic
 from softsortlib.rowwise.neuralsort import NeuralSort, neuralsort_published, neuralsort_quadratic, row_sums
-from softsortlib.rowwise.neuralsort_matrix import Columns, _back_op, _dense_rows, _entry_row, _kernel_args, _matrix_op
-from softsortlib.rowwise.products import _mul_op, _pull_op, _rmul_op
+from softsortlib.rowwise.neuralsort_matrix import Columns, _dense_backward, _dense_rows, _entry_row, _kernel_args, neural_dense
+from softsortlib.rowwise.products import row_mul, row_pull, row_rmul
 from softsortlib.rowwise.row_kernels import UNIT
 from softsortlib.rowwise.rows import Rows, Scores, row_of
 
@@ -134,10 +134,10 @@ def test_operators_keep_torchs_contracts(rng):
     s, t, b, columns, order, tau, size, x, v = operands(rng=rng)
     leaf, rows = lambda a: a.clone().requires_grad_(), torch.arange(6)
     z, G = torch.randn(2, 6, generator=rng, dtype=torch.float64), torch.randn(2, 6, 6, generator=rng, dtype=torch.float64)
-    for op, args in ((_mul_op, (leaf(t), leaf(b), leaf(tau), size, leaf(x), rows, 0.0, "")), (_rmul_op, (leaf(t), leaf(b), leaf(tau), size, leaf(x), rows, 0.0, "")),
-                     (_pull_op, (t, b, tau, size, x, v, z, rows, 0.0, "")), (_matrix_op, (leaf(s), leaf(columns), t, b, order, leaf(tau), size, True, "")),
-                     (_back_op, (G, s, columns, t, b, order, tau, size, True, ""))):
-        torch.library.opcheck(op.overload, args, test_utils=("test_schema", "test_faketensor", "test_autograd_registration"))
+    for op, args in ((row_mul, (leaf(t), leaf(b), leaf(tau), size, leaf(x), rows, 0.0, "")), (row_rmul, (leaf(t), leaf(b), leaf(tau), size, leaf(x), rows, 0.0, "")),
+                     (row_pull, (t, b, tau, size, x, v, z, rows, 0.0, "")), (neural_dense, (leaf(s), leaf(columns), t, b, order, leaf(tau), size, True, "")),
+                     (_dense_backward, (G, s, columns, t, b, order, tau, size, True, ""))):
+        torch.library.opcheck(op.op, args, test_utils=("test_schema", "test_faketensor", "test_autograd_registration"))
 
 
 @pytest.mark.parametrize("backend", ["torch", "numba"])

@@ -10,7 +10,7 @@ from torch.testing import assert_close
 
 from softsortlib.core.permutation import is_unimodal_row_stochastic
 from softsortlib.rowwise.neuralsort import NeuralSort
-from softsortlib.rowwise.products import _mul_op, _pull_op, _rmul_op
+from softsortlib.rowwise.products import row_mul, row_pull, row_rmul
 from softsortlib.rowwise.rows import Rows, Scores, row_of
 from softsortlib.rowwise.softsort import LaplacePermutation, Power, SoftSort, SoftSortPermutation, WindowedPermutation
 from softsortlib.rowwise.squares import PowerPermutation, SquarePermutation
@@ -401,9 +401,9 @@ def test_opcheck_of_the_windowed_products(backend, rng):
     tau, size, rows = torch.tensor([0.5, 2.0], dtype=torch.float64).requires_grad_(), torch.tensor([6, 4]), torch.tensor([3, 0, 5])
     args = t, t.detach(), tau, size
     utils = ("test_schema", "test_autograd_registration", "test_faketensor", "test_aot_dispatch_dynamic")
-    torch.library.opcheck(_mul_op.overload, (*args, leaf(2, 6, 3), rows, 2.0, backend), test_utils=utils)
-    torch.library.opcheck(_rmul_op.overload, (*args, leaf(2, 3, 3), rows, 2.0, backend), test_utils=utils)
-    with torch.no_grad(): torch.library.opcheck(_pull_op.overload, (*args, leaf(2, 3, 3), leaf(2, 6, 3), leaf(2, 3), rows, 2.0, backend), test_utils=utils[:3])
+    torch.library.opcheck(row_mul.op, (*args, leaf(2, 6, 3), rows, 2.0, backend), test_utils=utils)
+    torch.library.opcheck(row_rmul.op, (*args, leaf(2, 3, 3), rows, 2.0, backend), test_utils=utils)
+    with torch.no_grad(): torch.library.opcheck(row_pull.op, (*args, leaf(2, 3, 3), leaf(2, 6, 3), leaf(2, 3), rows, 2.0, backend), test_utils=utils[:3])
 
 
 def test_a_chapter_that_runs_beside_the_package_does_not_take_its_name():
