@@ -61,7 +61,7 @@ def soft_permutation(
     descending: bool = False,  # from the largest down
     *,
     method: "str | Operator" = "softsort",  # an operator or its name
-    tau: "float | Tensor | None" = None,  # temperature in units of x; None is the operator's own (1.0)
+    tau: "float | Tensor | None" = None,  # temperature in units of x; None: from the spread of each set (06.1)
     mask: "Tensor | None" = None,  # bool, broadcastable to x, True = a real element
     offsets: "Tensor | ListOrder | None" = None,  # (B + 1,), integer: lists end to end along dim; or of `offsets_from`
     hard: bool = False,  # round in the forward pass, keep the soft gradient
@@ -91,6 +91,8 @@ def _list_kernel(s, offsets, method, tau, kernels):
     if of is None or type(operator) is SoftSort and not _by_scan(operator, s):
         return None
     asked = operator.tau if tau is None else tau
+    if asked is None:
+        return None
     if isinstance(asked, Tensor):
         shapes = [()] if tau is None else [(), (len(offsets) - 1,)]
         if asked.shape not in shapes or is_concrete(asked) and not (asked > 0).all():
@@ -136,7 +138,7 @@ def soft_sort(
     descending: bool = False,  # from the largest down
     *,
     method: "str | Operator" = "softsort",  # an operator or its name
-    tau: "float | Tensor | None" = None,  # temperature in units of x; None is the operator's own (1.0)
+    tau: "float | Tensor | None" = None,  # temperature in units of x; None: from the spread of each set (06.1)
     mask: "Tensor | None" = None,  # bool, broadcastable to x, True = a real element
     offsets: "Tensor | ListOrder | None" = None,  # (B + 1,), integer: lists end to end along dim; or of `offsets_from`
     hard: bool = False,  # the values of `torch.sort`, with the soft gradient
@@ -173,7 +175,7 @@ def soft_rank(
     descending: bool = False,  # rank 1 is the largest
     *,
     method: "str | Operator | RankOperator" = "softsort",  # an operator or its name, rank-only ones too
-    tau: "float | Tensor | None" = None,  # temperature in units of x; None is the operator's own (1.0)
+    tau: "float | Tensor | None" = None,  # temperature in units of x; None: from the spread of each set (06.1)
     mask: "Tensor | None" = None,  # bool, broadcastable to x, True = a real element
     offsets: "Tensor | ListOrder | None" = None,  # (B + 1,), integer: lists end to end along dim; or of `offsets_from`
     hard: bool = False,  # the ranks themselves (ties share their mean rank), with the soft gradient
@@ -204,7 +206,7 @@ def soft_argsort(
     descending: bool = False,  # from the largest down
     *,
     method: "str | Operator" = "softsort",  # an operator or its name
-    tau: "float | Tensor | None" = None,  # temperature in units of x; None is the operator's own (1.0)
+    tau: "float | Tensor | None" = None,  # temperature in units of x; None: from the spread of each set (06.1)
     mask: "Tensor | None" = None,  # bool, broadcastable to x, True = a real element
     offsets: "Tensor | ListOrder | None" = None,  # (B + 1,), integer: lists end to end along dim; or of `offsets_from`
     hard: bool = False,  # the indices of a stable `torch.argsort`, as floats with the soft gradient
@@ -232,7 +234,7 @@ def soft_topk(
     largest: bool = True,  # the largest, or the smallest
     *,
     method: "str | Operator" = "softsort",  # an operator or its name
-    tau: "float | Tensor | None" = None,  # temperature in units of x; None is the operator's own (1.0)
+    tau: "float | Tensor | None" = None,  # temperature in units of x; None: from the spread of each set (06.1)
     mask: "Tensor | None" = None,  # bool, broadcastable to x, True = a real element
     offsets: "Tensor | ListOrder | None" = None,  # (B + 1,), integer: lists end to end along dim; or of `offsets_from`
     hard: bool = False,  # the values of `torch.topk`, with the soft gradient
@@ -264,7 +266,7 @@ def soft_topk_mask(
     largest: bool = True,  # the largest, or the smallest
     *,
     method: str = "lapsum",  # "lapsum", "sinkhorn", "sparse", "threshold" or "simple"
-    tau: "float | Tensor | None" = None,  # temperature in units of x; broadcasts as k does, None is 1.0
+    tau: "float | Tensor | None" = None,  # temperature in units of x; broadcasts as k does; None: (06.1)
     mask: "Tensor | None" = None,  # bool, broadcastable to x, True = a real element
     offsets: "Tensor | ListOrder | None" = None,  # (B + 1,), integer: lists end to end along dim; or of `offsets_from`
     hard: bool = False,  # zeros and ones (a part for a k that is no integer), with the soft gradient

@@ -112,6 +112,9 @@ def on_the_whole(
 # %% ../../nbs/functional/165_parts.ipynb #ed07bbea
 def rows_tau(tau, part):
     "A temperature for rows (B, n): a number, or (B,)."
+    if tau is None:
+        raise ValueError("tau must be given where scores lie in parts, got None: no process knows the spread of all; "
+                         "write tau=0.07 times their interquartile range, say")
     tau = check_tau(tau, part.s.new_zeros(*part.batch, 1))
     return tau[..., 0].expand(part.batch).reshape(-1) if isinstance(tau, Tensor) else tau
 

@@ -237,11 +237,12 @@ class SortingNetwork(Operator, name="network"):
     if TYPE_CHECKING:  # added below
         def _soft_permutation(self, s: Tensor, tau, mask: "Tensor | None", dtype) -> NetworkPermutation: ...
     shown = ("kind", "sigmoid", "art_lambda", "tau", "descending")
+
     def __init__(self,
         kind: str = "bitonic",  # "bitonic" (depth about log2(n)^2 / 2) or "odd_even" (depth n), both for any n
         sigmoid: str = "cauchy",  # "logistic", "gaussian", "cauchy", "reciprocal", "optimal"
         art_lambda: "float | Tensor" = 0.25,  # activation replacement, in [0, 1); with "logistic" and names in "_phi"
-        tau: "float | Tensor" = 1.0,  # temperature, one over the papers' steepness
+        tau: "float | Tensor | None" = None,  # temperature, one over the papers' steepness; None: (06.1)
         descending: bool = False,  # sort from the largest down
         backend: "str | None" = None,  # "torch" (plain), "numba" (CPU), "triton" (CUDA); None for the fastest
         swaps: str = "soft",  # or "error_free": an exact permutation with the gradient of soft swaps (chapter 23)
@@ -258,9 +259,16 @@ class SortingNetwork(Operator, name="network"):
             self.art_lambda = art_lambda
         self.kind, self.sigmoid, self.backend, self.swaps = kind, sigmoid, backend, swaps
         self.shown = (*self.shown, "swaps") if swaps != "soft" else self.shown
+        self.softness = _SOFTNESS[sigmoid.removesuffix("_phi")]
+
+    def _at_spread(self, width, count):
+        "(06.1), and less where every element passes through n layers, each of which blurs it."
+        tau = self.softness * width
+        return tau if self.kind == "bitonic" else tau * 20 / (count.clamp(min=1) if isinstance(count, Tensor) else count)
 
 # %% ../../nbs/networks/22_operator.ipynb #71d23b31
 _BACKENDS = (None, "torch", "numba", "triton")
+_SOFTNESS = dict(logistic=0.07, gaussian=0.06, cauchy=0.008, reciprocal=0.0026, optimal=0.04)
 
 def _check_swaps(swaps):
     "Raise unless it names a kind of swaps."

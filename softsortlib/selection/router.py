@@ -55,7 +55,7 @@ class TopKRouter(nn.Module):
     def __init__(self,
         k: int,  # experts for a token
         method: "str | TopKMask" = "sparse",  # the soft mask of the backward pass, or its name
-        tau: "float | Tensor" = 1.0,  # its temperature
+        tau: "float | Tensor | None" = 1.0,  # its temperature; None: from the spread of the logits (06.1)
         balance: float = 0.0,  # weight of the loss of balance (104.3)
     ):
         super().__init__()
@@ -100,7 +100,7 @@ def _through_mask(router, s, mask):
 # %% ../../nbs/selection/104_router.ipynb #6dd890ca
 def _in_one_pass(router, s, gate):
     "The same by the kernels, without a mask; the probabilities are None unless they are asked for."
-    tau = tau_column(check_tau(router.mask.tau, s), s)
+    tau = tau_column(router.mask._temperature(s, None), s)
     weights, place = route(s, tau, router.k, int(gate))
     return weights, place[..., :-1], s.softmax(-1) if router.balance else None
 
