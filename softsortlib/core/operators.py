@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['check_tau', 'Operator', 'get_operator']
 
-# %% ../../nbs/core/01_operators.ipynb #cef210cf
+# %% ../../nbs/core/01_operators.ipynb #6dca3228
 import difflib
 import math
 import numbers
@@ -65,7 +65,7 @@ def check_flags(**flags):
         if not isinstance(value, bool):
             raise TypeError(f"{name} must be True or False, got {value!r}")
 
-# %% ../../nbs/core/01_operators.ipynb #4f6a90ce
+# %% ../../nbs/core/01_operators.ipynb #314505e6
 S = TypeVar("S", bound="Scored")
 
 
@@ -115,7 +115,7 @@ def _shown(value):
         return repr(value)
     return f"{value.item():.4g}" if value.numel() == 1 else f"Tensor{tuple(value.shape)}"
 
-# %% ../../nbs/core/01_operators.ipynb #6f58f5a4
+# %% ../../nbs/core/01_operators.ipynb #be67a2ad
 @patch_to(Scored)
 def _at_spread(self, width, count):
     "The temperature (06.1) of sets with a spread (..., 1) and so many elements, a number or (..., 1)."
@@ -147,7 +147,7 @@ def facing(self, descending):
     other.descending = descending
     return other
 
-# %% ../../nbs/core/01_operators.ipynb #11f401c1
+# %% ../../nbs/core/01_operators.ipynb #58b851cb
 class Operator(Scored):
     """Base of all operators: a module from scores (..., n) to a `SoftPermutation` (..., m, n).
 

@@ -53,7 +53,7 @@ def sorter(
                         f"choose one of {', '.join(sorted(Operator.names))}")
     return oriented(method, Operator.names, tau, descending)
 
-# %% ../../nbs/functional/50_functions.ipynb #34d374ef
+# %% ../../nbs/functional/50_functions.ipynb #6aefd3e6
 @on_lists(join_maps)
 def soft_permutation(
     x: Tensor,  # scores, any shape, floating point
@@ -74,7 +74,7 @@ def soft_permutation(
     P = sorter(method, tau, descending)(s, mask)
     return P.straight_through() if hard else P
 
-# %% ../../nbs/functional/50_functions.ipynb #07ca9e01
+# %% ../../nbs/functional/50_functions.ipynb #d637ee1f
 _KINDS = {"softsort": SoftSort, "laplace": LaplaceRank, "sigmoid": SigmoidRank}
 
 
@@ -130,7 +130,7 @@ def _sorters():
     own = {name: cls for name, cls in RankOperator.names.items() if hasattr(cls, "sort")}
     return {**Operator.names, **own}
 
-# %% ../../nbs/functional/50_functions.ipynb #e76f003a
+# %% ../../nbs/functional/50_functions.ipynb #dc31d07e
 @on_lists(join_items, _kernel_of_values)
 def soft_sort(
     x: Tensor,  # any shape, floating point
@@ -167,7 +167,7 @@ def _expected_position(P):
         return P.ranks()  # a transport plan with weights and milestones knows better
     return P._mean_positions()
 
-# %% ../../nbs/functional/50_functions.ipynb #7ba7d124
+# %% ../../nbs/functional/50_functions.ipynb #dd33325b
 @on_lists(join_items, _kernel_of_ranks)
 def soft_rank(
     x: Tensor,  # any shape, floating point
@@ -198,7 +198,7 @@ def soft_rank(
         r = with_gradient_of(r, midranks(s.to(r.dtype), mask, descending))
     return moved_back(r.to(x.dtype), dim)
 
-# %% ../../nbs/functional/50_functions.ipynb #86f2bc79
+# %% ../../nbs/functional/50_functions.ipynb #8beab6ba
 @on_lists(join_items)
 def soft_argsort(
     x: Tensor,  # any shape, floating point
@@ -225,7 +225,7 @@ def soft_argsort(
         y = with_gradient_of(y, hard_sort(s, mask, descending)[1].to(y.dtype))
     return moved_back(y.to(x.dtype), dim)
 
-# %% ../../nbs/functional/50_functions.ipynb #e426f17b
+# %% ../../nbs/functional/50_functions.ipynb #80648c90
 @on_lists(join_top)
 def soft_topk(
     x: Tensor,  # any shape, floating point
@@ -257,7 +257,7 @@ def soft_topk(
         P = P.straight_through()
     return moved_back(y, dim), P
 
-# %% ../../nbs/functional/50_functions.ipynb #c2ce9ad2
+# %% ../../nbs/functional/50_functions.ipynb #83703c1d
 @on_lists(join_items)
 def soft_topk_mask(
     x: Tensor,  # any shape, floating point

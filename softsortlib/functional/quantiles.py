@@ -153,7 +153,7 @@ def _quantile(x, q, dim, keepdim, interpolation, method, tau, mask, hard):
         y = y.unsqueeze(dim)
     return y[0] if alone else y
 
-# %% ../../nbs/functional/51_quantiles.ipynb #7f23154e
+# %% ../../nbs/functional/51_quantiles.ipynb #bf12be93
 @on_lists(join_sets)
 def soft_quantile(
     x: Tensor,  # any shape, floating point
@@ -213,7 +213,7 @@ def _remains(s, mask, cut):
     shares = n.to(torch.float64 if has_double(s) else torch.float32)
     return (i >= (low * shares).long()) & (i < n - (high * shares).long())
 
-# %% ../../nbs/functional/51_quantiles.ipynb #0b59551f
+# %% ../../nbs/functional/51_quantiles.ipynb #19059aab
 @on_lists(join_sets)
 def soft_trimmed_mean(
     x: Tensor,  # any shape, floating point

@@ -274,6 +274,7 @@ class Permutahedron(RankOperator, name="permutahedron"):
     if TYPE_CHECKING:
         def _falling(self, s, tau, mask): ...
         def _strength(self, s, mask): ...
+        def _values_at_spread(self, width, count): ...
         def sort(self, scores: Tensor, mask: "Tensor | None" = None) -> Tensor: ...
         def rank(self, scores: Tensor, mask: "Tensor | None" = None) -> Tensor: ...
 
@@ -308,8 +309,13 @@ def _strength(self, s, mask):
     "The strength at which values are sorted: `tau`, or one over a multiple of the spread where it is None."
     if self.tau is not None:
         return check_tau(self.tau, s)
-    tau = 1 / (_REACH * spread(s, mask))
+    tau = self._values_at_spread(spread(s, mask), s.shape[-1])
     return torch.where(tau.isfinite(), tau, 1)
+
+@patch_to(Permutahedron)
+def _values_at_spread(self, width, count):
+    "The strength for values of sets with a spread (..., 1)."
+    return 1 / (_REACH * width)
 
 # %% ../../nbs/ranks/43_permutahedron.ipynb #7ce15830
 def _real_places(mask):
