@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['check_tau', 'Operator', 'get_operator']
 
-# %% ../../nbs/core/01_operators.ipynb #cef210cf
+# %% ../../nbs/core/01_operators.ipynb #6dca3228
 import difflib
 import math
 import numbers
@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from .checks import check_mask, check_scores, compute_dtype, fits, is_concrete, patch_to, zero_outside
 from .permutation import DensePermutation, SoftPermutation
+from .spread import spread
 
 # %% ../../nbs/core/01_operators.ipynb #4f2b2de1
 def _check_number(tau, name):
@@ -64,7 +65,7 @@ def check_flags(**flags):
         if not isinstance(value, bool):
             raise TypeError(f"{name} must be True or False, got {value!r}")
 
-# %% ../../nbs/core/01_operators.ipynb #4f6a90ce
+# %% ../../nbs/core/01_operators.ipynb #314505e6
 S = TypeVar("S", bound="Scored")
 
 
@@ -72,11 +73,14 @@ class Scored(nn.Module):
     "What operators on scores share: the temperature, the direction, the names, the repr."
     names: dict = {}
     shown: "tuple[str, ...]" = ("tau", "descending")  # attributes in the repr
-    tau: "float | Tensor"
+    softness: float = 0.07  # c of (06.1): the temperature over the spread of a set, where tau is None
+    tau: "float | Tensor | None"
     descending: bool
 
     if TYPE_CHECKING:
         def facing(self: "S", descending: bool) -> "S": ...
+        def _temperature(self, scores: Tensor, mask: "Tensor | None") -> "float | Tensor": ...
+        def _at_spread(self, width: Tensor, count: "int | Tensor") -> Tensor: ...
 
     def __init_subclass__(cls, name=None, **kwargs):
         super().__init_subclass__(**kwargs)
@@ -86,7 +90,8 @@ class Scored(nn.Module):
     def __init__(self, tau, descending):
         super().__init__()
         batch = tau.shape if isinstance(tau, Tensor) else ()
-        check_tau(tau, torch.empty(*batch, 1))
+        if tau is not None:
+            check_tau(tau, torch.empty(*batch, 1))
         check_flags(descending=descending)
         if isinstance(tau, Tensor) and not isinstance(tau, nn.Parameter):
             self.register_buffer("tau", tau)
@@ -110,6 +115,21 @@ def _shown(value):
         return repr(value)
     return f"{value.item():.4g}" if value.numel() == 1 else f"Tensor{tuple(value.shape)}"
 
+# %% ../../nbs/core/01_operators.ipynb #be67a2ad
+@patch_to(Scored)
+def _at_spread(self, width, count):
+    "The temperature (06.1) of sets with a spread (..., 1) and so many elements, a number or (..., 1)."
+    return self.softness * width
+
+@patch_to(Scored)
+def _temperature(self, scores, mask):
+    "`tau` ready to divide the scores (..., n): a number, or (..., 1); made of their spread where it is None."
+    if self.tau is not None:
+        return check_tau(self.tau, scores)
+    s = zero_outside(scores.to(compute_dtype(scores.dtype)), mask, -1)
+    tau = self._at_spread(spread(s, mask), s.shape[-1] if mask is None else mask.sum(-1, keepdim=True))
+    return torch.where(tau > 0, tau, 1)
+
 # %% ../../nbs/core/01_operators.ipynb #4b6c1041
 def twin_of(operator):
     "An operator that shares its parts and parameters with this one."
@@ -127,7 +147,7 @@ def facing(self, descending):
     other.descending = descending
     return other
 
-# %% ../../nbs/core/01_operators.ipynb #11f401c1
+# %% ../../nbs/core/01_operators.ipynb #58b851cb
 class Operator(Scored):
     """Base of all operators: a module from scores (..., n) to a `SoftPermutation` (..., m, n).
 
@@ -141,7 +161,7 @@ class Operator(Scored):
         def _single(self, P: SoftPermutation, s: Tensor) -> SoftPermutation: ...
 
     def __init__(self,
-        tau: "float | Tensor" = 1.0,  # temperature, in units of the scores; a tensor broadcasts over the batch
+        tau: "float | Tensor | None" = None,  # temperature, in units of the scores, a tensor broadcasts; None: (06.1)
         descending: bool = False,  # sort from the largest down
     ):
         super().__init__(tau, descending)
@@ -153,7 +173,7 @@ class Operator(Scored):
         "Check the input and build the map; raise `TypeError` or `ValueError` when it does not fit."
         check_scores(scores)
         mask = check_mask(mask, scores)
-        tau = check_tau(self.tau, scores)
+        tau = self._temperature(scores, mask)
         s = scores.to(compute_dtype(scores.dtype))
         P = self._soft_permutation(zero_outside(s, mask, -1), tau, mask, scores.dtype)
         return self._single(P, s) if scores.shape[-1] == 1 else P

@@ -5,14 +5,14 @@
 # %% auto #0
 __all__ = ['RankOperator', 'get_rank_operator']
 
-# %% ../../nbs/core/03_rank_operators.ipynb #77762e4d
+# %% ../../nbs/core/03_rank_operators.ipynb #a3589443
 from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
 from .checks import check_mask, check_scores, compute_dtype, full_precision, patch_to, zero_outside
-from .operators import Scored, by_name, check_tau
+from .operators import Scored, by_name
 
 # %% ../../nbs/core/03_rank_operators.ipynb #e01f8535
 def check_ranks_fit(scores):
@@ -22,7 +22,7 @@ def check_ranks_fit(scores):
         raise ValueError(f"ranks of n = {n} scores do not fit {scores.dtype}, whose largest number is {largest:.0f}: "
                          "rank scores.float()")
 
-# %% ../../nbs/core/03_rank_operators.ipynb #902d87b0
+# %% ../../nbs/core/03_rank_operators.ipynb #8bbfe225
 class RankOperator(Scored):
     """Base of the rank-only operators: a module from scores (..., n) to soft ranks (..., n), counted from one.
 
@@ -34,7 +34,7 @@ class RankOperator(Scored):
         def _ranks(self, s: Tensor, tau: "float | Tensor", mask: "Tensor | None") -> Tensor: ...
 
     def __init__(self,
-        tau: "float | Tensor" = 1.0,  # temperature, in units of the scores; a tensor broadcasts over the batch
+        tau: "float | Tensor | None" = None,  # temperature, in units of the scores, a tensor broadcasts; None: (06.1)
         descending: bool = False,  # give rank 1 to the largest score
     ):
         super().__init__(tau, descending)
@@ -47,7 +47,7 @@ class RankOperator(Scored):
         check_scores(scores)
         check_ranks_fit(scores)
         mask = check_mask(mask, scores)
-        tau = check_tau(self.tau, scores)
+        tau = self._temperature(scores, mask)
         s = scores.to(compute_dtype(scores.dtype))
         s = zero_outside(-s if self.descending else s, mask, -1)
         with full_precision(s):

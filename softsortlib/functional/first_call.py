@@ -38,7 +38,7 @@ def _use(f, dtype):
         s = torch.linspace(0, 1, n, dtype=dtype).square().repeat(2, 1).requires_grad_()
         f(s).square().sum().backward()
 
-# %% ../../nbs/functional/54_first_call.ipynb #caddc4da
+# %% ../../nbs/functional/54_first_call.ipynb #639f2f15
 def warm(
     operators: "str | Iterable[str] | None" = None,  # names, as for `method=`; all operators if None
     dtypes: Iterable[torch.dtype] = (torch.float32,),  # for which dtypes: torch.float32, torch.float64

@@ -53,7 +53,7 @@ def sorter(
                         f"choose one of {', '.join(sorted(Operator.names))}")
     return oriented(method, Operator.names, tau, descending)
 
-# %% ../../nbs/functional/50_functions.ipynb #34d374ef
+# %% ../../nbs/functional/50_functions.ipynb #6aefd3e6
 @on_lists(join_maps)
 def soft_permutation(
     x: Tensor,  # scores, any shape, floating point
@@ -61,7 +61,7 @@ def soft_permutation(
     descending: bool = False,  # from the largest down
     *,
     method: "str | Operator" = "softsort",  # an operator or its name
-    tau: "float | Tensor | None" = None,  # temperature in units of x; None is the operator's own (1.0)
+    tau: "float | Tensor | None" = None,  # temperature in units of x; None: from the spread of each set (06.1)
     mask: "Tensor | None" = None,  # bool, broadcastable to x, True = a real element
     offsets: "Tensor | ListOrder | None" = None,  # (B + 1,), integer: lists end to end along dim; or of `offsets_from`
     hard: bool = False,  # round in the forward pass, keep the soft gradient
@@ -74,7 +74,7 @@ def soft_permutation(
     P = sorter(method, tau, descending)(s, mask)
     return P.straight_through() if hard else P
 
-# %% ../../nbs/functional/50_functions.ipynb #07ca9e01
+# %% ../../nbs/functional/50_functions.ipynb #d637ee1f
 _KINDS = {"softsort": SoftSort, "laplace": LaplaceRank, "sigmoid": SigmoidRank}
 
 
@@ -91,6 +91,8 @@ def _list_kernel(s, offsets, method, tau, kernels):
     if of is None or type(operator) is SoftSort and not _by_scan(operator, s):
         return None
     asked = operator.tau if tau is None else tau
+    if asked is None:
+        return None
     if isinstance(asked, Tensor):
         shapes = [()] if tau is None else [(), (len(offsets) - 1,)]
         if asked.shape not in shapes or is_concrete(asked) and not (asked > 0).all():
@@ -128,7 +130,7 @@ def _sorters():
     own = {name: cls for name, cls in RankOperator.names.items() if hasattr(cls, "sort")}
     return {**Operator.names, **own}
 
-# %% ../../nbs/functional/50_functions.ipynb #e76f003a
+# %% ../../nbs/functional/50_functions.ipynb #dc31d07e
 @on_lists(join_items, _kernel_of_values)
 def soft_sort(
     x: Tensor,  # any shape, floating point
@@ -136,7 +138,7 @@ def soft_sort(
     descending: bool = False,  # from the largest down
     *,
     method: "str | Operator" = "softsort",  # an operator or its name
-    tau: "float | Tensor | None" = None,  # temperature in units of x; None is the operator's own (1.0)
+    tau: "float | Tensor | None" = None,  # temperature in units of x; None: from the spread of each set (06.1)
     mask: "Tensor | None" = None,  # bool, broadcastable to x, True = a real element
     offsets: "Tensor | ListOrder | None" = None,  # (B + 1,), integer: lists end to end along dim; or of `offsets_from`
     hard: bool = False,  # the values of `torch.sort`, with the soft gradient
@@ -165,7 +167,7 @@ def _expected_position(P):
         return P.ranks()  # a transport plan with weights and milestones knows better
     return P._mean_positions()
 
-# %% ../../nbs/functional/50_functions.ipynb #7ba7d124
+# %% ../../nbs/functional/50_functions.ipynb #dd33325b
 @on_lists(join_items, _kernel_of_ranks)
 def soft_rank(
     x: Tensor,  # any shape, floating point
@@ -173,7 +175,7 @@ def soft_rank(
     descending: bool = False,  # rank 1 is the largest
     *,
     method: "str | Operator | RankOperator" = "softsort",  # an operator or its name, rank-only ones too
-    tau: "float | Tensor | None" = None,  # temperature in units of x; None is the operator's own (1.0)
+    tau: "float | Tensor | None" = None,  # temperature in units of x; None: from the spread of each set (06.1)
     mask: "Tensor | None" = None,  # bool, broadcastable to x, True = a real element
     offsets: "Tensor | ListOrder | None" = None,  # (B + 1,), integer: lists end to end along dim; or of `offsets_from`
     hard: bool = False,  # the ranks themselves (ties share their mean rank), with the soft gradient
@@ -196,7 +198,7 @@ def soft_rank(
         r = with_gradient_of(r, midranks(s.to(r.dtype), mask, descending))
     return moved_back(r.to(x.dtype), dim)
 
-# %% ../../nbs/functional/50_functions.ipynb #86f2bc79
+# %% ../../nbs/functional/50_functions.ipynb #8beab6ba
 @on_lists(join_items)
 def soft_argsort(
     x: Tensor,  # any shape, floating point
@@ -204,7 +206,7 @@ def soft_argsort(
     descending: bool = False,  # from the largest down
     *,
     method: "str | Operator" = "softsort",  # an operator or its name
-    tau: "float | Tensor | None" = None,  # temperature in units of x; None is the operator's own (1.0)
+    tau: "float | Tensor | None" = None,  # temperature in units of x; None: from the spread of each set (06.1)
     mask: "Tensor | None" = None,  # bool, broadcastable to x, True = a real element
     offsets: "Tensor | ListOrder | None" = None,  # (B + 1,), integer: lists end to end along dim; or of `offsets_from`
     hard: bool = False,  # the indices of a stable `torch.argsort`, as floats with the soft gradient
@@ -223,7 +225,7 @@ def soft_argsort(
         y = with_gradient_of(y, hard_sort(s, mask, descending)[1].to(y.dtype))
     return moved_back(y.to(x.dtype), dim)
 
-# %% ../../nbs/functional/50_functions.ipynb #e426f17b
+# %% ../../nbs/functional/50_functions.ipynb #80648c90
 @on_lists(join_top)
 def soft_topk(
     x: Tensor,  # any shape, floating point
@@ -232,7 +234,7 @@ def soft_topk(
     largest: bool = True,  # the largest, or the smallest
     *,
     method: "str | Operator" = "softsort",  # an operator or its name
-    tau: "float | Tensor | None" = None,  # temperature in units of x; None is the operator's own (1.0)
+    tau: "float | Tensor | None" = None,  # temperature in units of x; None: from the spread of each set (06.1)
     mask: "Tensor | None" = None,  # bool, broadcastable to x, True = a real element
     offsets: "Tensor | ListOrder | None" = None,  # (B + 1,), integer: lists end to end along dim; or of `offsets_from`
     hard: bool = False,  # the values of `torch.topk`, with the soft gradient
@@ -255,7 +257,7 @@ def soft_topk(
         P = P.straight_through()
     return moved_back(y, dim), P
 
-# %% ../../nbs/functional/50_functions.ipynb #c2ce9ad2
+# %% ../../nbs/functional/50_functions.ipynb #83703c1d
 @on_lists(join_items)
 def soft_topk_mask(
     x: Tensor,  # any shape, floating point
@@ -264,7 +266,7 @@ def soft_topk_mask(
     largest: bool = True,  # the largest, or the smallest
     *,
     method: str = "lapsum",  # "lapsum", "sinkhorn", "sparse", "threshold" or "simple"
-    tau: "float | Tensor | None" = None,  # temperature in units of x; broadcasts as k does, None is 1.0
+    tau: "float | Tensor | None" = None,  # temperature in units of x; broadcasts as k does; None: (06.1)
     mask: "Tensor | None" = None,  # bool, broadcastable to x, True = a real element
     offsets: "Tensor | ListOrder | None" = None,  # (B + 1,), integer: lists end to end along dim; or of `offsets_from`
     hard: bool = False,  # zeros and ones (a part for a k that is no integer), with the soft gradient

@@ -109,6 +109,29 @@ def on_the_whole(
     y = function(whole, mask)
     return y if agreed else y[..., party.start:party.start + party.lengths[party.rank]]
 
+# %% ../../nbs/functional/165_parts.ipynb #a2d4f2ff
+def spread_in_parts(
+    parts: SortedParts,  # scores in order
+) -> Tensor:  # (B, 1), zero where all are equal
+    "The spread (06.2) of the whole; raise `ValueError` where its quartiles tie and others differ."
+    last = (parts.total[:, None] - 1).clamp(min=0)
+    a, f = last // 4, (last % 4) / 4
+    i = torch.cat([a, a + 1, last - 1 - a, last - a, torch.zeros_like(a), last], -1).clamp(min=0)
+    v = pick(parts, precise(parts.t).masked_fill(~parts.kept, 0), i, summed)
+    width = ((1 - f) * (v[:, 3:4] - v[:, :1]) + f * (v[:, 2:3] - v[:, 1:2])).to(v.dtype)
+    if ((width <= 0) & (v[:, 5:] > v[:, 4:5])).any():
+        raise ValueError("tau must be given for scores in parts of which more than half are equal, got None: "
+                         "write tau=0.1 times the distance that counts")
+    return width
+
+
+def own_tau(operator, at_spread, parts, part):
+    "`rows_tau` of an operator, from the spread of the whole where its tau is None."
+    if operator.tau is not None:
+        return rows_tau(operator.tau, part)
+    tau = at_spread(spread_in_parts(parts), parts.total[:, None])
+    return torch.where((tau > 0) & tau.isfinite(), tau, 1)[:, 0]
+
 # %% ../../nbs/functional/165_parts.ipynb #ed07bbea
 def rows_tau(tau, part):
     "A temperature for rows (B, n): a number, or (B,)."
@@ -125,7 +148,7 @@ def sorted_rows(
     "The parts in order, and SoftSort on them."
     check_form(operator)
     parts = sort_parts(turned(part.s, sign), party, part.mask)
-    return parts, SoftSortParts(parts, rows_tau(operator.tau, part))
+    return parts, SoftSortParts(parts, own_tau(operator, operator._at_spread, parts, part))
 
 # %% ../../nbs/functional/165_parts.ipynb #033d5816
 def sort_in_parts(
@@ -139,7 +162,8 @@ def sort_in_parts(
     sign = -1 if descending else 1
     check_form(operator, tuple(SORT_FORMS))
     parts = sort_parts(turned(part.s, sign), party, part.mask)
-    y = SORT_FORMS[type(operator)](parts, rows_tau(operator.tau, part)).masked_fill(~parts.kept, 0)
+    of_values = getattr(operator, "_values_at_spread", operator._at_spread)
+    y = SORT_FORMS[type(operator)](parts, own_tau(operator, of_values, parts, part)).masked_fill(~parts.kept, 0)
     if hard:
         y = with_gradient_of(y, precise(parts.t).masked_fill(~parts.kept, 0))
     return part.back(spread(parts, turned(y.to(part.s.dtype), sign)))
@@ -155,7 +179,7 @@ def rank_in_parts(
     "soft_rank of scores in parts; zero at padded elements."
     check_form(operator, tuple(RANK_FORMS))
     parts = sort_parts(-part.s if descending else part.s, party, part.mask)
-    r = RANK_FORMS[type(operator)](parts, rows_tau(operator.tau, part))
+    r = RANK_FORMS[type(operator)](parts, own_tau(operator, operator._at_spread, parts, part))
     if hard:
         r = with_gradient_of(r, mean_ranks(parts))
     r = home(parts, r.masked_fill(~parts.kept, 0).to(part.s.dtype))

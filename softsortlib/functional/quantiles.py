@@ -153,7 +153,7 @@ def _quantile(x, q, dim, keepdim, interpolation, method, tau, mask, hard):
         y = y.unsqueeze(dim)
     return y[0] if alone else y
 
-# %% ../../nbs/functional/51_quantiles.ipynb #7f23154e
+# %% ../../nbs/functional/51_quantiles.ipynb #bf12be93
 @on_lists(join_sets)
 def soft_quantile(
     x: Tensor,  # any shape, floating point
@@ -163,7 +163,7 @@ def soft_quantile(
     *,
     interpolation: str = "linear",  # "linear", "lower", "higher", "midpoint" or "nearest"
     method: "str | Operator" = "softsort",  # an operator or its name
-    tau: "float | Tensor | None" = None,  # temperature in units of x; None is the operator's own (1.0)
+    tau: "float | Tensor | None" = None,  # temperature in units of x; None: from the spread of each set (06.1)
     mask: "Tensor | None" = None,  # bool, broadcastable to x, True = a real element
     offsets: "Tensor | ListOrder | None" = None,  # (B + 1,), integer: lists end to end along dim; or of `offsets_from`
     hard: bool = False,  # the values of `torch.quantile`, with the soft gradient
@@ -213,7 +213,7 @@ def _remains(s, mask, cut):
     shares = n.to(torch.float64 if has_double(s) else torch.float32)
     return (i >= (low * shares).long()) & (i < n - (high * shares).long())
 
-# %% ../../nbs/functional/51_quantiles.ipynb #0b59551f
+# %% ../../nbs/functional/51_quantiles.ipynb #19059aab
 @on_lists(join_sets)
 def soft_trimmed_mean(
     x: Tensor,  # any shape, floating point
@@ -222,7 +222,7 @@ def soft_trimmed_mean(
     keepdim: bool = False,  # keep it, with one element
     *,
     method: "str | Operator" = "softsort",  # an operator or its name
-    tau: "float | Tensor | None" = None,  # temperature in units of x; None is the operator's own (1.0)
+    tau: "float | Tensor | None" = None,  # temperature in units of x; None: from the spread of each set (06.1)
     mask: "Tensor | None" = None,  # bool, broadcastable to x, True = a real element
     offsets: "Tensor | ListOrder | None" = None,  # (B + 1,), integer: lists end to end along dim; or of `offsets_from`
     hard: bool = False,  # the values of `scipy.stats.trim_mean`, with the soft gradient

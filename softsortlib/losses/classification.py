@@ -88,6 +88,11 @@ def _log_tails(p, like):
         return like.new_zeros(len(p))
     return torch.stack([tensor_on(math.log(w) if w > 0 else -math.inf, like) for w in tails])
 
+# %% ../../nbs/losses/57_classification.ipynb #78f408d5
+def _of_logits(tau, method):
+    "The temperature of logits: one where none is given and the operator comes by its name."
+    return 1.0 if tau is None and isinstance(method, str) else tau
+
 # %% ../../nbs/losses/57_classification.ipynb #31e6ef8b
 def topk_loss(
     logits: Tensor,  # scores of n classes, (..., n)
@@ -95,16 +100,17 @@ def topk_loss(
     *,
     k: "int | tuple" = 1,  # how many classes are looked at; a tuple holds the weights of k = 1, 2, ...
     method: "str | Operator" = "softsort",  # what sorts the logits
-    tau: "float | Tensor | None" = None,  # temperature in units of the logits, a number or (...)
+    tau: "float | Tensor | None" = None,  # temperature in units of the logits, a number or (...); None is 1.0
     reduction: str = "mean",  # "mean" over examples with a true class, "sum" or "none"
 ) -> Tensor:  # (), or (...) for "none"
     """Negative log-probability that the true class is among the first k (57.1; Petersen et al. 2022).
 
+    A likelihood: `tau` is 1 where it is not given, as in the cross-entropy, whatever the spread of the logits.
     Raise `TypeError`, `ValueError` or `IndexError` when an argument does not fit."""
     _check_classes(logits, target)
     p = _weights_of_k(k, logits.shape[-1])
     s = logits.to(compute_dtype(logits.dtype))
-    P = soft_permutation(s, descending=True, method=method, tau=tau)[..., :len(p), :]
+    P = soft_permutation(s, descending=True, method=method, tau=_of_logits(tau, method))[..., :len(p), :]
     log_P, true = _log_in_top(P, target)
     log_w = _log_tails(p, log_P)
     loss = -(log_P + log_w[:, None]).logsumexp(-2).clamp(max=0)
@@ -134,7 +140,7 @@ def zero_one_loss(
     k: int = 1,  # right means among the first k
     kind: str = "hinge",  # "hinge", or "ramp", which has no gradient for an example more than one rank from right
     method: "str | Operator | RankOperator" = "softsort",  # what ranks the logits
-    tau: "float | Tensor | None" = None,  # temperature in units of the logits, a number or (...)
+    tau: "float | Tensor | None" = None,  # temperature in units of the logits, a number or (...); None is 1.0
     reduction: str = "mean",  # "mean" over examples with a true class, "sum" or "none"
 ) -> Tensor:  # (), or (...) for "none"
     """Smooth top-k error by the soft rank of the true class (57.2; Cuturi et al. 2019).
@@ -145,7 +151,7 @@ def zero_one_loss(
     if not is_one_of(kind, ("hinge", "ramp")):
         raise ValueError(f"kind must be 'hinge' or 'ramp', got {kind!r}")
     n = logits.shape[-1]
-    r = soft_rank(logits.to(compute_dtype(logits.dtype)), descending=True, method=method, tau=tau)
+    r = soft_rank(logits.to(compute_dtype(logits.dtype)), descending=True, method=method, tau=_of_logits(tau, method))
     excess, true = (r - check_k(k, n)).clamp(min=0), _true_classes(target, n)
     if kind == "ramp":
         _warn_of_flat_ramps(excess, true)

@@ -217,7 +217,9 @@ def ndcg_parts(part, y, party, k, gain, method, tau):
     r = rank_in_parts(ranker(method, tau, False), part, party, True, False).double().clamp(min=1)
     value = g / (1 + r).log2()
     if k < N:
-        width = getattr(method, "tau", 1.0) if tau is None else tau
+        width = getattr(method, "tau", None) if tau is None else tau
+        if width is None:
+            raise ValueError(f"tau must be given for k = {k} of scores in parts, got None")
         value = value * memberships(part, party, k, rows_tau(width, part))
     dcg = agreed_sum(value.sum(-1), party.group)
     best = _best_dcg(g, part, party, k)

@@ -88,7 +88,7 @@ def approx_ndcg_loss(
     r = soft_rank(s, descending=True, method=method, tau=tau, mask=mask).clamp(min=1)
     value = g / (1 + r).log2()
     if len(discounts) < s.shape[-1]:
-        width = getattr(method, "tau", 1.0) if tau is None else tau
+        width = getattr(method, "tau", None) if tau is None else tau
         value = value * lapsum_topk(s, len(discounts), width, mask=mask)
     best = best_dcg(g, discounts)
     return reduce_sets(1 - ratio_of(value.sum(-1), best), best > 0, reduction, scores.dtype)

@@ -236,12 +236,14 @@ class SortingNetwork(Operator, name="network"):
     Raise `ValueError` or `TypeError` for parameters out of range."""
     if TYPE_CHECKING:  # added below
         def _soft_permutation(self, s: Tensor, tau, mask: "Tensor | None", dtype) -> NetworkPermutation: ...
+        def _bend(self): ...
     shown = ("kind", "sigmoid", "art_lambda", "tau", "descending")
+
     def __init__(self,
         kind: str = "bitonic",  # "bitonic" (depth about log2(n)^2 / 2) or "odd_even" (depth n), both for any n
         sigmoid: str = "cauchy",  # "logistic", "gaussian", "cauchy", "reciprocal", "optimal"
         art_lambda: "float | Tensor" = 0.25,  # activation replacement, in [0, 1); with "logistic" and names in "_phi"
-        tau: "float | Tensor" = 1.0,  # temperature, one over the papers' steepness
+        tau: "float | Tensor | None" = None,  # temperature, one over the papers' steepness; None: (06.1)
         descending: bool = False,  # sort from the largest down
         backend: "str | None" = None,  # "torch" (plain), "numba" (CPU), "triton" (CUDA); None for the fastest
         swaps: str = "soft",  # or "error_free": an exact permutation with the gradient of soft swaps (chapter 23)
@@ -258,9 +260,24 @@ class SortingNetwork(Operator, name="network"):
             self.art_lambda = art_lambda
         self.kind, self.sigmoid, self.backend, self.swaps = kind, sigmoid, backend, swaps
         self.shown = (*self.shown, "swaps") if swaps != "soft" else self.shown
+        self.softness = _SOFTNESS[sigmoid]
+
+    def _at_spread(self, width, count):
+        "(06.1) in units of bent scores, and less where every element passes through n layers, each of which blurs it."
+        if self.kind == "odd_even":
+            width = 20 * width / (count.clamp(min=1) if isinstance(count, Tensor) else count)
+        return _bent(self.softness * width, self._bend())
 
 # %% ../../nbs/networks/22_operator.ipynb #71d23b31
 _BACKENDS = (None, "torch", "numba", "triton")
+_SOFTNESS = dict(logistic=0.023, gaussian=0.06, cauchy=0.008, reciprocal=0.0026, optimal=0.04)
+_SOFTNESS |= {f"{sigmoid}_phi": c / 2 for sigmoid, c in _SOFTNESS.items() if sigmoid != "logistic"}
+_SOFTNESS["logistic_phi"] = _SOFTNESS["logistic"]
+
+
+def _bent(width, art_lambda):
+    "A distance of scores (..., 1) as the activation replacement bends it; None is none."
+    return width if art_lambda is None else width ** (1 - art_lambda)
 
 def _check_swaps(swaps):
     "Raise unless it names a kind of swaps."
@@ -302,14 +319,21 @@ def _check_home(backend, device):
                          "move the scores or leave backend=None")
 
 @patch_to(SortingNetwork)
+def _bend(self):
+    "The lambda of the activation replacement, a number or (..., 1); None where there is none."
+    if self.sigmoid != "logistic" and not self.sigmoid.endswith("_phi"):
+        return None
+    if not isinstance(self.art_lambda, Tensor):
+        return self.art_lambda
+    _check_art_lambda(self.art_lambda)
+    return self.art_lambda[..., None]
+
+@patch_to(SortingNetwork)
 def _soft_permutation(self, s, tau, mask, dtype):
     "The map of checked scores."
     _check_home(self.backend, s.device.type)
-    bends = self.sigmoid == "logistic" or self.sigmoid.endswith("_phi")
-    art_lambda = self.art_lambda if bends else None
-    if isinstance(art_lambda, Tensor):
-        _check_art_lambda(art_lambda)
-        art_lambda = art_lambda.to(s.dtype)[..., None]
+    art_lambda = self._bend()
+    art_lambda = art_lambda.to(s.dtype) if isinstance(art_lambda, Tensor) else art_lambda
     sigmoid = self.sigmoid.removesuffix("_phi")
     how = self.backend, dtype, mask, self.descending, self.swaps
     return NetworkPermutation(s, self.kind, sigmoid, tau, art_lambda, *how)

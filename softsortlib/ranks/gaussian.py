@@ -23,6 +23,7 @@ class GaussianRank(RankOperator, name="gaussian"):
     """Expected ranks when each score carries Gaussian noise of deviation tau (41.2; SoftRank, Taylor et al. 2008).
 
     Raises as every `RankOperator` does."""
+    softness = 0.09
 
     if TYPE_CHECKING:
         def distribution(self, scores: Tensor, mask: "Tensor | None" = None) -> Tensor: ...
@@ -63,5 +64,5 @@ def distribution(self,
     mask = check_mask(mask, scores)
     s = scores.to(compute_dtype(scores.dtype))
     s = zero_outside(-s if self.descending else s, mask, -1)
-    p = _heads(_win_chances(s, check_tau(self.tau, scores), mask))
+    p = _heads(_win_chances(s, self._temperature(scores, mask), mask))
     return zero_outside(p, mask, -2).to(scores.dtype)

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from ..core.operators import check_flags, check_tau
 from ..core.checks import check_mask, check_scores, compute_dtype, fits, is_concrete, zero_outside
 from ..core.rank_operators import RankOperator
+from ..core.spread import tau_of_spread
 from ..engine.autograd import batched, custom_op, differentiable, may_be_differentiated
 from ..engine.compile import arrays, exp_neg, jit, one_batch, spread_rows
 from ..engine.dispatch import choose, precise
@@ -303,6 +304,7 @@ class LaplaceRank(RankOperator, name="laplace"):
     """Ranks counted with the distribution function of the Laplace law, (42.2; LapSum, Struski et al. 2025); O(n log n).
 
     Raises as every `RankOperator` does."""
+    softness = 0.095
 
     def _ranks(self, s, tau, mask):
         "(40.3), over all pairs where they are few, in two passes where they are many."
@@ -473,11 +475,14 @@ def check_count(k, n=math.inf, batch=None):
         raise ValueError(f"k must be more than 0{most}, got {k}")
 
 
+# %% ../../nbs/ranks/42_laplace.ipynb #ecfc5518
+_SOFTNESS = 0.06  # the temperature over the spread of a set, where none is given
+
 # %% ../../nbs/ranks/42_laplace.ipynb #81501de7
 def lapsum_topk(
     scores: Tensor,  # (..., n), floating point
     k: "float | Tensor",  # how many, not always an integer; a tensor broadcasts over the batch
-    tau: "float | Tensor" = 1.0,  # temperature, in units of the scores; a tensor broadcasts over the batch
+    tau: "float | Tensor | None" = None,  # temperature, in units of the scores, a tensor broadcasts; None: (06.1)
     largest: bool = True,  # False chooses the smallest
     mask: "Tensor | None" = None,  # bool, (..., n), True = a real element
 ) -> Tensor:  # weights in [0, 1] that sum to k, (..., n); zero at padded elements
@@ -491,7 +496,8 @@ def lapsum_topk(
     s = scores.to(compute_dtype(scores.dtype))
     s = zero_outside(s if largest else -s, mask, -1)
     like = precise(s[..., :1])
-    tau = tau_column(check_tau(tau, scores), like)
+    tau = tau_of_spread(s, mask, _SOFTNESS) if tau is None else check_tau(tau, scores)
+    tau = tau_column(tau, like)
     count = tau_column(k[..., None] if isinstance(k, Tensor) else float(k), like)
     one = isinstance(k, Tensor) or choose(s, "", triton=True) == "triton"
     return (_weights_op if one else _weights_of)(s, tau, count, mask).to(scores.dtype)
@@ -506,13 +512,14 @@ class LapSumTopK(nn.Module):
 
     def __init__(self,
         k: "float | Tensor",  # how many; a Parameter is learned
-        tau: "float | Tensor" = 1.0,  # temperature, in units of the scores; a Parameter is learned
+        tau: "float | Tensor | None" = None,  # temperature, in units of the scores, a Parameter is learned; None: (06.1)
         largest: bool = True,  # False chooses the smallest
     ):
         super().__init__()
         check_count(k)
         check_flags(largest=largest)
-        check_tau(tau, torch.empty(*tau.shape, 1) if isinstance(tau, Tensor) else None)
+        if tau is not None:
+            check_tau(tau, torch.empty(*tau.shape, 1) if isinstance(tau, Tensor) else None)
         self.largest = largest
         for name, value in (("k", k), ("tau", tau)):
             if isinstance(value, Tensor) and not isinstance(value, nn.Parameter):

@@ -379,6 +379,7 @@ class LapSum(Operator, name="lapsum"):
     """Soft permutation by cells of mass one under Laplace bumps (44.2; after LapSum, Struski et al. 2025).
 
     It is doubly stochastic, and takes O(n log n). Raise `TypeError` or `ValueError` for what does not fit."""
+    softness = 0.06
 
     def _soft_permutation(self, s, tau, mask, dtype):
         return LapSumPermutation(s, tau, self.descending, dtype, mask)

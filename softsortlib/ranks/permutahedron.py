@@ -17,6 +17,7 @@ from ..core.checks import full_precision, is_one_of
 from ..core.operators import check_tau
 from ..core.permutation import check_mask, check_scores, compute_dtype, patch_to, zero_outside
 from ..core.rank_operators import RankOperator
+from ..core.spread import spread
 from ..engine.autograd import custom_op, differentiable
 from ..engine.compile import arrays, empty_matrix, jit, spread_rows
 from ..engine.dispatch import check_backend, choose, precise
@@ -267,15 +268,18 @@ class Permutahedron(RankOperator, name="permutahedron"):
     """Soft ranks and soft sorted values by projection onto the permutahedron (43.2; Blondel et al. 2020), O(n log n).
 
     Raise `TypeError` or `ValueError` for a parameter that does not fit."""
+    softness = 1.0  # of a mean gap
     shown = ("tau", "regularization", "descending")
 
     if TYPE_CHECKING:
         def _falling(self, s, tau, mask): ...
+        def _strength(self, s, mask): ...
+        def _values_at_spread(self, width, count): ...
         def sort(self, scores: Tensor, mask: "Tensor | None" = None) -> Tensor: ...
         def rank(self, scores: Tensor, mask: "Tensor | None" = None) -> Tensor: ...
 
     def __init__(self,
-        tau: "float | Tensor" = 1.0,  # regularisation strength; a tensor or Parameter broadcasts over the batch
+        tau: "float | Tensor | None" = None,  # regularisation strength; a tensor broadcasts over the batch; None: (06.1)
         regularization: str = "l2",  # "l2" (Euclidean) or "kl" (entropic)
         descending: bool = False,  # rank 1 is the largest, sorted values fall
         backend: "str | None" = None,  # "numba", "triton" or "torch"; None chooses by device
@@ -286,11 +290,32 @@ class Permutahedron(RankOperator, name="permutahedron"):
         self.regularization = regularization
         self.backend = check_backend(backend)
 
+    def _at_spread(self, width, count):
+        "The strength at which neighbours merge that are closer than so many of the mean gaps of the set."
+        return self.softness * width / count
+
     def _ranks(self, s, tau, mask):
         "R of (43.2); padded elements are sorted behind the real ones."
         real = torch.full(s.shape[:-1], s.shape[-1], device=s.device) if mask is None else mask.sum(-1)
         s = s if mask is None else s.masked_fill(~mask, math.inf)
         return _soft_rank(s, tau_column(tau, s), real, self.regularization == "kl", self.backend)[0]
+
+# %% ../../nbs/ranks/43_permutahedron.ipynb #97abbb39
+_REACH = 2.0  # C: values farther apart than so many spreads merge
+
+
+@patch_to(Permutahedron)
+def _strength(self, s, mask):
+    "The strength at which values are sorted: `tau`, or one over a multiple of the spread where it is None."
+    if self.tau is not None:
+        return check_tau(self.tau, s)
+    tau = self._values_at_spread(spread(s, mask), s.shape[-1])
+    return torch.where(tau.isfinite(), tau, 1)
+
+@patch_to(Permutahedron)
+def _values_at_spread(self, width, count):
+    "The strength for values of sets with a spread (..., 1)."
+    return 1 / (_REACH * width)
 
 # %% ../../nbs/ranks/43_permutahedron.ipynb #7ce15830
 def _real_places(mask):
@@ -326,7 +351,7 @@ def sort(self,
     s = zero_outside(scores.to(compute_dtype(scores.dtype)), mask, -1)
     sign = 1 if self.descending else -1
     with full_precision(s):
-        p = sign * self._falling(sign * s, check_tau(self.tau, scores), mask)
+        p = sign * self._falling(sign * s, self._strength(s, mask), mask)
     return zero_outside(p, _real_places(mask), -1).to(scores.dtype)
 
 # %% ../../nbs/ranks/43_permutahedron.ipynb #cb20fea1

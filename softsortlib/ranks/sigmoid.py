@@ -152,6 +152,7 @@ class SigmoidRank(RankOperator, name="sigmoid"):
     """Ranks counted with a logistic step (40.3; Qin et al. 2010, ApproxNDCG); O(n log n).
 
     Raises as every `RankOperator` does."""
+    softness = 0.07
 
     def _ranks(self, s, tau, mask):
         return counted_ranks(s, tau, mask, "logistic")

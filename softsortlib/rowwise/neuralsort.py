@@ -278,8 +278,10 @@ _ENTRIES = switch("neuralsort: small sets", 1 << 22, "B n^2")  # of a batch of s
 
 class NeuralSort(Operator, name="neuralsort"):
     "Soft sorting by the softmax of a sum-of-top-k identity (Grover et al. 2019, equation 6)."
+    softness = 0.1
+
     def __init__(self,
-        tau: "float | Tensor" = 1.0,  # temperature; a tensor or Parameter broadcasts over the batch
+        tau: "float | Tensor | None" = None,  # temperature, a tensor or Parameter broadcasts over the batch; None: (06.1)
         descending: bool = False,  # sort from the largest down
         backend: "str | None" = None,  # "torch", "numba", "triton" (single precision); None: by size, device and dtype
         simplex: str = "softmax",  # or "sparsemax", "entmax15": rows with exact zeros (130.1)

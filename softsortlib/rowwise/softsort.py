@@ -150,9 +150,10 @@ class SoftSort(Operator, name="softsort"):
     Raise `TypeError` or `ValueError` for a parameter that does not fit.
     """
     shown = ("tau", "power", "distance", "descending")
+    softness = 0.07
 
     def __init__(self,
-        tau: "float | Tensor" = 1.0,  # temperature; a tensor or Parameter broadcasts over the batch
+        tau: "float | Tensor | None" = None,  # temperature, a tensor or Parameter broadcasts over the batch; None: (06.1)
         power: float = 1,  # p of the semi-metric d(x, y) = |x - y|^p
         distance: "Callable[[Tensor, Tensor], Tensor] | None" = None,  # d(x, y) in place of the power
         descending: bool = False,  # sort from the largest down
@@ -165,6 +166,11 @@ class SoftSort(Operator, name="softsort"):
         self.power, self.distance, self.backend, self.simplex = power, distance, backend, simplex
         self.shown = (*self.shown, "simplex") if simplex != "softmax" else self.shown
         self._d = distance or Power(power)
+        self.softness = 0.07 if power == 1 else 0.1
+
+    def _at_spread(self, width, count):
+        "(06.1) in units of d; one for a d of one's own, whose units nobody knows."
+        return torch.ones_like(width) if self.distance else (self.softness * width) ** self.power
 
     if TYPE_CHECKING:
         def _soft_permutation(

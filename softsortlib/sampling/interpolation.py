@@ -88,9 +88,10 @@ class ImplicitRank(RankOperator, name="implicit"):
 
     Raise `TypeError` or `ValueError` for a parameter that does not fit; it has a first derivative only."""
     shown = ("step", "samples", "noise", "tau", "descending")
+    softness = 0.07
 
     def __init__(self,
-        tau: "float | Tensor" = 1.0,  # scale of the noise, in units of the scores; a tensor broadcasts over the batch
+        tau: "float | Tensor | None" = None,  # scale of the noise, in units of the scores; a tensor broadcasts; None: (06.1)
         step: float = 1.0,  # lambda, how far the loss pushes the scores: its gradient times this
         samples: int = 10,  # number of draws, at least 2
         noise: str = "gumbel",  # "gumbel" or "normal"

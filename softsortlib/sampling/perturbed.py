@@ -64,9 +64,10 @@ class Perturbed(Operator, name="perturbed"):
         def __call__(self, scores: Tensor, mask: "Tensor | None" = None) -> OrderPermutation: ...
         def _soft_permutation(self, s: Tensor, tau, mask: "Tensor | None", dtype) -> OrderPermutation: ...
     shown = ("samples", "noise", "tau", "descending")
+    softness = 0.07
 
     def __init__(self,
-        tau: "float | Tensor" = 1.0,  # scale of the noise, in units of the scores; a tensor broadcasts over the batch
+        tau: "float | Tensor | None" = None,  # scale of the noise, in units of the scores; a tensor broadcasts; None: (06.1)
         samples: int = 100,  # number of draws, at least 2
         noise: str = "gumbel",  # "gumbel" (the order is Plackett-Luce, the gradient its score) or "normal"
         generator: "torch.Generator | None" = None,  # source of randomness, torch's global one if None

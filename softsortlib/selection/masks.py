@@ -67,7 +67,7 @@ class TopKMask(Scored):
 
     def __init__(self,
         k: "float | Tensor",  # how many; a tensor broadcasts over the batch, a Parameter is learned
-        tau: "float | Tensor" = 1.0,  # temperature, in units of the scores; a tensor broadcasts over the batch
+        tau: "float | Tensor | None" = None,  # temperature, in units of the scores, a tensor broadcasts; None: (06.1)
         largest: bool = True,  # False chooses the smallest
     ):
         check_flags(largest=largest)
@@ -114,7 +114,7 @@ def forward(self,
     check_scores(scores)
     check_count(self.k, scores.shape[-1], scores.shape[:-1])
     mask = check_mask(mask, scores)
-    tau = check_tau(self.tau, scores)
+    tau = self._temperature(scores, mask)
     s = scores.to(compute_dtype(scores.dtype))
     s = zero_outside(s if self.largest else -s, mask, -1)
     with full_precision(s):
@@ -131,6 +131,7 @@ class LaplaceTopK(TopKMask, name="lapsum"):
     """The weights of `lapsum_topk` (42.5; Struski et al. 2025) under the contract of masks; O(n log n).
 
     Raise `TypeError` or `ValueError` for a parameter that does not fit."""
+    softness = 0.06
 
     def _weights(self, s, k, tau, mask):
         tau = tau[..., 0] if isinstance(tau, Tensor) else tau

@@ -86,7 +86,7 @@ class TopKRouter(nn.Module):
     def __init__(self,
         k: int,  # experts for a token
         method: "str | TopKMask" = "sparse",  # the soft mask of the backward pass, or its name
-        tau: "float | Tensor" = 1.0,  # its temperature
+        tau: "float | Tensor | None" = 1.0,  # its temperature; None: from the spread of the logits (06.1)
         balance: float = 0.0,  # weight of the loss of balance (104.3)
         capacity: "float | None" = None,  # what an expert takes, in even shares k T / n of T tokens (104.4); None: all
         overflow: str = "drop",  # an expert that is full drops a token, or sends it on to its "next"
@@ -154,7 +154,7 @@ def _sent_on(router, s, mask):
 # %% ../../nbs/selection/104_router.ipynb #224a33b2
 def _in_one_pass(router, s, gate):
     "The same by the kernels, without a mask; the probabilities are None unless they are asked for."
-    tau = tau_column(check_tau(router.mask.tau, s), s)
+    tau = tau_column(router.mask._temperature(s, None), s)
     weights, place = route(s, tau, router.k, int(gate))
     return weights, place[..., :-1], s.softmax(-1) if router.balance else None
 

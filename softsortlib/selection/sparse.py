@@ -19,11 +19,12 @@ class SparseTopK(TopKMask, name="sparse"):
     """Weights by a clipped power around a threshold (102.2; Sander et al. 2023): exactly 0 and 1 away from it, O(n).
 
     `p` is that of their regulariser. Raise `TypeError` or `ValueError` for what does not fit."""
+    softness = 0.25
     shown = ("k", "tau", "largest", "p")
 
     def __init__(self,
         k: "float | Tensor",  # how many; a tensor broadcasts over the batch, a Parameter is learned
-        tau: "float | Tensor" = 1.0,  # temperature: the scores in between are within it; a tensor broadcasts
+        tau: "float | Tensor | None" = None,  # temperature: the scores in between are within it; None: (06.1)
         largest: bool = True,  # False chooses the smallest
         p: float = 2,  # 2 (projection), or 4/3 (no jump of the gradient at zero)
     ):

@@ -165,6 +165,7 @@ class SimpleTopK(TopKMask, name="simple"):
 
     O(n min(k, √n)) on a CPU, O(n log n log k) elsewhere. `sample` draws the subset.
     Raise `TypeError` or `ValueError` for what does not fit."""
+    softness = 0.063
     real_k = False
 
     if TYPE_CHECKING:
@@ -227,7 +228,7 @@ def sample(self,
         counts = tensor_on(self.k, real)
         counts = torch.minimum(counts[..., None] if counts.ndim else counts, real).expand(*x.shape[:-1], 1)
         safe = torch.where(counts < real, counts, 0.5).to(x.dtype)  # of a set that is chosen whole nothing is tilted
-        v = _tilted(zero_outside(x, mask, -1), safe, tau_column(check_tau(self.tau, scores), x), mask)
+        v = _tilted(zero_outside(x, mask, -1), safe, tau_column(self._temperature(scores, mask), x), mask)
         if mask is not None:
             v = v.where(mask, -torch.inf)
         z = _draw(v, counts, self._most(counts) or x.shape[-1], generator).to(w.dtype)

@@ -25,6 +25,7 @@ class SinkhornTopK(TopKMask, name="sinkhorn"):
     """Weights that sum to k by a logistic step: transport to two targets (101.3; Xie et al. 2020).
 
     `tau` is half their epsilon for targets 0 and 1. O(n). Raise `TypeError` or `ValueError` for what does not fit."""
+    softness = 0.043
 
     def _weights(self, s, k, tau, mask):
         return threshold_weights(s, k, tau, mask, Law.LOGISTIC)
@@ -43,6 +44,7 @@ class ThresholdTopK(TopKMask, name="threshold"):
     """Weights by a logistic step around the middle of the k-th and the next score (101.4; DFTopK, Zhu et al. 2025).
 
     O(n) by selection; the sum is only near k (Prop 101.4). Raise `TypeError` or `ValueError` for what does not fit."""
+    softness = 0.043
     real_k = False
 
     def _weights(self, s, k, tau, mask):

@@ -210,9 +210,10 @@ class SinkhornSort(_SinkhornMethods, Operator, name="sinkhorn"):
     With `iterations` it waits for nothing.
     Raise `TypeError` or `ValueError` for a parameter that does not fit."""
     shown = ("tau", "power", "milestones", "squash", "tolerance", "gradient", "descending")
+    softness = 0.1  # of scores that are not squashed
 
     def __init__(self,
-        tau: "float | Tensor" = 1e-2,  # temperature in units of h(squashed scores)
+        tau: "float | Tensor | None" = None,  # temperature in units of h(squashed scores); None: 0.01, (06.1) unsquashed
         power: "float | Callable[[Tensor], Tensor]" = 2,  # p >= 1 of h(d) = |d|^p, or a convex h(milestone - input)
         milestones: "int | Tensor | None" = None,  # how many in [0, 1], or places (..., m); None: one for each input
         a: "Tensor | None" = None,  # weights of the inputs, (..., n), non-negative; None is uniform
@@ -233,6 +234,22 @@ class SinkhornSort(_SinkhornMethods, Operator, name="sinkhorn"):
         _check_weights(a=a, b=b)
         _keep(self, milestones=milestones, a=a, b=b, power=power, squash=squash, tolerance=tolerance,
               max_iterations=max_iterations, gradient=gradient, backend=backend, iterations=iterations)
+
+# %% ../../nbs/transport/31_sinkhorn_sort.ipynb #864721be
+_SQUASHED = 1e-2  # the temperature of squashed scores
+
+
+@patch_to(SinkhornSort)
+def _temperature(self, scores, mask):
+    "`tau` ready for h: where it is None, a number for squashed scores, and (06.1) in units of h for others."
+    if self.tau is None and self.squash is not None:
+        return _SQUASHED
+    return Operator._temperature(self, scores, mask)
+
+@patch_to(SinkhornSort)
+def _at_spread(self, width, count):
+    "(06.1) in units of h; one for an h of one's own, whose units nobody knows."
+    return torch.ones_like(width) if callable(self.power) else (self.softness * width) ** self.power
 
 # %% ../../nbs/transport/31_sinkhorn_sort.ipynb #34e315d6
 def _weights(w, name, like, mask):
@@ -358,7 +375,7 @@ def quantiles(
     s = precise(scores) if mask is None else precise(scores).masked_fill(~mask, 0)
     q = torch.as_tensor(q, dtype=s.dtype, device=s.device).reshape(-1, 1)
     _check_levels(q, width)
-    tau = check_tau(self.tau, scores)
+    tau = self._temperature(scores, mask)
     tau = tau[..., None].to(s) if isinstance(tau, Tensor) else tau
     x, a, order = (t[..., None, :] for t in self._line(s, mask))
     count = scores.shape[-1] if mask is None else mask.sum(-1)[..., None, None].clamp(min=1)

@@ -1,0 +1,137 @@
+"""A temperature that nobody sets: from the spread of each set, the same in every method, not owned by an outlier, differentiated with the rest."""
+import math
+
+import pytest
+import torch
+from torch.testing import assert_close
+
+from softsortlib import (
+    GaussianRank, LapSum, LaplaceRank, NeuralSort, SigmoidRank, SoftSort, SortingNetwork, soft_median, soft_rank, soft_sort, soft_topk_mask,
+)
+from softsortlib.core.spread import fast_weights, plain_weights, spread
+
+f64 = torch.float64
+SORTS = ("softsort", "neuralsort", "lapsum", "bitonic", "odd_even", "sinkhorn", "permutahedron")
+RANKS = (*SORTS, "sigmoid", "gaussian", "laplace")
+MASKS = ("lapsum", "sinkhorn", "sparse", "threshold", "simple")
+DRAWS = {"uniform": lambda *shape, generator: torch.rand(shape, generator=generator), "normal": torch.randn, "exponential": lambda *shape, generator: torch.empty(shape).exponential_(generator=generator)}
+
+
+@pytest.fixture
+def rng():
+    return torch.Generator().manual_seed(0)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, f64])
+def test_the_kernel_weighs_as_the_sort_does(rng, dtype):
+    for n in (1, 2, 3, 4, 5, 6, 7, 8, 9, 30, 301):
+        x = torch.randn(12, n, generator=rng, dtype=dtype)
+        for s in (x, (1.5 * x).round(), x.relu().round(), torch.where(torch.rand(12, n, generator=rng) < 0.2, math.inf, x)):
+            for mask in (None, torch.rand(12, n, generator=rng) < 0.6):
+                s = s if mask is None else s.masked_fill(~mask, 0)
+                (c, _), (d, _) = plain_weights(s, mask), fast_weights(s, mask)
+                assert_close(c, d, rtol=0, atol=1e-6)
+                assert (spread(s, mask) >= 0).all() and spread(s, mask).isfinite().all()
+
+
+def test_the_quartiles_and_where_they_tie(rng):
+    for n in (2, 3, 4, 5, 8, 31):
+        x = torch.randn(n, generator=rng, dtype=f64)
+        low, high = torch.quantile(x, torch.tensor([0.25, 0.75], dtype=f64))
+        assert_close(spread(x)[0], high - low)
+    assert spread(torch.tensor([0.0] * 8 + [3.0, 1.0])).item() == 1 and abs(spread(torch.tensor([2.0] * 9 + [5.0])).item() - 3) < 1e-5
+    assert spread(torch.ones(7)).item() == 0 and spread(torch.ones(1)).item() == 0
+
+
+def test_one_outlier_does_not_own_it(rng):
+    cauchy = torch.randn(100, generator=rng) / torch.randn(100, generator=rng)
+    for s in (torch.randn(100, generator=rng), torch.rand(100, generator=rng), cauchy, torch.randint(10, (100,), generator=rng).float(), torch.randn(100, generator=rng).sign() + 0.01 * torch.randn(100, generator=rng),
+              torch.randn(5, generator=rng)):
+        far = s.clone()
+        far[s.argmax()] = 1e6
+        assert_close(spread(far), spread(s), rtol=1e-5, atol=0)
+        kept = torch.arange(len(s)) != s.argmax()
+        assert_close(soft_sort(far)[:-1], soft_sort(s)[:-1], rtol=0, atol=float(s[kept].max() - s[kept].min()) / 5)
+
+
+@pytest.mark.parametrize("a", [1e-6, 1e-3, 1e3, 1e6])
+def test_units_do_not_matter(rng, a):
+    x = torch.randn(3, 12, generator=rng)
+    for method in SORTS: assert_close(soft_sort(a * x + 2 * a, method=method) / a - 2, soft_sort(x, method=method), rtol=0, atol=2e-4, msg=method)
+    for method in RANKS: assert_close(soft_rank(a * x + 2 * a, method=method), soft_rank(x, method=method), rtol=0, atol=2e-3, msg=method)
+    for method in MASKS: assert_close(soft_topk_mask(a * x + 2 * a, 3, method=method), soft_topk_mask(x, 3, method=method), rtol=0, atol=1e-4, msg=method)
+    assert_close(soft_median(a * x) / a, soft_median(x), rtol=0, atol=1e-4)
+
+
+@pytest.mark.parametrize("n", [5, 30, 300])
+@pytest.mark.parametrize("kind", DRAWS)
+def test_sorts_keep_the_range_and_ranks_are_near(rng, n, kind):
+    x = DRAWS[kind](8, n, generator=rng)
+    hard = x.argsort(-1).argsort(-1) + 1
+    for method in RANKS:
+        if method != "sinkhorn": assert (soft_rank(x, method=method) - hard).abs().mean() <= 0.05 * n, method
+    for method in SORTS:
+        if method == "sinkhorn": continue
+        y = soft_sort(x, method=method)
+        assert ((y[:, -1] - y[:, 0]) / (x.amax(-1) - x.amin(-1))).mean() >= 0.87, method
+    y = soft_sort(x)
+    assert ((y[:, -1] - y[:, 0]) / (x.amax(-1) - x.amin(-1))).mean() >= 0.9
+
+
+def test_all_operators_are_equally_soft():
+    x = torch.linspace(-3, 7, 20, dtype=f64)
+    for operator in (SoftSort(), SoftSort(power=2), NeuralSort(), LapSum(), *(SortingNetwork(sigmoid=sigmoid) for sigmoid in ("logistic", "gaussian", "cauchy", "reciprocal", "optimal"))):
+        y = operator(x) @ x
+        assert abs((y[-1] - y[0]) / 10 - 0.97) < 0.01, operator
+    for operator in (SigmoidRank(), GaussianRank(), LaplaceRank()):
+        r = operator(x)
+        assert abs((r[-1] - r[0]) / 19 - 0.974) < 0.01, operator
+
+
+@pytest.mark.parametrize("method", [m for m in SORTS if m != "sinkhorn"])
+def test_gradients_are_those_of_the_whole(rng, method):
+    x = torch.randn(2, 6, generator=rng, dtype=f64, requires_grad=True)
+    torch.autograd.gradcheck(lambda x: soft_sort(x, method=method), x)
+    torch.autograd.gradcheck(lambda x: soft_rank(x, method=method), x)
+    scale = torch.ones((), dtype=f64, requires_grad=True)
+    g, = torch.autograd.grad((soft_rank(scale * x, method=method) * torch.randn(2, 6, generator=rng, dtype=f64)).sum(), scale)
+    assert abs(g) < 1e-9                    # no loss of ranks runs away along the scale
+
+
+def test_every_mode(rng):
+    x = torch.randn(3, 7, generator=rng, dtype=f64, requires_grad=True)
+    torch.autograd.gradgradcheck(soft_sort, x)
+    assert_close(torch.func.jvp(soft_sort, (x.detach(),), (torch.ones_like(x),))[1], torch.ones_like(x))
+    assert_close(torch.vmap(soft_sort)(x), soft_sort(x))
+    assert_close(torch.func.grad(lambda x: soft_sort(x).square().sum())(x.detach()), torch.autograd.grad(soft_sort(x).square().sum(), x)[0])
+
+
+def test_sets_without_a_spread(rng):
+    for x in (torch.full((2, 5), 3.0), torch.full((2, 1), 3.0), torch.zeros(2, 5, dtype=torch.bfloat16)):
+        for method in RANKS:
+            s = x.clone().requires_grad_()
+            r = soft_rank(s, method=method)
+            r.square().sum().backward()
+            if method not in ("bitonic", "odd_even"): assert_close(r.float(), torch.full(x.shape, (x.shape[-1] + 1) / 2), rtol=0, atol=1e-2, msg=method)    # networks of ties are not even
+            assert s.grad.isfinite().all()
+
+
+def test_the_spread_is_that_of_the_real_elements(rng):
+    x, mask = torch.randn(4, 9, generator=rng), torch.arange(9) < torch.tensor([[9], [5], [2], [1]])
+    wild = torch.where(mask, x, 1e4)
+    offsets = torch.tensor([0, 9, 14, 16, 17])
+    flat = x[mask]
+    for method in ("softsort", "neuralsort", "lapsum", "bitonic", "permutahedron"):
+        y, r = soft_sort(wild, mask=mask, method=method), soft_rank(wild, mask=mask, method=method)
+        for b, n in enumerate(offsets.diff().tolist()):
+            assert_close(y[b, :n], soft_sort(x[b, :n], method=method), rtol=0, atol=1e-5)
+            assert_close(r[b, :n], soft_rank(x[b, :n], method=method), rtol=0, atol=1e-4)
+        assert_close(soft_sort(flat, offsets=offsets, method=method), y[mask], rtol=0, atol=1e-5)
+        assert_close(soft_rank(flat, offsets=offsets, method=method), r[mask], rtol=0, atol=1e-4)
+
+
+def test_a_given_tau_stays_and_none_is_shown():
+    x = torch.tensor([1.0, 3.0, 2.0])
+    assert repr(SoftSort()).startswith("SoftSort(tau=None") and SoftSort().tau is None and SoftSort(0.5).tau == 0.5
+    width = float(spread(x))
+    assert torch.equal(soft_sort(x), soft_sort(x, tau=torch.tensor(SoftSort.softness * width)))
