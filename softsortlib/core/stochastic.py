@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['plackett_luce_log_prob', 'gumbel_noise', 'Stochastic', 'SampleMean']
 
-# %% ../../nbs/core/04_stochastic.ipynb #1826c10a
+# %% ../../nbs/core/04_stochastic.ipynb #590b3e80
 import math
 
 import torch
@@ -17,6 +17,8 @@ from softsortlib.core.checks import (
 )
 from .operators import Operator, get_operator, twin_of
 from .permutation import SoftPermutation
+from ..engine.autograd import primals
+from ..engine.dispatch import precise
 
 # %% ../../nbs/core/04_stochastic.ipynb #713dbac6
 def _check_perm(perm, scores):
@@ -39,7 +41,7 @@ def _log_sums_behind(x):
     "Logarithm of the sum over k >= i of exp(x[k]), for each i along the last dimension: the denominators of (4.1)."
     return x.flip(-1).logcumsumexp(-1).flip(-1)
 
-# %% ../../nbs/core/04_stochastic.ipynb #ae5b62d4
+# %% ../../nbs/core/04_stochastic.ipynb #b03e36ce
 def _chosen_slope(x):
     "The derivative (4.3) of the log-probability by the scores x (..., n), in the order of choice."
     real = x > torch.finfo(x.dtype).min / 4
@@ -67,17 +69,9 @@ class _OrderLogProb(torch.autograd.Function):
     @staticmethod
     def jvp(ctx, t):
         with forward_ad._set_fwd_grad_enabled(True):                                  # so that the tangent has tangents
-            x = forward_ad.unpack_dual(ctx.saved_tensors[0]).primal
-            return (t * _chosen_slope(x)).sum(-1)
+            return (t * _chosen_slope(*primals(ctx))).sum(-1)
 
-# %% ../../nbs/core/04_stochastic.ipynb #bd02ed37
-def has_double(x: Tensor) -> bool:
-    "Whether the device of `x` computes in double precision."
-    if x.device.type == "xpu":
-        return bool(getattr(torch.xpu.get_device_properties(x.device), "has_fp64", False))
-    return x.device.type != "mps"
-
-# %% ../../nbs/core/04_stochastic.ipynb #ee45bff4
+# %% ../../nbs/core/04_stochastic.ipynb #972d4dea
 def plackett_luce_log_prob(
     scores: Tensor,  # scores, the larger the earlier, (..., n)
     perm: Tensor,  # an order of 0..n-1 from first to last, long, (..., n); padded items come last
@@ -89,7 +83,7 @@ def plackett_luce_log_prob(
     check_scores(scores)
     mask = check_mask(mask, scores)
     shape = _check_perm(perm, scores)
-    s = scores.to(torch.float64 if has_double(scores) else compute_dtype(scores.dtype))
+    s = precise(scores.to(compute_dtype(scores.dtype)))
     chosen = s.expand(shape).gather(-1, perm.expand(shape))
     if mask is None:
         return _OrderLogProb.apply(_from_the_top(chosen)).to(scores.dtype)
