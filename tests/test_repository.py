@@ -19,7 +19,7 @@ from sidebar import number_of  # noqa: E402
 MAX_CELLS, MAX_EXPORT_LINES, MAX_BYTES = 60, 30, 200_000
 
 # The floors of the house: a module imports from its own part and from parts on lower floors.
-FLOORS = [{"core", "engine"}, {"rowwise", "networks", "transport", "ranks"}, {"selection", "sampling", "ragged", "distributed"}, {"functional"}, {"losses"}, {"lab"}]
+FLOORS = [{"engine"}, {"core"}, {"rowwise", "networks", "transport", "ranks"}, {"selection", "sampling", "ragged", "distributed"}, {"functional"}, {"losses"}, {"lab"}]
 FLOOR = {part: floor for floor, parts in enumerate(FLOORS) for part in parts}
 
 

@@ -47,7 +47,7 @@ def _balance(p, indices, mask):
     mean = (p * kept).reshape(-1, n).sum(0) / tokens
     return n * (counts / (k * tokens) * mean).sum()
 
-# %% ../../nbs/selection/104_router.ipynb #2689ddb8
+# %% ../../nbs/selection/104_router.ipynb #f2a4d799
 class TopKRouter(nn.Module):
     """A router for mixtures of experts: hard choice forward, the gradient of a soft mask backward (104.1, 104.2).
 
@@ -55,7 +55,7 @@ class TopKRouter(nn.Module):
     def __init__(self,
         k: int,  # experts for a token
         method: "str | TopKMask" = "sparse",  # the soft mask of the backward pass, or its name
-        tau: "float | Tensor | None" = 1.0,  # its temperature; None: from the spread of the logits (06.1)
+        tau: "float | Tensor | None" = 1.0,  # its temperature; None: from the spread of the logits (6.1)
         balance: float = 0.0,  # weight of the loss of balance (104.3)
     ):
         super().__init__()
@@ -97,7 +97,7 @@ def _through_mask(router, s, mask):
     weights = _gates(p, router.mask(s, mask), indices)
     return weights if mask is None else weights * mask.gather(-1, indices), indices, p
 
-# %% ../../nbs/selection/104_router.ipynb #6dd890ca
+# %% ../../nbs/selection/104_router.ipynb #107e88c4
 def _in_one_pass(router, s, gate):
     "The same by the kernels, without a mask; the probabilities are None unless they are asked for."
     tau = tau_column(router.mask._temperature(s, None), s)
