@@ -73,7 +73,7 @@ class Scored(nn.Module):
     "What operators on scores share: the temperature, the direction, the names, the repr."
     names: dict = {}
     shown: "tuple[str, ...]" = ("tau", "descending")  # attributes in the repr
-    softness: float = 0.07  # c of (06.1): the temperature over the spread of a set, where tau is None
+    softness: float = 0.07  # c of (6.1): the temperature over the spread of a set, where tau is None
     tau: "float | Tensor | None"
     descending: bool
 
@@ -118,7 +118,7 @@ def _shown(value):
 # %% ../../nbs/core/01_operators.ipynb #be67a2ad
 @patch_to(Scored)
 def _at_spread(self, width, count):
-    "The temperature (06.1) of sets with a spread (..., 1) and so many elements, a number or (..., 1)."
+    "The temperature (6.1) of sets with a spread (..., 1) and so many elements, a number or (..., 1)."
     return self.softness * width
 
 @patch_to(Scored)
@@ -161,7 +161,7 @@ class Operator(Scored):
         def _single(self, P: SoftPermutation, s: Tensor) -> SoftPermutation: ...
 
     def __init__(self,
-        tau: "float | Tensor | None" = None,  # temperature, in units of the scores, a tensor broadcasts; None: (06.1)
+        tau: "float | Tensor | None" = None,  # temperature, in units of the scores, a tensor broadcasts; None: (6.1)
         descending: bool = False,  # sort from the largest down
     ):
         super().__init__(tau, descending)

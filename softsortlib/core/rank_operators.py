@@ -34,7 +34,7 @@ class RankOperator(Scored):
         def _ranks(self, s: Tensor, tau: "float | Tensor", mask: "Tensor | None") -> Tensor: ...
 
     def __init__(self,
-        tau: "float | Tensor | None" = None,  # temperature, in units of the scores, a tensor broadcasts; None: (06.1)
+        tau: "float | Tensor | None" = None,  # temperature, in units of the scores, a tensor broadcasts; None: (6.1)
         descending: bool = False,  # give rank 1 to the largest score
     ):
         super().__init__(tau, descending)

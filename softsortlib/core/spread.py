@@ -24,7 +24,7 @@ def _shared(s, value, real):
 
 
 def _between_quartiles(s, t, m, real):
-    "The weights of (06.2) for s (..., n), in order t, with m (..., 1) real scores; the quartiles' outer neighbours."
+    "The weights of (6.2) for s (..., n), in order t, with m (..., 1) real scores; the quartiles' outer neighbours."
     a, f = (m - 1).clamp(min=0) // 4, ((m - 1).clamp(min=0) % 4).to(s.dtype) / 4
     places = torch.cat([a, a + 1, m - 2 - a, m - 1 - a], -1).clamp(0, s.shape[-1] - 1)
     v = t.gather(-1, places).split(1, -1)
@@ -33,7 +33,7 @@ def _between_quartiles(s, t, m, real):
 
 
 def _from_the_tie(s, v, real):
-    "The weights of (06.3) for s (..., n) around v (..., 1)."
+    "The weights of (6.3) for s (..., n) around v (..., 1)."
     d = (s - v).abs()
     others = real & (d > 0)
     place = (others.sum(-1, keepdim=True) - 1).clamp(min=0) // 2
@@ -90,7 +90,7 @@ def _weigh(r, c, value, share):
         if r[j] == value:
             c[j] += each
 
-
+# %% ../../nbs/core/06_spread.ipynb #57d2e927
 @jit(lent=True)
 def _neighbours(w, a, b):
     "The smallest and the largest of w[a+1:b]; w[b] and w[a] where there is none."
@@ -103,7 +103,7 @@ def _neighbours(w, a, b):
 
 @jit(lent=True)
 def _weigh_quartiles(r, c, w, m):
-    "(06.2) for r, of which w[:m] are the scores that count, in any order; returns whether the quartiles differ."
+    "(6.2) for r, of which w[:m] are the scores that count, in any order; returns whether the quartiles differ."
     a = (m - 1) // 4
     b, f = m - 1 - a, ((m - 1) % 4) / 4
     _select(w, 0, m, a)
@@ -122,7 +122,7 @@ def _weigh_quartiles(r, c, w, m):
 # %% ../../nbs/core/06_spread.ipynb #12449f5a
 @jit(lent=True)
 def _weigh_others(r, c, w, v):
-    "(06.3) for r around v; w is room."
+    "(6.3) for r around v; w is room."
     count = 0
     for j in range(len(r)):
         if r[j] < v or r[j] > v:
@@ -141,7 +141,7 @@ def _weigh_others(r, c, w, v):
             total += c[j]
     _weigh(r, c, v, -total)
 
-
+# %% ../../nbs/core/06_spread.ipynb #d6829fcc
 @jit
 def weigh_rows(lo, hi, s, mask, c, base):
     "The weights c (B, n) of the rows lo..hi of s (B, n), mask (B, n) or (B, 0), and a score of each, base (B,)."
@@ -181,7 +181,7 @@ def spread(
     s: Tensor,  # scores, (..., n), single or double precision
     mask: "Tensor | None" = None,  # bool, (..., n), True = a real element
 ) -> Tensor:  # (..., 1), zero for a constant set
-    "The robust spread of each set, (06.2) or (06.3); its gradient is constant piece by piece."
+    "The robust spread of each set, (6.2) or (6.3); its gradient is constant piece by piece."
     c, base = spread_weights(s, mask)
     d = s - base
     if not is_concrete(s) or not math.isfinite(s.detach().sum()):
@@ -194,6 +194,6 @@ def tau_of_spread(
     mask: "Tensor | None",  # bool, (..., n), True = a real element
     c: float,  # the temperature of a set whose spread is one
 ) -> Tensor:  # (..., 1), positive
-    "The temperature (06.1) of each set; one for a constant set."
+    "The temperature (6.1) of each set; one for a constant set."
     tau = c * spread(s, mask)
     return torch.where(tau > 0, tau, 1)

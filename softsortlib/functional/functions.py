@@ -41,6 +41,15 @@ def _also(method):
         return " and soft_sort"
     return ""
 
+
+_KINDS = {"softsort": SoftSort, "laplace": LaplaceRank, "sigmoid": SigmoidRank}
+
+
+def _by_scan(operator, s):
+    "Whether a SoftSort is the one of (11.4), by the kernels of this device."
+    usual = operator.power == 1 and operator.distance is None and operator.simplex == "softmax"
+    return usual and operator.backend in (None, choose(s, "", triton=True))
+
 # %% ../../nbs/functional/50_functions.ipynb #575a1045
 def sorter(
     method: "str | Operator",  # an operator or its name
@@ -61,7 +70,7 @@ def soft_permutation(
     descending: bool = False,  # from the largest down
     *,
     method: "str | Operator" = "softsort",  # an operator or its name
-    tau: "float | Tensor | None" = None,  # temperature in units of x; None: from the spread of each set (06.1)
+    tau: "float | Tensor | None" = None,  # temperature in units of x; None: from the spread of each set (6.1)
     mask: "Tensor | None" = None,  # bool, broadcastable to x, True = a real element
     offsets: "Tensor | ListOrder | None" = None,  # (B + 1,), integer: lists end to end along dim; or of `offsets_from`
     hard: bool = False,  # round in the forward pass, keep the soft gradient
@@ -74,16 +83,7 @@ def soft_permutation(
     P = sorter(method, tau, descending)(s, mask)
     return P.straight_through() if hard else P
 
-# %% ../../nbs/functional/50_functions.ipynb #d637ee1f
-_KINDS = {"softsort": SoftSort, "laplace": LaplaceRank, "sigmoid": SigmoidRank}
-
-
-def _by_scan(operator, s):
-    "Whether a SoftSort is the one of (11.4), by the kernels of this device."
-    usual = operator.power == 1 and operator.distance is None and operator.simplex == "softmax"
-    return usual and operator.backend in (None, choose(s, "", triton=True))
-
-
+# %% ../../nbs/functional/50_functions.ipynb #884e64e9
 def _list_kernel(s, offsets, method, tau, kernels):
     "The kernel of an operator, by its type, and the temperature, a number or (B,); None where there is none."
     operator = _KINDS[method]() if isinstance(method, str) and method in _KINDS else method
@@ -138,7 +138,7 @@ def soft_sort(
     descending: bool = False,  # from the largest down
     *,
     method: "str | Operator" = "softsort",  # an operator or its name
-    tau: "float | Tensor | None" = None,  # temperature in units of x; None: from the spread of each set (06.1)
+    tau: "float | Tensor | None" = None,  # temperature in units of x; None: from the spread of each set (6.1)
     mask: "Tensor | None" = None,  # bool, broadcastable to x, True = a real element
     offsets: "Tensor | ListOrder | None" = None,  # (B + 1,), integer: lists end to end along dim; or of `offsets_from`
     hard: bool = False,  # the values of `torch.sort`, with the soft gradient
@@ -175,7 +175,7 @@ def soft_rank(
     descending: bool = False,  # rank 1 is the largest
     *,
     method: "str | Operator | RankOperator" = "softsort",  # an operator or its name, rank-only ones too
-    tau: "float | Tensor | None" = None,  # temperature in units of x; None: from the spread of each set (06.1)
+    tau: "float | Tensor | None" = None,  # temperature in units of x; None: from the spread of each set (6.1)
     mask: "Tensor | None" = None,  # bool, broadcastable to x, True = a real element
     offsets: "Tensor | ListOrder | None" = None,  # (B + 1,), integer: lists end to end along dim; or of `offsets_from`
     hard: bool = False,  # the ranks themselves (ties share their mean rank), with the soft gradient
@@ -206,7 +206,7 @@ def soft_argsort(
     descending: bool = False,  # from the largest down
     *,
     method: "str | Operator" = "softsort",  # an operator or its name
-    tau: "float | Tensor | None" = None,  # temperature in units of x; None: from the spread of each set (06.1)
+    tau: "float | Tensor | None" = None,  # temperature in units of x; None: from the spread of each set (6.1)
     mask: "Tensor | None" = None,  # bool, broadcastable to x, True = a real element
     offsets: "Tensor | ListOrder | None" = None,  # (B + 1,), integer: lists end to end along dim; or of `offsets_from`
     hard: bool = False,  # the indices of a stable `torch.argsort`, as floats with the soft gradient
@@ -234,7 +234,7 @@ def soft_topk(
     largest: bool = True,  # the largest, or the smallest
     *,
     method: "str | Operator" = "softsort",  # an operator or its name
-    tau: "float | Tensor | None" = None,  # temperature in units of x; None: from the spread of each set (06.1)
+    tau: "float | Tensor | None" = None,  # temperature in units of x; None: from the spread of each set (6.1)
     mask: "Tensor | None" = None,  # bool, broadcastable to x, True = a real element
     offsets: "Tensor | ListOrder | None" = None,  # (B + 1,), integer: lists end to end along dim; or of `offsets_from`
     hard: bool = False,  # the values of `torch.topk`, with the soft gradient
@@ -266,7 +266,7 @@ def soft_topk_mask(
     largest: bool = True,  # the largest, or the smallest
     *,
     method: str = "lapsum",  # "lapsum", "sinkhorn", "sparse", "threshold" or "simple"
-    tau: "float | Tensor | None" = None,  # temperature in units of x; broadcasts as k does; None: (06.1)
+    tau: "float | Tensor | None" = None,  # temperature in units of x; broadcasts as k does; None: (6.1)
     mask: "Tensor | None" = None,  # bool, broadcastable to x, True = a real element
     offsets: "Tensor | ListOrder | None" = None,  # (B + 1,), integer: lists end to end along dim; or of `offsets_from`
     hard: bool = False,  # zeros and ones (a part for a k that is no integer), with the soft gradient

@@ -113,7 +113,7 @@ def on_the_whole(
 def spread_in_parts(
     parts: SortedParts,  # scores in order
 ) -> Tensor:  # (B, 1), zero where all are equal
-    "The spread (06.2) of the whole; raise `ValueError` where its quartiles tie and others differ."
+    "The spread (6.2) of the whole; raise `ValueError` where its quartiles tie and others differ."
     last = (parts.total[:, None] - 1).clamp(min=0)
     a, f = last // 4, (last % 4) / 4
     i = torch.cat([a, a + 1, last - 1 - a, last - a, torch.zeros_like(a), last], -1).clamp(min=0)

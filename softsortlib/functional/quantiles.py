@@ -163,7 +163,7 @@ def soft_quantile(
     *,
     interpolation: str = "linear",  # "linear", "lower", "higher", "midpoint" or "nearest"
     method: "str | Operator" = "softsort",  # an operator or its name
-    tau: "float | Tensor | None" = None,  # temperature in units of x; None: from the spread of each set (06.1)
+    tau: "float | Tensor | None" = None,  # temperature in units of x; None: from the spread of each set (6.1)
     mask: "Tensor | None" = None,  # bool, broadcastable to x, True = a real element
     offsets: "Tensor | ListOrder | None" = None,  # (B + 1,), integer: lists end to end along dim; or of `offsets_from`
     hard: bool = False,  # the values of `torch.quantile`, with the soft gradient
@@ -222,7 +222,7 @@ def soft_trimmed_mean(
     keepdim: bool = False,  # keep it, with one element
     *,
     method: "str | Operator" = "softsort",  # an operator or its name
-    tau: "float | Tensor | None" = None,  # temperature in units of x; None: from the spread of each set (06.1)
+    tau: "float | Tensor | None" = None,  # temperature in units of x; None: from the spread of each set (6.1)
     mask: "Tensor | None" = None,  # bool, broadcastable to x, True = a real element
     offsets: "Tensor | ListOrder | None" = None,  # (B + 1,), integer: lists end to end along dim; or of `offsets_from`
     hard: bool = False,  # the values of `scipy.stats.trim_mean`, with the soft gradient

@@ -229,7 +229,7 @@ def _hard(self, rows):
     hard = s.argsort(dim=-1, stable=True, descending=self.descending)
     return hard if rows is None else hard[..., rows]
 
-# %% ../../nbs/networks/22_operator.ipynb #8a084dfb
+# %% ../../nbs/networks/22_operator.ipynb #90a141f6
 class SortingNetwork(Operator, name="network"):
     """A sorting network with soft swaps (Petersen et al. 2021, 2022).
 
@@ -243,7 +243,7 @@ class SortingNetwork(Operator, name="network"):
         kind: str = "bitonic",  # "bitonic" (depth about log2(n)^2 / 2) or "odd_even" (depth n), both for any n
         sigmoid: str = "cauchy",  # "logistic", "gaussian", "cauchy", "reciprocal", "optimal"
         art_lambda: "float | Tensor" = 0.25,  # activation replacement, in [0, 1); with "logistic" and names in "_phi"
-        tau: "float | Tensor | None" = None,  # temperature, one over the papers' steepness; None: (06.1)
+        tau: "float | Tensor | None" = None,  # temperature, one over the papers' steepness; None: (6.1)
         descending: bool = False,  # sort from the largest down
         backend: "str | None" = None,  # "torch" (plain), "numba" (CPU), "triton" (CUDA); None for the fastest
         swaps: str = "soft",  # or "error_free": an exact permutation with the gradient of soft swaps (chapter 23)
@@ -262,14 +262,7 @@ class SortingNetwork(Operator, name="network"):
         self.shown = (*self.shown, "swaps") if swaps != "soft" else self.shown
         self.softness = _SOFTNESS[sigmoid]
 
-    def _at_spread(self, width, count):
-        "(06.1) in units of bent scores, and less where every element passes through n layers, each of which blurs it."
-        if self.kind == "odd_even":
-            width = 20 * width / (count.clamp(min=1) if isinstance(count, Tensor) else count)
-        return _bent(self.softness * width, self._bend())
-
-# %% ../../nbs/networks/22_operator.ipynb #71d23b31
-_BACKENDS = (None, "torch", "numba", "triton")
+# %% ../../nbs/networks/22_operator.ipynb #a38b18c5
 _SOFTNESS = dict(logistic=0.023, gaussian=0.06, cauchy=0.008, reciprocal=0.0026, optimal=0.04)
 _SOFTNESS |= {f"{sigmoid}_phi": c / 2 for sigmoid, c in _SOFTNESS.items() if sigmoid != "logistic"}
 _SOFTNESS["logistic_phi"] = _SOFTNESS["logistic"]
@@ -278,6 +271,16 @@ _SOFTNESS["logistic_phi"] = _SOFTNESS["logistic"]
 def _bent(width, art_lambda):
     "A distance of scores (..., 1) as the activation replacement bends it; None is none."
     return width if art_lambda is None else width ** (1 - art_lambda)
+
+@patch_to(SortingNetwork)
+def _at_spread(self, width, count):
+    "(6.1) in units of bent scores, and less where every element passes through n layers, each of which blurs it."
+    if self.kind == "odd_even":
+        width = 20 * width / (count.clamp(min=1) if isinstance(count, Tensor) else count)
+    return _bent(self.softness * width, self._bend())
+
+# %% ../../nbs/networks/22_operator.ipynb #50c48653
+_BACKENDS = (None, "torch", "numba", "triton")
 
 def _check_swaps(swaps):
     "Raise unless it names a kind of swaps."
@@ -310,7 +313,7 @@ def _check_art_lambda(x):
         got = x.tolist() if tensor else x
         raise ValueError(f"art_lambda must be at least 0 and less than 1, got {got}: 0 switches the trick off")
 
-# %% ../../nbs/networks/22_operator.ipynb #0a7ab2df
+# %% ../../nbs/networks/22_operator.ipynb #d7c971a2
 def _check_home(backend, device):
     "Raise unless scores on that device are where the backend runs."
     home = {"numba": "cpu", "triton": "cuda"}.get(backend, device)

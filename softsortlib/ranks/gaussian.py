@@ -18,7 +18,7 @@ from ..core.rank_operators import RankOperator
 from ..engine.sum_laws import normal_law
 from .sigmoid import counted_ranks
 
-# %% ../../nbs/ranks/41_gaussian.ipynb #c79de91c
+# %% ../../nbs/ranks/41_gaussian.ipynb #184a1b89
 class GaussianRank(RankOperator, name="gaussian"):
     """Expected ranks when each score carries Gaussian noise of deviation tau (41.2; SoftRank, Taylor et al. 2008).
 
@@ -51,7 +51,7 @@ def _heads(coins):
         p = p + coin * (lifted - p)
     return p
 
-# %% ../../nbs/ranks/41_gaussian.ipynb #91016805
+# %% ../../nbs/ranks/41_gaussian.ipynb #5a8d5e9a
 @patch_to(GaussianRank)
 def distribution(self,
     scores: Tensor,  # (..., n), floating point; small n: O(n^3) time, and memory when gradients are wanted

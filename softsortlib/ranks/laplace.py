@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['LaplaceRank', 'lapsum_topk', 'LapSumTopK']
 
-# %% ../../nbs/ranks/42_laplace.ipynb #932325ff
+# %% ../../nbs/ranks/42_laplace.ipynb #2d951166
 import math
 import numbers
 
@@ -299,7 +299,7 @@ def _weights_op(s, tau, k, mask):
     tau, k, real = (a.expand(*s.shape[:-1], 1).contiguous() for a in (tau, k, real))
     return topk_weights(s, tau, k, order, real)
 
-# %% ../../nbs/ranks/42_laplace.ipynb #f77e1b35
+# %% ../../nbs/ranks/42_laplace.ipynb #a1d76810
 class LaplaceRank(RankOperator, name="laplace"):
     """Ranks counted with the distribution function of the Laplace law, (42.2; LapSum, Struski et al. 2025); O(n log n).
 
@@ -452,6 +452,9 @@ def _threshold_backward(ctx, g, _):
 _threshold = differentiable(_threshold_op, 4, _threshold_backward, _threshold_setup)
 
 # %% ../../nbs/ranks/42_laplace.ipynb #2679a12f
+_SOFTNESS = 0.06  # the temperature over the spread of a set, where none is given
+
+
 def _check_counts(k, n, batch):
     "Raise `TypeError` or `ValueError` unless the tensor k broadcasts to `batch` and is in (0, n]."
     if k.dtype == torch.bool or k.is_complex():
@@ -475,14 +478,11 @@ def check_count(k, n=math.inf, batch=None):
         raise ValueError(f"k must be more than 0{most}, got {k}")
 
 
-# %% ../../nbs/ranks/42_laplace.ipynb #ecfc5518
-_SOFTNESS = 0.06  # the temperature over the spread of a set, where none is given
-
-# %% ../../nbs/ranks/42_laplace.ipynb #81501de7
+# %% ../../nbs/ranks/42_laplace.ipynb #43d6d90d
 def lapsum_topk(
     scores: Tensor,  # (..., n), floating point
     k: "float | Tensor",  # how many, not always an integer; a tensor broadcasts over the batch
-    tau: "float | Tensor | None" = None,  # temperature, in units of the scores, a tensor broadcasts; None: (06.1)
+    tau: "float | Tensor | None" = None,  # temperature, in units of the scores, a tensor broadcasts; None: (6.1)
     largest: bool = True,  # False chooses the smallest
     mask: "Tensor | None" = None,  # bool, (..., n), True = a real element
 ) -> Tensor:  # weights in [0, 1] that sum to k, (..., n); zero at padded elements
@@ -502,7 +502,7 @@ def lapsum_topk(
     one = isinstance(k, Tensor) or choose(s, "", triton=True) == "triton"
     return (_weights_op if one else _weights_of)(s, tau, count, mask).to(scores.dtype)
 
-# %% ../../nbs/ranks/42_laplace.ipynb #a7b6d2ba
+# %% ../../nbs/ranks/42_laplace.ipynb #8e4e77cd
 class LapSumTopK(nn.Module):
     """A module from scores (..., n) to weights in [0, 1] that sum to k, (42.5; Struski et al. 2025).
 
@@ -512,7 +512,7 @@ class LapSumTopK(nn.Module):
 
     def __init__(self,
         k: "float | Tensor",  # how many; a Parameter is learned
-        tau: "float | Tensor | None" = None,  # temperature, in units of the scores, a Parameter is learned; None: (06.1)
+        tau: "float | Tensor | None" = None,  # temperature, in units of the scores, a Parameter is learned; None: (6.1)
         largest: bool = True,  # False chooses the smallest
     ):
         super().__init__()

@@ -147,7 +147,7 @@ def counted_ranks(s, tau, mask, step):
     mean_rank = (real.sum(-1, keepdim=True) + 1) / 2
     return mean_rank + pair_sum(s, tau, real, step)
 
-# %% ../../nbs/ranks/40_sigmoid.ipynb #86d491b7
+# %% ../../nbs/ranks/40_sigmoid.ipynb #e8207f6f
 class SigmoidRank(RankOperator, name="sigmoid"):
     """Ranks counted with a logistic step (40.3; Qin et al. 2010, ApproxNDCG); O(n log n).
 

@@ -272,7 +272,7 @@ def _log_prob(self, target, rows):
     in_double = self.work == torch.float64
     return sorted_entries(t, b, tau.expand(batch), size.expand(batch), place, rows, in_double, self.backend)
 
-# %% ../../nbs/rowwise/12_neuralsort.ipynb #75769193
+# %% ../../nbs/rowwise/12_neuralsort.ipynb #dbc7139b
 _ENTRIES = switch("neuralsort: small sets", 1 << 22, "B n^2")  # of a batch of small matrices
 
 
@@ -281,7 +281,7 @@ class NeuralSort(Operator, name="neuralsort"):
     softness = 0.1
 
     def __init__(self,
-        tau: "float | Tensor | None" = None,  # temperature, a tensor or Parameter broadcasts over the batch; None: (06.1)
+        tau: "float | Tensor | None" = None,  # temperature; a tensor broadcasts over the batch; None: (6.1)
         descending: bool = False,  # sort from the largest down
         backend: "str | None" = None,  # "torch", "numba", "triton" (single precision); None: by size, device and dtype
         simplex: str = "softmax",  # or "sparsemax", "entmax15": rows with exact zeros (130.1)

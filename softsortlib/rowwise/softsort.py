@@ -143,7 +143,7 @@ def _check_distance(power, distance, backend):
         raise ValueError(f"there is no backend={backend!r} for power={power}, distance={distance!r}: "
                          "leave backend out")
 
-# %% ../../nbs/rowwise/11_softsort.ipynb #3cdf0c84
+# %% ../../nbs/rowwise/11_softsort.ipynb #6671ff73
 class SoftSort(Operator, name="softsort"):
     """Soft sorting by the softmax of -d(sorted score, score) / tau (Prillo & Eisenschlos 2020, equation 4).
 
@@ -153,7 +153,7 @@ class SoftSort(Operator, name="softsort"):
     softness = 0.07
 
     def __init__(self,
-        tau: "float | Tensor | None" = None,  # temperature, a tensor or Parameter broadcasts over the batch; None: (06.1)
+        tau: "float | Tensor | None" = None,  # temperature; a tensor broadcasts over the batch; None: (6.1)
         power: float = 1,  # p of the semi-metric d(x, y) = |x - y|^p
         distance: "Callable[[Tensor, Tensor], Tensor] | None" = None,  # d(x, y) in place of the power
         descending: bool = False,  # sort from the largest down
@@ -169,7 +169,7 @@ class SoftSort(Operator, name="softsort"):
         self.softness = 0.07 if power == 1 else 0.1
 
     def _at_spread(self, width, count):
-        "(06.1) in units of d; one for a d of one's own, whose units nobody knows."
+        "(6.1) in units of d; one for a d of one's own, whose units nobody knows."
         return torch.ones_like(width) if self.distance else (self.softness * width) ** self.power
 
     if TYPE_CHECKING:

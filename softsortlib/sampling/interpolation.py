@@ -91,7 +91,7 @@ class ImplicitRank(RankOperator, name="implicit"):
     softness = 0.07
 
     def __init__(self,
-        tau: "float | Tensor | None" = None,  # scale of the noise, in units of the scores; a tensor broadcasts; None: (06.1)
+        tau: "float | Tensor | None" = None,  # scale of the noise; a tensor broadcasts over the batch; None: (6.1)
         step: float = 1.0,  # lambda, how far the loss pushes the scores: its gradient times this
         samples: int = 10,  # number of draws, at least 2
         noise: str = "gumbel",  # "gumbel" or "normal"

@@ -67,7 +67,7 @@ class Perturbed(Operator, name="perturbed"):
     softness = 0.07
 
     def __init__(self,
-        tau: "float | Tensor | None" = None,  # scale of the noise, in units of the scores; a tensor broadcasts; None: (06.1)
+        tau: "float | Tensor | None" = None,  # scale of the noise; a tensor broadcasts over the batch; None: (6.1)
         samples: int = 100,  # number of draws, at least 2
         noise: str = "gumbel",  # "gumbel" (the order is Plackett-Luce, the gradient its score) or "normal"
         generator: "torch.Generator | None" = None,  # source of randomness, torch's global one if None

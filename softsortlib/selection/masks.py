@@ -50,7 +50,7 @@ def _keep(module, name, value):
     else:
         setattr(module, name, value)
 
-# %% ../../nbs/selection/100_masks.ipynb #2cca710a
+# %% ../../nbs/selection/100_masks.ipynb #48c36407
 class TopKMask(Scored):
     """Base of the soft top-k masks: from scores (..., n) to weights in [0, 1], (..., n), that sum to k (100.1).
 
@@ -67,7 +67,7 @@ class TopKMask(Scored):
 
     def __init__(self,
         k: "float | Tensor",  # how many; a tensor broadcasts over the batch, a Parameter is learned
-        tau: "float | Tensor | None" = None,  # temperature, in units of the scores, a tensor broadcasts; None: (06.1)
+        tau: "float | Tensor | None" = None,  # temperature, in units of the scores, a tensor broadcasts; None: (6.1)
         largest: bool = True,  # False chooses the smallest
     ):
         check_flags(largest=largest)
@@ -104,7 +104,7 @@ def _limited(self, s, tau, mask):
     w = self._weights(s, k, tau, None if mask is None else mask | whole)
     return torch.where(whole, 1, w)
 
-# %% ../../nbs/selection/100_masks.ipynb #6f0a0422
+# %% ../../nbs/selection/100_masks.ipynb #c25b3041
 @patch_to(TopKMask)
 def forward(self,
     scores: Tensor,  # (..., n), floating point
@@ -126,7 +126,7 @@ def _weights(self, s, k, tau, mask):
     "What a subclass writes: weights of s (..., n) for k (..., 1), fewer than there are, tau a number or (..., 1)."
     raise NotImplementedError(f"{type(self).__name__} does not say how to weigh")
 
-# %% ../../nbs/selection/100_masks.ipynb #6d040a2d
+# %% ../../nbs/selection/100_masks.ipynb #e362b9df
 class LaplaceTopK(TopKMask, name="lapsum"):
     """The weights of `lapsum_topk` (42.5; Struski et al. 2025) under the contract of masks; O(n log n).
 

@@ -14,7 +14,7 @@ from .masks import TopKMask
 from .roots import Law
 from .thresholds import threshold_weights
 
-# %% ../../nbs/selection/102_sparse.ipynb #aa27bf76
+# %% ../../nbs/selection/102_sparse.ipynb #3c1bfd4f
 class SparseTopK(TopKMask, name="sparse"):
     """Weights by a clipped power around a threshold (102.2; Sander et al. 2023): exactly 0 and 1 away from it, O(n).
 
@@ -24,7 +24,7 @@ class SparseTopK(TopKMask, name="sparse"):
 
     def __init__(self,
         k: "float | Tensor",  # how many; a tensor broadcasts over the batch, a Parameter is learned
-        tau: "float | Tensor | None" = None,  # temperature: the scores in between are within it; None: (06.1)
+        tau: "float | Tensor | None" = None,  # temperature: the scores in between are within it; None: (6.1)
         largest: bool = True,  # False chooses the smallest
         p: float = 2,  # 2 (projection), or 4/3 (no jump of the gradient at zero)
     ):

@@ -159,7 +159,7 @@ def _counted_backward(ctx, g):
 
 _counted = differentiable(_counted_op, 2, _counted_backward, _counted_setup)
 
-# %% ../../nbs/selection/103_subsets.ipynb #e01e377a
+# %% ../../nbs/selection/103_subsets.ipynb #7a7ee4cf
 class SimpleTopK(TopKMask, name="simple"):
     """Weights by the chance to be in a random subset of k elements (103.1; SIMPLE, Ahmed et al. 2023).
 
@@ -210,7 +210,7 @@ def _draw(v, counts, most, generator):
         c = torch.stack([left, c - left], -1).flatten(-2)
     return c[..., :v.shape[-1]].to(v.dtype)
 
-# %% ../../nbs/selection/103_subsets.ipynb #08b60ad9
+# %% ../../nbs/selection/103_subsets.ipynb #6fd2a69a
 @patch_to(SimpleTopK)
 def sample(self,
     scores: Tensor,  # (..., n), floating point

@@ -213,7 +213,7 @@ class SinkhornSort(_SinkhornMethods, Operator, name="sinkhorn"):
     softness = 0.1  # of scores that are not squashed
 
     def __init__(self,
-        tau: "float | Tensor | None" = None,  # temperature in units of h(squashed scores); None: 0.01, (06.1) unsquashed
+        tau: "float | Tensor | None" = None,  # temperature in units of h(squashed scores); None: 0.01, (6.1) unsquashed
         power: "float | Callable[[Tensor], Tensor]" = 2,  # p >= 1 of h(d) = |d|^p, or a convex h(milestone - input)
         milestones: "int | Tensor | None" = None,  # how many in [0, 1], or places (..., m); None: one for each input
         a: "Tensor | None" = None,  # weights of the inputs, (..., n), non-negative; None is uniform
@@ -235,22 +235,6 @@ class SinkhornSort(_SinkhornMethods, Operator, name="sinkhorn"):
         _keep(self, milestones=milestones, a=a, b=b, power=power, squash=squash, tolerance=tolerance,
               max_iterations=max_iterations, gradient=gradient, backend=backend, iterations=iterations)
 
-# %% ../../nbs/transport/31_sinkhorn_sort.ipynb #864721be
-_SQUASHED = 1e-2  # the temperature of squashed scores
-
-
-@patch_to(SinkhornSort)
-def _temperature(self, scores, mask):
-    "`tau` ready for h: where it is None, a number for squashed scores, and (06.1) in units of h for others."
-    if self.tau is None and self.squash is not None:
-        return _SQUASHED
-    return Operator._temperature(self, scores, mask)
-
-@patch_to(SinkhornSort)
-def _at_spread(self, width, count):
-    "(06.1) in units of h; one for an h of one's own, whose units nobody knows."
-    return torch.ones_like(width) if callable(self.power) else (self.softness * width) ** self.power
-
 # %% ../../nbs/transport/31_sinkhorn_sort.ipynb #34e315d6
 def _weights(w, name, like, mask):
     "Weights (..., k) that sum to one, zero where mask is False."
@@ -263,6 +247,22 @@ def _weights(w, name, like, mask):
     if mask is not None:
         w = torch.where(mask, w, 0.0)
     return w / w.sum(-1, keepdim=True).clamp(min=1e-300)
+
+
+_SQUASHED = 1e-2  # the temperature of squashed scores
+
+
+@patch_to(SinkhornSort)
+def _temperature(self, scores, mask):
+    "`tau` ready for h: where it is None, a number for squashed scores, and (6.1) in units of h for others."
+    if self.tau is None and self.squash is not None:
+        return _SQUASHED
+    return Operator._temperature(self, scores, mask)
+
+@patch_to(SinkhornSort)
+def _at_spread(self, width, count):
+    "(6.1) in units of h; one for an h of one's own, whose units nobody knows."
+    return torch.ones_like(width) if callable(self.power) else (self.softness * width) ** self.power
 
 # %% ../../nbs/transport/31_sinkhorn_sort.ipynb #83f42e37
 @patch_to(SinkhornSort)
