@@ -95,3 +95,29 @@ def test_a_distributed_tensor_is_refused_where_it_cannot_be_used():
     for f in (lambda: SoftSort()(part), lambda: losses.spearman_loss(y, part), lambda: losses.listmle_loss(part, y),
               lambda: soft_rank(y, mask=(part > 0).as_subclass(Part))):
         with pytest.raises(TypeError, match="to_local"): f()
+
+
+def relevant(n): return torch.arange(n).remainder(7).eq(1).float().expand(2, n)
+
+
+OF_EVERY_SIZE = {
+    **{name: lambda s, f=getattr(losses, name): f(s, relevant(s.shape[-1]) + relevant(s.shape[-1]).flip(-1))
+       for name in ("spearman_loss", "approx_ndcg_loss", "neural_ndcg_loss", "pirank_loss", "lambda_loss")},
+    "reciprocal_rank_loss": lambda s: losses.reciprocal_rank_loss(s, relevant(s.shape[-1])),
+    "NeuralSort": lambda s: NeuralSort(0.3)(s) @ s, "NeuralSort in double precision": lambda s: NeuralSort(0.3)(s.double()) @ s.double(),
+}
+
+
+@pytest.mark.parametrize("name", OF_EVERY_SIZE)
+def test_one_compilation_serves_all_sizes(name, rng):
+    "Nine sizes between two switches of the algorithm, one more than the compiler compiles a function again for."
+    f, graphs = OF_EVERY_SIZE[name], []
+    def backend(graph, inputs):
+        graphs.append(graph)
+        return graph.forward
+    torch._dynamo.reset()
+    compiled = torch.compile(f, fullgraph=True, dynamic=True, backend=backend)
+    for n in range(91, 118, 3):
+        s = torch.randn(2, n, generator=rng)
+        torch.testing.assert_close(compiled(s), f(s), rtol=1e-5, atol=1e-5)
+    assert len(graphs) == 1

@@ -23,8 +23,6 @@ NO_SLOPE = {
     "slatk_loss": "the k-th largest score and the weights are constants to the gradient",
     "quantised_ap_loss": "the range of the bins is a constant to the gradient, as published",
 }
-# Single rows of a sort: the first of tied scores has the whole gradient of the sorted one (an expected failure in tests/functional says so).
-UNEVEN_AT_TIES = ("soft_topk", "soft_quantile", "soft_median", "topk_loss")
 # What cannot be otherwise: (names, regimes or "" for all, smallest and largest tau in units of the spread, dtypes, reason).
 BOTH, SINGLE = (torch.float32, torch.float64), (torch.float32,)
 OUTLIERS = "outlier of 1e17", "outlier of -1e17"
@@ -77,8 +75,6 @@ def by_differences(subject, case):
     s, t, lines = laid.s[0], torch.tensor(case.tau, dtype=torch.float64), []
     found = outcome(subject, case)
     if name_of(subject.name) in NO_SLOPE or "s" not in found: return []
-    rows_of_softsort = "SoftSort" in name_of(subject.name) and "[:k]" in subject.name
-    if (rows_of_softsort or name_of(subject.name) in UNEVEN_AT_TIES) and len(s.unique()) < len(s): return []
     gaps = [gap for gap in s.sort().values.diff().tolist() if gap > 0]
     e = min(1e-3 * case.tau, min(gaps, default=math.inf) / 8)
     near = s.abs() * 2.0**-52 < 1e-8 * e         # what is so far away is not moved by e

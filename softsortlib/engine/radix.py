@@ -5,8 +5,9 @@
 # %% auto #0
 __all__ = ['stable_sort']
 
-# %% ../../nbs/engine/93_radix.ipynb #b40891c0
+# %% ../../nbs/engine/93_radix.ipynb #3ff67a6e
 import math
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -225,6 +226,81 @@ def spans(
     before = length.cumsum(0) - length
     shift = (begin - before).repeat_interleave(length)
     return torch.arange(len(shift), device=begin.device) + shift
+
+# %% ../../nbs/engine/93_radix.ipynb #f0b6f9c8
+class Ties(NamedTuple):
+    "Runs of equal scores in sorted ones."
+    number: Tensor  # in which run each score is, long, (..., n)
+    count: Tensor   # how many are in it, (..., n)
+    side: Tensor    # the slope (93.2) of each, (..., n)
+
+
+def ties_of(
+    t: Tensor,  # scores in order, (..., n)
+    real: "Tensor | None" = None,  # bool, (..., n), which of them count; these come first
+) -> "Ties | None":
+    "The runs, or None where it is seen that no two scores are equal."
+    t = t.detach()
+    step = t[..., 1:] != t[..., :-1]
+    if real is not None:
+        step = step | ~real[..., 1:]
+    if is_unseen((t, real)) and step.all():
+        return None
+    step = torch.cat([torch.ones_like(t[..., :1], dtype=torch.bool), step], -1)
+    number = step.cumsum(-1) - 1
+    count = torch.zeros_like(t).scatter_add(-1, number, torch.ones_like(t)).gather(-1, number)
+    place = torch.arange(t.shape[-1], device=t.device).expand(t.shape)
+    behind = place - place.masked_fill(~step, 0).cummax(-1).values
+    side = (count - 1 - 2 * behind) / (count - 1).clamp(min=1)
+    return Ties(number, count, side)
+
+# %% ../../nbs/engine/93_radix.ipynb #aced61b3
+def tie_means(
+    v: Tensor,  # a payload in sorted order, (..., n, d)
+    ties: Ties,
+) -> Tensor:  # (..., n, d)
+    "The mean of each run, and `v` itself where a score is alone."
+    number = ties.number[..., None].expand(v.shape)
+    total = torch.zeros_like(v).scatter_add(-2, number, v).gather(-2, number)
+    count = ties.count[..., None]
+    return torch.where(count > 1, total / count.to(v.dtype), v)
+
+
+def movement(
+    t: Tensor,  # scores, any shape
+) -> Tensor:
+    "A zero with the gradient of `t`; zero where it is infinite, not a number where it is none."
+    return torch.where(t.isinf(), 0, t - t.detach())
+
+
+def shared(
+    t: Tensor,  # scores in order, (..., n)
+    ties: Ties,
+) -> Tensor:  # the same, (..., n)
+    "`t`, the gradient of each score shared with those equal to it."
+    return torch.where(ties.count > 1, t.detach() + tie_means(movement(t)[..., None], ties)[..., 0], t)
+
+# %% ../../nbs/engine/93_radix.ipynb #e68989f7
+def leaning(
+    y: Tensor,  # means of x in sorted order, one for each score, (..., n, d)
+    x: Tensor,  # the payload in that order, (..., n, d)
+    t: Tensor,  # scores in order, (..., n)
+    ties: Ties,
+    slope: Tensor,  # how fast the weight of a tied score falls with its distance, (..., n)
+) -> Tensor:  # the same, (..., n, d)
+    "`y`, whose gradient the tied scores share by (93.2)."
+    moved = movement(t)[..., None]
+    x = torch.where(x.isfinite(), x, 0)
+    spread = tie_means(x * moved, ties) - tie_means(x, ties) * tie_means(moved, ties)
+    pull = (ties.side * ties.count * slope)[..., None] * spread
+    return torch.where(ties.count[..., None] > 1, tie_means(y, ties) + pull, y)
+
+
+def leaning_rows(P, s, t, slope, rows):
+    "Weights P (..., r, n) of columns s at scores t (..., r), whose logits have the slope (..., n), at `rows`, in ties."
+    slope = slope if rows is None else slope[..., rows]
+    pull = P * slope[..., None] * (movement(s)[..., None, :] - movement(t)[..., None])
+    return torch.where(t[..., None] == s[..., None, :], P + pull, P)
 
 # %% ../../nbs/engine/93_radix.ipynb #17aabc8b
 def group_begins(

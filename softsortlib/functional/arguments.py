@@ -109,21 +109,22 @@ def finite_scores(
                          "leave it out with mask=x.isfinite(), or clamp it")
     return s, mask, dim
 
-# %% ../../nbs/functional/53_arguments.ipynb #e8b496eb
+# %% ../../nbs/functional/53_arguments.ipynb #6d346020
 def check_k(
     k: int,  # as the user gave it
     n: float,  # the number of elements, or infinity
 ) -> int:
     "`k` as an int; raise `TypeError` unless it is one, `ValueError` unless it is from 1 to n."
     try:
-        i = None if isinstance(k, bool) else op.index(k)
+        i = None if isinstance(k, bool) else k if isinstance(k, (int, torch.SymInt)) else op.index(k)
     except TypeError:
         i = None
     if i is None:
         hint = ": lapsum_topk takes a fraction" if isinstance(k, float) and k % 1 else ""
         raise TypeError(f"k must be an int, got {k!r}{hint}")
-    if not 1 <= i <= n:
-        wanted = f"in 1..{n}, the number of elements along dim" if n < math.inf else "at least 1"
+    bounded = not isinstance(n, float)
+    if i < 1 or bounded and i > n:
+        wanted = f"in 1..{n}, the number of elements along dim" if bounded else "at least 1"
         raise ValueError(f"k must be {wanted}, got {i}")
     return i
 
@@ -196,7 +197,7 @@ def hard_sort(
     padded = torch.arange(s.shape[-1], device=s.device) >= mask.sum(-1, keepdim=True)
     return tuple(t.masked_fill(padded, 0) for t in found)
 
-# %% ../../nbs/functional/53_arguments.ipynb #9bf6fcec
+# %% ../../nbs/functional/53_arguments.ipynb #e381082e
 def _run_ends(
     t,  # sorted scores, (..., n)
 ):
@@ -204,9 +205,9 @@ def _run_ends(
     n = t.shape[-1]
     i = torch.arange(1, n + 1, device=t.device)
     rises = t[..., 1:] != t[..., :-1]
-    pad = torch.nn.functional.pad
-    first = pad(i[1:] * rises, (1, 0), value=1).cummax(-1).values
-    last = pad(torch.where(rises, i[:-1], n), (0, 1), value=n).flip(-1).cummin(-1).values.flip(-1)
+    ends = torch.ones_like(t[..., :1], dtype=torch.long)
+    first = torch.cat([ends, i[1:] * rises], -1).cummax(-1).values
+    last = torch.cat([torch.where(rises, i[:-1], n), n * ends], -1).flip(-1).cummin(-1).values.flip(-1)
     return first, last
 
 # %% ../../nbs/functional/53_arguments.ipynb #eca59340

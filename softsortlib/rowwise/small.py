@@ -19,12 +19,13 @@ from ..engine.autograd import is_unseen, needs_graph
 from ..engine.compile import arrays, exp_neg, jit, spread_rows
 from ..engine.dispatch import switch
 
-# %% ../../nbs/rowwise/10_small.ipynb #d7a1e84a
+# %% ../../nbs/rowwise/10_small.ipynb #087cb9e8
 class Law(IntEnum):
     "Whose rows."
     SOFTSORT = 0    # the distance to the score at this position
     NEURALSORT = 1  # the walk outward from it, (12.5)
     SQUARES = 2     # the square of the distance: SoftSort with power 2
+    SINGLE = 3      # SoftSort where single rows will be taken: tied scores share their gradients
 
 
 class Asked(IntEnum):
@@ -130,7 +131,7 @@ def _sweeps(one, size, inv, m):
             sums[c] = before + max(one.u[c] - one.t[i], 0.0)
             m[i, c] += (before + sums[c]) * inv
 
-# %% ../../nbs/rowwise/10_small.ipynb #9dcfc494
+# %% ../../nbs/rowwise/10_small.ipynb #f6e63563
 @jit(lent=True)
 def _squares(one, size, inv, m):
     "m = (t_i - u)^2 / tau in row i, infinite in padded columns."
@@ -143,7 +144,7 @@ def _squares(one, size, inv, m):
 @jit(lent=True)
 def _falls(law, one, size, inv, own, m):
     "The exponents m of all rows, (10.1); `own`, for zero, in the column of t_i itself."
-    if law == Law.SOFTSORT:
+    if law == Law.SOFTSORT or law == Law.SINGLE:
         _distances(one, size, inv, m)
     elif law == Law.SQUARES:
         _squares(one, size, inv, m)
@@ -326,7 +327,7 @@ def _logit_gradients(asked, order, real, size, G, x, y, target, P, h):
         _arriving(asked, order, size, G, x, y, h)
         _through_softmax(P, size, h)
 
-# %% ../../nbs/rowwise/10_small.ipynb #0c5dae32
+# %% ../../nbs/rowwise/10_small.ipynb #5eb0449f
 @jit(lent=True)
 def _pull_distances(one, size, h, gt):
     "Add what the logits of SoftSort give, times tau, to the gradients of the scores."
@@ -342,24 +343,6 @@ def _pull_distances(one, size, h, gt):
 
 
 @jit(lent=True)
-def _pull_walks(size, h, gt, gb):
-    "Add what those of NeuralSort give, to the gradients of scores and row sums."
-    for i in range(size):
-        w = size - 1.0 - 2 * i
-        for c in range(h.shape[1]):
-            gt[c] += w * h[i, c]
-            gb[c] -= h[i, c]
-
-
-@jit(lent=True)
-def _pull_payload(size, P, G, gx):
-    "gx += P^T G."
-    for i in range(size):
-        for c in range(len(gx)):
-            gx[c] += G[0, i] * P[i, c]
-
-# %% ../../nbs/rowwise/10_small.ipynb #c20c4af2
-@jit(lent=True)
 def _pull_squares(one, size, h, gt):
     "Add what the logits of squares give, times tau, to the gradients of the scores."
     for i in range(size):
@@ -372,7 +355,15 @@ def _pull_squares(one, size, h, gt):
     for i in range(size):
         gt[one.order[i]] -= one.sums[i]
 
-# %% ../../nbs/rowwise/10_small.ipynb #36f1f14f
+
+@jit(lent=True)
+def _pull_payload(size, P, G, gx):
+    "gx += P^T G."
+    for i in range(size):
+        for c in range(len(gx)):
+            gx[c] += G[0, i] * P[i, c]
+
+# %% ../../nbs/rowwise/10_small.ipynb #30b5e449
 @jit(paste=True)
 def _tie(t, first, size):
     "Where the run of scores equal to t[first] ends."
@@ -380,6 +371,36 @@ def _tie(t, first, size):
     while last < size and t[last] == t[first]:
         last += 1
     return last
+
+
+@jit(lent=True)
+def _pull_ties(one, size, h, gt):
+    "What `_pull_distances` gave the first of tied scores, for all of them, and the slopes (93.2) of h between them."
+    first = 0
+    while first < size:
+        last = _tie(one.t, first, size)
+        m = last - first
+        if m > 1:
+            mean = one.sums[first:last].sum() / m
+            for i in range(first, last):
+                gt[one.order[i]] += one.sums[i] - mean
+            for i in range(first, last):
+                side, level = (m - 1.0 - 2 * (i - first)) / (m - 1), 0.0
+                for k in range(first, last):
+                    level += h[i, one.order[k]] / m
+                for k in range(first, last):
+                    gt[one.order[k]] += side * (h[i, one.order[k]] - level)
+        first = last
+
+# %% ../../nbs/rowwise/10_small.ipynb #0c5e3bb1
+@jit(lent=True)
+def _pull_walks(size, h, gt, gb):
+    "Add what those of NeuralSort give, to the gradients of scores and row sums."
+    for i in range(size):
+        w = size - 1.0 - 2 * i
+        for c in range(h.shape[1]):
+            gt[c] += w * h[i, c]
+            gb[c] -= h[i, c]
 
 
 @jit(paste=True)
@@ -399,7 +420,7 @@ def _through_sums(t, order, size, gb, gt):
         before += tied
         first = last
 
-# %% ../../nbs/rowwise/10_small.ipynb #bb1a39cb
+# %% ../../nbs/rowwise/10_small.ipynb #5612d0e9
 @jit
 def pull_sets(lo, hi, sets, asked, x, target, order, P, y, G, gs, gx, H):
     "The gradients to scores, payload and logits of the sets lo..hi."
@@ -416,8 +437,10 @@ def pull_sets(lo, hi, sets, asked, x, target, order, P, y, G, gs, gx, H):
                          target[r], P[r], h)
         for c in range(n):
             gt[c] = gb[c] = 0
-        if sets.law == Law.SOFTSORT:
+        if sets.law == Law.SOFTSORT or sets.law == Law.SINGLE:
             _pull_distances(one, size, h, gt)
+            if sets.law == Law.SINGLE:
+                _pull_ties(one, size, h, gt)
         elif sets.law == Law.SQUARES:
             _pull_squares(one, size, h, gt)
         else:
@@ -555,7 +578,7 @@ def answer(s, tau, x, request):
         return _Small.apply(s, tau, x, request)
     return _told(request, _answered(request, x))
 
-# %% ../../nbs/rowwise/10_small.ipynb #75b219d8
+# %% ../../nbs/rowwise/10_small.ipynb #60c0a4ce
 def is_small(s: Tensor, entries: int) -> bool:
     "Whether sets s (..., n) on the CPU are small, and their matrices together have at most so many entries."
     if torch.compiler.is_compiling():
@@ -589,11 +612,13 @@ class SmallPermutation(SoftPermutation):
         return self.twin(self.s, self.tau)._logits(rows)
 
     if TYPE_CHECKING:
-        def _ask(self, asked: Asked, x: "Tensor | None" = None, target: "Tensor | None" = None) -> Tensor: ...
+        def _ask(self, asked: Asked, single: bool = False, x: "Tensor | None" = None,
+                 target: "Tensor | None" = None) -> Tensor: ...
 
-# %% ../../nbs/rowwise/10_small.ipynb #305a10fd
-def _by_twin(P, asked, x, target):
-    "What the soft permutation P answers."
+# %% ../../nbs/rowwise/10_small.ipynb #324ac857
+def _by_twin(P, single, asked, x, target):
+    "What the soft permutation P answers, where `single` rows of it will be taken."
+    P.single = single
     if asked == Asked.LIKELIHOOD:
         return P._log_prob(target, None)
     if asked == Asked.PRODUCT:
@@ -604,28 +629,29 @@ def _by_twin(P, asked, x, target):
 
 
 @patch_to(SmallPermutation)
-def _ask(self, asked, x=None, target=None):
+def _ask(self, asked, single=False, x=None, target=None):
     "The answer to a question, by the kernels, or by the twin where somebody looks on."
     s, tau, twin = self.s, self.tau, self.twin
     if not is_unseen((s, tau, self.mask, x, target)):
-        return _by_twin(twin(s, tau), asked, x, target)
+        return _by_twin(twin(s, tau), single, asked, x, target)
     def plain(s, tau, x):
-        return _by_twin(twin(s, tau[..., None] if isinstance(tau, Tensor) else tau), asked, x, target)
+        return _by_twin(twin(s, tau[..., None] if isinstance(tau, Tensor) else tau), single, asked, x, target)
     if isinstance(tau, Tensor):
         tau = tau[..., 0].expand(s.shape[:-1])
-    sets = sets_of(s, tau, self.mask, self.descending, self.law)
+    law = Law.SINGLE if single and self.law == Law.SOFTSORT else self.law
+    sets = sets_of(s, tau, self.mask, self.descending, law)
     return answer(s, tau, x, Request(asked, sets, s.shape, target, plain))
 
-# %% ../../nbs/rowwise/10_small.ipynb #beaab646
+# %% ../../nbs/rowwise/10_small.ipynb #2415b255
 @patch_to(SmallPermutation)
 def _dense(self, rows):
-    P = self._ask(Asked.MATRIX)
+    P = self._ask(Asked.MATRIX, rows is not None)
     return P if rows is None else P[..., rows, :]
 
 
 @patch_to(SmallPermutation)
 def _log_rows(self, rows):
-    P = self._ask(Asked.LOGARITHM)
+    P = self._ask(Asked.LOGARITHM, rows is not None)
     return P if rows is None else P[..., rows, :]
 
 
@@ -637,7 +663,7 @@ def _log_prob(self, target, rows):
 
 @patch_to(SmallPermutation)
 def _matvec(self, x, rows):
-    y = self._ask(Asked.PRODUCT, x)  # all rows are made in any case
+    y = self._ask(Asked.PRODUCT, rows is not None, x)  # all rows are made in any case
     return y if rows is None else y[..., rows]
 
 

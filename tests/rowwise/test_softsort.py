@@ -2,13 +2,16 @@
 import copy
 import math
 import pickle
+from itertools import permutations
 
 import numpy as np
 import pytest
 import torch
 from torch.testing import assert_close
 
+from softsortlib import soft_topk
 from softsortlib.core.permutation import is_unimodal_row_stochastic
+from softsortlib.losses import topk_loss
 from softsortlib.rowwise.neuralsort import NeuralSort
 from softsortlib.rowwise.products import row_mul, row_pull, row_rmul
 from softsortlib.rowwise.rows import Rows, Scores, row_of
@@ -463,3 +466,57 @@ def test_a_mean_of_huge_numbers_in_double_precision(rng):
         s = torch.zeros(300, dtype=torch.float64).requires_grad_()
         for x in (torch.full((300,), 1e307, dtype=torch.float64), torch.full((300,), -1e307, dtype=torch.float64)):
             torch.testing.assert_close(op(s) @ x / x, torch.ones(300).double())
+
+
+OF_ROWS = {"values": lambda P, s: P @ s, "payload": lambda P, s: P @ s.cos().square().detach(), "columns": lambda P, s: (P @ torch.stack([s, s.detach().sin()], -1)).sum(-1),
+           "log_prob": lambda P, s: P.log_prob(torch.tensor([5, 0, 1, 2])), "transposed": lambda P, s: P.mT @ s[:4].detach().cos(), "dense": lambda P, s: P.to_dense().square().sum(-1)}
+RUNS = (0, 1, 5), (2, 4)         # of equal scores in the following
+
+
+def tied(n, rng):
+    return torch.cat([torch.tensor([2.0, 2, 1, -2, 1, 2, 0.5], dtype=torch.float64), torch.randn(n - 7, generator=rng, dtype=torch.float64) - 4])
+
+
+@pytest.mark.parametrize("n, backend", [(7, None), (7, "numba"), (7, "torch"), (40, None), (300, None), (800, None)])
+@pytest.mark.parametrize("descending", (False, True))
+def test_tied_scores_share_the_gradient_of_single_rows(n, backend, descending, rng):
+    "It is the mean of the gradients over all orders that the tied scores may take; by autograd, torch.func, in forward mode, and to be differentiated again."
+    s, rows = tied(n, rng), torch.tensor([1, 0, 3, 2])
+    rows = rows if descending else n - 1 - rows
+    orders = [torch.zeros(n).double().index_put((torch.tensor(RUNS[0] + RUNS[1]),), torch.tensor(p + q).double()) for p in permutations(range(3)) for q in permutations(range(2))]
+    for name, of in OF_ROWS.items():
+        def f(s):
+            y = of(SoftSort(0.3, descending=descending, backend=backend)(s)[..., rows, :], s)
+            return (y * torch.arange(1.0, len(y) + 1).sqrt()).sum()
+        right = torch.stack([torch.func.grad(f)(s + 1e-9 * order) for order in orders]).mean(0)
+        x = s.clone().requires_grad_()
+        again, = torch.autograd.grad(f(x), x, create_graph=True)
+        along, = torch.autograd.grad(again.square().sum(), x)
+        for found in (torch.autograd.grad(f(x), x)[0], again, torch.func.grad(f)(s)): assert_close(found, right, rtol=1e-6, atol=1e-7 * right.abs().max(), msg=name)
+        v = torch.randn(n, generator=rng, dtype=torch.float64)
+        assert_close(torch.func.jvp(f, (s,), (v,))[1], right @ v, rtol=1e-5, atol=1e-6)
+        assert along.isfinite().all()
+        x = s.float().requires_grad_()
+        assert_close(torch.autograd.grad(f(x), x)[0].double(), right, rtol=1e-3, atol=1e-4 * right.abs().max())
+
+
+@pytest.mark.parametrize("n", (7, 300))
+def test_padding_and_lists_share_it_alike(n, rng):
+    "What is padded is as large as a tied score, and is not one of them."
+    s = tied(n, rng)
+    def gradient(f, x):
+        x = x.clone().requires_grad_()
+        return torch.autograd.grad(f(x), x)[0]
+    def top(x, **options): return (soft_topk(x, 3, tau=0.3, **options)[0] * torch.tensor([1.0, -2, 3])).sum()
+    right = gradient(top, s)
+    assert right[0] == right[1] == right[5] and right[2] == right[4]
+    padded, mask = torch.cat([torch.full((2,), 2.0), s, torch.full((3,), 1.0)]).expand(2, -1), torch.zeros(n + 5, dtype=torch.bool)
+    mask[2:n + 2] = True
+    assert_close(gradient(lambda x: top(x, mask=mask), padded), torch.cat([torch.zeros(2), right, torch.zeros(3)]).expand(2, -1))
+    assert_close(gradient(lambda x: top(x, offsets=torch.tensor([0, n, 2 * n])), torch.cat([s, s])), torch.cat([right, right]))
+
+
+def test_the_loss_of_the_largest_is_cross_entropy_at_ties():
+    s = torch.tensor([2.0, 2, 1, 2]).requires_grad_()
+    found, = torch.autograd.grad(topk_loss(s, torch.tensor(1), tau=0.3), s)
+    assert_close(found, torch.autograd.grad(torch.nn.functional.cross_entropy(s / 0.3, torch.tensor(1)), s)[0])
