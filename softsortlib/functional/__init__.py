@@ -4,16 +4,19 @@
 
 # %% auto #0
 __all__ = ['soft_permutation', 'soft_sort', 'soft_rank', 'soft_argsort', 'soft_topk', 'soft_topk_mask', 'soft_quantile',
-           'soft_median', 'soft_trimmed_mean', 'calibrate_tau', 'tau_schedule', 'warm']
+           'soft_median', 'soft_trimmed_mean', 'calibrate_tau', 'tau_schedule', 'warm', 'plot_permutation',
+           'plot_temperature']
 
-# %% ../../nbs/functional/index.ipynb #064764b0
+# %% ../../nbs/functional/index.ipynb #71857dad
 from .first_call import warm
 from softsortlib.functional.functions import (
     soft_argsort, soft_permutation, soft_rank, soft_sort, soft_topk, soft_topk_mask,
 )
+from .plots import plot_permutation, plot_temperature
 from .quantiles import soft_median, soft_quantile, soft_trimmed_mean
 from .temperature import calibrate_tau, tau_schedule
 
-# %% ../../nbs/functional/index.ipynb #79fa307c
+# %% ../../nbs/functional/index.ipynb #f785601e
 _all_ = ["soft_permutation", "soft_sort", "soft_rank", "soft_argsort", "soft_topk", "soft_topk_mask",
-         "soft_quantile", "soft_median", "soft_trimmed_mean", "calibrate_tau", "tau_schedule", "warm"]
+         "soft_quantile", "soft_median", "soft_trimmed_mean", "calibrate_tau", "tau_schedule", "warm",
+         "plot_permutation", "plot_temperature"]
