@@ -17,7 +17,7 @@ settings.register_profile("explore", deadline=None)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "repeatable"))
 
 
-pytest.register_assert_rewrite("operator_contract", "tables")     # its asserts show what they compared, as those of a test file
+pytest.register_assert_rewrite("softsortlib.testing", "tables")     # its asserts show what they compared, as those of a test file
 
 
 @pytest.fixture(autouse=True)

@@ -1,6 +1,6 @@
 """Every operator, function and loss of the library once, with what it promises: whoever adds one adds one line here.
 
-The line brings it into every grid: the contract (operator_contract.py), the custom operators under
+The line brings it into every grid: the contract (softsortlib.testing), the custom operators under
 `torch.library.opcheck` (test_custom_operators.py) and the properties of random scores (test_properties.py). A test
 fails for a public name that is neither in a table nor among the names that take no scores.
 """
@@ -9,7 +9,7 @@ from functools import partial
 from typing import Any, Callable, NamedTuple
 
 import torch
-from operator_contract import OperatorContract, RankContract
+from regimes import REGIMES, spread_of
 
 import softsortlib
 from softsortlib import (
@@ -18,6 +18,7 @@ from softsortlib import (
 )
 from softsortlib import core, distributed, functional, losses, networks, ragged, ranks, rowwise, sampling, selection, transport
 from softsortlib.sampling.perturbed import in_reach
+from softsortlib.testing import OperatorTests, RankTests
 
 UNIMODAL = (is_row_stochastic, is_unimodal_row_stochastic)
 DOUBLY = (is_row_stochastic, is_doubly_stochastic)
@@ -37,17 +38,23 @@ class SeededPerturbed(softsortlib.Perturbed):
         return super().forward(scores, mask)
 
 
+def regimes(self):
+    "Scores (3, 5) of every regime of ours, each with a temperature that fits."
+    drawn = {name: draw(3, 5, torch.float64, torch.Generator().manual_seed(0)) for name, draw in REGIMES.items()}
+    return [(s, spread_of(s) / 2) for name, s in drawn.items() if self.outliers or "outlier" not in name]
+
+
 class Row(NamedTuple):
     "An operator: how it is made, and what it does not promise or promises besides (the attributes of its contract)."
     name: str
     make: Callable[..., Any]
     promises: dict = {}
-    base: type = OperatorContract
+    base: type = OperatorTests
 
     def contract(self):
         "The subclass of the contract that pytest collects."
         def make(contract, **kwargs): return self.make(**kwargs)
-        return type(f"Test{self.name}", (self.base,), {**self.promises, "make": make})
+        return type(f"Test{self.name}", (self.base,), {"regimes": regimes, **self.promises, "make": make})
 
     def promise(self, name): return getattr(self.contract(), name)
 
@@ -79,11 +86,11 @@ OPERATORS = [
     Row("Perturbed", lambda **kwargs: SeededPerturbed(samples=20, generator=torch.Generator(), **kwargs), dict(claims=DOUBLY, repeats=False, uniform_when_soft=False, estimates=True)),
 ]
 RANKS = [
-    Row("SigmoidRank", SigmoidRank, base=RankContract),
-    Row("GaussianRank", GaussianRank, base=RankContract),
-    Row("LaplaceRank", LaplaceRank, base=RankContract),
-    Row("Permutahedron", Permutahedron, base=RankContract),
-    Row("EntropicPermutahedron", partial(Permutahedron, regularization="kl"), base=RankContract),
+    Row("SigmoidRank", SigmoidRank, base=RankTests),
+    Row("GaussianRank", GaussianRank, base=RankTests),
+    Row("LaplaceRank", LaplaceRank, base=RankTests),
+    Row("Permutahedron", Permutahedron, base=RankTests),
+    Row("EntropicPermutahedron", partial(Permutahedron, regularization="kl"), base=RankTests),
 ]
 
 

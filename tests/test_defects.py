@@ -1,6 +1,6 @@
 """The defects that an attack of 36,000 cases found, each by the case that showed it: every test here failed on the code of that day.
 
-What has a grid of its own is tested there too (operator_contract.py, tests/<part>). Of the twenty, the cache of kernels (17) is in
+What has a grid of its own is tested there too (softsortlib.testing, tests/<part>). Of the twenty, the cache of kernels (17) is in
 engine/test_first_call.py, the command line (18) in lab/test_cli.py, types (20) in core/test_types.py.
 """
 import copy

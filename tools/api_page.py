@@ -63,7 +63,8 @@ def modules():
 def page_of(notebook):
     "The notebook of nbs/api on which the names of a chapter stand, or None: users need not know the engine, nor a part's door"
     part, _, chapter = notebook.rpartition("/")
-    if part in ("", "engine") or chapter == "index.ipynb": return None
+    if part == "engine" or chapter == "index.ipynb": return None
+    if not part: return Path(chapter).stem.split("_")[-1]           # a module of the package itself
     return "experiments" if part == "lab" and 64 <= int(chapter.split("_")[0]) <= 71 else part
 
 def directives(source): return dict(re.findall(r"^#\|\s*(\w+):?[ \t]*(.*)$", source, re.M))

@@ -12,7 +12,7 @@ TUTORIALS = ("learn_from_order", "spearman_loss", "ranking_loss", "masks", "robu
              "topk_layer", "metric_knn", "conformal_training", "sort_a_million", "point_clouds", "arrange_colours", "torch_compile", "several_devices", "ranking_across_devices", "*")                   # involved
 DOORS = {"core": "The soft permutation", "rowwise": "Rows by a softmax", "networks": "Sorting networks", "transport": "Optimal transport",
          "ranks": "Ranks", "selection": "The top k", "sampling": "Sampling", "distributed": "Many processes", "ragged": "Lists and files", "functional": "Functions", "losses": "Losses and layers"}
-API = ("functional", "core", "rowwise", "networks", "transport", "ranks", "selection", "sampling", "distributed", "ragged", "losses", "lab")                    # in the order of use
+API = ("functional", "core", "rowwise", "networks", "transport", "ranks", "selection", "sampling", "distributed", "ragged", "losses", "testing", "lab")                    # in the order of use
 DEFINITIONS = {"rowwise": ("1[12]", "13[0-4]"), "networks": ("2[0-4]",), "transport": ("3[0-5]",), "ranks": ("4[0-4]",), "selection": ("10[0-4]",)}     # a part's other chapters are its engine rooms
 
 def number_of(page):
@@ -37,7 +37,7 @@ PLAN = [                                                    # (title, page) or (
     ("API", ["api.ipynb", *(f"api/{part}.ipynb" for part in API), "api/*.ipynb"]),
     ("Internals", [("The engine", ["engine/index.ipynb", *of("engine")]),
                    *((f"{DOORS[part]} (engine)", of(part)) for part in DEFINITIONS)]),
-    ("Project", ["citing.ipynb", "package.ipynb", "notation.ipynb", "references.ipynb", "changelog.md", "contributing.md", "house.md"]),
+    ("Project", ["citing.ipynb", "package.ipynb", "notation.ipynb", "references.ipynb", "changelog.md", "contributing.md", "06_testing.ipynb", "house.md"]),
 ]
 
 def entries(plan, nbs, used, pad=""):

@@ -1,4 +1,5 @@
 """SoftPermutation: shapes, dtypes, tiles against the dense twin, masks, transforms, errors."""
+import copy
 import math
 
 import numpy as np
@@ -187,3 +188,17 @@ def test_a_target_that_names_padding_is_an_error_with_a_way_out():
         junk = right.clone(); junk[0, 2] = 0                                  # what stands at a padded position makes no difference
         assert torch.equal(P.log_prob(junk), P.log_prob(right))
         assert_close(torch.func.vmap(lambda s, m, t: SoftSort(0.5, descending=descending)(s, m).log_prob(t))(s, mask, right), P.log_prob(right))
+
+
+@pytest.mark.parametrize("order, error, says", [([0, 1], TypeError, "order must be a long tensor, got list"), (torch.zeros(2), TypeError, "got torch.float32"), (torch.zeros(3, dtype=torch.long), ValueError, r"order must have shape \(2,\)")])
+def test_an_order_that_does_not_fit_is_refused(order, error, says):
+    with pytest.raises(error, match=says): SoftPermutation.from_logits(torch.zeros(2, 2), order=order)
+
+
+def test_a_given_order_is_what_ties_round_to():
+    "Also in rows picked out, with padding, and in a copy."
+    s, mask = torch.tensor([[1.0, 1.0, 0.0], [9.0, 2.0, 2.0]]), torch.tensor([[True, True, True], [False, True, True]])
+    order = s.masked_fill(~mask, torch.inf).sort(dim=-1, stable=True).indices
+    P = SoftPermutation.from_logits(torch.zeros(2, 3, 3), mask, order)
+    for Q in (P, copy.deepcopy(P)): assert Q.hard().tolist() == [[2, 0, 1], [1, 2, 0]] and Q[..., 1:, :].hard().tolist() == [[0, 1], [2, 0]]
+    assert torch.equal(P.straight_through().to_dense()[0].argmax(-1), order[0])
