@@ -72,7 +72,7 @@ def named(f, d):
     take = _taken(places)
     return lambda *args: f(*take(args))
 
-# %% ../../nbs/engine/146_mechanism.ipynb #c8fe80b0
+# %% ../../nbs/engine/146_mechanism.ipynb #0b0ad79a
 class Later:
     "A module that is imported when something of it is asked for."
     def __init__(self, name):
@@ -89,6 +89,8 @@ def _of_batch(f, d, batch):
 
     def compute(*args):
         shape = args[place].shape
+        if len(shape) == 1:
+            return f(*take(args))
         rows, depth = math.prod(shape), len(shape)
         out = f(*[a.reshape(rows, *a.shape[depth:]) if many else a for a, many in zip(take(args), flat)])
         if isinstance(out, Tensor):
@@ -213,9 +215,9 @@ def mechanism(
     op.register_fake(_outline(d, fake))
     return _with_rules(op, d, gradient, backward, keep, again)
 
-# %% ../../nbs/engine/146_mechanism.ipynb #66b9e3f1
+# %% ../../nbs/engine/146_mechanism.ipynb #526361a4
 def _with_rules(op, d, gradient, backward, keep, again):
-    "The operator with its derivative, if it has one."
+    "The operator with its derivative, if it has one; `operator` is the one alone, for the body of another."
     if again:
         call = twice(op, d.batch, named(again, d))
     elif gradient:
@@ -225,5 +227,5 @@ def _with_rules(op, d, gradient, backward, keep, again):
     else:
         batched(op, d.batch)
         call = op
-    call.declared = d
+    call.declared, call.operator = d, op
     return call

@@ -5,14 +5,11 @@
 # %% auto #0
 __all__ = []
 
-# %% ../../nbs/ranks/176_lapsum_entries.ipynb #83647a85
-from typing import Optional
-
+# %% ../../nbs/ranks/176_lapsum_entries.ipynb #2a3aab15
 import torch
-from torch import Tensor
 
-from ..engine.autograd import custom_op, differentiable, twice
-from ..engine.dispatch import choose, precise
+from ..engine.dispatch import precise
+from ..engine.mechanism import mechanism
 from .lapsum_products import _map
 
 # %% ../../nbs/ranks/176_lapsum_entries.ipynb #a9850e29
@@ -26,78 +23,43 @@ def plain_entries(s, tau, order, real, rows):
     from softsortlib.ranks.lapsum import _plain_matrix
     return _plain_matrix(_map(s, tau, order, real), rows, s)
 
-# %% ../../nbs/ranks/176_lapsum_entries.ipynb #5874e7e7
-@custom_op("lapsum_log_entries_backward", __name__)
-def _log_grads_op(g: Tensor, s: Tensor, tau: Tensor, target: Tensor, order: Tensor, real: Tensor,
-                  rows: Optional[Tensor]) -> tuple[Tensor, Tensor]:
-    "The gradients (175.3) of one entry of each row to s and tau."
-    from softsortlib.ranks.lapsum_rows_triton import log_grads_triton
-    return log_grads_triton(g, s, tau, target, order, real, rows)
-
-@_log_grads_op.register_fake
-def _(g, s, tau, target, order, real, rows):
-    return s.new_empty(s.shape), tau.new_empty(tau.shape)
-
-# %% ../../nbs/ranks/176_lapsum_entries.ipynb #50bc80da
-@custom_op("lapsum_log_entries", __name__)
-def _log_entries_op(s: Tensor, tau: Tensor, target: Tensor, order: Tensor, real: Tensor,
-                    rows: Optional[Tensor]) -> Tensor:
-    "log P[i, target[i]], (..., r), in double precision."
-    from softsortlib.ranks.lapsum_rows_triton import log_triton
-    return log_triton(s, tau, target, order, real, rows)
-
-@_log_entries_op.register_fake
-def _(s, tau, target, order, real, rows):
-    return s.new_empty(target.shape, dtype=torch.float64)
-
-def _save(ctx, inputs, output):
-    ctx.save_for_backward(*inputs)
-
+# %% ../../nbs/ranks/176_lapsum_entries.ipynb #e03f9f66
 def _plain_log_grads(g, s, tau, target, order, real, rows):
+    "Its gradients in plain torch."
     return torch.func.vjp(lambda s, tau: plain_log_entries(s, tau, target, order, real, rows), s, tau)[1](g)
 
-_log_grads = twice(_log_grads_op, 6, _plain_log_grads)
+_log_grads = mechanism(
+    "lapsum_log_entries_backward(g, s, tau, target, order, real, Tensor? rows) -> s, tau", __name__, _plain_log_grads,
+    gpu="softsortlib.ranks.lapsum_rows_triton.log_grads_triton", again=_plain_log_grads,
+)
 
-def _log_entries_backward(ctx, g):
-    "Prop 175.1"
-    return *_log_grads(g, *ctx.saved_tensors), None, None, None, None
+# %% ../../nbs/ranks/176_lapsum_entries.ipynb #d81e0902
+log_entries = mechanism(
+    "lapsum_log_entries(s, tau, target, order, real, Tensor? rows) -> y", __name__, plain_log_entries,
+    gpu="softsortlib.ranks.lapsum_rows_triton.log_triton", gradient=_log_grads,  # Prop 175.1
+    fake=lambda s, target: s.new_empty(target.shape, dtype=torch.float64),
+)
 
-log_entries = differentiable(_log_entries_op, 5, _log_entries_backward, _save)
+# %% ../../nbs/ranks/176_lapsum_entries.ipynb #1dc5007d
+def _plain_grads(G, s, tau, order, real, rows):
+    "Its gradients in plain torch."
+    return torch.func.vjp(lambda s, tau: plain_entries(s, tau, order, real, rows), s, tau)[1](G)
 
-# %% ../../nbs/ranks/176_lapsum_entries.ipynb #4cd77dd6
-@custom_op("lapsum_entries_backward", __name__)
-def _grads_op(G: Tensor, s: Tensor, tau: Tensor, order: Tensor, real: Tensor,
-              rows: Optional[Tensor]) -> tuple[Tensor, Tensor]:
-    "The gradients (175.3) of the matrix to s and tau."
-    from softsortlib.ranks.lapsum_matrix_triton import entries_grads_triton
-    return entries_grads_triton(G, s, tau, order, real, rows)
+_grads = mechanism(
+    "lapsum_entries_backward(G, s, tau, order, real, Tensor? rows) -> s, tau", __name__, _plain_grads,
+    gpu="softsortlib.ranks.lapsum_matrix_triton.entries_grads_triton", again=_plain_grads,
+)
 
-@_grads_op.register_fake
-def _(G, s, tau, order, real, rows):
-    return s.new_empty(s.shape), tau.new_empty(tau.shape)
-
-# %% ../../nbs/ranks/176_lapsum_entries.ipynb #82817417
-@custom_op("lapsum_entries", __name__)
-def _entries_op(s: Tensor, tau: Tensor, order: Tensor, real: Tensor, rows: Optional[Tensor]) -> Tensor:
-    "P at `rows`, (..., r, n), in the dtype of s."
-    from softsortlib.ranks.lapsum_matrix_triton import entries_triton
-    return entries_triton(s, tau, order, real, rows)
-
-@_entries_op.register_fake
-def _(s, tau, order, real, rows):
+# %% ../../nbs/ranks/176_lapsum_entries.ipynb #a2220345
+def _outline(s, rows):
+    "What comes out."
     n = s.shape[-1]
     return s.new_empty(*s.shape[:-1], n if rows is None else rows.shape[0], n)
 
-def _plain_grads(G, s, tau, order, real, rows):
-    return torch.func.vjp(lambda s, tau: plain_entries(s, tau, order, real, rows), s, tau)[1](G)
-
-_grads = twice(_grads_op, 5, _plain_grads)
-
-def _entries_backward(ctx, G):
-    "Prop 175.1"
-    return *_grads(G, *ctx.saved_tensors), None, None, None
-
-entries = differentiable(_entries_op, 4, _entries_backward, _save)
+entries = mechanism(
+    "lapsum_entries(s, tau, order, real, Tensor? rows) -> P", __name__, plain_entries,
+    gpu="softsortlib.ranks.lapsum_matrix_triton.entries_triton", fake=_outline, gradient=_grads,  # Prop 175.1
+)
 
 # %% ../../nbs/ranks/176_lapsum_entries.ipynb #e65d2072
 def _above(s, tau, k, order, real):
@@ -126,37 +88,14 @@ def plain_topk_grads(g, s, tau, k, order, real):
     pull = torch.where(kept, near.exp() / 2 * (g - mean) / tau, 0)
     return pull.to(s.dtype), -(pull * far).sum(-1, keepdim=True) / tau, mean
 
-# %% ../../nbs/ranks/176_lapsum_entries.ipynb #d8122091
-@custom_op("lapsum_topk_backward", __name__)
-def _topk_grads_op(g: Tensor, s: Tensor, tau: Tensor, k: Tensor, order: Tensor,
-                   real: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    "The gradients (183.2) to s, tau and k."
-    if choose(s, "", triton=True) != "triton":
-        return plain_topk_grads(g, s, tau, k, order, real)
-    from softsortlib.ranks.lapsum_topk_triton import topk_grads_triton
-    return topk_grads_triton(g, s, tau, k, order, real)
+# %% ../../nbs/ranks/176_lapsum_entries.ipynb #69421b8f
+_topk_grads = mechanism(
+    "lapsum_topk_backward(g, s, tau, k, order, real) -> s, tau, k", __name__, plain_topk_grads,
+    gpu="softsortlib.ranks.lapsum_topk_triton.topk_grads_triton", again=plain_topk_grads,
+)
 
-@_topk_grads_op.register_fake
-def _(g, s, tau, k, order, real):
-    return s.new_empty(s.shape), tau.new_empty(tau.shape), k.new_empty(k.shape)
-
-# %% ../../nbs/ranks/176_lapsum_entries.ipynb #752455e3
-@custom_op("lapsum_topk_weights", __name__)
-def _topk_op(s: Tensor, tau: Tensor, k: Tensor, order: Tensor, real: Tensor) -> Tensor:
-    "The weights of the soft top k, (..., n), in the dtype of s."
-    if choose(s, "", triton=True) != "triton":
-        return plain_topk(s, tau, k, order, real)
-    from softsortlib.ranks.lapsum_topk_triton import topk_triton
-    return topk_triton(s, tau, k, order, real)
-
-@_topk_op.register_fake
-def _(s, tau, k, order, real):
-    return s.new_empty(s.shape)
-
-_topk_grads = twice(_topk_grads_op, 6, plain_topk_grads)
-
-def _topk_backward(ctx, g):
-    "Prop 183.1"
-    return *_topk_grads(g, *ctx.saved_tensors), None, None
-
-topk_weights = differentiable(_topk_op, 5, _topk_backward, _save)
+# %% ../../nbs/ranks/176_lapsum_entries.ipynb #410f6a19
+topk_weights = mechanism(
+    "lapsum_topk_weights(s, tau, k, order, real) -> w=s", __name__, plain_topk,
+    gpu="softsortlib.ranks.lapsum_topk_triton.topk_triton", gradient=_topk_grads,  # Prop 183.1
+)

@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = []
 
-# %% ../../nbs/ranks/49_lapsum_matrix.ipynb #2b433bc6
+# %% ../../nbs/ranks/49_lapsum_matrix.ipynb #82d6b52a
 import math
 from typing import NamedTuple
 
@@ -13,9 +13,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..engine.autograd import custom_op, differentiable, twice
 from ..engine.compile import arrays, empty_matrix, exp_neg, jit, spread_rows
-from ..engine.dispatch import choose, switch
+from ..engine.dispatch import switch
+from ..engine.mechanism import mechanism
 
 # %% ../../nbs/ranks/49_lapsum_matrix.ipynb #0da2f718
 class Cells(NamedTuple):
@@ -276,43 +276,27 @@ def _grads_numba(G, s, tau, cells, order, real, learn):
     parts = units // max(1, batch.numel())
     return of_s.view(*batch, parts, n).sum(-2), of_tau.view(*batch, parts).sum(-1, keepdim=True), u, v, w
 
-# %% ../../nbs/ranks/49_lapsum_matrix.ipynb #ca5faeee
-@custom_op("lapsum_matrix_backward", __name__)
-def _matrix_backward_op(
-    G: Tensor, s: Tensor, tau: Tensor, x0: Tensor, d0: Tensor, x1: Tensor, d1: Tensor, width: Tensor,
-    start: Tensor, stop: Tensor, order: Tensor, real: Tensor, learn: bool,
-) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    "(49.2): the gradients to s, tau, and the u, v and w of each row."
-    cells = Cells(x0, d0, x1, d1, width, start, stop)
-    if choose(s, "") == "numba":
-        return _grads_numba(G, s, tau, cells, order, real, learn)
-    return tuple(a.contiguous() for a in _matrix_grads(G, s, tau, cells, order, real))
+# %% ../../nbs/ranks/49_lapsum_matrix.ipynb #f6b0501c
+def _of_cells(f):
+    "`f(..., cells, order, real)` for the seven tensors of the cells one by one."
+    def call(s, tau, x0, d0, x1, d1, width, start, stop, order, real):
+        return f(s, tau, Cells(x0, d0, x1, d1, width, start, stop), order, real)
+    return call
 
-@_matrix_backward_op.register_fake
-def _(G, s, tau, x0, d0, x1, d1, width, start, stop, order, real, learn):
-    return tuple(a.new_empty(a.shape) for a in (s, tau, width, width, width))
-
-# %% ../../nbs/ranks/49_lapsum_matrix.ipynb #7f9fb88b
-@custom_op("lapsum_matrix", __name__)
-def _matrix_op(s: Tensor, tau: Tensor, x0: Tensor, d0: Tensor, x1: Tensor, d1: Tensor, width: Tensor,
-               start: Tensor, stop: Tensor, order: Tensor, real: Tensor) -> Tensor:
-    "(44.2) in the dtype of s (..., n), for cells (..., r) and tau (..., 1) in double precision; (..., r, n)."
-    matrix = _matrix_numba if choose(s, "") == "numba" else _matrix_torch
-    return matrix(s, tau, Cells(x0, d0, x1, d1, width, start, stop), order, real)
-
-@_matrix_op.register_fake
-def _(s, tau, x0, d0, x1, d1, width, start, stop, order, real):
-    return s.new_empty(*width.shape, s.shape[-1])
-
-def _matrix_setup(ctx, inputs, output):
-    ctx.save_for_backward(*inputs)
-
-def _again(G, s, tau, x0, d0, x1, d1, width, start, stop, order, real, learn):
-    "(49.2) in plain torch, which can be differentiated."
+def _plain_pull(G, s, tau, x0, d0, x1, d1, width, start, stop, order, real):
+    "(49.2) in plain torch, which can be differentiated: the gradients to s, tau, and the u, v and w of each row."
     return _matrix_grads(G, s, tau, Cells(x0, d0, x1, d1, width, start, stop), order, real)
 
-_matrix_pull = twice(_matrix_backward_op, 12, _again)
+def _pull_numba(G, s, tau, x0, d0, x1, d1, width, start, stop, order, real, learn):
+    "The same by the kernel of the CPU."
+    return _grads_numba(G, s, tau, Cells(x0, d0, x1, d1, width, start, stop), order, real, learn)
 
+_matrix_pull = mechanism(
+    "lapsum_matrix_backward(G, s, tau, x0, d0, x1, d1, width, start, stop, order, real, bool learn)"
+    " -> s, tau, u=width, v=width, w=width", __name__, _plain_pull, _pull_numba, again=_plain_pull,
+)
+
+# %% ../../nbs/ranks/49_lapsum_matrix.ipynb #55953d5f
 def _matrix_backward(ctx, G):
     "Prop 49.1"
     saved = ctx.saved_tensors
@@ -320,7 +304,11 @@ def _matrix_backward(ctx, G):
     tau = saved[1]
     return of_s, of_tau, u / tau, u, v / tau, v, w, None, None, None, None
 
-_matrix = differentiable(_matrix_op, 11, _matrix_backward, _matrix_setup)
+_matrix = mechanism(
+    "lapsum_matrix(s, tau, x0, d0, x1, d1, width, start, stop, order, real) -> P", __name__,
+    _of_cells(_matrix_torch), _of_cells(_matrix_numba), backward=_matrix_backward,
+    fake=lambda s, width: s.new_empty(*width.shape, s.shape[-1]),
+)
 
 # %% ../../nbs/ranks/49_lapsum_matrix.ipynb #5d9f3724
 def cell_matrix(s, tau, cells, order, real):

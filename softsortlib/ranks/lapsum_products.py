@@ -5,16 +5,14 @@
 # %% auto #0
 __all__ = []
 
-# %% ../../nbs/ranks/46_lapsum_products.ipynb #a175a3b1
+# %% ../../nbs/ranks/46_lapsum_products.ipynb #83ca06b7
 import math
 
 import numpy as np
 import torch
-from torch import Tensor
 
-from ..engine.autograd import custom_op, differentiable, twice
 from ..engine.compile import arrays, exp_neg, jit, spread_rows
-from ..engine.dispatch import choose
+from ..engine.mechanism import Later, mechanism
 
 # %% ../../nbs/ranks/46_lapsum_products.ipynb #10f703a1
 @jit
@@ -220,89 +218,47 @@ def _grads_torch(gy, s, tau, x, order, real):
     of_s = torch.zeros_like(pull).scatter(-1, order, pull)
     return lapsum._scanned_back(P, gy, None), of_s.to(s.dtype), of_tau.to(tau.dtype)
 
-# %% ../../nbs/ranks/46_lapsum_products.ipynb #fbeefac2
-@custom_op("lapsum_product_backward", __name__)
-def _product_backward_op(
-    gy: Tensor, s: Tensor, tau: Tensor, x: Tensor, order: Tensor, real: Tensor, learn: bool
-) -> tuple[Tensor, Tensor, Tensor]:
-    "The gradients (46.1) of P x to x, s and, if `learn`, tau."
-    who = choose(s, "", numba=not learn, triton=True)
-    if who == "numba":
-        return *product_grads_numba(gy, s, tau, x, order, real), torch.zeros_like(tau)
-    if who == "triton":
-        from softsortlib.ranks.lapsum_rows_triton import grads_triton
-        return grads_triton(gy, s, tau, x, order, real, learn)[:3]
-    return tuple(a.contiguous() for a in _grads_torch(gy, s, tau, x, order, real))
+# %% ../../nbs/ranks/46_lapsum_products.ipynb #f0199ebe
+_gpu = Later("softsortlib.ranks.lapsum_rows_triton")
 
-@_product_backward_op.register_fake
-def _(gy, s, tau, x, order, real, learn):
-    return x.new_empty(x.shape), s.new_empty(s.shape), tau.new_empty(tau.shape)
+def _grads_numba(gy, s, tau, x, order, real):
+    "The gradients (46.1) of P x to x and s by the loops, which tau does not want."
+    return *product_grads_numba(gy, s, tau, x, order, real), torch.zeros_like(tau)
 
-def _grads_again(gy, s, tau, x, order, real, learn):
-    return _grads_torch(gy, s, tau, x, order, real)
+_grads = mechanism(
+    "lapsum_product_backward(gy, s, tau, x, order, real, bool learn) -> x, s, tau", __name__, _grads_torch, _grads_numba,
+    lambda gy, s, tau, x, order, real, learn: _gpu.grads_triton(gy, s, tau, x, order, real, learn)[:3],
+    cpu_if=lambda learn: not learn, again=_grads_torch,
+)
 
-_grads = twice(_product_backward_op, 6, _grads_again)
-
-# %% ../../nbs/ranks/46_lapsum_products.ipynb #85caffc8
-@custom_op("lapsum_product", __name__)
-def _product_op(s: Tensor, tau: Tensor, x: Tensor, order: Tensor, real: Tensor) -> Tensor:
-    "P x (..., n, d) for scores s and their order (..., n), tau and the number of real ones (..., 1)."
-    who = choose(s, "", triton=True)
-    if who == "numba":
-        return product_numba(s, tau, x, order, real)
-    if who == "triton":
-        from softsortlib.ranks.lapsum_rows_triton import product_triton
-        return product_triton(s, tau, x, order, real)
+# %% ../../nbs/ranks/46_lapsum_products.ipynb #d7924cbd
+def _product_torch(s, tau, x, order, real):
+    "P x (..., n, d) for scores s and their order (..., n), tau and the number of real ones (..., 1), in torch."
     from softsortlib.ranks.lapsum import _scanned
-    return _scanned(_map(s, tau, order, real), x, None).contiguous()
+    return _scanned(_map(s, tau, order, real), x, None)
 
-@_product_op.register_fake
-def _(s, tau, x, order, real):
-    return x.new_empty(x.shape)
+product = mechanism(
+    "lapsum_product(s, tau, x, order, real) -> y=x", __name__, _product_torch, product_numba,
+    "softsortlib.ranks.lapsum_rows_triton.product_triton", gradient=_grads,  # Prop 46.1
+)
 
-def _save(ctx, inputs, output):
-    ctx.save_for_backward(*inputs)
+# %% ../../nbs/ranks/46_lapsum_products.ipynb #ab7925d0
+def _both_grads(gx, s, tau, y, order, real, learn):
+    "The gradients of P^T y to s, tau and y, which is P gx."
+    _, gs, gtau = _grads.operator(y, s, tau, gx, order, real, learn)
+    return gs, gtau, product.operator(s, tau, gx, order, real)
 
-def _product_backward(ctx, gy):
-    "Prop 46.1"
-    gx, gs, gtau = _grads(gy, *ctx.saved_tensors, ctx.needs_input_grad[1])
-    return gs, gtau, gx, None, None
-
-product = differentiable(_product_op, 5, _product_backward, _save)
-
-# %% ../../nbs/ranks/46_lapsum_products.ipynb #4cdbc049
-@custom_op("lapsum_back_product", __name__)
-def _back_product_op(s: Tensor, tau: Tensor, y: Tensor, order: Tensor, real: Tensor) -> Tensor:
-    "P^T y (..., n, d), the arguments as for `lapsum_product`."
-    return _product_backward_op(y, s, tau, y, order, real, False)[0]
-
-@_back_product_op.register_fake
-def _(s, tau, y, order, real):
-    return y.new_empty(y.shape)
-
-@custom_op("lapsum_back_product_backward", __name__)
-def _both_op(
-    gx: Tensor, s: Tensor, tau: Tensor, y: Tensor, order: Tensor, real: Tensor, learn: bool
-) -> tuple[Tensor, Tensor, Tensor]:
-    "The gradients of P^T y to s, tau and y, which is P gx: on a GPU both read the same sums."
-    if choose(s, "", triton=True) == "triton":
-        from softsortlib.ranks.lapsum_rows_triton import grads_triton
-        return grads_triton(y, s, tau, gx, order, real, learn, multiply=True)[1:]
-    _, gs, gtau = _product_backward_op(y, s, tau, gx, order, real, learn)
-    return gs, gtau, _product_op(s, tau, gx, order, real)
-
-@_both_op.register_fake
-def _(gx, s, tau, y, order, real, learn):
-    return s.new_empty(s.shape), tau.new_empty(tau.shape), y.new_empty(y.shape)
-
-def _both_again(gx, s, tau, y, order, real, learn):
+def _both_again(gx, s, tau, y, order, real):
+    "The same in torch."
     _, gs, gtau = _grads_torch(y, s, tau, gx, order, real)
     return gs, gtau, product(s, tau, gx, order, real)
 
-_both = twice(_both_op, 6, _both_again)
-
-def _back_product_backward(ctx, gx):
-    "Prop 46.1"
-    return *_both(gx, *ctx.saved_tensors, ctx.needs_input_grad[1]), None, None
-
-back_product = differentiable(_back_product_op, 5, _back_product_backward, _save)
+_both = mechanism(
+    "lapsum_back_product_backward(gx, s, tau, y, order, real, bool learn) -> s, tau, y", __name__, _both_grads,
+    gpu=lambda gx, s, tau, y, order, real, learn: _gpu.grads_triton(y, s, tau, gx, order, real, learn, multiply=True)[1:],
+    again=_both_again,  # on a GPU both read the same sums
+)
+back_product = mechanism(
+    "lapsum_back_product(s, tau, y, order, real) -> x=y", __name__,
+    lambda s, tau, y, order, real: _grads.operator(y, s, tau, y, order, real, False)[0], gradient=_both,  # Prop 46.1
+)

@@ -208,8 +208,8 @@ def test_the_matrix_operators_keep_their_rules(rng):
     P = LapSumPermutation(s, 0.3)
     cells = [a.detach().contiguous() for a in module._cells(P, None)]
     args = s, P.tau.contiguous(), *cells, P.order, torch.full((2, 1), 6)
-    torch.library.opcheck(matrices._matrix_op.overload, (s.clone().requires_grad_(), *args[1:]))
-    torch.library.opcheck(matrices._matrix_backward_op.overload, (torch.randn(2, 6, 6, generator=rng, dtype=torch.float64), *args, True))
+    torch.library.opcheck(matrices._matrix.op, (s.clone().requires_grad_(), *args[1:]))
+    torch.library.opcheck(matrices._matrix_pull.op, (torch.randn(2, 6, 6, generator=rng, dtype=torch.float64), *args, True))
     f = lambda s: (LapSum(0.4)(s).to_dense() ** 3).sum()
     s = torch.randn(3, 70, generator=rng, dtype=torch.float64)
     z = s.clone().requires_grad_()
@@ -276,10 +276,10 @@ def test_the_product_operators_keep_their_rules(rng):
     s, x = torch.randn(2, 6, generator=rng, dtype=torch.float64), torch.randn(2, 6, 2, generator=rng, dtype=torch.float64)
     rest = s.argsort(-1), torch.full((2, 1), 6)
     tau = torch.full((2, 1), 0.3, dtype=torch.float64)
-    for op in (products._product_op, products._back_product_op):
-        torch.library.opcheck(op.overload, (s.clone().requires_grad_(), tau.clone().requires_grad_(), x.clone().requires_grad_(), *rest))
-    torch.library.opcheck(products._product_backward_op.overload, (x, s, tau, x + 1, *rest, False))
-    torch.library.opcheck(products._both_op.overload, (x, s, tau, x + 1, *rest, False))
+    for op in (products.product, products.back_product):
+        torch.library.opcheck(op.op, (s.clone().requires_grad_(), tau.clone().requires_grad_(), x.clone().requires_grad_(), *rest))
+    torch.library.opcheck(products._grads.op, (x, s, tau, x + 1, *rest, False))
+    torch.library.opcheck(products._both.op, (x, s, tau, x + 1, *rest, False))
     s = torch.randn(3, 80, generator=rng, dtype=torch.float64)
     f = lambda s: ((LapSum(0.4)(s) @ s) ** 2 * (LapSum(0.4)(s).mT @ torch.arange(80.0).double())).sum()
     z = s.clone().requires_grad_()
