@@ -54,6 +54,34 @@ class _Hooks(Multiplies):
         def _hard_mean(self) -> Tensor: ...
         def _mean_positions(self) -> Tensor: ...
 
+# %% ../../nbs/core/00_permutation.ipynb #ab760401
+_Rows = slice | list[int] | Tensor
+
+class _Methods(_Hooks):
+    "The public methods, for the same readers; a test compares the list with what the cells define."
+    if TYPE_CHECKING:
+        @property
+        def m(self) -> int: ...
+        @property
+        def shape(self) -> torch.Size: ...
+        @property
+        def ndim(self) -> int: ...
+        @property
+        def mT(self) -> "TransposedPermutation": ...
+        @staticmethod
+        def from_logits(logits: Tensor, mask: "Tensor | None" = None,
+                        order: "Tensor | None" = None) -> "DensePermutation": ...
+        def __matmul__(self, x: Tensor) -> Tensor: ...
+        @overload
+        def __getitem__(self, key: "int | tuple[EllipsisType | slice, int, slice]") -> Tensor: ...
+        @overload
+        def __getitem__(self, key: "_Rows | tuple[EllipsisType | slice, _Rows, slice]") -> "SoftPermutation": ...
+        def __getitem__(self, key): ...
+        def to_dense(self) -> Tensor: ...
+        def log_prob(self, target: Tensor) -> Tensor: ...
+        def hard(self) -> Tensor: ...
+        def straight_through(self) -> "SoftPermutation": ...
+
 # %% ../../nbs/core/00_permutation.ipynb #885aba19
 _Rows = slice | list[int] | Tensor
 
@@ -135,9 +163,11 @@ def _kept(self):
         return self.row_mask
     return self.row_mask[..., self._rows]
 
-# %% ../../nbs/core/00_permutation.ipynb #e4b3f324
+# %% ../../nbs/core/00_permutation.ipynb #95c32659
 class DensePermutation(SoftPermutation):
     "The plain soft permutation: it holds the matrix of its log-probabilities."
+    order: "Tensor | None" = None  # what it rounds to, where the rows alone do not say it
+
     def __init__(self,
         log_P: Tensor,  # log-probabilities, (..., m, n), in the compute dtype
         dtype: "torch.dtype | None" = None,  # dtype of results, log_P's if None
@@ -151,11 +181,22 @@ class DensePermutation(SoftPermutation):
     def _log_rows(self, rows):
         return self.log_P if rows is None else self.log_P[..., rows, :]
 
-# %% ../../nbs/core/00_permutation.ipynb #ec13f818
+# %% ../../nbs/core/00_permutation.ipynb #11e6dc21
+def _check_order(order, logits):
+    "Raise `TypeError` or `ValueError` unless `order` names an input for each row of `logits` (..., m, n)."
+    if not isinstance(order, Tensor) or order.dtype != torch.long:
+        got = order.dtype if isinstance(order, Tensor) else type(order).__name__
+        raise TypeError(f"order must be a long tensor, got {got}: s.argsort(-1) is one")
+    if order.shape != logits.shape[:-1]:
+        raise ValueError(f"order must have shape {tuple(logits.shape[:-1])}, one input for each row, "
+                         f"got {tuple(order.shape)}")
+
+# %% ../../nbs/core/00_permutation.ipynb #61ba6b03
 @patch_to(SoftPermutation, as_static=True)
 def from_logits(
     logits: Tensor,  # (..., m, n), floating point; a softmax makes each row a distribution
     mask: "Tensor | None" = None,  # bool, (..., n), True = a real input
+    order: "Tensor | None" = None,  # long, (..., m), what `hard()` gives; the largest of each row if not given
 ) -> DensePermutation:
     """The soft permutation whose rows are the softmax of `logits`, padded inputs left out.
 
@@ -168,7 +209,11 @@ def from_logits(
     if mask is not None:
         left_out = ~mask & mask.any(-1, keepdim=True)     # without real inputs rows stay finite, and are zeroed later
         log_P = log_P.masked_fill(left_out[..., None, :], -math.inf)
-    return DensePermutation(log_P.log_softmax(-1), logits.dtype, mask=mask)
+    P = DensePermutation(log_P.log_softmax(-1), logits.dtype, mask=mask)
+    if order is not None:
+        _check_order(order, logits)
+        P.order = order
+    return P
 
 # %% ../../nbs/core/00_permutation.ipynb #8f81dacf
 _TILE = 1 << 22  # entries of a tile of rows
@@ -221,7 +266,7 @@ def _matvec(self, x, rows):
 def _rmatmul(self, y, rows):
     return _add(self._by_tiles(lambda rows, cut: self._dense(rows).mT @ y[..., cut, :], rows))
 
-# %% ../../nbs/core/00_permutation.ipynb #acd08dbe
+# %% ../../nbs/core/00_permutation.ipynb #af6354e7
 @patch_to(SoftPermutation)
 def _log_prob(self, target, rows):
     "log P[rows[i], target[i]] for target (..., r); its batch is P's, or broadcasts from it."
@@ -238,6 +283,12 @@ def _hard(self, rows):
     if not self.n:  # the map of no list
         return torch.zeros(*self.batch, self.m, dtype=torch.long, device=self.device)
     return _join(self._by_tiles(lambda rows, cut: self._log_rows(rows).argmax(-1), rows), -1)
+
+@patch_to(DensePermutation)
+def _hard(self, rows):
+    if self.order is None:
+        return SoftPermutation._hard(self, rows)
+    return self.order if rows is None else self.order[..., rows]
 
 # %% ../../nbs/core/00_permutation.ipynb #b9dd44d4
 def _is_like_scores(x, P):

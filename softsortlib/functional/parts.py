@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = []
 
-# %% ../../nbs/functional/165_parts.ipynb #89976509
+# %% ../../nbs/functional/165_parts.ipynb #0649063e
 import math
 from typing import Any, NamedTuple
 
@@ -20,6 +20,7 @@ from ..distributed.sample_sort import SortedParts, home, sort_parts, spread
 from ..distributed.seams import RANK_FORMS, SORT_FORMS
 from .arguments import check_k, dim_from_end, finite_scores, ranker, turned, with_gradient_of
 from ..engine.dispatch import precise
+from ..engine.radix import movement
 from ..rowwise.softsort import SoftSort
 
 # %% ../../nbs/functional/165_parts.ipynb #b4850d04
@@ -198,7 +199,34 @@ def pick(
     own = y.gather(1, here.clamp(0, y.shape[1] - 1))
     return add(torch.where(inside, own, 0), parts.party.group)
 
-# %% ../../nbs/functional/165_parts.ipynb #7df0aee5
+# %% ../../nbs/functional/165_parts.ipynb #c68db39f
+class Levels(NamedTuple):
+    "The levels of some picked scores, and who is on them."
+    slot: Tensor   # which level each score in order is on, long, (B, m)
+    on: Tensor     # whether it is on one at all, bool, (B, m)
+    place: Tensor  # which level each picked score is on, long, (B, Q)
+    count: Tensor  # how many scores of the whole are on the level of each, (B, Q)
+
+
+def levels(parts, t, i):
+    "The `Levels` of the scores t (B, m) at positions i, (Q,) or (B, Q)."
+    t = t.detach()
+    picked = pick(parts, t, i, agreed_sum)
+    steps = picked.sort(-1).values
+    place, slot = (torch.searchsorted(steps, v.contiguous()).clamp(max=steps.shape[1] - 1) for v in (picked, t))
+    on = ((steps.gather(1, slot) == t) | t.isnan()) & parts.kept
+    here = torch.zeros_like(picked).scatter_add(1, slot, on.to(picked.dtype))
+    return Levels(slot, on, place, agreed_sum(here, parts.party.group).gather(1, place))
+
+
+def pick_shared(parts, y, i, of, add):
+    "What `pick` returns, with the gradient shared among the places of each level of the `Levels` `of`."
+    moved = torch.where(of.on, movement(y), 0)
+    total = moved.new_zeros(of.place.shape).scatter_add(1, of.slot, moved)
+    share = add(total, parts.party.group).gather(1, of.place) / of.count.clamp(min=1)
+    return pick(parts, y.detach(), i, agreed_sum) + share.to(y.dtype)
+
+# %% ../../nbs/functional/165_parts.ipynb #d32a350d
 def quantile_in_parts(
     operator,  # what sorts
     part: Part,
@@ -215,10 +243,10 @@ def quantile_in_parts(
     p = place(parts.total).expand(len(t), -1)
     low = p.floor().detach()
     at = torch.cat([low, p.ceil().detach()], -1).long()
-    below, above = pick(parts, y, at, agreed_sum).chunk(2, -1)
+    below, above = pick_shared(parts, y, at, levels(parts, t, at), agreed_sum).chunk(2, -1)
     return torch.lerp(below, above, (p - low).to(y.dtype)).to(part.dtype)
 
-# %% ../../nbs/functional/165_parts.ipynb #1bb8de3b
+# %% ../../nbs/functional/165_parts.ipynb #8712d1fd
 class ColumnsOfRows(SoftPermutation):
     """The first k rows of SoftSort, with the columns of this process's scores: (..., k, n).
 
@@ -226,20 +254,24 @@ class ColumnsOfRows(SoftPermutation):
     def __init__(self,
         t: Tensor,  # the first k sorted scores of the whole, (..., k)
         log_Z: Tensor,  # the logarithms of their normalisers, (..., k)
+        side: Tensor,  # the slope of |t - s| where they are equal, (..., k)
         s: Tensor,  # this process's scores, (..., n)
         tau: "float | Tensor",  # a number or (..., 1, 1)
         dtype: torch.dtype,  # of results
         mask: "Tensor | None",  # bool, (..., n)
     ):
         super().__init__(batch=s.shape[:-1], m=t.shape[-1], n=s.shape[-1], dtype=dtype, device=s.device, mask=mask)
-        self.t, self.log_Z, self.s, self.tau = t, log_Z, s, tau
+        self.t, self.log_Z, self.side, self.s, self.tau = t, log_Z, side, s, tau
 
     def _log_rows(self, rows):
-        t, log_Z = (v if rows is None else v[..., rows] for v in (self.t, self.log_Z))
-        log_P = -(t[..., :, None] - self.s[..., None, :]).abs() / self.tau - log_Z[..., None]
+        "-|t - s| / tau - log Z at `rows`, -inf in padded columns."
+        t, log_Z, side = (v if rows is None else v[..., rows] for v in (self.t, self.log_Z, self.side))
+        gap = t[..., :, None] - self.s[..., None, :]
+        gap = torch.where(gap == 0, side[..., None] * gap, gap.abs())
+        log_P = -gap / self.tau - log_Z[..., None]
         return log_P if self.mask is None else log_P.masked_fill(~self.mask[..., None, :], -math.inf)
 
-# %% ../../nbs/functional/165_parts.ipynb #b0f99b0e
+# %% ../../nbs/functional/165_parts.ipynb #6e262b2d
 def topk_in_parts(
     operator,  # what sorts
     part: Part,
@@ -255,8 +287,10 @@ def topk_in_parts(
     y = rows.mul(t)
     if hard:
         y = with_gradient_of(y, t)
-    values = turned(pick(parts, y, first, agreed_sum), sign)
-    at = pick(parts, t, first, summed), pick(parts, rows.Z[..., 0], first, summed).log()
+    of = levels(parts, t, first)
+    values = turned(pick_shared(parts, y, first, of, agreed_sum), sign)
+    at = pick_shared(parts, t, first, of, summed), pick_shared(parts, rows.Z[..., 0], first, of, summed).log()
+    at = *at, -(of.count - 1 - 2 * (first - of.place)) / (of.count - 1).clamp(min=1)
     s, mask = (v if v is None else v.reshape(*part.batch, v.shape[1]) for v in (turned(part.s, sign), part.mask))
     at = (v.reshape(*part.batch, k) for v in at)
     tau = rows.at.tau

@@ -74,7 +74,7 @@ def sums_outward(t, size, rows=None):
     left = (gap * (-step).clamp(min=0)).flip(-1).cumsum(-1).flip(-1)
     return torch.nn.functional.pad(right, (1, 0)) + torch.nn.functional.pad(left, (0, 1))
 
-# %% ../../nbs/rowwise/12_neuralsort.ipynb #9caf82b9
+# %% ../../nbs/rowwise/12_neuralsort.ipynb #34fe9bad
 _SHORT = switch("neuralsort: plain formula", 48, "n")
 _FEW = switch("neuralsort: plain formula, small sets", 1 << 14, "B n^2")
 
@@ -90,13 +90,15 @@ def falling(literal, t, size, rows, rank=None):
     return (literal - literal.detach()) - fall
 
 
+_UNIT = 2.0**-68  # of scores, in which 2^32 of them have sums of distances that do not overflow
+
+
 def _widely(s, tau):
     "s and tau in double precision; what has no wider type, in a unit in which sums of n^2 distances do not overflow."
     wide = torch.float64 if has_double(s) else s.dtype
     if s.dtype != wide:
         return s.to(wide), tau
-    unit = 2.0 ** (-4 - 2 * s.shape[-1].bit_length())
-    return s * unit, tau * unit
+    return s * _UNIT, tau * _UNIT
 
 # %% ../../nbs/rowwise/12_neuralsort.ipynb #10d30cf2
 class Sorted(NamedTuple):

@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['SoftSortPermutation', 'SoftSort', 'LaplacePermutation', 'WindowedPermutation']
 
-# %% ../../nbs/rowwise/11_softsort.ipynb #9c54a4ff
+# %% ../../nbs/rowwise/11_softsort.ipynb #145d3ec6
 import math
 from functools import partial
 from typing import TYPE_CHECKING, Callable
@@ -17,7 +17,7 @@ from ..core.checks import check_type, is_one_of
 from ..core.operators import Operator
 from ..core.permutation import SoftPermutation, patch_to
 from ..engine.dispatch import check_backend, choose, switch
-from ..engine.radix import permuted, stable_sort
+from ..engine.radix import leaning, leaning_rows, movement, permuted, shared, stable_sort, tie_means, ties_of
 from ..engine.scan import exp_mean, exp_scan, tau_tensor
 from .small import Law, SmallPermutation, is_small
 
@@ -54,10 +54,11 @@ def sort_scores(s, mask, descending):
     order = order.gather(-1, padded.byte().sort(dim=-1, stable=True).indices)  # a real score may be infinite too
     return s.gather(-1, order), order
 
-# %% ../../nbs/rowwise/11_softsort.ipynb #d29fef31
+# %% ../../nbs/rowwise/11_softsort.ipynb #dba1dbea
 class SoftSortPermutation(SoftPermutation):
     "SoftSort's rows as the definition says them, for any semi-metric: the plain twin of the faster ones."
     _sums_to_one = True
+    single = False  # whether single rows will be taken of all that are asked for
 
     def __init__(self,
         s: Tensor,  # scores, (..., n), in the compute dtype
@@ -72,25 +73,48 @@ class SoftSortPermutation(SoftPermutation):
         super().__init__(batch=s.shape[:-1], m=n, n=n, dtype=dtype, device=s.device, mask=mask)
         self.s, self.tau, self.d, self.descending = s, tau, d, descending
         self.t, self.order = sort_scores(s, mask, descending)
+        self.shares = isinstance(d, Power) and d.p == 1  # whether tied scores share the gradient of single rows
 
     if TYPE_CHECKING:
+        def _ties(self, rows): ...
         def _sorted(self, rows): ...
+        def _distance(self, rows, s: Tensor) -> Tensor: ...
         def _logits(self, rows: "Tensor | None") -> Tensor:
             ...
 
-# %% ../../nbs/rowwise/11_softsort.ipynb #1ef73333
+# %% ../../nbs/rowwise/11_softsort.ipynb #4682d5b1
 _SMALL = switch("softsort: plain formula", 1 << 16, "B n^2")  # of a batch of matrices, up to which it is the fastest
 
 
 @patch_to(SoftSortPermutation)
-def _sorted(self, rows):
-    return self.t if rows is None else self.t[..., rows]
+def _ties(self, rows):
+    "The runs of equal scores that share the gradient of single rows, with the slope of |t_i - s_j|, or None."
+    some = self.shares and (rows is not None or self.single)
+    ties = ties_of(self.t, self.row_mask) if some and self.device.type == "cpu" else None
+    return ties if ties is None or self.descending else ties._replace(side=-ties.side)
 
 
 @patch_to(SoftSortPermutation)
+def _sorted(self, rows):
+    ties = self._ties(rows)
+    t = self.t if ties is None else shared(self.t, ties)
+    return t if rows is None else t[..., rows]
+
+
+@patch_to(SoftSortPermutation)
+def _distance(self, rows, s):
+    "d(t_i, s) at `rows` for s (..., r or 1, n) or (..., r, 1), with the slope (93.2) at ties of single rows."
+    t, ties = self._sorted(rows)[..., None], self._ties(rows)
+    if ties is None:
+        return self.d(t, s)
+    side, gap = ties.side if rows is None else ties.side[..., rows], t - s
+    return torch.where(gap == 0, side[..., None] * gap, gap.abs())
+
+# %% ../../nbs/rowwise/11_softsort.ipynb #10584aed
+@patch_to(SoftSortPermutation)
 def _logits(self, rows):
     "-d(t_i, s_j) / tau at `rows`; -inf in the padded columns of real rows, so that every row has a finite one."
-    distance = self.d(self._sorted(rows).unsqueeze(-1), self.s.unsqueeze(-2))
+    distance = self._distance(rows, self.s.unsqueeze(-2))
     tau = self.tau
     if isinstance(tau, Tensor):
         tau = tau[..., None]
@@ -103,7 +127,7 @@ def _logits(self, rows):
     real = self.row_mask if rows is None else self.row_mask[..., rows]
     return logits.masked_fill(real[..., :, None] & ~self.mask[..., None, :], -math.inf)
 
-# %% ../../nbs/rowwise/11_softsort.ipynb #095c8dae
+
 @patch_to(SoftSortPermutation)
 def _log_rows(self, rows):
     return self._logits(rows).log_softmax(-1)
@@ -117,7 +141,6 @@ def _dense(self, rows):
 @patch_to(SoftSortPermutation)
 def _hard(self, rows):
     return self.order if rows is None else self.order[..., rows]
-
 
 # %% ../../nbs/rowwise/11_softsort.ipynb #a3c3b692
 def check_simplex(simplex):
@@ -178,7 +201,7 @@ class SoftSort(Operator, name="softsort"):
         ) -> SoftPermutation:
             ...
 
-# %% ../../nbs/rowwise/11_softsort.ipynb #49f7f791
+# %% ../../nbs/rowwise/11_softsort.ipynb #3c7efd47
 def _rising(P):
     "The sorted scores of P as a scan takes them, from the smallest up: with the other sign if P sorts downwards."
     return -P.t if P.descending else P.t
@@ -195,19 +218,25 @@ class LaplacePermutation(SoftSortPermutation):
         return exp_mean(_rising(self), x, tau, size, self.backend)
 
     def _matmul(self, x, rows):
-        y, _ = self._mean(permuted(x, self.order))
+        "P[rows] x for x (..., n, d)."
+        x = permuted(x, self.order)
+        y, Z = self._mean(x)
+        ties = self._ties(rows)
+        y = y if ties is None else leaning(y, x, self.t, ties, 1 / (self.tau * Z))
         return y if rows is None else y[..., rows, :]
 
     if TYPE_CHECKING:
         def _Z(self, rows: "Tensor | None") -> Tensor:
             ...
 
-# %% ../../nbs/rowwise/11_softsort.ipynb #ac13471b
+# %% ../../nbs/rowwise/11_softsort.ipynb #85692b59
 @patch_to(LaplacePermutation)
 def _Z(self, rows):
     "The normalisers of (11.4) at `rows`."
     no_payload = self.t.detach()[..., None][..., :0]
     _, Z = self._mean(no_payload)
+    ties = self._ties(rows)
+    Z = Z if ties is None else tie_means(Z[..., None], ties)[..., 0]
     return Z if rows is None else Z[..., rows]
 
 
@@ -217,10 +246,16 @@ def _rmatmul(self, y, rows):
     if rows is not None:
         y = y.new_zeros(*y.shape[:-2], self.n, y.shape[-1]).index_add(-2, rows, y)
     tau = self.tau[..., 0] if isinstance(self.tau, Tensor) else self.tau
-    x = exp_scan(_rising(self), y / self._Z(None)[..., None], tau, backend=self.backend)
+    Z, ties = self._Z(None)[..., None], self._ties(rows)
+    if ties is None:
+        x = exp_scan(_rising(self), y / Z, tau, backend=self.backend)
+    else:
+        w, moved = y / tie_means(Z, ties), movement(self.t)[..., None]
+        pull = tie_means((ties.side * ties.count / self.tau)[..., None] * w, ties) * (moved - tie_means(moved, ties))
+        x = exp_scan(_rising(self), tie_means(w, ties), tau, backend=self.backend) + pull
     return torch.zeros_like(x).scatter(-2, self.order[..., None].expand(x.shape), x)
 
-# %% ../../nbs/rowwise/11_softsort.ipynb #afe28022
+# %% ../../nbs/rowwise/11_softsort.ipynb #ba022b16
 _FEW = switch("softsort: plain matrix", 1 << 19, "B n^2")  # up to which no kernel writes it faster
 
 
@@ -238,7 +273,7 @@ def _log_prob(self, target, rows):
         s, t = (-self.s if self.descending else self.s), _rising(self).detach()
         log_p = laplace_log_prob(s, t, self.order, tau, size, target, self.backend or "")
     else:
-        log_p = -(self._sorted(rows) - of(self.s)).abs() / self.tau - self._Z(rows).log()
+        log_p = -self._distance(rows, of(self.s)[..., None])[..., 0] / self.tau - self._Z(rows).log()
     return log_p if self.mask is None else log_p.masked_fill(~of(self.mask), -math.inf)
 
 
@@ -250,7 +285,9 @@ def _dense(self, rows):
     from softsortlib.rowwise.softsort_matrix import laplace_matrix
     tau = tau_tensor(self.tau[..., 0] if isinstance(self.tau, Tensor) else self.tau, self.t, self.batch)
     s = self.s if self.mask is None else self.s.masked_fill(~self.mask, math.inf)
-    return laplace_matrix(s, self._sorted(rows), tau, self._Z(rows), self.backend)
+    t, ties = self._sorted(rows), self._ties(rows)
+    P = laplace_matrix(s, t, tau, self._Z(rows), self.backend)
+    return P if ties is None else leaning_rows(P, s, t, ties.side / self.tau, rows)
 
 # %% ../../nbs/rowwise/11_softsort.ipynb #dab21537
 class WindowedPermutation(SoftSortPermutation):
@@ -337,7 +374,7 @@ def _small_squares(s, tau, d, descending, dtype, mask):
     twin = partial(SoftSortPermutation, d=d, descending=descending, dtype=dtype, mask=mask)
     return SmallPermutation(s, tau, descending, dtype, mask, Law.SQUARES, twin)
 
-# %% ../../nbs/rowwise/11_softsort.ipynb #998f339b
+# %% ../../nbs/rowwise/11_softsort.ipynb #02bcf448
 _LONG = switch("softsort: sums", 500, "n")  # scores from which sums may be faster than windows
 
 
@@ -347,7 +384,9 @@ def _soft_permutation(self, s, tau, mask, dtype):
     args = s, tau, self._d, self.descending, dtype, mask
     if self.simplex != "softmax":
         from softsortlib.rowwise.sparse_rows import SparseRows
-        return SparseRows(SoftSortPermutation(*args), self.simplex)
+        rows = SoftSortPermutation(*args)
+        rows.shares = False
+        return SparseRows(rows, self.simplex)
     if self.power == 1 and self.distance is None:
         return _laplace(self, *args)
     if self.power == 2 and self.backend is None and self.distance is None and is_small(s, _SQUARES):
