@@ -14,7 +14,6 @@ import torch
 from torch import Tensor, nn
 
 from ..core.checks import check_mask, check_scores, compute_dtype, full_precision, is_one_of, zero_outside
-from ..core.operators import check_tau
 from ..engine.dispatch import choose
 from ..ranks.sigmoid import tau_column
 from .masks import LaplaceTopK, TopKMask, get_topk_mask
@@ -49,37 +48,6 @@ def _balance(p, indices, mask):
     counts = p.new_zeros(n).index_add(0, indices.flatten(), kept.expand(indices.shape).flatten())
     mean = (p * kept).reshape(-1, n).sum(0) / tokens
     return n * (counts / (k * tokens) * mean).sum()
-
-# %% ../../nbs/selection/104_router.ipynb #f2a4d799
-class TopKRouter(nn.Module):
-    """A router for mixtures of experts: hard choice forward, the gradient of a soft mask backward (104.1, 104.2).
-
-    Raise `TypeError` or `ValueError` for a parameter that does not fit."""
-    def __init__(self,
-        k: int,  # experts for a token
-        method: "str | TopKMask" = "sparse",  # the soft mask of the backward pass, or its name
-        tau: "float | Tensor | None" = 1.0,  # its temperature; None: from the spread of the logits (6.1)
-        balance: float = 0.0,  # weight of the loss of balance (104.3)
-    ):
-        super().__init__()
-        if isinstance(k, bool) or not isinstance(k, int) or k < 1:
-            raise ValueError(f"k must be a positive int, got {k!r}")
-        if not isinstance(balance, (int, float)) or balance < 0:
-            raise ValueError(f"balance must be a number from 0 on, got {balance!r}")
-        self.k, self.balance = k, balance
-        named = isinstance(method, str)
-        self.mask = get_topk_mask(method, k=k, tau=tau) if named else get_topk_mask(method)
-
-    def extra_repr(self) -> str:
-        "k and the weight of the loss."
-        return f"k={self.k}, balance={self.balance}"
-
-    def forward(self,
-        logits: Tensor,  # scores of the experts, (..., n), floating point
-        mask: "Tensor | None" = None,  # bool, (..., n), True = an expert that may be chosen
-    ) -> Routing:
-        "Choose k experts for each token; raise `TypeError` or `ValueError` when the input does not fit."
-        return _route(self, logits, mask)
 
 # %% ../../nbs/selection/104_router.ipynb #d74b975f
 def _take_turns(places, asks, k, n, room):
@@ -161,29 +129,6 @@ def _through_mask(router, s, mask):
     indices = z.detach().topk(router.k).indices
     weights = _gates(p, router.mask(s, mask), indices)
     return weights if mask is None else weights * mask.gather(-1, indices), indices, p
-
-# %% ../../nbs/selection/104_router.ipynb #107e88c4
-def _in_one_pass(router, s, gate):
-    "The same by the kernels, without a mask; the probabilities are None unless they are asked for."
-    tau = tau_column(router.mask._temperature(s, None), s)
-    weights, place = route(s, tau, router.k, int(gate))
-    return weights, place[..., :-1], s.softmax(-1) if router.balance else None
-
-def _route(router, logits, mask):
-    "What `TopKRouter` does."
-    check_scores(logits, "logits")
-    if router.k > logits.shape[-1]:
-        raise ValueError(f"k must be at most the number of experts, {logits.shape[-1]}, got {router.k}")
-    mask = check_mask(mask, logits)
-    s = zero_outside(logits.to(compute_dtype(logits.dtype)), mask, -1)
-    gate = _gate_of(router.mask, router.k, s) if mask is None else None
-    with full_precision(s):
-        if gate is None:
-            weights, indices, p = _through_mask(router, s, mask)
-        else:
-            weights, indices, p = _in_one_pass(router, s, gate)
-        loss = router.balance * _balance(p, indices, mask) if router.balance else s.new_zeros(())
-    return Routing(weights.to(logits.dtype), indices, loss)
 
 # %% ../../nbs/selection/104_router.ipynb #b0b3597e
 def _admitted(router, places, mask, n):
