@@ -54,7 +54,7 @@ class _Hooks(Multiplies):
         def _hard_mean(self) -> Tensor: ...
         def _mean_positions(self) -> Tensor: ...
 
-# %% ../../nbs/core/00_permutation.ipynb #ab760401
+# %% ../../nbs/core/00_permutation.ipynb #f00b81e7
 _Rows = slice | list[int] | Tensor
 
 class _Methods(_Hooks):

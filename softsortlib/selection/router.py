@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['Routing', 'TopKRouter']
 
-# %% ../../nbs/selection/104_router.ipynb #d3cddd61
+# %% ../../nbs/selection/104_router.ipynb #a0e8dc94
 import math
 from fractions import Fraction
 from typing import NamedTuple
@@ -77,7 +77,7 @@ def _check_router(k, balance, capacity, overflow):
     if not is_one_of(overflow, ("drop", "next")):
         raise ValueError(f"overflow must be 'drop' or 'next', got {overflow!r}")
 
-# %% ../../nbs/selection/104_router.ipynb #d61cba4f
+# %% ../../nbs/selection/104_router.ipynb #cbe3baad
 class TopKRouter(nn.Module):
     """A router for mixtures of experts: hard choice forward, the gradient of a soft mask backward (104.1, 104.2).
 
@@ -150,7 +150,7 @@ def _sent_on(router, s, mask):
     p = z.softmax(-1)
     return _gates(p, router.mask(s, mask), indices, taken), indices, p, places[..., :router.k]
 
-# %% ../../nbs/selection/104_router.ipynb #224a33b2
+# %% ../../nbs/selection/104_router.ipynb #01b052ce
 def _in_one_pass(router, s, gate):
     "The same by the kernels, without a mask; the probabilities are None unless they are asked for."
     tau = tau_column(router.mask._temperature(s, None), s)
