@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['plackett_luce_log_prob', 'gumbel_noise', 'Stochastic', 'SampleMean']
 
-# %% ../../nbs/core/04_stochastic.ipynb #fd58d716
+# %% ../../nbs/core/04_stochastic.ipynb #1826c10a
 import math
 
 import torch
@@ -17,7 +17,6 @@ from softsortlib.core.checks import (
 )
 from .operators import Operator, get_operator, twin_of
 from .permutation import SoftPermutation
-from ..engine.dispatch import has_double
 
 # %% ../../nbs/core/04_stochastic.ipynb #713dbac6
 def _check_perm(perm, scores):
@@ -70,6 +69,13 @@ class _OrderLogProb(torch.autograd.Function):
         with forward_ad._set_fwd_grad_enabled(True):                                  # so that the tangent has tangents
             x = forward_ad.unpack_dual(ctx.saved_tensors[0]).primal
             return (t * _chosen_slope(x)).sum(-1)
+
+# %% ../../nbs/core/04_stochastic.ipynb #bd02ed37
+def has_double(x: Tensor) -> bool:
+    "Whether the device of `x` computes in double precision."
+    if x.device.type == "xpu":
+        return bool(getattr(torch.xpu.get_device_properties(x.device), "has_fp64", False))
+    return x.device.type != "mps"
 
 # %% ../../nbs/core/04_stochastic.ipynb #ee45bff4
 def plackett_luce_log_prob(
