@@ -84,7 +84,7 @@ def _without_tangents(kernel):
         return kernel(keyset, *args)
     return call
 
-# %% ../../nbs/engine/92_autograd.ipynb #b555eca6
+# %% ../../nbs/engine/92_autograd.ipynb #64b04789
 class CustomOp:
     "The function `f` under a name that torch knows: calls `f` if nothing is tracing, otherwise the dispatcher."
     def __init__(self, f, name, schema=None):

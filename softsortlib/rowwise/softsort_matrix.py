@@ -126,7 +126,7 @@ def _laplace_numba(s, t, tau, Z):
     spread_rows(_laplace_rows, units, P.numel(), *arrays(s, t, tau.double(), Z, P))
     return P
 
-# %% ../../nbs/rowwise/16_softsort_matrix.ipynb #b470c2f9
+# %% ../../nbs/rowwise/16_softsort_matrix.ipynb #47b5411e
 def _back_numba(G, s, t, tau, Z, learn):
     "(16.2) by the kernel of the CPU; the gradient to tau only if `learn`."
     units = tau.numel() * -(-t.shape[-1] // _ROWS)
@@ -148,7 +148,7 @@ _laplace_backward = mechanism(
     "softsortlib.rowwise.softsort_triton.softsort_matrix_back_triton", batch="tau", again=_grads_in_parts,
 )
 
-# %% ../../nbs/rowwise/16_softsort_matrix.ipynb #6b6c5de2
+# %% ../../nbs/rowwise/16_softsort_matrix.ipynb #67798bc8
 _laplace = mechanism(
     "laplace(s, t, tau, Z, str backend) -> P", __name__, _laplace_plain, _laplace_numba,
     "softsortlib.rowwise.softsort_triton.softsort_matrix_triton", batch="tau",
