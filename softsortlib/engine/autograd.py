@@ -84,7 +84,7 @@ def _without_tangents(kernel):
         return kernel(keyset, *args)
     return call
 
-# %% ../../nbs/engine/92_autograd.ipynb #b555eca6
+# %% ../../nbs/engine/92_autograd.ipynb #64b04789
 class CustomOp:
     "The function `f` under a name that torch knows: calls `f` if nothing is tracing, otherwise the dispatcher."
     def __init__(self, f, name, schema=None):
@@ -94,7 +94,8 @@ class CustomOp:
         self.setup = _save_nothing
         self.library = name
         library = _library(name)
-        library.define(self.__name__ + (schema or infer_schema(f, mutates_args=())), tags=(torch.Tag.pt2_compliant_tag,))
+        schema = schema or infer_schema(f, mutates_args=())
+        library.define(self.__name__ + schema, tags=(torch.Tag.pt2_compliant_tag,))
         library.impl(self.__name__, f, "CompositeExplicitAutograd")
         self.overload = getattr(getattr(torch.ops, namespace), self.__name__).default
         rules = Info(lambda ctx, *grads: self.backward(ctx, *grads),

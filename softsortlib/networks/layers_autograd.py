@@ -100,14 +100,12 @@ def _see_backward_triton(gd, s, d, tau, lam, size, kind, sigmoid, trick):
     "The kernels of chapter 28."
     return _gpu.triton_differences_backward(gd, d, s, tau, lam, size, kind, sigmoid, trick)
 
-# %% ../../nbs/networks/27_layers_autograd.ipynb #2378862d
 network_pull = mechanism(
-    "network_differences_backward(gd, s, d, tau, lam, size, str kind, str sigmoid, bool trick) -> s, tau, lam", __name__,
-    plain=_see_backward_plain, cpu=_see_backward_numba, gpu=_see_backward_triton,
+    "network_differences_backward(gd, s, d, tau, lam, size, str kind, str sigmoid, bool trick) -> s, tau, lam",
+    __name__, plain=_see_backward_plain, cpu=_see_backward_numba, gpu=_see_backward_triton,
     on="s", batch="size", dtypes=KNOWN, again=_see_backward_plain,
 )
 
-# %% ../../nbs/networks/27_layers_autograd.ipynb #0c4aec44
 network_differences = mechanism(
     "network_differences(s, tau, lam, size, str kind, str sigmoid, bool trick) -> d", __name__,
     plain=_see_plain, cpu=_see_numba, gpu=_see_triton, batch="size", dtypes=KNOWN,
@@ -152,15 +150,14 @@ def _arguments_backward_triton(gv, s, d, tau, lam, size, kind, sigmoid, trick):
     "The kernels of chapter 28."
     return _gpu.triton_differences_backward(gv, d, s, tau, lam, size, kind, sigmoid, trick, True)
 
-# %% ../../nbs/networks/27_layers_autograd.ipynb #cefd4221
 _arguments_backward = mechanism(
     "network_arguments_backward(gv, s, d, tau, lam, size, str kind, str sigmoid, bool trick) -> s, tau, lam", __name__,
-    plain=_arguments_backward_plain, cpu=_arguments_backward_numba, gpu=_arguments_backward_triton, on="s", batch="size",
-    dtypes=KNOWN,
+    plain=_arguments_backward_plain, cpu=_arguments_backward_numba, gpu=_arguments_backward_triton,
+    on="s", batch="size", dtypes=KNOWN,
     cpu_if=lambda d: has_kernel(d), again=_arguments_backward_plain,
 )
 
-# %% ../../nbs/networks/27_layers_autograd.ipynb #dc4eeb9d
+# %% ../../nbs/networks/27_layers_autograd.ipynb #523bd561
 def keep_differences(ctx, inputs, output):
     "Keep the inputs and the differences."
     ctx.save_for_backward(*inputs[:4], output[0])
@@ -184,6 +181,7 @@ def grad_arguments(ctx, gd, gv):
         of_d = gs.to(s), gtau, glam
     return *(_sum_or_none(of_v, of_d) or (None,) * 3), None, None, None, None
 
+# %% ../../nbs/networks/27_layers_autograd.ipynb #cd800f47
 def arguments_outline(s, tau, kind):
     "What comes out: the differences in the dtype of tau, the arguments in that of s."
     shape = *s.shape[:-1], sorting_size(kind, s.shape[-1])
@@ -252,7 +250,6 @@ def _send_backward_triton(gy, v, x, size, kind, sigmoid, reverse):
     sums, gx = _gpu.triton_layers_backward(gy, keep, swap, x, kind, reverse)
     return _gpu.triton_slopes(sums, v, size, kind, n, sigmoid), gx
 
-# %% ../../nbs/networks/27_layers_autograd.ipynb #b699297c
 _send_in_parts = in_parts(_send_backward_plain, 4, 1, {0: -1, 2: -1}, (None, -1), 1 << 20)
 _send_backward = mechanism(
     "network_send_backward(gy, v, x, size, str kind, str sigmoid, bool reverse) -> v, x", __name__,
@@ -260,7 +257,6 @@ _send_backward = mechanism(
     dtypes=KNOWN, again=_send_in_parts,
 )
 
-# %% ../../nbs/networks/27_layers_autograd.ipynb #3c227968
 network_send = mechanism(
     "network_send(v, x, size, str kind, str sigmoid, bool reverse) -> y=x", __name__,
     plain=_send_plain, cpu=_send_numba, gpu=_send_triton, batch="size",
@@ -296,14 +292,12 @@ def _matrix_backward_triton(gP, v, size, kind, sigmoid):
     "The kernels of chapter 28."
     return _send_backward_triton(gP, v, None, size, kind, sigmoid, False)[0]
 
-# %% ../../nbs/networks/27_layers_autograd.ipynb #cc365ad8
 _matrix_backward = mechanism(
     "network_matrix_backward(gP, v, size, str kind, str sigmoid) -> v", __name__,
     plain=_matrix_backward_plain, cpu=_matrix_backward_numba, gpu=_matrix_backward_triton, on="v", batch="size",
     dtypes=KNOWN, again=_matrix_backward_plain,
 )
 
-# %% ../../nbs/networks/27_layers_autograd.ipynb #519187e5
 network_matrix = mechanism(
     "network_matrix(v, size, str kind, str sigmoid, int n) -> P", __name__,
     plain=_matrix_plain, cpu=_matrix_numba, gpu=_matrix_triton, batch="size",

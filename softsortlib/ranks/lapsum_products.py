@@ -218,7 +218,7 @@ def _grads_torch(gy, s, tau, x, order, real):
     of_s = torch.zeros_like(pull).scatter(-1, order, pull)
     return lapsum._scanned_back(P, gy, None), of_s.to(s.dtype), of_tau.to(tau.dtype)
 
-# %% ../../nbs/ranks/46_lapsum_products.ipynb #f0199ebe
+# %% ../../nbs/ranks/46_lapsum_products.ipynb #40048dab
 _gpu = Later("softsortlib.ranks.lapsum_rows_triton")
 
 def _grads_numba(gy, s, tau, x, order, real):
@@ -226,7 +226,8 @@ def _grads_numba(gy, s, tau, x, order, real):
     return *product_grads_numba(gy, s, tau, x, order, real), torch.zeros_like(tau)
 
 _grads = mechanism(
-    "lapsum_product_backward(gy, s, tau, x, order, real, bool learn) -> x, s, tau", __name__, _grads_torch, _grads_numba,
+    "lapsum_product_backward(gy, s, tau, x, order, real, bool learn) -> x, s, tau", __name__,
+    _grads_torch, _grads_numba,
     lambda gy, s, tau, x, order, real, learn: _gpu.grads_triton(gy, s, tau, x, order, real, learn)[:3],
     cpu_if=lambda learn: not learn, again=_grads_torch,
 )
@@ -242,11 +243,15 @@ product = mechanism(
     "softsortlib.ranks.lapsum_rows_triton.product_triton", gradient=_grads,  # Prop 46.1
 )
 
-# %% ../../nbs/ranks/46_lapsum_products.ipynb #ab7925d0
+# %% ../../nbs/ranks/46_lapsum_products.ipynb #7d53e11e
 def _both_grads(gx, s, tau, y, order, real, learn):
     "The gradients of P^T y to s, tau and y, which is P gx."
     _, gs, gtau = _grads.operator(y, s, tau, gx, order, real, learn)
     return gs, gtau, product.operator(s, tau, gx, order, real)
+
+def _both_triton(gx, s, tau, y, order, real, learn):
+    "The same on a GPU, where both read the same sums."
+    return _gpu.grads_triton(y, s, tau, gx, order, real, learn, multiply=True)[1:]
 
 def _both_again(gx, s, tau, y, order, real):
     "The same in torch."
@@ -255,8 +260,7 @@ def _both_again(gx, s, tau, y, order, real):
 
 _both = mechanism(
     "lapsum_back_product_backward(gx, s, tau, y, order, real, bool learn) -> s, tau, y", __name__, _both_grads,
-    gpu=lambda gx, s, tau, y, order, real, learn: _gpu.grads_triton(y, s, tau, gx, order, real, learn, multiply=True)[1:],
-    again=_both_again,  # on a GPU both read the same sums
+    gpu=_both_triton, again=_both_again,
 )
 back_product = mechanism(
     "lapsum_back_product(s, tau, y, order, real) -> x=y", __name__,

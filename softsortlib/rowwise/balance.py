@@ -192,7 +192,7 @@ def balanced_back_numba(g, t, x, tau, size, z):
     spread_rows(_balanced_back_rows, len(rows[0]), 64 * z.numel(), *arrays(*rows))
     return gt, gx
 
-# %% ../../nbs/rowwise/187_balance.ipynb #3fc74992
+# %% ../../nbs/rowwise/187_balance.ipynb #87224f30
 LONGEST = switch("balance: one program", 1024, "gpu n")  # scores of a list that one program of a GPU holds
 
 
@@ -208,8 +208,9 @@ def _again(g, t, x, tau, size, z, backend):
 
 
 _balanced_backward = mechanism(
-    "laplace_balanced_backward(g, t, x, tau, size, z, str backend) -> t, x", __name__, balanced_grads, balanced_back_numba,
-    "softsortlib.rowwise.balance_triton.balanced_back_triton", batch="tau", gpu_if=_fits, again=_again,
+    "laplace_balanced_backward(g, t, x, tau, size, z, str backend) -> t, x", __name__,
+    balanced_grads, balanced_back_numba, "softsortlib.rowwise.balance_triton.balanced_back_triton", batch="tau",
+    gpu_if=_fits, again=_again,
 )
 
 # %% ../../nbs/rowwise/187_balance.ipynb #887379e1

@@ -160,7 +160,7 @@ def _matrix_numba(s, t, tau, p):
     spread_rows(_power_rows, _units(t, tau), P.numel(), s, t, temperatures, p, out)
     return P
 
-# %% ../../nbs/rowwise/191_power_matrix.ipynb #40af46f8
+# %% ../../nbs/rowwise/191_power_matrix.ipynb #82e79b7b
 def _back_numba(G, s, t, tau, p, learn):
     "The gradients (191.3) to s, t and, if `learn`, to tau by the kernel of the CPU."
     units = _units(t, tau)
@@ -174,17 +174,16 @@ def _back_numba(G, s, t, tau, p, learn):
 
 _grads_in_parts = in_parts(_plain_grads, 4, 1, {0: -2, 2: -1}, (None, -1, None))
 _matrix_backward = mechanism(
-    "power_matrix_backward(G, s, t, tau, float p, bool learn, str backend) -> s, t, tau", __name__, _plain_grads, _back_numba,
-    batch="tau", again=_grads_in_parts,
+    "power_matrix_backward(G, s, t, tau, float p, bool learn, str backend) -> s, t, tau", __name__,
+    _plain_grads, _back_numba, batch="tau", again=_grads_in_parts,
 )
 
-# %% ../../nbs/rowwise/191_power_matrix.ipynb #6b44c2c3
+# %% ../../nbs/rowwise/191_power_matrix.ipynb #1d9e09dd
 _matrix = mechanism(
     "power_matrix(s, t, tau, float p, str backend) -> P", __name__, _plain_matrix, _matrix_numba, batch="tau",
     fake=lambda s, t: s.new_empty(*t.shape, s.shape[-1]), gradient=_matrix_backward,
 )
 
-# %% ../../nbs/rowwise/191_power_matrix.ipynb #7eb70ff0
 def power_matrix(
     s: Tensor,  # columns, (..., n); infinity gives a column of zeros
     t: Tensor,  # rows, (..., m), each of them one of the columns

@@ -126,7 +126,7 @@ def _laplace_numba(s, t, tau, Z):
     spread_rows(_laplace_rows, units, P.numel(), *arrays(s, t, tau.double(), Z, P))
     return P
 
-# %% ../../nbs/rowwise/16_softsort_matrix.ipynb #b470c2f9
+# %% ../../nbs/rowwise/16_softsort_matrix.ipynb #47b5411e
 def _back_numba(G, s, t, tau, Z, learn):
     "(16.2) by the kernel of the CPU; the gradient to tau only if `learn`."
     units = tau.numel() * -(-t.shape[-1] // _ROWS)
@@ -134,7 +134,8 @@ def _back_numba(G, s, t, tau, Z, learn):
     gt = t.new_empty(t.shape)
     gtau = tau.new_empty(units, dtype=torch.float64)
     gZ = t.new_empty(t.shape)
-    spread_rows(_laplace_back_rows, units, G.numel(), *arrays(G, s, t, tau.double(), Z), learn, *arrays(gs, gt, gtau, gZ))
+    spread_rows(_laplace_back_rows, units, G.numel(), *arrays(G, s, t, tau.double(), Z), learn,
+                *arrays(gs, gt, gtau, gZ))
     parts = units // max(1, tau.numel())
     gs = gs.view(-1, parts, s.shape[-1]).sum(1).view(s.shape)
     gtau = gtau.view(-1, parts).sum(1).to(tau.dtype)
@@ -147,14 +148,13 @@ _laplace_backward = mechanism(
     "softsortlib.rowwise.softsort_triton.softsort_matrix_back_triton", batch="tau", again=_grads_in_parts,
 )
 
-# %% ../../nbs/rowwise/16_softsort_matrix.ipynb #6b6c5de2
+# %% ../../nbs/rowwise/16_softsort_matrix.ipynb #67798bc8
 _laplace = mechanism(
     "laplace(s, t, tau, Z, str backend) -> P", __name__, _laplace_plain, _laplace_numba,
     "softsortlib.rowwise.softsort_triton.softsort_matrix_triton", batch="tau",
     fake=lambda s, t: s.new_empty(*t.shape, s.shape[-1]), gradient=_laplace_backward,
 )
 
-# %% ../../nbs/rowwise/16_softsort_matrix.ipynb #890a16a9
 def laplace_matrix(
     s: Tensor,  # columns, (..., n); infinity gives a column of zeros
     t: Tensor,  # rows, (..., m)
