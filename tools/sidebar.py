@@ -37,7 +37,7 @@ PLAN = [                                                    # (title, page) or (
     ("API", ["api.ipynb", *(f"api/{part}.ipynb" for part in API), "api/*.ipynb"]),
     ("Internals", [("The engine", ["engine/index.ipynb", *of("engine")]),
                    *((f"{DOORS[part]} (engine)", of(part)) for part in DEFINITIONS)]),
-    ("Project", ["citing.ipynb", "package.ipynb", "notation.ipynb", "references.ipynb", "changelog.md", "contributing.md", "06_testing.ipynb", "house.md"]),
+    ("Project", ["citing.ipynb", "package.ipynb", "notation.ipynb", "references.ipynb", "changelog.md", "contributing.md", "07_testing.ipynb", "house.md"]),
 ]
 
 def entries(plan, nbs, used, pad=""):
