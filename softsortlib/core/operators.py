@@ -65,7 +65,7 @@ def check_flags(**flags):
         if not isinstance(value, bool):
             raise TypeError(f"{name} must be True or False, got {value!r}")
 
-# %% ../../nbs/core/01_operators.ipynb #314505e6
+# %% ../../nbs/core/01_operators.ipynb #41ca4a06
 S = TypeVar("S", bound="Scored")
 
 
@@ -115,7 +115,7 @@ def _shown(value):
         return repr(value)
     return f"{value.item():.4g}" if value.numel() == 1 else f"Tensor{tuple(value.shape)}"
 
-# %% ../../nbs/core/01_operators.ipynb #be67a2ad
+# %% ../../nbs/core/01_operators.ipynb #6c3dacfc
 @patch_to(Scored)
 def _at_spread(self, width, count):
     "The temperature (6.1) of sets with a spread (..., 1) and so many elements, a number or (..., 1)."
@@ -147,7 +147,7 @@ def facing(self, descending):
     other.descending = descending
     return other
 
-# %% ../../nbs/core/01_operators.ipynb #58b851cb
+# %% ../../nbs/core/01_operators.ipynb #a61be3db
 class Operator(Scored):
     """Base of all operators: a module from scores (..., n) to a `SoftPermutation` (..., m, n).
 

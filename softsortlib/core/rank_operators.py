@@ -22,7 +22,7 @@ def check_ranks_fit(scores):
         raise ValueError(f"ranks of n = {n} scores do not fit {scores.dtype}, whose largest number is {largest:.0f}: "
                          "rank scores.float()")
 
-# %% ../../nbs/core/03_rank_operators.ipynb #8bbfe225
+# %% ../../nbs/core/03_rank_operators.ipynb #26c0bc96
 class RankOperator(Scored):
     """Base of the rank-only operators: a module from scores (..., n) to soft ranks (..., n), counted from one.
 

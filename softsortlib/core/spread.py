@@ -16,7 +16,7 @@ from .checks import is_concrete
 from ..engine.autograd import in_func, watched
 from ..engine.compile import arrays, jit, one_batch, spread_rows
 
-# %% ../../nbs/core/06_spread.ipynb #8ac67cfd
+# %% ../../nbs/core/06_spread.ipynb #afd57f77
 def _shared(s, value, real):
     "Ones where the real scores s (..., n) equal value (..., 1), shared out among them."
     hit = (real & (s == value)).to(s.dtype)
@@ -78,7 +78,7 @@ def _select(w, lo, hi, k):
         else:
             return
 
-# %% ../../nbs/core/06_spread.ipynb #6184cabd
+# %% ../../nbs/core/06_spread.ipynb #ce05bc40
 @jit(lent=True)
 def _weigh(r, c, value, share):
     "Divide the share among the elements of r that equal the value, and add it to c."
@@ -90,7 +90,7 @@ def _weigh(r, c, value, share):
         if r[j] == value:
             c[j] += each
 
-# %% ../../nbs/core/06_spread.ipynb #57d2e927
+# %% ../../nbs/core/06_spread.ipynb #5716f9b7
 @jit(lent=True)
 def _neighbours(w, a, b):
     "The smallest and the largest of w[a+1:b]; w[b] and w[a] where there is none."
@@ -119,7 +119,7 @@ def _weigh_quartiles(r, c, w, m):
         _weigh(r, c, before, f)
     return True
 
-# %% ../../nbs/core/06_spread.ipynb #12449f5a
+# %% ../../nbs/core/06_spread.ipynb #7f0ba9a7
 @jit(lent=True)
 def _weigh_others(r, c, w, v):
     "(6.3) for r around v; w is room."
@@ -141,7 +141,7 @@ def _weigh_others(r, c, w, v):
             total += c[j]
     _weigh(r, c, v, -total)
 
-# %% ../../nbs/core/06_spread.ipynb #d6829fcc
+# %% ../../nbs/core/06_spread.ipynb #73c2bbc4
 @jit
 def weigh_rows(lo, hi, s, mask, c, base):
     "The weights c (B, n) of the rows lo..hi of s (B, n), mask (B, n) or (B, 0), and a score of each, base (B,)."
@@ -176,7 +176,7 @@ def spread_weights(s, mask):
     plain = not is_concrete(s) or in_func() or watched((s, mask)) or not s.numel()
     return plain_weights(s, mask) if plain else fast_weights(s, mask)
 
-# %% ../../nbs/core/06_spread.ipynb #613c20fe
+# %% ../../nbs/core/06_spread.ipynb #de42d89a
 def spread(
     s: Tensor,  # scores, (..., n), single or double precision
     mask: "Tensor | None" = None,  # bool, (..., n), True = a real element
@@ -188,7 +188,7 @@ def spread(
         d = d.masked_fill(c == 0, 0)       # zero times infinity is NaN
     return (c * d).sum(-1, keepdim=True)
 
-# %% ../../nbs/core/06_spread.ipynb #df2d99e8
+# %% ../../nbs/core/06_spread.ipynb #254d5502
 def tau_of_spread(
     s: Tensor,  # scores, (..., n), single or double precision
     mask: "Tensor | None",  # bool, (..., n), True = a real element

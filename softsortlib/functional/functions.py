@@ -32,7 +32,7 @@ def is_rank_only(method):
         return method in RankOperator.names
     return isinstance(method, RankOperator)
 
-# %% ../../nbs/functional/50_functions.ipynb #f37796fb
+# %% ../../nbs/functional/50_functions.ipynb #25bb5735
 def _also(method):
     "What else a rank-only operator can do, or what its relative is called that has a soft permutation."
     if method == "laplace" or isinstance(method, LaplaceRank):
@@ -62,7 +62,7 @@ def sorter(
                         f"choose one of {', '.join(sorted(Operator.names))}")
     return oriented(method, Operator.names, tau, descending)
 
-# %% ../../nbs/functional/50_functions.ipynb #6aefd3e6
+# %% ../../nbs/functional/50_functions.ipynb #01686d97
 @on_lists(join_maps)
 def soft_permutation(
     x: Tensor,  # scores, any shape, floating point
@@ -83,7 +83,7 @@ def soft_permutation(
     P = sorter(method, tau, descending)(s, mask)
     return P.straight_through() if hard else P
 
-# %% ../../nbs/functional/50_functions.ipynb #884e64e9
+# %% ../../nbs/functional/50_functions.ipynb #7c5631aa
 def _list_kernel(s, offsets, method, tau, kernels):
     "The kernel of an operator, by its type, and the temperature, a number or (B,); None where there is none."
     operator = _KINDS[method]() if isinstance(method, str) and method in _KINDS else method
@@ -130,7 +130,7 @@ def _sorters():
     own = {name: cls for name, cls in RankOperator.names.items() if hasattr(cls, "sort")}
     return {**Operator.names, **own}
 
-# %% ../../nbs/functional/50_functions.ipynb #dc31d07e
+# %% ../../nbs/functional/50_functions.ipynb #ccf7c408
 @on_lists(join_items, _kernel_of_values)
 def soft_sort(
     x: Tensor,  # any shape, floating point
@@ -167,7 +167,7 @@ def _expected_position(P):
         return P.ranks()  # a transport plan with weights and milestones knows better
     return P._mean_positions()
 
-# %% ../../nbs/functional/50_functions.ipynb #dd33325b
+# %% ../../nbs/functional/50_functions.ipynb #44db23b0
 @on_lists(join_items, _kernel_of_ranks)
 def soft_rank(
     x: Tensor,  # any shape, floating point
@@ -198,7 +198,7 @@ def soft_rank(
         r = with_gradient_of(r, midranks(s.to(r.dtype), mask, descending))
     return moved_back(r.to(x.dtype), dim)
 
-# %% ../../nbs/functional/50_functions.ipynb #8beab6ba
+# %% ../../nbs/functional/50_functions.ipynb #69a35517
 @on_lists(join_items)
 def soft_argsort(
     x: Tensor,  # any shape, floating point
@@ -225,7 +225,7 @@ def soft_argsort(
         y = with_gradient_of(y, hard_sort(s, mask, descending)[1].to(y.dtype))
     return moved_back(y.to(x.dtype), dim)
 
-# %% ../../nbs/functional/50_functions.ipynb #80648c90
+# %% ../../nbs/functional/50_functions.ipynb #dde60ca7
 @on_lists(join_top)
 def soft_topk(
     x: Tensor,  # any shape, floating point
@@ -257,7 +257,7 @@ def soft_topk(
         P = P.straight_through()
     return moved_back(y, dim), P
 
-# %% ../../nbs/functional/50_functions.ipynb #83703c1d
+# %% ../../nbs/functional/50_functions.ipynb #e9e51b91
 @on_lists(join_items)
 def soft_topk_mask(
     x: Tensor,  # any shape, floating point

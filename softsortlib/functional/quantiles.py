@@ -153,7 +153,7 @@ def _quantile(x, q, dim, keepdim, interpolation, method, tau, mask, hard):
         y = y.unsqueeze(dim)
     return y[0] if alone else y
 
-# %% ../../nbs/functional/51_quantiles.ipynb #bf12be93
+# %% ../../nbs/functional/51_quantiles.ipynb #f0755dd8
 @on_lists(join_sets)
 def soft_quantile(
     x: Tensor,  # any shape, floating point
@@ -213,7 +213,7 @@ def _remains(s, mask, cut):
     shares = n.to(torch.float64 if has_double(s) else torch.float32)
     return (i >= (low * shares).long()) & (i < n - (high * shares).long())
 
-# %% ../../nbs/functional/51_quantiles.ipynb #19059aab
+# %% ../../nbs/functional/51_quantiles.ipynb #71ad074a
 @on_lists(join_sets)
 def soft_trimmed_mean(
     x: Tensor,  # any shape, floating point

@@ -88,12 +88,12 @@ def _log_tails(p, like):
         return like.new_zeros(len(p))
     return torch.stack([tensor_on(math.log(w) if w > 0 else -math.inf, like) for w in tails])
 
-# %% ../../nbs/losses/57_classification.ipynb #78f408d5
+# %% ../../nbs/losses/57_classification.ipynb #a90db9b9
 def _of_logits(tau, method):
     "The temperature of logits: one where none is given and the operator comes by its name."
     return 1.0 if tau is None and isinstance(method, str) else tau
 
-# %% ../../nbs/losses/57_classification.ipynb #31e6ef8b
+# %% ../../nbs/losses/57_classification.ipynb #5a4ec718
 def topk_loss(
     logits: Tensor,  # scores of n classes, (..., n)
     target: Tensor,  # the true class, long, (...); or the true classes, bool, (..., n)
@@ -132,7 +132,7 @@ def _warn_of_flat_ramps(excess, true):
         warn_at_call("the gradient of kind='ramp' is zero: every true class that ranks behind the first k is more than "
                      "one place behind, where the ramp is flat. Begin with kind='hinge'")
 
-# %% ../../nbs/losses/57_classification.ipynb #2b2ceeb9
+# %% ../../nbs/losses/57_classification.ipynb #374eb9d6
 def zero_one_loss(
     logits: Tensor,  # scores of n classes, (..., n)
     target: Tensor,  # the true class, long, (...); or the true classes, bool, (..., n)

@@ -208,7 +208,7 @@ def memberships(
     w = 0.5 + laplace_step((s - theta[:, None]) / column, 0)
     return torch.where(more[:, None], w, 1).masked_fill(~real, 0)
 
-# %% ../../nbs/losses/129_parts.ipynb #a264ae97
+# %% ../../nbs/losses/129_parts.ipynb #713158c0
 def ndcg_parts(part, y, party, k, gain, method, tau):
     "One minus (56.1) of each set, and whether it has a relevant element."
     N = sum(party.lengths)

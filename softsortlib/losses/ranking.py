@@ -60,7 +60,7 @@ def ratio_of(part, whole):
     "part / whole, zero where the whole is not positive."
     return part / whole.masked_fill(whole <= 0, math.inf)
 
-# %% ../../nbs/losses/56_ranking.ipynb #7ea0e4bb
+# %% ../../nbs/losses/56_ranking.ipynb #e91efbb3
 @over_lists()
 def approx_ndcg_loss(
     scores: Tensor,  # (..., n)

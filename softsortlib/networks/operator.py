@@ -229,7 +229,7 @@ def _hard(self, rows):
     hard = s.argsort(dim=-1, stable=True, descending=self.descending)
     return hard if rows is None else hard[..., rows]
 
-# %% ../../nbs/networks/22_operator.ipynb #90a141f6
+# %% ../../nbs/networks/22_operator.ipynb #b2ca4667
 class SortingNetwork(Operator, name="network"):
     """A sorting network with soft swaps (Petersen et al. 2021, 2022).
 
@@ -262,7 +262,7 @@ class SortingNetwork(Operator, name="network"):
         self.shown = (*self.shown, "swaps") if swaps != "soft" else self.shown
         self.softness = _SOFTNESS[sigmoid]
 
-# %% ../../nbs/networks/22_operator.ipynb #a38b18c5
+# %% ../../nbs/networks/22_operator.ipynb #a4e308d4
 _SOFTNESS = dict(logistic=0.023, gaussian=0.06, cauchy=0.008, reciprocal=0.0026, optimal=0.04)
 _SOFTNESS |= {f"{sigmoid}_phi": c / 2 for sigmoid, c in _SOFTNESS.items() if sigmoid != "logistic"}
 _SOFTNESS["logistic_phi"] = _SOFTNESS["logistic"]
@@ -279,7 +279,7 @@ def _at_spread(self, width, count):
         width = 20 * width / (count.clamp(min=1) if isinstance(count, Tensor) else count)
     return _bent(self.softness * width, self._bend())
 
-# %% ../../nbs/networks/22_operator.ipynb #50c48653
+# %% ../../nbs/networks/22_operator.ipynb #71d23b31
 _BACKENDS = (None, "torch", "numba", "triton")
 
 def _check_swaps(swaps):

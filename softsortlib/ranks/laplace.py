@@ -451,7 +451,7 @@ def _threshold_backward(ctx, g, _):
 
 _threshold = differentiable(_threshold_op, 4, _threshold_backward, _threshold_setup)
 
-# %% ../../nbs/ranks/42_laplace.ipynb #2679a12f
+# %% ../../nbs/ranks/42_laplace.ipynb #14e2a980
 _SOFTNESS = 0.06  # the temperature over the spread of a set, where none is given
 
 
@@ -478,7 +478,7 @@ def check_count(k, n=math.inf, batch=None):
         raise ValueError(f"k must be more than 0{most}, got {k}")
 
 
-# %% ../../nbs/ranks/42_laplace.ipynb #43d6d90d
+# %% ../../nbs/ranks/42_laplace.ipynb #e38a8f6f
 def lapsum_topk(
     scores: Tensor,  # (..., n), floating point
     k: "float | Tensor",  # how many, not always an integer; a tensor broadcasts over the batch
@@ -502,7 +502,7 @@ def lapsum_topk(
     one = isinstance(k, Tensor) or choose(s, "", triton=True) == "triton"
     return (_weights_op if one else _weights_of)(s, tau, count, mask).to(scores.dtype)
 
-# %% ../../nbs/ranks/42_laplace.ipynb #8e4e77cd
+# %% ../../nbs/ranks/42_laplace.ipynb #2eba762c
 class LapSumTopK(nn.Module):
     """A module from scores (..., n) to weights in [0, 1] that sum to k, (42.5; Struski et al. 2025).
 

@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['LapSumPermutation', 'LapSum']
 
-# %% ../../nbs/ranks/44_lapsum.ipynb #80eda168
+# %% ../../nbs/ranks/44_lapsum.ipynb #b46906b3
 import math
 from typing import NamedTuple
 
@@ -338,7 +338,7 @@ def _scanned_back(P, y, rows):
     out = (counted + below + above) * P.real[..., None]
     return torch.empty_like(out).scatter(-2, P.order[..., None].expand(out.shape), out).to(y)
 
-# %% ../../nbs/ranks/44_lapsum.ipynb #b7e6a153
+# %% ../../nbs/ranks/44_lapsum.ipynb #c41accd5
 _SMALL = switch("lapsum: entries made", 4096, "B n^2")  # entries of a matrix that is faster made than avoided
 
 def _is_small(P, rows):
@@ -374,7 +374,7 @@ def _rmatmul(self, y, rows):
         return back_product(*_sets(self, y))
     return _scanned_back(self._scan_once(), y, rows)
 
-# %% ../../nbs/ranks/44_lapsum.ipynb #04098594
+# %% ../../nbs/ranks/44_lapsum.ipynb #af713267
 class LapSum(Operator, name="lapsum"):
     """Soft permutation by cells of mass one under Laplace bumps (44.2; after LapSum, Struski et al. 2025).
 

@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['Permutahedron']
 
-# %% ../../nbs/ranks/43_permutahedron.ipynb #6a8e2854
+# %% ../../nbs/ranks/43_permutahedron.ipynb #d69a7680
 import math
 from typing import TYPE_CHECKING
 
@@ -263,7 +263,7 @@ def _soft_rank_backward(ctx, g, *_):
 
 _soft_rank = differentiable(_soft_rank_op, 3, _soft_rank_backward, _soft_rank_setup)
 
-# %% ../../nbs/ranks/43_permutahedron.ipynb #f83f9343
+# %% ../../nbs/ranks/43_permutahedron.ipynb #eb9c79c6
 class Permutahedron(RankOperator, name="permutahedron"):
     """Soft ranks and soft sorted values by projection onto the permutahedron (43.2; Blondel et al. 2020), O(n log n).
 
@@ -300,7 +300,7 @@ class Permutahedron(RankOperator, name="permutahedron"):
         s = s if mask is None else s.masked_fill(~mask, math.inf)
         return _soft_rank(s, tau_column(tau, s), real, self.regularization == "kl", self.backend)[0]
 
-# %% ../../nbs/ranks/43_permutahedron.ipynb #97abbb39
+# %% ../../nbs/ranks/43_permutahedron.ipynb #dae342f6
 _REACH = 2.0  # C: values farther apart than so many spreads merge
 
 
@@ -337,7 +337,7 @@ def _falling(self, s, tau, mask):
     behind = torch.arange(n, device=s.device) - kept.sum(-1, keepdim=True)
     return p.gather(-1, behind.remainder(n))
 
-# %% ../../nbs/ranks/43_permutahedron.ipynb #f38eaee7
+# %% ../../nbs/ranks/43_permutahedron.ipynb #4529e21b
 @patch_to(Permutahedron)
 def sort(self,
     scores: Tensor,  # (..., n), floating point

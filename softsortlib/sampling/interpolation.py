@@ -82,7 +82,7 @@ class BlackboxRank(RankOperator, name="blackbox"):
         step = tau.detach() if isinstance(tau, Tensor) else tau
         return _Difference.apply(s, torch.zeros_like(s)[None], step, None if mask is None else mask[None])
 
-# %% ../../nbs/sampling/113_interpolation.ipynb #41a4430f
+# %% ../../nbs/sampling/113_interpolation.ipynb #7085bfe1
 class ImplicitRank(RankOperator, name="implicit"):
     """Mean hard ranks of noisy scores with the gradient (113.3), implicit maximum likelihood (Niepert et al. 2021).
 

@@ -55,7 +55,7 @@ def _reverse(orders, mask):
     back = (mask.sum(-1, keepdim=True) - 1 - torch.arange(n, device=orders.device)) % n
     return orders.gather(-1, back.expand(orders.shape))
 
-# %% ../../nbs/sampling/111_perturbed.ipynb #3e47a28a
+# %% ../../nbs/sampling/111_perturbed.ipynb #01f47e21
 class Perturbed(Operator, name="perturbed"):
     """A mean of hard sorts of noisy scores, with the gradient of its expectation (Berthet et al. 2020).
 

@@ -50,7 +50,7 @@ def _keep(module, name, value):
     else:
         setattr(module, name, value)
 
-# %% ../../nbs/selection/100_masks.ipynb #48c36407
+# %% ../../nbs/selection/100_masks.ipynb #0c53d34b
 class TopKMask(Scored):
     """Base of the soft top-k masks: from scores (..., n) to weights in [0, 1], (..., n), that sum to k (100.1).
 

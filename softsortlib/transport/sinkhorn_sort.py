@@ -202,7 +202,7 @@ class _SinkhornMethods:
         def _single(self, P: SoftPermutation, s: Tensor) -> SoftPermutation: ...
         def _middle(self, x, y, a, b, tau): ...
 
-# %% ../../nbs/transport/31_sinkhorn_sort.ipynb #ab944b2e
+# %% ../../nbs/transport/31_sinkhorn_sort.ipynb #421294cb
 class SinkhornSort(_SinkhornMethods, Operator, name="sinkhorn"):
     """Soft sorting by regularised optimal transport to milestones (Cuturi, Teboul & Vert 2019, algorithm 2).
 
@@ -235,7 +235,7 @@ class SinkhornSort(_SinkhornMethods, Operator, name="sinkhorn"):
         _keep(self, milestones=milestones, a=a, b=b, power=power, squash=squash, tolerance=tolerance,
               max_iterations=max_iterations, gradient=gradient, backend=backend, iterations=iterations)
 
-# %% ../../nbs/transport/31_sinkhorn_sort.ipynb #34e315d6
+# %% ../../nbs/transport/31_sinkhorn_sort.ipynb #d3823fce
 def _weights(w, name, like, mask):
     "Weights (..., k) that sum to one, zero where mask is False."
     if w is None:
@@ -360,7 +360,7 @@ def _middle(self, x, y, a, b, tau):
     F, *_ = few_milestones(*at[:4], at[4][..., 0], int(self.power), self.tolerance, self.max_iterations)
     return F + log_weights(a) - convex_cost(self.power)(y[1] - x) / tau
 
-# %% ../../nbs/transport/31_sinkhorn_sort.ipynb #a2507019
+# %% ../../nbs/transport/31_sinkhorn_sort.ipynb #d5ccf3a9
 @patch_to(SinkhornSort)
 def quantiles(
     self,
