@@ -110,7 +110,7 @@ def on_the_whole(
     y = function(whole, mask)
     return y if agreed else y[..., party.start:party.start + party.lengths[party.rank]]
 
-# %% ../../nbs/functional/165_parts.ipynb #a2d4f2ff
+# %% ../../nbs/functional/165_parts.ipynb #4fe8d586
 def spread_in_parts(
     parts: SortedParts,  # scores in order
 ) -> Tensor:  # (B, 1), zero where all are equal
@@ -133,7 +133,7 @@ def own_tau(operator, at_spread, parts, part):
     tau = at_spread(spread_in_parts(parts), parts.total[:, None])
     return torch.where((tau > 0) & tau.isfinite(), tau, 1)[:, 0]
 
-# %% ../../nbs/functional/165_parts.ipynb #ed07bbea
+# %% ../../nbs/functional/165_parts.ipynb #53c264a7
 def rows_tau(tau, part):
     "A temperature for rows (B, n): a number, or (B,)."
     tau = check_tau(tau, part.s.new_zeros(*part.batch, 1))
@@ -151,7 +151,7 @@ def sorted_rows(
     parts = sort_parts(turned(part.s, sign), party, part.mask)
     return parts, SoftSortParts(parts, own_tau(operator, operator._at_spread, parts, part))
 
-# %% ../../nbs/functional/165_parts.ipynb #033d5816
+# %% ../../nbs/functional/165_parts.ipynb #956fb27b
 def sort_in_parts(
     operator,  # what sorts
     part: Part,
@@ -169,7 +169,7 @@ def sort_in_parts(
         y = with_gradient_of(y, precise(parts.t).masked_fill(~parts.kept, 0))
     return part.back(spread(parts, turned(y.to(part.s.dtype), sign)))
 
-# %% ../../nbs/functional/165_parts.ipynb #b8b9ec22
+# %% ../../nbs/functional/165_parts.ipynb #3524292d
 def rank_in_parts(
     operator,  # what ranks
     part: Part,
