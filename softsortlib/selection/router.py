@@ -47,7 +47,7 @@ def _balance(p, indices, mask):
     mean = (p * kept).reshape(-1, n).sum(0) / tokens
     return n * (counts / (k * tokens) * mean).sum()
 
-# %% ../../nbs/selection/104_router.ipynb #f2a4d799
+# %% ../../nbs/selection/104_router.ipynb #d03a6c70
 class TopKRouter(nn.Module):
     """A router for mixtures of experts: hard choice forward, the gradient of a soft mask backward (104.1, 104.2).
 
