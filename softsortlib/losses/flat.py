@@ -204,7 +204,7 @@ def _place_weights(kind, offsets, number, dtype):
         return None
     return a / list_sum(a, number, len(offsets) - 1).clamp(min=torch.finfo(dtype).tiny)[number]
 
-# %% ../../nbs/losses/126_flat.ipynb #4f22d09f
+# %% ../../nbs/losses/126_flat.ipynb #98c60462
 @at_once(listmle_loss)
 def lists_listmle(s, y, offsets, weights, tau):
     "ListMLE of each list, and which lists have different grades."
