@@ -274,7 +274,7 @@ def _log_prob(self, target, rows):
     in_double = self.work == torch.float64
     return sorted_entries(t, b, tau.expand(batch), size.expand(batch), place, rows, in_double, self.backend)
 
-# %% ../../nbs/rowwise/12_neuralsort.ipynb #dbc7139b
+# %% ../../nbs/rowwise/12_neuralsort.ipynb #c84ef815
 _ENTRIES = switch("neuralsort: small sets", 1 << 22, "B n^2")  # of a batch of small matrices
 
 
