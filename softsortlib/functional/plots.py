@@ -5,8 +5,9 @@
 # %% auto #0
 __all__ = ['plot_permutation', 'plot_temperature']
 
-# %% ../../nbs/functional/167_plots.ipynb #17c5522e
+# %% ../../nbs/functional/167_plots.ipynb #a09fb16d
 import importlib
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -28,11 +29,11 @@ def _axes(count, given):
     size = (4, 3.6) if count == 1 else (3.2 * count, 2.8)
     return plt.subplots(1, count, figsize=size, layout="constrained")[1]
 
-# %% ../../nbs/functional/167_plots.ipynb #bfb4ea56
+# %% ../../nbs/functional/167_plots.ipynb #9c8785af
 def plot_permutation(
     P: SoftPermutation,  # of one set, (m, n)
     ax=None,  # a matplotlib axis; None makes a figure
-):  # -> the axis
+) -> Any:  # the axis
     """Draw the matrix of a soft permutation, positions by inputs, with its hard permutation marked.
 
     Raise `TypeError` unless it is one, `ValueError` if it is of a batch, `ImportError` without matplotlib."""
@@ -49,11 +50,11 @@ def plot_permutation(
     ax.locator_params(integer=True)
     return ax
 
-# %% ../../nbs/functional/167_plots.ipynb #6dc41f0c
+# %% ../../nbs/functional/167_plots.ipynb #cbf089bd
 @patch_to(SoftPermutation)
 def plot(self,
     ax=None,  # a matplotlib axis; None makes a figure
-):  # -> the axis
+) -> Any:  # the axis
     "Draw the matrix, positions by inputs, with the hard permutation marked: `plot_permutation`."
     return plot_permutation(self, ax)
 
@@ -71,13 +72,13 @@ def _temperatures(s):
     spread = float(s.max() - s.min()) or 1.0
     return spread * torch.logspace(-3, 1, 60, dtype=s.dtype)
 
-# %% ../../nbs/functional/167_plots.ipynb #4fc2850e
+# %% ../../nbs/functional/167_plots.ipynb #92b3cd89
 def plot_temperature(
     scores: Tensor,  # one set, (n,), floating point
     method: "str | Operator" = "softsort",  # the name of an operator that sorts and ranks
     taus: "Tensor | None" = None,  # temperatures, (T,); None for 60 from a thousandth of the spread to ten times
     axes=None,  # three matplotlib axes; None makes a figure
-):  # -> the axes
+) -> Any:  # the three axes, in an array
     """Draw a set's soft-sorted values, its soft ranks and their slopes against the temperature.
 
     Raise `TypeError` or `ValueError` where an argument does not fit, `ImportError` without matplotlib."""
