@@ -8,7 +8,7 @@ from torch.testing import assert_close
 from softsortlib import (
     GaussianRank, LapSum, LaplaceRank, NeuralSort, SigmoidRank, SoftSort, SortingNetwork, soft_median, soft_rank, soft_sort, soft_topk_mask,
 )
-from softsortlib.core.spread import fast_weights, plain_weights, spread
+from softsortlib.core.spread import fast_weights, plain_weights, spread_of
 
 f64 = torch.float64
 SORTS = ("softsort", "neuralsort", "lapsum", "bitonic", "odd_even", "sinkhorn", "permutahedron")
@@ -31,16 +31,16 @@ def test_the_kernel_weighs_as_the_sort_does(rng, dtype):
                 s = s if mask is None else s.masked_fill(~mask, 0)
                 (c, _), (d, _) = plain_weights(s, mask), fast_weights(s, mask)
                 assert_close(c, d, rtol=0, atol=1e-6)
-                assert (spread(s, mask) >= 0).all() and spread(s, mask).isfinite().all()
+                assert (spread_of(s, mask) >= 0).all() and spread_of(s, mask).isfinite().all()
 
 
 def test_the_quartiles_and_where_they_tie(rng):
     for n in (2, 3, 4, 5, 8, 31):
         x = torch.randn(n, generator=rng, dtype=f64)
         low, high = torch.quantile(x, torch.tensor([0.25, 0.75], dtype=f64))
-        assert_close(spread(x)[0], high - low)
-    assert spread(torch.tensor([0.0] * 8 + [3.0, 1.0])).item() == 1 and abs(spread(torch.tensor([2.0] * 9 + [5.0])).item() - 3) < 1e-5
-    assert spread(torch.ones(7)).item() == 0 and spread(torch.ones(1)).item() == 0
+        assert_close(spread_of(x)[0], high - low)
+    assert spread_of(torch.tensor([0.0] * 8 + [3.0, 1.0])).item() == 1 and abs(spread_of(torch.tensor([2.0] * 9 + [5.0])).item() - 3) < 1e-5
+    assert spread_of(torch.ones(7)).item() == 0 and spread_of(torch.ones(1)).item() == 0
 
 
 def test_one_outlier_does_not_own_it(rng):
@@ -49,7 +49,7 @@ def test_one_outlier_does_not_own_it(rng):
               torch.randn(5, generator=rng)):
         far = s.clone()
         far[s.argmax()] = 1e6
-        assert_close(spread(far), spread(s), rtol=1e-5, atol=0)
+        assert_close(spread_of(far), spread_of(s), rtol=1e-5, atol=0)
         kept = torch.arange(len(s)) != s.argmax()
         assert_close(soft_sort(far)[:-1], soft_sort(s)[:-1], rtol=0, atol=float(s[kept].max() - s[kept].min()) / 5)
 
@@ -133,5 +133,5 @@ def test_the_spread_is_that_of_the_real_elements(rng):
 def test_a_given_tau_stays_and_none_is_shown():
     x = torch.tensor([1.0, 3.0, 2.0])
     assert repr(SoftSort()).startswith("SoftSort(tau=None") and SoftSort().tau is None and SoftSort(0.5).tau == 0.5
-    width = float(spread(x))
+    width = float(spread_of(x))
     assert torch.equal(soft_sort(x), soft_sort(x, tau=torch.tensor(SoftSort.softness * width)))

@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['check_tau', 'Operator', 'get_operator']
 
-# %% ../../nbs/core/01_operators.ipynb #6dca3228
+# %% ../../nbs/core/01_operators.ipynb #1ce89069
 import difflib
 import math
 import numbers
@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from .checks import check_mask, check_scores, compute_dtype, fits, is_concrete, patch_to, zero_outside
 from .permutation import DensePermutation, SoftPermutation
-from .spread import spread
+from .spread import spread_of
 
 # %% ../../nbs/core/01_operators.ipynb #4f2b2de1
 def _check_number(tau, name):
@@ -115,7 +115,7 @@ def _shown(value):
         return repr(value)
     return f"{value.item():.4g}" if value.numel() == 1 else f"Tensor{tuple(value.shape)}"
 
-# %% ../../nbs/core/01_operators.ipynb #6c3dacfc
+# %% ../../nbs/core/01_operators.ipynb #49f1c170
 @patch_to(Scored)
 def _at_spread(self, width, count):
     "The temperature (6.1) of sets with a spread (..., 1) and so many elements, a number or (..., 1)."
@@ -127,7 +127,7 @@ def _temperature(self, scores, mask):
     if self.tau is not None:
         return check_tau(self.tau, scores)
     s = zero_outside(scores.to(compute_dtype(scores.dtype)), mask, -1)
-    tau = self._at_spread(spread(s, mask), s.shape[-1] if mask is None else mask.sum(-1, keepdim=True))
+    tau = self._at_spread(spread_of(s, mask), s.shape[-1] if mask is None else mask.sum(-1, keepdim=True))
     return torch.where(tau > 0, tau, 1)
 
 # %% ../../nbs/core/01_operators.ipynb #4b6c1041

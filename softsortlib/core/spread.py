@@ -5,15 +5,13 @@
 # %% auto #0
 __all__ = []
 
-# %% ../../nbs/core/06_spread.ipynb #f302e3d0
-import math
-
+# %% ../../nbs/core/06_spread.ipynb #78095b0d
 import numpy as np
 import torch
 from torch import Tensor
 
 from .checks import is_concrete
-from ..engine.autograd import in_func, watched
+from ..engine.autograd import has_tangents, in_func, watched
 from ..engine.compile import arrays, jit, one_batch, spread_rows
 
 # %% ../../nbs/core/06_spread.ipynb #afd57f77
@@ -141,59 +139,80 @@ def _weigh_others(r, c, w, v):
             total += c[j]
     _weigh(r, c, v, -total)
 
-# %% ../../nbs/core/06_spread.ipynb #73c2bbc4
+# %% ../../nbs/core/06_spread.ipynb #8f0abfd5
+@jit(lent=True)
+def _finite(r, mask, w):
+    "Put NaN in place of what does not count in r, copy the rest to the front of w, and return how many they are."
+    m = 0
+    for j in range(len(r)):
+        if not np.isfinite(r[j]) or len(mask) > 0 and not mask[j]:
+            r[j] = np.nan
+            continue
+        w[m] = r[j]
+        m += 1
+    return m
+
+
+@jit(lent=True)
+def _weighted(c, r, base):
+    "The sum of c (r - base) where c is not zero, in double precision."
+    total = 0.0
+    for j in range(len(r)):
+        if c[j] != 0:
+            total += c[j] * (r[j] - base)
+    return total
+
+# %% ../../nbs/core/06_spread.ipynb #8e849152
 @jit
-def weigh_rows(lo, hi, s, mask, c, base):
-    "The weights c (B, n) of the rows lo..hi of s (B, n), mask (B, n) or (B, 0), and a score of each, base (B,)."
+def weigh_rows(lo, hi, s, mask, c, width):
+    "The weights c (B, n) of the rows lo..hi of s (B, n), mask (B, n) or (B, 0), and the spread of each, width (B,)."
     w, r = np.empty_like(s[0]), np.empty_like(s[0])
     for row in range(lo, hi):
-        m = 0
-        for j in range(s.shape[1]):
-            r[j] = s[row, j] if np.isfinite(s[row, j]) and (mask.shape[1] == 0 or mask[row, j]) else np.nan
-            if r[j] == r[j]:
-                w[m] = r[j]
-                m += 1
+        r[:] = s[row]
+        m = _finite(r, mask[row], w)
         c[row] = 0
-        base[row] = 0
         if m > 1 and not _weigh_quartiles(r, c[row], w, m):
             _weigh_others(r, c[row], w, w[(m - 1) // 4])
-        if m > 0:
-            base[row] = w[0]
+        width[row] = _weighted(c[row], r, w[0]) if m > 0 else 0.0
 
-# %% ../../nbs/core/06_spread.ipynb #60993c16
+# %% ../../nbs/core/06_spread.ipynb #8e2eabf4
 def fast_weights(s, mask):
-    "`plain_weights` on the CPU, without a sort."
-    n = s.shape[-1]
+    "The weights of `plain_weights` on the CPU, without a sort; and the spread of each set, (..., 1)."
     mask = s.new_empty(*s.shape[:-1], 0, dtype=torch.bool) if mask is None else mask
     rows = one_batch(s.shape[:-1], s.detach(), mask)
-    c, base = torch.empty_like(rows[0], memory_format=torch.contiguous_format), rows[0].new_empty(len(rows[0]))
-    spread_rows(weigh_rows, len(c), 4 * c.numel(), *arrays(*rows, c, base))
-    return c.view(s.shape), base.view(*s.shape[:-1], 1)
+    c, width = torch.empty_like(rows[0], memory_format=torch.contiguous_format), rows[0].new_empty(len(rows[0]))
+    spread_rows(weigh_rows, len(c), 4 * c.numel(), *arrays(*rows, c, width))
+    return c.view(s.shape), width.view(*s.shape[:-1], 1)
 
 
-def spread_weights(s, mask):
-    "`plain_weights`, by the kernel where nobody traces or transforms."
-    plain = not is_concrete(s) or in_func() or watched((s, mask)) or not s.numel()
-    return plain_weights(s, mask) if plain else fast_weights(s, mask)
+class _Measured(torch.autograd.Function):
+    "The spread that the kernel has measured, as a function of the scores: one node of the graph."
+    @staticmethod
+    def forward(ctx, s, c, width):
+        ctx.save_for_backward(c)
+        return width.view_as(width)
 
-# %% ../../nbs/core/06_spread.ipynb #de42d89a
-def spread(
+    @staticmethod
+    def backward(ctx, g):
+        return g * ctx.saved_tensors[0], None, None
+
+# %% ../../nbs/core/06_spread.ipynb #057166db
+def spread_of(
     s: Tensor,  # scores, (..., n), single or double precision
     mask: "Tensor | None" = None,  # bool, (..., n), True = a real element
 ) -> Tensor:  # (..., 1), zero for a constant set
     "The robust spread of each set, (6.2) or (6.3); its gradient is constant piece by piece."
-    c, base = spread_weights(s, mask)
-    d = s - base
-    if not is_concrete(s) or not math.isfinite(s.detach().sum()):
-        d = d.masked_fill(c == 0, 0)       # zero times infinity is NaN
-    return (c * d).sum(-1, keepdim=True)
+    if is_concrete(s) and s.numel() and not (in_func() or has_tangents() or watched((s, mask))):
+        return _Measured.apply(s, *fast_weights(s, mask))
+    c, base = plain_weights(s, mask)
+    return (c * (s - base).masked_fill(c == 0, 0)).sum(-1, keepdim=True)       # zero times infinity is NaN
 
-# %% ../../nbs/core/06_spread.ipynb #254d5502
+# %% ../../nbs/core/06_spread.ipynb #8d6bb0cf
 def tau_of_spread(
     s: Tensor,  # scores, (..., n), single or double precision
     mask: "Tensor | None",  # bool, (..., n), True = a real element
     c: float,  # the temperature of a set whose spread is one
 ) -> Tensor:  # (..., 1), positive
     "The temperature (6.1) of each set; one for a constant set."
-    tau = c * spread(s, mask)
+    tau = c * spread_of(s, mask)
     return torch.where(tau > 0, tau, 1)
