@@ -11,7 +11,6 @@ from tables import FUNCTIONS, LOSSES, OPERATORS, RANKS
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import softsortlib
-import softsortlib.core.stochastic as stochastic
 import softsortlib.engine.dispatch as dispatch
 
 REFUSED = (torch.float64, torch.complex128)
@@ -30,8 +29,9 @@ class Refuse(TorchDispatchMode):
 def without_double(monkeypatch):
     "Within it, the CPU has no kernels and no double precision."
     monkeypatch.setitem(dispatch.HOME, "cpu", "torch")
+    has_double = dispatch.has_double
     for name, module in list(sys.modules.items()):
-        if name.startswith("softsortlib.") and getattr(module, "has_double", None) in (dispatch.has_double, stochastic.has_double) and module is not dispatch: monkeypatch.setattr(module, "has_double", lambda x: False)
+        if name.startswith("softsortlib.") and getattr(module, "has_double", None) is has_double: monkeypatch.setattr(module, "has_double", lambda x: False)
     monkeypatch.setattr(dispatch, "has_double", lambda x: False)
     with Refuse(): yield
 
