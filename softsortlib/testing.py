@@ -5,10 +5,11 @@
 # %% auto #0
 __all__ = ['OperatorTests', 'RankTests', 'failures']
 
-# %% ../nbs/07_testing.ipynb #02162232
+# %% ../nbs/07_testing.ipynb #c0793d73
 import math
 import unittest
 import warnings
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -69,7 +70,7 @@ def _regimes():
         "an outlier of -1e17": (_outlier(-1e17), 0.5),
     }
 
-# %% ../nbs/07_testing.ipynb #2ce638ac
+# %% ../nbs/07_testing.ipynb #6f216653
 class Case:
     "What operators and rank operators promise alike. A subclass says what its own does not:"
     equivariant = True      # permuting the scores permutes the result; a network compares lanes, so it says False
@@ -79,6 +80,9 @@ class Case:
     outliers = True         # what lies far away has no influence on what is near
     precise: dict = {}      # parameters with which differences agree with gradients to seven digits
     second: "dict | None" = {}  # parameters with which it has second derivatives, None where it has none
+
+    if TYPE_CHECKING:       # the tests, which the cells below add
+        def __getattr__(self, name: str) -> Any: ...
 
     def make(self, **kwargs):
         raise NotImplementedError(f"{type(self).__name__} does not say how to make its operator: "
@@ -94,16 +98,7 @@ class Case:
         if lacking:
             raise unittest.SkipTest(f"does not promise {', '.join(lacking)}")
 
-
-def _complains(error, says, f, *args):
-    "Whether `f` raises that error, and the message has the word."
-    try:
-        f(*args)
-    except error as e:
-        return says in str(e)
-    return False
-
-# %% ../nbs/07_testing.ipynb #d429a28c
+# %% ../nbs/07_testing.ipynb #ec1a29c1
 class OperatorTests(Case):
     "The tests of an operator: inherit, and write `make(self, **kwargs)`, which gives it for `tau` and `descending`."
     claims: tuple = (is_row_stochastic,)    # the checkers that its matrices pass
@@ -125,6 +120,15 @@ class OperatorTests(Case):
     ) -> Tensor:  # (..., n)
         "One result of the scores' shape."
         return op(s) @ s
+
+
+def _complains(error, says, f, *args):
+    "Whether `f` raises that error, and the message has the word."
+    try:
+        f(*args)
+    except error as e:
+        return says in str(e)
+    return False
 
 # %% ../nbs/07_testing.ipynb #96e95c69
 @patch_to(Case)

@@ -227,6 +227,8 @@ ELSEWHERE = {
     "base classes and look-ups": "Operator RankOperator get_operator get_rank_operator TopKMask get_topk_mask Routing",
     "definitions read aloud, the oracles of the parts' tests": "neuralsort_published neuralsort_quadratic row_sums isotonic_plain sinkhorn line_potentials convex_cost subset_marginals",
     "pieces of a network": "odd_even_layers bitonic_layers Comparators sorting_network run_network swap_sigmoid lane_differences error_free_differences replace_activation apply_layers apply_error_free default_steepness",
+    "a network that asks a comparison (tests/networks/test_compared.py)": "compare_sort",
+    "pictures (tests/functional/test_plots.py)": "plot_permutation plot_temperature",
     "pieces of a transport": "ConvergenceWarning Gibbs potentials hard_matching",
     "noise": "gumbel_noise",
     "numbers, not tensors": "calibrate_tau tau_schedule",

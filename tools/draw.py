@@ -422,7 +422,7 @@ def mask_of(method, taus):
     return masks([(dict(method=method, tau=tau), counted(tau)) for tau in taus])
 
 @drawing
-def topk_masks(): return masks([(dict(method=name), lambda w, name=name: name) for name in ("lapsum", "sinkhorn", "threshold", "sparse", "simple")])
+def topk_masks(): return masks([(dict(method=name, tau=1.0), lambda w, name=name: name) for name in ("lapsum", "sinkhorn", "threshold", "sparse", "simple")])
 
 @drawing
 def rounding():

@@ -115,7 +115,7 @@ def _shown(value):
         return repr(value)
     return f"{value.item():.4g}" if value.numel() == 1 else f"Tensor{tuple(value.shape)}"
 
-# %% ../../nbs/core/01_operators.ipynb #49f1c170
+# %% ../../nbs/core/01_operators.ipynb #8d524b92
 @patch_to(Scored)
 def _at_spread(self, width, count):
     "The temperature (6.1) of sets with a spread (..., 1) and so many elements, a number or (..., 1)."
@@ -127,8 +127,9 @@ def _temperature(self, scores, mask):
     if self.tau is not None:
         return check_tau(self.tau, scores)
     s = zero_outside(scores.to(compute_dtype(scores.dtype)), mask, -1)
-    tau = self._at_spread(spread_of(s, mask), s.shape[-1] if mask is None else mask.sum(-1, keepdim=True))
-    return torch.where(tau > 0, tau, 1)
+    width = spread_of(s, mask).clamp(max=torch.finfo(s.dtype).max ** 0.25)     # whose square is a number, too
+    count = s.shape[-1] if mask is None else mask.sum(-1, keepdim=True)
+    return self._at_spread(torch.where(width > 0, width, 1), count)
 
 # %% ../../nbs/core/01_operators.ipynb #4b6c1041
 def twin_of(operator):

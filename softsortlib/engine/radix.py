@@ -227,7 +227,7 @@ def spans(
     shift = (begin - before).repeat_interleave(length)
     return torch.arange(len(shift), device=begin.device) + shift
 
-# %% ../../nbs/engine/93_radix.ipynb #f0b6f9c8
+# %% ../../nbs/engine/93_radix.ipynb #cdf806db
 class Ties(NamedTuple):
     "Runs of equal scores in sorted ones."
     number: Tensor  # in which run each score is, long, (..., n)
@@ -248,9 +248,9 @@ def ties_of(
         return None
     step = torch.cat([torch.ones_like(t[..., :1], dtype=torch.bool), step], -1)
     number = step.cumsum(-1) - 1
-    count = torch.zeros_like(t).scatter_add(-1, number, torch.ones_like(t)).gather(-1, number)
-    place = torch.arange(t.shape[-1], device=t.device).expand(t.shape)
-    behind = place - place.masked_fill(~step, 0).cummax(-1).values
+    sizes = torch.zeros_like(number).scatter_add(-1, number, torch.ones_like(number))
+    count, before = sizes.gather(-1, number).to(t.dtype), (sizes.cumsum(-1) - sizes).gather(-1, number)
+    behind = torch.arange(t.shape[-1], device=t.device) - before
     side = (count - 1 - 2 * behind) / (count - 1).clamp(min=1)
     return Ties(number, count, side)
 

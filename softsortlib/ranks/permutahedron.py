@@ -300,7 +300,7 @@ class Permutahedron(RankOperator, name="permutahedron"):
         s = s if mask is None else s.masked_fill(~mask, math.inf)
         return _soft_rank(s, tau_column(tau, s), real, self.regularization == "kl", self.backend)[0]
 
-# %% ../../nbs/ranks/43_permutahedron.ipynb #f5ea44a8
+# %% ../../nbs/ranks/43_permutahedron.ipynb #d80a3732
 _REACH = 2.0  # C: values farther apart than so many spreads merge
 
 
@@ -309,8 +309,8 @@ def _strength(self, s, mask):
     "The strength at which values are sorted: `tau`, or one over a multiple of the spread where it is None."
     if self.tau is not None:
         return check_tau(self.tau, s)
-    tau = self._values_at_spread(spread_of(s, mask), s.shape[-1])
-    return torch.where(tau.isfinite(), tau, 1)
+    width = spread_of(s, mask)
+    return self._values_at_spread(torch.where(width > 0, width, 1), s.shape[-1])
 
 @patch_to(Permutahedron)
 def _values_at_spread(self, width, count):

@@ -49,37 +49,6 @@ def _balance(p, indices, mask):
     mean = (p * kept).reshape(-1, n).sum(0) / tokens
     return n * (counts / (k * tokens) * mean).sum()
 
-# %% ../../nbs/selection/104_router.ipynb #d03a6c70
-class TopKRouter(nn.Module):
-    """A router for mixtures of experts: hard choice forward, the gradient of a soft mask backward (104.1, 104.2).
-
-    Raise `TypeError` or `ValueError` for a parameter that does not fit."""
-    def __init__(self,
-        k: int,  # experts for a token
-        method: "str | TopKMask" = "sparse",  # the soft mask of the backward pass, or its name
-        tau: "float | Tensor | None" = 1.0,  # its temperature; None: from the spread of the logits (6.1)
-        balance: float = 0.0,  # weight of the loss of balance (104.3)
-    ):
-        super().__init__()
-        if isinstance(k, bool) or not isinstance(k, int) or k < 1:
-            raise ValueError(f"k must be a positive int, got {k!r}")
-        if not isinstance(balance, (int, float)) or balance < 0:
-            raise ValueError(f"balance must be a number from 0 on, got {balance!r}")
-        self.k, self.balance = k, balance
-        named = isinstance(method, str)
-        self.mask = get_topk_mask(method, k=k, tau=tau) if named else get_topk_mask(method)
-
-    def extra_repr(self) -> str:
-        "k and the weight of the loss."
-        return f"k={self.k}, balance={self.balance}"
-
-    def forward(self,
-        logits: Tensor,  # scores of the experts, (..., n), floating point
-        mask: "Tensor | None" = None,  # bool, (..., n), True = an expert that may be chosen
-    ) -> Routing:
-        "Choose k experts for each token; raise `TypeError` or `ValueError` when the input does not fit."
-        return _route(self, logits, mask)
-
 # %% ../../nbs/selection/104_router.ipynb #d74b975f
 def _take_turns(places, asks, k, n, room):
     "Which of the experts `places` (T, r), asked in turn where `asks`, take a token that wants k: bool, (T, r)."
@@ -108,7 +77,7 @@ def _check_router(k, balance, capacity, overflow):
     if not is_one_of(overflow, ("drop", "next")):
         raise ValueError(f"overflow must be 'drop' or 'next', got {overflow!r}")
 
-# %% ../../nbs/selection/104_router.ipynb #cbe3baad
+# %% ../../nbs/selection/104_router.ipynb #4bafc398
 class TopKRouter(nn.Module):
     """A router for mixtures of experts: hard choice forward, the gradient of a soft mask backward (104.1, 104.2).
 
@@ -116,7 +85,7 @@ class TopKRouter(nn.Module):
     def __init__(self,
         k: int,  # experts for a token
         method: "str | TopKMask" = "sparse",  # the soft mask of the backward pass, or its name
-        tau: "float | Tensor | None" = 1.0,  # its temperature; None: from the spread of the logits (06.1)
+        tau: "float | Tensor | None" = 1.0,  # its temperature; None: from the spread of the logits (6.1)
         balance: float = 0.0,  # weight of the loss of balance (104.3)
         capacity: "float | None" = None,  # what an expert takes, in even shares k T / n of T tokens (104.4); None: all
         overflow: str = "drop",  # an expert that is full drops a token, or sends it on to its "next"
