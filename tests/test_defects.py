@@ -62,7 +62,7 @@ def test_4_hard_and_straight_through_of_a_transport_are_permutations(n):
 
 def test_5_one_low_outlier_among_permutahedron_ranks():
     for far in (-1e16, -1e18):
-        ranks = Permutahedron()(torch.tensor([far, 0.0, 0.5, 0.6, 2.0], dtype=torch.float64))
+        ranks = Permutahedron(1.0)(torch.tensor([far, 0.0, 0.5, 0.6, 2.0], dtype=torch.float64))
         assert_close(ranks, torch.tensor([1.0, 2.725, 3.225, 3.325, 4.725], dtype=torch.float64))
     x = torch.randn(200, 50, generator=torch.Generator().manual_seed(0))
     assert (isotonic(x).diff() <= 0).all() or (isotonic(x).diff() >= 0).all()
@@ -75,14 +75,14 @@ def test_6_neuralsort_beside_an_outlier_in_single_precision(n):
     assert_close(NeuralSort(1.0)(s).to_dense().double(), NeuralSort(1.0)(s.double()).to_dense(), atol=1e-5, rtol=1e-4)
 
 
-@pytest.mark.parametrize("make", [SoftSort, lambda: SoftSort(power=2), NeuralSort, LapSum, SortingNetwork, SigmoidRank, GaussianRank, LaplaceRank, Permutahedron])
+@pytest.mark.parametrize("make", [SoftSort, lambda tau: SoftSort(tau, power=2), NeuralSort, LapSum, SortingNetwork, SigmoidRank, GaussianRank, LaplaceRank, Permutahedron])
 def test_7_the_smallest_number_as_a_score(make):
     for dtype in (torch.float32, torch.float64):
         for n in (2, 3, 5):
             s = torch.randn(n, generator=torch.Generator().manual_seed(0), dtype=dtype)
             s[1] = torch.finfo(dtype).min
             s.requires_grad_()
-            out = make()(s)
+            out = make(tau=1.0)(s)
             out = out if isinstance(out, torch.Tensor) else out @ torch.arange(n).to(dtype)
             (g,) = torch.autograd.grad((out * torch.arange(1, n + 1)).sum(), s)
             assert out.isfinite().all() and not g.isnan().any()

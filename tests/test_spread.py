@@ -135,3 +135,12 @@ def test_a_given_tau_stays_and_none_is_shown():
     assert repr(SoftSort()).startswith("SoftSort(tau=None") and SoftSort().tau is None and SoftSort(0.5).tau == 0.5
     width = float(spread_of(x))
     assert torch.equal(soft_sort(x), soft_sort(x, tau=torch.tensor(SoftSort.softness * width)))
+
+
+def test_an_outlier_takes_no_digits():
+    "The quartiles are 0 and 0.6, however far the lowest score is, and in whatever place."
+    for far in (-1e16, -1e18, 1e18):
+        for i in range(5):
+            s = torch.tensor([0.0, 0.5, 0.6, 2.0] if far < 0 else [-1.0, 0.0, 0.5, 0.6], dtype=torch.float64)
+            s = torch.cat([s[:i], torch.tensor([far], dtype=torch.float64), s[i:]])
+            assert_close(spread_of(s), torch.tensor([0.6], dtype=torch.float64))

@@ -162,7 +162,7 @@ def _weighted(c, r, base):
             total += c[j] * (r[j] - base)
     return total
 
-# %% ../../nbs/core/06_spread.ipynb #8e849152
+# %% ../../nbs/core/06_spread.ipynb #a16d37c6
 @jit
 def weigh_rows(lo, hi, s, mask, c, width):
     "The weights c (B, n) of the rows lo..hi of s (B, n), mask (B, n) or (B, 0), and the spread of each, width (B,)."
@@ -173,7 +173,7 @@ def weigh_rows(lo, hi, s, mask, c, width):
         c[row] = 0
         if m > 1 and not _weigh_quartiles(r, c[row], w, m):
             _weigh_others(r, c[row], w, w[(m - 1) // 4])
-        width[row] = _weighted(c[row], r, w[0]) if m > 0 else 0.0
+        width[row] = _weighted(c[row], r, w[(m - 1) // 4]) if m > 0 else 0.0
 
 # %% ../../nbs/core/06_spread.ipynb #8e2eabf4
 def fast_weights(s, mask):
