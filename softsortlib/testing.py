@@ -21,7 +21,7 @@ from .core.operators import Operator
 from .functional import soft_rank, soft_sort
 from .ragged import offsets_of
 
-# %% ../nbs/07_testing.ipynb #f8b08897
+# %% ../nbs/07_testing.ipynb #3e6fccb1
 DTYPES = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
 SHAPES = ((6,), (3, 6), (2, 3, 5), (1, 1))
 MASK = torch.tensor([[1, 1, 1, 1, 1], [0, 1, 1, 0, 1], [1, 0, 0, 0, 0]]).bool()
@@ -45,6 +45,19 @@ def _distinct(batch, n):
 def _tolerance(dtype):
     "How exact a result of a dtype is."
     return dict(rtol=2e-2, atol=2e-2) if dtype.itemsize == 2 else dict(rtol=1e-4, atol=1e-5)
+
+
+def _complains(error, says, f, *args):
+    "Whether `f` raises that error, and the message has the word."
+    try:
+        f(*args)
+    except error as e:
+        return says in str(e)
+    return False
+
+
+if TYPE_CHECKING:
+    def _a_test(self: Any, *args: Any) -> Any: ...
 
 # %% ../nbs/07_testing.ipynb #37924461
 def _outlier(size):
@@ -70,7 +83,7 @@ def _regimes():
         "an outlier of -1e17": (_outlier(-1e17), 0.5),
     }
 
-# %% ../nbs/07_testing.ipynb #6f216653
+# %% ../nbs/07_testing.ipynb #0a90e7d5
 class Case:
     "What operators and rank operators promise alike. A subclass says what its own does not:"
     equivariant = True      # permuting the scores permutes the result; a network compares lanes, so it says False
@@ -81,8 +94,13 @@ class Case:
     precise: dict = {}      # parameters with which differences agree with gradients to seven digits
     second: "dict | None" = {}  # parameters with which it has second derivatives, None where it has none
 
-    if TYPE_CHECKING:       # the tests, which the cells below add
-        def __getattr__(self, name: str) -> Any: ...
+    if TYPE_CHECKING:  # added below
+        test_nan_stays_in_its_own_row_of_the_batch = test_repr_shows_the_parameters = _a_test
+        test_errors_say_what_does_not_fit = test_the_gradient_is_the_derivative = _a_test
+        test_the_second_gradient_is_the_second_derivative = _slope = _a_test
+        test_a_learnable_temperature_of_each_set = test_extreme_temperatures_are_finite = _a_test
+        test_compiles_without_a_break = test_transforms_of_functions = _a_test
+        test_forward_mode_by_dual_numbers = _a_test
 
     def make(self, **kwargs):
         raise NotImplementedError(f"{type(self).__name__} does not say how to make its operator: "
@@ -98,9 +116,19 @@ class Case:
         if lacking:
             raise unittest.SkipTest(f"does not promise {', '.join(lacking)}")
 
-# %% ../nbs/07_testing.ipynb #ec1a29c1
+# %% ../nbs/07_testing.ipynb #1aab1c63
 class OperatorTests(Case):
     "The tests of an operator: inherit, and write `make(self, **kwargs)`, which gives it for `tau` and `descending`."
+    if TYPE_CHECKING:  # added below
+        _check_products = test_shapes_and_dtypes = test_shapes_on_the_meta_device = _a_test
+        test_an_empty_payload = test_the_matrix_is_what_it_claims = test_hard_limit_and_direction = _a_test
+        test_soft_limit = test_directions_mirror_each_other = _a_test
+        test_permuting_the_scores_permutes_the_columns = _check_rounding = test_hard_is_a_permutation = _a_test
+        test_ties_give_finite_symmetric_gradients = test_a_mean_of_large_numbers_does_not_overflow = _a_test
+        test_an_outlier_is_far_away_and_nothing_else = test_padding_is_not_seen = _a_test
+        test_masked_sets_equal_short_sets = test_gradients_of_masked_sets_are_finite = _a_test
+        test_lists_end_to_end_are_each_alone = _a_test
+
     claims: tuple = (is_row_stochastic,)    # the checkers that its matrices pass
     uniform_when_soft = True                # the limit of a large temperature is 1/n everywhere
     samples: tuple = ()                     # dimensions in front of the batch
@@ -120,15 +148,6 @@ class OperatorTests(Case):
     ) -> Tensor:  # (..., n)
         "One result of the scores' shape."
         return op(s) @ s
-
-
-def _complains(error, says, f, *args):
-    "Whether `f` raises that error, and the message has the word."
-    try:
-        f(*args)
-    except error as e:
-        return says in str(e)
-    return False
 
 # %% ../nbs/07_testing.ipynb #96e95c69
 @patch_to(Case)
@@ -447,9 +466,15 @@ def test_lists_end_to_end_are_each_alone(self):
     want = torch.cat([op(s) @ s for s in lists if len(s)])
     assert_close(found, want, rtol=1e-6, atol=1e-8)
 
-# %% ../nbs/07_testing.ipynb #3c299272
+# %% ../nbs/07_testing.ipynb #6adf4f7f
 class RankTests(Case):
     "The tests of a rank operator: inherit, and write `make(self, **kwargs)`, as for `OperatorTests`."
+    if TYPE_CHECKING:  # added below
+        test_shapes_and_dtypes = test_range_and_sum = test_hard_and_soft_limit = _a_test
+        test_directions_mirror_each_other = test_permuting_the_scores_permutes_the_ranks = _a_test
+        test_ties_share_a_rank_and_a_gradient = test_masked_sets_equal_short_sets = _a_test
+        test_gradients_of_masked_sets_are_finite = test_lists_end_to_end_are_each_alone = _a_test
+
     sum_is_kept = True      # the ranks sum to n (n + 1) / 2
 
     def of(self,

@@ -66,7 +66,6 @@ def undeclared(cls, modules):
         node = bodies[open_.pop()]
         known |= declared(node.body)
         open_ += [base.id for base in node.bases if isinstance(base, ast.Name) and base.id in bodies]
-    if "__getattr__" in known: return set()                     # it declares whatever it is asked for
     missing = {name: own for name, own in patched(modules)[cls].items() if name not in known}
     return {name for name, own in missing.items() if name.startswith("__") or not name.startswith("_") or mentions(name, modules, own)}
 
