@@ -197,7 +197,7 @@ def hard_sort(
     padded = torch.arange(s.shape[-1], device=s.device) >= mask.sum(-1, keepdim=True)
     return tuple(t.masked_fill(padded, 0) for t in found)
 
-# %% ../../nbs/functional/53_arguments.ipynb #e381082e
+# %% ../../nbs/functional/53_arguments.ipynb #71a4055a
 def _run_ends(
     t,  # sorted scores, (..., n)
 ):
@@ -205,9 +205,9 @@ def _run_ends(
     n = t.shape[-1]
     i = torch.arange(1, n + 1, device=t.device)
     rises = t[..., 1:] != t[..., :-1]
-    ends = torch.ones_like(t[..., :1], dtype=torch.long)
-    first = torch.cat([ends, i[1:] * rises], -1).cummax(-1).values
-    last = torch.cat([torch.where(rises, i[:-1], n), n * ends], -1).flip(-1).cummin(-1).values.flip(-1)
+    bottom, top = (end.expand(*t.shape[:-1], 1) for end in (i[:1], i[-1:]))
+    first = torch.cat([bottom, i[1:] * rises], -1).cummax(-1).values
+    last = torch.cat([torch.where(rises, i[:-1], n), top], -1).flip(-1).cummin(-1).values.flip(-1)
     return first, last
 
 # %% ../../nbs/functional/53_arguments.ipynb #eca59340
