@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['check_tau', 'Operator', 'get_operator']
 
-# %% ../../nbs/core/01_operators.ipynb #1ce89069
+# %% ../../nbs/core/01_operators.ipynb #076c6de4
 import difflib
 import math
 import numbers
@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from .checks import check_mask, check_scores, compute_dtype, fits, is_concrete, patch_to, zero_outside
 from .permutation import DensePermutation, SoftPermutation
-from .spread import spread_of
+from .spread import unit_of
 
 # %% ../../nbs/core/01_operators.ipynb #4f2b2de1
 def _check_number(tau, name):
@@ -115,7 +115,7 @@ def _shown(value):
         return repr(value)
     return f"{value.item():.4g}" if value.numel() == 1 else f"Tensor{tuple(value.shape)}"
 
-# %% ../../nbs/core/01_operators.ipynb #8d524b92
+# %% ../../nbs/core/01_operators.ipynb #41aa2889
 @patch_to(Scored)
 def _at_spread(self, width, count):
     "The temperature (6.1) of sets with a spread (..., 1) and so many elements, a number or (..., 1)."
@@ -127,9 +127,8 @@ def _temperature(self, scores, mask):
     if self.tau is not None:
         return check_tau(self.tau, scores)
     s = zero_outside(scores.to(compute_dtype(scores.dtype)), mask, -1)
-    width = spread_of(s, mask).clamp(max=torch.finfo(s.dtype).max ** 0.25)     # whose square is a number, too
     count = s.shape[-1] if mask is None else mask.sum(-1, keepdim=True)
-    return self._at_spread(torch.where(width > 0, width, 1), count)
+    return self._at_spread(unit_of(s, mask), count)
 
 # %% ../../nbs/core/01_operators.ipynb #4b6c1041
 def twin_of(operator):

@@ -207,12 +207,18 @@ def spread_of(
     c, base = plain_weights(s, mask)
     return (c * (s - base).masked_fill(c == 0, 0)).sum(-1, keepdim=True)       # zero times infinity is NaN
 
-# %% ../../nbs/core/06_spread.ipynb #8d6bb0cf
-def tau_of_spread(
+# %% ../../nbs/core/06_spread.ipynb #e253b49a
+def unit(
+    width: Tensor,  # spreads, any shape
+) -> Tensor:
+    "A spread as something to divide by: one where there is none, and a number whose square is a number, too."
+    width = width.clamp(max=torch.finfo(width.dtype).max ** 0.25)
+    return torch.where(width > 0, width, 1)
+
+
+def unit_of(
     s: Tensor,  # scores, (..., n), single or double precision
     mask: "Tensor | None",  # bool, (..., n), True = a real element
-    c: float,  # the temperature of a set whose spread is one
 ) -> Tensor:  # (..., 1), positive
-    "The temperature (6.1) of each set; one for a constant set."
-    tau = c * spread_of(s, mask)
-    return torch.where(tau > 0, tau, 1)
+    "The spread of each set, one for a constant set: the temperature (6.1) of an operator with c = 1."
+    return unit(spread_of(s, mask))

@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = []
 
-# %% ../../nbs/functional/165_parts.ipynb #0649063e
+# %% ../../nbs/functional/165_parts.ipynb #e852da7b
 import math
 from typing import Any, NamedTuple
 
@@ -20,6 +20,7 @@ from ..distributed.sample_sort import SortedParts, home, sort_parts, spread
 from ..distributed.seams import RANK_FORMS, SORT_FORMS
 from .arguments import check_k, dim_from_end, finite_scores, ranker, turned, with_gradient_of
 from ..engine.dispatch import precise
+from ..core.spread import unit
 from ..engine.radix import movement
 from ..rowwise.softsort import SoftSort
 
@@ -110,7 +111,7 @@ def on_the_whole(
     y = function(whole, mask)
     return y if agreed else y[..., party.start:party.start + party.lengths[party.rank]]
 
-# %% ../../nbs/functional/165_parts.ipynb #4fe8d586
+# %% ../../nbs/functional/165_parts.ipynb #cb882958
 def spread_in_parts(
     parts: SortedParts,  # scores in order
 ) -> Tensor:  # (B, 1), zero where all are equal
@@ -130,8 +131,7 @@ def own_tau(operator, at_spread, parts, part):
     "`rows_tau` of an operator, from the spread of the whole where its tau is None."
     if operator.tau is not None:
         return rows_tau(operator.tau, part)
-    tau = at_spread(spread_in_parts(parts), parts.total[:, None])
-    return torch.where((tau > 0) & tau.isfinite(), tau, 1)[:, 0]
+    return at_spread(unit(spread_in_parts(parts)), parts.total[:, None])[:, 0]
 
 # %% ../../nbs/functional/165_parts.ipynb #53c264a7
 def rows_tau(tau, part):

@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['LaplaceRank', 'lapsum_topk', 'LapSumTopK']
 
-# %% ../../nbs/ranks/42_laplace.ipynb #2d951166
+# %% ../../nbs/ranks/42_laplace.ipynb #aa027dbf
 import math
 import numbers
 
@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from ..core.operators import check_flags, check_tau
 from ..core.checks import check_mask, check_scores, compute_dtype, fits, is_concrete, zero_outside
 from ..core.rank_operators import RankOperator
-from ..core.spread import tau_of_spread
+from ..core.spread import unit_of
 from ..engine.autograd import batched, custom_op, differentiable, may_be_differentiated
 from ..engine.compile import arrays, exp_neg, jit, one_batch, spread_rows
 from ..engine.dispatch import choose, precise
@@ -478,7 +478,7 @@ def check_count(k, n=math.inf, batch=None):
         raise ValueError(f"k must be more than 0{most}, got {k}")
 
 
-# %% ../../nbs/ranks/42_laplace.ipynb #e38a8f6f
+# %% ../../nbs/ranks/42_laplace.ipynb #abdb3bb2
 def lapsum_topk(
     scores: Tensor,  # (..., n), floating point
     k: "float | Tensor",  # how many, not always an integer; a tensor broadcasts over the batch
@@ -496,7 +496,7 @@ def lapsum_topk(
     s = scores.to(compute_dtype(scores.dtype))
     s = zero_outside(s if largest else -s, mask, -1)
     like = precise(s[..., :1])
-    tau = tau_of_spread(s, mask, _SOFTNESS) if tau is None else check_tau(tau, scores)
+    tau = _SOFTNESS * unit_of(s, mask) if tau is None else check_tau(tau, scores)
     tau = tau_column(tau, like)
     count = tau_column(k[..., None] if isinstance(k, Tensor) else float(k), like)
     one = isinstance(k, Tensor) or choose(s, "", triton=True) == "triton"

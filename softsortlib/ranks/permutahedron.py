@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['Permutahedron']
 
-# %% ../../nbs/ranks/43_permutahedron.ipynb #593ae10b
+# %% ../../nbs/ranks/43_permutahedron.ipynb #4ebf36ae
 import math
 from typing import TYPE_CHECKING
 
@@ -17,7 +17,7 @@ from ..core.checks import full_precision, is_one_of
 from ..core.operators import check_tau
 from ..core.permutation import check_mask, check_scores, compute_dtype, patch_to, zero_outside
 from ..core.rank_operators import RankOperator
-from ..core.spread import spread_of
+from ..core.spread import unit_of
 from ..engine.autograd import custom_op, differentiable
 from ..engine.compile import arrays, empty_matrix, jit, spread_rows
 from ..engine.dispatch import check_backend, choose, precise
@@ -300,7 +300,7 @@ class Permutahedron(RankOperator, name="permutahedron"):
         s = s if mask is None else s.masked_fill(~mask, math.inf)
         return _soft_rank(s, tau_column(tau, s), real, self.regularization == "kl", self.backend)[0]
 
-# %% ../../nbs/ranks/43_permutahedron.ipynb #d80a3732
+# %% ../../nbs/ranks/43_permutahedron.ipynb #011ca188
 _REACH = 2.0  # C: values farther apart than so many spreads merge
 
 
@@ -309,8 +309,7 @@ def _strength(self, s, mask):
     "The strength at which values are sorted: `tau`, or one over a multiple of the spread where it is None."
     if self.tau is not None:
         return check_tau(self.tau, s)
-    width = spread_of(s, mask)
-    return self._values_at_spread(torch.where(width > 0, width, 1), s.shape[-1])
+    return self._values_at_spread(unit_of(s, mask), s.shape[-1])
 
 @patch_to(Permutahedron)
 def _values_at_spread(self, width, count):
