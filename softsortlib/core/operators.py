@@ -115,7 +115,7 @@ def _shown(value):
         return repr(value)
     return f"{value.item():.4g}" if value.numel() == 1 else f"Tensor{tuple(value.shape)}"
 
-# %% ../../nbs/core/01_operators.ipynb #41aa2889
+# %% ../../nbs/core/01_operators.ipynb #41bf5be6
 @patch_to(Scored)
 def _at_spread(self, width, count):
     "The temperature (6.1) of sets with a spread (..., 1) and so many elements, a number or (..., 1)."
@@ -128,7 +128,7 @@ def _temperature(self, scores, mask):
         return check_tau(self.tau, scores)
     s = zero_outside(scores.to(compute_dtype(scores.dtype)), mask, -1)
     count = s.shape[-1] if mask is None else mask.sum(-1, keepdim=True)
-    return self._at_spread(unit_of(s, mask), count)
+    return self._at_spread(unit_of(s, mask, self.softness), count)
 
 # %% ../../nbs/core/01_operators.ipynb #4b6c1041
 def twin_of(operator):

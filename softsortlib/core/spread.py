@@ -207,18 +207,20 @@ def spread_of(
     c, base = plain_weights(s, mask)
     return (c * (s - base).masked_fill(c == 0, 0)).sum(-1, keepdim=True)       # zero times infinity is NaN
 
-# %% ../../nbs/core/06_spread.ipynb #e253b49a
+# %% ../../nbs/core/06_spread.ipynb #bf82042c
 def unit(
     width: Tensor,  # spreads, any shape
+    c: float,  # the temperature of a set whose spread is one
 ) -> Tensor:
-    "A spread as something to divide by: one where there is none, and a number whose square is a number, too."
+    "A spread as something to divide by: 1 / c where there is none, and a number whose square is a number, too."
     width = width.clamp(max=torch.finfo(width.dtype).max ** 0.25)
-    return torch.where(width > 0, width, 1)
+    return torch.where(width > 0, width, 1 / c)
 
 
 def unit_of(
     s: Tensor,  # scores, (..., n), single or double precision
     mask: "Tensor | None",  # bool, (..., n), True = a real element
+    c: float,  # the temperature of a set whose spread is one
 ) -> Tensor:  # (..., 1), positive
-    "The spread of each set, one for a constant set: the temperature (6.1) of an operator with c = 1."
-    return unit(spread_of(s, mask))
+    "The spread of each set, 1 / c for a constant set; c times it is the temperature (6.1)."
+    return unit(spread_of(s, mask), c)

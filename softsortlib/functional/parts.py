@@ -111,7 +111,7 @@ def on_the_whole(
     y = function(whole, mask)
     return y if agreed else y[..., party.start:party.start + party.lengths[party.rank]]
 
-# %% ../../nbs/functional/165_parts.ipynb #cb882958
+# %% ../../nbs/functional/165_parts.ipynb #275198ef
 def spread_in_parts(
     parts: SortedParts,  # scores in order
 ) -> Tensor:  # (B, 1), zero where all are equal
@@ -131,7 +131,7 @@ def own_tau(operator, at_spread, parts, part):
     "`rows_tau` of an operator, from the spread of the whole where its tau is None."
     if operator.tau is not None:
         return rows_tau(operator.tau, part)
-    return at_spread(unit(spread_in_parts(parts)), parts.total[:, None])[:, 0]
+    return at_spread(unit(spread_in_parts(parts), operator.softness), parts.total[:, None])[:, 0]
 
 # %% ../../nbs/functional/165_parts.ipynb #53c264a7
 def rows_tau(tau, part):

@@ -478,7 +478,7 @@ def check_count(k, n=math.inf, batch=None):
         raise ValueError(f"k must be more than 0{most}, got {k}")
 
 
-# %% ../../nbs/ranks/42_laplace.ipynb #abdb3bb2
+# %% ../../nbs/ranks/42_laplace.ipynb #647ecc92
 def lapsum_topk(
     scores: Tensor,  # (..., n), floating point
     k: "float | Tensor",  # how many, not always an integer; a tensor broadcasts over the batch
@@ -496,7 +496,7 @@ def lapsum_topk(
     s = scores.to(compute_dtype(scores.dtype))
     s = zero_outside(s if largest else -s, mask, -1)
     like = precise(s[..., :1])
-    tau = _SOFTNESS * unit_of(s, mask) if tau is None else check_tau(tau, scores)
+    tau = _SOFTNESS * unit_of(s, mask, _SOFTNESS) if tau is None else check_tau(tau, scores)
     tau = tau_column(tau, like)
     count = tau_column(k[..., None] if isinstance(k, Tensor) else float(k), like)
     one = isinstance(k, Tensor) or choose(s, "", triton=True) == "triton"

@@ -300,7 +300,7 @@ class Permutahedron(RankOperator, name="permutahedron"):
         s = s if mask is None else s.masked_fill(~mask, math.inf)
         return _soft_rank(s, tau_column(tau, s), real, self.regularization == "kl", self.backend)[0]
 
-# %% ../../nbs/ranks/43_permutahedron.ipynb #011ca188
+# %% ../../nbs/ranks/43_permutahedron.ipynb #d36388b4
 _REACH = 2.0  # C: values farther apart than so many spreads merge
 
 
@@ -309,7 +309,7 @@ def _strength(self, s, mask):
     "The strength at which values are sorted: `tau`, or one over a multiple of the spread where it is None."
     if self.tau is not None:
         return check_tau(self.tau, s)
-    return self._values_at_spread(unit_of(s, mask), s.shape[-1])
+    return self._values_at_spread(unit_of(s, mask, self.softness), s.shape[-1])
 
 @patch_to(Permutahedron)
 def _values_at_spread(self, width, count):
