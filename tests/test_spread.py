@@ -8,7 +8,7 @@ from torch.testing import assert_close
 from softsortlib import (
     GaussianRank, LapSum, LaplaceRank, NeuralSort, SigmoidRank, SoftSort, SortingNetwork, soft_median, soft_rank, soft_sort, soft_topk_mask,
 )
-from softsortlib.core.spread import fast_weights, plain_weights, spread_of
+from softsortlib.core.spread import fast_spread, in_units, plain_spread, spread_of
 
 f64 = torch.float64
 SORTS = ("softsort", "neuralsort", "lapsum", "bitonic", "odd_even", "sinkhorn", "permutahedron")
@@ -28,10 +28,11 @@ def test_the_kernel_weighs_as_the_sort_does(rng, dtype):
         x = torch.randn(12, n, generator=rng, dtype=dtype)
         for s in (x, (1.5 * x).round(), x.relu().round(), torch.where(torch.rand(12, n, generator=rng) < 0.2, math.inf, x)):
             for mask in (None, torch.rand(12, n, generator=rng) < 0.6):
-                s = s if mask is None else s.masked_fill(~mask, 0)
-                (c, _), (d, _) = plain_weights(s, mask), fast_weights(s, mask)
-                assert_close(c, d, rtol=0, atol=1e-6)
-                assert (spread_of(s, mask) >= 0).all() and spread_of(s, mask).isfinite().all()
+                hidden = s if mask is None else s.masked_fill(~mask, math.inf)
+                (width, _, c), fast = plain_spread(hidden), fast_spread(hidden)
+                assert_close(fast, (width, c), rtol=0, atol=1e-6)
+                assert (width >= 0).all() and width.isfinite().all()
+                assert_close(spread_of(s if mask is None else s.masked_fill(~mask, math.nan), mask), width)
 
 
 def test_the_quartiles_and_where_they_tie(rng):
@@ -139,7 +140,38 @@ def test_a_given_tau_stays_and_none_is_shown():
     x = torch.tensor([1.0, 3.0, 2.0])
     assert repr(SoftSort()).startswith("SoftSort(tau=None") and SoftSort().tau is None and SoftSort(0.5).tau == 0.5
     width = float(spread_of(x))
-    assert torch.equal(soft_sort(x), soft_sort(x, tau=torch.tensor(SoftSort.softness * width)))
+    assert_close(soft_sort(x), soft_sort(x, tau=SoftSort.softness * width), rtol=1e-6, atol=1e-6)
+
+
+def test_scores_in_units_of_their_spread(rng):
+    x = torch.randn(3, 9, generator=rng, dtype=f64, requires_grad=True)
+    for mask in (torch.ones(3, 9, dtype=torch.bool), torch.rand(3, 9, generator=rng) < 0.7):
+        for places in (torch.arange(9), torch.arange(9) // 2, torch.tensor([0, 0, 0, 0, 0, 0, 1, 2, 3])):       # ties; quartiles that tie
+            w = torch.randn(3, 9, generator=rng, dtype=f64) * mask
+            w = torch.where(mask, w - w.sum(-1, keepdim=True) / mask.sum(-1, keepdim=True), 0)                   # differences alone
+            v = torch.randn(3, 9, generator=rng, dtype=f64)
+
+            def plainly(x):
+                s = x[:, places]
+                return (w * (s - s[:, :1]) / spread_of(s, mask)).sum().exp()
+
+            def ours(x):
+                return (w * in_units(x[:, places], mask, 0.1)).sum().exp()
+
+            g, h = (torch.autograd.grad(f(x), x, create_graph=True)[0] for f in (plainly, ours))
+            assert_close(g, h)
+            assert_close(*(torch.autograd.grad((k * v).sum(), x, retain_graph=True)[0] for k in (g, h)))
+            assert_close(*(torch.func.jvp(f, (x.detach(),), (v,)) for f in (plainly, ours)))
+
+
+@pytest.mark.parametrize("method", ["softsort", "neuralsort", "lapsum", "bitonic", "permutahedron"])
+def test_padding_with_the_smallest_number_does_no_harm(rng, method):
+    "As attention masks do it, with no mask given: the others fall in order behind it."
+    x = torch.rand(7, generator=rng)
+    s = torch.cat([x, torch.full((2,), torch.finfo(torch.float32).min)]).requires_grad_()
+    r = soft_rank(s, method=method)
+    g, = torch.autograd.grad(r.square().sum(), s)
+    assert r.isfinite().all() and g.isfinite().all() and (r[-2:] < 2.5).all() and (r[:-2] > 2.5).all()
 
 
 def test_an_outlier_takes_no_digits():

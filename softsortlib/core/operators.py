@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from .checks import check_mask, check_scores, compute_dtype, fits, is_concrete, patch_to, zero_outside
 from .permutation import DensePermutation, SoftPermutation
-from .spread import unit_of
+from .spread import in_units, unit_of
 
 # %% ../../nbs/core/01_operators.ipynb #4f2b2de1
 def _check_number(tau, name):
@@ -74,13 +74,16 @@ class Scored(nn.Module):
     names: dict = {}
     shown: "tuple[str, ...]" = ("tau", "descending")  # attributes in the repr
     softness: float = 0.07  # c of (6.1): the temperature over the spread of a set, where tau is None
+    scale_free: bool = False  # whether scores and temperature come in as quotients only, so that (6.4) holds
     tau: "float | Tensor | None"
     descending: bool
 
     if TYPE_CHECKING:
         def facing(self: "S", descending: bool) -> "S": ...
         def _temperature(self, scores: Tensor, mask: "Tensor | None") -> "float | Tensor": ...
-        def _at_spread(self, width: Tensor, count: "int | Tensor") -> Tensor: ...
+        def _at_spread(self, width: "float | Tensor", count: "int | Tensor") -> "float | Tensor": ...
+        def _with_temperature(self, scores: Tensor,
+                              mask: "Tensor | None") -> "tuple[Tensor, float | Tensor]": ...
 
     def __init_subclass__(cls, name=None, **kwargs):
         super().__init_subclass__(**kwargs)
@@ -118,7 +121,7 @@ def _shown(value):
 # %% ../../nbs/core/01_operators.ipynb #41bf5be6
 @patch_to(Scored)
 def _at_spread(self, width, count):
-    "The temperature (6.1) of sets with a spread (..., 1) and so many elements, a number or (..., 1)."
+    "The temperature (6.1) of sets with that spread and so many elements, both of them numbers or (..., 1)."
     return self.softness * width
 
 @patch_to(Scored)
@@ -127,8 +130,19 @@ def _temperature(self, scores, mask):
     if self.tau is not None:
         return check_tau(self.tau, scores)
     s = zero_outside(scores.to(compute_dtype(scores.dtype)), mask, -1)
-    count = s.shape[-1] if mask is None else mask.sum(-1, keepdim=True)
-    return self._at_spread(unit_of(s, mask, self.softness), count)
+    return self._at_spread(unit_of(s, mask, self.softness), _count(s, mask))
+
+def _count(s, mask):
+    "How many scores a set has, a number or (..., 1)."
+    return s.shape[-1] if mask is None else mask.sum(-1, keepdim=True)
+
+@patch_to(Scored)
+def _with_temperature(self, scores, mask):
+    "The scores (..., n) in the compute dtype, zero where padded, and their temperature: a number, or (..., 1)."
+    s = scores.to(compute_dtype(scores.dtype))
+    if self.tau is None and self.scale_free:
+        return in_units(s, mask, self.softness), self._at_spread(1.0, _count(s, mask))
+    return zero_outside(s, mask, -1), self._temperature(scores, mask)
 
 # %% ../../nbs/core/01_operators.ipynb #4b6c1041
 def twin_of(operator):
@@ -173,9 +187,8 @@ class Operator(Scored):
         "Check the input and build the map; raise `TypeError` or `ValueError` when it does not fit."
         check_scores(scores)
         mask = check_mask(mask, scores)
-        tau = self._temperature(scores, mask)
-        s = scores.to(compute_dtype(scores.dtype))
-        P = self._soft_permutation(zero_outside(s, mask, -1), tau, mask, scores.dtype)
+        s, tau = self._with_temperature(scores, mask)
+        P = self._soft_permutation(s, tau, mask, scores.dtype)
         return self._single(P, s) if scores.shape[-1] == 1 else P
 
 # %% ../../nbs/core/01_operators.ipynb #b92c2244

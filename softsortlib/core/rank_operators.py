@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from .checks import check_mask, check_scores, compute_dtype, full_precision, patch_to, zero_outside
+from .checks import check_mask, check_scores, full_precision, patch_to, zero_outside
 from .operators import Scored, by_name
 
 # %% ../../nbs/core/03_rank_operators.ipynb #e01f8535
@@ -47,11 +47,9 @@ class RankOperator(Scored):
         check_scores(scores)
         check_ranks_fit(scores)
         mask = check_mask(mask, scores)
-        tau = self._temperature(scores, mask)
-        s = scores.to(compute_dtype(scores.dtype))
-        s = zero_outside(-s if self.descending else s, mask, -1)
+        s, tau = self._with_temperature(scores, mask)
         with full_precision(s):
-            ranks = self._ranks(s, tau, mask)
+            ranks = self._ranks(-s if self.descending else s, tau, mask)
         return zero_outside(ranks, mask, -1).to(scores.dtype)
 
 # %% ../../nbs/core/03_rank_operators.ipynb #8c14c1c9

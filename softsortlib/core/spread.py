@@ -5,14 +5,14 @@
 # %% auto #0
 __all__ = []
 
-# %% ../../nbs/core/06_spread.ipynb #78095b0d
+# %% ../../nbs/core/06_spread.ipynb #3c0ee187
 import numpy as np
 import torch
 from torch import Tensor
 
-from .checks import is_concrete
-from ..engine.autograd import has_tangents, in_func, watched
+from .checks import zero_outside
 from ..engine.compile import arrays, jit, one_batch, spread_rows
+from ..engine.mechanism import mechanism
 
 # %% ../../nbs/core/06_spread.ipynb #afd57f77
 def _shared(s, value, real):
@@ -39,28 +39,39 @@ def _from_the_tie(s, v, real):
     c = _shared(d, median, others) * (s - v).sign()
     return c - _shared(s, v, real) * c.sum(-1, keepdim=True)
 
-# %% ../../nbs/core/06_spread.ipynb #13e4ef59
-def plain_weights(
-    s: Tensor,  # scores, (..., n)
-    mask: "Tensor | None",  # bool, (..., n), True = a real element
-) -> tuple:  # weights (..., n), zero where nothing counts; and a score to subtract first, (..., 1)
-    "The weights of the finite scores in the spread of each set, by sorting."
-    s = s.detach()
-    real = s.isfinite() if mask is None else s.isfinite() & mask
+# %% ../../nbs/core/06_spread.ipynb #8cf3cd9a
+def plain_spread(
+    s: Tensor,  # scores, (..., n); what is not finite does not count
+) -> "tuple[Tensor, Tensor, Tensor]":  # the spread, (..., 1); a score, (..., 1); weights, (..., n)
+    "The spread of each set by sorting, its lower quartile, and the weights of its scores, zero where nothing counts."
+    real = s.isfinite()
     t = s.masked_fill(~real, torch.inf).sort(-1).values
     c, low, high = _between_quartiles(s, t, real.sum(-1, keepdim=True), real)
     c = torch.where(low < high, c, _from_the_tie(s, low, real))
-    return c, low.nan_to_num(0, 0, 0)
+    low = low.nan_to_num(0, 0, 0)
+    return (c * (s - low).masked_fill(c == 0, 0)).sum(-1, keepdim=True), low, c      # zero times infinity is NaN
 
-# %% ../../nbs/core/06_spread.ipynb #e9dd3043
+# %% ../../nbs/core/06_spread.ipynb #65809edb
+FEW = 24  # so many numbers are in order sooner than divided
+
+@jit(lent=True)
+def _insert(w, lo, hi):
+    "Sort w[lo:hi], element by element."
+    for i in range(lo + 1, hi):
+        x, j = w[i], i - 1
+        while j >= lo and w[j] > x:
+            w[j + 1] = w[j]
+            j -= 1
+        w[j + 1] = x
+
+
 @jit(lent=True)
 def _select(w, lo, hi, k):
     "Exchange elements of w[lo:hi] until w[k] stands where a sort would put it, and nothing larger before it."
-    hi -= 1
-    while lo < hi:
+    while hi - lo > FEW:
         pivot = w[(lo + hi) // 2]
-        i, j = lo, hi
-        while i <= j:                  # w[lo:i] <= pivot <= w[j+1:hi+1]
+        i, j = lo, hi - 1
+        while i <= j:                  # w[lo:i] <= pivot <= w[j+1:hi]
             while w[i] < pivot:
                 i += 1
             while w[j] > pivot:
@@ -69,12 +80,10 @@ def _select(w, lo, hi, k):
                 w[i], w[j] = w[j], w[i]
                 i += 1
                 j -= 1
-        if k <= j:
-            hi = j
-        elif k >= i:
-            lo = i
-        else:
+        if j < k < i:
             return
+        lo, hi = (lo, j + 1) if k <= j else (i, hi)
+    _insert(w, lo, hi)
 
 # %% ../../nbs/core/06_spread.ipynb #ce05bc40
 @jit(lent=True)
@@ -88,7 +97,7 @@ def _weigh(r, c, value, share):
         if r[j] == value:
             c[j] += each
 
-# %% ../../nbs/core/06_spread.ipynb #5716f9b7
+# %% ../../nbs/core/06_spread.ipynb #384b74f6
 @jit(lent=True)
 def _neighbours(w, a, b):
     "The smallest and the largest of w[a+1:b]; w[b] and w[a] where there is none."
@@ -100,34 +109,48 @@ def _neighbours(w, a, b):
 
 
 @jit(lent=True)
+def _weigh_four(r, c, low, after, before, high, f):
+    "Write the weights of (6.2): those of r that equal one of the four scores share its weight."
+    a, b, d, e = 0, 0, 0, 0
+    for j in range(len(r)):
+        a += r[j] == low
+        b += r[j] == after
+        d += r[j] == before
+        e += r[j] == high
+    first, second, third, fourth = (f - 1) / a, -f / b, f / d, (1 - f) / e
+    for j in range(len(r)):
+        x = r[j]
+        c[j] = (x == low) * first + (x == after) * second + (x == before) * third + (x == high) * fourth
+
+# %% ../../nbs/core/06_spread.ipynb #09390ff8
+@jit(lent=True)
 def _weigh_quartiles(r, c, w, m):
-    "(6.2) for r, of which w[:m] are the scores that count, in any order; returns whether the quartiles differ."
+    "The weights and the value of (6.2) for r, of which w[:m] are the scores that count; zero where the quartiles coincide."
     a = (m - 1) // 4
     b, f = m - 1 - a, ((m - 1) % 4) / 4
     _select(w, 0, m, a)
     _select(w, a + 1, m, b)
     low, high = w[a], w[b]
     if low == high:
-        return False
-    _weigh(r, c, low, f - 1)
-    _weigh(r, c, high, 1 - f)
+        return 0.0
+    after, before = low, high
     if f > 0:
         after, before = _neighbours(w, a, b)
-        _weigh(r, c, after, -f)
-        _weigh(r, c, before, f)
-    return True
+    _weigh_four(r, c, low, after, before, high, f)
+    return (1 - f) * (high - low) + f * (before - after)
 
-# %% ../../nbs/core/06_spread.ipynb #7f0ba9a7
+# %% ../../nbs/core/06_spread.ipynb #d9c03eae
 @jit(lent=True)
 def _weigh_others(r, c, w, v):
-    "(6.3) for r around v; w is room."
+    "The weights and the value of (6.3) for r around v; w is room."
+    c[:] = 0
     count = 0
     for j in range(len(r)):
         if r[j] < v or r[j] > v:
             w[count] = abs(r[j] - v)
             count += 1
     if count == 0:
-        return
+        return 0.0
     middle = (count - 1) // 2
     _select(w, 0, count, middle)
     median, hits, total = w[middle], 0, 0.0
@@ -138,14 +161,15 @@ def _weigh_others(r, c, w, v):
             c[j] = (1 if r[j] > v else -1) / hits
             total += c[j]
     _weigh(r, c, v, -total)
+    return median
 
-# %% ../../nbs/core/06_spread.ipynb #8f0abfd5
+# %% ../../nbs/core/06_spread.ipynb #fd34e2d3
 @jit(lent=True)
-def _finite(r, mask, w):
+def _finite(r, w):
     "Put NaN in place of what does not count in r, copy the rest to the front of w, and return how many they are."
     m = 0
     for j in range(len(r)):
-        if not np.isfinite(r[j]) or len(mask) > 0 and not mask[j]:
+        if not np.isfinite(r[j]):
             r[j] = np.nan
             continue
         w[m] = r[j]
@@ -154,67 +178,65 @@ def _finite(r, mask, w):
 
 
 @jit(lent=True)
-def _weighted(c, r, base):
-    "The sum of c (r - base) where c is not zero, in double precision."
-    total = 0.0
-    for j in range(len(r)):
-        if c[j] != 0:
-            total += c[j] * (r[j] - base)
-    return total
+def _spread_of_row(r, c, w):
+    "The spread of r, a score of it, and its weights c; r loses what does not count, w is room."
+    m = _finite(r, w)
+    width = _weigh_quartiles(r, c, w, m) if m > 1 else 0.0
+    low = w[(m - 1) // 4] if m > 0 else 0.0
+    return (width, low) if width > 0 else (_weigh_others(r, c, w, low), low)
 
-# %% ../../nbs/core/06_spread.ipynb #a16d37c6
+# %% ../../nbs/core/06_spread.ipynb #29c28b07
 @jit
-def weigh_rows(lo, hi, s, mask, c, width):
-    "The weights c (B, n) of the rows lo..hi of s (B, n), mask (B, n) or (B, 0), and the spread of each, width (B,)."
+def spread_of_rows(lo, hi, s, width, c):
+    "The spreads, width (B,), and their weights, c (B, n), of the rows lo..hi of s (B, n)."
     w, r = np.empty_like(s[0]), np.empty_like(s[0])
     for row in range(lo, hi):
         r[:] = s[row]
-        m = _finite(r, mask[row], w)
-        c[row] = 0
-        if m > 1 and not _weigh_quartiles(r, c[row], w, m):
-            _weigh_others(r, c[row], w, w[(m - 1) // 4])
-        width[row] = _weighted(c[row], r, w[(m - 1) // 4]) if m > 0 else 0.0
+        width[row] = _spread_of_row(r, c[row], w)[0]
 
-# %% ../../nbs/core/06_spread.ipynb #8e2eabf4
-def fast_weights(s, mask):
-    "The weights of `plain_weights` on the CPU, without a sort; and the spread of each set, (..., 1)."
-    mask = s.new_empty(*s.shape[:-1], 0, dtype=torch.bool) if mask is None else mask
-    rows = one_batch(s.shape[:-1], s.detach(), mask)
-    c, width = torch.empty_like(rows[0], memory_format=torch.contiguous_format), rows[0].new_empty(len(rows[0]))
-    spread_rows(weigh_rows, len(c), 4 * c.numel(), *arrays(*rows, c, width))
-    return c.view(s.shape), width.view(*s.shape[:-1], 1)
+# %% ../../nbs/core/06_spread.ipynb #0ae98c88
+def fast_spread(s):
+    "The spread and the weights of `plain_spread` on the CPU, without a sort."
+    rows, = one_batch(s.shape[:-1], s)
+    width, c = rows.new_empty(len(rows)), torch.empty_like(rows, memory_format=torch.contiguous_format)
+    spread_rows(spread_of_rows, len(c), 4 * c.numel(), *arrays(rows, width, c))
+    return width.view(*s.shape[:-1], 1), c.view(s.shape)
+
+# %% ../../nbs/core/06_spread.ipynb #7819f524
+def _times_weights(g, weights):
+    "The gradient of the spread."
+    return g * weights
+
+_spread_back = mechanism("spread_back(g, weights) -> s=weights", __name__, _times_weights, again=_times_weights)
+
+_spread = mechanism("spread(s) -> width, weights", __name__, lambda s: plain_spread(s)[::2], fast_spread,
+                    gradient=_spread_back, fake=lambda s: (s.new_empty((*s.shape[:-1], 1)), torch.empty_like(s)))
 
 
-class _Measured(torch.autograd.Function):
-    "The spread that the kernel has measured, as a function of the scores: one node of the graph."
-    @staticmethod
-    def forward(ctx, s, c, width):
-        ctx.save_for_backward(c)
-        return width.view_as(width)
+def _real(s, mask):
+    "Scores, and infinity where they are padded."
+    return s if mask is None else s.masked_fill(~mask, torch.inf)
 
-    @staticmethod
-    def backward(ctx, g):
-        return g * ctx.saved_tensors[0], None, None
 
-# %% ../../nbs/core/06_spread.ipynb #057166db
 def spread_of(
     s: Tensor,  # scores, (..., n), single or double precision
     mask: "Tensor | None" = None,  # bool, (..., n), True = a real element
 ) -> Tensor:  # (..., 1), zero for a constant set
     "The robust spread of each set, (6.2) or (6.3); its gradient is constant piece by piece."
-    if is_concrete(s) and s.numel() and not (in_func() or has_tangents() or watched((s, mask))):
-        return _Measured.apply(s, *fast_weights(s, mask))
-    c, base = plain_weights(s, mask)
-    return (c * (s - base).masked_fill(c == 0, 0)).sum(-1, keepdim=True)       # zero times infinity is NaN
+    return _spread(_real(s, mask))[0]
 
-# %% ../../nbs/core/06_spread.ipynb #bf82042c
+# %% ../../nbs/core/06_spread.ipynb #89415c3b
+def farthest(x):
+    "A number of the type of x whose fourth power is a number, too."
+    return torch.finfo(x.dtype).max ** 0.25
+
+
 def unit(
     width: Tensor,  # spreads, any shape
     c: float,  # the temperature of a set whose spread is one
 ) -> Tensor:
     "A spread as something to divide by: 1 / c where there is none, and a number whose square is a number, too."
-    width = width.clamp(max=torch.finfo(width.dtype).max ** 0.25)
-    return torch.where(width > 0, width, 1 / c)
+    return torch.where(width > 0, width.clamp(max=farthest(width)), 1 / c)
 
 
 def unit_of(
@@ -224,3 +246,60 @@ def unit_of(
 ) -> Tensor:  # (..., 1), positive
     "The spread of each set, 1 / c for a constant set; c times it is the temperature (6.1)."
     return unit(spread_of(s, mask), c)
+
+# %% ../../nbs/core/06_spread.ipynb #861369f1
+def _plain_units(s, c, far):
+    "The scores (..., n) in units of their spread, cut at far; that unit; and the weights of the scores in it."
+    width, low, weights = plain_spread(s)
+    width = unit(width, c)
+    return ((s - low) / width).clamp(-far, far), width, weights
+
+
+def _pull(g, u, width, weights):
+    "The gradient (6.4)."
+    return (g - weights * (g * u).sum(-1, keepdim=True)) / width
+
+
+def _pull_again(g, s, u, width, weights):
+    "The same, where the unit changes with the scores."
+    ds = (s - s.detach()).masked_fill(weights == 0, 0)
+    return _pull(g, u, width + (weights * ds).sum(-1, keepdim=True), weights)
+
+# %% ../../nbs/core/06_spread.ipynb #55a8a905
+@jit
+def units_of_rows(lo, hi, s, none, far, u, width, c):
+    "What `_plain_units` returns for the rows lo..hi of s (B, n), whose unit is `none` without a spread."
+    w, r = np.empty_like(s[0]), np.empty_like(s[0])
+    for row in range(lo, hi):
+        r[:] = s[row]
+        wide, low = _spread_of_row(r, c[row], w)
+        wide = min(wide, far) if wide > 0 else none
+        width[row] = wide
+        for j in range(len(r)):
+            x = (s[row, j] - low) / wide
+            u[row, j] = far if x > far else -far if x < -far else x      # NaN stays
+
+
+def _fast_units(s, c, far):
+    "`_plain_units` on the CPU, without a sort."
+    rows, = one_batch(s.shape[:-1], s)
+    u, weights = (torch.empty_like(rows, memory_format=torch.contiguous_format) for _ in range(2))
+    width = rows.new_empty(len(rows))
+    spread_rows(units_of_rows, len(u), 5 * u.numel(), *arrays(rows), 1 / c, far, *arrays(u, width, weights))
+    return u.view(s.shape), width.view(*s.shape[:-1], 1), weights.view(s.shape)
+
+# %% ../../nbs/core/06_spread.ipynb #ecdf2158
+_units_back = mechanism("units_back(g, s, u, width, weights) -> s=s", __name__, _pull, again=_pull_again)
+
+_units = mechanism("units(s, float c, float far) -> u=s, width, weights=s", __name__, _plain_units, _fast_units,
+                   fake=lambda s: (torch.empty_like(s), s.new_empty((*s.shape[:-1], 1)), torch.empty_like(s)),
+                   gradient=_units_back)
+
+
+def in_units(
+    s: Tensor,  # scores, (..., n), single or double precision
+    mask: "Tensor | None",  # bool, (..., n), True = a real element
+    c: float,  # the temperature of a set whose spread is one
+) -> Tensor:  # (..., n), zero where padded
+    "The scores in units of their spread, (6.4); those of a constant set are zero."
+    return zero_outside(_units(_real(s, mask), c, farthest(s))[0], mask, -1)

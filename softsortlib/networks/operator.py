@@ -238,6 +238,7 @@ class SortingNetwork(Operator, name="network"):
         def _soft_permutation(self, s: Tensor, tau, mask: "Tensor | None", dtype) -> NetworkPermutation: ...
         def _bend(self): ...
     shown = ("kind", "sigmoid", "art_lambda", "tau", "descending")
+    scale_free = True
 
     def __init__(self,
         kind: str = "bitonic",  # "bitonic" (depth about log2(n)^2 / 2) or "odd_even" (depth n), both for any n

@@ -24,6 +24,7 @@ class GaussianRank(RankOperator, name="gaussian"):
 
     Raises as every `RankOperator` does."""
     softness = 0.09
+    scale_free = True
 
     if TYPE_CHECKING:
         def distribution(self, scores: Tensor, mask: "Tensor | None" = None) -> Tensor: ...

@@ -305,6 +305,7 @@ class LaplaceRank(RankOperator, name="laplace"):
 
     Raises as every `RankOperator` does."""
     softness = 0.095
+    scale_free = True
 
     def _ranks(self, s, tau, mask):
         "(40.3), over all pairs where they are few, in two passes where they are many."

@@ -380,6 +380,7 @@ class LapSum(Operator, name="lapsum"):
 
     It is doubly stochastic, and takes O(n log n). Raise `TypeError` or `ValueError` for what does not fit."""
     softness = 0.06
+    scale_free = True
 
     def _soft_permutation(self, s, tau, mask, dtype):
         return LapSumPermutation(s, tau, self.descending, dtype, mask)

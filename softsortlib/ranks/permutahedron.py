@@ -287,8 +287,8 @@ class Permutahedron(RankOperator, name="permutahedron"):
         super().__init__(tau, descending)
         if not is_one_of(regularization, ("l2", "kl")):
             raise ValueError(f"regularization must be 'l2' or 'kl', got {regularization!r}")
-        self.regularization = regularization
-        self.backend = check_backend(backend)
+        self.regularization, self.backend = regularization, check_backend(backend)
+        self.scale_free = regularization == "l2"
 
     def _at_spread(self, width, count):
         "The strength at which neighbours merge that are closer than so many of the mean gaps of the set."

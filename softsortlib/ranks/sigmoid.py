@@ -153,6 +153,7 @@ class SigmoidRank(RankOperator, name="sigmoid"):
 
     Raises as every `RankOperator` does."""
     softness = 0.07
+    scale_free = True
 
     def _ranks(self, s, tau, mask):
         return counted_ranks(s, tau, mask, "logistic")

@@ -281,6 +281,7 @@ _ENTRIES = switch("neuralsort: small sets", 1 << 22, "B n^2")  # of a batch of s
 class NeuralSort(Operator, name="neuralsort"):
     "Soft sorting by the softmax of a sum-of-top-k identity (Grover et al. 2019, equation 6)."
     softness = 0.1
+    scale_free = True
 
     def __init__(self,
         tau: "float | Tensor | None" = None,  # temperature; a tensor broadcasts over the batch; None: (6.1)

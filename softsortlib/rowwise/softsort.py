@@ -189,7 +189,7 @@ class SoftSort(Operator, name="softsort"):
         self.power, self.distance, self.backend, self.simplex = power, distance, backend, simplex
         self.shown = (*self.shown, "simplex") if simplex != "softmax" else self.shown
         self._d = distance or Power(power)
-        self.softness = 0.07 if power == 1 else 0.1
+        self.softness, self.scale_free = 0.07 if power == 1 else 0.1, distance is None
 
     def _at_spread(self, width, count):
         "(6.1) in units of d; one for a d of one's own, whose units nobody knows."

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from softsortlib.core.checks import (
-    check_mask, check_scores, compute_dtype, full_precision, patch_to, zero_outside,
+    check_mask, check_scores, full_precision, patch_to, zero_outside,
 )
 from ..core.operators import Scored, by_name, check_flags, check_tau
 from ..engine.dispatch import tensor_on
@@ -114,9 +114,8 @@ def forward(self,
     check_scores(scores)
     check_count(self.k, scores.shape[-1], scores.shape[:-1])
     mask = check_mask(mask, scores)
-    tau = self._temperature(scores, mask)
-    s = scores.to(compute_dtype(scores.dtype))
-    s = zero_outside(s if self.largest else -s, mask, -1)
+    s, tau = self._with_temperature(scores, mask)
+    s = s if self.largest else -s
     with full_precision(s):
         w = self._limited(s, tau, mask)
     return zero_outside(w, mask, -1).to(scores.dtype)
@@ -132,6 +131,7 @@ class LaplaceTopK(TopKMask, name="lapsum"):
 
     Raise `TypeError` or `ValueError` for a parameter that does not fit."""
     softness = 0.06
+    scale_free = True
 
     def _weights(self, s, k, tau, mask):
         tau = tau[..., 0] if isinstance(tau, Tensor) else tau

@@ -20,6 +20,7 @@ class SparseTopK(TopKMask, name="sparse"):
 
     `p` is that of their regulariser. Raise `TypeError` or `ValueError` for what does not fit."""
     softness = 0.25
+    scale_free = True
     shown = ("k", "tau", "largest", "p")
 
     def __init__(self,

@@ -166,6 +166,7 @@ class SimpleTopK(TopKMask, name="simple"):
     O(n min(k, √n)) on a CPU, O(n log n log k) elsewhere. `sample` draws the subset.
     Raise `TypeError` or `ValueError` for what does not fit."""
     softness = 0.063
+    scale_free = True
     real_k = False
 
     if TYPE_CHECKING:

@@ -26,6 +26,7 @@ class SinkhornTopK(TopKMask, name="sinkhorn"):
 
     `tau` is half their epsilon for targets 0 and 1. O(n). Raise `TypeError` or `ValueError` for what does not fit."""
     softness = 0.043
+    scale_free = True
 
     def _weights(self, s, k, tau, mask):
         return threshold_weights(s, k, tau, mask, Law.LOGISTIC)
@@ -45,6 +46,7 @@ class ThresholdTopK(TopKMask, name="threshold"):
 
     O(n) by selection; the sum is only near k (Prop 101.4). Raise `TypeError` or `ValueError` for what does not fit."""
     softness = 0.043
+    scale_free = True
     real_k = False
 
     def _weights(self, s, k, tau, mask):
