@@ -16,7 +16,7 @@ from torch import Tensor
 
 from .autograd import custom_op, differentiable, is_unseen
 from .compile import one_batch, spread_rows
-from .dispatch import check_backend, choose, common_shape, has_double, switch
+from .dispatch import at_most, check_backend, choose, common_shape, has_double, switch
 from .radix import stable_sort
 from .scan import tau_tensor
 from .sum_kernels import PART, Grid, Terms, Weights, find_boxes, moment_rows, sort_weights, sum_rows
@@ -216,7 +216,7 @@ MOST_PAIRS = switch("sums: all pairs on a GPU", 1 << 35, "gpu B n^2")  # and by 
 
 def _sums_torch(x, t, w, tau, law, m, eps, nu=0):
     "The sums (97.1) in plain torch: sorted x (B, n), t (B, k), w (B, k, d), tau (B,)."
-    if len(x) * x.shape[1] * t.shape[1] <= _FEW:
+    if at_most(x.numel() * t.shape[1], _FEW):
         return kernel_sums_dense(x, t, w, tau.to(x.dtype), law, m, nu)
     double = torch.float64 if has_double(x) else x.dtype
     x, t, v, tau = (a.to(double) for a in (x, t, w, tau))
@@ -290,7 +290,7 @@ def _sums_op(x: Tensor, t: Tensor, w: Tensor, tau: Tensor, x_order: Tensor, t_or
         from softsortlib.engine.tree_sums import tail_sums
         orders = x_order, t_order
         return tail_sums(x, t, w, tau, orders, law, m, eps, same, choose(w, backend), nu).view(shape)
-    if choose(w, backend, numba=False, triton=len(x) * x.shape[1] * t.shape[1] <= MOST_PAIRS) == "triton":
+    if choose(w, backend, numba=False, triton=at_most(x.numel() * t.shape[1], MOST_PAIRS)) == "triton":
         from softsortlib.engine.sums_triton import pair_sums_triton
         return pair_sums_triton(x, t, w, tau, law, m, nu).view(shape)
     xs = x.gather(1, x_order)

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from .compile import jit, spread_rows
-from .dispatch import switch
+from .dispatch import is_open, switch
 from .tail_laws import exponent_of, power_terms, tail_coefficients, tail_law, tail_values
 from .tree_kernels import (
     Level, Points, Rule, Series, Sums, box_moments, find_roots, gather_distinct, gather_weights, halve, hear_level,
@@ -319,7 +319,7 @@ _PAIRS = switch("tree_sums: all pairs", 1 << 15, "B n^2")  # up to which the def
 
 def _by_definition(x, t, w, tau, law, m, nu):
     "The sums (97.1) of all pairs, x (B, n), t (B, k), w (B, k, d), tau (B,), in tiles of targets."
-    rows = max(1, _TILE // max(1, t.numel()))
+    rows = x.shape[1] if is_open(t.numel()) else max(1, _TILE // max(1, t.numel()))
     tau = tau.to(x.dtype)[:, None, None]
     return torch.cat([tail_law(law, (a[..., None] - t[:, None]) / tau, m, nu) @ w for a in x.split(rows, 1)], 1)
 

@@ -14,7 +14,7 @@ from torch import Tensor
 from ..core.operators import Operator, check_flags
 from ..core.permutation import compute_dtype, is_concrete
 from ..core.rounding import in_compute_dtype
-from ..engine.dispatch import has_double
+from ..engine.dispatch import at_most, has_double
 from softsortlib.functional.arguments import (
     finite_scores, hard_sort, join_sets, on_lists, several_dims, with_gradient_of,
 )
@@ -85,7 +85,7 @@ def _rows_at(wanted, n):
     "Sorted rows out of n that hold all that are `wanted`; a device that is not the host is not asked which they are."
     if is_concrete(wanted):
         return wanted.unique()
-    if wanted.numel() < n:
+    if at_most(wanted.numel(), n - 1):
         return wanted.flatten().sort().values
     return torch.arange(n, device=wanted.device)
 

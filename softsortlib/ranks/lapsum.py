@@ -17,7 +17,7 @@ from ..core.operators import Operator
 from ..core.permutation import SoftPermutation, compute_dtype, patch_to
 from ..engine.autograd import custom_op, differentiable
 from ..engine.compile import arrays, exp_neg, jit, spread_rows
-from ..engine.dispatch import choose, precise, switch
+from ..engine.dispatch import at_most, choose, precise, switch
 from ..engine.radix import stable_sort
 from ..engine.scan import one_sided_sums
 from .lapsum_entries import entries, log_entries
@@ -343,7 +343,7 @@ _SMALL = switch("lapsum: entries made", 4096, "B n^2")  # entries of a matrix th
 
 def _is_small(P, rows):
     "Whether the entries of P at `rows` are few, and no kernel of a GPU serves them."
-    few = P.batch.numel() * (P._m if rows is None else len(rows)) * P.n <= _SMALL
+    few = at_most(math.prod(P.batch) * (P._m if rows is None else rows.shape[0]) * P.n, _SMALL)
     return few and (rows is not None or choose(P.z, "", triton=True) != "triton")
 
 def _by_kernel(P, x, rows):

@@ -14,7 +14,7 @@ from ..core.operators import check_tau
 from ..core.permutation import check_scores, compute_dtype
 from ..core.rank_operators import RankOperator
 from ..engine.autograd import custom_op, differentiable
-from ..engine.dispatch import switch, tensor_on
+from ..engine.dispatch import at_most, switch, tensor_on
 from ..engine.sum_laws import LAWS
 from ..engine.sums import kernel_sums, pair_grads
 
@@ -36,7 +36,7 @@ _FEW = switch("sigmoid: all pairs", 4096, "B n^2")
 
 def few_pairs(s):
     "Whether the matrix of all pairs of s (..., n) is faster made than avoided."
-    return s.numel() * s.shape[-1] <= _FEW
+    return at_most(s.numel() * s.shape[-1], _FEW)
 
 def _pair_sum_plain(s, tau, v, step):
     "(40.4) for m = 0: s and v (..., n), tau a number or (..., 1)."
@@ -134,7 +134,7 @@ def pair_sum(
     if few_pairs(s) if plain is None else plain:
         return _pair_sum_plain(s, tau, v, step).to(dtype)
     weights = v.expand(s.shape)[..., None]
-    if step in LAWS and s.numel() * s.shape[-1] > _PAIRS:
+    if step in LAWS and not at_most(s.numel() * s.shape[-1], _PAIRS):
         sums = kernel_sums(s, None, weights, tau_column(tau, s)[..., 0] if isinstance(tau, Tensor) else tau, step)
     else:
         sums = _pair_sum(s, tau_column(tau, s), weights, step, 0, 0)

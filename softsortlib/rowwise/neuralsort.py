@@ -15,7 +15,7 @@ from torch import Tensor
 from ..core.checks import check_type
 from ..core.operators import Operator
 from ..core.permutation import SoftPermutation, patch_to
-from ..engine.dispatch import check_backend, choose, has_double, switch
+from ..engine.dispatch import at_most, check_backend, choose, has_double, switch
 from ..engine.radix import inverse
 from .small import Law, SmallPermutation, is_small
 from .softsort import check_simplex, sort_scores
@@ -154,8 +154,8 @@ class NeuralSortPermutation(SoftPermutation):
         self.work = s.dtype
         self.backend = backend or ""
         self.who = choose(s, self.backend, triton=s.dtype == torch.float32)
-        self.literal = s.dtype != self.z.dtype and (n <= _SHORT or s.numel() * n <= _FEW)
-        large = n > _SHORT and not self.literal
+        self.literal = s.dtype != self.z.dtype and (at_most(n, _SHORT) or at_most(s.numel() * n, _FEW))
+        large = not (self.literal or at_most(n, _SHORT))
         self.fast = backend in ("numba", "triton") or backend is None and large and self.who != "torch"
         tiles = self.backend if self.fast and self.who == "triton" else None
         sorts = self.fast or not self.literal

@@ -16,7 +16,7 @@ from torch import Tensor
 from ..core.checks import check_type, is_one_of
 from ..core.operators import Operator
 from ..core.permutation import SoftPermutation, patch_to
-from ..engine.dispatch import check_backend, choose, switch
+from ..engine.dispatch import at_most, check_backend, choose, switch
 from ..engine.radix import leaning, leaning_rows, movement, permuted, shared, stable_sort, tie_means, ties_of
 from ..engine.scan import exp_mean, exp_scan, tau_tensor
 from .small import Law, SmallPermutation, is_small
@@ -280,7 +280,7 @@ def _log_prob(self, target, rows):
 @patch_to(LaplacePermutation)
 def _dense(self, rows):
     "The matrix, zero in padded columns."
-    if self.backend is None and self.device.type == "cpu" and self.s.numel() * self.n <= _FEW:
+    if self.backend is None and self.device.type == "cpu" and at_most(self.s.numel() * self.n, _FEW):
         return SoftSortPermutation._dense(self, rows)
     from softsortlib.rowwise.softsort_matrix import laplace_matrix
     tau = tau_tensor(self.tau[..., 0] if isinstance(self.tau, Tensor) else self.tau, self.t, self.batch)
@@ -358,7 +358,7 @@ def _by_formula_or_scan(s, tau, few, backend, **facts):
 
 def _laplace(operator, s, tau, d, descending, dtype, mask):
     "One kernel for a few small sets, the plain twin for few entries on other devices, else the scan."
-    few = s.numel() * s.shape[-1] <= _SMALL and operator.backend is None
+    few = at_most(s.numel() * s.shape[-1], _SMALL) and operator.backend is None
     facts = dict(d=d, descending=descending, dtype=dtype, mask=mask)
     twin = partial(_by_formula_or_scan, few=few, backend=operator.backend, **facts)
     if operator.backend is None and is_small(s, _SETS):
@@ -391,10 +391,10 @@ def _soft_permutation(self, s, tau, mask, dtype):
         return _laplace(self, *args)
     if self.power == 2 and self.backend is None and self.distance is None and is_small(s, _SQUARES):
         return _small_squares(*args)
-    small = s.numel() * s.shape[-1] <= _SMALL and self.backend is None
+    small = at_most(s.numel() * s.shape[-1], _SMALL) and self.backend is None
     if small or self.distance is not None:
         return SoftSortPermutation(*args)
-    if s.shape[-1] >= _LONG and self.backend != "torch":
+    if not at_most(s.shape[-1], _LONG - 1) and self.backend != "torch":
         from softsortlib.rowwise.squares import by_sums
         P = by_sums(self.power, self.backend, args)
         if P is not None:

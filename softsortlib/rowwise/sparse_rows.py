@@ -198,7 +198,7 @@ def _by_windows(self, d):
     P = self.base
     if not isinstance(P, SoftSortPermutation) or not isinstance(P.d, Power) or P.device.type != "cpu":
         return None
-    if P.s.numel() * self.n <= _FEWEST or not is_unseen((P.s, P.tau, self.mask)):
+    if not is_unseen((P.s, P.tau, self.mask)) or P.s.numel() * self.n <= _FEWEST:
         return None
     if self._windows is None:
         t = P.t.reshape(-1, self.n).double()  # sums of large payloads stay numbers

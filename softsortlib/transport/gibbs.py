@@ -18,7 +18,7 @@ from ..core.checks import can_checkpoint
 from ..core.permutation import patch_to
 from ..engine.autograd import custom_op, differentiable, is_unseen, needs_graph
 from ..engine.compile import WORTH, arrays, spread_rows
-from ..engine.dispatch import choose, common_shape, switch
+from ..engine.dispatch import at_most, choose, common_shape, is_open, switch
 from .conjugate import any_seen
 from .line import convex_cost, line_potentials
 from .line_sums import Sources, Targets, abs_rows, gauss_rows
@@ -28,6 +28,8 @@ _TILE = switch("gibbs: tile", 1 << 21, "B n^2")  # entries of a tile
 
 def _by_tiles(f, entries, m):
     "f(targets) for tiles of the m targets, joined along dimension -2; several are rebuilt in the backward pass."
+    if is_open(entries):
+        return f(slice(None))  # a program for every batch
     size = max(1, _TILE * m // max(1, entries))
     if m <= size:
         return f(slice(None))
@@ -49,7 +51,7 @@ def choose_product(x, power, backend, entries):
     if backend not in (None, "torch", "numba"):
         raise ValueError(f"backend must be None, 'torch' or 'numba', got {backend!r}")
     kernel = not callable(power) and power in tuple(Cost)
-    who = choose(x, backend or "", numba=kernel and (backend == "numba" or entries > _ENTRIES),
+    who = choose(x, backend or "", numba=kernel and (backend == "numba" or not at_most(entries, _ENTRIES)),
                  triton=kernel)
     if backend == "numba" and who != backend:
         raise ValueError(f"backend 'numba' is for power 1 or 2 on the CPU, got power={power} on {x.device.type}: "
