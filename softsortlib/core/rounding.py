@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from softsortlib.core.permutation import (
     SoftPermutation, compute_dtype, is_concrete, patch_to, precisely, together, zero_outside,
 )
+from ..engine.radix import sorted_by_torch
 
 # %% ../../nbs/core/02_rounding.ipynb #d5b5c0ea
 def _row_key(key, P):
@@ -137,7 +138,7 @@ def hard(self) -> Tensor:  # long, (..., m)
     hard = self._hard(self._rows)
     if self.mask is None or self._m != self.n:
         return hard
-    padded = (~self.mask).byte().sort(dim=-1, stable=True).indices
+    padded = sorted_by_torch((~self.mask).byte())[1]
     if self._rows is not None:
         padded = padded[..., self._rows]
     return torch.where(self._kept, hard, padded)

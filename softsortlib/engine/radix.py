@@ -112,7 +112,8 @@ def _buffers(order):
 def sorted_by_torch(s, descending=False):
     "Values and order of s (..., n), ties in the order of the input."
     if for_onnx():
-        return tuple(s.topk(s.shape[-1], largest=descending))
+        numbers = s if s.is_floating_point() else s.int()  # it takes no bytes
+        return tuple(numbers.topk(s.shape[-1], largest=descending))
     return tuple(s.sort(dim=-1, descending=descending, stable=True))
 
 # %% ../../nbs/engine/93_radix.ipynb #e7933082

@@ -14,7 +14,7 @@ from torch import Tensor
 from ..core.operators import Operator, check_flags
 from ..core.permutation import compute_dtype, is_concrete
 from ..core.rounding import in_compute_dtype
-from ..engine.dispatch import at_most, has_double
+from ..engine.dispatch import at_most, for_onnx, has_double
 from softsortlib.functional.arguments import (
     finite_scores, hard_sort, join_sets, on_lists, several_dims, with_gradient_of,
 )
@@ -82,22 +82,24 @@ def _interpolate(values, p):
 
 # %% ../../nbs/functional/51_quantiles.ipynb #c21475bf
 def _rows_at(wanted, n):
-    "Sorted rows out of n that hold all that are `wanted`; a device that is not the host is not asked which they are."
+    """Sorted rows out of n that hold all that are `wanted`, and whether they are all.
+
+    A device that is not the host is not asked which they are."""
     if is_concrete(wanted):
-        return wanted.unique()
-    if at_most(wanted.numel(), n - 1):
-        return wanted.flatten().sort().values
-    return torch.arange(n, device=wanted.device)
+        return wanted.unique(), False
+    if not for_onnx() and at_most(wanted.numel(), n - 1):  # ONNX cannot search
+        return wanted.flatten().sort().values, False
+    return torch.arange(n, device=wanted.device), True
 
 def _interpolate_each(values, p, n):
     "Equation (51.2) for each set by itself: values(rows) -> (..., rows), at the positions p (..., Q) out of n."
     low = p.floor()
     below, above = low.detach().long(), p.ceil().detach().long()
-    rows = _rows_at(torch.cat([below, above], -1), n)
+    rows, whole = _rows_at(torch.cat([below, above], -1), n)
     y = values(rows)
 
     def gather(i):
-        place = torch.searchsorted(rows, i)
+        place = i if whole else torch.searchsorted(rows, i)
         return y.gather(-1, place.expand(*y.shape[:-1], -1))
 
     below, above = gather(below), gather(above)
@@ -208,7 +210,7 @@ def _remains(s, mask, cut):
     i, n = torch.arange(s.shape[-1], device=s.device), s.shape[-1]
     low, high = cut
     if mask is None:
-        return (i >= int(low * n)) & (i < n - int(high * n))
+        return (i >= torch.sym_int(low * n)) & (i < n - torch.sym_int(high * n))
     n = mask.sum(-1, keepdim=True)
     shares = n.to(torch.float64 if has_double(s) else torch.float32)
     return (i >= (low * shares).long()) & (i < n - (high * shares).long())

@@ -15,12 +15,21 @@ from torch import Tensor
 from torch.utils._python_dispatch import _get_current_dispatch_mode
 
 from ..core.checks import is_one_of
+from ..engine.dispatch import is_open
 
 # %% ../../nbs/networks/20_comparators.ipynb #a4a5325f
 _MOST_LANES = dict(odd_even=1 << 15, bitonic=1 << 22)
 
+def refuse_open(n):
+    "Raise `ValueError` for a number of lanes that torch.export leaves open."
+    if is_open(n):
+        raise ValueError("n must be fixed for a sorting network, whose comparators are made for one n, got a size that "
+                         "torch.export leaves open: leave only the batch open, or take SoftSort")
+
+
 def _check_lanes(kind, n):
     "Raise `TypeError` unless n is a number, `ValueError` where there is no network of so many lanes."
+    refuse_open(n)
     if isinstance(n, bool) or not hasattr(n, "__index__") or getattr(n, "ndim", 0):
         raise TypeError(f"n must be an int, the number of lanes, got {type(n).__name__}")
     if n < 0:

@@ -18,8 +18,8 @@ from ..core.checks import check_type, is_one_of
 from ..core.operators import Operator
 from ..core.permutation import SoftPermutation, is_concrete, patch_to
 from ..engine.dispatch import choose, precise
-from ..engine.radix import inverse
-from .comparators import sorting_network
+from ..engine.radix import inverse, sorted_by_torch
+from .comparators import refuse_open, sorting_network
 from softsortlib.networks.error_free import (
     apply_error_free, error_free_differences, exact_arguments, exact_differences, exact_send,
 )
@@ -42,7 +42,7 @@ class _OnLanes(SoftPermutation):
         self.descending = descending
         self.length = None  # how many elements are real, (...); None where all are
         if mask is not None:
-            self.order = (~mask).byte().sort(dim=-1, stable=True).indices  # the element on each lane, (..., n)
+            self.order = sorted_by_torch((~mask).byte())[1]  # the element on each lane, (..., n)
             self.place = inverse(self.order)  # the lane of each element, (..., n)
             self.length = mask.sum(-1)
 
@@ -106,6 +106,7 @@ class NetworkPermutation(_OnLanes):
         self.sigmoid = sigmoid
         self.error_free = swaps == "error_free"
         self.who = choose(s, backend or "", triton=True)
+        refuse_open(self.n)
         self.fast = self.n > 1 and self.who != "torch"
         self.size = self._sizes() if self.fast else None
         lanes = s if mask is None else self._pack(s[..., None])[..., 0]

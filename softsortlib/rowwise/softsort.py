@@ -17,7 +17,9 @@ from ..core.checks import check_type, is_one_of
 from ..core.operators import Operator
 from ..core.permutation import SoftPermutation, patch_to
 from ..engine.dispatch import at_most, check_backend, choose, switch
-from ..engine.radix import leaning, leaning_rows, movement, permuted, shared, stable_sort, tie_means, ties_of
+from softsortlib.engine.radix import (
+    leaning, leaning_rows, movement, permuted, shared, sorted_by_torch, stable_sort, tie_means, ties_of,
+)
 from ..engine.scan import exp_mean, exp_scan, tau_tensor
 from .small import Law, SmallPermutation, is_small
 
@@ -49,9 +51,9 @@ def sort_scores(s, mask, descending):
     if mask is None:
         return stable_sort(s, descending)
     last = -math.inf if descending else math.inf
-    order = s.detach().masked_fill(~mask, last).sort(dim=-1, descending=descending, stable=True).indices
+    order = sorted_by_torch(s.detach().masked_fill(~mask, last), descending)[1]
     padded = (~mask).gather(-1, order)
-    order = order.gather(-1, padded.byte().sort(dim=-1, stable=True).indices)  # a real score may be infinite too
+    order = order.gather(-1, sorted_by_torch(padded.byte())[1])  # a real score may be infinite too
     return s.gather(-1, order), order
 
 # %% ../../nbs/rowwise/11_softsort.ipynb #dba1dbea

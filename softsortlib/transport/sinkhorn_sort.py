@@ -339,7 +339,7 @@ def _check_levels(q, width):
 
 def _three_weights(q, width, count):
     "b of (31.4) for the levels q (Q, 1); `count` inputs, an int or (..., 1, 1)."
-    w = q.new_full((), 1 / count) if isinstance(count, int) else 1 / count
+    w = 1 / count if isinstance(count, Tensor) else q.new_full((), 1 / count)
     if width is not None:
         w = q.new_full((), width)
     return torch.cat(torch.broadcast_tensors(q * (1 - w), w, (1 - q) * (1 - w)), -1)
