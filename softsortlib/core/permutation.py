@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['permutation_matrix', 'SoftPermutation', 'DensePermutation', 'TransposedPermutation']
 
-# %% ../../nbs/core/00_permutation.ipynb #c42729bd
+# %% ../../nbs/core/00_permutation.ipynb #08957c74
 import math
 from types import EllipsisType
 from typing import TYPE_CHECKING, overload
@@ -114,7 +114,7 @@ class SoftPermutation(_Methods):
     def __repr__(self) -> str:
         return f"{type(self).__name__}(shape={tuple(self.shape)}, dtype={self.dtype})"
 
-# %% ../../nbs/core/00_permutation.ipynb #eafb81e6
+# %% ../../nbs/core/00_permutation.ipynb #bf3e8a5c
 @patch_to(SoftPermutation, as_prop=True)
 def m(self) -> int:
     "Number of rows."
@@ -189,7 +189,7 @@ def from_logits(
         P.order = order
     return P
 
-# %% ../../nbs/core/00_permutation.ipynb #8f81dacf
+# %% ../../nbs/core/00_permutation.ipynb #4225ceb0
 _TILE = 1 << 22  # entries of a tile of rows
 _LARGE = 1 << 26  # and on another device, which many at a time fill
 
@@ -267,7 +267,7 @@ def _hard(self, rows):
         return SoftPermutation._hard(self, rows)
     return self.order if rows is None else self.order[..., rows]
 
-# %% ../../nbs/core/00_permutation.ipynb #b9dd44d4
+# %% ../../nbs/core/00_permutation.ipynb #ffa29319
 def _is_like_scores(x, P):
     "Whether x has the shape and the dtype of the scores: such a payload needs no further check, and no cast."
     fits_dtype = isinstance(x, Tensor) and x.dtype == P.dtype == compute_dtype(P.dtype)

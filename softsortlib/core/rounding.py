@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = []
 
-# %% ../../nbs/core/02_rounding.ipynb #4c89f279
+# %% ../../nbs/core/02_rounding.ipynb #1ed61310
 import numbers
 import operator
 
@@ -130,7 +130,7 @@ def in_compute_dtype(P):
     wide.__dict__.update(P.__dict__, dtype=compute_dtype(P.dtype))
     return wide
 
-# %% ../../nbs/core/02_rounding.ipynb #b35cf598
+# %% ../../nbs/core/02_rounding.ipynb #1791c44c
 @patch_to(SoftPermutation)
 @precisely
 def hard(self) -> Tensor:  # long, (..., m)

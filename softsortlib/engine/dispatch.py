@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = []
 
-# %% ../../nbs/engine/91_dispatch.ipynb #fd18d5c6
+# %% ../../nbs/engine/91_dispatch.ipynb #13b9142a
 import os
 import sys
 from contextlib import nullcontext
@@ -73,7 +73,7 @@ def switch(
     SWITCHES[name] = value, measure
     return value
 
-# %% ../../nbs/engine/91_dispatch.ipynb #eceee762
+# %% ../../nbs/engine/91_dispatch.ipynb #8796e30c
 def is_open(
     size: int,  # a size, or a product of sizes
 ) -> bool:

@@ -108,7 +108,7 @@ def _buffers(order):
     "The memory of `order` (B, n) as uint32 and as int32, both (B, 2 n)."
     return order.view(np.uint32), order.view(np.int32)
 
-# %% ../../nbs/engine/93_radix.ipynb #1659d31d
+# %% ../../nbs/engine/93_radix.ipynb #02db240a
 def sorted_by_torch(s, descending=False):
     "Values and order of s (..., n), ties in the order of the input."
     if for_onnx():

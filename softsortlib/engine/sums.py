@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['kernel_sums']
 
-# %% ../../nbs/engine/99_sums.ipynb #04228a68
+# %% ../../nbs/engine/99_sums.ipynb #ef074c8a
 import math
 from functools import lru_cache, partial
 from typing import NamedTuple
@@ -209,7 +209,7 @@ def _far_sums(x, t, w, m, tau, boxes, nu=0):
     lines = outside(running(w * (t - origin)[..., None]))
     return ((x - origin)[..., None] * side - lines) / (2 * tau[:, None, None])
 
-# %% ../../nbs/engine/99_sums.ipynb #e2c1754f
+# %% ../../nbs/engine/99_sums.ipynb #4f37f569
 _FEW = switch("sums: all pairs in plain torch", 1 << 20, "B n^2")  # up to which all are visited
 MOST_PAIRS = switch("sums: all pairs on a GPU", 1 << 35, "gpu B n^2")  # and by its kernel
 
@@ -275,7 +275,7 @@ def _sums_numba(x, t, w, tau, x_order, t_order, law, m, eps, nu=0, q=FULL):
     spread_rows(sum_rows, units, work, targets, x_order.contiguous().numpy(), sources, weights, terms, y.numpy())
     return y
 
-# %% ../../nbs/engine/99_sums.ipynb #0b0a4c0e
+# %% ../../nbs/engine/99_sums.ipynb #7bb82040
 @custom_op("kernel_sums", __name__)
 def _sums_op(x: Tensor, t: Tensor, w: Tensor, tau: Tensor, x_order: Tensor, t_order: Tensor,
              law: str, m: int, nu: int, eps: float, same: bool, backend: str) -> Tensor:

@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = []
 
-# %% ../../nbs/engine/144_tree_sums.ipynb #6ae45151
+# %% ../../nbs/engine/144_tree_sums.ipynb #2434e152
 import math
 from functools import lru_cache
 from typing import NamedTuple
@@ -155,7 +155,7 @@ def find_distinct(x):
     spread_rows(gather_distinct, B, x.size, x, group, points)
     return points, group
 
-# %% ../../nbs/engine/144_tree_sums.ipynb #cd52f7b5
+# %% ../../nbs/engine/144_tree_sums.ipynb #76bb8400
 LEAF = switch("tree_sums: leaf", 14, "n")  # q of Prop 143.1
 
 
@@ -246,7 +246,7 @@ def halving(p):
     T = [np.polynomial.chebyshev.chebvander((points + side) / 2, p - 1).T for side in (-1, 1)]
     return np.stack([t @ D.T for t in T])
 
-# %% ../../nbs/engine/144_tree_sums.ipynb #72a9560b
+# %% ../../nbs/engine/144_tree_sums.ipynb #113b63e3
 FEW = switch("tree_sums: pairs of two boxes", 40, "n^2")  # up to which points are cheaper than moments
 
 
@@ -312,7 +312,7 @@ def tree_sums(x, t, w, tau, x_order, t_order, law, m, eps, nu=0):
     y[np.isnan(t[:, -1])] = np.nan
     return y
 
-# %% ../../nbs/engine/144_tree_sums.ipynb #7e259f88
+# %% ../../nbs/engine/144_tree_sums.ipynb #178305ee
 _TILE = switch("tree_sums: tile", 1 << 22, "B n^2")  # pairs at a time
 _PAIRS = switch("tree_sums: all pairs", 1 << 15, "B n^2")  # up to which the definition is the fastest
 

@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = []
 
-# %% ../../nbs/functional/53_arguments.ipynb #4ccba27a
+# %% ../../nbs/functional/53_arguments.ipynb #31268fbb
 import difflib
 import functools
 import inspect
@@ -183,7 +183,7 @@ def with_gradient_of(
     "The value of `hard` with the gradient of `soft`."
     return hard.detach() + (soft - soft.detach())
 
-# %% ../../nbs/functional/53_arguments.ipynb #8662592a
+# %% ../../nbs/functional/53_arguments.ipynb #df92a2b2
 def hard_sort(
     s: Tensor,  # (..., n)
     mask: "Tensor | None",  # bool, (..., n)
@@ -198,7 +198,7 @@ def hard_sort(
     padded = torch.arange(s.shape[-1], device=s.device) >= mask.sum(-1, keepdim=True)
     return tuple(t.masked_fill(padded, 0) for t in found)
 
-# %% ../../nbs/functional/53_arguments.ipynb #71a4055a
+# %% ../../nbs/functional/53_arguments.ipynb #fcc58a23
 def _run_ends(
     t,  # sorted scores, (..., n)
 ):
@@ -226,7 +226,7 @@ def _counted_midranks(s):
     twice = 1 + (b < a).to(compute_dtype(s.dtype)).sum(-1) + (b <= a).to(compute_dtype(s.dtype)).sum(-1)
     return twice / 2
 
-# %% ../../nbs/functional/53_arguments.ipynb #eca59340
+# %% ../../nbs/functional/53_arguments.ipynb #7361f722
 def midranks(
     s: Tensor,  # (..., n)
     mask: "Tensor | None",  # bool, (..., n)

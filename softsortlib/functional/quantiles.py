@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['soft_quantile', 'soft_median', 'soft_trimmed_mean']
 
-# %% ../../nbs/functional/51_quantiles.ipynb #42d4647d
+# %% ../../nbs/functional/51_quantiles.ipynb #26011403
 import numbers
 
 import torch
@@ -80,7 +80,7 @@ def _interpolate(values, p):
     below, above = values(rows).chunk(2, -1)
     return torch.lerp(below, above, (p - low).to(below.dtype).expand_as(below))
 
-# %% ../../nbs/functional/51_quantiles.ipynb #c21475bf
+# %% ../../nbs/functional/51_quantiles.ipynb #0a7efd3e
 def _rows_at(wanted, n):
     """Sorted rows out of n that hold all that are `wanted`, and whether they are all.
 
@@ -193,7 +193,7 @@ def soft_median(
     "Soft `torch.quantile(x, 0.5, dim)`; raises as `soft_quantile` does."
     return soft_quantile(x, 0.5, dim, keepdim, **kwargs)
 
-# %% ../../nbs/functional/51_quantiles.ipynb #c5dc8998
+# %% ../../nbs/functional/51_quantiles.ipynb #2387453d
 def _check_cut(cut):
     "The two shares; raise `TypeError` unless cut is a number or two of them, `ValueError` unless something remains."
     both = tuple(cut) if isinstance(cut, (tuple, list)) else (cut, cut)

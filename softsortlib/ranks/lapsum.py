@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['LapSumPermutation', 'LapSum']
 
-# %% ../../nbs/ranks/44_lapsum.ipynb #b46906b3
+# %% ../../nbs/ranks/44_lapsum.ipynb #171b9117
 import math
 from typing import NamedTuple
 
@@ -338,7 +338,7 @@ def _scanned_back(P, y, rows):
     out = (counted + below + above) * P.real[..., None]
     return torch.empty_like(out).scatter(-2, P.order[..., None].expand(out.shape), out).to(y)
 
-# %% ../../nbs/ranks/44_lapsum.ipynb #c41accd5
+# %% ../../nbs/ranks/44_lapsum.ipynb #32eaedce
 _SMALL = switch("lapsum: entries made", 4096, "B n^2")  # entries of a matrix that is faster made than avoided
 
 def _is_small(P, rows):

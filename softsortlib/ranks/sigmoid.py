@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['pair_sum', 'SigmoidRank']
 
-# %% ../../nbs/ranks/40_sigmoid.ipynb #eb6611be
+# %% ../../nbs/ranks/40_sigmoid.ipynb #d6eaa6be
 import torch
 from torch import Tensor
 
@@ -29,7 +29,7 @@ def laplace_step(x, m):
         return density
     return density * -x.sign()
 
-# %% ../../nbs/ranks/40_sigmoid.ipynb #b3b09b75
+# %% ../../nbs/ranks/40_sigmoid.ipynb #a1144342
 _STEPS = {"logistic": LAWS["logistic"], "normal": LAWS["normal"], "laplace": laplace_step}
 
 _FEW = switch("sigmoid: all pairs", 4096, "B n^2")
@@ -116,7 +116,7 @@ def _check_sum(s, tau, v, step):
     if not isinstance(step, str) or step not in _STEPS:
         raise ValueError(f"step must be one of {', '.join(map(repr, _STEPS))}, got {step!r}")
 
-# %% ../../nbs/ranks/40_sigmoid.ipynb #078afba5
+# %% ../../nbs/ranks/40_sigmoid.ipynb #181055ba
 def pair_sum(
     s: Tensor,  # scores, (..., n)
     tau: "float | Tensor",  # width of the step, a number or (..., 1)

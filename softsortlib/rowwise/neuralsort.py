@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['neuralsort_published', 'neuralsort_quadratic', 'row_sums', 'NeuralSortPermutation', 'NeuralSort']
 
-# %% ../../nbs/rowwise/12_neuralsort.ipynb #800bf1c3
+# %% ../../nbs/rowwise/12_neuralsort.ipynb #40dd8487
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -134,7 +134,7 @@ def sort_outward(z, tau, mask, backend=None):
         tau = torch.full(batch, tau, dtype=t.dtype, device=z.device)
     return Sorted(t, _sums_of(t, size, backend), order, tau, size)
 
-# %% ../../nbs/rowwise/12_neuralsort.ipynb #f717a85e
+# %% ../../nbs/rowwise/12_neuralsort.ipynb #ee70d2ca
 class NeuralSortPermutation(SoftPermutation):
     "Rows are the softmax of ((n + 1 - 2i) s_j - sum_k |s_j - s_k|) / tau."
     _sums_to_one = True

@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['SoftSortPermutation', 'SoftSort', 'LaplacePermutation', 'WindowedPermutation']
 
-# %% ../../nbs/rowwise/11_softsort.ipynb #145d3ec6
+# %% ../../nbs/rowwise/11_softsort.ipynb #4ced9507
 import math
 from functools import partial
 from typing import TYPE_CHECKING, Callable
@@ -45,7 +45,7 @@ class Power:
         tie = gap == 0
         return gap.masked_fill(tie, 1).pow(self.p).masked_fill(tie, 0)
 
-# %% ../../nbs/rowwise/11_softsort.ipynb #4e91a229
+# %% ../../nbs/rowwise/11_softsort.ipynb #cd695315
 def sort_scores(s, mask, descending):
     "The sorted scores and the stable order that sorts them, padded elements last."
     if mask is None:
@@ -257,7 +257,7 @@ def _rmatmul(self, y, rows):
         x = exp_scan(_rising(self), tie_means(w, ties), tau, backend=self.backend) + pull
     return torch.zeros_like(x).scatter(-2, self.order[..., None].expand(x.shape), x)
 
-# %% ../../nbs/rowwise/11_softsort.ipynb #ba022b16
+# %% ../../nbs/rowwise/11_softsort.ipynb #4de80ce8
 _FEW = switch("softsort: plain matrix", 1 << 19, "B n^2")  # up to which no kernel writes it faster
 
 
@@ -347,7 +347,7 @@ def _log_prob(self, target, rows):
     log_p = -self.d(self._sorted(rows), of(self.s)) / self.tau - logZ
     return log_p if self.mask is None else log_p.masked_fill(~of(self.mask), -math.inf)
 
-# %% ../../nbs/rowwise/11_softsort.ipynb #ad00551b
+# %% ../../nbs/rowwise/11_softsort.ipynb #ba866a4b
 _SETS = switch("softsort: small sets", 1 << 18, "B n^2")  # up to which one kernel is faster than the scan
 
 
@@ -376,7 +376,7 @@ def _small_squares(s, tau, d, descending, dtype, mask):
     twin = partial(SoftSortPermutation, d=d, descending=descending, dtype=dtype, mask=mask)
     return SmallPermutation(s, tau, descending, dtype, mask, Law.SQUARES, twin)
 
-# %% ../../nbs/rowwise/11_softsort.ipynb #02bcf448
+# %% ../../nbs/rowwise/11_softsort.ipynb #342b4026
 _LONG = switch("softsort: sums", 500, "n")  # scores from which sums may be faster than windows
 
 

@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['Gibbs']
 
-# %% ../../nbs/transport/36_gibbs.ipynb #3664f7a5
+# %% ../../nbs/transport/36_gibbs.ipynb #d62d4756
 import math
 from enum import IntEnum
 from typing import TYPE_CHECKING
@@ -23,7 +23,7 @@ from .conjugate import any_seen
 from .line import convex_cost, line_potentials
 from .line_sums import Sources, Targets, abs_rows, gauss_rows
 
-# %% ../../nbs/transport/36_gibbs.ipynb #51fb154b
+# %% ../../nbs/transport/36_gibbs.ipynb #847792e9
 _TILE = switch("gibbs: tile", 1 << 21, "B n^2")  # entries of a tile
 
 def _by_tiles(f, entries, m):
@@ -38,7 +38,7 @@ def _by_tiles(f, entries, m):
         return torch.cat([f(tile) for tile in tiles], -2)
     return torch.cat([checkpoint(f, tile, use_reentrant=False) for tile in tiles], -2)
 
-# %% ../../nbs/transport/36_gibbs.ipynb #6c0ea1eb
+# %% ../../nbs/transport/36_gibbs.ipynb #f8e0e812
 class Cost(IntEnum):
     "The costs |d|^p with a kernel of their own, by their p."
     ABSOLUTE = 1
