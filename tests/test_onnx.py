@@ -4,8 +4,8 @@ import pytest
 import torch
 
 from softsortlib import (
-    GaussianRank, LapSum, LaplaceRank, NeuralSort, Permutahedron, SigmoidRank, SinkhornSort, SoftSort, SortingNetwork, soft_median, soft_quantile, soft_rank, soft_sort,
-    soft_topk, soft_topk_mask,
+    GaussianRank, LapSum, LaplaceRank, NeuralSort, Permutahedron, SigmoidRank, SinkhornSort, SoftSort, SortingNetwork, soft_argsort, soft_median, soft_quantile, soft_rank,
+    soft_sort, soft_topk, soft_topk_mask, soft_trimmed_mean,
 )
 
 for package in ("onnx", "onnxscript"): pytest.importorskip(package, reason=f"{package} is not installed: pip install onnx onnxscript onnxruntime")
@@ -21,11 +21,24 @@ class Model(torch.nn.Module):
     def forward(self, x): return self.f(x)
 
 
-def exported(f, x): return torch.onnx.export(Model(f), (x,), dynamo=True, verbose=False).model_proto
+class Masked(torch.nn.Module):
+    def __init__(self, f):
+        super().__init__()
+        self.f = f
+
+    def forward(self, x, mask): return self.f(x, mask)
 
 
-def run(model, x):
-    [out] = runtime.InferenceSession(model.SerializeToString()).run(None, {model.graph.input[0].name: x.numpy()})
+BATCH, N = torch.export.Dim("batch", min=1, max=4096), torch.export.Dim("n", min=4, max=1024)
+
+
+def exported(f, x, *more, sizes=None):
+    model = (Masked if more else Model)(f)
+    return torch.onnx.export(model, (x, *more), dynamo=True, verbose=False, dynamic_shapes=sizes and (sizes,) * (1 + len(more))).model_proto
+
+
+def run(model, *args):
+    [out] = runtime.InferenceSession(model.SerializeToString()).run(None, {of.name: x.numpy() for of, x in zip(model.graph.input, args)})
     return torch.from_numpy(np.asarray(out))
 
 
@@ -35,7 +48,8 @@ GOES = {
     "NeuralSort": lambda x: NeuralSort(0.3)(x) @ x, "hard": lambda x: NeuralSort(0.3)(x).hard(),
     "SigmoidRank": SigmoidRank(0.3), "GaussianRank": GaussianRank(0.3), "LaplaceRank": LaplaceRank(0.3),
     "soft_sort": lambda x: soft_sort(x, tau=0.3), "soft_rank": lambda x: soft_rank(x, tau=0.3), "soft_topk": lambda x: soft_topk(x, 3, tau=0.3)[0],
-    "soft_quantile": lambda x: soft_quantile(x, 0.3, tau=0.3), "soft_median": lambda x: soft_median(x, tau=0.3),
+    "soft_quantile": lambda x: soft_quantile(x, 0.3, tau=0.3), "soft_median": lambda x: soft_median(x, tau=0.3), "soft_argsort": lambda x: soft_argsort(x), "soft_trimmed_mean": lambda x: soft_trimmed_mean(x),
+    "hard values": lambda x: soft_sort(x, tau=0.3, hard=True), "hard ranks": lambda x: soft_rank(x, hard=True),
     "lapsum mask": lambda x: soft_topk_mask(x, 3, method="lapsum", tau=0.3), "threshold mask": lambda x: soft_topk_mask(x, 3, method="threshold", tau=0.3),
 }
 STAYS = {"SortingNetwork": lambda x: SortingNetwork()(x) @ x, "SinkhornSort": lambda x: SinkhornSort()(x) @ x, "LapSum": lambda x: LapSum(0.3)(x) @ x, "Permutahedron": Permutahedron(0.3)}
@@ -44,9 +58,22 @@ STAYS = {"SortingNetwork": lambda x: SortingNetwork()(x) @ x, "SinkhornSort": la
 @pytest.mark.parametrize("name", GOES)
 def test_the_model_says_the_same(name, rng):
     x = torch.randn(3, 8, generator=rng)
-    model = exported(GOES[name], x)
+    model = exported(GOES[name], x, sizes={0: BATCH})
     assert {node.domain for node in model.graph.node} <= {"", "pkg.onnxscript.torch_lib", "pkg.onnxscript.torch_lib.common"}
-    for z in (x, x.flip(0) * 2, torch.randn(3, 8, generator=rng).round()): torch.testing.assert_close(run(model, z), GOES[name](z), atol=2e-6, rtol=1e-5)
+    for z in (x, x.flip(0)[:1] * 2, torch.randn(50, 8, generator=rng).round()): torch.testing.assert_close(run(model, z), GOES[name](z), atol=2e-6, rtol=1e-5)
+
+
+PADDED = {
+    "SoftSort": lambda x, mask: SoftSort(0.3)(x, mask) @ x, "NeuralSort": lambda x, mask: NeuralSort(0.3)(x, mask) @ x, "hard": lambda x, mask: SoftSort(0.3)(x, mask).hard(),
+    "hard ranks": lambda x, mask: soft_rank(x, mask=mask, hard=True), "soft_median": lambda x, mask: soft_median(x, mask=mask), "mask": lambda x, mask: soft_topk_mask(x, 3, tau=0.3, mask=mask),
+}
+
+
+@pytest.mark.parametrize("name", PADDED)
+def test_a_mask_and_every_size(name, rng):
+    def padded(B, n): return torch.randn(B, n, generator=rng), torch.arange(n) < torch.randint(n // 2 + 1, n + 1, (B, 1), generator=rng)
+    model = exported(PADDED[name], *padded(3, 8), sizes={0: BATCH, 1: N})
+    for args in (padded(1, 8), padded(4, 40), padded(2, 200)): torch.testing.assert_close(run(model, *args), PADDED[name](*args), atol=1e-5, rtol=1e-5)
 
 
 @pytest.mark.parametrize("name", STAYS)

@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['permutation_matrix', 'SoftPermutation', 'DensePermutation', 'TransposedPermutation']
 
-# %% ../../nbs/core/00_permutation.ipynb #c42729bd
+# %% ../../nbs/core/00_permutation.ipynb #08957c74
 import math
 from types import EllipsisType
 from typing import TYPE_CHECKING, overload
@@ -19,6 +19,7 @@ from softsortlib.core.checks import (
     is_doubly_stochastic, is_permutation_matrix, is_row_stochastic, is_unimodal_row_stochastic, patch_to,
     payload, precisely, product_dtype, together, zero_outside,
 )
+from ..engine.dispatch import is_open
 
 # %% ../../nbs/core/00_permutation.ipynb #1201a950
 def permutation_matrix(
@@ -113,11 +114,11 @@ class SoftPermutation(_Methods):
     def __repr__(self) -> str:
         return f"{type(self).__name__}(shape={tuple(self.shape)}, dtype={self.dtype})"
 
-# %% ../../nbs/core/00_permutation.ipynb #eafb81e6
+# %% ../../nbs/core/00_permutation.ipynb #bf3e8a5c
 @patch_to(SoftPermutation, as_prop=True)
 def m(self) -> int:
     "Number of rows."
-    return self._m if self._rows is None else len(self._rows)
+    return self._m if self._rows is None else self._rows.shape[0]
 
 @patch_to(SoftPermutation, as_prop=True)
 def shape(self) -> torch.Size:
@@ -188,16 +189,19 @@ def from_logits(
         P.order = order
     return P
 
-# %% ../../nbs/core/00_permutation.ipynb #8f81dacf
+# %% ../../nbs/core/00_permutation.ipynb #4225ceb0
 _TILE = 1 << 22  # entries of a tile of rows
 _LARGE = 1 << 26  # and on another device, which many at a time fill
 
 @patch_to(SoftPermutation)
 def _by_tiles(self, f, rows):
     "The list of f(row numbers, slice) over tiles of `rows`, recomputed in the backward pass where there are several."
-    m = self._m if rows is None else len(rows)
+    m = self._m if rows is None else rows.shape[0]
+    entries = math.prod(self.batch) * self.n
+    if is_open(entries * m):
+        return [f(rows, slice(None))]  # a program for every batch
     most = _TILE if self.device.type == "cpu" else _LARGE
-    tile = max(1, most // max(1, self.batch.numel() * self.n))
+    tile = max(1, most // max(1, entries))
     if m <= tile:
         return [f(rows, slice(None))]
     every = torch.arange(self._m, device=self.device) if rows is None else rows
@@ -263,11 +267,12 @@ def _hard(self, rows):
         return SoftPermutation._hard(self, rows)
     return self.order if rows is None else self.order[..., rows]
 
-# %% ../../nbs/core/00_permutation.ipynb #b9dd44d4
+# %% ../../nbs/core/00_permutation.ipynb #ffa29319
 def _is_like_scores(x, P):
     "Whether x has the shape and the dtype of the scores: such a payload needs no further check, and no cast."
     fits_dtype = isinstance(x, Tensor) and x.dtype == P.dtype == compute_dtype(P.dtype)
-    return fits_dtype and x.shape == (*P.batch, P.n) and x.device.type == P.device.type
+    alike = fits_dtype and x.ndim == len(P.batch) + 1 and x.shape == (*P.batch, P.n)
+    return alike and x.device.type == P.device.type
 
 @patch_to(SoftPermutation)
 @precisely

@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = []
 
-# %% ../../nbs/core/02_rounding.ipynb #4c89f279
+# %% ../../nbs/core/02_rounding.ipynb #1ed61310
 import numbers
 import operator
 
@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from softsortlib.core.permutation import (
     SoftPermutation, compute_dtype, is_concrete, patch_to, precisely, together, zero_outside,
 )
+from ..engine.radix import sorted_by_torch
 
 # %% ../../nbs/core/02_rounding.ipynb #d5b5c0ea
 def _row_key(key, P):
@@ -129,7 +130,7 @@ def in_compute_dtype(P):
     wide.__dict__.update(P.__dict__, dtype=compute_dtype(P.dtype))
     return wide
 
-# %% ../../nbs/core/02_rounding.ipynb #b35cf598
+# %% ../../nbs/core/02_rounding.ipynb #1791c44c
 @patch_to(SoftPermutation)
 @precisely
 def hard(self) -> Tensor:  # long, (..., m)
@@ -137,7 +138,7 @@ def hard(self) -> Tensor:  # long, (..., m)
     hard = self._hard(self._rows)
     if self.mask is None or self._m != self.n:
         return hard
-    padded = (~self.mask).byte().sort(dim=-1, stable=True).indices
+    padded = sorted_by_torch((~self.mask).byte())[1]
     if self._rows is not None:
         padded = padded[..., self._rows]
     return torch.where(self._kept, hard, padded)

@@ -5,8 +5,9 @@
 # %% auto #0
 __all__ = []
 
-# %% ../../nbs/engine/91_dispatch.ipynb #fd18d5c6
+# %% ../../nbs/engine/91_dispatch.ipynb #13b9142a
 import os
+import sys
 from contextlib import nullcontext
 from itertools import zip_longest
 
@@ -71,6 +72,24 @@ def switch(
     "Write down a size at which another algorithm takes over."
     SWITCHES[name] = value, measure
     return value
+
+# %% ../../nbs/engine/91_dispatch.ipynb #8796e30c
+def is_open(
+    size: int,  # a size, or a product of sizes
+) -> bool:
+    "Whether torch.export traces, and leaves this size open."
+    return not isinstance(size, int) and torch.compiler.is_exporting()
+
+
+def at_most(
+    size: int,  # a size, or a product of sizes
+    most: int,  # the threshold
+) -> bool:
+    "`size <= most`; for a size that torch.export leaves open False, and for ONNX True, unless its range tells."
+    if not is_open(size):
+        return size <= most
+    is_known = sys.modules["torch.fx.experimental.symbolic_shapes"].statically_known_true  # where open sizes come from
+    return not is_known(size > most) if for_onnx() else is_known(size <= most)
 
 # %% ../../nbs/engine/91_dispatch.ipynb #f86601eb
 def on_device(

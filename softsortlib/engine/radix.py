@@ -108,11 +108,12 @@ def _buffers(order):
     "The memory of `order` (B, n) as uint32 and as int32, both (B, 2 n)."
     return order.view(np.uint32), order.view(np.int32)
 
-# %% ../../nbs/engine/93_radix.ipynb #1659d31d
+# %% ../../nbs/engine/93_radix.ipynb #02db240a
 def sorted_by_torch(s, descending=False):
     "Values and order of s (..., n), ties in the order of the input."
     if for_onnx():
-        return tuple(s.topk(s.shape[-1], largest=descending))
+        numbers = s if s.is_floating_point() else s.int()  # it takes no bytes
+        return tuple(numbers.topk(s.shape[-1], largest=descending))
     return tuple(s.sort(dim=-1, descending=descending, stable=True))
 
 # %% ../../nbs/engine/93_radix.ipynb #e7933082

@@ -5,14 +5,14 @@
 # %% auto #0
 __all__ = ['exp_scan_dense', 'exp_scan', 'exp_mean']
 
-# %% ../../nbs/engine/94_scan.ipynb #c7d23f5f
+# %% ../../nbs/engine/94_scan.ipynb #9ca5c237
 import torch
 from torch import Tensor
 
 from .autograd import custom_op, differentiable, twice
 from .blocks import FEW, block_gradients, block_means
 from .compile import arrays, one_batch, spread_rows
-from .dispatch import check_backend, choose, common_shape, has_double, switch
+from .dispatch import check_backend, choose, common_shape, has_double, is_open, switch
 from .radix import group_begins
 from .scan_kernels import Gradients, Means, Rows, Sum, mean_rows, scan_back_rows, scan_rows, share_of
 
@@ -28,13 +28,13 @@ def exp_scan_dense(
     K = (-u.abs()).exp()
     return {"even": K, "odd": K * u.sign(), "strict": K * u.sign().abs()}[mode] @ x
 
-# %% ../../nbs/engine/94_scan.ipynb #7227fe27
+# %% ../../nbs/engine/94_scan.ipynb #cd466e58
 _BLOCK = switch("scan: dense block", 32, "n")
 
 def one_sided_sums(s, x, tau):
     "L of (94.4) for s (B, n), x (B, n, d), tau (B,): small dense blocks and carries between them."
     B, n, d = x.shape
-    b = min(_BLOCK, n)
+    b = n if is_open(n) else min(_BLOCK, n)  # for ONNX one block, whatever n is
     pad = -n % b
     if pad:
         s = torch.cat([s, s[:, -1:].expand(B, pad)], 1)

@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['kernel_sums']
 
-# %% ../../nbs/engine/99_sums.ipynb #04228a68
+# %% ../../nbs/engine/99_sums.ipynb #ef074c8a
 import math
 from functools import lru_cache, partial
 from typing import NamedTuple
@@ -16,7 +16,7 @@ from torch import Tensor
 
 from .autograd import custom_op, differentiable, is_unseen
 from .compile import one_batch, spread_rows
-from .dispatch import check_backend, choose, common_shape, has_double, switch
+from .dispatch import at_most, check_backend, choose, common_shape, has_double, switch
 from .radix import stable_sort
 from .scan import tau_tensor
 from .sum_kernels import PART, Grid, Terms, Weights, find_boxes, moment_rows, sort_weights, sum_rows
@@ -209,14 +209,14 @@ def _far_sums(x, t, w, m, tau, boxes, nu=0):
     lines = outside(running(w * (t - origin)[..., None]))
     return ((x - origin)[..., None] * side - lines) / (2 * tau[:, None, None])
 
-# %% ../../nbs/engine/99_sums.ipynb #e2c1754f
+# %% ../../nbs/engine/99_sums.ipynb #4f37f569
 _FEW = switch("sums: all pairs in plain torch", 1 << 20, "B n^2")  # up to which all are visited
 MOST_PAIRS = switch("sums: all pairs on a GPU", 1 << 35, "gpu B n^2")  # and by its kernel
 
 
 def _sums_torch(x, t, w, tau, law, m, eps, nu=0):
     "The sums (97.1) in plain torch: sorted x (B, n), t (B, k), w (B, k, d), tau (B,)."
-    if len(x) * x.shape[1] * t.shape[1] <= _FEW:
+    if at_most(x.numel() * t.shape[1], _FEW):
         return kernel_sums_dense(x, t, w, tau.to(x.dtype), law, m, nu)
     double = torch.float64 if has_double(x) else x.dtype
     x, t, v, tau = (a.to(double) for a in (x, t, w, tau))
@@ -275,7 +275,7 @@ def _sums_numba(x, t, w, tau, x_order, t_order, law, m, eps, nu=0, q=FULL):
     spread_rows(sum_rows, units, work, targets, x_order.contiguous().numpy(), sources, weights, terms, y.numpy())
     return y
 
-# %% ../../nbs/engine/99_sums.ipynb #0b0a4c0e
+# %% ../../nbs/engine/99_sums.ipynb #7bb82040
 @custom_op("kernel_sums", __name__)
 def _sums_op(x: Tensor, t: Tensor, w: Tensor, tau: Tensor, x_order: Tensor, t_order: Tensor,
              law: str, m: int, nu: int, eps: float, same: bool, backend: str) -> Tensor:
@@ -290,7 +290,7 @@ def _sums_op(x: Tensor, t: Tensor, w: Tensor, tau: Tensor, x_order: Tensor, t_or
         from softsortlib.engine.tree_sums import tail_sums
         orders = x_order, t_order
         return tail_sums(x, t, w, tau, orders, law, m, eps, same, choose(w, backend), nu).view(shape)
-    if choose(w, backend, numba=False, triton=len(x) * x.shape[1] * t.shape[1] <= MOST_PAIRS) == "triton":
+    if choose(w, backend, numba=False, triton=at_most(x.numel() * t.shape[1], MOST_PAIRS)) == "triton":
         from softsortlib.engine.sums_triton import pair_sums_triton
         return pair_sums_triton(x, t, w, tau, law, m, nu).view(shape)
     xs = x.gather(1, x_order)

@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = []
 
-# %% ../../nbs/engine/144_tree_sums.ipynb #6ae45151
+# %% ../../nbs/engine/144_tree_sums.ipynb #2434e152
 import math
 from functools import lru_cache
 from typing import NamedTuple
@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from .compile import jit, spread_rows
-from .dispatch import switch
+from .dispatch import is_open, switch
 from .tail_laws import exponent_of, power_terms, tail_coefficients, tail_law, tail_values
 from .tree_kernels import (
     Level, Points, Rule, Series, Sums, box_moments, find_roots, gather_distinct, gather_weights, halve, hear_level,
@@ -155,7 +155,7 @@ def find_distinct(x):
     spread_rows(gather_distinct, B, x.size, x, group, points)
     return points, group
 
-# %% ../../nbs/engine/144_tree_sums.ipynb #cd52f7b5
+# %% ../../nbs/engine/144_tree_sums.ipynb #76bb8400
 LEAF = switch("tree_sums: leaf", 14, "n")  # q of Prop 143.1
 
 
@@ -246,7 +246,7 @@ def halving(p):
     T = [np.polynomial.chebyshev.chebvander((points + side) / 2, p - 1).T for side in (-1, 1)]
     return np.stack([t @ D.T for t in T])
 
-# %% ../../nbs/engine/144_tree_sums.ipynb #72a9560b
+# %% ../../nbs/engine/144_tree_sums.ipynb #113b63e3
 FEW = switch("tree_sums: pairs of two boxes", 40, "n^2")  # up to which points are cheaper than moments
 
 
@@ -312,14 +312,14 @@ def tree_sums(x, t, w, tau, x_order, t_order, law, m, eps, nu=0):
     y[np.isnan(t[:, -1])] = np.nan
     return y
 
-# %% ../../nbs/engine/144_tree_sums.ipynb #7e259f88
+# %% ../../nbs/engine/144_tree_sums.ipynb #178305ee
 _TILE = switch("tree_sums: tile", 1 << 22, "B n^2")  # pairs at a time
 _PAIRS = switch("tree_sums: all pairs", 1 << 15, "B n^2")  # up to which the definition is the fastest
 
 
 def _by_definition(x, t, w, tau, law, m, nu):
     "The sums (97.1) of all pairs, x (B, n), t (B, k), w (B, k, d), tau (B,), in tiles of targets."
-    rows = max(1, _TILE // max(1, t.numel()))
+    rows = x.shape[1] if is_open(t.numel()) else max(1, _TILE // max(1, t.numel()))
     tau = tau.to(x.dtype)[:, None, None]
     return torch.cat([tail_law(law, (a[..., None] - t[:, None]) / tau, m, nu) @ w for a in x.split(rows, 1)], 1)
 

@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = []
 
-# %% ../../nbs/functional/53_arguments.ipynb #4ccba27a
+# %% ../../nbs/functional/53_arguments.ipynb #31268fbb
 import difflib
 import functools
 import inspect
@@ -19,7 +19,8 @@ from torch import Tensor
 from ..core.operators import Operator, get_operator
 from ..core.permutation import DensePermutation, check_mask, check_scores, compute_dtype, is_concrete
 from ..core.rank_operators import RankOperator, get_rank_operator
-from ..engine.radix import stable_sort
+from ..engine.dispatch import for_onnx
+from ..engine.radix import sorted_by_torch, stable_sort
 from ..ragged.blocks import ListPermutation
 from ..ragged.kernels import Of, of_each_list
 from softsortlib.ragged.lists import (
@@ -182,7 +183,7 @@ def with_gradient_of(
     "The value of `hard` with the gradient of `soft`."
     return hard.detach() + (soft - soft.detach())
 
-# %% ../../nbs/functional/53_arguments.ipynb #8662592a
+# %% ../../nbs/functional/53_arguments.ipynb #df92a2b2
 def hard_sort(
     s: Tensor,  # (..., n)
     mask: "Tensor | None",  # bool, (..., n)
@@ -191,13 +192,13 @@ def hard_sort(
     "A stable `torch.sort` along the last dimension; padded elements come last, as zeros."
     s = s.detach()
     if mask is None:
-        return s.sort(dim=-1, descending=descending, stable=True)
+        return sorted_by_torch(s, descending)
     behind_all = -math.inf if descending else math.inf
-    found = s.masked_fill(~mask, behind_all).sort(dim=-1, descending=descending, stable=True)
+    found = sorted_by_torch(s.masked_fill(~mask, behind_all), descending)
     padded = torch.arange(s.shape[-1], device=s.device) >= mask.sum(-1, keepdim=True)
     return tuple(t.masked_fill(padded, 0) for t in found)
 
-# %% ../../nbs/functional/53_arguments.ipynb #71a4055a
+# %% ../../nbs/functional/53_arguments.ipynb #fcc58a23
 def _run_ends(
     t,  # sorted scores, (..., n)
 ):
@@ -210,7 +211,22 @@ def _run_ends(
     last = torch.cat([torch.where(rises, i[:-1], n), top], -1).flip(-1).cummin(-1).values.flip(-1)
     return first, last
 
-# %% ../../nbs/functional/53_arguments.ipynb #eca59340
+
+def _sorted_midranks(s):
+    "The mean ranks of s (..., n), ascending, by sorting."
+    t, order = stable_sort(s)
+    first, last = _run_ends(t)
+    in_order = (first + last).to(compute_dtype(s.dtype)) / 2
+    return torch.empty_like(in_order).scatter(-1, order, in_order)
+
+
+def _counted_midranks(s):
+    "The same by comparing all pairs: ONNX has no running maximum."
+    a, b = s[..., :, None], s[..., None, :]
+    twice = 1 + (b < a).to(compute_dtype(s.dtype)).sum(-1) + (b <= a).to(compute_dtype(s.dtype)).sum(-1)
+    return twice / 2
+
+# %% ../../nbs/functional/53_arguments.ipynb #7361f722
 def midranks(
     s: Tensor,  # (..., n)
     mask: "Tensor | None",  # bool, (..., n)
@@ -220,10 +236,7 @@ def midranks(
     s = -s.detach() if descending else s.detach()
     if mask is not None:
         s = s.masked_fill(~mask, math.inf)
-    t, order = stable_sort(s)
-    first, last = _run_ends(t)
-    in_order = (first + last).to(compute_dtype(s.dtype)) / 2
-    r = torch.empty_like(in_order).scatter(-1, order, in_order)
+    r = _counted_midranks(s) if for_onnx() else _sorted_midranks(s)
     return r if mask is None else r.masked_fill(~mask, 0)
 
 # %% ../../nbs/functional/53_arguments.ipynb #d890b043

@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['soft_quantile', 'soft_median', 'soft_trimmed_mean']
 
-# %% ../../nbs/functional/51_quantiles.ipynb #42d4647d
+# %% ../../nbs/functional/51_quantiles.ipynb #26011403
 import numbers
 
 import torch
@@ -14,7 +14,7 @@ from torch import Tensor
 from ..core.operators import Operator, check_flags
 from ..core.permutation import compute_dtype, is_concrete
 from ..core.rounding import in_compute_dtype
-from ..engine.dispatch import has_double
+from ..engine.dispatch import at_most, for_onnx, has_double
 from softsortlib.functional.arguments import (
     finite_scores, hard_sort, join_sets, on_lists, several_dims, with_gradient_of,
 )
@@ -80,24 +80,26 @@ def _interpolate(values, p):
     below, above = values(rows).chunk(2, -1)
     return torch.lerp(below, above, (p - low).to(below.dtype).expand_as(below))
 
-# %% ../../nbs/functional/51_quantiles.ipynb #c21475bf
+# %% ../../nbs/functional/51_quantiles.ipynb #0a7efd3e
 def _rows_at(wanted, n):
-    "Sorted rows out of n that hold all that are `wanted`; a device that is not the host is not asked which they are."
+    """Sorted rows out of n that hold all that are `wanted`, and whether they are all.
+
+    A device that is not the host is not asked which they are."""
     if is_concrete(wanted):
-        return wanted.unique()
-    if wanted.numel() < n:
-        return wanted.flatten().sort().values
-    return torch.arange(n, device=wanted.device)
+        return wanted.unique(), False
+    if not for_onnx() and at_most(wanted.numel(), n - 1):  # ONNX cannot search
+        return wanted.flatten().sort().values, False
+    return torch.arange(n, device=wanted.device), True
 
 def _interpolate_each(values, p, n):
     "Equation (51.2) for each set by itself: values(rows) -> (..., rows), at the positions p (..., Q) out of n."
     low = p.floor()
     below, above = low.detach().long(), p.ceil().detach().long()
-    rows = _rows_at(torch.cat([below, above], -1), n)
+    rows, whole = _rows_at(torch.cat([below, above], -1), n)
     y = values(rows)
 
     def gather(i):
-        place = torch.searchsorted(rows, i)
+        place = i if whole else torch.searchsorted(rows, i)
         return y.gather(-1, place.expand(*y.shape[:-1], -1))
 
     below, above = gather(below), gather(above)
@@ -191,7 +193,7 @@ def soft_median(
     "Soft `torch.quantile(x, 0.5, dim)`; raises as `soft_quantile` does."
     return soft_quantile(x, 0.5, dim, keepdim, **kwargs)
 
-# %% ../../nbs/functional/51_quantiles.ipynb #c5dc8998
+# %% ../../nbs/functional/51_quantiles.ipynb #2387453d
 def _check_cut(cut):
     "The two shares; raise `TypeError` unless cut is a number or two of them, `ValueError` unless something remains."
     both = tuple(cut) if isinstance(cut, (tuple, list)) else (cut, cut)
@@ -208,7 +210,7 @@ def _remains(s, mask, cut):
     i, n = torch.arange(s.shape[-1], device=s.device), s.shape[-1]
     low, high = cut
     if mask is None:
-        return (i >= int(low * n)) & (i < n - int(high * n))
+        return (i >= torch.sym_int(low * n)) & (i < n - torch.sym_int(high * n))
     n = mask.sum(-1, keepdim=True)
     shares = n.to(torch.float64 if has_double(s) else torch.float32)
     return (i >= (low * shares).long()) & (i < n - (high * shares).long())

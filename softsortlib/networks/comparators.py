@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['odd_even_layers', 'bitonic_layers', 'Comparators', 'sorting_network', 'run_network']
 
-# %% ../../nbs/networks/20_comparators.ipynb #7fb65275
+# %% ../../nbs/networks/20_comparators.ipynb #d33048c1
 import itertools
 from functools import lru_cache
 from typing import NamedTuple
@@ -15,13 +15,22 @@ from torch import Tensor
 from torch.utils._python_dispatch import _get_current_dispatch_mode
 
 from ..core.checks import is_one_of
+from ..engine.dispatch import is_open
 
-# %% ../../nbs/networks/20_comparators.ipynb #a4a5325f
+# %% ../../nbs/networks/20_comparators.ipynb #4b3fa563
 _MOST_LANES = dict(odd_even=1 << 15, bitonic=1 << 22)
+
+def fixed(n):
+    "The number of lanes n; raise `ValueError` for one that torch.export leaves open."
+    if is_open(n):
+        raise ValueError("n must be fixed for a sorting network, whose comparators are made for one n, got a size that "
+                         "torch.export leaves open: leave only the batch open, or take SoftSort")
+    return n
+
 
 def _check_lanes(kind, n):
     "Raise `TypeError` unless n is a number, `ValueError` where there is no network of so many lanes."
-    if isinstance(n, bool) or not hasattr(n, "__index__") or getattr(n, "ndim", 0):
+    if isinstance(fixed(n), bool) or not hasattr(n, "__index__") or getattr(n, "ndim", 0):
         raise TypeError(f"n must be an int, the number of lanes, got {type(n).__name__}")
     if n < 0:
         raise ValueError(f"n must be at least 0, the number of lanes, got {n}")

@@ -188,7 +188,7 @@ def _valued(d, row, column, count, simplex, shape):
     h = centre + (1 / m - variance).clamp(min=1e-30).sqrt()
     return Windows(row, column, (h[row] - d).square(), h.view(shape))
 
-# %% ../../nbs/rowwise/130_sparse_rows.ipynb #570744c0
+# %% ../../nbs/rowwise/130_sparse_rows.ipynb #25a3bce6
 _FEWEST = switch("sparse_rows: whole matrices", 1 << 14, "B n^2")  # entries of matrices that are made whole
 _MOST = switch("sparse_rows: numbers at once", 1 << 26, "B n^2 d")  # numbers that a product may hold at once
 
@@ -198,7 +198,7 @@ def _by_windows(self, d):
     P = self.base
     if not isinstance(P, SoftSortPermutation) or not isinstance(P.d, Power) or P.device.type != "cpu":
         return None
-    if P.s.numel() * self.n <= _FEWEST or not is_unseen((P.s, P.tau, self.mask)):
+    if not is_unseen((P.s, P.tau, self.mask)) or P.s.numel() * self.n <= _FEWEST:
         return None
     if self._windows is None:
         t = P.t.reshape(-1, self.n).double()  # sums of large payloads stay numbers

@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['Gibbs']
 
-# %% ../../nbs/transport/36_gibbs.ipynb #3664f7a5
+# %% ../../nbs/transport/36_gibbs.ipynb #d62d4756
 import math
 from enum import IntEnum
 from typing import TYPE_CHECKING
@@ -18,16 +18,18 @@ from ..core.checks import can_checkpoint
 from ..core.permutation import patch_to
 from ..engine.autograd import custom_op, differentiable, is_unseen, needs_graph
 from ..engine.compile import WORTH, arrays, spread_rows
-from ..engine.dispatch import choose, common_shape, switch
+from ..engine.dispatch import at_most, choose, common_shape, is_open, switch
 from .conjugate import any_seen
 from .line import convex_cost, line_potentials
 from .line_sums import Sources, Targets, abs_rows, gauss_rows
 
-# %% ../../nbs/transport/36_gibbs.ipynb #51fb154b
+# %% ../../nbs/transport/36_gibbs.ipynb #847792e9
 _TILE = switch("gibbs: tile", 1 << 21, "B n^2")  # entries of a tile
 
 def _by_tiles(f, entries, m):
     "f(targets) for tiles of the m targets, joined along dimension -2; several are rebuilt in the backward pass."
+    if is_open(entries):
+        return f(slice(None))  # a program for every batch
     size = max(1, _TILE * m // max(1, entries))
     if m <= size:
         return f(slice(None))
@@ -36,7 +38,7 @@ def _by_tiles(f, entries, m):
         return torch.cat([f(tile) for tile in tiles], -2)
     return torch.cat([checkpoint(f, tile, use_reentrant=False) for tile in tiles], -2)
 
-# %% ../../nbs/transport/36_gibbs.ipynb #6c0ea1eb
+# %% ../../nbs/transport/36_gibbs.ipynb #f8e0e812
 class Cost(IntEnum):
     "The costs |d|^p with a kernel of their own, by their p."
     ABSOLUTE = 1
@@ -49,7 +51,7 @@ def choose_product(x, power, backend, entries):
     if backend not in (None, "torch", "numba"):
         raise ValueError(f"backend must be None, 'torch' or 'numba', got {backend!r}")
     kernel = not callable(power) and power in tuple(Cost)
-    who = choose(x, backend or "", numba=kernel and (backend == "numba" or entries > _ENTRIES),
+    who = choose(x, backend or "", numba=kernel and (backend == "numba" or not at_most(entries, _ENTRIES)),
                  triton=kernel)
     if backend == "numba" and who != backend:
         raise ValueError(f"backend 'numba' is for power 1 or 2 on the CPU, got power={power} on {x.device.type}: "

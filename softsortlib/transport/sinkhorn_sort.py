@@ -329,7 +329,7 @@ def _single(self, P, s):
     return TransportPermutation(K, zero, G, one, one, P.order, P.dtype, torch.zeros_like(P.residual), P.iterations,
                                 mask=P.mask, row_mask=P.row_mask)
 
-# %% ../../nbs/transport/31_sinkhorn_sort.ipynb #21d4ed39
+# %% ../../nbs/transport/31_sinkhorn_sort.ipynb #2137adfe
 def _check_levels(q, width):
     "Raise `ValueError` unless the levels q are in [0, 1] and the width is None or in (0, 1)."
     if is_concrete(q) and not ((q >= 0) & (q <= 1)).all():
@@ -339,7 +339,7 @@ def _check_levels(q, width):
 
 def _three_weights(q, width, count):
     "b of (31.4) for the levels q (Q, 1); `count` inputs, an int or (..., 1, 1)."
-    w = q.new_full((), 1 / count) if isinstance(count, int) else 1 / count
+    w = 1 / count if isinstance(count, Tensor) else q.new_full((), 1 / count)
     if width is not None:
         w = q.new_full((), width)
     return torch.cat(torch.broadcast_tensors(q * (1 - w), w, (1 - q) * (1 - w)), -1)
