@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = []
 
-# %% ../../nbs/losses/59_contract.ipynb #da4f9098
+# %% ../../nbs/losses/59_contract.ipynb #5e63792f
 import functools
 import inspect
 import sys
@@ -18,7 +18,8 @@ from torch import Tensor, nn
 from ..core.checks import is_one_of
 from ..core.permutation import SoftPermutation, check_mask, check_scores, compute_dtype, is_concrete
 from ..functional.parts import in_parts
-from .weights import are_of_elements, check_data, numbers_of, without
+from ..functional.weighted import check_data, numbers_of
+from .weights import are_of_elements, without
 from ..ragged.blocks import ListPermutation
 from softsortlib.ragged.lists import (
     by_length, calls, check_offsets, end_to_end, is_nested, list_numbers, refuse_mask, to_lists, unnested,

@@ -6,7 +6,7 @@
 __all__ = ['permutation_nll', 'PermutationNLL', 'ideal_order', 'permutation_bce', 'PermutationBCE', 'spearman_loss',
            'SpearmanLoss', 'kendall_loss', 'KendallLoss']
 
-# %% ../../nbs/losses/55_orders.ipynb #689f0c51
+# %% ../../nbs/losses/55_orders.ipynb #ac74bc2d
 import math
 
 import torch
@@ -24,7 +24,8 @@ from ..functional.arguments import midranks
 from ..functional.functions import soft_rank
 from ..functional.parts import in_parts
 from .contract import Loss, check_relevance, over_blocks, over_lists, reduce_sets, set_inputs
-from .weights import divisor, mass_around, masses, of_mean_one
+from ..functional.weighted import mass_around, weighted_midranks
+from .weights import divisor, masses, of_mean_one
 from .parts import correlation, group_loss, group_nll, kendall_parts, spearman_parts
 from ..ragged.lists import check_offsets, list_numbers
 from ..engine.dispatch import precise, switch
@@ -165,26 +166,28 @@ class PermutationBCE(Loss, of=permutation_bce):
 
     Raises as the function does, and `TypeError` for an unknown option."""
 
-# %% ../../nbs/losses/55_orders.ipynb #45300d46
-def _centred(r, mask):
-    "r (..., n) less its mean over the real elements, zero at padded ones."
-    mean = r.sum(-1, keepdim=True) / mask.sum(-1, keepdim=True).clamp(min=1)
+# %% ../../nbs/losses/55_orders.ipynb #f647c656
+def _centred(r, mask, w=None):
+    "r (..., n) less its mean over the real elements, by weights of mean one or None; zero at padded ones."
+    total = r if w is None else r * w
+    mean = total.sum(-1, keepdim=True) / mask.sum(-1, keepdim=True).clamp(min=1)
     return (r - mean).masked_fill(~mask, 0)
 
-# %% ../../nbs/losses/55_orders.ipynb #c635a6ed
-def _correlation(r, rho, mask):
+# %% ../../nbs/losses/55_orders.ipynb #269bd64f
+def _correlation(r, rho, mask, w=None):
     "Correlation (...) of centred r and rho (..., n), as (55.3) and Prop 55.3 say, and whether rho has any order."
-    sums = (r * rho).sum(-1), r.square().sum(-1), rho.square().sum(-1)
+    products = r * rho, r.square(), rho.square()
+    sums = ((v if w is None else v * w).sum(-1) for v in products)
     return correlation(*sums, mask.sum(-1), r.dtype)
 
-# %% ../../nbs/losses/55_orders.ipynb #a56b0e0f
-@over_lists()
+# %% ../../nbs/losses/55_orders.ipynb #c0a0bc9a
+@over_lists(elements=True)
 def spearman_loss(
     scores: Tensor,  # (..., n)
     relevance: Tensor,  # grades or any numbers to agree with in order, (..., n)
     mask: "Tensor | None" = None,  # bool, broadcastable to scores, True = a real element
     offsets: "Tensor | None" = None,  # integer, (B + 1,): lists lie end to end in the last dimension
-    weights: "Tensor | None" = None,  # one for each list, (...), or (B,) with offsets
+    weights: "Tensor | None" = None,  # of lists, (...), or (B,) with offsets; or of elements, as scores (127)
     *,
     method: "str | Operator | RankOperator" = "softsort",  # what ranks the scores
     tau: "float | Tensor | None" = None,  # temperature in units of the scores, a number or (...)
@@ -199,9 +202,10 @@ def spearman_loss(
         options = dict(method=method, tau=tau, reduction=reduction)
         return group_loss(spearman_loss, spearman_parts, scores, relevance, mask, group, gather, **options)
     s, y, mask = set_inputs(scores, relevance, mask)
-    r = _centred(soft_rank(s, method=method, tau=tau, mask=mask), mask)
-    rho = _centred(midranks(y, mask, False), mask)
-    correlation, defined = _correlation(r, rho, mask)
+    w = of_mean_one(weights, mask)
+    r = soft_rank(s, method=method, tau=tau, mask=mask, weights=w)
+    rho = midranks(y, mask, False) if w is None else weighted_midranks(y, w, False)
+    correlation, defined = _correlation(_centred(r, mask, w), _centred(rho, mask, w), mask, w)
     return reduce_sets(1 - correlation, defined, reduction, scores.dtype)
 
 # %% ../../nbs/losses/55_orders.ipynb #71a7fa98

@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['weighted_kendall_loss', 'WeightedKendallLoss']
 
-# %% ../../nbs/losses/123_weighted.ipynb #ea16bb85
+# %% ../../nbs/losses/123_weighted.ipynb #b70d1d48
 import math
 
 import torch
@@ -19,7 +19,8 @@ from ..engine.radix import stable_sort
 from ..engine.sums import kernel_sums
 from .contract import Loss, differing, over_lists, reduce_sets, set_inputs
 from .orders import levels_of
-from .weights import mass_around, masses
+from ..functional.weighted import mass_around
+from .weights import masses
 from ..ranks.sigmoid import tau_column
 
 # %% ../../nbs/losses/123_weighted.ipynb #240a1ace

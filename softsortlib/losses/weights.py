@@ -5,31 +5,13 @@
 # %% auto #0
 __all__ = []
 
-# %% ../../nbs/losses/127_weights.ipynb #3993e48b
+# %% ../../nbs/losses/127_weights.ipynb #bfc5e2d1
 from typing import Callable
 
 import torch
 from torch import Tensor
 
-from ..core.checks import compute_dtype, is_concrete, refuse_distributed
-
-# %% ../../nbs/losses/127_weights.ipynb #6c2118e7
-def check_data(
-    data: Tensor,  # as the user gave it
-    name: str,  # how the message names it
-    like: str,  # the shape that it should have
-) -> None:
-    "Raise `TypeError` unless `data` is a dense tensor of real numbers."
-    if not isinstance(data, Tensor):
-        raise TypeError(f"{name} must be a tensor {like}, got {type(data).__name__}: "
-                        "wrap it in torch.as_tensor(...)")
-    if data.is_complex():
-        raise TypeError(f"{name} must be real, got {data.dtype}: take the real part or the absolute value")
-    if data.is_floating_point() and data.dtype.itemsize < 2:
-        raise TypeError(f"{name} must have at least 16 bits, got {data.dtype}: call {name}.float()")
-    if data.layout != torch.strided:
-        raise TypeError(f"{name} must be a dense tensor, got {data.layout}: call {name}.to_dense()")
-    refuse_distributed(data, name)
+from ..functional.weighted import check_data
 
 # %% ../../nbs/losses/127_weights.ipynb #34087b82
 def are_of_elements(
@@ -59,24 +41,7 @@ def are_of_elements(
         why = ": weights.expand_as(scores) gives every list the same"
     raise ValueError(f"weights must be {like}, got {shape}{why}")
 
-# %% ../../nbs/losses/127_weights.ipynb #52bcfbb5
-def numbers_of(
-    weights: Tensor,  # as the user gave them
-    scores: Tensor,  # what they go with
-    real: "Tensor | None" = None,  # bool, of the weights' shape: those that count; None all of them
-) -> Tensor:  # in the compute dtype, zero where they do not count
-    "Weights to compute with; raise `ValueError` for one that is negative or no number."
-    w = weights.to(scores.device, compute_dtype(scores.dtype))
-    if real is not None:
-        w = w.masked_fill(~real, 0)
-    if is_concrete(w) and w.numel():
-        low, high = (v.item() for v in w.aminmax())
-        if not 0 <= low <= high < float("inf"):
-            raise ValueError(f"weights must be finite and not negative, got {low:g} to {high:g}: "
-                             "a weight of 0 leaves a list or an element out")
-    return w
-
-
+# %% ../../nbs/losses/127_weights.ipynb #19172bfe
 def without(
     weights: Tensor,  # of sets, (...)
     *tensors: Tensor,  # of their elements, each (..., n)
@@ -112,15 +77,3 @@ def of_mean_one(
         return None
     total = weights.sum(-1, keepdim=True)
     return weights * (mask.sum(-1, keepdim=True) / total.masked_fill(total <= 0, 1))
-
-# %% ../../nbs/losses/127_weights.ipynb #7d90df2e
-def mass_around(
-    y: Tensor,  # grades, (..., n)
-    w: Tensor,  # what each element counts, zero where padded, (..., n)
-) -> tuple:  # each (..., n)
-    "How much lies below each grade, and how much above it."
-    key, order = y.contiguous().sort(-1)
-    sums = torch.nn.functional.pad(w.gather(-1, order).cumsum(-1), (1, 0))
-    ends = torch.searchsorted(key, y.contiguous()), torch.searchsorted(key, y.contiguous(), right=True)
-    below, upto = (sums.gather(-1, end) for end in ends)
-    return below, sums[..., -1:] - upto

@@ -146,8 +146,8 @@ def test_weights_are_part_of_the_graph(rng):
         assert torch.autograd.gradcheck(lambda s, w: L.spearman_loss(s, y, tau=0.5, method="sigmoid", weights=w, reduction=reduction), (s, w))
 
 
-ELEMENTS = ["kendall", "kendall_sigmoid", "weighted_kendall", "weighted_kendall_sigmoid", "listnet", "listnet_share", "slatk", "average_precision", "quantised_ap", "auc", "auc_sigmoid"]
-FREE = {"kendall", "kendall_sigmoid", "quantised_ap", "auc", "auc_sigmoid"}      # a common factor of the weights of a list changes nothing
+ELEMENTS = ["spearman", "spearman_sigmoid", "kendall", "kendall_sigmoid", "weighted_kendall", "weighted_kendall_sigmoid", "listnet", "listnet_share", "slatk", "average_precision", "quantised_ap", "auc", "auc_sigmoid"]
+FREE = {"spearman", "spearman_sigmoid", "kendall", "kendall_sigmoid", "quantised_ap", "auc", "auc_sigmoid"}      # a common factor of the weights of a list changes nothing
 every_element = pytest.mark.parametrize("name", ELEMENTS)
 
 
