@@ -35,9 +35,9 @@ MASKS = {"numbers": torch.ones(2, n), "list": [[True] * n] * 2, "other shape": t
 OFFSETS = {"list": [0, n], "numbers": torch.tensor([0.0, n]), "decreasing": torch.tensor([0, 4, 2, n]), "beyond": torch.tensor([0, 9]), "short": torch.tensor([0, 3]), "negative": torch.tensor([-1, n]),
            "not from 0": torch.tensor([1, n]), "matrix": torch.tensor([[0, n]]), "nothing": torch.tensor([], dtype=torch.long), "word": "a", "truth values": torch.tensor([False, True])}
 KINDS = {        # parameter: what is wrong for it
-    **dict.fromkeys("x s scores v perm relevance target logits P cost C ranks gains relevant u lengths ids sizes logits discounts a b p".split(), TENSORS),
+    **dict.fromkeys("x s scores v perm relevance target logits P cost C ranks gains relevant u weights lengths ids sizes logits discounts a b p".split(), TENSORS),
     **dict.fromkeys("tau k dim q samples power tolerance max_iterations iterations steps layers steepness noise_scale chunk alpha bins mu step balance floor sharpness rtol start end weight_tau n lanes weights_tau classes".split(), NUMBERS),
-    **dict.fromkeys("method kind sigmoid backend simplex interpolation reduction gain weights regularization gradient squash noise step_kind dtype variant empty_target_action".split(), WORDS),
+    **dict.fromkeys("method kind sigmoid backend simplex interpolation reduction gain weighting regularization gradient squash noise step_kind dtype variant empty_target_action".split(), WORDS),
     **dict.fromkeys("descending largest hard keepdim fixed_weights straight_through baseline balanced gather".split(), FLAGS),
     "mask": MASKS, "offsets": OFFSETS, "generator": {"number": 3, "word": "a", "list": [1]}, "span": {"word": "a", "one": (1.0,), "backwards": (1.0, 0.0), "number": 3, "nan": (float("nan"), 1.0)},
     "group": {"number": 3, "word": "a"},

@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['soft_permutation', 'soft_sort', 'soft_rank', 'soft_argsort', 'soft_topk', 'soft_topk_mask']
 
-# %% ../../nbs/functional/50_functions.ipynb #44c1b5ec
+# %% ../../nbs/functional/50_functions.ipynb #23974183
 import torch
 from torch import Tensor
 
@@ -18,12 +18,13 @@ from softsortlib.functional.arguments import (
     oriented, ranker, with_gradient_of,
 )
 from .parts import group_sort, group_topk, in_parts
+from .weighted import chosen, weighed, weighted_midranks, weighted_ranks
 from ..ragged.kernels import Of, has_list_kernel
 from ..ragged.lists import ListOrder
 from ..ranks.laplace import LaplaceRank
 from ..ranks.sigmoid import SigmoidRank
 from ..rowwise.softsort import SoftSort
-from ..selection.masks import get_topk_mask, hard_mask
+from ..selection.masks import get_topk_mask
 
 # %% ../../nbs/functional/50_functions.ipynb #feb34e21
 def is_rank_only(method):
@@ -160,14 +161,31 @@ def soft_sort(
         y = with_gradient_of(y, hard_sort(s, mask, descending)[0])
     return moved_back(y, dim)
 
-# %% ../../nbs/functional/50_functions.ipynb #2e900908
+# %% ../../nbs/functional/50_functions.ipynb #23c66dfa
 def _expected_position(P):
     "Equation (50.1): the mean position of each input, in the compute dtype; zero for padded inputs."
     if hasattr(P, "ranks"):
         return P.ranks()  # a transport plan with weights and milestones knows better
     return P._mean_positions()
 
-# %% ../../nbs/functional/50_functions.ipynb #44db23b0
+
+def _ranks(operator, s, mask, w, hard):
+    "Ranks of s (..., n) with weights w (..., n), or None."
+    if w is not None:
+        r = weighted_ranks(operator, s, w, mask)
+        return with_gradient_of(r, weighted_midranks(s, w, operator.descending)) if hard else r
+    r = operator(s, mask)
+    if not isinstance(operator, RankOperator):
+        r = _expected_position(r)
+    return with_gradient_of(r, midranks(s.to(r.dtype), mask, operator.descending)) if hard else r
+
+
+def refuse_weights(weights):
+    "Raise `ValueError` for weights together with a group."
+    if weights is not None:
+        raise ValueError("weights and group exclude each other, got both: collect the scores on one process")
+
+# %% ../../nbs/functional/50_functions.ipynb #f2a69c7f
 @on_lists(join_items, _kernel_of_ranks)
 def soft_rank(
     x: Tensor,  # any shape, floating point
@@ -177,6 +195,7 @@ def soft_rank(
     method: "str | Operator | RankOperator" = "softsort",  # an operator or its name, rank-only ones too
     tau: "float | Tensor | None" = None,  # temperature in units of x; None: from the spread of each set (6.1)
     mask: "Tensor | None" = None,  # bool, broadcastable to x, True = a real element
+    weights: "Tensor | None" = None,  # of elements, the shape of x: 2 is the element twice, 0 its absence (168)
     offsets: "Tensor | ListOrder | None" = None,  # (B + 1,), integer: lists end to end along dim; or of `offsets_from`
     hard: bool = False,  # the ranks themselves (ties share their mean rank), with the soft gradient
     group: "object | None" = None,  # a torch.distributed group: x is this process's part along dim (165)
@@ -186,16 +205,13 @@ def soft_rank(
 
     Raise `TypeError`, `ValueError` or `IndexError` when an argument does not fit."""
     if in_parts(x, group):
+        refuse_weights(weights)
         return group_sort(soft_rank, x, dim, descending, group, gather, mask=mask, hard=hard, method=method, tau=tau)
     check_flags(descending=descending, hard=hard)
+    w, mask = weighed(weights, x, mask)
     s, mask, dim = finite_scores(x, dim, mask)
     check_ranks_fit(s)
-    operator = ranker(method, tau, descending)
-    r = operator(s, mask)
-    if not isinstance(operator, RankOperator):
-        r = _expected_position(r)
-    if hard:
-        r = with_gradient_of(r, midranks(s.to(r.dtype), mask, descending))
+    r = _ranks(ranker(method, tau, descending), s, mask, w if w is None else w.movedim(dim, -1), hard)
     return moved_back(r.to(x.dtype), dim)
 
 # %% ../../nbs/functional/50_functions.ipynb #69a35517
@@ -257,7 +273,7 @@ def soft_topk(
         P = P.straight_through()
     return moved_back(y, dim), P
 
-# %% ../../nbs/functional/50_functions.ipynb #e9e51b91
+# %% ../../nbs/functional/50_functions.ipynb #ac3bf9f7
 @on_lists(join_items)
 def soft_topk_mask(
     x: Tensor,  # any shape, floating point
@@ -268,18 +284,16 @@ def soft_topk_mask(
     method: str = "lapsum",  # "lapsum", "sinkhorn", "sparse", "threshold" or "simple"
     tau: "float | Tensor | None" = None,  # temperature in units of x; broadcasts as k does; None: (6.1)
     mask: "Tensor | None" = None,  # bool, broadcastable to x, True = a real element
+    weights: "Tensor | None" = None,  # of elements, the shape of x: 2 is the element twice, 0 its absence (168)
     offsets: "Tensor | ListOrder | None" = None,  # (B + 1,), integer: lists end to end along dim; or of `offsets_from`
     hard: bool = False,  # zeros and ones (a part for a k that is no integer), with the soft gradient
-) -> Tensor:  # weights in [0, 1] that sum to k along dim, the shape of x; zero at padded elements
+) -> Tensor:  # in [0, 1], with a sum, or weight, of k along dim, the shape of x; zero at padded elements
     """Soft membership in the k largest (100.1), by the `TopKMask` of that name.
 
     Raise `TypeError`, `ValueError` or `IndexError` when an argument does not fit."""
     check_flags(largest=largest, hard=hard)
+    w, mask = weighed(weights, x, mask)
     s, mask, dim = finite_scores(x, dim, mask)
     options = {} if tau is None else dict(tau=tau)
-    w = get_topk_mask(method, k=k, largest=largest, **options)(s, mask)
-    if hard:
-        z = s.to(compute_dtype(s.dtype))
-        count = k[..., None] if isinstance(k, Tensor) and k.ndim else k
-        w = with_gradient_of(w, hard_mask(z if largest else -z, count, mask).to(w.dtype))
-    return moved_back(w, dim)
+    operator = get_topk_mask(method, k=k, largest=largest, **options)
+    return moved_back(chosen(operator, s, w if w is None else w.movedim(dim, -1), mask, hard), dim)

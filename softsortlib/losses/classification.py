@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['topk_loss', 'TopKLoss', 'zero_one_loss', 'ZeroOneLoss']
 
-# %% ../../nbs/losses/57_classification.ipynb #4ee98083
+# %% ../../nbs/losses/57_classification.ipynb #afd95ab3
 import math
 
 import torch
@@ -18,7 +18,7 @@ from ..core.rank_operators import RankOperator
 from ..engine.dispatch import tensor_on
 from ..functional.arguments import check_k
 from ..functional.functions import soft_permutation, soft_rank
-from .contract import Loss, check_not_swapped, reduce_sets, warn_at_call
+from .contract import Loss, check_not_swapped, over_examples, reduce_sets, warn_at_call
 
 # %% ../../nbs/losses/57_classification.ipynb #f98599d5
 def _check_target(logits, target):
@@ -93,10 +93,12 @@ def _of_logits(tau, method):
     "The temperature of logits: one where none is given and the operator comes by its name."
     return 1.0 if tau is None and isinstance(method, str) else tau
 
-# %% ../../nbs/losses/57_classification.ipynb #5a4ec718
+# %% ../../nbs/losses/57_classification.ipynb #04fb3479
+@over_examples
 def topk_loss(
     logits: Tensor,  # scores of n classes, (..., n)
     target: Tensor,  # the true class, long, (...); or the true classes, bool, (..., n)
+    weights: "Tensor | None" = None,  # one for each example, (...)
     *,
     k: "int | tuple" = 1,  # how many classes are looked at; a tuple holds the weights of k = 1, 2, ...
     method: "str | Operator" = "softsort",  # what sorts the logits
@@ -116,9 +118,9 @@ def topk_loss(
     loss = -(log_P + log_w[:, None]).logsumexp(-2).clamp(max=0)
     return _mean_over_true(loss, true, reduction, logits.dtype)
 
-# %% ../../nbs/losses/57_classification.ipynb #40864339
+# %% ../../nbs/losses/57_classification.ipynb #92311e0c
 class TopKLoss(Loss, of=topk_loss):
-    """`topk_loss` as a module: options at construction, `logits` and `target` at the call.
+    """`topk_loss` as a module: options at construction, `logits`, `target` and `weights` at the call.
 
     Raises as the function does, and `TypeError` for an unknown option."""
 
@@ -132,10 +134,12 @@ def _warn_of_flat_ramps(excess, true):
         warn_at_call("the gradient of kind='ramp' is zero: every true class that ranks behind the first k is more than "
                      "one place behind, where the ramp is flat. Begin with kind='hinge'")
 
-# %% ../../nbs/losses/57_classification.ipynb #374eb9d6
+# %% ../../nbs/losses/57_classification.ipynb #34ee35ac
+@over_examples
 def zero_one_loss(
     logits: Tensor,  # scores of n classes, (..., n)
     target: Tensor,  # the true class, long, (...); or the true classes, bool, (..., n)
+    weights: "Tensor | None" = None,  # one for each example, (...)
     *,
     k: int = 1,  # right means among the first k
     kind: str = "hinge",  # "hinge", or "ramp", which has no gradient for an example more than one rank from right
@@ -158,8 +162,8 @@ def zero_one_loss(
         excess = excess.clamp(max=1)
     return _mean_over_true(excess, true, reduction, logits.dtype)
 
-# %% ../../nbs/losses/57_classification.ipynb #fb8f1d5d
+# %% ../../nbs/losses/57_classification.ipynb #c0f0ea68
 class ZeroOneLoss(Loss, of=zero_one_loss):
-    """`zero_one_loss` as a module: options at construction, `logits` and `target` at the call.
+    """`zero_one_loss` as a module: options at construction, `logits`, `target` and `weights` at the call.
 
     Raises as the function does, and `TypeError` for an unknown option."""

@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = []
 
-# %% ../../nbs/losses/59_contract.ipynb #8e679111
+# %% ../../nbs/losses/59_contract.ipynb #5e63792f
 import functools
 import inspect
 import sys
@@ -15,14 +15,17 @@ from typing import TYPE_CHECKING, Any, Callable, TypeVar
 import torch
 from torch import Tensor, nn
 
-from ..core.checks import is_one_of, refuse_distributed
+from ..core.checks import is_one_of
 from ..core.permutation import SoftPermutation, check_mask, check_scores, compute_dtype, is_concrete
+from ..functional.parts import in_parts
+from ..functional.weighted import check_data, numbers_of
+from .weights import are_of_elements, without
 from ..ragged.blocks import ListPermutation
 from softsortlib.ragged.lists import (
-    by_length, calls, check_offsets, end_to_end, is_nested, refuse_mask, to_lists, unnested,
+    by_length, calls, check_offsets, end_to_end, is_nested, list_numbers, refuse_mask, to_lists, unnested,
 )
 
-# %% ../../nbs/losses/59_contract.ipynb #bfc7bc34
+# %% ../../nbs/losses/59_contract.ipynb #bf511da2
 def check_relevance(
     relevance: Tensor,  # as the user gave it
     scores: "Tensor | None" = None,  # (..., n), if there are scores
@@ -30,16 +33,7 @@ def check_relevance(
 ) -> None:
     "Raise `TypeError` or `ValueError` unless `relevance` is a real tensor (..., n), or of the scores' shape."
     like = "(..., n)" if scores is None else f"of the scores' shape {tuple(scores.shape)}"
-    if not isinstance(relevance, Tensor):
-        raise TypeError(f"{name} must be a tensor {like}, got {type(relevance).__name__}: "
-                        "wrap it in torch.as_tensor(...)")
-    if relevance.is_complex():
-        raise TypeError(f"{name} must be real, got {relevance.dtype}: take the real part or the absolute value")
-    if relevance.is_floating_point() and relevance.dtype.itemsize < 2:
-        raise TypeError(f"{name} must have at least 16 bits, got {relevance.dtype}: call {name}.float()")
-    if relevance.layout != torch.strided:
-        raise TypeError(f"{name} must be a dense tensor, got {relevance.layout}: call {name}.to_dense()")
-    refuse_distributed(relevance, name)
+    check_data(relevance, name, like)
     wrong = relevance.ndim == 0 if scores is None else relevance.shape != scores.shape
     if wrong:
         column = scores is not None and scores.shape == (*relevance.shape, 1)
@@ -148,26 +142,35 @@ def differing(
     inf = float("inf")
     return y.masked_fill(~mask, -inf).amax(-1) > y.masked_fill(~mask, inf).amin(-1)
 
-# %% ../../nbs/losses/59_contract.ipynb #755d4dbc
+# %% ../../nbs/losses/59_contract.ipynb #76b55f0d
 def reduce_sets(
     loss: Tensor,  # of each set, (...); a stochastic operator puts samples in front
     defined: Tensor,  # bool, whether a set counts, (...) without the samples
     reduction: str,  # "mean", "sum" or "none"; or a function of the losses and of which count
     dtype: torch.dtype,  # of the scores
+    weights: "Tensor | None" = None,  # of the sets, not negative, (...) without the samples; None weighs all alike
 ) -> Tensor:  # (), or (...) for "none"
     "One number of the losses of all sets; raise `ValueError` for another reduction."
     defined = defined.expand(loss.shape)
+    if weights is not None:
+        defined = defined & (weights > 0)
+        weights = weights.expand(loss.shape).masked_fill(~defined, 0)
     loss = loss.masked_fill(~defined, 0)
     if callable(reduction):
         return reduction(loss, defined)
     check_reduction(reduction)
-    if reduction == "mean":
+    if weights is not None:
+        loss = loss * weights
+    if reduction == "mean" and weights is None:
         loss = loss.sum() / defined.sum().clamp(min=1)
+    elif reduction == "mean":
+        total = weights.sum()
+        loss = loss.sum() / total.masked_fill(total == 0, 1)
     elif reduction == "sum":
         loss = loss.sum()
     return loss.to(dtype)
 
-# %% ../../nbs/losses/59_contract.ipynb #36e67428
+# %% ../../nbs/losses/59_contract.ipynb #58316be0
 def apart(loss, defined):
     "The reduction that returns the loss of each set, and which sets count."
     return loss, defined
@@ -180,7 +183,7 @@ def _reduced(parts, lists, reduction, dtype):
 
 
 def _flat_lists(scores, relevance, offsets):
-    "Items of scores and relevance, and their offsets, from nested or flat tensors."
+    "Items of scores and relevance, their offsets, and the order they came in, from nested or flat tensors."
     if is_nested(scores):
         if offsets is not None:
             raise ValueError("scores are a nested tensor and bring their offsets, got offsets= too: leave them out")
@@ -190,50 +193,109 @@ def _flat_lists(scores, relevance, offsets):
         if other is not offsets and not torch.equal(other.cpu(), offsets.cpu()):
             raise ValueError("relevance must have the lists of the scores, got nested tensors with other offsets")
     check_relevance(relevance, scores)
-    offsets, _, scores, relevance = end_to_end(offsets, scores, relevance)
-    return scores, relevance, check_offsets(offsets, scores)
+    offsets, order, scores, relevance = end_to_end(offsets, scores, relevance)
+    return scores, relevance, check_offsets(offsets, scores), order
 
-# %% ../../nbs/losses/59_contract.ipynb #cb5eaa30
-def _of_lists(loss, scores, relevance, offsets, options, least, at_once=None):
-    "The loss of lists."
+# %% ../../nbs/losses/59_contract.ipynb #cfc80ae7
+def _of_lists(loss, s, y, offsets, options, least, at_once=None, w=None):
+    "The loss of lists end to end, with weights w of their elements, or None."
     reduction = options.pop("reduction", "mean")
     if reduction is not apart:
         check_reduction(reduction)
-    s, y, offsets = _flat_lists(scores, relevance, offsets)
     warn_of_columns(s, offsets)
-    found = None if at_once is None or s.numel() == 0 else at_once(s, y, offsets, **options)
+    found = None if at_once is None or s.numel() == 0 or w is not None else at_once(s, y, offsets, **options)
     if found is not None:
         return reduce_sets(*found, reduction, s.dtype)
     lists, parts = by_length(offsets), []
     k = options.get("k", 1)
     fill = max(1, min(k, lists.longest or k)) if least and isinstance(k, int) else 1
-    for call in calls((s, y), lists, options, fill):
-        both = loss(*call.tensors, call.mask, reduction=apart, **call.options)
+    for call in calls((s, y) if w is None else (s, y, w), lists, options, fill):
+        both = _of_elements(loss, *call.tensors, mask=call.mask, reduction=apart, **call.options)
         parts.append(tuple(v if call.kept else v[..., :0] for v in both))
     return _reduced(parts, lists, reduction, s.dtype)
 
-# %% ../../nbs/losses/59_contract.ipynb #c67ec372
+
+def _of_elements(loss, s, y, w=None, *, mask, **options):
+    "The loss of sets, with weights w (..., n) of their elements, or None; an element without a weight is padding."
+    if w is None:
+        return loss(s, y, mask, **options)
+    real = w > 0
+    return loss(s, y, real if mask is None else real & mask, weights=w, **options)
+
+# %% ../../nbs/losses/59_contract.ipynb #16a85c46
+def _check_weighted(scores, options):
+    "The reduction, taken out of the options of a loss with weights; raise `ValueError` for another, or for a group."
+    if in_parts(scores, options.get("group")):
+        raise ValueError("weights and group exclude each other, got both: reduction='none' gives the loss of each list "
+                         "on every process, to be multiplied by its weight")
+    reduction = options.pop("reduction", "mean")
+    if reduction is not apart:
+        check_reduction(reduction)
+    return reduction
+
+
+def _weigh_batch(loss, scores, relevance, mask, weights, options):
+    "The loss of a padded batch with weights."
+    reduction = _check_weighted(scores, options)
+    check_scores(scores)
+    check_relevance(relevance, scores)
+    mask = None if mask is None else check_mask(mask, scores)
+    warn_of_columns(scores, None)
+    if are_of_elements(weights, scores.shape, scores.shape[:-1], loss):
+        w = numbers_of(weights, scores, mask)
+        return _of_elements(loss, scores, relevance, w, mask=mask, reduction=reduction, **options)
+    w = numbers_of(weights, scores)
+    found = loss(*without(w, scores, relevance), mask, reduction=apart, **options)
+    return reduce_sets(*found, reduction, scores.dtype, w)
+
+# %% ../../nbs/losses/59_contract.ipynb #6373bfce
+def _weigh_lists(loss, s, y, offsets, order, weights, options, fill, at_once):
+    "The loss of lists end to end with weights; `order` is the one they came in, or None."
+    reduction = _check_weighted(s, options)
+    if is_nested(weights):
+        weights, _ = unnested(weights, "weights")
+    check_scores(s)
+    if are_of_elements(weights, s.shape, (*s.shape[:-1], len(offsets) - 1), loss):
+        w = numbers_of(weights if order is None else weights.index_select(-1, order), s)
+        return _of_lists(loss, s, y, offsets, {**options, "reduction": reduction}, fill, None, w)
+    w = numbers_of(weights, s)
+    gone = ~(w > 0).index_select(-1, list_numbers(offsets, s.shape[-1]))
+    s, y = s.masked_fill(gone, 0), y.masked_fill(gone, 0)
+    found = _of_lists(loss, s, y, offsets, {**options, "reduction": apart}, fill, at_once)
+    return reduce_sets(*found, reduction, s.dtype, w)
+
+# %% ../../nbs/losses/59_contract.ipynb #59c4404b
 F = TypeVar("F", bound=Callable[..., Any])
 
 
-def over_lists(fill: bool = False) -> "Callable[[F], F]":
-    "Let a loss of sets (..., n) take `offsets`, and nested tensors; with `fill`, lists shorter than k are filled up."
+def over_lists(fill: bool = False, elements: bool = False) -> "Callable[[F], F]":
+    "Let a loss of sets (..., n) take lists end to end, and weights; `fill` up lists shorter than k."
     def decorate(loss):
+        named = "weighting" in inspect.signature(loss).parameters
+        loss.weighs_elements = elements
+
         @functools.wraps(loss)
-        def of_sets(scores, relevance, mask=None, offsets=None, **options):
+        def of_sets(scores, relevance, mask=None, offsets=None, weights=None, **options):
+            if named and isinstance(weights, str):  # what `weighting` was called before
+                weights, options = None, {**options, "weighting": weights}
             if offsets is None and not is_nested(scores):
+                if weights is not None:
+                    return _weigh_batch(loss, scores, relevance, mask, weights, options)
                 value = loss(scores, relevance, mask, **options)
                 if options.get("group") is None and not hasattr(scores, "device_mesh"):  # the whole, not a part of it
                     warn_of_columns(scores, None)
                 return value
             refuse_mask(mask)
-            return _of_lists(loss, scores, relevance, offsets, options, fill, of_sets.at_once)
+            s, y, offsets, order = _flat_lists(scores, relevance, offsets)
+            if weights is not None:
+                return _weigh_lists(loss, s, y, offsets, order, weights, options, fill, of_sets.at_once)
+            return _of_lists(loss, s, y, offsets, options, fill, of_sets.at_once)
 
         of_sets.at_once = None
         return of_sets
     return decorate
 
-
+# %% ../../nbs/losses/59_contract.ipynb #61870d24
 def at_once(loss: Callable) -> "Callable[[F], F]":
     "Give a loss a form for all lists together: (s, y, offsets, **options) -> losses and which count, or None."
     def decorate(f):
@@ -249,11 +311,13 @@ def at_once(loss: Callable) -> "Callable[[F], F]":
         return f
     return decorate
 
-# %% ../../nbs/losses/59_contract.ipynb #a7aa7ee0
+# %% ../../nbs/losses/59_contract.ipynb #48ad558f
 def over_blocks(loss: F) -> F:
-    "Let a loss of P (..., m, n) and a target take the map of lists as well."
+    "Let a loss of P (..., m, n) and a target take the map of lists as well, and weights of the sets."
     @functools.wraps(loss)
-    def of_maps(P, target, **options):
+    def of_maps(P, target, weights=None, **options):
+        if weights is not None:
+            return _weigh_maps(of_maps, P, target, weights, options)
         if not isinstance(P, ListPermutation) or not isinstance(target, Tensor) or target.shape[-1:] != (P.m,):
             value = loss(P, target, **options)
             if isinstance(P, SoftPermutation) and P.n == 1 and P.batch.numel() > 1:
@@ -261,13 +325,45 @@ def over_blocks(loss: F) -> F:
                              "constant and its gradient zero. Sort along another dimension: soft_permutation(x, dim=0)")
             return value
         reduction = options.pop("reduction", "mean")
-        check_reduction(reduction)
+        if reduction is not apart:
+            check_reduction(reduction)
         parts = [loss(block, part, reduction=apart, **options) for block, part in P.each(target)]
         return _reduced(parts, P.lists, reduction, P.dtype)
 
     return of_maps
 
-# %% ../../nbs/losses/59_contract.ipynb #d1708375
+
+def _weigh_maps(loss, P, target, weights, options):
+    "The loss of a soft permutation with weights of its sets."
+    reduction = _check_weighted(P, options)
+    found = loss(P, target, reduction=apart, **options)
+    batch = (*P.batch, len(P.lists.lists)) if isinstance(P, ListPermutation) else P.batch
+    are_of_elements(weights, tuple(target.shape), tuple(batch), loss)
+    w = weights.to(P.device, compute_dtype(P.dtype))
+    return reduce_sets(*found, reduction, P.dtype, numbers_of(w, w))
+
+# %% ../../nbs/losses/59_contract.ipynb #bc61a654
+def over_examples(loss: F) -> F:
+    "Let a loss of logits (..., n) and of targets take weights of the examples."
+    @functools.wraps(loss)
+    def of_examples(logits, target, weights=None, **options):
+        if weights is None:
+            return loss(logits, target, **options)
+        reduction = options.pop("reduction", "mean")
+        if reduction is not apart:
+            check_reduction(reduction)
+        check_not_swapped(logits, target, "logits", "target")
+        check_scores(logits, "logits")
+        are_of_elements(weights, tuple(logits.shape), tuple(logits.shape[:-1]), loss)
+        w = numbers_of(weights, logits)
+        if isinstance(target, Tensor) and target.shape == w.shape:
+            target = target.masked_fill(w == 0, 0)
+        found = loss(*without(w, logits), target, reduction=apart, **options)
+        return reduce_sets(*found, reduction, logits.dtype, w)
+
+    return of_examples
+
+# %% ../../nbs/losses/59_contract.ipynb #e8a73046
 class Loss(nn.Module):
     "A function of tensors as a module that holds its keyword options."
     if TYPE_CHECKING:
@@ -282,6 +378,8 @@ class Loss(nn.Module):
 
     def __init__(self, **options):
         super().__init__()
+        if "weighting" in self.defaults and "weights" in options:  # what `weighting` was called before
+            options["weighting"] = options.pop("weights")
         unknown = sorted(options.keys() - self.defaults)
         if unknown:
             raise TypeError(f"{type(self).__name__} has no option {unknown[0]!r}: there are {', '.join(self.defaults)}")

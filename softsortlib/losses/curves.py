@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['average_precision_loss', 'AveragePrecisionLoss', 'quantised_ap_loss', 'QuantisedAPLoss', 'auc_loss', 'AUCLoss']
 
-# %% ../../nbs/losses/122_curves.ipynb #956490a8
+# %% ../../nbs/losses/122_curves.ipynb #62c3745b
 import math
 
 import torch
@@ -17,6 +17,7 @@ from ..engine.dispatch import precise, switch
 from ..engine.sum_laws import kernel_sums_dense
 from ..engine.sums import kernel_sums
 from .contract import Loss, over_lists, reduce_sets, relevant_of, set_inputs
+from .weights import divisor, masses, of_mean_one
 from ..sampling.perturbed import in_reach
 
 # %% ../../nbs/losses/122_curves.ipynb #eb9250ec
@@ -36,27 +37,31 @@ def step_sums(
         return kernel_sums_dense(s, s, w, tau, "logistic", m)
     return kernel_sums(s, None, w, tau, "logistic", m)
 
-# %% ../../nbs/losses/122_curves.ipynb #c499c2df
+# %% ../../nbs/losses/122_curves.ipynb #1ce046a6
 def soft_average_precision(
     s: Tensor,  # scores, (..., n)
     relevant: Tensor,  # bool, (..., n)
     mask: Tensor,  # bool, (..., n)
     tau,  # a number or (..., 1)
+    weights: "Tensor | None" = None,  # of elements, (..., n)
 ) -> Tensor:  # (...), 0 where nothing is relevant
     "(122.2)."
     w = torch.stack([relevant, mask], -1).to(s.dtype)
+    w = w if weights is None else w * weights[..., None]
     ranks = 0.5 + w.sum(-2, keepdim=True) / 2 - step_sums(s, w, tau)
-    above, all_above = ranks.clamp(min=1).unbind(-1)
+    above, all_above = ranks.clamp(min=1 if weights is None else 0.5).unbind(-1)
     precision = (above / all_above).masked_fill(~relevant, 0)
-    return (precision.sum(-1) / relevant.sum(-1).clamp(min=1)).to(s.dtype)
+    precision, count = (precision, relevant) if weights is None else (precision * weights, w[..., 0])
+    return (precision.sum(-1) / divisor(count.sum(-1), weights)).to(s.dtype)
 
-# %% ../../nbs/losses/122_curves.ipynb #84360fc6
-@over_lists()
+# %% ../../nbs/losses/122_curves.ipynb #c9807889
+@over_lists(elements=True)
 def average_precision_loss(
     scores: Tensor,  # (..., n)
     relevance: Tensor,  # 1 where relevant, else 0, (..., n)
     mask: "Tensor | None" = None,  # bool, broadcastable to scores, True = a real element
     offsets: "Tensor | None" = None,  # integer, (B + 1,): lists lie end to end in the last dimension
+    weights: "Tensor | None" = None,  # of lists, (...), or (B,) with offsets; or of elements, as scores (127)
     *,
     tau: "float | Tensor" = 1.0,  # temperature in units of the scores, a number or (...); 0.01 for cosines in the paper
     reduction: str = "mean",  # "mean" over sets with a relevant element, "sum" or "none"
@@ -66,12 +71,12 @@ def average_precision_loss(
     Raise `TypeError` or `ValueError` when an argument does not fit."""
     s, y, mask = set_inputs(scores, relevance, mask)
     relevant = relevant_of(y, mask)
-    value = soft_average_precision(s, relevant, mask, check_tau(tau, s))
+    value = soft_average_precision(s, relevant, mask, check_tau(tau, s), weights)
     return reduce_sets(1 - value, relevant.any(-1), reduction, scores.dtype)
 
-# %% ../../nbs/losses/122_curves.ipynb #0a5f65b7
+# %% ../../nbs/losses/122_curves.ipynb #4a397ce3
 class AveragePrecisionLoss(Loss, of=average_precision_loss):
-    """`average_precision_loss` as a module: options at construction, `scores`, `relevance` and `mask` at the call.
+    """`average_precision_loss` as a module: options at construction, `scores`, `relevance`, `mask`, `weights` at call.
 
     Raises as the function does, and `TypeError` for an unknown option."""
 
@@ -107,13 +112,14 @@ def spread_bins(
     empty = torch.zeros(*x.shape[:-1], bins, dtype=x.dtype, device=x.device)
     return empty.scatter_add(-1, at, w * (1 - share)).scatter_add(-1, at + 1, w * share)
 
-# %% ../../nbs/losses/122_curves.ipynb #6eeae2a9
-@over_lists()
+# %% ../../nbs/losses/122_curves.ipynb #75f0c8cc
+@over_lists(elements=True)
 def quantised_ap_loss(
     scores: Tensor,  # (..., n)
     relevance: Tensor,  # 1 where relevant, else 0, (..., n)
     mask: "Tensor | None" = None,  # bool, broadcastable to scores, True = a real element
     offsets: "Tensor | None" = None,  # integer, (B + 1,): lists lie end to end in the last dimension
+    weights: "Tensor | None" = None,  # of lists, (...), or (B,) with offsets; or of elements, as scores (127)
     *,
     bins: int = 20,  # at least 2
     span: "tuple | None" = None,  # (lowest, highest) centre; None takes the lowest and the highest score of each set
@@ -127,25 +133,28 @@ def quantised_ap_loss(
         raise ValueError(f"bins must be an int of at least 2, got {bins!r}")
     relevant = relevant_of(y, mask)
     x = bin_places(s, mask, bins, span)
-    hits, total = (spread_bins(x, w.to(s.dtype), bins) for w in (relevant, mask))
+    mass = masses(weights, mask, s.dtype)
+    good = mass * relevant
+    hits, total = (spread_bins(x, w, bins) for w in (good, mass))
     reached = total.cumsum(-1)
     precision = hits.cumsum(-1) / reached.masked_fill(reached <= 0, 1)
-    value = (precision * hits).sum(-1) / relevant.sum(-1).clamp(min=1)
+    value = (precision * hits).sum(-1) / divisor(good.sum(-1), weights)
     return reduce_sets(1 - value, relevant.any(-1), reduction, scores.dtype)
 
-# %% ../../nbs/losses/122_curves.ipynb #d9f8de84
+# %% ../../nbs/losses/122_curves.ipynb #1c20366b
 class QuantisedAPLoss(Loss, of=quantised_ap_loss):
-    """`quantised_ap_loss` as a module: options at construction, `scores`, `relevance` and `mask` at the call.
+    """`quantised_ap_loss` as a module: options at construction, `scores`, `relevance`, `mask`, `weights` at call.
 
     Raises as the function does, and `TypeError` for an unknown option."""
 
-# %% ../../nbs/losses/122_curves.ipynb #62b95a83
-@over_lists()
+# %% ../../nbs/losses/122_curves.ipynb #8fb84499
+@over_lists(elements=True)
 def auc_loss(
     scores: Tensor,  # (..., n)
     relevance: Tensor,  # 1 where relevant, else 0, (..., n)
     mask: "Tensor | None" = None,  # bool, broadcastable to scores, True = a real element
     offsets: "Tensor | None" = None,  # integer, (B + 1,): lists lie end to end in the last dimension
+    weights: "Tensor | None" = None,  # of lists, (...), or (B,) with offsets; or of elements, as scores (127)
     *,
     kind: str = "logistic",  # "logistic", an upper bound and convex, or "sigmoid", near the count
     tau: "float | Tensor" = 1.0,  # temperature in units of the scores, a number or (...)
@@ -161,16 +170,17 @@ def auc_loss(
     relevant = relevant_of(y, mask)
     s, other = precise(in_reach(s, tau)), ~relevant & mask
     s = s if kind == "sigmoid" else _without_outliers(s, relevant, other, tau)
-    count = (relevant.sum(-1) * other.sum(-1)).clamp(min=1)
-    sums = step_sums(s, other[..., None].to(s.dtype), tau, -1 if kind == "logistic" else 0)[..., 0]
-    total = sums.masked_fill(~relevant, 0).sum(-1) / count
+    w = of_mean_one(weights, mask)
+    good, bad = (relevant, other) if w is None else (relevant * w.to(s.dtype), other * w.to(s.dtype))
+    sums = step_sums(s, bad[..., None].to(s.dtype), tau, -1 if kind == "logistic" else 0)[..., 0]
+    total = _total(sums, good) / divisor(good.sum(-1) * bad.sum(-1), w)
     if kind == "sigmoid":
         loss = 0.5 - total
     else:
-        loss = (total - _mean_margin(s, relevant, other, tau) / 2) / math.log(2)
+        loss = (total - _mean_margin(s, good, bad, tau) / 2) / math.log(2)
     return reduce_sets(loss.clamp(min=0), relevant.any(-1) & other.any(-1), reduction, scores.dtype)
 
-# %% ../../nbs/losses/122_curves.ipynb #5e140d5d
+# %% ../../nbs/losses/122_curves.ipynb #b6545de7
 _NOTHING = 745.0  # exp of minus this is zero
 
 
@@ -185,15 +195,20 @@ def _without_outliers(s, relevant, other, tau):
     return torch.where(far, bound.detach(), s)
 
 
-def _mean_margin(s, relevant, other, tau):
-    "The mean of (s_i - s_j) / tau over the pairs of (122.4), (...)."
-    s = s / tau
-    def mean(of):
-        return s.masked_fill(~of, 0).sum(-1) / of.sum(-1).clamp(min=1)
-    return mean(relevant) - mean(other)
+def _total(v, mass):
+    "The sum of v (..., n) over elements, by whether each counts, or how much."
+    return (v.masked_fill(~mass, 0) if mass.dtype == torch.bool else v * mass).sum(-1)
 
-# %% ../../nbs/losses/122_curves.ipynb #c67ff217
+
+def _mean_margin(s, good, bad, tau):
+    "The mean of (s_i - s_j) / tau over the pairs of (122.4), (...), by what relevant and other elements count."
+    s = s / tau
+    def mean(mass):
+        return _total(s, mass) / divisor(mass.sum(-1), None if mass.dtype == torch.bool else mass)
+    return mean(good) - mean(bad)
+
+# %% ../../nbs/losses/122_curves.ipynb #e39f45b7
 class AUCLoss(Loss, of=auc_loss):
-    """`auc_loss` as a module: options at construction, `scores`, `relevance` and `mask` at the call.
+    """`auc_loss` as a module: options at construction, `scores`, `relevance`, `mask`, `weights` at call.
 
     Raises as the function does, and `TypeError` for an unknown option."""

@@ -47,13 +47,14 @@ def hard_gains(s, g, mask, k):
     runs = tied_gains(s, g, mask)
     return (runs.total / runs.size)[..., :k]
 
-# %% ../../nbs/losses/124_first.ipynb #0aa838dd
+# %% ../../nbs/losses/124_first.ipynb #3c107a46
 @over_lists()
 def pirank_loss(
     scores: Tensor,  # (..., n)
     relevance: Tensor,  # grades, non-negative, (..., n)
     mask: "Tensor | None" = None,  # bool, broadcastable to scores, True = a real element
     offsets: "Tensor | None" = None,  # integer, (B + 1,): lists lie end to end in the last dimension
+    weights: "Tensor | None" = None,  # one for each list, (...), or (B,) with offsets
     *,
     k: "int | None" = None,  # count the first k positions; None all of them
     gain: str = "exp2",  # "exp2": 2^y - 1, or "linear": y
@@ -77,9 +78,9 @@ def pirank_loss(
     loss = 1 - ratio_of((sorted_gains * discounts).sum(-1), best)
     return reduce_sets(loss, best > 0, reduction, scores.dtype)
 
-# %% ../../nbs/losses/124_first.ipynb #da40b28d
+# %% ../../nbs/losses/124_first.ipynb #569a317a
 class PiRankLoss(Loss, of=pirank_loss):
-    """`pirank_loss` as a module: options at construction, `scores`, `relevance` and `mask` at the call.
+    """`pirank_loss` as a module: options at construction, `scores`, `relevance`, `mask`, `weights` at call.
 
     Raises as the function does, and `TypeError` for an unknown option."""
 
@@ -95,13 +96,14 @@ def first_hit(
     rest = (alive[..., -1] / n.clamp(min=1)).masked_fill(n > h.shape[-1], 0)
     return (h * alive[..., :-1] / places).sum(-1) + rest
 
-# %% ../../nbs/losses/124_first.ipynb #24b7ef92
+# %% ../../nbs/losses/124_first.ipynb #2e0a9444
 @over_lists()
 def reciprocal_rank_loss(
     scores: Tensor,  # (..., n)
     relevance: Tensor,  # 1 where relevant, else 0, (..., n)
     mask: "Tensor | None" = None,  # bool, broadcastable to scores, True = a real element
     offsets: "Tensor | None" = None,  # integer, (B + 1,): lists lie end to end in the last dimension
+    weights: "Tensor | None" = None,  # one for each list, (...), or (B,) with offsets
     *,
     k: "int | None" = None,  # a first hit behind the first k counts nothing; None looks at all
     method: "str | Operator" = "softsort",  # what sorts the scores
@@ -119,8 +121,8 @@ def reciprocal_rank_loss(
     h = P[..., :k, :] @ relevant.to(s.dtype)
     return reduce_sets(1 - first_hit(h, mask.sum(-1)), relevant.any(-1), reduction, scores.dtype)
 
-# %% ../../nbs/losses/124_first.ipynb #f237366b
+# %% ../../nbs/losses/124_first.ipynb #1a43d434
 class ReciprocalRankLoss(Loss, of=reciprocal_rank_loss):
-    """`reciprocal_rank_loss` as a module: options at construction, `scores`, `relevance` and `mask` at the call.
+    """`reciprocal_rank_loss` as a module: options at construction, `scores`, `relevance`, `mask`, `weights` at call.
 
     Raises as the function does, and `TypeError` for an unknown option."""

@@ -204,13 +204,13 @@ def _place_weights(kind, offsets, number, dtype):
         return None
     return a / list_sum(a, number, len(offsets) - 1).clamp(min=torch.finfo(dtype).tiny)[number]
 
-# %% ../../nbs/losses/126_flat.ipynb #98c60462
+# %% ../../nbs/losses/126_flat.ipynb #d54cc8fc
 @at_once(listmle_loss)
-def lists_listmle(s, y, offsets, weights, tau):
+def lists_listmle(s, y, offsets, weighting, tau):
     "ListMLE of each list, and which lists have different grades."
     s, y, _ = set_inputs(s, y, None)
     number, lists = list_numbers(offsets, s.shape[-1]), len(offsets) - 1
-    tau, a = _of_items(tau, s, number, lists), _place_weights(weights, offsets, number, s.dtype)
+    tau, a = _of_items(tau, s, number, lists), _place_weights(weighting, offsets, number, s.dtype)
     if tau is None or a is None:
         return None
     u = _scaled(precise(s), tau, number, lists).gather(-1, _ideal_in_lists(s.detach(), y, offsets))

@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['listnet_loss', 'ListNetLoss', 'listmle_loss', 'ListMLELoss', 'slatk_loss', 'SLatKLoss']
 
-# %% ../../nbs/losses/120_lists.ipynb #eac6d824
+# %% ../../nbs/losses/120_lists.ipynb #f4a84be3
 import math
 
 import torch
@@ -19,6 +19,7 @@ from softsortlib.losses.contract import (
     Loss, check_not_negative, differing, over_lists, reduce_sets, relevant_of, set_inputs,
 )
 from .orders import ideal_order
+from .weights import divisor
 
 # %% ../../nbs/losses/120_lists.ipynb #4dadc38e
 def scaled(
@@ -33,24 +34,41 @@ def scaled(
     u = ((s - highest.nan_to_num(0, 0, 0)) / tau).clamp(min=low)
     return u.masked_fill(~mask, low)
 
-# %% ../../nbs/losses/120_lists.ipynb #24049e3d
-def _first_of(y, mask, target):
+# %% ../../nbs/losses/120_lists.ipynb #ca44277f
+def _log_masses(w, mask):
+    "log w for weights (..., n) of elements, zero where padded."
+    return w.masked_fill(~mask, 1).log()
+
+
+def log_shares(
+    u: Tensor,  # of `scaled`, (..., n)
+    mask: Tensor,  # bool, (..., n)
+    w: "Tensor | None",  # weights of elements, (..., n), or None
+) -> Tensor:  # (..., n)
+    "log of the share of one copy of each element: exp(u_i) over the sum of w_j exp(u_j)."
+    return u.log_softmax(-1) if w is None else u - (u + _log_masses(w, mask)).logsumexp(-1, keepdim=True)
+
+
+def _first_of(y, mask, target, w=None):
     "The q of (120.1), (..., n), zero where padded; raise `ValueError` for another target or negative shares."
     if not is_one_of(target, ("softmax", "share")):
         raise ValueError(f"target must be 'softmax' or 'share', got {target!r}")
     if target == "softmax":
-        return scaled(y, 1.0, mask).softmax(-1).masked_fill(~mask, 0)
+        u = scaled(y, 1.0, mask)
+        return (u if w is None else u + _log_masses(w, mask)).softmax(-1).masked_fill(~mask, 0)
     check_not_negative(y)
+    y = y if w is None else y * w
     total = y.sum(-1, keepdim=True)
     return y / total.masked_fill(total <= 0, 1)
 
-# %% ../../nbs/losses/120_lists.ipynb #0b9259aa
-@over_lists()
+# %% ../../nbs/losses/120_lists.ipynb #712f17c7
+@over_lists(elements=True)
 def listnet_loss(
     scores: Tensor,  # (..., n)
     relevance: Tensor,  # grades, (..., n)
     mask: "Tensor | None" = None,  # bool, broadcastable to scores, True = a real element
     offsets: "Tensor | None" = None,  # integer, (B + 1,): lists lie end to end in the last dimension
+    weights: "Tensor | None" = None,  # of lists, (...), or (B,) with offsets; or of elements, as scores (127)
     *,
     target: str = "softmax",  # "softmax" of the grades, or their "share", for which they must not be negative
     tau: "float | Tensor" = 1.0,  # temperature in units of the scores, a number or (...)
@@ -60,17 +78,17 @@ def listnet_loss(
 
     Raise `TypeError` or `ValueError` when an argument does not fit."""
     s, y, mask = set_inputs(scores, relevance, mask)
-    log_p = scaled(s, tau, mask).log_softmax(-1)
-    q = _first_of(y, mask, target)
+    log_p = log_shares(scaled(s, tau, mask), mask, weights)
+    q = _first_of(y, mask, target, weights)
     return reduce_sets(-(q * log_p).sum(-1), differing(y, mask), reduction, scores.dtype)
 
-# %% ../../nbs/losses/120_lists.ipynb #ecaacbe1
+# %% ../../nbs/losses/120_lists.ipynb #9ef48117
 class ListNetLoss(Loss, of=listnet_loss):
-    """`listnet_loss` as a module: options at construction, `scores`, `relevance` and `mask` at the call.
+    """`listnet_loss` as a module: options at construction, `scores`, `relevance`, `mask`, `weights` at call.
 
     Raises as the function does, and `TypeError` for an unknown option."""
 
-# %% ../../nbs/losses/120_lists.ipynb #54fa73e4
+# %% ../../nbs/losses/120_lists.ipynb #00c2fca1
 def place_weights(
     kind: str,  # "equal", "exp2" or "log2"
     mask: Tensor,  # bool, (..., n)
@@ -78,7 +96,7 @@ def place_weights(
 ) -> Tensor:  # of the places from the first, (..., n); they sum to one, and are zero behind the last real element
     "The a of (120.2); raise `ValueError` for another kind."
     if not is_one_of(kind, ("equal", "exp2", "log2")):
-        raise ValueError(f"weights must be 'equal', 'exp2' or 'log2', got {kind!r}")
+        raise ValueError(f"weighting must be 'equal', 'exp2' or 'log2', got {kind!r}")
     n = mask.sum(-1, keepdim=True)
     i = torch.arange(1, mask.shape[-1] + 1, device=mask.device)
     if kind == "equal":
@@ -91,15 +109,16 @@ def place_weights(
     a = a.masked_fill(i > n, 0)
     return a / a.sum(-1, keepdim=True).clamp(min=torch.finfo(dtype).tiny)
 
-# %% ../../nbs/losses/120_lists.ipynb #0b1ca4a6
+# %% ../../nbs/losses/120_lists.ipynb #2b137bb6
 @over_lists()
 def listmle_loss(
     scores: Tensor,  # (..., n)
     relevance: Tensor,  # grades, (..., n)
     mask: "Tensor | None" = None,  # bool, broadcastable to scores, True = a real element
     offsets: "Tensor | None" = None,  # integer, (B + 1,): lists lie end to end in the last dimension
+    weights: "Tensor | None" = None,  # one for each list, (...), or (B,) with offsets
     *,
-    weights: str = "equal",  # of the places: "equal", "exp2" (p-ListMLE) or "log2"
+    weighting: str = "equal",  # of the places: "equal", "exp2" (p-ListMLE) or "log2"
     tau: "float | Tensor" = 1.0,  # temperature in units of the scores, a number or (...)
     reduction: str = "mean",  # "mean" over sets, "sum" or "none"
 ) -> Tensor:  # (), or (...) for "none"
@@ -109,35 +128,43 @@ def listmle_loss(
     s, y, mask = set_inputs(scores, relevance, mask)
     order = ideal_order(y, s, mask, descending=True)
     u = scaled(precise(s), tau, mask).gather(-1, order)
-    a = place_weights(weights, mask, s.dtype)
+    a = place_weights(weighting, mask, s.dtype)
     rest = u.flip(-1).logcumsumexp(-1).flip(-1)
     terms = ((rest - u) * a).masked_fill(a == 0, 0)
     return reduce_sets(terms.sum(-1), differing(y, mask), reduction, scores.dtype)
 
-# %% ../../nbs/losses/120_lists.ipynb #084d78f9
+# %% ../../nbs/losses/120_lists.ipynb #4ff126c7
 class ListMLELoss(Loss, of=listmle_loss):
-    """`listmle_loss` as a module: options at construction, `scores`, `relevance` and `mask` at the call.
+    """`listmle_loss` as a module: options at construction, `scores`, `relevance`, `mask`, `weights` at call.
 
     Raises as the function does, and `TypeError` for an unknown option."""
 
-# %% ../../nbs/losses/120_lists.ipynb #9fd17a50
+# %% ../../nbs/losses/120_lists.ipynb #414c1a5a
 def kth_largest(
     s: Tensor,  # scores, (..., n)
     mask: Tensor,  # bool, (..., n)
-    k: int,  # at most n
+    k: int,  # how many
+    w: "Tensor | None" = None,  # weights of elements, (..., n): then the largest that have weight k
 ) -> Tensor:  # without a gradient, (...)
     "The k-th largest real score of each set, the smallest where there are fewer, 0 where there is none."
-    top = s.detach().masked_fill(~mask, -math.inf).topk(k, dim=-1).values
-    last = mask.sum(-1, keepdim=True).clamp(1, k) - 1
+    s, real = s.detach().masked_fill(~mask, -math.inf), mask.sum(-1, keepdim=True)
+    if w is None:
+        k = min(k, s.shape[-1])
+        top, last = s.topk(k, dim=-1).values, real.clamp(1, k) - 1
+    else:
+        top, order = s.sort(dim=-1, descending=True)
+        short = w.detach().gather(-1, order).cumsum(-1) < k * (1 - 1e-6)      # sums of weights are rounded
+        last = torch.minimum(short.sum(-1, keepdim=True), (real - 1).clamp(min=0))
     return top.gather(-1, last)[..., 0].masked_fill(~mask.any(-1), 0)
 
-# %% ../../nbs/losses/120_lists.ipynb #4adf6227
-@over_lists()
+# %% ../../nbs/losses/120_lists.ipynb #56f79414
+@over_lists(elements=True)
 def slatk_loss(
     scores: Tensor,  # (..., n)
     relevance: Tensor,  # 1 where relevant, else 0, (..., n)
     mask: "Tensor | None" = None,  # bool, broadcastable to scores, True = a real element
     offsets: "Tensor | None" = None,  # integer, (B + 1,): lists lie end to end in the last dimension
+    weights: "Tensor | None" = None,  # of lists, (...), or (B,) with offsets; or of elements, as scores (127)
     *,
     k: int = 10,  # how many are looked at; more than there are is all of them
     tau: "float | Tensor" = 1.0,  # temperature of the softmax in units of the scores, a number or (...)
@@ -151,18 +178,19 @@ def slatk_loss(
     Raise `TypeError` or `ValueError` when an argument does not fit."""
     s, y, mask = set_inputs(scores, relevance, mask)
     check_flags(fixed_weights=fixed_weights)
-    k = min(check_k(k, math.inf), s.shape[-1])
+    k = check_k(k, math.inf)
     width = check_tau(tau, s) if weight_tau is None else check_tau(weight_tau, s, "weight_tau")
-    beta = kth_largest(s, mask, k)[..., None]
+    beta = kth_largest(s, mask, k, weights)[..., None]
     from_beta = (s.detach() if fixed_weights else s) - beta
     weight = (from_beta / width).sigmoid()
     relevant = relevant_of(y, mask)
-    terms = (-scaled(s, tau, mask).log_softmax(-1) * weight).masked_fill(~relevant, 0)
-    count = relevant.sum(-1)
-    return reduce_sets(terms.sum(-1) / count.clamp(min=1), count > 0, reduction, scores.dtype)
+    terms = (-log_shares(scaled(s, tau, mask), mask, weights) * weight).masked_fill(~relevant, 0)
+    terms, count = (terms, relevant) if weights is None else (terms * weights, weights * relevant)
+    terms, count = terms.sum(-1), count.sum(-1)
+    return reduce_sets(terms / divisor(count, weights), count > 0, reduction, scores.dtype)
 
-# %% ../../nbs/losses/120_lists.ipynb #9f3d677a
+# %% ../../nbs/losses/120_lists.ipynb #4de9c9d1
 class SLatKLoss(Loss, of=slatk_loss):
-    """`slatk_loss` as a module: options at construction, `scores`, `relevance` and `mask` at the call.
+    """`slatk_loss` as a module: options at construction, `scores`, `relevance`, `mask`, `weights` at call.
 
     Raises as the function does, and `TypeError` for an unknown option."""

@@ -83,7 +83,7 @@ def _auc(loss, s, y, mask):
     above = r.masked_fill(~relevant, 0).sum(-1) - n * (n + 1) / 2
     return above / (n * m).clamp(min=1), (n > 0) & (m > 0)
 
-# %% ../../nbs/losses/125_metrics.ipynb #8834a70b
+# %% ../../nbs/losses/125_metrics.ipynb #0d10d15d
 def _spearman(loss, s, y, mask):
     "The correlation of ranks, 0 if all scores are tied."
     a, b = (midranks(v, mask, False) for v in (s, y))
@@ -97,8 +97,8 @@ _PAIRS = switch("metrics: all pairs", 1 << 18, "B n^2")
 
 def _kendall(loss, s, y, mask):
     "One minus twice the weighted share of wrong pairs, tied scores counted half; or tau-b."
-    weights = getattr(loss, "weights", "equal")
-    omega, total = element_weights(y, mask, weights)
+    weighting = getattr(loss, "weighting", "equal")
+    omega, total = element_weights(y, mask, weighting)
     order = midranks(s, mask, False)
     few = s.numel() * s.shape[-1] <= _PAIRS
     pairs = graded_pairs_plain if few else graded_pairs

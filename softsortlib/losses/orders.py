@@ -6,7 +6,7 @@
 __all__ = ['permutation_nll', 'PermutationNLL', 'ideal_order', 'permutation_bce', 'PermutationBCE', 'spearman_loss',
            'SpearmanLoss', 'kendall_loss', 'KendallLoss']
 
-# %% ../../nbs/losses/55_orders.ipynb #43cd45ec
+# %% ../../nbs/losses/55_orders.ipynb #ac74bc2d
 import math
 
 import torch
@@ -24,6 +24,8 @@ from ..functional.arguments import midranks
 from ..functional.functions import soft_rank
 from ..functional.parts import in_parts
 from .contract import Loss, check_relevance, over_blocks, over_lists, reduce_sets, set_inputs
+from ..functional.weighted import mass_around, weighted_midranks
+from .weights import divisor, masses, of_mean_one
 from .parts import correlation, group_loss, group_nll, kendall_parts, spearman_parts
 from ..ragged.lists import check_offsets, list_numbers
 from ..engine.dispatch import precise, switch
@@ -48,11 +50,12 @@ def _row_count(P):
         return torch.full(P.batch, P.m, device=P.device)
     return P._kept.sum(-1)
 
-# %% ../../nbs/losses/55_orders.ipynb #bfd84cab
+# %% ../../nbs/losses/55_orders.ipynb #c9d2ca57
 @over_blocks
 def permutation_nll(
     P: SoftPermutation,  # of any operator, (..., n, n), or its first rows
     target: Tensor,  # the true order as `argsort` returns it, long, (..., n)
+    weights: "Tensor | None" = None,  # one for each list, (...)
     *,
     reduction: str = "mean",  # "mean" over sets, "sum" or "none"
     group: "object | None" = None,  # a torch.distributed group: P is this process's part of the scores (129)
@@ -73,9 +76,9 @@ def permutation_nll(
     loss = -log_prob.sum(-1) / count.clamp(min=1)
     return reduce_sets(loss, count > 0, reduction, P.dtype)
 
-# %% ../../nbs/losses/55_orders.ipynb #ae18e4fa
+# %% ../../nbs/losses/55_orders.ipynb #ab724c14
 class PermutationNLL(Loss, of=permutation_nll):
-    """`permutation_nll` as a module: options at construction, `P` and `target` at the call.
+    """`permutation_nll` as a module: options at construction, `P`, `target` and `weights` at the call.
 
     Raises as the function does, and `TypeError` for an unknown option."""
 
@@ -138,11 +141,12 @@ def _rest_of_rows(P, target):
         log_rest = log_rest.masked_fill(~P.mask[..., None, :] | ~P._kept[..., None], 0)
     return log_rest.sum((-2, -1))
 
-# %% ../../nbs/losses/55_orders.ipynb #78eaf1bb
+# %% ../../nbs/losses/55_orders.ipynb #ec260402
 @over_blocks
 def permutation_bce(
     P: SoftPermutation,  # of any operator, (..., n, n)
     target: Tensor,  # the true order as `argsort` returns it, long, (..., n)
+    weights: "Tensor | None" = None,  # one for each list, (...)
     *,
     reduction: str = "mean",  # "mean" over sets, "sum" or "none"
 ) -> Tensor:  # (), or (...) for "none"
@@ -156,31 +160,34 @@ def permutation_bce(
     loss = -(log_prob.sum(-1) + _rest_of_rows(P, target)) / (rows * columns).clamp(min=1)
     return reduce_sets(loss, rows > 0, reduction, P.dtype)
 
-# %% ../../nbs/losses/55_orders.ipynb #b765b23d
+# %% ../../nbs/losses/55_orders.ipynb #63da6f64
 class PermutationBCE(Loss, of=permutation_bce):
-    """`permutation_bce` as a module: options at construction, `P` and `target` at the call.
+    """`permutation_bce` as a module: options at construction, `P`, `target` and `weights` at the call.
 
     Raises as the function does, and `TypeError` for an unknown option."""
 
-# %% ../../nbs/losses/55_orders.ipynb #45300d46
-def _centred(r, mask):
-    "r (..., n) less its mean over the real elements, zero at padded ones."
-    mean = r.sum(-1, keepdim=True) / mask.sum(-1, keepdim=True).clamp(min=1)
+# %% ../../nbs/losses/55_orders.ipynb #f647c656
+def _centred(r, mask, w=None):
+    "r (..., n) less its mean over the real elements, by weights of mean one or None; zero at padded ones."
+    total = r if w is None else r * w
+    mean = total.sum(-1, keepdim=True) / mask.sum(-1, keepdim=True).clamp(min=1)
     return (r - mean).masked_fill(~mask, 0)
 
-# %% ../../nbs/losses/55_orders.ipynb #c635a6ed
-def _correlation(r, rho, mask):
+# %% ../../nbs/losses/55_orders.ipynb #269bd64f
+def _correlation(r, rho, mask, w=None):
     "Correlation (...) of centred r and rho (..., n), as (55.3) and Prop 55.3 say, and whether rho has any order."
-    sums = (r * rho).sum(-1), r.square().sum(-1), rho.square().sum(-1)
+    products = r * rho, r.square(), rho.square()
+    sums = ((v if w is None else v * w).sum(-1) for v in products)
     return correlation(*sums, mask.sum(-1), r.dtype)
 
-# %% ../../nbs/losses/55_orders.ipynb #fda159a6
-@over_lists()
+# %% ../../nbs/losses/55_orders.ipynb #c0a0bc9a
+@over_lists(elements=True)
 def spearman_loss(
     scores: Tensor,  # (..., n)
     relevance: Tensor,  # grades or any numbers to agree with in order, (..., n)
     mask: "Tensor | None" = None,  # bool, broadcastable to scores, True = a real element
     offsets: "Tensor | None" = None,  # integer, (B + 1,): lists lie end to end in the last dimension
+    weights: "Tensor | None" = None,  # of lists, (...), or (B,) with offsets; or of elements, as scores (127)
     *,
     method: "str | Operator | RankOperator" = "softsort",  # what ranks the scores
     tau: "float | Tensor | None" = None,  # temperature in units of the scores, a number or (...)
@@ -195,14 +202,15 @@ def spearman_loss(
         options = dict(method=method, tau=tau, reduction=reduction)
         return group_loss(spearman_loss, spearman_parts, scores, relevance, mask, group, gather, **options)
     s, y, mask = set_inputs(scores, relevance, mask)
-    r = _centred(soft_rank(s, method=method, tau=tau, mask=mask), mask)
-    rho = _centred(midranks(y, mask, False), mask)
-    correlation, defined = _correlation(r, rho, mask)
+    w = of_mean_one(weights, mask)
+    r = soft_rank(s, method=method, tau=tau, mask=mask, weights=w)
+    rho = midranks(y, mask, False) if w is None else weighted_midranks(y, w, False)
+    correlation, defined = _correlation(_centred(r, mask, w), _centred(rho, mask, w), mask, w)
     return reduce_sets(1 - correlation, defined, reduction, scores.dtype)
 
-# %% ../../nbs/losses/55_orders.ipynb #67007a18
+# %% ../../nbs/losses/55_orders.ipynb #71a7fa98
 class SpearmanLoss(Loss, of=spearman_loss):
-    """`spearman_loss` as a module: options at construction, `scores`, `relevance` and `mask` at the call.
+    """`spearman_loss` as a module: options at construction, `scores`, `relevance`, `mask`, `weights` at call.
 
     Raises as the function does, and `TypeError` for an unknown option."""
 
@@ -226,24 +234,29 @@ def levels_of(y, mask):
     above = y.shape[-1] - torch.searchsorted(ascending, y.contiguous(), right=True)
     return levels, below, above
 
-# %% ../../nbs/losses/55_orders.ipynb #4b17b8fd
-def _kendall_pairs(s, y, mask, tau, kind):
-    "The sum (55.4) of each set and its number of pairs, by all of them; tau a number or (..., 1)."
+# %% ../../nbs/losses/55_orders.ipynb #a54253c2
+def _kendall_pairs(s, y, mask, tau, kind, w=None):
+    "The sum (55.4) of each set and its number of pairs, by all of them; tau a number or (..., 1), w (..., n) or None."
     if isinstance(tau, Tensor):
         tau = tau[..., None]
     loss = _margin_loss((s[..., :, None] - s[..., None, :]) / tau, kind)
     pairs = (y[..., :, None] > y[..., None, :]) & mask[..., :, None] & mask[..., None, :]
+    if w is not None:
+        pairs = (w[..., :, None] * w[..., None, :]).masked_fill(~pairs, 0)
+        return (loss * pairs).sum((-2, -1)), pairs.sum((-2, -1))
     return loss.masked_fill(~pairs, 0).sum((-2, -1)), pairs.sum((-2, -1))
 
 
-def _kendall_sums(s, y, mask, tau, kind):
+def _kendall_sums(s, y, mask, tau, kind, mass=None):
     "The same by (55.6), without the pairs."
     _margin_loss(s.new_zeros(()), kind)  # raises for another kind
     levels, below, above = levels_of(y, mask)
     eps = 3e-14 if s.dtype == torch.float64 else 1e-9
     s = s.masked_fill(~mask, 0)
-    s, w = precise(s), precise(mask.to(s.dtype))[..., None]
+    s, w = precise(s), precise(masses(mass, mask, s.dtype))[..., None]
     below, above = below * mask, above * mask
+    if mass is not None:
+        below, above = (side * w[..., 0] for side in mass_around(y, w[..., 0]))
     count = below.sum(-1)
     tau = tau_column(tau, s)[..., 0]
     order = stable_sort(s.detach())[1]
@@ -255,17 +268,18 @@ def _kendall_sums(s, y, mask, tau, kind):
     odd = (s * (below - above)).sum(-1) / tau
     return ((even * w).sum((-2, -1)) - odd) / (2 * math.log(2)), count
 
-# %% ../../nbs/losses/55_orders.ipynb #f7119d4b
+# %% ../../nbs/losses/55_orders.ipynb #05434db2
 _SHORT = switch("orders: short sets", 100, "n")
 _FEW = switch("orders: all pairs", 1 << 18, "B n^2")  # pairs of all sets up to which they are made
 
 
-@over_lists()
+@over_lists(elements=True)
 def kendall_loss(
     scores: Tensor,  # (..., n)
     relevance: Tensor,  # grades or any numbers to agree with in order, (..., n); tied pairs are left out
     mask: "Tensor | None" = None,  # bool, broadcastable to scores, True = a real element
     offsets: "Tensor | None" = None,  # integer, (B + 1,): lists lie end to end in the last dimension
+    weights: "Tensor | None" = None,  # of lists, (...), or (B,) with offsets; or of elements, as scores (127)
     *,
     tau: "float | Tensor" = 1.0,  # temperature in units of the scores, a number or (...)
     kind: str = "logistic",  # "logistic", an upper bound and convex, or "sigmoid", near the count
@@ -284,12 +298,13 @@ def kendall_loss(
     s, y, mask = set_inputs(scores, relevance, mask)
     tau = check_tau(tau, s)
     few = s.numel() * s.shape[-1] <= _FEW or s.shape[-1] < _SHORT
-    total, count = (_kendall_pairs if few else _kendall_sums)(s, y, mask, tau, kind)
-    share = (total / count.clamp(min=1)).to(s.dtype)
+    w = of_mean_one(weights, mask)
+    total, count = (_kendall_pairs if few else _kendall_sums)(s, y, mask, tau, kind, w)
+    share = (total / divisor(count, w)).to(s.dtype)
     return reduce_sets(share, count > 0, reduction, scores.dtype)
 
-# %% ../../nbs/losses/55_orders.ipynb #5bd3c252
+# %% ../../nbs/losses/55_orders.ipynb #4eac3207
 class KendallLoss(Loss, of=kendall_loss):
-    """`kendall_loss` as a module: options at construction, `scores`, `relevance` and `mask` at the call.
+    """`kendall_loss` as a module: options at construction, `scores`, `relevance`, `mask`, `weights` at call.
 
     Raises as the function does, and `TypeError` for an unknown option."""

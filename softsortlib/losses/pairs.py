@@ -71,7 +71,7 @@ def pair_weights(
     summed = near if kind == "ndcg1" else near & (a.y > b.y)
     return w.masked_fill(~summed, 0)
 
-# %% ../../nbs/losses/121_pairs.ipynb #d820bf15
+# %% ../../nbs/losses/121_pairs.ipynb #a8adda9f
 def _check_mu(mu):
     "Raise `TypeError` or `ValueError` unless mu is a number from 0."
     if not isinstance(mu, numbers.Real) or isinstance(mu, bool):
@@ -89,7 +89,7 @@ def places_of(
 ) -> Places:  # without a gradient
     "What the weights of pairs know; raise `ValueError` for an unknown kind, gain or grade."
     if not is_one_of(kind, PAIR_WEIGHTS):
-        raise ValueError(f"weights must be one of {', '.join(PAIR_WEIGHTS)}, got {kind!r}")
+        raise ValueError(f"weighting must be one of {', '.join(PAIR_WEIGHTS)}, got {kind!r}")
     order = ideal_order(s.detach(), -y, mask, descending=True)
     r = torch.empty_like(s).scatter(-1, order, torch.arange(1, s.shape[-1] + 1, device=s.device).to(s).expand(s.shape))
     if kind == "precision":
@@ -235,15 +235,16 @@ def _in_reach(s, tau, learn):
     most = torch.finfo(s.dtype).max / 4 * (tau.detach().clamp(max=1) if learn else min(tau, 1))
     return s.clamp(-most, most)
 
-# %% ../../nbs/losses/121_pairs.ipynb #e6a7ba6c
+# %% ../../nbs/losses/121_pairs.ipynb #4ec5e9db
 @over_lists()
 def lambda_loss(
     scores: Tensor,  # (..., n)
     relevance: Tensor,  # grades, non-negative, or 0 and 1 for "precision", (..., n)
     mask: "Tensor | None" = None,  # bool, broadcastable to scores, True = a real element
     offsets: "Tensor | None" = None,  # integer, (B + 1,): lists lie end to end in the last dimension
+    weights: "Tensor | None" = None,  # one for each list, (...), or (B,) with offsets
     *,
-    weights: str = "ndcg2++",  # "lambdarank", "ndcg1", "ndcg2", "ndcg2++" or "precision"
+    weighting: str = "ndcg2++",  # "lambdarank", "ndcg1", "ndcg2", "ndcg2++" or "precision"
     k: "int | None" = None,  # the metric looks at the first k; None all of them
     mu: float = 10.0,  # how much of "ndcg2" is in "ndcg2++"
     gain: str = "exp2",  # "exp2": 2^y - 1, or "linear": y
@@ -255,21 +256,20 @@ def lambda_loss(
     Raise `TypeError` or `ValueError` when an argument does not fit."""
     _check_mu(mu)
     s, y, mask = set_inputs(scores, relevance, mask)
-    n = s.shape[-1]
+    tau, n = check_tau(tau, s), s.shape[-1]
     k = min(check_k(n if k is None else k, math.inf), n)
-    tau = check_tau(tau, s)
-    places = places_of(s, y, mask, weights, k, gain)
+    places = places_of(s, y, mask, weighting, k, gain)
     learn = isinstance(tau, Tensor)
     s = _in_reach(s, tau, learn)
     if s.numel() * n <= _PAIRS:
-        loss = lambda_loss_plain(s, tau, places, weights, float(mu), k)
+        loss = lambda_loss_plain(s, tau, places, weighting, float(mu), k)
     else:
         x = torch.cat([s, tau_column(tau, s)], -1)
-        loss = pair_loss(x, torch.stack(places, -2), weights, float(mu), k, learn)
+        loss = pair_loss(x, torch.stack(places, -2), weighting, float(mu), k, learn)
     return reduce_sets(loss, differing(places.y, mask), reduction, scores.dtype)
 
-# %% ../../nbs/losses/121_pairs.ipynb #b0011f66
+# %% ../../nbs/losses/121_pairs.ipynb #4ffd9dcc
 class LambdaLoss(Loss, of=lambda_loss):
-    """`lambda_loss` as a module: options at construction, `scores`, `relevance` and `mask` at the call.
+    """`lambda_loss` as a module: options at construction, `scores`, `relevance`, `mask`, `weights` at call.
 
     Raises as the function does, and `TypeError` for an unknown option."""

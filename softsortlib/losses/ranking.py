@@ -60,13 +60,14 @@ def ratio_of(part, whole):
     "part / whole, zero where the whole is not positive."
     return part / whole.masked_fill(whole <= 0, math.inf)
 
-# %% ../../nbs/losses/56_ranking.ipynb #e91efbb3
+# %% ../../nbs/losses/56_ranking.ipynb #7d61338f
 @over_lists()
 def approx_ndcg_loss(
     scores: Tensor,  # (..., n)
     relevance: Tensor,  # grades, non-negative, (..., n)
     mask: "Tensor | None" = None,  # bool, broadcastable to scores, True = a real element
     offsets: "Tensor | None" = None,  # integer, (B + 1,): lists lie end to end in the last dimension
+    weights: "Tensor | None" = None,  # one for each list, (...), or (B,) with offsets
     *,
     k: "int | None" = None,  # count the first k ranks; None all of them
     gain: str = "exp2",  # "exp2": 2^y - 1, or "linear": y
@@ -88,14 +89,13 @@ def approx_ndcg_loss(
     r = soft_rank(s, descending=True, method=method, tau=tau, mask=mask).clamp(min=1)
     value = g / (1 + r).log2()
     if len(discounts) < s.shape[-1]:
-        width = getattr(method, "tau", None) if tau is None else tau
-        value = value * lapsum_topk(s, len(discounts), width, mask=mask)
+        value = value * lapsum_topk(s, len(discounts), getattr(method, "tau", None) if tau is None else tau, mask=mask)
     best = best_dcg(g, discounts)
     return reduce_sets(1 - ratio_of(value.sum(-1), best), best > 0, reduction, scores.dtype)
 
-# %% ../../nbs/losses/56_ranking.ipynb #3b9214e2
+# %% ../../nbs/losses/56_ranking.ipynb #e0851f3a
 class ApproxNDCGLoss(Loss, of=approx_ndcg_loss):
-    """`approx_ndcg_loss` as a module: options at construction, `scores`, `relevance` and `mask` at the call.
+    """`approx_ndcg_loss` as a module: options at construction, `scores`, `relevance`, `mask`, `weights` at call.
 
     Raises as the function does, and `TypeError` for an unknown option."""
 
@@ -125,13 +125,14 @@ def balanced_rows(P, x, k, iterations):
         u = _inverse(P @ v)
     return u[..., :k] * (P[..., :k, :] @ (v * x))
 
-# %% ../../nbs/losses/56_ranking.ipynb #af1de0ff
+# %% ../../nbs/losses/56_ranking.ipynb #a4463686
 @over_lists()
 def neural_ndcg_loss(
     scores: Tensor,  # (..., n)
     relevance: Tensor,  # grades, non-negative, (..., n)
     mask: "Tensor | None" = None,  # bool, broadcastable to scores, True = a real element
     offsets: "Tensor | None" = None,  # integer, (B + 1,): lists lie end to end in the last dimension
+    weights: "Tensor | None" = None,  # one for each list, (...), or (B,) with offsets
     *,
     k: "int | None" = None,  # count the first k positions; None all of them
     gain: str = "exp2",  # "exp2": 2^y - 1, or "linear": y
@@ -150,9 +151,9 @@ def neural_ndcg_loss(
     best = best_dcg(g, discounts)
     return reduce_sets(1 - ratio_of(value.sum(-1), best), best > 0, reduction, scores.dtype)
 
-# %% ../../nbs/losses/56_ranking.ipynb #86fa3e40
+# %% ../../nbs/losses/56_ranking.ipynb #bcf87bd4
 class NeuralNDCGLoss(Loss, of=neural_ndcg_loss):
-    """`neural_ndcg_loss` as a module: options at construction, `scores`, `relevance` and `mask` at the call.
+    """`neural_ndcg_loss` as a module: options at construction, `scores`, `relevance`, `mask`, `weights` at call.
 
     Raises as the function does, and `TypeError` for an unknown option."""
 
@@ -165,13 +166,14 @@ def _hits(s, relevant, mask, k, method, tau, iterations):
     P = soft_permutation(s, descending=True, method=method, tau=tau, mask=mask)
     return balanced_rows(P, relevant, k, iterations).sum(-1)
 
-# %% ../../nbs/losses/56_ranking.ipynb #1455e04f
+# %% ../../nbs/losses/56_ranking.ipynb #7661142f
 @over_lists(fill=True)
 def precision_loss(
     scores: Tensor,  # (..., n)
     relevance: Tensor,  # 1 where relevant, else 0, (..., n)
     mask: "Tensor | None" = None,  # bool, broadcastable to scores, True = a real element
     offsets: "Tensor | None" = None,  # integer, (B + 1,): lists lie end to end in the last dimension
+    weights: "Tensor | None" = None,  # one for each list, (...), or (B,) with offsets
     *,
     k: int = 1,  # how many are looked at
     method: "str | Operator" = "softsort",  # what sorts the scores, or "lapsum" for memberships
@@ -194,19 +196,20 @@ def precision_loss(
     hits = _hits(s, relevant.to(s.dtype), mask, k, method, tau, iterations)
     return reduce_sets(1 - hits / k, relevant.any(-1), reduction, scores.dtype)
 
-# %% ../../nbs/losses/56_ranking.ipynb #52758344
+# %% ../../nbs/losses/56_ranking.ipynb #dabc1794
 class PrecisionLoss(Loss, of=precision_loss):
-    """`precision_loss` as a module: options at construction, `scores`, `relevance` and `mask` at the call.
+    """`precision_loss` as a module: options at construction, `scores`, `relevance`, `mask`, `weights` at call.
 
     Raises as the function does, and `TypeError` for an unknown option."""
 
-# %% ../../nbs/losses/56_ranking.ipynb #fc785928
+# %% ../../nbs/losses/56_ranking.ipynb #364e10dc
 @over_lists(fill=True)
 def recall_loss(
     scores: Tensor,  # (..., n)
     relevance: Tensor,  # 1 where relevant, else 0, (..., n)
     mask: "Tensor | None" = None,  # bool, broadcastable to scores, True = a real element
     offsets: "Tensor | None" = None,  # integer, (B + 1,): lists lie end to end in the last dimension
+    weights: "Tensor | None" = None,  # one for each list, (...), or (B,) with offsets
     *,
     k: int = 1,  # how many are looked at
     method: "str | Operator" = "softsort",  # what sorts the scores, or "lapsum" for memberships
@@ -229,8 +232,8 @@ def recall_loss(
     total = relevant.sum(-1)
     return reduce_sets(1 - ratio_of(hits, total), total > 0, reduction, scores.dtype)
 
-# %% ../../nbs/losses/56_ranking.ipynb #c33afca2
+# %% ../../nbs/losses/56_ranking.ipynb #2f1cbad0
 class RecallLoss(Loss, of=recall_loss):
-    """`recall_loss` as a module: options at construction, `scores`, `relevance` and `mask` at the call.
+    """`recall_loss` as a module: options at construction, `scores`, `relevance`, `mask`, `weights` at call.
 
     Raises as the function does, and `TypeError` for an unknown option."""

@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['weighted_kendall_loss', 'WeightedKendallLoss']
 
-# %% ../../nbs/losses/123_weighted.ipynb #a3a9c40c
+# %% ../../nbs/losses/123_weighted.ipynb #b70d1d48
 import math
 
 import torch
@@ -19,6 +19,8 @@ from ..engine.radix import stable_sort
 from ..engine.sums import kernel_sums
 from .contract import Loss, differing, over_lists, reduce_sets, set_inputs
 from .orders import levels_of
+from ..functional.weighted import mass_around
+from .weights import masses
 from ..ranks.sigmoid import tau_column
 
 # %% ../../nbs/losses/123_weighted.ipynb #240a1ace
@@ -31,7 +33,7 @@ def tie_ends(y, mask):
     n = mask.sum(-1, keepdim=True)
     return below.to(y.dtype), (n - upto).to(y.dtype)
 
-# %% ../../nbs/losses/123_weighted.ipynb #ecec2384
+# %% ../../nbs/losses/123_weighted.ipynb #c321d746
 OMEGAS = {
     "hyperbolic": lambda r: 1 / r,
     "logarithmic": lambda r: 1 / (1 + r).log2(),
@@ -43,17 +45,19 @@ def element_weights(
     y: Tensor,  # grades, (..., n)
     mask: Tensor,  # bool, (..., n)
     kind: str,  # of OMEGAS
+    mass: "Tensor | None" = None,  # what each element counts, zero where padded, (..., n)
 ) -> tuple:  # omega, zero where padded, (..., n), and the weight of all pairs, (...)
     "The weights of (123.1); raise `ValueError` for another kind."
     if not is_one_of(kind, OMEGAS):
-        raise ValueError(f"weights must be one of {', '.join(OMEGAS)}, got {kind!r}")
-    below, above = tie_ends(y, mask)
-    equal = mask.sum(-1, keepdim=True) - below - above
+        raise ValueError(f"weighting must be one of {', '.join(OMEGAS)}, got {kind!r}")
+    below, above = tie_ends(y, mask) if mass is None else mass_around(y, mass)
+    equal = masses(mass, mask, y.dtype).sum(-1, keepdim=True) - below - above
     rank = (above + (equal + 1) / 2).masked_fill(~mask, 1)
     omega = OMEGAS[kind](rank).masked_fill(~mask, 0)
+    omega = omega if mass is None else omega * mass
     return omega, (omega * (below + above)).sum(-1)
 
-# %% ../../nbs/losses/123_weighted.ipynb #32a33e10
+# %% ../../nbs/losses/123_weighted.ipynb #666c804f
 def _margins(z, kind):
     "f of (123.1)."
     return (-z).sigmoid() if kind == "sigmoid" else torch.nn.functional.softplus(-z) / math.log(2)
@@ -65,6 +69,7 @@ def graded_pairs_plain(
     omega: Tensor,  # weights, zero where padded, (..., n)
     tau,  # a number or (..., 1)
     kind: str,  # "logistic" or "sigmoid"
+    mass: "Tensor | None" = None,  # what each element counts, (..., n), which omega holds already
 ) -> Tensor:  # (...)
     "The numerator of (123.1)."
     if isinstance(tau, Tensor):
@@ -72,23 +77,24 @@ def graded_pairs_plain(
     real = omega > 0
     pairs = (y[..., :, None] > y[..., None, :]) & real[..., :, None] & real[..., None, :]
     f = _margins((s[..., :, None] - s[..., None, :]) / tau, kind)
-    return ((omega[..., :, None] + omega[..., None, :]) * f).masked_fill(~pairs, 0).sum((-2, -1))
+    one = omega[..., :, None] if mass is None else omega[..., :, None] * mass[..., None, :]
+    return ((one + one.mT) * f).masked_fill(~pairs, 0).sum((-2, -1))
 
-# %% ../../nbs/losses/123_weighted.ipynb #4c936f69
-def _slopes(y, omega):
+# %% ../../nbs/losses/123_weighted.ipynb #2403ad21
+def _slopes(y, omega, mass):
     "c of (123.2), (..., n), for weights that are zero where padded."
     key, order = y.masked_fill(omega == 0, math.inf).sort(dim=-1)
     y = y.contiguous()
     sums = torch.nn.functional.pad(omega.gather(-1, order).cumsum(-1), (1, 0))
-    count = torch.nn.functional.pad((omega > 0).to(y).gather(-1, order).cumsum(-1), (1, 0))
+    count = torch.nn.functional.pad(mass.gather(-1, order).cumsum(-1), (1, 0))
     below, upto = torch.searchsorted(key, y), torch.searchsorted(key, y, right=True)
 
     def low_less_high(total):
         return total.gather(-1, below) + total.gather(-1, upto) - total[..., -1:]
 
-    return omega * low_less_high(count) + low_less_high(sums) * (omega > 0)
+    return omega * low_less_high(count) + low_less_high(sums) * mass
 
-# %% ../../nbs/losses/123_weighted.ipynb #10655c3c
+# %% ../../nbs/losses/123_weighted.ipynb #d729ed58
 def graded_pairs(
     s: Tensor,  # scores, (..., n)
     y: Tensor,  # grades, (..., n)
@@ -96,32 +102,35 @@ def graded_pairs(
     tau,  # a number or (..., 1)
     kind: str,  # "logistic" or "sigmoid"
     eps: float = 3e-14,  # error of the sums in terms of n
+    mass: "Tensor | None" = None,  # what each element counts, (..., n), which omega holds already
 ) -> Tensor:  # (...)
     "The numerator of (123.1) by (123.3), without the pairs."
     real = omega > 0
     s = s.masked_fill(~real, 0)
     levels, below, above = levels_of(y, real)
-    tau, order, one = tau_column(tau, s), stable_sort(s.detach())[1], real.to(s.dtype)[..., None]
+    tau, order, one = tau_column(tau, s), stable_sort(s.detach())[1], masses(mass, real, s.dtype)[..., None]
+    below, above = (below, above) if mass is None else mass_around(y, one[..., 0])
     if kind == "sigmoid":
         B = level_sums(s, levels, one, tau[..., 0], order, across=True, eps=eps)
         weight = (omega * (below + above)).sum(-1)
         return weight / 2 - (omega * B[..., 0]).sum(-1)
     E = kernel_sums(s, None, one, tau[..., 0], m=-1, eps=eps, order=order)
     G = level_sums(s, levels, one, tau[..., 0], order, m=-1, eps=eps)
-    odd = (_slopes(y, omega) * s).sum(-1) / (2 * tau[..., 0])
+    odd = (_slopes(y, omega, one[..., 0]) * s).sum(-1) / (2 * tau[..., 0])
     return ((omega * (E - G)[..., 0]).sum(-1) - odd) / math.log(2)
 
-# %% ../../nbs/losses/123_weighted.ipynb #4698bf97
+# %% ../../nbs/losses/123_weighted.ipynb #e8501a4d
 _PAIRS = switch("weighted: all pairs", 1 << 18, "B n^2")
 
-@over_lists()
+@over_lists(elements=True)
 def weighted_kendall_loss(
     scores: Tensor,  # (..., n)
     relevance: Tensor,  # grades or any numbers to agree with in order, (..., n); tied pairs are left out
     mask: "Tensor | None" = None,  # bool, broadcastable to scores, True = a real element
     offsets: "Tensor | None" = None,  # integer, (B + 1,): lists lie end to end in the last dimension
+    weights: "Tensor | None" = None,  # of lists, (...), or (B,) with offsets; or of elements, as scores (127)
     *,
-    weights: str = "hyperbolic",  # of ranks by relevance: "hyperbolic", "logarithmic" or "equal"
+    weighting: str = "hyperbolic",  # of ranks by relevance: "hyperbolic", "logarithmic" or "equal"
     kind: str = "logistic",  # "logistic", an upper bound and convex, or "sigmoid", near the count
     tau: "float | Tensor" = 1.0,  # temperature in units of the scores, a number or (...)
     reduction: str = "mean",  # "mean" over sets, "sum" or "none"
@@ -135,17 +144,17 @@ def weighted_kendall_loss(
     tau = check_tau(tau, s)
     if not is_one_of(kind, ("logistic", "sigmoid")):
         raise ValueError(f"kind must be 'logistic' or 'sigmoid', got {kind!r}")
-    omega, total = element_weights(y, mask, weights)
+    omega, total = element_weights(y, mask, weighting, weights)
     if s.numel() * s.shape[-1] <= _PAIRS:
-        part = graded_pairs_plain(s, y, omega, tau, kind)
+        part = graded_pairs_plain(s, y, omega, tau, kind, weights)
     else:
         eps = 3e-14 if s.dtype == torch.float64 else 1e-9
-        part = graded_pairs(precise(s), y, precise(omega), tau, kind, eps)
+        part = graded_pairs(precise(s), y, precise(omega), tau, kind, eps, weights)
     share = part.clamp(min=0) / total.masked_fill(total <= 0, 1)
     return reduce_sets(share, differing(y, mask), reduction, scores.dtype)
 
-# %% ../../nbs/losses/123_weighted.ipynb #830cf8af
+# %% ../../nbs/losses/123_weighted.ipynb #dfb065b9
 class WeightedKendallLoss(Loss, of=weighted_kendall_loss):
-    """`weighted_kendall_loss` as a module: options at construction, `scores`, `relevance` and `mask` at the call.
+    """`weighted_kendall_loss` as a module: options at construction, `scores`, `relevance`, `mask`, `weights` at call.
 
     Raises as the function does, and `TypeError` for an unknown option."""

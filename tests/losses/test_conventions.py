@@ -31,14 +31,14 @@ TABLE = {
     "spearman": Row(L.spearman_loss, {}, differ, smooth=False),
     "kendall": Row(L.kendall_loss, {}, differ),
     "weighted_kendall": Row(L.weighted_kendall_loss, {}, differ),
-    "weighted_kendall_sigmoid": Row(L.weighted_kendall_loss, dict(kind="sigmoid", weights="logarithmic"), differ),
+    "weighted_kendall_sigmoid": Row(L.weighted_kendall_loss, dict(kind="sigmoid", weighting="logarithmic"), differ),
     "listnet": Row(L.listnet_loss, {}, differ),
     "listnet_share": Row(L.listnet_loss, dict(target="share"), differ, negative=False),
     "listmle": Row(L.listmle_loss, {}, differ),
-    "p_listmle": Row(L.listmle_loss, dict(weights="exp2"), differ),
-    "listmle_log2": Row(L.listmle_loss, dict(weights="log2"), differ),
+    "p_listmle": Row(L.listmle_loss, dict(weighting="exp2"), differ),
+    "listmle_log2": Row(L.listmle_loss, dict(weighting="log2"), differ),
     "slatk": Row(L.slatk_loss, dict(k=2), some, gradient=False, negative=False),
-    **{f"lambda_{w}": Row(L.lambda_loss, dict(weights=w, k=3), differ, negative=False) for w in PAIR_WEIGHTS},
+    **{f"lambda_{w}": Row(L.lambda_loss, dict(weighting=w, k=3), differ, negative=False) for w in PAIR_WEIGHTS},
     "approx_ndcg": Row(L.approx_ndcg_loss, {}, some, negative=False),
     "neural_ndcg": Row(L.neural_ndcg_loss, dict(iterations=5), some, negative=False, smooth=False),
     "pirank": Row(L.pirank_loss, {}, some, negative=False),
@@ -60,7 +60,7 @@ MASK = torch.tensor([[1] * 6, [1, 1, 1, 1, 0, 0], [1, 1, 0, 1, 0, 1], [0] * 6, [
 BINARY = {L.slatk_loss, L.precision_loss, L.recall_loss, L.average_precision_loss, L.quantised_ap_loss, L.auc_loss, L.reciprocal_rank_loss}
 
 
-def binary(row): return row.f in BINARY or row.options.get("weights") == "precision"
+def binary(row): return row.f in BINARY or row.options.get("weighting") == "precision"
 
 
 def grades_of(row, y):
@@ -174,7 +174,7 @@ def test_half_types_and_numbers_of_any_kind(row, rng):
 
 
 LONG = {
-    "lambda": (lambda s, y, h: L.lambda_loss(s, y, weights=h), ["ndcg1", "ndcg2++", "precision"]),
+    "lambda": (lambda s, y, h: L.lambda_loss(s, y, weighting=h), ["ndcg1", "ndcg2++", "precision"]),
     "weighted_kendall": (lambda s, y, h: L.weighted_kendall_loss(s, y, kind=h, tau=0.3), ["sigmoid", "logistic"]),
     "auc": (lambda s, y, h: L.auc_loss(s, y, kind=h, tau=0.3), ["sigmoid", "logistic"]),
     "average_precision": (lambda s, y, h: L.average_precision_loss(s, y, tau=h), [0.01, 1.0]),
@@ -242,11 +242,11 @@ def test_lambda_loss_on_long_lists_refuses_a_third_derivative(rng):
 
 
 @pytest.mark.parametrize("call, text", [
-    (lambda s, y: L.listnet_loss(s, y, target="uniform"), "target must be"), (lambda s, y: L.listmle_loss(s, y, weights="linear"), "weights must be"),
-    (lambda s, y: L.lambda_loss(s, y, weights="map"), "weights must be"), (lambda s, y: L.lambda_loss(s, y, k=0), "k must be"), (lambda s, y: L.lambda_loss(s, y, gain="log"), "gain must be"),
+    (lambda s, y: L.listnet_loss(s, y, target="uniform"), "target must be"), (lambda s, y: L.listmle_loss(s, y, weighting="linear"), "weighting must be"),
+    (lambda s, y: L.lambda_loss(s, y, weighting="map"), "weighting must be"), (lambda s, y: L.lambda_loss(s, y, k=0), "k must be"), (lambda s, y: L.lambda_loss(s, y, gain="log"), "gain must be"),
     (lambda s, y: L.slatk_loss(s, y, k=0), "k must be"), (lambda s, y: L.slatk_loss(s, y, weight_tau=0.0), "tau must"),
     (lambda s, y: L.quantised_ap_loss(s, y, bins=1), "bins must be"), (lambda s, y: L.quantised_ap_loss(s, y > 0, span=(1, 0)), "span must be"),
-    (lambda s, y: L.auc_loss(s, y, kind="hinge"), "kind must be"), (lambda s, y: L.weighted_kendall_loss(s, y, weights="top"), "weights must be"),
+    (lambda s, y: L.auc_loss(s, y, kind="hinge"), "kind must be"), (lambda s, y: L.weighted_kendall_loss(s, y, weighting="top"), "weighting must be"),
     (lambda s, y: L.weighted_kendall_loss(s, y, kind="hinge"), "kind must be"), (lambda s, y: L.reciprocal_rank_loss(s, y, k=0), "k must be"),
     (lambda s, y: L.pirank_loss(s, y, gain="log"), "gain must be")])
 def test_errors_name_the_argument(call, text, rng):

@@ -40,9 +40,9 @@ def test_listmle_of_each_list_as_if_it_were_alone(weights, tau, rng, monkeypatch
     taus = torch.rand(len(LENGTHS), generator=rng, dtype=f64) + 0.2 if isinstance(tau, str) else torch.full((len(LENGTHS),), tau, dtype=f64)
     met = []
     monkeypatch.setattr(flat._Rest, "apply", lambda *args, apply=flat._Rest.apply: met.append(1) or apply(*args))
-    got = listmle_loss(s, y, offsets=offsets, reduction="none", weights=weights, tau=taus if isinstance(tau, str) else tau)
+    got = listmle_loss(s, y, offsets=offsets, reduction="none", weighting=weights, tau=taus if isinstance(tau, str) else tau)
     cuts = offsets.tolist()
-    alone = [listmle_loss(s[:, a:b], y[:, a:b], reduction="none", weights=weights, tau=float(t)) if b > a else s.new_zeros(2) for a, b, t in zip(cuts, cuts[1:], taus)]
+    alone = [listmle_loss(s[:, a:b], y[:, a:b], reduction="none", weighting=weights, tau=float(t)) if b > a else s.new_zeros(2) for a, b, t in zip(cuts, cuts[1:], taus)]
     want = torch.stack(alone, -1)
     assert len(met) == 1
     assert_close(got, want, rtol=1e-12, atol=1e-12)
@@ -63,5 +63,5 @@ def test_listmle_keeps_a_nan_in_its_list(rng):
 
 def test_wrong_weights_are_named(rng):
     s = torch.randn(5, generator=rng)
-    with pytest.raises(ValueError, match="weights must be"): listmle_loss(s, s, offsets=torch.tensor([0, 2, 5]), weights="exp3")
+    with pytest.raises(ValueError, match="weighting must be"): listmle_loss(s, s, offsets=torch.tensor([0, 2, 5]), weighting="exp3")
     with pytest.raises(ValueError, match="tau"): listmle_loss(s, s, offsets=torch.tensor([0, 2, 5]), tau=torch.tensor([1.0, -1.0]))

@@ -414,7 +414,7 @@ def test_powers_of_large_grades_do_not_overflow(f, rng):
 
 LEARNED = {"ndcg": (L.approx_ndcg_loss, {}), "kendall": (L.kendall_loss, {}), "kendall_sigmoid": (L.kendall_loss, dict(kind="sigmoid")), "weighted": (L.weighted_kendall_loss, {}),
            "weighted_sigmoid": (L.weighted_kendall_loss, dict(kind="sigmoid")), "listmle": (L.listmle_loss, {}), "ap": (L.average_precision_loss, {}), "auc": (L.auc_loss, {}),
-           **{f"lambda_{weights}": (L.lambda_loss, dict(weights=weights, k=5)) for weights in ("lambdarank", "ndcg1", "ndcg2", "ndcg2++", "precision")}}
+           **{f"lambda_{weights}": (L.lambda_loss, dict(weighting=weights, k=5)) for weights in ("lambdarank", "ndcg1", "ndcg2", "ndcg2++", "precision")}}
 
 
 @pytest.mark.parametrize("n", (5, 100, 600))
@@ -422,7 +422,7 @@ LEARNED = {"ndcg": (L.approx_ndcg_loss, {}), "kendall": (L.kendall_loss, {}), "k
 def test_the_gradient_to_tau_in_single_precision(f, options, n, rng):
     "Scores of ten thousand, and temperatures from a thousandth of their spread to a thousand times it: as in double precision."
     y = torch.randint(0, 4, (n,), generator=rng).float()
-    if f in BINARY or options.get("weights") == "precision": y = (y > 1).float()
+    if f in BINARY or options.get("weighting") == "precision": y = (y > 1).float()
     real = torch.rand(n, generator=rng) < 0.8
     for offset in (0.0, 1e4):
         for tau in (1e-3, 0.1, 1.0, 1e3):
@@ -462,7 +462,7 @@ def test_listmle_takes_differences_before_it_divides(weights, rng):
     "Two clusters far apart, at a temperature of their width."
     s = (1e-3 * torch.randn(40, generator=rng, dtype=torch.float64) + 1e3 * torch.randint(2, (40,), generator=rng)).float()
     y, tau = torch.randint(0, 4, (40,), generator=rng), torch.tensor(1e-3)
-    def loss(s, tau): return L.listmle_loss(s, y, weights=weights, tau=tau)
+    def loss(s, tau): return L.listmle_loss(s, y, weighting=weights, tau=tau)
     for found, right in zip(torch.func.grad(loss, (0, 1))(s, tau), torch.func.grad(loss, (0, 1))(s.double(), tau.double())):
         assert_close(found.double(), right, rtol=1e-5, atol=1e-6 * right.abs().max().item())
 

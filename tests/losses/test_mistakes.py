@@ -96,7 +96,7 @@ def test_a_learned_temperature_that_turned_negative(name, rng):
     with pytest.raises(ValueError, match="maximum -0.1$"): L.slatk_loss(s, y, **{name: torch.tensor(-0.1)})
 
 
-TWO_KINDS = [L.SLatKLoss(), L.PrecisionLoss(), L.RecallLoss(), L.AveragePrecisionLoss(), L.QuantisedAPLoss(), L.AUCLoss(), L.ReciprocalRankLoss(), L.LambdaLoss(weights="precision")]
+TWO_KINDS = [L.SLatKLoss(), L.PrecisionLoss(), L.RecallLoss(), L.AveragePrecisionLoss(), L.QuantisedAPLoss(), L.AUCLoss(), L.ReciprocalRankLoss(), L.LambdaLoss(weighting="precision")]
 
 
 @pytest.mark.parametrize("loss", TWO_KINDS, ids=lambda loss: type(loss).__name__)
