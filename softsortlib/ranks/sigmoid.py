@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['pair_sum', 'SigmoidRank']
 
-# %% ../../nbs/ranks/40_sigmoid.ipynb #eb6611be
+# %% ../../nbs/ranks/40_sigmoid.ipynb #2df29744
 import torch
 from torch import Tensor
 
@@ -13,8 +13,8 @@ from ..core.checks import full_precision
 from ..core.operators import check_tau
 from ..core.permutation import check_scores, compute_dtype
 from ..core.rank_operators import RankOperator
-from ..engine.autograd import custom_op, differentiable
 from ..engine.dispatch import switch, tensor_on
+from ..engine.mechanism import mechanism
 from ..engine.sum_laws import LAWS
 from ..engine.sums import kernel_sums, pair_grads
 
@@ -70,9 +70,8 @@ def pair_sum_grads(op, s, tau, v, g, of, needs):
     s_grad, v_grad, tau_grad = pair_grads(op, points, g, of, sign, needs)
     return s_grad, tau_grad if tau_grad is None else tau_grad[..., None], v_grad
 
-# %% ../../nbs/ranks/40_sigmoid.ipynb #b6b64fee
-@custom_op("pair_sum", __name__)
-def _pair_sum_op(s: Tensor, tau: Tensor, v: Tensor, step: str, m: int, nu: int) -> Tensor:
+# %% ../../nbs/ranks/40_sigmoid.ipynb #8e8a1a44
+def _all_pairs(s, tau, v, step, m, nu):
     "s (..., n), tau (..., 1), v (..., n, d) -> the sum (40.4) with u^nu times the law, (..., n, d)."
     if m > 3:
         raise NotImplementedError(f"the sum over pairs knows three derivatives of the {step} step, not {m}")
@@ -80,22 +79,15 @@ def _pair_sum_op(s: Tensor, tau: Tensor, v: Tensor, step: str, m: int, nu: int) 
     out = _pair_sum_tiles(s.reshape(-1, n), tau.reshape(-1, 1, 1), v.reshape(-1, n, d), step, m, nu)
     return out.reshape(v.shape)
 
-@_pair_sum_op.register_fake
-def _(s, tau, v, step, m, nu):
-    return v.new_empty(v.shape)
-
-def _pair_sum_setup(ctx, inputs, output):
-    *tensors, ctx.step, ctx.m, ctx.nu = inputs
-    ctx.save_for_backward(*tensors)
-
-def _pair_sum_backward(ctx, g):
+def _all_pairs_grads(g, s, tau, v, step, m, nu, needs):
     "(40.5) in terms of the operator itself."
-    s, tau, v = ctx.saved_tensors
     def op(x, m, nu):
-        return _pair_sum(s, tau, x, ctx.step, m, nu)
-    return *pair_sum_grads(op, s, tau, v, g, (ctx.m, ctx.nu), ctx.needs_input_grad), None, None, None
+        return _pair_sum(s, tau, x, step, m, nu)
+    return pair_sum_grads(op, s, tau, v, g, (m, nu), needs)
 
-_pair_sum = differentiable(_pair_sum_op, 3, _pair_sum_backward, _pair_sum_setup)
+_pair_sum = mechanism(
+    "pair_sum(s, tau, v, str step, int m, int nu) -> y=v", __name__, _all_pairs, gradient=_all_pairs_grads,
+)
 
 # %% ../../nbs/ranks/40_sigmoid.ipynb #a690d92e
 def tau_column(tau, s):
