@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = []
 
-# %% ../../nbs/engine/146_mechanism.ipynb #9412f156
+# %% ../../nbs/engine/146_mechanism.ipynb #8da48e2b
 import functools
 import importlib
 import inspect
@@ -169,7 +169,7 @@ def _plan(d, g):
     gives = [g.results.index(name) if name in g.results else len(g.results) for name in d.names]
     return _Plan(kept, others, len(incoming), [order.index(name) for name in g.names], gives)
 
-# %% ../../nbs/engine/146_mechanism.ipynb #9ca1ea99
+# %% ../../nbs/engine/146_mechanism.ipynb #b4122ca3
 def _asked(d, gradient):
     "What a gradient of the operator `d` asks for and gives, and whether a gradient that does not arrive may be None."
     if hasattr(gradient, "declared"):
@@ -203,7 +203,7 @@ def _rules(d, gradient):
         return gives((found, None) if isinstance(found, Tensor) else (*found, None))
     return backward, keep
 
-# %% ../../nbs/engine/146_mechanism.ipynb #979ef151
+# %% ../../nbs/engine/146_mechanism.ipynb #a1211d45
 def _registered(d, module, ways, who, fake):
     "The operator `d` as torch knows it."
     outline = _outline(d, fake)
@@ -250,7 +250,7 @@ def _inlined(call, twin):
     inlined.declared, inlined.operator, inlined.who = call.declared, op, find
     return inlined
 
-# %% ../../nbs/engine/146_mechanism.ipynb #0d7f842b
+# %% ../../nbs/engine/146_mechanism.ipynb #a9ef3e1a
 def mechanism(
     declaration,  # "name(arguments) -> results", as above
     module,  # `__name__` where it is written
@@ -276,4 +276,6 @@ def mechanism(
     ways |= {"triton": _kernel(gpu, d, batch)} if gpu else {}
     who = _deciding(d, ways, on or d.names[0], dtypes, cpu_if, gpu_if)
     call = _with_rules(_registered(d, module, ways, who, fake), d, gradient, backward, keep, again)
-    return _inlined(call, twin) if inline else call
+    call = _inlined(call, twin) if inline else call
+    call.__doc__ = plain.__doc__
+    return call

@@ -197,7 +197,7 @@ def _pull_torch(g, ranks, order, last, kl):
     weight = torch.zeros_like(wide).scatter_add(-1, label, share).clamp(min=1e-30)
     return (ranks * (wide - (total / weight).gather(-1, label))).to(g.dtype)
 
-# %% ../../nbs/ranks/43_permutahedron.ipynb #39dac252
+# %% ../../nbs/ranks/43_permutahedron.ipynb #c5f3090e
 def _pull_grads(h, g, ranks, order, last, kl, needs):
     "D is its own transpose; omega gets (D g) (D h) / omega^2."
     of_h, ranks_grad = _pull(h, ranks, order, last, kl), None
@@ -208,7 +208,8 @@ def _pull_grads(h, g, ranks, order, last, kl, needs):
 
 # D g of (43.4); g and ranks (..., n) as the scores stand, order and last (..., n)
 _pull = mechanism(
-    "permutahedron_pull(g, ranks, order, last, bool kl) -> y=g", __name__, _pull_torch, _pull_numba, gradient=_pull_grads,
+    "permutahedron_pull(g, ranks, order, last, bool kl) -> y=g", __name__, _pull_torch, _pull_numba,
+    gradient=_pull_grads,
 )
 
 # %% ../../nbs/ranks/43_permutahedron.ipynb #ba277687

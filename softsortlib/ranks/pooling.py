@@ -234,10 +234,11 @@ def _block_mean_numba(x, last):
     spread_rows(_block_mean_rows, len(rows[0]), 2 * x.numel(), *rows)
     return out
 
-# %% ../../nbs/ranks/47_pooling.ipynb #9adf24ee
+# %% ../../nbs/ranks/47_pooling.ipynb #aaa5e298
 # B x for blocks of consecutive elements named by their last index; x, last (..., n)
 _block_mean = mechanism(
-    "block_mean(x, last) -> y=x", __name__, means, _block_mean_numba, gradient=lambda g, last: (_block_mean(g, last), None),
+    "block_mean(x, last) -> y=x", __name__, means, _block_mean_numba,
+    gradient=lambda g, last: (_block_mean(g, last), None),
 )
 
 # %% ../../nbs/ranks/47_pooling.ipynb #0e0d876c

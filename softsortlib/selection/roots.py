@@ -400,7 +400,7 @@ def _weigh_triton(s, tau, k, law):
     d, w = _gpu.root_by_rows(s, tau, k, m, law)
     return w, d, m
 
-# %% ../../nbs/selection/105_roots.ipynb #193748fd
+# %% ../../nbs/selection/105_roots.ipynb #d6661235
 def _pull_numba(g, s, tau, w, d, m, law):
     "(105.5) for the scores by its kernel; nobody wants the other two."
     n = s.shape[-1]
@@ -438,16 +438,16 @@ def composed_pull(g, of_d, s, tau, w, d, m, law, of_k=True):
         k_grad = k_grad if of_d is None else k_grad - of_d / total
     return s_grad, tau_grad, k_grad
 
-# %% ../../nbs/selection/105_roots.ipynb #08391f36
+# %% ../../nbs/selection/105_roots.ipynb #4989e9be
 def _plain_pull(g, s, tau, w, d, m, law, of_k):
     "(105.5) in plain torch."
     return composed_pull(g, None, s, tau, w, d, m, law, of_k)
 
 # the gradients to s (..., n), tau and, if `of_k`, k (..., 1)
 pull_all = mechanism(
-    "topk_pull(g, s, tau, w, d, m, int law, bool learn, bool of_k) -> s, tau, k=tau", __name__, _plain_pull, _pull_numba,
-    "softsortlib.selection.roots_triton.pull_by_rows", on="s", cpu_if=lambda learn, of_k: not (learn or of_k),
-    inline=True,
+    "topk_pull(g, s, tau, w, d, m, int law, bool learn, bool of_k) -> s, tau, k=tau", __name__, _plain_pull,
+    _pull_numba, "softsortlib.selection.roots_triton.pull_by_rows", on="s", inline=True,
+    cpu_if=lambda learn, of_k: not (learn or of_k),
 )
 
 # %% ../../nbs/selection/105_roots.ipynb #cfc6f731

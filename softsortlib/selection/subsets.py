@@ -123,14 +123,16 @@ def _marginals(v, k, most):
     parts = (levels[0] * _downwards(levels, k))[..., :v.shape[-1], :]
     return parts[..., 1] / parts.sum(-1)
 
-# %% ../../nbs/selection/103_subsets.ipynb #7615ef85
+# %% ../../nbs/selection/103_subsets.ipynb #b3977505
 def _plain_pull(g, v, k, most):
     "The gradient of v by the tree, which can be differentiated again; g and v (..., n), k (..., 1)."
     return torch.func.vjp(lambda x: _marginals(x, k, most), v)[1](g)
 
 _counted = mechanism(
     "subset_weights(v, k, int most) -> w=v", __name__, _marginals, count_weights, inline=True,  # (103.6)
-    gradient=mechanism("subset_pull(g, v, k, int most) -> v", __name__, _plain_pull, count_pull, inline=True),  # (106.4)
+    gradient=mechanism(  # (106.4)
+        "subset_pull(g, v, k, int most) -> v", __name__, _plain_pull, count_pull, inline=True,
+    ),
 )
 
 # %% ../../nbs/selection/103_subsets.ipynb #651b761b
