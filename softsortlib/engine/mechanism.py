@@ -203,7 +203,7 @@ def _rules(d, gradient):
         return gives((found, None) if isinstance(found, Tensor) else (*found, None))
     return backward, keep
 
-# %% ../../nbs/engine/146_mechanism.ipynb #a1211d45
+# %% ../../nbs/engine/146_mechanism.ipynb #119e2f05
 def _registered(d, module, ways, who, fake):
     "The operator `d` as torch knows it."
     outline = _outline(d, fake)
@@ -219,7 +219,7 @@ def _registered(d, module, ways, who, fake):
     op.ways, op.who = ways, who
     return op
 
-
+# %% ../../nbs/engine/146_mechanism.ipynb #e2e716d0
 def _with_rules(op, d, gradient, backward, keep, again):
     "The operator with its derivative, if it has one; `operator` is the one alone, for the body of another."
     if again:
