@@ -16,14 +16,16 @@ import softsortlib
 from softsortlib import NeuralSort, SinkhornSort, SoftSort
 from softsortlib.engine import radix
 from softsortlib.losses import kendall_loss, lambda_loss
+from softsortlib.losses.flat import rest_of_lists
 from softsortlib.networks.error_free import exact_arguments
 from softsortlib.networks.layers_autograd import network_arguments, network_differences
+from softsortlib.ragged.lists import list_numbers
 from softsortlib.ranks import pair_sum
 from softsortlib.ranks.lapsum_entries import topk_weights
 from softsortlib.rowwise.products import sorted_entries, sorted_sums
 from softsortlib.rowwise.softsort_matrix import laplace_log_prob
 from softsortlib.selection import SparseTopK
-from softsortlib.selection.roots import Law, pull_all, root, weigh
+from softsortlib.selection.roots import Law, root
 from softsortlib.transport import Gibbs, potentials
 
 PREFIX = "softsortlib::"
@@ -92,6 +94,9 @@ def rest(s):
     many = torch.linspace(-1, 1, 600, dtype=torch.float64).sin().requires_grad_()      # too many pairs for one matrix
     twice(lambda_loss(many, torch.arange(600) % 4, k=2), many)
     twice(kendall_loss(many, torch.arange(600) % 4), many)
+    offsets = torch.tensor([0, 3, 3, 40])      # lists that nothing traces; from inside their loss they are not seen
+    twice(rest_of_lists(many[None, :40], offsets, list_numbers(offsets)), many)
+    torch.autograd.grad(rest_of_lists(many[None, :40], offsets, list_numbers(offsets)).square().sum(), many)
     long = torch.linspace(-1, 1, 9000).sin().requires_grad_()      # long enough for the radix sort
     for row in RANKS + OPERATORS[:1]: twice(row.make(tau=0.5)(long) @ long, long)
     order = z.detach().argsort()      # these serve GPUs, and have their plain form here
@@ -101,8 +106,6 @@ def rest(s):
     torch.autograd.grad(topk_weights(z, one, count, order, real).square().sum(), (z, one, count))
     root(z.detach(), torch.ones(2, 1, dtype=z.dtype), torch.full((2, 1), 1.5, dtype=z.dtype), int(Law.LOGISTIC))
     torch.autograd.grad(SparseTopK(2, 0.5)(z).square().sum(), z)
-    w, d, m = weigh(z.detach(), torch.ones(2, 1, dtype=z.dtype), torch.full((2, 1), 1.5, dtype=z.dtype), int(Law.LOGISTIC))
-    pull_all(s, z.detach(), torch.ones_like(d), w, d, m, int(Law.LOGISTIC))
     down, some = z.detach().sort(descending=True).values.requires_grad_(), torch.tensor([N, 5])
     twice(sorted_sums(down, some, ""), down)
     torch.autograd.grad(sorted_entries(down, down.square(), torch.full((2,), 20.0, dtype=z.dtype), some, order, None, False, "").masked_fill(torch.arange(N) >= some[:, None], 0).clamp(min=-9).sum(), down)
@@ -124,8 +127,8 @@ def recorded():
     return recorder.calls
 
 
-# these have kernels of a GPU and no other form: elsewhere LapSum takes its plain path; test_lapsum_triton.py runs them, with vmap and twice differentiated
-ON_A_GPU_ALONE = {f"lapsum_{name}" for name in ("entries", "entries_backward", "log_entries", "log_entries_backward")}
+# these have kernels of a GPU and no other form: elsewhere LapSum takes its plain path; test_lapsum_triton.py runs them, with vmap and twice differentiated; test_tiles_triton.py runs gibbs_pull
+ON_A_GPU_ALONE = {"gibbs_pull"} | {f"lapsum_{name}" for name in ("entries", "entries_backward", "log_entries", "log_entries_backward")}
 
 
 def test_every_custom_operator_is_met(recorded):

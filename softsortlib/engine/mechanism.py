@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = []
 
-# %% ../../nbs/engine/146_mechanism.ipynb #1c681cbd
+# %% ../../nbs/engine/146_mechanism.ipynb #8da48e2b
 import functools
 import importlib
 import inspect
@@ -13,12 +13,15 @@ import math
 from operator import itemgetter
 from typing import NamedTuple
 
+import torch
 from torch import Tensor
 
-from .autograd import CustomOp, batched, differentiable, keep_inputs, qualified, twice
+from softsortlib.engine.autograd import (
+    CustomOp, batched, differentiable, is_unseen, keep_inputs, may_be_differentiated, qualified, twice,
+)
 from .dispatch import choose
 
-# %% ../../nbs/engine/146_mechanism.ipynb #ce82ea64
+# %% ../../nbs/engine/146_mechanism.ipynb #1b19dd5f
 class Declaration(NamedTuple):
     "What an operator takes and returns."
     name: str
@@ -26,6 +29,7 @@ class Declaration(NamedTuple):
     kinds: list  # of the arguments: "" for a tensor of the batch, otherwise torch's word
     results: list  # their names
     looks: list  # which argument each result looks like
+    longs: list = []  # the results that are whole numbers
 
     @property
     def batch(self):
@@ -40,15 +44,16 @@ class Declaration(NamedTuple):
         results = ", ".join(["Tensor"] * len(self.results))
         return f"({arguments}) -> {results if len(self.results) == 1 else f'({results})'}"
 
-# %% ../../nbs/engine/146_mechanism.ipynb #05832b7a
+# %% ../../nbs/engine/146_mechanism.ipynb #e779d943
 def declared(text):
     "The declaration `text` of an operator, taken apart."
     head, results = text.split(" -> ")
     name, arguments = head.removesuffix(")").split("(")
     words = [a.split() for a in arguments.split(", ")]
-    pairs = [r.split("=") for r in results.split(", ")]
+    pairs = [r.removeprefix("long ").split("=") for r in results.split(", ")]
+    longs = [p[0] for r, p in zip(results.split(", "), pairs) if r.startswith("long ")]
     return Declaration(name, [w[-1] for w in words], ["" if len(w) == 1 else w[0] for w in words],
-                       [p[0] for p in pairs], [p[-1] for p in pairs])
+                       [p[0] for p in pairs], [p[-1] for p in pairs], longs)
 
 # %% ../../nbs/engine/146_mechanism.ipynb #1333cc42
 def _taken(places):
@@ -109,7 +114,7 @@ def _kernel(f, d, batch):
     kernels, bind = Later(module), functools.lru_cache(None)(bind)
     return lambda *args: bind(getattr(kernels, name))(*args)
 
-# %% ../../nbs/engine/146_mechanism.ipynb #d484edb4
+# %% ../../nbs/engine/146_mechanism.ipynb #7fea643a
 def _contiguous(f):
     "`f`, whose results lie in memory row by row."
     def call(*args):
@@ -118,34 +123,34 @@ def _contiguous(f):
     return call
 
 
-def _decided(d, ways, on, dtypes, cpu_if, gpu_if):
-    "The body of the operator `d`: one of the `ways` to compute it, {who: function of all arguments}."
+def _deciding(d, ways, on, dtypes, cpu_if, gpu_if):
+    "Who computes the operator `d` at given arguments, of those that there are `ways` for."
     place, asked = d.names.index(on), d.names.index("backend") if "backend" in d.names else None
     has_cpu, has_gpu = "numba" in ways, "triton" in ways
     cpu_if, gpu_if = (f and named(f, d) for f in (cpu_if, gpu_if))
 
-    def compute(*args):
+    def who(*args):
         known = dtypes is None or args[place].dtype in dtypes
         numba = has_cpu and known and (cpu_if is None or cpu_if(*args))
         triton = has_gpu and known and (gpu_if is None or gpu_if(*args))
-        return ways[choose(args[place], "" if asked is None else args[asked], numba, triton)](*args)
-    return compute
+        return choose(args[place], "" if asked is None else args[asked], numba, triton)
+    return who
 
-# %% ../../nbs/engine/146_mechanism.ipynb #9eb8b807
+# %% ../../nbs/engine/146_mechanism.ipynb #f9d0cf30
 def _outline(d, fake):
     "What comes out of the operator `d`, without numbers: by `fake`, or by what the results look like."
     if fake is not None:
         return named(fake, d)
-    like = [d.names.index(name) for name in d.looks]
+    like = [(d.names.index(look), name in d.longs) for name, look in zip(d.results, d.looks)]
 
     def outline(*args):
-        made = tuple(args[i].new_empty(args[i].shape) for i in like)
+        made = tuple(args[i].new_empty(args[i].shape, dtype=torch.long if long else None) for i, long in like)
         return made if len(made) > 1 else made[0]
     return outline
 
-# %% ../../nbs/engine/146_mechanism.ipynb #d846a674
+# %% ../../nbs/engine/146_mechanism.ipynb #a3bbb21c
 class _Plan(NamedTuple):
-    "Where the arguments of a gradient come from, in the order: incoming, saved, others, `learn`."
+    "Where the arguments of a gradient come from, in the order: incoming, saved, others, `learn`, `needs`."
     kept: list  # places among the arguments and the results, one behind the other
     others: list  # places of arguments that are no tensors
     arrive: int  # how many gradients come in
@@ -155,39 +160,97 @@ class _Plan(NamedTuple):
 
 def _plan(d, g):
     "The plan for the gradient `g` of the operator `d`."
-    pool, tensors = d.names + d.results, {"", "Tensor", "Tensor?"}
+    pool, tensors, asked = d.names + d.results, {"", "Tensor", "Tensor?"}, ["learn", "needs"]
     tensor = [kind in tensors for kind in d.kinds] + [True] * len(d.results)
     wanted = [pool.index(name) for name in g.names if name in pool]
     kept, others = [i for i in wanted if tensor[i]], [i for i in wanted if not tensor[i]]
-    incoming = [name for name in g.names if name not in pool and name != "learn"]
-    order = incoming + [pool[i] for i in kept + others] + ["learn"]
+    incoming = [name for name in g.names if name not in pool + asked]
+    order = incoming + [pool[i] for i in kept + others] + asked
     gives = [g.results.index(name) if name in g.results else len(g.results) for name in d.names]
     return _Plan(kept, others, len(incoming), [order.index(name) for name in g.names], gives)
 
-# %% ../../nbs/engine/146_mechanism.ipynb #c2f88b38
+# %% ../../nbs/engine/146_mechanism.ipynb #b4122ca3
+def _asked(d, gradient):
+    "What a gradient of the operator `d` asks for and gives, and whether a gradient that does not arrive may be None."
+    if hasattr(gradient, "declared"):
+        g = gradient.declared
+        return g, _plan(d, g).arrive == 1 < len(d.results)
+    own = inspect.signature(gradient).parameters
+    none = any(p.default is None for p in own.values())
+    return Declaration(gradient.__name__, list(own), [], d.names[:d.batch], []), none
+
+
 def _rules(d, gradient):
-    "The rules of the operator `d` for autograd: what its `gradient`, a mechanism, is handed, and what must be kept."
-    plan = _plan(d, gradient.declared)
+    "The rules of the operator `d` for autograd: what its `gradient` is handed, and what must be kept."
+    asked, none = _asked(d, gradient)
+    plan = _plan(d, asked)
     kept, others, asks, gives = (_taken(places) for places in (plan.kept, plan.others, plan.asks, plan.gives))
-    tau = d.names.index("tau") if "learn" in gradient.declared.names else 0
-    some = plan.arrive < len(d.results)
+    tau = d.names.index("tau") if "learn" in asked.names else 0
 
     def keep(ctx, inputs, output):
         pool = (*inputs, *output) if isinstance(output, tuple) else (*inputs, output)
         ctx.save_for_backward(*kept(pool))
         ctx.others = others(pool)
-        if some:
+        if none:
             ctx.set_materialize_grads(False)
 
     def backward(ctx, *grads):
         grads = grads[:plan.arrive]
-        if grads[0] is None:
+        if none and grads[0] is None and all(g is None for g in grads):
             return (None,) * len(d.names)
-        found = gradient(*asks((*grads, *ctx.saved_tensors, *ctx.others, ctx.needs_input_grad[tau])))
+        needs = ctx.needs_input_grad
+        found = gradient(*asks((*grads, *ctx.saved_tensors, *ctx.others, needs[tau], needs)))
         return gives((found, None) if isinstance(found, Tensor) else (*found, None))
     return backward, keep
 
-# %% ../../nbs/engine/146_mechanism.ipynb #d9816380
+# %% ../../nbs/engine/146_mechanism.ipynb #119e2f05
+def _registered(d, module, ways, who, fake):
+    "The operator `d` as torch knows it."
+    outline = _outline(d, fake)
+
+    def compute(*args):
+        out = ways[who(*args)](*args)
+        if isinstance(out, Tensor) or all(a is not None for a in out):
+            return out
+        return tuple(room if a is None else a for a, room in zip(out, outline(*args)))
+
+    op = CustomOp(compute, qualified(d.name, module), d.schema)
+    op.register_fake(outline)
+    op.ways, op.who = ways, who
+    return op
+
+# %% ../../nbs/engine/146_mechanism.ipynb #e2e716d0
+def _with_rules(op, d, gradient, backward, keep, again):
+    "The operator with its derivative, if it has one; `operator` is the one alone, for the body of another."
+    if again:
+        call = twice(op, d.batch, named(again, d))
+    elif gradient:
+        call = differentiable(op, d.batch, *_rules(d, gradient))
+    elif backward:
+        call = differentiable(op, d.batch, backward, keep)
+    else:
+        batched(op, d.batch)
+        call = op
+    call.declared, call.operator, call.who = d, op, op.who
+    return call
+
+
+def _inlined(call, twin):
+    "The operator where a kernel computes and the rules suffice; everywhere else its twin, as torch sees it."
+    op = call.operator
+    alone, ways, find = call is op, op.ways, op.who
+
+    def inlined(*args):
+        if alone and may_be_differentiated():
+            return twin(*args)
+        who = find(*args)
+        if who == "torch":
+            return twin(*args)
+        return ways[who](*args) if alone and is_unseen(args) else call(*args)
+    inlined.declared, inlined.operator, inlined.who = call.declared, op, find
+    return inlined
+
+# %% ../../nbs/engine/146_mechanism.ipynb #a9ef3e1a
 def mechanism(
     declaration,  # "name(arguments) -> results", as above
     module,  # `__name__` where it is written
@@ -200,32 +263,19 @@ def mechanism(
     cpu_if=None,  # whether `cpu` can compute these arguments
     gpu_if=None,  # whether `gpu` can
     fake=None,  # what comes out, for results that look like no argument
-    gradient=None,  # the gradient, a mechanism
+    gradient=None,  # the gradient, a mechanism or a function
     backward=None,  # or autograd's rule `backward(ctx, *grads)`,
     keep=keep_inputs,  # and what is kept for it
     again=None,  # for a gradient: a twin whose derivatives are its own
+    inline=False,  # whether torch sees `plain`, and differentiates it, where no kernel is of use
 ):
-    "An operator with all its rules, for all devices and transformations."
+    "An operator with all its rules, for all devices and transformations; `who` of its arguments computes it."
     d = declared(declaration)
-    ways = {"torch": _contiguous(named(plain, d))} | ({"numba": _kernel(cpu, d, batch)} if cpu else {})
+    twin = named(plain, d)
+    ways = {"torch": _contiguous(twin)} | ({"numba": _kernel(cpu, d, batch)} if cpu else {})
     ways |= {"triton": _kernel(gpu, d, batch)} if gpu else {}
-    compute = _decided(d, ways, on or d.names[0], dtypes, cpu_if, gpu_if)
-    compute.__doc__ = plain.__doc__
-    op = CustomOp(compute, qualified(d.name, module), d.schema)
-    op.register_fake(_outline(d, fake))
-    return _with_rules(op, d, gradient, backward, keep, again)
-
-# %% ../../nbs/engine/146_mechanism.ipynb #526361a4
-def _with_rules(op, d, gradient, backward, keep, again):
-    "The operator with its derivative, if it has one; `operator` is the one alone, for the body of another."
-    if again:
-        call = twice(op, d.batch, named(again, d))
-    elif gradient:
-        call = differentiable(op, d.batch, *_rules(d, gradient))
-    elif backward:
-        call = differentiable(op, d.batch, backward, keep)
-    else:
-        batched(op, d.batch)
-        call = op
-    call.declared, call.operator = d, op
+    who = _deciding(d, ways, on or d.names[0], dtypes, cpu_if, gpu_if)
+    call = _with_rules(_registered(d, module, ways, who, fake), d, gradient, backward, keep, again)
+    call = _inlined(call, twin) if inline else call
+    call.__doc__ = plain.__doc__
     return call

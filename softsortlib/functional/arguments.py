@@ -292,13 +292,14 @@ def _least(k, lists):
         raise ValueError(f"k must be at most {lists.longest}, the length of the longest list, got {k}")
     return max(1, math.ceil(k))
 
-# %% ../../nbs/functional/53_arguments.ipynb #ed845a76
-def _in_blocks(f, join, s, offsets, dim, options):
-    "What f says of each list of s (..., N), one length at a time."
+# %% ../../nbs/functional/53_arguments.ipynb #004ce3af
+def _in_blocks(f, join, s, offsets, dim, options, w=None):
+    "What f says of each list of s (..., N), with weights w (..., N) or None, one length at a time."
     lists = by_length(offsets)
     results, kept = [], []
-    for call in calls((s,), lists, options, _least(options.get("k"), lists)):
-        results.append(f(*call.tensors, mask=call.mask, **call.options))
+    for call in calls((s,) if w is None else (s, w), lists, options, _least(options.get("k"), lists)):
+        scores, *own = call.tensors
+        results.append(f(scores, mask=call.mask, **call.options, **({"weights": own[0]} if own else {})))
         kept.append(call.kept)
     return join(results, kept, lists, dim)
 
@@ -312,8 +313,18 @@ def _by_kernel(f, s, offsets, of, tau, options):
     y = of_each_list(turned(s, sign), offsets, tau, of, plain)
     return turned(y, sign) if of == Of.SORT else y
 
-# %% ../../nbs/functional/53_arguments.ipynb #5a3ed55e
-def _of_lists(f, join, kernel, x, offsets, dim=-1, mask=None, keepdim=False, **options):
+# %% ../../nbs/functional/53_arguments.ipynb #63c291c5
+def _weights_of_items(weights, flat, dim, order):
+    "Weights of the items of lists, (..., N) in the order of the lists; raise `ValueError` for another shape."
+    weights = unnested(weights, "weights")[0] if is_nested(weights) else weights
+    if not isinstance(weights, Tensor) or weights.shape != flat.shape:
+        got = tuple(weights.shape) if isinstance(weights, Tensor) else type(weights).__name__
+        raise ValueError(f"weights must be a tensor of the shape of x, {tuple(flat.shape)}, got {got}")
+    w = weights.movedim(dim, -1)
+    return w if order is None else w.index_select(-1, order.to(w.device))
+
+
+def _of_lists(f, join, kernel, x, offsets, dim=-1, mask=None, keepdim=False, weights=None, **options):
     "What f says of each list."
     refuse_mask(mask)
     flat, offsets, dim = _concatenated(x, offsets, dim)
@@ -322,9 +333,10 @@ def _of_lists(f, join, kernel, x, offsets, dim=-1, mask=None, keepdim=False, **o
         raise ValueError("offsets must be a tensor where the result is a map, got a ListOrder: unpack "
                          "offsets, order = offsets_from(...), and give the items as x[..., order]")
     offsets = check_offsets(offsets, s)
-    found = None if kernel is None else kernel(s, offsets, **options)
+    w = None if weights is None else _weights_of_items(weights, flat, dim, order)
+    found = None if kernel is None or w is not None else kernel(s, offsets, **options)
     if found is None:
-        y = _in_blocks(f, join, s, offsets, dim, options)
+        y = _in_blocks(f, join, s, offsets, dim, options, w)
     else:
         y = _by_kernel(f, s, offsets, *found, options).movedim(-1, dim)
     if join is not join_items:

@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = []
 
-# %% ../../nbs/losses/126_flat.ipynb #2f790c4a
+# %% ../../nbs/losses/126_flat.ipynb #475ebf06
 import numpy as np
 import torch
 from torch import Tensor
@@ -13,7 +13,8 @@ from torch import Tensor
 from ..core.checks import is_concrete, is_one_of
 from ..core.operators import check_tau
 from ..engine.compile import arrays, jit, spread_rows
-from ..engine.dispatch import choose, precise
+from ..engine.dispatch import precise
+from ..engine.mechanism import Later, mechanism
 from ..functional.functions import soft_rank
 from .contract import at_once, check_not_negative, set_inputs
 from .lists import listmle_loss, listnet_loss
@@ -145,7 +146,7 @@ def rest_plain(u, number):
         k *= 2
     return u
 
-# %% ../../nbs/losses/126_flat.ipynb #e03cf813
+# %% ../../nbs/losses/126_flat.ipynb #8d761666
 def _rest_walks(kernel, offsets, *rows):
     "Run a walk over parts of the lists, on a CPU; `rows` are u (M, N) and what else the kernel takes."
     cuts = cut_lists(offsets.diff(), 4 * torch.get_num_threads())
@@ -154,33 +155,36 @@ def _rest_walks(kernel, offsets, *rows):
     return out
 
 
-def _rest_chain(u, r, offsets, number, g):
-    "(126.5) by the chain of a GPU; arguments as of the walk back."
-    from softsortlib.ragged.kernels_triton import Places, both_sides
+_gpu = Later("softsortlib.ragged.kernels_triton")
+
+def _rest_chain(g, u, r, offsets, number):
+    "(126.5) by the chain of a GPU."
     first = torch.nn.functional.pad(number[1:] != number[:-1], (1, 0), value=True)
     q = torch.nn.functional.pad(r.double().diff().exp(), (1, 0)).masked_fill(first, 0)
     g = g.double()
-    c = g + both_sides(Places(offsets, number, q, number, number), g[:, None])[0][:, 0]
+    c = g + _gpu.both_sides(_gpu.Places(offsets, number, q, number, number), g[:, None])[0][:, 0]
     return (c * (u.double() - r.double()).exp()).to(u.dtype)
 
-# %% ../../nbs/losses/126_flat.ipynb #1988fc86
-class _Rest(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx, u, offsets, number):
-        u = u.contiguous()
-        on_cpu = choose(u, "") == "numba"
-        r = _rest_walks(_walk_rest, offsets, u, torch.empty_like(u)) if on_cpu else rest_plain(u, number)
-        ctx.save_for_backward(u, r, offsets, number)
-        return r
+# %% ../../nbs/losses/126_flat.ipynb #10accdcf
+def _walk(u, offsets):
+    "(126.4) by the walk, on a CPU."
+    return _rest_walks(_walk_rest, offsets, u, torch.empty_like(u))
 
-    @staticmethod
-    def backward(ctx, g):
-        u, r, offsets, number = ctx.saved_tensors
-        if torch.is_grad_enabled():
-            return *torch.autograd.grad(rest_plain(u, number), u, g, create_graph=True), None, None
-        if choose(u, "") == "numba":
-            return _rest_walks(_walk_rest_back, offsets, u, r, g, torch.empty_like(u)), None, None
-        return _rest_chain(u, r, offsets, number, g), None, None
+def _walk_back(g, u, r, offsets):
+    "(126.5) by the walk back."
+    return _rest_walks(_walk_rest_back, offsets, u, r, g, torch.empty_like(u))
+
+def _plain_back(g, u, number):
+    "The same from the plain form, which can be differentiated again."
+    return torch.func.vjp(lambda u: rest_plain(u, number), u)[1](g)[0]
+
+_rest_backward = mechanism(
+    "list_rest_backward(g, u, r, Tensor offsets, Tensor number) -> u", __name__, _plain_back, _walk_back, _rest_chain,
+    on="u", inline=True,
+)
+rest_of_lists = mechanism(
+    "list_rest(u, Tensor offsets, Tensor number) -> r=u", __name__, rest_plain, _walk, gradient=_rest_backward,
+)
 
 # %% ../../nbs/losses/126_flat.ipynb #c2dc42ae
 def _ideal_in_lists(s, y, offsets):
@@ -204,7 +208,7 @@ def _place_weights(kind, offsets, number, dtype):
         return None
     return a / list_sum(a, number, len(offsets) - 1).clamp(min=torch.finfo(dtype).tiny)[number]
 
-# %% ../../nbs/losses/126_flat.ipynb #d54cc8fc
+# %% ../../nbs/losses/126_flat.ipynb #895886c4
 @at_once(listmle_loss)
 def lists_listmle(s, y, offsets, weighting, tau):
     "ListMLE of each list, and which lists have different grades."
@@ -215,7 +219,7 @@ def lists_listmle(s, y, offsets, weighting, tau):
         return None
     u = _scaled(precise(s), tau, number, lists).gather(-1, _ideal_in_lists(s.detach(), y, offsets))
     if has_list_kernel(s, 1.0):
-        rest = _Rest.apply(u.reshape(-1, u.shape[-1]), offsets, number).view(u.shape)
+        rest = rest_of_lists(u.reshape(-1, u.shape[-1]).contiguous(), offsets, number).view(u.shape)
     else:
         rest = rest_plain(u, number)
     terms = ((rest - u) * a).masked_fill(a == 0, 0)

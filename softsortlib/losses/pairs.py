@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['lambda_loss', 'LambdaLoss']
 
-# %% ../../nbs/losses/121_pairs.ipynb #10f64e41
+# %% ../../nbs/losses/121_pairs.ipynb #265c5c25
 import math
 import numbers
 from typing import NamedTuple
@@ -15,8 +15,9 @@ from torch import Tensor
 
 from ..core.checks import is_one_of
 from ..core.operators import check_tau
-from ..engine.autograd import custom_op, differentiable, once
+from ..engine.autograd import once
 from ..engine.dispatch import switch
+from ..engine.mechanism import mechanism
 from ..functional.arguments import check_k
 from .contract import Loss, differing, over_lists, reduce_sets, relevant_of, set_inputs
 from .orders import ideal_order
@@ -164,70 +165,55 @@ def pair_tiles(x, v, places, kind, mu, k, m, learn):
         out[:, -1] -= along
     return out / (math.log(2) * tau ** m)
 
-# %% ../../nbs/losses/121_pairs.ipynb #1dda1557
-@custom_op("pair_curvature", __name__)
-def _curvature_op(x: Tensor, v: Tensor, places: Tensor, kind: str, mu: float, k: int, learn: bool) -> Tensor:
+# %% ../../nbs/losses/121_pairs.ipynb #3478f45e
+def _plain_curvature(x, v, places, kind, mu, k, of_tau):
     "x, v (..., n + 1), places (..., 5, n) -> the changes (121.2), (..., n + 1)."
     N = x.shape[-1]
     flat = x.reshape(-1, N), v.reshape(-1, N), places.reshape(-1, 5, N - 1)
-    return pair_tiles(*flat, kind, mu, k, 2, learn).reshape(x.shape)
+    return pair_tiles(*flat, kind, mu, k, 2, of_tau).reshape(x.shape)
 
 
-@_curvature_op.register_fake
-def _(x, v, places, kind, mu, k, learn):
-    return torch.empty_like(x)
+_curvature = mechanism(
+    "pair_curvature(x, v, places, str kind, float mu, int k, bool of_tau) -> y=x", __name__, _plain_curvature,
+    backward=once("lambda_loss is twice differentiable: for more derivatives take lists of fewer pairs"),
+)
 
-
-_REFUSED = once("lambda_loss is twice differentiable: for more derivatives take lists of fewer pairs")
-_curvature = differentiable(_curvature_op, 3, _REFUSED)
-
-# %% ../../nbs/losses/121_pairs.ipynb #6aa0f9ed
-@custom_op("pair_slope", __name__)
-def _slope_op(x: Tensor, places: Tensor, kind: str, mu: float, k: int, learn: bool) -> Tensor:
+# %% ../../nbs/losses/121_pairs.ipynb #1c6c8006
+def _plain_slope(x, places, kind, mu, k, of_tau):
     "x (..., n + 1), places (..., 5, n) -> the slopes in the scores and in tau, (..., n + 1)."
     N = x.shape[-1]
     flat = x.reshape(-1, N)
-    return pair_tiles(flat, flat, places.reshape(-1, 5, N - 1), kind, mu, k, 1, learn).reshape(x.shape)
+    return pair_tiles(flat, flat, places.reshape(-1, 5, N - 1), kind, mu, k, 1, of_tau).reshape(x.shape)
 
 
-@_slope_op.register_fake
-def _(x, places, kind, mu, k, learn):
-    return torch.empty_like(x)
+def _slope_grads(v, x, places, kind, mu, k, of_tau):
+    "(121.2)"
+    return _curvature(x, v, places, kind, mu, k, of_tau), None
 
 
-def _save(ctx, inputs, output):
-    x, places, *ctx.options = inputs
-    ctx.save_for_backward(x, places)
+_slope = mechanism(
+    "pair_slope(x, places, str kind, float mu, int k, bool of_tau) -> y=x", __name__, _plain_slope,
+    gradient=_slope_grads,
+)
 
-
-def _slope_backward(ctx, v):
-    x, places = ctx.saved_tensors
-    return _curvature(x, v, places, *ctx.options), None, None, None, None, None
-
-
-_slope = differentiable(_slope_op, 2, _slope_backward, _save)
-
-# %% ../../nbs/losses/121_pairs.ipynb #b03cc96e
-@custom_op("pair_loss", __name__)
-def _loss_op(x: Tensor, places: Tensor, kind: str, mu: float, k: int, learn: bool) -> Tensor:
+# %% ../../nbs/losses/121_pairs.ipynb #bbde25d2
+def _plain_loss(x, places, kind, mu, k, of_tau):
     "x (..., n + 1), places (..., 5, n) -> the loss (121.1), (...)."
     N = x.shape[-1]
     flat = x.reshape(-1, N)
-    terms = pair_tiles(flat, flat, places.reshape(-1, 5, N - 1), kind, mu, k, 0, learn)
+    terms = pair_tiles(flat, flat, places.reshape(-1, 5, N - 1), kind, mu, k, 0, of_tau)
     return terms.sum(-1).reshape(x.shape[:-1])
 
 
-@_loss_op.register_fake
-def _(x, places, kind, mu, k, learn):
-    return x.new_empty(x.shape[:-1])
+def _loss_grads(g, x, places, kind, mu, k, of_tau):
+    "The slopes, times what arrives."
+    return g[..., None] * _slope(x, places, kind, mu, k, of_tau), None
 
 
-def _loss_backward(ctx, g):
-    x, places = ctx.saved_tensors
-    return g[..., None] * _slope(x, places, *ctx.options), None, None, None, None, None
-
-
-pair_loss = differentiable(_loss_op, 2, _loss_backward, _save)
+pair_loss = mechanism(
+    "pair_loss(x, places, str kind, float mu, int k, bool of_tau) -> loss", __name__, _plain_loss,
+    fake=lambda x: x.new_empty(x.shape[:-1]), gradient=_loss_grads,
+)
 
 # %% ../../nbs/losses/121_pairs.ipynb #06cb5b8b
 def _in_reach(s, tau, learn):

@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['NetworkPermutation', 'SortingNetwork', 'default_steepness']
 
-# %% ../../nbs/networks/22_operator.ipynb #abaf77ef
+# %% ../../nbs/networks/22_operator.ipynb #3d165838
 import copy
 import math
 from functools import partial
@@ -18,15 +18,15 @@ from ..core.checks import check_type, is_one_of
 from ..core.operators import Operator
 from ..core.permutation import SoftPermutation, is_concrete, patch_to
 from ..engine.dispatch import choose, precise
-from ..engine.radix import inverse
-from .comparators import sorting_network
+from ..engine.radix import inverse, sorted_by_torch
+from .comparators import fixed, sorting_network
 from softsortlib.networks.error_free import (
     apply_error_free, error_free_differences, exact_arguments, exact_differences, exact_send,
 )
 from .layers_autograd import network_arguments, network_matrix, network_send
 from .swaps import SIGMOIDS, apply_layers, lane_differences, sigmoid_argument
 
-# %% ../../nbs/networks/22_operator.ipynb #b7c274fa
+# %% ../../nbs/networks/22_operator.ipynb #e03701e9
 class _OnLanes(SoftPermutation):
     "A square soft permutation that puts the real elements on the upper lanes, and may read the lanes from the bottom."
     if TYPE_CHECKING:  # added below
@@ -42,7 +42,7 @@ class _OnLanes(SoftPermutation):
         self.descending = descending
         self.length = None  # how many elements are real, (...); None where all are
         if mask is not None:
-            self.order = (~mask).byte().sort(dim=-1, stable=True).indices  # the element on each lane, (..., n)
+            self.order = sorted_by_torch((~mask).byte())[1]  # the element on each lane, (..., n)
             self.place = inverse(self.order)  # the lane of each element, (..., n)
             self.length = mask.sum(-1)
 
@@ -79,7 +79,7 @@ def _rows_of(y, lanes):
         return y.index_select(-2, lanes)
     return y.gather(-2, lanes[..., None].expand(*y.shape[:-2], lanes.shape[-1], y.shape[-1]))
 
-# %% ../../nbs/networks/22_operator.ipynb #8e17585c
+# %% ../../nbs/networks/22_operator.ipynb #3da34533
 class NetworkPermutation(_OnLanes):
     "The soft permutation of a sorting network: a product of layers that is never multiplied out."
     if TYPE_CHECKING:  # added below
@@ -106,7 +106,7 @@ class NetworkPermutation(_OnLanes):
         self.sigmoid = sigmoid
         self.error_free = swaps == "error_free"
         self.who = choose(s, backend or "", triton=True)
-        self.fast = self.n > 1 and self.who != "torch"
+        self.fast = fixed(self.n) > 1 and self.who != "torch"
         self.size = self._sizes() if self.fast else None
         lanes = s if mask is None else self._pack(s[..., None])[..., 0]
         self.v, self.swapped = self._compare(lanes, tau, art_lambda)

@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = []
 
-# %% ../../nbs/ragged/173_kernels.ipynb #5d851055
+# %% ../../nbs/ragged/173_kernels.ipynb #cf9e9acf
 from enum import IntEnum
 from typing import NamedTuple
 
@@ -16,6 +16,7 @@ from torch import Tensor
 from ..engine.autograd import is_unseen
 from ..engine.compile import arrays, copy_to, exp_neg, jit, spread_rows
 from ..engine.dispatch import choose, switch
+from ..engine.mechanism import Later
 from ..engine.scan_kernels import share_of
 from .lists import list_numbers, offsets_of, spans
 
@@ -424,7 +425,10 @@ def sorted_lists(s, offsets):
     spread_rows(_walk_lists, len(flat.cuts) - 1, work, flat, int(Of.ORDER), values.numpy())
     return values.view(s.shape), (order + offsets[number]).view(s.shape)
 
-# %% ../../nbs/ragged/173_kernels.ipynb #f8a0f149
+# %% ../../nbs/ragged/173_kernels.ipynb #fdb28a33
+_gpu = Later("softsortlib.ragged.kernels_triton")
+
+
 def beyond(most, y, s, offsets, tau, plain):
     "y (..., N), where lists of more than `most` items are done by blocks; other arguments as below."
     length = offsets.diff()
@@ -445,8 +449,7 @@ def of_each_list(
 ) -> Tensor:  # (..., N)
     "Sorted values or ranks of lists end to end, by the kernels."
     if choose(s, "", triton=True) == "triton":
-        from softsortlib.ragged.kernels_triton import on_gpu
-        return on_gpu(s, offsets, tau, of, plain)
+        return _gpu.on_gpu(s, offsets, tau, of, plain)
     length = offsets.diff()
     taus = torch.as_tensor(tau, dtype=torch.float64, device=length.device).detach().expand(len(length))
     rows = s.reshape(-1, s.shape[-1])

@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['LaplaceRank', 'lapsum_topk', 'LapSumTopK']
 
-# %% ../../nbs/ranks/42_laplace.ipynb #aa027dbf
+# %% ../../nbs/ranks/42_laplace.ipynb #c25a704b
 import math
 import numbers
 
@@ -17,9 +17,10 @@ from ..core.operators import check_flags, check_tau
 from ..core.checks import check_mask, check_scores, compute_dtype, fits, is_concrete, zero_outside
 from ..core.rank_operators import RankOperator
 from ..core.spread import unit_of
-from ..engine.autograd import batched, custom_op, differentiable, may_be_differentiated
+from ..engine.autograd import custom_op, differentiable
 from ..engine.compile import arrays, exp_neg, jit, one_batch, spread_rows
 from ..engine.dispatch import choose, precise
+from ..engine.mechanism import mechanism
 from ..engine.radix import stable_sort
 from ..engine.scan import exp_scan, one_sided_sums
 from .laplace_rows import rank_pull_numba, ranks_numba
@@ -201,29 +202,17 @@ def _laplace_torch(s, tau, v, m, nu=0):
         return exp_scan(s, v, tau, "even") / 2
     return exp_scan(s, v, tau, "odd") / -2
 
-# %% ../../nbs/ranks/42_laplace.ipynb #9198bc1f
-@custom_op("laplace_sum", __name__)
-def _laplace_sum_op(s: Tensor, tau: Tensor, v: Tensor, m: int, nu: int) -> Tensor:
-    "s (..., n) increasing, tau (..., 1), v (..., n, d) -> the sum (40.4) of u^nu phi^(m), Laplace's, (..., n, d)."
-    laplace_sum = _laplace_numba if choose(s, "") == "numba" else _laplace_torch
-    return laplace_sum(s, tau, v, m, nu)
-
-@_laplace_sum_op.register_fake
-def _(s, tau, v, m, nu):
-    return v.new_empty(v.shape)
-
-def _laplace_setup(ctx, inputs, output):
-    *tensors, ctx.m, ctx.nu = inputs
-    ctx.save_for_backward(*tensors)
-
-def _laplace_backward(ctx, g):
+# %% ../../nbs/ranks/42_laplace.ipynb #f1ffa587
+def _laplace_grads(g, s, tau, v, m, nu, needs):
     "(40.5) in terms of the operator itself."
-    s, tau, v = ctx.saved_tensors
     def op(x, m, nu):
         return _laplace_sum(s, tau, x, m, nu)
-    return *pair_sum_grads(op, s, tau, v, g, (ctx.m, ctx.nu), ctx.needs_input_grad), None, None
+    return pair_sum_grads(op, s, tau, v, g, (m, nu), needs)
 
-_laplace_sum = differentiable(_laplace_sum_op, 3, _laplace_backward, _laplace_setup)
+# s (..., n) increasing, tau (..., 1), v (..., n, d) -> the sum (40.4) of u^nu phi^(m), Laplace's, (..., n, d)
+_laplace_sum = mechanism(
+    "laplace_sum(s, tau, v, int m, int nu) -> y=v", __name__, _laplace_torch, _laplace_numba, gradient=_laplace_grads,
+)
 
 # %% ../../nbs/ranks/42_laplace.ipynb #f295813c
 def _rank_torch(s, tau, order, v):
@@ -232,46 +221,28 @@ def _rank_torch(s, tau, order, v):
     ranks = mean_rank + _laplace_torch(s, tau, v[..., None], 0)[..., 0]
     return torch.empty_like(ranks).scatter(-1, order, ranks)
 
-# %% ../../nbs/ranks/42_laplace.ipynb #d2d2c6b9
-@custom_op("laplace_rank_backward", __name__)
-def _laplace_rank_back(g: Tensor, s: Tensor, tau: Tensor, order: Tensor, v: Tensor) -> Tensor:
-    "(42.4) by its kernel: g (..., n) as the scores stood -> the gradient to s, (..., n)."
-    return rank_pull_numba(g.gather(-1, order), s, tau, v)
+# %% ../../nbs/ranks/42_laplace.ipynb #5eda4317
+def _rank_pull(g, s, tau, order, v):
+    "(42.4) by its kernel, for s alone: g (..., n) as the scores stood."
+    return rank_pull_numba(g.gather(-1, order), s, tau, v), None
 
-batched(_laplace_rank_back, 5)
-
-@_laplace_rank_back.register_fake
-def _(g, s, tau, order, v):
-    return s.new_empty(s.shape)
-
-# %% ../../nbs/ranks/42_laplace.ipynb #78386878
-@custom_op("laplace_rank", __name__)
-def _laplace_rank_op(s: Tensor, tau: Tensor, order: Tensor, v: Tensor) -> Tensor:
-    "s (..., n) increasing, tau (..., 1), order and weights v (..., n) -> ranks (..., n) as the scores stood."
-    if choose(s, "") == "numba":
-        return ranks_numba(s, tau, order, v)
-    return _rank_torch(s, tau, order, v)
-
-@_laplace_rank_op.register_fake
-def _(s, tau, order, v):
-    return s.new_empty(s.shape)
-
-def _laplace_rank_setup(ctx, inputs, output):
-    ctx.save_for_backward(*inputs)
-
-def _laplace_rank_backward(ctx, g):
-    "(42.4) by its kernel where that is all that is asked for, else composed."
-    s, tau, order, v = ctx.saved_tensors
-    composed = may_be_differentiated() or ctx.needs_input_grad[1]
-    if choose(s, "") == "numba" and not composed:
-        return _laplace_rank_back(g, s, tau, order, v), None, None, None
+def _plain_rank_pull(g, s, tau, order, v, learn):
+    "The same in terms of sums, for s and, if `learn`, tau."
     def op(x, m, nu):
         return _laplace_sum(s, tau, x, m, nu)
     g = g.gather(-1, order)[..., None]
-    needs = (*ctx.needs_input_grad[:2], False)
-    return *pair_sum_grads(op, s, tau, v[..., None], g, (0, 0), needs)[:2], None, None
+    return pair_sum_grads(op, s, tau, v[..., None], g, (0, 0), (True, learn, False))[:2]
 
-_laplace_rank = differentiable(_laplace_rank_op, 4, _laplace_rank_backward, _laplace_rank_setup)
+_rank_backward = mechanism(
+    "laplace_rank_backward(g, s, tau, order, v, bool learn) -> s, tau", __name__, _plain_rank_pull, _rank_pull, on="s",
+    cpu_if=lambda learn: not learn, inline=True,
+)
+
+# %% ../../nbs/ranks/42_laplace.ipynb #f57e41ab
+# s (..., n) increasing, tau (..., 1), order and weights v (..., n) -> ranks (..., n) as the scores stood
+_laplace_rank = mechanism(
+    "laplace_rank(s, tau, order, v) -> y=s", __name__, _rank_torch, ranks_numba, gradient=_rank_backward,
+)
 
 # %% ../../nbs/ranks/42_laplace.ipynb #3afbfb5b
 def _sorted_real(s, mask):
@@ -299,7 +270,7 @@ def _weights_op(s, tau, k, mask):
     tau, k, real = (a.expand(*s.shape[:-1], 1).contiguous() for a in (tau, k, real))
     return topk_weights(s, tau, k, order, real)
 
-# %% ../../nbs/ranks/42_laplace.ipynb #a1d76810
+# %% ../../nbs/ranks/42_laplace.ipynb #90e611e0
 class LaplaceRank(RankOperator, name="laplace"):
     """Ranks counted with the distribution function of the Laplace law, (42.2; LapSum, Struski et al. 2025); O(n log n).
 

@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['LapSumPermutation', 'LapSum']
 
-# %% ../../nbs/ranks/44_lapsum.ipynb #b46906b3
+# %% ../../nbs/ranks/44_lapsum.ipynb #171b9117
 import math
 from typing import NamedTuple
 
@@ -17,7 +17,7 @@ from ..core.operators import Operator
 from ..core.permutation import SoftPermutation, compute_dtype, patch_to
 from ..engine.autograd import custom_op, differentiable
 from ..engine.compile import arrays, exp_neg, jit, spread_rows
-from ..engine.dispatch import choose, precise, switch
+from ..engine.dispatch import at_most, choose, precise, switch
 from ..engine.radix import stable_sort
 from ..engine.scan import one_sided_sums
 from .lapsum_entries import entries, log_entries
@@ -338,12 +338,12 @@ def _scanned_back(P, y, rows):
     out = (counted + below + above) * P.real[..., None]
     return torch.empty_like(out).scatter(-2, P.order[..., None].expand(out.shape), out).to(y)
 
-# %% ../../nbs/ranks/44_lapsum.ipynb #c41accd5
+# %% ../../nbs/ranks/44_lapsum.ipynb #32eaedce
 _SMALL = switch("lapsum: entries made", 4096, "B n^2")  # entries of a matrix that is faster made than avoided
 
 def _is_small(P, rows):
     "Whether the entries of P at `rows` are few, and no kernel of a GPU serves them."
-    few = P.batch.numel() * (P._m if rows is None else len(rows)) * P.n <= _SMALL
+    few = at_most(math.prod(P.batch) * (P._m if rows is None else rows.shape[0]) * P.n, _SMALL)
     return few and (rows is not None or choose(P.z, "", triton=True) != "triton")
 
 def _by_kernel(P, x, rows):

@@ -5,8 +5,9 @@
 # %% auto #0
 __all__ = ['Permutahedron']
 
-# %% ../../nbs/ranks/43_permutahedron.ipynb #4ebf36ae
+# %% ../../nbs/ranks/43_permutahedron.ipynb #87578a92
 import math
+from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -18,11 +19,11 @@ from ..core.operators import check_tau
 from ..core.permutation import check_mask, check_scores, compute_dtype, patch_to, zero_outside
 from ..core.rank_operators import RankOperator
 from ..core.spread import unit_of
-from ..engine.autograd import custom_op, differentiable
 from ..engine.compile import arrays, empty_matrix, jit, spread_rows
-from ..engine.dispatch import check_backend, choose, precise
+from ..engine.dispatch import check_backend, precise
+from ..engine.mechanism import mechanism
 from ..engine.radix import sorted_values, stable_sort
-from .pooling import gap, mean_from, means, pool_means, project, project_anywhere
+from .pooling import gap, mean_from, means, pool_means, project, project_by_chunks, project_by_rounds
 from .sigmoid import tau_column
 
 # %% ../../nbs/ranks/43_permutahedron.ipynb #8f7f905a
@@ -110,12 +111,12 @@ def _lift(z, w, real):
     farthest = (z - w).abs().masked_fill(~real, 0).amax(-1, keepdim=True).detach()
     return torch.where(real, z, w + 2 * farthest + 1)
 
-# %% ../../nbs/ranks/43_permutahedron.ipynb #c1555236
-def _ranks_anywhere(x, order, tau, real, kl, backend):
+# %% ../../nbs/ranks/43_permutahedron.ipynb #684cf559
+def _ranks_anywhere(x, order, tau, real, kl, project=project_by_rounds):
     "Soft ranks and blocks; x (..., n) increasing and its order, tau (..., 1), real (...)."
     behind = torch.arange(x.shape[-1], device=x.device) >= real[..., None]
     z = precise(x).masked_fill(behind, math.inf)
-    p, last = project_anywhere(z, _targets(x.shape[-1], kl, z), kl, backend, precise(tau))
+    p, last = project(z, _targets(x.shape[-1], kl, z), kl, precise(tau))
     p = (p.exp() if kl else p).masked_fill(behind, 0).to(x.dtype)
     return torch.empty_like(p).scatter(-1, order, p), last
 
@@ -196,54 +197,41 @@ def _pull_torch(g, ranks, order, last, kl):
     weight = torch.zeros_like(wide).scatter_add(-1, label, share).clamp(min=1e-30)
     return (ranks * (wide - (total / weight).gather(-1, label))).to(g.dtype)
 
-# %% ../../nbs/ranks/43_permutahedron.ipynb #3fa64256
-@custom_op("permutahedron_pull", __name__)
-def _pull_op(g: Tensor, ranks: Tensor, order: Tensor, last: Tensor, kl: bool) -> Tensor:
-    "D g of (43.4); g and ranks (..., n) as the scores stand, order and last (..., n)."
-    pull = _pull_numba if choose(g, "") == "numba" else _pull_torch
-    return pull(g, ranks, order, last, kl)
-
-@_pull_op.register_fake
-def _(g, ranks, order, last, kl):
-    return g.new_empty(g.shape)
-
-def _pull_setup(ctx, inputs, output):
-    *tensors, ctx.kl = inputs
-    ctx.save_for_backward(*tensors)
-
-def _pull_backward(ctx, h):
+# %% ../../nbs/ranks/43_permutahedron.ipynb #c5f3090e
+def _pull_grads(h, g, ranks, order, last, kl, needs):
     "D is its own transpose; omega gets (D g) (D h) / omega^2."
-    g, ranks, order, last = ctx.saved_tensors
-    of_h = _pull(h, ranks, order, last, ctx.kl)
-    ranks_grad = None
-    if ctx.kl and ctx.needs_input_grad[1]:
+    of_h, ranks_grad = _pull(h, ranks, order, last, kl), None
+    if kl and needs[1]:
         safe = ranks.masked_fill(ranks == 0, 1)
-        ranks_grad = of_h * _pull(g, ranks, order, last, ctx.kl) / (safe * safe)
-    return of_h, ranks_grad, None, None, None
+        ranks_grad = of_h * _pull(g, ranks, order, last, kl) / (safe * safe)
+    return of_h, ranks_grad, None, None
 
-_pull = differentiable(_pull_op, 4, _pull_backward, _pull_setup)
+# D g of (43.4); g and ranks (..., n) as the scores stand, order and last (..., n)
+_pull = mechanism(
+    "permutahedron_pull(g, ranks, order, last, bool kl) -> y=g", __name__, _pull_torch, _pull_numba,
+    gradient=_pull_grads,
+)
 
-# %% ../../nbs/ranks/43_permutahedron.ipynb #5eb92277
-@custom_op("permutahedron_rank", __name__)
-def _soft_rank_op(s: Tensor, tau: Tensor, real: Tensor, kl: bool, backend: str) -> tuple[Tensor, Tensor, Tensor]:
+# %% ../../nbs/ranks/43_permutahedron.ipynb #ba277687
+def _soft_rank_by(ranks_by, s, tau, real, kl):
     "Ranks (..., n), the order of s, and the last position of each block; s (..., n), tau (..., 1), real (...)."
     x, order = sorted_values(s)
-    if choose(s, backend) == "numba":
-        ranks, last = _ranks_numba(x, order, tau, real, kl)
-    else:
-        ranks, last = _ranks_anywhere(x, order, tau, real, kl, backend)
+    ranks, last = ranks_by(x, order, tau, real, kl)
     return ranks, order.contiguous(), last
 
-@_soft_rank_op.register_fake
-def _(s, tau, real, kl, backend):
-    return s.new_empty(s.shape), s.new_empty(s.shape, dtype=torch.long), s.new_empty(s.shape, dtype=torch.long)
+def _soft_rank_torch(s, tau, real, kl):
+    "The same in rounds."
+    return _soft_rank_by(_ranks_anywhere, s, tau, real, kl)
 
-def _soft_rank_setup(ctx, inputs, output):
-    ctx.kl = inputs[3]
-    ctx.save_for_backward(*inputs[:2], *output)
-    ctx.set_materialize_grads(False)
+def _soft_rank_numba(s, tau, real, kl):
+    "The same by the kernels of the CPU."
+    return _soft_rank_by(_ranks_numba, s, tau, real, kl)
 
-# %% ../../nbs/ranks/43_permutahedron.ipynb #b5250362
+def _soft_rank_triton(s, tau, real, kl):
+    "The same by the kernels of the GPU."
+    return _soft_rank_by(partial(_ranks_anywhere, project=project_by_chunks), s, tau, real, kl)
+
+# %% ../../nbs/ranks/43_permutahedron.ipynb #04fc2633
 def _tau_grad(s, s_grad, tau, order, last):
     "The gradient (43.4) to tau, scores measured from the last of their block; s, s_grad as the scores stand."
     x = s.gather(-1, order)
@@ -251,19 +239,19 @@ def _tau_grad(s, s_grad, tau, order, last):
     near = torch.where(x == end, 0, x - end)
     return -(s_grad.gather(-1, order) * near).sum(-1, keepdim=True) / tau
 
-def _soft_rank_backward(ctx, g, *_):
+def _soft_rank_grads(s, tau, ranks, order, last, kl, needs, g=None):
     "(43.4)"
-    s, tau, ranks, order, last = ctx.saved_tensors
-    if g is None:
-        return (None,) * 5
-    s_grad, tau_grad = _pull(g, ranks, order, last, ctx.kl) / tau, None
-    if ctx.needs_input_grad[1]:
+    s_grad, tau_grad = _pull(g, ranks, order, last, kl) / tau, None
+    if needs[1]:
         tau_grad = _tau_grad(s, s_grad, tau, order, last)
-    return s_grad, tau_grad, None, None, None
+    return s_grad, tau_grad, None
 
-_soft_rank = differentiable(_soft_rank_op, 3, _soft_rank_backward, _soft_rank_setup)
+_soft_rank = mechanism(
+    "permutahedron_rank(s, tau, real, bool kl, str backend) -> ranks=s, long order=s, long last=s", __name__,
+    _soft_rank_torch, _soft_rank_numba, _soft_rank_triton, gradient=_soft_rank_grads,
+)
 
-# %% ../../nbs/ranks/43_permutahedron.ipynb #eb9c79c6
+# %% ../../nbs/ranks/43_permutahedron.ipynb #c8ad2dbe
 class Permutahedron(RankOperator, name="permutahedron"):
     """Soft ranks and soft sorted values by projection onto the permutahedron (43.2; Blondel et al. 2020), O(n log n).
 

@@ -5,16 +5,16 @@
 # %% auto #0
 __all__ = ['isotonic_plain', 'isotonic']
 
-# %% ../../nbs/ranks/47_pooling.ipynb #e5ffba21
+# %% ../../nbs/ranks/47_pooling.ipynb #f88dd5dc
 import math
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from ..engine.autograd import custom_op, differentiable
 from ..engine.compile import arrays, empty_matrix, jit, spread_rows
-from ..engine.dispatch import check_backend, choose, precise
+from ..engine.dispatch import check_backend, precise
+from ..engine.mechanism import Later, mechanism
 
 # %% ../../nbs/ranks/47_pooling.ipynb #c4c22998
 def _running_sums(x, kl):
@@ -92,18 +92,17 @@ def _blocks_by_rounds(z, w, kl, tau=1):
             return last
         last = new
 
-# %% ../../nbs/ranks/47_pooling.ipynb #daf2f3a1
-def _blocks_by_chunks(z, w, kl, tau):
-    "The last index of each element's block, and the statistics of z and w there, by the kernels of the GPU."
-    from softsortlib.ranks.pooling_triton import pool_by_chunks
-    return pool_by_chunks(z, w, kl, tau)
+# %% ../../nbs/ranks/47_pooling.ipynb #8806264f
+_gpu = Later("softsortlib.ranks.pooling_triton")
 
-# %% ../../nbs/ranks/47_pooling.ipynb #6aea8057
-def project_anywhere(z, w, kl, backend, tau=1):
-    "p of (47.4) and the last index of each element's block, on any device; z (in units of tau) and w (..., n)."
-    if backend == "triton" or choose(z, backend, numba=False, triton=True) == "triton":
-        last, of_z, of_w = _blocks_by_chunks(z, w, kl, tau)
-        return (_from_last(z, last) / tau - of_z) + (w.gather(-1, last) + of_w), last
+def project_by_chunks(z, w, kl, tau=1):
+    "p of (47.4) and the last index of each element's block by the kernels of the GPU; z (in units of tau), w (..., n)."
+    last, of_z, of_w = _gpu.pool_by_chunks(z, w, kl, tau)
+    return (_from_last(z, last) / tau - of_z) + (w.gather(-1, last) + of_w), last
+
+# %% ../../nbs/ranks/47_pooling.ipynb #7f8b8664
+def project_by_rounds(z, w, kl, tau=1):
+    "The same on any device."
     last = _blocks_by_rounds(z, w, kl, tau)
     mean = log_means if kl else means
     near = _from_last(z, last) / tau
@@ -235,25 +234,12 @@ def _block_mean_numba(x, last):
     spread_rows(_block_mean_rows, len(rows[0]), 2 * x.numel(), *rows)
     return out
 
-# %% ../../nbs/ranks/47_pooling.ipynb #ef695829
-@custom_op("block_mean", __name__)
-def _block_mean_op(x: Tensor, last: Tensor) -> Tensor:
-    "B x for blocks of consecutive elements named by their last index; x, last (..., n)."
-    if choose(x, "") == "numba":
-        return _block_mean_numba(x, last)
-    return means(x, last)
-
-@_block_mean_op.register_fake
-def _(x, last):
-    return x.new_empty(x.shape)
-
-def _block_mean_setup(ctx, inputs, output):
-    ctx.save_for_backward(inputs[1])
-
-def _block_mean_backward(ctx, g):
-    return _block_mean(g, *ctx.saved_tensors), None
-
-_block_mean = differentiable(_block_mean_op, 2, _block_mean_backward, _block_mean_setup)
+# %% ../../nbs/ranks/47_pooling.ipynb #aaa5e298
+# B x for blocks of consecutive elements named by their last index; x, last (..., n)
+_block_mean = mechanism(
+    "block_mean(x, last) -> y=x", __name__, means, _block_mean_numba,
+    gradient=lambda g, last: (_block_mean(g, last), None),
+)
 
 # %% ../../nbs/ranks/47_pooling.ipynb #0e0d876c
 def _weights(x, last):
@@ -277,7 +263,7 @@ def _project_backward(ctx, g, _):
         w_grad = _weights(w, last) * mean if ctx.kl else mean
     return z_grad, w_grad, None, None
 
-# %% ../../nbs/ranks/47_pooling.ipynb #28900d43
+# %% ../../nbs/ranks/47_pooling.ipynb #2042d71b
 def _project_numba(z, w, kl):
     "(47.4) by the stacks in numba; z, w (..., n)."
     n = z.shape[-1]
@@ -288,18 +274,12 @@ def _project_numba(z, w, kl):
     spread_rows(kernel, len(rows[0]), 4 * z.numel(), *rows)
     return p, last
 
-@custom_op("isotonic_project", __name__)
-def _project_op(z: Tensor, w: Tensor, kl: bool, backend: str) -> tuple[Tensor, Tensor]:
-    "p of (47.4) and the last index of each element's block; z, w (..., n) increasing."
-    if choose(z, backend) == "numba":
-        return _project_numba(z, w, kl)
-    return project_anywhere(z, w, kl, backend)
-
-@_project_op.register_fake
-def _(z, w, kl, backend):
-    return z.new_empty(z.shape), z.new_empty(z.shape, dtype=torch.long)
-
-project = differentiable(_project_op, 2, _project_backward, _project_setup)
+# p of (47.4) and the last index of each element's block; z, w (..., n) increasing
+project = mechanism(
+    "isotonic_project(z, w, bool kl, str backend) -> p=z, long last=z", __name__,
+    lambda z, w, kl: project_by_rounds(z, w, kl), _project_numba, lambda z, w, kl: project_by_chunks(z, w, kl),
+    backward=_project_backward, keep=_project_setup,
+)
 
 # %% ../../nbs/ranks/47_pooling.ipynb #e874a84b
 def _check_real(name, x):

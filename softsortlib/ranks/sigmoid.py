@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['pair_sum', 'SigmoidRank']
 
-# %% ../../nbs/ranks/40_sigmoid.ipynb #eb6611be
+# %% ../../nbs/ranks/40_sigmoid.ipynb #0f106768
 import torch
 from torch import Tensor
 
@@ -13,8 +13,8 @@ from ..core.checks import full_precision
 from ..core.operators import check_tau
 from ..core.permutation import check_scores, compute_dtype
 from ..core.rank_operators import RankOperator
-from ..engine.autograd import custom_op, differentiable
-from ..engine.dispatch import switch, tensor_on
+from ..engine.dispatch import at_most, switch, tensor_on
+from ..engine.mechanism import mechanism
 from ..engine.sum_laws import LAWS
 from ..engine.sums import kernel_sums, pair_grads
 
@@ -29,14 +29,14 @@ def laplace_step(x, m):
         return density
     return density * -x.sign()
 
-# %% ../../nbs/ranks/40_sigmoid.ipynb #b3b09b75
+# %% ../../nbs/ranks/40_sigmoid.ipynb #a1144342
 _STEPS = {"logistic": LAWS["logistic"], "normal": LAWS["normal"], "laplace": laplace_step}
 
 _FEW = switch("sigmoid: all pairs", 4096, "B n^2")
 
 def few_pairs(s):
     "Whether the matrix of all pairs of s (..., n) is faster made than avoided."
-    return s.numel() * s.shape[-1] <= _FEW
+    return at_most(s.numel() * s.shape[-1], _FEW)
 
 def _pair_sum_plain(s, tau, v, step):
     "(40.4) for m = 0: s and v (..., n), tau a number or (..., 1)."
@@ -70,9 +70,8 @@ def pair_sum_grads(op, s, tau, v, g, of, needs):
     s_grad, v_grad, tau_grad = pair_grads(op, points, g, of, sign, needs)
     return s_grad, tau_grad if tau_grad is None else tau_grad[..., None], v_grad
 
-# %% ../../nbs/ranks/40_sigmoid.ipynb #b6b64fee
-@custom_op("pair_sum", __name__)
-def _pair_sum_op(s: Tensor, tau: Tensor, v: Tensor, step: str, m: int, nu: int) -> Tensor:
+# %% ../../nbs/ranks/40_sigmoid.ipynb #8e8a1a44
+def _all_pairs(s, tau, v, step, m, nu):
     "s (..., n), tau (..., 1), v (..., n, d) -> the sum (40.4) with u^nu times the law, (..., n, d)."
     if m > 3:
         raise NotImplementedError(f"the sum over pairs knows three derivatives of the {step} step, not {m}")
@@ -80,22 +79,15 @@ def _pair_sum_op(s: Tensor, tau: Tensor, v: Tensor, step: str, m: int, nu: int) 
     out = _pair_sum_tiles(s.reshape(-1, n), tau.reshape(-1, 1, 1), v.reshape(-1, n, d), step, m, nu)
     return out.reshape(v.shape)
 
-@_pair_sum_op.register_fake
-def _(s, tau, v, step, m, nu):
-    return v.new_empty(v.shape)
-
-def _pair_sum_setup(ctx, inputs, output):
-    *tensors, ctx.step, ctx.m, ctx.nu = inputs
-    ctx.save_for_backward(*tensors)
-
-def _pair_sum_backward(ctx, g):
+def _all_pairs_grads(g, s, tau, v, step, m, nu, needs):
     "(40.5) in terms of the operator itself."
-    s, tau, v = ctx.saved_tensors
     def op(x, m, nu):
-        return _pair_sum(s, tau, x, ctx.step, m, nu)
-    return *pair_sum_grads(op, s, tau, v, g, (ctx.m, ctx.nu), ctx.needs_input_grad), None, None, None
+        return _pair_sum(s, tau, x, step, m, nu)
+    return pair_sum_grads(op, s, tau, v, g, (m, nu), needs)
 
-_pair_sum = differentiable(_pair_sum_op, 3, _pair_sum_backward, _pair_sum_setup)
+_pair_sum = mechanism(
+    "pair_sum(s, tau, v, str step, int m, int nu) -> y=v", __name__, _all_pairs, gradient=_all_pairs_grads,
+)
 
 # %% ../../nbs/ranks/40_sigmoid.ipynb #a690d92e
 def tau_column(tau, s):
@@ -116,7 +108,7 @@ def _check_sum(s, tau, v, step):
     if not isinstance(step, str) or step not in _STEPS:
         raise ValueError(f"step must be one of {', '.join(map(repr, _STEPS))}, got {step!r}")
 
-# %% ../../nbs/ranks/40_sigmoid.ipynb #078afba5
+# %% ../../nbs/ranks/40_sigmoid.ipynb #181055ba
 def pair_sum(
     s: Tensor,  # scores, (..., n)
     tau: "float | Tensor",  # width of the step, a number or (..., 1)
@@ -134,7 +126,7 @@ def pair_sum(
     if few_pairs(s) if plain is None else plain:
         return _pair_sum_plain(s, tau, v, step).to(dtype)
     weights = v.expand(s.shape)[..., None]
-    if step in LAWS and s.numel() * s.shape[-1] > _PAIRS:
+    if step in LAWS and not at_most(s.numel() * s.shape[-1], _PAIRS):
         sums = kernel_sums(s, None, weights, tau_column(tau, s)[..., 0] if isinstance(tau, Tensor) else tau, step)
     else:
         sums = _pair_sum(s, tau_column(tau, s), weights, step, 0, 0)
@@ -147,7 +139,7 @@ def counted_ranks(s, tau, mask, step):
     mean_rank = (real.sum(-1, keepdim=True) + 1) / 2
     return mean_rank + pair_sum(s, tau, real, step)
 
-# %% ../../nbs/ranks/40_sigmoid.ipynb #e8207f6f
+# %% ../../nbs/ranks/40_sigmoid.ipynb #4d716a54
 class SigmoidRank(RankOperator, name="sigmoid"):
     """Ranks counted with a logistic step (40.3; Qin et al. 2010, ApproxNDCG); O(n log n).
 

@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['neuralsort_published', 'neuralsort_quadratic', 'row_sums', 'NeuralSortPermutation', 'NeuralSort']
 
-# %% ../../nbs/rowwise/12_neuralsort.ipynb #800bf1c3
+# %% ../../nbs/rowwise/12_neuralsort.ipynb #40dd8487
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -15,7 +15,7 @@ from torch import Tensor
 from ..core.checks import check_type
 from ..core.operators import Operator
 from ..core.permutation import SoftPermutation, patch_to
-from ..engine.dispatch import check_backend, choose, has_double, switch
+from ..engine.dispatch import at_most, check_backend, choose, has_double, switch
 from ..engine.radix import inverse
 from .small import Law, SmallPermutation, is_small
 from .softsort import check_simplex, sort_scores
@@ -134,7 +134,7 @@ def sort_outward(z, tau, mask, backend=None):
         tau = torch.full(batch, tau, dtype=t.dtype, device=z.device)
     return Sorted(t, _sums_of(t, size, backend), order, tau, size)
 
-# %% ../../nbs/rowwise/12_neuralsort.ipynb #f717a85e
+# %% ../../nbs/rowwise/12_neuralsort.ipynb #ee70d2ca
 class NeuralSortPermutation(SoftPermutation):
     "Rows are the softmax of ((n + 1 - 2i) s_j - sum_k |s_j - s_k|) / tau."
     _sums_to_one = True
@@ -154,8 +154,8 @@ class NeuralSortPermutation(SoftPermutation):
         self.work = s.dtype
         self.backend = backend or ""
         self.who = choose(s, self.backend, triton=s.dtype == torch.float32)
-        self.literal = s.dtype != self.z.dtype and (n <= _SHORT or s.numel() * n <= _FEW)
-        large = n > _SHORT and not self.literal
+        self.literal = s.dtype != self.z.dtype and (at_most(n, _SHORT) or at_most(s.numel() * n, _FEW))
+        large = not (self.literal or at_most(n, _SHORT))
         self.fast = backend in ("numba", "triton") or backend is None and large and self.who != "torch"
         tiles = self.backend if self.fast and self.who == "triton" else None
         sorts = self.fast or not self.literal

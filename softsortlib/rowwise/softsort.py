@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['SoftSortPermutation', 'SoftSort', 'LaplacePermutation', 'WindowedPermutation']
 
-# %% ../../nbs/rowwise/11_softsort.ipynb #145d3ec6
+# %% ../../nbs/rowwise/11_softsort.ipynb #4ced9507
 import math
 from functools import partial
 from typing import TYPE_CHECKING, Callable
@@ -16,8 +16,10 @@ from torch import Tensor
 from ..core.checks import check_type, is_one_of
 from ..core.operators import Operator
 from ..core.permutation import SoftPermutation, patch_to
-from ..engine.dispatch import check_backend, choose, switch
-from ..engine.radix import leaning, leaning_rows, movement, permuted, shared, stable_sort, tie_means, ties_of
+from ..engine.dispatch import at_most, check_backend, choose, switch
+from softsortlib.engine.radix import (
+    leaning, leaning_rows, movement, permuted, shared, sorted_by_torch, stable_sort, tie_means, ties_of,
+)
 from ..engine.scan import exp_mean, exp_scan, tau_tensor
 from .small import Law, SmallPermutation, is_small
 
@@ -43,15 +45,15 @@ class Power:
         tie = gap == 0
         return gap.masked_fill(tie, 1).pow(self.p).masked_fill(tie, 0)
 
-# %% ../../nbs/rowwise/11_softsort.ipynb #4e91a229
+# %% ../../nbs/rowwise/11_softsort.ipynb #cd695315
 def sort_scores(s, mask, descending):
     "The sorted scores and the stable order that sorts them, padded elements last."
     if mask is None:
         return stable_sort(s, descending)
     last = -math.inf if descending else math.inf
-    order = s.detach().masked_fill(~mask, last).sort(dim=-1, descending=descending, stable=True).indices
+    order = sorted_by_torch(s.detach().masked_fill(~mask, last), descending)[1]
     padded = (~mask).gather(-1, order)
-    order = order.gather(-1, padded.byte().sort(dim=-1, stable=True).indices)  # a real score may be infinite too
+    order = order.gather(-1, sorted_by_torch(padded.byte())[1])  # a real score may be infinite too
     return s.gather(-1, order), order
 
 # %% ../../nbs/rowwise/11_softsort.ipynb #dba1dbea
@@ -255,7 +257,7 @@ def _rmatmul(self, y, rows):
         x = exp_scan(_rising(self), tie_means(w, ties), tau, backend=self.backend) + pull
     return torch.zeros_like(x).scatter(-2, self.order[..., None].expand(x.shape), x)
 
-# %% ../../nbs/rowwise/11_softsort.ipynb #ba022b16
+# %% ../../nbs/rowwise/11_softsort.ipynb #4de80ce8
 _FEW = switch("softsort: plain matrix", 1 << 19, "B n^2")  # up to which no kernel writes it faster
 
 
@@ -280,7 +282,7 @@ def _log_prob(self, target, rows):
 @patch_to(LaplacePermutation)
 def _dense(self, rows):
     "The matrix, zero in padded columns."
-    if self.backend is None and self.device.type == "cpu" and self.s.numel() * self.n <= _FEW:
+    if self.backend is None and self.device.type == "cpu" and at_most(self.s.numel() * self.n, _FEW):
         return SoftSortPermutation._dense(self, rows)
     from softsortlib.rowwise.softsort_matrix import laplace_matrix
     tau = tau_tensor(self.tau[..., 0] if isinstance(self.tau, Tensor) else self.tau, self.t, self.batch)
@@ -345,7 +347,7 @@ def _log_prob(self, target, rows):
     log_p = -self.d(self._sorted(rows), of(self.s)) / self.tau - logZ
     return log_p if self.mask is None else log_p.masked_fill(~of(self.mask), -math.inf)
 
-# %% ../../nbs/rowwise/11_softsort.ipynb #ad00551b
+# %% ../../nbs/rowwise/11_softsort.ipynb #ba866a4b
 _SETS = switch("softsort: small sets", 1 << 18, "B n^2")  # up to which one kernel is faster than the scan
 
 
@@ -358,7 +360,7 @@ def _by_formula_or_scan(s, tau, few, backend, **facts):
 
 def _laplace(operator, s, tau, d, descending, dtype, mask):
     "One kernel for a few small sets, the plain twin for few entries on other devices, else the scan."
-    few = s.numel() * s.shape[-1] <= _SMALL and operator.backend is None
+    few = at_most(s.numel() * s.shape[-1], _SMALL) and operator.backend is None
     facts = dict(d=d, descending=descending, dtype=dtype, mask=mask)
     twin = partial(_by_formula_or_scan, few=few, backend=operator.backend, **facts)
     if operator.backend is None and is_small(s, _SETS):
@@ -374,7 +376,7 @@ def _small_squares(s, tau, d, descending, dtype, mask):
     twin = partial(SoftSortPermutation, d=d, descending=descending, dtype=dtype, mask=mask)
     return SmallPermutation(s, tau, descending, dtype, mask, Law.SQUARES, twin)
 
-# %% ../../nbs/rowwise/11_softsort.ipynb #02bcf448
+# %% ../../nbs/rowwise/11_softsort.ipynb #342b4026
 _LONG = switch("softsort: sums", 500, "n")  # scores from which sums may be faster than windows
 
 
@@ -391,10 +393,10 @@ def _soft_permutation(self, s, tau, mask, dtype):
         return _laplace(self, *args)
     if self.power == 2 and self.backend is None and self.distance is None and is_small(s, _SQUARES):
         return _small_squares(*args)
-    small = s.numel() * s.shape[-1] <= _SMALL and self.backend is None
+    small = at_most(s.numel() * s.shape[-1], _SMALL) and self.backend is None
     if small or self.distance is not None:
         return SoftSortPermutation(*args)
-    if s.shape[-1] >= _LONG and self.backend != "torch":
+    if not at_most(s.shape[-1], _LONG - 1) and self.backend != "torch":
         from softsortlib.rowwise.squares import by_sums
         P = by_sums(self.power, self.backend, args)
         if P is not None:

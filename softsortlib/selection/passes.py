@@ -5,16 +5,17 @@
 # %% auto #0
 __all__ = []
 
-# %% ../../nbs/selection/107_passes.ipynb #19ea33a7
+# %% ../../nbs/selection/107_passes.ipynb #cb3c7a2c
 from enum import IntEnum
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from ..engine.autograd import batched, custom_op, differentiable, may_be_differentiated
+from ..engine.autograd import may_be_differentiated
 from ..engine.compile import arrays, exp_neg, jit, spread_rows
-from ..engine.dispatch import choose, precise
+from ..engine.dispatch import precise
+from ..engine.mechanism import mechanism
 from ..ranks.laplace import lapsum_topk
 from .roots import FEW, Law, composed_pull, fill_slopes, fill_steps, insert_score, root_of, weigh
 from .short import fill_smooth
@@ -62,48 +63,33 @@ def _pull_middle_rows(lo, hi, g, s, pair, w, tau, out):
         for i in range(2):
             _add_to_ties(s[b], s[b, pair[b, i]], -total / 2, out[b])
 
-# %% ../../nbs/selection/107_passes.ipynb #8793ffb5
-@custom_op("topk_middle_pull", __name__)
-def _middle_pull_op(g: Tensor, s: Tensor, pair: Tensor, w: Tensor, tau: Tensor) -> Tensor:
-    "The same by its kernel; g, s, w (..., n), pair (..., 2), tau (..., 1)."
+# %% ../../nbs/selection/107_passes.ipynb #37b67a09
+def _middle_pull_numba(g, s, tau, pair, w):
+    "The same for the scores by its kernel, and none for tau."
     out = s.new_empty(s.shape)
     rows = arrays(*(a.reshape(-1, a.shape[-1]) for a in (g, s, pair, w)), tau.reshape(-1))
     spread_rows(_pull_middle_rows, len(rows[0]), 4 * s.numel(), *rows, out.view(-1, s.shape[-1]).numpy())
-    return out
+    return out, None
 
-@_middle_pull_op.register_fake
-def _(g, s, pair, w, tau):
-    return s.new_empty(s.shape)
-
-batched(_middle_pull_op, 5)
-
-# %% ../../nbs/selection/107_passes.ipynb #0c46813a
-@custom_op("topk_middle", __name__)
-def _middle_op(s: Tensor, tau: Tensor, pair: Tensor) -> Tensor:
+# %% ../../nbs/selection/107_passes.ipynb #aaeb4018
+def _plain_middle(s, tau, pair):
     "Weights of (101.4) for s (..., n), -inf where padded, tau (..., 1) and pair (..., 2), the k-th and the next score."
     kth, after = s.gather(-1, pair).split(1, -1)
     half_gap = ((kth / 2 - after / 2) / tau).clamp(max=torch.finfo(s.dtype).max / 4)
     return torch.addcmul(half_gap, s - kth, 1 / tau).sigmoid_()
 
-@_middle_op.register_fake
-def _(s, tau, pair):
-    return s.new_empty(s.shape)
-
-def _middle_setup(ctx, inputs, output):
-    ctx.save_for_backward(*inputs, output)
-
-def _middle_backward(ctx, g):
-    "Prop 107.1"
-    s, tau, pair, w = ctx.saved_tensors
-    if may_be_differentiated() or ctx.needs_input_grad[1]:
-        return *middle_pull(g, s, tau, pair), None
-    if choose(s, "") == "numba":
-        return _middle_pull_op(g, s, pair, w, tau), None, None
+def _plain_middle_pull(g, s, tau, pair, w, learn):
+    "Prop 107.1, from the weights themselves where that is enough."
+    if learn or may_be_differentiated():
+        return middle_pull(g, s, tau, pair)
     t = torch.ops.aten.sigmoid_backward(g, w) / tau
-    half = -t.sum(-1, keepdim=True) / 2
-    return _add_to_pair(t, half, s, pair), None, None
+    return _add_to_pair(t, -t.sum(-1, keepdim=True) / 2, s, pair), None
 
-middle_weights = differentiable(_middle_op, 3, _middle_backward, _middle_setup)
+_middle_pull = mechanism(
+    "topk_middle_pull(g, s, tau, pair, w, bool learn) -> s, tau", __name__, _plain_middle_pull, _middle_pull_numba,
+    cpu_if=lambda learn: not learn, inline=True,
+)
+middle_weights = mechanism("topk_middle(s, tau, pair) -> w=s", __name__, _plain_middle, gradient=_middle_pull)
 
 # %% ../../nbs/selection/107_passes.ipynb #9aecf0b1
 class Gate(IntEnum):
@@ -241,52 +227,43 @@ def _unroute_rows(lo, hi, g, w, place, s, tau, gate, out):
             for i in range(k - 1, k + 1):
                 _add_to_ties(s[b], s[b, place[b, i]], -moment / (2 * t), out[b])
 
-# %% ../../nbs/selection/107_passes.ipynb #92d1c9dd
-@custom_op("topk_unroute", __name__)
-def _unroute_op(g: Tensor, w: Tensor, place: Tensor, s: Tensor, tau: Tensor, gate: int) -> Tensor:
-    "The gradient in s (..., n) by its kernel; g and w (..., k), place (..., k + 1), tau (..., 1)."
+# %% ../../nbs/selection/107_passes.ipynb #de810044
+def _unroute_numba(g, w, place, s, tau, gate):
+    "The gradient in s (..., n) by its kernel, none in tau; g and w (..., k), place (..., k + 1), tau (..., 1)."
     out = s.new_empty(s.shape)
     rows = arrays(*(a.reshape(-1, a.shape[-1]) for a in (g, w, place, s)), tau.reshape(-1))
     spread_rows(_unroute_rows, len(rows[0]), 8 * s.numel(), *rows, gate, out.view(-1, s.shape[-1]).numpy())
-    return out
+    return out, None
 
-batched(_unroute_op, 5)
+_unroute = mechanism(
+    "topk_unroute(g, w, place, s, tau, int gate, bool learn) -> s, tau", __name__, route_pull, _unroute_numba, on="s",
+    cpu_if=lambda learn: not learn, inline=True,  # (107.3)
+)
 
-@_unroute_op.register_fake
-def _(g, w, place, s, tau, gate):
-    return s.new_empty(s.shape)
-
-# %% ../../nbs/selection/107_passes.ipynb #dd6833e1
-@custom_op("topk_route", __name__)
-def _route_op(s: Tensor, tau: Tensor, k: int, gate: int) -> tuple[Tensor, Tensor]:
+# %% ../../nbs/selection/107_passes.ipynb #2d6e5c19
+def _plain_route(s, k):
     "The softmax over the k largest of s (..., n), falling, (..., k), and where the k + 1 largest stand."
-    if choose(s, "") != "numba":
-        values, place = s.topk(k + 1)
-        return values[..., :k].softmax(-1), place
-    w, place = s.new_empty(*s.shape[:-1], k), s.new_empty(*s.shape[:-1], k + 1, dtype=torch.long)
+    values, place = s.topk(k + 1)
+    return values[..., :k].softmax(-1), place
+
+def _route_outline(s, k):
+    "What comes out."
+    return s.new_empty(*s.shape[:-1], k), s.new_empty(*s.shape[:-1], k + 1, dtype=torch.long)
+
+def _route_numba(s, k):
+    "The same by its kernel."
+    w, place = _route_outline(s, k)
     rows, = arrays(s.reshape(-1, s.shape[-1]))
     outs = w.view(-1, k).numpy(), place.view(-1, k + 1).numpy()
     spread_rows(_route_rows, len(rows), 2 * s.numel(), rows, *outs)
     return w, place
 
-@_route_op.register_fake
-def _(s, tau, k, gate):
-    return s.new_empty(*s.shape[:-1], k), s.new_empty(*s.shape[:-1], k + 1, dtype=torch.long)
+route = mechanism(
+    "topk_route(s, tau, int k, int gate) -> w, place", __name__, _plain_route, _route_numba, fake=_route_outline,
+    gradient=_unroute,
+)
 
-def _route_setup(ctx, inputs, output):
-    *tensors, _, ctx.gate = inputs
-    ctx.save_for_backward(*tensors, *output)
-
-def _route_backward(ctx, g, _):
-    "(107.3)"
-    s, tau, w, place = ctx.saved_tensors
-    if choose(s, "") == "numba" and not (may_be_differentiated() or ctx.needs_input_grad[1]):
-        return _unroute_op(g, w, place, s, tau, ctx.gate), None, None, None
-    return *route_pull(g, s, tau, place, ctx.gate), None, None
-
-route = differentiable(_route_op, 2, _route_backward, _route_setup)
-
-# %% ../../nbs/selection/107_passes.ipynb #e51032f8
-def can_route(k, n):
-    "Whether `route` does it: few are chosen, and not all."
-    return k <= FEW and k < n
+# %% ../../nbs/selection/107_passes.ipynb #9702da5b
+def can_route(k, s):
+    "Whether `route` does it, and by its kernel: few scores of s (..., n) are chosen, and not all."
+    return k <= FEW and k < s.shape[-1] and route.who(s, s, k, 0) == "numba"

@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = []
 
-# %% ../../nbs/selection/105_roots.ipynb #066b406e
+# %% ../../nbs/selection/105_roots.ipynb #aca29516
 import math
 from enum import IntEnum
 
@@ -13,9 +13,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..engine.autograd import batched, custom_op, differentiable, may_be_differentiated
+from ..engine.autograd import once
 from ..engine.compile import arrays, jit, spread_rows
-from ..engine.dispatch import choose, has_double, switch
+from ..engine.dispatch import has_double, switch
+from ..engine.mechanism import Later, mechanism
 
 # %% ../../nbs/selection/105_roots.ipynb #80e8bc5b
 class Law(IntEnum):
@@ -217,7 +218,7 @@ def _root_rows(lo, hi, s, tau, k, m, law, d):
     for b in range(lo, hi):
         d[b] = root_of(s[b], np.float64(s[b, m[b]]), np.float64(tau[b]), np.float64(k[b]), law, u)
 
-# %% ../../nbs/selection/105_roots.ipynb #6a2e5162
+# %% ../../nbs/selection/105_roots.ipynb #80c6ea82
 _MANY = switch("roots: chosen unsorted", 1024, "k")
 
 def _kth(s, k):
@@ -232,12 +233,12 @@ def _kth(s, k):
         return order.gather(-1, at)
     return s.topk(most).indices.gather(-1, count - 1)
 
-def _root_numba(s, tau, k, law, m):
-    "The root by its kernel; s (..., n), the others (..., 1)."
-    d = s.new_empty(tau.shape)
+def _root_numba(s, tau, k, law):
+    "d and m of (105.1) by the kernel; s (..., n), the others (..., 1)."
+    m, d = _kth(s, k).contiguous(), s.new_empty(tau.shape)
     rows = arrays(s.reshape(-1, s.shape[-1]), tau.reshape(-1), k.reshape(-1), m.reshape(-1))
     spread_rows(_root_rows, len(rows[0]), 4 * s.numel(), *rows, law, d.view(-1).numpy())
-    return d
+    return d, m
 
 def _distances(s, tau, m):
     "u of (105.1) for s (..., n), in double precision where there is one; -inf where padded."
@@ -247,31 +248,26 @@ def _distances(s, tau, m):
     u = ((s - s.gather(-1, m)) / tau.to(double)).clamp(min=least).where(s > -math.inf, -math.inf)
     return u.where(~s.isnan(), math.nan)
 
-def _root_torch(s, tau, k, law, m):
+def _root_torch(s, tau, k, law):
     "The same in plain torch."
-    u = _distances(s, tau, m)
-    return root_plain(u, law, k.to(u.dtype))
-
-# %% ../../nbs/selection/105_roots.ipynb #5fc337f5
-def _root_triton(s, tau, k, law, m):
-    "The same by the kernel of the GPU."
-    from softsortlib.selection.roots_triton import root_by_rows
-    return root_by_rows(s, tau, k, m, law, weigh=False)[0]
-
-_ROOTS = {"numba": _root_numba, "triton": _root_triton, "torch": _root_torch}
-
-@custom_op("topk_root", __name__)
-def _root_op(s: Tensor, tau: Tensor, k: Tensor, law: int) -> tuple[Tensor, Tensor]:
-    "d and m of (105.1), (..., 1), for s (..., n) with -inf where padded, tau and k (..., 1), of one dtype."
     m = _kth(s, k).contiguous()
-    return _ROOTS[choose(s, "", triton=True)](s, tau, k, law, m).to(s.dtype), m
+    u = _distances(s, tau, m)
+    return root_plain(u, law, k.to(u.dtype)).to(s.dtype), m
 
-@_root_op.register_fake
-def _(s, tau, k, law):
-    return s.new_empty(tau.shape), s.new_empty(tau.shape, dtype=torch.long)
+# %% ../../nbs/selection/105_roots.ipynb #23fb5292
+_gpu = Later("softsortlib.selection.roots_triton")
 
-# %% ../../nbs/selection/105_roots.ipynb #b6b75d14
-root = differentiable(_root_op, 3, _root_op.backward)  # the weights below know the derivative
+def _root_triton(s, tau, k, law):
+    "The same by the kernel of the GPU."
+    m = _kth(s, k).contiguous()
+    return _gpu.root_by_rows(s, tau, k, m, law, weigh=False)[0].to(s.dtype), m
+
+# %% ../../nbs/selection/105_roots.ipynb #56fcc484
+# d and m of (105.1), (..., 1), for s (..., n) with -inf where padded, tau and k (..., 1), of one dtype
+root = mechanism(
+    "topk_root(s, tau, k, int law) -> d=tau, long m=tau", __name__, _root_torch, _root_numba, _root_triton,
+    backward=once("topk_root has no derivative of its own"),  # the weights below know it
+)
 
 # %% ../../nbs/selection/105_roots.ipynb #fc7f2814
 FEW = switch("roots: chosen by insertion", 32, "k")  # the largest c that is selected by insertion
@@ -390,7 +386,7 @@ def _weights_at(u, d, law, dtype):
     w = torch.where(u - d < 1, w.clamp(max=most), w)
     return torch.where(d <= -1 + 4 * torch.finfo(d.dtype).eps, (u >= 0).to(dtype), w)
 
-# %% ../../nbs/selection/105_roots.ipynb #6cee4739
+# %% ../../nbs/selection/105_roots.ipynb #b9016dd4
 def _weigh_torch(s, tau, k, law):
     "The same in plain torch."
     m = _kth(s, k).contiguous()
@@ -400,28 +396,18 @@ def _weigh_torch(s, tau, k, law):
 
 def _weigh_triton(s, tau, k, law):
     "The same by the kernel of the GPU."
-    from softsortlib.selection.roots_triton import root_by_rows
     m = _kth(s, k).contiguous()
-    d, w = root_by_rows(s, tau, k, m, law)
+    d, w = _gpu.root_by_rows(s, tau, k, m, law)
     return w, d, m
 
-_WEIGHS = {"numba": _weigh_numba, "triton": _weigh_triton, "torch": _weigh_torch}
-
-# %% ../../nbs/selection/105_roots.ipynb #fdb54a6e
-@custom_op("topk_pull", __name__)
-def _pull_op(g: Tensor, s: Tensor, w: Tensor, tau: Tensor, d: Tensor, m: Tensor, law: int) -> Tensor:
-    "(105.5) by its kernel; g, s and w (..., n), the others (..., 1)."
+# %% ../../nbs/selection/105_roots.ipynb #d6661235
+def _pull_numba(g, s, tau, w, d, m, law):
+    "(105.5) for the scores by its kernel; nobody wants the other two."
     n = s.shape[-1]
     out = s.new_empty(s.shape)
     rows = arrays(*(a.reshape(-1, n) for a in (g, s, w)), *(a.reshape(-1) for a in (tau, d, m)))
     spread_rows(_pull_rows, len(rows[0]), 4 * s.numel(), *rows, law, out.view(-1, n).numpy())
-    return out
-
-@_pull_op.register_fake
-def _(g, s, w, tau, d, m, law):
-    return s.new_empty(s.shape)
-
-batched(_pull_op, 6)
+    return out, None, None
 
 # %% ../../nbs/selection/105_roots.ipynb #1828da74
 def _shares(near, density, total, v, padded, law):
@@ -452,52 +438,31 @@ def composed_pull(g, of_d, s, tau, w, d, m, law, of_k=True):
         k_grad = k_grad if of_d is None else k_grad - of_d / total
     return s_grad, tau_grad, k_grad
 
-# %% ../../nbs/selection/105_roots.ipynb #ade8ac45
-@custom_op("topk_pull_all", __name__)
-def pull_all(g: Tensor, s: Tensor, tau: Tensor, w: Tensor, d: Tensor, m: Tensor,
-             law: int) -> tuple[Tensor, Tensor, Tensor]:
-    "(105.5): the gradients to s (..., n), tau and k (..., 1), by the kernel of a GPU where there is one."
-    if choose(s, "", triton=True) != "triton":
-        return composed_pull(g, None, s, tau, w, d, m, law)
-    from softsortlib.selection.roots_triton import pull_by_rows
-    return pull_by_rows(g, s, tau, d, m, law)
+# %% ../../nbs/selection/105_roots.ipynb #4989e9be
+def _plain_pull(g, s, tau, w, d, m, law, of_k):
+    "(105.5) in plain torch."
+    return composed_pull(g, None, s, tau, w, d, m, law, of_k)
 
-@pull_all.register_fake
-def _(g, s, tau, w, d, m, law):
-    return s.new_empty(s.shape), s.new_empty(tau.shape), s.new_empty(tau.shape)
+# the gradients to s (..., n), tau and, if `of_k`, k (..., 1)
+pull_all = mechanism(
+    "topk_pull(g, s, tau, w, d, m, int law, bool learn, bool of_k) -> s, tau, k=tau", __name__, _plain_pull,
+    _pull_numba, "softsortlib.selection.roots_triton.pull_by_rows", on="s", inline=True,
+    cpu_if=lambda learn, of_k: not (learn or of_k),
+)
 
-batched(pull_all, 6)
-
-# %% ../../nbs/selection/105_roots.ipynb #9fda0f8a
-@custom_op("topk_weights", __name__)
-def _weights_op(s: Tensor, tau: Tensor, k: Tensor, law: int) -> tuple[Tensor, Tensor, Tensor]:
-    "Weights (..., n), d and m (..., 1) of (105.1), for s (..., n), -inf where padded, tau and k (..., 1)."
-    return _WEIGHS[choose(s, "", triton=True)](s, tau, k, law)
-
-@_weights_op.register_fake
-def _(s, tau, k, law):
-    return s.new_empty(s.shape), s.new_empty(tau.shape), s.new_empty(tau.shape, dtype=torch.long)
-
-# %% ../../nbs/selection/105_roots.ipynb #ad698deb
-def _weights_setup(ctx, inputs, output):
-    s, tau, _, ctx.law = inputs
-    ctx.save_for_backward(s, tau, *output)
-    ctx.set_materialize_grads(False)
-
-def _weights_backward(ctx, g, of_d, _):
-    "(105.5)"
-    s, tau, w, d, m = ctx.saved_tensors
-    _, of_tau, of_k, _ = ctx.needs_input_grad
+# %% ../../nbs/selection/105_roots.ipynb #cfc6f731
+def _weights_grads(s, tau, w, d, m, law, needs, g=None, of_d=None):
+    "(105.5), and what a gradient to d adds."
     g = torch.zeros_like(s) if g is None else g
-    who = choose(s, "", triton=True)
-    if of_d is None and not may_be_differentiated():
-        if who == "triton":
-            return *pull_all(g, s, tau, w, d, m, ctx.law), None
-        if who == "numba" and not (of_tau or of_k):
-            return _pull_op(g, s, w, tau, d, m, ctx.law), None, None, None
-    return *composed_pull(g, of_d, s, tau, w, d, m, ctx.law, of_k), None
+    if of_d is None:
+        return pull_all(g, s, tau, w, d, m, law, needs[1], needs[2])
+    return composed_pull(g, of_d, s, tau, w, d, m, law, needs[2])
 
-weigh = differentiable(_weights_op, 3, _weights_backward, _weights_setup)
+# weights w (..., n), d and m (..., 1) of (105.1), for the arguments of `root`
+weigh = mechanism(
+    "topk_weights(s, tau, k, int law) -> w=s, d=tau, long m=tau", __name__, _weigh_torch, _weigh_numba, _weigh_triton,
+    gradient=_weights_grads,
+)
 
 def step_weights(s, tau, k, law):
     "The weights f(u - d) of (105.1), (..., n), for s (..., n), -inf where padded, tau and k (..., 1), of one dtype."

@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['Routing', 'TopKRouter']
 
-# %% ../../nbs/selection/104_router.ipynb #a0e8dc94
+# %% ../../nbs/selection/104_router.ipynb #1dc32f78
 import math
 from fractions import Fraction
 from typing import NamedTuple
@@ -14,7 +14,6 @@ import torch
 from torch import Tensor, nn
 
 from ..core.checks import check_mask, check_scores, compute_dtype, full_precision, is_one_of, zero_outside
-from ..engine.dispatch import choose
 from ..ranks.sigmoid import tau_column
 from .masks import LaplaceTopK, TopKMask, get_topk_mask
 from .passes import Gate, can_route, route
@@ -108,11 +107,11 @@ class TopKRouter(nn.Module):
         "Choose k experts for each token; raise `TypeError` or `ValueError` when the input does not fit."
         return _route(self, logits, mask)
 
-# %% ../../nbs/selection/104_router.ipynb #4799f0e0
+# %% ../../nbs/selection/104_router.ipynb #e33a2ae0
 def _gate_of(mask, k, s):
     "The `Gate` of a mask whose gradient one pass gives for scores s (..., n); None for others."
     plain = mask.largest and type(mask.k) is int and mask.k == k
-    if not plain or choose(s, "") != "numba" or not can_route(k, s.shape[-1]):
+    if not plain or not can_route(k, s):
         return None
     if type(mask) is SparseTopK:
         return Gate.LINEAR if mask.p > 1.5 else Gate.CUBE

@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['subset_marginals', 'SimpleTopK']
 
-# %% ../../nbs/selection/103_subsets.ipynb #40ebc64e
+# %% ../../nbs/selection/103_subsets.ipynb #635c35d2
 from typing import TYPE_CHECKING
 
 import torch
@@ -16,8 +16,8 @@ from softsortlib.core.checks import (
 )
 from ..core.operators import check_tau
 from ..ranks.laplace import check_count
-from ..engine.autograd import batched, custom_op, differentiable, may_be_differentiated
-from ..engine.dispatch import choose, precise, switch, tensor_on
+from ..engine.dispatch import precise, switch, tensor_on
+from ..engine.mechanism import mechanism
 from ..ranks.sigmoid import tau_column
 from .counts import count_pull, count_weights
 from .masks import TopKMask
@@ -92,7 +92,7 @@ def _product(x, y, degree):
         whole = torch.fft.irfft(torch.fft.rfft(x, m) * torch.fft.rfft(y, m), m)
     return whole[..., :degree + 1]
 
-# %% ../../nbs/selection/103_subsets.ipynb #80ee2529
+# %% ../../nbs/selection/103_subsets.ipynb #fa368c2d
 def _upwards(v, most):
     "The levels of the tree over v (..., n), leaves first, each (..., nodes, degree + 1); no degree above `most`."
     n = v.shape[-1]
@@ -117,49 +117,25 @@ def _downwards(levels, counts):
         outside = _correlation(wide, siblings).flatten(-3, -2)
     return outside.clamp(min=0)  # a transform may leave a tiny negative number
 
-def _marginals(v, counts, most):
-    "(103.6) for v (..., n) of Prop 103.2 and counts (..., 1), none of them above `most`."
+def _marginals(v, k, most):
+    "(103.6) for v (..., n) of Prop 103.2 and counts k (..., 1), none of them above `most`."
     levels = _upwards(v, most)
-    parts = (levels[0] * _downwards(levels, counts))[..., :v.shape[-1], :]
+    parts = (levels[0] * _downwards(levels, k))[..., :v.shape[-1], :]
     return parts[..., 1] / parts.sum(-1)
 
-# %% ../../nbs/selection/103_subsets.ipynb #f2e828f0
-@custom_op("subset_weights", __name__)
-def _counted_op(v: Tensor, counts: Tensor, most: int) -> Tensor:
-    "The weights (103.6) of v (..., n), double, for counts (..., 1), none of them above `most`."
-    return count_weights(v, counts) if choose(v, "") == "numba" else _marginals(v, counts, most)
+# %% ../../nbs/selection/103_subsets.ipynb #b3977505
+def _plain_pull(g, v, k, most):
+    "The gradient of v by the tree, which can be differentiated again; g and v (..., n), k (..., 1)."
+    return torch.func.vjp(lambda x: _marginals(x, k, most), v)[1](g)
 
-@_counted_op.register_fake
-def _(v, counts, most):
-    return v.new_empty(v.shape)
+_counted = mechanism(
+    "subset_weights(v, k, int most) -> w=v", __name__, _marginals, count_weights, inline=True,  # (103.6)
+    gradient=mechanism(  # (106.4)
+        "subset_pull(g, v, k, int most) -> v", __name__, _plain_pull, count_pull, inline=True,
+    ),
+)
 
-@custom_op("subset_pull", __name__)
-def _counted_pull(g: Tensor, v: Tensor, counts: Tensor) -> Tensor:
-    "The gradient (106.4) of v by its kernel; g and v (..., n), counts (..., 1)."
-    return count_pull(g, v, counts)
-
-batched(_counted_pull, 3)
-
-@_counted_pull.register_fake
-def _(g, v, counts):
-    return v.new_empty(v.shape)
-
-# %% ../../nbs/selection/103_subsets.ipynb #28206bd8
-def _counted_setup(ctx, inputs, output):
-    v, counts, ctx.most = inputs
-    ctx.save_for_backward(v, counts)
-
-def _counted_backward(ctx, g):
-    "By the kernel, or by the tree where somebody may differentiate again."
-    v, counts = ctx.saved_tensors
-    if choose(v, "") == "numba" and not may_be_differentiated():
-        return _counted_pull(g, v, counts), None, None
-    pull = torch.func.vjp(lambda x: _marginals(x, counts, ctx.most), v)[1]
-    return pull(g)[0], None, None
-
-_counted = differentiable(_counted_op, 2, _counted_backward, _counted_setup)
-
-# %% ../../nbs/selection/103_subsets.ipynb #7a7ee4cf
+# %% ../../nbs/selection/103_subsets.ipynb #d1bd14ea
 class SimpleTopK(TopKMask, name="simple"):
     """Weights by the chance to be in a random subset of k elements (103.1; SIMPLE, Ahmed et al. 2023).
 
@@ -186,8 +162,7 @@ class SimpleTopK(TopKMask, name="simple"):
         x = precise(s)
         v = _tilted(x, k.to(x.dtype), tau_column(tau, x), mask)
         most = self._most(k) or s.shape[-1]
-        fast = choose(x, "") == "numba"
-        return (_counted if fast else _marginals)(v, k.long(), most).to(s.dtype)
+        return _counted(v, k.long(), most).to(s.dtype)
 
 # %% ../../nbs/selection/103_subsets.ipynb #3684d244
 def _split(c, P, generator):

@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['Gibbs']
 
-# %% ../../nbs/transport/36_gibbs.ipynb #d62d4756
+# %% ../../nbs/transport/36_gibbs.ipynb #d509e192
 import math
 from enum import IntEnum
 from typing import TYPE_CHECKING
@@ -16,9 +16,10 @@ from torch.utils.checkpoint import checkpoint
 
 from ..core.checks import can_checkpoint
 from ..core.permutation import patch_to
-from ..engine.autograd import custom_op, differentiable, is_unseen, needs_graph
+from ..engine.autograd import is_unseen, needs_graph
 from ..engine.compile import WORTH, arrays, spread_rows
 from ..engine.dispatch import at_most, choose, common_shape, is_open, switch
+from ..engine.mechanism import Later, mechanism
 from .conjugate import any_seen
 from .line import convex_cost, line_potentials
 from .line_sums import Sources, Targets, abs_rows, gauss_rows
@@ -114,21 +115,21 @@ def flat_batch(t, own):
     "t with its batch dimensions made one; its last `own` dimensions stay."
     return t if t.ndim == own + 1 else t.flatten(0, -own - 1) if t.ndim > own else t[None]
 
-# %% ../../nbs/transport/36_gibbs.ipynb #6cc3b728
-def _product_in_tiles(phi, x, gamma, y, tau, v, power, odd):
-    "(36.1) by the kernel of the GPU, for the shapes of `_product`."
-    from softsortlib.transport.tiles_triton import product_by_tiles
-    flat = (flat_batch(t, own) for t, own in ((phi, 1), (x, 1), (gamma, 1), (y, 1), (tau, 0), (v, 2)))
-    return product_by_tiles(*flat, power, odd).reshape(*y.shape, v.shape[-1])
+# %% ../../nbs/transport/36_gibbs.ipynb #6e7c4db3
+_gpu = Later("softsortlib.transport.tiles_triton")
 
-# %% ../../nbs/transport/36_gibbs.ipynb #074b2b1a
-def _pulls_in_tiles(o, phi, x, gamma, y, tau, v, power, learns=True):
-    "(36.2) by the kernels of the GPU, for the shapes of `_product`."
-    from softsortlib.transport.tiles_triton import pulls_by_tiles
+def _product_in_tiles(phi, x, gamma, y, tau, v, power, odd):
+    "(36.1) by the kernel of the GPU, for the shapes of `gibbs`."
+    flat = (flat_batch(t, own) for t, own in ((phi, 1), (x, 1), (gamma, 1), (y, 1), (tau, 0), (v, 2)))
+    return _gpu.product_by_tiles(*flat, power, odd).reshape(*y.shape, v.shape[-1])
+
+# %% ../../nbs/transport/36_gibbs.ipynb #9df8ae4a
+def _pulls_in_tiles(o, phi, x, gamma, y, tau, v, power, learn):
+    "(36.2) by the kernels of the GPU, for the shapes of `gibbs`; that of tau is None unless `learn`."
     given = phi, x, gamma, y, tau, v
     flat = (flat_batch(t, own) for t, own in zip((*given, o), (1, 1, 1, 1, 0, 2, 2)))
-    found = pulls_by_tiles(*flat, power, learns)
-    return (*(pull if pull is None else pull.reshape(t.shape) for pull, t in zip(found, given)), None, None)
+    found = _gpu.pulls_by_tiles(*flat, power, learn)
+    return tuple(pull if pull is None else pull.reshape(t.shape) for pull, t in zip(found, given))
 
 # %% ../../nbs/transport/36_gibbs.ipynb #2dd1e093
 _SHARE = switch("gibbs: targets of a thread", 64, "n")
@@ -144,11 +145,15 @@ def spread_gauss(sources, targets, tau):
     parts = target_shares(len(tau), work, targets.y.shape[1])
     spread_rows(gauss_rows, len(tau) * parts, work, parts, sources, targets, tau)
 
-# %% ../../nbs/transport/36_gibbs.ipynb #80842046
-def _product(phi: Tensor, x: Tensor, gamma: Tensor, y: Tensor, tau: Tensor, v: Tensor, power: int, odd: bool) -> Tensor:
-    "(36.1) for phi, x (..., n), gamma, y (..., m), tau (...), v (..., n, d), float64 on a CPU; (..., m, d)."
-    if choose(x, "", triton=True) == "triton":
-        return _product_in_tiles(phi, x, gamma, y, tau, v, power, odd)
+# %% ../../nbs/transport/36_gibbs.ipynb #aa21cca5
+def _plain_product(phi, x, gamma, y, tau, v, power, odd):
+    "(36.1) read aloud, for phi, x (..., n), gamma, y (..., m), tau (...), v (..., n, d); (..., m, d)."
+    d = y[..., :, None] - x[..., None, :]
+    K = (phi[..., None, :] + gamma[..., :, None] - d.abs() ** power / tau[..., None, None]).exp()
+    return (K * d.sign() if odd else K) @ v
+
+def _product_numba(phi, x, gamma, y, tau, v, power, odd):
+    "The same by the kernels of the CPU, in double precision."
     out = v.new_empty(*y.shape, v.shape[-1])
     sources = Sources(*arrays(flat_batch(x, 1), flat_batch(phi, 1), flat_batch(v, 2)))
     targets = Targets(*arrays(flat_batch(y, 1), flat_batch(gamma, 1), flat_batch(out, 2)))
@@ -159,24 +164,10 @@ def _product(phi: Tensor, x: Tensor, gamma: Tensor, y: Tensor, tau: Tensor, v: T
         spread_rows(abs_rows, tau.numel(), 8 * (out.numel() + v.numel()), sources, targets, temperatures, odd)
     return out
 
-# %% ../../nbs/transport/36_gibbs.ipynb #6859c659
-_gibbs_op = custom_op("gibbs", __name__)(_product)
-
-@_gibbs_op.register_fake
-def _(phi, x, gamma, y, tau, v, power, odd):
-    return v.new_empty(*y.shape, v.shape[-1])
-
-def _gibbs_setup(ctx, inputs, output):
-    *tensors, ctx.power, ctx.odd = inputs
-    ctx.save_for_backward(*tensors, output)
-
-# %% ../../nbs/transport/36_gibbs.ipynb #6739cb2c
-def pull_product(o, phi, x, gamma, y, tau, v, out, power, odd=False, learns=True):
-    "The gradients (36.2) of the product `out`, and that of tau by Prop 36.1 if `learns`."
+# %% ../../nbs/transport/36_gibbs.ipynb #f3046a96
+def _plain_pull(o, phi, x, gamma, y, tau, v, out, power, odd):
+    "The gradients (36.2) of the product `out`, and that of tau by Prop 36.1, in terms of products."
     t = tau[..., None]
-    unseen = is_unseen((o, phi, x, gamma, y, tau, v)) and not torch.is_grad_enabled()
-    if not odd and unseen and choose(x, "", triton=True) == "triton":
-        return _pulls_in_tiles(o, phi, x, gamma, y, tau, v, power, learns)[:6]
     mirror = -1 if odd else 1                          # an odd kernel changes its sign with the direction
 
     def forth(u, odd):
@@ -196,14 +187,17 @@ def pull_product(o, phi, x, gamma, y, tau, v, out, power, odd=False, learns=True
     grad_tau = -((x * grad_x).sum(-1) + (y * grad_y).sum(-1)) / (power * tau)
     return (v * grad_v).sum(-1), grad_x, (o * out).sum(-1), grad_y, grad_tau, grad_v
 
-# %% ../../nbs/transport/36_gibbs.ipynb #ead668ee
-def _gibbs_backward(ctx, o):
-    saved = ctx.saved_tensors                          # once: a checkpoint hands them out no second time
-    return (*pull_product(o, *saved, ctx.power, ctx.odd, ctx.needs_input_grad[4]), None, None)
+# %% ../../nbs/transport/36_gibbs.ipynb #4b02d701
+pull_product = mechanism(
+    "gibbs_pull(o, phi, x, gamma, y, tau, v, out, int power, bool odd, bool learn) -> phi, x, gamma, y, tau, v",
+    __name__, _plain_pull, gpu=_pulls_in_tiles, on="x", gpu_if=lambda odd: not odd, inline=True,
+)
+gibbs = mechanism(
+    "gibbs(phi, x, gamma, y, tau, v, int power, bool odd) -> out", __name__, _plain_product, _product_numba,
+    _product_in_tiles, on="x", fake=lambda y, v: v.new_empty(*y.shape, v.shape[-1]), gradient=pull_product,
+)
 
-gibbs = differentiable(_gibbs_op, 6, _gibbs_backward, _gibbs_setup)
-
-# %% ../../nbs/transport/36_gibbs.ipynb #ace9bbde
+# %% ../../nbs/transport/36_gibbs.ipynb #7fff9afa
 @patch_to(Gibbs)
 def apply(self,
     phi: Tensor,  # added to each source, (..., n)
@@ -217,16 +211,15 @@ def apply(self,
         return _by_tiles(lambda targets: self.exponents(phi, gamma, targets).exp() @ v, math.prod(batch) * n * m, m)
     tau = self.tau if isinstance(self.tau, Tensor) else self.x.new_full((1,), self.tau)
     phi, x, gamma, y, tau = (t.expand(*batch, t.shape[-1]) for t in (phi, self.x, gamma, self.y, tau))
-    product = _product if self.opaque else gibbs
+    product = gibbs.operator.f if self.opaque else gibbs
     return product(phi, x, gamma, y, tau[..., 0], v.expand(*batch, *v.shape[-2:]), int(self.power), False)
 
-# %% ../../nbs/transport/36_gibbs.ipynb #383b181a
+# %% ../../nbs/transport/36_gibbs.ipynb #ff1207b5
 def _softmin_of(phi, log_w, x, y, tau, power):
     "The softmin of phi + log_w by the kernel of the GPU, for (..., n), (..., m) and (..., 1); log_w may be None."
-    from softsortlib.transport.tiles_triton import softmin_by_tiles
     phi, x, at, tau = (flat_batch(t.detach(), 1) for t in (phi, x, y, tau))
     log_w = log_w if log_w is None else flat_batch(log_w.detach(), 1)
-    return softmin_by_tiles(phi, x, at, tau[:, 0], power, log_w).reshape(y.shape)
+    return _gpu.softmin_by_tiles(phi, x, at, tau[:, 0], power, log_w).reshape(y.shape)
 
 def _with_weights(phi, log_w):
     return phi if log_w is None else phi + log_w

@@ -5,19 +5,20 @@
 # %% auto #0
 __all__ = ['plan_matrix']
 
-# %% ../../nbs/transport/192_plan_matrix.ipynb #925ecf38
+# %% ../../nbs/transport/192_plan_matrix.ipynb #0648d3d8
 import numpy as np
 import torch
 from torch import Tensor
 
-from ..engine.autograd import batched, custom_op, differentiable, may_be_differentiated
 from ..engine.compile import arrays, empty_matrix, exp_neg, jit, one_batch, spread_rows
 from ..engine.dispatch import switch
+from ..engine.mechanism import mechanism
 from .line import convex_cost
 
-# %% ../../nbs/transport/192_plan_matrix.ipynb #75ebfef5
-def _plain_matrix(phi, x, gamma, y, tau, power, dtype):
+# %% ../../nbs/transport/192_plan_matrix.ipynb #d8211555
+def _plain_matrix(phi, x, gamma, y, tau, power, single):
     "(192.1) in plain torch, for phi, x (..., n), gamma, y (..., m), tau (...): the definition."
+    dtype = torch.float32 if single else torch.float64
     cost = convex_cost(power)(y[..., :, None] - x[..., None, :])
     return (phi[..., None, :] + gamma[..., :, None] - cost / tau[..., None, None]).exp().to(dtype)
 
@@ -80,29 +81,25 @@ def plan_back_rows(lo, hi, G, P, x, y, squared, at_phi, at_x, at_gamma, at_y, at
             total += spread
         at_tau[unit] = total
 
-# %% ../../nbs/transport/192_plan_matrix.ipynb #82a22c57
+# %% ../../nbs/transport/192_plan_matrix.ipynb #3e1ac7b6
 def _units(tau, m):
     "Blocks of rows of all matrices."
     return tau.numel() * -(-m // _ROWS)
 
-@custom_op("plan_matrix", __name__)
-def _matrix_op(phi: Tensor, x: Tensor, gamma: Tensor, y: Tensor, tau: Tensor, power: int, single: bool) -> Tensor:
-    "(192.1), (..., m, n), on a CPU."
-    dtype = torch.float32 if single else torch.float64
-    P = empty_matrix(dtype, *y.shape, x.shape[-1])
+def _outline(x, y, single):
+    "What comes out."
+    return y.new_empty(*y.shape, x.shape[-1], dtype=torch.float32 if single else torch.float64)
+
+def _matrix_numba(phi, x, gamma, y, tau, power, single):
+    "(192.1), (..., m, n), by the kernel."
+    P = empty_matrix(torch.float32 if single else torch.float64, *y.shape, x.shape[-1])
     at = arrays(*one_batch(tau.shape, phi, x, gamma, y, tau))
     spread_rows(plan_rows, _units(tau, y.shape[-1]), 4 * P.numel(), *at, power == 2, *arrays(*one_batch(tau.shape, P)))
     return P
 
-@_matrix_op.register_fake
-def _(phi, x, gamma, y, tau, power, single):
-    return y.new_empty(*y.shape, x.shape[-1], dtype=torch.float32 if single else torch.float64)
-
-# %% ../../nbs/transport/192_plan_matrix.ipynb #801d1352
-@custom_op("plan_matrix_backward", __name__)
-def _matrix_backward(G: Tensor, P: Tensor, x: Tensor, y: Tensor, tau: Tensor,
-                     power: int) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    "The gradients (192.2) to phi, x, gamma, y and tau."
+# %% ../../nbs/transport/192_plan_matrix.ipynb #91a970af
+def _back_numba(G, P, x, y, tau, power):
+    "The gradients (192.2) to phi, x, gamma, y and tau by the kernel."
     units, n = _units(tau, y.shape[-1]), x.shape[-1]
     columns, rows, spread = x.new_empty(2, units, n), y.new_empty(2, *y.shape), x.new_empty(units)
     back = arrays(*one_batch(tau.shape, G, P, x, y))
@@ -113,31 +110,23 @@ def _matrix_backward(G: Tensor, P: Tensor, x: Tensor, y: Tensor, tau: Tensor,
     at_tau = spread.view(-1, parts).sum(1).view(tau.shape)
     return at_phi.clone(), at_x / t, rows[0].clone(), -rows[1] / t, at_tau / tau ** 2
 
-batched(_matrix_backward, 5)
-
-@_matrix_backward.register_fake
-def _(G, P, x, y, tau, power):
-    return tuple(t.new_empty(t.shape) for t in (x, x, y, y, tau))
-
-# %% ../../nbs/transport/192_plan_matrix.ipynb #fb8c9c60
-def _save(ctx, inputs, output):
-    "Keep the tensors, the matrix, and the power."
-    *saved, ctx.power, ctx.single = inputs
-    ctx.save_for_backward(*saved, output)
-
-def _backward(ctx, G):
-    "(192.2), in plain torch where it will be differentiated again."
-    *at, P = ctx.saved_tensors
-    if not may_be_differentiated():
-        return *_matrix_backward(G, P, at[1], at[3], at[4], ctx.power), None, None
-    phi, x, gamma, y, tau = at
-    E = G.double() * _plain_matrix(*at, ctx.power, torch.float64)
+# %% ../../nbs/transport/192_plan_matrix.ipynb #51cdbd10
+def _plain_back(G, phi, x, gamma, y, tau, power):
+    "(192.2) in plain torch, which can be differentiated again."
+    E = G.double() * _plain_matrix(phi, x, gamma, y, tau, power, False)
     d, t = y[..., :, None] - x[..., None, :], tau[..., None]
-    pull = E * (2 * d if ctx.power == 2 else d.sign())
-    spread = (E * convex_cost(ctx.power)(d)).sum((-2, -1)) / tau ** 2
-    return E.sum(-2), pull.sum(-2) / t, E.sum(-1), -pull.sum(-1) / t, spread, None, None
+    pull = E * (2 * d if power == 2 else d.sign())
+    spread = (E * convex_cost(power)(d)).sum((-2, -1)) / tau ** 2
+    return E.sum(-2), pull.sum(-2) / t, E.sum(-1), -pull.sum(-1) / t, spread
 
-_matrix = differentiable(_matrix_op, 5, _backward, _save)
+_matrix_backward = mechanism(
+    "plan_matrix_backward(G, P, phi, x, gamma, y, tau, int power) -> phi, x, gamma, y, tau", __name__, _plain_back,
+    _back_numba, inline=True,
+)
+_matrix = mechanism(
+    "plan_matrix(phi, x, gamma, y, tau, int power, bool single) -> P", __name__, _plain_matrix, _matrix_numba,
+    fake=_outline, gradient=_matrix_backward,
+)
 
 # %% ../../nbs/transport/192_plan_matrix.ipynb #c331bb35
 def plan_matrix(

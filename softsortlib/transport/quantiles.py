@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = []
 
-# %% ../../nbs/transport/38_quantiles.ipynb #49bde6f7
+# %% ../../nbs/transport/38_quantiles.ipynb #be863be4
 import math
 from typing import NamedTuple
 
@@ -13,12 +13,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..engine.autograd import custom_op, differentiable, twice
 from ..engine.compile import arrays, dot64, exp_neg, jit, spread_rows
 from ..engine.dispatch import switch
+from ..engine.mechanism import mechanism
 from .gibbs import Cost, Gibbs, flat_batch
 from .line import convex_cost, line_potentials, warn_unless_converged
-from .solver import log_weights, pull_potentials
+from .solver import log_weights, pull_potentials, solve_alone
 
 # %% ../../nbs/transport/38_quantiles.ipynb #a9e507e4
 class Problem(NamedTuple):
@@ -315,16 +315,13 @@ def few_back_rows(lo, hi, problem, G, grad_F, grad_G, grads):
             _mass_terms(lot, pull, one.b, grads.b[e])
         grads.tau[e] = -(dot64(one.x, grads.x[e]) + dot64(one.y, grads.y[e])) / (one.power * one.tau)
 
-# %% ../../nbs/transport/38_quantiles.ipynb #3c5944b7
+# %% ../../nbs/transport/38_quantiles.ipynb #20f8b17b
 def _problem(x, y, a, b, tau, power):
     "The arguments of an operator with their batch dimensions made one, as arrays."
     rows = (flat_batch(t, 1) for t in (x, y, a, b))
     return Problem(*arrays(*rows, flat_batch(tau, 0)), int(power))
 
-@custom_op("transport_few", __name__)
-def _few_op(
-    x: Tensor, y: Tensor, a: Tensor, b: Tensor, tau: Tensor, power: int, tolerance: float, limit: int,
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+def _few_numba(x, y, a, b, tau, power, tolerance, limit):
     "F, G, residual, iterations for x, a (..., n), y, b (..., m), tau (...)."
     h = convex_cost(power)
     G = ((line_potentials(y, x, b, a, h) + h(y[..., :1] - x[..., :1])) / tau[..., None]).contiguous()
@@ -336,15 +333,12 @@ def _few_op(
     warn_unless_converged(residual, tolerance, limit)
     return F, G, residual, passes
 
-@_few_op.register_fake
-def _(x, y, a, b, tau, power, tolerance, limit):
-    return x.new_empty(x.shape), y.new_empty(y.shape), x.new_empty(tau.shape), x.new_empty(tau.shape, dtype=torch.long)
+def _few_plain(x, y, a, b, tau, power, tolerance, limit):
+    "The same by the general solver; F and G are so up to a constant."
+    return solve_alone(x, y, a, b, tau, float(power), "torch", tolerance, limit)
 
-# %% ../../nbs/transport/38_quantiles.ipynb #282f8823
-@custom_op("transport_few_back", __name__)
-def _few_back_op(
-    grad_F: Tensor, grad_G: Tensor, x: Tensor, y: Tensor, a: Tensor, b: Tensor, tau: Tensor, G: Tensor, power: int,
-) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+# %% ../../nbs/transport/38_quantiles.ipynb #17824f02
+def _few_back_numba(grad_F, grad_G, x, y, a, b, tau, G, power):
     "The gradients of x, y, a, b and tau."
     rows = arrays(*(flat_batch(t, 1) for t in (G, grad_F, grad_G)))
     outs = tuple(t.new_empty(t.shape) for t in (x, y, a, b, tau))
@@ -353,23 +347,18 @@ def _few_back_op(
     spread_rows(few_back_rows, tau.numel(), work, _problem(x, y, a, b, tau, power), *rows, grads)
     return outs
 
-@_few_back_op.register_fake
-def _(grad_F, grad_G, x, y, a, b, tau, G, power):
-    return tuple(t.new_empty(t.shape) for t in (x, y, a, b, tau))
-
 def _few_back_plain(grad_F, grad_G, x, y, a, b, tau, G, power):
     "The same by the general solver's formula, in which F is the answer to G."
     F = Gibbs(x, y, tau[..., None], power).T.softmin(G + log_weights(b))
     return pull_potentials(grad_F, grad_G, F, G, x, y, a, b, tau, float(power), "")
 
-_few_back = twice(_few_back_op, 8, _few_back_plain)
+_few_back = mechanism(
+    "transport_few_back(grad_F, grad_G, x, y, a, b, tau, G, int power) -> x, y, a, b, tau", __name__, _few_back_plain,
+    _few_back_numba, again=_few_back_plain,
+)
 
-# %% ../../nbs/transport/38_quantiles.ipynb #c9c63e52
-def _few_setup(ctx, inputs, output):
-    *tensors, ctx.power, _, _ = inputs
-    ctx.save_for_backward(*tensors, output[1])
-
-def _few_backward(ctx, grad_F, grad_G, *_):
-    return (*_few_back(grad_F, grad_G, *ctx.saved_tensors, ctx.power), None, None, None)
-
-few_milestones = differentiable(_few_op, 5, _few_backward, _few_setup)
+# %% ../../nbs/transport/38_quantiles.ipynb #46b13212
+few_milestones = mechanism(
+    "transport_few(x, y, a, b, tau, int power, float tolerance, int limit) -> F=x, G=y, residual=tau, long passes=tau",
+    __name__, _few_plain, _few_numba, gradient=_few_back,
+)

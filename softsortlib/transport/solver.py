@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['potentials']
 
-# %% ../../nbs/transport/37_solver.ipynb #1dea55a0
+# %% ../../nbs/transport/37_solver.ipynb #ccd75777
 import math
 from typing import NamedTuple
 
@@ -13,10 +13,9 @@ import torch
 from torch import Tensor
 
 from ..core.permutation import is_concrete
-from softsortlib.engine.autograd import (
-    custom_op, differentiable, has_tangents, in_func, is_unseen, needs_graph, pull_of, recomputed,
-)
+from ..engine.autograd import has_tangents, in_func, is_unseen, needs_graph, pull_of, recomputed
 from ..engine.dispatch import common_shape
+from ..engine.mechanism import Later, mechanism
 from .conjugate import FLAT, advance, begin, conjugate, divide, total
 from .conjugate_rows import solve_by_sets
 from .gibbs import Cost, Gibbs, flat_batch, gibbs, half_step, pull_product
@@ -49,7 +48,9 @@ def _chain(K, F, G, a, b):
     "The chain at potentials F (..., n) and G (..., m)."
     return Chain(K, K.T, F + log_weights(a), G, G + log_weights(b))
 
-# %% ../../nbs/transport/37_solver.ipynb #f5e8a21d
+# %% ../../nbs/transport/37_solver.ipynb #372b80df
+_gpu = Later("softsortlib.transport.tiles_triton")
+
 def _solve_system(chain, r, rhs, accuracy, limit, looks=True):
     "mu with S mu = rhs for the S of a chain, whose row sums are r, and the number of steps of each element."
     K = chain.K
@@ -57,10 +58,7 @@ def _solve_system(chain, r, rhs, accuracy, limit, looks=True):
         at = K.x, chain.phi, K.y, chain.response, chain.gamma, K.tau[..., 0]
         enough = accuracy * total(rhs.abs())
         return solve_by_sets(at, K.power == Cost.SQUARED, r, rhs, enough[..., 0], limit, FLAT)
-    by = begin, advance
-    if K.who == "triton":
-        from softsortlib.transport.tiles_triton import advance_by_rows, begin_by_rows
-        by = begin_by_rows, advance_by_rows
+    by = (_gpu.begin_by_rows, _gpu.advance_by_rows) if K.who == "triton" else (begin, advance)
     return conjugate(lambda p: chain.aR(chain.Q(p)), r, rhs, accuracy, limit, looks, by)
 
 # %% ../../nbs/transport/37_solver.ipynb #51f14ac4
@@ -172,7 +170,7 @@ def _adjoint(K, grad_F, grad_G, F, G, a, b, steps=0):
     mu, _ = _solve_system(normed, r, rhs, 1e-9, steps or 500, not steps)
     return torch.where(a > 0, r * mu, grad_F), grad_G - b * chain.Q(mu)
 
-# %% ../../nbs/transport/37_solver.ipynb #41e1c39f
+# %% ../../nbs/transport/37_solver.ipynb #d00934c8
 def _inside(x, y, tau, power, backend):
     "The kernel of a flat batch, for the inside of an operator, whose products need no rules."
     x, y, tau = (flat_batch(t, own).contiguous() for t, own in ((x, 1), (y, 1), (tau, 0)))    # once, not in each launch
@@ -184,19 +182,12 @@ def _owned(results, *shapes):
     "Copies in the shapes of a batch, because the results of an operator share no memory."
     return tuple(t.reshape(shape).clone(memory_format=torch.contiguous_format) for t, shape in zip(results, shapes))
 
-@custom_op("transport_solve", __name__)
-def _solve_op(
-    x: Tensor, y: Tensor, a: Tensor, b: Tensor, tau: Tensor, power: float, backend: str, tolerance: float, limit: int,
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    "`_solve` for x, a (..., n), y, b (..., m), tau (...)."
+def solve_alone(x, y, a, b, tau, power, backend, tolerance, limit):
+    "F, G, residual and sweeps of `_solve` for x, a (..., n), y, b (..., m), tau (...), without a graph."
     found = _solve(_inside(x, y, tau, power, backend), flat_batch(a, 1), flat_batch(b, 1), tolerance, limit)
     return _owned(found, x.shape, y.shape, tau.shape, tau.shape)
 
-@_solve_op.register_fake
-def _(x, y, a, b, tau, power, backend, tolerance, limit):
-    return x.new_empty(x.shape), y.new_empty(y.shape), x.new_empty(tau.shape), x.new_empty(tau.shape, dtype=torch.long)
-
-# %% ../../nbs/transport/37_solver.ipynb #1fdbfbd7
+# %% ../../nbs/transport/37_solver.ipynb #f6ad48e3
 def _double_sum(F, x, G, y, tau, left, right, power):
     "- sum_ij K_ij <left_i, right_j>, for left (..., n, 2) and right (..., m, 2)."
     return -(Gibbs(x, y, tau[..., None], power, "torch").apply(F, G, left) * right).sum((-2, -1))
@@ -209,43 +200,33 @@ def _pull_double_sum(F, x, G, y, tau, left, right, power, backend):
     n, m = x.shape[-1], y.shape[-1]                # entries of P are K_ij / (n m), and kernels leave out small ones
     at = F - math.log(n), x, G - math.log(m), y, tau, n * left
     sums, o = gibbs(*at, int(power), False), -m * right
-    *pulls, to_left = pull_product(o, *at, sums, int(power))
+    *pulls, to_left = pull_product(o, *at, sums, int(power), False, True)
     return *pulls, n * to_left, -m * sums
 
 def _beside(*columns):
     return torch.stack(columns, -1)
 
-# %% ../../nbs/transport/37_solver.ipynb #14d287e6
-@custom_op("transport_adjoint", __name__)
-def _adjoint_op(
-    grad_F: Tensor, grad_G: Tensor, F: Tensor, G: Tensor, x: Tensor, y: Tensor, a: Tensor, b: Tensor, tau: Tensor,
-    power: float, backend: str, steps: int,
-) -> tuple[Tensor, Tensor]:
+# %% ../../nbs/transport/37_solver.ipynb #0bf707a5
+def _adjoint_alone(grad_F, grad_G, F, G, x, y, a, b, tau, power, backend, steps):
     "`_adjoint` for grad_F, F, x, a (..., n), grad_G, G, y, b (..., m), tau (...)."
     flat = [flat_batch(t, 1) for t in (grad_F, grad_G, F, G, a, b)]
     return _owned(_adjoint(_inside(x, y, tau, power, backend), *flat, steps), x.shape, y.shape)
 
-@_adjoint_op.register_fake
-def _(grad_F, grad_G, *others):
-    return grad_F.new_empty(grad_F.shape), grad_G.new_empty(grad_G.shape)
-
-def _adjoint_setup(ctx, inputs, output):
-    *_, ctx.power, ctx.backend, ctx.steps = inputs
-    ctx.save_for_backward(*inputs[2:9], *output)
-
-def _adjoint_backward(ctx, grad_u, grad_w):
+def _adjoint_grads(grad_u, grad_w, F, G, x, y, a, b, tau, u, w, power, backend, steps):
     "Prop 37.4 (b)."
-    F, G, x, y, a, b, tau, u, w = ctx.saved_tensors
-    how = ctx.power, ctx.backend
-    alpha, beta = _solve_adjoint(a * grad_u, b * grad_w, F, G, x, y, a, b, tau, *how, ctx.steps)
+    how = power, backend
+    alpha, beta = _solve_adjoint(a * grad_u, b * grad_w, F, G, x, y, a, b, tau, *how, steps)
     to_F, to_x, to_G, to_y, to_tau, left, right = _pull_double_sum(
         F, x, G, y, tau, _beside(alpha, u), _beside(w, beta), *how)
     p, q = grad_u + left[..., 1], grad_w + right[..., 0]
-    return p, q, to_F, to_G, to_x, to_y, p * left[..., 0], q * right[..., 1], to_tau, None, None, None
+    return p, q, to_F, to_G, to_x, to_y, p * left[..., 0], q * right[..., 1], to_tau
 
-_solve_adjoint = differentiable(_adjoint_op, 9, _adjoint_backward, _adjoint_setup)
+_solve_adjoint = mechanism(
+    "transport_adjoint(grad_F, grad_G, F, G, x, y, a, b, tau, float power, str backend, int steps) -> u=x, w=y",
+    __name__, _adjoint_alone, gradient=_adjoint_grads,
+)
 
-# %% ../../nbs/transport/37_solver.ipynb #248bf5b6
+# %% ../../nbs/transport/37_solver.ipynb #05b145fd
 def pull_potentials(grad_F, grad_G, F, G, x, y, a, b, tau, power, backend, steps=0):
     "The gradients of x, y, a, b and tau from those of the potentials F and G, by Prop 37.4 (a)."
     u, w = _solve_adjoint(grad_F, grad_G, F, G, x, y, a, b, tau, power, backend, steps)
@@ -255,15 +236,14 @@ def pull_potentials(grad_F, grad_G, F, G, x, y, a, b, tau, power, backend, steps
         F, x, G, y, tau, _beside(a, u / sums), _beside(w, b), power, backend)
     return to_x, to_y, torch.where(a > 0, left[..., 0], 0.0), torch.where(b > 0, right[..., 1], 0.0), to_tau
 
-def _solve_setup(ctx, inputs, output):
-    *tensors, ctx.power, ctx.backend, tolerance, limit = inputs
-    ctx.steps = 0 if tolerance else limit
-    ctx.save_for_backward(*output[:2], *tensors)
+def _solve_grads(grad_F, grad_G, F, G, x, y, a, b, tau, power, backend, tolerance, limit):
+    "Prop 37.4 (a), in a fixed number of steps where the sweeps were so."
+    return pull_potentials(grad_F, grad_G, F, G, x, y, a, b, tau, power, backend, 0 if tolerance else limit)
 
-def _solve_backward(ctx, grad_F, grad_G, *_):
-    return (*pull_potentials(grad_F, grad_G, *ctx.saved_tensors, ctx.power, ctx.backend, ctx.steps), *[None] * 4)
-
-_solve_transport = differentiable(_solve_op, 5, _solve_backward, _solve_setup)
+_solve_transport = mechanism(
+    "transport_solve(x, y, a, b, tau, float power, str backend, float tolerance, int limit)"
+    " -> F=x, G=y, residual=tau, long sweeps=tau", __name__, solve_alone, gradient=_solve_grads,
+)
 
 # %% ../../nbs/transport/37_solver.ipynb #ba3459f9
 def _refuse(ctx, *grads):

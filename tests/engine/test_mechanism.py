@@ -89,3 +89,34 @@ def test_mistakes_show_when_a_module_is_imported():
 def test_a_kernel_is_imported_when_it_is_asked_for():
     assert Later("math").hypot(3, 4) == 5
     with pytest.raises(ModuleNotFoundError): Later("no.such.module").kernel
+
+
+def test_a_kernel_in_line_is_used_where_nobody_differentiates_again():
+    seen = []
+    def twin(g, s, learn): seen.append("twin"); return 2 * g * s, (g * s).sum(-1, keepdim=True) if learn else None
+    def loop(g, s): seen.append("loop"); return 2 * g * s, None
+    pull = mechanism("in_line_backward(g, s, tau, bool learn) -> s, tau", "tests", twin, loop, cpu_if=lambda learn: not learn, inline=True)
+    op = mechanism("in_line(s, tau) -> y=s", "tests", lambda s, tau: s * s + 0 * tau, gradient=pull)
+    s, tau = torch.tensor([1.0, 2.0], requires_grad=True), torch.ones(1)
+    assert torch.autograd.grad(op(s, tau).sum(), s)[0].tolist() == [2, 4] and seen == ["loop"]
+    g, = torch.autograd.grad(op(s, tau).sum(), s, create_graph=True)
+    assert torch.autograd.grad(g.sum(), s)[0].tolist() == [2, 2] and seen[1:] == ["twin"]
+    op(s, tau.requires_grad_()).sum().backward()
+    assert tau.grad.tolist() == [3] and seen[2:] == ["twin"] and pull.who(s, s, tau, False) == "numba"
+    assert torch.func.vmap(torch.func.grad(lambda s: op(s, torch.ones(1)).sum()))(torch.ones(3, 2)).tolist() == [[2, 2]] * 3
+    torch.library.opcheck(pull.operator.overload, (s.detach(), s.detach(), tau.detach(), False))      # room for what nobody wants
+
+
+def test_a_gradient_may_be_a_function_and_results_whole_numbers():
+    def grads(s, order, n, needs, of_x=None, of_m=None):
+        assert n == 3 and order.dtype == torch.long and needs[0]
+        parts = [torch.zeros_like(s).scatter(-1, order, of_x)] if of_x is not None else []
+        return sum(parts + ([of_m[..., None] / s.shape[-1] + 0 * s] if of_m is not None else [])),
+    op = mechanism("sorted_and_mean(s, int n) -> x=s, m, long order=s", "tests", lambda s: (s.sort()[0], s.mean(-1), s.argsort()), gradient=grads,
+                   fake=lambda s: (s.new_empty(s.shape), s.new_empty(s.shape[:-1]), s.new_empty(s.shape, dtype=torch.long)))
+    op_alone = mechanism("sorted_alone(s) -> x=s, long order=s", "tests", lambda s: tuple(s.sort()))
+    torch.library.opcheck(op_alone.overload, (torch.ones(3),))      # what comes out is what was declared
+    s = torch.tensor([3.0, 1.0, 2.0], requires_grad=True)
+    x, m, order = op(s, 3)
+    assert torch.autograd.grad(x[0], s, retain_graph=True)[0].tolist() == [0, 1, 0] and order.tolist() == [1, 2, 0]
+    assert torch.autograd.grad(3 * m, s)[0].tolist() == [1, 1, 1]

@@ -19,7 +19,7 @@ def test_walks_and_the_plain_twin(dtype, close, scale, rng):
     number = list_numbers(offsets)
     u = (torch.randn(2, len(number), generator=rng, dtype=f64) * scale).to(dtype).requires_grad_()
     g = torch.randn(u.shape, generator=rng, dtype=f64).to(dtype)
-    r = flat._Rest.apply(u, offsets, number)
+    r = flat.rest_of_lists(u, offsets, number)
     exact = u.detach().double().requires_grad_()
     parts = [part.flip(-1).logcumsumexp(-1).flip(-1) for part in exact.split(LENGTHS, -1)]
     want = torch.cat(parts, -1)
@@ -39,7 +39,7 @@ def test_listmle_of_each_list_as_if_it_were_alone(weights, tau, rng, monkeypatch
     y = torch.randint(0, 4, s.shape, generator=rng)
     taus = torch.rand(len(LENGTHS), generator=rng, dtype=f64) + 0.2 if isinstance(tau, str) else torch.full((len(LENGTHS),), tau, dtype=f64)
     met = []
-    monkeypatch.setattr(flat._Rest, "apply", lambda *args, apply=flat._Rest.apply: met.append(1) or apply(*args))
+    monkeypatch.setattr(flat, "rest_of_lists", lambda *args, apply=flat.rest_of_lists: met.append(1) or apply(*args))
     got = listmle_loss(s, y, offsets=offsets, reduction="none", weighting=weights, tau=taus if isinstance(tau, str) else tau)
     cuts = offsets.tolist()
     alone = [listmle_loss(s[:, a:b], y[:, a:b], reduction="none", weighting=weights, tau=float(t)) if b > a else s.new_zeros(2) for a, b, t in zip(cuts, cuts[1:], taus)]

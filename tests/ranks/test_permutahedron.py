@@ -305,6 +305,13 @@ def _in_process(code, **env):
     return subprocess.run([sys.executable, "-c", code], env={**os.environ, **env}, capture_output=True, text=True)
 
 
+@pytest.mark.parametrize("call", [lambda s: Permutahedron(0.5, backend="triton")(s), lambda s: isotonic(s, backend="triton")], ids=["rank", "isotonic"])
+def test_triton_on_a_cpu_is_refused(call, monkeypatch):
+    pytest.importorskip("triton", reason="triton is not here")
+    monkeypatch.delenv("TRITON_INTERPRET", raising=False)
+    with pytest.raises(ValueError, match="backend 'triton' runs on cuda, got a tensor on cpu"): call(torch.ones(5))
+
+
 def test_triton_kernel_in_the_interpreter():
     pytest.importorskip("triton", reason="triton is not here")
     out = _in_process("""

@@ -8,8 +8,8 @@ from torch.testing import assert_close
 
 from softsortlib.core.permutation import is_doubly_stochastic, is_row_stochastic
 from softsortlib.transport.gibbs import Gibbs, gibbs
-from softsortlib.transport.quantiles import _few_back_op, few_milestones
-from softsortlib.transport.solver import _adjoint_op, _solve, _solve_op
+from softsortlib.transport.quantiles import _few_back, few_milestones
+from softsortlib.transport.solver import _solve, _solve_adjoint, _solve_transport
 from softsortlib.transport.sinkhorn_sort import SinkhornSort
 from softsortlib.transport.line import ConvergenceWarning, sinkhorn
 
@@ -278,10 +278,10 @@ def problem(*batch, rng):
 def test_operators_take_any_batch_dimensions(power, rng):
     at, grads = problem(2, 3, rng=rng)
     flat, flat_grads = [t.flatten(0, 1) for t in at], [t.flatten(0, 1) for t in grads]
-    found, few = _solve_op(*at, power, "", 1e-12, 1000), few_milestones(*at, power, 1e-12, 50)
-    calls = [(found, _solve_op(*flat, power, "", 1e-12, 1000)), (few, few_milestones(*flat, power, 1e-12, 50)),
-             (_adjoint_op(*grads, *found[:2], *at, power, "", 0), _adjoint_op(*flat_grads, *(t.flatten(0, 1) for t in found[:2]), *flat, power, "", 0)),
-             (_few_back_op(*grads, *at, few[1], power), _few_back_op(*flat_grads, *flat, few[1].flatten(0, 1), power))]
+    found, few = _solve_transport(*at, power, "", 1e-12, 1000), few_milestones(*at, power, 1e-12, 50)
+    calls = [(found, _solve_transport(*flat, power, "", 1e-12, 1000)), (few, few_milestones(*flat, power, 1e-12, 50)),
+             (_solve_adjoint(*grads, *found[:2], *at, power, "", 0), _solve_adjoint(*flat_grads, *(t.flatten(0, 1) for t in found[:2]), *flat, power, "", 0)),
+             (_few_back(*grads, *at, few[1], power), _few_back(*flat_grads, *flat, few[1].flatten(0, 1), power))]
     for many, one in calls:
         for u, v in zip(many, one): assert_close(u, v.unflatten(0, (2, 3)), rtol=1e-9, atol=1e-9)
     single = few_milestones(*(t[1, 2] for t in at), power, 1e-12, 50)
@@ -292,11 +292,11 @@ def test_operators_take_any_batch_dimensions(power, rng):
 @pytest.mark.parametrize("batch", [(), (2,), (1, 2)])
 def test_solvers_as_operators_of_torch(batch, rng):
     at, grads = problem(*batch, rng=rng)
-    F, G, *_ = _solve_op(*at, 2.0, "", 1e-9, 100)
-    torch.library.opcheck(_solve_op.overload, (*at, 2.0, "", 1e-9, 100))
-    torch.library.opcheck(_adjoint_op.overload, (*grads, F, G, *at, 2.0, "", 0))
+    F, G, *_ = _solve_transport(*at, 2.0, "", 1e-9, 100)
+    torch.library.opcheck(_solve_transport.op, (*at, 2.0, "", 1e-9, 100))
+    torch.library.opcheck(_solve_adjoint.op, (*grads, F, G, *at, 2.0, "", 0))
     torch.library.opcheck(few_milestones.op, (*at, 2, 1e-9, 50))
-    torch.library.opcheck(_few_back_op.overload, (*grads, *at, G, 2))
+    torch.library.opcheck(_few_back.op, (*grads, *at, G, 2))
 
 
 @pytest.mark.filterwarnings("default")
