@@ -50,7 +50,7 @@ NAMES = [*functions(tau=0.3)]
 NETWORKS = ("bitonic", "network", "odd_even")
 ANY_N = [name for name in NAMES if not name.startswith(NETWORKS)]
 WAYS = [(tau, masked) for tau in (0.3, None) for masked in (False, True)]
-CASES = [(name, n, *way) for i, name in enumerate(NAMES) for j, n in enumerate((10, 200)) for k, way in enumerate(WAYS) if FULL or i % 2 == j and i // 2 % 4 == k]
+CASES = [(name, n, *way) for i, name in enumerate(NAMES) for j, n in enumerate((10, 200)) for k, way in enumerate(WAYS) if FULL or not name.startswith("network") and i % 2 == j and i // 2 % 4 == k]
 
 
 def function(name, tau): return functions(**({} if tau is None else dict(tau=tau)))[name]
@@ -78,7 +78,7 @@ def test_one_program_for_every_batch(name, n, tau, masked, rng):
     for B in (1, 4, 7, 60): assert_same(program, f, arguments(B, n, masked, rng))
 
 
-@pytest.mark.parametrize("name", ANY_N if FULL else ANY_N[1::4])
+@pytest.mark.parametrize("name", ANY_N if FULL else ANY_N[1::5])
 def test_one_program_for_every_batch_and_every_n(name, rng):
     f = function(name, 0.3)
     program = exported(f, arguments(4, 10, True, rng), {0: Dim("batch", min=1, max=4096), 1: Dim("n", min=4, max=1024)})
