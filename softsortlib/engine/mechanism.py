@@ -203,7 +203,7 @@ def _rules(d, gradient):
         return gives((found, None) if isinstance(found, Tensor) else (*found, None))
     return backward, keep
 
-# %% ../../nbs/engine/146_mechanism.ipynb #119e2f05
+# %% ../../nbs/engine/146_mechanism.ipynb #9168f960
 def _registered(d, module, ways, who, fake):
     "The operator `d` as torch knows it."
     outline = _outline(d, fake)
@@ -212,7 +212,7 @@ def _registered(d, module, ways, who, fake):
         out = ways[who(*args)](*args)
         if isinstance(out, Tensor) or all(a is not None for a in out):
             return out
-        return tuple(room if a is None else a for a, room in zip(out, outline(*args)))
+        return tuple(room.zero_() if a is None else a for a, room in zip(out, outline(*args)))
 
     op = CustomOp(compute, qualified(d.name, module), d.schema)
     op.register_fake(outline)
