@@ -58,7 +58,7 @@ class LapSumPermutation(SoftPermutation):
             self._marks = marks(*places, l)
         return self._marks
 
-# %% ../../nbs/ranks/44_lapsum.ipynb #5ae918b7
+# %% ../../nbs/ranks/44_lapsum.ipynb #c65732f4
 def _cells(P, rows):
     "The cells of `rows`, long (r,), or of all."
     return cells_of(P.z, P.tau, P.order, P.real, rows, P._known())
@@ -85,7 +85,7 @@ def _log_prob(self, target, rows):
         return log_entries(z, tau, target, *places, rows)
     return log_masses_at(self.z.expand(*batch, self.n), self.tau, target, _cells(self, rows))
 
-# %% ../../nbs/ranks/44_lapsum.ipynb #d04ecbdc
+
 @patch_to(LapSumPermutation)
 def _hard(self, rows):
     "The order of the scores."
