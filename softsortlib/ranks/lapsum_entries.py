@@ -15,7 +15,7 @@ from ..engine.mechanism import mechanism
 from .lapsum_matrix import Cells, cell_matrix, log_mass, measured
 from .line import marks, nearest
 
-# %% ../../nbs/ranks/176_lapsum_entries.ipynb #0cdede5f
+# %% ../../nbs/ranks/176_lapsum_entries.ipynb #e8e69d10
 def levels_of(s, tau, order, real):
     "Arguments of the line for the marks at levels 1, 2, ... of all scores s (..., n), without gradients, and how many."
     s, tau = s.detach(), tau.detach()
@@ -29,7 +29,7 @@ def _rows_of(x, rows, below, above):
     return x[..., rows], x[..., rows + 1]
 
 def cells_of(s, tau, order, real, rows, known=None):
-    "The `Cells` of `rows`, long (r,), or of all; s (..., n), tau and real (..., 1), `known` the marks if they are known."
+    "The `Cells` of `rows`, long (r,), or of all, for s (..., n), tau and real (..., 1); `known` marks or None."
     places, l = levels_of(s, tau, order, real)
     known = known or marks(*places, l)
     x, d = nearest(s, tau, *places[2:], known)
@@ -62,7 +62,7 @@ def plain_entries(s, tau, order, real, rows):
     "P at `rows`, (..., r, n), in the dtype of s."
     return cell_matrix(s, tau, cells_of(s, tau, order, real, rows), order, real)
 
-# %% ../../nbs/ranks/176_lapsum_entries.ipynb #e03f9f66
+# %% ../../nbs/ranks/176_lapsum_entries.ipynb #8519116a
 def _plain_log_grads(g, s, tau, target, order, real, rows):
     "Its gradients in plain torch."
     return torch.func.vjp(lambda s, tau: plain_log_entries(s, tau, target, order, real, rows), s, tau)[1](g)
@@ -72,14 +72,14 @@ _log_grads = mechanism(
     gpu="softsortlib.ranks.lapsum_rows_triton.log_grads_triton", again=_plain_log_grads,
 )
 
-# %% ../../nbs/ranks/176_lapsum_entries.ipynb #d81e0902
+
 log_entries = mechanism(
     "lapsum_log_entries(s, tau, target, order, real, Tensor? rows) -> y", __name__, plain_log_entries,
     gpu="softsortlib.ranks.lapsum_rows_triton.log_triton", gradient=_log_grads,  # Prop 175.1
     fake=lambda s, target: s.new_empty(target.shape, dtype=torch.float64),
 )
 
-# %% ../../nbs/ranks/176_lapsum_entries.ipynb #1dc5007d
+# %% ../../nbs/ranks/176_lapsum_entries.ipynb #24b79ccd
 def _plain_grads(G, s, tau, order, real, rows):
     "Its gradients in plain torch."
     return torch.func.vjp(lambda s, tau: plain_entries(s, tau, order, real, rows), s, tau)[1](G)
@@ -89,7 +89,7 @@ _grads = mechanism(
     gpu="softsortlib.ranks.lapsum_matrix_triton.entries_grads_triton", again=_plain_grads,
 )
 
-# %% ../../nbs/ranks/176_lapsum_entries.ipynb #a2220345
+
 def _outline(s, rows):
     "What comes out."
     n = s.shape[-1]

@@ -76,8 +76,9 @@ def _sums_back(q, m, lower, upper):
         lower[j] = L
         upper[k] = R
 
-# %% ../../nbs/ranks/46_line.ipynb #ed2a3a7a
+# %% ../../nbs/ranks/46_line.ipynb #d43cb04a
 _NOTHING = 1e-280  # a decay that is as good as zero, whose root is not
+
 
 @jit(lent=True)
 def _mark_sides(q, below, first, lower, upper, sides):
@@ -96,7 +97,7 @@ def _mark_sides(q, below, first, lower, upper, sides):
         sides[l, RIGHT] = sides[l, UP] * (0.5 / root)
         sides[l, VOID] = -1
 
-
+# %% ../../nbs/ranks/46_line.ipynb #16be9036
 @jit(lent=True)
 def _mark_ends(line, b, lower, upper):
     "The same for the marks of set b that are infinite or in the middle of a void."
@@ -279,7 +280,7 @@ def _tau_back(line, b, desk):
             total += desk.cross[k] * ((np.float64(line.s[b, order[k]]) - np.float64(line.s[b, order[k - 1]])) / tau)
     return -total / tau
 
-# %% ../../nbs/ranks/46_line.ipynb #9ea844f9
+# %% ../../nbs/ranks/46_line.ipynb #997386aa
 @jit(lent=True)
 def _scores_back(line, b, desk, s):
     "Spread the shares to s (n,), with what is pulled already."
@@ -307,7 +308,7 @@ def _payload_back(line, b, y, desk, learn):
     if learn:
         _gaps_cross(line.q[b], line.real[b, 0], -1.0, desk)
 
-
+# %% ../../nbs/ranks/46_line.ipynb #a80238b1
 @jit(lent=True)
 def _shares_cross(line, b, desk):
     "What the shares of the marks give to gaps."
@@ -408,7 +409,7 @@ def _one_sided_numba(s, tau, x, up):
     spread_rows(_one_sided_rows, len(rows[0]), 2 * x.numel(), *rows, up)
     return y
 
-# %% ../../nbs/ranks/46_line.ipynb #d098962c
+# %% ../../nbs/ranks/46_line.ipynb #6c1cd9fa
 def _one_sided_torch(s, tau, x, up):
     "The same in plain torch."
     n, d = x.shape[-2:]
@@ -438,7 +439,7 @@ def _one_sided_keep(ctx, inputs, output):
     *_, ctx.up = inputs
     ctx.save_for_backward(*inputs[:2], output)
 
-# %% ../../nbs/ranks/46_line.ipynb #3fc4aeb8
+
 one_sided = mechanism(
     "one_sided(s, tau, x, bool up) -> y=x", __name__, _one_sided_torch, _one_sided_numba, _one_sided_triton,
     backward=_one_sided_backward, keep=_one_sided_keep,
@@ -488,14 +489,15 @@ def _roots_of(s, tau, first, order, real, l):
     gamma = torch.where(C < 0, log_R - log_h, gap - beta)
     return Roots(a, beta, gamma, (level > 0) & (level < real), level, L, R, t, kept)
 
-# %% ../../nbs/ranks/46_line.ipynb #e8bbde67
+# %% ../../nbs/ranks/46_line.ipynb #9b52ac65
 def marks_torch(s, tau, first, order, real, l):
     "q, below, cell and sides of the table above."
     at = _roots_of(s, tau, first, order, real, l)
     inner = (at.kept[..., :-1] * at.kept[..., 1:]) * (-at.t.diff(dim=-1) / tau).exp()
     q = torch.nn.functional.pad(inner, (1, 1))
     below = torch.where(at.level < real, at.a, real)
-    cell = torch.searchsorted(below, torch.arange(s.shape[-1], device=s.device).expand(s.shape).contiguous(), right=True)
+    places = torch.arange(s.shape[-1], device=s.device).expand(s.shape).contiguous()
+    cell = torch.searchsorted(below, places, right=True)
     down, up = (torch.where(at.inside, -x, -math.inf).exp() for x in (at.beta, at.gamma))
     void = at.inside & (at.a == at.level) & (_pick(q, at.a) < _NOTHING)
     density = down * at.L + up * at.R
@@ -553,7 +555,7 @@ def spread_torch(s, tau, y, first, order, real, below):
     out = (y[..., -1:, :] + counted + above - below) * at.kept[..., None]
     return torch.empty_like(out).scatter(-2, order[..., None].expand(out.shape), out).to(s)
 
-# %% ../../nbs/ranks/46_line.ipynb #351e32df
+# %% ../../nbs/ranks/46_line.ipynb #85d656c5
 _gpu = Later("softsortlib.ranks.lapsum_rows_triton")
 _KNOWN = "first, order, real, q, below, cell, sides"
 
@@ -578,14 +580,14 @@ _gather_back = mechanism(
     _gather_back_numba, _gather_back_triton, again=_gather_again,
 )
 
-# %% ../../nbs/ranks/46_line.ipynb #c5512953
+
 gather = mechanism(
     f"line_gather(s, tau, x, {_KNOWN}) -> y", __name__, gather_torch, gather_numba,
     "softsortlib.ranks.lapsum_rows_triton.product_triton", gradient=_gather_back,                # Prop 46.1
     fake=lambda x, below: x.new_empty(*x.shape[:-2], below.shape[-1] + 1, x.shape[-1]),
 )
 
-# %% ../../nbs/ranks/46_line.ipynb #e5df2ecf
+# %% ../../nbs/ranks/46_line.ipynb #1355ec7b
 def _spread_back_torch(gx, s, tau, y, first, order, real, below):
     "(46.1) for the transpose by autograd, to s, tau and y."
     return torch.func.vjp(lambda s, tau, y: spread_torch(s, tau, y, first, order, real, below), s, tau, y)[1](gx)
@@ -605,7 +607,7 @@ _spread_back = mechanism(
     _spread_back_numba, _spread_back_triton, again=_spread_back_torch,
 )
 
-# %% ../../nbs/ranks/46_line.ipynb #203a254b
+
 def _spread_numba(s, tau, y, first, order, real, q, below, cell, sides):
     "The transpose by the kernel."
     line = _flat(s, tau, first, order, real, q, below, cell, sides)
