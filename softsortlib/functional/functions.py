@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['soft_permutation', 'soft_sort', 'soft_rank', 'soft_argsort', 'soft_topk', 'soft_topk_mask']
 
-# %% ../../nbs/functional/50_functions.ipynb #23974183
+# %% ../../nbs/functional/50_functions.ipynb #479536c9
 import torch
 from torch import Tensor
 
@@ -18,7 +18,7 @@ from softsortlib.functional.arguments import (
     oriented, ranker, with_gradient_of,
 )
 from .parts import group_sort, group_topk, in_parts
-from .weighted import chosen, weighed, weighted_midranks, weighted_ranks
+from .weighted import chosen_weight, weighed, weighted_midranks, weighted_ranks
 from ..ragged.kernels import Of, has_list_kernel
 from ..ragged.lists import ListOrder
 from ..ranks.laplace import LaplaceRank
@@ -273,7 +273,7 @@ def soft_topk(
         P = P.straight_through()
     return moved_back(y, dim), P
 
-# %% ../../nbs/functional/50_functions.ipynb #ac3bf9f7
+# %% ../../nbs/functional/50_functions.ipynb #0721826b
 @on_lists(join_items)
 def soft_topk_mask(
     x: Tensor,  # any shape, floating point
@@ -296,4 +296,4 @@ def soft_topk_mask(
     s, mask, dim = finite_scores(x, dim, mask)
     options = {} if tau is None else dict(tau=tau)
     operator = get_topk_mask(method, k=k, largest=largest, **options)
-    return moved_back(chosen(operator, s, w if w is None else w.movedim(dim, -1), mask, hard), dim)
+    return moved_back(chosen_weight(operator, s, w if w is None else w.movedim(dim, -1), mask, hard), dim)

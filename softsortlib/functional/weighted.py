@@ -219,8 +219,8 @@ def hard_weighted_mask(
     here = w.sum(-1, keepdim=True) - above - mass_around(-s, w)[1]
     return torch.where(w > 0, ((k - above) / here.masked_fill(here <= 0, 1)).clamp(0, 1), 0)
 
-# %% ../../nbs/functional/168_weighted.ipynb #d8701b5e
-def chosen(
+# %% ../../nbs/functional/168_weighted.ipynb #63c8bc7d
+def chosen_weight(
     operator: TopKMask,
     s: Tensor,  # scores, (..., n)
     w: "Tensor | None",  # weights, zero where there are none, (..., n)

@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['LapSumPermutation', 'LapSum']
 
-# %% ../../nbs/ranks/44_lapsum.ipynb #a87db511
+# %% ../../nbs/ranks/44_lapsum.ipynb #3a611dee
 import math
 
 import torch
@@ -58,7 +58,7 @@ class LapSumPermutation(SoftPermutation):
             self._marks = marks(*places, l)
         return self._marks
 
-# %% ../../nbs/ranks/44_lapsum.ipynb #5ae918b7
+# %% ../../nbs/ranks/44_lapsum.ipynb #c65732f4
 def _cells(P, rows):
     "The cells of `rows`, long (r,), or of all."
     return cells_of(P.z, P.tau, P.order, P.real, rows, P._known())
@@ -85,7 +85,7 @@ def _log_prob(self, target, rows):
         return log_entries(z, tau, target, *places, rows)
     return log_masses_at(self.z.expand(*batch, self.n), self.tau, target, _cells(self, rows))
 
-# %% ../../nbs/ranks/44_lapsum.ipynb #d04ecbdc
+
 @patch_to(LapSumPermutation)
 def _hard(self, rows):
     "The order of the scores."
@@ -100,7 +100,7 @@ def _dense(self, rows):
         return entries(*_of_batch(self, s, s.shape[:-1]), rows)
     return cell_matrix(s, self.tau, _cells(self, rows), self.order, self.real)
 
-# %% ../../nbs/ranks/44_lapsum.ipynb #6ead65a4
+# %% ../../nbs/ranks/44_lapsum.ipynb #706e15fa
 def _sets(P, x):
     "The arguments of the line for P and x (..., n, d), in the batch shape of x, which may be wider than that of P."
     batch, depth = x.shape[:-2], P.z.ndim - 1
