@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['check_tau', 'Operator', 'get_operator']
 
-# %% ../../nbs/core/01_operators.ipynb #076c6de4
+# %% ../../nbs/core/01_operators.ipynb #bd844b65
 import difflib
 import math
 import numbers
@@ -58,17 +58,17 @@ def check_tau(
     _check_tensor(tau, scores.shape[:-1], name)
     return tau.to(compute_dtype(scores.dtype))[..., None]
 
-# %% ../../nbs/core/01_operators.ipynb #2720278b
+# %% ../../nbs/core/01_operators.ipynb #0c2e0514
+S = TypeVar("S", bound="Scored")
+
+
 def check_flags(**flags):
     "Raise `TypeError` for a flag that is neither `True` nor `False`: a string would count as true."
     for name, value in flags.items():
         if not isinstance(value, bool):
             raise TypeError(f"{name} must be True or False, got {value!r}")
 
-# %% ../../nbs/core/01_operators.ipynb #41ca4a06
-S = TypeVar("S", bound="Scored")
-
-
+# %% ../../nbs/core/01_operators.ipynb #390f08f6
 class Scored(nn.Module):
     "What operators on scores share: the temperature, the direction, the names, the repr."
     names: dict = {}
@@ -82,8 +82,7 @@ class Scored(nn.Module):
         def facing(self: "S", descending: bool) -> "S": ...
         def _temperature(self, scores: Tensor, mask: "Tensor | None") -> "float | Tensor": ...
         def _at_spread(self, width: "float | Tensor", count: "int | Tensor") -> "float | Tensor": ...
-        def _with_temperature(self, scores: Tensor,
-                              mask: "Tensor | None") -> "tuple[Tensor, float | Tensor]": ...
+        def _with_temperature(self, scores: Tensor, mask: "Tensor | None") -> "tuple[Tensor, float | Tensor]": ...
 
     def __init_subclass__(cls, name=None, **kwargs):
         super().__init_subclass__(**kwargs)
@@ -118,7 +117,7 @@ def _shown(value):
         return repr(value)
     return f"{value.item():.4g}" if value.numel() == 1 else f"Tensor{tuple(value.shape)}"
 
-# %% ../../nbs/core/01_operators.ipynb #41bf5be6
+# %% ../../nbs/core/01_operators.ipynb #044d401a
 @patch_to(Scored)
 def _at_spread(self, width, count):
     "The temperature (6.1) of sets with that spread and so many elements, both of them numbers or (..., 1)."
@@ -161,7 +160,7 @@ def facing(self, descending):
     other.descending = descending
     return other
 
-# %% ../../nbs/core/01_operators.ipynb #a61be3db
+# %% ../../nbs/core/01_operators.ipynb #55e4cf93
 class Operator(Scored):
     """Base of all operators: a module from scores (..., n) to a `SoftPermutation` (..., m, n).
 

@@ -122,10 +122,10 @@ def _weigh_four(r, c, low, after, before, high, f):
         x = r[j]
         c[j] = (x == low) * first + (x == after) * second + (x == before) * third + (x == high) * fourth
 
-# %% ../../nbs/core/06_spread.ipynb #09390ff8
+# %% ../../nbs/core/06_spread.ipynb #0e2cc450
 @jit(lent=True)
 def _weigh_quartiles(r, c, w, m):
-    "The weights and the value of (6.2) for r, of which w[:m] are the scores that count; zero where the quartiles coincide."
+    "The weights and the value of (6.2) for r, of which w[:m] are the scores that count; zero for quartiles that tie."
     a = (m - 1) // 4
     b, f = m - 1 - a, ((m - 1) % 4) / 4
     _select(w, 0, m, a)
