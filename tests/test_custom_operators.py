@@ -13,7 +13,7 @@ from tables import FUNCTIONS, LOSSES, OPERATORS, PARTS, RANKS, described_names, 
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import softsortlib
-from softsortlib import NeuralSort, SinkhornSort, SoftSort
+from softsortlib import NeuralSort, Permutahedron, SinkhornSort, SoftSort
 from softsortlib.engine import radix
 from softsortlib.losses import kendall_loss, lambda_loss
 from softsortlib.losses.flat import rest_of_lists
@@ -90,6 +90,8 @@ def rest(s):
     twice(SinkhornSort(0.5, gradient="unrolled")(z).to_dense(), z)
     for op in (SoftSort(0.5, backend="numba"), SoftSort(0.5, power=2, backend="numba"), NeuralSort(0.5, backend="numba")):
         for f in (lambda P: P @ s, lambda P: P.mT @ s, lambda P: P.to_dense(), lambda P: P.log_prob(P.hard())): twice(f(op(z)), z)
+    twice(SoftSort()(z) @ s, z)        # without tau: scores in units of their spread, or the spread by itself
+    twice(Permutahedron(regularization="kl")(z), z)
     twice(pair_sum(z, 0.5, torch.ones_like(z), "laplace", plain=False), z)
     many = torch.linspace(-1, 1, 600, dtype=torch.float64).sin().requires_grad_()      # too many pairs for one matrix
     twice(lambda_loss(many, torch.arange(600) % 4, k=2), many)

@@ -555,7 +555,7 @@ def spread_torch(s, tau, y, first, order, real, below):
     out = (y[..., -1:, :] + counted + above - below) * at.kept[..., None]
     return torch.empty_like(out).scatter(-2, order[..., None].expand(out.shape), out).to(s)
 
-# %% ../../nbs/ranks/46_line.ipynb #85d656c5
+# %% ../../nbs/ranks/46_line.ipynb #2ebc6144
 _gpu = Later("softsortlib.ranks.lapsum_rows_triton")
 _KNOWN = "first, order, real, q, below, cell, sides"
 
@@ -577,7 +577,7 @@ def _gather_back_triton(gy, s, tau, x, order, real, learn):
 
 _gather_back = mechanism(
     f"line_gather_backward(gy, s, tau, x, {_KNOWN}, bool learn) -> s, tau, x", __name__, _gather_again,
-    _gather_back_numba, _gather_back_triton, again=_gather_again,
+    _gather_back_numba, _gather_back_triton, again=_gather_again, inline=True,
 )
 
 
@@ -587,7 +587,7 @@ gather = mechanism(
     fake=lambda x, below: x.new_empty(*x.shape[:-2], below.shape[-1] + 1, x.shape[-1]),
 )
 
-# %% ../../nbs/ranks/46_line.ipynb #1355ec7b
+# %% ../../nbs/ranks/46_line.ipynb #caf47077
 def _spread_back_torch(gx, s, tau, y, first, order, real, below):
     "(46.1) for the transpose by autograd, to s, tau and y."
     return torch.func.vjp(lambda s, tau, y: spread_torch(s, tau, y, first, order, real, below), s, tau, y)[1](gx)
@@ -604,7 +604,7 @@ def _spread_back_triton(gx, s, tau, y, order, real, learn):
 
 _spread_back = mechanism(
     f"line_spread_backward(gx, s, tau, y, {_KNOWN}, bool learn) -> s, tau, y", __name__, _spread_back_torch,
-    _spread_back_numba, _spread_back_triton, again=_spread_back_torch,
+    _spread_back_numba, _spread_back_triton, again=_spread_back_torch, inline=True,
 )
 
 
@@ -648,10 +648,10 @@ def _roots_back_numba(g, s, tau, first, order, real, q, below, cell, sides, lear
     _, gs, gtau = spread_numba(line, none, none[:, :0], moved, scores, learn)
     return gs.view(s.shape), gtau.to(tau).view(tau.shape) if learn else torch.zeros_like(tau)
 
-# %% ../../nbs/ranks/46_line.ipynb #e8a08080
+# %% ../../nbs/ranks/46_line.ipynb #ef3bff3a
 _roots_back = mechanism(
     f"line_roots_backward(g, s, tau, x, {_KNOWN}, bool learn) -> s, tau", __name__, _roots_again, _roots_back_numba,
-    again=_roots_again,
+    again=_roots_again, inline=True,
 )
 roots = mechanism(
     f"line_roots(s, tau, x, {_KNOWN}) -> d=x", __name__, roots_torch, _roots_numba, gradient=_roots_back,
