@@ -112,14 +112,21 @@ def is_concrete(x: Tensor) -> bool:
     "Whether the values of `x` can be looked at for free: on the CPU, and not while tracing or transforming."
     return x.device.type == "cpu" and has_values(x)
 
-# %% ../../nbs/core/05_checks.ipynb #fb2d288b
+# %% ../../nbs/core/05_checks.ipynb #6d741980
 def refuse_distributed(x, name):
     "Raise `TypeError` for a `DTensor`, of which a process holds a part."
     if hasattr(x, "full_tensor"):
         raise TypeError(f"{name} must be a plain tensor, got {type(x).__name__}: "
                         f"pass {name}.to_local() with group=, or {name}.full_tensor()")
 
-# %% ../../nbs/core/05_checks.ipynb #717a7433
+
+def check_dense(x, name):
+    "Raise `TypeError` unless `x` is one tensor of numbers in memory: neither sparse nor distributed."
+    if x.layout != torch.strided:
+        raise TypeError(f"{name} must be a dense tensor, got {x.layout}: call {name}.to_dense()")
+    refuse_distributed(x, name)
+
+# %% ../../nbs/core/05_checks.ipynb #39e1d24f
 def check_scores(
     scores: Tensor,  # (..., n), floating point
     name: str = "scores",  # how the message names them
@@ -134,11 +141,25 @@ def check_scores(
     if scores.dtype not in (torch.float64, torch.float32, torch.bfloat16, torch.float16):
         raise TypeError(f"{name} must be floating point (64, 32 or 16 bits), got {scores.dtype}: "
                         f"call {name}.float() (integers have no gradient)")
-    if scores.layout != torch.strided:
-        raise TypeError(f"{name} must be a dense tensor, got {scores.layout}: call {name}.to_dense()")
-    refuse_distributed(scores, name)
+    check_dense(scores, name)
     if scores.ndim == 0 or scores.shape[-1] == 0:
         raise ValueError(f"{name} must have shape (..., n) with at least one element, got {tuple(scores.shape)}")
+
+# %% ../../nbs/core/05_checks.ipynb #5d066c8f
+def check_data(
+    data: Tensor,  # as the user gave it
+    name: str,  # how the message names it
+    like: str,  # the shape that it should have
+) -> None:
+    "Raise `TypeError` unless `data` is a dense tensor of real numbers."
+    if not isinstance(data, Tensor):
+        raise TypeError(f"{name} must be a tensor {like}, got {type(data).__name__}: "
+                        "wrap it in torch.as_tensor(...)")
+    if data.is_complex():
+        raise TypeError(f"{name} must be real, got {data.dtype}: take the real part or the absolute value")
+    if data.is_floating_point() and data.dtype.itemsize < 2:
+        raise TypeError(f"{name} must have at least 16 bits, got {data.dtype}: call {name}.float()")
+    check_dense(data, name)
 
 # %% ../../nbs/core/05_checks.ipynb #1fb1b91d
 def is_one_of(option, words) -> bool:
@@ -168,13 +189,18 @@ def check_mask(
         raise ValueError(f"mask must broadcast to the scores' shape {tuple(scores.shape)}, "
                          f"got {tuple(mask.shape)}") from None
 
-# %% ../../nbs/core/05_checks.ipynb #5627bdc1
+# %% ../../nbs/core/05_checks.ipynb #b75f0766
 def zero_outside(x, keep, dim):
     "`x` with zeros along `dim` (-1 or -2) where `keep`, bool with its last dimension there or None, is False."
     if keep is None:
         return x
     trailing = [1] * (-1 - dim)
     return x.masked_fill(~keep.reshape(*keep.shape, *trailing), 0)
+
+
+def real_count(s, mask):
+    "How many elements of the sets s (..., n) are real: a number, or with a mask (..., 1)."
+    return s.shape[-1] if mask is None else mask.sum(-1, keepdim=True)
 
 # %% ../../nbs/core/05_checks.ipynb #27c06f87
 def fits(small, big):

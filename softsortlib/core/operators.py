@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['check_tau', 'Operator', 'get_operator']
 
-# %% ../../nbs/core/01_operators.ipynb #bd844b65
+# %% ../../nbs/core/01_operators.ipynb #e9a7c90c
 import difflib
 import math
 import numbers
@@ -14,7 +14,9 @@ from typing import TYPE_CHECKING, TypeVar, overload
 import torch
 from torch import Tensor, nn
 
-from .checks import check_mask, check_scores, compute_dtype, fits, is_concrete, patch_to, zero_outside
+from softsortlib.core.checks import (
+    check_mask, check_scores, compute_dtype, fits, is_concrete, patch_to, real_count, zero_outside,
+)
 from .permutation import DensePermutation, SoftPermutation
 from .spread import in_units, unit_of
 
@@ -117,7 +119,7 @@ def _shown(value):
         return repr(value)
     return f"{value.item():.4g}" if value.numel() == 1 else f"Tensor{tuple(value.shape)}"
 
-# %% ../../nbs/core/01_operators.ipynb #044d401a
+# %% ../../nbs/core/01_operators.ipynb #2c8258ac
 @patch_to(Scored)
 def _at_spread(self, width, count):
     "The temperature (6.1) of sets with that spread and so many elements, both of them numbers or (..., 1)."
@@ -129,18 +131,14 @@ def _temperature(self, scores, mask):
     if self.tau is not None:
         return check_tau(self.tau, scores)
     s = zero_outside(scores.to(compute_dtype(scores.dtype)), mask, -1)
-    return self._at_spread(unit_of(s, mask, self.softness), _count(s, mask))
-
-def _count(s, mask):
-    "How many scores a set has, a number or (..., 1)."
-    return s.shape[-1] if mask is None else mask.sum(-1, keepdim=True)
+    return self._at_spread(unit_of(s, mask, self.softness), real_count(s, mask))
 
 @patch_to(Scored)
 def _with_temperature(self, scores, mask):
     "The scores (..., n) in the compute dtype, zero where padded, and their temperature: a number, or (..., 1)."
     s = scores.to(compute_dtype(scores.dtype))
     if self.tau is None and self.scale_free:
-        return in_units(s, mask, self.softness), self._at_spread(1.0, _count(s, mask))
+        return in_units(s, mask, self.softness), self._at_spread(1.0, real_count(s, mask))
     return zero_outside(s, mask, -1), self._temperature(scores, mask)
 
 # %% ../../nbs/core/01_operators.ipynb #4b6c1041

@@ -5,14 +5,14 @@
 # %% auto #0
 __all__ = []
 
-# %% ../../nbs/functional/168_weighted.ipynb #caf8b5f9
+# %% ../../nbs/functional/168_weighted.ipynb #6ede7b17
 import math
 
 import torch
 from torch import Tensor
 
 from softsortlib.core.checks import (
-    check_mask, check_scores, compute_dtype, full_precision, is_concrete, refuse_distributed, zero_outside,
+    check_data, check_mask, check_scores, compute_dtype, full_precision, is_concrete, zero_outside,
 )
 from ..core.rank_operators import RankOperator
 from ..core.operators import Operator
@@ -26,24 +26,6 @@ from ..ranks.sigmoid import SigmoidRank, laplace_step, pair_sum
 from ..rowwise.softsort import SoftSort
 from ..selection.masks import LaplaceTopK, TopKMask, hard_mask
 from ..selection.thresholds import SinkhornTopK
-
-# %% ../../nbs/functional/168_weighted.ipynb #6c2118e7
-def check_data(
-    data: Tensor,  # as the user gave it
-    name: str,  # how the message names it
-    like: str,  # the shape that it should have
-) -> None:
-    "Raise `TypeError` unless `data` is a dense tensor of real numbers."
-    if not isinstance(data, Tensor):
-        raise TypeError(f"{name} must be a tensor {like}, got {type(data).__name__}: "
-                        "wrap it in torch.as_tensor(...)")
-    if data.is_complex():
-        raise TypeError(f"{name} must be real, got {data.dtype}: take the real part or the absolute value")
-    if data.is_floating_point() and data.dtype.itemsize < 2:
-        raise TypeError(f"{name} must have at least 16 bits, got {data.dtype}: call {name}.float()")
-    if data.layout != torch.strided:
-        raise TypeError(f"{name} must be a dense tensor, got {data.layout}: call {name}.to_dense()")
-    refuse_distributed(data, name)
 
 # %% ../../nbs/functional/168_weighted.ipynb #7a9014ed
 def numbers_of(
@@ -117,7 +99,7 @@ def _softsort_ranks(s, tau, w, mask):
     r = total / share.masked_fill(v == 0, 1)
     return torch.zeros_like(r).scatter(-1, order, r)
 
-# %% ../../nbs/functional/168_weighted.ipynb #4a82536a
+# %% ../../nbs/functional/168_weighted.ipynb #7a3a85b7
 def _counted_ranks(s, tau, w, step):
     "(168.1) with a step of pairs."
     return (w.sum(-1, keepdim=True) + 1) / 2 + pair_sum(s, tau, w, step)
@@ -139,8 +121,7 @@ def weighted_ranks(
     if kind not in known or kind is SoftSort and not _is_softsort(operator):
         raise ValueError("method must be 'softsort' (power 1), 'sigmoid', 'gaussian' or 'laplace' where there are "
                          f"weights of elements, got {operator}")
-    tau = operator._temperature(s, mask)
-    s = zero_outside(s.to(compute_dtype(s.dtype)), mask, -1)
+    s, tau = operator._with_temperature(s, mask)
     s = -s if operator.descending else s
     with full_precision(s):
         if kind is SoftSort:
@@ -185,7 +166,7 @@ def _threshold(z, w, tau, k, mask, laws):
         theta = theta + tau * (more - more.detach()) / D.masked_fill(D < 1e-200, math.inf)
     return theta
 
-# %% ../../nbs/functional/168_weighted.ipynb #ba09f3cb
+# %% ../../nbs/functional/168_weighted.ipynb #b3cc0e0d
 def weighted_mask(
     operator: TopKMask,
     s: Tensor,  # scores, (..., n)
@@ -197,9 +178,8 @@ def weighted_mask(
     if laws is None:
         raise ValueError(f"method must be 'lapsum' or 'sinkhorn' where there are weights, got {operator}")
     check_count(operator.k, math.inf, s.shape[:-1])
-    tau, dtype = operator._temperature(s, mask), s.dtype
-    s = s.to(compute_dtype(dtype))
-    z, v = precise(zero_outside(s if operator.largest else -s, mask, -1)), precise(w)
+    dtype, (s, tau) = s.dtype, operator._with_temperature(s, mask)
+    z, v = precise(s if operator.largest else -s), precise(w)
     k, tau = tensor_on(operator.k, z), precise(tau) if isinstance(tau, Tensor) else tau
     k = (k[..., None] if k.ndim else k).expand(*z.shape[:-1], 1)
     whole = k >= v.sum(-1, keepdim=True)

@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = []
 
-# %% ../../nbs/losses/59_contract.ipynb #5e63792f
+# %% ../../nbs/losses/59_contract.ipynb #7726dffd
 import functools
 import inspect
 import sys
@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, Any, Callable, TypeVar
 import torch
 from torch import Tensor, nn
 
-from ..core.checks import is_one_of
+from ..core.checks import check_data, is_one_of
 from ..core.permutation import SoftPermutation, check_mask, check_scores, compute_dtype, is_concrete
 from ..functional.parts import in_parts
-from ..functional.weighted import check_data, numbers_of
+from ..functional.weighted import numbers_of
 from .weights import are_of_elements, without
 from ..ragged.blocks import ListPermutation
 from softsortlib.ragged.lists import (

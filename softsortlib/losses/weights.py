@@ -5,13 +5,13 @@
 # %% auto #0
 __all__ = []
 
-# %% ../../nbs/losses/127_weights.ipynb #bfc5e2d1
+# %% ../../nbs/losses/127_weights.ipynb #0a7c4b03
 from typing import Callable
 
 import torch
 from torch import Tensor
 
-from ..functional.weighted import check_data
+from ..core.checks import check_data
 
 # %% ../../nbs/losses/127_weights.ipynb #34087b82
 def are_of_elements(

@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['TopKMask', 'get_topk_mask']
 
-# %% ../../nbs/selection/100_masks.ipynb #a27a2496
+# %% ../../nbs/selection/100_masks.ipynb #b6e699bf
 import operator as op
 from typing import TYPE_CHECKING
 
@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from softsortlib.core.checks import (
-    check_mask, check_scores, full_precision, patch_to, zero_outside,
+    check_mask, check_scores, full_precision, patch_to, real_count, zero_outside,
 )
 from ..core.operators import Scored, by_name, check_flags, check_tau
 from ..engine.dispatch import tensor_on
@@ -78,7 +78,7 @@ class TopKMask(Scored):
         _keep(self, "k", k)
         self.largest = largest
 
-# %% ../../nbs/selection/100_masks.ipynb #c1b610ce
+# %% ../../nbs/selection/100_masks.ipynb #b79f862f
 def _column(k, s):
     "k, a number or (...), as (..., 1) that goes with s (..., n)."
     k = tensor_on(k, s)
@@ -86,8 +86,7 @@ def _column(k, s):
 
 def _chosen_whole(s, k, mask):
     "Which sets (..., n) have no more than k real elements, bool (..., 1)."
-    real = s.shape[-1] if mask is None else mask.sum(-1, keepdim=True)
-    return k >= real
+    return k >= real_count(s, mask)
 
 @patch_to(TopKMask)
 def _limited(self, s, tau, mask):
@@ -104,7 +103,7 @@ def _limited(self, s, tau, mask):
     w = self._weights(s, k, tau, None if mask is None else mask | whole)
     return torch.where(whole, 1, w)
 
-# %% ../../nbs/selection/100_masks.ipynb #c25b3041
+# %% ../../nbs/selection/100_masks.ipynb #9ac75f66
 @patch_to(TopKMask)
 def forward(self,
     scores: Tensor,  # (..., n), floating point
@@ -125,7 +124,7 @@ def _weights(self, s, k, tau, mask):
     "What a subclass writes: weights of s (..., n) for k (..., 1), fewer than there are, tau a number or (..., 1)."
     raise NotImplementedError(f"{type(self).__name__} does not say how to weigh")
 
-# %% ../../nbs/selection/100_masks.ipynb #e362b9df
+# %% ../../nbs/selection/100_masks.ipynb #1b15c4e1
 class LaplaceTopK(TopKMask, name="lapsum"):
     """The weights of `lapsum_topk` (42.5; Struski et al. 2025) under the contract of masks; O(n log n).
 
