@@ -37,6 +37,10 @@ def test_a_stale_page_is_found(tmp_path, output, complaint):
     page.write_text(json.dumps({"cells": [cell], "metadata": {}, "nbformat": 4, "nbformat_minor": 5}))
     done = subprocess.run([sys.executable, ROOT / "tools" / "fresh.py", page], cwd=tmp_path, capture_output=True, text=True)
     assert bool(complaint) == bool(done.returncode) and complaint in done.stdout, done.stdout + done.stderr
+    cell["source"] = ["loss = 0.5"]         # and a cell that shows nothing any more
+    page.write_text(json.dumps({"cells": [cell], "metadata": {}, "nbformat": 4, "nbformat_minor": 5}))
+    done = subprocess.run([sys.executable, ROOT / "tools" / "fresh.py", page], cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode and "is '' now" in done.stdout, done.stdout + done.stderr
 
 
 def test_make_test_compares_the_pages():

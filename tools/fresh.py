@@ -62,7 +62,13 @@ def declared(directives):
     word = (directives.get("fresh") or [str(TOLERANCE)])[0]
     return {"words": None, "no": False}.get(word) if word in ("words", "no") else float(word)
 
-class Comparing(CaptureShell):
+class Emptying(CaptureShell):
+    "A shell that takes from a cell what it showed before, also where it shows nothing now"
+    def cell(self, cell, *args, **how):
+        if cell.cell_type == "code": cell["outputs"] = []
+        super().cell(cell, *args, **how)
+
+class Comparing(Emptying):
     "A shell that runs a notebook and complains of what it shows differently"
     def run_all(self, nb, **how):
         before = [displayed(c) if c.cell_type == "code" else "" for c in copy.deepcopy(nb.cells)]

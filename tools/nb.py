@@ -7,12 +7,13 @@ import base64, hashlib, io, os, subprocess, sys, time
 from pathlib import Path
 
 from execnb.nbio import read_nb, write_nb
-from execnb.shell import CaptureShell
 from nbdev.clean import clean_nb
 from nbdev.config import get_config, update_version
 from nbdev.export import nb_export
 from nbdev.process import extract_directives
 from PIL import Image
+
+from fresh import Emptying
 
 root = Path(__file__).resolve().parent.parent
 
@@ -56,7 +57,7 @@ def run(path):
         if cell.cell_type != "code": return True
         directives = extract_directives(cell, remove=False)
         return directives.get("eval:", [""])[0].lower() == "false" or bool(flags & directives.keys())
-    shell, start = CaptureShell(path), time.time()
+    shell, start = Emptying(path), time.time()
     os.chdir(path.parent)
     try: shell.run_all(nb, exc_stop=True, preproc=skip)
     except Exception: sys.exit(shell.prettytb(fname=path))

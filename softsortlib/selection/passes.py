@@ -63,7 +63,7 @@ def _pull_middle_rows(lo, hi, g, s, pair, w, tau, out):
         for i in range(2):
             _add_to_ties(s[b], s[b, pair[b, i]], -total / 2, out[b])
 
-# %% ../../nbs/selection/107_passes.ipynb #37b67a09
+# %% ../../nbs/selection/107_passes.ipynb #148a0311
 def _middle_pull_numba(g, s, tau, pair, w):
     "The same for the scores by its kernel, and none for tau."
     out = s.new_empty(s.shape)
@@ -227,7 +227,7 @@ def _unroute_rows(lo, hi, g, w, place, s, tau, gate, out):
             for i in range(k - 1, k + 1):
                 _add_to_ties(s[b], s[b, place[b, i]], -moment / (2 * t), out[b])
 
-# %% ../../nbs/selection/107_passes.ipynb #de810044
+# %% ../../nbs/selection/107_passes.ipynb #3af00652
 def _unroute_numba(g, w, place, s, tau, gate):
     "The gradient in s (..., n) by its kernel, none in tau; g and w (..., k), place (..., k + 1), tau (..., 1)."
     out = s.new_empty(s.shape)
