@@ -5,15 +5,16 @@
 # %% auto #0
 __all__ = ['level_sums']
 
-# %% ../../nbs/engine/141_level_sums.ipynb #92de63ae
+# %% ../../nbs/engine/141_level_sums.ipynb #08e9f692
+from functools import partial
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from .autograd import custom_op, differentiable
 from .compile import one_batch
-from .dispatch import check_backend, choose, switch
+from .dispatch import check_backend, switch
+from .mechanism import Later, mechanism
 from .scan import tau_tensor
 from .sum_laws import MOST, law_value
 from .sums import MOST_PAIRS, _sums_numba, _sums_torch, pair_grads
@@ -103,7 +104,7 @@ def _across(levels, order, x, w, tau, *term):
         y += digit * of_w - of_digit
     return y
 
-# %% ../../nbs/engine/141_level_sums.ipynb #a932e260
+# %% ../../nbs/engine/141_level_sums.ipynb #ff258f0b
 def _flat_sums(x, levels, w, tau, order, across, *term):
     "(141.1) for x, levels and order (B, n), w (B, n, d), tau (B,)."
     B, n, d = w.shape
@@ -119,44 +120,33 @@ def _flat_sums(x, levels, w, tau, order, across, *term):
     return y.view(B, n, d)
 
 
-@custom_op("level_sums", __name__)
-def _op(x: Tensor, w: Tensor, tau: Tensor, levels: Tensor, order: Tensor,
-        law: str, m: int, nu: int, eps: float, across: bool, backend: str) -> Tensor:
+_gpu = Later("softsortlib.engine.sums_triton")
+
+def _sums_by(who, x, w, tau, levels, order, law, m, nu, eps, across):
     "(141.1) of u^nu K_m for x, levels and the order by x (..., n), w (..., n, d), tau (...)."
     if m > MOST[law]:
         raise NotImplementedError(f"the sums know {MOST[law]} derivatives of the {law} step, not {m}")
     shape = w.shape
     x, levels, w, tau, order = one_batch(tau.shape, x, levels, w, tau[..., None], order)
-    who = choose(w, backend, triton=x.numel() * x.shape[1] <= MOST_PAIRS)
     if who == "triton":
-        from softsortlib.engine.sums_triton import pair_sums_triton
-        return pair_sums_triton(x, x, w, tau[:, 0], law, m, nu, levels, across).view(shape)
+        return _gpu.pair_sums_triton(x, x, w, tau[:, 0], law, m, nu, levels, across).view(shape)
     return _flat_sums(x, levels, w, tau[:, 0], order, across, law, m, eps, who == "numba", nu).view(shape)
 
-
-@_op.register_fake
-def _(x, w, tau, levels, order, law, m, nu, eps, across, backend):
-    return w.new_empty(w.shape)
-
-# %% ../../nbs/engine/141_level_sums.ipynb #7ffdda35
-def _save(ctx, inputs, output):
-    *tensors, ctx.law, ctx.m, ctx.nu, ctx.eps, ctx.across, ctx.backend = inputs
-    ctx.save_for_backward(*tensors)
-
-
-def _backward(ctx, g):
+# %% ../../nbs/engine/141_level_sums.ipynb #038cb836
+def _sums_grads(g, x, w, tau, levels, order, law, m, nu, eps, across, backend, needs):
     "(141.3) in terms of the operator itself."
-    x, w, tau, levels, order = ctx.saved_tensors
-    sign = (-1) ** (ctx.m + ctx.nu + (not ctx.across))
-
     def op(v, m, nu):
-        return _sums(x, v, tau, levels, order, ctx.law, m, nu, ctx.eps, ctx.across, ctx.backend)
+        return _sums(x, v, tau, levels, order, law, m, nu, eps, across, backend)
 
-    grads = pair_grads(op, (x, w, tau), g, (ctx.m, ctx.nu), sign, ctx.needs_input_grad)
-    return *grads, *(None,) * 8
+    sign = (-1) ** (m + nu + (not across))
+    return *pair_grads(op, (x, w, tau), g, (m, nu), sign, needs), None, None
 
 
-_sums = differentiable(_op, 5, _backward, _save)
+_sums = mechanism(
+    "level_sums(x, w, tau, levels, order, str law, int m, int nu, float eps, bool across, str backend) -> y=w", __name__,
+    partial(_sums_by, "torch"), partial(_sums_by, "numba"), partial(_sums_by, "triton"), on="w",
+    gpu_if=lambda x: x.numel() * x.shape[-1] <= MOST_PAIRS, gradient=_sums_grads,
+)
 
 # %% ../../nbs/engine/141_level_sums.ipynb #69e7a67a
 def level_sums(

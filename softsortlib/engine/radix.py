@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['stable_sort']
 
-# %% ../../nbs/engine/93_radix.ipynb #3ff67a6e
+# %% ../../nbs/engine/93_radix.ipynb #4e102f8f
 import math
 from typing import NamedTuple
 
@@ -13,9 +13,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from .autograd import custom_op, differentiable, is_unseen
+from .autograd import is_unseen
 from .compile import copy_to, empty_matrix, jit, spread_rows
 from .dispatch import for_onnx, switch
+from .mechanism import mechanism
 
 # %% ../../nbs/engine/93_radix.ipynb #b20ce0e8
 _SIGN = np.uint32(0x80000000)  # the sign bit, which is the pattern of -0, and the key of 0
@@ -136,34 +137,25 @@ def sorted_values(s, descending=False):
     spread_rows(_radix_rows, len(rows), s.numel(), *bits, rows, *_buffers(rows), flip)
     return values, order
 
-# %% ../../nbs/engine/93_radix.ipynb #71385280
-@custom_op("stable_sort", __name__)
-def _stable_sort_op(s: Tensor, descending: bool) -> tuple[Tensor, Tensor]:
-    "Values and order of s (..., n)."
+# %% ../../nbs/engine/93_radix.ipynb #fe64d850
+def _sorted(s, descending):
+    "Values and order of s (..., n), in memory row by row."
     values, order = sorted_values(s, descending)
     return values.contiguous(), order.contiguous()
 
-@_stable_sort_op.register_fake
-def _(s, descending):
-    return s.new_empty(s.shape), s.new_empty(s.shape, dtype=torch.long)
-
-# %% ../../nbs/engine/93_radix.ipynb #ffe75a7f
+# %% ../../nbs/engine/93_radix.ipynb #b92985ea
 def _put_back(x, order, dim):
     "x with each element where `order`, of the same shape, says; nothing is copied but what is put."
     y = torch.empty_like(x)
     return y.scatter_(dim, order, x) if is_unseen((x, order)) else y.scatter(dim, order, x)
 
-def _sort_setup(ctx, inputs, output):
-    ctx.save_for_backward(output[1])
-    ctx.set_materialize_grads(False)
-
-def _sort_backward(ctx, g, _):
+def _sort_grads(order, g=None):
     "Each value's gradient goes to where the value stood."
-    if g is None:
-        return None, None
-    return _put_back(g, ctx.saved_tensors[0], -1), None
+    return _put_back(g, order, -1)
 
-_stable_sort = differentiable(_stable_sort_op, 1, _sort_backward, _sort_setup)
+_stable_sort = mechanism(
+    "stable_sort(s, bool descending) -> x=s, long order=s", __name__, _sorted, gradient=_sort_grads,
+)
 
 # %% ../../nbs/engine/93_radix.ipynb #ece53c14
 _MANY = switch("radix: scores of all rows", 1 << 13, "B n")  # from which the radix sort is faster than torch's
@@ -179,24 +171,16 @@ def stable_sort(
         return sorted_by_torch(s, descending)
     return _stable_sort(s, descending)
 
-# %% ../../nbs/engine/93_radix.ipynb #78125b67
-@custom_op("permute", __name__)
-def _permute_op(x: Tensor, order: Tensor) -> Tensor:
+# %% ../../nbs/engine/93_radix.ipynb #7770bd53
+def _permute_plain(x, order):
     "x (..., n, d) in the order (..., n)."
     return x.gather(-2, order[..., None].expand(x.shape))
 
-@_permute_op.register_fake
-def _(x, order):
-    return x.new_empty(x.shape)
-
-def _permute_setup(ctx, inputs, output):
-    ctx.save_for_backward(inputs[1])
-
-def _permute_backward(ctx, g):
-    order = ctx.saved_tensors[0]
+def _permute_grads(g, order):
+    "Each gradient goes to where its payload was read."
     return _put_back(g, order[..., None].expand(g.shape), -2), None
 
-_permute = differentiable(_permute_op, 2, _permute_backward, _permute_setup)
+_permute = mechanism("permute(x, order) -> y=x", __name__, _permute_plain, gradient=_permute_grads)
 
 def permuted(
     x: Tensor,  # payload, (..., n, d)

@@ -5,14 +5,14 @@
 # %% auto #0
 __all__ = ['exp_scan_dense', 'exp_scan', 'exp_mean']
 
-# %% ../../nbs/engine/94_scan.ipynb #9ca5c237
+# %% ../../nbs/engine/94_scan.ipynb #97d119a7
 import torch
 from torch import Tensor
 
-from .autograd import custom_op, differentiable, twice
 from .blocks import FEW, block_gradients, block_means
 from .compile import arrays, one_batch, spread_rows
-from .dispatch import check_backend, choose, common_shape, has_double, is_open, switch
+from .dispatch import check_backend, common_shape, has_double, is_open, switch
+from .mechanism import Later, mechanism
 from .radix import group_begins
 from .scan_kernels import Gradients, Means, Rows, Sum, mean_rows, scan_back_rows, scan_rows, share_of
 
@@ -82,22 +82,16 @@ def _scan_numba(s, x, tau, mode):
     spread_rows(scan_rows, tau.numel(), x.numel(), *rows, int(Sum[mode.upper()]))
     return y
 
-# %% ../../nbs/engine/94_scan.ipynb #43a02829
-@custom_op("exp_scan", __name__)
-def _exp_scan_op(s: Tensor, x: Tensor, tau: Tensor, mode: str, backend: str) -> Tensor:
-    "One of the sums (94.2): s (..., n), x (..., n, d), tau (...)."
-    who = choose(x, backend, triton=True)
-    if who == "numba":
-        return _scan_numba(s, x, tau, mode)
-    rows = one_batch(tau.shape, s, x, tau)
-    if who == "triton":
-        from softsortlib.engine.scan_triton import scan_triton
-        return scan_triton(*rows, mode).view(x.shape)
-    return _scan_torch(*rows, mode).reshape(x.shape)
+# %% ../../nbs/engine/94_scan.ipynb #c2111fab
+_gpu = Later("softsortlib.engine.scan_triton")
 
-@_exp_scan_op.register_fake
-def _(s, x, tau, mode, backend):
-    return x.new_empty(x.shape)
+def _plain_scan(s, x, tau, mode):
+    "One of the sums (94.2): s (..., n), x (..., n, d), tau (...)."
+    return _scan_torch(*one_batch(tau.shape, s, x, tau), mode).reshape(x.shape)
+
+def _scan_triton(s, x, tau, mode):
+    "The same by the kernel of the GPU."
+    return _gpu.scan_triton(*one_batch(tau.shape, s, x, tau), mode).view(x.shape)
 
 # %% ../../nbs/engine/94_scan.ipynb #bbe1a705
 def gradient_to_tau(gs, s, tau):
@@ -135,39 +129,32 @@ def _fused(gy, gZ, s, x, tau, size, means, mean, learn=True):
         spread_rows(scan_back_rows, tau.numel(), work, rows, gy, gZ, Means(*means), mean, out)
     return grads.s, grads.x, grads.tau.to(tau.dtype)
 
-# %% ../../nbs/engine/94_scan.ipynb #67aad07e
-@custom_op("exp_scan_backward", __name__)
-def _scan_back_op(
-    gy: Tensor, s: Tensor, x: Tensor, tau: Tensor, learn: bool, backend: str
-) -> tuple[Tensor, Tensor, Tensor]:
-    "The gradients of even to s, x and, if `learn`, to tau."
-    if choose(x, backend, triton=True) != "numba":
-        return _composed(gy, s, x, tau, "even", learn, backend)
+# %% ../../nbs/engine/94_scan.ipynb #e61e4fef
+def _scan_back_numba(gy, s, x, tau):
+    "The gradients of even to s, x and tau."
     size = torch.full(tau.shape, s.shape[-1], device=s.device)
     return _fused(gy, s, s, x, tau, size, Means(x, x, s), False)
 
-@_scan_back_op.register_fake
-def _(gy, s, x, tau, learn, backend):
-    return s.new_empty(s.shape), x.new_empty(x.shape), tau.new_empty(tau.shape)
-
-# %% ../../nbs/engine/94_scan.ipynb #e379899d
-def _save(ctx, inputs, output):
-    s, x, tau, ctx.mode, ctx.backend = inputs
-    ctx.save_for_backward(s, x, tau)
-
+# %% ../../nbs/engine/94_scan.ipynb #4461ecf3
 def _composed_even(gy, s, x, tau, learn, backend):
+    "The same in terms of the operator itself."
     return _composed(gy, s, x, tau, "even", learn, backend)
 
-_exp_scan_backward = twice(_scan_back_op, 4, _composed_even)
+_exp_scan_backward = mechanism(
+    "exp_scan_backward(gy, s, x, tau, bool learn, str backend) -> s, x, tau", __name__, _composed_even, _scan_back_numba,
+    on="x", again=_composed_even,
+)
 
-def _backward(ctx, gy):
+def _scan_grads(gy, s, x, tau, mode, backend, needs):
     "Prop 94.2, for even in one pass."
-    saved, learn = ctx.saved_tensors, ctx.needs_input_grad[2]
-    if ctx.mode == "even":
-        return *_exp_scan_backward(gy, *saved, learn, ctx.backend), None, None
-    return *_composed(gy, *saved, ctx.mode, learn, ctx.backend), None, None
+    if mode == "even":
+        return _exp_scan_backward(gy, s, x, tau, needs[2], backend)
+    return _composed(gy, s, x, tau, mode, needs[2], backend)
 
-_exp_scan = differentiable(_exp_scan_op, 3, _backward, _save)
+_exp_scan = mechanism(
+    "exp_scan(s, x, tau, str mode, str backend) -> y=x", __name__, _plain_scan, _scan_numba, _scan_triton, on="x",
+    gradient=_scan_grads,
+)
 
 # %% ../../nbs/engine/94_scan.ipynb #70e41dbe
 def tau_tensor(tau, s, batch):
@@ -220,7 +207,7 @@ def _mean_torch(s, x, tau, size, backend):
     o = (y[..., :-1] / y[..., -1:]).masked_fill(~real, 0)
     return o, torch.zeros_like(x, memory_format=torch.contiguous_format), y[..., -1] / share
 
-# %% ../../nbs/engine/94_scan.ipynb #72a2b001
+# %% ../../nbs/engine/94_scan.ipynb #69f19576
 def _mean_numba(s, x, tau, size):
     "o, low and Z of (94.6) by the compiled loop."
     means = Means(x.new_empty(x.shape), x.new_empty(x.shape), s.new_empty(s.shape))
@@ -234,26 +221,10 @@ def _mean_numba(s, x, tau, size):
 
 def _mean_triton(s, x, tau, size):
     "o, a zero for low, and Z of (94.6) by the kernels of the GPU."
-    from softsortlib.engine.scan_triton import mean_triton
-    o, low, Z = mean_triton(*one_batch(tau.shape, s, x, tau, size))
+    o, low, Z = _gpu.mean_triton(*one_batch(tau.shape, s, x, tau, size))
     return o.view(x.shape), low.view(x.shape), Z.view(s.shape)
 
-# %% ../../nbs/engine/94_scan.ipynb #dc5243ed
-@custom_op("exp_mean", __name__)
-def _exp_mean_op(s: Tensor, x: Tensor, tau: Tensor, size: Tensor, backend: str) -> tuple[Tensor, Tensor, Tensor]:
-    "The means (94.6): o and low (..., n, d), Z (..., n)."
-    who = choose(x, backend, triton=True)
-    if who == "numba":
-        return _mean_numba(s, x, tau, size)
-    if who == "triton":
-        return _mean_triton(s, x, tau, size)
-    return _mean_torch(s, x, tau, size, backend)
-
-@_exp_mean_op.register_fake
-def _(s, x, tau, size, backend):
-    return x.new_empty(x.shape), x.new_empty(x.shape), x.new_empty(s.shape)
-
-# %% ../../nbs/engine/94_scan.ipynb #d0835bfc
+# %% ../../nbs/engine/94_scan.ipynb #e954f604
 def _origin(x, size):
     "A number near the real entries of each column of x (..., n, d) that lies far from zero, else 0, (..., 1, d)."
     real = (torch.arange(x.shape[-2], device=x.device) < size[..., None])[..., None]
@@ -273,55 +244,42 @@ def _composed_mean(go, gZ, s, x, tau, size, o, low, Z, learn, backend):
     gs, gx, gtau = _composed(torch.cat([weight, shift], -1), s, payload, tau, "even", learn, backend)
     return gs.masked_fill(~real[..., 0], 0) / share, gx[..., :-1].masked_fill(~real, 0), gtau / share
 
+_gpu_back = Later("softsortlib.engine.mean_triton")
+
 def _mean_back_triton(go, gZ, s, x, tau, size, o, Z, learn):
     "The same by the kernels of the GPU."
-    from softsortlib.engine.mean_triton import mean_back_triton
-    grads = mean_back_triton(*one_batch(tau.shape, go, gZ, s, x, tau, size, o, Z), learn)
+    grads = _gpu_back.mean_back_triton(*one_batch(tau.shape, go, gZ, s, x, tau, size, o, Z), learn)
     return tuple(g.view(a.shape) for g, a in zip(grads, (s, x, tau)))
 
-# %% ../../nbs/engine/94_scan.ipynb #b32cad81
-@custom_op("exp_mean_backward", __name__)
-def _mean_back_op(
-    go: Tensor, gZ: Tensor,  # what arrives
-    s: Tensor, x: Tensor, tau: Tensor, size: Tensor, o: Tensor, low: Tensor, Z: Tensor, learn: bool, backend: str,
-) -> tuple[Tensor, Tensor, Tensor]:
-    "The gradients of the mean to s, x and, if `learn`, to tau."
-    who = choose(x, backend, triton=True)
-    if who == "numba":
-        return _fused(go, gZ, s, x, tau, size, Means(o, low, Z), True, learn)
-    if who == "triton":
-        return _mean_back_triton(go, gZ, s, x, tau, size, o, Z, learn)
-    grads = _composed_mean(go, gZ, s, x, tau, size, o, low, Z, learn, backend)
-    return tuple(g.contiguous() for g in grads)
+# %% ../../nbs/engine/94_scan.ipynb #b651a458
+def _mean_back_numba(go, gZ, s, x, tau, size, o, low, Z, learn):
+    "The same by the compiled loops."
+    return _fused(go, gZ, s, x, tau, size, Means(o, low, Z), True, learn)
 
-@_mean_back_op.register_fake
-def _(go, gZ, s, x, tau, size, o, low, Z, learn, backend):
-    return s.new_empty(s.shape), x.new_empty(x.shape), tau.new_empty(tau.shape)
+_exp_mean_backward = mechanism(
+    "exp_mean_backward(go, gZ, s, x, tau, size, o, low, Z, bool learn, str backend) -> s, x, tau", __name__,
+    _composed_mean, _mean_back_numba, _mean_back_triton, on="x", again=_composed_mean,
+)
 
-# %% ../../nbs/engine/94_scan.ipynb #aca4e4ae
-def _save_mean(ctx, inputs, output):
-    *saved, ctx.backend = inputs
-    ctx.save_for_backward(*saved, *output)
-    ctx.set_materialize_grads(False)
-
-def _no_gradient(s, x, low, Z, backend):
+# %% ../../nbs/engine/94_scan.ipynb #1994e472
+def _no_gradient(s, x, tau, size, low, Z, backend):
     "A zero for the gradient to Z that nobody asked for; on a GPU `low` is one already, and costs no launch."
-    if x.shape[-1] and choose(x, backend, triton=True) == "triton":
+    if x.shape[-1] and _exp_mean.who(s, x, tau, size, backend) == "triton":
         return low.flatten()[:s.numel()].view(s.shape)
     return torch.zeros_like(Z)
 
-_exp_mean_backward = twice(_mean_back_op, 9, _composed_mean)
-
-def _backward_mean(ctx, go, _, gZ):
+def _mean_grads(s, x, tau, size, o, low, Z, backend, needs, go=None, of_low=None, gZ=None):
     "Prop 94.3"
-    saved, learn = ctx.saved_tensors, ctx.needs_input_grad[2]
-    s, x, _, _, o, low, Z = saved
     if go is None:
         go = torch.zeros_like(o) if o.numel() else o
-    gZ = _no_gradient(s, x, low, Z, ctx.backend) if gZ is None else gZ
-    return *_exp_mean_backward(go, gZ, *saved, learn, ctx.backend), None, None
+    gZ = _no_gradient(s, x, tau, size, low, Z, backend) if gZ is None else gZ
+    return *_exp_mean_backward(go, gZ, s, x, tau, size, o, low, Z, needs[2], backend), None
 
-_exp_mean = differentiable(_exp_mean_op, 4, _backward_mean, _save_mean)
+# the means (94.6): o and low (..., n, d), Z (..., n)
+_exp_mean = mechanism(
+    "exp_mean(s, x, tau, size, str backend) -> o=x, low=x, Z=s", __name__, _mean_torch, _mean_numba, _mean_triton, on="x",
+    gradient=_mean_grads,
+)
 
 # %% ../../nbs/engine/94_scan.ipynb #c57a9085
 def exp_mean(

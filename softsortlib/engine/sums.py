@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['kernel_sums']
 
-# %% ../../nbs/engine/99_sums.ipynb #ef074c8a
+# %% ../../nbs/engine/99_sums.ipynb #e40f1a5c
 import math
 from functools import lru_cache, partial
 from typing import NamedTuple
@@ -14,9 +14,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from .autograd import custom_op, differentiable, is_unseen
+from .autograd import is_unseen
 from .compile import one_batch, spread_rows
-from .dispatch import at_most, check_backend, choose, common_shape, has_double, switch
+from .dispatch import at_most, check_backend, common_shape, has_double, switch
+from .mechanism import Later, mechanism
 from .radix import stable_sort
 from .scan import tau_tensor
 from .sum_kernels import PART, Grid, Terms, Weights, find_boxes, moment_rows, sort_weights, sum_rows
@@ -275,10 +276,11 @@ def _sums_numba(x, t, w, tau, x_order, t_order, law, m, eps, nu=0, q=FULL):
     spread_rows(sum_rows, units, work, targets, x_order.contiguous().numpy(), sources, weights, terms, y.numpy())
     return y
 
-# %% ../../nbs/engine/99_sums.ipynb #7bb82040
-@custom_op("kernel_sums", __name__)
-def _sums_op(x: Tensor, t: Tensor, w: Tensor, tau: Tensor, x_order: Tensor, t_order: Tensor,
-             law: str, m: int, nu: int, eps: float, same: bool, backend: str) -> Tensor:
+# %% ../../nbs/engine/99_sums.ipynb #9fa11aaf
+_tree = Later("softsortlib.engine.tree_sums")
+_gpu = Later("softsortlib.engine.sums_triton")
+
+def _sums_by(who, x, t, w, tau, x_order, t_order, law, m, nu, eps, same):
     "(97.1) of u^nu K_m for x (..., n), t (..., k), their orders, w (..., k, d), tau (...); t is x where `same`."
     most = known_law(law)[1]
     if m > most:
@@ -287,24 +289,20 @@ def _sums_op(x: Tensor, t: Tensor, w: Tensor, tau: Tensor, x_order: Tensor, t_or
     x, t, w, x_order, t_order = one_batch(tau.shape, x, t, w, x_order, t_order)
     tau = tau.reshape(-1)
     if has_tail(law):
-        from softsortlib.engine.tree_sums import tail_sums
-        orders = x_order, t_order
-        return tail_sums(x, t, w, tau, orders, law, m, eps, same, choose(w, backend), nu).view(shape)
-    if choose(w, backend, numba=False, triton=at_most(x.numel() * t.shape[1], MOST_PAIRS)) == "triton":
-        from softsortlib.engine.sums_triton import pair_sums_triton
-        return pair_sums_triton(x, t, w, tau, law, m, nu).view(shape)
+        return _tree.tail_sums(x, t, w, tau, (x_order, t_order), law, m, eps, same, who, nu).view(shape)
+    if who == "triton":
+        return _gpu.pair_sums_triton(x, t, w, tau, law, m, nu).view(shape)
     xs = x.gather(1, x_order)
     ts = xs if same else t.gather(1, t_order)
-    if choose(w, backend) == "numba":
+    if who == "numba":
         return _sums_numba(xs, ts, w, tau, x_order, t_order, law, m, eps, nu).view(shape)
     w = w.gather(1, t_order[..., None].expand_as(w))
     y = _sums_torch(xs, ts, w, tau, law, m, eps, nu)
     return torch.empty_like(y).scatter(1, x_order[..., None].expand_as(y), y).view(shape)
 
-
-@_sums_op.register_fake
-def _(x, t, w, tau, x_order, t_order, law, m, nu, eps, same, backend):
-    return w.new_empty(*x.shape, w.shape[-1])
+def _has_pairs(x, t, law):
+    "Whether a GPU goes over all pairs."
+    return not has_tail(law) and at_most(x.numel() * t.shape[-1], MOST_PAIRS)
 
 # %% ../../nbs/engine/99_sums.ipynb #f24fbd97
 _WIDE = switch("sums: one after the other", 1 << 20, "B n d")  # those and the gradients, in half the memory
@@ -337,7 +335,7 @@ def pair_grads(op, points, g, of, sign, needs):
         gtau = tau_gradient((g * slopes(op, w, *of, 1)).sum((-2, -1)), tau, (x, gx, matters))
     return gx, gw, gtau
 
-# %% ../../nbs/engine/99_sums.ipynb #5a6f3617
+# %% ../../nbs/engine/99_sums.ipynb #ab85f018
 def tau_gradient(
     of_pairs,  # the last sum of (99.6), (...)
     tau,  # (...)
@@ -353,38 +351,36 @@ def tau_gradient(
         total = total + (torch.where(of, a - origin, 0) * ga).sum(-1)
     return (torch.where(high - low <= tau, total, of_pairs) / -tau).to(tau.dtype)
 
-
-def _save(ctx, inputs, output):
-    *tensors, ctx.law, ctx.m, ctx.nu, ctx.eps, ctx.same, ctx.backend = inputs
-    ctx.save_for_backward(*tensors)
-
-# %% ../../nbs/engine/99_sums.ipynb #5c4ca2ec
-def _backward(ctx, g):
+# %% ../../nbs/engine/99_sums.ipynb #9d9d9be3
+def _sums_grads(g, x, t, w, tau, x_order, t_order, law, m, nu, eps, same, backend, needs):
     "(99.6) in terms of the operator itself."
-    x, t, w, tau, x_order, t_order = ctx.saved_tensors
-    of, sign, needs = (ctx.m, ctx.nu), (-1) ** (ctx.m + 1 + ctx.nu), ctx.needs_input_grad
+    of, sign = (m, nu), (-1) ** (m + 1 + nu)
 
     def sums(points, v, m, nu):
-        return _sums(*points[:2], v, tau, *points[2:], ctx.law, m, nu, ctx.eps, ctx.same, ctx.backend)
+        return _sums(*points[:2], v, tau, *points[2:], law, m, nu, eps, same, backend)
 
     from_t, from_x = partial(sums, (x, t, x_order, t_order)), partial(sums, (t, x, t_order, x_order))
     gx = gt = gw = gtau = None
     points = needs[0] or needs[1] or needs[3]
-    if ctx.same:
+    if same:
         gx, gw, gtau = pair_grads(from_t, (x, w, tau), g, of, sign, (points, needs[2], needs[3]))
     elif points:
         gx = (g * slopes(from_t, w, *of)).sum(-1) / tau[..., None]
         gt = sign * (w * slopes(from_x, g, *of)).sum(-1) / tau[..., None]
-    if needs[2] and not ctx.same:
+    if needs[2] and not same:
         gw = sign * from_x(g, *of)
-    if needs[3] and not ctx.same:
+    if needs[3] and not same:
         pulled = (x, gx, (g != 0).any(-1)), (t, gt, (w != 0).any(-1))
         gtau = tau_gradient((g * slopes(from_t, w, *of, 1)).sum((-2, -1)), tau, *pulled)
     gx, gt = (a if a is None else a.to(x.dtype) for a in (gx, gt))
-    return gx, gt, gw, gtau, *(None,) * 8
+    return gx, gt, gw, gtau, None, None
 
 
-_sums = differentiable(_sums_op, 6, _backward, _save)
+_sums = mechanism(
+    "kernel_sums(x, t, w, tau, x_order, t_order, str law, int m, int nu, float eps, bool same, str backend) -> y",
+    __name__, partial(_sums_by, "torch"), partial(_sums_by, "numba"), partial(_sums_by, "triton"), on="w",
+    gpu_if=_has_pairs, fake=lambda x, w: w.new_empty(*x.shape, w.shape[-1]), gradient=_sums_grads,
+)
 
 # %% ../../nbs/engine/99_sums.ipynb #135dbb45
 _EPS = (3e-8, 3e-14), (1e-7, 1e-13)  # of a step's sums and of the others', by precision
