@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['K_TAU', 'KnnConfig', 'papers_network', 'KnnTask', 'chosen', 'search_records', 'knn_search', 'search_choice',
-           'knn_grid']
+           'knn_grid', 'knn_loss']
 
 # %% ../../nbs/lab/66_neighbours.ipynb #e066f618
 import contextlib
@@ -27,7 +27,7 @@ from .records import read_records
 from .voting import EmbeddingCNN, VoteAccuracy, majority, nearest, small_resnet18
 from ..losses import SoftKNN
 
-# %% ../../nbs/lab/66_neighbours.ipynb #186b471e
+# %% ../../nbs/lab/66_neighbours.ipynb #d2196fc6
 @dataclass(frozen=True)
 class KnnConfig(EmbeddingConfig):
     "All that a run of the differentiable k-nearest-neighbours classifier depends on."
@@ -37,6 +37,7 @@ class KnnConfig(EmbeddingConfig):
     tau: float = 16.0  # temperature, in units of squared distance
     candidates: int = 100  # candidates a step
     select: str = "accuracy"  # the figure in validation that chooses the weights: "accuracy" or "soft_error"
+    logarithm: bool = False  # whether training raises the logarithm of the probability, not the probability itself
 
     task: ClassVar[str] = "knn"
 
@@ -75,7 +76,7 @@ KnnConfig.PRESETS = {
     "smoke": dict(steps=4, epoch=2, width=4, batch=20, candidates=30, k=3, lr=0.01, **_FEWEST),
 }
 
-# %% ../../nbs/lab/66_neighbours.ipynb #74107b2a
+# %% ../../nbs/lab/66_neighbours.ipynb #b44c9e6b
 class KnnTask(EmbeddingTask):
     "Learn an embedding whose soft vote is right (Grover et al. 2019, section 6.3)."
 
@@ -93,7 +94,8 @@ class KnnTask(EmbeddingTask):
 
     def training_step(self, batch, step):
         queries, y, candidates, labels = batch
-        loss = -self.right(self(queries), y, self(candidates), labels).mean()
+        log_p = self.log_right(self(queries), y, self(candidates), labels)
+        loss = -(log_p if self.config.logarithm else log_p.exp()).mean()
         self.log("loss", loss, on_step=False, on_epoch=True, batch_size=len(y), sync_dist=True)
         return loss
 
@@ -101,16 +103,16 @@ class KnnTask(EmbeddingTask):
         return {"operator": repr(self.knn.method)}
 
     if TYPE_CHECKING:
-        def right(self, queries: Tensor, y: Tensor, candidates: Tensor, labels: Tensor) -> Tensor: ...
+        def log_right(self, queries: Tensor, y: Tensor, candidates: Tensor, labels: Tensor) -> Tensor: ...
 
-# %% ../../nbs/lab/66_neighbours.ipynb #956fd6da
+# %% ../../nbs/lab/66_neighbours.ipynb #0811b73e
 @patch_to(KnnTask)
-def right(self, queries: Tensor, y: Tensor, candidates: Tensor, labels: Tensor) -> Tensor:  # (..., q)
-    """The probability of the right classes `y` (q,) of embedded `queries` (q, d).
+def log_right(self, queries: Tensor, y: Tensor, candidates: Tensor, labels: Tensor) -> Tensor:  # (..., q)
+    """The logarithm of the probability of the right classes `y` (q,) of embedded `queries` (q, d).
 
     Embedded `candidates` (c, d) with their `labels` (c,) vote softly."""
     log_p = self.knn(queries, candidates, labels)
-    return log_p.gather(-1, y[:, None].expand(*log_p.shape[:-1], 1))[..., 0].exp()
+    return log_p.gather(-1, y[:, None].expand(*log_p.shape[:-1], 1))[..., 0]
 
 
 @patch_to(KnnTask)
@@ -118,7 +120,7 @@ def validation_step(self, batch, k):
     images, y = batch
     queries = self(images)
     few = slice(self.config.candidates)
-    p = self.right(queries, y, self.points[few], self.labels[few])
+    p = self.log_right(queries, y, self.points[few], self.labels[few]).exp()
     self.metric.update(self.vote(queries), y, p.reshape(-1, len(y)).mean(0))
 
 
@@ -185,46 +187,54 @@ def search_records(
     found = [r for folder, pattern in places for r in read_records(folder, pattern)]
     return [r for r in found if r["config"]["preset"] == preset and r["config"]["seed"] == 0 and "curve" in r]
 
-# %% ../../nbs/lab/66_neighbours.ipynb #b6f44d7b
+# %% ../../nbs/lab/66_neighbours.ipynb #a1cb3a48
 def _first_step(
     preset: str,  # of the runs
     data: str,  # name of a data set
     row: tuple,  # an operator, and how many noisy copies it sorts
     records: list,  # finished runs of the search
+    logarithm: bool = False,  # whether they were trained by the logarithm of the probability
 ) -> dict:  # k and tau
     "What the first step of the quick search has found; the usual ones where it was not run."
     operator, samples = row
     on = data if data in _FIRST_RATES else "mnist"
     steps = _sizes(preset, on, operator).get("steps", KnnConfig.PRESETS[preset]["steps"])
+    where = dict(data=on, operator=operator, samples=samples, steps=steps, lr=_FIRST_RATES[on], logarithm=logarithm)
     try:
-        found = chosen(records, data=on, operator=operator, samples=samples, steps=steps, lr=_FIRST_RATES[on])
+        found = chosen(records, **where)
     except ValueError:
         return K_TAU[operator]
     return {name: found[name] for name in ("k", "tau")}
 
 
-def _conditions(preset, data, method, samples, records):
+def _conditions(preset, data, method, samples, records, logarithm=False):
     "What the runs have in common among which the search has chosen for a data set and a method."
+    fields = dict(data=data, method=method)
+    if method in K_TAU:
+        fields = dict(data=data, operator=method, samples=samples, logarithm=logarithm)
     if preset == "paper":                                       # one step, for k, tau and the learning rate together
-        return dict(data=data, operator=method, samples=samples) if method in K_TAU else dict(data=data, method=method)
-    steps = _sizes(preset, data, method).get("steps", KnnConfig.PRESETS[preset]["steps"])
-    fields = dict(data=data, steps=steps)
+        return fields
+    fields["steps"] = _sizes(preset, data, method).get("steps", KnnConfig.PRESETS[preset]["steps"])
     if method not in K_TAU:
-        return {**fields, "method": method}
-    row = (method, samples)
-    return {**fields, "operator": method, "samples": samples, **_first_step(preset, data, row, records)}
+        return fields
+    return {**fields, **_first_step(preset, data, (method, samples), records, logarithm)}
 
-# %% ../../nbs/lab/66_neighbours.ipynb #1e3014a7
+# %% ../../nbs/lab/66_neighbours.ipynb #fcf94f95
+def _two_steps(preset, data, row, records, logarithm=False):
+    "The quick search of an operator on a data set: k and tau, if they are not taken from elsewhere; the learning rate."
+    usual = dict(data=data, operator=row[0], samples=row[1], logarithm=logarithm, **_sizes(preset, data, row[0]))
+    first = itertools.product((1, 9), (1.0, 16.0, 128.0)) if data in _FIRST_RATES else ()
+    tried = [dict(k=k, tau=tau, lr=_FIRST_RATES[data]) for k, tau in first]
+    found = _first_step(preset, data, row, records, logarithm)
+    tried += [{**found, **rate} for rate in _SECOND_RATES["cnn"]]
+    return [KnnConfig.from_preset(preset, **usual, **values) for values in tried]
+
+
 def _quick_search(preset, records):
-    "First k and tau; then, with those, the learning rate of each method on each data set."
-    def run(data, row, **fields):
-        what = dict(data=data, operator=row[0], samples=row[1])
-        return KnnConfig.from_preset(preset, **what, **_sizes(preset, data, row[0]), **fields)
-
-    first = itertools.product(_FIRST_RATES.items(), _TUNED, (1, 9), (1.0, 16.0, 128.0))
-    configs = [run(data, row, k=k, tau=tau, lr=lr) for (data, lr), row, k, tau in first]
-    for data, row, rate in itertools.product(_QUICK_DATA, _TUNED, _SECOND_RATES["cnn"]):
-        configs.append(run(data, row, **_first_step(preset, data, row, records), **rate))
+    "The search of each operator, and the learning rates of the baselines that are trained, on each data set."
+    configs = []
+    for data, row in itertools.product(_QUICK_DATA, _TUNED):
+        configs += _two_steps(preset, data, row, records)
     for data, (method, rates) in itertools.product(_QUICK_DATA, _SECOND_RATES.items()):
         usual = dict(data=data, method=method, **_sizes(preset, data, method))
         configs += [BaselineConfig.from_preset(preset, **usual, **rate) for rate in rates]
@@ -247,13 +257,14 @@ def knn_search(
         configs.append(KnnConfig.from_preset(preset, **what, **papers_network(data)))
     return configs
 
-# %% ../../nbs/lab/66_neighbours.ipynb #a0115918
+# %% ../../nbs/lab/66_neighbours.ipynb #0e4bc9e0
 def search_choice(
     preset: str,  # of the runs
     data: str,  # name of a data set
     method: str,  # an operator or a baseline
     records: "list | None" = None,  # finished runs; None are those of `search_records`
     samples: int = 0,  # noisy copies of the scores that an operator sorts
+    logarithm: bool = False,  # whether an operator is trained by the logarithm of the probability
 ) -> dict:  # fields of a configuration
     """What the search has chosen, and the sizes of the run; pixels and principal components are not tuned.
 
@@ -264,16 +275,16 @@ def search_choice(
         return fields
     source = "quick" if preset == "long" else preset            # where the search was made
     records = search_records(source) if records is None else records
-    where = _conditions(source, data, method, samples, records)
+    where = _conditions(source, data, method, samples, records, logarithm)
     usual = {k: v for k, v in where.items() if k in ("k", "tau")}
     with contextlib.suppress(ValueError):                       # nothing was searched
         usual = chosen(records, **where)
     return {**usual, **fields}
 
-# %% ../../nbs/lab/66_neighbours.ipynb #505d77c2
-def _usual(preset, data, method, samples=0):
+# %% ../../nbs/lab/66_neighbours.ipynb #d4d58d18
+def _usual(preset, data, method, samples=0, logarithm=False):
     "The fields that a data set and a method have in the comparison."
-    fields = search_choice(preset, data, method, samples=samples)
+    fields = search_choice(preset, data, method, samples=samples, logarithm=logarithm)
     if preset == "paper":
         fields = {**fields, **papers_network(data)}
         if method not in K_TAU:
@@ -297,3 +308,19 @@ def knn_grid(
             what = dict(data=data, seed=seed, method=method)
             configs.append(BaselineConfig.from_preset(preset, **what, **_usual(preset, data, method)))
     return configs
+
+# %% ../../nbs/lab/66_neighbours.ipynb #2f19781d
+@grid("knn_loss")
+def knn_loss(
+    preset: str,  # "paper", or one that is quicker
+) -> list:
+    "Differentiable kNN trained by the probability of the right class, or by its logarithm, on MNIST"
+    records = search_records("quick" if preset == "long" else preset)
+    configs = []
+    for row, logarithm in itertools.product(_TUNED, (False, True)):
+        usual = _usual(preset, "mnist", *row, logarithm)
+        what = dict(data="mnist", operator=row[0], samples=row[1], logarithm=logarithm)
+        if preset not in ("paper", "long"):
+            configs += _two_steps(preset, "mnist", row, records, logarithm)
+        configs += [KnnConfig.from_preset(preset, **what, seed=seed, **usual) for seed in range(5)]
+    return list(dict.fromkeys(configs))
