@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 PAGE = Path(__file__).resolve().parent.parent / "nbs/tutorials/other_libraries.ipynb"
-LIBRARIES = {"LightGBM": "lightgbm", "pytorch-metric-learning": "pytorch_metric_learning", "sentence-transformers": "sentence_transformers"}
+LIBRARIES = {"LightGBM": "lightgbm", "pytorch-metric-learning": "pytorch_metric_learning", "sentence-transformers": "sentence_transformers", "TensorFlow": "tensorflow"}
 
 
 def blocks():
@@ -27,7 +27,7 @@ def test_each_library_has_its_block_with_an_assertion():
     assert blocks().keys() == LIBRARIES.keys()
     for code in blocks().values():
         compile(code, PAGE.name, "exec")
-        assert "from softsortlib.losses import" in code and "assert " in code
+        assert "from softsortlib" in code and "assert " in code
 
 
 @pytest.mark.parametrize("library", LIBRARIES)

@@ -229,7 +229,7 @@ def _hard(self, rows):
     hard = s.argsort(dim=-1, stable=True, descending=self.descending)
     return hard if rows is None else hard[..., rows]
 
-# %% ../../nbs/networks/22_operator.ipynb #b2ca4667
+# %% ../../nbs/networks/22_operator.ipynb #a6176a05
 class SortingNetwork(Operator, name="network"):
     """A sorting network with soft swaps (Petersen et al. 2021, 2022).
 
