@@ -143,8 +143,8 @@ def _sums_grads(g, x, w, tau, levels, order, law, m, nu, eps, across, backend, n
 
 
 _sums = mechanism(
-    "level_sums(x, w, tau, levels, order, str law, int m, int nu, float eps, bool across, str backend) -> y=w", __name__,
-    partial(_sums_by, "torch"), partial(_sums_by, "numba"), partial(_sums_by, "triton"), on="w",
+    "level_sums(x, w, tau, levels, order, str law, int m, int nu, float eps, bool across, str backend) -> y=w",
+    __name__, partial(_sums_by, "torch"), partial(_sums_by, "numba"), partial(_sums_by, "triton"), on="w",
     gpu_if=lambda x: x.numel() * x.shape[-1] <= MOST_PAIRS, gradient=_sums_grads,
 )
 

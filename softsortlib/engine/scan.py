@@ -141,8 +141,8 @@ def _composed_even(gy, s, x, tau, learn, backend):
     return _composed(gy, s, x, tau, "even", learn, backend)
 
 _exp_scan_backward = mechanism(
-    "exp_scan_backward(gy, s, x, tau, bool learn, str backend) -> s, x, tau", __name__, _composed_even, _scan_back_numba,
-    on="x", again=_composed_even,
+    "exp_scan_backward(gy, s, x, tau, bool learn, str backend) -> s, x, tau", __name__, _composed_even,
+    _scan_back_numba, on="x", again=_composed_even,
 )
 
 def _scan_grads(gy, s, x, tau, mode, backend, needs):
@@ -277,8 +277,8 @@ def _mean_grads(s, x, tau, size, o, low, Z, backend, needs, go=None, of_low=None
 
 # the means (94.6): o and low (..., n, d), Z (..., n)
 _exp_mean = mechanism(
-    "exp_mean(s, x, tau, size, str backend) -> o=x, low=x, Z=s", __name__, _mean_torch, _mean_numba, _mean_triton, on="x",
-    gradient=_mean_grads,
+    "exp_mean(s, x, tau, size, str backend) -> o=x, low=x, Z=s", __name__, _mean_torch, _mean_numba, _mean_triton,
+    on="x", gradient=_mean_grads,
 )
 
 # %% ../../nbs/engine/94_scan.ipynb #c57a9085
