@@ -77,14 +77,9 @@ def _translated(f, typer):
     run.__doc__ = textwrap.dedent(f.__doc__)
     return run
 
-# %% ../../nbs/lab/80_cli.ipynb #cfa3d72d
+# %% ../../nbs/lab/80_cli.ipynb #06f60667
 _TASK_EXAMPLE = "--preset smoke"        # of every command that is made from a configuration
 GROUPS = {"run": "One run of an experiment; the same command resumes a run that was interrupted."}
-
-
-def _example(path):
-    "The last line of a command's help: a call of it that takes seconds."
-    return f"Example: softsortlib {path} {_EXAMPLES.get(path, _TASK_EXAMPLE)}".rstrip()
 
 
 def _add_version(app, typer):
@@ -120,7 +115,12 @@ def _without_extra(error, args):
         _leave(error, 1)
     sys.exit(0)
 
-# %% ../../nbs/lab/80_cli.ipynb #ea5d848b
+# %% ../../nbs/lab/80_cli.ipynb #5cf36922
+def _example(path):
+    "The last line of a command's help: a call of it that takes seconds."
+    return f"Example: softsortlib {path} {_EXAMPLES.get(path, _TASK_EXAMPLE)}".rstrip()
+
+
 def _app(first=""):
     "The Typer application of all commands; those of tasks are made when `first`, the first word, asks for them."
     typer = optional("typer")
@@ -225,14 +225,14 @@ def _words(**options):
     "The options that were given, as one writes them after a command."
     return [f"--{name} {value}" for name, value in _given(**options).items()]
 
-# %% ../../nbs/lab/80_cli.ipynb #29bcbd99
+# %% ../../nbs/lab/80_cli.ipynb #37db0cee
 def _announce_demo(config, run, limit):
     "What the demo is about to do."
     print("Learning to sort pictures of four-digit numbers. All it is told is their order.", flush=True)
     if (run / "result.json").exists() and read_json(run / "result.json")["steps"] >= config.steps:
         print(f"{run} holds a finished run; remove it to train anew.", flush=True)
     else:
-        print(f"{config.steps} steps, at most {limit:.0f} seconds of training; the pictures go to {run.parent}.", flush=True)
+        print(f"{config.steps} steps, at most {limit:.0f} seconds; the pictures go to {run.parent}.", flush=True)
 
 
 def _tell_demo(result, files, again):
@@ -393,7 +393,16 @@ def _check_run_options(threads, compile):
     check_threads(threads)
     check_compile(compile)
 
-# %% ../../nbs/lab/80_cli.ipynb #e1a24fac
+# %% ../../nbs/lab/80_cli.ipynb #32a10fd5
+def _runs_of(name, preset, how):
+    "The runs of a table; raise `ValueError` for an unknown one, and for options `how` that none of its runs uses."
+    if name not in _grids():
+        raise ValueError(f"there is no table {name!r}: there are {', '.join(_grids())}")
+    configs = _grids()[name](preset)
+    refuse_unused(f"table {name}", how, list(dict.fromkeys(option for c in configs for option in c.uses())))
+    return configs
+
+
 def _run_table(configs, out, executor, retry, record, threads, flags):
     "Do the runs and say what came out; 1 if some are not done."
     from softsortlib.lab.grid import run_grid, summary
@@ -414,7 +423,7 @@ def _run_table(configs, out, executor, retry, record, threads, flags):
     print(f"the results lie in {out}, a folder with result.json for each run")
     return 1 if any(o.state != "done" for o in outcomes) else None
 
-# %% ../../nbs/lab/80_cli.ipynb #a862a003
+# %% ../../nbs/lab/80_cli.ipynb #93dae671
 @command("table", "sort_again --preset smoke --out runs/smoke")
 def table(
     name: Annotated[Optional[str], "which table; all are listed if not given", ""] = None,
@@ -442,10 +451,7 @@ def table(
         refuse_unused("the list of tables", {**others, **how}, ("preset", "out"))
         print(_listing(_grids(), preset, out))
         return None
-    if name not in _grids():
-        raise ValueError(f"there is no table {name!r}: there are {', '.join(_grids())}")
-    configs = _grids()[name](preset)
-    refuse_unused(f"table {name}", how, list(dict.fromkeys(option for c in configs for option in c.uses())))
+    configs = _runs_of(name, preset, how)
     flags = {**_given(folder=how["folder"], compile=compile), **trainer_flags(trainer or [])}
     return _run_table(configs, out, executor, retry, record, 1 if threads is None else threads, flags)
 
@@ -494,7 +500,7 @@ def bench(
     seen = {(row["case"], row["n"], row["batch"]) for row in rows} if again else set()
     _say_left([p for p in pieces_left(out, some, device) if p not in seen], out, True)
 
-# %% ../../nbs/lab/80_cli.ipynb #177ba107
+# %% ../../nbs/lab/80_cli.ipynb #708fa1e4
 @command("warm", "softsort")
 def warm(
     operators: Annotated[Optional[List[str]], "names as for method=; all if not given", ""] = None,
@@ -508,5 +514,6 @@ def warm(
     bar = functools.partial(optional("tqdm").tqdm, unit="kernel", desc="compiling")
     dtypes = (torch.float32, torch.float64) if double else (torch.float32,)
     seconds = softsortlib.warm(operators or None, dtypes, bar)
+    where = numba.config.CACHE_DIR or "its cache beside the package"
     print(f"{len(seconds)} uses of {len({name for name, *_ in seconds})} operators are ready, "
-          f"{sum(seconds.values()):.1f} seconds; numba keeps them in {numba.config.CACHE_DIR or 'its cache beside the package'}")
+          f"{sum(seconds.values()):.1f} seconds; numba keeps them in {where}")

@@ -264,9 +264,10 @@ def _run_whole(config, out, folder, progress, callbacks, compile, flags):
         write_json(out / "result.json", record)
     return record, trainer
 
-# %% ../../nbs/lab/61_training.ipynb #e1c03af9
+# %% ../../nbs/lab/61_training.ipynb #c6ba5e93
 def _finished(out, config, further):
-    "The record of a run that is over, or None; with `further`, one that ended early is not over."
+    "The record of a run that is over, or None; with `further`, one that ended early is not. Refuse another run."
+    check_folder(out, config)
     path = out / "result.json"
     if not path.exists():
         return None
@@ -276,7 +277,7 @@ def _finished(out, config, further):
     path.unlink()
     return None
 
-
+# %% ../../nbs/lab/61_training.ipynb #f1e7d36f
 def train(
     config: RunConfig,  # the run
     out: "str | Path",  # its folder
@@ -292,13 +293,11 @@ def train(
 
     Raise `ValueError` when `out` holds another run, `KeyboardInterrupt` after Ctrl-C; a process that Lightning started
     for a further device ends here."""
-    out = Path(out)
-    check_folder(out, config)
-    record = _finished(out, config, further)
+    record = _finished(Path(out), config, further)
     if record:
         return record
     with undisturbed(threads), _own_group():
-        record, trainer = _run_whole(config, out, folder, progress, callbacks, compile, flags)
+        record, trainer = _run_whole(config, Path(out), folder, progress, callbacks, compile, flags)
     if _is_helper(trainer):
         raise SystemExit(0)
     return record
