@@ -346,7 +346,7 @@ def _check_measuring(rounds, device):
     if device == "cuda" and not torch.cuda.is_available():
         raise ValueError("device cuda is not here: leave --device out to measure on the cpu")
 
-# %% ../../nbs/lab/72_bench.ipynb #40af1bc1
+# %% ../../nbs/lab/72_bench.ipynb #9de5d6cb
 def pieces_left(
     out: "str | Path",  # the JSON file of the record
     only: "tuple | None" = None,  # patterns of cases or pieces, all if None
@@ -354,6 +354,7 @@ def pieces_left(
     again: bool = False,  # count also what this code has recorded before
 ) -> list:  # of (case, n, batch)
     "The pieces that a benchmark has still to measure; raise `TypeError` or `ValueError` as `run_benchmark` does."
+    check_writable(out)
     chosen, record = _chosen(only), _opened(out, device)
     done = set() if again else pieces_done(record, {**origin(), "absent": absent_peers()})
     return [piece for piece in chosen if piece not in done]
