@@ -346,6 +346,27 @@
     bitonic: (s, tau, options) => network(s, tau, {...options, kind: "bitonic"}),
   };
 
+  const SOFTNESS = {softsort: 0.07, softsort2: 0.1, neuralsort: 0.1, lapsum: 0.06};
+  const COMPARATORS = {logistic: 0.023, gaussian: 0.06, cauchy: 0.008, reciprocal: 0.0026, optimal: 0.04};
+
+  /** How far scores lie apart: the distance of the quartiles (6.2), the median distance from a tie that holds both (6.3); 0 if all are equal. */
+  function spread(s) {
+    const t = s.slice().sort((a, b) => a - b), m = t.length, a = Math.floor((m - 1) / 4), f = (m - 1) % 4 / 4;
+    if (t[a] < t[m - 1 - a]) return (1 - f) * t[m - 1 - a] + f * t[m - 2 - a] - (1 - f) * t[a] - f * t[a + 1];
+    const far = t.map(x => Math.abs(x - t[a])).filter(d => d > 0).sort((a, b) => a - b);
+    return far.length ? far[Math.floor((far.length - 1) / 2)] : 0;
+  }
+
+  /** The temperature that an operator of the package takes from the scores when it is given none (6.1). */
+  function defaultTau(name, s, {sigmoid = "cauchy"} = {}) {
+    if (name === "sinkhorn") return 0.01;
+    const c = SOFTNESS[name] || COMPARATORS[sigmoid], width = spread(s) || 1 / c;
+    if (name === "softsort2") return (c * width) ** 2;
+    if (Object.hasOwn(SOFTNESS, name)) return c * width;
+    const one = c * width * (name === "odd_even" ? 20 / s.length : 1);
+    return sigmoid === "logistic" ? one ** 0.75 : one;                       // its distances are bent by the activation replacement
+  }
+
   function check(names, name, s, tau) {
     if (!names.includes(name)) throw new RangeError(`operator must be one of ${names}, got ${name}`);
     if (!(s.length >= 2) || !s.every(Number.isFinite)) throw new RangeError(`scores must be two or more finite numbers, got ${s}`);
@@ -382,7 +403,7 @@
     return {P: null, ranks: out, sorted: inner.sorted && [...inner.sorted, ...padded.map(() => 0)]};
   }
 
-  const api = {argsort, softsort, neuralsort, lapsum, layers, erfc, network, squash, sinkhorn, sorted, ranks, columnSums, orderLoss, permutahedron, laplaceRanks, evaluate, evaluatePadded, answers, names: Object.keys(OPERATORS), rankers: Object.keys(RANKS), sigmoids: Object.keys(SIGMOIDS)};
+  const api = {argsort, softsort, neuralsort, lapsum, layers, erfc, network, squash, sinkhorn, sorted, ranks, columnSums, orderLoss, permutahedron, laplaceRanks, evaluate, evaluatePadded, answers, spread, defaultTau, names: Object.keys(OPERATORS), rankers: Object.keys(RANKS), sigmoids: Object.keys(SIGMOIDS)};
   root.softOperators = api;
   if (typeof module === "object" && module.exports) module.exports = api;
 })(typeof globalThis === "object" ? globalThis : this);

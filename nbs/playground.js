@@ -10,7 +10,8 @@
   // ------------------------------------------------------------------ the state
 
   const LEAST = 2, MOST = 12, LARGEST = 1000, TAUS = [1e-6, 1e6], SLIDER = [-3, 2];
-  const START = {s: [1.2, -0.4, 2.1, 0.5, -1.7], operator: "softsort", tau: 0.5, descending: false, sigmoid: "cauchy", at: [2, 3], padded: [], k: 0, other: "", otherTau: 0.5};
+  const START = {s: [1.2, -0.4, 2.1, 0.5, -1.7], operator: "softsort", tau: 0.5, auto: true, descending: false, sigmoid: "cauchy", at: [2, 3], padded: [], k: 0, other: "", otherTau: 0.5};
+  START.tau = soft.defaultTau(START.operator, START.s, START);
   const TRIES = {
     tie: {s: [-1.8, 0.6, 0.6, -0.5, 1.9], operator: "softsort", tau: 0.25, descending: false, at: [2, 1]},
     twins: {s: [0, -2, 1, 2, -1], operator: "neuralsort", tau: 1, descending: false, at: [4, 3]},
@@ -46,12 +47,19 @@
     return "";
   }
 
+  /** The temperature that the package would take, as far as the page can show it. */
+  function ownTau(c) {
+    if (trouble({...c, tau: 1})) return 1;                                   // `set` says what is wrong
+    return Math.min(Math.max(soft.defaultTau(c.operator, c.s.filter((_, j) => !c.padded.includes(j)), c), TAUS[0]), TAUS[1]);
+  }
+
   /** Change the state; the reason why not, or an empty string. */
   function set(change) {
-    const next = {...state, ...change};
+    const next = {...state, auto: state.auto && !("tau" in change), ...change};
     if (change.s && !change.padded) next.padded = next.padded.filter(j => j < next.s.length);
     if (change.s && change.k === undefined) next.k = Math.min(next.k, next.s.length);
     if (!change.at) next.at = next.at.map(k => Math.min(k, next.s.length - 1));
+    if (next.auto) next.tau = ownTau(next);
     const why = trouble(next);
     if (why) return why;
     state = next;
@@ -64,7 +72,7 @@
   // ------------------------------------------------------------------ the address
 
   function address() {
-    const p = [`s=${state.s.join(",")}`, `operator=${state.operator}`, `tau=${state.tau}`, `order=${state.descending ? "desc" : "asc"}`];
+    const p = [`s=${state.s.join(",")}`, `operator=${state.operator}`, `tau=${state.auto ? "auto" : state.tau}`, `order=${state.descending ? "desc" : "asc"}`];
     if (isNetwork()) p.push(`sigmoid=${state.sigmoid}`);
     if (state.padded.length) p.push(`pad=${state.padded.map(j => j + 1).join(",")}`);
     if (state.k) p.push(`k=${state.k}`);
@@ -88,7 +96,7 @@
     if (!p.has("s")) return null;
     const out = {...START, s: p.get("s").split(",").map(number)};
     if (p.has("operator")) out.operator = p.get("operator");
-    if (p.has("tau")) out.tau = number(p.get("tau"));
+    if (p.has("tau") && p.get("tau") !== "auto") { out.tau = number(p.get("tau")); out.auto = false; }
     if (p.has("order")) out.descending = {asc: false, desc: true}[p.get("order")];
     if (p.has("sigmoid")) out.sigmoid = p.get("sigmoid");
     if (p.has("pad")) out.padded = p.get("pad").split(",").map(j => number(j) - 1);
@@ -291,6 +299,26 @@
     input.addEventListener("blur", () => { if (input.getAttribute("aria-invalid") === "true") { input.value = String(now()); input.removeAttribute("aria-invalid"); } });
   }
 
+  /** Scores from a text: a row or a column of numbers with commas, semicolons, spaces or lines between; what is no number is said. */
+  function take(text) {
+    still();
+    const words = text.split(/[\s,;|[\](){}]+/).filter(w => w), unread = words.filter(w => Number.isNaN(number(w))), read = words.map(number).filter(v => !Number.isNaN(v));
+    const far = read.filter(v => Math.abs(v) > LARGEST), good = read.filter(v => Math.abs(v) <= LARGEST), s = good.slice(0, MOST), list = some => some.slice(0, 3).map(w => `“${String(w).slice(0, 20)}”`).join(", ") + (some.length > 3 ? ` and ${some.length - 3} more` : "");
+    const said = [...(unread.length ? [`not a number: ${list(unread)}`] : []), ...(far.length ? [`beyond ${LARGEST}: ${list(far)}`] : []), ...(good.length > MOST ? [`the first ${MOST} of ${good.length} numbers are shown`] : [])];
+    if (s.length < LEAST) return say(`The list was not taken: there must be at least ${LEAST} numbers${said.length ? `; ${said.join("; ")}` : ""}.`);
+    set({s, padded: []});
+    say(said.length ? `${s.length} scores are taken; ${said.join("; ")}.` : "");
+    return true;
+  }
+  $("pg-list").addEventListener("change", e => { if (e.target.value.trim() && take(e.target.value)) e.target.value = ""; });
+  $("pg-list").addEventListener("keydown", e => { if (e.key === "Enter" && !e.shiftKey) { e.preventDefault(); e.target.dispatchEvent(new Event("change")); } });
+  for (const where of [$("pg-list"), $("pg-fields")]) where.addEventListener("paste", e => {
+    const text = e.clipboardData?.getData("text") || "";
+    if (where === $("pg-list") ? e.target.value : !/[\s;]|,.*,/.test(text.trim())) return;   // one number belongs into its field
+    e.preventDefault();
+    if (!take(text) && where === $("pg-list")) e.target.value = text;
+  });
+
   function remove(j, next) {
     still();
     if (state.s.length <= LEAST) return say(`There must be at least ${LEAST} scores.`);
@@ -394,23 +422,24 @@
     const slider = $("pg-slider"), log = Math.log10(state.tau), box = $("pg-tau");
     if (Math.abs(Number(slider.value) - log) > .006) slider.value = String(Math.min(Math.max(log, SLIDER[0]), SLIDER[1]));
     put(slider, {"aria-valuetext": `tau ${Number(state.tau.toPrecision(4))}`});
+    put($("pg-auto"), {"aria-pressed": state.auto});
     if (box !== document.activeElement || box.getAttribute("aria-invalid") !== "true") { box.value = String(Number(state.tau.toPrecision(6))); box.removeAttribute("aria-invalid"); }
     $("pg-sigmoid").value = state.sigmoid;
     $("pg-sigmoid").parentElement.hidden = !isNetwork();
-    write($("pg-hint"), result.converged === false ? `Sinkhorn's potentials have not settled: a share of ${precise(result.residual)} of the mass is still misplaced. A larger tau is easier.` : HINTS[state.operator]);
+    write($("pg-hint"), result.converged === false ? `Sinkhorn's potentials have not settled: a share of ${precise(result.residual)} of the mass is still misplaced. A larger tau is easier.` : `${HINTS[state.operator]}${state.auto ? " Now it is the package's default for these scores, and follows them." : ""}`);
     for (const b of root.querySelectorAll("[data-try]")) put(b, {"aria-pressed": b.dataset.try === chosen});
     for (const name of Object.keys(TRIES)) $(`pg-${name}`).hidden = name !== chosen;
   }
 
   /** The same in Python. */
   function python() {
-    const [i, j] = state.at, down = state.descending ? ", descending=True" : "", tau = `tau=${state.tau}${down}`;
+    const [i, j] = state.at, down = state.descending ? ", descending=True" : "", tau = `tau=${state.tau}${down}`, own = state.auto ? " # the default for these scores" : "";
     const [name, call] = {softsort: ["SoftSort", `SoftSort(${tau})`], softsort2: ["SoftSort", `SoftSort(power=2, ${tau})`], neuralsort: ["NeuralSort", `NeuralSort(${tau})`], lapsum: ["LapSum", `LapSum(${tau})`], sinkhorn: ["SinkhornSort", `SinkhornSort(${tau})`],
       odd_even: ["SortingNetwork", `SortingNetwork("odd_even", "${state.sigmoid}", ${tau})`], bitonic: ["SortingNetwork", `SortingNetwork("bitonic", "${state.sigmoid}", ${tau})`]}[state.operator];
     return ["import torch", `from softsortlib import ${name}, soft_rank`, "",
       `s = torch.tensor([${state.s.join(", ")}], dtype=torch.float64, requires_grad=True)`,
       ...(state.padded.length ? [`mask = torch.tensor([${state.s.map((_, j) => state.padded.includes(j) ? "False" : "True").join(", ")}])`] : []),
-      `operator = ${call}`, `P = operator(s${state.padded.length ? ", mask" : ""})`, ...(state.k ? [`P[:${state.k}, :].mT @ torch.ones(${state.k}, dtype=s.dtype)`.padEnd(49) + `# membership in the first ${state.k}`] : []),
+      `operator = ${call}${own}`, `P = operator(s${state.padded.length ? ", mask" : ""})`, ...(state.k ? [`P[:${state.k}, :].mT @ torch.ones(${state.k}, dtype=s.dtype)`.padEnd(49) + `# membership in the first ${state.k}`] : []),
       "P.to_dense()                                     # the matrix", "P @ s                                            # sorted values",
       `${`soft_rank(s${down}, method=operator${state.padded.length ? ", mask=mask" : ""})`.padEnd(49)}# ranks`, `${`torch.autograd.grad(P[${i}, :][${j}], s)`.padEnd(49)}# gradient of P[${i + 1}, ${letter(j)}]`].join("\n");
   }
@@ -499,6 +528,7 @@
   $("pg-sigmoid").addEventListener("change", e => say(set({sigmoid: e.target.value})));
   $("pg-slider").addEventListener("input", e => { still(); say(set({tau: Number((10 ** Number(e.target.value)).toPrecision(3))})); });
   typed($("pg-tau"), "tau", () => Number(state.tau.toPrecision(6)), tau => ({tau}));
+  $("pg-auto").addEventListener("click", () => { still(); say(set({auto: true})); });
   $("pg-add").addEventListener("click", add);
   $("pg-shuffle").addEventListener("click", () => travel({s: state.s.map(() => Number((4.8 * Math.random() - 2.4).toFixed(2)))}));
 
@@ -535,7 +565,8 @@
     if (matchMedia("(prefers-reduced-motion: reduce)").matches) { still(); return say(set(change)); }
     animate(seconds => {
       const t = Math.min(seconds / .9, 1), ease = t * t * (3 - 2 * t), between = (a, b) => a + ease * (b - a);
-      say(set(t === 1 ? change : {...change, s: to.s.map((v, k) => Number(between(from.s[k], v).toFixed(4))), tau: Number(Math.exp(between(Math.log(from.tau), Math.log(to.tau))).toPrecision(4))}));
+      say(set(t === 1 ? change : {...change, s: to.s.map((v, k) => Number(between(from.s[k], v).toFixed(4))),
+        ...("tau" in change ? {tau: Number(Math.exp(between(Math.log(from.tau), Math.log(to.tau))).toPrecision(4))} : {})}));
       return t === 1;
     });
   }

@@ -25,6 +25,7 @@ CHROMIUM = check_site.chromium()
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="there is no Chromium: apt-get install chromium")
 
 START = [1.2, -0.4, 2.1, 0.5, -1.7]
+TAU = float(SoftSort()._temperature(torch.tensor(START, dtype=torch.float64), None))     # what the page begins with
 OPERATORS = {
     "softsort": lambda tau, descending, sigmoid: SoftSort(tau, descending=descending),
     "softsort2": lambda tau, descending, sigmoid: SoftSort(tau, power=2, descending=descending),
@@ -374,7 +375,7 @@ def test_controls(visit):
         assert state(tab)["operator"] == operator and tab.locator("#pg-sigmoid").is_visible() == (operator in ("odd_even", "bitonic"))
     tab.get_by_role("radio", name="ascending", exact=True).focus()
     tab.keyboard.press("ArrowRight")
-    assert state(tab)["descending"] and tab.locator(".pg-matrix tbody tr").first.locator("td").last.inner_text() == f"{(SoftSort(0.5, descending=True)(torch.tensor(START)) @ torch.tensor(START))[0]:.2f}"
+    assert state(tab)["descending"] and tab.locator(".pg-matrix tbody tr").first.locator("td").last.inner_text() == f"{(SoftSort(descending=True)(torch.tensor(START)) @ torch.tensor(START))[0]:.2f}"
     tab.locator("fieldset").get_by_text("bitonic", exact=True).click()
     first = tab.evaluate("playground.result().P")
     tab.locator("#pg-sigmoid").select_option("gaussian")
@@ -419,7 +420,7 @@ def test_the_first_k_and_padding_on_the_page(visit):
 def test_another_operator_beside_it(visit):
     tab = visit()
     assert tab.locator("#pg-beside table").count() == 0
-    for name, method in (("permutahedron", Permutahedron(0.5)), ("laplace", LaplaceRank(0.5)), ("neuralsort", NeuralSort(0.5))):
+    for name, method in (("permutahedron", Permutahedron(TAU)), ("laplace", LaplaceRank(TAU)), ("neuralsort", NeuralSort(TAU))):
         tab.locator("#pg-other").select_option(name)
         rows = [[t for t in row.locator("td").all_inner_texts()] for row in tab.locator("#pg-beside table").first.locator("tbody tr").all()]
         assert [number(t) for t in rows[1]] == pytest.approx(soft_rank(torch.tensor(START), method=method).tolist(), abs=0.006)
@@ -432,6 +433,64 @@ def test_another_operator_beside_it(visit):
     tab.wait_for_function("location.hash.includes('with=neuralsort&withtau=2')")
     assert state(visit(where=tab.url)) == state(tab)
     assert tab.evaluate("document.documentElement.scrollWidth <= document.documentElement.clientWidth")
+
+
+# ------------------------------------------------------------------ the default temperature, and a list
+
+@pytest.mark.parametrize("operator", OPERATORS)
+def test_the_default_temperature_is_that_of_the_package(visit, operator):
+    rng = random.Random(f"default of {operator}")
+    cases = [draw_case(rng, operator) for _ in range(30)] + [dict(s=s, sigmoid="logistic") for s in ([1.0, 1.0], [2.0, 2.0, 2.0, 5.0], [1.0, 1.0, 1.0, 1.0, 0.0, 7.0])]
+    found = visit().evaluate("([op, cases]) => cases.map(c => softOperators.defaultTau(op, c.s, {sigmoid: c.sigmoid}))", [operator, cases])
+    for case, tau in zip(cases, found, strict=True):
+        true = OPERATORS[operator](None, False, case["sigmoid"])._temperature(torch.tensor(case["s"], dtype=torch.float64), None)
+        assert tau == pytest.approx(float(true), rel=1e-12), case
+
+
+def test_the_default_follows_the_scores_until_a_temperature_is_set(visit):
+    tab = visit()
+    default = tab.get_by_role("button", name="default", exact=True)
+    true = lambda: float(SoftSort()._temperature(torch.tensor(state(tab)["s"], dtype=torch.float64), None))
+    assert default.get_attribute("aria-pressed") == "true" and state(tab)["tau"] == pytest.approx(true()) == pytest.approx(TAU) and tab.locator("#pg-tau").input_value() == "0.112"
+    assert tab.evaluate("playground.result().P") == [pytest.approx(row, abs=1e-9) for row in SoftSort()(torch.tensor(START, dtype=torch.float64)).to_dense().tolist()]
+    handle(tab, 0).press("End")
+    assert state(tab)["tau"] == pytest.approx(true()) != pytest.approx(TAU) and "the package's default" in tab.locator("#pg-hint").inner_text()
+    tab.get_by_role("button", name="shuffle").click()
+    assert state(tab)["tau"] == pytest.approx(true())
+    tab.wait_for_function("location.hash.includes('tau=auto')")
+    assert state(visit(where=tab.url)) == state(tab)
+    tab.locator("#pg-slider").press("Home")
+    handle(tab, 1).press("Home")
+    assert state(tab)["tau"] == 0.001 and default.get_attribute("aria-pressed") == "false" and "default" not in tab.locator("#pg-hint").inner_text()
+    default.click()
+    assert state(tab)["tau"] == pytest.approx(true())
+    tab.locator("fieldset").get_by_text("Sinkhorn", exact=True).click()
+    assert state(tab)["tau"] == 0.01
+
+
+@pytest.mark.parametrize("text, s, said", [
+    ("3, 1.5, -2", [3, 1.5, -2], ""), ("3 1.5 -2", [3, 1.5, -2], ""), ("3\n1.5\n−2\n", [3, 1.5, -2], ""), ("3;1.5;\t-2e0", [3, 1.5, -2], ""), ("tensor([3., 1.5, -2.])", [3, 1.5, -2], "not a number: “tensor”"),
+    ("score\n3\n1.5\nNaN\n-2", [3, 1.5, -2], "3 scores are taken; not a number: “score”, “NaN”"), ("1 2 3000", [1, 2], "beyond 1000: “3000”"), ("a b c d 1 2", [1, 2], "“a”, “b”, “c” and 1 more"),
+    (" ".join(map(str, range(30))), list(range(12)), "the first 12 of 30 numbers"), ("7", START, "The list was not taken: there must be at least 2 numbers."), ("one two", START, "not a number: “one”, “two”"),
+])
+def test_a_list_is_read_and_what_cannot_be_read_is_said(visit, text, s, said):
+    tab = visit()
+    box = tab.get_by_label("or a list")
+    box.fill(text)
+    box.press("Enter")
+    assert state(tab)["s"] == s and said in message(tab) and bool(message(tab)) == bool(said)
+    assert box.input_value() == ("" if s != START else text)
+    if s != START:
+        tab.wait_for_function("text => location.hash.startsWith('#s=' + text + '&')", arg=",".join(f"{x:g}" for x in s))
+        assert state(visit(where=tab.url))["s"] == s
+
+
+def test_pasting(visit):
+    tab = visit()
+    paste = """([q, text]) => { const data = new DataTransfer(); data.setData("text", text); const e = new ClipboardEvent("paste", {clipboardData: data, bubbles: true, cancelable: true}); return document.querySelector(q).dispatchEvent(e); }"""
+    assert not tab.evaluate(paste, ["#pg-list", "1, x, 2"]) and state(tab)["s"] == [1, 2] and "“x”" in message(tab)
+    assert not tab.evaluate(paste, ["#pg-score-0", "4\n5\n6"]) and state(tab)["s"] == [4, 5, 6] and message(tab) == ""
+    for one in ("7", " 8 ", "1,5"): assert tab.evaluate(paste, ["#pg-score-0", one]) and state(tab)["s"] == [4, 5, 6]       # left to the field
 
 
 # ------------------------------------------------------------------ the address
@@ -538,7 +597,7 @@ def test_experiments_glide(visit):
     for _ in range(8):
         tab.clock.run_for(100)
         seen.append(state(tab)["tau"])
-    assert 0.5 <= seen[0] < seen[3] < seen[6] < 100 and seen == sorted(seen) and tab.evaluate("playground.moving()")
+    assert TAU <= seen[0] < seen[3] < seen[6] < 100 and seen == sorted(seen) and tab.evaluate("playground.moving()")
     tab.clock.run_for(400)
     assert not tab.evaluate("playground.moving()") and {k: state(tab)[k] for k in ("s", "tau")} == {k: tab.evaluate("playground.tries.heat")[k] for k in ("s", "tau")}
     tab.clock.resume()

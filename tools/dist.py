@@ -78,7 +78,7 @@ def has(module):
 
 def check(sdist, wheel):
     "Both hold the package and the licence and nothing else of the repository; the index will show what they say of themselves."
-    modules = {p.relative_to(ROOT).as_posix() for p in (ROOT / "softsortlib").rglob("*.py")} | {"softsortlib/py.typed"}
+    modules = {p.relative_to(ROOT).as_posix() for p in (ROOT / "softsortlib").rglob("*.py")} | {"softsortlib/py.typed", "softsortlib_command.py"}
     with zipfile.ZipFile(wheel) as z: inside = set(z.namelist())
     own = {n for n in inside if ".dist-info/" not in n}
     if own != modules: sys.exit(f"the wheel and the package differ: {sorted(own ^ modules)}")

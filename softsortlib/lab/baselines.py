@@ -196,6 +196,13 @@ def _computed(config, data):
         **origin(),
     }
 
+# %% ../../nbs/lab/85_baselines.ipynb #4582ce77
+@patch_to(BaselineConfig)
+def uses(self) -> tuple:  # names of options
+    "All options where the method is trained; else the data and the threads."
+    trained = ("compile", "trainer") if self.method in ("autoencoder", "cnn") else ()
+    return ("folder", "threads", *trained)
+
 # %% ../../nbs/lab/85_baselines.ipynb #e45c393b
 @patch_to(BaselineConfig)
 def run(self,

@@ -6,11 +6,12 @@
 __all__ = ['COMMANDS', 'EXPERIMENTS', 'command', 'Interrupted', 'main', 'demo', 'task_command', 'load_experiments', 'table',
            'bench', 'warm']
 
-# %% ../../nbs/lab/80_cli.ipynb #b22426a6
+# %% ../../nbs/lab/80_cli.ipynb #4caf198d
 import functools
 import importlib
 import inspect
 import os
+import shlex
 import sys
 import textwrap
 import time
@@ -18,27 +19,33 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Annotated, Callable, List, Optional, get_type_hints
 
-from .data import optional
-from .options import field_comments, field_option, field_values, trainer_flags
-from .pictures import rates, write_pictures
+import numba
 
-# %% ../../nbs/lab/80_cli.ipynb #9e4e4062
+from .data import optional
+from .options import field_comments, field_option, field_values, refuse_unused, trainer_flags
+from .pictures import rates, write_pictures
+from .records import read_json
+
+# %% ../../nbs/lab/80_cli.ipynb #f6dbeaac
 COMMANDS: dict = {}
+_EXAMPLES: dict = {}
 
 
 def command(
     path: str,  # how it is called, e.g. "demo" or "run sort"
+    example: str = "",  # words after the path that make a call of a few seconds, for its help
 ) -> Callable:  # a decorator
     """Make the decorated function a command.
 
     Annotate parameters as `Annotated[type, help, *names]`, with the name "" for a word without an option."""
     def add(f):
         COMMANDS[path] = f
+        _EXAMPLES[path] = example
         return f
 
     return add
 
-# %% ../../nbs/lab/80_cli.ipynb #8bbc900a
+# %% ../../nbs/lab/80_cli.ipynb #4a2bf234
 def _for_typer(parameter, typer):
     "A parameter whose annotation Typer understands."
     kind = parameter.annotation.__origin__
@@ -59,7 +66,10 @@ def _translated(f, typer):
 
     @functools.wraps(f)
     def run(**options):
-        return f(**options)
+        try:
+            return f(**options)
+        except KeyboardInterrupt as e:
+            raise Interrupted(*e.args) from None
 
     del run.__wrapped__     # what is asked for its signature shall not look through
     run.__signature__ = signature.replace(parameters=parameters)
@@ -67,7 +77,8 @@ def _translated(f, typer):
     run.__doc__ = textwrap.dedent(f.__doc__)
     return run
 
-# %% ../../nbs/lab/80_cli.ipynb #c5cbf8e0
+# %% ../../nbs/lab/80_cli.ipynb #06f60667
+_TASK_EXAMPLE = "--preset smoke"        # of every command that is made from a configuration
 GROUPS = {"run": "One run of an experiment; the same command resumes a run that was interrupted."}
 
 
@@ -104,25 +115,30 @@ def _without_extra(error, args):
         _leave(error, 1)
     sys.exit(0)
 
-# %% ../../nbs/lab/80_cli.ipynb #6f8a1db8
+# %% ../../nbs/lab/80_cli.ipynb #5cf36922
+def _example(path):
+    "The last line of a command's help: a call of it that takes seconds."
+    return f"Example: softsortlib {path} {_EXAMPLES.get(path, _TASK_EXAMPLE)}".rstrip()
+
+
 def _app(first=""):
     "The Typer application of all commands; those of tasks are made when `first`, the first word, asks for them."
     typer = optional("typer")
     settings = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
     options = dict(no_args_is_help=True, add_completion=False, context_settings=settings)
     purpose = "Differentiable sorting: learn to sort handwritten numbers from order alone."
-    app = typer.Typer(help=purpose, epilog="Try: softsortlib demo", **options)
+    app = typer.Typer(help=purpose, epilog="Example: softsortlib demo", **options)
     places = {"": app}
     for name, text in GROUPS.items():
-        places[name] = typer.Typer(help=text, **options)
+        places[name] = typer.Typer(help=text, epilog=_example(f"{name} sort"), **options)
         app.add_typer(places[name], name=name)
     for path, f in {**COMMANDS, **(_task_commands() if first == "run" else {})}.items():
         group, _, name = path.rpartition(" ")
-        places[group].command(name)(_translated(f, typer))
+        places[group].command(name, epilog=_example(path))(_translated(f, typer))
     _add_version(app, typer)
     return app
 
-# %% ../../nbs/lab/80_cli.ipynb #9f58a452
+# %% ../../nbs/lab/80_cli.ipynb #0f7106cd
 class Interrupted(Exception):
     """Ctrl-C, with words on how to go on.
 
@@ -135,18 +151,23 @@ def _leave(message, code):
     sys.exit(code)
 
 
-def _leave_for(error):
+def _goes_on(args):
+    "What to say after Ctrl-C where nobody knows more: what is done is kept, and the same words go on from it."
+    return f"interrupted; what is done is kept: softsortlib {shlex.join(args)} goes on".replace("  ", " ")
+
+
+def _leave_for(error, args):
     "Leave with the code that belongs to an error of Typer or of Lightning, which are known by name; else raise it."
     name = type(error).__name__
     if hasattr(error, "format_message"):                # Typer: a wrong option
         _leave(error.format_message() or "which command? See softsortlib --help", 2)
     if name == "Abort":
-        _leave("interrupted", 130)
+        _leave(_goes_on(args), 130)
     if name == "MisconfigurationException":             # Lightning: a wrong flag
         _leave(error, 2)
     raise error
 
-# %% ../../nbs/lab/80_cli.ipynb #f6667f17
+# %% ../../nbs/lab/80_cli.ipynb #1e21d568
 def main(
     args: "list[str] | None" = None,  # the words after `softsortlib`; None takes the program's own
 ) -> None:
@@ -156,7 +177,7 @@ def main(
         app = _app(*args[:1])
         sys.exit(app(args=args, prog_name="softsortlib", standalone_mode=False) or 0)
     except (KeyboardInterrupt, Interrupted) as e:
-        _leave(str(e) or "interrupted", 130)
+        _leave(str(e) or _goes_on(args), 130)
     except ImportError as e:
         _without_extra(e, args)
     except OSError as e:
@@ -164,14 +185,20 @@ def main(
     except ValueError as e:
         _leave(e, 1 if type(e).__name__ == "DataError" else 2)
     except Exception as e:
-        _leave_for(e)
+        _leave_for(e, args)
 
-# %% ../../nbs/lab/80_cli.ipynb #39e633a8
+# %% ../../nbs/lab/80_cli.ipynb #c8280a5f
 def _time_limit(seconds):
-    "A Lightning callback that ends the training at the first validation after so many seconds."
-    start = time.monotonic()
+    "A Lightning callback that ends the training at the first validation after so many seconds of it."
+    if not seconds >= 0:
+        raise ValueError(f"limit must be a number of seconds, 0 or more, got {seconds}")
+    start = float("inf")
 
     class TimeLimit(optional("pytorch_lightning").Callback):
+        def on_train_start(self, trainer, task):
+            nonlocal start
+            start = time.monotonic()
+
         def on_train_epoch_end(self, trainer, task):
             if time.monotonic() - start > seconds:
                 trainer.should_stop = True
@@ -198,13 +225,33 @@ def _words(**options):
     "The options that were given, as one writes them after a command."
     return [f"--{name} {value}" for name, value in _given(**options).items()]
 
-# %% ../../nbs/lab/80_cli.ipynb #8257f9ad
-@command("demo")
+# %% ../../nbs/lab/80_cli.ipynb #37db0cee
+def _announce_demo(config, run, limit):
+    "What the demo is about to do."
+    print("Learning to sort pictures of four-digit numbers. All it is told is their order.", flush=True)
+    if (run / "result.json").exists() and read_json(run / "result.json")["steps"] >= config.steps:
+        print(f"{run} holds a finished run; remove it to train anew.", flush=True)
+    else:
+        print(f"{config.steps} steps, at most {limit:.0f} seconds; the pictures go to {run.parent}.", flush=True)
+
+
+def _tell_demo(result, files, again):
+    "What the demo has done, where it lies, and how to go on where the limit ended it."
+    done, all_of_them = result["steps"], result["config"]["steps"]
+    print(f"\n{rates(result)}\n")
+    if done < all_of_them:
+        print(f"The limit ended the training: {again} goes on.")
+    print(f"Pictures, after {done} of {all_of_them} steps in {result['seconds']:.0f} seconds:")
+    for file in files:
+        print(f"  {file}")
+
+# %% ../../nbs/lab/80_cli.ipynb #a177c378
+@command("demo", "--steps 50 --out demo-of-50")
 def demo(
     out: Annotated[Path, "folder for the run and the pictures", "-o"] = Path("demo"),
     seed: Annotated[int, "another seed is another network and other sets"] = 0,
     steps: Annotated[Optional[int], "training steps, if not 2500"] = None,
-    limit: Annotated[float, "stop training after so many seconds"] = 120.0,
+    limit: Annotated[float, "stop training after so many seconds; the same command goes on"] = 120.0,
 ):
     """Learn to sort handwritten numbers from order alone, in about a minute.
 
@@ -212,19 +259,16 @@ def demo(
     It needs no network and no data, and writes pictures of what it learnt."""
     from softsortlib.lab.sorting import SortConfig
 
-    print("Learning to sort pictures of four-digit numbers. All it is told is their order.")
     config = SortConfig.from_preset("demo", seed=seed, **_given(steps=steps))
-    run = out / "run"
-    if (run / "result.json").exists():
-        print(f"{run} holds a finished run; remove it to train anew.")
+    run, stop = out / "run", _time_limit(limit)
     again = " ".join(["softsortlib demo", *_words(out=out, seed=seed or None, steps=steps)])
-    how = dict(progress=True, callbacks=(_time_limit(limit),), threads=1)
-    result = _resumable(lambda: config.run(run, **how), run, again)
-    files = write_pictures(result, run, out)
-    print(f"\n{rates(result)}\n")
-    print(f"Pictures, after {result['steps']} of {config.steps} steps in {result['seconds']:.0f} seconds:")
-    for file in files:
-        print(f"  {file}")
+    _announce_demo(config, run, limit)
+
+    def work():
+        result = config.run(run, progress=True, callbacks=(stop,), threads=1, further=True)
+        return result, write_pictures(result, run, out)
+
+    _tell_demo(*_resumable(work, run, again), again)
 
 # %% ../../nbs/lab/80_cli.ipynb #c7eabdc2
 def _shared_options(
@@ -253,19 +297,26 @@ def _task_signature(cls):
     own = [field_option(f, hints[f.name], comments[f.name]) for f in fields(cls) if f.name != "preset"]
     return inspect.Signature([preset, *own, *shared])
 
-# %% ../../nbs/lab/80_cli.ipynb #8e1827c4
+# %% ../../nbs/lab/80_cli.ipynb #f2d35fcb
 def task_command(
     cls: type,  # a subclass of RunConfig
 ) -> Callable:  # a function for `command`
     "Make the command of an experiment from its configuration."
     def run(preset, out, folder, threads, compile, trainer, **given):
         from softsortlib.lab.grid import run_name
+        from softsortlib.lab.pace import expected, recorded_runs
 
         config = cls.from_preset(preset, **field_values(cls, given))
         at = out or Path("runs") / run_name(config)
-        how = _given(**{"folder": folder, "threads": threads, "compile": compile, **trainer_flags(trainer or [])})
+        how = {"folder": folder, "threads": threads, "compile": compile}
+        refuse_unused(f"run {cls.task}", {**how, "trainer": trainer}, config.uses())
+        how = _given(**how, **trainer_flags(trainer or []))
+        first = os.environ.get("LOCAL_RANK", "0") == "0"        # of several processes the first speaks
+        if first:
+            left = "done before" if (at / "result.json").exists() else expected(config, at, recorded_runs())
+            print(f"{cls.task}, preset {preset}: {left}; the results go to {at}", flush=True)
         result = _resumable(lambda: config.run(at, progress=True, **how), at, "the same command")
-        if os.environ.get("LOCAL_RANK", "0") == "0":            # of several processes the first speaks
+        if first:
             print(f"\n{rates(result)}\n\n{result['seconds']:.0f} seconds; {at / 'result.json'}")
 
     run.__signature__ = _task_signature(cls)
@@ -342,7 +393,16 @@ def _check_run_options(threads, compile):
     check_threads(threads)
     check_compile(compile)
 
-# %% ../../nbs/lab/80_cli.ipynb #9d19020f
+# %% ../../nbs/lab/80_cli.ipynb #32a10fd5
+def _runs_of(name, preset, how):
+    "The runs of a table; raise `ValueError` for an unknown one, and for options `how` that none of its runs uses."
+    if name not in _grids():
+        raise ValueError(f"there is no table {name!r}: there are {', '.join(_grids())}")
+    configs = _grids()[name](preset)
+    refuse_unused(f"table {name}", how, list(dict.fromkeys(option for c in configs for option in c.uses())))
+    return configs
+
+
 def _run_table(configs, out, executor, retry, record, threads, flags):
     "Do the runs and say what came out; 1 if some are not done."
     from softsortlib.lab.grid import run_grid, summary
@@ -352,15 +412,19 @@ def _run_table(configs, out, executor, retry, record, threads, flags):
     say = functools.partial(print, flush=True)
     for line in filter(None, (took_us(configs, recorded_runs()), remaining(configs, out, recorded_runs()))):
         say(line)
+    say(f"each run has a folder in {out}")
+    if executor == "inline":
+        flags = {"progress": True, **flags}     # one run at a time: its bar can be shown
     try:
         outcomes = run_grid(configs, out, executor, retry, record, say, threads, **flags)
     except KeyboardInterrupt as e:
         raise Interrupted(str(e) or "interrupted: the same command goes on") from None
     print("\n" + _overview([o.result for o in outcomes if o.result]) + summary(outcomes, out))
+    print(f"the results lie in {out}, a folder with result.json for each run")
     return 1 if any(o.state != "done" for o in outcomes) else None
 
-# %% ../../nbs/lab/80_cli.ipynb #e2e20da5
-@command("table")
+# %% ../../nbs/lab/80_cli.ipynb #93dae671
+@command("table", "sort_again --preset smoke --out runs/smoke")
 def table(
     name: Annotated[Optional[str], "which table; all are listed if not given", ""] = None,
     preset: Annotated[str, "the preset of its runs", "-p"] = "quick",
@@ -371,7 +435,7 @@ def table(
     retry: Annotated[bool, "try failed runs again"] = False,
     record: Annotated[Optional[Path], "where small copies of the results are kept, e.g. nbs/results"] = None,
     folder: Annotated[Optional[Path], "where the data lie; else $SOFTSORTLIB_DATA, else they are downloaded"] = None,
-    threads: Annotated[int, "CPU threads of each run"] = 1,
+    threads: Annotated[Optional[int], "CPU threads of each run, 1 if not given"] = None,
     compile: Annotated[Optional[str], "a mode of torch.compile for the networks, e.g. reduce-overhead on a GPU"] = None,
     trainer: Annotated[
         Optional[List[str]], "a flag of Lightning's Trainer as name=value; may be repeated", "-t"
@@ -381,17 +445,17 @@ def table(
 
     Runs that are done are never repeated, and half-done ones resume: after an interruption the same command goes on.
     A run that fails leaves error.json in its folder and does not stop the others; --retry tries it again."""
-    grids = _grids()
+    how = {"folder": folder and str(folder), "threads": threads, "compile": compile, "trainer": trainer or None}
     if name is None:
-        print(_listing(grids, preset, out))
+        others = {"executor": executor if executor != "inline" else None, "retry": retry or None, "record": record}
+        refuse_unused("the list of tables", {**others, **how}, ("preset", "out"))
+        print(_listing(_grids(), preset, out))
         return None
-    if name not in grids:
-        raise ValueError(f"there is no table {name!r}: there are {', '.join(grids)}")
-    flags = trainer_flags(trainer or [])
-    flags.update(_given(folder=folder and str(folder), compile=compile))
-    return _run_table(grids[name](preset), out, executor, retry, record, threads, flags)
+    configs = _runs_of(name, preset, how)
+    flags = {**_given(folder=how["folder"], compile=compile), **trainer_flags(trainer or [])}
+    return _run_table(configs, out, executor, retry, record, 1 if threads is None else threads, flags)
 
-# %% ../../nbs/lab/80_cli.ipynb #172310cf
+# %% ../../nbs/lab/80_cli.ipynb #3775e459
 def _say_row(row):
     "A row of the benchmark, as it comes."
     figure = row.get("absent", "")[:70]
@@ -401,8 +465,17 @@ def _say_row(row):
         figure = f"cold {row['cold']:6.2f} s, warm {row['warm']:6.2f} s"
     print(f"{row['case']:20} {row['n']:>8} x {row['batch']:<4} {row['contender']:34} {figure}", flush=True)
 
-# %% ../../nbs/lab/80_cli.ipynb #40e7f1b8
-@command("bench")
+
+def _say_left(left, out, begun):
+    "How many pieces are left, and where the rest goes."
+    if begun:
+        rest = f"{len(left)} pieces are left: the same command goes on; " if left else ""
+        print(f"\n{rest}recorded in {out}")
+    else:
+        print(f"{len(left)} pieces to measure, seconds to minutes each; recorded in {out} as they come", flush=True)
+
+# %% ../../nbs/lab/80_cli.ipynb #fb1ae060
+@command("bench", "--only ranks/100/1 --rounds 1 --no-memory")
 def bench(
     out: Annotated[Path, "the JSON file to write, or to go on with", "-o"] = Path("bench.json"),
     only: Annotated[
@@ -418,14 +491,17 @@ def bench(
 
     Ratios are within one run: all contenders take turns. Libraries that are not installed are named as absent.
     What the same code has recorded in the same file is not measured again, so it can be stopped and goes on."""
-    from softsortlib.lab.bench import run_benchmark
+    from softsortlib.lab.bench import pieces_left, run_benchmark
 
     some = tuple(only) if only else None
-    run_benchmark(out, some, rounds, not no_memory, device, _say_row, minutes, again)
-    print(f"\nrecorded in {out}")
+    before = pieces_left(out, some, device, again)
+    _say_left(before, out, False)
+    rows = run_benchmark(out, some, rounds, not no_memory, device, _say_row, minutes, again)["rows"]
+    seen = {(row["case"], row["n"], row["batch"]) for row in rows} if again else set()
+    _say_left([p for p in pieces_left(out, some, device) if p not in seen], out, True)
 
-# %% ../../nbs/lab/80_cli.ipynb #12467000
-@command("warm")
+# %% ../../nbs/lab/80_cli.ipynb #708fa1e4
+@command("warm", "softsort")
 def warm(
     operators: Annotated[Optional[List[str]], "names as for method=; all if not given", ""] = None,
     double: Annotated[bool, "for float64 too"] = False,
@@ -438,5 +514,6 @@ def warm(
     bar = functools.partial(optional("tqdm").tqdm, unit="kernel", desc="compiling")
     dtypes = (torch.float32, torch.float64) if double else (torch.float32,)
     seconds = softsortlib.warm(operators or None, dtypes, bar)
+    where = numba.config.CACHE_DIR or "its cache beside the package"
     print(f"{len(seconds)} uses of {len({name for name, *_ in seconds})} operators are ready, "
-          f"{sum(seconds.values()):.1f} seconds")
+          f"{sum(seconds.values()):.1f} seconds; numba keeps them in {where}")

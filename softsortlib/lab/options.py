@@ -80,6 +80,15 @@ def field_values(cls, given):
     hints = get_type_hints(cls)
     return {name: _read_value(name, hints[name], v) for name, v in given.items() if v is not None}
 
+# %% ../../nbs/lab/76_options.ipynb #eda7b6ad
+def refuse_unused(what, given, used):
+    "Raise `ValueError` for options that were given, name -> value, None if not, and that `what` does not use."
+    unused = [name for name, value in given.items() if value is not None and value != [] and name not in used]
+    if unused:
+        takes = ", ".join(f"--{name}" for name in used) or "none of its kind"
+        one = ", ".join(f"--{name}" for name in unused)
+        raise ValueError(f"{what} does not use {one}: leave it out; of such options it takes {takes}")
+
 # %% ../../nbs/lab/76_options.ipynb #9932aad7
 def _plain_value(text):
     "A number or a boolean where the text is one, else the text."

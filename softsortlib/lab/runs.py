@@ -22,12 +22,13 @@ pl = optional("pytorch_lightning")
 # %% ../../nbs/lab/79_runs.ipynb #d28f0921
 Run = TypeVar("Run", bound="RunConfig")  # a configuration of some class: its class methods give back one of the same
 
-# %% ../../nbs/lab/79_runs.ipynb #bb2a4f50
+# %% ../../nbs/lab/79_runs.ipynb #07f80e88
 class _RunConfigMethods:
     "The methods that cells below add, for type checkers."
     if TYPE_CHECKING:
         def at_least(self, least: int, *names: str) -> None: ...
         def parts(self, folder: 'str | None'=None) -> tuple: ...
+        def uses(self) -> tuple: ...
         def run(self, out: 'str | Path', folder: 'str | None'=None, **how) -> dict: ...
 
 # %% ../../nbs/lab/79_runs.ipynb #c17d37f9
@@ -87,6 +88,12 @@ def parts(self,
 ) -> tuple:  # (DrawnData, Task)
     "What a subclass writes: its data, found in `folder`, and its task; here, raise `NotImplementedError`."
     raise NotImplementedError(f"{type(self).__name__} does not say how to build its data and its task")
+
+# %% ../../nbs/lab/79_runs.ipynb #fe344c0b
+@patch_to(RunConfig)
+def uses(self) -> tuple:  # names of options
+    "Which options of `run` a run of this configuration uses, of all that the command line knows."
+    return ("folder", "threads", "compile", "trainer")
 
 # %% ../../nbs/lab/79_runs.ipynb #1df3869a
 class DrawnData(pl.LightningDataModule):

@@ -281,6 +281,18 @@ def _recorded(config, out, threads, flags, work):
     write_json(out / "result.json", record)
     return record
 
+# %% ../../nbs/lab/67_speed.ipynb #1e6a1116
+@patch_to(SpeedConfig)
+def uses(self) -> tuple:  # names of options
+    "The threads of the race; there are no data, and no trainer."
+    return ("threads",)
+
+
+@patch_to(MemoryConfig)
+def uses(self) -> tuple:  # names of options
+    "None: each child has one thread."
+    return ()
+
 # %% ../../nbs/lab/67_speed.ipynb #24dc1828
 @patch_to(SpeedConfig)
 def run(self,

@@ -264,7 +264,20 @@ def _run_whole(config, out, folder, progress, callbacks, compile, flags):
         write_json(out / "result.json", record)
     return record, trainer
 
-# %% ../../nbs/lab/61_training.ipynb #768f37bf
+# %% ../../nbs/lab/61_training.ipynb #c6ba5e93
+def _finished(out, config, further):
+    "The record of a run that is over, or None; with `further`, one that ended early is not. Refuse another run."
+    check_folder(out, config)
+    path = out / "result.json"
+    if not path.exists():
+        return None
+    record = read_json(path, "remove it, and the same command goes on from the last checkpoint")
+    if not further or record["steps"] >= config.steps:
+        return record
+    path.unlink()
+    return None
+
+# %% ../../nbs/lab/61_training.ipynb #f1e7d36f
 def train(
     config: RunConfig,  # the run
     out: "str | Path",  # its folder
@@ -273,18 +286,18 @@ def train(
     callbacks: tuple = (),  # further Lightning callbacks
     threads: "int | None" = None,  # CPU threads; None is torch's choice
     compile: "str | None" = None,  # a mode of torch.compile for the task's `net`; "reduce-overhead" records CUDA graphs
+    further: bool = False,  # whether a run that ended before its last step, by a callback, goes on
     **flags,  # flags of Lightning's Trainer
 ) -> dict:  # what result.json holds
     """Run or resume.
 
     Raise `ValueError` when `out` holds another run, `KeyboardInterrupt` after Ctrl-C; a process that Lightning started
     for a further device ends here."""
-    out = Path(out)
-    check_folder(out, config)
-    if (out / "result.json").exists():
-        return read_json(out / "result.json", "remove it, and the same command goes on from the last checkpoint")
+    record = _finished(Path(out), config, further)
+    if record:
+        return record
     with undisturbed(threads), _own_group():
-        record, trainer = _run_whole(config, out, folder, progress, callbacks, compile, flags)
+        record, trainer = _run_whole(config, Path(out), folder, progress, callbacks, compile, flags)
     if _is_helper(trainer):
         raise SystemExit(0)
     return record

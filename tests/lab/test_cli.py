@@ -79,6 +79,14 @@ def test_help(run, line, words):
     ("bench --rounds 0", 2, "rounds must be at least 1, got 0"),
     ("demoo", 2, "demo"),
     ("demo --steps 0", 2, "steps must be at least 1"),
+    ("demo --limit -1", 2, "limit must be a number of seconds, 0 or more, got -1"),
+    ("table speed --preset smoke --compile default --folder here", 2, "table speed does not use --folder, --compile: leave it out; of such options it takes --threads"),
+    ("table speed --preset smoke --trainer devices=2", 2, "does not use --trainer"),
+    ("run speed --preset smoke --trainer devices=2", 2, "run speed does not use --trainer: leave it out; of such options it takes --threads"),
+    ("run memory --preset smoke --threads 2", 2, "run memory does not use --threads: leave it out; of such options it takes none of its kind"),
+    ("run knn_baseline --preset smoke --method pca --compile default", 2, "does not use --compile: leave it out; of such options it takes --folder, --threads"),
+    ("table --retry --executor processes:2", 2, "the list of tables does not use --executor, --retry: leave it out; of such options it takes --preset, --out"),
+    ("table --threads 2", 2, "the list of tables does not use --threads"),
 ])
 def test_an_error_is_one_line_and_has_a_code(run, monkeypatch, tmp_path, line, code, message):
     def no_network(*args, **kwargs): raise OSError("no network")
@@ -95,7 +103,9 @@ def test_run_writes_reads_and_guards_its_folder(run):
 
     record = json.loads((folder / "result.json").read_text())
     assert record["config"]["steps"] == 20 and record["config"]["preset"] == "smoke"
-    assert run(SMALL)[:2] == (code, out)                                      # done: read again
+    assert f"sort, preset smoke: 20 steps; how long they take shows as they run; the results go to {folder}\n" in out or "20 steps, about " in out
+    again = run(SMALL)                                                        # done: read again
+    assert again[0] == code and again[1].splitlines()[1:] == out.splitlines()[1:] and "done before" in again[1]
     code, _, err = run(f"{SMALL} --seed 1 --out {folder}")
     assert code == 2 and "holds another run" in err
 
@@ -162,6 +172,8 @@ class OptionsConfig:
     @classmethod
     def from_preset(cls, name, **changes): return cls(**{**cls.PRESETS[name], "preset": name, **changes})
 
+    def uses(self): return ("folder", "threads", "trainer")
+
     def run(self, out, progress=False, **how): return dict(task="options", config=asdict(self), test={"loss": 0.25, "how": repr(how)}, chance={"loss": 2.0}, seconds=1.0, out=str(out))
 
 
@@ -204,7 +216,7 @@ def test_options_become_fields(options):
 
 def test_figures_of_any_task_are_shown(options):
     out = options("")[0][1]
-    assert "loss" in out and "0.25" in out and "how" not in out.split("seconds")[0] and "1 seconds" in out
+    assert "loss" in out and "0.25" in out and not any(line.startswith("how") for line in out.splitlines()) and "1 seconds" in out
 
 
 # --- tables ---
@@ -259,9 +271,75 @@ def test_demo(run, tmp_path):
     assert all((tmp_path / f"demo/{name}.png").stat().st_size > 20_000 for name in ("learning_curve", "sharpening", "sorted_sets"))
 
 
-def test_demo_stops_in_time(run):
-    code, out, err = run("demo --limit 0")
-    assert code == 0 and "after 50 of 2500 steps" in out
+def test_demo_stops_in_time_and_goes_on(run):
+    "As if it had never stopped: the same curve and the same test."
+    code, out, err = run("demo --limit 0 --steps 100")
+    assert code == 0 and "after 50 of 100 steps" in out and "softsortlib demo --out demo --steps 100 goes on" in out
+    assert "holds another run" in run("demo --steps 150")[2] and Path("demo/run/result.json").exists()
+    code, out, err = run("demo --steps 100")
+    assert code == 0 and "after 100 of 100 steps" in out and "goes on" not in out
+    assert "holds a finished run" in run("demo --limit 0 --steps 100")[1]
+    assert run("demo --steps 100 --out whole")[0] == 0
+    parts, whole = (json.loads(Path(f"{at}/run/result.json").read_text()) for at in ("demo", "whole"))
+    for key in ("test", "before", "steps", "best_step"): assert parts[key] == whole[key], key
+    assert [p["loss"] for p in parts["curve"]] == [p["loss"] for p in whole["curve"]] and len(whole["curve"]) == 2
+
+
+@pytest.mark.parametrize("stage", ["softsortlib.lab.sorting.SortConfig.run", "softsortlib.lab.cli.write_pictures"])
+def test_ctrl_c_in_the_demo_says_how_to_go_on(run, monkeypatch, stage):
+    def interrupt(*args, **how): raise KeyboardInterrupt
+    monkeypatch.setattr(stage, interrupt)
+    code, _, err = run("demo --steps 50 --seed 1")
+    said = err.splitlines()[-1]
+    assert code == 130 and said.startswith("softsortlib: interrupted") and "softsortlib demo --out demo --seed 1 --steps 50" in said
+
+
+@pytest.mark.parametrize("line,where", [("bench --only ranks/100/1 -m 9", "softsortlib.lab.bench.run_case"), ("warm softsort", "softsortlib.warm")])
+def test_ctrl_c_anywhere_names_the_command_that_goes_on(run, monkeypatch, line, where):
+    def interrupt(*args, **how): raise KeyboardInterrupt
+    monkeypatch.setattr(where, interrupt)
+    assert run(line)[::2] == (130, f"softsortlib: interrupted; what is done is kept: softsortlib {line} goes on\n")
+
+
+def test_the_first_words_come_before_the_package_is_loaded():
+    "Whoever stops it there is told how to go on, too."
+    code = """if True:
+        import sys
+        class Stop:
+            def find_spec(name, *rest):
+                if name.partition(".")[0] in ("softsortlib", "torch"): raise KeyboardInterrupt
+        sys.meta_path.insert(0, Stop)
+        import softsortlib_command
+        softsortlib_command.main()"""
+    root = Path(cli.__file__).parents[2]
+    done = lambda *words: subprocess.run([sys.executable, "-c", code, *words], capture_output=True, text=True, cwd=root)
+    for command in ("demo", "run", "table", "bench", "warm"):
+        said = done(command, "x").stderr
+        assert said.startswith(f"softsortlib {command} ") and "Loading PyTorch comes first" in said.splitlines()[0]
+    ended = done("demo")
+    assert ended.returncode == 130 and ended.stderr.splitlines()[-1] == "softsortlib: interrupted before it began: the same command begins anew"
+    for words in ([], ["--help"], ["run", "sort", "--help"], ["--version"]): assert "Loading" not in done(*words).stderr
+    import softsortlib_command
+    assert {*softsortlib_command.PLANS} == {*cli.COMMANDS} | {*cli.GROUPS}
+
+
+EXAMPLES = ["demo", "table", "bench", "warm", "run", *(f"run {task}" for task in ("sort", "svhn", "median", "knn", "knn_baseline", "speed", "memory", "large_sets", "topk"))]
+
+
+def test_every_command_has_its_example():
+    assert {c for c in EXAMPLES if c != "run"} == {*cli.COMMANDS} | {*cli._task_commands()}
+
+
+@pytest.mark.parametrize("command", EXAMPLES)
+def test_the_example_of_a_help_runs(run, command):
+    code, out, err = run(f"{command} --help")
+    text = " ".join((out + err).replace("│", " ").split())
+    assert code == 0 and text.count("Example: softsortlib ") == 1
+    line = text.partition("Example: softsortlib ")[2]
+    code, out, err = run(line + (" --methods softsort1-lazy" if command in ("run speed", "run memory") else ""))
+    assert line.startswith(command) and code == 0, (line, out[-600:], err[-600:])
+    files = [word.strip(":;,") for word in (out + err).split() if Path(word.strip(":;,")).exists()]
+    assert files or command == "warm", "it ends with where its results lie"
 
 
 def test_ctrl_c_leaves_a_checkpoint_and_says_so(tmp_path):

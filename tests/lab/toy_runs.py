@@ -28,6 +28,8 @@ class ToyConfig:
     task: ClassVar[str] = "toy"
     PRESETS: ClassVar[dict] = {"quick": {"steps": 7}}
 
+    def uses(self): return ("threads", "trainer")
+
     def run(self, out, threads=None, **options):
         out = Path(out)
         signs, resumed = out.parent, (out / "half").exists()
