@@ -30,6 +30,12 @@ def solved(C, a, b):
     return torch.as_tensor(best.x).view(n, m), best.fun
 
 
+@pytest.mark.parametrize("power", [1, 1.0, 1.5, 2, 2.0, 3])
+def test_a_cost_by_its_power(power):
+    d = torch.tensor([-3.0, -0.5, 0.0, 0.25, 2.0], dtype=torch.float64)
+    assert_close(convex_cost(power)(d), torch.tensor([abs(v) ** power for v in d.tolist()], dtype=torch.float64))
+
+
 @pytest.mark.parametrize("n, m", SIZES)
 @pytest.mark.parametrize("cost", COSTS)
 @pytest.mark.parametrize("even", [False, True])
