@@ -10,7 +10,7 @@ folder, and a process gets the wrong text when it imports the module. Every verd
 run again: stop with Ctrl-C, go on with the same command. A mistake that no test notices needs a test, or a sentence in
 tests/equivalent_mutations.json that says why it changes nothing.
 """
-import argparse, ast, hashlib, importlib, inspect, json, os, re, shutil, signal, sys, tempfile, threading, time
+import argparse, ast, gc, hashlib, importlib, inspect, json, os, re, shutil, signal, sys, tempfile, threading, time, types
 from functools import lru_cache
 from importlib.machinery import SourceFileLoader
 from pathlib import Path
@@ -58,6 +58,37 @@ class Run:
 
     def pytest_runtest_logreport(self, report): self.failed += [report.nodeid] * report.failed
 
+class Warm(Run):
+    "The same in a process that has imported the package and collected the tests: a fork of it for each task, in which the functions get the wrong code."
+    def __init__(self, tasks, jobs, tell): self.tasks, self.jobs, self.tell, self.mine = tasks, jobs, tell, None
+
+    def pytest_collection_modifyitems(self, items): pass
+
+    def pytest_runtestloop(self, session):
+        try:
+            for task, found, seconds in results(self.tasks, self.jobs, fork=True): self.tell(task, found, seconds)
+            return True
+        except Forked as here:                                                                    # in the fork, which lets pytest go on
+            self.mine, (task, _) = here.args, here.args
+            super().__init__(task["tests"])
+            super().pytest_collection_modifyitems(session.items)
+            importlib.import_module("torch").set_num_threads(task["threads"])
+            TASK["stale"] = task["stale"]
+            for module, text in task["texts"].items(): replace(COPY / (module.replace(".", "/") + ".py"), text)
+
+class Forked(Exception): "Raised in a new process, with its task and the file for what it finds."
+
+def replace(path, text):
+    "Give the functions of a module, which is imported, the code of another text; lambdas that share a line keep theirs."
+    codes, todo = {}, [compile(text, str(path), "exec", dont_inherit=True)]
+    for code in todo:
+        todo += (inside := [c for c in code.co_consts if isinstance(c, types.CodeType)])
+        for c in inside: codes.setdefault((c.co_firstlineno, c.co_name), []).append(c)
+    for f in gc.get_objects():
+        if type(f) is types.FunctionType and f.__code__.co_filename == str(path):
+            new = codes.get((f.__code__.co_firstlineno, f.__code__.co_name), [])
+            if len(new) == 1 and new[0].co_freevars == f.__code__.co_freevars: f.__code__ = new[0]
+
 class Watch(Run):
     "The same, and what each test calls and how long it takes."
     begin = 0.0
@@ -92,33 +123,53 @@ def chapter(module):
         except Exception as e: return f"{page.name}: {text.strip().splitlines()[0][:60]} ({type(e).__name__})"
     return ""
 
+OPTIONS = ["-q", "--tb=line", "--capture=sys", "-W", "ignore::pytest.PytestAssertRewriteWarning", "-p", "no:cacheprovider", "-p", "no:xdist"]
+
+def enter(task, out):
+    "Make this fork a process of its own, with a limit to its time and the texts of its task."
+    os.setpgid(0, 0)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    resource = importlib.import_module("resource")
+    resource.setrlimit(resource.RLIMIT_CPU, (task["limit"], task["limit"] + 5))
+    out.with_suffix(".task").write_text(json.dumps({name: task[name] for name in TASK}))
+    os.environ["MUTATE_TASK"] = str(out.with_suffix(".task"))
+
+def prepare():
+    "Let this process run tests of the copy, and say nothing."
+    os.chdir(COPY)
+    sys.path.insert(0, str(COPY))
+    sys.modules["mutate"] = sys.modules[__name__]
+    for stream in (1, 2): os.dup2(os.open(COPY / "log", os.O_CREAT | os.O_WRONLY | os.O_APPEND), stream)
+    install()
+
 def work(task, out):
     "Run the tests of a task, and then its chapter, and write what was found: in a process of its own, which ends here."
-    import pytest
     try:
-        os.setpgid(0, 0)
-        signal.signal(signal.SIGTERM, signal.SIG_DFL)
-        resource = importlib.import_module("resource")
-        resource.setrlimit(resource.RLIMIT_CPU, (task["limit"], task["limit"] + 5))
-        for stream in (1, 2): os.dup2(os.open(out.with_suffix(".log"), os.O_CREAT | os.O_WRONLY | os.O_APPEND), stream)
+        enter(task, out)
+        prepare()
         TASK.update(texts=task["texts"], stale=task["stale"])
-        os.environ["MUTATE_TASK"] = str(out.with_suffix(".task"))
-        out.with_suffix(".task").write_text(json.dumps(TASK))
-        os.chdir(COPY)
-        sys.path.insert(0, str(COPY))
-        sys.modules["mutate"] = sys.modules[__name__]
-        install()
         run, code = Run(task["tests"]) if task["tests"] else Watch(), 0
-        options = ["-q", "--tb=line", "-W", "ignore::pytest.PytestAssertRewriteWarning", "-p", "no:cacheprovider", "-p", "no:xdist"]
-        if task["files"]: code = pytest.main([*options, *["-x"] * bool(task["tests"]), *task["files"]], [run])
+        if task["files"]: code = importlib.import_module("pytest").main([*OPTIONS, *["-x"] * bool(task["tests"]), *task["files"]], [run])
         by = run.failed[:1] or ["import"] * (code not in (0, 5)) or [chapter(task["chapter"]) if task["chapter"] else ""]
         out.write_text(json.dumps({"by": by[0], "failed": run.failed, "tests": run.tests}))
     except BaseException as e: out.write_text(json.dumps({"by": f"import ({type(e).__name__}: {e})", "failed": [], "tests": {}}))
     finally: os._exit(0)
 
+def warm(tasks, jobs, tell):
+    "Collect the tests of some tasks and run each task in a fork: in a process of its own, which ends here."
+    try:
+        prepare()
+        torch, files = importlib.import_module("torch"), sorted({name for task in tasks for name in task["files"]})
+        for task in tasks: task["threads"] = torch.get_num_threads()
+        torch.set_num_threads(1)                                            # a process whose threads have begun cannot be forked
+        run = Warm(tasks, jobs, tell)
+        importlib.import_module("pytest").main([*OPTIONS, "-x", *files], [run])
+        if run.mine: run.mine[1].write_text(json.dumps({"by": "".join(run.failed[:1]), "failed": run.failed, "tests": {}}))
+    finally: os._exit(0)
+
 # ------------------------------------------------------------------ in the process that gives out the work
 
-def results(tasks, jobs):
+def results(tasks, jobs, fork=False):
     "Run tasks, so many at a time, each in a fork of this process, which has imported what all need: (task, what was found, seconds)."
     running, tasks = {}, list(tasks)[::-1]
     try:
@@ -126,6 +177,10 @@ def results(tasks, jobs):
             while tasks and len(running) < jobs:
                 task, out = tasks.pop(), COPY / "tasks" / f"{len(tasks)}-{time.time():.6f}.json"
                 pid = os.fork()
+                if pid == 0 and fork:
+                    running.clear()
+                    enter(task, out)
+                    raise Forked(task, out)
                 if pid == 0: work(task, out)
                 running[pid] = task, out, time.time()
             for pid, (task, out, begin) in list(running.items()):
@@ -157,7 +212,7 @@ def copy(root):
 def baseline(part, jobs):
     "What each test of a part calls, without those that fail as they are; kept until a file of the part or of the test changes."
     known, tasks = {}, []
-    own = b"".join(p.read_bytes() for p in sorted((COPY / "softsortlib" / part).glob("*.py")))
+    own = b"".join(p.read_bytes() for p in mutations.modules(COPY, part))
     for path in sorted((COPY / "tests" / part).glob("test_*.py")):
         if path.stem.endswith("_triton"): continue
         kept = COPY / "known" / f"{part}-{path.stem}-{hashlib.sha256(own + path.read_bytes()).hexdigest()[:16]}.json"
@@ -213,16 +268,33 @@ def task_of(m, tests, known, reached):
                 chapter=m.module, limit=int(90 + 3 * sum(known[name]["seconds"] for name in tests)))
 
 def verdicts(some, done, args, users, part):
-    "Run the mistakes of a part, write each verdict down, and say it."
-    known = baseline(part, args.jobs)
+    "Try the mistakes of a part, write each verdict down, and say it: first in forks of one process, and what no test noticed there from the beginning."
+    known, voice = baseline(part, args.jobs), os.fdopen(os.dup(1), "w")
     reached = {m.key: users.reached(m) for m in some}
-    tasks = (task_of(m, tests_of(m, known, reached[m.key], args.patience), known, reached[m.key]) for m in some)
-    for task, found, seconds in results(tasks, args.jobs):
+    tasks = [task_of(m, tests_of(m, known, reached[m.key], args.patience), known, reached[m.key]) for m in some]
+
+    def tell(task, found, seconds, last=False):
         m, by = task["of"], found["by"]
-        if ".ipynb: " in by and next(results([{**task, "texts": {}, "stale": [], "files": []}], 1))[1]["by"]: by = ""       # its chapter fails as it is
+        if not by and not last: return
         done[m.key] = dict(key=m.key, path=m.path, line=m.number, before=m.before, after=m.after, noticed=by, tests=len(task["tests"]), seconds=round(seconds, 1))
         with args.out.open("a", encoding="utf-8") as f: f.write(json.dumps(done[m.key]) + "\n")
-        print(f"{seconds:6.1f} s  {m.key}\n{'':10}{'noticed by ' + by if by else 'NOT NOTICED'}", flush=True)
+        print(f"{seconds:6.1f} s  {m.key}\n{'':10}{'noticed by ' + by if by else 'NOT NOTICED'}", file=voice, flush=True)
+
+    pid = os.fork()
+    if pid == 0: warm([task for task in tasks if task["tests"]], args.jobs, tell)
+    try: os.waitpid(pid, 0)
+    except BaseException:
+        os.kill(pid, signal.SIGTERM)
+        raise
+    done.update(verdicts_in(args.out))
+    for task, found, seconds in results([task for task in tasks if not done.get(task["of"].key, {}).get("noticed")], args.jobs):
+        if ".ipynb: " in found["by"] and next(results([{**task, "texts": {}, "stale": [], "files": []}], 1))[1]["by"]: found["by"] = ""     # its chapter fails as it is
+        tell(task, found, seconds, last=True)
+
+def verdicts_in(path):
+    "{key: the last verdict} of a file."
+    lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else ()
+    return {one["key"]: one for one in map(json.loads, lines)}
 
 def main():
     ap = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -246,8 +318,7 @@ def report(args):
     all_parts = sorted(p.name for p in (root / "softsortlib").iterdir() if (root / "tests" / p.name).is_dir() and p.name != "lab")
     parts = args.parts or all_parts
     if unknown := {*parts} - {*all_parts}: sys.exit(f"no such part: {', '.join(unknown)}. There are {', '.join(all_parts)}")
-    said = map(json.loads, args.out.read_text(encoding="utf-8").splitlines() if args.out.exists() else ())
-    done, kept = {one["key"]: one for one in said}, root / "tests" / "equivalent_mutations.json"
+    done, kept = verdicts_in(args.out), root / "tests" / "equivalent_mutations.json"
     harmless = json.loads(kept.read_text(encoding="utf-8")) if kept.exists() else {}
     share = {part: args.count * (k + 1) // len(parts) - args.count * k // len(parts) for k, part in enumerate(parts)}
     took = [one["seconds"] for one in done.values()] or [10]

@@ -113,12 +113,17 @@ def mutations(module, source):
     return list(found.values())
 
 
+def modules(root, part):
+    "The modules that the tests of a part are about: its own, without kernels for a GPU; what processes do together, wherever it stands, is tested in `distributed`."
+    own = [*(root / "softsortlib" / part).glob("*.py"), *((root / "softsortlib").glob("*/parts.py") if part == "distributed" else ())]
+    return [p for p in sorted(own) if not p.stem.endswith("_triton") and (p.stem != "parts" or part == "distributed")]
+
+
 def choose(root, part, count, seed):
     "So many mistakes of a part, of as many functions as there are; those of a function do not depend on the others."
     chance, of = lambda m: hashlib.sha256(f"{seed} {m.key}".encode()).hexdigest(), {}
-    for path in sorted((root / "softsortlib" / part).glob("*.py")):
-        if path.stem.endswith("_triton"): continue                      # kernels for a GPU, which has tests of its own
-        for m in mutations(f"softsortlib.{part}.{path.stem}", path.read_text(encoding="utf-8")): of.setdefault((m.module, m.where), []).append(m)
+    for path in modules(root, part):
+        for m in mutations(f"softsortlib.{path.parent.name}.{path.stem}", path.read_text(encoding="utf-8")): of.setdefault((m.module, m.where), []).append(m)
     ranked = [(k, chance(m), m) for some in of.values() for k, m in enumerate(sorted(some, key=chance))]
     return [m for *_, m in sorted(ranked, key=lambda r: r[:2])[:count]]
 
