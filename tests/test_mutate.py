@@ -114,4 +114,4 @@ def test_sentences_are_about_mistakes_that_can_still_be_made():
         path = next(p for k in range(1, module.count(".") + 1) if (p := ROOT / (module.rsplit(".", k)[0].replace(".", "/") + ".py")).exists())
         name = ".".join(path.relative_to(ROOT).with_suffix("").parts)
         assert key in {m.key for m in mutations.mutations(name, path.read_text(encoding="utf-8"))}, f"no longer there: {key}"
-        assert len(why.split()) >= 4 and why.endswith(".") is False, key
+        assert len(why.split()) >= 4 and why.endswith("."), key

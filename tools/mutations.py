@@ -50,7 +50,10 @@ class Line:
         there = self.bytes[begin:end].replace(old.encode(), new.encode(), 1)
         return (self.bytes[node.col_offset:begin] + there + self.bytes[end:node.end_col_offset]).decode()
 
-    def with_other(self, node, text): return (self.bytes[:node.col_offset] + text.encode() + self.bytes[node.end_col_offset:]).decode()
+    def with_other(self, node, text):
+        "The line with another text for a node."
+        text = f"({text})" if text.isdigit() and self.bytes[node.end_col_offset:].startswith(b".") else text       # 1.log() is no Python
+        return (self.bytes[:node.col_offset] + text.encode() + self.bytes[node.end_col_offset:]).decode()
 
 
 def mistakes(node, line):

@@ -124,3 +124,14 @@ def test_newton_never_lets_the_dual_fall(tau, power, monkeypatch, rng):
         lengths = [2.0 ** -k for k in range(11)]
         newtons = any(torch.allclose(F_new, F + t * step, rtol=0, atol=1e-10) and (D_new >= D + 1e-4 * t * slope - slack).all() for t in lengths)
         assert newtons or torch.allclose(F_new, update, rtol=0, atol=1e-10)
+
+
+def test_a_step_of_newton_is_taken_for_each_element_for_itself():
+    "(37.2): the first takes half of its step, and the second, whose step leads downhill at any length, Sinkhorn's update."
+    from softsortlib.transport.solver import _search
+    F, G = torch.zeros(2, 1, dtype=torch.float64), torch.zeros(2, 1, dtype=torch.float64)
+    def dual(F, G): return -(F[:, 0] - 1).square()
+    step, update = torch.tensor([[2.5], [-1.0]]).double(), torch.tensor([[0.25], [0.5]]).double()
+    active, slope = torch.tensor([[True], [True]]), torch.tensor([2 * 2.5, 2 * 1.0]).double()
+    found, _, value = _search(lambda F, G: G, lambda F, G: dual(F, G)[:, None], F, G, dual(F, G)[:, None], step, update, active, slope[:, None])
+    assert found.tolist() == [[1.25], [0.5]] and value.tolist() == [[-0.0625], [-0.25]]
