@@ -170,7 +170,7 @@ def results(tasks, jobs, fork=False):
                 if pid == 0: work(task, out)
                 running[pid] = task, out, time.time()
             for pid, (task, out, begin) in list(running.items()):
-                if time.time() - begin > 4 * task["limit"]: end(pid)
+                if time.time() - begin > 20 * task["limit"]: end(pid)
                 if os.waitpid(pid, os.WNOHANG)[0] == 0: continue
                 del running[pid]
                 end(pid)                                                          # what its tests left running
