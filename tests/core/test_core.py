@@ -12,6 +12,8 @@ from torch.testing import assert_close
 import softsortlib.core.permutation as core
 from softsortlib.core.permutation import (SoftPermutation, is_doubly_stochastic, is_permutation_matrix, is_row_stochastic,
                               is_unimodal_row_stochastic, permutation_matrix)
+from softsortlib.core.operators import Operator
+from softsortlib.core.stochastic import SampleMean
 from softsortlib.losses.orders import ideal_order
 from softsortlib.rowwise.softsort import SoftSort
 
@@ -202,3 +204,26 @@ def test_a_given_order_is_what_ties_round_to():
     P = SoftPermutation.from_logits(torch.zeros(2, 3, 3), mask, order)
     for Q in (P, copy.deepcopy(P)): assert Q.hard().tolist() == [[2, 0, 1], [1, 2, 0]] and Q[..., 1:, :].hard().tolist() == [[0, 1], [2, 0]]
     assert torch.equal(P.straight_through().to_dense()[0].argmax(-1), order[0])
+
+
+@pytest.mark.parametrize("module, name, takes", [("__main__", "SoftSort", False), ("__main__", "Mine", True), ("elsewhere", "SoftSort", True)])
+def test_a_chapter_that_defines_an_operator_again_does_not_take_its_name(module, name, takes, monkeypatch):
+    "Any other class does."
+    monkeypatch.setattr(Operator, "names", dict(Operator.names))
+    new = type(Operator)(name, (Operator,), {"__module__": module}, name="softsort")
+    assert Operator.names["softsort"] is (new if takes else SoftSort)
+
+
+@pytest.mark.parametrize("samples, batch", [(3, ()), (3, (4,)), (4, (4,)), (2, (3, 2))])
+def test_the_mean_over_samples_takes_payloads_of_more_dimensions(samples, batch, rng):
+    "Products and likelihoods are those of the mean matrix."
+    s = torch.randn(samples, *batch, 5, generator=rng, dtype=torch.float64)
+    P = SampleMean(SoftSort(0.5)(s))
+    M = SoftSort(0.5)(s).to_dense().mean(0)
+    assert_close(P.to_dense(), M)
+    for more in ((), (2,), (3, 2)):
+        x = torch.randn(*more, *batch, 5, 2, generator=rng, dtype=torch.float64)
+        assert_close(P @ x, M @ x)
+        assert_close(P.mT @ x, M.mT @ x)
+        target = torch.randint(5, (*more, *batch, 5), generator=rng)
+        assert_close(P.log_prob(target), M.log().expand(*more, *batch, 5, 5).gather(-1, target[..., None])[..., 0])

@@ -7,6 +7,8 @@ from pathlib import Path
 import pytest
 import torch
 
+from softsortlib.distributed.scaling import Costs, modelled_seconds
+
 FUNCTIONS = ("soft_sort", "soft_rank", "soft_topk", "soft_quantile", "soft_median")
 RANKS = ("laplace", "sigmoid", "gaussian", "permutahedron")
 LOSSES = {"spearman_loss": {}, "spearman_loss:laplace": dict(method="laplace"), "spearman_loss:permutahedron": dict(method="permutahedron"), "approx_ndcg_loss:laplace": dict(method="laplace"), "approx_ndcg_loss": {},
@@ -209,3 +211,10 @@ def test_a_process_that_died_is_no_hang(tmp_path):
     with subprocess.Popen([*command, "1", str(tmp_path / "store")]):
         said = subprocess.run([*command, "0", str(tmp_path / "store")], capture_output=True, text=True, timeout=60).stdout
     assert said.startswith("soft_rank: a process of the group died, or did not make this call"), said
+
+
+def test_the_modelled_time_of_a_sort():
+    "(154.1), term by term, in numbers that add up to nothing else."
+    costs = Costs(sort=2.0, scan=3.0, bandwidth=5.0, latency=7.0, messages=11)
+    assert modelled_seconds(32, 1, costs) == 2 * 32 * 5 + 3 * 32
+    assert modelled_seconds(32, 4, costs) == pytest.approx(2 * 8 * 3 + 3 * 8 + 16 * 8 * (3 / 4) / 5 + 11 * 7)

@@ -590,3 +590,9 @@ def test_the_gradient_of_a_trimmed_mean(rng):
 ])
 def test_wrong_dimensions_and_cuts_are_named(call, error, text, rng):
     with pytest.raises(error, match=text): call(torch.randn(4, 5, generator=rng))
+
+
+@pytest.mark.parametrize("lists", [1, 3])
+def test_lists_without_an_item_have_a_map_without_rows(lists):
+    P = soft_permutation(torch.empty(2, 0), tau=0.3, offsets=torch.zeros(lists + 1, dtype=torch.long))
+    assert P.shape == P.to_dense().shape == (2, 0, 0) and (P @ torch.empty(2, 0, 4)).shape == (2, 0, 4)

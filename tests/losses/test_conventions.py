@@ -8,6 +8,7 @@ from torch.testing import assert_close
 
 from softsortlib import losses as L
 from softsortlib.losses.pairs import PAIR_WEIGHTS
+from softsortlib.rowwise.softsort import SoftSort
 
 f64 = torch.float64
 
@@ -248,7 +249,8 @@ def test_lambda_loss_on_long_lists_refuses_a_third_derivative(rng):
     (lambda s, y: L.quantised_ap_loss(s, y, bins=1), "bins must be"), (lambda s, y: L.quantised_ap_loss(s, y > 0, span=(1, 0)), "span must be"),
     (lambda s, y: L.auc_loss(s, y, kind="hinge"), "kind must be"), (lambda s, y: L.weighted_kendall_loss(s, y, weighting="top"), "weighting must be"),
     (lambda s, y: L.weighted_kendall_loss(s, y, kind="hinge"), "kind must be"), (lambda s, y: L.reciprocal_rank_loss(s, y, k=0), "k must be"),
-    (lambda s, y: L.pirank_loss(s, y, gain="log"), "gain must be")])
+    (lambda s, y: L.pirank_loss(s, y, gain="log"), "gain must be"),
+    (lambda s, y: L.permutation_nll(SoftSort(0.3)(s), s.argsort(-1), tau=0.3), "sort scores of a group"), (lambda s, y: L.permutation_nll(SoftSort(0.3)(s), s.argsort(-1), method="lapsum"), "sort scores of a group")])
 def test_errors_name_the_argument(call, text, rng):
     with pytest.raises(ValueError, match=text): call(*batch(rng))
 

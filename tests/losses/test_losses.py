@@ -457,6 +457,18 @@ def test_permutation_bce_under_vmap(rng):
     assert_close(found, torch.stack([torch.func.grad(loss)(*row) for row in zip(s, target)]))
 
 
+@pytest.mark.parametrize("weighting, of_place", [("equal", lambda i, n: 1), ("exp2", lambda i, n: 2 ** (n - i) - 1), ("log2", lambda i, n: 1 / math.log2(1 + i))])
+def test_listmle_weighs_its_places(weighting, of_place):
+    "(120.2), term by term: each place against what is left at it."
+    s, y = [0.3, -1.2, 2.0, 0.7], [1, 3, 0, 2]
+    order = sorted(range(4), key=lambda i: -y[i])
+    terms = [math.log(sum(math.exp(s[j]) for j in order[i:])) - s[order[i]] for i in range(4)]
+    weights = [of_place(i, 4) for i in range(1, 5)]
+    want = sum(w * t for w, t in zip(weights, terms)) / sum(weights)
+    padded = torch.tensor([[*s, 9.0]], dtype=torch.float64), torch.tensor([[*y, 9]]), torch.tensor([[True] * 4 + [False]])
+    assert L.listmle_loss(*padded, weighting=weighting).item() == pytest.approx(want, rel=1e-12)
+
+
 @pytest.mark.parametrize("weights", ("equal", "exp2", "log2"))
 def test_listmle_takes_differences_before_it_divides(weights, rng):
     "Two clusters far apart, at a temperature of their width."

@@ -8,6 +8,7 @@ from torch.testing import assert_close
 
 from softsortlib.networks.comparators import run_network, sorting_network
 from softsortlib.core.permutation import is_doubly_stochastic
+from softsortlib.core.spread import plain_spread
 from softsortlib.networks.layers_autograd import network_differences, network_matrix, network_send, sorting_size
 from softsortlib.losses.orders import permutation_bce, permutation_nll
 from softsortlib.networks.operator import SortingNetwork, default_steepness
@@ -18,6 +19,24 @@ NAMES = {"logistic_phi": dict(sigmoid="logistic", art_lambda=0.25), "logistic": 
 
 
 def public(name): return NAMES.get(name, dict(sigmoid=name))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_no_lanes_need_no_network_and_less_than_none_is_an_error(kind):
+    assert run_network(sorting_network(kind, 0), torch.ones(3, 0)).shape == (3, 0)
+    with pytest.raises(ValueError, match="n must be at least 0"): sorting_network(kind, -1)
+
+
+@pytest.mark.parametrize("sigmoid", ["cauchy", "cauchy_phi"])
+@pytest.mark.parametrize("n", [7, 20, 50])
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_temperature_that_nobody_sets_is_less_where_elements_pass_more_layers(kind, n, sigmoid, rng):
+    "(6.1): a share of the spread, less by 20 / n where there are n layers, and bent as the distances of the scores are."
+    s = torch.randn(n, generator=rng, dtype=torch.float64)
+    op = SortingNetwork(kind, sigmoid)
+    width = float(plain_spread(s)[0]) * (20 / n if kind == "odd_even" else 1)
+    tau = (op.softness * width) ** (0.75 if sigmoid == "cauchy_phi" else 1)
+    assert_close(op(s).to_dense(), SortingNetwork(kind, sigmoid, tau=tau)(s).to_dense(), rtol=1e-6, atol=1e-8)
 
 
 @pytest.mark.parametrize("n", range(1, 17))

@@ -49,6 +49,28 @@ def test_products_are_those_of_the_matrix(balanced, rng):
             if b is not None: assert_close(a, b)
 
 
+def test_what_was_never_drawn_has_no_likelihood_and_no_slope():
+    "Entries are shares of the draws, and their logarithms -inf where there was none, with a finite gradient for the others."
+    orders = torch.tensor([[0, 1, 2], [0, 2, 1], [0, 1, 2], [0, 1, 2]])
+    tilt = torch.zeros(4, dtype=torch.float64, requires_grad=True)
+    P = OrderPermutation(orders, orders[0], tilt, balanced=False, dtype=torch.float64)
+    shares = torch.tensor([[1, 0, 0], [0, 0.75, 0.25], [0, 0.25, 0.75]], dtype=torch.float64)
+    assert_close(P.to_dense(), shares)
+    for target in ([0, 1, 2], [1, 2, 0], [2, 2, 1]):
+        log_p = P.log_prob(torch.tensor(target))
+        assert_close(log_p, shares[range(3), target].log())
+        drawn = log_p.isfinite()
+        if not drawn.any(): continue
+        slope, = torch.autograd.grad(log_p[drawn].sum(), tilt)
+        want = sum((orders[:, i] == target[i]) / shares[i, target[i]] for i in range(3) if drawn[i])
+        assert_close(slope, want.double())
+
+
+def test_two_draws_are_enough():
+    s = torch.tensor([0.0, 1.0, 3.0])
+    assert Perturbed(1.0, samples=2, generator=seeded())(s).to_dense().sum(-1).eq(1).all()
+
+
 @pytest.mark.parametrize("baseline", [True, False])
 @pytest.mark.parametrize("n", [2, 4, 6])
 def test_score_function_of_orders_is_unbiased(n, baseline, rng):

@@ -342,3 +342,13 @@ def test_ties_share_the_threshold_of_the_middle(call, n):
         tied = g[(s == 1).index_fill(0, routed.indices, False)] if call == "router" else g[s == 1]      # the chosen are weighed besides
         torch.testing.assert_close(tied, tied[:1].expand(len(tied)), rtol=1e-12, atol=0)
         assert tied[0] != 0
+
+
+@pytest.mark.parametrize("law", [Law.LOGISTIC, Law.LINEAR, Law.CUBE])
+def test_a_dozen_steps_find_nine_roots_in_ten(law, rng, monkeypatch):
+    "Newton's steps square the error, where halving the interval would leave a thousandth."
+    u, k = 3 * torch.randn(200, 50, generator=rng, dtype=torch.float64), 1 + 48 * torch.rand(200, 1, generator=rng, dtype=torch.float64)
+    u = u - u.sort(-1, descending=True).values.gather(-1, k.ceil().long() - 1)
+    right = roots.root_plain(u, law, k)
+    monkeypatch.setattr(roots, "_STEPS", 12)
+    assert (roots.root_plain(u, law, k) - right).abs().flatten().quantile(0.9) < 1e-10

@@ -30,6 +30,12 @@ def solved(C, a, b):
     return torch.as_tensor(best.x).view(n, m), best.fun
 
 
+@pytest.mark.parametrize("power", [1, 1.0, 1.5, 2, 2.0, 3])
+def test_a_cost_by_its_power(power):
+    d = torch.tensor([-3.0, -0.5, 0.0, 0.25, 2.0], dtype=torch.float64)
+    assert_close(convex_cost(power)(d), torch.tensor([abs(v) ** power for v in d.tolist()], dtype=torch.float64))
+
+
 @pytest.mark.parametrize("n, m", SIZES)
 @pytest.mark.parametrize("cost", COSTS)
 @pytest.mark.parametrize("even", [False, True])
@@ -118,3 +124,14 @@ def test_newton_never_lets_the_dual_fall(tau, power, monkeypatch, rng):
         lengths = [2.0 ** -k for k in range(11)]
         newtons = any(torch.allclose(F_new, F + t * step, rtol=0, atol=1e-10) and (D_new >= D + 1e-4 * t * slope - slack).all() for t in lengths)
         assert newtons or torch.allclose(F_new, update, rtol=0, atol=1e-10)
+
+
+def test_a_step_of_newton_is_taken_for_each_element_for_itself():
+    "(37.2): the first takes half of its step, and the second, whose step leads downhill at any length, Sinkhorn's update."
+    from softsortlib.transport.solver import _search
+    F, G = torch.zeros(2, 1, dtype=torch.float64), torch.zeros(2, 1, dtype=torch.float64)
+    def dual(F, G): return -(F[:, 0] - 1).square()
+    step, update = torch.tensor([[2.5], [-1.0]]).double(), torch.tensor([[0.25], [0.5]]).double()
+    active, slope = torch.tensor([[True], [True]]), torch.tensor([2 * 2.5, 2 * 1.0]).double()
+    found, _, value = _search(lambda F, G: G, lambda F, G: dual(F, G)[:, None], F, G, dual(F, G)[:, None], step, update, active, slope[:, None])
+    assert found.tolist() == [[1.25], [0.5]] and value.tolist() == [[-0.0625], [-0.25]]

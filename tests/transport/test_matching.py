@@ -116,6 +116,15 @@ def test_forbidden_pairs_are_not_chosen(rng):
     assert (soft_matching(X, iterations=10).hard() != torch.arange(5)).all()
 
 
+@pytest.mark.parametrize("n", [2, 4, 9])
+def test_a_forbidden_pair_costs_more_than_all_others_can_gain(n):
+    "Each input would rather have the next place, but then the last one has none that it may take."
+    X = torch.full((n, n), -math.inf)
+    X.diagonal().fill_(-1.0)
+    X.diagonal(1).fill_(1.0)
+    assert torch.equal(soft_matching(X, iterations=1).hard(), torch.arange(n))
+
+
 @pytest.mark.parametrize("call, message", [
     (lambda: soft_matching(torch.zeros(2, 3)), "must be"), (lambda: soft_matching(torch.zeros(2, 2), 0.0), "tau must be positive"), (lambda: soft_matching(torch.zeros(2, 2), iterations=0), "iterations must be"),
     (lambda: GumbelSinkhorn(noise=-1.0), "noise must not be negative"), (lambda: GumbelSinkhorn(tau=-1.0), "tau must be positive"), (lambda: hard_matching(torch.full((2, 2), math.inf)), "must be finite")])

@@ -44,6 +44,18 @@ def test_recorded_ranks_and_sorts_of_ott(case):
     assert_close(P.ranks(), torch.tensor(case["ranks"], dtype=torch.float64), rtol=2e-3, atol=2e-3)
 
 
+@pytest.mark.parametrize("squash, onto", [("sigmoid", lambda z: 1 / (1 + math.exp(-z))), ("arctan", lambda z: 0.5 + math.atan(z) / math.pi)])
+def test_scores_are_squashed_onto_the_unit_interval(squash, onto):
+    "(31.1), with weights that differ."
+    scores, a = [2.0, -1.0, 0.5, 4.0], [0.1, 0.4, 0.3, 0.2]
+    mean = sum(w * s for w, s in zip(a, scores))
+    spread = math.sqrt(sum(w * (s - mean) ** 2 for w, s in zip(a, scores)))
+    placed = [onto((s - mean) / spread) for s in scores]
+    given = SinkhornSort(0.1, a=torch.tensor(a).double(), milestones=3, squash=None, tolerance=1e-12)(torch.tensor(placed).double())
+    squashed = SinkhornSort(0.1, a=torch.tensor(a).double(), milestones=3, squash=squash, tolerance=1e-12)(torch.tensor(scores).double())
+    assert_close(squashed.to_dense(), given.to_dense(), rtol=1e-6, atol=1e-8)
+
+
 @pytest.mark.parametrize("power", [1, 2])
 @pytest.mark.parametrize("tau", [0.02, 0.3])
 def test_pot_where_installed(power, tau, rng):
