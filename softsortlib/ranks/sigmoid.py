@@ -108,21 +108,21 @@ def _check_sum(s, tau, v, step):
     if not isinstance(step, str) or step not in _STEPS:
         raise ValueError(f"step must be one of {', '.join(map(repr, _STEPS))}, got {step!r}")
 
-# %% ../../nbs/ranks/40_sigmoid.ipynb #7c54048c
+# %% ../../nbs/ranks/40_sigmoid.ipynb #a520b268
 _SHORT = switch("sigmoid: short sets", 40, "n")  # whose pairs take less time than boxes, however many the sets
 _SHORT_NORMAL = switch("sigmoid: short sets, normal", 16, "n")
-_MATRIX = switch("sigmoid: matrix", 1 << 16, "B n^2")  # of pairs, up to which it is the fastest
-_MATRIX_NORMAL = switch("sigmoid: matrix, normal", 3 << 14, "B n^2")
-_MATRICES = switch("sigmoid: matrices of short sets", 1 << 20, "B n^2")
+_ONE = switch("sigmoid: one set", 256, "n")  # whose pairs take less time than boxes
+_ONE_NORMAL = switch("sigmoid: one set, normal", 221, "n")
+_MATRICES = switch("sigmoid: matrices", 1 << 20, "B n^2")
 
 def _form(s, step):
     "How the sum over all pairs of s (..., n) is made: \"plain\", \"tiles\" or \"sums\"."
     n = s.shape[-1]
-    most, matrix = (_SHORT_NORMAL, _MATRIX_NORMAL) if step == "normal" else (_SHORT, _MATRIX)
-    short = at_most(n, most) and s.device.type == "cpu"
-    if at_most(s.numel() * n, _MATRICES if short else matrix):
+    short, one = (_SHORT_NORMAL, _ONE_NORMAL) if step == "normal" else (_SHORT, _ONE)
+    few = at_most(s.numel() * (n - short), one * (one - short))
+    if few and at_most(s.numel() * n, _MATRICES):
         return "plain"
-    return "sums" if step in LAWS and not short else "tiles"
+    return "tiles" if few and s.device.type == "cpu" or step not in LAWS else "sums"
 
 # %% ../../nbs/ranks/40_sigmoid.ipynb #cd3d774b
 def pair_sum(
