@@ -212,12 +212,38 @@ def spans(
     shift = (begin - before).repeat_interleave(length)
     return torch.arange(len(shift), device=begin.device) + shift
 
-# %% ../../nbs/engine/93_radix.ipynb #cdf806db
+# %% ../../nbs/engine/93_radix.ipynb #43e9edc2
+def rises(t):
+    "Whether another run of equal scores begins at each place but the first of t (..., n), which is in order."
+    return t[..., 1:] != t[..., :-1]
+
+def run_ends(rises):
+    "The first and the last place, from 1, of the run around each, long, (..., n); rises (..., n - 1)."
+    i = torch.arange(1, rises.shape[-1] + 2, device=rises.device)
+    bottom, top = (end.expand(*rises.shape[:-1], 1) for end in (i[:1], i[-1:]))
+    first = torch.cat([bottom, i[1:] * rises], -1).cummax(-1).values
+    last = torch.cat([torch.where(rises, i[:-1], len(i)), top], -1).flip(-1).cummin(-1).values.flip(-1)
+    return first, last
+
+def mass_around(
+    y: Tensor,  # grades in any order, (..., n)
+    *weights: Tensor,  # what each element counts, zero where padded, (..., n)
+) -> list:  # two for each of the weights, (..., n)
+    "How much lies below each grade, and how much above it."
+    y, w = y.detach().contiguous(), torch.stack(weights, -2)
+    t, order = stable_sort(y)
+    ends = order, torch.searchsorted(t, y), torch.searchsorted(t, y, right=True)  # of its run
+    order, begin, end = (a[..., None, :].expand(w.shape) for a in ends)
+    sums = torch.nn.functional.pad(w.gather(-1, order).cumsum(-1), (1, 0))
+    sides = sums.gather(-1, begin), sums[..., -1:] - sums.gather(-1, end)
+    return [side for both in zip(*(a.unbind(-2) for a in sides)) for side in both]
+
+# %% ../../nbs/engine/93_radix.ipynb #335fd64d
 class Ties(NamedTuple):
     "Runs of equal scores in sorted ones."
-    number: Tensor  # in which run each score is, long, (..., n)
-    count: Tensor   # how many are in it, (..., n)
-    side: Tensor    # the slope (93.2) of each, (..., n)
+    begin: Tensor  # where the run of each score begins, long, (..., n)
+    count: Tensor  # how many are in it, (..., n)
+    side: Tensor  # the slope (93.2) of each, (..., n)
 
 
 def ties_of(
@@ -226,27 +252,21 @@ def ties_of(
 ) -> "Ties | None":
     "The runs, or None where it is seen that no two scores are equal."
     t = t.detach()
-    step = t[..., 1:] != t[..., :-1]
-    if real is not None:
-        step = step | ~real[..., 1:]
+    step = rises(t) if real is None else rises(t) | ~real[..., 1:]
     if is_unseen((t, real)) and step.all():
         return None
-    step = torch.cat([torch.ones_like(t[..., :1], dtype=torch.bool), step], -1)
-    number = step.cumsum(-1) - 1
-    sizes = torch.zeros_like(number).scatter_add(-1, number, torch.ones_like(number))
-    count, before = sizes.gather(-1, number).to(t.dtype), (sizes.cumsum(-1) - sizes).gather(-1, number)
-    behind = torch.arange(t.shape[-1], device=t.device) - before
-    side = (count - 1 - 2 * behind) / (count - 1).clamp(min=1)
-    return Ties(number, count, side)
+    first, last = run_ends(step)
+    more, behind = (last - first).to(t.dtype), torch.arange(1, t.shape[-1] + 1, device=t.device) - first
+    return Ties(first - 1, more + 1, (more - 2 * behind) / more.clamp(min=1))
 
-# %% ../../nbs/engine/93_radix.ipynb #aced61b3
+# %% ../../nbs/engine/93_radix.ipynb #3b6862ea
 def tie_means(
     v: Tensor,  # a payload in sorted order, (..., n, d)
     ties: Ties,
 ) -> Tensor:  # (..., n, d)
     "The mean of each run, and `v` itself where a score is alone."
-    number = ties.number[..., None].expand(v.shape)
-    total = torch.zeros_like(v).scatter_add(-2, number, v).gather(-2, number)
+    begin = ties.begin[..., None].expand(v.shape)
+    total = torch.zeros_like(v).scatter_add(-2, begin, v).gather(-2, begin)
     count = ties.count[..., None]
     return torch.where(count > 1, total / count.to(v.dtype), v)
 

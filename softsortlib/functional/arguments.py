@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = []
 
-# %% ../../nbs/functional/53_arguments.ipynb #31268fbb
+# %% ../../nbs/functional/53_arguments.ipynb #2ccb32ef
 import difflib
 import functools
 import inspect
@@ -20,7 +20,7 @@ from ..core.operators import Operator, get_operator
 from ..core.permutation import DensePermutation, check_mask, check_scores, compute_dtype, is_concrete
 from ..core.rank_operators import RankOperator, get_rank_operator
 from ..engine.dispatch import for_onnx
-from ..engine.radix import sorted_by_torch, stable_sort
+from ..engine.radix import rises, run_ends, sorted_by_torch, stable_sort
 from ..ragged.blocks import ListPermutation
 from ..ragged.kernels import Of, of_each_list
 from softsortlib.ragged.lists import (
@@ -198,24 +198,11 @@ def hard_sort(
     padded = torch.arange(s.shape[-1], device=s.device) >= mask.sum(-1, keepdim=True)
     return tuple(t.masked_fill(padded, 0) for t in found)
 
-# %% ../../nbs/functional/53_arguments.ipynb #fcc58a23
-def _run_ends(
-    t,  # sorted scores, (..., n)
-):
-    "The first and the last position, from 1, of the run of equal scores around each, (..., n)."
-    n = t.shape[-1]
-    i = torch.arange(1, n + 1, device=t.device)
-    rises = t[..., 1:] != t[..., :-1]
-    bottom, top = (end.expand(*t.shape[:-1], 1) for end in (i[:1], i[-1:]))
-    first = torch.cat([bottom, i[1:] * rises], -1).cummax(-1).values
-    last = torch.cat([torch.where(rises, i[:-1], n), top], -1).flip(-1).cummin(-1).values.flip(-1)
-    return first, last
-
-
+# %% ../../nbs/functional/53_arguments.ipynb #3b8b2af3
 def _sorted_midranks(s):
     "The mean ranks of s (..., n), ascending, by sorting."
     t, order = stable_sort(s)
-    first, last = _run_ends(t)
+    first, last = run_ends(rises(t))
     in_order = (first + last).to(compute_dtype(s.dtype)) / 2
     return torch.empty_like(in_order).scatter(-1, order, in_order)
 

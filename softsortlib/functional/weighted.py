@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = []
 
-# %% ../../nbs/functional/168_weighted.ipynb #6ede7b17
+# %% ../../nbs/functional/168_weighted.ipynb #dcdfc7bc
 import math
 
 import torch
@@ -17,7 +17,7 @@ from softsortlib.core.checks import (
 from ..core.rank_operators import RankOperator
 from ..core.operators import Operator
 from ..engine.dispatch import precise, tensor_on
-from ..engine.radix import stable_sort
+from ..engine.radix import mass_around, stable_sort
 from ..engine.scan import exp_scan
 from .arguments import with_gradient_of
 from ..ranks.gaussian import GaussianRank
@@ -64,19 +64,7 @@ def weighed(
     w = numbers_of(weights, x, mask)
     return w, w > 0 if mask is None else mask & (w > 0)
 
-# %% ../../nbs/functional/168_weighted.ipynb #12aa6bff
-def mass_around(
-    y: Tensor,  # grades, (..., n)
-    w: Tensor,  # what each element counts, zero where padded, (..., n)
-) -> tuple:  # each (..., n)
-    "How much lies below each grade, and how much above it."
-    key, order = y.contiguous().sort(-1)
-    sums = torch.nn.functional.pad(w.gather(-1, order).cumsum(-1), (1, 0))
-    ends = torch.searchsorted(key, y.contiguous()), torch.searchsorted(key, y.contiguous(), right=True)
-    below, upto = (sums.gather(-1, end) for end in ends)
-    return below, sums[..., -1:] - upto
-
-
+# %% ../../nbs/functional/168_weighted.ipynb #a77fddfc
 def weighted_midranks(
     s: Tensor,  # (..., n)
     w: Tensor,  # weights, zero where padded, (..., n)
@@ -166,7 +154,7 @@ def _threshold(z, w, tau, k, mask, laws):
         theta = theta + tau * (more - more.detach()) / D.masked_fill(D < 1e-200, math.inf)
     return theta
 
-# %% ../../nbs/functional/168_weighted.ipynb #b3cc0e0d
+# %% ../../nbs/functional/168_weighted.ipynb #0e467303
 def weighted_mask(
     operator: TopKMask,
     s: Tensor,  # scores, (..., n)
@@ -195,8 +183,8 @@ def hard_weighted_mask(
 ) -> Tensor:  # (..., n)
     "One from the largest score on until the weight is k, a part of the last; tied scores share."
     s = s.detach().masked_fill(w == 0, -math.inf)
-    _, above = mass_around(s, w)
-    here = w.sum(-1, keepdim=True) - above - mass_around(-s, w)[1]
+    below, above = mass_around(s, w)
+    here = w.sum(-1, keepdim=True) - above - below
     return torch.where(w > 0, ((k - above) / here.masked_fill(here <= 0, 1)).clamp(0, 1), 0)
 
 # %% ../../nbs/functional/168_weighted.ipynb #63c8bc7d

@@ -5,14 +5,15 @@
 # %% auto #0
 __all__ = ['hard_metric', 'soft_metric', 'gradient_and_curvature']
 
-# %% ../../nbs/losses/125_metrics.ipynb #9f6c7601
+# %% ../../nbs/losses/125_metrics.ipynb #d289bdd7
 import copy
 
 import torch
 from torch import Tensor
 
 from ..core.checks import check_scores, is_one_of
-from ..engine.dispatch import precise, switch
+from ..engine.dispatch import precise
+from ..engine.radix import mass_around
 from ..functional.arguments import midranks
 from ..functional.parts import in_parts
 from softsortlib.losses.contract import (
@@ -25,9 +26,7 @@ from .parts import group_loss
 from softsortlib.losses.ranking import (
     ApproxNDCGLoss, NeuralNDCGLoss, PrecisionLoss, RecallLoss, best_dcg, discounts_of, gains_of, ratio_of,
 )
-from softsortlib.losses.weighted import (
-    WeightedKendallLoss, element_weights, graded_pairs, graded_pairs_plain, tie_ends,
-)
+from .weighted import WeightedKendallLoss, element_weights, graded_pairs
 from ..ragged.lists import check_offsets, list_numbers, refuse_mask
 
 # %% ../../nbs/losses/125_metrics.ipynb #9c13b91d
@@ -83,7 +82,7 @@ def _auc(loss, s, y, mask):
     above = r.masked_fill(~relevant, 0).sum(-1) - n * (n + 1) / 2
     return above / (n * m).clamp(min=1), (n > 0) & (m > 0)
 
-# %% ../../nbs/losses/125_metrics.ipynb #0d10d15d
+# %% ../../nbs/losses/125_metrics.ipynb #2efd4bf1
 def _spearman(loss, s, y, mask):
     "The correlation of ranks, 0 if all scores are tied."
     a, b = (midranks(v, mask, False) for v in (s, y))
@@ -93,19 +92,16 @@ def _spearman(loss, s, y, mask):
     return (a * b).sum(-1) / size.masked_fill(size == 0, 1), differing(y, mask)
 
 
-_PAIRS = switch("metrics: all pairs", 1 << 18, "B n^2")
-
 def _kendall(loss, s, y, mask):
     "One minus twice the weighted share of wrong pairs, tied scores counted half; or tau-b."
     weighting = getattr(loss, "weighting", "equal")
     omega, total = element_weights(y, mask, weighting)
     order = midranks(s, mask, False)
-    few = s.numel() * s.shape[-1] <= _PAIRS
-    pairs = graded_pairs_plain if few else graded_pairs
-    wrong = pairs(precise(order), precise(y), precise(omega), 1e-3, "sigmoid")
+    counts = mask.to(s.dtype)
+    wrong, _ = graded_pairs(precise(order), precise(y), precise(omega), precise(counts), 1e-3, "sigmoid")
     value = 1 - 2 * (wrong / total.masked_fill(total <= 0, 1)).to(s.dtype)
     if getattr(loss, "variant", None) == "b":
-        apart = (omega * sum(tie_ends(s, mask))).sum(-1)
+        apart = (omega * sum(mass_around(s, counts))).sum(-1)
         value = value * (total / apart.masked_fill(apart <= 0, 1)).sqrt()
     return value, differing(y, mask)
 

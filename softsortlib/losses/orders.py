@@ -6,9 +6,7 @@
 __all__ = ['permutation_nll', 'PermutationNLL', 'ideal_order', 'permutation_bce', 'PermutationBCE', 'spearman_loss',
            'SpearmanLoss', 'kendall_loss', 'KendallLoss']
 
-# %% ../../nbs/losses/55_orders.ipynb #ac74bc2d
-import math
-
+# %% ../../nbs/losses/55_orders.ipynb #74153957
 import torch
 from torch import Tensor, nn
 
@@ -17,19 +15,15 @@ from ..core.operators import Operator, check_flags, check_tau
 from ..core.permutation import SoftPermutation, check_mask
 from ..core.rounding import in_compute_dtype
 from ..core.rank_operators import RankOperator
-from ..engine.level_sums import level_sums
-from ..engine.radix import stable_sort
-from ..engine.sums import kernel_sums
 from ..functional.arguments import midranks
 from ..functional.functions import soft_rank
 from ..functional.parts import in_parts
 from .contract import Loss, check_relevance, over_blocks, over_lists, reduce_sets, set_inputs
-from ..functional.weighted import mass_around, weighted_midranks
+from ..functional.weighted import weighted_midranks
+from .weighted import check_kind, graded_pairs
 from .weights import divisor, masses, of_mean_one
 from .parts import correlation, group_loss, group_nll, kendall_parts, spearman_parts
 from ..ragged.lists import check_offsets, list_numbers
-from ..engine.dispatch import precise, switch
-from ..ranks.sigmoid import tau_column
 
 # %% ../../nbs/losses/55_orders.ipynb #9ba3e9fe
 def _check_permutation(P, target):
@@ -214,63 +208,8 @@ class SpearmanLoss(Loss, of=spearman_loss):
 
     Raises as the function does, and `TypeError` for an unknown option."""
 
-# %% ../../nbs/losses/55_orders.ipynb #839b4f2f
-def _margin_loss(z, kind):
-    "The function of the margin in (55.4); raise `ValueError` for another kind."
-    if not is_one_of(kind, ("logistic", "sigmoid")):
-        raise ValueError(f"kind must be 'logistic' or 'sigmoid', got {kind!r}")
-    return nn.functional.softplus(-z) / math.log(2) if kind == "logistic" else (-z).sigmoid()
-
-# %% ../../nbs/losses/55_orders.ipynb #74eee7b7
-def levels_of(y, mask):
-    "Levels 0, 1, ... of y (..., n), padded ones in one of their own, and how many are below and above."
-    y = y.masked_fill(~mask, -math.inf)
-    ascending, order = y.sort(-1)
-    new = ascending[..., 1:] != ascending[..., :-1]
-    steps = nn.functional.pad(new.cumsum(-1), (1, 0))
-    levels = torch.empty_like(order).scatter(-1, order, steps)
-    padded = (~mask).sum(-1, keepdim=True)
-    below = torch.searchsorted(ascending, y.contiguous()) - padded
-    above = y.shape[-1] - torch.searchsorted(ascending, y.contiguous(), right=True)
-    return levels, below, above
-
-# %% ../../nbs/losses/55_orders.ipynb #a54253c2
-def _kendall_pairs(s, y, mask, tau, kind, w=None):
-    "The sum (55.4) of each set and its number of pairs, by all of them; tau a number or (..., 1), w (..., n) or None."
-    if isinstance(tau, Tensor):
-        tau = tau[..., None]
-    loss = _margin_loss((s[..., :, None] - s[..., None, :]) / tau, kind)
-    pairs = (y[..., :, None] > y[..., None, :]) & mask[..., :, None] & mask[..., None, :]
-    if w is not None:
-        pairs = (w[..., :, None] * w[..., None, :]).masked_fill(~pairs, 0)
-        return (loss * pairs).sum((-2, -1)), pairs.sum((-2, -1))
-    return loss.masked_fill(~pairs, 0).sum((-2, -1)), pairs.sum((-2, -1))
-
-
-def _kendall_sums(s, y, mask, tau, kind, mass=None):
-    "The same by (55.6), without the pairs."
-    _margin_loss(s.new_zeros(()), kind)  # raises for another kind
-    levels, below, above = levels_of(y, mask)
-    eps = 3e-14 if s.dtype == torch.float64 else 1e-9
-    s = s.masked_fill(~mask, 0)
-    s, w = precise(s), precise(masses(mass, mask, s.dtype))[..., None]
-    below, above = below * mask, above * mask
-    if mass is not None:
-        below, above = (side * w[..., 0] for side in mass_around(y, w[..., 0]))
-    count = below.sum(-1)
-    tau = tau_column(tau, s)[..., 0]
-    order = stable_sort(s.detach())[1]
-    if kind == "sigmoid":
-        signed = level_sums(s, levels, w, tau, order, across=True, eps=eps)
-        return (count - (signed * w).sum((-2, -1))) / 2, count
-    everyone = kernel_sums(s, None, w, tau, m=-1, eps=eps, order=order)
-    even = everyone - level_sums(s, levels, w, tau, order, m=-1, eps=eps)
-    odd = (s * (below - above)).sum(-1) / tau
-    return ((even * w).sum((-2, -1)) - odd) / (2 * math.log(2)), count
-
-# %% ../../nbs/losses/55_orders.ipynb #05434db2
-_SHORT = switch("orders: short sets", 100, "n")
-_FEW = switch("orders: all pairs", 1 << 18, "B n^2")  # pairs of all sets up to which they are made
+# %% ../../nbs/losses/55_orders.ipynb #2726ecbe
+_FEW = 1 << 18  # pairs of all sets up to which scores in parts are gathered
 
 
 @over_lists(elements=True)
@@ -297,9 +236,10 @@ def kendall_loss(
         return group_loss(kendall_loss, kendall_parts, scores, relevance, mask, group, gather, few=few, **options)
     s, y, mask = set_inputs(scores, relevance, mask)
     tau = check_tau(tau, s)
-    few = s.numel() * s.shape[-1] <= _FEW or s.shape[-1] < _SHORT
+    check_kind(kind)
     w = of_mean_one(weights, mask)
-    total, count = (_kendall_pairs if few else _kendall_sums)(s, y, mask, tau, kind, w)
+    mass = masses(w, mask, s.dtype)
+    total, count = graded_pairs(s, y, mass / 2, mass, tau, kind)
     share = (total / divisor(count, w)).to(s.dtype)
     return reduce_sets(share, count > 0, reduction, scores.dtype)
 

@@ -5,35 +5,24 @@
 # %% auto #0
 __all__ = ['weighted_kendall_loss', 'WeightedKendallLoss']
 
-# %% ../../nbs/losses/123_weighted.ipynb #b70d1d48
+# %% ../../nbs/losses/123_weighted.ipynb #9eed892f
 import math
 
 import torch
 from torch import Tensor
 
-from ..core.checks import is_one_of
+from ..core.checks import full_precision, is_one_of
 from ..core.operators import check_tau
+from ..engine.autograd import in_parts
 from ..engine.dispatch import precise, switch
 from ..engine.level_sums import level_sums
-from ..engine.radix import stable_sort
+from ..engine.radix import mass_around, rises, stable_sort
 from ..engine.sums import kernel_sums
 from .contract import Loss, differing, over_lists, reduce_sets, set_inputs
-from .orders import levels_of
-from ..functional.weighted import mass_around
 from .weights import masses
 from ..ranks.sigmoid import tau_column
 
-# %% ../../nbs/losses/123_weighted.ipynb #240a1ace
-def tie_ends(y, mask):
-    "How many real elements have a lower and how many a higher grade, each (..., n), float."
-    big = y.masked_fill(~mask, math.inf).sort(dim=-1).values
-    y = y.contiguous()
-    below = torch.searchsorted(big, y)
-    upto = torch.searchsorted(big, y, right=True)
-    n = mask.sum(-1, keepdim=True)
-    return below.to(y.dtype), (n - upto).to(y.dtype)
-
-# %% ../../nbs/losses/123_weighted.ipynb #c321d746
+# %% ../../nbs/losses/123_weighted.ipynb #ebcccd43
 OMEGAS = {
     "hyperbolic": lambda r: 1 / r,
     "logarithmic": lambda r: 1 / (1 + r).log2(),
@@ -50,17 +39,23 @@ def element_weights(
     "The weights of (123.1); raise `ValueError` for another kind."
     if not is_one_of(kind, OMEGAS):
         raise ValueError(f"weighting must be one of {', '.join(OMEGAS)}, got {kind!r}")
-    below, above = tie_ends(y, mask) if mass is None else mass_around(y, mass)
-    equal = masses(mass, mask, y.dtype).sum(-1, keepdim=True) - below - above
+    counts = masses(mass, mask, y.dtype)
+    below, above = mass_around(y, counts)
+    equal = counts.sum(-1, keepdim=True) - below - above
     rank = (above + (equal + 1) / 2).masked_fill(~mask, 1)
     omega = OMEGAS[kind](rank).masked_fill(~mask, 0)
     omega = omega if mass is None else omega * mass
     return omega, (omega * (below + above)).sum(-1)
 
-# %% ../../nbs/losses/123_weighted.ipynb #666c804f
-def _margins(z, kind):
+# %% ../../nbs/losses/123_weighted.ipynb #c0b658fa
+def margin_loss(z, kind):
     "f of (123.1)."
     return (-z).sigmoid() if kind == "sigmoid" else torch.nn.functional.softplus(-z) / math.log(2)
+
+def check_kind(kind):
+    "Raise `ValueError` for another function of the margin."
+    if not is_one_of(kind, ("logistic", "sigmoid")):
+        raise ValueError(f"kind must be 'logistic' or 'sigmoid', got {kind!r}")
 
 
 def graded_pairs_plain(
@@ -76,52 +71,77 @@ def graded_pairs_plain(
         tau = tau[..., None]
     real = omega > 0
     pairs = (y[..., :, None] > y[..., None, :]) & real[..., :, None] & real[..., None, :]
-    f = _margins((s[..., :, None] - s[..., None, :]) / tau, kind)
+    f = margin_loss((s[..., :, None] - s[..., None, :]) / tau, kind)
     one = omega[..., :, None] if mass is None else omega[..., :, None] * mass[..., None, :]
     return ((one + one.mT) * f).masked_fill(~pairs, 0).sum((-2, -1))
 
-# %% ../../nbs/losses/123_weighted.ipynb #2403ad21
-def _slopes(y, omega, mass):
-    "c of (123.2), (..., n), for weights that are zero where padded."
-    key, order = y.masked_fill(omega == 0, math.inf).sort(dim=-1)
-    y = y.contiguous()
-    sums = torch.nn.functional.pad(omega.gather(-1, order).cumsum(-1), (1, 0))
-    count = torch.nn.functional.pad(mass.gather(-1, order).cumsum(-1), (1, 0))
-    below, upto = torch.searchsorted(key, y), torch.searchsorted(key, y, right=True)
+# %% ../../nbs/losses/123_weighted.ipynb #1b141199
+def levels_of(y, mask):
+    "Levels 0, 1, ... of y (..., n), padded ones in one of their own."
+    t, order = stable_sort(y.masked_fill(~mask, -math.inf))
+    return torch.empty_like(order).scatter(-1, order, torch.nn.functional.pad(rises(t).cumsum(-1), (1, 0)))
 
-    def low_less_high(total):
-        return total.gather(-1, below) + total.gather(-1, upto) - total[..., -1:]
+# %% ../../nbs/losses/123_weighted.ipynb #96315784
+def graded_sums(
+    s: Tensor,  # scores, in double precision, (..., n)
+    y: Tensor,  # grades, (..., n)
+    omega: Tensor,  # weights, zero where padded, (..., n)
+    mass: Tensor,  # what each element counts, which omega holds already, (..., n)
+    tau: Tensor,  # (..., 1)
+    kind: str,  # "logistic" or "sigmoid"
+    eps: float = 3e-14,  # error of the sums in terms of n
+) -> tuple:  # each (...)
+    "The numerator of (123.1) by (123.3), without the pairs, and the denominator."
+    s, levels = s.masked_fill(mass <= 0, 0), levels_of(y, mass > 0)
+    below, above, less, more = mass_around(y, mass, omega)
+    total, order, one = (omega * (below + above)).sum(-1), stable_sort(s.detach())[1], mass[..., None]
+    if kind == "sigmoid":
+        B = level_sums(s, levels, one, tau[..., 0], order, across=True, eps=eps)
+        return total / 2 - (omega * B[..., 0]).sum(-1), total
+    E = kernel_sums(s, None, one, tau[..., 0], m=-1, eps=eps, order=order)
+    G = level_sums(s, levels, one, tau[..., 0], order, m=-1, eps=eps)
+    c = omega * (below - above) + mass * (less - more)
+    odd = (c * s).sum(-1) / (2 * tau[..., 0])
+    return ((omega * (E - G)[..., 0]).sum(-1) - odd) / math.log(2), total
 
-    return omega * low_less_high(count) + low_less_high(sums) * mass
+# %% ../../nbs/losses/123_weighted.ipynb #b8978900
+def _rows_of_pairs(s, y, omega, mass, t, grades, omegas, counts, tau, kind):
+    "What the pairs of some elements (..., r) with lower ones of all add to (123.1): to the numerator and denominator."
+    with full_precision(s):
+        weight = torch.stack([omega, mass], -1) @ torch.stack([counts, omegas], -2)
+    weight = weight * (y[..., :, None] > grades[..., None, :])
+    f = margin_loss((s[..., :, None] - t[..., None, :]) / tau[..., None], kind)
+    return (weight * torch.where(weight == 0, 0, f)).sum((-2, -1)), weight.sum((-2, -1))
 
-# %% ../../nbs/losses/123_weighted.ipynb #d729ed58
+# %% ../../nbs/losses/123_weighted.ipynb #e7de2d39
+_SHORT = {"logistic": switch("weighted: short sets", 70, "n"),
+          "sigmoid": switch("weighted: short sets, sigmoid", 100, "n")}
+_ONE = {"logistic": switch("weighted: one set", 512, "n"), "sigmoid": switch("weighted: one set, sigmoid", 720, "n")}
+_ROOM = switch("weighted: pairs at a time", 1 << 22, "B n^2")
+_IN_PARTS = in_parts(_rows_of_pairs, 9, 4, dict.fromkeys(range(4), -1), (None, None), _ROOM)
+
+def _few_pairs(B, n, kind):
+    "Whether the pairs of B sets of n are faster than the sums."
+    short, one = _SHORT[kind], _ONE[kind]
+    return B * n * (n - short) <= one * (one - short)
+
 def graded_pairs(
     s: Tensor,  # scores, (..., n)
     y: Tensor,  # grades, (..., n)
     omega: Tensor,  # weights, zero where padded, (..., n)
-    tau,  # a number or (..., 1)
+    mass: Tensor,  # what each element counts, which omega holds already, (..., n)
+    tau: "float | Tensor",  # a number or (..., 1)
     kind: str,  # "logistic" or "sigmoid"
-    eps: float = 3e-14,  # error of the sums in terms of n
-    mass: "Tensor | None" = None,  # what each element counts, (..., n), which omega holds already
-) -> Tensor:  # (...)
-    "The numerator of (123.1) by (123.3), without the pairs."
-    real = omega > 0
-    s = s.masked_fill(~real, 0)
-    levels, below, above = levels_of(y, real)
-    tau, order, one = tau_column(tau, s), stable_sort(s.detach())[1], masses(mass, real, s.dtype)[..., None]
-    below, above = (below, above) if mass is None else mass_around(y, one[..., 0])
-    if kind == "sigmoid":
-        B = level_sums(s, levels, one, tau[..., 0], order, across=True, eps=eps)
-        weight = (omega * (below + above)).sum(-1)
-        return weight / 2 - (omega * B[..., 0]).sum(-1)
-    E = kernel_sums(s, None, one, tau[..., 0], m=-1, eps=eps, order=order)
-    G = level_sums(s, levels, one, tau[..., 0], order, m=-1, eps=eps)
-    odd = (_slopes(y, omega, one[..., 0]) * s).sum(-1) / (2 * tau[..., 0])
-    return ((omega * (E - G)[..., 0]).sum(-1) - odd) / math.log(2)
+) -> tuple:  # each (...)
+    "The numerator and the denominator of (123.1)."
+    (*sets, n), tau = s.shape, tau_column(tau, s)
+    if _few_pairs(math.prod(sets), n, kind):
+        pairs = _rows_of_pairs if s.numel() * n <= _ROOM or torch.compiler.is_compiling() else _IN_PARTS
+        return pairs(s, y, omega, mass, s, y, omega, mass, tau, kind)
+    eps = 3e-14 if s.dtype == torch.float64 else 1e-9
+    return graded_sums(precise(s), y, precise(omega), precise(mass), precise(tau), kind, eps)
 
-# %% ../../nbs/losses/123_weighted.ipynb #e8501a4d
-_PAIRS = switch("weighted: all pairs", 1 << 18, "B n^2")
-
+# %% ../../nbs/losses/123_weighted.ipynb #5e0957b9
 @over_lists(elements=True)
 def weighted_kendall_loss(
     scores: Tensor,  # (..., n)
@@ -142,14 +162,9 @@ def weighted_kendall_loss(
     Raise `TypeError` or `ValueError` when an argument does not fit."""
     s, y, mask = set_inputs(scores, relevance, mask)
     tau = check_tau(tau, s)
-    if not is_one_of(kind, ("logistic", "sigmoid")):
-        raise ValueError(f"kind must be 'logistic' or 'sigmoid', got {kind!r}")
+    check_kind(kind)
     omega, total = element_weights(y, mask, weighting, weights)
-    if s.numel() * s.shape[-1] <= _PAIRS:
-        part = graded_pairs_plain(s, y, omega, tau, kind, weights)
-    else:
-        eps = 3e-14 if s.dtype == torch.float64 else 1e-9
-        part = graded_pairs(precise(s), y, precise(omega), tau, kind, eps, weights)
+    part, _ = graded_pairs(s, y, omega, masses(weights, mask, s.dtype), tau, kind)
     share = part.clamp(min=0) / total.masked_fill(total <= 0, 1)
     return reduce_sets(share, differing(y, mask), reduction, scores.dtype)
 

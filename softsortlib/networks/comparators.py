@@ -51,15 +51,35 @@ def odd_even_layers(
     layers = [torch.stack([lanes, lanes + 1], -1) for lanes in upper]
     return [layers[layer % 2] for layer in range(n)]
 
-# %% ../../nbs/networks/20_comparators.ipynb #c1af443d
-def _pairs(n, m, mirrored):
-    "The pairs of one layer: in each block of 2m lanes, lane t of the upper half meets its mirror image, or lane m + t."
-    block, t = torch.arange(0, n, 2 * m, device="cpu")[:, None], torch.arange(m, device="cpu")
-    lower = block + 2 * m - 1 - t if mirrored else block + m + t
-    pairs = torch.stack([block + t, lower], -1).flatten(0, 1)
-    return pairs[pairs[:, 1] < n]  # what touches an imagined lane is erased
+# %% ../../nbs/networks/20_comparators.ipynb #536c2c5e
+def layer_size(n, m):
+    "How many comparators a layer has whose blocks have 2m lanes: what touches an imagined lane is erased."
+    return n // (2 * m) * m + max(0, n % (2 * m) - m)
 
-# %% ../../nbs/networks/20_comparators.ipynb #f80a2b6f
+def _write_layer(lo, hi, lanes, m, mirrored):
+    "In each block of 2m of the lanes (n,), lane t of the upper half meets its mirror image, or lane m + t: lo and hi."
+    whole = len(lanes) // (2 * m) * m
+    tail = len(lo) - whole  # pairs of the block that is incomplete
+    upper, lower = lanes[:2 * whole].view(-1, 2, m).unbind(1)
+    rest = lanes[2 * whole:]
+    lo[:whole].view(-1, m).copy_(upper)
+    hi[:whole].view(-1, m).copy_(lower.flip(1) if mirrored else lower)
+    lo[whole:] = rest[m - tail:m] if mirrored else rest[:tail]
+    hi[whole:] = rest[m:].flip(0) if mirrored else rest[m:]
+
+# %% ../../nbs/networks/20_comparators.ipynb #54c5f78a
+def steps_of(kind, n):
+    "Of each layer of a network: m, whether it is mirrored, its first lane, and its part of (20.2)."
+    if kind == "odd_even":
+        return [(1, False, layer % 2, layer) for layer in range(n)]
+    merges = range(max(0, n - 1).bit_length())
+    return [(1 << b >> k, k == 0, 0, 1 << b) for b in merges for k in range(b + 1)]
+
+def network_ends(kind, n):
+    "Where the comparators of each layer begin, and where the last one's end."
+    return 0, *itertools.accumulate(layer_size(n - shift, m) for m, _, shift, _ in steps_of(kind, n))
+
+# %% ../../nbs/networks/20_comparators.ipynb #1a3c8235
 def bitonic_layers(
     n: int,  # number of lanes, any number
 ) -> list:  # k (k + 1) / 2 layers, k = ceil(log2 n), each the pairs of lanes (i, j), i < j, long, (c, 2)
@@ -67,14 +87,10 @@ def bitonic_layers(
 
     Raise `TypeError` or `ValueError` for an impossible number of lanes."""
     _check_lanes("bitonic", n)
-    layers, half = [], 1
-    while half < n:
-        layers.append(_pairs(n, half, mirrored=True))
-        m = half // 2
-        while m > 0:
-            layers.append(_pairs(n, m, mirrored=False))
-            m //= 2
-        half *= 2
+    lanes, layers = torch.arange(n, device="cpu"), []
+    for m, mirrored, *_ in steps_of("bitonic", n):
+        layers.append(torch.empty(layer_size(n, m), 2, dtype=torch.long, device="cpu"))
+        _write_layer(*layers[-1].T, lanes, m, mirrored)
     return layers
 
 # %% ../../nbs/networks/20_comparators.ipynb #4bb6f4f2
@@ -85,26 +101,25 @@ class Comparators(NamedTuple):
     need: Tensor  # long, (C,); active in a set of more than need[c] elements
     ends: tuple  # layer l holds the comparators ends[l] .. ends[l+1] - 1
 
-# %% ../../nbs/networks/20_comparators.ipynb #17dc1aff
-def _build(kind, n, device):
+# %% ../../nbs/networks/20_comparators.ipynb #6a44aa1e
+def build_network(kind, n, device="cpu", dtype=torch.long):
     "The columns of a network, and the set sizes from which each comparator acts."
-    if kind == "bitonic":
-        layers, stage = bitonic_layers(n), [2**b for b in range(n.bit_length()) for _ in range(b + 1)]
-    else:
-        layers, stage = odd_even_layers(n), range(n)
-    ends = (0, *itertools.accumulate(map(len, layers)))
-    lo, hi = torch.cat([torch.empty(0, 2, dtype=torch.long, device="cpu"), *layers]).T.contiguous()
-    need = torch.cat([lo[:0], *(layer[:, 1].clamp_min(first) for layer, first in zip(layers, stage))])
-    return Comparators(lo.to(device), hi.to(device), need.to(device), ends)
+    ends, lanes = network_ends(kind, n), torch.arange(n, dtype=dtype, device="cpu")
+    columns = torch.empty(3, ends[-1], dtype=dtype, device="cpu")
+    for (m, mirrored, shift, first), start, stop in zip(steps_of(kind, n), ends, ends[1:]):
+        lo, hi, need = columns[:, start:stop]
+        _write_layer(lo, hi, lanes[shift:], m, mirrored)
+        torch.clamp(hi, min=first, out=need)
+    return Comparators(*columns.to(device), ends)
 
-_kept = lru_cache(maxsize=64)(_build)
+_kept = lru_cache(maxsize=64)(build_network)
 
 def _in_a_transform():
     "Whether tensors made now belong to a trace or a transform, and must not outlive it."
     inside = torch._C._functorch.peek_interpreter_stack() is not None or _get_current_dispatch_mode() is not None
     return torch.compiler.is_compiling() or inside
 
-# %% ../../nbs/networks/20_comparators.ipynb #09dbf3dc
+# %% ../../nbs/networks/20_comparators.ipynb #ffedc5de
 def sorting_network(
     kind: str,  # "bitonic" or "odd_even"
     n: int,  # number of lanes
@@ -114,24 +129,16 @@ def sorting_network(
     if not is_one_of(kind, ("bitonic", "odd_even")):
         raise ValueError(f"kind must be 'bitonic' or 'odd_even', got {kind!r}")
     _check_lanes(kind, n)
-    build = _build if _in_a_transform() else _kept
+    build = build_network if _in_a_transform() else _kept
     return build(kind, n, str(device))
 
-# %% ../../nbs/networks/20_comparators.ipynb #c4d16b99
+# %% ../../nbs/networks/20_comparators.ipynb #ae3c3d5b
 def layer_rules(kind, n):
     "c_0, m, f, sigma, e and g of (20.3) for each layer, and the set size from which the layer acts: long, (D, 7)."
-    starts, rules = iter(sorting_network(kind, n).ends), []
-    if kind == "odd_even":
-        rules = [(next(starts), 1, 1, layer % 2, 0, 0, layer) for layer in range(n)]
-    half = 1
-    while kind == "bitonic" and half < n:
-        gap = -n % (2 * half)
-        rules.append((next(starts), half, 2 * half - 1, 0, n // (2 * half) * half, gap, half))
-        m = half // 2
-        while m > 0:
-            rules.append((next(starts), m, m, 0, 0, 0, half))
-            m //= 2
-        half *= 2
+    rules = []
+    for start, (m, mirrored, shift, first) in zip(network_ends(kind, n), steps_of(kind, n)):
+        skips = (2 * m - 1, shift, n // (2 * m) * m, -n % (2 * m)) if mirrored else (m, shift, 0, 0)
+        rules.append((start, m, *skips, first))
     return torch.tensor(rules, dtype=torch.long, device="cpu").view(-1, 7)
 
 def lanes_by_rule(rule, c):

@@ -5,17 +5,18 @@
 # %% auto #0
 __all__ = []
 
-# %% ../../nbs/networks/25_lanes.ipynb #7e982062
+# %% ../../nbs/networks/25_lanes.ipynb #45d06d46
 import math
 from functools import lru_cache
 from typing import NamedTuple
 
 import numba
 import numpy as np
+import torch
 from numba.extending import overload
 
 from ..engine.compile import copy_to, exp_neg, jit, spread_rows
-from .comparators import sorting_network
+from .comparators import build_network
 
 # %% ../../nbs/networks/25_lanes.ipynb #8deb1d86
 class _Logistic(NamedTuple):
@@ -184,18 +185,22 @@ class Columns(NamedTuple):
     need: np.ndarray  # int32, (C,); comparator c acts in a set of more than need[c] elements
     layers: np.ndarray  # int64, (D, 2), in the order of running: the first comparator of each, and one past the last
 
-# %% ../../nbs/networks/25_lanes.ipynb #4c480d5a
+# %% ../../nbs/networks/25_lanes.ipynb #f37a837a
 @lru_cache(maxsize=64)
+def _kept_columns(kind, n):
+    "The columns, layers from first to last."
+    net = build_network(kind, n, dtype=torch.int)
+    lo, hi, need = (column.numpy() for column in net[:3])
+    return Columns(lo, hi, need, np.array([net.ends[:-1], net.ends[1:]]).T.copy())
+
 def columns(
     kind: str,  # "bitonic" or "odd_even"
     n: int,  # number of lanes
     reverse: bool = False,  # the layers from last to first: the transposed map
 ) -> Columns:
     "The network of that kind as arrays."
-    net = sorting_network(kind, n)
-    lo, hi, need = (column.int().numpy() for column in net[:3])
-    layers = np.array([net.ends[:-1], net.ends[1:]]).T
-    return Columns(lo, hi, need, np.ascontiguousarray(layers[::-1] if reverse else layers))
+    net = _kept_columns(kind, n)
+    return net._replace(layers=np.ascontiguousarray(net.layers[::-1])) if reverse else net
 
 # %% ../../nbs/networks/25_lanes.ipynb #ef760485
 class _Layer(NamedTuple):

@@ -5,14 +5,14 @@
 # %% auto #0
 __all__ = []
 
-# %% ../../nbs/networks/27_layers_autograd.ipynb #b180155a
+# %% ../../nbs/networks/27_layers_autograd.ipynb #5fe24035
 import torch
 from torch import Tensor
 
 from ..engine.autograd import in_parts
 from ..engine.compile import arrays
 from ..engine.mechanism import Later, mechanism
-from .comparators import sorting_network
+from .comparators import network_ends, sorting_network
 from .lanes import Arguments, Rule, see, see_backward, sigmoid_type
 from .layers import matrix, matrix_backward, send, send_backward
 from softsortlib.networks.swaps import (
@@ -35,16 +35,13 @@ def _active(kind, n, size):
     net = sorting_network(kind, n, str(size.device))
     return net, net.need < size[..., None]
 
-# %% ../../nbs/networks/27_layers_autograd.ipynb #ce5b6384
+# %% ../../nbs/networks/27_layers_autograd.ipynb #360eb899
 def sorting_size(
     kind: str,  # "bitonic" or "odd_even"
     n: int,  # number of lanes
 ) -> int:
     "Number of comparators, by counting."
-    if kind == "odd_even":
-        return sum((n - layer % 2) // 2 for layer in range(n))
-    distances = [1 << k for b in range((n - 1).bit_length()) for k in range(b + 1)]
-    return sum(n // (2 * m) * m + max(0, n % (2 * m) - m) for m in distances)
+    return network_ends(kind, n)[-1]
 
 # %% ../../nbs/networks/27_layers_autograd.ipynb #6a878395
 def _see_plain(s, tau, lam, size, kind, sigmoid, trick):
@@ -90,7 +87,7 @@ def _see_backward_plain(gd, s, d, tau, lam, size, kind, sigmoid, trick):
     glam = (along * (d.abs() + 1e-10).log()).sum(-1) if trick else torch.zeros_like(lam)
     return g, along.sum(-1) / tau, glam
 
-# %% ../../nbs/networks/27_layers_autograd.ipynb #bad98b6d
+# %% ../../nbs/networks/27_layers_autograd.ipynb #4ed212c4
 def _see_backward_numba(gd, s, d, tau, lam, size, kind, sigmoid, trick):
     "The kernels of chapter 25."
     grads = see_backward(*arrays(gd, d), _rule(tau, lam, size, sigmoid, trick), kind, s.shape[-1])
@@ -126,7 +123,7 @@ def _arguments_triton(s, tau, lam, size, kind, sigmoid, trick):
     "The kernels of chapter 28."
     return _gpu.triton_differences(s, tau, lam, size, kind, sigmoid, trick)
 
-# %% ../../nbs/networks/27_layers_autograd.ipynb #5d6d6263
+# %% ../../nbs/networks/27_layers_autograd.ipynb #4b9d44f0
 def _arguments_backward_plain(gv, s, d, tau, lam, size, kind, sigmoid, trick):
     "Equation 28.1, then Equation 25.3, in plain torch."
     power, per_set = lam[..., None] if trick else 0.0, tau[..., None]
@@ -238,7 +235,7 @@ def _send_backward_plain(gy, v, x, size, kind, sigmoid, reverse):
     gx, pull = _pass_plain(gy, net, keep, swap, not reverse)
     return torch.where(active, SLOPES[sigmoid](v), 0) * (pull * seen).sum(-1), gx
 
-# %% ../../nbs/networks/27_layers_autograd.ipynb #1c736fe5
+# %% ../../nbs/networks/27_layers_autograd.ipynb #0d0c0b7b
 def _send_backward_numba(gy, v, x, size, kind, sigmoid, reverse):
     "The kernels of the chapters 25 and 26."
     return tuple(map(torch.from_numpy, send_backward(*arrays(gy, x), _arguments(v, size, sigmoid), kind, reverse)))
@@ -278,7 +275,7 @@ def _matrix_triton(v, size, kind, sigmoid, n):
     keep, swap = _gpu.triton_weights(v, size, kind, n, sigmoid)
     return _gpu.triton_layers(keep, swap, None, n, kind)
 
-# %% ../../nbs/networks/27_layers_autograd.ipynb #ed168019
+# %% ../../nbs/networks/27_layers_autograd.ipynb #a40a3d06
 def _matrix_backward_plain(gP, v, size, kind, sigmoid):
     "Equation 25.4 in plain torch, differentiable itself."
     eye = torch.eye(gP.shape[-1], dtype=v.dtype, device=v.device)

@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['pair_sum', 'SigmoidRank']
 
-# %% ../../nbs/ranks/40_sigmoid.ipynb #0f106768
+# %% ../../nbs/ranks/40_sigmoid.ipynb #f06e705f
 import torch
 from torch import Tensor
 
@@ -108,7 +108,23 @@ def _check_sum(s, tau, v, step):
     if not isinstance(step, str) or step not in _STEPS:
         raise ValueError(f"step must be one of {', '.join(map(repr, _STEPS))}, got {step!r}")
 
-# %% ../../nbs/ranks/40_sigmoid.ipynb #181055ba
+# %% ../../nbs/ranks/40_sigmoid.ipynb #a520b268
+_SHORT = switch("sigmoid: short sets", 40, "n")  # whose pairs take less time than boxes, however many the sets
+_SHORT_NORMAL = switch("sigmoid: short sets, normal", 16, "n")
+_ONE = switch("sigmoid: one set", 256, "n")  # whose pairs take less time than boxes
+_ONE_NORMAL = switch("sigmoid: one set, normal", 221, "n")
+_MATRICES = switch("sigmoid: matrices", 1 << 20, "B n^2")
+
+def _form(s, step):
+    "How the sum over all pairs of s (..., n) is made: \"plain\", \"tiles\" or \"sums\"."
+    n = s.shape[-1]
+    short, one = (_SHORT_NORMAL, _ONE_NORMAL) if step == "normal" else (_SHORT, _ONE)
+    few = at_most(s.numel() * (n - short), one * (one - short))
+    if few and at_most(s.numel() * n, _MATRICES):
+        return "plain"
+    return "tiles" if few and s.device.type == "cpu" or step not in LAWS else "sums"
+
+# %% ../../nbs/ranks/40_sigmoid.ipynb #cd3d774b
 def pair_sum(
     s: Tensor,  # scores, (..., n)
     tau: "float | Tensor",  # width of the step, a number or (..., 1)
@@ -123,10 +139,11 @@ def pair_sum(
     _check_sum(s, tau, v, step)
     dtype = torch.promote_types(s.dtype, v.dtype)
     s, v = s.to(compute_dtype(dtype)), v.to(compute_dtype(dtype))
-    if few_pairs(s) if plain is None else plain:
+    form = "plain" if plain else _form(s, step)
+    if form == "plain" and plain is not False:
         return _pair_sum_plain(s, tau, v, step).to(dtype)
     weights = v.expand(s.shape)[..., None]
-    if step in LAWS and not at_most(s.numel() * s.shape[-1], _PAIRS):
+    if form == "sums":
         sums = kernel_sums(s, None, weights, tau_column(tau, s)[..., 0] if isinstance(tau, Tensor) else tau, step)
     else:
         sums = _pair_sum(s, tau_column(tau, s), weights, step, 0, 0)

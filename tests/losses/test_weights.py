@@ -158,8 +158,8 @@ def copies_of(w): return torch.arange(len(w)).repeat_interleave(w)
 @pytest.mark.parametrize("large", [False, True], ids=["all pairs", "sums"])
 def test_an_element_of_weight_two_is_the_element_twice_and_of_weight_zero_none(name, large, rng, monkeypatch):
     if large:
-        for module, switch in ((L.orders, "_FEW"), (L.weighted, "_PAIRS"), (L.curves, "_PAIRS")): monkeypatch.setattr(module, switch, 0)
-        monkeypatch.setattr(L.orders, "_SHORT", 0)
+        monkeypatch.setattr(L.curves, "_PAIRS", 0)
+        monkeypatch.setattr(L.weighted, "_few_pairs", lambda *size: False)
     loss, options = LISTS[name]
     s, y = batch(rng, name, b=2, n=9)
     y[-1] = y[0].flip(0)
