@@ -107,7 +107,7 @@ def _widely(s, tau):
         return s.to(wide), tau
     return s * _UNIT, tau * _UNIT
 
-# %% ../../nbs/rowwise/12_neuralsort.ipynb #c8113eee
+# %% ../../nbs/rowwise/12_neuralsort.ipynb #fdcaa00a
 class Sorted(NamedTuple):
     "What NeuralSort needs to know of scores in decreasing order."
     t: Tensor         # the scores, (..., n); padded ones repeat the last real one
@@ -117,8 +117,8 @@ class Sorted(NamedTuple):
     size: Tensor      # one length for each set, long, (...)
 
 
-def sort_outward(z, tau, mask):
-    "Sort z (..., n), with tau a float or (..., 1) and a bool mask (..., n) or None."
+def sort_outward(z, tau, mask, backend=None):
+    "Sort z (..., n), with tau a float or (..., 1) and a bool mask (..., n) or None; `backend` names a GPU's kernels."
     batch, n = z.shape[:-1], z.shape[-1]
     t, order = sort_scores(z, mask, True)
     if mask is None:
@@ -131,7 +131,10 @@ def sort_outward(z, tau, mask):
         tau = tau[..., 0].to(t.dtype).expand(batch)
     else:
         tau = torch.full(batch, tau, dtype=t.dtype, device=z.device)
-    return Sorted(t, row_sums(t, size), order, tau, size)
+    if backend is None:
+        return Sorted(t, row_sums(t, size), order, tau, size)
+    from softsortlib.rowwise.products import sorted_sums
+    return Sorted(t, sorted_sums(t, size, backend), order, tau, size)
 
 # %% ../../nbs/rowwise/12_neuralsort.ipynb #a3c82391
 class NeuralSortPermutation(SoftPermutation):
@@ -165,7 +168,7 @@ class NeuralSortPermutation(SoftPermutation):
         def _logits(self, rows: "Tensor | None") -> Tensor: ...
         def _by_kernel(self, rows: "Tensor | None") -> bool: ...
 
-# %% ../../nbs/rowwise/12_neuralsort.ipynb #d7d6751c
+# %% ../../nbs/rowwise/12_neuralsort.ipynb #88f162dc
 def _literal(z, mask, i):
     "tau times the logits of the rows i (r, 1) by (12.6), up to a constant of each row, in the order of the input."
     below = torch.minimum(z[..., :, None], z[..., None, :]) - z.detach().clamp(max=0)[..., None, :]
@@ -183,7 +186,7 @@ def _logits(self, rows):
     else:
         n = self.n if self.mask is None else self.mask.sum(-1)[..., None, None]
         w = n - 1 - 2 * i[:, None]
-        of = self.sorted or sort_outward(self.z, self.tau, self.mask)
+        of = self.sorted or sort_outward(self.z, self.tau, self.mask, None if self.who != "triton" else self.backend)
         rank = inverse(of.order)
         b = of.row_sums.gather(-1, rank)
         l = falling(w * self.z[..., None, :] - b[..., None, :], of.t, of.size, i, rank)
@@ -232,7 +235,7 @@ def _rmatmul(self, y, rows):
     from softsortlib.rowwise.products import Asked, ask_rows
     return ask_rows(self, Asked.BACK_PRODUCT, 0, rows, y)
 
-# %% ../../nbs/rowwise/12_neuralsort.ipynb #f42e70d8
+# %% ../../nbs/rowwise/12_neuralsort.ipynb #2e5763da
 @patch_to(NeuralSortPermutation)
 def _dense(self, rows):
     "The matrix by a kernel, or in plain torch."
@@ -241,7 +244,7 @@ def _dense(self, rows):
     from softsortlib.rowwise.products import Asked, ask_rows
     return ask_rows(self, Asked.MATRIX, 0, rows)
 
-# %% ../../nbs/rowwise/12_neuralsort.ipynb #ec869e17
+
 @patch_to(NeuralSortPermutation)
 def _log_prob(self, target, rows):
     "log P[rows, target] by a kernel, or in tiles of plain torch."

@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = []
 
-# %% ../../nbs/rowwise/15_products.ipynb #4f9010a4
+# %% ../../nbs/rowwise/15_products.ipynb #e2acfcbe
 import math
 
 import numpy as np
@@ -21,16 +21,14 @@ from .row_kernels import Given, Made, walk_lists
 from .rows import Asked, Sets
 from .softsort import Power
 
-# %% ../../nbs/rowwise/15_products.ipynb #71605c80
+# %% ../../nbs/rowwise/15_products.ipynb #0d23ea23
 def _in_order(s, order, size, power, descending):
-    "The scores from the largest down, the last real one in place of padded ones, and NeuralSort's row sums."
+    "The scores from the largest down, where padded ones are the last real one, and NeuralSort's row sums."
     t = precise(s).gather(-1, order)
     t = t if descending else -t
-    last = t.gather(-1, (size[..., None] - 1).clamp(min=0))
-    t = torch.where(torch.arange(t.shape[-1], device=t.device) < size[..., None], t, last)
     return t, t.detach() if power else row_sums(t, size)
 
-# %% ../../nbs/rowwise/15_products.ipynb #909ee632
+# %% ../../nbs/rowwise/15_products.ipynb #7c4a4f45
 def _plain_m(t, b, tau, size, rows, power):
     "m of (13.1) at `rows`, (..., r, n), with -inf in padded columns of sets that have real ones."
     if power:
@@ -42,7 +40,7 @@ def _plain_m(t, b, tau, size, rows, power):
     padded = (torch.arange(t.shape[-1], device=t.device) >= size[..., None]) & (size > 0)[..., None]
     return (m / tau[..., None, None]).masked_fill(padded[..., None, :], -torch.inf)
 
-# %% ../../nbs/rowwise/15_products.ipynb #9b3a3fa1
+# %% ../../nbs/rowwise/15_products.ipynb #6f37437e
 def _some(t, b, tau, size, x, place, rows, asked, power):
     "What is asked of some rows, in sorted coordinates."
     m = _plain_m(t, b, tau, size, rows, power)
@@ -55,7 +53,7 @@ def _some(t, b, tau, size, x, place, rows, asked, power):
         return P,
     return (P @ x.to(P.dtype) if asked == Asked.PRODUCT else P.mT @ x.to(P.dtype)),
 
-# %% ../../nbs/rowwise/15_products.ipynb #d9568437
+# %% ../../nbs/rowwise/15_products.ipynb #462c7509
 def _slopes(e, t, tau, rows, power):
     "(14.2) in plain torch."
     most = (torch.finfo(t.dtype).max / 4) ** (1 / max(power, 1))  # beyond, the power and its derivative are infinite
@@ -73,7 +71,7 @@ def _sums(e, t, tau, size, rows, power):
     w = (size[..., None] - 1 - 2 * rows).to(t.dtype)
     return (w[..., None] * e).sum(-2) / tau[..., None], -e.sum(-2) / tau[..., None]
 
-# %% ../../nbs/rowwise/15_products.ipynb #15fc2601
+# %% ../../nbs/rowwise/15_products.ipynb #4588efb7
 def _some_back(g, t, b, tau, size, x, place, rows, asked, power):
     "The gradients of `_some` to t, b, tau and x, by (14.3)."
     m, gx = _plain_m(t, b, tau, size, rows, power), torch.zeros_like(x)
@@ -89,7 +87,7 @@ def _some_back(g, t, b, tau, size, x, place, rows, asked, power):
     gtau = -(e * m.masked_fill(m.isinf(), 0)).sum((-1, -2)) / tau
     return *_sums(e, t, tau, size, rows, power), gtau, gx
 
-# %% ../../nbs/rowwise/15_products.ipynb #5b4758fd
+# %% ../../nbs/rowwise/15_products.ipynb #0414231d
 _CUTS = {  # what is cut with the rows: {argument of `_some`: dimension}, and along which dimension answers are joined
     Asked.MATRIX: ({6: 0}, -2),
     Asked.LIKELIHOOD: ({5: -1, 6: 0}, -1),
@@ -108,12 +106,31 @@ def _by_parts(asked):
 
 _PULLS = {asked: _by_parts(asked) for asked in _CUTS}
 
-# %% ../../nbs/rowwise/15_products.ipynb #43e57a84
+# %% ../../nbs/rowwise/15_products.ipynb #feb71cd4
+_gpu = Later("softsortlib.rowwise.neuralsort_triton")
+
+
+def _sums_back(gb, t, size):
+    "The gradient of the row sums, (19.3)."
+    own, others = sides(gb, t, size)
+    return (own + others).masked_fill(torch.arange(t.shape[-1], device=t.device) >= size[..., None], 0)
+
+
+_sums_backward = mechanism(
+    "neural_sums_backward(gb, t, size, str backend) -> t", __name__, _sums_back,
+    gpu=lambda gb, t, size: _gpu.neural_sums(t, size, gb), batch="size", again=_sums_back,
+)
+sorted_sums = mechanism(
+    "neural_sums(t, size, str backend) -> b=t", __name__, lambda t, size: row_sums(t, size).clone(),
+    gpu=lambda t, size: _gpu.neural_sums(t, size), batch="size", gradient=_sums_backward,
+)
+
+# %% ../../nbs/rowwise/15_products.ipynb #f8f40580
 def _coordinates(s, order, size, x, target, rows, asked):
     "Payload, targets and rows in sorted coordinates."
     rows = torch.arange(s.shape[-1], device=s.device) if rows is None else rows
     x = x.gather(-2, order[..., None].expand(x.shape)) if asked == Asked.PRODUCT else x
-    return x, inverse(order).gather(-1, target), rows
+    return x, inverse(order).gather(-1, target) if asked == Asked.LIKELIHOOD else target, rows
 
 
 def _answer_plain(s, order, size, tau, x, target, rows, asked, power, descending):
@@ -127,7 +144,7 @@ def _answer_plain(s, order, size, tau, x, target, rows, asked, power, descending
         y = y.gather(-2, inverse(order)[..., None].expand(y.shape))
     return y.to(s.dtype)
 
-# %% ../../nbs/rowwise/15_products.ipynb #953d905b
+# %% ../../nbs/rowwise/15_products.ipynb #7718a539
 def _pull_plain(g, s, order, size, tau, x, target, rows, asked, power, descending):
     "The gradients to scores, temperature and payload in plain torch, which can be differentiated again."
     t, b = _in_order(s, order, size, power, descending)
@@ -137,14 +154,13 @@ def _pull_plain(g, s, order, size, tau, x, target, rows, asked, power, descendin
     elif asked == Asked.BACK_PRODUCT:
         g = g.gather(-2, order[..., None].expand(g.shape))
     gt, gb, gtau, gx = _PULLS[asked](g.to(t.dtype), t, b, tau, size, v, place, rows, asked, power)
-    own, others = sides(gb, t, size)
     rank = inverse(order)
-    gs = (gt if power else gt + own + others).gather(-1, rank).masked_fill(rank >= size[..., None], 0)
+    gs = (gt if power else gt + _sums_back(gb, t, size)).gather(-1, rank)
     if asked == Asked.PRODUCT:
         gx = gx.gather(-2, rank[..., None].expand(gx.shape))
     return (gs if descending else -gs).to(s.dtype), gtau, gx
 
-# %% ../../nbs/rowwise/15_products.ipynb #dba5e52e
+# %% ../../nbs/rowwise/15_products.ipynb #43823da5
 UNIT = switch("products: rows at a time", 32, "n")  # rows of a unit of work, at least
 
 
@@ -163,7 +179,7 @@ def _sets(s, order, size, tau, rows, power, descending):
     flat = arrays(s.reshape(-1), order.reshape(-1))
     return Sets(*flat, np.arange(B + 1) * n, *arrays(size, tau.double()), rows, 0, 0, power, sign, 0.0, parts)
 
-# %% ../../nbs/rowwise/15_products.ipynb #99a77630
+# %% ../../nbs/rowwise/15_products.ipynb #20bc1308
 _ZERO = {torch.float32: 87.0, torch.float64: 708.0}  # exp_neg of more is zero
 
 
@@ -178,7 +194,7 @@ def _walked(sets, dtype, asked, arrives, given, made):
     steps = len(sets.s) * (len(sets.rows) or n) * (1 if arrives == Asked.NOTHING else 2)
     spread_rows(walk_lists, B * sets.parts, steps, sets, given, made)
 
-# %% ../../nbs/rowwise/15_products.ipynb #25ea8c87
+
 def _flat(x):
     "A tensor (B, k, d) as an array (B k, d)."
     return arrays(x)[0].reshape(x.shape[0] * x.shape[1], -1 if x.numel() else x.shape[2])
@@ -190,7 +206,7 @@ def _nothing(dtype):
     flat, cells = np.empty((0, 0), f), np.empty((0, 0, 0), f)
     return Given(flat, flat, cells, np.empty(0, np.int64)), Made(flat, cells, cells, np.empty((0, 0)), np.empty((0, 0)))
 
-# %% ../../nbs/rowwise/15_products.ipynb #fd285676
+# %% ../../nbs/rowwise/15_products.ipynb #d56acfad
 def _answer_numba(s, order, size, tau, x, target, rows, asked, power, descending):
     "The answer by the kernel of the CPU."
     sets, (given, made) = _sets(s, order, size, tau, rows, power, descending), _nothing(s.dtype)
@@ -210,7 +226,7 @@ def _answer_numba(s, order, size, tau, x, target, rows, asked, power, descending
         return y.sum(0).view(B, n, d)
     return y[..., 0] if asked == Asked.LIKELIHOOD else y
 
-# %% ../../nbs/rowwise/15_products.ipynb #f1d2b1ea
+# %% ../../nbs/rowwise/15_products.ipynb #d6289ae0
 def _pull_numba(g, s, order, size, tau, x, target, rows, asked, power, descending, learn, moves):
     "The gradients by the kernel of the CPU; those to tau and x are zero unless they `learn` and it `moves`."
     sets, (given, made) = _sets(s, order, size, tau, rows, power, descending), _nothing(s.dtype)
@@ -234,49 +250,51 @@ def _pull_numba(g, s, order, size, tau, x, target, rows, asked, power, descendin
     gs = torch.from_numpy(made.s.sum(0)).view(s.shape).to(s.dtype)
     return gs, torch.from_numpy(made.tau.sum(0)).to(tau.dtype), sums.sum(0) if back == Asked.BACK_PRODUCT else gx
 
-# %% ../../nbs/rowwise/15_products.ipynb #d3c30616
-_gpu = Later("softsortlib.rowwise.neuralsort_triton")
+# %% ../../nbs/rowwise/15_products.ipynb #890154e5
+def _put_back(y, order):
+    "y (..., n) or (..., n, d), in the order of the input."
+    index = order if y.ndim == order.ndim else order[..., None].expand(y.shape)
+    return torch.zeros_like(y).scatter(order.ndim - 1, index, y)
 
 
 def _answer_triton(s, order, size, tau, x, target, rows, asked, descending):
     "The answer of NeuralSort on a GPU."
     t, _ = _in_order(s, order, size, 1, descending)
     b = _gpu.neural_sums(t, size)
-    x, place, _ = _coordinates(s, order, size, x, target, None, asked)
     if asked == Asked.LIKELIHOOD:
-        return _gpu.neural_entries(t, b, tau, size, place)
+        return _gpu.neural_entries(t, b, tau, size, inverse(order).gather(-1, target))
     if asked == Asked.PRODUCT:
-        return _gpu.neural_mul(b, t, b, tau, size, x, rows)[0]
-    rank = inverse(order)
+        return _gpu.neural_mul(b, t, b, tau, size, x.gather(-2, order[..., None].expand(x.shape)), rows)[0]
     if asked == Asked.BACK_PRODUCT:
-        return _gpu.neural_rmul(b, t, b, tau, size, x, rows).gather(-2, rank[..., None].expand(*s.shape, x.shape[-1]))
+        return _put_back(_gpu.neural_rmul(b, t, b, tau, size, x, rows), order)
+    rank = inverse(order)
     columns = b.gather(-1, rank).masked_fill(rank >= size[..., None], torch.inf)
     return _gpu.neural_matrix(t.gather(-1, rank), columns, t, b, tau, size)
 
-# %% ../../nbs/rowwise/15_products.ipynb #b25cfa66
+# %% ../../nbs/rowwise/15_products.ipynb #00a6e855
 def _pull_triton(g, s, order, size, tau, x, target, rows, asked, descending, moves):
     "The gradients of NeuralSort on a GPU."
     t, _ = _in_order(s, order, size, 1, descending)
-    b, gx = _gpu.neural_sums(t, size), torch.zeros_like(x)
-    v, place, _ = _coordinates(s, order, size, x, target, rows, asked)
-    rank, sign = inverse(order), 1 if descending else -1
+    b, gx = _gpu.neural_sums(t, size), x
     if asked == Asked.LIKELIHOOD:
-        gt, gb, gtau = _gpu.neural_entries_back(g, t, b, tau, size, place)
+        gt, gb, gtau = _gpu.neural_entries_back(g, t, b, tau, size, inverse(order).gather(-1, target))
     elif asked == Asked.MATRIX:
+        rank = inverse(order)
         columns = b.gather(-1, rank).masked_fill(rank >= size[..., None], torch.inf)
         gt, gb, gtau = _gpu.neural_pull(g, None, None, None, t.gather(-1, rank), columns, t, b, order, tau, size)
         gt, gb = gt.gather(-1, order), gb.gather(-1, order)
     else:
-        a, v = (g, v) if asked == Asked.PRODUCT else (x, g.gather(-2, order[..., None].expand(g.shape)))
+        a, v = (g, x) if asked == Asked.PRODUCT else (x, g)
+        v = v.gather(-2, order[..., None].expand(v.shape))
         gt, gb, gtau = _gpu.neural_pull(None, a, v, None, t, b, t, b, None, tau, size, rows)
         if moves and asked == Asked.PRODUCT:
-            gx = _gpu.neural_rmul(b, t, b, tau, size, g, rows).gather(-2, rank[..., None].expand(x.shape))
+            gx = _put_back(_gpu.neural_rmul(b, t, b, tau, size, g, rows), order)
         elif moves:
             gx = _gpu.neural_mul(b, t, b, tau, size, v, rows)[0]
-    gs = sign * (gt + _gpu.neural_sums(t, size, gb)).gather(-1, rank).masked_fill(rank >= size[..., None], 0)
-    return gs.to(s.dtype), gtau, gx
+    gt = gt + _gpu.neural_sums(t, size, gb)
+    return _put_back((gt if descending else -gt).to(s.dtype), order), gtau, gx
 
-# %% ../../nbs/rowwise/15_products.ipynb #b997342a
+# %% ../../nbs/rowwise/15_products.ipynb #4ffe4045
 def _gpu_knows(s, rows, asked, power):
     "Whether the kernels of a GPU know the law and the question."
     return power == 0 and s.dtype == torch.float32 and (rows is None or asked in (Asked.PRODUCT, Asked.BACK_PRODUCT))
@@ -293,7 +311,7 @@ _pull = mechanism(
     _pull_plain, _pull_numba, _pull_triton, batch="size", cpu_if=_cpu_knows, gpu_if=_gpu_knows, again=_pull_plain,
 )
 
-# %% ../../nbs/rowwise/15_products.ipynb #3215211f
+# %% ../../nbs/rowwise/15_products.ipynb #08afe464
 def _outline(s, x, target, rows, asked):
     "What comes out, by what is asked."
     r = s.shape[-1] if rows is None else rows.shape[0]
@@ -317,7 +335,7 @@ row_answer = mechanism(
     gpu_if=_gpu_knows, fake=_outline, gradient=_gradient,
 )
 
-# %% ../../nbs/rowwise/15_products.ipynb #0bd4eb5e
+# %% ../../nbs/rowwise/15_products.ipynb #a5296e87
 def ask_rows(
     P,  # a soft permutation with scores `s` (..., n), their `order`, a mask, `tau` a float or (..., 1), and `backend`
     asked: Asked,  # the question
@@ -331,6 +349,9 @@ def ask_rows(
     s, order, size = P.s, P.order, torch.full((), P.n, device=P.device) if P.mask is None else P.mask.sum(-1)
     tau = precise(P.tau[..., 0]) if isinstance(P.tau, torch.Tensor) else torch.full(
         (), P.tau, dtype=torch.float64, device=P.device)
+    if P.mask is not None:
+        last = s.detach().gather(-1, order).gather(-1, (size[..., None] - 1).clamp(min=0))
+        s = torch.where(P.mask, s, last)
     flat = s.expand(*batch, P.n), order.expand(*batch, P.n), size.expand(batch), tau.expand(batch)
     x = s.detach()[..., None][..., :0, :0].expand(*batch, 0, 0) if x is None else x
     target = order[..., :0].expand(*batch, 0) if target is None else target

@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = []
 
-# %% ../../nbs/rowwise/14_row_kernels.ipynb #8488b591
+# %% ../../nbs/rowwise/14_row_kernels.ipynb #6c8c2676
 from typing import NamedTuple
 
 import numpy as np
@@ -15,7 +15,7 @@ from softsortlib.rowwise.rows import (
     Asked, fall_at, fill_tile, moment, next_tile, one_of, pull_entry, pull_tile, room_for, through_sums,
 )
 
-# %% ../../nbs/rowwise/14_row_kernels.ipynb #3225fa66
+# %% ../../nbs/rowwise/14_row_kernels.ipynb #d4663c1a
 class Given(NamedTuple):
     "What a walk reads; what it does not read is empty."
     rows: np.ndarray     # (M, d): y of P^T y, and what arrives at P x or log P
@@ -32,7 +32,7 @@ class Made(NamedTuple):
     s: np.ndarray        # (parts, N): the gradient to the scores, double
     tau: np.ndarray      # (parts, B): the one to tau, double; no parts where it does not learn
 
-# %% ../../nbs/rowwise/14_row_kernels.ipynb #4bd70790
+# %% ../../nbs/rowwise/14_row_kernels.ipynb #688a4211
 @jit(lent=True)
 def _write(e, others, columns, straight, P):
     "P_r,columns_j = e_rj / Z_r, zero elsewhere; `straight` where the columns are all, as they came."
@@ -47,7 +47,7 @@ def _write(e, others, columns, straight, P):
             for j in range(len(columns)):
                 P[r, columns[j]] = e[r, j] * share
 
-# %% ../../nbs/rowwise/14_row_kernels.ipynb #182cc5bb
+# %% ../../nbs/rowwise/14_row_kernels.ipynb #1eb48379
 @jit(paste=True)
 def _dot(a, b):
     "The sum of a_j b_j, in double precision."
@@ -68,14 +68,14 @@ def _mean(e, x, Z):
         total += np.float64(e[j]) / Z * x[j]
     return total
 
-# %% ../../nbs/rowwise/14_row_kernels.ipynb #76b94748
+# %% ../../nbs/rowwise/14_row_kernels.ipynb #8d8c24ef
 @jit(paste=True)
 def _add(w, a, base, sums):
     "sums += w (a - base)."
     for j in range(len(a)):
         sums[j] += w * (a[j] - base)
 
-# %% ../../nbs/rowwise/14_row_kernels.ipynb #93ebcb8b
+# %% ../../nbs/rowwise/14_row_kernels.ipynb #f47c1921
 @jit(lent=True)
 def _means(left, e, others, x, y):
     "y_rc = sum_j e_rj x_c,left+j / Z_r."
@@ -93,7 +93,7 @@ def _spread(left, e, others, y, x):
         for c in range(len(x)):
             _add(y[r, c] / (e.dtype.type(1) + others[r]), e[r], zero, x[c, left:right])
 
-# %% ../../nbs/rowwise/14_row_kernels.ipynb #a6cba95b
+# %% ../../nbs/rowwise/14_row_kernels.ipynb #a8821b3b
 @jit(lent=True)
 def _logarithms(i, one, target, room, y):
     "y_r = -m_rj - log Z_r for the column of target_r; minus infinity where it is padded."
@@ -101,7 +101,7 @@ def _logarithms(i, one, target, room, y):
         j = room.place[target[r]]
         y[r, 0] = -fall_at(i + r, j, one, room) - np.log1p(room.others[r]) if j < one.size else -np.inf
 
-# %% ../../nbs/rowwise/14_row_kernels.ipynb #f528426f
+# %% ../../nbs/rowwise/14_row_kernels.ipynb #9e99e15e
 @jit(lent=True)
 def _arriving(i, left, a, v, h):
     "h_rj = sum_c a_rc (v_c,left+j - v_c,i+r)."
@@ -111,7 +111,7 @@ def _arriving(i, left, a, v, h):
         for c in range(len(v)):
             _add(a[r, c], v[c, left:right], v[c, i + r], h[r])
 
-# %% ../../nbs/rowwise/14_row_kernels.ipynb #ab7808f4
+# %% ../../nbs/rowwise/14_row_kernels.ipynb #ab4a8edb
 @jit(lent=True)
 def _arriving_matrix(own, left, columns, straight, G, h):
     "h_rj = G_r,columns_j less what arrives on the diagonal."
@@ -124,7 +124,7 @@ def _arriving_matrix(own, left, columns, straight, G, h):
             for j in range(h.shape[1]):
                 h[r, j] = G[r, columns[j]] - base
 
-# %% ../../nbs/rowwise/14_row_kernels.ipynb #d164ddf7
+# %% ../../nbs/rowwise/14_row_kernels.ipynb #266d6c90
 @jit(lent=True)
 def _through_softmax(e, others, h):
     "h becomes the gradients of the logits, P (h - sum P h)."
@@ -144,7 +144,7 @@ def _through_likelihood(own, left, e, others, g, h):
             h[r, j] = e[r, j] * share
         h[r, own[r] - left] = -share * others[r]
 
-# %% ../../nbs/rowwise/14_row_kernels.ipynb #1f85d654
+# %% ../../nbs/rowwise/14_row_kernels.ipynb #eb55318a
 @jit(lent=True)
 def _through_entries(i, one, target, g, room):
     "Give what arrives at the entries themselves to the columns, but for padded ones; returns the sum of g m."
@@ -155,7 +155,7 @@ def _through_entries(i, one, target, g, room):
             total += pull_entry(i + r, j, g[r, 0], one, room)
     return total
 
-# %% ../../nbs/rowwise/14_row_kernels.ipynb #629d9f55
+# %% ../../nbs/rowwise/14_row_kernels.ipynb #401ea923
 @jit(lent=True)
 def _in_order(x, order, y):
     "y_ck = x_order_k,c for x (n, d) and y (d, n)."
@@ -171,7 +171,7 @@ def _put_back(y, order, x):
         for k in range(len(order)):
             x[order[k], c] = y[c, k]
 
-# %% ../../nbs/rowwise/14_row_kernels.ipynb #d115923c
+# %% ../../nbs/rowwise/14_row_kernels.ipynb #9e8b38f8
 class At(NamedTuple):
     "Where a row stands."
     k: int    # among the rows of its list that are wanted
@@ -186,7 +186,7 @@ def _tell_nothing(at, one, sets, made):
     elif sets.asked == Asked.LIKELIHOOD or sets.asked == Asked.PRODUCT:
         made.rows[at.row] = 0
 
-# %% ../../nbs/rowwise/14_row_kernels.ipynb #1d3803bb
+# %% ../../nbs/rowwise/14_row_kernels.ipynb #181aec7e
 @jit(lent=True)
 def _tell(tile, at, one, sets, given, made, room):
     "The answer of the rows of a tile, the first of which stands at `at`."
@@ -202,7 +202,7 @@ def _tell(tile, at, one, sets, given, made, room):
     elif sets.asked == Asked.BACK_PRODUCT:
         _spread(tile.left, e, room.others, given.rows[rows], room.columns[1])
 
-# %% ../../nbs/rowwise/14_row_kernels.ipynb #78e843b8
+# %% ../../nbs/rowwise/14_row_kernels.ipynb #555e37d7
 @jit(lent=True)
 def _hear(tile, at, one, own, sets, given, room):
     "h of a tile from what arrives at its rows; returns what entries of the likelihood give to the moment."
@@ -221,7 +221,7 @@ def _hear(tile, at, one, own, sets, given, room):
     _through_softmax(e, room.others, h)
     return 0.0
 
-# %% ../../nbs/rowwise/14_row_kernels.ipynb #cadc493c
+# %% ../../nbs/rowwise/14_row_kernels.ipynb #e3234bef
 @jit(lent=True)
 def _begin(one, sets, given, room):
     "Make the room ready for the rows of a list."
@@ -233,7 +233,7 @@ def _begin(one, sets, given, room):
     if sets.arrives != Asked.NOTHING:
         room.sums[:, :one.size] = 0
 
-# %% ../../nbs/rowwise/14_row_kernels.ipynb #bd668cd8
+# %% ../../nbs/rowwise/14_row_kernels.ipynb #fcd138b7
 @jit(lent=True)
 def _end(part, one, total, sets, made, room):
     "Write down what the rows of one part of a list add up to."
@@ -253,7 +253,7 @@ def _end(part, one, total, sets, made, room):
     if len(made.tau):
         made.tau[part, one.b] = total / one.tau + rest
 
-# %% ../../nbs/rowwise/14_row_kernels.ipynb #2043dd53
+# %% ../../nbs/rowwise/14_row_kernels.ipynb #470e8c03
 @jit(lent=True)
 def _next(k, last, one, sets):
     "The row k of those wanted, and how many that follow are its neighbours and real; none where it is padded."
@@ -264,7 +264,7 @@ def _next(k, last, one, sets):
         run += 1
     return i, run
 
-# %% ../../nbs/rowwise/14_row_kernels.ipynb #6d63be24
+# %% ../../nbs/rowwise/14_row_kernels.ipynb #296d28d8
 @jit(lent=True)
 def _walk_part(part, one, sets, given, made, room):
     "One part of the rows of a list; `width` is that of the last tile."
@@ -295,7 +295,7 @@ def _walk_part(part, one, sets, given, made, room):
         k += tile.rows
     _end(part, one, total, sets, made, room)
 
-# %% ../../nbs/rowwise/14_row_kernels.ipynb #10fbba01
+# %% ../../nbs/rowwise/14_row_kernels.ipynb #f9dab9c7
 @jit
 def walk_lists(lo, hi, sets, given, made):
     "Walk over the rows of the units lo..hi."

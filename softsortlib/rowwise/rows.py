@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = []
 
-# %% ../../nbs/rowwise/13_rows.ipynb #7f05853f
+# %% ../../nbs/rowwise/13_rows.ipynb #84480b53
 from enum import IntEnum
 from typing import NamedTuple
 
@@ -14,7 +14,7 @@ import numpy as np
 from ..engine.compile import exp_neg, jit
 from ..engine.dispatch import switch
 
-# %% ../../nbs/rowwise/13_rows.ipynb #d8395dfa
+# %% ../../nbs/rowwise/13_rows.ipynb #f47712c7
 class Asked(IntEnum):
     "What is wanted of rows."
     NOTHING = 0
@@ -39,7 +39,7 @@ class Sets(NamedTuple):
     cut: float          # weights exp(-m) with m above it may be left out
     parts: int          # into how many units of work the rows of a list are cut
 
-# %% ../../nbs/rowwise/13_rows.ipynb #89886c51
+# %% ../../nbs/rowwise/13_rows.ipynb #5d68f9a8
 class Room(NamedTuple):
     "What one thread works in: a list, in decreasing order but for z, and a tile, row by row."
     z: np.ndarray        # (n,), its scores as they came, times the sign
@@ -56,7 +56,7 @@ class Room(NamedTuple):
     h: np.ndarray        # (cells,), gradients of the logits
     others: np.ndarray   # (n,), sum of each of its rows but for the 1 on the diagonal
 
-# %% ../../nbs/rowwise/13_rows.ipynb #b1b08c43
+# %% ../../nbs/rowwise/13_rows.ipynb #00cb59e5
 CELLS = switch("rows: entries of a tile", 1 << 14, "B n^2")
 WHOLE = switch("rows: entries of one tile", 1 << 10, "B n^2")  # up to which a list is one tile
 BLOCK = switch("rows: scores added up beforehand", 64, "n")
@@ -71,7 +71,7 @@ def room_for(n, d, s):
     sums = np.empty((2, n)), np.empty((2, n // BLOCK + 1)), np.empty((2, d, n), f), np.empty((2, n))
     return Room(*lists, *sums, np.empty(cells, f), np.empty(cells, f), np.empty(cells, f), np.empty(n, f))
 
-# %% ../../nbs/rowwise/13_rows.ipynb #226864a1
+# %% ../../nbs/rowwise/13_rows.ipynb #e2738a69
 @jit(lent=True)
 def _sum_blocks(t, blocks):
     "For whole blocks of falling t: the sums of t_c - t_last and of t_first - t_c."
@@ -99,7 +99,7 @@ def take_list(s, sign, order, room):
         rest = rest if room.u[k] == room.u[k] else np.nan
     return rest
 
-# %% ../../nbs/rowwise/13_rows.ipynb #02cc9e5c
+# %% ../../nbs/rowwise/13_rows.ipynb #81929105
 @jit(lent=True)
 def _edge(t, i, far, reach):
     "The place furthest from i towards `far` with |t - t_i| not above reach, which is between `near` and `far`."
@@ -127,7 +127,7 @@ def _walk_out(i, t, step, limit, S):
         j += step
     return j - step
 
-# %% ../../nbs/rowwise/13_rows.ipynb #8c6eed56
+# %% ../../nbs/rowwise/13_rows.ipynb #6c75c0c1
 @jit(lent=True)
 def window(first, last, neural, reach, t, S):
     "The columns left..right that do not vanish in rows first..last."
@@ -158,7 +158,7 @@ def next_tile(i, run, width, one, t, S):
             left, right = window(i, i + rows - 1, one.neural, one.reach, t, S)
     return Tile(i, rows, left, right)
 
-# %% ../../nbs/rowwise/13_rows.ipynb #ba627112
+# %% ../../nbs/rowwise/13_rows.ipynb #cbeab360
 class One(NamedTuple):
     "The list at hand."
     b: int           # its number
@@ -172,7 +172,7 @@ class One(NamedTuple):
     reach: float     # how far rows go: the distance, or tau m
     straight: bool   # whether columns stay as they came
 
-# %% ../../nbs/rowwise/13_rows.ipynb #4cedd857
+# %% ../../nbs/rowwise/13_rows.ipynb #9dff8427
 @jit(lent=True)
 def one_of(b, sets, room):
     "The list b, taken into the room."
@@ -191,7 +191,7 @@ def one_of(b, sets, room):
         _sum_blocks(t, room.blocks)
     return One(b, begin, end, size, neural, power, tau, scale + rest, reach, straight)
 
-# %% ../../nbs/rowwise/13_rows.ipynb #9733ca3d
+# %% ../../nbs/rowwise/13_rows.ipynb #7e2abcb7
 @jit(lent=True)
 def _distances(x, u, scale, m):
     "m_rj = |x_r - u_j| scale."
@@ -208,7 +208,7 @@ def _squares(x, u, scale, m):
             gap = (x[r] - u[j]) * scale
             m[r, j] = gap * gap
 
-# %% ../../nbs/rowwise/13_rows.ipynb #f22fa928
+# %% ../../nbs/rowwise/13_rows.ipynb #d21a51b8
 @jit(lent=True)
 def _raise(power, first, base, m):
     "m = first m ** power, by multiplications where the power is a number of halves; `base` is room."
@@ -226,7 +226,7 @@ def _raise(power, first, base, m):
         for c in range(len(m)):
             m[c] *= base[c]
 
-# %% ../../nbs/rowwise/13_rows.ipynb #26101dde
+# %% ../../nbs/rowwise/13_rows.ipynb #04ea540d
 @jit(paste=True)
 def _sweep(x, t, inv, S, m):
     "S_j += |t_j - x|, and m = the sum of S before and after."
@@ -248,7 +248,7 @@ def _sweeps(own, t, inv, S, m):
     for k in range(own + len(m) - 1, own - 1, -1):
         _sweep(t[k], t[k + 1:], inv, after[k + 1:], m[k - own, k + 1:])
 
-# %% ../../nbs/rowwise/13_rows.ipynb #702f87d6
+# %% ../../nbs/rowwise/13_rows.ipynb #8a4f0aed
 FAR = 1000.0  # an exponent whose exponential is zero
 
 
@@ -268,7 +268,7 @@ def _weights(own, left, m, e, others):
         e[r, own[r] - left] = 1
         m[r, own[r] - left] = 0
 
-# %% ../../nbs/rowwise/13_rows.ipynb #3c9d9064
+# %% ../../nbs/rowwise/13_rows.ipynb #690e0e29
 @jit(lent=True)
 def fill_tile(tile, one, own, room):
     "The exponents m, the weights e and the sums `others` of a tile, whose rows' own columns are `own`."
@@ -288,7 +288,7 @@ def fill_tile(tile, one, own, room):
                 _raise(one.power, 1.0 if one.power >= 1 else 1 / one.tau, room.h[:cells], flat)
     _weights(own, left, m, e, room.others)
 
-# %% ../../nbs/rowwise/13_rows.ipynb #ceb58237
+# %% ../../nbs/rowwise/13_rows.ipynb #72e2876e
 @jit(lent=True)
 def _apart(t, x):
     "The sum of |t_k - x|."
@@ -311,7 +311,7 @@ def _between(lo, hi, j, t, blocks):
         total += blocks[side, k] + BLOCK * abs(end - t[j])
     return total
 
-# %% ../../nbs/rowwise/13_rows.ipynb #f14f7a82
+# %% ../../nbs/rowwise/13_rows.ipynb #dea26b0c
 @jit(lent=True)
 def fall_at(i, j, one, room):
     "m_ij of one entry, wherever it is."
@@ -322,7 +322,7 @@ def fall_at(i, j, one, room):
         return 0.0
     return (abs(t[i] - t[j]) + 2 * _between(min(i, j) + 1, max(i, j), j, t, room.blocks)) / one.tau
 
-# %% ../../nbs/rowwise/13_rows.ipynb #b8d1b900
+# %% ../../nbs/rowwise/13_rows.ipynb #6d2b1c03
 @jit(lent=True)
 def _pull_distances(x, own, left, u, m, h, sums):
     "sums_j += h m / (x_r - u_j), the slope over the power, and each row's sum is taken off its own score."
@@ -345,7 +345,7 @@ def _pull_sweeps(own, h, plain, moved):
             plain[j] += h[r, j]
             moved[j] += np.float64(h[r, j]) * (j - own - r)
 
-# %% ../../nbs/rowwise/13_rows.ipynb #57d6efdb
+# %% ../../nbs/rowwise/13_rows.ipynb #3af48907
 @jit(lent=True)
 def pull_tile(tile, one, own, room):
     "Give the gradients h of a tile's logits to the sums of the columns."
@@ -374,7 +374,7 @@ def through_sums(t, plain, moved, gt):
         ahead += tied
         first = last
 
-# %% ../../nbs/rowwise/13_rows.ipynb #6d3309b0
+# %% ../../nbs/rowwise/13_rows.ipynb #0c2f88ed
 @jit(lent=True)
 def pull_entry(i, j, g, one, room):
     "Add the gradient g of the logit -m_ij, measured from the diagonal; returns g m_ij."
