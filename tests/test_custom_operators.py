@@ -22,6 +22,7 @@ from softsortlib.networks.layers_autograd import network_arguments, network_diff
 from softsortlib.ragged.lists import list_numbers
 from softsortlib.ranks import pair_sum
 from softsortlib.ranks.lapsum_entries import topk_weights
+from softsortlib.rowwise.products import sorted_sums
 from softsortlib.rowwise.softsort_matrix import laplace_log_prob
 from softsortlib.selection import SparseTopK
 from softsortlib.selection.roots import Law, root
@@ -107,6 +108,8 @@ def rest(s):
     torch.autograd.grad(topk_weights(z, one, count, order, real).square().sum(), (z, one, count))
     root(z.detach(), torch.ones(2, 1, dtype=z.dtype), torch.full((2, 1), 1.5, dtype=z.dtype), int(Law.LOGISTIC))
     torch.autograd.grad(SparseTopK(2, 0.5)(z).square().sum(), z)
+    down, some = z.detach().sort(descending=True).values.requires_grad_(), torch.tensor([N, 5])
+    twice(sorted_sums(down, some, ""), down)
     tau, lam, size = torch.full((2,), 0.5, dtype=z.dtype), torch.full((2,), 0.25, dtype=z.dtype), torch.tensor([N, 5])
     arguments = network_arguments(z, tau, lam, size, "bitonic", "cauchy", True)
     torch.autograd.grad(arguments.square().sum(), z)
