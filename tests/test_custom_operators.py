@@ -22,7 +22,7 @@ from softsortlib.networks.layers_autograd import network_arguments, network_diff
 from softsortlib.ragged.lists import list_numbers
 from softsortlib.ranks import pair_sum
 from softsortlib.ranks.lapsum_entries import topk_weights
-from softsortlib.rowwise.products import sorted_entries, sorted_sums
+from softsortlib.rowwise.products import sorted_sums
 from softsortlib.rowwise.softsort_matrix import laplace_log_prob
 from softsortlib.selection import SparseTopK
 from softsortlib.selection.roots import Law, root
@@ -110,7 +110,6 @@ def rest(s):
     torch.autograd.grad(SparseTopK(2, 0.5)(z).square().sum(), z)
     down, some = z.detach().sort(descending=True).values.requires_grad_(), torch.tensor([N, 5])
     twice(sorted_sums(down, some, ""), down)
-    torch.autograd.grad(sorted_entries(down, down.square(), torch.full((2,), 20.0, dtype=z.dtype), some, order, None, False, "").masked_fill(torch.arange(N) >= some[:, None], 0).clamp(min=-9).sum(), down)
     tau, lam, size = torch.full((2,), 0.5, dtype=z.dtype), torch.full((2,), 0.25, dtype=z.dtype), torch.tensor([N, 5])
     arguments = network_arguments(z, tau, lam, size, "bitonic", "cauchy", True)
     torch.autograd.grad(arguments.square().sum(), z)

@@ -40,7 +40,7 @@ CEILINGS = {                       # of a forward and a backward pass together
     **{f"LapSum, {product}, n = 1,000": 12 for product in ("P @ x", "P.mT @ x", "log_prob")},
     "LapSum, to_dense, n = 1,000": 40, **{f"{name}, n = 1,000": 40 for name in ("lapsum_topk", "LapSumTopK", "soft_topk_mask:lapsum")}, "lapsum_topk, n = 200,000": 40,
     **{f"{network}, {product}, n = 1,000": 12 for network in ("OddEven", "Bitonic", "ErrorFreeNetwork") for product in ("P @ x", "P.mT @ x", "to_dense")},
-    **{f"NeuralSort, {what}, n = 1,000": most for what, most in (("P @ x", 30), ("P.mT @ x", 30), ("P[..., :10, :] @ x", 30), ("log_prob", 40), ("to_dense", 40))},
+    **{f"NeuralSort, {what}, n = 1,000": most for what, most in (("P @ x", 45), ("P.mT @ x", 45), ("P[..., :10, :] @ x", 45), ("log_prob", 45), ("to_dense", 45))},
     "neural_ndcg_loss, n = 1,000": 70, **{f"{loss}, n = 1,000": 60 for loss in ("precision_loss", "recall_loss")},
     **{f"SinkhornSort, 10 rounds{how}, {what}, n = 1,000": 340 for how in ("", " of power 1") for what in ("P @ x", "log_prob")},
     **{f"SinkhornSort, 10 rounds unrolled, {what}, n = 1,000": 360 for what in ("P @ x", "log_prob")},     # the start of the rounds has a derivative too

@@ -7,14 +7,14 @@ __all__ = ['SoftSortPermutation', 'SoftSort', 'LaplacePermutation', 'WindowedPer
            'neuralsort_quadratic', 'row_sums', 'NeuralSortPermutation', 'NeuralSort', 'SparseRows', 'SquarePermutation',
            'PowerPermutation']
 
-# %% ../../nbs/rowwise/index.ipynb #a934c7d4
+# %% ../../nbs/rowwise/index.ipynb #7f8c0b18
 from softsortlib.rowwise.neuralsort import (
     NeuralSort, NeuralSortPermutation, neuralsort_published, neuralsort_quadratic, row_sums,
 )
 from .softsort import LaplacePermutation, SoftSort, SoftSortPermutation, WindowedPermutation
 from .sparse_rows import SparseRows
 from .squares import PowerPermutation, SquarePermutation
-from . import neuralsort_matrix, products, softsort_matrix
+from . import products, softsort_matrix
 
 # %% ../../nbs/rowwise/index.ipynb #5e579a0a
 _all_ = ["SoftSortPermutation", "SoftSort", "LaplacePermutation", "WindowedPermutation", "neuralsort_published",

@@ -44,23 +44,29 @@ def neuralsort_quadratic(
     row_sums = (s[..., :, None] - s[..., None, :]).abs().sum(-1)
     return ((w[:, None] * s[..., None, :] - row_sums[..., None, :]) / tau).softmax(-1)
 
-# %% ../../nbs/rowwise/12_neuralsort.ipynb #dbfee425
+# %% ../../nbs/rowwise/12_neuralsort.ipynb #353a7a23
+def sides(v, t, size):
+    """Of the real scores before and behind each of t, which falls, without ties: how many more are behind, times v,
+    and the sum of v behind less that before; (..., n) each, and `size` (...)."""
+    n = t.shape[-1]
+    k = torch.arange(n, device=t.device).expand(t.shape)
+    step = t[..., 1:] != t[..., :-1]
+    edge = torch.ones_like(t[..., :1], dtype=torch.bool)
+    above = k.masked_fill(~torch.cat([edge, step], -1), 0).cummax(-1).values  # the first of the tie group
+    last = k.masked_fill(~torch.cat([step, edge], -1), n - 1).flip(-1).cummin(-1).values.flip(-1)
+    last = torch.minimum(last, size[..., None] - 1).clamp(min=0)
+    sums = torch.cat([torch.zeros_like(v[..., :1]), v.cumsum(-1)], -1)
+    below = sums.gather(-1, size[..., None]) - sums.gather(-1, last + 1)
+    return v * (size[..., None] - 1 - last - above), below - sums.gather(-1, above)
+
+# %% ../../nbs/rowwise/12_neuralsort.ipynb #ea34b1f0
 def row_sums(
     t: Tensor,  # scores in decreasing order, (..., n)
     size: Tensor,  # how many of them are real, long, (...); the padded ones repeat the last real one
 ) -> Tensor:  # sum_k |t_j - t_k|, (..., n)
     "The row sums of the matrix of absolute differences in O(n) for sorted scores, (12.4)."
-    n = t.shape[-1]
-    k = torch.arange(n, device=t.device).expand(t.shape)
-    step = t[..., 1:] != t[..., :-1]
-    t = t - t[..., :1].detach()
-    edge = torch.ones_like(t[..., :1], dtype=torch.bool)
-    above = k.masked_fill(~torch.cat([edge, step], -1), 0).cummax(-1).values  # the first of the tie group
-    last = k.masked_fill(~torch.cat([step, edge], -1), n - 1).flip(-1).cummin(-1).values.flip(-1)
-    last = torch.minimum(last, size[..., None] - 1).clamp(min=0)
-    sums = torch.cat([torch.zeros_like(t[..., :1]), t.cumsum(-1)], -1)
-    below = sums.gather(-1, size[..., None]) - sums.gather(-1, last + 1)
-    return t * (size[..., None] - 1 - last - above) - (below - sums.gather(-1, above))
+    own, others = sides(t - t[..., :1].detach(), t, size)
+    return own - others
 
 # %% ../../nbs/rowwise/12_neuralsort.ipynb #d7b471f2
 def sums_outward(t, size, rows=None):
@@ -74,9 +80,10 @@ def sums_outward(t, size, rows=None):
     left = (gap * (-step).clamp(min=0)).flip(-1).cumsum(-1).flip(-1)
     return torch.nn.functional.pad(right, (1, 0)) + torch.nn.functional.pad(left, (0, 1))
 
-# %% ../../nbs/rowwise/12_neuralsort.ipynb #34fe9bad
+# %% ../../nbs/rowwise/12_neuralsort.ipynb #bfeedef3
 _SHORT = switch("neuralsort: plain formula", 48, "n")
 _FEW = switch("neuralsort: plain formula, small sets", 1 << 14, "B n^2")
+_ENTRIES = switch("neuralsort: small sets", 1 << 22, "B n^2")  # of a batch of small matrices
 
 
 def falling(literal, t, size, rows, rank=None):
@@ -100,7 +107,7 @@ def _widely(s, tau):
         return s.to(wide), tau
     return s * _UNIT, tau * _UNIT
 
-# %% ../../nbs/rowwise/12_neuralsort.ipynb #10d30cf2
+# %% ../../nbs/rowwise/12_neuralsort.ipynb #fdcaa00a
 class Sorted(NamedTuple):
     "What NeuralSort needs to know of scores in decreasing order."
     t: Tensor         # the scores, (..., n); padded ones repeat the last real one
@@ -108,14 +115,6 @@ class Sorted(NamedTuple):
     order: Tensor     # the order that sorts them, padded elements last, long, (..., n)
     tau: Tensor       # one temperature for each set, (...)
     size: Tensor      # one length for each set, long, (...)
-
-
-def _sums_of(t, size, backend):
-    "The row sums in linear time; as tiles where `backend` is that of a GPU."
-    if backend is None:
-        return row_sums(t, size)
-    from softsortlib.rowwise.products import sorted_sums
-    return sorted_sums(t, size, backend)
 
 
 def sort_outward(z, tau, mask, backend=None):
@@ -132,9 +131,12 @@ def sort_outward(z, tau, mask, backend=None):
         tau = tau[..., 0].to(t.dtype).expand(batch)
     else:
         tau = torch.full(batch, tau, dtype=t.dtype, device=z.device)
-    return Sorted(t, _sums_of(t, size, backend), order, tau, size)
+    if backend is None:
+        return Sorted(t, row_sums(t, size), order, tau, size)
+    from softsortlib.rowwise.products import sorted_sums
+    return Sorted(t, sorted_sums(t, size, backend), order, tau, size)
 
-# %% ../../nbs/rowwise/12_neuralsort.ipynb #ee70d2ca
+# %% ../../nbs/rowwise/12_neuralsort.ipynb #a3c82391
 class NeuralSortPermutation(SoftPermutation):
     "Rows are the softmax of ((n + 1 - 2i) s_j - sum_k |s_j - s_k|) / tau."
     _sums_to_one = True
@@ -151,22 +153,22 @@ class NeuralSortPermutation(SoftPermutation):
         n = s.shape[-1]
         super().__init__(batch=s.shape[:-1], m=n, n=n, dtype=dtype, device=s.device, mask=mask)
         self.z, self.tau = _widely(s if descending else -s, tau)
-        self.work = s.dtype
+        self.s = s if s.dtype != self.z.dtype else s * _UNIT
+        self.work, self.descending = s.dtype, descending
         self.backend = backend or ""
         self.who = choose(s, self.backend, triton=s.dtype == torch.float32)
         self.literal = s.dtype != self.z.dtype and (at_most(n, _SHORT) or at_most(s.numel() * n, _FEW))
-        large = not (self.literal or at_most(n, _SHORT))
+        many = self.who == "numba" and not torch.compiler.is_compiling() and s.numel() * n > _ENTRIES
+        large = many or not (self.literal or at_most(n, _SHORT))
         self.fast = backend in ("numba", "triton") or backend is None and large and self.who != "torch"
-        tiles = self.backend if self.fast and self.who == "triton" else None
-        sorts = self.fast or not self.literal
-        self.sorted = sort_outward(self.z, self.tau, mask, tiles) if sorts else None
+        self.sorted = None if self.fast or self.literal else sort_outward(self.z, self.tau, mask)
+        self.order = sort_scores(s.detach(), mask, descending)[1] if self.fast else None
 
     if TYPE_CHECKING:
         def _logits(self, rows: "Tensor | None") -> Tensor: ...
-        def _product(self, op, x: Tensor, rows: "Tensor | None"): ...
         def _by_kernel(self, rows: "Tensor | None") -> bool: ...
 
-# %% ../../nbs/rowwise/12_neuralsort.ipynb #2064a1e6
+# %% ../../nbs/rowwise/12_neuralsort.ipynb #88f162dc
 def _literal(z, mask, i):
     "tau times the logits of the rows i (r, 1) by (12.6), up to a constant of each row, in the order of the input."
     below = torch.minimum(z[..., :, None], z[..., None, :]) - z.detach().clamp(max=0)[..., None, :]
@@ -184,9 +186,10 @@ def _logits(self, rows):
     else:
         n = self.n if self.mask is None else self.mask.sum(-1)[..., None, None]
         w = n - 1 - 2 * i[:, None]
-        rank = inverse(self.sorted.order)
-        b = self.sorted.row_sums.gather(-1, rank)
-        l = falling(w * self.z[..., None, :] - b[..., None, :], self.sorted.t, self.sorted.size, i, rank)
+        of = self.sorted or sort_outward(self.z, self.tau, self.mask, None if self.who != "triton" else self.backend)
+        rank = inverse(of.order)
+        b = of.row_sums.gather(-1, rank)
+        l = falling(w * self.z[..., None, :] - b[..., None, :], of.t, of.size, i, rank)
     padded = None if self.mask is None else (~self.mask & self.mask.any(-1, keepdim=True))[..., None, :]
     if not isinstance(self.tau, Tensor):
         l = l / self.tau
@@ -196,7 +199,7 @@ def _logits(self, rows):
         l = l / self.tau[..., None].to(l.dtype)
     return l if padded is None else l.masked_fill(padded, -torch.inf)
 
-# %% ../../nbs/rowwise/12_neuralsort.ipynb #7ebd92ab
+# %% ../../nbs/rowwise/12_neuralsort.ipynb #d2b13664
 @patch_to(NeuralSortPermutation)
 def _log_rows(self, rows):
     return self._logits(rows).log_softmax(-1).to(self.work)
@@ -205,7 +208,7 @@ def _log_rows(self, rows):
 @patch_to(NeuralSortPermutation)
 def _hard(self, rows):
     "The stable order, at `rows`."
-    order = sort_scores(self.z, self.mask, True)[1] if self.sorted is None else self.sorted.order
+    order = self.order if self.fast else self.sorted.order if self.sorted else sort_scores(self.z, self.mask, True)[1]
     return order if rows is None else order[..., rows]
 
 
@@ -214,26 +217,14 @@ def _by_kernel(self, rows):
     "Whether a kernel makes the product of these rows."
     return self.fast and (rows is None or self.who != "torch")
 
-
-@patch_to(NeuralSortPermutation)
-def _product(self, op, x, rows):
-    "op on the payload with one batch shape for all arguments, at `rows` (all if None)."
-    t, b, _, tau, size = self.sorted
-    batch = x.shape[:-2]
-    t = t.expand(*batch, self.n)
-    b = b.expand(*batch, self.n)
-    rows = torch.arange(self.n, device=self.device) if rows is None else rows
-    return op(t, b, tau.expand(batch), size.expand(batch), x.contiguous(), rows, 0.0, self.backend)
-
-# %% ../../nbs/rowwise/12_neuralsort.ipynb #1927526f
+# %% ../../nbs/rowwise/12_neuralsort.ipynb #b047b2b1
 @patch_to(NeuralSortPermutation)
 def _matmul(self, x, rows):
     "P[rows] x by a kernel, or in tiles of plain torch."
     if not self._by_kernel(rows):
         return SoftPermutation._matmul(self, x, rows)
-    from softsortlib.rowwise.products import row_mul
-    order = self.sorted.order[..., None].expand(x.shape)
-    return self._product(row_mul, x.gather(-2, order), rows)[0]
+    from softsortlib.rowwise.products import Asked, ask_rows
+    return ask_rows(self, Asked.PRODUCT, 0, rows, x)
 
 
 @patch_to(NeuralSortPermutation)
@@ -241,43 +232,28 @@ def _rmatmul(self, y, rows):
     "P[rows]^T y by a kernel, or in tiles of plain torch."
     if not self._by_kernel(rows):
         return SoftPermutation._rmatmul(self, y, rows)
-    from softsortlib.rowwise.products import row_rmul
-    x = self._product(row_rmul, y, rows)
-    return x.gather(-2, inverse(self.sorted.order)[..., None].expand(x.shape))
+    from softsortlib.rowwise.products import Asked, ask_rows
+    return ask_rows(self, Asked.BACK_PRODUCT, 0, rows, y)
 
-# %% ../../nbs/rowwise/12_neuralsort.ipynb #d6781faf
+# %% ../../nbs/rowwise/12_neuralsort.ipynb #2e5763da
 @patch_to(NeuralSortPermutation)
 def _dense(self, rows):
-    "The matrix by a kernel; some of its rows in plain torch."
-    if not self.fast or rows is not None:
+    "The matrix by a kernel, or in plain torch."
+    if not self._by_kernel(rows):
         return self._logits(rows).softmax(-1).to(self.work)
-    from softsortlib.rowwise.neuralsort_matrix import neural_dense
-    t, b, order, tau, size = self.sorted
-    columns = b.gather(-1, inverse(order))
-    if self.mask is not None:
-        columns = columns.masked_fill(~self.mask, torch.inf)
-    in_double = self.work == torch.float64
-    return neural_dense(self.z, columns, t.detach(), b.detach(), order, tau, size, in_double, self.backend)
+    from softsortlib.rowwise.products import Asked, ask_rows
+    return ask_rows(self, Asked.MATRIX, 0, rows)
 
-# %% ../../nbs/rowwise/12_neuralsort.ipynb #0963cacd
+
 @patch_to(NeuralSortPermutation)
 def _log_prob(self, target, rows):
-    "log P[rows, target] by a kernel, in sorted coordinates; in plain torch for some rows on a GPU."
-    some_on_a_gpu = rows is not None and self.who == "triton"
-    if some_on_a_gpu or not self._by_kernel(rows):
+    "log P[rows, target] by a kernel, or in tiles of plain torch."
+    if not self._by_kernel(rows):
         return SoftPermutation._log_prob(self, target, rows)
-    from softsortlib.rowwise.products import sorted_entries
-    batch = target.shape[:-1]
-    t, b, order, tau, size = self.sorted
-    place = inverse(order).expand(*batch, self.n).gather(-1, target)
-    t, b = t.expand(*batch, self.n), b.expand(*batch, self.n)
-    in_double = self.work == torch.float64
-    return sorted_entries(t, b, tau.expand(batch), size.expand(batch), place, rows, in_double, self.backend)
+    from softsortlib.rowwise.products import Asked, ask_rows
+    return ask_rows(self, Asked.LIKELIHOOD, 0, rows, target=target)
 
-# %% ../../nbs/rowwise/12_neuralsort.ipynb #c84ef815
-_ENTRIES = switch("neuralsort: small sets", 1 << 22, "B n^2")  # of a batch of small matrices
-
-
+# %% ../../nbs/rowwise/12_neuralsort.ipynb #2731f0c1
 class NeuralSort(Operator, name="neuralsort"):
     "Soft sorting by the softmax of a sum-of-top-k identity (Grover et al. 2019, equation 6)."
     softness = 0.1

@@ -168,7 +168,7 @@ def _check_distance(power, distance, backend):
         raise ValueError(f"there is no backend={backend!r} for power={power}, distance={distance!r}: "
                          "leave backend out")
 
-# %% ../../nbs/rowwise/11_softsort.ipynb #6dd245ae
+# %% ../../nbs/rowwise/11_softsort.ipynb #34ecc80d
 class SoftSort(Operator, name="softsort"):
     """Soft sorting by the softmax of -d(sorted score, score) / tau (Prillo & Eisenschlos 2020, equation 4).
 
@@ -291,61 +291,36 @@ def _dense(self, rows):
     P = laplace_matrix(s, t, tau, self._Z(rows), self.backend)
     return P if ties is None else leaning_rows(P, s, t, ties.side / self.tau, rows)
 
-# %% ../../nbs/rowwise/11_softsort.ipynb #dab21537
+# %% ../../nbs/rowwise/11_softsort.ipynb #69ba5f23
 class WindowedPermutation(SoftSortPermutation):
     "SoftSort with d = |x - y|^p in O(n) memory, by certified windows of the sorted scores (Prop 11.5)."
     power = 2.0
     backend: "str | None" = None
 
-    def _product(self, op, x, rows):
-        "op on the payload with one batch shape for all arguments, at `rows` (all if None)."
-        batch = x.shape[:-2]
-        t, size = self.t, torch.full(batch, self.n, device=self.device)
-        if self.mask is not None:
-            t = t.masked_fill(~self.row_mask, 0)
-            size = self.mask.sum(-1).expand(batch)
-        tau = tau_tensor(self.tau[..., 0] if isinstance(self.tau, Tensor) else self.tau, t, batch)
-        t = t.expand(*batch, self.n)
-        rows = torch.arange(self.n, device=t.device) if rows is None else rows
-        no_row_sums = t.detach()  # of NeuralSort alone
-        return op(t, no_row_sums, tau, size, x.contiguous(), rows, float(self.power), "")
-
     def _matmul(self, x, rows):
-        from softsortlib.rowwise.products import row_mul
-        return self._product(row_mul, x.gather(-2, self.order[..., None].expand(x.shape)), rows)[0]
+        from softsortlib.rowwise.products import Asked, ask_rows
+        return ask_rows(self, Asked.PRODUCT, self.power, rows, x)
 
     def _dense(self, rows):
-        "The matrix, zero in padded columns; the plain twin on other devices, where each step is a launch."
+        "The matrix; the plain twin on other devices, where each step is a launch."
         if self.backend is None and choose(self.s, None) != "numba":
             return super()._dense(rows)
-        from softsortlib.rowwise.power_matrix import power_matrix
-        tau = tau_tensor(self.tau[..., 0] if isinstance(self.tau, Tensor) else self.tau, self.t, self.batch)
-        t, s = self.t, self.s
-        if self.mask is not None:
-            t = t.masked_fill(~self.row_mask, 0)
-            s = s.masked_fill(~self.mask, math.inf)
-        return power_matrix(s, t if rows is None else t[..., rows], tau, self.power, self.backend)
+        from softsortlib.rowwise.products import Asked, ask_rows
+        return ask_rows(self, Asked.MATRIX, self.power, rows)
 
-# %% ../../nbs/rowwise/11_softsort.ipynb #96ab4789
+# %% ../../nbs/rowwise/11_softsort.ipynb #467434d1
 @patch_to(WindowedPermutation)
 def _rmatmul(self, y, rows):
-    "P[rows]^T y, back in the order of the input."
-    from softsortlib.rowwise.products import row_rmul
-    x = self._product(row_rmul, y, rows)
-    return torch.zeros_like(x).scatter(-2, self.order[..., None].expand(x.shape), x)
+    "P[rows]^T y, in the order of the input."
+    from softsortlib.rowwise.products import Asked, ask_rows
+    return ask_rows(self, Asked.BACK_PRODUCT, self.power, rows, y)
 
 
 @patch_to(WindowedPermutation)
 def _log_prob(self, target, rows):
-    "log P[rows, target], -inf at padded elements: a product without a payload has the normalisers."
-    from softsortlib.rowwise.products import row_mul
-
-    def of(v):
-        return v.expand(*target.shape[:-1], self.n).gather(-1, target)
-
-    _, logZ = self._product(row_mul, self.t[..., None][..., :0], rows)
-    log_p = -self.d(self._sorted(rows), of(self.s)) / self.tau - logZ
-    return log_p if self.mask is None else log_p.masked_fill(~of(self.mask), -math.inf)
+    "log P[rows, target], -inf at padded elements."
+    from softsortlib.rowwise.products import Asked, ask_rows
+    return ask_rows(self, Asked.LIKELIHOOD, self.power, rows, target=target)
 
 # %% ../../nbs/rowwise/11_softsort.ipynb #ba866a4b
 _SETS = switch("softsort: small sets", 1 << 18, "B n^2")  # up to which one kernel is faster than the scan

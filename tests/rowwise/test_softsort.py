@@ -13,8 +13,8 @@ from softsortlib import soft_topk
 from softsortlib.core.permutation import is_unimodal_row_stochastic
 from softsortlib.losses import topk_loss
 from softsortlib.rowwise.neuralsort import NeuralSort
-from softsortlib.rowwise.products import row_mul, row_pull, row_rmul
-from softsortlib.rowwise.rows import Rows, Scores, row_of
+from softsortlib.rowwise.products import _pull, row_answer
+from softsortlib.rowwise.rows import Asked, window
 from softsortlib.rowwise.softsort import LaplacePermutation, Power, SoftSort, SoftSortPermutation, WindowedPermutation
 from softsortlib.rowwise.squares import PowerPermutation, SquarePermutation
 
@@ -163,14 +163,9 @@ def test_sums_of_squares_under_transforms(rng):
 
 def windows(t, tau, power):
     "The windows of the kernels for sorted scores, [(first column, last column + 1)], for each row."
-    a, n, cut = t.numpy(), len(t), 1 + math.log(len(t) / torch.finfo(t.dtype).eps)
-    out = []
-    for i in range(n):
-        buf = np.full(n, -1, a.dtype)
-        lo, hi, _ = row_of(i, Scores(a, a, tau, n, int(Rows.POWER), float(power), cut), buf)
-        assert (buf[:lo] == -1).all() and (buf[hi:] == -1).all()                          # nothing else is computed
-        out.append((lo, hi))
-    return out
+    a, n, cut = t.double().flip(-1).numpy(), len(t), 1 + math.log(len(t) / torch.finfo(t.dtype).eps)
+    found = [window(n - 1 - i, n - 1 - i, False, (cut * tau) ** (1 / power), a, np.empty((2, n))) for i in range(n)]
+    return [(n - hi, n - lo) for lo, hi in found]
 
 
 @pytest.mark.parametrize("dtype", (torch.float32, torch.float64))
@@ -398,15 +393,15 @@ def test_a_learnable_temperature_and_padding_have_derivatives_twice(n, backend, 
 
 
 @pytest.mark.parametrize("backend", ("", "torch"))
-def test_opcheck_of_the_windowed_products(backend, rng):
+@pytest.mark.parametrize("asked", [Asked.MATRIX, Asked.LIKELIHOOD, Asked.PRODUCT, Asked.BACK_PRODUCT])
+def test_opcheck_of_the_windowed_rows(asked, backend, rng):
     leaf = lambda *shape: torch.randn(*shape, generator=rng, dtype=torch.float64).requires_grad_()
-    t = torch.rand(2, 6, generator=rng, dtype=torch.float64).sort(-1).values.requires_grad_()
-    tau, size, rows = torch.tensor([0.5, 2.0], dtype=torch.float64).requires_grad_(), torch.tensor([6, 4]), torch.tensor([3, 0, 5])
-    args = t, t.detach(), tau, size
-    utils = ("test_schema", "test_autograd_registration", "test_faketensor", "test_aot_dispatch_dynamic")
-    torch.library.opcheck(row_mul.op, (*args, leaf(2, 6, 3), rows, 2.0, backend), test_utils=utils)
-    torch.library.opcheck(row_rmul.op, (*args, leaf(2, 3, 3), rows, 2.0, backend), test_utils=utils)
-    with torch.no_grad(): torch.library.opcheck(row_pull.op, (*args, leaf(2, 3, 3), leaf(2, 6, 3), leaf(2, 3), rows, 2.0, backend), test_utils=utils[:3])
+    s, tau, size, rows = leaf(2, 6), torch.tensor([0.5, 2.0], dtype=torch.float64).requires_grad_(), torch.tensor([6, 4]), torch.tensor([3, 0, 5])
+    x = leaf(2, *{Asked.PRODUCT: (6, 3), Asked.BACK_PRODUCT: (3, 3)}.get(asked, (0, 0)))
+    args = s, s.detach().argsort(-1), size, tau, x, torch.tensor([[0, 5, 2], [1, 2, 3]])[:, :3 if asked == Asked.LIKELIHOOD else 0], rows, int(asked), 2.0, False
+    torch.library.opcheck(row_answer.op, (*args, backend), test_utils=("test_schema", "test_autograd_registration", "test_faketensor", "test_aot_dispatch_dynamic"))
+    g = torch.randn_like(row_answer(*args, backend).detach())
+    with torch.no_grad(): torch.library.opcheck(_pull.op, (g, *args, True, True, backend), test_utils=("test_schema", "test_autograd_registration", "test_faketensor"))
 
 
 def test_a_chapter_that_runs_beside_the_package_does_not_take_its_name():
