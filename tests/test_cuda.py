@@ -47,9 +47,8 @@ def small_chunks(monkeypatch):
     monkeypatch.setattr(line, "BLOCK", 16)
     import softsortlib.ragged.kernels_triton as lists
     for name in ("CHUNK", "TILE"): monkeypatch.setattr(lists, name, 8)
-    import softsortlib.ranks.lapsum as lapsum
     import softsortlib.rowwise.softsort as softsort
-    for module in (lapsum, softsort): monkeypatch.setattr(module, "_SMALL", 0)         # where the plain formula would do
+    monkeypatch.setattr(softsort, "_SMALL", 0)         # where the plain formula would do
 
 
 @contextlib.contextmanager

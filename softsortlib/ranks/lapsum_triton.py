@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['lapsum_product_triton']
 
-# %% ../../nbs/ranks/45_lapsum_triton.ipynb #a0e46c1e
+# %% ../../nbs/ranks/45_lapsum_triton.ipynb #f8848c04
 import torch
 from torch import Tensor
 
@@ -371,7 +371,7 @@ def _mend_kernel(z_ptr, real_ptr, ends_ptr, edge_ptr, level_ptr, y_ptr, n, d, co
         y = tl.where(part == parts, total, upper) - lower + centre
         tl.store(y_ptr + level.to(tl.int64) * d + c, y, there)
 
-# %% ../../nbs/ranks/45_lapsum_triton.ipynb #724da97f
+# %% ../../nbs/ranks/45_lapsum_triton.ipynb #2982879f
 BLOCK = switch("lapsum: places of a program", 512, "gpu n")  # places of the line that one program holds, and two
 
 def _sizes(n):

@@ -8,11 +8,12 @@ from torch.testing import assert_close
 import softsortlib.engine.dispatch as dispatch
 import softsortlib.ranks.lapsum as module
 import softsortlib.ranks.lapsum_matrix as matrices
-import softsortlib.ranks.lapsum_products as products
+import softsortlib.ranks.line as line
 from softsortlib import soft_rank, soft_sort, soft_topk
 from softsortlib.engine.scan import one_sided_sums
 from softsortlib.ranks.laplace import lapsum_topk
-from softsortlib.ranks.lapsum import LapSum, LapSumPermutation, _one_sided
+from softsortlib.ranks.lapsum import LapSum, LapSumPermutation
+from softsortlib.ranks.lapsum_entries import levels_of
 
 
 def cdf(x): return torch.where(x < 0, x.clamp(max=0).exp() / 2, 1 - (-x.clamp(min=0)).exp() / 2)
@@ -48,17 +49,17 @@ def test_weights_are_those_of_brute_force_and_sum_to_k(n, tau, rng):
 @pytest.mark.parametrize("n", [7, 90])
 @pytest.mark.parametrize("masked", [False, True])
 @pytest.mark.parametrize("tau", [1e-6, 1e-2, 0.5, 30.0, 1e6])
-def test_scans_agree_with_the_matrix_values_and_gradients(n, masked, tau, rng, monkeypatch):
+def test_products_agree_with_the_matrix_values_and_gradients(n, masked, tau, rng):
     s, x, w = (torch.randn(2, n, *d, generator=rng, dtype=torch.float64) for d in ((), (2,), (2,)))
     s[1, :4] = s[1, 5]                                                    # a tie
     mask = torch.rand(2, n, generator=rng) < 0.7 if masked else None
-    def outputs(small):
-        monkeypatch.setattr(module, "_SMALL", small)
+    def outputs(dense):
         z = s.clone().requires_grad_()
         P = LapSum(tau)(z, mask)
+        if dense: P = P.to_dense()
         y = P @ x, P.mT @ x, P[..., :3, :] @ x, P[..., :3, :].mT @ x[:, :3], P[..., [3, 1], :] @ x
         return *y, torch.autograd.grad(sum((a * w[:, :a.shape[1]]).sum() for a in y), z)[0]
-    for fast, plain in zip(outputs(0), outputs(10**9)): assert_close(fast, plain, rtol=1e-11, atol=1e-11 * max(1.0, plain.abs().max().item()))
+    for fast, plain in zip(outputs(False), outputs(True)): assert_close(fast, plain, rtol=1e-11, atol=1e-11 * max(1.0, plain.abs().max().item()))
 
 
 def test_rows_and_columns_sum_to_one_at_extremes(rng):
@@ -140,9 +141,9 @@ def test_a_million_scores_in_linear_memory():
 def test_the_plain_scan_is_the_path_of_other_devices(rng):
     s, x = torch.randn(3, 100, generator=rng, dtype=torch.float64).sort().values, torch.randn(3, 100, 2, generator=rng, dtype=torch.float64)
     tau = torch.tensor([[0.01], [0.3], [5.0]], dtype=torch.float64)
-    assert_close(_one_sided(s, tau, x, True), one_sided_sums(s, x, tau[:, 0]))
-    assert_close(_one_sided(s, tau, x, False), one_sided_sums(s.flip(1), x.flip(1), tau[:, 0]).flip(1))
-    torch.library.opcheck(module._one_sided_op.overload, (s[:, :8], tau, x[:, :8].contiguous().requires_grad_(), True))
+    assert_close(line.one_sided(s, tau, x, True), one_sided_sums(s, x, tau[:, 0]))
+    assert_close(line.one_sided(s, tau, x, False), one_sided_sums(s.flip(1), x.flip(1), tau[:, 0]).flip(1))
+    torch.library.opcheck(line.one_sided.op, (s[:, :8], tau, x[:, :8].contiguous().requires_grad_(), True))
 
 
 @pytest.mark.filterwarnings("ignore:.*torch.jit.script")  # torch loads its own scripts for jacfwd
@@ -276,10 +277,16 @@ def test_the_product_operators_keep_their_rules(rng):
     s, x = torch.randn(2, 6, generator=rng, dtype=torch.float64), torch.randn(2, 6, 2, generator=rng, dtype=torch.float64)
     rest = s.argsort(-1), torch.full((2, 1), 6)
     tau = torch.full((2, 1), 0.3, dtype=torch.float64)
-    for op in (products.product, products.back_product):
+    places, l = levels_of(s, tau, *rest)
+    known = line.marks(*places, l)
+    rest = *places[2:], *known
+    torch.library.opcheck(line.marks.op, (*places, l))
+    for op in (line.gather, line.spread):
         torch.library.opcheck(op.op, (s.clone().requires_grad_(), tau.clone().requires_grad_(), x.clone().requires_grad_(), *rest))
-    torch.library.opcheck(products._grads.op, (x, s, tau, x + 1, *rest, False))
-    torch.library.opcheck(products._both.op, (x, s, tau, x + 1, *rest, False))
+    for op in (line._gather_back, line._spread_back): torch.library.opcheck(op.op, (x, s, tau, x + 1, *rest, True))
+    near, d = line.nearest(s, tau, *places[2:], known)
+    torch.library.opcheck(line.roots.op, (s.clone().requires_grad_(), tau.clone().requires_grad_(), near, *rest))
+    torch.library.opcheck(line._roots_back.op, (d, s, tau, near, *rest, True))
     s = torch.randn(3, 80, generator=rng, dtype=torch.float64)
     f = lambda s: ((LapSum(0.4)(s) @ s) ** 2 * (LapSum(0.4)(s).mT @ torch.arange(80.0).double())).sum()
     z = s.clone().requires_grad_()
