@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['LapSumPermutation', 'LapSum']
 
-# %% ../../nbs/ranks/44_lapsum.ipynb #3a611dee
+# %% ../../nbs/ranks/44_lapsum.ipynb #e6249608
 import math
 
 import torch
@@ -14,13 +14,10 @@ from torch import Tensor
 from ..core.checks import check_type
 from ..core.operators import Operator
 from ..core.permutation import SoftPermutation, compute_dtype, patch_to
-from ..engine.dispatch import choose, precise
+from ..engine.dispatch import precise
 from ..engine.radix import stable_sort
-from softsortlib.ranks.lapsum_entries import (
-    cells_of, entries, levels_of, log_entries, log_masses, log_masses_at,
-)
-from .lapsum_matrix import cell_matrix
-from .line import gather, marks, spread
+from .lapsum_matrix import Cells, cell_matrix, log_mass, measured
+from .line import gather, marks, nearest, spread
 from .sigmoid import tau_column
 
 # %% ../../nbs/ranks/44_lapsum.ipynb #bfdfc479
@@ -28,7 +25,7 @@ def _order(z, mask):
     "The order of z (..., n), padded scores last."
     return stable_sort(z.detach() if mask is None else z.detach().masked_fill(~mask, math.inf))[1]
 
-# %% ../../nbs/ranks/44_lapsum.ipynb #e662ed10
+# %% ../../nbs/ranks/44_lapsum.ipynb #9649e74a
 class LapSumPermutation(SoftPermutation):
     """The map (44.2): what cells of mass one hold of each Laplace bump.
 
@@ -54,23 +51,41 @@ class LapSumPermutation(SoftPermutation):
     def _known(self):
         "The marks of the line."
         if self._marks is None:
-            places, l = levels_of(self.z, self.tau, self.order, self.real)
-            self._marks = marks(*places, l)
+            self._marks = marks(self.z.detach(), self.tau.detach(), self.first, self.order, self.real, self.n - 1)
         return self._marks
 
-# %% ../../nbs/ranks/44_lapsum.ipynb #c65732f4
-def _cells(P, rows):
-    "The cells of `rows`, long (r,), or of all."
-    return cells_of(P.z, P.tau, P.order, P.real, rows, P._known())
+# %% ../../nbs/ranks/44_lapsum.ipynb #b114bf3e
+def _rows_of(x, rows, below, above):
+    "The lower and the upper ones for `rows` of x (..., n - 1), between what stands below and above all marks."
+    x = torch.cat([below, x, above], -1)
+    if rows is None:
+        return x[..., :-1], x[..., 1:]
+    return x[..., rows], x[..., rows + 1]
 
-def _of_batch(P, s, batch):
-    "What kernels need of P with the scores s (..., n), in this batch shape: s, tau, the order, how many are real."
-    return [a.expand(*batch, a.shape[-1]).contiguous() for a in (s, P.tau, P.order, P.real)]
+def _cells(P, rows):
+    "The `Cells` of `rows`, long (r,), or of all."
+    x, d = nearest(P.z, P.tau, P.first, P.order, P.real, P._known())
+    start = precise(P.z).detach().gather(-1, P.order[..., :1])
+    x0, x1 = _rows_of(x, rows, start, start)
+    ends = torch.full_like(start, math.inf)
+    d0, d1 = _rows_of(d, rows, -ends, ends)
+    d0 = torch.where(d0 == math.inf, -math.inf, d0)
+    free = d0.isinf() | d1.isinf()
+    inner = (x1 - x0) / P.tau + d1.masked_fill(free, 0) - d0.masked_fill(free, 0)
+    width = torch.where(free, math.inf, inner).clamp(min=torch.finfo(d.dtype).tiny)
+    return Cells(x0, d0, x1, d1, width, *_rows_of(P._known()[1], rows, torch.zeros_like(P.real), P.real))
+
+# %% ../../nbs/ranks/44_lapsum.ipynb #6fadb768
+def _log_masses(s, tau, cells):
+    "log P for `cells` and scores s (..., r or 1, n), (..., r, n)."
+    u = measured(cells.x0, cells.d0, s, tau)
+    v = measured(cells.x1, cells.d1, s, tau)
+    return log_mass(u, v, cells.width[..., None])
 
 @patch_to(LapSumPermutation)
 def _log_rows(self, rows):
     "log P at `rows`, (..., r, n); rows of padded positions are left to the base class."
-    log_P = log_masses(precise(self.z)[..., None, :], self.tau, _cells(self, rows))
+    log_P = _log_masses(precise(self.z)[..., None, :], self.tau, _cells(self, rows))
     if self.mask is None:
         return log_P
     padded = ~self.mask[..., None, :] & self.mask.any(-1)[..., None, None]
@@ -79,11 +94,8 @@ def _log_rows(self, rows):
 @patch_to(LapSumPermutation)
 def _log_prob(self, target, rows):
     "log P[i, target[i]] for the rows i, (..., r)."
-    batch = target.shape[:-1]
-    if choose(self.z, "", triton=True) == "triton":
-        z, tau, *places = _of_batch(self, self.z, batch)
-        return log_entries(z, tau, target, *places, rows)
-    return log_masses_at(self.z.expand(*batch, self.n), self.tau, target, _cells(self, rows))
+    s = precise(self.z).expand(*target.shape[:-1], self.n).gather(-1, target)
+    return _log_masses(s[..., None], self.tau, _cells(self, rows))[..., 0]
 
 
 @patch_to(LapSumPermutation)
@@ -91,21 +103,18 @@ def _hard(self, rows):
     "The order of the scores."
     return self.order if rows is None else self.order[..., rows]
 
-# %% ../../nbs/ranks/44_lapsum.ipynb #87d47673
+# %% ../../nbs/ranks/44_lapsum.ipynb #36a4dc46
 @patch_to(LapSumPermutation)
 def _dense(self, rows):
-    "(44.2), in the dtype in which results are computed, by the kernels of a GPU where there is one."
+    "(44.2), in the dtype in which results are computed."
     s = self.z.to(compute_dtype(self.dtype))
-    if choose(s, "", triton=True) == "triton":
-        return entries(*_of_batch(self, s, s.shape[:-1]), rows)
     return cell_matrix(s, self.tau, _cells(self, rows), self.order, self.real)
 
-# %% ../../nbs/ranks/44_lapsum.ipynb #706e15fa
+# %% ../../nbs/ranks/44_lapsum.ipynb #7a876208
 def _sets(P, x):
     "The arguments of the line for P and x (..., n, d), in the batch shape of x, which may be wider than that of P."
     batch, depth = x.shape[:-2], P.z.ndim - 1
-    known = P._known() if choose(x, "") == "numba" else (P.tau, P.order[..., 1:], P.tau, P.tau)  # their shape is read
-    z, tau, *places = P.z.contiguous(), P.tau.contiguous(), P.first, P.order, P.real.contiguous(), *known
+    z, tau, *places = P.z.contiguous(), P.tau.contiguous(), P.first, P.order, P.real.contiguous(), *P._known()
     if batch != P.z.shape[:-1]:
         z, tau, *places = (a.expand(*batch, *a.shape[depth:]).contiguous() for a in (z, tau, *places))
     return z, tau, x, *places

@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = []
 
-# %% ../../nbs/ranks/46_line.ipynb #e8f2fa0f
+# %% ../../nbs/ranks/46_line.ipynb #9fbd2c8a
 import math
 from typing import NamedTuple
 
@@ -15,10 +15,10 @@ from torch import Tensor
 
 from ..engine.compile import arrays, exp_neg, jit, spread_rows
 from ..engine.dispatch import precise
-from ..engine.mechanism import Later, mechanism
-from ..engine.scan import one_sided_sums
+from ..engine.mechanism import mechanism
+from .one_sided import _both, _both_back, _in_order, _pad, _put, _read
 
-# %% ../../nbs/ranks/46_line.ipynb #e0b1a079
+# %% ../../nbs/ranks/46_line.ipynb #bbfe53ad
 DOWN, UP, LEFT, RIGHT, VOID = range(5)  # columns of `sides`
 
 class Line(NamedTuple):
@@ -33,7 +33,6 @@ class Line(NamedTuple):
     cell: np.ndarray
     sides: np.ndarray
 
-# %% ../../nbs/ranks/46_line.ipynb #10d309da
 @jit(lent=True)
 def _decays(s, tau, order, q):
     "Fill q (m + 1,) for the m scores s[order[:m]]."
@@ -97,7 +96,7 @@ def _mark_sides(q, below, first, lower, upper, sides):
         sides[l, RIGHT] = sides[l, UP] * (0.5 / root)
         sides[l, VOID] = -1
 
-# %% ../../nbs/ranks/46_line.ipynb #16be9036
+# %% ../../nbs/ranks/46_line.ipynb #169a9e55
 @jit(lent=True)
 def _mark_ends(line, b, lower, upper):
     "The same for the marks of set b that are infinite or in the middle of a void."
@@ -109,7 +108,7 @@ def _mark_ends(line, b, lower, upper):
         if level <= 0 or level >= line.real[b, 0]:
             side[:VOID] = 0
         elif a == level and line.q[b, a] < _NOTHING:
-            gap = (np.float64(line.s[b, order[a]]) - np.float64(line.s[b, order[a - 1]])) / line.tau[b, 0]
+            gap = min((np.float64(line.s[b, order[a]]) - np.float64(line.s[b, order[a - 1]])) / line.tau[b, 0], 1e300)
             side[DOWN] = 0
             side[UP] = 0
             side[LEFT] = 0.5 / lower[a]
@@ -384,213 +383,187 @@ def spread_numba(line, y, x, moved, s, learn):
     spread_rows(_spread_rows, B, work, line, Arriving(*arrays(y, x, moved)), Pulls(*arrays(gx, gs, gtau)))
     return gx, gs, gtau
 
-# %% ../../nbs/ranks/46_line.ipynb #243bef6b
-@jit
-def _one_sided_rows(lo, hi, s, tau, x, y, up):
-    "For rows lo..hi: y_i is x_i plus q times y of the element before i on the way; s (B, n) in order."
-    n, d = x.shape[1:]
-    first = 0 if up else n - 1
-    step = 1 if up else -1
-    for b in range(lo, hi):
-        for c in range(d):
-            y[b, first, c] = x[b, first, c]
-        for k in range(1, n):
-            i = first + k * step
-            q = exp_neg(abs(s[b, i] - s[b, i - step]) / tau[b])
-            for c in range(d):
-                y[b, i, c] = x[b, i, c] + q * y[b, i - step, c]
-
-
-def _one_sided_numba(s, tau, x, up):
-    "The same for s (..., n) in order, tau (..., 1), x (..., n, d), all of one dtype."
-    n, d = x.shape[-2:]
-    y = x.new_empty(x.shape)
-    rows = arrays(s.reshape(-1, n), tau.reshape(-1), x.reshape(tau.numel(), n, d), y.view(tau.numel(), n, d))
-    spread_rows(_one_sided_rows, len(rows[0]), 2 * x.numel(), *rows, up)
-    return y
-
-# %% ../../nbs/ranks/46_line.ipynb #6c1cd9fa
-def _one_sided_torch(s, tau, x, up):
-    "The same in plain torch."
-    n, d = x.shape[-2:]
-    S, T, X = s.reshape(-1, n), tau.reshape(-1), x.reshape(tau.numel(), n, d)
-    y = one_sided_sums(S, X, T) if up else one_sided_sums(S.flip(1), X.flip(1), T).flip(1)
-    return y.reshape(x.shape).clone()
-
-def _one_sided_triton(s, tau, x, up):
-    "The same by the kernels of the GPU."
-    n, d = x.shape[-2:]
-    rows = s.reshape(-1, n), x.reshape(tau.numel(), n, d), tau.reshape(-1)
-    return _scans.scan_triton(*rows, "left" if up else "right").view(x.shape)
-
-_scans = Later("softsortlib.engine.scan_triton")
-
-def _one_sided_backward(ctx, g):
-    "Prop 46.2"
-    s, tau, y = ctx.saved_tensors
-    h = one_sided(s, tau, g, not ctx.up)
-    gap = s.diff(dim=-1)
-    meet = h[..., 1:, :] * y[..., :-1, :] if ctx.up else h[..., :-1, :] * y[..., 1:, :]
-    passing = meet.sum(-1) * (-gap / tau).exp() / tau
-    s_grad = torch.nn.functional.pad(passing, (0, 1)) - torch.nn.functional.pad(passing, (1, 0))
-    return s_grad, (passing * gap).sum(-1, keepdim=True) / tau, h, None
-
-def _one_sided_keep(ctx, inputs, output):
-    *_, ctx.up = inputs
-    ctx.save_for_backward(*inputs[:2], output)
-
-
-one_sided = mechanism(
-    "one_sided(s, tau, x, bool up) -> y=x", __name__, _one_sided_torch, _one_sided_numba, _one_sided_triton,
-    backward=_one_sided_backward, keep=_one_sided_keep,
-)
-
-# %% ../../nbs/ranks/46_line.ipynb #bb1d2c26
-class Roots(NamedTuple):
-    "Marks in plain torch, each (..., l), and what they stand on, each (..., n)."
-    a: Tensor       # how many scores are below
-    beta: Tensor    # distance to the score below, in units of tau
-    gamma: Tensor   # and to the one above
-    inside: Tensor  # whether the mark is finite
-    level: Tensor
-    L: Tensor       # sums of ones at the score below
-    R: Tensor       # and at the one above
-    t: Tensor       # the scores in order
-    kept: Tensor    # 1 for a real one, 0 for a padded one
-
-def _in_order(s, order, real):
-    "The scores in order and in double precision, and the weights 1 (real) and 0 (padded)."
-    kept = torch.arange(s.shape[-1], device=s.device) < real
-    t = precise(s).gather(-1, order)
-    return torch.where(kept, t, t.detach().gather(-1, (real - 1).clamp(min=0))), kept.to(t)
-
-def _pick(x, index):
-    "x (..., n) at `index` (..., l), which may be off by one at either end."
-    return x.gather(-1, index.clamp(0, x.shape[-1] - 1))
-
-# %% ../../nbs/ranks/46_line.ipynb #e0292a64
-def _roots_of(s, tau, first, order, real, l):
-    "The `Roots` by (44.5)."
-    t, kept = _in_order(s, order, real)
-    L, R = (one_sided(t, tau, kept[..., None], up)[..., 0] for up in (True, False))
-    mass = (kept.cumsum(-1) - L / 2 + (R - kept) / 2).detach()  # left of each score
-    level = (first + torch.arange(l, device=s.device)).to(t)
-    a = torch.searchsorted(mass.contiguous(), level.contiguous(), right=True).minimum(real)
-    L = torch.where(a > 0, _pick(L, a - 1), 0)
-    R = torch.where(a < real, _pick(R, a), 0)
+# %% ../../nbs/ranks/46_line.ipynb #e72a75eb
+def _gap_at(t, tau, a, real):
+    "The gap around each mark in units of tau, wide open before the first and behind the last score."
     most = torch.finfo(t.dtype).max / 4
-    gap = torch.where((a > 0) & (a < real), (_pick(t, a) - _pick(t, a - 1)) / tau, most).clamp(max=most)
-    log_L, log_R = (x.clamp(min=torch.finfo(t.dtype).tiny).log() for x in (L, R))
-    C = a - level
-    root = torch.where(C == 0, 1, C * C + L * R * (-gap).exp()).sqrt()
-    log_h = torch.where(C == 0, 0, (C.abs() + root).log())
-    middle = (gap + log_L - log_R) / 2
-    beta = torch.where(C > 0, log_L - log_h, torch.where(C < 0, gap - (log_R - log_h), middle))
-    gamma = torch.where(C < 0, log_R - log_h, gap - beta)
-    return Roots(a, beta, gamma, (level > 0) & (level < real), level, L, R, t, kept)
+    high, low = (t.gather(-1, i.clamp(0, t.shape[-1] - 1)) for i in (a, a - 1))
+    return ((high - low) / tau).masked_fill((a == 0) | (a >= real), most).clamp(max=most)
 
-# %% ../../nbs/ranks/46_line.ipynb #9b52ac65
+def _sides(C, L, R, gap, inside):
+    "The five columns of `sides` from (46.4), all (..., l)."
+    q, high = (-gap).exp(), C > 0
+    void = inside & (C == 0) & (q < max(_NOTHING, torch.finfo(q.dtype).tiny))
+    solid, dead = ~void, void | ~inside
+    root = (C * C + L * R * q).masked_fill(dead, 1).sqrt()
+    h, beside = C.abs() + root, torch.where(high, L, R).masked_fill(dead, 1)
+    near, far = (h / beside).masked_fill(dead, 0), (q * beside / h).masked_fill(dead, 0)
+    down, up = torch.where(high, near, far), torch.where(high, far, near)
+    L, R = L.masked_fill(solid, 1), R.masked_fill(solid, 1)
+    left, right = torch.where(void, 0.5 / L, down / (2 * root)), torch.where(void, 0.5 / R, up / (2 * root))
+    middle = ((gap.masked_fill(solid, 0) + (L / R).log()) / 2).masked_fill(solid, -1)
+    return torch.stack([down, up, left, right, middle], -1)
+
+# %% ../../nbs/ranks/46_line.ipynb #9b6ae633
+def _found(s, tau, first, order, real, l):
+    "The scores in order, who is real, how many scores are below each mark, its level, and its sides."
+    t, kept = _in_order(s, order, real)
+    lower, upper = (v[..., 0] for v in _both(t, tau, kept[..., None]))
+    mass = (kept.cumsum(-1) - lower[..., 1:] / 2 + (upper[..., :-1] - kept) / 2).detach()  # left of each score
+    level = (first + torch.arange(l, device=s.device)).to(t)
+    a = torch.searchsorted(mass.contiguous(), level.detach().contiguous(), right=True).minimum(real)
+    a = torch.where(level < real, a, real)
+    inside = (level > 0) & (level < real)
+    sides = _sides(a - level, lower.gather(-1, a), upper.gather(-1, a), _gap_at(t, tau, a, real), inside)
+    return t, kept, a, level, sides
+
 def marks_torch(s, tau, first, order, real, l):
     "q, below, cell and sides of the table above."
-    at = _roots_of(s, tau, first, order, real, l)
-    inner = (at.kept[..., :-1] * at.kept[..., 1:]) * (-at.t.diff(dim=-1) / tau).exp()
-    q = torch.nn.functional.pad(inner, (1, 1))
-    below = torch.where(at.level < real, at.a, real)
+    t, kept, below, _, sides = _found(s, tau, first, order, real, l)
+    q = _pad((kept[..., :-1] * kept[..., 1:]) * (-t.diff(dim=-1) / tau).exp(), (1, 1))
     places = torch.arange(s.shape[-1], device=s.device).expand(s.shape).contiguous()
     cell = torch.searchsorted(below, places, right=True)
-    down, up = (torch.where(at.inside, -x, -math.inf).exp() for x in (at.beta, at.gamma))
-    void = at.inside & (at.a == at.level) & (_pick(q, at.a) < _NOTHING)
-    density = down * at.L + up * at.R
-    left, right = (torch.where(at.inside, x / density, 0) for x in (down, up))
-    left, right = torch.where(void, 0.5 / at.L, left), torch.where(void, 0.5 / at.R, right)
-    sides = torch.stack([down, up, left, right, torch.where(void, at.beta, -1)], -1)
-    sides[..., :LEFT].masked_fill_(void[..., None], 0)
-    return q, below, torch.where(at.kept > 0, cell, l), sides
+    return q, below, torch.where(kept > 0, cell, l), sides
 
 marks = mechanism(
     "line_marks(s, tau, first, order, real, int l) -> q, below, cell, sides", __name__, marks_torch, marks_numba,
     backward=lambda ctx, *grads: (None,) * 6,  # whoever reads the marks has the derivative
-    fake=lambda s, order, l: (s.new_empty(*s.shape[:-1], s.shape[-1] + 1, dtype=torch.float64),
-                              order.new_empty(*s.shape[:-1], l), order.new_empty(s.shape),
-                              s.new_empty(*s.shape[:-1], l, 5, dtype=torch.float64)),
+    fake=lambda s, order, l: (precise(s).new_empty(*s.shape[:-1], s.shape[-1] + 1), order.new_empty(*s.shape[:-1], l),
+                              order.new_empty(s.shape), precise(s).new_empty(*s.shape[:-1], l, 5)),
 )
 
-# %% ../../nbs/ranks/46_line.ipynb #ed74f775
-def _beside(at, d):
-    "Functions that read (..., n + 1, d) at the marks, and put (..., l, d) there, and the halves of both sides."
-    index = at.a[..., None].expand(*at.a.shape, d)
-    slots = *at.a.shape[:-1], at.t.shape[-1] + 1, d
-    down, up = (torch.where(at.inside, -x, -math.inf).exp()[..., None] / 2 for x in (at.beta, at.gamma))
-    return lambda v: v.gather(-2, index), lambda c: c.new_zeros(slots).scatter_add(-2, index, c), down, up
-
+# %% ../../nbs/ranks/46_line.ipynb #ddc49d8c
 def _running(x):
     "Running sums of x (..., n, d) along n; a GPU is given rows, because it walks down a column with one thread."
     return x.cumsum(-2) if x.device.type == "cpu" else x.mT.contiguous().cumsum(-1).mT
 
-def gather_torch(s, tau, x, first, order, real, below):
-    "What lies between the marks, (..., l + 1, d), for a payload x (..., n, d)."
-    at = _roots_of(s, tau, first, order, real, below.shape[-1])
-    pad, kept = torch.nn.functional.pad, at.kept[..., None]
-    read, _, down, up = _beside(at, x.shape[-1])
-    z = x.to(at.t).gather(-2, order[..., None].expand(x.shape))
+def _payload(x, order, t, kept, real):
+    "The payload in order, less its mean, zero where it is padded; and the mean."
+    z = x.to(t).gather(-2, order[..., None].expand(x.shape))
+    kept = kept[..., None]
     mean = (kept * z).sum(-2, keepdim=True) / real[..., None].clamp(min=1)
-    z = kept * (z - mean)
-    G = read(pad(_running(z), (0, 0, 1, 0)))
-    G = G - down * read(pad(one_sided(at.t, tau, z, True), (0, 0, 1, 0)))
-    G = G + up * read(pad(one_sided(at.t, tau, z, False), (0, 0, 0, 1)))
-    level = at.level.clamp(min=0).minimum(real)
+    return torch.where(kept > 0, z - mean, 0), mean
+
+def gather_torch(s, tau, x, first, order, real, below, sides):
+    "What lies between the marks, (..., l + 1, d), for a payload x (..., n, d)."
+    t, kept = _in_order(s, order, real)
+    z, mean = _payload(x, order, t, kept, real)
+    lower, upper = (_read(v, below) for v in _both(t, tau, z))
+    G = _read(_pad(_running(z), (0, 0, 1, 0)), below)
+    G = G + (sides[..., UP, None] * upper - sides[..., DOWN, None] * lower) / 2
+    level = (first + torch.arange(below.shape[-1], device=s.device)).to(t).clamp(min=0).minimum(real)
     mass = torch.cat([torch.zeros_like(tau), level, real.to(level)], -1).diff(dim=-1)
-    return (pad(G, (0, 0, 1, 1)).diff(dim=-2) + mass[..., None] * mean).to(x)
+    return (_pad(G, (0, 0, 1, 1)).diff(dim=-2) + mass[..., None] * mean).to(x)
 
-# %% ../../nbs/ranks/46_line.ipynb #2f5130ff
-def spread_torch(s, tau, y, first, order, real, below):
+def _in_input_order(a, order, kept, like):
+    "a (..., n, d) back where the scores stood, zero where they are padded, in the dtype of `like`."
+    a = torch.where(kept[..., None] > 0, a, 0)
+    return torch.empty_like(a).scatter(-2, order[..., None].expand(a.shape), a).to(like)
+
+# %% ../../nbs/ranks/46_line.ipynb #ed0d7bad
+def _arriving(y, cell, below, sides, t, tau):
+    "What y (..., l + 1, d) gives to scores: y of their cells, and the sums of c / 2 from above and below, (..., n, d)."
+    y = y.to(t)
+    c = -y.diff(dim=-2) / 2
+    given = (_put(sides[..., side, None] * c, below, t.shape[-1]) for side in (DOWN, UP))
+    here = y.gather(-2, cell[..., None].expand(*cell.shape, y.shape[-1]))
+    return c, here, *_both_back(t, tau, *given)
+
+def spread_torch(s, tau, y, order, real, below, cell, sides):
     "The transpose: (..., n, d) for y (..., l + 1, d)."
-    at = _roots_of(s, tau, first, order, real, below.shape[-1])
-    _, put, down, up = _beside(at, y.shape[-1])
-    y = y.to(at.t)
-    c = -y.diff(dim=-2)
-    counted = _running(put(c).flip(-2)).flip(-2)[..., 1:, :]
-    below = one_sided(at.t, tau, put(down * c)[..., 1:, :], False)
-    above = one_sided(at.t, tau, put(up * c)[..., :-1, :], True)
-    out = (y[..., -1:, :] + counted + above - below) * at.kept[..., None]
-    return torch.empty_like(out).scatter(-2, order[..., None].expand(out.shape), out).to(s)
+    t, kept = _in_order(s, order, real)
+    _, here, above, under = _arriving(y, cell, below, sides, t, tau)
+    return _in_input_order(here + under - above, order, kept, s)
 
-# %% ../../nbs/ranks/46_line.ipynb #2ebc6144
-_gpu = Later("softsortlib.ranks.lapsum_rows_triton")
+# %% ../../nbs/ranks/46_line.ipynb #9dbff568
+def _crossing(weight, sides, low, high, lower, upper):
+    "What marks give with this weight to the sum across their gap, (..., l); lower, upper and weight are (..., l, d)."
+    near = (sides[..., DOWN] >= sides[..., UP])[..., None]
+    return (weight * torch.where(near, sides[..., high, None] * upper, -sides[..., low, None] * lower)).sum(-1)
+
+def _decaying(t, tau, back, sums):
+    "What decays across the gaps between scores, (..., n - 1), from sums and transposed sums in both directions."
+    (above, under), (lower, upper) = back, sums
+    meet = under[..., :-1, :] * upper[..., 1:-1, :] - above[..., 1:, :] * lower[..., 1:-1, :]
+    return meet.sum(-1) * (-t.diff(dim=-1) / tau).exp()
+
+def _gap_pull(t, tau, cross, below, decay):
+    "The gradient to tau, (..., 1), from what crosses gaps at the marks (..., l) and between scores (..., n - 1)."
+    cross = _put(cross[..., None], below, t.shape[-1])[..., 1:-1, 0] + decay
+    gap = t.diff(dim=-1) / tau
+    gap = torch.where(gap.isfinite(), gap, 0)  # nothing crosses one that is not
+    return -(cross * gap).sum(-1, keepdim=True) / tau
+
+# %% ../../nbs/ranks/46_line.ipynb #87018541
+def _shares_pull(t, tau, kept, share, below, sides, learn):
+    "What shares (..., l) of the marks give to scores, (..., n), and to tau or None, less what a payload's sums give."
+    share = share[..., None]
+    given = (_put(sides[..., side, None] * share, below, t.shape[-1]) for side in (LEFT, RIGHT))
+    back = _both_back(t, tau, *given)
+    pull = (back[0] + back[1])[..., 0]
+    if not learn:
+        return pull, None, None
+    sums = _both(t, tau, kept[..., None])
+    lower, upper = (_read(v, below) for v in sums)
+    return pull, _crossing(share, sides, LEFT, RIGHT, lower, upper), _decaying(t, tau, back, sums)
+
+def pull_torch(y, x, s, tau, order, real, below, cell, sides, learn):
+    "The gradients (46.1) to s, tau and x from y (..., l + 1, d) and x (..., n, d)."
+    t, kept = _in_order(s, order, real)
+    z, _ = _payload(x, order, t, kept, real)
+    sums = _both(t, tau, z)
+    lower, upper = (_read(v, below) for v in sums)
+    c, here, above, under = _arriving(y, cell, below, sides, t, tau)
+    share = (c * (sides[..., DOWN, None] * lower + sides[..., UP, None] * upper)).sum(-1)
+    pull, cross, decay = _shares_pull(t, tau, kept, share, below, sides, learn)
+    gs = (pull - (z * (above + under)).sum(-1)) / tau
+    gtau = torch.zeros_like(tau)
+    if learn:
+        cross = cross - _crossing(c, sides, DOWN, UP, lower, upper)
+        gtau = _gap_pull(t, tau, cross, below, decay - _decaying(t, tau, (above, under), sums))
+    gs = _in_input_order(gs[..., None], order, kept, s)[..., 0]
+    return gs, gtau, _in_input_order(here + under - above, order, kept, x)
+
+# %% ../../nbs/ranks/46_line.ipynb #a92522d1
 _KNOWN = "first, order, real, q, below, cell, sides"
 
-def _gather_again(gy, s, tau, x, first, order, real, below):
-    "(46.1) by autograd, to s, tau and x."
-    return torch.func.vjp(lambda s, tau, x: gather_torch(s, tau, x, first, order, real, below), s, tau, x)[1](gy)
+def _gather_back_torch(gy, s, tau, x, order, real, below, cell, sides, learn):
+    "(46.1) in plain torch, to s, tau and x."
+    return pull_torch(gy, x, s, tau, order, real, below, cell, sides, learn)
+
+def _gather_again(gy, s, tau, x, first, order, real, below, cell, learn):
+    "The same as a function of s, tau and what arrives."
+    sides = _found(s, tau, first, order, real, below.shape[-1])[-1]
+    return pull_torch(gy, x, s, tau, order, real, below, cell, sides, learn)
 
 def _gather_back_numba(gy, s, tau, x, first, order, real, q, below, cell, sides, learn):
-    "(46.1) by the kernel."
+    "The same by the kernel."
     line = _flat(s, tau, first, order, real, q, below, cell, sides)
     y, payload, scores, none = _two(s.ndim - 1, gy, x, s, tau[..., :0])
     gx, gs, gtau = spread_numba(line, y, payload, none, scores, learn)
     return gs.view(s.shape), gtau.to(tau).view(tau.shape) if learn else torch.zeros_like(tau), gx.view(x.shape)
 
-def _gather_back_triton(gy, s, tau, x, order, real, learn):
-    "The same by LapSum's kernels of a GPU."
-    gx, gs, gtau, _ = _gpu.grads_triton(gy, s, tau, x, order, real, learn)
-    return gs, gtau, gx
-
 _gather_back = mechanism(
-    f"line_gather_backward(gy, s, tau, x, {_KNOWN}, bool learn) -> s, tau, x", __name__, _gather_again,
-    _gather_back_numba, _gather_back_triton, again=_gather_again, inline=True,
+    f"line_gather_backward(gy, s, tau, x, {_KNOWN}, bool learn) -> s, tau, x", __name__, _gather_back_torch,
+    _gather_back_numba, again=_gather_again,
 )
 
 
 gather = mechanism(
-    f"line_gather(s, tau, x, {_KNOWN}) -> y", __name__, gather_torch, gather_numba,
-    "softsortlib.ranks.lapsum_rows_triton.product_triton", gradient=_gather_back,                # Prop 46.1
+    f"line_gather(s, tau, x, {_KNOWN}) -> y", __name__, gather_torch, gather_numba, gradient=_gather_back,  # Prop 46.1
     fake=lambda x, below: x.new_empty(*x.shape[:-2], below.shape[-1] + 1, x.shape[-1]),
 )
 
-# %% ../../nbs/ranks/46_line.ipynb #caf47077
-def _spread_back_torch(gx, s, tau, y, first, order, real, below):
-    "(46.1) for the transpose by autograd, to s, tau and y."
-    return torch.func.vjp(lambda s, tau, y: spread_torch(s, tau, y, first, order, real, below), s, tau, y)[1](gx)
+# %% ../../nbs/ranks/46_line.ipynb #ecd993cf
+def _spread_back_torch(gx, s, tau, y, first, order, real, below, cell, sides, learn):
+    "(46.1) for the transpose in plain torch, to s, tau and y."
+    gs, gtau, _ = pull_torch(y, gx, s, tau, order, real, below, cell, sides, learn)
+    return gs, gtau, gather_torch(s, tau, gx, first, order, real, below, sides).to(y)
+
+def _spread_again(gx, s, tau, y, first, order, real, below, cell, learn):
+    "The same as a function of s, tau and what arrives."
+    sides = _found(s, tau, first, order, real, below.shape[-1])[-1]
+    return _spread_back_torch(gx, s, tau, y, first, order, real, below, cell, sides, learn)
 
 def _spread_back_numba(gx, s, tau, y, first, order, real, q, below, cell, sides, learn):
     "The same by the kernels."
@@ -598,13 +571,9 @@ def _spread_back_numba(gx, s, tau, y, first, order, real, q, below, cell, sides,
     gs, gtau, _ = _gather_back_numba(y, s, tau, gx, *places, learn)
     return gs, gtau, gather_numba(s, tau, gx, *places)
 
-def _spread_back_triton(gx, s, tau, y, order, real, learn):
-    "The same on a GPU, where both read the same sums."
-    return _gpu.grads_triton(y, s, tau, gx, order, real, learn, multiply=True)[1:]
-
 _spread_back = mechanism(
     f"line_spread_backward(gx, s, tau, y, {_KNOWN}, bool learn) -> s, tau, y", __name__, _spread_back_torch,
-    _spread_back_numba, _spread_back_triton, again=_spread_back_torch, inline=True,
+    _spread_back_numba, again=_spread_again,
 )
 
 
@@ -615,54 +584,65 @@ def _spread_numba(s, tau, y, first, order, real, q, below, cell, sides):
     return spread_numba(line, Y, Y[..., :0], none, none, False)[0].view(*s.shape, y.shape[-1])
 
 spread = mechanism(
-    f"line_spread(s, tau, y, {_KNOWN}) -> x", __name__, spread_torch, _spread_numba,
-    lambda s, tau, y, order, real: _gpu.grads_triton(y, s, tau, y, order, real, False)[0],
-    gradient=_spread_back,                                                                       # Prop 46.1
+    f"line_spread(s, tau, y, {_KNOWN}) -> x", __name__, spread_torch, _spread_numba, gradient=_spread_back,  # Prop 46.1
     fake=lambda s, y: y.new_empty(*s.shape, y.shape[-1]),
 )
 
-# %% ../../nbs/ranks/46_line.ipynb #aa308bb3
-def roots_torch(s, tau, x, first, order, real, below):
-    "(b - x) / tau for marks b and scores x, both (..., l); 0 for infinite ones."
-    at = _roots_of(s, tau, first, order, real, below.shape[-1])
-    low = at.beta <= at.gamma
-    near = (_pick(at.t, torch.where(low, at.a - 1, at.a)) - x) / tau
-    return torch.where(at.inside, near + torch.where(low, at.beta, -at.gamma), 0)
-
-def _roots_numba(sides):
-    "The same from the marks, with x the nearer of the two scores beside each."
+# %% ../../nbs/ranks/46_line.ipynb #840a5ec3
+def roots_torch(sides):
+    "(b - x) / tau for marks b and the nearer of the two scores x beside each, (..., l); 0 for infinite ones."
     down, up, void = sides[..., DOWN], sides[..., UP], sides[..., VOID]
     d = -down.maximum(up).log()
     d = torch.where(void < 0, torch.where(down >= up, d, -d), void)
     return torch.where(sides[..., LEFT] + sides[..., RIGHT] == 0, 0, d)
 
-def _roots_again(g, s, tau, x, first, order, real, below):
-    "Its gradients by autograd."
-    return torch.func.vjp(lambda s, tau: roots_torch(s, tau, x, first, order, real, below), s, tau)[1](g)
+def _near(below, sides, n):
+    "Which of the sorted scores is the nearer to each mark."
+    left = (sides[..., DOWN] >= sides[..., UP]) & (below > 0)
+    return torch.where(left, below - 1, below).clamp(0, n - 1)
 
+def _to_first(g, sides):
+    "The gradient to the level of the first mark, (..., 1); nothing in a void."
+    (down, up), (left, right) = sides[..., :LEFT].unbind(-1), sides[..., LEFT:VOID].unbind(-1)
+    near = down.maximum(up)
+    return (g * torch.where(near > 0, 2 * left.maximum(right) / torch.where(near > 0, near, 1), 0)).sum(-1, keepdim=True)
+
+def _roots_back_torch(g, s, tau, order, real, below, sides, learn):
+    "Its gradients in plain torch, to s, tau, x and first."
+    t, kept = _in_order(s, order, real)
+    pull, cross, decay = _shares_pull(t, tau, kept, g, below, sides, learn)
+    gtau = _gap_pull(t, tau, cross, below, decay) if learn else torch.zeros_like(tau)
+    return _in_input_order((pull / tau)[..., None], order, kept, s)[..., 0], gtau, -g / tau, _to_first(g, sides)
+
+def _roots_again(g, s, tau, x, first, order, real, below, learn):
+    "The same as a function of s, tau, x, first and what arrives: x does not move with its score."
+    t, *_, sides = _found(s, tau, first, order, real, below.shape[-1])
+    gs, gtau, gx, gfirst = _roots_back_torch(g, s, tau, order, real, below, sides, learn)
+    apart = x - t.gather(-1, _near(below, sides, t.shape[-1]))
+    return gs, gtau + (g * apart).sum(-1, keepdim=True) / tau**2, gx, gfirst
+
+# %% ../../nbs/ranks/46_line.ipynb #2c9c34cf
 def _roots_back_numba(g, s, tau, first, order, real, q, below, cell, sides, learn):
-    "Its gradients by the kernel."
+    "The same by the kernel."
     line = _flat(s, tau, first, order, real, q, below, cell, sides)
     moved, scores = _two(s.ndim - 1, g, s)
     none = tau.new_empty(len(scores), below.shape[-1] + 1, 0)
     _, gs, gtau = spread_numba(line, none, none[:, :0], moved, scores, learn)
-    return gs.view(s.shape), gtau.to(tau).view(tau.shape) if learn else torch.zeros_like(tau)
+    gtau = gtau.to(tau).view(tau.shape) if learn else torch.zeros_like(tau)
+    return gs.view(s.shape), gtau, -g / tau, _to_first(g, sides)
 
-# %% ../../nbs/ranks/46_line.ipynb #ef3bff3a
 _roots_back = mechanism(
-    f"line_roots_backward(g, s, tau, x, {_KNOWN}, bool learn) -> s, tau", __name__, _roots_again, _roots_back_numba,
-    again=_roots_again, inline=True,
+    f"line_roots_backward(g, s, tau, x, {_KNOWN}, bool learn) -> s, tau, x, first=tau", __name__, _roots_back_torch,
+    _roots_back_numba, again=_roots_again,
 )
 roots = mechanism(
-    f"line_roots(s, tau, x, {_KNOWN}) -> d=x", __name__, roots_torch, _roots_numba, gradient=_roots_back,
+    f"line_roots(s, tau, x, {_KNOWN}) -> d=x", __name__, roots_torch, gradient=_roots_back,
 )
 
 def nearest(s, tau, first, order, real, known):
     "The marks as x + tau d, x the nearer score, in double precision; d is infinite at levels up to 0 and from `real`."
     below, sides = known[1], known[3]
-    left = sides[..., DOWN] >= sides[..., UP]
-    index = torch.where(left, below - 1, below).clamp(0, s.shape[-1] - 1)
-    x = precise(s).detach().gather(-1, order.gather(-1, index))
+    x = precise(s).detach().gather(-1, order.gather(-1, _near(below, sides, s.shape[-1])))
     d = roots(s, tau, x, first, order, real, *known)
-    level = first + torch.arange(below.shape[-1], device=s.device)
+    level = (first + torch.arange(below.shape[-1], device=s.device)).detach()
     return x, torch.where(level <= 0, -math.inf, torch.where(level >= real, math.inf, d))

@@ -6,6 +6,7 @@ import torch
 from torch.testing import assert_close
 
 import softsortlib.engine.dispatch as dispatch
+import softsortlib.ranks.laplace as laplace
 import softsortlib.ranks.lapsum as module
 import softsortlib.ranks.lapsum_matrix as matrices
 import softsortlib.ranks.line as line
@@ -13,7 +14,7 @@ from softsortlib import soft_rank, soft_sort, soft_topk
 from softsortlib.engine.scan import one_sided_sums
 from softsortlib.ranks.laplace import lapsum_topk
 from softsortlib.ranks.lapsum import LapSum, LapSumPermutation
-from softsortlib.ranks.lapsum_entries import levels_of
+from softsortlib.ranks.one_sided import one_sided
 
 
 def cdf(x): return torch.where(x < 0, x.clamp(max=0).exp() / 2, 1 - (-x.clamp(min=0)).exp() / 2)
@@ -141,9 +142,9 @@ def test_a_million_scores_in_linear_memory():
 def test_the_plain_scan_is_the_path_of_other_devices(rng):
     s, x = torch.randn(3, 100, generator=rng, dtype=torch.float64).sort().values, torch.randn(3, 100, 2, generator=rng, dtype=torch.float64)
     tau = torch.tensor([[0.01], [0.3], [5.0]], dtype=torch.float64)
-    assert_close(line.one_sided(s, tau, x, True), one_sided_sums(s, x, tau[:, 0]))
-    assert_close(line.one_sided(s, tau, x, False), one_sided_sums(s.flip(1), x.flip(1), tau[:, 0]).flip(1))
-    torch.library.opcheck(line.one_sided.op, (s[:, :8], tau, x[:, :8].contiguous().requires_grad_(), True))
+    assert_close(one_sided(s, tau, x, True), one_sided_sums(s, x, tau[:, 0]))
+    assert_close(one_sided(s, tau, x, False), one_sided_sums(s.flip(1), x.flip(1), tau[:, 0]).flip(1))
+    torch.library.opcheck(one_sided.op, (s[:, :8], tau, x[:, :8].contiguous().requires_grad_(), True))
 
 
 @pytest.mark.filterwarnings("ignore:.*torch.jit.script")  # torch loads its own scripts for jacfwd
@@ -277,16 +278,20 @@ def test_the_product_operators_keep_their_rules(rng):
     s, x = torch.randn(2, 6, generator=rng, dtype=torch.float64), torch.randn(2, 6, 2, generator=rng, dtype=torch.float64)
     rest = s.argsort(-1), torch.full((2, 1), 6)
     tau = torch.full((2, 1), 0.3, dtype=torch.float64)
-    places, l = levels_of(s, tau, *rest)
-    known = line.marks(*places, l)
-    rest = *places[2:], *known
-    torch.library.opcheck(line.marks.op, (*places, l))
+    first = torch.ones(2, 1, dtype=torch.float64)
+    known = line.marks(s, tau, first, *rest, 5)
+    torch.library.opcheck(line.marks.op, (s, tau, first, *rest, 5))
+    places, rest = (first, *rest), (first, *rest, *known)
     for op in (line.gather, line.spread):
         torch.library.opcheck(op.op, (s.clone().requires_grad_(), tau.clone().requires_grad_(), x.clone().requires_grad_(), *rest))
     for op in (line._gather_back, line._spread_back): torch.library.opcheck(op.op, (x, s, tau, x + 1, *rest, True))
-    near, d = line.nearest(s, tau, *places[2:], known)
+    near, d = line.nearest(s, tau, *places, known)
     torch.library.opcheck(line.roots.op, (s.clone().requires_grad_(), tau.clone().requires_grad_(), near, *rest))
     torch.library.opcheck(line._roots_back.op, (d, s, tau, near, *rest, True))
+    rest = rest[1:3]
+    w, x, d = laplace._topk(s, tau, 3 * tau, *rest)
+    torch.library.opcheck(laplace._topk.op, (s.clone().requires_grad_(), tau.clone().requires_grad_(), 3 * tau, *rest))
+    torch.library.opcheck(laplace._topk_back.op, (w, s, tau, 3 * tau, x, d, *rest))
     s = torch.randn(3, 80, generator=rng, dtype=torch.float64)
     f = lambda s: ((LapSum(0.4)(s) @ s) ** 2 * (LapSum(0.4)(s).mT @ torch.arange(80.0).double())).sum()
     z = s.clone().requires_grad_()
@@ -294,6 +299,24 @@ def test_the_product_operators_keep_their_rules(rng):
     assert_close(torch.func.vmap(torch.func.grad(f))(s), want)
     assert_close(torch.compile(f, fullgraph=True, backend="aot_eager")(s), f(s))
     assert torch.func.jacrev(torch.func.jacrev(lambda s: (LapSum(0.4)(s) @ s).square().sum()))(s[0]).isfinite().all()
+
+
+@pytest.mark.parametrize("home", ["numba", "torch"])
+@pytest.mark.parametrize("n", [6, 90])
+@pytest.mark.filterwarnings("ignore:.*torch.jit.script")
+def test_every_mode_gives_the_same_second_derivatives_to_tau(home, n, rng, monkeypatch):
+    "Forward over reverse, reverse over reverse and finite differences, at one temperature and for all that the map can do."
+    monkeypatch.setitem(dispatch.HOME, "cpu", home)
+    s = torch.randn(n, generator=rng, dtype=torch.float64)
+    x, target = torch.randn(n, generator=rng, dtype=torch.float64), torch.randint(0, n, (n,), generator=rng)
+    asks = (lambda P: P @ x, lambda P: P.mT @ x, lambda P: P.log_prob(target), lambda P: P.to_dense() ** 2, lambda P: lapsum_topk(s, P.tau[0] + 2, P.tau[0]))
+    tau, h = torch.tensor(0.5, dtype=torch.float64), 1e-5
+    for ask in asks:
+        def f(tau): return ask(LapSum(tau)(s)).square().sum()
+        slope = torch.func.grad(f)
+        want = (slope(tau + h) - slope(tau - h)) / (2 * h)
+        for second in (torch.func.hessian(f), torch.func.jacrev(torch.func.jacrev(f))): assert_close(second(tau), want, rtol=1e-6, atol=1e-6)
+        assert_close(torch.func.jvp(f, (tau,), (torch.ones_like(tau),))[1], slope(tau))
 
 
 def test_a_score_far_away_does_not_move_the_products(rng):
