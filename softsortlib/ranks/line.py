@@ -588,7 +588,7 @@ spread = mechanism(
     fake=lambda s, y: y.new_empty(*s.shape, y.shape[-1]),
 )
 
-# %% ../../nbs/ranks/46_line.ipynb #840a5ec3
+# %% ../../nbs/ranks/46_line.ipynb #a473d1cd
 def roots_torch(sides):
     "(b - x) / tau for marks b and the nearer of the two scores x beside each, (..., l); 0 for infinite ones."
     down, up, void = sides[..., DOWN], sides[..., UP], sides[..., VOID]
@@ -605,7 +605,9 @@ def _to_first(g, sides):
     "The gradient to the level of the first mark, (..., 1); nothing in a void."
     (down, up), (left, right) = sides[..., :LEFT].unbind(-1), sides[..., LEFT:VOID].unbind(-1)
     near = down.maximum(up)
-    return (g * torch.where(near > 0, 2 * left.maximum(right) / torch.where(near > 0, near, 1), 0)).sum(-1, keepdim=True)
+    none = near <= 0
+    per_density = (2 * left.maximum(right) / near.masked_fill(none, 1)).masked_fill(none, 0)
+    return (g * per_density).sum(-1, keepdim=True)
 
 def _roots_back_torch(g, s, tau, order, real, below, sides, learn):
     "Its gradients in plain torch, to s, tau, x and first."
