@@ -383,7 +383,15 @@ def spread_numba(line, y, x, moved, s, learn):
     spread_rows(_spread_rows, B, work, line, Arriving(*arrays(y, x, moved)), Pulls(*arrays(gx, gs, gtau)))
     return gx, gs, gtau
 
-# %% ../../nbs/ranks/46_line.ipynb #e72a75eb
+# %% ../../nbs/ranks/46_line.ipynb #e3f290e0
+def _up_to(x, level):
+    "How many of the rising numbers x (..., n) are at most each level (..., l); one is compared with all."
+    if x.shape[-1] == 1:
+        return (x <= level).long()
+    if level.shape[-1] == 1:
+        return (x <= level).sum(-1, keepdim=True)
+    return torch.searchsorted(x.contiguous(), level.contiguous(), right=True)
+
 def _gap_at(t, tau, a, real):
     "The gap around each mark in units of tau, wide open before the first and behind the last score."
     most = torch.finfo(t.dtype).max / 4
@@ -404,14 +412,14 @@ def _sides(C, L, R, gap, inside):
     middle = ((gap.masked_fill(solid, 0) + (L / R).log()) / 2).masked_fill(solid, -1)
     return torch.stack([down, up, left, right, middle], -1)
 
-# %% ../../nbs/ranks/46_line.ipynb #9b6ae633
+# %% ../../nbs/ranks/46_line.ipynb #1296b7f2
 def _found(s, tau, first, order, real, l):
     "The scores in order, who is real, how many scores are below each mark, its level, and its sides."
     t, kept = _in_order(s, order, real)
     lower, upper = (v[..., 0] for v in _both(t, tau, kept[..., None]))
     mass = (kept.cumsum(-1) - lower[..., 1:] / 2 + (upper[..., :-1] - kept) / 2).detach()  # left of each score
     level = (first + torch.arange(l, device=s.device)).to(t)
-    a = torch.searchsorted(mass.contiguous(), level.detach().contiguous(), right=True).minimum(real)
+    a = _up_to(mass, level.detach()).minimum(real)
     a = torch.where(level < real, a, real)
     inside = (level > 0) & (level < real)
     sides = _sides(a - level, lower.gather(-1, a), upper.gather(-1, a), _gap_at(t, tau, a, real), inside)
@@ -421,8 +429,7 @@ def marks_torch(s, tau, first, order, real, l):
     "q, below, cell and sides of the table above."
     t, kept, below, _, sides = _found(s, tau, first, order, real, l)
     q = _pad((kept[..., :-1] * kept[..., 1:]) * (-t.diff(dim=-1) / tau).exp(), (1, 1))
-    places = torch.arange(s.shape[-1], device=s.device).expand(s.shape).contiguous()
-    cell = torch.searchsorted(below, places, right=True)
+    cell = _up_to(below, torch.arange(s.shape[-1], device=s.device).expand(s.shape))
     return q, below, torch.where(kept > 0, cell, l), sides
 
 marks = mechanism(
