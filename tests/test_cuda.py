@@ -35,21 +35,15 @@ def small_chunks(monkeypatch):
     if not REHEARSE: return
     import softsortlib.engine.mean_triton as mean
     import softsortlib.engine.scan_triton as scan
-    import softsortlib.ranks.lapsum_topk_triton as topk
     import softsortlib.ranks.pooling_triton as pooling
     import softsortlib.rowwise.likelihood_triton as likelihood
     def cut(n, d, most=None): return 8, 2 if d > 1 else 1, -(-n // 8)
-    for module in (scan, mean, likelihood, topk): monkeypatch.setattr(module, "cut", cut)
+    for module in (scan, mean, likelihood): monkeypatch.setattr(module, "cut", cut)
     monkeypatch.setattr(pooling, "CHUNK", 4)
-    import softsortlib.ranks.lapsum_rows_triton as rows
-    monkeypatch.setattr(rows, "LONGEST", 8)
-    import softsortlib.ranks.lapsum_triton as line
-    monkeypatch.setattr(line, "BLOCK", 16)
     import softsortlib.ragged.kernels_triton as lists
     for name in ("CHUNK", "TILE"): monkeypatch.setattr(lists, name, 8)
-    import softsortlib.ranks.lapsum as lapsum
     import softsortlib.rowwise.softsort as softsort
-    for module in (lapsum, softsort): monkeypatch.setattr(module, "_SMALL", 0)         # where the plain formula would do
+    monkeypatch.setattr(softsort, "_SMALL", 0)         # where the plain formula would do
 
 
 @contextlib.contextmanager

@@ -21,7 +21,6 @@ from softsortlib.networks.error_free import exact_arguments
 from softsortlib.networks.layers_autograd import network_arguments, network_differences
 from softsortlib.ragged.lists import list_numbers
 from softsortlib.ranks import pair_sum
-from softsortlib.ranks.lapsum_entries import topk_weights
 from softsortlib.rowwise.products import sorted_sums
 from softsortlib.rowwise.softsort_matrix import laplace_log_prob
 from softsortlib.selection import SparseTopK
@@ -104,8 +103,6 @@ def rest(s):
     order = z.detach().argsort()      # these serve GPUs, and have their plain form here
     twice(radix._permute(z[..., None].expand(2, N, 2), order), z)
     twice(laplace_log_prob(z, z.detach().sort().values, order, torch.full((2,), 0.5, dtype=z.dtype), torch.tensor([N, N]), order, ""), z)
-    one, real, count = torch.full((2, 1), 0.5, dtype=z.dtype, requires_grad=True), torch.tensor([[N], [5]]), torch.full((2, 1), 1.5, dtype=z.dtype, requires_grad=True)
-    torch.autograd.grad(topk_weights(z, one, count, order, real).square().sum(), (z, one, count))
     root(z.detach(), torch.ones(2, 1, dtype=z.dtype), torch.full((2, 1), 1.5, dtype=z.dtype), int(Law.LOGISTIC))
     torch.autograd.grad(SparseTopK(2, 0.5)(z).square().sum(), z)
     down, some = z.detach().sort(descending=True).values.requires_grad_(), torch.tensor([N, 5])
@@ -128,8 +125,8 @@ def recorded():
     return recorder.calls
 
 
-# these have kernels of a GPU and no other form: elsewhere LapSum takes its plain path; test_lapsum_triton.py runs them, with vmap and twice differentiated; test_tiles_triton.py runs gibbs_pull
-ON_A_GPU_ALONE = {"gibbs_pull"} | {f"lapsum_{name}" for name in ("entries", "entries_backward", "log_entries", "log_entries_backward")}
+# has kernels of a GPU and no other form; test_tiles_triton.py runs it
+ON_A_GPU_ALONE = {"gibbs_pull"}
 
 
 def test_every_custom_operator_is_met(recorded):

@@ -35,10 +35,8 @@ def test_no_more_launches_than_recorded(name):
 
 CEILINGS = {                       # of a forward and a backward pass together
     **{f"SoftSort, {what}, n = {n}": 12 for what in ("P @ x", "log_prob") for n in ("1,000", "200,000")},
-    **{f"LapSum, {product}, n = {n}": 40 for product in ("P @ x", "P.mT @ x", "log_prob") for n in ("1,000", "200,000")},
-    **{f"LapSum, {product}, n = 200,000": 20 for product in ("P @ x", "P.mT @ x")}, "LapSum, log_prob, n = 200,000": 22,
-    **{f"LapSum, {product}, n = 1,000": 12 for product in ("P @ x", "P.mT @ x", "log_prob")},
-    "LapSum, to_dense, n = 1,000": 40, **{f"{name}, n = 1,000": 40 for name in ("lapsum_topk", "LapSumTopK", "soft_topk_mask:lapsum")}, "lapsum_topk, n = 200,000": 40,
+    **{f"LapSum, {product}, n = {n}": most for product, most in (("P @ x", 260), ("P.mT @ x", 300), ("log_prob", 340)) for n in ("1,000", "200,000")},    # plain torch around the scan
+    "LapSum, to_dense, n = 1,000": 380, **{f"{name}, n = {n}": 200 for name, n in (("lapsum_topk", "1,000"), ("lapsum_topk", "200,000"), ("LapSumTopK", "1,000"), ("soft_topk_mask:lapsum", "1,000"))},
     **{f"{network}, {product}, n = 1,000": 12 for network in ("OddEven", "Bitonic", "ErrorFreeNetwork") for product in ("P @ x", "P.mT @ x", "to_dense")},
     **{f"NeuralSort, {what}, n = 1,000": most for what, most in (("P @ x", 45), ("P.mT @ x", 45), ("P[..., :10, :] @ x", 45), ("log_prob", 45), ("to_dense", 45))},
     "neural_ndcg_loss, n = 1,000": 70, **{f"{loss}, n = 1,000": 60 for loss in ("precision_loss", "recall_loss")},

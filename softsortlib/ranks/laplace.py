@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['LaplaceRank', 'lapsum_topk', 'LapSumTopK']
 
-# %% ../../nbs/ranks/42_laplace.ipynb #c25a704b
+# %% ../../nbs/ranks/42_laplace.ipynb #e567dc67
 import math
 import numbers
 
@@ -17,14 +17,13 @@ from ..core.operators import check_flags, check_tau
 from ..core.checks import check_mask, check_scores, compute_dtype, fits, is_concrete, zero_outside
 from ..core.rank_operators import RankOperator
 from ..core.spread import unit_of
-from ..engine.autograd import custom_op, differentiable
 from ..engine.compile import arrays, exp_neg, jit, one_batch, spread_rows
-from ..engine.dispatch import choose, precise
+from ..engine.dispatch import precise
 from ..engine.mechanism import mechanism
 from ..engine.radix import stable_sort
 from ..engine.scan import exp_scan, one_sided_sums
 from .laplace_rows import rank_pull_numba, ranks_numba
-from .lapsum_entries import topk_weights
+from .line import marks, nearest
 from .sigmoid import counted_ranks, few_pairs, laplace_step, pair_sum_grads, tau_column
 
 # %% ../../nbs/ranks/42_laplace.ipynb #904f77db
@@ -244,7 +243,7 @@ _laplace_rank = mechanism(
     "laplace_rank(s, tau, order, v) -> y=s", __name__, _rank_torch, ranks_numba, gradient=_rank_backward,
 )
 
-# %% ../../nbs/ranks/42_laplace.ipynb #3afbfb5b
+# %% ../../nbs/ranks/42_laplace.ipynb #e02f5a3b
 def _sorted_real(s, mask):
     "Increasing scores, their order, and the weights 1 (real) and 0 (padded), each (..., n)."
     if mask is None:
@@ -254,21 +253,6 @@ def _sorted_real(s, mask):
     top = top.where(mask.any(-1, keepdim=True), 0)
     x, order = stable_sort(torch.where(mask, s, top))
     return x, order, mask.gather(-1, order).to(s.dtype)
-
-def _weights_of(s, tau, k, mask):
-    "The weights (42.5) of s (..., n) from a sort and the root, in double precision; tau and k (..., 1)."
-    x, _, real = _sorted_real(s, mask)
-    s, x, real = precise(s), precise(x), precise(real)
-    d, m = _threshold(x, tau, real, k)
-    above = (s - x.detach().gather(-1, m)) / tau - d
-    return zero_outside(0.5 + laplace_step(above, 0), mask, -1)
-
-def _weights_op(s, tau, k, mask):
-    "The same by one operator, in the dtype of s: by the kernels of a GPU, or with the gradient (183.2) to k."
-    order = stable_sort(s.detach() if mask is None else s.detach().masked_fill(~mask, math.inf))[1]
-    real = s.new_full((1,), s.shape[-1], dtype=torch.long) if mask is None else mask.sum(-1, keepdim=True)
-    tau, k, real = (a.expand(*s.shape[:-1], 1).contiguous() for a in (tau, k, real))
-    return topk_weights(s, tau, k, order, real)
 
 # %% ../../nbs/ranks/42_laplace.ipynb #90e611e0
 class LaplaceRank(RankOperator, name="laplace"):
@@ -285,143 +269,45 @@ class LaplaceRank(RankOperator, name="laplace"):
         x, order, real = _sorted_real(s, mask)
         return _laplace_rank(x, tau_column(tau, s), order, real)
 
-# %% ../../nbs/ranks/42_laplace.ipynb #1796f905
-def _root(gap, L, R, C):
-    "The root of (42.6) from the nearer neighbour: whether that is the one above, and the distance; all (B, 1)."
-    root = (C * C + L * R * (-gap).exp()).sqrt()
-    from_high = ((C + root) / R).log().maximum(-gap).clamp(max=0)
-    from_low = -((root - C) / L).log().maximum(-gap).clamp(max=0)
-    level = (gap + L.log() - R.log()) / 2
-    return C > 0, torch.where(C > 0, from_high, torch.where(C < 0, from_low, level))
+# %% ../../nbs/ranks/42_laplace.ipynb #0abb0f99
+def _place(s, tau, k, order, real):
+    "The threshold b = x + tau d at k, for x the score next to it; s and order (..., n), all others (..., 1)."
+    place = real - k, order, real
+    known = marks(s.detach(), tau.detach(), place[0].detach(), *place[1:], 1)
+    return nearest(s, tau, *place, known)
 
-def _both_sides(s, tau, v):
-    "The sums of exp(-|s_i - s_j| / tau) v_j over j <= i and over j >= i, by the kernels of a GPU or in plain torch."
-    if choose(s, "", numba=False, triton=True) == "triton":
-        from softsortlib.engine.scan_triton import scan_triton
-        return (scan_triton(s, v[..., None], tau[:, 0], side)[..., 0] for side in ("left", "right"))
-    up = one_sided_sums(s, v[..., None], tau[:, 0])
-    return up[..., 0], one_sided_sums(s.flip(1), v.flip(1)[..., None], tau[:, 0])[..., 0].flip(1)
+def _above(s, tau, x, d, order, real):
+    "s - x, (s - b) / tau and which scores are real, (..., n)."
+    far = precise(s) - x
+    kept = torch.arange(s.shape[-1], device=s.device) < real
+    return far, far / tau - d, torch.zeros_like(kept).scatter(-1, order, kept)
 
-def _threshold_of(s, tau, v, k):
-    "d and m (B, 1) of (42.7), the root of (42.5), in plain torch: s (B, n) increasing, tau and k (B, 1), v (B, n)."
-    n = s.shape[1]
-    L, R = _both_sides(s, tau, v)  # both include the element itself
-    total = v.sum(-1, keepdim=True)
-    above = total - v.cumsum(-1)
-    m = ((L + v - R) / 2 + above > k).sum(-1, keepdim=True)  # b lies left of element m
-    a = (m - 1).clamp(min=0)
-    c = m.clamp(max=n - 1)
-    L, R = L.gather(1, a), R.gather(1, c)
-    first = (2 * (total - k).clamp(min=0) / R.clamp(min=1e-30)).log().clamp(min=-800)
-    last = (L / (2 * k)).log()
-    gap = ((s.gather(1, c) - s.gather(1, a)) / tau).clamp(max=torch.finfo(s.dtype).max / 4)
-    high, inside = _root(gap, L, R, above.gather(1, a) - k)
-    place = torch.where((m == 0) | ((m < n) & high), c, a)
-    return torch.where(m == 0, first, torch.where(m == n, last, inside)), place
+def _topk_torch(s, tau, k, order, real):
+    "The weights (42.5), and the threshold."
+    x, d = _place(s, tau, k, order, real)
+    _, above, kept = _above(s, tau, x, d, order, real)
+    return torch.where(kept, 0.5 + laplace_step(above, 0), 0).to(s.dtype), x, d
 
-# %% ../../nbs/ranks/42_laplace.ipynb #e070ecad
-@jit
-def _sums_above(q, v, R):
-    "R[i], the sum of exp(-(s[j] - s[i]) / tau) v[j] over j >= i, from the factors q; return the sum of v."
-    total = 0.0
-    sum_here = 0.0
-    for i in range(len(v) - 1, -1, -1):
-        if sum_here != 0.0:             # padded elements come last and leave it zero
-            sum_here *= q[i]
-        sum_here += v[i]
-        total += v[i]
-        R[i] = sum_here
-    return total
+# %% ../../nbs/ranks/42_laplace.ipynb #5c6c785d
+def _topk_back_torch(g, s, tau, x, d, order, real):
+    "(42.9), to s, tau and k; g (..., n)."
+    far, above, kept = _above(s, tau, x, d, order, real)
+    g = torch.where(kept, g.to(above), 0)
+    near = torch.where(kept, -above.abs(), -1e30)
+    mean = (near.softmax(-1) * g).sum(-1, keepdim=True)
+    pull = near.exp() * (g - mean) / (2 * tau)
+    return pull.to(s.dtype), -(pull * far).sum(-1, keepdim=True) / tau, mean
 
-@jit
-def _interval(q, v, R, total, k):
-    "The first m whose knot has at most k above it (n if none has), L at m - 1, and how many elements stand from m on."
-    L = 0.0
-    above = total
-    for m in range(len(v)):
-        crossed = q[m - 1] * L if m > 0 else 0.0
-        higher = above - v[m]
-        if not (crossed + 2 * v[m] - R[m]) / 2 + higher > k:
-            return m, L, above
-        L = crossed + v[m]
-        above = higher
-    return len(v), L, above
+def _topk_again(g, s, tau, k, order, real):
+    "The same as a function of s, tau, k and what arrives."
+    return _topk_back_torch(g, s, tau, *_place(s, tau, k, order, real), order, real)
 
-# %% ../../nbs/ranks/42_laplace.ipynb #e15941cc
-@jit
-def _between(gap, L, R, C):
-    "The root of (42.6) between two neighbours: whether it is measured from the one above, and d of (42.7)."
-    root = math.sqrt(C * C + L * R * math.exp(-gap))
-    if C > 0:
-        return True, min(max(math.log((C + root) / R), -gap), 0.0)
-    if C < 0:
-        return False, -min(max(math.log((root - C) / L), -gap), 0.0)
-    return False, (gap + math.log(L) - math.log(R)) / 2
-
-@jit
-def _below_all(R, left_out):
-    "d of (42.7) below the first score, where half of R exp(d) is left out; -800 if nothing is."
-    x = 2 * left_out / R
-    return max(math.log(x), -800.0) if x > 0 else -800.0
-
-# %% ../../nbs/ranks/42_laplace.ipynb #1361af0d
-@jit
-def _threshold_rows(lo, hi, s, tau, v, k, place, d):
-    "(42.7), the root of (42.5), for rows lo..hi; s (B, n) increasing, v (B, n) zeros and ones, all others (B,)."
-    n = s.shape[1]
-    q = np.empty(n - 1)
-    R = np.empty(n)
-    for b in range(lo, hi):
-        t = np.float64(tau[b])
-        _factors(s[b], t, q)
-        total = _sums_above(q, v[b], R)
-        m, L, above = _interval(q, v[b], R, total, k[b])
-        if m == 0:
-            place[b] = 0
-            d[b] = _below_all(R[0], total - k[b])
-        elif m == n:
-            place[b] = n - 1
-            d[b] = math.log(L / (2 * k[b]))
-        else:
-            gap = min((np.float64(s[b, m]) - np.float64(s[b, m - 1])) / t, 1e300)
-            high, d[b] = _between(gap, L, R[m], above - k[b])
-            place[b] = m if high else m - 1
-
-# %% ../../nbs/ranks/42_laplace.ipynb #009ce5fa
-def _threshold_numba(s, tau, v, k):
-    "d and m of (42.7), the root of (42.5), by its kernel; all (B, n) or (B, 1)."
-    d = torch.empty_like(tau)
-    m = tau.new_empty(tau.shape, dtype=torch.long)
-    columns = arrays(tau[:, 0], v, k[:, 0], m[:, 0], d[:, 0])
-    spread_rows(_threshold_rows, len(s), s.numel(), *arrays(s), *columns)
-    return d, m
-
-@custom_op("lapsum_threshold", __name__)
-def _threshold_op(s: Tensor, tau: Tensor, v: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
-    "s (..., n) increasing, tau (..., 1), v (..., n), k (..., 1) -> d and m of (42.7), (..., 1)."
-    n = s.shape[-1]
-    root = _threshold_numba if choose(s, "") == "numba" else _threshold_of
-    T = tau.reshape(-1, 1)
-    d, m = root(s.reshape(-1, n), T, v.reshape(-1, n), k.reshape(-1, 1))
-    return d.reshape(tau.shape), m.reshape(tau.shape)
-
-@_threshold_op.register_fake
-def _(s, tau, v, k):
-    return s.new_empty(tau.shape), s.new_empty(tau.shape, dtype=torch.long)
-
-def _threshold_setup(ctx, inputs, output):
-    ctx.save_for_backward(*inputs[:3], *output)
-
-def _threshold_backward(ctx, g, _):
-    "(42.8)"
-    s, tau, v, d, m = ctx.saved_tensors
-    near = s - s.detach().gather(-1, m)
-    log_density = torch.where(v > 0, -(near / tau - d).abs(), -1e30)
-    p = log_density.softmax(-1)
-    k_grad = -2 * g * (-log_density.logsumexp(-1, keepdim=True).clamp(min=-600)).exp()
-    return g * p / tau, -g * (p * near).sum(-1, keepdim=True) / tau / tau, None, k_grad
-
-_threshold = differentiable(_threshold_op, 4, _threshold_backward, _threshold_setup)
+_topk_back = mechanism(
+    "lapsum_topk_backward(g, s, tau, k, x, d, order, real) -> s, tau, k", __name__, _topk_back_torch, again=_topk_again,
+)
+_topk = mechanism(
+    "lapsum_topk_weights(s, tau, k, order, real) -> w=s, x=tau, d=tau", __name__, _topk_torch, gradient=_topk_back,
+)
 
 # %% ../../nbs/ranks/42_laplace.ipynb #14e2a980
 _SOFTNESS = 0.06  # the temperature over the spread of a set, where none is given
@@ -450,7 +336,7 @@ def check_count(k, n=math.inf, batch=None):
         raise ValueError(f"k must be more than 0{most}, got {k}")
 
 
-# %% ../../nbs/ranks/42_laplace.ipynb #647ecc92
+# %% ../../nbs/ranks/42_laplace.ipynb #6e43c934
 def lapsum_topk(
     scores: Tensor,  # (..., n), floating point
     k: "float | Tensor",  # how many, not always an integer; a tensor broadcasts over the batch
@@ -471,8 +357,10 @@ def lapsum_topk(
     tau = _SOFTNESS * unit_of(s, mask, _SOFTNESS) if tau is None else check_tau(tau, scores)
     tau = tau_column(tau, like)
     count = tau_column(k[..., None] if isinstance(k, Tensor) else float(k), like)
-    one = isinstance(k, Tensor) or choose(s, "", triton=True) == "triton"
-    return (_weights_op if one else _weights_of)(s, tau, count, mask).to(scores.dtype)
+    order = stable_sort(s.detach() if mask is None else s.detach().masked_fill(~mask, math.inf))[1]
+    real = order.new_full((1,), s.shape[-1]) if mask is None else mask.sum(-1, keepdim=True)
+    tau, count, real = (a.expand(*s.shape[:-1], 1).contiguous() for a in (tau, count, real))
+    return _topk(s, tau, count, order, real)[0].to(scores.dtype)
 
 # %% ../../nbs/ranks/42_laplace.ipynb #2eba762c
 class LapSumTopK(nn.Module):

@@ -5,9 +5,8 @@
 # %% auto #0
 __all__ = ['LapSumPermutation', 'LapSum']
 
-# %% ../../nbs/ranks/44_lapsum.ipynb #171b9117
+# %% ../../nbs/ranks/44_lapsum.ipynb #e6249608
 import math
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -15,102 +14,22 @@ from torch import Tensor
 from ..core.checks import check_type
 from ..core.operators import Operator
 from ..core.permutation import SoftPermutation, compute_dtype, patch_to
-from ..engine.autograd import custom_op, differentiable
-from ..engine.compile import arrays, exp_neg, jit, spread_rows
-from ..engine.dispatch import at_most, choose, precise, switch
+from ..engine.dispatch import precise
 from ..engine.radix import stable_sort
-from ..engine.scan import one_sided_sums
-from .lapsum_entries import entries, log_entries
 from .lapsum_matrix import Cells, cell_matrix, log_mass, measured
-from .lapsum_products import back_product, product
+from .line import gather, marks, nearest, spread
 from .sigmoid import tau_column
 
-# %% ../../nbs/ranks/44_lapsum.ipynb #a5ea98b5
-@jit
-def _one_sided_rows(lo, hi, s, tau, x, y, up):
-    "(44.3) for rows lo..hi: y_i is x_i plus q times y of the element before i on the walk."
-    n, d = x.shape[1:]
-    first = 0 if up else n - 1
-    step = 1 if up else -1
-    for b in range(lo, hi):
-        for c in range(d):
-            y[b, first, c] = x[b, first, c]
-        for k in range(1, n):
-            i = first + k * step
-            q = exp_neg(abs(s[b, i] - s[b, i - step]) / tau[b])
-            for c in range(d):
-                y[b, i, c] = x[b, i, c] + q * y[b, i - step, c]
-
-# %% ../../nbs/ranks/44_lapsum.ipynb #42c66765
-def _one_sided_numba(s, tau, x, up):
-    "The sums (44.3) by the kernel; s (..., n) in order, tau (..., 1), x (..., n, d), all of one dtype."
-    n, d = x.shape[-2:]
-    y = x.new_empty(x.shape)
-    rows = arrays(s.reshape(-1, n), tau.reshape(-1), x.reshape(tau.numel(), n, d), y.view(tau.numel(), n, d))
-    spread_rows(_one_sided_rows, len(rows[0]), 2 * x.numel(), *rows, up)
-    return y
-
-def _one_sided_torch(s, tau, x, up):
-    "The same in plain torch."
-    n, d = x.shape[-2:]
-    S, T, X = s.reshape(-1, n), tau.reshape(-1), x.reshape(tau.numel(), n, d)
-    y = one_sided_sums(S, X, T) if up else one_sided_sums(S.flip(1), X.flip(1), T).flip(1)
-    return y.reshape(x.shape).clone()
-
-def _one_sided_triton(s, tau, x, up):
-    "The same by the kernels of the GPU."
-    from softsortlib.engine.scan_triton import scan_triton
-    n, d = x.shape[-2:]
-    rows = s.reshape(-1, n), x.reshape(tau.numel(), n, d), tau.reshape(-1)
-    return scan_triton(*rows, "left" if up else "right").view(x.shape)
-
-# %% ../../nbs/ranks/44_lapsum.ipynb #999a60fa
-_ONE_SIDED = {"numba": _one_sided_numba, "triton": _one_sided_triton, "torch": _one_sided_torch}
-
-@custom_op("one_sided", __name__)
-def _one_sided_op(s: Tensor, tau: Tensor, x: Tensor, up: bool) -> Tensor:
-    "s (..., n) in order, tau (..., 1), x (..., n, d), all of one dtype -> the sums (44.3), (..., n, d)."
-    return _ONE_SIDED[choose(s, "", triton=True)](s, tau, x, up)
-
-@_one_sided_op.register_fake
-def _(s, tau, x, up):
-    return x.new_empty(x.shape)
-
-def _one_sided_setup(ctx, inputs, output):
-    *_, ctx.up = inputs
-    ctx.save_for_backward(*inputs[:2], output)
-
-def _one_sided_backward(ctx, g):
-    "Prop 44.5"
-    s, tau, y = ctx.saved_tensors
-    h = _one_sided(s, tau, g, not ctx.up)
-    gap = s.diff(dim=-1)
-    meet = h[..., 1:, :] * y[..., :-1, :] if ctx.up else h[..., :-1, :] * y[..., 1:, :]
-    passing = meet.sum(-1) * (-gap / tau).exp() / tau
-    s_grad = torch.nn.functional.pad(passing, (0, 1)) - torch.nn.functional.pad(passing, (1, 0))
-    return s_grad, (passing * gap).sum(-1, keepdim=True) / tau, h, None
-
-_one_sided = differentiable(_one_sided_op, 3, _one_sided_backward, _one_sided_setup)
-
-# %% ../../nbs/ranks/44_lapsum.ipynb #30c2c5a2
+# %% ../../nbs/ranks/44_lapsum.ipynb #bfdfc479
 def _order(z, mask):
     "The order of z (..., n), padded scores last."
     return stable_sort(z.detach() if mask is None else z.detach().masked_fill(~mask, math.inf))[1]
 
-def _in_order(z, order, mask):
-    "The values of z (..., n) in order, in double precision, and the weights 1 (real) and 0 (padded)."
-    t = precise(z).gather(-1, order)
-    if mask is None:
-        return t, torch.ones_like(t)
-    kept = mask.gather(-1, order)
-    top = t.detach().masked_fill(~kept, -math.inf).amax(-1, keepdim=True).nan_to_num(neginf=0)
-    return torch.where(kept, t, top), kept.to(t)
-
-# %% ../../nbs/ranks/44_lapsum.ipynb #0dc08136
+# %% ../../nbs/ranks/44_lapsum.ipynb #9649e74a
 class LapSumPermutation(SoftPermutation):
     """The map (44.2): what cells of mass one hold of each Laplace bump.
 
-    Thresholds are computed only for the requested rows. It checks nothing; `LapSum` does."""
+    Thresholds are computed when a question needs them, once. It checks nothing; `LapSum` does."""
     def __init__(self,
         s: Tensor,  # scores, (..., n), in the compute dtype
         tau: "float | Tensor",  # temperature, a number or (..., 1)
@@ -124,257 +43,96 @@ class LapSumPermutation(SoftPermutation):
         self.z = -s if descending else s
         self.order = _order(self.z, mask)
         self.tau = tau_column(tau, precise(self.z[..., :1]))
-        self.L = None
+        count = torch.arange(1, n + 1, device=s.device)  # one launch of a GPU for both ends
+        self.first = count[:1].expand(*s.shape[:-1], 1)
+        self.real = count[-1:].expand(*s.shape[:-1], 1) if mask is None else mask.sum(-1, keepdim=True)
+        self._marks = None
 
-    def _scan_once(self):
-        "The map itself, its scores sorted and scanned."
-        if self.L is None:
-            self.t, self.real = _in_order(self.z, self.order, self.mask)
-            self.L = _one_sided(self.t, self.tau, self.real[..., None], True)[..., 0]
-            self.R = _one_sided(self.t, self.tau, self.real[..., None], False)[..., 0]
-            self.count = self.real.cumsum(-1)
-            self.mass = (self.count - self.L / 2 + (self.R - self.real) / 2).detach()  # left of each score
-        return self
+    def _known(self):
+        "The marks of the line."
+        if self._marks is None:
+            self._marks = marks(self.z.detach(), self.tau.detach(), self.first, self.order, self.real, self.n - 1)
+        return self._marks
 
-# %% ../../nbs/ranks/44_lapsum.ipynb #9b36dfb5
-class Edges(NamedTuple):
-    "Thresholds (44.5) as places among the sorted scores, each (..., l)."
-    a: Tensor      # how many scores are below
-    beta: Tensor   # distance to the score below, in units of tau
-    gamma: Tensor  # and to the one above
-    first: Tensor  # whether the threshold is -inf
-    last: Tensor   # whether it is inf
-
-def _pick(x, index):
-    "x (..., n) at `index` (..., l), which may be off by one at either end."
-    return x.gather(-1, index.clamp(0, x.shape[-1] - 1))
-
-# %% ../../nbs/ranks/44_lapsum.ipynb #0800b08f
-def _edges(P, levels):
-    "The thresholds b_i of (44.5) for i in `levels`, long (l,)."
-    P._scan_once()
-    i = levels + torch.zeros_like(P.count[..., -1:])
-    a = torch.searchsorted(P.mass.contiguous(), i, right=True)
-    C = torch.where(a > 0, _pick(P.count, a - 1), 0) - i
-    L = torch.where(a > 0, _pick(P.L, a - 1), 0)
-    R = torch.where(a < P.n, _pick(P.R, a), 0)
-    gap = ((_pick(P.t, a) - _pick(P.t, a - 1)) / P.tau).clamp(max=torch.finfo(L.dtype).max / 4)
-    tiny = torch.finfo(L.dtype).tiny
-    log_L = L.clamp(min=tiny).log()
-    log_R = R.clamp(min=tiny).log()
-    root = torch.where(C == 0, 1, C * C + L * R * (-gap).exp()).sqrt()
-    log_h = torch.where(C == 0, 0, C.abs() + root).clamp(min=tiny).log()
-    level = (gap + log_L - log_R) / 2
-    beta = torch.where(C > 0, log_L - log_h, torch.where(C < 0, gap - (log_R - log_h), level))
-    gamma = torch.where(C < 0, log_R - log_h, gap - beta)
-    return Edges(a, beta, gamma, first=i <= 0, last=i >= P.count[..., -1:])
-
-# %% ../../nbs/ranks/44_lapsum.ipynb #33f51ff1
-def _levels(P, rows):
-    "Levels of the thresholds around `rows`: all of them in turn, or the lower ones and then the upper ones."
-    if rows is None:
-        return torch.arange(P._m + 1, device=P.device)
-    return torch.cat([rows, rows + 1])
-
-def _sides(x, rows):
-    "The lower and the upper ones of x (..., l) at `_levels`."
+# %% ../../nbs/ranks/44_lapsum.ipynb #b114bf3e
+def _rows_of(x, rows, below, above):
+    "The lower and the upper ones for `rows` of x (..., n - 1), between what stands below and above all marks."
+    x = torch.cat([below, x, above], -1)
     if rows is None:
         return x[..., :-1], x[..., 1:]
-    return x.chunk(2, -1)
-
-def _upper_minus_lower(G, rows):
-    "What lies between the thresholds of each row, for G (..., l, d) at `_levels`."
-    if rows is None:
-        return G.diff(dim=-2)
-    lower, upper = G.chunk(2, -2)
-    return upper - lower
-
-def _onto_levels(y, rows):
-    "The transpose of `_upper_minus_lower`."
-    if rows is None:
-        return -torch.nn.functional.pad(y, (0, 0, 1, 1)).diff(dim=-2)
-    return torch.cat([-y, y], -2)
-
-# %% ../../nbs/ranks/44_lapsum.ipynb #344e8c74
-def _nearest(P, edges):
-    "The thresholds as x + tau d, x the nearer neighbour, infinite at the ends; each (..., l)."
-    a, beta, gamma, first, last = edges
-    left = (a > 0) & ((beta <= gamma) | (a == P.n))  # the nearer one, or the only one
-    d = torch.where(left, beta, -gamma)
-    d = torch.where(first, -math.inf, torch.where(last, math.inf, d))
-    return _pick(P.t, torch.where(left, a - 1, a)), d
+    return x[..., rows], x[..., rows + 1]
 
 def _cells(P, rows):
-    "The `Cells` of `rows`, long (r,), or of all; a padded row gets the whole line."
-    edges = _edges(P, _levels(P, rows))
-    x, d = _nearest(P, edges)
-    a = torch.where(edges.first, 0, torch.where(edges.last, P.n, edges.a))
-    x0, x1 = _sides(x, rows)
-    d0, d1 = _sides(d, rows)
+    "The `Cells` of `rows`, long (r,), or of all."
+    x, d = nearest(P.z, P.tau, P.first, P.order, P.real, P._known())
+    start = precise(P.z).detach().gather(-1, P.order[..., :1])
+    x0, x1 = _rows_of(x, rows, start, start)
+    ends = torch.full_like(start, math.inf)
+    d0, d1 = _rows_of(d, rows, -ends, ends)
     d0 = torch.where(d0 == math.inf, -math.inf, d0)
-    ends = d0.isinf() | d1.isinf()
-    width = torch.where(ends, math.inf, (x1 - x0) / P.tau + d1.masked_fill(ends, 0) - d0.masked_fill(ends, 0))
-    return Cells(x0, d0, x1, d1, width.clamp(min=torch.finfo(d.dtype).tiny), *_sides(a, rows))
+    free = d0.isinf() | d1.isinf()
+    inner = (x1 - x0) / P.tau + d1.masked_fill(free, 0) - d0.masked_fill(free, 0)
+    width = torch.where(free, math.inf, inner).clamp(min=torch.finfo(d.dtype).tiny)
+    return Cells(x0, d0, x1, d1, width, *_rows_of(P._known()[1], rows, torch.zeros_like(P.real), P.real))
 
-# %% ../../nbs/ranks/44_lapsum.ipynb #a927e17c
-def _log_cells(P, cells, s):
-    "log of (44.2) for `cells` and scores s (..., r or 1, n), (..., r, n)."
-    u = measured(cells.x0, cells.d0, s, P.tau)
-    v = measured(cells.x1, cells.d1, s, P.tau)
+# %% ../../nbs/ranks/44_lapsum.ipynb #6fadb768
+def _log_masses(s, tau, cells):
+    "log P for `cells` and scores s (..., r or 1, n), (..., r, n)."
+    u = measured(cells.x0, cells.d0, s, tau)
+    v = measured(cells.x1, cells.d1, s, tau)
     return log_mass(u, v, cells.width[..., None])
 
-# %% ../../nbs/ranks/44_lapsum.ipynb #bb743119
 @patch_to(LapSumPermutation)
 def _log_rows(self, rows):
     "log P at `rows`, (..., r, n); rows of padded positions are left to the base class."
-    log_P = _log_cells(self, _cells(self, rows), precise(self.z)[..., None, :])
+    log_P = _log_masses(precise(self.z)[..., None, :], self.tau, _cells(self, rows))
     if self.mask is None:
         return log_P
     padded = ~self.mask[..., None, :] & self.mask.any(-1)[..., None, None]
     return log_P.masked_fill(padded, -math.inf)
 
-def _log_at(P, target, rows):
-    "log P[i, target[i]] in plain torch."
-    s = precise(P.z).expand(*target.shape[:-1], P.n).gather(-1, target)[..., None]
-    return _log_cells(P, _cells(P, rows), s)[..., 0]
-
 @patch_to(LapSumPermutation)
 def _log_prob(self, target, rows):
     "log P[i, target[i]] for the rows i, (..., r)."
-    if choose(self.z, "", triton=True) == "triton":
-        z, tau, *places = _of_batch(self, self.z, target.shape[:-1])
-        return log_entries(z, tau, target, *places, rows)
-    return _log_at(self, target, rows)
+    s = precise(self.z).expand(*target.shape[:-1], self.n).gather(-1, target)
+    return _log_masses(s[..., None], self.tau, _cells(self, rows))[..., 0]
+
 
 @patch_to(LapSumPermutation)
 def _hard(self, rows):
     "The order of the scores."
     return self.order if rows is None else self.order[..., rows]
 
-# %% ../../nbs/ranks/44_lapsum.ipynb #3321a783
-def _of_batch(P, s, batch):
-    "What kernels need of P with the scores s (..., n), in this batch shape: s, tau, the order, how many are real."
-    real = torch.full((1,), P.n, device=P.device) if P.mask is None else P.mask.sum(-1, keepdim=True)
-    return [a.expand(*batch, a.shape[-1]).contiguous() for a in (s, P.tau, P.order, real)]
-
-def _plain_matrix(P, rows, s):
-    "The matrix at `rows`, (..., r, n), in the dtype of the scores s (..., n), from its cells."
-    cells = _cells(P, rows)
-    real = P.count[..., -1:].detach().long()
-    return cell_matrix(s, P.tau, cells, P.order, real)
-
-def _matrix_of(P, rows, s):
-    "The same, by the kernels of a GPU where there is one."
-    if choose(s, "", triton=True) == "triton":
-        return entries(*_of_batch(P, s, s.shape[:-1]), rows)
-    return _plain_matrix(P, rows, s)
-
+# %% ../../nbs/ranks/44_lapsum.ipynb #36a4dc46
 @patch_to(LapSumPermutation)
 def _dense(self, rows):
     "(44.2), in the dtype in which results are computed."
-    return _matrix_of(self, rows, self.z.to(compute_dtype(self.dtype)))
+    s = self.z.to(compute_dtype(self.dtype))
+    return cell_matrix(s, self.tau, _cells(self, rows), self.order, self.real)
 
-# %% ../../nbs/ranks/44_lapsum.ipynb #b2f357dc
-class Neighbours(NamedTuple):
-    "Where (44.7) reads, and with which weights, each (..., l, 1)."
-    left: Tensor     # index of the score below the threshold
-    right: Tensor    # and of the one above
-    below: Tensor    # weight of L at the one below
-    above: Tensor    # weight of R at the one above
-    counted: Tensor  # weight of the running sum at the one below
-
-def _neighbours(P, levels, batch):
-    "The `Neighbours` of the thresholds at `levels`, long (l,), for a payload of this batch shape."
-    a, beta, gamma, first, last = _edges(P, levels)
-    finite = ~first & ~last
-    below = torch.where((a > 0) & finite, -beta, -math.inf).exp() / 2
-    above = torch.where((a < P.n) & finite, -gamma, -math.inf).exp() / 2
-    a = torch.where(first, 0, torch.where(last, P.n, a))
-    parts = (a - 1).clamp(min=0), a.clamp(max=P.n - 1), -below, above, (a > 0).to(below)
-    return Neighbours(*(x[..., None].expand(*batch, -1, 1) for x in parts))
-
-# %% ../../nbs/ranks/44_lapsum.ipynb #6ad49d83
-def _at(y, index):
-    "y (..., n, d) at index (..., l, 1)."
-    return y.gather(-2, index.expand(*index.shape[:-1], y.shape[-1]))
-
-def _put(P, c, index):
-    "The transpose of `_at`: c (..., l, d) added up where index (..., l, 1) says, (..., n, d)."
-    return c.new_zeros(*c.shape[:-2], P.n, c.shape[-1]).scatter_add(-2, index.expand(c.shape), c)
-
-def _scan(P, x, up):
-    "The sums (44.3) of a payload x (..., n, d), whose batch may be wider than that of P."
-    batch = x.shape[:-2]
-    return _one_sided(P.t.expand(*batch, P.n), P.tau.expand(*batch, 1), x.contiguous(), up)
-
-# %% ../../nbs/ranks/44_lapsum.ipynb #be3154a9
-def _centred(P, x):
-    "The payload x (..., n, d) in order, less its mean over the real elements, and that mean."
-    z = x.to(P.t).gather(-2, P.order[..., None].expand(x.shape))
-    real = P.real[..., None]
-    mean = (real * z).sum(-2, keepdim=True) / P.count[..., -1:, None].clamp(min=1)
-    return real * (z - mean), mean
-
-def _running(x):
-    "Running sums of x (..., n, d) along n; a GPU is given rows, because it walks down a column with one thread."
-    return x.cumsum(-2) if x.device.type == "cpu" else x.mT.contiguous().cumsum(-1).mT
-
-def _scanned(P, x, rows):
-    "P x by (44.7)."
-    near = _neighbours(P, _levels(P, rows), x.shape[:-2])
-    z, mean = _centred(P, x)
-    counted = near.counted * _at(_running(z), near.left)
-    below = near.below * _at(_scan(P, z, True), near.left)
-    above = near.above * _at(_scan(P, z, False), near.right)
-    return (_upper_minus_lower(counted + below + above, rows) + mean).to(x)
-
-def _scanned_back(P, y, rows):
-    "The transpose of (44.7)."
-    near = _neighbours(P, _levels(P, rows), y.shape[:-2])
-    c = _onto_levels(y.to(P.t), rows)
-    counted = _running(_put(P, near.counted * c, near.left).flip(-2)).flip(-2)
-    below = _scan(P, _put(P, near.below * c, near.left), False)
-    above = _scan(P, _put(P, near.above * c, near.right), True)
-    out = (counted + below + above) * P.real[..., None]
-    return torch.empty_like(out).scatter(-2, P.order[..., None].expand(out.shape), out).to(y)
-
-# %% ../../nbs/ranks/44_lapsum.ipynb #32eaedce
-_SMALL = switch("lapsum: entries made", 4096, "B n^2")  # entries of a matrix that is faster made than avoided
-
-def _is_small(P, rows):
-    "Whether the entries of P at `rows` are few, and no kernel of a GPU serves them."
-    few = at_most(math.prod(P.batch) * (P._m if rows is None else rows.shape[0]) * P.n, _SMALL)
-    return few and (rows is not None or choose(P.z, "", triton=True) != "triton")
-
-def _by_kernel(P, x, rows):
-    "Whether a kernel makes the product with x; that of the CPU does not learn the temperature."
-    who = choose(x, "", triton=True)
-    return rows is None and (who == "triton" or who == "numba" and not P.tau.requires_grad)
-
+# %% ../../nbs/ranks/44_lapsum.ipynb #7a876208
 def _sets(P, x):
-    "What the kernels of products need of P, in the batch shape of x (..., n, d), in their order."
-    z, tau, *places = _of_batch(P, P.z, x.shape[:-2])
+    "The arguments of the line for P and x (..., n, d), in the batch shape of x, which may be wider than that of P."
+    batch, depth = x.shape[:-2], P.z.ndim - 1
+    z, tau, *places = P.z.contiguous(), P.tau.contiguous(), P.first, P.order, P.real.contiguous(), *P._known()
+    if batch != P.z.shape[:-1]:
+        z, tau, *places = (a.expand(*batch, *a.shape[depth:]).contiguous() for a in (z, tau, *places))
     return z, tau, x, *places
 
 @patch_to(LapSumPermutation)
 def _matmul(self, x, rows):
-    "P x, by the matrix, the kernel or scans."
-    if _is_small(self, rows):
-        return (_matrix_of(self, rows, precise(self.z)) @ precise(x)).to(x)
-    if _by_kernel(self, x, rows):
-        return product(*_sets(self, x))
-    return _scanned(self._scan_once(), x, rows)
+    "P x by (44.7)."
+    y = gather(*_sets(self, x))
+    return y if rows is None else y[..., rows, :]
 
 @patch_to(LapSumPermutation)
 def _rmatmul(self, y, rows):
     "P^T y, likewise."
-    if _is_small(self, rows):
-        return (_matrix_of(self, rows, precise(self.z)).mT @ precise(y)).to(y)
-    if _by_kernel(self, y, rows):
-        return back_product(*_sets(self, y))
-    return _scanned_back(self._scan_once(), y, rows)
+    if rows is not None:
+        y = y.new_zeros(*y.shape[:-2], self.n, y.shape[-1]).index_add(-2, rows, y)
+    return spread(*_sets(self, y))
 
-# %% ../../nbs/ranks/44_lapsum.ipynb #af713267
+# %% ../../nbs/ranks/44_lapsum.ipynb #e4e4068e
 class LapSum(Operator, name="lapsum"):
     """Soft permutation by cells of mass one under Laplace bumps (44.2; after LapSum, Struski et al. 2025).
 

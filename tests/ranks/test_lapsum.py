@@ -6,13 +6,15 @@ import torch
 from torch.testing import assert_close
 
 import softsortlib.engine.dispatch as dispatch
+import softsortlib.ranks.laplace as laplace
 import softsortlib.ranks.lapsum as module
 import softsortlib.ranks.lapsum_matrix as matrices
-import softsortlib.ranks.lapsum_products as products
+import softsortlib.ranks.line as line
 from softsortlib import soft_rank, soft_sort, soft_topk
 from softsortlib.engine.scan import one_sided_sums
 from softsortlib.ranks.laplace import lapsum_topk
-from softsortlib.ranks.lapsum import LapSum, LapSumPermutation, _one_sided
+from softsortlib.ranks.lapsum import LapSum, LapSumPermutation
+from softsortlib.ranks.one_sided import one_sided
 
 
 def cdf(x): return torch.where(x < 0, x.clamp(max=0).exp() / 2, 1 - (-x.clamp(min=0)).exp() / 2)
@@ -48,17 +50,17 @@ def test_weights_are_those_of_brute_force_and_sum_to_k(n, tau, rng):
 @pytest.mark.parametrize("n", [7, 90])
 @pytest.mark.parametrize("masked", [False, True])
 @pytest.mark.parametrize("tau", [1e-6, 1e-2, 0.5, 30.0, 1e6])
-def test_scans_agree_with_the_matrix_values_and_gradients(n, masked, tau, rng, monkeypatch):
+def test_products_agree_with_the_matrix_values_and_gradients(n, masked, tau, rng):
     s, x, w = (torch.randn(2, n, *d, generator=rng, dtype=torch.float64) for d in ((), (2,), (2,)))
     s[1, :4] = s[1, 5]                                                    # a tie
     mask = torch.rand(2, n, generator=rng) < 0.7 if masked else None
-    def outputs(small):
-        monkeypatch.setattr(module, "_SMALL", small)
+    def outputs(dense):
         z = s.clone().requires_grad_()
         P = LapSum(tau)(z, mask)
+        if dense: P = P.to_dense()
         y = P @ x, P.mT @ x, P[..., :3, :] @ x, P[..., :3, :].mT @ x[:, :3], P[..., [3, 1], :] @ x
         return *y, torch.autograd.grad(sum((a * w[:, :a.shape[1]]).sum() for a in y), z)[0]
-    for fast, plain in zip(outputs(0), outputs(10**9)): assert_close(fast, plain, rtol=1e-11, atol=1e-11 * max(1.0, plain.abs().max().item()))
+    for fast, plain in zip(outputs(False), outputs(True)): assert_close(fast, plain, rtol=1e-11, atol=1e-11 * max(1.0, plain.abs().max().item()))
 
 
 def test_rows_and_columns_sum_to_one_at_extremes(rng):
@@ -140,9 +142,9 @@ def test_a_million_scores_in_linear_memory():
 def test_the_plain_scan_is_the_path_of_other_devices(rng):
     s, x = torch.randn(3, 100, generator=rng, dtype=torch.float64).sort().values, torch.randn(3, 100, 2, generator=rng, dtype=torch.float64)
     tau = torch.tensor([[0.01], [0.3], [5.0]], dtype=torch.float64)
-    assert_close(_one_sided(s, tau, x, True), one_sided_sums(s, x, tau[:, 0]))
-    assert_close(_one_sided(s, tau, x, False), one_sided_sums(s.flip(1), x.flip(1), tau[:, 0]).flip(1))
-    torch.library.opcheck(module._one_sided_op.overload, (s[:, :8], tau, x[:, :8].contiguous().requires_grad_(), True))
+    assert_close(one_sided(s, tau, x, True), one_sided_sums(s, x, tau[:, 0]))
+    assert_close(one_sided(s, tau, x, False), one_sided_sums(s.flip(1), x.flip(1), tau[:, 0]).flip(1))
+    torch.library.opcheck(one_sided.op, (s[:, :8], tau, x[:, :8].contiguous().requires_grad_(), True))
 
 
 @pytest.mark.filterwarnings("ignore:.*torch.jit.script")  # torch loads its own scripts for jacfwd
@@ -276,10 +278,20 @@ def test_the_product_operators_keep_their_rules(rng):
     s, x = torch.randn(2, 6, generator=rng, dtype=torch.float64), torch.randn(2, 6, 2, generator=rng, dtype=torch.float64)
     rest = s.argsort(-1), torch.full((2, 1), 6)
     tau = torch.full((2, 1), 0.3, dtype=torch.float64)
-    for op in (products.product, products.back_product):
+    first = torch.ones(2, 1, dtype=torch.float64)
+    known = line.marks(s, tau, first, *rest, 5)
+    torch.library.opcheck(line.marks.op, (s, tau, first, *rest, 5))
+    places, rest = (first, *rest), (first, *rest, *known)
+    for op in (line.gather, line.spread):
         torch.library.opcheck(op.op, (s.clone().requires_grad_(), tau.clone().requires_grad_(), x.clone().requires_grad_(), *rest))
-    torch.library.opcheck(products._grads.op, (x, s, tau, x + 1, *rest, False))
-    torch.library.opcheck(products._both.op, (x, s, tau, x + 1, *rest, False))
+    for op in (line._gather_back, line._spread_back): torch.library.opcheck(op.op, (x, s, tau, x + 1, *rest, True))
+    near, d = line.nearest(s, tau, *places, known)
+    torch.library.opcheck(line.roots.op, (s.clone().requires_grad_(), tau.clone().requires_grad_(), near, *rest))
+    torch.library.opcheck(line._roots_back.op, (d, s, tau, near, *rest, True))
+    rest = rest[1:3]
+    w, x, d = laplace._topk(s, tau, 3 * tau, *rest)
+    torch.library.opcheck(laplace._topk.op, (s.clone().requires_grad_(), tau.clone().requires_grad_(), 3 * tau, *rest))
+    torch.library.opcheck(laplace._topk_back.op, (w, s, tau, 3 * tau, x, d, *rest))
     s = torch.randn(3, 80, generator=rng, dtype=torch.float64)
     f = lambda s: ((LapSum(0.4)(s) @ s) ** 2 * (LapSum(0.4)(s).mT @ torch.arange(80.0).double())).sum()
     z = s.clone().requires_grad_()
@@ -287,6 +299,24 @@ def test_the_product_operators_keep_their_rules(rng):
     assert_close(torch.func.vmap(torch.func.grad(f))(s), want)
     assert_close(torch.compile(f, fullgraph=True, backend="aot_eager")(s), f(s))
     assert torch.func.jacrev(torch.func.jacrev(lambda s: (LapSum(0.4)(s) @ s).square().sum()))(s[0]).isfinite().all()
+
+
+@pytest.mark.parametrize("home", ["numba", "torch"])
+@pytest.mark.parametrize("n", [6, 90])
+@pytest.mark.filterwarnings("ignore:.*torch.jit.script")
+def test_every_mode_gives_the_same_second_derivatives_to_tau(home, n, rng, monkeypatch):
+    "Forward over reverse, reverse over reverse and finite differences, at one temperature and for all that the map can do."
+    monkeypatch.setitem(dispatch.HOME, "cpu", home)
+    s = torch.randn(n, generator=rng, dtype=torch.float64)
+    x, target = torch.randn(n, generator=rng, dtype=torch.float64), torch.randint(0, n, (n,), generator=rng)
+    asks = (lambda P: P @ x, lambda P: P.mT @ x, lambda P: P.log_prob(target), lambda P: P.to_dense() ** 2, lambda P: lapsum_topk(s, P.tau[0] + 2, P.tau[0]))
+    tau, h = torch.tensor(0.5, dtype=torch.float64), 1e-5
+    for ask in asks:
+        def f(tau): return ask(LapSum(tau)(s)).square().sum()
+        slope = torch.func.grad(f)
+        want = (slope(tau + h) - slope(tau - h)) / (2 * h)
+        for second in (torch.func.hessian(f), torch.func.jacrev(torch.func.jacrev(f))): assert_close(second(tau), want, rtol=1e-6, atol=1e-6)
+        assert_close(torch.func.jvp(f, (tau,), (torch.ones_like(tau),))[1], slope(tau))
 
 
 def test_a_score_far_away_does_not_move_the_products(rng):
