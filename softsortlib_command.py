@@ -2,7 +2,7 @@
 
 It stands outside of the package because the package loads PyTorch, which takes seconds, and where nothing of it is in
 the computer's memory yet up to a minute. All that a command does is in the chapter of the command line."""
-import importlib
+import importlib.util
 import sys
 
 PLANS = {
@@ -16,7 +16,8 @@ PLANS = {
 
 def plan(args):
     "The first sentence about a command; empty where the words ask for help, or for nothing that takes long."
-    if not args or args[0] not in PLANS or {"-h", "--help"} & set(args):
+    able = importlib.util.find_spec("typer")  # else there is no command, and a sentence that says what to install
+    if not able or not args or args[0] not in PLANS or {"-h", "--help"} & set(args):
         return ""
     return f"softsortlib {args[0]} {PLANS[args[0]]}. Loading PyTorch comes first: some seconds, rarely a minute."
 

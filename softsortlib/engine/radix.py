@@ -219,11 +219,10 @@ def rises(t):
 
 def run_ends(rises):
     "The first and the last place, from 1, of the run around each, long, (..., n); rises (..., n - 1)."
-    i = torch.arange(1, rises.shape[-1] + 2, device=rises.device)
-    bottom, top = (end.expand(*rises.shape[:-1], 1) for end in (i[:1], i[-1:]))
-    first = torch.cat([bottom, i[1:] * rises], -1).cummax(-1).values
-    last = torch.cat([torch.where(rises, i[:-1], len(i)), top], -1).flip(-1).cummin(-1).values.flip(-1)
-    return first, last
+    number = torch.cat([rises.new_zeros(*rises.shape[:-1], 1), rises], -1).cumsum(-1)
+    sizes = torch.zeros_like(number).scatter_add(-1, number, torch.ones_like(number))
+    last = sizes.cumsum(-1).gather(-1, number)
+    return last - sizes.gather(-1, number) + 1, last
 
 def mass_around(
     y: Tensor,  # grades in any order, (..., n)

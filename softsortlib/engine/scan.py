@@ -96,8 +96,8 @@ def _scan_triton(s, x, tau, mode):
 # %% ../../nbs/engine/94_scan.ipynb #bbe1a705
 def gradient_to_tau(gs, s, tau):
     "That of tau (...) from that of ordered scores, both (..., n): each measured from the first that it can feel."
-    origin = s.gather(-1, group_begins(s, tau[..., None]))
-    return -torch.where(gs != 0, (s - origin) * gs, 0).sum(-1) / tau
+    distance = s - s.gather(-1, group_begins(s, tau[..., None]))
+    return -(torch.where(distance.isfinite(), distance, 0) * gs).sum(-1) / tau
 
 
 def _composed(gy, s, x, tau, mode, learn, backend):

@@ -280,7 +280,8 @@ def _above(s, tau, x, d, order, real):
     "s - x, (s - b) / tau and which scores are real, (..., n)."
     far = precise(s) - x
     kept = torch.arange(s.shape[-1], device=s.device) < real
-    return far, far / tau - d, torch.zeros_like(kept).scatter(-1, order, kept)
+    above = (far / tau - d).clamp(-1e30, 1e30)  # the threshold is infinite where all are chosen
+    return far, above, torch.empty_like(kept).scatter(-1, order, kept)
 
 def _topk_torch(s, tau, k, order, real):
     "The weights (42.5), and the threshold."

@@ -171,7 +171,7 @@ def test_hyper_parameters_are_chosen_by_validation_only():
 
 
 def searched(k, tau, lr, accuracy, **more):
-    fields = dict(preset="quick", seed=0, data="mnist", operator="softsort", samples=0, steps=200)
+    fields = dict(preset="quick", seed=0, data="mnist", operator="softsort", samples=0, steps=200, logarithm=False)
     return {"config": {**fields, "k": k, "tau": tau, "lr": lr, **more}, "curve": [{"accuracy": accuracy - 0.1}, {"accuracy": accuracy}]}
 
 
