@@ -212,7 +212,7 @@ def spans(
     shift = (begin - before).repeat_interleave(length)
     return torch.arange(len(shift), device=begin.device) + shift
 
-# %% ../../nbs/engine/93_radix.ipynb #43e9edc2
+# %% ../../nbs/engine/93_radix.ipynb #36dfc288
 def rises(t):
     "Whether another run of equal scores begins at each place but the first of t (..., n), which is in order."
     return t[..., 1:] != t[..., :-1]

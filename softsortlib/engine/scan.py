@@ -93,7 +93,7 @@ def _scan_triton(s, x, tau, mode):
     "The same by the kernel of the GPU."
     return _gpu.scan_triton(*one_batch(tau.shape, s, x, tau), mode).view(x.shape)
 
-# %% ../../nbs/engine/94_scan.ipynb #bbe1a705
+# %% ../../nbs/engine/94_scan.ipynb #199b1f9b
 def gradient_to_tau(gs, s, tau):
     "That of tau (...) from that of ordered scores, both (..., n): each measured from the first that it can feel."
     distance = s - s.gather(-1, group_begins(s, tau[..., None]))
@@ -135,7 +135,7 @@ def _scan_back_numba(gy, s, x, tau):
     size = torch.full(tau.shape, s.shape[-1], device=s.device)
     return _fused(gy, s, s, x, tau, size, Means(x, x, s), False)
 
-# %% ../../nbs/engine/94_scan.ipynb #4461ecf3
+# %% ../../nbs/engine/94_scan.ipynb #fa471432
 def _composed_even(gy, s, x, tau, learn, backend):
     "The same in terms of the operator itself."
     return _composed(gy, s, x, tau, "even", learn, backend)
@@ -261,7 +261,7 @@ _exp_mean_backward = mechanism(
     _composed_mean, _mean_back_numba, _mean_back_triton, on="x", again=_composed_mean,
 )
 
-# %% ../../nbs/engine/94_scan.ipynb #1994e472
+# %% ../../nbs/engine/94_scan.ipynb #145f27ec
 def _no_gradient(s, x, tau, size, low, Z, backend):
     "A zero for the gradient to Z that nobody asked for; on a GPU `low` is one already, and costs no launch."
     if x.shape[-1] and _exp_mean.who(s, x, tau, size, backend) == "triton":
@@ -281,7 +281,7 @@ _exp_mean = mechanism(
     on="x", gradient=_mean_grads,
 )
 
-# %% ../../nbs/engine/94_scan.ipynb #c57a9085
+# %% ../../nbs/engine/94_scan.ipynb #bd77fec5
 def exp_mean(
     s: Tensor,  # scores in rising order, (..., n); what a mask padded comes last
     x: Tensor,  # payload, (..., n, d); d may be 0 if only Z is wanted
@@ -293,5 +293,11 @@ def exp_mean(
     batch = x.shape[:-2]
     size = torch.full(batch, s.shape[-1], device=s.device) if size is None else size.expand(batch)
     s = s.expand(*batch, s.shape[-1])
-    o, _, Z = _exp_mean(s, x, tau_tensor(tau, s, batch), size, check_backend(backend))
-    return o, Z
+    tau, who = tau_tensor(tau, s, batch), check_backend(backend)
+    if x.dtype != torch.float64 or x.numel() == 0:  # the loops compute others in double precision
+        o, _, Z = _exp_mean(s, x, tau, size, who)
+        return o, Z
+    real = (torch.arange(x.shape[-2], device=x.device) < size[..., None])[..., None]
+    zero = _origin(x, size)
+    o, _, Z = _exp_mean(s, x - zero, tau, size, who)
+    return o + torch.where(real, zero, 0), Z

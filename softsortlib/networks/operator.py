@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['NetworkPermutation', 'SortingNetwork', 'default_steepness']
 
-# %% ../../nbs/networks/22_operator.ipynb #3d165838
+# %% ../../nbs/networks/22_operator.ipynb #cfafd4ce
 import copy
 import math
 from functools import partial
@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from ..core.checks import check_type, is_one_of
 from ..core.operators import Operator
 from ..core.permutation import SoftPermutation, is_concrete, patch_to
-from ..engine.dispatch import choose, precise
+from ..engine.dispatch import choose, for_onnx, precise
 from ..engine.radix import inverse, sorted_by_torch
 from .comparators import fixed, sorting_network
 from softsortlib.networks.error_free import (
@@ -314,7 +314,7 @@ def _check_art_lambda(x):
         got = x.tolist() if tensor else x
         raise ValueError(f"art_lambda must be at least 0 and less than 1, got {got}: 0 switches the trick off")
 
-# %% ../../nbs/networks/22_operator.ipynb #d7c971a2
+# %% ../../nbs/networks/22_operator.ipynb #da76c649
 def _check_home(backend, device):
     "Raise unless scores on that device are where the backend runs."
     home = {"numba": "cpu", "triton": "cuda"}.get(backend, device)
@@ -334,7 +334,10 @@ def _bend(self):
 
 @patch_to(SortingNetwork)
 def _soft_permutation(self, s, tau, mask, dtype):
-    "The map of checked scores."
+    "The map of checked scores; raise `NotImplementedError` for ONNX."
+    if for_onnx():
+        raise NotImplementedError("SortingNetwork has no form for ONNX: export soft_sort with method='softsort', "
+                                  "or the program of torch.export")
     _check_home(self.backend, s.device.type)
     art_lambda = self._bend()
     art_lambda = art_lambda.to(s.dtype) if isinstance(art_lambda, Tensor) else art_lambda

@@ -269,7 +269,7 @@ class LaplaceRank(RankOperator, name="laplace"):
         x, order, real = _sorted_real(s, mask)
         return _laplace_rank(x, tau_column(tau, s), order, real)
 
-# %% ../../nbs/ranks/42_laplace.ipynb #0abb0f99
+# %% ../../nbs/ranks/42_laplace.ipynb #a48384e6
 def _place(s, tau, k, order, real):
     "The threshold b = x + tau d at k, for x the score next to it; s and order (..., n), all others (..., 1)."
     place = real - k, order, real
