@@ -61,6 +61,22 @@ def test_tangents_are_the_transpose_of_gradients(name, n):
     assert abs(forward - reverse) <= 1e-8 * scale + 1e-14       # sums of a whole column do not move
 
 
+@pytest.mark.parametrize("n", [6, 300])
+@pytest.mark.parametrize("name", CALLS)
+def test_tangents_of_the_temperature_are_the_transpose_of_its_gradient(name, n):
+    s, around = drawn(2, n), Around(drawn(2, n, seed=2), torch.arange(2 * n).reshape(2, n) % 5, drawn(2, n, seed=3))
+    tau = torch.tensor(float(TAU), dtype=torch.float64)
+    leaf = tau.clone().requires_grad_()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", transport.ConvergenceWarning)
+        y = CALLS[name].f(s, leaf, None, around)
+        if not y.requires_grad: pytest.skip("the temperature is not learned")
+        u = drawn(*y.shape, seed=7)
+        g, = torch.autograd.grad(y, leaf, u)
+        _, tangent = torch.func.jvp(lambda a: CALLS[name].f(s, a, None, around), (tau,), (torch.ones_like(tau),))
+    assert abs((u * tangent).sum() - g) <= 1e-8 * (g.abs() + (u * tangent).abs().sum()) + 1e-14
+
+
 @pytest.mark.parametrize("regime", ["integers with ties", "all tied", "offset 1e4", "outlier of 1e17"])
 @pytest.mark.parametrize("name", PLAIN)
 def test_tangents_of_data_that_is_not_normal(name, regime):
