@@ -115,7 +115,7 @@ def _mark_ends(line, b, lower, upper):
             side[RIGHT] = 0.5 / upper[a]
             side[VOID] = (gap + math.log(lower[a]) - math.log(upper[a])) / 2
 
-# %% ../../nbs/ranks/46_line.ipynb #1197bf97
+# %% ../../nbs/ranks/46_line.ipynb #60c21ee8
 @jit(lent=True)
 def _count(first, m, lower, upper, cell, below):
     "Fill cell and below from the sums of ones of m scores."
@@ -140,6 +140,7 @@ def _mark_rows(lo, hi, line):
     for b in range(lo, hi):
         m = line.real[b, 0]
         _decays(line.s[b], line.tau[b, 0], line.order[b], line.q[b, : m + 1])
+        line.q[b, m + 1 :] = 0
         _sums(line.q[b], ones[:m], lower, upper)
         _count(line.first[b, 0], m, lower, upper, line.cell[b], line.below[b])
         _mark_sides(line.q[b], line.below[b], line.first[b, 0], lower, upper, line.sides[b])
