@@ -192,10 +192,14 @@ def exp_scan(
     x = x.to(work).expand(*batch, *x.shape[-2:])
     return _exp_scan(s, x, tau_tensor(tau, s, batch), mode, check_backend(backend)).to(dtype)
 
-# %% ../../nbs/engine/94_scan.ipynb #5493efe8
+# %% ../../nbs/engine/94_scan.ipynb #a8786578
+def _real(x, size):
+    "Which rows of the payload x (..., n, d) are real, the first `size`, (..., n, 1)."
+    return (torch.arange(x.shape[-2], device=x.device) < size[..., None])[..., None]
+
 def _with_ones(x, size):
     "The payload (x, 1) of Prop 94.3 times a share, zero behind the real elements; which are real; the share."
-    real = (torch.arange(x.shape[-2], device=x.device) < size[..., None])[..., None]
+    real = _real(x, size)
     share = share_of(x.shape[-2])
     return torch.cat([x.masked_fill(~real, 0), real.to(x.dtype)], -1) * share, real, share
 
@@ -224,10 +228,10 @@ def _mean_triton(s, x, tau, size):
     o, low, Z = _gpu.mean_triton(*one_batch(tau.shape, s, x, tau, size))
     return o.view(x.shape), low.view(x.shape), Z.view(s.shape)
 
-# %% ../../nbs/engine/94_scan.ipynb #e954f604
+# %% ../../nbs/engine/94_scan.ipynb #fb7ec180
 def _origin(x, size):
     "A number near the real entries of each column of x (..., n, d) that lies far from zero, else 0, (..., 1, d)."
-    real = (torch.arange(x.shape[-2], device=x.device) < size[..., None])[..., None]
+    real = _real(x, size)
     x = x.detach()
     least = x.masked_fill(~real, torch.inf).amin(-2, keepdim=True)
     most = x.masked_fill(~real, -torch.inf).amax(-2, keepdim=True)
@@ -281,7 +285,7 @@ _exp_mean = mechanism(
     on="x", gradient=_mean_grads,
 )
 
-# %% ../../nbs/engine/94_scan.ipynb #bd77fec5
+# %% ../../nbs/engine/94_scan.ipynb #a7f9178f
 def exp_mean(
     s: Tensor,  # scores in rising order, (..., n); what a mask padded comes last
     x: Tensor,  # payload, (..., n, d); d may be 0 if only Z is wanted
@@ -297,7 +301,6 @@ def exp_mean(
     if x.dtype != torch.float64 or x.numel() == 0:  # the loops compute others in double precision
         o, _, Z = _exp_mean(s, x, tau, size, who)
         return o, Z
-    real = (torch.arange(x.shape[-2], device=x.device) < size[..., None])[..., None]
     zero = _origin(x, size)
     o, _, Z = _exp_mean(s, x - zero, tau, size, who)
-    return o + torch.where(real, zero, 0), Z
+    return o + torch.where(_real(x, size), zero, 0), Z

@@ -5,8 +5,7 @@
 # %% auto #0
 __all__ = ['TopKMask', 'get_topk_mask']
 
-# %% ../../nbs/selection/100_masks.ipynb #b6e699bf
-import operator as op
+# %% ../../nbs/selection/100_masks.ipynb #c8fd8453
 from typing import TYPE_CHECKING
 
 import torch
@@ -15,7 +14,7 @@ from torch import Tensor, nn
 from softsortlib.core.checks import (
     check_mask, check_scores, full_precision, patch_to, real_count, zero_outside,
 )
-from ..core.operators import Scored, by_name, check_flags, check_tau
+from ..core.operators import Scored, by_name, check_flags
 from ..engine.dispatch import tensor_on
 from ..engine.radix import stable_sort
 from ..ranks.laplace import check_count, lapsum_topk
