@@ -5,14 +5,14 @@
 # %% auto #0
 __all__ = []
 
-# %% ../../nbs/rowwise/14_row_kernels.ipynb #6c8c2676
+# %% ../../nbs/rowwise/14_row_kernels.ipynb #5b980f34
 from typing import NamedTuple
 
 import numpy as np
 
 from ..engine.compile import jit
 from softsortlib.rowwise.rows import (
-    Asked, fall_at, fill_tile, moment, next_tile, one_of, pull_entry, pull_tile, room_for, through_sums,
+    Asked, fall_at, fill_tile, next_tile, one_of, pull_entry, pull_tile, room_for, through_sums, tile_moment,
 )
 
 # %% ../../nbs/rowwise/14_row_kernels.ipynb #d4663c1a
@@ -32,20 +32,25 @@ class Made(NamedTuple):
     s: np.ndarray        # (parts, N): the gradient to the scores, double
     tau: np.ndarray      # (parts, B): the one to tau, double; no parts where it does not learn
 
-# %% ../../nbs/rowwise/14_row_kernels.ipynb #688a4211
+# %% ../../nbs/rowwise/14_row_kernels.ipynb #9d1d1fb6
 @jit(lent=True)
-def _write(e, others, columns, straight, P):
-    "P_r,columns_j = e_rj / Z_r, zero elsewhere; `straight` where the columns are all, as they came."
+def _normalize(e, others):
+    "e becomes P = e_rj / Z_r."
     for r in range(len(e)):
         share = e.dtype.type(1) / (e.dtype.type(1) + others[r])
-        if straight:
-            for j in range(e.shape[1]):
-                P[r, j] = e[r, j] * share
-        else:
-            if len(columns) < P.shape[1]:
-                P[r, :] = 0
-            for j in range(len(columns)):
-                P[r, columns[j]] = e[r, j] * share
+        for j in range(e.shape[1]):
+            e[r, j] *= share
+
+
+@jit(lent=True)
+def _write(e, others, columns, P):
+    "P_r,columns_j = e_rj / Z_r, zero elsewhere."
+    for r in range(len(e)):
+        share = e.dtype.type(1) / (e.dtype.type(1) + others[r])
+        if len(columns) < P.shape[1]:
+            P[r, :] = 0
+        for j in range(len(columns)):
+            P[r, columns[j]] = e[r, j] * share
 
 # %% ../../nbs/rowwise/14_row_kernels.ipynb #1eb48379
 @jit(paste=True)
@@ -111,18 +116,24 @@ def _arriving(i, left, a, v, h):
         for c in range(len(v)):
             _add(a[r, c], v[c, left:right], v[c, i + r], h[r])
 
-# %% ../../nbs/rowwise/14_row_kernels.ipynb #ab4a8edb
+# %% ../../nbs/rowwise/14_row_kernels.ipynb #5b072003
 @jit(lent=True)
-def _arriving_matrix(own, left, columns, straight, G, h):
-    "h_rj = G_r,columns_j less what arrives on the diagonal."
+def _through_matrix(own, left, columns, e, others, G, h):
+    "h = the gradients of the logits from G of the matrix, in `columns`, or in all as they came if there are none."
     for r in range(len(h)):
-        base = G[r, columns[own[r] - left]]
-        if straight:
-            for j in range(h.shape[1]):
-                h[r, j] = G[r, j] - base
-        else:
+        base, mean = G[r, columns[own[r] - left] if len(columns) else own[r]], 0.0
+        if len(columns):
             for j in range(h.shape[1]):
                 h[r, j] = G[r, columns[j]] - base
+                mean += h[r, j] * e[r, j]
+        else:
+            for j in range(h.shape[1]):
+                h[r, j] = G[r, j] - base
+                mean += h[r, j] * e[r, j]
+        share = e.dtype.type(1) / (e.dtype.type(1) + others[r])
+        middle = e.dtype.type(mean * share)
+        for j in range(h.shape[1]):
+            h[r, j] = e[r, j] * share * (h[r, j] - middle)
 
 # %% ../../nbs/rowwise/14_row_kernels.ipynb #266d6c90
 @jit(lent=True)
@@ -186,15 +197,16 @@ def _tell_nothing(at, one, sets, made):
     elif sets.asked == Asked.LIKELIHOOD or sets.asked == Asked.PRODUCT:
         made.rows[at.row] = 0
 
-# %% ../../nbs/rowwise/14_row_kernels.ipynb #181aec7e
+# %% ../../nbs/rowwise/14_row_kernels.ipynb #609ec5b2
 @jit(lent=True)
-def _tell(tile, at, one, sets, given, made, room):
+def _tell(tile, at, one, sets, given, made, room, weights):
     "The answer of the rows of a tile, the first of which stands at `at`."
-    cells, rows = tile.rows * (tile.right - tile.left), slice(at.row, at.row + tile.rows)
-    e, order = room.e[:cells].reshape(tile.rows, -1), sets.order[one.begin:one.begin + one.size]
-    if sets.asked == Asked.MATRIX:
-        P = made.cells[one.b, at.k:at.k + tile.rows]
-        _write(e, room.others, order[tile.left:tile.right], one.straight, P)
+    rows, order = slice(at.row, at.row + tile.rows), sets.order[one.begin:one.begin + one.size]
+    e = weights.reshape(tile.rows, tile.right - tile.left)
+    if sets.asked == Asked.MATRIX and one.straight:
+        _normalize(e, room.others)
+    elif sets.asked == Asked.MATRIX:
+        _write(e, room.others, order[tile.left:tile.right], made.cells[one.b, at.k:at.k + tile.rows])
     elif sets.asked == Asked.LIKELIHOOD:
         _logarithms(tile.i, one, given.target[rows], room, made.rows[rows])
     elif sets.asked == Asked.PRODUCT:
@@ -202,7 +214,7 @@ def _tell(tile, at, one, sets, given, made, room):
     elif sets.asked == Asked.BACK_PRODUCT:
         _spread(tile.left, e, room.others, given.rows[rows], room.columns[1])
 
-# %% ../../nbs/rowwise/14_row_kernels.ipynb #555e37d7
+# %% ../../nbs/rowwise/14_row_kernels.ipynb #5cd9e57b
 @jit(lent=True)
 def _hear(tile, at, one, own, sets, given, room):
     "h of a tile from what arrives at its rows; returns what entries of the likelihood give to the moment."
@@ -214,11 +226,11 @@ def _hear(tile, at, one, own, sets, given, room):
         _through_likelihood(own, tile.left, e, room.others, g, h)
         return _through_entries(tile.i, one, target, g, room)
     if sets.arrives == Asked.MATRIX:
-        G, columns = given.cells[one.b, at.k:at.k + tile.rows], order[tile.left:tile.right]
-        _arriving_matrix(own, tile.left, room.count if one.straight else columns, one.straight, G, h)
+        G, columns = given.cells[one.b, at.k:at.k + tile.rows], order[tile.left:0 if one.straight else tile.right]
+        _through_matrix(own, tile.left, columns, e, room.others, G, h)
     else:
         _arriving(tile.i, tile.left, given.rows[rows], room.columns[0], h)
-    _through_softmax(e, room.others, h)
+        _through_softmax(e, room.others, h)
     return 0.0
 
 # %% ../../nbs/rowwise/14_row_kernels.ipynb #e3234bef
@@ -233,7 +245,7 @@ def _begin(one, sets, given, room):
     if sets.arrives != Asked.NOTHING:
         room.sums[:, :one.size] = 0
 
-# %% ../../nbs/rowwise/14_row_kernels.ipynb #fcd138b7
+# %% ../../nbs/rowwise/14_row_kernels.ipynb #7eaaff8f
 @jit(lent=True)
 def _end(part, one, total, sets, made, room):
     "Write down what the rows of one part of a list add up to."
@@ -242,14 +254,21 @@ def _end(part, one, total, sets, made, room):
         _put_back(room.columns[1], order, made.columns[part, one.begin:one.end])
     if sets.arrives == Asked.NOTHING:
         return
-    gt, factor = room.sums[0, :one.size], sets.sign * one.power
+    places, gt, factor = order, room.sums[0, :one.size], sets.sign * one.power
     if one.neural:
-        gt, factor = room.S[0, :one.size], sets.sign * one.scale
-        through_sums(room.t[:one.size], room.sums[0, :one.size], room.sums[1, :one.size], gt)
+        gt, factor = room.b[:one.size], sets.sign * one.scale
+        plain, moved = room.sums[0, :one.size], room.sums[1, :one.size]
+        if one.straight:
+            for k in range(one.size):
+                room.S[0, k], room.S[1, k] = plain[order[k]], moved[order[k]]
+            plain, moved = room.S[0, :one.size], room.S[1, :one.size]
+        through_sums(room.t[:one.size], plain, moved, gt)
+
+    elif one.straight:
+        places = room.count
     rest = one.scale - one.scale  # not a number where a score is none
     for j in range(one.size):
-        place = room.count[j] if one.straight else order[j]
-        made.s[part, one.begin + place] = factor * gt[j] + rest
+        made.s[part, one.begin + places[j]] = factor * gt[j] + rest
     if len(made.tau):
         made.tau[part, one.b] = total / one.tau + rest
 
@@ -264,7 +283,7 @@ def _next(k, last, one, sets):
         run += 1
     return i, run
 
-# %% ../../nbs/rowwise/14_row_kernels.ipynb #296d28d8
+# %% ../../nbs/rowwise/14_row_kernels.ipynb #34a8578c
 @jit(lent=True)
 def _walk_part(part, one, sets, given, made, room):
     "One part of the rows of a list; `width` is that of the last tile."
@@ -284,12 +303,15 @@ def _walk_part(part, one, sets, given, made, room):
             continue
         tile = next_tile(i, run, width, one, t, room.S)
         own = seat[i:i + tile.rows]
-        fill_tile(tile, one, own, room)
-        _tell(tile, at, one, sets, given, made, room)
+        cells = tile.rows * (tile.right - tile.left)
+        weights = room.e[:cells]
+        if one.straight and sets.asked == Asked.MATRIX:  # the answer is the room for them
+            weights = made.cells[one.b, at.k:at.k + tile.rows].reshape(cells)
+        fill_tile(tile, one, own, room, weights)
+        _tell(tile, at, one, sets, given, made, room, weights)
         if sets.arrives != Asked.NOTHING:
             total += _hear(tile, at, one, own, sets, given, room)
-            cells = tile.rows * (tile.right - tile.left)
-            total += moment(room.h[:cells], room.m[:cells]) if len(made.tau) else 0.0
+            total += tile_moment(tile, one, own, room) if len(made.tau) else 0.0
             pull_tile(tile, one, own, room)
         width = tile.right - tile.left
         k += tile.rows

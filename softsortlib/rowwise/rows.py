@@ -5,14 +5,15 @@
 # %% auto #0
 __all__ = []
 
-# %% ../../nbs/rowwise/13_rows.ipynb #84480b53
+# %% ../../nbs/rowwise/13_rows.ipynb #43c72646
 from enum import IntEnum
 from typing import NamedTuple
 
 import numpy as np
 
-from ..engine.compile import exp_neg, jit
+from ..engine.compile import jit
 from ..engine.dispatch import switch
+from .factors import FAR, SOME, exponentials, follow, is_high, moment_by_formula, take_factors
 
 # %% ../../nbs/rowwise/13_rows.ipynb #f47712c7
 class Asked(IntEnum):
@@ -39,7 +40,7 @@ class Sets(NamedTuple):
     cut: float          # weights exp(-m) with m above it may be left out
     parts: int          # into how many units of work the rows of a list are cut
 
-# %% ../../nbs/rowwise/13_rows.ipynb #5d68f9a8
+# %% ../../nbs/rowwise/13_rows.ipynb #4073231f
 class Room(NamedTuple):
     "What one thread works in: a list, in decreasing order but for z, and a tile, row by row."
     z: np.ndarray        # (n,), its scores as they came, times the sign
@@ -48,6 +49,8 @@ class Room(NamedTuple):
     count: np.ndarray    # (n,), 0, 1, 2, ...
     place: np.ndarray    # (n,), where each score stands; behind all where it is padded
     S: np.ndarray        # (2, n), S_(i-1)j for the first row i of a tile, and its mirror image for the last, double
+    b: np.ndarray        # (n,), row sums of the columns, double, and
+    factor: np.ndarray   # (n,), what a row follows from the one before by; both where temperatures are high
     blocks: np.ndarray   # (2, n / 64), sums of distances to the last score of a block, and to the first
     columns: np.ndarray  # (2, d, n), payloads and their sums, in order
     sums: np.ndarray     # (2, n), what the gradients of the logits give to each column, double
@@ -56,7 +59,7 @@ class Room(NamedTuple):
     h: np.ndarray        # (cells,), gradients of the logits
     others: np.ndarray   # (n,), sum of each of its rows but for the 1 on the diagonal
 
-# %% ../../nbs/rowwise/13_rows.ipynb #00cb59e5
+# %% ../../nbs/rowwise/13_rows.ipynb #a761dad1
 CELLS = switch("rows: entries of a tile", 1 << 14, "B n^2")
 WHOLE = switch("rows: entries of one tile", 1 << 10, "B n^2")  # up to which a list is one tile
 BLOCK = switch("rows: scores added up beforehand", 64, "n")
@@ -68,8 +71,10 @@ def room_for(n, d, s):
     cells = n * n if n * n <= WHOLE else max(2 * CELLS, n)
     f = s.dtype
     lists = np.empty(n, f), np.empty(n, f), np.empty(n), np.arange(n), np.empty(n, np.int64)
-    sums = np.empty((2, n)), np.empty((2, n // BLOCK + 1)), np.empty((2, d, n), f), np.empty((2, n))
-    return Room(*lists, *sums, np.empty(cells, f), np.empty(cells, f), np.empty(cells, f), np.empty(n, f))
+    high = np.empty(n), np.empty(n, f)
+    sums = np.empty((2, n // BLOCK + 1)), np.empty((2, d, n), f), np.empty((2, n))
+    tile = np.empty(cells, f), np.empty(cells, f), np.empty(cells, f), np.empty(n, f)
+    return Room(*lists, np.empty((2, n)), *high, *sums, *tile)
 
 # %% ../../nbs/rowwise/13_rows.ipynb #e2738a69
 @jit(lent=True)
@@ -127,7 +132,7 @@ def _walk_out(i, t, step, limit, S):
         j += step
     return j - step
 
-# %% ../../nbs/rowwise/13_rows.ipynb #6c75c0c1
+# %% ../../nbs/rowwise/13_rows.ipynb #c54bab21
 @jit(lent=True)
 def window(first, last, neural, reach, t, S):
     "The columns left..right that do not vanish in rows first..last."
@@ -150,7 +155,7 @@ def next_tile(i, run, width, one, t, S):
     "The tile of the `run` rows from i on; its neighbour was so wide."
     n = len(t)
     rows, left, right = min(run, max(1, CELLS // width)), 0, n
-    if not one.straight and (rows < n or n * n > WHOLE):
+    if not (one.straight or one.high) and (rows < n or n * n > WHOLE):
         rows = min(rows, max(1, width // 2))
         left, right = window(i, i + rows - 1, one.neural, one.reach, t, S)
         if rows * (right - left) > max(2 * CELLS, n):  # it does not fit
@@ -158,7 +163,7 @@ def next_tile(i, run, width, one, t, S):
             left, right = window(i, i + rows - 1, one.neural, one.reach, t, S)
     return Tile(i, rows, left, right)
 
-# %% ../../nbs/rowwise/13_rows.ipynb #cbeab360
+# %% ../../nbs/rowwise/13_rows.ipynb #f70d2cbd
 class One(NamedTuple):
     "The list at hand."
     b: int           # its number
@@ -170,9 +175,23 @@ class One(NamedTuple):
     tau: float       # its temperature
     scale: float     # what distances are multiplied by; not a number where a score is none
     reach: float     # how far rows go: the distance, or tau m
+    high: bool       # whether its temperature is so high that a row follows from the one before it
     straight: bool   # whether columns stay as they came
 
-# %% ../../nbs/rowwise/13_rows.ipynb #9dff8427
+# %% ../../nbs/rowwise/13_rows.ipynb #2a3c2056
+MANY = switch("rows: rows for which factors are made", 64, "n")
+
+
+@jit(lent=True)
+def _is_wide(t, neural, reach, S):
+    "Whether a quarter of the columns does not vanish in the middle row: then no window is worth it."
+    middle = len(t) // 2
+    if not len(t):
+        return False
+    left, right = window(middle, middle, neural, reach, t, S)
+    return 4 * (right - left) >= len(t)
+
+
 @jit(lent=True)
 def one_of(b, sets, room):
     "The list b, taken into the room."
@@ -184,12 +203,15 @@ def one_of(b, sets, room):
     if not neural:
         scale = tau ** (-1 / power) if power >= 1 else 1.0
         reach = reach ** (1 / power)
-    straight = (sets.asked == Asked.MATRIX or sets.arrives == Asked.MATRIX) and not neural and size == end - begin
-    if straight and size:
-        straight = 2 * (_edge(t, size // 2, size - 1, reach) + 1 - _edge(t, size // 2, 0, reach)) >= size
+    wide = _is_wide(t, neural, reach, room.S)
+    high = neural and wide and is_high(t, tau) and not 0 < len(sets.rows) < MANY
+    matrix = sets.asked == Asked.MATRIX or sets.arrives == Asked.MATRIX
+    straight = matrix and wide and (high or not neural) and size == end - begin
+    if high:
+        take_factors(straight, sets.order[begin:begin + size], scale, room)
     if neural and (sets.asked == Asked.LIKELIHOOD or sets.arrives == Asked.LIKELIHOOD):
         _sum_blocks(t, room.blocks)
-    return One(b, begin, end, size, neural, power, tau, scale + rest, reach, straight)
+    return One(b, begin, end, size, neural, power, tau, scale + rest, reach, high, straight)
 
 # %% ../../nbs/rowwise/13_rows.ipynb #7e2abcb7
 @jit(lent=True)
@@ -226,7 +248,7 @@ def _raise(power, first, base, m):
         for c in range(len(m)):
             m[c] *= base[c]
 
-# %% ../../nbs/rowwise/13_rows.ipynb #04ea540d
+# %% ../../nbs/rowwise/13_rows.ipynb #44bf4edf
 @jit(paste=True)
 def _sweep(x, t, inv, S, m):
     "S_j += |t_j - x|, and m = the sum of S before and after."
@@ -237,9 +259,8 @@ def _sweep(x, t, inv, S, m):
 
 
 @jit(lent=True)
-def _sweeps(own, t, inv, S, m):
+def _sweeps(own, t, inv, before, after, m):
     "m of NeuralSort in columns t, of which own, own + 1, ... are the rows."
-    before, after = S[0], S[1]
     before[own:own + len(m)] = 0
     after[own:own + len(m)] = 0
     for k in range(own, own + len(m)):
@@ -248,35 +269,33 @@ def _sweeps(own, t, inv, S, m):
     for k in range(own + len(m) - 1, own - 1, -1):
         _sweep(t[k], t[k + 1:], inv, after[k + 1:], m[k - own, k + 1:])
 
-# %% ../../nbs/rowwise/13_rows.ipynb #8a4f0aed
-FAR = 1000.0  # an exponent whose exponential is zero
-
-
+# %% ../../nbs/rowwise/13_rows.ipynb #4c099274
 @jit(lent=True)
 def _weights(own, left, m, e, others):
     "e = exp(-m) with 1 on the diagonal, in the columns own - left; `others` are the rows' sums without it."
     for r in range(len(own)):
         m[r, own[r] - left] = FAR
-    flat_m, flat_e = m.reshape(m.size), e.reshape(e.size)
-    for c in range(len(flat_m)):
-        flat_e[c] = exp_neg(flat_m[c])
-    for r in range(len(own)):
         total = 0.0
-        for j in range(e.shape[1]):
-            total += e[r, j]
+        for lo in range(0, e.shape[1], SOME):
+            total += exponentials(m[r, lo:lo + SOME], e[r, lo:lo + SOME])
         others[r] = total
         e[r, own[r] - left] = 1
         m[r, own[r] - left] = 0
 
-# %% ../../nbs/rowwise/13_rows.ipynb #690e0e29
+# %% ../../nbs/rowwise/13_rows.ipynb #1112ef80
 @jit(lent=True)
-def fill_tile(tile, one, own, room):
-    "The exponents m, the weights e and the sums `others` of a tile, whose rows' own columns are `own`."
+def fill_tile(tile, one, own, room, weights):
+    "The exponents m, the `weights` and the sums `others` of a tile, whose rows' own columns are `own`."
     i, rows, left, right = tile
     cells = rows * (right - left)
-    flat, m, e = room.m[:cells], room.m[:cells].reshape(rows, -1), room.e[:cells].reshape(rows, -1)
+    flat, m, e = room.m[:cells], room.m[:cells].reshape(rows, -1), weights[:cells].reshape(rows, -1)
+    if one.high:
+        for r in range(rows):
+            follow(i, own[r], r, one, room, flat[:one.size], e)
+        return
     if one.neural:
-        _sweeps(i - left, room.t[left:right], one.scale, room.S[:, left:right], m)
+        before, after = room.S[0, left:right], room.S[1, left:right]
+        _sweeps(i - left, room.t[left:right], one.scale, before, after, m)
     else:
         columns = room.z[:one.size] if one.straight else room.u[left:right]
         scale = m.dtype.type(one.scale)
@@ -322,7 +341,7 @@ def fall_at(i, j, one, room):
         return 0.0
     return (abs(t[i] - t[j]) + 2 * _between(min(i, j) + 1, max(i, j), j, t, room.blocks)) / one.tau
 
-# %% ../../nbs/rowwise/13_rows.ipynb #6d2b1c03
+# %% ../../nbs/rowwise/13_rows.ipynb #070b93f9
 @jit(lent=True)
 def _pull_distances(x, own, left, u, m, h, sums):
     "sums_j += h m / (x_r - u_j), the slope over the power, and each row's sum is taken off its own score."
@@ -338,25 +357,50 @@ def _pull_distances(x, own, left, u, m, h, sums):
 
 
 @jit(lent=True)
-def _pull_sweeps(own, h, plain, moved):
-    "plain_j += h, and moved_j += h (j - i) for the columns j and the rows i = own, own + 1, ... of a tile."
-    for r in range(len(h)):
-        for j in range(h.shape[1]):
-            plain[j] += h[r, j]
-            moved[j] += np.float64(h[r, j]) * (j - own - r)
+def _pull_squares(x, own, left, u, scale, h, sums):
+    "The same where m = scale (x_r - u_j)^2, without a division, of distances that do not overflow."
+    for r in range(len(own)):
+        total = 0.0
+        for j in range(len(u)):
+            slope = h[r, j] * ((x[r] - u[j]) * scale)
+            sums[j] += slope
+            total += slope
+        sums[own[r] - left] -= total
 
-# %% ../../nbs/rowwise/13_rows.ipynb #3af48907
+# %% ../../nbs/rowwise/13_rows.ipynb #ce82f500
+@jit(lent=True)
+def _pull_sweeps(i, places, h, room, plain, moved):
+    "plain_j += h_rj and moved_j += h_rj (j - i - r) for columns at the places j."
+    own, far = room.S[0, :len(plain)], room.S[1, :len(plain)]
+    own[:] = 0
+    far[:] = 0
+    for r in range(0, len(h), 2):  # two rows at a time
+        s = min(r + 1, len(h) - 1)
+        second = 1.0 if s > r else 0.0
+        for j in range(h.shape[1]):
+            a, b = np.float64(h[r, j]), np.float64(h[s, j]) * second
+            own[j] += a + b
+            far[j] += a * r + b * s
+    for j in range(h.shape[1]):
+        plain[j] += own[j]
+        moved[j] += (places[j] - i) * own[j] - far[j]
+
+# %% ../../nbs/rowwise/13_rows.ipynb #06f5f63e
 @jit(lent=True)
 def pull_tile(tile, one, own, room):
     "Give the gradients h of a tile's logits to the sums of the columns."
     i, rows, left, right = tile
     cells = rows * (right - left)
     h, m = room.h[:cells].reshape(rows, -1), room.m[:cells].reshape(rows, -1)
+    x, columns = room.u[i:i + rows], room.z[:one.size] if one.straight else room.u[left:right]
+    scale = h.dtype.type(one.scale * one.scale)
     if one.neural:
-        _pull_sweeps(i - left, h, room.sums[0, left:right], room.sums[1, left:right])
+        places = room.place[:one.size] if one.straight else room.count[left:right]
+        _pull_sweeps(i, places, h, room, room.sums[0, left:right], room.sums[1, left:right])
+    elif one.power == 2 and np.isfinite((room.u[0] - room.u[one.size - 1]) * scale):
+        _pull_squares(x, own, left, columns, scale, h, room.sums[0, left:right])
     else:
-        columns = room.z[:one.size] if one.straight else room.u[left:right]
-        _pull_distances(room.u[i:i + rows], own, left, columns, m, h, room.sums[0, left:right])
+        _pull_distances(x, own, left, columns, m, h, room.sums[0, left:right])
 
 
 @jit(lent=True)
@@ -374,7 +418,7 @@ def through_sums(t, plain, moved, gt):
         ahead += tied
         first = last
 
-# %% ../../nbs/rowwise/13_rows.ipynb #0c2f88ed
+# %% ../../nbs/rowwise/13_rows.ipynb #4a5b2f92
 @jit(lent=True)
 def pull_entry(i, j, g, one, room):
     "Add the gradient g of the logit -m_ij, measured from the diagonal; returns g m_ij."
@@ -396,3 +440,12 @@ def moment(h, m):
     for c in range(len(h)):
         total += h[c] * m[c] if h[c] != 0 else 0.0
     return total
+
+
+@jit(lent=True)
+def tile_moment(tile, one, own, room):
+    "The sum of h m over a tile."
+    cells = tile.rows * (tile.right - tile.left)
+    if one.high:  # m was not made
+        return moment_by_formula(tile.i, own, one, room, room.h[:cells].reshape(tile.rows, -1))
+    return moment(room.h[:cells], room.m[:cells])
