@@ -17,6 +17,7 @@ ROOT = Path(__file__).resolve().parent.parent
 NBS, SITE = ROOT / "nbs", ROOT / "_docs"
 sys.path.insert(0, str(ROOT / "tools"))
 import check_site  # noqa: E402
+import finish  # noqa: E402
 import npm  # noqa: E402
 from sidebar import DOORS, is_definition, number_of  # noqa: E402
 
@@ -64,6 +65,27 @@ def test_cells_of_a_chapter_that_import_do_nothing_else():
             kinds = {isinstance(n, (ast.Import, ast.ImportFrom)) for n in ast.parse(source).body}
             if kinds == {True, False}: mixed.append(f"{path.name}: {source[:60]!r}")
     assert not mixed, "\n".join(mixed)
+
+
+def test_a_section_whose_heading_says_so_is_folded_whole():
+    inner = '<section id="b" class="level3">\n<h3>B</h3>b</section>'
+    text = f'<section id="a" class="level2 folded">\n<h2>A</h2>a{inner}</section><section id="c" class="level2">\n<h2>C</h2>c</section>'
+    folded = finish.folded_sections(text)
+    assert re.search(r"<h2>A</h2><details[^>]*><summary>[^<]+</summary>a(.*)</details></section><section id=\"c\"", folded, re.S)[1] == inner
+    assert folded.endswith("<h2>C</h2>c</section>") and folded.count("<details") == folded.count("</details>") == 1
+
+
+def test_a_chapter_says_why_a_cell_is_folded():
+    book = pytest.importorskip("book")
+    from execnb.nbio import mk_cell, new_nb
+    from nbdev.process import NBProcessor
+    sources = ["#| default_exp core.x", "#| export\n#| fold the product\ndef product(x):\n    return x", "#| fold test\nassert product(1)"]
+    nb = new_nb([mk_cell(text) for text in sources])
+    nb.path_ = str(NBS / "core" / "99_x.ipynb")
+    NBProcessor(nb.path_, procs=[book.show_code], nb=nb).process()
+    shown = [cell.source for cell in nb.cells]
+    assert [re.search(r'code-summary: "(.*)"', text)[1] for text in shown[1:]] == ["the product", "test"]
+    assert all(text.count("code-fold") == 1 and "#| fold" not in text for text in shown[1:])
 
 
 def test_the_first_cell_of_a_page_is_its_title_and_description_alone():

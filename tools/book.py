@@ -22,7 +22,9 @@ def kinds(cell):
     try: return {kind(n) for n in ast.parse(cell.source).body}
     except SyntaxError: return {"other"}      # a magic
 
-def fold(source, why): return f'#| code-fold: true\n#| code-summary: "{why}"\n{source}'
+def fold(source, why):
+    "A cell behind a fold, unless the chapter itself says whether it is"
+    return source if re.search(r"^#\|\s*code-fold\s*:", source, re.M) else f'#| code-fold: true\n#| code-summary: "{why}"\n{source}'
 
 def is_internal(path):
     "Whether a chapter is an engine room: the engine itself, or one of a part's that define nothing for users"
@@ -48,6 +50,7 @@ def folded_use(source):
 
 class show_code(Processor):
     """Exported definitions stay on the page, and what the package re-exports; bare imports and lists of names are hidden.
+    A cell that begins `#| fold WHY` is folded under these words.
     A chapter's other imports fold away, and so does the code of pages that show recorded results, but for the cell that makes them run"""
     def begin(self):
         self.chapter = any("default_exp" in c.directives_ for c in self.nb.cells if c.cell_type == "code")
@@ -56,6 +59,7 @@ class show_code(Processor):
     def cell(self, cell):
         d = cell.directives_ if cell.cell_type == "code" else {}
         if not cell.source or "hide" in d or cell.cell_type != "code": return
+        if "fold" in d: cell.source = fold(cell.source, " ".join(d.pop("fold")))
         kinds_of = set(d)
         exported, ours = bool({"export", "exporti"} & d.keys()), re.fullmatch(r"(from softsortlib[\w.]* import (\([^)]*\)|.*)\s*)+", cell.source)
         if exported and ("other" in kinds(cell) or ours):

@@ -126,6 +126,17 @@ def drawings(text, folder):
         return svg.replace("<svg ", f'<svg role="img" aria-label="{said}" style="--width: {width}pt" ', 1)
     return re.sub(r'<img [^>]*src="(?:\.\./)*images/([\w-]+)\.svg"[^>]*>', inline, text)
 
+SECTION_TAGS = re.compile(r"<section([^>]*)>(?:\s*<h\d[^>]*>.*?</h\d>)?|</section>", re.S)
+
+def folded_sections(text):
+    "A section whose heading says `{.folded}` is closed until the reader opens it: what the package needs, and the argument does not"
+    closes = []
+    def tag(m):
+        if m[0] == "</section>": return "</details></section>" if closes and closes.pop() else m[0]
+        closes.append(bool(re.search(r'class="[^"]*\bfolded\b', m[1])))
+        return m[0] + '<details class="section-fold"><summary>Show this section</summary>' if closes[-1] else m[0]
+    return SECTION_TAGS.sub(tag, text)
+
 def plain(text):
     "The text of a search entry without raw formulas: short ones in plain letters, displayed ones left out"
     def letters(m): return re.sub(r"[{}\\$]|\s+(?=\s)", "", re.sub(r"\\[a-zA-Z]+", lambda c: TEX.get(c[0], ""), m[1]))
@@ -183,7 +194,7 @@ def finish(site, cfg, replace):
     for name in pages: (out / name).write_text(anchor_statements((out / name).read_text(encoding="utf-8"), name, known, words), encoding="utf-8")
     for name, page in pages.items():
         text, up = (out / name).read_text(encoding="utf-8"), "../" * name.count("/")
-        text = drawings(link_statements(text, name, known), Path(cfg.nbs_path) / "images")
+        text = drawings(folded_sections(link_statements(text, name, known)), Path(cfg.nbs_path) / "images")
         text = head(navigation(phone_contents(text)), name, url, up, page.title, str(page.front.get("description") or first_words(text)))
         text = text.replace('<div class="nav-footer-left">softsortlib', f'<div class="nav-footer-left">softsortlib {cfg.version}', 1)
         (out / name).write_text(text, encoding="utf-8")

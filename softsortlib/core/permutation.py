@@ -21,7 +21,7 @@ from softsortlib.core.checks import (
 )
 from ..engine.dispatch import is_open
 
-# %% ../../nbs/core/00_permutation.ipynb #1201a950
+# %% ../../nbs/core/00_permutation.ipynb #3a7d0e21
 def permutation_matrix(
     perm: Tensor,  # a permutation of 0..n-1 as `argsort` returns it, long, (..., n)
     dtype: torch.dtype = torch.float32,  # dtype of the matrix
@@ -267,7 +267,7 @@ def _hard(self, rows):
         return SoftPermutation._hard(self, rows)
     return self.order if rows is None else self.order[..., rows]
 
-# %% ../../nbs/core/00_permutation.ipynb #ffa29319
+# %% ../../nbs/core/00_permutation.ipynb #532f6b80
 def _is_like_scores(x, P):
     "Whether x has the shape and the dtype of the scores: such a payload needs no further check, and no cast."
     fits_dtype = isinstance(x, Tensor) and x.dtype == P.dtype == compute_dtype(P.dtype)
@@ -290,7 +290,7 @@ def __matmul__(
     y = zero_outside(y, self._kept, -2).to(dtype)
     return y[..., 0] if vector else y
 
-# %% ../../nbs/core/00_permutation.ipynb #765b8c70
+# %% ../../nbs/core/00_permutation.ipynb #73626e25
 class TransposedPermutation(Multiplies):
     "The transpose of a soft permutation, (..., n, m): it carries positions back to inputs."
     if TYPE_CHECKING:
@@ -321,13 +321,13 @@ class TransposedPermutation(Multiplies):
     def __repr__(self) -> str:
         return f"{self.P!r}.mT"
 
-# %% ../../nbs/core/00_permutation.ipynb #b87fa34e
+# %% ../../nbs/core/00_permutation.ipynb #ffe6c23e
 @patch_to(SoftPermutation, as_prop=True)
 def mT(self) -> TransposedPermutation:
     "The transposed map, (..., n, m)."
     return TransposedPermutation(self)
 
-# %% ../../nbs/core/00_permutation.ipynb #33a2d7be
+# %% ../../nbs/core/00_permutation.ipynb #2fefd16b
 @patch_to(TransposedPermutation)
 @precisely
 def __matmul__(
@@ -342,7 +342,7 @@ def __matmul__(
     x = zero_outside(x, P.mask, -2).to(dtype)
     return x[..., 0] if vector else x
 
-# %% ../../nbs/core/00_permutation.ipynb #133adc59
+# %% ../../nbs/core/00_permutation.ipynb #e32685c7
 @patch_to(SoftPermutation)
 def _mean_positions(self):
     "The mean position of each input, counted from one, (..., n), in the compute dtype; zero for padded inputs."
@@ -353,7 +353,7 @@ def _mean_positions(self):
         weight = weight.masked_fill(~self.mask, 1)
     return total / weight
 
-# %% ../../nbs/core/00_permutation.ipynb #c4063e64
+# %% ../../nbs/core/00_permutation.ipynb #95591760
 @patch_to(SoftPermutation)
 @precisely
 def to_dense(self) -> Tensor:  # (..., m, n)

@@ -131,14 +131,14 @@ def calibrate_tau(
                          f"{sharpest:.3g} sharp; are there many ties?")
     return math.exp(_bisect(sharpness_at, sharpness, low, high, rtol))
 
-# %% ../../nbs/functional/52_temperature.ipynb #91ce2cc5
+# %% ../../nbs/functional/52_temperature.ipynb #5eb41de7
 KINDS = dict(
     geometric=lambda start, end, u: start * (end / start) ** u,
     linear=lambda start, end, u: start + (end - start) * u,
     cosine=lambda start, end, u: end + (start - end) * (1 + math.cos(math.pi * u)) / 2,
 )
 
-# %% ../../nbs/functional/52_temperature.ipynb #a7564c8d
+# %% ../../nbs/functional/52_temperature.ipynb #eb2645ee
 def tau_schedule(
     start: float,  # temperature at step 0
     end: float,  # temperature from step `steps` on

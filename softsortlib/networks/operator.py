@@ -358,7 +358,7 @@ def soft(self) -> "NetworkPermutation":
 # %% ../../nbs/networks/22_operator.ipynb #cbad9651
 Operator.names.update(bitonic=partial(SortingNetwork, "bitonic"), odd_even=partial(SortingNetwork, "odd_even"))
 
-# %% ../../nbs/networks/22_operator.ipynb #4dd8d669
+# %% ../../nbs/networks/22_operator.ipynb #f3bfe655
 def default_steepness(
     kind: str,  # "bitonic" or "odd_even"
     n: int,  # size of the sets, at least 2

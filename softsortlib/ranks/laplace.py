@@ -254,9 +254,9 @@ def _sorted_real(s, mask):
     x, order = stable_sort(torch.where(mask, s, top))
     return x, order, mask.gather(-1, order).to(s.dtype)
 
-# %% ../../nbs/ranks/42_laplace.ipynb #90e611e0
+# %% ../../nbs/ranks/42_laplace.ipynb #0dce011f
 class LaplaceRank(RankOperator, name="laplace"):
-    """Ranks counted with the distribution function of the Laplace law, (42.2; LapSum, Struski et al. 2025); O(n log n).
+    """Ranks counted with the Laplace distribution function, (42.2; LapSum, Struski et al. 2025); O(n log n).
 
     Raises as every `RankOperator` does."""
     softness = 0.095

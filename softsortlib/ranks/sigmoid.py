@@ -45,12 +45,12 @@ def _pair_sum_plain(s, tau, v, step):
     differences = s[..., :, None] - s[..., None, :]
     return (_STEPS[step](differences / tau, 0) * v[..., None, :]).sum(-1)
 
-# %% ../../nbs/ranks/40_sigmoid.ipynb #62cb4bf7
+# %% ../../nbs/ranks/40_sigmoid.ipynb #0658c57c
 _PAIRS = switch("sigmoid: tile", 1 << 18, "B n^2")  # differences in one tile: they stay in the cache
 _MANY = switch("sigmoid: tile on a GPU", 1 << 26, "gpu B n^2")  # on another device: they fill it
 
 def _pair_sum_tiles(s, tau, v, step, m, nu=0):
-    "(40.4) with u^nu times the law for s (B, n), tau (B, 1, 1), v (B, n, d), some rows of all sets at a time."
+    "(40.4) with u^nu times the step for s (B, n), tau (B, 1, 1), v (B, n, d), some rows of all sets at a time."
     out = torch.empty_like(v)
     most = _PAIRS if s.device.type == "cpu" else _MANY
     rows = max(1, most // max(1, s.numel()))

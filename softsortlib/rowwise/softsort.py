@@ -56,9 +56,9 @@ def sort_scores(s, mask, descending):
     order = order.gather(-1, sorted_by_torch(padded.byte())[1])  # a real score may be infinite too
     return s.gather(-1, order), order
 
-# %% ../../nbs/rowwise/11_softsort.ipynb #dba1dbea
+# %% ../../nbs/rowwise/11_softsort.ipynb #9482a82f
 class SoftSortPermutation(SoftPermutation):
-    "SoftSort's rows as the definition says them, for any semi-metric: the plain twin of the faster ones."
+    "SoftSort's rows as the definition says them, for any semi-metric: the reference for the faster ones."
     _sums_to_one = True
     single = False  # whether single rows will be taken of all that are asked for
 
@@ -291,7 +291,7 @@ def _dense(self, rows):
     P = laplace_matrix(s, t, tau, self._Z(rows), self.backend)
     return P if ties is None else leaning_rows(P, s, t, ties.side / self.tau, rows)
 
-# %% ../../nbs/rowwise/11_softsort.ipynb #69ba5f23
+# %% ../../nbs/rowwise/11_softsort.ipynb #e13a75a9
 class WindowedPermutation(SoftSortPermutation):
     "SoftSort with d = |x - y|^p in O(n) memory, by certified windows of the sorted scores (Prop 11.5)."
     power = 2.0
@@ -302,7 +302,7 @@ class WindowedPermutation(SoftSortPermutation):
         return ask_rows(self, Asked.PRODUCT, self.power, rows, x)
 
     def _dense(self, rows):
-        "The matrix; the plain twin on other devices, where each step is a launch."
+        "The matrix; the reference on other devices, where each step is a launch."
         if self.backend is None and choose(self.s, None) != "numba":
             return super()._dense(rows)
         from softsortlib.rowwise.products import Asked, ask_rows
@@ -322,19 +322,19 @@ def _log_prob(self, target, rows):
     from softsortlib.rowwise.products import Asked, ask_rows
     return ask_rows(self, Asked.LIKELIHOOD, self.power, rows, target=target)
 
-# %% ../../nbs/rowwise/11_softsort.ipynb #ba866a4b
+# %% ../../nbs/rowwise/11_softsort.ipynb #5e930677
 _SETS = switch("softsort: small sets", 1 << 18, "B n^2")  # up to which one kernel is faster than the scan
 
 
 def _by_formula_or_scan(s, tau, few, backend, **facts):
-    "The plain twin for few entries, else the scan."
+    "The reference for few entries, else the scan."
     P = (SoftSortPermutation if few else LaplacePermutation)(s, tau, **facts)
     P.backend = backend
     return P
 
 
 def _laplace(operator, s, tau, d, descending, dtype, mask):
-    "One kernel for a few small sets, the plain twin for few entries on other devices, else the scan."
+    "One kernel for a few small sets, the reference for few entries on other devices, else the scan."
     few = at_most(s.numel() * s.shape[-1], _SMALL) and operator.backend is None
     facts = dict(d=d, descending=descending, dtype=dtype, mask=mask)
     twin = partial(_by_formula_or_scan, few=few, backend=operator.backend, **facts)
@@ -351,13 +351,13 @@ def _small_squares(s, tau, d, descending, dtype, mask):
     twin = partial(SoftSortPermutation, d=d, descending=descending, dtype=dtype, mask=mask)
     return SmallPermutation(s, tau, descending, dtype, mask, Law.SQUARES, twin)
 
-# %% ../../nbs/rowwise/11_softsort.ipynb #342b4026
+# %% ../../nbs/rowwise/11_softsort.ipynb #43773ba7
 _LONG = switch("softsort: sums", 500, "n")  # scores from which sums may be faster than windows
 
 
 @patch_to(SoftSort)
 def _soft_permutation(self, s, tau, mask, dtype):
-    "A kernel or the scan for power 1; the plain twin for few entries and callables, sums or windows for other powers."
+    "A kernel or the scan for power 1; the reference for few entries and callables, sums or windows for other powers."
     args = s, tau, self._d, self.descending, dtype, mask
     if self.simplex != "softmax":
         from softsortlib.rowwise.sparse_rows import SparseRows

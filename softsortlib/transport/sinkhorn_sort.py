@@ -25,7 +25,7 @@ from .plan_matrix import plan_matrix
 from .quantiles import few_milestones
 from .solver import log_weights, potentials
 
-# %% ../../nbs/transport/31_sinkhorn_sort.ipynb #5dcdb2bc
+# %% ../../nbs/transport/31_sinkhorn_sort.ipynb #e8c9486f
 _SQUASH = {"sigmoid": torch.sigmoid, "arctan": lambda z: 0.5 + z.atan() / math.pi}
 
 def _squashed(s, a, squash):
@@ -202,12 +202,12 @@ class _SinkhornMethods:
         def _single(self, P: SoftPermutation, s: Tensor) -> SoftPermutation: ...
         def _middle(self, x, y, a, b, tau): ...
 
-# %% ../../nbs/transport/31_sinkhorn_sort.ipynb #421294cb
+# %% ../../nbs/transport/31_sinkhorn_sort.ipynb #6981fac6
 class SinkhornSort(_SinkhornMethods, Operator, name="sinkhorn"):
     """Soft sorting by regularised optimal transport to milestones (Cuturi, Teboul & Vert 2019, algorithm 2).
 
-    Its steps end when the residual says so: on a GPU the host waits for it after every few of them.
-    With `iterations` it waits for nothing.
+    It stops when the residual is small enough, for which the host has to wait for a GPU every few steps.
+    With `iterations` the number of steps is fixed, and nothing waits.
     Raise `TypeError` or `ValueError` for a parameter that does not fit."""
     shown = ("tau", "power", "milestones", "squash", "tolerance", "gradient", "descending")
     softness = 0.1  # of scores that are not squashed
