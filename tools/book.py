@@ -51,10 +51,13 @@ class show_code(Processor):
     A chapter's other imports fold away, and so does the code of pages that show recorded results, but for the cell that makes them run"""
     def begin(self):
         self.chapter = any("default_exp" in c.directives_ for c in self.nb.cells if c.cell_type == "code")
-        cells = self.nb.cells
-        if self.chapter and "| fig-cap:" in str(cells[2].source): cells[1:3] = cells[2:0:-1]      # the opening picture above what it imports
+        self.raise_picture()
         self.results = Path(self.nb.path_).parent.name in ("experiments", "benchmarks")
         self.internal = is_internal(Path(self.nb.path_))
+    def raise_picture(self):
+        "The opening picture goes above what it imports"
+        cells, above = self.nb.cells, next((i for i, c in enumerate(self.nb.cells[:6]) if "| fig-cap:" in (c.source or "")), 0)
+        if above and cells[above - 1].cell_type == "code": cells[above - 1:above + 1] = [cells[above], cells[above - 1]]
     def cell(self, cell):
         d = cell.directives_ if cell.cell_type == "code" else {}
         if not cell.source or "hide" in d or cell.cell_type != "code": return

@@ -67,7 +67,7 @@ STATEMENT = re.compile(r"(?:Prop|Theorem|Lemma|Corollary) (\d{2,3}\.\d+)")
 DEFINED = re.compile(r"<strong>((?:Prop|Theorem|Lemma|Corollary) (\d{2,3}\.\d+)[^<]*)</strong>")
 EQUATION = re.compile(r'<span class="math display"((?:(?!>).)*)>((?:(?!</span>).)*?\\tag\{(\d{2,3}\.\d+)\})', re.S)
 CITED = re.compile(r"\b(Prop|Theorem|Lemma|Corollary) (\d{2,3}\.\d+)|\((\d{2,3}\.\d+)\)")
-OPAQUE = {"a", "script", "style", "pre", "code", "h1", "h2", "h3", "title", "button", "summary", "nav", "head"}
+OPAQUE = {"a", "script", "style", "svg", "pre", "code", "h1", "h2", "h3", "title", "button", "summary", "nav", "head"}
 
 def anchor_statements(text, name, known, words):
     "Propositions and numbered equations get an id; `known` learns where each is, `words` what it says"
