@@ -643,7 +643,7 @@ def test_a_page_is_valid_html(page):
 def test_a_chapter_opens_with_a_picture_and_has_three(page):
     text = (SITE / page).read_text(encoding="utf-8").partition("<main")[2].partition("</main>")[0]
     assert len(re.findall(r'<svg role="img"|<img [^>]*src="data:image', text)) >= 3
-    assert text.index('<svg role="img"') < text.index("<h2")
+    assert text.index('<svg role="img"') < text.index("<summary>imports") < text.index("<h2")
 
 
 @needs_site

@@ -42,7 +42,7 @@ def folded(source, internal, private):
 def folded_use(source):
     "Why a cell that defines nothing is folded, or None: the code of a picture, a long test"
     lines = [line for line in source.splitlines() if line.strip() and not line.startswith("#|")]
-    if re.search(r"\bplt\.(show|subplots)\b", source) and len(lines) > 3: return "code of the picture"
+    if re.search(r"\bplt\.(show|subplots)\b", source) and len(lines) > 3 or "| fig-cap:" in source: return "code of the picture"
     if source.startswith("def message("): return "helper: what an error says"
     tests = sum(bool(re.match(r"\s*(assert\b|test_\w+\(|torch\.testing)", line)) for line in lines)
     named = re.search(r"Prop \d{2,3}\.\d+", source)
@@ -54,8 +54,13 @@ class show_code(Processor):
     A chapter's other imports fold away, and so does the code of pages that show recorded results, but for the cell that makes them run"""
     def begin(self):
         self.chapter = any("default_exp" in c.directives_ for c in self.nb.cells if c.cell_type == "code")
+        self.raise_picture()
         self.results = Path(self.nb.path_).parent.name in ("experiments", "benchmarks")
         self.internal = is_internal(Path(self.nb.path_))
+    def raise_picture(self):
+        "The opening picture goes above what it imports"
+        cells, above = self.nb.cells, next((i for i, c in enumerate(self.nb.cells[:6]) if "| fig-cap:" in (c.source or "")), 0)
+        if above and cells[above - 1].cell_type == "code": cells[above - 1:above + 1] = [cells[above], cells[above - 1]]
     def cell(self, cell):
         d = cell.directives_ if cell.cell_type == "code" else {}
         if not cell.source or "hide" in d or cell.cell_type != "code": return
@@ -66,7 +71,9 @@ class show_code(Processor):
             for k in ("export", "exporti"): d.pop(k, None)
             cell.defines_ = True
             if why := folded(cell.source, self.internal, "exporti" in kinds_of): cell.source = fold(cell.source, why)
-        elif self.chapter and not exported and kinds(cell) == {"import"}: cell.source = fold(cell.source, "imports")
+        elif self.chapter and not exported and kinds(cell) == {"import"}:
+            d.pop("default_exp", None)
+            cell.source = fold(cell.source, "imports")
         elif self.results and not {"echo", "echo:"} & d.keys() and not cell.source.startswith("RUN = "): cell.source = fold(cell.source, "code")
         elif self.chapter and not exported and (why := folded_use(cell.source)): cell.source = fold(cell.source, why)
 

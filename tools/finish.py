@@ -2,7 +2,7 @@
 
 Works on the HTML that smalldocs writes; called by build_docs.py.
 """
-import html, json, re, sys
+import html, itertools, json, re, sys
 from pathlib import Path
 
 TITLE = re.compile(r'(<header id="title-block-header".*?</header>(?:<p class="notebook">.*?</p>)?)', re.S)
@@ -67,7 +67,7 @@ STATEMENT = re.compile(r"(?:Prop|Theorem|Lemma|Corollary) (\d{2,3}\.\d+)")
 DEFINED = re.compile(r"<strong>((?:Prop|Theorem|Lemma|Corollary) (\d{2,3}\.\d+)[^<]*)</strong>")
 EQUATION = re.compile(r'<span class="math display"((?:(?!>).)*)>((?:(?!</span>).)*?\\tag\{(\d{2,3}\.\d+)\})', re.S)
 CITED = re.compile(r"\b(Prop|Theorem|Lemma|Corollary) (\d{2,3}\.\d+)|\((\d{2,3}\.\d+)\)")
-OPAQUE = {"a", "script", "style", "pre", "code", "h1", "h2", "h3", "title", "button", "summary", "nav", "head"}
+OPAQUE = {"a", "script", "style", "svg", "pre", "code", "h1", "h2", "h3", "title", "button", "summary", "nav", "head"}
 
 def anchor_statements(text, name, known, words):
     "Propositions and numbered equations get an id; `known` learns where each is, `words` what it says"
@@ -113,18 +113,16 @@ def sources(text):
 
 TEX = {r"\tau": "tau", r"\le": "≤", r"\ge": "≥", r"\sum": "sum", r"\to": "→", r"\infty": "∞", r"\in": "in", r"\cdot": "·", r"\times": "×", r"\sigma": "sigma", r"\pi": "pi", r"\hat": "", r"\frac": ""}
 
-def drawings(text, folder):
-    "Each drawing of nbs/images as part of the page, so that it has the page's colours and font"
+def drawings(text):
+    "Each drawing of a cell (softsortlib.lab.drawings) with the page's colours, its text as a label, and names that are no other drawing's"
+    numbers = itertools.count(1)
     def inline(m):
-        name, said = m[1], re.search(r'alt="([^"]*)"', m[0])[1]
-        svg = (folder / f"{name}.svg").read_text(encoding="utf-8")
-        svg = re.sub(r"<style>svg\.drawing.*?</style>", "", svg, count=1, flags=re.S)
-        used = set(re.findall(r'(?:url\(|href=")#([\w.-]+)', svg))
-        svg = re.sub(r' id="([\w.-]+)"', lambda i: f' id="{name}-{i[1]}"' if i[1] in used else "", svg)
+        name, svg = f"drawing{next(numbers)}", re.sub(r"<style>svg\.drawing.*?</style>", "", m[0], count=1, flags=re.S)
+        svg = re.sub(r' id="([\w.-]+)"', rf' id="{name}-\1"', svg)
         svg = re.sub(r'(url\(|href=")#([\w.-]+)', rf"\g<1>#{name}-\g<2>", svg)
-        width = re.search(r' width="([\d.]+)pt"', svg)[1]
-        return svg.replace("<svg ", f'<svg role="img" aria-label="{said}" style="--width: {width}pt" ', 1)
-    return re.sub(r'<img [^>]*src="(?:\.\./)*images/([\w-]+)\.svg"[^>]*>', inline, text)
+        width, said = re.search(r' width="([\d.]+)pt"', svg)[1], m[1] or ""
+        return re.sub('<svg (alt="[^"]*" )?', f'<svg role="img" aria-label="{said}" style="--width: {width}pt" ', svg, count=1)
+    return re.sub(r'<svg (?:alt="([^"]*)" )?class="drawing".*?</svg>', inline, text, flags=re.S)
 
 SECTION_TAGS = re.compile(r"<section([^>]*)>(?:\s*<h\d[^>]*>.*?</h\d>)?|</section>", re.S)
 
@@ -194,7 +192,7 @@ def finish(site, cfg, replace):
     for name in pages: (out / name).write_text(anchor_statements((out / name).read_text(encoding="utf-8"), name, known, words), encoding="utf-8")
     for name, page in pages.items():
         text, up = (out / name).read_text(encoding="utf-8"), "../" * name.count("/")
-        text = drawings(folded_sections(link_statements(text, name, known)), Path(cfg.nbs_path) / "images")
+        text = drawings(folded_sections(link_statements(text, name, known)))
         text = head(navigation(phone_contents(text)), name, url, up, page.title, str(page.front.get("description") or first_words(text)))
         text = text.replace('<div class="nav-footer-left">softsortlib', f'<div class="nav-footer-left">softsortlib {cfg.version}', 1)
         (out / name).write_text(text, encoding="utf-8")

@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['RankOperator', 'get_rank_operator']
 
-# %% ../../nbs/core/03_rank_operators.ipynb #a3589443
+# %% ../../nbs/core/03_rank_operators.ipynb #27870c96
 from typing import TYPE_CHECKING
 
 import torch
@@ -22,7 +22,7 @@ def check_ranks_fit(scores):
         raise ValueError(f"ranks of n = {n} scores do not fit {scores.dtype}, whose largest number is {largest:.0f}: "
                          "rank scores.float()")
 
-# %% ../../nbs/core/03_rank_operators.ipynb #26c0bc96
+# %% ../../nbs/core/03_rank_operators.ipynb #4703182f
 class RankOperator(Scored):
     """Base of the rank-only operators: a module from scores (..., n) to soft ranks (..., n), counted from one.
 

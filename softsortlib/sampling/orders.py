@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['OrderPermutation']
 
-# %% ../../nbs/sampling/110_orders.ipynb #caaf49f7
+# %% ../../nbs/sampling/110_orders.ipynb #f9aad8be
 import math
 from typing import TYPE_CHECKING
 
@@ -21,7 +21,7 @@ def _lift(a, batch):
     own = a.shape[1:-1]
     return a.reshape(len(a), *[1] * (len(batch) - len(own)), *own, a.shape[-1]).expand(len(a), *batch, a.shape[-1])
 
-# %% ../../nbs/sampling/110_orders.ipynb #62d2393c
+# %% ../../nbs/sampling/110_orders.ipynb #82a282d3
 class OrderPermutation(SoftPermutation):
     "The mean of hard permutations (110.1), stored as orders and not as matrices."
     if TYPE_CHECKING:  # added below

@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = []
 
-# %% ../../nbs/selection/106_counts.ipynb #851f6d04
+# %% ../../nbs/selection/106_counts.ipynb #2959c55d
 import math
 
 import numpy as np
@@ -31,7 +31,7 @@ def _add_elements(p, r, reach, Q):
         if low == 1:
             Q[0] *= r[i]
 
-# %% ../../nbs/selection/106_counts.ipynb #dfac943f
+# %% ../../nbs/selection/106_counts.ipynb #ece0fe4f
 LANES = switch("counts: side by side", 32, "n")  # elements side by side
 
 @jit(lent=True)

@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['Routing', 'TopKRouter']
 
-# %% ../../nbs/selection/104_router.ipynb #1dc32f78
+# %% ../../nbs/selection/104_router.ipynb #0be1d346
 import math
 from fractions import Fraction
 from typing import NamedTuple

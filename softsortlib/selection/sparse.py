@@ -14,7 +14,7 @@ from .masks import TopKMask
 from .roots import Law
 from .thresholds import threshold_weights
 
-# %% ../../nbs/selection/102_sparse.ipynb #80a563d3
+# %% ../../nbs/selection/102_sparse.ipynb #14353dec
 class SparseTopK(TopKMask, name="sparse"):
     """Weights by a clipped power around a threshold (102.2; Sander et al. 2023): exactly 0 and 1 away from it, O(n).
 
