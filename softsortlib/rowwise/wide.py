@@ -37,17 +37,24 @@ WIDE = switch("wide: columns", 64, "d")
 _LARGE = 1e15  # what payloads are below
 _FASTER = 8  # times as fast is a product of matrices, for each entry
 
+def is_payload_wide(
+    *payloads,  # what is multiplied, and what arrives at the product, (B, k, d)
+) -> bool:
+    "Whether payloads have many columns and only numbers that a product of matrices may meet."
+    x = payloads[0]
+    return x.shape[-1] >= WIDE and x.numel() > 0 and all(
+        -_LARGE < v.item() < _LARGE for x in payloads for v in x.detach().aminmax())
+
+
 def is_wide(
     sets,  # Sets, of whose rows something is asked
     *payloads,  # what is multiplied, and what arrives at the product, (B, k, d)
 ) -> bool:
     "Whether products of matrices are faster than a walk."
-    x, B = payloads[0], len(sets.size)
-    if x.shape[-1] < WIDE or 0 in (len(sets.s), x.numel()):
+    if not len(sets.s) or not is_payload_wide(*payloads):
         return False
-    if not all(-_LARGE < v.item() < _LARGE for x in payloads for v in x.aminmax()):
-        return False
-    cut, found = 1 + math.log(len(sets.s) // B / torch.finfo(x.dtype).eps), np.empty(B)
+    B, eps = len(sets.size), torch.finfo(payloads[0].dtype).eps
+    cut, found = 1 + math.log(len(sets.s) // B / eps), np.empty(B)
     spread_rows(reaches, B, 8 * len(sets.s), sets._replace(cut=cut), found)
     return bool(found.sum() * _FASTER >= len(sets.s))
 
