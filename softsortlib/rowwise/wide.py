@@ -32,7 +32,7 @@ def reaches(lo, hi, sets, found):
             count += 1
         found[b] = total / max(1, count)
 
-# %% ../../nbs/rowwise/193_wide.ipynb #f85bc850
+# %% ../../nbs/rowwise/193_wide.ipynb #637345f4
 WIDE = switch("wide: columns", 64, "d")
 _LARGE = 1e15  # what payloads are below
 _FASTER = 8  # times as fast is a product of matrices, for each entry
