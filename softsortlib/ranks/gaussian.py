@@ -18,7 +18,7 @@ from ..core.rank_operators import RankOperator
 from ..engine.sum_laws import normal_law
 from .sigmoid import counted_ranks
 
-# %% ../../nbs/ranks/41_gaussian.ipynb #184a1b89
+# %% ../../nbs/ranks/41_gaussian.ipynb #cacc95db
 class GaussianRank(RankOperator, name="gaussian"):
     """Expected ranks when each score carries Gaussian noise of deviation tau (41.2; SoftRank, Taylor et al. 2008).
 
