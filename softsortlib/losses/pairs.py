@@ -183,7 +183,7 @@ _curvature = mechanism(
 
 # %% ../../nbs/losses/121_pairs.ipynb #eb02da62
 def _plain_loss(x, places, kind, mu, k, of_tau, moves):
-    "x (..., n + 1), places (..., 5, n) -> the loss (121.1), (...), and its slopes in the scores and in tau, (..., n + 1)."
+    "x (..., n + 1), places (..., 5, n) -> the loss (121.1), (...), and its slopes in scores and tau, (..., n + 1)."
     N = x.shape[-1]
     terms, slope = pair_tiles(x.reshape(-1, N), None, places.reshape(-1, 5, N - 1), kind, mu, k, of_tau, moves)
     return terms.sum(-1).reshape(x.shape[:-1]), slope.reshape(x.shape)
