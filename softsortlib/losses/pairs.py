@@ -181,7 +181,7 @@ _curvature = mechanism(
     backward=once("lambda_loss is twice differentiable: for more derivatives take lists of fewer pairs"),
 )
 
-# %% ../../nbs/losses/121_pairs.ipynb #eb02da62
+# %% ../../nbs/losses/121_pairs.ipynb #f203c294
 def _plain_loss(x, places, kind, mu, k, of_tau, moves):
     "x (..., n + 1), places (..., 5, n) -> the loss (121.1), (...), and its slopes in scores and tau, (..., n + 1)."
     N = x.shape[-1]
