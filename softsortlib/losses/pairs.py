@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['lambda_loss', 'LambdaLoss']
 
-# %% ../../nbs/losses/121_pairs.ipynb #265c5c25
+# %% ../../nbs/losses/121_pairs.ipynb #97fa3853
 import math
 import numbers
 from typing import NamedTuple
@@ -15,7 +15,7 @@ from torch import Tensor
 
 from ..core.checks import is_one_of
 from ..core.operators import check_tau
-from ..engine.autograd import once
+from ..engine.autograd import needs_graph, once
 from ..engine.dispatch import switch
 from ..engine.mechanism import mechanism
 from ..functional.arguments import check_k
@@ -121,8 +121,9 @@ def lambda_loss_plain(
         margins, tau = margins / tau[..., None], 1
     return (w * torch.nn.functional.softplus(-margins, 1 / tau)).sum((-2, -1)) / (math.log(2) * tau)
 
-# %% ../../nbs/losses/121_pairs.ipynb #7335b1fa
-_PAIRS = switch("pairs: tile", 1 << 18, "B n^2")  # pairs in one tile: they stay in the cache
+# %% ../../nbs/losses/121_pairs.ipynb #d0737707
+_WHOLE = switch("pairs: plain formula", 1 << 18, "B n^2")
+_PAIRS = switch("pairs: tile", 1 << 16, "B n^2")  # pairs in one tile: they stay in the cache
 _MANY = switch("pairs: tile on a GPU", 1 << 24, "gpu B n^2")  # and on another device, which many at a time fill
 
 
@@ -144,33 +145,35 @@ def _changes(w, z, v, part, learn):
     h = curve * e - nu * t
     return h, (h * z + t * e).sum((1, 2))
 
-# %% ../../nbs/losses/121_pairs.ipynb #addffc1e
-def pair_tiles(x, v, places, kind, mu, k, m, learn):
-    "Terms of L for m = 0, the slopes for m = 1, the changes (121.2) for m = 2; (B, n + 1)."
-    out, s, tau = torch.zeros_like(x), x[:, :-1], x[:, -1:]
+# %% ../../nbs/losses/121_pairs.ipynb #18f02e0f
+def pair_tiles(x, v, places, kind, mu, k, learn, moves=True):
+    "The terms of L, (B, n), and, if it `moves`, its slopes, (B, n + 1); for a direction v the changes (121.2) instead."
+    s, tau, out = x[:, :-1], x[:, -1:], torch.zeros_like(x)
+    terms = torch.zeros_like(s)
     rows = max(1, (_PAIRS if s.device.type == "cpu" else _MANY) // s.numel())
     for lo in range(0, s.shape[-1], rows):
         w, z, part = _tile(s, places, lo, rows, kind, mu, k)
         z /= tau[..., None]
-        if m == 0:
-            out[:, part] = (w * torch.nn.functional.softplus(-z)).sum(-1)
-            continue
-        if m == 1:
+        if v is not None:
+            t, along = _changes(w, z, v, part, learn)
+        else:
+            terms[:, part] = (w * torch.nn.functional.softplus(-z)).sum(-1)
+            if not moves:
+                continue
             t = -w * (-z).sigmoid()
             along = torch.linalg.vecdot(t.flatten(1), z.flatten(1)) if learn else 0
-        else:
-            t, along = _changes(w, z, v, part, learn)
         out[:, part] += t.sum(-1)
         out[:, :-1] -= t.sum(-2)
         out[:, -1] -= along
-    return out / (math.log(2) * tau ** m)
+    m = 1 if v is None else 2
+    return terms / math.log(2), out / (math.log(2) * tau ** m)
 
-# %% ../../nbs/losses/121_pairs.ipynb #3478f45e
+# %% ../../nbs/losses/121_pairs.ipynb #99361001
 def _plain_curvature(x, v, places, kind, mu, k, of_tau):
     "x, v (..., n + 1), places (..., 5, n) -> the changes (121.2), (..., n + 1)."
     N = x.shape[-1]
     flat = x.reshape(-1, N), v.reshape(-1, N), places.reshape(-1, 5, N - 1)
-    return pair_tiles(*flat, kind, mu, k, 2, of_tau).reshape(x.shape)
+    return pair_tiles(*flat, kind, mu, k, of_tau)[1].reshape(x.shape)
 
 
 _curvature = mechanism(
@@ -178,41 +181,24 @@ _curvature = mechanism(
     backward=once("lambda_loss is twice differentiable: for more derivatives take lists of fewer pairs"),
 )
 
-# %% ../../nbs/losses/121_pairs.ipynb #1c6c8006
-def _plain_slope(x, places, kind, mu, k, of_tau):
-    "x (..., n + 1), places (..., 5, n) -> the slopes in the scores and in tau, (..., n + 1)."
+# %% ../../nbs/losses/121_pairs.ipynb #f203c294
+def _plain_loss(x, places, kind, mu, k, of_tau, moves):
+    "x (..., n + 1), places (..., 5, n) -> the loss (121.1), (...), and its slopes in scores and tau, (..., n + 1)."
     N = x.shape[-1]
-    flat = x.reshape(-1, N)
-    return pair_tiles(flat, flat, places.reshape(-1, 5, N - 1), kind, mu, k, 1, of_tau).reshape(x.shape)
+    terms, slope = pair_tiles(x.reshape(-1, N), None, places.reshape(-1, 5, N - 1), kind, mu, k, of_tau, moves)
+    return terms.sum(-1).reshape(x.shape[:-1]), slope.reshape(x.shape)
 
 
-def _slope_grads(v, x, places, kind, mu, k, of_tau):
-    "(121.2)"
-    return _curvature(x, v, places, kind, mu, k, of_tau), None
-
-
-_slope = mechanism(
-    "pair_slope(x, places, str kind, float mu, int k, bool of_tau) -> y=x", __name__, _plain_slope,
-    gradient=_slope_grads,
-)
-
-# %% ../../nbs/losses/121_pairs.ipynb #bbde25d2
-def _plain_loss(x, places, kind, mu, k, of_tau):
-    "x (..., n + 1), places (..., 5, n) -> the loss (121.1), (...)."
-    N = x.shape[-1]
-    flat = x.reshape(-1, N)
-    terms = pair_tiles(flat, flat, places.reshape(-1, 5, N - 1), kind, mu, k, 0, of_tau)
-    return terms.sum(-1).reshape(x.shape[:-1])
-
-
-def _loss_grads(g, x, places, kind, mu, k, of_tau):
-    "The slopes, times what arrives."
-    return g[..., None] * _slope(x, places, kind, mu, k, of_tau), None
+def _loss_grads(x, places, kind, mu, k, of_tau, moves, slope, g=None, v=None):
+    "The slopes, times what arrives at the loss, and (121.2) of what arrives at the slopes."
+    slope = slope if moves else pair_loss(x, places, kind, mu, k, of_tau, True)[1]
+    gx = 0 if g is None else g[..., None] * slope
+    return gx if v is None else gx + _curvature(x, v, places, kind, mu, k, of_tau), None
 
 
 pair_loss = mechanism(
-    "pair_loss(x, places, str kind, float mu, int k, bool of_tau) -> loss", __name__, _plain_loss,
-    fake=lambda x: x.new_empty(x.shape[:-1]), gradient=_loss_grads,
+    "pair_loss(x, places, str kind, float mu, int k, bool of_tau, bool moves) -> loss, slope", __name__, _plain_loss,
+    fake=lambda x: (x.new_empty(x.shape[:-1]), torch.empty_like(x)), gradient=_loss_grads,
 )
 
 # %% ../../nbs/losses/121_pairs.ipynb #06cb5b8b
@@ -221,7 +207,7 @@ def _in_reach(s, tau, learn):
     most = torch.finfo(s.dtype).max / 4 * (tau.detach().clamp(max=1) if learn else min(tau, 1))
     return s.clamp(-most, most)
 
-# %% ../../nbs/losses/121_pairs.ipynb #4ec5e9db
+# %% ../../nbs/losses/121_pairs.ipynb #8e29d382
 @over_lists()
 def lambda_loss(
     scores: Tensor,  # (..., n)
@@ -247,11 +233,11 @@ def lambda_loss(
     places = places_of(s, y, mask, weighting, k, gain)
     learn = isinstance(tau, Tensor)
     s = _in_reach(s, tau, learn)
-    if s.numel() * n <= _PAIRS:
+    if s.numel() * n <= _WHOLE:
         loss = lambda_loss_plain(s, tau, places, weighting, float(mu), k)
     else:
         x = torch.cat([s, tau_column(tau, s)], -1)
-        loss = pair_loss(x, torch.stack(places, -2), weighting, float(mu), k, learn)
+        loss, _ = pair_loss(x, torch.stack(places, -2), weighting, float(mu), k, learn, needs_graph((x,)))
     return reduce_sets(loss, differing(places.y, mask), reduction, scores.dtype)
 
 # %% ../../nbs/losses/121_pairs.ipynb #4ffd9dcc

@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['weighted_kendall_loss', 'WeightedKendallLoss']
 
-# %% ../../nbs/losses/123_weighted.ipynb #9eed892f
+# %% ../../nbs/losses/123_weighted.ipynb #ed7dc3b6
 import math
 
 import torch
@@ -13,7 +13,7 @@ from torch import Tensor
 
 from ..core.checks import full_precision, is_one_of
 from ..core.operators import check_tau
-from ..engine.autograd import in_parts
+from ..engine.autograd import is_unseen, needs_graph, pulled, recomputed
 from ..engine.dispatch import precise, switch
 from ..engine.level_sums import level_sums
 from ..engine.radix import mass_around, rises, stable_sort
@@ -104,27 +104,82 @@ def graded_sums(
     odd = (c * s).sum(-1) / (2 * tau[..., 0])
     return ((omega * (E - G)[..., 0]).sum(-1) - odd) / math.log(2), total
 
-# %% ../../nbs/losses/123_weighted.ipynb #b8978900
-def _rows_of_pairs(s, y, omega, mass, t, grades, omegas, counts, tau, kind):
-    "What the pairs of some elements (..., r) with lower ones of all add to (123.1): to the numerator and denominator."
+# %% ../../nbs/losses/123_weighted.ipynb #6b96c75e
+def _all_pairs(s, y, omega, mass, tau, kind):
+    "What the pairs add to (123.1): to the numerator and to the denominator."
     with full_precision(s):
-        weight = torch.stack([omega, mass], -1) @ torch.stack([counts, omegas], -2)
-    weight = weight * (y[..., :, None] > grades[..., None, :])
-    f = margin_loss((s[..., :, None] - t[..., None, :]) / tau[..., None], kind)
+        weight = torch.stack([omega, mass], -1) @ torch.stack([mass, omega], -2)
+    weight = weight * (y[..., :, None] > y[..., None, :])
+    f = margin_loss((s[..., :, None] - s[..., None, :]) / tau[..., None], kind)
     return (weight * torch.where(weight == 0, 0, f)).sum((-2, -1)), weight.sum((-2, -1))
 
-# %% ../../nbs/losses/123_weighted.ipynb #e7de2d39
+# %% ../../nbs/losses/123_weighted.ipynb #15220f3e
+class _Ahead(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, f, tensors, *args):
+        learn = [i for i in range(tensors) if ctx.needs_input_grad[2 + i]]
+        own = [a.detach() if isinstance(a, Tensor) else a for a in args]
+        with torch.enable_grad():
+            for i in learn:
+                own[i].requires_grad_()
+            out = f(*own)
+        seen = [k for k, y in enumerate(out) if y.requires_grad]
+        slopes = {}
+        for k in seen:
+            at, ones = [own[i] for i in learn], torch.ones_like(out[k])
+            found = torch.autograd.grad(out[k], at, ones, retain_graph=k != seen[-1], allow_unused=True)
+            slopes |= {(k, i): g for i, g in zip(learn, found) if g is not None}
+        ctx.f, ctx.tensors, ctx.places = f, tensors, list(slopes)
+        ctx.others = [() if isinstance(a, Tensor) else (a,) for a in args]
+        ctx.save_for_backward(*(a for a in args if isinstance(a, Tensor)), *slopes.values())
+        return tuple(y.detach() for y in out)
+
+    @staticmethod
+    def backward(ctx, *grads):
+        if torch.is_grad_enabled():
+            return None, None, *pulled(ctx, ctx.f, ctx.tensors, grads)
+        found = [None] * len(ctx.others)
+        for (k, i), slope in zip(ctx.places, ctx.saved_tensors[-len(ctx.places):]):
+            g = grads[k][..., None] * slope
+            found[i] = g if found[i] is None else found[i] + g
+        return None, None, *found
+
+# %% ../../nbs/losses/123_weighted.ipynb #ca8c3fd1
+def ahead(
+    f,  # of tensors (..., k) of sets, which returns a tuple of numbers of the sets, (...)
+    tensors: int,  # how many such tensors come first among its arguments
+):
+    "`f` as one node of the graph, which keeps its gradients in place of what they are made of."
+    later = recomputed(f, tensors)
+
+    def call(*args):
+        unseen = is_unseen(args)
+        if unseen and not needs_graph(args):
+            return f(*args)
+        return _Ahead.apply(f, tensors, *args) if unseen else later(*args)
+    return call
+
+# %% ../../nbs/losses/123_weighted.ipynb #d6e92fe1
 _SHORT = {"logistic": switch("weighted: short sets", 70, "n"),
           "sigmoid": switch("weighted: short sets, sigmoid", 100, "n")}
 _ONE = {"logistic": switch("weighted: one set", 512, "n"), "sigmoid": switch("weighted: one set, sigmoid", 720, "n")}
-_ROOM = switch("weighted: pairs at a time", 1 << 22, "B n^2")
-_IN_PARTS = in_parts(_rows_of_pairs, 9, 4, dict.fromkeys(range(4), -1), (None, None), _ROOM)
+_ROOM = switch("weighted: pairs at a time", 1 << 18, "B n^2")  # which stay in the cache
+_PAIRS = ahead(_all_pairs, 5)
 
 def _few_pairs(B, n, kind):
     "Whether the pairs of B sets of n are faster than the sums."
     short, one = _SHORT[kind], _ONE[kind]
     return B * n * (n - short) <= one * (one - short)
 
+def _pairs_by_sets(s, y, omega, mass, tau, kind):
+    "`_all_pairs` of some sets at a time."
+    if s.numel() * s.shape[-1] <= _ROOM or torch.compiler.is_compiling():
+        return _all_pairs(s, y, omega, mass, tau, kind)
+    sets, most = s.shape[:-1], max(1, _ROOM // s.shape[-1] ** 2)
+    parts = zip(*(a.expand(*sets, a.shape[-1]).reshape(-1, a.shape[-1]).split(most) for a in (s, y, omega, mass, tau)))
+    return tuple(torch.cat(found).reshape(sets) for found in zip(*(_PAIRS(*part, kind) for part in parts)))
+
+# %% ../../nbs/losses/123_weighted.ipynb #c08b91f1
 def graded_pairs(
     s: Tensor,  # scores, (..., n)
     y: Tensor,  # grades, (..., n)
@@ -136,8 +191,7 @@ def graded_pairs(
     "The numerator and the denominator of (123.1)."
     (*sets, n), tau = s.shape, tau_column(tau, s)
     if _few_pairs(math.prod(sets), n, kind):
-        pairs = _rows_of_pairs if s.numel() * n <= _ROOM or torch.compiler.is_compiling() else _IN_PARTS
-        return pairs(s, y, omega, mass, s, y, omega, mass, tau, kind)
+        return _pairs_by_sets(s, y, omega, mass, tau, kind)
     eps = 3e-14 if s.dtype == torch.float64 else 1e-9
     return graded_sums(precise(s), y, precise(omega), precise(mass), precise(tau), kind, eps)
 

@@ -108,21 +108,23 @@ def _check_sum(s, tau, v, step):
     if not isinstance(step, str) or step not in _STEPS:
         raise ValueError(f"step must be one of {', '.join(map(repr, _STEPS))}, got {step!r}")
 
-# %% ../../nbs/ranks/40_sigmoid.ipynb #a520b268
+# %% ../../nbs/ranks/40_sigmoid.ipynb #7f9b811b
 _SHORT = switch("sigmoid: short sets", 40, "n")  # whose pairs take less time than boxes, however many the sets
 _SHORT_NORMAL = switch("sigmoid: short sets, normal", 16, "n")
-_ONE = switch("sigmoid: one set", 256, "n")  # whose pairs take less time than boxes
+_ONE = switch("sigmoid: some sets", 256, "n")  # whose pairs take less time than boxes
 _ONE_NORMAL = switch("sigmoid: one set, normal", 221, "n")
+_ALONE = switch("sigmoid: one set", 310, "B n")  # which pays for the tables of the boxes alone
 _MATRICES = switch("sigmoid: matrices", 1 << 20, "B n^2")
+_SMALL = switch("sigmoid: small matrices", 16, "n")  # which take no more memory than boxes
 
 def _form(s, step):
     "How the sum over all pairs of s (..., n) is made: \"plain\", \"tiles\" or \"sums\"."
-    n = s.shape[-1]
-    short, one = (_SHORT_NORMAL, _ONE_NORMAL) if step == "normal" else (_SHORT, _ONE)
-    few = at_most(s.numel() * (n - short), one * (one - short))
-    if few and at_most(s.numel() * n, _MATRICES):
+    n, normal = s.shape[-1], step == "normal"
+    short, one = (_SHORT_NORMAL, _ONE_NORMAL) if normal else (_SHORT, _ONE)
+    few = at_most(s.numel() * (n - short), one * (one - short)) or at_most(s.numel(), 0 if normal else _ALONE)
+    if few and (at_most(s.numel() * n, _MATRICES) or at_most(n, 0 if normal else _SMALL)):
         return "plain"
-    return "tiles" if few and s.device.type == "cpu" or step not in LAWS else "sums"
+    return "tiles" if few and normal and s.device.type == "cpu" or step not in LAWS else "sums"
 
 # %% ../../nbs/ranks/40_sigmoid.ipynb #cd3d774b
 def pair_sum(

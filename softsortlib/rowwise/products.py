@@ -5,12 +5,13 @@
 # %% auto #0
 __all__ = []
 
-# %% ../../nbs/rowwise/15_products.ipynb #e2acfcbe
+# %% ../../nbs/rowwise/15_products.ipynb #2e02908a
 import math
 
 import numpy as np
 import torch
 
+from ..core.checks import full_precision
 from ..engine.autograd import in_parts
 from ..engine.compile import arrays, empty_matrix, spread_rows
 from ..engine.dispatch import for_onnx, precise, switch
@@ -20,6 +21,7 @@ from .neuralsort import falling, row_sums, sides
 from .row_kernels import Given, Made, walk_lists
 from .rows import Asked, Sets
 from .softsort import Power
+from .wide import WIDE, is_wide, multiply, pull_product
 
 # %% ../../nbs/rowwise/15_products.ipynb #0d23ea23
 def _in_order(s, order, size, power, descending):
@@ -226,15 +228,18 @@ def _answer_numba(s, order, size, tau, x, target, rows, asked, power, descending
         return y.sum(0).view(B, n, d)
     return y[..., 0] if asked == Asked.LIKELIHOOD else y
 
-# %% ../../nbs/rowwise/15_products.ipynb #d6289ae0
+# %% ../../nbs/rowwise/15_products.ipynb #c2bb81e9
 def _pull_numba(g, s, order, size, tau, x, target, rows, asked, power, descending, learn, moves):
-    "The gradients by the kernel of the CPU; those to tau and x are zero unless they `learn` and it `moves`."
+    "The gradients by the kernel of the CPU; to tau and x zero unless they `learn` and it `moves`; P for one to P."
     sets, (given, made) = _sets(s, order, size, tau, rows, power, descending), _nothing(s.dtype)
     gx = torch.zeros_like(x)
     made = made._replace(s=np.zeros((sets.parts, s.numel())), tau=np.zeros((sets.parts if learn else 0, len(s))))
     back = Asked.NOTHING
     if asked == Asked.MATRIX:
         given = given._replace(cells=arrays(g)[0])
+        if moves:
+            back, gx = asked, torch.empty_like(g)
+            made = made._replace(cells=gx.numpy())
     elif asked == Asked.LIKELIHOOD:
         given = given._replace(rows=_flat(g[..., None]), target=_flat(target[..., None])[:, 0])
     elif asked == Asked.PRODUCT:
@@ -249,6 +254,41 @@ def _pull_numba(g, s, order, size, tau, x, target, rows, asked, power, descendin
     _walked(sets, s.dtype, back, asked, given, made)
     gs = torch.from_numpy(made.s.sum(0)).view(s.shape).to(s.dtype)
     return gs, torch.from_numpy(made.tau.sum(0)).to(tau.dtype), sums.sum(0) if back == Asked.BACK_PRODUCT else gx
+
+# %% ../../nbs/rowwise/15_products.ipynb #77d80f05
+def _no_payload(of):
+    "A payload and targets for those that have none."
+    return of[0][..., None][..., :0, :0], of[1][..., :0]
+
+
+def _wide(of, rows, law, asked, *payloads):
+    "Whether what is asked is a product that is faster by matrices."
+    multiplies = asked in (Asked.PRODUCT, Asked.BACK_PRODUCT) and payloads[0].shape[-1] >= WIDE
+    return multiplies and is_wide(_sets(*of, rows, *law), *payloads)
+
+
+def _answer_cpu(s, order, size, tau, x, target, rows, asked, power, descending):
+    "The answer on the CPU."
+    law, of = (power, descending), (s, order, size, tau)
+    if not _wide(of, rows, law, asked, x):
+        return _answer_numba(*of, x, target, rows, asked, *law)
+
+    def matrices(of, rows):
+        return _answer_numba(*of, *_no_payload(of), rows, Asked.MATRIX, *law)
+    with full_precision(s):
+        return multiply(matrices, of, x, rows, asked == Asked.BACK_PRODUCT)
+
+# %% ../../nbs/rowwise/15_products.ipynb #431f8856
+def _pull_cpu(g, s, order, size, tau, x, target, rows, asked, power, descending, learn, moves):
+    "The gradients on the CPU."
+    law, of = (power, descending), (s, order, size, tau)
+    if not _wide(of, rows, law, asked, x, g):
+        return _pull_numba(g, *of, x, target, rows, asked, *law, learn, moves and asked != Asked.MATRIX)
+
+    def pull(G, of, rows):
+        return _pull_numba(G, *of, *_no_payload(of), rows, Asked.MATRIX, *law, learn, moves)
+    with full_precision(s):
+        return pull_product(pull, of, x, g, rows, asked == Asked.BACK_PRODUCT, moves)
 
 # %% ../../nbs/rowwise/15_products.ipynb #890154e5
 def _put_back(y, order):
@@ -294,7 +334,7 @@ def _pull_triton(g, s, order, size, tau, x, target, rows, asked, descending, mov
     gt = gt + _gpu.neural_sums(t, size, gb)
     return _put_back((gt if descending else -gt).to(s.dtype), order), gtau, gx
 
-# %% ../../nbs/rowwise/15_products.ipynb #4ffe4045
+# %% ../../nbs/rowwise/15_products.ipynb #e3c84bd1
 def _gpu_knows(s, rows, asked, power):
     "Whether the kernels of a GPU know the law and the question."
     return power == 0 and s.dtype == torch.float32 and (rows is None or asked in (Asked.PRODUCT, Asked.BACK_PRODUCT))
@@ -308,10 +348,10 @@ def _cpu_knows(rows):
 _pull = mechanism(
     "row_pull(g, s, order, size, tau, x, target, Tensor? rows, int asked, float power, bool descending, bool learn, "
     "bool moves, str backend) -> s, tau, x", __name__,
-    _pull_plain, _pull_numba, _pull_triton, batch="size", cpu_if=_cpu_knows, gpu_if=_gpu_knows, again=_pull_plain,
+    _pull_plain, _pull_cpu, _pull_triton, batch="size", cpu_if=_cpu_knows, gpu_if=_gpu_knows, again=_pull_plain,
 )
 
-# %% ../../nbs/rowwise/15_products.ipynb #08afe464
+# %% ../../nbs/rowwise/15_products.ipynb #9daecf4a
 def _outline(s, x, target, rows, asked):
     "What comes out, by what is asked."
     r = s.shape[-1] if rows is None else rows.shape[0]
@@ -331,7 +371,7 @@ def _gradient(g, s, order, size, tau, x, target, rows, asked, power, descending,
 
 row_answer = mechanism(
     "row_answer(s, order, size, tau, x, target, Tensor? rows, int asked, float power, bool descending, str backend) "
-    "-> y", __name__, _answer_plain, _answer_numba, _answer_triton, batch="size", cpu_if=_cpu_knows,
+    "-> y", __name__, _answer_plain, _answer_cpu, _answer_triton, batch="size", cpu_if=_cpu_knows,
     gpu_if=_gpu_knows, fake=_outline, gradient=_gradient,
 )
 

@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['SquarePermutation', 'PowerPermutation']
 
-# %% ../../nbs/rowwise/131_squares.ipynb #3a4fcdcf
+# %% ../../nbs/rowwise/131_squares.ipynb #18a9ac38
 import math
 from typing import TYPE_CHECKING
 
@@ -14,10 +14,11 @@ from torch import Tensor
 
 from ..core.checks import is_concrete
 from ..core.permutation import patch_to
-from ..engine.dispatch import choose, switch
+from ..engine.dispatch import at_most, choose, switch
 from ..engine.sums import kernel_sums
 from ..engine.tail_laws import power_name
 from .softsort import WindowedPermutation
+from .wide import is_payload_wide
 
 # %% ../../nbs/rowwise/131_squares.ipynb #6b1b06f9
 class SquarePermutation(WindowedPermutation):
@@ -48,7 +49,7 @@ class SquarePermutation(WindowedPermutation):
         "Ones, and zeros at padded elements, (..., n, 1)."
         return (torch.ones_like(self.s) if self.mask is None else self.mask.to(self.s.dtype)).detach()[..., None]
 
-# %% ../../nbs/rowwise/131_squares.ipynb #80225b8d
+# %% ../../nbs/rowwise/131_squares.ipynb #d86accdc
 def _at(v, places):
     "v (..., n, d) at places (..., r)."
     return v.gather(-2, places[..., None].expand(*v.shape[:-2], places.shape[-1], v.shape[-1]))
@@ -56,9 +57,21 @@ def _at(v, places):
 
 _FEW = switch("squares: single rows", 100, "k")
 
+_PACE = 1300  # entries of a matrix that take the time of one score in the sums, for very wide payloads
+_WRITTEN = 150  # columns of payload that take the time of writing the matrix
+
+
 def _few(rows, x):
     "Whether the windows of these rows are less than the sums of all: on a CPU, which has kernels for them."
     return rows is not None and len(rows) <= _FEW and x.device.type == "cpu"
+
+
+def _in_windows(P, x, rows):
+    "Whether the windows of these rows, or matrices for a wide payload, are faster than the sums of all."
+    n, d = P.n, x.shape[-1]
+    if _few(rows, x) or x.device.type != "cpu" or not is_concrete(x):
+        return _few(rows, x)
+    return at_most(n * (d + _WRITTEN), _PACE * d) and is_payload_wide(x) and 8 * mean_window(P) >= n
 
 # %% ../../nbs/rowwise/131_squares.ipynb #746f4a02
 @patch_to(SquarePermutation)
@@ -78,11 +91,11 @@ def _centre(x):
     size = (half * (16 * x.shape[-2] / torch.finfo(x.dtype).max)).clamp(min=1)
     return c, size.nan_to_num(1, 1)
 
-# %% ../../nbs/rowwise/131_squares.ipynb #d2fafce6
+# %% ../../nbs/rowwise/131_squares.ipynb #cfd0da69
 @patch_to(SquarePermutation)
 def _matmul(self, x, rows):
     "P[rows] x for x (..., n, d)."
-    if _few(rows, x):
+    if _in_windows(self, x, rows):
         return WindowedPermutation._matmul(self, x, rows)
     real = self._real().expand(*x.shape[:-1], 1)
     c, size = _centre(x)
@@ -93,7 +106,7 @@ def _matmul(self, x, rows):
     y = _at(y, self.order if rows is None else self.order[..., rows])
     return y if self.mask is None else y.masked_fill(~self._rows_kept(rows), 0)
 
-# %% ../../nbs/rowwise/131_squares.ipynb #1b131077
+# %% ../../nbs/rowwise/131_squares.ipynb #cc9653e5
 @patch_to(SquarePermutation)
 def _rows_kept(self, rows):
     "Which of the rows are real, (..., r, 1)."
@@ -103,7 +116,7 @@ def _rows_kept(self, rows):
 @patch_to(SquarePermutation)
 def _rmatmul(self, y, rows):
     "P[rows]^T y: rows that were not selected count as zero."
-    if _few(rows, y):
+    if _in_windows(self, y, rows):
         return WindowedPermutation._rmatmul(self, y, rows)
     if rows is not None:
         y = y.new_zeros(*y.shape[:-2], self.n, y.shape[-1]).index_add(-2, rows, y)
@@ -140,17 +153,15 @@ class PowerPermutation(SquarePermutation):
         sigma = tau ** (1 / self.power)
         return kernel_sums(s, None, w, sigma, power_name(self.power), 1, backend=self.backend, order=order)
 
-# %% ../../nbs/rowwise/131_squares.ipynb #0aba6d63
+# %% ../../nbs/rowwise/131_squares.ipynb #1e59303c
 _WIDE = switch("squares: window", 1000, "n")  # from which the tree is faster
 _MANY = switch("squares: scores unseen", 4000, "n")  # scores from which it is the safer choice
 
 
 @torch.no_grad()
-def windows_are_wide(P):
-    "Whether the windows of a `PowerPermutation` have `_WIDE` scores or more on average."
+def mean_window(P):
+    "How many scores the windows of a `SquarePermutation` have, on average."
     t = P.t.detach()
-    if not is_concrete(t):
-        return P.n >= _MANY
     if P.mask is not None:
         t = t.masked_fill(~P.row_mask, -math.inf if P.descending else math.inf)
     t = (t.flip(-1) if P.descending else t).contiguous()
@@ -159,7 +170,12 @@ def windows_are_wide(P):
     some = t[..., ::-(-P.n // 16)].contiguous()
     ends = (torch.searchsorted(t, some + side * radius, right=side > 0) for side in (-1, 1))
     first, last = ends
-    return (last - first).double().mean().item() >= _WIDE
+    return (last - first).double().mean().item()
+
+
+def windows_are_wide(P):
+    "Whether the windows of a `PowerPermutation` have `_WIDE` scores or more on average."
+    return mean_window(P) >= _WIDE if is_concrete(P.t) else P.n >= _MANY
 
 # %% ../../nbs/rowwise/131_squares.ipynb #89099f9d
 POWERS = 0.5, 8.0  # between which a power's sums have a cheap plan
