@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['SquarePermutation', 'PowerPermutation']
 
-# %% ../../nbs/rowwise/131_squares.ipynb #de47ee1c
+# %% ../../nbs/rowwise/131_squares.ipynb #3a4fcdcf
 import math
 from typing import TYPE_CHECKING
 
@@ -48,7 +48,7 @@ class SquarePermutation(WindowedPermutation):
         "Ones, and zeros at padded elements, (..., n, 1)."
         return (torch.ones_like(self.s) if self.mask is None else self.mask.to(self.s.dtype)).detach()[..., None]
 
-# %% ../../nbs/rowwise/131_squares.ipynb #e4376aef
+# %% ../../nbs/rowwise/131_squares.ipynb #ded2f981
 def _at(v, places):
     "v (..., n, d) at places (..., r)."
     return v.gather(-2, places[..., None].expand(*v.shape[:-2], places.shape[-1], v.shape[-1]))
@@ -57,8 +57,9 @@ def _at(v, places):
 _FEW = switch("squares: single rows", 100, "k")
 
 def _few(rows, x):
-    "Whether the windows of these rows are less than the sums of all: on a CPU, which has kernels for them."
-    return rows is not None and len(rows) <= _FEW and x.device.type == "cpu"
+    "Whether the windows of these rows are less than the sums of all, where there are kernels for them."
+    kernels = x.device.type == "cpu" or choose(x, "", triton=True) == "triton"
+    return rows is not None and len(rows) <= _FEW and kernels
 
 # %% ../../nbs/rowwise/131_squares.ipynb #746f4a02
 @patch_to(SquarePermutation)
@@ -140,7 +141,7 @@ class PowerPermutation(SquarePermutation):
         sigma = tau ** (1 / self.power)
         return kernel_sums(s, None, w, sigma, power_name(self.power), 1, backend=self.backend, order=order)
 
-# %% ../../nbs/rowwise/131_squares.ipynb #07cc8cb4
+# %% ../../nbs/rowwise/131_squares.ipynb #0aba6d63
 _WIDE = switch("squares: window", 1000, "n")  # from which the tree is faster
 _MANY = switch("squares: scores unseen", 4000, "n")  # scores from which it is the safer choice
 
