@@ -435,6 +435,7 @@ def marks_torch(s, tau, first, order, real, l):
 
 marks = mechanism(
     "line_marks(s, tau, first, order, real, int l) -> q, below, cell, sides", __name__, marks_torch, marks_numba,
+    "softsortlib.ranks.line_triton.marks_triton",
     backward=lambda ctx, *grads: (None,) * 6,  # whoever reads the marks has the derivative
     fake=lambda s, order, l: (precise(s).new_empty(*s.shape[:-1], s.shape[-1] + 1), order.new_empty(*s.shape[:-1], l),
                               order.new_empty(s.shape), precise(s).new_empty(*s.shape[:-1], l, 5)),
