@@ -111,7 +111,7 @@ _gpu = Later("softsortlib.rowwise.rows_triton")
 
 
 def _sums_back(gb, t, size):
-    "The gradient of the row sums, (19.3)."
+    "The gradient of the row sums: the last term of (19.6), with -gb in place of p."
     own, others = sides(gb, t, size)
     return (own + others).masked_fill(torch.arange(t.shape[-1], device=t.device) >= size[..., None], 0)
 

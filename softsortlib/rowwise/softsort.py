@@ -144,7 +144,7 @@ def _dense(self, rows):
 def _hard(self, rows):
     return self.order if rows is None else self.order[..., rows]
 
-# %% ../../nbs/rowwise/11_softsort.ipynb #a3c3b692
+# %% ../../nbs/rowwise/11_softsort.ipynb #2292f1fb
 def check_simplex(simplex):
     "Raise `ValueError` unless `simplex` is the name of one."
     names = ("softmax", "sparsemax", "entmax15")
@@ -165,7 +165,7 @@ def _check_distance(power, distance, backend):
     if backend in ("numba", "triton") and distance is not None:
         raise ValueError(f"there is no backend={backend!r} for distance={distance!r}: leave backend out")
 
-# %% ../../nbs/rowwise/11_softsort.ipynb #34ecc80d
+# %% ../../nbs/rowwise/11_softsort.ipynb #700ca17b
 class SoftSort(Operator, name="softsort"):
     """Soft sorting by the softmax of -d(sorted score, score) / tau (Prillo & Eisenschlos 2020, equation 4).
 
@@ -254,7 +254,7 @@ def _rmatmul(self, y, rows):
         x = exp_scan(_rising(self), tie_means(w, ties), tau, backend=self.backend) + pull
     return torch.zeros_like(x).scatter(-2, self.order[..., None].expand(x.shape), x)
 
-# %% ../../nbs/rowwise/11_softsort.ipynb #4de80ce8
+# %% ../../nbs/rowwise/11_softsort.ipynb #b394a8dd
 _FEW = switch("softsort: plain matrix", 1 << 19, "B n^2")  # up to which no kernel writes it faster
 
 
@@ -291,7 +291,7 @@ def _dense(self, rows):
     P = laplace_matrix(s, t, tau, self._Z(rows), self.backend)
     return P if ties is None else leaning_rows(P, s, t, ties.side / self.tau, rows)
 
-# %% ../../nbs/rowwise/11_softsort.ipynb #69ba5f23
+# %% ../../nbs/rowwise/11_softsort.ipynb #93e38163
 class WindowedPermutation(SoftSortPermutation):
     "SoftSort with d = |x - y|^p in O(n) memory, by certified windows of the sorted scores (Prop 11.5)."
     power = 2.0
@@ -351,7 +351,7 @@ def _small_squares(s, tau, d, descending, dtype, mask):
     twin = partial(SoftSortPermutation, d=d, descending=descending, dtype=dtype, mask=mask)
     return SmallPermutation(s, tau, descending, dtype, mask, Law.SQUARES, twin)
 
-# %% ../../nbs/rowwise/11_softsort.ipynb #342b4026
+# %% ../../nbs/rowwise/11_softsort.ipynb #cbd29f83
 _LONG = switch("softsort: sums", 500, "n")  # scores from which sums may be faster than windows
 
 
