@@ -80,7 +80,7 @@ def test_every_example_runs_alone():
 
 def test_what_an_example_needs_is_said():
     needs = {name.rpartition(".")[2]: needs for name, _, needs in every_example() if needs}
-    assert needs["neural_matrix"] == "on a CUDA device" and needs["memory_end"] == "takes minutes"
+    assert needs["triton_layers"] == "on a CUDA device" and needs["memory_end"] == "takes minutes"
     assert all("cuda" not in code or needs for _, code, needs in every_example() if ' = "cuda"' in code)
     assert "*Example*, takes minutes" in api_page.example_markdown(("x", "", "takes minutes"))
 

@@ -19,7 +19,7 @@ import time
 from pathlib import Path
 
 root = Path(__file__).resolve().parent.parent
-TESTS = ("tests/test_cuda.py", "tests/rowwise/test_softsort_triton.py", "tests/rowwise/test_neuralsort_triton.py")
+TESTS = ("tests/test_cuda.py", "tests/rowwise/test_rows_triton.py")
 SHARES = dict(device=0.05, tests=0.45, memory=0.1, bench=0.3, speed=1.0)      # of the time that is left when a stage begins
 
 

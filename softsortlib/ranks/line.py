@@ -413,7 +413,7 @@ def _sides(C, L, R, gap, inside):
     middle = ((gap.masked_fill(solid, 0) + (L / R).log()) / 2).masked_fill(solid, -1)
     return torch.stack([down, up, left, right, middle], -1)
 
-# %% ../../nbs/ranks/46_line.ipynb #1296b7f2
+# %% ../../nbs/ranks/46_line.ipynb #303ed97b
 def _found(s, tau, first, order, real, l):
     "The scores in order, who is real, how many scores are below each mark, its level, and its sides."
     t, kept = _in_order(s, order, real)
@@ -435,6 +435,7 @@ def marks_torch(s, tau, first, order, real, l):
 
 marks = mechanism(
     "line_marks(s, tau, first, order, real, int l) -> q, below, cell, sides", __name__, marks_torch, marks_numba,
+    "softsortlib.ranks.line_triton.marks_triton",
     backward=lambda ctx, *grads: (None,) * 6,  # whoever reads the marks has the derivative
     fake=lambda s, order, l: (precise(s).new_empty(*s.shape[:-1], s.shape[-1] + 1), order.new_empty(*s.shape[:-1], l),
                               order.new_empty(s.shape), precise(s).new_empty(*s.shape[:-1], l, 5)),

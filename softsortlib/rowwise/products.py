@@ -108,23 +108,23 @@ def _by_parts(asked):
 
 _PULLS = {asked: _by_parts(asked) for asked in _CUTS}
 
-# %% ../../nbs/rowwise/15_products.ipynb #feb71cd4
-_gpu = Later("softsortlib.rowwise.neuralsort_triton")
+# %% ../../nbs/rowwise/15_products.ipynb #95a568b9
+_gpu = Later("softsortlib.rowwise.rows_triton")
 
 
 def _sums_back(gb, t, size):
-    "The gradient of the row sums, (19.3)."
+    "The gradient of the row sums: the last term of (19.6), with -gb in place of p."
     own, others = sides(gb, t, size)
     return (own + others).masked_fill(torch.arange(t.shape[-1], device=t.device) >= size[..., None], 0)
 
 
 _sums_backward = mechanism(
     "neural_sums_backward(gb, t, size, str backend) -> t", __name__, _sums_back,
-    gpu=lambda gb, t, size: _gpu.neural_sums(t, size, gb), batch="size", again=_sums_back,
+    gpu=lambda gb, t, size: _gpu.sums_back(gb, t, size), batch="size", again=_sums_back,
 )
 sorted_sums = mechanism(
     "neural_sums(t, size, str backend) -> b=t", __name__, lambda t, size: row_sums(t, size).clone(),
-    gpu=lambda t, size: _gpu.neural_sums(t, size), batch="size", gradient=_sums_backward,
+    gpu=lambda t, size: _gpu.sums_of(t, size), batch="size", gradient=_sums_backward,
 )
 
 # %% ../../nbs/rowwise/15_products.ipynb #f8f40580
@@ -290,54 +290,10 @@ def _pull_cpu(g, s, order, size, tau, x, target, rows, asked, power, descending,
     with full_precision(s):
         return pull_product(pull, of, x, g, rows, asked == Asked.BACK_PRODUCT, moves)
 
-# %% ../../nbs/rowwise/15_products.ipynb #890154e5
-def _put_back(y, order):
-    "y (..., n) or (..., n, d), in the order of the input."
-    index = order if y.ndim == order.ndim else order[..., None].expand(y.shape)
-    return torch.zeros_like(y).scatter(order.ndim - 1, index, y)
-
-
-def _answer_triton(s, order, size, tau, x, target, rows, asked, descending):
-    "The answer of NeuralSort on a GPU."
-    t, _ = _in_order(s, order, size, 1, descending)
-    b = _gpu.neural_sums(t, size)
-    if asked == Asked.LIKELIHOOD:
-        return _gpu.neural_entries(t, b, tau, size, inverse(order).gather(-1, target))
-    if asked == Asked.PRODUCT:
-        return _gpu.neural_mul(b, t, b, tau, size, x.gather(-2, order[..., None].expand(x.shape)), rows)[0]
-    if asked == Asked.BACK_PRODUCT:
-        return _put_back(_gpu.neural_rmul(b, t, b, tau, size, x, rows), order)
-    rank = inverse(order)
-    columns = b.gather(-1, rank).masked_fill(rank >= size[..., None], torch.inf)
-    return _gpu.neural_matrix(t.gather(-1, rank), columns, t, b, tau, size)
-
-# %% ../../nbs/rowwise/15_products.ipynb #00a6e855
-def _pull_triton(g, s, order, size, tau, x, target, rows, asked, descending, moves):
-    "The gradients of NeuralSort on a GPU."
-    t, _ = _in_order(s, order, size, 1, descending)
-    b, gx = _gpu.neural_sums(t, size), x
-    if asked == Asked.LIKELIHOOD:
-        gt, gb, gtau = _gpu.neural_entries_back(g, t, b, tau, size, inverse(order).gather(-1, target))
-    elif asked == Asked.MATRIX:
-        rank = inverse(order)
-        columns = b.gather(-1, rank).masked_fill(rank >= size[..., None], torch.inf)
-        gt, gb, gtau = _gpu.neural_pull(g, None, None, None, t.gather(-1, rank), columns, t, b, order, tau, size)
-        gt, gb = gt.gather(-1, order), gb.gather(-1, order)
-    else:
-        a, v = (g, x) if asked == Asked.PRODUCT else (x, g)
-        v = v.gather(-2, order[..., None].expand(v.shape))
-        gt, gb, gtau = _gpu.neural_pull(None, a, v, None, t, b, t, b, None, tau, size, rows)
-        if moves and asked == Asked.PRODUCT:
-            gx = _put_back(_gpu.neural_rmul(b, t, b, tau, size, g, rows), order)
-        elif moves:
-            gx = _gpu.neural_mul(b, t, b, tau, size, v, rows)[0]
-    gt = gt + _gpu.neural_sums(t, size, gb)
-    return _put_back((gt if descending else -gt).to(s.dtype), order), gtau, gx
-
-# %% ../../nbs/rowwise/15_products.ipynb #e3c84bd1
-def _gpu_knows(s, rows, asked, power):
-    "Whether the kernels of a GPU know the law and the question."
-    return power == 0 and s.dtype == torch.float32 and (rows is None or asked in (Asked.PRODUCT, Asked.BACK_PRODUCT))
+# %% ../../nbs/rowwise/15_products.ipynb #e8db6429
+def _gpu_knows(s, power):
+    "Whether the kernels of a GPU know the law in this precision."
+    return s.dtype == torch.float32 or power > 0
 
 
 def _cpu_knows(rows):
@@ -348,10 +304,11 @@ def _cpu_knows(rows):
 _pull = mechanism(
     "row_pull(g, s, order, size, tau, x, target, Tensor? rows, int asked, float power, bool descending, bool learn, "
     "bool moves, str backend) -> s, tau, x", __name__,
-    _pull_plain, _pull_cpu, _pull_triton, batch="size", cpu_if=_cpu_knows, gpu_if=_gpu_knows, again=_pull_plain,
+    _pull_plain, _pull_cpu, "softsortlib.rowwise.rows_triton.pull",
+    batch="size", cpu_if=_cpu_knows, gpu_if=_gpu_knows, again=_pull_plain,
 )
 
-# %% ../../nbs/rowwise/15_products.ipynb #9daecf4a
+# %% ../../nbs/rowwise/15_products.ipynb #ece1bd29
 def _outline(s, x, target, rows, asked):
     "What comes out, by what is asked."
     r = s.shape[-1] if rows is None else rows.shape[0]
@@ -371,8 +328,8 @@ def _gradient(g, s, order, size, tau, x, target, rows, asked, power, descending,
 
 row_answer = mechanism(
     "row_answer(s, order, size, tau, x, target, Tensor? rows, int asked, float power, bool descending, str backend) "
-    "-> y", __name__, _answer_plain, _answer_cpu, _answer_triton, batch="size", cpu_if=_cpu_knows,
-    gpu_if=_gpu_knows, fake=_outline, gradient=_gradient,
+    "-> y", __name__, _answer_plain, _answer_cpu, "softsortlib.rowwise.rows_triton.answer",
+    batch="size", cpu_if=_cpu_knows, gpu_if=_gpu_knows, fake=_outline, gradient=_gradient,
 )
 
 # %% ../../nbs/rowwise/15_products.ipynb #a5296e87

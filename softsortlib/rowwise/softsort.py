@@ -144,7 +144,7 @@ def _dense(self, rows):
 def _hard(self, rows):
     return self.order if rows is None else self.order[..., rows]
 
-# %% ../../nbs/rowwise/11_softsort.ipynb #a3c3b692
+# %% ../../nbs/rowwise/11_softsort.ipynb #2292f1fb
 def check_simplex(simplex):
     "Raise `ValueError` unless `simplex` is the name of one."
     names = ("softmax", "sparsemax", "entmax15")
@@ -162,13 +162,10 @@ def _check_distance(power, distance, backend):
     if distance is not None and power != 1:
         raise ValueError(f"power and distance exclude each other, got power={power} and a distance: "
                          "leave power out")
-    no_power = backend == "triton" and power != 1
-    no_callable = backend in ("numba", "triton") and distance is not None
-    if no_power or no_callable:
-        raise ValueError(f"there is no backend={backend!r} for power={power}, distance={distance!r}: "
-                         "leave backend out")
+    if backend in ("numba", "triton") and distance is not None:
+        raise ValueError(f"there is no backend={backend!r} for distance={distance!r}: leave backend out")
 
-# %% ../../nbs/rowwise/11_softsort.ipynb #34ecc80d
+# %% ../../nbs/rowwise/11_softsort.ipynb #233d0540
 class SoftSort(Operator, name="softsort"):
     """Soft sorting by the softmax of -d(sorted score, score) / tau (Prillo & Eisenschlos 2020, equation 4).
 
@@ -182,7 +179,7 @@ class SoftSort(Operator, name="softsort"):
         power: float = 1,  # p of the semi-metric d(x, y) = |x - y|^p
         distance: "Callable[[Tensor, Tensor], Tensor] | None" = None,  # d(x, y) in place of the power
         descending: bool = False,  # sort from the largest down
-        backend: "str | None" = None,  # "torch", "numba" or, for power 1, "triton"; None: by size, device and dtype
+        backend: "str | None" = None,  # "torch", "numba" or "triton"; None: by size, device and dtype
         simplex: str = "softmax",  # or "sparsemax", "entmax15": rows with exact zeros (130.1)
     ):
         super().__init__(tau, descending)
@@ -257,7 +254,7 @@ def _rmatmul(self, y, rows):
         x = exp_scan(_rising(self), tie_means(w, ties), tau, backend=self.backend) + pull
     return torch.zeros_like(x).scatter(-2, self.order[..., None].expand(x.shape), x)
 
-# %% ../../nbs/rowwise/11_softsort.ipynb #4de80ce8
+# %% ../../nbs/rowwise/11_softsort.ipynb #b394a8dd
 _FEW = switch("softsort: plain matrix", 1 << 19, "B n^2")  # up to which no kernel writes it faster
 
 
@@ -284,14 +281,17 @@ def _dense(self, rows):
     "The matrix, zero in padded columns."
     if self.backend is None and self.device.type == "cpu" and at_most(self.s.numel() * self.n, _FEW):
         return SoftSortPermutation._dense(self, rows)
+    t, ties = self._sorted(rows), self._ties(rows)
+    if ties is None and choose(self.s, self.backend or "", numba=False, triton=True) == "triton":
+        from softsortlib.rowwise.products import Asked, ask_rows
+        return ask_rows(self, Asked.MATRIX, 1, rows)
     from softsortlib.rowwise.softsort_matrix import laplace_matrix
     tau = tau_tensor(self.tau[..., 0] if isinstance(self.tau, Tensor) else self.tau, self.t, self.batch)
     s = self.s if self.mask is None else self.s.masked_fill(~self.mask, math.inf)
-    t, ties = self._sorted(rows), self._ties(rows)
     P = laplace_matrix(s, t, tau, self._Z(rows), self.backend)
     return P if ties is None else leaning_rows(P, s, t, ties.side / self.tau, rows)
 
-# %% ../../nbs/rowwise/11_softsort.ipynb #e13a75a9
+# %% ../../nbs/rowwise/11_softsort.ipynb #ff1512fd
 class WindowedPermutation(SoftSortPermutation):
     "SoftSort with d = |x - y|^p in O(n) memory, by certified windows of the sorted scores (Prop 11.5)."
     power = 2.0
@@ -303,7 +303,7 @@ class WindowedPermutation(SoftSortPermutation):
 
     def _dense(self, rows):
         "The matrix; the reference on other devices, where each step is a launch."
-        if self.backend is None and choose(self.s, None) != "numba":
+        if self.backend is None and choose(self.s, "", triton=True) == "torch":
             return super()._dense(rows)
         from softsortlib.rowwise.products import Asked, ask_rows
         return ask_rows(self, Asked.MATRIX, self.power, rows)
@@ -351,7 +351,7 @@ def _small_squares(s, tau, d, descending, dtype, mask):
     twin = partial(SoftSortPermutation, d=d, descending=descending, dtype=dtype, mask=mask)
     return SmallPermutation(s, tau, descending, dtype, mask, Law.SQUARES, twin)
 
-# %% ../../nbs/rowwise/11_softsort.ipynb #43773ba7
+# %% ../../nbs/rowwise/11_softsort.ipynb #d5db483e
 _LONG = switch("softsort: sums", 500, "n")  # scores from which sums may be faster than windows
 
 
@@ -376,8 +376,8 @@ def _soft_permutation(self, s, tau, mask, dtype):
         P = by_sums(self.power, self.backend, args)
         if P is not None:
             return P
-    if choose(s, self.backend) != "numba":
+    if choose(s, self.backend or "", triton=True) == "torch":
         return SoftSortPermutation(*args)
     P = WindowedPermutation(*args)
-    P.power = self.power
+    P.power, P.backend = self.power, self.backend
     return P

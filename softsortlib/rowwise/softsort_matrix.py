@@ -141,17 +141,16 @@ def _back_numba(G, s, t, tau, Z, learn):
     gtau = gtau.view(-1, parts).sum(1).to(tau.dtype)
     return gs, gt, gtau, gZ
 
-# %% ../../nbs/rowwise/16_softsort_matrix.ipynb #f170f869
+# %% ../../nbs/rowwise/16_softsort_matrix.ipynb #3c75ebce
 _grads_in_parts = in_parts(_laplace_grads, 5, 1, {0: -2, 2: -1, 4: -1}, (None, -1, None, -1))
 _laplace_backward = mechanism(
     "laplace_backward(G, s, t, tau, Z, bool learn, str backend) -> s, t, tau, Z", __name__, _laplace_grads, _back_numba,
-    "softsortlib.rowwise.softsort_triton.softsort_matrix_back_triton", batch="tau", again=_grads_in_parts,
+    batch="tau", again=_grads_in_parts,
 )
 
-# %% ../../nbs/rowwise/16_softsort_matrix.ipynb #67798bc8
+# %% ../../nbs/rowwise/16_softsort_matrix.ipynb #29bc1de3
 _laplace = mechanism(
-    "laplace(s, t, tau, Z, str backend) -> P", __name__, _laplace_plain, _laplace_numba,
-    "softsortlib.rowwise.softsort_triton.softsort_matrix_triton", batch="tau",
+    "laplace(s, t, tau, Z, str backend) -> P", __name__, _laplace_plain, _laplace_numba, batch="tau",
     fake=lambda s, t: s.new_empty(*t.shape, s.shape[-1]), gradient=_laplace_backward,
 )
 
@@ -160,7 +159,7 @@ def laplace_matrix(
     t: Tensor,  # rows, (..., m)
     tau: Tensor,  # temperature, (...)
     Z: Tensor,  # what each row is divided by, (..., m)
-    backend: "str | None" = None,  # "torch", "numba" or "triton"; None chooses by device
+    backend: "str | None" = None,  # "torch" or "numba"; None chooses by device
 ) -> Tensor:  # exp(-|t_i - s_c| / tau) / Z_i, (..., m, n)
     "The matrix (16.1), written once; its gradient reads what arrives once, and nothing of that size is kept."
     return _laplace(s, t, tau, Z, backend or "")

@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['SquarePermutation', 'PowerPermutation']
 
-# %% ../../nbs/rowwise/131_squares.ipynb #18a9ac38
+# %% ../../nbs/rowwise/131_squares.ipynb #31657524
 import math
 from typing import TYPE_CHECKING
 
@@ -49,7 +49,7 @@ class SquarePermutation(WindowedPermutation):
         "Ones, and zeros at padded elements, (..., n, 1)."
         return (torch.ones_like(self.s) if self.mask is None else self.mask.to(self.s.dtype)).detach()[..., None]
 
-# %% ../../nbs/rowwise/131_squares.ipynb #d86accdc
+# %% ../../nbs/rowwise/131_squares.ipynb #cf2f6442
 def _at(v, places):
     "v (..., n, d) at places (..., r)."
     return v.gather(-2, places[..., None].expand(*v.shape[:-2], places.shape[-1], v.shape[-1]))
@@ -62,8 +62,9 @@ _WRITTEN = 150  # columns of payload that take the time of writing the matrix
 
 
 def _few(rows, x):
-    "Whether the windows of these rows are less than the sums of all: on a CPU, which has kernels for them."
-    return rows is not None and len(rows) <= _FEW and x.device.type == "cpu"
+    "Whether the windows of these rows are less than the sums of all, where there are kernels for them."
+    kernels = x.device.type == "cpu" or choose(x, "", triton=True) == "triton"
+    return rows is not None and len(rows) <= _FEW and kernels
 
 
 def _in_windows(P, x, rows):
