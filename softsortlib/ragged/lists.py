@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['offsets_of', 'offsets_from']
 
-# %% ../../nbs/ragged/155_lists.ipynb #ec5dad1b
+# %% ../../nbs/ragged/155_lists.ipynb #6476ac41
 import operator
 from typing import Iterable, Iterator, NamedTuple
 
@@ -203,7 +203,7 @@ def list_numbers(
     last = torch.searchsorted(offsets, torch.arange(n, device=offsets.device), right=True) - 1
     return last.clamp(0, max(0, len(offsets) - 2))
 
-# %% ../../nbs/ragged/155_lists.ipynb #ea7799cf
+# %% ../../nbs/ragged/155_lists.ipynb #9c06f1bd
 def _numbers(t):
     "A tensor of whole numbers as a list; inside torch.func, torch 2.7 reads none unless it is told to."
     if not in_func():
