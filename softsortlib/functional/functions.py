@@ -84,7 +84,7 @@ def soft_permutation(
     P = sorter(method, tau, descending)(s, mask)
     return P.straight_through() if hard else P
 
-# %% ../../nbs/functional/50_functions.ipynb #262c2b83
+# %% ../../nbs/functional/50_functions.ipynb #518fd73c
 def _list_kernel(s, offsets, method, tau, kernels):
     "The kernel of an operator, by its type, and the temperature, a number or (B,); None where there is none."
     operator = _KINDS[method]() if isinstance(method, str) and method in _KINDS else method
@@ -100,7 +100,8 @@ def _list_kernel(s, offsets, method, tau, kernels):
             return None
     else:
         check_tau(asked, s)
-    ours = s.dtype in DTYPES and s.numel() > 0
+    learns = isinstance(asked, Tensor) and asked.requires_grad and choose(s, "") == "numba"  # then blocks are faster
+    ours = s.dtype in DTYPES and s.numel() > 0 and not learns
     return (of, asked) if ours and not (is_concrete(s) and s.isinf().any()) else None
 
 
