@@ -40,8 +40,6 @@ def small_chunks(monkeypatch):
     def cut(n, d, most=None): return 8, 2 if d > 1 else 1, -(-n // 8)
     for module in (scan, mean, likelihood): monkeypatch.setattr(module, "cut", cut)
     monkeypatch.setattr(pooling, "CHUNK", 4)
-    import softsortlib.ragged.kernels_triton as lists
-    for name in ("CHUNK", "TILE"): monkeypatch.setattr(lists, name, 8)
     import softsortlib.rowwise.softsort as softsort
     monkeypatch.setattr(softsort, "_SMALL", 0)         # where the plain formula would do
 

@@ -104,7 +104,7 @@ def _across(levels, order, x, w, tau, *term):
         y += digit * of_w - of_digit
     return y
 
-# %% ../../nbs/engine/141_level_sums.ipynb #ff258f0b
+# %% ../../nbs/engine/141_level_sums.ipynb #5ef959df
 def _flat_sums(x, levels, w, tau, order, across, *term):
     "(141.1) for x, levels and order (B, n), w (B, n, d), tau (B,)."
     B, n, d = w.shape
@@ -122,33 +122,40 @@ def _flat_sums(x, levels, w, tau, order, across, *term):
 
 _gpu = Later("softsortlib.engine.sums_triton")
 
-def _sums_by(who, x, w, tau, levels, order, law, m, nu, eps, across):
+def _sums_by(who, x, w, tau, levels, order, law, m, nu, eps, across, begins):
     "(141.1) of u^nu K_m for x, levels and the order by x (..., n), w (..., n, d), tau (...)."
     if m > MOST[law]:
         raise NotImplementedError(f"the sums know {MOST[law]} derivatives of the {law} step, not {m}")
     shape = w.shape
     x, levels, w, tau, order = one_batch(tau.shape, x, levels, w, tau[..., None], order)
     if who == "triton":
-        return _gpu.pair_sums_triton(x, x, w, tau[:, 0], law, m, nu, levels, across).view(shape)
+        return _gpu.pair_sums_triton(x, x, w, tau[:, 0], law, m, nu, levels, across, begins).view(shape)
     return _flat_sums(x, levels, w, tau[:, 0], order, across, law, m, eps, who == "numba", nu).view(shape)
 
-# %% ../../nbs/engine/141_level_sums.ipynb #038cb836
-def _sums_grads(g, x, w, tau, levels, order, law, m, nu, eps, across, backend, needs):
+# %% ../../nbs/engine/141_level_sums.ipynb #6a16a388
+def _sums_grads(g, x, w, tau, levels, order, law, m, nu, eps, across, begins, backend, needs):
     "(141.3) in terms of the operator itself."
     def op(v, m, nu):
-        return _sums(x, v, tau, levels, order, law, m, nu, eps, across, backend)
+        return _sums(x, v, tau, levels, order, law, m, nu, eps, across, begins, backend)
 
     sign = (-1) ** (m + nu + (not across))
     return *pair_grads(op, (x, w, tau), g, (m, nu), sign, needs), None, None
 
 
+def _has_pairs(x, begins):
+    "Whether a GPU goes over all pairs; for many points it is asked how long the longest level is."
+    if x.numel() * x.shape[-1] <= MOST_PAIRS or begins is None:
+        return x.numel() * x.shape[-1] <= MOST_PAIRS
+    return x.numel() * int(begins.diff().max()) <= MOST_PAIRS
+
+
 _sums = mechanism(
-    "level_sums(x, w, tau, levels, order, str law, int m, int nu, float eps, bool across, str backend) -> y=w",
-    __name__, partial(_sums_by, "torch"), partial(_sums_by, "numba"), partial(_sums_by, "triton"), on="w",
-    gpu_if=lambda x: x.numel() * x.shape[-1] <= MOST_PAIRS, gradient=_sums_grads,
+    "level_sums(x, w, tau, levels, order, str law, int m, int nu, float eps, bool across, Tensor? begins, "
+    "str backend) -> y=w", __name__, partial(_sums_by, "torch"), partial(_sums_by, "numba"),
+    partial(_sums_by, "triton"), on="w", gpu_if=_has_pairs, gradient=_sums_grads,
 )
 
-# %% ../../nbs/engine/141_level_sums.ipynb #69e7a67a
+# %% ../../nbs/engine/141_level_sums.ipynb #8e2a7306
 def level_sums(
     x: Tensor,  # points, (..., n)
     levels: Tensor,  # their levels 0, 1, 2, ..., long, (..., n)
@@ -160,9 +167,10 @@ def level_sums(
     across: bool = False,  # the signed sums across levels, not those within
     eps: float = 3e-14,  # error in terms of sum |w|
     backend: "str | None" = None,  # "torch", "numba" or "triton" (all pairs); None chooses by device
+    begins: "Tensor | None" = None,  # where levels begin and end, long, (l + 1,), if each is a run
 ) -> Tensor:  # (..., n, d)
     """Sums over the points of one's level, or over lower levels less higher ones (141.1); O(n log n), O(n log^2 n).
 
     Differentiable until the derivatives of the law end; raise `NotImplementedError` beyond."""
     tau = tau_tensor(tau, x, x.shape[:-1])
-    return _sums(x, w, tau, levels, order, law, m, 0, eps, across, check_backend(backend))
+    return _sums(x, w, tau, levels, order, law, m, 0, eps, across, begins, check_backend(backend))

@@ -76,11 +76,31 @@ def _chosen_tile(K, level_ptr, i, j, n, WITHIN: tl.constexpr):
         K = tl.where(here > there, K, tl.where(here < there, -K, 0.0))
     return K
 
-# %% ../../nbs/engine/161_sums_triton.ipynb #7f0f5165
+# %% ../../nbs/engine/161_sums_triton.ipynb #a29164b3
 @triton_jit
-def _pairs_kernel(x_ptr, t_ptr, w_ptr, tau_ptr, level_ptr, y_ptr, n, k, d, blocks, pairs, LOGISTIC: tl.constexpr,
-                  M: tl.constexpr, NU: tl.constexpr, WITHIN: tl.constexpr, ACROSS: tl.constexpr, TWO: tl.constexpr,
-                  ROWS: tl.constexpr, BLOCK: tl.constexpr):
+def _between(level_ptr, begin_ptr, i, n, k, RUNS: tl.constexpr, ROWS: tl.constexpr):
+    "The first source, and the one behind the last, of ROWS targets from i on."
+    first = tl.zeros((), tl.int32)
+    last = first + k
+    if RUNS:
+        first += tl.load(begin_ptr + tl.load(level_ptr + i)).to(tl.int32)
+        last = tl.load(begin_ptr + tl.load(level_ptr + tl.minimum(i + ROWS, n) - 1) + 1).to(tl.int32)
+    return first, last
+
+
+@triton_jit
+def _weighed(K, w, WITHIN: tl.constexpr):
+    "The sums of K w, where a pair that was not chosen adds nothing, whatever its weight."
+    terms = K * w[None, :]
+    if WITHIN:
+        terms = tl.where(K == 0, 0.0, terms)
+    return tl.sum(terms, 1)
+
+# %% ../../nbs/engine/161_sums_triton.ipynb #5428e397
+@triton_jit
+def _pairs_kernel(x_ptr, t_ptr, w_ptr, tau_ptr, level_ptr, begin_ptr, y_ptr, n, k, d, blocks, pairs,
+                  LOGISTIC: tl.constexpr, M: tl.constexpr, NU: tl.constexpr, WITHIN: tl.constexpr,
+                  ACROSS: tl.constexpr, RUNS: tl.constexpr, TWO: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr):
     "(161.1) for ROWS targets and two columns."
     c = tl.program_id(0) % pairs * 2
     place = tl.program_id(0) // pairs
@@ -91,22 +111,23 @@ def _pairs_kernel(x_ptr, t_ptr, w_ptr, tau_ptr, level_ptr, y_ptr, n, k, d, block
     w_ptr += row * k * d + c
     y = tl.zeros((ROWS,), x.dtype)
     z = tl.zeros((ROWS,), x.dtype)
-    for start in range(0, k, BLOCK):
+    first, last = _between(level_ptr + row * n, begin_ptr, place % blocks * ROWS, n, k, RUNS, ROWS)
+    for start in range(first, last, BLOCK):
         j = start + tl.arange(0, BLOCK)
         u = (x[:, None] - tl.load(t_ptr + row * k + j, j < k, 0.0)[None, :]) * per_tau
         K = _times_argument(_logistic_tile(u, M) if LOGISTIC else _normal_tile(u, M), u, NU)
         if WITHIN or ACROSS:
             K = _chosen_tile(K, level_ptr + row * n, i, j, n, WITHIN)
         at = j.to(tl.int64) * d
-        y += tl.sum(K * tl.load(w_ptr + at, j < k, 0.0)[None, :], 1)
+        y += _weighed(K, tl.load(w_ptr + at, j < k, 0.0), WITHIN)
         if TWO:
-            z += tl.sum(K * tl.load(w_ptr + at + 1, (j < k) & (c + 1 < d), 0.0)[None, :], 1)
+            z += _weighed(K, tl.load(w_ptr + at + 1, (j < k) & (c + 1 < d), 0.0), WITHIN)
     to_ptr = y_ptr + (row * n + i) * d + c
     tl.store(to_ptr, y, i < n)
     if TWO:
         tl.store(to_ptr + 1, z, (i < n) & (c + 1 < d))
 
-# %% ../../nbs/engine/161_sums_triton.ipynb #a3fc1283
+# %% ../../nbs/engine/161_sums_triton.ipynb #7889f7c6
 def pair_sums_triton(
     x: Tensor,  # targets, (B, n)
     t: Tensor,  # sources, (B, k)
@@ -117,6 +138,7 @@ def pair_sums_triton(
     nu: int = 0,  # how many factors u
     levels: "Tensor | None" = None,  # of x, which is t then, long, (B, n); None: all pairs
     across: bool = False,  # the signed pairs across levels, not those within
+    begins: "Tensor | None" = None,  # where levels that are runs begin and end, long, (l + 1,)
 ) -> Tensor:  # (161.1), (B, n, d)
     "All pairs by the Triton kernel; needs triton and a GPU (or TRITON_INTERPRET=1)."
     (B, n), (k, d) = x.shape, w.shape[1:]
@@ -126,6 +148,7 @@ def pair_sums_triton(
     launch(_pairs_kernel, B * blocks * pairs, x,
            x_ptr=x.to(w.dtype).contiguous(), t_ptr=t.to(w.dtype).contiguous(), w_ptr=w.contiguous(),
            tau_ptr=tau.double().contiguous(), level_ptr=x if levels is None else levels.contiguous(), y_ptr=y,
+           begin_ptr=x if begins is None else begins.contiguous(), RUNS=begins is not None,
            n=n, k=k, d=d, blocks=blocks, pairs=pairs, LOGISTIC=law == "logistic", M=m, NU=nu,
            WITHIN=levels is not None and not across, ACROSS=levels is not None and across,
            TWO=d > 1, ROWS=rows, BLOCK=block, num_warps=8)

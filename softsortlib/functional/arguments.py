@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = []
 
-# %% ../../nbs/functional/53_arguments.ipynb #2ccb32ef
+# %% ../../nbs/functional/53_arguments.ipynb #c3b7d416
 import difflib
 import functools
 import inspect
@@ -22,7 +22,8 @@ from ..core.rank_operators import RankOperator, get_rank_operator
 from ..engine.dispatch import for_onnx
 from ..engine.radix import rises, run_ends, sorted_by_torch, stable_sort
 from ..ragged.blocks import ListPermutation
-from ..ragged.kernels import Of, of_each_list
+from ..ragged.each import of_each_list
+from ..ragged.kernels import Of
 from softsortlib.ragged.lists import (
     by_length, calls, check_offsets, end_to_end, is_nested, items, nested_like, put_back, refuse_mask, to_lists,
     unnested,
@@ -279,7 +280,7 @@ def _least(k, lists):
         raise ValueError(f"k must be at most {lists.longest}, the length of the longest list, got {k}")
     return max(1, math.ceil(k))
 
-# %% ../../nbs/functional/53_arguments.ipynb #004ce3af
+# %% ../../nbs/functional/53_arguments.ipynb #e25e740b
 def _in_blocks(f, join, s, offsets, dim, options, w=None):
     "What f says of each list of s (..., N), with weights w (..., N) or None, one length at a time."
     lists = by_length(offsets)
@@ -291,16 +292,13 @@ def _in_blocks(f, join, s, offsets, dim, options, w=None):
     return join(results, kept, lists, dim)
 
 
-def _by_kernel(f, s, offsets, of, tau, options):
-    "The same by a kernel that takes offsets, for values or ranks."
-    sign = -1 if options.pop("descending", False) else 1
-    def plain(z, offsets, tau):
-        own = dict(tau=tau) if isinstance(tau, Tensor) and tau.ndim else {}
-        return _in_blocks(f, join_items, z, offsets, -1, {**options, **own})
-    y = of_each_list(turned(s, sign), offsets, tau, of, plain)
+def _at_once(s, offsets, of, tau, descending):
+    "The same by an operator that takes offsets, for values or ranks."
+    sign = -1 if descending else 1
+    y = of_each_list(turned(s, sign), offsets, tau, of)
     return turned(y, sign) if of == Of.SORT else y
 
-# %% ../../nbs/functional/53_arguments.ipynb #63c291c5
+# %% ../../nbs/functional/53_arguments.ipynb #ceb0544a
 def _weights_of_items(weights, flat, dim, order):
     "Weights of the items of lists, (..., N) in the order of the lists; raise `ValueError` for another shape."
     weights = unnested(weights, "weights")[0] if is_nested(weights) else weights
@@ -325,7 +323,7 @@ def _of_lists(f, join, kernel, x, offsets, dim=-1, mask=None, keepdim=False, wei
     if found is None:
         y = _in_blocks(f, join, s, offsets, dim, options, w)
     else:
-        y = _by_kernel(f, s, offsets, *found, options).movedim(-1, dim)
+        y = _at_once(s, offsets, *found, options.get("descending", False)).movedim(-1, dim)
     if join is not join_items:
         return y
     return nested_like(y, x) if is_nested(x) else put_back(y, order, dim)

@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['soft_permutation', 'soft_sort', 'soft_rank', 'soft_argsort', 'soft_topk', 'soft_topk_mask']
 
-# %% ../../nbs/functional/50_functions.ipynb #479536c9
+# %% ../../nbs/functional/50_functions.ipynb #1f583f3b
 import torch
 from torch import Tensor
 
@@ -19,7 +19,7 @@ from softsortlib.functional.arguments import (
 )
 from .parts import group_sort, group_topk, in_parts
 from .weighted import chosen_weight, weighed, weighted_midranks, weighted_ranks
-from ..ragged.kernels import Of, has_list_kernel
+from ..ragged.kernels import DTYPES, Of
 from ..ragged.lists import ListOrder
 from ..ranks.laplace import LaplaceRank
 from ..ranks.sigmoid import SigmoidRank
@@ -84,7 +84,7 @@ def soft_permutation(
     P = sorter(method, tau, descending)(s, mask)
     return P.straight_through() if hard else P
 
-# %% ../../nbs/functional/50_functions.ipynb #7c5631aa
+# %% ../../nbs/functional/50_functions.ipynb #518fd73c
 def _list_kernel(s, offsets, method, tau, kernels):
     "The kernel of an operator, by its type, and the temperature, a number or (B,); None where there is none."
     operator = _KINDS[method]() if isinstance(method, str) and method in _KINDS else method
@@ -100,7 +100,9 @@ def _list_kernel(s, offsets, method, tau, kernels):
             return None
     else:
         check_tau(asked, s)
-    return (of, asked) if has_list_kernel(s, asked) and not (is_concrete(s) and s.isinf().any()) else None
+    learns = isinstance(asked, Tensor) and asked.requires_grad and choose(s, "") == "numba"  # then blocks are faster
+    ours = s.dtype in DTYPES and s.numel() > 0 and not learns
+    return (of, asked) if ours and not (is_concrete(s) and s.isinf().any()) else None
 
 
 def _kernel_of_values(s, offsets, descending=False, method="softsort", tau=None, hard=False, group=None, **_):

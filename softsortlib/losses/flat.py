@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = []
 
-# %% ../../nbs/losses/126_flat.ipynb #475ebf06
+# %% ../../nbs/losses/126_flat.ipynb #2af0e5ee
 import numpy as np
 import torch
 from torch import Tensor
@@ -14,12 +14,13 @@ from ..core.checks import is_concrete, is_one_of
 from ..core.operators import check_tau
 from ..engine.compile import arrays, jit, spread_rows
 from ..engine.dispatch import precise
-from ..engine.mechanism import Later, mechanism
+from ..engine.mechanism import mechanism
+from ..engine.scan import one_sided_sums
 from ..functional.functions import soft_rank
 from .contract import at_once, check_not_negative, set_inputs
 from .lists import listmle_loss, listnet_loss
 from .ranking import approx_ndcg_loss, gains_of, ratio_of
-from ..ragged.kernels import cut_lists, has_list_kernel, sorted_lists
+from ..ragged.kernels import cut_lists, sorted_lists
 from ..ragged.lists import list_numbers
 
 # %% ../../nbs/losses/126_flat.ipynb #ff34824e
@@ -146,33 +147,29 @@ def rest_plain(u, number):
         k *= 2
     return u
 
-# %% ../../nbs/losses/126_flat.ipynb #8d761666
+# %% ../../nbs/losses/126_flat.ipynb #a8dd641e
 def _rest_walks(kernel, offsets, *rows):
-    "Run a walk over parts of the lists, on a CPU; `rows` are u (M, N) and what else the kernel takes."
+    "Run a walk over parts of the lists, on a CPU; `rows` are u (..., N) and what else the kernel takes."
     cuts = cut_lists(offsets.diff(), 4 * torch.get_num_threads())
-    *rows, out = rows
-    spread_rows(kernel, len(cuts) - 1, 20 * out.numel(), *arrays(*rows, offsets, cuts, out))
-    return out
+    *flat, y = (a.reshape(-1, a.shape[-1]) for a in rows)
+    spread_rows(kernel, len(cuts) - 1, 20 * y.numel(), *arrays(*flat, offsets, cuts, y))
+    return rows[-1]
 
 
-_gpu = Later("softsortlib.ragged.kernels_triton")
+def _rest_chain(g, u, r, number):
+    "(126.5) as one-sided sums, in a few steps, for a GPU."
+    rows = [precise(a).reshape(-1, a.shape[-1]) for a in (r, g)]
+    c = one_sided_sums(-rows[0], rows[1][..., None], torch.ones_like(rows[0][:, 0]), number)[..., 0]
+    return (c.view(u.shape) * (precise(u) - precise(r)).exp()).to(u.dtype)
 
-def _rest_chain(g, u, r, offsets, number):
-    "(126.5) by the chain of a GPU."
-    first = torch.nn.functional.pad(number[1:] != number[:-1], (1, 0), value=True)
-    q = torch.nn.functional.pad(r.double().diff().exp(), (1, 0)).masked_fill(first, 0)
-    g = g.double()
-    c = g + _gpu.both_sides(_gpu.Places(offsets, number, q, number, number), g[:, None])[0][:, 0]
-    return (c * (u.double() - r.double()).exp()).to(u.dtype)
-
-# %% ../../nbs/losses/126_flat.ipynb #10accdcf
+# %% ../../nbs/losses/126_flat.ipynb #b69ca183
 def _walk(u, offsets):
     "(126.4) by the walk, on a CPU."
-    return _rest_walks(_walk_rest, offsets, u, torch.empty_like(u))
+    return _rest_walks(_walk_rest, offsets, u, u.new_empty(u.shape))
 
 def _walk_back(g, u, r, offsets):
     "(126.5) by the walk back."
-    return _rest_walks(_walk_rest_back, offsets, u, r, g, torch.empty_like(u))
+    return _rest_walks(_walk_rest_back, offsets, u, r, g, u.new_empty(u.shape))
 
 def _plain_back(g, u, number):
     "The same from the plain form, which can be differentiated again."
@@ -208,7 +205,7 @@ def _place_weights(kind, offsets, number, dtype):
         return None
     return a / list_sum(a, number, len(offsets) - 1).clamp(min=torch.finfo(dtype).tiny)[number]
 
-# %% ../../nbs/losses/126_flat.ipynb #895886c4
+# %% ../../nbs/losses/126_flat.ipynb #cc0bfbdd
 @at_once(listmle_loss)
 def lists_listmle(s, y, offsets, weighting, tau):
     "ListMLE of each list, and which lists have different grades."
@@ -218,10 +215,7 @@ def lists_listmle(s, y, offsets, weighting, tau):
     if tau is None or a is None:
         return None
     u = _scaled(precise(s), tau, number, lists).gather(-1, _ideal_in_lists(s.detach(), y, offsets))
-    if has_list_kernel(s, 1.0):
-        rest = rest_of_lists(u.reshape(-1, u.shape[-1]).contiguous(), offsets, number).view(u.shape)
-    else:
-        rest = rest_plain(u, number)
+    rest = rest_of_lists(u, offsets, number)
     terms = ((rest - u) * a).masked_fill(a == 0, 0)
     differ = list_max(y, number, lists) > -list_max(-y, number, lists)
     return list_sum(terms, number, lists), differ

@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['offsets_of', 'offsets_from']
 
-# %% ../../nbs/ragged/155_lists.ipynb #ec5dad1b
+# %% ../../nbs/ragged/155_lists.ipynb #6476ac41
 import operator
 from typing import Iterable, Iterator, NamedTuple
 
@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from ..core.checks import is_concrete
+from ..engine.autograd import in_func
 from ..engine.radix import spans
 
 # %% ../../nbs/ragged/155_lists.ipynb #50ea8f6b
@@ -202,14 +203,22 @@ def list_numbers(
     last = torch.searchsorted(offsets, torch.arange(n, device=offsets.device), right=True) - 1
     return last.clamp(0, max(0, len(offsets) - 2))
 
-# %% ../../nbs/ragged/155_lists.ipynb #ea7799cf
+# %% ../../nbs/ragged/155_lists.ipynb #9c06f1bd
+def _numbers(t):
+    "A tensor of whole numbers as a list; inside torch.func, torch 2.7 reads none unless it is told to."
+    if not in_func():
+        return t.tolist()
+    with torch._C._DisableFuncTorch():
+        return t.tolist()
+
+
 def by_length(
     offsets: Tensor,  # long, (B + 1,)
 ) -> Lists:
     "Arrange lists by their lengths, stably, in O(N + B log B)."
     length, lists = offsets.diff().sort(stable=True)
     order = spans(offsets[:-1][lists], length)
-    groups = torch.stack(torch.unique_consecutive(length, return_counts=True), -1).tolist()
+    groups = _numbers(torch.stack(torch.unique_consecutive(length, return_counts=True), -1))
     return Lists(offsets, order, lists, tuple((n, count) for n, count in groups))
 
 # %% ../../nbs/ragged/155_lists.ipynb #5e2451a2

@@ -130,7 +130,8 @@ def test_opcheck(backend, rng):
     x, tau = torch.randn(2, 6, 2, generator=rng, dtype=torch.float64), torch.tensor([0.5, 2.0], dtype=torch.float64)
     args = [v.requires_grad_() for v in (s, x, tau)]
     utils = ("test_schema", "test_autograd_registration", "test_faketensor", "test_aot_dispatch_dynamic")
-    for mode in MODES: torch.library.opcheck(torch.ops.softsortlib.exp_scan.default, (*args, mode, backend), test_utils=utils)
+    for mode in MODES:
+        for number in (None, torch.tensor([0, 0, 0, 1, 1, 1])): torch.library.opcheck(torch.ops.softsortlib.exp_scan.default, (*args, mode, number, backend), test_utils=utils)
     torch.library.opcheck(torch.ops.softsortlib.exp_mean.default, (*args, torch.tensor([6, 4]), backend), test_utils=utils)
 
 

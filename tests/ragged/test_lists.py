@@ -11,7 +11,7 @@ from softsortlib import functional as F
 from softsortlib import losses, ragged
 from softsortlib.core.operators import Operator
 from softsortlib.core.rank_operators import RankOperator
-from softsortlib.ragged import kernels, offsets_of
+from softsortlib.ragged import each, offsets_of
 from softsortlib.ragged.kernels import LONG
 from softsortlib.ragged.lists import by_length
 
@@ -80,17 +80,18 @@ def test_kernels_of_single_precision_are_exact_to_1e_6(name, descending, rng):
 
 @pytest.mark.parametrize("name", KERNELS)
 def test_kernels_and_blocks(name, rng, monkeypatch):
-    "The kernels are met; a temperature for each list; batches; a tau that learns, hard values and other devices' way go through blocks to the same numbers."
+    "The kernels are met, also by a temperature for each list, and by batches and vmap; a tau that learns and hard values go through blocks to the same numbers."
     f, (x, offsets) = KERNELS[name], data(rng, batch=(2,))
     met = []
-    monkeypatch.setattr(kernels._EachList, "apply", lambda *args, apply=kernels._EachList.apply: met.append(args) or apply(*args))
+    monkeypatch.setattr(each, "spread_rows", lambda *args, run=each.spread_rows: met.append(args) or run(*args))
     tau = torch.rand(len(LENGTHS), generator=rng, dtype=f64) + 0.2
     y = f(x, tau=tau, offsets=offsets)
     assert len(met) == 1
     assert_close(y, f(x, tau=tau.clone().requires_grad_(), offsets=offsets), rtol=1e-12, atol=1e-12)
     assert_close(torch.func.vmap(lambda x: f(x, tau=0.4, offsets=offsets))(x), f(x, tau=0.4, offsets=offsets), rtol=1e-12, atol=1e-12)
+    assert len(met) == 3
     f(x, tau=0.5, offsets=offsets, hard=True)
-    assert len(met) == 2
+    assert len(met) == 3
     for wrong in (dict(tau=-1.0), dict(tau=-tau), dict(tau=tau[:3]), dict(descending="no")):
         with pytest.raises((ValueError, TypeError)): f(x, offsets=offsets, **wrong)
     with pytest.raises(ValueError, match="infinite"): f(x.masked_fill(x > 1, math.inf), offsets=offsets)
@@ -234,6 +235,30 @@ def test_wrong_arguments(rng):
     with pytest.raises(ValueError, match="unknown method"): F.soft_rank(x, method="softrot", offsets=whole)
     with pytest.warns(UserWarning, match="prototype"): strided = torch.nested.nested_tensor([x], layout=torch.strided)
     with pytest.raises(TypeError, match="jagged"): F.soft_rank(strided)
+
+
+@pytest.mark.parametrize("name", [*KERNELS, "sort-neuralsort"])
+def test_torch_func_sees_what_autograd_sees(name, rng):
+    f = partial({**KERNELS, **ITEMS}[name], tau=0.4)
+    x, offsets = data(rng, lengths=[2, 0, 3, 1])
+    def loss(x): return f(x, offsets=offsets).square().sum()
+    def wanted(x): return sum(f(part).square().sum() for part in alone(x, offsets) if part.numel())
+    v = torch.randn(6, generator=rng, dtype=f64)
+    assert_close(torch.func.grad(loss)(x), torch.func.grad(wanted)(x), rtol=1e-11, atol=1e-12)
+    assert_close(torch.func.jvp(loss, (x,), (v,))[1], torch.func.grad(wanted)(x) @ v, rtol=1e-11, atol=1e-12)
+    assert_close(torch.func.hessian(loss)(x), torch.func.hessian(wanted)(x), rtol=1e-9, atol=1e-10)
+
+
+@pytest.mark.parametrize("name", KERNELS)
+def test_a_temperature_for_each_list_learns(name, rng):
+    "In values with ties and lists of every size, as in each list alone."
+    f, (x, offsets) = KERNELS[name], data(rng)
+    x, w = x.mul(4).round().div(4), torch.randn(x.shape, generator=rng, dtype=f64)
+    tau = torch.rand(len(LENGTHS), generator=rng, dtype=f64).add(0.2).requires_grad_()
+    y = f(x, tau=tau, offsets=offsets)
+    want = torch.cat([f(part, tau=t) for part, t in zip(alone(x, offsets), tau) if part.numel()])
+    assert_close(y, want, rtol=1e-12, atol=1e-12)
+    assert_close(*(torch.autograd.grad((v * w).sum(), tau)[0] for v in (y, want)), rtol=1e-10, atol=1e-11)
 
 
 def test_gradients_twice(rng):
