@@ -290,9 +290,9 @@ def _walk_part(part, one, sets, given, made, room):
     count = len(sets.rows) if len(sets.rows) else one.end - one.begin
     row = one.b * count if len(sets.rows) else one.begin
     step = (count + sets.parts - 1) // sets.parts
-    last, width, total = min(count, (part + 1) * step), max(1, one.size), 0.0
+    k, last, width, total = part * step, min(count, (part + 1) * step), max(1, one.size), 0.0
     seat = sets.order[one.begin:one.end] if one.straight else room.count
-    t, k = room.t[:one.size], part * step
+
     _begin(one, sets, given, room)
     while k < last:
         i, run = _next(k, last, one, sets)
@@ -301,12 +301,11 @@ def _walk_part(part, one, sets, given, made, room):
             _tell_nothing(at, one, sets, made)
             k += 1
             continue
-        tile = next_tile(i, run, width, one, t, room.S)
+        tile = next_tile(i, run, width, one, room.t[:one.size], room.S)
         own = seat[i:i + tile.rows]
         cells = tile.rows * (tile.right - tile.left)
-        weights = room.e[:cells]
-        if one.straight and sets.asked == Asked.MATRIX:  # the answer is the room for them
-            weights = made.cells[one.b, at.k:at.k + tile.rows].reshape(cells)
+        in_place = one.straight and sets.asked == Asked.MATRIX  # the answer is the room for the weights
+        weights = made.cells[one.b, at.k:at.k + tile.rows].reshape(cells) if in_place else room.e[:cells]
         fill_tile(tile, one, own, room, weights)
         _tell(tile, at, one, sets, given, made, room, weights)
         if sets.arrives != Asked.NOTHING:
