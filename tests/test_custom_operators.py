@@ -98,6 +98,7 @@ def rest(s):
     offsets = torch.tensor([0, 3, 3, 40])      # lists that nothing traces; from inside their loss they are not seen
     twice(rest_of_lists(many[None, :40], offsets, list_numbers(offsets)), many)
     torch.autograd.grad(rest_of_lists(many[None, :40], offsets, list_numbers(offsets)).square().sum(), many)
+    for of in (softsortlib.soft_sort, softsortlib.soft_rank): twice(of(many[:40], tau=0.5, offsets=offsets), many)
     long = torch.linspace(-1, 1, 9000).sin().requires_grad_()      # long enough for the radix sort
     for row in RANKS + OPERATORS[:1]: twice(row.make(tau=0.5)(long) @ long, long)
     order = z.detach().argsort()      # these serve GPUs, and have their plain form here

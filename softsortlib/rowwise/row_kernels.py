@@ -214,12 +214,12 @@ def _tell(tile, at, one, sets, given, made, room, weights):
     elif sets.asked == Asked.BACK_PRODUCT:
         _spread(tile.left, e, room.others, given.rows[rows], room.columns[1])
 
-# %% ../../nbs/rowwise/14_row_kernels.ipynb #5cd9e57b
+# %% ../../nbs/rowwise/14_row_kernels.ipynb #b3910401
 @jit(lent=True)
-def _hear(tile, at, one, own, sets, given, room):
+def _hear(tile, at, one, own, sets, given, room, weights):
     "h of a tile from what arrives at its rows; returns what entries of the likelihood give to the moment."
     cells, rows = tile.rows * (tile.right - tile.left), slice(at.row, at.row + tile.rows)
-    e, h = room.e[:cells].reshape(tile.rows, -1), room.h[:cells].reshape(tile.rows, -1)
+    e, h = weights.reshape(tile.rows, -1), room.h[:cells].reshape(tile.rows, -1)
     order = sets.order[one.begin:one.begin + one.size]
     if sets.arrives == Asked.LIKELIHOOD:
         g, target = given.rows[rows], given.target[rows]
@@ -283,7 +283,7 @@ def _next(k, last, one, sets):
         run += 1
     return i, run
 
-# %% ../../nbs/rowwise/14_row_kernels.ipynb #34a8578c
+# %% ../../nbs/rowwise/14_row_kernels.ipynb #41b1b11e
 @jit(lent=True)
 def _walk_part(part, one, sets, given, made, room):
     "One part of the rows of a list; `width` is that of the last tile."
@@ -307,11 +307,11 @@ def _walk_part(part, one, sets, given, made, room):
         in_place = one.straight and sets.asked == Asked.MATRIX  # the answer is the room for the weights
         weights = made.cells[one.b, at.k:at.k + tile.rows].reshape(cells) if in_place else room.e[:cells]
         fill_tile(tile, one, own, room, weights)
-        _tell(tile, at, one, sets, given, made, room, weights)
         if sets.arrives != Asked.NOTHING:
-            total += _hear(tile, at, one, own, sets, given, room)
+            total += _hear(tile, at, one, own, sets, given, room, weights)
             total += tile_moment(tile, one, own, room) if len(made.tau) else 0.0
             pull_tile(tile, one, own, room)
+        _tell(tile, at, one, sets, given, made, room, weights)  # last, as it may change them
         width = tile.right - tile.left
         k += tile.rows
     _end(part, one, total, sets, made, room)
