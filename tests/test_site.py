@@ -604,8 +604,8 @@ def test_text_is_narrow_code_is_not_wrapped_and_prose_outweighs_it(tab, site):
           probe.textContent = "the quick brown fox jumps over the lazy dog and runs from it as far"; p.append(probe);
           const width = p.clientWidth / (probe.getClientRects().length === 1 ? probe.offsetWidth : 1e9) * probe.textContent.length; probe.style.whiteSpace = "nowrap";
           const columns = p.clientWidth / probe.offsetWidth * probe.textContent.length; probe.remove();
-          const cells = [...main.querySelectorAll(".cell")].filter(c => !c.parentElement.closest(".cell"));
-          const pictures = c => [...c.querySelectorAll("img, svg")].reduce((sum, i) => sum + i.offsetHeight, 0);
+          const cells = [...main.querySelectorAll(".cell")].filter(c => !c.parentElement.closest(".cell") && c.checkVisibility());
+          const pictures = c => [...c.querySelectorAll("img, svg")].reduce((sum, i) => sum + i.getBoundingClientRect().height, 0);
           const code = cells.reduce((sum, c) => sum + c.offsetHeight - pictures(c), 0) / main.offsetHeight;
           const wrapped = [...main.querySelectorAll("pre > code.sourceCode > span.line")].filter(l => l.checkVisibility() && l.getBoundingClientRect().height > 30).length;
           return [columns, code, wrapped, document.documentElement.scrollWidth - document.documentElement.clientWidth]; }""")
