@@ -52,15 +52,24 @@ def take_factors(straight, order, inv, room):
         room.b[j] = S[k]
         room.factor[j] = np.exp(2 * (t[n - 1] - t[k]) * inv)
 
-# %% ../../nbs/rowwise/128_factors.ipynb #11b46f7d
+# %% ../../nbs/rowwise/128_factors.ipynb #743304de
 @jit(paste=True)
-def exponentials(m, e):
-    "e = exp(-m); returns their sum."
+def _some_exponentials(m, e):
+    "e = exp(-m); returns their sum, in the precision of e."
     total = e.dtype.type(0)
     for j in range(len(m)):
         weight = exp_neg(m[j])
         e[j] = weight
         total += weight
+    return total
+
+
+@jit(paste=True)
+def exponentials(m, e):
+    "e = exp(-m); returns their sum."
+    total = 0.0
+    for lo in range(0, len(m), SOME):
+        total += _some_exponentials(m[lo:lo + SOME], e[lo:lo + SOME])
     return total
 
 
@@ -81,7 +90,7 @@ def _by_formula(w, t, b, inv, columns, sums, m):
     for j in range(len(m)):
         m[j] = max((w * (t - columns[j]) - (b - sums[j])) * inv, 0.0)
 
-# %% ../../nbs/rowwise/128_factors.ipynb #704de570
+# %% ../../nbs/rowwise/128_factors.ipynb #a036a471
 @jit(lent=True)
 def follow(i, at, r, one, room, m, e):
     "The weights e_r of the row i + r, whose diagonal stands at `at`, from the row before or by the formula."
@@ -91,8 +100,7 @@ def follow(i, at, r, one, room, m, e):
         w = one.size - 1.0 - 2 * (i + r)
         _by_formula(w, room.t[i + r], room.b[at], one.scale, columns, room.b, m)
         m[at] = FAR
-        for lo in range(0, len(m), SOME):
-            total += exponentials(m[lo:lo + SOME], e[r, lo:lo + SOME])
+        total = exponentials(m, e[r])
     else:
         kept = factor[at]
         scale = e.dtype.type(1) / (e[r - 1, at] * kept)

@@ -116,34 +116,37 @@ def _arriving(i, left, a, v, h):
         for c in range(len(v)):
             _add(a[r, c], v[c, left:right], v[c, i + r], h[r])
 
-# %% ../../nbs/rowwise/14_row_kernels.ipynb #5b072003
+# %% ../../nbs/rowwise/14_row_kernels.ipynb #63584cd8
+@jit(paste=True)
+def _centre(e, others, total, h):
+    "h of a row becomes P (h - mean), where `total` is the sum of e h."
+    share = e.dtype.type(1) / (e.dtype.type(1) + others)
+    mean = e.dtype.type(total * share)
+    for j in range(len(h)):
+        h[j] = e[j] * share * (h[j] - mean)
+
+
 @jit(lent=True)
 def _through_matrix(own, left, columns, e, others, G, h):
     "h = the gradients of the logits from G of the matrix, in `columns`, or in all as they came if there are none."
     for r in range(len(h)):
-        base, mean = G[r, columns[own[r] - left] if len(columns) else own[r]], 0.0
+        base, total = G[r, columns[own[r] - left] if len(columns) else own[r]], 0.0
         if len(columns):
             for j in range(h.shape[1]):
                 h[r, j] = G[r, columns[j]] - base
-                mean += h[r, j] * e[r, j]
+                total += h[r, j] * e[r, j]
         else:
             for j in range(h.shape[1]):
                 h[r, j] = G[r, j] - base
-                mean += h[r, j] * e[r, j]
-        share = e.dtype.type(1) / (e.dtype.type(1) + others[r])
-        middle = e.dtype.type(mean * share)
-        for j in range(h.shape[1]):
-            h[r, j] = e[r, j] * share * (h[r, j] - middle)
+                total += h[r, j] * e[r, j]
+        _centre(e[r], others[r], total, h[r])
 
-# %% ../../nbs/rowwise/14_row_kernels.ipynb #266d6c90
+# %% ../../nbs/rowwise/14_row_kernels.ipynb #49975155
 @jit(lent=True)
 def _through_softmax(e, others, h):
     "h becomes the gradients of the logits, P (h - sum P h)."
     for r in range(len(h)):
-        share = e.dtype.type(1) / (e.dtype.type(1) + others[r])
-        mean = e.dtype.type(_dot(e[r], h[r]) * share)
-        for j in range(h.shape[1]):
-            h[r, j] = e[r, j] * share * (h[r, j] - mean)
+        _centre(e[r], others[r], _dot(e[r], h[r]), h[r])
 
 
 @jit(lent=True)
@@ -283,7 +286,7 @@ def _next(k, last, one, sets):
         run += 1
     return i, run
 
-# %% ../../nbs/rowwise/14_row_kernels.ipynb #41b1b11e
+# %% ../../nbs/rowwise/14_row_kernels.ipynb #74f8f484
 @jit(lent=True)
 def _walk_part(part, one, sets, given, made, room):
     "One part of the rows of a list; `width` is that of the last tile."
@@ -292,7 +295,6 @@ def _walk_part(part, one, sets, given, made, room):
     step = (count + sets.parts - 1) // sets.parts
     k, last, width, total = part * step, min(count, (part + 1) * step), max(1, one.size), 0.0
     seat = sets.order[one.begin:one.end] if one.straight else room.count
-
     _begin(one, sets, given, room)
     while k < last:
         i, run = _next(k, last, one, sets)

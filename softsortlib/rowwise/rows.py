@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = []
 
-# %% ../../nbs/rowwise/13_rows.ipynb #43c72646
+# %% ../../nbs/rowwise/13_rows.ipynb #7b672083
 from enum import IntEnum
 from typing import NamedTuple
 
@@ -13,7 +13,7 @@ import numpy as np
 
 from ..engine.compile import jit
 from ..engine.dispatch import switch
-from .factors import FAR, SOME, exponentials, follow, is_high, moment_by_formula, take_factors
+from .factors import FAR, exponentials, follow, is_high, moment_by_formula, take_factors
 
 # %% ../../nbs/rowwise/13_rows.ipynb #f47712c7
 class Asked(IntEnum):
@@ -178,7 +178,7 @@ class One(NamedTuple):
     high: bool       # whether its temperature is so high that a row follows from the one before it
     straight: bool   # whether columns stay as they came
 
-# %% ../../nbs/rowwise/13_rows.ipynb #2a3c2056
+# %% ../../nbs/rowwise/13_rows.ipynb #1f14d924
 MANY = switch("rows: rows for which factors are made", 64, "n")
 
 
@@ -203,9 +203,9 @@ def one_of(b, sets, room):
     if not neural:
         scale = tau ** (-1 / power) if power >= 1 else 1.0
         reach = reach ** (1 / power)
-    wide = _is_wide(t, neural, reach, room.S)
-    high = neural and wide and is_high(t, tau) and not 0 < len(sets.rows) < MANY
     matrix = sets.asked == Asked.MATRIX or sets.arrives == Asked.MATRIX
+    wide = (neural or matrix) and _is_wide(t, neural, reach, room.S)
+    high = neural and wide and is_high(t, tau) and not 0 < len(sets.rows) < MANY
     straight = matrix and wide and (high or not neural) and size == end - begin
     if high:
         take_factors(straight, sets.order[begin:begin + size], scale, room)
@@ -269,16 +269,13 @@ def _sweeps(own, t, inv, before, after, m):
     for k in range(own + len(m) - 1, own - 1, -1):
         _sweep(t[k], t[k + 1:], inv, after[k + 1:], m[k - own, k + 1:])
 
-# %% ../../nbs/rowwise/13_rows.ipynb #4c099274
+# %% ../../nbs/rowwise/13_rows.ipynb #40319a5c
 @jit(lent=True)
 def _weights(own, left, m, e, others):
     "e = exp(-m) with 1 on the diagonal, in the columns own - left; `others` are the rows' sums without it."
     for r in range(len(own)):
         m[r, own[r] - left] = FAR
-        total = 0.0
-        for lo in range(0, e.shape[1], SOME):
-            total += exponentials(m[r, lo:lo + SOME], e[r, lo:lo + SOME])
-        others[r] = total
+        others[r] = exponentials(m[r], e[r])
         e[r, own[r] - left] = 1
         m[r, own[r] - left] = 0
 

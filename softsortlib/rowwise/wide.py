@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = []
 
-# %% ../../nbs/rowwise/188_wide.ipynb #aca5908f
+# %% ../../nbs/rowwise/188_wide.ipynb #9b503da3
 import math
 
 import numpy as np
@@ -13,7 +13,7 @@ import torch
 
 from ..engine.compile import jit, spread_rows
 from ..engine.dispatch import switch
-from .rows import Asked, one_of, room_for, window
+from .rows import one_of, room_for, window
 
 # %% ../../nbs/rowwise/188_wide.ipynb #1f1333e2
 @jit
