@@ -140,7 +140,19 @@ def unknown_method(
     hint = f": did you mean {near[0]!r}?" if near else ";"
     return ValueError(f"unknown method {method!r}{hint} There are {', '.join(sorted(names))}")
 
-# %% ../../nbs/functional/53_arguments.ipynb #7cc2edd4
+# %% ../../nbs/functional/53_arguments.ipynb #7fb9d1ad
+def _make(kind, tau, descending):
+    "An operator of that class."
+    return kind(descending=descending) if tau is None else kind(tau=tau, descending=descending)
+
+_keep = functools.lru_cache(64)(_make)
+
+def _made(kind, tau, descending):
+    "The same, kept for the next call if its temperature is a number or None: it holds nothing but its parameters."
+    numbers = type(descending) is bool and (tau is None or type(tau) is float)
+    return (_keep if numbers and not torch.compiler.is_compiling() else _make)(kind, tau, descending)
+
+# %% ../../nbs/functional/53_arguments.ipynb #225d0807
 def oriented(
     method: "str | Operator | RankOperator",  # an operator, or its name
     names: dict,  # the operators that can serve, by name
@@ -148,16 +160,13 @@ def oriented(
     descending: bool,  # the direction the function wants
 ) -> "Operator | RankOperator":
     "An operator that sorts in that direction; raise `TypeError` or `ValueError` when there is none."
-    options = {} if tau is None else dict(tau=tau)
     if isinstance(method, str):
         if method not in names:
             raise unknown_method(method, names)
-        operator = names[method](descending=descending, **options)
-    elif isinstance(method, RankOperator):
-        operator = get_rank_operator(method, **options)
-    else:
-        operator = get_operator(method, **options)
-    return operator.facing(descending)
+        return _made(names[method], tau, descending)
+    options = {} if tau is None else dict(tau=tau)
+    get = get_rank_operator if isinstance(method, RankOperator) else get_operator
+    return get(method, **options).facing(descending)
 
 
 def turned(
