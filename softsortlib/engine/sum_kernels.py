@@ -190,10 +190,49 @@ class Terms(NamedTuple):
     table: np.ndarray
     C: np.ndarray
 
-# %% ../../nbs/engine/98_sum_kernels.ipynb #3ab21f9f
+# %% ../../nbs/engine/98_sum_kernels.ipynb #4bee506e
+@jit(lent=True)
+def _read(xi, local, T, last, y):
+    "y += sum_k local_k T_k(xi); xi, T and last may be longer than y."
+    for j in range(len(y)):
+        y[j] += local[0] + local[1] * xi[j]
+        last[j] = 1.0
+        T[j] = xi[j]
+    for k in range(2, len(local)):
+        for j in range(len(y)):
+            new = 2.0 * xi[j] * T[j] - last[j]
+            last[j] = T[j]
+            T[j] = new
+            y[j] += local[k] * new
+
+# %% ../../nbs/engine/98_sum_kernels.ipynb #391cf5a6
+class Task(NamedTuple):
+    "A sum: at which targets, over which sources and of what, and where it goes."
+    targets: Grid
+    order: np.ndarray
+    sources: Grid
+    weights: Weights
+    terms: Terms
+    y: np.ndarray
+
+# %% ../../nbs/engine/98_sum_kernels.ipynb #d953e4a8
+class Room(NamedTuple):
+    "Memory of one thread: blocks of places, two polynomials, values (d, .) and differences with their laws."
+    xi: np.ndarray
+    T: np.ndarray
+    last: np.ndarray
+    values: np.ndarray
+    local: np.ndarray
+    sums: np.ndarray
+    u: np.ndarray
+    K: np.ndarray
+    spare: np.ndarray  # whose last two rows are u and K
+
+# %% ../../nbs/engine/98_sum_kernels.ipynb #4113feb3
 @jit(paste=True)
-def _hear(b, cell, lo, hi, sources, weights, terms, local):
+def _hear(task, b, cell, lo, hi, local):
     "local (d, p) = the coefficients of a box at `cell` from the full boxes among lo..hi."
+    sources, weights, terms = task.sources, task.weights, task.terms
     p = local.shape[1]
     C = terms.C[terms.table[b]]
     for c in range(len(local)):
@@ -215,21 +254,6 @@ def _hear(b, cell, lo, hi, sources, weights, terms, local):
             for k in range(p):
                 local[c, k] += dot64(C[k, r:r + many], M)
 
-# %% ../../nbs/engine/98_sum_kernels.ipynb #4bee506e
-@jit(lent=True)
-def _read(xi, local, T, last, y):
-    "y += sum_k local_k T_k(xi); xi, T and last may be longer than y."
-    for j in range(len(y)):
-        y[j] += local[0] + local[1] * xi[j]
-        last[j] = 1.0
-        T[j] = xi[j]
-    for k in range(2, len(local)):
-        for j in range(len(y)):
-            new = 2.0 * xi[j] * T[j] - last[j]
-            last[j] = T[j]
-            T[j] = new
-            y[j] += local[k] * new
-
 # %% ../../nbs/engine/98_sum_kernels.ipynb #0208d7a8
 @jit(lent=True)
 def _differences(x, t, scale, u):
@@ -237,15 +261,17 @@ def _differences(x, t, scale, u):
     for j in range(len(t)):
         u[j] = (x - t[j]) * scale
 
-# %% ../../nbs/engine/98_sum_kernels.ipynb #ba52e8ef
-@jit(lent=True)
-def _direct(terms, x, t, w, begin, end, scale, u, K, spare, sums):
-    "sums[c] += sum_j u^nu K_m(u) w[c, j] with u = (x - t_j) scale for the sources begin..end."
-    law = terms.law
+# %% ../../nbs/engine/98_sum_kernels.ipynb #52cfdc38
+@jit(paste=True)
+def _direct(task, room, b, x, begin, end):
+    "room.sums[c] += sum_j u^nu K_m(u) w[c, j] with u = (x - t_j) / tau for the sources begin..end of row b."
+    terms, t, w = task.terms, task.sources.x[b], task.weights.w[b]
+    law, u, K, sums = terms.law, room.u, room.K, room.sums
+    scale = t.dtype.type(1 / terms.tau[b])
     for k in range(begin, end, BLOCK):
         size = min(BLOCK, end - k)
         _differences(x, t[k:k + size], scale, u)
-        law_values(law.logistic, law.slope, law.step, terms.m, terms.c, u, K, spare, size)
+        law_values(law.logistic, law.slope, law.step, terms.m, terms.c, u, K, room.spare, size)
         times_argument(u, terms.nu, K, size)
         for c in range(len(sums)):
             sums[c] += short_dot(K, w[c, k:k + size])
@@ -274,32 +300,32 @@ def _far(x, b, c, lo, hi, sources, weights, terms):
     x = x - np.float64(sources.x[b, 0])
     return (x * side - (V[lo] - (V[last] - V[hi]))) / (2 * terms.tau[b])
 
-# %% ../../nbs/engine/98_sum_kernels.ipynb #881368c5
+# %% ../../nbs/engine/98_sum_kernels.ipynb #07b1d306
 @jit(paste=True)
-def _visit(b, a, lo, hi, begin, end, targets, order, sources, weights, terms, u, K, spare, sums, y):
+def _visit(task, room, b, a, lo, hi, begin, end):
     "The targets in begin..end of boxes that are not full, from a on; returns the box behind them, and its window."
+    targets, sources, weights, terms, sums = task.targets, task.sources, task.weights, task.terms, room.sums
     d = len(sums)
-    cells, last = sources.cell[b], sources.boxes[b, 0]
-    x, t, w, start = targets.x[b], sources.x[b], weights.w[b], sources.start[b]
-    scale = x.dtype.type(1 / terms.tau[b])
+    cells, last, start = sources.cell[b], sources.boxes[b, 0], sources.start[b]
     while a < targets.boxes[b, 0] and targets.start[b, a] < end and targets.slot[b, a] < 0:
         lo, hi = _window(cells, last, targets.cell[b, a], terms.reach, lo, hi)
         for k in range(max(begin, targets.start[b, a]), min(end, targets.start[b, a + 1])):
+            x = targets.x[b, k]
             for c in range(d):
-                sums[c] = 0.0 if x[k] == x[k] else np.nan
+                sums[c] = 0.0 if x == x else np.nan
                 if terms.m <= 0:
-                    sums[c] += _far(np.float64(x[k]), b, c, lo, hi, sources, weights, terms)
-            _direct(terms, x[k], t, w, start[lo], start[hi], scale, u, K, spare, sums)
+                    sums[c] += _far(np.float64(x), b, c, lo, hi, sources, weights, terms)
+            _direct(task, room, b, x, start[lo], start[hi])
             for c in range(d):
-                y[b, order[b, k], c] = sums[c]
+                task.y[b, task.order[b, k], c] = sums[c]
         a += 1
     return a, lo, hi
 
-# %% ../../nbs/engine/98_sum_kernels.ipynb #bc6623b4
+# %% ../../nbs/engine/98_sum_kernels.ipynb #90a33328
 @jit(paste=True)
-def _beside(b, k0, k1, lo, hi, targets, sources, weights, terms, u, K, spare, sums, values):
-    "values (d, .) += the pairs of targets k0..k1 with the sources of boxes among lo..hi that are not full."
-    scale = targets.x.dtype.type(1 / terms.tau[b])
+def _beside(task, room, b, first, end, lo, hi):
+    "room.values (d, .) += the pairs of targets first..end with the sources of boxes among lo..hi that are not full."
+    sources, sums = task.sources, room.sums
     s = lo
     while s < hi:
         begin = s
@@ -308,34 +334,20 @@ def _beside(b, k0, k1, lo, hi, targets, sources, weights, terms, u, K, spare, su
             continue
         while s < hi and sources.slot[b, s] < 0:
             s += 1
-        for k in range(k0, k1):
+        for k in range(first, end):
             for c in range(len(sums)):
                 sums[c] = 0.0
-            first, end = sources.start[b, begin], sources.start[b, s]
-            x = targets.x[b, k]
-            _direct(terms, x, sources.x[b], weights.w[b], first, end, scale, u, K, spare, sums)
+            _direct(task, room, b, task.targets.x[b, k], sources.start[b, begin], sources.start[b, s])
             for c in range(len(sums)):
-                values[c, k - k0] += sums[c]
+                room.values[c, k - first] += sums[c]
 
-# %% ../../nbs/engine/98_sum_kernels.ipynb #d953e4a8
-class Room(NamedTuple):
-    "Memory of one thread: blocks of places, two polynomials, values (d, .) and differences with their laws."
-    xi: np.ndarray
-    T: np.ndarray
-    last: np.ndarray
-    values: np.ndarray
-    local: np.ndarray
-    sums: np.ndarray
-    u: np.ndarray
-    K: np.ndarray
-    spare: np.ndarray  # whose last two rows are u and K
-
-# %% ../../nbs/engine/98_sum_kernels.ipynb #48f1aefc
+# %% ../../nbs/engine/98_sum_kernels.ipynb #d2e5f4ef
 @jit(paste=True)
-def _listen(b, a, lo, hi, begin, end, targets, order, sources, weights, terms, room, y):
+def _listen(task, room, b, a, lo, hi, begin, end):
     "The targets in begin..end of the full box a, whose window is lo..hi."
-    xi, T, last, values, local, sums, u, K, spare = room
-    _hear(b, targets.cell[b, a], lo, hi, sources, weights, terms, local)
+    targets, sources, weights, terms = task.targets, task.sources, task.weights, task.terms
+    xi, T, last, values, local = room.xi, room.T, room.last, room.values, room.local
+    _hear(task, b, targets.cell[b, a], lo, hi, local)
     for k in range(max(begin, targets.start[b, a]), min(end, targets.start[b, a + 1]), BLOCK):
         size = min(BLOCK, min(end, targets.start[b, a + 1]) - k)
         x = targets.x[b, k:k + size]
@@ -349,15 +361,16 @@ def _listen(b, a, lo, hi, begin, end, targets, order, sources, weights, terms, r
                 for j in range(size):
                     values[c, j] = _far(np.float64(x[j]), b, c, lo, hi, sources, weights, terms)
             _read(xi, local[c], T, last, values[c, :size])
-        _beside(b, k, k + size, lo, hi, targets, sources, weights, terms, u, K, spare, sums, values)
+        _beside(task, room, b, k, k + size, lo, hi)
         for j in range(size):
             for c in range(len(local)):
-                y[b, order[b, k + j], c] = values[c, j]
+                task.y[b, task.order[b, k + j], c] = values[c, j]
 
-# %% ../../nbs/engine/98_sum_kernels.ipynb #f0c83f49
+# %% ../../nbs/engine/98_sum_kernels.ipynb #355b5236
 @jit(lent=True)
-def _sum_part(b, begin, end, targets, order, sources, weights, terms, room, y):
+def _sum_part(task, room, b, begin, end):
     "The sums of targets begin..end of row b."
+    targets, sources, terms = task.targets, task.sources, task.terms
     start = targets.start[b]
     cells, last = sources.cell[b], sources.boxes[b, 0]
     a = first_not_below(start, 0, targets.boxes[b, 0] + 1, begin + 1) - 1
@@ -365,30 +378,29 @@ def _sum_part(b, begin, end, targets, order, sources, weights, terms, room, y):
     hi = lo
     while a < targets.boxes[b, 0] and start[a] < end:
         if targets.slot[b, a] < 0:
-            a, lo, hi = _visit(
-                b, a, lo, hi, begin, end, targets, order, sources, weights, terms,
-                room.u, room.K, room.spare, room.sums, y)
+            a, lo, hi = _visit(task, room, b, a, lo, hi, begin, end)
         else:
             lo, hi = _window(cells, last, targets.cell[b, a], terms.reach, lo, hi)
-            _listen(b, a, lo, hi, begin, end, targets, order, sources, weights, terms, room, y)
+            _listen(task, room, b, a, lo, hi, begin, end)
             a += 1
 
-# %% ../../nbs/engine/98_sum_kernels.ipynb #b13cf223
+# %% ../../nbs/engine/98_sum_kernels.ipynb #030b3245
 @jit
-def sum_rows(lo_unit, hi_unit, targets, order, sources, weights, terms, y):
-    "y (B, n, d) = the sums (97.1) at the targets of the units, where they stood before the sort."
+def sum_rows(lo_unit, hi_unit, task):
+    "task.y (B, n, d) = the sums (97.1) at the targets of the units, where they stood before the sort."
+    y, order, x = task.y, task.order, task.targets.x
     n, d = y.shape[1:]
     units = (n + PART - 1) // PART  # of one row
-    values, local, sums = np.empty((d, BLOCK)), np.empty((d, terms.C.shape[1])), np.empty((1, d))
-    doubles, floats = np.empty((3, BLOCK)), np.empty((5, BLOCK), targets.x.dtype)
+    values, local, sums = np.empty((d, BLOCK)), np.empty((d, task.terms.C.shape[1])), np.empty((1, d))
+    doubles, floats = np.empty((3, BLOCK)), np.empty((5, BLOCK), x.dtype)
     room = Room(doubles[0], doubles[1], doubles[2], values, local, sums[0], floats[3], floats[4], floats)
     for unit in range(lo_unit, hi_unit):
         b = unit // units
         begin = unit % units * PART
         end = min(begin + PART, n)
-        if np.isnan(sources.x[b, -1]):
+        if np.isnan(task.sources.x[b, -1]):
             for k in range(begin, end):
                 for c in range(d):
                     y[b, order[b, k], c] = np.nan
         else:
-            _sum_part(b, begin, end, targets, order, sources, weights, terms, room, y)
+            _sum_part(task, room, b, begin, end)

@@ -20,7 +20,7 @@ from .dispatch import at_most, check_backend, common_shape, has_double, switch
 from .mechanism import Later, mechanism
 from .radix import stable_sort
 from .scan import tau_tensor
-from .sum_kernels import PART, Grid, Terms, Weights, find_boxes, moment_rows, sort_weights, sum_rows
+from .sum_kernels import PART, Grid, Task, Terms, Weights, find_boxes, moment_rows, sort_weights, sum_rows
 from .sum_laws import coefficients, complex_law, kernel_sums_dense, known_law, law_of, law_value
 from .tail_laws import has_tail
 
@@ -272,8 +272,8 @@ def _sums_numba(x, t, w, tau, x_order, t_order, law, m, eps, nu=0, q=FULL):
     y = w.new_empty(*x.shape, w.shape[-1])
     units = len(x) * -(-x.shape[1] // PART)
     work = 40 * y.numel()
-    terms = _terms(law, m, nu, tau, boxes)
-    spread_rows(sum_rows, units, work, targets, x_order.contiguous().numpy(), sources, weights, terms, y.numpy())
+    order, terms = x_order.contiguous().numpy(), _terms(law, m, nu, tau, boxes)
+    spread_rows(sum_rows, units, work, Task(targets, order, sources, weights, terms, y.numpy()))
     return y
 
 # %% ../../nbs/engine/99_sums.ipynb #9fa11aaf
