@@ -5,16 +5,16 @@
 # %% auto #0
 __all__ = []
 
-# %% ../../nbs/engine/140_blocks.ipynb #1d796d8d
+# %% ../../nbs/engine/140_blocks.ipynb #69bae78b
 from typing import NamedTuple
 
 import numpy as np
 
 from .compile import dot64, exp_neg, jit, spread_rows
 from .dispatch import switch
-from .scan_kernels import Gradients, Means, Rows, share_of
+from .scan_kernels import Gradients, Means, Rows, Upstream, share_of
 
-# %% ../../nbs/engine/140_blocks.ipynb #7580a431
+# %% ../../nbs/engine/140_blocks.ipynb #047bad23
 BLOCK = switch("blocks: elements of a block", 1024, "n")  # the columns of a block stay in the nearest cache
 
 
@@ -45,12 +45,14 @@ def _walk(q, v, m, down, A, G, y):
             y[i] = A
             i += step
 
-# %% ../../nbs/engine/140_blocks.ipynb #057195a2
+# %% ../../nbs/engine/140_blocks.ipynb #f02ad61c
 @jit(fastmath=("contract", "nsz"), paste=True)
-def _walk_back(q, v, g, m, down, A, G, B, H, pull, gx):
-    "pull[i] -+ (g[i] A + v[i] B) and gx[i] += B + H, the sums over what lies in front of i."
+def _walk_back(q, v, g, down, of_v, of_g, pull, gx):
+    "pull[i] -+ (g[i] A + v[i] B) and gx[i] += B + H, the sums over what lies in front of i, from (A, G) and (B, H)."
+    A, G = of_v
+    B, H = of_g
     sign = 2.0 * down - 1.0
-    down, end = np.uintp(down), np.uintp(m)
+    down, end = np.uintp(down), np.uintp(len(v))
     step = np.uintp(1) - down - down
     i = down * (end - np.uintp(1))
     while i < end:
@@ -79,14 +81,7 @@ def _mean_columns(x, b, start, m, share, columns):
     for i in range(m):
         columns[d, i] = 1.0
 
-# %% ../../nbs/engine/140_blocks.ipynb #29e9e367
-class Upstream(NamedTuple):
-    "What the backward pass of the mean knows besides its rows: arrays."
-    go: np.ndarray  # (B, n, d)
-    gZ: np.ndarray  # (B, n)
-    means: Means
-
-
+# %% ../../nbs/engine/140_blocks.ipynb #374ab9f1
 @jit(paste=True)
 def _pull_columns(x, up, b, start, m, columns):
     "The columns of the mean and behind them those of the gradient, for the same elements; (2 d + 2, m or more)."
@@ -236,7 +231,7 @@ def mean_blocks(lo, hi, rows, carries, means):
         _divide(sums, b, start, m, share, means)
         _leave_out(b, start + m, min(start + BLOCK, x.shape[1]), means)
 
-# %% ../../nbs/engine/140_blocks.ipynb #879d5f55
+# %% ../../nbs/engine/140_blocks.ipynb #be18078b
 FEW = switch("blocks: columns by blocks", 2, "d")  # columns of payload
 
 
@@ -266,7 +261,7 @@ def _no_gradients(b, first, last, grads):
         for c in range(grads.x.shape[2]):
             grads.x[b, i, c] = 0
 
-# %% ../../nbs/engine/140_blocks.ipynb #5d65a0b8
+# %% ../../nbs/engine/140_blocks.ipynb #70fb3647
 @jit(fastmath=("contract", "nsz"))
 def pull_blocks(lo, hi, rows, up, carries, grads):
     "The gradients of the mean to scores and payload; units lo..hi."
@@ -283,13 +278,12 @@ def pull_blocks(lo, hi, rows, up, carries, grads):
         for i in range(m):
             pull[i] = 0.0
         for c in range(d + 1):
-            v, g = columns[c], columns[d + 1 + c]
+            v, g = columns[c, :m], columns[d + 1 + c, :m]
             for i in range(m):
                 gx[i] = g[i]
             for down in range(2):
-                A, G = carries.state[b, k, down, c, 0], carries.state[b, k, down, c, 1]
-                B, H = carries.state[b, k, down, d + 1 + c, 0], carries.state[b, k, down, d + 1 + c, 1]
-                _walk_back(q, v, g, m, down, A, G, B, H, pull, gx)
+                of_v, of_g = carries.state[b, k, down, c], carries.state[b, k, down, d + 1 + c]
+                _walk_back(q, v, g, down, (of_v[0], of_v[1]), (of_g[0], of_g[1]), pull, gx)
             if c < d:
                 for i in range(m):
                     grads.x[b, start + i, c] = gx[i]

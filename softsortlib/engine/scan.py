@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['exp_scan_dense', 'exp_scan', 'list_scan', 'exp_mean']
 
-# %% ../../nbs/engine/94_scan.ipynb #3e4be4d2
+# %% ../../nbs/engine/94_scan.ipynb #2adaf1fe
 from functools import partial
 
 import torch
@@ -16,7 +16,9 @@ from .compile import arrays, one_batch, spread_rows
 from .dispatch import check_backend, common_shape, has_double, is_open, precise, switch
 from .mechanism import Later, mechanism
 from .radix import group_begins
-from .scan_kernels import Gradients, Means, Rows, Sum, mean_rows, scan_back_rows, scan_rows, share_of
+from softsortlib.engine.scan_kernels import (
+    Gradients, Means, Rows, Sum, Upstream, mean_rows, scan_back_rows, scan_rows, share_of,
+)
 
 # %% ../../nbs/engine/94_scan.ipynb #417db546
 def exp_scan_dense(
@@ -148,7 +150,7 @@ def _composed(gy, s, x, tau, mode, learn, backend, number=None):
     gtau = gradient_to_tau(gs, s, tau).to(tau.dtype) if learn else torch.zeros_like(tau)
     return gs, gx, gtau
 
-# %% ../../nbs/engine/94_scan.ipynb #619872fe
+# %% ../../nbs/engine/94_scan.ipynb #2a4ba6a0
 def _fused(gy, gZ, s, x, tau, size, means, mean, learn=True):
     "The gradients of even, or of the mean, to s, x and, if `learn`, to tau by the compiled loops."
     grads = Gradients(s.new_empty(s.shape), x.new_empty(x.shape), tau.new_empty(tau.shape, dtype=torch.float64))
@@ -159,7 +161,7 @@ def _fused(gy, gZ, s, x, tau, size, means, mean, learn=True):
         block_gradients(rows, gy, gZ, Means(*means), out)
     else:
         work = 3 * (x.numel() + mean * s.numel())
-        spread_rows(scan_back_rows, tau.numel(), work, rows, gy, gZ, Means(*means), mean, out)
+        spread_rows(scan_back_rows, tau.numel(), work, rows, Upstream(gy, gZ, Means(*means)), mean, out)
     return grads.s, grads.x, grads.tau.to(tau.dtype)
 
 # %% ../../nbs/engine/94_scan.ipynb #e61e4fef

@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = []
 
-# %% ../../nbs/engine/96_scan_kernels.ipynb #c4bcb2a9
+# %% ../../nbs/engine/96_scan_kernels.ipynb #84480b53
 from enum import IntEnum
 from typing import NamedTuple
 
@@ -124,17 +124,26 @@ def share_of(n):
         share /= 2
     return share
 
-# %% ../../nbs/engine/96_scan_kernels.ipynb #6ed2af3c
+# %% ../../nbs/engine/96_scan_kernels.ipynb #0e70c8c5
+class Walk(NamedTuple):
+    "What the two walks of the mean remember."
+    decay: np.ndarray  # the price of the gap below each element, (n,)
+    beyond: np.ndarray  # (d + 1,)
+    group: np.ndarray  # (d + 1,)
+    ones: np.ndarray  # what lies above each element, (n,)
+
+# %% ../../nbs/engine/96_scan_kernels.ipynb #2bba7169
 @jit
-def _mean_down(s, x, share, decay, beyond, group, ones_above, o, low):
-    "o[i] + low[i] = share times the sum over what lies above i, for one row, and ones_above[i] the sum of the ones."
+def _mean_down(s, x, share, walk, o, low):
+    "o[i] + low[i] = share times the sum over what lies above i, for one row, and walk.ones[i] the sum of the ones."
     m, d = x.shape
+    decay, beyond, group, ones = walk
     beyond[:] = 0
     group[:] = 0
     for i in range(m - 1, -1, -1):
         if i < m - 1 and s[i + 1] != s[i]:
             _cross(beyond, group, decay[i + 1])
-        ones_above[i] = beyond[d] + group[d]
+        ones[i] = beyond[d] + group[d]
         group[d] += 1
         for c in range(d):
             above = beyond[c] + group[c]
@@ -142,17 +151,18 @@ def _mean_down(s, x, share, decay, beyond, group, ones_above, o, low):
             low[i, c] = above - o[i, c]
             group[c] += share * x[i, c]
 
-# %% ../../nbs/engine/96_scan_kernels.ipynb #4fd171bf
+# %% ../../nbs/engine/96_scan_kernels.ipynb #8898b008
 @jit
-def _mean_up(s, x, share, decay, beyond, group, ones_above, o, low, Z):
+def _mean_up(s, x, share, walk, o, low, Z):
     "Join what `_mean_down` left with what lies below, and divide: (94.6) for one row."
     m, d = x.shape
+    decay, beyond, group, ones = walk
     beyond[:] = 0
     group[:] = 0
     for i in range(m):
         if i > 0 and s[i] != s[i - 1]:
             _cross(beyond, group, decay[i])
-        z = beyond[d] + group[d] + 1 + ones_above[i]
+        z = beyond[d] + group[d] + 1 + ones[i]
         Z[i] = z
         group[d] += 1
         for c in range(d):
@@ -163,26 +173,23 @@ def _mean_up(s, x, share, decay, beyond, group, ones_above, o, low, Z):
             low[i, c] = mean - o[i, c]
             group[c] += own
 
-# %% ../../nbs/engine/96_scan_kernels.ipynb #8ed84161
+# %% ../../nbs/engine/96_scan_kernels.ipynb #861acaa7
 @jit
 def mean_rows(lo, hi, s, x, tau, size, means):
     "The means (94.6), with all that `Means` holds, rows lo..hi; arguments as in `scan_rows`."
     n, d = x.shape[1:]
     o, low, Z = means
-    decay = np.empty(n)
-    ones_above = np.empty(n)
-    beyond = np.empty(d + 1)
-    group = np.empty(d + 1)
+    walk = Walk(np.empty(n), np.empty(d + 1), np.empty(d + 1), np.empty(n))
     for b in range(lo, hi):
         m = size[b]
         scores, payload = s[b, :m], x[b, :m]
         o[b, m:] = 0
         low[b, m:] = 0
         Z[b, m:] = 1
-        _decays(scores, tau[b], decay)
+        _decays(scores, tau[b], walk.decay)
         share = share_of(m)
-        _mean_down(scores, payload, share, decay, beyond, group, ones_above, o[b, :m], low[b, :m])
-        _mean_up(scores, payload, share, decay, beyond, group, ones_above, o[b, :m], low[b, :m], Z[b, :m])
+        _mean_down(scores, payload, share, walk, o[b, :m], low[b, :m])
+        _mean_up(scores, payload, share, walk, o[b, :m], low[b, :m], Z[b, :m])
 
 # %% ../../nbs/engine/96_scan_kernels.ipynb #4a707373
 @jit
@@ -210,26 +217,29 @@ def _mean_pairs(x, go, gZ, o, low, Z, pairs):
         pairs[i, 0, d] = 1.0
         pairs[i, 1, d] = gZ[i] - weight * along
 
-# %% ../../nbs/engine/96_scan_kernels.ipynb #66e4eee0
-class Sums(NamedTuple):
-    "What a walk remembers, for both payloads: (2, D) each."
+# %% ../../nbs/engine/96_scan_kernels.ipynb #d4d14b28
+class Room(NamedTuple):
+    "What the walks of the gradients remember; A, G and M for both payloads, (2, D) each."
+    decay: np.ndarray  # the price of the gap below each element, (n,)
+    pairs: np.ndarray  # both payloads of a block, (n or more, 2, D)
+    pull: np.ndarray  # what the elements are pulled, (n,)
     A: np.ndarray  # all beyond the tie group, decayed
     G: np.ndarray  # the tie group so far
     M: np.ndarray  # A's first moment, (94.5)
 
-# %% ../../nbs/engine/96_scan_kernels.ipynb #665495eb
+# %% ../../nbs/engine/96_scan_kernels.ipynb #61a39a17
 @jit
-def _forget(sums):
+def _forget(room):
     "Begin a walk: nothing has been met."
-    sums.A[:] = 0
-    sums.G[:] = 0
-    sums.M[:] = 0
+    room.A[:] = 0
+    room.G[:] = 0
+    room.M[:] = 0
 
-# %% ../../nbs/engine/96_scan_kernels.ipynb #4e135247
+# %% ../../nbs/engine/96_scan_kernels.ipynb #4fd33f1f
 @jit
-def _back_down(start, end, s, decay, pairs, sums, pull, gx):
+def _back_down(start, end, s, room, gx):
     "One block of the walk down: the half of the gradients that comes from above."
-    A, G, _ = sums
+    decay, pairs, pull, A, G, _ = room
     D = A.shape[1]
     for i in range(end - 1, start - 1, -1):
         if i < len(s) - 1 and s[i + 1] != s[i]:
@@ -247,11 +257,11 @@ def _back_down(start, end, s, decay, pairs, sums, pull, gx):
             for c in range(D):
                 G[p, c] += pairs[i - start, p, c]
 
-# %% ../../nbs/engine/96_scan_kernels.ipynb #69d6f87e
+# %% ../../nbs/engine/96_scan_kernels.ipynb #a2bf8a56
 @jit
-def _back_up(start, end, s, tau, decay, pairs, sums, pull, gx):
+def _back_up(start, end, s, tau, room, gx):
     "One block of the walk up: join the half that comes from below; returns the block's part of (94.5), times tau."
-    A, G, M = sums
+    decay, pairs, pull, A, G, M = room
     D = A.shape[1]
     total = 0.0
     for i in range(start, end):
@@ -283,46 +293,51 @@ def _store_gradients(b, pull, total, tau, grads):
         grads.s[b, i] = pull[i] / tau
     grads.tau[b] = total / tau
 
-# %% ../../nbs/engine/96_scan_kernels.ipynb #92c5705e
+# %% ../../nbs/engine/96_scan_kernels.ipynb #55b3fb1f
+class Upstream(NamedTuple):
+    "What a backward pass knows besides its rows: arrays."
+    go: np.ndarray  # the gradient that arrives, (B, n, d)
+    gZ: np.ndarray  # that of Z, of the mean alone, (B, n)
+    means: Means  # what the forward pass of the mean returned
+
+# %% ../../nbs/engine/96_scan_kernels.ipynb #1fef73da
 _BLOCK_PAIRS = switch("scan_kernels: pairs at a time", 2048, "n")  # elements
 
 @jit
-def _fill_pairs(b, start, end, x, gy, gZ, means, mean, pairs):
+def _fill_pairs(b, start, end, x, up, mean, pairs):
     "The pairs of elements start..end of row b, of the mean or of even."
-    o, low, Z = means
+    o, low, Z = up.means
     here = slice(start, end)
     if mean:
-        _mean_pairs(x[b, here], gy[b, here], gZ[b, here], o[b, here], low[b, here], Z[b, here], pairs)
+        _mean_pairs(x[b, here], up.go[b, here], up.gZ[b, here], o[b, here], low[b, here], Z[b, here], pairs)
     else:
-        _even_pairs(x[b, here], gy[b, here], pairs)
+        _even_pairs(x[b, here], up.go[b, here], pairs)
 
-# %% ../../nbs/engine/96_scan_kernels.ipynb #a9528933
+# %% ../../nbs/engine/96_scan_kernels.ipynb #bf1a2cb7
 @jit
-def scan_back_rows(lo, hi, rows, gy, gZ, means, mean, grads):
+def scan_back_rows(lo, hi, rows, up, mean, grads):
     "The gradients of even, or of the mean, rows lo..hi."
     s, x, tau, size = rows
     n, d = x.shape[1:]
     D = d + 1 if mean else d
-    pairs = np.empty((min(n, _BLOCK_PAIRS), 2, D))
-    sums = Sums(np.empty((2, D)), np.empty((2, D)), np.empty((2, D)))
-    decay = np.empty(n)
-    pull = np.empty(n)
+    pairs, sums = np.empty((min(n, _BLOCK_PAIRS), 2, D)), np.empty((3, 2, D))
+    room = Room(np.empty(n), pairs, np.empty(n), sums[0], sums[1], sums[2])
     for b in range(lo, hi):
         m = size[b]
         scores, gx = s[b, :m], grads.x[b, :m]
         grads.s[b, m:] = 0
         grads.x[b, m:] = 0
-        _decays(scores, tau[b], decay)
-        _forget(sums)
+        _decays(scores, tau[b], room.decay)
+        _forget(room)
         for start in range((m - 1) // _BLOCK_PAIRS * _BLOCK_PAIRS, -1, -_BLOCK_PAIRS):
             end = min(start + _BLOCK_PAIRS, m)
-            _fill_pairs(b, start, end, x, gy, gZ, means, mean, pairs)
-            _back_down(start, end, scores, decay, pairs, sums, pull, gx)
-        _forget(sums)
+            _fill_pairs(b, start, end, x, up, mean, pairs)
+            _back_down(start, end, scores, room, gx)
+        _forget(room)
         total = 0.0
         for start in range(0, m, _BLOCK_PAIRS):
             end = min(start + _BLOCK_PAIRS, m)
             if start > 0:
-                _fill_pairs(b, start, end, x, gy, gZ, means, mean, pairs)
-            total += _back_up(start, end, scores, tau[b], decay, pairs, sums, pull, gx)
-        _store_gradients(b, pull[:m], total, tau[b], grads)
+                _fill_pairs(b, start, end, x, up, mean, pairs)
+            total += _back_up(start, end, scores, tau[b], room, gx)
+        _store_gradients(b, room.pull[:m], total, tau[b], grads)
