@@ -24,6 +24,7 @@ sys.path.insert(0, str(ROOT / "tools"))
 import book  # noqa: E402
 
 PAGES = [path for part in ("experiments", "benchmarks") for path in sorted((ROOT / "nbs" / part).glob("*.ipynb"))]
+TRAINED = [path for path in PAGES if "page.run(" in path.read_text(encoding="utf-8")]
 CELL = 'RUN = None   # None shows the recorded runs; "smoke" a minute, "quick" minutes, "paper" the protocol of the papers'
 SECONDS = 60            # of processor time that a page may take on two cores
 WITHOUT = {"benchmarks/speed": 4}       # tables that need other libraries, or a GPU
@@ -91,6 +92,20 @@ def test_a_page_runs_what_it_shows(path, alone, monkeypatch):
     records = [p for p in Path("results/smoke", path.stem).rglob("*.json") if "runs" not in p.parts]
     assert records and book_of_records() == before
     assert processor_seconds() - start < SECONDS
+
+
+@pytest.mark.parametrize("path", TRAINED, ids=lambda path: path.stem)
+def test_a_page_whose_runs_are_not_there_says_so(path, alone, monkeypatch):
+    """Data may be missing, or a run be stopped before the first result: the page draws what there is and finds nothing reproduced."""
+    monkeypatch.setattr(Page, "run", lambda *args, **flags: None)
+    monkeypatch.setattr(Page, "record", lambda *args: {"rows": []})
+    nb = read_nb(path)
+    for cell in nb.cells: cell.source = re.sub(r"^RUN = None", 'RUN = "smoke"', cell.source)
+    CaptureShell(path).run_all(nb, exc_stop=True, preproc=lambda cell: cell.cell_type != "code")
+    said = "\n".join(map(shown, nb.cells))
+    assert re.search("[Nn]ot run|[Nn]othing was run|[Tt]oo few runs", said)
+    claims = r"\*\*(?:Partly r|R)eproduced|\*\*Contradicted|\b0 of 0\b|\b0 (?:pairs|comparisons)|\bnan\b"
+    assert not re.search(claims, said), re.search(".*(?:" + claims + ").*", said)[0]
 
 
 @pytest.mark.parametrize("path", PAGES, ids=lambda path: f"{path.parent.name}/{path.stem}")
