@@ -23,6 +23,10 @@ ALONE = """
 import importlib, json, os, sys, tempfile, traceback, warnings
 jobs = json.load(sys.stdin)
 import torch, matplotlib.pyplot, softsortlib
+from softsortlib.lab.images import optional
+for module in ("pytorch_lightning", "sklearn.datasets", "torch._dynamo", "torch.export") if len(jobs) > 9 else ():    # what many children would import again
+    try: optional(module)
+    except ImportError: pass
 for module in sorted({name.rpartition(".")[0] for name, _ in jobs if name.startswith("softsortlib.")}): importlib.import_module(module)
 for kind in (UserWarning, FutureWarning, RuntimeWarning): warnings.simplefilter("error", kind)
 torch.set_num_threads(1)

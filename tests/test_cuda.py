@@ -8,6 +8,7 @@ import os
 
 import pytest
 import torch
+from interpreted import ask_once
 from torch.testing import assert_close
 
 import softsortlib.engine.dispatch as dispatch
@@ -21,6 +22,7 @@ from softsortlib.networks.swaps import SIGMOIDS
 from softsortlib.ragged import offsets_of
 
 REHEARSE = os.environ.get("SOFTSORTLIB_REHEARSE") == "1"
+if REHEARSE: ask_once()
 DEVICE = "cpu" if REHEARSE else "cuda"
 pytestmark = [pytest.mark.cuda, pytest.mark.filterwarnings("ignore"),
               pytest.mark.skipif(not (REHEARSE or torch.cuda.is_available()), reason="no CUDA device here")]

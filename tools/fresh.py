@@ -95,7 +95,7 @@ def results(paths, jobs, *how):
     os.environ.setdefault("MATPLOTLIBRC", str(get_config().nbs_path / "matplotlibrc"))
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")            # threads that spin while they wait take the core of the notebook beside them
     server = get_context("forkserver")                             # one process imports what all need; each notebook gets a fork of it
-    server.set_forkserver_preload(["torch", "numba", "matplotlib.pyplot", "nbdev.test", "softsortlib", "fresh"])
+    server.set_forkserver_preload(["torch", "numba", "matplotlib.pyplot", "nbdev.test", "softsortlib", "fresh", "preload"])
     with ProcessPoolExecutor(jobs, mp_context=server, max_tasks_per_child=1) as pool: yield from pool.map(check, paths, *([some] * len(paths) for some in how))
 
 def main():

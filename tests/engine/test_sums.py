@@ -5,6 +5,7 @@ import pytest
 import torch
 from torch.testing import assert_close
 
+from softsortlib.engine import sums
 from softsortlib.engine.level_sums import level_sums
 from softsortlib.engine.sum_laws import kernel_sums_dense, law_value
 from softsortlib.engine.sums import _sums, kernel_sums
@@ -31,24 +32,34 @@ def positions(kind, n, rng, dtype):
     return s.to(dtype)
 
 
-def worst(y, s, w, tau, law, m):
-    "The error of y in terms of sum |w|, against the definition in double precision for the scores as they are."
-    exact = kernel_sums_dense(s.double(), s.double(), w.double(), tau, law, m)
-    return ((y - exact).abs() / w.double().abs().sum(-2, keepdim=True)).max().item()
+def every(turn):
+    "A third of the targets, in the next turn another: the definition of all takes most of the time."
+    return slice(turn % 3, None, 3)
+
+
+def worst(y, s, w, tau, law, m, some=slice(None)):
+    "The error of some of y in terms of sum |w|, against the definition in double precision for the scores as they are."
+    exact = kernel_sums_dense(s[:, some].double(), s.double(), w.double(), tau, law, m)
+    return ((y[:, some] - exact).abs() / w.double().abs().sum(-2, keepdim=True)).max().item()
+
+
+@pytest.fixture
+def boxes_of_few(monkeypatch):
+    "Plain torch, which visits all pairs of few points, takes boxes for 300 too."
+    monkeypatch.setattr(sums, "_FEW", 1 << 16)
 
 
 @pytest.mark.parametrize("backend", ["numba", "torch"])
 @pytest.mark.parametrize("kind", ["plain", "ties", "clusters", "heavy", "far"])
 @pytest.mark.parametrize("dtype", ALLOWED)
-def test_errors_over_twelve_decades(dtype, kind, backend, rng):
-    n = 300 if backend == "numba" else 800  # plain torch visits all pairs of few points
-    s = positions(kind, n, rng, dtype)
-    w = torch.randn(2, n, 2, generator=rng, dtype=dtype)
-    for tau in TAUS if backend == "numba" else TAUS[::3]:
+def test_errors_over_twelve_decades(dtype, kind, backend, rng, boxes_of_few):
+    s = positions(kind, 300, rng, dtype)
+    w = torch.randn(2, 300, 2, generator=rng, dtype=dtype)
+    for turn, tau in enumerate(TAUS if backend == "numba" else TAUS[::3]):
         for law in LAWS:
             for m in (0, 1, 2):
                 y = kernel_sums(s, None, w, tau, law, m, backend=backend)
-                assert y.dtype == dtype and worst(y, s, w, tau, law, m) <= ALLOWED[dtype], (tau, law, m)
+                assert y.dtype == dtype and worst(y, s, w, tau, law, m, every(turn + m)) <= ALLOWED[dtype], (tau, law, m)
 
 
 @pytest.mark.parametrize("kind", ["plain", "ties", "clusters", "heavy", "far"])
@@ -57,11 +68,12 @@ def test_the_density_errs_in_terms_of_its_own_sum(dtype, kind, rng):
     "Prop 99.3; what remains is the rounding of the arguments, u^2 times that of the format."
     s = positions(kind, 700, rng, dtype)
     w = torch.randn(2, 700, 1, generator=rng, dtype=dtype)
-    for tau in TAUS:
-        Z = kernel_sums_dense(s.double(), s.double(), torch.ones_like(w).double(), tau, "density", 1)
+    for turn, tau in enumerate(TAUS):
+        some = every(turn)
+        Z = kernel_sums_dense(s[:, some].double(), s.double(), torch.ones_like(w).double(), tau, "density", 1)
         for m in (1, 2):
-            y = kernel_sums(s, None, w, tau, "density", m)
-            exact = kernel_sums_dense(s.double(), s.double(), w.double(), tau, "density", m)
+            y = kernel_sums(s, None, w, tau, "density", m)[:, some]
+            exact = kernel_sums_dense(s[:, some].double(), s.double(), w.double(), tau, "density", m)
             assert ((y - exact).abs() <= 30 * ALLOWED[dtype] * Z * w.abs().max()).all(), (tau, m)
 
 
@@ -155,9 +167,9 @@ def test_opcheck(rng):
     for m, nu in ((0, 0), (1, 1)): torch.library.opcheck(_sums.op, (x, t, w, tau, *orders, "logistic", m, nu, 3e-14, False, ""))
 
 
-def scale_of(s, w, tau, law, m):
-    "Sum over |w| H_m of (144.1), the yardstick of Prop 144.1, (2, n, 1)."
-    u = (s.double()[..., :, None] - s.double()[..., None, :]).abs() / tau
+def scale_of(x, s, w, tau, law, m):
+    "Sum over |w| H_m of (144.1) at the targets x, the yardstick of Prop 144.1, (2, n, 1)."
+    u = (x.double()[..., :, None] - s.double()[..., None, :]).abs() / tau
     H = torch.from_numpy(yardstick(law, u.clamp(min=1e-80).numpy(), m)).masked_fill(u == 0, 1)
     return H @ w.double().abs() + w.double().abs().amax(1, keepdim=True)
 
@@ -168,14 +180,18 @@ def test_laws_with_a_tail_over_twelve_decades(dtype, kind, rng):
     "Prop 144.1: in terms of sum |w| for the law itself, of the yardstick for its derivatives, which may be unbounded."
     s = positions(kind, 300, rng, dtype)
     w = torch.randn(2, 300, 2, generator=rng, dtype=dtype)
-    for tau in TAUS:
+    total = w.double().abs().sum(-2, keepdim=True)
+    for turn, tau in enumerate(TAUS):
         for law in TAILS:
             for m in (1, 2, 3):
                 y = kernel_sums(s, None, w, tau, law, m)
-                assert y.dtype == dtype and (m > 1 or worst(y, s, w, tau, law, m) <= ALLOWED[dtype]), (tau, law)
-                exact = kernel_sums_dense(s.double(), s.double(), w.double(), tau, law, m)
+                assert y.dtype == dtype
+                some = every(turn + m)
+                exact = kernel_sums_dense(s[:, some].double(), s.double(), w.double(), tau, law, m)
+                error = (y[:, some] - exact).abs()
+                assert m > 1 or (error <= ALLOWED[dtype] * total).all(), (tau, law)
                 rounding = 4 * torch.finfo(dtype).eps * (1 + 30 * m)  # of the largest terms, and of u^2 in the exponent
-                assert ((y - exact).abs() <= (3 * ALLOWED[dtype] + rounding) * scale_of(s, w, tau, law, m)).all(), (tau, law, m)
+                assert (error <= (3 * ALLOWED[dtype] + rounding) * scale_of(s[:, some], s, w, tau, law, m)).all(), (tau, law, m)
 
 
 @pytest.mark.parametrize("law", ["cauchy", "power 0.5", "power 1.5", "power 4.0"])
@@ -271,9 +287,9 @@ def tau_gradients(law, backend, x, w, g, tau, levels=None, across=False):
 
 @pytest.mark.parametrize("law", [*LAWS, "density", "cauchy", "power 0.5", "power 1.5"])
 @pytest.mark.parametrize("backend", ["numba", "torch"])
-def test_each_pair_brings_its_own_argument_to_the_gradient_in_tau(law, backend, rng):
+def test_each_pair_brings_its_own_argument_to_the_gradient_in_tau(law, backend, rng, boxes_of_few):
     "Prop 99.4 in single precision: points far from zero and from one another, and what has no weight far from all."
-    n = 300 if backend == "numba" else 1100
+    n = 300
     g = torch.randn(2, n, 1, generator=rng)
     real = torch.rand(2, n, generator=rng) < 0.7
     w, g = torch.rand(2, n, 1, generator=rng) * real[..., None], g * real[..., None]

@@ -1,9 +1,6 @@
 """The scan's Triton kernel without a GPU, through Triton's interpreter; test_rehearsal.py compiles them."""
-import os
-import subprocess
-import sys
-
 import pytest
+from interpreted import interpret
 
 triton = pytest.importorskip("triton", reason="triton is not installed: pip install --no-deps triton")
 pytestmark = pytest.mark.skipif(triton.__version__.startswith("3.9."), reason="the interpreter of Triton 3.9 spreads a truth value over a block as int32, which no mask takes")
@@ -23,6 +20,26 @@ for n, d in ((1, 1), (7, 2), (1500, 1)):
 
 
 def test_kernels_through_the_interpreter():
-    env = {**os.environ, "TRITON_INTERPRET": "1"}
-    run = subprocess.run([sys.executable, "-c", INTERPRETED], env=env, capture_output=True, text=True)
+    run = interpret(INTERPRETED)
     assert run.returncode == 0, run.stderr[-3000:]
+
+
+BITS = """
+import torch
+from softsortlib.engine.scan import exp_scan
+s = torch.linspace(0, 1, 20).double().square().repeat(2, 1)
+x, tau = torch.linspace(-1, 1, 40).view(2, 20, 1).sin(), torch.tensor([0.01, 1.0])
+print([exp_scan(s.to(dtype), x.to(dtype), tau.to(dtype), mode, "triton").tolist() for mode in ("even", "odd", "strict") for dtype in (torch.float32, torch.float64)])
+"""
+
+
+def test_a_quick_interpreter_computes_the_same_bits():
+    "interpreted.py: the interpreter that asks once, and Triton's own."
+    quick, own = interpret(BITS), interpret(BITS, "own")
+    assert quick.returncode == 0 == own.returncode, quick.stderr + own.stderr
+    assert quick.stdout == own.stdout and len(quick.stdout) > 1000
+
+
+def test_a_program_that_fails_says_why():
+    run = interpret("print('before', flush=True)\nassert 1 + 1 == 3, 'no sum'")
+    assert run.returncode and run.stdout == "before\n" and "no sum" in run.stderr

@@ -1,9 +1,6 @@
 "The Triton kernels of error-free swaps in the interpreter against the plain form; test_rehearsal.py compiles them."
-import os
-import subprocess
-import sys
-
 import pytest
+from interpreted import interpret
 
 pytest.importorskip("triton", reason="triton is not installed")
 
@@ -63,5 +60,5 @@ print("fine")
 
 
 def test_interpreter_agrees_with_the_plain_form():
-    done = subprocess.run([sys.executable, "-W", "ignore", "-c", PROGRAM], capture_output=True, text=True, timeout=300, env={**os.environ, "TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1"})
+    done = interpret(PROGRAM)
     assert done.returncode == 0 and done.stdout.strip() == "fine", done.stderr[-3000:]

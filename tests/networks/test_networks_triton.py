@@ -1,7 +1,6 @@
 "The Triton kernels of the sorting networks in the interpreter against the plain form; test_rehearsal.py compiles them."
-import os, subprocess, sys
-
 import pytest
+from interpreted import interpret
 
 pytest.importorskip("triton", reason="triton is not installed")
 
@@ -106,6 +105,5 @@ print("fine")
 
 @pytest.mark.parametrize("program", (INTERPRETED, OPERATOR), ids=("kernels", "operator"))
 def test_interpreter_agrees_with_the_plain_form(program):
-    done = subprocess.run([sys.executable, "-W", "ignore", "-c", program], capture_output=True, text=True, timeout=300,
-                          env={**os.environ, "TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1"})
+    done = interpret(program)
     assert done.returncode == 0 and done.stdout.strip() == "fine", done.stderr[-3000:]

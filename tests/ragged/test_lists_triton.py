@@ -1,9 +1,6 @@
 """Lists on a GPU, in Triton's interpreter: the formulas read aloud over the kernels of scans and of pairs, against blocks and each list alone."""
-import os
-import subprocess
-import sys
-
 import pytest
+from interpreted import interpret
 
 triton = pytest.importorskip("triton", reason="triton is not installed: pip install --no-deps triton")
 
@@ -118,6 +115,5 @@ for a, b in zip(values, run("triton", CALLS["sigmoid"], s, offsets, torch.ones(2
 
 @pytest.mark.parametrize("program", [EDGES, MORE, LOSSES], ids=["edges", "more", "losses"])
 def test_kernels_through_the_interpreter(program):
-    env = {**os.environ, "TRITON_INTERPRET": "1"}
-    run = subprocess.run([sys.executable, "-c", program], env=env, capture_output=True, text=True)
+    run = interpret(program)
     assert run.returncode == 0, run.stderr[-3000:]

@@ -1,9 +1,6 @@
 """LapSum and the soft top k as a GPU computes them, in Triton's interpreter: the twins of the line over the kernels of the scan, against the CPU's own kernels."""
-import os
-import subprocess
-import sys
-
 import pytest
+from interpreted import interpret
 
 triton = pytest.importorskip("triton", reason="triton is not installed: pip install --no-deps triton")
 
@@ -69,6 +66,5 @@ assert found[0][0].isnan().any() and not any(a[1].isnan().any() for a in found)
 
 @pytest.mark.parametrize("program", [EDGES, FORMS], ids=["edges", "forms"])
 def test_the_line_through_the_interpreter(program):
-    env = {**os.environ, "TRITON_INTERPRET": "1"}
-    run = subprocess.run([sys.executable, "-c", program], env=env, capture_output=True, text=True)
+    run = interpret(program)
     assert run.returncode == 0, run.stderr[-3000:]

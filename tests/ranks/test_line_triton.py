@@ -1,9 +1,6 @@
 """The Triton kernels of the line's marks without a GPU, through Triton's interpreter, against the plain form; test_rehearsal.py compiles them."""
-import os
-import subprocess
-import sys
-
 import pytest
+from interpreted import interpret
 
 triton = pytest.importorskip("triton", reason="triton is not installed: pip install --no-deps triton")
 pytestmark = pytest.mark.skipif(triton.__version__.startswith("3.9."), reason="the interpreter of Triton 3.9 spreads a truth value over a block as int32, which no mask takes")
@@ -41,5 +38,5 @@ print("fine")
 
 
 def test_interpreter_agrees_with_the_plain_form():
-    run = subprocess.run([sys.executable, "-c", INTERPRETED], capture_output=True, text=True, timeout=300, env={**os.environ, "TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1"})
+    run = interpret(INTERPRETED)
     assert run.returncode == 0 and run.stdout.strip() == "fine", run.stderr[-3000:]

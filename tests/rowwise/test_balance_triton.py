@@ -1,9 +1,6 @@
 """The balancing kernels without a GPU, through Triton's interpreter, against the plain form; test_rehearsal.py compiles them."""
-import os
-import subprocess
-import sys
-
 import pytest
+from interpreted import interpret
 
 pytest.importorskip("triton", reason="triton is not installed: pip install --no-deps triton")
 
@@ -54,5 +51,5 @@ print("fine")
 
 
 def test_interpreter_agrees_with_the_plain_form():
-    run = subprocess.run([sys.executable, "-c", INTERPRETED], capture_output=True, text=True, timeout=300, env={**os.environ, "TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1"})
+    run = interpret(INTERPRETED)
     assert run.returncode == 0 and run.stdout.strip() == "fine", run.stderr[-3000:]

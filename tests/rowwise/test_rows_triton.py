@@ -1,10 +1,7 @@
 """The Triton kernels of rows without a GPU, through Triton's interpreter, against the plain form on the grid of the CPU's kernel; test_rehearsal.py compiles them."""
-import os
-import subprocess
-import sys
-
 import pytest
 import torch
+from interpreted import interpret
 
 from softsortlib.rowwise.neuralsort import NeuralSort
 from softsortlib.rowwise.softsort import SoftSort
@@ -102,7 +99,7 @@ print("fine")
 
 @pytest.mark.parametrize("program", [GRID, AROUND], ids=["grid", "around"])
 def test_interpreter_agrees_with_the_plain_form(program):
-    run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=300, env={**os.environ, "TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1"})
+    run = interpret(program)
     assert run.returncode == 0 and run.stdout.strip() == "fine", run.stderr[-3000:]
 
 

@@ -1,9 +1,6 @@
 """The kernels behind the masks for a GPU in Triton's interpreter, against the plain torch beside them; test_rehearsal.py compiles them."""
-import os
-import subprocess
-import sys
-
 import pytest
+from interpreted import interpret
 
 triton = pytest.importorskip("triton", reason="triton is not installed: pip install --no-deps triton")
 pytestmark = pytest.mark.skipif(triton.__version__.startswith("3.9."), reason="the interpreter of Triton 3.9 spreads a truth value over a block as int32, which no mask takes")
@@ -76,5 +73,5 @@ assert_close(torch.func.vmap(torch.func.grad(lambda s: op(s)[0]))(s.detach()), t
 
 @pytest.mark.parametrize("program", [EDGES, TYPES, TWICE], ids=["edges", "types", "derivatives"])
 def test_roots_through_the_interpreter(program):
-    run = subprocess.run([sys.executable, "-c", program], env={**os.environ, "TRITON_INTERPRET": "1"}, capture_output=True, text=True)
+    run = interpret(program)
     assert run.returncode == 0, run.stderr[-3000:]

@@ -1,10 +1,7 @@
 """Sinkhorn's tiles for a GPU in Triton's interpreter, against the plain torch beside them; test_rehearsal.py compiles them."""
-import os
-import subprocess
-import sys
-
 import pytest
 import torch
+from interpreted import interpret
 from torch.testing import assert_close
 
 from softsortlib import SinkhornSort
@@ -106,7 +103,7 @@ assert_close(torch.vmap(lambda s: op(s) @ s)(s), op(s) @ s)
 @old
 @pytest.mark.parametrize("program", [KERNELS, CONJUGATE, OPERATOR], ids=["kernels", "conjugate", "operator"])
 def test_tiles_through_the_interpreter(program):
-    run = subprocess.run([sys.executable, "-W", "ignore", "-c", program], env={**os.environ, "TRITON_INTERPRET": "1"}, capture_output=True, text=True)
+    run = interpret(program)
     assert run.returncode == 0, run.stderr[-3000:]
 
 

@@ -1,0 +1,80 @@
+"""Programs in Triton's interpreter: each in a fork of one process, which has imported what all of them import.
+
+Before every call of a function the interpreter asks all of `triton.language` what it has to replace there, and for every value it writes
+down a table of numpy's types: more than half of the time of a small kernel. Here it asks once. What it computes stays the same bits
+(tests/engine/test_triton.py).
+"""
+import atexit
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from functools import lru_cache
+from pathlib import Path
+
+
+class Kept:
+    "What the interpreter has replaced stays replaced: nothing but kernels asks triton.language in such a process."
+    def restore(self): pass
+
+
+def ask_once():
+    "Let the interpreter of this process remember what it has replaced, and numpy's types."
+    import triton.language as tl
+    import triton.runtime.interpreter as interpreter
+    patch, numpy_type, patched, types, kept = interpreter._patch_lang, interpreter._get_np_dtype, set(), {}, Kept()
+    def patch_once(fn):
+        if id(fn.__globals__) not in patched: patch(fn)
+        patched.add(id(fn.__globals__))
+        return kept
+    def known_type(t):
+        if isinstance(t.scalar, tl.pointer_type): return numpy_type(t)
+        if t.scalar.name not in types: types[t.scalar.name] = numpy_type(t)
+        return types[t.scalar.name]
+    interpreter._patch_lang, interpreter._get_np_dtype = patch_once, known_type
+    # with debug=True it would say that a sum overflows; without, it adds everything twice and says nothing
+    object.__setattr__(interpreter.interpreter_builder.options, "sanitize_overflow", False)
+
+
+SERVER = """
+import json, os, sys, traceback
+import torch, torch.testing, softsortlib
+import triton.runtime.interpreter
+from interpreted import ask_once
+if sys.argv[1] == "quick": ask_once()
+for line in sys.stdin:
+    program, out, err = json.loads(line)
+    pid = os.fork()
+    if not pid:
+        code = 1
+        try:
+            os.dup2(os.open(out, os.O_WRONLY), 1)
+            os.dup2(os.open(err, os.O_WRONLY), 2)
+            exec(compile(program, "program", "exec"), {"__name__": "__main__"})
+            code = 0
+        except BaseException: traceback.print_exc()
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
+    print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), flush=True)
+"""
+
+
+@lru_cache(None)
+def server(how):
+    "The process that forks."
+    path = os.pathsep.join(filter(None, (str(Path(__file__).parent), os.environ.get("PYTHONPATH"))))
+    env = {**os.environ, "TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1", "PYTHONPATH": path}
+    process = subprocess.Popen([sys.executable, "-W", "ignore", "-c", SERVER, how], env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    atexit.register(process.communicate)        # it ends with its input
+    return process
+
+
+def interpret(program, how="quick"):
+    "Run a program with the interpreter in place of a GPU: its exit status, and what it prints. \"own\" leaves the interpreter as it is."
+    with tempfile.TemporaryDirectory() as folder:
+        out, err = Path(folder, "out"), Path(folder, "err")
+        for path in (out, err): path.touch()
+        print(json.dumps([program, str(out), str(err)]), file=server(how).stdin, flush=True)
+        return subprocess.CompletedProcess(program, int(server(how).stdout.readline()), out.read_text(), err.read_text())
