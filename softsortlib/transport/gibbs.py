@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['Gibbs']
 
-# %% ../../nbs/transport/36_gibbs.ipynb #e69b895a
+# %% ../../nbs/transport/36_gibbs.ipynb #ca8be972
 import math
 from enum import IntEnum
 from typing import TYPE_CHECKING
@@ -18,7 +18,7 @@ from ..core.checks import can_checkpoint
 from ..core.permutation import patch_to
 from ..engine.autograd import is_unseen, needs_graph
 from ..engine.compile import WORTH, arrays, spread_rows
-from ..engine.dispatch import at_most, choose, common_shape, is_open, switch
+from ..engine.dispatch import choose, common_shape, is_open, switch
 from ..engine.mechanism import Later, mechanism
 from .conjugate import any_seen
 from .line import convex_cost, line_potentials
@@ -40,27 +40,24 @@ def _by_tiles(f, entries, m):
         return torch.cat([f(tile) for tile in tiles], -2)
     return torch.cat([checkpoint(f, tile, use_reentrant=False) for tile in tiles], -2)
 
-# %% ../../nbs/transport/36_gibbs.ipynb #f8e0e812
+# %% ../../nbs/transport/36_gibbs.ipynb #c81b0c1c
 class Cost(IntEnum):
     "The costs |d|^p with a kernel of their own, by their p."
     ABSOLUTE = 1
     SQUARED = 2
 
-_ENTRIES = switch("gibbs: plain formula", 1 << 13, "B n^2")  # of the matrix, up to which the plain form is the fastest
-
-def choose_product(x, power, backend, entries):
+def choose_product(x, power, backend):
     "Who computes products with this cost; raise `ValueError` for a backend that does not fit."
     if backend not in (None, "torch", "numba"):
         raise ValueError(f"backend must be None, 'torch' or 'numba', got {backend!r}")
     kernel = not callable(power) and power in tuple(Cost)
-    who = choose(x, backend or "", numba=kernel and (backend == "numba" or not at_most(entries, _ENTRIES)),
-                 triton=kernel)
+    who = choose(x, backend or "", numba=kernel, triton=kernel)
     if backend == "numba" and who != backend:
         raise ValueError(f"backend 'numba' is for power 1 or 2 on the CPU, got power={power} on {x.device.type}: "
                          "use backend=None")
     return who
 
-# %% ../../nbs/transport/36_gibbs.ipynb #371c4461
+# %% ../../nbs/transport/36_gibbs.ipynb #03df51bf
 class Gibbs:
     """The kernel exp(-h(y_j - x_i) / tau) between two ordered point sets on the line, never stored.
 
@@ -85,7 +82,7 @@ class Gibbs:
         self.tau, self.power = tau, power
         self.h = convex_cost(power)
         self.backend = backend
-        self.who = choose_product(x, power, backend, math.prod(batch) * x.shape[-1] * y.shape[-1])
+        self.who = choose_product(x, power, backend)
         self.opaque = False  # True inside an operator of torch, which needs no rules
 
     fast = property(lambda self: self.who != "torch", doc="Whether a kernel computes the products.")
