@@ -40,7 +40,7 @@ def _by_tiles(f, entries, m):
         return torch.cat([f(tile) for tile in tiles], -2)
     return torch.cat([checkpoint(f, tile, use_reentrant=False) for tile in tiles], -2)
 
-# %% ../../nbs/transport/36_gibbs.ipynb #c81b0c1c
+# %% ../../nbs/transport/36_gibbs.ipynb #4b24896e
 class Cost(IntEnum):
     "The costs |d|^p with a kernel of their own, by their p."
     ABSOLUTE = 1
@@ -51,7 +51,8 @@ def choose_product(x, power, backend):
     if backend not in (None, "torch", "numba"):
         raise ValueError(f"backend must be None, 'torch' or 'numba', got {backend!r}")
     kernel = not callable(power) and power in tuple(Cost)
-    who = choose(x, backend or "", numba=kernel, triton=kernel)
+    double = x.dtype == torch.float64
+    who = choose(x, backend or "", numba=kernel and (double or backend == "numba"), triton=kernel)
     if backend == "numba" and who != backend:
         raise ValueError(f"backend 'numba' is for power 1 or 2 on the CPU, got power={power} on {x.device.type}: "
                          "use backend=None")
@@ -108,12 +109,11 @@ def exponents(self,
     costs = self.h(self.y[..., targets, None] - self.x[..., None, :])
     return phi[..., None, :] + gamma[..., targets, None] - costs / tau
 
-# %% ../../nbs/transport/36_gibbs.ipynb #f4728c73
+# %% ../../nbs/transport/36_gibbs.ipynb #a94172cd
 def flat_batch(t, own):
     "t with its batch dimensions made one; its last `own` dimensions stay."
     return t if t.ndim == own + 1 else t.flatten(0, -own - 1) if t.ndim > own else t[None]
 
-# %% ../../nbs/transport/36_gibbs.ipynb #3d6418de
 _gpu = Later("softsortlib.transport.tiles_triton")
 _OWN = 1, 1, 1, 1, 0, 2, 2  # dimensions besides the batch, of phi, x, gamma, y, tau, v and a result
 
@@ -122,7 +122,6 @@ def _product_in_tiles(phi, x, gamma, y, tau, v, power, odd):
     flat = map(flat_batch, (phi, x, gamma, y, tau, v), _OWN)
     return _gpu.product_by_tiles(*flat, power, odd).reshape(*y.shape, v.shape[-1])
 
-# %% ../../nbs/transport/36_gibbs.ipynb #344d058a
 def _pulls_in_tiles(o, phi, x, gamma, y, tau, v, power, learn):
     "(36.2) by the kernels of the GPU, for the shapes of `gibbs`; that of tau is None unless `learn`."
     given = phi, x, gamma, y, tau, v
