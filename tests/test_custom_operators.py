@@ -18,7 +18,7 @@ from softsortlib.engine import radix
 from softsortlib.losses import kendall_loss, lambda_loss
 from softsortlib.losses.flat import rest_of_lists
 from softsortlib.networks.error_free import exact_arguments
-from softsortlib.networks.layers_autograd import network_arguments, network_differences
+from softsortlib.networks.layers_autograd import network_arguments
 from softsortlib.ragged.lists import list_numbers
 from softsortlib.ranks import pair_sum
 from softsortlib.rowwise.products import sorted_sums
@@ -109,9 +109,7 @@ def rest(s):
     down, some = z.detach().sort(descending=True).values.requires_grad_(), torch.tensor([N, 5])
     twice(sorted_sums(down, some, ""), down)
     tau, lam, size = torch.full((2,), 0.5, dtype=z.dtype), torch.full((2,), 0.25, dtype=z.dtype), torch.tensor([N, 5])
-    arguments = network_arguments(z, tau, lam, size, "bitonic", "cauchy", True)
-    torch.autograd.grad(arguments.square().sum(), z)
-    twice(network_differences(z, tau, lam, size, "bitonic", "cauchy", True), z)
+    for seen in network_arguments(z, tau, lam, size, "bitonic", "cauchy", True): twice(seen, z)
     torch.autograd.grad(exact_arguments(z, tau, lam, size, "bitonic", "cauchy", True)[1].square().sum(), z)
     weights = torch.full((2, N), 1 / N, dtype=torch.float64), torch.full((2, 3), 1 / 3, dtype=torch.float64)
     twice(potentials(Gibbs(z.sort().values, x.expand(2, 3), 0.5), *weights), z)

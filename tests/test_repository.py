@@ -165,6 +165,53 @@ def test_the_layer_test_sees_what_it_should(tmp_path, monkeypatch):
     assert [(part, names) for part, _, names in imports_of_the_package(bad)] == [("core", ["_x"]), ("lab", []), ("engine", ["y"]), ("", ["z"]), ("core", ["checks"])]
 
 
+# Circles that are still there; each belongs to a part that is being taken apart.
+CIRCLES = [{f"softsortlib.rowwise.{name}" for name in ("neuralsort", "products", "softsort", "sparse_rows", "squares")}]
+
+
+def graph_of_imports():
+    "{module: the modules that it imports or names}, wherever in the file: a mechanism names the module of its GPU kernels as text."
+    files = {f"softsortlib.{dotted(p)}".removesuffix(".__init__"): p for p in LIB.rglob("*.py") if p.name != "_modidx.py"}
+    graph = {}
+    for module, path in files.items():
+        texts = {node.value for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))) if isinstance(node, ast.Constant) and isinstance(node.value, str)}
+        named = texts | {text.rpartition(".")[0] for text in texts - set(files)} | {m for _, m, _ in imports_of_the_package(path)}
+        graph[module] = named & set(files) - {module, "softsortlib"}
+    return graph
+
+
+def circles(graph):
+    "The sets of modules that all lead to one another."
+    reach = {}
+    for module in graph:
+        seen, todo = set(), [module]
+        while todo:
+            new = graph[todo.pop()] - seen
+            seen |= new
+            todo += new
+        reach[module] = seen
+    return {frozenset(n for n in reach[m] if m in reach[n]) for m in graph if m in reach[m]}
+
+
+def test_no_two_modules_import_each_other():
+    graph = graph_of_imports()
+    assert graph["softsortlib.transport.gibbs"] >= {"softsortlib.transport.line", "softsortlib.transport.tiles_triton", "softsortlib.core.checks"}
+    found = [sorted(circle) for circle in circles(graph) if not any(circle <= known for known in CIRCLES)]
+    assert not found, "; ".join(" <-> ".join(circle) for circle in found)
+
+
+def test_a_circle_of_imports_is_seen(tmp_path, monkeypatch):
+    "At the top, inside a function, for a type checker only, or by the address of a GPU kernel."
+    lib = tmp_path / "softsortlib"
+    (lib / "engine").mkdir(parents=True)
+    texts = dict(a="from .b import x\n", b="def f():\n    from softsortlib.engine import c\n", c="if TYPE_CHECKING:\n    import softsortlib.engine.a\n",
+                 d="mechanism(gpu='softsortlib.engine.e.kernel')\n", e="from .d import y\n", f="from .a import x\n")
+    for name, text in texts.items(): (lib / "engine" / f"{name}.py").write_text(text)
+    monkeypatch.setattr(sys.modules[__name__], "LIB", lib)
+    found = circles(graph_of_imports())
+    assert {"".join(sorted(m.rpartition(".")[2] for m in circle)) for circle in found} == {"abc", "de"}
+
+
 def numbered(kind):
     "The book's statements or equations: [(number, chapter)], as they are stated."
     pattern = {"statement": r"\*\*(?:Prop|Lemma|Theorem|Corollary) (\d+\.\d+)", "equation": r"\\tag\{([^}]*)\}"}[kind]

@@ -6,21 +6,23 @@
 __all__ = ['is_row_stochastic', 'is_doubly_stochastic', 'is_permutation_matrix', 'is_unimodal_row_stochastic', 'compute_dtype',
            'check_scores', 'check_mask']
 
-# %% ../../nbs/core/05_checks.ipynb #59c7939d
+# %% ../../nbs/core/05_checks.ipynb #af662822
 import functools
 from contextlib import nullcontext
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 import torch
 from torch import Tensor
 from torch._subclasses import FakeTensor
 
-# %% ../../nbs/core/05_checks.ipynb #4bd6c5f0
-if TYPE_CHECKING:
-    from softsortlib.core.permutation import SoftPermutation
+# %% ../../nbs/core/05_checks.ipynb #363e681c
+class HasMatrix(Protocol):
+    "A lazy map that can write down its matrix, such as a soft permutation."
+    @property
+    def shape(self) -> torch.Size: ...
+    def to_dense(self) -> Tensor: ...
 
-# %% ../../nbs/core/05_checks.ipynb #261264ec
-def _as_matrix(P: "Tensor | SoftPermutation") -> Tensor:
+def _as_matrix(P: "Tensor | HasMatrix") -> Tensor:
     "The matrix itself, in double precision, of a tensor or a lazy map; raise `TypeError` or `ValueError` for others."
     if not isinstance(P, Tensor) and not hasattr(P, "to_dense"):
         raise TypeError(f"P must be a tensor or a soft permutation, (..., m, n), got {type(P).__name__}: "
@@ -32,7 +34,7 @@ def _as_matrix(P: "Tensor | SoftPermutation") -> Tensor:
     matrix = matrix.detach()
     return matrix.float() if matrix.device.type == "mps" else matrix.double()  # which has no double precision
 
-def _as_square(P: "Tensor | SoftPermutation") -> Tensor:
+def _as_square(P: "Tensor | HasMatrix") -> Tensor:
     "`_as_matrix`; raise `ValueError` unless it has as many rows as columns, and any."
     matrix = _as_matrix(P)
     if matrix.shape[-1] != matrix.shape[-2] or matrix.shape[-1] == 0:
@@ -40,9 +42,9 @@ def _as_square(P: "Tensor | SoftPermutation") -> Tensor:
                          "is_row_stochastic takes others")
     return matrix
 
-# %% ../../nbs/core/05_checks.ipynb #15b9361d
+# %% ../../nbs/core/05_checks.ipynb #06bd6b0b
 def is_row_stochastic(
-    P: "Tensor | SoftPermutation",  # a tensor or a lazy map, (..., m, n)
+    P: "Tensor | HasMatrix",  # a tensor or a lazy map, (..., m, n)
     atol: float = 1e-5,  # how far a row sum may be from one, and an entry below zero
 ) -> Tensor:  # bool, (...)
     "Whether entries are non-negative and every row sums to one."
@@ -51,18 +53,18 @@ def is_row_stochastic(
     rows_sum_to_one = ((matrix.sum(-1) - 1).abs() <= atol).all(-1)
     return no_negatives & rows_sum_to_one
 
-# %% ../../nbs/core/05_checks.ipynb #2aaef93e
+# %% ../../nbs/core/05_checks.ipynb #f3896230
 def is_doubly_stochastic(
-    P: "Tensor | SoftPermutation",  # a tensor or a lazy map, (..., n, n)
+    P: "Tensor | HasMatrix",  # a tensor or a lazy map, (..., n, n)
     atol: float = 1e-5,  # how far a row or column sum may be from one, and an entry below zero
 ) -> Tensor:  # bool, (...)
     "Whether entries are non-negative and every row and every column sums to one."
     matrix = _as_square(P)
     return is_row_stochastic(matrix, atol) & is_row_stochastic(matrix.mT, atol)
 
-# %% ../../nbs/core/05_checks.ipynb #d80b09e6
+# %% ../../nbs/core/05_checks.ipynb #0904ab5f
 def is_permutation_matrix(
-    P: "Tensor | SoftPermutation",  # a tensor or a lazy map, (..., n, n)
+    P: "Tensor | HasMatrix",  # a tensor or a lazy map, (..., n, n)
     atol: float = 1e-5,  # how far an entry may be from zero or one
 ) -> Tensor:  # bool, (...)
     "Whether there is a single one in each row and each column, and zeros elsewhere."
@@ -70,9 +72,9 @@ def is_permutation_matrix(
     zeros_and_ones = (torch.minimum(matrix.abs(), (matrix - 1).abs()) <= atol).all(-1).all(-1)
     return zeros_and_ones & is_doubly_stochastic(matrix, atol * matrix.shape[-1])
 
-# %% ../../nbs/core/05_checks.ipynb #43c023c2
+# %% ../../nbs/core/05_checks.ipynb #2c323ffb
 def is_unimodal_row_stochastic(
-    P: "Tensor | SoftPermutation",  # a tensor or a lazy map, (..., n, n)
+    P: "Tensor | HasMatrix",  # a tensor or a lazy map, (..., n, n)
     atol: float = 1e-5,  # tolerance of the row sums
 ) -> Tensor:  # bool, (...)
     "Whether `P` is row-stochastic and its row-wise argmax is a permutation (Grover et al. 2019, definition 1)."

@@ -113,7 +113,7 @@ class CustomOp:
         torch.library.register_fake(self.library, fake, lib=_libraries[self.library])
         return fake
 
-# %% ../../nbs/engine/92_autograd.ipynb #a2564696
+# %% ../../nbs/engine/92_autograd.ipynb #e1660731
 def needs_graph(args):
     "Whether a call with these arguments may be differentiated, in reverse or in forward mode."
     if has_tangents():
@@ -123,10 +123,6 @@ def needs_graph(args):
             if isinstance(a, Tensor) and a.requires_grad:
                 return True
     return False
-
-def custom_op(name, module):
-    "Turn the decorated function of `module` into an operator; its annotations give inputs and outputs."
-    return lambda f: CustomOp(f, qualified(name, module))
 
 # %% ../../nbs/engine/92_autograd.ipynb #ae21edbf
 def _put_first(a, dim, size):

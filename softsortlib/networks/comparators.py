@@ -132,7 +132,7 @@ def sorting_network(
     build = build_network if _in_a_transform() else _kept
     return build(kind, n, str(device))
 
-# %% ../../nbs/networks/20_comparators.ipynb #ae3c3d5b
+# %% ../../nbs/networks/20_comparators.ipynb #ea67fb33
 def layer_rules(kind, n):
     "c_0, m, f, sigma, e and g of (20.3) for each layer, and the set size from which the layer acts: long, (D, 7)."
     rules = []
@@ -140,15 +140,6 @@ def layer_rules(kind, n):
         skips = (2 * m - 1, shift, n // (2 * m) * m, -n % (2 * m)) if mirrored else (m, shift, 0, 0)
         rules.append((start, m, *skips, first))
     return torch.tensor(rules, dtype=torch.long, device="cpu").view(-1, 7)
-
-def lanes_by_rule(rule, c):
-    "The lanes of the comparators c of a layer, and the set sizes from which they act: Equations 20.3 and 20.2."
-    start, m, flip, shift, edge, gap, first = rule.tolist()
-    i = c - start
-    i = i + gap * (i >= edge)
-    u = 2 * i - i % m
-    hi = shift + (u ^ flip)
-    return shift + u, hi, hi.clamp_min(first)
 
 # %% ../../nbs/networks/20_comparators.ipynb #aa75fcc2
 def run_network(

@@ -5,16 +5,14 @@
 # %% auto #0
 __all__ = ['error_free_differences', 'apply_error_free']
 
-# %% ../../nbs/networks/23_error_free.ipynb #b44dd0c8
+# %% ../../nbs/networks/23_error_free.ipynb #b05403fd
 import torch
 from torch import Tensor
 
 from ..engine.autograd import pulled
 from ..engine.mechanism import Later, mechanism
 from .comparators import Comparators, sorting_network
-from softsortlib.networks.layers_autograd import (
-    KNOWN, arguments_outline, grad_arguments, keep_differences, network_pull, sorting_size,
-)
+from .layers_autograd import KNOWN, arguments_outline, grad_arguments, keep_differences
 from .swaps import SLOPES, layer_bounds, sigmoid_argument, swap_weights, walk_lanes
 
 # %% ../../nbs/networks/23_error_free.ipynb #3b715815
@@ -68,21 +66,11 @@ def apply_error_free(
         x = x.index_copy(-2, torch.cat([lo, hi]), torch.cat([upper, lower], -2))
     return x
 
-# %% ../../nbs/networks/23_error_free.ipynb #a9a818ff
-def _differences(s, size, kind):
-    "The differences of the hard network."
+# %% ../../nbs/networks/23_error_free.ipynb #2e36511a
+def _arguments_plain(s, tau, lam, size, kind, trick):
+    "The differences of the hard network in the dtype of tau, and the sigmoid arguments in that of s."
     net = sorting_network(kind, s.shape[-1], str(s.device))
-    return walk_lanes(s, net, net.need < size[..., None], _compare_exactly)
-
-exact_differences = mechanism(
-    "network_error_free_differences(s, tau, lam, size, str kind, str sigmoid, bool trick) -> d", __name__, _differences,
-    fake=lambda s, kind: s.new_empty(*s.shape[:-1], sorting_size(kind, s.shape[-1])), gradient=network_pull,
-)
-
-# %% ../../nbs/networks/23_error_free.ipynb #8ff34566
-def _arguments_plain(s, tau, lam, size, kind, sigmoid, trick):
-    "The differences of the hard network and the sigmoid arguments."
-    d = _differences(s.to(tau), size, kind)
+    d = walk_lanes(s.to(tau), net, net.need < size[..., None], _compare_exactly)
     return d, sigmoid_argument(d, tau[..., None], lam[..., None] if trick else None, s.dtype)
 
 exact_arguments = mechanism(

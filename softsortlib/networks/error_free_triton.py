@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = []
 
-# %% ../../nbs/networks/180_error_free_triton.ipynb #10f1e379
+# %% ../../nbs/networks/180_error_free_triton.ipynb #7b370713
 import torch
 from torch import Tensor
 
@@ -13,7 +13,8 @@ from ..engine.compile import has_triton, tl, triton_jit
 from ..engine.dispatch import launch
 from .layers import BLOCK
 from softsortlib.networks.layers_triton import (
-    _bend_tile, _copy_block, _copy_lanes, _lanes_of, _limited, _on_device, _see_arguments, _store_two, tile_of,
+    _bend_tile, _copy_block, _copy_lanes, _lanes_of, _limited, _mix_tile, _on_device, _see_arguments, _store_two,
+    tile_of,
 )
 
 # %% ../../nbs/networks/180_error_free_triton.ipynb #53e47261
@@ -118,25 +119,7 @@ def carry_triton(
            tables=len(net.reach), EYE=eye, **tile_of(d))
     return y
 
-# %% ../../nbs/networks/180_error_free_triton.ipynb #57739706
-@triton_jit
-def _pull_tile(block_ptr, stride, columns, keep_ptr, swap_ptr, rule_ptr, c, stop, W: tl.constexpr):
-    "Send a block of the gradient through the soft comparators c < stop; return g_lo - g_hi as it was before."
-    acts = c < stop
-    lo, hi, need = _lanes_of(rule_ptr, c)
-    keep = tl.load(keep_ptr + c, acts, 0.0)[:, None]
-    swap = tl.load(swap_ptr + c, acts, 0.0)[:, None]
-    w = tl.arange(0, W)[None, :]
-    there = acts[:, None] & (w < columns)
-    lo_ptr = block_ptr + lo.to(tl.int64)[:, None] * stride + w
-    hi_ptr = block_ptr + hi.to(tl.int64)[:, None] * stride + w
-    g_lo = tl.load(lo_ptr, there, 0.0)
-    g_hi = tl.load(hi_ptr, there, 0.0)
-    tl.store(lo_ptr, keep * g_lo + swap * g_hi, there)
-    tl.store(hi_ptr, swap * g_lo + keep * g_hi, there)
-    return g_lo - g_hi
-
-# %% ../../nbs/networks/180_error_free_triton.ipynb #f07a423e
+# %% ../../nbs/networks/180_error_free_triton.ipynb #26020359
 @triton_jit
 def _carry_back(gx_ptr, gy_ptr, back_ptr, y_ptr, keep_ptr, swap_ptr, swapped_ptr, sums_ptr, rules_ptr, reach_ptr,
                 n, depth, comparators, d, blocks, PAIRS: tl.constexpr, W: tl.constexpr):
@@ -157,7 +140,7 @@ def _carry_back(gx_ptr, gy_ptr, back_ptr, y_ptr, keep_ptr, swap_ptr, swapped_ptr
         for tile in range(tl.load(reach_ptr + 2 * (depth - step) - 2), stop, PAIRS):
             c = tile + tl.arange(0, PAIRS)
             seen = _carry_tile(back_ptr + corner, d, columns, swapped_ptr, rule_ptr, c, stop, W)
-            pull = _pull_tile(gx_ptr + corner, d, columns, keep_ptr, swap_ptr, rule_ptr, c, stop, W)
+            pull = _mix_tile(gx_ptr + corner, d, columns, keep_ptr, swap_ptr, rule_ptr, c, stop, W)
             tl.store(sums_ptr + unit * comparators + c, tl.sum(pull * seen, 1), c < stop)
         tl.debug_barrier()
 

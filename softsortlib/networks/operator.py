@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['NetworkPermutation', 'SortingNetwork', 'default_steepness']
 
-# %% ../../nbs/networks/22_operator.ipynb #cfafd4ce
+# %% ../../nbs/networks/22_operator.ipynb #a85f9a31
 import copy
 import math
 from functools import partial
@@ -20,9 +20,7 @@ from ..core.permutation import SoftPermutation, is_concrete, patch_to
 from ..engine.dispatch import choose, for_onnx, precise
 from ..engine.radix import inverse, sorted_by_torch
 from .comparators import fixed, sorting_network
-from softsortlib.networks.error_free import (
-    apply_error_free, error_free_differences, exact_arguments, exact_differences, exact_send,
-)
+from .error_free import apply_error_free, error_free_differences, exact_arguments, exact_send
 from .layers_autograd import network_arguments, network_matrix, network_send
 from .swaps import SIGMOIDS, apply_layers, lane_differences, sigmoid_argument
 
@@ -128,34 +126,22 @@ def _is_on(art_lambda):
     "Whether the activation replacement trick is on, which None and 0 switch off."
     return isinstance(art_lambda, Tensor) or bool(art_lambda)
 
-# %% ../../nbs/networks/22_operator.ipynb #2dfdafc9
-def _differences(P, s, tau, art_lambda):
-    "What the comparators see of the scores on the lanes, (..., C)."
-    if not P.fast:
-        net, active = P._plain()
-        differences = error_free_differences if P.error_free else lane_differences
-        return differences(s, net, P.sigmoid, tau, art_lambda, active)
-    trick = _is_on(art_lambda)
-    tau, lam = (_for_each_set(a, s, s.dtype) for a in (tau, art_lambda if trick else 0.0))
-    return exact_differences(s, tau, lam, P.size, P.kind, P.sigmoid, trick)
-
-def _arguments(P, s, tau, art_lambda):
-    "The arguments of the sigmoids in one launch, (..., C), and which comparators swap without error."
-    trick = _is_on(art_lambda)
-    tau = _for_each_set(tau, s, torch.float64)
-    lam = _for_each_set(art_lambda, s, torch.float64) if trick else tau.detach()  # which is not read
-    if P.error_free:
-        d, v = exact_arguments(s, tau, lam, P.size, P.kind, P.sigmoid, trick)
-        return v, d < 0
-    return network_arguments(s, tau, lam, P.size, P.kind, P.sigmoid, trick), None
-
+# %% ../../nbs/networks/22_operator.ipynb #bf1d0056
 @patch_to(NetworkPermutation)
 def _compare(self, s, tau, art_lambda):
     "The arguments of the sigmoids, (..., C), and with error-free swaps which comparators swap."
-    if self.fast and (self.who == "triton" or not self.error_free):
-        return _arguments(self, s, tau, art_lambda)
-    d = _differences(self, precise(s), tau, art_lambda)
-    return sigmoid_argument(d, tau, art_lambda, s.dtype), d < 0 if self.error_free else None
+    if self.fast:
+        trick = _is_on(art_lambda)
+        tau = _for_each_set(tau, s, torch.float64)
+        lam = _for_each_set(art_lambda, s, torch.float64) if trick else tau.detach()  # which is not read
+        arguments = exact_arguments if self.error_free else network_arguments
+        d, v = arguments(s, tau, lam, self.size, self.kind, self.sigmoid, trick)
+    else:
+        net, active = self._plain()
+        differences = error_free_differences if self.error_free else lane_differences
+        d = differences(precise(s), net, self.sigmoid, tau, art_lambda, active)
+        v = sigmoid_argument(d, tau, art_lambda, s.dtype)
+    return v, d < 0 if self.error_free else None
 
 # %% ../../nbs/networks/22_operator.ipynb #62b5bfde
 @patch_to(NetworkPermutation)

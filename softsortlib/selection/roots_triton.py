@@ -5,13 +5,12 @@
 # %% auto #0
 __all__ = []
 
-# %% ../../nbs/selection/182_roots_triton.ipynb #7849113f
+# %% ../../nbs/selection/182_roots_triton.ipynb #4384579f
 import torch
 from torch import Tensor
 
 from ..engine.compile import has_triton, tl, triton, triton_jit
 from ..engine.dispatch import launch, switch
-from .roots import Law
 
 # %% ../../nbs/selection/182_roots_triton.ipynb #9a207ac2
 @triton_jit
@@ -230,7 +229,7 @@ def _unweigh_kernel(g_ptr, s_ptr, tau_ptr, m_ptr, d_ptr, of_s_ptr, of_tau_ptr, o
     tl.store(of_tau_ptr + b, -moved / tau)
     tl.store(of_k_ptr + b, mean)
 
-# %% ../../nbs/selection/182_roots_triton.ipynb #ac22e48d
+# %% ../../nbs/selection/182_roots_triton.ipynb #afcc2163
 MOST = switch("roots: one program", 2048, "gpu n")  # scores that a program holds at once
 
 def _shape_of(n, lanes=128):
@@ -238,9 +237,11 @@ def _shape_of(n, lanes=128):
     block = min(MOST, triton.next_power_of_2(max(n, 16)))
     return dict(n=n, BLOCK=block, num_warps=max(1, min(16, block // lanes)))
 
+_CUBE, _LOGISTIC = 1, 2  # steps, by their numbers in chapter 105; the third is the clipped line
+
 def _law_of(law):
     "The constants that choose the step."
-    return dict(LOGISTIC=int(law == Law.LOGISTIC), CUBE=int(law == Law.CUBE))
+    return dict(LOGISTIC=int(law == _LOGISTIC), CUBE=int(law == _CUBE))
 
 def root_by_rows(
     s: Tensor,  # scores, -inf where padded, (..., n)

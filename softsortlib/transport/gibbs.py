@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['Gibbs']
 
-# %% ../../nbs/transport/36_gibbs.ipynb #d509e192
+# %% ../../nbs/transport/36_gibbs.ipynb #ca8be972
 import math
 from enum import IntEnum
 from typing import TYPE_CHECKING
@@ -18,11 +18,12 @@ from ..core.checks import can_checkpoint
 from ..core.permutation import patch_to
 from ..engine.autograd import is_unseen, needs_graph
 from ..engine.compile import WORTH, arrays, spread_rows
-from ..engine.dispatch import at_most, choose, common_shape, is_open, switch
+from ..engine.dispatch import choose, common_shape, is_open, switch
 from ..engine.mechanism import Later, mechanism
 from .conjugate import any_seen
 from .line import convex_cost, line_potentials
 from .line_sums import Sources, Targets, abs_rows, gauss_rows
+from .plan_matrix import matrix_gradients, write_matrix
 
 # %% ../../nbs/transport/36_gibbs.ipynb #847792e9
 _TILE = switch("gibbs: tile", 1 << 21, "B n^2")  # entries of a tile
@@ -39,27 +40,25 @@ def _by_tiles(f, entries, m):
         return torch.cat([f(tile) for tile in tiles], -2)
     return torch.cat([checkpoint(f, tile, use_reentrant=False) for tile in tiles], -2)
 
-# %% ../../nbs/transport/36_gibbs.ipynb #f8e0e812
+# %% ../../nbs/transport/36_gibbs.ipynb #4b24896e
 class Cost(IntEnum):
     "The costs |d|^p with a kernel of their own, by their p."
     ABSOLUTE = 1
     SQUARED = 2
 
-_ENTRIES = switch("gibbs: plain formula", 1 << 13, "B n^2")  # of the matrix, up to which the plain form is the fastest
-
-def choose_product(x, power, backend, entries):
+def choose_product(x, power, backend):
     "Who computes products with this cost; raise `ValueError` for a backend that does not fit."
     if backend not in (None, "torch", "numba"):
         raise ValueError(f"backend must be None, 'torch' or 'numba', got {backend!r}")
     kernel = not callable(power) and power in tuple(Cost)
-    who = choose(x, backend or "", numba=kernel and (backend == "numba" or not at_most(entries, _ENTRIES)),
-                 triton=kernel)
+    double = x.dtype == torch.float64
+    who = choose(x, backend or "", numba=kernel and (double or backend == "numba"), triton=kernel)
     if backend == "numba" and who != backend:
         raise ValueError(f"backend 'numba' is for power 1 or 2 on the CPU, got power={power} on {x.device.type}: "
                          "use backend=None")
     return who
 
-# %% ../../nbs/transport/36_gibbs.ipynb #371c4461
+# %% ../../nbs/transport/36_gibbs.ipynb #03df51bf
 class Gibbs:
     """The kernel exp(-h(y_j - x_i) / tau) between two ordered point sets on the line, never stored.
 
@@ -84,7 +83,7 @@ class Gibbs:
         self.tau, self.power = tau, power
         self.h = convex_cost(power)
         self.backend = backend
-        self.who = choose_product(x, power, backend, math.prod(batch) * x.shape[-1] * y.shape[-1])
+        self.who = choose_product(x, power, backend)
         self.opaque = False  # True inside an operator of torch, which needs no rules
 
     fast = property(lambda self: self.who != "torch", doc="Whether a kernel computes the products.")
@@ -110,24 +109,23 @@ def exponents(self,
     costs = self.h(self.y[..., targets, None] - self.x[..., None, :])
     return phi[..., None, :] + gamma[..., targets, None] - costs / tau
 
-# %% ../../nbs/transport/36_gibbs.ipynb #f4728c73
+# %% ../../nbs/transport/36_gibbs.ipynb #a94172cd
 def flat_batch(t, own):
     "t with its batch dimensions made one; its last `own` dimensions stay."
     return t if t.ndim == own + 1 else t.flatten(0, -own - 1) if t.ndim > own else t[None]
 
-# %% ../../nbs/transport/36_gibbs.ipynb #6e7c4db3
 _gpu = Later("softsortlib.transport.tiles_triton")
+_OWN = 1, 1, 1, 1, 0, 2, 2  # dimensions besides the batch, of phi, x, gamma, y, tau, v and a result
 
 def _product_in_tiles(phi, x, gamma, y, tau, v, power, odd):
     "(36.1) by the kernel of the GPU, for the shapes of `gibbs`."
-    flat = (flat_batch(t, own) for t, own in ((phi, 1), (x, 1), (gamma, 1), (y, 1), (tau, 0), (v, 2)))
+    flat = map(flat_batch, (phi, x, gamma, y, tau, v), _OWN)
     return _gpu.product_by_tiles(*flat, power, odd).reshape(*y.shape, v.shape[-1])
 
-# %% ../../nbs/transport/36_gibbs.ipynb #9df8ae4a
 def _pulls_in_tiles(o, phi, x, gamma, y, tau, v, power, learn):
     "(36.2) by the kernels of the GPU, for the shapes of `gibbs`; that of tau is None unless `learn`."
     given = phi, x, gamma, y, tau, v
-    flat = (flat_batch(t, own) for t, own in zip((*given, o), (1, 1, 1, 1, 0, 2, 2)))
+    flat = map(flat_batch, (*given, o), _OWN)
     found = _gpu.pulls_by_tiles(*flat, power, learn)
     return tuple(pull if pull is None else pull.reshape(t.shape) for pull, t in zip(found, given))
 
@@ -145,15 +143,45 @@ def spread_gauss(sources, targets, tau):
     parts = target_shares(len(tau), work, targets.y.shape[1])
     spread_rows(gauss_rows, len(tau) * parts, work, parts, sources, targets, tau)
 
-# %% ../../nbs/transport/36_gibbs.ipynb #aa21cca5
+# %% ../../nbs/transport/36_gibbs.ipynb #d8d4779f
+_COLUMNS = switch("gibbs: columns by a matrix", 8, "d")
+_FEW = 24  # sources for each column, up to which a matrix is faster
+
+def is_wide(
+    x: Tensor,  # sources, (..., n)
+    v: Tensor,  # payload, (..., n, d)
+    power: int,  # a `Cost`
+) -> bool:
+    "Whether products of matrices are faster than sums over blocks."
+    d = v.shape[-1]
+    return power == Cost.SQUARED and d >= _COLUMNS and x.shape[-1] <= _FEW * d
+
+def _blocks(B, n, m):
+    "For matrices (B, m, n) in blocks of at most a few million entries: which sets, and which targets."
+    sets = max(1, _TILE // (n * m))
+    few = m if sets > 1 else max(1, _TILE // n)
+    return [(slice(b, b + sets), slice(j, min(j + few, m))) for b in range(0, B, sets) for j in range(0, m, few)]
+
+# %% ../../nbs/transport/36_gibbs.ipynb #9888c860
 def _plain_product(phi, x, gamma, y, tau, v, power, odd):
     "(36.1) read aloud, for phi, x (..., n), gamma, y (..., m), tau (...), v (..., n, d); (..., m, d)."
     d = y[..., :, None] - x[..., None, :]
     K = (phi[..., None, :] + gamma[..., :, None] - d.abs() ** power / tau[..., None, None]).exp()
     return (K * d.sign() if odd else K) @ v
 
+def _by_matrices(phi, x, gamma, y, tau, v):
+    "The same for h = d^2 by products of matrices."
+    out = v.new_empty(*y.shape, v.shape[-1])
+    phi, x, gamma, y, tau, v, to = map(flat_batch, (phi, x, gamma, y, tau, v, out), _OWN)
+    for some, part in _blocks(*x.shape, y.shape[1]):
+        at = phi[some], x[some], gamma[some, part], y[some, part], tau[some]
+        to[some, part] = write_matrix(*at, Cost.SQUARED, False) @ v[some]
+    return out
+
 def _product_numba(phi, x, gamma, y, tau, v, power, odd):
     "The same by the kernels of the CPU, in double precision."
+    if not odd and is_wide(x, v, power):
+        return _by_matrices(phi, x, gamma, y, tau, v)
     out = v.new_empty(*y.shape, v.shape[-1])
     sources = Sources(*arrays(flat_batch(x, 1), flat_batch(phi, 1), flat_batch(v, 2)))
     targets = Targets(*arrays(flat_batch(y, 1), flat_batch(gamma, 1), flat_batch(out, 2)))
@@ -187,10 +215,27 @@ def _plain_pull(o, phi, x, gamma, y, tau, v, out, power, odd):
     grad_tau = -((x * grad_x).sum(-1) + (y * grad_y).sum(-1)) / (power * tau)
     return (v * grad_v).sum(-1), grad_x, (o * out).sum(-1), grad_y, grad_tau, grad_v
 
-# %% ../../nbs/transport/36_gibbs.ipynb #4b02d701
+# %% ../../nbs/transport/36_gibbs.ipynb #0f14937a
+def _pulls_by_matrices(o, phi, x, gamma, y, tau, v):
+    "(36.2) for h = d^2 by products of matrices."
+    given = phi, x, gamma, y, tau, v
+    pulls = tuple(torch.zeros_like(t, memory_format=torch.contiguous_format) for t in given)
+    phi, x, gamma, y, tau, v, o = map(flat_batch, (*given, o), _OWN)
+    to_phi, to_x, to_gamma, to_y, to_tau, to_v = map(flat_batch, pulls, _OWN)
+    for some, part in _blocks(*x.shape, y.shape[1]):
+        at = x[some], y[some, part], tau[some]
+        P = write_matrix(phi[some], at[0], gamma[some, part], *at[1:], Cost.SQUARED, False)
+        found = matrix_gradients(o[some, part] @ v[some].mT, P, *at, Cost.SQUARED)
+        for to, pull in zip((to_phi[some], to_x[some], to_gamma[some, part], to_y[some, part], to_tau[some]), found):
+            to += pull
+        to_v[some] += P.mT @ o[some, part]
+    return pulls
+
+# %% ../../nbs/transport/36_gibbs.ipynb #d58be2dc
 pull_product = mechanism(
     "gibbs_pull(o, phi, x, gamma, y, tau, v, out, int power, bool odd, bool learn) -> phi, x, gamma, y, tau, v",
-    __name__, _plain_pull, gpu=_pulls_in_tiles, on="x", gpu_if=lambda odd: not odd, inline=True,
+    __name__, _plain_pull, _pulls_by_matrices, _pulls_in_tiles, on="x",
+    cpu_if=lambda x, v, power, odd: not odd and is_wide(x, v, power), gpu_if=lambda odd: not odd, inline=True,
 )
 gibbs = mechanism(
     "gibbs(phi, x, gamma, y, tau, v, int power, bool odd) -> out", __name__, _plain_product, _product_numba,

@@ -81,7 +81,7 @@ def plan_back_rows(lo, hi, G, P, x, y, squared, at_phi, at_x, at_gamma, at_y, at
             total += spread
         at_tau[unit] = total
 
-# %% ../../nbs/transport/192_plan_matrix.ipynb #3e1ac7b6
+# %% ../../nbs/transport/192_plan_matrix.ipynb #9ad544bf
 def _units(tau, m):
     "Blocks of rows of all matrices."
     return tau.numel() * -(-m // _ROWS)
@@ -90,15 +90,15 @@ def _outline(x, y, single):
     "What comes out."
     return y.new_empty(*y.shape, x.shape[-1], dtype=torch.float32 if single else torch.float64)
 
-def _matrix_numba(phi, x, gamma, y, tau, power, single):
+def write_matrix(phi, x, gamma, y, tau, power, single):
     "(192.1), (..., m, n), by the kernel."
     P = empty_matrix(torch.float32 if single else torch.float64, *y.shape, x.shape[-1])
     at = arrays(*one_batch(tau.shape, phi, x, gamma, y, tau))
     spread_rows(plan_rows, _units(tau, y.shape[-1]), 4 * P.numel(), *at, power == 2, *arrays(*one_batch(tau.shape, P)))
     return P
 
-# %% ../../nbs/transport/192_plan_matrix.ipynb #91a970af
-def _back_numba(G, P, x, y, tau, power):
+# %% ../../nbs/transport/192_plan_matrix.ipynb #d86ac3d1
+def matrix_gradients(G, P, x, y, tau, power):
     "The gradients (192.2) to phi, x, gamma, y and tau by the kernel."
     units, n = _units(tau, y.shape[-1]), x.shape[-1]
     columns, rows, spread = x.new_empty(2, units, n), y.new_empty(2, *y.shape), x.new_empty(units)
@@ -110,7 +110,7 @@ def _back_numba(G, P, x, y, tau, power):
     at_tau = spread.view(-1, parts).sum(1).view(tau.shape)
     return at_phi.clone(), at_x / t, rows[0].clone(), -rows[1] / t, at_tau / tau ** 2
 
-# %% ../../nbs/transport/192_plan_matrix.ipynb #51cdbd10
+# %% ../../nbs/transport/192_plan_matrix.ipynb #0b7ca44e
 def _plain_back(G, phi, x, gamma, y, tau, power):
     "(192.2) in plain torch, which can be differentiated again."
     E = G.double() * _plain_matrix(phi, x, gamma, y, tau, power, False)
@@ -121,10 +121,10 @@ def _plain_back(G, phi, x, gamma, y, tau, power):
 
 _matrix_backward = mechanism(
     "plan_matrix_backward(G, P, phi, x, gamma, y, tau, int power) -> phi, x, gamma, y, tau", __name__, _plain_back,
-    _back_numba, inline=True,
+    matrix_gradients, inline=True,
 )
 _matrix = mechanism(
-    "plan_matrix(phi, x, gamma, y, tau, int power, bool single) -> P", __name__, _plain_matrix, _matrix_numba,
+    "plan_matrix(phi, x, gamma, y, tau, int power, bool single) -> P", __name__, _plain_matrix, write_matrix,
     fake=_outline, gradient=_matrix_backward,
 )
 

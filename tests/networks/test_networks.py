@@ -9,7 +9,7 @@ from torch.testing import assert_close
 from softsortlib.networks.comparators import run_network, sorting_network
 from softsortlib.core.permutation import is_doubly_stochastic
 from softsortlib.core.spread import plain_spread
-from softsortlib.networks.layers_autograd import network_differences, network_matrix, network_send, sorting_size
+from softsortlib.networks.layers_autograd import network_arguments, network_matrix, network_send, sorting_size
 from softsortlib.losses.orders import permutation_bce, permutation_nll
 from softsortlib.networks.operator import SortingNetwork, default_steepness
 from softsortlib.core.operators import get_operator
@@ -150,7 +150,7 @@ def test_operators_keep_torch_s_contract(rng):
     size = torch.tensor([5, 4])
     s, x, v = (torch.randn(*shape, generator=rng).requires_grad_() for shape in ((2, 5), (2, 5, 3), (2, sorting_size("bitonic", 5))))
     tau, lam = torch.tensor([0.5, 1.0]).requires_grad_(), torch.tensor([0.2, 0.3]).requires_grad_()
-    for op, args in ((network_differences, (s, tau, lam, size, "bitonic", "logistic", True)), (network_send, (v, x, size, "bitonic", "cauchy", False)),
+    for op, args in ((network_arguments, (s, tau, lam, size, "bitonic", "logistic", True)), (network_send, (v, x, size, "bitonic", "cauchy", False)),
                      (network_matrix, (v, size, "bitonic", "cauchy", 5))):
         torch.library.opcheck(op.op, args, test_utils=("test_schema", "test_autograd_registration", "test_faketensor", "test_aot_dispatch_dynamic"))
 

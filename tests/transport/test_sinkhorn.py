@@ -7,7 +7,8 @@ import torch
 from torch.testing import assert_close
 
 from softsortlib.core.permutation import is_doubly_stochastic, is_row_stochastic
-from softsortlib.transport.gibbs import Gibbs, gibbs
+from softsortlib.transport import gibbs as gibbs_module
+from softsortlib.transport.gibbs import Gibbs, gibbs, is_wide
 from softsortlib.transport.quantiles import _few_back, few_milestones
 from softsortlib.transport.solver import _solve, _solve_adjoint, _solve_transport
 from softsortlib.transport.sinkhorn_sort import SinkhornSort
@@ -54,6 +55,24 @@ def test_scores_are_squashed_onto_the_unit_interval(squash, onto):
     given = SinkhornSort(0.1, a=torch.tensor(a).double(), milestones=3, squash=None, tolerance=1e-12)(torch.tensor(placed).double())
     squashed = SinkhornSort(0.1, a=torch.tensor(a).double(), milestones=3, squash=squash, tolerance=1e-12)(torch.tensor(scores).double())
     assert_close(squashed.to_dense(), given.to_dense(), rtol=1e-6, atol=1e-8)
+
+
+@pytest.mark.parametrize("tile", [1 << 21, 700, 40], ids=["at once", "a set at a time", "few targets at a time"])
+@pytest.mark.parametrize("d", [7, 8, 9])
+def test_wide_payloads_give_what_narrow_ones_give(d, tile, rng, monkeypatch):
+    "On both sides of the number of columns from which matrices take over: value, transposed product, rows, gradients, second derivatives."
+    monkeypatch.setattr(gibbs_module, "_TILE", tile)
+    s, tau = randn(3, 30, rng=rng).requires_grad_(), torch.tensor([0.02, 0.1, 1.0], dtype=torch.float64).requires_grad_()
+    x = randn(30, d, rng=rng).requires_grad_()
+    assert is_wide(s, x, 2) == (d > 7)
+    def results(backend, x):
+        P = SinkhornSort(tau, milestones=21, tolerance=1e-12, backend=backend)(s)
+        y = P @ x, P.mT @ x[:21], P[..., 4:9, :] @ x
+        first = torch.autograd.grad(sum(a.sin().sum() for a in y), (s, tau, x), create_graph=True)
+        return *y, *first, *torch.autograd.grad(first[0].square().sum(), (s, tau, x))
+    for wide, plain in zip(results(None, x), results("torch", x)): assert_close(wide, plain, rtol=1e-9, atol=1e-10)
+    for wide, narrow in zip(results(None, x)[:3], zip(*(results(None, x[:, j:j + 1])[:3] for j in range(d)))):
+        assert_close(wide, torch.cat(narrow, -1), rtol=1e-12, atol=1e-13)
 
 
 @pytest.mark.parametrize("power", [1, 2])
