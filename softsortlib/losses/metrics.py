@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['hard_metric', 'soft_metric', 'gradient_and_curvature']
 
-# %% ../../nbs/losses/125_metrics.ipynb #d289bdd7
+# %% ../../nbs/losses/125_metrics.ipynb #a895278d
 import copy
 
 import torch
@@ -26,14 +26,16 @@ from .parts import group_loss
 from softsortlib.losses.ranking import (
     ApproxNDCGLoss, NeuralNDCGLoss, PrecisionLoss, RecallLoss, best_dcg, discounts_of, gains_of, ratio_of,
 )
+from .sets import Rows
 from .weighted import WeightedKendallLoss, element_weights, graded_pairs
 from ..ragged.lists import check_offsets, list_numbers, refuse_mask
 
-# %% ../../nbs/losses/125_metrics.ipynb #9c13b91d
+# %% ../../nbs/losses/125_metrics.ipynb #fa50b99a
 def _ndcg(loss, s, y, mask):
     "NDCG@k and where it is defined."
-    g, discounts = gains_of(y, mask, loss.gain), discounts_of(loss.k, y)
-    best = best_dcg(g, discounts)
+    sets = Rows(mask)
+    g, discounts = gains_of(y, sets, loss.gain), discounts_of(loss.k, y)
+    best = best_dcg(g, loss.k, sets)
     return ratio_of((hard_gains(s, g, mask, len(discounts)) * discounts).sum(-1), best), best > 0
 
 

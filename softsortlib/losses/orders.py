@@ -6,7 +6,7 @@
 __all__ = ['permutation_nll', 'PermutationNLL', 'ideal_order', 'permutation_bce', 'PermutationBCE', 'spearman_loss',
            'SpearmanLoss', 'kendall_loss', 'KendallLoss']
 
-# %% ../../nbs/losses/55_orders.ipynb #74153957
+# %% ../../nbs/losses/55_orders.ipynb #1c14ca2f
 import torch
 from torch import Tensor, nn
 
@@ -22,6 +22,7 @@ from .contract import Loss, check_relevance, over_blocks, over_lists, reduce_set
 from ..functional.weighted import weighted_midranks
 from .weighted import check_kind, graded_pairs
 from .weights import divisor, masses, of_mean_one
+from .sets import stably
 from .parts import correlation, group_loss, group_nll, kendall_parts, spearman_parts
 from ..ragged.lists import check_offsets, list_numbers
 
@@ -86,14 +87,7 @@ def _check_tie_breakers(scores, relevance):
     got = tuple(scores.shape) if isinstance(scores, Tensor) else type(scores).__name__
     raise ValueError(f"scores must be a tensor of the relevance's shape {tuple(relevance.shape)}, got {got}")
 
-# %% ../../nbs/losses/55_orders.ipynb #07ebd5cd
-def _stably(order, key, descending):
-    "The order (..., n), sorted stably by key (..., n)."
-    key = key.byte() if key.dtype == torch.bool else key  # older torch sorts no bool on a GPU
-    by_key = key.gather(-1, order).sort(dim=-1, descending=descending, stable=True).indices
-    return order.gather(-1, by_key)
-
-# %% ../../nbs/losses/55_orders.ipynb #56401d99
+# %% ../../nbs/losses/55_orders.ipynb #5da7801c
 def ideal_order(
     relevance: Tensor,  # grades, (..., n)
     scores: "Tensor | None" = None,  # (..., n), break ties among grades; None keeps the input order
@@ -109,13 +103,13 @@ def ideal_order(
     _check_tie_breakers(scores, relevance)
     order = torch.arange(relevance.shape[-1], device=relevance.device).expand(relevance.shape)
     if scores is not None:
-        order = _stably(order, scores.detach(), descending)
-    order = _stably(order, relevance, descending)
+        order = stably(order, scores.detach(), descending)
+    order = stably(order, relevance, descending)
     if mask is not None:
-        order = _stably(order, check_mask(mask, relevance), True)
+        order = stably(order, check_mask(mask, relevance), True)
     if offsets is not None:
         number = list_numbers(check_offsets(offsets, relevance), relevance.shape[-1])
-        order = _stably(order, number.expand(relevance.shape), False)
+        order = stably(order, number.expand(relevance.shape), False)
     return order
 
 # %% ../../nbs/losses/55_orders.ipynb #9822dbc3

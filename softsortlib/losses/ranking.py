@@ -6,7 +6,7 @@
 __all__ = ['approx_ndcg_loss', 'ApproxNDCGLoss', 'neural_ndcg_loss', 'NeuralNDCGLoss', 'precision_loss', 'PrecisionLoss',
            'recall_loss', 'RecallLoss']
 
-# %% ../../nbs/losses/56_ranking.ipynb #a15780af
+# %% ../../nbs/losses/56_ranking.ipynb #a5c49ccb
 import math
 
 import torch
@@ -15,33 +15,34 @@ from torch import Tensor
 from ..core.operators import Operator
 from ..core.rank_operators import RankOperator
 from ..functional.arguments import check_k
-from ..functional.functions import soft_permutation, soft_rank
+from ..functional.functions import soft_permutation
 from ..functional.parts import in_parts
 from softsortlib.losses.contract import (
     Loss, check_not_negative, over_lists, reduce_sets, relevant_of, set_inputs,
 )
 from .parts import group_loss, ndcg_parts, precision_parts, recall_parts
+from .sets import Rows, laid_out
 from ..ranks.laplace import lapsum_topk
 from ..rowwise.balance import in_order, laplace_balanced
 
-# %% ../../nbs/losses/56_ranking.ipynb #1fa790a9
-def _powers_of_two(y, large):
+# %% ../../nbs/losses/56_ranking.ipynb #e9224d8a
+def _powers_of_two(y, sets, large):
     "2^y - 1; with `large` grades, in units of a power of two of each set, which cancels in (56.1)."
     if not large:
         return torch.exp2(y) - 1
-    unit = (y.amax(-1, keepdim=True) - 100).clamp(min=0)
+    unit = sets.spread((sets.top(y) - 100).clamp(min=0))
     return torch.exp2(y - unit) - torch.exp2(-unit)
 
 
-GAINS = dict(exp2=_powers_of_two, linear=lambda y, large: y)
+GAINS = dict(exp2=_powers_of_two, linear=lambda y, sets, large: y)
 
-# %% ../../nbs/losses/56_ranking.ipynb #0b1bc57e
-def gains_of(y, mask, gain):
+# %% ../../nbs/losses/56_ranking.ipynb #4821e376
+def gains_of(y, sets, gain):
     "The gain of each element, (..., n), zero where padded; raise `ValueError` for what has none."
     if not isinstance(gain, str) or gain not in GAINS:
         raise ValueError(f"gain must be one of {', '.join(GAINS)}, got {gain!r}")
     high = check_not_negative(y, "for NDCG")
-    return GAINS[gain](y, high is None or high > 100).masked_fill(~mask, 0)
+    return sets.only(GAINS[gain](y, sets, high is None or high > 100))
 
 # %% ../../nbs/losses/56_ranking.ipynb #c7a9c795
 def discounts_of(k, like):
@@ -50,18 +51,19 @@ def discounts_of(k, like):
     k = check_k(n if k is None else k, math.inf)
     return 1 / torch.arange(2, min(k, n) + 2, device=like.device, dtype=like.dtype).log2()
 
-# %% ../../nbs/losses/56_ranking.ipynb #f3640625
-def best_dcg(g, discounts):
-    "What the best order of the gains g (..., n) reaches, (...)."
-    return (g.sort(dim=-1, descending=True).values[..., :len(discounts)] * discounts).sum(-1)
+# %% ../../nbs/losses/56_ranking.ipynb #71ca39fa
+def best_dcg(g, k, sets):
+    "What the best order of the gains g (..., n) reaches at the first k places, all of them for None, (...)."
+    falling, i = sets.falling(g, k)
+    return sets.sum(falling * (1 / (1 + i.to(falling.dtype)).log2()))
 
 # %% ../../nbs/losses/56_ranking.ipynb #b4938764
 def ratio_of(part, whole):
     "part / whole, zero where the whole is not positive."
     return part / whole.masked_fill(whole <= 0, math.inf)
 
-# %% ../../nbs/losses/56_ranking.ipynb #7d61338f
-@over_lists()
+# %% ../../nbs/losses/56_ranking.ipynb #5f08a7c7
+@over_lists(together="k")
 def approx_ndcg_loss(
     scores: Tensor,  # (..., n)
     relevance: Tensor,  # grades, non-negative, (..., n)
@@ -83,15 +85,14 @@ def approx_ndcg_loss(
     if in_parts(scores, group):
         options = dict(k=k, gain=gain, method=method, tau=tau, reduction=reduction)
         return group_loss(approx_ndcg_loss, ndcg_parts, scores, relevance, mask, group, gather, **options,
-                          check=lambda y, real: gains_of(y, real, gain))
-    s, y, mask = set_inputs(scores, relevance, mask)
-    g, discounts = gains_of(y, mask, gain), discounts_of(k, y)
-    r = soft_rank(s, descending=True, method=method, tau=tau, mask=mask).clamp(min=1)
-    value = g / (1 + r).log2()
-    if len(discounts) < s.shape[-1]:
-        value = value * lapsum_topk(s, len(discounts), getattr(method, "tau", None) if tau is None else tau, mask=mask)
-    best = best_dcg(g, discounts)
-    return reduce_sets(1 - ratio_of(value.sum(-1), best), best > 0, reduction, scores.dtype)
+                          check=lambda y, real: gains_of(y, Rows(real), gain))
+    s, y, sets = laid_out(scores, relevance, mask, offsets)
+    g = gains_of(y, sets, gain)
+    value = g / (1 + sets.ranks(s, descending=True, method=method, tau=tau).clamp(min=1)).log2()
+    if k is not None and check_k(k, math.inf) < s.shape[-1]:
+        value = value * lapsum_topk(s, k, getattr(method, "tau", None) if tau is None else tau, mask=sets.mask)
+    best = best_dcg(g, k, sets)
+    return reduce_sets(1 - ratio_of(sets.sum(value), best), best > 0, reduction, scores.dtype)
 
 # %% ../../nbs/losses/56_ranking.ipynb #e0851f3a
 class ApproxNDCGLoss(Loss, of=approx_ndcg_loss):
@@ -125,7 +126,7 @@ def balanced_rows(P, x, k, iterations):
         u = _inverse(P @ v)
     return u[..., :k] * (P[..., :k, :] @ (v * x))
 
-# %% ../../nbs/losses/56_ranking.ipynb #a4463686
+# %% ../../nbs/losses/56_ranking.ipynb #d5c64320
 @over_lists()
 def neural_ndcg_loss(
     scores: Tensor,  # (..., n)
@@ -144,12 +145,12 @@ def neural_ndcg_loss(
     """One minus NDCG@k of soft-sorted gains (56.2; Pobrotyn & Bialobrzeski 2021).
 
     Raise `TypeError` or `ValueError` when an argument does not fit."""
-    s, y, mask = set_inputs(scores, relevance, mask)
-    g, discounts = gains_of(y, mask, gain), discounts_of(k, y)
-    P = soft_permutation(s, descending=True, method=method, tau=tau, mask=mask)
-    value = balanced_rows(P, g, len(discounts), iterations) * discounts
-    best = best_dcg(g, discounts)
-    return reduce_sets(1 - ratio_of(value.sum(-1), best), best > 0, reduction, scores.dtype)
+    s, y, sets = laid_out(scores, relevance, mask, None)
+    g, discounts = gains_of(y, sets, gain), discounts_of(k, y)
+    P = soft_permutation(s, descending=True, method=method, tau=tau, mask=sets.mask)
+    value = sets.sum(balanced_rows(P, g, len(discounts), iterations) * discounts)
+    best = best_dcg(g, k, sets)
+    return reduce_sets(1 - ratio_of(value, best), best > 0, reduction, scores.dtype)
 
 # %% ../../nbs/losses/56_ranking.ipynb #bcf87bd4
 class NeuralNDCGLoss(Loss, of=neural_ndcg_loss):

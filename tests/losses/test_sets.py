@@ -3,9 +3,10 @@ import pytest
 import torch
 from torch.testing import assert_close
 
-from softsortlib.losses import flat, listmle_loss
+from softsortlib.losses import listmle_loss, sets
 from softsortlib.ragged import offsets_of
 from softsortlib.ragged.lists import list_numbers
+from softsortlib.ragged.sums import rest_of_lists, rest_plain
 
 f64 = torch.float64
 LENGTHS = [3, 0, 1, 40, 2, 1, 0, 170, 9]
@@ -14,20 +15,20 @@ LENGTHS = [3, 0, 1, 40, 2, 1, 0, 170, 9]
 @pytest.mark.parametrize("dtype, close", [(f64, 1e-12), (torch.float32, 2e-6)], ids=["double", "single"])
 @pytest.mark.parametrize("scale", [0.0, 1.0, 1e4], ids=["tied", "usual", "far apart"])
 def test_walks_and_the_plain_twin(dtype, close, scale, rng):
-    "(126.4) and Prop 126.1: values and gradients, batches, gaps of ten thousand temperatures."
+    "(175.2) and Prop 175.1: values and gradients, batches, gaps of ten thousand temperatures."
     offsets = offsets_of(LENGTHS)
     number = list_numbers(offsets)
     u = (torch.randn(2, len(number), generator=rng, dtype=f64) * scale).to(dtype).requires_grad_()
     g = torch.randn(u.shape, generator=rng, dtype=f64).to(dtype)
-    r = flat.rest_of_lists(u, offsets, number)
+    r = rest_of_lists(u, offsets, number)
     exact = u.detach().double().requires_grad_()
     parts = [part.flip(-1).logcumsumexp(-1).flip(-1) for part in exact.split(LENGTHS, -1)]
     want = torch.cat(parts, -1)
     assert r.dtype == dtype
     size = max(1.0, scale)
-    for found in (r, flat.rest_plain(u, number)): assert_close(found.double() / size, want / size, rtol=0, atol=close)
+    for found in (r, rest_plain(u, number)): assert_close(found.double() / size, want / size, rtol=0, atol=close)
     wanted, = torch.autograd.grad(want, exact, g.double())
-    for y in (r, flat.rest_plain(u, number)): assert_close(torch.autograd.grad(y, u, g)[0].double(), wanted, rtol=0, atol=max(100, size) * close)
+    for y in (r, rest_plain(u, number)): assert_close(torch.autograd.grad(y, u, g)[0].double(), wanted, rtol=0, atol=max(100, size) * close)
 
 
 @pytest.mark.filterwarnings("ignore:every list has a single element")       # a list alone may have one
@@ -39,7 +40,7 @@ def test_listmle_of_each_list_as_if_it_were_alone(weights, tau, rng, monkeypatch
     y = torch.randint(0, 4, s.shape, generator=rng)
     taus = torch.rand(len(LENGTHS), generator=rng, dtype=f64) + 0.2 if isinstance(tau, str) else torch.full((len(LENGTHS),), tau, dtype=f64)
     met = []
-    monkeypatch.setattr(flat, "rest_of_lists", lambda *args, apply=flat.rest_of_lists: met.append(1) or apply(*args))
+    monkeypatch.setattr(sets, "rest_of_lists", lambda *args, apply=rest_of_lists: met.append(1) or apply(*args))
     got = listmle_loss(s, y, offsets=offsets, reduction="none", weighting=weights, tau=taus if isinstance(tau, str) else tau)
     cuts = offsets.tolist()
     alone = [listmle_loss(s[:, a:b], y[:, a:b], reduction="none", weighting=weights, tau=float(t)) if b > a else s.new_zeros(2) for a, b, t in zip(cuts, cuts[1:], taus)]
