@@ -7,7 +7,7 @@ __all__ = []
 
 # %% ../../nbs/functional/165_parts.ipynb #e852da7b
 import math
-from typing import Any, NamedTuple
+from typing import Callable, NamedTuple
 
 import torch
 from torch import Tensor
@@ -97,18 +97,18 @@ def agree(
 
 # %% ../../nbs/functional/165_parts.ipynb #dd3180be
 def on_the_whole(
-    function,  # of a whole tensor (..., N) and its mask
+    function,  # of a whole tensor (..., N), its mask, and what else is whole
     part: Part,
     party: Party,
     agreed: bool,  # whether its result is one for all processes, not cut into parts
-) -> Tensor:  # what the function gives, (..., n) of it where it is cut
+    *others: Tensor,  # what else belongs to the scores, each (B, n)
+) -> Tensor:  # what the function gives, (..., n) of it where it is cut; in the dtype of x
     "Collect the scores on every process, and apply a function to them."
-    shape = *part.batch, sum(party.lengths)
-    whole = gather_parts(part.s, party.lengths, party.group, agreed).reshape(shape)
-    mask = part.mask
-    if mask is not None:
-        mask = gather_parts(mask.byte(), party.lengths, party.group).bool().reshape(shape)
-    y = function(whole, mask)
+    def whole(v, agreed=False):
+        return gather_parts(v, party.lengths, party.group, agreed).reshape(*part.batch, sum(party.lengths))
+
+    s, mask = whole(part.s, agreed), None if part.mask is None else whole(part.mask.byte()).bool()
+    y = function(s, mask, *map(whole, others)).to(part.dtype)
     return y if agreed else y[..., party.start:party.start + party.lengths[party.rank]]
 
 # %% ../../nbs/functional/165_parts.ipynb #275198ef
@@ -140,16 +140,24 @@ def rows_tau(tau, part):
     return tau[..., 0].expand(part.batch).reshape(-1) if isinstance(tau, Tensor) else tau
 
 
-def sorted_rows(
-    operator: SoftSort,
+def arranged(
+    operator,
     part: Part,
     party: Party,
     sign: int,  # 1 to sort upwards, -1 downwards
-) -> "tuple[SortedParts, SoftSortParts]":  # of sign times the scores
-    "The parts in order, and SoftSort on them."
-    check_form(operator)
+    forms: tuple = (SoftSort,),  # the operators that can serve
+    at_spread: "Callable | None" = None,  # the temperature of a spread; None is the operator's own
+) -> "tuple[SortedParts, float | Tensor]":  # of sign times the scores; a number or (B,)
+    "The parts in order, and the temperature; raise as `check_form`."
+    check_form(operator, tuple(forms))
     parts = sort_parts(turned(part.s, sign), party, part.mask)
-    return parts, SoftSortParts(parts, own_tau(operator, operator._at_spread, parts, part))
+    return parts, own_tau(operator, at_spread or operator._at_spread, parts, part)
+
+
+def sorted_rows(operator, part, party, sign):
+    "The parts in order, and SoftSort on them."
+    parts, tau = arranged(operator, part, party, sign)
+    return parts, SoftSortParts(parts, tau)
 
 # %% ../../nbs/functional/165_parts.ipynb #956fb27b
 def sort_in_parts(
@@ -158,16 +166,15 @@ def sort_in_parts(
     party: Party,
     descending: bool,  # from the largest down
     hard: bool,  # the values of a hard sort
-) -> Tensor:  # this process's positions, in the caller's shape
+) -> Tensor:  # this process's positions, (B, n)
     "soft_sort of scores in parts."
     sign = -1 if descending else 1
-    check_form(operator, tuple(SORT_FORMS))
-    parts = sort_parts(turned(part.s, sign), party, part.mask)
-    of_values = getattr(operator, "_values_at_spread", operator._at_spread)
-    y = SORT_FORMS[type(operator)](parts, own_tau(operator, of_values, parts, part)).masked_fill(~parts.kept, 0)
+    of_values = getattr(operator, "_values_at_spread", None)
+    parts, tau = arranged(operator, part, party, sign, SORT_FORMS, of_values)
+    y = SORT_FORMS[type(operator)](parts, tau).masked_fill(~parts.kept, 0)
     if hard:
         y = with_gradient_of(y, precise(parts.t).masked_fill(~parts.kept, 0))
-    return part.back(spread(parts, turned(y.to(part.s.dtype), sign)))
+    return spread(parts, turned(y.to(part.s.dtype), sign))
 
 # %% ../../nbs/functional/165_parts.ipynb #3524292d
 def rank_in_parts(
@@ -178,9 +185,8 @@ def rank_in_parts(
     hard: bool,  # the ranks themselves
 ) -> Tensor:  # ranks of this process's scores in the whole, (B, n), in the compute dtype
     "soft_rank of scores in parts; zero at padded elements."
-    check_form(operator, tuple(RANK_FORMS))
-    parts = sort_parts(-part.s if descending else part.s, party, part.mask)
-    r = RANK_FORMS[type(operator)](parts, own_tau(operator, operator._at_spread, parts, part))
+    parts, tau = arranged(operator, part, party, -1 if descending else 1, RANK_FORMS)
+    r = RANK_FORMS[type(operator)](parts, tau)
     if hard:
         r = with_gradient_of(r, mean_ranks(parts))
     r = home(parts, r.masked_fill(~parts.kept, 0).to(part.s.dtype))
@@ -227,6 +233,13 @@ def pick_shared(parts, y, i, of, add):
     return pick(parts, y.detach(), i, agreed_sum) + share.to(y.dtype)
 
 # %% ../../nbs/functional/165_parts.ipynb #d32a350d
+def _values(rows, hard):
+    "The scores in order, zero where they are not kept, and soft-sorted; with the values of `hard`ly sorted ones."
+    t = rows.at.t.masked_fill(~rows.kept[..., 0], 0)
+    y = rows.mul(t)
+    return t, with_gradient_of(y, t) if hard else y
+
+
 def quantile_in_parts(
     operator,  # what sorts
     part: Part,
@@ -236,10 +249,7 @@ def quantile_in_parts(
 ) -> Tensor:  # (B, Q), on every process
     "soft_quantile of scores in parts: two rows around each position, from whoever holds them."
     parts, rows = sorted_rows(operator, part, party, 1)
-    t = rows.at.t.masked_fill(~parts.kept, 0)
-    y = rows.mul(t)
-    if hard:
-        y = with_gradient_of(y, t)
+    t, y = _values(rows, hard)
     p = place(parts.total).expand(len(t), -1)
     low = p.floor().detach()
     at = torch.cat([low, p.ceil().detach()], -1).long()
@@ -283,10 +293,7 @@ def topk_in_parts(
     "soft_topk of scores in parts."
     sign = -1 if largest else 1
     parts, rows = sorted_rows(operator, part, party, sign)
-    t, first = rows.at.t.masked_fill(~parts.kept, 0), torch.arange(k, device=part.s.device)
-    y = rows.mul(t)
-    if hard:
-        y = with_gradient_of(y, t)
+    (t, y), first = _values(rows, hard), torch.arange(k, device=part.s.device)
     of = levels(parts, t, first)
     values = turned(pick_shared(parts, y, first, of, agreed_sum), sign)
     at = pick_shared(parts, t, first, of, summed), pick_shared(parts, rows.Z[..., 0], first, of, summed).log()
@@ -298,15 +305,6 @@ def topk_in_parts(
         tau = tau.reshape(*part.batch, 1, 1)
     P = ColumnsOfRows(*at, s, tau, part.dtype, mask)
     return part.back(values), P.straight_through() if hard else P
-
-# %% ../../nbs/functional/165_parts.ipynb #c0a67d96
-def in_parts(
-    x: Tensor,  # scores
-    group,  # the process group, or None
-) -> bool:
-    "Whether scores lie in parts: with a group, or as a `DTensor`."
-    return group is not None or hasattr(x, "device_mesh")
-
 
 # %% ../../nbs/functional/165_parts.ipynb #12ee8027
 def on_shards(
@@ -328,106 +326,76 @@ def on_shards(
         return DTensor.from_local(y, mesh, [Replicate()], run_check=False)
     return DTensor.from_local(y, mesh, placements, run_check=False, shape=x.shape, stride=x.stride())
 
-# %% ../../nbs/functional/165_parts.ipynb #29855c9c
-def group_sort(
-    one,  # soft_sort or soft_rank, of one process
-    x: Tensor,  # this process's part
-    dim: int,
-    descending: bool,
-    group,
-    gather: bool,  # collect the scores on every process
-    *,
-    mask: "Tensor | None",
-    hard: bool,
-    method,
-    tau,
-) -> Tensor:  # the shape of x
-    "`soft_sort` and `soft_rank` of scores in parts; raise as they do, and as `agree` and `check_form`."
-    options = dict(descending=descending, method=method, tau=tau, hard=hard)
-    if hasattr(x, "device_mesh"):
-        def parts_of(local, mask, group):
-            return group_sort(one, local, dim, descending, group, gather, mask=mask, hard=hard, method=method, tau=tau)
-        return on_shards(parts_of, x, dim, mask, False)
-    def check():
-        check_flags(gather=gather, descending=descending, hard=hard)
-        return ranker(method, tau, descending)
+# %% ../../nbs/functional/165_parts.ipynb #5521878c
+def in_group(
+    check: Callable,  # of x and all options of the function: checks them, and returns what `form` needs
+    form: Callable,  # of the function, that, the part, the party, gather and all options: the result
+    agreed: "bool | None" = False,  # whether that is one for all processes; None where a DTensor has no form
+) -> Callable:
+    "What `on_lists` calls for scores in parts; raise as the function does, and as `agree` and `check_form`."
+    def call(one, x, dim, mask, group, gather, **options):
+        if agreed is not None and hasattr(x, "device_mesh"):
+            def local(x, mask, group):
+                return call(one, x, dim, mask, group, gather, **options)
+            return on_shards(local, x, dim, mask, agreed)
 
-    operator, part, party = agree(one.__name__, x, dim, mask, group, check, gather=gather, **options)
+        def ask():
+            check_flags(gather=gather)
+            return check(x, **options)
+        made, part, party = agree(one.__name__, x, dim, mask, group, ask, gather=gather, **options)
+        return form(one, made, part, party, gather, **options)
+    return call
+
+# %% ../../nbs/functional/165_parts.ipynb #9ea464c8
+def _check_sort(x, descending, hard, method, tau, weights=None, **_):
+    "The operator that sorts or ranks."
+    if weights is not None:
+        raise ValueError("weights and group exclude each other, got both: collect the scores on one process")
+    check_flags(descending=descending, hard=hard)
+    return ranker(method, tau, descending)
+
+
+def _sorted_or_ranked(one, operator, part, party, gather, **options):
+    "`soft_sort` or `soft_rank`."
     if gather:
-        y = on_the_whole(lambda s, mask: one(s, mask=mask, **options), part, party, False)
-        return y.to(part.dtype).movedim(-1, part.dim)
-    if one.__name__ == "soft_sort":
-        return sort_in_parts(operator, part, party, descending, hard)
-    return part.back(rank_in_parts(operator, part, party, descending, hard))
+        return part.back(on_the_whole(lambda s, mask: one(s, mask=mask, **options), part, party, False))
+    form = sort_in_parts if one.__name__ == "soft_sort" else rank_in_parts
+    return part.back(form(operator, part, party, options["descending"], options["hard"]))
 
-# %% ../../nbs/functional/165_parts.ipynb #137a2f28
-def group_topk(
-    one,  # soft_topk, of one process
-    x: Tensor,  # this process's part
-    k: int,  # of the whole
-    dim: int,
-    largest: bool,
-    group,
-    gather: bool,  # collect the scores on every process
-    *,
-    mask: "Tensor | None",
-    hard: bool,
-    method,
-    tau,
-) -> tuple:  # values, k along dim, on every process; rows with the columns of this process
-    "`soft_topk` of scores in parts; raise as it does, and as `agree` and `check_form`."
-    options = dict(largest=largest, method=method, tau=tau, hard=hard)
-    def check():
-        check_flags(gather=gather, largest=largest, hard=hard)
-        return check_k(k, math.inf), ranker(method, tau, largest)
 
-    (k, operator), part, party = agree("soft_topk", x, dim, mask, group, check, gather=gather, k=k, **options)
+group_sort = in_group(_check_sort, _sorted_or_ranked)
+
+# %% ../../nbs/functional/165_parts.ipynb #7113e0fb
+def _check_topk(x, k, largest, hard, method, tau, **_):
+    "k and the operator."
+    check_flags(largest=largest, hard=hard)
+    return check_k(k, math.inf), ranker(method, tau, largest)
+
+
+def _top(one, made, part, party, gather, k, largest, hard, **options):
+    "`soft_topk`: values, k along dim, on every process; rows with the columns of this process."
+    k, operator = made
     check_k(k, sum(party.lengths))
     if not gather:
         return topk_in_parts(operator, part, party, k, largest, hard)
-    def of(i, agreed):
-        def f(s, mask):
-            y = one(s, k, mask=mask, **options)[i]
-            return y.to_dense().log() if i else y
-        return on_the_whole(f, part, party, agreed).to(part.dtype)
-    return of(0, True).movedim(-1, part.dim), DensePermutation(of(1, False))
 
-# %% ../../nbs/functional/165_parts.ipynb #71fdd5ae
-def group_quantile(
-    one,  # soft_quantile, of one process
-    x: Tensor,  # this process's part
-    q,  # a number or (Q,)
-    dim: int,
-    keepdim: bool,
-    group,
-    gather: bool,  # collect the scores on every process
-    rules,  # what reads q, what checks the interpolation, and how each of them moves positions
-    **options,  # interpolation, method, tau, mask, hard
-) -> Tensor:  # as soft_quantile, on every process
-    "`soft_quantile` of scores in parts; raise as it does, and as `agree` and `check_form`."
-    if hasattr(x, "device_mesh"):
-        return _sharded_quantile(one, x, q, dim, keepdim, gather, rules, **options)
-    mask, hard = options.pop("mask"), options["hard"]
-    def check():
-        check_flags(gather=gather, keepdim=keepdim, hard=hard)
-        rules[1](options["interpolation"])
-        at = rules[0](q, x, options["interpolation"] == "linear" and not hard)
-        return *at, ranker(options["method"], options["tau"], False)
+    def top(s, mask):
+        return one(s, k, mask=mask, largest=largest, hard=hard, **options)
+    values = on_the_whole(lambda s, mask: top(s, mask)[0], part, party, True)
+    rows = on_the_whole(lambda s, mask: top(s, mask)[1].to_dense().log(), part, party, False)
+    return part.back(values), DensePermutation(rows)
 
-    asked = dict(options, gather=gather, q=q)
-    (Q, alone, operator), part, party = agree("soft_quantile", x, dim, mask, group, check, **asked)
-    moved = rules[2][options["interpolation"]]
+
+group_topk = in_group(_check_topk, _top, None)
+
+# %% ../../nbs/functional/165_parts.ipynb #d850d5dc
+def quantiles_of(one, made, part, party, gather, keepdim, q, hard, **options):
+    "`soft_quantile`, on every process; `made` are q (Q,), whether it was scalar, how positions move, the operator."
+    q, alone, moved, operator = made
     if gather:
-        y = on_the_whole(lambda s, mask: one(s, Q, mask=mask, **options), part, party, True)
+        y = on_the_whole(lambda s, mask: one(s, q, mask=mask, hard=hard, **options), part, party, True)
     else:
-        rows = quantile_in_parts(operator, part, party, lambda n: moved((Q * (n[:, None] - 1)).clamp(min=0)), hard)
-        y = rows.reshape(*part.batch, len(Q)).movedim(-1, 0)
-    y = y.to(part.dtype).unsqueeze(part.dim) if keepdim else y.to(part.dtype)
+        y = quantile_in_parts(operator, part, party, lambda n: moved((q * (n[:, None] - 1)).clamp(min=0)), hard)
+        y = y.reshape(*part.batch, len(q)).movedim(-1, 0)
+    y = y.unsqueeze(part.dim) if keepdim else y
     return y[0] if alone else y
-
-# %% ../../nbs/functional/165_parts.ipynb #e97205b2
-def _sharded_quantile(one, x, q, dim, keepdim, gather, rules, mask, **options):
-    "`group_quantile` of a `DTensor`."
-    def parts_of(local, mask, group):
-        return group_quantile(one, local, q, dim, keepdim, group, gather, rules, mask=mask, **options)
-    return on_shards(parts_of, x, dim, mask, True)

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from ..core.checks import check_data, is_one_of
 from ..core.permutation import SoftPermutation, check_mask, check_scores, compute_dtype, is_concrete
-from ..functional.parts import in_parts
+from ..functional.arguments import in_parts
 from ..functional.weighted import numbers_of
 from .weights import are_of_elements, without
 from ..ragged.blocks import ListPermutation

@@ -16,14 +16,14 @@ from ..core.operators import check_flags, check_tau
 from ..engine.dispatch import precise
 from ..functional.arguments import check_k
 from .contract import Loss, check_not_negative, over_lists, reduce_sets, relevant_of
-from .sets import Rows, laid_out
+from .sets import Batch, laid_out
 from .weights import divisor
 
 # %% ../../nbs/losses/120_lists.ipynb #aaab4cdd
 def scaled(
     s: Tensor,  # scores, zero where padded, (..., n)
     tau,  # a number or (...), as the user gave it
-    sets: Rows,  # their layout
+    sets: Batch,  # their layout
 ) -> Tensor:  # (s - max s) / tau, far below where padded and never infinite, (..., n)
     "The scores, ready for a softmax; raise `TypeError` or `ValueError` for an invalid temperature."
     tau, low = sets.temperature(tau, s), torch.finfo(s.dtype).min / 4
@@ -38,7 +38,7 @@ def _log_masses(w, mask):
 
 def log_shares(
     u: Tensor,  # of `scaled`, (..., n)
-    sets: Rows,  # the layout
+    sets: Batch,  # the layout
     w: "Tensor | None",  # weights of elements, (..., n), or None
 ) -> Tensor:  # (..., n)
     "log of the share of one copy of each element: exp(u_i) over the sum of w_j exp(u_j)."
@@ -87,7 +87,7 @@ class ListNetLoss(Loss, of=listnet_loss):
 # %% ../../nbs/losses/120_lists.ipynb #e0df092f
 def place_weights(
     kind: str,  # "equal", "exp2" or "log2"
-    sets: Rows,  # the layout
+    sets: Batch,  # the layout
     dtype: torch.dtype,
 ) -> Tensor:  # of the places from the first, (..., n); they sum to one, and are zero behind the last real element
     "The a of (120.2); raise `ValueError` for another kind."

@@ -23,7 +23,7 @@ from .contract import Loss, differing, over_lists, reduce_sets, relevant_of, set
 from .orders import ideal_order
 from ..ranks.sigmoid import tau_column
 from .ranking import best_dcg, gains_of, ratio_of
-from .sets import Rows
+from .sets import Batch
 
 # %% ../../nbs/losses/121_pairs.ipynb #5796733a
 class Places(NamedTuple):
@@ -99,7 +99,7 @@ def places_of(
         g = y / k
         d = (r <= k).to(s.dtype)
     else:
-        sets = Rows(mask)
+        sets = Batch(mask)
         gains = gains_of(y, sets, gain)
         g = ratio_of(gains, best_dcg(gains, k, sets)[..., None])
         d = (1 / (1 + r).log2()).masked_fill(r > k, 0)

@@ -16,12 +16,12 @@ from ..core.operators import Operator
 from ..core.rank_operators import RankOperator
 from ..functional.arguments import check_k
 from ..functional.functions import soft_permutation
-from ..functional.parts import in_parts
+from ..functional.arguments import in_parts
 from softsortlib.losses.contract import (
-    Loss, check_not_negative, over_lists, reduce_sets, relevant_of, set_inputs,
+    Loss, check_not_negative, over_lists, reduce_sets, relevant_of,
 )
-from .parts import group_loss, ndcg_parts, precision_parts, recall_parts
-from .sets import Rows, laid_out
+from .parts import balance, group_loss, hits_in_parts
+from .sets import Batch, laid_out
 from ..ranks.laplace import lapsum_topk
 from ..rowwise.balance import in_order, laplace_balanced
 
@@ -42,7 +42,7 @@ def gains_of(y, sets, gain):
     if not isinstance(gain, str) or gain not in GAINS:
         raise ValueError(f"gain must be one of {', '.join(GAINS)}, got {gain!r}")
     high = check_not_negative(y, "for NDCG")
-    return sets.only(GAINS[gain](y, sets, high is None or high > 100))
+    return sets.only(GAINS[gain](y, sets, not sets.whole or high is None or high > 100))
 
 # %% ../../nbs/losses/56_ranking.ipynb #c7a9c795
 def discounts_of(k, like):
@@ -84,13 +84,13 @@ def approx_ndcg_loss(
     Raise `TypeError` or `ValueError` when an argument does not fit."""
     if in_parts(scores, group):
         options = dict(k=k, gain=gain, method=method, tau=tau, reduction=reduction)
-        return group_loss(approx_ndcg_loss, ndcg_parts, scores, relevance, mask, group, gather, **options,
-                          check=lambda y, real: gains_of(y, Rows(real), gain))
+        return group_loss(approx_ndcg_loss, scores, relevance, mask, group, gather, **options,
+                          check=lambda y, real: gains_of(y, Batch(real), gain))
     s, y, sets = laid_out(scores, relevance, mask, offsets)
     g = gains_of(y, sets, gain)
     value = g / (1 + sets.ranks(s, descending=True, method=method, tau=tau).clamp(min=1)).log2()
-    if k is not None and check_k(k, math.inf) < s.shape[-1]:
-        value = value * lapsum_topk(s, k, getattr(method, "tau", None) if tau is None else tau, mask=sets.mask)
+    if k is not None and check_k(k, math.inf) < sets.size:
+        value = value * sets.chosen(s, k, getattr(method, "tau", None) if tau is None else tau)
     best = best_dcg(g, k, sets)
     return reduce_sets(1 - ratio_of(sets.sum(value), best), best > 0, reduction, scores.dtype)
 
@@ -106,11 +106,6 @@ def _check_iterations(iterations):
     if isinstance(iterations, bool) or not isinstance(iterations, int) or iterations < 0:
         raise ValueError(f"iterations must be an int of at least 0, got {iterations!r}")
 
-# %% ../../nbs/losses/56_ranking.ipynb #ed48ce39
-def _inverse(a):
-    "1 / a, and zero for a padded row or column, which stays empty."
-    return a.masked_fill(a <= 0, math.inf).reciprocal()
-
 # %% ../../nbs/losses/56_ranking.ipynb #f42a2e9a
 def balanced_rows(P, x, k, iterations):
     "The first k rows of P, balanced, times x (..., n); with no iterations the other rows are not touched."
@@ -120,10 +115,7 @@ def balanced_rows(P, x, k, iterations):
     line = in_order(P)
     if line is not None:
         return laplace_balanced(line, x, iterations)[..., :k]
-    u = x.new_ones(P.batch + (P.m,))
-    for _ in range(iterations):
-        v = _inverse(P.mT @ u)
-        u = _inverse(P @ v)
+    u, v = balance(lambda v: P @ v, lambda u: P.mT @ u, x.new_ones(P.batch + (P.m,)), iterations)
     return u[..., :k] * (P[..., :k, :] @ (v * x))
 
 # %% ../../nbs/losses/56_ranking.ipynb #d5c64320
@@ -159,12 +151,14 @@ class NeuralNDCGLoss(Loss, of=neural_ndcg_loss):
     Raises as the function does, and `TypeError` for an unknown option."""
 
 # %% ../../nbs/losses/56_ranking.ipynb #e4a574cc
-def _hits(s, relevant, mask, k, method, tau, iterations):
+def _hits(s, relevant, sets, k, method, tau, iterations):
     "The soft number (56.3) of relevant elements, ones in (..., n), among the first k, (...)."
+    if not sets.whole:
+        return hits_in_parts(sets, relevant, k, method, tau, iterations)
     if isinstance(method, str) and method == "lapsum":
         options = {} if tau is None else dict(tau=tau)
-        return (lapsum_topk(s, k, **options, mask=mask) * relevant).sum(-1)
-    P = soft_permutation(s, descending=True, method=method, tau=tau, mask=mask)
+        return (lapsum_topk(s, k, **options, mask=sets.mask) * relevant).sum(-1)
+    P = soft_permutation(s, descending=True, method=method, tau=tau, mask=sets.mask)
     return balanced_rows(P, relevant, k, iterations).sum(-1)
 
 # %% ../../nbs/losses/56_ranking.ipynb #7661142f
@@ -189,13 +183,11 @@ def precision_loss(
     Raise `TypeError` or `ValueError` when an argument does not fit."""
     if in_parts(scores, group):
         options = dict(k=k, method=method, tau=tau, iterations=iterations, reduction=reduction)
-        form = precision_loss, precision_parts
-        return group_loss(*form, scores, relevance, mask, group, gather, relevant_of, **options)
-    s, y, mask = set_inputs(scores, relevance, mask)
-    k = check_k(k, s.shape[-1])
-    relevant = relevant_of(y, mask)
-    hits = _hits(s, relevant.to(s.dtype), mask, k, method, tau, iterations)
-    return reduce_sets(1 - hits / k, relevant.any(-1), reduction, scores.dtype)
+        return group_loss(precision_loss, scores, relevance, mask, group, gather, relevant_of, **options)
+    s, y, sets = laid_out(scores, relevance, mask, offsets)
+    k, relevant = check_k(k, sets.size), relevant_of(y, sets.mask).to(s.dtype)
+    hits = _hits(s, relevant, sets, k, method, tau, iterations)
+    return reduce_sets(1 - hits / k, sets.sum(relevant) > 0, reduction, scores.dtype)
 
 # %% ../../nbs/losses/56_ranking.ipynb #dabc1794
 class PrecisionLoss(Loss, of=precision_loss):
@@ -225,12 +217,10 @@ def recall_loss(
     Raise `TypeError` or `ValueError` when an argument does not fit."""
     if in_parts(scores, group):
         options = dict(k=k, method=method, tau=tau, iterations=iterations, reduction=reduction)
-        form = recall_loss, recall_parts
-        return group_loss(*form, scores, relevance, mask, group, gather, relevant_of, **options)
-    s, y, mask = set_inputs(scores, relevance, mask)
-    relevant = relevant_of(y, mask).to(s.dtype)
-    hits = _hits(s, relevant, mask, check_k(k, s.shape[-1]), method, tau, iterations)
-    total = relevant.sum(-1)
+        return group_loss(recall_loss, scores, relevance, mask, group, gather, relevant_of, **options)
+    s, y, sets = laid_out(scores, relevance, mask, offsets)
+    k, relevant = check_k(k, sets.size), relevant_of(y, sets.mask).to(s.dtype)
+    hits, total = _hits(s, relevant, sets, k, method, tau, iterations), sets.sum(relevant)
     return reduce_sets(1 - ratio_of(hits, total), total > 0, reduction, scores.dtype)
 
 # %% ../../nbs/losses/56_ranking.ipynb #2f1cbad0
