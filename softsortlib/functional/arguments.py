@@ -328,7 +328,7 @@ def _of_lists(f, join, kernel, x, offsets, dim=-1, mask=None, keepdim=False, wei
         return y
     return nested_like(y, x) if is_nested(x) else put_back(y, order, dim)
 
-# %% ../../nbs/functional/53_arguments.ipynb #b06422ab
+# %% ../../nbs/functional/53_arguments.ipynb #bab456bb
 def in_parts(
     x: Tensor,  # scores
     group,  # the process group, or None
@@ -336,7 +336,7 @@ def in_parts(
     "Whether scores lie in parts: with a group, or as a `DTensor`."
     return group is not None or hasattr(x, "device_mesh")
 
-# %% ../../nbs/functional/53_arguments.ipynb #bbe7e075
+# %% ../../nbs/functional/53_arguments.ipynb #1e0a1ade
 F = TypeVar("F", bound=Callable[..., Any])
 
 

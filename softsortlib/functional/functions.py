@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['soft_permutation', 'soft_sort', 'soft_rank', 'soft_argsort', 'soft_topk', 'soft_topk_mask']
 
-# %% ../../nbs/functional/50_functions.ipynb #1f583f3b
+# %% ../../nbs/functional/50_functions.ipynb #b4bac292
 import torch
 from torch import Tensor
 
@@ -133,7 +133,7 @@ def _sorters():
     own = {name: cls for name, cls in RankOperator.names.items() if hasattr(cls, "sort")}
     return {**Operator.names, **own}
 
-# %% ../../nbs/functional/50_functions.ipynb #ccf7c408
+# %% ../../nbs/functional/50_functions.ipynb #2a02dcdc
 @on_lists(join_items, _kernel_of_values, group_sort)
 def soft_sort(
     x: Tensor,  # any shape, floating point
@@ -161,7 +161,7 @@ def soft_sort(
         y = with_gradient_of(y, hard_sort(s, mask, descending)[0])
     return moved_back(y, dim)
 
-# %% ../../nbs/functional/50_functions.ipynb #23c66dfa
+# %% ../../nbs/functional/50_functions.ipynb #fddd1db5
 def _expected_position(P):
     "Equation (50.1): the mean position of each input, in the compute dtype; zero for padded inputs."
     if hasattr(P, "ranks"):
@@ -179,7 +179,7 @@ def _ranks(operator, s, mask, w, hard):
         r = _expected_position(r)
     return with_gradient_of(r, midranks(s.to(r.dtype), mask, operator.descending)) if hard else r
 
-# %% ../../nbs/functional/50_functions.ipynb #f2a69c7f
+# %% ../../nbs/functional/50_functions.ipynb #bd229c21
 @on_lists(join_items, _kernel_of_ranks, group_sort)
 def soft_rank(
     x: Tensor,  # any shape, floating point
@@ -232,7 +232,7 @@ def soft_argsort(
         y = with_gradient_of(y, hard_sort(s, mask, descending)[1].to(y.dtype))
     return moved_back(y.to(x.dtype), dim)
 
-# %% ../../nbs/functional/50_functions.ipynb #dde60ca7
+# %% ../../nbs/functional/50_functions.ipynb #8fa5b9b9
 @on_lists(join_top, parts=group_topk)
 def soft_topk(
     x: Tensor,  # any shape, floating point

@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = []
 
-# %% ../../nbs/functional/165_parts.ipynb #e852da7b
+# %% ../../nbs/functional/165_parts.ipynb #48fc47dd
 import math
 from typing import Callable, NamedTuple
 
@@ -16,12 +16,12 @@ from ..core.operators import check_flags, check_tau
 from ..core.permutation import DensePermutation, SoftPermutation, check_mask, compute_dtype
 from ..distributed.carries import SoftSortParts, check_form, mean_ranks
 from ..distributed.exchange import Party, agreed_sum, gather_parts, meet, summed
+from ..distributed.places import pick, pick_shared, ties_at
 from ..distributed.sample_sort import SortedParts, home, sort_parts, spread
 from ..distributed.seams import RANK_FORMS, SORT_FORMS
 from .arguments import check_k, dim_from_end, finite_scores, ranker, turned, with_gradient_of
 from ..engine.dispatch import precise
 from ..core.spread import unit
-from ..engine.radix import movement
 from ..rowwise.softsort import SoftSort
 
 # %% ../../nbs/functional/165_parts.ipynb #b4850d04
@@ -37,7 +37,7 @@ class Part(NamedTuple):
         "Rows in the caller's shape and dtype."
         return y.to(self.dtype).reshape(*self.batch, y.shape[-1]).movedim(-1, self.dim)
 
-# %% ../../nbs/functional/165_parts.ipynb #b82421fe
+# %% ../../nbs/functional/165_parts.ipynb #d52f69d5
 def rows_of(
     x: Tensor,  # this process's part, any shape, floating point
     dim: int,  # the dimension that is cut into parts
@@ -45,16 +45,14 @@ def rows_of(
 ) -> Part:
     "Check a part and turn it into rows; raise `TypeError`, `ValueError` or `IndexError` when an argument does not fit."
     if isinstance(x, Tensor) and x.ndim and x.shape[dim_from_end(dim, x.ndim)] == 0:
-        mask = None if mask is None else check_mask(mask, x)
-        shape = [max(1, size) for size in x.shape]
-        finite_scores(x.new_zeros(shape), dim, None)
-        dim = dim_from_end(dim, x.ndim)
-        s, mask = x.movedim(dim, -1), None if mask is None else mask.movedim(dim, -1)
+        finite_scores(x.new_zeros([max(1, size) for size in x.shape]), dim, None)
+        dim, mask = dim_from_end(dim, x.ndim), check_mask(mask, x)
+        s, mask = (v if v is None else v.movedim(dim, -1) for v in (x, mask))
     else:
         s, mask, dim = finite_scores(x, dim, mask)
-    B, n = s.shape[:-1].numel(), s.shape[-1]
-    rows = s.to(compute_dtype(x.dtype)).reshape(B, n)
-    return Part(rows, None if mask is None else mask.reshape(B, n), s.shape[:-1], dim, x.dtype)
+    shape = s.shape[:-1].numel(), s.shape[-1]
+    rows = s.to(compute_dtype(x.dtype)).reshape(shape)
+    return Part(rows, None if mask is None else mask.reshape(shape), s.shape[:-1], dim, x.dtype)
 
 # %% ../../nbs/functional/165_parts.ipynb #aeda3c79
 def facts_of(
@@ -95,7 +93,7 @@ def agree(
         part = part._replace(s=part.s.detach().requires_grad_())
     return made, part, party
 
-# %% ../../nbs/functional/165_parts.ipynb #dd3180be
+# %% ../../nbs/functional/165_parts.ipynb #cde53586
 def on_the_whole(
     function,  # of a whole tensor (..., N), its mask, and what else is whole
     part: Part,
@@ -133,7 +131,7 @@ def own_tau(operator, at_spread, parts, part):
         return rows_tau(operator.tau, part)
     return at_spread(unit(spread_in_parts(parts), operator.softness), parts.total[:, None])[:, 0]
 
-# %% ../../nbs/functional/165_parts.ipynb #53c264a7
+# %% ../../nbs/functional/165_parts.ipynb #a3db6a28
 def rows_tau(tau, part):
     "A temperature for rows (B, n): a number, or (B,)."
     tau = check_tau(tau, part.s.new_zeros(*part.batch, 1))
@@ -159,7 +157,7 @@ def sorted_rows(operator, part, party, sign):
     parts, tau = arranged(operator, part, party, sign)
     return parts, SoftSortParts(parts, tau)
 
-# %% ../../nbs/functional/165_parts.ipynb #956fb27b
+# %% ../../nbs/functional/165_parts.ipynb #997e6dec
 def sort_in_parts(
     operator,  # what sorts
     part: Part,
@@ -176,7 +174,7 @@ def sort_in_parts(
         y = with_gradient_of(y, precise(parts.t).masked_fill(~parts.kept, 0))
     return spread(parts, turned(y.to(part.s.dtype), sign))
 
-# %% ../../nbs/functional/165_parts.ipynb #3524292d
+# %% ../../nbs/functional/165_parts.ipynb #7ff61bd3
 def rank_in_parts(
     operator,  # what ranks
     part: Part,
@@ -192,47 +190,7 @@ def rank_in_parts(
     r = home(parts, r.masked_fill(~parts.kept, 0).to(part.s.dtype))
     return r if part.mask is None else r.masked_fill(~part.mask, 0)
 
-# %% ../../nbs/functional/165_parts.ipynb #2e4103c0
-def pick(
-    parts: SortedParts,  # scores in order
-    y: Tensor,  # what stands in order, (B, m)
-    i: Tensor,  # positions in the whole, counted from zero, long, (Q,) or (B, Q)
-    add,  # `agreed_sum`, where all do the same with the result, or `summed`
-) -> Tensor:  # (B, Q), on every process
-    "The entries at some positions of the whole, on every process."
-    here = i.expand(len(y), -1) - parts.start[:, None]
-    inside = (here >= 0) & (here < parts.size[:, None])
-    own = y.gather(1, here.clamp(0, y.shape[1] - 1))
-    return add(torch.where(inside, own, 0), parts.party.group)
-
-# %% ../../nbs/functional/165_parts.ipynb #c68db39f
-class Levels(NamedTuple):
-    "The levels of some picked scores, and who is on them."
-    slot: Tensor   # which level each score in order is on, long, (B, m)
-    on: Tensor     # whether it is on one at all, bool, (B, m)
-    place: Tensor  # which level each picked score is on, long, (B, Q)
-    count: Tensor  # how many scores of the whole are on the level of each, (B, Q)
-
-
-def levels(parts, t, i):
-    "The `Levels` of the scores t (B, m) at positions i, (Q,) or (B, Q)."
-    t = t.detach()
-    picked = pick(parts, t, i, agreed_sum)
-    steps = picked.sort(-1).values
-    place, slot = (torch.searchsorted(steps, v.contiguous()).clamp(max=steps.shape[1] - 1) for v in (picked, t))
-    on = ((steps.gather(1, slot) == t) | t.isnan()) & parts.kept
-    here = torch.zeros_like(picked).scatter_add(1, slot, on.to(picked.dtype))
-    return Levels(slot, on, place, agreed_sum(here, parts.party.group).gather(1, place))
-
-
-def pick_shared(parts, y, i, of, add):
-    "What `pick` returns, with the gradient shared among the places of each level of the `Levels` `of`."
-    moved = torch.where(of.on, movement(y), 0)
-    total = moved.new_zeros(of.place.shape).scatter_add(1, of.slot, moved)
-    share = add(total, parts.party.group).gather(1, of.place) / of.count.clamp(min=1)
-    return pick(parts, y.detach(), i, agreed_sum) + share.to(y.dtype)
-
-# %% ../../nbs/functional/165_parts.ipynb #d32a350d
+# %% ../../nbs/functional/165_parts.ipynb #eff2e7bc
 def _values(rows, hard):
     "The scores in order, zero where they are not kept, and soft-sorted; with the values of `hard`ly sorted ones."
     t = rows.at.t.masked_fill(~rows.kept[..., 0], 0)
@@ -253,10 +211,10 @@ def quantile_in_parts(
     p = place(parts.total).expand(len(t), -1)
     low = p.floor().detach()
     at = torch.cat([low, p.ceil().detach()], -1).long()
-    below, above = pick_shared(parts, y, at, levels(parts, t, at), agreed_sum).chunk(2, -1)
+    below, above = pick_shared(parts, y, at, ties_at(parts, at), agreed_sum).chunk(2, -1)
     return torch.lerp(below, above, (p - low).to(y.dtype)).to(part.dtype)
 
-# %% ../../nbs/functional/165_parts.ipynb #8712d1fd
+# %% ../../nbs/functional/165_parts.ipynb #01739a33
 class ColumnsOfRows(SoftPermutation):
     """The first k rows of SoftSort, with the columns of this process's scores: (..., k, n).
 
@@ -266,9 +224,9 @@ class ColumnsOfRows(SoftPermutation):
         log_Z: Tensor,  # the logarithms of their normalisers, (..., k)
         side: Tensor,  # the slope of |t - s| where they are equal, (..., k)
         s: Tensor,  # this process's scores, (..., n)
+        mask: "Tensor | None",  # bool, (..., n)
         tau: "float | Tensor",  # a number or (..., 1, 1)
         dtype: torch.dtype,  # of results
-        mask: "Tensor | None",  # bool, (..., n)
     ):
         super().__init__(batch=s.shape[:-1], m=t.shape[-1], n=s.shape[-1], dtype=dtype, device=s.device, mask=mask)
         self.t, self.log_Z, self.side, self.s, self.tau = t, log_Z, side, s, tau
@@ -281,7 +239,7 @@ class ColumnsOfRows(SoftPermutation):
         log_P = -gap / self.tau - log_Z[..., None]
         return log_P if self.mask is None else log_P.masked_fill(~self.mask[..., None, :], -math.inf)
 
-# %% ../../nbs/functional/165_parts.ipynb #6e262b2d
+# %% ../../nbs/functional/165_parts.ipynb #0b199c68
 def topk_in_parts(
     operator,  # what sorts
     part: Part,
@@ -294,16 +252,14 @@ def topk_in_parts(
     sign = -1 if largest else 1
     parts, rows = sorted_rows(operator, part, party, sign)
     (t, y), first = _values(rows, hard), torch.arange(k, device=part.s.device)
-    of = levels(parts, t, first)
-    values = turned(pick_shared(parts, y, first, of, agreed_sum), sign)
-    at = pick_shared(parts, t, first, of, summed), pick_shared(parts, rows.Z[..., 0], first, of, summed).log()
-    at = *at, -(of.count - 1 - 2 * (first - of.place)) / (of.count - 1).clamp(min=1)
-    s, mask = (v if v is None else v.reshape(*part.batch, v.shape[1]) for v in (turned(part.s, sign), part.mask))
-    at = (v.reshape(*part.batch, k) for v in at)
-    tau = rows.at.tau
-    if isinstance(tau, Tensor):
-        tau = tau.reshape(*part.batch, 1, 1)
-    P = ColumnsOfRows(*at, s, tau, part.dtype, mask)
+    ties = ties_at(parts, first)
+    values = turned(pick_shared(parts, y, first, ties, agreed_sum), sign)
+    t, Z = (pick_shared(parts, v, first, ties, summed) for v in (t, rows.Z[..., 0]))
+    among = first - torch.searchsorted(ties.t, ties.t)  # which of its equals each is
+    side = -(ties.count - 1 - 2 * among) / (ties.count - 1).clamp(min=1)
+    shaped = (v if v is None else v.reshape(*part.batch, -1) for v in (t, Z.log(), side, turned(part.s, sign), part.mask))
+    tau = rows.at.tau.reshape(*part.batch, 1, 1) if isinstance(rows.at.tau, Tensor) else rows.at.tau
+    P = ColumnsOfRows(*shaped, tau, part.dtype)
     return part.back(values), P.straight_through() if hard else P
 
 # %% ../../nbs/functional/165_parts.ipynb #12ee8027
@@ -326,7 +282,7 @@ def on_shards(
         return DTensor.from_local(y, mesh, [Replicate()], run_check=False)
     return DTensor.from_local(y, mesh, placements, run_check=False, shape=x.shape, stride=x.stride())
 
-# %% ../../nbs/functional/165_parts.ipynb #5521878c
+# %% ../../nbs/functional/165_parts.ipynb #b0440e70
 def in_group(
     check: Callable,  # of x and all options of the function: checks them, and returns what `form` needs
     form: Callable,  # of the function, that, the part, the party, gather and all options: the result
@@ -346,7 +302,7 @@ def in_group(
         return form(one, made, part, party, gather, **options)
     return call
 
-# %% ../../nbs/functional/165_parts.ipynb #9ea464c8
+# %% ../../nbs/functional/165_parts.ipynb #5d243f6d
 def _check_sort(x, descending, hard, method, tau, weights=None, **_):
     "The operator that sorts or ranks."
     if weights is not None:
@@ -365,7 +321,7 @@ def _sorted_or_ranked(one, operator, part, party, gather, **options):
 
 group_sort = in_group(_check_sort, _sorted_or_ranked)
 
-# %% ../../nbs/functional/165_parts.ipynb #7113e0fb
+# %% ../../nbs/functional/165_parts.ipynb #48dee25d
 def _check_topk(x, k, largest, hard, method, tau, **_):
     "k and the operator."
     check_flags(largest=largest, hard=hard)
@@ -388,7 +344,7 @@ def _top(one, made, part, party, gather, k, largest, hard, **options):
 
 group_topk = in_group(_check_topk, _top, None)
 
-# %% ../../nbs/functional/165_parts.ipynb #d850d5dc
+# %% ../../nbs/functional/165_parts.ipynb #4e1ab049
 def quantiles_of(one, made, part, party, gather, keepdim, q, hard, **options):
     "`soft_quantile`, on every process; `made` are q (Q,), whether it was scalar, how positions move, the operator."
     q, alone, moved, operator = made

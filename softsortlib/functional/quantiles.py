@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['soft_quantile', 'soft_median', 'soft_trimmed_mean']
 
-# %% ../../nbs/functional/51_quantiles.ipynb #26011403
+# %% ../../nbs/functional/51_quantiles.ipynb #e252abb7
 import numbers
 
 import torch
@@ -155,7 +155,7 @@ def _quantile(x, q, dim, keepdim, interpolation, method, tau, mask, hard):
         y = y.unsqueeze(dim)
     return y[0] if alone else y
 
-# %% ../../nbs/functional/51_quantiles.ipynb #f0755dd8
+# %% ../../nbs/functional/51_quantiles.ipynb #6c7048d2
 def _check_parts(x, q, keepdim, interpolation, method, tau, hard, **_):
     "What `quantiles_of` needs of scores in parts."
     check_flags(keepdim=keepdim, hard=hard)

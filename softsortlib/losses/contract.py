@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = []
 
-# %% ../../nbs/losses/59_contract.ipynb #7726dffd
+# %% ../../nbs/losses/59_contract.ipynb #88ffdb81
 import functools
 import inspect
 import sys
@@ -46,7 +46,7 @@ def check_reduction(reduction):
     if not is_one_of(reduction, ("mean", "sum", "none")):
         raise ValueError(f"reduction must be 'mean', 'sum' or 'none', got {reduction!r}")
 
-# %% ../../nbs/losses/59_contract.ipynb #99788431
+# %% ../../nbs/losses/59_contract.ipynb #6fb0e37d
 def warn_at_call(
     text: str,  # the same for all calls of one line: Python then shows it once
 ) -> None:
@@ -62,16 +62,20 @@ def warn_at_call(
 def warn_of_columns(
     scores: Tensor,  # (..., n)
     offsets: "Tensor | None",  # (B + 1,), if lists lie end to end
-) -> None:
+) -> bool:  # whether it warned
     "Warn where there are several lists and none has more than one element."
     if offsets is None:
-        if scores.shape[-1:] == (1,) and scores.numel() > 1:
+        alone = scores.shape[-1:] == (1,) and scores.numel() > 1
+        if alone:
             warn_at_call("every list has a single element, because scores came as a column, (..., 1): the loss is "
                          "constant and its gradient zero. The elements of a list lie along the last dimension: write "
                          "scores.squeeze(-1) and relevance.squeeze(-1) for one list, as dim=0 does in soft_rank")
-    elif is_concrete(offsets) and len(offsets) > 2 and offsets.diff().max() == 1:
+        return alone
+    alone = is_concrete(offsets) and len(offsets) > 2 and bool(offsets.diff().max() == 1)
+    if alone:
         warn_at_call("every list has at most one element, because offsets cut scores after each: the loss is "
                      "constant and its gradient zero. Leave offsets out for one list, or say where lists begin")
+    return alone
 
 # %% ../../nbs/losses/59_contract.ipynb #baa43faf
 def check_not_swapped(first, second, name, other):
@@ -196,15 +200,15 @@ def _flat_lists(scores, relevance, offsets):
     offsets, order, scores, relevance = end_to_end(offsets, scores, relevance)
     return scores, relevance, check_offsets(offsets, scores), order
 
-# %% ../../nbs/losses/59_contract.ipynb #1dd47317
+# %% ../../nbs/losses/59_contract.ipynb #0a0ea270
 def _of_lists(loss, s, y, offsets, options, least, together=False, w=None):
     "The loss of lists end to end, with weights w of their elements, or None; if it can, of all `together`."
     reduction = options.pop("reduction", "mean")
     if reduction is not apart:
         check_reduction(reduction)
-    warn_of_columns(s, offsets)
+    alone = warn_of_columns(s, offsets)  # then they are a batch
     together = together is True or together and options.get(together) is None
-    if together and w is None and s.numel() and options.get("group") is None:
+    if together and not alone and w is None and s.numel() and options.get("group") is None:
         return loss(s, y, None, offsets, reduction=reduction, **options)
     lists, parts = by_length(offsets), []
     k = options.get("k", 1)

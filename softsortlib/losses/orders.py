@@ -6,7 +6,7 @@
 __all__ = ['permutation_nll', 'PermutationNLL', 'ideal_order', 'permutation_bce', 'PermutationBCE', 'spearman_loss',
            'SpearmanLoss', 'kendall_loss', 'KendallLoss']
 
-# %% ../../nbs/losses/55_orders.ipynb #1c14ca2f
+# %% ../../nbs/losses/55_orders.ipynb #e728740e
 import torch
 from torch import Tensor, nn
 
@@ -151,7 +151,7 @@ class PermutationBCE(Loss, of=permutation_bce):
 
     Raises as the function does, and `TypeError` for an unknown option."""
 
-# %% ../../nbs/losses/55_orders.ipynb #269bd64f
+# %% ../../nbs/losses/55_orders.ipynb #c482cc28
 def rank_noise(n, dtype):
     "What rounding can leave of the sum of squared deviations of n ranks that are all the same."
     double = torch.finfo(torch.float64).eps
@@ -167,8 +167,8 @@ def correlation(both, own, wanted, n, dtype):
     own = torch.where(own <= noise, wanted, own)
     return both / (own.sqrt() * wanted.sqrt()), defined
 
-# %% ../../nbs/losses/55_orders.ipynb #c0a0bc9a
-@over_lists(elements=True)
+# %% ../../nbs/losses/55_orders.ipynb #1cc9982c
+@over_lists(elements=True, together=True)
 def spearman_loss(
     scores: Tensor,  # (..., n)
     relevance: Tensor,  # grades or any numbers to agree with in order, (..., n)
@@ -200,7 +200,7 @@ class SpearmanLoss(Loss, of=spearman_loss):
 
     Raises as the function does, and `TypeError` for an unknown option."""
 
-# %% ../../nbs/losses/55_orders.ipynb #2726ecbe
+# %% ../../nbs/losses/55_orders.ipynb #4dd7d9a4
 _FEW = 1 << 18  # pairs of all sets up to which scores in parts are gathered
 
 

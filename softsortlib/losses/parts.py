@@ -5,14 +5,15 @@
 # %% auto #0
 __all__ = []
 
-# %% ../../nbs/losses/129_parts.ipynb #22d4bca5
+# %% ../../nbs/losses/129_parts.ipynb #b4b61856
 import math
 from typing import Callable
 
 import torch
 from torch import Tensor
 
-from ..distributed.exchange import Party, agreed_sum, exchange, gathered, summed
+from ..distributed.exchange import Party, agreed_sum, gathered
+from ..distributed.places import fetch, memberships
 from ..distributed.pairs import kendall_sums
 from ..distributed.sample_sort import bring, home, positions, sort_parts, spread
 from ..distributed.carries import mean_ranks
@@ -20,39 +21,10 @@ from ..functional.arguments import ranker
 from ..engine.dispatch import precise
 from ..functional.functions import soft_permutation
 from ..functional.parts import Part, agree, on_the_whole, rank_in_parts, rows_tau, sorted_rows
-from ..ranks.sigmoid import laplace_step
 from .contract import apart, check_reduction, check_relevance, reduce_sets, set_inputs
 from .sets import Batch
 
-# %% ../../nbs/losses/129_parts.ipynb #491f20bd
-def group_loss(
-    one,  # the loss, of one process
-    scores: Tensor,  # this process's part, (..., n)
-    relevance: Tensor,  # of these scores, (..., n)
-    mask: "Tensor | None",  # bool, broadcastable to scores
-    group,
-    gather: bool,
-    check=None,  # called with relevance and mask, where there are any: other checks
-    few: int = 0,  # sets with so few pairs of scores, all together, are gathered: that takes fewer numbers
-    **options,  # of the loss
-) -> Tensor:  # (), or (...) for "none", the same on every process
-    "A loss of a list in parts; raise as it does, and as `agree` and `check_form`."
-    reduction = options["reduction"]
-
-    def checks():
-        check_reduction(reduction)
-        if isinstance(scores, Tensor) and scores.numel() == 0:
-            return check_relevance(relevance, scores)
-        _, y, real = set_inputs(scores, relevance, mask)
-        return check and check(y, real)
-    _, part, party = agree(one.__name__, scores, -1, mask, group, checks, gather=gather, **options)
-    sets, y = Parts(part, party), relevance.detach().to(part.s.dtype).reshape(part.s.shape)
-    if gather or len(part.s) * sets.size ** 2 <= few:
-        return on_the_whole(lambda s, mask, y: one(s, y, mask, **options), part, party, True, y)
-    loss, defined = one.__wrapped__(part.s, sets.only(y), None, sets, **{**options, "reduction": apart})
-    return reduce_sets(loss.reshape(part.batch), defined.reshape(part.batch), reduction, part.dtype)
-
-# %% ../../nbs/losses/129_parts.ipynb #73c2236c
+# %% ../../nbs/losses/129_parts.ipynb #681b4768
 class PartSums(Batch):
     "What a loss adds up over lists in parts; the same on every process."
     whole = False
@@ -85,70 +57,7 @@ class PartSums(Batch):
         A, B, AA, BB, AB = self.sum(torch.stack([a, b, a * a, b * b, a * b]))
         return AB - A * B / n, AA - A * A / n, BB - B * B / n  # (129.1)
 
-# %% ../../nbs/losses/129_parts.ipynb #db6fc31c
-def _mass(s, real, theta, column, derivative):
-    "This process's sum of F((s - theta) / tau), or of its derivative in -theta, (B,)."
-    u = (s - theta[:, None]) / column
-    w = laplace_step(u, 1) / column if derivative else 0.5 + laplace_step(u, 0)
-    return w.masked_fill(~real, 0).sum(1)
-
-
-def _extremes(s, real, group):
-    "The smallest and the largest score of each set, and how many there are, (B,) each."
-    low = s.masked_fill(~real, math.inf).amin(1) if s.shape[1] else s.new_full((len(s),), math.inf)
-    high = s.masked_fill(~real, -math.inf).amax(1) if s.shape[1] else s.new_full((len(s),), -math.inf)
-    every = gathered(torch.stack([low, high, real.sum(1).to(s.dtype)]), group)
-    return every[:, 0].amin(0), every[:, 1].amax(0), every[:, 2].sum(0)
-
-# %% ../../nbs/losses/129_parts.ipynb #564a3ff8
-def threshold_of(
-    s: Tensor,  # this process's scores, without a gradient, in double precision, (B, n)
-    real: Tensor,  # bool, (B, n)
-    k: int,  # how many of the whole
-    column: "float | Tensor",  # the temperature, a number or (B, 1)
-    group,  # the process group
-) -> tuple:  # theta, and whether there are more than k scores, (B,)
-    "The threshold (42.5) of scores in parts, by Newton's method in a bracket; a round takes 3 numbers for each set."
-    low, high, total = _extremes(s, real, group)
-    more = total > k
-    width = (torch.as_tensor(column, device=s.device).to(s).reshape(-1) * (1 + (2 * total).log())).masked_fill(~more, 1)
-    low, high = (torch.where(more, v, 0) for v in (low - width, high + width))
-    theta, done, rounds = low / 2 + high / 2, ~more, 0
-    while True:
-        own = [_mass(s, real, theta, column, derivative) for derivative in (False, True)]
-        every = gathered(torch.stack([*own, done.to(s.dtype)]), group)
-        if bool(every[:, 2].all()):                          # all processes read the same numbers here
-            return theta, more
-        S, D = every[:, 0].sum(0), every[:, 1].sum(0)
-        low, high = torch.where(S > k, theta, low), torch.where(S < k, theta, high)
-        middle = low / 2 + high / 2
-        step = theta + (S - k) / D
-        rounds += 1
-        outside = ~((step > low) & (step < high)) | (rounds > 12 and rounds % 2 == 0)
-        done = done | (S == k) | (middle <= low) | (middle >= high) | (step == theta) | S.isnan()
-        theta = torch.where(done, theta, torch.where(outside, middle, step))
-
-# %% ../../nbs/losses/129_parts.ipynb #c0bf0dde
-def memberships(
-    part: Part,
-    party: Party,
-    k: int,  # how many of the whole
-    tau: "float | Tensor",  # a number or (B,)
-) -> Tensor:  # in double precision, (B, n)
-    "The soft membership of each score in the top k of the whole (42.5), with its gradient."
-    s = precise(part.s)
-    real = torch.ones_like(s, dtype=torch.bool) if part.mask is None else part.mask
-    column = tau[:, None] if isinstance(tau, Tensor) else tau
-    with torch.no_grad():
-        theta, more = threshold_of(s.detach(), real, k, column, party.group)
-    for _ in range(2):
-        own = torch.stack([_mass(s, real, theta, column, derivative) for derivative in (False, True)])
-        S, D = summed(own, party.group)
-        theta = theta + (S - k) / torch.where(more, D, 1)
-    w = 0.5 + laplace_step((s - theta[:, None]) / column, 0)
-    return torch.where(more[:, None], w, 1).masked_fill(~real, 0)
-
-# %% ../../nbs/losses/129_parts.ipynb #93f983a8
+# %% ../../nbs/losses/129_parts.ipynb #5aec172a
 class Parts(PartSums):
     "Lists of which each process holds a part: what a loss asks of them."
     def ranks(self, s, method, tau, descending=False, weights=None):
@@ -167,7 +76,7 @@ class Parts(PartSums):
     def chosen(self, s, k, tau):
         if tau is None:
             raise ValueError(f"tau must be given for k = {k} of scores in parts, got None")
-        return memberships(self.part, self.party, k, rows_tau(tau, self.part))
+        return memberships(self.part.s, self.part.mask, self.party, k, rows_tau(tau, self.part))
 
     def pairs(self, s, y, tau, kind, mass):
         if kind == "sigmoid":
@@ -176,7 +85,7 @@ class Parts(PartSums):
         even, odd, count = agreed_sum(kendall_sums(s, y, self.party, self.part.mask, tau), self.party.group)
         return (even - odd) / (2 * math.log(2)), count
 
-# %% ../../nbs/losses/129_parts.ipynb #2f22dbd2
+# %% ../../nbs/losses/129_parts.ipynb #efb75631
 def balance(
     mul: Callable,  # x -> P x
     rmul: Callable,  # x -> P^T x
@@ -201,23 +110,33 @@ def hits_in_parts(sets, relevant, k, method, tau, iterations):
     first = parts.kept & (positions(parts) <= k)
     return sets.sum((u * rows.mul(v * x)).masked_fill(~first, 0))
 
-# %% ../../nbs/losses/129_parts.ipynb #da33a2e5
-def fetch(
-    x: Tensor,  # this process's part, (B, n)
-    index: Tensor,  # places in the whole, long, (B, n)
-    party: Party,
-) -> Tensor:  # (B, n)
-    "The entries of the whole at some places; differentiable."
-    ends = torch.tensor(party.lengths, device=x.device).cumsum(0)
-    owner = torch.searchsorted(ends, index.contiguous(), right=True)
-    owner, order = owner.sort(dim=1, stable=True)
-    P = len(party.lengths)
-    send = torch.zeros(len(x), P, dtype=torch.long, device=x.device).scatter_add(1, owner, torch.ones_like(owner))
-    receive = gathered(send, party.group)[:, :, party.rank].T.cpu()
-    asked = exchange(index.gather(1, order), send.cpu(), receive, party.group) - party.start
-    held = torch.cat([x, x.new_zeros(len(x), 1)], 1)         # an empty part takes part in the gradient, too
-    back = exchange(held.gather(1, asked.clamp(0, held.shape[1] - 1)), receive, send.cpu(), party.group)
-    return torch.zeros_like(x).scatter(1, order, back[:, :x.shape[1]])
+# %% ../../nbs/losses/129_parts.ipynb #3e5fedfc
+def group_loss(
+    one,  # the loss, of one process
+    scores: Tensor,  # this process's part, (..., n)
+    relevance: Tensor,  # of these scores, (..., n)
+    mask: "Tensor | None",  # bool, broadcastable to scores
+    group,
+    gather: bool,
+    check=None,  # called with relevance and mask, where there are any: other checks
+    few: int = 0,  # sets with so few pairs of scores, all together, are gathered: that takes fewer numbers
+    **options,  # of the loss
+) -> Tensor:  # (), or (...) for "none", the same on every process
+    "A loss of a list in parts; raise as it does, and as `agree` and `check_form`."
+    reduction = options["reduction"]
+
+    def checks():
+        check_reduction(reduction)
+        if isinstance(scores, Tensor) and scores.numel() == 0:
+            return check_relevance(relevance, scores)
+        _, y, real = set_inputs(scores, relevance, mask)
+        return check and check(y, real)
+    _, part, party = agree(one.__name__, scores, -1, mask, group, checks, gather=gather, **options)
+    sets, y = Parts(part, party), relevance.detach().to(part.s.dtype).reshape(part.s.shape)
+    if gather or len(part.s) * sets.size ** 2 <= few:
+        return on_the_whole(lambda s, mask, y: one(s, y, mask, **options), part, party, True, y)
+    loss, defined = one.__wrapped__(part.s, sets.only(y), None, sets, **{**options, "reduction": apart})
+    return reduce_sets(loss.reshape(part.batch), defined.reshape(part.batch), reduction, part.dtype)
 
 # %% ../../nbs/losses/129_parts.ipynb #d87f7693
 def nll_parts(
@@ -246,7 +165,7 @@ def _check_target(scores, target):
         raise ValueError(f"target must have the shape of this process's scores, {tuple(scores.shape)}, "
                          f"got {tuple(target.shape)}")
 
-# %% ../../nbs/losses/129_parts.ipynb #c2e8c369
+# %% ../../nbs/losses/129_parts.ipynb #b2471430
 def group_nll(
     one,  # permutation_nll, of one process
     scores: Tensor,  # this process's part, (..., n)

@@ -6,7 +6,7 @@
 __all__ = ['approx_ndcg_loss', 'ApproxNDCGLoss', 'neural_ndcg_loss', 'NeuralNDCGLoss', 'precision_loss', 'PrecisionLoss',
            'recall_loss', 'RecallLoss']
 
-# %% ../../nbs/losses/56_ranking.ipynb #a5c49ccb
+# %% ../../nbs/losses/56_ranking.ipynb #522caa07
 import math
 
 import torch
@@ -36,7 +36,7 @@ def _powers_of_two(y, sets, large):
 
 GAINS = dict(exp2=_powers_of_two, linear=lambda y, sets, large: y)
 
-# %% ../../nbs/losses/56_ranking.ipynb #4821e376
+# %% ../../nbs/losses/56_ranking.ipynb #4687a97b
 def gains_of(y, sets, gain):
     "The gain of each element, (..., n), zero where padded; raise `ValueError` for what has none."
     if not isinstance(gain, str) or gain not in GAINS:
@@ -62,7 +62,7 @@ def ratio_of(part, whole):
     "part / whole, zero where the whole is not positive."
     return part / whole.masked_fill(whole <= 0, math.inf)
 
-# %% ../../nbs/losses/56_ranking.ipynb #5f08a7c7
+# %% ../../nbs/losses/56_ranking.ipynb #7962b3dd
 @over_lists(together="k")
 def approx_ndcg_loss(
     scores: Tensor,  # (..., n)
@@ -106,7 +106,7 @@ def _check_iterations(iterations):
     if isinstance(iterations, bool) or not isinstance(iterations, int) or iterations < 0:
         raise ValueError(f"iterations must be an int of at least 0, got {iterations!r}")
 
-# %% ../../nbs/losses/56_ranking.ipynb #f42a2e9a
+# %% ../../nbs/losses/56_ranking.ipynb #175ac283
 def balanced_rows(P, x, k, iterations):
     "The first k rows of P, balanced, times x (..., n); with no iterations the other rows are not touched."
     _check_iterations(iterations)
@@ -150,7 +150,7 @@ class NeuralNDCGLoss(Loss, of=neural_ndcg_loss):
 
     Raises as the function does, and `TypeError` for an unknown option."""
 
-# %% ../../nbs/losses/56_ranking.ipynb #e4a574cc
+# %% ../../nbs/losses/56_ranking.ipynb #ead0f836
 def _hits(s, relevant, sets, k, method, tau, iterations):
     "The soft number (56.3) of relevant elements, ones in (..., n), among the first k, (...)."
     if not sets.whole:
@@ -161,7 +161,7 @@ def _hits(s, relevant, sets, k, method, tau, iterations):
     P = soft_permutation(s, descending=True, method=method, tau=tau, mask=sets.mask)
     return balanced_rows(P, relevant, k, iterations).sum(-1)
 
-# %% ../../nbs/losses/56_ranking.ipynb #7661142f
+# %% ../../nbs/losses/56_ranking.ipynb #e151bbb5
 @over_lists(fill=True)
 def precision_loss(
     scores: Tensor,  # (..., n)
@@ -195,7 +195,7 @@ class PrecisionLoss(Loss, of=precision_loss):
 
     Raises as the function does, and `TypeError` for an unknown option."""
 
-# %% ../../nbs/losses/56_ranking.ipynb #364e10dc
+# %% ../../nbs/losses/56_ranking.ipynb #f957cecd
 @over_lists(fill=True)
 def recall_loss(
     scores: Tensor,  # (..., n)

@@ -5,13 +5,14 @@
 # %% auto #0
 __all__ = []
 
-# %% ../../nbs/losses/126_sets.ipynb #38b4610e
+# %% ../../nbs/losses/126_sets.ipynb #872e55d3
 import math
 
 import torch
 from torch import Tensor
 
 from ..core.operators import check_tau
+from ..engine.radix import rises, run_ends
 from ..functional.arguments import midranks
 from ..functional.functions import soft_rank
 from ..functional.weighted import weighted_midranks
@@ -22,7 +23,7 @@ from ..ragged.lists import list_numbers, per_list
 from ..ragged.sums import list_max, list_sum, rest_of_lists
 from ..ranks.laplace import lapsum_topk
 
-# %% ../../nbs/losses/126_sets.ipynb #d8b66951
+# %% ../../nbs/losses/126_sets.ipynb #19db7b78
 class RowSums:
     "What a loss adds up over sets side by side, (..., n)."
     whole = True  # whether this process holds all of each set
@@ -67,7 +68,7 @@ def stably(
     by_key = key.gather(-1, order).sort(dim=-1, descending=descending, stable=True).indices
     return order.gather(-1, by_key)
 
-# %% ../../nbs/losses/126_sets.ipynb #0fa58dbb
+# %% ../../nbs/losses/126_sets.ipynb #9b5c7aa8
 class RowOrders(RowSums):
     "What a loss asks of the orders of sets side by side."
     def temperature(self, tau, s):
@@ -93,7 +94,7 @@ class RowOrders(RowSums):
     softmax = staticmethod(lambda u: u.softmax(-1))
     rest = staticmethod(lambda u: u.flip(-1).logcumsumexp(-1).flip(-1))
 
-# %% ../../nbs/losses/126_sets.ipynb #3e03c14b
+# %% ../../nbs/losses/126_sets.ipynb #956ba16f
 class Batch(RowOrders):
     "Sets side by side, (..., n), with padding: what a loss asks of them."
     def ranks(self, s, **options):
@@ -122,7 +123,7 @@ class Batch(RowOrders):
         "The sum over pairs of different grades, and how many, by what each element counts; each (...)."
         return graded_pairs(s, y, mass / 2, mass, tau, kind)
 
-# %% ../../nbs/losses/126_sets.ipynb #dd73ec02
+# %% ../../nbs/losses/126_sets.ipynb #98beefce
 class ListSums(Batch):
     "What a loss adds up over lists end to end, (..., N)."
     def __init__(self,
@@ -157,11 +158,19 @@ class ListSums(Batch):
         tau = check_tau(per_list(tau, self.lists), s.new_empty(*s.shape[:-1], self.lists, 1))
         return self.spread(tau[..., 0])
 
-# %% ../../nbs/losses/126_sets.ipynb #0f827867
+# %% ../../nbs/losses/126_sets.ipynb #31f48ea4
 class Lists(ListSums):
     "Lists end to end: what a loss asks of them."
-    def ranks(self, s, **options):
+    chosen = pairs = None  # blocks have them
+
+    def ranks(self, s, weights=None, **options):
         return soft_rank(s, offsets=self.offsets, **options)
+
+    def midranks(self, y, w=None):
+        t, order = sorted_lists(y, self.offsets)
+        first, last = run_ends(rises(t) | (self.number.diff() != 0))
+        ranks = (first + last).to(t) / 2 - self.offsets[self.number].to(t)
+        return torch.empty_like(t).scatter(-1, order, ranks)
 
     def places(self):
         i = torch.arange(1, len(self.number) + 1, device=self.number.device) - self.offsets[self.number]
@@ -184,7 +193,7 @@ class Lists(ListSums):
     def rest(self, u):
         return rest_of_lists(u, self.offsets, self.number)
 
-# %% ../../nbs/losses/126_sets.ipynb #5290c0e8
+# %% ../../nbs/losses/126_sets.ipynb #a6120986
 def laid_out(
     scores: Tensor,  # (..., n), floating point
     relevance: Tensor,  # (..., n), any real dtype
