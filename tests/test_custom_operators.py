@@ -16,10 +16,10 @@ import softsortlib
 from softsortlib import NeuralSort, Permutahedron, SinkhornSort, SoftSort
 from softsortlib.engine import radix
 from softsortlib.losses import kendall_loss, lambda_loss
-from softsortlib.losses.flat import rest_of_lists
 from softsortlib.networks.error_free import exact_arguments
 from softsortlib.networks.layers_autograd import network_arguments
 from softsortlib.ragged.lists import list_numbers
+from softsortlib.ragged.sums import rest_of_lists
 from softsortlib.ranks import pair_sum
 from softsortlib.rowwise.products import sorted_sums
 from softsortlib.rowwise.softsort_matrix import laplace_log_prob

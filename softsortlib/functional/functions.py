@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['soft_permutation', 'soft_sort', 'soft_rank', 'soft_argsort', 'soft_topk', 'soft_topk_mask']
 
-# %% ../../nbs/functional/50_functions.ipynb #1f583f3b
+# %% ../../nbs/functional/50_functions.ipynb #b4bac292
 import torch
 from torch import Tensor
 
@@ -17,7 +17,7 @@ from softsortlib.functional.arguments import (
     check_k, finite_scores, hard_sort, join_items, join_maps, join_top, midranks, moved_back, on_lists,
     oriented, ranker, with_gradient_of,
 )
-from .parts import group_sort, group_topk, in_parts
+from .parts import group_sort, group_topk
 from .weighted import chosen_weight, weighed, weighted_midranks, weighted_ranks
 from ..ragged.kernels import DTYPES, Of
 from ..ragged.lists import ListOrder
@@ -133,8 +133,8 @@ def _sorters():
     own = {name: cls for name, cls in RankOperator.names.items() if hasattr(cls, "sort")}
     return {**Operator.names, **own}
 
-# %% ../../nbs/functional/50_functions.ipynb #ccf7c408
-@on_lists(join_items, _kernel_of_values)
+# %% ../../nbs/functional/50_functions.ipynb #2a02dcdc
+@on_lists(join_items, _kernel_of_values, group_sort)
 def soft_sort(
     x: Tensor,  # any shape, floating point
     dim: int = -1,  # the dimension to sort
@@ -151,8 +151,6 @@ def soft_sort(
     """Soft `torch.sort(x, dim, descending).values`: `P @ x`.
 
     Raise `TypeError`, `ValueError` or `IndexError` when an argument does not fit."""
-    if in_parts(x, group):
-        return group_sort(soft_sort, x, dim, descending, group, gather, mask=mask, hard=hard, method=method, tau=tau)
     check_flags(descending=descending, hard=hard)
     s, mask, dim = finite_scores(x, dim, mask)
     if is_rank_only(method):
@@ -163,7 +161,7 @@ def soft_sort(
         y = with_gradient_of(y, hard_sort(s, mask, descending)[0])
     return moved_back(y, dim)
 
-# %% ../../nbs/functional/50_functions.ipynb #23c66dfa
+# %% ../../nbs/functional/50_functions.ipynb #fddd1db5
 def _expected_position(P):
     "Equation (50.1): the mean position of each input, in the compute dtype; zero for padded inputs."
     if hasattr(P, "ranks"):
@@ -181,14 +179,8 @@ def _ranks(operator, s, mask, w, hard):
         r = _expected_position(r)
     return with_gradient_of(r, midranks(s.to(r.dtype), mask, operator.descending)) if hard else r
 
-
-def refuse_weights(weights):
-    "Raise `ValueError` for weights together with a group."
-    if weights is not None:
-        raise ValueError("weights and group exclude each other, got both: collect the scores on one process")
-
-# %% ../../nbs/functional/50_functions.ipynb #f2a69c7f
-@on_lists(join_items, _kernel_of_ranks)
+# %% ../../nbs/functional/50_functions.ipynb #bd229c21
+@on_lists(join_items, _kernel_of_ranks, group_sort)
 def soft_rank(
     x: Tensor,  # any shape, floating point
     dim: int = -1,  # the dimension to rank
@@ -206,9 +198,6 @@ def soft_rank(
     """Soft ranks, the expected position of each input (50.1).
 
     Raise `TypeError`, `ValueError` or `IndexError` when an argument does not fit."""
-    if in_parts(x, group):
-        refuse_weights(weights)
-        return group_sort(soft_rank, x, dim, descending, group, gather, mask=mask, hard=hard, method=method, tau=tau)
     check_flags(descending=descending, hard=hard)
     w, mask = weighed(weights, x, mask)
     s, mask, dim = finite_scores(x, dim, mask)
@@ -243,8 +232,8 @@ def soft_argsort(
         y = with_gradient_of(y, hard_sort(s, mask, descending)[1].to(y.dtype))
     return moved_back(y.to(x.dtype), dim)
 
-# %% ../../nbs/functional/50_functions.ipynb #dde60ca7
-@on_lists(join_top)
+# %% ../../nbs/functional/50_functions.ipynb #8fa5b9b9
+@on_lists(join_top, parts=group_topk)
 def soft_topk(
     x: Tensor,  # any shape, floating point
     k: int,  # how many, 1..n
@@ -263,8 +252,6 @@ def soft_topk(
 
     The columns of the rows sum to a soft membership, with 'lapsum' the weights of Struski et al. 2025.
     Raise `TypeError`, `ValueError` or `IndexError` when an argument does not fit."""
-    if in_parts(x, group):
-        return group_topk(soft_topk, x, k, dim, largest, group, gather, mask=mask, hard=hard, method=method, tau=tau)
     check_flags(largest=largest, hard=hard)
     s, mask, dim = finite_scores(x, dim, mask)
     k = check_k(k, s.shape[-1])

@@ -5,9 +5,9 @@
 # %% auto #0
 __all__ = []
 
-# %% ../../nbs/functional/165_parts.ipynb #e852da7b
+# %% ../../nbs/functional/165_parts.ipynb #48fc47dd
 import math
-from typing import Any, NamedTuple
+from typing import Callable, NamedTuple
 
 import torch
 from torch import Tensor
@@ -16,12 +16,12 @@ from ..core.operators import check_flags, check_tau
 from ..core.permutation import DensePermutation, SoftPermutation, check_mask, compute_dtype
 from ..distributed.carries import SoftSortParts, check_form, mean_ranks
 from ..distributed.exchange import Party, agreed_sum, gather_parts, meet, summed
+from ..distributed.places import pick, pick_shared, ties_at
 from ..distributed.sample_sort import SortedParts, home, sort_parts, spread
 from ..distributed.seams import RANK_FORMS, SORT_FORMS
 from .arguments import check_k, dim_from_end, finite_scores, ranker, turned, with_gradient_of
 from ..engine.dispatch import precise
 from ..core.spread import unit
-from ..engine.radix import movement
 from ..rowwise.softsort import SoftSort
 
 # %% ../../nbs/functional/165_parts.ipynb #b4850d04
@@ -37,7 +37,7 @@ class Part(NamedTuple):
         "Rows in the caller's shape and dtype."
         return y.to(self.dtype).reshape(*self.batch, y.shape[-1]).movedim(-1, self.dim)
 
-# %% ../../nbs/functional/165_parts.ipynb #b82421fe
+# %% ../../nbs/functional/165_parts.ipynb #d52f69d5
 def rows_of(
     x: Tensor,  # this process's part, any shape, floating point
     dim: int,  # the dimension that is cut into parts
@@ -45,16 +45,14 @@ def rows_of(
 ) -> Part:
     "Check a part and turn it into rows; raise `TypeError`, `ValueError` or `IndexError` when an argument does not fit."
     if isinstance(x, Tensor) and x.ndim and x.shape[dim_from_end(dim, x.ndim)] == 0:
-        mask = None if mask is None else check_mask(mask, x)
-        shape = [max(1, size) for size in x.shape]
-        finite_scores(x.new_zeros(shape), dim, None)
-        dim = dim_from_end(dim, x.ndim)
-        s, mask = x.movedim(dim, -1), None if mask is None else mask.movedim(dim, -1)
+        finite_scores(x.new_zeros([max(1, size) for size in x.shape]), dim, None)
+        dim, mask = dim_from_end(dim, x.ndim), check_mask(mask, x)
+        s, mask = (v if v is None else v.movedim(dim, -1) for v in (x, mask))
     else:
         s, mask, dim = finite_scores(x, dim, mask)
-    B, n = s.shape[:-1].numel(), s.shape[-1]
-    rows = s.to(compute_dtype(x.dtype)).reshape(B, n)
-    return Part(rows, None if mask is None else mask.reshape(B, n), s.shape[:-1], dim, x.dtype)
+    shape = s.shape[:-1].numel(), s.shape[-1]
+    rows = s.to(compute_dtype(x.dtype)).reshape(shape)
+    return Part(rows, None if mask is None else mask.reshape(shape), s.shape[:-1], dim, x.dtype)
 
 # %% ../../nbs/functional/165_parts.ipynb #aeda3c79
 def facts_of(
@@ -95,20 +93,20 @@ def agree(
         part = part._replace(s=part.s.detach().requires_grad_())
     return made, part, party
 
-# %% ../../nbs/functional/165_parts.ipynb #dd3180be
+# %% ../../nbs/functional/165_parts.ipynb #cde53586
 def on_the_whole(
-    function,  # of a whole tensor (..., N) and its mask
+    function,  # of a whole tensor (..., N), its mask, and what else is whole
     part: Part,
     party: Party,
     agreed: bool,  # whether its result is one for all processes, not cut into parts
-) -> Tensor:  # what the function gives, (..., n) of it where it is cut
+    *others: Tensor,  # what else belongs to the scores, each (B, n)
+) -> Tensor:  # what the function gives, (..., n) of it where it is cut; in the dtype of x
     "Collect the scores on every process, and apply a function to them."
-    shape = *part.batch, sum(party.lengths)
-    whole = gather_parts(part.s, party.lengths, party.group, agreed).reshape(shape)
-    mask = part.mask
-    if mask is not None:
-        mask = gather_parts(mask.byte(), party.lengths, party.group).bool().reshape(shape)
-    y = function(whole, mask)
+    def whole(v, agreed=False):
+        return gather_parts(v, party.lengths, party.group, agreed).reshape(*part.batch, sum(party.lengths))
+
+    s, mask = whole(part.s, agreed), None if part.mask is None else whole(part.mask.byte()).bool()
+    y = function(s, mask, *map(whole, others)).to(part.dtype)
     return y if agreed else y[..., party.start:party.start + party.lengths[party.rank]]
 
 # %% ../../nbs/functional/165_parts.ipynb #275198ef
@@ -133,43 +131,50 @@ def own_tau(operator, at_spread, parts, part):
         return rows_tau(operator.tau, part)
     return at_spread(unit(spread_in_parts(parts), operator.softness), parts.total[:, None])[:, 0]
 
-# %% ../../nbs/functional/165_parts.ipynb #53c264a7
+# %% ../../nbs/functional/165_parts.ipynb #a3db6a28
 def rows_tau(tau, part):
     "A temperature for rows (B, n): a number, or (B,)."
     tau = check_tau(tau, part.s.new_zeros(*part.batch, 1))
     return tau[..., 0].expand(part.batch).reshape(-1) if isinstance(tau, Tensor) else tau
 
 
-def sorted_rows(
-    operator: SoftSort,
+def arranged(
+    operator,
     part: Part,
     party: Party,
     sign: int,  # 1 to sort upwards, -1 downwards
-) -> "tuple[SortedParts, SoftSortParts]":  # of sign times the scores
-    "The parts in order, and SoftSort on them."
-    check_form(operator)
+    forms: tuple = (SoftSort,),  # the operators that can serve
+    at_spread: "Callable | None" = None,  # the temperature of a spread; None is the operator's own
+) -> "tuple[SortedParts, float | Tensor]":  # of sign times the scores; a number or (B,)
+    "The parts in order, and the temperature; raise as `check_form`."
+    check_form(operator, tuple(forms))
     parts = sort_parts(turned(part.s, sign), party, part.mask)
-    return parts, SoftSortParts(parts, own_tau(operator, operator._at_spread, parts, part))
+    return parts, own_tau(operator, at_spread or operator._at_spread, parts, part)
 
-# %% ../../nbs/functional/165_parts.ipynb #956fb27b
+
+def sorted_rows(operator, part, party, sign):
+    "The parts in order, and SoftSort on them."
+    parts, tau = arranged(operator, part, party, sign)
+    return parts, SoftSortParts(parts, tau)
+
+# %% ../../nbs/functional/165_parts.ipynb #997e6dec
 def sort_in_parts(
     operator,  # what sorts
     part: Part,
     party: Party,
     descending: bool,  # from the largest down
     hard: bool,  # the values of a hard sort
-) -> Tensor:  # this process's positions, in the caller's shape
+) -> Tensor:  # this process's positions, (B, n)
     "soft_sort of scores in parts."
     sign = -1 if descending else 1
-    check_form(operator, tuple(SORT_FORMS))
-    parts = sort_parts(turned(part.s, sign), party, part.mask)
-    of_values = getattr(operator, "_values_at_spread", operator._at_spread)
-    y = SORT_FORMS[type(operator)](parts, own_tau(operator, of_values, parts, part)).masked_fill(~parts.kept, 0)
+    of_values = getattr(operator, "_values_at_spread", None)
+    parts, tau = arranged(operator, part, party, sign, SORT_FORMS, of_values)
+    y = SORT_FORMS[type(operator)](parts, tau).masked_fill(~parts.kept, 0)
     if hard:
         y = with_gradient_of(y, precise(parts.t).masked_fill(~parts.kept, 0))
-    return part.back(spread(parts, turned(y.to(part.s.dtype), sign)))
+    return spread(parts, turned(y.to(part.s.dtype), sign))
 
-# %% ../../nbs/functional/165_parts.ipynb #3524292d
+# %% ../../nbs/functional/165_parts.ipynb #7ff61bd3
 def rank_in_parts(
     operator,  # what ranks
     part: Part,
@@ -178,55 +183,21 @@ def rank_in_parts(
     hard: bool,  # the ranks themselves
 ) -> Tensor:  # ranks of this process's scores in the whole, (B, n), in the compute dtype
     "soft_rank of scores in parts; zero at padded elements."
-    check_form(operator, tuple(RANK_FORMS))
-    parts = sort_parts(-part.s if descending else part.s, party, part.mask)
-    r = RANK_FORMS[type(operator)](parts, own_tau(operator, operator._at_spread, parts, part))
+    parts, tau = arranged(operator, part, party, -1 if descending else 1, RANK_FORMS)
+    r = RANK_FORMS[type(operator)](parts, tau)
     if hard:
         r = with_gradient_of(r, mean_ranks(parts))
     r = home(parts, r.masked_fill(~parts.kept, 0).to(part.s.dtype))
     return r if part.mask is None else r.masked_fill(~part.mask, 0)
 
-# %% ../../nbs/functional/165_parts.ipynb #2e4103c0
-def pick(
-    parts: SortedParts,  # scores in order
-    y: Tensor,  # what stands in order, (B, m)
-    i: Tensor,  # positions in the whole, counted from zero, long, (Q,) or (B, Q)
-    add,  # `agreed_sum`, where all do the same with the result, or `summed`
-) -> Tensor:  # (B, Q), on every process
-    "The entries at some positions of the whole, on every process."
-    here = i.expand(len(y), -1) - parts.start[:, None]
-    inside = (here >= 0) & (here < parts.size[:, None])
-    own = y.gather(1, here.clamp(0, y.shape[1] - 1))
-    return add(torch.where(inside, own, 0), parts.party.group)
-
-# %% ../../nbs/functional/165_parts.ipynb #c68db39f
-class Levels(NamedTuple):
-    "The levels of some picked scores, and who is on them."
-    slot: Tensor   # which level each score in order is on, long, (B, m)
-    on: Tensor     # whether it is on one at all, bool, (B, m)
-    place: Tensor  # which level each picked score is on, long, (B, Q)
-    count: Tensor  # how many scores of the whole are on the level of each, (B, Q)
+# %% ../../nbs/functional/165_parts.ipynb #eff2e7bc
+def _values(rows, hard):
+    "The scores in order, zero where they are not kept, and soft-sorted; with the values of `hard`ly sorted ones."
+    t = rows.at.t.masked_fill(~rows.kept[..., 0], 0)
+    y = rows.mul(t)
+    return t, with_gradient_of(y, t) if hard else y
 
 
-def levels(parts, t, i):
-    "The `Levels` of the scores t (B, m) at positions i, (Q,) or (B, Q)."
-    t = t.detach()
-    picked = pick(parts, t, i, agreed_sum)
-    steps = picked.sort(-1).values
-    place, slot = (torch.searchsorted(steps, v.contiguous()).clamp(max=steps.shape[1] - 1) for v in (picked, t))
-    on = ((steps.gather(1, slot) == t) | t.isnan()) & parts.kept
-    here = torch.zeros_like(picked).scatter_add(1, slot, on.to(picked.dtype))
-    return Levels(slot, on, place, agreed_sum(here, parts.party.group).gather(1, place))
-
-
-def pick_shared(parts, y, i, of, add):
-    "What `pick` returns, with the gradient shared among the places of each level of the `Levels` `of`."
-    moved = torch.where(of.on, movement(y), 0)
-    total = moved.new_zeros(of.place.shape).scatter_add(1, of.slot, moved)
-    share = add(total, parts.party.group).gather(1, of.place) / of.count.clamp(min=1)
-    return pick(parts, y.detach(), i, agreed_sum) + share.to(y.dtype)
-
-# %% ../../nbs/functional/165_parts.ipynb #d32a350d
 def quantile_in_parts(
     operator,  # what sorts
     part: Part,
@@ -236,17 +207,14 @@ def quantile_in_parts(
 ) -> Tensor:  # (B, Q), on every process
     "soft_quantile of scores in parts: two rows around each position, from whoever holds them."
     parts, rows = sorted_rows(operator, part, party, 1)
-    t = rows.at.t.masked_fill(~parts.kept, 0)
-    y = rows.mul(t)
-    if hard:
-        y = with_gradient_of(y, t)
+    t, y = _values(rows, hard)
     p = place(parts.total).expand(len(t), -1)
     low = p.floor().detach()
     at = torch.cat([low, p.ceil().detach()], -1).long()
-    below, above = pick_shared(parts, y, at, levels(parts, t, at), agreed_sum).chunk(2, -1)
+    below, above = pick_shared(parts, y, at, ties_at(parts, at), agreed_sum).chunk(2, -1)
     return torch.lerp(below, above, (p - low).to(y.dtype)).to(part.dtype)
 
-# %% ../../nbs/functional/165_parts.ipynb #8712d1fd
+# %% ../../nbs/functional/165_parts.ipynb #01739a33
 class ColumnsOfRows(SoftPermutation):
     """The first k rows of SoftSort, with the columns of this process's scores: (..., k, n).
 
@@ -256,9 +224,9 @@ class ColumnsOfRows(SoftPermutation):
         log_Z: Tensor,  # the logarithms of their normalisers, (..., k)
         side: Tensor,  # the slope of |t - s| where they are equal, (..., k)
         s: Tensor,  # this process's scores, (..., n)
+        mask: "Tensor | None",  # bool, (..., n)
         tau: "float | Tensor",  # a number or (..., 1, 1)
         dtype: torch.dtype,  # of results
-        mask: "Tensor | None",  # bool, (..., n)
     ):
         super().__init__(batch=s.shape[:-1], m=t.shape[-1], n=s.shape[-1], dtype=dtype, device=s.device, mask=mask)
         self.t, self.log_Z, self.side, self.s, self.tau = t, log_Z, side, s, tau
@@ -271,7 +239,7 @@ class ColumnsOfRows(SoftPermutation):
         log_P = -gap / self.tau - log_Z[..., None]
         return log_P if self.mask is None else log_P.masked_fill(~self.mask[..., None, :], -math.inf)
 
-# %% ../../nbs/functional/165_parts.ipynb #6e262b2d
+# %% ../../nbs/functional/165_parts.ipynb #0b199c68
 def topk_in_parts(
     operator,  # what sorts
     part: Part,
@@ -283,30 +251,16 @@ def topk_in_parts(
     "soft_topk of scores in parts."
     sign = -1 if largest else 1
     parts, rows = sorted_rows(operator, part, party, sign)
-    t, first = rows.at.t.masked_fill(~parts.kept, 0), torch.arange(k, device=part.s.device)
-    y = rows.mul(t)
-    if hard:
-        y = with_gradient_of(y, t)
-    of = levels(parts, t, first)
-    values = turned(pick_shared(parts, y, first, of, agreed_sum), sign)
-    at = pick_shared(parts, t, first, of, summed), pick_shared(parts, rows.Z[..., 0], first, of, summed).log()
-    at = *at, -(of.count - 1 - 2 * (first - of.place)) / (of.count - 1).clamp(min=1)
-    s, mask = (v if v is None else v.reshape(*part.batch, v.shape[1]) for v in (turned(part.s, sign), part.mask))
-    at = (v.reshape(*part.batch, k) for v in at)
-    tau = rows.at.tau
-    if isinstance(tau, Tensor):
-        tau = tau.reshape(*part.batch, 1, 1)
-    P = ColumnsOfRows(*at, s, tau, part.dtype, mask)
+    (t, y), first = _values(rows, hard), torch.arange(k, device=part.s.device)
+    ties = ties_at(parts, first)
+    values = turned(pick_shared(parts, y, first, ties, agreed_sum), sign)
+    t, Z = (pick_shared(parts, v, first, ties, summed) for v in (t, rows.Z[..., 0]))
+    among = first - torch.searchsorted(ties.t, ties.t)  # which of its equals each is
+    side = -(ties.count - 1 - 2 * among) / (ties.count - 1).clamp(min=1)
+    shaped = (v if v is None else v.reshape(*part.batch, -1) for v in (t, Z.log(), side, turned(part.s, sign), part.mask))
+    tau = rows.at.tau.reshape(*part.batch, 1, 1) if isinstance(rows.at.tau, Tensor) else rows.at.tau
+    P = ColumnsOfRows(*shaped, tau, part.dtype)
     return part.back(values), P.straight_through() if hard else P
-
-# %% ../../nbs/functional/165_parts.ipynb #c0a67d96
-def in_parts(
-    x: Tensor,  # scores
-    group,  # the process group, or None
-) -> bool:
-    "Whether scores lie in parts: with a group, or as a `DTensor`."
-    return group is not None or hasattr(x, "device_mesh")
-
 
 # %% ../../nbs/functional/165_parts.ipynb #12ee8027
 def on_shards(
@@ -328,106 +282,76 @@ def on_shards(
         return DTensor.from_local(y, mesh, [Replicate()], run_check=False)
     return DTensor.from_local(y, mesh, placements, run_check=False, shape=x.shape, stride=x.stride())
 
-# %% ../../nbs/functional/165_parts.ipynb #29855c9c
-def group_sort(
-    one,  # soft_sort or soft_rank, of one process
-    x: Tensor,  # this process's part
-    dim: int,
-    descending: bool,
-    group,
-    gather: bool,  # collect the scores on every process
-    *,
-    mask: "Tensor | None",
-    hard: bool,
-    method,
-    tau,
-) -> Tensor:  # the shape of x
-    "`soft_sort` and `soft_rank` of scores in parts; raise as they do, and as `agree` and `check_form`."
-    options = dict(descending=descending, method=method, tau=tau, hard=hard)
-    if hasattr(x, "device_mesh"):
-        def parts_of(local, mask, group):
-            return group_sort(one, local, dim, descending, group, gather, mask=mask, hard=hard, method=method, tau=tau)
-        return on_shards(parts_of, x, dim, mask, False)
-    def check():
-        check_flags(gather=gather, descending=descending, hard=hard)
-        return ranker(method, tau, descending)
+# %% ../../nbs/functional/165_parts.ipynb #b0440e70
+def in_group(
+    check: Callable,  # of x and all options of the function: checks them, and returns what `form` needs
+    form: Callable,  # of the function, that, the part, the party, gather and all options: the result
+    agreed: "bool | None" = False,  # whether that is one for all processes; None where a DTensor has no form
+) -> Callable:
+    "What `on_lists` calls for scores in parts; raise as the function does, and as `agree` and `check_form`."
+    def call(one, x, dim, mask, group, gather, **options):
+        if agreed is not None and hasattr(x, "device_mesh"):
+            def local(x, mask, group):
+                return call(one, x, dim, mask, group, gather, **options)
+            return on_shards(local, x, dim, mask, agreed)
 
-    operator, part, party = agree(one.__name__, x, dim, mask, group, check, gather=gather, **options)
+        def ask():
+            check_flags(gather=gather)
+            return check(x, **options)
+        made, part, party = agree(one.__name__, x, dim, mask, group, ask, gather=gather, **options)
+        return form(one, made, part, party, gather, **options)
+    return call
+
+# %% ../../nbs/functional/165_parts.ipynb #5d243f6d
+def _check_sort(x, descending, hard, method, tau, weights=None, **_):
+    "The operator that sorts or ranks."
+    if weights is not None:
+        raise ValueError("weights and group exclude each other, got both: collect the scores on one process")
+    check_flags(descending=descending, hard=hard)
+    return ranker(method, tau, descending)
+
+
+def _sorted_or_ranked(one, operator, part, party, gather, **options):
+    "`soft_sort` or `soft_rank`."
     if gather:
-        y = on_the_whole(lambda s, mask: one(s, mask=mask, **options), part, party, False)
-        return y.to(part.dtype).movedim(-1, part.dim)
-    if one.__name__ == "soft_sort":
-        return sort_in_parts(operator, part, party, descending, hard)
-    return part.back(rank_in_parts(operator, part, party, descending, hard))
+        return part.back(on_the_whole(lambda s, mask: one(s, mask=mask, **options), part, party, False))
+    form = sort_in_parts if one.__name__ == "soft_sort" else rank_in_parts
+    return part.back(form(operator, part, party, options["descending"], options["hard"]))
 
-# %% ../../nbs/functional/165_parts.ipynb #137a2f28
-def group_topk(
-    one,  # soft_topk, of one process
-    x: Tensor,  # this process's part
-    k: int,  # of the whole
-    dim: int,
-    largest: bool,
-    group,
-    gather: bool,  # collect the scores on every process
-    *,
-    mask: "Tensor | None",
-    hard: bool,
-    method,
-    tau,
-) -> tuple:  # values, k along dim, on every process; rows with the columns of this process
-    "`soft_topk` of scores in parts; raise as it does, and as `agree` and `check_form`."
-    options = dict(largest=largest, method=method, tau=tau, hard=hard)
-    def check():
-        check_flags(gather=gather, largest=largest, hard=hard)
-        return check_k(k, math.inf), ranker(method, tau, largest)
 
-    (k, operator), part, party = agree("soft_topk", x, dim, mask, group, check, gather=gather, k=k, **options)
+group_sort = in_group(_check_sort, _sorted_or_ranked)
+
+# %% ../../nbs/functional/165_parts.ipynb #48dee25d
+def _check_topk(x, k, largest, hard, method, tau, **_):
+    "k and the operator."
+    check_flags(largest=largest, hard=hard)
+    return check_k(k, math.inf), ranker(method, tau, largest)
+
+
+def _top(one, made, part, party, gather, k, largest, hard, **options):
+    "`soft_topk`: values, k along dim, on every process; rows with the columns of this process."
+    k, operator = made
     check_k(k, sum(party.lengths))
     if not gather:
         return topk_in_parts(operator, part, party, k, largest, hard)
-    def of(i, agreed):
-        def f(s, mask):
-            y = one(s, k, mask=mask, **options)[i]
-            return y.to_dense().log() if i else y
-        return on_the_whole(f, part, party, agreed).to(part.dtype)
-    return of(0, True).movedim(-1, part.dim), DensePermutation(of(1, False))
 
-# %% ../../nbs/functional/165_parts.ipynb #71fdd5ae
-def group_quantile(
-    one,  # soft_quantile, of one process
-    x: Tensor,  # this process's part
-    q,  # a number or (Q,)
-    dim: int,
-    keepdim: bool,
-    group,
-    gather: bool,  # collect the scores on every process
-    rules,  # what reads q, what checks the interpolation, and how each of them moves positions
-    **options,  # interpolation, method, tau, mask, hard
-) -> Tensor:  # as soft_quantile, on every process
-    "`soft_quantile` of scores in parts; raise as it does, and as `agree` and `check_form`."
-    if hasattr(x, "device_mesh"):
-        return _sharded_quantile(one, x, q, dim, keepdim, gather, rules, **options)
-    mask, hard = options.pop("mask"), options["hard"]
-    def check():
-        check_flags(gather=gather, keepdim=keepdim, hard=hard)
-        rules[1](options["interpolation"])
-        at = rules[0](q, x, options["interpolation"] == "linear" and not hard)
-        return *at, ranker(options["method"], options["tau"], False)
+    def top(s, mask):
+        return one(s, k, mask=mask, largest=largest, hard=hard, **options)
+    values = on_the_whole(lambda s, mask: top(s, mask)[0], part, party, True)
+    rows = on_the_whole(lambda s, mask: top(s, mask)[1].to_dense().log(), part, party, False)
+    return part.back(values), DensePermutation(rows)
 
-    asked = dict(options, gather=gather, q=q)
-    (Q, alone, operator), part, party = agree("soft_quantile", x, dim, mask, group, check, **asked)
-    moved = rules[2][options["interpolation"]]
+
+group_topk = in_group(_check_topk, _top, None)
+
+# %% ../../nbs/functional/165_parts.ipynb #4e1ab049
+def quantiles_of(one, made, part, party, gather, keepdim, q, hard, **options):
+    "`soft_quantile`, on every process; `made` are q (Q,), whether it was scalar, how positions move, the operator."
+    q, alone, moved, operator = made
     if gather:
-        y = on_the_whole(lambda s, mask: one(s, Q, mask=mask, **options), part, party, True)
+        y = on_the_whole(lambda s, mask: one(s, q, mask=mask, hard=hard, **options), part, party, True)
     else:
-        rows = quantile_in_parts(operator, part, party, lambda n: moved((Q * (n[:, None] - 1)).clamp(min=0)), hard)
-        y = rows.reshape(*part.batch, len(Q)).movedim(-1, 0)
-    y = y.to(part.dtype).unsqueeze(part.dim) if keepdim else y.to(part.dtype)
+        y = quantile_in_parts(operator, part, party, lambda n: moved((q * (n[:, None] - 1)).clamp(min=0)), hard)
+        y = y.reshape(*part.batch, len(q)).movedim(-1, 0)
+    y = y.unsqueeze(part.dim) if keepdim else y
     return y[0] if alone else y
-
-# %% ../../nbs/functional/165_parts.ipynb #e97205b2
-def _sharded_quantile(one, x, q, dim, keepdim, gather, rules, mask, **options):
-    "`group_quantile` of a `DTensor`."
-    def parts_of(local, mask, group):
-        return group_quantile(one, local, q, dim, keepdim, group, gather, rules, mask=mask, **options)
-    return on_shards(parts_of, x, dim, mask, True)

@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['soft_quantile', 'soft_median', 'soft_trimmed_mean']
 
-# %% ../../nbs/functional/51_quantiles.ipynb #26011403
+# %% ../../nbs/functional/51_quantiles.ipynb #e252abb7
 import numbers
 
 import torch
@@ -16,10 +16,10 @@ from ..core.permutation import compute_dtype, is_concrete
 from ..core.rounding import in_compute_dtype
 from ..engine.dispatch import at_most, for_onnx, has_double
 from softsortlib.functional.arguments import (
-    finite_scores, hard_sort, join_sets, on_lists, several_dims, with_gradient_of,
+    finite_scores, hard_sort, join_sets, on_lists, ranker, several_dims, with_gradient_of,
 )
 from .functions import sorter
-from .parts import group_quantile, in_parts
+from .parts import in_group, quantiles_of
 from ..ragged.lists import ListOrder
 
 # %% ../../nbs/functional/51_quantiles.ipynb #4a7d59bb
@@ -155,8 +155,16 @@ def _quantile(x, q, dim, keepdim, interpolation, method, tau, mask, hard):
         y = y.unsqueeze(dim)
     return y[0] if alone else y
 
-# %% ../../nbs/functional/51_quantiles.ipynb #f0755dd8
-@on_lists(join_sets)
+# %% ../../nbs/functional/51_quantiles.ipynb #6c7048d2
+def _check_parts(x, q, keepdim, interpolation, method, tau, hard, **_):
+    "What `quantiles_of` needs of scores in parts."
+    check_flags(keepdim=keepdim, hard=hard)
+    _check_interpolation(interpolation)
+    at = _levels(q, x, interpolation == "linear" and not hard)
+    return *at, INTERPOLATIONS[interpolation], ranker(method, tau, False)
+
+
+@on_lists(join_sets, parts=in_group(_check_parts, quantiles_of, True))
 def soft_quantile(
     x: Tensor,  # any shape, floating point
     q: "float | Tensor",  # in [0, 1]; a number, or a tensor (Q,)
@@ -175,13 +183,9 @@ def soft_quantile(
     """Soft `torch.quantile(x, q, dim)`, from the two rows around q (n - 1), or an operator's own (Cuturi et al. 2019).
 
     Raise `TypeError`, `ValueError` or `IndexError` when an argument does not fit."""
-    options = dict(interpolation=interpolation, method=method, tau=tau, mask=mask, hard=hard)
-    if in_parts(x, group):
-        rules = _levels, _check_interpolation, INTERPOLATIONS
-        return group_quantile(soft_quantile, x, q, dim, keepdim, group, gather, rules, **options)
     check_flags(keepdim=keepdim, hard=hard)
     _check_interpolation(interpolation)
-    return _quantile(x, q, dim, keepdim, **options)
+    return _quantile(x, q, dim, keepdim, interpolation, method, tau, mask, hard)
 
 # %% ../../nbs/functional/51_quantiles.ipynb #d2a0670d
 def soft_median(

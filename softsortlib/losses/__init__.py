@@ -12,12 +12,11 @@ __all__ = ['permutation_nll', 'PermutationNLL', 'ideal_order', 'permutation_bce'
            'reciprocal_rank_loss', 'ReciprocalRankLoss', 'hard_metric', 'soft_metric', 'gradient_and_curvature',
            'topk_loss', 'TopKLoss', 'zero_one_loss', 'ZeroOneLoss', 'SoftKNN', 'SoftKNeighborsClassifier']
 
-# %% ../../nbs/losses/index.ipynb #eb854b51
+# %% ../../nbs/losses/index.ipynb #821d4b25
 from .classification import TopKLoss, ZeroOneLoss, topk_loss, zero_one_loss
 from softsortlib.losses.curves import (
     AUCLoss, AveragePrecisionLoss, QuantisedAPLoss, auc_loss, average_precision_loss, quantised_ap_loss,
 )
-from .flat import lists_ndcg, lists_listnet
 from .first import PiRankLoss, ReciprocalRankLoss, pirank_loss, reciprocal_rank_loss
 from .knn import SoftKNN, SoftKNeighborsClassifier
 from .lists import ListMLELoss, ListNetLoss, SLatKLoss, listmle_loss, listnet_loss, slatk_loss

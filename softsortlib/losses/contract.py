@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = []
 
-# %% ../../nbs/losses/59_contract.ipynb #7726dffd
+# %% ../../nbs/losses/59_contract.ipynb #88ffdb81
 import functools
 import inspect
 import sys
@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from ..core.checks import check_data, is_one_of
 from ..core.permutation import SoftPermutation, check_mask, check_scores, compute_dtype, is_concrete
-from ..functional.parts import in_parts
+from ..functional.arguments import in_parts
 from ..functional.weighted import numbers_of
 from .weights import are_of_elements, without
 from ..ragged.blocks import ListPermutation
@@ -46,7 +46,7 @@ def check_reduction(reduction):
     if not is_one_of(reduction, ("mean", "sum", "none")):
         raise ValueError(f"reduction must be 'mean', 'sum' or 'none', got {reduction!r}")
 
-# %% ../../nbs/losses/59_contract.ipynb #99788431
+# %% ../../nbs/losses/59_contract.ipynb #6fb0e37d
 def warn_at_call(
     text: str,  # the same for all calls of one line: Python then shows it once
 ) -> None:
@@ -62,16 +62,20 @@ def warn_at_call(
 def warn_of_columns(
     scores: Tensor,  # (..., n)
     offsets: "Tensor | None",  # (B + 1,), if lists lie end to end
-) -> None:
+) -> bool:  # whether it warned
     "Warn where there are several lists and none has more than one element."
     if offsets is None:
-        if scores.shape[-1:] == (1,) and scores.numel() > 1:
+        alone = scores.shape[-1:] == (1,) and scores.numel() > 1
+        if alone:
             warn_at_call("every list has a single element, because scores came as a column, (..., 1): the loss is "
                          "constant and its gradient zero. The elements of a list lie along the last dimension: write "
                          "scores.squeeze(-1) and relevance.squeeze(-1) for one list, as dim=0 does in soft_rank")
-    elif is_concrete(offsets) and len(offsets) > 2 and offsets.diff().max() == 1:
+        return alone
+    alone = is_concrete(offsets) and len(offsets) > 2 and bool(offsets.diff().max() == 1)
+    if alone:
         warn_at_call("every list has at most one element, because offsets cut scores after each: the loss is "
                      "constant and its gradient zero. Leave offsets out for one list, or say where lists begin")
+    return alone
 
 # %% ../../nbs/losses/59_contract.ipynb #baa43faf
 def check_not_swapped(first, second, name, other):
@@ -196,16 +200,16 @@ def _flat_lists(scores, relevance, offsets):
     offsets, order, scores, relevance = end_to_end(offsets, scores, relevance)
     return scores, relevance, check_offsets(offsets, scores), order
 
-# %% ../../nbs/losses/59_contract.ipynb #cfc80ae7
-def _of_lists(loss, s, y, offsets, options, least, at_once=None, w=None):
-    "The loss of lists end to end, with weights w of their elements, or None."
+# %% ../../nbs/losses/59_contract.ipynb #0a0ea270
+def _of_lists(loss, s, y, offsets, options, least, together=False, w=None):
+    "The loss of lists end to end, with weights w of their elements, or None; if it can, of all `together`."
     reduction = options.pop("reduction", "mean")
     if reduction is not apart:
         check_reduction(reduction)
-    warn_of_columns(s, offsets)
-    found = None if at_once is None or s.numel() == 0 or w is not None else at_once(s, y, offsets, **options)
-    if found is not None:
-        return reduce_sets(*found, reduction, s.dtype)
+    alone = warn_of_columns(s, offsets)  # then they are a batch
+    together = together is True or together and options.get(together) is None
+    if together and not alone and w is None and s.numel() and options.get("group") is None:
+        return loss(s, y, None, offsets, reduction=reduction, **options)
     lists, parts = by_length(offsets), []
     k = options.get("k", 1)
     fill = max(1, min(k, lists.longest or k)) if least and isinstance(k, int) else 1
@@ -248,8 +252,8 @@ def _weigh_batch(loss, scores, relevance, mask, weights, options):
     found = loss(*without(w, scores, relevance), mask, reduction=apart, **options)
     return reduce_sets(*found, reduction, scores.dtype, w)
 
-# %% ../../nbs/losses/59_contract.ipynb #6373bfce
-def _weigh_lists(loss, s, y, offsets, order, weights, options, fill, at_once):
+# %% ../../nbs/losses/59_contract.ipynb #db54667f
+def _weigh_lists(loss, s, y, offsets, order, weights, options, fill, together):
     "The loss of lists end to end with weights; `order` is the one they came in, or None."
     reduction = _check_weighted(s, options)
     if is_nested(weights):
@@ -257,19 +261,23 @@ def _weigh_lists(loss, s, y, offsets, order, weights, options, fill, at_once):
     check_scores(s)
     if are_of_elements(weights, s.shape, (*s.shape[:-1], len(offsets) - 1), loss):
         w = numbers_of(weights if order is None else weights.index_select(-1, order), s)
-        return _of_lists(loss, s, y, offsets, {**options, "reduction": reduction}, fill, None, w)
+        return _of_lists(loss, s, y, offsets, {**options, "reduction": reduction}, fill, False, w)
     w = numbers_of(weights, s)
     gone = ~(w > 0).index_select(-1, list_numbers(offsets, s.shape[-1]))
     s, y = s.masked_fill(gone, 0), y.masked_fill(gone, 0)
-    found = _of_lists(loss, s, y, offsets, {**options, "reduction": apart}, fill, at_once)
+    found = _of_lists(loss, s, y, offsets, {**options, "reduction": apart}, fill, together)
     return reduce_sets(*found, reduction, s.dtype, w)
 
-# %% ../../nbs/losses/59_contract.ipynb #59c4404b
+# %% ../../nbs/losses/59_contract.ipynb #9a4172c4
 F = TypeVar("F", bound=Callable[..., Any])
 
 
-def over_lists(fill: bool = False, elements: bool = False) -> "Callable[[F], F]":
-    "Let a loss of sets (..., n) take lists end to end, and weights; `fill` up lists shorter than k."
+def over_lists(
+    fill: bool = False,  # fill up lists that are shorter than k
+    elements: bool = False,  # it takes weights of elements
+    together: "bool | str" = False,  # it takes offsets (126); or the name of an option that must then be None
+) -> "Callable[[F], F]":
+    "Let a loss of sets (..., n) take lists end to end, and weights."
     def decorate(loss):
         named = "weighting" in inspect.signature(loss).parameters
         loss.weighs_elements = elements
@@ -288,27 +296,10 @@ def over_lists(fill: bool = False, elements: bool = False) -> "Callable[[F], F]"
             refuse_mask(mask)
             s, y, offsets, order = _flat_lists(scores, relevance, offsets)
             if weights is not None:
-                return _weigh_lists(loss, s, y, offsets, order, weights, options, fill, of_sets.at_once)
-            return _of_lists(loss, s, y, offsets, options, fill, of_sets.at_once)
+                return _weigh_lists(loss, s, y, offsets, order, weights, options, fill, together)
+            return _of_lists(loss, s, y, offsets, options, fill, together)
 
-        of_sets.at_once = None
         return of_sets
-    return decorate
-
-# %% ../../nbs/losses/59_contract.ipynb #61870d24
-def at_once(loss: Callable) -> "Callable[[F], F]":
-    "Give a loss a form for all lists together: (s, y, offsets, **options) -> losses and which count, or None."
-    def decorate(f):
-        of_options = [p for p in inspect.signature(loss).parameters.values() if p.kind is p.KEYWORD_ONLY]
-        defaults = {p.name: p.default for p in of_options if p.name != "reduction"}
-
-        @functools.wraps(f)
-        def form(s, y, offsets, **options):
-            known = options.keys() <= defaults.keys() and options.get("group") is None
-            return f(s, y, offsets, **{**defaults, **options}) if known else None
-
-        loss.at_once = form
-        return f
     return decorate
 
 # %% ../../nbs/losses/59_contract.ipynb #48ad558f

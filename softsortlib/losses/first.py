@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['pirank_loss', 'PiRankLoss', 'reciprocal_rank_loss', 'ReciprocalRankLoss']
 
-# %% ../../nbs/losses/124_first.ipynb #e4a4589c
+# %% ../../nbs/losses/124_first.ipynb #5666eaa1
 import math
 from typing import NamedTuple
 
@@ -17,6 +17,7 @@ from ..functional.arguments import check_k, with_gradient_of
 from ..functional.functions import soft_permutation
 from .contract import Loss, over_lists, reduce_sets, relevant_of, set_inputs
 from .ranking import best_dcg, discounts_of, gains_of, ratio_of
+from .sets import laid_out
 
 # %% ../../nbs/losses/124_first.ipynb #13bcee4c
 class Tied(NamedTuple):
@@ -47,7 +48,7 @@ def hard_gains(s, g, mask, k):
     runs = tied_gains(s, g, mask)
     return (runs.total / runs.size)[..., :k]
 
-# %% ../../nbs/losses/124_first.ipynb #3c107a46
+# %% ../../nbs/losses/124_first.ipynb #333ad40c
 @over_lists()
 def pirank_loss(
     scores: Tensor,  # (..., n)
@@ -66,15 +67,15 @@ def pirank_loss(
     """One minus NDCG@k of soft-sorted gains, not balanced (124.1; Swezey et al. 2021).
 
     Raise `TypeError` or `ValueError` when an argument does not fit."""
-    s, y, mask = set_inputs(scores, relevance, mask)
+    s, y, sets = laid_out(scores, relevance, mask, None)
     check_flags(straight_through=straight_through)
-    g, discounts = gains_of(y, mask, gain), discounts_of(k, y)
+    g, discounts = gains_of(y, sets, gain), discounts_of(k, y)
     first = len(discounts)
-    P = soft_permutation(s, descending=True, method=method, tau=tau, mask=mask)
+    P = soft_permutation(s, descending=True, method=method, tau=tau, mask=sets.mask)
     sorted_gains = P[..., :first, :] @ g
     if straight_through:
-        sorted_gains = with_gradient_of(sorted_gains, hard_gains(s, g, mask, first).expand(sorted_gains.shape))
-    best = best_dcg(g, discounts)
+        sorted_gains = with_gradient_of(sorted_gains, hard_gains(s, g, sets.mask, first).expand(sorted_gains.shape))
+    best = best_dcg(g, k, sets)
     loss = 1 - ratio_of((sorted_gains * discounts).sum(-1), best)
     return reduce_sets(loss, best > 0, reduction, scores.dtype)
 

@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['listnet_loss', 'ListNetLoss', 'listmle_loss', 'ListMLELoss', 'slatk_loss', 'SLatKLoss']
 
-# %% ../../nbs/losses/120_lists.ipynb #f4a84be3
+# %% ../../nbs/losses/120_lists.ipynb #92ae8640
 import math
 
 import torch
@@ -15,26 +15,22 @@ from ..core.checks import is_one_of
 from ..core.operators import check_flags, check_tau
 from ..engine.dispatch import precise
 from ..functional.arguments import check_k
-from softsortlib.losses.contract import (
-    Loss, check_not_negative, differing, over_lists, reduce_sets, relevant_of, set_inputs,
-)
-from .orders import ideal_order
+from .contract import Loss, check_not_negative, over_lists, reduce_sets, relevant_of
+from .sets import Batch, laid_out
 from .weights import divisor
 
-# %% ../../nbs/losses/120_lists.ipynb #4dadc38e
+# %% ../../nbs/losses/120_lists.ipynb #aaab4cdd
 def scaled(
     s: Tensor,  # scores, zero where padded, (..., n)
     tau,  # a number or (...), as the user gave it
-    mask: Tensor,  # bool, (..., n)
+    sets: Batch,  # their layout
 ) -> Tensor:  # (s - max s) / tau, far below where padded and never infinite, (..., n)
     "The scores, ready for a softmax; raise `TypeError` or `ValueError` for an invalid temperature."
-    tau = check_tau(tau, s)
-    low = torch.finfo(s.dtype).min / 4
-    highest = s.detach().masked_fill(~mask, -math.inf).amax(-1, keepdim=True)
-    u = ((s - highest.nan_to_num(0, 0, 0)) / tau).clamp(min=low)
-    return u.masked_fill(~mask, low)
+    tau, low = sets.temperature(tau, s), torch.finfo(s.dtype).min / 4
+    highest = sets.spread(sets.top(s).nan_to_num(0, 0, 0))
+    return sets.only(((s - highest) / tau).clamp(min=low), low)
 
-# %% ../../nbs/losses/120_lists.ipynb #ca44277f
+# %% ../../nbs/losses/120_lists.ipynb #5320ac99
 def _log_masses(w, mask):
     "log w for weights (..., n) of elements, zero where padded."
     return w.masked_fill(~mask, 1).log()
@@ -42,27 +38,27 @@ def _log_masses(w, mask):
 
 def log_shares(
     u: Tensor,  # of `scaled`, (..., n)
-    mask: Tensor,  # bool, (..., n)
+    sets: Batch,  # the layout
     w: "Tensor | None",  # weights of elements, (..., n), or None
 ) -> Tensor:  # (..., n)
     "log of the share of one copy of each element: exp(u_i) over the sum of w_j exp(u_j)."
-    return u.log_softmax(-1) if w is None else u - (u + _log_masses(w, mask)).logsumexp(-1, keepdim=True)
+    return sets.log_softmax(u) if w is None else u - (u + _log_masses(w, sets.mask)).logsumexp(-1, keepdim=True)
 
 
-def _first_of(y, mask, target, w=None):
+def _first_of(y, sets, target, w=None):
     "The q of (120.1), (..., n), zero where padded; raise `ValueError` for another target or negative shares."
     if not is_one_of(target, ("softmax", "share")):
         raise ValueError(f"target must be 'softmax' or 'share', got {target!r}")
     if target == "softmax":
-        u = scaled(y, 1.0, mask)
-        return (u if w is None else u + _log_masses(w, mask)).softmax(-1).masked_fill(~mask, 0)
+        u = scaled(y, 1.0, sets)
+        return sets.only(sets.softmax(u if w is None else u + _log_masses(w, sets.mask)))
     check_not_negative(y)
     y = y if w is None else y * w
-    total = y.sum(-1, keepdim=True)
-    return y / total.masked_fill(total <= 0, 1)
+    total = sets.sum(y)
+    return y / sets.spread(total.masked_fill(total <= 0, 1))
 
-# %% ../../nbs/losses/120_lists.ipynb #712f17c7
-@over_lists(elements=True)
+# %% ../../nbs/losses/120_lists.ipynb #5015fae2
+@over_lists(elements=True, together=True)
 def listnet_loss(
     scores: Tensor,  # (..., n)
     relevance: Tensor,  # grades, (..., n)
@@ -77,10 +73,10 @@ def listnet_loss(
     """Cross-entropy of the first place by scores and by grades (120.1; Cao et al. 2007), O(n).
 
     Raise `TypeError` or `ValueError` when an argument does not fit."""
-    s, y, mask = set_inputs(scores, relevance, mask)
-    log_p = log_shares(scaled(s, tau, mask), mask, weights)
-    q = _first_of(y, mask, target, weights)
-    return reduce_sets(-(q * log_p).sum(-1), differing(y, mask), reduction, scores.dtype)
+    s, y, sets = laid_out(scores, relevance, mask, offsets)
+    log_p = log_shares(scaled(s, tau, sets), sets, weights)
+    q = _first_of(y, sets, target, weights)
+    return reduce_sets(-sets.sum(q * log_p), sets.differ(y), reduction, scores.dtype)
 
 # %% ../../nbs/losses/120_lists.ipynb #9ef48117
 class ListNetLoss(Loss, of=listnet_loss):
@@ -88,29 +84,28 @@ class ListNetLoss(Loss, of=listnet_loss):
 
     Raises as the function does, and `TypeError` for an unknown option."""
 
-# %% ../../nbs/losses/120_lists.ipynb #00c2fca1
+# %% ../../nbs/losses/120_lists.ipynb #e0df092f
 def place_weights(
     kind: str,  # "equal", "exp2" or "log2"
-    mask: Tensor,  # bool, (..., n)
+    sets: Batch,  # the layout
     dtype: torch.dtype,
 ) -> Tensor:  # of the places from the first, (..., n); they sum to one, and are zero behind the last real element
     "The a of (120.2); raise `ValueError` for another kind."
     if not is_one_of(kind, ("equal", "exp2", "log2")):
         raise ValueError(f"weighting must be 'equal', 'exp2' or 'log2', got {kind!r}")
-    n = mask.sum(-1, keepdim=True)
-    i = torch.arange(1, mask.shape[-1] + 1, device=mask.device)
+    i, n = sets.places()
     if kind == "equal":
-        a = torch.ones_like(i, dtype=dtype).expand(mask.shape)
+        a = torch.ones_like(i, dtype=dtype)
     elif kind == "log2":
-        a = (1 / (1 + i.to(dtype)).log2()).expand(mask.shape)
+        a = 1 / (1 + i.to(dtype)).log2()
     else:
         a = torch.exp2(-i.to(dtype)) - torch.exp2(-n.to(dtype))
-        a = torch.where(n == 1, torch.ones_like(a), a)  # a list of one has no 2^0 - 1 to divide by
-    a = a.masked_fill(i > n, 0)
-    return a / a.sum(-1, keepdim=True).clamp(min=torch.finfo(dtype).tiny)
+        a = torch.where(n == 1, 1.0, a)  # a list of one has no 2^0 - 1 to divide by
+    a = torch.where(i > n, 0.0, a)
+    return a / sets.spread(sets.sum(a).clamp(min=torch.finfo(dtype).tiny))
 
-# %% ../../nbs/losses/120_lists.ipynb #2b137bb6
-@over_lists()
+# %% ../../nbs/losses/120_lists.ipynb #d9b0f411
+@over_lists(together=True)
 def listmle_loss(
     scores: Tensor,  # (..., n)
     relevance: Tensor,  # grades, (..., n)
@@ -125,13 +120,11 @@ def listmle_loss(
     """Mean over places of the negative log-likelihood of the right order (120.2; Xia et al. 2008), O(n log n).
 
     Raise `TypeError` or `ValueError` when an argument does not fit."""
-    s, y, mask = set_inputs(scores, relevance, mask)
-    order = ideal_order(y, s, mask, descending=True)
-    u = scaled(precise(s), tau, mask).gather(-1, order)
-    a = place_weights(weighting, mask, s.dtype)
-    rest = u.flip(-1).logcumsumexp(-1).flip(-1)
-    terms = ((rest - u) * a).masked_fill(a == 0, 0)
-    return reduce_sets(terms.sum(-1), differing(y, mask), reduction, scores.dtype)
+    s, y, sets = laid_out(scores, relevance, mask, offsets)
+    u = scaled(precise(s), tau, sets).gather(-1, sets.ideal(y, s))
+    a = place_weights(weighting, sets, s.dtype)
+    terms = ((sets.rest(u) - u) * a).masked_fill(a == 0, 0)
+    return reduce_sets(sets.sum(terms), sets.differ(y), reduction, scores.dtype)
 
 # %% ../../nbs/losses/120_lists.ipynb #4ff126c7
 class ListMLELoss(Loss, of=listmle_loss):
@@ -157,7 +150,7 @@ def kth_largest(
         last = torch.minimum(short.sum(-1, keepdim=True), (real - 1).clamp(min=0))
     return top.gather(-1, last)[..., 0].masked_fill(~mask.any(-1), 0)
 
-# %% ../../nbs/losses/120_lists.ipynb #56f79414
+# %% ../../nbs/losses/120_lists.ipynb #d8c7721d
 @over_lists(elements=True)
 def slatk_loss(
     scores: Tensor,  # (..., n)
@@ -176,15 +169,15 @@ def slatk_loss(
 
     With `fixed_weights=False` it pushes a relevant element down that is below the k-th score.
     Raise `TypeError` or `ValueError` when an argument does not fit."""
-    s, y, mask = set_inputs(scores, relevance, mask)
+    s, y, sets = laid_out(scores, relevance, mask, None)
     check_flags(fixed_weights=fixed_weights)
     k = check_k(k, math.inf)
     width = check_tau(tau, s) if weight_tau is None else check_tau(weight_tau, s, "weight_tau")
-    beta = kth_largest(s, mask, k, weights)[..., None]
+    beta = kth_largest(s, sets.mask, k, weights)[..., None]
     from_beta = (s.detach() if fixed_weights else s) - beta
     weight = (from_beta / width).sigmoid()
-    relevant = relevant_of(y, mask)
-    terms = (-log_shares(scaled(s, tau, mask), mask, weights) * weight).masked_fill(~relevant, 0)
+    relevant = relevant_of(y, sets.mask)
+    terms = (-log_shares(scaled(s, tau, sets), sets, weights) * weight).masked_fill(~relevant, 0)
     terms, count = (terms, relevant) if weights is None else (terms * weights, weights * relevant)
     terms, count = terms.sum(-1), count.sum(-1)
     return reduce_sets(terms / divisor(count, weights), count > 0, reduction, scores.dtype)

@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['hard_metric', 'soft_metric', 'gradient_and_curvature']
 
-# %% ../../nbs/losses/125_metrics.ipynb #d289bdd7
+# %% ../../nbs/losses/125_metrics.ipynb #a895278d
 import copy
 
 import torch
@@ -15,7 +15,7 @@ from ..core.checks import check_scores, is_one_of
 from ..engine.dispatch import precise
 from ..engine.radix import mass_around
 from ..functional.arguments import midranks
-from ..functional.parts import in_parts
+from ..functional.arguments import in_parts
 from softsortlib.losses.contract import (
     Loss, apart, check_reduction, differing, over_lists, reduce_sets, relevant_of, set_inputs,
 )
@@ -26,14 +26,16 @@ from .parts import group_loss
 from softsortlib.losses.ranking import (
     ApproxNDCGLoss, NeuralNDCGLoss, PrecisionLoss, RecallLoss, best_dcg, discounts_of, gains_of, ratio_of,
 )
+from .sets import Batch
 from .weighted import WeightedKendallLoss, element_weights, graded_pairs
 from ..ragged.lists import check_offsets, list_numbers, refuse_mask
 
-# %% ../../nbs/losses/125_metrics.ipynb #9c13b91d
+# %% ../../nbs/losses/125_metrics.ipynb #fa50b99a
 def _ndcg(loss, s, y, mask):
     "NDCG@k and where it is defined."
-    g, discounts = gains_of(y, mask, loss.gain), discounts_of(loss.k, y)
-    best = best_dcg(g, discounts)
+    sets = Batch(mask)
+    g, discounts = gains_of(y, sets, loss.gain), discounts_of(loss.k, y)
+    best = best_dcg(g, loss.k, sets)
     return ratio_of((hard_gains(s, g, mask, len(discounts)) * discounts).sum(-1), best), best > 0
 
 
@@ -196,7 +198,7 @@ def _metric_of_parts(loss, scores, relevance, mask, offsets, group, action, redu
     s = scores.detach() if isinstance(scores, Tensor) else scores  # checked together with the other processes
     metric = f"{type(loss).__name__} {getattr(loss, 'variant', '')} {action} {reduction}"
     own = dict(reduction="none", metric=metric)
-    return group_loss(hard_metric, None, s, relevance, mask, group, True, **own)
+    return group_loss(hard_metric, s, relevance, mask, group, True, **own)
 
 
 def with_group(

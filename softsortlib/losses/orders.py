@@ -6,23 +6,21 @@
 __all__ = ['permutation_nll', 'PermutationNLL', 'ideal_order', 'permutation_bce', 'PermutationBCE', 'spearman_loss',
            'SpearmanLoss', 'kendall_loss', 'KendallLoss']
 
-# %% ../../nbs/losses/55_orders.ipynb #74153957
+# %% ../../nbs/losses/55_orders.ipynb #e728740e
 import torch
 from torch import Tensor, nn
 
 from ..core.checks import is_one_of
-from ..core.operators import Operator, check_flags, check_tau
+from ..core.operators import Operator, check_flags
 from ..core.permutation import SoftPermutation, check_mask
 from ..core.rounding import in_compute_dtype
 from ..core.rank_operators import RankOperator
-from ..functional.arguments import midranks
-from ..functional.functions import soft_rank
-from ..functional.parts import in_parts
-from .contract import Loss, check_relevance, over_blocks, over_lists, reduce_sets, set_inputs
-from ..functional.weighted import weighted_midranks
-from .weighted import check_kind, graded_pairs
+from ..functional.arguments import in_parts
+from .contract import Loss, check_relevance, over_blocks, over_lists, reduce_sets
+from .weighted import check_kind
 from .weights import divisor, masses, of_mean_one
-from .parts import correlation, group_loss, group_nll, kendall_parts, spearman_parts
+from .parts import group_loss, group_nll
+from .sets import laid_out, stably
 from ..ragged.lists import check_offsets, list_numbers
 
 # %% ../../nbs/losses/55_orders.ipynb #9ba3e9fe
@@ -86,14 +84,7 @@ def _check_tie_breakers(scores, relevance):
     got = tuple(scores.shape) if isinstance(scores, Tensor) else type(scores).__name__
     raise ValueError(f"scores must be a tensor of the relevance's shape {tuple(relevance.shape)}, got {got}")
 
-# %% ../../nbs/losses/55_orders.ipynb #07ebd5cd
-def _stably(order, key, descending):
-    "The order (..., n), sorted stably by key (..., n)."
-    key = key.byte() if key.dtype == torch.bool else key  # older torch sorts no bool on a GPU
-    by_key = key.gather(-1, order).sort(dim=-1, descending=descending, stable=True).indices
-    return order.gather(-1, by_key)
-
-# %% ../../nbs/losses/55_orders.ipynb #56401d99
+# %% ../../nbs/losses/55_orders.ipynb #5da7801c
 def ideal_order(
     relevance: Tensor,  # grades, (..., n)
     scores: "Tensor | None" = None,  # (..., n), break ties among grades; None keeps the input order
@@ -109,13 +100,13 @@ def ideal_order(
     _check_tie_breakers(scores, relevance)
     order = torch.arange(relevance.shape[-1], device=relevance.device).expand(relevance.shape)
     if scores is not None:
-        order = _stably(order, scores.detach(), descending)
-    order = _stably(order, relevance, descending)
+        order = stably(order, scores.detach(), descending)
+    order = stably(order, relevance, descending)
     if mask is not None:
-        order = _stably(order, check_mask(mask, relevance), True)
+        order = stably(order, check_mask(mask, relevance), True)
     if offsets is not None:
         number = list_numbers(check_offsets(offsets, relevance), relevance.shape[-1])
-        order = _stably(order, number.expand(relevance.shape), False)
+        order = stably(order, number.expand(relevance.shape), False)
     return order
 
 # %% ../../nbs/losses/55_orders.ipynb #9822dbc3
@@ -160,22 +151,24 @@ class PermutationBCE(Loss, of=permutation_bce):
 
     Raises as the function does, and `TypeError` for an unknown option."""
 
-# %% ../../nbs/losses/55_orders.ipynb #f647c656
-def _centred(r, mask, w=None):
-    "r (..., n) less its mean over the real elements, by weights of mean one or None; zero at padded ones."
-    total = r if w is None else r * w
-    mean = total.sum(-1, keepdim=True) / mask.sum(-1, keepdim=True).clamp(min=1)
-    return (r - mean).masked_fill(~mask, 0)
+# %% ../../nbs/losses/55_orders.ipynb #c482cc28
+def rank_noise(n, dtype):
+    "What rounding can leave of the sum of squared deviations of n ranks that are all the same."
+    double = torch.finfo(torch.float64).eps
+    error = n * (torch.finfo(dtype).eps + (16 + n) * double)
+    return n * error ** 2
 
-# %% ../../nbs/losses/55_orders.ipynb #269bd64f
-def _correlation(r, rho, mask, w=None):
-    "Correlation (...) of centred r and rho (..., n), as (55.3) and Prop 55.3 say, and whether rho has any order."
-    products = r * rho, r.square(), rho.square()
-    sums = ((v if w is None else v * w).sum(-1) for v in products)
-    return correlation(*sums, mask.sum(-1), r.dtype)
 
-# %% ../../nbs/losses/55_orders.ipynb #c0a0bc9a
-@over_lists(elements=True)
+def correlation(both, own, wanted, n, dtype):
+    "(55.3) from the sums of products and squares of n centred ranks, by Prop 55.3, and whether there is any order."
+    noise = rank_noise(n, dtype)
+    defined = wanted > noise
+    wanted = wanted.masked_fill(~defined, 1)
+    own = torch.where(own <= noise, wanted, own)
+    return both / (own.sqrt() * wanted.sqrt()), defined
+
+# %% ../../nbs/losses/55_orders.ipynb #1cc9982c
+@over_lists(elements=True, together=True)
 def spearman_loss(
     scores: Tensor,  # (..., n)
     relevance: Tensor,  # grades or any numbers to agree with in order, (..., n)
@@ -194,13 +187,12 @@ def spearman_loss(
     Raise `TypeError` or `ValueError` when an argument does not fit."""
     if in_parts(scores, group):
         options = dict(method=method, tau=tau, reduction=reduction)
-        return group_loss(spearman_loss, spearman_parts, scores, relevance, mask, group, gather, **options)
-    s, y, mask = set_inputs(scores, relevance, mask)
-    w = of_mean_one(weights, mask)
-    r = soft_rank(s, method=method, tau=tau, mask=mask, weights=w)
-    rho = midranks(y, mask, False) if w is None else weighted_midranks(y, w, False)
-    correlation, defined = _correlation(_centred(r, mask, w), _centred(rho, mask, w), mask, w)
-    return reduce_sets(1 - correlation, defined, reduction, scores.dtype)
+        return group_loss(spearman_loss, scores, relevance, mask, group, gather, **options)
+    s, y, sets = laid_out(scores, relevance, mask, offsets)
+    w = of_mean_one(weights, sets.mask)
+    sums = sets.products(sets.ranks(s, method=method, tau=tau, weights=w), sets.midranks(y, w), w)
+    agreement, defined = correlation(*sums, sets.count(), s.dtype)
+    return reduce_sets(1 - agreement, defined, reduction, scores.dtype)
 
 # %% ../../nbs/losses/55_orders.ipynb #71a7fa98
 class SpearmanLoss(Loss, of=spearman_loss):
@@ -208,7 +200,7 @@ class SpearmanLoss(Loss, of=spearman_loss):
 
     Raises as the function does, and `TypeError` for an unknown option."""
 
-# %% ../../nbs/losses/55_orders.ipynb #2726ecbe
+# %% ../../nbs/losses/55_orders.ipynb #4dd7d9a4
 _FEW = 1 << 18  # pairs of all sets up to which scores in parts are gathered
 
 
@@ -233,13 +225,12 @@ def kendall_loss(
     if in_parts(scores, group):
         options = dict(tau=tau, kind=kind, reduction=reduction)
         few = _FEW if is_one_of(kind, ("logistic",)) else 0
-        return group_loss(kendall_loss, kendall_parts, scores, relevance, mask, group, gather, few=few, **options)
-    s, y, mask = set_inputs(scores, relevance, mask)
-    tau = check_tau(tau, s)
+        return group_loss(kendall_loss, scores, relevance, mask, group, gather, few=few, **options)
+    s, y, sets = laid_out(scores, relevance, mask, offsets)
+    tau = sets.temperature(tau, s)
     check_kind(kind)
-    w = of_mean_one(weights, mask)
-    mass = masses(w, mask, s.dtype)
-    total, count = graded_pairs(s, y, mass / 2, mass, tau, kind)
+    w = of_mean_one(weights, sets.mask)
+    total, count = sets.pairs(s, y, tau, kind, masses(w, sets.mask, s.dtype))
     share = (total / divisor(count, w)).to(s.dtype)
     return reduce_sets(share, count > 0, reduction, scores.dtype)
 

@@ -5,278 +5,138 @@
 # %% auto #0
 __all__ = []
 
-# %% ../../nbs/losses/129_parts.ipynb #22d4bca5
+# %% ../../nbs/losses/129_parts.ipynb #b4b61856
 import math
+from typing import Callable
 
 import torch
 from torch import Tensor
 
-from ..core.checks import is_one_of
-from ..distributed.exchange import Party, agreed_sum, exchange, gather_parts, gathered, summed
+from ..distributed.exchange import Party, agreed_sum, gathered
+from ..distributed.places import fetch, memberships
 from ..distributed.pairs import kendall_sums
 from ..distributed.sample_sort import bring, home, positions, sort_parts, spread
 from ..distributed.carries import mean_ranks
-from ..functional.arguments import check_k, ranker
+from ..functional.arguments import ranker
 from ..engine.dispatch import precise
 from ..functional.functions import soft_permutation
-from ..functional.parts import Part, agree, rank_in_parts, rows_tau, sorted_rows
-from ..ranks.sigmoid import laplace_step
-from .contract import check_reduction, check_relevance, reduce_sets, set_inputs
+from ..functional.parts import Part, agree, on_the_whole, rank_in_parts, rows_tau, sorted_rows
+from .contract import apart, check_reduction, check_relevance, reduce_sets, set_inputs
+from .sets import Batch
 
-# %% ../../nbs/losses/129_parts.ipynb #d3bcd4b2
-def list_parts(
-    function: str,  # its name, for messages
+# %% ../../nbs/losses/129_parts.ipynb #681b4768
+class PartSums(Batch):
+    "What a loss adds up over lists in parts; the same on every process."
+    whole = False
+
+    def __init__(self,
+        part: Part,  # this process's scores
+        party: Party,  # who takes part
+    ):
+        super().__init__(torch.ones_like(part.s, dtype=torch.bool) if part.mask is None else part.mask)
+        self.part, self.party, self.size = part, party, sum(party.lengths)
+
+    def sum(self, v):
+        return agreed_sum(v.double().sum(-1), self.party.group)
+
+    def top(self, v):
+        here = torch.nn.functional.pad(self.only(v.detach(), -math.inf), (0, 1), value=-math.inf)
+        return gathered(here.amax(-1), self.party.group).amax(0)
+
+    def count(self):
+        if self.part.mask is None:
+            return torch.full(self.part.s.shape[:1], self.size, device=self.mask.device)
+        return gathered(self.mask.sum(-1), self.party.group).sum(0)
+
+    def temperature(self, tau, s):
+        return rows_tau(tau, self.part)
+
+    def products(self, r, rho, w=None):
+        n = self.count().double()
+        a, b = (self.only(v - (n[:, None] + 1) / 2) for v in (r, rho))
+        A, B, AA, BB, AB = self.sum(torch.stack([a, b, a * a, b * b, a * b]))
+        return AB - A * B / n, AA - A * A / n, BB - B * B / n  # (129.1)
+
+# %% ../../nbs/losses/129_parts.ipynb #5aec172a
+class Parts(PartSums):
+    "Lists of which each process holds a part: what a loss asks of them."
+    def ranks(self, s, method, tau, descending=False, weights=None):
+        return rank_in_parts(ranker(method, tau, descending), self.part, self.party, descending, False).double()
+
+    def midranks(self, y, w=None):
+        truth = sort_parts(y, self.party, self.part.mask)
+        return home(truth, mean_ranks(truth).to(y.dtype)).double()
+
+    def falling(self, g, k=None):
+        parts = sort_parts(-g, self.party, self.part.mask)
+        i = positions(parts)
+        counted = parts.kept & (i <= (self.size if k is None else k))
+        return -parts.t.double().masked_fill(~counted, 0), i
+
+    def chosen(self, s, k, tau):
+        if tau is None:
+            raise ValueError(f"tau must be given for k = {k} of scores in parts, got None")
+        return memberships(self.part.s, self.part.mask, self.party, k, rows_tau(tau, self.part))
+
+    def pairs(self, s, y, tau, kind, mass):
+        if kind == "sigmoid":
+            raise NotImplementedError("kendall_loss of the sigmoid kind has no form in which processes exchange a few "
+                                      "numbers: gather=True collects the scores on every process, or choose 'logistic'")
+        even, odd, count = agreed_sum(kendall_sums(s, y, self.party, self.part.mask, tau), self.party.group)
+        return (even - odd) / (2 * math.log(2)), count
+
+# %% ../../nbs/losses/129_parts.ipynb #efb75631
+def balance(
+    mul: Callable,  # x -> P x
+    rmul: Callable,  # x -> P^T x
+    u: Tensor,  # ones at real rows, (..., m)
+    iterations: int,
+) -> tuple:  # u and v, for which diag(u) P diag(v) is balanced
+    "Sinkhorn's iterations; a padded row or column stays empty."
+    v = 1.0
+    for _ in range(iterations):
+        v = rmul(u)
+        v = v.masked_fill(v <= 0, math.inf).reciprocal()
+        u = mul(v)
+        u = u.masked_fill(u <= 0, math.inf).reciprocal()
+    return u, v
+
+
+def hits_in_parts(sets, relevant, k, method, tau, iterations):
+    "(56.3): the soft number of relevant elements, ones in (B, n), among the first k of the whole, (B,)."
+    parts, rows = sorted_rows(ranker(method, tau, False), sets.part, sets.party, -1)
+    x = bring(parts, relevant).to(rows.Z.dtype).masked_fill(~parts.kept, 0)
+    u, v = balance(rows.mul, lambda u: rows.rmul(u)[..., 0], parts.kept.to(x.dtype), iterations)
+    first = parts.kept & (positions(parts) <= k)
+    return sets.sum((u * rows.mul(v * x)).masked_fill(~first, 0))
+
+# %% ../../nbs/losses/129_parts.ipynb #3e5fedfc
+def group_loss(
+    one,  # the loss, of one process
     scores: Tensor,  # this process's part, (..., n)
     relevance: Tensor,  # of these scores, (..., n)
     mask: "Tensor | None",  # bool, broadcastable to scores
     group,
-    check=None,  # called with relevance and mask, where there are any: other checks
-    **options,  # what must be the same on all processes
-) -> "tuple[Part, Tensor, Party]":  # the scores, the relevance (B, n), the party
-    "Check the inputs of a loss, here and between the processes; raise as the loss does, and as `meet`."
-    def checks():
-        check_reduction(options["reduction"])
-        if isinstance(scores, Tensor) and scores.numel() == 0:
-            return check_relevance(relevance, scores)
-        _, y, real = set_inputs(scores, relevance, mask)
-        return check and check(y, real)
-
-    _, part, party = agree(function, scores, -1, mask, group, checks, **options)
-    y = relevance.detach().to(part.s.dtype).reshape(part.s.shape)
-    return part, y if part.mask is None else y.masked_fill(~part.mask, 0), party
-
-# %% ../../nbs/losses/129_parts.ipynb #c7010ade
-def loss_of_the_whole(
-    one,  # the loss, of one process
-    part: Part,
-    y: Tensor,  # (B, n)
-    party: Party,
-    **options,
-) -> Tensor:
-    "Collect scores and relevance on every process, and take the loss there."
-    def whole(x, agreed=False):
-        every = gather_parts(x, party.lengths, party.group, agreed)
-        return every.reshape(*part.batch, every.shape[-1])
-
-    mask = None if part.mask is None else whole(part.mask.byte()).bool()
-    return one(whole(part.s, True), whole(y), mask, **options).to(part.dtype)
-
-# %% ../../nbs/losses/129_parts.ipynb #9adf77dc
-def group_loss(
-    one,  # the loss, of one process
-    in_parts,  # (part, y, party, **options) -> losses of the sets (B,) and whether they count; None if there is none
-    scores: Tensor,
-    relevance: Tensor,
-    mask: "Tensor | None",
-    group,
     gather: bool,
-    check=None,
+    check=None,  # called with relevance and mask, where there are any: other checks
     few: int = 0,  # sets with so few pairs of scores, all together, are gathered: that takes fewer numbers
     **options,  # of the loss
 ) -> Tensor:  # (), or (...) for "none", the same on every process
     "A loss of a list in parts; raise as it does, and as `agree` and `check_form`."
-    part, y, party = list_parts(one.__name__, scores, relevance, mask, group, check, gather=gather, **options)
-    if gather or len(part.s) * sum(party.lengths) ** 2 <= few:
-        return loss_of_the_whole(one, part, y, party, **options)
-    if in_parts is None:
-        raise NotImplementedError(f"{one.__name__} has no form in which processes exchange a few numbers: "
-                                  "gather=True collects the scores on every process and keeps the gradient")
-    reduction = options.pop("reduction")
-    loss, defined = (v.reshape(part.batch) for v in in_parts(part, y, party, **options))
-    return reduce_sets(loss, defined, reduction, part.dtype)
+    reduction = options["reduction"]
 
-# %% ../../nbs/losses/129_parts.ipynb #64f96025
-def rank_noise(n, dtype):
-    "What rounding can leave of the sum of squared deviations of n ranks that are all the same."
-    double = torch.finfo(torch.float64).eps
-    error = n * (torch.finfo(dtype).eps + (16 + n) * double)
-    return n * error ** 2
-
-
-def correlation(both, own, wanted, n, dtype):
-    "(55.3) from the sums of products and squares of n centred ranks, by Prop 55.3, and whether there is any order."
-    noise = rank_noise(n, dtype)
-    defined = wanted > noise
-    wanted = wanted.masked_fill(~defined, 1)
-    own = torch.where(own <= noise, wanted, own)
-    return both / (own.sqrt() * wanted.sqrt()), defined
-
-
-def spearman_parts(part, y, party, method, tau):
-    "One minus (55.3) of each set, by (129.1), and whether the set has any order."
-    r = rank_in_parts(ranker(method, tau, False), part, party, False, False)
-    truth = sort_parts(y, party, part.mask)
-    rho = home(truth, mean_ranks(truth).to(r.dtype))
-    n = truth.total.double()
-    a, b = ((v.double() - (n[:, None] + 1) / 2) for v in (r, rho))
-    if part.mask is not None:
-        a, b = (v.masked_fill(~part.mask, 0) for v in (a, b))
-    A, B, AA, BB, AB = agreed_sum(torch.stack([a, b, a * a, b * b, a * b]).sum(-1), party.group)
-    agreement, defined = correlation(AB - A * B / n, AA - A * A / n, BB - B * B / n, n, r.dtype)
-    return 1 - agreement, defined
-
-# %% ../../nbs/losses/129_parts.ipynb #9188545b
-def kendall_parts(part, y, party, tau, kind):
-    "(55.4) of each set by (55.6), and whether the set has a pair."
-    if not is_one_of(kind, ("logistic", "sigmoid")):
-        raise ValueError(f"kind must be 'logistic' or 'sigmoid', got {kind!r}")
-    if kind == "sigmoid":
-        raise NotImplementedError("kendall_loss of the sigmoid kind has no form in which processes exchange a few "
-                                  "numbers: gather=True collects the scores on every process, or choose 'logistic'")
-    sums = kendall_sums(part.s, y, party, part.mask, rows_tau(tau, part))
-    even, odd, count = agreed_sum(sums, party.group)
-    return (even - odd) / (2 * math.log(2)) / count.clamp(min=1), count > 0
-
-# %% ../../nbs/losses/129_parts.ipynb #d3c0f2f7
-def _gains_in_parts(y, part, party, gain):
-    "The gains (B, n) in the units that the largest grade of each set of the whole asks for."
-    g = y
-    if gain == "exp2":
-        high = y.amax(-1) if y.shape[1] else y.new_zeros(len(y))
-        unit = (gathered(high, party.group).amax(0)[:, None] - 100).clamp(min=0)
-        g = torch.exp2(y - unit) - torch.exp2(-unit)
-    return g if part.mask is None else g.masked_fill(~part.mask, 0)
-
-
-def _best_dcg(g, part, party, k):
-    "What the best order of gains in parts reaches, (B,)."
-    falling = sort_parts(-g, party, part.mask)
-    i = positions(falling).double()
-    counted = falling.kept & (i <= k)
-    return agreed_sum((-falling.t / (1 + i).log2()).masked_fill(~counted, 0).sum(-1), party.group)
-
-# %% ../../nbs/losses/129_parts.ipynb #db6fc31c
-def _mass(s, real, theta, column, derivative):
-    "This process's sum of F((s - theta) / tau), or of its derivative in -theta, (B,)."
-    u = (s - theta[:, None]) / column
-    w = laplace_step(u, 1) / column if derivative else 0.5 + laplace_step(u, 0)
-    return w.masked_fill(~real, 0).sum(1)
-
-
-def _extremes(s, real, group):
-    "The smallest and the largest score of each set, and how many there are, (B,) each."
-    low = s.masked_fill(~real, math.inf).amin(1) if s.shape[1] else s.new_full((len(s),), math.inf)
-    high = s.masked_fill(~real, -math.inf).amax(1) if s.shape[1] else s.new_full((len(s),), -math.inf)
-    every = gathered(torch.stack([low, high, real.sum(1).to(s.dtype)]), group)
-    return every[:, 0].amin(0), every[:, 1].amax(0), every[:, 2].sum(0)
-
-# %% ../../nbs/losses/129_parts.ipynb #564a3ff8
-def threshold_of(
-    s: Tensor,  # this process's scores, without a gradient, in double precision, (B, n)
-    real: Tensor,  # bool, (B, n)
-    k: int,  # how many of the whole
-    column: "float | Tensor",  # the temperature, a number or (B, 1)
-    group,  # the process group
-) -> tuple:  # theta, and whether there are more than k scores, (B,)
-    "The threshold (42.5) of scores in parts, by Newton's method in a bracket; a round takes 3 numbers for each set."
-    low, high, total = _extremes(s, real, group)
-    more = total > k
-    width = (torch.as_tensor(column, device=s.device).to(s).reshape(-1) * (1 + (2 * total).log())).masked_fill(~more, 1)
-    low, high = (torch.where(more, v, 0) for v in (low - width, high + width))
-    theta, done, rounds = low / 2 + high / 2, ~more, 0
-    while True:
-        own = [_mass(s, real, theta, column, derivative) for derivative in (False, True)]
-        every = gathered(torch.stack([*own, done.to(s.dtype)]), group)
-        if bool(every[:, 2].all()):                          # all processes read the same numbers here
-            return theta, more
-        S, D = every[:, 0].sum(0), every[:, 1].sum(0)
-        low, high = torch.where(S > k, theta, low), torch.where(S < k, theta, high)
-        middle = low / 2 + high / 2
-        step = theta + (S - k) / D
-        rounds += 1
-        outside = ~((step > low) & (step < high)) | (rounds > 12 and rounds % 2 == 0)
-        done = done | (S == k) | (middle <= low) | (middle >= high) | (step == theta) | S.isnan()
-        theta = torch.where(done, theta, torch.where(outside, middle, step))
-
-# %% ../../nbs/losses/129_parts.ipynb #c0bf0dde
-def memberships(
-    part: Part,
-    party: Party,
-    k: int,  # how many of the whole
-    tau: "float | Tensor",  # a number or (B,)
-) -> Tensor:  # in double precision, (B, n)
-    "The soft membership of each score in the top k of the whole (42.5), with its gradient."
-    s = precise(part.s)
-    real = torch.ones_like(s, dtype=torch.bool) if part.mask is None else part.mask
-    column = tau[:, None] if isinstance(tau, Tensor) else tau
-    with torch.no_grad():
-        theta, more = threshold_of(s.detach(), real, k, column, party.group)
-    for _ in range(2):
-        own = torch.stack([_mass(s, real, theta, column, derivative) for derivative in (False, True)])
-        S, D = summed(own, party.group)
-        theta = theta + (S - k) / torch.where(more, D, 1)
-    w = 0.5 + laplace_step((s - theta[:, None]) / column, 0)
-    return torch.where(more[:, None], w, 1).masked_fill(~real, 0)
-
-# %% ../../nbs/losses/129_parts.ipynb #713158c0
-def ndcg_parts(part, y, party, k, gain, method, tau):
-    "One minus (56.1) of each set, and whether it has a relevant element."
-    N = sum(party.lengths)
-    k = check_k(N if k is None else k, math.inf)
-    g = _gains_in_parts(y, part, party, gain).double()
-    r = rank_in_parts(ranker(method, tau, False), part, party, True, False).double().clamp(min=1)
-    value = g / (1 + r).log2()
-    if k < N:
-        width = getattr(method, "tau", None) if tau is None else tau
-        if width is None:
-            raise ValueError(f"tau must be given for k = {k} of scores in parts, got None")
-        value = value * memberships(part, party, k, rows_tau(width, part))
-    dcg = agreed_sum(value.sum(-1), party.group)
-    best = _best_dcg(g, part, party, k)
-    return 1 - dcg / best.masked_fill(best <= 0, math.inf), best > 0
-
-# %% ../../nbs/losses/129_parts.ipynb #93f983a8
-def _inverse(a):
-    "1 / a, and zero where it is not positive."
-    return a.masked_fill(a <= 0, math.inf).reciprocal()
-
-
-def hits_in_parts(part, relevant, party, k, method, tau, iterations):
-    "(56.3): the soft number of relevant elements, ones in (B, n), among the first k of the whole, (B,)."
-    parts, rows = sorted_rows(ranker(method, tau, False), part, party, -1)
-    x = bring(parts, relevant).to(rows.Z.dtype).masked_fill(~parts.kept, 0)
-    u = parts.kept.to(x.dtype)
-    v = torch.ones_like(u)
-    for _ in range(iterations):
-        v = _inverse(rows.rmul(u)[..., 0])
-        u = _inverse(rows.mul(v))
-    first = parts.kept & (positions(parts) <= k)
-    return agreed_sum((u * rows.mul(v * x)).masked_fill(~first, 0).sum(-1), party.group)
-
-# %% ../../nbs/losses/129_parts.ipynb #5494e7c2
-def precision_parts(part, y, party, k, method, tau, iterations):
-    "One minus the soft precision at k of each set, and whether it has a relevant element."
-    k = check_k(k, sum(party.lengths))
-    relevant = (y > 0).to(part.s.dtype)
-    hits = hits_in_parts(part, relevant, party, k, method, tau, iterations)
-    return 1 - hits / k, agreed_sum(relevant.sum(-1).double(), party.group) > 0
-
-# %% ../../nbs/losses/129_parts.ipynb #17cfad76
-def recall_parts(part, y, party, k, method, tau, iterations):
-    "One minus the soft recall at k of each set, and whether it has a relevant element."
-    k = check_k(k, sum(party.lengths))
-    relevant = (y > 0).to(part.s.dtype)
-    hits = hits_in_parts(part, relevant, party, k, method, tau, iterations)
-    total = agreed_sum(relevant.sum(-1).double(), party.group)
-    return 1 - hits / total.masked_fill(total <= 0, math.inf), total > 0
-
-# %% ../../nbs/losses/129_parts.ipynb #da33a2e5
-def fetch(
-    x: Tensor,  # this process's part, (B, n)
-    index: Tensor,  # places in the whole, long, (B, n)
-    party: Party,
-) -> Tensor:  # (B, n)
-    "The entries of the whole at some places; differentiable."
-    ends = torch.tensor(party.lengths, device=x.device).cumsum(0)
-    owner = torch.searchsorted(ends, index.contiguous(), right=True)
-    owner, order = owner.sort(dim=1, stable=True)
-    P = len(party.lengths)
-    send = torch.zeros(len(x), P, dtype=torch.long, device=x.device).scatter_add(1, owner, torch.ones_like(owner))
-    receive = gathered(send, party.group)[:, :, party.rank].T.cpu()
-    asked = exchange(index.gather(1, order), send.cpu(), receive, party.group) - party.start
-    held = torch.cat([x, x.new_zeros(len(x), 1)], 1)         # an empty part takes part in the gradient, too
-    back = exchange(held.gather(1, asked.clamp(0, held.shape[1] - 1)), receive, send.cpu(), party.group)
-    return torch.zeros_like(x).scatter(1, order, back[:, :x.shape[1]])
+    def checks():
+        check_reduction(reduction)
+        if isinstance(scores, Tensor) and scores.numel() == 0:
+            return check_relevance(relevance, scores)
+        _, y, real = set_inputs(scores, relevance, mask)
+        return check and check(y, real)
+    _, part, party = agree(one.__name__, scores, -1, mask, group, checks, gather=gather, **options)
+    sets, y = Parts(part, party), relevance.detach().to(part.s.dtype).reshape(part.s.shape)
+    if gather or len(part.s) * sets.size ** 2 <= few:
+        return on_the_whole(lambda s, mask, y: one(s, y, mask, **options), part, party, True, y)
+    loss, defined = one.__wrapped__(part.s, sets.only(y), None, sets, **{**options, "reduction": apart})
+    return reduce_sets(loss.reshape(part.batch), defined.reshape(part.batch), reduction, part.dtype)
 
 # %% ../../nbs/losses/129_parts.ipynb #d87f7693
 def nll_parts(
@@ -305,7 +165,7 @@ def _check_target(scores, target):
         raise ValueError(f"target must have the shape of this process's scores, {tuple(scores.shape)}, "
                          f"got {tuple(target.shape)}")
 
-# %% ../../nbs/losses/129_parts.ipynb #c2e8c369
+# %% ../../nbs/losses/129_parts.ipynb #b2471430
 def group_nll(
     one,  # permutation_nll, of one process
     scores: Tensor,  # this process's part, (..., n)
@@ -320,15 +180,13 @@ def group_nll(
         check_reduction(reduction)
         _check_target(scores, target)
 
-    asked = dict(options, reduction=reduction, gather=gather)
-    _, part, party = agree("permutation_nll", scores, -1, None, group, checks, **asked)
+    _, part, party = agree(one.__name__, scores, -1, None, group, checks, **options, reduction=reduction, gather=gather)
     places, N = target.long().reshape(part.s.shape), sum(party.lengths)
     if int(gathered(((places < 0) | (places >= N)).sum(), party.group).sum()):
         raise IndexError(f"target must hold places from 0 to {N - 1} of the whole, got others on some process")
     if gather:
-        whole, order = (gather_parts(v, party.lengths, party.group, v is part.s) for v in (part.s, places))
-        nll = one(soft_permutation(whole, **options), order, reduction="none")
-    else:
-        nll = nll_parts(part, places, party, **options)
-    nll = nll.reshape(part.batch)
+        def of_whole(s, _, order):
+            return one(soft_permutation(s, **options), order, reduction=reduction)
+        return on_the_whole(of_whole, part, party, True, places)
+    nll = nll_parts(part, places, party, **options).reshape(part.batch)
     return reduce_sets(nll, torch.ones_like(nll, dtype=torch.bool), reduction, part.dtype)

@@ -6,7 +6,7 @@
 __all__ = ['approx_ndcg_loss', 'ApproxNDCGLoss', 'neural_ndcg_loss', 'NeuralNDCGLoss', 'precision_loss', 'PrecisionLoss',
            'recall_loss', 'RecallLoss']
 
-# %% ../../nbs/losses/56_ranking.ipynb #a15780af
+# %% ../../nbs/losses/56_ranking.ipynb #522caa07
 import math
 
 import torch
@@ -15,33 +15,34 @@ from torch import Tensor
 from ..core.operators import Operator
 from ..core.rank_operators import RankOperator
 from ..functional.arguments import check_k
-from ..functional.functions import soft_permutation, soft_rank
-from ..functional.parts import in_parts
+from ..functional.functions import soft_permutation
+from ..functional.arguments import in_parts
 from softsortlib.losses.contract import (
-    Loss, check_not_negative, over_lists, reduce_sets, relevant_of, set_inputs,
+    Loss, check_not_negative, over_lists, reduce_sets, relevant_of,
 )
-from .parts import group_loss, ndcg_parts, precision_parts, recall_parts
+from .parts import balance, group_loss, hits_in_parts
+from .sets import Batch, laid_out
 from ..ranks.laplace import lapsum_topk
 from ..rowwise.balance import in_order, laplace_balanced
 
-# %% ../../nbs/losses/56_ranking.ipynb #1fa790a9
-def _powers_of_two(y, large):
+# %% ../../nbs/losses/56_ranking.ipynb #e9224d8a
+def _powers_of_two(y, sets, large):
     "2^y - 1; with `large` grades, in units of a power of two of each set, which cancels in (56.1)."
     if not large:
         return torch.exp2(y) - 1
-    unit = (y.amax(-1, keepdim=True) - 100).clamp(min=0)
+    unit = sets.spread((sets.top(y) - 100).clamp(min=0))
     return torch.exp2(y - unit) - torch.exp2(-unit)
 
 
-GAINS = dict(exp2=_powers_of_two, linear=lambda y, large: y)
+GAINS = dict(exp2=_powers_of_two, linear=lambda y, sets, large: y)
 
-# %% ../../nbs/losses/56_ranking.ipynb #0b1bc57e
-def gains_of(y, mask, gain):
+# %% ../../nbs/losses/56_ranking.ipynb #4687a97b
+def gains_of(y, sets, gain):
     "The gain of each element, (..., n), zero where padded; raise `ValueError` for what has none."
     if not isinstance(gain, str) or gain not in GAINS:
         raise ValueError(f"gain must be one of {', '.join(GAINS)}, got {gain!r}")
     high = check_not_negative(y, "for NDCG")
-    return GAINS[gain](y, high is None or high > 100).masked_fill(~mask, 0)
+    return sets.only(GAINS[gain](y, sets, not sets.whole or high is None or high > 100))
 
 # %% ../../nbs/losses/56_ranking.ipynb #c7a9c795
 def discounts_of(k, like):
@@ -50,18 +51,19 @@ def discounts_of(k, like):
     k = check_k(n if k is None else k, math.inf)
     return 1 / torch.arange(2, min(k, n) + 2, device=like.device, dtype=like.dtype).log2()
 
-# %% ../../nbs/losses/56_ranking.ipynb #f3640625
-def best_dcg(g, discounts):
-    "What the best order of the gains g (..., n) reaches, (...)."
-    return (g.sort(dim=-1, descending=True).values[..., :len(discounts)] * discounts).sum(-1)
+# %% ../../nbs/losses/56_ranking.ipynb #71ca39fa
+def best_dcg(g, k, sets):
+    "What the best order of the gains g (..., n) reaches at the first k places, all of them for None, (...)."
+    falling, i = sets.falling(g, k)
+    return sets.sum(falling * (1 / (1 + i.to(falling.dtype)).log2()))
 
 # %% ../../nbs/losses/56_ranking.ipynb #b4938764
 def ratio_of(part, whole):
     "part / whole, zero where the whole is not positive."
     return part / whole.masked_fill(whole <= 0, math.inf)
 
-# %% ../../nbs/losses/56_ranking.ipynb #7d61338f
-@over_lists()
+# %% ../../nbs/losses/56_ranking.ipynb #7962b3dd
+@over_lists(together="k")
 def approx_ndcg_loss(
     scores: Tensor,  # (..., n)
     relevance: Tensor,  # grades, non-negative, (..., n)
@@ -82,16 +84,15 @@ def approx_ndcg_loss(
     Raise `TypeError` or `ValueError` when an argument does not fit."""
     if in_parts(scores, group):
         options = dict(k=k, gain=gain, method=method, tau=tau, reduction=reduction)
-        return group_loss(approx_ndcg_loss, ndcg_parts, scores, relevance, mask, group, gather, **options,
-                          check=lambda y, real: gains_of(y, real, gain))
-    s, y, mask = set_inputs(scores, relevance, mask)
-    g, discounts = gains_of(y, mask, gain), discounts_of(k, y)
-    r = soft_rank(s, descending=True, method=method, tau=tau, mask=mask).clamp(min=1)
-    value = g / (1 + r).log2()
-    if len(discounts) < s.shape[-1]:
-        value = value * lapsum_topk(s, len(discounts), getattr(method, "tau", None) if tau is None else tau, mask=mask)
-    best = best_dcg(g, discounts)
-    return reduce_sets(1 - ratio_of(value.sum(-1), best), best > 0, reduction, scores.dtype)
+        return group_loss(approx_ndcg_loss, scores, relevance, mask, group, gather, **options,
+                          check=lambda y, real: gains_of(y, Batch(real), gain))
+    s, y, sets = laid_out(scores, relevance, mask, offsets)
+    g = gains_of(y, sets, gain)
+    value = g / (1 + sets.ranks(s, descending=True, method=method, tau=tau).clamp(min=1)).log2()
+    if k is not None and check_k(k, math.inf) < sets.size:
+        value = value * sets.chosen(s, k, getattr(method, "tau", None) if tau is None else tau)
+    best = best_dcg(g, k, sets)
+    return reduce_sets(1 - ratio_of(sets.sum(value), best), best > 0, reduction, scores.dtype)
 
 # %% ../../nbs/losses/56_ranking.ipynb #e0851f3a
 class ApproxNDCGLoss(Loss, of=approx_ndcg_loss):
@@ -105,12 +106,7 @@ def _check_iterations(iterations):
     if isinstance(iterations, bool) or not isinstance(iterations, int) or iterations < 0:
         raise ValueError(f"iterations must be an int of at least 0, got {iterations!r}")
 
-# %% ../../nbs/losses/56_ranking.ipynb #ed48ce39
-def _inverse(a):
-    "1 / a, and zero for a padded row or column, which stays empty."
-    return a.masked_fill(a <= 0, math.inf).reciprocal()
-
-# %% ../../nbs/losses/56_ranking.ipynb #f42a2e9a
+# %% ../../nbs/losses/56_ranking.ipynb #175ac283
 def balanced_rows(P, x, k, iterations):
     "The first k rows of P, balanced, times x (..., n); with no iterations the other rows are not touched."
     _check_iterations(iterations)
@@ -119,13 +115,10 @@ def balanced_rows(P, x, k, iterations):
     line = in_order(P)
     if line is not None:
         return laplace_balanced(line, x, iterations)[..., :k]
-    u = x.new_ones(P.batch + (P.m,))
-    for _ in range(iterations):
-        v = _inverse(P.mT @ u)
-        u = _inverse(P @ v)
+    u, v = balance(lambda v: P @ v, lambda u: P.mT @ u, x.new_ones(P.batch + (P.m,)), iterations)
     return u[..., :k] * (P[..., :k, :] @ (v * x))
 
-# %% ../../nbs/losses/56_ranking.ipynb #a4463686
+# %% ../../nbs/losses/56_ranking.ipynb #d5c64320
 @over_lists()
 def neural_ndcg_loss(
     scores: Tensor,  # (..., n)
@@ -144,12 +137,12 @@ def neural_ndcg_loss(
     """One minus NDCG@k of soft-sorted gains (56.2; Pobrotyn & Bialobrzeski 2021).
 
     Raise `TypeError` or `ValueError` when an argument does not fit."""
-    s, y, mask = set_inputs(scores, relevance, mask)
-    g, discounts = gains_of(y, mask, gain), discounts_of(k, y)
-    P = soft_permutation(s, descending=True, method=method, tau=tau, mask=mask)
-    value = balanced_rows(P, g, len(discounts), iterations) * discounts
-    best = best_dcg(g, discounts)
-    return reduce_sets(1 - ratio_of(value.sum(-1), best), best > 0, reduction, scores.dtype)
+    s, y, sets = laid_out(scores, relevance, mask, None)
+    g, discounts = gains_of(y, sets, gain), discounts_of(k, y)
+    P = soft_permutation(s, descending=True, method=method, tau=tau, mask=sets.mask)
+    value = sets.sum(balanced_rows(P, g, len(discounts), iterations) * discounts)
+    best = best_dcg(g, k, sets)
+    return reduce_sets(1 - ratio_of(value, best), best > 0, reduction, scores.dtype)
 
 # %% ../../nbs/losses/56_ranking.ipynb #bcf87bd4
 class NeuralNDCGLoss(Loss, of=neural_ndcg_loss):
@@ -157,16 +150,18 @@ class NeuralNDCGLoss(Loss, of=neural_ndcg_loss):
 
     Raises as the function does, and `TypeError` for an unknown option."""
 
-# %% ../../nbs/losses/56_ranking.ipynb #e4a574cc
-def _hits(s, relevant, mask, k, method, tau, iterations):
+# %% ../../nbs/losses/56_ranking.ipynb #ead0f836
+def _hits(s, relevant, sets, k, method, tau, iterations):
     "The soft number (56.3) of relevant elements, ones in (..., n), among the first k, (...)."
+    if not sets.whole:
+        return hits_in_parts(sets, relevant, k, method, tau, iterations)
     if isinstance(method, str) and method == "lapsum":
         options = {} if tau is None else dict(tau=tau)
-        return (lapsum_topk(s, k, **options, mask=mask) * relevant).sum(-1)
-    P = soft_permutation(s, descending=True, method=method, tau=tau, mask=mask)
+        return (lapsum_topk(s, k, **options, mask=sets.mask) * relevant).sum(-1)
+    P = soft_permutation(s, descending=True, method=method, tau=tau, mask=sets.mask)
     return balanced_rows(P, relevant, k, iterations).sum(-1)
 
-# %% ../../nbs/losses/56_ranking.ipynb #7661142f
+# %% ../../nbs/losses/56_ranking.ipynb #e151bbb5
 @over_lists(fill=True)
 def precision_loss(
     scores: Tensor,  # (..., n)
@@ -188,13 +183,11 @@ def precision_loss(
     Raise `TypeError` or `ValueError` when an argument does not fit."""
     if in_parts(scores, group):
         options = dict(k=k, method=method, tau=tau, iterations=iterations, reduction=reduction)
-        form = precision_loss, precision_parts
-        return group_loss(*form, scores, relevance, mask, group, gather, relevant_of, **options)
-    s, y, mask = set_inputs(scores, relevance, mask)
-    k = check_k(k, s.shape[-1])
-    relevant = relevant_of(y, mask)
-    hits = _hits(s, relevant.to(s.dtype), mask, k, method, tau, iterations)
-    return reduce_sets(1 - hits / k, relevant.any(-1), reduction, scores.dtype)
+        return group_loss(precision_loss, scores, relevance, mask, group, gather, relevant_of, **options)
+    s, y, sets = laid_out(scores, relevance, mask, offsets)
+    k, relevant = check_k(k, sets.size), relevant_of(y, sets.mask).to(s.dtype)
+    hits = _hits(s, relevant, sets, k, method, tau, iterations)
+    return reduce_sets(1 - hits / k, sets.sum(relevant) > 0, reduction, scores.dtype)
 
 # %% ../../nbs/losses/56_ranking.ipynb #dabc1794
 class PrecisionLoss(Loss, of=precision_loss):
@@ -202,7 +195,7 @@ class PrecisionLoss(Loss, of=precision_loss):
 
     Raises as the function does, and `TypeError` for an unknown option."""
 
-# %% ../../nbs/losses/56_ranking.ipynb #364e10dc
+# %% ../../nbs/losses/56_ranking.ipynb #f957cecd
 @over_lists(fill=True)
 def recall_loss(
     scores: Tensor,  # (..., n)
@@ -224,12 +217,10 @@ def recall_loss(
     Raise `TypeError` or `ValueError` when an argument does not fit."""
     if in_parts(scores, group):
         options = dict(k=k, method=method, tau=tau, iterations=iterations, reduction=reduction)
-        form = recall_loss, recall_parts
-        return group_loss(*form, scores, relevance, mask, group, gather, relevant_of, **options)
-    s, y, mask = set_inputs(scores, relevance, mask)
-    relevant = relevant_of(y, mask).to(s.dtype)
-    hits = _hits(s, relevant, mask, check_k(k, s.shape[-1]), method, tau, iterations)
-    total = relevant.sum(-1)
+        return group_loss(recall_loss, scores, relevance, mask, group, gather, relevant_of, **options)
+    s, y, sets = laid_out(scores, relevance, mask, offsets)
+    k, relevant = check_k(k, sets.size), relevant_of(y, sets.mask).to(s.dtype)
+    hits, total = _hits(s, relevant, sets, k, method, tau, iterations), sets.sum(relevant)
     return reduce_sets(1 - ratio_of(hits, total), total > 0, reduction, scores.dtype)
 
 # %% ../../nbs/losses/56_ranking.ipynb #2f1cbad0

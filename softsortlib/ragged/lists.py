@@ -242,17 +242,25 @@ def items(
     y = torch.cat([part.flatten(dim - 1, dim) for part in parts], dim)
     return torch.empty_like(y).index_copy(dim, order, y)
 
-# %% ../../nbs/ragged/155_lists.ipynb #495dd5c0
+# %% ../../nbs/ragged/155_lists.ipynb #c2b9e5d7
+def per_list(
+    v: Tensor,  # (..., B) or (..., 1)
+    count: int,  # B
+    name: str = "tau",  # how the message names it
+) -> Tensor:  # (..., B)
+    "One entry for each list; raise `ValueError` for another number."
+    if v.shape[-1] not in (1, count):
+        raise ValueError(f"{name} must be a number or have one for each of the {count} lists, got {tuple(v.shape)}")
+    return v.expand(*v.shape[:-1], count)
+
+
 def of_lists(
     v: Tensor,  # one entry for each list, (..., B)
     lists: Lists,  # how they are arranged
     name: str = "tau",  # how the message names it
 ) -> tuple:  # for each group (..., c)
     "Split a tensor with one entry per list; raise `ValueError` if it has another number."
-    count = len(lists.lists)
-    if v.shape[-1] not in (1, count):
-        raise ValueError(f"{name} must be a number or have one for each of the {count} lists, got {tuple(v.shape)}")
-    v = v.expand(*v.shape[:-1], count).index_select(-1, lists.lists)
+    v = per_list(v, len(lists.lists), name).index_select(-1, lists.lists)
     return v.split([count for _, count in lists.groups], -1)
 
 

@@ -84,6 +84,11 @@ def test_losses(processes, name):
     check(processes("loss", 2, name=name, dtype=torch.float32, options=dict(options, tau=0.3)), torch.float32)
 
 
+def test_a_wide_gap_behind_the_first_k(processes):
+    "The k-th score and the next may be a thousand temperatures apart: the threshold lies between them."
+    for P in (1, 3): check(processes("loss", P, name="approx_ndcg_loss", kind="wide", options=dict(k=5, tau=1e-3)))
+
+
 METRICS = {"SpearmanLoss": dict(tau=0.3), "KendallLoss": dict(tau=0.3), "ApproxNDCGLoss": dict(tau=0.3, k=5), "PrecisionLoss": dict(tau=0.3, k=4), "RecallLoss": dict(tau=0.3, k=4), "AUCLoss": {}, "ReciprocalRankLoss": {}}
 
 
