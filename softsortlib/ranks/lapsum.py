@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['LapSumPermutation', 'LapSum']
 
-# %% ../../nbs/ranks/44_lapsum.ipynb #e6249608
+# %% ../../nbs/ranks/44_lapsum.ipynb #377b8764
 import math
 
 import torch
@@ -15,17 +15,12 @@ from ..core.checks import check_type
 from ..core.operators import Operator
 from ..core.permutation import SoftPermutation, compute_dtype, patch_to
 from ..engine.dispatch import precise
-from ..engine.radix import stable_sort
 from .lapsum_matrix import Cells, cell_matrix, log_mass, measured
 from .line import gather, marks, nearest, spread
+from .one_sided import in_order
 from .sigmoid import tau_column
 
-# %% ../../nbs/ranks/44_lapsum.ipynb #bfdfc479
-def _order(z, mask):
-    "The order of z (..., n), padded scores last."
-    return stable_sort(z.detach() if mask is None else z.detach().masked_fill(~mask, math.inf))[1]
-
-# %% ../../nbs/ranks/44_lapsum.ipynb #9649e74a
+# %% ../../nbs/ranks/44_lapsum.ipynb #957fa017
 class LapSumPermutation(SoftPermutation):
     """The map (44.2): what cells of mass one hold of each Laplace bump.
 
@@ -41,11 +36,9 @@ class LapSumPermutation(SoftPermutation):
         n = s.shape[-1]
         super().__init__(batch=s.shape[:-1], m=n, n=n, dtype=dtype or s.dtype, device=s.device, mask=mask)
         self.z = -s if descending else s
-        self.order = _order(self.z, mask)
+        _, self.order, self.real = in_order(self.z.detach(), mask)
         self.tau = tau_column(tau, precise(self.z[..., :1]))
-        count = torch.arange(1, n + 1, device=s.device)  # one launch of a GPU for both ends
-        self.first = count[:1].expand(*s.shape[:-1], 1)
-        self.real = count[-1:].expand(*s.shape[:-1], 1) if mask is None else mask.sum(-1, keepdim=True)
+        self.first = torch.ones_like(self.real)
         self._marks = None
 
     def _known(self):
