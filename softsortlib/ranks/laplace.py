@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['LaplaceRank', 'lapsum_topk', 'LapSumTopK']
 
-# %% ../../nbs/ranks/42_laplace.ipynb #f5e95b66
+# %% ../../nbs/ranks/42_laplace.ipynb #1d584e7d
 import math
 import numbers
 from typing import NamedTuple
@@ -23,7 +23,7 @@ from ..engine.dispatch import precise, switch
 from ..engine.mechanism import mechanism
 from ..engine.scan import exp_scan, gradient_to_tau
 from .line import _two, marks, nearest
-from .one_sided import _both, _real, in_order
+from .one_sided import _real, in_order, one_sided
 from .sigmoid import counted_ranks, few_pairs, laplace_step, tau_column
 
 # %% ../../nbs/ranks/42_laplace.ipynb #e7d9221f
@@ -141,13 +141,13 @@ def _rank_back_rows(lo, hi, line, g, s, tau):
                 s[b, t * width + k] = share * out[k]
         s[b, line.real[b, 0]:] = 0
 
-# %% ../../nbs/ranks/42_laplace.ipynb #e97e9820
+# %% ../../nbs/ranks/42_laplace.ipynb #b7d207b1
 def _rank_torch(s, tau, order, real):
-    "The ranks (42.10), where the scores stood."
+    "The ranks (42.10), where the scores stood; whatever where they are padded."
     t, kept = _real(precise(s), real)
-    lower, upper = _both(t, tau, kept[..., None])
-    ranks = kept.cumsum(-1) + (upper[..., :-1, 0] - lower[..., 1:, 0]) / 2
-    return torch.empty_like(s).scatter(-1, order, torch.where(kept > 0, ranks, 0).to(s))
+    lower, upper = (one_sided(t, tau, kept[..., None], up)[..., 0] for up in (True, False))
+    ranks = kept.cumsum(-1) + (upper - lower) / 2
+    return torch.empty_like(s).scatter(-1, order, ranks.to(s))
 
 def _rank_numba(s, tau, order, real):
     "The same by the kernel."
@@ -156,11 +156,11 @@ def _rank_numba(s, tau, order, real):
     spread_rows(_rank_rows, len(out), 6 * s.numel(), Scores(*line), out)
     return ranks
 
-# %% ../../nbs/ranks/42_laplace.ipynb #a51d2cc3
+# %% ../../nbs/ranks/42_laplace.ipynb #d6f86e7c
 def _rank_back_torch(g, s, tau, order, real, learn):
     "Prop 42.6 in plain torch, which can be differentiated again."
     t, kept = _real(precise(s), real)
-    g = torch.where(kept > 0, g.to(t).gather(-1, order), 0)
+    g = g.gather(-1, order).to(t) * kept
     ones, sums = exp_scan(t, torch.stack([kept, g], -1), tau[..., 0]).unbind(-1)
     pull = (g * ones - kept * sums) / (2 * tau)
     gtau = gradient_to_tau(pull, t, tau[..., 0])[..., None] if learn else torch.zeros_like(tau)
