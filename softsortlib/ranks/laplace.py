@@ -5,9 +5,10 @@
 # %% auto #0
 __all__ = ['LaplaceRank', 'lapsum_topk', 'LapSumTopK']
 
-# %% ../../nbs/ranks/42_laplace.ipynb #e567dc67
+# %% ../../nbs/ranks/42_laplace.ipynb #1d584e7d
 import math
 import numbers
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -17,244 +18,172 @@ from ..core.operators import check_flags, check_tau
 from ..core.checks import check_mask, check_scores, compute_dtype, fits, is_concrete, zero_outside
 from ..core.rank_operators import RankOperator
 from ..core.spread import unit_of
-from ..engine.compile import arrays, exp_neg, jit, one_batch, spread_rows
-from ..engine.dispatch import precise
+from ..engine.compile import arrays, exp_neg, jit, spread_rows
+from ..engine.dispatch import precise, switch
 from ..engine.mechanism import mechanism
-from ..engine.radix import stable_sort
-from ..engine.scan import exp_scan, one_sided_sums
-from .laplace_rows import rank_pull_numba, ranks_numba
-from .line import marks, nearest
-from .sigmoid import counted_ranks, few_pairs, laplace_step, pair_sum_grads, tau_column
+from ..engine.scan import exp_scan, gradient_to_tau
+from .line import _two, marks, nearest
+from .one_sided import _real, in_order, one_sided
+from .sigmoid import counted_ranks, few_pairs, laplace_step, tau_column
 
-# %% ../../nbs/ranks/42_laplace.ipynb #904f77db
+# %% ../../nbs/ranks/42_laplace.ipynb #e7d9221f
+_TILE = switch("laplace: scores of a tile", 1024, "n")
+_LONG = switch("laplace: by tiles", 1 << 16, "n")  # from which a list is cut into tiles
+
+class Scores(NamedTuple):
+    "What the kernels know of some sets, as arrays; the table above has the shapes."
+    s: np.ndarray
+    tau: np.ndarray
+    order: np.ndarray
+    real: np.ndarray
+
+class Tile(NamedTuple):
+    "Room for a tile."
+    h: np.ndarray
+    q: np.ndarray
+    z: np.ndarray
+    above: np.ndarray
+
+@jit(lent=True)
+def _fall(tile, w, enters, leaves):
+    "Walk down the first w scores of a tile, from what enters above to what leaves below, both (d,)."
+    for c in range(len(enters)):
+        R = enters[c]
+        for k in range(w - 1, -1, -1):
+            tile.above[c, k] = R
+            R = tile.q[k] * (R + tile.z[c, k])
+        leaves[c] = R
+
+# %% ../../nbs/ranks/42_laplace.ipynb #a764132f
+@jit(lent=True)
+def _enter(line, b, at, g, tile):
+    "Fill a tile from place `at` of set b on, with g (B or 0, n), in order, as its second column, and return its width."
+    w = min(len(tile.q), line.real[b, 0] - at)
+    for k in range(at == 0, w):
+        tile.h[k] = (np.float64(line.s[b, at + k]) - np.float64(line.s[b, at + k - 1])) / line.tau[b, 0]
+    if at == 0:
+        tile.h[0] = np.inf
+    for k in range(w):
+        tile.q[k] = exp_neg(tile.h[k])
+    if len(g) > 0:
+        for k in range(w):
+            tile.z[1, k] = g[b, at + k]
+    return w
+
+@jit(lent=True)
+def _descend(line, b, g, tile, tops):
+    "Fill tops (tiles, d) of set b with what enters each tile from above, and return how many tiles there are."
+    width = len(tile.q)
+    tiles = (line.real[b, 0] + width - 1) // width
+    tops[max(tiles - 1, 0)] = 0
+    for k in range(tiles - 1, 0, -1):
+        _fall(tile, _enter(line, b, k * width, g, tile), tops[k], tops[k - 1])
+    return tiles
+
+# %% ../../nbs/ranks/42_laplace.ipynb #fc0f8f51
 @jit
-def _factors(s, tau, q):
-    "q[i] = exp(-(s[i + 1] - s[i]) / tau), the factors of (42.2); s (n,) increasing, q (n - 1,)."
-    for i in range(len(q)):
-        q[i] = exp_neg((np.float64(s[i + 1]) - np.float64(s[i])) / tau)
-
-
-def _moments_torch(s, tau, v, nu):
-    "The sums of |u|^nu exp(-|u|) v over the scores below: s (B, n) increasing, tau (B,), v (B, n, d)."
-    h = torch.nn.functional.pad((s[:, 1:] - s[:, :-1]).abs() / tau[:, None], (1, 0))[..., None]
-    q, h = (-h).exp(), h.clamp(max=1e3)
-
-    def crossed(M):
-        return q * torch.nn.functional.pad(M[:, :-1], (0, 0, 1, 0))
-
-    M, before = one_sided_sums(s, v, tau), []
-    for k in range(1, nu + 1):
-        before.append(crossed(M))
-        joining = sum(math.comb(k, l) * h ** (k - l) * b for l, b in enumerate(before))
-        M = one_sided_sums(s, joining, tau)
-    return M
-
-# %% ../../nbs/ranks/42_laplace.ipynb #9ad6d54c
-@jit
-def _step_rows(lo, hi, s, tau, v, y):
-    "The sum (40.4) with phi for rows lo..hi: (M - N) / 2."
-    n, d = v.shape[1:]
-    q = np.empty(n - 1)
-    M = np.empty(d)
-    V = np.empty(d)
+def _rank_rows(lo, hi, line, ranks):
+    "Write the ranks (42.10) of sets lo..hi."
+    n = ranks.shape[1]
+    width = n if n < _LONG else _TILE
+    tile = Tile(np.empty(width), np.empty(width), np.ones((1, width)), np.empty((1, width)))
+    tops, none = np.empty((n // width + 1, 1)), np.empty((0, n))
     for b in range(lo, hi):
-        _factors(s[b], tau[b], q)
-        M[:] = 0
-        V[:] = 0
-        for i in range(n - 1, -1, -1):  # down: y holds N, what lies above
-            r = q[i] if i < n - 1 else 1.0
-            for c in range(d):
-                M[c] = r * M[c] + (1 - r) * V[c]
-                y[b, i, c] = M[c]
-                V[c] += v[b, i, c]
-        M[:] = 0
-        V[:] = 0
-        for i in range(n):              # up: join it with what lies below
-            r = q[i - 1] if i > 0 else 1.0
-            for c in range(d):
-                M[c] = r * M[c] + (1 - r) * V[c]
-                y[b, i, c] = (M[c] - y[b, i, c]) / 2
-                V[c] += v[b, i, c]
+        L = 0.0
+        for t in range(_descend(line, b, none, tile, tops)):
+            at = t * width
+            w = _enter(line, b, at, none, tile)
+            _fall(tile, w, tops[t], tops[t])
+            for k in range(w):
+                L *= tile.q[k]
+                ranks[b, line.order[b, at + k]] = at + k + 1 + (tile.above[0, k] - L) / 2
+                L += 1
+        for k in range(line.real[b, 0], n):
+            ranks[b, line.order[b, k]] = 0
 
-# %% ../../nbs/ranks/42_laplace.ipynb #5e3cb785
+# %% ../../nbs/ranks/42_laplace.ipynb #d21f9ef1
+@jit(lent=True)
+def _climb(tile, w, below, out):
+    "Walk up w scores: out (w,) is (42.4) without its factor; `below` (2,) enters and leaves; the sum of (42.11)."
+    total = 0.0
+    L, G = below
+    for k in range(w):
+        L *= tile.q[k]
+        G *= tile.q[k]
+        R, Rg, g = tile.above[0, k], tile.above[1, k], tile.z[1, k]
+        out[k] = g * (L + R) - (G + Rg)
+        crossing = (Rg + g) * L - G * (R + 1)
+        if crossing != 0:
+            total += crossing * tile.h[k]
+        L += 1
+        G += g
+    below[0] = L
+    below[1] = G
+    return total
+
+# %% ../../nbs/ranks/42_laplace.ipynb #62141ee2
 @jit
-def _even_rows(lo, hi, s, tau, v, y):
-    "The sum (40.4) with phi' for rows lo..hi."
-    n, d = v.shape[1:]
-    q = np.empty(n - 1)
-    passed = np.empty(d)
+def _rank_back_rows(lo, hi, line, g, s, tau):
+    "Write the gradients of Prop 42.6 to s (B, n) and tau (B,) for sets lo..hi; g and s are in order."
+    n = g.shape[1]
+    width = n if n < _LONG else _TILE
+    tile = Tile(np.empty(width), np.empty(width), np.ones((2, width)), np.empty((2, width)))
+    tops, below, out = np.empty((n // width + 1, 2)), np.empty(2), np.empty(width)
     for b in range(lo, hi):
-        _factors(s[b], tau[b], q)
-        passed[:] = 0
-        for i in range(n - 1, -1, -1):
-            r = q[i] if i < n - 1 else 1.0
-            for c in range(d):
-                passed[c] *= r
-                y[b, i, c] = passed[c]
-                passed[c] += v[b, i, c]
-        passed[:] = 0
-        for i in range(n):
-            r = q[i - 1] if i > 0 else 1.0
-            for c in range(d):
-                passed[c] = r * passed[c] + v[b, i, c]
-                y[b, i, c] = (y[b, i, c] + passed[c]) / 2
+        share = 0.5 / line.tau[b, 0]
+        below[:] = 0
+        tau[b] = 0
+        for t in range(_descend(line, b, g, tile, tops)):
+            w = _enter(line, b, t * width, g, tile)
+            _fall(tile, w, tops[t], tops[t])
+            tau[b] -= share * _climb(tile, w, below, out)
+            for k in range(w):
+                s[b, t * width + k] = share * out[k]
+        s[b, line.real[b, 0]:] = 0
 
-# %% ../../nbs/ranks/42_laplace.ipynb #b06b2b1a
-@jit
-def _cross(beyond, group, r):
-    "Cross a gap of factor r: the group of ties joins what lies beyond it, and all of that decays."
-    for c in range(len(beyond)):
-        beyond[c] = r * (beyond[c] + group[c])
-        group[c] = 0
+# %% ../../nbs/ranks/42_laplace.ipynb #b7d207b1
+def _rank_torch(s, tau, order, real):
+    "The ranks (42.10), where the scores stood; whatever where they are padded."
+    t, kept = _real(precise(s), real)
+    lower, upper = (one_sided(t, tau, kept[..., None], up)[..., 0] for up in (True, False))
+    ranks = kept.cumsum(-1) + (upper - lower) / 2
+    return torch.empty_like(s).scatter(-1, order, ranks.to(s))
 
+def _rank_numba(s, tau, order, real):
+    "The same by the kernel."
+    ranks = s.new_empty(s.shape)
+    *line, out = arrays(*_two(s.ndim - 1, s, tau.double(), order, real, ranks))
+    spread_rows(_rank_rows, len(out), 6 * s.numel(), Scores(*line), out)
+    return ranks
 
-@jit
-def _carry(M, h, q):
-    "Carry the moments M (nu + 1, d) across a gap of h temperatures, whose factor is q."
-    far = min(h, 1e3)  # where q is zero
-    nu = len(M) - 1
-    for a in range(nu):
-        for k in range(nu, a, -1):
-            for c in range(M.shape[1]):
-                M[k, c] += far * M[k - 1, c]
-    for k in range(nu + 1):
-        for c in range(M.shape[1]):
-            M[k, c] *= q
+# %% ../../nbs/ranks/42_laplace.ipynb #d6f86e7c
+def _rank_back_torch(g, s, tau, order, real, learn):
+    "Prop 42.6 in plain torch, which can be differentiated again."
+    t, kept = _real(precise(s), real)
+    g = g.gather(-1, order).to(t) * kept
+    ones, sums = exp_scan(t, torch.stack([kept, g], -1), tau[..., 0]).unbind(-1)
+    pull = (g * ones - kept * sums) / (2 * tau)
+    gtau = gradient_to_tau(pull, t, tau[..., 0])[..., None] if learn else torch.zeros_like(tau)
+    return pull.to(s), gtau
 
-# %% ../../nbs/ranks/42_laplace.ipynb #78f16a56
-@jit
-def _odd_rows(lo, hi, s, tau, v, y):
-    "The sum (40.4) with phi'' for rows lo..hi."
-    n, d = v.shape[1:]
-    q = np.empty(n - 1)
-    beyond = np.empty(d)
-    group = np.empty(d)
-    for b in range(lo, hi):
-        _factors(s[b], tau[b], q)
-        beyond[:] = 0
-        group[:] = 0
-        for i in range(n - 1, -1, -1):
-            if i < n - 1 and s[b, i + 1] != s[b, i]:
-                _cross(beyond, group, q[i])
-            for c in range(d):
-                y[b, i, c] = beyond[c]
-                group[c] += v[b, i, c]
-        beyond[:] = 0
-        group[:] = 0
-        for i in range(n):
-            if i > 0 and s[b, i] != s[b, i - 1]:
-                _cross(beyond, group, q[i - 1])
-            for c in range(d):
-                y[b, i, c] = (y[b, i, c] - beyond[c]) / 2
-                group[c] += v[b, i, c]
+def _rank_back_numba(g, s, tau, order, real):
+    "The same by the kernel."
+    gs, gtau = s.new_empty(s.shape), tau.new_empty(tau.shape)
+    *line, g, to_s = arrays(*_two(s.ndim - 1, s, tau.double(), order, real, g.gather(-1, order), gs))
+    spread_rows(_rank_back_rows, len(g), 12 * s.numel(), Scores(*line), g, to_s, *arrays(gtau.view(-1)))
+    return gs, gtau
 
-# %% ../../nbs/ranks/42_laplace.ipynb #86cb4661
-@jit
-def _moment_rows(lo, hi, s, tau, v, nu, above, y):
-    "The sums of |u|^nu exp(-|u|) v / 2, nu > 0, those of the scores above times `above`, for rows lo..hi."
-    n, d = v.shape[1:]
-    q, M = np.empty(n - 1), np.empty((nu + 1, d))
-    for b in range(lo, hi):
-        _factors(s[b], tau[b], q)
-        M[:] = 0
-        for i in range(n - 1, -1, -1):
-            if i < n - 1:
-                _carry(M, (np.float64(s[b, i + 1]) - s[b, i]) / tau[b], q[i])
-            for c in range(d):
-                y[b, i, c] = above * M[nu, c]
-                M[0, c] += v[b, i, c]
-        M[:] = 0
-        for i in range(n):
-            if i > 0:
-                _carry(M, (np.float64(s[b, i]) - s[b, i - 1]) / tau[b], q[i - 1])
-            for c in range(d):
-                y[b, i, c] = (M[nu, c] + y[b, i, c]) / 2
-                M[0, c] += v[b, i, c]
-
-# %% ../../nbs/ranks/42_laplace.ipynb #d9762e1c
-def _laplace_numba(s, tau, v, m, nu=0):
-    "The sum (40.4) of u^nu phi^(m) by the kernels; s (..., n) increasing, tau (..., 1), v (..., n, d)."
-    n, d = v.shape[-2:]
-    if nu:
-        kernel, term = _moment_rows, (nu, (-1.0) ** (nu + m + 1))
-    elif m == 0:
-        kernel, term = _step_rows, ()
-    else:
-        kernel, term = _even_rows if m % 2 else _odd_rows, ()
-    y = v.new_empty(v.shape)
-    *rows, out = arrays(s.reshape(-1, n), tau.reshape(-1), v.reshape(-1, n, d), y.view(-1, n, d))
-    spread_rows(kernel, len(out), 3 * v.numel(), *rows, *term, out)
-    return -y if nu and m % 2 == 0 else y
-
-def _laplace_torch(s, tau, v, m, nu=0):
-    "The same from the exponential scan."
-    tau = tau[..., 0]
-    if nu:
-        rows = one_batch(tau.shape, s, v, tau)
-        x, w, T = rows[0], rows[1], rows[2].to(v.dtype)
-        above = _moments_torch(x.flip(1), T, w.flip(1), nu).flip(1)
-        below = _moments_torch(x, T, w, nu)
-        return ((below + (-1) ** (nu + m + 1) * above) * ((m % 2) - 0.5)).view(v.shape)
-    if m == 0:
-        return (exp_scan(s, v, math.inf, "odd") - exp_scan(s, v, tau, "odd")) / 2
-    if m % 2:
-        return exp_scan(s, v, tau, "even") / 2
-    return exp_scan(s, v, tau, "odd") / -2
-
-# %% ../../nbs/ranks/42_laplace.ipynb #f1ffa587
-def _laplace_grads(g, s, tau, v, m, nu, needs):
-    "(40.5) in terms of the operator itself."
-    def op(x, m, nu):
-        return _laplace_sum(s, tau, x, m, nu)
-    return pair_sum_grads(op, s, tau, v, g, (m, nu), needs)
-
-# s (..., n) increasing, tau (..., 1), v (..., n, d) -> the sum (40.4) of u^nu phi^(m), Laplace's, (..., n, d)
-_laplace_sum = mechanism(
-    "laplace_sum(s, tau, v, int m, int nu) -> y=v", __name__, _laplace_torch, _laplace_numba, gradient=_laplace_grads,
-)
-
-# %% ../../nbs/ranks/42_laplace.ipynb #f295813c
-def _rank_torch(s, tau, order, v):
-    "Ranks (..., n) as the scores stood, from the sum of the step."
-    mean_rank = (v.sum(-1, keepdim=True) + 1) / 2
-    ranks = mean_rank + _laplace_torch(s, tau, v[..., None], 0)[..., 0]
-    return torch.empty_like(ranks).scatter(-1, order, ranks)
-
-# %% ../../nbs/ranks/42_laplace.ipynb #5eda4317
-def _rank_pull(g, s, tau, order, v):
-    "(42.4) by its kernel, for s alone: g (..., n) as the scores stood."
-    return rank_pull_numba(g.gather(-1, order), s, tau, v), None
-
-def _plain_rank_pull(g, s, tau, order, v, learn):
-    "The same in terms of sums, for s and, if `learn`, tau."
-    def op(x, m, nu):
-        return _laplace_sum(s, tau, x, m, nu)
-    g = g.gather(-1, order)[..., None]
-    return pair_sum_grads(op, s, tau, v[..., None], g, (0, 0), (True, learn, False))[:2]
-
+# %% ../../nbs/ranks/42_laplace.ipynb #c6a3eeaa
 _rank_backward = mechanism(
-    "laplace_rank_backward(g, s, tau, order, v, bool learn) -> s, tau", __name__, _plain_rank_pull, _rank_pull, on="s",
-    cpu_if=lambda learn: not learn, inline=True,
+    "laplace_rank_backward(g, s, tau, order, real, bool learn) -> s, tau", __name__, _rank_back_torch, _rank_back_numba,
+    on="s", again=_rank_back_torch,
 )
-
-# %% ../../nbs/ranks/42_laplace.ipynb #f57e41ab
-# s (..., n) increasing, tau (..., 1), order and weights v (..., n) -> ranks (..., n) as the scores stood
+# s, increasing, and order (..., n), tau and real (..., 1) -> ranks (..., n) where the scores stood
 _laplace_rank = mechanism(
-    "laplace_rank(s, tau, order, v) -> y=s", __name__, _rank_torch, ranks_numba, gradient=_rank_backward,
+    "laplace_rank(s, tau, order, real) -> y=s", __name__, _rank_torch, _rank_numba, gradient=_rank_backward,
 )
 
-# %% ../../nbs/ranks/42_laplace.ipynb #e02f5a3b
-def _sorted_real(s, mask):
-    "Increasing scores, their order, and the weights 1 (real) and 0 (padded), each (..., n)."
-    if mask is None:
-        real = torch.ones_like(s)  # first: its threads go on spinning, in the way of the kernels that follow a sort
-        return *stable_sort(s), real
-    top = s.detach().masked_fill(~mask, -math.inf).amax(-1, keepdim=True)
-    top = top.where(mask.any(-1, keepdim=True), 0)
-    x, order = stable_sort(torch.where(mask, s, top))
-    return x, order, mask.gather(-1, order).to(s.dtype)
-
-# %% ../../nbs/ranks/42_laplace.ipynb #0dce011f
+# %% ../../nbs/ranks/42_laplace.ipynb #c21ff0f3
 class LaplaceRank(RankOperator, name="laplace"):
     """Ranks counted with the Laplace distribution function, (42.2; LapSum, Struski et al. 2025); O(n log n).
 
@@ -266,8 +195,8 @@ class LaplaceRank(RankOperator, name="laplace"):
         "(40.3), over all pairs where they are few, in two passes where they are many."
         if few_pairs(s):
             return counted_ranks(s, tau, mask, "laplace")
-        x, order, real = _sorted_real(s, mask)
-        return _laplace_rank(x, tau_column(tau, s), order, real)
+        t, order, real = in_order(s, mask)
+        return _laplace_rank(t, tau_column(tau, precise(s[..., :1])), order, real)
 
 # %% ../../nbs/ranks/42_laplace.ipynb #a48384e6
 def _place(s, tau, k, order, real):
@@ -310,7 +239,7 @@ _topk = mechanism(
     "lapsum_topk_weights(s, tau, k, order, real) -> w=s, x=tau, d=tau", __name__, _topk_torch, gradient=_topk_back,
 )
 
-# %% ../../nbs/ranks/42_laplace.ipynb #14e2a980
+# %% ../../nbs/ranks/42_laplace.ipynb #d653942d
 _SOFTNESS = 0.06  # the temperature over the spread of a set, where none is given
 
 
@@ -336,8 +265,7 @@ def check_count(k, n=math.inf, batch=None):
         most = f" and at most the {n} scores there are" if n < math.inf else ""
         raise ValueError(f"k must be more than 0{most}, got {k}")
 
-
-# %% ../../nbs/ranks/42_laplace.ipynb #6e43c934
+# %% ../../nbs/ranks/42_laplace.ipynb #31f1844c
 def lapsum_topk(
     scores: Tensor,  # (..., n), floating point
     k: "float | Tensor",  # how many, not always an integer; a tensor broadcasts over the batch
@@ -358,9 +286,8 @@ def lapsum_topk(
     tau = _SOFTNESS * unit_of(s, mask, _SOFTNESS) if tau is None else check_tau(tau, scores)
     tau = tau_column(tau, like)
     count = tau_column(k[..., None] if isinstance(k, Tensor) else float(k), like)
-    order = stable_sort(s.detach() if mask is None else s.detach().masked_fill(~mask, math.inf))[1]
-    real = order.new_full((1,), s.shape[-1]) if mask is None else mask.sum(-1, keepdim=True)
-    tau, count, real = (a.expand(*s.shape[:-1], 1).contiguous() for a in (tau, count, real))
+    _, order, real = in_order(s.detach(), mask)
+    tau, count = (a.expand(*s.shape[:-1], 1).contiguous() for a in (tau, count))
     return _topk(s, tau, count, order, real)[0].to(scores.dtype)
 
 # %% ../../nbs/ranks/42_laplace.ipynb #2eba762c

@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['LapSumPermutation', 'LapSum']
 
-# %% ../../nbs/ranks/44_lapsum.ipynb #e6249608
+# %% ../../nbs/ranks/44_lapsum.ipynb #377b8764
 import math
 
 import torch
@@ -15,17 +15,12 @@ from ..core.checks import check_type
 from ..core.operators import Operator
 from ..core.permutation import SoftPermutation, compute_dtype, patch_to
 from ..engine.dispatch import precise
-from ..engine.radix import stable_sort
 from .lapsum_matrix import Cells, cell_matrix, log_mass, measured
 from .line import gather, marks, nearest, spread
+from .one_sided import in_order
 from .sigmoid import tau_column
 
-# %% ../../nbs/ranks/44_lapsum.ipynb #bfdfc479
-def _order(z, mask):
-    "The order of z (..., n), padded scores last."
-    return stable_sort(z.detach() if mask is None else z.detach().masked_fill(~mask, math.inf))[1]
-
-# %% ../../nbs/ranks/44_lapsum.ipynb #9649e74a
+# %% ../../nbs/ranks/44_lapsum.ipynb #957fa017
 class LapSumPermutation(SoftPermutation):
     """The map (44.2): what cells of mass one hold of each Laplace bump.
 
@@ -41,11 +36,9 @@ class LapSumPermutation(SoftPermutation):
         n = s.shape[-1]
         super().__init__(batch=s.shape[:-1], m=n, n=n, dtype=dtype or s.dtype, device=s.device, mask=mask)
         self.z = -s if descending else s
-        self.order = _order(self.z, mask)
+        _, self.order, self.real = in_order(self.z.detach(), mask)
         self.tau = tau_column(tau, precise(self.z[..., :1]))
-        count = torch.arange(1, n + 1, device=s.device)  # one launch of a GPU for both ends
-        self.first = count[:1].expand(*s.shape[:-1], 1)
-        self.real = count[-1:].expand(*s.shape[:-1], 1) if mask is None else mask.sum(-1, keepdim=True)
+        self.first = torch.ones_like(self.real)
         self._marks = None
 
     def _known(self):
@@ -54,33 +47,30 @@ class LapSumPermutation(SoftPermutation):
             self._marks = marks(self.z.detach(), self.tau.detach(), self.first, self.order, self.real, self.n - 1)
         return self._marks
 
-# %% ../../nbs/ranks/44_lapsum.ipynb #b114bf3e
-def _rows_of(x, rows, below, above):
-    "The lower and the upper ones for `rows` of x (..., n - 1), between what stands below and above all marks."
-    x = torch.cat([below, x, above], -1)
-    if rows is None:
-        return x[..., :-1], x[..., 1:]
-    return x[..., rows], x[..., rows + 1]
+# %% ../../nbs/ranks/44_lapsum.ipynb #346ba6eb
+def _edges(a, rows, below, above):
+    "Both edges, (..., r, 2), of `rows` of a (..., n - 1), between what stands below and above all marks."
+    a = torch.cat([below, a, above], -1)
+    a = torch.stack([a[..., :-1], a[..., 1:]], -1)
+    return a if rows is None else a[..., rows, :]
 
 def _cells(P, rows):
     "The `Cells` of `rows`, long (r,), or of all."
     x, d = nearest(P.z, P.tau, P.first, P.order, P.real, P._known())
     start = precise(P.z).detach().gather(-1, P.order[..., :1])
-    x0, x1 = _rows_of(x, rows, start, start)
     ends = torch.full_like(start, math.inf)
-    d0, d1 = _rows_of(d, rows, -ends, ends)
-    d0 = torch.where(d0 == math.inf, -math.inf, d0)
-    free = d0.isinf() | d1.isinf()
-    inner = (x1 - x0) / P.tau + d1.masked_fill(free, 0) - d0.masked_fill(free, 0)
+    x, d = _edges(x, rows, start, start), _edges(d, rows, -ends, ends)
+    low = d[..., :1]
+    d = torch.cat([torch.where(low == math.inf, -math.inf, low), d[..., 1:]], -1)  # behind all scores the whole line
+    free = d.isinf().any(-1)
+    inner = x.diff(dim=-1)[..., 0] / P.tau + d.masked_fill(d.isinf(), 0).diff(dim=-1)[..., 0]
     width = torch.where(free, math.inf, inner).clamp(min=torch.finfo(d.dtype).tiny)
-    return Cells(x0, d0, x1, d1, width, *_rows_of(P._known()[1], rows, torch.zeros_like(P.real), P.real))
+    return Cells(x, d, width, _edges(P._known()[1], rows, torch.zeros_like(P.real), P.real))
 
-# %% ../../nbs/ranks/44_lapsum.ipynb #6fadb768
+# %% ../../nbs/ranks/44_lapsum.ipynb #9caf50d3
 def _log_masses(s, tau, cells):
     "log P for `cells` and scores s (..., r or 1, n), (..., r, n)."
-    u = measured(cells.x0, cells.d0, s, tau)
-    v = measured(cells.x1, cells.d1, s, tau)
-    return log_mass(u, v, cells.width[..., None])
+    return log_mass(*measured(cells.x, cells.d, s, tau), cells.width[..., None])
 
 @patch_to(LapSumPermutation)
 def _log_rows(self, rows):

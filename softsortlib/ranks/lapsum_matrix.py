@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = []
 
-# %% ../../nbs/ranks/49_lapsum_matrix.ipynb #82d6b52a
+# %% ../../nbs/ranks/49_lapsum_matrix.ipynb #c05f562e
 import math
 from typing import NamedTuple
 
@@ -16,22 +16,21 @@ from torch import Tensor
 from ..engine.compile import arrays, empty_matrix, exp_neg, jit, spread_rows
 from ..engine.dispatch import switch
 from ..engine.mechanism import mechanism
+from .line import _two
 
-# %% ../../nbs/ranks/49_lapsum_matrix.ipynb #0da2f718
+# %% ../../nbs/ranks/49_lapsum_matrix.ipynb #aed73fa4
 class Cells(NamedTuple):
-    "Cells of the line, each field (..., r). An edge is x + tau d, with x the nearer score."
-    x0: Tensor     # lower edge
-    d0: Tensor
-    x1: Tensor     # upper edge
-    d1: Tensor
-    width: Tensor  # in units of tau, infinite at the ends
-    start: Tensor  # how many scores are below the cell
-    stop: Tensor   # how many are below its end
+    "Cells of the line. The edges of a cell, the lower one first, are x + tau d, with x the nearer score."
+    x: Tensor      # (..., r, 2)
+    d: Tensor      # (..., r, 2)
+    width: Tensor  # in units of tau, infinite at the ends, (..., r)
+    span: Tensor   # how many scores are below each edge, (..., r, 2)
 
 def measured(x, d, s, tau):
-    "How far edges x + tau d (..., r) are above scores s (..., 1 or r, n), in units of tau (..., 1); (..., r, n)."
-    d = d[..., None]
-    return torch.where(d.isinf(), d, (x[..., None] - s) / tau[..., None] + d)
+    "How far both edges (..., r, 2) are above scores s (..., 1 or r, n), in units of tau (..., 1); two of (..., r, n)."
+    d = d[..., None, :]
+    far = (x[..., None, :] - s[..., None]) / tau[..., None, None] + d
+    return torch.where(d.isinf(), d, far).unbind(-1)
 
 # %% ../../nbs/ranks/49_lapsum_matrix.ipynb #e3839230
 def log_mass(u, v, width):
@@ -41,60 +40,54 @@ def log_mass(u, v, width):
     middle = -(torch.expm1(u.clamp(max=0)) + torch.expm1(-v.clamp(min=0))) / 2
     return torch.where(around, middle.masked_fill(~around, 1).log(), tail)
 
-# %% ../../nbs/ranks/49_lapsum_matrix.ipynb #12ae6ccf
+# %% ../../nbs/ranks/49_lapsum_matrix.ipynb #1e4d09a8
 def _padded(order, real):
     "Which columns are padded: order (..., n), and how many are real, (..., 1)."
     behind = torch.arange(order.shape[-1], device=order.device) >= real
     return torch.zeros_like(behind).scatter(-1, order, behind)
 
-def _matrix_torch(s, tau, cells, order, real):
+def _matrix_torch(s, tau, x, d, width, order, real):
     "(44.2) in plain torch; s (..., n), tau (..., 1)."
-    u = measured(cells.x0, cells.d0, s[..., None, :], tau)
-    v = measured(cells.x1, cells.d1, s[..., None, :], tau)
-    P = log_mass(u, v, cells.width[..., None]).exp()
+    P = log_mass(*measured(x, d, s[..., None, :], tau), width[..., None]).exp()
     return P.masked_fill(_padded(order, real)[..., None, :], 0).to(s.dtype)
 
-def _matrix_grads(G, s, tau, cells, order, real):
-    "(49.2) in plain torch, which can be differentiated again: to s and tau, and to u, v, w summed over columns."
+def _matrix_pull(G, s, tau, x, d, width, order, real):
+    "(49.2) in plain torch, which can be differentiated again: the gradients to s, tau, x, d and width."
     G = G.masked_fill(_padded(order, real)[..., None, :], 0).to(tau.dtype)
-    u = measured(cells.x0, cells.d0, s[..., None, :], tau)
-    v = measured(cells.x1, cells.d1, s[..., None, :], tau)
-    inside = (u < 0) & (v > 0)
-    left = u >= -v
+    u, v = measured(x, d, s[..., None, :], tau)
+    inside, left = (u < 0) & (v > 0), u >= -v
     E = torch.where(inside, 0, G * (-torch.maximum(u, -v).clamp(min=0)).exp())
-    mass = E * -torch.expm1(-cells.width)[..., None] / 2
+    mass = E * -torch.expm1(-width)[..., None] / 2
     of_u = torch.where(inside, -G * u.clamp(max=0).exp() / 2, torch.where(left, -mass, 0))
     of_v = torch.where(inside, G * (-v.clamp(min=0)).exp() / 2, torch.where(left, 0, mass))
-    of_w = (-cells.width).exp() / 2 * E.sum(-1)
-    of_s = -(of_u + of_v).sum(-2) / tau
-    far = of_u * (cells.x0[..., None] - s[..., None, :]) + of_v * (cells.x1[..., None] - s[..., None, :])
-    return of_s.to(s.dtype), -far.sum((-2, -1))[..., None] / tau**2, of_u.sum(-1), of_v.sum(-1), of_w
+    both = torch.stack([of_u, of_v], -1)
+    far = (both * (x[..., None, :] - s[..., None, :, None])).sum((-3, -2, -1))
+    edges = both.sum(-2)
+    of_s = -both.sum((-3, -1)) / tau
+    return of_s.to(s), -far[..., None] / tau**2, edges / tau[..., None], edges, (-width).exp() / 2 * E.sum(-1)
 
-# %% ../../nbs/ranks/49_lapsum_matrix.ipynb #65321cf9
-class Line(NamedTuple):
+# %% ../../nbs/ranks/49_lapsum_matrix.ipynb #be747e23
+class Cut(NamedTuple):
     "What the kernels read, as arrays."
     s: np.ndarray
     tau: np.ndarray
-    x0: np.ndarray
-    d0: np.ndarray
-    x1: np.ndarray
-    d1: np.ndarray
+    x: np.ndarray
+    d: np.ndarray
     width: np.ndarray
-    start: np.ndarray
-    stop: np.ndarray
+    span: np.ndarray
     order: np.ndarray
     real: np.ndarray
 
 _BEYOND = 1e30  # in units of tau; nothing is so far away
 
-# %% ../../nbs/ranks/49_lapsum_matrix.ipynb #9b258c84
+# %% ../../nbs/ranks/49_lapsum_matrix.ipynb #21feb2f1
 @jit(lent=True)
 def _edges(line, b, i, like):
     "1 / tau and both edges of cell i of set b, in the precision of the array `like`."
     number = like.dtype.type
-    inv = number(min(1 / line.tau[b], 1e38))
-    lower = number(line.x0[b, i]), number(line.d0[b, i])
-    upper = number(line.x1[b, i]), number(line.d1[b, i])
+    inv = number(min(1 / line.tau[b, 0], 1e38))
+    lower = number(line.x[b, i, 0]), number(line.d[b, i, 0])
+    upper = number(line.x[b, i, 1]), number(line.d[b, i, 1])
     return inv, lower, upper
 
 
@@ -109,20 +102,16 @@ def _reach(s, edges, weight, E):
         v = max((x1 - s[j]) * inv, -far) + d1
         E[j] = exp_neg(max(max(u, -v), zero)) * weight
 
-# %% ../../nbs/ranks/49_lapsum_matrix.ipynb #276f7923
-@jit(lent=True)
-def _from_edge(x, d, s, tau):
-    "The distance of the edge x + tau d above s, in units of tau."
-    return d if math.isinf(d) else (x - np.float64(s)) / tau + d
-
+# %% ../../nbs/ranks/49_lapsum_matrix.ipynb #503a96c3
 @jit(lent=True)
 def _around(line, b, i, j):
-    "exp(u) and exp(-v) for score j inside cell i of set b."
-    u = _from_edge(line.x0[b, i], line.d0[b, i], line.s[b, j], line.tau[b])
-    v = _from_edge(line.x1[b, i], line.d1[b, i], line.s[b, j], line.tau[b])
-    return math.exp(min(u, 0.0)), math.exp(-max(v, 0.0))
+    "u and v of score j inside cell i of set b."
+    far = np.float64(line.s[b, j])
+    u = (line.x[b, i, 0] - far) / line.tau[b, 0] + line.d[b, i, 0]
+    v = (line.x[b, i, 1] - far) / line.tau[b, 0] + line.d[b, i, 1]
+    return min(u, 0.0), max(v, 0.0)
 
-# %% ../../nbs/ranks/49_lapsum_matrix.ipynb #7e7c1a68
+# %% ../../nbs/ranks/49_lapsum_matrix.ipynb #20427d16
 _ROWS = switch("lapsum_matrix: rows at a time", 64, "n")  # rows of a unit of work
 
 @jit
@@ -137,88 +126,64 @@ def _matrix_rows(lo, hi, line, P):
         for i in range(first, min(first + _ROWS, r)):
             row = P[b, i]
             _reach(line.s[b], _edges(line, b, i, row), -np.expm1(-line.width[b, i]) / 2, row)
-            for k in range(line.start[b, i], line.stop[b, i]):
-                below, above = _around(line, b, i, order[k])
-                row[order[k]] = ((1 - below) + (1 - above)) / 2
-            for k in range(line.real[b], n):
+            for k in range(line.span[b, i, 0], line.span[b, i, 1]):
+                u, v = _around(line, b, i, order[k])
+                row[order[k]] = -(np.expm1(u) + np.expm1(-v)) / 2
+            for k in range(line.real[b, 0], n):
                 row[order[k]] = 0
 
-# %% ../../nbs/ranks/49_lapsum_matrix.ipynb #b4be750e
+# %% ../../nbs/ranks/49_lapsum_matrix.ipynb #28022714
 class CellGrads(NamedTuple):
-    "What the backward kernel writes, as arrays: sums over a unit (units, n) and (units,), and for each row (B, r)."
+    "What the backward kernel writes, as arrays: sums over a unit (units, n) and (units,), and for each row."
     s: np.ndarray
     tau: np.ndarray
-    u: np.ndarray
-    v: np.ndarray
-    w: np.ndarray
+    d: np.ndarray
+    width: np.ndarray
 
 @jit(lent=True)
-def _inner_grads(G, line, b, i, learn, pulls, E):
-    "What scores inside cell i of set b give to u, v and tau, and to `pulls` (n,); they and padded ones leave E."
+def _inner_grads(row, line, b, i, pulls, E):
+    "What scores inside cell i of set b give to both edges, to tau and to `pulls` (n,); E is the row without them."
     order = line.order[b]
-    of_u = 0.0
-    of_v = 0.0
-    spread = 0.0
-    for k in range(line.start[b, i], line.stop[b, i]):
+    of_u, of_v, spread = 0.0, 0.0, 0.0
+    for j in range(len(E)):
+        E[j] = row[j]
+    for k in range(line.span[b, i, 0], line.span[b, i, 1]):
         j = order[k]
-        if k < line.real[b]:
-            below, above = _around(line, b, i, j)
-            down, up = -G[j] * below / 2, G[j] * above / 2
+        if k < line.real[b, 0]:
+            u, v = _around(line, b, i, j)
+            down, up = -row[j] * math.exp(u) / 2, row[j] * math.exp(-v) / 2
             of_u += down
             of_v += up
             pulls[j] -= down + up
-            if learn:
-                spread -= down * (line.x0[b, i] - line.s[b, j]) + up * (line.x1[b, i] - line.s[b, j])
+            spread += down * (line.x[b, i, 0] - line.s[b, j]) + up * (line.x[b, i, 1] - line.s[b, j])
         E[j] = 0
-    for k in range(line.real[b], len(order)):
+    for k in range(line.real[b, 0], len(order)):
         E[order[k]] = 0
     return of_u, of_v, spread
 
-# %% ../../nbs/ranks/49_lapsum_matrix.ipynb #11319a9e
+# %% ../../nbs/ranks/49_lapsum_matrix.ipynb #98e32cce
 @jit(lent=True)
-def _sign(s, edges, E):
-    "Give E the sign of (49.2), minus for scores right of the cell; return the sums before and after."
+def _outer_grads(s, edges, c, E, pulls):
+    "What scores outside a cell give: `pulls` (n,), with c times the signs of (49.2), and T, S and the part of tau."
     inv, (x0, d0), (x1, d1) = edges
     number = E.dtype.type
-    far, T, S = number(_BEYOND), number(0), number(0)
+    far, zero, c = number(_BEYOND), number(0), number(c)
+    T, S, spread = zero, zero, zero
     for j in range(len(s)):
-        T += E[j]
         u = min((x0 - s[j]) * inv, far) + d0
         v = max((x1 - s[j]) * inv, -far) + d1
-        E[j] = E[j] if u >= -v else -E[j]
-        S += E[j]
-    return T, S
+        e = exp_neg(max(max(u, -v), zero)) * E[j]
+        T += e
+        e = e if u >= -v else -e
+        S += e
+        pulls[j] += c * e
+        spread += e * ((x0 if u >= -v else x1) - s[j]) if e != zero else zero
+    return T, S, spread
 
-
-@jit(lent=True)
-def _times(row, E):
-    "E *= row."
-    for j in range(len(E)):
-        E[j] *= row[j]
-
-
-@jit(lent=True)
-def _add_times(c, E, pulls):
-    "pulls += c E."
-    for j in range(len(E)):
-        pulls[j] += c * E[j]
-
-# %% ../../nbs/ranks/49_lapsum_matrix.ipynb #7ea84faa
-@jit(lent=True)
-def _outer_spread(line, b, i, E):
-    "The sum of E_j (x - s_j) over both sides of cell i of set b, each from its own edge."
-    spread = 0.0
-    for j in range(len(E)):
-        if E[j] != 0:
-            u = _from_edge(line.x0[b, i], line.d0[b, i], line.s[b, j], line.tau[b])
-            v = _from_edge(line.x1[b, i], line.d1[b, i], line.s[b, j], line.tau[b])
-            spread += E[j] * ((line.x0[b, i] if u >= -v else line.x1[b, i]) - line.s[b, j])
-    return spread
-
-# %% ../../nbs/ranks/49_lapsum_matrix.ipynb #ea43f4b7
+# %% ../../nbs/ranks/49_lapsum_matrix.ipynb #1111c556
 @jit
-def _matrix_back_rows(lo, hi, G, line, learn, grads):
-    "The sums (49.2) for the units lo..hi; tau's only if `learn`."
+def _matrix_back_rows(lo, hi, G, line, grads):
+    "The sums (49.2) for the units lo..hi."
     r, n = G.shape[1:]
     units = (r + _ROWS - 1) // _ROWS  # of one matrix
     E = np.empty(n, line.s.dtype)
@@ -227,91 +192,58 @@ def _matrix_back_rows(lo, hi, G, line, learn, grads):
         first = unit % units * _ROWS
         pulls = grads.s[unit]
         pulls[:] = 0
-        grads.tau[unit] = 0
+        total = 0.0
         for i in range(first, min(first + _ROWS, r)):
-            row = G[b, i]
             c = -np.expm1(-line.width[b, i]) / 2
-            edges = _edges(line, b, i, E)
-            _reach(line.s[b], edges, 1.0, E)
-            _times(row, E)
-            of_u, of_v, spread = _inner_grads(row, line, b, i, learn, pulls, E)
-            T, S = _sign(line.s[b], edges, E)
-            _add_times(E.dtype.type(c), E, pulls)
-            if learn:
-                spread += c * _outer_spread(line, b, i, E)
-            grads.u[b, i] = of_u - c * (np.float64(T) + S) / 2
-            grads.v[b, i] = of_v + c * (np.float64(T) - S) / 2
-            grads.w[b, i] = math.exp(-line.width[b, i]) / 2 * T
-            grads.tau[unit] += spread / line.tau[b] ** 2
-        pulls /= E.dtype.type(line.tau[b])
+            of_u, of_v, inner = _inner_grads(G[b, i], line, b, i, pulls, E)
+            T, S, outer = _outer_grads(line.s[b], _edges(line, b, i, E), c, E, pulls)
+            grads.d[b, i, 0] = of_u - c * (np.float64(T) + S) / 2
+            grads.d[b, i, 1] = of_v + c * (np.float64(T) - S) / 2
+            grads.width[b, i] = math.exp(-line.width[b, i]) / 2 * T
+            total += c * outer - inner
+        grads.tau[unit] = total / line.tau[b, 0] ** 2
+        pulls /= E.dtype.type(line.tau[b, 0])
 
-# %% ../../nbs/ranks/49_lapsum_matrix.ipynb #a0e3b8a6
-def _line(s, tau, cells, order, real):
-    "The arguments as arrays, with one batch dimension."
-    B = tau.numel()
-    flat = [a.reshape(B, a.shape[-1]) for a in (s, *cells, order)]
-    columns = arrays(flat[0], tau.double().reshape(B), *flat[1:], real.reshape(B))
-    return Line(*columns)
-
-def _units(cells):
+# %% ../../nbs/ranks/49_lapsum_matrix.ipynb #a3472785
+def _units(width):
     "How many units of work there are."
-    return cells.start.shape[:-1].numel() * -(-cells.start.shape[-1] // _ROWS)
+    return width.shape[:-1].numel() * -(-width.shape[-1] // _ROWS)
 
-def _matrix_numba(s, tau, cells, order, real):
+def _cut(s, tau, *others):
+    "The arguments of the kernels as arrays, with one batch dimension."
+    return Cut(*arrays(*_two(s.ndim - 1, s, tau.double(), *others)))
+
+def _matrix_numba(s, tau, x, d, width, span, order, real):
     "(44.2) by its kernel."
-    n, r = s.shape[-1], cells.start.shape[-1]
-    P = empty_matrix(s.dtype, *s.shape[:-1], r, n)
-    spread_rows(_matrix_rows, _units(cells), P.numel(), _line(s, tau, cells, order, real), *arrays(P.view(-1, r, n)))
+    P = empty_matrix(s.dtype, *width.shape, s.shape[-1])
+    line = _cut(s, tau, x, d, width, span, order, real)
+    spread_rows(_matrix_rows, _units(width), P.numel(), line, *arrays(*_two(s.ndim - 1, P)))
     return P
 
-def _grads_numba(G, s, tau, cells, order, real, learn):
+def _pull_numba(G, s, tau, x, d, width, span, order, real):
     "(49.2) by its kernel."
-    n, r = s.shape[-1], cells.start.shape[-1]
-    units, batch = _units(cells), s.shape[:-1]
-    of_s, of_tau = s.new_empty(units, n), tau.new_empty(units)
-    u, v, w = (tau.new_empty(*batch, r) for _ in range(3))
-    out = CellGrads(*arrays(of_s, of_tau, *(a.view(-1, r) for a in (u, v, w))))
-    line = _line(s, tau, cells, order, real)
-    spread_rows(_matrix_back_rows, units, G.numel(), *arrays(G.reshape(-1, r, n)), line, learn, out)
+    units, batch = _units(width), s.shape[:-1]
+    of_s, of_tau = s.new_empty(units, s.shape[-1]), tau.new_empty(units)
+    of_d, of_width = torch.empty_like(d), torch.empty_like(width)
+    G, edges, widths = arrays(*_two(s.ndim - 1, G, of_d, of_width))
+    line = _cut(s, tau, x, d, width, span, order, real)
+    spread_rows(_matrix_back_rows, units, G.size, G, line, CellGrads(*arrays(of_s, of_tau), edges, widths))
     parts = units // max(1, batch.numel())
-    return of_s.view(*batch, parts, n).sum(-2), of_tau.view(*batch, parts).sum(-1, keepdim=True), u, v, w
+    of_tau = of_tau.view(*batch, parts).sum(-1, keepdim=True)
+    return of_s.view(*batch, parts, s.shape[-1]).sum(-2), of_tau, of_d / tau[..., None], of_d, of_width
 
-# %% ../../nbs/ranks/49_lapsum_matrix.ipynb #f6b0501c
-def _of_cells(f):
-    "`f(..., cells, order, real)` for the seven tensors of the cells one by one."
-    def call(s, tau, x0, d0, x1, d1, width, start, stop, order, real):
-        return f(s, tau, Cells(x0, d0, x1, d1, width, start, stop), order, real)
-    return call
-
-def _plain_pull(G, s, tau, x0, d0, x1, d1, width, start, stop, order, real):
-    "(49.2) in plain torch, which can be differentiated: the gradients to s, tau, and the u, v and w of each row."
-    return _matrix_grads(G, s, tau, Cells(x0, d0, x1, d1, width, start, stop), order, real)
-
-def _pull_numba(G, s, tau, x0, d0, x1, d1, width, start, stop, order, real, learn):
-    "The same by the kernel of the CPU."
-    return _grads_numba(G, s, tau, Cells(x0, d0, x1, d1, width, start, stop), order, real, learn)
-
-_matrix_pull = mechanism(
-    "lapsum_matrix_backward(G, s, tau, x0, d0, x1, d1, width, start, stop, order, real, bool learn)"
-    " -> s, tau, u=width, v=width, w=width", __name__, _plain_pull, _pull_numba, again=_plain_pull,
+# %% ../../nbs/ranks/49_lapsum_matrix.ipynb #ca149d34
+_matrix_back = mechanism(
+    "lapsum_matrix_backward(G, s, tau, x, d, width, span, order, real) -> s, tau, x, d, width", __name__, _matrix_pull,
+    _pull_numba, again=_matrix_pull,
 )
-
-# %% ../../nbs/ranks/49_lapsum_matrix.ipynb #55953d5f
-def _matrix_backward(ctx, G):
-    "Prop 49.1"
-    saved = ctx.saved_tensors
-    of_s, of_tau, u, v, w = _matrix_pull(G, *saved, ctx.needs_input_grad[1])
-    tau = saved[1]
-    return of_s, of_tau, u / tau, u, v / tau, v, w, None, None, None, None
-
 _matrix = mechanism(
-    "lapsum_matrix(s, tau, x0, d0, x1, d1, width, start, stop, order, real) -> P", __name__,
-    _of_cells(_matrix_torch), _of_cells(_matrix_numba), backward=_matrix_backward,
-    fake=lambda s, width: s.new_empty(*width.shape, s.shape[-1]),
+    "lapsum_matrix(s, tau, x, d, width, span, order, real) -> P", __name__, _matrix_torch, _matrix_numba,
+    gradient=_matrix_back, fake=lambda s, width: s.new_empty(*width.shape, s.shape[-1]),
 )
 
-# %% ../../nbs/ranks/49_lapsum_matrix.ipynb #5d9f3724
+# %% ../../nbs/ranks/49_lapsum_matrix.ipynb #4650c939
 def cell_matrix(s, tau, cells, order, real):
     "(49.1), (..., r, n), in the dtype of s (..., n); tau (..., 1), order (..., n), real (..., 1)."
-    d0, d1 = (torch.where(d.isinf(), d, d.clamp(-_BEYOND / 2, _BEYOND / 2)) for d in (cells.d0, cells.d1))
-    return _matrix(s, tau, cells.x0, d0, cells.x1, d1, cells.width, cells.start, cells.stop, order, real)
+    d = torch.where(cells.d.isinf(), cells.d, cells.d.clamp(-_BEYOND / 2, _BEYOND / 2))
+    return _matrix(s, tau, cells.x, d, cells.width, cells.span, order, real)

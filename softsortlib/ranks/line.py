@@ -18,7 +18,7 @@ from ..engine.dispatch import precise
 from ..engine.mechanism import mechanism
 from .one_sided import _both, _both_back, _in_order, _pad, _put, _read
 
-# %% ../../nbs/ranks/46_line.ipynb #bbfe53ad
+# %% ../../nbs/ranks/46_line.ipynb #ba54fd11
 DOWN, UP, LEFT, RIGHT, VOID = range(5)  # columns of `sides`
 
 class Line(NamedTuple):
@@ -44,6 +44,7 @@ def _decays(s, tau, order, q):
         before = here
     for k in range(m):
         q[k] = exp_neg(q[k])
+    q[0] = 0
     q[m] = 0
 
 # %% ../../nbs/ranks/46_line.ipynb #61ce6de2

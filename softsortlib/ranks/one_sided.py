@@ -5,12 +5,15 @@
 # %% auto #0
 __all__ = []
 
-# %% ../../nbs/ranks/199_one_sided.ipynb #99a9d015
+# %% ../../nbs/ranks/199_one_sided.ipynb #c77b48ed
+import math
+
 import torch
 
 from ..engine.compile import arrays, exp_neg, jit, spread_rows
 from ..engine.dispatch import precise
 from ..engine.mechanism import Later, mechanism
+from ..engine.radix import stable_sort
 from ..engine.scan import one_sided_sums
 
 # %% ../../nbs/ranks/199_one_sided.ipynb #243bef6b
@@ -74,14 +77,24 @@ one_sided = mechanism(
     backward=_one_sided_backward, keep=_one_sided_keep,
 )
 
-# %% ../../nbs/ranks/199_one_sided.ipynb #50480a00
+# %% ../../nbs/ranks/199_one_sided.ipynb #d96fbd90
+def in_order(s, mask):
+    "The scores s (..., n) in rising order, padded ones last, their order, and how many are real, (..., 1)."
+    t, order = stable_sort(s if mask is None else s.masked_fill(~mask, math.inf))
+    real = order.new_full((1,), s.shape[-1]) if mask is None else mask.sum(-1, keepdim=True)
+    return t, order, real.expand(*s.shape[:-1], 1).contiguous()
+
+def _real(t, real):
+    "Scores t (..., n) in order and in double precision, padded ones on the last real one, and weights 1 and 0."
+    kept = torch.arange(t.shape[-1], device=t.device) < real
+    return torch.where(kept, t, t.detach().gather(-1, (real - 1).clamp(min=0))), kept.to(t)
+
+# %% ../../nbs/ranks/199_one_sided.ipynb #a72be61b
 _pad = torch.nn.functional.pad
 
 def _in_order(s, order, real):
     "The scores in order and in double precision, and the weights 1 (real) and 0 (padded)."
-    kept = torch.arange(s.shape[-1], device=s.device) < real
-    t = precise(s).gather(-1, order)
-    return torch.where(kept, t, t.detach().gather(-1, (real - 1).clamp(min=0))), kept.to(t)
+    return _real(precise(s).gather(-1, order), real)
 
 def _both(t, tau, z):
     "lower and upper of (46.2), (..., n + 1, d), for z (..., n, d)."

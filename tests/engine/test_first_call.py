@@ -18,8 +18,8 @@ LaplaceRank(0.1)(s).square().sum().backward()
 assert s.grad.isfinite().all()
 heavy = [name for name in ("torch._dynamo", "triton", "matplotlib") if name in sys.modules]
 assert not heavy, heavy
-from softsortlib.ranks.laplace_rows import _rank_blocks
-print("compiled", sum(_rank_blocks.dispatcher.stats.cache_misses.values()))
+from softsortlib.ranks.laplace import _rank_rows
+print("compiled", sum(_rank_rows.dispatcher.stats.cache_misses.values()))
 """
 
 
@@ -34,7 +34,7 @@ def test_the_second_process_compiles_nothing_and_broken_files_are_made_anew(tmp_
     assert "softsortlib warm" in first.stderr
     second = call(tmp_path)
     assert "compiled 0" in second.stdout and "softsortlib warm" not in second.stderr
-    for k, file in enumerate(sorted([*tmp_path.rglob("*_rank_blocks*.nbi"), *tmp_path.rglob("*_pull_blocks*.nbc")])):
+    for k, file in enumerate(sorted([*tmp_path.rglob("*_rank_rows*.nbi"), *tmp_path.rglob("*_rank_back_rows*.nbc")])):
         file.write_bytes(file.read_bytes()[:[0, 40][k % 2]])  # as a killed process leaves it
     third = call(tmp_path)
     assert third.returncode == 0 and "compiled 1" in third.stdout, third.stderr
@@ -75,10 +75,10 @@ def test_a_kernel_notices_a_change_in_a_function_of_another_file(tmp_path):
 UNCOMPILED = """
 import torch
 from softsortlib import LaplaceRank
-from softsortlib.ranks.laplace_rows import _rank_blocks
+from softsortlib.ranks.laplace import _rank_rows
 s = torch.linspace(0, 1, 9, dtype=torch.float64).repeat(2, 1).requires_grad_()
 LaplaceRank(0.1)(s).square().sum().backward()
-print(_rank_blocks.dispatcher is _rank_blocks.f, s.grad.numpy().round(10).tolist())
+print(_rank_rows.dispatcher is _rank_rows.f, s.grad.numpy().round(10).tolist())
 """
 
 

@@ -211,7 +211,7 @@ def test_the_matrix_operators_keep_their_rules(rng):
     cells = [a.detach().contiguous() for a in module._cells(P, None)]
     args = s, P.tau.contiguous(), *cells, P.order, torch.full((2, 1), 6)
     torch.library.opcheck(matrices._matrix.op, (s.clone().requires_grad_(), *args[1:]))
-    torch.library.opcheck(matrices._matrix_pull.op, (torch.randn(2, 6, 6, generator=rng, dtype=torch.float64), *args, True))
+    torch.library.opcheck(matrices._matrix_back.op, (torch.randn(2, 6, 6, generator=rng, dtype=torch.float64), *args))
     f = lambda s: (LapSum(0.4)(s).to_dense() ** 3).sum()
     s = torch.randn(3, 70, generator=rng, dtype=torch.float64)
     z = s.clone().requires_grad_()

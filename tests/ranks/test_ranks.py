@@ -12,7 +12,7 @@ from softsortlib.core.rank_operators import get_rank_operator, RankOperator
 from softsortlib.engine.radix import _stable_sort, stable_sort
 from softsortlib.ranks.gaussian import GaussianRank
 from softsortlib.ranks.laplace import (
-    _laplace_rank, _laplace_sum, LaplaceRank, lapsum_topk, LapSumTopK, _place,
+    _laplace_rank, LaplaceRank, lapsum_topk, LapSumTopK, _place,
 )
 from softsortlib.ranks.permutahedron import Permutahedron
 from softsortlib.ranks.sigmoid import _pair_sum, pair_sum, SigmoidRank
@@ -205,8 +205,7 @@ def test_custom_operators_pass_opcheck(rng):
     s, tau = scores(2, 6, rng=rng).sort(-1).values.requires_grad_(), torch.full((2, 1), 0.5, dtype=torch.float64, requires_grad=True)
     v = torch.rand(2, 6, 1, generator=rng, dtype=torch.float64, requires_grad=True)
     torch.library.opcheck(_pair_sum.op, (s, tau, v, "logistic", 0, 0))
-    for m, nu in ((0, 0), (1, 1)): torch.library.opcheck(_laplace_sum.op, (s, tau, v, m, nu))
-    torch.library.opcheck(_laplace_rank.op, (s, tau, torch.arange(6).expand(2, 6).contiguous(), v[..., 0].detach()))
+    torch.library.opcheck(_laplace_rank.op, (s, tau, torch.arange(6).expand(2, 6).contiguous(), torch.tensor([[6], [4]])))
     torch.library.opcheck(_stable_sort.op, (torch.randn(2, 50, generator=rng, requires_grad=True), True))
 
 
@@ -283,15 +282,31 @@ def test_topk_mask_nan_ties_and_transforms(rng):
         with pytest.raises(kind, match="k must be"): lapsum_topk(s, bad)
 
 
+@pytest.mark.parametrize("tau", [1e-6, 0.3, 1e4])
+def test_a_long_list_of_laplace_ranks_is_one_list(tau, rng):
+    "It is walked in tiles, from both sides: what a tile hears of the others is what the scan says; values, and gradients to scores and temperature."
+    s, mask = scores(1, 66_000, rng=rng).requires_grad_(), torch.rand(1, 66_000, generator=rng) < 0.99
+    t, g = torch.tensor(tau).double().requires_grad_(), scores(1, 66_000, rng=rng)
+    found = []
+    for home in ("numba", "torch"):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setitem(dispatch.HOME, "cpu", home)
+            r = LaplaceRank(t)(s, mask)
+            found.append((r, *torch.autograd.grad(r, (s, t), g)))
+    for fast, slow in zip(*found): assert (fast - slow).norm() <= 1e-11 * slow.norm() + 1e-13 * max(1, tau**-2)  # the scan counts the score itself
+    m = mask.sum().item()
+    assert abs(found[0][0].sum().item() / (m * (m + 1) / 2) - 1) < 1e-12
+
+
 def test_ties_pull_alike_for_few_and_for_many(rng):
     "The slope of the step at a tie is 1/2 (42.3), over all pairs as in two passes; it was zero for up to 64 scores."
     g = scores(64, rng=rng)
     for s in (torch.zeros(64).double(), scores(64, rng=rng).round()):
         x, order = s.sort()
         few, many = s.clone().requires_grad_(), x.clone().requires_grad_()
-        ones, tau = torch.ones(1, 64, dtype=torch.float64), torch.full((1, 1), 0.7, dtype=torch.float64)
+        real, tau = torch.tensor([[64]]), torch.full((1, 1), 0.7, dtype=torch.float64)
         got = torch.autograd.grad(LaplaceRank(0.7)(few), few, g)[0]
-        want = torch.autograd.grad(_laplace_rank(many[None], tau, torch.arange(64)[None], ones)[0], many, g[order])[0]
+        want = torch.autograd.grad(_laplace_rank(many[None], tau, torch.arange(64)[None], real)[0], many, g[order])[0]
         assert_close(got[order], want, rtol=1e-12, atol=1e-12)
         D = torch.ones(64, 64).double() if not s.any() else (-(s[:, None] - s).abs() / 0.7).exp()
         assert_close(got, (g * D.sum(-1) - D @ g) / 1.4, rtol=1e-10, atol=1e-10)  # (42.4)
