@@ -49,9 +49,10 @@ def test_the_sidebar_lists_every_page_once():
 
 def test_a_notebook_that_is_no_page_is_told_of_on_one():
     "A chapter that its page names, the table of the laboratory, or a page of contents; and the renderer leaves it out."
+    pages = listed()
     for notebook in contents.elsewhere():
         page, _ = contents.home(notebook)
-        assert page in listed() and notebook not in listed()
+        assert page in pages and notebook not in pages
         number = contents.number_of(notebook)
         if number >= 0: assert notebook in contents.companions(page) or notebook.startswith("lab/"), notebook
     left_out = [pattern[1:] for pattern in yaml.safe_load((ROOT / "_quarto.yml").read_text())["project"]["render"] if pattern.startswith("!")]
