@@ -7,6 +7,7 @@ import re
 import shutil
 import sys
 import threading
+from fnmatch import fnmatch
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -17,9 +18,9 @@ ROOT = Path(__file__).resolve().parent.parent
 NBS, SITE = ROOT / "nbs", ROOT / "_docs"
 sys.path.insert(0, str(ROOT / "tools"))
 import check_site  # noqa: E402
+import contents  # noqa: E402
 import finish  # noqa: E402
 import npm  # noqa: E402
-from sidebar import DOORS, is_definition, number_of  # noqa: E402
 
 # ------------------------------------------------------------------ the sidebar
 
@@ -31,27 +32,40 @@ def sidebar_sources(contents):
             yield from sidebar_sources(entry.get("contents", []))
 
 
+def listed():
+    return list(sidebar_sources(yaml.safe_load((ROOT / "_quarto.yml").read_text())["website"]["sidebar"]["contents"]))
+
+
+def notebooks():
+    return {p.relative_to(NBS).as_posix() for p in NBS.rglob("*.ipynb") if not any(part[0] in "._" for part in p.relative_to(NBS).parts)}
+
+
 def test_the_sidebar_lists_every_page_once():
-    listed = list(sidebar_sources(yaml.safe_load((ROOT / "_quarto.yml").read_text())["website"]["sidebar"]["contents"]))
-    there = {p.relative_to(NBS).as_posix() for p in NBS.rglob("*") if p.suffix in (".ipynb", ".qmd", ".md")
-             and not any(part[0] in "._" for part in p.relative_to(NBS).parts)}
-    assert sorted(listed) == sorted(set(listed)), "a page is listed twice"
-    assert sorted(there - set(listed)) == [], "not in the sidebar of _quarto.yml"
-    assert sorted(set(listed) - there) == [], "in the sidebar of _quarto.yml, but not under nbs/"
+    there = notebooks() | {p.relative_to(NBS).as_posix() for p in NBS.glob("*") if p.suffix in (".qmd", ".md")}
+    assert sorted(listed()) == sorted(set(listed())), "a page is listed twice"
+    assert sorted(there - set(contents.elsewhere()) - set(listed())) == [], "not in the sidebar of _quarto.yml"
+    assert sorted(set(listed()) - there) == [], "in the sidebar of _quarto.yml, but not under nbs/"
 
 
-def test_chapters_stand_in_reading_order():
-    listed = list(sidebar_sources(yaml.safe_load((ROOT / "_quarto.yml").read_text())["website"]["sidebar"]["contents"]))
-    for part in {name.split("/")[0] for name in listed if "/" in name}:
-        chapters = [name for name in listed if name.startswith(f"{part}/") and number_of(name) >= 0]
-        definitions, rooms = ([name for name in chapters if is_definition(name) is first] for first in (True, False))
-        assert chapters == sorted(definitions, key=number_of) + sorted(rooms, key=number_of)
-        if chapters: assert f"{part}/index.ipynb" in listed[:listed.index(chapters[0])], f"the door of {part} stands behind its first chapter"
-    chapters = [name for name in listed if name.split("/")[0] in DOORS and number_of(name) >= 0]
-    parts = [name.split("/")[0] for name in chapters if is_definition(name)]
-    assert list(dict.fromkeys(parts)) == [part for part in DOORS if part in parts], "the parts stand in the order of the book"
-    kinds = [is_definition(name) for name in chapters]
-    assert kinds == sorted(kinds, reverse=True), "the engine rooms stand behind the book"
+def test_a_notebook_that_is_no_page_is_told_of_on_one():
+    "A chapter that its page names, the table of the laboratory, or a page of contents; and the renderer leaves it out."
+    pages = listed()
+    for notebook in contents.elsewhere():
+        page, _ = contents.home(notebook)
+        assert page in pages and notebook not in pages
+        number = contents.number_of(notebook)
+        if number >= 0: assert notebook in contents.companions(page) or notebook.startswith("lab/"), notebook
+    left_out = [pattern[1:] for pattern in yaml.safe_load((ROOT / "_quarto.yml").read_text())["project"]["render"] if pattern.startswith("!")]
+    assert {name for name in notebooks() if any(fnmatch(name, pattern) for pattern in left_out)} == set(contents.elsewhere())
+
+
+def test_the_book_ends():
+    "Fifty chapters for readers, twenty on mechanisms, each once and in the order of the plan."
+    chapters = [name for name in listed() if contents.volume_of(name)]
+    assert [contents.number_of(name) for name in chapters] == contents.IN_ORDER and len(set(contents.IN_ORDER)) == len(contents.IN_ORDER)
+    assert [sum(contents.volume_of(name) == volume for name in chapters) for volume in contents.VOLUMES] <= [50, 20] and len(listed()) <= 140
+    assert not {number for told in contents.TOLD.values() for number in told} & set(contents.IN_ORDER)
+    assert {number for numbers in (contents.TOLD, *contents.TOLD.values(), *contents.LABORATORY.values()) for number in numbers} <= contents.chapters().keys()
 
 
 def test_cells_of_a_chapter_that_import_do_nothing_else():
@@ -73,6 +87,16 @@ def test_a_section_whose_heading_says_so_is_folded_whole():
     folded = finish.folded_sections(text)
     assert re.search(r"<h2>A</h2><details[^>]*><summary>[^<]+</summary>a(.*)</details></section><section id=\"c\"", folded, re.S)[1] == inner
     assert folded.endswith("<h2>C</h2>c</section>") and folded.count("<details") == folded.count("</details>") == 1
+
+
+@pytest.mark.parametrize("collapse, is_open", [("true", False), ("false", True)])
+def test_a_callout_that_opens_does_so_without_a_script(collapse, is_open):
+    markdown = pytest.importorskip("smalldocs.markdown")
+    text = markdown.render(f'before\n\n:::: {{.callout-tip collapse="{collapse}"}}\n## Solution\none\n\n::: {{.callout-note}}\ninner\n:::\n\n::: {{.x}}\ntwo\n:::\n::::\n\nafter\n', {}, "")
+    shown = finish.callouts(text)
+    found = re.search(r"<details class=\"callout [^>]*>(.*)</details>(.*)", shown, re.S)
+    assert re.search(r"<summary[^>]*>Solution</summary>.*one.*inner.*two", found[1], re.S) and "after" in found[2] and "data-bs-toggle" not in shown
+    assert ("open>" in shown) is is_open and all(part.count("<div") == part.count("</div>") for part in (found[1], shown))
 
 
 def test_a_chapter_says_why_a_cell_is_folded():
@@ -385,7 +409,7 @@ def unanswered(answers):
 @needs_site
 @needs_browser
 def test_search_answers_questions(tab, site):
-    assert len(QUESTIONS) >= 40 and all((SITE / page).exists() for pages in QUESTIONS.values() for page in pages)
+    assert len(QUESTIONS) >= 40 and all(page in PAGES for pages in QUESTIONS.values() for page in pages)
     tab.goto(site + "index.html")
     assert not tab.evaluate("() => window.searchIndex"), "the index is loaded before anybody asks"
     missed = unanswered([[href for _, href in search(tab, asked)] for asked in QUESTIONS])
@@ -456,7 +480,7 @@ def test_the_book_can_be_read_from_page_to_page():
 @needs_browser
 def test_on_a_phone_the_drawer_reaches_its_first_and_last_page(tab, site):
     tab.set_viewport_size({"width": 390, "height": 844})
-    tab.goto(site + "rowwise/index.html")
+    tab.goto(site + "book.html")
     tab.locator(".quarto-btn-toggle").first.click()
     tab.wait_for_timeout(600)
     ends = """end => { const bar = document.querySelector("#quarto-sidebar"); bar.scrollTop = end ? 1e6 : 0;
@@ -493,7 +517,7 @@ def test_the_keyboard_reaches_the_text_in_two_steps_and_opens_every_section(tab,
 @needs_browser
 def test_the_sidebar_shows_the_current_page_and_closes_the_other_sections(tab, site):
     tab.set_viewport_size({"width": 1280, "height": 600})
-    for page in ("lab/cli.html", "rowwise/softsort.html", "contributing.html"):
+    for page in ("lab/index.html", "rowwise/softsort.html", "engine/compile.html", "contributing.html"):
         tab.goto(site + page)
         open_, visible, links = tab.evaluate("""() => { const bar = document.querySelector("#quarto-sidebar"), here = bar.querySelector(".active").getBoundingClientRect(), box = bar.getBoundingClientRect();
           return [[...bar.querySelectorAll("ul.collapse.show")].every(u => u.querySelector(".active")), here.top >= box.top && here.bottom <= innerHeight, [...bar.querySelectorAll("a")].filter(a => a.checkVisibility()).length]; }""")
@@ -502,7 +526,7 @@ def test_the_sidebar_shows_the_current_page_and_closes_the_other_sections(tab, s
 
 @needs_site
 @needs_browser
-@pytest.mark.parametrize("page", ["rowwise/softsort.html", "networks/comparators.html", "selection/masks.html", "core/checks.html", "distributed/sample_sort.html"])
+@pytest.mark.parametrize("page", ["rowwise/softsort.html", "networks/comparators.html", "selection/masks.html", "core/operators.html", "distributed/sample_sort.html"])
 def test_on_a_phone_the_letters_of_a_drawing_can_be_read(tab, site, page):
     tab.set_viewport_size({"width": 390, "height": 844})
     tab.goto(site + page)
@@ -614,7 +638,7 @@ def test_text_is_narrow_code_is_not_wrapped_and_prose_outweighs_it(tab, site):
         assert not wrapped and scroll <= 0, page
 
 
-WIDE = sorted({path.relative_to(ROOT / "nbs") for path in (ROOT / "nbs").rglob("*.ipynb") if re.search(r"\$\$[^$]{190,}\$\$", path.read_text(encoding="utf-8"))})
+WIDE = sorted(Path(name) for name in listed() if name.endswith(".ipynb") and re.search(r"\$\$[^$]{190,}\$\$", (NBS / name).read_text(encoding="utf-8")))
 
 
 @needs_site
@@ -666,6 +690,7 @@ def test_every_statement_that_prose_names_is_a_link():
     for page in PAGES:
         text = (SITE / page).read_text(encoding="utf-8")
         for key, number in re.findall(r'<a class="ref" href="[^"]*#((?:prop|eq)-[\d.]+)">(?:Prop|Theorem|Lemma|Corollary)? ?\(?([\d.]*\d)', text): assert key.split("-")[1] == number
+        for to, key in re.findall(r'<a class="ref" href="https://[^"]*/nbs/([^"#]*)#(?:prop|eq)-([\d.]+)"', text): assert contents.number_of(to) == int(key.split(".")[0]) and (NBS / to).exists()
     defined = sum(len(re.findall(r'<strong id="prop-', (SITE / page).read_text(encoding="utf-8"))) for page in PAGES)
     assert defined > 60
 
@@ -711,7 +736,7 @@ def test_nothing_jumps_while_a_page_loads(browser, site):
     context.close()
 
 
-LANDMARKS = ("index.html", "rowwise/softsort.html", "playground.html", "api/ranks.html", "references.html", "changelog.html", "experiments/knn.html", "tutorials/masks.html", "lab/cli.html", "notation.html")
+LANDMARKS = ("index.html", "rowwise/softsort.html", "playground.html", "api/ranks.html", "references.html", "changelog.html", "experiments/knn.html", "tutorials/masks.html", "lab/index.html", "book.html", "notation.html")
 
 
 @needs_site
@@ -733,6 +758,29 @@ def test_a_chapter_says_how_to_open_it_in_jupyter():
     for source, page in (("rowwise/11_softsort.ipynb", "rowwise/softsort.html"), ("tutorials/ranking_loss.ipynb", "tutorials/ranking_loss.html")):
         assert f"make lab FILE={source}" in (SITE / page).read_text(encoding="utf-8")
         assert (NBS / source).exists()
+
+
+@needs_site
+def test_a_chapter_has_its_number_and_begins_with_its_text():
+    "What a page is made of stands at its foot; between the title and the text there is nothing but the contents of a small screen."
+    for page in ("rowwise/softsort.html", "engine/scan.html", "engine/compile.html"):
+        main = (SITE / page).read_text(encoding="utf-8").partition("<main")[2].partition("</main>")[0]
+        number = next(number for number, name in contents.chapters().items() if contents.address(name) == page)
+        assert re.search(rf'<h1 class="title"><span class="chapter-number">{number}</span> [A-Z]', main)
+        between = re.sub(r'<details class="toc-phone">.*?</details>', "", main[main.index("</header>"):main.rindex('<p class="notebook">')], flags=re.S)
+        assert "make lab" not in between and "<h2" in between
+
+
+@needs_site
+def test_old_addresses_lead_to_the_page_that_tells_of_the_notebook():
+    for notebook in contents.elsewhere():
+        (page, anchor), (_, _, old) = contents.home(notebook), contents.opening(notebook)
+        for address in (contents.address(notebook), *old):
+            text = (SITE / address.lstrip("/")).read_text(encoding="utf-8")
+            to, _, at = re.search(r'http-equiv="refresh" content="1; url=([^"]*)"', text)[1].partition("#")
+            target = (SITE / address.lstrip("/")).parent.joinpath(to).resolve()
+            assert target == (SITE / contents.address(page)).resolve() and at == anchor
+            if at: assert f'id="{at}"' in target.read_text(encoding="utf-8"), (notebook, at)
 
 
 @needs_site

@@ -3,9 +3,10 @@
 settings.ini names these processors (`procs`) and those of nbdev's own that they stand for (`skip_procs`), so `make docs` and
 `nbdev_docs` stage the same book. Nothing of a notebook is run but the cells that ask for it, with `exec_doc`.
 """
-import ast, functools, json, re, sys
+import ast, functools, json, os, re, sys
 from pathlib import Path
 
+from execnb.nbio import mk_cell
 from execnb.shell import CaptureShell
 from nbdev.config import get_config
 from nbdev.doclinks import NbdevLookup
@@ -13,7 +14,8 @@ from nbdev.process import Processor
 from nbdev.showdoc import showdoc_nm
 
 sys.path.append(str(Path(__file__).resolve().parent))
-import sidebar
+import contents
+from api_page import page_of, show_anchor
 from showdoc_table import chapter_heading
 
 def kinds(cell):
@@ -27,8 +29,8 @@ def fold(source, why):
     return source if re.search(r"^#\|\s*code-fold\s*:", source, re.M) else f'#| code-fold: true\n#| code-summary: "{why}"\n{source}'
 
 def is_internal(path):
-    "Whether a chapter is an engine room: the engine itself, or one of a part's that define nothing for users"
-    return path.parent.name == "engine" or sidebar.number_of(path) >= 0 and not sidebar.is_definition(path)
+    "Whether a chapter explains a mechanism: those of Volume II, and what is read in the repository"
+    return contents.number_of(path) >= 0 and path.parent.name in contents.REST and contents.volume_of(f"{path.parent.name}/{path.name}") != "Volume I"
 
 def folded(source, internal, private):
     "Why an exported definition is folded, or None: engine code, a check of arguments, what only the package itself calls"
@@ -56,7 +58,7 @@ class show_code(Processor):
         self.chapter = any("default_exp" in c.directives_ for c in self.nb.cells if c.cell_type == "code")
         self.raise_picture()
         self.results = Path(self.nb.path_).parent.name in ("experiments", "benchmarks")
-        self.internal = is_internal(Path(self.nb.path_))
+        self.internal = is_internal(Path(self.nb.path_)) or contents.number_of(self.nb.path_) in contents.MACHINERY
     def raise_picture(self):
         "The opening picture goes above what it imports"
         cells, above = self.nb.cells, next((i for i, c in enumerate(self.nb.cells[:6]) if "| fig-cap:" in (c.source or "")), 0)
@@ -114,18 +116,47 @@ class PublicLookup(NbdevLookup):
     "Names in backticks become links where there is a heading to link to, and not inside a link already"
     def doc(self, sym):
         url, base = super().doc(sym), get_config().doc_baseurl
-        return None if url and base in url and "#" in url and url.partition("#")[2] not in anchors() else url
+        if not url or base not in url or "#" not in url: return url
+        page, _, anchor = url.partition("#")
+        if anchor not in anchors(): return None
+        if (notebook := elsewhere().get("/".join(page.split("/")[-2:]))) is None: return url
+        api = page_of(notebook)                  # no page of the site defines the name: its entry in the API, or the notebook itself
+        return f"{page.partition(f'{base}/')[0]}{base}/api/{api}.html#{anchor}" if api else contents.repository(notebook)
     def link_line(self, line):
         parts = re.split(r"(\[[^\[\]]*\]\([^()\s]*(?:\([^()\s]*\)[^()\s]*)*\))", line)
         parts[::2] = [super(PublicLookup, self).link_line(p) for p in parts[::2]]
         return "".join(parts)
 
+@functools.cache
+def elsewhere(): return {contents.address(p): p for p in contents.elsewhere()}
+
+def leave_the_site(text, folder):
+    "Links to notebooks that are no pages lead into the repository; those to the index of a part, to the contents"
+    def link(m):
+        to = os.path.normpath(os.path.join(folder, m[1])).replace(os.sep, "/")
+        if to not in elsewhere().values(): return m[0]
+        if not to.endswith("index.ipynb"): return f"]({contents.repository(to)})"
+        page, anchor = contents.home(to)
+        return f"]({os.path.relpath(page, folder or '.')}{f'#{anchor}' if anchor else ''})"
+    return re.sub(r"\]\(<?((?:\.\./|\./)*[\w/]+\.ipynb)(?:#[\w.-]*)?>?\)", link, text)
+
+class in_repository(Processor):
+    "A chapter ends with the notebooks that carry it out and are read in the repository"
+    def end(self):
+        path = Path(self.nb.path_)
+        told = contents.companions(f"{path.parent.name}/{path.name}") if path.parent.name in contents.REST else []
+        if not told: return
+        lines = [f"- {contents.number_of(p)} [{contents.opening(p)[0]}]({contents.repository(p)}): {contents.opening(p)[1]}." for p in told]
+        self.nb.cells.append(mk_cell("## In the repository {#in-the-repository}\n\nNotebooks that belong to this chapter and run like it, but are no pages of this site:\n\n" + "\n".join(lines), "markdown"))
+
 class links(Processor):
     "Names in backticks become links, in prose and in what a cell displays"
-    def begin(self): self.lookup = PublicLookup()
+    def begin(self):
+        self.lookup, parent = PublicLookup(), Path(self.nb.path_).resolve().parent
+        self.folder = "" if parent == get_config().nbs_path.resolve() else parent.name
     def cell(self, cell):
         if not cell.source: return
-        if cell.cell_type == "markdown": cell.source = self.lookup.linkify(cell.source)
+        if cell.cell_type == "markdown": cell.source = leave_the_site(self.lookup.linkify(cell.source), self.folder)
         for shown in (o["data"] for o in cell.get("outputs", []) if "text/markdown" in o.get("data", {})):
             lines = shown["text/markdown"].splitlines(True) if isinstance(shown["text/markdown"], str) else shown["text/markdown"]
-            shown["text/markdown"] = [self.lookup.link_line(line) for line in lines]
+            shown["text/markdown"] = [leave_the_site(self.lookup.link_line(line), self.folder) for line in lines]

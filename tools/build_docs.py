@@ -17,7 +17,7 @@ try:
 except ImportError: sys.exit("the site is rendered by smalldocs, which needs Python 3.11 or newer: make docs PYTHON=python3.12 VENV=.venv-docs")
 
 sys.path.append(str(Path(__file__).resolve().parent.parent))             # nbdev reads `procs = tools.book:...` from settings.ini
-import api_page, check_site, finish, npm, search_index
+import api_page, check_site, contents, finish, npm, search_index
 from book import is_internal
 
 DUNDER = re.compile(r"^(#{1,6} )([\w.]*__\w+__[\w.]*)[ \t]*$", re.M)   # show_doc headings such as A.__call__
@@ -116,7 +116,7 @@ def tidy(out):
         p.write_text(text, encoding="utf-8")
 
 def add_sources(site, cfg):
-    "Below its title, a page that is a notebook says which, and how to open it"
+    "At its foot, a page that is a notebook says which, and how to open it; a chapter has its number before its title"
     for source, page in site.pages.items():
         name = str(source)
         if not name.endswith(".ipynb") or name == cfg.readme_nb or name.startswith("api"): continue
@@ -126,7 +126,10 @@ def add_sources(site, cfg):
                 + (f', <a href="https://colab.research.google.com/github/{cfg.user}/{cfg.repo}/blob/{cfg.branch}/nbs/{name}">open it in Colab</a>' if name.startswith("tutorials/") else "") +
                 f'. In a clone, <code>make lab FILE={name}</code> opens it in Jupyter.</p>')
         path = site.out / page.out
-        text = re.sub(r'<header id="title-block-header".*?</header>', lambda m: m[0] + line, path.read_text(encoding="utf-8"), count=1, flags=re.S)
+        text = path.read_text(encoding="utf-8")
+        at = text.rindex('<a onclick="window.scrollTo(0, 0)')
+        text = text[:at] + line + text[at:]
+        if contents.volume_of(name): text = text.replace('<h1 class="title">', f'<h1 class="title"><span class="chapter-number">{contents.number_of(name)}</span> ', 1)
         path.write_text(text, encoding="utf-8")
 
 def add_citations(out):
@@ -150,27 +153,32 @@ MOVED = """<!DOCTYPE html>
 <title>{title} has moved</title>
 <meta http-equiv="refresh" content="1; url={to}">
 <link rel="canonical" href="{to}">
-<script>location.replace({address} + location.hash)</script>
+<script>location.replace({go})</script>
 </head>
 <body><h1>{title} has moved</h1><p>It is at <a href="{to}">{to}</a> now.</p></body>
 </html>
 """
 
 def answer_at_old_addresses(site):
-    "A page that moved says in its front matter where it stood, `aliases: [/old.html]`, as Quarto reads it: whoever asks there is sent on"
+    """A page that moved says in its front matter where it stood, `aliases: [/old.html]`, as Quarto reads it: whoever asks there is sent on.
+    So is whoever asks for a notebook that is no page, to the one that tells of it"""
+    def send_on(old, to, title, anchor=""):
+        path = site.out / old.lstrip("/")
+        if path.exists(): sys.exit(f"{to} says that it stood at {old}, where another page stands")
+        to = Path(os.path.relpath(to, PurePosixPath(old.lstrip("/")).parent)).as_posix() + (f"#{anchor}" if anchor else "")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(MOVED.format(title=title, to=to, go=json.dumps(to) + ("" if anchor else " + location.hash")), encoding="utf-8")
     for page in site.pages.values():
-        for old in page.front.get("aliases") or ():
-            path = site.out / old.lstrip("/")
-            if path.exists(): sys.exit(f"{page.out} says that it stood at {old}, where another page stands")
-            to = Path(os.path.relpath(page.out, PurePosixPath(old.lstrip("/")).parent)).as_posix()
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(MOVED.format(title=page.front.get("title", page.out.stem), to=to, address=json.dumps(to)), encoding="utf-8")
+        for old in page.front.get("aliases") or (): send_on(old, page.out, page.front.get("title", page.out.stem))
+    for notebook in contents.elsewhere():
+        (page, anchor), (title, _, before) = contents.home(notebook), contents.opening(notebook)
+        for old in (contents.address(notebook), *before): send_on(old, contents.address(page), title, anchor)
 
 def write_readme(site, cfg):
     "README.md from the home page; its links lead to the notebooks, its pictures lie in nbs/images/"
     root, nbs, page = cfg.config_path, cfg.nbs_path, site.pages[PurePosixPath(cfg.readme_nb)]
     def link(href, page):
-        path, _, anchor = href.partition("#")
+        path, _, anchor = href.removeprefix(contents.repository("")).partition("#")
         if not (nbs / path).is_file(): return href
         if Path(path).stem == "api": return f"{site.project.website['site-url']}/api.html"       # it has no content but on the site
         return (nbs / path).resolve().relative_to(root.resolve()).as_posix() + (f"#{anchor}" if anchor else "")

@@ -5,7 +5,9 @@ Works on the HTML that smalldocs writes; called by build_docs.py.
 import html, itertools, json, re, sys
 from pathlib import Path
 
-TITLE = re.compile(r'(<header id="title-block-header".*?</header>(?:<p class="notebook">.*?</p>)?)', re.S)
+import contents
+
+TITLE = re.compile(r'(<header id="title-block-header".*?</header>)', re.S)
 SECTION = re.compile(r'<a class="sidebar-item-text sidebar-link text-start" data-bs-toggle="collapse" data-bs-target="#([\w-]+)"[^>]*aria-expanded="(\w+)"[^>]*>(.*?)</a>'
                      r'<a class="sidebar-item-toggle.*?</a>')
 TOGGLE = re.compile(r'<a class="quarto-color-scheme-toggle nav-link"[^>]*>(.*?)</a>')
@@ -93,7 +95,8 @@ def link_statements(text, name, known):
         key = f"prop-{m[2]}" if m[2] else f"eq-{m[3]}"
         if key not in known: return m[0]
         page, _, anchor = known[key].partition("#")
-        return f'<a class="ref" href="{"" if page == name else up + page}#{anchor}">{m[0]}</a>'
+        to = "" if page == name else page if page.startswith("https:") else up + page
+        return f'<a class="ref" href="{to}#{anchor}">{m[0]}</a>'
     for part in re.split(r"(<[^>]*>)", text):
         if part.startswith("<"):
             tag = re.match(r"</?([a-zA-Z0-9]+)", part)
@@ -105,6 +108,19 @@ def link_statements(text, name, known):
             out.append(part)
         else: out.append(part if stack else CITED.sub(link, part))
     return "".join(out)
+
+def statements_elsewhere(known, words):
+    "Statements and numbered equations of notebooks that are no pages: `known` learns where they are read, `words` what they say"
+    def shown(text):
+        text = re.sub(r"\$\$(.+?)\$\$", r"\\[\1\\]", html.escape(text), flags=re.S)
+        text = re.sub(r"(?<!\\)\$([^$]+)\$", r"\\(\1\\)", re.sub(r"\*\*(.+?)\*\*", r"<strong>\1</strong>", text, flags=re.S))
+        return re.sub(r"\[([^\[\]]*)\]\([^()\s]*\)", r"\1", text)
+    for notebook in contents.elsewhere():
+        cells = json.loads((contents.NBS / notebook).read_text(encoding="utf-8"))["cells"]
+        prose = "\n\n".join("".join(c["source"]) for c in cells if c["cell_type"] == "markdown")
+        found = [(f"prop-{m[1]}", m[0]) for m in re.finditer(r"^\*\*(?:Prop|Theorem|Lemma|Corollary) (\d{2,3}\.\d+)(?:.+\n?)+", prose, re.M)]
+        found += [(f"eq-{m[1]}", m[0]) for m in re.finditer(r"\$\$(?:(?!\$\$).)*?\\tag\{(\d{2,3}\.\d+)\}(?:(?!\$\$).)*\$\$", prose, re.S)]
+        for key, said in found: known[key], words[key] = f"{contents.repository(notebook)}#{key}", shown(said)
 
 def sources(text):
     "What each entry of the bibliography says, by its anchor"
@@ -134,6 +150,21 @@ def folded_sections(text):
         closes.append(bool(re.search(r'class="[^"]*\bfolded\b', m[1])))
         return m[0] + '<details class="section-fold"><summary>Show this section</summary>' if closes[-1] else m[0]
     return SECTION_TAGS.sub(tag, text)
+
+CALLOUT = re.compile(r'<div class="(callout [^"]*)"><div class="callout-header[^"]*" data-bs-toggle="collapse"[^>]*aria-expanded="(\w+)">(?:(?!<div id=).)*?<div class="callout-title-container[^"]*">'
+                     r'(.*?)</div><div class="callout-btn-toggle.*?</div></div><div id="([^"]*)" class="callout-collapse[^"]*">', re.S)
+
+def callouts(text):
+    "A callout that opens and closes does so without a script"
+    while m := CALLOUT.search(text):
+        depth = 2                                  # its own box and the box of what it says
+        for tag in re.finditer(r"<div\b|</div>", text[m.end():]):
+            depth += 1 if tag[0] == "<div" else -1
+            if not depth: break
+        end = m.end() + tag.start()
+        head = f'<details class="{m[1]}"{" open" * (m[2] == "true")}><summary class="callout-header">{m[3]}</summary><div id="{m[4]}">'
+        text = text[:m.start()] + head + text[m.end():end] + "</details>" + text[end + len("</div>"):]
+    return text
 
 def plain(text):
     "The text of a search entry without raw formulas: short ones in plain letters, displayed ones left out"
@@ -177,7 +208,7 @@ def not_found(out, site_url):
     "A page for addresses that do not exist: the shell of the home page, whose links hold at any depth"
     text = (out / "index.html").read_text(encoding="utf-8")
     base = "/" + site_url.split("/", 3)[3].strip("/") + "/" if site_url.count("/") > 2 else "/"
-    body = ('<h1 class="title">There is no such page</h1><p>It may have moved when the book got its parts. The search box above finds it by its words, and '
+    body = ('<h1 class="title">There is no such page</h1><p>It may have moved when the book got its two volumes. The search box above finds it by its words, and '
             '<a href="index.html">the home page</a> and the list of pages lead to the rest.</p>')
     text = re.sub(r"(<main[^>]*>).*?(</main>)", lambda m: m[1] + body + m[2], text, flags=re.S)
     text = re.sub(r'<(?:div|nav)[^>]*id="quarto-margin-sidebar".*?(?=<main)', "", text, flags=re.S)
@@ -189,10 +220,11 @@ def finish(site, cfg, replace):
     "Every page in turn, then what they share"
     out, url, known, words = site.out, str(site.project.website["site-url"]).rstrip("/"), {}, {}
     pages = {str(p.out): p for p in site.pages.values()}
+    statements_elsewhere(known, words)
     for name in pages: (out / name).write_text(anchor_statements((out / name).read_text(encoding="utf-8"), name, known, words), encoding="utf-8")
     for name, page in pages.items():
         text, up = (out / name).read_text(encoding="utf-8"), "../" * name.count("/")
-        text = drawings(folded_sections(link_statements(text, name, known)))
+        text = drawings(callouts(folded_sections(link_statements(text, name, known))))
         text = head(navigation(phone_contents(text)), name, url, up, page.title, str(page.front.get("description") or first_words(text)))
         text = text.replace('<div class="nav-footer-left">softsortlib', f'<div class="nav-footer-left">softsortlib {cfg.version}', 1)
         (out / name).write_text(text, encoding="utf-8")

@@ -79,7 +79,7 @@
   const show = async (link) => {
     if (shown && shown.link === link) return;
     hide();
-    const said = (await notes())[link.href.slice(root.length)];
+    const said = (await notes())[link.href.startsWith(root) ? link.href.slice(root.length) : link.href];
     if (!said || !link.matches(":hover, :focus")) return;
     const box = document.createElement("div");
     box.className = "ref-note";

@@ -40,7 +40,7 @@ def strip(text):
 def sections(page):
     "(anchor, heading, html) of a rendered page; the first is the page itself"
     main = page[page.index("<main"):page.index("</main>")]
-    main = re.sub(r'<svg.*?</svg>|<script.*?</script>|<nav.*?</nav>|<p class="notebook">.*?</p>|<details class="toc-phone">.*?</details>|<img [^>]*>|<annotation.*?</annotation>', " ", main, flags=re.S)
+    main = re.sub(r'<svg.*?</svg>|<script.*?</script>|<nav.*?</nav>|<p class="notebook">.*?</p>|<span class="chapter-number">.*?</span>|<details class="toc-phone">.*?</details>|<img [^>]*>|<annotation.*?</annotation>', " ", main, flags=re.S)
     cuts = list(re.finditer(r"<h([1-6])([^>]*)>(.*?)</h\1>", main, re.S))
     for m, after in zip(cuts, [*cuts[1:], None]):
         anchor = re.search(r'data-anchor-id="([^"]*)"', m[2])
@@ -78,7 +78,7 @@ def postings(found, last=0):
 
 def kind_of(page, internal):
     "What sort of page an address is, as results say it"
-    if page in internal or re.match(r"engine/|lab/", page): return "internals"
+    if page in internal or page.startswith("lab/"): return "internals"
     for kind, pattern in (("tutorial", r"tutorials/|howto"), ("API", r"api\b"), ("result", r"experiments/|benchmarks/|statements")):
         if re.match(pattern, page): return kind
     return "chapter" if "/" in page else "page"

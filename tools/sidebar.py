@@ -1,43 +1,33 @@
-"""Put every notebook that exists into the sidebar of _quarto.yml, by the plan below.
+"""Put every page into the sidebar of _quarto.yml, in the order of contents.py, and leave out of the site what has no page of its own.
 
     python tools/sidebar.py
 """
-import re
+import json
 import sys
-from fnmatch import fnmatch
 from pathlib import Path
 
-root = Path(__file__).resolve().parent.parent
+sys.path.append(str(Path(__file__).resolve().parent))
+from contents import NBS, VOLUMES, chapters, elsewhere, is_page, number_of, opening
+
+root = NBS.parent
 TUTORIALS = ("learn_from_order", "spearman_loss", "ranking_loss", "masks", "robust_regression", "median_filter",     # from simple to
              "topk_layer", "metric_knn", "conformal_training", "sort_a_million", "point_clouds", "arrange_colours", "torch_compile", "several_devices", "ranking_across_devices", "*")                   # involved
-DOORS = {"core": "The soft permutation", "rowwise": "Rows by a softmax", "networks": "Sorting networks", "transport": "Optimal transport",
-         "ranks": "Ranks", "selection": "The top k", "sampling": "Sampling", "distributed": "Many processes", "ragged": "Lists and files", "functional": "Functions", "losses": "Losses and layers"}
 API = ("functional", "core", "rowwise", "networks", "transport", "ranks", "selection", "sampling", "distributed", "ragged", "losses", "testing", "lab")                    # in the order of use
-DEFINITIONS = {"rowwise": ("1[12]", "13[0-4]"), "networks": ("2[0-4]",), "transport": ("3[0-5]",), "ranks": ("4[0-4]",), "selection": ("10[0-4]",)}     # a part's other chapters are its engine rooms
 
-def number_of(page):
-    "The number of a chapter, by its page; pages that have none come first"
-    found = re.match(r"(\d{2,3})_", Path(page).name)
-    return int(found[1]) if found else -1
+def numbered(numbers):
+    "The chapters of a part, with their numbers; one that is not there is left out"
+    return [(f"{number} {opening(chapters()[number])[0]}", chapters()[number]) for number in numbers if number in chapters()]
 
-def is_definition(page):
-    "Whether a chapter defines what its part is for, not how it is made fast"
-    part = Path(page).parent.name
-    return part != "engine" and any(fnmatch(Path(page).name, f"{numbers}_*") for numbers in DEFINITIONS.get(part, ("*",)))
-
-def of(part, numbers=("[0-9][0-9]", "[0-9][0-9][0-9]")): return [f"{part}/{some}_*.ipynb" for some in numbers]
+def parts(volume, contents): return [("Contents", contents), *((title, numbered(numbers)) for title, _, numbers in VOLUMES[volume])]
 
 PLAN = [                                                    # (title, page) or (title, globs) or (title, parts)
-    ("Start", [("Home", "index.ipynb"), ("Ten-minute tour", "tour.ipynb"), ("Playground", "playground.qmd"), ("Choosing an operator", "choosing.ipynb"),
-               ("What is here and what is not", "methods.ipynb")]),
-    ("Tutorials and how-to", ["howto.ipynb", *(f"tutorials/{name}.ipynb" for name in TUTORIALS)]),
-    ("The book", [(title, [f"{part}/index.ipynb", *(of(part, DEFINITIONS[part]) if part in DEFINITIONS else of(part))]) for part, title in DOORS.items()]),
-    ("Results", [("Statements", ["statements.ipynb"]), ("Experiments", ["experiments/*.ipynb"]), ("Benchmarks", ["benchmarks/*.ipynb"]),
-                 ("The laboratory", ["lab/index.ipynb", *of("lab")])]),
+    ("Start", [("Home", "index.ipynb"), ("Ten-minute tour", "tour.ipynb"), ("Playground", "playground.qmd"), ("Choosing an operator", "choosing.ipynb"), ("How-to", "howto.ipynb")]),
+    ("Tutorials", [f"tutorials/{name}.ipynb" for name in TUTORIALS]),
+    ("Volume I: the book", parts("Volume I", "book.ipynb")),
+    ("Volume II: mechanisms", parts("Volume II", "mechanisms.ipynb")),
     ("API", ["api.ipynb", *(f"api/{part}.ipynb" for part in API), "api/*.ipynb"]),
-    ("Internals", [("The engine", ["engine/index.ipynb", *of("engine")]),
-                   *((f"{DOORS[part]} (engine)", of(part)) for part in DEFINITIONS)]),
-    ("Project", ["citing.ipynb", "package.ipynb", "notation.ipynb", "references.ipynb", "changelog.md", "contributing.md", "07_testing.ipynb", "house.md"]),
+    ("Results", [("Experiments", ["experiments/*.ipynb"]), ("Benchmarks", ["benchmarks/*.ipynb"]), ("The laboratory", "lab/index.ipynb")]),
+    ("Project", ["statements.ipynb", "methods.ipynb", "notation.ipynb", "references.ipynb", "citing.ipynb", "package.ipynb", "changelog.md", "contributing.md", "07_testing.ipynb", "house.md"]),
 ]
 
 def entries(plan, nbs, used, pad=""):
@@ -46,21 +36,27 @@ def entries(plan, nbs, used, pad=""):
         if isinstance(what, str):
             if not (nbs / what).exists(): continue
             used.add(what)
-            yield from (f"{pad}- text: {title}", f"{pad}  href: {what}")
+            yield from (f"{pad}- text: {json.dumps(title, ensure_ascii=False) if set(title) & set(':#`') or title[0].isdigit() else title}", f"{pad}  href: {what}")
             continue
         if isinstance(what[0], tuple): inner = list(entries(what, nbs, used, pad + "    "))
         else:
-            found = [p.relative_to(nbs).as_posix() for glob in what for p in sorted(nbs.glob(glob))]
+            found = [p.relative_to(nbs).as_posix() for glob in what for p in sorted(nbs.glob(glob)) if is_page(p.relative_to(nbs).as_posix())]
             inner = [f"{pad}    - {p}" for p in dict.fromkeys(found) if p not in used]
             used.update(found)
-        if inner: yield from (f"{pad}- section: {title}", f"{pad}  contents:", *inner)
+        if inner: yield from (f"{pad}- section: {json.dumps(title) if ':' in title else title}", f"{pad}  contents:", *inner)
+
+def between(text, start, end, lines):
+    "A text with other lines between two marks that stay"
+    head, rest = text.split(start, 1)
+    return head + start + "".join(f"{line}\n" for line in lines) + rest[rest.index(end):]
 
 def main():
-    config, nbs, used = root / "_quarto.yml", root / "nbs", set()
-    head, rest = config.read_text(encoding="utf-8").split("  sidebar:\n    style: floating\n    collapse-level: 1\n    contents:\n")
-    lines = [f"      {line}" for line in entries(PLAN, nbs, used)]
-    config.write_text(f"{head}  sidebar:\n    style: floating\n    collapse-level: 1\n    contents:\n" + "\n".join(lines) + "\n" + rest[rest.index("\nformat:"):], encoding="utf-8")
-    left = sorted(p.relative_to(nbs).as_posix() for p in nbs.rglob("*.ipynb") if not any(q[0] in "._" for q in p.relative_to(nbs).parts) and p.relative_to(nbs).as_posix() not in used)
+    config, used = root / "_quarto.yml", set()
+    text = between(config.read_text(encoding="utf-8"), "  sidebar:\n    style: floating\n    collapse-level: 1\n    contents:\n", "\nformat:", [f"      {line}" for line in entries(PLAN, NBS, used)])
+    text = between(text, "  render:\n", "\n# nbs/nbdev.yml", [f'    - "{pattern}"' for pattern in ("*.ipynb", "*.qmd", "*.md", "!lab/*_*.ipynb", *(f"!{p}" for p in elsewhere() if not p.startswith("lab/")))])
+    config.write_text(text, encoding="utf-8")
+    there = [p.relative_to(NBS).as_posix() for p in NBS.rglob("*.ipynb") if not any(q[0] in "._" for q in p.relative_to(NBS).parts)]
+    left = sorted(p for p in there if is_page(p) and p not in used)
     if left: sys.exit(f"no place in the plan of tools/sidebar.py for {', '.join(left)}")
 
 if __name__ == "__main__": main()
