@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = []
 
-# %% ../../nbs/rowwise/15_products.ipynb #2e02908a
+# %% ../../nbs/rowwise/15_products.ipynb #d8b8cf47
 import math
 
 import numpy as np
@@ -19,9 +19,9 @@ from ..engine.mechanism import Later, mechanism
 from ..engine.radix import inverse
 from .neuralsort import falling, row_sums, sides
 from .row_kernels import Given, Made, walk_lists
-from .rows import Asked, Sets
+from .rows import Asked, Sets, windows
 from .softsort import Power
-from .wide import WIDE, is_wide, multiply, pull_product
+from .wide import FASTER, is_payload_wide, multiply, pull_product
 
 # %% ../../nbs/rowwise/15_products.ipynb #0d23ea23
 def _in_order(s, order, size, power, descending):
@@ -162,7 +162,7 @@ def _pull_plain(g, s, order, size, tau, x, target, rows, asked, power, descendin
         gx = gx.gather(-2, rank[..., None].expand(gx.shape))
     return (gs if descending else -gs).to(s.dtype), gtau, gx
 
-# %% ../../nbs/rowwise/15_products.ipynb #43823da5
+# %% ../../nbs/rowwise/15_products.ipynb #b16c5cee
 UNIT = switch("products: rows at a time", 32, "n")  # rows of a unit of work, at least
 
 
@@ -179,9 +179,10 @@ def _sets(s, order, size, tau, rows, power, descending):
     rows = np.empty(0, np.int64) if rows is None else rows.numpy()
     sign = 1.0 if descending else -1.0
     flat = arrays(s.reshape(-1), order.reshape(-1))
-    return Sets(*flat, np.arange(B + 1) * n, *arrays(size, tau.double()), rows, 0, 0, power, sign, 0.0, parts)
+    cut = 1 + math.log(max(1, n) / torch.finfo(s.dtype).eps)  # what is left out is less than one rounding
+    return Sets(*flat, np.arange(B + 1) * n, *arrays(size, tau.double()), rows, 0, 0, power, sign, cut, parts)
 
-# %% ../../nbs/rowwise/15_products.ipynb #20bc1308
+# %% ../../nbs/rowwise/15_products.ipynb #e998c07c
 _ZERO = {torch.float32: 87.0, torch.float64: 708.0}  # exp_neg of more is zero
 
 
@@ -189,9 +190,7 @@ def _walked(sets, dtype, asked, arrives, given, made):
     "Walk, on all threads."
     B = len(sets.size)
     n = len(sets.s) // max(1, B)
-    cut = _ZERO[dtype]
-    if sets.power and Asked.MATRIX not in (asked, arrives):
-        cut = 1 + math.log(n / torch.finfo(dtype).eps)  # what is left out is less than one rounding
+    cut = sets.cut if sets.power and Asked.MATRIX not in (asked, arrives) else _ZERO[dtype]
     sets = sets._replace(asked=int(asked), arrives=int(arrives), cut=cut)
     steps = len(sets.s) * (len(sets.rows) or n) * (1 if arrives == Asked.NOTHING else 2)
     spread_rows(walk_lists, B * sets.parts, steps, sets, given, made)
@@ -255,7 +254,14 @@ def _pull_numba(g, s, order, size, tau, x, target, rows, asked, power, descendin
     gs = torch.from_numpy(made.s.sum(0)).view(s.shape).to(s.dtype)
     return gs, torch.from_numpy(made.tau.sum(0)).to(tau.dtype), sums.sum(0) if back == Asked.BACK_PRODUCT else gx
 
-# %% ../../nbs/rowwise/15_products.ipynb #77d80f05
+# %% ../../nbs/rowwise/15_products.ipynb #2f08ccf0
+def _mean_window(sets):
+    "How many columns a row of these lists reaches, on average."
+    found = np.empty(len(sets.size))
+    spread_rows(windows, len(found), 8 * len(sets.s), sets, found)
+    return found.mean()
+
+
 def _no_payload(of):
     "A payload and targets for those that have none."
     return of[0][..., None][..., :0, :0], of[1][..., :0]
@@ -263,8 +269,8 @@ def _no_payload(of):
 
 def _wide(of, rows, law, asked, *payloads):
     "Whether what is asked is a product that is faster by matrices."
-    multiplies = asked in (Asked.PRODUCT, Asked.BACK_PRODUCT) and payloads[0].shape[-1] >= WIDE
-    return multiplies and is_wide(_sets(*of, rows, *law), *payloads)
+    multiplies = asked in (Asked.PRODUCT, Asked.BACK_PRODUCT) and is_payload_wide(*payloads)
+    return multiplies and FASTER * _mean_window(_sets(*of, rows, *law)) >= of[0].shape[-1]
 
 
 def _answer_cpu(s, order, size, tau, x, target, rows, asked, power, descending):
@@ -290,7 +296,7 @@ def _pull_cpu(g, s, order, size, tau, x, target, rows, asked, power, descending,
     with full_precision(s):
         return pull_product(pull, of, x, g, rows, asked == Asked.BACK_PRODUCT, moves)
 
-# %% ../../nbs/rowwise/15_products.ipynb #e8db6429
+# %% ../../nbs/rowwise/15_products.ipynb #4a6acddf
 def _gpu_knows(s, power):
     "Whether the kernels of a GPU know the law in this precision."
     return s.dtype == torch.float32 or power > 0
@@ -308,7 +314,7 @@ _pull = mechanism(
     batch="size", cpu_if=_cpu_knows, gpu_if=_gpu_knows, again=_pull_plain,
 )
 
-# %% ../../nbs/rowwise/15_products.ipynb #ece1bd29
+# %% ../../nbs/rowwise/15_products.ipynb #22cfad07
 def _outline(s, x, target, rows, asked):
     "What comes out, by what is asked."
     r = s.shape[-1] if rows is None else rows.shape[0]
@@ -332,7 +338,28 @@ row_answer = mechanism(
     batch="size", cpu_if=_cpu_knows, gpu_if=_gpu_knows, fake=_outline, gradient=_gradient,
 )
 
-# %% ../../nbs/rowwise/15_products.ipynb #a5296e87
+# %% ../../nbs/rowwise/15_products.ipynb #12df3cc0
+def _lists_of(P, batch):
+    "Scores, orders, sizes and temperatures of a soft permutation, (*batch, n) and (*batch)."
+    s, order, size = P.s, P.order, torch.full((), P.n, device=P.device) if P.mask is None else P.mask.sum(-1)
+    tau = precise(P.tau[..., 0]) if isinstance(P.tau, torch.Tensor) else torch.full(
+        (), P.tau, dtype=torch.float64, device=P.device)
+    if P.mask is not None:
+        last = s.detach().gather(-1, order).gather(-1, (size[..., None] - 1).clamp(min=0))
+        s = torch.where(P.mask, s, last)
+    return s.expand(*batch, P.n), order.expand(*batch, P.n), size.expand(batch), tau.expand(batch)
+
+
+@torch.no_grad()
+def window_of(
+    P,  # as in `ask_rows`, on the CPU
+    power: float,  # of SoftSort's distance; 0 is NeuralSort
+) -> float:
+    "How many columns a row of `P` reaches, on average."
+    flat = [a.reshape(-1, *a.shape[len(P.batch):]) for a in _lists_of(P, P.batch)]
+    return _mean_window(_sets(*flat, None, power, P.descending))
+
+# %% ../../nbs/rowwise/15_products.ipynb #88b66581
 def ask_rows(
     P,  # a soft permutation with scores `s` (..., n), their `order`, a mask, `tau` a float or (..., 1), and `backend`
     asked: Asked,  # the question
@@ -343,13 +370,7 @@ def ask_rows(
 ) -> torch.Tensor:  # (..., r, n), (..., r), (..., r, d) or (..., n, d)
     "The answer of the rows of `P` to a question."
     batch = P.batch if x is None and target is None else target.shape[:-1] if x is None else x.shape[:-2]
-    s, order, size = P.s, P.order, torch.full((), P.n, device=P.device) if P.mask is None else P.mask.sum(-1)
-    tau = precise(P.tau[..., 0]) if isinstance(P.tau, torch.Tensor) else torch.full(
-        (), P.tau, dtype=torch.float64, device=P.device)
-    if P.mask is not None:
-        last = s.detach().gather(-1, order).gather(-1, (size[..., None] - 1).clamp(min=0))
-        s = torch.where(P.mask, s, last)
-    flat = s.expand(*batch, P.n), order.expand(*batch, P.n), size.expand(batch), tau.expand(batch)
-    x = s.detach()[..., None][..., :0, :0].expand(*batch, 0, 0) if x is None else x
-    target = order[..., :0].expand(*batch, 0) if target is None else target
+    flat = _lists_of(P, batch)
+    x = flat[0].detach()[..., None][..., :0, :0] if x is None else x
+    target = flat[1][..., :0] if target is None else target
     return row_answer(*flat, x, target, rows, int(asked), float(power), P.descending, P.backend or "")

@@ -132,7 +132,7 @@ def _walk_out(i, t, step, limit, S):
         j += step
     return j - step
 
-# %% ../../nbs/rowwise/13_rows.ipynb #c54bab21
+# %% ../../nbs/rowwise/13_rows.ipynb #a27ff6d3
 @jit(lent=True)
 def window(first, last, neural, reach, t, S):
     "The columns left..right that do not vanish in rows first..last."
@@ -140,6 +140,16 @@ def window(first, last, neural, reach, t, S):
         return _walk_out(first, t, -1, reach, S[0]), _walk_out(last, t, 1, reach, S[1]) + 1
     return _edge(t, first, 0, reach), _edge(t, last, len(t) - 1, reach) + 1
 
+
+@jit(lent=True)
+def mean_window(count, t, neural, reach, S):
+    "How many columns do not vanish in a row, the mean of `count` rows that are spread over the list."
+    n, total = len(t), 0
+    for k in range(count if n else 0):
+        i = (2 * k + 1) * n // (2 * count)
+        left, right = window(i, i, neural, reach, t, S)
+        total += right - left
+    return total / count
 
 
 class Tile(NamedTuple):
@@ -178,18 +188,9 @@ class One(NamedTuple):
     high: bool       # whether its temperature is so high that a row follows from the one before it
     straight: bool   # whether columns stay as they came
 
-# %% ../../nbs/rowwise/13_rows.ipynb #1f14d924
+# %% ../../nbs/rowwise/13_rows.ipynb #02c8ffb4
 MANY = switch("rows: rows for which factors are made", 64, "n")
-
-
-@jit(lent=True)
-def _is_wide(t, neural, reach, S):
-    "Whether a quarter of the columns does not vanish in the middle row: then no window is worth it."
-    middle = len(t) // 2
-    if not len(t):
-        return False
-    left, right = window(middle, middle, neural, reach, t, S)
-    return 4 * (right - left) >= len(t)
+_SHARE = 4  # if a quarter of the columns does not vanish, no window is worth it
 
 
 @jit(lent=True)
@@ -204,7 +205,8 @@ def one_of(b, sets, room):
         scale = tau ** (-1 / power) if power >= 1 else 1.0
         reach = reach ** (1 / power)
     matrix = sets.asked == Asked.MATRIX or sets.arrives == Asked.MATRIX
-    wide = (neural or matrix) and _is_wide(t, neural, reach, room.S)
+    walked = sets.asked != Asked.NOTHING or sets.arrives != Asked.NOTHING
+    wide = (neural and walked or matrix) and 0 < size <= _SHARE * mean_window(1, t, neural, reach, room.S)
     high = neural and wide and is_high(t, tau) and not 0 < len(sets.rows) < MANY
     straight = matrix and wide and (high or not neural) and size == end - begin
     if high:
@@ -212,6 +214,18 @@ def one_of(b, sets, room):
     if neural and (sets.asked == Asked.LIKELIHOOD or sets.arrives == Asked.LIKELIHOOD):
         _sum_blocks(t, room.blocks)
     return One(b, begin, end, size, neural, power, tau, scale + rest, reach, high, straight)
+
+# %% ../../nbs/rowwise/13_rows.ipynb #5153305b
+@jit
+def windows(lo, hi, sets, found):
+    "found_b = how many columns a row of the list b reaches, the mean of eight rows, for b = lo..hi."
+    longest = 0
+    for b in range(lo, hi):
+        longest = max(longest, sets.begins[b + 1] - sets.begins[b])
+    room = room_for(longest, 0, sets.s)
+    for b in range(lo, hi):
+        one = one_of(b, sets, room)
+        found[b] = mean_window(8, room.t[:one.size], one.neural, one.reach, room.S)
 
 # %% ../../nbs/rowwise/13_rows.ipynb #7e2abcb7
 @jit(lent=True)

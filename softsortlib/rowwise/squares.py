@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['SquarePermutation', 'PowerPermutation']
 
-# %% ../../nbs/rowwise/131_squares.ipynb #31657524
+# %% ../../nbs/rowwise/131_squares.ipynb #45708ec2
 import math
 from typing import TYPE_CHECKING
 
@@ -17,8 +17,9 @@ from ..core.permutation import patch_to
 from ..engine.dispatch import at_most, choose, switch
 from ..engine.sums import kernel_sums
 from ..engine.tail_laws import power_name
+from .products import window_of
 from .softsort import WindowedPermutation
-from .wide import is_payload_wide
+from .wide import FASTER, is_payload_wide
 
 # %% ../../nbs/rowwise/131_squares.ipynb #6b1b06f9
 class SquarePermutation(WindowedPermutation):
@@ -49,7 +50,7 @@ class SquarePermutation(WindowedPermutation):
         "Ones, and zeros at padded elements, (..., n, 1)."
         return (torch.ones_like(self.s) if self.mask is None else self.mask.to(self.s.dtype)).detach()[..., None]
 
-# %% ../../nbs/rowwise/131_squares.ipynb #cf2f6442
+# %% ../../nbs/rowwise/131_squares.ipynb #36454e73
 def _at(v, places):
     "v (..., n, d) at places (..., r)."
     return v.gather(-2, places[..., None].expand(*v.shape[:-2], places.shape[-1], v.shape[-1]))
@@ -72,7 +73,7 @@ def _in_windows(P, x, rows):
     n, d = P.n, x.shape[-1]
     if _few(rows, x) or x.device.type != "cpu" or not is_concrete(x):
         return _few(rows, x)
-    return at_most(n * (d + _WRITTEN), _PACE * d) and is_payload_wide(x) and 8 * mean_window(P) >= n
+    return at_most(n * (d + _WRITTEN), _PACE * d) and is_payload_wide(x) and FASTER * window_of(P, P.power) >= n
 
 # %% ../../nbs/rowwise/131_squares.ipynb #746f4a02
 @patch_to(SquarePermutation)
@@ -154,29 +155,14 @@ class PowerPermutation(SquarePermutation):
         sigma = tau ** (1 / self.power)
         return kernel_sums(s, None, w, sigma, power_name(self.power), 1, backend=self.backend, order=order)
 
-# %% ../../nbs/rowwise/131_squares.ipynb #1e59303c
+# %% ../../nbs/rowwise/131_squares.ipynb #94314394
 _WIDE = switch("squares: window", 1000, "n")  # from which the tree is faster
 _MANY = switch("squares: scores unseen", 4000, "n")  # scores from which it is the safer choice
 
 
-@torch.no_grad()
-def mean_window(P):
-    "How many scores the windows of a `SquarePermutation` have, on average."
-    t = P.t.detach()
-    if P.mask is not None:
-        t = t.masked_fill(~P.row_mask, -math.inf if P.descending else math.inf)
-    t = (t.flip(-1) if P.descending else t).contiguous()
-    tau = P.tau.detach().amax().item() if isinstance(P.tau, Tensor) else P.tau
-    radius = ((math.log(P.n) - math.log(torch.finfo(t.dtype).eps)) * tau) ** (1 / P.power)
-    some = t[..., ::-(-P.n // 16)].contiguous()
-    ends = (torch.searchsorted(t, some + side * radius, right=side > 0) for side in (-1, 1))
-    first, last = ends
-    return (last - first).double().mean().item()
-
-
 def windows_are_wide(P):
     "Whether the windows of a `PowerPermutation` have `_WIDE` scores or more on average."
-    return mean_window(P) >= _WIDE if is_concrete(P.t) else P.n >= _MANY
+    return window_of(P, P.power) >= _WIDE if is_concrete(P.t) else P.n >= _MANY
 
 # %% ../../nbs/rowwise/131_squares.ipynb #89099f9d
 POWERS = 0.5, 8.0  # between which a power's sums have a cheap plan

@@ -5,37 +5,15 @@
 # %% auto #0
 __all__ = []
 
-# %% ../../nbs/rowwise/188_wide.ipynb #9b503da3
-import math
-
-import numpy as np
+# %% ../../nbs/rowwise/188_wide.ipynb #6d2d3371
 import torch
 
-from ..engine.compile import jit, spread_rows
 from ..engine.dispatch import switch
-from .rows import one_of, room_for, window
 
-# %% ../../nbs/rowwise/188_wide.ipynb #1f1333e2
-@jit
-def reaches(lo, hi, sets, found):
-    "found_b = how many columns a row of the set b reaches, the mean of some eight rows, for b = lo..hi."
-    longest = 0
-    for b in range(lo, hi):
-        longest = max(longest, sets.begins[b + 1] - sets.begins[b])
-    room = room_for(longest, 0, sets.s)
-    for b in range(lo, hi):
-        one = one_of(b, sets, room)
-        step, total, count = max(1, one.size // 8), 0, 0
-        for i in range(step // 2, one.size, step):
-            left, right = window(i, i, one.neural, one.reach, room.t[:one.size], room.S)
-            total += right - left
-            count += 1
-        found[b] = total / max(1, count)
-
-# %% ../../nbs/rowwise/188_wide.ipynb #637345f4
+# %% ../../nbs/rowwise/188_wide.ipynb #bd697a4d
 WIDE = switch("wide: columns", 64, "d")
 _LARGE = 1e15  # what payloads are below
-_FASTER = 8  # times as fast is a product of matrices, for each entry
+FASTER = 8  # times as fast is a product of matrices, for each entry
 
 def is_payload_wide(
     *payloads,  # what is multiplied, and what arrives at the product, (B, k, d)
@@ -44,19 +22,6 @@ def is_payload_wide(
     x = payloads[0]
     return x.shape[-1] >= WIDE and x.numel() > 0 and all(
         -_LARGE < v.item() < _LARGE for x in payloads for v in x.detach().aminmax())
-
-
-def is_wide(
-    sets,  # Sets, of whose rows something is asked
-    *payloads,  # what is multiplied, and what arrives at the product, (B, k, d)
-) -> bool:
-    "Whether products of matrices are faster than a walk."
-    if not len(sets.s) or not is_payload_wide(*payloads):
-        return False
-    B, eps = len(sets.size), torch.finfo(payloads[0].dtype).eps
-    cut, found = 1 + math.log(len(sets.s) // B / eps), np.empty(B)
-    spread_rows(reaches, B, 8 * len(sets.s), sets._replace(cut=cut), found)
-    return bool(found.sum() * _FASTER >= len(sets.s))
 
 # %% ../../nbs/rowwise/188_wide.ipynb #16730f09
 _BLOCK = switch("wide: entries of a block", 1 << 22, "B n^2")
