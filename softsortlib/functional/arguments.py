@@ -337,15 +337,24 @@ def _of_lists(f, join, kernel, x, offsets, dim=-1, mask=None, keepdim=False, wei
         return y
     return nested_like(y, x) if is_nested(x) else put_back(y, order, dim)
 
-# %% ../../nbs/functional/53_arguments.ipynb #bbe7e075
+# %% ../../nbs/functional/53_arguments.ipynb #bab456bb
+def in_parts(
+    x: Tensor,  # scores
+    group,  # the process group, or None
+) -> bool:
+    "Whether scores lie in parts: with a group, or as a `DTensor`."
+    return group is not None or hasattr(x, "device_mesh")
+
+# %% ../../nbs/functional/53_arguments.ipynb #1e0a1ade
 F = TypeVar("F", bound=Callable[..., Any])
 
 
 def on_lists(
     join: Callable,  # puts the results of all lengths together
     kernel: "Callable | None" = None,  # of scores, offsets and keywords: the kernel and the temperature, or None
+    parts: "Callable | None" = None,  # of the function and its arguments: what it is of scores in parts (165)
 ) -> "Callable[[F], F]":
-    "Let a function of x (..., n) take `offsets`, and nested tensors."
+    "Let a function of x (..., n) take `offsets`, nested tensors, and a `group`."
     def decorate(f):
         signature = inspect.signature(f)
 
@@ -353,6 +362,10 @@ def on_lists(
         def verb(x, *args, offsets=None, **kwargs):
             if isinstance(x, Tensor) and (offsets is not None or x.is_nested):
                 return _of_lists(f, join, kernel, offsets=offsets, **signature.bind(x, *args, **kwargs).arguments)
+            if parts is not None and in_parts(x, kwargs.get("group")):
+                bound = signature.bind(x, *args, **kwargs)
+                bound.apply_defaults()
+                return parts(f, **bound.arguments)
             return f(x, *args, **kwargs)
 
         return verb

@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['listnet_loss', 'ListNetLoss', 'listmle_loss', 'ListMLELoss', 'slatk_loss', 'SLatKLoss']
 
-# %% ../../nbs/losses/120_lists.ipynb #92ae8640
+# %% ../../nbs/losses/120_lists.ipynb #bf3b3aae
 import math
 
 import torch
@@ -19,7 +19,7 @@ from .contract import Loss, check_not_negative, over_lists, reduce_sets, relevan
 from .sets import Batch, laid_out
 from .weights import divisor
 
-# %% ../../nbs/losses/120_lists.ipynb #aaab4cdd
+# %% ../../nbs/losses/120_lists.ipynb #06ccfc59
 def scaled(
     s: Tensor,  # scores, zero where padded, (..., n)
     tau,  # a number or (...), as the user gave it
@@ -30,7 +30,7 @@ def scaled(
     highest = sets.spread(sets.top(s).nan_to_num(0, 0, 0))
     return sets.only(((s - highest) / tau).clamp(min=low), low)
 
-# %% ../../nbs/losses/120_lists.ipynb #5320ac99
+# %% ../../nbs/losses/120_lists.ipynb #f4a2bb04
 def _log_masses(w, mask):
     "log w for weights (..., n) of elements, zero where padded."
     return w.masked_fill(~mask, 1).log()
@@ -84,7 +84,7 @@ class ListNetLoss(Loss, of=listnet_loss):
 
     Raises as the function does, and `TypeError` for an unknown option."""
 
-# %% ../../nbs/losses/120_lists.ipynb #e0df092f
+# %% ../../nbs/losses/120_lists.ipynb #fa6ae6c2
 def place_weights(
     kind: str,  # "equal", "exp2" or "log2"
     sets: Batch,  # the layout

@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['lambda_loss', 'LambdaLoss']
 
-# %% ../../nbs/losses/121_pairs.ipynb #7ba97a29
+# %% ../../nbs/losses/121_pairs.ipynb #0f872691
 import math
 import numbers
 from typing import NamedTuple
@@ -73,7 +73,7 @@ def pair_weights(
     summed = near if kind == "ndcg1" else near & (a.y > b.y)
     return w.masked_fill(~summed, 0)
 
-# %% ../../nbs/losses/121_pairs.ipynb #77d74cf4
+# %% ../../nbs/losses/121_pairs.ipynb #3af19f2a
 def _check_mu(mu):
     "Raise `TypeError` or `ValueError` unless mu is a number from 0."
     if not isinstance(mu, numbers.Real) or isinstance(mu, bool):
