@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['hard_metric', 'soft_metric', 'gradient_and_curvature']
 
-# %% ../../nbs/losses/125_metrics.ipynb #a895278d
+# %% ../../nbs/losses/125_metrics.ipynb #edbe598e
 import copy
 
 import torch
@@ -30,12 +30,11 @@ from .sets import Batch
 from .weighted import WeightedKendallLoss, element_weights, graded_pairs
 from ..ragged.lists import check_offsets, list_numbers, refuse_mask
 
-# %% ../../nbs/losses/125_metrics.ipynb #fa50b99a
+# %% ../../nbs/losses/125_metrics.ipynb #c43e10b6
 def _ndcg(loss, s, y, mask):
     "NDCG@k and where it is defined."
-    sets = Batch(mask)
-    g, discounts = gains_of(y, sets, loss.gain), discounts_of(loss.k, y)
-    best = best_dcg(g, loss.k, sets)
+    g, discounts = gains_of(y, Batch(mask), loss.gain), discounts_of(loss.k, y)
+    best = best_dcg(g, discounts)
     return ratio_of((hard_gains(s, g, mask, len(discounts)) * discounts).sum(-1), best), best > 0
 
 
@@ -185,7 +184,7 @@ def settle(
         return value.masked_fill(~counts, float("nan")).to(dtype)
     return reduce_sets(value, counts, reduction, dtype)
 
-# %% ../../nbs/losses/125_metrics.ipynb #edffab56
+# %% ../../nbs/losses/125_metrics.ipynb #1b83b245
 def _metric_of_parts(loss, scores, relevance, mask, offsets, group, action, reduction):
     "The metric of scores in parts, collected on every process; raise as `group_loss`."
     counterpart(loss)
