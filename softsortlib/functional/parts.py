@@ -188,13 +188,13 @@ def quantile_in_parts(
     below, above = pick_shared(parts, y, at, ties_at(parts, at), agreed_sum).chunk(2, -1)
     return torch.lerp(below, above, (p - low).to(y.dtype)).to(part.dtype)
 
-# %% ../../nbs/functional/165_parts.ipynb #0c1354dc
+# %% ../../nbs/functional/165_parts.ipynb #50a26ff4
 class ColumnsOfRows(SoftPermutation):
     """The first k rows of SoftSort, with the columns of this process's scores: (..., k, n).
 
     A row sums to this process's share of it."""
     def __init__(self,
-        at: Tensor,  # sorted scores of the whole, the log of their normalisers, the slope of |t - s| at s = t; (..., k, 3)
+        at: Tensor,  # sorted scores t of the whole, log of their normalisers, slope of |t - s| at s = t; (..., k, 3)
         s: Tensor,  # this process's scores, (..., n)
         tau: "float | Tensor",  # a number or (..., 1, 1)
         **shape,  # dtype of results, and the mask
