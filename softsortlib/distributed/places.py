@@ -31,6 +31,21 @@ def pick(
     own = y.gather(1, here.clamp(0, y.shape[1] - 1))
     return add(torch.where(inside, own, 0), parts.party.group)
 
+# %% ../../nbs/distributed/162_places.ipynb #7bddd682
+def spread_in_parts(
+    parts: SortedParts,  # scores in order
+) -> Tensor:  # (B, 1), zero where all are equal
+    "The spread (6.2) of the whole; raise `ValueError` where its quartiles tie and others differ."
+    last = (parts.total[:, None] - 1).clamp(min=0)
+    a, f = last // 4, (last % 4) / 4
+    i = torch.cat([a, a + 1, last - 1 - a, last - a, torch.zeros_like(a), last], -1).clamp(min=0)
+    v = pick(parts, precise(parts.t).masked_fill(~parts.kept, 0), i, summed)
+    width = ((1 - f) * (v[:, 3:4] - v[:, :1]) + f * (v[:, 2:3] - v[:, 1:2])).to(v.dtype)
+    if ((width <= 0) & (v[:, 5:] > v[:, 4:5])).any():
+        raise ValueError("tau must be given for scores in parts of which more than half are equal, got None: "
+                         "write tau=0.1 times the distance that counts")
+    return width
+
 # %% ../../nbs/distributed/162_places.ipynb #3841fab1
 class Ties(NamedTuple):
     "The scores at some positions of the whole, and their equals."

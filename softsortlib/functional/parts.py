@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = []
 
-# %% ../../nbs/functional/165_parts.ipynb #48fc47dd
+# %% ../../nbs/functional/165_parts.ipynb #e6fae0f8
 import math
 from typing import Callable, NamedTuple
 
@@ -16,7 +16,7 @@ from ..core.operators import check_flags, check_tau
 from ..core.permutation import DensePermutation, SoftPermutation, check_mask, compute_dtype
 from ..distributed.carries import SoftSortParts, check_form, mean_ranks
 from ..distributed.exchange import Party, agreed_sum, gather_parts, meet, summed
-from ..distributed.places import pick, pick_shared, ties_at
+from ..distributed.places import pick_shared, spread_in_parts, ties_at
 from ..distributed.sample_sort import SortedParts, home, sort_parts, spread
 from ..distributed.seams import RANK_FORMS, SORT_FORMS
 from .arguments import check_k, dim_from_end, finite_scores, ranker, turned, with_gradient_of
@@ -54,22 +54,7 @@ def rows_of(
     rows = s.to(compute_dtype(x.dtype)).reshape(shape)
     return Part(rows, None if mask is None else mask.reshape(shape), s.shape[:-1], dim, x.dtype)
 
-# %% ../../nbs/functional/165_parts.ipynb #aeda3c79
-def facts_of(
-    function: str,  # its name
-    part: Part,
-    x: Tensor,  # as the user gave it
-    **options,  # what must be the same on all processes
-) -> dict:
-    "What the processes must agree on, for the header."
-    tau = options.get("tau")
-    learns = torch.is_grad_enabled() and (x.requires_grad or isinstance(tau, Tensor) and tau.requires_grad)
-    if isinstance(tau, Tensor):
-        options["tau"] = f"a tensor {tuple(tau.shape)} of sum {tau.detach().sum().item():g}"
-    return dict(function=function, dtype=x.dtype, device=x.device.type, shape=f"{(*part.batch, 'n')}", dim=part.dim,
-                masked=part.mask is not None, **options, length=part.s.shape[-1], requires_grad=bool(learns))
-
-# %% ../../nbs/functional/165_parts.ipynb #0ae98152
+# %% ../../nbs/functional/165_parts.ipynb #d386552f
 def agree(
     function: str,  # its name, for messages
     x: Tensor,  # this process's part
@@ -81,9 +66,13 @@ def agree(
 ) -> tuple:  # what `check` made, the part, the party
     "Check the arguments here and across processes; raise as `meet` does."
     def prepare():
-        made = check()
-        part = rows_of(x, dim, mask)
-        return (made, part), facts_of(function, part, x, **options)
+        made, part, tau = check(), rows_of(x, dim, mask), options.get("tau")
+        learns = torch.is_grad_enabled() and any(isinstance(v, Tensor) and v.requires_grad for v in (x, tau))
+        if isinstance(tau, Tensor):
+            options["tau"] = f"a tensor {tuple(tau.shape)} of sum {tau.detach().sum().item():g}"
+        return (made, part), dict(
+            function=function, dtype=x.dtype, device=x.device.type, shape=f"{(*part.batch, 'n')}", dim=part.dim,
+            masked=part.mask is not None, **options, length=part.s.shape[-1], requires_grad=learns)
 
     device = x.device if isinstance(x, Tensor) else torch.device("cpu")
     (made, part), party = meet(group, device, prepare)
@@ -109,22 +98,7 @@ def on_the_whole(
     y = function(s, mask, *map(whole, others)).to(part.dtype)
     return y if agreed else y[..., party.start:party.start + party.lengths[party.rank]]
 
-# %% ../../nbs/functional/165_parts.ipynb #275198ef
-def spread_in_parts(
-    parts: SortedParts,  # scores in order
-) -> Tensor:  # (B, 1), zero where all are equal
-    "The spread (6.2) of the whole; raise `ValueError` where its quartiles tie and others differ."
-    last = (parts.total[:, None] - 1).clamp(min=0)
-    a, f = last // 4, (last % 4) / 4
-    i = torch.cat([a, a + 1, last - 1 - a, last - a, torch.zeros_like(a), last], -1).clamp(min=0)
-    v = pick(parts, precise(parts.t).masked_fill(~parts.kept, 0), i, summed)
-    width = ((1 - f) * (v[:, 3:4] - v[:, :1]) + f * (v[:, 2:3] - v[:, 1:2])).to(v.dtype)
-    if ((width <= 0) & (v[:, 5:] > v[:, 4:5])).any():
-        raise ValueError("tau must be given for scores in parts of which more than half are equal, got None: "
-                         "write tau=0.1 times the distance that counts")
-    return width
-
-
+# %% ../../nbs/functional/165_parts.ipynb #ba5dbe99
 def own_tau(operator, at_spread, parts, part):
     "`rows_tau` of an operator, from the spread of the whole where its tau is None."
     if operator.tau is not None:
@@ -214,32 +188,28 @@ def quantile_in_parts(
     below, above = pick_shared(parts, y, at, ties_at(parts, at), agreed_sum).chunk(2, -1)
     return torch.lerp(below, above, (p - low).to(y.dtype)).to(part.dtype)
 
-# %% ../../nbs/functional/165_parts.ipynb #01739a33
+# %% ../../nbs/functional/165_parts.ipynb #50a26ff4
 class ColumnsOfRows(SoftPermutation):
     """The first k rows of SoftSort, with the columns of this process's scores: (..., k, n).
 
     A row sums to this process's share of it."""
     def __init__(self,
-        t: Tensor,  # the first k sorted scores of the whole, (..., k)
-        log_Z: Tensor,  # the logarithms of their normalisers, (..., k)
-        side: Tensor,  # the slope of |t - s| where they are equal, (..., k)
+        at: Tensor,  # sorted scores t of the whole, log of their normalisers, slope of |t - s| at s = t; (..., k, 3)
         s: Tensor,  # this process's scores, (..., n)
-        mask: "Tensor | None",  # bool, (..., n)
         tau: "float | Tensor",  # a number or (..., 1, 1)
-        dtype: torch.dtype,  # of results
+        **shape,  # dtype of results, and the mask
     ):
-        super().__init__(batch=s.shape[:-1], m=t.shape[-1], n=s.shape[-1], dtype=dtype, device=s.device, mask=mask)
-        self.t, self.log_Z, self.side, self.s, self.tau = t, log_Z, side, s, tau
+        super().__init__(batch=s.shape[:-1], m=at.shape[-2], n=s.shape[-1], device=s.device, **shape)
+        self.at, self.s, self.tau = at, s, tau
 
     def _log_rows(self, rows):
         "-|t - s| / tau - log Z at `rows`, -inf in padded columns."
-        t, log_Z, side = (v if rows is None else v[..., rows] for v in (self.t, self.log_Z, self.side))
-        gap = t[..., :, None] - self.s[..., None, :]
-        gap = torch.where(gap == 0, side[..., None] * gap, gap.abs())
-        log_P = -gap / self.tau - log_Z[..., None]
+        t, log_Z, side = (self.at if rows is None else self.at[..., rows, :])[..., None, :].unbind(-1)
+        gap = t - self.s[..., None, :]
+        log_P = -torch.where(gap == 0, side * gap, gap.abs()) / self.tau - log_Z
         return log_P if self.mask is None else log_P.masked_fill(~self.mask[..., None, :], -math.inf)
 
-# %% ../../nbs/functional/165_parts.ipynb #0b199c68
+# %% ../../nbs/functional/165_parts.ipynb #a420e162
 def topk_in_parts(
     operator,  # what sorts
     part: Part,
@@ -257,9 +227,10 @@ def topk_in_parts(
     t, Z = (pick_shared(parts, v, first, ties, summed) for v in (t, rows.Z[..., 0]))
     among = first - torch.searchsorted(ties.t, ties.t)  # which of its equals each is
     side = -(ties.count - 1 - 2 * among) / (ties.count - 1).clamp(min=1)
-    shaped = (v if v is None else v.reshape(*part.batch, -1) for v in (t, Z.log(), side, turned(part.s, sign), part.mask))
+    s, mask = (v if v is None else v.reshape(*part.batch, -1) for v in (turned(part.s, sign), part.mask))
     tau = rows.at.tau.reshape(*part.batch, 1, 1) if isinstance(rows.at.tau, Tensor) else rows.at.tau
-    P = ColumnsOfRows(*shaped, tau, part.dtype)
+    at = torch.stack([t, Z.log(), side], -1).reshape(*part.batch, k, 3)
+    P = ColumnsOfRows(at, s, tau, mask=mask, dtype=part.dtype)
     return part.back(values), P.straight_through() if hard else P
 
 # %% ../../nbs/functional/165_parts.ipynb #12ee8027

@@ -48,7 +48,7 @@ def hard_gains(s, g, mask, k):
     runs = tied_gains(s, g, mask)
     return (runs.total / runs.size)[..., :k]
 
-# %% ../../nbs/losses/124_first.ipynb #333ad40c
+# %% ../../nbs/losses/124_first.ipynb #ab2eb694
 @over_lists()
 def pirank_loss(
     scores: Tensor,  # (..., n)
@@ -75,7 +75,7 @@ def pirank_loss(
     sorted_gains = P[..., :first, :] @ g
     if straight_through:
         sorted_gains = with_gradient_of(sorted_gains, hard_gains(s, g, sets.mask, first).expand(sorted_gains.shape))
-    best = best_dcg(g, k, sets)
+    best = best_dcg(g, discounts)
     loss = 1 - ratio_of((sorted_gains * discounts).sum(-1), best)
     return reduce_sets(loss, best > 0, reduction, scores.dtype)
 

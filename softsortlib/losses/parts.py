@@ -24,7 +24,7 @@ from ..functional.parts import Part, agree, on_the_whole, rank_in_parts, rows_ta
 from .contract import apart, check_reduction, check_relevance, reduce_sets, set_inputs
 from .sets import Batch
 
-# %% ../../nbs/losses/129_parts.ipynb #681b4768
+# %% ../../nbs/losses/129_parts.ipynb #3c44208c
 class PartSums(Batch):
     "What a loss adds up over lists in parts; the same on every process."
     whole = False
@@ -39,8 +39,11 @@ class PartSums(Batch):
     def sum(self, v):
         return agreed_sum(v.double().sum(-1), self.party.group)
 
+    def some(self, v):
+        return self.sum(v) > 0
+
     def top(self, v):
-        here = torch.nn.functional.pad(self.only(v.detach(), -math.inf), (0, 1), value=-math.inf)
+        here = torch.nn.functional.pad(v.detach(), (0, 1), value=-math.inf)
         return gathered(here.amax(-1), self.party.group).amax(0)
 
     def count(self):
@@ -57,7 +60,7 @@ class PartSums(Batch):
         A, B, AA, BB, AB = self.sum(torch.stack([a, b, a * a, b * b, a * b]))
         return AB - A * B / n, AA - A * A / n, BB - B * B / n  # (129.1)
 
-# %% ../../nbs/losses/129_parts.ipynb #5aec172a
+# %% ../../nbs/losses/129_parts.ipynb #7b71da51
 class Parts(PartSums):
     "Lists of which each process holds a part: what a loss asks of them."
     def ranks(self, s, method, tau, descending=False, weights=None):
@@ -67,11 +70,11 @@ class Parts(PartSums):
         truth = sort_parts(y, self.party, self.part.mask)
         return home(truth, mean_ranks(truth).to(y.dtype)).double()
 
-    def falling(self, g, k=None):
+    def best(self, g, k=None):
         parts = sort_parts(-g, self.party, self.part.mask)
         i = positions(parts)
         counted = parts.kept & (i <= (self.size if k is None else k))
-        return -parts.t.double().masked_fill(~counted, 0), i
+        return self.sum((-parts.t / (1 + i.double()).log2()).masked_fill(~counted, 0))
 
     def chosen(self, s, k, tau):
         if tau is None:

@@ -51,18 +51,17 @@ def discounts_of(k, like):
     k = check_k(n if k is None else k, math.inf)
     return 1 / torch.arange(2, min(k, n) + 2, device=like.device, dtype=like.dtype).log2()
 
-# %% ../../nbs/losses/56_ranking.ipynb #71ca39fa
-def best_dcg(g, k, sets):
-    "What the best order of the gains g (..., n) reaches at the first k places, all of them for None, (...)."
-    falling, i = sets.falling(g, k)
-    return sets.sum(falling * (1 / (1 + i.to(falling.dtype)).log2()))
+# %% ../../nbs/losses/56_ranking.ipynb #f3640625
+def best_dcg(g, discounts):
+    "What the best order of the gains g (..., n) reaches, (...)."
+    return (g.sort(dim=-1, descending=True).values[..., :len(discounts)] * discounts).sum(-1)
 
 # %% ../../nbs/losses/56_ranking.ipynb #b4938764
 def ratio_of(part, whole):
     "part / whole, zero where the whole is not positive."
     return part / whole.masked_fill(whole <= 0, math.inf)
 
-# %% ../../nbs/losses/56_ranking.ipynb #7962b3dd
+# %% ../../nbs/losses/56_ranking.ipynb #e388e897
 @over_lists(together="k")
 def approx_ndcg_loss(
     scores: Tensor,  # (..., n)
@@ -91,7 +90,7 @@ def approx_ndcg_loss(
     value = g / (1 + sets.ranks(s, descending=True, method=method, tau=tau).clamp(min=1)).log2()
     if k is not None and check_k(k, math.inf) < sets.size:
         value = value * sets.chosen(s, k, getattr(method, "tau", None) if tau is None else tau)
-    best = best_dcg(g, k, sets)
+    best = sets.best(g, k)
     return reduce_sets(1 - ratio_of(sets.sum(value), best), best > 0, reduction, scores.dtype)
 
 # %% ../../nbs/losses/56_ranking.ipynb #e0851f3a
@@ -118,7 +117,7 @@ def balanced_rows(P, x, k, iterations):
     u, v = balance(lambda v: P @ v, lambda u: P.mT @ u, x.new_ones(P.batch + (P.m,)), iterations)
     return u[..., :k] * (P[..., :k, :] @ (v * x))
 
-# %% ../../nbs/losses/56_ranking.ipynb #d5c64320
+# %% ../../nbs/losses/56_ranking.ipynb #cb04e5f7
 @over_lists()
 def neural_ndcg_loss(
     scores: Tensor,  # (..., n)
@@ -141,7 +140,7 @@ def neural_ndcg_loss(
     g, discounts = gains_of(y, sets, gain), discounts_of(k, y)
     P = soft_permutation(s, descending=True, method=method, tau=tau, mask=sets.mask)
     value = sets.sum(balanced_rows(P, g, len(discounts), iterations) * discounts)
-    best = best_dcg(g, k, sets)
+    best = best_dcg(g, discounts)
     return reduce_sets(1 - ratio_of(value, best), best > 0, reduction, scores.dtype)
 
 # %% ../../nbs/losses/56_ranking.ipynb #bcf87bd4
@@ -161,7 +160,7 @@ def _hits(s, relevant, sets, k, method, tau, iterations):
     P = soft_permutation(s, descending=True, method=method, tau=tau, mask=sets.mask)
     return balanced_rows(P, relevant, k, iterations).sum(-1)
 
-# %% ../../nbs/losses/56_ranking.ipynb #e151bbb5
+# %% ../../nbs/losses/56_ranking.ipynb #1f205b7d
 @over_lists(fill=True)
 def precision_loss(
     scores: Tensor,  # (..., n)
@@ -187,7 +186,7 @@ def precision_loss(
     s, y, sets = laid_out(scores, relevance, mask, offsets)
     k, relevant = check_k(k, sets.size), relevant_of(y, sets.mask).to(s.dtype)
     hits = _hits(s, relevant, sets, k, method, tau, iterations)
-    return reduce_sets(1 - hits / k, sets.sum(relevant) > 0, reduction, scores.dtype)
+    return reduce_sets(1 - hits / k, sets.some(relevant), reduction, scores.dtype)
 
 # %% ../../nbs/losses/56_ranking.ipynb #dabc1794
 class PrecisionLoss(Loss, of=precision_loss):

@@ -5,9 +5,7 @@
 # %% auto #0
 __all__ = []
 
-# %% ../../nbs/losses/126_sets.ipynb #872e55d3
-import math
-
+# %% ../../nbs/losses/126_sets.ipynb #c913968f
 import torch
 from torch import Tensor
 
@@ -23,7 +21,7 @@ from ..ragged.lists import list_numbers, per_list
 from ..ragged.sums import list_max, list_sum, rest_of_lists
 from ..ranks.laplace import lapsum_topk
 
-# %% ../../nbs/losses/126_sets.ipynb #19db7b78
+# %% ../../nbs/losses/126_sets.ipynb #a705cc26
 class RowSums:
     "What a loss adds up over sets side by side, (..., n)."
     whole = True  # whether this process holds all of each set
@@ -41,9 +39,13 @@ class RowSums:
         "The sum of v (..., n) over each set, (...)."
         return v.sum(-1)
 
+    def some(self, v):
+        "Whether v (..., n), not negative, has an entry that is not zero, (...)."
+        return v.any(-1)
+
     def top(self, v):
-        "The largest real entry of each set, (...), without a gradient; minus infinity where there is none."
-        return self.only(v.detach(), -math.inf).amax(-1)
+        "The largest entry of each set, padding among them, (...), without a gradient."
+        return v.detach().amax(-1)
 
     def differ(self, y):
         "Whether a set has two real elements of different grades, (...)."
@@ -68,7 +70,7 @@ def stably(
     by_key = key.gather(-1, order).sort(dim=-1, descending=descending, stable=True).indices
     return order.gather(-1, by_key)
 
-# %% ../../nbs/losses/126_sets.ipynb #9b5c7aa8
+# %% ../../nbs/losses/126_sets.ipynb #d0eeab89
 class RowOrders(RowSums):
     "What a loss asks of the orders of sets side by side."
     def temperature(self, tau, s):
@@ -79,9 +81,10 @@ class RowOrders(RowSums):
         "The places 1, 2, ... of a set, and how many are real; both broadcast to (..., n)."
         return torch.arange(1, self.mask.shape[-1] + 1, device=self.mask.device), self.mask.sum(-1, keepdim=True)
 
-    def falling(self, g, k=None):
-        "The k largest gains of each set, zero where padded, from the largest down, and their places."
-        return g.sort(dim=-1, descending=True).values[..., :k], self.places()[0][:k]
+    def best(self, g, k=None):
+        "What the best order of the gains g, zero where padded, reaches at the first k places: the best DCG, (...)."
+        falling = g.sort(dim=-1, descending=True).values[..., :k]
+        return self.sum(falling * (1 / torch.arange(2, falling.shape[-1] + 2, device=g.device, dtype=g.dtype).log2()))
 
     def ideal(self, y, s):
         "The order of grades y from the largest down, ties by scores s, (..., n)."
@@ -123,7 +126,7 @@ class Batch(RowOrders):
         "The sum over pairs of different grades, and how many, by what each element counts; each (...)."
         return graded_pairs(s, y, mass / 2, mass, tau, kind)
 
-# %% ../../nbs/losses/126_sets.ipynb #98beefce
+# %% ../../nbs/losses/126_sets.ipynb #d7ff32a5
 class ListSums(Batch):
     "What a loss adds up over lists end to end, (..., N)."
     def __init__(self,
@@ -139,6 +142,9 @@ class ListSums(Batch):
 
     def sum(self, v):
         return list_sum(v, self.number, self.lists)
+
+    def some(self, v):
+        return self.sum(v) > 0
 
     def top(self, v):
         return list_max(v, self.number, self.lists)
@@ -158,7 +164,7 @@ class ListSums(Batch):
         tau = check_tau(per_list(tau, self.lists), s.new_empty(*s.shape[:-1], self.lists, 1))
         return self.spread(tau[..., 0])
 
-# %% ../../nbs/losses/126_sets.ipynb #31f48ea4
+# %% ../../nbs/losses/126_sets.ipynb #54c89e3d
 class Lists(ListSums):
     "Lists end to end: what a loss asks of them."
     chosen = pairs = None  # blocks have them
@@ -176,8 +182,8 @@ class Lists(ListSums):
         i = torch.arange(1, len(self.number) + 1, device=self.number.device) - self.offsets[self.number]
         return i, self.offsets.diff()[self.number]
 
-    def falling(self, g, k=None):
-        return -sorted_lists(-g, self.offsets)[0], self.places()[0]
+    def best(self, g, k=None):
+        return self.sum(-sorted_lists(-g, self.offsets)[0] / (1 + self.places()[0].to(g.dtype)).log2())
 
     def ideal(self, y, s):
         by_score = sorted_lists(-s, self.offsets)[1]

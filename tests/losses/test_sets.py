@@ -81,7 +81,7 @@ def test_lists_answer_as_each_of_them_would_in_a_batch(rng):
     words = {
         "sum": lambda a, s, y, t: a.sum(s), "top": lambda a, s, y, t: a.top(s), "differ": lambda a, s, y, t: a.differ(y), "count": lambda a, s, y, t: a.count(),
         "temperature": lambda a, s, y, t: s / a.temperature(t, s), "ranks": lambda a, s, y, t: a.ranks(s, tau=0.3), "midranks": lambda a, s, y, t: a.midranks(y),
-        "falling": lambda a, s, y, t: a.falling(y)[0] / a.falling(y)[1], "ideal": lambda a, s, y, t: s.gather(-1, a.ideal(y, s)), "softmax": lambda a, s, y, t: a.softmax(s),
+        "best": lambda a, s, y, t: a.best(y.abs()), "some": lambda a, s, y, t: a.some(y.abs()), "ideal": lambda a, s, y, t: s.gather(-1, a.ideal(y, s)), "softmax": lambda a, s, y, t: a.softmax(s),
         "log_softmax": lambda a, s, y, t: a.log_softmax(s), "rest": lambda a, s, y, t: a.rest(s), "products": lambda a, s, y, t: torch.stack(a.products(s, y)), "places": lambda a, s, y, t: a.places()[0] / a.places()[1],
     }
     for name, word in words.items():
