@@ -109,7 +109,7 @@ def rest(s):
     down, some = z.detach().sort(descending=True).values.requires_grad_(), torch.tensor([N, 5])
     twice(sorted_sums(down, some, ""), down)
     tau, lam, size = torch.full((2,), 0.5, dtype=z.dtype), torch.full((2,), 0.25, dtype=z.dtype), torch.tensor([N, 5])
-    for seen in network_arguments(z, tau, lam, size, "bitonic", "cauchy", True): twice(seen, z)
+    for which in (0, 1): twice(network_arguments(z, tau, lam, size, "bitonic", "cauchy", True)[which], z)
     torch.autograd.grad(exact_arguments(z, tau, lam, size, "bitonic", "cauchy", True)[1].square().sum(), z)
     weights = torch.full((2, N), 1 / N, dtype=torch.float64), torch.full((2, 3), 1 / 3, dtype=torch.float64)
     twice(potentials(Gibbs(z.sort().values, x.expand(2, 3), 0.5), *weights), z)
