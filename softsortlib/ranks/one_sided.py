@@ -77,10 +77,11 @@ one_sided = mechanism(
     backward=_one_sided_backward, keep=_one_sided_keep,
 )
 
-# %% ../../nbs/ranks/199_one_sided.ipynb #d96fbd90
+# %% ../../nbs/ranks/199_one_sided.ipynb #c65f9a3a
 def in_order(s, mask):
     "The scores s (..., n) in rising order, padded ones last, their order, and how many are real, (..., 1)."
-    t, order = stable_sort(s if mask is None else s.masked_fill(~mask, math.inf))
+    most = torch.finfo(s.dtype).max  # an infinite score is still before what is padded
+    t, order = stable_sort(s if mask is None else s.clamp(max=most).masked_fill(~mask, math.inf))
     real = order.new_full((1,), s.shape[-1]) if mask is None else mask.sum(-1, keepdim=True)
     return t, order, real.expand(*s.shape[:-1], 1).contiguous()
 

@@ -298,6 +298,15 @@ def test_a_long_list_of_laplace_ranks_is_one_list(tau, rng):
     assert abs(found[0][0].sum().item() / (m * (m + 1) / 2) - 1) < 1e-12
 
 
+def test_an_infinite_score_is_ranked_before_what_is_padded(rng):
+    s = scores(70, rng=rng)
+    s[1], s[2] = math.inf, -math.inf
+    mask = torch.arange(70) % 69 != 0                                       # the first and the last are padded, at infinity as the second
+    r = LaplaceRank(0.3)(s, mask)
+    assert r[[0, 69]].tolist() == [0, 0] and r[1:3].tolist() == [68, 1]
+    assert_close(r[1:69], LaplaceRank(0.3)(s[1:69]))
+
+
 def test_ties_pull_alike_for_few_and_for_many(rng):
     "The slope of the step at a tie is 1/2 (42.3), over all pairs as in two passes; it was zero for up to 64 scores."
     g = scores(64, rng=rng)
