@@ -289,7 +289,7 @@ def _least(k, lists):
         raise ValueError(f"k must be at most {lists.longest}, the length of the longest list, got {k}")
     return max(1, math.ceil(k))
 
-# %% ../../nbs/functional/53_arguments.ipynb #e25e740b
+# %% ../../nbs/functional/53_arguments.ipynb #69724b12
 def _in_blocks(f, join, s, offsets, dim, options, w=None):
     "What f says of each list of s (..., N), with weights w (..., N) or None, one length at a time."
     lists = by_length(offsets)
@@ -300,14 +300,7 @@ def _in_blocks(f, join, s, offsets, dim, options, w=None):
         kept.append(call.kept)
     return join(results, kept, lists, dim)
 
-
-def _at_once(s, offsets, of, tau, descending):
-    "The same by an operator that takes offsets, for values or ranks."
-    sign = -1 if descending else 1
-    y = of_each_list(turned(s, sign), offsets, tau, of)
-    return turned(y, sign) if of == Of.SORT else y
-
-# %% ../../nbs/functional/53_arguments.ipynb #ceb0544a
+# %% ../../nbs/functional/53_arguments.ipynb #a851ab32
 def _weights_of_items(weights, flat, dim, order):
     "Weights of the items of lists, (..., N) in the order of the lists; raise `ValueError` for another shape."
     weights = unnested(weights, "weights")[0] if is_nested(weights) else weights
@@ -332,7 +325,9 @@ def _of_lists(f, join, kernel, x, offsets, dim=-1, mask=None, keepdim=False, wei
     if found is None:
         y = _in_blocks(f, join, s, offsets, dim, options, w)
     else:
-        y = _at_once(s, offsets, *found, options.get("descending", False)).movedim(-1, dim)
+        of, tau = found
+        sign = -1 if options.get("descending", False) else 1
+        y = turned(of_each_list(turned(s, sign), offsets, tau, of), sign if of == Of.SORT else 1).movedim(-1, dim)
     if join is not join_items:
         return y
     return nested_like(y, x) if is_nested(x) else put_back(y, order, dim)

@@ -19,7 +19,7 @@ from .contract import Loss, check_not_negative, over_lists, reduce_sets, relevan
 from .sets import Batch, laid_out
 from .weights import divisor
 
-# %% ../../nbs/losses/120_lists.ipynb #06ccfc59
+# %% ../../nbs/losses/120_lists.ipynb #e66ae69d
 def scaled(
     s: Tensor,  # scores, zero where padded, (..., n)
     tau,  # a number or (...), as the user gave it
@@ -27,7 +27,7 @@ def scaled(
 ) -> Tensor:  # (s - max s) / tau, far below where padded and never infinite, (..., n)
     "The scores, ready for a softmax; raise `TypeError` or `ValueError` for an invalid temperature."
     tau, low = sets.temperature(tau, s), torch.finfo(s.dtype).min / 4
-    highest = sets.spread(sets.top(s).nan_to_num(0, 0, 0))
+    highest = sets.spread(sets.top(sets.only(s.detach(), -math.inf)).nan_to_num(0, 0, 0))
     return sets.only(((s - highest) / tau).clamp(min=low), low)
 
 # %% ../../nbs/losses/120_lists.ipynb #f4a2bb04
@@ -84,7 +84,7 @@ class ListNetLoss(Loss, of=listnet_loss):
 
     Raises as the function does, and `TypeError` for an unknown option."""
 
-# %% ../../nbs/losses/120_lists.ipynb #fa6ae6c2
+# %% ../../nbs/losses/120_lists.ipynb #9e7d77c8
 def place_weights(
     kind: str,  # "equal", "exp2" or "log2"
     sets: Batch,  # the layout
@@ -101,7 +101,7 @@ def place_weights(
     else:
         a = torch.exp2(-i.to(dtype)) - torch.exp2(-n.to(dtype))
         a = torch.where(n == 1, 1.0, a)  # a list of one has no 2^0 - 1 to divide by
-    a = torch.where(i > n, 0.0, a)
+    a = a * (i <= n)
     return a / sets.spread(sets.sum(a).clamp(min=torch.finfo(dtype).tiny))
 
 # %% ../../nbs/losses/120_lists.ipynb #d9b0f411

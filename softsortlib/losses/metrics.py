@@ -30,12 +30,11 @@ from .sets import Batch
 from .weighted import WeightedKendallLoss, element_weights, graded_pairs
 from ..ragged.lists import check_offsets, list_numbers, refuse_mask
 
-# %% ../../nbs/losses/125_metrics.ipynb #c43e10b6
+# %% ../../nbs/losses/125_metrics.ipynb #130f590a
 def _ndcg(loss, s, y, mask):
     "NDCG@k and where it is defined."
-    sets = Batch(mask)
-    g, discounts = gains_of(y, sets, loss.gain), discounts_of(loss.k, y)
-    best = best_dcg(g, loss.k, sets)
+    g, discounts = gains_of(y, Batch(mask), loss.gain), discounts_of(loss.k, y)
+    best = best_dcg(g, discounts)
     return ratio_of((hard_gains(s, g, mask, len(discounts)) * discounts).sum(-1), best), best > 0
 
 
