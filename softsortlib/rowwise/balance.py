@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = []
 
-# %% ../../nbs/rowwise/187_balance.ipynb #55466a28
+# %% ../../nbs/rowwise/187_balance.ipynb #7993e6a6
 import math
 
 import numpy as np
@@ -16,7 +16,7 @@ from ..engine.compile import arrays, jit, spread_rows
 from ..engine.dispatch import switch
 from ..engine.mechanism import mechanism
 from ..engine.scan import exp_scan, gradient_to_tau, tau_tensor
-from .small import Law, SmallPermutation
+from .small import SmallPermutation
 from .softsort import Power, SoftSortPermutation, _rising
 
 # %% ../../nbs/rowwise/187_balance.ipynb #aeb03d9b
@@ -235,10 +235,10 @@ _balanced = mechanism(
     fake=lambda t, steps: (t.new_empty(t.shape), t.new_empty(*t.shape[:-1], steps, t.shape[-1])),
 )
 
-# %% ../../nbs/rowwise/187_balance.ipynb #da83275d
+# %% ../../nbs/rowwise/187_balance.ipynb #4d829caf
 def in_order(P):
     "SoftSort's matrix of |x - y| as the one that has its scores in order; None for any other matrix."
-    if isinstance(P, SmallPermutation) and P.law == Law.SOFTSORT:
+    if isinstance(P, SmallPermutation) and P.power == 1:
         P = P.twin(P.s, P.tau)
     known = isinstance(P, SoftSortPermutation) and isinstance(P.d, Power) and P.d.p == 1
     return P if known else None

@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['neuralsort_published', 'neuralsort_quadratic', 'row_sums', 'NeuralSortPermutation', 'NeuralSort']
 
-# %% ../../nbs/rowwise/12_neuralsort.ipynb #40dd8487
+# %% ../../nbs/rowwise/12_neuralsort.ipynb #a560b004
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -17,7 +17,7 @@ from ..core.operators import Operator
 from ..core.permutation import SoftPermutation, patch_to
 from ..engine.dispatch import at_most, check_backend, choose, has_double, switch
 from ..engine.radix import inverse
-from .small import Law, SmallPermutation, is_small
+from .small import SmallPermutation, is_small
 from .softsort import check_simplex, sort_scores
 
 # %% ../../nbs/rowwise/12_neuralsort.ipynb #108f1e02
@@ -253,7 +253,7 @@ def _log_prob(self, target, rows):
     from softsortlib.rowwise.products import Asked, ask_rows
     return ask_rows(self, Asked.LIKELIHOOD, 0, rows, target=target)
 
-# %% ../../nbs/rowwise/12_neuralsort.ipynb #2731f0c1
+# %% ../../nbs/rowwise/12_neuralsort.ipynb #0ddea9ec
 class NeuralSort(Operator, name="neuralsort"):
     "Soft sorting by the softmax of a sum-of-top-k identity (Grover et al. 2019, equation 6)."
     softness = 0.1
@@ -279,5 +279,5 @@ class NeuralSort(Operator, name="neuralsort"):
             from softsortlib.rowwise.sparse_rows import SparseRows
             return SparseRows(twin(s, tau), self.simplex)
         if self.backend is None and is_small(s, _ENTRIES):
-            return SmallPermutation(s, tau, self.descending, dtype, mask, Law.NEURALSORT, twin)
+            return SmallPermutation(s, tau, self.descending, dtype, mask, 0.0, twin)
         return twin(s, tau)

@@ -15,9 +15,9 @@ from softsortlib.rowwise.rows import (
     Asked, fall_at, fill_tile, next_tile, one_of, pull_entry, pull_tile, room_for, through_sums, tile_moment,
 )
 
-# %% ../../nbs/rowwise/14_row_kernels.ipynb #d4663c1a
+# %% ../../nbs/rowwise/14_row_kernels.ipynb #b3a8fc1b
 class Given(NamedTuple):
-    "What a walk reads; what it does not read is empty."
+    "What the kernel reads; what it does not read is empty."
     rows: np.ndarray     # (M, d): y of P^T y, and what arrives at P x or log P
     columns: np.ndarray  # (N, d): x of P x, and what arrives at P^T y
     cells: np.ndarray    # (B, r, n): what arrives at the matrices
@@ -32,9 +32,9 @@ class Made(NamedTuple):
     s: np.ndarray        # (parts, N): the gradient to the scores, double
     tau: np.ndarray      # (parts, B): the one to tau, double; no parts where it does not learn
 
-# %% ../../nbs/rowwise/14_row_kernels.ipynb #9d1d1fb6
+# %% ../../nbs/rowwise/14_row_kernels.ipynb #beb44a98
 @jit(lent=True)
-def _normalize(e, others):
+def normalize(e, others):
     "e becomes P = e_rj / Z_r."
     for r in range(len(e)):
         share = e.dtype.type(1) / (e.dtype.type(1) + others[r])
@@ -80,9 +80,9 @@ def _add(w, a, base, sums):
     for j in range(len(a)):
         sums[j] += w * (a[j] - base)
 
-# %% ../../nbs/rowwise/14_row_kernels.ipynb #f47c1921
+# %% ../../nbs/rowwise/14_row_kernels.ipynb #5038bd9a
 @jit(lent=True)
-def _means(left, e, others, x, y):
+def means(left, e, others, x, y):
     "y_rc = sum_j e_rj x_c,left+j / Z_r."
     right = left + e.shape[1]
     for r in range(len(e)):
@@ -91,7 +91,7 @@ def _means(left, e, others, x, y):
 
 
 @jit(lent=True)
-def _spread(left, e, others, y, x):
+def spread(left, e, others, y, x):
     "x_c,left+j += sum_r e_rj y_rc / Z_r."
     right, zero = left + e.shape[1], e.dtype.type(0)
     for r in range(len(e)):
@@ -106,15 +106,15 @@ def _logarithms(i, one, target, room, y):
         j = room.place[target[r]]
         y[r, 0] = -fall_at(i + r, j, one, room) - np.log1p(room.others[r]) if j < one.size else -np.inf
 
-# %% ../../nbs/rowwise/14_row_kernels.ipynb #9e99e15e
+# %% ../../nbs/rowwise/14_row_kernels.ipynb #582a3000
 @jit(lent=True)
-def _arriving(i, left, a, v, h):
-    "h_rj = sum_c a_rc (v_c,left+j - v_c,i+r)."
+def arriving(own, left, a, v, h):
+    "h_rj = sum_c a_rc (v_c,left+j - v_c,own_r)."
     right = left + h.shape[1]
     h[:] = 0
     for r in range(len(h)):
         for c in range(len(v)):
-            _add(a[r, c], v[c, left:right], v[c, i + r], h[r])
+            _add(a[r, c], v[c, left:right], v[c, own[r]], h[r])
 
 # %% ../../nbs/rowwise/14_row_kernels.ipynb #63584cd8
 @jit(paste=True)
@@ -141,16 +141,23 @@ def _through_matrix(own, left, columns, e, others, G, h):
                 total += h[r, j] * e[r, j]
         _centre(e[r], others[r], total, h[r])
 
-# %% ../../nbs/rowwise/14_row_kernels.ipynb #49975155
+# %% ../../nbs/rowwise/14_row_kernels.ipynb #6b73fab0
 @jit(lent=True)
-def _through_softmax(e, others, h):
-    "h becomes the gradients of the logits, P (h - sum P h)."
+def through_softmax(e, others, h):
+    "h becomes the gradients of the logits, P (h - sum P h); where weights are zero nothing goes on, whatever arrives."
+    zero = h.dtype.type(0)
     for r in range(len(h)):
-        _centre(e[r], others[r], _dot(e[r], h[r]), h[r])
+        total = 0.0
+        for j in range(h.shape[1]):
+            came = h[r, j]
+            came = came if e[r, j] != zero else zero
+            h[r, j] = came
+            total += came * e[r, j]
+        _centre(e[r], others[r], total, h[r])
 
 
 @jit(lent=True)
-def _through_likelihood(own, left, e, others, g, h):
+def through_likelihood(own, left, e, others, g, h):
     "h = the gradients of the logits through -log Z; the diagonal's is what balances the others."
     for r in range(len(h)):
         share = -g[r, 0] / (e.dtype.type(1) + others[r])
@@ -200,24 +207,24 @@ def _tell_nothing(at, one, sets, made):
     elif sets.asked == Asked.LIKELIHOOD or sets.asked == Asked.PRODUCT:
         made.rows[at.row] = 0
 
-# %% ../../nbs/rowwise/14_row_kernels.ipynb #609ec5b2
+# %% ../../nbs/rowwise/14_row_kernels.ipynb #485ee1fd
 @jit(lent=True)
 def _tell(tile, at, one, sets, given, made, room, weights):
     "The answer of the rows of a tile, the first of which stands at `at`."
     rows, order = slice(at.row, at.row + tile.rows), sets.order[one.begin:one.begin + one.size]
     e = weights.reshape(tile.rows, tile.right - tile.left)
     if sets.asked == Asked.MATRIX and one.straight:
-        _normalize(e, room.others)
+        normalize(e, room.others)
     elif sets.asked == Asked.MATRIX:
         _write(e, room.others, order[tile.left:tile.right], made.cells[one.b, at.k:at.k + tile.rows])
     elif sets.asked == Asked.LIKELIHOOD:
         _logarithms(tile.i, one, given.target[rows], room, made.rows[rows])
     elif sets.asked == Asked.PRODUCT:
-        _means(tile.left, e, room.others, room.columns[0], made.rows[rows])
+        means(tile.left, e, room.others, room.columns[0], made.rows[rows])
     elif sets.asked == Asked.BACK_PRODUCT:
-        _spread(tile.left, e, room.others, given.rows[rows], room.columns[1])
+        spread(tile.left, e, room.others, given.rows[rows], room.columns[1])
 
-# %% ../../nbs/rowwise/14_row_kernels.ipynb #b3910401
+# %% ../../nbs/rowwise/14_row_kernels.ipynb #a77d5043
 @jit(lent=True)
 def _hear(tile, at, one, own, sets, given, room, weights):
     "h of a tile from what arrives at its rows; returns what entries of the likelihood give to the moment."
@@ -226,14 +233,14 @@ def _hear(tile, at, one, own, sets, given, room, weights):
     order = sets.order[one.begin:one.begin + one.size]
     if sets.arrives == Asked.LIKELIHOOD:
         g, target = given.rows[rows], given.target[rows]
-        _through_likelihood(own, tile.left, e, room.others, g, h)
+        through_likelihood(own, tile.left, e, room.others, g, h)
         return _through_entries(tile.i, one, target, g, room)
     if sets.arrives == Asked.MATRIX:
         G, columns = given.cells[one.b, at.k:at.k + tile.rows], order[tile.left:0 if one.straight else tile.right]
         _through_matrix(own, tile.left, columns, e, room.others, G, h)
     else:
-        _arriving(tile.i, tile.left, given.rows[rows], room.columns[0], h)
-        _through_softmax(e, room.others, h)
+        arriving(own, tile.left, given.rows[rows], room.columns[0], h)
+        through_softmax(e, room.others, h)
     return 0.0
 
 # %% ../../nbs/rowwise/14_row_kernels.ipynb #e3234bef

@@ -15,7 +15,7 @@ from ..engine.compile import jit
 from ..engine.dispatch import switch
 from .factors import FAR, exponentials, follow, is_high, moment_by_formula, take_factors
 
-# %% ../../nbs/rowwise/13_rows.ipynb #f47712c7
+# %% ../../nbs/rowwise/13_rows.ipynb #568f02c9
 class Asked(IntEnum):
     "What is wanted of rows."
     NOTHING = 0
@@ -23,6 +23,7 @@ class Asked(IntEnum):
     LIKELIHOOD = 2    # log P at one column of each row
     PRODUCT = 3       # P x
     BACK_PRODUCT = 4  # P^T y
+    LOGARITHM = 5     # log P, of small sets only
 
 
 class Sets(NamedTuple):
@@ -132,24 +133,13 @@ def _walk_out(i, t, step, limit, S):
         j += step
     return j - step
 
-# %% ../../nbs/rowwise/13_rows.ipynb #a27ff6d3
+# %% ../../nbs/rowwise/13_rows.ipynb #65fdb18c
 @jit(lent=True)
 def window(first, last, neural, reach, t, S):
     "The columns left..right that do not vanish in rows first..last."
     if neural:
         return _walk_out(first, t, -1, reach, S[0]), _walk_out(last, t, 1, reach, S[1]) + 1
     return _edge(t, first, 0, reach), _edge(t, last, len(t) - 1, reach) + 1
-
-
-@jit(lent=True)
-def mean_window(count, t, neural, reach, S):
-    "How many columns do not vanish in a row, the mean of `count` rows that are spread over the list."
-    n, total = len(t), 0
-    for k in range(count if n else 0):
-        i = (2 * k + 1) * n // (2 * count)
-        left, right = window(i, i, neural, reach, t, S)
-        total += right - left
-    return total / count
 
 
 class Tile(NamedTuple):
@@ -215,7 +205,18 @@ def one_of(b, sets, room):
         _sum_blocks(t, room.blocks)
     return One(b, begin, end, size, neural, power, tau, scale + rest, reach, high, straight)
 
-# %% ../../nbs/rowwise/13_rows.ipynb #5153305b
+# %% ../../nbs/rowwise/13_rows.ipynb #de3f7f31
+@jit(lent=True)
+def mean_window(count, t, neural, reach, S):
+    "How many columns do not vanish in a row, the mean of `count` rows that are spread over the list."
+    n, total = len(t), 0
+    for k in range(count if n else 0):
+        i = (2 * k + 1) * n // (2 * count)
+        left, right = window(i, i, neural, reach, t, S)
+        total += right - left
+    return total / count
+
+
 @jit
 def windows(lo, hi, sets, found):
     "found_b = how many columns a row of the list b reaches, the mean of eight rows, for b = lo..hi."
@@ -227,9 +228,9 @@ def windows(lo, hi, sets, found):
         one = one_of(b, sets, room)
         found[b] = mean_window(8, room.t[:one.size], one.neural, one.reach, room.S)
 
-# %% ../../nbs/rowwise/13_rows.ipynb #7e2abcb7
+# %% ../../nbs/rowwise/13_rows.ipynb #def9cee0
 @jit(lent=True)
-def _distances(x, u, scale, m):
+def distances(x, u, scale, m):
     "m_rj = |x_r - u_j| scale."
     for r in range(len(x)):
         for j in range(len(u)):
@@ -237,7 +238,7 @@ def _distances(x, u, scale, m):
 
 
 @jit(lent=True)
-def _squares(x, u, scale, m):
+def squares(x, u, scale, m):
     "m_rj = (|x_r - u_j| scale)^2."
     for r in range(len(x)):
         for j in range(len(u)):
@@ -283,17 +284,33 @@ def _sweeps(own, t, inv, before, after, m):
     for k in range(own + len(m) - 1, own - 1, -1):
         _sweep(t[k], t[k + 1:], inv, after[k + 1:], m[k - own, k + 1:])
 
-# %% ../../nbs/rowwise/13_rows.ipynb #40319a5c
+# %% ../../nbs/rowwise/13_rows.ipynb #350321d9
+SHORT = switch("rows: columns of a short row", 128, "n")
+
+
+@jit(paste=True)
+def _sum(e):
+    "The sum of e."
+    total = e.dtype.type(0)
+    for j in range(len(e)):
+        total += e[j]
+    return total
+
+
 @jit(lent=True)
-def _weights(own, left, m, e, others):
+def weigh(own, left, m, e, others):
     "e = exp(-m) with 1 on the diagonal, in the columns own - left; `others` are the rows' sums without it."
+    short = e.shape[1] <= SHORT
     for r in range(len(own)):
         m[r, own[r] - left] = FAR
-        others[r] = exponentials(m[r], e[r])
+    if short:
+        exponentials(m.reshape(m.size), e.reshape(e.size))
+    for r in range(len(own)):
+        others[r] = _sum(e[r]) if short else exponentials(m[r], e[r])
         e[r, own[r] - left] = 1
         m[r, own[r] - left] = 0
 
-# %% ../../nbs/rowwise/13_rows.ipynb #1112ef80
+# %% ../../nbs/rowwise/13_rows.ipynb #480e9035
 @jit(lent=True)
 def fill_tile(tile, one, own, room, weights):
     "The exponents m, the `weights` and the sums `others` of a tile, whose rows' own columns are `own`."
@@ -311,12 +328,12 @@ def fill_tile(tile, one, own, room, weights):
         columns = room.z[:one.size] if one.straight else room.u[left:right]
         scale = m.dtype.type(one.scale)
         if one.power == 2:
-            _squares(room.u[i:i + rows], columns, scale, m)
+            squares(room.u[i:i + rows], columns, scale, m)
         else:
-            _distances(room.u[i:i + rows], columns, scale, m)
+            distances(room.u[i:i + rows], columns, scale, m)
             if one.power != 1:
                 _raise(one.power, 1.0 if one.power >= 1 else 1 / one.tau, room.h[:cells], flat)
-    _weights(own, left, m, e, room.others)
+    weigh(own, left, m, e, room.others)
 
 # %% ../../nbs/rowwise/13_rows.ipynb #72e2876e
 @jit(lent=True)
@@ -352,7 +369,7 @@ def fall_at(i, j, one, room):
         return 0.0
     return (abs(t[i] - t[j]) + 2 * _between(min(i, j) + 1, max(i, j), j, t, room.blocks)) / one.tau
 
-# %% ../../nbs/rowwise/13_rows.ipynb #070b93f9
+# %% ../../nbs/rowwise/13_rows.ipynb #fd1582d7
 @jit(lent=True)
 def _pull_distances(x, own, left, u, m, h, sums):
     "sums_j += h m / (x_r - u_j), the slope over the power, and each row's sum is taken off its own score."
@@ -368,35 +385,44 @@ def _pull_distances(x, own, left, u, m, h, sums):
 
 
 @jit(lent=True)
-def _pull_squares(x, own, left, u, scale, h, sums):
-    "The same where m = scale (x_r - u_j)^2, without a division, of distances that do not overflow."
+def pull_squares(x, own, left, u, scale, h, sums):
+    "The same where m = scale (x_r - u_j)^2, without a division."
+    zero = h.dtype.type(0)
     for r in range(len(own)):
         total = 0.0
         for j in range(len(u)):
-            slope = h[r, j] * ((x[r] - u[j]) * scale)
+            came = h[r, j]  # read once, or the compiler does not vectorise
+            slope = came * ((x[r] - u[j]) * scale)
+            slope = slope if came != zero else zero
             sums[j] += slope
             total += slope
         sums[own[r] - left] -= total
 
-# %% ../../nbs/rowwise/13_rows.ipynb #ce82f500
+# %% ../../nbs/rowwise/13_rows.ipynb #53eeca7a
 @jit(lent=True)
-def _pull_sweeps(i, places, h, room, plain, moved):
-    "plain_j += h_rj and moved_j += h_rj (j - i - r) for columns at the places j."
-    own, far = room.S[0, :len(plain)], room.S[1, :len(plain)]
-    own[:] = 0
+def column_sums(h, plain, far):
+    "plain_j = sum_r h_rj and far_j = sum_r r h_rj."
+    plain[:] = 0
     far[:] = 0
     for r in range(0, len(h), 2):  # two rows at a time
         s = min(r + 1, len(h) - 1)
         second = 1.0 if s > r else 0.0
         for j in range(h.shape[1]):
             a, b = np.float64(h[r, j]), np.float64(h[s, j]) * second
-            own[j] += a + b
+            plain[j] += a + b
             far[j] += a * r + b * s
+
+
+@jit(lent=True)
+def _pull_sweeps(i, places, h, room, plain, moved):
+    "plain_j += h_rj and moved_j += h_rj (j - i - r) for columns at the places j."
+    own, far = room.S[0, :len(plain)], room.S[1, :len(plain)]
+    column_sums(h, own, far)
     for j in range(h.shape[1]):
         plain[j] += own[j]
         moved[j] += (places[j] - i) * own[j] - far[j]
 
-# %% ../../nbs/rowwise/13_rows.ipynb #06f5f63e
+# %% ../../nbs/rowwise/13_rows.ipynb #81f9974a
 @jit(lent=True)
 def pull_tile(tile, one, own, room):
     "Give the gradients h of a tile's logits to the sums of the columns."
@@ -408,8 +434,8 @@ def pull_tile(tile, one, own, room):
     if one.neural:
         places = room.place[:one.size] if one.straight else room.count[left:right]
         _pull_sweeps(i, places, h, room, room.sums[0, left:right], room.sums[1, left:right])
-    elif one.power == 2 and np.isfinite((room.u[0] - room.u[one.size - 1]) * scale):
-        _pull_squares(x, own, left, columns, scale, h, room.sums[0, left:right])
+    elif one.power == 2:
+        pull_squares(x, own, left, columns, scale, h, room.sums[0, left:right])
     else:
         _pull_distances(x, own, left, columns, m, h, room.sums[0, left:right])
 
@@ -417,7 +443,7 @@ def pull_tile(tile, one, own, room):
 @jit(lent=True)
 def through_sums(t, plain, moved, gt):
     "gt = (14.4), from what the rows gave; `ahead` sums h before the ties first..last, and `behind` after them."
-    ahead, behind, first = 0.0, plain.sum(), 0
+    ahead, behind, first = 0.0, _sum(plain), 0
     while first < len(t):
         last, tied = first + 1, plain[first]
         while last < len(t) and t[last] == t[first]:

@@ -5,9 +5,9 @@
 # %% auto #0
 __all__ = []
 
-# %% ../../nbs/rowwise/10_small.ipynb #171c7c61
+# %% ../../nbs/rowwise/10_small.ipynb #afebd5ea
+import functools
 import math
-from enum import IntEnum
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -16,467 +16,289 @@ from torch import Tensor
 
 from ..core.permutation import SoftPermutation, patch_to
 from ..engine.autograd import is_unseen, needs_graph
-from ..engine.compile import arrays, exp_neg, jit, spread_rows
+from ..engine.compile import arrays, jit, spread_rows
 from ..engine.dispatch import switch
+from softsortlib.rowwise.row_kernels import (
+    arriving, means, normalize, spread, through_likelihood, through_softmax,
+)
+from softsortlib.rowwise.rows import (
+    Asked, column_sums, distances, moment, pull_squares, squares, through_sums, weigh,
+)
 
-# %% ../../nbs/rowwise/10_small.ipynb #087cb9e8
-class Law(IntEnum):
-    "Whose rows."
-    SOFTSORT = 0    # the distance to the score at this position
-    NEURALSORT = 1  # the walk outward from it, (12.5)
-    SQUARES = 2     # the square of the distance: SoftSort with power 2
-    SINGLE = 3      # SoftSort where single rows will be taken: tied scores share their gradients
+# %% ../../nbs/rowwise/10_small.ipynb #a3d66054
+@jit(paste=True)
+def one_of(a, r):
+    "a_r, where there may be one for all."
+    return a[r if len(a) > 1 else 0]
 
 
-class Asked(IntEnum):
-    "What is wanted of a matrix."
-    MATRIX = 0
-    LOGARITHM = 1
-    LIKELIHOOD = 2  # of an order
-    PRODUCT = 3     # with one payload
-    RANKS = 4
-
-# %% ../../nbs/rowwise/10_small.ipynb #5cec5d75
 class Sets(NamedTuple):
-    "Small sets of scores."
+    "Small sets of scores, and what is asked of them."
     s: np.ndarray     # scores, (B, n)
     real: np.ndarray  # which of them are real, bool, (B, n), or (1, n) for all sets
     tau: np.ndarray   # temperatures, double, (B,), or (1,) for all sets
+    asked: int        # one of `Asked`
+    power: float      # of the distance, 1 or 2; 0 is NeuralSort
     sign: float       # -1 where the smallest comes first
-    law: int          # whose rows, a `Law`
+    single: bool      # whether single rows will be taken, in which tied scores share their gradients
 
-
-class OneSet(NamedTuple):
-    "One of them, in double precision, (n,)."
-    u: np.ndarray      # the scores times the sign, column by column
-    real: np.ndarray   # which columns are real
-    t: np.ndarray      # the real scores in decreasing order
-    order: np.ndarray  # the columns in which they stand
-    sums: np.ndarray   # room for a sum in each column, or row
-    back: np.ndarray   # room for the row numbers from the last to the first
-
-
+# %% ../../nbs/rowwise/10_small.ipynb #ebc022d6
 @jit(lent=True)
-def _inverse(tau, t, size):
-    "1 / tau, not a number where one of the scores is none."
-    rest = 0.0
-    for j in range(size):
-        rest += t[j] if t[j] != t[j] else 0.0
-    return 1 / tau + rest
+def take_set(r, sets, known, order, u, t):
+    """Fill u, column by column, t, in decreasing order, and the order, ties as they stood, unless it is known.
+    Returns how many scores of the set r are real, and 1 / tau, not a number where one of the scores is none.
 
-# %% ../../nbs/rowwise/10_small.ipynb #690c8b47
-@jit(lent=True)
-def _sort_set(s, sign, one):
-    """Fill u, t and order of `one`, ties as they stood; returns how many scores are real.
-
-    Before column c comes, t[:size] holds the real columns before it, in order."""
-    t, order, size = one.t, one.order, 0
+    Before column c comes, order[:size] holds the real columns before it, in order."""
+    s, real, size = sets.s[r], one_of(sets.real, r), 0
     for c in range(len(s)):
-        one.u[c] = sign * s[c] if one.real[c] else -np.inf
-        if not one.real[c]:
+        u[c] = sets.sign * s[c] if real[c] else 0.0 if known else -np.inf
+        if not real[c]:
             continue
         k = size
-        while k > 0 and t[k - 1] < one.u[c]:
-            t[k] = t[k - 1]
+        while not known and k > 0 and u[order[k - 1]] < u[c]:
             order[k] = order[k - 1]
             k -= 1
-        t[k] = one.u[c]
-        order[k] = c
+        order[k] = c if not known else order[k]
         size += 1
-    return size
-
-
-@jit(lent=True)
-def _take_set(s, sign, one):
-    "The same where the order is known."
-    size = 0
-    for c in range(len(s)):
-        one.u[c] = sign * s[c] if one.real[c] else -np.inf
-        size += one.real[c]
+    rest = 0.0
     for i in range(size):
-        one.t[i] = one.u[one.order[i]]
-    return size
+        t[i] = u[order[i]]
+        rest += 0.0 if t[i] == t[i] else np.nan
+    return size, 1 / one_of(sets.tau, r) + rest
 
-# %% ../../nbs/rowwise/10_small.ipynb #51af31ed
+# %% ../../nbs/rowwise/10_small.ipynb #8098d487
 @jit(lent=True)
-def _distances(one, size, inv, m):
-    "m = |t_i - u| / tau in row i, infinite in padded columns."
-    for i in range(size):
-        t = one.t[i]
-        for c in range(m.shape[1]):
-            m[i, c] = abs(t - one.u[c]) * inv
+def _sweeps(inv, u, t, rows, sums, m):
+    """m = (10.5) / tau, infinite in padded columns; `rows` counts them.
 
-
-@jit(lent=True)
-def _sweeps(one, size, inv, m):
-    """m = (10.5) / tau, infinite in padded columns.
-
-    After row i, `sums` holds S, later R, of row i."""
-    sums, back = one.sums, one.back
-    for i in range(size):
-        back[i] = size - 1 - i
-    for c in range(m.shape[1]):
-        sums[c] = 0
-    for k in range(size):
-        i = back[k]  # read, not computed: rows with a negative stride would stop the compiler from vectorising
-        for c in range(m.shape[1]):
+    After row i, `sums` holds S, in the second sweep R, of row i."""
+    sums[:] = 0
+    for k in range(len(t)):
+        i = rows[len(t) - 1 - k]  # read, not computed: a negative stride would stop the compiler from vectorising
+        ti = np.float64(t[i])
+        for c in range(len(u)):
             before = sums[c]
-            sums[c] = before + max(one.t[i] - one.u[c], 0.0)
+            sums[c] = before + max(ti - u[c], 0.0)
             m[i, c] = (before + sums[c]) * inv
-    for c in range(m.shape[1]):
-        sums[c] = 0
-    for i in range(size):
-        for c in range(m.shape[1]):
+    sums[:] = 0
+    for i in range(len(t)):
+        ti = np.float64(t[i])
+        for c in range(len(u)):
             before = sums[c]
-            sums[c] = before + max(one.u[c] - one.t[i], 0.0)
+            sums[c] = before + max(u[c] - ti, 0.0)
             m[i, c] += (before + sums[c]) * inv
 
-# %% ../../nbs/rowwise/10_small.ipynb #f6e63563
-@jit(lent=True)
-def _squares(one, size, inv, m):
-    "m = (t_i - u)^2 / tau in row i, infinite in padded columns."
-    for i in range(size):
-        t = one.t[i]
-        for c in range(m.shape[1]):
-            m[i, c] = (t - one.u[c]) * (t - one.u[c]) * inv
-
 
 @jit(lent=True)
-def _falls(law, one, size, inv, own, m):
-    "The exponents m of all rows, (10.1); `own`, for zero, in the column of t_i itself."
-    if law == Law.SOFTSORT or law == Law.SINGLE:
-        _distances(one, size, inv, m)
-    elif law == Law.SQUARES:
-        _squares(one, size, inv, m)
+def falls(power, inv, u, t, rows, sums, m):
+    "The exponents (10.1) in all columns u of the rows t."
+    if power == 0:
+        _sweeps(inv, u, t, rows, sums, m)
+    elif power == 1:
+        distances(t, u, m.dtype.type(inv), m)
     else:
-        _sweeps(one, size, inv, m)
-    for i in range(size):
-        m[i, one.order[i]] = own
+        squares(t, u, m.dtype.type(math.sqrt(inv)), m)
 
-# %% ../../nbs/rowwise/10_small.ipynb #e2253c55
-_FAR = 1000.0  # an exponent whose exponential is zero
-
-
-@jit(lent=True)
-def _exps(m, p):
-    "p = exp(-m) for the exponents of all rows, end to end."
-    for c in range(len(p)):
-        p[c] = exp_neg(m[c])
+# %% ../../nbs/rowwise/10_small.ipynb #f5ad24ca
+class Answer(NamedTuple):
+    "What the kernel reads and makes; what a question does not need is there, but nobody looks at it."
+    x: np.ndarray       # the payload of a product, (B, 1, n), or the rows (i, 1) of the ranks, (1, n, 2)
+    target: np.ndarray  # the order of a likelihood, (B, n)
+    order: np.ndarray   # the columns in decreasing order of their scores, (B, n)
+    e: np.ndarray       # weights, or P where that is the answer, (B, n, n)
+    others: np.ndarray  # the sum of the others in each row, (B, n)
+    y: np.ndarray       # the answer, (B, n, n) or (B, n, 1); ranks and the sums of columns, (B, 2, n)
 
 
 @jit(lent=True)
-def _normalise(order, size, zero, P, others):
-    "Make the weights P probabilities; `others` are the rows' sums without the own weight, `zero` or NaN at the start."
-    for i in range(size):
-        total = zero
-        for c in range(P.shape[1]):
-            total += P[i, c]
-        others[i] = total
-        share = 1 / (1 + total)
-        for c in range(P.shape[1]):
-            P[i, c] *= share
-        P[i, order[i]] = share
-
-
-@jit(lent=True)
-def _logarithms(order, size, m, others, P):
-    "P = -m - log Z."
-    for i in range(size):
+def _tell(asked, x, target, m, e, others, y):
+    "The answer of the real rows of a set."
+    if asked == Asked.MATRIX:
+        normalize(e, others)
+        others[:] = 0
+    elif asked == Asked.PRODUCT:
+        means(0, e, others, x, y)
+    elif asked == Asked.BACK_PRODUCT:
+        y[:] = 0
+        spread(0, e, others, x, y)
+    for i in range(len(e) if asked == Asked.LIKELIHOOD or asked == Asked.LOGARITHM else 0):
         log_Z = np.log1p(others[i])
-        for c in range(P.shape[1]):
-            P[i, c] = -m[i, c] - log_Z
-        P[i, order[i]] = -log_Z
-
-# %% ../../nbs/rowwise/10_small.ipynb #10fddbe9
-@jit(lent=True)
-def _likelihoods(order, size, m, others, target, y):
-    "y = -m - log Z at the target of each row."
-    for i in range(size):
-        fall = m[i, target[i]] if target[i] != order[i] else m.dtype.type(0)
-        y[i] = -fall - np.log1p(others[i])
-
-
-@jit(lent=True)
-def _products(size, P, x, y):
-    "y = P x."
-    for i in range(size):
-        total = P.dtype.type(0)
-        for c in range(P.shape[1]):
-            total += P[i, c] * x[c]
-        y[i] = total
-
-
-@jit(lent=True)
-def _ranks(real, size, P, weight, y):
-    "y = the mean positions, zero in padded columns."
-    for c in range(len(y)):
-        y[c] = weight[c] = 0
-    for i in range(size):
-        for c in range(len(y)):
-            y[c] += (i + 1) * P[i, c]
-            weight[c] += P[i, c]
-    for c in range(len(y)):
-        y[c] = y[c] / weight[c] if real[c] else 0
-
-# %% ../../nbs/rowwise/10_small.ipynb #821fd1e1
-@jit(lent=True)
-def _clear(asked, size, real, P, y):
-    "Write the rows past the real length."
-    for i in range(size, len(P)):
-        y[i] = 0
-        for c in range(len(P)):
-            outside = asked == Asked.LOGARITHM and size and not real[c]
-            P[i, c] = -np.inf if outside else 0
-
-
-@jit
-def answer_sets(lo, hi, sets, asked, x, target, order, P, y):
-    "Answer what is asked of the sets lo..hi."
-    n, weights = P.shape[2], P.reshape(len(P), P.shape[2] ** 2)
-    u, t, sums, back = np.empty(n), np.empty(n), np.empty(n), np.empty(n, np.int64)
-    m, others = np.empty((n, n), P.dtype), np.empty(n, P.dtype)
-    for r in range(lo, hi):
-        one = OneSet(u, sets.real[r if len(sets.real) > 1 else 0], t, order[r], sums, back)
-        size = _sort_set(sets.s[r], sets.sign, one)
-        inv = _inverse(sets.tau[r if len(sets.tau) > 1 else 0], t, size)
-        _falls(sets.law, one, size, inv, _FAR, m)
-        _exps(m.reshape(n * n)[:size * n], weights[r, :size * n])
-        _normalise(order[r], size, P.dtype.type(inv - inv), P[r], others)
-        _clear(asked, size, one.real, P[r], y[r])
-        if asked == Asked.LOGARITHM:
-            _logarithms(order[r], size, m, others, P[r])
-        elif asked == Asked.LIKELIHOOD:
-            _likelihoods(order[r], size, m, others, target[r], y[r])
-        elif asked == Asked.PRODUCT:
-            _products(size, P[r], x[r], y[r])
-        elif asked == Asked.RANKS:
-            _ranks(one.real, size, P[r], others, y[r])
-
-# %% ../../nbs/rowwise/10_small.ipynb #ac758c80
-@jit(lent=True)
-def _shares(g, P, size, real, v):
-    "v of (10.3): g over the sums of the columns."
-    for c in range(len(v)):
-        v[c] = 0
-    for i in range(size):
-        for c in range(len(v)):
-            v[c] += P[i, c]
-    for c in range(len(v)):
-        v[c] = g[c] / v[c] if real[c] else 0
-
-
-@jit(lent=True)
-def _arriving(asked, order, size, G, x, y, h):
-    "h = (10.3) in row i of P, measured from the row's own column; of ranks x is v, and y the ranks."
-    for i in range(size):
-        own = order[i]
-        if asked == Asked.MATRIX:
-            for c in range(h.shape[1]):
-                h[i, c] = G[i, c] - G[i, own]
-        elif asked == Asked.PRODUCT:
-            for c in range(h.shape[1]):
-                h[i, c] = G[0, i] * (x[c] - x[own])
+        if asked == Asked.LIKELIHOOD:
+            y[i, 0] = -m[i, target[i]] - log_Z
         else:
-            for c in range(h.shape[1]):
-                h[i, c] = x[c] * (i + 1 - y[c]) - x[own] * (i + 1 - y[own])
+            for c in range(len(y[i])):
+                y[i, c] = -m[i, c] - log_Z
 
-# %% ../../nbs/rowwise/10_small.ipynb #4602c19b
+# %% ../../nbs/rowwise/10_small.ipynb #b7753e4f
+@jit
+def answer_sets(lo, hi, sets, made):
+    "Answer what is asked of the sets lo..hi."
+    n, f = made.order.shape[1], made.e.dtype
+    u, t, sums, rows, m = np.empty(n, f), np.empty(n, f), np.empty(n), np.arange(n), np.empty((n, n), f)
+    for r in range(lo, hi):
+        order, y = made.order[r], made.y[r]
+        size, inv = take_set(r, sets, False, order, u, t)
+        e, others, real, x = made.e[r, :size], made.others[r, :size], one_of(sets.real, r), one_of(made.x, r)
+        falls(sets.power, inv, u, t[:size], rows, sums, m[:size])
+        weigh(order[:size], 0, m[:size], e, others)
+        if sets.asked == Asked.BACK_PRODUCT:
+            _tell(sets.asked, x[:size], made.target[r], m, e, others, y)
+            for c in range(n):
+                y[0, c] = y[0, c] / y[1, c] if real[c] else 0
+            continue
+        _tell(sets.asked, x, made.target[r], m, e, others, y[:size])
+        for i in range(size, n):
+            for c in range(y.shape[1]):
+                y[i, c] = -np.inf if sets.asked == Asked.LOGARITHM and size and not real[c] else 0.0
+
+# %% ../../nbs/rowwise/10_small.ipynb #44f9abc7
 @jit(lent=True)
-def _through_softmax(P, size, h):
-    "h becomes (10.2) for the rows of P: zero where P is, whatever arrives there."
-    zero = h.dtype.type(0)
-    for i in range(size):
-        mean = zero
-        for c in range(h.shape[1]):
-            h[i, c] = h[i, c] if P[i, c] != zero else zero
-            mean += P[i, c] * h[i, c]
-        for c in range(h.shape[1]):
-            h[i, c] = P[i, c] * (h[i, c] - mean)
-
-
-@jit(lent=True)
-def _through_logarithm(log_P, G, real, size, h):
+def _through_logarithm(real, e, others, G, h):
     "h = (10.2) for the rows of log P."
-    zero = h.dtype.type(0)
-    for i in range(size):
+    zero = e.dtype.type(0)
+    for i in range(len(e)):
         total = zero
-        for c in range(h.shape[1]):
+        for c in range(len(real)):
             h[i, c] = G[i, c] if real[c] else zero
             total += h[i, c]
-        for c in range(h.shape[1]):
-            h[i, c] = h[i, c] - exp_neg(-log_P[i, c]) * total if real[c] else zero
+        share = total / (e.dtype.type(1) + others[i])
+        for c in range(len(real)):
+            h[i, c] -= e[i, c] * share
 
-# %% ../../nbs/rowwise/10_small.ipynb #20801415
-@jit(lent=True)
-def _through_likelihood(P, G, target, size, h):
-    "h = (10.2) for the targets of log P, one in each row."
-    for i in range(size):
-        for c in range(h.shape[1]):
-            h[i, c] = -G[0, i] * P[i, c]
-        h[i, target[i]] += G[0, i]
 
 
 @jit(lent=True)
-def _logit_gradients(asked, order, real, size, G, x, y, target, P, h):
-    "h = (10.2) of all rows; of ranks x is v."
+def _through_ranks(real, y, G, both):
+    "What arrives at the two sums of the ranks, (10.3)."
+    for c in range(len(real)):
+        both[0, c] = G[c, 0] / y[1, c] if real[c] else 0
+        both[1, c] = -both[0, c] * y[0, c]
+
+# %% ../../nbs/rowwise/10_small.ipynb #b3c7220a
+@jit(lent=True)
+def _hear(asked, order, real, x, target, e, others, G, h):
+    "h = (10.2) of the real rows of a set."
     if asked == Asked.LIKELIHOOD:
-        _through_likelihood(P, G, target, size, h)
-    elif asked == Asked.LOGARITHM:
-        _through_logarithm(P, G, real, size, h)
+        through_likelihood(order, 0, e, others, G, h)
+        for i in range(len(e)):
+            h[i, target[i]] += G[i, 0]
+            h[i, order[i]] -= G[i, 0]
+        return
+    if asked == Asked.LOGARITHM:
+        _through_logarithm(real, e, others, G, h)
+        return
+    if asked == Asked.PRODUCT:
+        arriving(order, 0, G, x, h)
+    elif asked == Asked.BACK_PRODUCT:
+        arriving(order, 0, x, G, h)
     else:
-        _arriving(asked, order, size, G, x, y, h)
-        _through_softmax(P, size, h)
+        for i in range(len(e)):
+            base = G[i, order[i]]
+            for c in range(len(real)):
+                h[i, c] = G[i, c] - base
+    through_softmax(e, others, h)
 
-# %% ../../nbs/rowwise/10_small.ipynb #5eb0449f
+# %% ../../nbs/rowwise/10_small.ipynb #d434e8cf
 @jit(lent=True)
-def _pull_distances(one, size, h, gt):
-    "Add what the logits of SoftSort give, times tau, to the gradients of the scores."
-    for i in range(size):
-        t, total = one.t[i], 0.0
-        for c in range(h.shape[1]):
-            slope = h[i, c] * ((t > one.u[c]) * 1.0 - (t < one.u[c]) * 1.0)
+def _pull_signs(order, u, t, h, totals, gt):
+    "Add what the logits of SoftSort give, times tau, to the gradients of the scores; `totals` are sums of rows."
+    for i in range(len(t)):
+        ti, total = t[i], 0.0
+        for c in range(len(u)):
+            came = h[i, c]
+            slope = came if ti > u[c] else -came if ti < u[c] else 0 * came
             gt[c] += slope
             total += slope
-        one.sums[i] = total
-    for i in range(size):
-        gt[one.order[i]] -= one.sums[i]
+        totals[i] = total
+    for i in range(len(t)):
+        gt[order[i]] -= totals[i]
 
 
 @jit(lent=True)
-def _pull_squares(one, size, h, gt):
-    "Add what the logits of squares give, times tau, to the gradients of the scores."
-    for i in range(size):
-        t, total = one.t[i], 0.0
-        for c in range(h.shape[1]):
-            slope = h[i, c] * 2 * (t - one.u[c]) if h[i, c] != 0 else 0.0
-            gt[c] += slope
-            total += slope
-        one.sums[i] = total
-    for i in range(size):
-        gt[one.order[i]] -= one.sums[i]
-
-
-@jit(lent=True)
-def _pull_payload(size, P, G, gx):
-    "gx += P^T G."
-    for i in range(size):
-        for c in range(len(gx)):
-            gx[c] += G[0, i] * P[i, c]
-
-# %% ../../nbs/rowwise/10_small.ipynb #30b5e449
-@jit(paste=True)
-def _tie(t, first, size):
-    "Where the run of scores equal to t[first] ends."
-    last = first + 1
-    while last < size and t[last] == t[first]:
-        last += 1
-    return last
-
-
-@jit(lent=True)
-def _pull_ties(one, size, h, gt):
-    "What `_pull_distances` gave the first of tied scores, for all of them, and the slopes (93.2) of h between them."
-    first = 0
-    while first < size:
-        last = _tie(one.t, first, size)
-        m = last - first
-        if m > 1:
-            mean = one.sums[first:last].sum() / m
-            for i in range(first, last):
-                gt[one.order[i]] += one.sums[i] - mean
-            for i in range(first, last):
-                side, level = (m - 1.0 - 2 * (i - first)) / (m - 1), 0.0
-                for k in range(first, last):
-                    level += h[i, one.order[k]] / m
-                for k in range(first, last):
-                    gt[one.order[k]] += side * (h[i, one.order[k]] - level)
-        first = last
-
-# %% ../../nbs/rowwise/10_small.ipynb #0c5e3bb1
-@jit(lent=True)
-def _pull_walks(size, h, gt, gb):
-    "Add what those of NeuralSort give, to the gradients of scores and row sums."
-    for i in range(size):
-        w = size - 1.0 - 2 * i
-        for c in range(h.shape[1]):
-            gt[c] += w * h[i, c]
-            gb[c] -= h[i, c]
-
-
-@jit(paste=True)
-def _through_sums(t, order, size, gb, gt):
-    "Add (10.4) to gt; `before` is the sum of g before the run of ties first..last, `after` that behind it."
-    before, after, first = 0.0, 0.0, 0
+def _pull_columns(order, t, sums, h, gt):
+    "The same of NeuralSort, (14.4)."
+    size = len(t)
+    column_sums(h, sums[0], sums[1])
     for j in range(size):
-        after += gb[order[j]]
-    while first < size:
-        last = _tie(t, first, size)
-        tied = 0.0
-        for j in range(first, last):
-            tied += gb[order[j]]
-        after -= tied
-        for j in range(first, last):
-            gt[order[j]] += after - before + gb[order[j]] * (size - last - first)
-        before += tied
+        sums[2, j] = sums[0, order[j]]
+        sums[3, j] = j * sums[2, j] - sums[1, order[j]]
+    through_sums(t, sums[2, :size], sums[3, :size], sums[0, :size])
+    for j in range(size):
+        gt[order[j]] = sums[0, j]
+
+# %% ../../nbs/rowwise/10_small.ipynb #70bf5107
+@jit(lent=True)
+def _pull_ties(order, t, totals, h, gt):
+    "What `_pull_signs` gave the first of tied scores, for all of them, and the slopes (93.2) of h between them."
+    first, last = 0, 0
+    while last < len(t):
+        last += 1
+        if last < len(t) and t[last] == t[first]:
+            continue
+        m = last - first
+        for i in range(first, last if m > 1 else first):
+            side, mean, level = (m - 1.0 - 2 * (i - first)) / (m - 1), 0.0, 0.0
+            for k in range(first, last):
+                mean += totals[k] / m
+                level += h[i, order[k]] / m
+            gt[order[i]] += totals[i] - mean
+            for k in range(first, last):
+                gt[order[k]] += side * (h[i, order[k]] - level)
         first = last
 
-# %% ../../nbs/rowwise/10_small.ipynb #5612d0e9
-@jit
-def pull_sets(lo, hi, sets, asked, x, target, order, P, y, G, gs, gx, H):
-    "The gradients to scores, payload and logits of the sets lo..hi."
-    n = P.shape[2]
-    u, t, sums, back, room = np.empty(n), np.empty(n), np.empty(n), np.empty(n, np.int64), np.empty((n, n), P.dtype)
-    v, gt, gb = np.empty(n, P.dtype), np.empty(n), np.empty(n)
-    for r in range(lo, hi):
-        one = OneSet(u, sets.real[r if len(sets.real) > 1 else 0], t, order[r], sums, back)
-        size = _take_set(sets.s[r], sets.sign, one)
-        h = H[r] if len(H) else room
-        if asked == Asked.RANKS:
-            _shares(G[r, 0], P[r], size, one.real, v)
-        _logit_gradients(asked, order[r], one.real, size, G[r], v if asked == Asked.RANKS else x[r], y[r],
-                         target[r], P[r], h)
-        for c in range(n):
-            gt[c] = gb[c] = 0
-        if sets.law == Law.SOFTSORT or sets.law == Law.SINGLE:
-            _pull_distances(one, size, h, gt)
-            if sets.law == Law.SINGLE:
-                _pull_ties(one, size, h, gt)
-        elif sets.law == Law.SQUARES:
-            _pull_squares(one, size, h, gt)
-        else:
-            _pull_walks(size, h, gt, gb)
-            _through_sums(t, order[r], size, gb, gt)
-        if asked == Asked.PRODUCT:
-            _pull_payload(size, P[r], G[r], gx[r])
-        inv = _inverse(sets.tau[r if len(sets.tau) > 1 else 0], t, size)
-        for c in range(n):
-            gs[r, c] = sets.sign * inv * gt[c]
+# %% ../../nbs/rowwise/10_small.ipynb #f132c644
+@jit(lent=True)
+def _pull(sets, order, u, t, sums, h, gt):
+    "What the logits give to the scores, times tau over the power."
+    if sets.power == 0:
+        _pull_columns(order, t, sums, h, gt)
+    elif sets.power == 2:
+        pull_squares(t, order, 0, u, h.dtype.type(1), h, gt)
+    else:
+        _pull_signs(order, u, t, h, sums[0], gt)
+        if sets.single:
+            _pull_ties(order, t, sums[0], h, gt)
 
-# %% ../../nbs/rowwise/10_small.ipynb #5b1ece94
-@jit
-def spread_sets(lo, hi, sets, order, H, gtau):
-    "The gradients of the temperatures of the sets lo..hi from those of their logits, H."
-    n = H.shape[2]
-    u, t, sums, back, m = np.empty(n), np.empty(n), np.empty(n), np.empty(n, np.int64), np.empty((n, n), H.dtype)
-    for r in range(lo, hi):
-        one = OneSet(u, sets.real[r if len(sets.real) > 1 else 0], t, order[r], sums, back)
-        size = _take_set(sets.s[r], sets.sign, one)
-        inv = _inverse(sets.tau[r if len(sets.tau) > 1 else 0], t, size)
-        _falls(sets.law, one, size, inv, 0.0, m)
-        total = 0.0
-        for i in range(size):
-            for c in range(n):
-                total += H[r, i, c] * m[i, c] if H[r, i, c] != 0 else 0.0
-        gtau[r] = total * inv
+# %% ../../nbs/rowwise/10_small.ipynb #9ad40b00
+class Grads(NamedTuple):
+    "The gradients to"
+    s: np.ndarray    # scores, (B, n),
+    tau: np.ndarray  # temperatures, (B,), of no set unless they learn, and
+    x: np.ndarray    # the payload of a product, (B, 1, n), zeros at the start
 
-# %% ../../nbs/rowwise/10_small.ipynb #94bca9d6
+
+@jit
+def pull_sets(lo, hi, sets, made, G, grads):
+    "The gradients of the sets lo..hi from what arrives at their answers, G, (B, n, n) or (B, n, 1)."
+    n, f = made.order.shape[1], made.e.dtype
+    u, t, gt, sums, rows = np.empty(n, f), np.empty(n, f), np.empty(n), np.empty((4, n)), np.arange(n)
+    m, h_room = np.empty((n if len(grads.tau) else 0, n), f), np.empty((n, n), f)
+    both = np.empty((2, n), f)
+    for r in range(lo, hi):
+        size, inv = take_set(r, sets, True, made.order[r], u, t)
+        order, e, others, h = made.order[r, :size], made.e[r, :size], made.others[r, :size], h_room[:size]
+        real, x, arrives = one_of(sets.real, r), one_of(made.x, r), G[r, :size]
+        if sets.asked == Asked.BACK_PRODUCT:
+            _through_ranks(real, made.y[r], G[r], both)
+            x, arrives = x[:size], both
+        _hear(sets.asked, order, real, x, made.target[r], e, others, arrives, h)
+        if sets.asked == Asked.PRODUCT:
+            spread(0, e, others, arrives, grads.x[r])
+        if len(grads.tau):
+            falls(sets.power, inv, u, t[:size], rows, sums[0], m[:size])
+            grads.tau[r] = moment(h.reshape(h.size), m[:size].reshape(h.size)) * inv
+        gt[:] = 0
+        _pull(sets, order, u, t[:size], sums, h, gt)
+        factor = sets.sign * inv * max(sets.power, 1.0)
+        for c in range(n):
+            grads.s[r, c] = factor * gt[c]
+
+# %% ../../nbs/rowwise/10_small.ipynb #d1b0fb4b
 class Request(NamedTuple):
     "A question to small sets."
-    asked: Asked
     sets: Sets
-    shape: torch.Size         # of the scores, (..., n)
-    target: "Tensor | None"   # an order, long, (..., n)
-    plain: "object"           # the plain twin's answer, a function of s, tau, a float or (...), and x
+    target: "Tensor | None"  # an order, long, (..., n)
+    plain: "object"          # the reference's answer, a function of s, tau, a float or (...), and x
 
 
 MOST = switch("small: scores of a set", 128, "n")  # scores of a small set
@@ -489,57 +311,53 @@ def _rows(x, n):
     return x.detach().contiguous().numpy().reshape(-1, n)
 
 
-def sets_of(s, tau, mask, descending, law):
+def sets_of(s, tau, mask, descending, asked, power, single=False):
     "The sets as the kernels take them; tau is a float or (...)."
     n = s.shape[-1]
-    rows = _rows(s, n)
     real = _ALL[:, :n] if mask is None else _rows(mask, n)
     tau = tau.detach().double().reshape(-1).numpy() if isinstance(tau, Tensor) else np.array((float(tau),))
-    return Sets(rows, real, tau, 1.0 if descending else -1.0, int(law))
+    return Sets(_rows(s, n), real, tau, int(asked), power, 1.0 if descending else -1.0, single)
 
-# %% ../../nbs/rowwise/10_small.ipynb #b50233c4
-class Answer(NamedTuple):
-    "What the kernel made, and what it was given."
-    x: np.ndarray       # the payload, (B, n)
-    target: np.ndarray  # the order that was asked about, (B, n)
-    order: np.ndarray   # that of the scores, (B, n)
-    P: np.ndarray       # the matrix or its logarithm, (B, n, n)
-    y: np.ndarray       # the answer, where it is not P, (B, n)
+# %% ../../nbs/rowwise/10_small.ipynb #8813b22b
+@functools.lru_cache(8)
+def _positions(n, dtype):
+    "(i, 1) for the positions i from one on, (1, n, 2)."
+    return np.stack((np.arange(1, n + 1), np.ones(n)), -1).astype(dtype)[None]
 
 
 def _answered(request, x):
-    "The answer to a request with the payload x, (..., n) or None."
-    s, n = request.sets.s, request.shape[-1]
-    y, order = np.empty(s.shape, s.dtype), np.empty(s.shape, np.int64)
+    "What the kernel makes of a request with the payload x, (..., n) or None."
+    sets, (B, n), f = request.sets, request.sets.s.shape, request.sets.s.dtype
+    order, e, others = np.empty((B, n), np.int64), np.empty((B, n, n), f), np.empty((B, n), f)
     target = order if request.target is None else _rows(request.target, n)
-    made = Answer(y if x is None else _rows(x, n), target, order, np.empty((*s.shape, n), s.dtype), y)
-    spread_rows(answer_sets, len(s), made.P.size // 2, request.sets, int(request.asked), *made)
+    x = _positions(n, f) if x is None else _rows(x, n)[:, None]
+    if sets.asked == Asked.MATRIX:
+        y = e
+    else:
+        y = np.empty({Asked.LOGARITHM: (B, n, n), Asked.BACK_PRODUCT: (B, 2, n)}.get(sets.asked, (B, n, 1)), f)
+    made = Answer(x, target, order, e, others, y)
+    spread_rows(answer_sets, B, e.size // 2, sets, made)
     return made
 
 
-def _told(request, made):
-    "The answer as a tensor."
-    whole = request.asked <= Asked.LOGARITHM
-    made, shape = (made.P, (*request.shape, request.shape[-1])) if whole else (made.y, request.shape)
-    return torch.from_numpy(made.reshape(shape))
+def _told(request, made, shape):
+    "The answer as a tensor, for scores of this shape."
+    y = made.y[:, 0] if request.sets.asked == Asked.BACK_PRODUCT else made.y
+    return torch.from_numpy(y.reshape(shape if y.size == made.order.size else (*shape, shape[-1])))
 
-# %% ../../nbs/rowwise/10_small.ipynb #26d5e7ba
+# %% ../../nbs/rowwise/10_small.ipynb #381246ef
 def _pulled(request, made, G, learn):
-    "The gradients of scores, temperatures (None unless they learn) and payload, as arrays."
-    s, n = request.sets.s, request.shape[-1]
-    gs, gx = np.empty(s.shape, s.dtype), np.zeros(s.shape, s.dtype)
-    H = np.empty((len(s) if learn else 0, n, n), s.dtype)
-    G, = arrays(G.reshape(len(s), n if request.asked <= Asked.LOGARITHM else 1, n))
-    spread_rows(pull_sets, len(s), made.P.size // 2, request.sets, int(request.asked), *made, G, gs, gx, H)
-    if not learn:
-        return gs, None, gx
-    gtau = np.empty(len(s))
-    spread_rows(spread_sets, len(s), made.P.size // 2, request.sets, made.order, H, gtau)
-    return gs, gtau, gx
+    "The gradients of scores, temperatures (of no set unless they learn) and payload, as arrays."
+    sets, (B, n), f = request.sets, made.order.shape, made.e.dtype
+    G, = arrays(G.reshape(B, n, -1))
+    x = np.zeros((B, 1, n) if sets.asked == Asked.PRODUCT else (0, 1, n), f)
+    grads = Grads(np.empty((B, n), f), np.empty(B if learn else 0), x)
+    spread_rows(pull_sets, B, made.e.size // 2, sets, made, G, grads)
+    return grads
 
 
 def _again(plain, given, G):
-    "The gradients of the plain twin, which can be differentiated again."
+    "The gradients of the reference, which can be differentiated again."
     learn = [isinstance(a, Tensor) and a.requires_grad for a in given]
     # views are apart where one tensor is payload and score
     given = [a.view_as(a) if it_does else a for a, it_does in zip(given, learn)]
@@ -547,15 +365,15 @@ def _again(plain, given, G):
     grads = iter(torch.autograd.grad(plain(*given), wanted, G, create_graph=True))
     return [next(grads) if it_does else None for it_does in learn]
 
-# %% ../../nbs/rowwise/10_small.ipynb #969044c6
+# %% ../../nbs/rowwise/10_small.ipynb #2e4288df
 class _Small(torch.autograd.Function):
     @staticmethod
     def forward(ctx, s, tau, x, request):
         made = _answered(request, x)
-        y = _told(request, made)
+        y = _told(request, made, s.shape)
         ctx.save_for_backward(s, tau if isinstance(tau, Tensor) else None, x, y)
-        whole = request.asked <= Asked.LOGARITHM  # then P is the answer itself, which autograd keeps
-        ctx.request, ctx.made, ctx.tau = request, made._replace(P=None) if whole else made, tau
+        matrix = request.sets.asked == Asked.MATRIX  # then e is the answer itself, which autograd keeps
+        ctx.request, ctx.made, ctx.tau = request, made._replace(e=None, y=None) if matrix else made, tau
         return y
 
     @staticmethod
@@ -564,21 +382,22 @@ class _Small(torch.autograd.Function):
         request, made = ctx.request, ctx.made
         if torch.is_grad_enabled():
             return *_again(request.plain, (s, ctx.tau if tau is None else tau, x), G), None
-        if made.P is None:
-            made = made._replace(P=y.numpy().reshape(*made.y.shape, made.y.shape[-1]))
-        gs, gtau, gx = _pulled(request, made, G, ctx.needs_input_grad[1])
-        gtau = None if gtau is None else torch.from_numpy(gtau).view(tau.shape).to(tau.dtype)
-        gx = torch.from_numpy(gx.reshape(s.shape)) if ctx.needs_input_grad[2] else None
-        return torch.from_numpy(gs.reshape(s.shape)), gtau, gx, None
+        if made.e is None:
+            e = y.numpy().reshape(*made.order.shape, -1)
+            made = made._replace(e=e, y=e)
+        grads = _pulled(request, made, G, ctx.needs_input_grad[1])
+        gtau = torch.from_numpy(grads.tau).view(tau.shape).to(tau.dtype) if len(grads.tau) else None
+        gx = torch.from_numpy(grads.x.reshape(s.shape)) if ctx.needs_input_grad[2] else None
+        return torch.from_numpy(grads.s.reshape(s.shape)), gtau, gx, None
 
 
 def answer(s, tau, x, request):
     "The answer to a request: scores s (..., n), tau a float or (...), payload x (..., n) or None."
     if needs_graph((s, tau, x)):
         return _Small.apply(s, tau, x, request)
-    return _told(request, _answered(request, x))
+    return _told(request, _answered(request, x), s.shape)
 
-# %% ../../nbs/rowwise/10_small.ipynb #60c0a4ce
+# %% ../../nbs/rowwise/10_small.ipynb #761e18f0
 def is_small(s: Tensor, entries: int) -> bool:
     "Whether sets s (..., n) on the CPU are small, and their matrices together have at most so many entries."
     if torch.compiler.is_compiling():
@@ -598,12 +417,12 @@ class SmallPermutation(SoftPermutation):
         descending: bool,  # from the largest down
         dtype: torch.dtype,  # dtype of results
         mask: "Tensor | None",  # bool, (..., n)
-        law: Law,  # whose rows
-        twin,  # the plain soft permutation, a function of s and tau
+        power: float,  # of SoftSort's distance, 1 or 2; 0 is NeuralSort
+        twin,  # the soft permutation of the reference, a function of s and tau
     ):
         n = s.shape[-1]
         super().__init__(batch=s.shape[:-1], m=n, n=n, dtype=dtype, device=s.device, mask=mask)
-        self.s, self.tau, self.descending, self.law, self.twin = s, tau, descending, law, twin
+        self.s, self.tau, self.descending, self.power, self.twin = s, tau, descending, power, twin
 
     def _hard(self, rows):
         return self.twin(self.s.detach(), self.tau)._hard(rows)
@@ -615,7 +434,7 @@ class SmallPermutation(SoftPermutation):
         def _ask(self, asked: Asked, single: bool = False, x: "Tensor | None" = None,
                  target: "Tensor | None" = None) -> Tensor: ...
 
-# %% ../../nbs/rowwise/10_small.ipynb #324ac857
+# %% ../../nbs/rowwise/10_small.ipynb #d0a9de26
 def _by_twin(P, single, asked, x, target):
     "What the soft permutation P answers, where `single` rows of it will be taken."
     P.single = single
@@ -623,14 +442,14 @@ def _by_twin(P, single, asked, x, target):
         return P._log_prob(target, None)
     if asked == Asked.PRODUCT:
         return P._matvec(x, None)
-    if asked == Asked.RANKS:
+    if asked == Asked.BACK_PRODUCT:
         return P._mean_positions()
     return P._log_rows(None) if asked == Asked.LOGARITHM else P._dense(None)
 
 
 @patch_to(SmallPermutation)
 def _ask(self, asked, single=False, x=None, target=None):
-    "The answer to a question, by the kernels, or by the twin where somebody looks on."
+    "The answer to a question, by the kernels, or by the reference where somebody looks on."
     s, tau, twin = self.s, self.tau, self.twin
     if not is_unseen((s, tau, self.mask, x, target)):
         return _by_twin(twin(s, tau), single, asked, x, target)
@@ -638,11 +457,10 @@ def _ask(self, asked, single=False, x=None, target=None):
         return _by_twin(twin(s, tau[..., None] if isinstance(tau, Tensor) else tau), single, asked, x, target)
     if isinstance(tau, Tensor):
         tau = tau[..., 0].expand(s.shape[:-1])
-    law = Law.SINGLE if single and self.law == Law.SOFTSORT else self.law
-    sets = sets_of(s, tau, self.mask, self.descending, law)
-    return answer(s, tau, x, Request(asked, sets, s.shape, target, plain))
+    sets = sets_of(s, tau, self.mask, self.descending, asked, self.power, single)
+    return answer(s, tau, x, Request(sets, target, plain))
 
-# %% ../../nbs/rowwise/10_small.ipynb #2415b255
+# %% ../../nbs/rowwise/10_small.ipynb #7760f762
 @patch_to(SmallPermutation)
 def _dense(self, rows):
     P = self._ask(Asked.MATRIX, rows is not None)
@@ -669,4 +487,4 @@ def _matvec(self, x, rows):
 
 @patch_to(SmallPermutation)
 def _mean_positions(self):
-    return self._ask(Asked.RANKS) if self._rows is None else SoftPermutation._mean_positions(self)
+    return self._ask(Asked.BACK_PRODUCT) if self._rows is None else SoftPermutation._mean_positions(self)

@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['SoftSortPermutation', 'SoftSort', 'LaplacePermutation', 'WindowedPermutation']
 
-# %% ../../nbs/rowwise/11_softsort.ipynb #4ced9507
+# %% ../../nbs/rowwise/11_softsort.ipynb #086e6a39
 import math
 from functools import partial
 from typing import TYPE_CHECKING, Callable
@@ -16,14 +16,15 @@ from torch import Tensor
 from ..core.checks import check_type, is_one_of
 from ..core.operators import Operator
 from ..core.permutation import SoftPermutation, patch_to
+from ..engine.autograd import is_unseen
 from ..engine.dispatch import at_most, check_backend, choose, switch
 from softsortlib.engine.radix import (
     leaning, leaning_rows, movement, permuted, shared, sorted_by_torch, stable_sort, tie_means, ties_of,
 )
 from ..engine.scan import exp_mean, exp_scan, tau_tensor
-from .small import Law, SmallPermutation, is_small
+from .small import SmallPermutation, is_small
 
-# %% ../../nbs/rowwise/11_softsort.ipynb #09f7e17c
+# %% ../../nbs/rowwise/11_softsort.ipynb #808ec2a1
 class Power:
     "The semi-metric |x - y|^p, with gradient zero where x = y."
     def __init__(self, p):
@@ -45,7 +46,7 @@ class Power:
         tie = gap == 0
         return gap.masked_fill(tie, 1).pow(self.p).masked_fill(tie, 0)
 
-# %% ../../nbs/rowwise/11_softsort.ipynb #cd695315
+
 def sort_scores(s, mask, descending):
     "The sorted scores and the stable order that sorts them, padded elements last."
     if mask is None:
@@ -165,7 +166,7 @@ def _check_distance(power, distance, backend):
     if backend in ("numba", "triton") and distance is not None:
         raise ValueError(f"there is no backend={backend!r} for distance={distance!r}: leave backend out")
 
-# %% ../../nbs/rowwise/11_softsort.ipynb #233d0540
+# %% ../../nbs/rowwise/11_softsort.ipynb #700ca17b
 class SoftSort(Operator, name="softsort"):
     """Soft sorting by the softmax of -d(sorted score, score) / tau (Prillo & Eisenschlos 2020, equation 4).
 
@@ -254,10 +255,7 @@ def _rmatmul(self, y, rows):
         x = exp_scan(_rising(self), tie_means(w, ties), tau, backend=self.backend) + pull
     return torch.zeros_like(x).scatter(-2, self.order[..., None].expand(x.shape), x)
 
-# %% ../../nbs/rowwise/11_softsort.ipynb #b394a8dd
-_FEW = switch("softsort: plain matrix", 1 << 19, "B n^2")  # up to which no kernel writes it faster
-
-
+# %% ../../nbs/rowwise/11_softsort.ipynb #cea70a88
 @patch_to(LaplacePermutation)
 def _log_prob(self, target, rows):
     "log P[rows, target], -inf at padded elements."
@@ -275,10 +273,30 @@ def _log_prob(self, target, rows):
         log_p = -self._distance(rows, of(self.s)[..., None])[..., 0] / self.tau - self._Z(rows).log()
     return log_p if self.mask is None else log_p.masked_fill(~of(self.mask), -math.inf)
 
+# %% ../../nbs/rowwise/11_softsort.ipynb #4cdd3aec
+_FEW = switch("softsort: plain matrix", 1 << 19, "B n^2")  # up to which no kernel writes it faster
+_SQUARES = switch("softsort: small sets, squares", 1 << 22, "B n^2")  # of small sets with one kernel
+
+
+def _of_small_sets(P):
+    "A `LaplacePermutation` of small sets as one whose matrix and ranks a kernel makes; None for any other."
+    if P.backend is not None or P.single or not is_small(P.s, _SQUARES) or not is_unseen((P.s, P.tau, P.mask)):
+        return None
+    twin = partial(SoftSortPermutation, d=P.d, descending=P.descending, dtype=P.dtype, mask=P.mask)
+    return SmallPermutation(P.s, P.tau, P.descending, P.dtype, P.mask, 1.0, twin)
+
+
+@patch_to(LaplacePermutation)
+def _mean_positions(self):
+    small = _of_small_sets(self) if self._rows is None else None
+    return SoftPermutation._mean_positions(self) if small is None else small._mean_positions()
+
 
 @patch_to(LaplacePermutation)
 def _dense(self, rows):
     "The matrix, zero in padded columns."
+    if (small := _of_small_sets(self)) is not None:
+        return small._dense(rows)
     if self.backend is None and self.device.type == "cpu" and at_most(self.s.numel() * self.n, _FEW):
         return SoftSortPermutation._dense(self, rows)
     t, ties = self._sorted(rows), self._ties(rows)
@@ -291,7 +309,7 @@ def _dense(self, rows):
     P = laplace_matrix(s, t, tau, self._Z(rows), self.backend)
     return P if ties is None else leaning_rows(P, s, t, ties.side / self.tau, rows)
 
-# %% ../../nbs/rowwise/11_softsort.ipynb #ff1512fd
+# %% ../../nbs/rowwise/11_softsort.ipynb #fd7b8bd3
 class WindowedPermutation(SoftSortPermutation):
     "SoftSort with d = |x - y|^p in O(n) memory, by certified windows of the sorted scores (Prop 11.5)."
     power = 2.0
@@ -322,7 +340,7 @@ def _log_prob(self, target, rows):
     from softsortlib.rowwise.products import Asked, ask_rows
     return ask_rows(self, Asked.LIKELIHOOD, self.power, rows, target=target)
 
-# %% ../../nbs/rowwise/11_softsort.ipynb #5e930677
+# %% ../../nbs/rowwise/11_softsort.ipynb #6907ed57
 _SETS = switch("softsort: small sets", 1 << 18, "B n^2")  # up to which one kernel is faster than the scan
 
 
@@ -339,17 +357,14 @@ def _laplace(operator, s, tau, d, descending, dtype, mask):
     facts = dict(d=d, descending=descending, dtype=dtype, mask=mask)
     twin = partial(_by_formula_or_scan, few=few, backend=operator.backend, **facts)
     if operator.backend is None and is_small(s, _SETS):
-        return SmallPermutation(s, tau, descending, dtype, mask, Law.SOFTSORT, twin)
+        return SmallPermutation(s, tau, descending, dtype, mask, 1.0, twin)
     return twin(s, tau)
-
-
-_SQUARES = switch("softsort: small sets, squares", 1 << 22, "B n^2")  # the same for the square, and its windows
 
 
 def _small_squares(s, tau, d, descending, dtype, mask):
     "One kernel for small sets with the square of the distance."
     twin = partial(SoftSortPermutation, d=d, descending=descending, dtype=dtype, mask=mask)
-    return SmallPermutation(s, tau, descending, dtype, mask, Law.SQUARES, twin)
+    return SmallPermutation(s, tau, descending, dtype, mask, 2.0, twin)
 
 # %% ../../nbs/rowwise/11_softsort.ipynb #d5db483e
 _LONG = switch("softsort: sums", 500, "n")  # scores from which sums may be faster than windows

@@ -53,7 +53,7 @@ def compare(n, power, dtype, asked, rows, d):
 
 for n, d, powers in ((1, 1, (0.0,)), (7, 2, (0.0, 0.5, 1.7, 2.0, 3.0)), (40, 5, (0.0, 1.0))):      # a tile has 32 rows and columns
     for power in powers:
-        for asked in list(Asked)[1:]:
+        for asked in list(Asked)[1:5]:
             compare(n, power, torch.float32 if power == 0 or n == 40 else torch.float64, asked, None, d)
             if n == 7: compare(n, power, torch.float32, asked, torch.tensor([4, 0, 5, 0]), d)
 print("fine")

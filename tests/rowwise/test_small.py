@@ -55,6 +55,15 @@ def test_a_question_is_one_node_of_the_graph(cls):
         assert y.grad_fn.name() == "_SmallBackward" and all("AccumulateGrad" in f.name() for f in leaves)
 
 
+def test_the_matrix_and_the_ranks_of_many_small_sets_take_the_same_kernel(rng):
+    s = torch.rand(5000, 9, generator=rng).requires_grad_()
+    for ask in (lambda P: P.to_dense(), lambda P: P._mean_positions(), lambda P: P[..., [4, 0], :].to_dense()):
+        many, few = ask(SoftSort(0.1)(s)), ask(SoftSort(0.1)(s[:50]))
+        assert "_SmallBackward" in (many.grad_fn.name(), many.grad_fn.next_functions[0][0].name())
+        assert_close(many[:50], few, rtol=0, atol=0)
+        assert_close(*(torch.autograd.grad(y[:50].square().sum(), s)[0] for y in (many, few)))
+
+
 def test_a_matrix_that_was_changed_in_place_is_noticed():
     s = torch.rand(4, 10).requires_grad_()
     P = SoftSort(0.1)(s).to_dense()
