@@ -90,19 +90,24 @@ def compute_dtype(
     "The dtype in which a result of `dtype` is computed."
     return torch.float32 if dtype in (torch.float16, torch.bfloat16) else dtype
 
-# %% ../../nbs/core/05_checks.ipynb #07cb9cf6
+# %% ../../nbs/core/05_checks.ipynb #71d979b6
 def _is_recorded():
     "Whether a tracer writes down the operations, as in `torch.func.linearize`."
     return torch._C._get_dispatch_mode(torch._C._TorchDispatchModeKey.PROXY) is not None
+
+
+def without_grad_levels(x: Tensor) -> Tensor:
+    "The tensor that `torch.func.grad` wraps, which hides nothing."
+    while torch._C._functorch.is_gradtrackingtensor(x):
+        x = torch._C._functorch.get_unwrapped(x)
+    return x
 
 
 def has_values(x: Tensor) -> bool:
     "Whether code can read the values of `x`, at any cost: not while tracing or transforming."
     if torch.compiler.is_compiling() or x.is_meta or isinstance(x, FakeTensor) or _is_recorded():
         return False
-    while torch._C._functorch.is_gradtrackingtensor(x):  # torch.func.grad alone hides nothing
-        x = torch._C._functorch.get_unwrapped(x)
-    return not torch._C._functorch.is_functorch_wrapped_tensor(x)
+    return not torch._C._functorch.is_functorch_wrapped_tensor(without_grad_levels(x))
 
 
 def can_checkpoint() -> bool:

@@ -205,8 +205,8 @@ def _read(xi, local, T, last, y):
             T[j] = new
             y[j] += local[k] * new
 
-# %% ../../nbs/engine/98_sum_kernels.ipynb #391cf5a6
-class Task(NamedTuple):
+# %% ../../nbs/engine/98_sum_kernels.ipynb #9820cded
+class Job(NamedTuple):
     "A sum: at which targets, over which sources and of what, and where it goes."
     targets: Grid
     order: np.ndarray
@@ -228,11 +228,11 @@ class Room(NamedTuple):
     K: np.ndarray
     spare: np.ndarray  # whose last two rows are u and K
 
-# %% ../../nbs/engine/98_sum_kernels.ipynb #4113feb3
+# %% ../../nbs/engine/98_sum_kernels.ipynb #9d40711d
 @jit(paste=True)
-def _hear(task, b, cell, lo, hi, local):
+def _hear(job, b, cell, lo, hi, local):
     "local (d, p) = the coefficients of a box at `cell` from the full boxes among lo..hi."
-    sources, weights, terms = task.sources, task.weights, task.terms
+    sources, weights, terms = job.sources, job.weights, job.terms
     p = local.shape[1]
     C = terms.C[terms.table[b]]
     for c in range(len(local)):
@@ -261,11 +261,11 @@ def _differences(x, t, scale, u):
     for j in range(len(t)):
         u[j] = (x - t[j]) * scale
 
-# %% ../../nbs/engine/98_sum_kernels.ipynb #52cfdc38
+# %% ../../nbs/engine/98_sum_kernels.ipynb #62dbccef
 @jit(paste=True)
-def _direct(task, room, b, x, begin, end):
+def _direct(job, room, b, x, begin, end):
     "room.sums[c] += sum_j u^nu K_m(u) w[c, j] with u = (x - t_j) / tau for the sources begin..end of row b."
-    terms, t, w = task.terms, task.sources.x[b], task.weights.w[b]
+    terms, t, w = job.terms, job.sources.x[b], job.weights.w[b]
     law, u, K, sums = terms.law, room.u, room.K, room.sums
     scale = t.dtype.type(1 / terms.tau[b])
     for k in range(begin, end, BLOCK):
@@ -300,11 +300,11 @@ def _far(x, b, c, lo, hi, sources, weights, terms):
     x = x - np.float64(sources.x[b, 0])
     return (x * side - (V[lo] - (V[last] - V[hi]))) / (2 * terms.tau[b])
 
-# %% ../../nbs/engine/98_sum_kernels.ipynb #07b1d306
+# %% ../../nbs/engine/98_sum_kernels.ipynb #52d67d57
 @jit(paste=True)
-def _visit(task, room, b, a, lo, hi, begin, end):
+def _visit(job, room, b, a, lo, hi, begin, end):
     "The targets in begin..end of boxes that are not full, from a on; returns the box behind them, and its window."
-    targets, sources, weights, terms, sums = task.targets, task.sources, task.weights, task.terms, room.sums
+    targets, sources, weights, terms, sums = job.targets, job.sources, job.weights, job.terms, room.sums
     d = len(sums)
     cells, last, start = sources.cell[b], sources.boxes[b, 0], sources.start[b]
     while a < targets.boxes[b, 0] and targets.start[b, a] < end and targets.slot[b, a] < 0:
@@ -315,17 +315,17 @@ def _visit(task, room, b, a, lo, hi, begin, end):
                 sums[c] = 0.0 if x == x else np.nan
                 if terms.m <= 0:
                     sums[c] += _far(np.float64(x), b, c, lo, hi, sources, weights, terms)
-            _direct(task, room, b, x, start[lo], start[hi])
+            _direct(job, room, b, x, start[lo], start[hi])
             for c in range(d):
-                task.y[b, task.order[b, k], c] = sums[c]
+                job.y[b, job.order[b, k], c] = sums[c]
         a += 1
     return a, lo, hi
 
-# %% ../../nbs/engine/98_sum_kernels.ipynb #90a33328
+# %% ../../nbs/engine/98_sum_kernels.ipynb #90cabde5
 @jit(paste=True)
-def _beside(task, room, b, first, end, lo, hi):
+def _beside(job, room, b, first, end, lo, hi):
     "room.values (d, .) += the pairs of targets first..end with the sources of boxes among lo..hi that are not full."
-    sources, sums = task.sources, room.sums
+    sources, sums = job.sources, room.sums
     s = lo
     while s < hi:
         begin = s
@@ -337,17 +337,17 @@ def _beside(task, room, b, first, end, lo, hi):
         for k in range(first, end):
             for c in range(len(sums)):
                 sums[c] = 0.0
-            _direct(task, room, b, task.targets.x[b, k], sources.start[b, begin], sources.start[b, s])
+            _direct(job, room, b, job.targets.x[b, k], sources.start[b, begin], sources.start[b, s])
             for c in range(len(sums)):
                 room.values[c, k - first] += sums[c]
 
-# %% ../../nbs/engine/98_sum_kernels.ipynb #d2e5f4ef
+# %% ../../nbs/engine/98_sum_kernels.ipynb #f83b3459
 @jit(paste=True)
-def _listen(task, room, b, a, lo, hi, begin, end):
+def _listen(job, room, b, a, lo, hi, begin, end):
     "The targets in begin..end of the full box a, whose window is lo..hi."
-    targets, sources, weights, terms = task.targets, task.sources, task.weights, task.terms
+    targets, sources, weights, terms = job.targets, job.sources, job.weights, job.terms
     xi, T, last, values, local = room.xi, room.T, room.last, room.values, room.local
-    _hear(task, b, targets.cell[b, a], lo, hi, local)
+    _hear(job, b, targets.cell[b, a], lo, hi, local)
     for k in range(max(begin, targets.start[b, a]), min(end, targets.start[b, a + 1]), BLOCK):
         size = min(BLOCK, min(end, targets.start[b, a + 1]) - k)
         x = targets.x[b, k:k + size]
@@ -361,16 +361,16 @@ def _listen(task, room, b, a, lo, hi, begin, end):
                 for j in range(size):
                     values[c, j] = _far(np.float64(x[j]), b, c, lo, hi, sources, weights, terms)
             _read(xi, local[c], T, last, values[c, :size])
-        _beside(task, room, b, k, k + size, lo, hi)
+        _beside(job, room, b, k, k + size, lo, hi)
         for j in range(size):
             for c in range(len(local)):
-                task.y[b, task.order[b, k + j], c] = values[c, j]
+                job.y[b, job.order[b, k + j], c] = values[c, j]
 
-# %% ../../nbs/engine/98_sum_kernels.ipynb #355b5236
+# %% ../../nbs/engine/98_sum_kernels.ipynb #ebcd42e1
 @jit(lent=True)
-def _sum_part(task, room, b, begin, end):
+def _sum_part(job, room, b, begin, end):
     "The sums of targets begin..end of row b."
-    targets, sources, terms = task.targets, task.sources, task.terms
+    targets, sources, terms = job.targets, job.sources, job.terms
     start = targets.start[b]
     cells, last = sources.cell[b], sources.boxes[b, 0]
     a = first_not_below(start, 0, targets.boxes[b, 0] + 1, begin + 1) - 1
@@ -378,29 +378,29 @@ def _sum_part(task, room, b, begin, end):
     hi = lo
     while a < targets.boxes[b, 0] and start[a] < end:
         if targets.slot[b, a] < 0:
-            a, lo, hi = _visit(task, room, b, a, lo, hi, begin, end)
+            a, lo, hi = _visit(job, room, b, a, lo, hi, begin, end)
         else:
             lo, hi = _window(cells, last, targets.cell[b, a], terms.reach, lo, hi)
-            _listen(task, room, b, a, lo, hi, begin, end)
+            _listen(job, room, b, a, lo, hi, begin, end)
             a += 1
 
-# %% ../../nbs/engine/98_sum_kernels.ipynb #030b3245
+# %% ../../nbs/engine/98_sum_kernels.ipynb #2ad22e51
 @jit
-def sum_rows(lo_unit, hi_unit, task):
-    "task.y (B, n, d) = the sums (97.1) at the targets of the units, where they stood before the sort."
-    y, order, x = task.y, task.order, task.targets.x
+def sum_rows(lo_unit, hi_unit, job):
+    "job.y (B, n, d) = the sums (97.1) at the targets of the units, where they stood before the sort."
+    y, order, x = job.y, job.order, job.targets.x
     n, d = y.shape[1:]
     units = (n + PART - 1) // PART  # of one row
-    values, local, sums = np.empty((d, BLOCK)), np.empty((d, task.terms.C.shape[1])), np.empty((1, d))
+    values, local, sums = np.empty((d, BLOCK)), np.empty((d, job.terms.C.shape[1])), np.empty((1, d))
     doubles, floats = np.empty((3, BLOCK)), np.empty((5, BLOCK), x.dtype)
     room = Room(doubles[0], doubles[1], doubles[2], values, local, sums[0], floats[3], floats[4], floats)
     for unit in range(lo_unit, hi_unit):
         b = unit // units
         begin = unit % units * PART
         end = min(begin + PART, n)
-        if np.isnan(task.sources.x[b, -1]):
+        if np.isnan(job.sources.x[b, -1]):
             for k in range(begin, end):
                 for c in range(d):
                     y[b, order[b, k], c] = np.nan
         else:
-            _sum_part(task, room, b, begin, end)
+            _sum_part(job, room, b, begin, end)

@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['kernel_sums']
 
-# %% ../../nbs/engine/99_sums.ipynb #e40f1a5c
+# %% ../../nbs/engine/99_sums.ipynb #103ca61d
 import math
 from functools import lru_cache, partial
 from typing import NamedTuple
@@ -20,7 +20,7 @@ from .dispatch import at_most, check_backend, common_shape, has_double, switch
 from .mechanism import Later, mechanism
 from .radix import stable_sort
 from .scan import tau_tensor
-from .sum_kernels import PART, Grid, Task, Terms, Weights, find_boxes, moment_rows, sort_weights, sum_rows
+from .sum_kernels import PART, Grid, Job, Terms, Weights, find_boxes, moment_rows, sort_weights, sum_rows
 from .sum_laws import coefficients, complex_law, kernel_sums_dense, known_law, law_of, law_value
 from .tail_laws import has_tail
 
@@ -257,7 +257,7 @@ def _terms(law, m, nu, tau, boxes):
     which = law_of(law)
     return Terms(which, m, nu, coefficients(which, m), boxes.reach, tau.numpy(), table, C)
 
-# %% ../../nbs/engine/99_sums.ipynb #42723871
+# %% ../../nbs/engine/99_sums.ipynb #b0d7f13a
 FULL = switch("sums: points of a full box", 5, "n")  # points a box from which moments are worth it
 
 
@@ -273,7 +273,7 @@ def _sums_numba(x, t, w, tau, x_order, t_order, law, m, eps, nu=0, q=FULL):
     units = len(x) * -(-x.shape[1] // PART)
     work = 40 * y.numel()
     order, terms = x_order.contiguous().numpy(), _terms(law, m, nu, tau, boxes)
-    spread_rows(sum_rows, units, work, Task(targets, order, sources, weights, terms, y.numpy()))
+    spread_rows(sum_rows, units, work, Job(targets, order, sources, weights, terms, y.numpy()))
     return y
 
 # %% ../../nbs/engine/99_sums.ipynb #9fa11aaf

@@ -5,13 +5,14 @@
 # %% auto #0
 __all__ = []
 
-# %% ../../nbs/rowwise/15_products.ipynb #d8b8cf47
+# %% ../../nbs/rowwise/15_products.ipynb #38b4f0b2
 import math
 
 import numpy as np
 import torch
+from torch._functorch.pyfunctorch import temporarily_clear_interpreter_stack
 
-from ..core.checks import full_precision
+from ..core.checks import full_precision, without_grad_levels
 from ..engine.autograd import in_parts
 from ..engine.compile import arrays, empty_matrix, spread_rows
 from ..engine.dispatch import for_onnx, precise, switch
@@ -338,7 +339,7 @@ row_answer = mechanism(
     batch="size", cpu_if=_cpu_knows, gpu_if=_gpu_knows, fake=_outline, gradient=_gradient,
 )
 
-# %% ../../nbs/rowwise/15_products.ipynb #12df3cc0
+# %% ../../nbs/rowwise/15_products.ipynb #c9a65618
 def _lists_of(P, batch):
     "Scores, orders, sizes and temperatures of a soft permutation, (*batch, n) and (*batch)."
     s, order, size = P.s, P.order, torch.full((), P.n, device=P.device) if P.mask is None else P.mask.sum(-1)
@@ -356,8 +357,9 @@ def window_of(
     power: float,  # of SoftSort's distance; 0 is NeuralSort
 ) -> float:
     "How many columns a row of `P` reaches, on average."
-    flat = [a.reshape(-1, *a.shape[len(P.batch):]) for a in _lists_of(P, P.batch)]
-    return _mean_window(_sets(*flat, None, power, P.descending))
+    flat = [without_grad_levels(a.reshape(-1, *a.shape[len(P.batch):])) for a in _lists_of(P, P.batch)]
+    with temporarily_clear_interpreter_stack():  # or torch.func.grad wraps them again
+        return _mean_window(_sets(*flat, None, power, P.descending))
 
 # %% ../../nbs/rowwise/15_products.ipynb #88b66581
 def ask_rows(

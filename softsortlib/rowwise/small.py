@@ -318,7 +318,7 @@ def sets_of(s, tau, mask, descending, asked, power, single=False):
     tau = tau.detach().double().reshape(-1).numpy() if isinstance(tau, Tensor) else np.array((float(tau),))
     return Sets(_rows(s, n), real, tau, int(asked), power, 1.0 if descending else -1.0, single)
 
-# %% ../../nbs/rowwise/10_small.ipynb #8813b22b
+# %% ../../nbs/rowwise/10_small.ipynb #73ab9d92
 @functools.lru_cache(8)
 def _positions(n, dtype):
     "(i, 1) for the positions i from one on, (1, n, 2)."
@@ -340,16 +340,19 @@ def _answered(request, x):
     return made
 
 
+_DENSE = Asked.MATRIX, Asked.LOGARITHM  # what is asked for with n numbers a row
+
+
 def _told(request, made, shape):
     "The answer as a tensor, for scores of this shape."
     y = made.y[:, 0] if request.sets.asked == Asked.BACK_PRODUCT else made.y
-    return torch.from_numpy(y.reshape(shape if y.size == made.order.size else (*shape, shape[-1])))
+    return torch.from_numpy(y.reshape((*shape, shape[-1]) if request.sets.asked in _DENSE else shape))
 
-# %% ../../nbs/rowwise/10_small.ipynb #381246ef
+# %% ../../nbs/rowwise/10_small.ipynb #2fb50ee4
 def _pulled(request, made, G, learn):
     "The gradients of scores, temperatures (of no set unless they learn) and payload, as arrays."
     sets, (B, n), f = request.sets, made.order.shape, made.e.dtype
-    G, = arrays(G.reshape(B, n, -1))
+    G, = arrays(G.reshape(B, n, n if sets.asked in _DENSE else 1))
     x = np.zeros((B, 1, n) if sets.asked == Asked.PRODUCT else (0, 1, n), f)
     grads = Grads(np.empty((B, n), f), np.empty(B if learn else 0), x)
     spread_rows(pull_sets, B, made.e.size // 2, sets, made, G, grads)
@@ -365,7 +368,7 @@ def _again(plain, given, G):
     grads = iter(torch.autograd.grad(plain(*given), wanted, G, create_graph=True))
     return [next(grads) if it_does else None for it_does in learn]
 
-# %% ../../nbs/rowwise/10_small.ipynb #2e4288df
+# %% ../../nbs/rowwise/10_small.ipynb #03f83955
 class _Small(torch.autograd.Function):
     @staticmethod
     def forward(ctx, s, tau, x, request):
@@ -383,7 +386,7 @@ class _Small(torch.autograd.Function):
         if torch.is_grad_enabled():
             return *_again(request.plain, (s, ctx.tau if tau is None else tau, x), G), None
         if made.e is None:
-            e = y.numpy().reshape(*made.order.shape, -1)
+            e = y.numpy().reshape(*made.order.shape, s.shape[-1])
             made = made._replace(e=e, y=e)
         grads = _pulled(request, made, G, ctx.needs_input_grad[1])
         gtau = torch.from_numpy(grads.tau).view(tau.shape).to(tau.dtype) if len(grads.tau) else None

@@ -97,17 +97,17 @@ def write_matrix(phi, x, gamma, y, tau, power, single):
     spread_rows(plan_rows, _units(tau, y.shape[-1]), 4 * P.numel(), *at, power == 2, *arrays(*one_batch(tau.shape, P)))
     return P
 
-# %% ../../nbs/transport/192_plan_matrix.ipynb #d86ac3d1
+# %% ../../nbs/transport/192_plan_matrix.ipynb #e68aad32
 def matrix_gradients(G, P, x, y, tau, power):
     "The gradients (192.2) to phi, x, gamma, y and tau by the kernel."
     units, n = _units(tau, y.shape[-1]), x.shape[-1]
     columns, rows, spread = x.new_empty(2, units, n), y.new_empty(2, *y.shape), x.new_empty(units)
     back = arrays(*one_batch(tau.shape, G, P, x, y))
-    out = arrays(*columns, *(t.view(tau.numel(), -1) for t in rows), spread)
+    out = arrays(*columns, *(t.view(tau.numel(), y.shape[-1]) for t in rows), spread)
     spread_rows(plan_back_rows, units, 4 * P.numel(), *back, power == 2, *out)
-    parts, t = units // max(1, tau.numel()), tau[..., None]
-    at_phi, at_x = columns.view(2, -1, parts, n).sum(2).view(2, *x.shape)
-    at_tau = spread.view(-1, parts).sum(1).view(tau.shape)
+    parts, t = -(-y.shape[-1] // _ROWS), tau[..., None]
+    at_phi, at_x = columns.view(2, tau.numel(), parts, n).sum(2).view(2, *x.shape)
+    at_tau = spread.view(tau.numel(), parts).sum(1).view(tau.shape)
     return at_phi.clone(), at_x / t, rows[0].clone(), -rows[1] / t, at_tau / tau ** 2
 
 # %% ../../nbs/transport/192_plan_matrix.ipynb #0b7ca44e
