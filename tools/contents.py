@@ -29,7 +29,7 @@ MECHANISMS = [                                              # Volume II: how it 
 MACHINERY = (47, 94)                                        # chapters of Volume I whose long cells are a mechanism's: they are folded
 VOLUMES = {"Volume I": READERS, "Volume II": MECHANISMS}
 TOLD = {1: (3, 5), 11: (16, 177), 22: (25,), 47: (48,), 50: (53, 54, 165, 168), 51: (38,), 52: (167,), 55: (59, 129), 94: (95, 96, 160), 99: (97, 98, 161), 101: (107, 108, 182),
-        120: (126,), 140: (184,), 141: (123,), 144: (142, 143), 151: (150, 154), 155: (156,), 36: (39, 179, 192), 187: (190,)}     # chapter -> notebooks of the repository that its page names
+        120: (126,), 141: (123,), 144: (142, 143), 151: (150, 154), 155: (156,), 36: (39, 179, 192), 187: (190,)}     # chapter -> notebooks of the repository that its page names
 REST = dict(core=0, rowwise=13, networks=26, transport=37, ranks=46, selection=105, sampling=111, distributed=152, ragged=173, functional=50, losses=55, engine=90)    # and what no chapter names
 PARTS = dict(core="The idea", functional="The idea", rowwise="Rows by a softmax", ranks="Ranks", networks="Sorting networks", transport="Optimal transport", selection="The top k",
              sampling="Random orders", losses="Losses", ragged="Practice", distributed="Practice")

@@ -20,7 +20,9 @@ from .dispatch import at_most, check_backend, common_shape, has_double, switch
 from .mechanism import Later, mechanism
 from .radix import stable_sort
 from .scan import tau_tensor
-from .sum_kernels import PART, Grid, Job, Terms, Weights, find_boxes, moment_rows, sort_weights, sum_rows
+from softsortlib.engine.sum_kernels import (
+    PART, Grid, Job, Terms, Weights, find_boxes, moment_rows, sort_weights, sum_rows,
+)
 from .sum_laws import coefficients, complex_law, kernel_sums_dense, known_law, law_of, law_value
 from .tail_laws import has_tail
 
