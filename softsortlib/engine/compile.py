@@ -320,7 +320,7 @@ def arrays(*tensors):
     "The numpy arrays behind CPU tensors, contiguous; they share memory where the tensors already were."
     return [t.detach().contiguous().numpy() for t in tensors]
 
-# %% ../../nbs/engine/90_compile.ipynb #080eece7
+# %% ../../nbs/engine/90_compile.ipynb #25ec82a8
 HUGE = 1 << 20  # numbers from which memory comes in huge pages
 
 def empty_matrix(dtype, *shape):
@@ -330,6 +330,14 @@ def empty_matrix(dtype, *shape):
         return torch.empty(shape, dtype=dtype, device="cpu")
     room = np.empty(max(numbers, HUGE), str(dtype).split(".")[1])
     return torch.from_numpy(room[:numbers].reshape(shape))
+
+
+def matrix_blocks(sets, rows, columns, most, least=1):
+    "For matrices (sets, rows, columns) in blocks of some `most` numbers, `least` rows or more: which sets, which rows."
+    together, few = max(1, most // (rows * columns)), min(rows, max(least, most // columns))
+    for b in range(0, sets, together):
+        for i in range(0, rows, few):
+            yield slice(b, b + together), slice(i, i + few)
 
 # %% ../../nbs/engine/90_compile.ipynb #a90d7938
 def one_batch(batch, *tensors):

@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['hard_metric', 'soft_metric', 'gradient_and_curvature']
 
-# %% ../../nbs/losses/125_metrics.ipynb #edbe598e
+# %% ../../nbs/losses/125_metrics.ipynb #2336b4cf
 import copy
 
 import torch
@@ -24,17 +24,18 @@ from .first import PiRankLoss, ReciprocalRankLoss, hard_gains, tied_gains
 from .orders import KendallLoss, SpearmanLoss
 from .parts import group_loss
 from softsortlib.losses.ranking import (
-    ApproxNDCGLoss, NeuralNDCGLoss, PrecisionLoss, RecallLoss, best_dcg, discounts_of, gains_of, ratio_of,
+    ApproxNDCGLoss, NeuralNDCGLoss, PrecisionLoss, RecallLoss, discounts_of, gains_of, ratio_of,
 )
 from .sets import Batch
 from .weighted import WeightedKendallLoss, element_weights, graded_pairs
 from ..ragged.lists import check_offsets, list_numbers, refuse_mask
 
-# %% ../../nbs/losses/125_metrics.ipynb #130f590a
+# %% ../../nbs/losses/125_metrics.ipynb #9f6ef54f
 def _ndcg(loss, s, y, mask):
     "NDCG@k and where it is defined."
-    g, discounts = gains_of(y, Batch(mask), loss.gain), discounts_of(loss.k, y)
-    best = best_dcg(g, discounts)
+    sets = Batch(mask)
+    g, discounts = gains_of(y, sets, loss.gain), discounts_of(loss.k, y)
+    best = sets.best(g, loss.k)
     return ratio_of((hard_gains(s, g, mask, len(discounts)) * discounts).sum(-1), best), best > 0
 
 

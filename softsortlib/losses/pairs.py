@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['lambda_loss', 'LambdaLoss']
 
-# %% ../../nbs/losses/121_pairs.ipynb #3f553dcc
+# %% ../../nbs/losses/121_pairs.ipynb #85d94ba7
 import math
 import numbers
 from typing import NamedTuple
@@ -22,7 +22,7 @@ from ..functional.arguments import check_k
 from .contract import Loss, differing, over_lists, reduce_sets, relevant_of, set_inputs
 from .orders import ideal_order
 from ..ranks.sigmoid import tau_column
-from .ranking import best_dcg, discounts_of, gains_of, ratio_of
+from .ranking import gains_of, ratio_of
 from .sets import Batch
 
 # %% ../../nbs/losses/121_pairs.ipynb #5796733a
@@ -73,7 +73,7 @@ def pair_weights(
     summed = near if kind == "ndcg1" else near & (a.y > b.y)
     return w.masked_fill(~summed, 0)
 
-# %% ../../nbs/losses/121_pairs.ipynb #bdf842d4
+# %% ../../nbs/losses/121_pairs.ipynb #3ce4ac89
 def _check_mu(mu):
     "Raise `TypeError` or `ValueError` unless mu is a number from 0."
     if not isinstance(mu, numbers.Real) or isinstance(mu, bool):
@@ -99,8 +99,9 @@ def places_of(
         g = y / k
         d = (r <= k).to(s.dtype)
     else:
-        gains = gains_of(y, Batch(mask), gain)
-        g = ratio_of(gains, best_dcg(gains, discounts_of(k, y))[..., None])
+        sets = Batch(mask)
+        gains = gains_of(y, sets, gain)
+        g = ratio_of(gains, sets.spread(sets.best(gains, k)))
         d = (1 / (1 + r).log2()).masked_fill(r > k, 0)
     return Places(y, mask.to(s.dtype), g, d, r)
 

@@ -6,7 +6,7 @@
 __all__ = ['approx_ndcg_loss', 'ApproxNDCGLoss', 'neural_ndcg_loss', 'NeuralNDCGLoss', 'precision_loss', 'PrecisionLoss',
            'recall_loss', 'RecallLoss']
 
-# %% ../../nbs/losses/56_ranking.ipynb #522caa07
+# %% ../../nbs/losses/56_ranking.ipynb #a0cc90a0
 import math
 
 import torch
@@ -21,7 +21,7 @@ from softsortlib.losses.contract import (
     Loss, check_not_negative, over_lists, reduce_sets, relevant_of,
 )
 from .parts import balance, group_loss, hits_in_parts
-from .sets import Batch, laid_out
+from .sets import Batch, laid_out, place_discounts
 from ..ranks.laplace import lapsum_topk
 from ..rowwise.balance import in_order, laplace_balanced
 
@@ -44,17 +44,12 @@ def gains_of(y, sets, gain):
     high = check_not_negative(y, "for NDCG")
     return sets.only(GAINS[gain](y, sets, not sets.whole or high is None or high > 100))
 
-# %% ../../nbs/losses/56_ranking.ipynb #c7a9c795
+# %% ../../nbs/losses/56_ranking.ipynb #9d65f951
 def discounts_of(k, like):
     "1 / log2(1 + i) for the first k positions of sets (..., n), all of them for None, at most n."
     n = like.shape[-1]
     k = check_k(n if k is None else k, math.inf)
-    return 1 / torch.arange(2, min(k, n) + 2, device=like.device, dtype=like.dtype).log2()
-
-# %% ../../nbs/losses/56_ranking.ipynb #f3640625
-def best_dcg(g, discounts):
-    "What the best order of the gains g (..., n) reaches, (...)."
-    return (g.sort(dim=-1, descending=True).values[..., :len(discounts)] * discounts).sum(-1)
+    return place_discounts(min(k, n), like)
 
 # %% ../../nbs/losses/56_ranking.ipynb #b4938764
 def ratio_of(part, whole):
@@ -117,7 +112,7 @@ def balanced_rows(P, x, k, iterations):
     u, v = balance(lambda v: P @ v, lambda u: P.mT @ u, x.new_ones(P.batch + (P.m,)), iterations)
     return u[..., :k] * (P[..., :k, :] @ (v * x))
 
-# %% ../../nbs/losses/56_ranking.ipynb #cb04e5f7
+# %% ../../nbs/losses/56_ranking.ipynb #4d256185
 @over_lists()
 def neural_ndcg_loss(
     scores: Tensor,  # (..., n)
@@ -140,7 +135,7 @@ def neural_ndcg_loss(
     g, discounts = gains_of(y, sets, gain), discounts_of(k, y)
     P = soft_permutation(s, descending=True, method=method, tau=tau, mask=sets.mask)
     value = sets.sum(balanced_rows(P, g, len(discounts), iterations) * discounts)
-    best = best_dcg(g, discounts)
+    best = sets.best(g, k)
     return reduce_sets(1 - ratio_of(value, best), best > 0, reduction, scores.dtype)
 
 # %% ../../nbs/losses/56_ranking.ipynb #bcf87bd4

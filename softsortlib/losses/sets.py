@@ -70,7 +70,12 @@ def stably(
     by_key = key.gather(-1, order).sort(dim=-1, descending=descending, stable=True).indices
     return order.gather(-1, by_key)
 
-# %% ../../nbs/losses/126_sets.ipynb #d0eeab89
+# %% ../../nbs/losses/126_sets.ipynb #fedcb93f
+def place_discounts(k, like):
+    "1 / log2(1 + i) for the places 1 to k, in the type of the tensor `like`."
+    return 1 / torch.arange(2, k + 2, device=like.device, dtype=like.dtype).log2()
+
+
 class RowOrders(RowSums):
     "What a loss asks of the orders of sets side by side."
     def temperature(self, tau, s):
@@ -84,7 +89,7 @@ class RowOrders(RowSums):
     def best(self, g, k=None):
         "What the best order of the gains g, zero where padded, reaches at the first k places: the best DCG, (...)."
         falling = g.sort(dim=-1, descending=True).values[..., :k]
-        return self.sum(falling * (1 / torch.arange(2, falling.shape[-1] + 2, device=g.device, dtype=g.dtype).log2()))
+        return self.sum(falling * place_discounts(falling.shape[-1], g))
 
     def ideal(self, y, s):
         "The order of grades y from the largest down, ties by scores s, (..., n)."

@@ -5,9 +5,10 @@
 # %% auto #0
 __all__ = []
 
-# %% ../../nbs/rowwise/188_wide.ipynb #6d2d3371
+# %% ../../nbs/rowwise/188_wide.ipynb #0fd96f41
 import torch
 
+from ..engine.compile import matrix_blocks
 from ..engine.dispatch import switch
 
 # %% ../../nbs/rowwise/188_wide.ipynb #bd697a4d
@@ -23,20 +24,16 @@ def is_payload_wide(
     return x.shape[-1] >= WIDE and x.numel() > 0 and all(
         -_LARGE < v.item() < _LARGE for x in payloads for v in x.detach().aminmax())
 
-# %% ../../nbs/rowwise/188_wide.ipynb #16730f09
+# %% ../../nbs/rowwise/188_wide.ipynb #8c766b52
 _BLOCK = switch("wide: entries of a block", 1 << 22, "B n^2")
 _LEAST = 32  # rows of a block
 
 
 def _blocks(s, rows):
     "For blocks of the matrices of s (B, n): which sets, which of the rows that are wanted, and these rows."
-    B, n = s.shape
-    rows = torch.arange(n) if rows is None else rows
-    r = len(rows)
-    sets, few = max(1, _BLOCK // (r * n)), min(r, max(_LEAST, _BLOCK // n))
-    for b in range(0, B, sets):
-        for i in range(0, r, few):
-            yield slice(b, b + sets), slice(i, i + few), rows[i:i + few]
+    rows = torch.arange(s.shape[1]) if rows is None else rows
+    for some, part in matrix_blocks(len(s), len(rows), s.shape[1], _BLOCK, _LEAST):
+        yield some, part, rows[part]
 
 
 def _clear(P):

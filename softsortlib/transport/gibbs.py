@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['Gibbs']
 
-# %% ../../nbs/transport/36_gibbs.ipynb #ca8be972
+# %% ../../nbs/transport/36_gibbs.ipynb #735433f6
 import math
 from enum import IntEnum
 from typing import TYPE_CHECKING
@@ -17,7 +17,7 @@ from torch.utils.checkpoint import checkpoint
 from ..core.checks import can_checkpoint
 from ..core.permutation import patch_to
 from ..engine.autograd import is_unseen, needs_graph
-from ..engine.compile import WORTH, arrays, spread_rows
+from ..engine.compile import WORTH, arrays, matrix_blocks, spread_rows
 from ..engine.dispatch import choose, common_shape, is_open, switch
 from ..engine.mechanism import Later, mechanism
 from .conjugate import any_seen
@@ -143,7 +143,7 @@ def spread_gauss(sources, targets, tau):
     parts = target_shares(len(tau), work, targets.y.shape[1])
     spread_rows(gauss_rows, len(tau) * parts, work, parts, sources, targets, tau)
 
-# %% ../../nbs/transport/36_gibbs.ipynb #d8d4779f
+# %% ../../nbs/transport/36_gibbs.ipynb #9b084353
 _COLUMNS = switch("gibbs: columns by a matrix", 8, "d")
 _FEW = 24  # sources for each column, up to which a matrix is faster
 
@@ -156,13 +156,7 @@ def is_wide(
     d = v.shape[-1]
     return power == Cost.SQUARED and d >= _COLUMNS and x.shape[-1] <= _FEW * d
 
-def _blocks(B, n, m):
-    "For matrices (B, m, n) in blocks of at most a few million entries: which sets, and which targets."
-    sets = max(1, _TILE // (n * m))
-    few = m if sets > 1 else max(1, _TILE // n)
-    return [(slice(b, b + sets), slice(j, min(j + few, m))) for b in range(0, B, sets) for j in range(0, m, few)]
-
-# %% ../../nbs/transport/36_gibbs.ipynb #9888c860
+# %% ../../nbs/transport/36_gibbs.ipynb #9f5e408e
 def _plain_product(phi, x, gamma, y, tau, v, power, odd):
     "(36.1) read aloud, for phi, x (..., n), gamma, y (..., m), tau (...), v (..., n, d); (..., m, d)."
     d = y[..., :, None] - x[..., None, :]
@@ -173,7 +167,7 @@ def _by_matrices(phi, x, gamma, y, tau, v):
     "The same for h = d^2 by products of matrices."
     out = v.new_empty(*y.shape, v.shape[-1])
     phi, x, gamma, y, tau, v, to = map(flat_batch, (phi, x, gamma, y, tau, v, out), _OWN)
-    for some, part in _blocks(*x.shape, y.shape[1]):
+    for some, part in matrix_blocks(*y.shape, x.shape[1], _TILE):
         at = phi[some], x[some], gamma[some, part], y[some, part], tau[some]
         to[some, part] = write_matrix(*at, Cost.SQUARED, False) @ v[some]
     return out
@@ -215,14 +209,14 @@ def _plain_pull(o, phi, x, gamma, y, tau, v, out, power, odd):
     grad_tau = -((x * grad_x).sum(-1) + (y * grad_y).sum(-1)) / (power * tau)
     return (v * grad_v).sum(-1), grad_x, (o * out).sum(-1), grad_y, grad_tau, grad_v
 
-# %% ../../nbs/transport/36_gibbs.ipynb #0f14937a
+# %% ../../nbs/transport/36_gibbs.ipynb #a5a25cba
 def _pulls_by_matrices(o, phi, x, gamma, y, tau, v):
     "(36.2) for h = d^2 by products of matrices."
     given = phi, x, gamma, y, tau, v
     pulls = tuple(torch.zeros_like(t, memory_format=torch.contiguous_format) for t in given)
     phi, x, gamma, y, tau, v, o = map(flat_batch, (*given, o), _OWN)
     to_phi, to_x, to_gamma, to_y, to_tau, to_v = map(flat_batch, pulls, _OWN)
-    for some, part in _blocks(*x.shape, y.shape[1]):
+    for some, part in matrix_blocks(*y.shape, x.shape[1], _TILE):
         at = x[some], y[some, part], tau[some]
         P = write_matrix(phi[some], at[0], gamma[some, part], *at[1:], Cost.SQUARED, False)
         found = matrix_gradients(o[some, part] @ v[some].mT, P, *at, Cost.SQUARED)
