@@ -577,6 +577,13 @@ def test_on_a_phone_what_scrolls_can_be_scrolled_by_keyboard(tab, site):
 
 @needs_site
 @needs_browser
+@pytest.mark.parametrize("page", ["ranks/line.html", "rowwise/softsort.html"])
+def test_on_a_phone_a_caption_stays_on_the_page(tab, site, page):
+    on_a_phone(tab, site + page)
+    ends = tab.evaluate("() => [...document.querySelectorAll('figcaption')].filter(c => c.checkVisibility()).map(c => c.getBoundingClientRect().right)")
+    assert ends and max(ends) <= 390
+
+
 @pytest.mark.parametrize("page, picture", [("choosing.html", "img"), ("rowwise/softsort.html", "svg.drawing"), ("functional/temperature.html", "img")])
 def test_on_a_phone_a_picture_is_large_enough_and_opens_at_full_size(tab, site, page, picture):
     on_a_phone(tab, site + page)
