@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['pirank_loss', 'PiRankLoss', 'reciprocal_rank_loss', 'ReciprocalRankLoss']
 
-# %% ../../nbs/losses/124_first.ipynb #d655929b
+# %% ../../nbs/losses/124_first.ipynb #56ba42ee
 import math
 from typing import NamedTuple
 
@@ -17,7 +17,7 @@ from ..functional.arguments import check_k, with_gradient_of
 from ..functional.functions import soft_permutation
 from .contract import Loss, over_lists, reduce_sets, relevant_of, set_inputs
 from .ranking import discounts_of, gains_of, ratio_of
-from .sets import laid_out
+from .sets import best_dcg, laid_out
 
 # %% ../../nbs/losses/124_first.ipynb #13bcee4c
 class Tied(NamedTuple):
@@ -48,7 +48,7 @@ def hard_gains(s, g, mask, k):
     runs = tied_gains(s, g, mask)
     return (runs.total / runs.size)[..., :k]
 
-# %% ../../nbs/losses/124_first.ipynb #bda03b62
+# %% ../../nbs/losses/124_first.ipynb #ab2eb694
 @over_lists()
 def pirank_loss(
     scores: Tensor,  # (..., n)
@@ -75,7 +75,7 @@ def pirank_loss(
     sorted_gains = P[..., :first, :] @ g
     if straight_through:
         sorted_gains = with_gradient_of(sorted_gains, hard_gains(s, g, sets.mask, first).expand(sorted_gains.shape))
-    best = sets.best(g, k)
+    best = best_dcg(g, discounts)
     loss = 1 - ratio_of((sorted_gains * discounts).sum(-1), best)
     return reduce_sets(loss, best > 0, reduction, scores.dtype)
 

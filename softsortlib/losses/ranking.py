@@ -6,7 +6,7 @@
 __all__ = ['approx_ndcg_loss', 'ApproxNDCGLoss', 'neural_ndcg_loss', 'NeuralNDCGLoss', 'precision_loss', 'PrecisionLoss',
            'recall_loss', 'RecallLoss']
 
-# %% ../../nbs/losses/56_ranking.ipynb #a0cc90a0
+# %% ../../nbs/losses/56_ranking.ipynb #e7a66e55
 import math
 
 import torch
@@ -21,7 +21,7 @@ from softsortlib.losses.contract import (
     Loss, check_not_negative, over_lists, reduce_sets, relevant_of,
 )
 from .parts import balance, group_loss, hits_in_parts
-from .sets import Batch, laid_out, place_discounts
+from .sets import Batch, best_dcg, laid_out, place_discounts
 from ..ranks.laplace import lapsum_topk
 from ..rowwise.balance import in_order, laplace_balanced
 
@@ -112,7 +112,7 @@ def balanced_rows(P, x, k, iterations):
     u, v = balance(lambda v: P @ v, lambda u: P.mT @ u, x.new_ones(P.batch + (P.m,)), iterations)
     return u[..., :k] * (P[..., :k, :] @ (v * x))
 
-# %% ../../nbs/losses/56_ranking.ipynb #4d256185
+# %% ../../nbs/losses/56_ranking.ipynb #cb04e5f7
 @over_lists()
 def neural_ndcg_loss(
     scores: Tensor,  # (..., n)
@@ -135,7 +135,7 @@ def neural_ndcg_loss(
     g, discounts = gains_of(y, sets, gain), discounts_of(k, y)
     P = soft_permutation(s, descending=True, method=method, tau=tau, mask=sets.mask)
     value = sets.sum(balanced_rows(P, g, len(discounts), iterations) * discounts)
-    best = sets.best(g, k)
+    best = best_dcg(g, discounts)
     return reduce_sets(1 - ratio_of(value, best), best > 0, reduction, scores.dtype)
 
 # %% ../../nbs/losses/56_ranking.ipynb #bcf87bd4

@@ -70,10 +70,15 @@ def stably(
     by_key = key.gather(-1, order).sort(dim=-1, descending=descending, stable=True).indices
     return order.gather(-1, by_key)
 
-# %% ../../nbs/losses/126_sets.ipynb #fedcb93f
+# %% ../../nbs/losses/126_sets.ipynb #e318f246
 def place_discounts(k, like):
     "1 / log2(1 + i) for the places 1 to k, in the type of the tensor `like`."
     return 1 / torch.arange(2, k + 2, device=like.device, dtype=like.dtype).log2()
+
+
+def best_dcg(g, discounts):
+    "What the best order of the gains g (..., n), zero where padded, reaches at the places of the discounts, (...)."
+    return (g.sort(dim=-1, descending=True).values[..., :len(discounts)] * discounts).sum(-1)
 
 
 class RowOrders(RowSums):
@@ -88,8 +93,8 @@ class RowOrders(RowSums):
 
     def best(self, g, k=None):
         "What the best order of the gains g, zero where padded, reaches at the first k places: the best DCG, (...)."
-        falling = g.sort(dim=-1, descending=True).values[..., :k]
-        return self.sum(falling * place_discounts(falling.shape[-1], g))
+        n = g.shape[-1]
+        return best_dcg(g, place_discounts(n if k is None else min(k, n), g))
 
     def ideal(self, y, s):
         "The order of grades y from the largest down, ties by scores s, (..., n)."
