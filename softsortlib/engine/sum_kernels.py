@@ -215,7 +215,7 @@ class Job(NamedTuple):
     terms: Terms
     y: np.ndarray
 
-# %% ../../nbs/engine/98_sum_kernels.ipynb #d953e4a8
+# %% ../../nbs/engine/98_sum_kernels.ipynb #24c7ea4d
 class Room(NamedTuple):
     "Memory of one thread: blocks of places, two polynomials, values (d, .) and differences with their laws."
     xi: np.ndarray
@@ -224,9 +224,7 @@ class Room(NamedTuple):
     values: np.ndarray
     local: np.ndarray
     sums: np.ndarray
-    u: np.ndarray
-    K: np.ndarray
-    spare: np.ndarray  # whose last two rows are u and K
+    laws: np.ndarray  # as `law_values` takes it
 
 # %% ../../nbs/engine/98_sum_kernels.ipynb #9d40711d
 @jit(paste=True)
@@ -261,17 +259,17 @@ def _differences(x, t, scale, u):
     for j in range(len(t)):
         u[j] = (x - t[j]) * scale
 
-# %% ../../nbs/engine/98_sum_kernels.ipynb #62dbccef
+# %% ../../nbs/engine/98_sum_kernels.ipynb #9c21f503
 @jit(paste=True)
 def _direct(job, room, b, x, begin, end):
     "room.sums[c] += sum_j u^nu K_m(u) w[c, j] with u = (x - t_j) / tau for the sources begin..end of row b."
     terms, t, w = job.terms, job.sources.x[b], job.weights.w[b]
-    law, u, K, sums = terms.law, room.u, room.K, room.sums
+    law, u, K, sums = terms.law, room.laws[3], room.laws[4], room.sums
     scale = t.dtype.type(1 / terms.tau[b])
     for k in range(begin, end, BLOCK):
         size = min(BLOCK, end - k)
         _differences(x, t[k:k + size], scale, u)
-        law_values(law.logistic, law.slope, law.step, terms.m, terms.c, u, K, room.spare, size)
+        law_values(law.logistic, law.slope, law.step, terms.m, terms.c, room.laws, size)
         times_argument(u, terms.nu, K, size)
         for c in range(len(sums)):
             sums[c] += short_dot(K, w[c, k:k + size])
@@ -384,7 +382,7 @@ def _sum_part(job, room, b, begin, end):
             _listen(job, room, b, a, lo, hi, begin, end)
             a += 1
 
-# %% ../../nbs/engine/98_sum_kernels.ipynb #2ad22e51
+# %% ../../nbs/engine/98_sum_kernels.ipynb #99cf3647
 @jit
 def sum_rows(lo_unit, hi_unit, job):
     "job.y (B, n, d) = the sums (97.1) at the targets of the units, where they stood before the sort."
@@ -392,8 +390,8 @@ def sum_rows(lo_unit, hi_unit, job):
     n, d = y.shape[1:]
     units = (n + PART - 1) // PART  # of one row
     values, local, sums = np.empty((d, BLOCK)), np.empty((d, job.terms.C.shape[1])), np.empty((1, d))
-    doubles, floats = np.empty((3, BLOCK)), np.empty((5, BLOCK), x.dtype)
-    room = Room(doubles[0], doubles[1], doubles[2], values, local, sums[0], floats[3], floats[4], floats)
+    doubles, laws = np.empty((3, BLOCK)), np.empty((5, BLOCK), x.dtype)
+    room = Room(doubles[0], doubles[1], doubles[2], values, local, sums[0], laws)
     for unit in range(lo_unit, hi_unit):
         b = unit // units
         begin = unit % units * PART

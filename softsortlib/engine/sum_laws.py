@@ -209,10 +209,11 @@ def times_argument(u, nu, K, size):
         for j in range(size):
             K[j] = u[j] * K[j] if K[j] != 0 else K[j]
 
-# %% ../../nbs/engine/97_sum_laws.ipynb #643c08d2
+# %% ../../nbs/engine/97_sum_laws.ipynb #705f2c18
 @jit(lent=True)
-def law_values(logistic, slope, step, m, c, u, K, spare, size):
-    "K = K_m(u) for the first `size` of u, by the loops of a `Law`; c has its `coefficients`, spare is (3, >= size)."
+def law_values(logistic, slope, step, m, c, room, size):
+    "room[4] = K_m at the first `size` of room[3], (5, >= size), by the loops of a `Law`; c has its `coefficients`."
+    u, K = room[3], room[4]
     if logistic is not None:  # numba leaves out what is None
         if m >= 0:
             _logistic(u, c, K, size)
@@ -223,7 +224,7 @@ def law_values(logistic, slope, step, m, c, u, K, spare, size):
             _normal_slope(u, c, K, size)
     if step is not None:
         if m <= 0:
-            _normal_step(u, K, spare, size)
+            _normal_step(u, K, room, size)
         if m == -1:
             top, half = u.dtype.type(1 / math.sqrt(2 * math.pi)), u.dtype.type(0.5)
             for j in range(size):

@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = []
 
-# %% ../../nbs/engine/143_tree_kernels.ipynb #2af6fe97
+# %% ../../nbs/engine/143_tree_kernels.ipynb #43305733
 from enum import IntEnum
 from typing import NamedTuple
 
@@ -138,15 +138,23 @@ def _work(level, i):
         work += _pairs(level, i, i + 1) + _pairs(level, i + 1, i)
     return work
 
-# %% ../../nbs/engine/143_tree_kernels.ipynb #fa685904
+# %% ../../nbs/engine/143_tree_kernels.ipynb #dc0f6dad
+class Halves(NamedTuple):
+    "How the boxes of a level are halved."
+    kids: np.ndarray  # how many halves a box gets, (N,)
+    ends: np.ndarray  # where its upper half begins, among targets and sources, (N, 2)
+
+
 @jit
-def halve(lo, hi, level, targets, sources, half, last, most, kids, ends):
-    "For boxes lo..hi: kids = how many halves a box gets, and ends (N, 2) = where its upper half begins."
+def halve(lo, hi, level, targets, sources, half, most, halves):
+    "Fill halves for boxes lo..hi; half (B,) is the width of a half, zero in rows that are halved no more."
+    kids, ends = halves
     for i in range(lo, hi):
         kids[i] = 0
-        if last[level.row[i]] or not np.isfinite(level.cell[i]) or _work(level, i) <= most:
+        width = half[level.row[i]]
+        if width == 0 or not np.isfinite(level.cell[i]) or _work(level, i) <= most:
             continue
-        edge = (2 * level.cell[i] + 1) * half[level.row[i]]
+        edge = (2 * level.cell[i] + 1) * width
         x0, x1, t0, t1 = level.ends[i]
         ends[i, 0] = first_not_below(targets.x, x0, x1, edge)
         ends[i, 1] = first_not_below(sources.x, t0, t1, edge)
@@ -154,10 +162,11 @@ def halve(lo, hi, level, targets, sources, half, last, most, kids, ends):
         upper = ends[i, 0] < x1 or ends[i, 1] < t1
         kids[i] = np.int64(lower) + np.int64(upper)
 
-# %% ../../nbs/engine/143_tree_kernels.ipynb #f7b3728a
+# %% ../../nbs/engine/143_tree_kernels.ipynb #42ec0d1e
 @jit
-def place_halves(lo, hi, level, kids, ends, level_below):
+def place_halves(lo, hi, level, halves, level_below):
     "The halves of boxes lo..hi in level_below, from place level.child on."
+    kids, ends = halves
     for i in range(lo, hi):
         if kids[i] == 0:
             continue
@@ -238,14 +247,25 @@ def _add_products(S, M, out):
         for k in range(len(out)):
             out[k] += m * S[l, k]
 
-# %% ../../nbs/engine/143_tree_kernels.ipynb #aec75a37
+# %% ../../nbs/engine/143_tree_kernels.ipynb #ee25d507
+class Speech(NamedTuple):
+    "What the boxes of a level have to say, and what of."
+    speaks: np.ndarray  # whether a box does, (N,)
+    x: np.ndarray  # sources, (N',)
+    v: np.ndarray  # their weights, (d, N')
+    S: np.ndarray  # from halves to their box, (2, p, p)
+    M: np.ndarray  # moments, (N, d, p)
+    below: np.ndarray  # those of the level below
+
+# %% ../../nbs/engine/143_tree_kernels.ipynb #0a666e56
 BLOCK = switch("tree_kernels: pairs at a time", 1024, "n^2")  # pairs that are worked on side by side
 
 
 @jit
-def box_moments(lo, hi, level, below, inverse, x, v, speaks, S, M, M_below):
-    "The moments M (N, d, p) of the boxes lo..hi that speak, from their points or their halves; S (2, p, p)."
-    d, p = M.shape[1:]
+def box_moments(lo, hi, level, below, inverse, speech):
+    "speech.M of the boxes lo..hi that speak, from their points or their halves."
+    speaks, x, v, S, M, M_below = speech
+    d = len(v)
     xi, T, last = np.empty(BLOCK), np.empty(BLOCK), np.empty(BLOCK)
     for i in range(lo, hi):
         if not speaks[i]:
@@ -272,10 +292,21 @@ class Room(NamedTuple):
     K: np.ndarray
     spare: np.ndarray
 
-# %% ../../nbs/engine/143_tree_kernels.ipynb #544445e0
+# %% ../../nbs/engine/143_tree_kernels.ipynb #012d4e2d
+class Sums(NamedTuple):
+    "What is summed, and where to."
+    c: np.ndarray  # of the law's loops
+    x: np.ndarray  # (N,)
+    t: np.ndarray  # (N',)
+    v: np.ndarray  # (d, N')
+    scale: np.ndarray  # 1 / tau, (B,)
+    y: np.ndarray  # (N, d)
+
+# %% ../../nbs/engine/143_tree_kernels.ipynb #f433d3de
 @jit(lent=True)
-def _all_pairs(c, x, x0, x1, t, v, t0, t1, scale, room, y):
-    "y (N, d) at the targets x0..x1 += the sums over the sources t0..t1."
+def _all_pairs(sums, x0, x1, t0, t1, scale, room):
+    "sums.y at the targets x0..x1 += the sums over the sources t0..t1."
+    c, x, t, v, _, y = sums
     u, K, spare = room
     for begin in range(t0, t1, BLOCK):
         size = min(BLOCK, t1 - begin)
@@ -304,17 +335,7 @@ def _read_box(level, i, inverse, x, local, room, y):
             for j in range(size):
                 y[k + j, c] += values[j]
 
-# %% ../../nbs/engine/143_tree_kernels.ipynb #012d4e2d
-class Sums(NamedTuple):
-    "What is summed, and where to."
-    c: np.ndarray  # of the law's loops
-    x: np.ndarray  # (N,)
-    t: np.ndarray  # (N',)
-    v: np.ndarray  # (d, N')
-    scale: np.ndarray  # 1 / tau, (B,)
-    y: np.ndarray  # (N, d)
-
-# %% ../../nbs/engine/143_tree_kernels.ipynb #1bafeafd
+# %% ../../nbs/engine/143_tree_kernels.ipynb #dd61ae76
 @jit(lent=True)
 def _hear_points(level, rule, i, first, end, sums, room):
     "Add what the boxes first..end add to box i point by point; neighbours in one go."
@@ -327,7 +348,7 @@ def _hear_points(level, rule, i, first, end, sums, room):
         if j > begin:
             t0, t1 = level.ends[begin, 2], level.ends[j - 1, 3]
             scale = sums.scale[level.row[i]]
-            _all_pairs(sums.c, sums.x, x0, x1, sums.t, sums.v, t0, t1, scale, room, sums.y)
+            _all_pairs(sums, x0, x1, t0, t1, scale, room)
         j += 1
 
 # %% ../../nbs/engine/143_tree_kernels.ipynb #e4af1bbd

@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = []
 
-# %% ../../nbs/engine/144_tree_sums.ipynb #2434e152
+# %% ../../nbs/engine/144_tree_sums.ipynb #b85b0ee5
 import math
 from functools import lru_cache
 from typing import NamedTuple
@@ -18,8 +18,8 @@ from .compile import jit, spread_rows
 from .dispatch import is_open, switch
 from .tail_laws import exponent_of, power_terms, tail_coefficients, tail_law, tail_values
 from .tree_kernels import (
-    Level, Points, Rule, Series, Sums, box_moments, find_roots, gather_distinct, gather_weights, halve, hear_level,
-    mark_heard, number_distinct, place_halves, scatter_values)
+    Halves, Level, Points, Rule, Series, Speech, Sums, box_moments, find_roots, gather_distinct, gather_weights,
+    halve, hear_level, mark_heard, number_distinct, place_halves, scatter_values)
 
 # %% ../../nbs/engine/144_tree_sums.ipynb #a8d114ce
 def _law_size(law, u, m, nu=0):
@@ -155,7 +155,7 @@ def find_distinct(x):
     spread_rows(gather_distinct, B, x.size, x, group, points)
     return points, group
 
-# %% ../../nbs/engine/144_tree_sums.ipynb #76bb8400
+# %% ../../nbs/engine/144_tree_sums.ipynb #51601cd3
 LEAF = switch("tree_sums: leaf", 14, "n")  # q of Prop 143.1
 
 
@@ -178,11 +178,12 @@ def _roots(targets, sources, inverse):
 def _halves(level, targets, sources, half, last):
     "The boxes of the next level, of width half (B,); sets level.child."
     N = len(level.row)
-    kids, ends = np.empty(N, np.int64), np.empty((N, 2), np.int64)
-    spread_rows(halve, N, 8 * N, level, targets, sources, half, last, 6.0 * LEAF ** 2, kids, ends)
+    kids, half = np.empty(N, np.int64), np.where(last, 0, half)
+    halves = Halves(kids, np.empty((N, 2), np.int64))
+    spread_rows(halve, N, 8 * N, level, targets, sources, half, 6.0 * LEAF ** 2, halves)
     level.child[:] = np.where(kids > 0, kids.cumsum() - kids, -1)
     below = _empty_level(kids.sum())
-    spread_rows(place_halves, N, 8 * N, level, kids, ends, below)
+    spread_rows(place_halves, N, 8 * N, level, halves, below)
     return below
 
 # %% ../../nbs/engine/144_tree_sums.ipynb #af37adf0
@@ -246,7 +247,7 @@ def halving(p):
     T = [np.polynomial.chebyshev.chebvander((points + side) / 2, p - 1).T for side in (-1, 1)]
     return np.stack([t @ D.T for t in T])
 
-# %% ../../nbs/engine/144_tree_sums.ipynb #113b63e3
+# %% ../../nbs/engine/144_tree_sums.ipynb #66f39ab4
 FEW = switch("tree_sums: pairs of two boxes", 40, "n^2")  # up to which points are cheaper than moments
 
 
@@ -272,7 +273,8 @@ def _moments(tree, marks, sources, v, p):
         level, inverse = tree.levels[k], 1 / np.ldexp(tree.width, -k)
         N = len(level.row)
         here = np.empty((N, len(v), p))
-        spread_rows(box_moments, N, N * p * p, level, below, inverse, sources.x, v, marks[k][0], S, here, M[0])
+        speech = Speech(marks[k][0], sources.x, v, S, here, M[0])
+        spread_rows(box_moments, N, N * p * p, level, below, inverse, speech)
         M.insert(0, here)
         below = level
     return M[:-1]
