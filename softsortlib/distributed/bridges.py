@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['pooled_ranks', 'pooled_values']
 
-# %% ../../nbs/distributed/158_bridges.ipynb #7349fca1
+# %% ../../nbs/distributed/158_bridges.ipynb #26e3f563
 import math
 from collections.abc import Callable
 from typing import NamedTuple
@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from .exchange import Party, gathered, summed
-from .sample_sort import SortedParts, positions
+from .sample_sort import SortedParts, column, positions
 from ..engine.dispatch import check_backend, precise
 from ..ranks.pooling import project
 
@@ -266,11 +266,7 @@ def _with_bridges(parts, p, values, origin, inside, name, joined):
         p = torch.where(here, value, p)
     return p
 
-# %% ../../nbs/distributed/158_bridges.ipynb #9a0f2e8d
-def _in_units(t, tau):
-    return t / (tau[:, None] if isinstance(tau, Tensor) else tau)
-
-
+# %% ../../nbs/distributed/158_bridges.ipynb #a75108c8
 def pooled_ranks(
     parts: SortedParts,  # scores in order
     tau: "float | Tensor",  # a number or (B,)
@@ -278,10 +274,10 @@ def pooled_ranks(
     "Soft ranks of `Permutahedron` (43.2), of scores that lie in order on many processes."
     t = precise(parts.t)
     real = parts.kept & ~t.isnan()
-    r = project_parts(parts, _in_units(t.masked_fill(~real, 0), tau), positions(parts).to(t.dtype), real)
+    r = project_parts(parts, t.masked_fill(~real, 0) / column(tau), positions(parts).to(t.dtype), real)
     return torch.where(parts.kept & ~real, t, r)
 
-# %% ../../nbs/distributed/158_bridges.ipynb #b96bf657
+# %% ../../nbs/distributed/158_bridges.ipynb #eaa8ddc0
 def pooled_values(
     parts: SortedParts,  # scores in order
     tau: "float | Tensor",  # a number or (B,)
@@ -289,5 +285,5 @@ def pooled_values(
     "Soft sorted values of `Permutahedron` (43.2), of scores that lie in order on many processes."
     t = precise(parts.t)
     real = parts.kept & ~t.isnan()
-    y = project_parts(parts, _in_units(positions(parts).to(t.dtype), tau), t.masked_fill(~real, 0), real)
+    y = project_parts(parts, positions(parts).to(t.dtype) / column(tau), t.masked_fill(~real, 0), real)
     return torch.where(parts.kept & ~real, t, y)

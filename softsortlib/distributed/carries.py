@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['carries', 'SoftSortParts', 'laplace_ranks', 'tie_ranges', 'mean_ranks']
 
-# %% ../../nbs/distributed/152_carries.ipynb #18c9c304
+# %% ../../nbs/distributed/152_carries.ipynb #0194d886
 from typing import NamedTuple
 
 import torch
@@ -14,7 +14,7 @@ from torch import Tensor
 from ..core.operators import Operator
 from ..core.rank_operators import RankOperator
 from .exchange import gathered
-from .sample_sort import SortedParts, positions
+from .sample_sort import SortedParts, column, positions
 from ..engine.scan import exp_scan
 from ..ranks.laplace import LaplaceRank
 from ..engine.dispatch import precise
@@ -46,20 +46,20 @@ class Carries(NamedTuple):
     ends: Tensor  # first and last score of each process, (P, 2, B)
     holds: Tensor  # whether it holds any, bool, (P, B)
 
-# %% ../../nbs/distributed/152_carries.ipynb #1a2ac16a
+# %% ../../nbs/distributed/152_carries.ipynb #bd7332d4
 _FAR = 80  # in units of tau: exp(-80) is 2e-35
 
 
-def _fronts(t, kept, first, last, column):
+def _fronts(t, kept, first, last, tau):
     "How many places from the first on, and from which place to the last, the ends reach in any set."
-    near = (t - first < _FAR * column) & kept
-    far = (last - t >= _FAR * column) | ~kept
+    near = (t - first < _FAR * tau) & kept
+    far = (last - t >= _FAR * tau) | ~kept
     m = t.shape[1]
     place = torch.arange(m, device=t.device)
     front = int((near * (place + 1)).max()) if m else 0
     return front, int(torch.where(far, m, place).min())
 
-# %% ../../nbs/distributed/152_carries.ipynb #1425840c
+# %% ../../nbs/distributed/152_carries.ipynb #a5643c3d
 def _sizes(parts):
     "How many elements that count each process holds, without what a mask left out, long, (P, B)."
     came = parts.sent.sum(0).T.to(parts.total.device)
@@ -77,11 +77,10 @@ def carries(
     last = t[:, -1]                                          # what is not kept is a copy of the last
     ends = gathered(torch.stack([first, last]), parts.party.group)
     holds = _sizes(parts) > 0
-    column = tau[:, None] if isinstance(tau, Tensor) else tau
     with torch.no_grad():
-        front, back = _fronts(t, parts.kept, first[:, None], last[:, None], column)
-    low = (-(t[:, :front] - first[:, None]) / column).exp().masked_fill(~parts.kept[:, :front], 0)
-    high = (-(last[:, None] - t[:, back:]) / column).exp().masked_fill(~parts.kept[:, back:], 0)
+        front, back = _fronts(t, parts.kept, first[:, None], last[:, None], column(tau))
+    low = (-(t[:, :front] - first[:, None]) / column(tau)).exp().masked_fill(~parts.kept[:, :front], 0)
+    high = (-(last[:, None] - t[:, back:]) / column(tau)).exp().masked_fill(~parts.kept[:, back:], 0)
     reach = reaches(ends, holds, parts.party.rank, tau)
     return Carries(parts, t, tau, low, high, reach, ends, holds)
 

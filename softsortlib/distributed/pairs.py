@@ -5,14 +5,14 @@
 # %% auto #0
 __all__ = ['kendall_sums']
 
-# %% ../../nbs/distributed/159_pairs.ipynb #d597694f
+# %% ../../nbs/distributed/159_pairs.ipynb #0e135370
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from .exchange import Party, gathered
-from .sample_sort import bring, home, positions, sort_parts
+from .sample_sort import bring, column, home, positions, sort_parts
 from .carries import tie_ranges
 from .seams import edge_moments, edge_points
 from ..engine.dispatch import precise
@@ -32,7 +32,7 @@ class Grades(NamedTuple):
         "The places at the seams."
         return torch.zeros_like(self.real[:, :1], dtype=torch.long), (self.real.sum(1, keepdim=True) - 1).clamp(min=0)
 
-# %% ../../nbs/distributed/159_pairs.ipynb #8b387352
+# %% ../../nbs/distributed/159_pairs.ipynb #7f596999
 _CUT = 40  # c of (159.1)
 
 
@@ -43,9 +43,8 @@ def edge_of(
 ) -> Tensor:  # moments, number and sum of what is far, the end, its grade, and whether there is one; (B, 40 q + 5)
     "What (159.1) asks of the scores of the grade at a seam."
     t, level, real, tau = grades
-    column = tau[:, None] if isinstance(tau, Tensor) else tau
     last, grade = t.detach().gather(1, end), level.gather(1, end)
-    u = sign * (last - t) / column
+    u = sign * (last - t) / column(tau)
     inside = real & (level == grade)
     near = inside & (u.detach() < _CUT)
     columns = near.any(0).nonzero()[:, 0]
@@ -55,7 +54,7 @@ def edge_of(
     sums = torch.stack([far.sum(1).to(t.dtype), u.masked_fill(~far, 0).sum(1)], 1)
     return torch.cat([mu.flatten(1), sums, last, grade.to(t.dtype), real[:, :1].to(t.dtype)], 1)
 
-# %% ../../nbs/distributed/159_pairs.ipynb #02f94907
+# %% ../../nbs/distributed/159_pairs.ipynb #312f81a0
 def heard(
     grades: Grades,
     edges: Tensor,  # what some processes announced at their ends towards this one, (K, B, 40 q + 5)
@@ -64,18 +63,17 @@ def heard(
 ) -> Tensor:  # their sums of Phi at the scores here, (B, m)
     "(159.1), for the scores here of the grade at the seam."
     t, level, real, tau = grades
-    column = tau[:, None] if isinstance(tau, Tensor) else tau
     grade = level.gather(1, end)
     n, u_sum, last, theirs, holds = edges[..., -5:].unbind(-1)                 # (K, B) each
     same = (theirs == grade[:, 0]) & (holds > 0)
     u, w = edge_points(edges[..., :-5].unflatten(-1, (_CUT, -1)))
     w = torch.where(same[..., None], w, 0)
-    points = last.detach()[..., None] - sign * column * u
+    points = last.detach()[..., None] - sign * column(tau) * u
     points, w = (v.movedim(0, 1).flatten(1) for v in (points, w))
     out = kernel_sums(t, points, w[..., None], tau, m=-1, eps=1e-15)[..., 0]
     n, u_sum = torch.where(same, n, 0), torch.where(same, u_sum, 0)
     far = n.sum(0)[:, None] * t - (n * last.detach()).sum(0)[:, None]
-    out = out + (sign * far / column + u_sum.sum(0)[:, None]) / 2
+    out = out + (sign * far / column(tau) + u_sum.sum(0)[:, None]) / 2
     return out.masked_fill(~(real & (level == grade)), 0)
 
 # %% ../../nbs/distributed/159_pairs.ipynb #14e11180
@@ -130,7 +128,7 @@ def pair_sum(
     "The sum of Phi over all ordered pairs of scores of one grade."
     return (_sums_here(grades) + sums_of_others(grades, party)).masked_fill(~grades.real, 0).sum(1)
 
-# %% ../../nbs/distributed/159_pairs.ipynb #ad441119
+# %% ../../nbs/distributed/159_pairs.ipynb #aff31a66
 def kendall_sums(
     s: Tensor,  # this process's scores, (B, n)
     y: Tensor,  # their grades, (B, n)

@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = []
 
-# %% ../../nbs/distributed/162_places.ipynb #57c76b41
+# %% ../../nbs/distributed/162_places.ipynb #b7d75a3b
 from typing import NamedTuple
 
 import torch
@@ -13,7 +13,7 @@ from torch import Tensor
 
 from .carries import SoftSortParts, laplace_ranks
 from .exchange import Party, agreed_sum, exchange, gathered, summed
-from .sample_sort import SortedParts, sort_parts
+from .sample_sort import SortedParts, column, sort_parts
 from ..engine.dispatch import precise
 from ..engine.radix import movement
 from ..ranks.sigmoid import laplace_step
@@ -89,7 +89,7 @@ def threshold_of(
     above, below = a + tau * (L / (root + more)).log(), b + tau * ((root - more) / U).log()
     return torch.where(more > 0, above, torch.where(more < 0, below, middle))
 
-# %% ../../nbs/distributed/162_places.ipynb #a32cc584
+# %% ../../nbs/distributed/162_places.ipynb #aa0a509f
 def memberships(
     s: Tensor,  # this process's scores, (B, n)
     mask: "Tensor | None",  # bool, (B, n)
@@ -103,12 +103,11 @@ def memberships(
         parts = sort_parts(s.detach(), party, mask)
         more = parts.total > k
         theta = torch.where(more, threshold_of(parts, k, tau), 0)
-    column = tau[:, None] if isinstance(tau, Tensor) else tau
 
     def F(m):
-        return laplace_step((precise(s) - theta[:, None]) / column, m)
+        return laplace_step((precise(s) - theta[:, None]) / column(tau), m)
     for _ in range(2):
-        own = torch.stack([(0.5 + F(0)).masked_fill(~real, 0), (F(1) / column).masked_fill(~real, 0)])
+        own = torch.stack([(0.5 + F(0)).masked_fill(~real, 0), (F(1) / column(tau)).masked_fill(~real, 0)])
         S, D = summed(own.sum(-1), party.group)
         theta = theta + movement((S - k) / torch.where(more & (D > 0), D, 1))
     return torch.where(more[:, None], 0.5 + F(0), 1).masked_fill(~real, 0)

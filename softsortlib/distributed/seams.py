@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['step_ranks']
 
-# %% ../../nbs/distributed/153_seams.ipynb #6e8de3f9
+# %% ../../nbs/distributed/153_seams.ipynb #5fd763f3
 import math
 
 import torch
@@ -14,7 +14,7 @@ from torch import Tensor
 from .bridges import pooled_ranks, pooled_values
 from .carries import Carries, SoftSortParts, carries, laplace_ranks
 from .exchange import gathered
-from .sample_sort import SortedParts
+from .sample_sort import SortedParts, column
 from ..engine.sums import chebyshev, kernel_sums, polynomials
 from ..ranks.gaussian import GaussianRank
 from ..ranks.laplace import LaplaceRank
@@ -48,16 +48,15 @@ def edge_points(
     u = torch.arange(boxes, dtype=mu.dtype, device=mu.device)[:, None] + (xi + 1) / 2
     return u.flatten(), w.flatten(-2)
 
-# %% ../../nbs/distributed/153_seams.ipynb #5c48757e
+# %% ../../nbs/distributed/153_seams.ipynb #92fb4640
 def _edges(at, tau, cutoff):
     "The moments of the lower and the upper edge of this process, (2, B, boxes, q)."
     t, kept, size = at.t, at.parts.kept, at.parts.size[:, None]
-    column = tau[:, None] if isinstance(tau, Tensor) else tau
     place = torch.arange(t.shape[1], device=t.device)
     sides = (1, t[:, :1], place.expand_as(t)), (-1, t[:, -1:], (size - 1 - place).clamp(min=0))
     out = []
     for sign, end, order in sides:
-        u = sign * (t - end.detach()) / column
+        u = sign * (t - end.detach()) / column(tau)
         real = kept.gather(1, order) & (place < size)
         near = (u.detach().gather(1, order) < cutoff) & real
         most = max(1, int(near.sum(1).max()))                # they stand in order: the first ones
@@ -73,12 +72,11 @@ def edge_sources(
     "What the edges of the other processes look like from here."
     rank = at.parts.party.rank
     u, w = edge_points(gathered(_edges(at, tau, cutoff), at.parts.party.group))      # w (P, 2, B, k)
-    column = tau[:, None] if isinstance(tau, Tensor) else tau
     p = torch.arange(len(w), device=w.device)
     first, last = at.ends.detach()[:, 0, :, None], at.ends.detach()[:, 1, :, None]
     below = torch.where(((p < rank)[:, None] & at.holds)[..., None], w[:, 1], 0)
     above = torch.where(((p > rank)[:, None] & at.holds)[..., None], w[:, 0], 0)
-    points = torch.cat([last - column * u, first + column * u]).movedim(0, 1).flatten(1)
+    points = torch.cat([last - column(tau) * u, first + column(tau) * u]).movedim(0, 1).flatten(1)
     half = (above.sum((0, 2)) - below.sum((0, 2))) / 2
     return points, torch.cat([below, above]).movedim(0, 1).flatten(1), half
 
