@@ -24,6 +24,7 @@ sys.path.insert(0, str(ROOT / "tools"))
 import book  # noqa: E402
 
 PAGES = [path for part in ("experiments", "benchmarks") for path in sorted((ROOT / "nbs" / part).glob("*.ipynb"))]
+ALSO = [ROOT / "nbs" / page for page in ("tutorials/arrange_colours.ipynb", "tutorials/conformal_training.ipynb", "distributed/154_scaling.ipynb")]
 TRAINED = [path for path in PAGES if "page.run(" in path.read_text(encoding="utf-8")]
 CELL = 'RUN = None   # None shows the recorded runs; "smoke" a minute, "quick" minutes, "paper" the protocol of the papers'
 SECONDS = 60            # of processor time that a page may take on two cores
@@ -75,12 +76,13 @@ def alone(tmp_path, monkeypatch):
     sys.modules["__main__"] = main
 
 
-@pytest.mark.parametrize("path", PAGES, ids=lambda path: f"{path.parent.name}/{path.stem}")
+@pytest.mark.parametrize("path", PAGES + ALSO, ids=lambda path: f"{path.parent.name}/{path.stem}")
 def test_a_page_runs_what_it_shows(path, alone, monkeypatch):
     name, before, start = f"{path.parent.name}/{path.stem}", book_of_records(), processor_seconds()
     (alone / path.parent.name).mkdir()
     monkeypatch.chdir(alone / path.parent.name)          # no book of records beside it: every figure is its own
     nb, old = read_nb(path), json.loads(path.read_text(encoding="utf-8"))["cells"]
+    nb.cells, old = zip(*[both for both in zip(nb.cells, old) if not both[0].source.startswith("#| hide")])
     for cell in nb.cells: cell.source = re.sub(r"^RUN = None", 'RUN = "smoke"', cell.source)
     CaptureShell(path).run_all(nb, exc_stop=True, preproc=lambda cell: cell.cell_type != "code")
     missing = []
