@@ -87,7 +87,8 @@ def sigmoid_argument(
     dtype = dtype or d.dtype
     most = 0.25 * torch.finfo(dtype).max
     if not isinstance(tau, Tensor):
-        return (bent.clamp(-most * tau, most * tau) / tau).to(dtype)
+        bound = min(most * tau, torch.finfo(bent.dtype).max)
+        return (bent.clamp(-bound, bound) / tau).to(dtype)
     bent = bent.clamp(-most * tau.detach(), most * tau.detach())
     return (bent * tau.reciprocal()).to(dtype)         # the derivative of a quotient holds v / tau, which overflows
 
