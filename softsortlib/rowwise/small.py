@@ -463,7 +463,7 @@ def _ask(self, asked, single=False, x=None, target=None):
     sets = sets_of(s, tau, self.mask, self.descending, asked, self.power, single)
     return answer(s, tau, x, Request(sets, target, plain))
 
-# %% ../../nbs/rowwise/10_small.ipynb #7760f762
+# %% ../../nbs/rowwise/10_small.ipynb #d12d5056
 @patch_to(SmallPermutation)
 def _dense(self, rows):
     P = self._ask(Asked.MATRIX, rows is not None)
@@ -486,6 +486,13 @@ def _log_prob(self, target, rows):
 def _matvec(self, x, rows):
     y = self._ask(Asked.PRODUCT, rows is not None, x)  # all rows are made in any case
     return y if rows is None else y[..., rows]
+
+
+@patch_to(SmallPermutation)
+def _matmul(self, x, rows):
+    "One column is a payload like the scores; more are multiplied by the matrix, which is made once for all."
+    alone = x.shape[-1] == 1 and x.shape[:-1] == self.s.shape
+    return self._matvec(x[..., 0], rows)[..., None] if alone else SoftPermutation._matmul(self, x, rows)
 
 
 @patch_to(SmallPermutation)

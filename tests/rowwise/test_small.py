@@ -13,6 +13,7 @@ QUESTIONS = {
     "logarithm": lambda P, x: zero_outside(P._log_rows(None).exp(), P._kept, -2),
     "ranks": lambda P, x: P._mean_positions(),
     "channels": lambda P, x: P @ torch.stack([x, x * x], -1),
+    "column": lambda P, x: P @ x[..., None],
     "transposed": lambda P, x: P.mT @ x,
     "top": lambda P, x: P[..., :2, :] @ x,
 }
@@ -53,6 +54,18 @@ def test_a_question_is_one_node_of_the_graph(cls):
     for y in (op(s) @ s, op(s).log_prob(order), op(s).to_dense(), soft_rank(s, method=op)):
         leaves = {f for f, _ in y.grad_fn.next_functions if f is not None}
         assert y.grad_fn.name() == "_SmallBackward" and all("AccumulateGrad" in f.name() for f in leaves)
+
+
+@pytest.mark.parametrize("op", [SoftSort(0.1), SoftSort(0.1, power=2), NeuralSort(0.1)], ids=["abs", "squares", "neural"])
+def test_a_payload_of_one_column_takes_the_kernel_of_a_vector(op, rng):
+    s = torch.rand(2, 200, generator=rng)[:1].requires_grad_()
+    x = torch.rand(1, 200, generator=rng).requires_grad_()
+    column, vector = op(s) @ x[..., None], op(s) @ x
+    assert_close(column[..., 0], vector, rtol=0, atol=0)
+    assert_close(*(torch.autograd.grad(y.square().sum(), (s, x)) for y in (column, vector)), rtol=0, atol=0)
+    same = x[0, :, None].detach()  # one payload for sets of a batch
+    sets = torch.rand(3, 40, generator=rng)
+    assert_close(op(sets) @ same[:40], torch.stack([op(row) @ same[:40] for row in sets]))
 
 
 def test_the_matrix_and_the_ranks_of_many_small_sets_take_the_same_kernel(rng):
