@@ -19,6 +19,12 @@ for n, d in ((1, 1), (7, 2), (1500, 1)):
     for mode in ("even", "odd", "strict"): assert_close(exp_scan(s, x, tau, mode, "triton"), exp_scan_dense(s, x, tau, mode), rtol=1e-12, atol=1e-12)
     single = exp_scan(s.float(), x.float(), tau, "even", "triton")
     assert_close(single.double(), exp_scan_dense(s.float().double(), x.float().double(), tau), rtol=1e-5, atol=1e-5)
+import softsortlib.engine.scan_triton as scan
+scan.cut = lambda n, d, most=None: (8, 1, -(-n // 8))                              # chunks of 8, whose ends are scanned too
+s = torch.linspace(0, 3, 100).double().square().repeat(2, 1)
+s[1, 20:70] = s[1, 20]                                                             # ties over many chunks
+x, tau = torch.randn(2, 100, 2, generator=rng, dtype=torch.float64), torch.tensor([3.0, 10.0], dtype=torch.float64)
+for mode in ("even", "odd", "strict"): assert_close(exp_scan(s, x, tau, mode, "triton"), exp_scan_dense(s, x, tau, mode), rtol=1e-12, atol=1e-12)
 """
 
 
