@@ -1,4 +1,5 @@
 """Fixtures that every test file may use."""
+import copy
 import os
 import random
 import signal
@@ -32,6 +33,29 @@ def same_numbers():
 def rng():
     "A generator of its own for each test, so that no test depends on the order of tests."
     return torch.Generator().manual_seed(0)
+
+
+@pytest.fixture(scope="module")
+def pictures_once():
+    "Every run of a file reads the same data sets: unpack and shrink each once, and see at the end that no run has written into them."
+    from softsortlib.lab import sorting, sources
+    kept, patch, shrunk = {}, pytest.MonkeyPatch(), sorting._shrunk
+    def keep(key, bank): return kept.setdefault(key, (bank, int(bank.images.sum(dtype=torch.int64))))[0]
+    def once(name, load):
+        known = {}
+        def loaded(folder, download):
+            if folder not in known: known[folder] = {split: keep((name, folder, split), bank) for split, bank in load(folder, download).items()}
+            return {split: copy.copy(bank) for split, bank in known[folder].items()}
+        return loaded
+    def shrunk_once(bank, factor):
+        if factor == 1 or not any(bank.images is whole.images for whole, _ in kept.values()): return shrunk(bank, factor)
+        key = id(bank.images), factor
+        return copy.copy(kept[key][0] if key in kept else keep(key, shrunk(bank, factor)))
+    for name, load in sources._SOURCES.items(): patch.setitem(sources._SOURCES, name, once(name, load))
+    patch.setattr(sorting, "_shrunk", shrunk_once)
+    yield
+    patch.undo()
+    for key, (bank, total) in kept.items(): assert int(bank.images.sum(dtype=torch.int64)) == total, key
 
 
 def pytest_configure(config):

@@ -1,8 +1,9 @@
 """Programs in Triton's interpreter: each in a fork of one process, which has imported what all of them import.
 
 Before every call of a function the interpreter asks all of `triton.language` what it has to replace there, and for every value it writes
-down a table of numpy's types: more than half of the time of a small kernel. Here it asks once. What it computes stays the same bits
-(tests/engine/test_triton.py).
+down a table of numpy's types: more than half of the time of a small kernel. Here it asks once. What it computes stays the same bits.
+A scan it takes through one element at a time; here whole blocks are combined in a tree, as on a GPU, where a combination that is not
+associative shows. What the interpreter by itself computes differs from that by rounding (tests/engine/test_triton.py).
 """
 import atexit
 import json
@@ -14,13 +15,28 @@ from functools import lru_cache
 from pathlib import Path
 
 
+def scan_in_a_tree(self, given):
+    "In place of the interpreter's `generic_scan`: in each step all elements hear what stands 1, 2, 4, ... places before them."
+    import numpy as np
+    parts, shape = [a.handle.data for a in given], given[0].handle.data.shape
+    place, step = np.arange(shape[self.axis]).reshape([-1 if k == self.axis else 1 for k in range(len(shape))]), 1
+    def tensors(parts): return [self.to_tensor(part, a.dtype) for part, a in zip(parts, given)]
+    while step < shape[self.axis]:
+        before = [np.where(place < step, part, np.roll(part, step, self.axis)) for part in parts]
+        found = self.combine_fn.fn(*tensors(before), *tensors(parts))
+        found = found if isinstance(found, tuple) else (found,)
+        parts = [np.where(place < step, part, new.handle.data) for part, new in zip(parts, found)]
+        step *= 2
+    return tensors(parts)
+
+
 class Kept:
     "What the interpreter has replaced stays replaced: nothing but kernels asks triton.language in such a process."
     def restore(self): pass
 
 
 def ask_once():
-    "Let the interpreter of this process remember what it has replaced, and numpy's types."
+    "Let the interpreter of this process remember what it has replaced, and numpy's types, and scan in a tree."
     import triton.language as tl
     import triton.runtime.interpreter as interpreter
     patch, numpy_type, patched, types, kept = interpreter._patch_lang, interpreter._get_np_dtype, set(), {}, Kept()
@@ -33,6 +49,7 @@ def ask_once():
         if t.scalar.name not in types: types[t.scalar.name] = numpy_type(t)
         return types[t.scalar.name]
     interpreter._patch_lang, interpreter._get_np_dtype = patch_once, known_type
+    interpreter.ScanOps.generic_scan = scan_in_a_tree
     # with debug=True it would say that a sum overflows; without, it adds everything twice and says nothing
     object.__setattr__(interpreter.interpreter_builder.options, "sanitize_overflow", False)
 

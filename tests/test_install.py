@@ -1,12 +1,16 @@
 "The package as it is installed: every module by itself, without the extras, and as a wheel alone."
+import os
 import re
 import shutil
 import subprocess
 import sys
 import venv
+from importlib import metadata
 from pathlib import Path
 
 import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 from test_repository import CHAPTERS
 
 ROOT = Path(__file__).parent.parent
@@ -55,9 +59,23 @@ import softsortlib, softsortlib.lab.cli
     assert done.returncode == 0, done.stderr
 
 
+def needed(requirements):
+    "The distributions that requirements lead to, extras aside, as they are installed here."
+    found, ahead = {}, list(requirements)
+    while ahead:
+        requirement = Requirement(ahead.pop())
+        name = canonicalize_name(requirement.name)
+        if name in found or requirement.marker and not requirement.marker.evaluate({"extra": ""}): continue
+        found[name] = metadata.distribution(name)
+        ahead += found[name].requires or []
+    return found
+
+
 @pytest.fixture(scope="module")
 def wheel_python(tmp_path_factory):
-    "A Python of a fresh environment that holds the wheel and the runtime dependencies, nothing else."
+    """A Python of a fresh environment that holds the wheel and what its runtime dependencies lead to, nothing else.
+
+    Dependencies are links to what is installed here: to unpack torch once more takes half a minute. `make dist` installs them."""
     folder = tmp_path_factory.mktemp("wheel")
     clean = folder / "source"
     shutil.copytree(ROOT, clean, ignore=shutil.ignore_patterns(".git", ".venv*", "_docs", "_proc", ".cache", "demo", "nbs", "tests", "__pycache__", "*.egg-info", "build"))
@@ -65,8 +83,25 @@ def wheel_python(tmp_path_factory):
     [wheel] = folder.glob("*.whl")
     venv.create(folder / "env", with_pip=True)
     python = folder / "env" / "bin" / "python"
-    subprocess.run([python, "-m", "pip", "install", "-q", "-c", ROOT / "requirements.lock", wheel], check=True)
+    subprocess.run([python, "-m", "pip", "install", "-q", "--no-deps", "--no-index", wheel], check=True)
+    [packages] = (folder / "env" / "lib").glob("python*/site-packages")
+    [made] = packages.glob("softsortlib-*.dist-info")
+    for dependency in needed(metadata.PathDistribution(made).requires).values():
+        for top in {file.parts[0] for file in dependency.files} - {"..", "__pycache__"}:
+            if not (packages / top).exists(): (packages / top).symlink_to(dependency.locate_file(top))
+    subprocess.run([python, "-m", "pip", "check"], check=True, capture_output=True)
     return python
+
+
+def test_dependencies_are_followed_without_extras():
+    assert {"torch", "numpy", "sympy", "mpmath"} <= needed(["torch", "numpy"]).keys()
+    assert not {"matplotlib", "typer", "pytorch-lightning"} & needed(["torch", "numpy", "numba", "typer; extra == 'experiments'"]).keys()
+
+
+def test_wheel_alone_has_none_of_the_extras(wheel_python):
+    code = "import importlib.util as u; print([m for m in ('matplotlib', 'sklearn', 'scipy', 'typer', 'nbdev', 'pytest') if u.find_spec(m)], u.find_spec('softsortlib').origin)"
+    said = subprocess.run([wheel_python, "-c", code], cwd="/", env={k: v for k, v in os.environ.items() if k != "PYTHONPATH"}, capture_output=True, text=True).stdout
+    assert said.startswith("[]") and str(wheel_python.parent.parent) in said, said
 
 
 def test_wheel_alone_runs_the_readme(wheel_python):

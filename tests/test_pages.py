@@ -77,7 +77,7 @@ def alone(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("path", PAGES + ALSO, ids=lambda path: f"{path.parent.name}/{path.stem}")
-def test_a_page_runs_what_it_shows(path, alone, monkeypatch):
+def test_a_page_runs_what_it_shows(path, alone, pictures_once, monkeypatch):
     name, before, start = f"{path.parent.name}/{path.stem}", book_of_records(), processor_seconds()
     (alone / path.parent.name).mkdir()
     monkeypatch.chdir(alone / path.parent.name)          # no book of records beside it: every figure is its own

@@ -27,6 +27,8 @@ RUNS = [r for r in RECORDS.values() if "config" in r and r["task"] not in tool.M
 CERTIFICATES = {path.stem: json.loads(path.read_text(encoding="utf-8")) for path in sorted((RESULTS / "certificates").glob("*.json"))}
 SMALL = SortConfig(n=3, width=4)
 
+pytestmark = pytest.mark.usefixtures("pictures_once")
+
 
 def played(found): return [r for r in found["replays"] if "failed" not in r]
 
