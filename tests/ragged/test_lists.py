@@ -250,7 +250,8 @@ def test_torch_func_sees_what_autograd_sees(name, rng):
     f = partial({**KERNELS, **ITEMS}[name], tau=0.4)
     x, offsets = data(rng, lengths=[2, 0, 3, 1])
     def loss(x): return f(x, offsets=offsets).square().sum()
-    def wanted(x): return sum(f(part).square().sum() for part in alone(x, offsets) if part.numel())
+    ends = offsets.tolist()                          # which torch 2.7 cannot give inside torch.func
+    def wanted(x): return sum(f(x[a:b]).square().sum() for a, b in zip(ends, ends[1:]) if a < b)
     v = torch.randn(6, generator=rng, dtype=f64)
     assert_close(torch.func.grad(loss)(x), torch.func.grad(wanted)(x), rtol=1e-11, atol=1e-12)
     assert_close(torch.func.jvp(loss, (x,), (v,))[1], torch.func.grad(wanted)(x) @ v, rtol=1e-11, atol=1e-12)
