@@ -75,7 +75,7 @@ def replace_activation(
         return d
     return d / (d.abs() + 1e-10) ** art_lambda
 
-# %% ../../nbs/networks/21_swaps.ipynb #a8452413
+# %% ../../nbs/networks/21_swaps.ipynb #c7c33133
 def sigmoid_argument(
     d: Tensor,  # differences, (..., C)
     tau: "float | Tensor",  # temperature, a number or (..., 1)

@@ -9,6 +9,8 @@ from torch.testing import assert_close
 from softsortlib.networks.comparators import run_network, sorting_network
 from softsortlib.core.permutation import is_doubly_stochastic
 from softsortlib.core.spread import plain_spread
+from softsortlib.networks.error_free import error_free_differences
+from softsortlib.networks.swaps import lane_differences
 from softsortlib.networks.layers_autograd import network_arguments, network_matrix, network_send, sorting_size
 from softsortlib.losses.orders import permutation_bce, permutation_nll
 from softsortlib.networks.operator import SortingNetwork, default_steepness
@@ -121,6 +123,15 @@ def test_extreme_temperatures_ties_and_offsets(sigmoid, tau, rng):
                 assert values[-1].isfinite().all() and grads[-1].isfinite().all() and is_doubly_stochastic(P, 1e-4)
             if len(set(s.tolist())) == len(s) and s.max() < 100:  # ties and offsets: rounding over tau is all that is left
                 assert_close(values[0], values[1], rtol=1e-4, atol=2e-5)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_a_temperature_is_the_same_as_a_number_and_as_a_tensor(dtype, rng):
+    "Also where a quarter of the largest number of the type times the temperature is beyond the type."
+    s, net = torch.randn(8, generator=rng, dtype=dtype), sorting_network("bitonic", 8)
+    for differences in (lane_differences, error_free_differences):
+        for tau in (0.1, 100.0, 1e6):
+            assert_close(differences(s, net, tau=tau), differences(s, net, tau=torch.tensor([tau], dtype=dtype)))
 
 
 def test_log_probabilities_beyond_single_precision():
