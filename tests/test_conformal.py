@@ -1,4 +1,6 @@
-"""What the tutorial on conformal training builds: thresholds that let as few miss as promised, and a loss that shrinks sets."""
+"""What the record of conformal training claims: as many choices for either loss, seeds of its own for tuning, coverage; and what the page builds."""
+import json
+from collections import Counter
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -8,7 +10,9 @@ from execnb.nbio import read_nb
 from execnb.shell import CaptureShell
 
 pytest.importorskip("sklearn", reason="the experiments extra is not installed")
-PAGE = Path(__file__).resolve().parent.parent / "nbs/tutorials/conformal_training.ipynb"
+NBS = Path(__file__).resolve().parent.parent / "nbs"
+PAGE = NBS / "tutorials/conformal_training.ipynb"
+RUNS, TUNING = (json.loads((NBS / f"results/{name}.json").read_text(encoding="utf-8"))["rows"] for name in ("conformal", "conformal_tuning"))
 
 
 @pytest.fixture(scope="module")
@@ -19,6 +23,22 @@ def tutorial():
     nb.cells = [cell for cell in nb.cells[:end] if cell.cell_type == "code" and "google.colab" not in cell.source]
     shell.run_all(nb, exc_stop=True)
     return SimpleNamespace(**{name: f for name, f in shell.user_ns.items() if callable(f)})
+
+
+def test_the_record_is_fair():
+    seeds, tuning_seeds, tasks = ({row[key] for row in rows} for rows, key in ((RUNS, "seed"), (TUNING, "seed"), (RUNS, "task")))
+    assert len(seeds) >= 5 and not seeds & tuning_seeds and len(tasks) == 3 and tasks == {t["task"] for t in TUNING}
+    assert sorted((run["task"], run["seed"]) for run in RUNS) == sorted((task, seed) for task in tasks for seed in seeds)
+    tried = Counter((t["task"], t["seed"], t["loss"]) for t in TUNING)
+    assert len(tried) == 2 * len(tasks) * len(tuning_seeds) and len(set(tried.values())) == 1 and min(tried.values()) >= 6
+
+
+def test_the_sets_cover_and_their_shares_are_shares():
+    for run in RUNS:
+        for loss in ("start", "cross-entropy", "conformal"):
+            assert abs(run[loss]["coverage"] - 0.99) < 0.004
+            assert abs(sum(run[loss]["histogram"]) - 1) < 1e-3
+    assert [len(run.get("gallery", [])) for run in RUNS] == [12] + [0] * (len(RUNS) - 1)
 
 
 def test_a_threshold_lets_as_few_miss_as_promised(tutorial, rng):

@@ -62,7 +62,7 @@ def test_a_scan_in_a_tree_is_a_scan_from_one_end():
     "What the interpreter's own scan, which goes through one element at a time, differs by is rounding."
     quick, own = interpret(SCANS), interpret(SCANS, "own")
     assert quick.returncode == 0 == own.returncode, quick.stderr + own.stderr
-    torch.testing.assert_close(torch.tensor(json.loads(quick.stdout)), torch.tensor(json.loads(own.stdout)), rtol=1e-6, atol=1e-7)
+    torch.testing.assert_close(*(torch.tensor(json.loads(run.stdout), dtype=torch.float64) for run in (quick, own)), rtol=1e-12, atol=1e-14)
     assert quick.stdout != own.stdout
 
 
