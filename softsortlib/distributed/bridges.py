@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['pooled_ranks', 'pooled_values']
 
-# %% ../../nbs/distributed/158_bridges.ipynb #26e3f563
+# %% ../../nbs/distributed/158_bridges.ipynb #bc5725cd
 import math
 from collections.abc import Callable
 from typing import NamedTuple
@@ -14,8 +14,8 @@ import torch
 from torch import Tensor
 
 from .exchange import Party, gathered, summed
-from .sample_sort import SortedParts, column, positions
-from ..engine.dispatch import check_backend, precise
+from .sample_sort import SortedParts, positions
+from ..engine.dispatch import check_backend, column, precise
 from ..ranks.pooling import project
 
 # %% ../../nbs/distributed/158_bridges.ipynb #2dcbcb28

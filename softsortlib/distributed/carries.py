@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['carries', 'SoftSortParts', 'laplace_ranks', 'tie_ranges', 'mean_ranks']
 
-# %% ../../nbs/distributed/152_carries.ipynb #0194d886
+# %% ../../nbs/distributed/152_carries.ipynb #aa8d5ae4
 from typing import NamedTuple
 
 import torch
@@ -14,10 +14,10 @@ from torch import Tensor
 from ..core.operators import Operator
 from ..core.rank_operators import RankOperator
 from .exchange import gathered
-from .sample_sort import SortedParts, column, positions
+from .sample_sort import SortedParts, positions
 from ..engine.scan import exp_scan
 from ..ranks.laplace import LaplaceRank
-from ..engine.dispatch import precise
+from ..engine.dispatch import column, precise
 from ..rowwise.softsort import SoftSort
 
 # %% ../../nbs/distributed/152_carries.ipynb #27fecef3

@@ -5,17 +5,17 @@
 # %% auto #0
 __all__ = ['kendall_sums']
 
-# %% ../../nbs/distributed/159_pairs.ipynb #0e135370
+# %% ../../nbs/distributed/159_pairs.ipynb #6709949c
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from .exchange import Party, gathered
-from .sample_sort import bring, column, home, positions, sort_parts
+from .sample_sort import bring, home, positions, sort_parts
 from .carries import tie_ranges
 from .seams import edge_moments, edge_points
-from ..engine.dispatch import precise
+from ..engine.dispatch import column, precise
 from ..engine.level_sums import level_sums
 from ..engine.radix import stable_sort
 from ..engine.sums import kernel_sums

@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = []
 
-# %% ../../nbs/distributed/162_places.ipynb #b7d75a3b
+# %% ../../nbs/distributed/162_places.ipynb #65a5ec2d
 from typing import NamedTuple
 
 import torch
@@ -13,8 +13,8 @@ from torch import Tensor
 
 from .carries import SoftSortParts, laplace_ranks
 from .exchange import Party, agreed_sum, exchange, gathered, summed
-from .sample_sort import SortedParts, column, sort_parts
-from ..engine.dispatch import precise
+from .sample_sort import SortedParts, sort_parts
+from ..engine.dispatch import column, precise
 from ..engine.radix import movement
 from ..ranks.sigmoid import laplace_step
 

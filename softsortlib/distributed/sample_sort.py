@@ -138,13 +138,6 @@ def positions(
     "The place of each element in the sorted whole, counted from one."
     return parts.start[:, None] + torch.arange(1, parts.t.shape[1] + 1, device=parts.t.device)
 
-# %% ../../nbs/distributed/151_sample_sort.ipynb #26b21540
-def column(
-    tau: "float | Tensor",  # a number or (B,)
-) -> "float | Tensor":  # the number, or (B, 1)
-    "A temperature, ready to divide (B, m)."
-    return tau[:, None] if isinstance(tau, Tensor) else tau
-
 # %% ../../nbs/distributed/151_sample_sort.ipynb #229bf2d3
 def _send_plan(t, party):
     "How many elements of sorted rows t (B, n) go from each process to each, (P, B, P)."

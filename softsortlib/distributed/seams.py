@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['step_ranks']
 
-# %% ../../nbs/distributed/153_seams.ipynb #5fd763f3
+# %% ../../nbs/distributed/153_seams.ipynb #6bd40348
 import math
 
 import torch
@@ -14,7 +14,8 @@ from torch import Tensor
 from .bridges import pooled_ranks, pooled_values
 from .carries import Carries, SoftSortParts, carries, laplace_ranks
 from .exchange import gathered
-from .sample_sort import SortedParts, column
+from .sample_sort import SortedParts
+from ..engine.dispatch import column
 from ..engine.sums import chebyshev, kernel_sums, polynomials
 from ..ranks.gaussian import GaussianRank
 from ..ranks.laplace import LaplaceRank

@@ -130,6 +130,13 @@ def precise(
     "`x` in double precision, or as it is on a device that has none."
     return x.double() if has_double(x) else x
 
+# %% ../../nbs/engine/91_dispatch.ipynb #c82ddd10
+def column(
+    tau: "float | Tensor",  # a number or (...)
+) -> "float | Tensor":  # the number, or (..., 1)
+    "A temperature, ready to divide (..., n)."
+    return tau[..., None] if isinstance(tau, Tensor) else tau
+
 # %% ../../nbs/engine/91_dispatch.ipynb #a02b911e
 def tensor_on(
     value,  # a number, or a tensor of any shape

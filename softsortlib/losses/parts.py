@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = []
 
-# %% ../../nbs/losses/129_parts.ipynb #b4b61856
+# %% ../../nbs/losses/129_parts.ipynb #9ff1a22d
 import math
 from typing import Callable
 
@@ -18,7 +18,7 @@ from ..distributed.pairs import kendall_sums
 from ..distributed.sample_sort import bring, home, positions, sort_parts, spread
 from ..distributed.carries import mean_ranks
 from ..functional.arguments import ranker
-from ..engine.dispatch import precise
+from ..engine.dispatch import column, precise
 from ..functional.functions import soft_permutation
 from ..functional.parts import Part, agree, on_the_whole, rank_in_parts, rows_tau, sorted_rows
 from .contract import apart, check_reduction, check_relevance, reduce_sets, set_inputs
@@ -141,7 +141,7 @@ def group_loss(
     loss, defined = one.__wrapped__(part.s, sets.only(y), None, sets, **{**options, "reduction": apart})
     return reduce_sets(loss.reshape(part.batch), defined.reshape(part.batch), reduction, part.dtype)
 
-# %% ../../nbs/losses/129_parts.ipynb #d87f7693
+# %% ../../nbs/losses/129_parts.ipynb #7c8098fa
 def nll_parts(
     part: Part,
     target: Tensor,  # places in the whole, long, (B, n)
@@ -153,8 +153,7 @@ def nll_parts(
     parts, rows = sorted_rows(ranker(method, tau, False), part, party, 1)
     rows_here = torch.stack([rows.at.t, rows.Z[..., 0].log()], -1).masked_fill(~rows.kept, 0)
     t, log_Z = spread(parts, rows_here).unbind(-1)
-    column = rows.at.tau[:, None] if isinstance(rows.at.tau, Tensor) else rows.at.tau
-    nll = (t - fetch(precise(part.s), target, party)).abs() / column + log_Z
+    nll = (t - fetch(precise(part.s), target, party)).abs() / column(rows.at.tau) + log_Z
     return agreed_sum(nll.sum(-1), party.group) / sum(party.lengths)
 
 # %% ../../nbs/losses/129_parts.ipynb #8aef6b9c

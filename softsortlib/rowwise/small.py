@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = []
 
-# %% ../../nbs/rowwise/10_small.ipynb #afebd5ea
+# %% ../../nbs/rowwise/10_small.ipynb #61d1f999
 import functools
 import math
 from typing import TYPE_CHECKING, NamedTuple
@@ -17,7 +17,7 @@ from torch import Tensor
 from ..core.permutation import SoftPermutation, patch_to
 from ..engine.autograd import is_unseen, needs_graph
 from ..engine.compile import arrays, jit, spread_rows
-from ..engine.dispatch import switch
+from ..engine.dispatch import column, switch
 from softsortlib.rowwise.row_kernels import (
     arriving, means, normalize, spread, through_likelihood, through_softmax,
 )
@@ -437,7 +437,7 @@ class SmallPermutation(SoftPermutation):
         def _ask(self, asked: Asked, single: bool = False, x: "Tensor | None" = None,
                  target: "Tensor | None" = None) -> Tensor: ...
 
-# %% ../../nbs/rowwise/10_small.ipynb #d0a9de26
+# %% ../../nbs/rowwise/10_small.ipynb #ca2783e0
 def _by_twin(P, single, asked, x, target):
     "What the soft permutation P answers, where `single` rows of it will be taken."
     P.single = single
@@ -457,7 +457,7 @@ def _ask(self, asked, single=False, x=None, target=None):
     if not is_unseen((s, tau, self.mask, x, target)):
         return _by_twin(twin(s, tau), single, asked, x, target)
     def plain(s, tau, x):
-        return _by_twin(twin(s, tau[..., None] if isinstance(tau, Tensor) else tau), single, asked, x, target)
+        return _by_twin(twin(s, column(tau)), single, asked, x, target)
     if isinstance(tau, Tensor):
         tau = tau[..., 0].expand(s.shape[:-1])
     sets = sets_of(s, tau, self.mask, self.descending, asked, self.power, single)

@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['Gibbs']
 
-# %% ../../nbs/transport/36_gibbs.ipynb #735433f6
+# %% ../../nbs/transport/36_gibbs.ipynb #869e980c
 import math
 from enum import IntEnum
 from typing import TYPE_CHECKING
@@ -18,7 +18,7 @@ from ..core.checks import can_checkpoint
 from ..core.permutation import patch_to
 from ..engine.autograd import is_unseen, needs_graph
 from ..engine.compile import WORTH, arrays, matrix_blocks, spread_rows
-from ..engine.dispatch import choose, common_shape, is_open, switch
+from ..engine.dispatch import choose, column, common_shape, is_open, switch
 from ..engine.mechanism import Later, mechanism
 from .conjugate import any_seen
 from .line import convex_cost, line_potentials
@@ -97,7 +97,7 @@ def T(self):
     K.opaque = self.opaque
     return K
 
-# %% ../../nbs/transport/36_gibbs.ipynb #d4d69064
+# %% ../../nbs/transport/36_gibbs.ipynb #f376fbfe
 @patch_to(Gibbs)
 def exponents(self,
     phi: Tensor,  # added to each source, (..., n)
@@ -105,9 +105,8 @@ def exponents(self,
     targets: slice = slice(None),  # which r of the m targets
 ) -> Tensor:  # (..., r, n)
     "phi_i + gamma_j - h(y_j - x_i) / tau for some targets."
-    tau = self.tau[..., None] if isinstance(self.tau, Tensor) else self.tau
     costs = self.h(self.y[..., targets, None] - self.x[..., None, :])
-    return phi[..., None, :] + gamma[..., targets, None] - costs / tau
+    return phi[..., None, :] + gamma[..., targets, None] - costs / column(self.tau)
 
 # %% ../../nbs/transport/36_gibbs.ipynb #a94172cd
 def flat_batch(t, own):

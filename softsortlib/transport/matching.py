@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['soft_matching', 'hard_matching', 'GumbelSinkhorn']
 
-# %% ../../nbs/transport/32_matching.ipynb #a5fb87e8
+# %% ../../nbs/transport/32_matching.ipynb #71465473
 import math
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from ..core.operators import check_tau
 from ..core.permutation import DensePermutation, SoftPermutation, check_scores, compute_dtype, patch_to
 from ..engine.compile import arrays, jit, spread_rows
-from ..engine.dispatch import precise
+from ..engine.dispatch import column, precise
 from .line import check_iteration, check_rounds, sinkhorn, warn_unless_converged
 
 # %% ../../nbs/transport/32_matching.ipynb #7892d68e
@@ -44,7 +44,7 @@ class MatchingPermutation(DensePermutation):
         super().__init__(log_P, log_alpha.dtype)
         self.log_alpha = log_alpha
 
-# %% ../../nbs/transport/32_matching.ipynb #b3fccc2d
+# %% ../../nbs/transport/32_matching.ipynb #f2e6a169
 def soft_matching(
     log_alpha: Tensor,  # how well row i goes with column j, (..., n, n)
     tau: "float | Tensor" = 1.0,  # temperature, a float or broadcastable to the batch (...)
@@ -61,7 +61,7 @@ def soft_matching(
     tau, dtype = check_tau(tau, log_alpha[..., 0]), compute_dtype(log_alpha.dtype)
     X = log_alpha.to(dtype)
     X = X - X.detach().amax(-2, keepdim=True).nan_to_num(0, 0, 0)  # of no consequence, and before a division rounds it
-    X = X / (tau[..., None] if isinstance(tau, Tensor) else tau)
+    X = X / column(tau)
     if iterations is not None:
         return MatchingPermutation(_rounds(-X, iterations), log_alpha)
     X = precise(X)
