@@ -584,6 +584,8 @@ def test_on_a_phone_a_caption_stays_on_the_page(tab, site, page):
     assert ends and max(ends) <= 390
 
 
+@needs_site
+@needs_browser
 @pytest.mark.parametrize("page, picture", [("choosing.html", "img"), ("rowwise/softsort.html", "svg.drawing"), ("functional/temperature.html", "img")])
 def test_on_a_phone_a_picture_is_large_enough_and_opens_at_full_size(tab, site, page, picture):
     on_a_phone(tab, site + page)
