@@ -89,7 +89,7 @@ def test_a_section_whose_heading_says_so_is_folded_whole():
     assert folded.endswith("<h2>C</h2>c</section>") and folded.count("<details") == folded.count("</details>") == 1
 
 
-@pytest.mark.parametrize("summary, inside", [("messages", True), ("test of Prop 1.2", True), ("test of Prop 1.2, 9 lines", False), ("code of the picture", False)])
+@pytest.mark.parametrize("summary, inside", [("messages", True), ("test of Prop 11.2", True), ("test of Prop 11.2, 9 lines", False), ("code of the picture", False)])
 def test_what_a_cell_prints_goes_behind_the_fold_that_its_chapter_asks_for(summary, inside):
     printed = '<div class="cell-output cell-output-stdout">\n<pre tabindex="0"><code>1.0</code></pre>\n</div>'
     text = f'<details class="code-fold">\n<summary>{summary}</summary>\ncode\n</details>\n{printed}\n<p>after</p>'
