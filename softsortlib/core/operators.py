@@ -219,7 +219,7 @@ def by_name(base, method, kwargs):
     if method in base.names:
         return base.names[method](**kwargs)
     near = difflib.get_close_matches(method.lower(), base.names, 1, 0.4)
-    hint = f": did you mean {near[0]!r}?" if near else ";"
+    hint = f": did you mean {near[0]!r}?" if near else "."
     raise ValueError(f"unknown method {method!r}{hint} There are {known}")
 
 # %% ../../nbs/core/01_operators.ipynb #bae5f13d

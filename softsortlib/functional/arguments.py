@@ -137,7 +137,7 @@ def unknown_method(
 ) -> ValueError:  # to be raised
     "The error that suggests the nearest name."
     near = difflib.get_close_matches(method.lower(), names, 1, 0.4)
-    hint = f": did you mean {near[0]!r}?" if near else ";"
+    hint = f": did you mean {near[0]!r}?" if near else "."
     return ValueError(f"unknown method {method!r}{hint} There are {', '.join(sorted(names))}")
 
 # %% ../../nbs/functional/53_arguments.ipynb #7fb9d1ad

@@ -26,7 +26,7 @@ from ..ranks.sigmoid import SigmoidRank
 from ..rowwise.softsort import SoftSort
 from ..selection.masks import get_topk_mask
 
-# %% ../../nbs/functional/50_functions.ipynb #feb34e21
+# %% ../../nbs/functional/50_functions.ipynb #56d883d5
 def is_rank_only(method):
     "Whether an operator, or the operator of that name, has ranks and no soft permutation."
     if isinstance(method, str):
@@ -51,7 +51,7 @@ def _by_scan(operator, s):
     usual = operator.power == 1 and operator.distance is None and operator.simplex == "softmax"
     return usual and operator.backend in (None, choose(s, "", triton=True))
 
-# %% ../../nbs/functional/50_functions.ipynb #575a1045
+# %% ../../nbs/functional/50_functions.ipynb #b808c457
 def sorter(
     method: "str | Operator",  # an operator or its name
     tau: "float | Tensor | None",  # its temperature
@@ -63,7 +63,7 @@ def sorter(
                         f"choose one of {', '.join(sorted(Operator.names))}")
     return oriented(method, Operator.names, tau, descending)
 
-# %% ../../nbs/functional/50_functions.ipynb #01686d97
+# %% ../../nbs/functional/50_functions.ipynb #2b158038
 @on_lists(join_maps)
 def soft_permutation(
     x: Tensor,  # scores, any shape, floating point
@@ -205,7 +205,7 @@ def soft_rank(
     r = _ranks(ranker(method, tau, descending), s, mask, w if w is None else w.movedim(dim, -1), hard)
     return moved_back(r.to(x.dtype), dim)
 
-# %% ../../nbs/functional/50_functions.ipynb #69a35517
+# %% ../../nbs/functional/50_functions.ipynb #3873c334
 @on_lists(join_items)
 def soft_argsort(
     x: Tensor,  # any shape, floating point
@@ -232,7 +232,7 @@ def soft_argsort(
         y = with_gradient_of(y, hard_sort(s, mask, descending)[1].to(y.dtype))
     return moved_back(y.to(x.dtype), dim)
 
-# %% ../../nbs/functional/50_functions.ipynb #8fa5b9b9
+# %% ../../nbs/functional/50_functions.ipynb #937c6648
 @on_lists(join_top, parts=group_topk)
 def soft_topk(
     x: Tensor,  # any shape, floating point
@@ -262,7 +262,7 @@ def soft_topk(
         P = P.straight_through()
     return moved_back(y, dim), P
 
-# %% ../../nbs/functional/50_functions.ipynb #0721826b
+# %% ../../nbs/functional/50_functions.ipynb #49152b11
 @on_lists(join_items)
 def soft_topk_mask(
     x: Tensor,  # any shape, floating point
