@@ -203,7 +203,7 @@ def _single(self, P, s):
     log_one = s.masked_fill(torch.ones_like(s, dtype=torch.bool), 0)    # not 0 * s: zero times infinity is NaN
     return DensePermutation(log_one[..., None], P.dtype, mask=P.mask, row_mask=P.row_mask)
 
-# %% ../../nbs/core/01_operators.ipynb #a0320238
+# %% ../../nbs/core/01_operators.ipynb #42b9d620
 def by_name(base, method, kwargs):
     "`method` itself where it is an instance of `base`, or the one of `base.names` of that name, made with `kwargs`."
     if isinstance(method, base):

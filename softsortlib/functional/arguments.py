@@ -130,7 +130,7 @@ def check_k(
         raise ValueError(f"k must be {wanted}, got {i}")
     return i
 
-# %% ../../nbs/functional/53_arguments.ipynb #08475516
+# %% ../../nbs/functional/53_arguments.ipynb #cba68209
 def unknown_method(
     method: str,  # a name that is not among them
     names: dict,  # the operators that can serve, by name
