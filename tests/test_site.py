@@ -89,6 +89,15 @@ def test_a_section_whose_heading_says_so_is_folded_whole():
     assert folded.endswith("<h2>C</h2>c</section>") and folded.count("<details") == folded.count("</details>") == 1
 
 
+@pytest.mark.parametrize("summary, inside", [("messages", True), ("test of Prop 11.2", True), ("test of Prop 11.2, 9 lines", False), ("code of the picture", False)])
+def test_what_a_cell_prints_goes_behind_the_fold_that_its_chapter_asks_for(summary, inside):
+    printed = '<div class="cell-output cell-output-stdout">\n<pre tabindex="0"><code>1.0</code></pre>\n</div>'
+    text = f'<details class="code-fold">\n<summary>{summary}</summary>\ncode\n</details>\n{printed}\n<p>after</p>'
+    shown = finish.folded_outputs(text)
+    assert (shown.index(printed) < shown.index("</details>")) is inside
+    assert shown.endswith("<p>after</p>") and shown.count("<details") == shown.count("</details>") == 1
+
+
 @pytest.mark.parametrize("collapse, is_open", [("true", False), ("false", True)])
 def test_a_callout_that_opens_does_so_without_a_script(collapse, is_open):
     markdown = pytest.importorskip("smalldocs.markdown")
@@ -103,13 +112,15 @@ def test_a_chapter_says_why_a_cell_is_folded():
     book = pytest.importorskip("book")
     from execnb.nbio import mk_cell, new_nb
     from nbdev.process import NBProcessor
-    sources = ["#| default_exp core.x", "#| export\n#| fold the product\ndef product(x):\n    return x", "#| fold test\nassert product(1)"]
+    sources = ["#| default_exp core.x", "#| export\n#| fold the product\ndef product(x):\n    return x", "#| fold test\nassert product(1)",
+               "#| exporti\n#| show\ndef _idea(x):\n" + "    x = x + 1\n" * 9]
     nb = new_nb([mk_cell(text) for text in sources])
     nb.path_ = str(NBS / "core" / "99_x.ipynb")
     NBProcessor(nb.path_, procs=[book.show_code], nb=nb).process()
     shown = [cell.source for cell in nb.cells]
-    assert [re.search(r'code-summary: "(.*)"', text)[1] for text in shown[1:]] == ["the product", "test"]
-    assert all(text.count("code-fold") == 1 and "#| fold" not in text for text in shown[1:])
+    assert [re.search(r'code-summary: "(.*)"', text)[1] for text in shown[1:3]] == ["the product", "test"]
+    assert all(text.count("code-fold") == 1 and not re.search(r"#\| (fold|show)", text) for text in shown[1:])
+    assert "code-fold: false" in shown[3] and "code-summary" not in shown[3]
 
 
 def test_the_first_cell_of_a_page_is_its_title_and_description_alone():

@@ -52,7 +52,7 @@ def folded_use(source):
 
 class show_code(Processor):
     """Exported definitions stay on the page, and what the package re-exports; bare imports and lists of names are hidden.
-    A cell that begins `#| fold WHY` is folded under these words.
+    A cell that begins `#| fold WHY` is folded under these words, and one with `#| show` is not folded.
     A chapter's other imports fold away, and so does the code of pages that show recorded results, but for the cell that makes them run"""
     def begin(self):
         self.chapter = any("default_exp" in c.directives_ for c in self.nb.cells if c.cell_type == "code")
@@ -67,6 +67,7 @@ class show_code(Processor):
         d = cell.directives_ if cell.cell_type == "code" else {}
         if not cell.source or "hide" in d or cell.cell_type != "code": return
         if "fold" in d: cell.source = fold(cell.source, " ".join(d.pop("fold")))
+        if d.pop("show", None) is not None: cell.source = f"#| code-fold: false\n{cell.source}"
         kinds_of = set(d)
         exported, ours = bool({"export", "exporti"} & d.keys()), re.fullmatch(r"(from softsortlib[\w.]* import (\([^)]*\)|.*)\s*)+", cell.source)
         if exported and ("other" in kinds(cell) or ours):

@@ -151,6 +151,14 @@ def folded_sections(text):
         return m[0] + '<details class="section-fold"><summary>Show this section</summary>' if closes[-1] else m[0]
     return SECTION_TAGS.sub(tag, text)
 
+NAMED = r"code of the picture|code|imports|helper: what an error says|(?:engine|check of arguments|methods|helper): [^<]*|test(?: of [^<]*)?, \d+ lines"     # by rule, not by the chapter
+PRINTED = r'\s*<div class="cell-output cell-output-(?:stdout|display)">\s*<pre[^>]*>(?:(?!</pre>).)*</pre>\s*</div>'
+CODE_FOLD = re.compile(rf'(<details class="code-fold">\s*<summary>(?!(?:{NAMED})</summary>)[^<]*</summary>(?:(?!</details>).)*)</details>((?:{PRINTED})+)', re.S)
+
+def folded_outputs(text):
+    "What a cell prints goes behind the fold that its chapter asks for with `#| fold WHY`: without its code it says nothing"
+    return CODE_FOLD.sub(r"\1\2</details>", text)
+
 CALLOUT = re.compile(r'<div class="(callout [^"]*)"><div class="callout-header[^"]*" data-bs-toggle="collapse"[^>]*aria-expanded="(\w+)">(?:(?!<div id=).)*?<div class="callout-title-container[^"]*">'
                      r'(.*?)</div><div class="callout-btn-toggle.*?</div></div><div id="([^"]*)" class="callout-collapse[^"]*">', re.S)
 
@@ -224,7 +232,7 @@ def finish(site, cfg, replace):
     for name in pages: (out / name).write_text(anchor_statements((out / name).read_text(encoding="utf-8"), name, known, words), encoding="utf-8")
     for name, page in pages.items():
         text, up = (out / name).read_text(encoding="utf-8"), "../" * name.count("/")
-        text = drawings(callouts(folded_sections(link_statements(text, name, known))))
+        text = drawings(callouts(folded_sections(folded_outputs(link_statements(text, name, known)))))
         text = head(navigation(phone_contents(text)), name, url, up, page.title, str(page.front.get("description") or first_words(text)))
         text = text.replace('<div class="nav-footer-left">softsortlib', f'<div class="nav-footer-left">softsortlib {cfg.version}', 1)
         (out / name).write_text(text, encoding="utf-8")

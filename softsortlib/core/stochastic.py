@@ -104,7 +104,7 @@ def gumbel_noise(
     e.exponential_(generator=None if e.device.type == "meta" else generator)
     return -e.clamp(min=torch.finfo(e.dtype).tiny).log()
 
-# %% ../../nbs/core/04_stochastic.ipynb #ce52aa22
+# %% ../../nbs/core/04_stochastic.ipynb #3e4df94e
 class Stochastic(Operator):
     """Plackett-Luce samples around any operator: its soft permutation of scores with Gumbel noise.
 
@@ -136,7 +136,7 @@ class Stochastic(Operator):
         "Whether the operator sorts from the largest down."
         return self.operator.descending
 
-# %% ../../nbs/core/04_stochastic.ipynb #016a6e28
+# %% ../../nbs/core/04_stochastic.ipynb #35dc4f0e
 @patch_to(Stochastic)
 def facing(
     self,
@@ -176,7 +176,7 @@ def _over_samples(f, x, samples, ndim):
         return torch.stack([_over_samples(f, part, samples, ndim) for part in x])
     return f(x.expand(samples, *x.shape))
 
-# %% ../../nbs/core/04_stochastic.ipynb #bb92eb61
+# %% ../../nbs/core/04_stochastic.ipynb #08b7357f
 class SampleMean(SoftPermutation):
     "The mean over the leading dimension of a soft permutation; raise `ValueError` when it has none."
     def __init__(self,

@@ -24,7 +24,7 @@ def keys(
     bits = (s.detach() + 0.0).view(integer)                  # -0 + 0 is 0
     return torch.where(bits < 0, bits ^ most, bits).masked_fill(s.isnan(), most)
 
-# %% ../../nbs/distributed/151_sample_sort.ipynb #8170194c
+# %% ../../nbs/distributed/151_sample_sort.ipynb #d1686c9d
 def stride(
     N: int,  # scores in all
     P: int,  # processes
@@ -151,7 +151,7 @@ def _send_plan(t, party):
     send = cuts(key, (v.to(key.dtype), owner, position), party.rank)
     return gathered(send.to(t.device), party.group).cpu()
 
-# %% ../../nbs/distributed/151_sample_sort.ipynb #353b9996
+# %% ../../nbs/distributed/151_sample_sort.ipynb #edafa31f
 def _merge(rows, sent, order, party, mask):
     "Sort the runs that came, (B, m), and count."
     gets = sent.sum(0).to(rows.device)

@@ -54,7 +54,7 @@ def soft_average_precision(
     precision, count = (precision, relevant) if weights is None else (precision * weights, w[..., 0])
     return (precision.sum(-1) / divisor(count.sum(-1), weights)).to(s.dtype)
 
-# %% ../../nbs/losses/122_curves.ipynb #c9807889
+# %% ../../nbs/losses/122_curves.ipynb #89b31e1d
 @over_lists(elements=True)
 def average_precision_loss(
     scores: Tensor,  # (..., n)
@@ -74,7 +74,7 @@ def average_precision_loss(
     value = soft_average_precision(s, relevant, mask, check_tau(tau, s), weights)
     return reduce_sets(1 - value, relevant.any(-1), reduction, scores.dtype)
 
-# %% ../../nbs/losses/122_curves.ipynb #4a397ce3
+# %% ../../nbs/losses/122_curves.ipynb #29bf5fda
 class AveragePrecisionLoss(Loss, of=average_precision_loss):
     """`average_precision_loss` as a module: options at construction, `scores`, `relevance`, `mask`, `weights` at call.
 
@@ -112,7 +112,7 @@ def spread_bins(
     empty = torch.zeros(*x.shape[:-1], bins, dtype=x.dtype, device=x.device)
     return empty.scatter_add(-1, at, w * (1 - share)).scatter_add(-1, at + 1, w * share)
 
-# %% ../../nbs/losses/122_curves.ipynb #75f0c8cc
+# %% ../../nbs/losses/122_curves.ipynb #93def155
 @over_lists(elements=True)
 def quantised_ap_loss(
     scores: Tensor,  # (..., n)
@@ -141,13 +141,13 @@ def quantised_ap_loss(
     value = (precision * hits).sum(-1) / divisor(good.sum(-1), weights)
     return reduce_sets(1 - value, relevant.any(-1), reduction, scores.dtype)
 
-# %% ../../nbs/losses/122_curves.ipynb #1c20366b
+# %% ../../nbs/losses/122_curves.ipynb #0b6819ff
 class QuantisedAPLoss(Loss, of=quantised_ap_loss):
     """`quantised_ap_loss` as a module: options at construction, `scores`, `relevance`, `mask`, `weights` at call.
 
     Raises as the function does, and `TypeError` for an unknown option."""
 
-# %% ../../nbs/losses/122_curves.ipynb #8fb84499
+# %% ../../nbs/losses/122_curves.ipynb #02e92e4a
 @over_lists(elements=True)
 def auc_loss(
     scores: Tensor,  # (..., n)
@@ -207,7 +207,7 @@ def _mean_margin(s, good, bad, tau):
         return _total(s, mass) / divisor(mass.sum(-1), None if mass.dtype == torch.bool else mass)
     return mean(good) - mean(bad)
 
-# %% ../../nbs/losses/122_curves.ipynb #e39f45b7
+# %% ../../nbs/losses/122_curves.ipynb #a1db48c6
 class AUCLoss(Loss, of=auc_loss):
     """`auc_loss` as a module: options at construction, `scores`, `relevance`, `mask`, `weights` at call.
 

@@ -75,7 +75,7 @@ def _check_count(name, value):
     if value < 1:
         raise ValueError(f"{name} must be at least 1, got {value}")
 
-# %% ../../nbs/losses/58_knn.ipynb #7dcc0afe
+# %% ../../nbs/losses/58_knn.ipynb #b48a4bbc
 class SoftKNN(nn.Module):
     """Soft k-nearest-neighbours classifier (58.1; Grover et al. 2019; Prillo & Eisenschlos 2020, section 5.4).
 
@@ -221,7 +221,7 @@ class _SoftKNeighborsClassifierMethods:
         def predict_proba(self, X) -> np.ndarray: ...
         def predict(self, X) -> np.ndarray: ...
 
-# %% ../../nbs/losses/58_knn.ipynb #c6c6658c
+# %% ../../nbs/losses/58_knn.ipynb #49f341f9
 class SoftKNeighborsClassifier(_SoftKNeighborsClassifierMethods, ClassifierMixin, BaseEstimator):
     """Learns an embedding in which the k nearest neighbours vote for the right class; a scikit-learn classifier.
 
@@ -343,7 +343,7 @@ def _train(self, X, y):
         cool.step()
     return history
 
-# %% ../../nbs/losses/58_knn.ipynb #e85bde99
+# %% ../../nbs/losses/58_knn.ipynb #36e751a9
 @patch_to(SoftKNeighborsClassifier)
 def fit(self,
     X,  # points, (m, features)

@@ -78,7 +78,7 @@ def listnet_loss(
     q = _first_of(y, sets, target, weights)
     return reduce_sets(-sets.sum(q * log_p), sets.differ(y), reduction, scores.dtype)
 
-# %% ../../nbs/losses/120_lists.ipynb #9ef48117
+# %% ../../nbs/losses/120_lists.ipynb #1fa8e363
 class ListNetLoss(Loss, of=listnet_loss):
     """`listnet_loss` as a module: options at construction, `scores`, `relevance`, `mask`, `weights` at call.
 
@@ -126,7 +126,7 @@ def listmle_loss(
     terms = ((sets.rest(u) - u) * a).masked_fill(a == 0, 0)
     return reduce_sets(sets.sum(terms), sets.differ(y), reduction, scores.dtype)
 
-# %% ../../nbs/losses/120_lists.ipynb #4ff126c7
+# %% ../../nbs/losses/120_lists.ipynb #cd2b0cb6
 class ListMLELoss(Loss, of=listmle_loss):
     """`listmle_loss` as a module: options at construction, `scores`, `relevance`, `mask`, `weights` at call.
 
@@ -150,7 +150,7 @@ def kth_largest(
         last = torch.minimum(short.sum(-1, keepdim=True), (real - 1).clamp(min=0))
     return top.gather(-1, last)[..., 0].masked_fill(~mask.any(-1), 0)
 
-# %% ../../nbs/losses/120_lists.ipynb #d8c7721d
+# %% ../../nbs/losses/120_lists.ipynb #1cdfdc23
 @over_lists(elements=True)
 def slatk_loss(
     scores: Tensor,  # (..., n)
@@ -182,7 +182,7 @@ def slatk_loss(
     terms, count = terms.sum(-1), count.sum(-1)
     return reduce_sets(terms / divisor(count, weights), count > 0, reduction, scores.dtype)
 
-# %% ../../nbs/losses/120_lists.ipynb #4de9c9d1
+# %% ../../nbs/losses/120_lists.ipynb #55829f29
 class SLatKLoss(Loss, of=slatk_loss):
     """`slatk_loss` as a module: options at construction, `scores`, `relevance`, `mask`, `weights` at call.
 

@@ -121,7 +121,7 @@ def with_variant(loss, variant):
     loss.variant = variant
     return loss
 
-# %% ../../nbs/losses/125_metrics.ipynb #7d713a26
+# %% ../../nbs/losses/125_metrics.ipynb #2d415422
 _HARD = {
     ApproxNDCGLoss: _ndcg, NeuralNDCGLoss: _ndcg, PiRankLoss: _ndcg, PrecisionLoss: _precision, RecallLoss: _recall,
     ReciprocalRankLoss: _reciprocal_rank, AveragePrecisionLoss: _average_precision,
@@ -216,7 +216,7 @@ def with_group(
     loss.group, loss.gather = group, gather
     return loss
 
-# %% ../../nbs/losses/125_metrics.ipynb #6dee6fd7
+# %% ../../nbs/losses/125_metrics.ipynb #b5148d2b
 def hard_metric(
     loss: Loss,  # a module of this part, whose options say which metric
     scores: Tensor,  # (..., n)
@@ -271,7 +271,7 @@ def _places(s, offsets):
     offsets = check_offsets(offsets, s)
     return place - offsets[list_numbers(offsets)], int(offsets.diff().max()) if len(offsets) > 1 else 0
 
-# %% ../../nbs/losses/125_metrics.ipynb #200a7e66
+# %% ../../nbs/losses/125_metrics.ipynb #218003cd
 def gradient_and_curvature(
     loss: Loss,  # a module of this part; for a sum over lists say reduction="sum"
     scores: Tensor,  # (..., n)

@@ -203,7 +203,7 @@ pair_loss = mechanism(
     fake=lambda x: (x.new_empty(x.shape[:-1]), torch.empty_like(x)), gradient=_loss_grads,
 )
 
-# %% ../../nbs/losses/121_pairs.ipynb #06cb5b8b
+# %% ../../nbs/losses/121_pairs.ipynb #c3c33d20
 def _in_reach(s, tau, learn):
     "s, so that its differences in units of tau are numbers."
     most = torch.finfo(s.dtype).max / 4 * (tau.detach().clamp(max=1) if learn else min(tau, 1))
@@ -242,7 +242,7 @@ def lambda_loss(
         loss, _ = pair_loss(x, torch.stack(places, -2), weighting, float(mu), k, learn, needs_graph((x,)))
     return reduce_sets(loss, differing(places.y, mask), reduction, scores.dtype)
 
-# %% ../../nbs/losses/121_pairs.ipynb #4ffd9dcc
+# %% ../../nbs/losses/121_pairs.ipynb #96c8186a
 class LambdaLoss(Loss, of=lambda_loss):
     """`lambda_loss` as a module: options at construction, `scores`, `relevance`, `mask`, `weights` at call.
 

@@ -36,7 +36,7 @@ def _powers_of_two(y, sets, large):
 
 GAINS = dict(exp2=_powers_of_two, linear=lambda y, sets, large: y)
 
-# %% ../../nbs/losses/56_ranking.ipynb #4687a97b
+# %% ../../nbs/losses/56_ranking.ipynb #3fc5e411
 def gains_of(y, sets, gain):
     "The gain of each element, (..., n), zero where padded; raise `ValueError` for what has none."
     if not isinstance(gain, str) or gain not in GAINS:
@@ -44,19 +44,19 @@ def gains_of(y, sets, gain):
     high = check_not_negative(y, "for NDCG")
     return sets.only(GAINS[gain](y, sets, not sets.whole or high is None or high > 100))
 
-# %% ../../nbs/losses/56_ranking.ipynb #9d65f951
+# %% ../../nbs/losses/56_ranking.ipynb #57a22234
 def discounts_of(k, like):
     "1 / log2(1 + i) for the first k positions of sets (..., n), all of them for None, at most n."
     n = like.shape[-1]
     k = check_k(n if k is None else k, math.inf)
     return place_discounts(min(k, n), like)
 
-# %% ../../nbs/losses/56_ranking.ipynb #b4938764
+# %% ../../nbs/losses/56_ranking.ipynb #c6b4b293
 def ratio_of(part, whole):
     "part / whole, zero where the whole is not positive."
     return part / whole.masked_fill(whole <= 0, math.inf)
 
-# %% ../../nbs/losses/56_ranking.ipynb #e388e897
+# %% ../../nbs/losses/56_ranking.ipynb #921d0c35
 @over_lists(together="k")
 def approx_ndcg_loss(
     scores: Tensor,  # (..., n)
@@ -88,7 +88,7 @@ def approx_ndcg_loss(
     best = sets.best(g, k)
     return reduce_sets(1 - ratio_of(sets.sum(value), best), best > 0, reduction, scores.dtype)
 
-# %% ../../nbs/losses/56_ranking.ipynb #e0851f3a
+# %% ../../nbs/losses/56_ranking.ipynb #646782ac
 class ApproxNDCGLoss(Loss, of=approx_ndcg_loss):
     """`approx_ndcg_loss` as a module: options at construction, `scores`, `relevance`, `mask`, `weights` at call.
 
@@ -138,7 +138,7 @@ def neural_ndcg_loss(
     best = best_dcg(g, discounts)
     return reduce_sets(1 - ratio_of(value, best), best > 0, reduction, scores.dtype)
 
-# %% ../../nbs/losses/56_ranking.ipynb #bcf87bd4
+# %% ../../nbs/losses/56_ranking.ipynb #38f4c544
 class NeuralNDCGLoss(Loss, of=neural_ndcg_loss):
     """`neural_ndcg_loss` as a module: options at construction, `scores`, `relevance`, `mask`, `weights` at call.
 
@@ -155,7 +155,7 @@ def _hits(s, relevant, sets, k, method, tau, iterations):
     P = soft_permutation(s, descending=True, method=method, tau=tau, mask=sets.mask)
     return balanced_rows(P, relevant, k, iterations).sum(-1)
 
-# %% ../../nbs/losses/56_ranking.ipynb #1f205b7d
+# %% ../../nbs/losses/56_ranking.ipynb #752ffd0f
 @over_lists(fill=True)
 def precision_loss(
     scores: Tensor,  # (..., n)
@@ -183,13 +183,13 @@ def precision_loss(
     hits = _hits(s, relevant, sets, k, method, tau, iterations)
     return reduce_sets(1 - hits / k, sets.some(relevant), reduction, scores.dtype)
 
-# %% ../../nbs/losses/56_ranking.ipynb #dabc1794
+# %% ../../nbs/losses/56_ranking.ipynb #63c03d33
 class PrecisionLoss(Loss, of=precision_loss):
     """`precision_loss` as a module: options at construction, `scores`, `relevance`, `mask`, `weights` at call.
 
     Raises as the function does, and `TypeError` for an unknown option."""
 
-# %% ../../nbs/losses/56_ranking.ipynb #f957cecd
+# %% ../../nbs/losses/56_ranking.ipynb #51435cdf
 @over_lists(fill=True)
 def recall_loss(
     scores: Tensor,  # (..., n)
@@ -217,7 +217,7 @@ def recall_loss(
     hits, total = _hits(s, relevant, sets, k, method, tau, iterations), sets.sum(relevant)
     return reduce_sets(1 - ratio_of(hits, total), total > 0, reduction, scores.dtype)
 
-# %% ../../nbs/losses/56_ranking.ipynb #2f1cbad0
+# %% ../../nbs/losses/56_ranking.ipynb #5649835d
 class RecallLoss(Loss, of=recall_loss):
     """`recall_loss` as a module: options at construction, `scores`, `relevance`, `mask`, `weights` at call.
 

@@ -189,7 +189,7 @@ class Threshold(NamedTuple):
     hard: float  # what the guarantee speaks of; infinite where k > N
     soft: float  # row k of SoftSort
 
-# %% ../../nbs/ragged/157_chunks.ipynb #60b2aa59
+# %% ../../nbs/ragged/157_chunks.ipynb #905ebfc5
 def chunked_threshold(
     x: Any,  # scores of the calibration set, (N,), finite: an array of numpy (also a memmap) or Dask, or a tensor
     alpha: float,  # how often the true label may be missed, between 0 and 1
@@ -254,7 +254,7 @@ def _coefficients(moments, law, cut):
     c[:, 0] += (below - above) / 2
     return c
 
-# %% ../../nbs/ragged/157_chunks.ipynb #1d14eb4b
+# %% ../../nbs/ragged/157_chunks.ipynb #3c477181
 class ChunkedRank:
     """Soft ranks among scores that do not fit into memory: a function (157.2), made in one fold.
 

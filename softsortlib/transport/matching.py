@@ -158,7 +158,7 @@ def _hard(self, rows):
     columns = columns.to(self.log_alpha.device)
     return columns if rows is None else columns[..., rows]
 
-# %% ../../nbs/transport/32_matching.ipynb #a94075a8
+# %% ../../nbs/transport/32_matching.ipynb #a18de259
 @patch_to(MatchingPermutation)
 def _hard_mean(self):
     "The matching with the largest sum of the entries' means over the samples."
@@ -172,7 +172,7 @@ def _check_noise(noise):
     if not 0 <= noise < math.inf:
         raise ValueError(f"noise must not be negative, and finite, got {noise}: 0 is deterministic")
 
-# %% ../../nbs/transport/32_matching.ipynb #98d67ec1
+# %% ../../nbs/transport/32_matching.ipynb #02f53dc0
 class GumbelSinkhorn(nn.Module):
     """Samples of soft permutations from a matrix of log-potentials (Mena et al. 2018, section 4).
 
