@@ -226,7 +226,7 @@ def exp_scan(
     x = x.to(work).expand(*batch, *x.shape[-2:])
     return _exp_scan(s, x, tau_tensor(tau, s, batch), mode, None, check_backend(backend)).to(dtype)
 
-# %% ../../nbs/engine/94_scan.ipynb #527110b1
+# %% ../../nbs/engine/94_scan.ipynb #abf89ae9
 def list_scan(
     s: Tensor,  # scores in temperatures that rise from zero in each list, (..., n)
     x: Tensor,  # payload, (..., n, d)

@@ -300,14 +300,16 @@ def _in_blocks(f, join, s, offsets, dim, options, w=None):
         kept.append(call.kept)
     return join(results, kept, lists, dim)
 
-# %% ../../nbs/functional/53_arguments.ipynb #a851ab32
+# %% ../../nbs/functional/53_arguments.ipynb #fe3a4041
 def _weights_of_items(weights, flat, dim, order):
     "Weights of the items of lists, (..., N) in the order of the lists; raise `ValueError` for another shape."
     weights = unnested(weights, "weights")[0] if is_nested(weights) else weights
-    if not isinstance(weights, Tensor) or weights.shape != flat.shape:
+    try:
+        w = weights.expand(flat.shape).movedim(dim, -1)
+    except (AttributeError, RuntimeError):
         got = tuple(weights.shape) if isinstance(weights, Tensor) else type(weights).__name__
-        raise ValueError(f"weights must be a tensor of the shape of x, {tuple(flat.shape)}, got {got}")
-    w = weights.movedim(dim, -1)
+        raise ValueError("weights must be a tensor that broadcasts to the shape of x, "
+                         f"{tuple(flat.shape)}, got {got}") from None
     return w if order is None else w.index_select(-1, order.to(w.device))
 
 

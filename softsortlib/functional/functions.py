@@ -26,7 +26,7 @@ from ..ranks.sigmoid import SigmoidRank
 from ..rowwise.softsort import SoftSort
 from ..selection.masks import get_topk_mask
 
-# %% ../../nbs/functional/50_functions.ipynb #56d883d5
+# %% ../../nbs/functional/50_functions.ipynb #ecdbdb38
 def is_rank_only(method):
     "Whether an operator, or the operator of that name, has ranks and no soft permutation."
     if isinstance(method, str):
@@ -51,7 +51,7 @@ def _by_scan(operator, s):
     usual = operator.power == 1 and operator.distance is None and operator.simplex == "softmax"
     return usual and operator.backend in (None, choose(s, "", triton=True))
 
-# %% ../../nbs/functional/50_functions.ipynb #b808c457
+# %% ../../nbs/functional/50_functions.ipynb #3d480835
 def sorter(
     method: "str | Operator",  # an operator or its name
     tau: "float | Tensor | None",  # its temperature
@@ -63,7 +63,7 @@ def sorter(
                         f"choose one of {', '.join(sorted(Operator.names))}")
     return oriented(method, Operator.names, tau, descending)
 
-# %% ../../nbs/functional/50_functions.ipynb #2b158038
+# %% ../../nbs/functional/50_functions.ipynb #e39678e8
 @on_lists(join_maps)
 def soft_permutation(
     x: Tensor,  # scores, any shape, floating point
@@ -179,7 +179,7 @@ def _ranks(operator, s, mask, w, hard):
         r = _expected_position(r)
     return with_gradient_of(r, midranks(s.to(r.dtype), mask, operator.descending)) if hard else r
 
-# %% ../../nbs/functional/50_functions.ipynb #bd229c21
+# %% ../../nbs/functional/50_functions.ipynb #6fbfac8d
 @on_lists(join_items, _kernel_of_ranks, group_sort)
 def soft_rank(
     x: Tensor,  # any shape, floating point
@@ -189,7 +189,7 @@ def soft_rank(
     method: "str | Operator | RankOperator" = "softsort",  # an operator or its name, rank-only ones too
     tau: "float | Tensor | None" = None,  # temperature in units of x; None: from the spread of each set (6.1)
     mask: "Tensor | None" = None,  # bool, broadcastable to x, True = a real element
-    weights: "Tensor | None" = None,  # of elements, the shape of x: 2 is the element twice, 0 its absence (168)
+    weights: "Tensor | None" = None,  # of elements, broadcastable to x: 2 is the element twice, 0 its absence (168)
     offsets: "Tensor | ListOrder | None" = None,  # (B + 1,), integer: lists end to end along dim; or of `offsets_from`
     hard: bool = False,  # the ranks themselves (ties share their mean rank), with the soft gradient
     group: "object | None" = None,  # a torch.distributed group: x is this process's part along dim (165)
@@ -205,7 +205,7 @@ def soft_rank(
     r = _ranks(ranker(method, tau, descending), s, mask, w if w is None else w.movedim(dim, -1), hard)
     return moved_back(r.to(x.dtype), dim)
 
-# %% ../../nbs/functional/50_functions.ipynb #3873c334
+# %% ../../nbs/functional/50_functions.ipynb #f6434abe
 @on_lists(join_items)
 def soft_argsort(
     x: Tensor,  # any shape, floating point
@@ -232,7 +232,7 @@ def soft_argsort(
         y = with_gradient_of(y, hard_sort(s, mask, descending)[1].to(y.dtype))
     return moved_back(y.to(x.dtype), dim)
 
-# %% ../../nbs/functional/50_functions.ipynb #937c6648
+# %% ../../nbs/functional/50_functions.ipynb #a4be8247
 @on_lists(join_top, parts=group_topk)
 def soft_topk(
     x: Tensor,  # any shape, floating point
@@ -262,7 +262,7 @@ def soft_topk(
         P = P.straight_through()
     return moved_back(y, dim), P
 
-# %% ../../nbs/functional/50_functions.ipynb #49152b11
+# %% ../../nbs/functional/50_functions.ipynb #6819393c
 @on_lists(join_items)
 def soft_topk_mask(
     x: Tensor,  # any shape, floating point
@@ -273,7 +273,7 @@ def soft_topk_mask(
     method: str = "lapsum",  # "lapsum", "sinkhorn", "sparse", "threshold" or "simple"
     tau: "float | Tensor | None" = None,  # temperature in units of x; broadcasts as k does; None: (6.1)
     mask: "Tensor | None" = None,  # bool, broadcastable to x, True = a real element
-    weights: "Tensor | None" = None,  # of elements, the shape of x: 2 is the element twice, 0 its absence (168)
+    weights: "Tensor | None" = None,  # of elements, broadcastable to x: 2 is the element twice, 0 its absence (168)
     offsets: "Tensor | ListOrder | None" = None,  # (B + 1,), integer: lists end to end along dim; or of `offsets_from`
     hard: bool = False,  # zeros and ones (a part for a k that is no integer), with the soft gradient
 ) -> Tensor:  # in [0, 1], with a sum, or weight, of k along dim, the shape of x; zero at padded elements

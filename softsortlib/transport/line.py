@@ -55,8 +55,7 @@ def line_potentials(
     after = step(torch.searchsorted(full, sent + close))
     return torch.nn.functional.pad((before + after) / 2, (1, 0)).cumsum(-1)
 
-# %% ../../nbs/transport/30_line.ipynb #bd2fbfae
-#| code-fold: false
+# %% ../../nbs/transport/30_line.ipynb #e001d441
 def _iterate(C, log_a, log_b, tolerance, max_iterations):
     "F, G, residual and iterations by (30.6) until (30.7), for the arguments of `sinkhorn` in one batch shape."
     F = torch.zeros_like(log_a)
