@@ -199,6 +199,7 @@ HOST_FUNCTIONS = [
       for method in ("softsort", "neuralsort", "lapsum", "sigmoid", "gaussian", "laplace", "permutahedron")),
     Call("soft_sort:lists", lists(lambda x, tau, _, offsets: functional.soft_sort(x, tau=tau, offsets=offsets), "order"), invariant=True),
     Call("soft_quantile:lists", lists(lambda x, tau, _, offsets: functional.soft_quantile(x, 0.3, tau=tau, offsets=offsets)), invariant=True),
+    Call("soft_median:weights", lambda s, tau, mask: functional.soft_median(s, tau=tau, mask=mask, weights=torch.full((), 2.0, device=s.device)), invariant=True),
     Call("soft_median:lists", lists(lambda x, tau, _, offsets: functional.soft_median(x, tau=tau, offsets=offsets)), invariant=True),
     Call("soft_topk:lists", lists(lambda x, tau, _, offsets: functional.soft_topk(x, 1, tau=tau, offsets=offsets)[0]), invariant=True),
     Call("soft_permutation:lists", lists(lambda x, tau, _, offsets: functional.soft_permutation(x, tau=tau, offsets=offsets).mT @ torch.ones_like(x), "elements"), equivariant=True),

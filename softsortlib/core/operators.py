@@ -203,7 +203,7 @@ def _single(self, P, s):
     log_one = s.masked_fill(torch.ones_like(s, dtype=torch.bool), 0)    # not 0 * s: zero times infinity is NaN
     return DensePermutation(log_one[..., None], P.dtype, mask=P.mask, row_mask=P.row_mask)
 
-# %% ../../nbs/core/01_operators.ipynb #a0320238
+# %% ../../nbs/core/01_operators.ipynb #42b9d620
 def by_name(base, method, kwargs):
     "`method` itself where it is an instance of `base`, or the one of `base.names` of that name, made with `kwargs`."
     if isinstance(method, base):
@@ -219,7 +219,7 @@ def by_name(base, method, kwargs):
     if method in base.names:
         return base.names[method](**kwargs)
     near = difflib.get_close_matches(method.lower(), base.names, 1, 0.4)
-    hint = f": did you mean {near[0]!r}?" if near else ";"
+    hint = f": did you mean {near[0]!r}?" if near else "."
     raise ValueError(f"unknown method {method!r}{hint} There are {known}")
 
 # %% ../../nbs/core/01_operators.ipynb #bae5f13d

@@ -130,14 +130,14 @@ def check_k(
         raise ValueError(f"k must be {wanted}, got {i}")
     return i
 
-# %% ../../nbs/functional/53_arguments.ipynb #08475516
+# %% ../../nbs/functional/53_arguments.ipynb #cba68209
 def unknown_method(
     method: str,  # a name that is not among them
     names: dict,  # the operators that can serve, by name
 ) -> ValueError:  # to be raised
     "The error that suggests the nearest name."
     near = difflib.get_close_matches(method.lower(), names, 1, 0.4)
-    hint = f": did you mean {near[0]!r}?" if near else ";"
+    hint = f": did you mean {near[0]!r}?" if near else "."
     return ValueError(f"unknown method {method!r}{hint} There are {', '.join(sorted(names))}")
 
 # %% ../../nbs/functional/53_arguments.ipynb #7fb9d1ad
@@ -300,14 +300,16 @@ def _in_blocks(f, join, s, offsets, dim, options, w=None):
         kept.append(call.kept)
     return join(results, kept, lists, dim)
 
-# %% ../../nbs/functional/53_arguments.ipynb #a851ab32
+# %% ../../nbs/functional/53_arguments.ipynb #fe3a4041
 def _weights_of_items(weights, flat, dim, order):
     "Weights of the items of lists, (..., N) in the order of the lists; raise `ValueError` for another shape."
     weights = unnested(weights, "weights")[0] if is_nested(weights) else weights
-    if not isinstance(weights, Tensor) or weights.shape != flat.shape:
+    try:
+        w = weights.expand(flat.shape).movedim(dim, -1)
+    except (AttributeError, RuntimeError):
         got = tuple(weights.shape) if isinstance(weights, Tensor) else type(weights).__name__
-        raise ValueError(f"weights must be a tensor of the shape of x, {tuple(flat.shape)}, got {got}")
-    w = weights.movedim(dim, -1)
+        raise ValueError("weights must be a tensor that broadcasts to the shape of x, "
+                         f"{tuple(flat.shape)}, got {got}") from None
     return w if order is None else w.index_select(-1, order.to(w.device))
 
 

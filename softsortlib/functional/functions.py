@@ -179,7 +179,7 @@ def _ranks(operator, s, mask, w, hard):
         r = _expected_position(r)
     return with_gradient_of(r, midranks(s.to(r.dtype), mask, operator.descending)) if hard else r
 
-# %% ../../nbs/functional/50_functions.ipynb #bd229c21
+# %% ../../nbs/functional/50_functions.ipynb #6fbfac8d
 @on_lists(join_items, _kernel_of_ranks, group_sort)
 def soft_rank(
     x: Tensor,  # any shape, floating point
@@ -189,7 +189,7 @@ def soft_rank(
     method: "str | Operator | RankOperator" = "softsort",  # an operator or its name, rank-only ones too
     tau: "float | Tensor | None" = None,  # temperature in units of x; None: from the spread of each set (6.1)
     mask: "Tensor | None" = None,  # bool, broadcastable to x, True = a real element
-    weights: "Tensor | None" = None,  # of elements, the shape of x: 2 is the element twice, 0 its absence (168)
+    weights: "Tensor | None" = None,  # of elements, broadcastable to x: 2 is the element twice, 0 its absence (168)
     offsets: "Tensor | ListOrder | None" = None,  # (B + 1,), integer: lists end to end along dim; or of `offsets_from`
     hard: bool = False,  # the ranks themselves (ties share their mean rank), with the soft gradient
     group: "object | None" = None,  # a torch.distributed group: x is this process's part along dim (165)
@@ -262,7 +262,7 @@ def soft_topk(
         P = P.straight_through()
     return moved_back(y, dim), P
 
-# %% ../../nbs/functional/50_functions.ipynb #a362b71d
+# %% ../../nbs/functional/50_functions.ipynb #6819393c
 @on_lists(join_items)
 def soft_topk_mask(
     x: Tensor,  # any shape, floating point
@@ -273,7 +273,7 @@ def soft_topk_mask(
     method: str = "lapsum",  # "lapsum", "sinkhorn", "sparse", "threshold" or "simple"
     tau: "float | Tensor | None" = None,  # temperature in units of x; broadcasts as k does; None: (6.1)
     mask: "Tensor | None" = None,  # bool, broadcastable to x, True = a real element
-    weights: "Tensor | None" = None,  # of elements, the shape of x: 2 is the element twice, 0 its absence (168)
+    weights: "Tensor | None" = None,  # of elements, broadcastable to x: 2 is the element twice, 0 its absence (168)
     offsets: "Tensor | ListOrder | None" = None,  # (B + 1,), integer: lists end to end along dim; or of `offsets_from`
     hard: bool = False,  # zeros and ones (a part for a k that is no integer), with the soft gradient
 ) -> Tensor:  # in [0, 1], with a sum, or weight, of k along dim, the shape of x; zero at padded elements

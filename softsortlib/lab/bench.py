@@ -270,7 +270,7 @@ def _no_case(pattern):
     "The error for a case that does not exist; it names the nearest one."
     there = list(cases())
     near = difflib.get_close_matches(str(pattern).split("/")[0], there, 1, 0.4)
-    hint = f": did you mean {near[0]!r}?" if near else ";"
+    hint = f": did you mean {near[0]!r}?" if near else "."
     return ValueError(f"there is no case {pattern!r}{hint} There are {', '.join(there)}, "
                       "and their pieces case/n/batch; * and ? stand for what you like")
 

@@ -66,7 +66,8 @@ def test_lists_end_to_end(name, rng):
     at = torch.randperm(12, generator=rng)
     ids = torch.tensor([0] * 5 + [2] * 4 + [3] * 3)[at]
     assert_close(f(x[:, at], tau=0.4, weights=w[:, at], offsets=offsets_from(ids=ids)), got[:, at])
-    with pytest.raises(ValueError, match="weights must be a tensor of the shape of x"): f(x, weights=w[0], offsets=offsets)
+    with pytest.raises(ValueError, match="weights must be a tensor that broadcasts"): f(x, weights=w[0, :5], offsets=offsets)
+    assert_close(f(x, tau=0.4, weights=w[0], offsets=offsets), f(x, tau=0.4, weights=w[:1].expand(2, 12), offsets=offsets))
 
 
 @every
@@ -114,7 +115,7 @@ def test_hard_ranks_and_far_apart(rng):
 
 
 @pytest.mark.parametrize("call, kind, says", [
-    (lambda x, w: soft_rank(x, weights=w[0]), ValueError, r"weights must be of the shape of x, \(2, 3\), got \(3,\): weights.expand_as\(x\)"), (lambda x, w: soft_rank(x, weights=[1, 2, 3]), TypeError, "weights must be a tensor"),
+    (lambda x, w: soft_rank(x, weights=torch.ones(5)), ValueError, r"weights must broadcast to the shape of x, \(2, 3\), got \(5,\)"), (lambda x, w: soft_rank(x, weights=[1, 2, 3]), TypeError, "weights must be a tensor"),
     (lambda x, w: soft_topk_mask(x, 1, weights=-w), ValueError, "weights must be finite and not negative"), (lambda x, w: soft_rank(x, weights=w, method="neuralsort"), ValueError, "method must be 'softsort' .* where there are weights"),
     (lambda x, w: soft_rank(x, weights=w, method=softsortlib.SoftSort(power=2)), ValueError, "method must be 'softsort'"), (lambda x, w: soft_topk_mask(x, 1, weights=w, method="simple"), ValueError, "method must be 'lapsum' or 'sinkhorn'"),
     (lambda x, w: soft_topk_mask(x, torch.ones(5), weights=w), ValueError, "k must broadcast"),
