@@ -73,7 +73,7 @@ def _levels(q, x, exact):
         raise ValueError(f"q must be in [0, 1], got {q.tolist()}")
     return q.to(device, dtype).reshape(-1), q.ndim == 0
 
-# %% ../../nbs/functional/51_quantiles.ipynb #2fc6894a
+# %% ../../nbs/functional/51_quantiles.ipynb #bfdd7af8
 def _interpolate(values, p):
     "Equation (51.2) for all sets alike: values(rows) -> (..., rows), at the positions p (Q,); gives (..., Q)."
     low = p.floor()
@@ -251,7 +251,7 @@ def _trimmed(s, mask, w, cut, operator, hard):
     return y.masked_fill(~remains, 0).sum(-1) / remains.sum(-1).clamp(min=1)
 
 
-# %% ../../nbs/functional/51_quantiles.ipynb #4d1cbc56
+# %% ../../nbs/functional/51_quantiles.ipynb #6db7048a
 @on_lists(join_sets)
 def soft_trimmed_mean(
     x: Tensor,  # any shape, floating point
