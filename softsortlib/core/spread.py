@@ -5,13 +5,13 @@
 # %% auto #0
 __all__ = []
 
-# %% ../../nbs/core/06_spread.ipynb #3c0ee187
+# %% ../../nbs/core/06_spread.ipynb #6dbd1678
 import numpy as np
 import torch
 from torch import Tensor
 
 from .checks import zero_outside
-from ..engine.compile import arrays, jit, one_batch, spread_rows
+from ..engine.compile import jit, spread_rows
 from ..engine.mechanism import mechanism
 
 # %% ../../nbs/core/06_spread.ipynb #afd57f77
@@ -51,8 +51,9 @@ def plain_spread(
     low = low.nan_to_num(0, 0, 0)
     return (c * (s - low).masked_fill(c == 0, 0)).sum(-1, keepdim=True), low, c      # zero times infinity is NaN
 
-# %% ../../nbs/core/06_spread.ipynb #65809edb
+# %% ../../nbs/core/06_spread.ipynb #f2827ae0
 FEW = 24  # so many numbers are in order sooner than divided
+COUNTED = 64  # and so many are in order sooner by counting
 
 @jit(lent=True)
 def _insert(w, lo, hi):
@@ -97,7 +98,21 @@ def _weigh(r, c, value, share):
         if r[j] == value:
             c[j] += each
 
-# %% ../../nbs/core/06_spread.ipynb #384b74f6
+# %% ../../nbs/core/06_spread.ipynb #2332eb90
+@jit(lent=True)
+def _count(w, m, room):
+    "Sort w[:m] by counting what belongs before each, which few numbers do without a branch."
+    for i in range(m):
+        x, place = w[i], 0
+        for j in range(i):
+            place += w[j] <= x
+        for j in range(i + 1, m):
+            place += w[j] < x
+        room[place] = x
+    for i in range(m):
+        w[i] = room[i]
+
+
 @jit(lent=True)
 def _neighbours(w, a, b):
     "The smallest and the largest of w[a+1:b]; w[b] and w[a] where there is none."
@@ -122,20 +137,23 @@ def _weigh_four(r, c, low, after, before, high, f):
         x = r[j]
         c[j] = (x == low) * first + (x == after) * second + (x == before) * third + (x == high) * fourth
 
-# %% ../../nbs/core/06_spread.ipynb #0e2cc450
+# %% ../../nbs/core/06_spread.ipynb #ffad53fb
 @jit(lent=True)
 def _weigh_quartiles(r, c, w, m):
     "The weights and the value of (6.2) for r, of which w[:m] are the scores that count; zero for quartiles that tie."
     a = (m - 1) // 4
     b, f = m - 1 - a, ((m - 1) % 4) / 4
-    _select(w, 0, m, a)
-    _select(w, a + 1, m, b)
+    if m > COUNTED:
+        _select(w, 0, m, a)
+        _select(w, a + 1, m, b)
+    else:
+        _count(w, m, c)
     low, high = w[a], w[b]
     if low == high:
         return 0.0
     after, before = low, high
     if f > 0:
-        after, before = _neighbours(w, a, b)
+        after, before = _neighbours(w, a, b) if m > COUNTED else (w[a + 1], w[b - 1])
     _weigh_four(r, c, low, after, before, high, f)
     return (1 - f) * (high - low) + f * (before - after)
 
@@ -194,13 +212,26 @@ def spread_of_rows(lo, hi, s, width, c):
         r[:] = s[row]
         width[row] = _spread_of_row(r, c[row], w)[0]
 
-# %% ../../nbs/core/06_spread.ipynb #0ae98c88
+# %% ../../nbs/core/06_spread.ipynb #35315db2
+def _rooms(s, results):
+    "Scores s (..., n) as an array (B, n), one (B,) for the spreads, and so many like the first: torch's cost more."
+    n = s.shape[-1]
+    rows = s.detach().contiguous().numpy().reshape(s.numel() // n, n)
+    return rows, np.empty(len(rows), rows.dtype), *(np.empty_like(rows) for _ in range(results))
+
+
+def _as_tensors(s, width, *made):
+    "The results for s (..., n): the spreads (..., 1), and the others."
+    if s.ndim == 2:
+        return torch.from_numpy(width[:, None]), *map(torch.from_numpy, made)
+    return torch.from_numpy(width).view(*s.shape[:-1], 1), *(torch.from_numpy(a).view(s.shape) for a in made)
+
+
 def fast_spread(s):
     "The spread and the weights of `plain_spread` on the CPU, without a sort."
-    rows, = one_batch(s.shape[:-1], s)
-    width, c = rows.new_empty(len(rows)), torch.empty_like(rows, memory_format=torch.contiguous_format)
-    spread_rows(spread_of_rows, len(c), 4 * c.numel(), *arrays(rows, width, c))
-    return width.view(*s.shape[:-1], 1), c.view(s.shape)
+    rows, width, c = _rooms(s, 1)
+    spread_rows(spread_of_rows, len(c), 4 * c.size, rows, width, c)
+    return _as_tensors(s, width, c)
 
 # %% ../../nbs/core/06_spread.ipynb #7819f524
 def _times_weights(g, weights):
@@ -265,7 +296,7 @@ def _pull_again(g, s, u, width, weights):
     ds = (s - s.detach()).masked_fill(weights == 0, 0)
     return _pull(g, u, width + (weights * ds).sum(-1, keepdim=True), weights)
 
-# %% ../../nbs/core/06_spread.ipynb #55a8a905
+# %% ../../nbs/core/06_spread.ipynb #877d6661
 @jit
 def units_of_rows(lo, hi, s, none, far, u, width, c):
     "What `_plain_units` returns for the rows lo..hi of s (B, n), whose unit is `none` without a spread."
@@ -282,11 +313,10 @@ def units_of_rows(lo, hi, s, none, far, u, width, c):
 
 def _fast_units(s, c, far):
     "`_plain_units` on the CPU, without a sort."
-    rows, = one_batch(s.shape[:-1], s)
-    u, weights = (torch.empty_like(rows, memory_format=torch.contiguous_format) for _ in range(2))
-    width = rows.new_empty(len(rows))
-    spread_rows(units_of_rows, len(u), 5 * u.numel(), *arrays(rows), 1 / c, far, *arrays(u, width, weights))
-    return u.view(s.shape), width.view(*s.shape[:-1], 1), weights.view(s.shape)
+    rows, width, u, weights = _rooms(s, 2)
+    spread_rows(units_of_rows, len(u), 5 * u.size, rows, 1 / c, far, u, width, weights)
+    width, u, weights = _as_tensors(s, width, u, weights)
+    return u, width, weights
 
 # %% ../../nbs/core/06_spread.ipynb #ecdf2158
 _units_back = mechanism("units_back(g, s, u, width, weights) -> s=s", __name__, _pull, again=_pull_again)

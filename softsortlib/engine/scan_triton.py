@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['scan_triton', 'sides_triton', 'mean_triton']
 
-# %% ../../nbs/engine/95_scan_triton.ipynb #f6eb8ac1
+# %% ../../nbs/engine/95_scan_triton.ipynb #0c3fc04c
 import torch
 from torch import Tensor
 
@@ -241,7 +241,7 @@ def _scan_kernel(s_ptr, x_ptr, tau_ptr, size_ptr, ends_ptr, y_ptr, low_ptr, Z_pt
                          chunk, chunks, i, c, size, n, d, down, low_tie, up, high_tie, Z, share,
                          MODE, STRICT, CARRY, REAL)
 
-# %% ../../nbs/engine/95_scan_triton.ipynb #72945951
+# %% ../../nbs/engine/95_scan_triton.ipynb #337eb566
 MOST = switch("scan: one program", 1024, "gpu n d")
 
 def cut(n, d, most=MOST):

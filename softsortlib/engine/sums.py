@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['kernel_sums']
 
-# %% ../../nbs/engine/99_sums.ipynb #103ca61d
+# %% ../../nbs/engine/99_sums.ipynb #4f37be4a
 import math
 from functools import lru_cache, partial
 from typing import NamedTuple

@@ -265,7 +265,7 @@ def _rows_in_turns(name, labels, n, batch, rounds, memory, device):
         rows.append(row)
     return rows + [dict(contender=label, absent=why) for label, why in absent.items()]
 
-# %% ../../nbs/lab/72_bench.ipynb #b1ab00fd
+# %% ../../nbs/lab/72_bench.ipynb #d82947d5
 def _no_case(pattern):
     "The error for a case that does not exist; it names the nearest one."
     there = list(cases())

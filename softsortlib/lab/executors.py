@@ -16,7 +16,7 @@ from pathlib import Path
 
 from .data import optional
 
-# %% ../../nbs/lab/82_executors.ipynb #e6de79d4
+# %% ../../nbs/lab/82_executors.ipynb #8de61be0
 EXECUTORS: dict = {}
 
 

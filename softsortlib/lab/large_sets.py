@@ -132,7 +132,7 @@ def _pairs(s, y):
     other = torch.randperm(s.shape[-1], device=s.device)
     return nn.functional.softplus((s[..., other] - s) * (y - y[..., other]).sign()).mean()
 
-# %% ../../nbs/lab/69_large_sets.ipynb #a963a75b
+# %% ../../nbs/lab/69_large_sets.ipynb #0f47bb6b
 TAU = {"softsort": 0.1, "neuralsort": 100.0, "bitonic": 0.1, "laplace": 0.1, "permutahedron": 3e-4}
 _MAKERS = {
     "softsort": lambda tau: _nll(SoftSort(tau, descending=True)),

@@ -14,7 +14,7 @@ import torch
 
 from .bench import resident_memory
 
-# %% ../../nbs/lab/86_limits.ipynb #18cfe0e2
+# %% ../../nbs/lab/86_limits.ipynb #4b9da656
 def _limits():
     "Python's module of limits, on Linux."
     if not sys.platform.startswith("linux"):
@@ -67,7 +67,7 @@ def is_out_of_memory(
         return True
     return isinstance(error, RuntimeError) and any(w in str(error).lower() for w in words)
 
-# %% ../../nbs/lab/86_limits.ipynb #c0206954
+# %% ../../nbs/lab/86_limits.ipynb #5340b7f6
 def trim_memory():
     "Return memory that the allocator keeps for later to the system, if it knows how."
     with contextlib.suppress(OSError, AttributeError):

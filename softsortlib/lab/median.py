@@ -178,7 +178,7 @@ class MedianConfig(RunConfig):
         "The figure that chooses the weights, and whether it shall be small or large."
         return self.select, "min" if self.select == "MSE" else "max"
 
-# %% ../../nbs/lab/65_median.ipynb #cb1772d9
+# %% ../../nbs/lab/65_median.ipynb #2e664332
 MedianConfig.PRESETS = {
     "paper": dict(data="mnist", steps=275_000, epoch=2750, val_sets=1250, test_sets=2500),
     "quick": dict(
@@ -294,7 +294,7 @@ def parts(self, folder: "str | None" = None) -> tuple:  # (NumberData, MedianTas
     data.setup()
     return data, MedianTask(self, data.sets["train"].shape)
 
-# %% ../../nbs/lab/65_median.ipynb #3d40572b
+# %% ../../nbs/lab/65_median.ipynb #163d9c75
 _PAPERS = [(operator, samples) for operator in ("softsort", "neuralsort") for samples in (0, 5)]
 
 

@@ -11,14 +11,14 @@ from typing import Callable
 import torch
 from torch import Tensor
 
-# %% ../../nbs/lab/169_newton.ipynb #a5eb68fa
+# %% ../../nbs/lab/169_newton.ipynb #5f4254eb
 def fisher_curvature(
     g: Tensor,  # gradients of the losses of the sets, (B, n)
 ) -> Tensor:  # (n, n)
     "The empirical Fisher matrix of Equation 169.3."
     return g.mT @ g / len(g)
 
-# %% ../../nbs/lab/169_newton.ipynb #33e48322
+# %% ../../nbs/lab/169_newton.ipynb #1c157b76
 def hessian_curvature(
     loss: "Callable[[Tensor], Tensor]",  # from scores (B, n) to the losses of the sets, (B,)
     y: Tensor,  # scores, (B, n)
@@ -31,7 +31,7 @@ def hessian_curvature(
     H = torch.stack(rows)
     return (H + H.mT) / 2
 
-# %% ../../nbs/lab/169_newton.ipynb #aaca7c25
+# %% ../../nbs/lab/169_newton.ipynb #75366515
 def newton_step(
     g: Tensor,  # gradients, (B, n)
     C: Tensor,  # curvature, symmetric, (n, n)
@@ -48,7 +48,7 @@ def newton_step(
     stiffness = (values.clamp_min(0) + lam).clamp_min(torch.finfo(torch.float64).tiny)
     return ((g.double() @ Q) / stiffness @ Q.mT).to(g.dtype)
 
-# %% ../../nbs/lab/169_newton.ipynb #703920ab
+# %% ../../nbs/lab/169_newton.ipynb #7cbd6cef
 def newton_loss(
     loss: "Callable[[Tensor], Tensor]",  # from scores (B, n) to the losses of the sets, (B,)
     y: Tensor,  # scores, (B, n)

@@ -39,7 +39,7 @@ def _raw_bytes(path):
                         "delete it and fetch it again")
     return raw
 
-# %% ../../nbs/lab/78_sources.ipynb #6a1e527e
+# %% ../../nbs/lab/78_sources.ipynb #24f3c0bd
 def read_idx(
     path: "str | Path",  # an IDX file of unsigned bytes, plain or .gz
 ) -> Tensor:  # the array it holds, uint8, its shape from the file

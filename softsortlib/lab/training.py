@@ -264,7 +264,7 @@ def _run_whole(config, out, folder, progress, callbacks, compile, flags):
         write_json(out / "result.json", record)
     return record, trainer
 
-# %% ../../nbs/lab/61_training.ipynb #c6ba5e93
+# %% ../../nbs/lab/61_training.ipynb #367a8d55
 def _finished(out, config, further):
     "The record of a run that is over, or None; with `further`, one that ended early is not. Refuse another run."
     check_folder(out, config)

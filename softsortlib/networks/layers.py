@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = []
 
-# %% ../../nbs/networks/26_layers.ipynb #4ac32169
+# %% ../../nbs/networks/26_layers.ipynb #5fc03163
 import math
 from functools import lru_cache
 from typing import NamedTuple
@@ -18,7 +18,7 @@ from softsortlib.networks.lanes import (
     Arguments, Columns, columns, send_column, send_column_backward, sigmoid_slope, sigmoid_weights,
 )
 
-# %% ../../nbs/networks/26_layers.ipynb #08c14bd4
+# %% ../../nbs/networks/26_layers.ipynb #0abbf99a
 BLOCK = switch("layers: columns of a block", 32, "d")  # columns in a block
 
 class Weights(NamedTuple):
@@ -85,7 +85,7 @@ class Plan(NamedTuple):
     segment: int  # layers between two kept copies of a block
     room: int  # comparators that run in a segment, at most
 
-# %% ../../nbs/networks/26_layers.ipynb #7520ad7e
+# %% ../../nbs/networks/26_layers.ipynb #696ab6dc
 _CACHED = switch("layers: notes of a block", 1 << 20, "n^2")  # as many as the second level of a cache holds
 
 @lru_cache(maxsize=64)

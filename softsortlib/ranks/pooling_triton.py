@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = []
 
-# %% ../../nbs/ranks/48_pooling_triton.ipynb #0056ea38
+# %% ../../nbs/ranks/48_pooling_triton.ipynb #fa070f99
 import torch
 from torch import Tensor
 
@@ -147,7 +147,7 @@ def _name_blocks(mark):
     last = mark.new_empty(B, n + 1).scatter_(1, place, mark)
     return last.gather(1, block - ends.long())
 
-# %% ../../nbs/ranks/48_pooling_triton.ipynb #1f9cbbe8
+# %% ../../nbs/ranks/48_pooling_triton.ipynb #406a0d92
 CHUNK = switch("pooling: chunk", 512, "gpu n")  # elements of a chunk
 
 def pool_by_chunks(z: Tensor, w: Tensor, kl: bool, tau: "float | Tensor" = 1) -> tuple:

@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = []
 
-# %% ../../nbs/rowwise/177_likelihood_triton.ipynb #de950db8
+# %% ../../nbs/rowwise/177_likelihood_triton.ipynb #4d27ddc7
 import torch
 from torch import Tensor
 
@@ -126,7 +126,7 @@ def _pull_on(t_ptr, g_ptr, Z_ptr, ends_ptr, i, size, per_tau, chunk, chunks, CAR
     pull = tl.sum(_shares(g_ptr, Z_ptr, i, size, REAL) * ones + of_h, 1)
     return tl.where(i < size, pull * per_tau, 0.0)
 
-# %% ../../nbs/rowwise/177_likelihood_triton.ipynb #2578928a
+# %% ../../nbs/rowwise/177_likelihood_triton.ipynb #538313d2
 @triton_jit
 def _likelihood_back(t_ptr, s_ptr, tau_ptr, size_ptr, target_ptr, order_ptr, begin_ptr, g_ptr, Z_ptr, ends_ptr, gs_ptr,
                      gtau_ptr, n, chunks,
@@ -150,7 +150,7 @@ def _likelihood_back(t_ptr, s_ptr, tau_ptr, size_ptr, target_ptr, order_ptr, beg
         along = tl.where(g != 0, g * tl.abs(u), 0.0) - tl.where(pull != 0, far * pull, 0.0)
         tl.store(gtau_ptr + tl.program_id(0), tl.sum(along, 0) * per_tau)
 
-# %% ../../nbs/rowwise/177_likelihood_triton.ipynb #6034a6b3
+# %% ../../nbs/rowwise/177_likelihood_triton.ipynb #f203fc7a
 def likelihood_back(
     g: Tensor,  # what arrives, (B, n)
     s: Tensor,  # scores, (B, n)

@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = []
 
-# %% ../../nbs/transport/39_line_sums.ipynb #27a871e7
+# %% ../../nbs/transport/39_line_sums.ipynb #e85ce5bc
 import math
 from typing import NamedTuple
 
@@ -14,7 +14,7 @@ import numpy as np
 from ..engine.compile import exp_neg, jit
 from ..engine.dispatch import switch
 
-# %% ../../nbs/transport/39_line_sums.ipynb #2cf2d196
+# %% ../../nbs/transport/39_line_sums.ipynb #18265345
 _WIDTH = 0.6            # of a block, in units of sqrt(tau)
 _LEAST = switch("line_sums: sources of a block", 8, "n")  # sources of a block, even if they are further apart
 _TERMS = 20             # of an expansion, a multiple of four
