@@ -35,7 +35,7 @@ def _check_permutation(P, target):
         raise TypeError(f"P must be a SoftPermutation, as an operator returns it, got {type(P).__name__}: "
                         "SoftPermutation.from_logits makes one of a matrix")
 
-# %% ../../nbs/losses/55_orders.ipynb #b47dc20a
+# %% ../../nbs/losses/55_orders.ipynb #c7d92756
 def _row_count(P):
     "The number of real rows of each set, (...)."
     if P._kept is None:
@@ -68,7 +68,7 @@ def permutation_nll(
     loss = -log_prob.sum(-1) / count.clamp(min=1)
     return reduce_sets(loss, count > 0, reduction, P.dtype)
 
-# %% ../../nbs/losses/55_orders.ipynb #ab724c14
+# %% ../../nbs/losses/55_orders.ipynb #c927f9e7
 class PermutationNLL(Loss, of=permutation_nll):
     """`permutation_nll` as a module: options at construction, `P`, `target` and `weights` at the call.
 
@@ -84,7 +84,7 @@ def _check_tie_breakers(scores, relevance):
     got = tuple(scores.shape) if isinstance(scores, Tensor) else type(scores).__name__
     raise ValueError(f"scores must be a tensor of the relevance's shape {tuple(relevance.shape)}, got {got}")
 
-# %% ../../nbs/losses/55_orders.ipynb #5da7801c
+# %% ../../nbs/losses/55_orders.ipynb #61470028
 def ideal_order(
     relevance: Tensor,  # grades, (..., n)
     scores: "Tensor | None" = None,  # (..., n), break ties among grades; None keeps the input order
@@ -145,7 +145,7 @@ def permutation_bce(
     loss = -(log_prob.sum(-1) + _rest_of_rows(P, target)) / (rows * columns).clamp(min=1)
     return reduce_sets(loss, rows > 0, reduction, P.dtype)
 
-# %% ../../nbs/losses/55_orders.ipynb #63da6f64
+# %% ../../nbs/losses/55_orders.ipynb #1f83a3dd
 class PermutationBCE(Loss, of=permutation_bce):
     """`permutation_bce` as a module: options at construction, `P`, `target` and `weights` at the call.
 
@@ -194,13 +194,13 @@ def spearman_loss(
     agreement, defined = correlation(*sums, sets.count(), s.dtype)
     return reduce_sets(1 - agreement, defined, reduction, scores.dtype)
 
-# %% ../../nbs/losses/55_orders.ipynb #71a7fa98
+# %% ../../nbs/losses/55_orders.ipynb #760afd55
 class SpearmanLoss(Loss, of=spearman_loss):
     """`spearman_loss` as a module: options at construction, `scores`, `relevance`, `mask`, `weights` at call.
 
     Raises as the function does, and `TypeError` for an unknown option."""
 
-# %% ../../nbs/losses/55_orders.ipynb #4dd7d9a4
+# %% ../../nbs/losses/55_orders.ipynb #96a81f5c
 _FEW = 1 << 18  # pairs of all sets up to which scores in parts are gathered
 
 
@@ -234,7 +234,7 @@ def kendall_loss(
     share = (total / divisor(count, w)).to(s.dtype)
     return reduce_sets(share, count > 0, reduction, scores.dtype)
 
-# %% ../../nbs/losses/55_orders.ipynb #4eac3207
+# %% ../../nbs/losses/55_orders.ipynb #2ac66557
 class KendallLoss(Loss, of=kendall_loss):
     """`kendall_loss` as a module: options at construction, `scores`, `relevance`, `mask`, `weights` at call.
 

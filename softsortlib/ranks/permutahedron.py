@@ -251,7 +251,7 @@ _soft_rank = mechanism(
     _soft_rank_torch, _soft_rank_numba, _soft_rank_triton, gradient=_soft_rank_grads,
 )
 
-# %% ../../nbs/ranks/43_permutahedron.ipynb #c8ad2dbe
+# %% ../../nbs/ranks/43_permutahedron.ipynb #d8118fe9
 class Permutahedron(RankOperator, name="permutahedron"):
     """Soft ranks and soft sorted values by projection onto the permutahedron (43.2; Blondel et al. 2020), O(n log n).
 
