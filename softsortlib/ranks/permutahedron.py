@@ -267,7 +267,7 @@ class Permutahedron(RankOperator, name="permutahedron"):
         def rank(self, scores: Tensor, mask: "Tensor | None" = None) -> Tensor: ...
 
     def __init__(self,
-        tau: "float | Tensor | None" = None,  # regularisation strength; a tensor broadcasts over the batch; None: (6.1) over n
+        tau: "float | Tensor | None" = None,  # regularisation strength; a tensor broadcasts over the batch; None: (6.1)
         regularization: str = "l2",  # "l2" (Euclidean) or "kl" (entropic)
         descending: bool = False,  # rank 1 is the largest, sorted values fall
         backend: "str | None" = None,  # "numba", "triton" or "torch"; None chooses by device

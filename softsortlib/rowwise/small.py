@@ -286,8 +286,7 @@ def pulling(asked, power, single, learn):
         "The gradients of the sets lo..hi from what arrives at their answers, G, (B, n, n) or (B, n, 1)."
         n, f = made.order.shape[1], made.e.dtype
         u, t, gt, sums, rows = np.empty(n, f), np.empty(n, f), np.empty(n), np.empty((4, n)), np.arange(n)
-        m, h_room = np.empty((n if learn else 0, n), f), np.empty((n, n), f)
-        both = np.empty((2, n), f)
+        m, h_room, both = np.empty((n if learn else 0, n), f), np.empty((n, n), f), np.empty((2, n), f)
         for r in range(lo, hi):
             size, inv = take_set(r, sets, True, made.order[r], u, t)
             order, e, others, h = made.order[r, :size], made.e[r, :size], made.others[r, :size], h_room[:size]
