@@ -21,12 +21,15 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "repeatable"))
 pytest.register_assert_rewrite("softsortlib.testing", "tables")     # its asserts show what they compared, as those of a test file
 
 
+seed = torch.manual_seed if torch.cuda.is_available() else torch.default_generator.manual_seed      # the former writes down the whole stack, for devices not there
+
+
 @pytest.fixture(autouse=True)
 def same_numbers():
     "What a test draws without a generator of its own does not depend on the tests before it."
     random.seed(0)
     np.random.seed(0)
-    torch.manual_seed(0)
+    seed(0)
 
 
 @pytest.fixture

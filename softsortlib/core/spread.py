@@ -51,9 +51,9 @@ def plain_spread(
     low = low.nan_to_num(0, 0, 0)
     return (c * (s - low).masked_fill(c == 0, 0)).sum(-1, keepdim=True), low, c      # zero times infinity is NaN
 
-# %% ../../nbs/core/06_spread.ipynb #f2827ae0
+# %% ../../nbs/core/06_spread.ipynb #1b445231
 FEW = 24  # so many numbers are in order sooner than divided
-COUNTED = 64  # and so many are in order sooner by counting
+COUNTED = 32  # and so many are in order sooner by counting
 
 @jit(lent=True)
 def _insert(w, lo, hi):
@@ -66,39 +66,6 @@ def _insert(w, lo, hi):
         w[j + 1] = x
 
 
-@jit(lent=True)
-def _select(w, lo, hi, k):
-    "Exchange elements of w[lo:hi] until w[k] stands where a sort would put it, and nothing larger before it."
-    while hi - lo > FEW:
-        pivot = w[(lo + hi) // 2]
-        i, j = lo, hi - 1
-        while i <= j:                  # w[lo:i] <= pivot <= w[j+1:hi]
-            while w[i] < pivot:
-                i += 1
-            while w[j] > pivot:
-                j -= 1
-            if i <= j:
-                w[i], w[j] = w[j], w[i]
-                i += 1
-                j -= 1
-        if j < k < i:
-            return
-        lo, hi = (lo, j + 1) if k <= j else (i, hi)
-    _insert(w, lo, hi)
-
-# %% ../../nbs/core/06_spread.ipynb #ce05bc40
-@jit(lent=True)
-def _weigh(r, c, value, share):
-    "Divide the share among the elements of r that equal the value, and add it to c."
-    count = 0
-    for j in range(len(r)):
-        count += r[j] == value
-    each = share / count
-    for j in range(len(r)):
-        if r[j] == value:
-            c[j] += each
-
-# %% ../../nbs/core/06_spread.ipynb #2332eb90
 @jit(lent=True)
 def _count(w, m, room):
     "Sort w[:m] by counting what belongs before each, which few numbers do without a branch."
@@ -113,6 +80,57 @@ def _count(w, m, room):
         w[i] = room[i]
 
 
+@jit(lent=True)
+def _rises(w, m):
+    "Whether w[:m] is in order."
+    for i in range(1, m):
+        if w[i] < w[i - 1]:
+            return False
+    return True
+
+
+# %% ../../nbs/core/06_spread.ipynb #e8b848c6
+@jit(lent=True)
+def _divide(w, lo, hi, pivot, equal):
+    "Put what is less than the pivot, or equal to it too, first in w[lo:hi], without a branch; where the rest begins."
+    place = lo
+    for j in range(lo, hi):
+        x = w[j]
+        w[j] = w[place]
+        w[place] = x
+        place += (x < pivot) | (equal & (x == pivot))
+    return place
+
+
+@jit(lent=True)
+def _select(w, lo, hi, k):
+    "Exchange elements of w[lo:hi] until w[k] stands where a sort would put it, and nothing larger before it."
+    while hi - lo > FEW:
+        a, b, c = w[lo], w[(lo + hi) // 2], w[hi - 1]
+        pivot = max(min(a, b), min(max(a, b), c))
+        less = _divide(w, lo, hi, pivot, False)
+        if k < less:
+            hi = less
+            continue
+        lo = _divide(w, less, hi, pivot, True)
+        if k < lo:
+            return
+    _insert(w, lo, hi)
+
+
+# %% ../../nbs/core/06_spread.ipynb #ce05bc40
+@jit(lent=True)
+def _weigh(r, c, value, share):
+    "Divide the share among the elements of r that equal the value, and add it to c."
+    count = 0
+    for j in range(len(r)):
+        count += r[j] == value
+    each = share / count
+    for j in range(len(r)):
+        if r[j] == value:
+            c[j] += each
+
+# %% ../../nbs/core/06_spread.ipynb #384b74f6
 @jit(lent=True)
 def _neighbours(w, a, b):
     "The smallest and the largest of w[a+1:b]; w[b] and w[a] where there is none."
@@ -137,17 +155,17 @@ def _weigh_four(r, c, low, after, before, high, f):
         x = r[j]
         c[j] = (x == low) * first + (x == after) * second + (x == before) * third + (x == high) * fourth
 
-# %% ../../nbs/core/06_spread.ipynb #ffad53fb
+# %% ../../nbs/core/06_spread.ipynb #3d5d44a6
 @jit(lent=True)
 def _weigh_quartiles(r, c, w, m):
     "The weights and the value of (6.2) for r, of which w[:m] are the scores that count; zero for quartiles that tie."
     a = (m - 1) // 4
     b, f = m - 1 - a, ((m - 1) % 4) / 4
-    if m > COUNTED:
+    if m <= COUNTED:
+        _count(w, m, c)
+    elif not _rises(w, m):
         _select(w, 0, m, a)
         _select(w, a + 1, m, b)
-    else:
-        _count(w, m, c)
     low, high = w[a], w[b]
     if low == high:
         return 0.0

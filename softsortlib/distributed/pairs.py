@@ -5,93 +5,22 @@
 # %% auto #0
 __all__ = ['kendall_sums']
 
-# %% ../../nbs/distributed/159_pairs.ipynb #6709949c
+# %% ../../nbs/distributed/159_pairs.ipynb #5bcec0ae
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from .exchange import Party, gathered
+from .exchange import Party
 from .sample_sort import bring, home, positions, sort_parts
 from .carries import tie_ranges
-from .seams import edge_moments, edge_points
-from ..engine.dispatch import column, precise
+from .seams import Interval, Law, sums_of_others
+from ..engine.dispatch import precise
 from ..engine.level_sums import level_sums
 from ..engine.radix import stable_sort
 from ..engine.sums import kernel_sums
 
-# %% ../../nbs/distributed/159_pairs.ipynb #a64a4d05
-class Grades(NamedTuple):
-    "This process's interval of the scores in the order (grade, score), in double precision."
-    t: Tensor  # scores, (B, m)
-    level: Tensor  # a number for each grade, rising, (B, m)
-    real: Tensor  # which places count, the first ones, bool, (B, m)
-    tau: "float | Tensor"  # a number or (B,)
-
-    def ends(self) -> tuple:  # the first and the last place that counts, long, (B, 1) each
-        "The places at the seams."
-        return torch.zeros_like(self.real[:, :1], dtype=torch.long), (self.real.sum(1, keepdim=True) - 1).clamp(min=0)
-
-# %% ../../nbs/distributed/159_pairs.ipynb #7f596999
-_CUT = 40  # c of (159.1)
-
-
-def edge_of(
-    grades: Grades,
-    end: Tensor,  # the place at the seam, long, (B, 1)
-    sign: int,  # 1 for the upper end, -1 for the lower one
-) -> Tensor:  # moments, number and sum of what is far, the end, its grade, and whether there is one; (B, 40 q + 5)
-    "What (159.1) asks of the scores of the grade at a seam."
-    t, level, real, tau = grades
-    last, grade = t.detach().gather(1, end), level.gather(1, end)
-    u = sign * (last - t) / column(tau)
-    inside = real & (level == grade)
-    near = inside & (u.detach() < _CUT)
-    columns = near.any(0).nonzero()[:, 0]
-    first, behind = (int(columns[0]), int(columns[-1]) + 1) if len(columns) else (0, 1)
-    mu = edge_moments(u[:, first:behind], near[:, first:behind], _CUT)
-    far = inside & ~near
-    sums = torch.stack([far.sum(1).to(t.dtype), u.masked_fill(~far, 0).sum(1)], 1)
-    return torch.cat([mu.flatten(1), sums, last, grade.to(t.dtype), real[:, :1].to(t.dtype)], 1)
-
-# %% ../../nbs/distributed/159_pairs.ipynb #312f81a0
-def heard(
-    grades: Grades,
-    edges: Tensor,  # what some processes announced at their ends towards this one, (K, B, 40 q + 5)
-    sign: int,  # 1 for processes below, -1 for processes above
-    end: Tensor,  # the place here that is nearest to them, long, (B, 1)
-) -> Tensor:  # their sums of Phi at the scores here, (B, m)
-    "(159.1), for the scores here of the grade at the seam."
-    t, level, real, tau = grades
-    grade = level.gather(1, end)
-    n, u_sum, last, theirs, holds = edges[..., -5:].unbind(-1)                 # (K, B) each
-    same = (theirs == grade[:, 0]) & (holds > 0)
-    u, w = edge_points(edges[..., :-5].unflatten(-1, (_CUT, -1)))
-    w = torch.where(same[..., None], w, 0)
-    points = last.detach()[..., None] - sign * column(tau) * u
-    points, w = (v.movedim(0, 1).flatten(1) for v in (points, w))
-    out = kernel_sums(t, points, w[..., None], tau, m=-1, eps=1e-15)[..., 0]
-    n, u_sum = torch.where(same, n, 0), torch.where(same, u_sum, 0)
-    far = n.sum(0)[:, None] * t - (n * last.detach()).sum(0)[:, None]
-    out = out + (sign * far / column(tau) + u_sum.sum(0)[:, None]) / 2
-    return out.masked_fill(~(real & (level == grade)), 0)
-
-# %% ../../nbs/distributed/159_pairs.ipynb #14e11180
-def sums_of_others(
-    grades: Grades,
-    party: Party,
-) -> Tensor:  # (B, m)
-    "The sum of Phi from each score here to all scores of its grade on other processes."
-    lower, upper = grades.ends()
-    edges = gathered(torch.stack([edge_of(grades, lower, -1), edge_of(grades, upper, 1)]), party.group)
-    out = torch.zeros_like(grades.t)
-    if party.rank > 0:
-        out = out + heard(grades, edges[:party.rank, 1], 1, lower)
-    if party.rank < len(party.lengths) - 1:
-        out = out + heard(grades, edges[party.rank + 1:, 0], -1, upper)
-    return out
-
-# %% ../../nbs/distributed/159_pairs.ipynb #6c9a79dc
+# %% ../../nbs/distributed/159_pairs.ipynb #eb847d9a
 def by_grade(
     s: Tensor,  # scores, (B, n)
     place: Tensor,  # of each score in the whole, from one, (B, n)
@@ -99,7 +28,7 @@ def by_grade(
     party: Party,
     mask: "Tensor | None",  # bool, (B, n)
     tau: "float | Tensor",  # a number or (B,)
-) -> Grades:
+) -> Interval:
     "The scores in the order (grade, score)."
     N = sum(party.lengths)
     if N * (N + 1) >= 1 << 53:
@@ -107,9 +36,12 @@ def by_grade(
                                   "take a sample of them")
     parts = sort_parts((below.double() * N + place.double()).detach(), party, mask)
     t, levels = (bring(parts, v).masked_fill(~parts.kept, 0) for v in (precise(s), below.double()))
-    return Grades(t, levels, parts.kept, tau)
+    return Interval(t, levels, parts.kept, tau)
 
-# %% ../../nbs/distributed/159_pairs.ipynb #6b0b3b07
+# %% ../../nbs/distributed/159_pairs.ipynb #05b2fef0
+PHI = Law("logistic", -1, 40)
+
+
 def _sums_here(grades):
     "The sum of Phi from each score here to all scores of its grade here, (B, m)."
     rises = grades.level.diff(dim=1, prepend=grades.level[:, :1]) != 0
@@ -122,13 +54,13 @@ def _sums_here(grades):
 
 
 def pair_sum(
-    grades: Grades,
+    grades: Interval,
     party: Party,
 ) -> Tensor:  # what this process's scores add to it, (B,)
     "The sum of Phi over all ordered pairs of scores of one grade."
-    return (_sums_here(grades) + sums_of_others(grades, party)).masked_fill(~grades.real, 0).sum(1)
+    return (_sums_here(grades) + sums_of_others(grades, party, PHI)).masked_fill(~grades.real, 0).sum(1)
 
-# %% ../../nbs/distributed/159_pairs.ipynb #aff31a66
+# %% ../../nbs/distributed/159_pairs.ipynb #00bde860
 def kendall_sums(
     s: Tensor,  # this process's scores, (B, n)
     y: Tensor,  # their grades, (B, n)
@@ -140,7 +72,7 @@ def kendall_sums(
     scores, truth = sort_parts(s, party, mask), sort_parts(y, party, mask)
     place = home(scores, positions(scores).masked_fill(~scores.kept, 0))
     below, up_to = home(truth, torch.stack(tie_ranges(truth), -1)).unbind(-1)
-    everyone = Grades(precise(scores.t), torch.zeros_like(precise(scores.t)), scores.kept, tau)
+    everyone = Interval(precise(scores.t), torch.zeros_like(precise(scores.t)), scores.kept, tau)
     even = pair_sum(everyone, party) - pair_sum(by_grade(s, place, below, party, mask, tau), party)
     signed = (below + up_to - truth.total[:, None]).double()
     odd, count = precise(s) * signed, below.double()

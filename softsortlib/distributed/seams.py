@@ -5,17 +5,19 @@
 # %% auto #0
 __all__ = ['step_ranks']
 
-# %% ../../nbs/distributed/153_seams.ipynb #6bd40348
+# %% ../../nbs/distributed/153_seams.ipynb #2dd323d1
 import math
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from .bridges import pooled_ranks, pooled_values
-from .carries import Carries, SoftSortParts, carries, laplace_ranks
-from .exchange import gathered
+from .carries import SoftSortParts, laplace_ranks
+from .exchange import Party, gathered
 from .sample_sort import SortedParts
-from ..engine.dispatch import column
+from ..engine.dispatch import column, precise
+from ..engine.radix import movement
 from ..engine.sums import chebyshev, kernel_sums, polynomials
 from ..ranks.gaussian import GaussianRank
 from ..ranks.laplace import LaplaceRank
@@ -49,52 +51,99 @@ def edge_points(
     u = torch.arange(boxes, dtype=mu.dtype, device=mu.device)[:, None] + (xi + 1) / 2
     return u.flatten(), w.flatten(-2)
 
-# %% ../../nbs/distributed/153_seams.ipynb #92fb4640
-def _edges(at, tau, cutoff):
-    "The moments of the lower and the upper edge of this process, (2, B, boxes, q)."
-    t, kept, size = at.t, at.parts.kept, at.parts.size[:, None]
-    place = torch.arange(t.shape[1], device=t.device)
-    sides = (1, t[:, :1], place.expand_as(t)), (-1, t[:, -1:], (size - 1 - place).clamp(min=0))
-    out = []
-    for sign, end, order in sides:
-        u = sign * (t - end.detach()) / column(tau)
-        real = kept.gather(1, order) & (place < size)
-        near = (u.detach().gather(1, order) < cutoff) & real
-        most = max(1, int(near.sum(1).max()))                # they stand in order: the first ones
-        out.append(edge_moments(u.gather(1, order[:, :most]), real[:, :most], cutoff))
-    return torch.stack(out)
+# %% ../../nbs/distributed/153_seams.ipynb #da217868
+class Law(NamedTuple):
+    "A function K_m (97.1) of the distance of two scores: a step for m = 0, its integral for m = -1."
+    name: str  # "logistic" or "normal"
+    m: int
+    cutoff: int  # in temperatures; beyond it K_0 is constant and K_{-1} a straight line
 
 
-def edge_sources(
-    at: Carries,  # scores in order
-    tau: "float | Tensor",  # the width of the step, a number or (B,)
-    cutoff: int,  # where the step is flat, in units of tau
-) -> tuple:  # points theta and weights, (B, k); half the difference of weights above and below, (B,)
-    "What the edges of the other processes look like from here."
-    rank = at.parts.party.rank
-    u, w = edge_points(gathered(_edges(at, tau, cutoff), at.parts.party.group))      # w (P, 2, B, k)
-    p = torch.arange(len(w), device=w.device)
-    first, last = at.ends.detach()[:, 0, :, None], at.ends.detach()[:, 1, :, None]
-    below = torch.where(((p < rank)[:, None] & at.holds)[..., None], w[:, 1], 0)
-    above = torch.where(((p > rank)[:, None] & at.holds)[..., None], w[:, 0], 0)
-    points = torch.cat([last - column(tau) * u, first + column(tau) * u]).movedim(0, 1).flatten(1)
-    half = (above.sum((0, 2)) - below.sum((0, 2))) / 2
-    return points, torch.cat([below, above]).movedim(0, 1).flatten(1), half
+class Interval(NamedTuple):
+    "This process's scores in the order (level, score), in double precision."
+    t: Tensor  # scores, (B, m)
+    level: Tensor  # a number for each level, rising, (B, m)
+    real: Tensor  # which places count, the first ones, bool, (B, m)
+    tau: "float | Tensor"  # a number or (B,)
 
-# %% ../../nbs/distributed/153_seams.ipynb #bae3c174
+    def ends(self) -> tuple:  # the first and the last place that counts, long, (B, 1) each
+        "The places at the seams."
+        return torch.zeros_like(self.real[:, :1], dtype=torch.long), (self.real.sum(1, keepdim=True) - 1).clamp(min=0)
+
+# %% ../../nbs/distributed/153_seams.ipynb #f574c3d5
+def edge_of(
+    scores: Interval,
+    end: Tensor,  # the place at the seam, long, (B, 1)
+    sign: int,  # 1 for the upper end, -1 for the lower one
+    c: int,  # the cutoff of the law
+) -> Tensor:  # moments, number and sum of what is far, the end, its level, and whether there is one; (B, c q + 5)
+    "What others ask of the scores of the level at a seam."
+    t, level, real, tau = scores
+    last, own = t.detach().gather(1, end), level.gather(1, end)
+    u = sign * (last - t) / column(tau)
+    inside = real & (level == own)
+    near = inside & (u.detach() < c)
+    columns = near.any(0).nonzero()[:, 0]
+    first, behind = (int(columns[0]), int(columns[-1]) + 1) if len(columns) else (0, 1)
+    mu = edge_moments(u[:, first:behind], near[:, first:behind], c)
+    far = inside & ~near
+    sums = torch.stack([far.sum(1).to(t.dtype), u.masked_fill(~far, 0).sum(1)], 1)
+    return torch.cat([mu.flatten(1), sums, last, own.to(t.dtype), real[:, :1].to(t.dtype)], 1)
+
+# %% ../../nbs/distributed/153_seams.ipynb #4577a420
+def heard(
+    scores: Interval,
+    edges: Tensor,  # what some processes announced at their ends towards this one, (K, B, c q + 5)
+    sign: int,  # 1 for processes below, -1 for processes above
+    end: Tensor,  # the place here that is nearest to them, long, (B, 1)
+    law: Law,
+) -> Tensor:  # their sums of K_m at the scores here, (B, m)
+    "(153.1) and what is far, for the scores here of the level at the seam."
+    t, level, real, tau = scores
+    own = level.gather(1, end)
+    n, u_sum, last, theirs, holds = edges[..., -5:].unbind(-1)                 # (K, B) each
+    same = (theirs == own[:, 0]) & (holds > 0)
+    u, w = edge_points(edges[..., :-5].unflatten(-1, (law.cutoff, -1)))
+    w = torch.where(same[..., None], w, 0)
+    points = last.detach()[..., None] - sign * column(tau) * u
+    points, w = (v.movedim(0, 1).flatten(1) for v in (points, w))
+    out = kernel_sums(t, points, w[..., None], tau, law.name, law.m, eps=1e-15 if law.m < 0 else None)[..., 0]
+    n, u_sum = torch.where(same, n, 0), torch.where(same, u_sum, 0)
+    far = sign * (n.sum(0) - movement(w).sum(1))[:, None]  # a step near its end moves nothing
+    if law.m < 0:
+        far = sign * n.sum(0)[:, None]
+        far = (far * t - sign * (n * last.detach()).sum(0)[:, None]) / column(tau) + u_sum.sum(0)[:, None]
+    return (out + far / 2).masked_fill(~(real & (level == own)), 0)
+
+# %% ../../nbs/distributed/153_seams.ipynb #74dbcc05
+def sums_of_others(
+    scores: Interval,
+    party: Party,
+    law: Law,
+) -> Tensor:  # (B, m)
+    "The sum of K_m from each score here to all scores of its level on other processes."
+    (lower, upper), c = scores.ends(), law.cutoff
+    edges = gathered(torch.stack([edge_of(scores, lower, -1, c), edge_of(scores, upper, 1, c)]), party.group)
+    out = torch.zeros_like(scores.t)
+    if party.rank > 0:
+        out = out + heard(scores, edges[:party.rank, 1], 1, lower, law)
+    if party.rank < len(party.lengths) - 1:
+        out = out + heard(scores, edges[party.rank + 1:, 0], -1, upper, law)
+    return out
+
+# %% ../../nbs/distributed/153_seams.ipynb #9071e6bd
 def step_ranks(
     parts: SortedParts,  # scores in order
     tau: "float | Tensor",  # the operator's temperature, a number or (B,)
     law: str,  # "logistic" or "normal"
 ) -> Tensor:  # (B, m)
     "(153.2): the ranks of `SigmoidRank` or `GaussianRank`."
-    at = carries(parts, tau)
     operator, width, cutoff = SigmoidRank, tau, 40
     if law == "normal":                                      # differences have the deviation sqrt(2) tau
         operator, width, cutoff = GaussianRank, math.sqrt(2) * tau, 9
-    points, w, half = edge_sources(at, width, cutoff)
-    others = kernel_sums(at.t, points, w[..., None], width, law)[..., 0]
-    return operator(tau)(at.t, parts.kept) + (parts.start + half)[:, None] + others
+    t = precise(parts.t)
+    others = sums_of_others(Interval(t, torch.zeros_like(t), parts.kept, width), parts.party, Law(law, 0, cutoff))
+    return operator(tau)(t, parts.kept) + (parts.total - parts.size)[:, None] / 2 + others
 
 
 # %% ../../nbs/distributed/153_seams.ipynb #de786407

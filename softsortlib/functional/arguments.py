@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = []
 
-# %% ../../nbs/functional/53_arguments.ipynb #c3b7d416
+# %% ../../nbs/functional/53_arguments.ipynb #e7dfd3af
 import difflib
 import functools
 import inspect
@@ -22,8 +22,7 @@ from ..core.rank_operators import RankOperator, get_rank_operator
 from ..engine.dispatch import for_onnx
 from ..engine.radix import rises, run_ends, sorted_by_torch, stable_sort
 from ..ragged.blocks import ListPermutation
-from ..ragged.each import of_each_list
-from ..ragged.kernels import Of
+from ..ragged.each import each_list
 from softsortlib.ragged.lists import (
     by_length, calls, check_offsets, end_to_end, is_nested, items, nested_like, put_back, refuse_mask, to_lists,
     unnested,
@@ -300,7 +299,7 @@ def _in_blocks(f, join, s, offsets, dim, options, w=None):
         kept.append(call.kept)
     return join(results, kept, lists, dim)
 
-# %% ../../nbs/functional/53_arguments.ipynb #fe3a4041
+# %% ../../nbs/functional/53_arguments.ipynb #37230480
 def _weights_of_items(weights, flat, dim, order):
     "Weights of the items of lists, (..., N) in the order of the lists; raise `ValueError` for another shape."
     weights = unnested(weights, "weights")[0] if is_nested(weights) else weights
@@ -313,7 +312,7 @@ def _weights_of_items(weights, flat, dim, order):
     return w if order is None else w.index_select(-1, order.to(w.device))
 
 
-def _of_lists(f, join, kernel, x, offsets, dim=-1, mask=None, keepdim=False, weights=None, **options):
+def _of_lists(f, join, forms, x, offsets, dim=-1, mask=None, keepdim=False, weights=None, **options):
     "What f says of each list."
     refuse_mask(mask)
     flat, offsets, dim = _concatenated(x, offsets, dim)
@@ -323,13 +322,8 @@ def _of_lists(f, join, kernel, x, offsets, dim=-1, mask=None, keepdim=False, wei
                          "offsets, order = offsets_from(...), and give the items as x[..., order]")
     offsets = check_offsets(offsets, s)
     w = None if weights is None else _weights_of_items(weights, flat, dim, order)
-    found = None if kernel is None or w is not None else kernel(s, offsets, **options)
-    if found is None:
-        y = _in_blocks(f, join, s, offsets, dim, options, w)
-    else:
-        of, tau = found
-        sign = -1 if options.get("descending", False) else 1
-        y = turned(of_each_list(turned(s, sign), offsets, tau, of), sign if of == Of.SORT else 1).movedim(-1, dim)
+    y = None if forms is None or w is not None else each_list(forms, s, offsets, **options)
+    y = _in_blocks(f, join, s, offsets, dim, options, w) if y is None else y.movedim(-1, dim)
     if join is not join_items:
         return y
     return nested_like(y, x) if is_nested(x) else put_back(y, order, dim)
@@ -342,13 +336,13 @@ def in_parts(
     "Whether scores lie in parts: with a group, or as a `DTensor`."
     return group is not None or hasattr(x, "device_mesh")
 
-# %% ../../nbs/functional/53_arguments.ipynb #1e0a1ade
+# %% ../../nbs/functional/53_arguments.ipynb #a5af5d2f
 F = TypeVar("F", bound=Callable[..., Any])
 
 
 def on_lists(
     join: Callable,  # puts the results of all lengths together
-    kernel: "Callable | None" = None,  # of scores, offsets and keywords: the kernel and the temperature, or None
+    forms: "dict | None" = None,  # the operators that take all lists at once, and what they are asked (174)
     parts: "Callable | None" = None,  # of the function and its arguments: what it is of scores in parts (165)
 ) -> "Callable[[F], F]":
     "Let a function of x (..., n) take `offsets`, nested tensors, and a `group`."
@@ -358,7 +352,7 @@ def on_lists(
         @functools.wraps(f)
         def verb(x, *args, offsets=None, **kwargs):
             if isinstance(x, Tensor) and (offsets is not None or x.is_nested):
-                return _of_lists(f, join, kernel, offsets=offsets, **signature.bind(x, *args, **kwargs).arguments)
+                return _of_lists(f, join, forms, offsets=offsets, **signature.bind(x, *args, **kwargs).arguments)
             if parts is not None and in_parts(x, kwargs.get("group")):
                 bound = signature.bind(x, *args, **kwargs)
                 bound.apply_defaults()

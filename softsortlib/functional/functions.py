@@ -5,24 +5,22 @@
 # %% auto #0
 __all__ = ['soft_permutation', 'soft_sort', 'soft_rank', 'soft_argsort', 'soft_topk', 'soft_topk_mask']
 
-# %% ../../nbs/functional/50_functions.ipynb #b4bac292
+# %% ../../nbs/functional/50_functions.ipynb #ee65dff0
 import torch
 from torch import Tensor
 
-from ..core.operators import Operator, check_flags, check_tau
-from ..core.permutation import SoftPermutation, compute_dtype, is_concrete
+from ..core.operators import Operator, check_flags
+from ..core.permutation import SoftPermutation, compute_dtype
 from ..core.rank_operators import RankOperator, check_ranks_fit
-from ..engine.dispatch import choose
 from softsortlib.functional.arguments import (
     check_k, finite_scores, hard_sort, join_items, join_maps, join_top, midranks, moved_back, on_lists,
     oriented, ranker, with_gradient_of,
 )
 from .parts import group_sort, group_topk
 from .weighted import chosen_weight, weighed, weighted_midranks, weighted_ranks
-from ..ragged.kernels import DTYPES, Of
+from ..ragged.each import RANKS, SORTS
 from ..ragged.lists import ListOrder
 from ..ranks.laplace import LaplaceRank
-from ..ranks.sigmoid import SigmoidRank
 from ..rowwise.softsort import SoftSort
 from ..selection.masks import get_topk_mask
 
@@ -33,7 +31,7 @@ def is_rank_only(method):
         return method in RankOperator.names
     return isinstance(method, RankOperator)
 
-# %% ../../nbs/functional/50_functions.ipynb #25bb5735
+# %% ../../nbs/functional/50_functions.ipynb #f37796fb
 def _also(method):
     "What else a rank-only operator can do, or what its relative is called that has a soft permutation."
     if method == "laplace" or isinstance(method, LaplaceRank):
@@ -41,15 +39,6 @@ def _also(method):
     if method == "permutahedron" or hasattr(method, "sort"):
         return " and soft_sort"
     return ""
-
-
-_KINDS = {"softsort": SoftSort, "laplace": LaplaceRank, "sigmoid": SigmoidRank}
-
-
-def _by_scan(operator, s):
-    "Whether a SoftSort is the one of (11.4), by the kernels of this device."
-    usual = operator.power == 1 and operator.distance is None and operator.simplex == "softmax"
-    return usual and operator.backend in (None, choose(s, "", triton=True))
 
 # %% ../../nbs/functional/50_functions.ipynb #3d480835
 def sorter(
@@ -84,41 +73,6 @@ def soft_permutation(
     P = sorter(method, tau, descending)(s, mask)
     return P.straight_through() if hard else P
 
-# %% ../../nbs/functional/50_functions.ipynb #518fd73c
-def _list_kernel(s, offsets, method, tau, kernels):
-    "The kernel of an operator, by its type, and the temperature, a number or (B,); None where there is none."
-    operator = _KINDS[method]() if isinstance(method, str) and method in _KINDS else method
-    of = kernels.get(type(operator))
-    if of is None or type(operator) is SoftSort and not _by_scan(operator, s):
-        return None
-    asked = operator.tau if tau is None else tau
-    if asked is None:
-        return None
-    if isinstance(asked, Tensor):
-        shapes = [()] if tau is None else [(), (len(offsets) - 1,)]
-        if asked.shape not in shapes or is_concrete(asked) and not (asked > 0).all():
-            return None
-    else:
-        check_tau(asked, s)
-    learns = isinstance(asked, Tensor) and asked.requires_grad and choose(s, "") == "numba"  # then blocks are faster
-    ours = s.dtype in DTYPES and s.numel() > 0 and not learns
-    return (of, asked) if ours and not (is_concrete(s) and s.isinf().any()) else None
-
-
-def _kernel_of_values(s, offsets, descending=False, method="softsort", tau=None, hard=False, group=None, **_):
-    "What `soft_sort` of lists finds."
-    if hard is not False or not isinstance(descending, bool) or group is not None:
-        return None
-    return _list_kernel(s, offsets, method, tau, {SoftSort: Of.SORT})
-
-
-def _kernel_of_ranks(s, offsets, descending=False, method="softsort", tau=None, hard=False, group=None, **_):
-    "What `soft_rank` of lists finds."
-    if hard is not False or not isinstance(descending, bool) or group is not None:
-        return None
-    kernels = {SoftSort: Of.RANK, LaplaceRank: Of.LAPLACE, SigmoidRank: Of.SIGMOID}
-    return _list_kernel(s, offsets, method, tau, kernels)
-
 # %% ../../nbs/functional/50_functions.ipynb #ca930ad0
 def _rank_only_sort(s, mask, descending, method, tau):
     "Sorted values, (..., n), of an operator that has no matrix; raise `TypeError` when it has ranks only."
@@ -133,8 +87,8 @@ def _sorters():
     own = {name: cls for name, cls in RankOperator.names.items() if hasattr(cls, "sort")}
     return {**Operator.names, **own}
 
-# %% ../../nbs/functional/50_functions.ipynb #2a02dcdc
-@on_lists(join_items, _kernel_of_values, group_sort)
+# %% ../../nbs/functional/50_functions.ipynb #f63d3d20
+@on_lists(join_items, SORTS, group_sort)
 def soft_sort(
     x: Tensor,  # any shape, floating point
     dim: int = -1,  # the dimension to sort
@@ -179,8 +133,8 @@ def _ranks(operator, s, mask, w, hard):
         r = _expected_position(r)
     return with_gradient_of(r, midranks(s.to(r.dtype), mask, operator.descending)) if hard else r
 
-# %% ../../nbs/functional/50_functions.ipynb #6fbfac8d
-@on_lists(join_items, _kernel_of_ranks, group_sort)
+# %% ../../nbs/functional/50_functions.ipynb #3ee50fa0
+@on_lists(join_items, RANKS, group_sort)
 def soft_rank(
     x: Tensor,  # any shape, floating point
     dim: int = -1,  # the dimension to rank

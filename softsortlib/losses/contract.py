@@ -268,7 +268,21 @@ def _weigh_lists(loss, s, y, offsets, order, weights, options, fill, together):
     found = _of_lists(loss, s, y, offsets, {**options, "reduction": apart}, fill, together)
     return reduce_sets(*found, reduction, s.dtype, w)
 
-# %% ../../nbs/losses/59_contract.ipynb #9a4172c4
+# %% ../../nbs/losses/59_contract.ipynb #202bffe2
+def _of_batch(one, parts, scores, relevance, mask, weights, options):
+    "A loss `one`, decorated by `over_lists`, of a padded batch, or by `parts` of scores in parts."
+    loss = one.__wrapped__
+    if weights is not None:
+        return _weigh_batch(loss, scores, relevance, mask, weights, options)
+    if parts is not None and in_parts(scores, options.get("group")):
+        bound = inspect.signature(loss).bind(scores, relevance, mask, None, None, **options)
+        bound.apply_defaults()
+        return parts(one, *bound.args[:3], **bound.kwargs)
+    value = loss(scores, relevance, mask, **options)
+    warn_of_columns(scores, None)
+    return value
+
+# %% ../../nbs/losses/59_contract.ipynb #22aab793
 F = TypeVar("F", bound=Callable[..., Any])
 
 
@@ -276,8 +290,9 @@ def over_lists(
     fill: bool = False,  # fill up lists that are shorter than k
     elements: bool = False,  # it takes weights of elements
     together: "bool | str" = False,  # it takes offsets (126); or the name of an option that must then be None
+    parts: "Callable | None" = None,  # of the loss and its arguments: what it is of scores in parts (129)
 ) -> "Callable[[F], F]":
-    "Let a loss of sets (..., n) take lists end to end, and weights."
+    "Let a loss of sets (..., n) take lists end to end, weights, and a `group`."
     def decorate(loss):
         named = "weighting" in inspect.signature(loss).parameters
         loss.weighs_elements = elements
@@ -287,12 +302,7 @@ def over_lists(
             if named and isinstance(weights, str):  # what `weighting` was called before
                 weights, options = None, {**options, "weighting": weights}
             if offsets is None and not is_nested(scores):
-                if weights is not None:
-                    return _weigh_batch(loss, scores, relevance, mask, weights, options)
-                value = loss(scores, relevance, mask, **options)
-                if options.get("group") is None and not hasattr(scores, "device_mesh"):  # the whole, not a part of it
-                    warn_of_columns(scores, None)
-                return value
+                return _of_batch(of_sets, parts, scores, relevance, mask, weights, options)
             refuse_mask(mask)
             s, y, offsets, order = _flat_lists(scores, relevance, offsets)
             if weights is not None:

@@ -167,8 +167,8 @@ def correlation(both, own, wanted, n, dtype):
     own = torch.where(own <= noise, wanted, own)
     return both / (own.sqrt() * wanted.sqrt()), defined
 
-# %% ../../nbs/losses/55_orders.ipynb #1cc9982c
-@over_lists(elements=True, together=True)
+# %% ../../nbs/losses/55_orders.ipynb #ba736040
+@over_lists(elements=True, together=True, parts=group_loss)
 def spearman_loss(
     scores: Tensor,  # (..., n)
     relevance: Tensor,  # grades or any numbers to agree with in order, (..., n)
@@ -185,9 +185,6 @@ def spearman_loss(
     """One minus the correlation of soft ranks with ranks (55.3).
 
     Raise `TypeError` or `ValueError` when an argument does not fit."""
-    if in_parts(scores, group):
-        options = dict(method=method, tau=tau, reduction=reduction)
-        return group_loss(spearman_loss, scores, relevance, mask, group, gather, **options)
     s, y, sets = laid_out(scores, relevance, mask, offsets)
     w = of_mean_one(weights, sets.mask)
     sums = sets.products(sets.ranks(s, method=method, tau=tau, weights=w), sets.midranks(y, w), w)
@@ -200,11 +197,16 @@ class SpearmanLoss(Loss, of=spearman_loss):
 
     Raises as the function does, and `TypeError` for an unknown option."""
 
-# %% ../../nbs/losses/55_orders.ipynb #def10afc
+# %% ../../nbs/losses/55_orders.ipynb #53d16077
 _FEW = 1 << 18  # pairs of all sets up to which scores in parts are gathered
 
 
-@over_lists(elements=True)
+def _kendall_of_parts(*args, kind, **options):
+    "`group_loss` of Kendall's: only the logistic kind has sums that few numbers say."
+    return group_loss(*args, kind=kind, few=_FEW if is_one_of(kind, ("logistic",)) else 0, **options)
+
+
+@over_lists(elements=True, parts=_kendall_of_parts)
 def kendall_loss(
     scores: Tensor,  # (..., n)
     relevance: Tensor,  # grades or any numbers to agree with in order, (..., n); tied pairs are left out
@@ -222,10 +224,6 @@ def kendall_loss(
 
     On a GPU the host waits beyond some 180,000 scores, while they are laid out in levels.
     Raise `TypeError` or `ValueError` when an argument does not fit."""
-    if in_parts(scores, group):
-        options = dict(tau=tau, kind=kind, reduction=reduction)
-        few = _FEW if is_one_of(kind, ("logistic",)) else 0
-        return group_loss(kendall_loss, scores, relevance, mask, group, gather, few=few, **options)
     s, y, sets = laid_out(scores, relevance, mask, offsets)
     tau = sets.temperature(tau, s)
     check_kind(kind)

@@ -113,7 +113,7 @@ def hits_in_parts(sets, relevant, k, method, tau, iterations):
     first = parts.kept & (positions(parts) <= k)
     return sets.sum((u * rows.mul(v * x)).masked_fill(~first, 0))
 
-# %% ../../nbs/losses/129_parts.ipynb #3e5fedfc
+# %% ../../nbs/losses/129_parts.ipynb #da4b2b1d
 def group_loss(
     one,  # the loss, of one process
     scores: Tensor,  # this process's part, (..., n)
@@ -121,7 +121,7 @@ def group_loss(
     mask: "Tensor | None",  # bool, broadcastable to scores
     group,
     gather: bool,
-    check=None,  # called with relevance and mask, where there are any: other checks
+    check=None,  # called with relevance, mask and options, where there are any elements: other checks
     few: int = 0,  # sets with so few pairs of scores, all together, are gathered: that takes fewer numbers
     **options,  # of the loss
 ) -> Tensor:  # (), or (...) for "none", the same on every process
@@ -133,7 +133,7 @@ def group_loss(
         if isinstance(scores, Tensor) and scores.numel() == 0:
             return check_relevance(relevance, scores)
         _, y, real = set_inputs(scores, relevance, mask)
-        return check and check(y, real)
+        return check and check(y, real, **options)
     _, part, party = agree(one.__name__, scores, -1, mask, group, checks, gather=gather, **options)
     sets, y = Parts(part, party), relevance.detach().to(part.s.dtype).reshape(part.s.shape)
     if gather or len(part.s) * sets.size ** 2 <= few:

@@ -6,8 +6,9 @@
 __all__ = ['approx_ndcg_loss', 'ApproxNDCGLoss', 'neural_ndcg_loss', 'NeuralNDCGLoss', 'precision_loss', 'PrecisionLoss',
            'recall_loss', 'RecallLoss']
 
-# %% ../../nbs/losses/56_ranking.ipynb #e7a66e55
+# %% ../../nbs/losses/56_ranking.ipynb #8c16b459
 import math
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -16,7 +17,6 @@ from ..core.operators import Operator
 from ..core.rank_operators import RankOperator
 from ..functional.arguments import check_k
 from ..functional.functions import soft_permutation
-from ..functional.arguments import in_parts
 from softsortlib.losses.contract import (
     Loss, check_not_negative, over_lists, reduce_sets, relevant_of,
 )
@@ -56,8 +56,8 @@ def ratio_of(part, whole):
     "part / whole, zero where the whole is not positive."
     return part / whole.masked_fill(whole <= 0, math.inf)
 
-# %% ../../nbs/losses/56_ranking.ipynb #921d0c35
-@over_lists(together="k")
+# %% ../../nbs/losses/56_ranking.ipynb #d829b941
+@over_lists(together="k", parts=partial(group_loss, check=lambda y, real, gain, **_: gains_of(y, Batch(real), gain)))
 def approx_ndcg_loss(
     scores: Tensor,  # (..., n)
     relevance: Tensor,  # grades, non-negative, (..., n)
@@ -76,10 +76,6 @@ def approx_ndcg_loss(
     """One minus NDCG@k of soft ranks (56.1; Qin et al. 2010).
 
     Raise `TypeError` or `ValueError` when an argument does not fit."""
-    if in_parts(scores, group):
-        options = dict(k=k, gain=gain, method=method, tau=tau, reduction=reduction)
-        return group_loss(approx_ndcg_loss, scores, relevance, mask, group, gather, **options,
-                          check=lambda y, real: gains_of(y, Batch(real), gain))
     s, y, sets = laid_out(scores, relevance, mask, offsets)
     g = gains_of(y, sets, gain)
     value = g / (1 + sets.ranks(s, descending=True, method=method, tau=tau).clamp(min=1)).log2()
@@ -144,7 +140,7 @@ class NeuralNDCGLoss(Loss, of=neural_ndcg_loss):
 
     Raises as the function does, and `TypeError` for an unknown option."""
 
-# %% ../../nbs/losses/56_ranking.ipynb #ead0f836
+# %% ../../nbs/losses/56_ranking.ipynb #7c5e42bc
 def _hits(s, relevant, sets, k, method, tau, iterations):
     "The soft number (56.3) of relevant elements, ones in (..., n), among the first k, (...)."
     if not sets.whole:
@@ -155,8 +151,11 @@ def _hits(s, relevant, sets, k, method, tau, iterations):
     P = soft_permutation(s, descending=True, method=method, tau=tau, mask=sets.mask)
     return balanced_rows(P, relevant, k, iterations).sum(-1)
 
-# %% ../../nbs/losses/56_ranking.ipynb #752ffd0f
-@over_lists(fill=True)
+
+_HITS_IN_PARTS = partial(group_loss, check=lambda y, real, **_: relevant_of(y, real))
+
+# %% ../../nbs/losses/56_ranking.ipynb #6ba7893d
+@over_lists(fill=True, parts=_HITS_IN_PARTS)
 def precision_loss(
     scores: Tensor,  # (..., n)
     relevance: Tensor,  # 1 where relevant, else 0, (..., n)
@@ -175,9 +174,6 @@ def precision_loss(
     """One minus the soft precision at k (56.3; first rows of P, or LapSum weights, Struski et al. 2025).
 
     Raise `TypeError` or `ValueError` when an argument does not fit."""
-    if in_parts(scores, group):
-        options = dict(k=k, method=method, tau=tau, iterations=iterations, reduction=reduction)
-        return group_loss(precision_loss, scores, relevance, mask, group, gather, relevant_of, **options)
     s, y, sets = laid_out(scores, relevance, mask, offsets)
     k, relevant = check_k(k, sets.size), relevant_of(y, sets.mask).to(s.dtype)
     hits = _hits(s, relevant, sets, k, method, tau, iterations)
@@ -189,8 +185,8 @@ class PrecisionLoss(Loss, of=precision_loss):
 
     Raises as the function does, and `TypeError` for an unknown option."""
 
-# %% ../../nbs/losses/56_ranking.ipynb #51435cdf
-@over_lists(fill=True)
+# %% ../../nbs/losses/56_ranking.ipynb #b9ef136b
+@over_lists(fill=True, parts=_HITS_IN_PARTS)
 def recall_loss(
     scores: Tensor,  # (..., n)
     relevance: Tensor,  # 1 where relevant, else 0, (..., n)
@@ -209,9 +205,6 @@ def recall_loss(
     """One minus the soft recall at k (56.3; first rows of P, or LapSum weights, Struski et al. 2025).
 
     Raise `TypeError` or `ValueError` when an argument does not fit."""
-    if in_parts(scores, group):
-        options = dict(k=k, method=method, tau=tau, iterations=iterations, reduction=reduction)
-        return group_loss(recall_loss, scores, relevance, mask, group, gather, relevant_of, **options)
     s, y, sets = laid_out(scores, relevance, mask, offsets)
     k, relevant = check_k(k, sets.size), relevant_of(y, sets.mask).to(s.dtype)
     hits, total = _hits(s, relevant, sets, k, method, tau, iterations), sets.sum(relevant)

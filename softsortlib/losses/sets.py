@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = []
 
-# %% ../../nbs/losses/126_sets.ipynb #c913968f
+# %% ../../nbs/losses/126_sets.ipynb #18e66950
 import torch
 from torch import Tensor
 
@@ -16,7 +16,7 @@ from ..functional.functions import soft_rank
 from ..functional.weighted import weighted_midranks
 from .contract import differing, set_inputs
 from .weighted import graded_pairs
-from ..ragged.kernels import sorted_lists
+from ..ragged.each import sorted_lists
 from ..ragged.lists import list_numbers, per_list
 from ..ragged.sums import list_max, list_sum, rest_of_lists
 from ..ranks.laplace import lapsum_topk

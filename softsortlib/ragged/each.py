@@ -5,22 +5,40 @@
 # %% auto #0
 __all__ = []
 
-# %% ../../nbs/ragged/174_each.ipynb #9e642299
+# %% ../../nbs/ragged/174_each.ipynb #e0d0f1ba
 from typing import NamedTuple
 
-import numpy as np
 import torch
 from torch import Tensor
 
-from ..engine.compile import arrays, spread_rows
+from ..core.checks import is_concrete
+from ..core.operators import Operator, check_tau
+from ..core.rank_operators import RankOperator
+from ..engine.autograd import is_unseen
 from ..engine.dispatch import choose, has_double, precise, tensor_on
 from ..engine.level_sums import level_sums
 from ..engine.mechanism import mechanism
 from ..engine.radix import Ties, movement, rises, run_ends, spans, tie_means
 from ..engine.scan import list_scan
-from .kernels import DTYPES, LONG, Of, as_flat, pair_lists, sorted_lists, walk_back, walk_lists
+from .kernels import LONG, Of, pair_lists, walk_back, walk_lists, walked
 from .lists import batches, by_length, items, list_numbers, of_lists, offsets_of
-from ..ranks.sigmoid import counted_ranks
+from ..ranks.laplace import LaplaceRank
+from ..ranks.sigmoid import SigmoidRank, counted_ranks
+from ..rowwise.softsort import SoftSort
+
+# %% ../../nbs/ragged/174_each.ipynb #2e509f72
+DTYPES = torch.float32, torch.float64  # of scores that the loops take
+
+
+def sorted_lists(s, offsets):
+    "Scores (..., N) in order within each list, stably, and where they stood among all items; both without a gradient."
+    s, number = s.detach(), list_numbers(offsets, s.shape[-1])
+    if choose(s, "") != "numba" or s.dtype not in DTYPES or not s.numel() or not is_unseen((s,)):
+        order = s.sort(dim=-1, stable=True).indices
+        order = order.gather(-1, number[order].sort(dim=-1, stable=True).indices)
+        return s.gather(-1, order), order
+    order, one = s.new_empty(s.shape, dtype=torch.int32), s.new_ones(*s.shape[:-1], len(offsets) - 1)
+    return walked(walk_lists, s, offsets, one, order, Of.ORDER), order + offsets[number]
 
 # %% ../../nbs/ragged/174_each.ipynb #4817c793
 class Row(NamedTuple):
@@ -79,9 +97,9 @@ def _counts(row):
 
 LAWS = {Of.SORT: _values, Of.RANK: _places, Of.LAPLACE: _counts}
 
-# %% ../../nbs/ragged/174_each.ipynb #bb1c0337
+# %% ../../nbs/ragged/174_each.ipynb #78b70872
 def _in_levels(s, tau, offsets):
-    "(173.8), as the scores stand, without a question to the device."
+    "(173.7), as the scores stand, without a question to the device."
     number = list_numbers(offsets, s.shape[-1])
     u = precise(s) / tau.index_select(-1, number).to(precise(s))
     levels, order = number.expand(u.shape), u.detach().argsort(-1)
@@ -108,28 +126,19 @@ def read_aloud(s, tau, offsets, of):
         y = torch.empty_like(y).scatter(-1, row.order, y)
     return y.to(s.dtype)
 
-# %% ../../nbs/ragged/174_each.ipynb #9c22f851
-def _rows(s, tau):
-    "Scores (M, N) and temperatures (M, B)."
-    return s.reshape(-1, s.shape[-1]), tau.reshape(-1, tau.shape[-1])
-
-
+# %% ../../nbs/ragged/174_each.ipynb #60ade54b
 def _by_loops(s, tau, offsets, of):
     "The same by the loops, but zero in lists that are too long for all pairs; and the order, four bytes an item."
-    (rows, tau), pairs = _rows(s, tau), of == Of.SIGMOID
-    order = s.new_empty(0 if pairs else len(rows), s.shape[-1], dtype=torch.int32)
-    flat, work = as_flat(rows, offsets, tau, order, pairs)
-    y = torch.zeros_like(rows) if pairs else torch.empty_like(rows)
-    args = (np.empty((0, 0), y.numpy().dtype),) if pairs else (int(of),)
-    spread_rows(pair_lists if pairs else walk_lists, len(flat.cuts) - 1, work, flat, *args, y.numpy())
-    return y.view(s.shape), order.view(*s.shape[:-1], -1) if len(order) else _no_order(s)
+    pairs = of == Of.SIGMOID
+    order = _no_order(s) if pairs else s.new_empty(s.shape, dtype=torch.int32)
+    return walked(pair_lists if pairs else walk_lists, s, offsets, tau, order, of), order
 
 
 def _no_order(s):
     "An order that nobody needs."
     return s.new_empty(*s.shape[:-1], 0, dtype=torch.int32)
 
-# %% ../../nbs/ragged/174_each.ipynb #60c9ef98
+# %% ../../nbs/ragged/174_each.ipynb #a7e50741
 def _pull(g, s, tau, offsets, of):
     "The gradients of `read_aloud` to scores and temperatures."
     return torch.func.vjp(lambda s, tau: read_aloud(s, tau, offsets, of), s, tau)[1](g)
@@ -137,12 +146,7 @@ def _pull(g, s, tau, offsets, of):
 
 def _pull_by_loops(g, s, tau, order, offsets, of):
     "The one to scores by the loops."
-    (rows, tau), pairs, g = _rows(s, tau), of == Of.SIGMOID, g.reshape(-1, s.shape[-1])
-    flat, work = as_flat(rows, offsets, tau, order.reshape(len(rows), -1), pairs)
-    out = torch.zeros_like(rows) if pairs else torch.empty_like(rows)
-    kernel, args = (pair_lists, ()) if pairs else (walk_back, (int(of),))
-    spread_rows(kernel, len(flat.cuts) - 1, work, flat, *args, *arrays(g), out.numpy())
-    return out.view(s.shape), None
+    return walked(pair_lists if of == Of.SIGMOID else walk_back, s, offsets, tau, order, of, g), None
 
 # %% ../../nbs/ragged/174_each.ipynb #191b7ad7
 def _aloud(s, tau, offsets, of):
@@ -189,3 +193,38 @@ def of_each_list(
     y = _lists(s, tau, offsets, int(of))[0]
     in_pairs = of == Of.SIGMOID and _lists.who(s, tau, offsets, int(of)) == "numba"
     return _beyond(y, s, offsets, tau) if in_pairs else y
+
+# %% ../../nbs/ragged/174_each.ipynb #573d5f44
+SORTS = {SoftSort: Of.SORT}
+RANKS = {SoftSort: Of.RANK, LaplaceRank: Of.LAPLACE, SigmoidRank: Of.SIGMOID}
+
+
+def _is_usual(operator, s):
+    "Whether an operator is the one of (173.2) to (173.4) or (173.7), computed as this device does."
+    if type(operator) is not SoftSort:
+        return True
+    usual = operator.power == 1 and operator.distance is None and operator.simplex == "softmax"
+    return usual and operator.backend in (None, choose(s, "", triton=True))
+
+
+def _can_be(tau, shapes, s):
+    "Whether a temperature is a number, or a tensor of one of these shapes that is positive; raise as `check_tau`."
+    if not isinstance(tau, Tensor):
+        return check_tau(tau, s) > 0
+    return tau.shape in shapes and not (is_concrete(tau) and not (tau > 0).all())
+
+
+def each_list(forms, s, offsets, descending=False, method="softsort", tau=None, hard=False, group=None, **_):
+    "What an operator among `forms` says of each list of s (..., N), or None where it is not asked for all at once."
+    kind = {**Operator.names, **RankOperator.names}.get(method) if isinstance(method, str) else type(method)
+    if hard is not False or not isinstance(descending, bool) or group is not None or kind not in forms:
+        return None
+    operator = kind() if isinstance(method, str) else method
+    asked, shapes = (operator.tau, [()]) if tau is None else (tau, [(), (len(offsets) - 1,)])
+    if not _is_usual(operator, s) or asked is None or not _can_be(asked, shapes, s):
+        return None
+    learns = isinstance(asked, Tensor) and asked.requires_grad and choose(s, "") == "numba"  # then blocks are faster
+    if s.dtype not in DTYPES or s.numel() == 0 or learns or is_concrete(s) and s.isinf().any():
+        return None
+    y = of_each_list(-s if descending else s, offsets, asked, forms[kind])
+    return -y if descending and forms[kind] == Of.SORT else y

@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = []
 
-# %% ../../nbs/ragged/173_kernels.ipynb #105ed3f5
+# %% ../../nbs/ragged/173_kernels.ipynb #ecfe4942
 from enum import IntEnum
 from typing import NamedTuple
 
@@ -13,29 +13,29 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..engine.autograd import is_unseen
 from ..engine.compile import WORTH, arrays, copy_to, exp_neg, jit, spread_rows
-from ..engine.dispatch import choose, switch
+from ..engine.dispatch import switch
 from ..engine.scan_kernels import share_of
-from .lists import list_numbers
 
-# %% ../../nbs/ragged/173_kernels.ipynb #bc5b48f3
+# %% ../../nbs/ragged/173_kernels.ipynb #eaad055c
 class Of(IntEnum):
     "What is computed of each list."
     SORT = 0  # (173.2)
     RANK = 1  # (173.3)
     LAPLACE = 2  # (173.4)
-    SIGMOID = 3  # (173.8)
+    SIGMOID = 3  # (173.7)
     ORDER = 4  # the scores themselves in order, and where they stood
 
 
 class Flat(NamedTuple):
     "Lists end to end, as the kernels take them."
-    s: np.ndarray  # scores, (M, N)
+    s: np.ndarray  # scores, (N,)
+    g: np.ndarray  # what arrives at the results in a backward pass, (N,), or nothing
     offsets: np.ndarray  # where lists begin and end, (B + 1,)
     cuts: np.ndarray  # which lists begin a part of the work, (parts + 1,)
-    tau: np.ndarray  # the temperature of each list, (M, B)
-    order: np.ndarray  # which item of its list stands where after the sort, (M, N)
+    tau: np.ndarray  # the temperature of each list, (B,)
+    order: np.ndarray  # which item of its list stands where after the sort, (N,)
+    of: int  # one of `Of`
     longest: int  # the most items that a list may have: the room that a thread takes
 
 # %% ../../nbs/ragged/173_kernels.ipynb #0579f230
@@ -120,14 +120,15 @@ def _both_sides(t, q, v, even, odd):
         even[i] += beyond + group
         odd[i] = beyond - odd[i]
 
-# %% ../../nbs/ragged/173_kernels.ipynb #d1e16286
+# %% ../../nbs/ragged/173_kernels.ipynb #35014620
 @jit(lent=True)
 def _sort_values(t, q, room, y):
     "y = the soft-sorted scores (173.2), in order."
     n = len(t)
     share = share_of(n)  # so that no sum overflows
-    Z, T, x, spare = room[0, :n], room[1, :n], room[2, :n], room[3, :n]
-    x[:] = 1.0
+    Z, T, x, spare = room[0], room[1], room[2], room[3]
+    for i in range(n):
+        x[i] = 1.0
     _both_sides(t, q, x, Z, spare)
     for i in range(n):
         x[i] = share * t[i]
@@ -135,19 +136,20 @@ def _sort_values(t, q, room, y):
     for i in range(n):
         y[i] = T[i] / Z[i] / share
 
-# %% ../../nbs/ragged/173_kernels.ipynb #c3484505
+# %% ../../nbs/ragged/173_kernels.ipynb #ff97d78f
 @jit(lent=True)
-def _positions(t, q, room, w, b, r):
-    "The weights w = 1 / Z of rows, the sums b of columns, and the ranks r (173.3) of sorted scores."
+def _positions(t, q, room):
+    "Rows 2 to 4 of room = one, the weights w = 1 / Z and iw, 5 to 7 = their odd sums, 8 = E(w), 9 = (173.3)."
     n = len(t)
-    v, spare = room[0, :n], room[1, :n]
-    v[:] = 1.0
-    _both_sides(t, q, v, w, spare)
+    one, w, iw, b, r = room[2], room[3], room[4], room[8], room[9]
+    for i in range(n):
+        one[i] = 1.0
+    _both_sides(t, q, one, w, room[5])
     for i in range(n):
         w[i] = 1.0 / w[i]
-        v[i] = (i + 1) * w[i]
-    _both_sides(t, q, w, b, spare)
-    _both_sides(t, q, v, r, spare)
+        iw[i] = (i + 1) * w[i]
+    _both_sides(t, q, w, b, room[6])
+    _both_sides(t, q, iw, r, room[7])
     for i in range(n):
         r[i] /= b[i]
 
@@ -155,17 +157,16 @@ def _positions(t, q, room, w, b, r):
 @jit(lent=True)
 def _sort_ranks(t, q, order, room, y):
     "y = the expected positions of the scores (173.3), as they stood."
-    n = len(t)
-    _positions(t, q, room, room[2, :n], room[3, :n], room[4, :n])
-    for i in range(n):
-        y[order[i]] = room[4, i]
+    _positions(t, q, room)
+    for i in range(len(t)):
+        y[order[i]] = room[9, i]
 
-# %% ../../nbs/ragged/173_kernels.ipynb #3d65398f
+# %% ../../nbs/ragged/173_kernels.ipynb #4c114a99
 @jit(lent=True)
 def _laplace_ranks(t, q, order, room, y):
     "y = the ranks (173.4), as the scores stood."
     n = len(t)
-    above = room[0, :n]
+    above = room[0]
     M = 0.0
     for i in range(n - 1, -1, -1):
         if i < n - 1:
@@ -176,133 +177,118 @@ def _laplace_ranks(t, q, order, room, y):
         M = q[i] * M + (1 - q[i]) * i
         y[order[i]] = (n + 1) / 2 + (M - above[i]) / 2
 
-# %% ../../nbs/ragged/173_kernels.ipynb #be9bb654
+# %% ../../nbs/ragged/173_kernels.ipynb #4fc29f9e
+@jit(lent=True)
+def _pull(t, q, v, odd, g, room, pull):
+    "(173.5) for E(v) with the odd sum of v: the first row of room = the gradient to v; pull += -tau times that to t."
+    _both_sides(t, q, g, room[0], room[1])
+    for i in range(len(t)):
+        pull[i] += g[i] * odd[i] + v[i] * room[1, i]
+
+# %% ../../nbs/ragged/173_kernels.ipynb #547c34ea
 @jit(lent=True)
 def _sort_back(t, q, tau, order, g, room, out):
-    "(173.5): out = the gradient to the scores as they stood, g (n,) that to the sorted values."
+    "out = the gradient to the scores as they stood, g (n,) that to the sorted values (173.2)."
     n = len(t)
     share = share_of(n)
-    x, Z, O, T, OT = room[0, :n], room[1, :n], room[2, :n], room[3, :n], room[4, :n]
-    a, E, Oa, Oay = room[5, :n], room[6, :n], room[7, :n], room[8, :n]
-    x[:] = 1.0
-    _both_sides(t, q, x, Z, O)
+    one, x, Z, T, a, pull = room[2], room[3], room[4], room[5], room[8], room[9]
+    lowest = 0.0
     for i in range(n):
-        x[i] = share * t[i]
-    _both_sides(t, q, x, T, OT)
+        if q[i] == 0.0:  # nothing below this gap can be felt above it
+            lowest = share * t[i]
+        one[i] = 1.0
+        x[i] = share * t[i] - lowest
+        pull[i] = 0.0
+    _both_sides(t, q, one, Z, room[6])
+    _both_sides(t, q, x, T, room[7])
     for i in range(n):
         a[i] = g[i] / Z[i]
-        T[i] *= a[i] / Z[i]
-    _both_sides(t, q, T, E, Oay)
-    _both_sides(t, q, a, E, Oa)
+        T[i] *= -a[i] / Z[i]
+    _pull(t, q, one, room[6], T, room, pull)
+    _pull(t, q, x, room[7], a, room, pull)
     for i in range(n):
-        pull = a[i] * OT[i] - T[i] * O[i] + x[i] * Oa[i] - Oay[i]
-        out[order[i]] = E[i] - pull / share / tau
+        out[order[i]] = room[0, i] - pull[i] / share / tau
 
-# %% ../../nbs/ragged/173_kernels.ipynb #98e8333f
-@jit(lent=True)
-def _columns(t, q, order, g, room):
-    "Fill room with w, b and r of (173.3), and with u and u r of (173.6)."
-    n = len(t)
-    w, b, r, u, ur = room[2, :n], room[3, :n], room[4, :n], room[5, :n], room[6, :n]
-    _positions(t, q, room, w, b, r)
-    for i in range(n):
-        u[i] = g[order[i]] / b[i]
-        ur[i] = u[i] * r[i]
-
-# %% ../../nbs/ragged/173_kernels.ipynb #776d983b
+# %% ../../nbs/ragged/173_kernels.ipynb #da7173a9
 @jit(lent=True)
 def _rank_back(t, q, tau, order, g, room, out):
-    "(173.6): out = the gradient to the scores as they stood, g (n,) that to their ranks."
+    "out = the gradient to the scores as they stood, g (n,) that to their expected positions (173.3)."
     n = len(t)
-    _columns(t, q, order, g, room)
-    v, E, w, h, r, u, ur = (room[0, :n], room[1, :n], room[2, :n], room[3, :n], room[4, :n], room[5, :n], room[6, :n])
-    O, pull = room[7, :n], room[8, :n]
-    _both_sides(t, q, u, E, O)
+    _positions(t, q, room)
+    one, w, iw, u, ur, h, pull = room[2], room[3], room[4], room[8], room[9], room[10], room[11]
     for i in range(n):
-        h[i] = (i + 1) * E[i]
-        pull[i] = w[i] * (i + 1) * O[i]
-    _both_sides(t, q, ur, E, O)
+        u[i] = g[order[i]] / u[i]
+        ur[i] *= -u[i]
+        pull[i] = 0.0
+    _pull(t, q, iw, room[7], u, room, pull)
     for i in range(n):
-        h[i] = -w[i] * w[i] * (h[i] - E[i])
-        pull[i] -= w[i] * O[i]
-        v[i] = (i + 1) * w[i]
-    _both_sides(t, q, v, E, O)
+        h[i] = (i + 1) * room[0, i]
+    _pull(t, q, w, room[6], ur, room, pull)
     for i in range(n):
-        pull[i] += u[i] * O[i]
-        v[i] = 1.0
-    _both_sides(t, q, w, E, O)
+        h[i] = -w[i] * w[i] * (h[i] + room[0, i])
+    _pull(t, q, one, room[5], h, room, pull)
     for i in range(n):
-        pull[i] -= ur[i] * O[i]
-    _both_sides(t, q, v, E, O)
-    for i in range(n):
-        pull[i] += h[i] * O[i]
-    _both_sides(t, q, h, E, O)
-    for i in range(n):
-        out[order[i]] = -(pull[i] + O[i]) / tau
+        out[order[i]] = -pull[i] / tau
 
-# %% ../../nbs/ragged/173_kernels.ipynb #b9a84bee
+# %% ../../nbs/ragged/173_kernels.ipynb #e0714171
 @jit(lent=True)
 def _laplace_back(t, q, tau, order, g, room, out):
-    "(173.7): out = the gradient to the scores as they stood, g (n,) that to their ranks."
-    n = len(t)
-    v, Z, E, spare = room[0, :n], room[1, :n], room[2, :n], room[3, :n]
-    v[:] = 1.0
-    _both_sides(t, q, v, Z, spare)
-    for i in range(n):
+    "(173.6): out = the gradient to the scores as they stood, g (n,) that to their ranks."
+    one, v, Z, E, spare = room[0], room[1], room[2], room[3], room[4]
+    for i in range(len(t)):
+        one[i] = 1.0
         v[i] = g[order[i]]
+    _both_sides(t, q, one, Z, spare)
     _both_sides(t, q, v, E, spare)
-    for i in range(n):
+    for i in range(len(t)):
         out[order[i]] = (v[i] * Z[i] - E[i]) / (2 * tau)
 
-# %% ../../nbs/ragged/173_kernels.ipynb #c5a139ee
+# %% ../../nbs/ragged/173_kernels.ipynb #5353c75e
 @jit
-def walk_lists(lo, hi, flat, of, y):
-    "y (M, N) for the lists of parts lo..hi; fills flat.order, too."
-    room = np.empty((5, flat.longest))
+def walk_lists(lo, hi, flat, y):
+    "y (N,) for the lists of parts lo..hi; fills flat.order, too."
+    room = np.empty((10, flat.longest))
     t, u, q = np.empty(flat.longest), np.empty(flat.longest), np.empty(flat.longest)
     place = np.empty(flat.longest, np.int32)
-    for m in range(len(flat.s)):
-        for b in range(flat.cuts[lo], flat.cuts[hi]):
-            i, n = flat.offsets[b], flat.offsets[b + 1] - flat.offsets[b]
-            if n == 0:
-                continue
-            order, out = flat.order[m, i:i + n], y[m, i:i + n]
-            if not _arrange(flat.s[m, i:i + n], t[:n], order, u[:n], place[:n]):
-                out[:] = np.nan
-                continue
-            if of == Of.ORDER:
-                copy_to(t[:n], out)
-                continue
-            _decays(t[:n], flat.tau[m, b], q[:n])
-            if of == Of.SORT:
-                _sort_values(t[:n], q[:n], room, out)
-            elif of == Of.RANK:
-                _sort_ranks(t[:n], q[:n], order, room, out)
-            else:
-                _laplace_ranks(t[:n], q[:n], order, room, out)
+    for b in range(flat.cuts[lo], flat.cuts[hi]):
+        i, j = flat.offsets[b], flat.offsets[b + 1]
+        n, order, out = j - i, flat.order[i:j], y[i:j]
+        if n == 0:
+            continue
+        if not _arrange(flat.s[i:j], t[:n], order, u[:n], place[:n]):
+            out[:] = np.nan
+            continue
+        if flat.of == Of.ORDER:
+            copy_to(t[:n], out)
+            continue
+        _decays(t[:n], flat.tau[b], q)
+        if flat.of == Of.SORT:
+            _sort_values(t[:n], q, room, out)
+        elif flat.of == Of.RANK:
+            _sort_ranks(t[:n], q, order, room, out)
+        else:
+            _laplace_ranks(t[:n], q, order, room, out)
 
-# %% ../../nbs/ragged/173_kernels.ipynb #35c8cf2a
+# %% ../../nbs/ragged/173_kernels.ipynb #64f3ffcf
 @jit
-def walk_back(lo, hi, flat, of, g, out):
-    "out (M, N), the gradient to the scores, from g (M, N), for the lists of parts lo..hi."
-    room = np.empty((9, flat.longest))
+def walk_back(lo, hi, flat, out):
+    "out (N,) = the gradient to the scores, for the lists of parts lo..hi."
+    room = np.empty((12, flat.longest))
     t, q = np.empty(flat.longest), np.empty(flat.longest)
-    for m in range(len(flat.s)):
-        for b in range(flat.cuts[lo], flat.cuts[hi]):
-            i, j = flat.offsets[b], flat.offsets[b + 1]
-            n = j - i
-            if n == 0:
-                continue
-            s, order = flat.s[m, i:j], flat.order[m, i:j]
-            for k in range(n):
-                t[k] = s[order[k]]
-            _decays(t[:n], flat.tau[m, b], q[:n])
-            if of == Of.SORT:
-                _sort_back(t[:n], q[:n], flat.tau[m, b], order, g[m, i:j], room, out[m, i:j])
-            elif of == Of.RANK:
-                _rank_back(t[:n], q[:n], flat.tau[m, b], order, g[m, i:j], room, out[m, i:j])
-            else:
-                _laplace_back(t[:n], q[:n], flat.tau[m, b], order, g[m, i:j], room, out[m, i:j])
+    for b in range(flat.cuts[lo], flat.cuts[hi]):
+        i, j = flat.offsets[b], flat.offsets[b + 1]
+        n, order, g, gs, tau = j - i, flat.order[i:j], flat.g[i:j], out[i:j], flat.tau[b]
+        if n == 0:
+            continue
+        for k in range(n):
+            t[k] = flat.s[i + order[k]]
+        _decays(t[:n], tau, q)
+        if flat.of == Of.SORT:
+            _sort_back(t[:n], q, tau, order, g, room, gs)
+        elif flat.of == Of.RANK:
+            _rank_back(t[:n], q, tau, order, g, room, gs)
+        else:
+            _laplace_back(t[:n], q, tau, order, g, room, gs)
 
 # %% ../../nbs/ragged/173_kernels.ipynb #4382f6c2
 LONG = switch("lists: all pairs", 1024, "n")  # items up to which a list is done pair by pair
@@ -330,22 +316,21 @@ def _slopes(x, g, t, gt, inv):
         total += e / ((one + e) * (one + e)) * (g - gt[j])
     return total
 
-# %% ../../nbs/ragged/173_kernels.ipynb #a25e2549
+# %% ../../nbs/ragged/173_kernels.ipynb #6a0655fd
 @jit
-def pair_lists(lo, hi, flat, g, y):
-    "y (M, N) = the ranks (173.8) of lists of parts lo..hi, or with g (M, N) the gradients (173.9)."
-    for m in range(len(flat.s)):
-        for b in range(flat.cuts[lo], flat.cuts[hi]):
-            i, j = flat.offsets[b], flat.offsets[b + 1]
-            if j - i > flat.longest:
-                continue
-            s = flat.s[m, i:j]
-            inv = s.dtype.type(1 / flat.tau[m, b])
-            for k in range(i, j):
-                if len(g) == 0:
-                    y[m, k] = 0.5 + _steps(flat.s[m, k], s, inv)
-                else:
-                    y[m, k] = inv * _slopes(flat.s[m, k], g[m, k], s, g[m, i:j], inv)
+def pair_lists(lo, hi, flat, y):
+    "y (N,) = the ranks (173.7) of lists of parts lo..hi, or where something arrives the gradients (173.8)."
+    for b in range(flat.cuts[lo], flat.cuts[hi]):
+        i, j = flat.offsets[b], flat.offsets[b + 1]
+        if j - i > flat.longest:
+            continue
+        s, g = flat.s[i:j], flat.g[i:j]
+        inv = s.dtype.type(1 / flat.tau[b])
+        for k in range(j - i):
+            if len(g) == 0:
+                y[i + k] = 0.5 + _steps(s[k], s, inv)
+            else:
+                y[i + k] = inv * _slopes(s[k], g[k], s, g, inv)
 
 # %% ../../nbs/ragged/173_kernels.ipynb #7c8ec3f1
 def cut_lists(
@@ -360,14 +345,22 @@ def cut_lists(
     cuts[0], cuts[-1] = 0, len(work)
     return cuts
 
-# %% ../../nbs/ragged/173_kernels.ipynb #3ca0bbfd
-def as_flat(s, offsets, tau, order, pairs):
-    "Scores (M, N), offsets, temperatures (M, B) and room for the order for the kernels; and the work of all lists."
-    length, threads = offsets.diff(), torch.get_num_threads()
-    if pairs:
-        longest = LONG
+# %% ../../nbs/ragged/173_kernels.ipynb #56ed13c9
+def rows_of_lists(
+    offsets: Tensor,  # of the lists of one row, long, (B + 1,)
+    rows: int,  # how many rows lie one behind the other
+) -> Tensor:  # long, (rows B + 1,)
+    "Where the lists of all rows begin and end."
+    return offsets if rows == 1 else torch.nn.functional.pad(offsets.diff().repeat(rows).cumsum(0), (1, 0))
+
+
+def as_flat(s, offsets, tau, order, of, g=None):
+    "Scores (..., N), offsets, tau (..., B), an order and what arrives, for the kernels; and the work of all lists."
+    offsets, threads = rows_of_lists(offsets, s.shape[:-1].numel()), torch.get_num_threads()
+    length, longest = offsets.diff(), LONG
+    if of == Of.SIGMOID:
         each = torch.where(length > LONG, 0, length * length)
-        work = len(s) * int(each.sum())
+        work = int(each.sum())
     else:
         longest = int(length.max()) if len(length) else 0
         each, work = length, 32 * s.numel()
@@ -375,21 +368,13 @@ def as_flat(s, offsets, tau, order, pairs):
         cuts = cut_lists(each, 4 * threads)
     else:
         cuts = torch.tensor([0, len(length)])
-    return Flat(*arrays(s, offsets, cuts, tau.double(), order), longest), work
-
-# %% ../../nbs/ragged/173_kernels.ipynb #c07aa7fe
-DTYPES = torch.float32, torch.float64  # of scores that the loops take
+    s, g, tau, order = (v.reshape(-1) for v in (s, s.new_empty(0) if g is None else g, tau.double(), order))
+    return Flat(*arrays(s, g, offsets, cuts, tau, order), int(of), longest), work
 
 
-def sorted_lists(s, offsets):
-    "Scores (..., N) in order within each list, stably, and where they stood among all items; both without a gradient."
-    s, number = s.detach(), list_numbers(offsets, s.shape[-1])
-    if choose(s, "") != "numba" or s.dtype not in DTYPES or not s.numel() or not is_unseen((s,)):
-        order = s.sort(dim=-1, stable=True).indices
-        order = order.gather(-1, number[order].sort(dim=-1, stable=True).indices)
-        return s.gather(-1, order), order
-    rows = s.reshape(-1, s.shape[-1])
-    order, values = rows.new_empty(rows.shape, dtype=torch.int32), torch.empty_like(rows)
-    flat, work = as_flat(rows, offsets, rows.new_ones(len(rows), len(offsets) - 1), order, False)
-    spread_rows(walk_lists, len(flat.cuts) - 1, work, flat, int(Of.ORDER), values.numpy())
-    return values.view(s.shape), (order + offsets[number]).view(s.shape)
+def walked(kernel, s, offsets, tau, order, of, g=None):
+    "What a kernel makes of the lists of s (..., N), zero where it passes one by; an order is filled in place."
+    flat, work = as_flat(s, offsets, tau, order, of, g)
+    y = s.new_zeros(s.shape) if of == Of.SIGMOID else s.new_empty(s.shape)
+    spread_rows(kernel, len(flat.cuts) - 1, work, flat, y.view(-1).numpy())
+    return y

@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = []
 
-# %% ../../nbs/ragged/175_sums.ipynb #684b7a2c
+# %% ../../nbs/ragged/175_sums.ipynb #678ed279
 import numpy as np
 import torch
 from torch import Tensor
@@ -14,7 +14,7 @@ from ..engine.compile import arrays, jit, spread_rows
 from ..engine.dispatch import precise
 from ..engine.mechanism import mechanism
 from ..engine.scan import one_sided_sums
-from .kernels import cut_lists
+from .kernels import cut_lists, rows_of_lists
 
 # %% ../../nbs/ragged/175_sums.ipynb #ede94bf3
 def list_sum(
@@ -32,34 +32,32 @@ def list_max(v, number, lists):
     lowest = v.new_full((*v.shape[:-1], lists), -torch.inf)
     return lowest.scatter_reduce(-1, number.expand(v.shape), v.detach(), "amax")
 
-# %% ../../nbs/ragged/175_sums.ipynb #d4d1af7d
+# %% ../../nbs/ragged/175_sums.ipynb #5a42954e
 @jit
 def _walk_rest(lo, hi, u, offsets, cuts, r):
     "(175.2) for the lists of parts lo..hi."
-    for m in range(len(u)):
-        for b in range(cuts[lo], cuts[hi]):
-            top, total = -np.inf, 0.0
-            for i in range(offsets[b + 1] - 1, offsets[b] - 1, -1):
-                x = np.float64(u[m, i])
-                if x > top:
-                    total = total * np.exp(top - x) + 1.0
-                    top = x
-                else:
-                    total += np.exp(x - top)
-                r[m, i] = top + np.log(total)
+    for b in range(cuts[lo], cuts[hi]):
+        top, total = -np.inf, 0.0
+        for i in range(offsets[b + 1] - 1, offsets[b] - 1, -1):
+            x = np.float64(u[i])
+            if x > top:
+                total = total * np.exp(top - x) + 1.0
+                top = x
+            else:
+                total += np.exp(x - top)
+            r[i] = top + np.log(total)
 
 
 @jit
 def _walk_rest_back(lo, hi, u, r, g, offsets, cuts, out):
     "(175.3) for the lists of parts lo..hi."
-    for m in range(len(u)):
-        for b in range(cuts[lo], cuts[hi]):
-            c = 0.0
-            for i in range(offsets[b], offsets[b + 1]):
-                if i > offsets[b]:
-                    c *= np.exp(np.float64(r[m, i]) - np.float64(r[m, i - 1]))
-                c += g[m, i]
-                out[m, i] = c * np.exp(np.float64(u[m, i]) - np.float64(r[m, i]))
+    for b in range(cuts[lo], cuts[hi]):
+        c = 0.0
+        for i in range(offsets[b], offsets[b + 1]):
+            if i > offsets[b]:
+                c *= np.exp(np.float64(r[i]) - np.float64(r[i - 1]))
+            c += g[i]
+            out[i] = c * np.exp(np.float64(u[i]) - np.float64(r[i]))
 
 # %% ../../nbs/ragged/175_sums.ipynb #0d347e30
 def rest_plain(u, number):
@@ -72,11 +70,12 @@ def rest_plain(u, number):
         k *= 2
     return u
 
-# %% ../../nbs/ragged/175_sums.ipynb #1fddc94e
+# %% ../../nbs/ragged/175_sums.ipynb #6e0f3621
 def _rest_walks(kernel, offsets, *rows):
     "Run a walk over parts of the lists, on a CPU; `rows` are u (..., N) and what else the kernel takes."
+    *flat, y = (a.reshape(-1) for a in rows)
+    offsets = rows_of_lists(offsets, rows[-1].shape[:-1].numel())
     cuts = cut_lists(offsets.diff(), 4 * torch.get_num_threads())
-    *flat, y = (a.reshape(-1, a.shape[-1]) for a in rows)
     spread_rows(kernel, len(cuts) - 1, 20 * y.numel(), *arrays(*flat, offsets, cuts, y))
     return rows[-1]
 

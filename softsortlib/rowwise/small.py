@@ -25,22 +25,30 @@ from softsortlib.rowwise.rows import (
     Asked, column_sums, distances, moment, pull_squares, squares, through_sums, weigh,
 )
 
-# %% ../../nbs/rowwise/10_small.ipynb #a3d66054
+# %% ../../nbs/rowwise/10_small.ipynb #134ed358
 @jit(paste=True)
 def one_of(a, r):
     "a_r, where there may be one for all."
     return a[r if len(a) > 1 else 0]
 
 
+# the compiler drops a branch whose condition compares constants, and to it a member of a class is none
+_, MATRIX, LIKELIHOOD, PRODUCT, BACK_PRODUCT, LOGARITHM = map(int, Asked)
+
+
 class Sets(NamedTuple):
-    "Small sets of scores, and what is asked of them."
+    "Small sets of scores."
     s: np.ndarray     # scores, (B, n)
     real: np.ndarray  # which of them are real, bool, (B, n), or (1, n) for all sets
     tau: np.ndarray   # temperatures, double, (B,), or (1,) for all sets
-    asked: int        # one of `Asked`
-    power: float      # of the distance, 1 or 2; 0 is NeuralSort
     sign: float       # -1 where the smallest comes first
-    single: bool      # whether single rows will be taken, in which tied scores share their gradients
+
+
+class Question(NamedTuple):
+    "What is asked of small sets: one kernel answers it."
+    asked: int            # one of `Asked`
+    power: float          # of the distance, 1 or 2; 0 is NeuralSort
+    single: bool = False  # whether single rows will be taken, in which tied scores share their gradients
 
 # %% ../../nbs/rowwise/10_small.ipynb #ebc022d6
 @jit(lent=True)
@@ -66,7 +74,7 @@ def take_set(r, sets, known, order, u, t):
         rest += 0.0 if t[i] == t[i] else np.nan
     return size, 1 / one_of(sets.tau, r) + rest
 
-# %% ../../nbs/rowwise/10_small.ipynb #8098d487
+# %% ../../nbs/rowwise/10_small.ipynb #6eb2c5cb
 @jit(lent=True)
 def _sweeps(inv, u, t, rows, sums, m):
     """m = (10.5) / tau, infinite in padded columns; `rows` counts them.
@@ -89,7 +97,7 @@ def _sweeps(inv, u, t, rows, sums, m):
             m[i, c] += (before + sums[c]) * inv
 
 
-@jit(lent=True)
+@jit(paste=True)
 def falls(power, inv, u, t, rows, sums, m):
     "The exponents (10.1) in all columns u of the rows t."
     if power == 0:
@@ -99,7 +107,7 @@ def falls(power, inv, u, t, rows, sums, m):
     else:
         squares(t, u, m.dtype.type(math.sqrt(inv)), m)
 
-# %% ../../nbs/rowwise/10_small.ipynb #f5ad24ca
+# %% ../../nbs/rowwise/10_small.ipynb #be9562ab
 class Answer(NamedTuple):
     "What the kernel reads and makes; what a question does not need is there, but nobody looks at it."
     x: np.ndarray       # the payload of a product, (B, 1, n), or the rows (i, 1) of the ranks, (1, n, 2)
@@ -110,46 +118,52 @@ class Answer(NamedTuple):
     y: np.ndarray       # the answer, (B, n, n) or (B, n, 1); ranks and the sums of columns, (B, 2, n)
 
 
-@jit(lent=True)
+@jit(paste=True)
 def _tell(asked, x, target, m, e, others, y):
     "The answer of the real rows of a set."
-    if asked == Asked.MATRIX:
+    if asked == MATRIX:
         normalize(e, others)
         others[:] = 0
-    elif asked == Asked.PRODUCT:
+    elif asked == PRODUCT:
         means(0, e, others, x, y)
-    elif asked == Asked.BACK_PRODUCT:
+    elif asked == BACK_PRODUCT:
         y[:] = 0
         spread(0, e, others, x, y)
-    for i in range(len(e) if asked == Asked.LIKELIHOOD or asked == Asked.LOGARITHM else 0):
-        log_Z = np.log1p(others[i])
-        if asked == Asked.LIKELIHOOD:
-            y[i, 0] = -m[i, target[i]] - log_Z
-        else:
-            for c in range(len(y[i])):
+    elif asked == LIKELIHOOD:
+        for i in range(len(e)):
+            y[i, 0] = -m[i, target[i]] - np.log1p(others[i])
+    else:
+        for i in range(len(e)):
+            log_Z = np.log1p(others[i])
+            for c in range(y.shape[1]):
                 y[i, c] = -m[i, c] - log_Z
 
-# %% ../../nbs/rowwise/10_small.ipynb #b7753e4f
-@jit
-def answer_sets(lo, hi, sets, made):
-    "Answer what is asked of the sets lo..hi."
-    n, f = made.order.shape[1], made.e.dtype
-    u, t, sums, rows, m = np.empty(n, f), np.empty(n, f), np.empty(n), np.arange(n), np.empty((n, n), f)
-    for r in range(lo, hi):
-        order, y = made.order[r], made.y[r]
-        size, inv = take_set(r, sets, False, order, u, t)
-        e, others, real, x = made.e[r, :size], made.others[r, :size], one_of(sets.real, r), one_of(made.x, r)
-        falls(sets.power, inv, u, t[:size], rows, sums, m[:size])
-        weigh(order[:size], 0, m[:size], e, others)
-        if sets.asked == Asked.BACK_PRODUCT:
-            _tell(sets.asked, x[:size], made.target[r], m, e, others, y)
-            for c in range(n):
-                y[0, c] = y[0, c] / y[1, c] if real[c] else 0
-            continue
-        _tell(sets.asked, x, made.target[r], m, e, others, y[:size])
-        for i in range(size, n):
-            for c in range(y.shape[1]):
-                y[i, c] = -np.inf if sets.asked == Asked.LOGARITHM and size and not real[c] else 0.0
+# %% ../../nbs/rowwise/10_small.ipynb #519d86d5
+@functools.cache
+def answering(asked, power):
+    "The kernel that answers one question to sets with one distance; the compiler drops the branches of all others."
+    @jit
+    def answer_sets(lo, hi, sets, made):
+        "Answer what is asked of the sets lo..hi."
+        n, f = made.order.shape[1], made.e.dtype
+        u, t, sums, rows, m = np.empty(n, f), np.empty(n, f), np.empty(n), np.arange(n), np.empty((n, n), f)
+        for r in range(lo, hi):
+            order, y = made.order[r], made.y[r]
+            size, inv = take_set(r, sets, False, order, u, t)
+            e, others, real, x = made.e[r, :size], made.others[r, :size], one_of(sets.real, r), one_of(made.x, r)
+            falls(power, inv, u, t[:size], rows, sums, m[:size])
+            weigh(order[:size], 0, m[:size], e, others)
+            if asked == BACK_PRODUCT:
+                _tell(asked, x[:size], made.target[r], m, e, others, y)
+                for c in range(n):
+                    y[0, c] = y[0, c] / y[1, c] if real[c] else 0
+                continue
+            _tell(asked, x, made.target[r], m, e, others, y[:size])
+            for i in range(size, n):
+                for c in range(y.shape[1]):
+                    y[i, c] = -np.inf if asked == LOGARITHM and size and not real[c] else 0.0
+
+    return answer_sets
 
 # %% ../../nbs/rowwise/10_small.ipynb #44f9abc7
 @jit(lent=True)
@@ -174,29 +188,28 @@ def _through_ranks(real, y, G, both):
         both[0, c] = G[c, 0] / y[1, c] if real[c] else 0
         both[1, c] = -both[0, c] * y[0, c]
 
-# %% ../../nbs/rowwise/10_small.ipynb #b3c7220a
-@jit(lent=True)
+# %% ../../nbs/rowwise/10_small.ipynb #d7ebe67e
+@jit(paste=True)
 def _hear(asked, order, real, x, target, e, others, G, h):
     "h = (10.2) of the real rows of a set."
-    if asked == Asked.LIKELIHOOD:
+    if asked == LIKELIHOOD:
         through_likelihood(order, 0, e, others, G, h)
         for i in range(len(e)):
             h[i, target[i]] += G[i, 0]
             h[i, order[i]] -= G[i, 0]
-        return
-    if asked == Asked.LOGARITHM:
+    elif asked == LOGARITHM:
         _through_logarithm(real, e, others, G, h)
-        return
-    if asked == Asked.PRODUCT:
+    elif asked == PRODUCT:
         arriving(order, 0, G, x, h)
-    elif asked == Asked.BACK_PRODUCT:
+    elif asked == BACK_PRODUCT:
         arriving(order, 0, x, G, h)
     else:
         for i in range(len(e)):
             base = G[i, order[i]]
             for c in range(len(real)):
                 h[i, c] = G[i, c] - base
-    through_softmax(e, others, h)
+    if asked != LIKELIHOOD and asked != LOGARITHM:
+        through_softmax(e, others, h)
 
 # %% ../../nbs/rowwise/10_small.ipynb #d434e8cf
 @jit(lent=True)
@@ -246,57 +259,63 @@ def _pull_ties(order, t, totals, h, gt):
                 gt[order[k]] += side * (h[i, order[k]] - level)
         first = last
 
-# %% ../../nbs/rowwise/10_small.ipynb #f132c644
-@jit(lent=True)
-def _pull(sets, order, u, t, sums, h, gt):
+# %% ../../nbs/rowwise/10_small.ipynb #51255689
+@jit(paste=True)
+def _pull(power, order, u, t, sums, h, gt):
     "What the logits give to the scores, times tau over the power."
-    if sets.power == 0:
+    if power == 0:
         _pull_columns(order, t, sums, h, gt)
-    elif sets.power == 2:
+    elif power == 2:
         pull_squares(t, order, 0, u, h.dtype.type(1), h, gt)
     else:
         _pull_signs(order, u, t, h, sums[0], gt)
-        if sets.single:
-            _pull_ties(order, t, sums[0], h, gt)
 
-# %% ../../nbs/rowwise/10_small.ipynb #9ad40b00
+# %% ../../nbs/rowwise/10_small.ipynb #32425d50
 class Grads(NamedTuple):
     "The gradients to"
     s: np.ndarray    # scores, (B, n),
     tau: np.ndarray  # temperatures, (B,), of no set unless they learn, and
     x: np.ndarray    # the payload of a product, (B, 1, n), zeros at the start
 
+# %% ../../nbs/rowwise/10_small.ipynb #d7158737
+@functools.cache
+def pulling(asked, power, single, learn):
+    "The way back from one question to sets with one distance, and, where they learn, temperatures."
+    @jit
+    def pull_sets(lo, hi, sets, made, G, grads):
+        "The gradients of the sets lo..hi from what arrives at their answers, G, (B, n, n) or (B, n, 1)."
+        n, f = made.order.shape[1], made.e.dtype
+        u, t, gt, sums, rows = np.empty(n, f), np.empty(n, f), np.empty(n), np.empty((4, n)), np.arange(n)
+        m, h_room = np.empty((n if learn else 0, n), f), np.empty((n, n), f)
+        both = np.empty((2, n), f)
+        for r in range(lo, hi):
+            size, inv = take_set(r, sets, True, made.order[r], u, t)
+            order, e, others, h = made.order[r, :size], made.e[r, :size], made.others[r, :size], h_room[:size]
+            real, x, arrives = one_of(sets.real, r), one_of(made.x, r), G[r, :size]
+            if asked == BACK_PRODUCT:
+                _through_ranks(real, made.y[r], G[r], both)
+                x, arrives = x[:size], both
+            _hear(asked, order, real, x, made.target[r], e, others, arrives, h)
+            if asked == PRODUCT:
+                spread(0, e, others, arrives, grads.x[r])
+            if learn:
+                falls(power, inv, u, t[:size], rows, sums[0], m[:size])
+                grads.tau[r] = moment(h.reshape(h.size), m[:size].reshape(h.size)) * inv
+            gt[:] = 0
+            _pull(power, order, u, t[:size], sums, h, gt)
+            if single:
+                _pull_ties(order, t[:size], sums[0], h, gt)
+            factor = sets.sign * inv * max(power, 1.0)
+            for c in range(n):
+                grads.s[r, c] = factor * gt[c]
 
-@jit
-def pull_sets(lo, hi, sets, made, G, grads):
-    "The gradients of the sets lo..hi from what arrives at their answers, G, (B, n, n) or (B, n, 1)."
-    n, f = made.order.shape[1], made.e.dtype
-    u, t, gt, sums, rows = np.empty(n, f), np.empty(n, f), np.empty(n), np.empty((4, n)), np.arange(n)
-    m, h_room = np.empty((n if len(grads.tau) else 0, n), f), np.empty((n, n), f)
-    both = np.empty((2, n), f)
-    for r in range(lo, hi):
-        size, inv = take_set(r, sets, True, made.order[r], u, t)
-        order, e, others, h = made.order[r, :size], made.e[r, :size], made.others[r, :size], h_room[:size]
-        real, x, arrives = one_of(sets.real, r), one_of(made.x, r), G[r, :size]
-        if sets.asked == Asked.BACK_PRODUCT:
-            _through_ranks(real, made.y[r], G[r], both)
-            x, arrives = x[:size], both
-        _hear(sets.asked, order, real, x, made.target[r], e, others, arrives, h)
-        if sets.asked == Asked.PRODUCT:
-            spread(0, e, others, arrives, grads.x[r])
-        if len(grads.tau):
-            falls(sets.power, inv, u, t[:size], rows, sums[0], m[:size])
-            grads.tau[r] = moment(h.reshape(h.size), m[:size].reshape(h.size)) * inv
-        gt[:] = 0
-        _pull(sets, order, u, t[:size], sums, h, gt)
-        factor = sets.sign * inv * max(sets.power, 1.0)
-        for c in range(n):
-            grads.s[r, c] = factor * gt[c]
+    return pull_sets
 
-# %% ../../nbs/rowwise/10_small.ipynb #d1b0fb4b
+# %% ../../nbs/rowwise/10_small.ipynb #35b20fb7
 class Request(NamedTuple):
     "A question to small sets."
     sets: Sets
+    question: Question
     target: "Tensor | None"  # an order, long, (..., n)
     plain: "object"          # the reference's answer, a function of s, tau, a float or (...), and x
 
@@ -311,14 +330,14 @@ def _rows(x, n):
     return x.detach().contiguous().numpy().reshape(-1, n)
 
 
-def sets_of(s, tau, mask, descending, asked, power, single=False):
+def sets_of(s, tau, mask, descending):
     "The sets as the kernels take them; tau is a float or (...)."
     n = s.shape[-1]
     real = _ALL[:, :n] if mask is None else _rows(mask, n)
     tau = tau.detach().double().reshape(-1).numpy() if isinstance(tau, Tensor) else np.array((float(tau),))
-    return Sets(_rows(s, n), real, tau, int(asked), power, 1.0 if descending else -1.0, single)
+    return Sets(_rows(s, n), real, tau, 1.0 if descending else -1.0)
 
-# %% ../../nbs/rowwise/10_small.ipynb #73ab9d92
+# %% ../../nbs/rowwise/10_small.ipynb #88207211
 @functools.lru_cache(8)
 def _positions(n, dtype):
     "(i, 1) for the positions i from one on, (1, n, 2)."
@@ -327,16 +346,16 @@ def _positions(n, dtype):
 
 def _answered(request, x):
     "What the kernel makes of a request with the payload x, (..., n) or None."
-    sets, (B, n), f = request.sets, request.sets.s.shape, request.sets.s.dtype
+    sets, asked, (B, n), f = request.sets, request.question.asked, request.sets.s.shape, request.sets.s.dtype
     order, e, others = np.empty((B, n), np.int64), np.empty((B, n, n), f), np.empty((B, n), f)
     target = order if request.target is None else _rows(request.target, n)
     x = _positions(n, f) if x is None else _rows(x, n)[:, None]
-    if sets.asked == Asked.MATRIX:
+    if asked == Asked.MATRIX:
         y = e
     else:
-        y = np.empty({Asked.LOGARITHM: (B, n, n), Asked.BACK_PRODUCT: (B, 2, n)}.get(sets.asked, (B, n, 1)), f)
+        y = np.empty({Asked.LOGARITHM: (B, n, n), Asked.BACK_PRODUCT: (B, 2, n)}.get(asked, (B, n, 1)), f)
     made = Answer(x, target, order, e, others, y)
-    spread_rows(answer_sets, B, e.size // 2, sets, made)
+    spread_rows(answering(asked, request.question.power), B, e.size // 2, sets, made)
     return made
 
 
@@ -345,17 +364,18 @@ _DENSE = Asked.MATRIX, Asked.LOGARITHM  # what is asked for with n numbers a row
 
 def _told(request, made, shape):
     "The answer as a tensor, for scores of this shape."
-    y = made.y[:, 0] if request.sets.asked == Asked.BACK_PRODUCT else made.y
-    return torch.from_numpy(y.reshape((*shape, shape[-1]) if request.sets.asked in _DENSE else shape))
+    asked = request.question.asked
+    y = made.y[:, 0] if asked == Asked.BACK_PRODUCT else made.y
+    return torch.from_numpy(y.reshape((*shape, shape[-1]) if asked in _DENSE else shape))
 
-# %% ../../nbs/rowwise/10_small.ipynb #2fb50ee4
+# %% ../../nbs/rowwise/10_small.ipynb #5466444d
 def _pulled(request, made, G, learn):
     "The gradients of scores, temperatures (of no set unless they learn) and payload, as arrays."
-    sets, (B, n), f = request.sets, made.order.shape, made.e.dtype
-    G, = arrays(G.reshape(B, n, n if sets.asked in _DENSE else 1))
-    x = np.zeros((B, 1, n) if sets.asked == Asked.PRODUCT else (0, 1, n), f)
+    asked, (B, n), f = request.question.asked, made.order.shape, made.e.dtype
+    G, = arrays(G.reshape(B, n, n if asked in _DENSE else 1))
+    x = np.zeros((B, 1, n) if asked == Asked.PRODUCT else (0, 1, n), f)
     grads = Grads(np.empty((B, n), f), np.empty(B if learn else 0), x)
-    spread_rows(pull_sets, B, made.e.size // 2, sets, made, G, grads)
+    spread_rows(pulling(*request.question, learn), B, made.e.size // 2, request.sets, made, G, grads)
     return grads
 
 
@@ -368,14 +388,14 @@ def _again(plain, given, G):
     grads = iter(torch.autograd.grad(plain(*given), wanted, G, create_graph=True))
     return [next(grads) if it_does else None for it_does in learn]
 
-# %% ../../nbs/rowwise/10_small.ipynb #03f83955
+# %% ../../nbs/rowwise/10_small.ipynb #af69f1b6
 class _Small(torch.autograd.Function):
     @staticmethod
     def forward(ctx, s, tau, x, request):
         made = _answered(request, x)
         y = _told(request, made, s.shape)
         ctx.save_for_backward(s, tau if isinstance(tau, Tensor) else None, x, y)
-        matrix = request.sets.asked == Asked.MATRIX  # then e is the answer itself, which autograd keeps
+        matrix = request.question.asked == Asked.MATRIX  # then e is the answer itself, which autograd keeps
         ctx.request, ctx.made, ctx.tau = request, made._replace(e=None, y=None) if matrix else made, tau
         return y
 
@@ -437,7 +457,7 @@ class SmallPermutation(SoftPermutation):
         def _ask(self, asked: Asked, single: bool = False, x: "Tensor | None" = None,
                  target: "Tensor | None" = None) -> Tensor: ...
 
-# %% ../../nbs/rowwise/10_small.ipynb #ca2783e0
+# %% ../../nbs/rowwise/10_small.ipynb #56a74517
 def _by_twin(P, single, asked, x, target):
     "What the soft permutation P answers, where `single` rows of it will be taken."
     P.single = single
@@ -460,8 +480,8 @@ def _ask(self, asked, single=False, x=None, target=None):
         return _by_twin(twin(s, column(tau)), single, asked, x, target)
     if isinstance(tau, Tensor):
         tau = tau[..., 0].expand(s.shape[:-1])
-    sets = sets_of(s, tau, self.mask, self.descending, asked, self.power, single)
-    return answer(s, tau, x, Request(sets, target, plain))
+    question = Question(int(asked), self.power, single and self.power == 1)
+    return answer(s, tau, x, Request(sets_of(s, tau, self.mask, self.descending), question, target, plain))
 
 # %% ../../nbs/rowwise/10_small.ipynb #d12d5056
 @patch_to(SmallPermutation)

@@ -116,11 +116,31 @@ def broken(path, share):
     Path(path).write_bytes(data[:int(share * len(data))])
 
 
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    "A folder in which a run has finished, and a copy of it: a checkpoint knows where it lies."
+    folder = tmp_path_factory.mktemp("finished")
+    with pytest.MonkeyPatch.context() as patch:
+        (folder / "here").mkdir()
+        patch.chdir(folder / "here")
+        with pytest.raises(SystemExit) as e: cli.main(SMALL.split())
+    assert not e.value.code
+    shutil.copytree(folder / "here", folder / "kept")
+    return folder
+
+
+@pytest.fixture
+def finished(run, trained, monkeypatch):
+    "That folder as it was, to be broken."
+    shutil.rmtree(trained / "here")
+    shutil.copytree(trained / "kept", trained / "here")
+    monkeypatch.chdir(trained / "here")
+
+
 @pytest.mark.parametrize("share", [0, 0.6])
 @pytest.mark.parametrize("name,left", [("result.json", []), ("config.json", []), ("checkpoints/last.ckpt", ["result.json"]), ("checkpoints/best.ckpt", ["result.json"])])
-def test_a_file_that_was_cut_off_is_named_with_a_way_out(run, name, left, share):
+def test_a_file_that_was_cut_off_is_named_with_a_way_out(run, finished, name, left, share):
     "Whichever it is, and what the message tells to do goes on."
-    assert run(SMALL)[0] == 0
     [folder] = Path("runs").iterdir()
     for file in left: (folder / file).unlink()
     broken(folder / name, share)

@@ -83,7 +83,7 @@ def test_kernels_and_blocks(name, rng, monkeypatch):
     "The kernels are met, also by a temperature for each list, and by batches and vmap; a tau that learns and hard values go through blocks to the same numbers."
     f, (x, offsets) = KERNELS[name], data(rng, batch=(2,))
     met = []
-    monkeypatch.setattr(each, "spread_rows", lambda *args, run=each.spread_rows: met.append(args) or run(*args))
+    monkeypatch.setattr(each, "walked", lambda *args, run=each.walked: met.append(args) or run(*args))
     tau = torch.rand(len(LENGTHS), generator=rng, dtype=f64) + 0.2
     y = f(x, tau=tau, offsets=offsets)
     assert len(met) == 1
@@ -95,6 +95,20 @@ def test_kernels_and_blocks(name, rng, monkeypatch):
     for wrong in (dict(tau=-1.0), dict(tau=-tau), dict(tau=tau[:3]), dict(descending="no")):
         with pytest.raises((ValueError, TypeError)): f(x, offsets=offsets, **wrong)
     with pytest.raises(ValueError, match="infinite"): f(x.masked_fill(x > 1, math.inf), offsets=offsets)
+
+
+def test_a_common_shift_costs_the_gradient_no_digits():
+    "Scores that lie a billion temperatures from zero have the gradient of the same scores near zero, also with others near zero in the same list."
+    x = torch.arange(60, dtype=f64).mul(37).remainder(61) / 64
+    w = torch.arange(60, dtype=f64).cos()
+
+    def gradient(z, offsets):
+        z = z.clone().requires_grad_()
+        return torch.autograd.grad(F.soft_sort(z, tau=0.25, offsets=torch.tensor(offsets)), z, w)[0]
+
+    near = gradient(x, [0, 25, 60])
+    assert_close(gradient(x + 2**28, [0, 25, 60]), near, rtol=0, atol=1e-12)
+    assert_close(gradient(torch.cat([x[:25], x[25:] + 2**28]), [0, 60]), near, rtol=0, atol=1e-12)
 
 
 @pytest.mark.parametrize("threads", (1, 3))
