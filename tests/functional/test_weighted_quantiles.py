@@ -152,6 +152,15 @@ def test_derivatives(name, rng):
     assert torch.autograd.gradcheck(lambda q: soft_quantile(x.detach(), q, weights=w.detach(), tau=0.3), level)
 
 
+@some
+def test_traced(name, rng):
+    f, x, w = FUNCTIONS[name], torch.randn(2, 6, generator=rng, requires_grad=True), (torch.rand(2, 6, generator=rng) + 0.5).requires_grad_()
+    compiled = torch.compile(lambda x, w: f(x, weights=w), fullgraph=True, backend="aot_eager")
+    plain, traced = f(x, weights=w), compiled(x, w)
+    assert_close(traced, plain)
+    assert_close(torch.autograd.grad(traced.sum(), (x, w)), torch.autograd.grad(plain.sum(), (x, w)))
+
+
 def test_a_weight_that_falls_to_nothing_goes_without_a_step(rng):
     x, w = torch.randn(6, generator=rng, dtype=f64), torch.ones(6, dtype=f64)
     for tau in (None, 0.2):
