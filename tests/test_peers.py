@@ -5,6 +5,7 @@ a note that is no longer true fails.
 """
 import json
 import math
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -19,6 +20,8 @@ from softsortlib.losses import (
 from softsortlib.ranks import lapsum_topk
 
 FOLDER = Path(__file__).resolve().parent / "peers"
+sys.path.insert(0, str(FOLDER.parents[1] / "tools"))
+from record_peers import cotangent, grades  # noqa: E402
 CONVERGED = dict(squash=None, tolerance=1e-9, max_iterations=5000)
 
 
@@ -39,12 +42,6 @@ def network(s, kind, sigmoid, tau, descending=False):
 def loss(s, k, tau, scale=1):
     "Row i of the batch has class i modulo n, as it was recorded."
     return topk_loss(scale * s, torch.arange(len(s)) % s.shape[-1], k=tuple(k), tau=tau, reduction="none")
-
-
-def grades(s, most=4):
-    "As in tools/record_peers.py: a grade for each score, neither all equal nor in the order of the scores."
-    b, n = s.shape
-    return (torch.arange(b)[:, None] * 7 + torch.arange(n) * 3 + torch.arange(n) ** 2 * (torch.arange(b)[:, None] + 1)) % (most + 1)
 
 
 def summed(s):
@@ -88,11 +85,6 @@ OURS = {
     "transport_matrix": lambda s, tau, descending: transport(s, tau, descending=descending).to_dense(),
 }
 REMARKS = ("call", "rows", "tolerance", "wrong", "no_gradient")
-
-
-def cotangent(shape):
-    "As in tools/record_peers.py."
-    return torch.arange(int(np.prod(shape)), dtype=torch.float64).add(1).cos().reshape(shape)
 
 
 def value_and_gradient(f, s):

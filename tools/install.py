@@ -7,8 +7,9 @@ On the day of a release say `install_from = softsortlib` in settings.ini, and ru
 """
 import re
 import sys
-from configparser import ConfigParser
 from pathlib import Path
+
+import dist
 
 ROOT = Path(__file__).resolve().parent.parent
 NAME, QUOTE = "softsortlib", "\x01"
@@ -17,9 +18,7 @@ LINE = re.compile(rf"pip install (?:--?[\w-]+ )*({QUOTE}?)(?:git\+[^\s`'{QUOTE}\
 
 def install_from():
     "What pip is given: the name, or git+URL."
-    parser = ConfigParser(delimiters=["="])
-    parser.read(ROOT / "settings.ini", encoding="utf-8")
-    return parser["DEFAULT"]["install_from"]
+    return dist.settings()["install_from"]
 
 
 def line(extra="", source=None):

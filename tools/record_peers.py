@@ -190,7 +190,7 @@ def listings(r):
 
 
 def grades(s, most=4):
-    "A grade for each score, from 0 to most and neither all equal nor in the order of the scores: as tests/test_peers.py makes them."
+    "A grade for each score, from 0 to most and neither all equal nor in the order of the scores; tests/test_peers.py takes them from here."
     b, n = s.shape
     return (torch.arange(b)[:, None] * 7 + torch.arange(n) * 3 + torch.arange(n) ** 2 * (torch.arange(b)[:, None] + 1)) % (most + 1)
 

@@ -301,3 +301,12 @@ def test_an_operator_brings_its_own_temperature(rng):
     X, y = torch.randn(30, 3, generator=rng).numpy(), torch.arange(30).numpy() % 2
     model = SoftKNeighborsClassifier(2, method=SoftSort(0.2), max_iter=2, random_state=0).fit(X, y)
     assert model.knn_.tau is None and model.knn_.method.tau == 0.2 and model.predict(X).shape == (30,)
+
+
+def test_points_that_are_all_alike_are_voted_on():
+    "Their principal components have no length to be scaled to."
+    pytest.importorskip("sklearn")
+    X, y = torch.ones(6, 3).double().numpy(), [0, 0, 0, 0, 1, 1]
+    model = SoftKNeighborsClassifier(2, max_iter=2, random_state=0).fit(X, y)
+    assert all(p.isfinite().all() for p in model.embedding_.parameters())
+    assert_close(torch.from_numpy(model.predict_proba(X)), torch.tensor([[4 / 6, 2 / 6]]).double().expand(6, 2), atol=1e-6, rtol=0)

@@ -491,3 +491,10 @@ def test_listmle_in_single_precision_where_scores_are_far_apart(spread, rng):
     padded, grades = (torch.nn.functional.pad(v, (0, 2)) for v in (s, y))
     for each in (L.listmle_loss(padded, grades, torch.arange(62) < 60, reduction="sum"), L.listmle_loss(s.flatten(), y.flatten(), offsets=torch.tensor([0, 60, 120, 180]), reduction="sum")):
         assert_close(torch.autograd.grad(each, s)[0].double(), want, rtol=1e-6, atol=1e-7)
+
+
+@pytest.mark.parametrize("tau", [0.25, 3.0])
+def test_a_number_is_a_temperature_as_its_tensor_is(tau, rng):
+    "A pair's softplus takes a number as its sharpness, and divides the gaps by a tensor."
+    s, y = torch.randn(2, 7, generator=rng, dtype=torch.float64), torch.randint(4, (2, 7), generator=rng)
+    assert_close(L.lambda_loss(s, y, tau=tau), L.lambda_loss(s, y, tau=torch.tensor(tau, dtype=s.dtype)))
