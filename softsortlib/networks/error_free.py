@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['error_free_differences', 'apply_error_free']
 
-# %% ../../nbs/networks/23_error_free.ipynb #b05403fd
+# %% ../../nbs/networks/23_error_free.ipynb #40da2c39
 import torch
 from torch import Tensor
 
@@ -13,7 +13,9 @@ from ..engine.autograd import pulled
 from ..engine.mechanism import Later, mechanism
 from .comparators import Comparators, sorting_network
 from .layers_autograd import KNOWN, arguments_outline, grad_arguments, keep_differences
-from .swaps import SLOPES, layer_bounds, sigmoid_argument, swap_weights, walk_lanes
+from softsortlib.networks.swaps import (
+    SLOPES, average, layer_bounds, run_layer, sigmoid_argument, swap_weights, walk_lanes,
+)
 
 # %% ../../nbs/networks/23_error_free.ipynb #3b715815
 def straight(
@@ -23,10 +25,13 @@ def straight(
     "Equation 23.2: the value of `hard`, to the last digit, with the gradient of `soft`."
     return hard.detach() + (soft - soft.detach())
 
-# %% ../../nbs/networks/23_error_free.ipynb #5d10d3be
-def _compare_exactly(a, b, d, acts):
+# %% ../../nbs/networks/23_error_free.ipynb #60d70fa3
+def _exchange(a, b, swaps):
     "A comparator that swaps or does not."
-    return torch.where(d < 0, b, a), torch.where(d < 0, a, b)
+    return torch.where(swaps, b, a), torch.where(swaps, a, b)
+
+def _compare_exactly(a, b, d, acts):
+    return _exchange(a, b, d < 0)
 
 
 def error_free_differences(
@@ -45,7 +50,7 @@ def error_free_differences(
 
     return walk_lanes(s, net, active, compare)
 
-# %% ../../nbs/networks/23_error_free.ipynb #05f6f2e4
+# %% ../../nbs/networks/23_error_free.ipynb #8bd83a46
 def apply_error_free(
     v: Tensor,  # sigmoid arguments, (..., C)
     swapped: Tensor,  # bool, (..., C), the comparators that swap: those that see d < 0
@@ -57,13 +62,12 @@ def apply_error_free(
 ) -> Tensor:  # P x, or P^T x in reverse, (..., n, d)
     "Send a payload through error-free layers: Equation 23.3."
     keep, swap = (w[..., None] for w in swap_weights(v, sigmoid, active))
-    for start, stop in layer_bounds(net, reverse):
-        lo, hi = net.lo[start:stop], net.hi[start:stop]
+    def meet(p, q, start, stop):
         k, w, swaps = (c[..., start:stop, :] for c in (keep, swap, swapped[..., None]))
-        p, q = x.index_select(-2, lo), x.index_select(-2, hi)
-        upper = straight(torch.where(swaps, q, p), k * p + w * q)
-        lower = straight(torch.where(swaps, p, q), w * p + k * q)
-        x = x.index_copy(-2, torch.cat([lo, hi]), torch.cat([upper, lower], -2))
+        return tuple(map(straight, _exchange(p, q, swaps), average(p, q, k, w)))
+
+    for bounds in layer_bounds(net, reverse):
+        x = run_layer(x, net, *bounds, lambda p, q, bounds=bounds: meet(p, q, *bounds))
     return x
 
 # %% ../../nbs/networks/23_error_free.ipynb #2e36511a
@@ -79,16 +83,12 @@ exact_arguments = mechanism(
     dtypes=KNOWN, fake=arguments_outline, backward=grad_arguments, keep=keep_differences,
 )
 
-# %% ../../nbs/networks/23_error_free.ipynb #0a351329
+# %% ../../nbs/networks/23_error_free.ipynb #21babccb
 def _carry(x, net, swapped, start, stop):
     "One hard layer on a payload (..., n, d), which is its own inverse."
-    lo, hi = net.lo[start:stop], net.hi[start:stop]
-    swaps = swapped[..., start:stop, None]
-    p, q = x.index_select(-2, lo), x.index_select(-2, hi)
-    moved = torch.cat([torch.where(swaps, q, p), torch.where(swaps, p, q)], -2)
-    return x.index_copy(-2, torch.cat([lo, hi]), moved)
+    return run_layer(x, net, start, stop, lambda p, q: _exchange(p, q, swapped[..., start:stop, None]))
 
-# %% ../../nbs/networks/23_error_free.ipynb #5ab1d0fe
+# %% ../../nbs/networks/23_error_free.ipynb #4d10f1fb
 def _send_back_plain(gy, v, swapped, y, size, kind, sigmoid, reverse):
     "Equation 23.4 layer by layer."
     net = sorting_network(kind, y.shape[-2], str(y.device))
@@ -101,8 +101,8 @@ def _send_back_plain(gy, v, swapped, y, size, kind, sigmoid, reverse):
         p, q = y.index_select(-2, lo), y.index_select(-2, hi)
         g_lo, g_hi = g.index_select(-2, lo), g.index_select(-2, hi)
         gv[..., start:stop] = slope[..., start:stop] * ((g_lo - g_hi) * (p - q)).sum(-1)
-        k, w = keep[..., start:stop, :], swap[..., start:stop, :]
-        g = g.index_copy(-2, torch.cat([lo, hi]), torch.cat([k * g_lo + w * g_hi, w * g_lo + k * g_hi], -2))
+        mixed = average(g_lo, g_hi, keep[..., start:stop, :], swap[..., start:stop, :])
+        g = g.index_copy(-2, torch.cat([lo, hi]), torch.cat(mixed, -2))
     return gv, g.clone()
 
 # %% ../../nbs/networks/23_error_free.ipynb #087c3f8e

@@ -185,13 +185,13 @@ class Columns(NamedTuple):
     need: np.ndarray  # int32, (C,); comparator c acts in a set of more than need[c] elements
     layers: np.ndarray  # int64, (D, 2), in the order of running: the first comparator of each, and one past the last
 
-# %% ../../nbs/networks/25_lanes.ipynb #f37a837a
+# %% ../../nbs/networks/25_lanes.ipynb #11cc394b
 @lru_cache(maxsize=64)
 def _kept_columns(kind, n):
     "The columns, layers from first to last."
     net = build_network(kind, n, dtype=torch.int)
     lo, hi, need = (column.numpy() for column in net[:3])
-    return Columns(lo, hi, need, np.array([net.ends[:-1], net.ends[1:]]).T.copy())
+    return Columns(lo, hi, need, np.array([net.ends[:-1], net.ends[1:]], np.int64).T.copy())
 
 def columns(
     kind: str,  # "bitonic" or "odd_even"

@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = []
 
-# %% ../../nbs/networks/27_layers_autograd.ipynb #cec9fc65
+# %% ../../nbs/networks/27_layers_autograd.ipynb #11e750fa
 import torch
 from torch import Tensor
 
@@ -16,7 +16,8 @@ from .comparators import network_ends, sorting_network
 from .lanes import Arguments, Rule, see, see_backward, sigmoid_type
 from .layers import matrix, matrix_backward, send, send_backward
 from softsortlib.networks.swaps import (
-    SLOPES, apply_layers, lane_differences, layer_bounds, sigmoid_argument, swap_sigmoid, swap_weights,
+    SLOPES, apply_layers, average, lane_differences, layer_bounds, run_layer, sigmoid_argument, swap_sigmoid,
+    swap_weights,
 )
 
 # %% ../../nbs/networks/27_layers_autograd.ipynb #2ce95afb
@@ -155,16 +156,16 @@ def _send_triton(v, x, size, kind, sigmoid, reverse):
     keep, swap = _gpu.triton_weights(v, size, kind, x.shape[-2], sigmoid)
     return _gpu.triton_layers(keep, swap, x, x.shape[-2], kind, reverse)
 
-# %% ../../nbs/networks/27_layers_autograd.ipynb #63cd86fe
+# %% ../../nbs/networks/27_layers_autograd.ipynb #51877ac7
 def _pass_plain(z, net, keep, swap, reverse):
     "Send z (..., n, d) through the layers; also return what the comparators saw, (..., C, d), in the network's order."
     layers, seen = list(zip(net.ends, net.ends[1:])), {}
-    for start, stop in reversed(layers) if reverse else layers:
-        lo, hi = net.lo[start:stop], net.hi[start:stop]
-        k, s = keep[..., start:stop, :], swap[..., start:stop, :]
-        p, q = z.index_select(-2, lo), z.index_select(-2, hi)
+    def meet(p, q, start, stop):
         seen[start] = p - q
-        z = z.index_copy(-2, torch.cat([lo, hi]), torch.cat([k * p + s * q, s * p + k * q], -2))
+        return average(p, q, keep[..., start:stop, :], swap[..., start:stop, :])
+
+    for bounds in reversed(layers) if reverse else layers:
+        z = run_layer(z, net, *bounds, lambda p, q, bounds=bounds: meet(p, q, *bounds))
     return z, torch.cat([z[..., :0, :], *(seen[start] for start, stop in layers if start < stop)], -2)
 
 def _send_backward_plain(gy, v, x, size, kind, sigmoid, reverse):

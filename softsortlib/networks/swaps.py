@@ -123,21 +123,24 @@ def lane_differences(
 
     return walk_lanes(s, net, active, compare)
 
-# %% ../../nbs/networks/21_swaps.ipynb #84e0c34a
+# %% ../../nbs/networks/21_swaps.ipynb #b7478456
 def layer_bounds(net, reverse):
     "The layers in the order of running: the first comparator of each, and one past the last."
     layers = list(zip(net.ends, net.ends[1:]))
     return layers[::-1] if reverse else layers
 
 
-def _run_layer(x, net, start, stop, keep, swap):
-    "One layer: replace the lanes lo and hi of x (..., n, d) by their weighted averages, Equation 21.1."
-    lo, hi = net.lo[start:stop], net.hi[start:stop]
-    a, b = x.index_select(-2, lo), x.index_select(-2, hi)
-    mixed = torch.cat([keep * a + swap * b, swap * a + keep * b], -2)
-    return x.index_copy(-2, torch.cat([lo, hi]), mixed)
+def average(a, b, keep, swap):
+    "Equation 21.1: the weighted averages of the lanes a and b."
+    return keep * a + swap * b, swap * a + keep * b
 
-# %% ../../nbs/networks/21_swaps.ipynb #a6539dba
+def run_layer(x, net, start, stop, meet, dim=-2):
+    "One layer on the lanes of x along `dim`: `meet` makes the new lanes lo and hi from the old ones."
+    lo, hi = net.lo[start:stop], net.hi[start:stop]
+    met = meet(x.index_select(dim, lo), x.index_select(dim, hi))
+    return x.index_copy(dim, torch.cat([lo, hi]), torch.cat(met, dim))
+
+# %% ../../nbs/networks/21_swaps.ipynb #5696a8f3
 def apply_layers(
     v: Tensor,  # sigmoid arguments, (..., C)
     x: Tensor,  # payload, (..., n, d)
@@ -149,5 +152,6 @@ def apply_layers(
     "Send a payload through the layers of a soft network (Equation 21.3); O(C d) and nothing of size n x n."
     keep, swap = (w[..., None] for w in swap_weights(v, sigmoid, active))
     for start, stop in layer_bounds(net, reverse):
-        x = _run_layer(x, net, start, stop, keep[..., start:stop, :], swap[..., start:stop, :])
+        weights = keep[..., start:stop, :], swap[..., start:stop, :]
+        x = run_layer(x, net, start, stop, lambda a, b, weights=weights: average(a, b, *weights))
     return x

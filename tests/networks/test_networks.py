@@ -166,6 +166,18 @@ def test_operators_keep_torch_s_contract(rng):
         torch.library.opcheck(op.op, args, test_utils=("test_schema", "test_autograd_registration", "test_faketensor", "test_aot_dispatch_dynamic"))
 
 
+@pytest.mark.parametrize("kind", ["bitonic", "odd_even"])
+@pytest.mark.parametrize("d", [1, 3])
+def test_a_network_of_one_lane_sends_and_sends_back(kind, d, rng):
+    v, x = torch.zeros(2, 0, requires_grad=True), torch.randn(2, 1, d, generator=rng).requires_grad_()
+    for reverse in (False, True):
+        y = network_send(v, x, torch.ones(2, dtype=torch.long), kind, "cauchy", reverse)
+        assert_close(y, x, rtol=0, atol=0)
+        gv, gx = torch.autograd.grad((y * 3).sum(), (v, x))
+        assert gv.shape == (2, 0)
+        assert_close(gx, torch.full_like(x, 3.0), rtol=0, atol=0)
+
+
 @pytest.mark.parametrize("backend", [None, "torch"])
 def test_compiles_and_transforms(backend, rng):
     s = torch.randn(3, 5, generator=rng)
