@@ -62,7 +62,8 @@ def test_a_chapter_stands_in_the_folder_of_its_part():
     for module, path in CHAPTERS.items():
         part, _, name = module.rpartition(".")
         assert path.parent == (NBS / part if part else NBS), f"{path} exports {module}"
-        if name != "__init__": assert re.fullmatch(rf"{r'\d\d_' if part else ''}{name}\.ipynb", path.name), f"{path} exports {module}"
+        number = r"\d\d_" if part else ""
+        if name != "__init__": assert re.fullmatch(rf"{number}{name}\.ipynb", path.name), f"{path} exports {module}"
 
 
 def test_chapter_numbers_are_unique_in_the_book():

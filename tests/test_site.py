@@ -68,12 +68,12 @@ def test_the_book_ends():
 
 
 def test_a_part_counts_its_chapters_in_the_order_of_reading():
-    "One, two, three ... in every part: first those of Volume I, then those of Volume II, then what is read in the repository."
+    "One, two, three ... in every part, and what the two volumes have of it in their order."
     for part, letter in contents.LETTERS.items():
         there = [chapter for chapter in contents.chapters() if chapter.startswith(f"{part}/")]
         assert [contents.number_of(contents.chapters()[chapter]) for chapter in there] == [f"{letter}{i}" for i in range(1, len(there) + 1)]
         listed = [chapter for chapter in contents.IN_ORDER if chapter.startswith(f"{part}/")]
-        assert there[: len(listed)] == listed
+        assert [chapter for chapter in there if chapter in listed] == listed
 
 
 def test_cells_of_a_chapter_that_import_do_nothing_else():
