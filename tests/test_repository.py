@@ -62,11 +62,12 @@ def test_a_chapter_stands_in_the_folder_of_its_part():
     for module, path in CHAPTERS.items():
         part, _, name = module.rpartition(".")
         assert path.parent == (NBS / part if part else NBS), f"{path} exports {module}"
-        if name != "__init__": assert re.fullmatch(rf"\d{{2,3}}_{name}\.ipynb", path.name), f"{path} exports {module}"
+        number = r"\d\d_" if part else ""
+        if name != "__init__": assert re.fullmatch(rf"{number}{name}\.ipynb", path.name), f"{path} exports {module}"
 
 
 def test_chapter_numbers_are_unique_in_the_book():
-    numbers = [number_of(p) for p in CHAPTERS.values() if number_of(p) >= 0]
+    numbers = [number_of(p) for p in CHAPTERS.values() if number_of(p)]
     assert sorted(set(numbers)) == sorted(numbers)
 
 
@@ -214,7 +215,7 @@ def test_a_circle_of_imports_is_seen(tmp_path, monkeypatch):
 
 def numbered(kind):
     "The book's statements or equations: [(number, chapter)], as they are stated."
-    pattern = {"statement": r"\*\*(?:Prop|Lemma|Theorem|Corollary) (\d+\.\d+)", "equation": r"\\tag\{([^}]*)\}"}[kind]
+    pattern = {"statement": r"\*\*(?:Prop|Lemma|Theorem|Corollary) ([A-Z]?\d+\.\d+)", "equation": r"\\tag\{([^}]*)\}"}[kind]
     return [(number, path) for path in notebooks() for text in prose_cells(path) for number in re.findall(pattern, text)]
 
 
@@ -229,20 +230,19 @@ def test_numbers_are_unique_in_the_book(kind):
     assert len(stated) > 80
     assert sorted({n for n, _ in stated}) == sorted(n for n, _ in stated), "stated twice: " + ", ".join(sorted({n for n, _ in stated if [m for m, _ in stated].count(n) > 1}))
     for number, path in stated:
-        assert re.fullmatch(r"\d+\.\d+", number) and int(number.split(".")[0]) == number_of(path), f"{number} is stated in {path.name}"
+        assert re.fullmatch(r"[A-Z]\d+\.\d+", number) and number.split(".")[0] == number_of(path), f"{number} is stated in {path.name}"
 
 
 def cited(text):
     "The numbers that a text cites: ({statements}, {equations})"
-    many = r"\d+\.\d+(?:(?:, | and | or | to |-)\d+\.\d+)*"
-    split = lambda found: {n for some in found for n in re.findall(r"\d+\.\d+", some)}  # noqa: E731
+    many = r"[A-Z]?\d+\.\d+(?:(?:, | and | or | to |-)[A-Z]?\d+\.\d+)*"
+    split = lambda found: {n for some in found for n in re.findall(r"[A-Z]?\d+\.\d+", some)}  # noqa: E731
     return split(re.findall(rf"\b(?:Props?|Lemma|Theorem) ({many})", text)), split(re.findall(rf"\b[Ee]quations? \(?({many})", text))
 
 
 def bare(prose):
-    "Equations that prose names by their number alone, (94.2) or [94.2]: those whose first half is the number of a chapter."
-    chapters = {str(number_of(p)) for p in ROOMS.values()}
-    return {n for n in re.findall(r"[\[(](\d{1,3}\.\d{1,2})[\])]", prose) if n.split(".")[0] in chapters}
+    "Equations that prose names by their number alone, (E1.2) or [E1.2]."
+    return set(re.findall(r"[\[(]([A-Z]\d{1,2}\.\d{1,2})[\])]", prose))
 
 
 def test_what_is_cited_exists():
@@ -259,7 +259,7 @@ def test_what_is_cited_exists():
 
 
 def test_a_wrong_citation_is_seen():
-    assert bare("by (94.77) and [40.3](a.ipynb), not (29.4)") == {"94.77", "40.3"}
+    assert bare("by (E1.77) and [R1.3](a.ipynb), not (29.4)") == {"E1.77", "R1.3"}
     assert cited("by Props 10.1 and 10.2, (Prop 44.3), equation (60.2) and Equations 16.2, 16.3") == ({"10.1", "10.2", "44.3"}, {"60.2", "16.2", "16.3"})
 
 

@@ -53,8 +53,7 @@ def test_a_notebook_that_is_no_page_is_told_of_on_one():
     for notebook in contents.elsewhere():
         page, _ = contents.home(notebook)
         assert page in pages and notebook not in pages
-        number = contents.number_of(notebook)
-        if number >= 0: assert notebook in contents.companions(page) or notebook.startswith("lab/"), notebook
+        if contents.chapter_of(notebook): assert notebook in contents.companions(page) or notebook.startswith("lab/"), notebook
     left_out = [pattern[1:] for pattern in yaml.safe_load((ROOT / "_quarto.yml").read_text())["project"]["render"] if pattern.startswith("!")]
     assert {name for name in notebooks() if any(fnmatch(name, pattern) for pattern in left_out)} == set(contents.elsewhere())
 
@@ -62,10 +61,19 @@ def test_a_notebook_that_is_no_page_is_told_of_on_one():
 def test_the_book_ends():
     "Fifty chapters for readers, twenty on mechanisms, each once and in the order of the plan."
     chapters = [name for name in listed() if contents.volume_of(name)]
-    assert [contents.number_of(name) for name in chapters] == contents.IN_ORDER and len(set(contents.IN_ORDER)) == len(contents.IN_ORDER)
+    assert [contents.chapter_of(name) for name in chapters] == contents.IN_ORDER and len(set(contents.IN_ORDER)) == len(contents.IN_ORDER)
     assert [sum(contents.volume_of(name) == volume for name in chapters) for volume in contents.VOLUMES] <= [50, 20] and len(listed()) <= 140
-    assert not {number for told in contents.TOLD.values() for number in told} & set(contents.IN_ORDER)
-    assert {number for numbers in (contents.TOLD, *contents.TOLD.values(), *contents.LABORATORY.values()) for number in numbers} <= contents.chapters().keys()
+    assert not {chapter for told in contents.TOLD.values() for chapter in told} & set(contents.IN_ORDER)
+    assert {chapter for some in (contents.TOLD, *contents.TOLD.values(), *contents.LABORATORY.values()) for chapter in some} <= contents.chapters().keys()
+
+
+def test_a_part_counts_its_chapters_in_the_order_of_reading():
+    "One, two, three ... in every part, and what the two volumes have of it in their order."
+    for part, letter in contents.LETTERS.items():
+        there = [chapter for chapter in contents.chapters() if chapter.startswith(f"{part}/")]
+        assert [contents.number_of(contents.chapters()[chapter]) for chapter in there] == [f"{letter}{i}" for i in range(1, len(there) + 1)]
+        listed = [chapter for chapter in contents.IN_ORDER if chapter.startswith(f"{part}/")]
+        assert [chapter for chapter in there if chapter in listed] == listed
 
 
 def test_cells_of_a_chapter_that_import_do_nothing_else():
@@ -709,8 +717,8 @@ def test_a_reference_to_a_statement_lands_there_and_shows_it(tab, site):
 def test_every_statement_that_prose_names_is_a_link():
     for page in PAGES:
         text = (SITE / page).read_text(encoding="utf-8")
-        for key, number in re.findall(r'<a class="ref" href="[^"]*#((?:prop|eq)-[\d.]+)">(?:Prop|Theorem|Lemma|Corollary)? ?\(?([\d.]*\d)', text): assert key.split("-")[1] == number
-        for to, key in re.findall(r'<a class="ref" href="https://[^"]*/nbs/([^"#]*)#(?:prop|eq)-([\d.]+)"', text): assert contents.number_of(to) == int(key.split(".")[0]) and (NBS / to).exists()
+        for key, number in re.findall(r'<a class="ref" href="[^"]*#((?:prop|eq)-[A-Z\d.]+)">(?:Prop|Theorem|Lemma|Corollary)? ?\(?([A-Z\d.]*\d)', text): assert key.split("-")[1] == number
+        for to, key in re.findall(r'<a class="ref" href="https://[^"]*/nbs/([^"#]*)#(?:prop|eq)-([A-Z\d.]+)"', text): assert contents.number_of(to) == key.split(".")[0] and (NBS / to).exists()
     defined = sum(len(re.findall(r'<strong id="prop-', (SITE / page).read_text(encoding="utf-8"))) for page in PAGES)
     assert defined > 60
 
@@ -785,7 +793,7 @@ def test_a_chapter_has_its_number_and_begins_with_its_text():
     "What a page is made of stands at its foot; between the title and the text there is nothing but the contents of a small screen."
     for page in ("rowwise/softsort.html", "engine/scan.html", "engine/compile.html"):
         main = (SITE / page).read_text(encoding="utf-8").partition("<main")[2].partition("</main>")[0]
-        number = next(number for number, name in contents.chapters().items() if contents.address(name) == page)
+        number = next(contents.number_of(name) for name in contents.chapters().values() if contents.address(name) == page)
         assert re.search(rf'<h1 class="title"><span class="chapter-number">{number}</span> [A-Z]', main)
         between = re.sub(r'<details class="toc-phone">.*?</details>', "", main[main.index("</header>"):main.rindex('<p class="notebook">')], flags=re.S)
         assert "make lab" not in between and "<h2" in between

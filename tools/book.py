@@ -30,7 +30,7 @@ def fold(source, why):
 
 def is_internal(path):
     "Whether a chapter explains a mechanism: those of Volume II, and what is read in the repository"
-    return contents.number_of(path) >= 0 and path.parent.name in contents.REST and contents.volume_of(f"{path.parent.name}/{path.name}") != "Volume I"
+    return bool(contents.chapter_of(path)) and path.parent.name in contents.REST and contents.volume_of(f"{path.parent.name}/{path.name}") != "Volume I"
 
 def folded(source, internal, private):
     "Why an exported definition is folded, or None: engine code, a check of arguments, what only the package itself calls"
@@ -47,7 +47,7 @@ def folded_use(source):
     if re.search(r"\bplt\.(show|subplots)\b", source) and len(lines) > 3 or "| fig-cap:" in source: return "code of the picture"
     if source.startswith("def message("): return "helper: what an error says"
     tests = sum(bool(re.match(r"\s*(assert\b|test_\w+\(|torch\.testing)", line)) for line in lines)
-    named = re.search(r"Prop \d{2,3}\.\d+", source)
+    named = re.search(r"Prop [A-Z]\d+\.\d+", source)
     return f"test{f' of {named[0]}' if named else ''}, {len(lines)} lines" if tests and len(lines) > 7 else None
 
 class show_code(Processor):
@@ -58,7 +58,7 @@ class show_code(Processor):
         self.chapter = any("default_exp" in c.directives_ for c in self.nb.cells if c.cell_type == "code")
         self.raise_picture()
         self.results = Path(self.nb.path_).parent.name in ("experiments", "benchmarks")
-        self.internal = is_internal(Path(self.nb.path_)) or contents.number_of(self.nb.path_) in contents.MACHINERY
+        self.internal = is_internal(Path(self.nb.path_)) or contents.chapter_of(self.nb.path_) in contents.MACHINERY
     def raise_picture(self):
         "The opening picture goes above what it imports"
         cells, above = self.nb.cells, next((i for i, c in enumerate(self.nb.cells[:6]) if "| fig-cap:" in (c.source or "")), 0)

@@ -65,10 +65,10 @@ def head(text, name, site_url, up, title, about):
 
 # ------------------------------------------------------------------ statements
 
-STATEMENT = re.compile(r"(?:Prop|Theorem|Lemma|Corollary) (\d{2,3}\.\d+)")
-DEFINED = re.compile(r"<strong>((?:Prop|Theorem|Lemma|Corollary) (\d{2,3}\.\d+)[^<]*)</strong>")
-EQUATION = re.compile(r'<span class="math display"((?:(?!>).)*)>((?:(?!</span>).)*?\\tag\{(\d{2,3}\.\d+)\})', re.S)
-CITED = re.compile(r"\b(Prop|Theorem|Lemma|Corollary) (\d{2,3}\.\d+)|\((\d{2,3}\.\d+)\)")
+STATEMENT = re.compile(r"(?:Prop|Theorem|Lemma|Corollary) ([A-Z]\d+\.\d+)")
+DEFINED = re.compile(r"<strong>((?:Prop|Theorem|Lemma|Corollary) ([A-Z]\d+\.\d+)[^<]*)</strong>")
+EQUATION = re.compile(r'<span class="math display"((?:(?!>).)*)>((?:(?!</span>).)*?\\tag\{([A-Z]\d+\.\d+)\})', re.S)
+CITED = re.compile(r"\b(Prop|Theorem|Lemma|Corollary) ([A-Z]\d+\.\d+)|\(([A-Z]\d+\.\d+)\)")
 OPAQUE = {"a", "script", "style", "svg", "pre", "code", "h1", "h2", "h3", "title", "button", "summary", "nav", "head"}
 
 def anchor_statements(text, name, known, words):
@@ -118,8 +118,8 @@ def statements_elsewhere(known, words):
     for notebook in contents.elsewhere():
         cells = json.loads((contents.NBS / notebook).read_text(encoding="utf-8"))["cells"]
         prose = "\n\n".join("".join(c["source"]) for c in cells if c["cell_type"] == "markdown")
-        found = [(f"prop-{m[1]}", m[0]) for m in re.finditer(r"^\*\*(?:Prop|Theorem|Lemma|Corollary) (\d{2,3}\.\d+)(?:.+\n?)+", prose, re.M)]
-        found += [(f"eq-{m[1]}", m[0]) for m in re.finditer(r"\$\$(?:(?!\$\$).)*?\\tag\{(\d{2,3}\.\d+)\}(?:(?!\$\$).)*\$\$", prose, re.S)]
+        found = [(f"prop-{m[1]}", m[0]) for m in re.finditer(r"^\*\*(?:Prop|Theorem|Lemma|Corollary) ([A-Z]\d+\.\d+)(?:.+\n?)+", prose, re.M)]
+        found += [(f"eq-{m[1]}", m[0]) for m in re.finditer(r"\$\$(?:(?!\$\$).)*?\\tag\{([A-Z]\d+\.\d+)\}(?:(?!\$\$).)*\$\$", prose, re.S)]
         for key, said in found: known[key], words[key] = f"{contents.repository(notebook)}#{key}", shown(said)
 
 def sources(text):

@@ -14,11 +14,11 @@ TUTORIALS = ("learn_from_order", "spearman_loss", "ranking_loss", "masks", "robu
              "topk_layer", "metric_knn", "conformal_training", "sort_a_million", "point_clouds", "arrange_colours", "torch_compile", "several_devices", "ranking_across_devices", "*")                   # involved
 API = ("functional", "core", "rowwise", "networks", "transport", "ranks", "selection", "sampling", "distributed", "ragged", "losses", "testing", "lab")                    # in the order of use
 
-def numbered(numbers):
+def numbered(some):
     "The chapters of a part, with their numbers; one that is not there is left out"
-    return [(f"{number} {opening(chapters()[number])[0]}", chapters()[number]) for number in numbers if number in chapters()]
+    return [(f"{number_of(page)} {opening(page)[0]}", page) for page in (chapters()[chapter] for chapter in some if chapter in chapters())]
 
-def parts(volume, contents): return [("Contents", contents), *((title, numbered(numbers)) for title, _, numbers in VOLUMES[volume])]
+def parts(volume, contents): return [("Contents", contents), *((title, numbered(some)) for title, _, some in VOLUMES[volume])]
 
 PLAN = [                                                    # (title, page) or (title, globs) or (title, parts)
     ("Start", [("Home", "index.ipynb"), ("Ten-minute tour", "tour.ipynb"), ("Playground", "playground.qmd"), ("Choosing an operator", "choosing.ipynb"), ("How-to", "howto.ipynb")]),
@@ -27,7 +27,7 @@ PLAN = [                                                    # (title, page) or (
     ("Volume II: mechanisms", parts("Volume II", "mechanisms.ipynb")),
     ("API", ["api.ipynb", *(f"api/{part}.ipynb" for part in API), "api/*.ipynb"]),
     ("Results", [("Experiments", ["experiments/*.ipynb"]), ("Benchmarks", ["benchmarks/*.ipynb"]), ("The laboratory", "lab/index.ipynb")]),
-    ("Project", ["statements.ipynb", "methods.ipynb", "notation.ipynb", "references.ipynb", "citing.ipynb", "package.ipynb", "changelog.md", "contributing.md", "07_testing.ipynb", "house.md"]),
+    ("Project", ["statements.ipynb", "methods.ipynb", "notation.ipynb", "references.ipynb", "citing.ipynb", "package.ipynb", "changelog.md", "contributing.md", "testing.ipynb", "house.md"]),
 ]
 
 def entries(plan, nbs, used, pad=""):
