@@ -189,7 +189,7 @@ def test_a_flaw_is_found(sym, complaint):
 
 def test_a_name_without_an_example_is_found(monkeypatch):
     import softsortlib.lab.records as records
-    assert api_page.example(records, "lab/73_records.ipynb", "environment")
+    assert api_page.example(records, "lab/06_records.ipynb", "environment")
     monkeypatch.setattr(api_page, "examples", lambda: {})
     monkeypatch.setattr(api_page, "chapter_cells", lambda notebook: [])
     assert any("environment has no example" in gap for gap in api_page.gaps())

@@ -23,7 +23,7 @@ def gradient(y, *leaves):
 @pytest.mark.parametrize("sigmoid", [*SIGMOIDS, "cauchy_phi"])
 @pytest.mark.parametrize("dtype, far, tau", [(torch.float64, 1e306, 1e-4), (torch.float32, 1e38, 1e-4), (torch.float64, 1e306, torch.tensor(1e-4, dtype=torch.float64))])
 def test_a_network_whose_gaps_over_tau_are_beyond_the_largest_number(sigmoid, dtype, far, tau, backend):
-    "The slope f'(v) v of Equation 25.3 was zero times infinity."
+    "The slope f'(v) v of Equation N7.3 was zero times infinity."
     s = torch.tensor([-far, 0.0, 1.0], dtype=dtype, requires_grad=True)
     tau = tau.clone().requires_grad_() if isinstance(tau, torch.Tensor) else tau
     for kind in ("bitonic", "odd_even"):
@@ -156,7 +156,7 @@ def uneven(kind, rng):
 @pytest.mark.parametrize("tau", [1e-3, 10.0])
 @pytest.mark.parametrize("make", [SoftSort, *(partial(SoftSort, power=p) for p in (0.7, 1.5, 2, 4)), NeuralSort, LapSum])
 def test_no_row_pays_for_what_it_does_not_average(make, tau, kind):
-    """The error of a row is a share of (P |x|)_i, not of the largest payload (Prop 131.1), and so is that of a gradient.
+    """The error of a row is a share of (P |x|)_i, not of the largest payload (Prop W3.1), and so is that of a gradient.
 
     One score of a million among three thousand cost SoftSort with the square a tenth in every value."""
     rng = torch.Generator().manual_seed(0)

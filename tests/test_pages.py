@@ -24,7 +24,7 @@ sys.path.insert(0, str(ROOT / "tools"))
 import book  # noqa: E402
 
 PAGES = [path for part in ("experiments", "benchmarks") for path in sorted((ROOT / "nbs" / part).glob("*.ipynb"))]
-ALSO = [ROOT / "nbs" / page for page in ("tutorials/arrange_colours.ipynb", "tutorials/conformal_training.ipynb", "distributed/154_scaling.ipynb")]
+ALSO = [ROOT / "nbs" / page for page in ("tutorials/arrange_colours.ipynb", "tutorials/conformal_training.ipynb", "distributed/05_scaling.ipynb")]
 TRAINED = [path for path in PAGES if "page.run(" in path.read_text(encoding="utf-8")]
 CELL = 'RUN = None   # None shows the recorded runs; "smoke" a minute, "quick" minutes, "paper" the protocol of the papers'
 SECONDS = 60            # of processor time that a page may take on two cores

@@ -1,6 +1,6 @@
 """Every record says what made it, and the code of today trains as it did, or the pages and the changelog say since when it does not.
 
-Each kind of run is played again for twenty steps and compared with its certificate (nbs/lab/170_certificates.ipynb). Where that fails, either mend the code; or, if
+Each kind of run is played again for twenty steps and compared with its certificate (nbs/lab/18_certificates.ipynb). Where that fails, either mend the code; or, if
 training is meant to change, write a sentence into CHANGELOG.md and give it to `python tools/certify.py --why "THE SENTENCE"`: the pages will show it.
 """
 import json

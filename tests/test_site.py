@@ -97,7 +97,7 @@ def test_a_section_whose_heading_says_so_is_folded_whole():
     assert folded.endswith("<h2>C</h2>c</section>") and folded.count("<details") == folded.count("</details>") == 1
 
 
-@pytest.mark.parametrize("summary, inside", [("messages", True), ("test of Prop 11.2", True), ("test of Prop 11.2, 9 lines", False), ("code of the picture", False)])
+@pytest.mark.parametrize("summary, inside", [("messages", True), ("test of Prop W1.2", True), ("test of Prop W1.2, 9 lines", False), ("code of the picture", False)])
 def test_what_a_cell_prints_goes_behind_the_fold_that_its_chapter_asks_for(summary, inside):
     printed = '<div class="cell-output cell-output-stdout">\n<pre tabindex="0"><code>1.0</code></pre>\n</div>'
     text = f'<details class="code-fold">\n<summary>{summary}</summary>\ncode\n</details>\n{printed}\n<p>after</p>'
@@ -783,7 +783,7 @@ def test_all_content_is_in_a_landmark_that_has_a_name(tab, site, axe):
 
 @needs_site
 def test_a_chapter_says_how_to_open_it_in_jupyter():
-    for source, page in (("rowwise/11_softsort.ipynb", "rowwise/softsort.html"), ("tutorials/ranking_loss.ipynb", "tutorials/ranking_loss.html")):
+    for source, page in (("rowwise/01_softsort.ipynb", "rowwise/softsort.html"), ("tutorials/ranking_loss.ipynb", "tutorials/ranking_loss.html")):
         assert f"make lab FILE={source}" in (SITE / page).read_text(encoding="utf-8")
         assert (NBS / source).exists()
 

@@ -36,7 +36,7 @@ class NbdevSite(Site):
     "smalldocs, plus what Quarto does and nbdev's notebooks rely on"
     def read(self, src):
         page = super().read(src)
-        if name := page.front.get("output-file"): page.out = page.out.with_name(str(name))  # 11_softsort.ipynb -> softsort.html
+        if name := page.front.get("output-file"): page.out = page.out.with_name(str(name))  # 01_softsort.ipynb -> softsort.html
         page.body = formulas_on_one_line(page.body).replace(r"\mathbb{1}", r"\mathbf{1}")     # KaTeX has no blackboard digits and would show a plain one
         page.body = DUNDER.sub(lambda m: m[1] + m[2].replace("_", r"\_"), page.body)
         return page

@@ -1,4 +1,4 @@
-"""Play each kind of recorded run again, for twenty steps, and compare with its certificate (nbs/lab/170_certificates.ipynb says what that is).
+"""Play each kind of recorded run again, for twenty steps, and compare with its certificate (nbs/lab/18_certificates.ipynb says what that is).
 
     python tools/certify.py                          tells which kinds train differently now, and certifies those without a certificate
     python tools/certify.py lapsum                   only kinds with that word in their names

@@ -1,7 +1,7 @@
 """Export notebooks, run each top to bottom in a fresh process, keep their cleaned outputs.
 
     python tools/nb.py                        every notebook
-    python tools/nb.py nbs/core/00_permutation.ipynb ...  these
+    python tools/nb.py nbs/core/01_permutation.ipynb ...  these
 """
 import base64, hashlib, io, os, subprocess, sys, time
 from pathlib import Path

@@ -20,7 +20,7 @@ from .permutation import SoftPermutation
 from ..engine.autograd import primals
 from ..engine.dispatch import precise
 
-# %% ../../nbs/core/04_stochastic.ipynb #713dbac6
+# %% ../../nbs/core/04_stochastic.ipynb #507406b1
 def _check_perm(perm, scores):
     "The shape to which perm and scores (..., n) broadcast; raise `TypeError` or `ValueError` where perm does not fit."
     if not isinstance(perm, Tensor) or perm.dtype != torch.int64:
@@ -38,18 +38,18 @@ def _from_the_top(x):
     return x - x.detach().amax(-1, keepdim=True).nan_to_num(0, 0, 0)
 
 def _log_sums_behind(x):
-    "Logarithm of the sum over k >= i of exp(x[k]), for each i along the last dimension: the denominators of (4.1)."
+    "Logarithm of the sum over k >= i of exp(x[k]), for each i along the last dimension: the denominators of (C4.1)."
     return x.flip(-1).logcumsumexp(-1).flip(-1)
 
-# %% ../../nbs/core/04_stochastic.ipynb #b03e36ce
+# %% ../../nbs/core/04_stochastic.ipynb #85e1ec4c
 def _chosen_slope(x):
-    "The derivative (4.3) of the log-probability by the scores x (..., n), in the order of choice."
+    "The derivative (C4.3) of the log-probability by the scores x (..., n), in the order of choice."
     real = x > torch.finfo(x.dtype).min / 4
     took_part = x + (-_log_sums_behind(x)).logcumsumexp(-1)
     return torch.where(real, 1 - took_part.exp(), 0)
 
 class _OrderLogProb(torch.autograd.Function):
-    "(4.2) of scores x (..., n) in the order of choice; what is below half the smallest number is padding."
+    "(C4.2) of scores x (..., n) in the order of choice; what is below half the smallest number is padding."
     generate_vmap_rule = True
 
     @staticmethod
@@ -71,13 +71,13 @@ class _OrderLogProb(torch.autograd.Function):
         with forward_ad._set_fwd_grad_enabled(True):                                  # so that the tangent has tangents
             return (t * _chosen_slope(*primals(ctx))).sum(-1)
 
-# %% ../../nbs/core/04_stochastic.ipynb #972d4dea
+# %% ../../nbs/core/04_stochastic.ipynb #f0e63d82
 def plackett_luce_log_prob(
     scores: Tensor,  # scores, the larger the earlier, (..., n)
     perm: Tensor,  # an order of 0..n-1 from first to last, long, (..., n); padded items come last
     mask: "Tensor | None" = None,  # bool, (..., n), True = a real item
 ) -> Tensor:  # log-probability of the order, (...)
-    """Log-density of a permutation under Plackett-Luce, (4.2) (Plackett 1975; Luce 1959).
+    """Log-density of a permutation under Plackett-Luce, (C4.2) (Plackett 1975; Luce 1959).
 
     Raise `TypeError` or `ValueError` when a shape does not fit."""
     check_scores(scores)
@@ -176,7 +176,7 @@ def _over_samples(f, x, samples, ndim):
         return torch.stack([_over_samples(f, part, samples, ndim) for part in x])
     return f(x.expand(samples, *x.shape))
 
-# %% ../../nbs/core/04_stochastic.ipynb #08b7357f
+# %% ../../nbs/core/04_stochastic.ipynb #c5c94b84
 class SampleMean(SoftPermutation):
     "The mean over the leading dimension of a soft permutation; raise `ValueError` when it has none."
     def __init__(self,
@@ -200,7 +200,7 @@ class SampleMean(SoftPermutation):
         return self.P._dense(rows).mean(0)
 
     def _hard(self, rows):
-        "The order of (4.5); the argmax of each row where there are more or fewer rows than inputs."
+        "The order of (C4.5); the argmax of each row where there are more or fewer rows than inputs."
         if self._m != self.n:
             return SoftPermutation._hard(self, rows)
         hard = self.P._hard_mean()
@@ -220,10 +220,10 @@ def _log_prob(self, target, rows):
     log_mean = lambda target: _log_mean(self.P._log_prob(target, rows))
     return _over_samples(log_mean, target, self.samples, len(self.batch) + 1)
 
-# %% ../../nbs/core/04_stochastic.ipynb #e06a5479
+# %% ../../nbs/core/04_stochastic.ipynb #e5b4305c
 @patch_to(SoftPermutation)
 def _hard_mean(self):
-    "The inputs in the order of (4.5), the samples being the first dimension: (..., n), padded ones last."
+    "The inputs in the order of (C4.5), the samples being the first dimension: (..., n), padded ones last."
     i = torch.arange(1, self.n + 1, device=self.device, dtype=compute_dtype(self.dtype))
     both = torch.stack([i, torch.ones_like(i)], -1).expand(*self.batch, -1, 2)
     total, weight = self._rmatmul(zero_outside(both, self.row_mask, -2), None).detach().mean(0).unbind(-1)

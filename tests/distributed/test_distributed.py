@@ -219,7 +219,7 @@ def test_a_process_that_died_is_no_hang(tmp_path):
 
 
 def test_the_modelled_time_of_a_sort():
-    "(154.1), term by term, in numbers that add up to nothing else."
+    "(D5.1), term by term, in numbers that add up to nothing else."
     costs = Costs(sort=2.0, scan=3.0, bandwidth=5.0, latency=7.0, messages=11)
     assert modelled_seconds(32, 1, costs) == 2 * 32 * 5 + 3 * 32
     assert modelled_seconds(32, 4, costs) == pytest.approx(2 * 8 * 3 + 3 * 8 + 16 * 8 * (3 / 4) / 5 + 11 * 7)

@@ -65,7 +65,7 @@ def test_errors_over_twelve_decades(dtype, kind, backend, rng, boxes_of_few):
 @pytest.mark.parametrize("kind", ["plain", "ties", "clusters", "heavy", "far"])
 @pytest.mark.parametrize("dtype", ALLOWED)
 def test_the_density_errs_in_terms_of_its_own_sum(dtype, kind, rng):
-    "Prop 99.3; what remains is the rounding of the arguments, u^2 times that of the format."
+    "Prop E8.3; what remains is the rounding of the arguments, u^2 times that of the format."
     s = positions(kind, 700, rng, dtype)
     w = torch.randn(2, 700, 1, generator=rng, dtype=dtype)
     for turn, tau in enumerate(TAUS):
@@ -168,7 +168,7 @@ def test_opcheck(rng):
 
 
 def scale_of(x, s, w, tau, law, m):
-    "Sum over |w| H_m of (144.1) at the targets x, the yardstick of Prop 144.1, (2, n, 1)."
+    "Sum over |w| H_m of (E9.1) at the targets x, the yardstick of Prop E9.1, (2, n, 1)."
     u = (x.double()[..., :, None] - s.double()[..., None, :]).abs() / tau
     H = torch.from_numpy(yardstick(law, u.clamp(min=1e-80).numpy(), m)).masked_fill(u == 0, 1)
     return H @ w.double().abs() + w.double().abs().amax(1, keepdim=True)
@@ -177,7 +177,7 @@ def scale_of(x, s, w, tau, law, m):
 @pytest.mark.parametrize("kind", ["plain", "ties", "clusters", "heavy", "far"])
 @pytest.mark.parametrize("dtype", ALLOWED)
 def test_laws_with_a_tail_over_twelve_decades(dtype, kind, rng):
-    "Prop 144.1: in terms of sum |w| for the law itself, of the yardstick for its derivatives, which may be unbounded."
+    "Prop E9.1: in terms of sum |w| for the law itself, of the yardstick for its derivatives, which may be unbounded."
     s = positions(kind, 300, rng, dtype)
     w = torch.randn(2, 300, 2, generator=rng, dtype=dtype)
     total = w.double().abs().sum(-2, keepdim=True)
@@ -288,7 +288,7 @@ def tau_gradients(law, backend, x, w, g, tau, levels=None, across=False):
 @pytest.mark.parametrize("law", [*LAWS, "density", "cauchy", "power 0.5", "power 1.5"])
 @pytest.mark.parametrize("backend", ["numba", "torch"])
 def test_each_pair_brings_its_own_argument_to_the_gradient_in_tau(law, backend, rng, boxes_of_few):
-    "Prop 99.4 in single precision: points far from zero and from one another, and what has no weight far from all."
+    "Prop E8.4 in single precision: points far from zero and from one another, and what has no weight far from all."
     n = 300
     g = torch.randn(2, n, 1, generator=rng)
     real = torch.rand(2, n, generator=rng) < 0.7

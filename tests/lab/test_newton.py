@@ -9,7 +9,7 @@ from softsortlib.lab.newton import fisher_curvature, hessian_curvature, newton_l
 
 @pytest.mark.parametrize("n", [1, 3, 7])
 def test_a_quadratic_is_solved_in_one_step(n, rng):
-    "Whatever its axes and its scale (Prop 169.1)."
+    "Whatever its axes and its scale (Prop B12.1)."
     for scale in (1e-6, 1.0, 1e6):
         B, M = 5, torch.randn(n, n, generator=rng, dtype=torch.float64)
         A, best, y = scale * (M @ M.T + torch.eye(n).double()), torch.randn(n, generator=rng).double(), torch.randn(B, n, generator=rng).double().requires_grad_()
@@ -20,7 +20,7 @@ def test_a_quadratic_is_solved_in_one_step(n, rng):
 
 @pytest.mark.parametrize("curvature", ["fisher", "hessian"])
 def test_it_descends_and_does_not_see_the_scale(curvature, rng):
-    "Prop 169.2; and a loss times a constant has a step over that constant (Fisher) or the same step (Hessian)."
+    "Prop B12.2; and a loss times a constant has a step over that constant (Fisher) or the same step (Hessian)."
     target = torch.tensor([2, 0, 3, 1])
     losses = (lambda y: -SoftSort(0.3)(y).log_prob(target.expand(len(y), -1)).mean(-1), lambda y: -NeuralSort(2.0)(y).log_prob(target.expand(len(y), -1)).mean(-1),
               lambda y: (SigmoidRank(0.3)(y) - target.double()).square().sum(-1))

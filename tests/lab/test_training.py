@@ -164,7 +164,7 @@ if __name__ == "__main__":
 """
 
 def test_two_processes_take_the_steps_of_one(tmp_path):
-    "Prop 79.2: gradients of two halves of a batch, averaged, are the gradient of the batch."
+    "Prop B4.2: gradients of two halves of a batch, averaged, are the gradient of the batch."
     config = replace(TINY, dropout=0.0, steps=20)
     one = train(config, tmp_path / "one", threads=1)
     (tmp_path / "two.py").write_text(TWO)

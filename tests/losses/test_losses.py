@@ -73,7 +73,7 @@ def test_kendall(metrics, rng):
 @pytest.mark.parametrize("kind", ["logistic", "sigmoid"])
 @pytest.mark.parametrize("grades", [2, 5, 10**6])
 def test_kendall_without_the_pairs(kind, grades, rng):
-    "Prop 55.5: many scores against the pairs of double precision, values and gradients, with padding and ties."
+    "Prop L1.5: many scores against the pairs of double precision, values and gradients, with padding and ties."
     y = torch.randint(grades, (2, 800), generator=rng)
     mask = torch.rand(2, 800, generator=rng) < 0.8
     for dtype, tol in ((torch.float32, 1e-5), (torch.float64, 1e-11)):
@@ -459,7 +459,7 @@ def test_permutation_bce_under_vmap(rng):
 
 @pytest.mark.parametrize("weighting, of_place", [("equal", lambda i, n: 1), ("exp2", lambda i, n: 2 ** (n - i) - 1), ("log2", lambda i, n: 1 / math.log2(1 + i))])
 def test_listmle_weighs_its_places(weighting, of_place):
-    "(120.2), term by term: each place against what is left at it."
+    "(L3.2), term by term: each place against what is left at it."
     s, y = [0.3, -1.2, 2.0, 0.7], [1, 3, 0, 2]
     order = sorted(range(4), key=lambda i: -y[i])
     terms = [math.log(sum(math.exp(s[j]) for j in order[i:])) - s[order[i]] for i in range(4)]

@@ -16,7 +16,7 @@ LENGTHS = [3, 0, 1, 40, 2, 1, 0, 170, 9]
 @pytest.mark.parametrize("dtype, close", [(f64, 1e-12), (torch.float32, 2e-6)], ids=["double", "single"])
 @pytest.mark.parametrize("scale", [0.0, 1.0, 1e4], ids=["tied", "usual", "far apart"])
 def test_walks_and_the_plain_twin(dtype, close, scale, rng):
-    "(175.2) and Prop 175.1: values and gradients, batches, gaps of ten thousand temperatures."
+    "(G6.2) and Prop G6.1: values and gradients, batches, gaps of ten thousand temperatures."
     offsets = offsets_of(LENGTHS)
     number = list_numbers(offsets)
     u = (torch.randn(2, len(number), generator=rng, dtype=f64) * scale).to(dtype).requires_grad_()

@@ -51,7 +51,7 @@ def test_it_is_the_loop(kind, n, swaps, rng):
         rows = torch.stack([rows for _, rows in loop])
         assert_close(y, torch.stack([y for y, _ in loop]), rtol=1e-10, atol=1e-12)
         assert_close(P.to_dense(), rows, rtol=1e-10, atol=1e-12)
-        assert_close(P @ items.reshape(2, n, -1), y.reshape(2, n, -1), rtol=1e-10, atol=1e-12)  # Prop 24.1
+        assert_close(P @ items.reshape(2, n, -1), y.reshape(2, n, -1), rtol=1e-10, atol=1e-12)  # Prop N5.1
         assert is_doubly_stochastic(P, 1e-10).all()
         leaves = (items, W) if n > 1 else (items,)
         ours = torch.autograd.grad((y * y.detach().cos()).sum(), leaves, retain_graph=True)

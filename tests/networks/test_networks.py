@@ -33,7 +33,7 @@ def test_no_lanes_need_no_network_and_less_than_none_is_an_error(kind):
 @pytest.mark.parametrize("n", [7, 20, 50])
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_temperature_that_nobody_sets_is_less_where_elements_pass_more_layers(kind, n, sigmoid, rng):
-    "(6.1): a share of the spread, less by 20 / n where there are n layers, and bent as the distances of the scores are."
+    "(C2.1): a share of the spread, less by 20 / n where there are n layers, and bent as the distances of the scores are."
     s = torch.randn(n, generator=rng, dtype=torch.float64)
     op = SortingNetwork(kind, sigmoid)
     width = float(plain_spread(s)[0]) * (20 / n if kind == "odd_even" else 1)
@@ -278,7 +278,7 @@ def test_error_free_swaps_against_one_comparator_at_a_time(kind, sigmoid, backen
         P = SortingNetwork(kind, sigmoid, 0.0, tau=0.3, backend=backend, swaps="error_free")(s)
         values, D = plain_error_free(s, kind, sigmoid, 0.3)
         assert_close(values, s.sort().values, rtol=0, atol=1e-12)
-        assert torch.equal(P @ s, s.sort().values) and torch.equal(P.to_dense(), torch.eye(n).double()[s.argsort()])     # Prop 23.1
+        assert torch.equal(P @ s, s.sort().values) and torch.equal(P.to_dense(), torch.eye(n).double()[s.argsort()])     # Prop N4.1
         assert_close(D, P.to_dense(), rtol=0, atol=1e-12)
         [ours], [theirs] = (torch.autograd.grad((A * w).sum() + (y * u).sum(), s) for A, y in ((P.to_dense(), P @ s), (D, values)))
         assert_close(ours, theirs, rtol=1e-8, atol=1e-10)

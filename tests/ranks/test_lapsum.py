@@ -173,7 +173,7 @@ def test_errors_show_the_way(rng):
 @pytest.mark.parametrize("n", [2, 7, 90, 150])
 @pytest.mark.parametrize("tau", [1e-6, 1e-2, 0.5, 30.0, 1e6])
 def test_the_matrix_is_its_definition(n, tau, dtype, rng):
-    "Prop 49.1 against (44.2) in the log domain: values, and gradients to scores and temperature; masks, ties, both directions, some rows."
+    "Prop R10.1 against (R4.2) in the log domain: values, and gradients to scores and temperature; masks, ties, both directions, some rows."
     s = torch.randn(3, n, generator=rng, dtype=torch.float64).to(dtype)
     s[1, : n // 2] = s[1, -1]
     T = torch.tensor([tau, 2 * tau, 3 * tau], dtype=torch.float64)
@@ -252,7 +252,7 @@ def test_precision_loss_of_scores_that_are_tied_at_any_temperature():
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
 @pytest.mark.parametrize("tau", [1e-6, 0.02, 0.5, 1e6])
 def test_products_by_the_walk_are_those_by_scans(tau, dtype, masked, rng):
-    "Prop 46.1: values and gradients, the temperature's too, for payloads with more batch dimensions than the scores."
+    "Prop R7.1: values and gradients, the temperature's too, for payloads with more batch dimensions than the scores."
     n = 130
     s = torch.randn(2, n, generator=rng, dtype=torch.float64).to(dtype)
     s[1, :40] = s[1, 50]

@@ -219,7 +219,7 @@ FAR = [1e16, 1e18, 1e30, torch.finfo(torch.float32).max / 4, torch.finfo(torch.f
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("far", FAR)
 def test_a_score_far_away_harms_nobody(far, dtype, kind, backend, rng):
-    "People pad with -1e18: values and gradients of the others are those without it (Prop 47.4), from below and from above."
+    "People pad with -1e18: values and gradients of the others are those without it (Prop R6.4), from below and from above."
     if far > torch.finfo(dtype).max: return
     op, x = Permutahedron(1.0, kind, backend=backend), torch.tensor([0, 0.5, 0.6, 2.0], dtype=dtype)
     if kind == "l2": assert_close(op(torch.cat([x.new_tensor([-far]), x])), x.new_tensor([1, 2.725, 3.225, 3.325, 4.725]))
@@ -243,7 +243,7 @@ def test_a_score_far_away_harms_nobody(far, dtype, kind, backend, rng):
 
 
 def exact_projection(z, w):
-    "P(z, w) of (43.2) for increasing lists of rational numbers, without any rounding."
+    "P(z, w) of (R5.2) for increasing lists of rational numbers, without any rounding."
     blocks = []
     for a, b in zip(z, w):
         blocks.append([a - b, 1])
@@ -343,7 +343,7 @@ def test_isotonic_names_what_does_not_fit(args, error, says):
 
 @pytest.mark.parametrize("n", [2, 4, 6])
 def test_ranks_and_sorting_are_linear_programs(n):
-    "Prop 43.1, over several draws: the best rearrangement of 1..n holds the ranks, that of the scores is sorted; the operator tends to both."
+    "Prop R5.1, over several draws: the best rearrangement of 1..n holds the ranks, that of the scores is sorted; the operator tends to both."
     rng = torch.Generator().manual_seed(n)
     orders = torch.tensor(list(itertools.permutations(range(n))))
     rho = torch.arange(1, n + 1, dtype=torch.float64)

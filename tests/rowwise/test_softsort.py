@@ -96,7 +96,7 @@ def test_windows_agree_with_the_float64_definition(kind, power, rng):
 
 @pytest.mark.parametrize("kind", ("uniform", "ties", "clusters", "heavy", "far"))
 def test_sums_of_squares_agree_with_the_float64_definition(kind, rng):
-    "Prop 131.1 over twelve decades, values and gradients."
+    "Prop W3.1 over twelve decades, values and gradients."
     left_out = ("dense", "values") if kind == "far" else ("dense",)  # scores as a payload far from zero cost the definition itself digits
     for dtype, tol in ((torch.float32, 1e-5), (torch.float64, 1e-12)):
         scores = 1e3 + adversarial("uniform", 520, rng) if kind == "far" else adversarial(kind, 520, rng)
@@ -109,7 +109,7 @@ def test_sums_of_squares_agree_with_the_float64_definition(kind, rng):
 @pytest.mark.parametrize("kind", ("uniform", "ties", "clusters", "heavy"))
 @pytest.mark.parametrize("power", (0.5, 1.5, 3, 8))
 def test_sums_of_powers_agree_with_the_float64_definition(power, kind, rng):
-    "Prop 131.1 with (131.2) over twelve decades; gradients where the power has them at near ties."
+    "Prop W3.1 with (W3.2) over twelve decades; gradients where the power has them at near ties."
     scores = adversarial(kind, 300, rng)
     for dtype, tol in ((torch.float32, 2e-5), (torch.float64, 1e-11)):
         s, x = scores.to(dtype), torch.randn(300, 2, generator=rng).to(dtype)
@@ -140,7 +140,7 @@ def test_wide_windows_go_to_the_tree(rng):
 
 
 def test_a_lonely_score_keeps_its_digits(rng):
-    "Prop 131.1: the normaliser of a score beside a crowd is right in terms of itself; also in plain torch."
+    "Prop W3.1: the normaliser of a score beside a crowd is right in terms of itself; also in plain torch."
     s = torch.cat([torch.randn(3000, generator=rng, dtype=torch.float64) / 10, torch.tensor([0.9, 1.5, 2.5, 40.0], dtype=torch.float64)])
     x = torch.randn(3004, generator=rng, dtype=torch.float64)
     for backend in (None, "torch"):

@@ -29,7 +29,7 @@ def gradients(f, s, repeats): return torch.stack([torch.autograd.grad(f(), s)[0]
 
 @pytest.mark.parametrize("balanced", [True, False])
 def test_products_are_those_of_the_matrix(balanced, rng):
-    "Prop 110.1 and (110.2), values and gradients of payload and tilt, for batches, extra batches and chosen rows."
+    "Prop S1.1 and (S1.2), values and gradients of payload and tilt, for batches, extra batches and chosen rows."
     orders = torch.stack([torch.stack([torch.randperm(6, generator=rng) for _ in range(3)]) for _ in range(5)])
     tilt = torch.zeros(5, 3, dtype=torch.float64)
     x = torch.randn(2, 3, 6, 4, generator=rng, dtype=torch.float64)
@@ -74,7 +74,7 @@ def test_two_draws_are_enough():
 @pytest.mark.parametrize("baseline", [True, False])
 @pytest.mark.parametrize("n", [2, 4, 6])
 def test_score_function_of_orders_is_unbiased(n, baseline, rng):
-    "Prop 111.1, 111.2 and 111.3: expected ranks and a discontinuous reward, to scores and temperature."
+    "Prop S2.1, S2.2 and S2.3: expected ranks and a discontinuous reward, to scores and temperature."
     s = torch.randn(n, generator=rng, dtype=torch.float64, requires_grad=True)
     tau = torch.tensor(0.8, dtype=torch.float64, requires_grad=True)
     orders, g = orders_of(n), torch.randn(n, generator=rng, dtype=torch.float64)
@@ -101,7 +101,7 @@ def test_normal_noise_has_the_gradient_of_gaussian_ranks(rng):
 
 @pytest.mark.parametrize("noise", ["gumbel", "normal"])
 def test_second_derivatives_are_unbiased(noise, rng):
-    "(111.3), twice; the truth is enumerated, or that of Gaussian ranks."
+    "(S2.3), twice; the truth is enumerated, or that of Gaussian ranks."
     s, g = torch.randn(3, generator=rng, dtype=torch.float64, requires_grad=True), torch.randn(3, generator=rng, dtype=torch.float64)
     orders, draw = orders_of(3), seeded(2)
     def hessian(value):
@@ -120,7 +120,7 @@ def test_balanced_weights_keep_row_sums(rng):
 
 
 def test_a_gumbel_score_is_quieter_than_its_noise(rng):
-    "Prop 111.3: the score of the order has no larger variance than the score of the noise, for one and the same noise."
+    "Prop S2.3: the score of the order has no larger variance than the score of the noise, for one and the same noise."
     s = torch.randn(4, generator=rng, dtype=torch.float64, requires_grad=True)
     z = -torch.empty(20_000, 4, dtype=torch.float64).exponential_(generator=seeded(5)).log()
     orders = (s.detach() + z).argsort(-1, descending=True)
@@ -139,7 +139,7 @@ def test_orders_need_linear_memory(rng):
 
 
 def test_regret_is_non_negative_and_its_gradient_the_mean_rank(rng):
-    "Prop 112.1, with masks; gradcheck holds draw by draw."
+    "Prop S3.1, with masks; gradcheck holds draw by draw."
     s, mask = torch.randn(3, 5, generator=rng, dtype=torch.float64), torch.tensor([[1, 1, 1, 1, 1], [1, 0, 1, 1, 0], [0, 0, 1, 0, 0]]).bool()
     ranks = s.masked_fill(~mask, math.inf).argsort(-1).argsort(-1).double() + 1
     z = s.clone().requires_grad_()
@@ -163,7 +163,7 @@ def test_regret_has_the_hessian_of_the_expectation(rng):
 
 @pytest.mark.parametrize("step", [0.05, 1.0, 20.0])
 def test_blackbox_is_the_gradient_of_its_ramp(step, rng):
-    "Prop 113.1, by central differences of (113.2) at a point of differentiability, descending and masked too."
+    "Prop S4.1, by central differences of (S4.2) at a point of differentiability, descending and masked too."
     s, g = (torch.randn(4, 6, generator=rng, dtype=torch.float64) for _ in range(2))
     places = torch.arange(1.0, 7.0).double()
     def ramp(s): return ((s.sort(-1).values - (s - step * g).sort(-1).values) @ places).sum() / step
@@ -181,7 +181,7 @@ def test_blackbox_is_the_gradient_of_its_ramp(step, rng):
 
 
 def test_implicit_rank_estimates_its_difference(rng):
-    "Prop 113.2 against enumeration."
+    "Prop S4.2 against enumeration."
     s, g, draw, orders = torch.randn(4, generator=rng, dtype=torch.float64), torch.randn(4, generator=rng, dtype=torch.float64), seeded(), orders_of(4)
     def mu(z): return plackett_luce_log_prob(z, orders).exp() @ (4.0 - orders.argsort(-1)).double()
     for step in (0.3, 3.0):
@@ -192,7 +192,7 @@ def test_implicit_rank_estimates_its_difference(rng):
 
 
 def published_pl_rank(s, rho, theta, top):
-    "(114.2) read aloud, item by item and place by place."
+    "(S5.2) read aloud, item by item and place by place."
     n, K, G = len(s), len(theta), torch.zeros(len(top), len(s), dtype=torch.float64)
     for k, order in enumerate(top.tolist()):
         r = [theta[i] * rho[order[i]] for i in range(K)]
@@ -209,7 +209,7 @@ def published_pl_rank(s, rho, theta, top):
 
 @pytest.mark.parametrize("k", [1, 3, 6])
 def test_policy_slope_is_the_formula(k, rng):
-    "(114.3) is (114.2): the fast slope against loops, on the same sample."
+    "(S5.3) is (S5.2): the fast slope against loops, on the same sample."
     from softsortlib.core import gumbel_noise
     s, rho = torch.randn(6, generator=rng, dtype=torch.float64), torch.rand(6, generator=rng, dtype=torch.float64) * 4 - 1
     theta = 1 / (torch.arange(k) + 2.0).double().log2()
@@ -223,7 +223,7 @@ def test_policy_slope_is_the_formula(k, rng):
 @pytest.mark.parametrize("baseline", [True, False])
 @pytest.mark.parametrize("n, k", [(2, 2), (4, 1), (5, 2), (6, 6)])
 def test_policy_gradient_is_unbiased(n, k, baseline, rng):
-    "Prop 114.1 and 114.2 against enumeration, gains of both signs."
+    "Prop S5.1 and S5.2 against enumeration, gains of both signs."
     s, rho, orders, draw = torch.randn(n, generator=rng, dtype=torch.float64, requires_grad=True), torch.randn(n, generator=rng, dtype=torch.float64), orders_of(n), seeded(4)
     theta = torch.rand(k, generator=rng, dtype=torch.float64)
     [exact] = torch.autograd.grad(plackett_luce_log_prob(s, orders).exp() @ (rho[orders[:, :k]] @ theta), s)

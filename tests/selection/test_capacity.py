@@ -43,7 +43,7 @@ def test_it_is_the_loop(overflow, factor, rng):
             found = TopKRouter(k, tau=0.7, capacity=factor, overflow=overflow)(s, mask)
             loop = by_loop(s, k, factor, overflow, mask)
             assert taken_by(found) == loop, (T, n, k, mask is None)
-            for t, experts in enumerate(loop):          # (104.1): among the chosen, of whom some drop the token; or among those that took it
+            for t, experts in enumerate(loop):          # (K5.1): among the chosen, of whom some drop the token; or among those that took it
                 among = found.indices[t] if overflow == "drop" else torch.tensor(experts, dtype=torch.long)
                 if mask is not None: among = among[mask[t][among]]
                 share = s[t].gather(0, among).softmax(0)
@@ -71,7 +71,7 @@ def test_ample_room_changes_nothing(method, rng):
 
 @pytest.mark.parametrize("method", METHODS)
 def test_gradients_are_those_of_the_soft_mask(method, rng):
-    "Prop 104.1 for the experts that took the token: h + (m - m detached) in (104.1)."
+    "Prop K5.1 for the experts that took the token: h + (m - m detached) in (K5.1)."
     s = torch.randn(30, 6, generator=rng, dtype=torch.float64).requires_grad_()
     g = torch.randn(30, 2, generator=rng, dtype=torch.float64)
     router = TopKRouter(2, method, tau=0.8, capacity=1.0, overflow="next")

@@ -1,4 +1,4 @@
-"""The kernel of random subsets (chapter 106) against the table in the log domain and the tree, also where weights are tiny."""
+"""The kernel of random subsets (chapter K7) against the table in the log domain and the tree, also where weights are tiny."""
 import math
 
 import pytest
@@ -18,7 +18,7 @@ def tilted(s, k, tau):
 
 @pytest.mark.parametrize("n, k", [(2, 1), (9, 8), (33, 1), (60, 20), (60, 55)])
 def test_weights_keep_their_digits_however_small_they_are(n, k, rng):
-    "Prop 106.1: relative accuracy of w where it is near 0, and of 1 - w where it is near 1."
+    "Prop K7.1: relative accuracy of w where it is near 0, and of 1 - w where it is near 1."
     s = torch.randn(2, n, generator=rng, dtype=f64)
     s[1] = s[1].round()                                                    # ties
     for tau in (0.02, 0.3, 1.0, 1e4):
@@ -39,7 +39,7 @@ def test_the_kernel_is_the_tree_in_value_and_gradient(n, k, rng):
 
 
 def test_ten_thousand(rng):
-    "The weights sum to k, and so the gradient to zero; a window of counts is enough (Prop 106.2)."
+    "The weights sum to k, and so the gradient to zero; a window of counts is enough (Prop K7.2)."
     x = torch.randn(10_000, generator=rng, dtype=f64, requires_grad=True)
     for k in (100, 5000, 9990):
         w = SimpleTopK(k, tau=1.0)(x)

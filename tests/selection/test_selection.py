@@ -42,7 +42,7 @@ def test_simple_is_the_enumeration_values_gradients_and_curvature(n, rng):
             g = scores(n, rng=rng)
             grad, = torch.autograd.grad(SimpleTopK(k, tau)(x) @ g, x, create_graph=True)
             centred = S - w
-            assert_close(grad, (p * (centred @ g)) @ centred / tau, rtol=1e-9, atol=1e-12 / tau)             # (103.2)
+            assert_close(grad, (p * (centred @ g)) @ centred / tau, rtol=1e-9, atol=1e-12 / tau)             # (K4.2)
             third = (p * (centred @ g).square()) @ centred                                                    # d(g Cov g)
             assert_close(torch.autograd.grad(grad @ g, x)[0], third / tau ** 2, rtol=1e-8, atol=1e-11 / tau ** 2)
 
@@ -80,7 +80,7 @@ def test_the_cube_meets_the_conditions_of_its_optimum(k, rng):
         assert_close(w.sum().item(), float(k), rtol=1e-12, atol=0)
         slope = s - tau * w.clamp(min=0) ** (1 / 3)
         inside = (w > 0) & (w < 1)
-        b = slope[inside].mean() if inside.any() else slope[w == 1].min()   # Prop 105.4: the hard mask
+        b = slope[inside].mean() if inside.any() else slope[w == 1].min()   # Prop K6.4: the hard mask
         assert ((slope[inside] - b).abs() < 1e-9 * tau).all()
         assert (slope[w == 1] >= b - 1e-9 * tau).all() and (slope[w == 0] <= b + 1e-9 * tau).all()
 
@@ -290,7 +290,7 @@ def test_a_router_is_the_usual_one_with_a_gradient_for_the_choice(name, rng):
 @pytest.mark.parametrize("mask", (SparseTopK, lambda k, tau: SparseTopK(k, tau, p=4 / 3), SinkhornTopK, ThresholdTopK, LaplaceTopK), ids=("line", "cube", "logistic", "middle", "laplace"))
 @pytest.mark.parametrize("dtype", (torch.float64, torch.float32))
 def test_a_router_in_one_pass_is_the_one_in_many(mask, dtype, rng):
-    "A k that is a tensor takes the path of Prop 104.1, operation after operation (107.3)."
+    "A k that is a tensor takes the path of Prop K5.1, operation after operation (K8.3)."
     for shape, k in (((50, 8), 2), ((3, 4, 40), 3), ((2, 3), 1), ((5, 64), 20)):
         x = (3 * scores(*shape, rng=rng)).to(dtype).requires_grad_()
         g = torch.randn(*shape[:-1], k, generator=rng, dtype=dtype)

@@ -1,4 +1,4 @@
-"""The thresholds of short rows (chapter 108) against the general search and LapSum's own, over temperatures, spacings and ties."""
+"""The thresholds of short rows (chapter K9) against the general search and LapSum's own, over temperatures, spacings and ties."""
 import numpy as np
 import pytest
 import torch
@@ -40,7 +40,7 @@ def rows(n, rng):
 @pytest.mark.parametrize("laplace", (False, True), ids=("logistic", "laplace"))
 @pytest.mark.parametrize("n, k", [(2, 1), (3, 2), (8, 7), (64, 2), (64, 32), (300, 5)])
 def test_slopes_at_every_temperature_and_spacing(n, k, laplace, rng):
-    "(108.1) to (108.4)"
+    "(K9.1) to (K9.4)"
     for s in rows(n, rng):
         for tau in (1e-6, 1e-3, 0.05, 0.5, 3.0, 100.0, 1e6):
             got = slopes(s, k, tau, laplace)
@@ -50,7 +50,7 @@ def test_slopes_at_every_temperature_and_spacing(n, k, laplace, rng):
 
 @pytest.mark.parametrize("laplace", (False, True), ids=("logistic", "laplace"))
 def test_small_slopes_keep_their_digits(laplace, rng):
-    "Prop 108.1: with a gap of a hundred temperatures both sides weigh e^-50, to many digits; beyond two hundred the slopes are zero."
+    "Prop K9.1: with a gap of a hundred temperatures both sides weigh e^-50, to many digits; beyond two hundred the slopes are zero."
     s = torch.tensor([100.0, 103.0, 0.0, -1.0, -2.0], dtype=f64)
     got = slopes(s, 2, 1.0, laplace)
     upper, lower = torch.tensor([1 + np.exp(-3.0)]), torch.tensor([1 + np.exp(-1.0) + np.exp(-2.0)])
@@ -63,7 +63,7 @@ def test_small_slopes_keep_their_digits(laplace, rng):
 @pytest.mark.parametrize("name", ("lapsum", "sinkhorn"))
 @pytest.mark.parametrize("tau", (1e-5, 0.05, 1.0, 50.0))
 def test_a_router_agrees_with_the_general_path(name, tau, rng):
-    "The kernel's gradient, the composed one that second derivatives need, and for LapSum that of (104.2), operation after operation."
+    "The kernel's gradient, the composed one that second derivatives need, and for LapSum that of (K5.2), operation after operation."
     x = torch.randn(300, 64, generator=rng, dtype=f64)
     x[:50] = x[:50].round()
     x[50:60, ::2] = -torch.inf

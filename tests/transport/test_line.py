@@ -1,4 +1,4 @@
-"""Transport on a line: the statements of chapter 30, with weights and milestones, against a linear program."""
+"""Transport on a line: the statements of chapter T1, with weights and milestones, against a linear program."""
 import pytest
 import torch
 from torch.testing import assert_close
@@ -40,7 +40,7 @@ def test_a_cost_by_its_power(power):
 @pytest.mark.parametrize("cost", COSTS)
 @pytest.mark.parametrize("even", [False, True])
 def test_no_paths_cross(n, m, cost, even, rng):
-    "Prop 30.1: a later input never goes to an earlier milestone, and the plan takes both sides in order."
+    "Prop T1.1: a later input never goes to an earlier milestone, and the plan takes both sides in order."
     x, y, a, b = problem(n, m, rng, even)
     P, _ = solved(COSTS[cost](y - x[:, None]), a, b)
     i, j = (P > 1e-9).nonzero().T
@@ -54,7 +54,7 @@ def test_no_paths_cross(n, m, cost, even, rng):
 @pytest.mark.parametrize("cost", COSTS)
 @pytest.mark.parametrize("even", [False, True])
 def test_prices_from_sorting_are_optimal(n, m, cost, even, rng):
-    "Prop 30.2: feasible, and worth as much as the cheapest plan."
+    "Prop T1.2: feasible, and worth as much as the cheapest plan."
     x, y, a, b = problem(n, m, rng, even)
     C = COSTS[cost](y - x[:, None])
     f = line_potentials(x, y, a, b, COSTS[cost])
@@ -73,13 +73,13 @@ def by_quantiles(x, y, a, b, h, points=200_000):
 @pytest.mark.parametrize("n, m", SIZES)
 @pytest.mark.parametrize("cost", COSTS)
 def test_the_cost_is_the_integral_over_quantile_functions(n, m, cost, rng):
-    "Prop 30.3, for any weights."
+    "Prop T1.3, for any weights."
     x, y, a, b = problem(n, m, rng)
     assert float(by_quantiles(x, y, a, b, COSTS[cost])) == pytest.approx(solved(COSTS[cost](y - x[:, None]), a, b)[1], rel=1e-3)
 
 
 def test_the_cost_of_the_smooth_plan_tends_to_it(rng):
-    "Prop 30.3: the cost of Sinkhorn's plan falls to the integral with the temperature."
+    "Prop T1.3: the cost of Sinkhorn's plan falls to the integral with the temperature."
     x, y, a, b = problem(7, 4, rng)
     C, wanted, gaps = (y - x[:, None]).square(), by_quantiles(x, y, a, b, torch.square), []
     for tau in (1.0, 0.1, 0.02):
@@ -99,7 +99,7 @@ def test_the_identity_needs_a_convex_cost():
 @pytest.mark.parametrize("power", [1, 2])
 @pytest.mark.parametrize("tau", [1.0, 0.03, 0.003])
 def test_newton_never_lets_the_dual_fall(tau, power, monkeypatch, rng):
-    "Prop 37.2, from starts far from the solution: D never falls; a step satisfies (37.2), or it is Sinkhorn's."
+    "Prop T5.2, from starts far from the solution: D never falls; a step satisfies (T5.2), or it is Sinkhorn's."
     from softsortlib.transport import solver
     from softsortlib.transport.gibbs import Gibbs
     search, begin, taken = solver._search, Gibbs.begin, []
@@ -127,7 +127,7 @@ def test_newton_never_lets_the_dual_fall(tau, power, monkeypatch, rng):
 
 
 def test_a_step_of_newton_is_taken_for_each_element_for_itself():
-    "(37.2): the first takes half of its step, and the second, whose step leads downhill at any length, Sinkhorn's update."
+    "(T5.2): the first takes half of its step, and the second, whose step leads downhill at any length, Sinkhorn's update."
     from softsortlib.transport.solver import _search
     F, G = torch.zeros(2, 1, dtype=torch.float64), torch.zeros(2, 1, dtype=torch.float64)
     def dual(F, G): return -(F[:, 0] - 1).square()

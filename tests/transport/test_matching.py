@@ -99,7 +99,7 @@ def test_the_matching_needs_no_scipy(monkeypatch):
 
 @pytest.mark.parametrize("iterations", [None, 1, 20])
 def test_hard_is_a_permutation_and_the_matching(iterations, rng):
-    "The largest entries of the rows fall into one column for two thirds of these (Prop 32.2)."
+    "The largest entries of the rows fall into one column for two thirds of these (Prop T3.2)."
     X = torch.randn(50, 8, 8, generator=rng)
     P = soft_matching(X, 2.0, iterations)
     assert torch.equal(P.hard(), hard_matching(X))

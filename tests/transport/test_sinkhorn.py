@@ -47,7 +47,7 @@ def test_recorded_ranks_and_sorts_of_ott(case):
 
 @pytest.mark.parametrize("squash, onto", [("sigmoid", lambda z: 1 / (1 + math.exp(-z))), ("arctan", lambda z: 0.5 + math.atan(z) / math.pi)])
 def test_scores_are_squashed_onto_the_unit_interval(squash, onto):
-    "(31.1), with weights that differ."
+    "(T2.1), with weights that differ."
     scores, a = [2.0, -1.0, 0.5, 4.0], [0.1, 0.4, 0.3, 0.2]
     mean = sum(w * s for w, s in zip(a, scores))
     spread = math.sqrt(sum(w * (s - mean) ** 2 for w, s in zip(a, scores)))
