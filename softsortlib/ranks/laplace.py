@@ -290,7 +290,7 @@ def lapsum_topk(
     tau, count = (a.expand(*s.shape[:-1], 1).contiguous() for a in (tau, count))
     return _topk(s, tau, count, order, real)[0].to(scores.dtype)
 
-# %% ../../nbs/ranks/03_laplace.ipynb #04eb6c0f
+# %% ../../nbs/ranks/03_laplace.ipynb #8114d8db
 class LapSumTopK(nn.Module):
     """A module from scores (..., n) to weights in [0, 1] that sum to k, (R3.5; Struski et al. 2025).
 
@@ -300,7 +300,7 @@ class LapSumTopK(nn.Module):
 
     def __init__(self,
         k: "float | Tensor",  # how many; a Parameter is learned
-        tau: "float | Tensor | None" = None,  # temperature, in units of the scores, a Parameter is learned; None: (C2.1)
+        tau: "float | Tensor | None" = None,  # temperature in units of the scores, a Parameter is learned; None: (C2.1)
         largest: bool = True,  # False chooses the smallest
     ):
         super().__init__()

@@ -251,7 +251,7 @@ _soft_rank = mechanism(
     _soft_rank_torch, _soft_rank_numba, _soft_rank_triton, gradient=_soft_rank_grads,
 )
 
-# %% ../../nbs/ranks/05_permutahedron.ipynb #cf7c6f37
+# %% ../../nbs/ranks/05_permutahedron.ipynb #a264c8b7
 class Permutahedron(RankOperator, name="permutahedron"):
     """Soft ranks and soft sorted values by projection onto the permutahedron (R5.2; Blondel et al. 2020), O(n log n).
 
@@ -267,7 +267,7 @@ class Permutahedron(RankOperator, name="permutahedron"):
         def rank(self, scores: Tensor, mask: "Tensor | None" = None) -> Tensor: ...
 
     def __init__(self,
-        tau: "float | Tensor | None" = None,  # regularisation strength; a tensor broadcasts over the batch; None: (C2.1)
+        tau: "float | Tensor | None" = None,  # regularisation strength; a tensor broadcasts over batches; None: (C2.1)
         regularization: str = "l2",  # "l2" (Euclidean) or "kl" (entropic)
         descending: bool = False,  # rank 1 is the largest, sorted values fall
         backend: "str | None" = None,  # "numba", "triton" or "torch"; None chooses by device
