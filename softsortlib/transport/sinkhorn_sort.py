@@ -202,7 +202,7 @@ class _SinkhornMethods:
         def _single(self, P: SoftPermutation, s: Tensor) -> SoftPermutation: ...
         def _middle(self, x, y, a, b, tau): ...
 
-# %% ../../nbs/transport/02_sinkhorn_sort.ipynb #eb2f9e29
+# %% ../../nbs/transport/02_sinkhorn_sort.ipynb #ca4078ff
 class SinkhornSort(_SinkhornMethods, Operator, name="sinkhorn"):
     """Soft sorting by regularised optimal transport to milestones (Cuturi, Teboul & Vert 2019, algorithm 2).
 
@@ -213,7 +213,7 @@ class SinkhornSort(_SinkhornMethods, Operator, name="sinkhorn"):
     softness = 0.1  # of scores that are not squashed
 
     def __init__(self,
-        tau: "float | Tensor | None" = None,  # temperature in units of h(squashed scores); None: 0.01, (C2.1) unsquashed
+        tau: "float | Tensor | None" = None,  # temperature, unit h(squashed scores); None: 0.01, (C2.1) unsquashed
         power: "float | Callable[[Tensor], Tensor]" = 2,  # p >= 1 of h(d) = |d|^p, or a convex h(milestone - input)
         milestones: "int | Tensor | None" = None,  # how many in [0, 1], or places (..., m); None: one for each input
         a: "Tensor | None" = None,  # weights of the inputs, (..., n), non-negative; None is uniform
