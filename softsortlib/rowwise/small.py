@@ -25,30 +25,21 @@ from softsortlib.rowwise.rows import (
     Asked, column_sums, distances, moment, pull_squares, squares, through_sums, weigh,
 )
 
-# %% ../../nbs/rowwise/05_small.ipynb #134ed358
+# %% ../../nbs/rowwise/05_small.ipynb #406a4c21
 @jit(paste=True)
 def one_of(a, r):
     "a_r, where there may be one for all."
     return a[r if len(a) > 1 else 0]
 
 
-# the compiler drops a branch whose condition compares constants, and to it a member of a class is none
-_, MATRIX, LIKELIHOOD, PRODUCT, BACK_PRODUCT, LOGARITHM = map(int, Asked)
-
-
 class Sets(NamedTuple):
-    "Small sets of scores."
+    "Small sets of scores, and what is asked of them."
     s: np.ndarray     # scores, (B, n)
     real: np.ndarray  # which of them are real, bool, (B, n), or (1, n) for all sets
     tau: np.ndarray   # temperatures, double, (B,), or (1,) for all sets
+    asked: int        # one of `Asked`
     sign: float       # -1 where the smallest comes first
-
-
-class Question(NamedTuple):
-    "What is asked of small sets: one kernel answers it."
-    asked: int            # one of `Asked`
-    power: float          # of the distance, 1 or 2; 0 is NeuralSort
-    single: bool = False  # whether single rows will be taken, in which tied scores share their gradients
+    single: bool      # whether single rows will be taken, in which tied scores share their gradients
 
 # %% ../../nbs/rowwise/05_small.ipynb #ebc022d6
 @jit(lent=True)
@@ -74,7 +65,7 @@ def take_set(r, sets, known, order, u, t):
         rest += 0.0 if t[i] == t[i] else np.nan
     return size, 1 / one_of(sets.tau, r) + rest
 
-# %% ../../nbs/rowwise/05_small.ipynb #1ace2656
+# %% ../../nbs/rowwise/05_small.ipynb #8d4a4d3c
 @jit(lent=True)
 def _sweeps(inv, u, t, rows, sums, m):
     """m = (W5.5) / tau, infinite in padded columns; `rows` counts them.
@@ -96,10 +87,20 @@ def _sweeps(inv, u, t, rows, sums, m):
             sums[c] = before + max(u[c] - ti, 0.0)
             m[i, c] += (before + sums[c]) * inv
 
-
+# %% ../../nbs/rowwise/05_small.ipynb #a00ec663
 @jit(paste=True)
-def falls(power, inv, u, t, rows, sums, m):
+def room_for_sweeps(power, n):
+    "Room for `rows` and `sums`, where the law needs them."
+    if power == 0:
+        return np.arange(n), np.empty(n)
+    return None, None
+
+
+# %% ../../nbs/rowwise/05_small.ipynb #4bc5e7f7
+@jit(paste=True)
+def falls(power, inv, u, t, room, m):
     "The exponents (W5.1) in all columns u of the rows t."
+    rows, sums = room
     if power == 0:
         _sweeps(inv, u, t, rows, sums, m)
     elif power == 1:
@@ -107,7 +108,7 @@ def falls(power, inv, u, t, rows, sums, m):
     else:
         squares(t, u, m.dtype.type(math.sqrt(inv)), m)
 
-# %% ../../nbs/rowwise/05_small.ipynb #be9562ab
+# %% ../../nbs/rowwise/05_small.ipynb #e61e29df
 class Answer(NamedTuple):
     "What the kernel reads and makes; what a question does not need is there, but nobody looks at it."
     x: np.ndarray       # the payload of a product, (B, 1, n), or the rows (i, 1) of the ranks, (1, n, 2)
@@ -118,54 +119,70 @@ class Answer(NamedTuple):
     y: np.ndarray       # the answer, (B, n, n) or (B, n, 1); ranks and the sums of columns, (B, 2, n)
 
 
-@jit(paste=True)
+@jit(lent=True)
+def _likelihoods(target, m, others, y):
+    "log P at the target of each row."
+    for i in range(len(others)):
+        y[i, 0] = -m[i, target[i]] - np.log1p(others[i])
+
+
+@jit(lent=True)
+def _logarithms(m, others, y):
+    "log P."
+    for i in range(len(others)):
+        log_Z = np.log1p(others[i])
+        for c in range(m.shape[1]):
+            y[i, c] = -m[i, c] - log_Z
+
+
+# %% ../../nbs/rowwise/05_small.ipynb #d53c678d
+@jit(lent=True)
 def _tell(asked, x, target, m, e, others, y):
-    "The answer of the real rows of a set."
-    if asked == MATRIX:
+    "The answer of the real rows of a set, where that is no product."
+    if asked == Asked.MATRIX:
         normalize(e, others)
         others[:] = 0
-    elif asked == PRODUCT:
-        means(0, e, others, x, y)
-    elif asked == BACK_PRODUCT:
+    elif asked == Asked.BACK_PRODUCT:
         y[:] = 0
         spread(0, e, others, x, y)
-    elif asked == LIKELIHOOD:
-        for i in range(len(e)):
-            y[i, 0] = -m[i, target[i]] - np.log1p(others[i])
+    elif asked == Asked.LIKELIHOOD:
+        _likelihoods(target, m, others, y)
     else:
-        for i in range(len(e)):
-            log_Z = np.log1p(others[i])
-            for c in range(y.shape[1]):
-                y[i, c] = -m[i, c] - log_Z
+        _logarithms(m, others, y)
 
-# %% ../../nbs/rowwise/05_small.ipynb #519d86d5
+
+# %% ../../nbs/rowwise/05_small.ipynb #a181188d
 @functools.cache
-def answering(asked, power):
-    "The kernel that answers one question to sets with one distance; the compiler drops the branches of all others."
+def answering(product, power):
+    "The kernel that answers questions to sets of this law: products, or all others."
     @jit
     def answer_sets(lo, hi, sets, made):
         "Answer what is asked of the sets lo..hi."
         n, f = made.order.shape[1], made.e.dtype
-        u, t, sums, rows, m = np.empty(n, f), np.empty(n, f), np.empty(n), np.arange(n), np.empty((n, n), f)
+        room, sweeps = np.empty((n + 2, n), f), room_for_sweeps(power, n)
+        m, u, t = room[:n], room[n], room[n + 1]
         for r in range(lo, hi):
             order, y = made.order[r], made.y[r]
             size, inv = take_set(r, sets, False, order, u, t)
             e, others, real, x = made.e[r, :size], made.others[r, :size], one_of(sets.real, r), one_of(made.x, r)
-            falls(power, inv, u, t[:size], rows, sums, m[:size])
+            falls(power, inv, u, t[:size], sweeps, m[:size])
             weigh(order[:size], 0, m[:size], e, others)
-            if asked == BACK_PRODUCT:
-                _tell(asked, x[:size], made.target[r], m, e, others, y)
+            if product:
+                means(0, e, others, x, y)
+            elif sets.asked == Asked.BACK_PRODUCT:
+                _tell(sets.asked, x[:size], made.target[r], m, e, others, y)
                 for c in range(n):
                     y[0, c] = y[0, c] / y[1, c] if real[c] else 0
                 continue
-            _tell(asked, x, made.target[r], m, e, others, y[:size])
+            else:
+                _tell(sets.asked, x, made.target[r], m, e, others, y[:size])
             for i in range(size, n):
                 for c in range(y.shape[1]):
-                    y[i, c] = -np.inf if asked == LOGARITHM and size and not real[c] else 0.0
-
+                    y[i, c] = -np.inf if sets.asked == Asked.LOGARITHM and size and not real[c] else 0.0
     return answer_sets
 
-# %% ../../nbs/rowwise/05_small.ipynb #1cd4b366
+
+# %% ../../nbs/rowwise/05_small.ipynb #73d2e767
 @jit(lent=True)
 def _through_logarithm(real, e, others, G, h):
     "h = (W5.2) for the rows of log P."
@@ -180,7 +197,6 @@ def _through_logarithm(real, e, others, G, h):
             h[i, c] -= e[i, c] * share
 
 
-
 @jit(lent=True)
 def _through_ranks(real, y, G, both):
     "What arrives at the two sums of the ranks, (W5.3)."
@@ -188,28 +204,50 @@ def _through_ranks(real, y, G, both):
         both[0, c] = G[c, 0] / y[1, c] if real[c] else 0
         both[1, c] = -both[0, c] * y[0, c]
 
-# %% ../../nbs/rowwise/05_small.ipynb #c45b058d
-@jit(paste=True)
+# %% ../../nbs/rowwise/05_small.ipynb #6ab951ba
+@jit(lent=True)
+def _from_own(order, G, h):
+    "h = G, measured from the row's own column."
+    for i in range(len(order)):
+        base = G[i, order[i]]
+        for c in range(h.shape[1]):
+            h[i, c] = G[i, c] - base
+
+
+@jit(lent=True)
+def _through_likelihoods(order, target, e, others, G, h):
+    "h = (W5.2) for log P at the targets."
+    through_likelihood(order, 0, e, others, G, h)
+    for i in range(len(order)):
+        h[i, target[i]] += G[i, 0]
+        h[i, order[i]] -= G[i, 0]
+
+
+# %% ../../nbs/rowwise/05_small.ipynb #546a43f1
+@jit(lent=True)
 def _hear(asked, order, real, x, target, e, others, G, h):
-    "h = (W5.2) of the real rows of a set."
-    if asked == LIKELIHOOD:
-        through_likelihood(order, 0, e, others, G, h)
-        for i in range(len(e)):
-            h[i, target[i]] += G[i, 0]
-            h[i, order[i]] -= G[i, 0]
-    elif asked == LOGARITHM:
+    "h = (W5.2) of the real rows of a set, where the answer is no product."
+    if asked == Asked.LIKELIHOOD:
+        _through_likelihoods(order, target, e, others, G, h)
+        return
+    if asked == Asked.LOGARITHM:
         _through_logarithm(real, e, others, G, h)
-    elif asked == PRODUCT:
-        arriving(order, 0, G, x, h)
-    elif asked == BACK_PRODUCT:
+        return
+    if asked == Asked.BACK_PRODUCT:
         arriving(order, 0, x, G, h)
     else:
-        for i in range(len(e)):
-            base = G[i, order[i]]
-            for c in range(len(real)):
-                h[i, c] = G[i, c] - base
-    if asked != LIKELIHOOD and asked != LOGARITHM:
-        through_softmax(e, others, h)
+        _from_own(order, G, h)
+    through_softmax(e, others, h)
+
+
+# %% ../../nbs/rowwise/05_small.ipynb #aff12956
+@jit(paste=True)
+def _hear_product(order, x, e, others, G, h, gx):
+    "The same for a product, and what it gives to its payload."
+    arriving(order, 0, G, x, h)
+    through_softmax(e, others, h)
+    spread(0, e, others, G, gx)
+
 
 # %% ../../nbs/rowwise/05_small.ipynb #e48df4bd
 @jit(lent=True)
@@ -259,62 +297,68 @@ def _pull_ties(order, t, totals, h, gt):
                 gt[order[k]] += side * (h[i, order[k]] - level)
         first = last
 
-# %% ../../nbs/rowwise/05_small.ipynb #51255689
+# %% ../../nbs/rowwise/05_small.ipynb #88798cd6
 @jit(paste=True)
-def _pull(power, order, u, t, sums, h, gt):
-    "What the logits give to the scores, times tau over the power."
+def _pull(power, single, order, u, t, sums, h, gt):
+    "gt = what the logits give to the scores, times tau over the power."
+    gt[:] = 0
     if power == 0:
         _pull_columns(order, t, sums, h, gt)
     elif power == 2:
         pull_squares(t, order, 0, u, h.dtype.type(1), h, gt)
     else:
         _pull_signs(order, u, t, h, sums[0], gt)
+        if single:
+            _pull_ties(order, t, sums[0], h, gt)
 
-# %% ../../nbs/rowwise/05_small.ipynb #5c521c30
+
+# %% ../../nbs/rowwise/05_small.ipynb #2658f2bb
 class Grads(NamedTuple):
     "The gradients to"
     s: np.ndarray    # scores, (B, n),
     tau: np.ndarray  # temperatures, (B,), of no set unless they learn, and
     x: np.ndarray    # the payload of a product, (B, 1, n), zeros at the start
 
-# %% ../../nbs/rowwise/05_small.ipynb #07c51580
+
+# %% ../../nbs/rowwise/05_small.ipynb #4f4f4e80
 @functools.cache
-def pulling(asked, power, single, learn):
-    "The way back from one question to sets with one distance, and, where they learn, temperatures."
+def pulling(product, power):
+    "The kernel of the way back."
+    slope = max(power, 1.0)
+
     @jit
     def pull_sets(lo, hi, sets, made, G, grads):
         "The gradients of the sets lo..hi from what arrives at their answers, G, (B, n, n) or (B, n, 1)."
         n, f = made.order.shape[1], made.e.dtype
-        u, t, gt, sums, rows = np.empty(n, f), np.empty(n, f), np.empty(n), np.empty((4, n)), np.arange(n)
-        m, h_room, both = np.empty((n if learn else 0, n), f), np.empty((n, n), f), np.empty((2, n), f)
+        room, sums, sweeps = np.empty((2 * n + 4, n), f), np.empty((5, n)), room_for_sweeps(power, n)
+        u, t, both, gt = room[0], room[1], room[2:4], sums[4]
         for r in range(lo, hi):
             size, inv = take_set(r, sets, True, made.order[r], u, t)
-            order, e, others, h = made.order[r, :size], made.e[r, :size], made.others[r, :size], h_room[:size]
-            real, x, arrives = one_of(sets.real, r), one_of(made.x, r), G[r, :size]
-            if asked == BACK_PRODUCT:
-                _through_ranks(real, made.y[r], G[r], both)
-                x, arrives = x[:size], both
-            _hear(asked, order, real, x, made.target[r], e, others, arrives, h)
-            if asked == PRODUCT:
-                spread(0, e, others, arrives, grads.x[r])
-            if learn:
-                falls(power, inv, u, t[:size], rows, sums[0], m[:size])
-                grads.tau[r] = moment(h.reshape(h.size), m[:size].reshape(h.size)) * inv
-            gt[:] = 0
-            _pull(power, order, u, t[:size], sums, h, gt)
-            if single:
-                _pull_ties(order, t[:size], sums[0], h, gt)
-            factor = sets.sign * inv * max(power, 1.0)
+            order, e, others = made.order[r, :size], made.e[r, :size], made.others[r, :size]
+            h, real, x, arrives = room[4:4 + size], one_of(sets.real, r), one_of(made.x, r), G[r, :size]
+            if product:
+                _hear_product(order, x, e, others, arrives, h, grads.x[r])
+            else:
+                if sets.asked == Asked.BACK_PRODUCT:
+                    _through_ranks(real, made.y[r], G[r], both)
+                    x, arrives = x[:size], both
+                _hear(sets.asked, order, real, x, made.target[r], e, others, arrives, h)
+            if len(grads.tau):
+                m = room[4 + n:4 + n + size]
+                falls(power, inv, u, t[:size], sweeps, m)
+                grads.tau[r] = moment(h.reshape(h.size), m.reshape(h.size)) * inv
+            _pull(power, sets.single, order, u, t[:size], sums, h, gt)
+            factor = sets.sign * inv * slope
             for c in range(n):
                 grads.s[r, c] = factor * gt[c]
-
     return pull_sets
 
-# %% ../../nbs/rowwise/05_small.ipynb #35b20fb7
+
+# %% ../../nbs/rowwise/05_small.ipynb #a5e4c609
 class Request(NamedTuple):
     "A question to small sets."
     sets: Sets
-    question: Question
+    power: float             # of the distance, 1 or 2; 0 is NeuralSort
     target: "Tensor | None"  # an order, long, (..., n)
     plain: "object"          # the reference's answer, a function of s, tau, a float or (...), and x
 
@@ -329,14 +373,14 @@ def _rows(x, n):
     return x.detach().contiguous().numpy().reshape(-1, n)
 
 
-def sets_of(s, tau, mask, descending):
+def sets_of(s, tau, mask, descending, asked, single=False):
     "The sets as the kernels take them; tau is a float or (...)."
     n = s.shape[-1]
     real = _ALL[:, :n] if mask is None else _rows(mask, n)
     tau = tau.detach().double().reshape(-1).numpy() if isinstance(tau, Tensor) else np.array((float(tau),))
-    return Sets(_rows(s, n), real, tau, 1.0 if descending else -1.0)
+    return Sets(_rows(s, n), real, tau, int(asked), 1.0 if descending else -1.0, single)
 
-# %% ../../nbs/rowwise/05_small.ipynb #88207211
+# %% ../../nbs/rowwise/05_small.ipynb #d3054c32
 @functools.lru_cache(8)
 def _positions(n, dtype):
     "(i, 1) for the positions i from one on, (1, n, 2)."
@@ -345,16 +389,16 @@ def _positions(n, dtype):
 
 def _answered(request, x):
     "What the kernel makes of a request with the payload x, (..., n) or None."
-    sets, asked, (B, n), f = request.sets, request.question.asked, request.sets.s.shape, request.sets.s.dtype
+    sets, (B, n), f = request.sets, request.sets.s.shape, request.sets.s.dtype
     order, e, others = np.empty((B, n), np.int64), np.empty((B, n, n), f), np.empty((B, n), f)
     target = order if request.target is None else _rows(request.target, n)
     x = _positions(n, f) if x is None else _rows(x, n)[:, None]
-    if asked == Asked.MATRIX:
+    if request.sets.asked == Asked.MATRIX:
         y = e
     else:
-        y = np.empty({Asked.LOGARITHM: (B, n, n), Asked.BACK_PRODUCT: (B, 2, n)}.get(asked, (B, n, 1)), f)
+        y = np.empty({Asked.LOGARITHM: (B, n, n), Asked.BACK_PRODUCT: (B, 2, n)}.get(request.sets.asked, (B, n, 1)), f)
     made = Answer(x, target, order, e, others, y)
-    spread_rows(answering(asked, request.question.power), B, e.size // 2, sets, made)
+    spread_rows(answering(request.sets.asked == Asked.PRODUCT, request.power), B, e.size // 2, sets, made)
     return made
 
 
@@ -363,18 +407,18 @@ _DENSE = Asked.MATRIX, Asked.LOGARITHM  # what is asked for with n numbers a row
 
 def _told(request, made, shape):
     "The answer as a tensor, for scores of this shape."
-    asked = request.question.asked
-    y = made.y[:, 0] if asked == Asked.BACK_PRODUCT else made.y
-    return torch.from_numpy(y.reshape((*shape, shape[-1]) if asked in _DENSE else shape))
+    y = made.y[:, 0] if request.sets.asked == Asked.BACK_PRODUCT else made.y
+    return torch.from_numpy(y.reshape((*shape, shape[-1]) if request.sets.asked in _DENSE else shape))
 
-# %% ../../nbs/rowwise/05_small.ipynb #5466444d
+# %% ../../nbs/rowwise/05_small.ipynb #9f9d82b0
 def _pulled(request, made, G, learn):
     "The gradients of scores, temperatures (of no set unless they learn) and payload, as arrays."
-    asked, (B, n), f = request.question.asked, made.order.shape, made.e.dtype
-    G, = arrays(G.reshape(B, n, n if asked in _DENSE else 1))
-    x = np.zeros((B, 1, n) if asked == Asked.PRODUCT else (0, 1, n), f)
+    sets, (B, n), f = request.sets, made.order.shape, made.e.dtype
+    G, = arrays(G.reshape(B, n, n if request.sets.asked in _DENSE else 1))
+    x = np.zeros((B, 1, n) if request.sets.asked == Asked.PRODUCT else (0, 1, n), f)
     grads = Grads(np.empty((B, n), f), np.empty(B if learn else 0), x)
-    spread_rows(pulling(*request.question, learn), B, made.e.size // 2, request.sets, made, G, grads)
+    kernel = pulling(request.sets.asked == Asked.PRODUCT, request.power)
+    spread_rows(kernel, B, made.e.size // 2, sets, made, G, grads)
     return grads
 
 
@@ -387,14 +431,14 @@ def _again(plain, given, G):
     grads = iter(torch.autograd.grad(plain(*given), wanted, G, create_graph=True))
     return [next(grads) if it_does else None for it_does in learn]
 
-# %% ../../nbs/rowwise/05_small.ipynb #af69f1b6
+# %% ../../nbs/rowwise/05_small.ipynb #03f83955
 class _Small(torch.autograd.Function):
     @staticmethod
     def forward(ctx, s, tau, x, request):
         made = _answered(request, x)
         y = _told(request, made, s.shape)
         ctx.save_for_backward(s, tau if isinstance(tau, Tensor) else None, x, y)
-        matrix = request.question.asked == Asked.MATRIX  # then e is the answer itself, which autograd keeps
+        matrix = request.sets.asked == Asked.MATRIX  # then e is the answer itself, which autograd keeps
         ctx.request, ctx.made, ctx.tau = request, made._replace(e=None, y=None) if matrix else made, tau
         return y
 
@@ -456,7 +500,7 @@ class SmallPermutation(SoftPermutation):
         def _ask(self, asked: Asked, single: bool = False, x: "Tensor | None" = None,
                  target: "Tensor | None" = None) -> Tensor: ...
 
-# %% ../../nbs/rowwise/05_small.ipynb #56a74517
+# %% ../../nbs/rowwise/05_small.ipynb #6f4b931b
 def _by_twin(P, single, asked, x, target):
     "What the soft permutation P answers, where `single` rows of it will be taken."
     P.single = single
@@ -479,8 +523,8 @@ def _ask(self, asked, single=False, x=None, target=None):
         return _by_twin(twin(s, column(tau)), single, asked, x, target)
     if isinstance(tau, Tensor):
         tau = tau[..., 0].expand(s.shape[:-1])
-    question = Question(int(asked), self.power, single and self.power == 1)
-    return answer(s, tau, x, Request(sets_of(s, tau, self.mask, self.descending), question, target, plain))
+    sets = sets_of(s, tau, self.mask, self.descending, asked, single)
+    return answer(s, tau, x, Request(sets, self.power, target, plain))
 
 # %% ../../nbs/rowwise/05_small.ipynb #d12d5056
 @patch_to(SmallPermutation)

@@ -1,5 +1,5 @@
 "The first call: what it imports, what it keeps on the disk, and what it does where the disk is broken."
-import ast, os, resource, subprocess, sys
+import os, resource, subprocess, sys
 from pathlib import Path
 
 import pytest
@@ -87,30 +87,3 @@ def test_kernels_run_as_plain_python_where_numba_is_switched_off(tmp_path):
     assert plain.returncode == 0, plain.stderr
     assert plain.stdout.startswith("True") and compiled.stdout.startswith("False")
     assert plain.stdout.split(maxsplit=1)[1] == compiled.stdout.split(maxsplit=1)[1]
-
-
-FIRST_PRODUCT = """
-import torch
-from numba.core import event
-from softsortlib import SoftSort
-compiled = event.RecordingListener()
-event.register("numba:compile", compiled)
-s = torch.linspace(0, 1, 5).repeat(2, 1).requires_grad_()
-def ask(question):
-    del compiled.buffer[:]
-    question(SoftSort(0.1)(s)).square().sum().backward()
-    made = [e.data["dispatcher"].py_func for _, e in compiled.buffer if e.is_end]
-    print(sorted(f.__name__ for f in made if f.__module__.startswith("softsortlib.")))
-ask(lambda P: P @ s.detach())
-ask(lambda P: P @ s.detach())
-ask(lambda P: P.to_dense())
-"""
-
-
-def test_a_first_product_compiles_its_own_sums_and_no_other_questions(tmp_path):
-    run = call(tmp_path, FIRST_PRODUCT)
-    assert run.returncode == 0, run.stderr
-    product, again, matrix = map(ast.literal_eval, run.stdout.splitlines())
-    assert len(set(product)) <= 12 and "answer_sets" in product and "pull_sets" in product
-    assert again == []
-    assert len(set(matrix)) <= 4  # its own two kernels and what makes weights probabilities

@@ -1,7 +1,11 @@
 "Small sets: one kernel each way, equal to the plain twins, one node of the graph for each question."
+import os, subprocess, sys
+from pathlib import Path
+
 import pytest, torch
 from torch.testing import assert_close
 
+import softsortlib
 from softsortlib import NeuralSort, SoftSort, soft_rank
 from softsortlib.core.checks import zero_outside
 from softsortlib.rowwise.small import SmallPermutation
@@ -102,3 +106,30 @@ def test_half_types_and_other_shapes_go_the_long_way(rng):
     assert_close(op(s.half()) @ s.half(), (op(s) @ s).half(), rtol=2e-2, atol=2e-2)
     assert_close(op(s) @ s[0], torch.stack([P @ s[0] for P in op(s).to_dense()]))
     assert_close(op(s[0]).log_prob(torch.stack([s[0].argsort()] * 2)), op(s[0]).log_prob(s[0].argsort()).expand(2, 6))
+
+
+FIRST = """
+import torch
+from softsortlib import NeuralSort, SoftSort
+from softsortlib.engine import compile
+made, of = set(), compile._compiled
+def noting(f, options, cache=None):
+    dispatcher = of(f, options, cache)
+    compiles = dispatcher._compiler.compile
+    dispatcher._compiler.compile = lambda *args: made.add(f.__name__) or compiles(*args)
+    return dispatcher
+compile._compiled = noting
+s = torch.rand(20, 5).requires_grad_()
+(SoftSort(0.1)(s) @ s).sum().backward()
+print(*sorted(made))
+"""
+
+
+def test_a_first_product_compiles_no_other_law_and_no_other_question(tmp_path):
+    env = {**os.environ, "NUMBA_CACHE_DIR": str(tmp_path), "PYTHONPATH": str(Path(softsortlib.__file__).parents[1])}
+    run = subprocess.run([sys.executable, "-c", FIRST], env=env, capture_output=True, text=True)
+    assert run.returncode == 0, run.stderr
+    made = set(run.stdout.split())
+    assert {"answer_sets", "pull_sets", "take_set", "distances", "means", "spread"} <= made
+    assert not made & {"_sweeps", "squares", "normalize", "_tell", "_likelihoods", "_hear", "_through_logarithm",
+                       "_through_ranks", "_pull_columns", "pull_squares"}, made
