@@ -55,7 +55,7 @@ def test_a_drawing_takes_its_colours_from_the_page_and_is_small(name):
     assert len(svg) < 80_000
     used = set(re.findall(r"(?:fill|stroke): (#[0-9a-f]{6})", svg))
     assert not used - {"#ffffff", "#808080"} and not re.search(r"#0[0-9a-f]0[0-9a-f]0[0-9a-f]", svg), used
-    assert "lab/193" in name or len(re.findall(r"var\(--draw-", svg)) > 5
+    assert "lab/36_drawings" in name or len(re.findall(r"var\(--draw-", svg)) > 5
 
 
 def test_a_drawing_is_light_and_the_same_in_every_run(monkeypatch):

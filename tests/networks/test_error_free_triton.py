@@ -27,7 +27,7 @@ cases = [*itertools.product(((2, 1), (7, 1), (5, 33)), ("bitonic", "odd_even"), 
 for (n, d), kind, sigmoid in cases:
     s = torch.randn(2, 2 * n, generator=rng)[:, ::2]                                           # not contiguous
     s[0, -1] = s[0, 1]                                                                         # a tie
-    x, tau = torch.randn(2, d, n, generator=rng).mT, torch.tensor([C1.3, 1.0])
+    x, tau = torch.randn(2, d, n, generator=rng).mT, torch.tensor([0.3, 1.0])
     mask = (torch.arange(n) != 2).expand(2, n)
     for what in ("product", "transposed", "masked", "matrix", "log"):
         if what != "product" and (n > 7 or sigmoid != "cauchy"): continue

@@ -46,7 +46,7 @@ assert_close(torch.func.vjp(swap_sigmoid, v.detach())[1](gkeep.sum(1))[0], torch
 for kind, n in (("bitonic", 6), ("odd_even", 5)):
     net, size = sorting_network(kind, n), torch.tensor([n, n - 2])
     active = net.need < size[:, None]
-    s, tau, lam = torch.randn(2, n, generator=rng).requires_grad_(), torch.tensor([C1.3, 1.0]).requires_grad_(), torch.tensor([0.25, 0.4]).requires_grad_()
+    s, tau, lam = torch.randn(2, n, generator=rng).requires_grad_(), torch.tensor([0.3, 1.0]).requires_grad_(), torch.tensor([0.25, 0.4]).requires_grad_()
     for sigmoid in ("logistic", "cauchy", "reciprocal", "optimal"):
         for trick in (False, True):
             exact = lane_differences(s, net, sigmoid, tau[:, None], lam[:, None] if trick else None, active)
@@ -82,7 +82,7 @@ for (n, d), kind, sigmoid in (*itertools.product(((7, 1), (5, 33)), ("bitonic", 
                               *(((5, 2), "bitonic", name) for name in ("logistic", "reciprocal_phi", "gaussian", "optimal"))):
     s = torch.randn(2, n, generator=rng)
     s[0, 3] = s[0, 1]                                                                          # a tie
-    x, tau = torch.randn(2, n, d, generator=rng), torch.tensor([C1.3, 1.0])
+    x, tau = torch.randn(2, n, d, generator=rng), torch.tensor([0.3, 1.0])
     mask = torch.arange(n) != 2
     for what in ("product", "transposed", "masked", "log"):
         if what != "product" and (n > 7 or sigmoid != "cauchy"): continue

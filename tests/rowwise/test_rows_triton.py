@@ -60,7 +60,7 @@ print("fine")
 """
 
 AROUND = HEAD + """
-tau = torch.tensor([C1.1, 2.0], dtype=torch.float64).requires_grad_()
+tau = torch.tensor([0.1, 2.0], dtype=torch.float64).requires_grad_()
 mask = torch.rand(2, 40, generator=rng) < 0.8
 for power, m, shift, descending in ((1, None, 0, False), (1, mask, 9, True), (1, mask, -9, False), (2, mask, 9, True), (1.5, None, 0, False)):
     s = (torch.randn(2, 40, generator=rng, dtype=torch.float64) + shift).requires_grad_()         # padded with zeros, above all and below all

@@ -33,7 +33,7 @@ for power in (1, 2):
     for n, m, d in ((1, 1, 1), (16, 17, 2), (64, 4, 3), (65, 33, 1)):                # around the edges of a tile
         x, y, phi, gamma, v = randn(2, n), randn(2, m), randn(2, n), randn(2, m), randn(2, n, d)
         phi[0, 0] = -1e30 if n > 1 else phi[0, 0]                                    # of a weight zero
-        tau = torch.tensor([[C1.3], [5.0]]).double()
+        tau = torch.tensor([[0.3], [5.0]]).double()
         x[1, : n // 2] = x[1, 0]                                                     # ties
         if n > 1: y[0, 0] = x[0, 1]
         def product(backend): return lambda x, y, phi, gamma, v, tau: Gibbs(x, y, tau, power, backend).apply(phi, gamma, v)
@@ -65,7 +65,7 @@ for n, m in ((1, 1), (5, 4), (1024, 3), (1100, 3)):                             
         fast, plain = (conjugate(through, r, rhs, 1e-9, limit, looks, by) for looks, by in ((False, TILES), (True, (begin, advance))))
         assert_close(fast, plain, rtol=1e-10, atol=1e-12)
     assert fast[1].tolist()[2] == 0 and (n == 1 or fast[1][:2].min() >= 1)
-    fast = conjugate(through, r, rhs.mT.contiguous().mT, torch.tensor([[C1.1], [1e-9], [1.0]]).double(), 20, True, TILES)
+    fast = conjugate(through, r, rhs.mT.contiguous().mT, torch.tensor([[0.1], [1e-9], [1.0]]).double(), 20, True, TILES)
     assert n == 1 or (fast[1][0] <= plain[1][0] and fast[1][1] == plain[1][1])
 rhs[0, 0] = torch.nan
 fast, steps = conjugate(through, r, rhs, 1e-9, 3, False, TILES)
