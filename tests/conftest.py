@@ -10,6 +10,7 @@ os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")     # before torch: threads 
 import numpy as np  # noqa: E402
 import pytest  # noqa: E402
 import torch  # noqa: E402
+import torch.distributed as dist  # noqa: E402
 from hypothesis import settings  # noqa: E402
 
 # The same examples in every run: a change that breaks one is seen in the change. HYPOTHESIS_PROFILE=explore looks for new ones.
@@ -30,6 +31,14 @@ def same_numbers():
     random.seed(0)
     np.random.seed(0)
     seed(0)
+
+
+@pytest.fixture(scope="module")
+def alone():
+    "A group of this process alone."
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    yield dist.group.WORLD
+    dist.destroy_process_group()
 
 
 @pytest.fixture

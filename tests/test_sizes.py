@@ -99,14 +99,6 @@ def test_every_threshold_comes_up():
     assert set(switches()) - out_of_reach - (set() if FULL else large) <= seen, set(switches()) - seen
 
 
-@pytest.fixture(scope="module")
-def alone():
-    "A group of this process alone."
-    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
-    yield dist.group.WORLD
-    dist.destroy_process_group()
-
-
 IN_PARTS = {name: getattr(functional, name) for name in ("soft_sort", "soft_rank", "soft_median")}
 LOSSES_IN_PARTS = {call.name: call.f for call in LOSSES if call.name in ("spearman_loss", "spearman_loss:sigmoid", "kendall_loss", "approx_ndcg_loss", "precision_loss", "recall_loss")}
 

@@ -203,7 +203,17 @@ def _single(self, P, s):
     log_one = s.masked_fill(torch.ones_like(s, dtype=torch.bool), 0)    # not 0 * s: zero times infinity is NaN
     return DensePermutation(log_one[..., None], P.dtype, mask=P.mask, row_mask=P.row_mask)
 
-# %% ../../nbs/core/05_operators.ipynb #42b9d620
+# %% ../../nbs/core/05_operators.ipynb #cba68209
+def unknown_method(
+    method: str,  # a name that is not among them
+    names: dict,  # the operators that can serve, by name
+) -> ValueError:  # to be raised
+    "The error that suggests the nearest name."
+    near = difflib.get_close_matches(method.lower(), names, 1, 0.4)
+    hint = f": did you mean {near[0]!r}?" if near else "."
+    return ValueError(f"unknown method {method!r}{hint} There are {', '.join(sorted(names))}")
+
+# %% ../../nbs/core/05_operators.ipynb #0b80fb4e
 def by_name(base, method, kwargs):
     "`method` itself where it is an instance of `base`, or the one of `base.names` of that name, made with `kwargs`."
     if isinstance(method, base):
@@ -213,14 +223,12 @@ def by_name(base, method, kwargs):
     if isinstance(method, type) and issubclass(method, base):
         raise TypeError(f"method must be an operator or its name, got the class {method.__name__}: "
                         f"make an operator of it, {method.__name__}(tau=...)")
-    known = ", ".join(sorted(base.names))
     if not isinstance(method, str):
+        known = ", ".join(sorted(base.names))
         raise TypeError(f"method must be an operator or its name, got {type(method).__name__}: there are {known}")
     if method in base.names:
         return base.names[method](**kwargs)
-    near = difflib.get_close_matches(method.lower(), base.names, 1, 0.4)
-    hint = f": did you mean {near[0]!r}?" if near else "."
-    raise ValueError(f"unknown method {method!r}{hint} There are {known}")
+    raise unknown_method(method, base.names)
 
 # %% ../../nbs/core/05_operators.ipynb #bae5f13d
 def get_operator(

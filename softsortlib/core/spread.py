@@ -5,13 +5,14 @@
 # %% auto #0
 __all__ = []
 
-# %% ../../nbs/core/02_spread.ipynb #6dbd1678
+# %% ../../nbs/core/02_spread.ipynb #5d948674
 import numpy as np
 import torch
 from torch import Tensor
 
 from .checks import zero_outside
 from ..engine.compile import jit, spread_rows
+from ..engine.dispatch import switch
 from ..engine.mechanism import mechanism
 
 # %% ../../nbs/core/02_spread.ipynb #9343a07f
@@ -51,9 +52,9 @@ def plain_spread(
     low = low.nan_to_num(0, 0, 0)
     return (c * (s - low).masked_fill(c == 0, 0)).sum(-1, keepdim=True), low, c      # zero times infinity is NaN
 
-# %% ../../nbs/core/02_spread.ipynb #1b445231
+# %% ../../nbs/core/02_spread.ipynb #1f507385
 FEW = 24  # so many numbers are in order sooner than divided
-COUNTED = 32  # and so many are in order sooner by counting
+COUNTED = switch("spread: sort by counting", 32, "n")  # and so many are in order sooner by counting
 
 @jit(lent=True)
 def _insert(w, lo, hi):

@@ -5,8 +5,7 @@
 # %% auto #0
 __all__ = []
 
-# %% ../../nbs/functional/04_arguments.ipynb #e7dfd3af
-import difflib
+# %% ../../nbs/functional/04_arguments.ipynb #49947efb
 import functools
 import inspect
 import math
@@ -16,7 +15,7 @@ from typing import Any, Callable, TypeVar
 import torch
 from torch import Tensor
 
-from ..core.operators import Operator, get_operator
+from ..core.operators import Operator, get_operator, unknown_method
 from ..core.permutation import DensePermutation, check_mask, check_scores, compute_dtype, is_concrete
 from ..core.rank_operators import RankOperator, get_rank_operator
 from ..engine.dispatch import for_onnx
@@ -128,16 +127,6 @@ def check_k(
         wanted = f"in 1..{n}, the number of elements along dim" if bounded else "at least 1"
         raise ValueError(f"k must be {wanted}, got {i}")
     return i
-
-# %% ../../nbs/functional/04_arguments.ipynb #cba68209
-def unknown_method(
-    method: str,  # a name that is not among them
-    names: dict,  # the operators that can serve, by name
-) -> ValueError:  # to be raised
-    "The error that suggests the nearest name."
-    near = difflib.get_close_matches(method.lower(), names, 1, 0.4)
-    hint = f": did you mean {near[0]!r}?" if near else "."
-    return ValueError(f"unknown method {method!r}{hint} There are {', '.join(sorted(names))}")
 
 # %% ../../nbs/functional/04_arguments.ipynb #7fb9d1ad
 def _make(kind, tau, descending):
