@@ -70,7 +70,7 @@ def stably(
     by_key = key.gather(-1, order).sort(dim=-1, descending=descending, stable=True).indices
     return order.gather(-1, by_key)
 
-# %% ../../nbs/losses/13_sets.ipynb #e318f246
+# %% ../../nbs/losses/13_sets.ipynb #b57e7c0f
 def place_discounts(k, like):
     "1 / log2(1 + i) for the places 1 to k, in the type of the tensor `like`."
     return 1 / torch.arange(2, k + 2, device=like.device, dtype=like.dtype).log2()
@@ -105,7 +105,11 @@ class RowOrders(RowSums):
 
     log_softmax = staticmethod(lambda u: u.log_softmax(-1))
     softmax = staticmethod(lambda u: u.softmax(-1))
-    rest = staticmethod(lambda u: u.flip(-1).logcumsumexp(-1).flip(-1))
+
+    def rest(self, u):
+        "Logarithms of the sums of exp(u) over what is left, (G6.2) with one list a set."
+        n = u.shape[-1]
+        return rest_of_lists(u, torch.arange(2, device=u.device) * n, torch.zeros(n, dtype=torch.long, device=u.device))
 
 # %% ../../nbs/losses/13_sets.ipynb #956ba16f
 class Batch(RowOrders):

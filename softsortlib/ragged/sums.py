@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = []
 
-# %% ../../nbs/ragged/06_sums.ipynb #678ed279
+# %% ../../nbs/ragged/06_sums.ipynb #dbf1c0a9
 import numpy as np
 import torch
 from torch import Tensor
@@ -14,7 +14,6 @@ from ..engine.compile import arrays, jit, spread_rows
 from ..engine.dispatch import precise
 from ..engine.mechanism import mechanism
 from ..engine.scan import one_sided_sums
-from .kernels import cut_lists, rows_of_lists
 
 # %% ../../nbs/ragged/06_sums.ipynb #ead054d0
 def list_sum(
@@ -32,51 +31,60 @@ def list_max(v, number, lists):
     lowest = v.new_full((*v.shape[:-1], lists), -torch.inf)
     return lowest.scatter_reduce(-1, number.expand(v.shape), v.detach(), "amax")
 
-# %% ../../nbs/ragged/06_sums.ipynb #3d28a025
+# %% ../../nbs/ragged/06_sums.ipynb #7a2551de
 @jit
-def _walk_rest(lo, hi, u, offsets, cuts, r):
-    "(G6.2) for the lists of parts lo..hi."
-    for b in range(cuts[lo], cuts[hi]):
+def _walk_rest(lo, hi, u, offsets, r):
+    "(G6.2) for the lists lo..hi, counted through all rows."
+    lists = len(offsets) - 1
+    for k in range(lo, hi):
+        row, b = k // lists, k % lists
         top, total = -np.inf, 0.0
         for i in range(offsets[b + 1] - 1, offsets[b] - 1, -1):
-            x = np.float64(u[i])
+            x = np.float64(u[row, i])
             if x > top:
                 total = total * np.exp(top - x) + 1.0
                 top = x
             else:
                 total += np.exp(x - top)
-            r[i] = top + np.log(total)
+            r[row, i] = top + np.log(total)
 
 
 @jit
-def _walk_rest_back(lo, hi, u, r, g, offsets, cuts, out):
-    "(G6.3) for the lists of parts lo..hi."
-    for b in range(cuts[lo], cuts[hi]):
+def _walk_rest_back(lo, hi, u, r, g, offsets, out):
+    "(G6.3) for the lists lo..hi, counted through all rows."
+    lists = len(offsets) - 1
+    for k in range(lo, hi):
+        row, b = k // lists, k % lists
         c = 0.0
         for i in range(offsets[b], offsets[b + 1]):
             if i > offsets[b]:
-                c *= np.exp(np.float64(r[i]) - np.float64(r[i - 1]))
-            c += g[i]
-            out[i] = c * np.exp(np.float64(u[i]) - np.float64(r[i]))
+                c *= np.exp(np.float64(r[row, i]) - np.float64(r[row, i - 1]))
+            c += g[row, i]
+            out[row, i] = c * np.exp(np.float64(u[row, i]) - np.float64(r[row, i]))
 
-# %% ../../nbs/ragged/06_sums.ipynb #0630f269
+# %% ../../nbs/ragged/06_sums.ipynb #6de0d44a
+def _log_add(u, v):
+    "log(exp(u) + exp(v)), also with second derivatives where one is far above the other."
+    high, low = torch.where(u >= v, u, v), torch.where(u >= v, v, u)
+    return high + torch.nn.functional.softplus(low - high)
+
+
 def rest_plain(u, number):
     "(G6.2) by doubling: u (..., N), the list of each item (N,)."
     k = 1
     while k < u.shape[-1]:
         same = torch.nn.functional.pad(number[k:] == number[:-k], (0, k))
         behind = torch.where(same, torch.nn.functional.pad(u[..., k:], (0, k)), u)
-        u = torch.where(same, torch.logaddexp(u, behind), u)
+        u = torch.where(same, _log_add(u, behind), u)
         k *= 2
     return u
 
-# %% ../../nbs/ragged/06_sums.ipynb #47c1159b
+# %% ../../nbs/ragged/06_sums.ipynb #219f54a9
 def _rest_walks(kernel, offsets, *rows):
-    "Run a walk over parts of the lists, on a CPU; `rows` are u (..., N) and what else the kernel takes."
-    *flat, y = (a.reshape(-1) for a in rows)
-    offsets = rows_of_lists(offsets, rows[-1].shape[:-1].numel())
-    cuts = cut_lists(offsets.diff(), 4 * torch.get_num_threads())
-    spread_rows(kernel, len(cuts) - 1, 20 * y.numel(), *arrays(*flat, offsets, cuts, y))
+    "Run a walk over the lists, on a CPU; `rows` are u (..., N) and what else the kernel takes."
+    count, N = rows[-1].shape[:-1].numel(), rows[-1].shape[-1]
+    *given, y = (a.reshape(count, N) for a in rows)
+    spread_rows(kernel, count * (len(offsets) - 1), 20 * y.numel(), *arrays(*given, offsets, y))
     return rows[-1]
 
 

@@ -43,12 +43,27 @@ def test_listmle_of_each_list_as_if_it_were_alone(weights, tau, rng, monkeypatch
     met = []
     monkeypatch.setattr(sets, "rest_of_lists", lambda *args, apply=rest_of_lists: met.append(1) or apply(*args))
     got = listmle_loss(s, y, offsets=offsets, reduction="none", weighting=weights, tau=taus if isinstance(tau, str) else tau)
+    assert len(met) == 1
     cuts = offsets.tolist()
     alone = [listmle_loss(s[:, a:b], y[:, a:b], reduction="none", weighting=weights, tau=float(t)) if b > a else s.new_zeros(2) for a, b, t in zip(cuts, cuts[1:], taus)]
     want = torch.stack(alone, -1)
-    assert len(met) == 1
     assert_close(got, want, rtol=1e-12, atol=1e-12)
     assert_close(*(torch.autograd.grad(v.sum(), s)[0] for v in (got, want)), rtol=1e-10, atol=1e-12)
+
+
+@pytest.mark.parametrize("far", [-1e2, -1e4, -1e9, -1e17, 1e2, 1e4])
+def test_a_far_score_neither_moves_the_derivatives_of_listmle_nor_spoils_them(far):
+    "Batch and lists, first and second derivatives: the same as of the others alone."
+    near, y = torch.tensor([0.15, 0.4, 0.3], dtype=f64), torch.tensor([1, 3, 2])
+    low = torch.cat([near, torch.tensor([far], dtype=f64)])
+    grades = torch.cat([y, torch.tensor([0 if far < 0 else 4])])
+    def hessian(s, y, **how): return torch.autograd.functional.hessian(lambda s: listmle_loss(s, y, tau=0.1, **how), s)
+    def gradient(s, y, **how): return torch.func.grad(lambda s: listmle_loss(s, y, tau=0.1, **how))(s)
+    for how in ({}, dict(offsets=torch.tensor([0, 4]))):
+        for derivative in (gradient, hessian):
+            got, want = derivative(low, grades, **how) * 4, derivative(near, y) * 3     # means over the places
+            assert_close(got[(slice(3),) * got.ndim], want, rtol=1e-9, atol=1e-10)
+            assert got.flatten()[-1].abs() < 1e-10
 
 
 def test_listmle_keeps_a_nan_in_its_list(rng):
