@@ -84,7 +84,7 @@ class ListNetLoss(Loss, of=listnet_loss):
 
     Raises as the function does, and `TypeError` for an unknown option."""
 
-# %% ../../nbs/losses/03_lists.ipynb #7fbcad98
+# %% ../../nbs/losses/03_lists.ipynb #595c5e4f
 def place_weights(
     kind: str,  # "equal", "exp2" or "log2"
     sets: Batch,  # the layout
@@ -101,7 +101,7 @@ def place_weights(
     else:
         a = torch.exp2(-i.to(dtype)) - torch.exp2(-n.to(dtype))
         a = torch.where(n == 1, 1.0, a)  # a list of one has no 2^0 - 1 to divide by
-    a = a * (i <= n)
+    a = a.masked_fill(i > n, 0)
     return a / sets.spread(sets.sum(a).clamp(min=torch.finfo(dtype).tiny))
 
 # %% ../../nbs/losses/03_lists.ipynb #cb44bedf
