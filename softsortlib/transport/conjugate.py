@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = []
 
-# %% ../../nbs/transport/09_conjugate.ipynb #381def97
+# %% ../../nbs/transport/09_conjugate.ipynb #d77b825a
 import functools
 from typing import NamedTuple
 
@@ -17,7 +17,7 @@ from torch.autograd import forward_ad
 from ..engine.autograd import primals
 from ..engine.compile import WORTH, arrays, jit, spread_rows
 from ..engine.dispatch import switch
-from .line_sums import CHUNK, Sources, Targets, abs_sums, gauss_sums, room_for_gauss
+from .line_sums import CHUNK, Sources, Targets, abs_sums, gauss_sums, memory_for_gauss
 
 # %% ../../nbs/transport/09_conjugate.ipynb #972713e8
 def beneath(t):
@@ -140,7 +140,7 @@ def solve(H, r, f):
     "mu (..., n) with (diag(r) - H H^T) mu = f, for H (..., n, m), r and f (..., n), with all derivatives (T9.3)."
     return _Solve.apply(H, r, f)
 
-# %% ../../nbs/transport/09_conjugate.ipynb #d3d5923b
+# %% ../../nbs/transport/09_conjugate.ipynb #5c6653ab
 class Systems(NamedTuple):
     "What systems (T9.1) have besides a product; none where there are no `steps`."
     gamma: np.ndarray
@@ -161,9 +161,8 @@ class Vectors(NamedTuple):
     u: np.ndarray
 
 @jit(paste=True)
-def _vectors(n):
-    "Memory for a set of n inputs."
-    rows, columns = np.empty((3, n)), np.empty((2, n, 1))
+def _vectors(rows, columns):
+    "The memory of a set, (3, n) and (2, n, 1), with a name for each array."
     return Vectors(rows[0], rows[1], rows[2], columns[0], columns[1])
 
 # %% ../../nbs/transport/09_conjugate.ipynb #6a75d992
@@ -214,26 +213,26 @@ def _step(v, r, power, mu):
         v.q[i] -= length * v.u[i, 0]
     return True
 
-# %% ../../nbs/transport/09_conjugate.ipynb #3157bdd9
+# %% ../../nbs/transport/09_conjugate.ipynb #558f0cd4
 def _answering(sums):
     "The function that answers for one unit with the sums of one law."
     @jit(lent=True)
     def answer(unit, parts, odd, sources, targets, tau, systems, memory):
         "(T4.1), or (T9.1) where there are systems."
-        (v, room), e, m = memory, unit // parts, targets.y.shape[1]
+        e, m = unit // parts, targets.y.shape[1]
         chunks = (m + CHUNK - 1) // CHUNK
         start, end = chunks * (unit % parts) // parts * CHUNK, min(m, chunks * (unit % parts + 1) // parts * CHUNK)
         x, phi, y, out = sources.x[e], sources.phi[e], targets.y[e, start:end], targets.out[e, start:end]
         there = Targets(y, targets.gamma[e, start:end], out)
         if len(systems.steps) == 0:
-            sums(Sources(x, phi, sources.v[e]), there, tau[e], odd, room)
+            sums(Sources(x, phi, sources.v[e]), there, tau[e], odd, memory[2])
             return
-        r, mu, enough = systems.r[e], systems.mu[e], systems.enough[e]
+        v, r, mu, enough = _vectors(memory[0], memory[1]), systems.r[e], systems.mu[e], systems.enough[e]
         _start(v, r, sources.v[e], mu)
         power, count = _turn(v, r, enough, 1.0), 0
         while power > 0 and count < systems.limit:
-            sums(Sources(x, phi, v.p), there, tau[e], odd, room)
-            sums(Sources(y, systems.gamma[e], out), Targets(x, phi, v.u), tau[e], odd, room)
+            sums(Sources(x, phi, v.p), there, tau[e], odd, memory[2])
+            sums(Sources(y, systems.gamma[e], out), Targets(x, phi, v.u), tau[e], odd, memory[2])
             if not _step(v, r, power, mu):
                 break
             power = _turn(v, r, enough, power)
@@ -243,21 +242,22 @@ def _answering(sums):
 
 _by_gauss, _by_abs = map(_answering, (gauss_sums, abs_sums))
 
-# %% ../../nbs/transport/09_conjugate.ipynb #72b5e68b
+# %% ../../nbs/transport/09_conjugate.ipynb #6153d78d
 @functools.cache
 def line_rows(squared):
     "The kernel of products and systems with h = d^2, or with |d|."
     @jit
     def rows(lo, hi, parts, odd, sources, targets, tau, systems):
         "(T4.1), or (T9.1) where there are systems, for the units lo..hi."
-        n, m, d, solves = sources.x.shape[1], targets.y.shape[1], sources.v.shape[2], len(systems.steps) > 0
-        v = _vectors(n if solves else 0)
+        n, d = sources.x.shape[1], sources.v.shape[2]
+        most, own = (max(n, targets.y.shape[1]), n) if len(systems.steps) else (n, 0)
+        s, columns = np.empty((3, own)), np.empty((2, own, 1))
         if squared:
-            memory = v, room_for_gauss(max(n, m) if solves else n, d)
+            memory = s, columns, memory_for_gauss(most, d)
             for unit in range(lo, hi):
                 _by_gauss(unit, parts, odd, sources, targets, tau, systems, memory)
         else:
-            memory = v, np.empty(d)
+            memory = s, columns, np.empty(d)
             for unit in range(lo, hi):
                 _by_abs(unit, parts, odd, sources, targets, tau, systems, memory)
     return rows
@@ -276,11 +276,11 @@ def spread_products(sources, targets, tau, squared, odd=False):
     parts = target_shares(len(tau), work, targets.y.shape[1]) if squared else 1
     spread_rows(line_rows(squared), len(tau) * parts, work, parts, odd, sources, targets, tau, _NONE)
 
-# %% ../../nbs/transport/09_conjugate.ipynb #9f37232e
+# %% ../../nbs/transport/09_conjugate.ipynb #3b5ce1ce
 def _by_shares(sources, targets, tau, systems):
     "Solve (T9.1) with h = d^2 for one set, arrays of a batch of one, whose products all threads share."
     (x, phi, rhs), (gamma, r, enough, mu, steps, limit) = sources, systems
-    v, steps[0] = _vectors(x.shape[1]), 0
+    v, steps[0] = _vectors(np.empty((3, x.shape[1])), np.empty((2, x.shape[1], 1))), 0
     p, u = v.p[None], v.u[None]
     _start(v, r[0], rhs[0], mu[0])
     power = _turn(v, r[0], enough[0], 1.0)

@@ -98,7 +98,7 @@ class Chunk(NamedTuple):
     polynomial: np.ndarray
     strip: np.ndarray
 
-# %% ../../nbs/transport/07_line_sums.ipynb #d52cf78a
+# %% ../../nbs/transport/07_line_sums.ipynb #c8ef3a06
 class Room(NamedTuple):
     "Memory for the product of one element."
     real: Sources
@@ -107,14 +107,19 @@ class Room(NamedTuple):
     scratch: Scratch
 
 @jit(paste=True)
-def room_for_gauss(n, d):
+def memory_for_gauss(n, d):
     "Memory for n sources with d channels."
     K = n // _LEAST + 2
-    s, b, c = np.empty((5, n)), np.empty((5, K)), np.empty((5, CHUNK))
-    places = np.empty((2, K + 1), np.int64)
-    blocks = Blocks(places[0], places[1], b[0], b[1], b[2], b[3], b[4], np.empty((K, _TERMS, d)))
-    chunk = Chunk(c[0], c[1], c[2], c[3], c[4], np.empty((_LEAST, CHUNK)))
-    return Room(Sources(s[0], s[1], np.empty((d, n))), blocks, chunk, Scratch(s[2], s[3], s[4]))
+    s, b, c = np.empty((5 + d, n)), np.empty((5, K)), np.empty((5 + _LEAST, CHUNK))
+    return s, b, c, np.empty((2, K + 1), np.int64), np.empty((K, _TERMS, d))
+
+@jit(paste=True)
+def _room(memory):
+    "The memory, with a name for each array."
+    s, b, c, places, moments = memory
+    blocks = Blocks(places[0], places[1], b[0], b[1], b[2], b[3], b[4], moments)
+    chunk = Chunk(c[0], c[1], c[2], c[3], c[4], c[5:])
+    return Room(Sources(s[0], s[1], s[5:]), blocks, chunk, Scratch(s[2], s[3], s[4]))
 
 # %% ../../nbs/transport/07_line_sums.ipynb #a67dffd7
 @jit(lent=True)
@@ -305,10 +310,11 @@ def _add_blocks(sources, blocks, count, targets, tau, chunk):
             first, last = blocks.first[k], blocks.first[k + 1]
             _add_directly(sources, first, last, targets, start + low, start + high, tau, chunk)
 
-# %% ../../nbs/transport/07_line_sums.ipynb #fac6fa1c
+# %% ../../nbs/transport/07_line_sums.ipynb #1b7db073
 @jit(lent=True)
-def gauss_sums(some, goal, tau, odd, room):
+def gauss_sums(some, goal, tau, odd, memory):
     "(T4.1) with h = d^2 for one element, whose payloads are (n, d), never odd; all sums are NaN if a source is."
+    room = _room(memory)
     size = _real_sources(some, room.real)
     if size < 0 or not tau > 0:
         goal.out[:] = np.nan
@@ -359,13 +365,13 @@ def _walk(sources, targets, tau, step, odd, S):
         _read(mu, at, S, targets, j, tau, sign)
         j += step
 
-# %% ../../nbs/transport/07_line_sums.ipynb #6b8ae674
+# %% ../../nbs/transport/07_line_sums.ipynb #01e90556
 @jit(lent=True)
-def abs_sums(some, goal, tau, odd, room):
-    "(T4.1) with h = |d| for one element, even or odd; room is a number for each channel."
+def abs_sums(some, goal, tau, odd, memory):
+    "(T4.1) with h = |d| for one element, even or odd; the memory is a number for each channel."
     if _has_nan(some.x) or _has_nan(some.phi):
         goal.out[:] = np.nan
         return
     goal.out[:] = 0
     for step in (1, -1):
-        _walk(some, goal, tau, step, odd, room)
+        _walk(some, goal, tau, step, odd, memory)
