@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['Gibbs']
 
-# %% ../../nbs/transport/04_gibbs.ipynb #869e980c
+# %% ../../nbs/transport/04_gibbs.ipynb #43fb4ed4
 import math
 from enum import IntEnum
 from typing import TYPE_CHECKING
@@ -17,12 +17,12 @@ from torch.utils.checkpoint import checkpoint
 from ..core.checks import can_checkpoint
 from ..core.permutation import patch_to
 from ..engine.autograd import is_unseen, needs_graph
-from ..engine.compile import WORTH, arrays, matrix_blocks, spread_rows
+from ..engine.compile import arrays, matrix_blocks
 from ..engine.dispatch import choose, column, common_shape, is_open, switch
 from ..engine.mechanism import Later, mechanism
-from .conjugate import any_seen
+from .conjugate import any_seen, spread_products
 from .line import convex_cost, line_potentials
-from .line_sums import Sources, Targets, abs_rows, gauss_rows
+from .line_sums import Sources, Targets
 from .plan_matrix import matrix_gradients, write_matrix
 
 # %% ../../nbs/transport/04_gibbs.ipynb #847792e9
@@ -128,20 +128,6 @@ def _pulls_in_tiles(o, phi, x, gamma, y, tau, v, power, learn):
     found = _gpu.pulls_by_tiles(*flat, power, learn)
     return tuple(pull if pull is None else pull.reshape(t.shape) for pull, t in zip(found, given))
 
-# %% ../../nbs/transport/04_gibbs.ipynb #43ec4d4a
-_SHARE = switch("gibbs: targets of a thread", 64, "n")
-
-def target_shares(batch, work, m):
-    "Into how many shares the m targets of an element are cut, for products of `work` steps."
-    threads = torch.get_num_threads()
-    return threads if 0 < batch < threads and m > _SHARE * threads and work >= WORTH else 1
-
-def spread_gauss(sources, targets, tau):
-    "(T4.1) with h = d^2 for a batch, spread over the threads."
-    work = 8 * (targets.out.size + sources.v.size)
-    parts = target_shares(len(tau), work, targets.y.shape[1])
-    spread_rows(gauss_rows, len(tau) * parts, work, parts, sources, targets, tau)
-
 # %% ../../nbs/transport/04_gibbs.ipynb #9b084353
 _COLUMNS = switch("gibbs: columns by a matrix", 8, "d")
 _FEW = 24  # sources for each column, up to which a matrix is faster
@@ -155,7 +141,7 @@ def is_wide(
     d = v.shape[-1]
     return power == Cost.SQUARED and d >= _COLUMNS and x.shape[-1] <= _FEW * d
 
-# %% ../../nbs/transport/04_gibbs.ipynb #436584bb
+# %% ../../nbs/transport/04_gibbs.ipynb #da1ff60e
 def _plain_product(phi, x, gamma, y, tau, v, power, odd):
     "(T4.1) read aloud, for phi, x (..., n), gamma, y (..., m), tau (...), v (..., n, d); (..., m, d)."
     d = y[..., :, None] - x[..., None, :]
@@ -178,11 +164,7 @@ def _product_numba(phi, x, gamma, y, tau, v, power, odd):
     out = v.new_empty(*y.shape, v.shape[-1])
     sources = Sources(*arrays(flat_batch(x, 1), flat_batch(phi, 1), flat_batch(v, 2)))
     targets = Targets(*arrays(flat_batch(y, 1), flat_batch(gamma, 1), flat_batch(out, 2)))
-    temperatures, = arrays(flat_batch(tau, 0))
-    if power == Cost.SQUARED:
-        spread_gauss(sources, targets, temperatures)
-    else:
-        spread_rows(abs_rows, tau.numel(), 8 * (out.numel() + v.numel()), sources, targets, temperatures, odd)
+    spread_products(sources, targets, *arrays(flat_batch(tau, 0)), power == Cost.SQUARED, odd)
     return out
 
 # %% ../../nbs/transport/04_gibbs.ipynb #eb25a9bd

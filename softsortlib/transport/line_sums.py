@@ -14,12 +14,12 @@ import numpy as np
 from ..engine.compile import exp_neg, jit
 from ..engine.dispatch import switch
 
-# %% ../../nbs/transport/07_line_sums.ipynb #18265345
+# %% ../../nbs/transport/07_line_sums.ipynb #ece9bc3c
 _WIDTH = 0.6            # of a block, in units of sqrt(tau)
 _LEAST = switch("line_sums: sources of a block", 8, "n")  # sources of a block, even if they are further apart
 _TERMS = 20             # of an expansion, a multiple of four
 _FEW = switch("line_sums: targets without moments", 24, "n")  # targets that are not worth the moments
-_CHUNK = switch("line_sums: targets at a time", 32, "n")  # targets for which one decision is made
+CHUNK = switch("line_sums: targets at a time", 32, "n")  # targets for which one decision is made
 _NEGLIGIBLE = -42.0     # a bound below it leaves a block out: e^-42 = 6e-19
 _ACCURATE = 3e-14       # an error below it accepts the expansion
 _EXACT = 1.4            # |z| up to which the expansion is exact to rounding: 1.4^20 / 20! = 3e-16
@@ -44,13 +44,8 @@ class Targets(NamedTuple):
     gamma: np.ndarray
     out: np.ndarray
 
-# %% ../../nbs/transport/07_line_sums.ipynb #7eb043e1
+# %% ../../nbs/transport/07_line_sums.ipynb #c829a6f3
 _NOTHING = -1e29  # an exponent below it is that of a weight zero
-
-@jit
-def _room_for_sources(n, d):
-    "Memory for n sources with d channels, (d, n)."
-    return Sources(np.empty(n), np.empty(n), np.empty((d, n)))
 
 @jit(lent=True)
 def _has_nan(u):
@@ -76,24 +71,55 @@ def _real_sources(some, real):
             count += 1
     return count
 
-# %% ../../nbs/transport/07_line_sums.ipynb #917a31c8
+# %% ../../nbs/transport/07_line_sums.ipynb #67cd77cf
 class Blocks(NamedTuple):
     "Blocks of neighbouring sources."
     first: np.ndarray
+    expandable: np.ndarray
     centre: np.ndarray
     radius: np.ndarray
     slope: np.ndarray
     shift: np.ndarray
     log_mass: np.ndarray
-    expandable: np.ndarray
     moments: np.ndarray
 
-@jit
-def _room_for_blocks(n, d):
-    "Memory for the blocks of n sources with d channels."
+class Scratch(NamedTuple):
+    "Three numbers of each source."
+    weight: np.ndarray
+    ratio: np.ndarray
+    term: np.ndarray
+
+class Chunk(NamedTuple):
+    "Scratch for 32 targets; a strip has eight rows of them."
+    l: np.ndarray
+    z: np.ndarray
+    bound: np.ndarray
+    factor: np.ndarray
+    polynomial: np.ndarray
+    strip: np.ndarray
+
+# %% ../../nbs/transport/07_line_sums.ipynb #c8ef3a06
+class Room(NamedTuple):
+    "Memory for the product of one element."
+    real: Sources
+    blocks: Blocks
+    chunk: Chunk
+    scratch: Scratch
+
+@jit(paste=True)
+def memory_for_gauss(n, d):
+    "Memory for n sources with d channels."
     K = n // _LEAST + 2
-    return Blocks(np.empty(K + 1, np.int64), np.empty(K), np.empty(K), np.empty(K), np.empty(K), np.empty(K),
-                  np.empty(K, np.bool_), np.empty((K, _TERMS, d)))
+    s, b, c = np.empty((5 + d, n)), np.empty((5, K)), np.empty((5 + _LEAST, CHUNK))
+    return s, b, c, np.empty((2, K + 1), np.int64), np.empty((K, _TERMS, d))
+
+@jit(paste=True)
+def _room(memory):
+    "The memory, with a name for each array."
+    s, b, c, places, moments = memory
+    blocks = Blocks(places[0], places[1], b[0], b[1], b[2], b[3], b[4], moments)
+    chunk = Chunk(c[0], c[1], c[2], c[3], c[4], c[5:])
+    return Room(Sources(s[0], s[1], s[5:]), blocks, chunk, Scratch(s[2], s[3], s[4]))
 
 # %% ../../nbs/transport/07_line_sums.ipynb #a67dffd7
 @jit(lent=True)
@@ -113,13 +139,7 @@ def _frame(sources, tau, blocks, k):
     blocks.slope[k] = beta
     blocks.shift[k] = s
 
-# %% ../../nbs/transport/07_line_sums.ipynb #121a1a2a
-class Scratch(NamedTuple):
-    "Three numbers of each source."
-    weight: np.ndarray
-    ratio: np.ndarray
-    term: np.ndarray
-
+# %% ../../nbs/transport/07_line_sums.ipynb #9d5bbd53
 @jit(lent=True)
 def _four_moments(ratio, term):
     "The sums of term, ratio term, ratio^2 term and ratio^3 term; then term is ratio^4 term."
@@ -183,22 +203,6 @@ def _cut(sources, n, tau, expand, blocks, scratch):
         count += 1
         start = end
     return count
-
-# %% ../../nbs/transport/07_line_sums.ipynb #1c497d87
-class Chunk(NamedTuple):
-    "Scratch for 32 targets; a strip has eight rows of them."
-    l: np.ndarray
-    z: np.ndarray
-    bound: np.ndarray
-    factor: np.ndarray
-    polynomial: np.ndarray
-    strip: np.ndarray
-
-@jit
-def _room_for_chunk():
-    "Memory for a chunk."
-    strip = np.empty((_LEAST, _CHUNK))
-    return Chunk(np.empty(_CHUNK), np.empty(_CHUNK), np.empty(_CHUNK), np.empty(_CHUNK), np.empty(_CHUNK), strip)
 
 # %% ../../nbs/transport/07_line_sums.ipynb #40ae6ff3
 @jit(lent=True)
@@ -278,7 +282,7 @@ def _add_directly(sources, first, last, targets, start, end, tau, chunk):
             for t in range(len(total)):
                 targets.out[start + t, channel] += total[t]
 
-# %% ../../nbs/transport/07_line_sums.ipynb #7fedee3c
+# %% ../../nbs/transport/07_line_sums.ipynb #880541d6
 @jit(lent=True)
 def _ends(l):
     "The first target of a chunk that a block reaches, and the one after the last; one is reached."
@@ -293,8 +297,8 @@ def _ends(l):
 def _add_blocks(sources, blocks, count, targets, tau, chunk):
     "Add all blocks to all targets, each pair of a block and a chunk in the cheapest way that is accurate."
     m = len(targets.y)
-    for start in range(0, m, _CHUNK):
-        end = min(start + _CHUNK, m)
+    for start in range(0, m, CHUNK):
+        end = min(start + CHUNK, m)
         for k in range(count):
             reached, far = _bounds(blocks, k, targets, start, end, tau, chunk)
             if reached == 0:
@@ -306,23 +310,11 @@ def _add_blocks(sources, blocks, count, targets, tau, chunk):
             first, last = blocks.first[k], blocks.first[k + 1]
             _add_directly(sources, first, last, targets, start + low, start + high, tau, chunk)
 
-# %% ../../nbs/transport/07_line_sums.ipynb #7d63006a
-class Room(NamedTuple):
-    "Memory for the product of one element."
-    real: Sources
-    blocks: Blocks
-    chunk: Chunk
-    scratch: Scratch
-
-@jit
-def room_for_gauss(n, d):
-    "Memory for n sources with d channels."
-    scratch = Scratch(np.empty(n), np.empty(n), np.empty(n))
-    return Room(_room_for_sources(n, d), _room_for_blocks(n, d), _room_for_chunk(), scratch)
-
+# %% ../../nbs/transport/07_line_sums.ipynb #1b7db073
 @jit(lent=True)
-def gauss_sums(some, goal, tau, room):
-    "(T4.1) with h = d^2 for one element, whose payloads are (n, d); all sums are NaN if a source is."
+def gauss_sums(some, goal, tau, odd, memory):
+    "(T4.1) with h = d^2 for one element, whose payloads are (n, d), never odd; all sums are NaN if a source is."
+    room = _room(memory)
     size = _real_sources(some, room.real)
     if size < 0 or not tau > 0:
         goal.out[:] = np.nan
@@ -330,21 +322,6 @@ def gauss_sums(some, goal, tau, room):
     goal.out[:] = 0
     count = _cut(room.real, size, tau, len(goal.y) >= _FEW, room.blocks, room.scratch)
     _add_blocks(room.real, room.blocks, count, goal, tau, room.chunk)
-
-# %% ../../nbs/transport/07_line_sums.ipynb #c5028163
-@jit
-def gauss_rows(lo, hi, parts, sources, targets, tau):
-    "(T4.1) with h = d^2 for units lo..hi."
-    m = targets.y.shape[1]
-    chunks = (m + _CHUNK - 1) // _CHUNK
-    room = room_for_gauss(*sources.v.shape[1:])
-    for unit in range(lo, hi):
-        e = unit // parts
-        start = chunks * (unit % parts) // parts * _CHUNK
-        end = min(m, chunks * (unit % parts + 1) // parts * _CHUNK)
-        some = Sources(sources.x[e], sources.phi[e], sources.v[e])
-        share = Targets(targets.y[e, start:end], targets.gamma[e, start:end], targets.out[e, start:end])
-        gauss_sums(some, share, tau[e], room)
 
 # %% ../../nbs/transport/07_line_sums.ipynb #c47f2929
 @jit(lent=True)
@@ -368,55 +345,33 @@ def _read(mu, at, S, targets, j, tau, sign):
     for channel in range(len(S)):
         targets.out[j, channel] += weight * S[channel]
 
-# %% ../../nbs/transport/07_line_sums.ipynb #10b1ccee
+# %% ../../nbs/transport/07_line_sums.ipynb #99fc6657
 @jit(lent=True)
-def _from_left(sources, targets, tau, closed, S):
-    "Add to each target what comes from its left; a source at the target itself counts if `closed`."
-    x = sources.x
+def _walk(sources, targets, tau, step, odd, S):
+    "Add to each target what comes from its left (step 1) or right (-1), which counts negatively in the odd sum."
+    x, m = sources.x, len(targets.y)
+    sign = -1.0 if odd and step < 0 else 1.0
+    closed = step > 0 and not odd
     S[:] = 0
     mu, at = -np.inf, 0.0
-    i = 0
-    for j in range(len(targets.y)):
+    i, j = (0, 0) if step > 0 else (len(x) - 1, m - 1)
+    while 0 <= j < m:
         y = targets.y[j]
-        while i < len(x) and (x[i] < y or closed and x[i] == y):
+        while 0 <= i < len(x) and ((x[i] < y if step > 0 else x[i] > y) or closed and x[i] == y):
             if sources.phi[i] > _NOTHING:
                 mu = _meet(mu, at, S, sources, i, tau)
                 at = x[i]
-            i += 1
-        _read(mu, at, S, targets, j, tau, 1.0)
-
-@jit(lent=True)
-def _from_right(sources, targets, tau, sign, S):
-    "Add to each target what comes from strictly to its right, times `sign`."
-    x = sources.x
-    S[:] = 0
-    mu, at = -np.inf, 0.0
-    i = len(x) - 1
-    for j in range(len(targets.y) - 1, -1, -1):
-        while i >= 0 and x[i] > targets.y[j]:
-            if sources.phi[i] > _NOTHING:
-                mu = _meet(mu, at, S, sources, i, tau)
-                at = x[i]
-            i -= 1
+            i += step
         _read(mu, at, S, targets, j, tau, sign)
+        j += step
 
-# %% ../../nbs/transport/07_line_sums.ipynb #cd595e15
+# %% ../../nbs/transport/07_line_sums.ipynb #01e90556
 @jit(lent=True)
-def abs_sums(some, goal, tau, odd, S):
-    "(T4.1) with h = |d| for one element, even or odd; S is scratch of a number for each channel."
+def abs_sums(some, goal, tau, odd, memory):
+    "(T4.1) with h = |d| for one element, even or odd; the memory is a number for each channel."
     if _has_nan(some.x) or _has_nan(some.phi):
         goal.out[:] = np.nan
         return
     goal.out[:] = 0
-    _from_left(some, goal, tau, not odd, S)
-    _from_right(some, goal, tau, -1.0 if odd else 1.0, S)
-
-# %% ../../nbs/transport/07_line_sums.ipynb #07d975e1
-@jit
-def abs_rows(lo, hi, sources, targets, tau, odd):
-    "(T4.1) with h = |d| for elements lo..hi, even or odd."
-    S = np.empty(sources.v.shape[2])
-    for e in range(lo, hi):
-        some = Sources(sources.x[e], sources.phi[e], sources.v[e])
-        goal = Targets(targets.y[e], targets.gamma[e], targets.out[e])
-        abs_sums(some, goal, tau[e], odd, S)
+    for step in (1, -1):
+        _walk(some, goal, tau, step, odd, memory)

@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['potentials']
 
-# %% ../../nbs/transport/05_solver.ipynb #ccd75777
+# %% ../../nbs/transport/05_solver.ipynb #e3bcb64c
 import math
 from typing import NamedTuple
 
@@ -16,8 +16,7 @@ from ..core.permutation import is_concrete
 from ..engine.autograd import has_tangents, in_func, is_unseen, needs_graph, pull_of, recomputed
 from ..engine.dispatch import common_shape
 from ..engine.mechanism import Later, mechanism
-from .conjugate import FLAT, advance, begin, conjugate, divide, total
-from .conjugate_rows import solve_by_sets
+from .conjugate import advance, begin, conjugate, divide, solve_by_sets, total
 from .gibbs import Cost, Gibbs, flat_batch, gibbs, half_step, pull_product
 from .line import sinkhorn, warn_unless_converged
 
@@ -48,7 +47,7 @@ def _chain(K, F, G, a, b):
     "The chain at potentials F (..., n) and G (..., m)."
     return Chain(K, K.T, F + log_weights(a), G, G + log_weights(b))
 
-# %% ../../nbs/transport/05_solver.ipynb #372b80df
+# %% ../../nbs/transport/05_solver.ipynb #34e3b012
 _gpu = Later("softsortlib.transport.tiles_triton")
 
 def _solve_system(chain, r, rhs, accuracy, limit, looks=True):
@@ -57,7 +56,7 @@ def _solve_system(chain, r, rhs, accuracy, limit, looks=True):
     if looks and K.opaque and K.who == "numba":
         at = K.x, chain.phi, K.y, chain.response, chain.gamma, K.tau[..., 0]
         enough = accuracy * total(rhs.abs())
-        return solve_by_sets(at, K.power == Cost.SQUARED, r, rhs, enough[..., 0], limit, FLAT)
+        return solve_by_sets(at, K.power == Cost.SQUARED, r, rhs, enough[..., 0], limit)
     by = (_gpu.begin_by_rows, _gpu.advance_by_rows) if K.who == "triton" else (begin, advance)
     return conjugate(lambda p: chain.aR(chain.Q(p)), r, rhs, accuracy, limit, looks, by)
 
