@@ -166,10 +166,6 @@ def test_the_layer_test_sees_what_it_should(tmp_path, monkeypatch):
     assert [(part, names) for part, _, names in imports_of_the_package(bad)] == [("core", ["_x"]), ("lab", []), ("engine", ["y"]), ("", ["z"]), ("core", ["checks"])]
 
 
-# Circles that are still there; each belongs to a part that is being taken apart.
-CIRCLES = [{f"softsortlib.rowwise.{name}" for name in ("neuralsort", "products", "softsort", "sparse_rows", "squares")}]
-
-
 def graph_of_imports():
     "{module: the modules that it imports or names}, wherever in the file: a mechanism names the module of its GPU kernels as text."
     files = {f"softsortlib.{dotted(p)}".removesuffix(".__init__"): p for p in LIB.rglob("*.py") if p.name != "_modidx.py"}
@@ -197,8 +193,17 @@ def circles(graph):
 def test_no_two_modules_import_each_other():
     graph = graph_of_imports()
     assert graph["softsortlib.transport.gibbs"] >= {"softsortlib.transport.line", "softsortlib.transport.tiles_triton", "softsortlib.core.checks"}
-    found = [sorted(circle) for circle in circles(graph) if not any(circle <= known for known in CIRCLES)]
+    found = [sorted(circle) for circle in circles(graph)]
     assert not found, "; ".join(" <-> ".join(circle) for circle in found)
+
+
+@pytest.mark.parametrize("path", sorted(p for p in LIB.rglob("*.py") if p.relative_to(LIB).parts[0] != "lab"), ids=dotted)
+def test_a_module_imports_the_package_at_its_top(path):
+    "The laboratory may wait with what few need; a GPU's kernels are named, not imported."
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    inside = {node for f in ast.walk(tree) if isinstance(f, (ast.FunctionDef, ast.Lambda)) for node in ast.walk(f) if isinstance(node, (ast.Import, ast.ImportFrom))}
+    own = [ast.unparse(n) for n in inside if isinstance(n, ast.ImportFrom) and (n.level or n.module.startswith("softsortlib")) or isinstance(n, ast.Import) and n.names[0].name.startswith("softsortlib")]
+    assert not own, "; ".join(own)
 
 
 def test_a_circle_of_imports_is_seen(tmp_path, monkeypatch):

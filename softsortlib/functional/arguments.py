@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = []
 
-# %% ../../nbs/functional/04_arguments.ipynb #49947efb
+# %% ../../nbs/functional/04_arguments.ipynb #948f454d
 import functools
 import inspect
 import math
@@ -23,7 +23,7 @@ from ..engine.radix import rises, run_ends, sorted_by_torch, stable_sort
 from ..ragged.blocks import ListPermutation
 from ..ragged.each import each_list
 from softsortlib.ragged.lists import (
-    by_length, calls, check_offsets, end_to_end, is_nested, items, nested_like, put_back, refuse_mask, to_lists,
+    WORTH, by_length, calls, check_offsets, end_to_end, is_nested, items, nested_like, put_back, refuse_mask, to_lists,
     unnested,
 )
 
@@ -224,10 +224,10 @@ def midranks(
     r = _counted_midranks(s) if for_onnx() else _sorted_midranks(s)
     return r if mask is None else r.masked_fill(~mask, 0)
 
-# %% ../../nbs/functional/04_arguments.ipynb #d890b043
+# %% ../../nbs/functional/04_arguments.ipynb #d328c703
 def join_items(results, kept, lists, dim):
     "Results (..., c, n), whose first `kept` belong to items, as one tensor with N at `dim`."
-    return items([y[..., :n] for y, n in zip(results, kept)], lists.order).movedim(-1, dim)
+    return items([y[..., :n] for y, n in zip(results, kept)], lists.order)[..., :lists.total].movedim(-1, dim)
 
 
 def join_sets(results, kept, lists, dim):
@@ -277,10 +277,11 @@ def _least(k, lists):
         raise ValueError(f"k must be at most {lists.longest}, the length of the longest list, got {k}")
     return max(1, math.ceil(k))
 
-# %% ../../nbs/functional/04_arguments.ipynb #69724b12
+# %% ../../nbs/functional/04_arguments.ipynb #fd77ec1e
 def _in_blocks(f, join, s, offsets, dim, options, w=None):
     "What f says of each list of s (..., N), with weights w (..., N) or None, one length at a time."
-    lists = by_length(offsets)
+    shared = join in (join_items, join_sets) and w is None and not isinstance(options.get("k"), Tensor)
+    lists = by_length(offsets, WORTH if shared else 0)
     results, kept = [], []
     for call in calls((s,) if w is None else (s, w), lists, options, _least(options.get("k"), lists)):
         scores, *own = call.tensors

@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = []
 
-# %% ../../nbs/losses/11_contract.ipynb #88ffdb81
+# %% ../../nbs/losses/11_contract.ipynb #d3a6d421
 import functools
 import inspect
 import sys
@@ -22,7 +22,7 @@ from ..functional.weighted import numbers_of
 from .weights import are_of_elements, without
 from ..ragged.blocks import ListPermutation
 from softsortlib.ragged.lists import (
-    by_length, calls, check_offsets, end_to_end, is_nested, list_numbers, refuse_mask, to_lists, unnested,
+    WORTH, by_length, calls, check_offsets, end_to_end, is_nested, list_numbers, refuse_mask, to_lists, unnested,
 )
 
 # %% ../../nbs/losses/11_contract.ipynb #bf511da2
@@ -200,7 +200,7 @@ def _flat_lists(scores, relevance, offsets):
     offsets, order, scores, relevance = end_to_end(offsets, scores, relevance)
     return scores, relevance, check_offsets(offsets, scores), order
 
-# %% ../../nbs/losses/11_contract.ipynb #0a0ea270
+# %% ../../nbs/losses/11_contract.ipynb #4a09ef11
 def _of_lists(loss, s, y, offsets, options, least, together=False, w=None):
     "The loss of lists end to end, with weights w of their elements, or None; if it can, of all `together`."
     reduction = options.pop("reduction", "mean")
@@ -210,7 +210,7 @@ def _of_lists(loss, s, y, offsets, options, least, together=False, w=None):
     together = together is True or together and options.get(together) is None
     if together and not alone and w is None and s.numel() and options.get("group") is None:
         return loss(s, y, None, offsets, reduction=reduction, **options)
-    lists, parts = by_length(offsets), []
+    lists, parts = by_length(offsets, WORTH if w is None else 0), []
     k = options.get("k", 1)
     fill = max(1, min(k, lists.longest or k)) if least and isinstance(k, int) else 1
     for call in calls((s, y) if w is None else (s, y, w), lists, options, fill):

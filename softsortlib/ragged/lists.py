@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['offsets_of', 'offsets_from']
 
-# %% ../../nbs/ragged/01_lists.ipynb #6476ac41
+# %% ../../nbs/ragged/01_lists.ipynb #f46f1601
 import operator
 from typing import Iterable, Iterator, NamedTuple
 
@@ -14,6 +14,7 @@ from torch import Tensor
 
 from ..core.checks import is_concrete
 from ..engine.autograd import in_func
+from ..engine.dispatch import switch
 from ..engine.radix import spans
 
 # %% ../../nbs/ragged/01_lists.ipynb #50ea8f6b
@@ -179,13 +180,16 @@ def nested_like(values, x):
     "Items (N, ...) as a jagged tensor with the lists of x."
     return torch.nested.nested_tensor_from_jagged(values, offsets=x.offsets())
 
-# %% ../../nbs/ragged/01_lists.ipynb #045a4761
+# %% ../../nbs/ragged/01_lists.ipynb #30c0abb5
 class Lists(NamedTuple):
-    "Lists in the order of their lengths, those of one length side by side."
+    "Lists in the order of their lengths, those of one length, or nearly so, side by side."
     offsets: Tensor  # where they begin and end, (B + 1,)
-    order: Tensor  # pi: which item stands where in that order, (N,)
+    order: Tensor  # pi: which item stands where in that order, (N,); N itself where there is none
     lists: Tensor  # which list, (B,)
     groups: "tuple[tuple[int, int], ...]"  # (length, how many lists) of each group, from the shortest
+    length: Tensor  # of each list, in that order, (B,)
+    shortest: "tuple[int, ...]"  # of each group; shorter lists are filled up
+    total: int  # N
 
     @property
     def longest(self):
@@ -203,7 +207,30 @@ def list_numbers(
     last = torch.searchsorted(offsets, torch.arange(n, device=offsets.device), right=True) - 1
     return last.clamp(0, max(0, len(offsets) - 2))
 
-# %% ../../nbs/ragged/01_lists.ipynb #9c06f1bd
+# %% ../../nbs/ragged/01_lists.ipynb #8e360199
+WORTH = switch("lists: filled up", 1 << 13, "B n^2")  # pairs of items that take the time of a call
+_FEWEST = 4  # lengths that share a call, at least: a mask costs as much as one call or two
+
+
+def _closed(run):
+    "A run of (length, how many) as one group, unless it is too short for a mask to pay."
+    if len(run) < _FEWEST:
+        return [(n, n, count) for n, count in run]
+    return [(run[0][0], run[-1][0], sum(count for _, count in run))]
+
+
+def _joined(groups, worth):
+    "Groups (shortest, length, how many) of (length, how many), from the shortest: neighbours join where that pays."
+    joined, run, added = [], [], 0
+    for n, count in groups:
+        m = run[-1][0] if run else 0
+        added += (n * n - m * m) * sum(count for _, count in run)
+        if run and (m == 0 or added > worth * len(run)):
+            joined, run, added = joined + _closed(run), [], 0
+        run.append((n, count))
+    return joined + _closed(run)
+
+# %% ../../nbs/ragged/01_lists.ipynb #48380429
 def _numbers(t):
     "A tensor of whole numbers as a list; inside torch.func, torch 2.7 reads none unless it is told to."
     if not in_func():
@@ -214,21 +241,27 @@ def _numbers(t):
 
 def by_length(
     offsets: Tensor,  # long, (B + 1,)
+    worth: int = 0,  # pairs of items that filling up may add for each call that it spares
 ) -> Lists:
     "Arrange lists by their lengths, stably, in O(N + B log B)."
     length, lists = offsets.diff().sort(stable=True)
-    order = spans(offsets[:-1][lists], length)
     groups = _numbers(torch.stack(torch.unique_consecutive(length, return_counts=True), -1))
-    return Lists(offsets, order, lists, tuple((n, count) for n, count in groups))
+    total, begin, groups = sum(n * count for n, count in groups), offsets[:-1][lists], _joined(groups, worth)
+    width = torch.cat([begin.new_full((count,), n) for _, n, count in groups] or [length])
+    order = spans(begin, width)
+    order = order.masked_fill(order >= (begin + length).repeat_interleave(width), total)
+    return Lists(offsets, order, lists, tuple(group[1:] for group in groups), length,
+                 tuple(group[0] for group in groups), total)
 
-# %% ../../nbs/ragged/01_lists.ipynb #5e2451a2
+# %% ../../nbs/ragged/01_lists.ipynb #1c4445fd
 def batches(
     x: Tensor,  # items, (..., N) or, with dim=-2, (..., N, d)
     lists: Lists,  # how they are arranged
     dim: int = -1,  # of the items, counted from the end
 ) -> list:  # for each group a batch (..., c, n), or (..., c, n, d)
-    "Items as one batch for each length, without a number that is not an item."
+    "Items as one batch for each group; zeros where a list is filled up."
     sizes = [n * count for n, count in lists.groups]
+    x = x if len(lists.order) == x.shape[dim] else torch.nn.functional.pad(x, (0, 0) * (-1 - dim) + (0, 1))
     parts = x.index_select(dim, lists.order).split(sizes, dim)
     return [part.unflatten(dim, (count, n)) for part, (n, count) in zip(parts, lists.groups)]
 
@@ -238,7 +271,7 @@ def items(
     order: Tensor,  # where the entries stand, (N,)
     dim: int = -1,  # of the items, counted from the end
 ) -> Tensor:  # (..., N) or (..., N, d)
-    "The inverse of `batches`."
+    "The inverse of `batches`; behind the items is what filled lists up."
     y = torch.cat([part.flatten(dim - 1, dim) for part in parts], dim)
     return torch.empty_like(y).index_copy(dim, order, y)
 
@@ -276,14 +309,14 @@ def to_lists(
     y = torch.cat([y.new_zeros(shape), y], dim)
     return torch.empty_like(y).index_copy(dim, lists.lists, y)
 
-# %% ../../nbs/ragged/01_lists.ipynb #826911b7
+# %% ../../nbs/ragged/01_lists.ipynb #1de3b127
 PER_LIST = ("tau", "k", "weight_tau")  # options that may be tensors (..., B)
 
 
 class Call(NamedTuple):
-    "The arguments of a function of sets for the lists of one length."
+    "The arguments of a function of sets for the lists of one group."
     tensors: list  # of items, each (..., c, n)
-    mask: "Tensor | None"  # where lists were filled up, bool, (n,)
+    mask: "Tensor | None"  # where lists were filled up, bool, (n,) or (c, n)
     options: dict  # its keywords
     kept: int  # how many of the n are items
 
@@ -295,14 +328,14 @@ def _filled(parts, n, least):
     mask = torch.arange(least, device=parts[0].device) < n
     return [torch.nn.functional.pad(part, (0, least - n)) for part in parts], mask
 
-# %% ../../nbs/ragged/01_lists.ipynb #d5d7f3d7
+# %% ../../nbs/ragged/01_lists.ipynb #24d5b12f
 def calls(
     tensors: tuple,  # of items, each (..., N)
     lists: Lists,  # how they are arranged
     options: dict,  # keywords of the function
     least: int = 1,  # lists that are shorter are filled up
 ) -> "Iterator[Call]":
-    "The arguments of a function of sets, one length at a time."
+    "The arguments of a function of sets, one group at a time."
     if options.get("group") is not None:
         raise ValueError("group and offsets exclude each other, got both: "
                          "give each process whole lists, and add up their losses")
@@ -312,7 +345,10 @@ def calls(
         nothing, mask = _filled([t.sum(-1)[..., None, None] for t in tensors], 1, least)  # a zero of their graph
         yield Call(nothing, mask, {**options, **{name: v[0][..., :1] for name, v in own.items() if v}}, 0)
     batched = [batches(t, lists) for t in tensors]
+    lengths = lists.length.split([count for _, count in lists.groups])
     for i, (n, _) in enumerate(lists.groups):
         if n:
             parts, mask = _filled([t[i] for t in batched], n, least)
+            if lists.shortest[i] < n:
+                mask = torch.arange(max(n, least), device=lengths[i].device) < lengths[i][:, None]
             yield Call(parts, mask, {**options, **{name: v[i] for name, v in own.items()}}, n)

@@ -7,10 +7,11 @@ __all__ = ['SoftSortPermutation', 'SoftSort', 'LaplacePermutation', 'WindowedPer
            'neuralsort_quadratic', 'row_sums', 'NeuralSortPermutation', 'NeuralSort', 'SparseRows', 'SquarePermutation',
            'PowerPermutation']
 
-# %% ../../nbs/rowwise/index.ipynb #7f8c0b18
+# %% ../../nbs/rowwise/index.ipynb #536469df
 from softsortlib.rowwise.neuralsort import (
-    NeuralSort, NeuralSortPermutation, neuralsort_published, neuralsort_quadratic, row_sums,
+    NeuralSort, NeuralSortPermutation, neuralsort_published, neuralsort_quadratic,
 )
+from .reference import row_sums
 from .softsort import LaplacePermutation, SoftSort, SoftSortPermutation, WindowedPermutation
 from .sparse_rows import SparseRows
 from .squares import PowerPermutation, SquarePermutation

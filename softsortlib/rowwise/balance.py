@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = []
 
-# %% ../../nbs/rowwise/07_balance.ipynb #7993e6a6
+# %% ../../nbs/rowwise/07_balance.ipynb #c389beb5
 import math
 
 import numpy as np
@@ -17,7 +17,8 @@ from ..engine.dispatch import switch
 from ..engine.mechanism import mechanism
 from ..engine.scan import exp_scan, gradient_to_tau, tau_tensor
 from .small import SmallPermutation
-from .softsort import Power, SoftSortPermutation, _rising
+from .reference import Power
+from .softsort import SoftSortPermutation, _rising
 
 # %% ../../nbs/rowwise/07_balance.ipynb #163ab2a4
 def _real(t, size):

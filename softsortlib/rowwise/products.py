@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = []
 
-# %% ../../nbs/rowwise/09_products.ipynb #38b4f0b2
+# %% ../../nbs/rowwise/09_products.ipynb #00b78e4e
 import math
 
 import numpy as np
@@ -13,155 +13,24 @@ import torch
 from torch._functorch.pyfunctorch import temporarily_clear_interpreter_stack
 
 from ..core.checks import full_precision, without_grad_levels
-from ..engine.autograd import in_parts
 from ..engine.compile import arrays, empty_matrix, spread_rows
-from ..engine.dispatch import for_onnx, precise, switch
+from ..engine.dispatch import precise, switch
 from ..engine.mechanism import Later, mechanism
-from ..engine.radix import inverse
-from .neuralsort import falling, row_sums, sides
+from .reference import answer_plain, pull_plain, row_sums, sums_back
 from .row_kernels import Given, Made, walk_lists
 from .rows import Asked, Sets, windows
-from .softsort import Power
 from .wide import FASTER, is_payload_wide, multiply, pull_product
 
-# %% ../../nbs/rowwise/09_products.ipynb #0d23ea23
-def _in_order(s, order, size, power, descending):
-    "The scores from the largest down, where padded ones are the last real one, and NeuralSort's row sums."
-    t = precise(s).gather(-1, order)
-    t = t if descending else -t
-    return t, t.detach() if power else row_sums(t, size)
-
-# %% ../../nbs/rowwise/09_products.ipynb #2af36e4a
-def _plain_m(t, b, tau, size, rows, power):
-    "m of (W6.1) at `rows`, (..., r, n), with -inf in padded columns of sets that have real ones."
-    if power:
-        m = -Power(power)(t[..., rows, None], t[..., None, :])
-    else:
-        w = (size[..., None] - 1 - 2 * rows).to(t.dtype)
-        literal = w[..., :, None] * (t[..., None, :] - t[..., rows, None]) - (b[..., None, :] - b[..., rows, None])
-        m = falling(literal, t, size, rows)
-    padded = (torch.arange(t.shape[-1], device=t.device) >= size[..., None]) & (size > 0)[..., None]
-    return (m / tau[..., None, None]).masked_fill(padded[..., None, :], -torch.inf)
-
-# %% ../../nbs/rowwise/09_products.ipynb #6f37437e
-def _some(t, b, tau, size, x, place, rows, asked, power):
-    "What is asked of some rows, in sorted coordinates."
-    m = _plain_m(t, b, tau, size, rows, power)
-    if asked == Asked.LIKELIHOOD:
-        logs = m.log_softmax(-1).gather(-1, place[..., None])[..., 0]
-        there = (rows < size[..., None]) & (place < size[..., None])
-        return torch.where(there, logs, torch.where(rows < size[..., None], -torch.inf, 0)),
-    P = m.softmax(-1).masked_fill((rows >= size[..., None])[..., None], 0)
-    if asked == Asked.MATRIX:
-        return P,
-    return (P @ x.to(P.dtype) if asked == Asked.PRODUCT else P.mT @ x.to(P.dtype)),
-
-# %% ../../nbs/rowwise/09_products.ipynb #7f40ef3d
-def _slopes(e, t, tau, rows, power):
-    "(W8.2) in plain torch."
-    most = (torch.finfo(t.dtype).max / 4) ** (1 / max(power, 1))  # beyond, the power and its derivative are infinite
-    u = (t[..., rows, None] - t[..., None, :]).clamp(-most, most)
-    tie = u == 0
-    slope = power * u.abs().masked_fill(tie, 1).pow(power - 1) * u.sign()
-    f = e * slope.masked_fill(tie, 0) / tau[..., None, None]
-    return f.sum(-2).index_add(-1, rows, -f.sum(-1))
-
-
-def _sums(e, t, tau, size, rows, power):
-    "(W8.1) or (W8.2): the gradients to scores and row sums from those of the logits."
-    if power:
-        return _slopes(e, t, tau, rows, power), torch.zeros_like(t)
-    w = (size[..., None] - 1 - 2 * rows).to(t.dtype)
-    return (w[..., None] * e).sum(-2) / tau[..., None], -e.sum(-2) / tau[..., None]
-
-# %% ../../nbs/rowwise/09_products.ipynb #7695bbac
-def _some_back(g, t, b, tau, size, x, place, rows, asked, power):
-    "The gradients of `_some` to t, b, tau and x, by (W8.3)."
-    m, gx = _plain_m(t, b, tau, size, rows, power), torch.zeros_like(x)
-    P, x = m.softmax(-1).masked_fill((rows >= size[..., None])[..., None], 0), x.to(t.dtype)
-    if asked == Asked.LIKELIHOOD:
-        g = torch.where((rows < size[..., None]) & (place < size[..., None]), g, 0)[..., None]
-        e = (-P * g).scatter_add(-1, place[..., None], g)
-    else:
-        h = g if asked == Asked.MATRIX else g @ x.mT if asked == Asked.PRODUCT else x @ g.mT
-        e = P * (h - (P * h).sum(-1, keepdim=True))
-    if asked in (Asked.PRODUCT, Asked.BACK_PRODUCT):
-        gx = ((P.mT if asked == Asked.PRODUCT else P) @ g).to(gx.dtype)
-    gtau = -(e * m.masked_fill(m.isinf(), 0)).sum((-1, -2)) / tau
-    return *_sums(e, t, tau, size, rows, power), gtau, gx
-
-# %% ../../nbs/rowwise/09_products.ipynb #0414231d
-_CUTS = {  # what is cut with the rows: {argument of `_some`: dimension}, and along which dimension answers are joined
-    Asked.MATRIX: ({6: 0}, -2),
-    Asked.LIKELIHOOD: ({5: -1, 6: 0}, -1),
-    Asked.PRODUCT: ({6: 0}, -2),
-    Asked.BACK_PRODUCT: ({4: -2, 6: 0}, None),
-}
-_ANSWERS = {asked: in_parts(_some, 6, 0, cut, (joined,)) for asked, (cut, joined) in _CUTS.items()}
-
-
-def _by_parts(asked):
-    "The gradients by parts of the rows."
-    cut, joined = _CUTS[asked]
-    own = {place + 1: dim for place, dim in cut.items()} | ({} if joined is None else {0: joined})
-    return in_parts(_some_back, 7, 1, own, (None, None, None, -2 if joined is None else None))
-
-
-_PULLS = {asked: _by_parts(asked) for asked in _CUTS}
-
-# %% ../../nbs/rowwise/09_products.ipynb #079f0377
+# %% ../../nbs/rowwise/09_products.ipynb #3cc799f7
 _gpu = Later("softsortlib.rowwise.rows_triton")
-
-
-def _sums_back(gb, t, size):
-    "The gradient of the row sums: the last term of (W11.6), with -gb in place of p."
-    own, others = sides(gb, t, size)
-    return (own + others).masked_fill(torch.arange(t.shape[-1], device=t.device) >= size[..., None], 0)
-
-
 _sums_backward = mechanism(
-    "neural_sums_backward(gb, t, size, str backend) -> t", __name__, _sums_back,
-    gpu=lambda gb, t, size: _gpu.sums_back(gb, t, size), batch="size", again=_sums_back,
+    "neural_sums_backward(gb, t, size, str backend) -> t", __name__, sums_back,
+    gpu=lambda gb, t, size: _gpu.sums_back(gb, t, size), batch="size", again=sums_back,
 )
 sorted_sums = mechanism(
     "neural_sums(t, size, str backend) -> b=t", __name__, lambda t, size: row_sums(t, size).clone(),
     gpu=lambda t, size: _gpu.sums_of(t, size), batch="size", gradient=_sums_backward,
 )
-
-# %% ../../nbs/rowwise/09_products.ipynb #f8f40580
-def _coordinates(s, order, size, x, target, rows, asked):
-    "Payload, targets and rows in sorted coordinates."
-    rows = torch.arange(s.shape[-1], device=s.device) if rows is None else rows
-    x = x.gather(-2, order[..., None].expand(x.shape)) if asked == Asked.PRODUCT else x
-    return x, inverse(order).gather(-1, target) if asked == Asked.LIKELIHOOD else target, rows
-
-
-def _answer_plain(s, order, size, tau, x, target, rows, asked, power, descending):
-    "The answer in plain torch."
-    t, b = _in_order(s, order, size, power, descending)
-    x, place, rows = _coordinates(s, order, size, x, target, rows, asked)
-    y, = (_some if for_onnx() else _ANSWERS[asked])(t, b, tau, size, x, place, rows, asked, power)
-    if asked == Asked.MATRIX:
-        y = y.gather(-1, inverse(order)[..., None, :].expand(y.shape))
-    elif asked == Asked.BACK_PRODUCT:
-        y = y.gather(-2, inverse(order)[..., None].expand(y.shape))
-    return y.to(s.dtype)
-
-# %% ../../nbs/rowwise/09_products.ipynb #7718a539
-def _pull_plain(g, s, order, size, tau, x, target, rows, asked, power, descending):
-    "The gradients to scores, temperature and payload in plain torch, which can be differentiated again."
-    t, b = _in_order(s, order, size, power, descending)
-    v, place, rows = _coordinates(s, order, size, x, target, rows, asked)
-    if asked == Asked.MATRIX:
-        g = g.gather(-1, order[..., None, :].expand(g.shape))
-    elif asked == Asked.BACK_PRODUCT:
-        g = g.gather(-2, order[..., None].expand(g.shape))
-    gt, gb, gtau, gx = _PULLS[asked](g.to(t.dtype), t, b, tau, size, v, place, rows, asked, power)
-    rank = inverse(order)
-    gs = (gt if power else gt + _sums_back(gb, t, size)).gather(-1, rank)
-    if asked == Asked.PRODUCT:
-        gx = gx.gather(-2, rank[..., None].expand(gx.shape))
-    return (gs if descending else -gs).to(s.dtype), gtau, gx
 
 # %% ../../nbs/rowwise/09_products.ipynb #b16c5cee
 UNIT = switch("products: rows at a time", 32, "n")  # rows of a unit of work, at least
@@ -297,7 +166,7 @@ def _pull_cpu(g, s, order, size, tau, x, target, rows, asked, power, descending,
     with full_precision(s):
         return pull_product(pull, of, x, g, rows, asked == Asked.BACK_PRODUCT, moves)
 
-# %% ../../nbs/rowwise/09_products.ipynb #4a6acddf
+# %% ../../nbs/rowwise/09_products.ipynb #4bd3a8af
 def _gpu_knows(s, power):
     "Whether the kernels of a GPU know the law in this precision."
     return s.dtype == torch.float32 or power > 0
@@ -311,11 +180,11 @@ def _cpu_knows(rows):
 _pull = mechanism(
     "row_pull(g, s, order, size, tau, x, target, Tensor? rows, int asked, float power, bool descending, bool learn, "
     "bool moves, str backend) -> s, tau, x", __name__,
-    _pull_plain, _pull_cpu, "softsortlib.rowwise.rows_triton.pull",
-    batch="size", cpu_if=_cpu_knows, gpu_if=_gpu_knows, again=_pull_plain,
+    pull_plain, _pull_cpu, "softsortlib.rowwise.rows_triton.pull",
+    batch="size", cpu_if=_cpu_knows, gpu_if=_gpu_knows, again=pull_plain,
 )
 
-# %% ../../nbs/rowwise/09_products.ipynb #22cfad07
+# %% ../../nbs/rowwise/09_products.ipynb #e342eb81
 def _outline(s, x, target, rows, asked):
     "What comes out, by what is asked."
     r = s.shape[-1] if rows is None else rows.shape[0]
@@ -335,7 +204,7 @@ def _gradient(g, s, order, size, tau, x, target, rows, asked, power, descending,
 
 row_answer = mechanism(
     "row_answer(s, order, size, tau, x, target, Tensor? rows, int asked, float power, bool descending, str backend) "
-    "-> y", __name__, _answer_plain, _answer_cpu, "softsortlib.rowwise.rows_triton.answer",
+    "-> y", __name__, answer_plain, _answer_cpu, "softsortlib.rowwise.rows_triton.answer",
     batch="size", cpu_if=_cpu_knows, gpu_if=_gpu_knows, fake=_outline, gradient=_gradient,
 )
 

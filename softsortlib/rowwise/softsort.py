@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['SoftSortPermutation', 'SoftSort', 'LaplacePermutation', 'WindowedPermutation']
 
-# %% ../../nbs/rowwise/01_softsort.ipynb #086e6a39
+# %% ../../nbs/rowwise/01_softsort.ipynb #0a12175c
 import math
 from functools import partial
 from typing import TYPE_CHECKING, Callable
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Callable
 import torch
 from torch import Tensor
 
-from ..core.checks import check_type, is_one_of
+from ..core.checks import check_type
 from ..core.operators import Operator
 from ..core.permutation import SoftPermutation, patch_to
 from ..engine.autograd import is_unseen
@@ -22,31 +22,14 @@ from softsortlib.engine.radix import (
     leaning, leaning_rows, movement, permuted, shared, sorted_by_torch, stable_sort, tie_means, ties_of,
 )
 from ..engine.scan import exp_mean, exp_scan, tau_tensor
+from .products import ask_rows
+from .reference import Power
+from .rows import Asked
 from .small import SmallPermutation, is_small
+from .softsort_matrix import laplace_log_prob, laplace_matrix
+from .sparse_rows import SparseRows, check_simplex
 
-# %% ../../nbs/rowwise/01_softsort.ipynb #808ec2a1
-class Power:
-    "The semi-metric |x - y|^p, with gradient zero where x = y."
-    def __init__(self, p):
-        self.p = p
-
-    def __repr__(self):
-        return f"Power({self.p})"
-
-    def __call__(self, x, y):
-        gap = x - y
-        if self.p == 1:
-            return gap.abs()
-        if self.p > 1:  # or its power, and with it the derivative, would be infinite
-            most = (torch.finfo(gap.dtype).max / 4) ** (1 / self.p)
-            gap = gap.clamp(-most, most)
-        if self.p == 2:
-            return gap.square()
-        gap = gap.abs()
-        tie = gap == 0
-        return gap.masked_fill(tie, 1).pow(self.p).masked_fill(tie, 0)
-
-
+# %% ../../nbs/rowwise/01_softsort.ipynb #cd695315
 def sort_scores(s, mask, descending):
     "The sorted scores and the stable order that sorts them, padded elements last."
     if mask is None:
@@ -145,13 +128,7 @@ def _dense(self, rows):
 def _hard(self, rows):
     return self.order if rows is None else self.order[..., rows]
 
-# %% ../../nbs/rowwise/01_softsort.ipynb #2292f1fb
-def check_simplex(simplex):
-    "Raise `ValueError` unless `simplex` is the name of one."
-    names = ("softmax", "sparsemax", "entmax15")
-    if not is_one_of(simplex, names):
-        raise ValueError(f"simplex must be one of {', '.join(map(repr, names))}, got {simplex!r}")
-
+# %% ../../nbs/rowwise/01_softsort.ipynb #63bf3268
 def _check_distance(power, distance, backend):
     "Raise `TypeError` or `ValueError` unless a power, a callable and a backend go together."
     if isinstance(power, bool) or not isinstance(power, (int, float)):
@@ -166,7 +143,7 @@ def _check_distance(power, distance, backend):
     if backend in ("numba", "triton") and distance is not None:
         raise ValueError(f"there is no backend={backend!r} for distance={distance!r}: leave backend out")
 
-# %% ../../nbs/rowwise/01_softsort.ipynb #27c9970c
+# %% ../../nbs/rowwise/01_softsort.ipynb #46796711
 class SoftSort(Operator, name="softsort"):
     """Soft sorting by the softmax of -d(sorted score, score) / tau (Prillo & Eisenschlos 2020, equation 4).
 
@@ -196,6 +173,7 @@ class SoftSort(Operator, name="softsort"):
         return torch.ones_like(width) if self.distance else (self.softness * width) ** self.power
 
     if TYPE_CHECKING:
+        def _by_sums(self, args: tuple) -> "SoftPermutation | None": ...
         def _soft_permutation(
             self, s: Tensor, tau: "float | Tensor", mask: "Tensor | None", dtype: torch.dtype,
         ) -> SoftPermutation:
@@ -255,7 +233,7 @@ def _rmatmul(self, y, rows):
         x = exp_scan(_rising(self), tie_means(w, ties), tau, backend=self.backend) + pull
     return torch.zeros_like(x).scatter(-2, self.order[..., None].expand(x.shape), x)
 
-# %% ../../nbs/rowwise/01_softsort.ipynb #cea70a88
+# %% ../../nbs/rowwise/01_softsort.ipynb #4185fc58
 @patch_to(LaplacePermutation)
 def _log_prob(self, target, rows):
     "log P[rows, target], -inf at padded elements."
@@ -264,7 +242,6 @@ def _log_prob(self, target, rows):
 
     whole = rows is None and target.shape == self.s.shape
     if whole and choose(self.s, self.backend or "", numba=False, triton=True) == "triton":
-        from softsortlib.rowwise.softsort_matrix import laplace_log_prob
         tau = tau_tensor(self.tau[..., 0] if isinstance(self.tau, Tensor) else self.tau, self.t, self.batch)
         size = torch.full(self.batch, self.n, device=self.device) if self.mask is None else self.mask.sum(-1)
         s, t = (-self.s if self.descending else self.s), _rising(self).detach()
@@ -273,7 +250,7 @@ def _log_prob(self, target, rows):
         log_p = -self._distance(rows, of(self.s)[..., None])[..., 0] / self.tau - self._Z(rows).log()
     return log_p if self.mask is None else log_p.masked_fill(~of(self.mask), -math.inf)
 
-# %% ../../nbs/rowwise/01_softsort.ipynb #4cdd3aec
+# %% ../../nbs/rowwise/01_softsort.ipynb #09e494a9
 _FEW = switch("softsort: plain matrix", 1 << 19, "B n^2")  # up to which no kernel writes it faster
 _SQUARES = switch("softsort: small sets, squares", 1 << 22, "B n^2")  # of small sets with one kernel
 
@@ -301,43 +278,37 @@ def _dense(self, rows):
         return SoftSortPermutation._dense(self, rows)
     t, ties = self._sorted(rows), self._ties(rows)
     if ties is None and choose(self.s, self.backend or "", numba=False, triton=True) == "triton":
-        from softsortlib.rowwise.products import Asked, ask_rows
         return ask_rows(self, Asked.MATRIX, 1, rows)
-    from softsortlib.rowwise.softsort_matrix import laplace_matrix
     tau = tau_tensor(self.tau[..., 0] if isinstance(self.tau, Tensor) else self.tau, self.t, self.batch)
     s = self.s if self.mask is None else self.s.masked_fill(~self.mask, math.inf)
     P = laplace_matrix(s, t, tau, self._Z(rows), self.backend)
     return P if ties is None else leaning_rows(P, s, t, ties.side / self.tau, rows)
 
-# %% ../../nbs/rowwise/01_softsort.ipynb #190781e2
+# %% ../../nbs/rowwise/01_softsort.ipynb #64237967
 class WindowedPermutation(SoftSortPermutation):
     "SoftSort with d = |x - y|^p in O(n) memory, by certified windows of the sorted scores (Prop W1.5)."
     power = 2.0
     backend: "str | None" = None
 
     def _matmul(self, x, rows):
-        from softsortlib.rowwise.products import Asked, ask_rows
         return ask_rows(self, Asked.PRODUCT, self.power, rows, x)
 
     def _dense(self, rows):
         "The matrix; the reference on other devices, where each step is a launch."
         if self.backend is None and choose(self.s, "", triton=True) == "torch":
             return super()._dense(rows)
-        from softsortlib.rowwise.products import Asked, ask_rows
         return ask_rows(self, Asked.MATRIX, self.power, rows)
 
-# %% ../../nbs/rowwise/01_softsort.ipynb #467434d1
+# %% ../../nbs/rowwise/01_softsort.ipynb #3d1e391b
 @patch_to(WindowedPermutation)
 def _rmatmul(self, y, rows):
     "P[rows]^T y, in the order of the input."
-    from softsortlib.rowwise.products import Asked, ask_rows
     return ask_rows(self, Asked.BACK_PRODUCT, self.power, rows, y)
 
 
 @patch_to(WindowedPermutation)
 def _log_prob(self, target, rows):
     "log P[rows, target], -inf at padded elements."
-    from softsortlib.rowwise.products import Asked, ask_rows
     return ask_rows(self, Asked.LIKELIHOOD, self.power, rows, target=target)
 
 # %% ../../nbs/rowwise/01_softsort.ipynb #6907ed57
@@ -366,8 +337,10 @@ def _small_squares(s, tau, d, descending, dtype, mask):
     twin = partial(SoftSortPermutation, d=d, descending=descending, dtype=dtype, mask=mask)
     return SmallPermutation(s, tau, descending, dtype, mask, 2.0, twin)
 
-# %% ../../nbs/rowwise/01_softsort.ipynb #d5db483e
-_LONG = switch("softsort: sums", 500, "n")  # scores from which sums may be faster than windows
+# %% ../../nbs/rowwise/01_softsort.ipynb #20abb49f
+@patch_to(SoftSort)
+def _by_sums(self, args):
+    "Another power by sums in place of windows, or None where those are faster: here everywhere."
 
 
 @patch_to(SoftSort)
@@ -375,7 +348,6 @@ def _soft_permutation(self, s, tau, mask, dtype):
     "A kernel or the scan for power 1; the reference for few entries and callables, sums or windows for other powers."
     args = s, tau, self._d, self.descending, dtype, mask
     if self.simplex != "softmax":
-        from softsortlib.rowwise.sparse_rows import SparseRows
         rows = SoftSortPermutation(*args)
         rows.shares = False
         return SparseRows(rows, self.simplex)
@@ -386,11 +358,8 @@ def _soft_permutation(self, s, tau, mask, dtype):
     small = at_most(s.numel() * s.shape[-1], _SMALL) and self.backend is None
     if small or self.distance is not None:
         return SoftSortPermutation(*args)
-    if not at_most(s.shape[-1], _LONG - 1) and self.backend != "torch":
-        from softsortlib.rowwise.squares import by_sums
-        P = by_sums(self.power, self.backend, args)
-        if P is not None:
-            return P
+    if self.backend != "torch" and (P := self._by_sums(args)) is not None:
+        return P
     if choose(s, self.backend or "", triton=True) == "torch":
         return SoftSortPermutation(*args)
     P = WindowedPermutation(*args)

@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['SparseRows']
 
-# %% ../../nbs/rowwise/04_sparse_rows.ipynb #ebb3a197
+# %% ../../nbs/rowwise/04_sparse_rows.ipynb #2cf4f406
 import math
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -13,14 +13,20 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..core.checks import check_type
+from ..core.checks import check_type, is_one_of
 from ..core.permutation import SoftPermutation, patch_to
 from ..engine.autograd import is_unseen
 from ..engine.compile import arrays, jit, spread_rows
 from ..engine.dispatch import switch
-from .softsort import Power, SoftSortPermutation
+from .reference import Power
 
-# %% ../../nbs/rowwise/04_sparse_rows.ipynb #851e61fc
+# %% ../../nbs/rowwise/04_sparse_rows.ipynb #46d6c140
+def check_simplex(simplex):
+    "Raise `ValueError` unless `simplex` is the name of one."
+    names = ("softmax", "sparsemax", "entmax15")
+    if not is_one_of(simplex, names):
+        raise ValueError(f"simplex must be one of {', '.join(map(repr, names))}, got {simplex!r}")
+
 _FLOOR = -4.0  # exponents so far below the largest are in no support
 
 def _prefix_thresholds(z, simplex):
@@ -188,7 +194,7 @@ def _valued(d, row, column, count, simplex, shape):
     h = centre + (1 / m - variance).clamp(min=1e-30).sqrt()
     return Windows(row, column, (h[row] - d).square(), h.view(shape))
 
-# %% ../../nbs/rowwise/04_sparse_rows.ipynb #25a3bce6
+# %% ../../nbs/rowwise/04_sparse_rows.ipynb #c434f5c6
 _FEWEST = switch("sparse_rows: whole matrices", 1 << 14, "B n^2")  # entries of matrices that are made whole
 _MOST = switch("sparse_rows: numbers at once", 1 << 26, "B n^2 d")  # numbers that a product may hold at once
 
@@ -196,7 +202,7 @@ _MOST = switch("sparse_rows: numbers at once", 1 << 26, "B n^2 d")  # numbers th
 def _by_windows(self, d):
     "The `Windows`, where they are for this map and a payload of d columns; else None."
     P = self.base
-    if not isinstance(P, SoftSortPermutation) or not isinstance(P.d, Power) or P.device.type != "cpu":
+    if not isinstance(getattr(P, "d", None), Power) or P.device.type != "cpu":
         return None
     if not is_unseen((P.s, P.tau, self.mask)) or P.s.numel() * self.n <= _FEWEST:
         return None

@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['SquarePermutation', 'PowerPermutation']
 
-# %% ../../nbs/rowwise/03_squares.ipynb #45708ec2
+# %% ../../nbs/rowwise/03_squares.ipynb #03fd2dbe
 import math
 from typing import TYPE_CHECKING
 
@@ -18,7 +18,7 @@ from ..engine.dispatch import at_most, choose, switch
 from ..engine.sums import kernel_sums
 from ..engine.tail_laws import power_name
 from .products import window_of
-from .softsort import WindowedPermutation
+from .softsort import SoftSort, WindowedPermutation
 from .wide import FASTER, is_payload_wide
 
 # %% ../../nbs/rowwise/03_squares.ipynb #5d67d7bb
@@ -164,20 +164,24 @@ def windows_are_wide(P):
     "Whether the windows of a `PowerPermutation` have `_WIDE` scores or more on average."
     return window_of(P, P.power) >= _WIDE if is_concrete(P.t) else P.n >= _MANY
 
-# %% ../../nbs/rowwise/03_squares.ipynb #89099f9d
+# %% ../../nbs/rowwise/03_squares.ipynb #62d7a9af
 POWERS = 0.5, 8.0  # between which a power's sums have a cheap plan
+_LONG = switch("squares: sums", 500, "n")  # scores from which sums may be faster than windows
 
 
-def by_sums(power, backend, args):
-    "The permutation by sums for a power, or None where windows or tiles are the better choice."
-    if power == 2:
+@patch_to(SoftSort)
+def _by_sums(self, args):
+    "The permutation by sums, or None where windows or tiles are the better choice."
+    if at_most(args[0].shape[-1], _LONG - 1):
+        return None
+    if self.power == 2:
         P = SquarePermutation(*args)
-    elif POWERS[0] <= power <= POWERS[1] and choose(args[0], backend) == "numba":
+    elif POWERS[0] <= self.power <= POWERS[1] and choose(args[0], self.backend) == "numba":
         P = PowerPermutation(*args)
-        P.power = power
+        P.power = self.power
         if not windows_are_wide(P):
             return None
     else:
         return None
-    P.backend = backend
+    P.backend = self.backend
     return P

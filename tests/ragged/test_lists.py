@@ -13,7 +13,7 @@ from softsortlib.core.operators import Operator
 from softsortlib.core.rank_operators import RankOperator
 from softsortlib.ragged import each, offsets_of
 from softsortlib.ragged.kernels import LONG
-from softsortlib.ragged.lists import by_length
+from softsortlib.ragged.lists import WORTH, by_length
 
 f64 = torch.float64
 LENGTHS = [3, 0, 1, 40, 3, 1, 0, 170, 2, 9, 40, 0]
@@ -290,6 +290,47 @@ def test_calls_follow_lengths_not_lists():
     groups = by_length(offsets_of(lengths)).groups
     assert len(groups) < (2 * lengths.sum()) ** 0.5 + 1 and sum(n * c for n, c in groups) == lengths.sum()
     assert len(groups) < 400
+
+
+NEAR = [3, 0, 9, 4, 5, 5, 1, 8, 2, 7, 300, 0, 6, 2]     # from one to nine they share a call
+MANY = dict(soft_sort=F.soft_sort, soft_rank=F.soft_rank, soft_argsort=F.soft_argsort, topk_mask=partial(F.soft_topk_mask, k=1), median=F.soft_median)
+WAYS = [(name, method) for name in ("soft_sort", "soft_rank", "soft_argsort", "median") for method in ("neuralsort", softsortlib.SoftSort(0.5, power=2), softsortlib.SoftSort(0.5, power=3), "network", "lapsum")]
+WAYS += [("soft_sort", "permutahedron"), ("soft_rank", "permutahedron"), ("soft_rank", "gaussian"), ("soft_rank", "sinkhorn"), ("topk_mask", None)]
+
+
+@pytest.mark.parametrize("name, method", WAYS, ids=lambda v: getattr(v, "power", v))
+@pytest.mark.parametrize("descending", (False, True))
+def test_lists_that_share_a_call_are_as_if_alone(name, method, descending, rng):
+    "Values, gradients and their derivatives, at a temperature for each list."
+    options = dict(method=method) if method else {}
+    if name in ("soft_sort", "soft_rank", "soft_argsort"): options["descending"] = descending
+    x, offsets = 3e3 + torch.randn(2, sum(NEAR), generator=rng, dtype=f64), offsets_of(NEAR)
+    tau = 0.2 + torch.rand(len(NEAR), generator=rng, dtype=f64)
+    x.requires_grad_()
+    assert len(by_length(offsets, WORTH).groups) == 3
+    def at(tau): return {} if isinstance(method, Operator) else dict(tau=tau)
+    got = MANY[name](x, offsets=offsets, **at(tau), **options)
+    want = [MANY[name](x[:, a:b], **at(t), **options) for a, b, t in zip(offsets, offsets[1:], tau) if b > a]
+    if name == "median": got, want = got[:, offsets.diff() > 0], [v[:, None] for v in want]
+    assert_close(got, torch.cat(want, 1), rtol=1e-10, atol=1e-10)
+    w = torch.randn(got.shape, generator=rng, dtype=f64)
+    slopes = [torch.autograd.grad((v * w).sin().sum(), x, create_graph=True)[0] for v in (got, torch.cat(want, 1))]
+    assert_close(*slopes, rtol=1e-7, atol=1e-8)
+    if slopes[0].requires_grad:
+        v = torch.randn(x.shape, generator=rng, dtype=f64)
+        assert_close(*(torch.autograd.grad((slope * v).sum(), x)[0] for slope in slopes), rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("method", ("neuralsort", softsortlib.SoftSort(0.5, power=2), "network", "lapsum", "permutahedron"))
+def test_a_broken_list_does_not_break_those_that_share_its_call(method, rng):
+    x, offsets = torch.randn(sum(NEAR), generator=rng), offsets_of(NEAR)
+    options = dict(offsets=offsets, method=method) | ({} if isinstance(method, Operator) else dict(tau=0.5))
+    want = F.soft_sort(x, **options)
+    x[offsets[3] - 1], x[offsets[5]] = torch.nan, 1e30
+    got, hit = F.soft_sort(x, **options), torch.zeros(len(x), dtype=torch.bool)
+    for i in (2, 5): hit[offsets[i]:offsets[i + 1]] = True
+    assert_close(got[~hit], want[~hit])
+    assert got[offsets[2]:offsets[3]].isnan().any()
 
 
 def test_the_functions_of_the_package_take_offsets():

@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 from torch.testing import assert_close
 
 from softsortlib.core.permutation import is_unimodal_row_stochastic
-from softsortlib.rowwise.neuralsort import NeuralSort, neuralsort_published, neuralsort_quadratic, row_sums
+from softsortlib.rowwise.neuralsort import NeuralSort, neuralsort_published, neuralsort_quadratic
 from softsortlib.rowwise.products import _pull, row_answer
+from softsortlib.rowwise.reference import row_sums
 from softsortlib.rowwise.rows import Asked, window
 
 L = np.longdouble

@@ -3,7 +3,8 @@ import pytest
 import torch
 from torch.testing import assert_close
 
-from softsortlib.rowwise.softsort import Power, SoftSort, SoftSortPermutation
+from softsortlib.rowwise.reference import Power
+from softsortlib.rowwise.softsort import SoftSort, SoftSortPermutation
 
 POWERS = (0.5, 1.5, 2.0, 3.0)
 

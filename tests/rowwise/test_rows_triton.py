@@ -15,7 +15,8 @@ from torch.testing import assert_close
 from softsortlib.rowwise.products import row_answer
 from softsortlib.rowwise.rows import Asked
 from softsortlib.rowwise.rows_triton import sums_back, sums_of
-from softsortlib.rowwise.neuralsort import NeuralSort, row_sums
+from softsortlib.rowwise.neuralsort import NeuralSort
+from softsortlib.rowwise.reference import row_sums
 from softsortlib.rowwise.softsort import SoftSort
 rng = torch.Generator().manual_seed(0)
 """

@@ -15,7 +15,8 @@ from softsortlib.losses import topk_loss
 from softsortlib.rowwise.neuralsort import NeuralSort
 from softsortlib.rowwise.products import _pull, row_answer
 from softsortlib.rowwise.rows import Asked, window
-from softsortlib.rowwise.softsort import LaplacePermutation, Power, SoftSort, SoftSortPermutation, WindowedPermutation
+from softsortlib.rowwise.reference import Power
+from softsortlib.rowwise.softsort import LaplacePermutation, SoftSort, SoftSortPermutation, WindowedPermutation
 from softsortlib.rowwise.squares import PowerPermutation, SquarePermutation
 
 BACKENDS = ("numba", "torch")
