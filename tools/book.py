@@ -68,7 +68,7 @@ def merged(sources):
     return "\n".join(seen.values())
 
 class Reader:
-    "What a reader has seen who opens no fold, and what the folds hold: names of the package's own, and public ones"
+    "What a reader has seen who opens no fold; the names that the package defines here for its users, and those for itself that only a fold shows"
     def __init__(self): self.seen, self.internal, self.public, self.level = set(), set(), set(), 0
     def heading(self, source):
         "A section that is folded whole ends at the next heading of its level"
@@ -76,15 +76,17 @@ class Reader:
             if len(marks) <= self.level: self.level = 0
             if ".folded" in title and not self.level: self.level = len(marks)
     def take(self, bound, source, directives):
-        if not self.hides(source): self.seen |= bound
-        elif "exporti" in directives or '"helper: ' in source: self.internal |= bound
-        elif "export" in directives: self.public |= bound
+        hidden, ours = self.hides(source), bool({"export", "exporti"} & set(directives))
+        if not hidden: self.seen |= bound
+        if ours and not (hidden and "exporti" in directives): self.public |= bound
+        elif hidden and (ours or '"helper: ' in source): self.internal |= bound
+        elif not hidden: self.public -= bound
     def hides(self, source): return bool(self.level) or is_folded(source)
 
 class show_code(Processor):
     """Exported definitions stay on the page, and what the package re-exports; lists of names are hidden.
     A cell that begins `#| fold WHY` is folded under these words, and one with `#| show` is not folded.
-    A chapter's imports are one fold: its own, the package's, and the public names that other folds define and the page uses. What uses
+    A chapter's imports are one fold: its own, the package's, and what the chapter defines and the page uses, so that no definition need be pasted. What uses
     an internal name of another fold is folded too. So is the code of pages that show recorded results, but for the cell that makes them run"""
     def begin(self):
         self.module = next((" ".join(c.directives_["default_exp"]) for c in self.nb.cells if c.cell_type == "code" and "default_exp" in c.directives_), "")
@@ -118,7 +120,7 @@ class show_code(Processor):
         elif self.results and not {"echo", "echo:"} & d.keys() and not cell.source.startswith("RUN = "): cell.source = fold(cell.source, "code")
         elif self.module and not exported and (why := folded_use(cell.source)): cell.source = fold(cell.source, why)
         elif not self.internal and not self.reader.level and (of := read & self.reader.internal - self.reader.seen): cell.source = fold(cell.source, f"use of {', '.join(sorted(of))}")
-        if not exported and not self.reader.hides(cell.source): self.needed |= read & self.reader.public - self.reader.seen
+        if not exported and not self.reader.hides(cell.source): self.needed |= read & self.reader.public
         self.reader.take(bound, cell.source, kinds_of)
     def end(self):
         "The fold of imports, whole"

@@ -83,7 +83,7 @@ def _descend(line, b, g, tile, tops):
 # %% ../../nbs/ranks/03_laplace.ipynb #c86f4c1d
 @jit
 def _rank_rows(lo, hi, line, ranks):
-    "Write the ranks (R3.10) of sets lo..hi."
+    "Write the ranks (R3.5) of sets lo..hi."
     n = ranks.shape[1]
     width = n if n < _LONG else _TILE
     tile = Tile(np.empty(width), np.empty(width), np.ones((1, width)), np.empty((1, width)))
@@ -104,7 +104,7 @@ def _rank_rows(lo, hi, line, ranks):
 # %% ../../nbs/ranks/03_laplace.ipynb #13f2f267
 @jit(lent=True)
 def _climb(tile, w, below, out):
-    "Walk up w scores: out (w,) is (R3.4) without its factor; `below` (2,) enters and leaves; the sum of (R3.11)."
+    "Walk up w scores: out (w,) is (R3.7) without its factor; `below` (2,) enters and leaves; the sum of (R3.8)."
     total = 0.0
     L, G = below
     for k in range(w):
@@ -143,7 +143,7 @@ def _rank_back_rows(lo, hi, line, g, s, tau):
 
 # %% ../../nbs/ranks/03_laplace.ipynb #683c3c9d
 def _rank_torch(s, tau, order, real):
-    "The ranks (R3.10), where the scores stood; whatever where they are padded."
+    "The ranks (R3.5), where the scores stood; whatever where they are padded."
     t, kept = _real(precise(s), real)
     lower, upper = (one_sided(t, tau, kept[..., None], up)[..., 0] for up in (True, False))
     ranks = kept.cumsum(-1) + (upper - lower) / 2
@@ -213,14 +213,14 @@ def _above(s, tau, x, d, order, real):
     return far, above, torch.empty_like(kept).scatter(-1, order, kept)
 
 def _topk_torch(s, tau, k, order, real):
-    "The weights (R3.5), and the threshold."
+    "The weights (R3.3), and the threshold."
     x, d = _place(s, tau, k, order, real)
     _, above, kept = _above(s, tau, x, d, order, real)
     return torch.where(kept, 0.5 + laplace_step(above, 0), 0).to(s.dtype), x, d
 
 # %% ../../nbs/ranks/03_laplace.ipynb #ad2cc7eb
 def _topk_back_torch(g, s, tau, x, d, order, real):
-    "(R3.9), to s, tau and k; g (..., n)."
+    "(R3.11), to s, tau and k; g (..., n)."
     far, above, kept = _above(s, tau, x, d, order, real)
     g = torch.where(kept, g.to(above), 0)
     near = torch.where(kept, -above.abs(), -1e30)
@@ -273,7 +273,7 @@ def lapsum_topk(
     largest: bool = True,  # False chooses the smallest
     mask: "Tensor | None" = None,  # bool, (..., n), True = a real element
 ) -> Tensor:  # weights in [0, 1] that sum to k, (..., n); zero at padded elements
-    """Soft membership in the k largest, (R3.5; Struski et al. 2025), O(n log n).
+    """Soft membership in the k largest, (R3.3; Struski et al. 2025), O(n log n).
 
     Raise `TypeError` or `ValueError` when an argument does not fit."""
     check_scores(scores)
@@ -292,7 +292,7 @@ def lapsum_topk(
 
 # %% ../../nbs/ranks/03_laplace.ipynb #8114d8db
 class LapSumTopK(nn.Module):
-    """A module from scores (..., n) to weights in [0, 1] that sum to k, (R3.5; Struski et al. 2025).
+    """A module from scores (..., n) to weights in [0, 1] that sum to k, (R3.3; Struski et al. 2025).
 
     Raises as `lapsum_topk` does."""
     shown = ("k", "tau", "largest")

@@ -38,7 +38,7 @@ def neuralsort_quadratic(
     s: Tensor,  # scores, (..., n)
     tau: float = 1.0,  # temperature
 ) -> Tensor:  # (..., n, n), sorted in decreasing order
-    "NeuralSort in O(n^2), (W2.3) with the row sums taken first."
+    "NeuralSort in O(n^2), (W2.1) with the row sums taken first."
     n = s.shape[-1]
     w = (n + 1 - 2 * torch.arange(1, n + 1, device=s.device)).to(s.dtype)
     row_sums = (s[..., :, None] - s[..., None, :]).abs().sum(-1)
@@ -64,13 +64,13 @@ def row_sums(
     t: Tensor,  # scores in decreasing order, (..., n)
     size: Tensor,  # how many of them are real, long, (...); the padded ones repeat the last real one
 ) -> Tensor:  # sum_k |t_j - t_k|, (..., n)
-    "The row sums of the matrix of absolute differences in O(n) for sorted scores, (W2.4)."
+    "The row sums of the matrix of absolute differences in O(n) for sorted scores, (W2.6)."
     own, others = sides(t - t[..., :1].detach(), t, size)
     return own - others
 
 # %% ../../nbs/rowwise/02_neuralsort.ipynb #bccf8075
 def sums_outward(t, size, rows=None):
-    "-tau m of `rows` (all if None) by (W2.5), (..., r, n), for scores in decreasing order, (..., n)."
+    "-tau m of `rows` (all if None) by (W2.4), (..., r, n), for scores in decreasing order, (..., n)."
     n = t.shape[-1]
     j = torch.arange(n - 1, device=t.device)
     i = torch.arange(n, device=t.device) if rows is None else rows
@@ -111,7 +111,7 @@ def _widely(s, tau):
 class Sorted(NamedTuple):
     "What NeuralSort needs to know of scores in decreasing order."
     t: Tensor         # the scores, (..., n); padded ones repeat the last real one
-    row_sums: Tensor  # (W2.4), (..., n)
+    row_sums: Tensor  # (W2.6), (..., n)
     order: Tensor     # the order that sorts them, padded elements last, long, (..., n)
     tau: Tensor       # one temperature for each set, (...)
     size: Tensor      # one length for each set, long, (...)
@@ -170,7 +170,7 @@ class NeuralSortPermutation(SoftPermutation):
 
 # %% ../../nbs/rowwise/02_neuralsort.ipynb #a7560faf
 def _literal(z, mask, i):
-    "tau times the logits of the rows i (r, 1) by (W2.6), up to a constant of each row, in the order of the input."
+    "tau times the logits of the rows i (r, 1) by (W2.7), up to a constant of each row, in the order of the input."
     below = torch.minimum(z[..., :, None], z[..., None, :]) - z.detach().clamp(max=0)[..., None, :]
     if mask is not None:
         below = below * mask[..., None, :]

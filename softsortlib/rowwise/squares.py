@@ -84,7 +84,7 @@ def _normalisers(self, Z):
 
 @torch.no_grad()
 def _centre(x):
-    "c of (W3.3) for x (..., n, d), and, at least one, what x - c is divided by so that no sum overflows: (..., 1, d)."
+    "c of (W3.2) for x (..., n, d), and, at least one, what x - c is divided by so that no sum overflows: (..., 1, d)."
     low, high = x.amin(-2, keepdim=True), x.amax(-2, keepdim=True)
     middle = low / 2 + high / 2
     c = torch.minimum(middle, 2 * low).clamp(min=0) + torch.maximum(middle, 2 * high).clamp(max=0)
@@ -145,11 +145,11 @@ def _log_prob(self, target, rows):
 
 # %% ../../nbs/rowwise/03_squares.ipynb #501eb335
 class PowerPermutation(SquarePermutation):
-    "SoftSort with d = |x - y|^p by sums of exp(-|u|^p) (W3.2): O(n log n) at any temperature, on a CPU."
+    "SoftSort with d = |x - y|^p by sums of exp(-|u|^p) (W3.3): O(n log n) at any temperature, on a CPU."
     unit = 1.0
 
     def _sums(self, w):
-        "A(w) of (W3.2) for w (..., n, d), zero at padded elements."
+        "A(w) of (W3.3) for w (..., n, d), zero at padded elements."
         s, order, _ = self._places()
         tau = self.tau[..., 0].double() if isinstance(self.tau, Tensor) else self.tau
         sigma = tau ** (1 / self.power)

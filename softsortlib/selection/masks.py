@@ -125,7 +125,7 @@ def _weights(self, s, k, tau, mask):
 
 # %% ../../nbs/selection/01_masks.ipynb #4a6372e7
 class LaplaceTopK(TopKMask, name="lapsum"):
-    """The weights of `lapsum_topk` (R3.5; Struski et al. 2025) under the contract of masks; O(n log n).
+    """The weights of `lapsum_topk` (R3.3; Struski et al. 2025) under the contract of masks; O(n log n).
 
     Raise `TypeError` or `ValueError` for a parameter that does not fit."""
     softness = 0.06
