@@ -33,7 +33,7 @@ def neuralsort_published(
     C = s[:, :, None] * w.to(s.dtype)
     return ((C - B).mT / tau).softmax(-1)
 
-# %% ../../nbs/rowwise/02_neuralsort.ipynb #66ad904d
+# %% ../../nbs/rowwise/02_neuralsort.ipynb #74e3dc6f
 def neuralsort_quadratic(
     s: Tensor,  # scores, (..., n)
     tau: float = 1.0,  # temperature
@@ -59,7 +59,7 @@ def sides(v, t, size):
     below = sums.gather(-1, size[..., None]) - sums.gather(-1, last + 1)
     return v * (size[..., None] - 1 - last - above), below - sums.gather(-1, above)
 
-# %% ../../nbs/rowwise/02_neuralsort.ipynb #b32dd9ff
+# %% ../../nbs/rowwise/02_neuralsort.ipynb #fc09e5da
 def row_sums(
     t: Tensor,  # scores in decreasing order, (..., n)
     size: Tensor,  # how many of them are real, long, (...); the padded ones repeat the last real one
@@ -68,7 +68,7 @@ def row_sums(
     own, others = sides(t - t[..., :1].detach(), t, size)
     return own - others
 
-# %% ../../nbs/rowwise/02_neuralsort.ipynb #bccf8075
+# %% ../../nbs/rowwise/02_neuralsort.ipynb #425bbd30
 def sums_outward(t, size, rows=None):
     "-tau m of `rows` (all if None) by (W2.4), (..., r, n), for scores in decreasing order, (..., n)."
     n = t.shape[-1]
@@ -107,7 +107,7 @@ def _widely(s, tau):
         return s.to(wide), tau
     return s * _UNIT, tau * _UNIT
 
-# %% ../../nbs/rowwise/02_neuralsort.ipynb #ca7174fd
+# %% ../../nbs/rowwise/02_neuralsort.ipynb #299dfbdf
 class Sorted(NamedTuple):
     "What NeuralSort needs to know of scores in decreasing order."
     t: Tensor         # the scores, (..., n); padded ones repeat the last real one
@@ -168,7 +168,7 @@ class NeuralSortPermutation(SoftPermutation):
         def _logits(self, rows: "Tensor | None") -> Tensor: ...
         def _by_kernel(self, rows: "Tensor | None") -> bool: ...
 
-# %% ../../nbs/rowwise/02_neuralsort.ipynb #a7560faf
+# %% ../../nbs/rowwise/02_neuralsort.ipynb #0534bbf6
 def _literal(z, mask, i):
     "tau times the logits of the rows i (r, 1) by (W2.7), up to a constant of each row, in the order of the input."
     below = torch.minimum(z[..., :, None], z[..., None, :]) - z.detach().clamp(max=0)[..., None, :]
