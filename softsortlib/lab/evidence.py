@@ -273,10 +273,9 @@ def caption(
     parts.append(f"preset {_listed(records, 'preset')}")
     parts.append(f"{_listed(records, 'steps')} steps")
     parts.append(f"seeds {_listed(records, 'seed')}")
+    processor = f" ({_range(records, 'cpu_seconds')} seconds of processor time)" if _range(records, "cpu_seconds") else ""
     if _range(records, "seconds"):
-        parts.append(f"{_range(records, 'seconds')} seconds a run")
-    if _range(records, "cpu_seconds"):
-        parts.append(f"{_range(records, 'cpu_seconds')} of them on the processor")
+        parts.append(f"{_range(records, 'seconds')} seconds a run{processor}")
     parts += _precisions(records)
     parts += doubts(records)
     parts += [f"left out: {file} ({why})" for file, why in left_out.items()]
