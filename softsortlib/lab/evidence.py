@@ -253,7 +253,7 @@ def _range(records, name):
     short, long = (f"{v:.{0 if v >= 10 else 1}f}" for v in (min(numbers), max(numbers)))
     return short if short == long else f"{short} to {long}"
 
-# %% ../../nbs/lab/15_evidence.ipynb #183048d5
+# %% ../../nbs/lab/15_evidence.ipynb #7f1faa63
 def _precisions(records):
     "What was not computed in single precision, in words."
     flags = [r.get("trainer", {}).get("precision", "") for r in records]

@@ -75,7 +75,7 @@ def _in_windows(P, x, rows):
         return _few(rows, x)
     return at_most(n * (d + _WRITTEN), _PACE * d) and is_payload_wide(x) and FASTER * window_of(P, P.power) >= n
 
-# %% ../../nbs/rowwise/03_squares.ipynb #62d9827a
+# %% ../../nbs/rowwise/03_squares.ipynb #e36d1b30
 @patch_to(SquarePermutation)
 def _normalisers(self, Z):
     "Z (..., n, 1), with one in place of zero where an element is padded."
@@ -143,7 +143,7 @@ def _log_prob(self, target, rows):
     log_p = -self.d(self._sorted(rows), of(self.s)) / self.tau - (self.unit * Z).log()
     return log_p if self.mask is None else log_p.masked_fill(~of(self.mask), -math.inf)
 
-# %% ../../nbs/rowwise/03_squares.ipynb #501eb335
+# %% ../../nbs/rowwise/03_squares.ipynb #64842c15
 class PowerPermutation(SquarePermutation):
     "SoftSort with d = |x - y|^p by sums of exp(-|u|^p) (W3.3): O(n log n) at any temperature, on a CPU."
     unit = 1.0
