@@ -25,7 +25,8 @@
   line.append(...dots);
   $(".mini-line").append(line);
   const cells = grid((i, j) => make("rect", {x: 30 * j + 1, y: 30 * i + 1, width: 28, height: 28, rx: 3}));
-  const picture = make("svg", {viewBox: "0 0 150 150", role: "img"}, ...cells);
+  const names = each(j => make("text", {class: "mini-name", x: 30 * j + 15, y: -7, style: `--hue:${hue(j)}`}, "abcde"[j])), places = each(i => make("text", {class: "mini-name", x: -10, y: 30 * i + 20}, i + 1));
+  const picture = make("svg", {viewBox: "-20 -20 170 170", role: "img"}, ...cells, ...names, ...places);
   $(".mini-matrix").append(picture);
   squares.forEach((g, i) => { g.lastChild.textContent = i + 1; });
 

@@ -446,13 +446,15 @@
 
   // ------------------------------------------------------------------ lines along tau, and a loss that descends
 
-  /** Lines in a box: rows of [colour, points], x and y already between 0 and 1; the label stands in the corner. */
-  function chart(parent, lines, label, mark = null) {
-    const w = Math.max(parent.clientWidth, 200), h = 130, at = ([x, y]) => `${(4 + x * (w - 8)).toFixed(1)} ${(h - 6 - y * (h - 30)).toFixed(1)}`;
-    parent.replaceChildren(make("svg:svg", {viewBox: `0 0 ${w} ${h}`, height: h, "aria-hidden": true},
+  /** Lines in a box: rows of [colour, points], x and y already between 0 and 1; above it what they show, on the axes where they begin and end. */
+  function chart(parent, lines, label, [left, right], [low, high], mark = null) {
+    const w = Math.max(parent.clientWidth, 200), h = 130, text = (x, y, anchor, ...what) => make("svg:text", {class: "pg-label pg-tick", x, y, "text-anchor": anchor}, ...what), at = ([x, y]) => `${(4 + x * (w - 8)).toFixed(1)} ${(h - 6 - y * (h - 30)).toFixed(1)}`;
+    parent.replaceChildren(make("svg:svg", {viewBox: `0 0 ${w} ${h + 16}`, height: h + 16, "aria-hidden": true},
       ...(mark === null ? [] : [make("svg:line", {class: "pg-zero", x1: 4 + mark * (w - 8), x2: 4 + mark * (w - 8), y1: 20, y2: h - 4})]),
       ...lines.map(([hueOf, points]) => make("svg:path", {class: "pg-trace pg-ink", style: `--hue:${hueOf}`, d: points.length ? `M${points.map(at).join("L")}` : ""})),
-      make("svg:text", {class: "pg-label", x: 0, y: 13}, label)));
+      make("svg:text", {class: "pg-label", x: 0, y: 13}, label),
+      make("svg:line", {class: "pg-zero", x1: 4, x2: w - 4, y1: h - 2, y2: h - 2}), text(4, h + 12, "start", left), text(w - 4, h + 12, "end", right),
+      text(w, 26, "end", high), text(w, h - 6, "end", low)));
   }
 
   const TAUS_DRAWN = 41, tauAt = c => 10 ** (SLIDER[0] + c / (TAUS_DRAWN - 1) * (SLIDER[1] - SLIDER[0]));
@@ -463,8 +465,9 @@
     const slopes = all.map(r => r.gradient(...at)), most = Math.max(...slopes.flat().map(Math.abs), 1e-300), x = c => c / (TAUS_DRAWN - 1);
     const here = Math.min(Math.max((Math.log10(state.tau) - SLIDER[0]) / (SLIDER[1] - SLIDER[0]), 0), 1);
     const real = [...s.keys()].filter(j => !state.padded.includes(j));
-    chart($("pg-ranks"), real.map(j => [hue(j), all.map((r, c) => [x(c), (r.ranks[j] - 1) / (real.length - 1)])]), `ranks, tau from ${tauAt(0)} to ${tauAt(TAUS_DRAWN - 1)}`, here);
-    chart($("pg-slopes"), s.map((_, j) => [hue(j), slopes.map((g, c) => [x(c), .5 + g[j] / most / 2])]), `gradient of P[${at[0] + 1}, ${letter(at[1])}], up to ${precise(most)}`, here);
+    const ends = [`tau = ${tauAt(0)}`, `tau = ${tauAt(TAUS_DRAWN - 1)}`];
+    chart($("pg-ranks"), real.map(j => [hue(j), all.map((r, c) => [x(c), (r.ranks[j] - 1) / (real.length - 1)])]), "ranks, against tau", ends, ["1", String(real.length)], here);
+    chart($("pg-slopes"), s.map((_, j) => [hue(j), slopes.map((g, c) => [x(c), .5 + g[j] / most / 2])]), `gradient of P[${at[0] + 1}, ${letter(at[1])}], against tau`, ends, [minus(precise(-most)), precise(most)], here);
     put($("pg-ranks"), {"aria-label": `ranks against tau; at the smallest ${all[0].ranks.map(r => shown(r)).join(", ")}, at the largest ${all[TAUS_DRAWN - 1].ranks.map(r => shown(r)).join(", ")}`});
     put($("pg-slopes"), {"aria-label": `gradient of the entry against tau; steepest ${precise(most)}`});
   }
@@ -503,7 +506,7 @@
     const {loss, slope} = soft.orderLoss(result, alphabet()), steepest = Math.max(...slope.map(Math.abs));
     losses = [...losses, loss].slice(-200);
     const top = Math.max(...losses, 1e-12);
-    chart($("pg-curve"), [[250, losses.map((l, k) => [k / Math.max(losses.length - 1, 1), Math.max(l, 0) / top])]], `loss ${precise(loss)} after ${losses.length - 1} steps`);
+    chart($("pg-curve"), [[250, losses.map((l, k) => [k / Math.max(losses.length - 1, 1), Math.max(l, 0) / top])]], `loss ${precise(loss)} after ${losses.length - 1} steps`, ["first step", `step ${losses.length - 1}`], ["0", precise(top)]);
     put($("pg-curve"), {"aria-label": `the loss: ${precise(losses[0])} at first, ${precise(loss)} after ${losses.length - 1} steps`});
     if (!(loss > .01 && steepest > 1e-12) || losses.length >= 200) return true;
     const far = .04 + .02 * (losses.length * .618034 % 1), step = Math.min(far / steepest, .5);     // uneven steps of .04 to .06: even ones would land on ties

@@ -1,10 +1,12 @@
 """nbdev's own staging, which Quarto renders from: on a fresh copy it is quick, leaves nothing behind, and shows what the prose needs."""
 import ast
+import builtins
 import json
 import os
 import re
 import shutil
 import subprocess
+import symtable
 import sys
 import time
 from pathlib import Path
@@ -14,6 +16,7 @@ import pytest
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "tools"))
 import check_site  # noqa: E402
+import contents  # noqa: E402
 
 STAGE = "from nbdev.serve import proc_nbs; print(proc_nbs(force=True, n_workers=0))"
 
@@ -82,6 +85,63 @@ def test_a_method_that_is_added_later_keeps_its_class_in_its_heading(staged):
     headings = [line for cells in staged[0].values() for c in cells if c["cell_type"] == "markdown" for line in text_of(c).splitlines() if re.match(r"#{2,4} ", line)]
     assert r"### SoftPermutation.\_\_matmul\_\_" in headings
     assert {h for h in headings if re.match(r"#+ \\?_", h)} <= {r"### \_\_getattr\_\_"}          # a module's own
+
+
+WELL_KNOWN = {"display", "get_ipython", *dir(builtins)}
+
+
+def code_of(cell): return re.sub(r"^#\|.*\n?", "", text_of(cell), flags=re.M).strip()
+
+
+def names_of(code):
+    "(names that a cell binds, names that it takes from elsewhere)"
+    try: table = symtable.symtable(code, "cell", "exec")
+    except SyntaxError: return set(), set()      # a magic
+    def read(scope): return {s.get_name() for s in scope.get_symbols() if s.is_referenced() and (scope is table or s.is_global())}.union(*map(read, scope.get_children()))
+    bound = {s.get_name() for s in table.get_symbols() if s.is_assigned() or s.is_imported()}
+    return bound, read(table) - bound
+
+
+def out_of_sight(cells, exported=()):
+    """What a visible cell of a staged notebook takes from nowhere in sight: [(cell, names)]. In sight is what stands above it, and the fold of imports.
+    A definition of the package's is a quotation, which need not run."""
+    known, level, missing = set(WELL_KNOWN), 0, []
+    for cell in cells:
+        if cell["cell_type"] == "markdown":
+            for marks, title in re.findall(r"^(#+) (.*)$", text_of(cell), re.M):
+                if len(marks) <= level: level = 0
+                if ".folded" in title: level = level or len(marks)
+        if cell["cell_type"] != "code": continue
+        code, folded = code_of(cell), level or re.search(r"^#\|\s*(code-fold\s*:\s*true|(include|echo)\s*:\s*false)", text_of(cell), re.M)
+        bound, taken = names_of(code)
+        if folded and 'code-summary: "imports"' not in text_of(cell): continue
+        if taken - known and not folded and code not in exported: missing.append((code[:60], sorted(taken - known)))
+        known |= bound
+    return missing
+
+
+PASTED = [f"nbs/{contents.chapters()[chapter]}" for *_, some in contents.READERS for chapter in some] + [
+    *(f"nbs/{name}.ipynb" for name in ("index", "tour", "howto", "choosing")), *(p.relative_to(ROOT).as_posix() for p in sorted((ROOT / "nbs/tutorials").glob("*.ipynb")))]
+
+
+def test_what_a_reader_sees_can_be_pasted(staged):
+    "No visible cell uses a name that only a folded or a hidden cell defines."
+    found = []
+    for name in PASTED:
+        own = json.loads((ROOT / name).read_text(encoding="utf-8"))["cells"]
+        exported = {code_of(c) for c in own if c["cell_type"] == "code" and re.match(r"#\|\s*exporti?\b", text_of(c))}
+        found += [(name, *where) for where in out_of_sight(staged[0][name.removeprefix("nbs/")], exported)]
+    assert not found, "\n".join(map(str, found))
+
+
+def test_a_name_that_only_a_fold_defines_is_seen():
+    def code(text): return dict(cell_type="code", source=text)
+    def prose(text): return dict(cell_type="markdown", source=text)
+    fold = '#| code-fold: true\n#| code-summary: "{}"\n'
+    cells = [code(fold.format("imports") + "import torch"), code(fold.format("test, 9 lines") + "rng = 1"), code("x = torch.ones(3)\ny = [i + x for i in rng]"),
+             prose("## In the package {.folded}"), code("z = x"), prose("## After"), code("def f(v): return v + z\nf(y)")]
+    assert [names for _, names in out_of_sight(cells)] == [["rng"], ["z"]]
+    assert out_of_sight(cells[:4], {"x = torch.ones(3)\ny = [i + x for i in rng]"}) == []
 
 
 QUARTO = """<!doctype html><html lang="en"><meta name="viewport" content="width=device-width"><link rel="stylesheet" href="styles.css"><body><main class="content">

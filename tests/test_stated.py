@@ -116,11 +116,12 @@ STATED = [
     ("functional/01_temperature.ipynb", r"take the default, (\d\.\d)", default(calibrate_tau, "sharpness")),
     ("choosing.ipynb", r"the default, ([\d.]+), keeps sorted values", default(calibrate_tau, "sharpness")),
     ("tour.ipynb", r"At ([\d.]+), the default, a row", default(calibrate_tau, "sharpness")),
-    ("rowwise/01_softsort.ipynb", r"at a sharpness of ([\d.]+), the default of", default(calibrate_tau, "sharpness")),
+    ("rowwise/01_softsort.ipynb", r"at ([\d.]+), its default, values are close", default(calibrate_tau, "sharpness")),
     ("rowwise/01_softsort.ipynb", r"The default is \$p = (\d)\$", default(SoftSort, "power")),
     ("rowwise/02_neuralsort.ipynb", r"`descending=True`; the default sorts (upwards)", {False: "upwards", True: "downwards"}[default(softsortlib.NeuralSort, "descending")]),
     ("networks/03_operator.ipynb", r"The default is the (\w+) sigmoid", default(SortingNetwork, "sigmoid").capitalize()),
     ("sampling/02_perturbed.ipynb", r'the default here is `noise="(\w+)"`', default(PUBLIC["Perturbed"], "noise")),
+    ("functional/02_functions.ipynb", r"Why (SoftSort) by default", type(softsortlib.get_operator(default(softsortlib.soft_rank, "method"))).__name__),
     ("choosing.ipynb", r"Without `method`, `soft_rank` uses (SoftSort)", type(softsortlib.get_operator(default(softsortlib.soft_rank, "method"))).__name__),
 ]
 

@@ -3,7 +3,7 @@
 settings.ini names these processors (`procs`) and those of nbdev's own that they stand for (`skip_procs`), so `make docs` and
 `nbdev_docs` stage the same book. Nothing of a notebook is run but the cells that ask for it, with `exec_doc`.
 """
-import ast, functools, json, os, re, sys
+import ast, functools, json, os, re, symtable, sys
 from pathlib import Path
 
 from execnb.nbio import mk_cell
@@ -50,35 +50,83 @@ def folded_use(source):
     named = re.search(r"Prop [A-Z]\d+\.\d+", source)
     return f"test{f' of {named[0]}' if named else ''}, {len(lines)} lines" if tests and len(lines) > 7 else None
 
+def is_folded(source): return re.search(r"^#\|\s*code-fold\s*:\s*true", source, re.M) is not None
+
+def names(source):
+    "(names that a cell binds, names that it takes from elsewhere)"
+    try: table = symtable.symtable(source, "cell", "exec")
+    except SyntaxError: return set(), set()   # a magic
+    def read(scope): return {s.get_name() for s in scope.get_symbols() if s.is_referenced() and (scope is table or s.is_global())}.union(*map(read, scope.get_children()))
+    bound = {s.get_name() for s in table.get_symbols() if s.is_assigned() or s.is_imported()}
+    return bound, read(table) - bound
+
+def merged(sources):
+    "Cells of imports as one, each statement once"
+    seen = {}
+    for source in sources:
+        for n in ast.parse(source).body: seen.setdefault(ast.unparse(n), ast.get_source_segment(source, n))
+    return "\n".join(seen.values())
+
+class Reader:
+    "What a reader has seen who opens no fold; the names that the package defines here for its users, and those for itself that only a fold shows"
+    def __init__(self): self.seen, self.internal, self.public, self.level = set(), set(), set(), 0
+    def heading(self, source):
+        "A section that is folded whole ends at the next heading of its level"
+        for marks, title in re.findall(r"^(#+) (.*)$", source, re.M):
+            if len(marks) <= self.level: self.level = 0
+            if ".folded" in title and not self.level: self.level = len(marks)
+    def take(self, bound, source, directives):
+        hidden, ours = self.hides(source), bool({"export", "exporti"} & set(directives))
+        if not hidden: self.seen |= bound
+        if ours and not (hidden and "exporti" in directives): self.public |= bound
+        elif hidden and (ours or '"helper: ' in source): self.internal |= bound
+        elif not hidden: self.public -= bound
+    def hides(self, source): return bool(self.level) or is_folded(source)
+
 class show_code(Processor):
-    """Exported definitions stay on the page, and what the package re-exports; bare imports and lists of names are hidden.
+    """Exported definitions stay on the page, and what the package re-exports; lists of names are hidden.
     A cell that begins `#| fold WHY` is folded under these words, and one with `#| show` is not folded.
-    A chapter's other imports fold away, and so does the code of pages that show recorded results, but for the cell that makes them run"""
+    A chapter's imports are one fold: its own, the package's, and what the chapter defines and the page uses, so that no definition need be pasted. What uses
+    an internal name of another fold is folded too. So is the code of pages that show recorded results, but for the cell that makes them run"""
     def begin(self):
-        self.chapter = any("default_exp" in c.directives_ for c in self.nb.cells if c.cell_type == "code")
+        self.module = next((" ".join(c.directives_["default_exp"]) for c in self.nb.cells if c.cell_type == "code" and "default_exp" in c.directives_), "")
         self.raise_picture()
-        self.results = Path(self.nb.path_).parent.name in ("experiments", "benchmarks")
-        self.internal = is_internal(Path(self.nb.path_)) or contents.chapter_of(self.nb.path_) in contents.MACHINERY
+        path = Path(self.nb.path_)
+        self.results, self.internal = path.parent.name in ("experiments", "benchmarks"), is_internal(path)
+        self.engine = self.internal or contents.chapter_of(path) in contents.MACHINERY
+        self.reader, self.imports, self.imported, self.needed = Reader(), None, [], set()
     def raise_picture(self):
         "The opening picture goes above what it imports"
         cells, above = self.nb.cells, next((i for i, c in enumerate(self.nb.cells[:6]) if "| fig-cap:" in (c.source or "")), 0)
         if above and cells[above - 1].cell_type == "code": cells[above - 1:above + 1] = [cells[above], cells[above - 1]]
     def cell(self, cell):
         d = cell.directives_ if cell.cell_type == "code" else {}
+        if cell.cell_type == "markdown": self.reader.heading(cell.source or "")
         if not cell.source or "hide" in d or cell.cell_type != "code": return
+        plain, kinds_of = re.sub(r"^#\|.*\n", "", cell.source, flags=re.M), set(d)
+        bound, read = names(plain)
         if "fold" in d: cell.source = fold(cell.source, " ".join(d.pop("fold")))
         if d.pop("show", None) is not None: cell.source = f"#| code-fold: false\n{cell.source}"
-        kinds_of = set(d)
         exported, ours = bool({"export", "exporti"} & d.keys()), re.fullmatch(r"(from softsortlib[\w.]* import (\([^)]*\)|.*)\s*)+", cell.source)
-        if exported and ("other" in kinds(cell) or ours):
+        if self.module and kinds(cell) == {"import"} and not (exported and ours):
+            if exported or self.imports is None: self.imported.append(plain)
+            if exported: return
+            d.pop("default_exp", None)
+            cell.source, self.imports = fold(cell.source, "imports"), self.imports or cell
+        elif exported and ("other" in kinds(cell) or ours):
             for k in ("export", "exporti"): d.pop(k, None)
             cell.defines_ = True
-            if why := folded(cell.source, self.internal, "exporti" in kinds_of): cell.source = fold(cell.source, why)
-        elif self.chapter and not exported and kinds(cell) == {"import"}:
-            d.pop("default_exp", None)
-            cell.source = fold(cell.source, "imports")
+            if why := folded(cell.source, self.engine, "exporti" in kinds_of): cell.source = fold(cell.source, why)
         elif self.results and not {"echo", "echo:"} & d.keys() and not cell.source.startswith("RUN = "): cell.source = fold(cell.source, "code")
-        elif self.chapter and not exported and (why := folded_use(cell.source)): cell.source = fold(cell.source, why)
+        elif self.module and not exported and (why := folded_use(cell.source)): cell.source = fold(cell.source, why)
+        elif not self.internal and not self.reader.level and (of := read & self.reader.internal - self.reader.seen): cell.source = fold(cell.source, f"use of {', '.join(sorted(of))}")
+        if not exported and not self.reader.hides(cell.source): self.needed |= read & self.reader.public
+        self.reader.take(bound, cell.source, kinds_of)
+    def end(self):
+        "The fold of imports, whole"
+        if self.imports is None: return
+        own = [f"from softsortlib.{self.module} import {', '.join(sorted(self.needed))}"] if self.needed else []
+        self.imports.source = fold(merged([*self.imported, *own]), "imports")
 
 class headings(Processor):
     "`show_doc` of a name becomes its heading, with its class; only a cell that asks for it, with `exec_doc`, is run"

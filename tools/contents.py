@@ -151,9 +151,10 @@ def volume(name):
     return "\n\n".join(out)
 
 def in_repository():
-    "By chapter, the notebooks of kernels and details that are read in the repository"
-    rows = [f"| [{opening(p)[0]}]({p}) | {number_of(q)} | [{opening(q)[0]}]({q}) | {cell(opening(q)[1])} |" for p in (chapters()[chapter] for chapter in IN_ORDER if chapter in chapters()) for q in companions(p)]
-    return "\n".join(["| chapter | | notebook | what it is about |", "|---|--:|---|---|", *rows])
+    "The notebooks of kernels and details that are read in the repository, by their numbers, and the chapter that each belongs to"
+    def row(page, notebook): return f"| {number_of(notebook)} | [{opening(notebook)[0]}]({notebook}) ↗ | {cell(opening(notebook)[1])} | [{opening(page)[0]}]({page}) |"
+    found = [(q, p) for p in (chapters()[chapter] for chapter in IN_ORDER if chapter in chapters()) for q in companions(p)]
+    return "\n".join(["| | notebook | what it is about | its chapter |", "|--:|---|---|---|", *(row(p, q) for q, p in sorted(found, key=lambda both: (number_of(both[0])[0], int(number_of(both[0])[1:]))))])
 
 def laboratory():
     "What each module of the laboratory does, by its notebook"

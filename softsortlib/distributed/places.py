@@ -69,13 +69,13 @@ def pick_shared(parts, y, i, ties, add):
     share = add(running.gather(1, ties.high) - running.gather(1, ties.low), parts.party.group)
     return pick(parts, y.detach(), i, agreed_sum) + (share / ties.count.clamp(min=1)).to(y.dtype)
 
-# %% ../../nbs/distributed/08_places.ipynb #deb2fda7
+# %% ../../nbs/distributed/08_places.ipynb #5d9cad5f
 def threshold_of(
     parts: SortedParts,  # scores in order, without a gradient
     k: int,  # how many of the whole
     tau: "float | Tensor",  # a number or (B,)
 ) -> Tensor:  # theta, (B,)
-    "The threshold (R3.5) of scores in parts, by (D8.2); any number where there are no more than k scores."
+    "The threshold (R3.3) of scores in parts, by (D8.2); any number where there are no more than k scores."
     t, R, Z = precise(parts.t), laplace_ranks(parts, tau), SoftSortParts(parts, tau).Z[..., 0]
     n, group = parts.total.double(), parts.party.group
     c = agreed_sum(((n[:, None] + 0.5 - R > k) & parts.kept).sum(1).double(), group)
@@ -89,7 +89,7 @@ def threshold_of(
     above, below = a + tau * (L / (root + more)).log(), b + tau * ((root - more) / U).log()
     return torch.where(more > 0, above, torch.where(more < 0, below, middle))
 
-# %% ../../nbs/distributed/08_places.ipynb #76061e07
+# %% ../../nbs/distributed/08_places.ipynb #3078ac9c
 def memberships(
     s: Tensor,  # this process's scores, (B, n)
     mask: "Tensor | None",  # bool, (B, n)
@@ -97,7 +97,7 @@ def memberships(
     k: int,  # how many of the whole
     tau: "float | Tensor",  # a number or (B,)
 ) -> Tensor:  # in double precision, (B, n)
-    "The soft membership of each score in the top k of the whole (R3.5), with its gradient."
+    "The soft membership of each score in the top k of the whole (R3.3), with its gradient."
     real = torch.ones_like(s, dtype=torch.bool) if mask is None else mask
     with torch.no_grad():
         parts = sort_parts(s.detach(), party, mask)

@@ -132,15 +132,6 @@ def sorting_network(
     build = build_network if _in_a_transform() else _kept
     return build(kind, n, str(device))
 
-# %% ../../nbs/networks/01_comparators.ipynb #8ecc2797
-def layer_rules(kind, n):
-    "c_0, m, f, sigma, e and g of (N1.3) for each layer, and the set size from which the layer acts: long, (D, 7)."
-    rules = []
-    for start, (m, mirrored, shift, first) in zip(network_ends(kind, n), steps_of(kind, n)):
-        skips = (2 * m - 1, shift, n // (2 * m) * m, -n % (2 * m)) if mirrored else (m, shift, 0, 0)
-        rules.append((start, m, *skips, first))
-    return torch.tensor(rules, dtype=torch.long, device="cpu").view(-1, 7)
-
 # %% ../../nbs/networks/01_comparators.ipynb #aa75fcc2
 def run_network(
     net: Comparators,  # the network, on the device of x
@@ -154,3 +145,12 @@ def run_network(
         x[..., lo] = torch.minimum(a, b)
         x[..., hi] = torch.maximum(a, b)
     return x
+
+# %% ../../nbs/networks/01_comparators.ipynb #8ecc2797
+def layer_rules(kind, n):
+    "c_0, m, f, sigma, e and g of (N1.3) for each layer, and the set size from which the layer acts: long, (D, 7)."
+    rules = []
+    for start, (m, mirrored, shift, first) in zip(network_ends(kind, n), steps_of(kind, n)):
+        skips = (2 * m - 1, shift, n // (2 * m) * m, -n % (2 * m)) if mirrored else (m, shift, 0, 0)
+        rules.append((start, m, *skips, first))
+    return torch.tensor(rules, dtype=torch.long, device="cpu").view(-1, 7)

@@ -80,10 +80,10 @@ def _descend(line, b, g, tile, tops):
         _fall(tile, _enter(line, b, k * width, g, tile), tops[k], tops[k - 1])
     return tiles
 
-# %% ../../nbs/ranks/03_laplace.ipynb #c86f4c1d
+# %% ../../nbs/ranks/03_laplace.ipynb #c197ce04
 @jit
 def _rank_rows(lo, hi, line, ranks):
-    "Write the ranks (R3.10) of sets lo..hi."
+    "Write the ranks (R3.5) of sets lo..hi."
     n = ranks.shape[1]
     width = n if n < _LONG else _TILE
     tile = Tile(np.empty(width), np.empty(width), np.ones((1, width)), np.empty((1, width)))
@@ -101,10 +101,10 @@ def _rank_rows(lo, hi, line, ranks):
         for k in range(line.real[b, 0], n):
             ranks[b, line.order[b, k]] = 0
 
-# %% ../../nbs/ranks/03_laplace.ipynb #13f2f267
+# %% ../../nbs/ranks/03_laplace.ipynb #1bc4bb06
 @jit(lent=True)
 def _climb(tile, w, below, out):
-    "Walk up w scores: out (w,) is (R3.4) without its factor; `below` (2,) enters and leaves; the sum of (R3.11)."
+    "Walk up w scores: out (w,) is (R3.7) without its factor; `below` (2,) enters and leaves; the sum of (R3.8)."
     total = 0.0
     L, G = below
     for k in range(w):
@@ -141,9 +141,9 @@ def _rank_back_rows(lo, hi, line, g, s, tau):
                 s[b, t * width + k] = share * out[k]
         s[b, line.real[b, 0]:] = 0
 
-# %% ../../nbs/ranks/03_laplace.ipynb #683c3c9d
+# %% ../../nbs/ranks/03_laplace.ipynb #fb7620ee
 def _rank_torch(s, tau, order, real):
-    "The ranks (R3.10), where the scores stood; whatever where they are padded."
+    "The ranks (R3.5), where the scores stood; whatever where they are padded."
     t, kept = _real(precise(s), real)
     lower, upper = (one_sided(t, tau, kept[..., None], up)[..., 0] for up in (True, False))
     ranks = kept.cumsum(-1) + (upper - lower) / 2
@@ -198,7 +198,7 @@ class LaplaceRank(RankOperator, name="laplace"):
         t, order, real = in_order(s, mask)
         return _laplace_rank(t, tau_column(tau, precise(s[..., :1])), order, real)
 
-# %% ../../nbs/ranks/03_laplace.ipynb #39005f25
+# %% ../../nbs/ranks/03_laplace.ipynb #18955df2
 def _place(s, tau, k, order, real):
     "The threshold b = x + tau d at k, for x the score next to it; s and order (..., n), all others (..., 1)."
     place = real - k, order, real
@@ -213,14 +213,14 @@ def _above(s, tau, x, d, order, real):
     return far, above, torch.empty_like(kept).scatter(-1, order, kept)
 
 def _topk_torch(s, tau, k, order, real):
-    "The weights (R3.5), and the threshold."
+    "The weights (R3.3), and the threshold."
     x, d = _place(s, tau, k, order, real)
     _, above, kept = _above(s, tau, x, d, order, real)
     return torch.where(kept, 0.5 + laplace_step(above, 0), 0).to(s.dtype), x, d
 
-# %% ../../nbs/ranks/03_laplace.ipynb #ad2cc7eb
+# %% ../../nbs/ranks/03_laplace.ipynb #fa60efc1
 def _topk_back_torch(g, s, tau, x, d, order, real):
-    "(R3.9), to s, tau and k; g (..., n)."
+    "(R3.11), to s, tau and k; g (..., n)."
     far, above, kept = _above(s, tau, x, d, order, real)
     g = torch.where(kept, g.to(above), 0)
     near = torch.where(kept, -above.abs(), -1e30)
@@ -265,7 +265,7 @@ def check_count(k, n=math.inf, batch=None):
         most = f" and at most the {n} scores there are" if n < math.inf else ""
         raise ValueError(f"k must be more than 0{most}, got {k}")
 
-# %% ../../nbs/ranks/03_laplace.ipynb #d7e7acb7
+# %% ../../nbs/ranks/03_laplace.ipynb #8ea985d4
 def lapsum_topk(
     scores: Tensor,  # (..., n), floating point
     k: "float | Tensor",  # how many, not always an integer; a tensor broadcasts over the batch
@@ -273,7 +273,7 @@ def lapsum_topk(
     largest: bool = True,  # False chooses the smallest
     mask: "Tensor | None" = None,  # bool, (..., n), True = a real element
 ) -> Tensor:  # weights in [0, 1] that sum to k, (..., n); zero at padded elements
-    """Soft membership in the k largest, (R3.5; Struski et al. 2025), O(n log n).
+    """Soft membership in the k largest, (R3.3; Struski et al. 2025), O(n log n).
 
     Raise `TypeError` or `ValueError` when an argument does not fit."""
     check_scores(scores)
@@ -290,9 +290,9 @@ def lapsum_topk(
     tau, count = (a.expand(*s.shape[:-1], 1).contiguous() for a in (tau, count))
     return _topk(s, tau, count, order, real)[0].to(scores.dtype)
 
-# %% ../../nbs/ranks/03_laplace.ipynb #8114d8db
+# %% ../../nbs/ranks/03_laplace.ipynb #3bf21aa9
 class LapSumTopK(nn.Module):
-    """A module from scores (..., n) to weights in [0, 1] that sum to k, (R3.5; Struski et al. 2025).
+    """A module from scores (..., n) to weights in [0, 1] that sum to k, (R3.3; Struski et al. 2025).
 
     Raises as `lapsum_topk` does."""
     shown = ("k", "tau", "largest")

@@ -50,7 +50,7 @@ def _decays(s, tau, order, q):
 # %% ../../nbs/ranks/07_line.ipynb #b0144ae8
 @jit(lent=True)
 def _sums(q, z, lower, upper):
-    "Fill lower and upper (m + 1,) with (R7.2) for z (m,)."
+    "Fill lower and upper (m + 1,) with (R7.1) for z (m,)."
     m = len(z)
     L = 0.0
     R = 0.0
@@ -66,7 +66,7 @@ def _sums(q, z, lower, upper):
 
 @jit(lent=True)
 def _sums_back(q, m, lower, upper):
-    "The transpose of (R7.2), in place."
+    "The transpose of (R7.1), in place."
     L = 0.0
     R = 0.0
     for k in range(m):
@@ -82,7 +82,7 @@ _NOTHING = 1e-280  # a decay that is as good as zero, whose root is not
 
 @jit(lent=True)
 def _mark_sides(q, below, first, lower, upper, sides):
-    "(R7.4) for the marks of a set, from the sums of ones."
+    "(R7.3) for the marks of a set, from the sums of ones."
     for l in range(len(below)):
         a = below[l]
         C = a - (first + l)
@@ -163,7 +163,7 @@ def _centred(x, order, c, z):
 
 @jit(lent=True)
 def _cells_of(line, b, lower, upper, mean, y):
-    "Add to y (l + 1,) what the marks of set b cut off, by (R7.3), and the mean."
+    "Add to y (l + 1,) what the marks of set b cut off, by (R7.2), and the mean."
     m = np.float64(line.real[b, 0])
     before = 0.0
     covered = 0.0
@@ -210,7 +210,7 @@ class Pulls(NamedTuple):
 class Desk(NamedTuple):
     "Room to work in, for one set, as arrays."
     z: np.ndarray      # (n,), a column of the payload
-    lower: np.ndarray  # (n + 1,), its sums (R7.2)
+    lower: np.ndarray  # (n + 1,), its sums (R7.1)
     upper: np.ndarray  # (n + 1,)
     down: np.ndarray   # (n + 1,), and what is spread
     up: np.ndarray     # (n + 1,)
@@ -230,7 +230,7 @@ def _mark_shares(line, b, y, desk):
 
 @jit(lent=True)
 def _column_back(line, b, y, desk, x):
-    "Spread one column y (l + 1,) to x (n,) by (R7.1)."
+    "Spread one column y (l + 1,) to x (n,) by (R7.4)."
     m = line.real[b, 0]
     desk.down[:] = 0
     desk.up[:] = 0
@@ -323,7 +323,7 @@ def _shares_cross(line, b, desk):
 # %% ../../nbs/ranks/07_line.ipynb #9feb9863
 @jit
 def _spread_rows(lo, hi, line, given, pulls):
-    "The gradients (R7.1) for sets lo..hi."
+    "The gradients (R7.4) for sets lo..hi."
     n, marks = line.cell.shape[1], line.below.shape[1]
     desk = Desk(np.empty(n), np.empty(n + 1), np.empty(n + 1), np.empty(n + 1), np.empty(n + 1), np.empty(n),
                 np.empty(n + 1), np.empty(marks))
@@ -377,7 +377,7 @@ def gather_numba(s, tau, x, first, order, real, q, below, cell, sides):
     return y
 
 def spread_numba(line, y, x, moved, s, learn):
-    "The gradients (R7.1) to x, s and tau from y (B, l + 1, d), x (B, n, d or 0) and moved (B, l or 0); s (B, n or 0)."
+    "The gradients (R7.4) to x, s and tau from y (B, l + 1, d), x (B, n, d or 0) and moved (B, l or 0); s (B, n or 0)."
     B, n = line.cell.shape
     gx, gs = y.new_empty(B, n, y.shape[-1]), s.new_empty(s.shape)
     gtau = y.new_empty(B if learn else 0, dtype=torch.float64)
@@ -401,7 +401,7 @@ def _gap_at(t, tau, a, real):
     return ((high - low) / tau).masked_fill((a == 0) | (a >= real), most).clamp(max=most)
 
 def _sides(C, L, R, gap, inside):
-    "The five columns of `sides` from (R7.4), all (..., l)."
+    "The five columns of `sides` from (R7.3), all (..., l)."
     q, high = (-gap).exp(), C > 0
     void = inside & (C == 0) & (q < max(_NOTHING, torch.finfo(q.dtype).tiny))
     solid, dead = ~void, void | ~inside
@@ -518,7 +518,7 @@ def _shares_pull(t, tau, kept, share, below, sides, learn):
     return pull, _crossing(share, sides, LEFT, RIGHT, lower, upper), _decaying(t, tau, back, sums)
 
 def pull_torch(y, x, s, tau, order, real, below, cell, sides, learn):
-    "The gradients (R7.1) to s, tau and x from y (..., l + 1, d) and x (..., n, d)."
+    "The gradients (R7.4) to s, tau and x from y (..., l + 1, d) and x (..., n, d)."
     t, kept = _in_order(s, order, real)
     z, _ = _payload(x, order, t, kept, real)
     sums = _both(t, tau, z)
@@ -538,7 +538,7 @@ def pull_torch(y, x, s, tau, order, real, below, cell, sides, learn):
 _KNOWN = "first, order, real, q, below, cell, sides"
 
 def _gather_back_torch(gy, s, tau, x, order, real, below, cell, sides, learn):
-    "(R7.1) in plain torch, to s, tau and x."
+    "(R7.4) in plain torch, to s, tau and x."
     return pull_torch(gy, x, s, tau, order, real, below, cell, sides, learn)
 
 def _gather_again(gy, s, tau, x, first, order, real, below, cell, learn):
@@ -566,7 +566,7 @@ gather = mechanism(
 
 # %% ../../nbs/ranks/07_line.ipynb #0cd628a7
 def _spread_back_torch(gx, s, tau, y, first, order, real, below, cell, sides, learn):
-    "(R7.1) for the transpose in plain torch, to s, tau and y."
+    "(R7.4) for the transpose in plain torch, to s, tau and y."
     gs, gtau, _ = pull_torch(y, gx, s, tau, order, real, below, cell, sides, learn)
     return gs, gtau, gather_torch(s, tau, gx, first, order, real, below, sides).to(y)
 

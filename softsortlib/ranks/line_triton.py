@@ -65,7 +65,7 @@ def _gap_around(t_ptr, tau, a, real):
 # %% ../../nbs/ranks/08_line_triton.ipynb #deb2d491
 @triton_jit
 def _note_sides(sides_ptr, C, L, R, gap, inside, some):
-    "Write the five columns of `sides` from (R7.4)."
+    "Write the five columns of `sides` from (R7.3)."
     q = tl.exp(-gap)
     void = inside & (C == 0) & (q < 1e-280)
     dead = void | (inside == 0)

@@ -98,7 +98,7 @@ def _in_order(s, order, real):
     return _real(precise(s).gather(-1, order), real)
 
 def _both(t, tau, z):
-    "lower and upper of (R7.2), (..., n + 1, d), for z (..., n, d)."
+    "lower and upper of (R7.1), (..., n + 1, d), for z (..., n, d)."
     return _pad(one_sided(t, tau, z, True), (0, 0, 1, 0)), _pad(one_sided(t, tau, z, False), (0, 0, 0, 1))
 
 def _both_back(t, tau, lower, upper):

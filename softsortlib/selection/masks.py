@@ -123,9 +123,9 @@ def _weights(self, s, k, tau, mask):
     "What a subclass writes: weights of s (..., n) for k (..., 1), fewer than there are, tau a number or (..., 1)."
     raise NotImplementedError(f"{type(self).__name__} does not say how to weigh")
 
-# %% ../../nbs/selection/01_masks.ipynb #4a6372e7
+# %% ../../nbs/selection/01_masks.ipynb #718e83dd
 class LaplaceTopK(TopKMask, name="lapsum"):
-    """The weights of `lapsum_topk` (R3.5; Struski et al. 2025) under the contract of masks; O(n log n).
+    """The weights of `lapsum_topk` (R3.3; Struski et al. 2025) under the contract of masks; O(n log n).
 
     Raise `TypeError` or `ValueError` for a parameter that does not fit."""
     softness = 0.06

@@ -102,7 +102,7 @@ class Gate(IntEnum):
 
 # %% ../../nbs/selection/08_passes.ipynb #3f27af46
 def _laplace_pull(g, s, tau, k):
-    "(K6.5) for the mask of LapSum: the gradients in s (..., n) and tau (..., 1) for those of the mask, g (..., n)."
+    "(K6.7) for the mask of LapSum: the gradients in s (..., n) and tau (..., 1) for those of the mask, g (..., n)."
     there = s != -torch.inf
     m = lapsum_topk(precise(s), k, precise(tau)[..., 0], mask=there)
     density = torch.minimum(m, 1 - m).to(s.dtype)

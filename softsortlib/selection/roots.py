@@ -331,7 +331,7 @@ def fill_slopes(law, s, w, pivot, tau, d, out):
 
 @jit
 def _pull_rows(lo, hi, g, s, w, tau, d, m, law, out):
-    "(K6.5) for rows lo..hi; g, s, w, out (B, n), tau, d, m (B,)."
+    "(K6.7) for rows lo..hi; g, s, w, out (B, n), tau, d, m (B,)."
     slope = np.empty(s.shape[1])
     for b in range(lo, hi):
         pivot = np.float64(s[b, m[b]])
@@ -402,7 +402,7 @@ def _weigh_triton(s, tau, k, law):
 
 # %% ../../nbs/selection/06_roots.ipynb #6f9389fc
 def _pull_numba(g, s, tau, w, d, m, law):
-    "(K6.5) for the scores by its kernel; nobody wants the other two."
+    "(K6.7) for the scores by its kernel; nobody wants the other two."
     n = s.shape[-1]
     out = s.new_empty(s.shape)
     rows = arrays(*(a.reshape(-1, n) for a in (g, s, w)), *(a.reshape(-1) for a in (tau, d, m)))
@@ -414,14 +414,14 @@ def _shares(near, density, total, v, padded, law):
     "p of Prop K6.3 (..., n), for slopes (..., n) and their sum (..., 1)."
     if law == Law.LOGISTIC:
         above, below = (v.abs().neg().masked_fill(side | padded, -math.inf) for side in (v <= 0, v > 0))
-        limit = above.softmax(-1) + below.softmax(-1)  # (K6.7)
+        limit = above.softmax(-1) + below.softmax(-1)  # (K6.6)
     else:
-        limit = ((near == 0) & ~padded).to(v.dtype)  # (K6.6)
+        limit = ((near == 0) & ~padded).to(v.dtype)  # (K6.5)
     share = torch.where(total > torch.finfo(v.dtype).tiny, density, limit)
     return share / share.sum(-1, keepdim=True)
 
 def composed_pull(g, of_d, s, tau, w, d, m, law, of_k=True):
-    "(K6.5) in plain torch: the gradients to s, tau and, with `of_k`, k; of_d (..., 1) is that of d, or None."
+    "(K6.7) in plain torch: the gradients to s, tau and, with `of_k`, k; of_d (..., 1) is that of d, or None."
     padded = s == -math.inf
     near = (s - s.detach().gather(-1, m)).masked_fill(padded, 0)
     v = near / tau - d
@@ -440,7 +440,7 @@ def composed_pull(g, of_d, s, tau, w, d, m, law, of_k=True):
 
 # %% ../../nbs/selection/06_roots.ipynb #431b278b
 def _plain_pull(g, s, tau, w, d, m, law, of_k):
-    "(K6.5) in plain torch."
+    "(K6.7) in plain torch."
     return composed_pull(g, None, s, tau, w, d, m, law, of_k)
 
 # the gradients to s (..., n), tau and, if `of_k`, k (..., 1)
@@ -452,7 +452,7 @@ pull_all = mechanism(
 
 # %% ../../nbs/selection/06_roots.ipynb #24b50588
 def _weights_grads(s, tau, w, d, m, law, needs, g=None, of_d=None):
-    "(K6.5), and what a gradient to d adds."
+    "(K6.7), and what a gradient to d adds."
     g = torch.zeros_like(s) if g is None else g
     if of_d is None:
         return pull_all(g, s, tau, w, d, m, law, needs[1], needs[2])

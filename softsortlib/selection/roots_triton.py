@@ -205,7 +205,7 @@ def _pull_all(g_ptr, s_ptr, of_s_ptr, n, pivot, tau, d, mean, least,
 @triton_jit
 def _unweigh_kernel(g_ptr, s_ptr, tau_ptr, m_ptr, d_ptr, of_s_ptr, of_tau_ptr, of_k_ptr, n, least,
                  LOGISTIC: tl.constexpr, CUBE: tl.constexpr, BLOCK: tl.constexpr):
-    "(K6.5) for one row."
+    "(K6.7) for one row."
     b = tl.program_id(0).to(tl.int64)
     s_ptr += b * n
     g_ptr += b * n
@@ -270,7 +270,7 @@ def pull_by_rows(
     m: Tensor,
     law: int,  # a `Law`
 ) -> tuple:  # the gradients to s (..., n), tau and k (..., 1)
-    "(K6.5), a row a program; needs triton and a GPU (or TRITON_INTERPRET=1)."
+    "(K6.7), a row a program; needs triton and a GPU (or TRITON_INTERPRET=1)."
     of_s, of_tau, of_k = s.new_empty(s.shape), s.new_empty(tau.shape), s.new_empty(tau.shape)
     rows = [a.contiguous() for a in (g, s, tau, m, d)]
     launch(_unweigh_kernel, tau.numel(), s, g_ptr=rows[0], s_ptr=rows[1], tau_ptr=rows[2], m_ptr=rows[3], d_ptr=rows[4],

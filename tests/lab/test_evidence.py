@@ -174,7 +174,7 @@ def test_captions():
     now = dict(trainer={"precision": "bf16-mixed"})
     assert caption([dict(record(), **now)]).endswith("; convolutions in bfloat16.*")
     assert "1 of 2 runs with convolutions in bfloat16" in caption([dict(record(), **now), record(seed=1)])
-    assert "60 seconds a run; 12 of them on the processor" in caption([dict(record(), cpu_seconds=12.3)])
+    assert "60 seconds a run (12 seconds of processor time)" in caption([dict(record(), cpu_seconds=12.3)])
 
 
 def test_times_of_two_machines_do_not_share_a_column():

@@ -308,7 +308,7 @@ def test_an_infinite_score_is_ranked_before_what_is_padded(rng):
 
 
 def test_ties_pull_alike_for_few_and_for_many(rng):
-    "The slope of the step at a tie is 1/2 (R3.3), over all pairs as in two passes; it was zero for up to 64 scores."
+    "The slope of the step at a tie is 1/2 (R3.6), over all pairs as in two passes; it was zero for up to 64 scores."
     g = scores(64, rng=rng)
     for s in (torch.zeros(64).double(), scores(64, rng=rng).round()):
         x, order = s.sort()
@@ -318,7 +318,7 @@ def test_ties_pull_alike_for_few_and_for_many(rng):
         want = torch.autograd.grad(_laplace_rank(many[None], tau, torch.arange(64)[None], real)[0], many, g[order])[0]
         assert_close(got[order], want, rtol=1e-12, atol=1e-12)
         D = torch.ones(64, 64).double() if not s.any() else (-(s[:, None] - s).abs() / 0.7).exp()
-        assert_close(got, (g * D.sum(-1) - D @ g) / 1.4, rtol=1e-10, atol=1e-10)  # (R3.4)
+        assert_close(got, (g * D.sum(-1) - D @ g) / 1.4, rtol=1e-10, atol=1e-10)  # (R3.7)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)

@@ -110,7 +110,7 @@ def test_sums_of_squares_agree_with_the_float64_definition(kind, rng):
 @pytest.mark.parametrize("kind", ("uniform", "ties", "clusters", "heavy"))
 @pytest.mark.parametrize("power", (0.5, 1.5, 3, 8))
 def test_sums_of_powers_agree_with_the_float64_definition(power, kind, rng):
-    "Prop W3.1 with (W3.2) over twelve decades; gradients where the power has them at near ties."
+    "Prop W3.1 with (W3.3) over twelve decades; gradients where the power has them at near ties."
     scores = adversarial(kind, 300, rng)
     for dtype, tol in ((torch.float32, 2e-5), (torch.float64, 1e-11)):
         s, x = scores.to(dtype), torch.randn(300, 2, generator=rng).to(dtype)
