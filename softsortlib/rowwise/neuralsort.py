@@ -37,22 +37,22 @@ def neuralsort_published(
     C = s[:, :, None] * w.to(s.dtype)
     return ((C - B).mT / tau).softmax(-1)
 
-# %% ../../nbs/rowwise/02_neuralsort.ipynb #66ad904d
+# %% ../../nbs/rowwise/02_neuralsort.ipynb #74e3dc6f
 def neuralsort_quadratic(
     s: Tensor,  # scores, (..., n)
     tau: float = 1.0,  # temperature
 ) -> Tensor:  # (..., n, n), sorted in decreasing order
-    "NeuralSort in O(n^2), (W2.3) with the row sums taken first."
+    "NeuralSort in O(n^2), (W2.1) with the row sums taken first."
     n = s.shape[-1]
     w = (n + 1 - 2 * torch.arange(1, n + 1, device=s.device)).to(s.dtype)
     row_sums = (s[..., :, None] - s[..., None, :]).abs().sum(-1)
     return ((w[:, None] * s[..., None, :] - row_sums[..., None, :]) / tau).softmax(-1)
 
-# %% ../../nbs/rowwise/02_neuralsort.ipynb #b6ca71ba
+# %% ../../nbs/rowwise/02_neuralsort.ipynb #374c02e2
 class Sorted(NamedTuple):
     "What NeuralSort needs to know of scores in decreasing order."
     t: Tensor         # the scores, (..., n); padded ones repeat the last real one
-    row_sums: Tensor  # (W2.4), (..., n)
+    row_sums: Tensor  # (W2.6), (..., n)
     order: Tensor     # the order that sorts them, padded elements last, long, (..., n)
     tau: Tensor       # one temperature for each set, (...)
     size: Tensor      # one length for each set, long, (...)
@@ -124,9 +124,9 @@ class NeuralSortPermutation(SoftPermutation):
         def _logits(self, rows: "Tensor | None") -> Tensor: ...
         def _by_kernel(self, rows: "Tensor | None") -> bool: ...
 
-# %% ../../nbs/rowwise/02_neuralsort.ipynb #a7560faf
+# %% ../../nbs/rowwise/02_neuralsort.ipynb #0534bbf6
 def _literal(z, mask, i):
-    "tau times the logits of the rows i (r, 1) by (W2.6), up to a constant of each row, in the order of the input."
+    "tau times the logits of the rows i (r, 1) by (W2.7), up to a constant of each row, in the order of the input."
     below = torch.minimum(z[..., :, None], z[..., None, :]) - z.detach().clamp(max=0)[..., None, :]
     if mask is not None:
         below = below * mask[..., None, :]

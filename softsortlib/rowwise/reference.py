@@ -56,13 +56,13 @@ def row_sums(
     t: Tensor,  # scores in decreasing order, (..., n)
     size: Tensor,  # how many of them are real, long, (...); the padded ones repeat the last real one
 ) -> Tensor:  # sum_k |t_j - t_k|, (..., n)
-    "The row sums of the matrix of absolute differences in O(n) for sorted scores, (W2.4)."
+    "The row sums of the matrix of absolute differences in O(n) for sorted scores, (W2.6)."
     own, others = sides(t - t[..., :1].detach(), t, size)
     return own - others
 
 # %% ../../nbs/rowwise/16_reference.ipynb #e2124cef
 def sums_outward(t, size, rows=None):
-    "-tau m of `rows` (all if None) by (W2.5), (..., r, n), for scores in decreasing order, (..., n)."
+    "-tau m of `rows` (all if None) by (W2.4), (..., r, n), for scores in decreasing order, (..., n)."
     n = t.shape[-1]
     j = torch.arange(n - 1, device=t.device)
     i = torch.arange(n, device=t.device) if rows is None else rows

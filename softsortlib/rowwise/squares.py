@@ -75,7 +75,7 @@ def _in_windows(P, x, rows):
         return _few(rows, x)
     return at_most(n * (d + _WRITTEN), _PACE * d) and is_payload_wide(x) and FASTER * window_of(P, P.power) >= n
 
-# %% ../../nbs/rowwise/03_squares.ipynb #62d9827a
+# %% ../../nbs/rowwise/03_squares.ipynb #e36d1b30
 @patch_to(SquarePermutation)
 def _normalisers(self, Z):
     "Z (..., n, 1), with one in place of zero where an element is padded."
@@ -84,7 +84,7 @@ def _normalisers(self, Z):
 
 @torch.no_grad()
 def _centre(x):
-    "c of (W3.3) for x (..., n, d), and, at least one, what x - c is divided by so that no sum overflows: (..., 1, d)."
+    "c of (W3.2) for x (..., n, d), and, at least one, what x - c is divided by so that no sum overflows: (..., 1, d)."
     low, high = x.amin(-2, keepdim=True), x.amax(-2, keepdim=True)
     middle = low / 2 + high / 2
     c = torch.minimum(middle, 2 * low).clamp(min=0) + torch.maximum(middle, 2 * high).clamp(max=0)
@@ -143,13 +143,13 @@ def _log_prob(self, target, rows):
     log_p = -self.d(self._sorted(rows), of(self.s)) / self.tau - (self.unit * Z).log()
     return log_p if self.mask is None else log_p.masked_fill(~of(self.mask), -math.inf)
 
-# %% ../../nbs/rowwise/03_squares.ipynb #501eb335
+# %% ../../nbs/rowwise/03_squares.ipynb #64842c15
 class PowerPermutation(SquarePermutation):
-    "SoftSort with d = |x - y|^p by sums of exp(-|u|^p) (W3.2): O(n log n) at any temperature, on a CPU."
+    "SoftSort with d = |x - y|^p by sums of exp(-|u|^p) (W3.3): O(n log n) at any temperature, on a CPU."
     unit = 1.0
 
     def _sums(self, w):
-        "A(w) of (W3.2) for w (..., n, d), zero at padded elements."
+        "A(w) of (W3.3) for w (..., n, d), zero at padded elements."
         s, order, _ = self._places()
         tau = self.tau[..., 0].double() if isinstance(self.tau, Tensor) else self.tau
         sigma = tau ** (1 / self.power)
