@@ -47,7 +47,7 @@ def _decays(s, tau, order, q):
     q[0] = 0
     q[m] = 0
 
-# %% ../../nbs/ranks/07_line.ipynb #b0144ae8
+# %% ../../nbs/ranks/07_line.ipynb #6f2280da
 @jit(lent=True)
 def _sums(q, z, lower, upper):
     "Fill lower and upper (m + 1,) with (R7.1) for z (m,)."
@@ -76,7 +76,7 @@ def _sums_back(q, m, lower, upper):
         lower[j] = L
         upper[k] = R
 
-# %% ../../nbs/ranks/07_line.ipynb #2392c7ac
+# %% ../../nbs/ranks/07_line.ipynb #e18379d7
 _NOTHING = 1e-280  # a decay that is as good as zero, whose root is not
 
 
@@ -147,7 +147,7 @@ def _mark_rows(lo, hi, line):
         _mark_sides(line.q[b], line.below[b], line.first[b, 0], lower, upper, line.sides[b])
         _mark_ends(line, b, lower, upper)
 
-# %% ../../nbs/ranks/07_line.ipynb #f312d3b4
+# %% ../../nbs/ranks/07_line.ipynb #ab7615c0
 @jit(lent=True)
 def _centred(x, order, c, z):
     "Fill z (m,) with column c of x in order, less its mean, and return the mean."
@@ -194,7 +194,7 @@ def _gather_rows(lo, hi, line, x, y):
             for l in range(len(sums)):
                 y[b, l, c] = sums[l]
 
-# %% ../../nbs/ranks/07_line.ipynb #86c68770
+# %% ../../nbs/ranks/07_line.ipynb #497792e4
 class Arriving(NamedTuple):
     "What `_spread_rows` is given, as arrays."
     y: np.ndarray
@@ -218,7 +218,7 @@ class Desk(NamedTuple):
     cross: np.ndarray  # (n + 1,), and what crosses the gaps below them
     share: np.ndarray  # (l,), what the marks receive
 
-# %% ../../nbs/ranks/07_line.ipynb #9da1ac00
+# %% ../../nbs/ranks/07_line.ipynb #7cd0e7c8
 @jit(lent=True)
 def _mark_shares(line, b, y, desk):
     "Add to the shares of the marks what one column y (l + 1,) moves them, for the sums of its payload."
@@ -320,7 +320,7 @@ def _shares_cross(line, b, desk):
         _marks_cross(line, b, l, desk.share[l], desk, LEFT, RIGHT)
     _gaps_cross(line.q[b], m, 1.0, desk)
 
-# %% ../../nbs/ranks/07_line.ipynb #9feb9863
+# %% ../../nbs/ranks/07_line.ipynb #a9b8ed27
 @jit
 def _spread_rows(lo, hi, line, given, pulls):
     "The gradients (R7.4) for sets lo..hi."
@@ -350,7 +350,7 @@ def _spread_rows(lo, hi, line, given, pulls):
                 _shares_cross(line, b, desk)
                 pulls.tau[b] = _tau_back(line, b, desk)
 
-# %% ../../nbs/ranks/07_line.ipynb #b6f2a9ce
+# %% ../../nbs/ranks/07_line.ipynb #9904e88b
 def _two(depth, *tensors):
     "Tensors whose shapes begin with a batch of `depth` dimensions, with one such dimension."
     if depth == 1:
@@ -385,7 +385,7 @@ def spread_numba(line, y, x, moved, s, learn):
     spread_rows(_spread_rows, B, work, line, Arriving(*arrays(y, x, moved)), Pulls(*arrays(gx, gs, gtau)))
     return gx, gs, gtau
 
-# %% ../../nbs/ranks/07_line.ipynb #d7f39fb6
+# %% ../../nbs/ranks/07_line.ipynb #66c27065
 def _up_to(x, level):
     "How many of the rising numbers x (..., n) are at most each level (..., l); one is compared with all."
     if x.shape[-1] == 1:
@@ -504,7 +504,7 @@ def _gap_pull(t, tau, cross, below, decay):
     gap = torch.where(gap.isfinite(), gap, 0)  # nothing crosses one that is not
     return -(cross * gap).sum(-1, keepdim=True) / tau
 
-# %% ../../nbs/ranks/07_line.ipynb #bd3c8efa
+# %% ../../nbs/ranks/07_line.ipynb #9326bc63
 def _shares_pull(t, tau, kept, share, below, sides, learn):
     "What shares (..., l) of the marks give to scores, (..., n), and to tau or None, less what a payload's sums give."
     share = share[..., None]
@@ -534,7 +534,7 @@ def pull_torch(y, x, s, tau, order, real, below, cell, sides, learn):
     gs = _in_input_order(gs[..., None], order, kept, s)[..., 0]
     return gs, gtau, _in_input_order(here + under - above, order, kept, x)
 
-# %% ../../nbs/ranks/07_line.ipynb #9bfaa9c5
+# %% ../../nbs/ranks/07_line.ipynb #810435b9
 _KNOWN = "first, order, real, q, below, cell, sides"
 
 def _gather_back_torch(gy, s, tau, x, order, real, below, cell, sides, learn):
@@ -564,7 +564,7 @@ gather = mechanism(
     fake=lambda x, below: x.new_empty(*x.shape[:-2], below.shape[-1] + 1, x.shape[-1]),
 )
 
-# %% ../../nbs/ranks/07_line.ipynb #0cd628a7
+# %% ../../nbs/ranks/07_line.ipynb #a36ea09a
 def _spread_back_torch(gx, s, tau, y, first, order, real, below, cell, sides, learn):
     "(R7.4) for the transpose in plain torch, to s, tau and y."
     gs, gtau, _ = pull_torch(y, gx, s, tau, order, real, below, cell, sides, learn)

@@ -62,7 +62,7 @@ def _gap_around(t_ptr, tau, a, real):
     gap = tl.load(t_ptr + a, inner, 0.0) - tl.load(t_ptr + a - 1, inner, 0.0)
     return tl.where(inner, tl.minimum(gap / tau, 4e307), 4e307)
 
-# %% ../../nbs/ranks/08_line_triton.ipynb #deb2d491
+# %% ../../nbs/ranks/08_line_triton.ipynb #60ecba65
 @triton_jit
 def _note_sides(sides_ptr, C, L, R, gap, inside, some):
     "Write the five columns of `sides` from (R7.3)."

@@ -90,7 +90,7 @@ def _real(t, real):
     kept = torch.arange(t.shape[-1], device=t.device) < real
     return torch.where(kept, t, t.detach().gather(-1, (real - 1).clamp(min=0))), kept.to(t)
 
-# %% ../../nbs/ranks/11_one_sided.ipynb #76c566f0
+# %% ../../nbs/ranks/11_one_sided.ipynb #3ff863f1
 _pad = torch.nn.functional.pad
 
 def _in_order(s, order, real):

@@ -51,7 +51,7 @@ def sides(v, t, size):
     below = sums.gather(-1, size[..., None]) - sums.gather(-1, last + 1)
     return v * (size[..., None] - 1 - last - above), below - sums.gather(-1, above)
 
-# %% ../../nbs/rowwise/16_reference.ipynb #b32dd9ff
+# %% ../../nbs/rowwise/16_reference.ipynb #fc09e5da
 def row_sums(
     t: Tensor,  # scores in decreasing order, (..., n)
     size: Tensor,  # how many of them are real, long, (...); the padded ones repeat the last real one
@@ -60,7 +60,7 @@ def row_sums(
     own, others = sides(t - t[..., :1].detach(), t, size)
     return own - others
 
-# %% ../../nbs/rowwise/16_reference.ipynb #e2124cef
+# %% ../../nbs/rowwise/16_reference.ipynb #b19f733f
 def sums_outward(t, size, rows=None):
     "-tau m of `rows` (all if None) by (W2.4), (..., r, n), for scores in decreasing order, (..., n)."
     n = t.shape[-1]

@@ -100,7 +100,7 @@ class Gate(IntEnum):
     MIDDLE = 3
     LAPLACE = 4
 
-# %% ../../nbs/selection/08_passes.ipynb #3f27af46
+# %% ../../nbs/selection/08_passes.ipynb #26eeea82
 def _laplace_pull(g, s, tau, k):
     "(K6.7) for the mask of LapSum: the gradients in s (..., n) and tau (..., 1) for those of the mask, g (..., n)."
     there = s != -torch.inf

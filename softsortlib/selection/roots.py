@@ -313,7 +313,7 @@ def fill_steps(law, s, pivot, tau, d, w):
             f = y if law == Law.LINEAR else y * y * y
             w[i] = min(f, most) if y < 1.0 else f
 
-# %% ../../nbs/selection/06_roots.ipynb #1536a49d
+# %% ../../nbs/selection/06_roots.ipynb #397c5637
 @jit
 def fill_slopes(law, s, w, pivot, tau, d, out):
     "out = f'(u - d) for s, out (n,), and the weights w (n,)."
@@ -400,7 +400,7 @@ def _weigh_triton(s, tau, k, law):
     d, w = _gpu.root_by_rows(s, tau, k, m, law)
     return w, d, m
 
-# %% ../../nbs/selection/06_roots.ipynb #6f9389fc
+# %% ../../nbs/selection/06_roots.ipynb #37bc1c36
 def _pull_numba(g, s, tau, w, d, m, law):
     "(K6.7) for the scores by its kernel; nobody wants the other two."
     n = s.shape[-1]
@@ -409,7 +409,7 @@ def _pull_numba(g, s, tau, w, d, m, law):
     spread_rows(_pull_rows, len(rows[0]), 4 * s.numel(), *rows, law, out.view(-1, n).numpy())
     return out, None, None
 
-# %% ../../nbs/selection/06_roots.ipynb #d107529b
+# %% ../../nbs/selection/06_roots.ipynb #2cd45ff8
 def _shares(near, density, total, v, padded, law):
     "p of Prop K6.3 (..., n), for slopes (..., n) and their sum (..., 1)."
     if law == Law.LOGISTIC:
@@ -438,7 +438,7 @@ def composed_pull(g, of_d, s, tau, w, d, m, law, of_k=True):
         k_grad = k_grad if of_d is None else k_grad - of_d / total
     return s_grad, tau_grad, k_grad
 
-# %% ../../nbs/selection/06_roots.ipynb #431b278b
+# %% ../../nbs/selection/06_roots.ipynb #b715866e
 def _plain_pull(g, s, tau, w, d, m, law, of_k):
     "(K6.7) in plain torch."
     return composed_pull(g, None, s, tau, w, d, m, law, of_k)
@@ -450,7 +450,7 @@ pull_all = mechanism(
     cpu_if=lambda learn, of_k: not (learn or of_k),
 )
 
-# %% ../../nbs/selection/06_roots.ipynb #24b50588
+# %% ../../nbs/selection/06_roots.ipynb #2514dad4
 def _weights_grads(s, tau, w, d, m, law, needs, g=None, of_d=None):
     "(K6.7), and what a gradient to d adds."
     g = torch.zeros_like(s) if g is None else g

@@ -201,7 +201,7 @@ def _pull_all(g_ptr, s_ptr, of_s_ptr, n, pivot, tau, d, mean, least,
         moved += pull * near
     return tl.sum(moved)
 
-# %% ../../nbs/selection/10_roots_triton.ipynb #d788a689
+# %% ../../nbs/selection/10_roots_triton.ipynb #f61c6b35
 @triton_jit
 def _unweigh_kernel(g_ptr, s_ptr, tau_ptr, m_ptr, d_ptr, of_s_ptr, of_tau_ptr, of_k_ptr, n, least,
                  LOGISTIC: tl.constexpr, CUBE: tl.constexpr, BLOCK: tl.constexpr):
@@ -261,7 +261,7 @@ def root_by_rows(
            **_law_of(law), **_shape_of(n))
     return d, w
 
-# %% ../../nbs/selection/10_roots_triton.ipynb #8563f68d
+# %% ../../nbs/selection/10_roots_triton.ipynb #cc9b9e5c
 def pull_by_rows(
     g: Tensor,  # the gradient of the weights, (..., n)
     s: Tensor,  # scores, -inf where padded, (..., n)
