@@ -68,23 +68,24 @@ class Costs(NamedTuple):
         "-log sum_i w_i exp(phi_i - C_ij), (..., m); who sums all terms needs no guess."
         return -((phi + log_w)[..., :, None] - self.C).logsumexp(-2)
 
-# %% ../../nbs/transport/01_line.ipynb #6d111457
+# %% ../../nbs/transport/01_line.ipynb #e3ade0fb
 def rounds(K, F, G, log_a, log_b, limit, tolerance=0.0):
     "F, G, residual and iterations by (T1.6) from F and G until (T1.7), all `limit` rounds for a tolerance of zero."
-    back, a, count = K.T, log_a.exp(), torch.zeros(F.shape[:-1], dtype=torch.long, device=F.device)
+    back, a = K.T, log_a.exp()
+    count = torch.full(F.shape[:-1], 0 if tolerance else limit, dtype=torch.long, device=F.device)
 
     def residual(new):
         return (a * torch.expm1((F - new).clamp(max=80)).abs()).sum(-1)
 
     for _ in range(limit):
-        new, active = back.softmin(G, F, log_b), 1
+        new = back.softmin(G, F, log_b)
         if tolerance:
             off = residual(new)
             active = off > tolerance
             if not any_seen(active):
                 return F, G, off, count
-            new = torch.where(active[..., None], new, F)
-        F, G, count = new, K.softmin(new, G, log_a), count + active
+            new, count = torch.where(active[..., None], new, F), count + active
+        F, G = new, K.softmin(new, G, log_a)
     with torch.no_grad():
         return F, G, residual(back.softmin(G, F, log_b)), count
 
