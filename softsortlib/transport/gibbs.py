@@ -58,7 +58,7 @@ def choose_product(x, power, backend):
                          "use backend=None")
     return who
 
-# %% ../../nbs/transport/04_gibbs.ipynb #03df51bf
+# %% ../../nbs/transport/04_gibbs.ipynb #3ef383c0
 class Gibbs:
     """The kernel exp(-h(y_j - x_i) / tau) between two ordered point sets on the line, never stored.
 
@@ -67,7 +67,7 @@ class Gibbs:
         T: "Gibbs"
         def exponents(self, phi: Tensor, gamma: Tensor, targets: slice = slice(None)) -> Tensor: ...
         def apply(self, phi: Tensor, gamma: Tensor, v: Tensor) -> Tensor: ...
-        def softmin(self, phi: Tensor, guess: "Tensor | None" = None) -> Tensor: ...
+        def softmin(self, phi: Tensor, guess: "Tensor | None" = None, log_w: "Tensor | None" = None) -> Tensor: ...
         def begin(self, a: Tensor, b: Tensor) -> "tuple[Tensor, Tensor]": ...
 
     def __init__(self,
@@ -249,7 +249,7 @@ def _by_product(found, phi, log_w, x, y, tau, power):
     one = torch.ones_like(x[..., None])
     return found - gibbs(_with_weights(phi, log_w), x, found, y, tau[..., 0], one, power, False)[..., 0].log()
 
-# %% ../../nbs/transport/04_gibbs.ipynb #e0c03742
+# %% ../../nbs/transport/04_gibbs.ipynb #cbebb72d
 class _Softmin(torch.autograd.Function):
     "The softmin on a GPU, whose gradients are (T4.2) with v = 1; their derivatives are those of a product."
     @staticmethod
@@ -272,7 +272,7 @@ class _Softmin(torch.autograd.Function):
         to_tau = to_tau if to_tau is None else to_tau[..., None]
         return None, to_phi, None if log_w is None else to_phi, to_x, to_y, to_tau
 
-def _softmin_in_tiles(K, phi, log_w=None):
+def _softmin_in_tiles(K, phi, log_w):
     "The softmin of phi + log_w by the kernel of the GPU, with a graph where there may be a derivative."
     batch = common_shape(K.x.shape[:-1], phi.shape[:-1])
     tau = K.tau if isinstance(K.tau, Tensor) else K.x.new_full((1,), K.tau)
@@ -283,16 +283,18 @@ def _softmin_in_tiles(K, phi, log_w=None):
         return _Softmin.apply(int(K.power), *at)
     return _by_product(_softmin_of(*at, int(K.power)), *at, int(K.power))
 
-# %% ../../nbs/transport/04_gibbs.ipynb #2d252fe3
+# %% ../../nbs/transport/04_gibbs.ipynb #7b6ed21a
 @patch_to(Gibbs)
 def softmin(self,
     phi: Tensor,  # added to each source, (..., n)
     guess: "Tensor | None" = None,  # the result, within a few hundred, for the fast forms to start from, (..., m)
+    log_w: "Tensor | None" = None,  # logarithms of weights of the sources, (..., n)
 ) -> Tensor:  # (..., m)
-    "-log sum_i exp(phi_i - h(y_j - x_i) / tau), without overflow."
+    "-log sum_i w_i exp(phi_i - h(y_j - x_i) / tau), without overflow."
     n, m = self.x.shape[-1], self.y.shape[-1]
     if self.who == "triton":
-        return _softmin_in_tiles(self, phi)
+        return _softmin_in_tiles(self, phi, log_w)
+    phi = _with_weights(phi, log_w)
     if not self.fast or guess is None:
         zero = torch.zeros_like(self.y)
         def log_sums(targets):
@@ -306,11 +308,6 @@ def softmin(self,
         if not any_seen(off.abs() > 5):  # so the sums were of the size of one, and exact
             break
     return guess
-
-# %% ../../nbs/transport/04_gibbs.ipynb #0c525887
-def half_step(K, F, log_w, guess):
-    "-log sum_i w_i exp(F_i - h(y_j - x_i) / tau), (..., m)."
-    return _softmin_in_tiles(K, F, log_w) if K.who == "triton" else K.softmin(F + log_w, guess)
 
 # %% ../../nbs/transport/04_gibbs.ipynb #8af6cc81
 @patch_to(Gibbs)

@@ -55,22 +55,46 @@ def line_potentials(
     after = step(torch.searchsorted(full, sent + close))
     return torch.nn.functional.pad((before + after) / 2, (1, 0)).cumsum(-1)
 
-# %% ../../nbs/transport/01_line.ipynb #7353996c
+# %% ../../nbs/transport/01_line.ipynb #4507edd2
+class Costs(NamedTuple):
+    "The kernel exp(-C) of costs that are stored, (..., n, m)."
+    C: Tensor
+
+    @property
+    def T(self):
+        return Costs(self.C.mT)
+
+    def softmin(self, phi, guess=None, log_w=0.0):
+        "-log sum_i w_i exp(phi_i - C_ij), (..., m); who sums all terms needs no guess."
+        return -((phi + log_w)[..., :, None] - self.C).logsumexp(-2)
+
+# %% ../../nbs/transport/01_line.ipynb #e3ade0fb
+def rounds(K, F, G, log_a, log_b, limit, tolerance=0.0):
+    "F, G, residual and iterations by (T1.6) from F and G until (T1.7), all `limit` rounds for a tolerance of zero."
+    back, a = K.T, log_a.exp()
+    count = torch.full(F.shape[:-1], 0 if tolerance else limit, dtype=torch.long, device=F.device)
+
+    def residual(new):
+        return (a * torch.expm1((F - new).clamp(max=80)).abs()).sum(-1)
+
+    for _ in range(limit):
+        new = back.softmin(G, F, log_b)
+        if tolerance:
+            off = residual(new)
+            active = off > tolerance
+            if not any_seen(active):
+                return F, G, off, count
+            new, count = torch.where(active[..., None], new, F), count + active
+        F, G = new, K.softmin(new, G, log_a)
+    with torch.no_grad():
+        return F, G, residual(back.softmin(G, F, log_b)), count
+
 def _iterate(C, log_a, log_b, tolerance, max_iterations):
-    "F, G, residual and iterations by (T1.6) until (T1.7), for the arguments of `sinkhorn` in one batch shape."
+    "F of mean zero, G, residual and iterations, for the arguments of `sinkhorn` in one batch shape."
     F = torch.zeros_like(log_a)
-    iterations = torch.zeros(F.shape[:-1], dtype=torch.long, device=C.device)
-    for k in range(max_iterations + 1):
-        G = -((F + log_a)[..., :, None] - C).logsumexp(-2)
-        new = -((G + log_b)[..., None, :] - C).logsumexp(-1)
-        residual = (log_a.exp() * torch.expm1((F - new).clamp(max=80)).abs()).sum(-1)
-        active = residual > tolerance
-        if k == max_iterations or not any_seen(active):
-            break
-        F = torch.where(active[..., None], new, F)
-        iterations = iterations + active
+    F, G, *how = rounds(Costs(C), F, Costs(C).softmin(F, log_w=log_a), log_a, log_b, max_iterations, tolerance)
     middle = F.mean(-1, keepdim=True)
-    return F - middle, G + middle, residual, iterations
+    return F - middle, G + middle, *how
 
 # %% ../../nbs/transport/01_line.ipynb #39dff75e
 class System(NamedTuple):

@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['potentials']
 
-# %% ../../nbs/transport/05_solver.ipynb #e3bcb64c
+# %% ../../nbs/transport/05_solver.ipynb #ee7a60f1
 import math
 from typing import NamedTuple
 
@@ -17,8 +17,8 @@ from ..engine.autograd import has_tangents, in_func, is_unseen, needs_graph, pul
 from ..engine.dispatch import common_shape
 from ..engine.mechanism import Later, mechanism
 from .conjugate import advance, begin, conjugate, divide, solve_by_sets, total
-from .gibbs import Cost, Gibbs, flat_batch, gibbs, half_step, pull_product
-from .line import sinkhorn, warn_unless_converged
+from .gibbs import Cost, Gibbs, flat_batch, gibbs, pull_product
+from .line import rounds, sinkhorn, warn_unless_converged
 
 # %% ../../nbs/transport/05_solver.ipynb #2aa5954a
 def log_weights(w):
@@ -86,13 +86,13 @@ def _newton_step(K, F, G, a, b, r, slow, residual):
     reach = (step.amax(-1, keepdim=True) - step.amin(-1, keepdim=True)) / 2
     return step / reach.clamp(min=1), used[..., None]
 
-# %% ../../nbs/transport/05_solver.ipynb #4688498b
+# %% ../../nbs/transport/05_solver.ipynb #481d1b33
 def _newton(K, a, b, tolerance, limit):
     "Maximise (T5.1): F, G, the residual and the number of sweeps."
     back, log_a, log_b = K.T, log_weights(a), log_weights(b)
 
     def respond(F, guess):
-        return half_step(K, F, log_a, guess)
+        return K.softmin(F, guess, log_a)
 
     def dual(F, G):
         return total(a * F) + total(b * G)
@@ -103,7 +103,7 @@ def _newton(K, a, b, tolerance, limit):
     before = torch.full_like(D, math.inf)
     count, slow = torch.zeros_like(D, dtype=torch.long), torch.zeros_like(D, dtype=torch.bool)
     while True:
-        update = half_step(back, G, log_b, F)
+        update = back.softmin(G, F, log_b)
         r = a * (F - update).clamp(max=80).exp()
         residual = total((r - a).abs())
         active = (residual > tolerance) & (count < limit)
@@ -117,22 +117,14 @@ def _newton(K, a, b, tolerance, limit):
         F, G, D = _search(respond, dual, F, G, D, step, update, active, total((a - r) * step))
         before, count = residual, count + active
 
-# %% ../../nbs/transport/05_solver.ipynb #4c5bed58
-def _rounds(K, a, b, rounds):
+# %% ../../nbs/transport/05_solver.ipynb #76269214
+def _rounds(K, a, b, limit):
     "F, G, residual and iterations after exactly so many rounds from the unregularised potentials; nobody looks."
     if K.who == "triton" and not K.opaque:
         tau = K.tau if isinstance(K.tau, Tensor) else K.x.new_full((1,), K.tau)
         tau = tau.expand(*K.x.shape[:-1], 1).contiguous()                      # once, not in each launch
         K = Gibbs(K.x, K.y, tau, K.power, K.backend)
-    back, log_a, log_b = K.T, log_weights(a), log_weights(b)
-    F, G = K.begin(a, b)
-    for _ in range(rounds):
-        F = half_step(back, G, log_b, F)
-        G = half_step(K, F, log_a, G)
-    with torch.no_grad():
-        r = a * (F - half_step(back, G, log_b, F)).clamp(max=80).exp()
-    residual = (r - a).abs().sum(-1)
-    return F, G, residual.detach(), torch.full_like(residual, rounds, dtype=torch.long)
+    return rounds(K, *K.begin(a, b), log_weights(a), log_weights(b), limit)
 
 def _solve(K, a, b, tolerance, limit):
     "F (..., n), G (..., m), residual and iterations (...), G last; a tolerance of zero asks for all rounds."
@@ -142,7 +134,7 @@ def _solve(K, a, b, tolerance, limit):
         F, G, residual, count = _newton(K, a, b, tolerance, limit)
     else:
         G, F, residual, count = _newton(K.T, b, a, tolerance, limit)
-        G = half_step(K, F, log_weights(a), G)
+        G = K.softmin(F, G, log_weights(a))
     warn_unless_converged(residual, tolerance, limit)
     return F, G, residual, count
 
