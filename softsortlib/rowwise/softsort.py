@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['SoftSortPermutation', 'SoftSort', 'LaplacePermutation', 'WindowedPermutation']
 
-# %% ../../nbs/rowwise/01_softsort.ipynb #0a12175c
+# %% ../../nbs/rowwise/01_softsort.ipynb #bc6412d7
 import math
 from functools import partial
 from typing import TYPE_CHECKING, Callable
@@ -23,7 +23,7 @@ from softsortlib.engine.radix import (
 )
 from ..engine.scan import exp_mean, exp_scan, tau_tensor
 from .products import ask_rows
-from .reference import Power
+from .reference import Power, put_back, with_others
 from .rows import Asked
 from .small import SmallPermutation, is_small
 from .softsort_matrix import laplace_log_prob, laplace_matrix
@@ -40,7 +40,7 @@ def sort_scores(s, mask, descending):
     order = order.gather(-1, sorted_by_torch(padded.byte())[1])  # a real score may be infinite too
     return s.gather(-1, order), order
 
-# %% ../../nbs/rowwise/01_softsort.ipynb #9482a82f
+# %% ../../nbs/rowwise/01_softsort.ipynb #4b87d339
 class SoftSortPermutation(SoftPermutation):
     "SoftSort's rows as the definition says them, for any semi-metric: the reference for the faster ones."
     _sums_to_one = True
@@ -60,6 +60,11 @@ class SoftSortPermutation(SoftPermutation):
         self.s, self.tau, self.d, self.descending = s, tau, d, descending
         self.t, self.order = sort_scores(s, mask, descending)
         self.shares = isinstance(d, Power) and d.p == 1  # whether tied scores share the gradient of single rows
+
+    @property
+    def _tau_of_sets(self):
+        "The temperature: a number, or one for each set, (...)."
+        return self.tau[..., 0] if isinstance(self.tau, Tensor) else self.tau
 
     if TYPE_CHECKING:
         def _ties(self, rows): ...
@@ -179,7 +184,7 @@ class SoftSort(Operator, name="softsort"):
         ) -> SoftPermutation:
             ...
 
-# %% ../../nbs/rowwise/01_softsort.ipynb #fd218030
+# %% ../../nbs/rowwise/01_softsort.ipynb #dba601d1
 def _rising(P):
     "The sorted scores of P as a scan takes them, from the smallest up: with the other sign if P sorts downwards."
     return -P.t if P.descending else P.t
@@ -191,9 +196,8 @@ class LaplacePermutation(SoftSortPermutation):
 
     def _mean(self, x):
         "The means (W1.4) of a payload x in sorted order, and Z."
-        tau = self.tau[..., 0] if isinstance(self.tau, Tensor) else self.tau
         size = None if self.mask is None else self.mask.sum(-1)
-        return exp_mean(_rising(self), x, tau, size, self.backend)
+        return exp_mean(_rising(self), x, self._tau_of_sets, size, self.backend)
 
     def _matmul(self, x, rows):
         "P[rows] x for x (..., n, d)."
@@ -207,7 +211,7 @@ class LaplacePermutation(SoftSortPermutation):
         def _Z(self, rows: "Tensor | None") -> Tensor:
             ...
 
-# %% ../../nbs/rowwise/01_softsort.ipynb #68663420
+# %% ../../nbs/rowwise/01_softsort.ipynb #efaccc62
 @patch_to(LaplacePermutation)
 def _Z(self, rows):
     "The normalisers of (W1.4) at `rows`."
@@ -221,19 +225,17 @@ def _Z(self, rows):
 @patch_to(LaplacePermutation)
 def _rmatmul(self, y, rows):
     "P[rows]^T y: rows that were not selected count as zero."
-    if rows is not None:
-        y = y.new_zeros(*y.shape[:-2], self.n, y.shape[-1]).index_add(-2, rows, y)
-    tau = self.tau[..., 0] if isinstance(self.tau, Tensor) else self.tau
-    Z, ties = self._Z(None)[..., None], self._ties(rows)
+    y = with_others(y, rows, self.n)
+    tau, Z, ties = self._tau_of_sets, self._Z(None)[..., None], self._ties(rows)
     if ties is None:
         x = exp_scan(_rising(self), y / Z, tau, backend=self.backend)
     else:
         w, moved = y / tie_means(Z, ties), movement(self.t)[..., None]
         pull = tie_means((ties.side * ties.count / self.tau)[..., None] * w, ties) * (moved - tie_means(moved, ties))
         x = exp_scan(_rising(self), tie_means(w, ties), tau, backend=self.backend) + pull
-    return torch.zeros_like(x).scatter(-2, self.order[..., None].expand(x.shape), x)
+    return put_back(x, self.order)
 
-# %% ../../nbs/rowwise/01_softsort.ipynb #4185fc58
+# %% ../../nbs/rowwise/01_softsort.ipynb #4de9bd59
 @patch_to(LaplacePermutation)
 def _log_prob(self, target, rows):
     "log P[rows, target], -inf at padded elements."
@@ -242,7 +244,7 @@ def _log_prob(self, target, rows):
 
     whole = rows is None and target.shape == self.s.shape
     if whole and choose(self.s, self.backend or "", numba=False, triton=True) == "triton":
-        tau = tau_tensor(self.tau[..., 0] if isinstance(self.tau, Tensor) else self.tau, self.t, self.batch)
+        tau = tau_tensor(self._tau_of_sets, self.t, self.batch)
         size = torch.full(self.batch, self.n, device=self.device) if self.mask is None else self.mask.sum(-1)
         s, t = (-self.s if self.descending else self.s), _rising(self).detach()
         log_p = laplace_log_prob(s, t, self.order, tau, size, target, self.backend or "")
@@ -250,7 +252,7 @@ def _log_prob(self, target, rows):
         log_p = -self._distance(rows, of(self.s)[..., None])[..., 0] / self.tau - self._Z(rows).log()
     return log_p if self.mask is None else log_p.masked_fill(~of(self.mask), -math.inf)
 
-# %% ../../nbs/rowwise/01_softsort.ipynb #09e494a9
+# %% ../../nbs/rowwise/01_softsort.ipynb #0ce541a9
 _FEW = switch("softsort: plain matrix", 1 << 19, "B n^2")  # up to which no kernel writes it faster
 _SQUARES = switch("softsort: small sets, squares", 1 << 22, "B n^2")  # of small sets with one kernel
 
@@ -279,7 +281,7 @@ def _dense(self, rows):
     t, ties = self._sorted(rows), self._ties(rows)
     if ties is None and choose(self.s, self.backend or "", numba=False, triton=True) == "triton":
         return ask_rows(self, Asked.MATRIX, 1, rows)
-    tau = tau_tensor(self.tau[..., 0] if isinstance(self.tau, Tensor) else self.tau, self.t, self.batch)
+    tau = tau_tensor(self._tau_of_sets, self.t, self.batch)
     s = self.s if self.mask is None else self.s.masked_fill(~self.mask, math.inf)
     P = laplace_matrix(s, t, tau, self._Z(rows), self.backend)
     return P if ties is None else leaning_rows(P, s, t, ties.side / self.tau, rows)

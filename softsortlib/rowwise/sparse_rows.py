@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['SparseRows']
 
-# %% ../../nbs/rowwise/04_sparse_rows.ipynb #2cf4f406
+# %% ../../nbs/rowwise/04_sparse_rows.ipynb #10f599f1
 import math
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -18,7 +18,7 @@ from ..core.permutation import SoftPermutation, patch_to
 from ..engine.autograd import is_unseen
 from ..engine.compile import arrays, jit, spread_rows
 from ..engine.dispatch import switch
-from .reference import Power
+from .reference import Power, put_back, with_others
 
 # %% ../../nbs/rowwise/04_sparse_rows.ipynb #46d6c140
 def check_simplex(simplex):
@@ -220,7 +220,7 @@ def _gathered(w, x, into, out_of):
     found = torch.zeros_like(flat).index_add(0, into, w.value[:, None] * flat[out_of])
     return found.view(x.shape).to(x.dtype)
 
-# %% ../../nbs/rowwise/04_sparse_rows.ipynb #b9258545
+# %% ../../nbs/rowwise/04_sparse_rows.ipynb #5916cbca
 @patch_to(SparseRows)
 def _matmul(self, x, rows):
     "P[rows] x by the windows, else by tiles."
@@ -237,7 +237,5 @@ def _rmatmul(self, y, rows):
     w = self._by_windows(y.shape[-1]) if y.shape[:-2] == self.batch else None
     if w is None:
         return SoftPermutation._rmatmul(self, y, rows)
-    if rows is not None:
-        y = y.new_zeros(*y.shape[:-2], self.n, y.shape[-1]).index_add(-2, rows, y)
-    x = _gathered(w, y, w.column, w.row)
-    return torch.zeros_like(x).scatter(-2, self.base.order[..., None].expand(x.shape), x)
+    x = _gathered(w, with_others(y, rows, self.n), w.column, w.row)
+    return put_back(x, self.base.order)
