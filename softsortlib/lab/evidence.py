@@ -253,7 +253,7 @@ def _range(records, name):
     short, long = (f"{v:.{0 if v >= 10 else 1}f}" for v in (min(numbers), max(numbers)))
     return short if short == long else f"{short} to {long}"
 
-# %% ../../nbs/lab/15_evidence.ipynb #7f1faa63
+# %% ../../nbs/lab/15_evidence.ipynb #8b429ac2
 def _precisions(records):
     "What was not computed in single precision, in words."
     flags = [r.get("trainer", {}).get("precision", "") for r in records]
@@ -273,9 +273,10 @@ def caption(
     parts.append(f"preset {_listed(records, 'preset')}")
     parts.append(f"{_listed(records, 'steps')} steps")
     parts.append(f"seeds {_listed(records, 'seed')}")
-    processor = f" ({_range(records, 'cpu_seconds')} seconds of processor time)" if _range(records, "cpu_seconds") else ""
+    processor = _range(records, "cpu_seconds")
+    own = f" ({processor} seconds of processor time)" if processor else ""
     if _range(records, "seconds"):
-        parts.append(f"{_range(records, 'seconds')} seconds a run{processor}")
+        parts.append(f"{_range(records, 'seconds')} seconds a run{own}")
     parts += _precisions(records)
     parts += doubts(records)
     parts += [f"left out: {file} ({why})" for file, why in left_out.items()]
