@@ -69,23 +69,35 @@ def _log_add(u, v):
     return high + torch.nn.functional.softplus(low - high)
 
 
-def rest_plain(u, number):
-    "(G6.2) by doubling: u (..., N), the list of each item (N,)."
+def _doubled(u, number, add):
+    "(G6.2) by doubling: u (..., N), the list of each item (N,), or None where a row is one list."
+    number = torch.zeros(u.shape[-1], device=u.device) if number is None else number
     k = 1
     while k < u.shape[-1]:
         same = torch.nn.functional.pad(number[k:] == number[:-k], (0, k))
         behind = torch.where(same, torch.nn.functional.pad(u[..., k:], (0, k)), u)
-        u = torch.where(same, _log_add(u, behind), u)
+        u = torch.where(same, add(u, behind), u)
         k *= 2
     return u
+
+
+def rest_plain(u, number):
+    "(G6.2) with all derivatives."
+    return _doubled(u, number, _log_add)
 
 # %% ../../nbs/ragged/06_sums.ipynb #219f54a9
 def _rest_walks(kernel, offsets, *rows):
     "Run a walk over the lists, on a CPU; `rows` are u (..., N) and what else the kernel takes."
     count, N = rows[-1].shape[:-1].numel(), rows[-1].shape[-1]
+    offsets = torch.tensor([0, N]) if offsets is None else offsets
     *given, y = (a.reshape(count, N) for a in rows)
     spread_rows(kernel, count * (len(offsets) - 1), 20 * y.numel(), *arrays(*given, offsets, y))
     return rows[-1]
+
+
+def _rest_jointly(u, number):
+    "(G6.2) in few steps, for a GPU."
+    return u.flip(-1).logcumsumexp(-1).flip(-1) if number is None else _doubled(u, number, torch.logaddexp)
 
 
 def _rest_chain(g, u, r, number):
@@ -108,9 +120,10 @@ def _plain_back(g, u, number):
     return torch.func.vjp(lambda u: rest_plain(u, number), u)[1](g)[0]
 
 _rest_backward = mechanism(
-    "list_rest_backward(g, u, r, Tensor offsets, Tensor number) -> u", __name__, _plain_back, _walk_back, _rest_chain,
+    "list_rest_backward(g, u, r, Tensor? offsets, Tensor? number) -> u", __name__, _plain_back, _walk_back, _rest_chain,
     on="u", inline=True,
 )
 rest_of_lists = mechanism(
-    "list_rest(u, Tensor offsets, Tensor number) -> r=u", __name__, rest_plain, _walk, gradient=_rest_backward,
+    "list_rest(u, Tensor? offsets, Tensor? number) -> r=u", __name__, rest_plain, _walk, _rest_jointly,
+    gradient=_rest_backward,
 )

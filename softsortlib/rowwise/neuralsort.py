@@ -48,18 +48,17 @@ def neuralsort_quadratic(
     row_sums = (s[..., :, None] - s[..., None, :]).abs().sum(-1)
     return ((w[:, None] * s[..., None, :] - row_sums[..., None, :]) / tau).softmax(-1)
 
-# %% ../../nbs/rowwise/02_neuralsort.ipynb #374c02e2
+# %% ../../nbs/rowwise/02_neuralsort.ipynb #a607c50e
 class Sorted(NamedTuple):
     "What NeuralSort needs to know of scores in decreasing order."
     t: Tensor         # the scores, (..., n); padded ones repeat the last real one
     row_sums: Tensor  # (W2.6), (..., n)
     order: Tensor     # the order that sorts them, padded elements last, long, (..., n)
-    tau: Tensor       # one temperature for each set, (...)
     size: Tensor      # one length for each set, long, (...)
 
 
-def sort_outward(z, tau, mask, backend=None):
-    "Sort z (..., n), with tau a float or (..., 1) and a bool mask (..., n) or None; `backend` names a GPU's kernels."
+def sort_outward(z, mask, backend=None):
+    "Sort z (..., n), with a bool mask (..., n) or None; `backend` names a GPU's kernels."
     batch, n = z.shape[:-1], z.shape[-1]
     t, order = sort_scores(z, mask, True)
     if mask is None:
@@ -68,13 +67,8 @@ def sort_outward(z, tau, mask, backend=None):
         size = mask.sum(-1)
         last_real = t.gather(-1, (size[..., None] - 1).clamp(min=0))
         t = torch.where(torch.arange(n, device=z.device) < size[..., None], t, last_real)
-    if isinstance(tau, Tensor):
-        tau = tau[..., 0].to(t.dtype).expand(batch)
-    else:
-        tau = torch.full(batch, tau, dtype=t.dtype, device=z.device)
-    if backend is None:
-        return Sorted(t, row_sums(t, size), order, tau, size)
-    return Sorted(t, sorted_sums(t, size, backend), order, tau, size)
+    b = row_sums(t, size) if backend is None else sorted_sums(t, size, backend)
+    return Sorted(t, b, order, size)
 
 # %% ../../nbs/rowwise/02_neuralsort.ipynb #d22b7908
 _SHORT = switch("neuralsort: plain formula", 48, "n")
@@ -92,7 +86,7 @@ def _widely(s, tau):
         return s.to(wide), tau
     return s * _UNIT, tau * _UNIT
 
-# %% ../../nbs/rowwise/02_neuralsort.ipynb #a3c82391
+# %% ../../nbs/rowwise/02_neuralsort.ipynb #879ca91e
 class NeuralSortPermutation(SoftPermutation):
     "Rows are the softmax of ((n + 1 - 2i) s_j - sum_k |s_j - s_k|) / tau."
     _sums_to_one = True
@@ -117,14 +111,14 @@ class NeuralSortPermutation(SoftPermutation):
         many = self.who == "numba" and not torch.compiler.is_compiling() and s.numel() * n > _ENTRIES
         large = many or not (self.literal or at_most(n, _SHORT))
         self.fast = backend in ("numba", "triton") or backend is None and large and self.who != "torch"
-        self.sorted = None if self.fast or self.literal else sort_outward(self.z, self.tau, mask)
+        self.sorted = None if self.fast or self.literal else sort_outward(self.z, mask)
         self.order = sort_scores(s.detach(), mask, descending)[1] if self.fast else None
 
     if TYPE_CHECKING:
         def _logits(self, rows: "Tensor | None") -> Tensor: ...
         def _by_kernel(self, rows: "Tensor | None") -> bool: ...
 
-# %% ../../nbs/rowwise/02_neuralsort.ipynb #0534bbf6
+# %% ../../nbs/rowwise/02_neuralsort.ipynb #0bd20c63
 def _literal(z, mask, i):
     "tau times the logits of the rows i (r, 1) by (W2.7), up to a constant of each row, in the order of the input."
     below = torch.minimum(z[..., :, None], z[..., None, :]) - z.detach().clamp(max=0)[..., None, :]
@@ -142,7 +136,7 @@ def _logits(self, rows):
     else:
         n = self.n if self.mask is None else self.mask.sum(-1)[..., None, None]
         w = n - 1 - 2 * i[:, None]
-        of = self.sorted or sort_outward(self.z, self.tau, self.mask, None if self.who != "triton" else self.backend)
+        of = self.sorted or sort_outward(self.z, self.mask, None if self.who != "triton" else self.backend)
         rank = inverse(of.order)
         b = of.row_sums.gather(-1, rank)
         l = falling(w * self.z[..., None, :] - b[..., None, :], of.t, of.size, i, rank)

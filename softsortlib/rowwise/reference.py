@@ -208,3 +208,13 @@ def pull_plain(g, s, order, size, tau, x, target, rows, asked, power, descending
     if asked == Asked.PRODUCT:
         gx = gx.gather(-2, rank[..., None].expand(gx.shape))
     return (gs if descending else -gs).to(s.dtype), gtau, gx
+
+# %% ../../nbs/rowwise/16_reference.ipynb #cc8cf888
+def with_others(y, rows, n):
+    "y (..., r, d) at `rows` of n, and zero in the others; y itself if `rows` is None."
+    return y if rows is None else y.new_zeros(*y.shape[:-2], n, y.shape[-1]).index_add(-2, rows, y)
+
+
+def put_back(x, order):
+    "x (..., n, d), in that order, as the scores came."
+    return torch.zeros_like(x).scatter(-2, order[..., None].expand(x.shape), x)

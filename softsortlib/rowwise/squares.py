@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['SquarePermutation', 'PowerPermutation']
 
-# %% ../../nbs/rowwise/03_squares.ipynb #03fd2dbe
+# %% ../../nbs/rowwise/03_squares.ipynb #79884b60
 import math
 from typing import TYPE_CHECKING
 
@@ -18,10 +18,11 @@ from ..engine.dispatch import at_most, choose, switch
 from ..engine.sums import kernel_sums
 from ..engine.tail_laws import power_name
 from .products import window_of
+from .reference import put_back, with_others
 from .softsort import SoftSort, WindowedPermutation
 from .wide import FASTER, is_payload_wide
 
-# %% ../../nbs/rowwise/03_squares.ipynb #5d67d7bb
+# %% ../../nbs/rowwise/03_squares.ipynb #454771ff
 class SquarePermutation(WindowedPermutation):
     "SoftSort with d = (x - y)^2 by sums of Gaussians (W3.1): O(n log n) at any temperature."
     power = 2.0
@@ -38,8 +39,7 @@ class SquarePermutation(WindowedPermutation):
             last = (self.mask.sum(-1, keepdim=True) - 1).clamp(min=0)
             s = s.where(self.mask, self.t.detach().gather(-1, last))
         order = order.flip(-1) if self.descending else order
-        tau = self.tau[..., 0] if isinstance(self.tau, Tensor) else self.tau
-        return s, order, (tau / 2) ** 0.5
+        return s, order, (self._tau_of_sets / 2) ** 0.5
 
     def _sums(self, w):
         "A(w) of (W3.1) for w (..., n, d), zero at padded elements."
@@ -108,7 +108,7 @@ def _matmul(self, x, rows):
     y = _at(y, self.order if rows is None else self.order[..., rows])
     return y if self.mask is None else y.masked_fill(~self._rows_kept(rows), 0)
 
-# %% ../../nbs/rowwise/03_squares.ipynb #cc9653e5
+# %% ../../nbs/rowwise/03_squares.ipynb #3357851e
 @patch_to(SquarePermutation)
 def _rows_kept(self, rows):
     "Which of the rows are real, (..., r, 1)."
@@ -120,9 +120,7 @@ def _rmatmul(self, y, rows):
     "P[rows]^T y: rows that were not selected count as zero."
     if _in_windows(self, y, rows):
         return WindowedPermutation._rmatmul(self, y, rows)
-    if rows is not None:
-        y = y.new_zeros(*y.shape[:-2], self.n, y.shape[-1]).index_add(-2, rows, y)
-    y = torch.zeros_like(y).scatter(-2, self.order[..., None].expand(y.shape), y)
+    y = put_back(with_others(y, rows, self.n), self.order)
     if self.mask is not None:
         y = y.masked_fill(~self.mask[..., None], 0)
     x = self._sums(y / self._normalisers(self._sums(self._real())))
