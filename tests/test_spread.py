@@ -8,7 +8,7 @@ from torch.testing import assert_close
 from softsortlib import (
     GaussianRank, LapSum, LaplaceRank, NeuralSort, SigmoidRank, SoftSort, SortingNetwork, soft_median, soft_rank, soft_sort, soft_topk_mask,
 )
-from softsortlib.core.spread import fast_spread, in_units, plain_spread, spread_of
+from softsortlib.core.spread import SAMPLED, fast_spread, in_units, plain_spread, spread_of
 
 f64 = torch.float64
 SORTS = ("softsort", "neuralsort", "lapsum", "bitonic", "odd_even", "sinkhorn", "permutahedron")
@@ -20,6 +20,17 @@ DRAWS = {"uniform": lambda *shape, generator: torch.rand(shape, generator=genera
 @pytest.fixture
 def rng():
     return torch.Generator().manual_seed(0)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, f64])
+def test_a_selection_by_samples_weighs_as_the_sort_does(rng, dtype):
+    for n in (SAMPLED - 1, SAMPLED, SAMPLED + 1, 3 * SAMPLED):
+        x, up = torch.randn(n, generator=rng, dtype=dtype), torch.arange(n, dtype=dtype)
+        pipe, saw = torch.minimum(up, n - 1 - up), up % int(n ** (1 / 3))  # the sample of which is all wrong
+        for s in (x, (3 * x).round(), x.relu(), pipe, -pipe, saw, up.flip(0), x / x.flip(0), torch.where(up == 3, 1e17, x)):
+            (width, _, c), fast = plain_spread(s), fast_spread(s)
+            assert_close(fast[0], width)
+            assert_close(fast[1], c)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, f64])

@@ -5,13 +5,13 @@
 # %% auto #0
 __all__ = []
 
-# %% ../../nbs/core/02_spread.ipynb #5d948674
+# %% ../../nbs/core/02_spread.ipynb #588c8da2
 import numpy as np
 import torch
 from torch import Tensor
 
 from .checks import zero_outside
-from ..engine.compile import jit, spread_rows
+from ..engine.compile import arrays, dot64, jit, spread_rows
 from ..engine.dispatch import switch
 from ..engine.mechanism import mechanism
 
@@ -52,8 +52,9 @@ def plain_spread(
     low = low.nan_to_num(0, 0, 0)
     return (c * (s - low).masked_fill(c == 0, 0)).sum(-1, keepdim=True), low, c      # zero times infinity is NaN
 
-# %% ../../nbs/core/02_spread.ipynb #1f507385
+# %% ../../nbs/core/02_spread.ipynb #458969ec
 FEW = 24  # so many numbers are in order sooner than divided
+SAMPLED = switch("spread: a sample first", 6000, "n")  # from which a sample says where to divide
 COUNTED = switch("spread: sort by counting", 32, "n")  # and so many are in order sooner by counting
 
 @jit(lent=True)
@@ -119,6 +120,49 @@ def _select(w, lo, hi, k):
     _insert(w, lo, hi)
 
 
+# %% ../../nbs/core/02_spread.ipynb #2d597bb2
+@jit(lent=True)
+def _sample(w, lo, few, step):
+    "Exchange elements of w so that every step-th from lo on is in w[lo:lo+few]."
+    for i in range(lo, lo + few):
+        other = lo + (i - lo) * step
+        x = w[i]
+        w[i] = w[other]
+        w[other] = x
+
+
+@jit(lent=True)
+def _narrow(w, lo, hi, k):
+    "Exchange elements of w[lo:hi] so that w[begin:end], few as a rule, has what a sort puts at k; begin and end."
+    few = int((hi - lo) ** (2 / 3)) // 2
+    _sample(w, lo, few, (hi - lo) // few)
+    at, gap = lo + (k - lo) * few // (hi - lo), int(1.5 * np.sqrt(few))
+    first, last = max(at - gap, lo), min(at + gap, lo + few - 1)
+    _select(w, lo, lo + few, first)
+    _select(w, first, lo + few, last)
+    low, high = w[first], w[last]
+    if 2 * (k - lo) < hi - lo:
+        end = _divide(w, lo, hi, high, True)
+        begin = _divide(w, lo, end, low, False)
+    else:
+        begin = _divide(w, lo, hi, low, False)
+        end = _divide(w, begin, hi, high, True)
+    if k < begin:
+        return lo, begin
+    return (begin, end) if k < end else (end, hi)
+
+
+@jit(lent=True)
+def _select_of_many(w, lo, hi, k):
+    "`_select`, by samples as long as they help."
+    while hi - lo >= SAMPLED:
+        before = hi - lo
+        lo, hi = _narrow(w, lo, hi, k)
+        if 2 * (hi - lo) > before:
+            break
+    _select(w, lo, hi, k)
+
+
 # %% ../../nbs/core/02_spread.ipynb #ce05bc40
 @jit(lent=True)
 def _weigh(r, c, value, share):
@@ -131,7 +175,7 @@ def _weigh(r, c, value, share):
         if r[j] == value:
             c[j] += each
 
-# %% ../../nbs/core/02_spread.ipynb #89ffcdb8
+# %% ../../nbs/core/02_spread.ipynb #dd836674
 @jit(lent=True)
 def _neighbours(w, a, b):
     "The smallest and the largest of w[a+1:b]; w[b] and w[a] where there is none."
@@ -142,21 +186,42 @@ def _neighbours(w, a, b):
     return after, before
 
 
-@jit(lent=True)
-def _weigh_four(r, c, low, after, before, high, f):
-    "Write the weights of (C2.2): those of r that equal one of the four scores share its weight."
-    a, b, d, e = 0, 0, 0, 0
-    for j in range(len(r)):
-        a += r[j] == low
-        b += r[j] == after
-        d += r[j] == before
-        e += r[j] == high
-    first, second, third, fourth = (f - 1) / a, -f / b, f / d, (1 - f) / e
-    for j in range(len(r)):
-        x = r[j]
-        c[j] = (x == low) * first + (x == after) * second + (x == before) * third + (x == high) * fourth
+# %% ../../nbs/core/02_spread.ipynb #879ec121
+BLOCK = 64  # scores that are compared with the four without a branch
 
-# %% ../../nbs/core/02_spread.ipynb #a9213ea0
+
+@jit(lent=True)
+def _meets(r, lo, hi, four):
+    "Whether one of r[lo:hi] equals one of the four."
+    first, second, third, fourth = four
+    met = False
+    for j in range(lo, hi):
+        x = r[j]
+        met |= (x == first) | (x == second) | (x == third) | (x == fourth)
+    return met
+
+
+@jit(lent=True)
+def _weigh_four(r, c, four, f):
+    "Write the weights of (C2.2): those of r that equal one of the four scores share its weight."
+    (low, after, before, high), a, b, d, e = four, 0, 0, 0, 0
+    for lo in range(0, len(r), BLOCK):
+        hi = min(lo + BLOCK, len(r))
+        for j in range(lo, hi if _meets(r, lo, hi, four) else lo):
+            a += r[j] == low
+            b += r[j] == after
+            d += r[j] == before
+            e += r[j] == high
+    first, second, third, fourth = (f - 1) / a, -f / b, f / d, (1 - f) / e
+    c[:] = 0
+    for lo in range(0, len(r), BLOCK):
+        hi = min(lo + BLOCK, len(r))
+        for j in range(lo, hi if _meets(r, lo, hi, four) else lo):
+            x = r[j]
+            c[j] = (x == low) * first + (x == after) * second + (x == before) * third + (x == high) * fourth
+
+
+# %% ../../nbs/core/02_spread.ipynb #1ef15940
 @jit(lent=True)
 def _weigh_quartiles(r, c, w, m):
     "The weights and the value of (C2.2) for r, of which w[:m] are the scores that count; zero for quartiles that tie."
@@ -165,18 +230,18 @@ def _weigh_quartiles(r, c, w, m):
     if m <= COUNTED:
         _count(w, m, c)
     elif not _rises(w, m):
-        _select(w, 0, m, a)
-        _select(w, a + 1, m, b)
+        _select_of_many(w, 0, m, a)
+        _select_of_many(w, a + 1, m, b)
     low, high = w[a], w[b]
     if low == high:
         return 0.0
     after, before = low, high
     if f > 0:
         after, before = _neighbours(w, a, b) if m > COUNTED else (w[a + 1], w[b - 1])
-    _weigh_four(r, c, low, after, before, high, f)
+    _weigh_four(r, c, (low, after, before, high), f)
     return (1 - f) * (high - low) + f * (before - after)
 
-# %% ../../nbs/core/02_spread.ipynb #57211694
+# %% ../../nbs/core/02_spread.ipynb #311b4206
 @jit(lent=True)
 def _weigh_others(r, c, w, v):
     "The weights and the value of (C2.3) for r around v; w is room."
@@ -189,7 +254,7 @@ def _weigh_others(r, c, w, v):
     if count == 0:
         return 0.0
     middle = (count - 1) // 2
-    _select(w, 0, count, middle)
+    _select_of_many(w, 0, count, middle)
     median, hits, total = w[middle], 0, 0.0
     for j in range(len(r)):
         hits += abs(r[j] - v) == median
@@ -337,8 +402,32 @@ def _fast_units(s, c, far):
     width, u, weights = _as_tensors(s, width, u, weights)
     return u, width, weights
 
-# %% ../../nbs/core/02_spread.ipynb #a8cb13fb
-_units_back = mechanism("units_back(g, s, u, width, weights) -> s=s", __name__, _pull, again=_pull_again)
+# %% ../../nbs/core/02_spread.ipynb #f85ceba8
+@jit
+def pull_of_rows(lo, hi, g, u, width, c, ds):
+    "ds = (C2.4) for the rows lo..hi of g (B, n)."
+    for row in range(lo, hi):
+        total = g.dtype.type(dot64(g[row], u[row]))
+        for j in range(g.shape[1]):
+            ds[row, j] = (g[row, j] - c[row, j] * total) / width[row]
+
+
+def pulled_rows(g, u, width, c):
+    "(C2.4) for arrays (B, n), and width (B,)."
+    ds = np.empty_like(u)
+    spread_rows(pull_of_rows, len(u), 2 * u.size, g, u, width, c, ds)
+    return ds
+
+
+def _fast_pull(g, u, width, weights):
+    "`_pull` on the CPU."
+    B, n = width.numel(), u.shape[-1]
+    ds = pulled_rows(*(a.reshape(B, n) for a in arrays(g, u)), width.numpy().reshape(B), weights.numpy().reshape(B, n))
+    return torch.from_numpy(ds).view(u.shape)
+
+
+# %% ../../nbs/core/02_spread.ipynb #719b2542
+_units_back = mechanism("units_back(g, s, u, width, weights) -> s=s", __name__, _pull, _fast_pull, again=_pull_again)
 
 _units = mechanism("units(s, float c, float far) -> u=s, width, weights=s", __name__, _plain_units, _fast_units,
                    fake=lambda s: (torch.empty_like(s), s.new_empty((*s.shape[:-1], 1)), torch.empty_like(s)),

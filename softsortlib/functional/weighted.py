@@ -91,7 +91,7 @@ def _softsort_ranks(s, tau, w, mask):
     r = total / share.masked_fill(v == 0, 1)
     return torch.zeros_like(r).scatter(-1, order, r)
 
-# %% ../../nbs/functional/08_weighted.ipynb #13365e7d
+# %% ../../nbs/functional/08_weighted.ipynb #41523131
 def _counted_ranks(s, tau, w, step):
     "(F8.1) with a step of pairs."
     return (w.sum(-1, keepdim=True) + 1) / 2 + pair_sum(s, tau, w, step)
@@ -113,7 +113,7 @@ def weighted_ranks(
     if kind not in known or kind is SoftSort and not _is_softsort(operator):
         raise ValueError("method must be 'softsort' (power 1), 'sigmoid', 'gaussian' or 'laplace' where there are "
                          f"weights of elements, got {operator}")
-    s, tau = operator._with_temperature(s, mask)
+    s, tau = with_weighted_temperature(operator, s, w, mask)
     s = -s if operator.descending else s
     with full_precision(s):
         if kind is SoftSort:
@@ -158,7 +158,7 @@ def _threshold(z, w, tau, k, mask, laws):
         theta = theta + tau * (more - more.detach()) / D.masked_fill(D < 1e-200, math.inf)
     return theta
 
-# %% ../../nbs/functional/08_weighted.ipynb #8127a785
+# %% ../../nbs/functional/08_weighted.ipynb #b0bf3b31
 def weighted_mask(
     operator: TopKMask,
     s: Tensor,  # scores, (..., n)
@@ -170,7 +170,7 @@ def weighted_mask(
     if laws is None:
         raise ValueError(f"method must be 'lapsum' or 'sinkhorn' where there are weights, got {operator}")
     check_count(operator.k, math.inf, s.shape[:-1])
-    dtype, (s, tau) = s.dtype, operator._with_temperature(s, mask)
+    dtype, (s, tau) = s.dtype, with_weighted_temperature(operator, s, w, mask)
     z, v = precise(s if operator.largest else -s), precise(w)
     k, tau = tensor_on(operator.k, z), precise(tau) if isinstance(tau, Tensor) else tau
     k = (k[..., None] if k.ndim else k).expand(*z.shape[:-1], 1)
@@ -270,6 +270,22 @@ def weighted_spread(
     centre = (low * z).sum(-1, keepdim=True)
     centre = centre - centre.detach().where(bottom == top, 0)      # to the last digit, with its gradient
     return torch.where(wide, width, _from_the_centre(m, z, centre))
+
+
+# %% ../../nbs/functional/08_weighted.ipynb #1bea1006
+def with_weighted_temperature(
+    operator: "Operator | RankOperator | TopKMask",
+    s: Tensor,  # scores, (..., n)
+    w: Tensor,  # weights, zero where there are none, (..., n)
+    mask: Tensor,  # bool, (..., n), which have a weight
+) -> "tuple[Tensor, float | Tensor]":  # scores in the compute dtype, zero where there is no weight; a number, or (..., 1)
+    "Scores and their temperature, which is that of a set with each element as often as it counts."
+    if operator.tau is not None:
+        return operator._with_temperature(s, mask)
+    m = _masses(s, w, mask)
+    tau = operator._at_spread(unit(weighted_spread(m), operator.softness), m.total)
+    s = zero_outside(s.to(compute_dtype(s.dtype)), mask, -1)
+    return s, tau.to(s.dtype)
 
 
 # %% ../../nbs/functional/08_weighted.ipynb #64dae065

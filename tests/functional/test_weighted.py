@@ -125,3 +125,20 @@ def test_mistakes(call, kind, says, rng):
 
 def test_weights_and_group_exclude_each_other(alone):
     with pytest.raises(ValueError, match="weights and group exclude each other"): soft_rank(torch.randn(3), weights=torch.ones(3), group=alone, tau=0.1)
+
+
+@every
+def test_a_temperature_that_nobody_sets_counts_weight(name, rng):
+    f = FUNCTIONS[name]
+    x = torch.randn(2, 7, generator=rng, dtype=f64, requires_grad=True)
+    often, up = torch.tensor([1, 4, 0, 2, 1, 3, 1]), torch.randn(7, generator=rng, dtype=f64)
+    of_copies = torch.arange(7).repeat_interleave(often)
+    got, copies = f(x, weights=often.double()), f(x[:, of_copies])
+    mean = torch.zeros(2, 7, dtype=f64).index_add(-1, of_copies, copies) / often.clamp(min=1)
+    assert_close(got, mean, rtol=1e-9, atol=1e-9)
+    mine, theirs = (torch.autograd.grad((y * up).sum(), x, retain_graph=True)[0] for y in (got, mean))
+    assert_close(mine, theirs, rtol=1e-8, atol=1e-8)
+    assert_close(f(x, weights=torch.ones(7, dtype=f64)), f(x), rtol=1e-9, atol=1e-9)
+    assert_close(f(1000 * x + 5, weights=often.double()), got)
+    assert torch.autograd.gradcheck(lambda x, w: f(x, weights=w), (x, (often + torch.rand(7, generator=rng, dtype=f64)).requires_grad_()))
+    assert_close(f(torch.ones(4), weights=torch.tensor([1.0, 2, 0, 1]))[0], f(torch.ones(4), weights=torch.tensor([1.0, 2, 0, 1]), tau=1.0)[0])
