@@ -70,7 +70,7 @@ def stably(
     by_key = key.gather(-1, order).sort(dim=-1, descending=descending, stable=True).indices
     return order.gather(-1, by_key)
 
-# %% ../../nbs/losses/13_sets.ipynb #b57e7c0f
+# %% ../../nbs/losses/13_sets.ipynb #c857eb77
 def place_discounts(k, like):
     "1 / log2(1 + i) for the places 1 to k, in the type of the tensor `like`."
     return 1 / torch.arange(2, k + 2, device=like.device, dtype=like.dtype).log2()

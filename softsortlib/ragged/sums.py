@@ -62,7 +62,7 @@ def _walk_rest_back(lo, hi, u, r, g, offsets, out):
             c += g[row, i]
             out[row, i] = c * np.exp(np.float64(u[row, i]) - np.float64(r[row, i]))
 
-# %% ../../nbs/ragged/06_sums.ipynb #6de0d44a
+# %% ../../nbs/ragged/06_sums.ipynb #4537d2d4
 def _log_add(u, v):
     "log(exp(u) + exp(v)), also with second derivatives where one is far above the other."
     high, low = torch.where(u >= v, u, v), torch.where(u >= v, v, u)
@@ -85,7 +85,7 @@ def rest_plain(u, number):
     "(G6.2) with all derivatives."
     return _doubled(u, number, _log_add)
 
-# %% ../../nbs/ragged/06_sums.ipynb #219f54a9
+# %% ../../nbs/ragged/06_sums.ipynb #e6a7c10c
 def _rest_walks(kernel, offsets, *rows):
     "Run a walk over the lists, on a CPU; `rows` are u (..., N) and what else the kernel takes."
     count, N = rows[-1].shape[:-1].numel(), rows[-1].shape[-1]
@@ -106,7 +106,7 @@ def _rest_chain(g, u, r, number):
     c = one_sided_sums(-rows[0], rows[1][..., None], torch.ones_like(rows[0][:, 0]), number)[..., 0]
     return (c.view(u.shape) * (precise(u) - precise(r)).exp()).to(u.dtype)
 
-# %% ../../nbs/ragged/06_sums.ipynb #7c899aec
+# %% ../../nbs/ragged/06_sums.ipynb #4d3913d9
 def _walk(u, offsets):
     "(G6.2) by the walk, on a CPU."
     return _rest_walks(_walk_rest, offsets, u, u.new_empty(u.shape))
