@@ -52,10 +52,10 @@ def plain_spread(
     low = low.nan_to_num(0, 0, 0)
     return (c * (s - low).masked_fill(c == 0, 0)).sum(-1, keepdim=True), low, c      # zero times infinity is NaN
 
-# %% ../../nbs/core/02_spread.ipynb #458969ec
+# %% ../../nbs/core/02_spread.ipynb #9776d0e8
 FEW = 24  # so many numbers are in order sooner than divided
 SAMPLED = switch("spread: a sample first", 6000, "n")  # from which a sample says where to divide
-COUNTED = switch("spread: sort by counting", 32, "n")  # and so many are in order sooner by counting
+COUNTED = switch("spread: sort by counting", 48, "n")  # and so many are in order sooner by counting
 
 @jit(lent=True)
 def _insert(w, lo, hi):
