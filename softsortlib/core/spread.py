@@ -52,10 +52,9 @@ def plain_spread(
     low = low.nan_to_num(0, 0, 0)
     return (c * (s - low).masked_fill(c == 0, 0)).sum(-1, keepdim=True), low, c      # zero times infinity is NaN
 
-# %% ../../nbs/core/02_spread.ipynb #458969ec
+# %% ../../nbs/core/02_spread.ipynb #189f0f25
 FEW = 24  # so many numbers are in order sooner than divided
-SAMPLED = switch("spread: a sample first", 6000, "n")  # from which a sample says where to divide
-COUNTED = switch("spread: sort by counting", 32, "n")  # and so many are in order sooner by counting
+COUNTED = switch("spread: sort by counting", 48, "n")  # and so many are in order sooner by counting
 
 @jit(lent=True)
 def _insert(w, lo, hi):
@@ -120,7 +119,7 @@ def _select(w, lo, hi, k):
     _insert(w, lo, hi)
 
 
-# %% ../../nbs/core/02_spread.ipynb #2d597bb2
+# %% ../../nbs/core/02_spread.ipynb #8d452f02
 @jit(lent=True)
 def _sample(w, lo, few, step):
     "Exchange elements of w so that every step-th from lo on is in w[lo:lo+few]."
@@ -150,6 +149,10 @@ def _narrow(w, lo, hi, k):
     if k < begin:
         return lo, begin
     return (begin, end) if k < end else (end, hi)
+
+
+# %% ../../nbs/core/02_spread.ipynb #15723077
+SAMPLED = switch("spread: a sample first", 6000, "n")  # from which a sample says where to divide
 
 
 @jit(lent=True)

@@ -272,13 +272,13 @@ def weighted_spread(
     return torch.where(wide, width, _from_the_centre(m, z, centre))
 
 
-# %% ../../nbs/functional/08_weighted.ipynb #1bea1006
+# %% ../../nbs/functional/08_weighted.ipynb #04f5a57f
 def with_weighted_temperature(
     operator: "Operator | RankOperator | TopKMask",
     s: Tensor,  # scores, (..., n)
     w: Tensor,  # weights, zero where there are none, (..., n)
     mask: Tensor,  # bool, (..., n), which have a weight
-) -> "tuple[Tensor, float | Tensor]":  # scores in the compute dtype, zero where there is no weight; a number, or (..., 1)
+) -> "tuple[Tensor, float | Tensor]":  # scores to compute with, zero without weight; a number, or (..., 1)
     "Scores and their temperature, which is that of a set with each element as often as it counts."
     if operator.tau is not None:
         return operator._with_temperature(s, mask)
