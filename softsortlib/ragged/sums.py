@@ -85,11 +85,11 @@ def rest_plain(u, number):
     "(G6.2) with all derivatives."
     return _doubled(u, number, _log_add)
 
-# %% ../../nbs/ragged/06_sums.ipynb #e6a7c10c
+# %% ../../nbs/ragged/06_sums.ipynb #cf1ab295
 def _rest_walks(kernel, offsets, *rows):
     "Run a walk over the lists, on a CPU; `rows` are u (..., N) and what else the kernel takes."
     count, N = rows[-1].shape[:-1].numel(), rows[-1].shape[-1]
-    offsets = torch.tensor([0, N]) if offsets is None else offsets
+    offsets = torch.tensor([0, N], device=rows[-1].device) if offsets is None else offsets
     *given, y = (a.reshape(count, N) for a in rows)
     spread_rows(kernel, count * (len(offsets) - 1), 20 * y.numel(), *arrays(*given, offsets, y))
     return rows[-1]
