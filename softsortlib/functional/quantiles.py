@@ -215,7 +215,7 @@ def soft_median(
     "Soft `torch.quantile(x, 0.5, dim)`; raises as `soft_quantile` does."
     return soft_quantile(x, 0.5, dim, keepdim, **kwargs)
 
-# %% ../../nbs/functional/03_quantiles.ipynb #a693197a
+# %% ../../nbs/functional/03_quantiles.ipynb #2387453d
 def _check_cut(cut):
     "The two shares; raise `TypeError` unless cut is a number or two of them, `ValueError` unless something remains."
     both = tuple(cut) if isinstance(cut, (tuple, list)) else (cut, cut)
@@ -228,29 +228,27 @@ def _check_cut(cut):
 
 
 def _remains(s, mask, cut):
-    "The positions of s (..., n) that are not cut off, long, (R,), and in which sets, bool, (..., R); None for all."
-    n, (low, high) = s.shape[-1], cut
+    "Whether a position of s (..., n) is neither among the lowest nor among the highest, bool, (n,) or (..., n)."
+    i, n = torch.arange(s.shape[-1], device=s.device), s.shape[-1]
+    low, high = cut
     if mask is None:
-        return torch.arange(torch.sym_int(low * n), n - torch.sym_int(high * n), device=s.device), None
-    i, n = torch.arange(n, device=s.device), mask.sum(-1, keepdim=True)
+        return (i >= torch.sym_int(low * n)) & (i < n - torch.sym_int(high * n))
+    n = mask.sum(-1, keepdim=True)
     shares = n.to(torch.float64 if has_double(s) else torch.float32)
-    return i, (i >= (low * shares).long()) & (i < n - (high * shares).long())
+    return (i >= (low * shares).long()) & (i < n - (high * shares).long())
 
-
-# %% ../../nbs/functional/03_quantiles.ipynb #0f74e519
+# %% ../../nbs/functional/03_quantiles.ipynb #8de35799
 def _trimmed(s, mask, w, cut, operator, hard):
     "The trimmed means (...) of s (..., n) with weights w (..., n) or None."
     if w is not None:
         def window(total):
             return (cut[0] * total).floor(), total - (cut[1] * total).floor()
         return weighted_means(operator, s, w, mask, window, hard)[..., 0]
-    rows, remain = _remains(s, mask, cut)
-    y = in_compute_dtype(operator(s, mask))[..., rows, :] @ s.to(compute_dtype(s.dtype))
+    y = in_compute_dtype(operator(s, mask)) @ s.to(compute_dtype(s.dtype))
     if hard:
-        y = with_gradient_of(y, hard_sort(s, mask, False)[0][..., rows].to(y.dtype))
-    if remain is None:
-        return y.sum(-1) / torch.sym_max(y.shape[-1], 1)
-    return y.masked_fill(~remain, 0).sum(-1) / remain.sum(-1).clamp(min=1)
+        y = with_gradient_of(y, hard_sort(s, mask, False)[0].to(y.dtype))
+    remains = _remains(s, mask, cut)
+    return y.masked_fill(~remains, 0).sum(-1) / remains.sum(-1).clamp(min=1)
 
 
 # %% ../../nbs/functional/03_quantiles.ipynb #944dce2c
