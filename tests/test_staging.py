@@ -6,7 +6,6 @@ import os
 import re
 import shutil
 import subprocess
-import symtable
 import sys
 import time
 from pathlib import Path
@@ -15,6 +14,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "tools"))
+import book  # noqa: E402
 import check_site  # noqa: E402
 import contents  # noqa: E402
 
@@ -93,15 +93,6 @@ WELL_KNOWN = {"display", "get_ipython", *dir(builtins)}
 def code_of(cell): return re.sub(r"^#\|.*\n?", "", text_of(cell), flags=re.M).strip()
 
 
-def names_of(code):
-    "(names that a cell binds, names that it takes from elsewhere)"
-    try: table = symtable.symtable(code, "cell", "exec")
-    except SyntaxError: return set(), set()      # a magic
-    def read(scope): return {s.get_name() for s in scope.get_symbols() if s.is_referenced() and (scope is table or s.is_global())}.union(*map(read, scope.get_children()))
-    bound = {s.get_name() for s in table.get_symbols() if s.is_assigned() or s.is_imported()}
-    return bound, read(table) - bound
-
-
 def out_of_sight(cells, exported=()):
     """What a visible cell of a staged notebook takes from nowhere in sight: [(cell, names)]. In sight is what stands above it, and the fold of imports.
     A definition of the package's is a quotation, which need not run."""
@@ -113,7 +104,7 @@ def out_of_sight(cells, exported=()):
                 if ".folded" in title: level = level or len(marks)
         if cell["cell_type"] != "code": continue
         code, folded = code_of(cell), level or re.search(r"^#\|\s*(code-fold\s*:\s*true|(include|echo)\s*:\s*false)", text_of(cell), re.M)
-        bound, taken = names_of(code)
+        bound, taken = book.names(code)
         if folded and 'code-summary: "imports"' not in text_of(cell): continue
         if taken - known and not folded and code not in exported: missing.append((code[:60], sorted(taken - known)))
         known |= bound
