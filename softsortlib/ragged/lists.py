@@ -230,7 +230,7 @@ def _joined(groups, worth):
         run.append((n, count))
     return joined + _closed(run)
 
-# %% ../../nbs/ragged/01_lists.ipynb #48380429
+# %% ../../nbs/ragged/01_lists.ipynb #da4d0334
 def _numbers(t):
     "A tensor of whole numbers as a list; inside torch.func, torch 2.7 reads none unless it is told to."
     if not in_func():
@@ -249,7 +249,8 @@ def by_length(
     total, begin, groups = sum(n * count for n, count in groups), offsets[:-1][lists], _joined(groups, worth)
     width = torch.cat([begin.new_full((count,), n) for _, n, count in groups] or [length])
     order = spans(begin, width)
-    order = order.masked_fill(order >= (begin + length).repeat_interleave(width), total)
+    if len(order) > total:
+        order = order.masked_fill(order >= (begin + length).repeat_interleave(width), total)
     return Lists(offsets, order, lists, tuple(group[1:] for group in groups), length,
                  tuple(group[0] for group in groups), total)
 
