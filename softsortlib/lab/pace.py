@@ -20,7 +20,7 @@ from .grid import plain, progress, run_name, span
 from .records import machine, read_records
 from .runs import RunConfig
 
-# %% ../../nbs/lab/17_pace.ipynb #ef09f4fc
+# %% ../../nbs/lab/17_pace.ipynb #f76d08b3
 def _so_far(folder):
     "Steps and seconds of a run up to its last checkpoint."
     path = Path(folder) / "checkpoints" / "last.ckpt"
@@ -49,13 +49,20 @@ def _left(config, folder, known, alike):
     return steps, None if pace is None else pace * steps
 
 
+def _seconds(result):
+    "How long a run took: the processor's time where that is all a training took, so that a busy machine does not count."
+    wall, environment = result.get("seconds", 0.0), result.get("environment") or {}
+    trained = "trainer" in result and not environment.get("accelerator")
+    return min(wall, result.get("cpu_seconds", wall)) if trained else wall
+
+
 def _paces(results, kind_of):
     "kind -> seconds a step, the median of finished runs."
     found = {}
     for result in results:
         steps = result.get("steps") or result["config"].get("steps")
         if steps:
-            found.setdefault(kind_of(result), []).append(result.get("seconds", 0.0) / steps)
+            found.setdefault(kind_of(result), []).append(_seconds(result) / steps)
     return {name: statistics.median(paces) for name, paces in found.items()}
 
 # %% ../../nbs/lab/17_pace.ipynb #7442273d
