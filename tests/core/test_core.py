@@ -41,6 +41,8 @@ def test_every_method_agrees_with_the_matrix(batch, m, n, dtype, rng):
     assert_close(P.log_prob(target), D.gather(-1, target[..., None])[..., 0].log(), **tol)
     assert_close(P[..., [m - 1, 0], :] @ X, D[..., [m - 1, 0], :] @ X, **tol)
     assert_close(P[..., -1, :], D[..., -1, :])
+    positions = torch.arange(1.0, m + 1) @ D.float() / D.float().sum(-2)
+    assert_close(P._mean_positions().float(), positions, **tol)
     assert torch.equal(P.hard(), P.log_P.argmax(-1))
 
 
