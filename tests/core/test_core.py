@@ -1,6 +1,7 @@
 """SoftPermutation: shapes, dtypes, tiles against the dense twin, masks, transforms, errors."""
 import copy
 import math
+import re
 
 import numpy as np
 import pytest
@@ -177,6 +178,12 @@ def test_a_permutation_matrix_passes_every_checker(n, seed):
     if n > 1:
         P[0] = 1 / n
         assert not is_permutation_matrix(P) and not is_doubly_stochastic(P) and is_row_stochastic(P)
+
+
+@pytest.mark.parametrize("check", [is_doubly_stochastic, is_permutation_matrix, is_unimodal_row_stochastic])
+@pytest.mark.parametrize("shape", [(2, 3), (3, 2), (4, 3, 2), (0, 0)])
+def test_what_is_not_square_is_no_matrix_of_all_positions(check, shape):
+    with pytest.raises(ValueError, match=re.escape(f"got {shape}: is_row_stochastic takes others")): check(torch.ones(shape))
 
 
 def test_a_target_that_names_padding_is_an_error_with_a_way_out():
