@@ -63,7 +63,6 @@ TOLD = {                                                    # chapter -> noteboo
     "distributed/sample_sort": ("distributed/exchange", "distributed/scaling"),
     "ragged/lists": ("ragged/blocks",),
     "transport/gibbs": ("transport/line_sums", "transport/tiles_triton", "transport/plan_matrix"),
-    "rowwise/balance": ("rowwise/balance_triton",),
 }
 REST = dict(core="core/permutation", rowwise="rowwise/rows", networks="networks/layers", transport="transport/solver", ranks="ranks/line", selection="selection/roots", sampling="sampling/perturbed", distributed="distributed/carries", ragged="ragged/kernels", functional="functional/functions", losses="losses/orders", engine="engine/compile")     # and what no chapter names
 PARTS = dict(core="The idea", functional="The idea", rowwise="Rows by a softmax", ranks="Ranks", networks="Sorting networks", transport="Optimal transport", selection="The top k",
