@@ -41,7 +41,7 @@ CEILINGS = {                       # of a forward and a backward pass together
     **{f"NeuralSort, {what}, n = 1,000": 14 for what in ("P @ x", "P.mT @ x", "P[..., :10, :] @ x", "log_prob", "to_dense")},
     **{f"{name}, to_dense, n = 1,000": 10 for name in ("SoftSort", "SoftSortOfSquares")},
     **{f"{loss}, n = 1,000": 400 for loss in ("neural_ndcg_loss", "precision_loss", "recall_loss")},               # forty-one steps of the scan each way
-    **{f"SinkhornSort, 10 rounds{how}, {what}, n = 1,000": 340 for how in ("", " of power 1") for what in ("P @ x", "log_prob")},
+    **{f"SinkhornSort, 10 rounds{how}, {what}, n = 1,000": 760 for how in ("", " of power 1") for what in ("P @ x", "log_prob")},
     **{f"SinkhornSort, 10 rounds unrolled, {what}, n = 1,000": 360 for what in ("P @ x", "log_prob")},     # the start of the rounds has a derivative too
     "lambda_loss, n = 1,000": 160, "lambda_loss:precision, n = 1,000": 110,                                # differences are taken before they are divided by tau
     "SigmoidRank, n = 20,000": 30, "Permutahedron, n = 1,000": 60, "Permutahedron, n = 200,000": 60,
