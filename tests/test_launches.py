@@ -99,8 +99,8 @@ def test_the_kernels_of_a_network_move_little(kind, swaps):
     n = 300
     seen = both_ways(lambda s, x: SortingNetwork(kind, swaps=swaps)(s) @ x, pretend(1, n, grad=True), pretend(1, n, 1, grad=True))
     C = len(sorting_network(kind, n).need)
-    lanes = dict(_see=1, _see_exactly=1, _see_backward=1, _forward=2, _backward=3, _carry_forward=2, _carry_back=3)
-    comparators = dict(_see=1, _see_exactly=1, _see_backward=1, _forward=2, _carry_forward=0.25)
+    lanes = dict(_see=1, _see_backward=1, _forward=2, _backward=3)
+    comparators = dict(_see=1, _see_backward=1, _forward=2 if swaps == "soft" else 0.25)
     for k in seen.kernels:
         name, tensors = k.kernel.__name__, {id(a): a for a in k.arguments.values() if isinstance(a, torch.Tensor)}
         least = 4 * n * lanes.get(name, 0) + 4 * C * comparators.get(name, 3)
