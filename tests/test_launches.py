@@ -34,19 +34,19 @@ def test_no_more_launches_than_recorded(name):
 
 
 CEILINGS = {                       # of a forward and a backward pass together
-    **{f"SoftSort, {what}, n = {n}": 12 for what in ("P @ x", "log_prob") for n in ("1,000", "200,000")},
+    **{f"SoftSort, {what}, n = {n}": most for what, most in (("P @ x", 70), ("log_prob", 85)) for n in ("1,000", "200,000")},       # plain torch around four scans
     **{f"LapSum, {product}, n = {n}": most for product, most in (("P @ x", 175), ("P.mT @ x", 210), ("log_prob", 245)) for n in ("1,000", "200,000")},    # plain torch around the scan
     "LapSum, to_dense, n = 1,000": 285, **{f"{name}, n = {n}": 110 for name, n in (("lapsum_topk", "1,000"), ("lapsum_topk", "200,000"), ("LapSumTopK", "1,000"), ("soft_topk_mask:lapsum", "1,000"))},
     **{f"{network}, {product}, n = 1,000": 12 for network in ("OddEven", "Bitonic", "ErrorFreeNetwork") for product in ("P @ x", "P.mT @ x", "to_dense")},
     **{f"NeuralSort, {what}, n = 1,000": 14 for what in ("P @ x", "P.mT @ x", "P[..., :10, :] @ x", "log_prob", "to_dense")},
     **{f"{name}, to_dense, n = 1,000": 10 for name in ("SoftSort", "SoftSortOfSquares")},
-    "neural_ndcg_loss, n = 1,000": 70, **{f"{loss}, n = 1,000": 60 for loss in ("precision_loss", "recall_loss")},
-    **{f"SinkhornSort, 10 rounds{how}, {what}, n = 1,000": 340 for how in ("", " of power 1") for what in ("P @ x", "log_prob")},
+    **{f"{loss}, n = 1,000": 400 for loss in ("neural_ndcg_loss", "precision_loss", "recall_loss")},               # forty-one steps of the scan each way
+    **{f"SinkhornSort, 10 rounds{how}, {what}, n = 1,000": 760 for how in ("", " of power 1") for what in ("P @ x", "log_prob")},
     **{f"SinkhornSort, 10 rounds unrolled, {what}, n = 1,000": 360 for what in ("P @ x", "log_prob")},     # the start of the rounds has a derivative too
     "lambda_loss, n = 1,000": 160, "lambda_loss:precision, n = 1,000": 110,                                # differences are taken before they are divided by tau
     "SigmoidRank, n = 20,000": 30, "Permutahedron, n = 1,000": 60, "Permutahedron, n = 200,000": 60,
     **{f"EntropicPermutahedron, {what}": 65 for what in ("n = 200,000", "masked, n = 1,000")},              # a block is summed in double precision
-    **{f"{mask}, n = 1,000": 60 for mask in ("soft_topk_mask:sinkhorn", "soft_topk_mask:sparse", "SinkhornTopK", "SparseTopK", "TopKRouter")},
+    **{f"{mask}, n = 1,000": 60 for mask in ("soft_topk_mask:sinkhorn", "soft_topk_mask:sparse", "SinkhornTopK", "SparseTopK")}, "TopKRouter, n = 1,000": 90,
 }
 
 
@@ -99,8 +99,8 @@ def test_the_kernels_of_a_network_move_little(kind, swaps):
     n = 300
     seen = both_ways(lambda s, x: SortingNetwork(kind, swaps=swaps)(s) @ x, pretend(1, n, grad=True), pretend(1, n, 1, grad=True))
     C = len(sorting_network(kind, n).need)
-    lanes = dict(_see=1, _see_exactly=1, _see_backward=1, _forward=2, _backward=3, _carry_forward=2, _carry_back=3)
-    comparators = dict(_see=1, _see_exactly=1, _see_backward=1, _forward=2, _carry_forward=0.25)
+    lanes = dict(_see=1, _see_backward=1, _forward=2, _backward=3)
+    comparators = dict(_see=1, _see_backward=1, _forward=2 if swaps == "soft" else 0.25)
     for k in seen.kernels:
         name, tensors = k.kernel.__name__, {id(a): a for a in k.arguments.values() if isinstance(a, torch.Tensor)}
         least = 4 * n * lanes.get(name, 0) + 4 * C * comparators.get(name, 3)

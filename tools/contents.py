@@ -47,14 +47,14 @@ MACHINERY = ("ranks/pooling", "engine/scan")              # chapters of Volume I
 VOLUMES = {"Volume I": READERS, "Volume II": MECHANISMS}
 TOLD = {                                                    # chapter -> notebooks of the repository that its page names
     "core/operators": ("core/rank_operators", "core/checks"),
-    "rowwise/softsort": ("rowwise/softsort_matrix", "rowwise/likelihood_triton"),
+    "rowwise/softsort": ("rowwise/softsort_matrix",),
     "networks/operator": ("networks/lanes",),
     "ranks/pooling": ("ranks/pooling_triton",),
     "functional/functions": ("functional/arguments", "functional/first_call", "functional/parts", "functional/weighted"),
     "functional/quantiles": ("transport/quantiles",),
     "functional/temperature": ("functional/plots",),
     "losses/orders": ("losses/contract", "losses/parts"),
-    "engine/scan": ("engine/scan_triton", "engine/scan_kernels", "engine/mean_triton"),
+    "engine/scan": ("engine/scan_triton", "engine/scan_kernels"),
     "engine/sums": ("engine/sum_laws", "engine/sum_kernels", "engine/sums_triton"),
     "selection/thresholds": ("selection/passes", "selection/short", "selection/roots_triton"),
     "losses/lists": ("losses/sets",),
@@ -63,7 +63,6 @@ TOLD = {                                                    # chapter -> noteboo
     "distributed/sample_sort": ("distributed/exchange", "distributed/scaling"),
     "ragged/lists": ("ragged/blocks",),
     "transport/gibbs": ("transport/line_sums", "transport/tiles_triton", "transport/plan_matrix"),
-    "rowwise/balance": ("rowwise/balance_triton",),
 }
 REST = dict(core="core/permutation", rowwise="rowwise/rows", networks="networks/layers", transport="transport/solver", ranks="ranks/line", selection="selection/roots", sampling="sampling/perturbed", distributed="distributed/carries", ragged="ragged/kernels", functional="functional/functions", losses="losses/orders", engine="engine/compile")     # and what no chapter names
 PARTS = dict(core="The idea", functional="The idea", rowwise="Rows by a softmax", ranks="Ranks", networks="Sorting networks", transport="Optimal transport", selection="The top k",

@@ -85,11 +85,16 @@ def private_across(root):
     return out
 
 
+def in_kernels(node):
+    "Whether a function runs inside kernels of a GPU alone: no cell of a chapter can call it."
+    return any(getattr(d, "id", "") == "triton_jit" for d in getattr(node, "decorator_list", ()))
+
+
 def used_after(cells):
     "Cells that define something for the module: [(first line, whether one of the next two code cells, not exported, uses it)]"
     out, code = [], [text for kind, text in cells if kind == "code"]
     for i, text in enumerate(code):
-        if not exports(text) or not (names := [n.name for n in defined(text)]): continue
+        if not exports(text) or not (names := [n.name for n in defined(text) if not in_kernels(n)]): continue
         use = next((t for t in code[i + 1:] if not exports(t) or not defined(t)), "")
         words = r"\b(" + "|".join(map(re.escape, names)) + r")\b"
         dunder = any(n.startswith("__") for n in names)

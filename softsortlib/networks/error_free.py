@@ -70,7 +70,7 @@ def apply_error_free(
         x = run_layer(x, net, *bounds, lambda p, q, bounds=bounds: meet(p, q, *bounds))
     return x
 
-# %% ../../nbs/networks/04_error_free.ipynb #2e36511a
+# %% ../../nbs/networks/04_error_free.ipynb #e9317a62
 def _arguments_plain(s, tau, lam, size, kind, trick):
     "The differences of the hard network in the dtype of tau, and the sigmoid arguments in that of s."
     net = sorting_network(kind, s.shape[-1], str(s.device))
@@ -79,7 +79,7 @@ def _arguments_plain(s, tau, lam, size, kind, trick):
 
 exact_arguments = mechanism(
     "network_error_free_arguments(s, tau, lam, size, str kind, str sigmoid, bool trick) -> d, v", __name__,
-    plain=_arguments_plain, gpu="softsortlib.networks.error_free_triton.exact_differences_triton", batch="size",
+    plain=_arguments_plain, gpu="softsortlib.networks.layers_triton._hard_differences", batch="size",
     dtypes=KNOWN, fake=arguments_outline, backward=grad_arguments, keep=keep_differences,
 )
 
@@ -105,15 +105,19 @@ def _send_back_plain(gy, v, swapped, y, size, kind, sigmoid, reverse):
         g = g.index_copy(-2, torch.cat([lo, hi]), torch.cat(mixed, -2))
     return gv, g.clone()
 
-# %% ../../nbs/networks/04_error_free.ipynb #907a3b50
-_soft = Later("softsortlib.networks.layers_triton")
-_hard = Later("softsortlib.networks.error_free_triton")
+# %% ../../nbs/networks/04_error_free.ipynb #cac3dcce
+_gpu = Later("softsortlib.networks.layers_triton")
+
+def _send_triton(swapped, x, kind, reverse):
+    "The kernel of chapter N9, through hard layers."
+    return _gpu.triton_layers(None, swapped, x, x.shape[-2], kind, reverse)
 
 def _send_back_triton(gy, v, swapped, y, size, kind, sigmoid, reverse):
-    "The kernels of chapters N10 and N9."
-    keep, swap = _soft.triton_weights(v, size, kind, y.shape[-2], sigmoid)
-    sums, gx = _hard.carry_back_triton(gy, keep, swap, swapped, y, kind, reverse)
-    return _soft.triton_slopes(sums, v, size, kind, y.shape[-2], sigmoid), gx
+    "The kernels of chapter N9: the payload through hard layers, the gradient through soft ones."
+    keep, swap = _gpu.triton_weights(v, size, kind, y.shape[-2], sigmoid)
+    x = _send_triton(swapped, y, kind, not reverse)
+    sums, gx = _gpu.triton_layers_backward(gy, keep, swap, x, kind, reverse, swapped)
+    return _gpu.triton_slopes(sums, v, size, kind, y.shape[-2], sigmoid), gx
 
 def _send_back_again(ctx, *grads):
     "The way back is linear in what arrives; by all else it has no derivative."
@@ -126,7 +130,7 @@ _send_back = mechanism(
     __name__, _send_back_plain, gpu=_send_back_triton, on="v", batch="size", dtypes=KNOWN, backward=_send_back_again,
 )
 
-# %% ../../nbs/networks/04_error_free.ipynb #555aecc5
+# %% ../../nbs/networks/04_error_free.ipynb #229efbc4
 def _send_plain(swapped, x, kind, reverse):
     "The places through the layers, then the payload at once."
     net = sorting_network(kind, x.shape[-2], str(x.device))
@@ -134,10 +138,6 @@ def _send_plain(swapped, x, kind, reverse):
     for start, stop in layer_bounds(net, reverse):
         place = _carry(place, net, swapped, start, stop)
     return x.gather(-2, place.expand(x.shape))
-
-def _send_triton(swapped, x, kind, reverse):
-    "The kernel of chapter N10."
-    return _hard.carry_triton(swapped, x, x, x.shape[-2], kind, reverse)
 
 exact_send = mechanism(
     "network_error_free_send(v, swapped, x, size, str kind, str sigmoid, bool reverse) -> y=x", __name__,

@@ -35,35 +35,40 @@ def _lanes_of(rule_ptr, c):
     hi = shift + (u ^ tl.load(rule_ptr + 2))
     return shift + u, hi, tl.maximum(hi, tl.load(rule_ptr + 6))
 
-# %% ../../nbs/networks/09_layers_triton.ipynb #0e92b003
+# %% ../../nbs/networks/09_layers_triton.ipynb #bf1b7a50
 @triton_jit
-def _mix_tile(block_ptr, stride, columns, keep_ptr, swap_ptr, rule_ptr, c, stop, W: tl.constexpr):
+def _mix_tile(block_ptr, stride, columns, keep_ptr, swap_ptr, rule_ptr, c, stop, HARD: tl.constexpr, W: tl.constexpr):
     "Run the comparators c < stop of one layer on a block; return the differences x_lo - x_hi that they saw."
     acts = c < stop
     lo, hi, need = _lanes_of(rule_ptr, c)
-    keep = tl.load(keep_ptr + c, acts, 0.0)[:, None]
-    swap = tl.load(swap_ptr + c, acts, 0.0)[:, None]
     w = tl.arange(0, W)[None, :]
     there = acts[:, None] & (w < columns)
     p_ptr = block_ptr + lo.to(tl.int64)[:, None] * stride + w
     q_ptr = block_ptr + hi.to(tl.int64)[:, None] * stride + w
     p = tl.load(p_ptr, there, 0.0)
     q = tl.load(q_ptr, there, 0.0)
-    tl.store(p_ptr, keep * p + swap * q, there)
-    tl.store(q_ptr, swap * p + keep * q, there)
+    if HARD:
+        there = there & (tl.load(swap_ptr + c, acts, 0) != 0)[:, None]
+        tl.store(p_ptr, q, there)
+        tl.store(q_ptr, p, there)
+    else:
+        keep = tl.load(keep_ptr + c, acts, 0.0)[:, None]
+        swap = tl.load(swap_ptr + c, acts, 0.0)[:, None]
+        tl.store(p_ptr, keep * p + swap * q, there)
+        tl.store(q_ptr, swap * p + keep * q, there)
     return p - q
 
-# %% ../../nbs/networks/09_layers_triton.ipynb #5a4cd9fb
+# %% ../../nbs/networks/09_layers_triton.ipynb #9fe014cd
 @triton_jit
 def _run_layers(block_ptr, stride, columns, keep_ptr, swap_ptr, rules_ptr, reach_ptr, first, last,
-                PAIRS: tl.constexpr, W: tl.constexpr):
+                HARD: tl.constexpr, PAIRS: tl.constexpr, W: tl.constexpr):
     "Run the layers first..last on a block."
     for l in range(first, last):
         start = tl.load(reach_ptr + 2 * l)
         stop = tl.load(reach_ptr + 2 * l + 1)
         for tile in range(start, stop, PAIRS):
             c = tile + tl.arange(0, PAIRS)
-            _mix_tile(block_ptr, stride, columns, keep_ptr, swap_ptr, rules_ptr + 7 * l, c, stop, W)
+            _mix_tile(block_ptr, stride, columns, keep_ptr, swap_ptr, rules_ptr + 7 * l, c, stop, HARD, W)
         tl.debug_barrier()
 
 # %% ../../nbs/networks/09_layers_triton.ipynb #1beb1d5e
@@ -82,10 +87,10 @@ def _copy_block(to_ptr, to_stride, from_ptr, from_stride, columns, n, k,
         tl.store(to_ptr + i * to_stride + w, value.to(to_ptr.dtype.element_ty), there)
     tl.debug_barrier()
 
-# %% ../../nbs/networks/09_layers_triton.ipynb #10dd0b7c
+# %% ../../nbs/networks/09_layers_triton.ipynb #dd5916d2
 @triton_jit
 def _forward(y_ptr, x_ptr, keep_ptr, swap_ptr, rules_ptr, reach_ptr, n, depth, comparators, d, blocks, tables,
-             EYE: tl.constexpr, PAIRS: tl.constexpr, W: tl.constexpr):
+             EYE: tl.constexpr, HARD: tl.constexpr, PAIRS: tl.constexpr, W: tl.constexpr):
     "y = P x, or P: one block of columns of one set."
     unit = tl.program_id(0)
     b = (unit // blocks).to(tl.int64)
@@ -94,12 +99,12 @@ def _forward(y_ptr, x_ptr, keep_ptr, swap_ptr, rules_ptr, reach_ptr, n, depth, c
     corner = b * n * d + k * W
     _copy_block(y_ptr + corner, d, x_ptr + corner, d, columns, n, k, EYE, PAIRS, W)
     _run_layers(y_ptr + corner, d, columns, keep_ptr + b * comparators, swap_ptr + b * comparators, rules_ptr,
-                reach_ptr + (k % tables) * depth * 2, 0, depth, PAIRS, W)
+                reach_ptr + (k % tables) * depth * 2, 0, depth, HARD, PAIRS, W)
 
-# %% ../../nbs/networks/09_layers_triton.ipynb #bad83cfc
+# %% ../../nbs/networks/09_layers_triton.ipynb #56efd8b8
 @triton_jit
 def _note_layers(block_ptr, stride, columns, keep_ptr, swap_ptr, rules_ptr, reach_ptr, first, last, stack_ptr,
-                 PAIRS: tl.constexpr, W: tl.constexpr):
+                 HARD: tl.constexpr, PAIRS: tl.constexpr, W: tl.constexpr):
     "Run the layers first..last on a block, and push the differences on the stack; return its top."
     top = first * 0  # a value that a loop may change, not a constant
     w = tl.arange(0, W)[None, :]
@@ -108,13 +113,13 @@ def _note_layers(block_ptr, stride, columns, keep_ptr, swap_ptr, rules_ptr, reac
         stop = tl.load(reach_ptr + 2 * l + 1)
         for tile in range(start, stop, PAIRS):
             c = tile + tl.arange(0, PAIRS)
-            seen = _mix_tile(block_ptr, stride, columns, keep_ptr, swap_ptr, rules_ptr + 7 * l, c, stop, W)
+            seen = _mix_tile(block_ptr, stride, columns, keep_ptr, swap_ptr, rules_ptr + 7 * l, c, stop, HARD, W)
             tl.store(stack_ptr + (top + c - start)[:, None] * W + w, seen, (c < stop)[:, None])
         top += stop - start
         tl.debug_barrier()
     return top
 
-# %% ../../nbs/networks/09_layers_triton.ipynb #08cbb8f4
+# %% ../../nbs/networks/09_layers_triton.ipynb #93c8a2db
 @triton_jit
 def _undo_layers(block_ptr, stride, columns, keep_ptr, swap_ptr, rules_ptr, reach_ptr, first, last, stack_ptr,
                  top, sums_ptr, PAIRS: tl.constexpr, W: tl.constexpr):
@@ -127,27 +132,27 @@ def _undo_layers(block_ptr, stride, columns, keep_ptr, swap_ptr, rules_ptr, reac
         top -= stop - start
         for tile in range(start, stop, PAIRS):
             c = tile + tl.arange(0, PAIRS)
-            pull = _mix_tile(block_ptr, stride, columns, keep_ptr, swap_ptr, rules_ptr + 7 * l, c, stop, W)
+            pull = _mix_tile(block_ptr, stride, columns, keep_ptr, swap_ptr, rules_ptr + 7 * l, c, stop, False, W)
             seen = tl.load(stack_ptr + (top + c - start)[:, None] * W + w, (c < stop)[:, None], 0.0)
             tl.store(sums_ptr + c, tl.sum(pull * seen, 1), c < stop)
         tl.debug_barrier()
 
-# %% ../../nbs/networks/09_layers_triton.ipynb #70540ca9
+# %% ../../nbs/networks/09_layers_triton.ipynb #90a2d96b
 @triton_jit
 def _run_to_starts(starts_ptr, columns, keep_ptr, swap_ptr, rules_ptr, reach_ptr, n, segment, parts,
-                   PAIRS: tl.constexpr, W: tl.constexpr):
+                   HARD: tl.constexpr, PAIRS: tl.constexpr, W: tl.constexpr):
     "Run all segments but the last: from the block at `starts` to the block at the start of each segment."
     for part in range(1, parts):
         start_ptr = starts_ptr + part * n * W
         _copy_block(start_ptr, W, start_ptr - n * W, W, columns, n, 0, False, PAIRS, W)
         _run_layers(start_ptr, W, columns, keep_ptr, swap_ptr, rules_ptr, reach_ptr,
-                    (part - 1) * segment, part * segment, PAIRS, W)
+                    (part - 1) * segment, part * segment, HARD, PAIRS, W)
 
-# %% ../../nbs/networks/09_layers_triton.ipynb #b58ed347
+# %% ../../nbs/networks/09_layers_triton.ipynb #122dd946
 @triton_jit
-def _backward(gy_ptr, x_ptr, gx_ptr, sums_ptr, stack_ptr, starts_ptr, keep_ptr, swap_ptr, rules_ptr, reach_ptr,
-              first, n, depth, comparators, d, blocks, tables, segment, parts, room,
-              EYE: tl.constexpr, PAIRS: tl.constexpr, W: tl.constexpr):
+def _backward(gy_ptr, x_ptr, gx_ptr, sums_ptr, stack_ptr, starts_ptr, keep_ptr, swap_ptr, swapped_ptr, rules_ptr,
+              reach_ptr, first, n, depth, comparators, d, blocks, tables, segment, parts, room,
+              EYE: tl.constexpr, HARD: tl.constexpr, PAIRS: tl.constexpr, W: tl.constexpr):
     "One block of the backward pass: its gradient, and its sums over columns."
     here = tl.program_id(0).to(tl.int64)
     unit = first + here
@@ -158,19 +163,20 @@ def _backward(gy_ptr, x_ptr, gx_ptr, sums_ptr, stack_ptr, starts_ptr, keep_ptr, 
     gx_ptr += corner
     keep_ptr += b * comparators
     swap_ptr += b * comparators
+    by_ptr = swapped_ptr + b * comparators if HARD else swap_ptr  # what the payload went by
     sums_ptr += unit * comparators
     stack_ptr += here * room * W
     starts_ptr += here * parts * n * W
     reach_ptr += (k % tables) * depth * 2
     _copy_block(gx_ptr, d, gy_ptr + corner, d, columns, n, k, False, PAIRS, W)
     _copy_block(starts_ptr, W, x_ptr + corner, d, columns, n, k, EYE, PAIRS, W)
-    _run_to_starts(starts_ptr, columns, keep_ptr, swap_ptr, rules_ptr, reach_ptr, n, segment, parts, PAIRS, W)
+    _run_to_starts(starts_ptr, columns, keep_ptr, by_ptr, rules_ptr, reach_ptr, n, segment, parts, HARD, PAIRS, W)
     for step in range(0, parts):
         part = parts - 1 - step
         start_ptr = starts_ptr + part * n * W
         last = tl.minimum(depth, (part + 1) * segment)
-        top = _note_layers(start_ptr, W, columns, keep_ptr, swap_ptr, rules_ptr, reach_ptr,
-                           part * segment, last, stack_ptr, PAIRS, W)
+        top = _note_layers(start_ptr, W, columns, keep_ptr, by_ptr, rules_ptr, reach_ptr,
+                           part * segment, last, stack_ptr, HARD, PAIRS, W)
         _undo_layers(gx_ptr, d, columns, keep_ptr, swap_ptr, rules_ptr, reach_ptr,
                      part * segment, last, stack_ptr, top, sums_ptr, PAIRS, W)
 
@@ -190,31 +196,31 @@ def _on_device(kind, n, eye, reverse, device):
     rules = rules.flip(0) if reverse else rules
     return _OnDevice(need.int(), rules.int().to(device), reach.int().to(device))
 
-# %% ../../nbs/networks/09_layers_triton.ipynb #b1d1a3c7
+# %% ../../nbs/networks/09_layers_triton.ipynb #57dd9718
 def triton_layers(
-    keep: Tensor,  # weights of keeping, (B, C)
-    swap: Tensor,  # weights of swapping, (B, C)
-    x: "Tensor | None",  # payload, (B, n, d), or None for the identity
+    keep: "Tensor | None",  # weights of keeping, (B, C); None for hard swaps
+    swap: Tensor,  # weights of swapping, or whether each comparator swaps, bool, (B, C)
+    x: "Tensor | None",  # payload, (B, n, d), or None for the identity, in the dtype of the weights
     n: int,  # number of lanes
     kind: str,  # "bitonic" or "odd_even"
     reverse: bool = False,  # the transposed map
 ) -> Tensor:  # P x, P^T x or P, (B, n, d)
     "Send a payload or the identity through the layers, all in one launch."
-    eye, (B, C) = x is None, keep.shape
-    net = _on_device(kind, n, eye, reverse, str(keep.device))
+    eye, hard, (B, C) = x is None, keep is None, swap.shape
+    net = _on_device(kind, n, eye, reverse, str(swap.device))
     d = n if eye else x.shape[-1]
     blocks = -(-d // BLOCK)
-    y = keep.new_empty(B, n, d)
-    launch(_forward, B * blocks, keep,
-           y_ptr=y, x_ptr=y if eye else x.contiguous(), keep_ptr=keep.contiguous(), swap_ptr=swap.contiguous(),
+    y = (swap if eye else x).new_empty(B, n, d)
+    keep, swap = (swap if hard else keep).contiguous(), swap.contiguous()
+    launch(_forward, B * blocks, y, y_ptr=y, x_ptr=y if eye else x.contiguous(), keep_ptr=keep, swap_ptr=swap,
            rules_ptr=net.rules, reach_ptr=net.reach, n=n, depth=net.reach.shape[1], comparators=C,
-           d=d, blocks=blocks, tables=len(net.reach), EYE=eye, **tile_of(d))
+           d=d, blocks=blocks, tables=len(net.reach), EYE=eye, HARD=hard, **tile_of(d))
     return y
 
-# %% ../../nbs/networks/09_layers_triton.ipynb #6ec9635e
+# %% ../../nbs/networks/09_layers_triton.ipynb #84e4311b
 _SCRATCH = 1 << 26  # numbers of scratch memory in a launch: 256 MB in single precision
 
-def _launch_backward(gy, x, keep, swap, net, plan, gx, sums):
+def _launch_backward(gy, x, keep, swap, swapped, net, plan, gx, sums):
     "The backward kernel on all units, `together` at a time: fills gx (B, n, d) and sums (B, blocks, C)."
     (B, n, d), C = gy.shape, keep.shape[1]
     depth = net.reach.shape[1]
@@ -225,12 +231,12 @@ def _launch_backward(gy, x, keep, swap, net, plan, gx, sums):
     for first in range(0, B * blocks, together):
         launch(_backward, min(together, B * blocks - first), gy,
                gy_ptr=gy, x_ptr=x, gx_ptr=gx, sums_ptr=sums, stack_ptr=stack, starts_ptr=starts,
-               keep_ptr=keep, swap_ptr=swap,
+               keep_ptr=keep, swap_ptr=swap, swapped_ptr=swap if swapped is None else swapped,
                rules_ptr=net.rules, reach_ptr=net.reach, first=first, n=n, depth=depth, comparators=C,
                d=d, blocks=blocks, tables=len(net.reach), segment=plan.segment, parts=parts, room=plan.room,
-               EYE=plan.eye, **tile)
+               EYE=plan.eye, HARD=swapped is not None, **tile)
 
-# %% ../../nbs/networks/09_layers_triton.ipynb #ad807f93
+# %% ../../nbs/networks/09_layers_triton.ipynb #a565b7b9
 def triton_layers_backward(
     gy: Tensor,  # gradient of the result, (B, n, d)
     keep: Tensor,  # (B, C)
@@ -238,6 +244,7 @@ def triton_layers_backward(
     x: "Tensor | None",  # (B, n, d), or None for the identity
     kind: str,  # "bitonic" or "odd_even"
     reverse: bool = False,  # the transposed map
+    swapped: "Tensor | None" = None,  # whether each comparator swapped, bool, (B, C), if x went through hard layers
 ) -> tuple:  # sums over each block of columns, (B, blocks, C), and the gradient of x, (B, n, d)
     "The backward pass of `triton_layers`, rebuilding each block; as many blocks in a launch as scratch memory allows."
     (B, n, d), eye = gy.shape, x is None
@@ -245,7 +252,8 @@ def triton_layers_backward(
     net = _on_device(kind, n, eye, reverse, str(gy.device))
     room = gy.new_zeros if eye else gy.new_empty  # what a block of the identity does not reach stays zero
     sums, gx = room(B, -(-d // BLOCK), keep.shape[1]), torch.empty_like(gy)
-    _launch_backward(gy, gy if eye else x.contiguous(), keep.contiguous(), swap.contiguous(), net, plan, gx, sums)
+    weights = (a if a is None else a.contiguous() for a in (keep, swap, swapped))
+    _launch_backward(gy, gy if eye else x.contiguous(), *weights, net, plan, gx, sums)
     return sums, gx
 
 # %% ../../nbs/networks/09_layers_triton.ipynb #749ff27f
@@ -375,10 +383,10 @@ def _slope_kernel(v_ptr, size_ptr, need_ptr, sums_ptr, gv_ptr, comparators, tile
     swap, slope = _swap_and_slope(v, SIGMOID)
     tl.store(gv_ptr + b * comparators + c, tl.where(acts, total * slope, 0.0), here)
 
-# %% ../../nbs/networks/09_layers_triton.ipynb #daec5585
+# %% ../../nbs/networks/09_layers_triton.ipynb #790531cf
 @triton_jit
 def _see(d_ptr, v_ptr, lanes_ptr, s_ptr, tau_ptr, lam_ptr, size_ptr, rules_ptr, layers_ptr,
-         n, depth, comparators, SIGMOID: tl.constexpr, TRICK: tl.constexpr, PAIRS: tl.constexpr):
+         n, depth, comparators, SIGMOID: tl.constexpr, TRICK: tl.constexpr, HARD: tl.constexpr, PAIRS: tl.constexpr):
     "The differences and the sigmoid arguments of one set."
     b = tl.program_id(0).to(tl.int64)
     tau, lam = tl.load(tau_ptr + b), tl.load(lam_ptr + b)
@@ -398,10 +406,13 @@ def _see(d_ptr, v_ptr, lanes_ptr, s_ptr, tau_ptr, lam_ptr, size_ptr, rules_ptr, 
             q = tl.load(lanes_ptr + hi, here, 0.0)
             gap = tl.where(need < size, q - p, 0.0)
             v = _bend_tile(gap, tau, lam, TRICK)
-            swap, slope = _swap_and_slope(v, SIGMOID)
             tl.store(d_ptr + c, gap, here)
             tl.store(v_ptr + c, _limited(v, most), here)
-            _store_two(lanes_ptr, lo, p + swap * gap, hi, q - swap * gap, here)
+            if HARD:
+                _store_two(lanes_ptr, lo, tl.where(gap < 0, q, p), hi, tl.where(gap < 0, p, q), here)
+            else:
+                swap, slope = _swap_and_slope(v, SIGMOID)
+                _store_two(lanes_ptr, lo, p + swap * gap, hi, q - swap * gap, here)
         tl.debug_barrier()
 
 # %% ../../nbs/networks/09_layers_triton.ipynb #31bd6992
@@ -501,7 +512,17 @@ def _see_arguments(s, tau, lam, size, kind, sigmoid, trick):
                 n=n, depth=net.reach.shape[1], comparators=len(net.need),
                 SIGMOID=sigmoid, TRICK=trick, PAIRS=min(1024, triton.next_power_of_2(max(n // 2, 1))), num_warps=16)
 
-# %% ../../nbs/networks/09_layers_triton.ipynb #73138fdd
+# %% ../../nbs/networks/09_layers_triton.ipynb #f104e157
+def _differences(s, tau, lam, size, kind, sigmoid, trick, hard):
+    "`triton_differences`, of a network with hard swaps or soft ones."
+    arguments = _see_arguments(s, tau, lam, size, kind, sigmoid, trick)
+    v = s.new_empty(len(s), arguments["comparators"])
+    d = tau.new_empty(v.shape)
+    launch(_see, len(s), s, d_ptr=d, v_ptr=v, lanes_ptr=tau.new_empty(s.shape), s_ptr=s.contiguous(), HARD=hard,
+           **arguments)
+    return d, v
+
+
 def triton_differences(
     s: Tensor,  # scores, (B, n)
     tau: Tensor,  # temperature, (B,)
@@ -512,11 +533,12 @@ def triton_differences(
     trick: bool,  # whether the activation replacement trick is on
 ) -> tuple:  # the differences in the dtype of tau, and the sigmoid arguments in that of s, each (B, C)
     "What the comparators of a soft network see, and the arguments of their sigmoids, in one launch."
-    arguments = _see_arguments(s, tau, lam, size, kind, sigmoid, trick)
-    v = s.new_empty(len(s), arguments["comparators"])
-    d = tau.new_empty(v.shape)
-    launch(_see, len(s), s, d_ptr=d, v_ptr=v, lanes_ptr=tau.new_empty(s.shape), s_ptr=s.contiguous(), **arguments)
-    return d, v
+    return _differences(s, tau, lam, size, kind, sigmoid, trick, False)
+
+
+def _hard_differences(s, tau, lam, size, kind, sigmoid, trick):
+    "The same for comparators that pass on the minimum and the maximum."
+    return _differences(s, tau, lam, size, kind, sigmoid, trick, True)
 
 # %% ../../nbs/networks/09_layers_triton.ipynb #a40cf01b
 def triton_differences_backward(

@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = []
 
-# %% ../../nbs/rowwise/07_balance.ipynb #c389beb5
+# %% ../../nbs/rowwise/07_balance.ipynb #3594096e
 import math
 
 import numpy as np
@@ -13,53 +13,53 @@ import torch
 from torch import Tensor
 
 from ..engine.compile import arrays, jit, spread_rows
-from ..engine.dispatch import switch
 from ..engine.mechanism import mechanism
 from ..engine.scan import exp_scan, gradient_to_tau, tau_tensor
 from .small import SmallPermutation
 from .reference import Power
 from .softsort import SoftSortPermutation, _rising
 
-# %% ../../nbs/rowwise/07_balance.ipynb #163ab2a4
-def _real(t, size):
-    "Which of the scores in order t (..., n) are real, size (...) of them."
-    return torch.arange(t.shape[-1], device=t.device) < size[..., None]
+# %% ../../nbs/rowwise/07_balance.ipynb #a2fadb6d
+def _padded(t, size):
+    "Which of the scores in order t (..., n) are not among the real ones, the first `size` (...)."
+    return torch.arange(t.shape[-1], device=t.device) >= size[..., None]
 
 
-def _step(t, z, tau, real, backend):
+def _step(t, z, tau, padded, backend):
     "(W7.1), zero where padded."
     total = exp_scan(t, z[..., None], tau, backend=backend or None)[..., 0]
-    return torch.where(real, total.masked_fill(~real, 1).reciprocal(), 0)
+    return total.masked_fill(padded, 1).reciprocal().masked_fill(padded, 0)
 
 
 def balanced_plain(t, x, tau, size, steps, backend=""):
     "(W7.2) by its definition, t and x (..., n), tau and size (...); y, and z_1, ..., z_N (..., N, n)."
-    real = _real(t, size)
-    z = [real.to(t.dtype)]
+    padded = _padded(t, size)
+    z = [torch.ones_like(t).masked_fill(padded, 0)]
     for _ in range(steps):
-        z.append(_step(t, z[-1], tau, real, backend))
-    weighed = torch.where(real, z[-2] * x, 0)
+        z.append(_step(t, z[-1], tau, padded, backend))
+    weighed = (z[-2] * x).masked_fill(padded, 0)
     y = z[-1] * exp_scan(t, weighed[..., None], tau, backend=backend or None)[..., 0]
-    return torch.where(real, y, 0), torch.stack(z[1:], -2)
+    return y.masked_fill(padded, 0), torch.stack(z[1:], -2)
 
-# %% ../../nbs/rowwise/07_balance.ipynb #fb01efa8
+# %% ../../nbs/rowwise/07_balance.ipynb #c4317478
 def balanced_grads(g, t, x, tau, size, z, backend=""):
     "Prop W7.2 in plain torch, which can be differentiated again: the gradients to t and x."
-    real = _real(t, size)
-    def sums(v):
-        return [exp_scan(t, v[..., None], tau, mode, backend=backend or None)[..., 0] for mode in ("even", "odd")]
+    padded = _padded(t, size)
+    def sums(v, mode):
+        return exp_scan(t, v, tau, mode, backend=backend or None)
 
-    z = [real.to(t.dtype), *z.unbind(-2)]
-    h, b = (torch.where(real, v, 0) for v in (g * z[-1], z[-2] * x))
-    (Kh, Oh), (Kb, Ob) = sums(h), sums(b)
-    pull, w, more = h * Ob + b * Oh, g * Kb, x * Kh
-    for below, above in zip(z[-2::-1], z[:0:-1]):
-        r = torch.where(real, -w * above.square(), 0)
-        (Kr, Or), (_, Oz) = sums(r), sums(below)
-        pull = pull + r * Oz + below * Or
-        w, more = Kr + more, 0
-    gt = torch.where(real, -pull / tau[..., None], 0)
-    return gt, torch.where(real, z[-2] * Kh, 0)
+    first = torch.ones_like(t).masked_fill(padded, 0)
+    z, steep = [first, *z.unbind(-2)], (-z.square()).unbind(-2)
+    h, b = ((v * w).masked_fill(padded, 0) for v, w in ((g, z[-1]), (z[-2], x)))
+    Kh, w = sums(torch.stack([h, b], -1), "even").unbind(-1)
+    w, pulls = g * w, [h]
+    for j in range(len(steep) - 1, -1, -1):
+        pulls.append((w * steep[j]).masked_fill(padded, 0))
+        w = sums(pulls[-1][..., None], "even")[..., 0]
+        w = w + x * Kh if j == len(steep) - 1 else w
+    pulls, pulled = torch.stack(pulls, -1), torch.stack([b, *z[-2::-1]], -1)
+    pull = (pulls * sums(pulled, "odd") + pulled * sums(pulls, "odd")).sum(-1)
+    return (-pull / tau[..., None]).masked_fill(padded, 0), (z[-2] * Kh).masked_fill(padded, 0)
 
 # %% ../../nbs/rowwise/07_balance.ipynb #d0592bf2
 @jit(lent=True)
@@ -193,15 +193,7 @@ def balanced_back_numba(g, t, x, tau, size, z):
     spread_rows(_balanced_back_rows, len(rows[0]), 64 * z.numel(), *arrays(*rows))
     return gt, gx
 
-# %% ../../nbs/rowwise/07_balance.ipynb #87224f30
-LONGEST = switch("balance: one program", 1024, "gpu n")  # scores of a list that one program of a GPU holds
-
-
-def _fits(t):
-    "Whether one program of a GPU holds lists t (..., n)."
-    return 0 < t.shape[-1] <= LONGEST
-
-
+# %% ../../nbs/rowwise/07_balance.ipynb #2c8a43d7
 def _again(g, t, x, tau, size, z, backend):
     "The gradients from a z with a graph."
     _, z = balanced_plain(t, x, tau, size, z.shape[-2], backend)
@@ -210,11 +202,10 @@ def _again(g, t, x, tau, size, z, backend):
 
 _balanced_backward = mechanism(
     "laplace_balanced_backward(g, t, x, tau, size, z, str backend) -> t, x", __name__,
-    balanced_grads, balanced_back_numba, "softsortlib.rowwise.balance_triton.balanced_back_triton", batch="tau",
-    gpu_if=_fits, again=_again,
+    balanced_grads, balanced_back_numba, batch="tau", again=_again,
 )
 
-# %% ../../nbs/rowwise/07_balance.ipynb #8643d7a9
+# %% ../../nbs/rowwise/07_balance.ipynb #791e89a2
 def _save(ctx, inputs, output):
     "Keep the tensors, z and the backend."
     *saved, _, ctx.backend = inputs
@@ -232,7 +223,7 @@ def _rule(ctx, g, _):
 
 _balanced = mechanism(
     "laplace_balanced(t, x, tau, size, int steps, str backend) -> y, z", __name__, balanced_plain, balanced_numba,
-    "softsortlib.rowwise.balance_triton.balanced_triton", batch="tau", gpu_if=_fits, backward=_rule, keep=_save,
+    batch="tau", backward=_rule, keep=_save,
     fake=lambda t, steps: (t.new_empty(t.shape), t.new_empty(*t.shape[:-1], steps, t.shape[-1])),
 )
 

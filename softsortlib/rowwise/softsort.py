@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['SoftSortPermutation', 'SoftSort', 'LaplacePermutation', 'WindowedPermutation']
 
-# %% ../../nbs/rowwise/01_softsort.ipynb #bc6412d7
+# %% ../../nbs/rowwise/01_softsort.ipynb #f0b3d566
 import math
 from functools import partial
 from typing import TYPE_CHECKING, Callable
@@ -26,7 +26,7 @@ from .products import ask_rows
 from .reference import Power, put_back, with_others
 from .rows import Asked
 from .small import SmallPermutation, is_small
-from .softsort_matrix import laplace_log_prob, laplace_matrix
+from .softsort_matrix import laplace_matrix
 from .sparse_rows import SparseRows, check_simplex
 
 # %% ../../nbs/rowwise/01_softsort.ipynb #cd695315
@@ -235,21 +235,14 @@ def _rmatmul(self, y, rows):
         x = exp_scan(_rising(self), tie_means(w, ties), tau, backend=self.backend) + pull
     return put_back(x, self.order)
 
-# %% ../../nbs/rowwise/01_softsort.ipynb #4de9bd59
+# %% ../../nbs/rowwise/01_softsort.ipynb #057e6c54
 @patch_to(LaplacePermutation)
 def _log_prob(self, target, rows):
     "log P[rows, target], -inf at padded elements."
     def of(v):
         return v.expand(*target.shape[:-1], self.n).gather(-1, target)
 
-    whole = rows is None and target.shape == self.s.shape
-    if whole and choose(self.s, self.backend or "", numba=False, triton=True) == "triton":
-        tau = tau_tensor(self._tau_of_sets, self.t, self.batch)
-        size = torch.full(self.batch, self.n, device=self.device) if self.mask is None else self.mask.sum(-1)
-        s, t = (-self.s if self.descending else self.s), _rising(self).detach()
-        log_p = laplace_log_prob(s, t, self.order, tau, size, target, self.backend or "")
-    else:
-        log_p = -self._distance(rows, of(self.s)[..., None])[..., 0] / self.tau - self._Z(rows).log()
+    log_p = -self._distance(rows, of(self.s)[..., None])[..., 0] / self.tau - self._Z(rows).log()
     return log_p if self.mask is None else log_p.masked_fill(~of(self.mask), -math.inf)
 
 # %% ../../nbs/rowwise/01_softsort.ipynb #0ce541a9

@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['laplace_matrix']
 
-# %% ../../nbs/rowwise/10_softsort_matrix.ipynb #5c2d530c
+# %% ../../nbs/rowwise/10_softsort_matrix.ipynb #d4b7fb42
 import numpy as np
 import torch
 from torch import Tensor
@@ -14,7 +14,6 @@ from ..engine.autograd import in_parts
 from ..engine.compile import arrays, empty_matrix, exp_neg, jit, spread_rows
 from ..engine.dispatch import switch
 from ..engine.mechanism import mechanism
-from ..engine.scan import exp_scan, gradient_to_tau
 
 # %% ../../nbs/rowwise/10_softsort_matrix.ipynb #935aa1d4
 def _laplace_plain(s, t, tau, Z):
@@ -163,57 +162,3 @@ def laplace_matrix(
 ) -> Tensor:  # exp(-|t_i - s_c| / tau) / Z_i, (..., m, n)
     "The matrix (W10.1), written once; its gradient reads what arrives once, and nothing of that size is kept."
     return _laplace(s, t, tau, Z, backend or "")
-
-# %% ../../nbs/rowwise/10_softsort_matrix.ipynb #20c410ec
-def _real_ones(t, size):
-    "One for each real score in order, t (..., n), and zero behind them."
-    return (torch.arange(t.shape[-1], device=t.device) < size[..., None]).to(t.dtype)
-
-
-def _normalisers(t, tau, size):
-    "Z of (W10.3) from the scan, one behind the real scores."
-    ones = _real_ones(t, size)
-    Z = exp_scan(t, ones[..., None], tau)[..., 0]
-    return Z.masked_fill(ones == 0, 1)
-
-
-def _log_prob_plain(s, order, tau, size, target):
-    "(W10.3): s, order, target (..., n), tau and size (...); the likelihood and Z."
-    t = s.gather(-1, order)
-    Z = _normalisers(t, tau, size)
-    return -(t - s.gather(-1, target)).abs() / tau[..., None] - Z.log(), Z
-
-# %% ../../nbs/rowwise/10_softsort_matrix.ipynb #2482edc9
-def _log_prob_grads(g, s, order, tau, size, target, Z):
-    "(W10.4) and (W10.5): the gradients to s and tau in plain torch, which can be differentiated again."
-    t = s.gather(-1, order)
-    ones = _real_ones(t, size)
-    h = torch.where(ones > 0, -g / Z, 0)
-    odd_one, odd_h = exp_scan(t, torch.stack([ones, h], -1), tau, "odd").unbind(-1)
-    pull = torch.where(ones > 0, -(h * odd_one + odd_h) / tau[..., None], 0)
-    u = (t - s.gather(-1, target)) / tau[..., None]
-    straight = g * u.sign() / tau[..., None]
-    gs = torch.zeros_like(s).scatter_add(-1, target, straight).scatter_add(-1, order, pull - straight)
-    return gs, (g * u.abs()).sum(-1) / tau + gradient_to_tau(pull, t, tau)
-
-# %% ../../nbs/rowwise/10_softsort_matrix.ipynb #7af27073
-def _again(g, s, order, tau, size, target):
-    "The gradients from a Z with a graph."
-    return _log_prob_grads(g, s, order, tau, size, target, _normalisers(s.gather(-1, order), tau, size))
-
-
-_log_prob_backward = mechanism(
-    "laplace_log_prob_backward(g, s, t, order, tau, size, target, Z, bool learn, str backend) -> s, tau", __name__,
-    _log_prob_grads, gpu="softsortlib.rowwise.likelihood_triton.likelihood_back", batch="tau", again=_again,
-)
-
-# %% ../../nbs/rowwise/10_softsort_matrix.ipynb #973187ec
-_likelihood = mechanism(
-    "laplace_log_prob(s, t, order, tau, size, target, str backend) -> y=s, Z=s", __name__, _log_prob_plain,
-    gpu="softsortlib.rowwise.likelihood_triton.likelihood", batch="tau", gradient=_log_prob_backward,
-)
-
-
-def laplace_log_prob(s, t, order, tau, size, target, backend):
-    "(W10.3) for scores s (..., n) and what they are in `order`, t, rising and constant; tau and size (...)."
-    return _likelihood(s, t, order, tau, size, target, backend)[0]

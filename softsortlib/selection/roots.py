@@ -254,13 +254,13 @@ def _root_torch(s, tau, k, law):
     u = _distances(s, tau, m)
     return root_plain(u, law, k.to(u.dtype)).to(s.dtype), m
 
-# %% ../../nbs/selection/06_roots.ipynb #23fb5292
+# %% ../../nbs/selection/06_roots.ipynb #b49e3bd8
 _gpu = Later("softsortlib.selection.roots_triton")
 
 def _root_triton(s, tau, k, law):
     "The same by the kernel of the GPU."
     m = _kth(s, k).contiguous()
-    return _gpu.root_by_rows(s, tau, k, m, law, weigh=False)[0].to(s.dtype), m
+    return _gpu.root_by_rows(s, tau, k, m, law), m
 
 # %% ../../nbs/selection/06_roots.ipynb #a9a1334a
 # d and m of (K6.1), (..., 1), for s (..., n) with -inf where padded, tau and k (..., 1), of one dtype
@@ -386,7 +386,7 @@ def _weights_at(u, d, law, dtype):
     w = torch.where(u - d < 1, w.clamp(max=most), w)
     return torch.where(d <= -1 + 4 * torch.finfo(d.dtype).eps, (u >= 0).to(dtype), w)
 
-# %% ../../nbs/selection/06_roots.ipynb #b9016dd4
+# %% ../../nbs/selection/06_roots.ipynb #332f2cf9
 def _weigh_torch(s, tau, k, law):
     "The same in plain torch."
     m = _kth(s, k).contiguous()
@@ -395,10 +395,10 @@ def _weigh_torch(s, tau, k, law):
     return _weights_at(u, d, law, s.dtype), d.to(s.dtype), m
 
 def _weigh_triton(s, tau, k, law):
-    "The same by the kernel of the GPU."
-    m = _kth(s, k).contiguous()
-    d, w = _gpu.root_by_rows(s, tau, k, m, law)
-    return w, d, m
+    "The same from the root that the kernel of the GPU finds, in the dtype of the scores as there."
+    d, m = _root_triton(s, tau, k, law)
+    u = (s - s.gather(-1, m)) / tau
+    return _weights_at(u.clamp(min=-1e38), d, law, s.dtype), d, m
 
 # %% ../../nbs/selection/06_roots.ipynb #37bc1c36
 def _pull_numba(g, s, tau, w, d, m, law):
@@ -438,7 +438,7 @@ def composed_pull(g, of_d, s, tau, w, d, m, law, of_k=True):
         k_grad = k_grad if of_d is None else k_grad - of_d / total
     return s_grad, tau_grad, k_grad
 
-# %% ../../nbs/selection/06_roots.ipynb #b715866e
+# %% ../../nbs/selection/06_roots.ipynb #da86c102
 def _plain_pull(g, s, tau, w, d, m, law, of_k):
     "(K6.7) in plain torch."
     return composed_pull(g, None, s, tau, w, d, m, law, of_k)
@@ -446,7 +446,7 @@ def _plain_pull(g, s, tau, w, d, m, law, of_k):
 # the gradients to s (..., n), tau and, if `of_k`, k (..., 1)
 pull_all = mechanism(
     "topk_pull(g, s, tau, w, d, m, int law, bool learn, bool of_k) -> s, tau, k=tau", __name__, _plain_pull,
-    _pull_numba, "softsortlib.selection.roots_triton.pull_by_rows", on="s", inline=True,
+    _pull_numba, on="s", inline=True,
     cpu_if=lambda learn, of_k: not (learn or of_k),
 )
 

@@ -49,7 +49,7 @@ def divide(u, v):
     "u / v, and zero where v is not positive."
     return torch.where(v > 0, u / torch.where(v > 0, v, 1.0), 0.0)
 
-# %% ../../nbs/transport/09_conjugate.ipynb #c8dca52a
+# %% ../../nbs/transport/09_conjugate.ipynb #c5db8840
 FLAT = 1e-13  # S looks flat in a direction p where p^T S p is below this share of p^T diag(r) p
 
 def _settle(q, r, over, enough):
@@ -57,27 +57,29 @@ def _settle(q, r, over, enough):
     z = q * over
     z = z - total(r * z) / total(r)
     power = total(q * z)
-    return z, torch.where((power > 0) & (total(q.abs()) > enough), power, 0.0)
+    goes = (power > 0) & (total(q.abs()) > enough)
+    return z, power.masked_fill(~goes, 0)
 
 def begin(rhs, r, over, enough):
     "Where a solution begins that is zero so far."
     p, power = _settle(rhs, r, over, enough)
     return Standing(torch.zeros_like(rhs), rhs, p, power, torch.zeros_like(power, dtype=torch.long))
 
-# %% ../../nbs/transport/09_conjugate.ipynb #a4d222a1
+# %% ../../nbs/transport/09_conjugate.ipynb #2ad0faaa
 def advance(at, u, r, over, enough):
     "A step (T9.2) from where `at` stands, for u = (diag(r) - S) p; who has no power, or meets no slope, stays."
-    Sp = r * at.p - u
+    Dp = r * at.p
+    Sp = Dp - u
     curve = total(at.p * Sp)
-    alive = (at.power > 0) & (curve > FLAT * total(r * at.p * at.p))
-    power = torch.where(alive, at.power, 1.0)
-    length = torch.where(alive, power / torch.where(alive, curve, 1.0), 0.0)
+    alive = (at.power > 0) & (curve > FLAT * total(Dp * at.p))
+    power = at.power.masked_fill(~alive, 1)
+    length = (power / curve.masked_fill(~alive, 1)).masked_fill(~alive, 0)
     q = at.q - length * Sp
     z, new = _settle(q, r, over, enough)
-    new = torch.where(alive, new, 0.0)
+    new = new.masked_fill(~alive, 0)
     return Standing(at.mu + length * at.p, q, z + new / power * at.p, new, at.steps + alive)
 
-# %% ../../nbs/transport/09_conjugate.ipynb #74cf5daa
+# %% ../../nbs/transport/09_conjugate.ipynb #ee68853e
 def conjugate(
     through,  # from p (..., n) to (diag(r) - S) p
     r: Tensor,  # row sums, (..., n)
@@ -85,16 +87,14 @@ def conjugate(
     accuracy: float,  # an element ends where the rest is this share of the right side
     limit: int,  # steps, at most
     looks: bool = True,  # whether to end when all have arrived
-    by: tuple = (begin, advance),  # who makes the steps
 ) -> tuple:  # mu (..., n), and steps of each element, long, (...)
     "Solve S mu = rhs."
     enough, over = accuracy * total(rhs.abs()), divide(torch.ones_like(r), r)
-    first, after = by
-    at = first(rhs, r, over, enough)
+    at = begin(rhs, r, over, enough)
     for _ in range(limit):
         if looks and not any_seen(at.power):
             break
-        at = after(at, through(at.p), r, over, enough)
+        at = advance(at, through(at.p), r, over, enough)
     return at.mu, at.steps[..., 0]
 
 # %% ../../nbs/transport/09_conjugate.ipynb #b69b31ea

@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['potentials']
 
-# %% ../../nbs/transport/05_solver.ipynb #ee7a60f1
+# %% ../../nbs/transport/05_solver.ipynb #93ca53b5
 import math
 from typing import NamedTuple
 
@@ -15,8 +15,8 @@ from torch import Tensor
 from ..core.permutation import is_concrete
 from ..engine.autograd import has_tangents, in_func, is_unseen, needs_graph, pull_of, recomputed
 from ..engine.dispatch import common_shape
-from ..engine.mechanism import Later, mechanism
-from .conjugate import advance, begin, conjugate, divide, solve_by_sets, total
+from ..engine.mechanism import mechanism
+from .conjugate import conjugate, divide, solve_by_sets, total
 from .gibbs import Cost, Gibbs, flat_batch, gibbs, pull_product
 from .line import rounds, sinkhorn, warn_unless_converged
 
@@ -47,9 +47,7 @@ def _chain(K, F, G, a, b):
     "The chain at potentials F (..., n) and G (..., m)."
     return Chain(K, K.T, F + log_weights(a), G, G + log_weights(b))
 
-# %% ../../nbs/transport/05_solver.ipynb #34e3b012
-_gpu = Later("softsortlib.transport.tiles_triton")
-
+# %% ../../nbs/transport/05_solver.ipynb #7a4cd17b
 def _solve_system(chain, r, rhs, accuracy, limit, looks=True):
     "mu with S mu = rhs for the S of a chain, whose row sums are r, and the number of steps of each element."
     K = chain.K
@@ -57,8 +55,7 @@ def _solve_system(chain, r, rhs, accuracy, limit, looks=True):
         at = K.x, chain.phi, K.y, chain.response, chain.gamma, K.tau[..., 0]
         enough = accuracy * total(rhs.abs())
         return solve_by_sets(at, K.power == Cost.SQUARED, r, rhs, enough[..., 0], limit)
-    by = (_gpu.begin_by_rows, _gpu.advance_by_rows) if K.who == "triton" else (begin, advance)
-    return conjugate(lambda p: chain.aR(chain.Q(p)), r, rhs, accuracy, limit, looks, by)
+    return conjugate(lambda p: chain.aR(chain.Q(p)), r, rhs, accuracy, limit, looks)
 
 # %% ../../nbs/transport/05_solver.ipynb #3e01130d
 def _search(respond, dual, F, G, D, step, update, active, slope):

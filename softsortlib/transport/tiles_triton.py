@@ -5,13 +5,12 @@
 # %% auto #0
 __all__ = []
 
-# %% ../../nbs/transport/08_tiles_triton.ipynb #3ea80910
+# %% ../../nbs/transport/08_tiles_triton.ipynb #3a9e0bb6
 import torch
 from torch import Tensor
 
 from ..engine.compile import has_triton, tl, triton, triton_jit
 from ..engine.dispatch import launch
-from .conjugate import FLAT, Standing
 
 # %% ../../nbs/transport/08_tiles_triton.ipynb #bf4d6682
 @triton_jit
@@ -234,105 +233,3 @@ def pulls_by_tiles(
     (to_phi, to_x, parts), to_v = _pull(gamma, y, o, phi, x, v, tau, power, True)
     (to_gamma, to_y), _ = _pull(phi, x, v, gamma, y, o, tau, power, False)
     return to_phi, to_x, to_gamma, to_y, parts.sum(-1) if learns else None, to_v
-
-# %% ../../nbs/transport/08_tiles_triton.ipynb #b978a254
-@triton_jit
-def _move(mu_ptr, q_ptr, p_ptr, u_ptr, r_ptr, power, flat, n, BLOCK: tl.constexpr):
-    "mu and q after a step of (T8.3); whether there is one."
-    slope = power * 0
-    scale = power * 0
-    for start in range(0, n, BLOCK):
-        i = start + tl.arange(0, BLOCK)
-        p = tl.load(p_ptr + i, i < n, 0.0)
-        bent = tl.load(r_ptr + i, i < n, 0.0) * p
-        slope += tl.sum(p * (bent - tl.load(u_ptr + i, i < n, 0.0)), 0)
-        scale += tl.sum(bent * p, 0)
-    alive = (power > 0) & (slope > flat * scale)
-    length = tl.where(alive, power / tl.where(alive, slope, 1.0), 0.0)
-    for start in range(0, n, BLOCK):
-        i = start + tl.arange(0, BLOCK)
-        p = tl.load(p_ptr + i, i < n, 0.0)
-        bent = tl.load(r_ptr + i, i < n, 0.0) * p - tl.load(u_ptr + i, i < n, 0.0)
-        tl.store(mu_ptr + i, tl.load(mu_ptr + i, i < n, 0.0) + length * p, i < n)
-        tl.store(q_ptr + i, tl.load(q_ptr + i, i < n, 0.0) - length * bent, i < n)
-    tl.debug_barrier()
-    return alive
-
-# %% ../../nbs/transport/08_tiles_triton.ipynb #01755f85
-@triton_jit
-def _rest(q_ptr, r_ptr, over_ptr, zero, n, BLOCK: tl.constexpr):
-    "The sum of |q|, the mean of z, and q^T z of (T8.3)."
-    size = zero
-    total = zero
-    weight = zero
-    mean = zero
-    power = zero
-    for start in range(0, n, BLOCK):
-        i = start + tl.arange(0, BLOCK)
-        q = tl.load(q_ptr + i, i < n, 0.0)
-        r = tl.load(r_ptr + i, i < n, 0.0)
-        z = q * tl.load(over_ptr + i, i < n, 0.0)
-        size += tl.sum(tl.abs(q), 0)
-        total += tl.sum(q, 0)
-        mean += tl.sum(r * z, 0)
-        weight += tl.sum(r, 0)
-        power += tl.sum(q * z, 0)
-    mean = mean / weight
-    return size, mean, power - mean * total
-
-# %% ../../nbs/transport/08_tiles_triton.ipynb #77c025f8
-@triton_jit
-def _advance_kernel(mu_ptr, q_ptr, p_ptr, power_ptr, steps_ptr, u_ptr, r_ptr, over_ptr, enough_ptr, flat, n,
-                    FIRST: tl.constexpr, BLOCK: tl.constexpr):
-    "(T8.3) for one set."
-    row = tl.program_id(0).to(tl.int64)
-    q_ptr += row * n
-    p_ptr += row * n
-    r_ptr += row * n
-    over_ptr += row * n
-    power = tl.load(power_ptr + row)
-    alive = power == power
-    if not FIRST:
-        alive = _move(mu_ptr + row * n, q_ptr, p_ptr, u_ptr + row * n, r_ptr, power, flat, n, BLOCK)
-        tl.store(steps_ptr + row, tl.load(steps_ptr + row) + alive.to(tl.int64))
-    size, mean, new = _rest(q_ptr, r_ptr, over_ptr, power * 0, n, BLOCK)
-    new = tl.where(alive & (new > 0) & (size > tl.load(enough_ptr + row)), new, 0.0)
-    ratio = 0.0 if FIRST else new / tl.where(alive, power, 1.0)
-    for start in range(0, n, BLOCK):
-        i = start + tl.arange(0, BLOCK)
-        z = tl.load(q_ptr + i, i < n, 0.0) * tl.load(over_ptr + i, i < n, 0.0)
-        tl.store(p_ptr + i, z - mean + ratio * tl.load(p_ptr + i, i < n, 0.0), i < n)
-    tl.store(power_ptr + row, new)
-
-# %% ../../nbs/transport/08_tiles_triton.ipynb #cbcc1cf9
-def _advance(at, u, r, over, enough, first):
-    "(T8.3) in place, for the contiguous tensors of a state; returns it."
-    n = r.shape[-1]
-    launch(_advance_kernel, r.numel() // max(n, 1), r, mu_ptr=at.mu, q_ptr=at.q, p_ptr=at.p, power_ptr=at.power,
-           steps_ptr=at.steps, u_ptr=u.contiguous(), r_ptr=r.contiguous(), over_ptr=over.contiguous(),
-           enough_ptr=enough.contiguous(), flat=FLAT, n=n, FIRST=first,
-           BLOCK=min(1024, triton.next_power_of_2(max(n, 1))), num_warps=4)
-    return at
-
-# %% ../../nbs/transport/08_tiles_triton.ipynb #5892f3f4
-def advance_by_rows(
-    at: Standing,  # where conjugate gradients stand, (B, n), (B, 1), contiguous; updated in place
-    u: Tensor,  # diag(a) R Q p, (B, n)
-    r: Tensor,  # row sums of the plan, (B, n)
-    over: Tensor,  # 1 / r, and zero where r is zero, (B, n)
-    enough: Tensor,  # a set arrives when the sum of its |q| is no larger, (B, 1)
-) -> Standing:
-    "A step (T8.3) of all sets in one launch; needs triton and a GPU (or TRITON_INTERPRET=1)."
-    return _advance(at, u, r, over, enough, False)
-
-def begin_by_rows(
-    rhs: Tensor,  # right side, (B, n)
-    r: Tensor,  # row sums of the plan, (B, n)
-    over: Tensor,  # 1 / r, and zero where r is zero, (B, n)
-    enough: Tensor,  # a set arrives when the sum of its |q| is no larger, (B, 1)
-) -> Standing:
-    "Where conjugate gradients begin, in one launch."
-    rest = rhs.clone(memory_format=torch.contiguous_format)
-    zeros = torch.zeros_like(rest), torch.zeros_like(rest), torch.zeros_like(enough, dtype=torch.long)
-    at = Standing(zeros[0], rest, zeros[1], torch.zeros_like(rest[..., :1]), zeros[2])
-    return _advance(at, rest, r, over, enough, True)

@@ -1,4 +1,4 @@
-"The Triton kernels of error-free swaps in the interpreter against the plain form; test_rehearsal.py compiles them."
+"Error-free swaps on the layers' Triton kernels in the interpreter against the plain form; test_rehearsal.py compiles them."
 import pytest
 from interpreted import interpret
 
