@@ -3,7 +3,7 @@
 Both renderers read the same _quarto.yml; with Quarto on PATH, `nbdev_docs` does the job instead. The site asks no other
 host for anything: KaTeX is copied into it, web fonts are taken out, and search also works on pages opened as files.
 """
-import argparse, base64, json, os, re, shutil, struct, sys, time
+import base64, json, os, re, shutil, struct, sys, time
 from pathlib import Path, PurePosixPath
 
 from nbdev.config import get_config
@@ -17,7 +17,7 @@ try:
 except ImportError: sys.exit("the site is rendered by smalldocs, which needs Python 3.11 or newer: make docs PYTHON=python3.12 VENV=.venv-docs")
 
 sys.path.append(str(Path(__file__).resolve().parent.parent))             # nbdev reads `procs = tools.book:...` from settings.ini
-import api_page, check_site, contents, finish, npm, search_index
+import api_page, check_site, contents, finish, npm, repo, search_index
 from book import is_internal
 
 DUNDER = re.compile(r"^(#{1,6} )([\w.]*__\w+__[\w.]*)[ \t]*$", re.M)   # show_doc headings such as A.__call__
@@ -194,7 +194,7 @@ def write_readme(site, cfg):
     (root / "README.md").write_text(f"<!-- Generated from {nbs.name}/{cfg.readme_nb} by `make docs`; edit the notebook -->\n\n{text.strip()}\n", encoding="utf-8")
 
 def main():
-    ap = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    ap = repo.arguments(__doc__)
     ap.add_argument("--katex", type=Path, help="the dist/ folder of KaTeX (default: .cache/, filled once from the npm registry)")
     args, cfg, start = ap.parse_args(), get_config(), time.time()
     dist = args.katex or npm.fetch(npm.KATEX, cfg.config_path / ".cache")

@@ -7,13 +7,15 @@
 A change of words runs its notebook. A change of a definition runs the chapters, pages and tests of all that calls it, the nearest first, while there
 is time. As a plugin of pytest (`-p check`) it picks the tests that name what changed, where a file tests every operator, and begins none after the end.
 """
-import argparse, ast, importlib.util, json, os, re, subprocess, sys, tempfile, time
+import ast, importlib.util, json, os, re, subprocess, sys, tempfile, time
 import xml.etree.ElementTree as ET
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parent.parent
+import repo
+from repo import ROOT
+
 WIDTH = 76                                   # what a shown line of code may have, so that a phone need not scroll
 STYLE = ["tests/test_repository.py", "tests/test_references.py", "tests/test_stated.py", *(f"tests/test_site.py::{name}" for name in (
          "test_the_sidebar_lists_every_page_once", "test_chapters_stand_in_reading_order", "test_cells_of_a_chapter_that_import_do_nothing_else",
@@ -208,7 +210,7 @@ def step(what, start, *says): print(f"{what:<10}{time.time() - start:6.1f} s  {'
 def several(some, noun, most=4): return f"{len(some)} {noun}: {', '.join(some[:most])}{' ...' if len(some) > most else ''}" if some else ""
 
 def main():
-    ap = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    ap = repo.arguments(__doc__)
     ap.add_argument("--against", help="the commit to compare with; where this branch left the main one, if not given")
     ap.add_argument("--minutes", type=float, default=5, help="begin nothing that would end after this long")
     ap.add_argument("--jobs", type=int, default=2)

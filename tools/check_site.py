@@ -2,11 +2,13 @@
 
     python tools/check_site.py _docs --katex .cache/katex-0.16.11
 """
-import argparse, html, json, re, shutil, subprocess, sys
+import json, re, shutil, subprocess, sys
 from collections import Counter
 from html.parser import HTMLParser
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
+
+import repo
 
 LOADS = {("script", "src"), ("img", "src"), ("iframe", "src"), ("source", "src"), ("video", "src"), ("audio", "src"), ("embed", "src"), ("object", "data"), ("link", "href")}
 QUIET_RELS = {"canonical", "license", "author", "next", "prev"}      # <link rel> that a browser does not fetch
@@ -120,7 +122,7 @@ def check(site, katex=None):
     return problems
 
 if __name__ == "__main__":
-    ap = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    ap = repo.arguments(__doc__)
     ap.add_argument("site", type=Path, nargs="?", default=Path("_docs"))
     ap.add_argument("--katex", type=Path, help="the dist/ folder of KaTeX; without it formulas are not set")
     args = ap.parse_args()

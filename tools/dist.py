@@ -9,7 +9,6 @@
 In each environment, from an empty folder, run: the README's first example, `softsortlib --help`, and the example of every
 public name. An example that imports something of an extra is left out and counted. With uv on the PATH, uv installs.
 """
-import argparse
 import hashlib
 import json
 import os
@@ -21,19 +20,13 @@ import tarfile
 import tempfile
 import time
 import zipfile
-from configparser import ConfigParser
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parent.parent
+import repo
+from repo import ROOT, settings
+
 PYTHONS = [f"3.{minor}" for minor in range(10, 15)]
 EXTRAS = {"sklearn", "scipy", "matplotlib", "torchvision", "torchmetrics", "pytorch_lightning", "typer", "rich", "h5py", "distributed", "submitit"}
-
-
-def settings():
-    "What settings.ini says."
-    parser = ConfigParser(delimiters=["="])
-    parser.read(ROOT / "settings.ini", encoding="utf-8")
-    return parser["DEFAULT"]
 
 
 def notes(version):
@@ -109,13 +102,8 @@ def first_example():
 
 def examples():
     "The examples of the API pages that need no GPU: [(name, code)]"
-    out = []
-    for page in sorted((ROOT / "nbs" / "api").glob("*.ipynb")):
-        for cell in json.loads(page.read_text(encoding="utf-8"))["cells"]:
-            source = "".join(cell["source"])
-            marks = dict(re.findall(r"^#\|\s*(\w+):?[ ]*(.*)$", source, re.M))
-            if cell["cell_type"] == "code" and "api" in marks and not marks.keys() & {"cuda", "slow"}: out.append((marks["api"], source))
-    return out
+    found = [(repo.directives(source), source) for page in repo.notebooks(repo.NBS / "api") for source in repo.sources(page)]
+    return [(marks["api"], source) for marks, source in found if "api" in marks and not marks.keys() & {"cuda", "slow"}]
 
 
 SMOKE = """
@@ -184,7 +172,7 @@ def same_from_sdist(python, sdist, folder, pins):
 
 
 def main():
-    ap = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    ap = repo.arguments(__doc__)
     ap.add_argument("--out", type=Path, default=ROOT / "dist", help="where sdist and wheel go")
     ap.add_argument("--quick", action="store_true", help="try them under this Python only")
     ap.add_argument("--build-only", action="store_true", help="build and check, try nothing")

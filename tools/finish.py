@@ -2,10 +2,10 @@
 
 Works on the HTML that smalldocs writes; called by build_docs.py.
 """
-import html, itertools, json, re, sys
+import html, itertools, json, re
 from pathlib import Path
 
-import contents
+import contents, repo
 
 TITLE = re.compile(r'(<header id="title-block-header".*?</header>)', re.S)
 SECTION = re.compile(r'<a class="sidebar-item-text sidebar-link text-start" data-bs-toggle="collapse" data-bs-target="#([\w-]+)"[^>]*aria-expanded="(\w+)"[^>]*>(.*?)</a>'
@@ -116,8 +116,7 @@ def statements_elsewhere(known, words):
         text = re.sub(r"(?<!\\)\$([^$]+)\$", r"\\(\1\\)", re.sub(r"\*\*(.+?)\*\*", r"<strong>\1</strong>", text, flags=re.S))
         return re.sub(r"\[([^\[\]]*)\]\([^()\s]*\)", r"\1", text)
     for notebook in contents.elsewhere():
-        cells = json.loads((contents.NBS / notebook).read_text(encoding="utf-8"))["cells"]
-        prose = "\n\n".join("".join(c["source"]) for c in cells if c["cell_type"] == "markdown")
+        prose = "\n\n".join(repo.sources(repo.NBS / notebook, "markdown"))
         found = [(f"prop-{m[1]}", m[0]) for m in re.finditer(r"^\*\*(?:Prop|Theorem|Lemma|Corollary) ([A-Z]\d+\.\d+)(?:.+\n?)+", prose, re.M)]
         found += [(f"eq-{m[1]}", m[0]) for m in re.finditer(r"\$\$(?:(?!\$\$).)*?\\tag\{([A-Z]\d+\.\d+)\}(?:(?!\$\$).)*\$\$", prose, re.S)]
         for key, said in found: known[key], words[key] = f"{contents.repository(notebook)}#{key}", shown(said)

@@ -7,17 +7,15 @@
 A call breaks where a name, a method or a parameter is gone, a parameter asks for a value that it had itself,
 has moved before or behind another, takes its value by name alone, or has another default.
 """
-import argparse
 import importlib
 import inspect
 import json
 import re
 import sys
-from pathlib import Path
 
-import dist
+import repo
+from repo import ROOT
 
-ROOT = Path(__file__).resolve().parent.parent
 RECORD, CHANGELOG = ROOT / "tests/interface.json", ROOT / "CHANGELOG.md"
 PRIVATE = ("engine", "lab")
 PLACES = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
@@ -25,7 +23,7 @@ PLACES = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEY
 
 def minor():
     "The version up to its second number, within which no call breaks."
-    return ".".join(dist.settings()["version"].split(".")[:2])
+    return ".".join(repo.settings()["version"].split(".")[:2])
 
 
 def parameters(f):
@@ -94,7 +92,7 @@ def unsaid(sentences, changelog):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = repo.arguments(__doc__)
     parser.add_argument("--record", action="store_true")
     args = parser.parse_args()
     old = json.loads(RECORD.read_text(encoding="utf-8")) if RECORD.exists() else dict(version=None, calls={})

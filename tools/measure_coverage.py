@@ -9,7 +9,6 @@ Kernels run uncompiled (NUMBA_DISABLE_JIT=1), as plain Python, because a tracer 
 in the processes that the tests start. Tests that take longer than PATIENCE seconds that way are left out: they measure size, and reach
 no line that a small one does not. A piece is a file of tests, or every k-th test of a long one, in a process of its own.
 """
-import argparse
 import ast
 import json
 import os
@@ -24,7 +23,9 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).resolve().parent.parent
+import repo
+from repo import ROOT
+
 DATA, RECORD = ROOT / ".cache" / "coverage", ROOT / "nbs" / "results" / "coverage.json"
 PATIENCE = 5
 OTHERS = ("test_custom_operators", "test_properties", "test_arguments", "test_messages", "test_defects", "test_extremes")    # these run a bit of everything
@@ -163,7 +164,7 @@ def record(files, said):
 
 
 def main():
-    ap = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    ap = repo.arguments(__doc__)
     ap.add_argument("--minutes", type=float, default=1e9, help="begin no piece after that")
     ap.add_argument("--lines", metavar="NAME", help="print the lines that are not run")
     ap.add_argument("--fresh", action="store_true", help="measure every piece anew")

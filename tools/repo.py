@@ -1,0 +1,98 @@
+"""What the tools ask of the repository: its settings, its notebooks and their cells, its modules, the names in a piece of code. The standard library alone."""
+import argparse
+import ast
+import json
+import re
+import symtable
+from configparser import ConfigParser
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+NBS = ROOT / "nbs"
+
+
+def arguments(text):
+    "A parser of a tool's arguments, whose help is the docstring of its file."
+    return argparse.ArgumentParser(description=text, formatter_class=argparse.RawDescriptionHelpFormatter)
+
+
+def settings(root=ROOT):
+    "What settings.ini says."
+    parser = ConfigParser(delimiters=["="])
+    parser.read(root / "settings.ini", encoding="utf-8")
+    return parser["DEFAULT"]
+
+
+# ------------------------------------------------------------------ notebooks
+
+def notebooks(nbs=NBS):
+    "Every notebook, in reading order."
+    return sorted(p for p in nbs.rglob("*.ipynb") if not any(q[0] in "._" for q in p.relative_to(nbs).parts))
+
+
+def read(path):
+    "The cells of a notebook as they are stored."
+    return json.loads(path.read_text(encoding="utf-8"))["cells"]
+
+
+def cells(path):
+    "[(kind, source)] of a notebook."
+    return [(c["cell_type"], "".join(c["source"])) for c in read(path)]
+
+
+def sources(path, kind="code"):
+    "The sources of a notebook's cells of one kind."
+    return [source for k, source in cells(path) if k == kind]
+
+
+def directives(source):
+    "{name: what stands behind it} of the lines `#| name: ...` of a cell."
+    return dict(re.findall(r"^#\|\s*(\w+):?[ \t]*(.*)$", source, re.M))
+
+
+def code_of(source):
+    "A cell without its directives."
+    return re.sub(r"^#\|.*\n", "", source, flags=re.M).strip()
+
+
+def is_exported(source): return re.match(r"#\|\s*exporti?\b", source) is not None
+
+
+def module_of(path):
+    "The module that a notebook exports, core.permutation, or an empty text."
+    return next((found[1] for source in sources(path) if (found := re.search(r"^#\|\s*default_exp\s+(\S+)", source, re.M))), "")
+
+
+def opening(path):
+    "(title, description, old addresses) of a notebook, as its first cell of words has them."
+    text = next(iter(sources(path, "markdown")), "")
+    title, about, old = (re.search(pattern, text, re.M) for pattern in (r"^# (.+)$", r"^> (.+)$", r"^- aliases: \[(.+)\]$"))
+    return title[1] if title else path.stem, about[1] if about else "", [a.strip() for a in old[1].split(",")] if old else []
+
+
+# ------------------------------------------------------------------ Python
+
+def modules(root=ROOT):
+    "{softsortlib.core.permutation: its file} of the package."
+    files = [p for p in sorted((root / "softsortlib").rglob("*.py")) if p.name != "_modidx.py"]
+    return {".".join(p.relative_to(root).with_suffix("").parts).removesuffix(".__init__"): p for p in files}
+
+
+def bindings(source):
+    "(names that a piece of code binds, global names that it reads)."
+    try: table = symtable.symtable(source, "cell", "exec")
+    except SyntaxError: return set(), set()   # a magic
+    def read(scope): return {s.get_name() for s in scope.get_symbols() if s.is_referenced() and (scope is table or s.is_global())}.union(*map(read, scope.get_children()))
+    return {s.get_name() for s in table.get_symbols() if s.is_assigned() or s.is_imported()}, read(table)
+
+
+def names(source):
+    "(names that a piece of code binds, names that it takes from elsewhere)."
+    bound, read = bindings(source)
+    return bound, read - bound
+
+
+def statements(source):
+    "The top-level statements of a piece of code; none of a magic."
+    try: return ast.parse(source).body
+    except SyntaxError: return []
