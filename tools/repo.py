@@ -35,9 +35,14 @@ def read(path):
     return json.loads(path.read_text(encoding="utf-8"))["cells"]
 
 
+def cells_of(text):
+    "[(kind, source)] of the text of a notebook; none of an empty one."
+    return [(c["cell_type"], "".join(c["source"])) for c in json.loads(text)["cells"]] if text else []
+
+
 def cells(path):
     "[(kind, source)] of a notebook."
-    return [(c["cell_type"], "".join(c["source"])) for c in read(path)]
+    return cells_of(path.read_text(encoding="utf-8"))
 
 
 def sources(path, kind="code"):
