@@ -65,7 +65,6 @@ def head(text, name, site_url, up, title, about):
 
 # ------------------------------------------------------------------ statements
 
-STATEMENT = re.compile(r"(?:Prop|Theorem|Lemma|Corollary) ([A-Z]\d+\.\d+)")
 DEFINED = re.compile(r"<strong>((?:Prop|Theorem|Lemma|Corollary) ([A-Z]\d+\.\d+)[^<]*)</strong>")
 EQUATION = re.compile(r'<span class="math display"((?:(?!>).)*)>((?:(?!</span>).)*?\\tag\{([A-Z]\d+\.\d+)\})', re.S)
 CITED = re.compile(r"\b(Prop|Theorem|Lemma|Corollary) ([A-Z]\d+\.\d+)|\(([A-Z]\d+\.\d+)\)")
@@ -73,19 +72,14 @@ OPAQUE = {"a", "script", "style", "svg", "pre", "code", "h1", "h2", "h3", "title
 
 def anchor_statements(text, name, known, words):
     "Propositions and numbered equations get an id; `known` learns where each is, `words` what it says"
-    def anchored(m, key, shown, before, until, close=""):
+    def anchored(m, key, shown, before, until, close):
         "What stands for a match that is the first of its key; `words` gets what the page says up to `until`"
         if key in known: return m[0]
-        known[key] = f"{name}#{key}"
-        rest = m.string[m.end():]
+        known[key], rest = f"{name}#{key}", m.string[m.end():]
         words[key] = before + rest[:rest.find(until)] + close
         return shown
-    def statement(m):
-        key = f"prop-{m[2]}"
-        return anchored(m, key, f'<strong id="{key}">{m[1]}</strong>', f"<strong>{m[1]}</strong>", "</p>")
-    def equation(m):
-        key = f"eq-{m[3]}"
-        return anchored(m, key, f'<span id="{key}" class="math display"{m[1]}>{m[2]}', f'<span class="math display">{m[2]}', "</span>", "</span>")
+    def statement(m): return anchored(m, key := f"prop-{m[2]}", f'<strong id="{key}">{m[1]}</strong>', m[0], "</p>", "")
+    def equation(m): return anchored(m, key := f"eq-{m[3]}", f'<span id="{key}" class="math display"{m[1]}>{m[2]}', f'<span class="math display">{m[2]}', "</span>", "</span>")
     return EQUATION.sub(equation, DEFINED.sub(statement, text))
 
 def link_statements(text, name, known):

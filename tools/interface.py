@@ -18,7 +18,6 @@ from repo import ROOT
 
 RECORD, CHANGELOG = ROOT / "tests/interface.json", ROOT / "CHANGELOG.md"
 PRIVATE = ("engine", "lab")
-PLACES = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
 
 
 def minor():
@@ -30,9 +29,8 @@ def parameters(f):
     "[[name, kind, its default as text or None]] of what a call may give, or None where Python cannot tell."
     try: found = inspect.signature(f).parameters.values()
     except (TypeError, ValueError): return None
-    kinds = {kind: kind.name.lower() for kind in inspect._ParameterKind}
     def default(p): return None if p.default is p.empty else re.sub(r" at 0x\w+", "", getattr(p.default, "__name__", repr(p.default)))
-    return [[p.name, kinds[p.kind], default(p)] for p in found if p.name != "self"]
+    return [[p.name, p.kind.name.lower(), default(p)] for p in found if p.name != "self"]
 
 
 def calls(name, obj):
