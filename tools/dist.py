@@ -27,7 +27,7 @@ import repo
 from repo import ROOT, settings
 
 PYTHONS = [f"3.{minor}" for minor in range(10, 15)]
-EXTRAS = {"sklearn", "scipy", "matplotlib", "torchvision", "torchmetrics", "pytorch_lightning", "typer", "rich", "h5py", "distributed", "submitit"}
+EXTRAS = {"sklearn", "scipy", "matplotlib", "torchvision", "torchmetrics", "pytorch_lightning", "typer", "rich", "h5py", "distributed", "submitit", "dask"}
 
 
 def notes(version):
