@@ -3,13 +3,14 @@
 Both renderers read the same _quarto.yml; with Quarto on PATH, `nbdev_docs` does the job instead. The site asks no other
 host for anything: KaTeX is copied into it, web fonts are taken out, and search also works on pages opened as files.
 """
-import base64, json, os, re, shutil, struct, sys, time
+import base64, io, json, os, re, shutil, sys, time
 from pathlib import Path, PurePosixPath
 
 from nbdev.config import get_config
 from nbdev.doclinks import _build_modidx
 from nbdev.quarto import refresh_quarto_yml
 from nbdev.serve import proc_nbs
+from PIL import Image
 try:
     from smalldocs import layout
     from smalldocs.config import load
@@ -92,12 +93,10 @@ def code_lines(m):
 
 def picture_size(m):
     "A recorded picture gets the size that its inches ask for, so that text has one size in all of them"
-    head = base64.b64decode(m[2][:4096])
-    width, height = struct.unpack(">II", head[16:24])
-    at = head.find(b"pHYs")
-    if at < 0: return m[0]
-    inch = struct.unpack(">I", head[at + 4:at + 8])[0] * 0.0254
-    return f'{m[1]}{m[2]}" width="{round(width / inch * INCH)}" height="{round(height / inch * INCH)}" style="--width: {round(width / inch * INCH)}px"'
+    picture = Image.open(io.BytesIO(base64.b64decode(m[2])))
+    if "dpi" not in picture.info: return m[0]
+    width, height = (round(pixels / dpi * INCH) for pixels, dpi in zip(picture.size, picture.info["dpi"]))
+    return f'{m[1]}{m[2]}" width="{width}" height="{height}" style="--width: {width}px"'
 
 def columns(m):
     "Output that is set in columns keeps its lines whole, and scrolls where the page is narrow"
