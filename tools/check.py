@@ -18,7 +18,7 @@ from repo import ROOT
 
 WIDTH = 76                                   # what a shown line of code may have, so that a phone need not scroll
 STYLE = ["tests/test_repository.py", "tests/test_references.py", "tests/test_stated.py", *(f"tests/test_site.py::{name}" for name in (
-         "test_the_sidebar_lists_every_page_once", "test_chapters_stand_in_reading_order", "test_cells_of_a_chapter_that_import_do_nothing_else",
+         "test_the_sidebar_lists_every_page_once", "test_a_part_counts_its_chapters_in_the_order_of_reading", "test_cells_of_a_chapter_that_import_do_nothing_else",
          "test_the_first_cell_of_a_page_is_its_title_and_description_alone", "test_readme_is_made_from_the_home_page"))]
 
 # ------------------------------------------------------------------ what changed
