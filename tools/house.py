@@ -31,8 +31,8 @@ def body(text): return [line for line in text.splitlines() if line.strip() and n
 
 
 def defined(text):
-    "The names that a cell defines: functions and classes."
-    return [n.name for n in repo.statements(text) if isinstance(n, (ast.FunctionDef, ast.ClassDef))]
+    "What a cell defines: functions and classes."
+    return [n for n in repo.statements(text) if isinstance(n, (ast.FunctionDef, ast.ClassDef))]
 
 
 def is_definition(text):
@@ -67,11 +67,16 @@ def private_across(path, tree):
         if not inside and (target != part or not part): yield from ((f"{part}/{path.name}", target, a.name) for a in node.names if a.name.startswith("_"))
 
 
+def in_kernels(node):
+    "Whether a function runs inside kernels of a GPU alone: no cell of a chapter can call it."
+    return any(getattr(d, "id", "") == "triton_jit" for d in getattr(node, "decorator_list", ()))
+
+
 def used_after(cells):
     "Cells that define something for the module: [(first line, whether one of the next two code cells, not exported, uses it)]"
     out, code = [], [text for kind, text in cells if kind == "code"]
     for i, text in enumerate(code):
-        if not repo.is_exported(text) or not (names := defined(text)): continue
+        if not repo.is_exported(text) or not (names := [n.name for n in defined(text) if not in_kernels(n)]): continue
         use = next((t for t in code[i + 1:] if not repo.is_exported(t) or not defined(t)), "")
         words = r"\b(" + "|".join(map(re.escape, names)) + r")\b"
         dunder = any(name.startswith("__") for name in names)
