@@ -37,7 +37,8 @@ def defined(text):
 
 def is_definition(text):
     "Whether an exported cell defines something: there is more in it than imports and a list of names."
-    return body(text) and not re.search(r"^_all_ = ", text, re.M) and not all(isinstance(n, (ast.Import, ast.ImportFrom, ast.Try)) for n in ast.parse(text).body)
+    imports = all(isinstance(n, (ast.Import, ast.ImportFrom, ast.Try)) for n in ast.parse(text).body)
+    return body(text) and not imports and not re.search(r"^_all_ = ", text, re.M)
 
 
 def is_stub(node):
@@ -64,7 +65,8 @@ def private_across(path, tree):
         if not isinstance(node, ast.ImportFrom): continue
         target = (node.module or "").removeprefix("softsortlib.").split(".")[0]
         inside = node.level == 1 and part or not node.level and not (node.module or "").startswith("softsortlib")
-        if not inside and (target != part or not part): yield from ((f"{part}/{path.name}", target, a.name) for a in node.names if a.name.startswith("_"))
+        if inside or target == part and part: continue
+        yield from ((f"{part}/{path.name}", target, a.name) for a in node.names if a.name.startswith("_"))
 
 
 def in_kernels(node):
@@ -80,14 +82,16 @@ def used_after(cells):
         use = next((t for t in code[i + 1:] if not repo.is_exported(t) or not defined(t)), "")
         words = r"\b(" + "|".join(map(re.escape, names)) + r")\b"
         dunder = any(name.startswith("__") for name in names)
-        out.append((body(text)[0], bool(not repo.is_exported(use) and "nbdev_export" not in use and (dunder or re.search(words, use)))))
+        shown = not repo.is_exported(use) and "nbdev_export" not in use and (dunder or re.search(words, use))
+        out.append((body(text)[0], bool(shown)))
     return out
 
 
 def measure(root, part=None):
     "All figures, and where they come from."
     where, figures = {}, {}
-    trees = {p: ast.parse(p.read_text(encoding="utf-8")) for p in repo.modules(root).values() if not part or part == part_of(p) or part.endswith(".ipynb")}
+    paths = [p for p in repo.modules(root).values() if not part or part == part_of(p) or part.endswith(".ipynb")]
+    trees = {p: ast.parse(p.read_text(encoding="utf-8")) for p in paths}
     cells = chapters(root, part)
     exported = [(path.name, text) for path, some in cells for kind, text in some if kind == "code" and repo.is_exported(text)]
     sizes = [(len(body(text)), name, body(text)[0]) for name, text in exported if is_definition(text)]
@@ -96,16 +100,20 @@ def measure(root, part=None):
     private = [(p, n) for p, tree in trees.items() for n in long_and_private(tree)]
 
     figures["modules a part"] = ", ".join(f"{name or 'face'} {count}" for name, count in Counter(map(part_of, trees)).items())
-    if lengths: figures["lines of an exported cell, median / 90th percentile / max"] = f"{statistics.median(lengths):.0f} / {lengths[int(0.9 * (len(lengths) - 1))]} / {lengths[-1]}"
+    if lengths:
+        tenth = lengths[int(0.9 * (len(lengths) - 1))]
+        figures["lines of an exported cell, median / 90th percentile / max"] = f"{statistics.median(lengths):.0f} / {tenth} / {lengths[-1]}"
     if uses: figures["definition cells followed by a use"] = f"{sum(shown for *_, shown in uses) / len(uses):.0%} of {len(uses)}"
     figures["private functions of more than three lines"] = len(private)
 
     where["private names imported across parts"] = [found for p, tree in trees.items() for found in private_across(p, tree)]
     where[f"lines over {WIDTH} characters"] = [f"{name}: {line[:70]}" for name, text in exported for line in text.splitlines() if len(line) > WIDTH]
-    where["lines that share statements"] = [f"{p.name}:{line}: {p.read_text().splitlines()[line - 1].strip()[:80]}" for p, tree in trees.items() for line in shared_lines(tree)]
+    shared = [(p, line) for p, tree in trees.items() for line in shared_lines(tree)]
+    where["lines that share statements"] = [f"{p.name}:{line}: {p.read_text().splitlines()[line - 1].strip()[:80]}" for p, line in shared]
     where["exported cells over 30 lines"] = [f"{name}: {n} lines, {first[:60]}" for n, name, first in sizes if n > 30]
     where["definition cells without a use after them"] = [f"{name}: {first[:80]}" for name, first, shown in uses if not shown]
-    where["private functions of more than three lines that say nothing"] = [f"{p.name}:{n.lineno}: {n.name}" for p, n in private if not ast.get_docstring(n)]
+    silent = [(p, n) for p, n in private if not ast.get_docstring(n)]
+    where["private functions of more than three lines that say nothing"] = [f"{p.name}:{n.lineno}: {n.name}" for p, n in silent]
     where["chapters of more than 60 cells"] = [f"{path.name}: {len(some)}" for path, some in cells if len(some) > 60]
     return figures, where
 

@@ -127,8 +127,9 @@ def reason(where, line):
 def missed(module, functions):
     "{reason: {function: how many lines}} of the lines that are not run, by coverage's own list of functions, which tells two of one name apart by their lines"
     text, out = (ROOT / "softsortlib" / module).read_text(encoding="utf-8").splitlines(), {}
-    for name, line in ((name.partition("@")[0], line) for name, found in functions.items() for line in found["missing_lines"]):
-        out.setdefault(reason(f"{module}:{name}", text[line - 1]), Counter())[name] += 1
+    for name, found in functions.items():
+        name = name.partition("@")[0]
+        for line in found["missing_lines"]: out.setdefault(reason(f"{module}:{name}", text[line - 1]), Counter())[name] += 1
     return out
 
 

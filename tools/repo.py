@@ -1,4 +1,6 @@
-"""What the tools ask of the repository: its settings, its notebooks and their cells, its modules, the names in a piece of code. The standard library alone."""
+"""What the tools ask of the repository: its settings, its notebooks and their cells, its modules, the names in a piece of code.
+
+It needs the standard library alone, as some of the tools do."""
 import argparse
 import ast
 import json
@@ -65,14 +67,16 @@ def is_exported(source): return re.match(r"#\|\s*exporti?\b", source) is not Non
 
 def module_of(path):
     "The module that a notebook exports, core.permutation, or an empty text."
-    return next((found[1] for source in sources(path) if (found := re.search(r"^#\|\s*default_exp\s+(\S+)", source, re.M))), "")
+    found = re.search(r"^#\|\s*default_exp\s+(\S+)", "\n".join(sources(path)), re.M)
+    return found[1] if found else ""
 
 
 def opening(path):
     "(title, description, old addresses) of a notebook, as its first cell of words has them."
     text = next(iter(sources(path, "markdown")), "")
-    title, about, old = (re.search(pattern, text, re.M) for pattern in (r"^# (.+)$", r"^> (.+)$", r"^- aliases: \[(.+)\]$"))
-    return title[1] if title else path.stem, about[1] if about else "", [a.strip() for a in old[1].split(",")] if old else []
+    def line(pattern): return next(iter(re.findall(pattern, text, re.M)), "")
+    old = line(r"^- aliases: \[(.+)\]$")
+    return line(r"^# (.+)$") or path.stem, line(r"^> (.+)$"), [a.strip() for a in old.split(",") if a]
 
 
 # ------------------------------------------------------------------ Python
@@ -87,7 +91,9 @@ def bindings(source):
     "(names that a piece of code binds, global names that it reads)."
     try: table = symtable.symtable(source, "cell", "exec")
     except SyntaxError: return set(), set()   # a magic
-    def read(scope): return {s.get_name() for s in scope.get_symbols() if s.is_referenced() and (scope is table or s.is_global())}.union(*map(read, scope.get_children()))
+    def read(scope):
+        own = {s.get_name() for s in scope.get_symbols() if s.is_referenced() and (scope is table or s.is_global())}
+        return own.union(*map(read, scope.get_children()))
     return {s.get_name() for s in table.get_symbols() if s.is_assigned() or s.is_imported()}, read(table)
 
 
