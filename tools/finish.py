@@ -2,10 +2,11 @@
 
 Works on the HTML that smalldocs writes; called by build_docs.py.
 """
-import html, itertools, json, re
+import html, itertools, json, re, shutil
 from pathlib import Path
 
 import contents, repo
+from repo import replace, rewrite
 
 TITLE = re.compile(r'(<header id="title-block-header".*?</header>)', re.S)
 SECTION = re.compile(r'<a class="sidebar-item-text sidebar-link text-start" data-bs-toggle="collapse" data-bs-target="#([\w-]+)"[^>]*aria-expanded="(\w+)"[^>]*>(.*?)</a>'
@@ -217,12 +218,12 @@ def not_found(out, site_url):
     text = re.sub(r'<link rel="canonical"[^>]*>|<meta property="og:url"[^>]*>', "", text)
     (out / "404.html").write_text(text.replace('href="#quarto-document-content"', 'href="404.html#quarto-document-content"'), encoding="utf-8")
 
-def finish(site, cfg, replace):
+def finish(site, cfg):
     "Every page in turn, then what they share"
     out, url, known, words = site.out, str(site.project.website["site-url"]).rstrip("/"), {}, {}
     pages = {str(p.out): p for p in site.pages.values()}
     statements_elsewhere(known, words)
-    for name in pages: (out / name).write_text(anchor_statements((out / name).read_text(encoding="utf-8"), name, known, words), encoding="utf-8")
+    for name in pages: rewrite(out / name, anchor_statements, name, known, words)
     for name, page in pages.items():
         text, up = (out / name).read_text(encoding="utf-8"), "../" * name.count("/")
         text = drawings(callouts(folded_sections(folded_outputs(link_statements(text, name, known)))))
@@ -240,10 +241,8 @@ def finish(site, cfg, replace):
     replace(scripts, 'if ($$("link.quarto-color-scheme").length > 1) {', 'if ($$("link.quarto-color-scheme").length) {')
     replace(scripts, '<div class="search-result-title">${', '<div class="search-result-title"><span class="search-kind">${e.kind || ""}</span>${')
     replace(scripts, '<div class="search-none">No results</div>', '<div class="search-none" role="status">Nothing found for these words</div>')
-    here = Path(__file__).parent
-    text = (here / "theme.js").read_text(encoding="utf-8") + scripts.read_text(encoding="utf-8") + (here / "reader.js").read_text(encoding="utf-8")
-    scripts.write_text(text, encoding="utf-8")
+    theme, reader = ((Path(__file__).parent / name).read_text(encoding="utf-8") for name in ("theme.js", "reader.js"))
+    rewrite(scripts, lambda code: theme + code + reader)
     used = words_of(out) | {"quarto-dark"}
-    for p in [*(out / "site_libs" / "themes").rglob("*.css"), out / "site_libs" / "smalldocs.css"]: p.write_text(purge(p.read_text(encoding="utf-8"), used), encoding="utf-8")
-    for unused in ("bootstrap-icons", "bootstrap"):
-        for p in sorted((out / "site_libs" / unused).rglob("*"), reverse=True): p.rmdir() if p.is_dir() else p.unlink()
+    for p in [*(out / "site_libs" / "themes").rglob("*.css"), out / "site_libs" / "smalldocs.css"]: rewrite(p, purge, used)
+    for unused in ("bootstrap-icons", "bootstrap"): shutil.rmtree(out / "site_libs" / unused)

@@ -6,6 +6,7 @@ import ast
 import json
 import re
 import symtable
+import sys
 from configparser import ConfigParser
 from pathlib import Path
 
@@ -23,6 +24,19 @@ def settings(root=ROOT):
     parser = ConfigParser(delimiters=["="])
     parser.read(root / "settings.ini", encoding="utf-8")
     return parser["DEFAULT"]
+
+
+def rewrite(path, change, *more):
+    "Let a function change the text of a file."
+    path.write_text(change(path.read_text(encoding="utf-8"), *more), encoding="utf-8")
+
+
+def replace(path, old, new):
+    "Change a file of another program's; the old text must be there, so that a new version of that program cannot pass by unnoticed."
+    def change(text):
+        if old not in text: sys.exit(f"{path.name} has no {old!r} any more: look at what this version of its program does instead")
+        return text.replace(old, new)
+    rewrite(path, change)
 
 
 # ------------------------------------------------------------------ notebooks
