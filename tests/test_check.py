@@ -1,4 +1,5 @@
 """`make check`: what it finds to differ, who uses that, which tests it picks, and that it ends in time."""
+import importlib
 import json
 import os
 import subprocess
@@ -84,3 +85,9 @@ def test_a_file_of_all_operators_is_run_for_those_that_changed_and_none_after_th
 def test_nothing_to_check_is_said(book):
     done = subprocess.run([sys.executable, ROOT / "tools" / "check.py", "--against", "HEAD~0"], cwd=ROOT, capture_output=True, text=True, env={**os.environ, "GIT_DIR": str(book / ".git"), "GIT_WORK_TREE": str(book)})
     assert done.returncode == 1 and "nothing differs from HEAD" in done.stderr
+
+
+def test_the_tests_of_style_are_there():
+    for name in check.STYLE:
+        file, _, test = name.partition("::")
+        assert (ROOT / file).exists() and (not test or test in vars(importlib.import_module(Path(file).stem))), name

@@ -1,4 +1,4 @@
-"""What other libraries give, recorded (tools/record_peers.py), against what this one gives: values, and gradients where they were recorded.
+"""What other libraries give, recorded (tests/peers/record_peers.py), against what this one gives: values, and gradients where they were recorded.
 
 Where a peer is wrong the group says why (`wrong`), and the test holds that ours is the derivative, or the definition, and theirs is not:
 a note that is no longer true fails.
@@ -20,7 +20,7 @@ from softsortlib.losses import (
 from softsortlib.ranks import lapsum_topk
 
 FOLDER = Path(__file__).resolve().parent / "peers"
-sys.path.insert(0, str(FOLDER.parents[1] / "tools"))
+sys.path.insert(0, str(FOLDER))
 from record_peers import cotangent, grades  # noqa: E402
 CONVERGED = dict(squash=None, tolerance=1e-9, max_iterations=5000)
 

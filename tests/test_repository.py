@@ -14,7 +14,8 @@ import pytest
 ROOT = Path(__file__).resolve().parent.parent
 NBS, LIB = ROOT / "nbs", ROOT / "softsortlib"
 sys.path.insert(0, str(ROOT / "tools"))
-from sidebar import number_of  # noqa: E402
+from contents import number_of  # noqa: E402
+from repo import module_of, notebooks, sources  # noqa: E402
 
 MAX_CELLS, MAX_EXPORT_LINES, MAX_BYTES = 60, 30, 200_000
 
@@ -23,22 +24,7 @@ FLOORS = [{"engine"}, {"core"}, {"rowwise", "networks", "transport", "ranks"}, {
 FLOOR = {part: floor for floor, parts in enumerate(FLOORS) for part in parts}
 
 
-def notebooks():
-    return sorted(p for p in NBS.rglob("*.ipynb") if ".ipynb_checkpoints" not in p.parts)
-
-
-def code_cells(path):
-    cells = json.loads(path.read_text(encoding="utf-8"))["cells"]
-    return ["".join(c["source"]) for c in cells if c["cell_type"] == "code"]
-
-
-def exports(path):
-    return [src for src in code_cells(path) if re.match(r"#\|\s*exporti?\b", src)]
-
-
-def module_of(path):
-    for src in code_cells(path):
-        if found := re.match(r"#\|\s*default_exp\s+(\S+)", src): return found[1]
+def exports(path): return [src for src in sources(path) if re.match(r"#\|\s*exporti?\b", src)]
 
 
 CHAPTERS = {module_of(p): p for p in notebooks() if module_of(p)}
@@ -115,8 +101,7 @@ def test_chapter_is_readable(path):
 @pytest.mark.parametrize("path", notebooks(), ids=ids)
 def test_no_line_of_code_is_wider_than_its_box(path):
     "At 1440 pixels a page shows 123 columns of code; directives, addresses and hidden cells are not shown."
-    cells = ["".join(c["source"]) for c in json.loads(path.read_text(encoding="utf-8"))["cells"] if c["cell_type"] == "code"]
-    lines = [line for src in cells if not re.match(r"#\|\s*hide\b", src) for line in src.splitlines()]
+    lines = [line for src in sources(path) if not re.match(r"#\|\s*hide\b", src) for line in src.splitlines()]
     assert not [line for line in lines if len(line) > 123 and not line.startswith("#|") and "https://" not in line]
 
 
@@ -221,12 +206,7 @@ def test_a_circle_of_imports_is_seen(tmp_path, monkeypatch):
 def numbered(kind):
     "The book's statements or equations: [(number, chapter)], as they are stated."
     pattern = {"statement": r"\*\*(?:Prop|Lemma|Theorem|Corollary) ([A-Z]?\d+\.\d+)", "equation": r"\\tag\{([^}]*)\}"}[kind]
-    return [(number, path) for path in notebooks() for text in prose_cells(path) for number in re.findall(pattern, text)]
-
-
-def prose_cells(path):
-    cells = json.loads(path.read_text(encoding="utf-8"))["cells"]
-    return ["".join(c["source"]) for c in cells if c["cell_type"] == "markdown"]
+    return [(number, path) for path in notebooks() for text in sources(path, "markdown") for number in re.findall(pattern, text)]
 
 
 @pytest.mark.parametrize("kind", ("statement", "equation"))
@@ -252,13 +232,13 @@ def bare(prose):
 
 def test_what_is_cited_exists():
     statements, equations = ({n for n, _ in numbered(kind)} for kind in ("statement", "equation"))
-    sources = [*notebooks(), *LIB.rglob("*.py"), *(ROOT / "tests").rglob("*.py"), *(ROOT / "tools").glob("*.py")]
+    files = [*notebooks(), *LIB.rglob("*.py"), *(ROOT / "tests").rglob("*.py"), *(ROOT / "tools").glob("*.py")]
     missing = []
-    for path in sources:
+    for path in files:
         if path == Path(__file__): continue
-        text = path.read_text(encoding="utf-8") if path.suffix == ".py" else "\n".join(prose_cells(path) + code_cells(path))
+        text = path.read_text(encoding="utf-8") if path.suffix == ".py" else "\n".join(sources(path, "markdown") + sources(path))
         of_statements, of_equations = cited(text)
-        if path.suffix == ".ipynb": of_equations |= {n for some in prose_cells(path) for n in bare(some)}
+        if path.suffix == ".ipynb": of_equations |= {n for some in sources(path, "markdown") for n in bare(some)}
         missing += [f"{path.name} cites {n}" for n in sorted((of_statements - statements) | (of_equations - equations))]
     assert not missing, "\n".join(missing)
 
@@ -270,7 +250,7 @@ def test_a_wrong_citation_is_seen():
 
 @pytest.mark.parametrize("path", [p for p in notebooks() if p.parent.name in ("experiments", "benchmarks", "tutorials")], ids=lambda p: p.name)
 def test_leaves_import_the_package_only(path):
-    assert not [src for src in code_cells(path) if re.search(r"#\|\s*(export|default_exp)", src)]
+    assert not [src for src in sources(path) if re.search(r"#\|\s*(export|default_exp)", src)]
 
 
 def test_the_committed_text_names_no_local_path():

@@ -14,7 +14,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "tools"))
-import book  # noqa: E402
+import repo  # noqa: E402
 import check_site  # noqa: E402
 import contents  # noqa: E402
 
@@ -104,7 +104,7 @@ def out_of_sight(cells, exported=()):
                 if ".folded" in title: level = level or len(marks)
         if cell["cell_type"] != "code": continue
         code, folded = code_of(cell), level or re.search(r"^#\|\s*(code-fold\s*:\s*true|(include|echo)\s*:\s*false)", text_of(cell), re.M)
-        bound, taken = book.names(code)
+        bound, taken = repo.names(code)
         if folded and 'code-summary: "imports"' not in text_of(cell): continue
         if taken - known and not folded and code not in exported: missing.append((code[:60], sorted(taken - known)))
         known |= bound

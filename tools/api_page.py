@@ -6,24 +6,19 @@
 The examples are the cells of nbs/api that begin with `#| api: name`; `make test` runs them in their notebook, and each of them alone.
 A name that has none there shows the cell of its chapter that uses it first.
 """
-import ast, builtins, functools, importlib, inspect, json, re, sys, textwrap, typing
+import ast, builtins, functools, importlib, inspect, re, sys, textwrap, typing
 from pathlib import Path
 
 from nbdev.config import get_config
 
+import repo
 import showdoc_table as show
 
-def chapters(nbs):
+def chapters():
     "module -> (the notebook that exports it, its title, its description), in reading order"
     out = {}
-    for path in sorted(p for p in nbs.rglob("*.ipynb") if not any(q[0] in "._" for q in p.relative_to(nbs).parts)):
-        cells = json.loads(path.read_text(encoding="utf-8"))["cells"]
-        text = ["".join(c["source"]) for c in cells]
-        module = next((m[1] for c, t in zip(cells, text) if c["cell_type"] == "code" and (m := re.search(r"^#\|\s*default_exp\s+(\S+)", t, re.M))), None)
-        if not module: continue
-        first = next((t for c, t in zip(cells, text) if c["cell_type"] == "markdown"), "")
-        title, about = re.search(r"^# (.+)$", first, re.M), re.search(r"^> (.+)$", first, re.M)
-        out.setdefault(module, (path.relative_to(nbs).as_posix(), title[1] if title else module, about[1] if about else ""))
+    for path in repo.notebooks():
+        if module := repo.module_of(path): out.setdefault(module, (path.relative_to(repo.NBS).as_posix(), *repo.opening(path)[:2]))
     return out
 
 def public(module):
@@ -57,7 +52,7 @@ def members(cls):
 def modules():
     "The package's modules that a chapter exports, in reading order: [(module, notebook, title, description)]"
     cfg = get_config()
-    return [(importlib.import_module(f"{cfg.lib_name}.{m}"), *about) for m, about in chapters(cfg.nbs_path).items()
+    return [(importlib.import_module(f"{cfg.lib_name}.{m}"), *about) for m, about in chapters().items()
             if not m.endswith("__init__") and (cfg.lib_path / (m.replace(".", "/") + ".py")).exists()]
 
 def page_of(notebook):
@@ -67,61 +62,45 @@ def page_of(notebook):
     if not part: return Path(chapter).stem.split("_")[-1]           # a module of the package itself
     return "experiments" if part == "lab" and 64 <= int(chapter.split("_")[0]) <= 71 else part
 
-def directives(source): return dict(re.findall(r"^#\|\s*(\w+):?[ \t]*(.*)$", source, re.M))
-def code_of(source): return re.sub(r"^#\|.*\n", "", source, flags=re.M).strip()
+def printed(cell):
+    "What a cell shows as text"
+    said = ["".join(o.get("text") or o.get("data", {}).get("text/plain", "")) for o in cell["outputs"] if o["output_type"] in ("stream", "execute_result")]
+    return "\n".join(s.strip("\n") for s in said if s.strip())
 
 def code_cells(path):
     "[(directives, code, what it printed)]"
-    out = []
-    for c in json.loads(path.read_text(encoding="utf-8"))["cells"]:
-        if c["cell_type"] != "code": continue
-        said = ["".join(o.get("text") or o.get("data", {}).get("text/plain", "")) for o in c["outputs"] if o["output_type"] in ("stream", "execute_result")]
-        source = "".join(c["source"])
-        out.append((directives(source), code_of(source), "\n".join(s.strip("\n") for s in said if s.strip())))
-    return out
+    return [(repo.directives(text), repo.code_of(text), printed(c)) for c in repo.read(path) if c["cell_type"] == "code" for text in ["".join(c["source"])]]
 
 NEEDS = {"cuda": "on a CUDA device", "slow": "takes minutes"}      # what a page says of an example that not everybody runs in passing
 
 @functools.cache
 def examples():
     "The examples of nbs/api: name (or module.name where two modules have it) -> (code, what it printed, what it needs)"
-    return {d["api"].strip(): (code, said, next((why for k, why in NEEDS.items() if k in d), "")) for path in sorted((get_config().nbs_path / "api").glob("*.ipynb"))
-            for d, code, said in code_cells(path) if "api" in d}
+    return {d["api"]: (code, said, next((why for k, why in NEEDS.items() if k in d), "")) for page in repo.notebooks(repo.NBS / "api")
+            for d, code, said in code_cells(page) if "api" in d}
 
 @functools.cache
-def chapter_cells(notebook): return code_cells(get_config().nbs_path / notebook)
-
-def names_in(node, kind):
-    "The names that a statement reads, or binds for those below it"
-    if kind is ast.Load: return {n.id for n in ast.walk(node) if isinstance(n, ast.Name) and isinstance(n.ctx, kind)}
-    if isinstance(node, (ast.FunctionDef, ast.ClassDef)): return {node.name}
-    inner = {id(n) for c in ast.walk(node) if isinstance(c, ast.comprehension) for n in ast.walk(c.target)}
-    found = {n.id for n in ast.walk(node) if isinstance(n, ast.Name) and isinstance(n.ctx, kind) and id(n) not in inner}
-    return found | {(a.asname or a.name).split(".")[0] for n in ast.walk(node) if isinstance(n, (ast.Import, ast.ImportFrom)) for a in n.names}
-
-def own_names(node):
-    "The names that belong to a statement alone: its loop variables, the arguments of its functions, what these bind"
-    found = {n.id for c in ast.walk(node) if isinstance(c, (ast.comprehension, ast.For)) for n in ast.walk(c.target) if isinstance(n, ast.Name)}
-    for f in ast.walk(node):
-        if isinstance(f, ast.ClassDef): found.add(f.name)
-        if not isinstance(f, (ast.FunctionDef, ast.Lambda)): continue
-        found |= {a.arg for a in ast.walk(f.args) if isinstance(a, ast.arg)}
-        if isinstance(f, ast.FunctionDef): found |= {n.id for n in ast.walk(f) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)} | {f.name}
-    return found | {n.name for n in ast.walk(node) if isinstance(n, ast.ExceptHandler) and n.name}
-
-def asked(nodes):
-    "The names that statements read and nobody among them has bound before"
-    bound, found = set(vars(builtins)), set()
-    for node in nodes:
-        also = names_in(node, ast.Store) if isinstance(node, (ast.With, ast.Try)) else set()
-        found |= names_in(node, ast.Load) - own_names(node) - also - bound
-        bound |= names_in(node, ast.Store)
-    return found
+def chapter_cells(notebook): return code_cells(repo.NBS / notebook)
 
 def statements(code):
     "[(node, its text with its decorators)]"
-    try: return [(n, "\n".join(code.splitlines()[min([n.lineno] + [d.lineno for d in getattr(n, "decorator_list", [])]) - 1:n.end_lineno])) for n in ast.parse(code).body]
-    except SyntaxError: return []                               # a magic
+    lines = code.splitlines()
+    def first(n): return min([n.lineno, *(d.lineno for d in getattr(n, "decorator_list", []))])
+    return [(n, "\n".join(lines[first(n) - 1:n.end_lineno])) for n in repo.statements(code)]
+
+def own_names(node):
+    "The names that a statement alone uses: those it loops over, and of errors that it catches"
+    found = {n.id for loop in ast.walk(node) if isinstance(loop, ast.For) for n in ast.walk(loop.target) if isinstance(n, ast.Name)}
+    return found | {n.name for n in ast.walk(node) if isinstance(n, ast.ExceptHandler)}
+
+def asked(some):
+    "The names that statements read and nobody among them has bound before; x = x + 1 reads x"
+    known, found = set(vars(builtins)), set()
+    for node, text in some:
+        bound, read = repo.bindings(text)
+        found |= read - known - (own_names(node) if isinstance(node, (ast.Assign, ast.For, ast.If)) else bound)
+        known |= bound
+    return found
 
 def changes(node):
     "The names that a statement changes without binding them: data.setup(), sys.path.insert(0, folder), Config.parts = ..., chart[3] = x"
@@ -132,14 +111,16 @@ def changes(node):
     while isinstance(at, (ast.Attribute, ast.Subscript)): at = at.value
     return {at.id} if isinstance(at, ast.Name) and at.id not in ("torch", "plt") else set()
 
+def lines_of(node):
+    "{name: the line that imports it alone} of an import"
+    def line(a): return ast.unparse(ast.Import([a]) if isinstance(node, ast.Import) else ast.ImportFrom(node.module, [a], node.level))
+    return {(a.asname or a.name).split(".")[0]: line(a) for a in node.names}
+
 @functools.cache
 def import_lines(module):
     "name -> how a module imports it"
-    out = {}
-    for node in ast.parse(inspect.getsource(module)).body:
-        if not isinstance(node, (ast.Import, ast.ImportFrom)) or getattr(node, "level", 0): continue
-        for a in node.names: out[(a.asname or a.name).split(".")[0]] = ast.unparse(ast.Import([a]) if isinstance(node, ast.Import) else ast.ImportFrom(node.module, [a], 0))
-    return out
+    found = [n for n in ast.parse(inspect.getsource(module)).body if isinstance(n, (ast.Import, ast.ImportFrom)) and not getattr(n, "level", 0)]
+    return {name: line for node in found for name, line in lines_of(node).items()}
 
 def joined(lines):
     "Import lines in order, those from one module in one line"
@@ -150,30 +131,25 @@ def joined(lines):
 
 def alone(module, notebook, code):
     "The code of a chapter with what it needs from the cells above it, and from the module, so that it runs when it is pasted"
-    needed, before, kept, imports = asked([n for n, _ in statements(code)]), [], [], []
+    needed, before, kept, imports = asked(statements(code)), [], [], []
     for d, other, _ in chapter_cells(notebook):
         if code in other: break
         if not d.keys() & {"export", "exporti", "exports"} and "show_doc" not in other: before += statements(other)
     for node, text in reversed(before):
-        binds = names_in(node, ast.Store)
+        binds, reads = repo.bindings(text)
         if not (binds | changes(node)) & needed or isinstance(node, ast.Assert): continue
         if isinstance(node, (ast.Import, ast.ImportFrom)):
-            imports += used_part(node, needed)
+            imports += [line for name, line in lines_of(node).items() if name in needed]
             continue
-        if not isinstance(node, (ast.If, ast.Try, ast.With)): needed -= binds - names_in(node, ast.Load)
-        needed |= asked([node])
+        if not isinstance(node, (ast.If, ast.Try, ast.With)): needed -= binds - reads
+        needed |= asked([(node, text)])
         kept.append((node, text))
-    bound = set().union(*(names_in(node, ast.Store) for node, _ in kept)) | {line.split()[-1].split(".")[0] for line in imports} if kept or imports else set()
+    bound = set().union(*(repo.bindings(text)[0] for _, text in kept)) | {line.split()[-1].split(".")[0] for line in imports} if kept or imports else set()
     for n in needed - bound:
         if n not in vars(module): continue
         value, lines = getattr(module, n), import_lines(module)
         imports.append(f"from {module.__name__} import {n}" if n not in lines or getattr(value, "__module__", "") == module.__name__ else lines[n])
     return "\n".join([*joined(dict.fromkeys(imports)), *(text for _, text in reversed(kept)), code])
-
-def used_part(node, needed):
-    "The lines of an import for the names that somebody asks for"
-    names = [a for a in node.names if (a.asname or a.name).split(".")[0] in needed]
-    return [ast.unparse(ast.Import([a]) if isinstance(node, ast.Import) else ast.ImportFrom(node.module, [a], node.level)) for a in names]
 
 def in_chapter(notebook, name):
     "The first cell of the chapter below the definition that uses the name, one that readers see if there is one; of a long cell the statements about it"
@@ -183,10 +159,8 @@ def in_chapter(notebook, name):
         elif defined and word.search(code): found.append(("hide" in d, len(found), code, said))
     if not found: return None
     _, _, code, said = min(found)
-    if code.count("\n") >= 12:
-        lines, said = code.splitlines(), ""
-        code = "\n".join("\n".join(lines[n.lineno - 1:n.end_lineno]) for n in ast.parse(code).body if word.search("\n".join(lines[n.lineno - 1:n.end_lineno])))
-    return code, said
+    if code.count("\n") < 12: return code, said
+    return "\n".join(text for _, text in statements(code) if word.search(text)), ""
 
 def example(module, notebook, name):
     "(code that runs when it is pasted alone, what it printed, what it needs or \"\"), or None"
@@ -235,23 +209,24 @@ SHAPE = re.compile(r"\(.*\)|shape|scalar|broadcast")
 
 def is_tensor(anno): return bool(re.match(r"(Long|Float|Bool)?Tensor\b|tuple\[.*Tensor|.*\bTensor \| None", show.type_name(anno).replace("torch.", "")))
 
-def silent(sym):
-    "Whether a function gives nothing back, as far as its code tells"
-    try: tree = ast.parse(textwrap.dedent(inspect.getsource(inspect.unwrap(sym))))
-    except (OSError, TypeError, SyntaxError): return True
-    return not any(isinstance(n, (ast.Yield, ast.YieldFrom)) or isinstance(n, ast.Return) and n.value is not None for n in own_nodes(tree.body[0]))
-
 def own_nodes(node):
     "The nodes of a function without those of the functions inside it"
     for child in ast.iter_child_nodes(node):
         yield child
         if not isinstance(child, (ast.FunctionDef, ast.Lambda, ast.ClassDef)): yield from own_nodes(child)
 
+def code_nodes(sym):
+    "The same of a function object; none where there is no source"
+    try: return list(own_nodes(ast.parse(textwrap.dedent(inspect.getsource(inspect.unwrap(sym)))).body[0]))
+    except (OSError, TypeError, SyntaxError): return []
+
+def gives_back(sym):
+    "Whether a function returns something, as far as its code tells"
+    return any(isinstance(n, (ast.Yield, ast.YieldFrom)) or isinstance(n, ast.Return) and n.value is not None for n in code_nodes(sym))
+
 def raises(sym):
     "The errors that the code of a function raises itself"
-    try: tree = ast.parse(textwrap.dedent(inspect.getsource(inspect.unwrap(sym))))
-    except (OSError, TypeError, SyntaxError): return set()
-    return {n.exc.func.id for n in own_nodes(tree.body[0]) if isinstance(n, ast.Raise) and isinstance(n.exc, ast.Call) and isinstance(n.exc.func, ast.Name)}
+    return {n.exc.func.id for n in code_nodes(sym) if isinstance(n, ast.Raise) and isinstance(n.exc, ast.Call) and isinstance(n.exc.func, ast.Name)}
 
 def flaws(sym, name, owner=None):
     "What a reader of one entry would miss: a docstring, a word beside a parameter, the shape of a tensor that goes in or comes out, the errors"
@@ -269,7 +244,7 @@ def flaws(sym, name, owner=None):
     if (errors := raises(sym)) and not command and not re.search(r"[Rr]aise|Error", doc): yield f"{name} does not say that it raises {', '.join(sorted(errors))}"
     back = inspect.signature(sym).return_annotation
     if back is show.EMPTY:
-        if not silent(sym) and not command: yield f"{name} does not say what type it returns"
+        if gives_back(sym) and not command: yield f"{name} does not say what type it returns"
     elif is_tensor(back) and not SHAPE.search(notes.get("return", "")): yield f"{name} returns a tensor without a shape"
 
 def gaps():

@@ -3,7 +3,7 @@
 settings.ini names these processors (`procs`) and those of nbdev's own that they stand for (`skip_procs`), so `make docs` and
 `nbdev_docs` stage the same book. Nothing of a notebook is run but the cells that ask for it, with `exec_doc`.
 """
-import ast, functools, json, os, re, symtable, sys
+import ast, functools, os, re, sys
 from pathlib import Path
 
 from execnb.nbio import mk_cell
@@ -14,15 +14,14 @@ from nbdev.process import Processor
 from nbdev.showdoc import showdoc_nm
 
 sys.path.append(str(Path(__file__).resolve().parent))
-import contents
-from api_page import page_of, show_anchor
+import contents, repo
+from api_page import page_of
 from showdoc_table import chapter_heading
 
 def kinds(cell):
     "The kinds of statement in a cell: import, names (a list of exported names), other"
     kind = lambda n: "import" if isinstance(n, (ast.Import, ast.ImportFrom)) else "names" if isinstance(n, ast.Assign) and ast.unparse(n.targets[0]) in ("_all_", "__all__") else "other"
-    try: return {kind(n) for n in ast.parse(cell.source).body}
-    except SyntaxError: return {"other"}      # a magic
+    return {kind(n) for n in repo.statements(cell.source)} or {"other"}      # a magic
 
 def fold(source, why):
     "A cell behind a fold, unless the chapter itself says whether it is"
@@ -51,14 +50,6 @@ def folded_use(source):
     return f"test{f' of {named[0]}' if named else ''}, {len(lines)} lines" if tests and len(lines) > 7 else None
 
 def is_folded(source): return re.search(r"^#\|\s*code-fold\s*:\s*true", source, re.M) is not None
-
-def names(source):
-    "(names that a cell binds, names that it takes from elsewhere)"
-    try: table = symtable.symtable(source, "cell", "exec")
-    except SyntaxError: return set(), set()   # a magic
-    def read(scope): return {s.get_name() for s in scope.get_symbols() if s.is_referenced() and (scope is table or s.is_global())}.union(*map(read, scope.get_children()))
-    bound = {s.get_name() for s in table.get_symbols() if s.is_assigned() or s.is_imported()}
-    return bound, read(table) - bound
 
 def merged(sources):
     "Cells of imports as one, each statement once"
@@ -103,8 +94,8 @@ class show_code(Processor):
         d = cell.directives_ if cell.cell_type == "code" else {}
         if cell.cell_type == "markdown": self.reader.heading(cell.source or "")
         if not cell.source or "hide" in d or cell.cell_type != "code": return
-        plain, kinds_of = re.sub(r"^#\|.*\n", "", cell.source, flags=re.M), set(d)
-        bound, read = names(plain)
+        plain, kinds_of = repo.code_of(cell.source), set(d)
+        bound, read = repo.names(plain)
         if "fold" in d: cell.source = fold(cell.source, " ".join(d.pop("fold")))
         if d.pop("show", None) is not None: cell.source = f"#| code-fold: false\n{cell.source}"
         exported, ours = bool({"export", "exporti"} & d.keys()), re.fullmatch(r"(from softsortlib[\w.]* import (\([^)]*\)|.*)\s*)+", cell.source)
@@ -154,12 +145,8 @@ class headings_first(Processor):
 @functools.cache
 def anchors():
     "The anchors of the headings that chapters have for their public names"
-    found, nbs = set(), get_config().nbs_path
-    for path in nbs.rglob("*.ipynb"):
-        cells = ["".join(c["source"]) for c in json.loads(path.read_text(encoding="utf-8"))["cells"] if c["cell_type"] == "code"]
-        found |= {showdoc_nm(n).lower() for c in cells if re.match(r"#\|\s*exports?\b", c) for n in ast.parse(c).body
-                  if isinstance(n, (ast.FunctionDef, ast.ClassDef)) and not n.name.startswith("_")}
-    return found
+    exported = [n for p in repo.notebooks() for source in repo.sources(p) if re.match(r"#\|\s*exports?\b", source) for n in ast.parse(source).body]
+    return {showdoc_nm(n).lower() for n in exported if isinstance(n, (ast.FunctionDef, ast.ClassDef)) and not n.name.startswith("_")}
 
 class PublicLookup(NbdevLookup):
     "Names in backticks become links where there is a heading to link to, and not inside a link already"

@@ -3,13 +3,14 @@
 Both renderers read the same _quarto.yml; with Quarto on PATH, `nbdev_docs` does the job instead. The site asks no other
 host for anything: KaTeX is copied into it, web fonts are taken out, and search also works on pages opened as files.
 """
-import argparse, base64, json, os, re, shutil, struct, sys, time
+import base64, io, json, os, re, shutil, sys, time
 from pathlib import Path, PurePosixPath
 
 from nbdev.config import get_config
 from nbdev.doclinks import _build_modidx
 from nbdev.quarto import refresh_quarto_yml
 from nbdev.serve import proc_nbs
+from PIL import Image
 try:
     from smalldocs import layout
     from smalldocs.config import load
@@ -17,8 +18,9 @@ try:
 except ImportError: sys.exit("the site is rendered by smalldocs, which needs Python 3.11 or newer: make docs PYTHON=python3.12 VENV=.venv-docs")
 
 sys.path.append(str(Path(__file__).resolve().parent.parent))             # nbdev reads `procs = tools.book:...` from settings.ini
-import api_page, check_site, contents, finish, npm, search_index
+import api_page, check_site, contents, finish, npm, repo, search_index
 from book import is_internal
+from repo import replace, rewrite
 
 DUNDER = re.compile(r"^(#{1,6} )([\w.]*__\w+__[\w.]*)[ \t]*$", re.M)   # show_doc headings such as A.__call__
 INCH = 88                                                              # pixels that show an inch of a picture: 8 inches fill the column
@@ -48,12 +50,6 @@ class NbdevSite(Site):
     def warn(self, msg):
         if not msg.endswith(EXPECTED): super().warn(msg)
 
-def replace(path, old, new):
-    "Change a file of the renderer's; it must be there, so that a new version of the renderer cannot pass by unnoticed"
-    text = path.read_text(encoding="utf-8")
-    if old not in text: sys.exit(f"{path.name} has no {old!r} any more: look at what this version of smalldocs does instead")
-    path.write_text(text.replace(old, new), encoding="utf-8")
-
 def make_offline(out, dist):
     "KaTeX from the site itself, no web fonts, and a search index that a page opened as a file can read too"
     libs = out / "site_libs"
@@ -61,18 +57,15 @@ def make_offline(out, dist):
     for n in names:
         (libs / "katex" / n).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(dist / n, libs / "katex" / n)
-    for p in out.rglob("*.html"):
-        up = "../" * (len(p.relative_to(out).parts) - 1)
-        p.write_text(p.read_text(encoding="utf-8").replace(layout.KATEX, f"{up}site_libs/katex"), encoding="utf-8")
-    for p in (libs / "themes").rglob("*.css"):
-        p.write_text(WEB_FONT.sub("", p.read_text(encoding="utf-8")), encoding="utf-8")
+    for p in out.rglob("*.html"): rewrite(p, str.replace, layout.KATEX, f"{'../' * (len(p.relative_to(out).parts) - 1)}site_libs/katex")
+    for p in (libs / "themes").rglob("*.css"): rewrite(p, lambda css: WEB_FONT.sub("", css))
     (out / "search.json").unlink()
     shutil.rmtree(libs / "fuse", ignore_errors=True)
     replace(libs / "smalldocs.js", 'const r = await fetch(offset + "search.json");\n      index = await r.json();',
             'await new Promise((done, fail) => { const s = document.createElement("script"); s.src = offset + "search.js"; s.onload = done; s.onerror = fail; document.head.append(s); });\n'
             '      index = window.searchIndex;')
     replace(libs / "smalldocs.js", "const hits = fuse ?", "const hits = window.softsortlibSearch ? window.softsortlibSearch(index, q, limit) : fuse ?")
-    with open(libs / "smalldocs.js", "a", encoding="utf-8") as f: f.write("\n" + (Path(__file__).parent / "search.js").read_text(encoding="utf-8"))
+    rewrite(libs / "smalldocs.js", lambda code: code + "\n" + (Path(__file__).parent / "search.js").read_text(encoding="utf-8"))
 
 def code_lines(m):
     "Each line of a code block in an element of its own, which knows its indentation, so that a long line can wrap below itself"
@@ -92,28 +85,23 @@ def code_lines(m):
 
 def picture_size(m):
     "A recorded picture gets the size that its inches ask for, so that text has one size in all of them"
-    head = base64.b64decode(m[2][:4096])
-    width, height = struct.unpack(">II", head[16:24])
-    at = head.find(b"pHYs")
-    if at < 0: return m[0]
-    inch = struct.unpack(">I", head[at + 4:at + 8])[0] * 0.0254
-    return f'{m[1]}{m[2]}" width="{round(width / inch * INCH)}" height="{round(height / inch * INCH)}" style="--width: {round(width / inch * INCH)}px"'
+    picture = Image.open(io.BytesIO(base64.b64decode(m[2])))
+    if "dpi" not in picture.info: return m[0]
+    width, height = (round(pixels / dpi * INCH) for pixels, dpi in zip(picture.size, picture.info["dpi"]))
+    return f'{m[1]}{m[2]}" width="{width}" height="{height}" style="--width: {width}px"'
 
 def columns(m):
     "Output that is set in columns keeps its lines whole, and scrolls where the page is narrow"
     return f'<pre class="columns" tabindex="0">{m[1]}</pre>' if len(re.findall(r"\S {2,}\S|[│┃|] ", m[1])) > 2 else m[0]
 
-def tidy(out):
-    "What the renderer leaves to wish for by those who do not use a mouse or do not see"
-    for p in out.rglob("*.html"):
-        text = p.read_text(encoding="utf-8")
-        text = re.sub(r'<img (?![^>]*\balt=)', '<img alt="" ', text)
-        text = re.sub(r'(<img [^>]*?src="data:image/png;base64,)([^"]+)"', picture_size, text)
-        text = re.sub(r'<pre(?![^>]*tabindex)|<div class="sd-table"|<span class="math display"', r'\g<0> tabindex="0"', text)     # what scrolls can be reached by the keyboard
-        text = re.sub(r'<pre tabindex="0">(<code>.*?</code>)</pre>', columns, text, flags=re.S)
-        text = re.sub(r'(<a [^>]*sidebar-item-toggle[^>]*) role="navigation"', r'\1 role="button"', text)
-        text = re.sub(r'(<code class="sourceCode[^>]*>)(.*?)(</code></pre>)', code_lines, text, flags=re.S)
-        p.write_text(text, encoding="utf-8")
+def tidy(text):
+    "What the renderer leaves to wish for on a page by those who do not use a mouse or do not see"
+    text = re.sub(r'<img (?![^>]*\balt=)', '<img alt="" ', text)
+    text = re.sub(r'(<img [^>]*?src="data:image/png;base64,)([^"]+)"', picture_size, text)
+    text = re.sub(r'<pre(?![^>]*tabindex)|<div class="sd-table"|<span class="math display"', r'\g<0> tabindex="0"', text)     # what scrolls can be reached by the keyboard
+    text = re.sub(r'<pre tabindex="0">(<code>.*?</code>)</pre>', columns, text, flags=re.S)
+    text = re.sub(r'(<a [^>]*sidebar-item-toggle[^>]*) role="navigation"', r'\1 role="button"', text)
+    return re.sub(r'(<code class="sourceCode[^>]*>)(.*?)(</code></pre>)', code_lines, text, flags=re.S)
 
 def add_sources(site, cfg):
     "At its foot, a page that is a notebook says which, and how to open it; a chapter has its number before its title"
@@ -126,11 +114,9 @@ def add_sources(site, cfg):
                 + (f', <a href="https://colab.research.google.com/github/{cfg.user}/{cfg.repo}/blob/{cfg.branch}/nbs/{name}">open it in Colab</a>' if name.startswith("tutorials/") else "") +
                 f'. In a clone, <code>make lab FILE={name}</code> opens it in Jupyter.</p>')
         path = site.out / page.out
-        text = path.read_text(encoding="utf-8")
-        at = text.rindex('<a onclick="window.scrollTo(0, 0)')
-        text = text[:at] + line + text[at:]
-        if contents.volume_of(name): text = text.replace('<h1 class="title">', f'<h1 class="title"><span class="chapter-number">{contents.number_of(name)}</span> ', 1)
-        path.write_text(text, encoding="utf-8")
+        before, top, after = path.read_text(encoding="utf-8").rpartition('<a onclick="window.scrollTo(0, 0)')
+        number = f'<span class="chapter-number">{contents.number_of(name)}</span> ' if contents.volume_of(name) else ""
+        path.write_text(before.replace('<h1 class="title">', f'<h1 class="title">{number}', 1) + line + top + after, encoding="utf-8")
 
 def add_citations(out):
     "Below each entry of the bibliography, the pages that cite it"
@@ -143,8 +129,7 @@ def add_citations(out):
         for key in dict.fromkeys(re.findall(r'href="(?:\.\./|\./)*references\.html#([\w.-]+)"', text)):
             cited.setdefault(key, []).append(f'<a href="{here}">{re.sub(r"<[^>]*>", "", title[1]).strip() if title else here}</a>')
     def entry(m): return m[0] + (f'<p class="cited">Cited in {", ".join(cited[m[1]])}.</p>\n' if m[1] in cited else "")
-    text = target.read_text(encoding="utf-8")
-    target.write_text(re.sub(r'<section id="([\w.-]+)" class="level3[^>]*>(?:(?!</section>).)*', entry, text, flags=re.S), encoding="utf-8")
+    rewrite(target, lambda text: re.sub(r'<section id="([\w.-]+)" class="level3[^>]*>(?:(?!</section>).)*', entry, text, flags=re.S))
 
 MOVED = """<!DOCTYPE html>
 <html lang="en">
@@ -194,7 +179,7 @@ def write_readme(site, cfg):
     (root / "README.md").write_text(f"<!-- Generated from {nbs.name}/{cfg.readme_nb} by `make docs`; edit the notebook -->\n\n{text.strip()}\n", encoding="utf-8")
 
 def main():
-    ap = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    ap = repo.arguments(__doc__)
     ap.add_argument("--katex", type=Path, help="the dist/ folder of KaTeX (default: .cache/, filled once from the npm registry)")
     args, cfg, start = ap.parse_args(), get_config(), time.time()
     dist = args.katex or npm.fetch(npm.KATEX, cfg.config_path / ".cache")
@@ -203,7 +188,11 @@ def main():
     print(f"{time.time()-start:5.1f}s notebooks staged", flush=True)
     site = NbdevSite(load(staged), quiet=True)
     site.build()
-    make_offline(site.out, dist); tidy(site.out); add_sources(site, cfg); add_citations(site.out); finish.finish(site, cfg, replace)
+    make_offline(site.out, dist)
+    for p in site.out.rglob("*.html"): rewrite(p, tidy)
+    add_sources(site, cfg)
+    add_citations(site.out)
+    finish.finish(site, cfg)
     search_index.build(site.out, {str(p.out) for p in site.pages.values() if is_internal(Path(str(p.src)))})
     answer_at_old_addresses(site)
     write_readme(site, cfg)

@@ -4,17 +4,18 @@
     python tools/certify.py lapsum                   only kinds with that word in their names
     python tools/certify.py --why "We mended ..."    certifies what trains differently; CHANGELOG.md must have that sentence too
 """
-import argparse, importlib, os, sys, time
-from pathlib import Path
+import importlib, os, sys, time
 
 from softsortlib.lab.certificates import RESULTS, certificate, certify, kind
 from softsortlib.lab.images import DataError
 from softsortlib.lab.records import read_records
 from softsortlib.lab.runs import RunConfig
 
+import repo
+
 EXPERIMENTS = ("baselines", "large_sets", "median", "neighbours", "sorting", "topk")    # those that train
 MEASURED = ("memory", "speed")                                                          # tasks whose records hold times and bytes
-DATA = Path(__file__).resolve().parents[2] / "shared" / "data"
+DATA = repo.ROOT.parent / "shared" / "data"
 
 for name in EXPERIMENTS: importlib.import_module(f"softsortlib.lab.{name}")
 
@@ -36,7 +37,7 @@ def folder():
 
 
 def main():
-    ap = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    ap = repo.arguments(__doc__)
     ap.add_argument("word", nargs="?", default="")
     ap.add_argument("--why", default="")
     args, kinds, bad, start = ap.parse_args(), {kind(r): r for r in records()}, 0, time.time()

@@ -7,16 +7,18 @@
 A change of words runs its notebook. A change of a definition runs the chapters, pages and tests of all that calls it, the nearest first, while there
 is time. As a plugin of pytest (`-p check`) it picks the tests that name what changed, where a file tests every operator, and begins none after the end.
 """
-import argparse, ast, importlib.util, json, os, re, subprocess, sys, tempfile, time
+import ast, importlib.util, json, os, re, subprocess, sys, tempfile, time
 import xml.etree.ElementTree as ET
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parent.parent
+import repo
+from repo import ROOT
+
 WIDTH = 76                                   # what a shown line of code may have, so that a phone need not scroll
 STYLE = ["tests/test_repository.py", "tests/test_references.py", "tests/test_stated.py", *(f"tests/test_site.py::{name}" for name in (
-         "test_the_sidebar_lists_every_page_once", "test_chapters_stand_in_reading_order", "test_cells_of_a_chapter_that_import_do_nothing_else",
+         "test_the_sidebar_lists_every_page_once", "test_a_part_counts_its_chapters_in_the_order_of_reading", "test_cells_of_a_chapter_that_import_do_nothing_else",
          "test_the_first_cell_of_a_page_is_its_title_and_description_alone", "test_readme_is_made_from_the_home_page"))]
 
 # ------------------------------------------------------------------ what changed
@@ -36,12 +38,10 @@ def changed(against):
     "Files that differ from a commit, and new ones that git does not ignore"
     return sorted({*git("diff", "--name-only", against).split("\n"), *git("ls-files", "--others", "--exclude-standard").split("\n")} - {""})
 
-def cells(text): return [(c["cell_type"], "".join(c["source"])) for c in json.loads(text)["cells"]] if text else []
-
 def code_changed(path, against):
     "Whether a notebook's code changed, and not its words or outputs alone"
-    code = lambda text: [source for kind, source in cells(text) if kind == "code"]
-    return code(git("show", f"{against}:{path}", check=False)) != code((ROOT / path).read_text(encoding="utf-8"))
+    before = repo.cells_of(git("show", f"{against}:{path}", check=False))
+    return [source for kind, source in before if kind == "code"] != repo.sources(ROOT / path)
 
 # ------------------------------------------------------------------ what depends on it
 
@@ -66,8 +66,8 @@ def definitions(text):
 class Package:
     "The definitions of all modules, and who refers to whom"
     def __init__(self, root=ROOT):
-        self.lib = root / "softsortlib"
-        self.modules = {".".join(p.relative_to(root).with_suffix("").parts).removesuffix(".__init__"): definitions(p.read_text(encoding="utf-8")) for p in self.lib.rglob("*.py") if p.name != "_modidx.py"}
+        self.paths = {module: path.relative_to(root).as_posix() for module, path in repo.modules(root).items()}
+        self.modules = {module: definitions((root / path).read_text(encoding="utf-8")) for module, path in self.paths.items()}
         self.called = {}                     # operators by name
         for module, (own, *_) in self.modules.items():
             for name, text in own.items():
@@ -78,7 +78,7 @@ class Package:
         own, _, imported = self.modules.get(module, ({}, {}, {}))
         if name in own or name not in imported: return (module, name) if name in own else None
         level, source, there = imported[name]
-        package = module if (self.lib.parent / module.replace(".", "/")).is_dir() else module.rpartition(".")[0]
+        package = module if self.paths[module].endswith("__init__.py") else module.rpartition(".")[0]
         return self.home(importlib.util.resolve_name("." * level + source, package) if level else source, there)
 
     def users(self):
@@ -102,7 +102,7 @@ def changed_definitions(package, against):
     "Definitions of the modules that are not those of a commit"
     found = []
     for module, (own, *_) in package.modules.items():
-        path = next(p for p in (f"{module.replace('.', '/')}.py", f"{module.replace('.', '/')}/__init__.py") if (ROOT / p).exists())
+        path = package.paths[module]
         if not git("diff", "--name-only", against, "--", path) and git("ls-files", path): continue
         old = definitions(git("show", f"{against}:{path}", check=False))[0]
         found += [(module, name) for name, text in own.items() if old.get(name) != text]
@@ -121,14 +121,13 @@ def notebooks_for(package, far, changes):
     "Notebooks in the order in which they are run: those that changed, chapters by distance, pages that name what changed"
     near = {}
     for (module, _), d in far.items(): near[module] = min(d, near.get(module, d))
-    module = lambda p: next(iter(re.findall(r'default_exp (\S+?)["\\]', p.read_text(encoding="utf-8"))), None)
     words, order = words_of(package, [c for c, d in far.items() if d == 0]), {}
-    for p in sorted((ROOT / "nbs").rglob("*.ipynb")):
-        name = p.relative_to(ROOT).as_posix()
-        if any(q[0] in "._" for q in p.relative_to(ROOT).parts): continue
-        d = near.get(f"softsortlib.{module(p)}".removesuffix(".__init__")) if module(p) else ((3 if p.parent.name in ("experiments", "benchmarks") else 1.5) if naming(name, words) else None)
-        if name in changes: d = -1
-        if d is not None: order[name] = d
+    for p in repo.notebooks(ROOT / "nbs"):
+        name, module = p.relative_to(ROOT).as_posix(), repo.module_of(p)
+        if name in changes: order[name] = -1
+        elif module: order[name] = near.get(f"softsortlib.{module}".removesuffix(".__init__"))
+        elif naming(name, words): order[name] = 3 if p.parent.name in ("experiments", "benchmarks") else 1.5
+    order = {name: distance for name, distance in order.items() if distance is not None}
     return sorted(order, key=lambda n: (order[n], n))
 
 def tests_for(package, far, changes):
@@ -188,8 +187,7 @@ def pytest(what, jobs, **env):
 
 def broken_links(path):
     "Relative links of a notebook or a page that lead nowhere"
-    text = (ROOT / path).read_text(encoding="utf-8")
-    prose = "\n".join(source for kind, source in cells(text) if kind == "markdown") if path.endswith(".ipynb") else text
+    prose = "\n".join(repo.sources(ROOT / path, "markdown")) if path.endswith(".ipynb") else (ROOT / path).read_text(encoding="utf-8")
     prose, at = re.sub(r"^(```|~~~).*?^\1|`[^`\n]*`|\$[^$]*\$", "", prose, flags=re.S | re.M), (ROOT / path).resolve().parent
     for link in re.findall(r"\]\((?!\w+:|#|<)([^)\s#]+)", prose):
         there = ROOT / "nbs" / link[1:] if link.startswith("/") else at / link
@@ -197,8 +195,8 @@ def broken_links(path):
 
 def wide_lines(path):
     "Lines of shown code of a notebook that are wider than a phone"
-    for kind, source in cells((ROOT / path).read_text(encoding="utf-8")):
-        if kind != "code" or re.search(r"^#\|\s*(hide|echo: false|code-fold)", source, re.M): continue
+    for source in repo.sources(ROOT / path):
+        if re.search(r"^#\|\s*(hide|echo: false|code-fold)", source, re.M): continue
         yield from (f"{path}: {line.strip()[:60]}" for line in source.splitlines() if len(line) > WIDTH and not line.startswith("#|"))
 
 # ------------------------------------------------------------------ all of it
@@ -208,7 +206,7 @@ def step(what, start, *says): print(f"{what:<10}{time.time() - start:6.1f} s  {'
 def several(some, noun, most=4): return f"{len(some)} {noun}: {', '.join(some[:most])}{' ...' if len(some) > most else ''}" if some else ""
 
 def main():
-    ap = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    ap = repo.arguments(__doc__)
     ap.add_argument("--against", help="the commit to compare with; where this branch left the main one, if not given")
     ap.add_argument("--minutes", type=float, default=5, help="begin nothing that would end after this long")
     ap.add_argument("--jobs", type=int, default=2)

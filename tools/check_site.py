@@ -2,11 +2,13 @@
 
     python tools/check_site.py _docs --katex .cache/katex-0.16.11
 """
-import argparse, html, json, re, shutil, subprocess, sys
+import json, re, shutil, subprocess, sys
 from collections import Counter
 from html.parser import HTMLParser
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
+
+import repo
 
 LOADS = {("script", "src"), ("img", "src"), ("iframe", "src"), ("source", "src"), ("video", "src"), ("audio", "src"), ("embed", "src"), ("object", "data"), ("link", "href")}
 QUIET_RELS = {"canonical", "license", "author", "next", "prev"}      # <link rel> that a browser does not fetch
@@ -53,31 +55,34 @@ class Page(HTMLParser):
             self.stray += [m[0] for m in re.finditer(r"\]\(\S{1,40}", data)]
             self.stray += [m[0] for m in re.finditer(r"^\s*:::.*|\{\{<.*|\{[#.][\w-]+\}", data)]
 
+ERRORS = "fs => fs.map(([d, t]) => {try {katex.renderToString(t, {displayMode: d, throwOnError: true, strict: 'error', trust: false}); return null} catch (e) {return e.message}})"
+
 def typeset(formulas, katex):
-    "formulas: [(display, tex)] -> the error of each that KaTeX cannot set, or None where there is no node to ask"
+    "formulas: [(display, tex)] -> the error of each that KaTeX cannot set, or None where there is neither node nor a browser to ask"
     if not formulas: return {}
-    node = shutil.which("node")
-    if not node: return in_browser(formulas, katex)
-    script = ("const k=require(process.argv[1]);const f=JSON.parse(require('fs').readFileSync(0,'utf8'));"
-              "console.log(JSON.stringify(f.map(([d,t])=>{try{k.renderToString(t,{displayMode:d,throwOnError:true,strict:'error',trust:false});return null}catch(e){return e.message}})))")
-    r = subprocess.run([node, "-e", script, str((katex / "katex.min.js").resolve())], input=json.dumps(formulas), capture_output=True, text=True, check=True)
-    return {tuple(f): e for f, e in zip(formulas, json.loads(r.stdout)) if e}
+    script, node = str((katex / "katex.min.js").resolve()), shutil.which("node")
+    if node:
+        code = f"const katex = require(process.argv[1]); console.log(JSON.stringify(({ERRORS})(JSON.parse(require('fs').readFileSync(0, 'utf8')))))"
+        errors = json.loads(subprocess.run([node, "-e", code, script], input=json.dumps(formulas), capture_output=True, text=True, check=True).stdout)
+    else: errors = in_browser(formulas, script)
+    return errors and {tuple(f): e for f, e in zip(formulas, errors) if e}
 
 def chromium():
     "Where a Chromium is, or None"
     return next((p for n in ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable") if (p := shutil.which(n))), None)
 
-def in_browser(formulas, katex):
-    "The same in a headless Chromium, through Playwright"
+def in_browser(formulas, script):
+    "The errors by a headless Chromium, through Playwright, or None where there is none"
     try: from playwright.sync_api import sync_playwright
     except ImportError: return None
     if not chromium(): return None
     with sync_playwright() as p:
-        b = p.chromium.launch(executable_path=chromium(), args=["--no-sandbox", "--disable-gpu"])
-        page = b.new_page(); page.add_script_tag(path=str(katex / "katex.min.js"))
-        errors = page.evaluate("fs => fs.map(([d,t]) => {try{katex.renderToString(t,{displayMode:d,throwOnError:true,strict:'error'});return null}catch(e){return e.message}})", formulas)
-        b.close()
-    return {tuple(f): e for f, e in zip(formulas, errors) if e}
+        browser = p.chromium.launch(executable_path=chromium(), args=["--no-sandbox", "--disable-gpu"])
+        page = browser.new_page()
+        page.add_script_tag(path=script)
+        errors = page.evaluate(ERRORS, formulas)
+        browser.close()
+    return errors
 
 def check(site, katex=None):
     "Every problem of the site, one line each"
@@ -120,7 +125,7 @@ def check(site, katex=None):
     return problems
 
 if __name__ == "__main__":
-    ap = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    ap = repo.arguments(__doc__)
     ap.add_argument("site", type=Path, nargs="?", default=Path("_docs"))
     ap.add_argument("--katex", type=Path, help="the dist/ folder of KaTeX; without it formulas are not set")
     args = ap.parse_args()

@@ -4,10 +4,12 @@ A chapter is a notebook with a number inside its part: rowwise/02_neuralsort.ipy
 and (W2.2). A part counts its chapters in the order of reading, those of Volume I first. The site has the chapters below, by part and module.
 Every other numbered notebook stays in the repository, where it runs and is tested; `home` says which page leads there.
 """
-import functools, json, re
+import functools, re
 from pathlib import Path
 
-NBS = Path(__file__).resolve().parent.parent / "nbs"
+import repo
+from repo import NBS
+
 LETTERS = dict(core="C", engine="E", rowwise="W", networks="N", transport="T", ranks="R", selection="K", sampling="S", distributed="D", ragged="G", functional="F", losses="L", lab="B")
 READERS = [                                                 # Volume I: (part, what it answers, chapters in the order of reading)
     ("The idea", "Sorting is a matrix. What becomes of it at a temperature, how to choose one, and how a network learns from an order alone",
@@ -93,11 +95,7 @@ def chapters():
     return {chapter_of(p): p.relative_to(NBS).as_posix() for part in LETTERS for p in sorted((NBS / part).glob("*.ipynb")) if chapter_of(p)}
 
 @functools.cache
-def opening(notebook):
-    "(title, description, old addresses) of a notebook, as its first cell has them"
-    text = "".join(json.loads((NBS / notebook).read_text(encoding="utf-8"))["cells"][0]["source"])
-    title, about, old = (re.search(pattern, text, re.M) for pattern in (r"^# (.+)$", r"^> (.+)$", r"^- aliases: \[(.+)\]$"))
-    return title[1] if title else Path(notebook).stem, about[1] if about else "", [a.strip() for a in old[1].split(",")] if old else []
+def opening(notebook): return repo.opening(NBS / notebook)
 
 def volume_of(notebook):
     "The volume that a chapter belongs to, or None"
@@ -132,9 +130,7 @@ def companions(notebook): return [p for p in elsewhere() if chapter_of(p) and ho
 
 def repository(notebook):
     "Where a notebook is read if it is no page"
-    from nbdev.config import get_config
-    cfg = get_config()
-    return f"{cfg.git_url}/blob/{cfg.branch}/nbs/{notebook}"
+    return f"{repo.settings()['git_url']}/blob/{repo.settings()['branch']}/nbs/{notebook}"
 
 # ------------------------------------------------------------------ the pages that these make
 

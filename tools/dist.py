@@ -9,7 +9,6 @@
 In each environment, from an empty folder, run: the README's first example, `softsortlib --help`, and the example of every
 public name. An example that imports something of an extra is left out and counted. With uv on the PATH, uv installs.
 """
-import argparse
 import hashlib
 import json
 import os
@@ -21,19 +20,14 @@ import tarfile
 import tempfile
 import time
 import zipfile
-from configparser import ConfigParser
+from importlib.util import find_spec
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parent.parent
+import repo
+from repo import ROOT, settings
+
 PYTHONS = [f"3.{minor}" for minor in range(10, 15)]
-EXTRAS = {"sklearn", "scipy", "matplotlib", "torchvision", "torchmetrics", "pytorch_lightning", "typer", "rich", "h5py", "distributed", "submitit"}
-
-
-def settings():
-    "What settings.ini says."
-    parser = ConfigParser(delimiters=["="])
-    parser.read(ROOT / "settings.ini", encoding="utf-8")
-    return parser["DEFAULT"]
+EXTRAS = {"sklearn", "scipy", "matplotlib", "torchvision", "torchmetrics", "pytorch_lightning", "typer", "rich", "h5py", "distributed", "submitit", "dask"}
 
 
 def notes(version):
@@ -66,19 +60,19 @@ def build(out):
         clean = Path(folder) / "source"
         hide = shutil.ignore_patterns(".git", ".venv*", "_docs", "_proc", ".cache", "demo", "nbs", "tests", "__pycache__", "*.egg-info", "build", "dist")
         shutil.copytree(ROOT, clean, ignore=hide)
-        run(sys.executable, "-m", "build", *(["--no-isolation"] if has("setuptools") and has("wheel") else []), "--outdir", out, clean)
+        run(sys.executable, "-m", "build", *(["--no-isolation"] if find_spec("setuptools") and find_spec("wheel") else []), "--outdir", out, clean)
     [sdist], [wheel] = out.glob("*.tar.gz"), out.glob("*.whl")
     return sdist, wheel
 
 
-def has(module):
-    "Whether this Python has a module."
-    return subprocess.run([sys.executable, "-c", f"import {module}"], capture_output=True).returncode == 0
+def files(folder, pattern):
+    "{name: bytes} of the files below a folder."
+    return {p.relative_to(folder).as_posix(): p.read_bytes() for p in folder.glob(pattern)}
 
 
 def check(sdist, wheel):
     "Both hold the package and the licence and nothing else of the repository; the index will show what they say of themselves."
-    modules = {p.relative_to(ROOT).as_posix() for p in (ROOT / "softsortlib").rglob("*.py")} | {"softsortlib/py.typed", "softsortlib_command.py"}
+    modules = files(ROOT, "softsortlib/**/*.py").keys() | {"softsortlib/py.typed", "softsortlib_command.py"}
     with zipfile.ZipFile(wheel) as z: inside = set(z.namelist())
     own = {n for n in inside if ".dist-info/" not in n}
     if own != modules: sys.exit(f"the wheel and the package differ: {sorted(own ^ modules)}")
@@ -86,17 +80,15 @@ def check(sdist, wheel):
     with tarfile.open(sdist) as t: source = {n.partition("/")[2] for n in t.getnames()}
     missing = (modules | {"settings.ini", "setup.py", "pyproject.toml", "README.md", "LICENSE", "CHANGELOG.md", "CITATION.cff"}) - source
     if missing: sys.exit(f"the sdist lacks {sorted(missing)}")
-    if has("twine"): print(run(sys.executable, "-m", "twine", "check", "--strict", sdist, wheel).strip())
+    if find_spec("twine"): print(run(sys.executable, "-m", "twine", "check", "--strict", sdist, wheel).strip())
     else: print("twine is not installed: its check was left out")
 
 
 def pythons():
     "The interpreters that are here: {version: path}; on the PATH, or installed by pyenv."
-    homes = [Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv")) / "versions"]
-    found = {}
+    home, found = Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv")) / "versions", {}
     for version in PYTHONS:
-        places = [shutil.which(f"python{version}"), *(str(p) for home in homes for p in sorted(home.glob(f"{version}.*/bin/python")))]
-        for place in filter(None, places):
+        for place in filter(None, [shutil.which(f"python{version}"), *map(str, sorted(home.glob(f"{version}.*/bin/python")))]):
             asked = subprocess.run([place, "-c", "import sys; print('%d.%d' % sys.version_info[:2])"], capture_output=True, text=True)
             if asked.stdout.strip() == version: found.setdefault(version, place)
     return found
@@ -109,13 +101,8 @@ def first_example():
 
 def examples():
     "The examples of the API pages that need no GPU: [(name, code)]"
-    out = []
-    for page in sorted((ROOT / "nbs" / "api").glob("*.ipynb")):
-        for cell in json.loads(page.read_text(encoding="utf-8"))["cells"]:
-            source = "".join(cell["source"])
-            marks = dict(re.findall(r"^#\|\s*(\w+):?[ ]*(.*)$", source, re.M))
-            if cell["cell_type"] == "code" and "api" in marks and not marks.keys() & {"cuda", "slow"}: out.append((marks["api"], source))
-    return out
+    found = [(repo.directives(source), source) for page in repo.notebooks(repo.NBS / "api") for source in repo.sources(page)]
+    return [(marks["api"], source) for marks, source in found if "api" in marks and not marks.keys() & {"cuda", "slow"}]
 
 
 SMOKE = """
@@ -136,18 +123,11 @@ print("SMOKE " + json.dumps(dict(ran=ran, left=left, failed=failed, where=where)
 """
 
 
-def installer(python):
-    "The command that installs into an environment: uv where it is, else its own pip."
-    uv = shutil.which("uv")
-    return [uv, "pip", "install", "-q", "-p", python] if uv else [python, "-m", "pip", "install", "-q"]
-
-
-def environment(version, base, folder):
-    "A new, empty environment: its Python."
-    uv = shutil.which("uv")
-    if uv: run(uv, "venv", "-q", "-p", base, folder)
-    else: run(base, "-m", "venv", folder)
-    return folder / "bin" / "python"
+def environment(base, folder):
+    "A new, empty environment: its Python, and the command that installs into it; by uv where it is."
+    python, uv = folder / "bin" / "python", shutil.which("uv")
+    run(*([uv, "venv", "-q", "-p", base, folder] if uv else [base, "-m", "venv", folder]))
+    return python, [uv, "pip", "install", "-q", "-p", python] if uv else [python, "-m", "pip", "install", "-q"]
 
 
 def attempt(version, base, wheel, sdist, pins):
@@ -156,11 +136,10 @@ def attempt(version, base, wheel, sdist, pins):
         folder = Path(folder)
         (folder / "empty").mkdir()
         start = time.time()
-        python = environment(version, base, folder / "env")
-        run(*installer(python), wheel, *pins)
+        python, install = environment(base, folder / "env")
+        run(*install, wheel, *pins)
         installed = time.time() - start
-        clean = {k: v for k, v in os.environ.items() if k not in ("PYTHONPATH", "VIRTUAL_ENV")} | {"NUMBA_CACHE_DIR": str(folder / "cache")}
-        how = dict(cwd=folder / "empty", env=clean)
+        how = dict(cwd=folder / "empty", env={k: v for k, v in os.environ.items() if k not in ("PYTHONPATH", "VIRTUAL_ENV")} | {"NUMBA_CACHE_DIR": str(folder / "cache")})
         run(python, "-W", "error::UserWarning", "-c", first_example(), **how)
         first = time.time() - start
         usage = run(python.parent / "softsortlib", "--help", **how)
@@ -169,22 +148,14 @@ def attempt(version, base, wheel, sdist, pins):
         smoke = json.loads(re.search(r"^SMOKE (.*)$", done, re.M)[1])
         if smoke["failed"]: sys.exit(f"Python {version}:\n" + "\n".join(smoke["failed"]))
         if str(ROOT) in smoke["where"]: sys.exit("the checkout was imported, not the wheel")
-        same_from_sdist(python, sdist, folder, pins)
+        run(*install, "--no-deps", "--target", folder / "from_sdist", sdist)
+        if files(Path(smoke["where"]).parent, "**/*.py") != files(folder / "from_sdist" / "softsortlib", "**/*.py"): sys.exit("the sdist installs other files than the wheel")
         torch = run(python, "-c", "import torch; print(torch.__version__)", **how).strip()
         return dict(python=version, torch=torch, installed=round(installed, 1), first=round(first, 1), ran=smoke["ran"], left=len(smoke["left"]))
 
 
-def same_from_sdist(python, sdist, folder, pins):
-    "Installing the sdist puts the same files in place as the wheel did."
-    run(*installer(python), "--no-deps", "--target", folder / "from_sdist", sdist)
-    code = "import pathlib, softsortlib; print(pathlib.Path(softsortlib.__file__).parent)"
-    wheel = Path(run(python, "-c", code, cwd=folder / "empty", env={k: v for k, v in os.environ.items() if k != "PYTHONPATH"}).strip())
-    def files(root): return {p.relative_to(root).as_posix(): p.read_bytes() for p in root.rglob("*.py")}
-    if files(wheel) != files(folder / "from_sdist" / "softsortlib"): sys.exit("the sdist installs other files than the wheel")
-
-
 def main():
-    ap = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    ap = repo.arguments(__doc__)
     ap.add_argument("--out", type=Path, default=ROOT / "dist", help="where sdist and wheel go")
     ap.add_argument("--quick", action="store_true", help="try them under this Python only")
     ap.add_argument("--build-only", action="store_true", help="build and check, try nothing")

@@ -2,10 +2,11 @@
 
 Works on the HTML that smalldocs writes; called by build_docs.py.
 """
-import html, itertools, json, re, sys
+import html, itertools, json, re, shutil
 from pathlib import Path
 
-import contents
+import contents, repo
+from repo import replace, rewrite
 
 TITLE = re.compile(r'(<header id="title-block-header".*?</header>)', re.S)
 SECTION = re.compile(r'<a class="sidebar-item-text sidebar-link text-start" data-bs-toggle="collapse" data-bs-target="#([\w-]+)"[^>]*aria-expanded="(\w+)"[^>]*>(.*?)</a>'
@@ -65,7 +66,6 @@ def head(text, name, site_url, up, title, about):
 
 # ------------------------------------------------------------------ statements
 
-STATEMENT = re.compile(r"(?:Prop|Theorem|Lemma|Corollary) ([A-Z]\d+\.\d+)")
 DEFINED = re.compile(r"<strong>((?:Prop|Theorem|Lemma|Corollary) ([A-Z]\d+\.\d+)[^<]*)</strong>")
 EQUATION = re.compile(r'<span class="math display"((?:(?!>).)*)>((?:(?!</span>).)*?\\tag\{([A-Z]\d+\.\d+)\})', re.S)
 CITED = re.compile(r"\b(Prop|Theorem|Lemma|Corollary) ([A-Z]\d+\.\d+)|\(([A-Z]\d+\.\d+)\)")
@@ -73,19 +73,14 @@ OPAQUE = {"a", "script", "style", "svg", "pre", "code", "h1", "h2", "h3", "title
 
 def anchor_statements(text, name, known, words):
     "Propositions and numbered equations get an id; `known` learns where each is, `words` what it says"
-    def anchored(m, key, shown, before, until, close=""):
+    def anchored(m, key, shown, before, until, close):
         "What stands for a match that is the first of its key; `words` gets what the page says up to `until`"
         if key in known: return m[0]
-        known[key] = f"{name}#{key}"
-        rest = m.string[m.end():]
+        known[key], rest = f"{name}#{key}", m.string[m.end():]
         words[key] = before + rest[:rest.find(until)] + close
         return shown
-    def statement(m):
-        key = f"prop-{m[2]}"
-        return anchored(m, key, f'<strong id="{key}">{m[1]}</strong>', f"<strong>{m[1]}</strong>", "</p>")
-    def equation(m):
-        key = f"eq-{m[3]}"
-        return anchored(m, key, f'<span id="{key}" class="math display"{m[1]}>{m[2]}', f'<span class="math display">{m[2]}', "</span>", "</span>")
+    def statement(m): return anchored(m, key := f"prop-{m[2]}", f'<strong id="{key}">{m[1]}</strong>', m[0], "</p>", "")
+    def equation(m): return anchored(m, key := f"eq-{m[3]}", f'<span id="{key}" class="math display"{m[1]}>{m[2]}', f'<span class="math display">{m[2]}', "</span>", "</span>")
     return EQUATION.sub(equation, DEFINED.sub(statement, text))
 
 def link_statements(text, name, known):
@@ -116,8 +111,7 @@ def statements_elsewhere(known, words):
         text = re.sub(r"(?<!\\)\$([^$]+)\$", r"\\(\1\\)", re.sub(r"\*\*(.+?)\*\*", r"<strong>\1</strong>", text, flags=re.S))
         return re.sub(r"\[([^\[\]]*)\]\([^()\s]*\)", r"\1", text)
     for notebook in contents.elsewhere():
-        cells = json.loads((contents.NBS / notebook).read_text(encoding="utf-8"))["cells"]
-        prose = "\n\n".join("".join(c["source"]) for c in cells if c["cell_type"] == "markdown")
+        prose = "\n\n".join(repo.sources(repo.NBS / notebook, "markdown"))
         found = [(f"prop-{m[1]}", m[0]) for m in re.finditer(r"^\*\*(?:Prop|Theorem|Lemma|Corollary) ([A-Z]\d+\.\d+)(?:.+\n?)+", prose, re.M)]
         found += [(f"eq-{m[1]}", m[0]) for m in re.finditer(r"\$\$(?:(?!\$\$).)*?\\tag\{([A-Z]\d+\.\d+)\}(?:(?!\$\$).)*\$\$", prose, re.S)]
         for key, said in found: known[key], words[key] = f"{contents.repository(notebook)}#{key}", shown(said)
@@ -224,12 +218,12 @@ def not_found(out, site_url):
     text = re.sub(r'<link rel="canonical"[^>]*>|<meta property="og:url"[^>]*>', "", text)
     (out / "404.html").write_text(text.replace('href="#quarto-document-content"', 'href="404.html#quarto-document-content"'), encoding="utf-8")
 
-def finish(site, cfg, replace):
+def finish(site, cfg):
     "Every page in turn, then what they share"
     out, url, known, words = site.out, str(site.project.website["site-url"]).rstrip("/"), {}, {}
     pages = {str(p.out): p for p in site.pages.values()}
     statements_elsewhere(known, words)
-    for name in pages: (out / name).write_text(anchor_statements((out / name).read_text(encoding="utf-8"), name, known, words), encoding="utf-8")
+    for name in pages: rewrite(out / name, anchor_statements, name, known, words)
     for name, page in pages.items():
         text, up = (out / name).read_text(encoding="utf-8"), "../" * name.count("/")
         text = drawings(callouts(folded_sections(folded_outputs(link_statements(text, name, known)))))
@@ -247,10 +241,8 @@ def finish(site, cfg, replace):
     replace(scripts, 'if ($$("link.quarto-color-scheme").length > 1) {', 'if ($$("link.quarto-color-scheme").length) {')
     replace(scripts, '<div class="search-result-title">${', '<div class="search-result-title"><span class="search-kind">${e.kind || ""}</span>${')
     replace(scripts, '<div class="search-none">No results</div>', '<div class="search-none" role="status">Nothing found for these words</div>')
-    here = Path(__file__).parent
-    text = (here / "theme.js").read_text(encoding="utf-8") + scripts.read_text(encoding="utf-8") + (here / "reader.js").read_text(encoding="utf-8")
-    scripts.write_text(text, encoding="utf-8")
+    theme, reader = ((Path(__file__).parent / name).read_text(encoding="utf-8") for name in ("theme.js", "reader.js"))
+    rewrite(scripts, lambda code: theme + code + reader)
     used = words_of(out) | {"quarto-dark"}
-    for p in [*(out / "site_libs" / "themes").rglob("*.css"), out / "site_libs" / "smalldocs.css"]: p.write_text(purge(p.read_text(encoding="utf-8"), used), encoding="utf-8")
-    for unused in ("bootstrap-icons", "bootstrap"):
-        for p in sorted((out / "site_libs" / unused).rglob("*"), reverse=True): p.rmdir() if p.is_dir() else p.unlink()
+    for p in [*(out / "site_libs" / "themes").rglob("*.css"), out / "site_libs" / "smalldocs.css"]: rewrite(p, purge, used)
+    for unused in ("bootstrap-icons", "bootstrap"): shutil.rmtree(out / "site_libs" / unused)

@@ -10,7 +10,7 @@ same, and numbers agree to one in a thousand. A cell whose output may differ say
     #| fresh words         numbers are measured: times, counts, memory
     #| fresh no            what it shows depends on the machine as a whole
 """
-import argparse, copy, os, re, sys, time
+import copy, os, re, sys, time
 from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
 from pathlib import Path
@@ -18,7 +18,8 @@ from pathlib import Path
 import nbdev.test
 from execnb.shell import CaptureShell
 from nbdev.config import get_config
-from nbdev.doclinks import nbglob
+
+import repo
 
 PAGES = ("tutorials", "experiments", "benchmarks", "")            # the folders of nbs/ whose outputs are compared
 TOLERANCE, SMALL = 1e-3, 1e-5                                      # relative; what is smaller than that is rounding
@@ -99,11 +100,11 @@ def results(paths, jobs, *how):
     with ProcessPoolExecutor(jobs, mp_context=server, max_tasks_per_child=1) as pool: yield from pool.map(check, paths, *([some] * len(paths) for some in how))
 
 def main():
-    ap = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    ap = repo.arguments(__doc__)
     ap.add_argument("notebooks", nargs="*", type=Path)
     ap.add_argument("--jobs", type=int, default=1)
     args, bad, start = ap.parse_args(), 0, time.time()
-    paths = [p.resolve() for p in args.notebooks] or sorted(nbglob(get_config().nbs_path, as_path=True))
+    paths = [p.resolve() for p in args.notebooks] or repo.notebooks(get_config().nbs_path)
     for path, ran, stale, seconds in results(paths, args.jobs):
         name = path.relative_to(get_config().config_path)
         for why in stale: print(f"{name}: {why}", flush=True)

@@ -7,18 +7,16 @@ On the day of a release say `install_from = softsortlib` in settings.ini, and ru
 """
 import re
 import sys
-from pathlib import Path
 
-import dist
+from repo import ROOT, settings
 
-ROOT = Path(__file__).resolve().parent.parent
 NAME, QUOTE = "softsortlib", "\x01"
 LINE = re.compile(rf"pip install (?:--?[\w-]+ )*({QUOTE}?)(?:git\+[^\s`'{QUOTE}\\]+/{NAME}(?:\.git)?|{NAME}(?:\[(\w+)\])?(?: ?@ ?git\+[^\s`'{QUOTE}\\]+)?)\1(?![\w\[.@-])")
 
 
 def install_from():
     "What pip is given: the name, or git+URL."
-    return dist.settings()["install_from"]
+    return settings()["install_from"]
 
 
 def line(extra="", source=None):

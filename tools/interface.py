@@ -7,34 +7,30 @@
 A call breaks where a name, a method or a parameter is gone, a parameter asks for a value that it had itself,
 has moved before or behind another, takes its value by name alone, or has another default.
 """
-import argparse
 import importlib
 import inspect
 import json
 import re
 import sys
-from pathlib import Path
 
-import dist
+import repo
+from repo import ROOT
 
-ROOT = Path(__file__).resolve().parent.parent
 RECORD, CHANGELOG = ROOT / "tests/interface.json", ROOT / "CHANGELOG.md"
 PRIVATE = ("engine", "lab")
-PLACES = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
 
 
 def minor():
     "The version up to its second number, within which no call breaks."
-    return ".".join(dist.settings()["version"].split(".")[:2])
+    return ".".join(repo.settings()["version"].split(".")[:2])
 
 
 def parameters(f):
     "[[name, kind, its default as text or None]] of what a call may give, or None where Python cannot tell."
     try: found = inspect.signature(f).parameters.values()
     except (TypeError, ValueError): return None
-    kinds = {kind: kind.name.lower() for kind in inspect._ParameterKind}
     def default(p): return None if p.default is p.empty else re.sub(r" at 0x\w+", "", getattr(p.default, "__name__", repr(p.default)))
-    return [[p.name, kinds[p.kind], default(p)] for p in found if p.name != "self"]
+    return [[p.name, p.kind.name.lower(), default(p)] for p in found if p.name != "self"]
 
 
 def calls(name, obj):
@@ -94,7 +90,7 @@ def unsaid(sentences, changelog):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = repo.arguments(__doc__)
     parser.add_argument("--record", action="store_true")
     args = parser.parse_args()
     old = json.loads(RECORD.read_text(encoding="utf-8")) if RECORD.exists() else dict(version=None, calls={})

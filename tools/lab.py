@@ -3,12 +3,13 @@
     python tools/lab.py [a notebook of nbs/] [any option of jupyter lab]
     python tools/lab.py --check       start it unseen, run a line in its kernel, stop it
 """
-import json, os, secrets, socket, subprocess, sys, time, urllib.request
+import os, secrets, socket, subprocess, sys, time
 from pathlib import Path
 
-root = Path(__file__).resolve().parent.parent
+from repo import NBS
+
 ENV = {**os.environ, "JUPYTER_PREFER_ENV_PATH": "1",      # this environment's kernel, before one of the same name in the home folder
-       "MATPLOTLIBRC": str(root / "nbs" / "matplotlibrc")}
+       "MATPLOTLIBRC": str(NBS / "matplotlibrc")}
 
 def kernel():
     "Install the kernel `python3` that the notebooks name into this environment, where it is not there"
@@ -17,25 +18,22 @@ def kernel():
 
 def command(*options):
     as_root = ["--allow-root"] if hasattr(os, "geteuid") and os.geteuid() == 0 else []
-    return [sys.executable, "-m", "jupyterlab", "--notebook-dir", str(root / "nbs"), *as_root, *options]
+    return [sys.executable, "-m", "jupyterlab", "--notebook-dir", str(NBS), *as_root, *options]
 
 def ask(address, token, path, method="GET", body=None):
-    request = urllib.request.Request(address + path, data=None if body is None else json.dumps(body).encode(), method=method, headers={"Authorization": f"token {token}"})
-    with urllib.request.urlopen(request, timeout=20) as answer:
-        text = answer.read()
-        return json.loads(text) if text else None
+    "What the server answers"
+    import requests
+    return requests.request(method, address + path, json=body, headers={"Authorization": f"token {token}"}, timeout=20)
 
-def run_line(address, token, kernel_id, line):
+def run_line(kernel_id, line):
     "What a line prints in a running kernel"
-    from websocket import create_connection
-    ws = create_connection(f"{address.replace('http', 'ws')}/api/kernels/{kernel_id}/channels?token={token}", timeout=60)
-    header = {"msg_id": "check", "msg_type": "execute_request", "username": "", "session": "check", "version": "5.3"}
-    ws.send(json.dumps({"header": header, "parent_header": {}, "metadata": {}, "channel": "shell", "content": {"code": line, "silent": False}}))
-    while True:
-        message = json.loads(ws.recv())
-        if message["msg_type"] in ("stream", "error"): break
-    ws.close()
-    return message["content"].get("text", message["content"].get("evalue"))
+    from jupyter_client import BlockingKernelClient, find_connection_file
+    client, said = BlockingKernelClient(connection_file=find_connection_file(kernel_id)), []
+    client.load_connection_file()
+    client.start_channels()
+    client.execute_interactive(line, timeout=60, output_hook=lambda message: said.append(message["content"]))
+    client.stop_channels()
+    return "".join(some.get("text", some.get("evalue", "")) for some in said)
 
 def check():
     "Start JupyterLab on a free port of the loopback, open the first chapter, run a line in its kernel, stop"
@@ -50,9 +48,9 @@ def check():
             try: ask(address, token, "/api/status"); break
             except OSError: time.sleep(0.5)
         else: sys.exit("JupyterLab does not answer")
-        chapter = "core/" + sorted(f["name"] for f in ask(address, token, "/api/contents/core")["content"] if f["type"] == "notebook")[0]
-        session = ask(address, token, "/api/sessions", "POST", {"path": chapter, "name": chapter, "type": "notebook", "kernel": {"name": "python3"}})
-        said = run_line(address, token, session["kernel"]["id"], "import sys, softsortlib; print(sys.prefix)").strip()
+        chapter = "core/" + sorted(f["name"] for f in ask(address, token, "/api/contents/core").json()["content"] if f["type"] == "notebook")[0]
+        session = ask(address, token, "/api/sessions", "POST", {"path": chapter, "name": chapter, "type": "notebook", "kernel": {"name": "python3"}}).json()
+        said = run_line(session["kernel"]["id"], "import sys, softsortlib; print(sys.prefix)").strip()
         ask(address, token, f"/api/sessions/{session['id']}", "DELETE")
         if Path(said) != Path(sys.prefix): sys.exit(f"the kernel runs in {said}, not in {sys.prefix}")
         print(f"JupyterLab opens {chapter}; its kernel is the Python of {sys.prefix}")

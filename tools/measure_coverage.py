@@ -9,8 +9,6 @@ Kernels run uncompiled (NUMBA_DISABLE_JIT=1), as plain Python, because a tracer 
 in the processes that the tests start. Tests that take longer than PATIENCE seconds that way are left out: they measure size, and reach
 no line that a small one does not. A piece is a file of tests, or every k-th test of a long one, in a process of its own.
 """
-import argparse
-import ast
 import json
 import os
 import re
@@ -19,12 +17,15 @@ import signal
 import subprocess
 import sys
 import time
+from collections import Counter
 from fnmatch import fnmatch
 from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).resolve().parent.parent
+import repo
+from repo import ROOT
+
 DATA, RECORD = ROOT / ".cache" / "coverage", ROOT / "nbs" / "results" / "coverage.json"
 PATIENCE = 5
 OTHERS = ("test_custom_operators", "test_properties", "test_arguments", "test_messages", "test_defects", "test_extremes")    # these run a bit of everything
@@ -58,10 +59,9 @@ def pieces():
     "{name: (file, share, of how many)} of the pieces: the files of tests, long ones in shares."
     folders = [p for p in sorted((ROOT / "tests").iterdir()) if p.is_dir() and (ROOT / "softsortlib" / p.name).is_dir() and p.name != "lab"]
     own = sorted((p for folder in folders for p in folder.glob("test_*.py")), key=lambda p: (p.parent.name in ("core", "distributed"), p))
-    files = own + [ROOT / "tests" / f"{name}.py" for name in OTHERS]
-    names = {p.relative_to(ROOT / "tests").as_posix(): p for p in files}
-    whole = [(name, path, SHARES.get(name, 1)) for name, path in names.items() if name not in READS]
-    return {f"{name}:{i}" if n > 1 else name: (path, i, n) for name, path, n in whole for i in range(n)}
+    files = {p.relative_to(ROOT / "tests").as_posix(): p for p in own + [ROOT / "tests" / f"{name}.py" for name in OTHERS]}
+    shares = [(name, path, SHARES.get(name, 1)) for name, path in files.items() if name not in READS]
+    return {f"{name}:{i}" if n > 1 else name: (path, i, n) for name, path, n in shares for i in range(n)}
 
 
 def run(name, path, share, of):
@@ -112,25 +112,9 @@ def combined():
     "What all pieces ran: coverage's own report."
     rc = DATA / "rc"
     rc.write_text(SETTINGS.format(data=DATA / "all").replace("parallel = True\npatch = subprocess\n", ""), encoding="utf-8")
-    files = [str(p) for p in DATA.rglob("data.*")]
-    report = DATA / "report.json"
-    for line in (["combine", "--keep", "-q", *files], ["json", "-q", "-i", "-o", str(report)]):
+    for line in (["combine", "--keep", "-q", *DATA.rglob("data.*")], ["json", "-q", "-i", "-o", DATA / "report.json"]):
         subprocess.run([sys.executable, "-m", "coverage", line[0], f"--rcfile={rc}", *line[1:]], cwd=ROOT, check=True)
-    return json.loads(report.read_text(encoding="utf-8"))["files"]
-
-
-def names_of_lines(path):
-    "line -> the function or class around it, of a module"
-    found = {}
-    def visit(node, inside):
-        for child in ast.iter_child_nodes(node):
-            here = inside
-            if isinstance(child, (ast.FunctionDef, ast.ClassDef)):
-                here = f"{inside}.{child.name}" if inside else child.name
-                for line in range(child.lineno, child.end_lineno + 1): found[line] = here
-            visit(child, here)
-    visit(ast.parse(path.read_text(encoding="utf-8")), "")
-    return found
+    return json.loads((DATA / "report.json").read_text(encoding="utf-8"))["files"]
 
 
 def reason(where, line):
@@ -140,14 +124,12 @@ def reason(where, line):
     return ""
 
 
-def missed(module, lines):
-    "{reason: {function: how many lines}} of the lines that are not run"
-    path, out = ROOT / "softsortlib" / module, {}
-    text, names = path.read_text(encoding="utf-8").splitlines(), names_of_lines(path)
-    for line in lines:
-        name = names.get(line, "")
-        group = out.setdefault(reason(f"{module}:{name}", text[line - 1]), {})
-        group[name] = group.get(name, 0) + 1
+def missed(module, functions):
+    "{reason: {function: how many lines}} of the lines that are not run, by coverage's own list of functions, which tells two of one name apart by their lines"
+    text, out = (ROOT / "softsortlib" / module).read_text(encoding="utf-8").splitlines(), {}
+    for name, found in functions.items():
+        name = name.partition("@")[0]
+        for line in found["missing_lines"]: out.setdefault(reason(f"{module}:{name}", text[line - 1]), Counter())[name] += 1
     return out
 
 
@@ -157,13 +139,13 @@ def record(files, said):
     for name, found in sorted(files.items()):
         module, s = Path(name).relative_to("softsortlib").as_posix(), found["summary"]
         if not s["num_statements"]: continue
-        modules[module] = dict(lines=s["num_statements"], run=s["covered_lines"], branches=s["num_branches"], taken=s["covered_branches"], missed=missed(module, found["missing_lines"]))
+        modules[module] = dict(lines=s["num_statements"], run=s["covered_lines"], branches=s["num_branches"], taken=s["covered_branches"], missed=missed(module, found["functions"]))
     from softsortlib.lab.records import origin                  # not above: pytest loads this file as a plug-in, before the tracer would see the package
     return dict(python=".".join(map(str, sys.version_info[:2])), patience=PATIENCE, pieces=said, modules=modules, **origin())
 
 
 def main():
-    ap = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    ap = repo.arguments(__doc__)
     ap.add_argument("--minutes", type=float, default=1e9, help="begin no piece after that")
     ap.add_argument("--lines", metavar="NAME", help="print the lines that are not run")
     ap.add_argument("--fresh", action="store_true", help="measure every piece anew")

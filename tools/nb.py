@@ -14,13 +14,7 @@ from nbdev.process import extract_directives
 from PIL import Image
 
 from fresh import Emptying
-
-root = Path(__file__).resolve().parent.parent
-
-def notebooks():
-    "Every notebook, in reading order"
-    nbs = root / "nbs"
-    return sorted(p for p in nbs.rglob("*.ipynb") if not any(q[0] in "._" for q in p.relative_to(nbs).parts))
+from repo import ROOT, notebooks
 
 def stable_ids(nb):
     "Name each cell by its text, so that a notebook written anew exports the same module"
@@ -45,8 +39,8 @@ def prepare(path):
     nb["metadata"] = {"kernelspec": {"display_name": "python3", "language": "python", "name": "python3"}}
     clean_nb(nb); stable_ids(nb)
     write_nb(nb, path)
-    nb_export(path.resolve(), lib_path=root / "softsortlib")
-    if path.name == "package.ipynb": update_version(root / "softsortlib")  # it exports __init__, which has just been written anew
+    nb_export(path.resolve(), lib_path=ROOT / "softsortlib")
+    if path.name == "package.ipynb": update_version(ROOT / "softsortlib")  # it exports __init__, which has just been written anew
 
 def run(path):
     "Run the notebook in this process and keep its outputs; cells flagged slow or cuda, or `eval: false`, are left as they are"
@@ -63,11 +57,11 @@ def run(path):
     except Exception: sys.exit(shell.prettytb(fname=path))
     clean_nb(nb); lighten(nb)
     write_nb(nb, path)
-    print(f"{time.time() - start:6.2f}s {path.relative_to(root)}")
+    print(f"{time.time() - start:6.2f}s {path.relative_to(ROOT)}")
 
 if __name__ == "__main__":
     if sys.argv[1:2] == ["--run"]: run(Path(sys.argv[2]).resolve()); sys.exit()
     for path in [Path(p).resolve() for p in sys.argv[1:]] or notebooks():
         prepare(path)
-        env = {**os.environ, "MATPLOTLIBRC": str(root / "nbs" / "matplotlibrc")}     # the look of all pictures
+        env = {**os.environ, "MATPLOTLIBRC": str(ROOT / "nbs" / "matplotlibrc")}     # the look of all pictures
         if code := subprocess.run([sys.executable, __file__, "--run", str(path)], env=env).returncode: sys.exit(code)

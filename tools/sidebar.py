@@ -4,12 +4,10 @@
 """
 import json
 import sys
-from pathlib import Path
 
-sys.path.append(str(Path(__file__).resolve().parent))
+import repo
 from contents import NBS, VOLUMES, chapters, elsewhere, is_page, number_of, opening
 
-root = NBS.parent
 TUTORIALS = ("learn_from_order", "spearman_loss", "ranking_loss", "masks", "robust_regression", "median_filter",     # from simple to
              "topk_layer", "metric_knn", "conformal_training", "sort_a_million", "point_clouds", "arrange_colours", "torch_compile", "several_devices", "ranking_across_devices", "*")                   # involved
 API = ("functional", "core", "rowwise", "networks", "transport", "ranks", "selection", "sampling", "distributed", "ragged", "losses", "testing", "lab")                    # in the order of use
@@ -51,12 +49,11 @@ def between(text, start, end, lines):
     return head + start + "".join(f"{line}\n" for line in lines) + rest[rest.index(end):]
 
 def main():
-    config, used = root / "_quarto.yml", set()
+    config, used = repo.ROOT / "_quarto.yml", set()
     text = between(config.read_text(encoding="utf-8"), "  sidebar:\n    style: floating\n    collapse-level: 1\n    contents:\n", "\nformat:", [f"      {line}" for line in entries(PLAN, NBS, used)])
     text = between(text, "  render:\n", "\n# nbs/nbdev.yml", [f'    - "{pattern}"' for pattern in ("*.ipynb", "*.qmd", "*.md", "!lab/*_*.ipynb", *(f"!{p}" for p in elsewhere() if not p.startswith("lab/")))])
     config.write_text(text, encoding="utf-8")
-    there = [p.relative_to(NBS).as_posix() for p in NBS.rglob("*.ipynb") if not any(q[0] in "._" for q in p.relative_to(NBS).parts)]
-    left = sorted(p for p in there if is_page(p) and p not in used)
+    left = [name for p in repo.notebooks() if is_page(name := p.relative_to(NBS).as_posix()) and name not in used]
     if left: sys.exit(f"no place in the plan of tools/sidebar.py for {', '.join(left)}")
 
 if __name__ == "__main__": main()

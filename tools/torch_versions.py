@@ -8,7 +8,6 @@
 Makes the environment .venv-oldest or .venv-newest with uv and runs the tests that need no extra. What passed is not run again, until `--fresh`;
 what failed is. A test that ends the process failed. What was counted goes into nbs/results/versions.json, which nbs/statements.ipynb shows.
 """
-import argparse
 import json
 import os
 import shutil
@@ -17,7 +16,10 @@ import sys
 import time
 from pathlib import Path
 
-ROOT, START = Path(__file__).resolve().parent.parent, time.time()
+import repo
+from repo import ROOT
+
+START = time.time()
 RECORD = ROOT / "nbs" / "results" / "versions.json"
 FOLDERS = ["core", "engine", "rowwise", "networks", "transport", "ranks", "selection", "sampling", "ragged", "functional", "losses"]
 FILES = ["test_custom_operators", "test_defects", "test_extremes", "test_messages", "test_arguments", "test_properties"]
@@ -92,7 +94,7 @@ def pytest_runtest_logreport(report):
 
 
 def main():
-    ap = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    ap = repo.arguments(__doc__)
     ap.add_argument("which", choices=["oldest", "newest"])
     ap.add_argument("--python", default=sys.executable, help="the interpreter of the environment")
     ap.add_argument("--home", type=Path, help="the environment, instead of .venv-oldest or .venv-newest")

@@ -1,6 +1,6 @@
 """Write tests/peers/*.npz: what other libraries, and the code of the papers' authors, give for small inputs.
 
-    python tools/record_peers.py [torchsort ...]
+    python tests/peers/record_peers.py [torchsort ...]
 
 Run it where they are installed (`make bench-peers` installs what the package index serves: torchsort, diffsort, difftopk,
 softtorch, POT, ott-jax, rax). fast_soft_sort, lapsum, allRank and the listings of SoftSort and NeuralSort are on no index, or not with the
@@ -19,7 +19,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-FOLDER = Path(__file__).resolve().parent.parent / "tests" / "peers"
+FOLDER = Path(__file__).resolve().parent
 ROWS = 12
 
 
@@ -59,7 +59,6 @@ class Recording:
         self.groups.append(dict(call=call, rows=len(s), **options, **remarks))
 
     def save(self, name, version):
-        FOLDER.mkdir(exist_ok=True)
         text = np.array(json.dumps(dict(peer=name, version=version, groups=self.groups)))
         np.savez_compressed(FOLDER / f"{name}.npz", groups=text, **self.arrays)
         size = (FOLDER / f"{name}.npz").stat().st_size
