@@ -272,7 +272,7 @@ def _mean_numba(s, x, tau, size):
         spread_rows(mean_rows, tau.numel(), x.numel() + s.numel(), *rows, out)
     return tuple(means)
 
-# %% ../../nbs/engine/01_scan.ipynb #cb9b1bc1
+# %% ../../nbs/engine/01_scan.ipynb #f136c6b5
 def _origin(x, size):
     "A number near the real entries of each column of x (..., n, d) that lies far from zero, else 0, (..., 1, d)."
     padded = _padded(x, size)
@@ -285,13 +285,13 @@ def _origin(x, size):
 def _composed_mean(go, gZ, s, x, tau, size, o, low, Z, learn, backend):
     "The gradients of Prop E1.3 to s, x and, if `learn`, to tau, in terms of `exp_scan`."
     kinds = s.dtype, x.dtype, tau.dtype
-    s, x, go, low = (_wide(a, backend) for a in (s, x, go, low.detach()))
+    s, x, go = (_wide(a, backend) for a in (s, x, go))
     if x.dtype != torch.float64:
         zero = _origin(x, size)
         x, o = x - zero, o - zero
     payload, padded, share = _with_ones(x, size)
     weight = (go / Z[..., None]).masked_fill(padded, 0)
-    shift = gZ[..., None] - (weight * (o + low)).sum(-1, keepdim=True)
+    shift = gZ[..., None] - (weight * (o + low.detach())).sum(-1, keepdim=True)
     shift = shift.masked_fill(padded, 0)
     gs, gx, gtau = _composed(torch.cat([weight, shift], -1), s, payload, tau, "even", learn, backend)
     grads = gs.masked_fill(padded[..., 0], 0) / share, gx[..., :-1].masked_fill(padded, 0), gtau / share
