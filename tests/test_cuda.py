@@ -35,10 +35,11 @@ FEW = [9] if REHEARSE else [64, 1025]
 def small_chunks(monkeypatch):
     "In a rehearsal, chunks of 8, so that a few numbers make several."
     if not REHEARSE: return
+    import softsortlib.engine.mean_triton as mean
     import softsortlib.engine.scan_triton as scan
     import softsortlib.ranks.pooling_triton as pooling
     def cut(n, d, most=None): return 8, 2 if d > 1 else 1, -(-n // 8)
-    monkeypatch.setattr(scan, "cut", cut)
+    for module in (scan, mean): monkeypatch.setattr(module, "cut", cut)
     monkeypatch.setattr(pooling, "CHUNK", 4)
     import softsortlib.rowwise.softsort as softsort
     monkeypatch.setattr(softsort, "_SMALL", 0)         # where the plain formula would do

@@ -56,7 +56,7 @@ TOLD = {                                                    # chapter -> noteboo
     "functional/quantiles": ("transport/quantiles",),
     "functional/temperature": ("functional/plots",),
     "losses/orders": ("losses/contract", "losses/parts"),
-    "engine/scan": ("engine/scan_triton", "engine/scan_kernels"),
+    "engine/scan": ("engine/scan_triton", "engine/scan_kernels", "engine/mean_triton"),
     "engine/sums": ("engine/sum_laws", "engine/sum_kernels", "engine/sums_triton"),
     "selection/thresholds": ("selection/passes", "selection/short", "selection/roots_triton"),
     "losses/lists": ("losses/sets",),

@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['exp_scan_dense', 'exp_scan', 'list_scan', 'exp_mean']
 
-# %% ../../nbs/engine/01_scan.ipynb #7a2ce4f1
+# %% ../../nbs/engine/01_scan.ipynb #2adaf1fe
 from functools import partial
 
 import torch
@@ -13,7 +13,7 @@ from torch import Tensor
 
 from .blocks import FEW, block_gradients, block_means
 from .compile import arrays, one_batch, spread_rows
-from .dispatch import check_backend, choose, common_shape, has_double, is_open, precise, switch
+from .dispatch import check_backend, common_shape, has_double, is_open, precise, switch
 from .mechanism import Later, mechanism
 from .radix import group_begins
 from softsortlib.engine.scan_kernels import (
@@ -236,31 +236,26 @@ def list_scan(
     "The sums (E1.2) of each list of a row, as often differentiable as you like."
     return _exp_scan(s, x, torch.ones_like(s[..., 0]), mode, number, "")
 
-# %% ../../nbs/engine/01_scan.ipynb #92c71761
-def _padded(x, size):
-    "Which rows of the payload x (..., n, d) are not among the real ones, the first `size`, (..., n, 1)."
-    return (torch.arange(x.shape[-2], device=x.device) >= size[..., None])[..., None]
+# %% ../../nbs/engine/01_scan.ipynb #4683f311
+def _real(x, size):
+    "Which rows of the payload x (..., n, d) are real, the first `size`, (..., n, 1)."
+    return (torch.arange(x.shape[-2], device=x.device) < size[..., None])[..., None]
 
 def _with_ones(x, size):
-    "The payload (x, 1) of Prop E1.3 times a share, zero behind the real elements; which are not real; the share."
-    padded = _padded(x, size)
+    "The payload (x, 1) of Prop E1.3 times a share, zero behind the real elements; which are real; the share."
+    real = _real(x, size)
     share = share_of(x.shape[-2])
-    return torch.cat([x.masked_fill(padded, 0), (~padded).to(x.dtype)], -1) * share, padded, share
+    return torch.cat([x.masked_fill(~real, 0), real.to(x.dtype)], -1) * share, real, share
 
-# %% ../../nbs/engine/01_scan.ipynb #c34b7894
-def _wide(x, backend):
-    "`x` in double precision where the kernels of a GPU sum: as they do, so should what stands between them."
-    return precise(x) if choose(x, backend, triton=True) == "triton" else x
-
+# %% ../../nbs/engine/01_scan.ipynb #659a645e
 def _mean_torch(s, x, tau, size, backend):
     "o, low and Z of (E1.6) from even."
-    payload, padded, share = _with_ones(_wide(x, backend), size)
-    y = _exp_scan(_wide(s, backend), payload, tau, "even", None, backend).masked_fill(padded, share)
-    o = (y[..., :-1] / y[..., -1:]).masked_fill(padded, 0)
-    high = o.to(x.dtype)
-    return high, (o - high).to(x.dtype), (y[..., -1] / share).to(s.dtype)
+    payload, real, share = _with_ones(x, size)
+    y = _exp_scan(s, payload, tau, "even", None, backend).masked_fill(~real, share)
+    o = (y[..., :-1] / y[..., -1:]).masked_fill(~real, 0)
+    return o, torch.zeros_like(x, memory_format=torch.contiguous_format), y[..., -1] / share
 
-# %% ../../nbs/engine/01_scan.ipynb #1c5051d8
+# %% ../../nbs/engine/01_scan.ipynb #5fe7ddea
 def _mean_numba(s, x, tau, size):
     "o, low and Z of (E1.6) by the compiled loop."
     means = Means(x.new_empty(x.shape), x.new_empty(x.shape), s.new_empty(s.shape))
@@ -272,42 +267,49 @@ def _mean_numba(s, x, tau, size):
         spread_rows(mean_rows, tau.numel(), x.numel() + s.numel(), *rows, out)
     return tuple(means)
 
-# %% ../../nbs/engine/01_scan.ipynb #f136c6b5
+def _mean_triton(s, x, tau, size):
+    "The same by the kernels of the GPU."
+    o, low, Z = _gpu.mean_triton(*one_batch(tau.shape, s, x, tau, size))
+    return o.view(x.shape), low.view(x.shape), Z.view(s.shape)
+
+# %% ../../nbs/engine/01_scan.ipynb #f8226765
 def _origin(x, size):
     "A number near the real entries of each column of x (..., n, d) that lies far from zero, else 0, (..., 1, d)."
-    padded = _padded(x, size)
+    real = _real(x, size)
     x = x.detach()
-    least = x.masked_fill(padded, torch.inf).amin(-2, keepdim=True)
-    most = x.masked_fill(padded, -torch.inf).amax(-2, keepdim=True)
+    least = x.masked_fill(~real, torch.inf).amin(-2, keepdim=True)
+    most = x.masked_fill(~real, -torch.inf).amax(-2, keepdim=True)
     far = (most / 2 - least / 2 < least.abs() / 4) & least.isfinite()
     return least.masked_fill(~far, 0)
 
 def _composed_mean(go, gZ, s, x, tau, size, o, low, Z, learn, backend):
     "The gradients of Prop E1.3 to s, x and, if `learn`, to tau, in terms of `exp_scan`."
-    kinds = s.dtype, x.dtype, tau.dtype
-    s, x, go = (_wide(a, backend) for a in (s, x, go))
-    if x.dtype != torch.float64:
-        zero = _origin(x, size)
-        x, o = x - zero, o - zero
-    payload, padded, share = _with_ones(x, size)
-    weight = (go / Z[..., None]).masked_fill(padded, 0)
-    shift = gZ[..., None] - (weight * (o + low.detach())).sum(-1, keepdim=True)
-    shift = shift.masked_fill(padded, 0)
+    zero = _origin(x, size)
+    payload, real, share = _with_ones(x - zero, size)
+    weight = (go / Z[..., None]).masked_fill(~real, 0)
+    shift = gZ[..., None] - (weight * (o - zero + low.detach())).sum(-1, keepdim=True)
+    shift = shift.masked_fill(~real, 0)
     gs, gx, gtau = _composed(torch.cat([weight, shift], -1), s, payload, tau, "even", learn, backend)
-    grads = gs.masked_fill(padded[..., 0], 0) / share, gx[..., :-1].masked_fill(padded, 0), gtau / share
-    return tuple(g.to(kind) for g, kind in zip(grads, kinds))
+    return gs.masked_fill(~real[..., 0], 0) / share, gx[..., :-1].masked_fill(~real, 0), gtau / share
 
-# %% ../../nbs/engine/01_scan.ipynb #2d2075f1
+_gpu_back = Later("softsortlib.engine.mean_triton")
+
+def _mean_back_triton(go, gZ, s, x, tau, size, o, low, Z, learn):
+    "The same by the kernels of the GPU."
+    grads = _gpu_back.mean_back_triton(*one_batch(tau.shape, go, gZ, s, x, tau, size, o, low, Z), learn)
+    return tuple(g.view(a.shape) for g, a in zip(grads, (s, x, tau)))
+
+# %% ../../nbs/engine/01_scan.ipynb #b651a458
 def _mean_back_numba(go, gZ, s, x, tau, size, o, low, Z, learn):
     "The same by the compiled loops."
     return _fused(go, gZ, s, x, tau, size, Means(o, low, Z), True, learn)
 
 _exp_mean_backward = mechanism(
     "exp_mean_backward(go, gZ, s, x, tau, size, o, low, Z, bool learn, str backend) -> s, x, tau", __name__,
-    _composed_mean, _mean_back_numba, on="x", again=_composed_mean,
+    _composed_mean, _mean_back_numba, _mean_back_triton, on="x", again=_composed_mean,
 )
 
-# %% ../../nbs/engine/01_scan.ipynb #6884664a
+# %% ../../nbs/engine/01_scan.ipynb #5aa99c01
 def _mean_grads(s, x, tau, size, o, low, Z, backend, needs, go=None, of_low=None, gZ=None):
     "Prop E1.3"
     if go is None:
@@ -317,11 +319,11 @@ def _mean_grads(s, x, tau, size, o, low, Z, backend, needs, go=None, of_low=None
 
 # the means (E1.6): o and low (..., n, d), Z (..., n)
 _exp_mean = mechanism(
-    "exp_mean(s, x, tau, size, str backend) -> o=x, low=x, Z=s", __name__, _mean_torch, _mean_numba, on="x",
-    gradient=_mean_grads,
+    "exp_mean(s, x, tau, size, str backend) -> o=x, low=x, Z=s", __name__, _mean_torch, _mean_numba, _mean_triton,
+    on="x", gradient=_mean_grads,
 )
 
-# %% ../../nbs/engine/01_scan.ipynb #c5631dff
+# %% ../../nbs/engine/01_scan.ipynb #88064f34
 def exp_mean(
     s: Tensor,  # scores in rising order, (..., n); what a mask padded comes last
     x: Tensor,  # payload, (..., n, d); d may be 0 if only Z is wanted
@@ -339,4 +341,4 @@ def exp_mean(
         return o, Z
     zero = _origin(x, size)
     o, _, Z = _exp_mean(s, x - zero, tau, size, who)
-    return o + zero.expand(o.shape).masked_fill(_padded(x, size), 0), Z
+    return o + torch.where(_real(x, size), zero, 0), Z

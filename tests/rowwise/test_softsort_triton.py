@@ -8,12 +8,13 @@ INTERPRETED = """
 import torch
 from torch.testing import assert_close
 from softsortlib.rowwise.softsort import SoftSort
+import softsortlib.engine.mean_triton as mean
 import softsortlib.engine.scan_triton as scan
 rng = torch.Generator().manual_seed(0)
 cut = scan.cut
 
 def compare(n, dtype, masked, blocks, descending, order, shift=0.0):
-    scan.cut = cut if blocks is None else lambda n, d, most=None: (blocks, 2 if d > 1 else 1, -(-n // blocks))
+    scan.cut = mean.cut = cut if blocks is None else lambda n, d, most=None: (blocks, 0, -(-n // blocks))
     s = torch.randn(3, 2 * n, generator=rng, dtype=torch.float64)[:, ::2].to(dtype)                   # not contiguous
     s[0, : n // 2] = 0.25                                                                             # ties
     s = (s + shift).requires_grad_()
@@ -34,7 +35,7 @@ for n, blocks in ((1, None), (5, None), (1024, None), (1025, None), (2100, None)
     for dtype in (torch.float64, torch.float32): compare(n, dtype, n % 2, blocks, n == 9, n != 40)
 for shift in (0.0, 9.0, -9.0):                                                                        # padding is zero
     for descending in (False, True): compare(40, torch.float64, True, 8, descending, True, shift)
-scan.cut = cut
+scan.cut = mean.cut = cut
 s = torch.randn(2, 12, generator=rng)
 s[1, 3] = float("nan")
 y = SoftSort(0.5, backend="triton")(s).log_prob(s.argsort(-1))
