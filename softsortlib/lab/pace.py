@@ -20,7 +20,7 @@ from .grid import plain, progress, run_name, span
 from .records import machine, read_records
 from .runs import RunConfig
 
-# %% ../../nbs/lab/17_pace.ipynb #f76d08b3
+# %% ../../nbs/lab/17_pace.ipynb #e318692a
 def _so_far(folder):
     "Steps and seconds of a run up to its last checkpoint."
     path = Path(folder) / "checkpoints" / "last.ckpt"
@@ -48,9 +48,9 @@ def _left(config, folder, known, alike):
     steps = getattr(config, "steps", 0) - done
     return steps, None if pace is None else pace * steps
 
-
+# %% ../../nbs/lab/17_pace.ipynb #336651b6
 def _seconds(result):
-    "How long a run took: the processor's time where that is all a training took, so that a busy machine does not count."
+    "How long a run took; of a training on a CPU the processor's time, if less: a busy machine does not count."
     wall, environment = result.get("seconds", 0.0), result.get("environment") or {}
     trained = "trainer" in result and not environment.get("accelerator")
     return min(wall, result.get("cpu_seconds", wall)) if trained else wall
