@@ -76,7 +76,7 @@ def _sums_back(q, m, lower, upper):
         lower[j] = L
         upper[k] = R
 
-# %% ../../nbs/ranks/07_line.ipynb #e18379d7
+# %% ../../nbs/ranks/07_line.ipynb #22a2e42e
 _NOTHING = 1e-280  # a decay that is as good as zero, whose root is not
 
 
@@ -86,7 +86,7 @@ def _mark_sides(q, below, first, lower, upper, sides):
     for l in range(len(below)):
         a = below[l]
         C = a - (first + l)
-        root = math.sqrt(C * C + lower[a] * upper[a] * q[a])
+        root = max(math.sqrt(C * C + lower[a] * upper[a] * q[a]), _NOTHING)  # zero in the middle of a void
         h = abs(C) + root
         beside = lower[a] if C > 0 else upper[a]
         near = h / beside
