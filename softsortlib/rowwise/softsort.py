@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['SoftSortPermutation', 'SoftSort', 'LaplacePermutation', 'WindowedPermutation']
 
-# %% ../../nbs/rowwise/01_softsort.ipynb #bc6412d7
+# %% ../../nbs/rowwise/01_softsort.ipynb #20b7ba68
 import math
 from functools import partial
 from typing import TYPE_CHECKING, Callable
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Callable
 import torch
 from torch import Tensor
 
-from ..core.checks import check_type
+from ..core.checks import check_type, compute_dtype
 from ..core.operators import Operator
 from ..core.permutation import SoftPermutation, patch_to
 from ..engine.autograd import is_unseen
@@ -313,7 +313,7 @@ def _log_prob(self, target, rows):
     "log P[rows, target], -inf at padded elements."
     return ask_rows(self, Asked.LIKELIHOOD, self.power, rows, target=target)
 
-# %% ../../nbs/rowwise/01_softsort.ipynb #6907ed57
+# %% ../../nbs/rowwise/01_softsort.ipynb #9c59486a
 _SETS = switch("softsort: small sets", 1 << 18, "B n^2")  # up to which one kernel is faster than the scan
 
 
@@ -324,25 +324,36 @@ def _by_formula_or_scan(s, tau, few, backend, **facts):
     return P
 
 
-def _laplace(operator, s, tau, d, descending, dtype, mask):
-    "One kernel for a few small sets, the reference for few entries on other devices, else the scan."
+def _by_formula(operator, s, mask, dtype):
+    "For power one, the reference for few entries or the scan, as a function of s and tau; the reference for others."
+    facts = dict(d=operator._d, descending=operator.descending, dtype=dtype, mask=mask)
+    if operator.power != 1:
+        return partial(SoftSortPermutation, **facts)
     few = at_most(s.numel() * s.shape[-1], _SMALL) and operator.backend is None
-    facts = dict(d=d, descending=descending, dtype=dtype, mask=mask)
-    twin = partial(_by_formula_or_scan, few=few, backend=operator.backend, **facts)
-    if operator.backend is None and is_small(s, _SETS):
-        return SmallPermutation(s, tau, descending, dtype, mask, 1.0, twin)
-    return twin(s, tau)
+    return partial(_by_formula_or_scan, few=few, backend=operator.backend, **facts)
 
 
-def _small_squares(s, tau, d, descending, dtype, mask):
-    "One kernel for small sets with the square of the distance."
-    twin = partial(SoftSortPermutation, d=d, descending=descending, dtype=dtype, mask=mask)
-    return SmallPermutation(s, tau, descending, dtype, mask, 2.0, twin)
+def _small(operator, s, tau, mask, dtype, softness=None):
+    "One kernel for a few small sets, power one or two; None for any other."
+    entries = {1: _SETS, 2: _SQUARES}.get(operator.power)
+    plain = operator.backend is None and operator.distance is None and operator.simplex == "softmax"
+    if entries is None or not plain or not is_small(s, entries):
+        return None
+    twin = _by_formula(operator, s, mask, dtype)
+    return SmallPermutation(s, tau, operator.descending, dtype, mask, float(operator.power), twin, softness)
 
-# %% ../../nbs/rowwise/01_softsort.ipynb #20abb49f
+# %% ../../nbs/rowwise/01_softsort.ipynb #9aaf0675
 @patch_to(SoftSort)
 def _by_sums(self, args):
     "Another power by sums in place of windows, or None where those are faster: here everywhere."
+
+
+@patch_to(SoftSort)
+def _at_once(self, scores, mask):
+    if type(self)._soft_permutation is not SoftSort._soft_permutation or self.distance is not None:
+        return None
+    s = scores.to(compute_dtype(scores.dtype))
+    return _small(self, s, self._at_spread(1.0, None), mask, scores.dtype, self.softness)
 
 
 @patch_to(SoftSort)
@@ -353,10 +364,10 @@ def _soft_permutation(self, s, tau, mask, dtype):
         rows = SoftSortPermutation(*args)
         rows.shares = False
         return SparseRows(rows, self.simplex)
+    if (P := _small(self, s, tau, mask, dtype)) is not None:
+        return P
     if self.power == 1 and self.distance is None:
-        return _laplace(self, *args)
-    if self.power == 2 and self.backend is None and self.distance is None and is_small(s, _SQUARES):
-        return _small_squares(*args)
+        return _by_formula(self, s, mask, dtype)(s, tau)
     small = at_most(s.numel() * s.shape[-1], _SMALL) and self.backend is None
     if small or self.distance is not None:
         return SoftSortPermutation(*args)
