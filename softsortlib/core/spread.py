@@ -305,9 +305,9 @@ def spread_of_rows(lo, hi, s, width, c):
 # %% ../../nbs/core/02_spread.ipynb #35315db2
 def _rooms(s, results):
     "Scores s (..., n) as an array (B, n), one (B,) for the spreads, and so many like the first: torch's cost more."
-    n = s.shape[-1]
-    rows = s.detach().contiguous().numpy().reshape(s.numel() // n, n)
-    return rows, np.empty(len(rows), rows.dtype), *(np.empty_like(rows) for _ in range(results))
+    rows = s.detach().contiguous().numpy().reshape(-1, s.shape[-1])
+    shape, f = rows.shape, rows.dtype
+    return rows, np.empty(shape[0], f), *[np.empty(shape, f) for _ in range(results)]
 
 
 def _as_tensors(s, width, *made):

@@ -82,8 +82,10 @@ def _rank_only_sort(s, mask, descending, method, tau):
                         f"choose 'permutahedron' or one of {', '.join(sorted(Operator.names))}")
     return operator.sort(s, mask)
 
-def _sorters():
-    "All that can sort values, by name: what has a soft permutation, and what has sorted values of its own."
+def _sorters(method):
+    "All that can sort values, by name: what has a soft permutation, and, unless that serves, what has sorted values."
+    if isinstance(method, str) and method in Operator.names:
+        return Operator.names
     own = {name: cls for name, cls in RankOperator.names.items() if hasattr(cls, "sort")}
     return {**Operator.names, **own}
 
@@ -110,7 +112,7 @@ def soft_sort(
     if is_rank_only(method):
         y = _rank_only_sort(s, mask, descending, method, tau)
     else:
-        y = oriented(method, _sorters(), tau, descending)(s, mask) @ s
+        y = oriented(method, _sorters(method), tau, descending)(s, mask) @ s
     if hard:
         y = with_gradient_of(y, hard_sort(s, mask, descending)[0])
     return moved_back(y, dim)

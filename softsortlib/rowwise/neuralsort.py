@@ -20,7 +20,7 @@ from ..engine.radix import inverse
 from .products import ask_rows, sorted_sums
 from .reference import falling, row_sums
 from .rows import Asked
-from .small import SmallPermutation, is_small
+from .small import ManySmall, SmallPermutation, is_small, left_to_others
 from .softsort import sort_scores
 from .sparse_rows import SparseRows, check_simplex
 
@@ -235,7 +235,10 @@ def _small(operator, s, tau, mask, dtype, softness=None):
     "One kernel for small sets on the CPU; None for any other."
     if operator.backend is not None or operator.simplex != "softmax" or not is_small(s, _ENTRIES):
         return None
-    return SmallPermutation(s, tau, operator.descending, dtype, mask, 0.0, _twin(operator, mask, dtype), softness)
+    twin = _twin(operator, mask, dtype)
+    facts = s, tau, operator.descending, dtype, mask, 0.0, twin, softness
+    left = left_to_others(s.numel() // s.shape[-1], s.shape[-1])
+    return ManySmall(*facts, other=twin, left=left) if left else SmallPermutation(*facts)
 
 
 @patch_to(NeuralSort)

@@ -367,7 +367,7 @@ class Request(NamedTuple):
 
 
 MOST = switch("small: scores of a set", 128, "n")  # scores of a small set
-_ALONE = switch("small: larger sets", 1 << 16, "B n^2")  # entries of matrices up to which sets with more are small, too
+_ALONE = switch("small: larger sets", 3 << 18, "B n^2")  # entries of matrices up to which sets with more are small, too
 _ALL = np.ones((1, math.isqrt(_ALONE)), bool)
 
 
@@ -396,12 +396,15 @@ def _answered(request, x):
     order, e, others = np.empty((B, n), np.int64), np.empty((B, n, n), f), np.empty((B, n), f)
     target = order if request.target is None else _rows(request.target, n)
     x = _positions(n, f) if x is None else _rows(x, n)[:, None]
-    if request.sets.asked == Asked.MATRIX:
+    asked = sets.asked
+    if asked == Asked.MATRIX:
         y = e
+    elif asked == Asked.BACK_PRODUCT:
+        y = np.empty((B, 2, n), f)
     else:
-        y = np.empty({Asked.LOGARITHM: (B, n, n), Asked.BACK_PRODUCT: (B, 2, n)}.get(request.sets.asked, (B, n, 1)), f)
+        y = np.empty((B, n, n if asked == Asked.LOGARITHM else 1), f)
     made = Answer(x, target, order, e, others, y)
-    spread_rows(answering(request.sets.asked == Asked.PRODUCT, request.power), B, e.size // 2, sets, made)
+    spread_rows(answering(asked == Asked.PRODUCT, request.power), B, e.size // 2, sets, made)
     return made
 
 
@@ -584,3 +587,80 @@ def _matmul(self, x, rows):
 @patch_to(SmallPermutation)
 def _mean_positions(self):
     return self._ask(Asked.BACK_PRODUCT) if self._rows is None else SoftPermutation._mean_positions(self)
+
+# %% ../../nbs/rowwise/05_small.ipynb #b90d15c1
+_MEDIUM = switch("small: rows of longer sets", 48, "n")  # longer ones leave single rows and transposed products to others
+_ROWS = switch("small: rows of many sets", 1 << 18, "B n^2")  # from here on
+_COLUMNS = switch("small: columns of longer sets", 1 << 16, "B n^2")  # and those of more than 128 scores, columns
+
+
+def left_to_others(B, n):
+    "What the kernel leaves to windows, for B sets of n scores: what it computes more of than is asked for."
+    rows = {"rows", "transposed"} if n > _MEDIUM and B * n * n > _ROWS else set()
+    longer = {"columns", "infinite"} if n > MOST and B * n * n > _COLUMNS else set()
+    return frozenset(rows | longer)
+
+
+class ManySmall(SmallPermutation):
+    "Many small sets: one kernel answers, except what is `left` to another soft permutation."
+    def __init__(self, *facts, other, left):
+        super().__init__(*facts)
+        self.other = other if self.softness is None else partial(_in_units_first, other, self.softness, self.mask)
+        self.left = left  # "product", its "rows" or "columns", one that is "infinite"; "transposed", "likelihood", "ranks"
+        self._made: "tuple | None" = None
+
+    def __getstate__(self):
+        return {**self.__dict__, "_made": None}
+
+    def _elsewhere(self):
+        "The other soft permutation."
+        if not is_unseen((self.s, self.tau, self.mask)):
+            return self.other(self.s, self.tau)
+        graph = torch.is_grad_enabled()
+        if self._made is None or self._made[0] != graph:
+            self._made = graph, self.other(self.s, self.tau)
+        return self._made[1]
+
+    def _for_product(self, x, rows):
+        "Who multiplies by x: an infinite payload stays in the windows that reach it."
+        left = "product" in self.left or rows is not None and "rows" in self.left
+        left = left or "infinite" in self.left and is_unseen((x,)) and not math.isfinite(x.detach().sum())
+        return self._elsewhere() if left else super()
+
+
+# %% ../../nbs/rowwise/05_small.ipynb #468f8f0c
+@patch_to(ManySmall)
+def _matvec(self, x, rows):
+    return self._for_product(x, rows)._matvec(x, rows)
+
+
+@patch_to(ManySmall)
+def _matmul(self, x, rows):
+    if "columns" in self.left and x.shape[-1] > 1:
+        return self._elsewhere()._matmul(x, rows)
+    return self._for_product(x, rows)._matmul(x, rows)
+
+
+@patch_to(ManySmall)
+def _rmatmul(self, y, rows):
+    wide = "columns" in self.left and y.shape[-1] > 1
+    P = self._elsewhere() if wide or "transposed" in self.left else self._for_product(y, None)
+    return P._rmatmul(y, rows)
+
+
+@patch_to(ManySmall)
+def _log_prob(self, target, rows):
+    P = self._elsewhere() if "likelihood" in self.left else super(ManySmall, self)
+    return P._log_prob(target, rows)
+
+
+@patch_to(ManySmall)
+def _mean_positions(self):
+    P = self._elsewhere() if "ranks" in self.left and self._rows is None else super(ManySmall, self)
+    return P._mean_positions()
+
+
+@patch_to(ManySmall)
+def _hard(self, rows):
+    return self._elsewhere()._hard(rows)
+
