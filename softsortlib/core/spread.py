@@ -474,6 +474,7 @@ class _Measured(torch.autograd.Function):
         return torch.from_numpy(ds).view(s.shape), None, None
 
 
+# %% ../../nbs/core/02_spread.ipynb #cc4e9502
 def in_units(
     s: Tensor,  # scores, (..., n), single or double precision
     mask: "Tensor | None",  # bool, (..., n), True = a real element

@@ -356,7 +356,7 @@ def pulling(product, power):
     return pull_sets
 
 
-# %% ../../nbs/rowwise/05_small.ipynb #e01f1cc3
+# %% ../../nbs/rowwise/05_small.ipynb #81841e7d
 class Request(NamedTuple):
     "A question to small sets."
     sets: Sets
@@ -383,7 +383,7 @@ def sets_of(s, tau, mask, descending, asked, single=False):
     tau = tau.detach().double().reshape(-1).numpy() if isinstance(tau, Tensor) else np.array((float(tau),))
     return Sets(s, real, tau, int(asked), 1.0 if descending else -1.0, single)
 
-# %% ../../nbs/rowwise/05_small.ipynb #d3054c32
+# %% ../../nbs/rowwise/05_small.ipynb #8a30aa8d
 @functools.lru_cache(8)
 def _positions(n, dtype):
     "(i, 1) for the positions i from one on, (1, n, 2)."
@@ -480,6 +480,7 @@ def is_small(s: Tensor, entries: int) -> bool:
     return s.device.type == "cpu" and (few_entries or n <= MOST and s.numel() * n <= entries)
 
 
+# %% ../../nbs/rowwise/05_small.ipynb #21b45a1d
 def _in_units_first(twin, softness, mask, s, tau):
     "The soft permutation `twin` of scores in units of their spread."
     return twin(in_units(s, mask, softness), tau)
@@ -588,8 +589,8 @@ def _matmul(self, x, rows):
 def _mean_positions(self):
     return self._ask(Asked.BACK_PRODUCT) if self._rows is None else SoftPermutation._mean_positions(self)
 
-# %% ../../nbs/rowwise/05_small.ipynb #b90d15c1
-_MEDIUM = switch("small: rows of longer sets", 48, "n")  # longer ones leave single rows and transposed products to others
+# %% ../../nbs/rowwise/05_small.ipynb #10f222e7
+_MEDIUM = switch("small: rows of longer sets", 48, "n")  # which leave single rows and transposed products to others
 _ROWS = switch("small: rows of many sets", 1 << 18, "B n^2")  # from here on
 _COLUMNS = switch("small: columns of longer sets", 1 << 16, "B n^2")  # and those of more than 128 scores, columns
 
@@ -606,7 +607,7 @@ class ManySmall(SmallPermutation):
     def __init__(self, *facts, other, left):
         super().__init__(*facts)
         self.other = other if self.softness is None else partial(_in_units_first, other, self.softness, self.mask)
-        self.left = left  # "product", its "rows" or "columns", one that is "infinite"; "transposed", "likelihood", "ranks"
+        self.left = left  # "product", its "rows", "columns", an "infinite" one; "transposed", "likelihood", "ranks"
         self._made: "tuple | None" = None
 
     def __getstate__(self):
@@ -628,7 +629,7 @@ class ManySmall(SmallPermutation):
         return self._elsewhere() if left else super()
 
 
-# %% ../../nbs/rowwise/05_small.ipynb #468f8f0c
+# %% ../../nbs/rowwise/05_small.ipynb #1425eadd
 @patch_to(ManySmall)
 def _matvec(self, x, rows):
     return self._for_product(x, rows)._matvec(x, rows)

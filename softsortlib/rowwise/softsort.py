@@ -285,17 +285,14 @@ class WindowedPermutation(SoftSortPermutation):
             return super()._dense(rows)
         return ask_rows(self, Asked.MATRIX, self.power, rows)
 
-# %% ../../nbs/rowwise/01_softsort.ipynb #3d1e391b
-@patch_to(WindowedPermutation)
-def _rmatmul(self, y, rows):
-    "P[rows]^T y, in the order of the input."
-    return ask_rows(self, Asked.BACK_PRODUCT, self.power, rows, y)
+    def _rmatmul(self, y, rows):
+        "P[rows]^T y, in the order of the input."
+        return ask_rows(self, Asked.BACK_PRODUCT, self.power, rows, y)
 
+    def _log_prob(self, target, rows):
+        "log P[rows, target], -inf at padded elements."
+        return ask_rows(self, Asked.LIKELIHOOD, self.power, rows, target=target)
 
-@patch_to(WindowedPermutation)
-def _log_prob(self, target, rows):
-    "log P[rows, target], -inf at padded elements."
-    return ask_rows(self, Asked.LIKELIHOOD, self.power, rows, target=target)
 
 # %% ../../nbs/rowwise/01_softsort.ipynb #9c59486a
 _SETS = switch("softsort: small sets", 1 << 18, "B n^2")  # up to which one kernel is faster than the scan
