@@ -158,7 +158,7 @@ def facing(self, descending):
     other.descending = descending
     return other
 
-# %% ../../nbs/core/05_operators.ipynb #5bc360b6
+# %% ../../nbs/core/05_operators.ipynb #28246578
 class Operator(Scored):
     """Base of all operators: a module from scores (..., n) to a `SoftPermutation` (..., m, n).
 
@@ -170,6 +170,7 @@ class Operator(Scored):
         def _soft_permutation(self, s: Tensor, tau: "float | Tensor", mask: "Tensor | None",
                               dtype: torch.dtype) -> SoftPermutation: ...
         def _single(self, P: SoftPermutation, s: Tensor) -> SoftPermutation: ...
+        def _at_once(self, scores: Tensor, mask: "Tensor | None") -> "SoftPermutation | None": ...
 
     def __init__(self,
         tau: "float | Tensor | None" = None,  # temperature, in units of the scores, a tensor broadcasts; None: (C2.1)
@@ -184,15 +185,22 @@ class Operator(Scored):
         "Check the input and build the map; raise `TypeError` or `ValueError` when it does not fit."
         check_scores(scores)
         mask = check_mask(mask, scores)
+        if self.tau is None and scores.shape[-1] > 1 and (P := self._at_once(scores, mask)) is not None:
+            return P
         s, tau = self._with_temperature(scores, mask)
         P = self._soft_permutation(s, tau, mask, scores.dtype)
         return self._single(P, s) if scores.shape[-1] == 1 else P
 
-# %% ../../nbs/core/05_operators.ipynb #b92c2244
+# %% ../../nbs/core/05_operators.ipynb #46de2f5b
 @patch_to(Operator)
 def _soft_permutation(self, s, tau, mask, dtype):
     "What a subclass writes: s (..., n) in the compute dtype, tau a float or (..., 1), mask bool (..., n) or None."
     raise NotImplementedError(f"{type(self).__name__} does not say how to build its soft permutation")
+
+
+@patch_to(Operator)
+def _at_once(self, scores, mask):
+    "The map of scores in their own units, where its kernel finds their spread by itself; None, as here, elsewhere."
 
 # %% ../../nbs/core/05_operators.ipynb #7e9f11e9
 @patch_to(Operator)

@@ -5,12 +5,15 @@
 # %% auto #0
 __all__ = []
 
-# %% ../../nbs/core/02_spread.ipynb #588c8da2
+# %% ../../nbs/core/02_spread.ipynb #6c32b1e8
+from typing import NamedTuple
+
 import numpy as np
 import torch
 from torch import Tensor
 
 from .checks import zero_outside
+from ..engine.autograd import is_unseen, needs_graph
 from ..engine.compile import arrays, dot64, jit, spread_rows
 from ..engine.dispatch import switch
 from ..engine.mechanism import mechanism
@@ -299,12 +302,12 @@ def spread_of_rows(lo, hi, s, width, c):
         r[:] = s[row]
         width[row] = _spread_of_row(r, c[row], w)[0]
 
-# %% ../../nbs/core/02_spread.ipynb #35315db2
+# %% ../../nbs/core/02_spread.ipynb #be19df42
 def _rooms(s, results):
     "Scores s (..., n) as an array (B, n), one (B,) for the spreads, and so many like the first: torch's cost more."
-    n = s.shape[-1]
-    rows = s.detach().contiguous().numpy().reshape(s.numel() // n, n)
-    return rows, np.empty(len(rows), rows.dtype), *(np.empty_like(rows) for _ in range(results))
+    rows = s.detach().contiguous().numpy().reshape(-1, s.shape[-1])
+    shape, f = rows.shape, rows.dtype
+    return rows, np.empty(shape[0], f), *[np.empty(shape, f) for _ in range(results)]
 
 
 def _as_tensors(s, width, *made):
@@ -320,7 +323,7 @@ def fast_spread(s):
     spread_rows(spread_of_rows, len(c), 4 * c.size, rows, width, c)
     return _as_tensors(s, width, c)
 
-# %% ../../nbs/core/02_spread.ipynb #54cd3f7c
+# %% ../../nbs/core/02_spread.ipynb #18fb7610
 def _times_weights(g, weights):
     "The gradient of the spread."
     return g * weights
@@ -331,7 +334,7 @@ _spread = mechanism("spread(s) -> width, weights", __name__, lambda s: plain_spr
                     gradient=_spread_back, fake=lambda s: (s.new_empty((*s.shape[:-1], 1)), torch.empty_like(s)))
 
 
-def _real(s, mask):
+def real_scores(s, mask):
     "Scores, and infinity where they are padded."
     return s if mask is None else s.masked_fill(~mask, torch.inf)
 
@@ -341,7 +344,7 @@ def spread_of(
     mask: "Tensor | None" = None,  # bool, (..., n), True = a real element
 ) -> Tensor:  # (..., 1), zero for a constant set
     "The robust spread of each set, (C2.2) or (C2.3); its gradient is constant piece by piece."
-    return _spread(_real(s, mask))[0]
+    return _spread(real_scores(s, mask))[0]
 
 # %% ../../nbs/core/02_spread.ipynb #a4d7a328
 def farthest(x):
@@ -383,7 +386,7 @@ def _pull_again(g, s, u, width, weights):
     ds = (s - s.detach()).masked_fill(weights == 0, 0)
     return _pull(g, u, width + (weights * ds).sum(-1, keepdim=True), weights)
 
-# %% ../../nbs/core/02_spread.ipynb #877d6661
+# %% ../../nbs/core/02_spread.ipynb #6fd16a05
 @jit
 def units_of_rows(lo, hi, s, none, far, u, width, c):
     "What `_plain_units` returns for the rows lo..hi of s (B, n), whose unit is `none` without a spread."
@@ -398,10 +401,23 @@ def units_of_rows(lo, hi, s, none, far, u, width, c):
             u[row, j] = far if x > far else -far if x < -far else x      # NaN stays
 
 
-def _fast_units(s, c, far):
-    "`_plain_units` on the CPU, without a sort."
+class Units(NamedTuple):
+    "What `_plain_units` returns, as arrays."
+    u: np.ndarray        # the scores in units of their spread, (B, n)
+    width: np.ndarray    # that unit, (B,)
+    weights: np.ndarray  # of the scores in it, (B, n)
+
+
+def measured(s, c, far):
+    "The scores s (..., n) on the CPU in units of their spread, without a sort."
     rows, width, u, weights = _rooms(s, 2)
     spread_rows(units_of_rows, len(u), 5 * u.size, rows, 1 / c, far, u, width, weights)
+    return Units(u, width, weights)
+
+
+def _fast_units(s, c, far):
+    "The same as tensors."
+    u, width, weights = measured(s, c, far)
     width, u, weights = _as_tensors(s, width, u, weights)
     return u, width, weights
 
@@ -429,7 +445,7 @@ def _fast_pull(g, u, width, weights):
     return torch.from_numpy(ds).view(u.shape)
 
 
-# %% ../../nbs/core/02_spread.ipynb #719b2542
+# %% ../../nbs/core/02_spread.ipynb #b099fd29
 _units_back = mechanism("units_back(g, s, u, width, weights) -> s=s", __name__, _pull, _fast_pull, again=_pull_again)
 
 _units = mechanism("units(s, float c, float far) -> u=s, width, weights=s", __name__, _plain_units, _fast_units,
@@ -437,10 +453,40 @@ _units = mechanism("units(s, float c, float far) -> u=s, width, weights=s", __na
                    gradient=_units_back)
 
 
+# %% ../../nbs/core/02_spread.ipynb #4dd74ef9
+class _Measured(torch.autograd.Function):
+    "The first result of `_units` on the CPU, where nobody looks on."
+    @staticmethod
+    def forward(ctx, s, c, far):
+        made = measured(s, c, far)
+        u = torch.from_numpy(made.u).view(s.shape)
+        ctx.save_for_backward(s, u, torch.from_numpy(made.weights).view(s.shape))
+        ctx.width = made.width
+        return u
+
+    @staticmethod
+    def backward(ctx, g):
+        s, u, weights = ctx.saved_tensors
+        if torch.is_grad_enabled():
+            return _units_back(g, s, u, torch.from_numpy(ctx.width).view(*s.shape[:-1], 1), weights), None, None
+        shape = len(ctx.width), s.shape[-1]
+        ds = pulled_rows(*(a.reshape(shape) for a in arrays(g, u)), ctx.width, weights.numpy().reshape(shape))
+        return torch.from_numpy(ds).view(s.shape), None, None
+
+
+# %% ../../nbs/core/02_spread.ipynb #6f636832
 def in_units(
     s: Tensor,  # scores, (..., n), single or double precision
     mask: "Tensor | None",  # bool, (..., n), True = a real element
     c: float,  # the temperature of a set whose spread is one
 ) -> Tensor:  # (..., n), zero where padded
     "The scores in units of their spread, (C2.4); those of a constant set are zero."
-    return zero_outside(_units(_real(s, mask), c, farthest(s))[0], mask, -1)
+    s, far = real_scores(s, mask), farthest(s)
+    if s.device.type != "cpu" or not is_unseen((s,)):
+        u = _units(s, c, far)[0]
+    elif needs_graph((s,)):
+        u = _Measured.apply(s, c, far)
+    else:
+        u = torch.from_numpy(measured(s, c, far).u).view(s.shape)
+    return zero_outside(u, mask, -1)
+

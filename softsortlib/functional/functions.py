@@ -73,7 +73,7 @@ def soft_permutation(
     P = sorter(method, tau, descending)(s, mask)
     return P.straight_through() if hard else P
 
-# %% ../../nbs/functional/02_functions.ipynb #ca930ad0
+# %% ../../nbs/functional/02_functions.ipynb #a156438b
 def _rank_only_sort(s, mask, descending, method, tau):
     "Sorted values, (..., n), of an operator that has no matrix; raise `TypeError` when it has ranks only."
     operator = oriented(method, RankOperator.names, tau, descending)
@@ -82,12 +82,14 @@ def _rank_only_sort(s, mask, descending, method, tau):
                         f"choose 'permutahedron' or one of {', '.join(sorted(Operator.names))}")
     return operator.sort(s, mask)
 
-def _sorters():
-    "All that can sort values, by name: what has a soft permutation, and what has sorted values of its own."
+def _sorters(method):
+    "All that can sort values, by name: what has a soft permutation, and, unless that serves, what has sorted values."
+    if isinstance(method, str) and method in Operator.names:
+        return Operator.names
     own = {name: cls for name, cls in RankOperator.names.items() if hasattr(cls, "sort")}
     return {**Operator.names, **own}
 
-# %% ../../nbs/functional/02_functions.ipynb #7afef5a5
+# %% ../../nbs/functional/02_functions.ipynb #ba2569ae
 @on_lists(join_items, SORTS, group_sort)
 def soft_sort(
     x: Tensor,  # any shape, floating point
@@ -110,7 +112,7 @@ def soft_sort(
     if is_rank_only(method):
         y = _rank_only_sort(s, mask, descending, method, tau)
     else:
-        y = oriented(method, _sorters(), tau, descending)(s, mask) @ s
+        y = oriented(method, _sorters(method), tau, descending)(s, mask) @ s
     if hard:
         y = with_gradient_of(y, hard_sort(s, mask, descending)[0])
     return moved_back(y, dim)

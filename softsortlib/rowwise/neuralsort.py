@@ -5,14 +5,14 @@
 # %% auto #0
 __all__ = ['neuralsort_published', 'neuralsort_quadratic', 'NeuralSortPermutation', 'NeuralSort']
 
-# %% ../../nbs/rowwise/02_neuralsort.ipynb #aae717b7
+# %% ../../nbs/rowwise/02_neuralsort.ipynb #392957bb
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 from torch import Tensor
 
-from ..core.checks import check_type
+from ..core.checks import check_type, compute_dtype
 from ..core.operators import Operator
 from ..core.permutation import SoftPermutation, patch_to
 from ..engine.dispatch import at_most, check_backend, choose, has_double, switch
@@ -20,7 +20,7 @@ from ..engine.radix import inverse
 from .products import ask_rows, sorted_sums
 from .reference import falling, row_sums
 from .rows import Asked
-from .small import SmallPermutation, is_small
+from .small import ManySmall, SmallPermutation, is_small, left_to_others
 from .softsort import sort_scores
 from .sparse_rows import SparseRows, check_simplex
 
@@ -199,7 +199,7 @@ def _log_prob(self, target, rows):
         return SoftPermutation._log_prob(self, target, rows)
     return ask_rows(self, Asked.LIKELIHOOD, 0, rows, target=target)
 
-# %% ../../nbs/rowwise/02_neuralsort.ipynb #e7b2b9f8
+# %% ../../nbs/rowwise/02_neuralsort.ipynb #11b79030
 class NeuralSort(Operator, name="neuralsort"):
     "Soft sorting by the softmax of a sum-of-top-k identity (Grover et al. 2019, equation 6)."
     softness = 0.1
@@ -217,12 +217,42 @@ class NeuralSort(Operator, name="neuralsort"):
         self.backend, self.simplex = backend, simplex
         self.shown = (*self.shown, "simplex") if simplex != "softmax" else self.shown
 
-    def _soft_permutation(self, s, tau, mask, dtype):
-        "One kernel for small sets on the CPU, else the permutation above."
-        facts = dict(descending=self.descending, dtype=dtype, mask=mask, backend=self.backend)
-        twin = partial(NeuralSortPermutation, **facts)  # not a function of its own, which could not be pickled
-        if self.simplex != "softmax":
-            return SparseRows(twin(s, tau), self.simplex)
-        if self.backend is None and is_small(s, _ENTRIES):
-            return SmallPermutation(s, tau, self.descending, dtype, mask, 0.0, twin)
-        return twin(s, tau)
+    if TYPE_CHECKING:
+        def _soft_permutation(
+            self, s: Tensor, tau: "float | Tensor", mask: "Tensor | None", dtype: torch.dtype,
+        ) -> SoftPermutation:
+            ...
+
+
+# %% ../../nbs/rowwise/02_neuralsort.ipynb #412ff895
+def _twin(operator, mask, dtype):
+    "The permutation above, a function of s and tau that can be pickled."
+    facts = dict(descending=operator.descending, dtype=dtype, mask=mask, backend=operator.backend)
+    return partial(NeuralSortPermutation, **facts)
+
+
+def _small(operator, s, tau, mask, dtype, softness=None):
+    "One kernel for small sets on the CPU; None for any other."
+    if operator.backend is not None or operator.simplex != "softmax" or not is_small(s, _ENTRIES):
+        return None
+    twin = _twin(operator, mask, dtype)
+    facts = s, tau, operator.descending, dtype, mask, 0.0, twin, softness
+    left = left_to_others(s.numel() // s.shape[-1], s.shape[-1])
+    return ManySmall(*facts, other=twin, left=left) if left else SmallPermutation(*facts)
+
+
+@patch_to(NeuralSort)
+def _at_once(self, scores, mask):
+    if type(self)._soft_permutation is not NeuralSort._soft_permutation:
+        return None
+    s = scores.to(compute_dtype(scores.dtype))
+    return _small(self, s, self._at_spread(1.0, None), mask, scores.dtype, self.softness)
+
+
+@patch_to(NeuralSort)
+def _soft_permutation(self, s, tau, mask, dtype):
+    "One kernel for small sets on the CPU, else the permutation above."
+    if self.simplex != "softmax":
+        return SparseRows(_twin(self, mask, dtype)(s, tau), self.simplex)
+    P = _small(self, s, tau, mask, dtype)
+    return _twin(self, mask, dtype)(s, tau) if P is None else P

@@ -5,9 +5,10 @@
 # %% auto #0
 __all__ = []
 
-# %% ../../nbs/rowwise/05_small.ipynb #61d1f999
+# %% ../../nbs/rowwise/05_small.ipynb #e19fb201
 import functools
 import math
+from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -15,6 +16,7 @@ import torch
 from torch import Tensor
 
 from ..core.permutation import SoftPermutation, patch_to
+from ..core.spread import Units, farthest, in_units, measured, pulled_rows, real_scores
 from ..engine.autograd import is_unseen, needs_graph
 from ..engine.compile import arrays, jit, spread_rows
 from ..engine.dispatch import column, switch
@@ -320,7 +322,7 @@ class Grads(NamedTuple):
     x: np.ndarray    # the payload of a product, (B, 1, n), zeros at the start
 
 
-# %% ../../nbs/rowwise/05_small.ipynb #4f4f4e80
+# %% ../../nbs/rowwise/05_small.ipynb #c991aad0
 @functools.cache
 def pulling(product, power):
     "The kernel of the way back."
@@ -350,21 +352,22 @@ def pulling(product, power):
             _pull(power, sets.single, order, u, t[:size], sums, h, gt)
             factor = sets.sign * inv * slope
             for c in range(n):
-                grads.s[r, c] = factor * gt[c]
+                grads.s[r, c] = factor * gt[c] if real[c] else 0
     return pull_sets
 
 
-# %% ../../nbs/rowwise/05_small.ipynb #a5e4c609
+# %% ../../nbs/rowwise/05_small.ipynb #81841e7d
 class Request(NamedTuple):
     "A question to small sets."
     sets: Sets
     power: float             # of the distance, 1 or 2; 0 is NeuralSort
     target: "Tensor | None"  # an order, long, (..., n)
     plain: "object"          # the reference's answer, a function of s, tau, a float or (...), and x
+    units: "Units | None"    # of the scores, where the sets hold them in units of their spread
 
 
 MOST = switch("small: scores of a set", 128, "n")  # scores of a small set
-_ALONE = switch("small: larger sets", 1 << 16, "B n^2")  # entries of matrices up to which sets with more are small, too
+_ALONE = switch("small: larger sets", 3 << 18, "B n^2")  # entries of matrices up to which sets with more are small, too
 _ALL = np.ones((1, math.isqrt(_ALONE)), bool)
 
 
@@ -374,13 +377,13 @@ def _rows(x, n):
 
 
 def sets_of(s, tau, mask, descending, asked, single=False):
-    "The sets as the kernels take them; tau is a float or (...)."
-    n = s.shape[-1]
+    "The sets as the kernels take them, of an array s (B, n); tau is a float or (...)."
+    n = s.shape[1]
     real = _ALL[:, :n] if mask is None else _rows(mask, n)
     tau = tau.detach().double().reshape(-1).numpy() if isinstance(tau, Tensor) else np.array((float(tau),))
-    return Sets(_rows(s, n), real, tau, int(asked), 1.0 if descending else -1.0, single)
+    return Sets(s, real, tau, int(asked), 1.0 if descending else -1.0, single)
 
-# %% ../../nbs/rowwise/05_small.ipynb #d3054c32
+# %% ../../nbs/rowwise/05_small.ipynb #8a30aa8d
 @functools.lru_cache(8)
 def _positions(n, dtype):
     "(i, 1) for the positions i from one on, (1, n, 2)."
@@ -393,12 +396,15 @@ def _answered(request, x):
     order, e, others = np.empty((B, n), np.int64), np.empty((B, n, n), f), np.empty((B, n), f)
     target = order if request.target is None else _rows(request.target, n)
     x = _positions(n, f) if x is None else _rows(x, n)[:, None]
-    if request.sets.asked == Asked.MATRIX:
+    asked = sets.asked
+    if asked == Asked.MATRIX:
         y = e
+    elif asked == Asked.BACK_PRODUCT:
+        y = np.empty((B, 2, n), f)
     else:
-        y = np.empty({Asked.LOGARITHM: (B, n, n), Asked.BACK_PRODUCT: (B, 2, n)}.get(request.sets.asked, (B, n, 1)), f)
+        y = np.empty((B, n, n if asked == Asked.LOGARITHM else 1), f)
     made = Answer(x, target, order, e, others, y)
-    spread_rows(answering(request.sets.asked == Asked.PRODUCT, request.power), B, e.size // 2, sets, made)
+    spread_rows(answering(asked == Asked.PRODUCT, request.power), B, e.size // 2, sets, made)
     return made
 
 
@@ -431,7 +437,7 @@ def _again(plain, given, G):
     grads = iter(torch.autograd.grad(plain(*given), wanted, G, create_graph=True))
     return [next(grads) if it_does else None for it_does in learn]
 
-# %% ../../nbs/rowwise/05_small.ipynb #03f83955
+# %% ../../nbs/rowwise/05_small.ipynb #d88c7de6
 class _Small(torch.autograd.Function):
     @staticmethod
     def forward(ctx, s, tau, x, request):
@@ -454,7 +460,8 @@ class _Small(torch.autograd.Function):
         grads = _pulled(request, made, G, ctx.needs_input_grad[1])
         gtau = torch.from_numpy(grads.tau).view(tau.shape).to(tau.dtype) if len(grads.tau) else None
         gx = torch.from_numpy(grads.x.reshape(s.shape)) if ctx.needs_input_grad[2] else None
-        return torch.from_numpy(grads.s.reshape(s.shape)), gtau, gx, None
+        gs = grads.s if request.units is None else pulled_rows(grads.s, *request.units)
+        return torch.from_numpy(gs.reshape(s.shape)), gtau, gx, None
 
 
 def answer(s, tau, x, request):
@@ -463,7 +470,7 @@ def answer(s, tau, x, request):
         return _Small.apply(s, tau, x, request)
     return _told(request, _answered(request, x), s.shape)
 
-# %% ../../nbs/rowwise/05_small.ipynb #761e18f0
+# %% ../../nbs/rowwise/05_small.ipynb #3c4b4656
 def is_small(s: Tensor, entries: int) -> bool:
     "Whether sets s (..., n) on the CPU are small, and their matrices together have at most so many entries."
     if torch.compiler.is_compiling():
@@ -471,6 +478,12 @@ def is_small(s: Tensor, entries: int) -> bool:
     n = s.shape[-1]
     few_entries = max(s.numel(), n) * n <= _ALONE
     return s.device.type == "cpu" and (few_entries or n <= MOST and s.numel() * n <= entries)
+
+
+# %% ../../nbs/rowwise/05_small.ipynb #dd78c74b
+def _in_units_first(twin, softness, mask, s, tau):
+    "The soft permutation `twin` of scores in units of their spread."
+    return twin(in_units(s, mask, softness), tau)
 
 
 class SmallPermutation(SoftPermutation):
@@ -485,10 +498,13 @@ class SmallPermutation(SoftPermutation):
         mask: "Tensor | None",  # bool, (..., n)
         power: float,  # of SoftSort's distance, 1 or 2; 0 is NeuralSort
         twin,  # the soft permutation of the reference, a function of s and tau
+        softness: "float | None" = None,  # where tau is for scores in units of their spread: that of a constant set
     ):
         n = s.shape[-1]
         super().__init__(batch=s.shape[:-1], m=n, n=n, dtype=dtype, device=s.device, mask=mask)
-        self.s, self.tau, self.descending, self.power, self.twin = s, tau, descending, power, twin
+        self.s, self.tau, self.descending, self.power, self.softness = s, tau, descending, power, softness
+        self.twin = twin if softness is None else partial(_in_units_first, twin, softness, mask)
+        self.units: "Units | None" = None  # made for the first question
 
     def _hard(self, rows):
         return self.twin(self.s.detach(), self.tau)._hard(rows)
@@ -497,10 +513,11 @@ class SmallPermutation(SoftPermutation):
         return self.twin(self.s, self.tau)._logits(rows)
 
     if TYPE_CHECKING:
+        def _array(self) -> np.ndarray: ...
         def _ask(self, asked: Asked, single: bool = False, x: "Tensor | None" = None,
                  target: "Tensor | None" = None) -> Tensor: ...
 
-# %% ../../nbs/rowwise/05_small.ipynb #6f4b931b
+# %% ../../nbs/rowwise/05_small.ipynb #4653bf82
 def _by_twin(P, single, asked, x, target):
     "What the soft permutation P answers, where `single` rows of it will be taken."
     P.single = single
@@ -514,6 +531,16 @@ def _by_twin(P, single, asked, x, target):
 
 
 @patch_to(SmallPermutation)
+def _array(self):
+    "The scores as the kernels take them, (B, n), in units of their spread where tau is for these."
+    if self.softness is None:
+        return _rows(self.s, self.n)
+    if self.units is None:
+        self.units = measured(real_scores(self.s, self.mask), self.softness, farthest(self.s))
+    return self.units.u
+
+
+@patch_to(SmallPermutation)
 def _ask(self, asked, single=False, x=None, target=None):
     "The answer to a question, by the kernels, or by the reference where somebody looks on."
     s, tau, twin = self.s, self.tau, self.twin
@@ -523,8 +550,8 @@ def _ask(self, asked, single=False, x=None, target=None):
         return _by_twin(twin(s, column(tau)), single, asked, x, target)
     if isinstance(tau, Tensor):
         tau = tau[..., 0].expand(s.shape[:-1])
-    sets = sets_of(s, tau, self.mask, self.descending, asked, single)
-    return answer(s, tau, x, Request(sets, self.power, target, plain))
+    sets = sets_of(self._array(), tau, self.mask, self.descending, asked, single)
+    return answer(s, tau, x, Request(sets, self.power, target, plain, self.units))
 
 # %% ../../nbs/rowwise/05_small.ipynb #d12d5056
 @patch_to(SmallPermutation)
@@ -561,3 +588,80 @@ def _matmul(self, x, rows):
 @patch_to(SmallPermutation)
 def _mean_positions(self):
     return self._ask(Asked.BACK_PRODUCT) if self._rows is None else SoftPermutation._mean_positions(self)
+
+# %% ../../nbs/rowwise/05_small.ipynb #9b24d5a3
+_MEDIUM = switch("small: rows of longer sets", 48, "n")  # which leave single rows and transposed products to others
+_ROWS = switch("small: rows of many sets", 1 << 18, "B n^2")  # from here on
+_COLUMNS = switch("small: columns of longer sets", 1 << 16, "B n^2")  # and those of more than 128 scores, columns
+
+
+def left_to_others(B, n):
+    "What the kernel leaves to windows, for B sets of n scores: what it computes more of than is asked for."
+    rows = {"rows", "transposed"} if n > _MEDIUM and B * n * n > _ROWS else set()
+    longer = {"columns", "infinite"} if n > MOST and B * n * n > _COLUMNS else set()
+    return frozenset(rows | longer)
+
+
+class ManySmall(SmallPermutation):
+    "Many small sets: one kernel answers, except what is `left` to another soft permutation."
+    def __init__(self, *facts, other, left):
+        super().__init__(*facts)
+        self.other = other if self.softness is None else partial(_in_units_first, other, self.softness, self.mask)
+        self.left = left  # "product", its "rows", "columns", an "infinite" one; "transposed", "likelihood", "ranks"
+        self._made: "tuple | None" = None
+
+    def __getstate__(self):
+        return {**self.__dict__, "_made": None}
+
+    def _elsewhere(self):
+        "The other soft permutation."
+        if not is_unseen((self.s, self.tau, self.mask)):
+            return self.other(self.s, self.tau)
+        graph = torch.is_grad_enabled()
+        if self._made is None or self._made[0] != graph:
+            self._made = graph, self.other(self.s, self.tau)
+        return self._made[1]
+
+    def _for_product(self, x, rows):
+        "Who multiplies by x: an infinite payload stays in the windows that reach it."
+        left = "product" in self.left or rows is not None and "rows" in self.left
+        left = left or "infinite" in self.left and is_unseen((x,)) and not math.isfinite(x.detach().sum())
+        return self._elsewhere() if left else super()
+
+
+# %% ../../nbs/rowwise/05_small.ipynb #1425eadd
+@patch_to(ManySmall)
+def _matvec(self, x, rows):
+    return self._for_product(x, rows)._matvec(x, rows)
+
+
+@patch_to(ManySmall)
+def _matmul(self, x, rows):
+    if "columns" in self.left and x.shape[-1] > 1:
+        return self._elsewhere()._matmul(x, rows)
+    return self._for_product(x, rows)._matmul(x, rows)
+
+
+@patch_to(ManySmall)
+def _rmatmul(self, y, rows):
+    wide = "columns" in self.left and y.shape[-1] > 1
+    P = self._elsewhere() if wide or "transposed" in self.left else self._for_product(y, None)
+    return P._rmatmul(y, rows)
+
+
+@patch_to(ManySmall)
+def _log_prob(self, target, rows):
+    P = self._elsewhere() if "likelihood" in self.left else super(ManySmall, self)
+    return P._log_prob(target, rows)
+
+
+@patch_to(ManySmall)
+def _mean_positions(self):
+    P = self._elsewhere() if "ranks" in self.left and self._rows is None else super(ManySmall, self)
+    return P._mean_positions()
+
+
+@patch_to(ManySmall)
+def _hard(self, rows):
+    return self._elsewhere()._hard(rows)
+

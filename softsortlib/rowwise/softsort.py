@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['SoftSortPermutation', 'SoftSort', 'LaplacePermutation', 'WindowedPermutation']
 
-# %% ../../nbs/rowwise/01_softsort.ipynb #f0b3d566
+# %% ../../nbs/rowwise/01_softsort.ipynb #9e69e3b1
 import math
 from functools import partial
 from typing import TYPE_CHECKING, Callable
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Callable
 import torch
 from torch import Tensor
 
-from ..core.checks import check_type
+from ..core.checks import check_type, compute_dtype
 from ..core.operators import Operator
 from ..core.permutation import SoftPermutation, patch_to
 from ..engine.autograd import is_unseen
@@ -25,7 +25,7 @@ from ..engine.scan import exp_mean, exp_scan, tau_tensor
 from .products import ask_rows
 from .reference import Power, put_back, with_others
 from .rows import Asked
-from .small import SmallPermutation, is_small
+from .small import MOST, ManySmall, SmallPermutation, is_small, left_to_others
 from .softsort_matrix import laplace_matrix
 from .sparse_rows import SparseRows, check_simplex
 
@@ -245,30 +245,13 @@ def _log_prob(self, target, rows):
     log_p = -self._distance(rows, of(self.s)[..., None])[..., 0] / self.tau - self._Z(rows).log()
     return log_p if self.mask is None else log_p.masked_fill(~of(self.mask), -math.inf)
 
-# %% ../../nbs/rowwise/01_softsort.ipynb #0ce541a9
+# %% ../../nbs/rowwise/01_softsort.ipynb #3152f6e8
 _FEW = switch("softsort: plain matrix", 1 << 19, "B n^2")  # up to which no kernel writes it faster
-_SQUARES = switch("softsort: small sets, squares", 1 << 22, "B n^2")  # of small sets with one kernel
-
-
-def _of_small_sets(P):
-    "A `LaplacePermutation` of small sets as one whose matrix and ranks a kernel makes; None for any other."
-    if P.backend is not None or P.single or not is_small(P.s, _SQUARES) or not is_unseen((P.s, P.tau, P.mask)):
-        return None
-    twin = partial(SoftSortPermutation, d=P.d, descending=P.descending, dtype=P.dtype, mask=P.mask)
-    return SmallPermutation(P.s, P.tau, P.descending, P.dtype, P.mask, 1.0, twin)
-
-
-@patch_to(LaplacePermutation)
-def _mean_positions(self):
-    small = _of_small_sets(self) if self._rows is None else None
-    return SoftPermutation._mean_positions(self) if small is None else small._mean_positions()
 
 
 @patch_to(LaplacePermutation)
 def _dense(self, rows):
     "The matrix, zero in padded columns."
-    if (small := _of_small_sets(self)) is not None:
-        return small._dense(rows)
     if self.backend is None and self.device.type == "cpu" and at_most(self.s.numel() * self.n, _FEW):
         return SoftSortPermutation._dense(self, rows)
     t, ties = self._sorted(rows), self._ties(rows)
@@ -279,7 +262,8 @@ def _dense(self, rows):
     P = laplace_matrix(s, t, tau, self._Z(rows), self.backend)
     return P if ties is None else leaning_rows(P, s, t, ties.side / self.tau, rows)
 
-# %% ../../nbs/rowwise/01_softsort.ipynb #64237967
+
+# %% ../../nbs/rowwise/01_softsort.ipynb #9901febf
 class WindowedPermutation(SoftSortPermutation):
     "SoftSort with d = |x - y|^p in O(n) memory, by certified windows of the sorted scores (Prop W1.5)."
     power = 2.0
@@ -294,20 +278,21 @@ class WindowedPermutation(SoftSortPermutation):
             return super()._dense(rows)
         return ask_rows(self, Asked.MATRIX, self.power, rows)
 
-# %% ../../nbs/rowwise/01_softsort.ipynb #3d1e391b
-@patch_to(WindowedPermutation)
-def _rmatmul(self, y, rows):
-    "P[rows]^T y, in the order of the input."
-    return ask_rows(self, Asked.BACK_PRODUCT, self.power, rows, y)
+    def _rmatmul(self, y, rows):
+        "P[rows]^T y, in the order of the input."
+        return ask_rows(self, Asked.BACK_PRODUCT, self.power, rows, y)
+
+    def _log_prob(self, target, rows):
+        "log P[rows, target], -inf at padded elements."
+        return ask_rows(self, Asked.LIKELIHOOD, self.power, rows, target=target)
 
 
-@patch_to(WindowedPermutation)
-def _log_prob(self, target, rows):
-    "log P[rows, target], -inf at padded elements."
-    return ask_rows(self, Asked.LIKELIHOOD, self.power, rows, target=target)
-
-# %% ../../nbs/rowwise/01_softsort.ipynb #6907ed57
+# %% ../../nbs/rowwise/01_softsort.ipynb #0ed7987c
 _SETS = switch("softsort: small sets", 1 << 18, "B n^2")  # up to which one kernel is faster than the scan
+_LONG = switch("softsort: products of longer sets", 1 << 17, "B n^2")  # the same for more than 128 scores
+_SQUARES = switch("softsort: small sets, squares", 1 << 22, "B n^2")  # than windows, for most questions
+_SHORT = switch("softsort: ranks of short sets", 64, "n")  # by the kernel, however many
+_RANKS = switch("softsort: ranks of small sets", 1 << 19, "B n^2")  # and of longer ones up to here
 
 
 def _by_formula_or_scan(s, tau, few, backend, **facts):
@@ -317,46 +302,79 @@ def _by_formula_or_scan(s, tau, few, backend, **facts):
     return P
 
 
-def _laplace(operator, s, tau, d, descending, dtype, mask):
-    "One kernel for a few small sets, the reference for few entries on other devices, else the scan."
+def _by_formula(operator, s, mask, dtype):
+    "For power one, the reference for few entries or the scan, as a function of s and tau; the reference for others."
+    facts = dict(d=operator._d, descending=operator.descending, dtype=dtype, mask=mask)
+    if operator.power != 1:
+        return partial(SoftSortPermutation, **facts)
     few = at_most(s.numel() * s.shape[-1], _SMALL) and operator.backend is None
-    facts = dict(d=d, descending=descending, dtype=dtype, mask=mask)
-    twin = partial(_by_formula_or_scan, few=few, backend=operator.backend, **facts)
-    if operator.backend is None and is_small(s, _SETS):
-        return SmallPermutation(s, tau, descending, dtype, mask, 1.0, twin)
-    return twin(s, tau)
+    return partial(_by_formula_or_scan, few=few, backend=operator.backend, **facts)
 
 
-def _small_squares(s, tau, d, descending, dtype, mask):
-    "One kernel for small sets with the square of the distance."
-    twin = partial(SoftSortPermutation, d=d, descending=descending, dtype=dtype, mask=mask)
-    return SmallPermutation(s, tau, descending, dtype, mask, 2.0, twin)
-
-# %% ../../nbs/rowwise/01_softsort.ipynb #20abb49f
+# %% ../../nbs/rowwise/01_softsort.ipynb #9c38e66d
 @patch_to(SoftSort)
 def _by_sums(self, args):
     "Another power by sums in place of windows, or None where those are faster: here everywhere."
 
 
-@patch_to(SoftSort)
-def _soft_permutation(self, s, tau, mask, dtype):
-    "A kernel or the scan for power 1; the reference for few entries and callables, sums or windows for other powers."
-    args = s, tau, self._d, self.descending, dtype, mask
-    if self.simplex != "softmax":
-        rows = SoftSortPermutation(*args)
-        rows.shares = False
-        return SparseRows(rows, self.simplex)
-    if self.power == 1 and self.distance is None:
-        return _laplace(self, *args)
-    if self.power == 2 and self.backend is None and self.distance is None and is_small(s, _SQUARES):
-        return _small_squares(*args)
-    small = at_most(s.numel() * s.shape[-1], _SMALL) and self.backend is None
-    if small or self.distance is not None:
+def _by_size(operator, mask, dtype, s, tau):
+    "The scan for power 1; the reference for few entries and callables, sums or windows for other powers."
+    if operator.power == 1 and operator.distance is None:
+        return _by_formula(operator, s, mask, dtype)(s, tau)
+    args = s, tau, operator._d, operator.descending, dtype, mask
+    small = at_most(s.numel() * s.shape[-1], _SMALL) and operator.backend is None
+    if small or operator.distance is not None:
         return SoftSortPermutation(*args)
-    if self.backend != "torch" and (P := self._by_sums(args)) is not None:
+    if operator.backend != "torch" and (P := operator._by_sums(args)) is not None:
         return P
-    if choose(s, self.backend or "", triton=True) == "torch":
+    if choose(s, operator.backend or "", triton=True) == "torch":
         return SoftSortPermutation(*args)
     P = WindowedPermutation(*args)
-    P.power, P.backend = self.power, self.backend
+    P.power, P.backend = operator.power, operator.backend
     return P
+
+
+# %% ../../nbs/rowwise/01_softsort.ipynb #9218f76d
+def _left(operator, B, n):
+    "The questions that one kernel leaves to the scan or to windows, for B sets of n scores."
+    entries = B * n * n
+    if operator.power == 2:
+        return left_to_others(B, n)
+    products = {"product", "transposed"} if entries > (_SETS if n <= MOST else _LONG) else set()
+    products |= {"columns"} & left_to_others(B, n)
+    likelihood = {"likelihood"} if entries > _SETS else set()
+    ranks = {"ranks"} if n > _SHORT and entries > _RANKS else set()
+    return frozenset(products | likelihood | ranks)
+
+
+def _small(operator, s, tau, mask, dtype, softness=None):
+    "One kernel for small sets, power one or two; None for any other."
+    plain = operator.backend is None and operator.distance is None and operator.simplex == "softmax"
+    if operator.power not in (1, 2) or not plain or not is_small(s, _SQUARES):
+        return None
+    n, twin = s.shape[-1], _by_formula(operator, s, mask, dtype)
+    facts = tau, operator.descending, dtype, mask, float(operator.power), twin, softness
+    if left := _left(operator, s.numel() // n, n):
+        return ManySmall(s, *facts, other=partial(_by_size, operator, mask, dtype), left=left)
+    return SmallPermutation(s, *facts)
+
+
+# %% ../../nbs/rowwise/01_softsort.ipynb #e7225f02
+@patch_to(SoftSort)
+def _at_once(self, scores, mask):
+    if type(self)._soft_permutation is not SoftSort._soft_permutation or self.distance is not None:
+        return None
+    s = scores.to(compute_dtype(scores.dtype))
+    return _small(self, s, self._at_spread(1.0, None), mask, scores.dtype, self.softness)
+
+
+@patch_to(SoftSort)
+def _soft_permutation(self, s, tau, mask, dtype):
+    "One kernel for small sets, the scan, sums or windows for larger ones; rows with zeros have a class of their own."
+    if self.simplex != "softmax":
+        rows = SoftSortPermutation(s, tau, self._d, self.descending, dtype, mask)
+        rows.shares = False
+        return SparseRows(rows, self.simplex)
+    P = _small(self, s, tau, mask, dtype)
+    return _by_size(self, mask, dtype, s, tau) if P is None else P
+

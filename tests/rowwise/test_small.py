@@ -1,5 +1,5 @@
 "Small sets: one kernel each way, equal to the plain twins, one node of the graph for each question."
-import os, subprocess, sys
+import os, pickle, subprocess, sys
 from pathlib import Path
 
 import pytest, torch
@@ -8,6 +8,7 @@ from torch.testing import assert_close
 import softsortlib
 from softsortlib import NeuralSort, SoftSort, soft_rank
 from softsortlib.core.checks import zero_outside
+from softsortlib.core.spread import in_units, spread_of
 from softsortlib.rowwise.small import SmallPermutation
 
 QUESTIONS = {
@@ -58,6 +59,72 @@ def test_a_question_is_one_node_of_the_graph(cls):
     for y in (op(s) @ s, op(s).log_prob(order), op(s).to_dense(), soft_rank(s, method=op)):
         leaves = {f for f, _ in y.grad_fn.next_functions if f is not None}
         assert y.grad_fn.name() == "_SmallBackward" and all("AccumulateGrad" in f.name() for f in leaves)
+
+
+@pytest.mark.parametrize("cls", [SoftSort, NeuralSort])
+def test_the_temperature_that_nobody_set_is_no_node_of_its_own(cls):
+    s, op = torch.rand(4, 10).requires_grad_(), cls()
+    for y in (op(s) @ s, op(s).log_prob(s.argsort(-1)), op(s).to_dense(), soft_rank(s, method=op)):
+        leaves = {f for f, _ in y.grad_fn.next_functions if f is not None}
+        assert y.grad_fn.name() == "_SmallBackward" and all("AccumulateGrad" in f.name() for f in leaves)
+
+
+SETS = {
+    "drawn": lambda s: s, "ties": lambda s: s.mul(2).round(), "tied": lambda s: 0 * s + 3, "far": lambda s: s + 1e4,
+    "outlier": lambda s: torch.cat([s[..., :-1], 0 * s[..., -1:] + 1e17], -1),
+}
+
+
+@pytest.mark.parametrize("kind", SETS)
+@pytest.mark.parametrize("masked", [False, True])
+@pytest.mark.parametrize("op", [SoftSort(), SoftSort(power=2, descending=True), NeuralSort()], ids=["abs", "squares", "neural"])
+def test_the_temperature_that_nobody_set_is_that_of_the_units(op, masked, kind, rng):
+    "One node, or the scores in units of their spread and the same kernel: values, gradients, second ones, other modes."
+    for n in (2, 5, 33):
+        s = SETS[kind](torch.randn(3, n, generator=rng, dtype=torch.float64)).requires_grad_()
+        mask = torch.arange(n) < torch.tensor([[n], [n - 1], [1]]) if masked else None
+        for name, ask in QUESTIONS.items():
+            x = torch.randn(3, n, generator=rng, dtype=torch.float64)
+            x = x if mask is None else x * mask
+            P = op(s, mask)
+            assert type(P) is SmallPermutation and P.softness == op.softness
+            one, two = ask(P, x), ask(op._soft_permutation(in_units(s, mask, op.softness), P.tau, mask, s.dtype), x)
+            assert torch.equal(one, two)
+            G = torch.randn(two.shape, generator=rng, dtype=torch.float64)
+            a, b = (torch.autograd.grad(y, s, G)[0] for y in (one, two))
+            assert_close(a, b, rtol=1e-14, atol=0)
+            if kind != "outlier":       # at which the reference of NeuralSort has no digits left
+                c = torch.func.grad(lambda s: ask(op(s, mask), x).mul(G).sum())(s.detach())
+                assert_close(c, b, rtol=1e-10, atol=1e-10 * float(b.abs().max() + 1))
+        if kind in ("drawn", "far"):
+            again, first = (torch.autograd.grad((op(s, mask) @ s).sin().sum(), s, create_graph=graph)[0] for graph in (True, False))
+            assert_close(again, first, rtol=1e-9, atol=1e-9)
+            v = torch.randn(s.shape, generator=rng, dtype=torch.float64)
+            second, = torch.autograd.grad((again * v).sum(), s)
+            _, forward = torch.func.jvp(torch.func.grad(lambda s: (op(s, mask) @ s).sin().sum()), (s.detach(),), (v,))
+            assert_close(second, forward, rtol=1e-8, atol=1e-8)
+
+
+def test_one_soft_permutation_measures_its_scores_once_and_is_pickled(rng):
+    s = torch.randn(2, 6, generator=rng)
+    P = SoftSort()(s)
+    P @ s
+    units = P.units
+    P.to_dense()
+    assert P.units is units
+    assert_close(pickle.loads(pickle.dumps(P)).to_dense(), P.to_dense(), rtol=0, atol=0)
+
+
+class Gentler(SoftSort):
+    "One that takes half the scores."
+    def _soft_permutation(self, s, tau, mask, dtype):
+        return super()._soft_permutation(s / 2, tau, mask, dtype)
+
+
+def test_an_operator_of_ones_own_keeps_its_say_at_the_default_temperature(rng):
+    s = torch.randn(2, 6, generator=rng)
+    width = spread_of(s)[:, 0]
+    assert_close(Gentler()(s) @ s, SoftSort(2 * SoftSort.softness * width)(s) @ s)
 
 
 @pytest.mark.parametrize("op", [SoftSort(0.1), SoftSort(0.1, power=2), NeuralSort(0.1)], ids=["abs", "squares", "neural"])

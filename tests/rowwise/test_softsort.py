@@ -16,6 +16,7 @@ from softsortlib.rowwise.neuralsort import NeuralSort
 from softsortlib.rowwise.products import _pull, row_answer
 from softsortlib.rowwise.rows import Asked, window
 from softsortlib.rowwise.reference import Power
+from softsortlib.rowwise.small import ManySmall
 from softsortlib.rowwise.softsort import LaplacePermutation, SoftSort, SoftSortPermutation, WindowedPermutation
 from softsortlib.rowwise.squares import PowerPermutation, SquarePermutation
 
@@ -85,9 +86,25 @@ def test_soft_values_keep_their_gradient_where_tau_is_tiny(rng):
         assert (ours - exact).abs().max() <= 1e-5 * exact.abs().max()
 
 
+@pytest.fixture
+def large(monkeypatch):
+    "No set is small."
+    monkeypatch.setattr("softsortlib.rowwise.softsort.is_small", lambda s, entries: False)
+
+
+@pytest.mark.parametrize("kind", ("uniform", "ties", "clusters", "heavy"))
+@pytest.mark.parametrize("power", (1, 2))
+def test_longer_small_sets_agree_with_the_float64_definition(kind, power, rng):
+    for dtype, tol in ((torch.float32, 1e-5), (torch.float64, 1e-12)):
+        s, x = adversarial(kind, 300, rng).to(dtype).requires_grad_(), torch.randn(300, 2, generator=rng).to(dtype).requires_grad_()
+        for tau in (1e-6, 1e-3, 1.0, 1e6):
+            assert isinstance(SoftSort(tau, power=power)(s), ManySmall)
+            compare(lambda s: SoftSort(tau, power=power)(s), s, x, tol, tau, power, {k: v for k, v in CALLS.items() if k != "dense"})
+
+
 @pytest.mark.parametrize("power", (0.5, 1.7, 2, 3))
 @pytest.mark.parametrize("kind", ("uniform", "ties", "clusters", "heavy"))
-def test_windows_agree_with_the_float64_definition(kind, power, rng):
+def test_windows_agree_with_the_float64_definition(kind, power, large, rng):
     for dtype, tol in ((torch.float32, 1e-5), (torch.float64, 1e-12)):
         s, x = adversarial(kind, 300, rng).to(dtype).requires_grad_(), torch.randn(300, 2, generator=rng).to(dtype).requires_grad_()
         for tau in (1e-6, 1e-3, 1.0, 1e6):
@@ -96,7 +113,7 @@ def test_windows_agree_with_the_float64_definition(kind, power, rng):
 
 
 @pytest.mark.parametrize("kind", ("uniform", "ties", "clusters", "heavy", "far"))
-def test_sums_of_squares_agree_with_the_float64_definition(kind, rng):
+def test_sums_of_squares_agree_with_the_float64_definition(kind, large, rng):
     "Prop W3.1 over twelve decades, values and gradients."
     left_out = ("dense", "values") if kind == "far" else ("dense",)  # scores as a payload far from zero cost the definition itself digits
     for dtype, tol in ((torch.float32, 1e-5), (torch.float64, 1e-12)):
@@ -194,7 +211,7 @@ def test_rows_of_a_window_are_made_alone(rng):
 
 
 @pytest.mark.parametrize("power", (1, 2))
-def test_batches_masks_and_tensor_temperatures(power, rng):
+def test_batches_masks_and_tensor_temperatures(power, large, rng):
     s, x = torch.randn(3, 160, generator=rng, dtype=torch.float64).requires_grad_(), torch.randn(3, 160, 2, generator=rng, dtype=torch.float64).requires_grad_()
     mask = torch.rand(3, 160, generator=rng) < torch.tensor([[0.3], [1.1], [-1.0]])       # some, all and none
     tau = torch.tensor([0.1, 1.0, 3.0], dtype=torch.float64, requires_grad=True)
