@@ -55,7 +55,7 @@ def line_potentials(
     after = step(torch.searchsorted(full, sent + close))
     return torch.nn.functional.pad((before + after) / 2, (1, 0)).cumsum(-1)
 
-# %% ../../nbs/transport/01_line.ipynb #4507edd2
+# %% ../../nbs/transport/01_line.ipynb #9d030e3c
 class Costs(NamedTuple):
     "The kernel exp(-C) of costs that are stored, (..., n, m)."
     C: Tensor
@@ -68,7 +68,7 @@ class Costs(NamedTuple):
         "-log sum_i w_i exp(phi_i - C_ij), (..., m); who sums all terms needs no guess."
         return -((phi + log_w)[..., :, None] - self.C).logsumexp(-2)
 
-# %% ../../nbs/transport/01_line.ipynb #e3ade0fb
+# %% ../../nbs/transport/01_line.ipynb #76211bbc
 def rounds(K, F, G, log_a, log_b, limit, tolerance=0.0):
     "F, G, residual and iterations by (T1.6) from F and G until (T1.7), all `limit` rounds for a tolerance of zero."
     back, a = K.T, log_a.exp()
@@ -153,7 +153,7 @@ class _Solution(torch.autograd.Function):
             at = primals(ctx)
             return _push(_system(*at), *known(tangents, at[2:]))
 
-# %% ../../nbs/transport/01_line.ipynb #07d2a574
+# %% ../../nbs/transport/01_line.ipynb #59d2f285
 def sinkhorn(
     C: Tensor,  # costs divided by tau, (..., n, m)
     log_a: Tensor,  # log-weights of the inputs, (..., n)
