@@ -110,9 +110,9 @@ def _system(F, G, C, log_a, log_b):
     Q = ((F + log_a)[..., :, None] - C).softmax(-2)
     return System(R, Q, Q * (log_b / 2).exp()[..., None, :], times(Q, log_b.exp()))
 
-# %% ../../nbs/transport/01_line.ipynb #2a7abcf1
+# %% ../../nbs/transport/01_line.ipynb #f79d3915
 def _push(at, dC, da, db):
-    "dF and dG from the differentials of C, log_a and log_b, by the first line of (T1.10); dF has mean zero."
+    "dF and dG from the differentials of C, log_a and log_b, by the first half of (T1.10); dF has mean zero."
     rho, sigma = (at.R * (dC - db[..., None, :])).sum(-1), (at.Q * (dC - da[..., :, None])).sum(-2)
     g = rho - times(at.R, sigma)
     dF = g + times(at.R, times(at.Q.mT, solve(at.H, at.r, at.r * g)))
@@ -120,7 +120,7 @@ def _push(at, dC, da, db):
     return dF, sigma - times(at.Q.mT, dF)
 
 def _pull(at, grad_F, grad_G):
-    "The gradients of C, log_a and log_b from those of F and G, by the second line of (T1.10)."
+    "The gradients of C, log_a and log_b from those of F and G, by the second half of (T1.10)."
     grad_F = grad_F - (total(grad_F) - total(grad_G)) / grad_F.shape[-1]       # F has mean zero
     g = grad_F - times(at.Q, grad_G)
     rho = g + at.r * solve(at.H, at.r, times(at.Q, times(at.R.mT, g)))
