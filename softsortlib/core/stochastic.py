@@ -71,7 +71,7 @@ class _OrderLogProb(torch.autograd.Function):
         with forward_ad._set_fwd_grad_enabled(True):                                  # so that the tangent has tangents
             return (t * _chosen_slope(*primals(ctx))).sum(-1)
 
-# %% ../../nbs/core/04_stochastic.ipynb #f0e63d82
+# %% ../../nbs/core/04_stochastic.ipynb #07796157
 def plackett_luce_log_prob(
     scores: Tensor,  # scores, the larger the earlier, (..., n)
     perm: Tensor,  # an order of 0..n-1 from first to last, long, (..., n); padded items come last
@@ -92,7 +92,7 @@ def plackett_luce_log_prob(
     nothing = torch.finfo(x.dtype).min / 2     # as good as -inf, but its gradient is zero and not nan
     return _OrderLogProb.apply(x.masked_fill(~real, nothing)).to(scores.dtype)
 
-# %% ../../nbs/core/04_stochastic.ipynb #a62196c1
+# %% ../../nbs/core/04_stochastic.ipynb #f8925320
 def gumbel_noise(
     shape: tuple,  # shape of the draw
     generator: "torch.Generator | None" = None,  # source of randomness, torch's global one if None
@@ -147,7 +147,7 @@ def facing(
     other._modules = {**self._modules, "operator": self.operator.facing(descending)}
     return other
 
-# %% ../../nbs/core/04_stochastic.ipynb #929e5945
+# %% ../../nbs/core/04_stochastic.ipynb #8c3e1193
 @patch_to(Stochastic)
 def forward(
     self,

@@ -64,7 +64,7 @@ def cuts(
     ends = torch.cat([torch.zeros(B, 1, dtype=torch.long), here, torch.full((B, 1), n)], 1)
     return ends.diff(dim=1)
 
-# %% ../../nbs/distributed/01_sample_sort.ipynb #3185df30
+# %% ../../nbs/distributed/01_sample_sort.ipynb #550f263e
 class SortedParts(NamedTuple):
     "A process's interval of the sorted whole, for B sets."
     party: Party  # who takes part
@@ -77,7 +77,7 @@ class SortedParts(NamedTuple):
     merged: Tensor  # what sorted the runs that came, (B, m)
     sent: Tensor  # elements that went from each process to each, long, (P, B, P), on the CPU
 
-# %% ../../nbs/distributed/01_sample_sort.ipynb #096f3ee5
+# %% ../../nbs/distributed/01_sample_sort.ipynb #f5d16ffc
 def _gather(x, index):
     return x.gather(1, index if x.ndim == 2 else index[..., None].expand(-1, -1, x.shape[2]))
 
@@ -112,7 +112,7 @@ def home(
     back = exchange(_scatter(y, parts.merged), receive, send, parts.party.group)
     return _scatter(back[:, :n], parts.order)
 
-# %% ../../nbs/distributed/01_sample_sort.ipynb #78b45dc3
+# %% ../../nbs/distributed/01_sample_sort.ipynb #1fed9d1f
 def _overlap(first, last, begin, end):
     return (torch.minimum(last, end) - torch.maximum(first, begin)).clamp(min=0)
 

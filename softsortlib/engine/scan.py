@@ -20,7 +20,7 @@ from softsortlib.engine.scan_kernels import (
     Gradients, Means, Rows, Sum, Upstream, mean_rows, scan_back_rows, scan_rows, share_of,
 )
 
-# %% ../../nbs/engine/01_scan.ipynb #63a039c1
+# %% ../../nbs/engine/01_scan.ipynb #5190440e
 def exp_scan_dense(
     s: Tensor,  # scores, (..., n)
     x: Tensor,  # payload, (..., n, d)

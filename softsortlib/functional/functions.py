@@ -89,7 +89,7 @@ def _sorters(method):
     own = {name: cls for name, cls in RankOperator.names.items() if hasattr(cls, "sort")}
     return {**Operator.names, **own}
 
-# %% ../../nbs/functional/02_functions.ipynb #ba2569ae
+# %% ../../nbs/functional/02_functions.ipynb #fa37cb18
 @on_lists(join_items, SORTS, group_sort)
 def soft_sort(
     x: Tensor,  # any shape, floating point
@@ -135,7 +135,7 @@ def _ranks(operator, s, mask, w, hard):
         r = _expected_position(r)
     return with_gradient_of(r, midranks(s.to(r.dtype), mask, operator.descending)) if hard else r
 
-# %% ../../nbs/functional/02_functions.ipynb #fff2ef6a
+# %% ../../nbs/functional/02_functions.ipynb #a17e74d1
 @on_lists(join_items, RANKS, group_sort)
 def soft_rank(
     x: Tensor,  # any shape, floating point

@@ -179,7 +179,7 @@ def _quantile(x, q, dim, keepdim, interpolation, method, tau, mask, w, hard):
     return y[0] if alone else y
 
 
-# %% ../../nbs/functional/03_quantiles.ipynb #c6c0bf92
+# %% ../../nbs/functional/03_quantiles.ipynb #b6a99646
 @on_lists(join_sets, parts=in_group(_check_parts, quantiles_of, True))
 def soft_quantile(
     x: Tensor,  # any shape, floating point
@@ -205,7 +205,7 @@ def soft_quantile(
     w, mask = weighed(weights, x, mask)
     return _quantile(x, q, dim, keepdim, interpolation, method, tau, mask, w, hard)
 
-# %% ../../nbs/functional/03_quantiles.ipynb #091901d7
+# %% ../../nbs/functional/03_quantiles.ipynb #39221f2e
 def soft_median(
     x: Tensor,  # any shape, floating point
     dim: "int | tuple[int, ...] | None" = -1,  # the dimension to reduce, several of them, or None for all

@@ -93,7 +93,7 @@ def _of_logits(tau, method):
     "The temperature of logits: one where none is given and the operator comes by its name."
     return 1.0 if tau is None and isinstance(method, str) else tau
 
-# %% ../../nbs/losses/08_classification.ipynb #b0e279c5
+# %% ../../nbs/losses/08_classification.ipynb #63d5eee8
 @over_examples
 def topk_loss(
     logits: Tensor,  # scores of n classes, (..., n)
@@ -134,7 +134,7 @@ def _warn_of_flat_ramps(excess, true):
         warn_at_call("the gradient of kind='ramp' is zero: every true class that ranks behind the first k is more than "
                      "one place behind, where the ramp is flat. Begin with kind='hinge'")
 
-# %% ../../nbs/losses/08_classification.ipynb #7143b8d3
+# %% ../../nbs/losses/08_classification.ipynb #bf4950a7
 @over_examples
 def zero_one_loss(
     logits: Tensor,  # scores of n classes, (..., n)

@@ -48,7 +48,7 @@ def hard_gains(s, g, mask, k):
     runs = tied_gains(s, g, mask)
     return (runs.total / runs.size)[..., :k]
 
-# %% ../../nbs/losses/06_first.ipynb #bb006d7e
+# %% ../../nbs/losses/06_first.ipynb #ca61a110
 @over_lists()
 def pirank_loss(
     scores: Tensor,  # (..., n)
@@ -79,7 +79,7 @@ def pirank_loss(
     loss = 1 - ratio_of((sorted_gains * discounts).sum(-1), best)
     return reduce_sets(loss, best > 0, reduction, scores.dtype)
 
-# %% ../../nbs/losses/06_first.ipynb #569a317a
+# %% ../../nbs/losses/06_first.ipynb #0d940e9a
 class PiRankLoss(Loss, of=pirank_loss):
     """`pirank_loss` as a module: options at construction, `scores`, `relevance`, `mask`, `weights` at call.
 
@@ -97,7 +97,7 @@ def first_hit(
     rest = (alive[..., -1] / n.clamp(min=1)).masked_fill(n > h.shape[-1], 0)
     return (h * alive[..., :-1] / places).sum(-1) + rest
 
-# %% ../../nbs/losses/06_first.ipynb #a8c2389c
+# %% ../../nbs/losses/06_first.ipynb #1e0c2d81
 @over_lists()
 def reciprocal_rank_loss(
     scores: Tensor,  # (..., n)
@@ -122,7 +122,7 @@ def reciprocal_rank_loss(
     h = P[..., :k, :] @ relevant.to(s.dtype)
     return reduce_sets(1 - first_hit(h, mask.sum(-1)), relevant.any(-1), reduction, scores.dtype)
 
-# %% ../../nbs/losses/06_first.ipynb #1a43d434
+# %% ../../nbs/losses/06_first.ipynb #029599cc
 class ReciprocalRankLoss(Loss, of=reciprocal_rank_loss):
     """`reciprocal_rank_loss` as a module: options at construction, `scores`, `relevance`, `mask`, `weights` at call.
 

@@ -171,7 +171,7 @@ def _log_column_means(P):
     total = (log_P - top[..., None, :]).exp().sum(-2).clamp(min=torch.finfo(log_P.dtype).tiny)
     return total.log() + top - log_rows
 
-# %% ../../nbs/losses/09_knn.ipynb #a16de560
+# %% ../../nbs/losses/09_knn.ipynb #5a1323d5
 @patch_to(SoftKNN)
 def forward(self,
     queries: Tensor,  # embedded queries, (..., q, d)
@@ -370,7 +370,7 @@ def fit(self,
     self.labels_ = y
     return self
 
-# %% ../../nbs/losses/09_knn.ipynb #3a4f843f
+# %% ../../nbs/losses/09_knn.ipynb #9fa61799
 @patch_to(SoftKNeighborsClassifier)
 @torch.no_grad()
 def predict_proba(self,

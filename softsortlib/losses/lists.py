@@ -57,7 +57,7 @@ def _first_of(y, sets, target, w=None):
     total = sets.sum(y)
     return y / sets.spread(total.masked_fill(total <= 0, 1))
 
-# %% ../../nbs/losses/03_lists.ipynb #c347354e
+# %% ../../nbs/losses/03_lists.ipynb #284f306f
 @over_lists(elements=True, together=True)
 def listnet_loss(
     scores: Tensor,  # (..., n)
@@ -104,7 +104,7 @@ def place_weights(
     a = a.masked_fill(i > n, 0)
     return a / sets.spread(sets.sum(a).clamp(min=torch.finfo(dtype).tiny))
 
-# %% ../../nbs/losses/03_lists.ipynb #cb44bedf
+# %% ../../nbs/losses/03_lists.ipynb #11ebc03b
 @over_lists(together=True)
 def listmle_loss(
     scores: Tensor,  # (..., n)

@@ -245,7 +245,7 @@ def hard_metric(
     found = over_sets(loss, scores, relevance, mask, offsets)
     return settle(*found, empty_target_action, reduction, scores.dtype)
 
-# %% ../../nbs/losses/07_metrics.ipynb #64b4a90a
+# %% ../../nbs/losses/07_metrics.ipynb #eb9c88f6
 def soft_metric(
     loss: Loss,  # a module of this part
     scores: Tensor,  # (..., n)

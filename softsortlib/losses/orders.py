@@ -42,7 +42,7 @@ def _row_count(P):
         return torch.full(P.batch, P.m, device=P.device)
     return P._kept.sum(-1)
 
-# %% ../../nbs/losses/01_orders.ipynb #ab029ef2
+# %% ../../nbs/losses/01_orders.ipynb #5eb68cdd
 @over_blocks
 def permutation_nll(
     P: SoftPermutation,  # of any operator, (..., n, n), or its first rows
@@ -126,7 +126,7 @@ def _rest_of_rows(P, target):
         log_rest = log_rest.masked_fill(~P.mask[..., None, :] | ~P._kept[..., None], 0)
     return log_rest.sum((-2, -1))
 
-# %% ../../nbs/losses/01_orders.ipynb #56bff409
+# %% ../../nbs/losses/01_orders.ipynb #effad816
 @over_blocks
 def permutation_bce(
     P: SoftPermutation,  # of any operator, (..., n, n)
@@ -167,7 +167,7 @@ def correlation(both, own, wanted, n, dtype):
     own = torch.where(own <= noise, wanted, own)
     return both / (own.sqrt() * wanted.sqrt()), defined
 
-# %% ../../nbs/losses/01_orders.ipynb #b3e31935
+# %% ../../nbs/losses/01_orders.ipynb #68d6bddc
 @over_lists(elements=True, together=True, parts=group_loss)
 def spearman_loss(
     scores: Tensor,  # (..., n)

@@ -209,7 +209,7 @@ def _in_reach(s, tau, learn):
     most = torch.finfo(s.dtype).max / 4 * (tau.detach().clamp(max=1) if learn else min(tau, 1))
     return s.clamp(-most, most)
 
-# %% ../../nbs/losses/04_pairs.ipynb #98f4ff28
+# %% ../../nbs/losses/04_pairs.ipynb #578f5db6
 @over_lists()
 def lambda_loss(
     scores: Tensor,  # (..., n)

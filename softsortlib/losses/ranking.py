@@ -108,7 +108,7 @@ def balanced_rows(P, x, k, iterations):
     u, v = balance(lambda v: P @ v, lambda u: P.mT @ u, x.new_ones(P.batch + (P.m,)), iterations)
     return u[..., :k] * (P[..., :k, :] @ (v * x))
 
-# %% ../../nbs/losses/02_ranking.ipynb #89c1ad39
+# %% ../../nbs/losses/02_ranking.ipynb #f6bdb944
 @over_lists()
 def neural_ndcg_loss(
     scores: Tensor,  # (..., n)

@@ -39,7 +39,7 @@ def _check_lanes(kind, n):
         raise ValueError(f"n must be at most {_MOST_LANES[kind]} for the network {kind!r}, got {n}: "
                          f"more comparators do not fit into memory; take {other}")
 
-# %% ../../nbs/networks/01_comparators.ipynb #e54115e4
+# %% ../../nbs/networks/01_comparators.ipynb #620a8760
 def odd_even_layers(
     n: int,  # number of lanes
 ) -> list:  # n layers, each the pairs of lanes (i, i + 1) it compares, long, (c, 2)
@@ -79,7 +79,7 @@ def network_ends(kind, n):
     "Where the comparators of each layer begin, and where the last one's end."
     return 0, *itertools.accumulate(layer_size(n - shift, m) for m, _, shift, _ in steps_of(kind, n))
 
-# %% ../../nbs/networks/01_comparators.ipynb #1a3c8235
+# %% ../../nbs/networks/01_comparators.ipynb #45ce7c2b
 def bitonic_layers(
     n: int,  # number of lanes, any number
 ) -> list:  # k (k + 1) / 2 layers, k = ceil(log2 n), each the pairs of lanes (i, j), i < j, long, (c, 2)
@@ -93,7 +93,7 @@ def bitonic_layers(
         _write_layer(*layers[-1].T, lanes, m, mirrored)
     return layers
 
-# %% ../../nbs/networks/01_comparators.ipynb #4bb6f4f2
+# %% ../../nbs/networks/01_comparators.ipynb #edd31b19
 class Comparators(NamedTuple):
     "A network of comparators as columns: comparator c puts the smaller value on lane lo[c], the larger one on hi[c]."
     lo: Tensor  # long, (C,)
@@ -119,7 +119,7 @@ def _in_a_transform():
     inside = torch._C._functorch.peek_interpreter_stack() is not None or _get_current_dispatch_mode() is not None
     return torch.compiler.is_compiling() or inside
 
-# %% ../../nbs/networks/01_comparators.ipynb #ffedc5de
+# %% ../../nbs/networks/01_comparators.ipynb #b087515d
 def sorting_network(
     kind: str,  # "bitonic" or "odd_even"
     n: int,  # number of lanes

@@ -115,7 +115,7 @@ def _new_map(like, dtype, kind, sigmoid, swaps, mask, descending):
     check_flags(descending=descending)
     return _Compared(like.detach(), dtype, kind, sigmoid, swaps, check_mask(mask, like), descending)
 
-# %% ../../nbs/networks/05_compared.ipynb #79b9f43b
+# %% ../../nbs/networks/05_compared.ipynb #9334111b
 def compare_sort(
     items: Tensor,  # floating point, (..., n, *features), the set along `dim`
     compare=None,  # (N, *features) twice -> (N,): positive if the first comes before the second; None for b - a

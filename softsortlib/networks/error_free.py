@@ -25,7 +25,7 @@ def straight(
     "Equation N4.2: the value of `hard`, to the last digit, with the gradient of `soft`."
     return hard.detach() + (soft - soft.detach())
 
-# %% ../../nbs/networks/04_error_free.ipynb #60d70fa3
+# %% ../../nbs/networks/04_error_free.ipynb #bb443c7f
 def _exchange(a, b, swaps):
     "A comparator that swaps or does not."
     return torch.where(swaps, b, a), torch.where(swaps, a, b)
@@ -50,7 +50,7 @@ def error_free_differences(
 
     return walk_lanes(s, net, active, compare)
 
-# %% ../../nbs/networks/04_error_free.ipynb #dc74d716
+# %% ../../nbs/networks/04_error_free.ipynb #2150aba0
 def apply_error_free(
     v: Tensor,  # sigmoid arguments, (..., C)
     swapped: Tensor,  # bool, (..., C), the comparators that swap: those that see d < 0

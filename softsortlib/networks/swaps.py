@@ -36,7 +36,7 @@ SLOPES = {
     "optimal": lambda v: torch.where(v.abs() <= 0.25, 1, 1 / 16 / (v.abs().clamp_min(0.25) + 1e-10) ** 2),
 }
 
-# %% ../../nbs/networks/02_swaps.ipynb #516db877
+# %% ../../nbs/networks/02_swaps.ipynb #d4461cb9
 def swap_sigmoid(
     v: Tensor,  # difference over temperature, any shape
     sigmoid: str = "cauchy",  # "logistic", "gaussian", "cauchy", "reciprocal" or "optimal"
@@ -63,7 +63,7 @@ def swap_weights(
         return keep, swap
     return torch.where(active, keep, 1), torch.where(active, swap, 0)
 
-# %% ../../nbs/networks/02_swaps.ipynb #a5c3cd15
+# %% ../../nbs/networks/02_swaps.ipynb #7b0119df
 def replace_activation(
     d: Tensor,  # differences, any shape
     art_lambda: "float | Tensor | None" = 0.25,  # strength in [0, 1), broadcastable to d; None or 0.0 leave d alone
@@ -107,7 +107,7 @@ def walk_lanes(s, net, active, compare):
         seen.append(d)
     return torch.cat(seen, -1)
 
-# %% ../../nbs/networks/02_swaps.ipynb #ff71e77c
+# %% ../../nbs/networks/02_swaps.ipynb #f183ecd4
 def lane_differences(
     s: Tensor,  # scores, (..., n)
     net: Comparators,  # a network of n lanes
@@ -140,7 +140,7 @@ def run_layer(x, net, start, stop, meet, dim=-2):
     met = meet(x.index_select(dim, lo), x.index_select(dim, hi))
     return x.index_copy(dim, torch.cat([lo, hi]), torch.cat(met, dim))
 
-# %% ../../nbs/networks/02_swaps.ipynb #8303e36d
+# %% ../../nbs/networks/02_swaps.ipynb #766506b2
 def apply_layers(
     v: Tensor,  # sigmoid arguments, (..., C)
     x: Tensor,  # payload, (..., n, d)

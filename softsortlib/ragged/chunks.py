@@ -160,7 +160,7 @@ def _check_chunk(chunk):
     if isinstance(chunk, bool) or not isinstance(chunk, int) or chunk < 1:
         raise ValueError(f"chunk must be how many scores are read at a time, an int from 1, got {chunk!r}")
 
-# %% ../../nbs/ragged/02_chunks.ipynb #213afe3d
+# %% ../../nbs/ragged/02_chunks.ipynb #5b8ea9d3
 def chunked_quantile(
     x: Any,  # scores (N,), finite: an array of numpy (also a memmap) or Dask, or a tensor
     q: "float | list[float] | Tensor",  # in [0, 1]; a number, or several, (Q,)
@@ -183,7 +183,7 @@ def chunked_quantile(
     y = torch.tensor(y, dtype=torch.float32 if x.dtype == np.float32 else torch.float64, device="cpu")
     return y if len(getattr(q, "shape", ())) or isinstance(q, (list, tuple)) else y[0]
 
-# %% ../../nbs/ragged/02_chunks.ipynb #9b858330
+# %% ../../nbs/ragged/02_chunks.ipynb #c034714a
 class Threshold(NamedTuple):
     "The k-th smallest calibration score, k = ceil((N + 1)(1 - alpha)), and its soft version."
     hard: float  # what the guarantee speaks of; infinite where k > N

@@ -17,7 +17,7 @@ from ..engine.autograd import in_func
 from ..engine.dispatch import switch
 from ..engine.radix import spans
 
-# %% ../../nbs/ragged/01_lists.ipynb #50ea8f6b
+# %% ../../nbs/ragged/01_lists.ipynb #c53644db
 def _counted(numbers, name="lengths"):
     "An iterable of whole numbers as a tensor; raise `TypeError` for anything else."
     try:
@@ -64,7 +64,7 @@ def _ordered_by(ids):
     in_order, order = ids.sort(stable=True)
     return ListOrder(offsets_of(torch.unique_consecutive(in_order, return_counts=True)[1]), order)
 
-# %% ../../nbs/ragged/01_lists.ipynb #d4ab1e5a
+# %% ../../nbs/ragged/01_lists.ipynb #9dc7a86a
 def offsets_from(
     *,
     ids: "Tensor | Iterable[int] | None" = None,  # whole numbers, (N,): items with the same id form a list
@@ -152,7 +152,7 @@ def put_back(
     "Undo `end_to_end` for a result with one entry for each item."
     return y if order is None else torch.empty_like(y).index_copy(dim, order, y)
 
-# %% ../../nbs/ragged/01_lists.ipynb #6e6ce38c
+# %% ../../nbs/ragged/01_lists.ipynb #0ddd6614
 def refuse_mask(mask):
     "Raise `ValueError` for a mask together with lists."
     if mask is not None:

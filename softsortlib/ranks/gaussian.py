@@ -18,7 +18,7 @@ from ..core.rank_operators import RankOperator
 from ..engine.sum_laws import normal_law
 from .sigmoid import counted_ranks
 
-# %% ../../nbs/ranks/02_gaussian.ipynb #65a48e8e
+# %% ../../nbs/ranks/02_gaussian.ipynb #8f857cf7
 class GaussianRank(RankOperator, name="gaussian"):
     """Expected ranks when each score carries Gaussian noise of deviation tau (R2.2; SoftRank, Taylor et al. 2008).
 
@@ -52,7 +52,7 @@ def _heads(coins):
         p = p + coin * (lifted - p)
     return p
 
-# %% ../../nbs/ranks/02_gaussian.ipynb #a2be4123
+# %% ../../nbs/ranks/02_gaussian.ipynb #e0981772
 @patch_to(GaussianRank)
 def distribution(self,
     scores: Tensor,  # (..., n), floating point; small n: O(n^3) time, and memory when gradients are wanted

@@ -122,7 +122,7 @@ def _rmatmul(self, y, rows):
         y = y.new_zeros(*y.shape[:-2], self.n, y.shape[-1]).index_add(-2, rows, y)
     return spread(*_sets(self, y))
 
-# %% ../../nbs/ranks/04_lapsum.ipynb #20f1db1c
+# %% ../../nbs/ranks/04_lapsum.ipynb #abd940c5
 class LapSum(Operator, name="lapsum"):
     """Soft permutation by cells of mass one under Laplace bumps (R4.2; after LapSum, Struski et al. 2025).
 

@@ -61,7 +61,7 @@ def sparse_row(z, simplex):
     theta = mean / 2 - (1 / m - variance / 4).clamp(min=1e-30).sqrt()
     return (kept / 2 - theta).square().masked_fill(~support, 0)
 
-# %% ../../nbs/rowwise/04_sparse_rows.ipynb #b4d61784
+# %% ../../nbs/rowwise/04_sparse_rows.ipynb #ebd87a66
 class SparseRows(SoftPermutation):
     "Rows by a projection of the exponents of another soft permutation (W4.1): SoftSort's or NeuralSort's."
     _sums_to_one = True

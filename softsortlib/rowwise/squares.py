@@ -22,7 +22,7 @@ from .reference import put_back, with_others
 from .softsort import SoftSort, WindowedPermutation
 from .wide import FASTER, is_payload_wide
 
-# %% ../../nbs/rowwise/03_squares.ipynb #454771ff
+# %% ../../nbs/rowwise/03_squares.ipynb #7f958db8
 class SquarePermutation(WindowedPermutation):
     "SoftSort with d = (x - y)^2 by sums of Gaussians (W3.1): O(n log n) at any temperature."
     power = 2.0
@@ -141,7 +141,7 @@ def _log_prob(self, target, rows):
     log_p = -self.d(self._sorted(rows), of(self.s)) / self.tau - (self.unit * Z).log()
     return log_p if self.mask is None else log_p.masked_fill(~of(self.mask), -math.inf)
 
-# %% ../../nbs/rowwise/03_squares.ipynb #64842c15
+# %% ../../nbs/rowwise/03_squares.ipynb #57771c46
 class PowerPermutation(SquarePermutation):
     "SoftSort with d = |x - y|^p by sums of exp(-|u|^p) (W3.3): O(n log n) at any temperature, on a CPU."
     unit = 1.0

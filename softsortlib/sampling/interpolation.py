@@ -72,7 +72,7 @@ def _every_mask(mask, z):
     "The mask, repeated for each sample."
     return None if mask is None else mask.expand(z.shape)
 
-# %% ../../nbs/sampling/04_interpolation.ipynb #f6d16f95
+# %% ../../nbs/sampling/04_interpolation.ipynb #f3faf14e
 class BlackboxRank(RankOperator, name="blackbox"):
     """Hard ranks with the gradient (S4.1) of a ramp of length tau (Vlastelica et al. 2020; Rolínek et al. 2020).
 
@@ -82,7 +82,7 @@ class BlackboxRank(RankOperator, name="blackbox"):
         step = tau.detach() if isinstance(tau, Tensor) else tau
         return _Difference.apply(s, torch.zeros_like(s)[None], step, None if mask is None else mask[None])
 
-# %% ../../nbs/sampling/04_interpolation.ipynb #fd85d54f
+# %% ../../nbs/sampling/04_interpolation.ipynb #78e9788e
 class ImplicitRank(RankOperator, name="implicit"):
     """Mean hard ranks of noisy scores with the gradient (S4.3), implicit maximum likelihood (Niepert et al. 2021).
 

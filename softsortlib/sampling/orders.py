@@ -15,13 +15,13 @@ from torch import Tensor
 from ..core.checks import check_type, compute_dtype, patch_to
 from ..core.permutation import SoftPermutation
 
-# %% ../../nbs/sampling/01_orders.ipynb #b8f1b9c7
+# %% ../../nbs/sampling/01_orders.ipynb #6c7b0abb
 def _lift(a, batch):
     "The tensor a (samples, *own, k) with its own batch dimensions expanded to `batch`."
     own = a.shape[1:-1]
     return a.reshape(len(a), *[1] * (len(batch) - len(own)), *own, a.shape[-1]).expand(len(a), *batch, a.shape[-1])
 
-# %% ../../nbs/sampling/01_orders.ipynb #7921f10e
+# %% ../../nbs/sampling/01_orders.ipynb #95c52096
 class OrderPermutation(SoftPermutation):
     "The mean of hard permutations (S1.1), stored as orders and not as matrices."
     if TYPE_CHECKING:  # added below
@@ -61,7 +61,7 @@ def _average(self, v, kept):
     seen = v - mean if self.balanced else v
     return mean + (tilt.reshape(*tilt.shape, *[1] * kept) * seen).sum(0)
 
-# %% ../../nbs/sampling/01_orders.ipynb #79bf92b8
+# %% ../../nbs/sampling/01_orders.ipynb #cf9b0702
 @patch_to(OrderPermutation)
 def expect(
     self,

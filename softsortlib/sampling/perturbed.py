@@ -55,7 +55,7 @@ def _reverse(orders, mask):
     back = (mask.sum(-1, keepdim=True) - 1 - torch.arange(n, device=orders.device)) % n
     return orders.gather(-1, back.expand(orders.shape))
 
-# %% ../../nbs/sampling/02_perturbed.ipynb #3a3d1d49
+# %% ../../nbs/sampling/02_perturbed.ipynb #865e3203
 class Perturbed(Operator, name="perturbed"):
     """A mean of hard sorts of noisy scores, with the gradient of its expectation (Berthet et al. 2020).
 
@@ -93,7 +93,7 @@ def check_draws(samples, noise, generator):
     if generator is not None and not isinstance(generator, torch.Generator):
         raise TypeError(f"generator must be a torch.Generator, got {type(generator).__name__}")
 
-# %% ../../nbs/sampling/02_perturbed.ipynb #7bd60ed1
+# %% ../../nbs/sampling/02_perturbed.ipynb #65acccf4
 def in_reach(s, tau):
     "s (..., n), clamped where differences and sums of n of the s / tau would overflow."
     largest = torch.finfo(s.dtype).max

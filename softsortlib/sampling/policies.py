@@ -73,7 +73,7 @@ def _collect(s, rho, theta, top, log_Z, now, after):
     H_theta, H_r, at = (a.gather(-1, q) for a in (H[..., 0], H[..., 1], log_Z))
     return torch.zeros_like(s).scatter(-1, top, after) + (s - at).exp() * (rho * H_theta - H_r)
 
-# %% ../../nbs/sampling/05_policies.ipynb #527e6376
+# %% ../../nbs/sampling/05_policies.ipynb #0ae1f185
 class _Final(torch.autograd.Function):
     "f(s), which refuses to be differentiated."
     forward = staticmethod(lambda s, f: f(s))
@@ -81,7 +81,7 @@ class _Final(torch.autograd.Function):
     backward = staticmethod(once("the gradient of an expected reward cannot be differentiated again"))
     jvp = backward
 
-# %% ../../nbs/sampling/05_policies.ipynb #a47e65bc
+# %% ../../nbs/sampling/05_policies.ipynb #b377a6f3
 def plackett_luce_reward(
     scores: Tensor,  # log-weights of the policy, (..., n), floating point
     gains: Tensor,  # what each item is worth, (..., n) or what broadcasts to it

@@ -65,7 +65,7 @@ class _Regret:
         P = OrderPermutation(self.orders, self.orders[0], tilt, self.how.baseline, s.dtype, self.mask)
         return P.mT @ self.places.expand(s.shape) - self.y
 
-# %% ../../nbs/sampling/03_regret.ipynb #0484ffc9
+# %% ../../nbs/sampling/03_regret.ipynb #797c494e
 def ranking_regret(
     scores: Tensor,  # (..., n), floating point
     ranks: Tensor,  # the wanted ranks, 1 for the smallest score, (..., n); ties may share the mean of theirs

@@ -49,7 +49,7 @@ def _keep(module, name, value):
     else:
         setattr(module, name, value)
 
-# %% ../../nbs/selection/01_masks.ipynb #338e8f1a
+# %% ../../nbs/selection/01_masks.ipynb #0b3a7614
 class TopKMask(Scored):
     """Base of the soft top-k masks: from scores (..., n) to weights in [0, 1], (..., n), that sum to k (K1.1).
 
@@ -135,7 +135,7 @@ class LaplaceTopK(TopKMask, name="lapsum"):
         tau = tau[..., 0] if isinstance(tau, Tensor) else tau
         return lapsum_topk(s, k[..., 0], tau, True, mask)
 
-# %% ../../nbs/selection/01_masks.ipynb #63a757b2
+# %% ../../nbs/selection/01_masks.ipynb #68209ca6
 def get_topk_mask(
     method: "str | TopKMask",  # a mask, or the name of one
     **kwargs,  # its parameters (k, tau, largest ...), for a name

@@ -76,7 +76,7 @@ def _check_router(k, balance, capacity, overflow):
     if not is_one_of(overflow, ("drop", "next")):
         raise ValueError(f"overflow must be 'drop' or 'next', got {overflow!r}")
 
-# %% ../../nbs/selection/05_router.ipynb #6e931a4d
+# %% ../../nbs/selection/05_router.ipynb #a0f54f3f
 class TopKRouter(nn.Module):
     """A router for mixtures of experts: hard choice forward, the gradient of a soft mask backward (K5.1, K5.2).
 

@@ -14,7 +14,7 @@ from .masks import TopKMask
 from .roots import Law
 from .thresholds import threshold_weights
 
-# %% ../../nbs/selection/03_sparse.ipynb #973c5c76
+# %% ../../nbs/selection/03_sparse.ipynb #d099b471
 class SparseTopK(TopKMask, name="sparse"):
     """Weights by a clipped power around a threshold (K3.2; Sander et al. 2023): exactly 0 and 1 away from it, O(n).
 

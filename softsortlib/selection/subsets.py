@@ -38,7 +38,7 @@ def _tables(x, k):
         tables.append(_one_more(tables[-1], x[..., i]))
     return tables
 
-# %% ../../nbs/selection/04_subsets.ipynb #474f40ba
+# %% ../../nbs/selection/04_subsets.ipynb #83b39952
 def subset_marginals(
     s: Tensor,  # scores, (..., n)
     k: int,  # elements of a subset, 1..n
@@ -135,7 +135,7 @@ _counted = mechanism(
     ),
 )
 
-# %% ../../nbs/selection/04_subsets.ipynb #5ac5c01b
+# %% ../../nbs/selection/04_subsets.ipynb #899eb08e
 class SimpleTopK(TopKMask, name="simple"):
     """Weights by the chance to be in a random subset of k elements (K4.1; SIMPLE, Ahmed et al. 2023).
 

@@ -20,7 +20,7 @@ def threshold_weights(s, k, tau, mask, law):
     z = s if mask is None else s.masked_fill(~mask, -torch.inf)
     return step_weights(z, tau_column(tau, s), k, law)
 
-# %% ../../nbs/selection/02_thresholds.ipynb #9f0d1d18
+# %% ../../nbs/selection/02_thresholds.ipynb #ce53a0ab
 class SinkhornTopK(TopKMask, name="sinkhorn"):
     """Weights that sum to k by a logistic step: transport to two targets (K2.3; Xie et al. 2020).
 
@@ -40,7 +40,7 @@ def _kth_and_next(s, counts, most):
         order = s.topk(min(most + 1, s.shape[-1])).indices
     return order.gather(-1, torch.cat([counts - 1, counts], -1))
 
-# %% ../../nbs/selection/02_thresholds.ipynb #1b714eee
+# %% ../../nbs/selection/02_thresholds.ipynb #d6f5dcd5
 class ThresholdTopK(TopKMask, name="threshold"):
     """Weights by a logistic step around the middle of the k-th and the next score (K2.4; DFTopK, Zhu et al. 2025).
 

@@ -55,7 +55,7 @@ def line_potentials(
     after = step(torch.searchsorted(full, sent + close))
     return torch.nn.functional.pad((before + after) / 2, (1, 0)).cumsum(-1)
 
-# %% ../../nbs/transport/01_line.ipynb #4507edd2
+# %% ../../nbs/transport/01_line.ipynb #9d030e3c
 class Costs(NamedTuple):
     "The kernel exp(-C) of costs that are stored, (..., n, m)."
     C: Tensor
@@ -68,7 +68,7 @@ class Costs(NamedTuple):
         "-log sum_i w_i exp(phi_i - C_ij), (..., m); who sums all terms needs no guess."
         return -((phi + log_w)[..., :, None] - self.C).logsumexp(-2)
 
-# %% ../../nbs/transport/01_line.ipynb #e3ade0fb
+# %% ../../nbs/transport/01_line.ipynb #76211bbc
 def rounds(K, F, G, log_a, log_b, limit, tolerance=0.0):
     "F, G, residual and iterations by (T1.6) from F and G until (T1.7), all `limit` rounds for a tolerance of zero."
     back, a = K.T, log_a.exp()
@@ -110,9 +110,9 @@ def _system(F, G, C, log_a, log_b):
     Q = ((F + log_a)[..., :, None] - C).softmax(-2)
     return System(R, Q, Q * (log_b / 2).exp()[..., None, :], times(Q, log_b.exp()))
 
-# %% ../../nbs/transport/01_line.ipynb #2a7abcf1
+# %% ../../nbs/transport/01_line.ipynb #f79d3915
 def _push(at, dC, da, db):
-    "dF and dG from the differentials of C, log_a and log_b, by the first line of (T1.10); dF has mean zero."
+    "dF and dG from the differentials of C, log_a and log_b, by the first half of (T1.10); dF has mean zero."
     rho, sigma = (at.R * (dC - db[..., None, :])).sum(-1), (at.Q * (dC - da[..., :, None])).sum(-2)
     g = rho - times(at.R, sigma)
     dF = g + times(at.R, times(at.Q.mT, solve(at.H, at.r, at.r * g)))
@@ -120,7 +120,7 @@ def _push(at, dC, da, db):
     return dF, sigma - times(at.Q.mT, dF)
 
 def _pull(at, grad_F, grad_G):
-    "The gradients of C, log_a and log_b from those of F and G, by the second line of (T1.10)."
+    "The gradients of C, log_a and log_b from those of F and G, by the second half of (T1.10)."
     grad_F = grad_F - (total(grad_F) - total(grad_G)) / grad_F.shape[-1]       # F has mean zero
     g = grad_F - times(at.Q, grad_G)
     rho = g + at.r * solve(at.H, at.r, times(at.Q, times(at.R.mT, g)))
@@ -153,7 +153,7 @@ class _Solution(torch.autograd.Function):
             at = primals(ctx)
             return _push(_system(*at), *known(tangents, at[2:]))
 
-# %% ../../nbs/transport/01_line.ipynb #07d2a574
+# %% ../../nbs/transport/01_line.ipynb #59d2f285
 def sinkhorn(
     C: Tensor,  # costs divided by tau, (..., n, m)
     log_a: Tensor,  # log-weights of the inputs, (..., n)

@@ -44,7 +44,7 @@ class MatchingPermutation(DensePermutation):
         super().__init__(log_P, log_alpha.dtype)
         self.log_alpha = log_alpha
 
-# %% ../../nbs/transport/03_matching.ipynb #f2e6a169
+# %% ../../nbs/transport/03_matching.ipynb #6d2e76e4
 def soft_matching(
     log_alpha: Tensor,  # how well row i goes with column j, (..., n, n)
     tau: "float | Tensor" = 1.0,  # temperature, a float or broadcastable to the batch (...)
@@ -130,7 +130,7 @@ def _assign(first, last, cost, columns):
         for j in range(n):
             columns[b, owner[j]] = j
 
-# %% ../../nbs/transport/03_matching.ipynb #a6f74c21
+# %% ../../nbs/transport/03_matching.ipynb #b5de96c0
 def hard_matching(
     log_alpha: Tensor,  # (..., n, n)
 ) -> Tensor:  # long, (..., n): the column of each row
@@ -203,7 +203,7 @@ class GumbelSinkhorn(nn.Module):
         tau = self.tau.item() if isinstance(self.tau, Tensor) and self.tau.numel() == 1 else self.tau
         return f"tau={tau}, noise={self.noise}, iterations={self.iterations}"
 
-# %% ../../nbs/transport/03_matching.ipynb #fc49ced4
+# %% ../../nbs/transport/03_matching.ipynb #fe87798d
 @patch_to(GumbelSinkhorn)
 def forward(
     self,
