@@ -302,7 +302,7 @@ def spread_of_rows(lo, hi, s, width, c):
         r[:] = s[row]
         width[row] = _spread_of_row(r, c[row], w)[0]
 
-# %% ../../nbs/core/02_spread.ipynb #35315db2
+# %% ../../nbs/core/02_spread.ipynb #be19df42
 def _rooms(s, results):
     "Scores s (..., n) as an array (B, n), one (B,) for the spreads, and so many like the first: torch's cost more."
     rows = s.detach().contiguous().numpy().reshape(-1, s.shape[-1])
@@ -453,7 +453,7 @@ _units = mechanism("units(s, float c, float far) -> u=s, width, weights=s", __na
                    gradient=_units_back)
 
 
-# %% ../../nbs/core/02_spread.ipynb #0773cdcf
+# %% ../../nbs/core/02_spread.ipynb #4dd74ef9
 class _Measured(torch.autograd.Function):
     "The first result of `_units` on the CPU, where nobody looks on."
     @staticmethod
@@ -474,7 +474,7 @@ class _Measured(torch.autograd.Function):
         return torch.from_numpy(ds).view(s.shape), None, None
 
 
-# %% ../../nbs/core/02_spread.ipynb #cc4e9502
+# %% ../../nbs/core/02_spread.ipynb #6f636832
 def in_units(
     s: Tensor,  # scores, (..., n), single or double precision
     mask: "Tensor | None",  # bool, (..., n), True = a real element

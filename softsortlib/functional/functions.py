@@ -73,7 +73,7 @@ def soft_permutation(
     P = sorter(method, tau, descending)(s, mask)
     return P.straight_through() if hard else P
 
-# %% ../../nbs/functional/02_functions.ipynb #ca930ad0
+# %% ../../nbs/functional/02_functions.ipynb #a156438b
 def _rank_only_sort(s, mask, descending, method, tau):
     "Sorted values, (..., n), of an operator that has no matrix; raise `TypeError` when it has ranks only."
     operator = oriented(method, RankOperator.names, tau, descending)
@@ -89,7 +89,7 @@ def _sorters(method):
     own = {name: cls for name, cls in RankOperator.names.items() if hasattr(cls, "sort")}
     return {**Operator.names, **own}
 
-# %% ../../nbs/functional/02_functions.ipynb #7afef5a5
+# %% ../../nbs/functional/02_functions.ipynb #ba2569ae
 @on_lists(join_items, SORTS, group_sort)
 def soft_sort(
     x: Tensor,  # any shape, floating point

@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['neuralsort_published', 'neuralsort_quadratic', 'NeuralSortPermutation', 'NeuralSort']
 
-# %% ../../nbs/rowwise/02_neuralsort.ipynb #ee947f31
+# %% ../../nbs/rowwise/02_neuralsort.ipynb #392957bb
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -224,7 +224,7 @@ class NeuralSort(Operator, name="neuralsort"):
             ...
 
 
-# %% ../../nbs/rowwise/02_neuralsort.ipynb #a5016581
+# %% ../../nbs/rowwise/02_neuralsort.ipynb #412ff895
 def _twin(operator, mask, dtype):
     "The permutation above, a function of s and tau that can be pickled."
     facts = dict(descending=operator.descending, dtype=dtype, mask=mask, backend=operator.backend)

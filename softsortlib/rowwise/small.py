@@ -470,7 +470,7 @@ def answer(s, tau, x, request):
         return _Small.apply(s, tau, x, request)
     return _told(request, _answered(request, x), s.shape)
 
-# %% ../../nbs/rowwise/05_small.ipynb #4765c294
+# %% ../../nbs/rowwise/05_small.ipynb #3c4b4656
 def is_small(s: Tensor, entries: int) -> bool:
     "Whether sets s (..., n) on the CPU are small, and their matrices together have at most so many entries."
     if torch.compiler.is_compiling():
@@ -480,7 +480,7 @@ def is_small(s: Tensor, entries: int) -> bool:
     return s.device.type == "cpu" and (few_entries or n <= MOST and s.numel() * n <= entries)
 
 
-# %% ../../nbs/rowwise/05_small.ipynb #21b45a1d
+# %% ../../nbs/rowwise/05_small.ipynb #dd78c74b
 def _in_units_first(twin, softness, mask, s, tau):
     "The soft permutation `twin` of scores in units of their spread."
     return twin(in_units(s, mask, softness), tau)
@@ -589,7 +589,7 @@ def _matmul(self, x, rows):
 def _mean_positions(self):
     return self._ask(Asked.BACK_PRODUCT) if self._rows is None else SoftPermutation._mean_positions(self)
 
-# %% ../../nbs/rowwise/05_small.ipynb #10f222e7
+# %% ../../nbs/rowwise/05_small.ipynb #9b24d5a3
 _MEDIUM = switch("small: rows of longer sets", 48, "n")  # which leave single rows and transposed products to others
 _ROWS = switch("small: rows of many sets", 1 << 18, "B n^2")  # from here on
 _COLUMNS = switch("small: columns of longer sets", 1 << 16, "B n^2")  # and those of more than 128 scores, columns

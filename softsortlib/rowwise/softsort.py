@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['SoftSortPermutation', 'SoftSort', 'LaplacePermutation', 'WindowedPermutation']
 
-# %% ../../nbs/rowwise/01_softsort.ipynb #20b7ba68
+# %% ../../nbs/rowwise/01_softsort.ipynb #0aa1a687
 import math
 from functools import partial
 from typing import TYPE_CHECKING, Callable
@@ -252,7 +252,7 @@ def _log_prob(self, target, rows):
         log_p = -self._distance(rows, of(self.s)[..., None])[..., 0] / self.tau - self._Z(rows).log()
     return log_p if self.mask is None else log_p.masked_fill(~of(self.mask), -math.inf)
 
-# %% ../../nbs/rowwise/01_softsort.ipynb #0ce541a9
+# %% ../../nbs/rowwise/01_softsort.ipynb #3152f6e8
 _FEW = switch("softsort: plain matrix", 1 << 19, "B n^2")  # up to which no kernel writes it faster
 
 
@@ -270,7 +270,7 @@ def _dense(self, rows):
     return P if ties is None else leaning_rows(P, s, t, ties.side / self.tau, rows)
 
 
-# %% ../../nbs/rowwise/01_softsort.ipynb #64237967
+# %% ../../nbs/rowwise/01_softsort.ipynb #9901febf
 class WindowedPermutation(SoftSortPermutation):
     "SoftSort with d = |x - y|^p in O(n) memory, by certified windows of the sorted scores (Prop W1.5)."
     power = 2.0
@@ -294,7 +294,7 @@ class WindowedPermutation(SoftSortPermutation):
         return ask_rows(self, Asked.LIKELIHOOD, self.power, rows, target=target)
 
 
-# %% ../../nbs/rowwise/01_softsort.ipynb #9c59486a
+# %% ../../nbs/rowwise/01_softsort.ipynb #0ed7987c
 _SETS = switch("softsort: small sets", 1 << 18, "B n^2")  # up to which one kernel is faster than the scan
 _LONG = switch("softsort: products of longer sets", 1 << 17, "B n^2")  # the same for more than 128 scores
 _SQUARES = switch("softsort: small sets, squares", 1 << 22, "B n^2")  # than windows, for most questions
@@ -318,7 +318,7 @@ def _by_formula(operator, s, mask, dtype):
     return partial(_by_formula_or_scan, few=few, backend=operator.backend, **facts)
 
 
-# %% ../../nbs/rowwise/01_softsort.ipynb #9aaf0675
+# %% ../../nbs/rowwise/01_softsort.ipynb #9c38e66d
 @patch_to(SoftSort)
 def _by_sums(self, args):
     "Another power by sums in place of windows, or None where those are faster: here everywhere."
@@ -341,7 +341,7 @@ def _by_size(operator, mask, dtype, s, tau):
     return P
 
 
-# %% ../../nbs/rowwise/01_softsort.ipynb #15e5be38
+# %% ../../nbs/rowwise/01_softsort.ipynb #9218f76d
 def _left(operator, B, n):
     "The questions that one kernel leaves to the scan or to windows, for B sets of n scores."
     entries = B * n * n
@@ -366,7 +366,7 @@ def _small(operator, s, tau, mask, dtype, softness=None):
     return SmallPermutation(s, *facts)
 
 
-# %% ../../nbs/rowwise/01_softsort.ipynb #d17ea4e0
+# %% ../../nbs/rowwise/01_softsort.ipynb #e7225f02
 @patch_to(SoftSort)
 def _at_once(self, scores, mask):
     if type(self)._soft_permutation is not SoftSort._soft_permutation or self.distance is not None:
