@@ -243,6 +243,7 @@ def _small(operator, s, tau, mask, dtype, softness=None):
 
 @patch_to(NeuralSort)
 def _at_once(self, scores, mask):
+    "Small sets in their own units; not of a subclass that builds maps of its own."
     if type(self)._soft_permutation is not NeuralSort._soft_permutation:
         return None
     s = scores.to(compute_dtype(scores.dtype))
