@@ -224,7 +224,7 @@ class NeuralSort(Operator, name="neuralsort"):
             ...
 
 
-# %% ../../nbs/rowwise/02_neuralsort.ipynb #412ff895
+# %% ../../nbs/rowwise/02_neuralsort.ipynb #7e4f18dc
 def _twin(operator, mask, dtype):
     "The permutation above, a function of s and tau that can be pickled."
     facts = dict(descending=operator.descending, dtype=dtype, mask=mask, backend=operator.backend)
@@ -243,6 +243,7 @@ def _small(operator, s, tau, mask, dtype, softness=None):
 
 @patch_to(NeuralSort)
 def _at_once(self, scores, mask):
+    "Small sets in their own units; not of a subclass that builds maps of its own."
     if type(self)._soft_permutation is not NeuralSort._soft_permutation:
         return None
     s = scores.to(compute_dtype(scores.dtype))

@@ -359,9 +359,10 @@ def _small(operator, s, tau, mask, dtype, softness=None):
     return SmallPermutation(s, *facts)
 
 
-# %% ../../nbs/rowwise/01_softsort.ipynb #e7225f02
+# %% ../../nbs/rowwise/01_softsort.ipynb #aef40015
 @patch_to(SoftSort)
 def _at_once(self, scores, mask):
+    "Small sets in their own units; not of a subclass that builds maps of its own."
     if type(self)._soft_permutation is not SoftSort._soft_permutation or self.distance is not None:
         return None
     s = scores.to(compute_dtype(scores.dtype))
