@@ -141,7 +141,7 @@ def group_loss(
     loss, defined = one.__wrapped__(part.s, sets.only(y), None, sets, **{**options, "reduction": apart})
     return reduce_sets(loss.reshape(part.batch), defined.reshape(part.batch), reduction, part.dtype)
 
-# %% ../../nbs/losses/14_parts.ipynb #a46604b3
+# %% ../../nbs/losses/14_parts.ipynb #32f6c492
 def nll_parts(
     part: Part,
     target: Tensor,  # places in the whole, long, (B, n)
@@ -151,8 +151,7 @@ def nll_parts(
 ) -> Tensor:  # (B,)
     "(L1.1) of each set."
     parts, rows = sorted_rows(ranker(method, tau, False), part, party, 1)
-    rows_here = torch.stack([rows.at.t, rows.Z[..., 0].log()], -1).masked_fill(~rows.kept, 0)
-    t, log_Z = spread(parts, rows_here).unbind(-1)
+    t, log_Z = spread(parts, torch.stack([rows.at.t, rows.Z[..., 0].log()], -1)).unbind(-1)
     nll = (t - fetch(precise(part.s), target, party)).abs() / column(rows.at.tau) + log_Z
     return agreed_sum(nll.sum(-1), party.group) / sum(party.lengths)
 
