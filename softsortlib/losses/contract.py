@@ -200,7 +200,7 @@ def _flat_lists(scores, relevance, offsets):
     offsets, order, scores, relevance = end_to_end(offsets, scores, relevance)
     return scores, relevance, check_offsets(offsets, scores), order
 
-# %% ../../nbs/losses/11_contract.ipynb #4a09ef11
+# %% ../../nbs/losses/11_contract.ipynb #7040cbf0
 def _of_lists(loss, s, y, offsets, options, least, together=False, w=None):
     "The loss of lists end to end, with weights w of their elements, or None; if it can, of all `together`."
     reduction = options.pop("reduction", "mean")
@@ -210,7 +210,7 @@ def _of_lists(loss, s, y, offsets, options, least, together=False, w=None):
     together = together is True or together and options.get(together) is None
     if together and not alone and w is None and s.numel() and options.get("group") is None:
         return loss(s, y, None, offsets, reduction=reduction, **options)
-    lists, parts = by_length(offsets, WORTH if w is None else 0), []
+    lists, parts = by_length(offsets, WORTH), []
     k = options.get("k", 1)
     fill = max(1, min(k, lists.longest or k)) if least and isinstance(k, int) else 1
     for call in calls((s, y) if w is None else (s, y, w), lists, options, fill):
@@ -224,7 +224,7 @@ def _of_elements(loss, s, y, w=None, *, mask, **options):
     if w is None:
         return loss(s, y, mask, **options)
     real = w > 0
-    return loss(s, y, real if mask is None else real & mask, weights=w, **options)
+    return loss(s, y, real if mask is None else real & mask, weights=w.masked_fill(~real, 0), **options)
 
 # %% ../../nbs/losses/11_contract.ipynb #16a85c46
 def _check_weighted(scores, options):

@@ -123,6 +123,8 @@ class Batch(RowOrders):
 
     def centred(self, r, w=None):
         "r (..., n) less its mean over the real elements, by weights of mean one or None; zero at padded ones."
+        if w is not None:
+            r = r - self.spread(self.top(r))  # so that rounded weights leave nothing of ranks that are all the same
         mean = self.sum(r if w is None else r * w) / self.count().clamp(min=1)
         return self.only(r - self.spread(mean))
 

@@ -498,3 +498,19 @@ def test_a_number_is_a_temperature_as_its_tensor_is(tau, rng):
     "A pair's softplus takes a number as its sharpness, and divides the gaps by a tensor."
     s, y = torch.randn(2, 7, generator=rng, dtype=torch.float64), torch.randint(4, (2, 7), generator=rng)
     assert_close(L.lambda_loss(s, y, tau=tau), L.lambda_loss(s, y, tau=torch.tensor(tau, dtype=s.dtype)))
+
+
+@pytest.mark.parametrize("span", [None, (-1.0, 2.0)])
+@pytest.mark.parametrize("bins", [2, 5, 20])
+def test_average_precision_of_bins_is_its_formula(span, bins, rng):
+    "(L5.3) with the triangles written out: a score outside of the span counts at its end."
+    s, y = torch.randn(6, 9, generator=rng, dtype=torch.float64), torch.randint(0, 2, (6, 9), generator=rng)
+    y[:, 0] = 1
+    for t, r, value in zip(s, y.double(), L.quantised_ap_loss(s, y, bins=bins, span=span, reduction="none")):
+        low, high = span or (t.min().item(), t.max().item())
+        width = (high - low) / (bins - 1)
+        centres = high - width * torch.arange(bins, dtype=torch.float64)
+        share = (1 - (t.clamp(low, high)[:, None] - centres).abs() / width).clamp(min=0)
+        relevant, found = r @ share, share.sum(0)
+        precision = relevant.cumsum(0) / found.cumsum(0).clamp(min=1e-300)
+        assert_close(value, 1 - (precision * relevant).sum() / r.sum())

@@ -293,3 +293,18 @@ def test_interpolated_gradients_under_torch_func(masked, rng):
     assert_close(torch.func.vmap(torch.func.grad(total))(s, mask), right)
     g, = torch.autograd.grad(total(leaf, mask).square(), leaf, create_graph=True)
     with pytest.raises(NotImplementedError, match="differentiated twice"): torch.autograd.grad(g.sum(), leaf)
+
+
+def test_noise_has_the_scale_of_the_temperature():
+    s = torch.randn(4, 9, generator=seeded(), dtype=torch.float64)
+    assert torch.equal(ImplicitRank(1.0, generator=seeded())(s), ImplicitRank(64.0, generator=seeded())(64 * s))
+    assert not torch.equal(ImplicitRank(1.0, generator=seeded())(s), ImplicitRank(64.0, generator=seeded())(s))
+
+
+def test_the_tangent_of_a_batch_of_regrets_is_that_of_each_set():
+    s, v = torch.randn(2, 3, 5, generator=seeded(), dtype=torch.float64)
+    def regret(s): return ranking_regret(s, torch.arange(1.0, 6).double().expand(3, 5), generator=seeded())
+    _, tangent = torch.func.jvp(regret, (s,), (v,))
+    s.requires_grad_()
+    gradient, = torch.autograd.grad(regret(s).sum(), s)
+    torch.testing.assert_close(tangent, (gradient * v).sum(-1))
