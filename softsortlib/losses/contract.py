@@ -200,7 +200,7 @@ def _flat_lists(scores, relevance, offsets):
     offsets, order, scores, relevance = end_to_end(offsets, scores, relevance)
     return scores, relevance, check_offsets(offsets, scores), order
 
-# %% ../../nbs/losses/11_contract.ipynb #7040cbf0
+# %% ../../nbs/losses/11_contract.ipynb #47944064
 def _of_lists(loss, s, y, offsets, options, least, together=False, w=None):
     "The loss of lists end to end, with weights w of their elements, or None; if it can, of all `together`."
     reduction = options.pop("reduction", "mean")

@@ -110,7 +110,7 @@ class RowOrders(RowSums):
         "Logarithms of the sums of exp(u) over what is left, (G6.2) with one list a set."
         return rest_of_lists(u, None, None)
 
-# %% ../../nbs/losses/13_sets.ipynb #956ba16f
+# %% ../../nbs/losses/13_sets.ipynb #9ee529e0
 class Batch(RowOrders):
     "Sets side by side, (..., n), with padding: what a loss asks of them."
     def ranks(self, s, **options):
