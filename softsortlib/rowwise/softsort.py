@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['SoftSortPermutation', 'SoftSort', 'LaplacePermutation', 'WindowedPermutation']
 
-# %% ../../nbs/rowwise/01_softsort.ipynb #9e69e3b1
+# %% ../../nbs/rowwise/01_softsort.ipynb #16089e72
 import math
 from functools import partial
 from typing import TYPE_CHECKING, Callable
@@ -16,7 +16,6 @@ from torch import Tensor
 from ..core.checks import check_type, compute_dtype
 from ..core.operators import Operator
 from ..core.permutation import SoftPermutation, patch_to
-from ..engine.autograd import is_unseen
 from ..engine.dispatch import at_most, check_backend, choose, switch
 from softsortlib.engine.radix import (
     leaning, leaning_rows, movement, permuted, shared, sorted_by_torch, stable_sort, tie_means, ties_of,
