@@ -26,21 +26,28 @@ def test_a_cell_says_how_much_may_differ():
     assert not difference("loss 0.625", "loss 0.594", 0.1)
 
 
-@pytest.mark.parametrize("output, complaint", [("loss 0.5", ""), ("loss 0.7", "0.7 is 0.5 now"), ("gain 0.5", "'gain #' is 'loss #' now")])
-def test_a_stale_page_is_found(tmp_path, output, complaint):
-    "A project of one tutorial, whose recorded output is right, off, and of other words"
-    (tmp_path / "settings.ini").write_text("[DEFAULT]\nlib_name = book\nuser = u\nrepo = r\nbranch = main\ndescription = d\nauthor = a\nversion = 0\nmin_python = 3.10\nlicense = apache2\nnbs_path = nbs\nlib_path = book\ntst_flags = slow\n")
-    page = tmp_path / "nbs" / "tutorials" / "page.ipynb"
-    page.parent.mkdir(parents=True)
-    shown = [{"output_type": "stream", "name": "stdout", "text": [output]}]
-    cell = {"cell_type": "code", "execution_count": None, "id": "a", "metadata": {}, "outputs": shown, "source": ["print('loss 0.5')"]}
-    page.write_text(json.dumps({"cells": [cell], "metadata": {}, "nbformat": 4, "nbformat_minor": 5}))
-    done = subprocess.run([sys.executable, ROOT / "tools" / "fresh.py", page], cwd=tmp_path, capture_output=True, text=True)
-    assert bool(complaint) == bool(done.returncode) and complaint in done.stdout, done.stdout + done.stderr
-    cell["source"] = ["loss = 0.5"]         # and a cell that shows nothing any more
-    page.write_text(json.dumps({"cells": [cell], "metadata": {}, "nbformat": 4, "nbformat_minor": 5}))
-    done = subprocess.run([sys.executable, ROOT / "tools" / "fresh.py", page], cwd=tmp_path, capture_output=True, text=True)
-    assert done.returncode and "is '' now" in done.stdout, done.stdout + done.stderr
+SETTINGS = "[DEFAULT]\nlib_name = book\nuser = u\nrepo = r\nbranch = main\ndescription = d\nauthor = a\nversion = 0\nmin_python = 3.10\nlicense = apache2\nnbs_path = nbs\nlib_path = book\ntst_flags = slow\n"
+LOSS, SILENT = "print('loss 0.5')", "loss = 0.5"
+STALE = {  # page -> what its cell does, what is recorded of it, and the complaint
+    "right": (LOSS, "loss 0.5", ""), "off": (LOSS, "loss 0.7", "0.7 is 0.5 now"), "words": (LOSS, "gain 0.5", "'gain #' is 'loss #' now"),
+    "silent": (SILENT, "loss 0.5", "is '' now"),
+}
+
+
+def test_a_stale_page_is_found(tmp_path):
+    "A project of four tutorials: what is recorded of one is right, of the others off, of other words, and of a cell that shows nothing any more."
+    (tmp_path / "settings.ini").write_text(SETTINGS)
+    pages = [tmp_path / "nbs" / "tutorials" / f"{name}.ipynb" for name in STALE]
+    pages[0].parent.mkdir(parents=True)
+    for page, (source, output, _) in zip(pages, STALE.values()):
+        shown = [{"output_type": "stream", "name": "stdout", "text": [output]}]
+        cell = {"cell_type": "code", "execution_count": None, "id": "a", "metadata": {}, "outputs": shown, "source": [source]}
+        page.write_text(json.dumps({"cells": [cell], "metadata": {}, "nbformat": 4, "nbformat_minor": 5}))
+    done = subprocess.run([sys.executable, ROOT / "tools" / "fresh.py", *pages], cwd=tmp_path, capture_output=True, text=True)
+    said = {name: [line for line in done.stdout.splitlines() if f"{name}.ipynb" in line] for name in STALE}
+    assert done.returncode and "4 notebooks" in done.stdout and "3 of them fail" in done.stdout, done.stdout + done.stderr
+    for name, (_, _, complaint) in STALE.items():
+        assert len(said[name]) == bool(complaint) and all(complaint in line for line in said[name]), done.stdout + done.stderr
 
 
 def test_make_test_compares_the_pages():
