@@ -50,9 +50,10 @@ def default_tau(
         return papers_tau(n)
     return 0.1 if operator == "sinkhorn" else 1.0
 
-# %% ../../nbs/lab/07_sorting.ipynb #18b2f048
+# %% ../../nbs/lab/07_sorting.ipynb #766b6b16
 LOSSES = {
     "nll": "negative log-likelihood of the true order",
+    "columns": "negative log-likelihood of the true positions, each column normalised",
     "bce": "binary cross-entropy of the matrix",
     "spearman": "one minus Spearman's coefficient of the soft ranks",
     "ranks": "mean squared difference between soft and true ranks",
@@ -95,7 +96,7 @@ def check_optimizer(c):
     if not 0 <= c.dropout < 1:
         raise ValueError(f"dropout must be in [0, 1), got {c.dropout}")
 
-# %% ../../nbs/lab/07_sorting.ipynb #e793254d
+# %% ../../nbs/lab/07_sorting.ipynb #45a5dddf
 @dataclass(frozen=True)
 class SortConfig(RunConfig):
     "All that a sorting run depends on."
@@ -105,7 +106,7 @@ class SortConfig(RunConfig):
     tau: "float | None" = None  # temperature; None is `default_tau`
     sharpness: "float | None" = None  # find tau before each step, so that rows are this sharp (0 to 1); None for `tau`
     samples: int = 0  # noisy copies of the scores (Plackett-Luce); 0 is the deterministic operator
-    loss: "str | None" = None  # "nll", "bce", "spearman" or "ranks"; None is `default_loss`
+    loss: "str | None" = None  # "nll", "columns", "bce", "spearman" or "ranks"; None is `default_loss`
     sigmoid: str = "logistic"  # of a sorting network
     art_lambda: float = 0.25  # activation replacement of a sorting network
     squash: "str | None" = "sigmoid"  # how Sinkhorn brings standardised scores into (0, 1); None takes them as they are
@@ -155,7 +156,14 @@ def build_operator(
     operator = get_operator(name, tau=tau, descending=True, **own)
     return Stochastic(operator, config.samples) if config.samples else operator
 
-# %% ../../nbs/lab/07_sorting.ipynb #936f603b
+# %% ../../nbs/lab/07_sorting.ipynb #fccaf6f7
+def _column_loss(P, order):
+    "Mean of -log of the share that column order[i] of P (..., n, n) has in row i; order (..., n)."
+    columns = [P.log_prob(j[..., None].expand(order.shape)) for j in order.unbind(-1)]
+    shares = torch.stack(columns, -1).log_softmax(-2)  # the columns now stand in the true order
+    return -shares.diagonal(dim1=-2, dim2=-1).mean()
+
+# %% ../../nbs/lab/07_sorting.ipynb #5df46df6
 def order_loss(
     operator: "Operator | RankOperator",  # from the largest down
     scores: Tensor,  # (batch, n)
@@ -171,8 +179,8 @@ def order_loss(
     P = operator(scores)
     if loss == "nll":
         return sorting_loss(P, values)
-    order = values.argsort(dim=-1, descending=True, stable=True)
-    return permutation_bce(P, order.expand(P.shape[:-1]))
+    order = values.argsort(dim=-1, descending=True, stable=True).expand(P.shape[:-1])
+    return _column_loss(P, order) if loss == "columns" else permutation_bce(P, order)
 
 # %% ../../nbs/lab/07_sorting.ipynb #27013116
 def _shrunk(bank, factor):

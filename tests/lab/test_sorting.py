@@ -33,7 +33,7 @@ def test_every_operator_learns_and_repeats_itself(operator, tau, tmp_path):
     assert numbers(first) == numbers(config.run(tmp_path / "b", threads=1))
 
 
-@pytest.mark.parametrize("changes", [dict(samples=2, tau=8.0), dict(sharpness=0.6), dict(convention="row", digits=4), dict(shrink=2), dict(loss="bce", tau=8.0), dict(loss="spearman", tau=8.0)])
+@pytest.mark.parametrize("changes", [dict(samples=2, tau=8.0), dict(sharpness=0.6), dict(convention="row", digits=4), dict(shrink=2), dict(loss="bce", tau=8.0), dict(loss="columns", tau=8.0), dict(loss="spearman", tau=8.0)])
 def test_variants_run(changes, tmp_path):
     result = replace(TINY, steps=10, **changes).run(tmp_path, threads=1)
     assert result["steps"] == 10 and math.isfinite(result["curve"][-1]["loss"])
@@ -62,7 +62,7 @@ def test_the_right_order_has_the_smaller_loss(name):
 
 @pytest.mark.parametrize("changes,message", [
     (dict(operator="permutahedron", loss="nll"), "gives ranks only"), (dict(operator="permutahedron", samples=2), "ranks only"),
-    (dict(loss="mse"), "nll, bce, spearman"), (dict(width=0), "width must be at least 1"), (dict(shrink=9), "shrink must be at most 8"),
+    (dict(loss="mse"), "nll, columns, bce, spearman"), (dict(width=0), "width must be at least 1"), (dict(shrink=9), "shrink must be at most 8"),
 ])
 def test_configuration_errors(changes, message):
     with pytest.raises(ValueError, match=message): replace(TINY, **changes).parts()
