@@ -13,7 +13,6 @@ import torch
 from torch import Tensor
 
 from .checks import zero_outside
-from ..engine.autograd import is_unseen, needs_graph
 from ..engine.compile import arrays, dot64, jit, spread_rows
 from ..engine.dispatch import switch
 from ..engine.mechanism import mechanism
@@ -305,7 +304,7 @@ def spread_of_rows(lo, hi, s, width, c):
 # %% ../../nbs/core/02_spread.ipynb #be19df42
 def _rooms(s, results):
     "Scores s (..., n) as an array (B, n), one (B,) for the spreads, and so many like the first: torch's cost more."
-    rows = s.detach().contiguous().numpy().reshape(-1, s.shape[-1])
+    rows = arrays(s)[0].reshape(-1, s.shape[-1])
     shape, f = rows.shape, rows.dtype
     return rows, np.empty(shape[0], f), *[np.empty(shape, f) for _ in range(results)]
 
@@ -440,9 +439,9 @@ def pulled_rows(g, u, width, c):
 
 def _fast_pull(g, u, width, weights):
     "`_pull` on the CPU."
-    B, n = width.numel(), u.shape[-1]
-    ds = pulled_rows(*(a.reshape(B, n) for a in arrays(g, u)), width.numpy().reshape(B), weights.numpy().reshape(B, n))
-    return torch.from_numpy(ds).view(u.shape)
+    rows, w = [a.reshape(-1, u.shape[-1]) for a in arrays(g, u, weights)], width.numpy().reshape(-1)
+    ds = torch.from_numpy(pulled_rows(*rows[:2], w, rows[2]))
+    return ds if u.ndim == 2 else ds.view(u.shape)
 
 
 # %% ../../nbs/core/02_spread.ipynb #b099fd29
@@ -453,27 +452,6 @@ _units = mechanism("units(s, float c, float far) -> u=s, width, weights=s", __na
                    gradient=_units_back)
 
 
-# %% ../../nbs/core/02_spread.ipynb #4dd74ef9
-class _Measured(torch.autograd.Function):
-    "The first result of `_units` on the CPU, where nobody looks on."
-    @staticmethod
-    def forward(ctx, s, c, far):
-        made = measured(s, c, far)
-        u = torch.from_numpy(made.u).view(s.shape)
-        ctx.save_for_backward(s, u, torch.from_numpy(made.weights).view(s.shape))
-        ctx.width = made.width
-        return u
-
-    @staticmethod
-    def backward(ctx, g):
-        s, u, weights = ctx.saved_tensors
-        if torch.is_grad_enabled():
-            return _units_back(g, s, u, torch.from_numpy(ctx.width).view(*s.shape[:-1], 1), weights), None, None
-        shape = len(ctx.width), s.shape[-1]
-        ds = pulled_rows(*(a.reshape(shape) for a in arrays(g, u)), ctx.width, weights.numpy().reshape(shape))
-        return torch.from_numpy(ds).view(s.shape), None, None
-
-
 # %% ../../nbs/core/02_spread.ipynb #6f636832
 def in_units(
     s: Tensor,  # scores, (..., n), single or double precision
@@ -481,12 +459,5 @@ def in_units(
     c: float,  # the temperature of a set whose spread is one
 ) -> Tensor:  # (..., n), zero where padded
     "The scores in units of their spread, (C2.4); those of a constant set are zero."
-    s, far = real_scores(s, mask), farthest(s)
-    if s.device.type != "cpu" or not is_unseen((s,)):
-        u = _units(s, c, far)[0]
-    elif needs_graph((s,)):
-        u = _Measured.apply(s, c, far)
-    else:
-        u = torch.from_numpy(measured(s, c, far).u).view(s.shape)
-    return zero_outside(u, mask, -1)
+    return zero_outside(_units(real_scores(s, mask), c, farthest(s))[0], mask, -1)
 

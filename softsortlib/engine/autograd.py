@@ -28,14 +28,15 @@ def in_func():
     return not torch.compiler.is_compiling() and torch._C._functorch.maybe_current_level() is not None
 
 # %% ../../nbs/engine/04_autograd.ipynb #cb404c02
-_PLAIN = (Tensor, nn.Parameter)  # tensors, and no more
-
 def watched(args):
     "Whether a compiler, a mode or a tracer looks on at a call with these arguments."
     if torch.compiler.is_compiling() or torch._C._len_torch_dispatch_stack() or torch._C._get_tracing_state():
         return True
     for a in args:
-        if isinstance(a, Tensor) and (type(a) not in _PLAIN or a.is_meta):
+        if type(a) is Tensor or type(a) is nn.Parameter:  # and no subclass
+            if a.is_meta:
+                return True
+        elif isinstance(a, Tensor):
             return True
     return False
 
@@ -52,7 +53,7 @@ def may_be_differentiated():
 
 def is_unseen(args):
     "Whether a call with these arguments is neither traced, nor transformed, nor differentiated in forward mode."
-    return not (watched(args) or in_func() or has_tangents())
+    return not (watched(args) or torch._C._functorch.maybe_current_level() is not None or forward_ad._current_level >= 0)
 
 # %% ../../nbs/engine/04_autograd.ipynb #704cbe4f
 _libraries = {}
@@ -116,13 +117,11 @@ class CustomOp:
 # %% ../../nbs/engine/04_autograd.ipynb #e1660731
 def needs_graph(args):
     "Whether a call with these arguments may be differentiated, in reverse or in forward mode."
-    if has_tangents():
-        return True
     if torch.is_grad_enabled():
         for a in args:
             if isinstance(a, Tensor) and a.requires_grad:
                 return True
-    return False
+    return has_tangents()
 
 # %% ../../nbs/engine/04_autograd.ipynb #ae21edbf
 def _put_first(a, dim, size):
