@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = []
 
-# %% ../../nbs/core/02_spread.ipynb #6c32b1e8
+# %% ../../nbs/core/02_spread.ipynb #2bd464ba
 from typing import NamedTuple
 
 import numpy as np
@@ -301,7 +301,7 @@ def spread_of_rows(lo, hi, s, width, c):
         r[:] = s[row]
         width[row] = _spread_of_row(r, c[row], w)[0]
 
-# %% ../../nbs/core/02_spread.ipynb #be19df42
+# %% ../../nbs/core/02_spread.ipynb #6efd6a15
 def _rooms(s, results):
     "Scores s (..., n) as an array (B, n), one (B,) for the spreads, and so many like the first: torch's cost more."
     rows = arrays(s)[0].reshape(-1, s.shape[-1])
@@ -420,7 +420,7 @@ def _fast_units(s, c, far):
     width, u, weights = _as_tensors(s, width, u, weights)
     return u, width, weights
 
-# %% ../../nbs/core/02_spread.ipynb #f85ceba8
+# %% ../../nbs/core/02_spread.ipynb #0b86c6e0
 @jit
 def pull_of_rows(lo, hi, g, u, width, c, ds):
     "ds = (C2.4) for the rows lo..hi of g (B, n)."
@@ -452,7 +452,7 @@ _units = mechanism("units(s, float c, float far) -> u=s, width, weights=s", __na
                    gradient=_units_back)
 
 
-# %% ../../nbs/core/02_spread.ipynb #6f636832
+# %% ../../nbs/core/02_spread.ipynb #da1043f2
 def in_units(
     s: Tensor,  # scores, (..., n), single or double precision
     mask: "Tensor | None",  # bool, (..., n), True = a real element

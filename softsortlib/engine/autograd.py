@@ -27,7 +27,7 @@ def in_func():
     "Whether a transformation of torch.func is at work, and not the compiler."
     return not torch.compiler.is_compiling() and torch._C._functorch.maybe_current_level() is not None
 
-# %% ../../nbs/engine/04_autograd.ipynb #cb404c02
+# %% ../../nbs/engine/04_autograd.ipynb #36d2761a
 def watched(args):
     "Whether a compiler, a mode or a tracer looks on at a call with these arguments."
     if torch.compiler.is_compiling() or torch._C._len_torch_dispatch_stack() or torch._C._get_tracing_state():
@@ -40,7 +40,7 @@ def watched(args):
             return True
     return False
 
-# %% ../../nbs/engine/04_autograd.ipynb #65efa404
+# %% ../../nbs/engine/04_autograd.ipynb #c3dd9fb6
 def has_tangents():
     "Whether forward mode is on: arguments may bring tangents, and results must have theirs."
     return not torch.compiler.is_compiling() and forward_ad._current_level >= 0
@@ -53,7 +53,9 @@ def may_be_differentiated():
 
 def is_unseen(args):
     "Whether a call with these arguments is neither traced, nor transformed, nor differentiated in forward mode."
-    return not (watched(args) or torch._C._functorch.maybe_current_level() is not None or forward_ad._current_level >= 0)
+    if watched(args):
+        return False
+    return torch._C._functorch.maybe_current_level() is None and forward_ad._current_level < 0
 
 # %% ../../nbs/engine/04_autograd.ipynb #704cbe4f
 _libraries = {}
@@ -114,7 +116,7 @@ class CustomOp:
         torch.library.register_fake(self.library, fake, lib=_libraries[self.library])
         return fake
 
-# %% ../../nbs/engine/04_autograd.ipynb #e1660731
+# %% ../../nbs/engine/04_autograd.ipynb #fc2f8009
 def needs_graph(args):
     "Whether a call with these arguments may be differentiated, in reverse or in forward mode."
     if torch.is_grad_enabled():
@@ -201,7 +203,7 @@ def _in_one_piece(op):
         forward=staticmethod(forward),
         backward=staticmethod(op.backward)))
 
-# %% ../../nbs/engine/04_autograd.ipynb #1ae2be7f
+# %% ../../nbs/engine/04_autograd.ipynb #3b966296
 def differentiable(op, tensors, backward, setup=None):
     """Give `op`, whose first arguments are tensors of one batch shape, all its rules; call what this returns, not `op`.
 
@@ -211,7 +213,11 @@ def differentiable(op, tensors, backward, setup=None):
 
     def call(*args):
         if is_unseen(args):
-            return Plainly.apply(*args) if needs_graph(args) else op.f(*args)
+            if torch.is_grad_enabled():
+                for a in args:
+                    if isinstance(a, Tensor) and a.requires_grad:
+                        return Plainly.apply(*args)
+            return op.f(*args)
         if watched(args) and not in_func() and not has_tangents():
             return op.f(*args) if for_onnx() else op.overload(*args)
         return Rules.apply(*args)

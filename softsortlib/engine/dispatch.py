@@ -38,7 +38,7 @@ def for_onnx() -> bool:
     "Whether `torch.onnx.export` traces."
     return torch.compiler.is_exporting() and torch.onnx.is_in_onnx_export()
 
-# %% ../../nbs/engine/03_dispatch.ipynb #faedb055
+# %% ../../nbs/engine/03_dispatch.ipynb #2962f343
 HOME = {"cpu": "numba", "cuda": "triton"}  # whose kernels run where
 
 def choose(

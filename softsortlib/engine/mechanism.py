@@ -203,7 +203,7 @@ def _rules(d, gradient):
         return gives((found, None) if isinstance(found, Tensor) else (*found, None))
     return backward, keep
 
-# %% ../../nbs/engine/05_mechanism.ipynb #9168f960
+# %% ../../nbs/engine/05_mechanism.ipynb #32123145
 def _registered(d, module, ways, who, fake):
     "The operator `d` as torch knows it."
     outline = _outline(d, fake)
