@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = []
 
-# %% ../../nbs/core/02_spread.ipynb #6c32b1e8
+# %% ../../nbs/core/02_spread.ipynb #2bd464ba
 from typing import NamedTuple
 
 import numpy as np
@@ -13,7 +13,6 @@ import torch
 from torch import Tensor
 
 from .checks import zero_outside
-from ..engine.autograd import is_unseen, needs_graph
 from ..engine.compile import arrays, dot64, jit, spread_rows
 from ..engine.dispatch import switch
 from ..engine.mechanism import mechanism
@@ -302,10 +301,10 @@ def spread_of_rows(lo, hi, s, width, c):
         r[:] = s[row]
         width[row] = _spread_of_row(r, c[row], w)[0]
 
-# %% ../../nbs/core/02_spread.ipynb #be19df42
+# %% ../../nbs/core/02_spread.ipynb #6efd6a15
 def _rooms(s, results):
     "Scores s (..., n) as an array (B, n), one (B,) for the spreads, and so many like the first: torch's cost more."
-    rows = s.detach().contiguous().numpy().reshape(-1, s.shape[-1])
+    rows = arrays(s)[0].reshape(-1, s.shape[-1])
     shape, f = rows.shape, rows.dtype
     return rows, np.empty(shape[0], f), *[np.empty(shape, f) for _ in range(results)]
 
@@ -421,7 +420,7 @@ def _fast_units(s, c, far):
     width, u, weights = _as_tensors(s, width, u, weights)
     return u, width, weights
 
-# %% ../../nbs/core/02_spread.ipynb #f85ceba8
+# %% ../../nbs/core/02_spread.ipynb #0b86c6e0
 @jit
 def pull_of_rows(lo, hi, g, u, width, c, ds):
     "ds = (C2.4) for the rows lo..hi of g (B, n)."
@@ -440,9 +439,9 @@ def pulled_rows(g, u, width, c):
 
 def _fast_pull(g, u, width, weights):
     "`_pull` on the CPU."
-    B, n = width.numel(), u.shape[-1]
-    ds = pulled_rows(*(a.reshape(B, n) for a in arrays(g, u)), width.numpy().reshape(B), weights.numpy().reshape(B, n))
-    return torch.from_numpy(ds).view(u.shape)
+    rows, w = [a.reshape(-1, u.shape[-1]) for a in arrays(g, u, weights)], width.numpy().reshape(-1)
+    ds = torch.from_numpy(pulled_rows(*rows[:2], w, rows[2]))
+    return ds if u.ndim == 2 else ds.view(u.shape)
 
 
 # %% ../../nbs/core/02_spread.ipynb #b099fd29
@@ -453,40 +452,12 @@ _units = mechanism("units(s, float c, float far) -> u=s, width, weights=s", __na
                    gradient=_units_back)
 
 
-# %% ../../nbs/core/02_spread.ipynb #4dd74ef9
-class _Measured(torch.autograd.Function):
-    "The first result of `_units` on the CPU, where nobody looks on."
-    @staticmethod
-    def forward(ctx, s, c, far):
-        made = measured(s, c, far)
-        u = torch.from_numpy(made.u).view(s.shape)
-        ctx.save_for_backward(s, u, torch.from_numpy(made.weights).view(s.shape))
-        ctx.width = made.width
-        return u
-
-    @staticmethod
-    def backward(ctx, g):
-        s, u, weights = ctx.saved_tensors
-        if torch.is_grad_enabled():
-            return _units_back(g, s, u, torch.from_numpy(ctx.width).view(*s.shape[:-1], 1), weights), None, None
-        shape = len(ctx.width), s.shape[-1]
-        ds = pulled_rows(*(a.reshape(shape) for a in arrays(g, u)), ctx.width, weights.numpy().reshape(shape))
-        return torch.from_numpy(ds).view(s.shape), None, None
-
-
-# %% ../../nbs/core/02_spread.ipynb #6f636832
+# %% ../../nbs/core/02_spread.ipynb #da1043f2
 def in_units(
     s: Tensor,  # scores, (..., n), single or double precision
     mask: "Tensor | None",  # bool, (..., n), True = a real element
     c: float,  # the temperature of a set whose spread is one
 ) -> Tensor:  # (..., n), zero where padded
     "The scores in units of their spread, (C2.4); those of a constant set are zero."
-    s, far = real_scores(s, mask), farthest(s)
-    if s.device.type != "cpu" or not is_unseen((s,)):
-        u = _units(s, c, far)[0]
-    elif needs_graph((s,)):
-        u = _Measured.apply(s, c, far)
-    else:
-        u = torch.from_numpy(measured(s, c, far).u).view(s.shape)
-    return zero_outside(u, mask, -1)
+    return zero_outside(_units(real_scores(s, mask), c, farthest(s))[0], mask, -1)
 

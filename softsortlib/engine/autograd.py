@@ -27,19 +27,20 @@ def in_func():
     "Whether a transformation of torch.func is at work, and not the compiler."
     return not torch.compiler.is_compiling() and torch._C._functorch.maybe_current_level() is not None
 
-# %% ../../nbs/engine/04_autograd.ipynb #cb404c02
-_PLAIN = (Tensor, nn.Parameter)  # tensors, and no more
-
+# %% ../../nbs/engine/04_autograd.ipynb #36d2761a
 def watched(args):
     "Whether a compiler, a mode or a tracer looks on at a call with these arguments."
     if torch.compiler.is_compiling() or torch._C._len_torch_dispatch_stack() or torch._C._get_tracing_state():
         return True
     for a in args:
-        if isinstance(a, Tensor) and (type(a) not in _PLAIN or a.is_meta):
+        if type(a) is Tensor or type(a) is nn.Parameter:  # and no subclass
+            if a.is_meta:
+                return True
+        elif isinstance(a, Tensor):
             return True
     return False
 
-# %% ../../nbs/engine/04_autograd.ipynb #65efa404
+# %% ../../nbs/engine/04_autograd.ipynb #c3dd9fb6
 def has_tangents():
     "Whether forward mode is on: arguments may bring tangents, and results must have theirs."
     return not torch.compiler.is_compiling() and forward_ad._current_level >= 0
@@ -52,7 +53,9 @@ def may_be_differentiated():
 
 def is_unseen(args):
     "Whether a call with these arguments is neither traced, nor transformed, nor differentiated in forward mode."
-    return not (watched(args) or in_func() or has_tangents())
+    if watched(args):
+        return False
+    return torch._C._functorch.maybe_current_level() is None and forward_ad._current_level < 0
 
 # %% ../../nbs/engine/04_autograd.ipynb #704cbe4f
 _libraries = {}
@@ -113,16 +116,14 @@ class CustomOp:
         torch.library.register_fake(self.library, fake, lib=_libraries[self.library])
         return fake
 
-# %% ../../nbs/engine/04_autograd.ipynb #e1660731
+# %% ../../nbs/engine/04_autograd.ipynb #fc2f8009
 def needs_graph(args):
     "Whether a call with these arguments may be differentiated, in reverse or in forward mode."
-    if has_tangents():
-        return True
     if torch.is_grad_enabled():
         for a in args:
             if isinstance(a, Tensor) and a.requires_grad:
                 return True
-    return False
+    return has_tangents()
 
 # %% ../../nbs/engine/04_autograd.ipynb #ae21edbf
 def _put_first(a, dim, size):
@@ -202,7 +203,7 @@ def _in_one_piece(op):
         forward=staticmethod(forward),
         backward=staticmethod(op.backward)))
 
-# %% ../../nbs/engine/04_autograd.ipynb #1ae2be7f
+# %% ../../nbs/engine/04_autograd.ipynb #3b966296
 def differentiable(op, tensors, backward, setup=None):
     """Give `op`, whose first arguments are tensors of one batch shape, all its rules; call what this returns, not `op`.
 
@@ -212,7 +213,11 @@ def differentiable(op, tensors, backward, setup=None):
 
     def call(*args):
         if is_unseen(args):
-            return Plainly.apply(*args) if needs_graph(args) else op.f(*args)
+            if torch.is_grad_enabled():
+                for a in args:
+                    if isinstance(a, Tensor) and a.requires_grad:
+                        return Plainly.apply(*args)
+            return op.f(*args)
         if watched(args) and not in_func() and not has_tangents():
             return op.f(*args) if for_onnx() else op.overload(*args)
         return Rules.apply(*args)

@@ -315,10 +315,11 @@ def _exp_neg32(g):
 def _exp_neg_of(g):
     return _exp_neg32 if g == numba.float32 else _exp_neg64
 
-# %% ../../nbs/engine/02_compile.ipynb #9ac63ba2
+# %% ../../nbs/engine/02_compile.ipynb #3841a893
 def arrays(*tensors):
     "The numpy arrays behind CPU tensors, contiguous; they share memory where the tensors already were."
-    return [t.detach().contiguous().numpy() for t in tensors]
+    return [t.numpy() if t.is_contiguous() and not t.requires_grad else t.detach().contiguous().numpy()
+            for t in tensors]
 
 # %% ../../nbs/engine/02_compile.ipynb #25ec82a8
 HUGE = 1 << 20  # numbers from which memory comes in huge pages

@@ -38,7 +38,7 @@ def for_onnx() -> bool:
     "Whether `torch.onnx.export` traces."
     return torch.compiler.is_exporting() and torch.onnx.is_in_onnx_export()
 
-# %% ../../nbs/engine/03_dispatch.ipynb #faedb055
+# %% ../../nbs/engine/03_dispatch.ipynb #2962f343
 HOME = {"cpu": "numba", "cuda": "triton"}  # whose kernels run where
 
 def choose(
@@ -50,8 +50,9 @@ def choose(
     "Who computes: \"numba\", \"triton\" or \"torch\"; raise `ValueError` for Triton on a CPU, not interpreted."
     if for_onnx():
         return "torch"
-    who = backend or HOME.get(x.device.type, "torch")
-    if who == "numba" and numba and x.device.type == "cpu":
+    device = x.device.type
+    who = backend or HOME.get(device, "torch")
+    if who == "numba" and numba and device == "cpu":
         return who
     if who == "triton" and triton and has_triton:
         _check_cuda(x)

@@ -203,16 +203,18 @@ def _rules(d, gradient):
         return gives((found, None) if isinstance(found, Tensor) else (*found, None))
     return backward, keep
 
-# %% ../../nbs/engine/05_mechanism.ipynb #9168f960
+# %% ../../nbs/engine/05_mechanism.ipynb #32123145
 def _registered(d, module, ways, who, fake):
     "The operator `d` as torch knows it."
     outline = _outline(d, fake)
 
     def compute(*args):
         out = ways[who(*args)](*args)
-        if isinstance(out, Tensor) or all(a is not None for a in out):
-            return out
-        return tuple(room.zero_() if a is None else a for a, room in zip(out, outline(*args)))
+        if not isinstance(out, Tensor):
+            for a in out:
+                if a is None:
+                    return tuple(room.zero_() if a is None else a for a, room in zip(out, outline(*args)))
+        return out
 
     op = CustomOp(compute, qualified(d.name, module), d.schema)
     op.register_fake(outline)
