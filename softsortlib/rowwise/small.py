@@ -607,7 +607,7 @@ class ManySmall(SmallPermutation):
     def __init__(self, *facts, other, left):
         super().__init__(*facts)
         self.other = other if self.softness is None else partial(_in_units_first, other, self.softness, self.mask)
-        self.left = left  # "product", its "rows", "columns", "wide", "infinite" ones; "transposed", "likelihood", "ranks"
+        self.left = left  # "product", its "rows", "columns", "wide", "infinite"; "transposed", "likelihood", "ranks"
         self._made: "tuple | None" = None
 
     def __getstate__(self):

@@ -286,7 +286,7 @@ class WindowedPermutation(SoftSortPermutation):
         return ask_rows(self, Asked.LIKELIHOOD, self.power, rows, target=target)
 
 
-# %% ../../nbs/rowwise/01_softsort.ipynb #0ed7987c
+# %% ../../nbs/rowwise/01_softsort.ipynb #e383fa62
 _SETS = switch("softsort: small sets", 1 << 18, "B n^2")  # up to which one kernel is faster than the scan
 _LONG = switch("softsort: products of longer sets", 1 << 17, "B n^2")  # the same for more than 128 scores
 _SQUARES = switch("softsort: small sets, squares", 1 << 22, "B n^2")  # than windows, for most questions
@@ -334,7 +334,7 @@ def _by_size(operator, mask, dtype, s, tau):
     return P
 
 
-# %% ../../nbs/rowwise/01_softsort.ipynb #7c69f6e4
+# %% ../../nbs/rowwise/01_softsort.ipynb #fc18fe95
 def _left(operator, B, n):
     "The questions that one kernel leaves to the scan or to windows, for B sets of n scores."
     entries = B * n * n
