@@ -115,14 +115,17 @@ def _some(t, b, tau, size, x, place, rows, asked, power):
         return P,
     return (P @ x.to(P.dtype) if asked == Asked.PRODUCT else P.mT @ x.to(P.dtype)),
 
-# %% ../../nbs/rowwise/14_reference.ipynb #7f40ef3d
+# %% ../../nbs/rowwise/14_reference.ipynb #61f293db
 def _slopes(e, t, tau, rows, power):
     "(W8.2) in plain torch."
     most = (torch.finfo(t.dtype).max / 4) ** (1 / max(power, 1))  # beyond, the power and its derivative are infinite
     u = (t[..., rows, None] - t[..., None, :]).clamp(-most, most)
-    tie = u == 0
-    slope = power * u.abs().masked_fill(tie, 1).pow(power - 1) * u.sign()
-    f = e * slope.masked_fill(tie, 0) / tau[..., None, None]
+    if power == 2:
+        slope = 2 * u  # whose own derivative is there at a tie as well
+    else:
+        tie = u == 0
+        slope = (power * u.abs().masked_fill(tie, 1).pow(power - 1) * u.sign()).masked_fill(tie, 0)
+    f = e * slope / tau[..., None, None]
     return f.sum(-2).index_add(-1, rows, -f.sum(-1))
 
 

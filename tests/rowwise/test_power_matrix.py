@@ -105,3 +105,17 @@ def test_nothing_of_its_size_is_kept(rng):
     with torch.autograd.graph.saved_tensors_hooks(lambda a: sizes.append(a.numel()) or a, lambda a: a):
         matrix(s.requires_grad_(), tau, 2)
     assert sizes and max(sizes) <= s.numel()
+
+
+@pytest.mark.parametrize("p", (1.7, 2.0, 3.0))
+@pytest.mark.parametrize("scores", ([0.5, -1.0, 2.0], [1.0, 0.0, 0.0, -1.0]))
+def test_second_derivatives_of_windows_at_a_tie(rng, scores, p):
+    "The derivative of a square has a slope at a tie as well; that of another power has none, or an infinite one, which counts as none."
+    s, tau = torch.tensor([scores], dtype=torch.float64, requires_grad=True), torch.full((1,), 0.5, dtype=torch.float64)
+    x, G = torch.randn(2, 1, len(scores), 2, generator=rng, dtype=torch.float64)
+    def second(f):
+        g, = torch.autograd.grad((f(s) @ x * G).sum(), s, create_graph=True)
+        return torch.autograd.grad(g.cos().sum(), s)[0]
+    def op(s): return SoftSort(tau, power=p, backend="numba")(s)
+    def by_definition(s): return SoftSortPermutation(s, tau[:, None], Power(p), False, s.dtype).to_dense()
+    assert_close(second(op), second(by_definition))
