@@ -88,3 +88,20 @@ def _spilled(ptx, capability):
         run = subprocess.run([assembler, "-v", f"--gpu-name=sm_{capability}{'a' if capability == 90 else ''}", "kernel.ptx", "-o", "kernel.cubin"], cwd=folder, capture_output=True, text=True)
     assert run.returncode == 0, run.stderr
     return sum(int(line.split("bytes spill stores")[0].split(",")[-1]) for line in run.stderr.splitlines() if "bytes spill stores" in line)
+
+
+def jitted(module):
+    "{name: function} of the functions of Triton that a module defines."
+    from triton.runtime.jit import KernelInterface
+    return {name: f for name, f in vars(module).items() if isinstance(f, KernelInterface) and f.fn.__module__ == module.__name__}
+
+
+def kernels():
+    "The names of all functions of Triton in the library that no other one calls: those that a host has to launch."
+    import importlib
+    import pkgutil
+
+    import softsortlib
+    names = [m.name for m in pkgutil.walk_packages(softsortlib.__path__, "softsortlib.") if m.name.endswith("_triton")]
+    found = [(name, f) for module in names for name, f in jitted(importlib.import_module(module)).items()]      # two modules may have one name
+    return {name for name, _ in found} - {called for _, f in found for called in f.fn.__code__.co_names}

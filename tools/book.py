@@ -31,20 +31,28 @@ def is_internal(path):
     "Whether a chapter explains a mechanism: those of Volume II, and what is read in the repository"
     return bool(contents.chapter_of(path)) and path.parent.name in contents.REST and contents.volume_of(f"{path.parent.name}/{path.name}") != "Volume I"
 
+def says(source):
+    "What a definition is for, in the first sentence of its docstring, with its name"
+    found = next((n for n in repo.statements(source) if isinstance(n, (ast.FunctionDef, ast.ClassDef))), None)
+    doc = found and ast.get_docstring(found) or ""
+    what = re.sub(r'[`"\\$]', "", re.split(r"[.:;](?:\s|$)|\n\n", " ".join(doc.split("\n\n")[0].split()))[0])
+    return f"{found.name}: {what[:1].lower()}{what[1:]}" if what else found.name if found else ""
+
 def folded(source, internal, private):
     "Why an exported definition is folded, or None: engine code, a check of arguments, what only the package itself calls"
     lines, defined = source.count("\n") + 1, re.findall(r"^(?:def|class) (\w+)", source, re.M)
-    name = f"{defined[0]}, {lines} lines" if defined else f"{lines} lines"
-    if internal and lines > 12: return f"engine: {name}"
-    if defined and re.match(r"_?(check|validate|require)", defined[0]): return f"check of arguments: {name}"
-    if lines > 6 and (private or defined and all(n.startswith("_") for n in defined)): return f"helper: {name}"
+    if internal and lines > 12: return says(source) or f"{lines} lines"
+    if defined and re.match(r"_?(check|validate|require)", defined[0]): return f"check of arguments: {defined[0]}, {lines} lines"
+    if lines > 6 and (private or defined and all(n.startswith("_") for n in defined)): return says(source) or f"{lines} lines"
     return f"methods: {lines} lines" if not defined and lines > 16 else None
+
+MESSAGE = "message: what an error says"
 
 def folded_use(source):
     "Why a cell that defines nothing is folded, or None: the code of a picture, a long test"
     lines = [line for line in source.splitlines() if line.strip() and not line.startswith("#|")]
     if re.search(r"\bplt\.(show|subplots)\b", source) and len(lines) > 3 or "| fig-cap:" in source: return "code of the picture"
-    if source.startswith("def message("): return "helper: what an error says"
+    if source.startswith("def message("): return MESSAGE
     tests = sum(bool(re.match(r"\s*(assert\b|test_\w+\(|torch\.testing)", line)) for line in lines)
     named = re.search(r"Prop [A-Z]\d+\.\d+", source)
     return f"test{f' of {named[0]}' if named else ''}, {len(lines)} lines" if tests and len(lines) > 7 else None
@@ -70,13 +78,13 @@ class Reader:
         hidden, ours = self.hides(source), bool({"export", "exporti"} & set(directives))
         if not hidden: self.seen |= bound
         if ours and not (hidden and "exporti" in directives): self.public |= bound
-        elif hidden and (ours or '"helper: ' in source): self.internal |= bound
+        elif hidden and (ours or MESSAGE in source): self.internal |= bound
         elif not hidden: self.public -= bound
     def hides(self, source): return bool(self.level) or is_folded(source)
 
 class show_code(Processor):
     """Exported definitions stay on the page, and what the package re-exports; lists of names are hidden.
-    A cell that begins `#| fold WHY` is folded under these words, and one with `#| show` is not folded.
+    A cell that begins `#| fold WHY` is folded under these words, `#| fold` alone under what its docstring says, and one with `#| show` is not folded.
     A chapter's imports are one fold: its own, the package's, and what the chapter defines and the page uses, so that no definition need be pasted. What uses
     an internal name of another fold is folded too. So is the code of pages that show recorded results, but for the cell that makes them run"""
     def begin(self):
@@ -96,7 +104,7 @@ class show_code(Processor):
         if not cell.source or "hide" in d or cell.cell_type != "code": return
         plain, kinds_of = repo.code_of(cell.source), set(d)
         bound, read = repo.names(plain)
-        if "fold" in d: cell.source = fold(cell.source, " ".join(d.pop("fold")))
+        if "fold" in d: cell.source = fold(cell.source, " ".join(d.pop("fold")) or says(plain))
         if d.pop("show", None) is not None: cell.source = f"#| code-fold: false\n{cell.source}"
         exported, ours = bool({"export", "exporti"} & d.keys()), re.fullmatch(r"(from softsortlib[\w.]* import (\([^)]*\)|.*)\s*)+", cell.source)
         if self.module and kinds(cell) == {"import"} and not (exported and ours):

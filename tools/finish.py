@@ -145,7 +145,7 @@ def folded_sections(text):
         return m[0] + '<details class="section-fold"><summary>Show this section</summary>' if closes[-1] else m[0]
     return SECTION_TAGS.sub(tag, text)
 
-NAMED = r"code of the picture|code|imports|helper: what an error says|(?:engine|check of arguments|methods|helper): [^<]*|test(?: of [^<]*)?, \d+ lines"     # by rule, not by the chapter
+NAMED = r"code of the picture|code|imports|test(?: of [^<]*)?, \d+ lines"     # by rule, not by the chapter
 PRINTED = r'\s*<div class="cell-output cell-output-(?:stdout|display)">\s*<pre[^>]*>(?:(?!</pre>).)*</pre>\s*</div>'
 CODE_FOLD = re.compile(rf'(<details class="code-fold">\s*<summary>(?!(?:{NAMED})</summary>)[^<]*</summary>(?:(?!</details>).)*)</details>((?:{PRINTED})+)', re.S)
 

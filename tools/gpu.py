@@ -19,6 +19,7 @@ import time
 from pathlib import Path
 
 root = Path(__file__).resolve().parent.parent
+PATHS = os.pathsep.join(filter(None, (os.environ.get("PYTHONPATH"), str(root))))
 TESTS = ("tests/test_cuda.py", "tests/rowwise/test_rows_triton.py")
 SHARES = dict(device=0.05, tests=0.45, memory=0.1, bench=0.3, speed=1.0)      # of the time that is left when a stage begins
 
@@ -90,7 +91,7 @@ def tests_stage(args):
     "The kernel tests, by name."
     import torch
     rehearsal = not torch.cuda.is_available()
-    env = dict(os.environ, PYTHONPATH=str(root))
+    env = dict(os.environ, PYTHONPATH=PATHS)
     if rehearsal: env.update(SOFTSORTLIB_REHEARSE="1", TRITON_INTERPRET="1", OMP_NUM_THREADS="1")
     files = TESTS[:1] if rehearsal else TESTS
     few = ["-k", "scan or pooling or pair_sums or lists or softsort and products"] if rehearsal else []
@@ -127,7 +128,7 @@ def memory_stage(args):
     found = {}
     for check in ("memcheck", "racecheck"):
         code, said = stop_after(args.seconds / 2, [tool, "--tool", check, "--error-exitcode", "9", sys.executable, "-c", SMALL],
-                                env=dict(os.environ, PYTHONPATH=str(root), PYTORCH_NO_CUDA_MEMORY_CACHING="1"))
+                                env=dict(os.environ, PYTHONPATH=PATHS, PYTORCH_NO_CUDA_MEMORY_CACHING="1"))
         found[check] = dict(exit=code, said=said[-2000:])
         write(args.out, "memory", found)
 
@@ -194,7 +195,7 @@ def speed_stage(args):
     if not torch.cuda.is_available(): return write(args.out, "speed", dict(skipped="no GPU here"))
     missing = [name for name in ("lightning", "torchvision", "sklearn") if not importlib.util.find_spec(name)]
     if missing: return write(args.out, "speed", dict(skipped=f"not installed: {', '.join(missing)}"))
-    code, said = stop_after(args.seconds, [sys.executable, "-c", SPEED, str(args.out / "runs")], env=dict(os.environ, PYTHONPATH=str(root)))
+    code, said = stop_after(args.seconds, [sys.executable, "-c", SPEED, str(args.out / "runs")], env=dict(os.environ, PYTHONPATH=PATHS))
     write(args.out, "speed", dict(exit=code, said=said))
 
 
@@ -220,7 +221,7 @@ def main():
         sys.path.insert(0, str(root))
         return globals()[f"{args.stage}_stage"](args)
     end, summary = time.time() + 60 * args.minutes, {}
-    env = dict(os.environ, PYTHONPATH=str(root), PYTHONDONTWRITEBYTECODE="1", NUMBA_CACHE_DIR=str(args.out / "numba"), TRITON_CACHE_DIR=str(args.out / "triton"))
+    env = dict(os.environ, PYTHONPATH=PATHS, PYTHONDONTWRITEBYTECODE="1", NUMBA_CACHE_DIR=str(args.out / "numba"), TRITON_CACHE_DIR=str(args.out / "triton"))
     import torch
     if not torch.cuda.is_available():
         print("no CUDA device here: this is a rehearsal through Triton's interpreter, and its figures mean nothing", flush=True)

@@ -17,12 +17,12 @@ from softsortlib.networks.swaps import (
     SLOPES, average, layer_bounds, run_layer, sigmoid_argument, swap_weights, walk_lanes,
 )
 
-# %% ../../nbs/networks/04_error_free.ipynb #06ecbf4b
+# %% ../../nbs/networks/04_error_free.ipynb #b2938a66
 def straight(
     hard: Tensor,  # what the result is
-    soft: Tensor,  # what its gradient is that of, the shape of `hard`
+    soft: Tensor,  # what gives the gradient, of the same shape
 ) -> Tensor:
-    "Equation N4.2: the value of `hard`, to the last digit, with the gradient of `soft`."
+    "The value of `hard`, with the gradient of `soft` (N4.2)."
     return hard.detach() + (soft - soft.detach())
 
 # %% ../../nbs/networks/04_error_free.ipynb #bb443c7f
