@@ -123,7 +123,7 @@ def log_prob(
             _check_real(target, self.mask.expand(*batch, self.n), self._kept)
     return zero_outside(self._log_prob(target, self._rows), self._kept, -1).to(self.dtype)
 
-# %% ../../nbs/core/03_rounding.ipynb #631daf93
+# %% ../../nbs/core/03_rounding.ipynb #0a9069c9
 def in_compute_dtype(P):
     "The same map, without rounding its results to a half type."
     wide = object.__new__(type(P))
@@ -143,7 +143,7 @@ def hard(self) -> Tensor:  # long, (..., m)
         padded = padded[..., self._rows]
     return torch.where(self._kept, hard, padded)
 
-# %% ../../nbs/core/03_rounding.ipynb #398f58af
+# %% ../../nbs/core/03_rounding.ipynb #e7052d2f
 def _soft_gradient(exact, soft):
     "The value of `exact` with the gradient of `soft` added to its own."
     return exact + (soft - soft.detach())

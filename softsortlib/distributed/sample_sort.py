@@ -24,7 +24,7 @@ def keys(
     bits = (s.detach() + 0.0).view(integer)                  # -0 + 0 is 0
     return torch.where(bits < 0, bits ^ most, bits).masked_fill(s.isnan(), most)
 
-# %% ../../nbs/distributed/01_sample_sort.ipynb #3bb5284d
+# %% ../../nbs/distributed/01_sample_sort.ipynb #4ea1b8c4
 def stride(
     N: int,  # scores in all
     P: int,  # processes

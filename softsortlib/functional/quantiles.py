@@ -73,7 +73,7 @@ def _levels(q, x, exact):
         raise ValueError(f"q must be in [0, 1], got {q.tolist()}")
     return q.to(device, dtype).reshape(-1), q.ndim == 0
 
-# %% ../../nbs/functional/03_quantiles.ipynb #f35ebf50
+# %% ../../nbs/functional/03_quantiles.ipynb #659fadd5
 def _interpolate(values, p):
     "Equation (F3.2) for all sets alike: values(rows) -> (..., rows), at the positions p (Q,); gives (..., Q)."
     low = p.floor()

@@ -48,20 +48,20 @@ def _check_classes(logits, target):
         raise IndexError(f"target must hold class numbers 0..{logits.shape[-1] - 1}, got {low}..{high}: leave examples "
                          "without a class out of the batch, or give a bool target without a True for them")
 
-# %% ../../nbs/losses/08_classification.ipynb #b8e9f9cc
+# %% ../../nbs/losses/08_classification.ipynb #2df47c69
 def _true_classes(target, n):
     "The true classes as ones among n, bool, (..., n)."
     if target.dtype == torch.bool:
         return target
     return nn.functional.one_hot(target.long(), n).bool()
 
-# %% ../../nbs/losses/08_classification.ipynb #e9429206
+# %% ../../nbs/losses/08_classification.ipynb #0c31d035
 def _mean_over_true(loss, true, reduction, dtype):
     "Reduce the losses (..., c) of classes: first their mean over those that are true, bool (..., c), in an example."
     mean = loss.masked_fill(~true, 0).sum(-1) / true.sum(-1).clamp(min=1)
     return reduce_sets(mean, true.any(-1), reduction, dtype)
 
-# %% ../../nbs/losses/08_classification.ipynb #a121b486
+# %% ../../nbs/losses/08_classification.ipynb #5daa8d79
 def _log_in_top(P, target):
     "log P[i, y] for the true classes, (..., k, c), and which of the c are true, (..., c)."
     if target.dtype == torch.bool:
@@ -80,7 +80,7 @@ def _weights_of_k(k, n):
         raise ValueError(f"k as a tuple must hold at most {n} weights that sum to one, got {k}")
     return k
 
-# %% ../../nbs/losses/08_classification.ipynb #537156d1
+# %% ../../nbs/losses/08_classification.ipynb #3d87dc57
 def _log_tails(p, like):
     "log of p_i + p_(i+1) + ..., at most one, (k,), for a list of weights; made where the tensor `like` is."
     tails = [min(1.0, sum(p[i:])) for i in range(len(p))]
@@ -88,7 +88,7 @@ def _log_tails(p, like):
         return like.new_zeros(len(p))
     return torch.stack([tensor_on(math.log(w) if w > 0 else -math.inf, like) for w in tails])
 
-# %% ../../nbs/losses/08_classification.ipynb #d294fa7a
+# %% ../../nbs/losses/08_classification.ipynb #d9543cad
 def _of_logits(tau, method):
     "The temperature of logits: one where none is given and the operator comes by its name."
     return 1.0 if tau is None and isinstance(method, str) else tau

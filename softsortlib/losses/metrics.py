@@ -121,7 +121,7 @@ def with_variant(loss, variant):
     loss.variant = variant
     return loss
 
-# %% ../../nbs/losses/07_metrics.ipynb #2d415422
+# %% ../../nbs/losses/07_metrics.ipynb #31a6eb1b
 _HARD = {
     ApproxNDCGLoss: _ndcg, NeuralNDCGLoss: _ndcg, PiRankLoss: _ndcg, PrecisionLoss: _precision, RecallLoss: _recall,
     ReciprocalRankLoss: _reciprocal_rank, AveragePrecisionLoss: _average_precision,

@@ -203,7 +203,7 @@ pair_loss = mechanism(
     fake=lambda x: (x.new_empty(x.shape[:-1]), torch.empty_like(x)), gradient=_loss_grads,
 )
 
-# %% ../../nbs/losses/04_pairs.ipynb #c3c33d20
+# %% ../../nbs/losses/04_pairs.ipynb #205ac618
 def _in_reach(s, tau, learn):
     "s, so that its differences in units of tau are numbers."
     most = torch.finfo(s.dtype).max / 4 * (tau.detach().clamp(max=1) if learn else min(tau, 1))

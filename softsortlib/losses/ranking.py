@@ -36,7 +36,7 @@ def _powers_of_two(y, sets, large):
 
 GAINS = dict(exp2=_powers_of_two, linear=lambda y, sets, large: y)
 
-# %% ../../nbs/losses/02_ranking.ipynb #3fc5e411
+# %% ../../nbs/losses/02_ranking.ipynb #1f27cf2d
 def gains_of(y, sets, gain):
     "The gain of each element, (..., n), zero where padded; raise `ValueError` for what has none."
     if not isinstance(gain, str) or gain not in GAINS:
@@ -44,14 +44,14 @@ def gains_of(y, sets, gain):
     high = check_not_negative(y, "for NDCG")
     return sets.only(GAINS[gain](y, sets, not sets.whole or high is None or high > 100))
 
-# %% ../../nbs/losses/02_ranking.ipynb #57a22234
+# %% ../../nbs/losses/02_ranking.ipynb #66e9bd20
 def discounts_of(k, like):
     "1 / log2(1 + i) for the first k positions of sets (..., n), all of them for None, at most n."
     n = like.shape[-1]
     k = check_k(n if k is None else k, math.inf)
     return place_discounts(min(k, n), like)
 
-# %% ../../nbs/losses/02_ranking.ipynb #c6b4b293
+# %% ../../nbs/losses/02_ranking.ipynb #0f04cdb1
 def ratio_of(part, whole):
     "part / whole, zero where the whole is not positive."
     return part / whole.masked_fill(whole <= 0, math.inf)

@@ -158,7 +158,7 @@ def _hard(self, rows):
     columns = columns.to(self.log_alpha.device)
     return columns if rows is None else columns[..., rows]
 
-# %% ../../nbs/transport/03_matching.ipynb #a18de259
+# %% ../../nbs/transport/03_matching.ipynb #6d7a1622
 @patch_to(MatchingPermutation)
 def _hard_mean(self):
     "The matching with the largest sum of the entries' means over the samples."
