@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = []
 
-# %% ../../nbs/rowwise/05_small.ipynb #cbd0510b
+# %% ../../nbs/rowwise/05_small.ipynb #cdb10ed0
 import functools
 import math
 from functools import partial
@@ -471,7 +471,7 @@ def answer(s, tau, x, request):
         return _Small.apply(s, tau, x, request)
     return _told(request, _answered(request, x), s.shape)
 
-# %% ../../nbs/rowwise/05_small.ipynb #3c4b4656
+# %% ../../nbs/rowwise/05_small.ipynb #debd0bde
 def is_small(s: Tensor, entries: int) -> bool:
     "Whether sets s (..., n) on the CPU are small, and their matrices together have at most so many entries."
     if torch.compiler.is_compiling():
@@ -601,7 +601,7 @@ def _matmul(self, x, rows):
 def _mean_positions(self):
     return self._ask(Asked.BACK_PRODUCT) if self._rows is None else SoftPermutation._mean_positions(self)
 
-# %% ../../nbs/rowwise/05_small.ipynb #38601ad1
+# %% ../../nbs/rowwise/05_small.ipynb #9b884cba
 class ManySmall(SmallPermutation):
     "Many small sets: one kernel answers, except what is `left` to another soft permutation."
     def __init__(self, *facts, other, left):
@@ -638,7 +638,7 @@ class ManySmall(SmallPermutation):
         return FASTER * reach(*sets[:3], self.power, sets.sign) >= self.n
 
 
-# %% ../../nbs/rowwise/05_small.ipynb #dd761a91
+# %% ../../nbs/rowwise/05_small.ipynb #805a8965
 @patch_to(ManySmall)
 def _matvec(self, x, rows):
     return self._for_product(x, rows)._matvec(x, rows)
@@ -646,6 +646,7 @@ def _matvec(self, x, rows):
 
 @patch_to(ManySmall)
 def _matmul(self, x, rows):
+    "Columns that are left to others go by the matrix all the same where they are many."
     left = x.shape[-1] > 1 and not self.left.isdisjoint(("columns", "product"))
     if left and self._by_matrix(x, rows):
         middle = centre(x, self.mask)
