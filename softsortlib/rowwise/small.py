@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = []
 
-# %% ../../nbs/rowwise/05_small.ipynb #cdb10ed0
+# %% ../../nbs/rowwise/05_small.ipynb #e19fb201
 import functools
 import math
 from functools import partial
@@ -26,7 +26,6 @@ from softsortlib.rowwise.row_kernels import (
 from softsortlib.rowwise.rows import (
     Asked, column_sums, distances, moment, pull_squares, squares, through_sums, weigh,
 )
-from .wide import FASTER, WIDE, centre, is_payload_wide, reach
 
 # %% ../../nbs/rowwise/05_small.ipynb #406a4c21
 @jit(paste=True)
@@ -471,7 +470,7 @@ def answer(s, tau, x, request):
         return _Small.apply(s, tau, x, request)
     return _told(request, _answered(request, x), s.shape)
 
-# %% ../../nbs/rowwise/05_small.ipynb #debd0bde
+# %% ../../nbs/rowwise/05_small.ipynb #3c4b4656
 def is_small(s: Tensor, entries: int) -> bool:
     "Whether sets s (..., n) on the CPU are small, and their matrices together have at most so many entries."
     if torch.compiler.is_compiling():
@@ -480,17 +479,6 @@ def is_small(s: Tensor, entries: int) -> bool:
     few_entries = max(s.numel(), n) * n <= _ALONE
     return s.device.type == "cpu" and (few_entries or n <= MOST and s.numel() * n <= entries)
 
-
-_MEDIUM = switch("small: rows of longer sets", 48, "n")  # which leave single rows and transposed products to others
-_ROWS = switch("small: rows of many sets", 1 << 18, "B n^2")  # from here on
-_COLUMNS = switch("small: columns of longer sets", 1 << 16, "B n^2")  # and those of more than 128 scores, columns
-
-
-def left_to_others(B, n):
-    "What the kernel leaves to windows, for B sets of n scores: what it computes more of than is asked for."
-    rows = {"rows", "transposed"} if n > _MEDIUM and B * n * n > _ROWS else set()
-    longer = {"columns", "infinite"} if n > MOST and B * n * n > _COLUMNS else set()
-    return frozenset(rows | longer)
 
 # %% ../../nbs/rowwise/05_small.ipynb #dd78c74b
 def _in_units_first(twin, softness, mask, s, tau):
@@ -601,13 +589,25 @@ def _matmul(self, x, rows):
 def _mean_positions(self):
     return self._ask(Asked.BACK_PRODUCT) if self._rows is None else SoftPermutation._mean_positions(self)
 
-# %% ../../nbs/rowwise/05_small.ipynb #9b884cba
+# %% ../../nbs/rowwise/05_small.ipynb #9b24d5a3
+_MEDIUM = switch("small: rows of longer sets", 48, "n")  # which leave single rows and transposed products to others
+_ROWS = switch("small: rows of many sets", 1 << 18, "B n^2")  # from here on
+_COLUMNS = switch("small: columns of longer sets", 1 << 16, "B n^2")  # and those of more than 128 scores, columns
+
+
+def left_to_others(B, n):
+    "What the kernel leaves to windows, for B sets of n scores: what it computes more of than is asked for."
+    rows = {"rows", "transposed"} if n > _MEDIUM and B * n * n > _ROWS else set()
+    longer = {"columns", "infinite"} if n > MOST and B * n * n > _COLUMNS else set()
+    return frozenset(rows | longer)
+
+
 class ManySmall(SmallPermutation):
     "Many small sets: one kernel answers, except what is `left` to another soft permutation."
     def __init__(self, *facts, other, left):
         super().__init__(*facts)
         self.other = other if self.softness is None else partial(_in_units_first, other, self.softness, self.mask)
-        self.left = left  # "product", its "rows", "columns", "wide", "infinite"; "transposed", "likelihood", "ranks"
+        self.left = left  # "product", its "rows", "columns", an "infinite" one; "transposed", "likelihood", "ranks"
         self._made: "tuple | None" = None
 
     def __getstate__(self):
@@ -628,17 +628,8 @@ class ManySmall(SmallPermutation):
         left = left or "infinite" in self.left and is_unseen((x,)) and not math.isfinite(x.detach().sum())
         return self._elsewhere() if left else super()
 
-    def _by_matrix(self, x, rows):
-        "Whether the whole matrix is the fastest way to products with so many columns of x, and may meet them."
-        wide = rows is None and x.shape[-1] >= WIDE and "wide" not in self.left
-        if not wide or not is_unseen((self.s, self.tau, self.mask, x)) or not is_payload_wide(x):
-            return False
-        tau = self.tau[..., 0].expand(self.batch) if isinstance(self.tau, Tensor) else self.tau
-        sets = sets_of(self._array(), tau, self.mask, self.descending, Asked.NOTHING)
-        return FASTER * reach(*sets[:3], self.power, sets.sign) >= self.n
 
-
-# %% ../../nbs/rowwise/05_small.ipynb #805a8965
+# %% ../../nbs/rowwise/05_small.ipynb #1425eadd
 @patch_to(ManySmall)
 def _matvec(self, x, rows):
     return self._for_product(x, rows)._matvec(x, rows)
@@ -646,11 +637,9 @@ def _matvec(self, x, rows):
 
 @patch_to(ManySmall)
 def _matmul(self, x, rows):
-    left = x.shape[-1] > 1 and not self.left.isdisjoint(("columns", "product"))
-    if left and self._by_matrix(x, rows):
-        middle = centre(x, self.mask)
-        return SoftPermutation._matmul(self, x - middle, rows).add_(middle)
-    return self._elsewhere()._matmul(x, rows) if left else self._for_product(x, rows)._matmul(x, rows)
+    if "columns" in self.left and x.shape[-1] > 1:
+        return self._elsewhere()._matmul(x, rows)
+    return self._for_product(x, rows)._matmul(x, rows)
 
 
 @patch_to(ManySmall)

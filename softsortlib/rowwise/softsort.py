@@ -286,13 +286,12 @@ class WindowedPermutation(SoftSortPermutation):
         return ask_rows(self, Asked.LIKELIHOOD, self.power, rows, target=target)
 
 
-# %% ../../nbs/rowwise/01_softsort.ipynb #e383fa62
+# %% ../../nbs/rowwise/01_softsort.ipynb #0ed7987c
 _SETS = switch("softsort: small sets", 1 << 18, "B n^2")  # up to which one kernel is faster than the scan
 _LONG = switch("softsort: products of longer sets", 1 << 17, "B n^2")  # the same for more than 128 scores
 _SQUARES = switch("softsort: small sets, squares", 1 << 22, "B n^2")  # than windows, for most questions
 _SHORT = switch("softsort: ranks of short sets", 64, "n")  # by the kernel, however many
 _RANKS = switch("softsort: ranks of small sets", 1 << 19, "B n^2")  # and of longer ones up to here
-_TINY = switch("softsort: wide payloads of short sets", 15, "n")  # which the scan multiplies by, up to here
 
 
 def _by_formula_or_scan(s, tau, few, backend, **facts):
@@ -334,7 +333,7 @@ def _by_size(operator, mask, dtype, s, tau):
     return P
 
 
-# %% ../../nbs/rowwise/01_softsort.ipynb #fc18fe95
+# %% ../../nbs/rowwise/01_softsort.ipynb #9218f76d
 def _left(operator, B, n):
     "The questions that one kernel leaves to the scan or to windows, for B sets of n scores."
     entries = B * n * n
@@ -342,7 +341,6 @@ def _left(operator, B, n):
         return left_to_others(B, n)
     products = {"product", "transposed"} if entries > (_SETS if n <= MOST else _LONG) else set()
     products |= {"columns"} & left_to_others(B, n)
-    products |= {"wide"} if products and not _TINY < n <= MOST else set()
     likelihood = {"likelihood"} if entries > _SETS else set()
     ranks = {"ranks"} if n > _SHORT and entries > _RANKS else set()
     return frozenset(products | likelihood | ranks)

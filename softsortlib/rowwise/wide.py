@@ -5,15 +5,11 @@
 # %% auto #0
 __all__ = []
 
-# %% ../../nbs/rowwise/13_wide.ipynb #4841bacf
-import math
-
-import numpy as np
+# %% ../../nbs/rowwise/13_wide.ipynb #0fd96f41
 import torch
 
 from ..engine.compile import matrix_blocks
 from ..engine.dispatch import switch
-from .rows import Sets, windows
 
 # %% ../../nbs/rowwise/13_wide.ipynb #bd697a4d
 WIDE = switch("wide: columns", 64, "d")
@@ -27,29 +23,6 @@ def is_payload_wide(
     x = payloads[0]
     return x.shape[-1] >= WIDE and x.numel() > 0 and all(
         -_LARGE < v.item() < _LARGE for x in payloads for v in x.detach().aminmax())
-
-# %% ../../nbs/rowwise/13_wide.ipynb #84aeb65e
-def reach(s, real, tau, power, sign):
-    "How many columns a row reaches, on average over at most sixteen of the sets s (B, n), real (B, n) and tau (B,)."
-    B, n = s.shape
-    some = slice(None, None, -(-B // 16))
-    s, real = s[some], np.broadcast_to(real, s.shape)[some]
-    tau = np.ascontiguousarray(np.broadcast_to(tau, (B,))[some])
-    order = np.where(real, -sign * s, np.inf).argsort(-1)
-    lists = s.reshape(-1), order.reshape(-1), np.arange(len(s) + 1) * n, real.sum(-1), tau, order[0, :0]
-    found, cut = np.empty(len(s)), 1 - math.log(np.finfo(s.dtype).eps / n)
-    windows(0, len(s), Sets(*lists, 0, 0, power, sign, cut, 1), found)
-    return found.mean()
-
-
-def centre(x, mask):
-    "The median of what three of the real scores carry of a payload x (..., n, d), (..., 1, d)."
-    n = x.shape[-2]
-    if mask is None:
-        return x.detach()[..., n // 4::max(1, n // 4), :][..., :3, :].median(-2, keepdim=True).values
-    wanted = torch.arange(1, 4)[:, None] * mask.sum(-1)[..., None, None] // 4
-    places = (mask.cumsum(-1)[..., None, :] > wanted).to(torch.uint8).argmax(-1)[..., None]
-    return x.detach().gather(-2, places.expand(*x.shape[:-2], 3, x.shape[-1])).median(-2, keepdim=True).values
 
 # %% ../../nbs/rowwise/13_wide.ipynb #8c766b52
 _BLOCK = switch("wide: entries of a block", 1 << 22, "B n^2")
