@@ -29,6 +29,13 @@ def test_functions(processes, name, P):
         check(processes("function", P, name=name, options=options))
 
 
+@pytest.mark.parametrize("name", ("soft_sort", "soft_rank"))
+def test_without_a_temperature_it_follows_the_spread_of_the_whole(processes, name):
+    "The quartiles stand at scores, or a quarter, a half or three quarters of the way to the next."
+    for n in (9, 10, 11, 12):
+        for P in (1, 3): check(processes("function", P, name=name, n=n))
+
+
 @pytest.mark.parametrize("split", ("alone", "first", "holes"))
 @pytest.mark.parametrize("name", ("soft_sort", "soft_rank", "soft_quantile"))
 def test_parts_may_be_empty(processes, name, split):
