@@ -168,3 +168,7 @@ def test_data_that_are_missing_are_named_and_the_rest_runs(alone, capsys, monkey
 def test_what_fails_apart_is_raised():
     assert apart(os.path.basename, "a/b") == "b"
     with pytest.raises(RuntimeError, match="TypeError"): apart(os.path.basename, 1)
+
+
+@pytest.mark.parametrize("source, name", [('def gain(y):\n    "2^y - 1: what a grade is worth."', "gain: 2^y - 1"), ('class Rows:\n    """The rows of `P`. And more."""', "Rows: the rows of P"), ("def bare(): ...", "bare"), ("x = 1", "")])
+def test_a_fold_is_named_by_what_it_holds(source, name): assert book.says(source) == name
