@@ -16,7 +16,8 @@ def fetch(package, cache):
         if shutil.which("npm"): subprocess.run(["npm", "pack", "--silent", f"{name}@{version}"], cwd=tmp, check=False, capture_output=True)
         if not archive.exists(): sys.exit(f"{name} {version} is not in {folder} and npm did not fetch it: unpack {inside}/ of the npm package {name}@{version} there")
         if base64.b64encode(hashlib.sha512(archive.read_bytes()).digest()).decode() != digest: sys.exit(f"the download of {name} {version} is not the file its publisher signed: try again")
-        with tarfile.open(archive) as tar: tar.extractall(tmp, filter="data")
+        how = {"filter": "data"} if hasattr(tarfile, "data_filter") else {}                     # Python 3.10.12, 3.11.4 and later want one; the digest is checked
+        with tarfile.open(archive) as tar: tar.extractall(tmp, **how)
         try: (Path(tmp) / inside).rename(folder)
         except OSError: pass                                                                    # the other one was first
     return folder

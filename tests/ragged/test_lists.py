@@ -4,6 +4,7 @@ from functools import partial
 
 import pytest
 import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.testing import assert_close
 
 import softsortlib
@@ -12,7 +13,7 @@ from softsortlib import losses, ragged
 from softsortlib.core.operators import Operator
 from softsortlib.core.rank_operators import RankOperator
 from softsortlib.ragged import each, offsets_of
-from softsortlib.ragged.kernels import LONG
+from softsortlib.ragged.kernels import LONG, Of
 from softsortlib.ragged.lists import WORTH, by_length
 
 f64 = torch.float64
@@ -391,3 +392,23 @@ def test_ids_as_a_file_has_them():
 ])
 def test_what_are_no_lists_is_said(call, error, text):
     with pytest.raises(error, match=text): call(torch.randn(3))
+
+
+@pytest.mark.parametrize("of", [Of.SORT, Of.RANK, Of.LAPLACE, Of.SIGMOID])
+def test_a_tracer_sees_the_shapes_of_lists_in_several_rows(of):
+    "What is saved for the way back has a row for each row of scores, too."
+    op = torch.ops.softsortlib.lists
+    args = torch.randn(2, 7), torch.ones(2, 2), torch.tensor([0, 3, 7])
+    made = op(*args, int(of))
+    with FakeTensorMode() as mode:
+        seen = op(*map(mode.from_tensor, args), int(of))
+    assert [(a.shape, a.dtype) for a in made] == [(a.shape, a.dtype) for a in seen]
+
+
+def test_rows_without_a_list():
+    "No list and no item in several rows: an empty result for each row, and a gradient of the shape of the scores."
+    scores = torch.zeros(2, 0, requires_grad=True)
+    loss = losses.spearman_loss(scores, torch.zeros(2, 0), offsets=torch.tensor([0]), reduction="none")
+    assert loss.shape == (2, 0)
+    loss.sum().backward()
+    assert scores.grad.shape == (2, 0)
