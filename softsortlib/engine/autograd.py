@@ -40,7 +40,7 @@ def watched(args):
             return True
     return False
 
-# %% ../../nbs/engine/04_autograd.ipynb #c3dd9fb6
+# %% ../../nbs/engine/04_autograd.ipynb #65efa404
 def has_tangents():
     "Whether forward mode is on: arguments may bring tangents, and results must have theirs."
     return not torch.compiler.is_compiling() and forward_ad._current_level >= 0
@@ -53,9 +53,7 @@ def may_be_differentiated():
 
 def is_unseen(args):
     "Whether a call with these arguments is neither traced, nor transformed, nor differentiated in forward mode."
-    if watched(args):
-        return False
-    return torch._C._functorch.maybe_current_level() is None and forward_ad._current_level < 0
+    return not (watched(args) or in_func() or has_tangents())
 
 # %% ../../nbs/engine/04_autograd.ipynb #704cbe4f
 _libraries = {}
@@ -203,7 +201,7 @@ def _in_one_piece(op):
         forward=staticmethod(forward),
         backward=staticmethod(op.backward)))
 
-# %% ../../nbs/engine/04_autograd.ipynb #3b966296
+# %% ../../nbs/engine/04_autograd.ipynb #1ae2be7f
 def differentiable(op, tensors, backward, setup=None):
     """Give `op`, whose first arguments are tensors of one batch shape, all its rules; call what this returns, not `op`.
 
@@ -213,11 +211,7 @@ def differentiable(op, tensors, backward, setup=None):
 
     def call(*args):
         if is_unseen(args):
-            if torch.is_grad_enabled():
-                for a in args:
-                    if isinstance(a, Tensor) and a.requires_grad:
-                        return Plainly.apply(*args)
-            return op.f(*args)
+            return Plainly.apply(*args) if needs_graph(args) else op.f(*args)
         if watched(args) and not in_func() and not has_tangents():
             return op.f(*args) if for_onnx() else op.overload(*args)
         return Rules.apply(*args)
