@@ -14,7 +14,7 @@ import numpy as np
 from ..engine.compile import exp_neg, jit
 from ..engine.dispatch import switch
 
-# %% ../../nbs/transport/07_line_sums.ipynb #ece9bc3c
+# %% ../../nbs/transport/07_line_sums.ipynb #0545c01e
 _WIDTH = 0.6            # of a block, in units of sqrt(tau)
 _LEAST = switch("line_sums: sources of a block", 8, "n")  # sources of a block, even if they are further apart
 _TERMS = 20             # of an expansion, a multiple of four
@@ -22,8 +22,10 @@ _FEW = switch("line_sums: targets without moments", 24, "n")  # targets that are
 CHUNK = switch("line_sums: targets at a time", 32, "n")  # targets for which one decision is made
 _NEGLIGIBLE = -42.0     # a bound below it leaves a block out: e^-42 = 6e-19
 _ACCURATE = 3e-14       # an error below it accepts the expansion
+_MANY = switch("line_sums: sources of a block that is halved", 64, "n")  # so many are cheaper in two expansions
 _EXACT = 1.4            # |z| up to which the expansion is exact to rounding: 1.4^20 / 20! = 3e-16
 _OVER_FACTORIAL = 1 / math.factorial(_TERMS)
+_LONGEST = math.log(_ACCURATE / _OVER_FACTORIAL)  # bound + p log |z| above it misses that accuracy
 
 # %% ../../nbs/transport/07_line_sums.ipynb #57ff3aba
 @jit(lent=True)
@@ -121,12 +123,12 @@ def _room(memory):
     chunk = Chunk(c[0], c[1], c[2], c[3], c[4], c[5:])
     return Room(Sources(s[0], s[1], s[5:]), blocks, chunk, Scratch(s[2], s[3], s[4]))
 
-# %% ../../nbs/transport/07_line_sums.ipynb #a67dffd7
+# %% ../../nbs/transport/07_line_sums.ipynb #018c3735
 @jit(lent=True)
-def _frame(sources, tau, blocks, k):
-    "Set centre, radius, slope and shift of block k, whose sources are known."
+def _frame(sources, tau, blocks, k, start, end):
+    "Set the sources of block k, its centre, radius, slope and shift."
     x, phi = sources.x, sources.phi
-    start, end = blocks.first[k], blocks.first[k + 1]
+    blocks.first[k], blocks.first[k + 1] = start, end
     c = 0.5 * (x[start] + x[end - 1])
     rho = 0.5 * (x[end - 1] - x[start])
     beta = (phi[end - 1] - phi[start]) / (2 * rho) if rho > 0 else 0.0
@@ -183,22 +185,47 @@ def _weigh(sources, tau, blocks, k, scratch):
                 blocks.moments[k, q + power, channel] = moment * over
                 over /= q + power + 1
 
-# %% ../../nbs/transport/07_line_sums.ipynb #3698babf
+# %% ../../nbs/transport/07_line_sums.ipynb #86846785
 @jit(lent=True)
-def _cut(sources, n, tau, expand, blocks, scratch):
-    "Cut the first n sources into blocks, with moments if `expand`; how many blocks there are."
+def _end_of(x, start, n, width):
+    "Where the block ends that begins at `start`: eight sources, and all others before n that are no farther than width."
+    end = min(start + _LEAST, n)
+    while end < n and x[end] - x[start] <= width:
+        end += 1
+    return end
+
+# %% ../../nbs/transport/07_line_sums.ipynb #923e4c4e
+@jit(lent=True)
+def _is_coarse(blocks, k, size, targets, tau):
+    "Whether an expansion of block k, of so many sources, would be too long for some of the targets that it reaches."
+    centre, rho, beta = blocks.centre[k], blocks.radius[k], blocks.slope[k]
+    top, sharpness = blocks.shift[k] + math.log(size), 1 / tau
+    for j in range(0, len(targets.y), CHUNK):
+        g = targets.y[j] - centre
+        z = abs(beta + 2 * g * sharpness) * rho
+        bound = top + targets.gamma[j] - g * g * sharpness + z
+        if z > _EXACT and bound > _NEGLIGIBLE and bound + _TERMS * math.log(z) > _LONGEST:
+            return True
+    return False
+
+# %% ../../nbs/transport/07_line_sums.ipynb #f1f86f7d
+@jit(lent=True)
+def _cut(sources, n, targets, tau, blocks, scratch):
+    "Cut the first n sources into blocks, with moments if the targets are worth them; how many blocks there are."
     x = sources.x
     width = _WIDTH * math.sqrt(tau)
+    expand = len(targets.y) >= _FEW
     count = np.int64(0)  # not of the type "the number 0", for which numba would compile `_frame` and `_weigh` once more
     start = 0
     while start < n:
-        end = min(start + _LEAST, n)
-        while end < n and x[end] - x[start] <= width:
-            end += 1
-        blocks.first[count] = start
-        blocks.first[count + 1] = end
+        wide = width
+        end = _end_of(x, start, n, wide)
+        _frame(sources, tau, blocks, count, start, end)
+        while expand and end - start > _MANY and _is_coarse(blocks, count, end - start, targets, tau):
+            wide *= 0.5
+            end = _end_of(x, start, end, wide)
+            _frame(sources, tau, blocks, count, start, end)
         blocks.expandable[count] = expand and x[end - 1] - x[start] <= width
-        _frame(sources, tau, blocks, count)
         _weigh(sources, tau, blocks, count, scratch)
         count += 1
         start = end
@@ -310,7 +337,7 @@ def _add_blocks(sources, blocks, count, targets, tau, chunk):
             first, last = blocks.first[k], blocks.first[k + 1]
             _add_directly(sources, first, last, targets, start + low, start + high, tau, chunk)
 
-# %% ../../nbs/transport/07_line_sums.ipynb #1b7db073
+# %% ../../nbs/transport/07_line_sums.ipynb #e38702bf
 @jit(lent=True)
 def gauss_sums(some, goal, tau, odd, memory):
     "(T4.1) with h = d^2 for one element, whose payloads are (n, d), never odd; all sums are NaN if a source is."
@@ -320,7 +347,7 @@ def gauss_sums(some, goal, tau, odd, memory):
         goal.out[:] = np.nan
         return
     goal.out[:] = 0
-    count = _cut(room.real, size, tau, len(goal.y) >= _FEW, room.blocks, room.scratch)
+    count = _cut(room.real, size, goal, tau, room.blocks, room.scratch)
     _add_blocks(room.real, room.blocks, count, goal, tau, room.chunk)
 
 # %% ../../nbs/transport/07_line_sums.ipynb #c47f2929
