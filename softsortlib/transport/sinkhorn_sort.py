@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['TransportPermutation', 'SinkhornSort']
 
-# %% ../../nbs/transport/02_sinkhorn_sort.ipynb #ad05e8b4
+# %% ../../nbs/transport/02_sinkhorn_sort.ipynb #58fd76de
 import math
 from typing import TYPE_CHECKING, Callable
 
@@ -17,6 +17,7 @@ from ..core.operators import Operator, check_tau
 from softsortlib.core.permutation import (
     DensePermutation, SoftPermutation, check_mask, check_scores, compute_dtype, is_concrete, patch_to,
 )
+from ..core.spread import in_units
 from ..engine.dispatch import choose, common_shape, precise
 from ..engine.scan import tau_tensor
 from .gibbs import Cost, Gibbs
@@ -38,6 +39,16 @@ def _squashed(s, a, squash):
     variance = (a * (u - mean) ** 2).sum(-1, keepdim=True)
     z = (u - mean) / torch.where(variance > 1e-24, variance, 1.0).sqrt()
     return squash(z) if callable(squash) else _SQUASH[squash](z)
+
+# %% ../../nbs/transport/02_sinkhorn_sort.ipynb #1b2c7fc8
+_LINEAR = 0.05  # the temperature in places, before the power of the cost
+_FAR = 100.0  # distances of the quartiles, beyond which places grow like a logarithm
+
+def _between_quartiles(s, mask):
+    "(T2.5) of the real scores."
+    u = in_units(s, mask, _LINEAR)
+    far = u.abs().clamp(min=_FAR)
+    return 0.25 + 0.5 * torch.where(u.abs() > _FAR, u.sign() * _FAR * (1 + (far / _FAR).log()), u)
 
 # %% ../../nbs/transport/02_sinkhorn_sort.ipynb #0e1c7099
 def _inverse(order):
@@ -149,13 +160,14 @@ def ranks(self) -> Tensor:  # (..., n), from about 1 to n; zero for padded input
         return (self.n * shares).to(self.dtype)
     return (self.mask.sum(-1, keepdim=True) * shares).masked_fill(~self.mask, 0).to(self.dtype)
 
-# %% ../../nbs/transport/02_sinkhorn_sort.ipynb #ca5af61b
+# %% ../../nbs/transport/02_sinkhorn_sort.ipynb #9ed25c01
 def _check_options(squash, tolerance, max_iterations, gradient, backend):
     "Raise `ValueError` for an option that does not fit."
     if not is_one_of(gradient, ("implicit", "unrolled")):
         raise ValueError(f"gradient must be 'implicit' or 'unrolled', got {gradient!r}")
-    if not callable(squash) and not is_one_of(squash, (None, *_SQUASH)):
-        raise ValueError(f"squash must be 'sigmoid', 'arctan', a callable or None, got {squash!r}")
+    if not callable(squash) and not is_one_of(squash, (None, "auto", "linear", *_SQUASH)):
+        raise ValueError("squash must be 'auto', 'linear', 'sigmoid', 'arctan', an increasing callable or None, "
+                         f"got {squash!r}")
     check_iteration(tolerance, max_iterations)
     if not is_one_of(backend, (None, "torch", "numba")):
         raise ValueError(f"backend must be None, 'torch' or 'numba', got {backend!r}")
@@ -190,22 +202,25 @@ def _keep(module, **values):
         else:
             setattr(module, name, value)
 
-# %% ../../nbs/transport/02_sinkhorn_sort.ipynb #77d1b5c1
+# %% ../../nbs/transport/02_sinkhorn_sort.ipynb #f847dbb3
 class _SinkhornMethods:
     "What the cells below add to `SinkhornSort`, for type checkers."
     if TYPE_CHECKING:
         def __call__(self, scores: Tensor, mask: "Tensor | None" = None) -> TransportPermutation: ...
         def quantiles(self, scores: Tensor, q, width=None, mask: "Tensor | None" = None) -> SoftPermutation: ...
+        _way: "str | Callable[[Tensor], Tensor] | None"
         def _milestones(self, s, mask): ...
         def _line(self, s, mask): ...
         def _plan(self, x, y, a, b, tau): ...
         def _single(self, P: SoftPermutation, s: Tensor) -> SoftPermutation: ...
         def _middle(self, x, y, a, b, tau): ...
 
-# %% ../../nbs/transport/02_sinkhorn_sort.ipynb #ca4078ff
+# %% ../../nbs/transport/02_sinkhorn_sort.ipynb #7f0152f5
 class SinkhornSort(_SinkhornMethods, Operator, name="sinkhorn"):
     """Soft sorting by regularised optimal transport to milestones (Cuturi, Teboul & Vert 2019, algorithm 2).
 
+    Scores are brought to the milestones by `squash`: "linear" is (T2.5), "sigmoid" and "arctan" are (T2.1), None leaves
+    them as they are. "auto" is "linear" where there is no tau and power > 1, and "sigmoid" elsewhere.
     It stops when the residual is small enough, for which the host has to wait for a GPU every few steps.
     With `iterations` the number of steps is fixed, and nothing waits.
     Raise `TypeError` or `ValueError` for a parameter that does not fit."""
@@ -213,12 +228,12 @@ class SinkhornSort(_SinkhornMethods, Operator, name="sinkhorn"):
     softness = 0.1  # of scores that are not squashed
 
     def __init__(self,
-        tau: "float | Tensor | None" = None,  # temperature, unit h(squashed scores); None: 0.01, (C2.1) unsquashed
+        tau: "float | Tensor | None" = None,  # temperature, unit h(squashed scores); None: that of (T2.5), or (C2.1)
         power: "float | Callable[[Tensor], Tensor]" = 2,  # p >= 1 of h(d) = |d|^p, or a convex h(milestone - input)
         milestones: "int | Tensor | None" = None,  # how many in [0, 1], or places (..., m); None: one for each input
         a: "Tensor | None" = None,  # weights of the inputs, (..., n), non-negative; None is uniform
         b: "Tensor | None" = None,  # weights of the milestones in order of position, (..., m); None is uniform
-        squash: "str | Callable[[Tensor], Tensor] | None" = "sigmoid",  # "arctan", an increasing callable, or None
+        squash: "str | Callable[[Tensor], Tensor] | None" = "auto",  # "linear", "sigmoid", "arctan", a callable, None
         tolerance: float = 1e-6,  # marginal residual at which an element of the batch stops
         max_iterations: int = 1000,  # sweeps of the kernel; a ConvergenceWarning when they do not suffice
         gradient: str = "implicit",  # "implicit" (its memory is that of one solution) or "unrolled" (plain iterations)
@@ -235,7 +250,7 @@ class SinkhornSort(_SinkhornMethods, Operator, name="sinkhorn"):
         _keep(self, milestones=milestones, a=a, b=b, power=power, squash=squash, tolerance=tolerance,
               max_iterations=max_iterations, gradient=gradient, backend=backend, iterations=iterations)
 
-# %% ../../nbs/transport/02_sinkhorn_sort.ipynb #ef2ad31b
+# %% ../../nbs/transport/02_sinkhorn_sort.ipynb #e803573e
 def _weights(w, name, like, mask):
     "Weights (..., k) that sum to one, zero where mask is False."
     if w is None:
@@ -249,15 +264,22 @@ def _weights(w, name, like, mask):
     return w / w.sum(-1, keepdim=True).clamp(min=1e-300)
 
 
-_SQUASHED = 1e-2  # the temperature of squashed scores
+_SQUASHED = 1e-2  # the temperature of scores that a curve has squashed
 
+
+@patch_to(SinkhornSort, as_prop=True)
+def _way(self):
+    "How scores come to the milestones, where `squash` leaves it open."
+    if self.squash != "auto":
+        return self.squash
+    return "sigmoid" if self.tau is not None or callable(self.power) or self.power == 1 else "linear"
 
 @patch_to(SinkhornSort)
 def _temperature(self, scores, mask):
     "`tau` ready for h: where it is None, a number for squashed scores, and (C2.1) in units of h for others."
-    if self.tau is None and self.squash is not None:
-        return _SQUASHED
-    return Operator._temperature(self, scores, mask)
+    if self.tau is not None or self._way is None:
+        return Operator._temperature(self, scores, mask)
+    return _LINEAR ** self.power if self._way == "linear" and not callable(self.power) else _SQUASHED
 
 @patch_to(SinkhornSort)
 def _at_spread(self, width, count):
@@ -279,14 +301,14 @@ def _milestones(self, s, mask):
     y = torch.where(last > 0, y / last.clamp(min=1), 0.5).clamp(max=1)
     return 1 - y if self.descending else y, keep
 
-# %% ../../nbs/transport/02_sinkhorn_sort.ipynb #da2ba2af
+# %% ../../nbs/transport/02_sinkhorn_sort.ipynb #b377ab39
 @patch_to(SinkhornSort)
 def _line(self, s, mask):
     "The ordered inputs, their weights and their order, seen from the end where position 0 is."
     a = _weights(self.a, "a", s, mask)
     s = s.expand(a.shape)
     turn = -1 if self.descending else 1
-    x = _squashed(s, a, self.squash) * turn
+    x = (_between_quartiles(s, mask) if self._way == "linear" else _squashed(s, a, self._way)) * turn
     key, by_score = x.detach(), (s.detach() * turn).argsort(dim=-1, stable=True)
     if mask is not None:
         largest = torch.where(mask, key, -math.inf).amax(-1, keepdim=True).clamp(min=-1e30)
