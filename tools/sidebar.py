@@ -24,7 +24,7 @@ PLAN = [                                                    # (title, page) or (
     ("Volume I: the book", parts("Volume I", "book.ipynb")),
     ("Volume II: mechanisms", parts("Volume II", "mechanisms.ipynb")),
     ("API", ["api.ipynb", *(f"api/{part}.ipynb" for part in API), "api/*.ipynb"]),
-    ("Results", [("Experiments", ["experiments/*.ipynb"]), ("Benchmarks", ["benchmarks/*.ipynb"]), ("The laboratory", "lab/index.ipynb")]),
+    ("Results", [("What of the papers is here", "papers.ipynb"), ("Experiments", ["experiments/*.ipynb"]), ("Benchmarks", ["benchmarks/*.ipynb"]), ("The laboratory", "lab/index.ipynb")]),
     ("Project", ["statements.ipynb", "methods.ipynb", "notation.ipynb", "references.ipynb", "citing.ipynb", "package.ipynb", "changelog.md", "contributing.md", "testing.ipynb", "house.md"]),
 ]
 

@@ -343,7 +343,7 @@ MemoryConfig.PRESETS = {
     "smoke": dict(n=200, limit=1 / 16, largest=400, largest_linear=800, methods=_TWO),
 }
 
-# %% ../../nbs/lab/26_speed.ipynb #db3df455
+# %% ../../nbs/lab/26_speed.ipynb #e79a4f42
 _CURVES = "softsort2-lazy, softsort1-lazy, neuralsort-dense"     # the cheapest form of each of the papers' operators
 _PAPER_SIZES = (100, 500, 1000, 1500, 2000, 2500, 3000, 3500, 4000)
 _QUICK = ((100, 20), (300, 10), (1000, 5), (2000, 2))   # (n, steps)
@@ -360,6 +360,7 @@ def _speed_grid(preset, device):
         runs = [make()]
     elif preset == "paper":
         runs = [make(n=n) for n in _PAPER_SIZES]
+        runs.append(make(n=4000, methods=_CURVES))
         runs.append(make(n=4000, methods="softsort2-lazy", tau2=0.1))
         runs.append(make(n=4000, methods=_SORTING, start="opposite"))
     else:
