@@ -142,7 +142,8 @@ def folded_sections(text):
     def tag(m):
         if m[0] == "</section>": return "</details></section>" if closes and closes.pop() else m[0]
         closes.append(bool(re.search(r'class="[^"]*\bfolded\b', m[2])))
-        return f'{m[1]}<details class="section-fold"><summary>{m[3]}</summary>' if closes[-1] else m[0]
+        heading = (m[3] or "").replace(' class="anchored"', "")        # which would get a link, a control inside of a control
+        return f'{m[1]}<details class="section-fold"><summary>{heading}</summary>' if closes[-1] else m[0]
     return SECTION_TAGS.sub(tag, text)
 
 NAMED = r"code of the picture|code|imports|test(?: of [^<]*)?, \d+ lines"     # by rule, not by the chapter
