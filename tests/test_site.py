@@ -93,7 +93,7 @@ def test_a_section_whose_heading_says_so_is_folded_whole():
     inner = '<section id="b" class="level3">\n<h3>B</h3>b</section>'
     text = f'<section id="a" class="level2 folded">\n<h2>A</h2>a{inner}</section><section id="c" class="level2">\n<h2>C</h2>c</section>'
     folded = finish.folded_sections(text)
-    assert re.search(r"<h2>A</h2><details[^>]*><summary>[^<]+</summary>a(.*)</details></section><section id=\"c\"", folded, re.S)[1] == inner
+    assert re.search(r"<details[^>]*><summary><h2>A</h2></summary>a(.*)</details></section><section id=\"c\"", folded, re.S)[1] == inner
     assert folded.endswith("<h2>C</h2>c</section>") and folded.count("<details") == folded.count("</details>") == 1
 
 
@@ -129,6 +129,21 @@ def test_a_chapter_says_why_a_cell_is_folded():
     assert [re.search(r'code-summary: "(.*)"', text)[1] for text in shown[1:3]] == ["the product", "test"]
     assert all(text.count("code-fold") == 1 and not re.search(r"#\| (fold|show)", text) for text in shown[1:])
     assert "code-fold: false" in shown[3] and "code-summary" not in shown[3]
+
+
+def test_the_use_of_a_folded_definition_is_in_its_fold():
+    book = pytest.importorskip("book")
+    from execnb.nbio import mk_cell, new_nb
+    from nbdev.process import NBProcessor
+    hidden = "#| exporti\n#| fold\ndef twice(x):\n    'Two of x.'\n    return 2 * x"
+    sources = ["#| default_exp core.x", hidden, "#| fold use of twice\ntwice(1)", "#| exporti\ndef once(x):\n    return x", "#| fold use of once\nonce(1)"]
+    nb = new_nb([mk_cell(text) for text in sources])
+    nb.cells[2].outputs = [dict(output_type="stream", name="stdout", text="2")]
+    nb.path_ = str(NBS / "core" / "99_x.ipynb")
+    NBProcessor(nb.path_, procs=[book.show_code], nb=nb).process()
+    shown = [cell.source for cell in nb.cells]
+    assert len(shown) == 4 and shown[1].endswith("return 2 * x\n\ntwice(1)") and shown[1].count("code-summary") == 1
+    assert nb.cells[1].outputs[0]["text"] == "2" and "use of once" in shown[3]      # its definition is not folded
 
 
 def test_the_first_cell_of_a_page_is_its_title_and_description_alone():

@@ -60,7 +60,7 @@ def page_of(notebook):
     part, _, chapter = notebook.rpartition("/")
     if part == "engine" or chapter == "index.ipynb": return None
     if not part: return Path(chapter).stem.split("_")[-1]           # a module of the package itself
-    return "experiments" if part == "lab" and 64 <= int(chapter.split("_")[0]) <= 71 else part
+    return part
 
 def printed(cell):
     "What a cell shows as text"

@@ -59,6 +59,22 @@ def folded_use(source):
 
 def is_folded(source): return re.search(r"^#\|\s*code-fold\s*:\s*true", source, re.M) is not None
 
+def is_use(source):
+    "Whether a folded cell only shows what a definition does, and draws nothing"
+    return bool(is_folded(source) and re.search(r'^#\|\s*code-summary: "(?:use of|its use)', source, re.M)) and "| fig-" not in source
+
+def join_uses(cells):
+    "The cells, with the use of a folded definition in the same fold, below it: rows of folds say less than one"
+    out, definition = [], None
+    for cell in cells:
+        if cell.cell_type == "code" and definition is not None and is_use(cell.source):
+            definition.source += "\n\n" + repo.code_of(cell.source)
+            definition.outputs = [*definition.get("outputs", []), *cell.get("outputs", [])]
+            continue
+        out.append(cell)
+        if not getattr(cell, "has_sd", 0): definition = cell if getattr(cell, "defines_", False) and is_folded(cell.source) else None
+    return out
+
 def merged(sources):
     "Cells of imports as one, each statement once"
     seen = {}
@@ -122,7 +138,8 @@ class show_code(Processor):
         if not exported and not self.reader.hides(cell.source): self.needed |= read & self.reader.public
         self.reader.take(bound, cell.source, kinds_of)
     def end(self):
-        "The fold of imports, whole"
+        "Uses join their definitions; the fold of imports, whole"
+        self.nb.cells[:] = join_uses(self.nb.cells)
         if self.imports is None: return
         own = [f"from softsortlib.{self.module} import {', '.join(sorted(self.needed))}"] if self.needed else []
         self.imports.source = fold(merged([*self.imported, *own]), "imports")

@@ -134,15 +134,16 @@ def drawings(text):
         return re.sub('<svg (alt="[^"]*" )?', f'<svg role="img" aria-label="{said}" style="--width: {width}pt" ', svg, count=1)
     return re.sub(r'<svg (?:alt="([^"]*)" )?class="drawing".*?</svg>', inline, text, flags=re.S)
 
-SECTION_TAGS = re.compile(r"<section([^>]*)>(?:\s*<h\d[^>]*>.*?</h\d>)?|</section>", re.S)
+SECTION_TAGS = re.compile(r"(<section([^>]*)>)\s*(<h\d[^>]*>.*?</h\d>)?|</section>", re.S)
 
 def folded_sections(text):
-    "A section whose heading says `{.folded}` is closed until the reader opens it: what the package needs, and the argument does not"
+    "A section whose heading says `{.folded}` is closed until the reader opens it by its heading: what the package needs, and the argument does not"
     closes = []
     def tag(m):
         if m[0] == "</section>": return "</details></section>" if closes and closes.pop() else m[0]
-        closes.append(bool(re.search(r'class="[^"]*\bfolded\b', m[1])))
-        return m[0] + '<details class="section-fold"><summary>Show this section</summary>' if closes[-1] else m[0]
+        closes.append(bool(re.search(r'class="[^"]*\bfolded\b', m[2])))
+        heading = (m[3] or "").replace(' class="anchored"', "")        # which would get a link, a control inside of a control
+        return f'{m[1]}<details class="section-fold"><summary>{heading}</summary>' if closes[-1] else m[0]
     return SECTION_TAGS.sub(tag, text)
 
 NAMED = r"code of the picture|code|imports|test(?: of [^<]*)?, \d+ lines"     # by rule, not by the chapter

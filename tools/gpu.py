@@ -1,6 +1,6 @@
 """On a machine with a GPU: device, kernel tests, memory checker, benchmark, and the papers' speed task, each recorded when it is done.
 
-    python tools/gpu.py --minutes 9 --out DIR [--data data]       # make gpu
+    python tools/gpu.py --minutes 9 --out DIR       # make gpu
 
 It needs torch with Triton, numba, hypothesis and pytest, no network, and neither nbdev nor data; what is missing, it says and leaves out. Every stage is a process with
 a deadline of its own, and writes DIR/STAGE.json. Without a GPU it rehearses: Triton's interpreter runs the kernels on tiny sets, and the figures mean nothing.
@@ -210,7 +210,6 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--minutes", type=float, default=9, help="when to be through")
     parser.add_argument("--out", type=Path, required=True, help="the folder for the records; nothing is written elsewhere")
-    parser.add_argument("--data", help="a folder with MNIST/raw")
     parser.add_argument("--rounds", type=int, default=20)
     parser.add_argument("--stage", choices=SHARES, help=argparse.SUPPRESS)
     parser.add_argument("--seconds", type=float, help=argparse.SUPPRESS)
@@ -230,9 +229,8 @@ def main():
         left, start = end - time.time(), time.time()
         if left < 5: summary[stage] = dict(skipped="no time left")
         else:
-            more = ["--data", args.data] if args.data else []
             seconds = max(share * left, min(left, 30))
-            code, said = stop_after(seconds + 2, [sys.executable, __file__, "--out", str(args.out), "--stage", stage, "--seconds", str(seconds - 3), "--rounds", str(args.rounds), *more], env=env)
+            code, said = stop_after(seconds + 2, [sys.executable, __file__, "--out", str(args.out), "--stage", stage, "--seconds", str(seconds - 3), "--rounds", str(args.rounds)], env=env)
             summary[stage] = dict(exit=code, seconds=round(time.time() - start, 1), recorded=(args.out / f"{stage}.json").exists(), said=said[-1500:])
         print(stage, {k: v for k, v in summary[stage].items() if k != "said"}, flush=True)
         write(args.out, "summary", dict(rehearsal=not torch.cuda.is_available(), stages=summary))

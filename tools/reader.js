@@ -57,8 +57,9 @@
   // an address that leads into a fold opens it
   const unfold = () => {
     const to = location.hash.length > 1 && document.getElementById(decodeURIComponent(location.hash.slice(1)));
-    const fold = to && to.closest("details:not([open])");
-    if (fold) fold.open = true;
+    while (to && to.closest("details:not([open])")) to.closest("details:not([open])").open = true;
+    const own = to && to.querySelector(":scope > details.section-fold");
+    if (own) own.open = true;
     if (to) to.scrollIntoView({ behavior: "instant" });       // formulas above it have changed their height since the browser went there
   };
   window.addEventListener("hashchange", unfold);

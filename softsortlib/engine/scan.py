@@ -247,7 +247,7 @@ def _with_ones(x, size):
     share = share_of(x.shape[-2])
     return torch.cat([x.masked_fill(~real, 0), real.to(x.dtype)], -1) * share, real, share
 
-# %% ../../nbs/engine/01_scan.ipynb #659a645e
+# %% ../../nbs/engine/01_scan.ipynb #6406b44a
 def _mean_torch(s, x, tau, size, backend):
     "o, low and Z of (E1.6) from even."
     payload, real, share = _with_ones(x, size)
@@ -255,7 +255,7 @@ def _mean_torch(s, x, tau, size, backend):
     o = (y[..., :-1] / y[..., -1:]).masked_fill(~real, 0)
     return o, torch.zeros_like(x, memory_format=torch.contiguous_format), y[..., -1] / share
 
-# %% ../../nbs/engine/01_scan.ipynb #5fe7ddea
+
 def _mean_numba(s, x, tau, size):
     "o, low and Z of (E1.6) by the compiled loop."
     means = Means(x.new_empty(x.shape), x.new_empty(x.shape), s.new_empty(s.shape))

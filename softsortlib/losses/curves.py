@@ -20,7 +20,7 @@ from .contract import Loss, over_lists, reduce_sets, relevant_of, set_inputs
 from .weights import divisor, masses, of_mean_one
 from ..sampling.perturbed import in_reach
 
-# %% ../../nbs/losses/05_curves.ipynb #910e04c0
+# %% ../../nbs/losses/05_curves.ipynb #6f29395b
 _PAIRS = switch("curves: all pairs", 1 << 16, "B n^2")
 
 def step_sums(

@@ -89,16 +89,15 @@ def _sweeps(inv, u, t, rows, sums, m):
             sums[c] = before + max(u[c] - ti, 0.0)
             m[i, c] += (before + sums[c]) * inv
 
-# %% ../../nbs/rowwise/05_small.ipynb #a00ec663
+# %% ../../nbs/rowwise/05_small.ipynb #c67161c8
 @jit(paste=True)
 def room_for_sweeps(power, n):
-    "Room for `rows` and `sums`, where the law needs them."
+    "Room for `rows` and `sums`, where the operator needs them."
     if power == 0:
         return np.arange(n), np.empty(n)
     return None, None
 
 
-# %% ../../nbs/rowwise/05_small.ipynb #4bc5e7f7
 @jit(paste=True)
 def falls(power, inv, u, t, room, m):
     "The exponents (W5.1) in all columns u of the rows t."
@@ -153,10 +152,10 @@ def _tell(asked, x, target, m, e, others, y):
         _logarithms(m, others, y)
 
 
-# %% ../../nbs/rowwise/05_small.ipynb #a181188d
+# %% ../../nbs/rowwise/05_small.ipynb #a0768472
 @functools.cache
 def answering(product, power):
-    "The kernel that answers questions to sets of this law: products, or all others."
+    "The kernel that answers questions to sets of this operator: products, or all others."
     @jit
     def answer_sets(lo, hi, sets, made):
         "Answer what is asked of the sets lo..hi."
@@ -225,7 +224,7 @@ def _through_likelihoods(order, target, e, others, G, h):
         h[i, order[i]] -= G[i, 0]
 
 
-# %% ../../nbs/rowwise/05_small.ipynb #546a43f1
+# %% ../../nbs/rowwise/05_small.ipynb #2b1f9842
 @jit(lent=True)
 def _hear(asked, order, real, x, target, e, others, G, h):
     "h = (W5.2) of the real rows of a set, where the answer is no product."
@@ -242,14 +241,12 @@ def _hear(asked, order, real, x, target, e, others, G, h):
     through_softmax(e, others, h)
 
 
-# %% ../../nbs/rowwise/05_small.ipynb #aff12956
 @jit(paste=True)
 def _hear_product(order, x, e, others, G, h, gx):
     "The same for a product, and what it gives to its payload."
     arriving(order, 0, G, x, h)
     through_softmax(e, others, h)
     spread(0, e, others, G, gx)
-
 
 # %% ../../nbs/rowwise/05_small.ipynb #e48df4bd
 @jit(lent=True)
@@ -299,7 +296,7 @@ def _pull_ties(order, t, totals, h, gt):
                 gt[order[k]] += side * (h[i, order[k]] - level)
         first = last
 
-# %% ../../nbs/rowwise/05_small.ipynb #88798cd6
+# %% ../../nbs/rowwise/05_small.ipynb #0d2af694
 @jit(paste=True)
 def _pull(power, single, order, u, t, sums, h, gt):
     "gt = what the logits give to the scores, times tau over the power."
@@ -314,13 +311,11 @@ def _pull(power, single, order, u, t, sums, h, gt):
             _pull_ties(order, t, sums[0], h, gt)
 
 
-# %% ../../nbs/rowwise/05_small.ipynb #2658f2bb
 class Grads(NamedTuple):
     "The gradients to"
     s: np.ndarray    # scores, (B, n),
     tau: np.ndarray  # temperatures, (B,), of no set unless they learn, and
     x: np.ndarray    # the payload of a product, (B, 1, n), zeros at the start
-
 
 # %% ../../nbs/rowwise/05_small.ipynb #c991aad0
 @functools.cache
