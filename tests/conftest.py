@@ -1,5 +1,6 @@
 """Fixtures that every test file may use."""
 import copy
+import gc
 import os
 import random
 import signal
@@ -22,7 +23,8 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "repeatable"))
 pytest.register_assert_rewrite("softsortlib.testing", "tables")     # its asserts show what they compared, as those of a test file
 
 
-seed = torch.manual_seed if torch.cuda.is_available() else torch.default_generator.manual_seed      # the former writes down the whole stack, for devices not there
+if not torch.cuda.is_available():       # each seed would write down the whole stack, for devices not there
+    torch.cuda.manual_seed_all = torch.xpu.manual_seed_all = lambda seed: None
 
 
 @pytest.fixture(autouse=True)
@@ -30,7 +32,7 @@ def same_numbers():
     "What a test draws without a generator of its own does not depend on the tests before it."
     random.seed(0)
     np.random.seed(0)
-    seed(0)
+    torch.manual_seed(0)
 
 
 @pytest.fixture(scope="module")
@@ -77,3 +79,10 @@ def pytest_configure(config):
         warnings.simplefilter("ignore")
         import torch._decomp.decompositions_for_jvp  # noqa: F401
         import torch._dynamo  # noqa: F401
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)         # hundreds of processes that tests start would each compile the package anew
+
+
+def pytest_collection_finish(session):
+    "Twelve thousand tests and all that they import stay to the end: no collection of garbage need look through them."
+    gc.collect()
+    gc.freeze()

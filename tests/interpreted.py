@@ -1,7 +1,7 @@
 """Programs in Triton's interpreter: each in a fork of one process, which has imported what all of them import.
 
 Before every call of a function the interpreter asks all of `triton.language` what it has to replace there, and for every value it writes
-down a table of numpy's types: more than half of the time of a small kernel. Here it asks once. What it computes stays the same bits.
+down a table of numpy's types, and checks its shape: more than half of the time of a small kernel. Here it asks once. What it computes stays the same bits.
 A scan it takes through one element at a time; here whole blocks are combined in a tree, as on a GPU, where a combination that is not
 associative shows. What the interpreter by itself computes differs from that by rounding (tests/engine/test_triton.py).
 """
@@ -35,6 +35,28 @@ class Kept:
     def restore(self): pass
 
 
+def know_shapes(core):
+    "Check and write out a shape once, and not for every value that has it: a block of numbers knows what was found for the first of its type and shape."
+    new_block, new_tensor, known = core.block_type.__init__, core.tensor.__init__, {}
+    single = (), core.constexpr(1)
+    def block(self, element_ty, shape):
+        if type(element_ty) is not core.dtype: return new_block(self, element_ty, shape)
+        key = element_ty.name, *[s.value if type(s) is core.constexpr else s for s in shape]
+        if key not in known:
+            new_block(self, element_ty, shape)
+            known[key] = {**self.__dict__, "of_tensors": []}
+        self.__dict__.update(known[key])
+    def tensor(self, handle, type):
+        found = single if type.__class__ is core.dtype else type.__dict__.get("of_tensors")
+        if not found:
+            new_tensor(self, handle, type)
+            if found is not None: found += self.shape, self.numel
+            return
+        self.handle, self.type, self.dtype = handle, type, type.scalar
+        self.shape, self.numel = found
+    core.block_type.__init__, core.tensor.__init__ = block, tensor
+
+
 def ask_once():
     "Let the interpreter of this process remember what it has replaced, and numpy's types, and scan in a tree."
     import triton.language as tl
@@ -49,6 +71,7 @@ def ask_once():
         if t.scalar.name not in types: types[t.scalar.name] = numpy_type(t)
         return types[t.scalar.name]
     interpreter._patch_lang, interpreter._get_np_dtype = patch_once, known_type
+    know_shapes(tl.core)
     interpreter.ScanOps.generic_scan = scan_in_a_tree
     # with debug=True it would say that a sum overflows; without, it adds everything twice and says nothing
     object.__setattr__(interpreter.interpreter_builder.options, "sanitize_overflow", False)

@@ -290,7 +290,14 @@ def axe():
     return (npm.fetch(npm.AXE, ROOT / ".cache") / "axe.min.js").read_text(encoding="utf-8")
 
 
-def inspect_page(tab, address, host, axe, patience=(60, 400, 1000), colours=False):
+CUT_OFF = "() => [...document.querySelectorAll('.math.display')].filter(f => f.clientWidth && f.scrollWidth > f.clientWidth + 2).map(f => `a formula is cut off: ${f.id} ${f.textContent.slice(0, 30)}`)"
+IS_DARK = "() => { const [r, g, b] = getComputedStyle(document.body).backgroundColor.match(/\\d+/g); return +r + +g + +b < 384; }"
+TWO_FRAMES = "() => new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done)))"
+# The sidebar is the same on every page, and half of what axe would look at: it does so on some pages, and there at both widths.
+WHOLE = ("index.html", "networks/operator.html", "api/ranks.html", "changelog.html", "references.html")
+
+
+def inspect_page(tab, address, host, axe, patience=(0, 60, 400, 1000), whole=False):
     "Everything that is wrong with a page: as it loads, light and dark, wide and narrow"
     problems = []
     def console(m):
@@ -303,31 +310,29 @@ def inspect_page(tab, address, host, axe, patience=(60, 400, 1000), colours=Fals
     handlers = {"console": console, "pageerror": crash, "request": request, "requestfailed": failed}
     for event, handler in handlers.items(): tab.on(event, handler)
     try:
-        tab.set_viewport_size({"width": 1280, "height": 900})
+        tab.set_viewport_size({"width": 1440, "height": 900})
         tab.emulate_media(color_scheme="light")
         tab.goto(address, wait_until="load")
         tab.add_style_tag(content="* { transition: none !important; animation: none !important }")
-        problems += tab.evaluate(FORMULAS) + tab.evaluate(PICTURES)
+        problems += [found for script in (FORMULAS, PICTURES, WRAPPED, OVERFLOW, CUT_OFF) for found in tab.evaluate(script)]
         tab.evaluate(axe)
         for mode, is_dark in (("light", False), ("dark", True)):
             tab.emulate_media(color_scheme=mode)
             for wait in patience:        # the page changes its colours a moment later
                 tab.wait_for_timeout(wait)
-                dark = tab.evaluate("() => { const [r, g, b] = getComputedStyle(document.body).backgroundColor.match(/\\d+/g); return +r + +g + +b < 384; }")
-                found = ([] if dark == is_dark else [f"{mode} mode is not {mode}"]) + [f"{mode}: poor contrast: {p}" for p in tab.evaluate(CONTRAST)]
-                if not found: break
+                if tab.evaluate(IS_DARK) != is_dark: found = [f"{mode} mode is not {mode}"]
+                elif not (found := [f"{mode}: poor contrast: {p}" for p in tab.evaluate(CONTRAST)]): break
             problems += found
             # CONTRAST has checked the colours, and axe, which takes long, does so on some pages once more
-            if colours: problems += [f"{mode}: {p}" for p in tab.evaluate(AXE, {"runOnly": ["color-contrast"]})]
-        tab.set_viewport_size({"width": 1440, "height": 900})
-        tab.wait_for_timeout(50)
-        problems += tab.evaluate(WRAPPED) + tab.evaluate(OVERFLOW)
+            if whole: problems += [f"{mode}: {p}" for p in tab.evaluate(AXE, {"runOnly": ["color-contrast"]})]
+        rules = {"runOnly": ["wcag2a", "wcag2aa"], "rules": {"color-contrast": {"enabled": False}}}
+        if whole: problems += tab.evaluate(AXE, rules)
         tab.set_viewport_size({"width": 390, "height": 844})
-        tab.wait_for_timeout(50)
+        tab.evaluate(TWO_FRAMES)
         problems += tab.evaluate(OVERFLOW)
-        tab.set_viewport_size({"width": 1280, "height": 900})
         tab.evaluate(FLATTEN)
-        problems += tab.evaluate(AXE, {"runOnly": ["wcag2a", "wcag2aa"], "rules": {"color-contrast": {"enabled": False}}})
+        if not whole: tab.evaluate("() => document.getElementById('quarto-sidebar')?.replaceChildren()")
+        problems += tab.evaluate(AXE, rules)
     finally:
         for event, handler in handlers.items(): tab.remove_listener(event, handler)
     return problems
@@ -376,7 +381,7 @@ def site(serve): return serve(SITE)
 @needs_browser
 @pytest.mark.parametrize("page", PAGES)
 def test_page_in_a_browser(tab, site, axe, page):
-    problems = inspect_page(tab, site + page, site, axe, colours=page in ("index.html", "networks/operator.html", "api/ranks.html", "changelog.html", "references.html"))
+    problems = inspect_page(tab, site + page, site, axe, whole=page in WHOLE)
     assert not problems, "\n".join(problems)
 
 
@@ -405,8 +410,9 @@ def test_search_finds_a_name(tab, site, opened):
     assert not search(tab, "qqxyzzyqq") and "Nothing found" in tab.locator(".search-none").first.inner_text()
     assert not [text for text, _ in search(tab, "softmax") if re.search(r"\\\\[a-z]+|\\\\\(", text)], "raw LaTeX in a result"
     for words, page in (("SinkhornSort", "sinkhorn_sort.html"), ("soft_topk", "functions.html"), ("NeuralNDCGLoss", "losses/"), ("is_unimodal_row_stochastic", "core/"), ("cross-entropy of the rows", "losses/"), *ASKED.items()):
-        found = search(tab, words)
-        assert any(re.search(page, href) for _, href in found[:3]), (words, found[:5])
+        found = tab.evaluate("q => softsortlibSearch(searchIndex, q, 5).map(e => './' + e.href.replace(/^\\.\\//, ''))", words)      # what the box asks
+        assert any(re.search(page, href) for href in found[:3]), (words, found)
+    assert search(tab, "sinkhrn")
     tab.locator(".search-result:visible").first.click()
     tab.wait_for_url("**/*.html*")
     assert tab.locator("main h1").count() == 1
@@ -446,7 +452,10 @@ def test_search_answers_questions(tab, site):
     assert len(QUESTIONS) >= 40 and all(page in PAGES for pages in QUESTIONS.values() for page in pages)
     tab.goto(site + "index.html")
     assert not tab.evaluate("() => window.searchIndex"), "the index is loaded before anybody asks"
-    missed = unanswered([[href for _, href in search(tab, asked)] for asked in QUESTIONS])
+    typed = {asked: [href for _, href in search(tab, asked)][:2] for asked in list(QUESTIONS)[::8]}
+    offered = dict(zip(QUESTIONS, tab.evaluate("asked => asked.map(q => softsortlibSearch(searchIndex, q, 2).map(e => e.href))", list(QUESTIONS))))
+    assert {asked: [re.sub(r"^\./", "", href) for href in hrefs] for asked, hrefs in typed.items()} == {asked: [re.sub(r"^\./", "", href) for href in offered[asked]] for asked in typed}
+    missed = unanswered(offered.values())
     assert len(missed) <= len(QUESTIONS) / 10, missed
     for change in (swapped, dropped, plural):
         missed = unanswered(tab.evaluate("asked => asked.map(q => softsortlibSearch(searchIndex, q, 2).map(e => e.href))", list(map(change, QUESTIONS))))
@@ -681,19 +690,10 @@ def test_text_is_narrow_code_is_not_wrapped_and_prose_outweighs_it(tab, site):
         assert not wrapped and scroll <= 0, page
 
 
-WIDE = sorted(Path(name) for name in listed() if name.endswith(".ipynb") and re.search(r"\$\$[^$]{190,}\$\$", (NBS / name).read_text(encoding="utf-8")))
-
-
 @needs_site
-def test_long_formulas_are_not_cut_off(tab, site):
-    "At 1440 pixels a formula may be as wide as code is, and none is wider."
-    tab.set_viewport_size({"width": 1440, "height": 900})
-    assert len(WIDE) > 20
-    for page in WIDE:
-        tab.goto(site + page.with_name(re.sub(r"^\d+_", "", page.stem) + ".html").as_posix())
-        tab.wait_for_function("() => !document.querySelector('span.math:not(:has(.katex))')")
-        cut = "() => [...document.querySelectorAll('.math.display')].filter(f => f.clientWidth && f.scrollWidth > f.clientWidth + 2).map(f => f.id)"
-        assert not tab.evaluate(cut), page
+def test_there_are_long_formulas():
+    "Each page is inspected at 1440 pixels, where a formula may be as wide as code is: there are some that come near it."
+    assert sum(bool(re.search(r"\$\$[^$]{190,}\$\$", (NBS / name).read_text(encoding="utf-8"))) for name in listed() if name.endswith(".ipynb")) > 20
 
 
 @needs_site
@@ -785,12 +785,13 @@ LANDMARKS = ("index.html", "rowwise/softsort.html", "playground.html", "api/rank
 @needs_site
 @needs_browser
 def test_all_content_is_in_a_landmark_that_has_a_name(tab, site, axe):
-    for width in (1280, 390):
-        tab.set_viewport_size({"width": width, "height": 844})
-        for page in LANDMARKS:
-            tab.goto(site + page)
-            tab.evaluate(axe)
-            tab.evaluate(FLATTEN)
+    for page in LANDMARKS:
+        tab.set_viewport_size({"width": 1280, "height": 844})
+        tab.goto(site + page)
+        tab.evaluate(axe)
+        tab.evaluate(FLATTEN)
+        for width in (1280, 390):
+            tab.set_viewport_size({"width": width, "height": 844})
             found = tab.evaluate("""() => axe.run(document, {resultTypes: ["violations"], runOnly: ["region", "landmark-unique", "landmark-one-main", "landmark-no-duplicate-main", "landmark-no-duplicate-banner", "landmark-banner-is-top-level", "landmark-contentinfo-is-top-level", "landmark-complementary-is-top-level", "skip-link", "bypass"]})
               .then(r => r.violations.map(v => v.id + ": " + v.nodes.map(n => n.html.slice(0, 90)).slice(0, 3).join(", ")))""")
             assert not found, (page, width, found)
@@ -851,6 +852,8 @@ GOOD = "<!doctype html><html lang=en><title>title</title><link rel=icon href='da
     ("<p style='color: #999'>pale</p>", "light: poor contrast: pale"),
     ("<p style='color: #333; background: transparent'>dim</p>", "dark: poor contrast: dim"),
     ("<div style='width: 500px'>wide</div>", "500 pixels wide"),
+    ("<div style='width: 1500px'>wide</div>", "1500 pixels wide"),
+    ("<div class='math display' style='width: 5rem; overflow: hidden'><span class=katex style='display: block; width: 9rem'>x</span></div>", "a formula is cut off"),
     ("<img src='data:image/svg+xml,<svg xmlns=\"http://www.w3.org/2000/svg\"/>'>", "image-alt"),
     ("<button></button>", "button-name"),
     ("<ul><div>x</div></ul>", "list"),

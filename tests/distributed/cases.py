@@ -216,7 +216,7 @@ def second(group, rank, P):
     return (error(got, cut(want, "random", P, rank), want),)
 
 
-def training(group, rank, P, name, masked=False, options={}, steps=20):
+def training(group, rank, P, name, masked=False, options={}, steps=6):
     "The values of a loss of a linear model, step by step; each process holds a part of each list."
     rng = torch.Generator().manual_seed(3)
     X, y = torch.rand(3, 23, 4, generator=rng, dtype=torch.float64), torch.randint(0, 4, (3, 23), generator=rng)

@@ -11,7 +11,7 @@ from softsortlib.core.permutation import is_doubly_stochastic, is_row_stochastic
 from softsortlib.transport import gibbs as gibbs_module
 from softsortlib.transport.gibbs import Gibbs, gibbs, is_wide
 from softsortlib.transport.quantiles import _few_back, few_milestones
-from softsortlib.transport.solver import _solve, _solve_adjoint, _solve_transport
+from softsortlib.transport.solver import _solve, _solve_adjoint, _solve_transport, log_weights
 from softsortlib.transport.sinkhorn_sort import SinkhornSort
 from softsortlib.transport.line import ConvergenceWarning, sinkhorn
 
@@ -74,6 +74,14 @@ def test_wide_payloads_give_what_narrow_ones_give(d, tile, rng, monkeypatch):
     for wide, plain in zip(results(None, x), results("torch", x)): assert_close(wide, plain, rtol=1e-9, atol=1e-10)
     for wide, narrow in zip(results(None, x)[:3], zip(*(results(None, x[:, j:j + 1])[:3] for j in range(d)))):
         assert_close(wide, torch.cat(narrow, -1), rtol=1e-12, atol=1e-13)
+
+
+def test_the_logarithm_of_a_zero_weight_has_a_derivative_of_zero():
+    w = torch.tensor([0.5, 0.0, 0.25], dtype=torch.float64)
+    with_gradient = w.clone().requires_grad_()
+    found = log_weights(with_gradient)
+    assert torch.equal(found, log_weights(w)) and found[1] == -1e30
+    assert torch.autograd.grad(found.sum(), with_gradient)[0].tolist() == [2, 0, 4]
 
 
 @pytest.mark.parametrize("power", [1, 2])
