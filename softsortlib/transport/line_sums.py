@@ -185,10 +185,10 @@ def _weigh(sources, tau, blocks, k, scratch):
                 blocks.moments[k, q + power, channel] = moment * over
                 over /= q + power + 1
 
-# %% ../../nbs/transport/07_line_sums.ipynb #86846785
+# %% ../../nbs/transport/07_line_sums.ipynb #459b7429
 @jit(lent=True)
 def _end_of(x, start, n, width):
-    "Where the block ends that begins at `start`: eight sources, and all others before n that are no farther than width."
+    "Where the block ends that begins at `start`: after eight sources, and all others before n within the width."
     end = min(start + _LEAST, n)
     while end < n and x[end] - x[start] <= width:
         end += 1

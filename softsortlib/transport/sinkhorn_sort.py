@@ -26,7 +26,7 @@ from .plan_matrix import plan_matrix
 from .quantiles import few_milestones
 from .solver import log_weights, potentials
 
-# %% ../../nbs/transport/02_sinkhorn_sort.ipynb #c8581841
+# %% ../../nbs/transport/02_sinkhorn_sort.ipynb #ccc4586f
 _SQUASH = {"sigmoid": torch.sigmoid, "arctan": lambda z: 0.5 + z.atan() / math.pi}
 
 def _squashed(s, a, squash):
@@ -40,15 +40,14 @@ def _squashed(s, a, squash):
     z = (u - mean) / torch.where(variance > 1e-24, variance, 1.0).sqrt()
     return squash(z) if callable(squash) else _SQUASH[squash](z)
 
-# %% ../../nbs/transport/02_sinkhorn_sort.ipynb #1b2c7fc8
 _LINEAR = 0.05  # the temperature in places, before the power of the cost
-_FAR = 100.0  # distances of the quartiles, beyond which places grow like a logarithm
+_FAR = 2.0  # distances of the quartiles, beyond which places grow like a logarithm
 
 def _between_quartiles(s, mask):
     "(T2.5) of the real scores."
-    u = in_units(s, mask, _LINEAR)
-    far = u.abs().clamp(min=_FAR)
-    return 0.25 + 0.5 * torch.where(u.abs() > _FAR, u.sign() * _FAR * (1 + (far / _FAR).log()), u)
+    v = in_units(s, mask, _LINEAR) - 0.5
+    far = v.sign() * _FAR * (1 + (v.abs().clamp(min=_FAR) / _FAR).log())
+    return 0.5 + 0.5 * torch.where(v.abs() > _FAR, far, v)
 
 # %% ../../nbs/transport/02_sinkhorn_sort.ipynb #0e1c7099
 def _inverse(order):
