@@ -218,10 +218,9 @@ class _SinkhornMethods:
 class SinkhornSort(_SinkhornMethods, Operator, name="sinkhorn"):
     """Soft sorting by regularised optimal transport to milestones (Cuturi, Teboul & Vert 2019, algorithm 2).
 
-    Scores are brought to the milestones by `squash`: "linear" is (T2.5), "sigmoid" and "arctan" are (T2.1), None leaves
-    them as they are. "auto" is "linear" where there is no tau and power > 1, and "sigmoid" elsewhere.
-    It stops when the residual is small enough, for which the host has to wait for a GPU every few steps.
-    With `iterations` the number of steps is fixed, and nothing waits.
+    `squash` brings scores to the milestones: "linear" is (T2.5), "sigmoid" and "arctan" are (T2.1), None is none of them.
+    "auto" is "linear" where there is no tau and power > 1, and "sigmoid" elsewhere. The solver stops at a small residual,
+    for which the host waits for a GPU every few steps; `iterations` fixes their number, and nothing waits.
     Raise `TypeError` or `ValueError` for a parameter that does not fit."""
     shown = ("tau", "power", "milestones", "squash", "tolerance", "gradient", "descending")
     softness = 0.1  # of scores that are not squashed
