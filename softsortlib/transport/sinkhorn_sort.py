@@ -214,12 +214,12 @@ class _SinkhornMethods:
         def _single(self, P: SoftPermutation, s: Tensor) -> SoftPermutation: ...
         def _middle(self, x, y, a, b, tau): ...
 
-# %% ../../nbs/transport/02_sinkhorn_sort.ipynb #7f0152f5
+# %% ../../nbs/transport/02_sinkhorn_sort.ipynb #ba72fb19
 class SinkhornSort(_SinkhornMethods, Operator, name="sinkhorn"):
     """Soft sorting by regularised optimal transport to milestones (Cuturi, Teboul & Vert 2019, algorithm 2).
 
-    `squash` brings scores to the milestones: "linear" is (T2.5), "sigmoid" and "arctan" are (T2.1), None is none of them.
-    "auto" is "linear" where there is no tau and power > 1, and "sigmoid" elsewhere. The solver stops at a small residual,
+    `squash` brings scores to the milestones: "linear" is (T2.5), "sigmoid" and "arctan" (T2.1), None is none of them.
+    "auto" is "linear" where there is no tau and power > 1, "sigmoid" elsewhere. The solver stops at a small residual,
     for which the host waits for a GPU every few steps; `iterations` fixes their number, and nothing waits.
     Raise `TypeError` or `ValueError` for a parameter that does not fit."""
     shown = ("tau", "power", "milestones", "squash", "tolerance", "gradient", "descending")
