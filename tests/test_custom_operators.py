@@ -16,7 +16,6 @@ import softsortlib
 from softsortlib import NeuralSort, Permutahedron, SinkhornSort, SoftSort
 from softsortlib.engine import radix
 from softsortlib.losses import kendall_loss, lambda_loss
-from softsortlib.networks.error_free import exact_arguments
 from softsortlib.networks.layers_autograd import network_arguments
 from softsortlib.ragged.lists import list_numbers
 from softsortlib.ragged.sums import rest_of_lists
@@ -107,8 +106,8 @@ def rest(s):
     down, some = z.detach().sort(descending=True).values.requires_grad_(), torch.tensor([N, 5])
     twice(sorted_sums(down, some, ""), down)
     tau, lam, size = torch.full((2,), 0.5, dtype=z.dtype), torch.full((2,), 0.25, dtype=z.dtype), torch.tensor([N, 5])
-    for which in (0, 1): twice(network_arguments(z, tau, lam, size, "bitonic", "cauchy", True)[which], z)
-    torch.autograd.grad(exact_arguments(z, tau, lam, size, "bitonic", "cauchy", True)[1].square().sum(), z)
+    for which in (0, 1): twice(network_arguments(z, tau, lam, size, "bitonic", "cauchy", True, False)[which], z)
+    torch.autograd.grad(network_arguments(z, tau, lam, size, "bitonic", "cauchy", True, True)[1].square().sum(), z)
     weights = torch.full((2, N), 1 / N, dtype=torch.float64), torch.full((2, 3), 1 / 3, dtype=torch.float64)
     twice(potentials(Gibbs(z.sort().values, x.expand(2, 3), 0.5), *weights), z)
 

@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['compare_sort']
 
-# %% ../../nbs/networks/05_compared.ipynb #5ca80a6b
+# %% ../../nbs/networks/05_compared.ipynb #74456732
 import math
 
 import torch
@@ -16,13 +16,13 @@ from ..core.operators import check_flags, check_tau
 from ..core.permutation import SoftPermutation, patch_to
 from ..engine.dispatch import choose
 from .comparators import sorting_network
-from .error_free import apply_error_free, _send_plain
+from .error_free import apply_error_free, exchange_layers
 from softsortlib.networks.operator import (
     NetworkPermutation, _OnLanes, _check_swaps, _rows_of,
 )
 from .swaps import apply_layers, sigmoid_argument, swap_sigmoid
 
-# %% ../../nbs/networks/05_compared.ipynb #3ea53fd4
+# %% ../../nbs/networks/05_compared.ipynb #15ba85d8
 class _Compared(NetworkPermutation):
     "The soft permutation of a network that asked a comparison."
     def __init__(self, like, dtype, kind, sigmoid, swaps, mask, descending):
@@ -31,13 +31,13 @@ class _Compared(NetworkPermutation):
         self.who = choose(like, "", triton=True)
         self.fast = self.n > 1 and self.who != "torch"
         self.size = self._sizes() if self.fast else None
-        self.v, self.swapped = like[..., :0], None  # until the items have been sent
+        self.v = like[..., :0]  # until the items have been sent
 
 @patch_to(_Compared)
 def _hard(self, rows):
     "The elements in the order that the network leaves when each swap is rounded."
     place = torch.arange(self.n, device=self.device)[:, None].expand(*self.batch, self.n, 1)
-    place = _send_plain(self.v < 0, self._pack(place), self.kind, False)
+    place = exchange_layers(self.v < 0, self._pack(place), self._plain()[0], False)
     hard = _rows_of(place, self._lanes(None))[..., 0]
     return hard if rows is None else hard[..., rows]
 
@@ -115,7 +115,7 @@ def _new_map(like, dtype, kind, sigmoid, swaps, mask, descending):
     check_flags(descending=descending)
     return _Compared(like.detach(), dtype, kind, sigmoid, swaps, check_mask(mask, like), descending)
 
-# %% ../../nbs/networks/05_compared.ipynb #9334111b
+# %% ../../nbs/networks/05_compared.ipynb #dc7774c2
 def compare_sort(
     items: Tensor,  # floating point, (..., n, *features), the set along `dim`
     compare=None,  # (N, *features) twice -> (N,): positive if the first comes before the second; None for b - a
@@ -136,6 +136,5 @@ def compare_sort(
     P = _new_map(x[..., 0], items.dtype, kind, sigmoid, swaps, mask, descending)
     ask, tau = _asker(compare, items.shape[at + 1:], items.dtype), check_tau(tau, x[..., 0])
     x, P.v = _through(P, _on_lanes(P, x), ask, tau)
-    P.swapped = P.v < 0 if P.error_free else None
     y = zero_outside(_rows_of(x, P._lanes(None)), P.row_mask, -2)
     return y.reshape(items.shape).to(items.dtype), P

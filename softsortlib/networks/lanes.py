@@ -217,7 +217,7 @@ def _layer(net, l):
     start, stop = net.layers[l, 0], net.layers[l, 1]
     return _Layer(net.lo[start:stop], net.hi[start:stop], net.need[start:stop], start, stop)
 
-# %% ../../nbs/networks/07_lanes.ipynb #a2db44e2
+# %% ../../nbs/networks/07_lanes.ipynb #42285903
 class Rule(NamedTuple):
     "How the comparators of each set swap."
     tau: np.ndarray  # temperature, (B,)
@@ -225,9 +225,11 @@ class Rule(NamedTuple):
     size: np.ndarray  # number of real elements, int64, (B,)
     trick: bool  # whether the activation replacement trick is on
     sigmoid: NamedTuple  # one of the five types
+    exact: bool = False  # whether a comparator passes on the minimum and the maximum
 
 _MOST_SINGLE = 0.25 * float(np.finfo(np.float32).max)
 _MOST_DOUBLE = 0.25 * float(np.finfo(np.float64).max)
+_LEAST = float(np.finfo(np.float32).tiny)  # as far below zero is the argument of a comparator that swaps
 
 @jit
 def _bend(d, tau, lam, trick, v):
@@ -241,13 +243,30 @@ def _bend(d, tau, lam, trick, v):
         for c in range(len(d)):
             v[c] = min(max(d[c] / tau, -most), most)
 
-# %% ../../nbs/networks/07_lanes.ipynb #8ff69279
+# %% ../../nbs/networks/07_lanes.ipynb #94511506
 @jit(paste=True)
 def _read_gaps(lanes, layer, size, gap):
     "gap = x_hi - x_lo for each comparator of a layer, zero where it does not act."
     zero = gap.dtype.type(0)
     for c in range(len(gap)):
         gap[c] = lanes[layer.hi[c]] - lanes[layer.lo[c]] if layer.need[c] < size else zero
+
+@jit(paste=True)
+def _exchange(lanes, layer, gap, v):
+    "Swap the lanes of a layer that are in the wrong order; their v stays below zero where it underflows."
+    for c in range(len(gap)):
+        if gap[c] < 0:
+            lo, hi = layer.lo[c], layer.hi[c]
+            lanes[lo], lanes[hi] = lanes[hi], lanes[lo]
+            v[c] = min(v[c], -_LEAST)
+
+@jit(paste=True)
+def _average(lanes, layer, gap, swap):
+    "Move the lanes of a layer towards each other, Equation N2.1."
+    for c in range(len(gap)):
+        move = swap[c] * gap[c]
+        lanes[layer.lo[c]] += move
+        lanes[layer.hi[c]] -= move
 
 @jit
 def _see_rows(first, last, s, net, rule, d, args):
@@ -263,12 +282,13 @@ def _see_rows(first, last, s, net, rule, d, args):
             gap = d[b, layer.start:layer.stop]
             _read_gaps(lanes, layer, rule.size[b], gap)
             _bend(gap, rule.tau[b], rule.lam[b], rule.trick, v)
-            sigmoid_weights(v[:len(gap)], rule.sigmoid, keep, swap)
+            if rule.exact:
+                _exchange(lanes, layer, gap, v)
+            else:
+                sigmoid_weights(v[:len(gap)], rule.sigmoid, keep, swap)
+                _average(lanes, layer, gap, swap)
             for c in range(len(gap)):
                 args[b, layer.start + c] = min(max(v[c], -most), most)
-                move = swap[c] * gap[c]
-                lanes[layer.lo[c]] += move
-                lanes[layer.hi[c]] -= move
 
 # %% ../../nbs/networks/07_lanes.ipynb #f8cbfef1
 def see(
@@ -383,12 +403,23 @@ def see_backward(
     spread_rows(_see_back_rows, len(d), 8 * d.size, given, most, d, columns(kind, n), rule, grads)
     return grads
 
-# %% ../../nbs/networks/07_lanes.ipynb #b97ab790
+# %% ../../nbs/networks/07_lanes.ipynb #024321f0
 class Arguments(NamedTuple):
     "The sigmoid arguments of each set, and what makes weights of them."
     v: np.ndarray  # (B, C)
     size: np.ndarray  # number of real elements, int64, (B,)
     sigmoid: NamedTuple  # one of the five types
+    exact: bool = False  # whether the payload goes through error-free layers
+
+@jit
+def payload_weights(v, args, keep, swap):
+    "The weights of the layers that a payload goes through; an error-free comparator swaps where v is below zero."
+    if args.exact:
+        for c in range(len(v)):
+            swap[c] = 1 if v[c] < 0 else 0
+            keep[c] = 1 - swap[c]
+    else:
+        sigmoid_weights(v, args.sigmoid, keep, swap)
 
 @jit
 def _mix_column(lanes, layer, size, keep, swap):
@@ -425,7 +456,7 @@ def _column_rows(first, last, x, net, args, y):
             sigmoid_weights(v, args.sigmoid, keep, swap)
             _mix_column(y[b], layer, args.size[b], keep, swap)
 
-# %% ../../nbs/networks/07_lanes.ipynb #c542e57f
+# %% ../../nbs/networks/07_lanes.ipynb #11939be8
 @jit
 def _column_back_rows(first, last, gy, x, net, args, gv, gx):
     "Equation N7.4 for one column, for the rows first..last."
@@ -437,7 +468,7 @@ def _column_back_rows(first, last, gy, x, net, args, gv, gx):
         copy_to(x[b], lanes)
         for l in range(len(net.layers)):
             layer = _layer(net, l)
-            sigmoid_weights(args.v[b, layer.start:layer.stop], args.sigmoid, keep, swap)
+            payload_weights(args.v[b, layer.start:layer.stop], args, keep, swap)
             _note_column(lanes, layer, args.size[b], keep, swap, gv[b, layer.start:layer.stop])
         copy_to(gy[b], gx[b])
         for l in range(len(net.layers) - 1, -1, -1):

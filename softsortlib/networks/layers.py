@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = []
 
-# %% ../../nbs/networks/06_layers.ipynb #5fc03163
+# %% ../../nbs/networks/06_layers.ipynb #3d05ab7f
 import math
 from functools import lru_cache
 from typing import NamedTuple
@@ -15,10 +15,10 @@ import numpy as np
 from ..engine.compile import copy_to, jit, spread_rows
 from ..engine.dispatch import switch
 from softsortlib.networks.lanes import (
-    Arguments, Columns, columns, send_column, send_column_backward, sigmoid_slope, sigmoid_weights,
+    Arguments, Columns, columns, payload_weights, send_column, send_column_backward, sigmoid_slope,
 )
 
-# %% ../../nbs/networks/06_layers.ipynb #0abbf99a
+# %% ../../nbs/networks/06_layers.ipynb #781a03a6
 BLOCK = switch("layers: columns of a block", 32, "d")  # columns in a block
 
 class Weights(NamedTuple):
@@ -31,7 +31,7 @@ def _weigh_rows(first, last, net, args, weights):
     "The weights for the rows first..last of the arguments v."
     for b in range(first, last):
         keep, swap = weights.keep[b], weights.swap[b]
-        sigmoid_weights(args.v[b], args.sigmoid, keep, swap)
+        payload_weights(args.v[b], args, keep, swap)
         for c in range(len(net.need)):
             if net.need[c] >= args.size[b]:
                 keep[c] = 1
@@ -226,19 +226,29 @@ def _run_to_starts(starts, net, keep, swap, reach, segment):
         for l in range((part - 1) * segment, part * segment):
             _run_layer(starts[part], net, keep, swap, reach[l, 0], reach[l, 1])
 
-# %% ../../nbs/networks/06_layers.ipynb #9380f5bd
-@jit(lent=True)
-def _undo_segment(X, Y, net, keep, swap, reach, stack, grad):
-    "Run the layers `reach` on X, then take them back on Y."
-    top = 0
-    for l in range(len(reach)):
-        top = _note_layer(X, net, keep, swap, reach[l, 0], reach[l, 1], stack, top)
-    for l in range(len(reach) - 1, -1, -1):
-        top = _undo_layer(Y, net, keep, swap, reach[l, 0], reach[l, 1], stack, top, grad)
+# %% ../../nbs/networks/06_layers.ipynb #c77313c1
+class BothWays(NamedTuple):
+    "The weights of the layers that the payload goes through, and of those that its gradient goes through."
+    forth: Weights
+    back: Weights
 
-# %% ../../nbs/networks/06_layers.ipynb #754d4901
+@jit(paste=True)
+def _of_set(weights, b):
+    "The weights of set b."
+    return Weights(weights.keep[b], weights.swap[b])
+
+@jit(lent=True)
+def _undo_segment(X, Y, net, ways, reach, stack, grad):
+    "Run the layers `reach` on X, then take them back on Y."
+    top, (forth, back) = 0, ways
+    for l in range(len(reach)):
+        top = _note_layer(X, net, forth.keep, forth.swap, reach[l, 0], reach[l, 1], stack, top)
+    for l in range(len(reach) - 1, -1, -1):
+        top = _undo_layer(Y, net, back.keep, back.swap, reach[l, 0], reach[l, 1], stack, top, grad)
+
+# %% ../../nbs/networks/06_layers.ipynb #80ff3df7
 @jit
-def _block_back_rows(first, last, gy, x, net, weights, plan, grads):
+def _block_back_rows(first, last, gy, x, net, ways, plan, grads):
     "The sums of Equation N7.4 without f', and the gradient of the payload, for the units first..last."
     n, d = gy.shape[1:]
     depth, segment = plan.reach.shape[1], plan.segment
@@ -248,15 +258,15 @@ def _block_back_rows(first, last, gy, x, net, weights, plan, grads):
     starts = np.empty((max(1, (depth + segment - 1) // segment), n, BLOCK), gy.dtype)
     for unit in range(first, last):
         b, group = unit // groups, unit % groups
-        keep, swap = weights.keep[b], weights.swap[b]
+        own = BothWays(_of_set(ways.forth, b), _of_set(ways.back, b))
         for k in range(group, blocks, groups):
             reach = plan.reach[k % len(plan.reach)]
             wide = _fill(starts[0], x, b, k * BLOCK, plan.eye)
             _fill(Y, gy, b, k * BLOCK, False)
-            _run_to_starts(starts, net, keep, swap, reach, segment)
+            _run_to_starts(starts, net, own.forth.keep, own.forth.swap, reach, segment)
             for part in range(len(starts) - 1, -1, -1):
                 layers = reach[part * segment:(part + 1) * segment]
-                _undo_segment(starts[part], Y, net, keep, swap, layers, stack, grads.weights[b, group])
+                _undo_segment(starts[part], Y, net, own, layers, stack, grads.weights[b, group])
             if not plan.eye:
                 _write(Y, wide, grads.x, b, k * BLOCK)
 
@@ -290,7 +300,7 @@ def matrix(
     _run_blocks(P, net, weigh(args, net), make_plan(kind, n, True), P)
     return P
 
-# %% ../../nbs/networks/06_layers.ipynb #a28e6cab
+# %% ../../nbs/networks/06_layers.ipynb #6b8de4f2
 @jit
 def _close_rows(first, last, net, args, weights, sums, gv):
     "gv = f'(v) times the sums of Equation N7.4, zero where a comparator does not act, for the rows first..last."
@@ -307,12 +317,13 @@ def _blocks_backward(gy, x, args, kind, reverse):
     (B, n, d), eye = gy.shape, x is None
     net, blocks = columns(kind, n), -(-d // BLOCK)
     groups = 1 if B >= 4 else max(1, min(blocks, 4))  # few sets still feed a few threads
-    weights, plan = weigh(args, net), make_plan(kind, n, eye, reverse)
+    soft, plan = weigh(args._replace(exact=False), net), make_plan(kind, n, eye, reverse)
+    ways = BothWays(weigh(args, net) if args.exact else soft, soft)
     grads = SendGradients(np.zeros((B, groups, len(net.lo)), gy.dtype), gy if eye else np.empty_like(gy))
     work = B * blocks * len(net.lo) * BLOCK
-    spread_rows(_block_back_rows, B * groups, work, gy, gy if eye else x, net, weights, plan, grads)
+    spread_rows(_block_back_rows, B * groups, work, gy, gy if eye else x, net, ways, plan, grads)
     gv = np.empty_like(args.v)
-    spread_rows(_close_rows, B, args.v.size, net, args, weights, grads.weights, gv)
+    spread_rows(_close_rows, B, args.v.size, net, args, soft, grads.weights, gv)
     return gv, grads.x
 
 # %% ../../nbs/networks/06_layers.ipynb #229ff43b

@@ -5,19 +5,20 @@
 # %% auto #0
 __all__ = []
 
-# %% ../../nbs/networks/08_layers_autograd.ipynb #11e750fa
+# %% ../../nbs/networks/08_layers_autograd.ipynb #703e6deb
 import torch
 from torch import Tensor
 
-from ..engine.autograd import in_parts
+from ..engine.autograd import in_parts, pulled
 from ..engine.compile import arrays
 from ..engine.mechanism import Later, mechanism
 from .comparators import network_ends, sorting_network
+from .error_free import compare_exactly, exact_argument, exchange, exchange_layers
 from .lanes import Arguments, Rule, see, see_backward, sigmoid_type
 from .layers import matrix, matrix_backward, send, send_backward
 from softsortlib.networks.swaps import (
     SLOPES, apply_layers, average, lane_differences, layer_bounds, run_layer, sigmoid_argument, swap_sigmoid,
-    swap_weights,
+    swap_weights, walk_lanes,
 )
 
 # %% ../../nbs/networks/08_layers_autograd.ipynb #4928217c
@@ -45,21 +46,24 @@ def sorting_size(
     "Number of comparators, by counting."
     return network_ends(kind, n)[-1]
 
-# %% ../../nbs/networks/08_layers_autograd.ipynb #dddb879e
-def _see_plain(s, tau, lam, size, kind, sigmoid, trick):
+# %% ../../nbs/networks/08_layers_autograd.ipynb #3cf58b30
+def _see_plain(s, tau, lam, size, kind, sigmoid, trick, exact):
     "The differences in the dtype of tau, and the sigmoid arguments in that of s, in plain torch."
     net, active = _active(kind, s.shape[-1], size)
     per_set, power = tau[..., None], lam[..., None] if trick else None
+    if exact:
+        d = walk_lanes(s.to(tau), net, active, compare_exactly)
+        return d, exact_argument(d, per_set, power, s.dtype)
     d = lane_differences(s.to(tau), net, sigmoid, per_set, power, active)
     return d, sigmoid_argument(d, per_set, power, s.dtype)
 
-def _rule(tau, lam, size, sigmoid, trick):
+def _rule(tau, lam, size, sigmoid, trick, exact=False):
     "How the sets swap, as the numba kernels read it."
-    return Rule(*arrays(tau, lam, size), trick, sigmoid_type(sigmoid))
+    return Rule(*arrays(tau, lam, size), trick, sigmoid_type(sigmoid), exact)
 
-def _see_numba(s, tau, lam, size, kind, sigmoid, trick):
+def _see_numba(s, tau, lam, size, kind, sigmoid, trick, exact):
     "The kernels of chapter N7, for s (B, n)."
-    return tuple(map(torch.from_numpy, see(*arrays(s), _rule(tau, lam, size, sigmoid, trick), kind)))
+    return tuple(map(torch.from_numpy, see(*arrays(s), _rule(tau, lam, size, sigmoid, trick, exact), kind)))
 
 # %% ../../nbs/networks/08_layers_autograd.ipynb #fed28512
 def _outer(gv, s, d, tau, lam, trick):
@@ -112,96 +116,100 @@ _pull = mechanism(
     dtypes=KNOWN, cpu_if=lambda d: has_kernel(d), again=_pull_plain,
 )
 
-# %% ../../nbs/networks/08_layers_autograd.ipynb #78519854
+# %% ../../nbs/networks/08_layers_autograd.ipynb #70a6b728
 def keep_differences(ctx, inputs, output):
     "Keep the inputs and the differences."
     ctx.save_for_backward(inputs[0], output[0], *inputs[1:4])
-    ctx.rest = inputs[4:]
+    ctx.rest = inputs[4:7]
     ctx.set_materialize_grads(False)
 
 def grad_arguments(ctx, gd, gv):
     "The gradient of the arguments, and of the differences, which only a second derivative asks for."
     found = [_pull(g, *ctx.saved_tensors, *ctx.rest, of_v) for g, of_v in ((gv, True), (gd, False)) if g is not None]
     grads = found[0] if len(found) == 1 else [a + b for a, b in zip(*found)] or [None] * 3
-    return *grads, None, None, None, None
+    return *grads, None, None, None, None, None
 
-# %% ../../nbs/networks/08_layers_autograd.ipynb #ddfcf794
+# %% ../../nbs/networks/08_layers_autograd.ipynb #faeb18a0
 def arguments_outline(s, tau, kind):
     "What comes out: the differences in the dtype of tau, the arguments in that of s."
     shape = *s.shape[:-1], sorting_size(kind, s.shape[-1])
     return tau.new_empty(shape), s.new_empty(shape)
 
 network_arguments = mechanism(
-    "network_arguments(s, tau, lam, size, str kind, str sigmoid, bool trick) -> d, v", __name__, plain=_see_plain,
-    cpu=_see_numba, gpu=f"{_GPU}.triton_differences", batch="size", dtypes=KNOWN,
+    "network_arguments(s, tau, lam, size, str kind, str sigmoid, bool trick, bool exact) -> d, v",
+    __name__, plain=_see_plain, cpu=_see_numba, gpu=f"{_GPU}.triton_differences", batch="size", dtypes=KNOWN,
     cpu_if=lambda tau: has_kernel(tau), fake=arguments_outline, backward=grad_arguments, keep=keep_differences,
 )
 
-# %% ../../nbs/networks/08_layers_autograd.ipynb #79332e5d
-def _send_plain(v, x, size, kind, sigmoid, reverse):
+# %% ../../nbs/networks/08_layers_autograd.ipynb #27c90049
+def _send_plain(v, x, size, kind, sigmoid, reverse, exact=False):
     "The plain form."
     net, active = _active(kind, x.shape[-2], size)
+    if exact:
+        return exchange_layers(v < 0, x, net, reverse)
     return apply_layers(v, x, net, sigmoid, active, reverse).clone()  # without a layer, it is the payload itself
 
-def _arguments(v, size, sigmoid):
+def _arguments(v, size, sigmoid, exact=False):
     "The sigmoid arguments of sets, as the numba kernels read them."
-    return Arguments(*arrays(v, size), sigmoid_type(sigmoid))
+    return Arguments(*arrays(v, size), sigmoid_type(sigmoid), exact)
 
 def _send_numba(v, x, size, kind, sigmoid, reverse):
     "The kernels of the chapters N7 and N6."
     return torch.from_numpy(send(*arrays(x), _arguments(v, size, sigmoid), kind, reverse))
 
-def _send_triton(v, x, size, kind, sigmoid, reverse):
+def _send_triton(v, x, size, kind, sigmoid, reverse, exact):
     "The kernels of chapter N9."
-    keep, swap = _gpu.triton_weights(v, size, kind, x.shape[-2], sigmoid)
-    return _gpu.triton_layers(keep, swap, x, x.shape[-2], kind, reverse)
+    return _gpu.triton_layers(v, x, size, x.shape[-2], kind, sigmoid, reverse, exact)
 
-# %% ../../nbs/networks/08_layers_autograd.ipynb #fbe2e664
-def _pass_plain(z, net, keep, swap, reverse):
-    "Send z (..., n, d) through the layers; also return what the comparators saw, (..., C, d), in the network's order."
+# %% ../../nbs/networks/08_layers_autograd.ipynb #cab3e329
+def _pass_plain(z, net, meets, parts, reverse):
+    """Send z (..., n, d) through the layers; also return what the comparators saw, (..., C, d), in the network's order.
+
+    `meets` makes new lanes of old ones and of the `parts`, (..., C, 1), that belong to a layer."""
     layers, seen = list(zip(net.ends, net.ends[1:])), {}
     def meet(p, q, start, stop):
         seen[start] = p - q
-        return average(p, q, keep[..., start:stop, :], swap[..., start:stop, :])
+        return meets(p, q, *(part[..., start:stop, :] for part in parts))
 
     for bounds in reversed(layers) if reverse else layers:
         z = run_layer(z, net, *bounds, lambda p, q, bounds=bounds: meet(p, q, *bounds))
     return z, torch.cat([z[..., :0, :], *(seen[start] for start, stop in layers if start < stop)], -2)
 
-def _send_backward_plain(gy, v, x, size, kind, sigmoid, reverse):
-    "Equation N7.4 in plain torch, differentiable itself."
+def _send_backward_plain(gy, v, x, size, kind, sigmoid, reverse, exact):
+    "Equation N7.4 in plain torch, differentiable itself; or (N4.4)."
     net, active = _active(kind, gy.shape[-2], size)
-    keep, swap = (w[..., None] for w in swap_weights(v, sigmoid, active))
-    _, seen = _pass_plain(x, net, keep, swap, reverse)
-    gx, pull = _pass_plain(gy, net, keep, swap, not reverse)
+    soft = average, [w[..., None] for w in swap_weights(v, sigmoid, active)]
+    _, seen = _pass_plain(x, net, *((exchange, [v[..., None] < 0]) if exact else soft), reverse)
+    gx, pull = _pass_plain(gy, net, *soft, not reverse)
     return torch.where(active, SLOPES[sigmoid](v), 0) * (pull * seen).sum(-1), gx
 
-# %% ../../nbs/networks/08_layers_autograd.ipynb #39bb9030
-def _send_backward_numba(gy, v, x, size, kind, sigmoid, reverse):
+# %% ../../nbs/networks/08_layers_autograd.ipynb #f256c83f
+def _send_backward_numba(gy, v, x, size, kind, sigmoid, reverse, exact):
     "The kernels of the chapters N7 and N6."
-    return tuple(map(torch.from_numpy, send_backward(*arrays(gy, x), _arguments(v, size, sigmoid), kind, reverse)))
+    args = _arguments(v, size, sigmoid, exact)
+    return tuple(map(torch.from_numpy, send_backward(*arrays(gy, x), args, kind, reverse)))
 
-def _send_backward_triton(gy, v, x, size, kind, sigmoid, reverse):
-    "The kernels of chapter N9; x None for the identity."
-    n = gy.shape[-2]
-    keep, swap = _gpu.triton_weights(v, size, kind, n, sigmoid)
-    sums, gx = _gpu.triton_layers_backward(gy, keep, swap, x, kind, reverse)
-    return _gpu.triton_slopes(sums, v, size, kind, n, sigmoid), gx
+def _send_again(ctx, *grads):
+    "The derivatives of the plain form; error-free layers are linear in what arrives, and have no other derivative."
+    exact, = ctx.others[-1]
+    if exact and any(ctx.needs_input_grad[1:]):
+        raise NotImplementedError("error-free swaps have a first derivative only: use swaps='soft'")
+    return pulled(ctx, _send_in_parts, 4, grads)
 
 _send_in_parts = in_parts(_send_backward_plain, 4, 1, {0: -1, 2: -1}, (None, -1), 1 << 20)
 _send_backward = mechanism(
-    "network_send_backward(gy, v, x, size, str kind, str sigmoid, bool reverse) -> v, x", __name__,
-    plain=_send_backward_plain, cpu=_send_backward_numba, gpu=_send_backward_triton, on="v", batch="size",
-    dtypes=KNOWN, again=_send_in_parts,
+    "network_send_backward(gy, v, x, size, str kind, str sigmoid, bool reverse, bool exact) -> v, x", __name__,
+    plain=_send_backward_plain, cpu=_send_backward_numba, gpu=f"{_GPU}.triton_layers_backward", on="v", batch="size",
+    dtypes=KNOWN, backward=_send_again,
 )
 
 network_send = mechanism(
-    "network_send(v, x, size, str kind, str sigmoid, bool reverse) -> y=x", __name__,
+    "network_send(v, x, size, str kind, str sigmoid, bool reverse, bool exact) -> y=x", __name__,
     plain=_send_plain, cpu=_send_numba, gpu=_send_triton, batch="size",
-    dtypes=KNOWN, gradient=_send_backward,
+    dtypes=KNOWN, cpu_if=lambda exact: not exact, gradient=_send_backward,
 )
 
-# %% ../../nbs/networks/08_layers_autograd.ipynb #3b6563d7
+# %% ../../nbs/networks/08_layers_autograd.ipynb #6bc9e11f
 def _matrix_plain(v, size, kind, sigmoid, n):
     "The plain form."
     eye = torch.eye(n, dtype=v.dtype, device=v.device)
@@ -213,14 +221,13 @@ def _matrix_numba(v, size, kind, sigmoid, n):
 
 def _matrix_triton(v, size, kind, sigmoid, n):
     "The kernels of chapter N9."
-    keep, swap = _gpu.triton_weights(v, size, kind, n, sigmoid)
-    return _gpu.triton_layers(keep, swap, None, n, kind)
+    return _gpu.triton_layers(v, None, size, n, kind, sigmoid, False, False)
 
-# %% ../../nbs/networks/08_layers_autograd.ipynb #15114ee1
+# %% ../../nbs/networks/08_layers_autograd.ipynb #19bab097
 def _matrix_backward_plain(gP, v, size, kind, sigmoid):
     "Equation N7.4 in plain torch, differentiable itself."
     eye = torch.eye(gP.shape[-1], dtype=v.dtype, device=v.device)
-    return _send_in_parts(gP, v, eye.expand(gP.shape), size, kind, sigmoid, False)[0]
+    return _send_in_parts(gP, v, eye.expand(gP.shape), size, kind, sigmoid, False, False)[0]
 
 def _matrix_backward_numba(gP, v, size, kind, sigmoid):
     "The kernels of chapter N6."
@@ -228,7 +235,7 @@ def _matrix_backward_numba(gP, v, size, kind, sigmoid):
 
 def _matrix_backward_triton(gP, v, size, kind, sigmoid):
     "The kernels of chapter N9."
-    return _send_backward_triton(gP, v, None, size, kind, sigmoid, False)[0]
+    return _gpu.triton_layers_backward(gP, v, None, size, kind, sigmoid, False, False)[0]
 
 _matrix_backward = mechanism(
     "network_matrix_backward(gP, v, size, str kind, str sigmoid) -> v", __name__,

@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['triton_layers', 'triton_layers_backward', 'triton_differences', 'triton_differences_backward']
 
-# %% ../../nbs/networks/09_layers_triton.ipynb #b2c51522
+# %% ../../nbs/networks/09_layers_triton.ipynb #cf07f026
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -14,7 +14,7 @@ from torch import Tensor
 
 from ..engine.compile import tl, triton, triton_jit
 from ..engine.dispatch import launch
-from .comparators import layer_rules, sorting_network
+from .comparators import layer_rules, network_ends
 from .layers import BLOCK, make_plan
 
 # %% ../../nbs/networks/09_layers_triton.ipynb #5a138cf1
@@ -34,227 +34,6 @@ def _lanes_of(rule_ptr, c):
     u = 2 * i - (i & (m - 1))
     hi = shift + (u ^ tl.load(rule_ptr + 2))
     return shift + u, hi, tl.maximum(hi, tl.load(rule_ptr + 6))
-
-# %% ../../nbs/networks/09_layers_triton.ipynb #bf1b7a50
-@triton_jit
-def _mix_tile(block_ptr, stride, columns, keep_ptr, swap_ptr, rule_ptr, c, stop, HARD: tl.constexpr, W: tl.constexpr):
-    "Run the comparators c < stop of one layer on a block; return the differences x_lo - x_hi that they saw."
-    acts = c < stop
-    lo, hi, need = _lanes_of(rule_ptr, c)
-    w = tl.arange(0, W)[None, :]
-    there = acts[:, None] & (w < columns)
-    p_ptr = block_ptr + lo.to(tl.int64)[:, None] * stride + w
-    q_ptr = block_ptr + hi.to(tl.int64)[:, None] * stride + w
-    p = tl.load(p_ptr, there, 0.0)
-    q = tl.load(q_ptr, there, 0.0)
-    if HARD:
-        there = there & (tl.load(swap_ptr + c, acts, 0) != 0)[:, None]
-        tl.store(p_ptr, q, there)
-        tl.store(q_ptr, p, there)
-    else:
-        keep = tl.load(keep_ptr + c, acts, 0.0)[:, None]
-        swap = tl.load(swap_ptr + c, acts, 0.0)[:, None]
-        tl.store(p_ptr, keep * p + swap * q, there)
-        tl.store(q_ptr, swap * p + keep * q, there)
-    return p - q
-
-# %% ../../nbs/networks/09_layers_triton.ipynb #9fe014cd
-@triton_jit
-def _run_layers(block_ptr, stride, columns, keep_ptr, swap_ptr, rules_ptr, reach_ptr, first, last,
-                HARD: tl.constexpr, PAIRS: tl.constexpr, W: tl.constexpr):
-    "Run the layers first..last on a block."
-    for l in range(first, last):
-        start = tl.load(reach_ptr + 2 * l)
-        stop = tl.load(reach_ptr + 2 * l + 1)
-        for tile in range(start, stop, PAIRS):
-            c = tile + tl.arange(0, PAIRS)
-            _mix_tile(block_ptr, stride, columns, keep_ptr, swap_ptr, rules_ptr + 7 * l, c, stop, HARD, W)
-        tl.debug_barrier()
-
-# %% ../../nbs/networks/09_layers_triton.ipynb #1beb1d5e
-@triton_jit
-def _copy_block(to_ptr, to_stride, from_ptr, from_stride, columns, n, k,
-                EYE: tl.constexpr, ROWS: tl.constexpr, W: tl.constexpr):
-    "Copy a block, or make block k of the identity."
-    w = tl.arange(0, W)[None, :]
-    for i0 in range(0, n, ROWS):
-        i = (i0 + tl.arange(0, ROWS)).to(tl.int64)[:, None]
-        there = (i < n) & (w < columns)
-        if EYE:
-            value = tl.where(i == k * W + w, 1.0, 0.0)
-        else:
-            value = tl.load(from_ptr + i * from_stride + w, there, 0.0)
-        tl.store(to_ptr + i * to_stride + w, value.to(to_ptr.dtype.element_ty), there)
-    tl.debug_barrier()
-
-# %% ../../nbs/networks/09_layers_triton.ipynb #dd5916d2
-@triton_jit
-def _forward(y_ptr, x_ptr, keep_ptr, swap_ptr, rules_ptr, reach_ptr, n, depth, comparators, d, blocks, tables,
-             EYE: tl.constexpr, HARD: tl.constexpr, PAIRS: tl.constexpr, W: tl.constexpr):
-    "y = P x, or P: one block of columns of one set."
-    unit = tl.program_id(0)
-    b = (unit // blocks).to(tl.int64)
-    k = unit % blocks
-    columns = tl.minimum(W, d - k * W)
-    corner = b * n * d + k * W
-    _copy_block(y_ptr + corner, d, x_ptr + corner, d, columns, n, k, EYE, PAIRS, W)
-    _run_layers(y_ptr + corner, d, columns, keep_ptr + b * comparators, swap_ptr + b * comparators, rules_ptr,
-                reach_ptr + (k % tables) * depth * 2, 0, depth, HARD, PAIRS, W)
-
-# %% ../../nbs/networks/09_layers_triton.ipynb #56efd8b8
-@triton_jit
-def _note_layers(block_ptr, stride, columns, keep_ptr, swap_ptr, rules_ptr, reach_ptr, first, last, stack_ptr,
-                 HARD: tl.constexpr, PAIRS: tl.constexpr, W: tl.constexpr):
-    "Run the layers first..last on a block, and push the differences on the stack; return its top."
-    top = first * 0  # a value that a loop may change, not a constant
-    w = tl.arange(0, W)[None, :]
-    for l in range(first, last):
-        start = tl.load(reach_ptr + 2 * l)
-        stop = tl.load(reach_ptr + 2 * l + 1)
-        for tile in range(start, stop, PAIRS):
-            c = tile + tl.arange(0, PAIRS)
-            seen = _mix_tile(block_ptr, stride, columns, keep_ptr, swap_ptr, rules_ptr + 7 * l, c, stop, HARD, W)
-            tl.store(stack_ptr + (top + c - start)[:, None] * W + w, seen, (c < stop)[:, None])
-        top += stop - start
-        tl.debug_barrier()
-    return top
-
-# %% ../../nbs/networks/09_layers_triton.ipynb #93c8a2db
-@triton_jit
-def _undo_layers(block_ptr, stride, columns, keep_ptr, swap_ptr, rules_ptr, reach_ptr, first, last, stack_ptr,
-                 top, sums_ptr, PAIRS: tl.constexpr, W: tl.constexpr):
-    "Run the layers first..last on the gradient, from the last one; pop the differences, and write the sums."
-    w = tl.arange(0, W)[None, :]
-    for step in range(first, last):
-        l = first + last - 1 - step
-        start = tl.load(reach_ptr + 2 * l)
-        stop = tl.load(reach_ptr + 2 * l + 1)
-        top -= stop - start
-        for tile in range(start, stop, PAIRS):
-            c = tile + tl.arange(0, PAIRS)
-            pull = _mix_tile(block_ptr, stride, columns, keep_ptr, swap_ptr, rules_ptr + 7 * l, c, stop, False, W)
-            seen = tl.load(stack_ptr + (top + c - start)[:, None] * W + w, (c < stop)[:, None], 0.0)
-            tl.store(sums_ptr + c, tl.sum(pull * seen, 1), c < stop)
-        tl.debug_barrier()
-
-# %% ../../nbs/networks/09_layers_triton.ipynb #90a2d96b
-@triton_jit
-def _run_to_starts(starts_ptr, columns, keep_ptr, swap_ptr, rules_ptr, reach_ptr, n, segment, parts,
-                   HARD: tl.constexpr, PAIRS: tl.constexpr, W: tl.constexpr):
-    "Run all segments but the last: from the block at `starts` to the block at the start of each segment."
-    for part in range(1, parts):
-        start_ptr = starts_ptr + part * n * W
-        _copy_block(start_ptr, W, start_ptr - n * W, W, columns, n, 0, False, PAIRS, W)
-        _run_layers(start_ptr, W, columns, keep_ptr, swap_ptr, rules_ptr, reach_ptr,
-                    (part - 1) * segment, part * segment, HARD, PAIRS, W)
-
-# %% ../../nbs/networks/09_layers_triton.ipynb #122dd946
-@triton_jit
-def _backward(gy_ptr, x_ptr, gx_ptr, sums_ptr, stack_ptr, starts_ptr, keep_ptr, swap_ptr, swapped_ptr, rules_ptr,
-              reach_ptr, first, n, depth, comparators, d, blocks, tables, segment, parts, room,
-              EYE: tl.constexpr, HARD: tl.constexpr, PAIRS: tl.constexpr, W: tl.constexpr):
-    "One block of the backward pass: its gradient, and its sums over columns."
-    here = tl.program_id(0).to(tl.int64)
-    unit = first + here
-    b = unit // blocks
-    k = unit % blocks
-    columns = tl.minimum(W, d - k * W)
-    corner = b * n * d + k * W
-    gx_ptr += corner
-    keep_ptr += b * comparators
-    swap_ptr += b * comparators
-    by_ptr = swapped_ptr + b * comparators if HARD else swap_ptr  # what the payload went by
-    sums_ptr += unit * comparators
-    stack_ptr += here * room * W
-    starts_ptr += here * parts * n * W
-    reach_ptr += (k % tables) * depth * 2
-    _copy_block(gx_ptr, d, gy_ptr + corner, d, columns, n, k, False, PAIRS, W)
-    _copy_block(starts_ptr, W, x_ptr + corner, d, columns, n, k, EYE, PAIRS, W)
-    _run_to_starts(starts_ptr, columns, keep_ptr, by_ptr, rules_ptr, reach_ptr, n, segment, parts, HARD, PAIRS, W)
-    for step in range(0, parts):
-        part = parts - 1 - step
-        start_ptr = starts_ptr + part * n * W
-        last = tl.minimum(depth, (part + 1) * segment)
-        top = _note_layers(start_ptr, W, columns, keep_ptr, by_ptr, rules_ptr, reach_ptr,
-                           part * segment, last, stack_ptr, HARD, PAIRS, W)
-        _undo_layers(gx_ptr, d, columns, keep_ptr, swap_ptr, rules_ptr, reach_ptr,
-                     part * segment, last, stack_ptr, top, sums_ptr, PAIRS, W)
-
-# %% ../../nbs/networks/09_layers_triton.ipynb #d8bd79c0
-class _OnDevice(NamedTuple):
-    "A network and a plan as int32 tensors, for the kernels."
-    need: Tensor  # (C,)
-    rules: Tensor  # (D, 7)
-    reach: Tensor  # (blocks or 1, D, 2)
-
-@lru_cache(maxsize=64)
-def _on_device(kind, n, eye, reverse, device):
-    "What the kernels read of the network and of the plan (the identity or a payload, forward or transposed)."
-    need = sorting_network(kind, n, device).need
-    rules = layer_rules(kind, n)
-    reach = torch.from_numpy(make_plan(kind, n, eye, reverse).reach.copy())  # one layer may have a negative stride
-    rules = rules.flip(0) if reverse else rules
-    return _OnDevice(need.int(), rules.int().to(device), reach.int().to(device))
-
-# %% ../../nbs/networks/09_layers_triton.ipynb #57dd9718
-def triton_layers(
-    keep: "Tensor | None",  # weights of keeping, (B, C); None for hard swaps
-    swap: Tensor,  # weights of swapping, or whether each comparator swaps, bool, (B, C)
-    x: "Tensor | None",  # payload, (B, n, d), or None for the identity, in the dtype of the weights
-    n: int,  # number of lanes
-    kind: str,  # "bitonic" or "odd_even"
-    reverse: bool = False,  # the transposed map
-) -> Tensor:  # P x, P^T x or P, (B, n, d)
-    "Send a payload or the identity through the layers, all in one launch."
-    eye, hard, (B, C) = x is None, keep is None, swap.shape
-    net = _on_device(kind, n, eye, reverse, str(swap.device))
-    d = n if eye else x.shape[-1]
-    blocks = -(-d // BLOCK)
-    y = (swap if eye else x).new_empty(B, n, d)
-    keep, swap = (swap if hard else keep).contiguous(), swap.contiguous()
-    launch(_forward, B * blocks, y, y_ptr=y, x_ptr=y if eye else x.contiguous(), keep_ptr=keep, swap_ptr=swap,
-           rules_ptr=net.rules, reach_ptr=net.reach, n=n, depth=net.reach.shape[1], comparators=C,
-           d=d, blocks=blocks, tables=len(net.reach), EYE=eye, HARD=hard, **tile_of(d))
-    return y
-
-# %% ../../nbs/networks/09_layers_triton.ipynb #84e4311b
-_SCRATCH = 1 << 26  # numbers of scratch memory in a launch: 256 MB in single precision
-
-def _launch_backward(gy, x, keep, swap, swapped, net, plan, gx, sums):
-    "The backward kernel on all units, `together` at a time: fills gx (B, n, d) and sums (B, blocks, C)."
-    (B, n, d), C = gy.shape, keep.shape[1]
-    depth = net.reach.shape[1]
-    blocks, parts, tile = sums.shape[1], -(-depth // plan.segment), tile_of(d)
-    together = max(1, min(B * blocks, _SCRATCH // ((plan.room + parts * n) * tile["W"])))
-    stack = gy.new_empty(together, plan.room, tile["W"])
-    starts = gy.new_empty(together, parts, n, tile["W"])
-    for first in range(0, B * blocks, together):
-        launch(_backward, min(together, B * blocks - first), gy,
-               gy_ptr=gy, x_ptr=x, gx_ptr=gx, sums_ptr=sums, stack_ptr=stack, starts_ptr=starts,
-               keep_ptr=keep, swap_ptr=swap, swapped_ptr=swap if swapped is None else swapped,
-               rules_ptr=net.rules, reach_ptr=net.reach, first=first, n=n, depth=depth, comparators=C,
-               d=d, blocks=blocks, tables=len(net.reach), segment=plan.segment, parts=parts, room=plan.room,
-               EYE=plan.eye, HARD=swapped is not None, **tile)
-
-# %% ../../nbs/networks/09_layers_triton.ipynb #a565b7b9
-def triton_layers_backward(
-    gy: Tensor,  # gradient of the result, (B, n, d)
-    keep: Tensor,  # (B, C)
-    swap: Tensor,  # (B, C)
-    x: "Tensor | None",  # (B, n, d), or None for the identity
-    kind: str,  # "bitonic" or "odd_even"
-    reverse: bool = False,  # the transposed map
-    swapped: "Tensor | None" = None,  # whether each comparator swapped, bool, (B, C), if x went through hard layers
-) -> tuple:  # sums over each block of columns, (B, blocks, C), and the gradient of x, (B, n, d)
-    "The backward pass of `triton_layers`, rebuilding each block; as many blocks in a launch as scratch memory allows."
-    (B, n, d), eye = gy.shape, x is None
-    gy, plan = gy.contiguous(), make_plan(kind, n, eye, reverse)
-    net = _on_device(kind, n, eye, reverse, str(gy.device))
-    room = gy.new_zeros if eye else gy.new_empty  # what a block of the identity does not reach stays zero
-    sums, gx = room(B, -(-d // BLOCK), keep.shape[1]), torch.empty_like(gy)
-    weights = (a if a is None else a.contiguous() for a in (keep, swap, swapped))
-    _launch_backward(gy, gy if eye else x.contiguous(), *weights, net, plan, gx, sums)
-    return sums, gx
 
 # %% ../../nbs/networks/09_layers_triton.ipynb #749ff27f
 @triton_jit
@@ -294,10 +73,10 @@ def _cauchy_tail(t):
         p = r * (p * z + 0.31830988136850696)
     return tl.where(t > 1, p, 0.5 - p)
 
-# %% ../../nbs/networks/09_layers_triton.ipynb #75239459
+# %% ../../nbs/networks/09_layers_triton.ipynb #e61b2fc4
 @triton_jit
-def _swap_and_slope(v, SIGMOID: tl.constexpr):
-    "f(-v) and f'(v)."
+def _weigh(v, SIGMOID: tl.constexpr):
+    "f(v), f(-v) and f'(v)."
     t = tl.abs(v)
     if SIGMOID == "logistic":
         e = tl.exp(-t)
@@ -316,7 +95,231 @@ def _swap_and_slope(v, SIGMOID: tl.constexpr):
         far = tl.maximum(t, 0.25) + 1e-10
         small = tl.where(t <= 0.25, 0.5 - t, 0.0625 / far)
         slope = tl.where(t <= 0.25, 1.0, 0.0625 / (far * far))
-    return tl.where(v < 0, 1 - small, small), slope
+    return tl.where(v > 0, 1 - small, small), tl.where(v < 0, 1 - small, small), slope
+
+# %% ../../nbs/networks/09_layers_triton.ipynb #9674fbc0
+@triton_jit
+def _mix_tile(block_ptr, stride, columns, v_ptr, size, rule_ptr, c, stop, SWAPS: tl.constexpr, W: tl.constexpr):
+    "Run the comparators c < stop of one layer on a block; the differences x_lo - x_hi that they saw, and their f'(v)."
+    lo, hi, need = _lanes_of(rule_ptr, c)
+    acts = (c < stop) & (need < size)
+    w = tl.arange(0, W)[None, :]
+    there = acts[:, None] & (w < columns)
+    p_ptr = block_ptr + lo.to(tl.int64)[:, None] * stride + w
+    q_ptr = block_ptr + hi.to(tl.int64)[:, None] * stride + w
+    p = tl.load(p_ptr, there, 0.0)
+    q = tl.load(q_ptr, there, 0.0)
+    v = tl.load(v_ptr + c, acts, 0.0)
+    slope = v
+    if SWAPS == "exact":
+        swaps = there & (v < 0)[:, None]
+        tl.store(p_ptr, q, swaps)
+        tl.store(q_ptr, p, swaps)
+    else:
+        keep, swap, slope = _weigh(v, SWAPS)
+        tl.store(p_ptr, keep[:, None] * p + swap[:, None] * q, there)
+        tl.store(q_ptr, swap[:, None] * p + keep[:, None] * q, there)
+    return p - q, slope
+
+
+# %% ../../nbs/networks/09_layers_triton.ipynb #5dcfeef6
+@triton_jit
+def _run_layers(block_ptr, stride, columns, v_ptr, size, rules_ptr, reach_ptr, first, last,
+                SWAPS: tl.constexpr, PAIRS: tl.constexpr, W: tl.constexpr):
+    "Run the layers first..last on a block."
+    for l in range(first, last):
+        start = tl.load(reach_ptr + 2 * l)
+        stop = tl.load(reach_ptr + 2 * l + 1)
+        for tile in range(start, stop, PAIRS):
+            c = tile + tl.arange(0, PAIRS)
+            _mix_tile(block_ptr, stride, columns, v_ptr, size, rules_ptr + 7 * l, c, stop, SWAPS, W)
+        tl.debug_barrier()
+
+# %% ../../nbs/networks/09_layers_triton.ipynb #1beb1d5e
+@triton_jit
+def _copy_block(to_ptr, to_stride, from_ptr, from_stride, columns, n, k,
+                EYE: tl.constexpr, ROWS: tl.constexpr, W: tl.constexpr):
+    "Copy a block, or make block k of the identity."
+    w = tl.arange(0, W)[None, :]
+    for i0 in range(0, n, ROWS):
+        i = (i0 + tl.arange(0, ROWS)).to(tl.int64)[:, None]
+        there = (i < n) & (w < columns)
+        if EYE:
+            value = tl.where(i == k * W + w, 1.0, 0.0)
+        else:
+            value = tl.load(from_ptr + i * from_stride + w, there, 0.0)
+        tl.store(to_ptr + i * to_stride + w, value.to(to_ptr.dtype.element_ty), there)
+    tl.debug_barrier()
+
+# %% ../../nbs/networks/09_layers_triton.ipynb #320a622e
+@triton_jit
+def _forward(y_ptr, x_ptr, v_ptr, size_ptr, rules_ptr, reach_ptr, n, depth, comparators, d, blocks, tables,
+             EYE: tl.constexpr, SWAPS: tl.constexpr, PAIRS: tl.constexpr, W: tl.constexpr):
+    "y = P x, or P: one block of columns of one set."
+    unit = tl.program_id(0)
+    b = (unit // blocks).to(tl.int64)
+    k = unit % blocks
+    columns = tl.minimum(W, d - k * W)
+    corner = b * n * d + k * W
+    _copy_block(y_ptr + corner, d, x_ptr + corner, d, columns, n, k, EYE, PAIRS, W)
+    _run_layers(y_ptr + corner, d, columns, v_ptr + b * comparators, tl.load(size_ptr + b), rules_ptr,
+                reach_ptr + (k % tables) * depth * 2, 0, depth, SWAPS, PAIRS, W)
+
+# %% ../../nbs/networks/09_layers_triton.ipynb #89eb112b
+@triton_jit
+def _note_layers(block_ptr, stride, columns, v_ptr, size, rules_ptr, reach_ptr, first, last, stack_ptr,
+                 SWAPS: tl.constexpr, PAIRS: tl.constexpr, W: tl.constexpr):
+    "Run the layers first..last on a block, and push the differences on the stack; return its top."
+    top = first * 0  # a value that a loop may change, not a constant
+    w = tl.arange(0, W)[None, :]
+    for l in range(first, last):
+        start = tl.load(reach_ptr + 2 * l)
+        stop = tl.load(reach_ptr + 2 * l + 1)
+        for tile in range(start, stop, PAIRS):
+            c = tile + tl.arange(0, PAIRS)
+            seen, _ = _mix_tile(block_ptr, stride, columns, v_ptr, size, rules_ptr + 7 * l, c, stop, SWAPS, W)
+            tl.store(stack_ptr + (top + c - start)[:, None] * W + w, seen, (c < stop)[:, None])
+        top += stop - start
+        tl.debug_barrier()
+    return top
+
+# %% ../../nbs/networks/09_layers_triton.ipynb #b958306a
+@triton_jit
+def _undo_layers(block_ptr, stride, columns, v_ptr, size, rules_ptr, reach_ptr, first, last, stack_ptr,
+                 top, sums_ptr, SIGMOID: tl.constexpr, PAIRS: tl.constexpr, W: tl.constexpr):
+    "Run the layers first..last on the gradient, from the last one; pop the differences, and write the sums."
+    w = tl.arange(0, W)[None, :]
+    for step in range(first, last):
+        l = first + last - 1 - step
+        start = tl.load(reach_ptr + 2 * l)
+        stop = tl.load(reach_ptr + 2 * l + 1)
+        top -= stop - start
+        for tile in range(start, stop, PAIRS):
+            c = tile + tl.arange(0, PAIRS)
+            pull, slope = _mix_tile(block_ptr, stride, columns, v_ptr, size, rules_ptr + 7 * l, c, stop, SIGMOID, W)
+            seen = tl.load(stack_ptr + (top + c - start)[:, None] * W + w, (c < stop)[:, None], 0.0)
+            tl.store(sums_ptr + c, tl.sum(pull * seen, 1) * slope, c < stop)
+        tl.debug_barrier()
+
+# %% ../../nbs/networks/09_layers_triton.ipynb #88c7b3a5
+@triton_jit
+def _run_to_starts(starts_ptr, columns, v_ptr, size, rules_ptr, reach_ptr, n, segment, parts,
+                   SWAPS: tl.constexpr, PAIRS: tl.constexpr, W: tl.constexpr):
+    "Run all segments but the last: from the block at `starts` to the block at the start of each segment."
+    for part in range(1, parts):
+        start_ptr = starts_ptr + part * n * W
+        _copy_block(start_ptr, W, start_ptr - n * W, W, columns, n, 0, False, PAIRS, W)
+        _run_layers(start_ptr, W, columns, v_ptr, size, rules_ptr, reach_ptr,
+                    (part - 1) * segment, part * segment, SWAPS, PAIRS, W)
+
+# %% ../../nbs/networks/09_layers_triton.ipynb #32bc7857
+@triton_jit
+def _backward(gy_ptr, x_ptr, gx_ptr, sums_ptr, stack_ptr, starts_ptr, v_ptr, size_ptr, rules_ptr, reach_ptr,
+              first, n, depth, comparators, d, blocks, tables, segment, parts, room,
+              EYE: tl.constexpr, SWAPS: tl.constexpr, SIGMOID: tl.constexpr, PAIRS: tl.constexpr, W: tl.constexpr):
+    "One block of the backward pass: its gradient, and its sums over columns."
+    here = tl.program_id(0).to(tl.int64)
+    unit = first + here
+    b = unit // blocks
+    k = unit % blocks
+    columns = tl.minimum(W, d - k * W)
+    corner = b * n * d + k * W
+    gx_ptr += corner
+    v_ptr += b * comparators
+    size = tl.load(size_ptr + b)
+    sums_ptr += unit * comparators
+    stack_ptr += here * room * W
+    starts_ptr += here * parts * n * W
+    reach_ptr += (k % tables) * depth * 2
+    _copy_block(gx_ptr, d, gy_ptr + corner, d, columns, n, k, False, PAIRS, W)
+    _copy_block(starts_ptr, W, x_ptr + corner, d, columns, n, k, EYE, PAIRS, W)
+    _run_to_starts(starts_ptr, columns, v_ptr, size, rules_ptr, reach_ptr, n, segment, parts, SWAPS, PAIRS, W)
+    for step in range(0, parts):
+        part = parts - 1 - step
+        start_ptr = starts_ptr + part * n * W
+        last = tl.minimum(depth, (part + 1) * segment)
+        top = _note_layers(start_ptr, W, columns, v_ptr, size, rules_ptr, reach_ptr,
+                           part * segment, last, stack_ptr, SWAPS, PAIRS, W)
+        _undo_layers(gx_ptr, d, columns, v_ptr, size, rules_ptr, reach_ptr,
+                     part * segment, last, stack_ptr, top, sums_ptr, SIGMOID, PAIRS, W)
+
+# %% ../../nbs/networks/09_layers_triton.ipynb #edff8ea3
+class _OnDevice(NamedTuple):
+    "A network and a plan as int32 tensors, for the kernels."
+    rules: Tensor  # (D, 7)
+    reach: Tensor  # (blocks or 1, D, 2)
+
+@lru_cache(maxsize=64)
+def _on_device(kind, n, eye, reverse, device):
+    "What the kernels read of the network and of the plan (the identity or a payload, forward or transposed)."
+    rules = layer_rules(kind, n)
+    reach = torch.from_numpy(make_plan(kind, n, eye, reverse).reach.copy())  # one layer may have a negative stride
+    rules = rules.flip(0) if reverse else rules
+    return _OnDevice(rules.int().to(device), reach.int().to(device))
+
+# %% ../../nbs/networks/09_layers_triton.ipynb #af1e39a2
+def triton_layers(
+    v: Tensor,  # sigmoid arguments, (B, C)
+    x: "Tensor | None",  # payload, (B, n, d), or None for the identity, in the dtype of v
+    size: Tensor,  # number of real elements, (B,)
+    n: int,  # number of lanes
+    kind: str,  # "bitonic" or "odd_even"
+    sigmoid: str,  # name of the sigmoid
+    reverse: bool = False,  # the transposed map
+    exact: bool = False,  # whether a comparator swaps where v < 0, in place of averaging
+) -> Tensor:  # P x, P^T x or P, (B, n, d)
+    "Send a payload or the identity through the layers, all in one launch."
+    eye, B = x is None, len(v)
+    net = _on_device(kind, n, eye, reverse, str(v.device))
+    d = n if eye else x.shape[-1]
+    blocks = -(-d // BLOCK)
+    y = (v if eye else x).new_empty(B, n, d)
+    launch(_forward, B * blocks, y, y_ptr=y, x_ptr=y if eye else x.contiguous(), v_ptr=v.contiguous(),
+           size_ptr=size.contiguous(), rules_ptr=net.rules, reach_ptr=net.reach, n=n, depth=net.reach.shape[1],
+           comparators=v.shape[1], d=d, blocks=blocks, tables=len(net.reach),
+           EYE=eye, SWAPS="exact" if exact else sigmoid, **tile_of(d))
+    return y
+
+
+# %% ../../nbs/networks/09_layers_triton.ipynb #670a7b11
+_SCRATCH = 1 << 26  # numbers of scratch memory in a launch: 256 MB in single precision
+
+def _launch_backward(gy, x, v, size, net, plan, gx, sums, **swaps):
+    "The backward kernel on all units, `together` at a time: fills gx (B, n, d) and sums (B, blocks, C)."
+    (B, n, d), C = gy.shape, v.shape[1]
+    depth = net.reach.shape[1]
+    blocks, parts, tile = sums.shape[1], -(-depth // plan.segment), tile_of(d)
+    together = max(1, min(B * blocks, _SCRATCH // ((plan.room + parts * n) * tile["W"])))
+    stack = gy.new_empty(together, plan.room, tile["W"])
+    starts = gy.new_empty(together, parts, n, tile["W"])
+    for first in range(0, B * blocks, together):
+        launch(_backward, min(together, B * blocks - first), gy,
+               gy_ptr=gy, x_ptr=x, gx_ptr=gx, sums_ptr=sums, stack_ptr=stack, starts_ptr=starts,
+               v_ptr=v, size_ptr=size, rules_ptr=net.rules, reach_ptr=net.reach, first=first, n=n, depth=depth,
+               comparators=C, d=d, blocks=blocks, tables=len(net.reach), segment=plan.segment, parts=parts, room=plan.room,
+               EYE=plan.eye, **swaps, **tile)
+
+# %% ../../nbs/networks/09_layers_triton.ipynb #251a4f54
+def triton_layers_backward(
+    gy: Tensor,  # gradient of the result, (B, n, d)
+    v: Tensor,  # sigmoid arguments, (B, C)
+    x: "Tensor | None",  # (B, n, d), or None for the identity
+    size: Tensor,  # number of real elements, (B,)
+    kind: str,  # "bitonic" or "odd_even"
+    sigmoid: str,  # name of the sigmoid
+    reverse: bool = False,  # the transposed map
+    exact: bool = False,  # whether x went through error-free layers
+) -> tuple:  # the gradients of v, (B, C), and x, (B, n, d)
+    "The backward pass of `triton_layers`, rebuilding each block; as many blocks in a launch as scratch memory allows."
+    (B, n, d), eye = gy.shape, x is None
+    gy, plan = gy.contiguous(), make_plan(kind, n, eye, reverse)
+    net = _on_device(kind, n, eye, reverse, str(gy.device))
+    room = gy.new_zeros if eye else gy.new_empty  # what a block of the identity does not reach stays zero
+    sums, gx = room(B, -(-d // BLOCK), v.shape[1]), torch.empty_like(gy)
+    _launch_backward(gy, gy if eye else x.contiguous(), v.contiguous(), size.contiguous(), net, plan, gx, sums,
+                     SWAPS="exact" if exact else sigmoid, SIGMOID=sigmoid)
+    return sums.sum(1), gx
+
 
 # %% ../../nbs/networks/09_layers_triton.ipynb #f80cdc78
 @triton_jit
@@ -352,41 +355,10 @@ def _copy_lanes(to_ptr, from_ptr, n, ZERO: tl.constexpr, PAIRS: tl.constexpr):
             value = tl.load(from_ptr + i, i < n, 0.0).to(to_ptr.dtype.element_ty)
         tl.store(to_ptr + i, value, i < n)
 
-# %% ../../nbs/networks/09_layers_triton.ipynb #74df1cdb
-@triton_jit
-def _weigh_kernel(v_ptr, size_ptr, need_ptr, keep_ptr, swap_ptr, comparators, tiles, SIGMOID: tl.constexpr,
-                  BLOCK: tl.constexpr):
-    "Both weights of BLOCK comparators of one set."
-    b = (tl.program_id(0) // tiles).to(tl.int64)
-    c = tl.program_id(0) % tiles * BLOCK + tl.arange(0, BLOCK)
-    here = c < comparators
-    v = tl.load(v_ptr + b * comparators + c, here, 0.0)
-    acts = tl.load(need_ptr + c, here, 0) < tl.load(size_ptr + b)
-    swap, slope = _swap_and_slope(v, SIGMOID)
-    keep, slope = _swap_and_slope(-v, SIGMOID)
-    tl.store(keep_ptr + b * comparators + c, tl.where(acts, keep, 1.0), here)
-    tl.store(swap_ptr + b * comparators + c, tl.where(acts, swap, 0.0), here)
-
-
-@triton_jit
-def _slope_kernel(v_ptr, size_ptr, need_ptr, sums_ptr, gv_ptr, comparators, tiles, blocks, SIGMOID: tl.constexpr,
-                  BLOCK: tl.constexpr):
-    "The gradient of v for BLOCK comparators of one set."
-    b = (tl.program_id(0) // tiles).to(tl.int64)
-    c = tl.program_id(0) % tiles * BLOCK + tl.arange(0, BLOCK)
-    here = c < comparators
-    v = tl.load(v_ptr + b * comparators + c, here, 0.0)
-    total = tl.zeros_like(v)
-    for k in range(blocks):
-        total += tl.load(sums_ptr + (b * blocks + k) * comparators + c, here, 0.0)
-    acts = tl.load(need_ptr + c, here, 0) < tl.load(size_ptr + b)
-    swap, slope = _swap_and_slope(v, SIGMOID)
-    tl.store(gv_ptr + b * comparators + c, tl.where(acts, total * slope, 0.0), here)
-
-# %% ../../nbs/networks/09_layers_triton.ipynb #790531cf
+# %% ../../nbs/networks/09_layers_triton.ipynb #00063eb6
 @triton_jit
 def _see(d_ptr, v_ptr, lanes_ptr, s_ptr, tau_ptr, lam_ptr, size_ptr, rules_ptr, layers_ptr,
-         n, depth, comparators, SIGMOID: tl.constexpr, TRICK: tl.constexpr, HARD: tl.constexpr, PAIRS: tl.constexpr):
+         n, depth, comparators, SIGMOID: tl.constexpr, TRICK: tl.constexpr, PAIRS: tl.constexpr):
     "The differences and the sigmoid arguments of one set."
     b = tl.program_id(0).to(tl.int64)
     tau, lam = tl.load(tau_ptr + b), tl.load(lam_ptr + b)
@@ -406,16 +378,17 @@ def _see(d_ptr, v_ptr, lanes_ptr, s_ptr, tau_ptr, lam_ptr, size_ptr, rules_ptr, 
             q = tl.load(lanes_ptr + hi, here, 0.0)
             gap = tl.where(need < size, q - p, 0.0)
             v = _bend_tile(gap, tau, lam, TRICK)
-            tl.store(d_ptr + c, gap, here)
-            tl.store(v_ptr + c, _limited(v, most), here)
-            if HARD:
+            if SIGMOID == "exact":
+                v = tl.where(gap < 0, tl.minimum(v, -1.2e-38), v)
                 _store_two(lanes_ptr, lo, tl.where(gap < 0, q, p), hi, tl.where(gap < 0, p, q), here)
             else:
-                swap, slope = _swap_and_slope(v, SIGMOID)
+                keep, swap, slope = _weigh(v, SIGMOID)
                 _store_two(lanes_ptr, lo, p + swap * gap, hi, q - swap * gap, here)
+            tl.store(d_ptr + c, gap, here)
+            tl.store(v_ptr + c, _limited(v, most), here)
         tl.debug_barrier()
 
-# %% ../../nbs/networks/09_layers_triton.ipynb #31bd6992
+# %% ../../nbs/networks/09_layers_triton.ipynb #e669efa4
 @triton_jit
 def _through_argument(g, gap, v, tau, lam, most, TRICK: tl.constexpr):
     "What the gradient g of v gives to d, to tau times tau, and to lambda over ln(|d| + epsilon): Equation N9.1."
@@ -432,7 +405,7 @@ def _push_tile(gap, outer, pull, tau, lam, SIGMOID: tl.constexpr, TRICK: tl.cons
                most: tl.constexpr):
     "delta of Equation N7.3 for comparators that act, and the ways to tau, times tau, and to lambda."
     v = _bend_tile(gap, tau, lam, TRICK)
-    swap, slope = _swap_and_slope(v, SIGMOID)
+    keep, swap, slope = _weigh(v, SIGMOID)
     curve = slope * v
     along = pull * gap * curve
     to_lam = along if TRICK else tl.zeros_like(v)
@@ -477,52 +450,17 @@ def _see_backward(gs_ptr, gtau_ptr, glam_ptr, g_ptr, d_ptr, lanes_ptr, tau_ptr, 
     tl.store(gtau_ptr + b, tl.sum(to_tau, 0) / tau)
     tl.store(glam_ptr + b, tl.sum(to_lam, 0))
 
-# %% ../../nbs/networks/09_layers_triton.ipynb #8244bd1a
-def _weighing(v, size, kind, n, sigmoid):
-    "What both kernels of the weights take, by keyword, and how many programs."
-    need = _on_device(kind, n, False, False, str(v.device)).need
-    tiles = triton.cdiv(v.shape[1], 256)
-    arguments = dict(v_ptr=v.contiguous(), size_ptr=size.contiguous(), need_ptr=need,
-                     comparators=v.shape[1], tiles=tiles, SIGMOID=sigmoid, BLOCK=256)
-    return len(v) * tiles, arguments
-
-
-def triton_weights(v, size, kind, n, sigmoid):
-    "The weights of keeping and swapping for v (B, C) and size (B,), each (B, C)."
-    keep, swap = (torch.empty_like(v, memory_format=torch.contiguous_format) for _ in range(2))
-    programs, arguments = _weighing(v, size, kind, n, sigmoid)
-    launch(_weigh_kernel, programs, v, keep_ptr=keep, swap_ptr=swap, **arguments)
-    return keep, swap
-
-
-def triton_slopes(sums, v, size, kind, n, sigmoid):
-    "The gradient of v (B, C) from the sums (B, blocks, C) of the backward pass."
-    gv = torch.empty_like(v, memory_format=torch.contiguous_format)
-    programs, arguments = _weighing(v, size, kind, n, sigmoid)
-    launch(_slope_kernel, programs, v, sums_ptr=sums, gv_ptr=gv, blocks=sums.shape[1], **arguments)
-    return gv
-
-# %% ../../nbs/networks/09_layers_triton.ipynb #eb309b6e
+# %% ../../nbs/networks/09_layers_triton.ipynb #99a1b383
 def _see_arguments(s, tau, lam, size, kind, sigmoid, trick):
     "What both kernels of the differences take, by keyword."
     n = s.shape[-1]
     net = _on_device(kind, n, False, False, str(s.device))
     return dict(tau_ptr=tau.contiguous(), lam_ptr=lam.contiguous(), size_ptr=size.contiguous(),
                 rules_ptr=net.rules, layers_ptr=net.reach,
-                n=n, depth=net.reach.shape[1], comparators=len(net.need),
+                n=n, depth=net.reach.shape[1], comparators=network_ends(kind, n)[-1],
                 SIGMOID=sigmoid, TRICK=trick, PAIRS=min(1024, triton.next_power_of_2(max(n // 2, 1))), num_warps=16)
 
-# %% ../../nbs/networks/09_layers_triton.ipynb #f104e157
-def _differences(s, tau, lam, size, kind, sigmoid, trick, hard):
-    "`triton_differences`, of a network with hard swaps or soft ones."
-    arguments = _see_arguments(s, tau, lam, size, kind, sigmoid, trick)
-    v = s.new_empty(len(s), arguments["comparators"])
-    d = tau.new_empty(v.shape)
-    launch(_see, len(s), s, d_ptr=d, v_ptr=v, lanes_ptr=tau.new_empty(s.shape), s_ptr=s.contiguous(), HARD=hard,
-           **arguments)
-    return d, v
-
-
+# %% ../../nbs/networks/09_layers_triton.ipynb #1a44f5b4
 def triton_differences(
     s: Tensor,  # scores, (B, n)
     tau: Tensor,  # temperature, (B,)
@@ -531,14 +469,15 @@ def triton_differences(
     kind: str,  # "bitonic" or "odd_even"
     sigmoid: str,  # name of the sigmoid
     trick: bool,  # whether the activation replacement trick is on
+    exact: bool = False,  # whether comparators pass on the minimum and the maximum
 ) -> tuple:  # the differences in the dtype of tau, and the sigmoid arguments in that of s, each (B, C)
-    "What the comparators of a soft network see, and the arguments of their sigmoids, in one launch."
-    return _differences(s, tau, lam, size, kind, sigmoid, trick, False)
+    "What the comparators of a network see, and the arguments of their sigmoids, in one launch."
+    arguments = _see_arguments(s, tau, lam, size, kind, "exact" if exact else sigmoid, trick)
+    v = s.new_empty(len(s), arguments["comparators"])
+    d = tau.new_empty(v.shape)
+    launch(_see, len(s), s, d_ptr=d, v_ptr=v, lanes_ptr=tau.new_empty(s.shape), s_ptr=s.contiguous(), **arguments)
+    return d, v
 
-
-def _hard_differences(s, tau, lam, size, kind, sigmoid, trick):
-    "The same for comparators that pass on the minimum and the maximum."
-    return _differences(s, tau, lam, size, kind, sigmoid, trick, True)
 
 # %% ../../nbs/networks/09_layers_triton.ipynb #a40cf01b
 def triton_differences_backward(

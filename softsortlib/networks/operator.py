@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['NetworkPermutation', 'SortingNetwork', 'default_steepness']
 
-# %% ../../nbs/networks/03_operator.ipynb #a85f9a31
+# %% ../../nbs/networks/03_operator.ipynb #082aae04
 import copy
 import math
 from functools import partial
@@ -20,7 +20,7 @@ from ..core.permutation import SoftPermutation, is_concrete, patch_to
 from ..engine.dispatch import choose, for_onnx, precise
 from ..engine.radix import inverse, sorted_by_torch
 from .comparators import fixed, sorting_network
-from .error_free import apply_error_free, error_free_differences, exact_arguments, exact_send
+from .error_free import apply_error_free, error_free_differences, exact_argument
 from .layers_autograd import network_arguments, network_matrix, network_send
 from .swaps import SIGMOIDS, apply_layers, lane_differences, sigmoid_argument
 
@@ -77,14 +77,13 @@ def _rows_of(y, lanes):
         return y.index_select(-2, lanes)
     return y.gather(-2, lanes[..., None].expand(*y.shape[:-2], lanes.shape[-1], y.shape[-1]))
 
-# %% ../../nbs/networks/03_operator.ipynb #3da34533
+# %% ../../nbs/networks/03_operator.ipynb #d28575a2
 class NetworkPermutation(_OnLanes):
     "The soft permutation of a sorting network: a product of layers that is never multiplied out."
     if TYPE_CHECKING:  # added below
         def _plain(self) -> tuple: ...
-        def _compare(self, s: Tensor, tau: "float | Tensor", art_lambda: "float | Tensor | None") -> tuple: ...
+        def _compare(self, s: Tensor, tau: "float | Tensor", art_lambda: "float | Tensor | None") -> Tensor: ...
         def _send(self, v: Tensor, x: Tensor, reverse: bool) -> Tensor: ...
-        def _send_exact(self, v: Tensor, x: Tensor, reverse: bool) -> Tensor: ...
         def _matrix(self, v: Tensor) -> Tensor: ...
         def soft(self) -> "NetworkPermutation": ...
     def __init__(self,
@@ -107,7 +106,7 @@ class NetworkPermutation(_OnLanes):
         self.fast = fixed(self.n) > 1 and self.who != "torch"
         self.size = self._sizes() if self.fast else None
         lanes = s if mask is None else self._pack(s[..., None])[..., 0]
-        self.v, self.swapped = self._compare(lanes, tau, art_lambda)
+        self.v = self._compare(lanes, tau, art_lambda)
 
 # %% ../../nbs/networks/03_operator.ipynb #43e23ab2
 @patch_to(NetworkPermutation)
@@ -126,44 +125,31 @@ def _is_on(art_lambda):
     "Whether the activation replacement trick is on, which None and 0 switch off."
     return isinstance(art_lambda, Tensor) or bool(art_lambda)
 
-# %% ../../nbs/networks/03_operator.ipynb #bf1d0056
+# %% ../../nbs/networks/03_operator.ipynb #cc94e46b
 @patch_to(NetworkPermutation)
 def _compare(self, s, tau, art_lambda):
-    "The arguments of the sigmoids, (..., C), and with error-free swaps which comparators swap."
+    "The arguments of the sigmoids, (..., C)."
     if self.fast:
         trick = _is_on(art_lambda)
         tau = _for_each_set(tau, s, torch.float64)
         lam = _for_each_set(art_lambda, s, torch.float64) if trick else tau.detach()  # which is not read
-        arguments = exact_arguments if self.error_free else network_arguments
-        d, v = arguments(s, tau, lam, self.size, self.kind, self.sigmoid, trick)
-    else:
-        net, active = self._plain()
-        differences = error_free_differences if self.error_free else lane_differences
-        d = differences(precise(s), net, self.sigmoid, tau, art_lambda, active)
-        v = sigmoid_argument(d, tau, art_lambda, s.dtype)
-    return v, d < 0 if self.error_free else None
+        return network_arguments(s, tau, lam, self.size, self.kind, self.sigmoid, trick, self.error_free)[1]
+    net, active = self._plain()
+    differences = error_free_differences if self.error_free else lane_differences
+    d = differences(precise(s), net, self.sigmoid, tau, art_lambda, active)
+    return (exact_argument if self.error_free else sigmoid_argument)(d, tau, art_lambda, s.dtype)
 
-# %% ../../nbs/networks/03_operator.ipynb #62b5bfde
+# %% ../../nbs/networks/03_operator.ipynb #711fcf7d
 @patch_to(NetworkPermutation)
 def _send(self, v, x, reverse):
     "x (*batch', n, d) through the layers."
-    batch, how = x.shape[:-2], (self.kind, self.sigmoid, reverse)
-    if self.error_free:
-        return self._send_exact(v, x, reverse)
+    batch, how = x.shape[:-2], (self.kind, self.sigmoid, reverse, self.error_free)
     if self.fast:
         return network_send(v.expand(*batch, v.shape[-1]), x, self.size.expand(batch), *how)
     net, active = self._plain()
+    if self.error_free:
+        return apply_error_free(v, v < 0, x, net, self.sigmoid, active, reverse)
     return apply_layers(v, x, net, self.sigmoid, active, reverse)
-
-@patch_to(NetworkPermutation)
-def _send_exact(self, v, x, reverse):
-    "x (*batch', n, d) through error-free layers."
-    batch, how = x.shape[:-2], (self.kind, self.sigmoid, reverse)
-    if self.fast:
-        v, swapped = (a.expand(*batch, v.shape[-1]) for a in (v, self.swapped))
-        return exact_send(v, swapped, x, self.size.expand(batch), *how)
-    net, active = self._plain()
-    return apply_error_free(v, self.swapped, x, net, self.sigmoid, active, reverse)
 
 @patch_to(NetworkPermutation)
 def _matrix(self, v):

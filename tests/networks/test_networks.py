@@ -161,7 +161,7 @@ def test_operators_keep_torch_s_contract(rng):
     size = torch.tensor([5, 4])
     s, x, v = (torch.randn(*shape, generator=rng).requires_grad_() for shape in ((2, 5), (2, 5, 3), (2, sorting_size("bitonic", 5))))
     tau, lam = torch.tensor([0.5, 1.0]).requires_grad_(), torch.tensor([0.2, 0.3]).requires_grad_()
-    for op, args in ((network_arguments, (s, tau, lam, size, "bitonic", "logistic", True)), (network_send, (v, x, size, "bitonic", "cauchy", False)),
+    for op, args in (*((network_arguments, (s, tau, lam, size, "bitonic", "logistic", True, exact)) for exact in (False, True)), *((network_send, (v, x, size, "bitonic", "cauchy", False, exact)) for exact in (False, True)),
                      (network_matrix, (v, size, "bitonic", "cauchy", 5))):
         torch.library.opcheck(op.op, args, test_utils=("test_schema", "test_autograd_registration", "test_faketensor", "test_aot_dispatch_dynamic"))
 
@@ -171,7 +171,7 @@ def test_operators_keep_torch_s_contract(rng):
 def test_a_network_of_one_lane_sends_and_sends_back(kind, d, rng):
     v, x = torch.zeros(2, 0, requires_grad=True), torch.randn(2, 1, d, generator=rng).requires_grad_()
     for reverse in (False, True):
-        y = network_send(v, x, torch.ones(2, dtype=torch.long), kind, "cauchy", reverse)
+        y = network_send(v, x, torch.ones(2, dtype=torch.long), kind, "cauchy", reverse, False)
         assert_close(y, x, rtol=0, atol=0)
         gv, gx = torch.autograd.grad((y * 3).sum(), (v, x))
         assert gv.shape == (2, 0)
