@@ -177,7 +177,7 @@ def sigmoid_slope(v, keep, swap, sigmoid, slope):
     for c in range(len(v)):
         slope[c] = slope_at(sigmoid, v[c], keep[c], swap[c], number)
 
-# %% ../../nbs/networks/07_lanes.ipynb #f2fffd63
+# %% ../../nbs/networks/07_lanes.ipynb #327f48d1
 class Columns(NamedTuple):
     "A network for the kernels: comparator c joins the lanes lo[c] < hi[c]."
     lo: np.ndarray  # int32, (C,)
@@ -185,7 +185,7 @@ class Columns(NamedTuple):
     need: np.ndarray  # int32, (C,); comparator c acts in a set of more than need[c] elements
     layers: np.ndarray  # int64, (D, 2), in the order of running: the first comparator of each, and one past the last
 
-# %% ../../nbs/networks/07_lanes.ipynb #11cc394b
+
 @lru_cache(maxsize=64)
 def _kept_columns(kind, n):
     "The columns, layers from first to last."
@@ -243,7 +243,7 @@ def _bend(d, tau, lam, trick, v):
         for c in range(len(d)):
             v[c] = min(max(d[c] / tau, -most), most)
 
-# %% ../../nbs/networks/07_lanes.ipynb #94511506
+# %% ../../nbs/networks/07_lanes.ipynb #21caf0c9
 @jit(paste=True)
 def _read_gaps(lanes, layer, size, gap):
     "gap = x_hi - x_lo for each comparator of a layer, zero where it does not act."
@@ -268,6 +268,7 @@ def _average(lanes, layer, gap, swap):
         lanes[layer.lo[c]] += move
         lanes[layer.hi[c]] -= move
 
+# %% ../../nbs/networks/07_lanes.ipynb #a033051f
 @jit
 def _see_rows(first, last, s, net, rule, d, args):
     "The differences d, and the arguments of the sigmoids, for the rows first..last of s."
@@ -403,7 +404,7 @@ def see_backward(
     spread_rows(_see_back_rows, len(d), 8 * d.size, given, most, d, columns(kind, n), rule, grads)
     return grads
 
-# %% ../../nbs/networks/07_lanes.ipynb #024321f0
+# %% ../../nbs/networks/07_lanes.ipynb #6c21ac8e
 class Arguments(NamedTuple):
     "The sigmoid arguments of each set, and what makes weights of them."
     v: np.ndarray  # (B, C)
@@ -421,6 +422,7 @@ def payload_weights(v, args, keep, swap):
     else:
         sigmoid_weights(v, args.sigmoid, keep, swap)
 
+# %% ../../nbs/networks/07_lanes.ipynb #e03c1681
 @jit
 def _mix_column(lanes, layer, size, keep, swap):
     "Run one layer on a column."
@@ -480,7 +482,7 @@ def _column_back_rows(first, last, gy, x, net, args, gv, gx):
             for c in range(len(v)):
                 gv[b, layer.start + c] *= seen[c] * slope[c]
 
-# %% ../../nbs/networks/07_lanes.ipynb #ac827512
+# %% ../../nbs/networks/07_lanes.ipynb #94799052
 def send_column(
     x: np.ndarray,  # payload, (B, n)
     args: Arguments,  # sigmoid arguments
@@ -492,7 +494,7 @@ def send_column(
     spread_rows(_column_rows, len(x), 4 * args.v.size, x, columns(kind, x.shape[1], reverse), args, y)
     return y
 
-# %% ../../nbs/networks/07_lanes.ipynb #50efc927
+
 def send_column_backward(
     gy: np.ndarray,  # gradient of the result, (B, n)
     x: np.ndarray,  # payload, (B, n)
