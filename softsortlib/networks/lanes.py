@@ -243,7 +243,7 @@ def _bend(d, tau, lam, trick, v):
         for c in range(len(d)):
             v[c] = min(max(d[c] / tau, -most), most)
 
-# %% ../../nbs/networks/07_lanes.ipynb #94511506
+# %% ../../nbs/networks/07_lanes.ipynb #7448cc2e
 @jit(paste=True)
 def _read_gaps(lanes, layer, size, gap):
     "gap = x_hi - x_lo for each comparator of a layer, zero where it does not act."
@@ -259,14 +259,6 @@ def _exchange(lanes, layer, gap, v):
             lo, hi = layer.lo[c], layer.hi[c]
             lanes[lo], lanes[hi] = lanes[hi], lanes[lo]
             v[c] = min(v[c], -_LEAST)
-
-@jit(paste=True)
-def _average(lanes, layer, gap, swap):
-    "Move the lanes of a layer towards each other, Equation N2.1."
-    for c in range(len(gap)):
-        move = swap[c] * gap[c]
-        lanes[layer.lo[c]] += move
-        lanes[layer.hi[c]] -= move
 
 @jit
 def _see_rows(first, last, s, net, rule, d, args):
@@ -284,11 +276,15 @@ def _see_rows(first, last, s, net, rule, d, args):
             _bend(gap, rule.tau[b], rule.lam[b], rule.trick, v)
             if rule.exact:
                 _exchange(lanes, layer, gap, v)
-            else:
-                sigmoid_weights(v[:len(gap)], rule.sigmoid, keep, swap)
-                _average(lanes, layer, gap, swap)
+                for c in range(len(gap)):
+                    args[b, layer.start + c] = min(max(v[c], -most), most)
+                continue
+            sigmoid_weights(v[:len(gap)], rule.sigmoid, keep, swap)
             for c in range(len(gap)):
                 args[b, layer.start + c] = min(max(v[c], -most), most)
+                move = swap[c] * gap[c]
+                lanes[layer.lo[c]] += move
+                lanes[layer.hi[c]] -= move
 
 # %% ../../nbs/networks/07_lanes.ipynb #f8cbfef1
 def see(
