@@ -281,7 +281,7 @@ def triton_layers(
     return y
 
 
-# %% ../../nbs/networks/09_layers_triton.ipynb #670a7b11
+# %% ../../nbs/networks/09_layers_triton.ipynb #ff3a6d0f
 _SCRATCH = 1 << 26  # numbers of scratch memory in a launch: 256 MB in single precision
 
 def _launch_backward(gy, x, v, size, net, plan, gx, sums, **swaps):
@@ -296,7 +296,8 @@ def _launch_backward(gy, x, v, size, net, plan, gx, sums, **swaps):
         launch(_backward, min(together, B * blocks - first), gy,
                gy_ptr=gy, x_ptr=x, gx_ptr=gx, sums_ptr=sums, stack_ptr=stack, starts_ptr=starts,
                v_ptr=v, size_ptr=size, rules_ptr=net.rules, reach_ptr=net.reach, first=first, n=n, depth=depth,
-               comparators=C, d=d, blocks=blocks, tables=len(net.reach), segment=plan.segment, parts=parts, room=plan.room,
+               comparators=C, d=d, blocks=blocks, tables=len(net.reach),
+               segment=plan.segment, parts=parts, room=plan.room,
                EYE=plan.eye, **swaps, **tile)
 
 # %% ../../nbs/networks/09_layers_triton.ipynb #251a4f54
@@ -355,14 +356,13 @@ def _copy_lanes(to_ptr, from_ptr, n, ZERO: tl.constexpr, PAIRS: tl.constexpr):
             value = tl.load(from_ptr + i, i < n, 0.0).to(to_ptr.dtype.element_ty)
         tl.store(to_ptr + i, value, i < n)
 
-# %% ../../nbs/networks/09_layers_triton.ipynb #00063eb6
+# %% ../../nbs/networks/09_layers_triton.ipynb #0c3390d1
 @triton_jit
 def _see(d_ptr, v_ptr, lanes_ptr, s_ptr, tau_ptr, lam_ptr, size_ptr, rules_ptr, layers_ptr,
          n, depth, comparators, SIGMOID: tl.constexpr, TRICK: tl.constexpr, PAIRS: tl.constexpr):
     "The differences and the sigmoid arguments of one set."
     b = tl.program_id(0).to(tl.int64)
-    tau, lam = tl.load(tau_ptr + b), tl.load(lam_ptr + b)
-    size = tl.load(size_ptr + b)
+    tau, lam, size = tl.load(tau_ptr + b), tl.load(lam_ptr + b), tl.load(size_ptr + b)
     most: tl.constexpr = 4.4e307 if v_ptr.dtype.element_ty == tl.float64 else 8.5e37
     d_ptr, v_ptr = d_ptr + b * comparators, v_ptr + b * comparators
     lanes_ptr += b * n
