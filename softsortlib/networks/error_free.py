@@ -20,16 +20,17 @@ def straight(
     "The value of `hard`, with the gradient of `soft` (N4.2)."
     return hard.detach() + (soft - soft.detach())
 
-# %% ../../nbs/networks/04_error_free.ipynb #47dd5baf
+# %% ../../nbs/networks/04_error_free.ipynb #341810e6
 def exchange(a, b, swaps):
-    "A comparator's pair a, b, swapped where `swaps` is True."
+    "A comparator that swaps or does not."
     return torch.where(swaps, b, a), torch.where(swaps, a, b)
 
 def compare_exactly(a, b, d, acts):
-    "The smaller of a and b and the larger one, where d = b - a."
+    "A comparator that passes on the minimum and the maximum."
     return exchange(a, b, d < 0)
 
-# %% ../../nbs/networks/04_error_free.ipynb #39e4a06e
+
+# %% ../../nbs/networks/04_error_free.ipynb #5aabe0d1
 def error_free_differences(
     s: Tensor,  # scores, (..., n)
     net: Comparators,  # a network of n lanes

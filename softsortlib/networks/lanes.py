@@ -121,7 +121,7 @@ def _sigmoid_tail_of(sigmoid, t, number):
     tail = _TAILS[sigmoid.instance_class]
     return lambda sigmoid, t, number: tail(t, number)
 
-# %% ../../nbs/networks/07_lanes.ipynb #568f9dec
+# %% ../../nbs/networks/07_lanes.ipynb #6b900b28
 @jit
 def sigmoid_weights(v, sigmoid, keep, swap):
     "keep = f(v) and swap = f(-v), elementwise; they sum to one."
@@ -131,6 +131,17 @@ def sigmoid_weights(v, sigmoid, keep, swap):
         small = sigmoid_tail(sigmoid, abs(v[c]), number)
         large = one - small
         keep[c], swap[c] = (small, large) if v[c] < 0 else (large, small)
+
+@jit
+def payload_weights(v, args, keep, swap):
+    "The weights of the layers that a payload goes through; an error-free comparator swaps where v is below zero."
+    if args.exact:
+        for c in range(len(v)):
+            swap[c] = 1 if v[c] < 0 else 0
+            keep[c] = 1 - swap[c]
+    else:
+        sigmoid_weights(v, args.sigmoid, keep, swap)
+
 
 # %% ../../nbs/networks/07_lanes.ipynb #1bcd4d09
 @jit
@@ -177,7 +188,7 @@ def sigmoid_slope(v, keep, swap, sigmoid, slope):
     for c in range(len(v)):
         slope[c] = slope_at(sigmoid, v[c], keep[c], swap[c], number)
 
-# %% ../../nbs/networks/07_lanes.ipynb #327f48d1
+# %% ../../nbs/networks/07_lanes.ipynb #f2fffd63
 class Columns(NamedTuple):
     "A network for the kernels: comparator c joins the lanes lo[c] < hi[c]."
     lo: np.ndarray  # int32, (C,)
@@ -185,7 +196,7 @@ class Columns(NamedTuple):
     need: np.ndarray  # int32, (C,); comparator c acts in a set of more than need[c] elements
     layers: np.ndarray  # int64, (D, 2), in the order of running: the first comparator of each, and one past the last
 
-
+# %% ../../nbs/networks/07_lanes.ipynb #11cc394b
 @lru_cache(maxsize=64)
 def _kept_columns(kind, n):
     "The columns, layers from first to last."
@@ -202,7 +213,7 @@ def columns(
     net = _kept_columns(kind, n)
     return net._replace(layers=np.ascontiguousarray(net.layers[::-1])) if reverse else net
 
-# %% ../../nbs/networks/07_lanes.ipynb #ef760485
+# %% ../../nbs/networks/07_lanes.ipynb #210dbbcb
 class _Layer(NamedTuple):
     "One layer of a network: its part of each column, and where that part is."
     lo: np.ndarray
@@ -217,7 +228,19 @@ def _layer(net, l):
     start, stop = net.layers[l, 0], net.layers[l, 1]
     return _Layer(net.lo[start:stop], net.hi[start:stop], net.need[start:stop], start, stop)
 
-# %% ../../nbs/networks/07_lanes.ipynb #42285903
+_LEAST = float(np.finfo(np.float32).tiny)  # as far below zero is the argument of a comparator that swaps
+
+@jit(paste=True)
+def _exchange(lanes, layer, gap, v):
+    "Swap the lanes of a layer that are in the wrong order; their v stays below zero where it underflows."
+    for c in range(len(gap)):
+        if gap[c] < 0:
+            lo, hi = layer.lo[c], layer.hi[c]
+            lanes[lo], lanes[hi] = lanes[hi], lanes[lo]
+            v[c] = min(v[c], -_LEAST)
+
+
+# %% ../../nbs/networks/07_lanes.ipynb #84eaf072
 class Rule(NamedTuple):
     "How the comparators of each set swap."
     tau: np.ndarray  # temperature, (B,)
@@ -229,7 +252,6 @@ class Rule(NamedTuple):
 
 _MOST_SINGLE = 0.25 * float(np.finfo(np.float32).max)
 _MOST_DOUBLE = 0.25 * float(np.finfo(np.float64).max)
-_LEAST = float(np.finfo(np.float32).tiny)  # as far below zero is the argument of a comparator that swaps
 
 @jit
 def _bend(d, tau, lam, trick, v):
@@ -243,7 +265,7 @@ def _bend(d, tau, lam, trick, v):
         for c in range(len(d)):
             v[c] = min(max(d[c] / tau, -most), most)
 
-# %% ../../nbs/networks/07_lanes.ipynb #21caf0c9
+# %% ../../nbs/networks/07_lanes.ipynb #32c314c4
 @jit(paste=True)
 def _read_gaps(lanes, layer, size, gap):
     "gap = x_hi - x_lo for each comparator of a layer, zero where it does not act."
@@ -251,24 +273,6 @@ def _read_gaps(lanes, layer, size, gap):
     for c in range(len(gap)):
         gap[c] = lanes[layer.hi[c]] - lanes[layer.lo[c]] if layer.need[c] < size else zero
 
-@jit(paste=True)
-def _exchange(lanes, layer, gap, v):
-    "Swap the lanes of a layer that are in the wrong order; their v stays below zero where it underflows."
-    for c in range(len(gap)):
-        if gap[c] < 0:
-            lo, hi = layer.lo[c], layer.hi[c]
-            lanes[lo], lanes[hi] = lanes[hi], lanes[lo]
-            v[c] = min(v[c], -_LEAST)
-
-@jit(paste=True)
-def _average(lanes, layer, gap, swap):
-    "Move the lanes of a layer towards each other, Equation N2.1."
-    for c in range(len(gap)):
-        move = swap[c] * gap[c]
-        lanes[layer.lo[c]] += move
-        lanes[layer.hi[c]] -= move
-
-# %% ../../nbs/networks/07_lanes.ipynb #a033051f
 @jit
 def _see_rows(first, last, s, net, rule, d, args):
     "The differences d, and the arguments of the sigmoids, for the rows first..last of s."
@@ -285,11 +289,15 @@ def _see_rows(first, last, s, net, rule, d, args):
             _bend(gap, rule.tau[b], rule.lam[b], rule.trick, v)
             if rule.exact:
                 _exchange(lanes, layer, gap, v)
-            else:
-                sigmoid_weights(v[:len(gap)], rule.sigmoid, keep, swap)
-                _average(lanes, layer, gap, swap)
+                for c in range(len(gap)):
+                    args[b, layer.start + c] = min(max(v[c], -most), most)
+                continue
+            sigmoid_weights(v[:len(gap)], rule.sigmoid, keep, swap)
             for c in range(len(gap)):
                 args[b, layer.start + c] = min(max(v[c], -most), most)
+                move = swap[c] * gap[c]
+                lanes[layer.lo[c]] += move
+                lanes[layer.hi[c]] -= move
 
 # %% ../../nbs/networks/07_lanes.ipynb #f8cbfef1
 def see(
@@ -404,7 +412,7 @@ def see_backward(
     spread_rows(_see_back_rows, len(d), 8 * d.size, given, most, d, columns(kind, n), rule, grads)
     return grads
 
-# %% ../../nbs/networks/07_lanes.ipynb #6c21ac8e
+# %% ../../nbs/networks/07_lanes.ipynb #fbaafdc6
 class Arguments(NamedTuple):
     "The sigmoid arguments of each set, and what makes weights of them."
     v: np.ndarray  # (B, C)
@@ -412,17 +420,6 @@ class Arguments(NamedTuple):
     sigmoid: NamedTuple  # one of the five types
     exact: bool = False  # whether the payload goes through error-free layers
 
-@jit
-def payload_weights(v, args, keep, swap):
-    "The weights of the layers that a payload goes through; an error-free comparator swaps where v is below zero."
-    if args.exact:
-        for c in range(len(v)):
-            swap[c] = 1 if v[c] < 0 else 0
-            keep[c] = 1 - swap[c]
-    else:
-        sigmoid_weights(v, args.sigmoid, keep, swap)
-
-# %% ../../nbs/networks/07_lanes.ipynb #e03c1681
 @jit
 def _mix_column(lanes, layer, size, keep, swap):
     "Run one layer on a column."
@@ -482,7 +479,7 @@ def _column_back_rows(first, last, gy, x, net, args, gv, gx):
             for c in range(len(v)):
                 gv[b, layer.start + c] *= seen[c] * slope[c]
 
-# %% ../../nbs/networks/07_lanes.ipynb #94799052
+# %% ../../nbs/networks/07_lanes.ipynb #ac827512
 def send_column(
     x: np.ndarray,  # payload, (B, n)
     args: Arguments,  # sigmoid arguments
@@ -494,7 +491,7 @@ def send_column(
     spread_rows(_column_rows, len(x), 4 * args.v.size, x, columns(kind, x.shape[1], reverse), args, y)
     return y
 
-
+# %% ../../nbs/networks/07_lanes.ipynb #50efc927
 def send_column_backward(
     gy: np.ndarray,  # gradient of the result, (B, n)
     x: np.ndarray,  # payload, (B, n)

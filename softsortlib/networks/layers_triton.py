@@ -281,7 +281,7 @@ def triton_layers(
     return y
 
 
-# %% ../../nbs/networks/09_layers_triton.ipynb #0f188bbe
+# %% ../../nbs/networks/09_layers_triton.ipynb #ff3a6d0f
 _SCRATCH = 1 << 26  # numbers of scratch memory in a launch: 256 MB in single precision
 
 def _launch_backward(gy, x, v, size, net, plan, gx, sums, **swaps):
@@ -296,8 +296,8 @@ def _launch_backward(gy, x, v, size, net, plan, gx, sums, **swaps):
         launch(_backward, min(together, B * blocks - first), gy,
                gy_ptr=gy, x_ptr=x, gx_ptr=gx, sums_ptr=sums, stack_ptr=stack, starts_ptr=starts,
                v_ptr=v, size_ptr=size, rules_ptr=net.rules, reach_ptr=net.reach, first=first, n=n, depth=depth,
-               comparators=C, d=d, blocks=blocks, tables=len(net.reach), segment=plan.segment,
-                parts=parts, room=plan.room,
+               comparators=C, d=d, blocks=blocks, tables=len(net.reach),
+               segment=plan.segment, parts=parts, room=plan.room,
                EYE=plan.eye, **swaps, **tile)
 
 # %% ../../nbs/networks/09_layers_triton.ipynb #251a4f54
