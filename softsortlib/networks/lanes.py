@@ -213,7 +213,7 @@ def columns(
     net = _kept_columns(kind, n)
     return net._replace(layers=np.ascontiguousarray(net.layers[::-1])) if reverse else net
 
-# %% ../../nbs/networks/07_lanes.ipynb #210dbbcb
+# %% ../../nbs/networks/07_lanes.ipynb #73438242
 class _Layer(NamedTuple):
     "One layer of a network: its part of each column, and where that part is."
     lo: np.ndarray
@@ -231,13 +231,14 @@ def _layer(net, l):
 _LEAST = float(np.finfo(np.float32).tiny)  # as far below zero is the argument of a comparator that swaps
 
 @jit(paste=True)
-def _exchange(lanes, layer, gap, v):
-    "Swap the lanes of a layer that are in the wrong order; their v stays below zero where it underflows."
+def _exchange(lanes, layer, gap, v, most, seen):
+    "Swap the lanes of a layer that are in the wrong order; `seen`, their v, stays below zero where it underflows."
     for c in range(len(gap)):
         if gap[c] < 0:
             lo, hi = layer.lo[c], layer.hi[c]
             lanes[lo], lanes[hi] = lanes[hi], lanes[lo]
             v[c] = min(v[c], -_LEAST)
+        seen[c] = min(max(v[c], -most), most)
 
 
 # %% ../../nbs/networks/07_lanes.ipynb #84eaf072
@@ -265,7 +266,7 @@ def _bend(d, tau, lam, trick, v):
         for c in range(len(d)):
             v[c] = min(max(d[c] / tau, -most), most)
 
-# %% ../../nbs/networks/07_lanes.ipynb #32c314c4
+# %% ../../nbs/networks/07_lanes.ipynb #e373caae
 @jit(paste=True)
 def _read_gaps(lanes, layer, size, gap):
     "gap = x_hi - x_lo for each comparator of a layer, zero where it does not act."
@@ -288,9 +289,7 @@ def _see_rows(first, last, s, net, rule, d, args):
             _read_gaps(lanes, layer, rule.size[b], gap)
             _bend(gap, rule.tau[b], rule.lam[b], rule.trick, v)
             if rule.exact:
-                _exchange(lanes, layer, gap, v)
-                for c in range(len(gap)):
-                    args[b, layer.start + c] = min(max(v[c], -most), most)
+                _exchange(lanes, layer, gap, v, most, args[b, layer.start:layer.stop])
                 continue
             sigmoid_weights(v[:len(gap)], rule.sigmoid, keep, swap)
             for c in range(len(gap)):
