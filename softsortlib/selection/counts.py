@@ -14,7 +14,7 @@ from torch import Tensor
 from ..engine.compile import arrays, jit, spread_rows
 from ..engine.dispatch import switch
 
-# %% ../../nbs/selection/07_counts.ipynb #da19e6a7
+# %% ../../nbs/selection/07_counts.ipynb #9ae140e9
 @jit
 def _add_elements(p, r, reach, Q):
     "Write to Q (top + 1,) the chances of 0..top out of elements with chances p, and r = 1 - p, (n,)."
@@ -23,7 +23,7 @@ def _add_elements(p, r, reach, Q):
     Q[0] = 1.0
     mean = 0.0
     for i in range(len(p)):
-        mean += p[i].real
+        mean += p[i]
         low = max(1, int(math.ceil(mean - reach)))
         high = min(top, i + 1, int(mean + reach))
         for j in range(high, low - 1, -1):
@@ -31,35 +31,71 @@ def _add_elements(p, r, reach, Q):
         if low == 1:
             Q[0] *= r[i]
 
-# %% ../../nbs/selection/07_counts.ipynb #bd34a31c
+# %% ../../nbs/selection/07_counts.ipynb #39773373
 LANES = switch("counts: side by side", 32, "n")  # elements side by side
 
 @jit(lent=True)
-def _leave_out(E, c, over, before, at):
+def _leave_out(E, c, before, at):
     "(K7.1) solved for q, for 32 elements with chances c: the last two entries."
     at[:] = 0.0
     for j in range(len(E)):
         for l in range(LANES):
             before[l] = at[l]
-            at[l] = (E[j] - c[l] * at[l]) * over[l]
+            at[l] = (E[j] - c[l] * at[l]) / (1.0 - c[l])
     for l in range(LANES):
-        before[l] = before[l] if before[l].real > 0 else 0 * before[l]
-        at[l] = at[l] if at[l].real > 0 else 0 * at[l]
+        before[l] = max(before[l], 0.0)
+        at[l] = max(at[l], 0.0)
 
+# %% ../../nbs/selection/07_counts.ipynb #737e16ec
+@jit
+def _add_with_slopes(p, r, g, reach, Q, D):
+    "`_add_elements`, and the derivatives D (top + 1,) of Q in the direction g (n,)."
+    top = len(Q) - 1
+    Q[:] = 0.0
+    D[:] = 0.0
+    Q[0] = 1.0
+    mean = 0.0
+    for i in range(len(p)):
+        mean += p[i]
+        low = max(1, int(math.ceil(mean - reach)))
+        high = min(top, i + 1, int(mean + reach))
+        change = p[i] * r[i] * g[i]
+        for j in range(high, low - 1, -1):
+            D[j] = r[i] * D[j] + p[i] * D[j - 1] + change * (Q[j - 1] - Q[j])
+            Q[j] = r[i] * Q[j] + p[i] * Q[j - 1]
+        if low == 1:
+            D[0] = r[i] * D[0] - change * Q[0]
+            Q[0] *= r[i]
 
-# %% ../../nbs/selection/07_counts.ipynb #a03d52a8
+# %% ../../nbs/selection/07_counts.ipynb #3f7ffdf4
+@jit(lent=True)
+def _leave_out_slopes(E, D, c, g, before, at, slope_before, slope_at):
+    "(K7.4) for 32 elements: the last two q and their derivatives."
+    at[:] = 0.0
+    slope_at[:] = 0.0
+    for j in range(len(E)):
+        for l in range(LANES):
+            before[l] = at[l]
+            slope_before[l] = slope_at[l]
+            at[l] = (E[j] - c[l] * at[l]) / (1.0 - c[l])
+            change = c[l] * g[l] * (at[l] - before[l])
+            slope_at[l] = (D[j] - c[l] * slope_at[l]) / (1.0 - c[l]) + change
+    for l in range(LANES):
+        before[l] = max(before[l], 0.0)
+        at[l] = max(at[l], 0.0)
+
+# %% ../../nbs/selection/07_counts.ipynb #412aed20
 @jit
 def _chances(v, p, r):
     "Write the chances p and r = 1 - p of v (n,), -inf where padded; the reach (K7.3), or NaN where v has NaN."
     variance = 0.0
     for i in range(len(v)):
-        above = v[i].real >= 0
-        e = np.exp(-v[i] if above else v[i])
+        e = math.exp(-abs(v[i]))
         large = 1.0 / (1.0 + e)
         small = e / (1.0 + e)
-        p[i] = large if above else small
-        r[i] = small if above else large
-        variance += large.real * small.real
+        p[i] = large if v[i] >= 0 else small
+        r[i] = small if v[i] >= 0 else large
+        variance += large * small
     return 14.0 + math.sqrt(196.0 + 84.0 * variance)
 
 @jit(lent=True)
@@ -68,7 +104,7 @@ def _bunch(p, r, likely, start, c, places):
     filled = 0
     i = start
     while i < len(p) and filled < LANES:
-        if (p[i].real > 0.5) == likely:
+        if (p[i] > 0.5) == likely:
             c[filled] = r[i] if likely else p[i]
             places[filled] = i
             filled += 1
@@ -77,80 +113,100 @@ def _bunch(p, r, likely, start, c, places):
     places[filled:] = -1
     return i
 
-
-# %% ../../nbs/selection/07_counts.ipynb #ad0e5e87
+# %% ../../nbs/selection/07_counts.ipynb #b1db0c33
 @jit
 def _weights_of(v, k, p, r, Q, w):
-    "(K7.2) for a row v (n,) tilted to k, real or complex; p, r (n,), Q (n + 1,) are room. Whether there is no NaN."
+    "(K7.2) for a row v (n,) that is tilted to k; p, r (n,) and Q (n + 1,) are room, w (n,) comes out."
     reach = _chances(v, p, r)
     if reach != reach:
-        return False
+        w[:] = math.nan
+        return
     low, top = max(0, int(math.ceil(k - reach))), min(len(v), int(k + reach))
     Q = Q[:top + 1]
     _add_elements(p, r, reach, Q)
-    room = np.empty((4, LANES), v.dtype)
-    c, over, before, at = room[0], room[1], room[2], room[3]
+    before, at, c = np.empty(LANES), np.empty(LANES), np.empty(LANES)
     places = np.empty(LANES, np.int64)
     for likely in (False, True):
         E = Q[k:][::-1].copy() if likely else Q[low:k + 1].copy()
         i = 0
         while i < len(p):
             i = _bunch(p, r, likely, i, c, places)
-            for l in range(LANES):
-                over[l] = 1.0 / (1.0 - c[l])
-            _leave_out(E, c, over, before, at)
+            _leave_out(E, c, before, at)
             for l in range(LANES):
                 if places[l] >= 0:
                     chosen = c[l] * before[l]
                     chosen /= chosen + (1.0 - c[l]) * at[l]
                     w[places[l]] = 1.0 - chosen if likely else chosen
-    return True
 
-
-# %% ../../nbs/selection/07_counts.ipynb #e4de085a
-_STEP = 2.0 ** -60
-
+# %% ../../nbs/selection/07_counts.ipynb #00787bbc
 @jit
-def _lean(v, g, z):
-    "z = v + i epsilon times g (n,), less its weighted mean, zero where an element is certain; 1 / epsilon."
-    total, moment, most = 0.0, 0.0, 0.0
-    for i in range(len(v)):
-        e = math.exp(-abs(v[i]))
-        z[i] = e / ((1.0 + e) * (1.0 + e))
-        total += z[i].real
-        moment += z[i].real * g[i]
+def _centred(g, p, r, out):
+    "g (n,) less its mean, weighted by p r; zero where an element is certain."
+    total = 0.0
+    moment = 0.0
+    for i in range(len(g)):
+        total += p[i] * r[i]
+        moment += p[i] * r[i] * g[i]
     mean = moment / total if total > 0 else 0.0
-    for i in range(len(v)):
-        z[i] = complex(v[i], g[i] - mean if z[i].real > 0 else 0.0)
-        most = max(most, abs(z[i].imag))
-    step = _STEP / most if most > 0 else 1.0
-    for i in range(len(v)):
-        z[i] = complex(v[i], z[i].imag * step)
-    return 1 / step
+    for i in range(len(g)):
+        out[i] = g[i] - mean if p[i] * r[i] > 0 else 0.0
 
+@jit(lent=True)
+def _slopes_of(c, places, g, sign, before, at, slope_before, slope_at, out):
+    "The second half of (K7.4) for 32 elements."
+    for l in range(LANES):
+        i = places[l]
+        if i < 0:
+            continue
+        chosen = c[l] * before[l]
+        left = (1.0 - c[l]) * at[l]
+        both = (chosen + left) * (chosen + left)
+        ratio = sign * g[i] * chosen * left
+        ratio += c[l] * (1.0 - c[l]) * (slope_before[l] * at[l] - slope_at[l] * before[l])
+        out[i] = sign * ratio / both
 
-# %% ../../nbs/selection/07_counts.ipynb #06e3dfbb
+# %% ../../nbs/selection/07_counts.ipynb #6dd7e677
+@jit
+def _pull_of(v, k, g, p, r, Q, D, out):
+    "(K7.4) for a row v (n,) that is tilted to k and a gradient g (n,); p, r, Q and D are room, out (n,) comes out."
+    reach = _chances(v, p, r)
+    if reach != reach:
+        out[:] = math.nan
+        return
+    low, top = max(0, int(math.ceil(k - reach))), min(len(v), int(k + reach))
+    Q, D = Q[:top + 1], D[:top + 1]
+    h, mine = np.empty(len(v)), np.zeros(LANES)
+    _centred(g, p, r, h)
+    _add_with_slopes(p, r, h, reach, Q, D)
+    room = np.empty((5, LANES))
+    places = np.empty(LANES, np.int64)
+    for likely in (False, True):
+        sign = -1.0 if likely else 1.0
+        E, F = (Q[k:][::-1].copy(), D[k:][::-1].copy()) if likely else (Q[low:k + 1].copy(), D[low:k + 1].copy())
+        i = 0
+        while i < len(p):
+            i = _bunch(p, r, likely, i, room[0], places)
+            for l in range(LANES):
+                mine[l] = sign * h[places[l]] if places[l] >= 0 else 0.0
+            _leave_out_slopes(E, F, room[0], mine, room[1], room[2], room[3], room[4])
+            _slopes_of(room[0], places, h, sign, room[1], room[2], room[3], room[4], out)
+
+# %% ../../nbs/selection/07_counts.ipynb #d51e41fd
 @jit
 def _weight_rows(lo, hi, v, k, w):
     "Weights of rows lo..hi; v, w (B, n), k (B,)."
     n = v.shape[1]
     p, r, Q = np.empty(n), np.empty(n), np.empty(n + 1)
     for b in range(lo, hi):
-        if not _weights_of(v[b], k[b], p, r, Q, w[b]):
-            w[b] = math.nan
+        _weights_of(v[b], k[b], p, r, Q, w[b])
 
 @jit
 def _pull_rows(lo, hi, v, k, g, out):
     "Gradients of rows lo..hi; v, g, out (B, n), k (B,)."
     n = v.shape[1]
-    room, Q = np.empty((4, n), np.complex128), np.empty(n + 1, np.complex128)
-    z, p, r, w = room[0], room[1], room[2], room[3]
+    p, r, Q, D = np.empty(n), np.empty(n), np.empty(n + 1), np.empty(n + 1)
     for b in range(lo, hi):
-        over = _lean(v[b], g[b], z)
-        known = _weights_of(z, k[b], p, r, Q, w)
-        for i in range(n):
-            out[b, i] = w[i].imag * over if known else math.nan
-
+        _pull_of(v[b], k[b], g[b], p, r, Q, D, out[b])
 
 # %% ../../nbs/selection/07_counts.ipynb #6d2de2ae
 def count_weights(
