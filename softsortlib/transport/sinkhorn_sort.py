@@ -214,13 +214,13 @@ class _SinkhornMethods:
         def _single(self, P: SoftPermutation, s: Tensor) -> SoftPermutation: ...
         def _middle(self, x, y, a, b, tau): ...
 
-# %% ../../nbs/transport/02_sinkhorn_sort.ipynb #ba72fb19
+# %% ../../nbs/transport/02_sinkhorn_sort.ipynb #b1b5422b
 class SinkhornSort(_SinkhornMethods, Operator, name="sinkhorn"):
     """Soft sorting by regularised optimal transport to milestones (Cuturi, Teboul & Vert 2019, algorithm 2).
 
     `squash` brings scores to the milestones: "linear" is (T2.5), "sigmoid" and "arctan" (T2.1), None is none of them.
-    "auto" is "linear" where there is no tau and power > 1, "sigmoid" elsewhere. The solver stops at a small residual,
-    for which the host waits for a GPU every few steps; `iterations` fixes their number, and nothing waits.
+    "auto" is "linear" where there is no tau, power > 1 and Newton's method, "sigmoid" elsewhere. The solver stops at a
+    small residual, for which the host waits for a GPU every few steps; `iterations` fixes their number instead.
     Raise `TypeError` or `ValueError` for a parameter that does not fit."""
     shown = ("tau", "power", "milestones", "squash", "tolerance", "gradient", "descending")
     softness = 0.1  # of scores that are not squashed
@@ -248,7 +248,7 @@ class SinkhornSort(_SinkhornMethods, Operator, name="sinkhorn"):
         _keep(self, milestones=milestones, a=a, b=b, power=power, squash=squash, tolerance=tolerance,
               max_iterations=max_iterations, gradient=gradient, backend=backend, iterations=iterations)
 
-# %% ../../nbs/transport/02_sinkhorn_sort.ipynb #e803573e
+# %% ../../nbs/transport/02_sinkhorn_sort.ipynb #15adcf72
 def _weights(w, name, like, mask):
     "Weights (..., k) that sum to one, zero where mask is False."
     if w is None:
@@ -270,7 +270,8 @@ def _way(self):
     "How scores come to the milestones, where `squash` leaves it open."
     if self.squash != "auto":
         return self.squash
-    return "sigmoid" if self.tau is not None or callable(self.power) or self.power == 1 else "linear"
+    sharp = self.tau is None and not callable(self.power) and self.power > 1
+    return "linear" if sharp and self.gradient == "implicit" and self.iterations is None else "sigmoid"
 
 @patch_to(SinkhornSort)
 def _temperature(self, scores, mask):
