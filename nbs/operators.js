@@ -156,14 +156,29 @@
 
   // ------------------------------------------------------------------ transport
 
-  /** (31.1): standardise, then squash into (0, 1); and the map that takes a gradient of the result back to the scores. */
-  function squash(s) {
-    const n = s.length, mean = sum(s) / n, variance = sum(s.map(x => (x - mean) ** 2)) / n;
-    const spread = variance > (1e-12 * Math.max(...s.map(Math.abs))) ** 2, scale = spread ? Math.sqrt(variance) : 1;
-    const z = s.map(x => (x - mean) / scale), [x, rate] = [0, 1].map(c => z.map(v => SIGMOIDS.logistic(v)[c]));
+  /** The distance of the quartiles (C2.2), or the median distance from a tie that holds both (C2.3); the lower quartile; and the weights
+      of the scores in that distance. Zero, and no weights, where all are equal. */
+  function quartiles(s) {
+    const t = s.slice().sort((a, b) => a - b), m = t.length, a = Math.floor((m - 1) / 4), f = (m - 1) % 4 / 4, low = t[a], zero = s.map(() => 0);
+    const shared = (value, weight) => { const hit = s.map(x => x === value), hits = hit.filter(x => x).length; return hit.map(x => x ? weight / hits : 0); };
+    const total = some => some.reduce((sums, w) => sums.map((x, i) => x + w[i]), zero);
+    if (low < t[m - 1 - a]) {
+      const weights = total([shared(low, f - 1), shared(t[a + 1], -f), shared(t[m - 2 - a], f), shared(t[m - 1 - a], 1 - f)]);
+      return {width: (1 - f) * t[m - 1 - a] + f * t[m - 2 - a] - (1 - f) * low - f * t[a + 1], low, weights};
+    }
+    const far = t.map(x => Math.abs(x - low)).filter(d => d > 0).sort((a, b) => a - b), width = far.length ? far[Math.floor((far.length - 1) / 2)] : 0;
+    const hits = s.filter(x => width && Math.abs(x - low) === width).length, outer = s.map(x => width && Math.abs(x - low) === width ? Math.sign(x - low) / hits : 0);
+    return {width, low, weights: total([outer, shared(low, -sum(outer))])};
+  }
+
+  /** (T2.5): the quartiles a quarter of the way from the ends of [0, 1], far scores along a logarithm; and the map that takes a gradient of
+      the result back to the scores, for a result that a common shift of all places leaves alone. */
+  function placed(s) {
+    const {width, low, weights} = quartiles(s), unit = width || 20, u = s.map(x => (x - low) / unit), v = u.map(x => x - 0.5);
+    const x = v.map(v => 0.5 + 0.5 * (Math.abs(v) > 2 ? 2 * Math.sign(v) * (1 + Math.log(Math.abs(v) / 2)) : v));
     function back(g) {
-      const gz = g.map((v, i) => v * rate[i]), flat = sum(gz) / n, along = spread ? dot(gz, z) / n : 0;
-      return gz.map((v, i) => (v - flat - along * z[i]) / scale);
+      const gu = g.map((g, i) => 0.5 * g * (Math.abs(v[i]) > 2 ? 2 / Math.abs(v[i]) : 1)), along = dot(gu, u);
+      return gu.map((g, i) => (g - weights[i] * along) / unit);
     }
     return {x, back};
   }
@@ -190,12 +205,12 @@
     return [mu, steps];
   }
 
-  /** SinkhornSort: the rows of an optimal transport plan, entropy tau, from the squashed scores to the milestones 0, 1/(n-1), ..., 1 at
+  /** SinkhornSort: the rows of an optimal transport plan, entropy tau, from the places (T2.5) of the scores to the milestones 0, 1/(n-1), ..., 1 at
       the cost |milestone - score|^power. Options: power (2), tolerance (1e-6), maxIterations (1000). Potentials by safeguarded Newton
       steps; the gradient by the implicit function theorem. Also tells ranks, residual, iterations and converged. */
   function sinkhorn(s, tau, {power = 2, tolerance = 1e-6, maxIterations = 1000, descending = false} = {}) {
-    const n = s.length, a = 1 / n, logA = Math.log(a), squashed = squash(s), sign = descending ? -1 : 1;
-    const all = squashed.x.map(v => sign * v), order = argsort(all), x = order.map(i => all[i]);
+    const n = s.length, a = 1 / n, logA = Math.log(a), places = placed(s), sign = descending ? -1 : 1;
+    const all = places.x.map(v => sign * v), order = argsort(all), x = order.map(i => all[i]);
     const y = range(n).map(k => k / (n - 1) - (descending ? 1 : 0));
     const h = d => Math.abs(d) ** power, C = matrix(n, n, (j, i) => h(y[j] - x[i]) / tau);    // C[milestone][input]
 
@@ -241,7 +256,7 @@
 
     const K = plan(F, G), [Q, R] = products(F, G), place = argsort(order), ones = new Array(n).fill(1), row = R(ones), column = Q(ones);
     const tilt = matrix(n, n, (j, i) => power * Math.sign(y[j] - x[i]) * Math.abs(y[j] - x[i]) ** (power - 1) / tau);
-    function gradient(j, input) {                                                              // (37.4), then through the squashing
+    function gradient(j, input) {                                                              // (37.4), then to the scores
       const i = place[input], p = K[j][i], e = (k, v) => range(n).map(c => c === k ? v : 0);
       const gF = e(i, p), gG = e(j, p), pulled = R(gG.map((g, c) => g / column[c]));
       const normed = v => Q(v).map((q, c) => q / column[c]);
@@ -249,7 +264,7 @@
       const rho = mu.map((m, c) => m * r[c]), sigma = gG.map((g, c) => g - a * q[c]);
       const gx = x.map((_, c) => -sum(K.map((k, l) => k[c] * tilt[l][c] * (rho[c] / row[c] + sigma[l] / column[l]))));
       gx[i] += p * tilt[j][i];
-      return squashed.back(range(n).map(c => sign * gx[place[c]]));
+      return places.back(range(n).map(c => sign * gx[place[c]]));
     }
     const P = K.map(k => place.map(i => k[i]));
     return {P, gradient, residual, iterations: count, converged: !(residual > tolerance),
@@ -349,17 +364,12 @@
   const SOFTNESS = {softsort: 0.07, softsort2: 0.1, neuralsort: 0.1, lapsum: 0.06};
   const COMPARATORS = {logistic: 0.023, gaussian: 0.06, cauchy: 0.008, reciprocal: 0.0026, optimal: 0.04};
 
-  /** How far scores lie apart: the distance of the quartiles (6.2), the median distance from a tie that holds both (6.3); 0 if all are equal. */
-  function spread(s) {
-    const t = s.slice().sort((a, b) => a - b), m = t.length, a = Math.floor((m - 1) / 4), f = (m - 1) % 4 / 4;
-    if (t[a] < t[m - 1 - a]) return (1 - f) * t[m - 1 - a] + f * t[m - 2 - a] - (1 - f) * t[a] - f * t[a + 1];
-    const far = t.map(x => Math.abs(x - t[a])).filter(d => d > 0).sort((a, b) => a - b);
-    return far.length ? far[Math.floor((far.length - 1) / 2)] : 0;
-  }
+  /** How far scores lie apart: the distance of the quartiles, 0 if all are equal. */
+  function spread(s) { return quartiles(s).width; }
 
   /** The temperature that an operator of the package takes from the scores when it is given none (6.1). */
   function defaultTau(name, s, {sigmoid = "cauchy"} = {}) {
-    if (name === "sinkhorn") return 0.01;
+    if (name === "sinkhorn") return 0.05 ** 2;
     const c = SOFTNESS[name] || COMPARATORS[sigmoid], width = spread(s) || 1 / c;
     if (name === "softsort2") return (c * width) ** 2;
     if (Object.hasOwn(SOFTNESS, name)) return c * width;
@@ -403,7 +413,7 @@
     return {P: null, ranks: out, sorted: inner.sorted && [...inner.sorted, ...padded.map(() => 0)]};
   }
 
-  const api = {argsort, softsort, neuralsort, lapsum, layers, erfc, network, squash, sinkhorn, sorted, ranks, columnSums, orderLoss, permutahedron, laplaceRanks, evaluate, evaluatePadded, answers, spread, defaultTau, names: Object.keys(OPERATORS), rankers: Object.keys(RANKS), sigmoids: Object.keys(SIGMOIDS)};
+  const api = {argsort, softsort, neuralsort, lapsum, layers, erfc, network, placed, sinkhorn, sorted, ranks, columnSums, orderLoss, permutahedron, laplaceRanks, evaluate, evaluatePadded, answers, spread, defaultTau, names: Object.keys(OPERATORS), rankers: Object.keys(RANKS), sigmoids: Object.keys(SIGMOIDS)};
   root.softOperators = api;
   if (typeof module === "object" && module.exports) module.exports = api;
 })(typeof globalThis === "object" ? globalThis : this);

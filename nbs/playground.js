@@ -21,7 +21,7 @@
   };
   const HINTS = {
     softsort: "tau is in units of the scores.", softsort2: "tau is in units of the scores, squared.", neuralsort: "tau is in units of the scores.", lapsum: "tau is in units of the scores: the scale of a bump. Rows and columns sum to one.",
-    sinkhorn: "Sinkhorn first squashes the standardised scores into (0, 1): 0.001 is sharp here, 0.1 is soft.",
+    sinkhorn: "Sinkhorn places the quartiles a quarter of the way from the ends of its milestones: 0.001 is sharp here, 0.1 is soft.",
     odd_even: "tau is in units of the scores, one over the papers' steepness.", bitonic: "tau is in units of the scores, one over the papers' steepness.",
   };
   const NAMES = {softsort: "SoftSort |x − y|", softsort2: "SoftSort (x − y)²", neuralsort: "NeuralSort", lapsum: "LapSum", sinkhorn: "Sinkhorn", odd_even: "odd-even", bitonic: "bitonic",
@@ -434,7 +434,7 @@
   /** The same in Python. */
   function python() {
     const [i, j] = state.at, down = state.descending ? ", descending=True" : "", tau = `tau=${state.tau}${down}`, own = state.auto ? " # the default for these scores" : "";
-    const [name, call] = {softsort: ["SoftSort", `SoftSort(${tau})`], softsort2: ["SoftSort", `SoftSort(power=2, ${tau})`], neuralsort: ["NeuralSort", `NeuralSort(${tau})`], lapsum: ["LapSum", `LapSum(${tau})`], sinkhorn: ["SinkhornSort", `SinkhornSort(${tau})`],
+    const [name, call] = {softsort: ["SoftSort", `SoftSort(${tau})`], softsort2: ["SoftSort", `SoftSort(power=2, ${tau})`], neuralsort: ["NeuralSort", `NeuralSort(${tau})`], lapsum: ["LapSum", `LapSum(${tau})`], sinkhorn: ["SinkhornSort", `SinkhornSort(${tau}, squash="linear")`],
       odd_even: ["SortingNetwork", `SortingNetwork("odd_even", "${state.sigmoid}", ${tau})`], bitonic: ["SortingNetwork", `SortingNetwork("bitonic", "${state.sigmoid}", ${tau})`]}[state.operator];
     return ["import torch", `from softsortlib import ${name}, soft_rank`, "",
       `s = torch.tensor([${state.s.join(", ")}], dtype=torch.float64, requires_grad=True)`,

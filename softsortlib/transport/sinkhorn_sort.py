@@ -26,7 +26,7 @@ from .plan_matrix import plan_matrix
 from .quantiles import few_milestones
 from .solver import log_weights, potentials
 
-# %% ../../nbs/transport/02_sinkhorn_sort.ipynb #ccc4586f
+# %% ../../nbs/transport/02_sinkhorn_sort.ipynb #7f262273
 _SQUASH = {"sigmoid": torch.sigmoid, "arctan": lambda z: 0.5 + z.atan() / math.pi}
 
 def _squashed(s, a, squash):
@@ -40,7 +40,7 @@ def _squashed(s, a, squash):
     z = (u - mean) / torch.where(variance > 1e-24, variance, 1.0).sqrt()
     return squash(z) if callable(squash) else _SQUASH[squash](z)
 
-_LINEAR = 0.05  # the temperature in places, before the power of the cost
+_LINEAR = 0.05  # the root of the temperature, in places
 _FAR = 2.0  # distances of the quartiles, beyond which places grow like a logarithm
 
 def _between_quartiles(s, mask):
@@ -159,14 +159,16 @@ def ranks(self) -> Tensor:  # (..., n), from about 1 to n; zero for padded input
         return (self.n * shares).to(self.dtype)
     return (self.mask.sum(-1, keepdim=True) * shares).masked_fill(~self.mask, 0).to(self.dtype)
 
-# %% ../../nbs/transport/02_sinkhorn_sort.ipynb #9ed25c01
-def _check_options(squash, tolerance, max_iterations, gradient, backend):
+# %% ../../nbs/transport/02_sinkhorn_sort.ipynb #a0bce603
+def _check_options(squash, power, tolerance, max_iterations, gradient, backend):
     "Raise `ValueError` for an option that does not fit."
     if not is_one_of(gradient, ("implicit", "unrolled")):
         raise ValueError(f"gradient must be 'implicit' or 'unrolled', got {gradient!r}")
     if not callable(squash) and not is_one_of(squash, (None, "auto", "linear", *_SQUASH)):
         raise ValueError("squash must be 'auto', 'linear', 'sigmoid', 'arctan', an increasing callable or None, "
                          f"got {squash!r}")
+    if is_one_of(squash, ("linear",)) and (callable(power) or power != 2):
+        raise ValueError(f"squash='linear' is for power=2, got power={power!r}: use squash='sigmoid' or None")
     check_iteration(tolerance, max_iterations)
     if not is_one_of(backend, (None, "torch", "numba")):
         raise ValueError(f"backend must be None, 'torch' or 'numba', got {backend!r}")
@@ -214,12 +216,12 @@ class _SinkhornMethods:
         def _single(self, P: SoftPermutation, s: Tensor) -> SoftPermutation: ...
         def _middle(self, x, y, a, b, tau): ...
 
-# %% ../../nbs/transport/02_sinkhorn_sort.ipynb #b1b5422b
+# %% ../../nbs/transport/02_sinkhorn_sort.ipynb #d8e062af
 class SinkhornSort(_SinkhornMethods, Operator, name="sinkhorn"):
     """Soft sorting by regularised optimal transport to milestones (Cuturi, Teboul & Vert 2019, algorithm 2).
 
     `squash` brings scores to the milestones: "linear" is (T2.5), "sigmoid" and "arctan" (T2.1), None is none of them.
-    "auto" is "linear" where there is no tau, power > 1 and Newton's method, "sigmoid" elsewhere. The solver stops at a
+    "auto" is "linear" where there is no tau, power 2 and Newton's method, "sigmoid" elsewhere. The solver stops at a
     small residual, for which the host waits for a GPU every few steps; `iterations` fixes their number instead.
     Raise `TypeError` or `ValueError` for a parameter that does not fit."""
     shown = ("tau", "power", "milestones", "squash", "tolerance", "gradient", "descending")
@@ -241,14 +243,14 @@ class SinkhornSort(_SinkhornMethods, Operator, name="sinkhorn"):
     ):
         super().__init__(tau, descending)
         convex_cost(power)
-        _check_options(squash, tolerance, max_iterations, gradient, backend)
+        _check_options(squash, power, tolerance, max_iterations, gradient, backend)
         check_rounds(iterations)
         _check_milestones(milestones)
         _check_weights(a=a, b=b)
         _keep(self, milestones=milestones, a=a, b=b, power=power, squash=squash, tolerance=tolerance,
               max_iterations=max_iterations, gradient=gradient, backend=backend, iterations=iterations)
 
-# %% ../../nbs/transport/02_sinkhorn_sort.ipynb #15adcf72
+# %% ../../nbs/transport/02_sinkhorn_sort.ipynb #cae6d285
 def _weights(w, name, like, mask):
     "Weights (..., k) that sum to one, zero where mask is False."
     if w is None:
@@ -270,7 +272,7 @@ def _way(self):
     "How scores come to the milestones, where `squash` leaves it open."
     if self.squash != "auto":
         return self.squash
-    sharp = self.tau is None and not callable(self.power) and self.power > 1
+    sharp = self.tau is None and not callable(self.power) and self.power == 2
     return "linear" if sharp and self.gradient == "implicit" and self.iterations is None else "sigmoid"
 
 @patch_to(SinkhornSort)
@@ -278,7 +280,7 @@ def _temperature(self, scores, mask):
     "`tau` ready for h: where it is None, a number for squashed scores, and (C2.1) in units of h for others."
     if self.tau is not None or self._way is None:
         return Operator._temperature(self, scores, mask)
-    return _LINEAR ** self.power if self._way == "linear" and not callable(self.power) else _SQUASHED
+    return _LINEAR ** 2 if self._way == "linear" else _SQUASHED
 
 @patch_to(SinkhornSort)
 def _at_spread(self, width, count):

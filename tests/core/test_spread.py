@@ -191,3 +191,13 @@ def test_an_outlier_takes_no_digits():
             s = torch.tensor([0.0, 0.5, 0.6, 2.0] if far < 0 else [-1.0, 0.0, 0.5, 0.6], dtype=torch.float64)
             s = torch.cat([s[:i], torch.tensor([far], dtype=torch.float64), s[i:]])
             assert_close(spread_of(s), torch.tensor([0.6], dtype=torch.float64))
+
+
+@pytest.mark.parametrize("how", [dict(power=1.5), dict(power=3), dict(squash="linear", tau=0.01), dict(squash="sigmoid"), dict(milestones=3)])
+def test_gradients_of_every_way_to_place_the_scores_of_a_plan(rng, how):
+    x = torch.randn(2, 5, generator=rng, dtype=f64, requires_grad=True)
+    torch.autograd.gradcheck(lambda x: SinkhornSort(tolerance=1e-12, **how)(x).to_dense(), x, atol=1e-4)
+
+
+def test_a_line_of_places_is_for_squared_costs():
+    with pytest.raises(ValueError, match="squash='linear' is for power=2, got power=1.5"): SinkhornSort(power=1.5, squash="linear")
