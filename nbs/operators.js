@@ -167,7 +167,7 @@
       return {width: (1 - f) * t[m - 1 - a] + f * t[m - 2 - a] - (1 - f) * low - f * t[a + 1], low, weights};
     }
     const far = t.map(x => Math.abs(x - low)).filter(d => d > 0).sort((a, b) => a - b), width = far.length ? far[Math.floor((far.length - 1) / 2)] : 0;
-    const hits = s.filter(x => width && Math.abs(x - low) === width).length, outer = s.map(x => width && Math.abs(x - low) === width ? Math.sign(x - low) / hits : 0);
+    const signs = s.map(x => width && Math.abs(x - low) === width ? Math.sign(x - low) : 0), hits = sum(signs.map(Math.abs)), outer = signs.map(x => x && x / hits);
     return {width, low, weights: total([outer, shared(low, -sum(outer))])};
   }
 

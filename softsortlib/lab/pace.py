@@ -142,7 +142,7 @@ def _distance(departs):
 
     return sum(of(here, there) for _, here, there in departs)
 
-# %% ../../nbs/lab/17_pace.ipynb #2c1f0098
+# %% ../../nbs/lab/17_pace.ipynb #4c60a7ce
 _FREE = ("seed", "preset", "epoch")
 
 
@@ -162,6 +162,9 @@ def standing(
             seeds.setdefault(departs, set()).add(config["seed"])
     if not seeds:
         return Standing("not run", 0, len(protocol))
-    steps = {departs: {"steps": wanted["steps"], **{k: here for k, here, _ in departs}}["steps"] for departs in seeds}
-    closest = min(seeds, key=lambda departs: (bool(departs), -steps[departs], _distance(departs)))
+    def rank(departs):
+        steps = next((here for k, here, _ in departs if k == "steps"), wanted["steps"])
+        return bool(departs), -steps, _distance(departs)
+
+    closest = min(seeds, key=rank)
     return Standing("reduced" if closest else "literal", len(seeds[closest]), len(protocol), closest)

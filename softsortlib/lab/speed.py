@@ -343,8 +343,8 @@ MemoryConfig.PRESETS = {
     "smoke": dict(n=200, limit=1 / 16, largest=400, largest_linear=800, methods=_TWO),
 }
 
-# %% ../../nbs/lab/26_speed.ipynb #e79a4f42
-_CURVES = "softsort2-lazy, softsort1-lazy, neuralsort-dense"     # the cheapest form of each of the papers' operators
+# %% ../../nbs/lab/26_speed.ipynb #a1d11339
+CURVES = "softsort2-lazy, softsort1-lazy, neuralsort-dense"     # the cheapest form of each of the papers' operators
 _PAPER_SIZES = (100, 500, 1000, 1500, 2000, 2500, 3000, 3500, 4000)
 _QUICK = ((100, 20), (300, 10), (1000, 5), (2000, 2))   # (n, steps)
 _LARGE = dict(n=4000, batch=2, lr=1.0, weight_decay=0.1)  # two of the papers' twenty rows, and their step
@@ -360,13 +360,13 @@ def _speed_grid(preset, device):
         runs = [make()]
     elif preset == "paper":
         runs = [make(n=n) for n in _PAPER_SIZES]
-        runs.append(make(n=4000, methods=_CURVES))
+        runs.append(make(n=4000, methods=CURVES))
         runs.append(make(n=4000, methods="softsort2-lazy", tau2=0.1))
         runs.append(make(n=4000, methods=_SORTING, start="opposite"))
     else:
         runs = [make(n=n, steps=steps, methods="all") for n, steps in _QUICK]
         runs.append(make(steps=1, **_LARGE))
-        runs.append(make(steps=99, epoch=3, methods=_CURVES, **_LARGE))
+        runs.append(make(steps=99, epoch=3, methods=CURVES, **_LARGE))
         for start in ("random", "opposite"):                    # so small a step that the order stays as it is
             runs.append(make(steps=5, methods=_SORTING, start=start, **{**_LARGE, "lr": 1e-9}))
     return [*runs, MemoryConfig.from_preset(preset, device=device)]

@@ -67,13 +67,13 @@ def apply_error_free(
         x = run_layer(x, net, *bounds, lambda p, q, bounds=bounds: meet(p, q, *bounds))
     return x
 
-# %% ../../nbs/networks/04_error_free.ipynb #93da328d
-_LEAST = torch.finfo(torch.float32).tiny
+# %% ../../nbs/networks/04_error_free.ipynb #d7e26b88
+LEAST = torch.finfo(torch.float32).tiny  # as far below zero is the argument of a comparator that swaps
 
 def exact_argument(d, tau, art_lambda=None, dtype=None):
     "`sigmoid_argument`, (..., C), below zero where d is: there an error-free comparator swaps."
     v = sigmoid_argument(d, tau, art_lambda, dtype)
-    return torch.where(d < 0, v.clamp(max=-_LEAST), v)
+    return torch.where(d < 0, v.clamp(max=-LEAST), v)
 
 # %% ../../nbs/networks/04_error_free.ipynb #fdb5de69
 def exchange_layers(swapped, x, net, reverse):

@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = []
 
-# %% ../../nbs/networks/07_lanes.ipynb #45d06d46
+# %% ../../nbs/networks/07_lanes.ipynb #51dc4f89
 import math
 from functools import lru_cache
 from typing import NamedTuple
@@ -17,6 +17,7 @@ from numba.extending import overload
 
 from ..engine.compile import copy_to, exp_neg, jit, spread_rows
 from .comparators import build_network
+from .error_free import LEAST
 
 # %% ../../nbs/networks/07_lanes.ipynb #8deb1d86
 class _Logistic(NamedTuple):
@@ -213,7 +214,7 @@ def columns(
     net = _kept_columns(kind, n)
     return net._replace(layers=np.ascontiguousarray(net.layers[::-1])) if reverse else net
 
-# %% ../../nbs/networks/07_lanes.ipynb #73438242
+# %% ../../nbs/networks/07_lanes.ipynb #60f30656
 class _Layer(NamedTuple):
     "One layer of a network: its part of each column, and where that part is."
     lo: np.ndarray
@@ -228,8 +229,6 @@ def _layer(net, l):
     start, stop = net.layers[l, 0], net.layers[l, 1]
     return _Layer(net.lo[start:stop], net.hi[start:stop], net.need[start:stop], start, stop)
 
-_LEAST = float(np.finfo(np.float32).tiny)  # as far below zero is the argument of a comparator that swaps
-
 @jit(paste=True)
 def _exchange(lanes, layer, gap, v, most, seen):
     "Swap the lanes of a layer that are in the wrong order; `seen`, their v, stays below zero where it underflows."
@@ -237,7 +236,7 @@ def _exchange(lanes, layer, gap, v, most, seen):
         if gap[c] < 0:
             lo, hi = layer.lo[c], layer.hi[c]
             lanes[lo], lanes[hi] = lanes[hi], lanes[lo]
-            v[c] = min(v[c], -_LEAST)
+            v[c] = min(v[c], -LEAST)
         seen[c] = min(max(v[c], -most), most)
 
 
