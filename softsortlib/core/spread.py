@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = []
 
-# %% ../../nbs/core/02_spread.ipynb #2bd464ba
+# %% ../../nbs/core/02_spread.ipynb #54c80c77
 from typing import NamedTuple
 
 import numpy as np
@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from .checks import zero_outside
-from ..engine.compile import arrays, dot64, jit, spread_rows
+from ..engine.compile import arrays, copy_to, dot64, jit, spread_rows
 from ..engine.dispatch import switch
 from ..engine.mechanism import mechanism
 
@@ -54,50 +54,50 @@ def plain_spread(
     low = low.nan_to_num(0, 0, 0)
     return (c * (s - low).masked_fill(c == 0, 0)).sum(-1, keepdim=True), low, c      # zero times infinity is NaN
 
-# %% ../../nbs/core/02_spread.ipynb #189f0f25
+# %% ../../nbs/core/02_spread.ipynb #10576628
 FEW = 24  # so many numbers are in order sooner than divided
 COUNTED = switch("spread: sort by counting", 48, "n")  # and so many are in order sooner by counting
 
 @jit(lent=True)
-def _insert(w, lo, hi):
-    "Sort w[lo:hi], element by element."
-    for i in range(lo + 1, hi):
+def _insert(w):
+    "Sort w, element by element."
+    for i in range(1, len(w)):
         x, j = w[i], i - 1
-        while j >= lo and w[j] > x:
+        while j >= 0 and w[j] > x:
             w[j + 1] = w[j]
             j -= 1
         w[j + 1] = x
 
 
 @jit(lent=True)
-def _count(w, m, room):
-    "Sort w[:m] by counting what belongs before each, which few numbers do without a branch."
-    for i in range(m):
+def _count(w, room):
+    "Sort w by counting what belongs before each, which few numbers do without a branch."
+    for i in range(len(w)):
         x, place = w[i], 0
         for j in range(i):
             place += w[j] <= x
-        for j in range(i + 1, m):
+        for j in range(i + 1, len(w)):
             place += w[j] < x
         room[place] = x
-    for i in range(m):
+    for i in range(len(w)):
         w[i] = room[i]
 
 
 @jit(lent=True)
-def _rises(w, m):
-    "Whether w[:m] is in order."
-    for i in range(1, m):
+def _rises(w):
+    "Whether w is in order."
+    for i in range(1, len(w)):
         if w[i] < w[i - 1]:
             return False
     return True
 
 
-# %% ../../nbs/core/02_spread.ipynb #e8b848c6
+# %% ../../nbs/core/02_spread.ipynb #5730570b
 @jit(lent=True)
-def _divide(w, lo, hi, pivot, equal):
-    "Put what is less than the pivot, or equal to it too, first in w[lo:hi], without a branch; where the rest begins."
-    place = lo
-    for j in range(lo, hi):
+def _divide(w, pivot, equal):
+    "Put what is less than the pivot, or equal to it too, first in w, without a branch; where the rest begins."
+    place = 0
+    for j in range(len(w)):
         x = w[j]
         w[j] = w[place]
         w[place] = x
@@ -106,66 +106,68 @@ def _divide(w, lo, hi, pivot, equal):
 
 
 @jit(lent=True)
-def _select(w, lo, hi, k):
-    "Exchange elements of w[lo:hi] until w[k] stands where a sort would put it, and nothing larger before it."
-    while hi - lo > FEW:
-        a, b, c = w[lo], w[(lo + hi) // 2], w[hi - 1]
+def _select(w, k):
+    "Exchange elements of w until w[k] stands where a sort would put it, and nothing larger before it."
+    while len(w) > FEW:
+        a, b, c = w[0], w[len(w) // 2], w[-1]
         pivot = max(min(a, b), min(max(a, b), c))
-        less = _divide(w, lo, hi, pivot, False)
+        less = _divide(w, pivot, False)
         if k < less:
-            hi = less
+            w = w[:less]
             continue
-        lo = _divide(w, less, hi, pivot, True)
-        if k < lo:
+        w, k = w[less:], k - less
+        equal = _divide(w, pivot, True)
+        if k < equal:
             return
-    _insert(w, lo, hi)
+        w, k = w[equal:], k - equal
+    _insert(w)
 
 
-# %% ../../nbs/core/02_spread.ipynb #8d452f02
+# %% ../../nbs/core/02_spread.ipynb #fc193a52
 @jit(lent=True)
-def _sample(w, lo, few, step):
-    "Exchange elements of w so that every step-th from lo on is in w[lo:lo+few]."
-    for i in range(lo, lo + few):
-        other = lo + (i - lo) * step
+def _sample(w, few, step):
+    "Exchange elements of w so that every step-th is in w[:few]."
+    for i in range(few):
         x = w[i]
-        w[i] = w[other]
-        w[other] = x
+        w[i] = w[i * step]
+        w[i * step] = x
 
 
 @jit(lent=True)
-def _narrow(w, lo, hi, k):
-    "Exchange elements of w[lo:hi] so that w[begin:end], few as a rule, has what a sort puts at k; begin and end."
-    few = int((hi - lo) ** (2 / 3)) // 2
-    _sample(w, lo, few, (hi - lo) // few)
-    at, gap = lo + (k - lo) * few // (hi - lo), int(1.5 * np.sqrt(few))
-    first, last = max(at - gap, lo), min(at + gap, lo + few - 1)
-    _select(w, lo, lo + few, first)
-    _select(w, first, lo + few, last)
+def _narrow(w, k):
+    "Exchange elements of w so that w[begin:end], few as a rule, has what a sort puts at k; begin and end."
+    n = len(w)
+    few = int(n ** (2 / 3)) // 2
+    _sample(w, few, n // few)
+    at, gap = k * few // n, int(1.5 * np.sqrt(few))
+    first, last = max(at - gap, 0), min(at + gap, few - 1)
+    _select(w[:few], first)
+    _select(w[first:few], last - first)
     low, high = w[first], w[last]
-    if 2 * (k - lo) < hi - lo:
-        end = _divide(w, lo, hi, high, True)
-        begin = _divide(w, lo, end, low, False)
+    if 2 * k < n:
+        end = _divide(w, high, True)
+        begin = _divide(w[:end], low, False)
     else:
-        begin = _divide(w, lo, hi, low, False)
-        end = _divide(w, begin, hi, high, True)
+        begin = _divide(w, low, False)
+        end = begin + _divide(w[begin:], high, True)
     if k < begin:
-        return lo, begin
-    return (begin, end) if k < end else (end, hi)
+        return 0, begin
+    return (begin, end) if k < end else (end, n)
 
 
-# %% ../../nbs/core/02_spread.ipynb #15723077
+# %% ../../nbs/core/02_spread.ipynb #09575fde
 SAMPLED = switch("spread: a sample first", 6000, "n")  # from which a sample says where to divide
 
 
 @jit(lent=True)
-def _select_of_many(w, lo, hi, k):
+def _select_of_many(w, k):
     "`_select`, by samples as long as they help."
-    while hi - lo >= SAMPLED:
-        before = hi - lo
-        lo, hi = _narrow(w, lo, hi, k)
-        if 2 * (hi - lo) > before:
-            break
-    _select(w, lo, hi, k)
+    helps = True
+    while helps and len(w) >= SAMPLED:
+        begin, end = _narrow(w, k)
+        helps = 2 * (end - begin) <= len(w)
+        w, k = w[begin:end], k - begin
+    _select(w, k)
 
 
 # %% ../../nbs/core/02_spread.ipynb #21c42286
@@ -225,17 +227,18 @@ def _weigh_four(r, c, four, f):
             c[j] = (x == low) * first + (x == after) * second + (x == before) * third + (x == high) * fourth
 
 
-# %% ../../nbs/core/02_spread.ipynb #1ef15940
+# %% ../../nbs/core/02_spread.ipynb #2cc220d8
 @jit(lent=True)
-def _weigh_quartiles(r, c, w, m):
-    "The weights and the value of (C2.2) for r, of which w[:m] are the scores that count; zero for quartiles that tie."
+def _weigh_quartiles(r, c, w):
+    "The weights and the value of (C2.2) for r, of which w are the scores that count; zero for quartiles that tie."
+    m = len(w)
     a = (m - 1) // 4
     b, f = m - 1 - a, ((m - 1) % 4) / 4
     if m <= COUNTED:
-        _count(w, m, c)
-    elif not _rises(w, m):
-        _select_of_many(w, 0, m, a)
-        _select_of_many(w, a + 1, m, b)
+        _count(w, c)
+    elif not _rises(w):
+        _select_of_many(w, a)
+        _select_of_many(w[a + 1:], b - a - 1)
     low, high = w[a], w[b]
     if low == high:
         return 0.0
@@ -245,7 +248,7 @@ def _weigh_quartiles(r, c, w, m):
     _weigh_four(r, c, (low, after, before, high), f)
     return (1 - f) * (high - low) + f * (before - after)
 
-# %% ../../nbs/core/02_spread.ipynb #311b4206
+# %% ../../nbs/core/02_spread.ipynb #49d7f0ef
 @jit(lent=True)
 def _weigh_others(r, c, w, v):
     "The weights and the value of (C2.3) for r around v; w is room."
@@ -258,7 +261,7 @@ def _weigh_others(r, c, w, v):
     if count == 0:
         return 0.0
     middle = (count - 1) // 2
-    _select_of_many(w, 0, count, middle)
+    _select_of_many(w[:count], middle)
     median, hits, total = w[middle], 0, 0.0
     for j in range(len(r)):
         hits += abs(r[j] - v) == median
@@ -269,7 +272,7 @@ def _weigh_others(r, c, w, v):
     _weigh(r, c, v, -total)
     return median
 
-# %% ../../nbs/core/02_spread.ipynb #c23d50fc
+# %% ../../nbs/core/02_spread.ipynb #af731b06
 @jit(lent=True)
 def _finite(r, w):
     "Put NaN in place of what does not count in r, copy the rest to the front of w, and return how many they are."
@@ -287,7 +290,7 @@ def _finite(r, w):
 def _spread_of_row(r, c, w):
     "The spread of r, a score of it, and its weights c; r loses what does not count, w is room."
     m = _finite(r, w)
-    width = _weigh_quartiles(r, c, w, m) if m > 1 else 0.0
+    width = _weigh_quartiles(r, c, w[:m]) if m > 1 else 0.0
     low = w[(m - 1) // 4] if m > 0 else 0.0
     return (width, low) if width > 0 else (_weigh_others(r, c, w, low), low)
 
@@ -297,7 +300,7 @@ def spread_of_rows(lo, hi, s, width, c):
     "The spreads, width (B,), and their weights, c (B, n), of the rows lo..hi of s (B, n)."
     w, r = np.empty_like(s[0]), np.empty_like(s[0])
     for row in range(lo, hi):
-        r[:] = s[row]
+        copy_to(s[row], r)
         width[row] = _spread_of_row(r, c[row], w)[0]
 
 # %% ../../nbs/core/02_spread.ipynb #6efd6a15
@@ -384,13 +387,13 @@ def _pull_again(g, s, u, width, weights):
     ds = (s - s.detach()).masked_fill(weights == 0, 0)
     return _pull(g, u, width + (weights * ds).sum(-1, keepdim=True), weights)
 
-# %% ../../nbs/core/02_spread.ipynb #6fd16a05
+# %% ../../nbs/core/02_spread.ipynb #b07ecad8
 @jit
 def units_of_rows(lo, hi, s, none, far, u, width, c):
     "What `_plain_units` returns for the rows lo..hi of s (B, n), whose unit is `none` without a spread."
     w, r = np.empty_like(s[0]), np.empty_like(s[0])
     for row in range(lo, hi):
-        r[:] = s[row]
+        copy_to(s[row], r)
         wide, low = _spread_of_row(r, c[row], w)
         wide = min(wide, far) if wide > 0 else none
         width[row] = wide
