@@ -340,7 +340,7 @@ def _beside(job, room, b, first, end, lo, hi):
                 room.values[c, k - first] += sums[c]
 
 # %% ../../nbs/engine/14_sum_kernels.ipynb #f83b3459
-@jit(paste=True)
+@jit(lent=True)
 def _listen(job, room, b, a, lo, hi, begin, end):
     "The targets in begin..end of the full box a, whose window is lo..hi."
     targets, sources, weights, terms = job.targets, job.sources, job.weights, job.terms
