@@ -339,7 +339,7 @@ def _beside(job, room, b, first, end, lo, hi):
             for c in range(len(sums)):
                 room.values[c, k - first] += sums[c]
 
-# %% ../../nbs/engine/14_sum_kernels.ipynb #f83b3459
+# %% ../../nbs/engine/14_sum_kernels.ipynb #6c6bb71b
 @jit(lent=True)
 def _listen(job, room, b, a, lo, hi, begin, end):
     "The targets in begin..end of the full box a, whose window is lo..hi."

@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['warm']
 
-# %% ../../nbs/functional/05_first_call.ipynb #bc0101a2
+# %% ../../nbs/functional/05_first_call.ipynb #e1b7f335
 import time
 from collections.abc import Callable, Iterable
 from functools import partial
@@ -13,10 +13,13 @@ from functools import partial
 import torch
 
 from ..core.operators import Operator, get_operator
-from ..core.rank_operators import RankOperator, get_rank_operator
+from ..core.rank_operators import RankOperator
+from .functions import soft_rank, soft_sort, soft_topk
 
-# %% ../../nbs/functional/05_first_call.ipynb #3f23a605
-_SIZES = (160, 8)  # scores in a set: a large one, and one that is made at once
+
+# %% ../../nbs/functional/05_first_call.ipynb #753a8dda
+_SIZES = 8, 160, 1000, 2000  # scores in a set: one of each kind; all larger ones are computed like the last
+_SMALL = _SIZES[:2]  # of which a matrix is made
 
 _USES = {
     "product": lambda P, s: P @ s,
@@ -26,19 +29,24 @@ _USES = {
 }
 
 def _uses_of(method):
-    "What can be asked of the operator of that name: functions of scores."
-    if method in RankOperator.names:
-        return {"ranks": lambda s: get_rank_operator(method, tau=0.1)(s)}
-    P = get_operator(method, tau=0.1)
-    return {use: partial(lambda f, s: f(P(s), s), f) for use, f in _USES.items()}
+    "What can be asked of the operator of that name: functions of scores, and of how many."
+    uses = {"ranks": (partial(soft_rank, method=method), _SIZES)}
+    if method in Operator.names or hasattr(RankOperator.names[method], "sort"):
+        uses["sorted values"] = partial(soft_sort, method=method), _SIZES
+    if method in Operator.names:
+        P = get_operator(method, tau=0.1)
+        uses["largest"] = lambda s: soft_topk(s, 3, method=method)[0], _SIZES
+        uses |= {use: (partial(lambda f, s: f(P(s), s), f), _SMALL) for use, f in _USES.items()}
+    return uses
 
-def _use(f, dtype):
+def _use(f, sizes, dtype):
     "Call `f` on scores of the dtype, and its gradient."
-    for n in _SIZES:
+    for n in sizes:
         s = torch.linspace(0, 1, n, dtype=dtype).square().repeat(2, 1).requires_grad_()
         f(s).square().sum().backward()
 
-# %% ../../nbs/functional/05_first_call.ipynb #639f2f15
+
+# %% ../../nbs/functional/05_first_call.ipynb #6b1777d5
 def warm(
     operators: "str | Iterable[str] | None" = None,  # names, as for `method=`; all operators if None
     dtypes: Iterable[torch.dtype] = (torch.float32,),  # for which dtypes: torch.float32, torch.float64
@@ -59,10 +67,10 @@ def warm(
         if dtype not in (torch.float32, torch.float64):
             raise TypeError(f"dtypes may hold torch.float32 and torch.float64, got {dtype}: "
                             "half types use torch.float32")
-    steps = [(name, what, dtype, f) for name in names for what, f in _uses_of(name).items() for dtype in dtypes]
+    steps = [(name, what, dtype, *use) for name in names for what, use in _uses_of(name).items() for dtype in dtypes]
     seconds = {}
-    for name, what, dtype, f in progress(steps):
+    for name, what, dtype, f, sizes in progress(steps):
         start = time.perf_counter()
-        _use(f, dtype)
+        _use(f, sizes, dtype)
         seconds[name, what, dtype] = time.perf_counter() - start
     return seconds

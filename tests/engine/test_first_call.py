@@ -87,3 +87,28 @@ def test_kernels_run_as_plain_python_where_numba_is_switched_off(tmp_path):
     assert plain.returncode == 0, plain.stderr
     assert plain.stdout.startswith("True") and compiled.stdout.startswith("False")
     assert plain.stdout.split(maxsplit=1)[1] == compiled.stdout.split(maxsplit=1)[1]
+
+
+WARMED = """
+import torch, softsortlib
+from numba.core import event
+
+class Compiled(event.Listener):
+    names = []
+    def on_start(self, e): self.names.append(e.data["dispatcher"].py_func.__name__)
+    def on_end(self, e): pass
+
+softsortlib.warm("laplace")
+event.register("numba:compile", Compiled())
+for n in (5, 300, 3000):
+    s = torch.linspace(0, 1, n).square().requires_grad_()
+    softsortlib.soft_rank(s, method="laplace").square().sum().backward()
+assert not Compiled.names, Compiled.names
+softsortlib.soft_rank(s.double(), method="laplace")
+assert Compiled.names                       # not warmed, so that the test sees what it looks for
+"""
+
+
+def test_after_warm_a_call_that_sets_nothing_compiles_nothing(tmp_path):
+    run = call(tmp_path, WARMED)
+    assert run.returncode == 0, run.stderr
