@@ -48,7 +48,7 @@ def hard_gains(s, g, mask, k):
     runs = tied_gains(s, g, mask)
     return (runs.total / runs.size)[..., :k]
 
-# %% ../../nbs/losses/06_first.ipynb #ca61a110
+# %% ../../nbs/losses/06_first.ipynb #e86c5037
 @over_lists()
 def pirank_loss(
     scores: Tensor,  # (..., n)
@@ -59,7 +59,7 @@ def pirank_loss(
     *,
     k: "int | None" = None,  # count the first k positions; None all of them
     gain: str = "exp2",  # "exp2": 2^y - 1, or "linear": y
-    method: "str | Operator" = "neuralsort",  # what sorts the scores; the published one by default
+    method: "str | Operator | None" = None,  # what sorts the scores; None: NeuralSort, or LapSum without a tau
     tau: "float | Tensor | None" = None,  # temperature in units of the scores, a number or (...)
     straight_through: bool = False,  # the hard value with the soft gradient
     reduction: str = "mean",  # "mean" over sets with a relevant element, "sum" or "none"
@@ -71,6 +71,7 @@ def pirank_loss(
     check_flags(straight_through=straight_through)
     g, discounts = gains_of(y, sets, gain), discounts_of(k, y)
     first = len(discounts)
+    method = method or ("lapsum" if tau is None else "neuralsort")
     P = soft_permutation(s, descending=True, method=method, tau=tau, mask=sets.mask)
     sorted_gains = P[..., :first, :] @ g
     if straight_through:
