@@ -54,6 +54,7 @@ UNMASKED = {call.name for call in (*FUNCTIONS, *LOSSES) if not call.masked}
 @pytest.mark.parametrize("n", [6, 300])
 @pytest.mark.parametrize("name", CALLS)
 def test_nothing_needs_double_precision(name, n, monkeypatch):
+    if name.startswith("OddEven") and n == 300: n = 80      # as many layers as lanes: in plain torch, which has one way at any size, 300 take seconds
     s = draw(2, n).requires_grad_()
     mask = None if name in UNMASKED else torch.arange(n) < torch.tensor([[n], [n - 2]])
     with without_double(monkeypatch):

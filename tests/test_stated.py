@@ -119,6 +119,7 @@ STATED = [
     ("rowwise/01_softsort.ipynb", r"at ([\d.]+), its default, values are close", default(calibrate_tau, "sharpness")),
     ("rowwise/01_softsort.ipynb", r"The default is \$p = (\d)\$", default(SoftSort, "power")),
     ("rowwise/02_neuralsort.ipynb", r"`descending=True`; the default sorts (upwards)", {False: "upwards", True: "downwards"}[default(softsortlib.NeuralSort, "descending")]),
+    ("ranks/05_permutahedron.ipynb", r'The square is `regularization="(\w+)"`, the default', default(PUBLIC["Permutahedron"], "regularization")),
     ("networks/03_operator.ipynb", r"The default is the (\w+) sigmoid", default(SortingNetwork, "sigmoid").capitalize()),
     ("sampling/02_perturbed.ipynb", r'the default here is `noise="(\w+)"`', default(PUBLIC["Perturbed"], "noise")),
     ("functional/02_functions.ipynb", r"Why (SoftSort) by default", type(softsortlib.get_operator(default(softsortlib.soft_rank, "method"))).__name__),

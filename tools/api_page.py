@@ -14,6 +14,7 @@ from nbdev.config import get_config
 import repo
 import showdoc_table as show
 
+@functools.cache
 def chapters():
     "module -> (the notebook that exports it, its title, its description), in reading order"
     out = {}
@@ -192,8 +193,7 @@ def api_page(part):
     "The page of a part of the book: its chapters, their names, and for each of these the call, the parameters, an example"
     body = []
     for module, notebook, title, about in modules():
-        names = public(module)
-        if not names or page_of(notebook) != part: continue
+        if page_of(notebook) != part or not (names := public(module)): continue
         body.append(f"## {module.__name__}\n\nDerived in [{title}](<../{notebook}>)." + (f" {about}." if about else ""))
         for name, obj in names:
             body += [show.render(obj, name, 3, show.source_link(f"{module.__name__}.{name}")), example_markdown(example(module, notebook, name))]

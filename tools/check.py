@@ -7,7 +7,7 @@
 A change of words runs its notebook. A change of a definition runs the chapters, pages and tests of all that calls it, the nearest first, while there
 is time. As a plugin of pytest (`-p check`) it picks the tests that name what changed, where a file tests every operator, and begins none after the end.
 """
-import ast, importlib.util, json, os, re, subprocess, sys, tempfile, time
+import ast, functools, importlib.util, json, os, re, subprocess, sys, tempfile, time
 import xml.etree.ElementTree as ET
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
@@ -81,6 +81,7 @@ class Package:
         package = module if self.paths[module].endswith("__init__.py") else module.rpartition(".")[0]
         return self.home(importlib.util.resolve_name("." * level + source, package) if level else source, there)
 
+    @functools.cache
     def users(self):
         "{definition: those that name it}"
         found = {}

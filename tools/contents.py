@@ -79,6 +79,7 @@ LABORATORY = {                                              # by subject, a defi
 }
 IN_ORDER = [chapter for parts in VOLUMES.values() for *_, some in parts for chapter in some]
 
+@functools.cache
 def _numbered(page): return re.search(rf"({'|'.join(LETTERS)})/(\d+)_(\w+)\.ipynb$", Path(page).as_posix())
 
 def chapter_of(page):
@@ -97,6 +98,7 @@ def chapters():
 @functools.cache
 def opening(notebook): return repo.opening(NBS / notebook)
 
+@functools.cache
 def volume_of(notebook):
     "The volume that a chapter belongs to, or None"
     return next((name for name, parts in VOLUMES.items() for *_, some in parts if chapter_of(notebook) in some), None)
@@ -121,11 +123,13 @@ def home(notebook):
     if part == "lab": return "lab/index.ipynb", f"module-{Path(address(notebook)).stem}"
     return chapters()[next((chapter for chapter, told in TOLD.items() if chapter_of(notebook) in told), REST[part])], "in-the-repository"
 
+@functools.cache
 def elsewhere():
     "The notebooks that are no pages, by part and number"
     found = [p.relative_to(NBS).as_posix() for p in NBS.glob("*/*.ipynb") if not p.parent.name.startswith((".", "_"))]
     return sorted(p for p in found if not is_page(p))
 
+@functools.cache
 def companions(notebook): return [p for p in elsewhere() if chapter_of(p) and home(p)[0] == notebook]
 
 def repository(notebook):

@@ -45,20 +45,13 @@ def baseline(part, jobs):
         known.update(good)
     return known
 
-class Users:
-    "Which definitions a mistake reaches."
-    def __init__(self, package):
-        self.users = package.users()
-        for module, (own, *_) in package.modules.items():
-            for name, text in own.items():
-                for other in re.findall(r"^@overload\((\w+)", text, re.M): self.users.setdefault((module, name), set()).add(package.home(module, other))
-
-    def reached(self, m):
-        found = ring = [(m.module, m.top)]
-        while ring:
-            ring = sorted({d for c in ring for d in self.users.get(c, ())} - {*found})
-            found = found + ring
-        return found
+def package():
+    "The definitions of the copy, and who refers to whom: also what the compiler takes in the place of a function."
+    found = check.Package(COPY)
+    for module, (own, *_) in found.modules.items():
+        for name, text in own.items():
+            for other in re.findall(r"^@overload\((\w+)", text, re.M): found.users().setdefault((module, name), set()).add(found.home(module, other))
+    return found
 
 @lru_cache(None)
 def functions(module):
@@ -86,10 +79,10 @@ def task_of(m, tests, known, reached):
     return dict(of=m, texts={m.module: "\n".join(lines) + "\n"}, stale=[list(d) for d in reached], tests=tests, files=sorted({name.split("::")[0] for name in tests}),
                 chapter=m.module, limit=int(90 + 3 * sum(known[name]["seconds"] for name in tests)))
 
-def verdicts(some, done, args, users, part):
+def verdicts(some, done, args, package, part):
     "Try the mistakes of a part, write each verdict down, and say it: first in forks of one process, and what no test noticed there from the beginning."
     known, voice = baseline(part, args.jobs), os.fdopen(os.dup(1), "w")
-    reached = {m.key: users.reached(m) for m in some}
+    reached = {m.key: list(package.affected([(m.module, m.top)])) for m in some}
     tasks = [task_of(m, tests_of(m, known, reached[m.key], args.patience), known, reached[m.key]) for m in some]
 
     def tell(task, found, seconds, last=False):
@@ -149,12 +142,12 @@ def report(args):
     copy(root)
     os.environ.update(PYTHONPATH=str(COPY), NUMBA_CACHE_DIR=str(COPY / "numba"), OMP_WAIT_POLICY="PASSIVE", MPLBACKEND="Agg")
     for module in ("numba", "pytest", "scipy.stats", "torch", "torch._dynamo", "check"): check = importlib.import_module(module)         # what every fork needs
-    users, asked = Users(check.Package(COPY)), []
+    definitions, asked = package(), []
     for part in parts:
         some = mutations.choose(COPY, part, share[part], args.seed)
         todo = [m for m in some if m.key not in harmless and (m.key not in done or args.again and not done[m.key]["noticed"])]
         print(f"{part}: {len(some)} mistakes, {len(todo)} to try", flush=True)
-        if todo: verdicts(todo, done, args, users, part)
+        if todo: verdicts(todo, done, args, definitions, part)
         asked += some
     left = [m for m in asked if m.key not in harmless and not done[m.key]["noticed"]]
     print(f"{len(asked)} mistakes: {sum(m.key in harmless for m in asked)} change nothing, {len(left)} not noticed by any test")

@@ -3,6 +3,7 @@
 It needs the standard library alone, as some of the tools do."""
 import argparse
 import ast
+import functools
 import json
 import re
 import symtable
@@ -19,6 +20,7 @@ def arguments(text):
     return argparse.ArgumentParser(description=text, formatter_class=argparse.RawDescriptionHelpFormatter)
 
 
+@functools.cache
 def settings(root=ROOT):
     "What settings.ini says."
     parser = ConfigParser(delimiters=["="])

@@ -17,6 +17,7 @@ for extra in ("pytorch_lightning", "sklearn", "typer", "matplotlib"):
 
 import softsortlib
 from softsortlib.lab import cli
+from softsortlib.lab.sorting import SortConfig
 
 SMALL = "run sort -p smoke -n 3 --batch 4 --threads 1"
 
@@ -291,8 +292,9 @@ def test_demo(run, tmp_path):
     assert all((tmp_path / f"demo/{name}.png").stat().st_size > 20_000 for name in ("learning_curve", "sharpening", "sorted_sets"))
 
 
-def test_demo_stops_in_time_and_goes_on(run):
+def test_demo_stops_in_time_and_goes_on(run, monkeypatch):
     "As if it had never stopped: the same curve and the same test."
+    monkeypatch.setitem(SortConfig.PRESETS, "demo", {**SortConfig.PRESETS["demo"], "val_sets": 50, "test_sets": 200})       # of four runs; test_demo has all
     code, out, err = run("demo --limit 0 --steps 100")
     assert code == 0 and "after 50 of 100 steps" in out and "softsortlib demo --out demo --steps 100 goes on" in out
     assert "holds another run" in run("demo --steps 150")[2] and Path("demo/run/result.json").exists()
