@@ -1,7 +1,7 @@
 """Every record says what made it, and the code of today trains as it did, or the pages and the changelog say since when it does not.
 
-The first steps of each kind of run are played again and compared with its certificate (nbs/lab/18_certificates.ipynb), which has twenty: eight, four of large sets,
-and all where the learning rate depends on their number. Where that fails, either mend the code; or, if training is meant to change, write a sentence into CHANGELOG.md and give it to `python tools/certify.py --why "THE SENTENCE"`: the pages will show it.
+Each kind of run is played again for twenty steps, large sets for four, and compared with its certificate (nbs/lab/18_certificates.ipynb). Where that fails, either mend the code; or, if
+training is meant to change, write a sentence into CHANGELOG.md and give it to `python tools/certify.py --why "THE SENTENCE"`: the pages will show it.
 """
 import json
 import sys
@@ -37,9 +37,8 @@ def played(found): return [r for r in found["replays"] if "failed" not in r]
 def check(found, folder=None):
     "Compare a certificate with the code of today."
     config, old = tool.config_of(found), played(found)[-1]
-    if found["task"] != "topk" and getattr(config, "schedule", "") != "cosine" and hasattr(config, "steps"):        # a rate along a cosine depends on how many there are
-        steps = min(config.steps, 4 if getattr(config, "n", 0) >= 1000 else 8)         # a step of so many asks as much as some of few
-        config, old = replace(config, steps=steps), {name: numbers[:steps] for name, numbers in old.items() if isinstance(numbers, list)}
+    if getattr(config, "n", 0) >= 1000:          # a step of so many asks as much as twenty of few
+        config, old = replace(config, steps=4), {name: numbers[:4] for name, numbers in old.items() if isinstance(numbers, list)}
     new = replay(config, folder)
     changed = difference(old, new)
     assert not changed, (f"{found['kind']} trains differently: {changed}. Mend it; or, if it is meant, write into CHANGELOG.md what changed, "
