@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = []
 
-# %% ../../nbs/ragged/03_kernels.ipynb #379eaaa1
+# %% ../../nbs/ragged/03_kernels.ipynb #c00562aa
 from enum import IntEnum
 from typing import NamedTuple
 
@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..engine.blocks import _prices, _walk_back
+from ..engine.blocks import column_back, even_column, gap_prices
 from ..engine.compile import WORTH, arrays, copy_to, exp_neg, jit, spread_rows
 from ..engine.dispatch import switch
 from ..engine.scan_kernels import share_of
@@ -92,7 +92,7 @@ def _arrange(s, t, order, u, place):
         width *= 2
     return whole
 
-# %% ../../nbs/ragged/03_kernels.ipynb #feda0915
+# %% ../../nbs/ragged/03_kernels.ipynb #1489b544
 class Room(NamedTuple):
     "What a thread knows of a list, (longest,) each where nothing else is said."
     t: np.ndarray  # scores in order, (1, longest)
@@ -109,13 +109,7 @@ class Room(NamedTuple):
 @jit(fastmath=("contract", "nsz"), lent=True)
 def _even(q, v, y):
     "y = the even sum (G3.1) of v (n,)."
-    L, R = 0.0, 0.0
-    for i in range(len(v)):
-        L = abs(q[i]) * L + v[i]
-        y[i] = L
-    for i in range(len(v) - 1, -1, -1):
-        y[i] += R
-        R = abs(q[i]) * R + abs(q[i]) * v[i]
+    even_column(q, v, len(v), 0.0, 0.0, y)
 
 # %% ../../nbs/ragged/03_kernels.ipynb #b5e902ac
 @jit(lent=True)
@@ -160,14 +154,14 @@ def _laplace_ranks(n, room):
         r[i] += R / 2
         R = abs(q[i]) * R + abs(q[i])
 
-# %% ../../nbs/ragged/03_kernels.ipynb #0c0feced
+# %% ../../nbs/ragged/03_kernels.ipynb #d012a369
 @jit(fastmath=("contract", "nsz"), lent=True)
 def _even_back(q, v, g, pull, back):
     "(G3.5) for E(v), v and g (n,): back = the gradient to v; pull += tau times that to t."
     for i in range(len(v)):
         back[i] = g[i]
     for down in range(2):
-        _walk_back(q, v, g, down, (0.0, 0.0), (0.0, 0.0), pull, back)
+        column_back(q, v, g, down, (0.0, 0.0), (0.0, 0.0), pull, back)
 
 # %% ../../nbs/ragged/03_kernels.ipynb #737cbd5b
 @jit(lent=True)
@@ -200,7 +194,7 @@ def _laplace_back(tau, n, room):
     for i in range(n):
         room.pull[i] = (room.pull[i] * room.b[i] - room.r[i]) / (2 * tau)
 
-# %% ../../nbs/ragged/03_kernels.ipynb #b56f78a4
+# %% ../../nbs/ragged/03_kernels.ipynb #ae84961b
 @jit
 def _room(n):
     "Room for lists of up to n items."
@@ -222,7 +216,7 @@ def walk_lists(lo, hi, flat, y):
         elif flat.of == Of.ORDER:
             copy_to(t, out)
         else:
-            _prices(room.t, 0, 0, n, tau, room.q)
+            gap_prices(room.t, 0, 0, n, tau, room.q)
             if flat.of == Of.LAPLACE:
                 _laplace_ranks(n, room)
             else:
@@ -231,7 +225,7 @@ def walk_lists(lo, hi, flat, y):
             for k in range(n):
                 out[k if flat.of == Of.SORT else order[k]] = room.r[k] / share
 
-# %% ../../nbs/ragged/03_kernels.ipynb #043af4ce
+# %% ../../nbs/ragged/03_kernels.ipynb #d7210b8c
 @jit
 def walk_back(lo, hi, flat, out):
     "out (N,) = the gradient to the scores, for the lists of parts lo..hi."
@@ -244,7 +238,7 @@ def walk_back(lo, hi, flat, out):
         for k in range(n):
             t[k] = flat.s[i + order[k]]
             pull[k] = flat.g[i + (k if flat.of == Of.SORT else order[k])]
-        _prices(room.t, 0, 0, n, tau, room.q)
+        gap_prices(room.t, 0, 0, n, tau, room.q)
         if flat.of == Of.LAPLACE:
             _laplace_back(tau, n, room)
         else:
