@@ -266,24 +266,27 @@ def _with_bridges(parts, p, values, origin, inside, name, joined):
         p = torch.where(here, value, p)
     return p
 
-# %% ../../nbs/distributed/06_bridges.ipynb #b6355b6a
+# %% ../../nbs/distributed/06_bridges.ipynb #9894721b
+def _pooled(parts, tau, ranks):
+    "The ranks or the sorted values of `Permutahedron`, which swap what is projected and what on."
+    t, i = precise(parts.t), positions(parts)
+    real = parts.kept & ~t.isnan()
+    s, i = t.masked_fill(~real, 0), i.to(t.dtype)
+    z, w = (s, i) if ranks else (i, s)
+    return torch.where(parts.kept & ~real, t, project_parts(parts, z / column(tau), w, real))
+
+# %% ../../nbs/distributed/06_bridges.ipynb #a03dfbca
 def pooled_ranks(
     parts: SortedParts,  # scores in order
     tau: "float | Tensor",  # a number or (B,)
 ) -> Tensor:  # (B, m), in double precision
     "Soft ranks of `Permutahedron` (R5.2), of scores that lie in order on many processes."
-    t = precise(parts.t)
-    real = parts.kept & ~t.isnan()
-    r = project_parts(parts, t.masked_fill(~real, 0) / column(tau), positions(parts).to(t.dtype), real)
-    return torch.where(parts.kept & ~real, t, r)
+    return _pooled(parts, tau, True)
 
-# %% ../../nbs/distributed/06_bridges.ipynb #041337e0
+# %% ../../nbs/distributed/06_bridges.ipynb #a491f636
 def pooled_values(
     parts: SortedParts,  # scores in order
     tau: "float | Tensor",  # a number or (B,)
 ) -> Tensor:  # (B, m), in double precision
     "Soft sorted values of `Permutahedron` (R5.2), of scores that lie in order on many processes."
-    t = precise(parts.t)
-    real = parts.kept & ~t.isnan()
-    y = project_parts(parts, positions(parts).to(t.dtype) / column(tau), t.masked_fill(~real, 0), real)
-    return torch.where(parts.kept & ~real, t, y)
+    return _pooled(parts, tau, False)

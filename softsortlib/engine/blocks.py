@@ -14,12 +14,12 @@ from .compile import dot64, exp_neg, jit, spread_rows
 from .dispatch import switch
 from .scan_kernels import Gradients, Means, Rows, Upstream, share_of
 
-# %% ../../nbs/engine/07_blocks.ipynb #047bad23
+# %% ../../nbs/engine/07_blocks.ipynb #eef84664
 BLOCK = switch("blocks: elements of a block", 1024, "n")  # the columns of a block stay in the nearest cache
 
 
 @jit(paste=True)
-def _prices(s, b, start, m, tau, q):
+def gap_prices(s, b, start, m, tau, q):
     "q[i] = exp(-|s_i - s_(i-1)| / tau) for the m elements of row b from `start`, -1 at ties and both ends; q (m + 1,)."
     for i in range(1, m):
         q[i] = exp_neg(abs(np.float64(s[b, start + i]) - np.float64(s[b, start + i - 1])) / tau)
@@ -28,26 +28,20 @@ def _prices(s, b, start, m, tau, q):
     q[0] = -1.0
     q[m] = -1.0
 
-# %% ../../nbs/engine/07_blocks.ipynb #9c03cd34
+# %% ../../nbs/engine/07_blocks.ipynb #a1bbc570
 @jit(fastmath=("contract", "nsz"), paste=True)
-def _walk(q, v, m, down, A, G, y):
-    "y[i] += the sum over what lies in front of element i, of its tie group too."
-    down, end = np.uintp(down), np.uintp(m)
-    step = np.uintp(1) - down - down
-    i = down * (end - np.uintp(1))
-    while i < end:
-        y[i] = A + G
-        G += v[i]
-        i += step
-        while not q[i + down] < 0:
-            A = q[i + down] * A + q[i + down] * G
-            G = v[i]
-            y[i] = A
-            i += step
+def even_column(q, v, m, below, above, y):
+    "y[i] = the even sum over the block and what lies beyond its ends, (E1.2)."
+    for i in range(m):
+        below = abs(q[i]) * below + v[i]
+        y[i] = below
+    for i in range(m - 1, -1, -1):
+        y[i] += above
+        above = abs(q[i]) * above + abs(q[i]) * v[i]
 
-# %% ../../nbs/engine/07_blocks.ipynb #f02ad61c
+# %% ../../nbs/engine/07_blocks.ipynb #eb66a87c
 @jit(fastmath=("contract", "nsz"), paste=True)
-def _walk_back(q, v, g, down, of_v, of_g, pull, gx):
+def column_back(q, v, g, down, of_v, of_g, pull, gx):
     "pull[i] -+ (g[i] A + v[i] B) and gx[i] += B + H, the sums over what lies in front of i, from (A, G) and (B, H)."
     A, G = of_v
     B, H = of_g
@@ -207,27 +201,23 @@ def _leave_out(b, first, last, means):
             o[b, i, c] = 0
             low[b, i, c] = 0
 
-# %% ../../nbs/engine/07_blocks.ipynb #244cd259
+# %% ../../nbs/engine/07_blocks.ipynb #6d3e4f06
 @jit(fastmath=("contract", "nsz"))
 def mean_blocks(lo, hi, rows, carries, means):
     "The means (E1.6), with all that `Means` holds; units lo..hi."
     s, x, tau, size = rows
     d, blocks = x.shape[2], carries.price.shape[1]
-    q, sides = np.empty(BLOCK + 1), np.empty((2, BLOCK))
-    columns, sums = np.empty((d + 1, BLOCK)), np.empty((d + 1, BLOCK))
+    q, columns, sums = np.empty(BLOCK + 1), np.empty((d + 1, BLOCK)), np.empty((d + 1, BLOCK))
     for unit in range(lo, hi):
         b, k = unit // blocks, unit % blocks
         start = k * BLOCK
         m = max(0, min(BLOCK, size[b] - start))
         share = share_of(size[b])
-        _prices(s, b, start, m, tau[b], q)
+        gap_prices(s, b, start, m, tau[b], q)
         _mean_columns(x, b, start, m, share, columns)
         for c in range(d + 1):
-            v, y = columns[c], sums[c]
-            for down in range(2):
-                _walk(q, v, m, down, carries.state[b, k, down, c, 0], carries.state[b, k, down, c, 1], sides[down])
-            for i in range(m):
-                y[i] = v[i] + (sides[0, i] + sides[1, i])
+            below, above = carries.state[b, k, 0, c], carries.state[b, k, 1, c]
+            even_column(q, columns[c], m, below[0] + below[1], above[0] + above[1], sums[c])
         _divide(sums, b, start, m, share, means)
         _leave_out(b, start + m, min(start + BLOCK, x.shape[1]), means)
 
@@ -261,7 +251,7 @@ def _no_gradients(b, first, last, grads):
         for c in range(grads.x.shape[2]):
             grads.x[b, i, c] = 0
 
-# %% ../../nbs/engine/07_blocks.ipynb #70fb3647
+# %% ../../nbs/engine/07_blocks.ipynb #7790d129
 @jit(fastmath=("contract", "nsz"))
 def pull_blocks(lo, hi, rows, up, carries, grads):
     "The gradients of the mean to scores and payload; units lo..hi."
@@ -273,7 +263,7 @@ def pull_blocks(lo, hi, rows, up, carries, grads):
         b, k = unit // blocks, unit % blocks
         start = k * BLOCK
         m = max(0, min(BLOCK, size[b] - start))
-        _prices(s, b, start, m, tau[b], q)
+        gap_prices(s, b, start, m, tau[b], q)
         _pull_columns(x, up, b, start, m, columns)
         for i in range(m):
             pull[i] = 0.0
@@ -283,7 +273,7 @@ def pull_blocks(lo, hi, rows, up, carries, grads):
                 gx[i] = g[i]
             for down in range(2):
                 of_v, of_g = carries.state[b, k, down, c], carries.state[b, k, down, d + 1 + c]
-                _walk_back(q, v, g, down, (of_v[0], of_v[1]), (of_g[0], of_g[1]), pull, gx)
+                column_back(q, v, g, down, (of_v[0], of_v[1]), (of_g[0], of_g[1]), pull, gx)
             if c < d:
                 for i in range(m):
                     grads.x[b, start + i, c] = gx[i]

@@ -5,12 +5,13 @@
 # %% auto #0
 __all__ = ['soft_quantile', 'soft_median', 'soft_trimmed_mean']
 
-# %% ../../nbs/functional/03_quantiles.ipynb #bd85c73d
+# %% ../../nbs/functional/03_quantiles.ipynb #9947dae1
 import numbers
 
 import torch
 from torch import Tensor
 
+from ..core.checks import is_one_of
 from ..core.operators import Operator, check_flags
 from ..core.permutation import compute_dtype, is_concrete
 from ..core.rounding import in_compute_dtype
@@ -23,7 +24,7 @@ from .parts import in_group, quantiles_of
 from .weighted import place, weighed, weighted_means
 from ..ragged.lists import ListOrder
 
-# %% ../../nbs/functional/03_quantiles.ipynb #9aeacf62
+# %% ../../nbs/functional/03_quantiles.ipynb #a0826de2
 INTERPOLATIONS = dict(
     linear=lambda p: p,
     lower=lambda p: p.floor(),
@@ -35,7 +36,7 @@ INTERPOLATIONS = dict(
 
 def _check_interpolation(interpolation):
     "Raise `ValueError` unless it is one of the five."
-    if not isinstance(interpolation, str) or interpolation not in INTERPOLATIONS:
+    if not is_one_of(interpolation, INTERPOLATIONS):
         raise ValueError(f"interpolation must be one of {', '.join(INTERPOLATIONS)}, got {interpolation!r}")
 
 # %% ../../nbs/functional/03_quantiles.ipynb #24096809

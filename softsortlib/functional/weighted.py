@@ -79,11 +79,16 @@ def weighted_midranks(
     under = above - below if descending else below - above
     return torch.where(w > 0, (w.sum(-1, keepdim=True) + 1 + under) / 2, 0)
 
-# %% ../../nbs/functional/08_weighted.ipynb #9a92e125
+# %% ../../nbs/functional/08_weighted.ipynb #dbf4e00e
+def _in_order(s, mask):
+    "The scores in rising order, on whose last stands what has no weight, and where they stood; (..., n) each."
+    top = s.detach().masked_fill(~mask, -math.inf).amax(-1, keepdim=True)
+    return stable_sort(torch.where(mask, s, top.where(mask.any(-1, keepdim=True), 0)))
+
+
 def _softsort_ranks(s, tau, w, mask):
     "(F8.2), from two scans."
-    top = s.detach().masked_fill(~mask, -math.inf).amax(-1, keepdim=True)      # what has no weight goes to the end
-    t, order = stable_sort(torch.where(mask, s, top.where(mask.any(-1, keepdim=True), 0)))
+    t, order = _in_order(s, mask)
     v, tau = w.gather(-1, order), tau[..., 0] if isinstance(tau, Tensor) else tau
     Z = exp_scan(t, v[..., None], tau)[..., 0].masked_fill(v == 0, 1)
     rows = torch.stack([v / Z * (v.cumsum(-1) + (1 - v) / 2), v / Z], -1)
@@ -208,7 +213,7 @@ def chosen_weight(
     one = hard_mask(z, k, mask) if w is None else hard_weighted_mask(z, w, k)
     return with_gradient_of(m, one.to(m.dtype))
 
-# %% ../../nbs/functional/08_weighted.ipynb #64e7dbb9
+# %% ../../nbs/functional/08_weighted.ipynb #cdce2eab
 class Mass(NamedTuple):
     "Scores in order, and the weight that lies before and up to the end of each run of equal ones."
     t: Tensor  # scores in rising order; what has no weight comes last, (..., n)
@@ -221,8 +226,7 @@ class Mass(NamedTuple):
 def _masses(s, w, mask):
     "The `Mass` of scores with weights (..., n), of which mask says which count."
     s, w = precise(s), precise(w)
-    top = s.detach().masked_fill(~mask, -math.inf).amax(-1, keepdim=True)
-    t, order = stable_sort(torch.where(mask, s, top.where(mask.any(-1, keepdim=True), 0)))
+    t, order = _in_order(s, mask)
     v = w.gather(-1, order)
     first, last = run_ends(rises(t.detach()))
     sums = torch.nn.functional.pad(v.cumsum(-1), (1, 0))

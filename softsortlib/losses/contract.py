@@ -40,10 +40,15 @@ def check_relevance(
         hint = ": call scores.squeeze(-1)" if column else ""
         raise ValueError(f"{name} must be a tensor {like}, got {tuple(relevance.shape)}{hint}")
 
-# %% ../../nbs/losses/11_contract.ipynb #b5bd1d85
+# %% ../../nbs/losses/11_contract.ipynb #997038d4
+def apart(loss, defined):
+    "The reduction that returns the loss of each set, and which sets count."
+    return loss, defined
+
+
 def check_reduction(reduction):
-    "Raise `ValueError` unless `reduction` is one of the three."
-    if not is_one_of(reduction, ("mean", "sum", "none")):
+    "Raise `ValueError` unless `reduction` is one of the three, or `apart`."
+    if reduction is not apart and not is_one_of(reduction, ("mean", "sum", "none")):
         raise ValueError(f"reduction must be 'mean', 'sum' or 'none', got {reduction!r}")
 
 # %% ../../nbs/losses/11_contract.ipynb #6fb0e37d
@@ -174,12 +179,7 @@ def reduce_sets(
         loss = loss.sum()
     return loss.to(dtype)
 
-# %% ../../nbs/losses/11_contract.ipynb #58316be0
-def apart(loss, defined):
-    "The reduction that returns the loss of each set, and which sets count."
-    return loss, defined
-
-
+# %% ../../nbs/losses/11_contract.ipynb #a0f83f12
 def _reduced(parts, lists, reduction, dtype):
     "The losses and flags of all lengths, reduced."
     loss, defined = (to_lists(list(both), lists) for both in zip(*parts))
@@ -200,12 +200,11 @@ def _flat_lists(scores, relevance, offsets):
     offsets, order, scores, relevance = end_to_end(offsets, scores, relevance)
     return scores, relevance, check_offsets(offsets, scores), order
 
-# %% ../../nbs/losses/11_contract.ipynb #47944064
+# %% ../../nbs/losses/11_contract.ipynb #4a67a4e0
 def _of_lists(loss, s, y, offsets, options, least, together=False, w=None):
     "The loss of lists end to end, with weights w of their elements, or None; if it can, of all `together`."
     reduction = options.pop("reduction", "mean")
-    if reduction is not apart:
-        check_reduction(reduction)
+    check_reduction(reduction)
     alone = warn_of_columns(s, offsets)  # then they are a batch
     together = together is True or together and options.get(together) is None
     if together and not alone and w is None and s.numel() and options.get("group") is None:
@@ -226,15 +225,14 @@ def _of_elements(loss, s, y, w=None, *, mask, **options):
     real = w > 0
     return loss(s, y, real if mask is None else real & mask, weights=w.masked_fill(~real, 0), **options)
 
-# %% ../../nbs/losses/11_contract.ipynb #16a85c46
+# %% ../../nbs/losses/11_contract.ipynb #6625a093
 def _check_weighted(scores, options):
     "The reduction, taken out of the options of a loss with weights; raise `ValueError` for another, or for a group."
     if in_parts(scores, options.get("group")):
         raise ValueError("weights and group exclude each other, got both: reduction='none' gives the loss of each list "
                          "on every process, to be multiplied by its weight")
     reduction = options.pop("reduction", "mean")
-    if reduction is not apart:
-        check_reduction(reduction)
+    check_reduction(reduction)
     return reduction
 
 
@@ -312,7 +310,7 @@ def over_lists(
         return of_sets
     return decorate
 
-# %% ../../nbs/losses/11_contract.ipynb #48ad558f
+# %% ../../nbs/losses/11_contract.ipynb #d6b14e83
 def over_blocks(loss: F) -> F:
     "Let a loss of P (..., m, n) and a target take the map of lists as well, and weights of the sets."
     @functools.wraps(loss)
@@ -326,8 +324,7 @@ def over_blocks(loss: F) -> F:
                              "constant and its gradient zero. Sort along another dimension: soft_permutation(x, dim=0)")
             return value
         reduction = options.pop("reduction", "mean")
-        if reduction is not apart:
-            check_reduction(reduction)
+        check_reduction(reduction)
         parts = [loss(block, part, reduction=apart, **options) for block, part in P.each(target)]
         return _reduced(parts, P.lists, reduction, P.dtype)
 
@@ -343,7 +340,7 @@ def _weigh_maps(loss, P, target, weights, options):
     w = weights.to(P.device, compute_dtype(P.dtype))
     return reduce_sets(*found, reduction, P.dtype, numbers_of(w, w))
 
-# %% ../../nbs/losses/11_contract.ipynb #bc61a654
+# %% ../../nbs/losses/11_contract.ipynb #5115f537
 def over_examples(loss: F) -> F:
     "Let a loss of logits (..., n) and of targets take weights of the examples."
     @functools.wraps(loss)
@@ -351,8 +348,7 @@ def over_examples(loss: F) -> F:
         if weights is None:
             return loss(logits, target, **options)
         reduction = options.pop("reduction", "mean")
-        if reduction is not apart:
-            check_reduction(reduction)
+        check_reduction(reduction)
         check_not_swapped(logits, target, "logits", "target")
         check_scores(logits, "logits")
         are_of_elements(weights, tuple(logits.shape), tuple(logits.shape[:-1]), loss)

@@ -5,18 +5,18 @@
 # %% auto #0
 __all__ = ['average_precision_loss', 'AveragePrecisionLoss', 'quantised_ap_loss', 'QuantisedAPLoss', 'auc_loss', 'AUCLoss']
 
-# %% ../../nbs/losses/05_curves.ipynb #62c3745b
+# %% ../../nbs/losses/05_curves.ipynb #dd55e259
 import math
 
 import torch
 from torch import Tensor
 
-from ..core.checks import is_one_of
 from ..core.operators import check_tau
 from ..engine.dispatch import precise, switch
 from ..engine.sum_laws import kernel_sums_dense
 from ..engine.sums import kernel_sums
 from .contract import Loss, over_lists, reduce_sets, relevant_of, set_inputs
+from .weighted import check_kind
 from .weights import divisor, masses, of_mean_one
 from ..sampling.perturbed import in_reach
 
@@ -147,7 +147,7 @@ class QuantisedAPLoss(Loss, of=quantised_ap_loss):
 
     Raises as the function does, and `TypeError` for an unknown option."""
 
-# %% ../../nbs/losses/05_curves.ipynb #dbcc6baf
+# %% ../../nbs/losses/05_curves.ipynb #6d524a85
 @over_lists(elements=True)
 def auc_loss(
     scores: Tensor,  # (..., n)
@@ -165,8 +165,7 @@ def auc_loss(
     Raise `TypeError` or `ValueError` when an argument does not fit."""
     s, y, mask = set_inputs(scores, relevance, mask)
     tau = check_tau(tau, s)
-    if not is_one_of(kind, ("logistic", "sigmoid")):
-        raise ValueError(f"kind must be 'logistic' or 'sigmoid', got {kind!r}")
+    check_kind(kind)
     relevant = relevant_of(y, mask)
     s, other = precise(in_reach(s, tau)), ~relevant & mask
     s = s if kind == "sigmoid" else _without_outliers(s, relevant, other, tau)

@@ -84,14 +84,13 @@ def _auc(loss, s, y, mask):
     above = r.masked_fill(~relevant, 0).sum(-1) - n * (n + 1) / 2
     return above / (n * m).clamp(min=1), (n > 0) & (m > 0)
 
-# %% ../../nbs/losses/07_metrics.ipynb #2efd4bf1
+# %% ../../nbs/losses/07_metrics.ipynb #888c9a02
 def _spearman(loss, s, y, mask):
     "The correlation of ranks, 0 if all scores are tied."
-    a, b = (midranks(v, mask, False) for v in (s, y))
-    n = mask.sum(-1, keepdim=True).clamp(min=1)
-    a, b = ((v - v.sum(-1, keepdim=True) / n).masked_fill(~mask, 0) for v in (a, b))
-    size = (a.square().sum(-1) * b.square().sum(-1)).sqrt()
-    return (a * b).sum(-1) / size.masked_fill(size == 0, 1), differing(y, mask)
+    sets = Batch(mask)
+    both, own, wanted = sets.products(sets.midranks(s), sets.midranks(y))
+    size = (own * wanted).sqrt()
+    return both / size.masked_fill(size == 0, 1), differing(y, mask)
 
 
 def _kendall(loss, s, y, mask):

@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['lambda_loss', 'LambdaLoss']
 
-# %% ../../nbs/losses/04_pairs.ipynb #85d94ba7
+# %% ../../nbs/losses/04_pairs.ipynb #32c0fefb
 import math
 import numbers
 from typing import NamedTuple
@@ -18,11 +18,10 @@ from ..core.operators import check_tau
 from ..engine.autograd import needs_graph, once
 from ..engine.dispatch import switch
 from ..engine.mechanism import mechanism
-from ..functional.arguments import check_k
 from .contract import Loss, differing, over_lists, reduce_sets, relevant_of, set_inputs
 from .orders import ideal_order
 from ..ranks.sigmoid import tau_column
-from .ranking import gains_of, ratio_of
+from .ranking import at_most_all, gains_of, ratio_of
 from .sets import Batch
 
 # %% ../../nbs/losses/04_pairs.ipynb #5796733a
@@ -209,7 +208,7 @@ def _in_reach(s, tau, learn):
     most = torch.finfo(s.dtype).max / 4 * (tau.detach().clamp(max=1) if learn else min(tau, 1))
     return s.clamp(-most, most)
 
-# %% ../../nbs/losses/04_pairs.ipynb #578f5db6
+# %% ../../nbs/losses/04_pairs.ipynb #e5c63e01
 @over_lists()
 def lambda_loss(
     scores: Tensor,  # (..., n)
@@ -231,7 +230,7 @@ def lambda_loss(
     _check_mu(mu)
     s, y, mask = set_inputs(scores, relevance, mask)
     tau, n = check_tau(tau, s), s.shape[-1]
-    k = min(check_k(n if k is None else k, math.inf), n)
+    k = at_most_all(k, n)
     places = places_of(s, y, mask, weighting, k, gain)
     learn = isinstance(tau, Tensor)
     s = _in_reach(s, tau, learn)

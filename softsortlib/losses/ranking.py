@@ -6,13 +6,14 @@
 __all__ = ['approx_ndcg_loss', 'ApproxNDCGLoss', 'neural_ndcg_loss', 'NeuralNDCGLoss', 'precision_loss', 'PrecisionLoss',
            'recall_loss', 'RecallLoss']
 
-# %% ../../nbs/losses/02_ranking.ipynb #8c16b459
+# %% ../../nbs/losses/02_ranking.ipynb #054ee1b4
 import math
 from functools import partial
 
 import torch
 from torch import Tensor
 
+from ..core.checks import is_one_of
 from ..core.operators import Operator
 from ..core.rank_operators import RankOperator
 from ..functional.arguments import check_k
@@ -36,20 +37,23 @@ def _powers_of_two(y, sets, large):
 
 GAINS = dict(exp2=_powers_of_two, linear=lambda y, sets, large: y)
 
-# %% ../../nbs/losses/02_ranking.ipynb #1f27cf2d
+# %% ../../nbs/losses/02_ranking.ipynb #f414a41a
 def gains_of(y, sets, gain):
     "The gain of each element, (..., n), zero where padded; raise `ValueError` for what has none."
-    if not isinstance(gain, str) or gain not in GAINS:
+    if not is_one_of(gain, GAINS):
         raise ValueError(f"gain must be one of {', '.join(GAINS)}, got {gain!r}")
     high = check_not_negative(y, "for NDCG")
     return sets.only(GAINS[gain](y, sets, not sets.whole or high is None or high > 100))
 
-# %% ../../nbs/losses/02_ranking.ipynb #66e9bd20
+# %% ../../nbs/losses/02_ranking.ipynb #6428a159
+def at_most_all(k, n):
+    "How many of n places k means: all of them for None, at most n; raise as `check_k`."
+    return min(check_k(n if k is None else k, math.inf), n)
+
+
 def discounts_of(k, like):
-    "1 / log2(1 + i) for the first k positions of sets (..., n), all of them for None, at most n."
-    n = like.shape[-1]
-    k = check_k(n if k is None else k, math.inf)
-    return place_discounts(min(k, n), like)
+    "1 / log2(1 + i) for the first k positions of sets (..., n)."
+    return place_discounts(at_most_all(k, like.shape[-1]), like)
 
 # %% ../../nbs/losses/02_ranking.ipynb #0f04cdb1
 def ratio_of(part, whole):

@@ -40,7 +40,7 @@ def sorted_lists(s, offsets):
     order, one = s.new_empty(s.shape, dtype=torch.int32), s.new_ones(*s.shape[:-1], len(offsets) - 1)
     return walked(walk_lists, s, offsets, one, order, Of.ORDER), order + offsets[number]
 
-# %% ../../nbs/ragged/05_each.ipynb #4817c793
+# %% ../../nbs/ragged/05_each.ipynb #0ca45f39
 class Row(NamedTuple):
     "Lists as one row, each in order."
     t: Tensor       # scores above the lowest of their list, double, (..., N)
@@ -48,7 +48,6 @@ class Row(NamedTuple):
     u: Tensor       # t in temperatures, (..., N)
     number: Tensor  # the list of each, among those that have items, (N,)
     place: Tensor   # 1, 2, ... in each list, (N,)
-    size: Tensor    # how many items its list has, (N,)
     order: Tensor   # where the scores stood, (..., N)
     spoilt: Tensor  # zero; no number, and so its gradient, in a list with a score that is none, (..., N)
 
@@ -65,9 +64,9 @@ def _row_of(s, tau, offsets):
     t = torch.where(broken, 0, t - low)
     place = 1 + torch.arange(len(number), device=s.device) - begin
     apart = torch.nn.functional.pad(number.diff() != 0, (1, 0)).cumsum(0)
-    return Row(t, low, t / torch.where(broken, 1, tau), apart, place, end - begin, order, spoilt)
+    return Row(t, low, t / torch.where(broken, 1, tau), apart, place, order, spoilt)
 
-# %% ../../nbs/ragged/05_each.ipynb #1342dfc5
+# %% ../../nbs/ragged/05_each.ipynb #8402ffa3
 def _values(row):
     "(G3.2), along t."
     share = 2.0 ** -row.t.shape[-1].bit_length()  # so that no sum overflows
@@ -87,12 +86,11 @@ def _counts(row):
     "(G3.4), along t."
     odd = list_scan(row.u, torch.ones_like(row.t)[..., None], row.number, "odd")[..., 0]
     first, last = run_ends(rises(row.t.detach()) | (row.number.diff() != 0))
-    place = torch.arange(1, 1 + row.t.shape[-1], device=row.t.device)
-    below, above = row.place - 1 - (place - first), row.size - row.place - (last - place)
+    before = torch.arange(1, 1 + row.t.shape[-1], device=row.t.device) - row.place
     ties = Ties(first - 1, (1 + last - first).to(row.u), None)
     moved = movement(row.u)
     slope = ties.count * (moved - tie_means(moved[..., None], ties)[..., 0])
-    return (row.size + 1 + below - above - odd + slope) / 2
+    return (first + last - 2 * before - odd + slope) / 2
 
 
 LAWS = {Of.SORT: _values, Of.RANK: _places, Of.LAPLACE: _counts}

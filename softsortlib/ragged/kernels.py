@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = []
 
-# %% ../../nbs/ragged/03_kernels.ipynb #ecfe4942
+# %% ../../nbs/ragged/03_kernels.ipynb #c00562aa
 from enum import IntEnum
 from typing import NamedTuple
 
@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ..engine.blocks import column_back, even_column, gap_prices
 from ..engine.compile import WORTH, arrays, copy_to, exp_neg, jit, spread_rows
 from ..engine.dispatch import switch
 from ..engine.scan_kernels import share_of
@@ -91,204 +92,161 @@ def _arrange(s, t, order, u, place):
         width *= 2
     return whole
 
-# %% ../../nbs/ragged/03_kernels.ipynb #47fe3f94
-@jit(lent=True)
-def _decays(t, tau, q):
-    "q[i] = exp(-(t[i] - t[i - 1]) / tau), the price of the gap below i; q[0] is 0."
-    q[0] = 0.0
-    for i in range(1, len(t)):
-        q[i] = exp_neg((t[i] - t[i - 1]) / tau)
+# %% ../../nbs/ragged/03_kernels.ipynb #1489b544
+class Room(NamedTuple):
+    "What a thread knows of a list, (longest,) each where nothing else is said."
+    t: np.ndarray  # scores in order, (1, longest)
+    q: np.ndarray  # the price of the gap below each, -1 at ties and both ends, (longest + 1,)
+    x: np.ndarray
+    z: np.ndarray
+    b: np.ndarray  # E(z)
+    r: np.ndarray  # E(x) / E(z)
+    to_x: np.ndarray
+    to_z: np.ndarray
+    pull: np.ndarray
 
 
-@jit(lent=True)
-def _both_sides(t, q, v, even, odd):
-    "The even and the odd sum (G3.1) of v (n,) over sorted scores t."
-    beyond, group = 0.0, 0.0
-    for i in range(len(t) - 1, -1, -1):
-        if i < len(t) - 1 and t[i + 1] != t[i]:
-            beyond = q[i + 1] * (beyond + group)
-            group = 0.0
-        even[i] = beyond + group
-        odd[i] = beyond
-        group += v[i]
-    beyond, group = 0.0, 0.0
-    for i in range(len(t)):
-        if i > 0 and t[i] != t[i - 1]:
-            beyond = q[i] * (beyond + group)
-            group = 0.0
-        group += v[i]
-        even[i] += beyond + group
-        odd[i] = beyond - odd[i]
+@jit(fastmath=("contract", "nsz"), lent=True)
+def _even(q, v, y):
+    "y = the even sum (G3.1) of v (n,)."
+    even_column(q, v, len(v), 0.0, 0.0, y)
 
-# %% ../../nbs/ragged/03_kernels.ipynb #c73f00f4
+# %% ../../nbs/ragged/03_kernels.ipynb #b5e902ac
 @jit(lent=True)
-def _sort_values(t, q, room, y):
-    "y = the soft-sorted scores (G3.2), in order."
-    n = len(t)
-    share = share_of(n)  # so that no sum overflows
-    Z, T, x, spare = room[0], room[1], room[2], room[3]
-    for i in range(n):
-        x[i] = 1.0
-    _both_sides(t, q, x, Z, spare)
-    for i in range(n):
-        x[i] = share * t[i]
-    _both_sides(t, q, x, T, spare)
-    for i in range(n):
-        y[i] = T[i] / Z[i] / share
+def _payloads(of, near, n, room):
+    """Fill x and z of a list, and return the share that x is taken in.
 
-# %% ../../nbs/ragged/03_kernels.ipynb #c1922e6c
-@jit(lent=True)
-def _positions(t, q, room):
-    "Rows 2 to 4 of room = one, the weights w = 1 / Z and iw, 5 to 7 = their odd sums, 8 = E(w), 9 = (G3.3)."
-    n = len(t)
-    one, w, iw, b, r = room[2], room[3], room[4], room[8], room[9]
+    With `near`, scores are measured from the lowest that they feel."""
+    t, share, lowest = room.t[0], share_of(n), 0.0
     for i in range(n):
-        one[i] = 1.0
-    _both_sides(t, q, one, w, room[5])
+        room.z[i] = 1.0
+    if of == Of.SORT:
+        for i in range(n):
+            if near and (i == 0 or room.q[i] == 0.0):  # nothing below this gap can be felt above it
+                lowest = share * t[i]
+            room.x[i] = share * t[i] - lowest
+        return share
+    _even(room.q, room.z[:n], room.b)
     for i in range(n):
-        w[i] = 1.0 / w[i]
-        iw[i] = (i + 1) * w[i]
-    _both_sides(t, q, w, b, room[6])
-    _both_sides(t, q, iw, r, room[7])
-    for i in range(n):
-        r[i] /= b[i]
+        room.z[i] = 1.0 / room.b[i]
+        room.x[i] = (i + 1) * room.z[i]
+    return 1.0
 
 
 @jit(lent=True)
-def _sort_ranks(t, q, order, room, y):
-    "y = the expected positions of the scores (G3.3), as they stood."
-    _positions(t, q, room)
-    for i in range(len(t)):
-        y[order[i]] = room[9, i]
+def _quotient(n, room):
+    "Fill b = E(z) and r = E(x) / b."
+    _even(room.q, room.z[:n], room.b)
+    _even(room.q, room.x[:n], room.r)
+    for i in range(n):
+        room.r[i] /= room.b[i]
 
-# %% ../../nbs/ragged/03_kernels.ipynb #1914a3c0
-@jit(lent=True)
-def _laplace_ranks(t, q, order, room, y):
-    "y = the ranks (G3.4), as the scores stood."
-    n = len(t)
-    above = room[0]
-    M = 0.0
+# %% ../../nbs/ragged/03_kernels.ipynb #aebf9efc
+@jit(fastmath=("contract", "nsz"), lent=True)
+def _laplace_ranks(n, room):
+    "r = the ranks (G3.4) of the scores in order."
+    q, r = room.q, room.r
+    L, R = 0.0, 0.0
+    for i in range(n):
+        r[i] = i + 1 - L / 2
+        L = abs(q[i + 1]) * L + abs(q[i + 1])
     for i in range(n - 1, -1, -1):
-        if i < n - 1:
-            M = q[i + 1] * M + (1 - q[i + 1]) * (n - 1 - i)
-        above[i] = M
-    M = 0.0
-    for i in range(n):
-        M = q[i] * M + (1 - q[i]) * i
-        y[order[i]] = (n + 1) / 2 + (M - above[i]) / 2
+        r[i] += R / 2
+        R = abs(q[i]) * R + abs(q[i])
 
-# %% ../../nbs/ragged/03_kernels.ipynb #d29339e7
-@jit(lent=True)
-def _pull(t, q, v, odd, g, room, pull):
-    "(G3.5) for E(v) with the odd sum of v: the first row of room = the gradient to v; pull += -tau times that to t."
-    _both_sides(t, q, g, room[0], room[1])
-    for i in range(len(t)):
-        pull[i] += g[i] * odd[i] + v[i] * room[1, i]
+# %% ../../nbs/ragged/03_kernels.ipynb #d012a369
+@jit(fastmath=("contract", "nsz"), lent=True)
+def _even_back(q, v, g, pull, back):
+    "(G3.5) for E(v), v and g (n,): back = the gradient to v; pull += tau times that to t."
+    for i in range(len(v)):
+        back[i] = g[i]
+    for down in range(2):
+        column_back(q, v, g, down, (0.0, 0.0), (0.0, 0.0), pull, back)
 
-# %% ../../nbs/ragged/03_kernels.ipynb #5bfd6d5b
+# %% ../../nbs/ragged/03_kernels.ipynb #737cbd5b
 @jit(lent=True)
-def _sort_back(t, q, tau, order, g, room, out):
-    "out = the gradient to the scores as they stood, g (n,) that to the sorted values (G3.2)."
-    n = len(t)
-    share = share_of(n)
-    one, x, Z, T, a, pull = room[2], room[3], room[4], room[5], room[8], room[9]
-    lowest = 0.0
+def _quotient_back(of, share, tau, n, room):
+    "Turn pull, the gradient to what is asked, into that to t."
+    q, x, z, u, ur, pull = room.q, room.x[:n], room.z[:n], room.b[:n], room.r[:n], room.pull
     for i in range(n):
-        if q[i] == 0.0:  # nothing below this gap can be felt above it
-            lowest = share * t[i]
-        one[i] = 1.0
-        x[i] = share * t[i] - lowest
-        pull[i] = 0.0
-    _both_sides(t, q, one, Z, room[6])
-    _both_sides(t, q, x, T, room[7])
-    for i in range(n):
-        a[i] = g[i] / Z[i]
-        T[i] *= -a[i] / Z[i]
-    _pull(t, q, one, room[6], T, room, pull)
-    _pull(t, q, x, room[7], a, room, pull)
-    for i in range(n):
-        out[order[i]] = room[0, i] - pull[i] / share / tau
-
-# %% ../../nbs/ragged/03_kernels.ipynb #19e0711d
-@jit(lent=True)
-def _rank_back(t, q, tau, order, g, room, out):
-    "out = the gradient to the scores as they stood, g (n,) that to their expected positions (G3.3)."
-    n = len(t)
-    _positions(t, q, room)
-    one, w, iw, u, ur, h, pull = room[2], room[3], room[4], room[8], room[9], room[10], room[11]
-    for i in range(n):
-        u[i] = g[order[i]] / u[i]
+        u[i] = pull[i] / u[i]
         ur[i] *= -u[i]
         pull[i] = 0.0
-    _pull(t, q, iw, room[7], u, room, pull)
+    to_x, to_z = room.to_x, room.to_z
+    _even_back(q, x, u, pull, to_x)
+    _even_back(q, z, ur, pull, to_z)
+    if of == Of.RANK:
+        for i in range(n):
+            ur[i] = -z[i] * z[i] * ((i + 1) * to_x[i] + to_z[i])
+            z[i] = 1.0
+        _even_back(q, z, ur, pull, to_z)
     for i in range(n):
-        h[i] = (i + 1) * room[0, i]
-    _pull(t, q, w, room[6], ur, room, pull)
-    for i in range(n):
-        h[i] = -w[i] * w[i] * (h[i] + room[0, i])
-    _pull(t, q, one, room[5], h, room, pull)
-    for i in range(n):
-        out[order[i]] = -pull[i] / tau
+        pull[i] = (to_x[i] if of == Of.SORT else 0.0) + pull[i] / share / tau
 
-# %% ../../nbs/ragged/03_kernels.ipynb #1cab3950
+# %% ../../nbs/ragged/03_kernels.ipynb #c423f22e
 @jit(lent=True)
-def _laplace_back(t, q, tau, order, g, room, out):
-    "(G3.6): out = the gradient to the scores as they stood, g (n,) that to their ranks."
-    one, v, Z, E, spare = room[0], room[1], room[2], room[3], room[4]
-    for i in range(len(t)):
-        one[i] = 1.0
-        v[i] = g[order[i]]
-    _both_sides(t, q, one, Z, spare)
-    _both_sides(t, q, v, E, spare)
-    for i in range(len(t)):
-        out[order[i]] = (v[i] * Z[i] - E[i]) / (2 * tau)
+def _laplace_back(tau, n, room):
+    "(G3.6): turn pull, the gradient to the ranks, into that to t."
+    for i in range(n):
+        room.z[i] = 1.0
+    _even(room.q, room.z[:n], room.b)
+    _even(room.q, room.pull[:n], room.r)
+    for i in range(n):
+        room.pull[i] = (room.pull[i] * room.b[i] - room.r[i]) / (2 * tau)
 
-# %% ../../nbs/ragged/03_kernels.ipynb #5353c75e
+# %% ../../nbs/ragged/03_kernels.ipynb #ae84961b
+@jit
+def _room(n):
+    "Room for lists of up to n items."
+    v = np.empty((7, n))
+    return Room(np.empty((1, n)), np.empty(n + 1), v[0], v[1], v[2], v[3], v[4], v[5], v[6])
+
+
 @jit
 def walk_lists(lo, hi, flat, y):
     "y (N,) for the lists of parts lo..hi; fills flat.order, too."
-    room = np.empty((10, flat.longest))
-    t, u, q = np.empty(flat.longest), np.empty(flat.longest), np.empty(flat.longest)
-    place = np.empty(flat.longest, np.int32)
+    room, place, share = _room(flat.longest), np.empty(flat.longest, np.int32), 1.0
     for b in range(flat.cuts[lo], flat.cuts[hi]):
         i, j = flat.offsets[b], flat.offsets[b + 1]
-        n, order, out = j - i, flat.order[i:j], y[i:j]
+        n, t, tau, order, out = j - i, room.t[0, :j - i], flat.tau[b], flat.order[i:j], y[i:j]
         if n == 0:
             continue
-        if not _arrange(flat.s[i:j], t[:n], order, u[:n], place[:n]):
+        if not _arrange(flat.s[i:j], t, order, room.x[:n], place[:n]):
             out[:] = np.nan
-            continue
-        if flat.of == Of.ORDER:
-            copy_to(t[:n], out)
-            continue
-        _decays(t[:n], flat.tau[b], q)
-        if flat.of == Of.SORT:
-            _sort_values(t[:n], q, room, out)
-        elif flat.of == Of.RANK:
-            _sort_ranks(t[:n], q, order, room, out)
+        elif flat.of == Of.ORDER:
+            copy_to(t, out)
         else:
-            _laplace_ranks(t[:n], q, order, room, out)
+            gap_prices(room.t, 0, 0, n, tau, room.q)
+            if flat.of == Of.LAPLACE:
+                _laplace_ranks(n, room)
+            else:
+                share = _payloads(flat.of, False, n, room)
+                _quotient(n, room)
+            for k in range(n):
+                out[k if flat.of == Of.SORT else order[k]] = room.r[k] / share
 
-# %% ../../nbs/ragged/03_kernels.ipynb #64f3ffcf
+# %% ../../nbs/ragged/03_kernels.ipynb #d7210b8c
 @jit
 def walk_back(lo, hi, flat, out):
     "out (N,) = the gradient to the scores, for the lists of parts lo..hi."
-    room = np.empty((12, flat.longest))
-    t, q = np.empty(flat.longest), np.empty(flat.longest)
+    room = _room(flat.longest)
     for b in range(flat.cuts[lo], flat.cuts[hi]):
         i, j = flat.offsets[b], flat.offsets[b + 1]
-        n, order, g, gs, tau = j - i, flat.order[i:j], flat.g[i:j], out[i:j], flat.tau[b]
+        n, t, tau, order, pull = j - i, room.t[0, :j - i], flat.tau[b], flat.order[i:j], room.pull
         if n == 0:
             continue
         for k in range(n):
             t[k] = flat.s[i + order[k]]
-        _decays(t[:n], tau, q)
-        if flat.of == Of.SORT:
-            _sort_back(t[:n], q, tau, order, g, room, gs)
-        elif flat.of == Of.RANK:
-            _rank_back(t[:n], q, tau, order, g, room, gs)
+            pull[k] = flat.g[i + (k if flat.of == Of.SORT else order[k])]
+        gap_prices(room.t, 0, 0, n, tau, room.q)
+        if flat.of == Of.LAPLACE:
+            _laplace_back(tau, n, room)
         else:
-            _laplace_back(t[:n], q, tau, order, g, room, gs)
+            share = _payloads(flat.of, True, n, room)
+            _quotient(n, room)
+            _quotient_back(flat.of, share, tau, n, room)
+        for k in range(n):
+            out[i + order[k]] = pull[k]
 
 # %% ../../nbs/ragged/03_kernels.ipynb #4382f6c2
 LONG = switch("lists: all pairs", 1024, "n")  # items up to which a list is done pair by pair
