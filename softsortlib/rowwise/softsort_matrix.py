@@ -36,13 +36,22 @@ def _laplace_grads(G, s, t, tau, Z):
     gtau = (E * u.abs().masked_fill(u.isinf(), 0)).sum((-1, -2)) / tau**2
     return gs, gt, gtau, -E.sum(-1) / Z
 
-# %% ../../nbs/rowwise/10_softsort_matrix.ipynb #0aef7a28
+# %% ../../nbs/rowwise/10_softsort_matrix.ipynb #fbbcb0c8
 _ROWS = switch("softsort_matrix: rows at a time", 64, "n")  # rows of a unit of work
 
 
+class _Entries(NamedTuple):
+    "What the entries (W10.1) are made of, or the gradients to it."
+    s: np.ndarray
+    t: np.ndarray
+    tau: np.ndarray
+    Z: np.ndarray
+
+
 @jit
-def _laplace_rows(lo, hi, s, t, tau, Z, P):
+def _laplace_rows(lo, hi, at, P):
     "Write P of (W10.1) for the units lo..hi."
+    s, t, tau, Z = at
     m, n = P.shape[1:]
     units = (m + _ROWS - 1) // _ROWS  # of one matrix
     one = s.dtype.type(1)
@@ -91,15 +100,7 @@ def _far(ti, columns, E):
             total += E[c] * (ti - columns[c])
     return total
 
-# %% ../../nbs/rowwise/10_softsort_matrix.ipynb #b75ff60a
-class _Entries(NamedTuple):
-    "What the entries (W10.1) are made of, or the gradients to it."
-    s: np.ndarray
-    t: np.ndarray
-    tau: np.ndarray
-    Z: np.ndarray
-
-
+# %% ../../nbs/rowwise/10_softsort_matrix.ipynb #98a4a36b
 @jit
 def _laplace_back_rows(lo, hi, G, at, learn, pulls):
     "The sums (W10.2) for the units lo..hi."
@@ -128,12 +129,13 @@ def _laplace_back_rows(lo, hi, G, at, learn, pulls):
             to_s[c] *= inv
         pulls.tau[unit] = spread / tau[b] ** 2
 
-# %% ../../nbs/rowwise/10_softsort_matrix.ipynb #3cadb3b6
+# %% ../../nbs/rowwise/10_softsort_matrix.ipynb #0ef584ce
 def _laplace_numba(s, t, tau, Z):
     "(W10.1) by the kernel of the CPU."
     P = empty_matrix(s.dtype, *t.shape, s.shape[-1])
     units = tau.numel() * -(-t.shape[-1] // _ROWS)
-    spread_rows(_laplace_rows, units, P.numel(), *arrays(s, t, tau.double(), Z, P))
+    *at, out = arrays(s, t, tau.double(), Z, P)
+    spread_rows(_laplace_rows, units, P.numel(), _Entries(*at), out)
     return P
 
 # %% ../../nbs/rowwise/10_softsort_matrix.ipynb #ab235a3a
