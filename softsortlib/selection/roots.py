@@ -410,7 +410,7 @@ def _weights_grads(s, tau, w, d, m, law, needs, g=None, of_d=None):
         return pull_all(g, s, tau, w, d, m, law, needs[1], needs[2])
     return composed_pull(g, of_d, s, tau, w, d, m, law, needs[2])
 
-# weights w (..., n), d and m (..., 1) of (K6.1), for s (..., n) with -inf where padded, tau and k (..., 1), of one dtype
+# weights w (..., n), d and m (..., 1) of (K6.1)
 weigh = mechanism(
     "topk_weights(s, tau, k, int law) -> w=s, d=tau, long m=tau", __name__, _weigh_torch, _weigh_numba, _weigh_triton,
     gradient=_weights_grads,
