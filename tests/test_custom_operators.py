@@ -22,7 +22,6 @@ from softsortlib.ragged.sums import rest_of_lists
 from softsortlib.ranks import pair_sum
 from softsortlib.rowwise.products import sorted_sums
 from softsortlib.selection import SparseTopK
-from softsortlib.selection.roots import Law, root
 from softsortlib.transport import Gibbs, potentials
 
 PREFIX = "softsortlib::"
@@ -101,7 +100,6 @@ def rest(s):
     for row in RANKS + OPERATORS[:1]: twice(row.make(tau=0.5)(long) @ long, long)
     order = z.detach().argsort()      # these serve GPUs, and have their plain form here
     twice(radix._permute(z[..., None].expand(2, N, 2), order), z)
-    root(z.detach(), torch.ones(2, 1, dtype=z.dtype), torch.full((2, 1), 1.5, dtype=z.dtype), int(Law.LOGISTIC))
     torch.autograd.grad(SparseTopK(2, 0.5)(z).square().sum(), z)
     down, some = z.detach().sort(descending=True).values.requires_grad_(), torch.tensor([N, 5])
     twice(sorted_sums(down, some, ""), down)

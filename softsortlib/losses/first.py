@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['pirank_loss', 'PiRankLoss', 'reciprocal_rank_loss', 'ReciprocalRankLoss']
 
-# %% ../../nbs/losses/06_first.ipynb #56ba42ee
+# %% ../../nbs/losses/06_first.ipynb #e4b23613
 import math
 from typing import NamedTuple
 
@@ -13,10 +13,10 @@ import torch
 from torch import Tensor
 
 from ..core.operators import Operator, check_flags
-from ..functional.arguments import check_k, with_gradient_of
+from ..functional.arguments import with_gradient_of
 from ..functional.functions import soft_permutation
 from .contract import Loss, over_lists, reduce_sets, relevant_of, set_inputs
-from .ranking import discounts_of, gains_of, ratio_of
+from .ranking import at_most_all, discounts_of, gains_of, ratio_of
 from .sets import best_dcg, laid_out
 
 # %% ../../nbs/losses/06_first.ipynb #13bcee4c
@@ -98,7 +98,7 @@ def first_hit(
     rest = (alive[..., -1] / n.clamp(min=1)).masked_fill(n > h.shape[-1], 0)
     return (h * alive[..., :-1] / places).sum(-1) + rest
 
-# %% ../../nbs/losses/06_first.ipynb #1e0c2d81
+# %% ../../nbs/losses/06_first.ipynb #afe88eae
 @over_lists()
 def reciprocal_rank_loss(
     scores: Tensor,  # (..., n)
@@ -116,8 +116,7 @@ def reciprocal_rank_loss(
 
     Raise `TypeError` or `ValueError` when an argument does not fit."""
     s, y, mask = set_inputs(scores, relevance, mask)
-    n = s.shape[-1]
-    k = min(check_k(n if k is None else k, math.inf), n)
+    k = at_most_all(k, s.shape[-1])
     P = soft_permutation(s, descending=True, method=method, tau=tau, mask=mask)
     relevant = relevant_of(y, mask)
     h = P[..., :k, :] @ relevant.to(s.dtype)

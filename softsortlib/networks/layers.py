@@ -127,7 +127,7 @@ def _write(block, wide, y, b, j):
         for w in range(wide):
             y[b, i, j + w] = block[i, w]
 
-# %% ../../nbs/networks/06_layers.ipynb #c4c51a60
+# %% ../../nbs/networks/06_layers.ipynb #953cacab
 @jit(paste=True)
 def _mix(p, q, keep, swap):
     "One comparator on a block: replace the rows p and q by their weighted means, Equation N2.1."
@@ -135,6 +135,11 @@ def _mix(p, q, keep, swap):
         a, b = p[w], q[w]
         p[w] = keep * a + swap * b
         q[w] = swap * a + keep * b
+
+@jit(paste=True)
+def _of_set(weights, b):
+    "The weights of set b."
+    return Weights(weights.keep[b], weights.swap[b])
 
 class _Part(NamedTuple):
     "Comparators of one layer."
@@ -144,18 +149,18 @@ class _Part(NamedTuple):
     swap: np.ndarray
 
 @jit(paste=True)
-def _part(net, keep, swap, start, stop):
+def _part(net, weights, start, stop):
     "The comparators start..stop."
-    return _Part(net.lo[start:stop], net.hi[start:stop], keep[start:stop], swap[start:stop])
+    return _Part(net.lo[start:stop], net.hi[start:stop], weights.keep[start:stop], weights.swap[start:stop])
 
 @jit(lent=True)
-def _run_layer(block, net, keep, swap, start, stop):
+def _run_layer(block, net, weights, start, stop):
     "Run the comparators start..stop of one layer on a block."
-    part = _part(net, keep, swap, start, stop)
+    part = _part(net, weights, start, stop)
     for c in range(len(part.lo)):
         _mix(block[np.uint32(part.lo[c])], block[np.uint32(part.hi[c])], part.keep[c], part.swap[c])
 
-# %% ../../nbs/networks/06_layers.ipynb #492ea864
+# %% ../../nbs/networks/06_layers.ipynb #1c1867cd
 @jit
 def _block_rows(first, last, x, net, weights, plan, y):
     "y = P x, or P itself, for the units first..last."
@@ -163,10 +168,10 @@ def _block_rows(first, last, x, net, weights, plan, y):
     blocks = (y.shape[2] + BLOCK - 1) // BLOCK
     for unit in range(first, last):
         b, k = unit // blocks, unit % blocks
-        reach = plan.reach[k % len(plan.reach)]
+        reach, own = plan.reach[k % len(plan.reach)], _of_set(weights, b)
         wide = _fill(block, x, b, k * BLOCK, plan.eye)
         for l in range(len(reach)):
-            _run_layer(block, net, weights.keep[b], weights.swap[b], reach[l, 0], reach[l, 1])
+            _run_layer(block, net, own, reach[l, 0], reach[l, 1])
         _write(block, wide, y, b, k * BLOCK)
 
 # %% ../../nbs/networks/06_layers.ipynb #a5108685
@@ -190,63 +195,58 @@ def _undo_mix(p, q, keep, swap, note):
         q[w] = swap * a + keep * b
     return total
 
-# %% ../../nbs/networks/06_layers.ipynb #19e12bd8
+# %% ../../nbs/networks/06_layers.ipynb #f17bc430
 @jit(lent=True)
-def _note_layer(block, net, keep, swap, start, stop, stack, top):
+def _note_layer(block, net, weights, start, stop, stack, top):
     "Run one layer, and push the differences of its comparators; return the new top of the stack."
-    part, notes = _part(net, keep, swap, start, stop), stack[top:top + stop - start]
+    part, notes = _part(net, weights, start, stop), stack[top:top + stop - start]
     for c in range(len(part.lo)):
         _note_mix(block[np.uint32(part.lo[c])], block[np.uint32(part.hi[c])], part.keep[c], part.swap[c], notes[c])
     return top + stop - start
 
 @jit(lent=True)
-def _undo_layer(block, net, keep, swap, start, stop, stack, top, grad):
+def _undo_layer(block, net, weights, start, stop, stack, top, grad):
     """Take one layer back, and return the new top of the stack.
 
     Differences are popped, and the sums of (N7.4) over the block, without f', are added to `grad`."""
-    part, sums = _part(net, keep, swap, start, stop), grad[start:stop]
+    part, sums = _part(net, weights, start, stop), grad[start:stop]
     notes = stack[top - stop + start:top]
     for c in range(len(part.lo)):
         p, q = block[np.uint32(part.lo[c])], block[np.uint32(part.hi[c])]
         sums[c] += _undo_mix(p, q, part.keep[c], part.swap[c], notes[c])
     return top - stop + start
 
-# %% ../../nbs/networks/06_layers.ipynb #d4bee861
+# %% ../../nbs/networks/06_layers.ipynb #b2874935
 class SendGradients(NamedTuple):
     "What the backward kernel writes."
     weights: np.ndarray  # (B, groups, C), zeros at first
     x: np.ndarray  # (B, n, d)
 
 @jit(lent=True)
-def _run_to_starts(starts, net, keep, swap, reach, segment):
+def _run_to_starts(starts, net, weights, reach, segment):
     "Run all segments but the last: from starts[0], the block as it comes, to the block at the start of each segment."
     for part in range(1, len(starts)):
         for i in range(starts.shape[1]):
             copy_to(starts[part - 1, i], starts[part, i])
         for l in range((part - 1) * segment, part * segment):
-            _run_layer(starts[part], net, keep, swap, reach[l, 0], reach[l, 1])
+            _run_layer(starts[part], net, weights, reach[l, 0], reach[l, 1])
 
-# %% ../../nbs/networks/06_layers.ipynb #c77313c1
+# %% ../../nbs/networks/06_layers.ipynb #f337a49a
 class BothWays(NamedTuple):
     "The weights of the layers that the payload goes through, and of those that its gradient goes through."
     forth: Weights
     back: Weights
-
-@jit(paste=True)
-def _of_set(weights, b):
-    "The weights of set b."
-    return Weights(weights.keep[b], weights.swap[b])
 
 @jit(lent=True)
 def _undo_segment(X, Y, net, ways, reach, stack, grad):
     "Run the layers `reach` on X, then take them back on Y."
     top, (forth, back) = 0, ways
     for l in range(len(reach)):
-        top = _note_layer(X, net, forth.keep, forth.swap, reach[l, 0], reach[l, 1], stack, top)
+        top = _note_layer(X, net, forth, reach[l, 0], reach[l, 1], stack, top)
     for l in range(len(reach) - 1, -1, -1):
-        top = _undo_layer(Y, net, back.keep, back.swap, reach[l, 0], reach[l, 1], stack, top, grad)
+        top = _undo_layer(Y, net, back, reach[l, 0], reach[l, 1], stack, top, grad)
 
-# %% ../../nbs/networks/06_layers.ipynb #80ff3df7
+# %% ../../nbs/networks/06_layers.ipynb #314d63ef
 @jit
 def _block_back_rows(first, last, gy, x, net, ways, plan, grads):
     "The sums of Equation N7.4 without f', and the gradient of the payload, for the units first..last."
@@ -263,7 +263,7 @@ def _block_back_rows(first, last, gy, x, net, ways, plan, grads):
             reach = plan.reach[k % len(plan.reach)]
             wide = _fill(starts[0], x, b, k * BLOCK, plan.eye)
             _fill(Y, gy, b, k * BLOCK, False)
-            _run_to_starts(starts, net, own.forth.keep, own.forth.swap, reach, segment)
+            _run_to_starts(starts, net, own.forth, reach, segment)
             for part in range(len(starts) - 1, -1, -1):
                 layers = reach[part * segment:(part + 1) * segment]
                 _undo_segment(starts[part], Y, net, own, layers, stack, grads.weights[b, group])

@@ -5,8 +5,9 @@
 # %% auto #0
 __all__ = []
 
-# %% ../../nbs/rowwise/07_balance.ipynb #3594096e
+# %% ../../nbs/rowwise/07_balance.ipynb #886a16f2
 import math
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -83,10 +84,20 @@ def _add_both(q, x, y):
         y[i] += run
         run = (run + x[i]) * q[i]
 
-# %% ../../nbs/rowwise/07_balance.ipynb #05b02680
+# %% ../../nbs/rowwise/07_balance.ipynb #bf18c225
+class _Lists(NamedTuple):
+    "What is balanced, a list a row."
+    t: np.ndarray
+    x: np.ndarray
+    tau: np.ndarray
+    size: np.ndarray
+    z: np.ndarray
+
+
 @jit
-def _balanced_rows(lo, hi, t, x, tau, size, z, y):
+def _balanced_rows(lo, hi, lists, y):
     "(W7.2) for the lists lo..hi."
+    t, x, tau, size, z = lists
     n = t.shape[1]
     q, now, last, total = np.empty(n), np.empty(n), np.empty(n), np.empty(n)
     for b in range(lo, hi):
@@ -162,10 +173,11 @@ def _back_of_list(g, t, q, x, z, room, gt, gx):
     for i in range(len(q)):
         gt[i] = -pull[i]
 
-# %% ../../nbs/rowwise/07_balance.ipynb #c026e111
+# %% ../../nbs/rowwise/07_balance.ipynb #31370fc7
 @jit
-def _balanced_back_rows(lo, hi, g, t, x, tau, size, z, gt, gx):
+def _balanced_back_rows(lo, hi, g, lists, gt, gx):
     "Prop W7.2 for the lists lo..hi, all but the gradient to tau."
+    t, x, tau, size, z = lists
     n = t.shape[1]
     q, room = np.empty(n), np.empty((8, n))
     for b in range(lo, hi):
@@ -181,16 +193,16 @@ def _balanced_back_rows(lo, hi, g, t, x, tau, size, z, gt, gx):
 def balanced_numba(t, x, tau, size, steps):
     "y and z of (W7.2) by the kernel of the CPU."
     y, z = t.new_empty(t.shape), t.new_empty(*t.shape[:-1], steps, t.shape[-1])
-    rows = t, x, tau.double(), size, z, y
-    spread_rows(_balanced_rows, len(rows[0]), 16 * z.numel(), *arrays(*rows))
+    lists = _Lists(*arrays(t, x, tau.double(), size, z))
+    spread_rows(_balanced_rows, len(t), 16 * z.numel(), lists, *arrays(y))
     return y, z
 
 
 def balanced_back_numba(g, t, x, tau, size, z):
     "The gradients to t and x by the kernel of the CPU."
     gt, gx = t.new_empty(t.shape), x.new_empty(x.shape)
-    rows = g, t, x, tau.double(), size, z, gt, gx
-    spread_rows(_balanced_back_rows, len(rows[0]), 64 * z.numel(), *arrays(*rows))
+    lists, (g, *out) = _Lists(*arrays(t, x, tau.double(), size, z)), arrays(g, gt, gx)
+    spread_rows(_balanced_back_rows, len(t), 64 * z.numel(), g, lists, *out)
     return gt, gx
 
 # %% ../../nbs/rowwise/07_balance.ipynb #2c8a43d7

@@ -5,7 +5,9 @@
 # %% auto #0
 __all__ = ['laplace_matrix']
 
-# %% ../../nbs/rowwise/10_softsort_matrix.ipynb #d4b7fb42
+# %% ../../nbs/rowwise/10_softsort_matrix.ipynb #8f836d93
+from typing import NamedTuple
+
 import numpy as np
 import torch
 from torch import Tensor
@@ -34,13 +36,22 @@ def _laplace_grads(G, s, t, tau, Z):
     gtau = (E * u.abs().masked_fill(u.isinf(), 0)).sum((-1, -2)) / tau**2
     return gs, gt, gtau, -E.sum(-1) / Z
 
-# %% ../../nbs/rowwise/10_softsort_matrix.ipynb #0aef7a28
+# %% ../../nbs/rowwise/10_softsort_matrix.ipynb #fbbcb0c8
 _ROWS = switch("softsort_matrix: rows at a time", 64, "n")  # rows of a unit of work
 
 
+class _Entries(NamedTuple):
+    "What the entries (W10.1) are made of, or the gradients to it."
+    s: np.ndarray
+    t: np.ndarray
+    tau: np.ndarray
+    Z: np.ndarray
+
+
 @jit
-def _laplace_rows(lo, hi, s, t, tau, Z, P):
+def _laplace_rows(lo, hi, at, P):
     "Write P of (W10.1) for the units lo..hi."
+    s, t, tau, Z = at
     m, n = P.shape[1:]
     units = (m + _ROWS - 1) // _ROWS  # of one matrix
     one = s.dtype.type(1)
@@ -89,10 +100,11 @@ def _far(ti, columns, E):
             total += E[c] * (ti - columns[c])
     return total
 
-# %% ../../nbs/rowwise/10_softsort_matrix.ipynb #d5ffedb2
+# %% ../../nbs/rowwise/10_softsort_matrix.ipynb #98a4a36b
 @jit
-def _laplace_back_rows(lo, hi, G, s, t, tau, Z, learn, gs, gt, gtau, gZ):
+def _laplace_back_rows(lo, hi, G, at, learn, pulls):
     "The sums (W10.2) for the units lo..hi."
+    s, t, tau, Z = at
     m, n = G.shape[1:]
     units = (m + _ROWS - 1) // _ROWS  # of one matrix
     one = s.dtype.type(1)
@@ -102,30 +114,31 @@ def _laplace_back_rows(lo, hi, G, s, t, tau, Z, learn, gs, gt, gtau, gZ):
         first = unit % units * _ROWS
         columns = s[b]
         inv = one / s.dtype.type(tau[b])
-        pulls = gs[unit]
-        pulls[:] = 0
+        to_s = pulls.s[unit]
+        to_s[:] = 0
         spread = 0.0
         for i in range(first, min(first + _ROWS, m)):
             weight = one / Z[b, i]
-            gZ[b, i] = -_masses(G[b, i], t[b, i], columns, inv, weight, E) * weight
-            gt[b, i] = -_signed(t[b, i], columns, E) * inv
+            pulls.Z[b, i] = -_masses(G[b, i], t[b, i], columns, inv, weight, E) * weight
+            pulls.t[b, i] = -_signed(t[b, i], columns, E) * inv
             for c in range(n):
-                pulls[c] += E[c]
+                to_s[c] += E[c]
             if learn:
                 spread += _far(t[b, i], columns, E)
         for c in range(n):
-            pulls[c] *= inv
-        gtau[unit] = spread / tau[b] ** 2
+            to_s[c] *= inv
+        pulls.tau[unit] = spread / tau[b] ** 2
 
-# %% ../../nbs/rowwise/10_softsort_matrix.ipynb #3cadb3b6
+# %% ../../nbs/rowwise/10_softsort_matrix.ipynb #0ef584ce
 def _laplace_numba(s, t, tau, Z):
     "(W10.1) by the kernel of the CPU."
     P = empty_matrix(s.dtype, *t.shape, s.shape[-1])
     units = tau.numel() * -(-t.shape[-1] // _ROWS)
-    spread_rows(_laplace_rows, units, P.numel(), *arrays(s, t, tau.double(), Z, P))
+    *at, out = arrays(s, t, tau.double(), Z, P)
+    spread_rows(_laplace_rows, units, P.numel(), _Entries(*at), out)
     return P
 
-# %% ../../nbs/rowwise/10_softsort_matrix.ipynb #3e5b3d2b
+# %% ../../nbs/rowwise/10_softsort_matrix.ipynb #ab235a3a
 def _back_numba(G, s, t, tau, Z, learn):
     "(W10.2) by the kernel of the CPU; the gradient to tau only if `learn`."
     units = tau.numel() * -(-t.shape[-1] // _ROWS)
@@ -133,8 +146,9 @@ def _back_numba(G, s, t, tau, Z, learn):
     gt = t.new_empty(t.shape)
     gtau = tau.new_empty(units, dtype=torch.float64)
     gZ = t.new_empty(t.shape)
-    spread_rows(_laplace_back_rows, units, G.numel(), *arrays(G, s, t, tau.double(), Z), learn,
-                *arrays(gs, gt, gtau, gZ))
+    G, *at = arrays(G, s, t, tau.double(), Z)
+    pulls = _Entries(*arrays(gs, gt, gtau, gZ))
+    spread_rows(_laplace_back_rows, units, G.size, G, _Entries(*at), learn, pulls)
     parts = units // max(1, tau.numel())
     gs = gs.view(-1, parts, s.shape[-1]).sum(1).view(s.shape)
     gtau = gtau.view(-1, parts).sum(1).to(tau.dtype)

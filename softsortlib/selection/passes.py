@@ -5,8 +5,9 @@
 # %% auto #0
 __all__ = []
 
-# %% ../../nbs/selection/08_passes.ipynb #cb3c7a2c
+# %% ../../nbs/selection/08_passes.ipynb #b17ee3ac
 from enum import IntEnum
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -17,7 +18,7 @@ from ..engine.compile import arrays, exp_neg, jit, spread_rows
 from ..engine.dispatch import precise
 from ..engine.mechanism import mechanism
 from ..ranks.laplace import lapsum_topk
-from .roots import FEW, Law, composed_pull, fill_slopes, fill_steps, insert_score, root_of, weigh
+from .roots import FEW, Law, composed_pull, fill_slopes, fill_steps, largest, root_of, weigh
 from .short import fill_smooth
 
 # %% ../../nbs/selection/08_passes.ipynb #35cb3924
@@ -131,26 +132,14 @@ def route_pull(g, s, tau, place, gate):
         s_grad, tau_grad, _ = composed_pull(v, None, s, tau, m, d, at, int(gate), of_k=False)
     return s_grad.scatter_add(-1, chosen, w * (g - mean)), tau_grad
 
-# %% ../../nbs/selection/08_passes.ipynb #95ad23bb
-@jit
-def _largest(s, top, place):
-    "Write the largest of s (n,), falling, and where they stand; top and place (c,). Returns whether there was NaN."
-    c = len(top)
-    bad = False
-    for i in range(len(s)):
-        x = s[i]
-        bad |= x != x
-        if i < c or x > top[c - 1]:
-            insert_score(x, i, min(i, c - 1), top, place)
-    return bad
-
+# %% ../../nbs/selection/08_passes.ipynb #109146f3
 @jit
 def _route_rows(lo, hi, s, w, place):
     "Weights and places of rows lo..hi."
     k = w.shape[1]
     top = np.empty(k + 1, s.dtype)
     for b in range(lo, hi):
-        bad = _largest(s[b], top, place[b])
+        bad = largest(s[b], top, place[b])
         total = 0.0
         for i in range(k):
             w[b, i] = exp_neg(top[0] - top[i])
@@ -204,10 +193,18 @@ def _slopes_of(s, place, tau, gate, u, slope):
     fill_slopes(gate, s, u, pivot, tau, d, slope)
     return d == d
 
-# %% ../../nbs/selection/08_passes.ipynb #cc91eae7
+# %% ../../nbs/selection/08_passes.ipynb #9ee5e226
+class _Routed(NamedTuple):
+    "What was chosen, of which scores."
+    w: np.ndarray
+    place: np.ndarray
+    s: np.ndarray
+    tau: np.ndarray
+
 @jit
-def _unroute_rows(lo, hi, g, w, place, s, tau, gate, out):
+def _unroute_rows(lo, hi, g, routed, gate, out):
     "(K8.3) and what the mask makes of it, for rows lo..hi."
+    w, place, s, tau = routed
     k = w.shape[1]
     u, slope, v = np.empty(s.shape[1]), np.empty(s.shape[1]), np.empty(s.shape[1])
     for b in range(lo, hi):
@@ -227,12 +224,12 @@ def _unroute_rows(lo, hi, g, w, place, s, tau, gate, out):
             for i in range(k - 1, k + 1):
                 _add_to_ties(s[b], s[b, place[b, i]], -moment / (2 * t), out[b])
 
-# %% ../../nbs/selection/08_passes.ipynb #42148768
+# %% ../../nbs/selection/08_passes.ipynb #b79c337a
 def _unroute_numba(g, w, place, s, tau, gate):
     "The gradient in s (..., n) by its kernel, none in tau; g and w (..., k), place (..., k + 1), tau (..., 1)."
     out = s.new_empty(s.shape)
-    rows = arrays(*(a.reshape(-1, a.shape[-1]) for a in (g, w, place, s)), tau.reshape(-1))
-    spread_rows(_unroute_rows, len(rows[0]), 8 * s.numel(), *rows, gate, out.view(-1, s.shape[-1]).numpy())
+    g, *rows = arrays(*(a.reshape(-1, a.shape[-1]) for a in (g, w, place, s)), tau.reshape(-1))
+    spread_rows(_unroute_rows, len(g), 8 * s.numel(), g, _Routed(*rows), gate, out.view(-1, s.shape[-1]).numpy())
     return out, None
 
 _unroute = mechanism(

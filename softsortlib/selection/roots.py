@@ -5,18 +5,19 @@
 # %% auto #0
 __all__ = []
 
-# %% ../../nbs/selection/06_roots.ipynb #aca29516
+# %% ../../nbs/selection/06_roots.ipynb #16337746
 import math
 from enum import IntEnum
+from typing import NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from ..engine.autograd import once
-from ..engine.compile import arrays, jit, spread_rows
+from ..engine.compile import arrays, exp_neg, jit, spread_rows
 from ..engine.dispatch import has_double, switch
 from ..engine.mechanism import Later, mechanism
+from .short import logistic_root
 
 # %% ../../nbs/selection/06_roots.ipynb #80e8bc5b
 class Law(IntEnum):
@@ -46,7 +47,7 @@ def _beyond(v, law):
         return 1 - step_value(v, law)
     return step_value(-v if law == Law.LOGISTIC else 1 - v, law)
 
-# %% ../../nbs/selection/06_roots.ipynb #88e763de
+# %% ../../nbs/selection/06_roots.ipynb #10676952
 def _imbalance(u, d, law, k):
     "h(d) of (K6.3) and its slope downwards, (..., 1); u (..., n), d and k (..., 1)."
     above = u >= 0
@@ -63,8 +64,7 @@ def _bracket(u, law, k):
     n = (u > -math.inf).sum(-1, keepdim=True).to(u)
     below = torch.where(u < 0, u, -math.inf).amax(-1, keepdim=True)
     after = torch.where((u >= 0).sum(-1, keepdim=True) > c, 0, below)  # the next score, maybe a tie
-    last = ((n - k) / n).log()
-    return torch.where(n > c, after - (c + 1).log(), last), (n / (k - c + 1)).log()
+    return torch.maximum(after - (c + 1).log(), ((c - k) / c).log()), (n / (k - c + 1)).log()
 
 # %% ../../nbs/selection/06_roots.ipynb #66da70d7
 _STEPS = 120
@@ -113,40 +113,15 @@ def _cube_sums(u, d):
         slope += 3.0 * y * y if x - d <= 1.0 else 0.0
     return h, slope
 
-# %% ../../nbs/selection/06_roots.ipynb #d20f9fab
+# %% ../../nbs/selection/06_roots.ipynb #e1756bf8
 @jit
-def _logistic_sums(u, d):
-    "The same for the logistic step."
-    h = 0.0
-    slope = 0.0
-    for x in u:
-        e = math.exp(-abs(x - d))
-        less = e / (1.0 + e)                    # the smaller one of f and 1 - f
-        rest = 1.0 / (1.0 + e)
-        if x >= 0:
-            h -= less if x >= d else rest
-        else:
-            h += less if x < d else rest
-        slope += less * rest
-    return h, slope
-
-# %% ../../nbs/selection/06_roots.ipynb #54c94174
-@jit
-def _sums(law, u, d):
-    "The sums for the step `law`."
-    if law == Law.LINEAR:
-        return _linear_sums(u, d)
-    if law == Law.CUBE:
-        return _cube_sums(u, d)
-    return _logistic_sums(u, d)
-
-@jit
-def _search(law, u, low, high, missing):
-    "The root between low and high of the sums plus `missing`, by Newton's steps and halves."
+def _search(law, u, missing):
+    "The root of Prop K6.1 of the sums plus `missing`, for a clipped step, by Newton's steps and halves."
+    low, high = -1.0, 0.0
     d = (low + high) / 2
     before = high - low
     for _ in range(400):
-        h, slope = _sums(law, u, d)
+        h, slope = _linear_sums(u, d) if law == Law.LINEAR else _cube_sums(u, d)
         h += missing
         if h == 0.0:
             break
@@ -193,32 +168,21 @@ def _collect(s, pivot, tau, low, high, u):
                 size += 1
     return size
 
-# %% ../../nbs/selection/06_roots.ipynb #bee43581
+# %% ../../nbs/selection/06_roots.ipynb #3dc456f9
 @jit
 def root_of(s, pivot, tau, k, law, u):
     "The root of (K6.1) for one row s (n,); u (n,) is room to work in."
     c = math.ceil(k)
     n, at_least, after = _survey(s, pivot, tau, c)
     if law == Law.LOGISTIC:
+        low = max(after - math.log(c + 1.0), np.log((c - k) / c))
         high = math.log(n / (k - c + 1))
-        low = after - math.log(c + 1.0) if n > c else math.log((n - k) / n)
         size = _collect(s, pivot, tau, low - 50, high + 50, u)
-    else:
-        low = -1.0
-        high = 0.0
-        size = _collect(s, pivot, tau, -1.0, 1.0, u)
-    if size < 0:
-        return math.nan
-    return _search(law, u[:size], low, high, at_least - k)
+        return logistic_root(u[:size], (low + high) / 2, at_least - k) if size >= 0 else math.nan
+    size = _collect(s, pivot, tau, -1.0, 1.0, u)
+    return _search(law, u[:size], at_least - k) if size >= 0 else math.nan
 
-@jit
-def _root_rows(lo, hi, s, tau, k, m, law, d):
-    "The roots of rows lo..hi."
-    u = np.empty(s.shape[1])
-    for b in range(lo, hi):
-        d[b] = root_of(s[b], np.float64(s[b, m[b]]), np.float64(tau[b]), np.float64(k[b]), law, u)
-
-# %% ../../nbs/selection/06_roots.ipynb #62306a88
+# %% ../../nbs/selection/06_roots.ipynb #dcd97637
 _MANY = switch("roots: chosen unsorted", 1024, "k")
 
 def _kth(s, k):
@@ -233,13 +197,6 @@ def _kth(s, k):
         return order.gather(-1, at)
     return s.topk(most).indices.gather(-1, count - 1)
 
-def _root_numba(s, tau, k, law):
-    "d and m of (K6.1) by the kernel; s (..., n), the others (..., 1)."
-    m, d = _kth(s, k).contiguous(), s.new_empty(tau.shape)
-    rows = arrays(s.reshape(-1, s.shape[-1]), tau.reshape(-1), k.reshape(-1), m.reshape(-1))
-    spread_rows(_root_rows, len(rows[0]), 4 * s.numel(), *rows, law, d.view(-1).numpy())
-    return d, m
-
 def _distances(s, tau, m):
     "u of (K6.1) for s (..., n), in double precision where there is one; -inf where padded."
     double = torch.float64 if has_double(s) else torch.float32
@@ -248,28 +205,7 @@ def _distances(s, tau, m):
     u = ((s - s.gather(-1, m)) / tau.to(double)).clamp(min=least).where(s > -math.inf, -math.inf)
     return u.where(~s.isnan(), math.nan)
 
-def _root_torch(s, tau, k, law):
-    "The same in plain torch."
-    m = _kth(s, k).contiguous()
-    u = _distances(s, tau, m)
-    return root_plain(u, law, k.to(u.dtype)).to(s.dtype), m
-
-# %% ../../nbs/selection/06_roots.ipynb #b49e3bd8
-_gpu = Later("softsortlib.selection.roots_triton")
-
-def _root_triton(s, tau, k, law):
-    "The same by the kernel of the GPU."
-    m = _kth(s, k).contiguous()
-    return _gpu.root_by_rows(s, tau, k, m, law), m
-
-# %% ../../nbs/selection/06_roots.ipynb #a9a1334a
-# d and m of (K6.1), (..., 1), for s (..., n) with -inf where padded, tau and k (..., 1), of one dtype
-root = mechanism(
-    "topk_root(s, tau, k, int law) -> d=tau, long m=tau", __name__, _root_torch, _root_numba, _root_triton,
-    backward=once("topk_root has no derivative of its own"),  # the weights below know it
-)
-
-# %% ../../nbs/selection/06_roots.ipynb #fc7f2814
+# %% ../../nbs/selection/06_roots.ipynb #022e63df
 FEW = switch("roots: chosen by insertion", 32, "k")  # the largest c that is selected by insertion
 HARD = -1 + 4 * float(np.finfo(np.float64).eps)  # a clipped step has nothing in between for d up to here
 
@@ -284,17 +220,18 @@ def insert_score(x, i, j, top, place):
     place[j] = i
 
 @jit
-def _select(s, c, top, place):
-    "The index of the c-th largest of s (n,); top and place (c,) are room for the largest so far and where they stand."
-    top[:c] = -math.inf
-    place[:c] = 0
+def largest(s, top, place):
+    "Write the largest of s (n,), falling, and where they stand; top and place (c,). Returns whether there was NaN."
+    c = len(top)
+    bad = False
     for i in range(len(s)):
         x = s[i]
-        if x > top[c - 1]:
-            insert_score(x, i, c - 1, top, place)
-    return place[c - 1]
+        if i < c or not x <= top[c - 1]:  # NaN, too
+            bad |= x != x
+            insert_score(x, i, min(i, c - 1), top, place)
+    return bad
 
-# %% ../../nbs/selection/06_roots.ipynb #933b6cf8
+# %% ../../nbs/selection/06_roots.ipynb #a3c48ba5
 @jit
 def fill_steps(law, s, pivot, tau, d, w):
     "w = f(u - d) for s, w (n,), by Prop K6.4."
@@ -302,7 +239,7 @@ def fill_steps(law, s, pivot, tau, d, w):
     if law == Law.LOGISTIC:
         for i in range(len(s)):
             v = (np.float64(s[i]) - pivot) / tau - d
-            e = math.exp(-abs(v))
+            e = exp_neg(abs(v))
             w[i] = (1.0 if v >= 0 else e) / (1.0 + e)
     elif d <= HARD:
         for i in range(len(s)):
@@ -313,13 +250,13 @@ def fill_steps(law, s, pivot, tau, d, w):
             f = y if law == Law.LINEAR else y * y * y
             w[i] = min(f, most) if y < 1.0 else f
 
-# %% ../../nbs/selection/06_roots.ipynb #397c5637
+# %% ../../nbs/selection/06_roots.ipynb #083f641f
 @jit
 def fill_slopes(law, s, w, pivot, tau, d, out):
     "out = f'(u - d) for s, out (n,), and the weights w (n,)."
     if law == Law.LOGISTIC:
         for i in range(len(s)):
-            e = math.exp(-abs((np.float64(s[i]) - pivot) / tau - d))
+            e = exp_neg(abs((np.float64(s[i]) - pivot) / tau - d))
             out[i] = e / ((1.0 + e) * (1.0 + e))
     elif law == Law.LINEAR:
         for i in range(len(s)):
@@ -329,9 +266,19 @@ def fill_slopes(law, s, w, pivot, tau, d, out):
             v = (np.float64(s[i]) - pivot) / tau - d
             out[i] = 3.0 * v * v if 0.0 < w[i] < 1.0 else 0.0
 
+# %% ../../nbs/selection/06_roots.ipynb #048e7c94
+class _Rows(NamedTuple):
+    "Scores and weights (B, n), temperatures, where the c-th largest stand, and roots (B,)."
+    s: np.ndarray
+    tau: np.ndarray
+    m: np.ndarray
+    d: np.ndarray
+    w: np.ndarray
+
 @jit
-def _pull_rows(lo, hi, g, s, w, tau, d, m, law, out):
-    "(K6.7) for rows lo..hi; g, s, w, out (B, n), tau, d, m (B,)."
+def _pull_rows(lo, hi, g, rows, law, out):
+    "(K6.7) for rows lo..hi; g, out (B, n)."
+    s, tau, m, d, w = rows
     slope = np.empty(s.shape[1])
     for b in range(lo, hi):
         pivot = np.float64(s[b, m[b]])
@@ -346,16 +293,19 @@ def _pull_rows(lo, hi, g, s, w, tau, d, m, law, out):
         for i in range(len(slope)):
             out[b, i] = slope[i] * (g[b, i] - mean) / t if d[b] == d[b] else math.nan
 
-# %% ../../nbs/selection/06_roots.ipynb #1d32c13f
+# %% ../../nbs/selection/06_roots.ipynb #80df5bb5
 @jit
-def _weigh_rows(lo, hi, s, tau, k, law, m, d, w):
-    "Roots and weights of rows lo..hi; s, w (B, n), tau, k, m, d (B,); m is chosen here where it is -1."
+def _weigh_rows(lo, hi, rows, k, law):
+    "Roots and weights of rows lo..hi for k (B,); m is chosen here where it is -1."
+    s, tau, m, d, w = rows
     u = np.empty(s.shape[1])
     top = np.empty(FEW)
     place = np.empty(FEW, np.int64)
     for b in range(lo, hi):
         if m[b] < 0:
-            m[b] = _select(s[b], int(math.ceil(k[b])), top, place)
+            c = int(math.ceil(k[b]))
+            largest(s[b], top[:c], place[:c])
+            m[b] = place[c - 1]
         pivot = np.float64(s[b, m[b]])
         t = np.float64(tau[b])
         at = root_of(s[b], pivot, t, np.float64(k[b]), law, u)
@@ -365,16 +315,15 @@ def _weigh_rows(lo, hi, s, tau, k, law, m, d, w):
         else:
             w[b] = math.nan
 
-# %% ../../nbs/selection/06_roots.ipynb #4a91ced9
+# %% ../../nbs/selection/06_roots.ipynb #e79d4da6
 def _weigh_numba(s, tau, k, law):
     "w, d and m by the kernel; s (..., n), tau and k (..., 1)."
     few = not k.numel() or float(k.max()) <= FEW
     m = torch.full(tau.shape, -1, device=tau.device) if few else _kth(s, k).contiguous()
     d, w = s.new_empty(tau.shape), s.new_empty(s.shape)
     n = s.shape[-1]
-    rows = arrays(s.reshape(-1, n), tau.reshape(-1), k.reshape(-1))
-    outs = m.view(-1).numpy(), d.view(-1).numpy(), w.view(-1, n).numpy()
-    spread_rows(_weigh_rows, len(rows[0]), 8 * s.numel(), *rows, law, *outs)
+    *rows, k = arrays(s.reshape(-1, n), tau.reshape(-1), m.view(-1), d.view(-1), w.view(-1, n), k.reshape(-1))
+    spread_rows(_weigh_rows, len(k), 8 * s.numel(), _Rows(*rows), k, law)
     return w, d, m
 
 def _weights_at(u, d, law, dtype):
@@ -386,7 +335,7 @@ def _weights_at(u, d, law, dtype):
     w = torch.where(u - d < 1, w.clamp(max=most), w)
     return torch.where(d <= -1 + 4 * torch.finfo(d.dtype).eps, (u >= 0).to(dtype), w)
 
-# %% ../../nbs/selection/06_roots.ipynb #332f2cf9
+# %% ../../nbs/selection/06_roots.ipynb #7832b7fc
 def _weigh_torch(s, tau, k, law):
     "The same in plain torch."
     m = _kth(s, k).contiguous()
@@ -394,19 +343,22 @@ def _weigh_torch(s, tau, k, law):
     d = root_plain(u, law, k.to(u.dtype))
     return _weights_at(u, d, law, s.dtype), d.to(s.dtype), m
 
+_gpu = Later("softsortlib.selection.roots_triton")
+
 def _weigh_triton(s, tau, k, law):
     "The same from the root that the kernel of the GPU finds, in the dtype of the scores as there."
-    d, m = _root_triton(s, tau, k, law)
+    m = _kth(s, k).contiguous()
+    d = _gpu.root_by_rows(s, tau, k, m, law)
     u = (s - s.gather(-1, m)) / tau
     return _weights_at(u.clamp(min=-1e38), d, law, s.dtype), d, m
 
-# %% ../../nbs/selection/06_roots.ipynb #37bc1c36
+# %% ../../nbs/selection/06_roots.ipynb #e8a395da
 def _pull_numba(g, s, tau, w, d, m, law):
     "(K6.7) for the scores by its kernel; nobody wants the other two."
     n = s.shape[-1]
     out = s.new_empty(s.shape)
-    rows = arrays(*(a.reshape(-1, n) for a in (g, s, w)), *(a.reshape(-1) for a in (tau, d, m)))
-    spread_rows(_pull_rows, len(rows[0]), 4 * s.numel(), *rows, law, out.view(-1, n).numpy())
+    g, *rows = arrays(*(a.reshape(-1, n) for a in (g, s)), *(a.reshape(-1) for a in (tau, m, d)), w.reshape(-1, n))
+    spread_rows(_pull_rows, len(g), 4 * s.numel(), g, _Rows(*rows), law, out.view(-1, n).numpy())
     return out, None, None
 
 # %% ../../nbs/selection/06_roots.ipynb #2cd45ff8
@@ -450,7 +402,7 @@ pull_all = mechanism(
     cpu_if=lambda learn, of_k: not (learn or of_k),
 )
 
-# %% ../../nbs/selection/06_roots.ipynb #2514dad4
+# %% ../../nbs/selection/06_roots.ipynb #6d2e565c
 def _weights_grads(s, tau, w, d, m, law, needs, g=None, of_d=None):
     "(K6.7), and what a gradient to d adds."
     g = torch.zeros_like(s) if g is None else g
@@ -458,7 +410,7 @@ def _weights_grads(s, tau, w, d, m, law, needs, g=None, of_d=None):
         return pull_all(g, s, tau, w, d, m, law, needs[1], needs[2])
     return composed_pull(g, of_d, s, tau, w, d, m, law, needs[2])
 
-# weights w (..., n), d and m (..., 1) of (K6.1), for the arguments of `root`
+# weights w (..., n), d and m (..., 1) of (K6.1)
 weigh = mechanism(
     "topk_weights(s, tau, k, int law) -> w=s, d=tau, long m=tau", __name__, _weigh_torch, _weigh_numba, _weigh_triton,
     gradient=_weights_grads,

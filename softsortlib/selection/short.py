@@ -12,8 +12,9 @@ import numpy as np
 
 from ..engine.compile import exp_neg, jit
 
-# %% ../../nbs/selection/09_short.ipynb #f2e44290
+# %% ../../nbs/selection/09_short.ipynb #b63fc3a9
 FAR, LEAST, MOST = 200.0, 600.0, 300.0  # the numbers of Prop K9.1
+WIDE = 700.0  # the largest exponent at both sides of a middle
 
 @jit
 def _fill_ratios(s, place, tau, e):
@@ -59,18 +60,18 @@ def _laplace_level(e, k):
         before = N
     return D
 
-# %% ../../nbs/selection/09_short.ipynb #477cd4b2
+# %% ../../nbs/selection/09_short.ipynb #d196c39d
 @jit
 def _logistic_start(e, k):
-    "(K9.4) for e (n,)."
+    "D of (K9.4) for e (n,), and N."
     n = len(e)
     N, A, B = _split(e, 1.0)
     a = A / (n - N) if n > N else 0.0
-    b = N / B
+    b = N / B if N > 0 else 0.0
     p = (n - N - k) * a + (N - k) * b
     rest = (n - k) * a * b
     width = math.sqrt(p * p + 4 * k * rest)
-    return (p + width) / (2 * k) if p >= 0 else 2 * rest / (width - p)
+    return (p + width) / (2 * k) if p >= 0 else 2 * rest / (width - p), N
 
 @jit
 def _logistic_sums(e, D):
@@ -85,21 +86,27 @@ def _logistic_sums(e, D):
         slope += weight * lack
     return h, slope
 
-# %% ../../nbs/selection/09_short.ipynb #07e2dcd5
+# %% ../../nbs/selection/09_short.ipynb #11c8bb12
 @jit
 def _logistic_level(e, k):
     "D of (K9.1) for the logistic step, e (n,); k is less than n."
-    extra = 0.0
-    for x in e:
-        extra += 1.0 if x >= 1.0 else 0.0
-    D = _logistic_start(e, k)
+    D, N = _logistic_start(e, k)
     for _ in range(100):
         h, slope = _logistic_sums(e, D)
-        delta = (h + (extra - k)) / slope
+        delta = (h + (N - k)) / slope
         D = D * (1.0 + delta) if delta > 0 else D / (1.0 - delta)
         if abs(delta) <= 1e-8:
             break
     return D
+
+@jit
+def logistic_root(u, middle, missing):
+    "The root of (K6.3) with the logistic step, for u (n,), which is lost; `middle` is that of the interval around it."
+    k = -missing
+    for i in range(len(u)):
+        k += u[i] >= 0
+        u[i] = exp_neg(min(max(middle - u[i], -WIDE), WIDE))
+    return middle + math.log(_logistic_level(u, k)) if k < len(u) else middle  # if all, the next is out of reach
 
 # %% ../../nbs/selection/09_short.ipynb #b5cf416a
 @jit

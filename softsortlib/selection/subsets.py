@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['subset_marginals', 'SimpleTopK']
 
-# %% ../../nbs/selection/04_subsets.ipynb #635c35d2
+# %% ../../nbs/selection/04_subsets.ipynb #5d03237e
 from typing import TYPE_CHECKING
 
 import torch
@@ -21,7 +21,7 @@ from ..engine.mechanism import mechanism
 from ..ranks.sigmoid import tau_column
 from .counts import count_pull, count_weights
 from .masks import TopKMask
-from .roots import Law, root
+from .roots import Law, weigh
 
 # %% ../../nbs/selection/04_subsets.ipynb #81ea78f1
 def _one_more(a, x):
@@ -56,12 +56,12 @@ def subset_marginals(
         log_w.append(x[..., i] + others.logsumexp(-1))
     return (torch.stack(log_w, -1) - before[-1][..., -1:]).exp()
 
-# %% ../../nbs/selection/04_subsets.ipynb #4612b269
+# %% ../../nbs/selection/04_subsets.ipynb #c6a00b1c
 def _tilted(s, k, tau, mask):
     "v = (s - b)/tau of Prop K4.2, (..., n), for s (..., n), k and tau (..., 1); -inf where padded."
     z = s if mask is None else s.masked_fill(~mask, -torch.inf)
     with torch.no_grad():
-        d, m = root(z.detach(), tau.detach(), k, int(Law.LOGISTIC))
+        _, d, m = weigh(z, tau, k, int(Law.LOGISTIC))
         pivot = z.gather(-1, m)
     v = (s - pivot) / tau - d
     return v if mask is None else v.masked_fill(~mask, -torch.inf)

@@ -194,21 +194,26 @@ def _end_of(x, start, n, width):
         end += 1
     return end
 
-# %% ../../nbs/transport/07_line_sums.ipynb #923e4c4e
+# %% ../../nbs/transport/07_line_sums.ipynb #08db4f16
+@jit(paste=True)
+def _seen(blocks, k, y, gamma, sharpness):
+    "l_j and z_j of (T7.1) at a target, for block k."
+    g = y - blocks.centre[k]
+    return blocks.shift[k] + gamma - g * g * sharpness, (blocks.slope[k] + 2 * g * sharpness) * blocks.radius[k]
+
 @jit(lent=True)
 def _is_coarse(blocks, k, size, targets, tau):
     "Whether an expansion of block k, of so many sources, would be too long for some of the targets that it reaches."
-    centre, rho, beta = blocks.centre[k], blocks.radius[k], blocks.slope[k]
-    top, sharpness = blocks.shift[k] + math.log(size), 1 / tau
+    top, sharpness = math.log(size), 1 / tau
     for j in range(0, len(targets.y), CHUNK):
-        g = targets.y[j] - centre
-        z = abs(beta + 2 * g * sharpness) * rho
-        bound = top + targets.gamma[j] - g * g * sharpness + z
+        l, z = _seen(blocks, k, targets.y[j], targets.gamma[j], sharpness)
+        z = abs(z)
+        bound = top + l + z
         if z > _EXACT and bound > _NEGLIGIBLE and bound + _TERMS * math.log(z) > _LONGEST:
             return True
     return False
 
-# %% ../../nbs/transport/07_line_sums.ipynb #f1f86f7d
+# %% ../../nbs/transport/07_line_sums.ipynb #6c1a3992
 @jit(lent=True)
 def _cut(sources, n, targets, tau, blocks, scratch):
     "Cut the first n sources into blocks, with moments if the targets are worth them; how many blocks there are."
@@ -218,31 +223,27 @@ def _cut(sources, n, targets, tau, blocks, scratch):
     count = np.int64(0)  # not of the type "the number 0", for which numba would compile `_frame` and `_weigh` once more
     start = 0
     while start < n:
-        wide = width
-        end = _end_of(x, start, n, wide)
-        _frame(sources, tau, blocks, count, start, end)
-        while expand and end - start > _MANY and _is_coarse(blocks, count, end - start, targets, tau):
-            wide *= 0.5
+        wide, end, coarse = width, n, True
+        while coarse:
             end = _end_of(x, start, end, wide)
             _frame(sources, tau, blocks, count, start, end)
+            coarse = expand and end - start > _MANY and _is_coarse(blocks, count, end - start, targets, tau)
+            wide *= 0.5
         blocks.expandable[count] = expand and x[end - 1] - x[start] <= width
         _weigh(sources, tau, blocks, count, scratch)
         count += 1
         start = end
     return count
 
-# %% ../../nbs/transport/07_line_sums.ipynb #40ae6ff3
+# %% ../../nbs/transport/07_line_sums.ipynb #a1b205e9
 @jit(lent=True)
 def _bounds(blocks, k, targets, start, end, tau, chunk):
     "Set l_j and z_j of (T7.1) and the bound for targets start..end; how many are reached, and how many of them far."
-    centre, shift, log_mass = blocks.centre[k], blocks.shift[k], blocks.log_mass[k]
-    rise, sharpness, steep = blocks.slope[k] * blocks.radius[k], 1 / tau, 2 / tau * blocks.radius[k]
+    log_mass, sharpness = blocks.log_mass[k], 1 / tau
     y, gamma = targets.y[start:end], targets.gamma[start:end]
     reached, far = 0, 0
     for t in range(len(y)):
-        g = y[t] - centre
-        l = shift + gamma[t] - g * g * sharpness
-        z = rise + steep * g
+        l, z = _seen(blocks, k, y[t], gamma[t], sharpness)
         bound = log_mass + l + abs(z)
         left_out = bound < _NEGLIGIBLE
         chunk.l[t] = -np.inf if left_out else l

@@ -5,7 +5,9 @@
 # %% auto #0
 __all__ = ['plan_matrix']
 
-# %% ../../nbs/transport/10_plan_matrix.ipynb #0648d3d8
+# %% ../../nbs/transport/10_plan_matrix.ipynb #dcc8a5cb
+from typing import NamedTuple
+
 import numpy as np
 import torch
 from torch import Tensor
@@ -22,7 +24,7 @@ def _plain_matrix(phi, x, gamma, y, tau, power, single):
     cost = convex_cost(power)(y[..., :, None] - x[..., None, :])
     return (phi[..., None, :] + gamma[..., :, None] - cost / tau[..., None, None]).exp().to(dtype)
 
-# %% ../../nbs/transport/10_plan_matrix.ipynb #5a4ce435
+# %% ../../nbs/transport/10_plan_matrix.ipynb #81aec1a7
 _ROWS = switch("plan_matrix: rows at a time", 64, "n")  # of a unit
 
 @jit(lent=True)
@@ -34,8 +36,16 @@ def _write_row(phi, x, gamma, y, sharpness, squared, row):
         fall = cost * sharpness - phi[i] - gamma
         row[i] = exp_neg(-700.0 if fall < -700.0 else fall)  # NaN stays NaN
 
+class Plan(NamedTuple):
+    "What the entries (T10.1) are made of, or the gradients to it."
+    phi: np.ndarray
+    x: np.ndarray
+    gamma: np.ndarray
+    y: np.ndarray
+    tau: np.ndarray
+
 @jit
-def plan_rows(lo, hi, phi, x, gamma, y, tau, squared, P):
+def plan_rows(lo, hi, at, squared, P):
     "Write P of (T10.1) for the units lo..hi."
     m = P.shape[1]
     units = (m + _ROWS - 1) // _ROWS  # of one matrix
@@ -43,7 +53,7 @@ def plan_rows(lo, hi, phi, x, gamma, y, tau, squared, P):
         b = unit // units
         first = unit % units * _ROWS
         for j in range(first, min(first + _ROWS, m)):
-            _write_row(phi[b], x[b], gamma[b, j], y[b, j], 1 / tau[b], squared, P[b, j])
+            _write_row(at.phi[b], at.x[b], at.gamma[b, j], at.y[b, j], 1 / at.tau[b], squared, P[b, j])
 
 # %% ../../nbs/transport/10_plan_matrix.ipynb #9867824e
 @jit(lent=True)
@@ -61,27 +71,27 @@ def _pull_row(G, P, x, y, squared, at_phi, at_x):
         spread += E * (d * d if squared else abs(d))
     return mass, pull, spread
 
-# %% ../../nbs/transport/10_plan_matrix.ipynb #efb96134
+# %% ../../nbs/transport/10_plan_matrix.ipynb #cecce328
 @jit
-def plan_back_rows(lo, hi, G, P, x, y, squared, at_phi, at_x, at_gamma, at_y, at_tau):
+def plan_back_rows(lo, hi, G, P, x, y, squared, pulls):
     "The sums of (T10.2), without tau, for the units lo..hi."
     m = P.shape[1]
     units = (m + _ROWS - 1) // _ROWS  # of one matrix
     for unit in range(lo, hi):
         b = unit // units
         first = unit % units * _ROWS
-        for i in range(P.shape[2]):
-            at_phi[unit, i] = 0
-            at_x[unit, i] = 0
+        at_phi, at_x = pulls.phi[unit], pulls.x[unit]
+        at_phi[:] = 0
+        at_x[:] = 0
         total = 0.0
         for j in range(first, min(first + _ROWS, m)):
-            mass, pull, spread = _pull_row(G[b, j], P[b, j], x[b], y[b, j], squared, at_phi[unit], at_x[unit])
-            at_gamma[b, j] = mass
-            at_y[b, j] = pull
+            mass, pull, spread = _pull_row(G[b, j], P[b, j], x[b], y[b, j], squared, at_phi, at_x)
+            pulls.gamma[b, j] = mass
+            pulls.y[b, j] = pull
             total += spread
-        at_tau[unit] = total
+        pulls.tau[unit] = total
 
-# %% ../../nbs/transport/10_plan_matrix.ipynb #8b2abeb6
+# %% ../../nbs/transport/10_plan_matrix.ipynb #cb4ab359
 def _units(tau, m):
     "Blocks of rows of all matrices."
     return tau.numel() * -(-m // _ROWS)
@@ -93,18 +103,18 @@ def _outline(x, y, single):
 def write_matrix(phi, x, gamma, y, tau, power, single):
     "(T10.1), (..., m, n), by the kernel."
     P = empty_matrix(torch.float32 if single else torch.float64, *y.shape, x.shape[-1])
-    at = arrays(*one_batch(tau.shape, phi, x, gamma, y, tau))
-    spread_rows(plan_rows, _units(tau, y.shape[-1]), 4 * P.numel(), *at, power == 2, *arrays(*one_batch(tau.shape, P)))
+    *at, out = arrays(*one_batch(tau.shape, phi, x, gamma, y, tau, P))
+    spread_rows(plan_rows, _units(tau, y.shape[-1]), 4 * P.numel(), Plan(*at), power == 2, out)
     return P
 
-# %% ../../nbs/transport/10_plan_matrix.ipynb #23eba0c9
+# %% ../../nbs/transport/10_plan_matrix.ipynb #caee6fa5
 def matrix_gradients(G, P, x, y, tau, power):
     "The gradients (T10.2) to phi, x, gamma, y and tau by the kernel."
     units, n = _units(tau, y.shape[-1]), x.shape[-1]
     columns, rows, spread = x.new_empty(2, units, n), y.new_empty(2, *y.shape), x.new_empty(units)
     back = arrays(*one_batch(tau.shape, G, P, x, y))
-    out = arrays(*columns, *(t.view(tau.numel(), y.shape[-1]) for t in rows), spread)
-    spread_rows(plan_back_rows, units, 4 * P.numel(), *back, power == 2, *out)
+    pulls = Plan(*arrays(*columns, *(t.view(tau.numel(), y.shape[-1]) for t in rows), spread))
+    spread_rows(plan_back_rows, units, 4 * P.numel(), *back, power == 2, pulls)
     parts, t = -(-y.shape[-1] // _ROWS), tau[..., None]
     at_phi, at_x = columns.view(2, tau.numel(), parts, n).sum(2).view(2, *x.shape)
     at_tau = spread.view(tau.numel(), parts).sum(1).view(tau.shape)
