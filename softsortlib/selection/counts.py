@@ -5,8 +5,9 @@
 # %% auto #0
 __all__ = []
 
-# %% ../../nbs/selection/07_counts.ipynb #2959c55d
+# %% ../../nbs/selection/07_counts.ipynb #26c445c7
 import math
+from typing import NamedTuple
 
 import numpy as np
 from torch import Tensor
@@ -14,75 +15,69 @@ from torch import Tensor
 from ..engine.compile import arrays, jit, spread_rows
 from ..engine.dispatch import switch
 
-# %% ../../nbs/selection/07_counts.ipynb #9ae140e9
-@jit
-def _add_elements(p, r, reach, Q):
-    "Write to Q (top + 1,) the chances of 0..top out of elements with chances p, and r = 1 - p, (n,)."
-    top = len(Q) - 1
-    Q[:] = 0.0
-    Q[0] = 1.0
-    mean = 0.0
-    for i in range(len(p)):
-        mean += p[i]
-        low = max(1, int(math.ceil(mean - reach)))
-        high = min(top, i + 1, int(mean + reach))
-        for j in range(high, low - 1, -1):
-            Q[j] = r[i] * Q[j] + p[i] * Q[j - 1]
-        if low == 1:
-            Q[0] *= r[i]
 
-# %% ../../nbs/selection/07_counts.ipynb #39773373
-LANES = switch("counts: side by side", 32, "n")  # elements side by side
+# %% ../../nbs/selection/07_counts.ipynb #87780e0e
+@jit(paste=True)
+def _add_element(p, r, low, high, Q):
+    "Add an element with chances p and r = 1 - p."
+    for j in range(high, low - 1, -1):
+        Q[j] = r * Q[j] + p * Q[j - 1]
+
 
 @jit(lent=True)
-def _leave_out(E, c, before, at):
-    "(K7.1) solved for q, for 32 elements with chances c: the last two entries."
-    at[:] = 0.0
-    for j in range(len(E)):
-        for l in range(LANES):
-            before[l] = at[l]
-            at[l] = (E[j] - c[l] * at[l]) / (1.0 - c[l])
-    for l in range(LANES):
-        before[l] = max(before[l], 0.0)
-        at[l] = max(at[l], 0.0)
+def _add_with_slope(p, r, change, low, high, Q, D):
+    "The same, and the derivatives D of Q, whose p moves by `change`."
+    for j in range(high, low - 1, -1):
+        D[j] = r * D[j] + p * D[j - 1] + change * (Q[j - 1] - Q[j])
+        Q[j] = r * Q[j] + p * Q[j - 1]
+    if low == 1:
+        D[0] = r * D[0] - change * Q[0]
 
-# %% ../../nbs/selection/07_counts.ipynb #737e16ec
+
 @jit
-def _add_with_slopes(p, r, g, reach, Q, D):
-    "`_add_elements`, and the derivatives D (top + 1,) of Q in the direction g (n,)."
-    top = len(Q) - 1
+def _add_elements(p, r, g, reach, Q, D):
+    """Write to Q (top + 1,) the chances of 0..top out of elements with chances p, and r = 1 - p, (n,).
+    Where there is a direction g (n,), write to D the derivatives of Q."""
+    top, mean = len(Q) - 1, 0.0
     Q[:] = 0.0
     D[:] = 0.0
     Q[0] = 1.0
-    mean = 0.0
     for i in range(len(p)):
         mean += p[i]
         low = max(1, int(math.ceil(mean - reach)))
         high = min(top, i + 1, int(mean + reach))
-        change = p[i] * r[i] * g[i]
-        for j in range(high, low - 1, -1):
-            D[j] = r[i] * D[j] + p[i] * D[j - 1] + change * (Q[j - 1] - Q[j])
-            Q[j] = r[i] * Q[j] + p[i] * Q[j - 1]
+        if len(g) > 0:
+            _add_with_slope(p[i], r[i], p[i] * r[i] * g[i], low, high, Q, D)
+        else:
+            _add_element(p[i], r[i], low, high, Q)
         if low == 1:
-            D[0] = r[i] * D[0] - change * Q[0]
             Q[0] *= r[i]
 
-# %% ../../nbs/selection/07_counts.ipynb #3f7ffdf4
+
+# %% ../../nbs/selection/07_counts.ipynb #8ed11d89
+LANES = switch("counts: side by side", 32, "n")  # elements side by side
+
+
 @jit(lent=True)
-def _leave_out_slopes(E, D, c, g, before, at, slope_before, slope_at):
-    "(K7.4) for 32 elements: the last two q and their derivatives."
+def _leave_out(E, D, bunch):
+    "(K7.1) solved for q, and with D for its derivatives by (K7.4): the last two entries for each element."
+    c, g, before, at, slope_before, slope_at = bunch[0], bunch[1], bunch[2], bunch[3], bunch[4], bunch[5]
     at[:] = 0.0
-    slope_at[:] = 0.0
+    if len(D) > 0:
+        slope_at[:] = 0.0
     for j in range(len(E)):
         for l in range(LANES):
             before[l] = at[l]
-            slope_before[l] = slope_at[l]
             at[l] = (E[j] - c[l] * at[l]) / (1.0 - c[l])
-            change = c[l] * g[l] * (at[l] - before[l])
-            slope_at[l] = (D[j] - c[l] * slope_at[l]) / (1.0 - c[l]) + change
+        if len(D) > 0:
+            for l in range(LANES):
+                slope_before[l] = slope_at[l]
+                change = c[l] * g[l] * (at[l] - before[l])
+                slope_at[l] = (D[j] - c[l] * slope_at[l]) / (1.0 - c[l]) + change
     for l in range(LANES):
         before[l] = max(before[l], 0.0)
         at[l] = max(at[l], 0.0)
+
 
 # %% ../../nbs/selection/07_counts.ipynb #412aed20
 @jit
@@ -113,32 +108,7 @@ def _bunch(p, r, likely, start, c, places):
     places[filled:] = -1
     return i
 
-# %% ../../nbs/selection/07_counts.ipynb #b1db0c33
-@jit
-def _weights_of(v, k, p, r, Q, w):
-    "(K7.2) for a row v (n,) that is tilted to k; p, r (n,) and Q (n + 1,) are room, w (n,) comes out."
-    reach = _chances(v, p, r)
-    if reach != reach:
-        w[:] = math.nan
-        return
-    low, top = max(0, int(math.ceil(k - reach))), min(len(v), int(k + reach))
-    Q = Q[:top + 1]
-    _add_elements(p, r, reach, Q)
-    before, at, c = np.empty(LANES), np.empty(LANES), np.empty(LANES)
-    places = np.empty(LANES, np.int64)
-    for likely in (False, True):
-        E = Q[k:][::-1].copy() if likely else Q[low:k + 1].copy()
-        i = 0
-        while i < len(p):
-            i = _bunch(p, r, likely, i, c, places)
-            _leave_out(E, c, before, at)
-            for l in range(LANES):
-                if places[l] >= 0:
-                    chosen = c[l] * before[l]
-                    chosen /= chosen + (1.0 - c[l]) * at[l]
-                    w[places[l]] = 1.0 - chosen if likely else chosen
-
-# %% ../../nbs/selection/07_counts.ipynb #00787bbc
+# %% ../../nbs/selection/07_counts.ipynb #0ef36a8e
 @jit
 def _centred(g, p, r, out):
     "g (n,) less its mean, weighted by p r; zero where an element is certain."
@@ -151,83 +121,99 @@ def _centred(g, p, r, out):
     for i in range(len(g)):
         out[i] = g[i] - mean if p[i] * r[i] > 0 else 0.0
 
-@jit(lent=True)
-def _slopes_of(c, places, g, sign, before, at, slope_before, slope_at, out):
-    "The second half of (K7.4) for 32 elements."
-    for l in range(LANES):
-        i = places[l]
-        if i < 0:
-            continue
-        chosen = c[l] * before[l]
-        left = (1.0 - c[l]) * at[l]
-        both = (chosen + left) * (chosen + left)
-        ratio = sign * g[i] * chosen * left
-        ratio += c[l] * (1.0 - c[l]) * (slope_before[l] * at[l] - slope_at[l] * before[l])
-        out[i] = sign * ratio / both
 
-# %% ../../nbs/selection/07_counts.ipynb #6dd7e677
+@jit(paste=True)
+def _tell(bunch, places, likely, slopes, out):
+    "(K7.2), or with `slopes` the second half of (K7.4), of the elements of a bunch."
+    for l in range(LANES):
+        if places[l] < 0:
+            continue
+        c, before, at = bunch[0, l], bunch[2, l], bunch[3, l]
+        chosen, left = c * before, (1.0 - c) * at
+        y = chosen / (chosen + left)
+        if slopes:
+            pull = bunch[1, l] * chosen * left
+            pull += c * (1.0 - c) * (bunch[4, l] * at - bunch[5, l] * before)
+            y = pull / ((chosen + left) * (chosen + left))
+        elif likely:
+            y = 1.0 - y
+        out[places[l]] = -y if slopes and likely else y
+
+
+# %% ../../nbs/selection/07_counts.ipynb #e6d79ba7
+class Room(NamedTuple):
+    "Room for a row, and for a bunch of it."
+    p: np.ndarray  # (n,), like the next
+    r: np.ndarray
+    g: np.ndarray  # the centred gradient, (n,), or none
+    Q: np.ndarray  # (n + 1,)
+    D: np.ndarray  # (n + 1,), or none
+    bunch: np.ndarray  # (6, 32)
+    places: np.ndarray  # (32,)
+
+
 @jit
-def _pull_of(v, k, g, p, r, Q, D, out):
-    "(K7.4) for a row v (n,) that is tilted to k and a gradient g (n,); p, r, Q and D are room, out (n,) comes out."
+def _room(n, slopes):
+    "Room for rows of n elements."
+    rows, sums, bunch, places = np.empty((3, n)), np.empty((2, n + 1)), np.zeros((6, LANES)), np.empty(LANES, np.int64)
+    own, D = (rows[2], sums[1]) if slopes else (rows[2, :0], sums[1, :0])
+    return Room(rows[0], rows[1], own, sums[0], D, bunch, places)
+
+
+@jit(paste=True)
+def _ends_at(Q, low, k, likely):
+    "The entries of Q that end with Q_k, upwards from `low`, or downwards."
+    return Q[k:][::-1].copy() if likely else Q[low:k + 1].copy()
+
+
+# %% ../../nbs/selection/07_counts.ipynb #a0541556
+@jit(paste=True)
+def _count_row(v, k, g, room, out):
+    "(K7.2) for a row v (n,) that is tilted to k, or (K7.4) for a gradient g (n,), where there is one; out (n,)."
+    p, r, h, bunch, places = room.p, room.r, room.g, room.bunch, room.places
     reach = _chances(v, p, r)
     if reach != reach:
         out[:] = math.nan
         return
     low, top = max(0, int(math.ceil(k - reach))), min(len(v), int(k + reach))
-    Q, D = Q[:top + 1], D[:top + 1]
-    h, mine = np.empty(len(v)), np.zeros(LANES)
+    Q, D, slopes = room.Q[:top + 1], room.D[:top + 1], len(g) > 0
     _centred(g, p, r, h)
-    _add_with_slopes(p, r, h, reach, Q, D)
-    room = np.empty((5, LANES))
-    places = np.empty(LANES, np.int64)
+    _add_elements(p, r, h, reach, Q, D)
     for likely in (False, True):
-        sign = -1.0 if likely else 1.0
-        E, F = (Q[k:][::-1].copy(), D[k:][::-1].copy()) if likely else (Q[low:k + 1].copy(), D[low:k + 1].copy())
-        i = 0
+        E, F, i = _ends_at(Q, low, k, likely), D, 0
+        if slopes:
+            F = _ends_at(D, low, k, likely)
         while i < len(p):
-            i = _bunch(p, r, likely, i, room[0], places)
-            for l in range(LANES):
-                mine[l] = sign * h[places[l]] if places[l] >= 0 else 0.0
-            _leave_out_slopes(E, F, room[0], mine, room[1], room[2], room[3], room[4])
-            _slopes_of(room[0], places, h, sign, room[1], room[2], room[3], room[4], out)
+            i = _bunch(p, r, likely, i, bunch[0], places)
+            for l in range(LANES if slopes else 0):
+                mine = h[places[l]] if places[l] >= 0 else 0.0
+                bunch[1, l] = -mine if likely else mine
+            _leave_out(E, F, bunch)
+            _tell(bunch, places, likely, slopes, out)
 
-# %% ../../nbs/selection/07_counts.ipynb #d51e41fd
+
+# %% ../../nbs/selection/07_counts.ipynb #ef67107c
 @jit
-def _weight_rows(lo, hi, v, k, w):
-    "Weights of rows lo..hi; v, w (B, n), k (B,)."
-    n = v.shape[1]
-    p, r, Q = np.empty(n), np.empty(n), np.empty(n + 1)
+def _count_rows(lo, hi, v, k, g, out):
+    "What `_count_row` makes of the rows lo..hi; v, out (B, n), k (B,), g (B, n) or (B, 0)."
+    room = _room(v.shape[1], g.shape[1] > 0)
     for b in range(lo, hi):
-        _weights_of(v[b], k[b], p, r, Q, w[b])
+        _count_row(v[b], k[b], g[b], room, out[b])
 
-@jit
-def _pull_rows(lo, hi, v, k, g, out):
-    "Gradients of rows lo..hi; v, g, out (B, n), k (B,)."
-    n = v.shape[1]
-    p, r, Q, D = np.empty(n), np.empty(n), np.empty(n + 1), np.empty(n + 1)
-    for b in range(lo, hi):
-        _pull_of(v[b], k[b], g[b], p, r, Q, D, out[b])
 
-# %% ../../nbs/selection/07_counts.ipynb #6d2de2ae
-def count_weights(
+def count_pull(
+    g: Tensor,  # the gradient of the marginals, (..., n); (..., 0) for the marginals themselves
     v: Tensor,  # tilted scores, -inf where padded, (..., n), double
     k: Tensor,  # how many, long, (..., 1), each below n
 ) -> Tensor:  # (..., n)
-    "The marginals (K7.2)."
-    n = v.shape[-1]
-    w = v.new_empty(v.shape)
-    rows = arrays(v.reshape(-1, n), k.reshape(-1))
-    spread_rows(_weight_rows, len(rows[0]), 64 * v.numel(), *rows, w.view(-1, n).numpy())
-    return w
-
-def count_pull(
-    g: Tensor,  # the gradient of the marginals, (..., n)
-    v: Tensor,  # as in `count_weights`
-    k: Tensor,
-) -> Tensor:  # (..., n)
     "The gradient (K7.4) of v."
-    n = v.shape[-1]
-    out = v.new_empty(v.shape)
-    rows = arrays(v.reshape(-1, n), k.reshape(-1), g.reshape(-1, n))
-    spread_rows(_pull_rows, len(rows[0]), 64 * v.numel(), *rows, out.view(-1, n).numpy())
+    out, batch = v.new_empty(v.shape), v.shape[:-1].numel()
+    v, k, g, y = (a.reshape(batch, a.shape[-1]) for a in (v, k, g, out))
+    spread_rows(_count_rows, batch, 64 * v.numel(), *arrays(v, k[:, 0], g, y))
     return out
+
+
+def count_weights(v, k):
+    "The marginals (K7.2), (..., n), for the same v and k."
+    return count_pull(v[..., :0], v, k)
+
