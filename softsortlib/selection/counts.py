@@ -16,7 +16,7 @@ from ..engine.compile import arrays, jit, spread_rows
 from ..engine.dispatch import switch
 
 
-# %% ../../nbs/selection/07_counts.ipynb #87780e0e
+# %% ../../nbs/selection/07_counts.ipynb #bc3e352c
 @jit(paste=True)
 def _add_element(p, r, low, high, Q):
     "Add an element with chances p and r = 1 - p."
@@ -34,6 +34,7 @@ def _add_with_slope(p, r, change, low, high, Q, D):
         D[0] = r * D[0] - change * Q[0]
 
 
+# %% ../../nbs/selection/07_counts.ipynb #a62d572a
 @jit
 def _add_elements(p, r, g, reach, Q, D):
     """Write to Q (top + 1,) the chances of 0..top out of elements with chances p, and r = 1 - p, (n,).
