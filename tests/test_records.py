@@ -1,11 +1,10 @@
 """Every record says what made it, and the code of today trains as it did, or the pages and the changelog say since when it does not.
 
-Each kind of run is played again for twenty steps, large sets for four, and compared with its certificate (nbs/lab/18_certificates.ipynb). Where that fails, either mend the code; or, if
+Each kind of run is played again for twenty steps and compared with its certificate (nbs/lab/18_certificates.ipynb). Where that fails, either mend the code; or, if
 training is meant to change, write a sentence into CHANGELOG.md and give it to `python tools/certify.py --why "THE SENTENCE"`: the pages will show it.
 """
 import json
 import sys
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -36,11 +35,8 @@ def played(found): return [r for r in found["replays"] if "failed" not in r]
 
 def check(found, folder=None):
     "Compare a certificate with the code of today."
-    config, old = tool.config_of(found), played(found)[-1]
-    if getattr(config, "n", 0) >= 1000:          # a step of so many asks as much as twenty of few
-        config, old = replace(config, steps=4), {name: numbers[:4] for name, numbers in old.items() if isinstance(numbers, list)}
-    new = replay(config, folder)
-    changed = difference(old, new)
+    new = replay(tool.config_of(found), folder)
+    changed = difference(played(found)[-1], new)
     assert not changed, (f"{found['kind']} trains differently: {changed}. Mend it; or, if it is meant, write into CHANGELOG.md what changed, "
                          f"and run: python tools/certify.py {found['kind']} --why 'THAT SENTENCE'")
 

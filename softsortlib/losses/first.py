@@ -48,7 +48,7 @@ def hard_gains(s, g, mask, k):
     runs = tied_gains(s, g, mask)
     return (runs.total / runs.size)[..., :k]
 
-# %% ../../nbs/losses/06_first.ipynb #e86c5037
+# %% ../../nbs/losses/06_first.ipynb #41510c5e
 @over_lists()
 def pirank_loss(
     scores: Tensor,  # (..., n)
@@ -71,7 +71,8 @@ def pirank_loss(
     check_flags(straight_through=straight_through)
     g, discounts = gains_of(y, sets, gain), discounts_of(k, y)
     first = len(discounts)
-    method = method or ("lapsum" if tau is None else "neuralsort")
+    if method is None:
+        method = "lapsum" if tau is None else "neuralsort"
     P = soft_permutation(s, descending=True, method=method, tau=tau, mask=sets.mask)
     sorted_gains = P[..., :first, :] @ g
     if straight_through:
