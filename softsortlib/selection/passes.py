@@ -5,13 +5,12 @@
 # %% auto #0
 __all__ = []
 
-# %% ../../nbs/selection/08_passes.ipynb #b17ee3ac
+# %% ../../nbs/selection/08_passes.ipynb #81aeff31
 from enum import IntEnum
 from typing import NamedTuple
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from ..engine.autograd import may_be_differentiated
 from ..engine.compile import arrays, exp_neg, jit, spread_rows

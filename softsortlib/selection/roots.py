@@ -5,14 +5,13 @@
 # %% auto #0
 __all__ = []
 
-# %% ../../nbs/selection/06_roots.ipynb #16337746
+# %% ../../nbs/selection/06_roots.ipynb #ed0f2301
 import math
 from enum import IntEnum
 from typing import NamedTuple
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from ..engine.compile import arrays, exp_neg, jit, spread_rows
 from ..engine.dispatch import has_double, switch

@@ -5,17 +5,15 @@
 # %% auto #0
 __all__ = ['subset_marginals', 'SimpleTopK']
 
-# %% ../../nbs/selection/04_subsets.ipynb #5d03237e
+# %% ../../nbs/selection/04_subsets.ipynb #d3333b1b
 from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
 from softsortlib.core.checks import (
-    check_mask, check_scores, full_precision, is_concrete, patch_to, zero_outside,
+    check_mask, full_precision, is_concrete, patch_to, zero_outside,
 )
-from ..core.operators import check_tau
-from ..ranks.laplace import check_count
 from ..engine.dispatch import precise, switch, tensor_on
 from ..engine.mechanism import mechanism
 from ..ranks.sigmoid import tau_column

@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['TransportPermutation', 'SinkhornSort']
 
-# %% ../../nbs/transport/02_sinkhorn_sort.ipynb #58fd76de
+# %% ../../nbs/transport/02_sinkhorn_sort.ipynb #5d80e480
 import math
 from typing import TYPE_CHECKING, Callable
 
@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from ..core.checks import check_type, is_one_of
-from ..core.operators import Operator, check_tau
+from ..core.operators import Operator
 from softsortlib.core.permutation import (
     DensePermutation, SoftPermutation, check_mask, check_scores, compute_dtype, is_concrete, patch_to,
 )
