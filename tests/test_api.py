@@ -1,8 +1,13 @@
 """The API pages: every public name is documented, with shapes, and has an example; each example runs when it is pasted alone."""
+import ast
+import inspect
 import json
 import os
+import re
 import subprocess
 import sys
+import textwrap
+import typing
 from pathlib import Path
 
 import pytest
@@ -11,10 +16,74 @@ from torch import Tensor
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "tools"))
 import api_page  # noqa: E402
+import showdoc_table as show  # noqa: E402
+
+
+SHAPE = re.compile(r"\(.*\)|shape|scalar|broadcast")
+
+
+def is_tensor(anno): return bool(re.match(r"(Long|Float|Bool)?Tensor\b|tuple\[.*Tensor|.*\bTensor \| None", show.type_name(anno).replace("torch.", "")))
+
+
+def own_nodes(node):
+    "The nodes of a function without those of the functions inside it"
+    for child in ast.iter_child_nodes(node):
+        yield child
+        if not isinstance(child, (ast.FunctionDef, ast.Lambda, ast.ClassDef)): yield from own_nodes(child)
+
+
+def code_nodes(sym):
+    "The same of a function object; none where there is no source"
+    try: return list(own_nodes(ast.parse(textwrap.dedent(inspect.getsource(inspect.unwrap(sym)))).body[0]))
+    except (OSError, TypeError, SyntaxError): return []
+
+
+def gives_back(sym):
+    "Whether a function returns something, as far as its code tells"
+    return any(isinstance(n, (ast.Yield, ast.YieldFrom)) or isinstance(n, ast.Return) and n.value is not None for n in code_nodes(sym))
+
+
+def raises(sym):
+    "The errors that the code of a function raises itself"
+    return {n.exc.func.id for n in code_nodes(sym) if isinstance(n, ast.Raise) and isinstance(n.exc, ast.Call) and isinstance(n.exc.func, ast.Name)}
+
+
+def flaws(sym, name, owner=None):
+    "What a reader of one entry would miss: a docstring, a word beside a parameter, the shape of a tensor that goes in or comes out, the errors"
+    if not show.own_doc(sym): yield f"{name} has no docstring"
+    if isinstance(sym, property) or inspect.isclass(sym) and issubclass(sym, (Exception, tuple)): return
+    notes, params, doc = show.documented(sym, owner), show.parameters(sym) or [], show.own_doc(sym)
+    for p in params:
+        if p.kind in (p.VAR_POSITIONAL, p.VAR_KEYWORD): continue
+        # the docstring of a method may say what it takes: a name in backticks, or the shape of its tensor
+        if owner and (f"`{p.name}`" in doc or is_tensor(p.annotation) and SHAPE.search(doc)): continue
+        if p.name not in notes: yield f"{name}({p.name}) has no comment beside it"
+        elif is_tensor(p.annotation) and not SHAPE.search(notes[p.name]): yield f"{name}({p.name}) is a tensor without a shape"
+    if inspect.isclass(sym): return
+    command = any(typing.get_origin(p.annotation) is typing.Annotated for p in params)          # its docstring is the help that a user reads
+    if (errors := raises(sym)) and not command and not re.search(r"[Rr]aise|Error", doc): yield f"{name} does not say that it raises {', '.join(sorted(errors))}"
+    back = inspect.signature(sym).return_annotation
+    if back is show.EMPTY:
+        if gives_back(sym) and not command: yield f"{name} does not say what type it returns"
+    elif is_tensor(back) and not SHAPE.search(notes.get("return", "")): yield f"{name} returns a tensor without a shape"
+
+
+def gaps():
+    "What a reader would miss, one line each"
+    used = set()
+    for module, notebook, _, _ in api_page.modules():
+        for name, obj in api_page.public(module):
+            for n, o in [(name, obj)] + ([(f"{name}.{n}", o) for n, o in api_page.members(obj)] if inspect.isclass(obj) else []):
+                yield from (f"{notebook}: {flaw}" for flaw in flaws(o, n, obj if inspect.isclass(obj) and o is not obj else None))
+            found, page = api_page.example(module, notebook, name), api_page.page_of(notebook)
+            used |= {name, f"{module.__name__.split('.')[-1]}.{name}"}
+            if page and not found: yield f"{notebook}: {name} has no example: write a cell that begins `#| api: {name}` in nbs/api/{page}.ipynb"
+            elif found and name not in found[0] + found[1]: yield f"nbs/api/{page}.ipynb: the example of {name} does not name it"
+    yield from (f"nbs/api: there is no public name {name!r} for an example" for name in api_page.examples().keys() - used)
 
 
 def test_every_public_name_is_documented_and_has_an_example():
-    found = list(api_page.gaps())
+    found = list(gaps())
     assert not found, "\n".join(found)
 
 
@@ -182,8 +251,8 @@ class Method:
 @pytest.mark.parametrize("sym, complaint", [(no_docstring, "has no docstring"), (no_comment, "(s) has no comment"), (no_shape, "(s) is a tensor without a shape"),
                                             (no_shape_back, "returns a tensor without a shape"), (no_type_back, "does not say what type"), (no_error, "does not say that it raises ValueError"), (Method.f, "(s) is a tensor without a shape")])
 def test_a_flaw_is_found(sym, complaint):
-    assert list(api_page.flaws(complete, "complete")) == []
-    [flaw] = api_page.flaws(sym, sym.__name__)
+    assert list(flaws(complete, "complete")) == []
+    [flaw] = flaws(sym, sym.__name__)
     assert complaint in flaw
 
 
@@ -192,4 +261,4 @@ def test_a_name_without_an_example_is_found(monkeypatch):
     assert api_page.example(records, "lab/06_records.ipynb", "environment")
     monkeypatch.setattr(api_page, "examples", lambda: {})
     monkeypatch.setattr(api_page, "chapter_cells", lambda notebook: [])
-    assert any("environment has no example" in gap for gap in api_page.gaps())
+    assert any("environment has no example" in gap for gap in gaps())

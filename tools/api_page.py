@@ -1,12 +1,12 @@
 """The API pages, made from the code: every public name with its call, its parameters, an example that runs, and the chapter that derives it.
 
     from api_page import api_index, api_page   # nbs/api.ipynb and the notebooks of nbs/api show these
-    python tools/api_page.py                   # lists what is not documented; exits non-zero if anything
 
-The examples are the cells of nbs/api that begin with `#| api: name`; `make test` runs them in their notebook, and each of them alone.
+The examples are the cells of nbs/api that begin with `#| api: name`; `make test` runs them in their notebook, and each of them alone,
+and tests/test_api.py lists what is not documented.
 A name that has none there shows the cell of its chapter that uses it first.
 """
-import ast, builtins, functools, importlib, inspect, re, sys, textwrap, typing
+import ast, builtins, functools, importlib, inspect, re
 from pathlib import Path
 
 from nbdev.config import get_config
@@ -204,63 +204,3 @@ def show_anchor(text):
     "The identifier that Pandoc and smalldocs give a heading with this text"
     text = "".join(c.lower() for c in text if c.isalnum() or c in "_-. ").replace(" ", "-")
     return re.sub(r"^[^a-z]+", "", text) or "section"
-
-SHAPE = re.compile(r"\(.*\)|shape|scalar|broadcast")
-
-def is_tensor(anno): return bool(re.match(r"(Long|Float|Bool)?Tensor\b|tuple\[.*Tensor|.*\bTensor \| None", show.type_name(anno).replace("torch.", "")))
-
-def own_nodes(node):
-    "The nodes of a function without those of the functions inside it"
-    for child in ast.iter_child_nodes(node):
-        yield child
-        if not isinstance(child, (ast.FunctionDef, ast.Lambda, ast.ClassDef)): yield from own_nodes(child)
-
-def code_nodes(sym):
-    "The same of a function object; none where there is no source"
-    try: return list(own_nodes(ast.parse(textwrap.dedent(inspect.getsource(inspect.unwrap(sym)))).body[0]))
-    except (OSError, TypeError, SyntaxError): return []
-
-def gives_back(sym):
-    "Whether a function returns something, as far as its code tells"
-    return any(isinstance(n, (ast.Yield, ast.YieldFrom)) or isinstance(n, ast.Return) and n.value is not None for n in code_nodes(sym))
-
-def raises(sym):
-    "The errors that the code of a function raises itself"
-    return {n.exc.func.id for n in code_nodes(sym) if isinstance(n, ast.Raise) and isinstance(n.exc, ast.Call) and isinstance(n.exc.func, ast.Name)}
-
-def flaws(sym, name, owner=None):
-    "What a reader of one entry would miss: a docstring, a word beside a parameter, the shape of a tensor that goes in or comes out, the errors"
-    if not show.own_doc(sym): yield f"{name} has no docstring"
-    if isinstance(sym, property) or inspect.isclass(sym) and issubclass(sym, (Exception, tuple)): return
-    notes, params, doc = show.documented(sym, owner), show.parameters(sym) or [], show.own_doc(sym)
-    for p in params:
-        if p.kind in (p.VAR_POSITIONAL, p.VAR_KEYWORD): continue
-        # the docstring of a method may say what it takes: a name in backticks, or the shape of its tensor
-        if owner and (f"`{p.name}`" in doc or is_tensor(p.annotation) and SHAPE.search(doc)): continue
-        if p.name not in notes: yield f"{name}({p.name}) has no comment beside it"
-        elif is_tensor(p.annotation) and not SHAPE.search(notes[p.name]): yield f"{name}({p.name}) is a tensor without a shape"
-    if inspect.isclass(sym): return
-    command = any(typing.get_origin(p.annotation) is typing.Annotated for p in params)          # its docstring is the help that a user reads
-    if (errors := raises(sym)) and not command and not re.search(r"[Rr]aise|Error", doc): yield f"{name} does not say that it raises {', '.join(sorted(errors))}"
-    back = inspect.signature(sym).return_annotation
-    if back is show.EMPTY:
-        if gives_back(sym) and not command: yield f"{name} does not say what type it returns"
-    elif is_tensor(back) and not SHAPE.search(notes.get("return", "")): yield f"{name} returns a tensor without a shape"
-
-def gaps():
-    "What a reader would miss, one line each"
-    used = set()
-    for module, notebook, _, _ in modules():
-        for name, obj in public(module):
-            for n, o in [(name, obj)] + ([(f"{name}.{n}", o) for n, o in members(obj)] if inspect.isclass(obj) else []):
-                yield from (f"{notebook}: {flaw}" for flaw in flaws(o, n, obj if inspect.isclass(obj) and o is not obj else None))
-            found, page = example(module, notebook, name), page_of(notebook)
-            used |= {name, f"{module.__name__.split('.')[-1]}.{name}"}
-            if page and not found: yield f"{notebook}: {name} has no example: write a cell that begins `#| api: {name}` in nbs/api/{page}.ipynb"
-            elif found and name not in found[0] + found[1]: yield f"nbs/api/{page}.ipynb: the example of {name} does not name it"
-    yield from (f"nbs/api: there is no public name {name!r} for an example" for name in examples().keys() - used)
-
-if __name__ == "__main__":
-    found = list(gaps())
-    print("\n".join(found) or "every public name is documented")
-    sys.exit(bool(found))

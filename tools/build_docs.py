@@ -18,7 +18,7 @@ try:
 except ImportError: sys.exit("the site is rendered by smalldocs, which needs Python 3.11 or newer: make docs PYTHON=python3.12 VENV=.venv-docs")
 
 sys.path.append(str(Path(__file__).resolve().parent.parent))             # nbdev reads `procs = tools.book:...` from settings.ini
-import api_page, check_site, contents, finish, npm, repo, search_index
+import check_site, contents, finish, npm, repo, search_index
 from book import is_internal
 from repo import replace, rewrite
 
@@ -199,7 +199,7 @@ def main():
     shutil.rmtree(cfg.doc_path, ignore_errors=True)
     shutil.move(str(site.out), cfg.doc_path)
     print(f"{time.time()-start:5.1f}s {len(site.pages)} pages rendered", flush=True)
-    problems = [w for w in site.warnings if not w.endswith(EXPECTED) and ": broken link " not in w] + check_site.check(cfg.doc_path, dist) + list(api_page.gaps())
+    problems = [w for w in site.warnings if not w.endswith(EXPECTED) and ": broken link " not in w] + check_site.check(cfg.doc_path, dist)
     for w in problems: print("problem:", w, file=sys.stderr)
     print(f"{time.time()-start:5.1f}s checked: {len(problems)} problem(s); open {cfg.doc_path / 'index.html'}")
     return int(bool(problems))
