@@ -116,6 +116,28 @@ def test_a_callout_that_opens_does_so_without_a_script(collapse, is_open):
     assert ("open>" in shown) is is_open and all(part.count("<div") == part.count("</div>") for part in (found[1], shown))
 
 
+@pytest.mark.parametrize("text, shown", [
+    ("<td><code>soft_topk_mask</code></td>", "soft_|topk_|mask"),
+    ("<td><a><code>P.log_prob(order).mean()</code></a></td>", "P|.log_|prob(|order)|.mean()"),
+    ("<td><code>TransposedPermutation</code></td>", "Transposed|Permutation"),
+    ("<h4 id='a'>SoftPermutation.__matmul__</h4>", "Soft|Permutation|.__matmul__"),
+    ("<h2>How sharp the rows are</h2>", "How sharp the rows are"),
+    ("<p><code>soft_topk_mask</code></p>", "soft_topk_mask"),
+    ("<p><code>softsortlib table --preset paper</code></p>", "softsortlib table [--preset] paper"),
+    ("<code>[-3.7253e-09, 1.0]</code>", "[[-3.7253e-09], 1.0]"),
+    ('<code class="sourceCode python">x <span class="op">=</span> f(1)      <span class="co"># short</span></code></pre>', "x = f(1)      # short"),
+    ('<code class="sourceCode python">loss <span class="op">=</span> <span class="op">-</span>sort(net(items))<span class="op">.</span>log_prob(orders)<span class="op">.</span>mean()</code></pre>', "loss = [-sort](|net(|items))|.log_prob(|orders)|.mean()"),
+    ('<code class="sourceCode python">scores <span class="op">=</span> torch<span class="op">.</span>tensor([<span class="fl">2.0</span>, 5.0, 4.0])      <span class="co"># three</span></code></pre>', "scores = torch.tensor(|[2.0, 5.0, 4.0])  {    }# three"),
+])
+def test_a_line_that_is_too_long_for_a_phone_goes_on_where_a_reader_expects_it(text, shown):
+    "| is a place where it may, [] what stays whole, {} what a phone does not show."
+    pytest.importorskip("smalldocs")
+    from build_docs import tidy
+    found = re.sub(r'<span class="whole">((?:<span class="op">-</span>)?[^<]*)</span>', r"[\1]", tidy(text).replace("<wbr>", "|"))
+    found = re.sub(r'<span class="gap">([^<]*)</span>', r"{\1}", found)
+    assert re.sub(r"<[^>]*>", "", found) == shown
+
+
 def test_a_chapter_says_why_a_cell_is_folded():
     book = pytest.importorskip("book")
     from execnb.nbio import mk_cell, new_nb
@@ -618,6 +640,16 @@ def test_on_a_phone_code_need_not_be_scrolled(tab, site, on_phones):
       const range = document.createRange(); range.selectNodeContents(l); const boxes = [...range.getClientRects()].filter(b => b.width > 1), top = Math.min(...boxes.map(b => b.top));
       const text = l.textContent.search(/\\S/) * parseFloat(getComputedStyle(l).fontSize) * .5; return [Math.min(...boxes.filter(b => b.top < top + 5).map(b => b.left)) + text, Math.min(...boxes.filter(b => b.top > top + 8).map(b => b.left))]; })""")
     assert rows and all(below > line + 5 for line, below in rows)
+
+
+@needs_site
+@needs_browser
+@pytest.mark.parametrize("page", ["choosing.html", "api.html", "api/rowwise.html", "statements.html"])
+def test_on_a_phone_no_name_in_a_table_is_cut_in_two_but_at_its_joints(tab, site, page):
+    on_a_phone(tab, site + page)
+    words = tab.evaluate("""() => [...document.querySelectorAll('main td code')].filter(c => c.checkVisibility()).flatMap(c => [...c.childNodes]).filter(n => n.nodeType == 3).flatMap(n =>
+      [...n.data.matchAll(/[^\\s]+/g)].map(m => { const range = document.createRange(); range.setStart(n, m.index); range.setEnd(n, m.index + m[0].length); return [m[0], range.getClientRects().length]; }))""")
+    assert len(words) > 20 and not [word for word, lines in words if lines > 1 and not word.startswith("http")]
 
 
 @needs_site

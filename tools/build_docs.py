@@ -24,6 +24,9 @@ from repo import replace, rewrite
 
 DUNDER = re.compile(r"^(#{1,6} )([\w.]*__\w+__[\w.]*)[ \t]*$", re.M)   # show_doc headings such as A.__call__
 INCH = 88                                                              # pixels that show an inch of a picture: 8 inches fill the column
+PHONE = 40                                                             # characters of code in a line that fit on any phone
+UNBROKEN = r"(?<![\w-])--[a-z][\w-]*|-?\d[\d.]*e-\d+"                   # an option of a command, a number with a negative exponent
+WHOLE = r'<span class="whole">\1</span>'
 WEB_FONT = re.compile(r"@import url\([^)]*fonts\.googleapis[^)]*\);?")
 EXPECTED = ("output-file is not read by smalldocs", "aliases is not read by smalldocs", "html-math-method is not read by smalldocs",     # for Quarto, and handled here
             "html-math-method is ignored")
@@ -79,9 +82,26 @@ def code_lines(m):
         elif part == "</span>": stack.pop()
         lines[-1].append(part)
     def line(parts):
-        text = re.sub(r"<[^>]*>", "", "".join(parts))
-        return f'<span class="line" style="--i:{len(text) - len(text.lstrip(" "))}">{"".join(parts)}</span>'
+        code = "".join(parts)
+        text = re.sub(r"<[^>]*>", "", code)
+        indent = f' style="--i:{len(text) - len(text.lstrip(" "))}"' if text.startswith(" ") else ""
+        return f'<span class="line"{indent}>{breaks_in_code(code) if len(text) > PHONE else code}</span>'
     return m[1] + "\n".join(map(line, lines)) + m[3]
+
+def breaks_in_code(line):
+    "Where a line that is too long for a phone may go on below: behind a call's bracket, before a method of what it gives, not behind a minus; spaces before a remark go"
+    line = re.sub(rf'(<span class="op">-</span>[A-Za-z_]\w*|{UNBROKEN})', WHOLE, line)
+    line = re.sub(r'(?<=[)\]])(?:<span class="op">)?\.(?=(?:</span>)?[A-Za-z_])', r"<wbr>\g<0>", line)
+    line = re.sub(r"(?<=[\w)\]>])[(\[](?=(?:<[^>]*>)*[^\s)\]<])|(?<=\w)/(?=\w)", r"\g<0><wbr>", line)
+    return re.sub(r'(?<=  )( +)(?=<span class="co">)', r'<span class="gap">\1</span>', line)
+
+def breaks_in_names(m):
+    "Where a name in a table or a heading may go on below: behind an underscore or a bracket, before a point or a capital"
+    return m[1] + re.sub(r"(?<=[a-z])(?=[A-Z])|(?<=[a-z0-9]_)(?=[A-Za-z0-9])|(?<=[\w(\[][(\[=])(?=[\w&\"'])|(?<=[\w)\]])(?=\.[A-Za-z_])", "<wbr>", m[2])
+
+def unbroken(m):
+    "Neither an option of a command nor a number is cut in two behind its minus"
+    return m[1] + re.sub(f"({UNBROKEN})", WHOLE, m[2])
 
 def picture_size(m):
     "A recorded picture gets the size that its inches ask for, so that text has one size in all of them"
@@ -100,6 +120,9 @@ def tidy(text):
     text = re.sub(r'(<img [^>]*?src="data:image/png;base64,)([^"]+)"', picture_size, text)
     text = re.sub(r'<pre(?![^>]*tabindex)|<div class="sd-table"|<span class="math display"', r'\g<0> tabindex="0"', text)     # what scrolls can be reached by the keyboard
     text = re.sub(r'<pre tabindex="0">(<code>.*?</code>)</pre>', columns, text, flags=re.S)
+    text = re.sub(r"(<h[2-4][^>]*>)([\w.]+)(?=</h)", breaks_in_names, text)
+    text = re.sub(r"<t[dh]\b.*?</t[dh]>", lambda m: re.sub(r"(<code>)([^<]*)", breaks_in_names, m[0]), text, flags=re.S)
+    text = re.sub(r"(<code>)([^<]*)", unbroken, text)
     text = re.sub(r'(<a [^>]*sidebar-item-toggle[^>]*) role="navigation"', r'\1 role="button"', text)
     return re.sub(r'(<code class="sourceCode[^>]*>)(.*?)(</code></pre>)', code_lines, text, flags=re.S)
 
