@@ -117,10 +117,11 @@ def test_a_callout_that_opens_does_so_without_a_script(collapse, is_open):
 
 
 @pytest.mark.parametrize("text, shown", [
-    ("<td><code>soft_topk_mask</code></td>", "soft_|topk_|mask"),
+    ("<td><code>soft_topk_mask or is_doubly_stochastic</code></td>", "soft_topk_mask or is_|doubly_|stochastic"),
     ("<td><a><code>P.log_prob(order).mean()</code></a></td>", "P|.log_|prob(|order)|.mean()"),
     ("<td><code>TransposedPermutation</code></td>", "Transposed|Permutation"),
     ("<h4 id='a'>SoftPermutation.__matmul__</h4>", "Soft|Permutation|.__matmul__"),
+    ("<a href='#a' data-scroll-target='#a'>softsortlib.rowwise.sparse_rows</a>", "softsortlib|.rowwise|.sparse_|rows"),
     ("<h2>How sharp the rows are</h2>", "How sharp the rows are"),
     ("<p><code>soft_topk_mask</code></p>", "soft_topk_mask"),
     ("<p><code>softsortlib table --preset paper</code></p>", "softsortlib table [--preset] paper"),

@@ -3,7 +3,7 @@
 Both renderers read the same _quarto.yml; with Quarto on PATH, `nbdev_docs` does the job instead. The site asks no other
 host for anything: KaTeX is copied into it, web fonts are taken out, and search also works on pages opened as files.
 """
-import base64, io, json, os, re, shutil, sys, time
+import base64, html, io, json, os, re, shutil, sys, time
 from pathlib import Path, PurePosixPath
 
 from nbdev.config import get_config
@@ -24,7 +24,7 @@ from repo import replace, rewrite
 
 DUNDER = re.compile(r"^(#{1,6} )([\w.]*__\w+__[\w.]*)[ \t]*$", re.M)   # show_doc headings such as A.__call__
 INCH = 88                                                              # pixels that show an inch of a picture: 8 inches fill the column
-PHONE = 40                                                             # characters of code in a line that fit on any phone
+PHONE, LONG = 40, 15                                                   # characters of code that fit in a line of any phone, and of a name in a column there
 UNBROKEN = r"(?<![\w-])--[a-z][\w-]*|-?\d[\d.]*e-\d+"                   # an option of a command, a number with a negative exponent
 WHOLE = r'<span class="whole">\1</span>'
 WEB_FONT = re.compile(r"@import url\([^)]*fonts\.googleapis[^)]*\);?")
@@ -96,8 +96,11 @@ def breaks_in_code(line):
     return re.sub(r'(?<=  )( +)(?=<span class="co">)', r'<span class="gap">\1</span>', line)
 
 def breaks_in_names(m):
-    "Where a name in a table or a heading may go on below: behind an underscore or a bracket, before a point or a capital"
-    return m[1] + re.sub(r"(?<=[a-z])(?=[A-Z])|(?<=[a-z0-9]_)(?=[A-Za-z0-9])|(?<=[\w(\[][(\[=])(?=[\w&\"'])|(?<=[\w)\]])(?=\.[A-Za-z_])", "<wbr>", m[2])
+    "Where a long name in a table or a heading may go on below: behind an underscore or a bracket, before a point or a capital"
+    def joints(name):
+        if len(html.unescape(name[0])) < LONG: return name[0]
+        return re.sub(r"(?<=[a-z])(?=[A-Z])|(?<=[a-z0-9]_)(?=[A-Za-z0-9])|(?<=[\w(\[][(\[=])(?=[\w&\"'])|(?<=[\w)\]])(?=\.[A-Za-z_])", "<wbr>", name[0])
+    return m[1] + re.sub(r"\S+", joints, m[2])
 
 def unbroken(m):
     "Neither an option of a command nor a number is cut in two behind its minus"
@@ -120,7 +123,7 @@ def tidy(text):
     text = re.sub(r'(<img [^>]*?src="data:image/png;base64,)([^"]+)"', picture_size, text)
     text = re.sub(r'<pre(?![^>]*tabindex)|<div class="sd-table"|<span class="math display"', r'\g<0> tabindex="0"', text)     # what scrolls can be reached by the keyboard
     text = re.sub(r'<pre tabindex="0">(<code>.*?</code>)</pre>', columns, text, flags=re.S)
-    text = re.sub(r"(<h[2-4][^>]*>)([\w.]+)(?=</h)", breaks_in_names, text)
+    text = re.sub(r"(<(?:h[2-4]|a [^>]*data-scroll-target=)[^>]*>)([\w.]+)(?=</)", breaks_in_names, text)
     text = re.sub(r"<t[dh]\b.*?</t[dh]>", lambda m: re.sub(r"(<code>)([^<]*)", breaks_in_names, m[0]), text, flags=re.S)
     text = re.sub(r"(<code>)([^<]*)", unbroken, text)
     text = re.sub(r'(<a [^>]*sidebar-item-toggle[^>]*) role="navigation"', r'\1 role="button"', text)

@@ -62,7 +62,7 @@ def fields(kind, page, heading, text):
     yield "code", " ".join(NAME.findall(strip(code)))
 
 def snippet(text, long):
-    said = strip(re.sub(r'<pre.*?</pre>|<div class="description">.*?</div>|<figcaption.*?</figcaption>', " ", text, flags=re.S))
+    said = strip(re.sub(r'<pre.*?</pre>|<summary>.*?</summary>|<div class="description">.*?</div>|<figcaption.*?</figcaption>', " ", text, flags=re.S))
     return said if len(said) <= long else said[:long].rpartition(" ")[0] + " …"
 
 def postings(found, last=0):
