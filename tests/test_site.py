@@ -229,6 +229,7 @@ def test_links_anchors_and_files_are_there():
     ("<p>so that $$x^2$$ is</p>", "unrendered markup"),
     ("<p>where $x$ is</p>", "unrendered markup"),
     ("<p>::: {.callout-note}</p>", "unrendered markup"),
+    ("<p>the cell `# of a table that a bar has cut</p>", "unrendered markup"),
     ("<p>[a link](that/is none)</p>", "unrendered markup"),
     ('<p id="a">x</p><p id="a">y</p>', "two elements have the id a"),
     ("<h1>another title</h1>", "headings of level 1"),

@@ -53,7 +53,7 @@ class Page(HTMLParser):
             if "style" not in self.open and re.search(r"\$\$|(?<![\\$\w])\$[^$\d\s][^$]*\$", data): self.stray.append(data.strip()[:60])
             self.stray += [m[0] for m in re.finditer(r"\\(?:frac|sum|mathrm|mathbb|tau|begin|left|text)\b.{0,40}", data)]
             self.stray += [m[0] for m in re.finditer(r"\]\(\S{1,40}", data)]
-            self.stray += [m[0] for m in re.finditer(r"^\s*:::.*|\{\{<.*|\{[#.][\w-]+\}", data)]
+            self.stray += [m[0] for m in re.finditer(r"^\s*:::.*|\{\{<.*|\{[#.][\w-]+\}|`.{0,40}", data)]
 
 ERRORS = "fs => fs.map(([d, t]) => {try {katex.renderToString(t, {displayMode: d, throwOnError: true, strict: 'error', trust: false}); return null} catch (e) {return e.message}})"
 
