@@ -24,7 +24,7 @@ from .scoring import FullPrecision
 from .training import check_folder, train, undisturbed
 from .voting import VoteAccuracy, majority, nearest
 
-# %% ../../nbs/lab/25_baselines.ipynb #a18992fb
+# %% ../../nbs/lab/25_baselines.ipynb #5a4293c2
 @dataclass(frozen=True)
 class BaselineConfig(EmbeddingConfig):
     "All that a baseline depends on."
@@ -37,10 +37,8 @@ class BaselineConfig(EmbeddingConfig):
     def __post_init__(self):
         super().__post_init__()
         self.at_least(1, "components", "hidden")
-        if not self.adam_lr > 0:
-            raise ValueError(f"adam_lr must be positive, got {self.adam_lr}")
-        if self.method not in ("pixels", "pca", "autoencoder", "cnn"):
-            raise ValueError(f"method must be 'pixels', 'pca', 'autoencoder' or 'cnn', got {self.method!r}")
+        self.positive("adam_lr")
+        self.one_of("method", ("pixels", "pca", "autoencoder", "cnn"))
 
 
 _FEWER = dict(search=10_000, val_queries=1000, test_queries=5000)
@@ -53,7 +51,7 @@ BaselineConfig.PRESETS = {
     ),
 }
 
-# %% ../../nbs/lab/25_baselines.ipynb #e5391114
+# %% ../../nbs/lab/25_baselines.ipynb #274f9f4f
 class BaselineTask(EmbeddingTask):
     "A baseline without a gradient through neighbours: k is chosen in validation."
 
@@ -75,11 +73,6 @@ class BaselineTask(EmbeddingTask):
     def on_test_epoch_start(self):
         self.metric.k = self.k_in_use()
         super().on_test_epoch_start()
-
-    def training_step(self, batch, step):
-        loss = self.loss_of(*batch)
-        self.log("loss", loss, on_step=False, on_epoch=True, batch_size=len(batch[1]), sync_dist=True)
-        return loss
 
     def k_in_use(self) -> "int | None":
         "The k that validation chose; before any validation 1, and None for a method without neighbours."
@@ -136,14 +129,13 @@ class ClassifierTask(BaselineTask):
         "Cross-entropy of pictures (b, channels, h, w) and labels (b,)."
         return nn.functional.cross_entropy(self.head(self(images)), labels)
 
-# %% ../../nbs/lab/25_baselines.ipynb #d020a315
-@patch_to(BaselineConfig)
-def parts(self, folder: "str | None" = None) -> tuple:  # (PointData, BaselineTask)
-    "The data and the task of a baseline that is trained; raise `DataError` where the images cannot be had."
-    data = PointData(self, folder)
-    data.setup()
-    task = {"autoencoder": AutoencoderTask, "cnn": ClassifierTask}[self.method]
-    return data, task(self, data)
+# %% ../../nbs/lab/25_baselines.ipynb #89f4cfcc
+def _trained_task(config, data):
+    "The task of a baseline that is trained."
+    return {"autoencoder": AutoencoderTask, "cnn": ClassifierTask}[config.method](config, data)
+
+
+BaselineConfig.made_of = PointData, _trained_task
 
 # %% ../../nbs/lab/25_baselines.ipynb #e22cf739
 def _searched(config, data):

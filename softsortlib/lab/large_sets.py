@@ -6,12 +6,11 @@
 __all__ = ['torchmetrics', 'TAU', 'utility', 'draw_sets', 'order_figures', 'OrderFigures', 'make_loss', 'LargeConfig',
            'LargeData', 'LargeTask', 'large_sets']
 
-# %% ../../nbs/lab/30_large_sets.ipynb #2c5cb3d7
-import math
+# %% ../../nbs/lab/30_large_sets.ipynb #de3daec8
 import statistics
 import time
 from dataclasses import dataclass
-from typing import Callable, ClassVar
+from typing import TYPE_CHECKING, Callable, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -180,7 +179,7 @@ class LargeConfig(RunConfig):
         self.at_least(1, "batch", "features", "width", "val_sets", "test_sets")
         make_loss(self)
 
-# %% ../../nbs/lab/30_large_sets.ipynb #b45d8493
+# %% ../../nbs/lab/30_large_sets.ipynb #37455456
 class LargeData(DrawnData):
     "Sets drawn by the number of the step."
 
@@ -188,19 +187,12 @@ class LargeData(DrawnData):
         "There is nothing to load."
 
     def draw(self, split: str, k: int) -> "tuple[Tensor, Tensor, Tensor]":  # (batch, n, d), (batch, n), (batch, n)
-        "Batch number `k` of a split: what `draw_sets` gives."
+        "Batch number `k` of a split: what `draw_sets` gives, drawn on the CPU and sent where `where` says."
         c = self.config
         drawn = draw_sets(c.batch, c.n, c.features, c.noise, self.generator(split, k))
         return tuple(t.to(self.where or "cpu") for t in drawn)
 
-    def move(self, device: torch.device) -> None:
-        "Batches are drawn on the CPU and sent where `where` says."
-
-    def held_out(self, split: str) -> int:
-        "The number of batches of a validation or a test."
-        return math.ceil(getattr(self.config, f"{split}_sets") / self.config.batch)
-
-# %% ../../nbs/lab/30_large_sets.ipynb #d8fce921
+# %% ../../nbs/lab/30_large_sets.ipynb #ec28163d
 class LargeTask(Task):
     "Learn to score items from the order of large sets."
     chance = {"spearman": 0.0, "adjacent": 0.5, "percent": 0.5}
@@ -223,33 +215,23 @@ class LargeTask(Task):
         "Score the items."
         return standard(self.net(x)[..., 0])
 
-# %% ../../nbs/lab/30_large_sets.ipynb #23df8cc3
-@patch_to(LargeTask)
-def training_step(self, batch, k):
-    x, y, _ = batch
-    loss = self.loss(self(x), y)
-    self.log("loss", loss, on_step=False, on_epoch=True, batch_size=len(x), sync_dist=True)
-    return loss
+    if TYPE_CHECKING:
+        def loss_of(self, x: Tensor, y: Tensor, u: Tensor) -> Tensor: ...
 
-
+# %% ../../nbs/lab/30_large_sets.ipynb #5fd10fea
 @patch_to(LargeTask)
-def validation_step(self, batch, k):
-    x, y, _ = batch
-    self.metric.update(self(x), y)
+def loss_of(self, x: Tensor, y: Tensor, u: Tensor) -> Tensor:  # scalar
+    "The loss of the scores of `x` (batch, n, d) ordered by the values `y`; the utilities `u`, (batch, n) too, are not told."
+    return self.loss(self(x), y)
 
 
 @patch_to(LargeTask)
 def test_step(self, batch, k):
+    self.validation_step(batch, k)
     x, y, u = batch
-    self.metric.update(self(x), y)
     self.ceiling.update(u, y)
 
-
-@patch_to(LargeTask)
-def configure_optimizers(self):
-    return torch.optim.Adam(self.parameters(), lr=self.config.lr)
-
-# %% ../../nbs/lab/30_large_sets.ipynb #6a11106a
+# %% ../../nbs/lab/30_large_sets.ipynb #4fc88566
 def _cost(step, device):
     "Median wall and processor seconds of five calls, after a first one, and the peak memory of one."
     step()
@@ -280,10 +262,7 @@ def notes(self) -> dict:
     return {"ceiling": ceiling, "loss_seconds": wall, "loss_cpu_seconds": cpu, "loss_peak": peak}
 
 
-@patch_to(LargeConfig)
-def parts(self, folder: "str | None" = None) -> tuple:  # (LargeData, LargeTask)
-    "The sets and the task of a run."
-    return LargeData(self, folder), LargeTask(self)
+LargeConfig.made_of = LargeData, lambda config, data: LargeTask(config)
 
 # %% ../../nbs/lab/30_large_sets.ipynb #382cda06
 LargeConfig.PRESETS = {
