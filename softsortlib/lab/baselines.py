@@ -5,11 +5,10 @@
 # %% auto #0
 __all__ = ['BaselineConfig', 'BaselineTask', 'AutoencoderTask', 'ClassifierTask']
 
-# %% ../../nbs/lab/25_baselines.ipynb #33926230
+# %% ../../nbs/lab/25_baselines.ipynb #94b5f502
 import math
-import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
 
@@ -19,9 +18,8 @@ from torch import Tensor, nn
 from ..core.permutation import patch_to
 from .data import optional
 from .embedding import EmbeddingConfig, EmbeddingTask, PointData
-from .records import origin, read_json, write_json
 from .scoring import FullPrecision
-from .training import check_folder, train, undisturbed
+from .training import recorded, train
 from .voting import VoteAccuracy, majority, nearest
 
 # %% ../../nbs/lab/25_baselines.ipynb #5a4293c2
@@ -171,21 +169,15 @@ def _accuracies(config, data):
         rates[split] = [round(share, 6) for share in (score.right / score.seen).tolist()]
     return dict(zip(ks, rates["val"])), dict(zip(ks, rates["test"]))
 
-# %% ../../nbs/lab/25_baselines.ipynb #d7accf95
+# %% ../../nbs/lab/25_baselines.ipynb #fc25eced
 def _computed(config, data):
-    "The record of a baseline that is not trained; k is the best in validation."
-    wall, cpu = time.monotonic(), time.process_time()
+    "What the record of a baseline that is not trained shall hold; k is the best in validation."
     val, test = _accuracies(config, data)
     k = max(val, key=val.get)
     return {
-        "task": config.task,
-        "config": asdict(config),
         "test": {"accuracy": test[k], "k": k},
         "validation": {str(j): accuracy for j, accuracy in val.items()},
         "chance": {"accuracy": 1 / data.classes},
-        "seconds": round(time.monotonic() - wall, 2),
-        "cpu_seconds": round(time.process_time() - cpu, 2),
-        **origin(),
     }
 
 # %% ../../nbs/lab/25_baselines.ipynb #4582ce77
@@ -195,7 +187,7 @@ def uses(self) -> tuple:  # names of options
     trained = ("compile", "trainer") if self.method in ("autoencoder", "cnn") else ()
     return ("folder", "threads", *trained)
 
-# %% ../../nbs/lab/25_baselines.ipynb #e45c393b
+# %% ../../nbs/lab/25_baselines.ipynb #bad4c326
 @patch_to(BaselineConfig)
 def run(self,
     out: "str | Path",  # the folder of the run
@@ -204,16 +196,12 @@ def run(self,
     **how,  # options of `train`, for those that are trained
 ) -> dict:  # what result.json holds
     "Run the baseline in the folder `out`."
-    out = Path(out)
     if self.method in ("autoencoder", "cnn"):
         return train(self, out, folder, threads=threads, **how)
-    check_folder(out, self)
-    if (out / "result.json").exists():
-        return read_json(out / "result.json", "remove it, and the run starts anew")
-    with undisturbed(threads):
+
+    def load():
         data = PointData(self, folder)
         data.setup()
-        write_json(out / "config.json", asdict(self))
-        record = _computed(self, data)
-        write_json(out / "result.json", record)
-    return record
+        return data
+
+    return recorded(self, out, threads, lambda data: _computed(self, data), load)

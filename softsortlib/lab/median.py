@@ -163,17 +163,15 @@ class MedianConfig(RunConfig):
         "The figure that chooses the weights, and whether it shall be small or large."
         return self.select, "min" if self.select == "MSE" else "max"
 
-# %% ../../nbs/lab/21_median.ipynb #2e664332
+# %% ../../nbs/lab/21_median.ipynb #80aecee8
+_SMALL = dict(
+    data="mnist", batch=20, lr=0.003, schedule="cosine", unit=1000.0, width=16, shrink=2, select="Spearman",
+    test_sets=1000,
+)
 MedianConfig.PRESETS = {
     "paper": dict(data="mnist", steps=275_000, epoch=2750, val_sets=1250, test_sets=2500),
-    "quick": dict(
-        data="mnist", steps=2000, epoch=200, batch=20, lr=0.003, schedule="cosine", unit=1000.0, width=16, shrink=2,
-        select="Spearman", test_sets=1000,
-    ),
-    "long": dict(
-        data="mnist", steps=10_000, epoch=1000, batch=20, lr=0.003, schedule="cosine", unit=1000.0, width=16, shrink=2,
-        select="Spearman", test_sets=1000,
-    ),
+    "quick": dict(steps=2000, epoch=200, **_SMALL),
+    "long": dict(steps=10_000, epoch=1000, **_SMALL),
     "smoke": dict(steps=8, epoch=4, n=3, digits=1, batch=4, width=4, val_sets=8, test_sets=8),
 }
 

@@ -56,7 +56,7 @@ class KnnConfig(EmbeddingConfig):
         "The figure in validation that chooses the weights, and whether it shall be small or large."
         return self.select, "max" if self.select == "accuracy" else "min"
 
-# %% ../../nbs/lab/22_neighbours.ipynb #3a555fa4
+# %% ../../nbs/lab/22_neighbours.ipynb #f69cb0da
 def papers_network(
     data: str,  # name of a data set
 ) -> dict:  # fields of a configuration
@@ -67,12 +67,10 @@ def papers_network(
     return dict(net=net, augment=photographs, steps=200 * per_pass, epoch=per_pass)
 
 
-_FEWER = dict(search=10_000, val_queries=1000, test_queries=5000)
 _FEWEST = dict(search=100, val_queries=20, test_queries=20)
 KnnConfig.PRESETS = {
+    **BaselineConfig.PRESETS,       # "quick" and "long" are as long as those of the baselines
     "paper": dict(data="mnist", steps=110_000, epoch=550, select="soft_error"),
-    "long": dict(data="mnist", steps=11_000, epoch=1100, lr=0.1),
-    "quick": dict(data="mnist", steps=200, epoch=100, width=10, lr=0.1, **_FEWER),
     "smoke": dict(steps=4, epoch=2, width=4, batch=20, candidates=30, k=3, lr=0.01, **_FEWEST),
 }
 

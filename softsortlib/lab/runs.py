@@ -24,9 +24,11 @@ pl = optional("pytorch_lightning")
 # %% ../../nbs/lab/04_runs.ipynb #d28f0921
 Run = TypeVar("Run", bound="RunConfig")  # a configuration of some class: its class methods give back one of the same
 
-# %% ../../nbs/lab/04_runs.ipynb #51e1cfde
+# %% ../../nbs/lab/04_runs.ipynb #780d0d0c
 class _RunConfigMethods:
-    "The methods that cells below add, for type checkers."
+    "What makes the parts of a run, and the methods that cells below add, for type checkers."
+    made_of: ClassVar[tuple] = ()  # makers: (configuration, folder) -> DrawnData, (configuration, data) -> Task
+
     if TYPE_CHECKING:
         def at_least(self, least: int, *names: str) -> None: ...
         def positive(self, *names: str) -> None: ...
@@ -35,7 +37,7 @@ class _RunConfigMethods:
         def uses(self) -> tuple: ...
         def run(self, out: 'str | Path', folder: 'str | None'=None, **how) -> dict: ...
 
-# %% ../../nbs/lab/04_runs.ipynb #dc7068d6
+# %% ../../nbs/lab/04_runs.ipynb #6e7b7bf5
 @dataclass(frozen=True)
 class RunConfig(_RunConfigMethods):
     "All that a run depends on; a subclass adds its fields, and says what builds data and task."
@@ -47,7 +49,6 @@ class RunConfig(_RunConfigMethods):
     task: ClassVar[str] = ""  # the name of the task, in records and on the command line
     best: ClassVar[tuple] = ("EM", "max")  # the validation figure that chooses the weights to keep
     PRESETS: ClassVar[dict] = {}  # name -> fields
-    made_of: ClassVar[tuple] = ()  # makers: (configuration, folder) -> DrawnData, (configuration, data) -> Task
     tasks: ClassVar[dict] = {}  # name of a task -> its class
 
     def __init_subclass__(cls, **kwargs):

@@ -58,15 +58,27 @@ def _fives(x):
     count = x.numel() // 5
     return x.reshape(-1)[:5 * count].reshape(count, 5)
 
-# %% ../../nbs/lab/08_scoring.ipynb #7e0f337d
-class SortAccuracy(torchmetrics.Metric):
-    "EM, EW and EM5 over all sets seen, also when they were seen by several processes."
+# %% ../../nbs/lab/08_scoring.ipynb #bb47f6a7
+class Totals(torchmetrics.Metric):
+    "Totals over all batches and processes, each an attribute; a subclass adds to them in `update` and divides in `compute`."
     full_state_update = False
 
+    def __init__(self, *names, dtype=torch.long, **options):
+        super().__init__(**options)
+        for name in names:
+            self.add_state(name, torch.zeros((), dtype=dtype), dist_reduce_fx="sum")
+
+    def add(self, **totals):
+        "Add the totals of a batch to those of this name."
+        for name, total in totals.items():
+            setattr(self, name, getattr(self, name) + total)
+
+# %% ../../nbs/lab/08_scoring.ipynb #daddf0d4
+class SortAccuracy(Totals):
+    "EM, EW and EM5 over all sets seen, also when they were seen by several processes."
+
     def __init__(self):
-        super().__init__()
-        for name in ("sets", "exact", "elements", "right", "fives", "exact5"):
-            self.add_state(name, torch.tensor(0), dist_reduce_fx="sum")
+        super().__init__("sets", "exact", "elements", "right", "fives", "exact5")
 
     def update(self,
         scores: Tensor,  # (batch, n)
@@ -75,12 +87,8 @@ class SortAccuracy(torchmetrics.Metric):
         "Count one batch of sets."
         ok = is_right(scores, values)
         ok5 = is_right(_fives(scores), _fives(values))
-        self.sets += len(ok)
-        self.exact += ok.all(-1).sum()
-        self.elements += ok.numel()
-        self.right += ok.sum()
-        self.fives += len(ok5)
-        self.exact5 += ok5.all(-1).sum()
+        self.add(sets=len(ok), exact=ok.all(-1).sum(), elements=ok.numel(), right=ok.sum(),
+                 fives=len(ok5), exact5=ok5.all(-1).sum())
 
     def compute(self) -> "dict[str, Tensor]":
         "The rates so far, in [0, 1]."

@@ -6,7 +6,7 @@
 __all__ = ['LOSSES', 'papers_tau', 'default_tau', 'default_loss', 'SortConfig', 'build_operator', 'order_loss', 'NumberData',
            'SortingTask']
 
-# %% ../../nbs/lab/07_sorting.ipynb #0997cc38
+# %% ../../nbs/lab/07_sorting.ipynb #b73be554
 import contextlib
 import math
 from dataclasses import dataclass
@@ -20,15 +20,10 @@ from ..core.permutation import patch_to
 from ..functional import calibrate_tau, soft_rank
 from ..functional.arguments import midranks
 from .data import ImageBank, NumberSets, load_images
-from softsortlib.lab.scoring import (
-    NumberCNN, SortAccuracy, check_operator, descending_operator, is_right, sorting_loss, torchmetrics,
-)
+from .scoring import NumberCNN, SortAccuracy, check_operator, descending_operator, sorting_loss
 from .training import DrawnData, RunConfig, Task
 from ..losses import permutation_bce, spearman_loss
-from ..networks import SortingNetwork, default_steepness
-from ..ranks import GaussianRank, LaplaceRank, Permutahedron
-from ..rowwise import NeuralSort, SoftSort
-from ..transport import SinkhornSort
+from ..networks import default_steepness
 
 # %% ../../nbs/lab/07_sorting.ipynb #f76bb984
 def papers_tau(

@@ -6,7 +6,7 @@
 __all__ = ['LOSSES', 'CONTENDERS', 'TOPK_TAUS', 'class_loss', 'TopkAccuracy', 'PlainCNN', 'small_resnet18', 'TopkConfig',
            'TopkData', 'TopkTask', 'topk_table', 'topk_search']
 
-# %% ../../nbs/lab/29_topk.ipynb #95025293
+# %% ../../nbs/lab/29_topk.ipynb #48232ae8
 import itertools
 from dataclasses import dataclass
 from typing import ClassVar
@@ -19,7 +19,7 @@ from ..core.permutation import patch_to
 from .data import seeded
 from .embedding import PointData, shifted
 from .grid import grid
-from .scoring import FullPrecision, check_operator, descending_operator, torchmetrics
+from .scoring import FullPrecision, Totals, check_operator, descending_operator
 from .searches import with_temperatures
 from .training import DrawnData, RunConfig, Task
 from .voting import resnet18_without_shrinking
@@ -58,15 +58,12 @@ def class_loss(
         return zero_one_loss(logits, target, k=k, kind=loss, method=operator)
     raise ValueError(f"loss must be one of {', '.join(LOSSES)}, got {loss!r}")
 
-# %% ../../nbs/lab/29_topk.ipynb #7c4ca094
-class TopkAccuracy(torchmetrics.Metric):
+# %% ../../nbs/lab/29_topk.ipynb #267a4b37
+class TopkAccuracy(Totals):
     "Top-1 and top-5 accuracy over all images seen, also when they were seen by several processes."
-    full_state_update = False
 
     def __init__(self):
-        super().__init__()
-        for name in ("images", "first", "five"):
-            self.add_state(name, torch.tensor(0), dist_reduce_fx="sum")
+        super().__init__("images", "first", "five")
 
     def update(self,
         logits: Tensor,  # (batch, classes)
@@ -75,9 +72,7 @@ class TopkAccuracy(torchmetrics.Metric):
         "Count one batch of images."
         below = logits < logits.gather(-1, target[:, None])
         rank = logits.shape[-1] - below.sum(-1)
-        self.images += len(target)
-        self.first += (rank <= 1).sum()
-        self.five += (rank <= 5).sum()
+        self.add(images=len(target), first=(rank <= 1).sum(), five=(rank <= 5).sum())
 
     def compute(self) -> "dict[str, Tensor]":
         "The rates so far, in [0, 1]."
@@ -157,16 +152,12 @@ class TopkConfig(RunConfig):
         self.at_least(1, "k", "batch", "width", "shrink", "val_images", "test_images")
         _check_topk(self)
 
-# %% ../../nbs/lab/29_topk.ipynb #bcf10e25
+# %% ../../nbs/lab/29_topk.ipynb #3795d9eb
+_SMALL = dict(data="cifar10_jpeg", batch=64, lr=0.002, width=16, shrink=2, val_images=2000)
 TopkConfig.PRESETS = {
     "paper": dict(data="cifar10", steps=35_100, epoch=351, augment=True),
-    "quick": dict(
-        data="cifar10_jpeg", steps=600, epoch=150, batch=64, lr=0.002, width=16, shrink=2, val_images=2000,
-    ),
-    "long": dict(
-        data="cifar10_jpeg", steps=6000, epoch=600, batch=64, lr=0.002, width=16, shrink=2, val_images=2000,
-        augment=True,
-    ),
+    "quick": dict(steps=600, epoch=150, **_SMALL),
+    "long": dict(steps=6000, epoch=600, augment=True, **_SMALL),
     "smoke": dict(steps=12, epoch=6, batch=16, width=4, val_images=100, test_images=100),
 }
 
