@@ -200,13 +200,13 @@ def first_call(name, n, batch, label, device):
     contender = cases()[name].contenders[label]
     return _seconds(forward_backward(contender.answer, _scores(batch, n, device)), device)
 
-# %% ../../nbs/lab/31_bench.ipynb #7241c9b7
+# %% ../../nbs/lab/31_bench.ipynb #817a2c8b
 def run_code(code, *words, **environment):
     "The finished process of a Python that ran some code, with what it printed; `words` are its arguments."
     command = [sys.executable, "-W", "ignore", "-c", code, *words]
     return subprocess.run(command, capture_output=True, text=True, env={**os.environ, **environment})
 
-# %% ../../nbs/lab/31_bench.ipynb #73d6f937
+
 def in_a_fresh_process(function, *args, **environment):
     "(seconds of the package's import after torch's, result) where nothing ran before; None where it failed."
     code = (

@@ -150,7 +150,7 @@ def compiled(f):
 
 # %% ../../nbs/lab/32_contenders.ipynb #a097475d
 def softtorch_answer(question, method, tau, **options):
-    "Scores -> what softtorch answers, by its own functions for values and ranks, by its soft permutation matrix otherwise."
+    "Scores -> what softtorch answers: by its own functions for values and ranks, else by its matrix."
     def answer(s):
         softtorch = importlib.import_module("softtorch")
         how = dict(dim=-1, descending=True, softness=tau, method=method, standardize=False) | options

@@ -110,7 +110,7 @@ def held_out_part(self, split: str) -> Tensor:  # long, (N,)
 
 # %% ../../nbs/lab/24_embedding.ipynb #fff48595
 def shifted(x, up, left, mirrored, by):
-    "Pictures x (b, channels, h, w), mirrored where (b, 1) says so, from row `up` and column `left` (b, 1) of a margin `by` on."
+    "Pictures x (b, channels, h, w) with a margin `by`, cut from row `up` and column `left` (b, 1), some mirrored."
     b, _, h, w = x.shape
     up, left, mirrored = (t.to(x.device) for t in (up, left, mirrored))
     x = torch.where(mirrored[:, :, None, None], x.flip(-1), x)

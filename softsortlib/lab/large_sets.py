@@ -213,7 +213,7 @@ class LargeTask(Task):
 # %% ../../nbs/lab/30_large_sets.ipynb #5fd10fea
 @patch_to(LargeTask)
 def loss_of(self, x: Tensor, y: Tensor, u: Tensor) -> Tensor:  # scalar
-    "The loss of the scores of `x` (batch, n, d) ordered by the values `y`; the utilities `u`, (batch, n) too, are not told."
+    "The loss of the scores of `x` (batch, n, d), ordered by `y` (batch, n); utilities `u` (batch, n) are not told."
     return self.loss(self(x), y)
 
 

@@ -225,7 +225,7 @@ def _median(values):
 
 @patch_to(MedianTask)
 def loss_of(self, images: Tensor, values: Tensor) -> Tensor:  # scalar
-    "The loss of the form that the configuration names, of images (batch, n, 1, H, W) and the median of values (batch, n)."
+    "The loss of the form that the configuration names, of images (batch, n, 1, H, W) and values (batch, n)."
     form, y = self.config.form, _median(values)
     if form == "quantile":
         return (y - soft_median(self.worth(images), method=self.operator)).square().mean()

@@ -115,7 +115,7 @@ def parts(self,
 ) -> tuple:  # (DrawnData, Task)
     """The data of a run, found in `folder`, and its task.
 
-    Raise `DataError` where the data cannot be had, `NotImplementedError` where the class does not say how to build them."""
+    Raise `DataError` where the data cannot be had, `NotImplementedError` where nothing says what builds them."""
     if not self.made_of:
         raise NotImplementedError(f"{type(self).__name__} does not say how to build its data and its task")
     make_data, make_task = self.made_of

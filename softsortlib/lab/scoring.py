@@ -24,7 +24,7 @@ def sorting_loss(
     order = values.argsort(dim=-1, descending=True, stable=True)
     return -P.log_prob(order).mean()
 
-# %% ../../nbs/lab/08_scoring.ipynb #c7780fbb
+# %% ../../nbs/lab/08_scoring.ipynb #9f0b5157
 def descending_operator(name, tau, samples=0, **own):
     "An operator that sorts or ranks from the largest down, noisy copies of the scores if `samples` of them are asked."
     get = get_operator if name in Operator.names else get_rank_operator
@@ -33,7 +33,7 @@ def descending_operator(name, tau, samples=0, **own):
 
 
 def check_operator(name, loss, by_ranks):
-    "Raise `ValueError` for an operator that does not exist, or that gives ranks only where the loss is none `by_ranks`."
+    "Raise `ValueError` for an unknown operator, or one that gives ranks only where the loss is not one `by_ranks`."
     if name in Operator.names:
         return
     if name not in RankOperator.names:
@@ -60,7 +60,7 @@ def _fives(x):
 
 # %% ../../nbs/lab/08_scoring.ipynb #bb47f6a7
 class Totals(torchmetrics.Metric):
-    "Totals over all batches and processes, each an attribute; a subclass adds to them in `update` and divides in `compute`."
+    "Totals over all batches and processes, as attributes; a subclass adds in `update` and divides in `compute`."
     full_state_update = False
 
     def __init__(self, *names, dtype=torch.long, **options):

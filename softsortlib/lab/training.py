@@ -314,7 +314,7 @@ def run(self,
 
 # %% ../../nbs/lab/05_training.ipynb #66b2b624
 def recorded(config, out, threads, work, load=lambda: None):
-    "The result in the folder `out`; else that of `work`, which is told what `load` gives, written there. Refuse another run."
+    "The result in the folder `out`; else that of `work`, told what `load` gives, written there. Refuse another run."
     out = Path(out)
     record = _finished(out, config, way="remove it, and the run starts anew")
     if record:

@@ -100,7 +100,7 @@ class EmbeddingCNN(nn.Sequential):
 
 # %% ../../nbs/lab/23_voting.ipynb #7630104a
 def resnet18_without_shrinking(channels, classes=1000):
-    "torchvision's ResNet18 (He et al. 2016) from small pictures (b, channels, h, w): they are not shrunk at its beginning."
+    "torchvision's ResNet18 (He et al. 2016) of small pictures (b, channels, h, w), not shrunk at first."
     net = optional("torchvision.models").resnet18(num_classes=classes)
     net.conv1 = nn.Conv2d(channels, 64, 3, padding=1, bias=False)
     net.maxpool = nn.Identity()
