@@ -5,11 +5,10 @@
 # %% auto #0
 __all__ = ['BaselineConfig', 'BaselineTask', 'AutoencoderTask', 'ClassifierTask']
 
-# %% ../../nbs/lab/25_baselines.ipynb #33926230
+# %% ../../nbs/lab/25_baselines.ipynb #94b5f502
 import math
-import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
 
@@ -19,12 +18,11 @@ from torch import Tensor, nn
 from ..core.permutation import patch_to
 from .data import optional
 from .embedding import EmbeddingConfig, EmbeddingTask, PointData
-from .records import origin, read_json, write_json
 from .scoring import FullPrecision
-from .training import check_folder, train, undisturbed
+from .training import recorded, train
 from .voting import VoteAccuracy, majority, nearest
 
-# %% ../../nbs/lab/25_baselines.ipynb #a18992fb
+# %% ../../nbs/lab/25_baselines.ipynb #5a4293c2
 @dataclass(frozen=True)
 class BaselineConfig(EmbeddingConfig):
     "All that a baseline depends on."
@@ -37,10 +35,8 @@ class BaselineConfig(EmbeddingConfig):
     def __post_init__(self):
         super().__post_init__()
         self.at_least(1, "components", "hidden")
-        if not self.adam_lr > 0:
-            raise ValueError(f"adam_lr must be positive, got {self.adam_lr}")
-        if self.method not in ("pixels", "pca", "autoencoder", "cnn"):
-            raise ValueError(f"method must be 'pixels', 'pca', 'autoencoder' or 'cnn', got {self.method!r}")
+        self.positive("adam_lr")
+        self.one_of("method", ("pixels", "pca", "autoencoder", "cnn"))
 
 
 _FEWER = dict(search=10_000, val_queries=1000, test_queries=5000)
@@ -53,7 +49,7 @@ BaselineConfig.PRESETS = {
     ),
 }
 
-# %% ../../nbs/lab/25_baselines.ipynb #e5391114
+# %% ../../nbs/lab/25_baselines.ipynb #274f9f4f
 class BaselineTask(EmbeddingTask):
     "A baseline without a gradient through neighbours: k is chosen in validation."
 
@@ -75,11 +71,6 @@ class BaselineTask(EmbeddingTask):
     def on_test_epoch_start(self):
         self.metric.k = self.k_in_use()
         super().on_test_epoch_start()
-
-    def training_step(self, batch, step):
-        loss = self.loss_of(*batch)
-        self.log("loss", loss, on_step=False, on_epoch=True, batch_size=len(batch[1]), sync_dist=True)
-        return loss
 
     def k_in_use(self) -> "int | None":
         "The k that validation chose; before any validation 1, and None for a method without neighbours."
@@ -136,14 +127,13 @@ class ClassifierTask(BaselineTask):
         "Cross-entropy of pictures (b, channels, h, w) and labels (b,)."
         return nn.functional.cross_entropy(self.head(self(images)), labels)
 
-# %% ../../nbs/lab/25_baselines.ipynb #d020a315
-@patch_to(BaselineConfig)
-def parts(self, folder: "str | None" = None) -> tuple:  # (PointData, BaselineTask)
-    "The data and the task of a baseline that is trained; raise `DataError` where the images cannot be had."
-    data = PointData(self, folder)
-    data.setup()
-    task = {"autoencoder": AutoencoderTask, "cnn": ClassifierTask}[self.method]
-    return data, task(self, data)
+# %% ../../nbs/lab/25_baselines.ipynb #89f4cfcc
+def _trained_task(config, data):
+    "The task of a baseline that is trained."
+    return {"autoencoder": AutoencoderTask, "cnn": ClassifierTask}[config.method](config, data)
+
+
+BaselineConfig.made_of = PointData, _trained_task
 
 # %% ../../nbs/lab/25_baselines.ipynb #e22cf739
 def _searched(config, data):
@@ -179,21 +169,15 @@ def _accuracies(config, data):
         rates[split] = [round(share, 6) for share in (score.right / score.seen).tolist()]
     return dict(zip(ks, rates["val"])), dict(zip(ks, rates["test"]))
 
-# %% ../../nbs/lab/25_baselines.ipynb #d7accf95
+# %% ../../nbs/lab/25_baselines.ipynb #fc25eced
 def _computed(config, data):
-    "The record of a baseline that is not trained; k is the best in validation."
-    wall, cpu = time.monotonic(), time.process_time()
+    "What the record of a baseline that is not trained shall hold; k is the best in validation."
     val, test = _accuracies(config, data)
     k = max(val, key=val.get)
     return {
-        "task": config.task,
-        "config": asdict(config),
         "test": {"accuracy": test[k], "k": k},
         "validation": {str(j): accuracy for j, accuracy in val.items()},
         "chance": {"accuracy": 1 / data.classes},
-        "seconds": round(time.monotonic() - wall, 2),
-        "cpu_seconds": round(time.process_time() - cpu, 2),
-        **origin(),
     }
 
 # %% ../../nbs/lab/25_baselines.ipynb #4582ce77
@@ -203,7 +187,7 @@ def uses(self) -> tuple:  # names of options
     trained = ("compile", "trainer") if self.method in ("autoencoder", "cnn") else ()
     return ("folder", "threads", *trained)
 
-# %% ../../nbs/lab/25_baselines.ipynb #e45c393b
+# %% ../../nbs/lab/25_baselines.ipynb #bad4c326
 @patch_to(BaselineConfig)
 def run(self,
     out: "str | Path",  # the folder of the run
@@ -212,16 +196,12 @@ def run(self,
     **how,  # options of `train`, for those that are trained
 ) -> dict:  # what result.json holds
     "Run the baseline in the folder `out`."
-    out = Path(out)
     if self.method in ("autoencoder", "cnn"):
         return train(self, out, folder, threads=threads, **how)
-    check_folder(out, self)
-    if (out / "result.json").exists():
-        return read_json(out / "result.json", "remove it, and the run starts anew")
-    with undisturbed(threads):
+
+    def load():
         data = PointData(self, folder)
         data.setup()
-        write_json(out / "config.json", asdict(self))
-        record = _computed(self, data)
-        write_json(out / "result.json", record)
-    return record
+        return data
+
+    return recorded(self, out, threads, lambda data: _computed(self, data), load)

@@ -200,7 +200,13 @@ def first_call(name, n, batch, label, device):
     contender = cases()[name].contenders[label]
     return _seconds(forward_backward(contender.answer, _scores(batch, n, device)), device)
 
-# %% ../../nbs/lab/31_bench.ipynb #bbeabd8e
+# %% ../../nbs/lab/31_bench.ipynb #817a2c8b
+def run_code(code, *words, **environment):
+    "The finished process of a Python that ran some code, with what it printed; `words` are its arguments."
+    command = [sys.executable, "-W", "ignore", "-c", code, *words]
+    return subprocess.run(command, capture_output=True, text=True, env={**os.environ, **environment})
+
+
 def in_a_fresh_process(function, *args, **environment):
     "(seconds of the package's import after torch's, result) where nothing ran before; None where it failed."
     code = (
@@ -208,8 +214,7 @@ def in_a_fresh_process(function, *args, **environment):
         "imported = time.perf_counter() - start; import softsortlib.lab.bench as b; "
         f"print(json.dumps([imported, b.{function}(*{args!r})]))"
     )
-    words = [sys.executable, "-W", "ignore", "-c", code]
-    done = subprocess.run(words, capture_output=True, text=True, env={**os.environ, **environment})
+    done = run_code(code, **environment)
     return None if done.returncode else json.loads(done.stdout.strip().splitlines()[-1])
 
 # %% ../../nbs/lab/31_bench.ipynb #3c87d999

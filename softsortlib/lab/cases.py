@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['Contender', 'Case', 'cases', 'pieces', 'bench_rows', 'Comparison', 'comparisons']
 
-# %% ../../nbs/lab/33_cases.ipynb #0cf593df
+# %% ../../nbs/lab/33_cases.ipynb #c8779abd
 from collections.abc import Callable
 from enum import Enum
 from fnmatch import fnmatch
@@ -15,8 +15,8 @@ import torch
 
 from softsortlib.lab.contenders import (
     approx_ndcg, ask, ask_matrix, compiled, diffsort_matrix, gaussian_ranks, grades, kendall, pot_answer,
-    sigmoid_ranks, softsort_listing, softtorch_fast_soft_sort, softtorch_matrix, softtorch_rank, softtorch_sort,
-    softtorch_transport, sparse_listing, topk_softmax, torchpsort_answer, torchsort_answer,
+    sigmoid_ranks, softsort_listing, softtorch_answer, softtorch_fast_soft_sort, softtorch_transport, sparse_listing,
+    topk_softmax, torchpsort_answer, torchsort_answer,
 )
 from .records import check_machines, machine
 from softsortlib.losses import (
@@ -87,7 +87,7 @@ def _listings(question, *operators):
             found[f"{label}, compiled"] = Contender(compiled(answer), operator, largest=10_000)
     return found
 
-# %% ../../nbs/lab/33_cases.ipynb #0add590d
+# %% ../../nbs/lab/33_cases.ipynb #8a301596
 _OURS = {
     "SoftSort, |x - y|": ("SoftSort", SoftSort(tau=0.1, descending=True)),
     "SoftSort, (x - y)^2": ("SoftSort, squared", SoftSort(tau=0.03, power=2, descending=True)),
@@ -102,6 +102,14 @@ def _ours(question, *labels):
     return {k: Contender(ask(question, _OURS[k][1]), _OURS[k][0], here=True) for k in labels}
 
 
+def _projections(name):
+    "Other libraries' `soft_sort` or `soft_rank` by the permutahedron."
+    return {
+        "torchpsort": Contender(lambda s: torchpsort_answer(s, name, 0.1), "permutahedron"),
+        "torchsort": Contender(lambda s: torchsort_answer(s, name, 0.1), "permutahedron"),
+    }
+
+
 def _values_contenders():
     "Sorted values, forward and backward."
     here = "permutahedron"
@@ -109,21 +117,18 @@ def _values_contenders():
         **_ours("values", *_OURS),
         "Permutahedron": Contender(lambda s: Permutahedron(tau=0.1).sort(s), here, here=True),
         **_listings("values", "SoftSort"),
-        "softtorch softsort": Contender(lambda s: softtorch_sort(s, "softsort", 0.1), "SoftSort", largest=10_000),
+        "softtorch softsort": Contender(softtorch_answer("values", "softsort", 0.1), "SoftSort", largest=10_000),
         "softtorch fast_soft_sort": Contender(lambda s: softtorch_fast_soft_sort(s, 0.1), here, largest=100_000),
-        "torchpsort": Contender(lambda s: torchpsort_answer(s, "soft_sort", 0.1), here),
-        "torchsort": Contender(lambda s: torchsort_answer(s, "soft_sort", 0.1), here),
+        **_projections("soft_sort"),
     }
 
-# %% ../../nbs/lab/33_cases.ipynb #dc3d0929
+# %% ../../nbs/lab/33_cases.ipynb #4d691a17
 def _ranks_contenders():
     "Soft ranks, forward and backward."
-    here = "permutahedron"
     return {
         "LaplaceRank": Contender(lambda s: LaplaceRank(tau=0.1)(s), "Laplace", here=True),
-        "Permutahedron": Contender(lambda s: Permutahedron(tau=0.1).rank(s), here, here=True),
-        "torchpsort": Contender(lambda s: torchpsort_answer(s, "soft_rank", 0.1), here),
-        "torchsort": Contender(lambda s: torchsort_answer(s, "soft_rank", 0.1), here),
+        "Permutahedron": Contender(lambda s: Permutahedron(tau=0.1).rank(s), "permutahedron", here=True),
+        **_projections("soft_rank"),
     }
 
 
@@ -132,21 +137,13 @@ def _dense_contenders():
     return {
         **_ours("matrix", "SoftSort, |x - y|", "SoftSort, (x - y)^2", "NeuralSort", "LapSum"),
         **_listings("matrix", "SoftSort", "NeuralSort"),
-        "softtorch softsort": Contender(lambda s: softtorch_matrix(s, "softsort", 0.1), "SoftSort"),
-        "softtorch neuralsort": Contender(lambda s: softtorch_matrix(s, "neuralsort", 100.0), "NeuralSort"),
+        "softtorch softsort": Contender(softtorch_answer("matrix", "softsort", 0.1), "SoftSort"),
+        "softtorch neuralsort": Contender(softtorch_answer("matrix", "neuralsort", 100.0), "NeuralSort"),
     }
 
-# %% ../../nbs/lab/33_cases.ipynb #6089d5b6
+# %% ../../nbs/lab/33_cases.ipynb #523ba9fe
+_LISTS = ((100, 256), (1000, 16), (100_000, 1))
 _SMALL = tuple((n, batch) for batch in (1, 20, 256) for n in (5, 10, 20, 32, 100))
-
-
-def _softtorch(question, method, tau):
-    "Scores -> what softtorch answers."
-    if question == "values":
-        return lambda s: softtorch_sort(s, method, tau)
-    if question == "ranks":
-        return lambda s: softtorch_rank(s, method, tau)
-    return ask_matrix(question, lambda s: softtorch_matrix(s, method, tau))
 
 
 def _small_case(question, task):
@@ -156,11 +153,11 @@ def _small_case(question, task):
     contenders = {
         "SoftSort": Contender(ask(question, soft), "SoftSort", here=True),
         "SoftSort listing": Contender(ask_matrix(question, lambda s: softsort_listing(s, 0.1)), "SoftSort"),
-        "softtorch softsort": Contender(_softtorch(question, "softsort", 0.1), "SoftSort"),
+        "softtorch softsort": Contender(softtorch_answer(question, "softsort", 0.1), "SoftSort"),
         "NeuralSort": Contender(ask(question, neural), "NeuralSort", here=True),
         "NeuralSort, O(n^2) form": Contender(ask_matrix(question, quadratic), "NeuralSort"),
         "NeuralSort, published": Contender(ask_matrix(question, published), "NeuralSort"),
-        "softtorch neuralsort": Contender(_softtorch(question, "neuralsort", 5.0), "NeuralSort"),
+        "softtorch neuralsort": Contender(softtorch_answer(question, "neuralsort", 5.0), "NeuralSort"),
     }
     return Case(task, _SMALL, SORT_FLOOR, contenders, memory=False)
 
@@ -248,14 +245,13 @@ def _huge_case():
     contenders = {"SoftSort, |x - y|": _values_contenders()["SoftSort, |x - y|"]}
     return Case("sorted values of a hundred million", ((10**8, 1),), SORT_FLOOR, contenders, how=How.ALONE)
 
-# %% ../../nbs/lab/33_cases.ipynb #8d9df6af
+# %% ../../nbs/lab/33_cases.ipynb #cc216439
 def _topk_case():
     "Weights of the k largest, forward and backward."
-    names = ("lapsum", "sinkhorn", "sparse", "threshold")
+    names = ("lapsum", "sinkhorn", "sparse", "threshold", "simple")
     def weigh(name):
         return lambda s: get_topk_mask(name, k=max(1, s.shape[-1] // 1000), tau=0.1)(s)
     contenders = {f"top k, {name}": Contender(weigh(name), here=True) for name in names}
-    contenders["top k, simple"] = Contender(weigh("simple"), here=True)
     contenders["torch.topk"] = Contender(lambda s: s.topk(max(1, s.shape[-1] // 1000)).values)
     return Case("weights of the k largest", _LONG, SORT_FLOOR, contenders)
 
@@ -280,7 +276,7 @@ def _router_case():
     contenders["topk and softmax"] = Contender(lambda s: topk_softmax(s, 2))
     return Case("router", ((64, 100_000),), SORT_FLOOR, contenders, memory=False)
 
-# %% ../../nbs/lab/33_cases.ipynb #a3c08f7d
+# %% ../../nbs/lab/33_cases.ipynb #644d2b04
 def _losses_case():
     "Ranking losses, forward and backward."
     def of(loss, relevance=grades, **options):
@@ -301,9 +297,9 @@ def _losses_case():
     }
     contenders = {k: Contender(f, here=True) for k, f in long.items()}
     contenders |= {k: Contender(f, here=True, largest=1000) for k, f in short.items()}
-    return Case("ranking losses", ((100, 256), (1000, 16), (100_000, 1)), SORT_FLOOR, contenders, memory=False)
+    return Case("ranking losses", _LISTS, SORT_FLOOR, contenders, memory=False)
 
-# %% ../../nbs/lab/33_cases.ipynb #0f1a6471
+# %% ../../nbs/lab/33_cases.ipynb #4a0b5124
 def _sampling_case():
     "Estimators by noise, with ten samples, forward and backward."
     perturbed = Perturbed(tau=0.1, samples=10)
@@ -314,7 +310,7 @@ def _sampling_case():
         "plackett_luce_reward": lambda s: plackett_luce_reward(s, grades(s), k=min(10, s.shape[-1]), samples=10),
     }
     contenders = {k: Contender(f, here=True) for k, f in contenders.items()}
-    return Case("estimators by sampling", ((100, 256), (1000, 16), (100_000, 1)), SORT_FLOOR, contenders, memory=False)
+    return Case("estimators by sampling", _LISTS, SORT_FLOOR, contenders, memory=False)
 
 # %% ../../nbs/lab/33_cases.ipynb #7ccc3427
 def cases() -> dict:  # name -> Case

@@ -148,30 +148,25 @@ def compiled(f):
     "The same function, compiled at its first call."
     return lambda s: _compiled_function(f)(s)
 
-# %% ../../nbs/lab/32_contenders.ipynb #539daff2
-def softtorch_matrix(s, method, tau, **options):
-    "softtorch's soft permutation matrix."
-    softtorch = importlib.import_module("softtorch")
-    options = dict(descending=True, softness=tau, method=method, standardize=False) | options
-    return softtorch.argsort(s, dim=-1, **options)
+# %% ../../nbs/lab/32_contenders.ipynb #a097475d
+def softtorch_answer(question, method, tau, **options):
+    "Scores -> what softtorch answers: by its own functions for values and ranks, else by its matrix."
+    def answer(s):
+        softtorch = importlib.import_module("softtorch")
+        how = dict(dim=-1, descending=True, softness=tau, method=method, standardize=False) | options
+        if question == "values":
+            return softtorch.sort(s, return_indices=False, **how).values
+        if question == "ranks":
+            return softtorch.rank(s, **how)
+        return _BY_MATRIX[question](softtorch.argsort(s, **how), s)
 
-
-def softtorch_sort(s, method, tau, **options):
-    "softtorch's sorted values, without the matrix."
-    softtorch = importlib.import_module("softtorch")
-    options = dict(descending=True, softness=tau, method=method, standardize=False, return_indices=False) | options
-    return softtorch.sort(s, dim=-1, **options).values
-
-
-def softtorch_rank(s, method, tau):
-    "softtorch's soft ranks."
-    softtorch = importlib.import_module("softtorch")
-    return softtorch.rank(s, dim=-1, descending=True, softness=tau, method=method, standardize=False)
+    return answer
 
 
 def softtorch_fast_soft_sort(s, tau):
     "softtorch's projection onto the permutahedron; its anchors end at 1 instead of n."
-    return softtorch_sort(s, "fast_soft_sort", tau / (s.shape[-1] - 1), mode="c0", descending=False)
+    how = dict(mode="c0", descending=False)
+    return softtorch_answer("values", "fast_soft_sort", tau / (s.shape[-1] - 1), **how)(s)
 
 # %% ../../nbs/lab/32_contenders.ipynb #e90654b9
 def torchpsort_answer(s, name, tau):
@@ -194,7 +189,7 @@ def diffsort_matrix(s, tau):
     "diffsort's matrix; it makes the sorted values, too, whatever is asked."
     return _diffsort_network(s.shape[-1], 1 / tau)(s)[1].mT
 
-# %% ../../nbs/lab/32_contenders.ipynb #06f05792
+# %% ../../nbs/lab/32_contenders.ipynb #1dbf79ee
 def _pot_plan(row, tau, method):
     "POT's plan for one set of scores, (n, n), by `sinkhorn` (its default) or `sinkhorn_log`."
     solve = getattr(importlib.import_module("ot").bregman, method)
@@ -217,10 +212,8 @@ def pot_answer(question, tau, method):
 
 def softtorch_transport(question, tau):
     "Scores -> the requested answer, by softtorch's optimal transport."
-    options = dict(method="ot", tau=tau, standardize=True, descending=False)
-    options["ot_kwargs"] = dict(sinkhorn_tol=1e-6, sinkhorn_max_iter=10_000)
-    answer = softtorch_sort if question == "values" else softtorch_matrix
-    return lambda s: answer(s, **options)
+    exact = dict(sinkhorn_tol=1e-6, sinkhorn_max_iter=10_000)
+    return softtorch_answer(question, "ot", tau, standardize=True, descending=False, ot_kwargs=exact)
 
 # %% ../../nbs/lab/32_contenders.ipynb #921e0102
 _PEERS = ("softtorch", "torchpsort", "torchsort", "diffsort", "ot")

@@ -18,7 +18,7 @@ from .data import load_images, seeded
 from .training import DrawnData, RunConfig, Task
 from .voting import EmbeddingCNN, VoteAccuracy, majority, nearest, small_resnet18
 
-# %% ../../nbs/lab/24_embedding.ipynb #16e9830c
+# %% ../../nbs/lab/24_embedding.ipynb #b154c0ff
 @dataclass(frozen=True)
 class EmbeddingConfig(RunConfig):
     "What all runs of this experiment depend on."
@@ -40,14 +40,14 @@ class EmbeddingConfig(RunConfig):
         super().__post_init__()
         self.at_least(1, "batch", "width")
         self.at_least(0, "search", "val_queries", "test_queries")
-        if self.net not in ("cnn", "resnet18"):
-            raise ValueError(f"net must be 'cnn' or 'resnet18', got {self.net!r}")
-        if not self.lr > 0:
-            raise ValueError(f"lr must be positive, got {self.lr}")
+        self.one_of("net", ("cnn", "resnet18"))
+        self.positive("lr")
 
-# %% ../../nbs/lab/24_embedding.ipynb #48f3ae70
+# %% ../../nbs/lab/24_embedding.ipynb #ea5c0c3a
 class PointData(DrawnData):
-    "Queries and candidates out of a data set of images with classes."
+    "Images with classes in random passes, or queries and candidates among them."
+    passes = "queries"  # names the order of a pass
+    at_once = 500  # images of a held-out batch
 
     def load(self) -> None:
         "Load the images of each split, and measure their channels."
@@ -64,16 +64,12 @@ class PointData(DrawnData):
         self.classes = len(train.counts)
         self.orders = {}        # the last order of each kind
 
-    def move(self, device: torch.device) -> None:
-        "Move the images to `device`."
-        for bank in self.banks.values():
-            bank.to(device)
-
     if TYPE_CHECKING:
         def pictures(self, split: str, index: Tensor) -> 'tuple[Tensor, Tensor]': ...
         def order(self, what: str, number: int, N: int) -> Tensor: ...
         def part(self, what: str, k: int, size: int) -> Tensor: ...
         def held_out_part(self, split: str) -> Tensor: ...
+        def moved(self, batch: tuple, k: int) -> tuple: ...
 
 # %% ../../nbs/lab/24_embedding.ipynb #7250a64a
 @patch_to(PointData)
@@ -84,12 +80,12 @@ def pictures(self, split: str, index: Tensor) -> "tuple[Tensor, Tensor]":  # (b,
     mean, sd = self.mean.to(x.device), self.sd.to(x.device)
     return (x - mean[:, None, None]) / sd[:, None, None], bank.labels[index].to(x.device)
 
-# %% ../../nbs/lab/24_embedding.ipynb #c8797ef6
+# %% ../../nbs/lab/24_embedding.ipynb #79fb93c0
 @patch_to(PointData)
 def order(self, what: str, number: int, N: int) -> Tensor:  # long, (N,)
     "The order of pass `number` over `N` images; the last one of each kind, `what`, is remembered."
     if self.orders.get(what, (None,))[0] != number:
-        whose = (self.config.seed,) if what in ("queries", "candidates") else ()
+        whose = () if what in ("search", "val", "test") else (self.config.seed,)
         self.orders[what] = number, torch.randperm(N, generator=seeded(*whose, what, number))
     return self.orders[what][1]
 
@@ -112,25 +108,35 @@ def held_out_part(self, split: str) -> Tensor:  # long, (N,)
     N = len(self.banks[split])
     return self.order(split, 0, N)[:getattr(self.config, f"{split}_queries") or N]
 
-# %% ../../nbs/lab/24_embedding.ipynb #1e58e796
+# %% ../../nbs/lab/24_embedding.ipynb #fff48595
+def shifted(x, up, left, mirrored, by):
+    "Pictures x (b, channels, h, w) with a margin `by`, cut from row `up` and column `left` (b, 1), some mirrored."
+    b, _, h, w = x.shape
+    up, left, mirrored = (t.to(x.device) for t in (up, left, mirrored))
+    x = torch.where(mirrored[:, :, None, None], x.flip(-1), x)
+    rows = up + torch.arange(h, device=x.device)
+    columns = left + torch.arange(w, device=x.device)
+    padded = nn.functional.pad(x, (by,) * 4)
+    picture = torch.arange(b, device=x.device)
+    return padded[picture[:, None, None], :, rows[:, :, None], columns[:, None, :]].movedim(-1, 1)
+
+# %% ../../nbs/lab/24_embedding.ipynb #d0d0c02a
 def shift_and_mirror(
     x: Tensor,  # pictures, (b, channels, h, w)
     generator: torch.Generator,  # on the CPU
     by: int = 4,  # most pixels of a shift
 ) -> Tensor:  # the same shape
     "Each picture shifted by up to `by` pixels (zeros come in) and mirrored left to right, at random."
-    b, _, h, w = x.shape
-    up, left = (torch.randint(2 * by + 1, (b, 1), generator=generator).to(x.device) for _ in range(2))
-    mirrored = (torch.rand(b, 1, generator=generator) < 0.5).to(x.device)
-    across = torch.arange(w, device=x.device)
-    columns = left + torch.where(mirrored, w - 1 - across, across)
-    rows = up + torch.arange(h, device=x.device)
-    padded = nn.functional.pad(x, (by,) * 4)
-    picture = torch.arange(b, device=x.device)
-    return padded[picture[:, None, None], :, rows[:, :, None], columns[:, None, :]].movedim(-1, 1)
+    up, left = (torch.randint(2 * by + 1, (len(x), 1), generator=generator) for _ in range(2))
+    mirrored = torch.rand(len(x), 1, generator=generator) < 0.5
+    return shifted(x, up, torch.where(mirrored, 2 * by - left, left), mirrored, by)
 
-# %% ../../nbs/lab/24_embedding.ipynb #cbfec5cb
-_HELD_OUT_BATCH = 500
+# %% ../../nbs/lab/24_embedding.ipynb #57ff2396
+@patch_to(PointData)
+def moved(self, batch: tuple, k: int) -> tuple:
+    "The pictures of training batch `k` shifted and mirrored, its labels as they are."
+    g = self.generator("train", k)
+    return tuple(shift_and_mirror(x, g) if x.ndim == 4 else x for x in batch)
 
 
 @patch_to(PointData)
@@ -138,21 +144,17 @@ def draw(self, split: str, k: int) -> tuple:  # queries (q, channels, h, w), lab
     "Batch number `k` of a split."
     c = self.config
     if split != "train":
-        begin = k * _HELD_OUT_BATCH
-        return self.pictures(split, self.held_out_part(split)[begin:begin + _HELD_OUT_BATCH])
-    batch = self.pictures("train", self.part("queries", k, c.batch))
+        return self.pictures(split, self.held_out_part(split)[k * self.at_once:(k + 1) * self.at_once])
+    batch = self.pictures("train", self.part(self.passes, k, c.batch))
     if hasattr(c, "candidates"):
         batch += self.pictures("train", self.part("candidates", k, c.candidates))
-    if not c.augment:
-        return batch
-    g = self.generator("train", k)
-    return tuple(shift_and_mirror(x, g) if x.ndim == 4 else x for x in batch)
+    return self.moved(batch, k) if c.augment else batch
 
 
 @patch_to(PointData)
 def held_out(self, split: str) -> int:
     "The number of batches of a validation or a test."
-    return math.ceil(len(self.held_out_part(split)) / _HELD_OUT_BATCH)
+    return math.ceil(len(self.held_out_part(split)) / self.at_once)
 
 
 @patch_to(PointData)
@@ -190,14 +192,14 @@ class EmbeddingTask(Task):
         def vote(self, queries: Tensor) -> Tensor: ...
         def predict(self, images: Tensor) -> Tensor: ...
 
-# %% ../../nbs/lab/24_embedding.ipynb #488a8355
+# %% ../../nbs/lab/24_embedding.ipynb #a63d9032
 @patch_to(EmbeddingTask)
 @torch.no_grad()
 def gather_points(self) -> None:
     "Embed the training points that are searched."
     N = len(self.data.banks["train"])
     index = self.data.order("search", 0, N)[:self.config.search or N]
-    parts = [self.data.pictures("train", i) for i in index.split(_HELD_OUT_BATCH)]
+    parts = [self.data.pictures("train", i) for i in index.split(self.data.at_once)]
     self.points = torch.cat([self(images.to(self.device)) for images, _ in parts])
     self.labels = torch.cat([labels for _, labels in parts]).to(self.device)
 
@@ -214,7 +216,7 @@ def predict(self, images: Tensor) -> Tensor:  # (b, len(ks)), long
     "A class for each picture (b, channels, h, w) and each number of neighbours."
     return self.vote(self(images))
 
-# %% ../../nbs/lab/24_embedding.ipynb #98bcc9fe
+# %% ../../nbs/lab/24_embedding.ipynb #26ba1053
 @patch_to(EmbeddingTask)
 def on_validation_epoch_start(self):
     self.gather_points()
@@ -229,11 +231,6 @@ def on_test_epoch_start(self):
 def validation_step(self, batch, k):
     images, labels = batch
     self.metric.update(self.predict(images), labels)
-
-
-@patch_to(EmbeddingTask)
-def test_step(self, batch, k):
-    self.validation_step(batch, k)
 
 
 @patch_to(EmbeddingTask)

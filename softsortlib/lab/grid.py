@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['GRIDS', 'run_name', 'grid', 'Attempt', 'Outcome', 'run_grid', 'summary', 'progress', 'collect']
 
-# %% ../../nbs/lab/13_grid.ipynb #020dff44
+# %% ../../nbs/lab/13_grid.ipynb #fabcdb3d
 import contextlib
 import hashlib
 import json
@@ -19,16 +19,12 @@ from typing import Callable, NamedTuple
 
 from .data import optional
 from .executors import EXECUTORS, make_executor
-from .records import environment, read_json, record_run, small_record, write_json
+from .records import environment, on_leaves, read_json, record_run, write_json
 
-# %% ../../nbs/lab/13_grid.ipynb #4df73c7f
+# %% ../../nbs/lab/13_grid.ipynb #8abe16e6
 def plain(value):
     "Whole floats as integers, tuples as lists: what JSON and equality see alike."
-    if isinstance(value, dict):
-        return {k: plain(v) for k, v in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [plain(v) for v in value]
-    return int(value) if isinstance(value, float) and value.is_integer() else value
+    return on_leaves(lambda v: int(v) if isinstance(v, float) and v.is_integer() else v, value)
 
 
 def _changes(config):

@@ -6,7 +6,7 @@
 __all__ = ['FORMS', 'MEDIAN_TAUS', 'median_loss', 'MedianScore', 'median_tau', 'MedianConfig', 'MedianTask', 'median_grid',
            'median_search']
 
-# %% ../../nbs/lab/21_median.ipynb #cee04ea0
+# %% ../../nbs/lab/21_median.ipynb #a3703297
 import itertools
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
@@ -14,13 +14,14 @@ from typing import TYPE_CHECKING, ClassVar
 import torch
 from torch import Tensor, nn
 
-from ..core import SoftPermutation, Stochastic, get_operator
+from ..core import SoftPermutation, get_operator
 from ..core.permutation import patch_to
 from ..functional import soft_median
+from .data import optional
 from .grid import grid
-from .scoring import NumberCNN, torchmetrics
+from .scoring import NumberCNN, descending_operator, torchmetrics
 from .searches import with_temperatures
-from .sorting import NumberData, adam_with_schedule
+from .sorting import NumberData
 from .training import RunConfig, Task
 from ..networks import default_steepness
 
@@ -49,22 +50,11 @@ def median_loss(
         return (y - (p * values).sum(-1)).square().mean()
     return (p * (y[:, None] - values).square()).sum(-1).mean()
 
-# %% ../../nbs/lab/21_median.ipynb #0952eb5a
-def _mean_ranks(x):
-    "The ranks of x (N,), counted from 1; ties share their mean rank."
-    _, which, counts = x.unique(return_inverse=True, return_counts=True)
-    mean = counts.cumsum(0) - (counts.double() - 1) / 2
-    return mean[which]
-
-
+# %% ../../nbs/lab/21_median.ipynb #d8bcd99c
 def _spearman(x, y):
-    "Spearman's coefficient of x and y (N,), zero where one of them is constant."
-    r = _mean_ranks(x)
-    q = _mean_ranks(y)
-    r = r - r.mean()
-    q = q - q.mean()
-    scale = (r.square().sum() * q.square().sum()).sqrt()
-    return (r * q).sum() / scale if scale > 0 else scale
+    "Spearman's coefficient of x and y (N,), zero where one of them is constant; ties share their mean rank."
+    ranks = optional("scipy.stats").rankdata(torch.stack([x, y]).cpu(), axis=-1)
+    return torch.from_numpy(ranks).corrcoef()[0, 1].nan_to_num()
 
 # %% ../../nbs/lab/21_median.ipynb #9ff5f2df
 class MedianScore(torchmetrics.Metric):
@@ -124,24 +114,19 @@ def median_tau(
     nearest = min(range(3), key=lambda k: abs(_SIZES[k] - n))
     return float(_TAUS[operator, bool(noisy)][nearest])
 
-# %% ../../nbs/lab/21_median.ipynb #03afa63a
+# %% ../../nbs/lab/21_median.ipynb #4d0c464a
 def _check_median(c):
     "Raise `ValueError` for a field of a MedianConfig that is out of range."
     c.at_least(0, "samples")
     get_operator(c.operator)
     if c.n % 2 == 0:
         raise ValueError(f"n must be odd, so that one picture shows the median, got {c.n}")
-    if c.form not in FORMS:
-        raise ValueError(f"form must be one of {', '.join(FORMS)}, got {c.form!r}")
+    c.one_of("form", FORMS)
+    c.one_of("select", ("MSE", "Spearman", "found"))
+    c.one_of("schedule", ("constant", "cosine"))
+    c.positive("lr", "unit")
     if c.form == "quantile" and c.samples:
         raise ValueError("samples must be 0 for the form 'quantile': it sorts values, which have no noise")
-    if c.select not in ("MSE", "Spearman", "found"):
-        raise ValueError(f"select must be 'MSE', 'Spearman' or 'found', got {c.select!r}")
-    if c.schedule not in ("constant", "cosine"):
-        raise ValueError(f"schedule must be 'constant' or 'cosine', got {c.schedule!r}")
-    for name in ("lr", "unit"):
-        if not getattr(c, name) > 0:
-            raise ValueError(f"{name} must be positive, got {getattr(c, name)}")
 
 # %% ../../nbs/lab/21_median.ipynb #c1b6a355
 @dataclass(frozen=True)
@@ -178,29 +163,26 @@ class MedianConfig(RunConfig):
         "The figure that chooses the weights, and whether it shall be small or large."
         return self.select, "min" if self.select == "MSE" else "max"
 
-# %% ../../nbs/lab/21_median.ipynb #2e664332
+# %% ../../nbs/lab/21_median.ipynb #80aecee8
+_SMALL = dict(
+    data="mnist", batch=20, lr=0.003, schedule="cosine", unit=1000.0, width=16, shrink=2, select="Spearman",
+    test_sets=1000,
+)
 MedianConfig.PRESETS = {
     "paper": dict(data="mnist", steps=275_000, epoch=2750, val_sets=1250, test_sets=2500),
-    "quick": dict(
-        data="mnist", steps=2000, epoch=200, batch=20, lr=0.003, schedule="cosine", unit=1000.0, width=16, shrink=2,
-        select="Spearman", test_sets=1000,
-    ),
-    "long": dict(
-        data="mnist", steps=10_000, epoch=1000, batch=20, lr=0.003, schedule="cosine", unit=1000.0, width=16, shrink=2,
-        select="Spearman", test_sets=1000,
-    ),
+    "quick": dict(steps=2000, epoch=200, **_SMALL),
+    "long": dict(steps=10_000, epoch=1000, **_SMALL),
     "smoke": dict(steps=8, epoch=4, n=3, digits=1, batch=4, width=4, val_sets=8, test_sets=8),
 }
 
-# %% ../../nbs/lab/21_median.ipynb #52acd8fa
+# %% ../../nbs/lab/21_median.ipynb #d77ef00e
 def _median_operator(c):
     "The operator that a configuration describes, from the largest down."
     top = 10 ** c.digits - 1 if c.form == "quantile" else None
     tau = median_tau(c.operator, c.n, c.samples, top) if c.tau is None else c.tau
-    operator = get_operator(c.operator, tau=tau, descending=True)
-    return Stochastic(operator, c.samples) if c.samples else operator
+    return descending_operator(c.operator, tau, c.samples)
 
-# %% ../../nbs/lab/21_median.ipynb #0fcaadb4
+# %% ../../nbs/lab/21_median.ipynb #dbb7861e
 class MedianTask(Task):
     "Learn which picture is the median, and what number it shows, from the median alone."
 
@@ -233,13 +215,18 @@ class MedianTask(Task):
         return v.gather(-1, chosen[..., None])[..., 0], chosen
 
     if TYPE_CHECKING:
-        def loss_of(self, images: Tensor, y: Tensor) -> Tensor: ...
+        def loss_of(self, images: Tensor, values: Tensor) -> Tensor: ...
 
-# %% ../../nbs/lab/21_median.ipynb #f965d7b4
+# %% ../../nbs/lab/21_median.ipynb #560d777b
+def _median(values):
+    "The medians (batch,) of numbers (batch, n)."
+    return values.float().sort(-1).values[..., values.shape[-1] // 2]
+
+
 @patch_to(MedianTask)
-def loss_of(self, images: Tensor, y: Tensor) -> Tensor:  # scalar
-    "The loss of the form that the configuration names, of images (batch, n, 1, H, W) and medians (batch,)."
-    form = self.config.form
+def loss_of(self, images: Tensor, values: Tensor) -> Tensor:  # scalar
+    "The loss of the form that the configuration names, of images (batch, n, 1, H, W) and values (batch, n)."
+    form, y = self.config.form, _median(values)
     if form == "quantile":
         return (y - soft_median(self.worth(images), method=self.operator)).square().mean()
     P = self.operator(self.marks(images))
@@ -249,20 +236,7 @@ def loss_of(self, images: Tensor, y: Tensor) -> Tensor:  # scalar
     mixed = (p[..., None, :] @ images.flatten(2)).reshape(*p.shape[:-1], *images.shape[2:])
     return (y - self.worth(mixed)).square().mean()
 
-# %% ../../nbs/lab/21_median.ipynb #f35a0263
-def _median(values):
-    "The medians (batch,) of numbers (batch, n)."
-    return values.float().sort(-1).values[..., values.shape[-1] // 2]
-
-
-@patch_to(MedianTask)
-def training_step(self, batch, k):
-    images, values = batch
-    loss = self.loss_of(images, _median(values))
-    self.log("loss", loss, on_step=False, on_epoch=True, batch_size=len(images), sync_dist=True)
-    return loss
-
-
+# %% ../../nbs/lab/21_median.ipynb #9a735e40
 @patch_to(MedianTask)
 def validation_step(self, batch, k):
     images, values = batch
@@ -271,28 +245,8 @@ def validation_step(self, batch, k):
     shown = values.gather(-1, chosen[..., None])[..., 0]
     self.metric.update(answers, y, shown == y)
 
-
-@patch_to(MedianTask)
-def test_step(self, batch, k):
-    self.validation_step(batch, k)
-
-# %% ../../nbs/lab/21_median.ipynb #b7e95fce
-@patch_to(MedianTask)
-def notes(self):
-    return {"operator": repr(self.operator)}
-
-
-@patch_to(MedianTask)
-def configure_optimizers(self):
-    return adam_with_schedule(self.parameters(), self.config)
-
-
-@patch_to(MedianConfig)
-def parts(self, folder: "str | None" = None) -> tuple:  # (NumberData, MedianTask)
-    "The sets and the task of a run; raise `DataError` where the digits cannot be had."
-    data = NumberData(self, folder)
-    data.setup()
-    return data, MedianTask(self, data.sets["train"].shape)
+# %% ../../nbs/lab/21_median.ipynb #10747a71
+MedianConfig.made_of = NumberData, lambda config, data: MedianTask(config, data.shape)
 
 # %% ../../nbs/lab/21_median.ipynb #163d9c75
 _PAPERS = [(operator, samples) for operator in ("softsort", "neuralsort") for samples in (0, 5)]

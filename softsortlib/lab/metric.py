@@ -5,14 +5,14 @@
 # %% auto #0
 __all__ = ['LossMetric']
 
-# %% ../../nbs/lab/09_metric.ipynb #439fbe64
+# %% ../../nbs/lab/09_metric.ipynb #d3205265
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from ..core.checks import is_one_of
-from .scoring import torchmetrics
+from .scoring import Totals
 from ..losses import hard_metric, soft_metric
 
 # %% ../../nbs/lab/09_metric.ipynb #f18e22f8
@@ -28,22 +28,18 @@ def _batch_sums(loss, scores, *data):
     lists = hard_metric(loss, *data, reduction="count").double()
     return hard, soft_metric(loss, *data).double() * lists, lists
 
-# %% ../../nbs/lab/09_metric.ipynb #d852aa92
-class ListMeans(torchmetrics.Metric):
+# %% ../../nbs/lab/09_metric.ipynb #10d82730
+class ListMeans(Totals):
     "The means (B9.1) of a hard and a soft value, from sums over lists and their number."
     is_differentiable = False
     higher_is_better = True
-    full_state_update = False
 
     def __init__(self, **options):
-        super().__init__(**options)
-        for name in ("hard", "soft", "lists"):
-            self.add_state(name, default=torch.zeros((), dtype=torch.float64), dist_reduce_fx="sum")
+        super().__init__("hard", "soft", "lists", dtype=torch.float64, **options)
 
     def update(self, hard, soft, lists):
         "Add the sums of a batch, each ()."
-        for name, total in (("hard", hard), ("soft", soft), ("lists", lists)):
-            setattr(self, name, getattr(self, name) + total)
+        self.add(hard=hard, soft=soft, lists=lists)
 
     def compute(self):
         "Both means, zero where no list counts."

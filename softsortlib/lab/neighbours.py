@@ -6,7 +6,7 @@
 __all__ = ['K_TAU', 'KnnConfig', 'papers_network', 'KnnTask', 'chosen', 'search_records', 'knn_search', 'search_choice',
            'knn_grid', 'knn_loss']
 
-# %% ../../nbs/lab/22_neighbours.ipynb #e066f618
+# %% ../../nbs/lab/22_neighbours.ipynb #d8143b57
 import contextlib
 import functools
 import importlib.util
@@ -18,16 +18,17 @@ from typing import TYPE_CHECKING, ClassVar
 import torch
 from torch import Tensor
 
-from ..core import Stochastic, get_operator
+from ..core import get_operator
 from ..core.permutation import patch_to
 from .baselines import AutoencoderTask, BaselineConfig, BaselineTask, ClassifierTask
 from .embedding import EmbeddingConfig, EmbeddingTask, PointData, shift_and_mirror
 from .grid import grid
 from .records import read_records
+from .scoring import descending_operator
 from .voting import EmbeddingCNN, VoteAccuracy, majority, nearest, small_resnet18
 from ..losses import SoftKNN
 
-# %% ../../nbs/lab/22_neighbours.ipynb #d2196fc6
+# %% ../../nbs/lab/22_neighbours.ipynb #c30a43e8
 @dataclass(frozen=True)
 class KnnConfig(EmbeddingConfig):
     "All that a run of the differentiable k-nearest-neighbours classifier depends on."
@@ -46,8 +47,7 @@ class KnnConfig(EmbeddingConfig):
         self.at_least(0, "samples")
         self.at_least(1, "k", "candidates")
         get_operator(self.operator, tau=self.tau)
-        if self.select not in ("accuracy", "soft_error"):
-            raise ValueError(f"select must be 'accuracy' or 'soft_error', got {self.select!r}")
+        self.one_of("select", ("accuracy", "soft_error"))
         if self.k > self.candidates:
             raise ValueError(f"k must be at most {self.candidates}, the number of candidates, got {self.k}")
 
@@ -56,7 +56,7 @@ class KnnConfig(EmbeddingConfig):
         "The figure in validation that chooses the weights, and whether it shall be small or large."
         return self.select, "max" if self.select == "accuracy" else "min"
 
-# %% ../../nbs/lab/22_neighbours.ipynb #3a555fa4
+# %% ../../nbs/lab/22_neighbours.ipynb #f69cb0da
 def papers_network(
     data: str,  # name of a data set
 ) -> dict:  # fields of a configuration
@@ -67,16 +67,14 @@ def papers_network(
     return dict(net=net, augment=photographs, steps=200 * per_pass, epoch=per_pass)
 
 
-_FEWER = dict(search=10_000, val_queries=1000, test_queries=5000)
 _FEWEST = dict(search=100, val_queries=20, test_queries=20)
 KnnConfig.PRESETS = {
+    **BaselineConfig.PRESETS,       # "quick" and "long" are as long as those of the baselines
     "paper": dict(data="mnist", steps=110_000, epoch=550, select="soft_error"),
-    "long": dict(data="mnist", steps=11_000, epoch=1100, lr=0.1),
-    "quick": dict(data="mnist", steps=200, epoch=100, width=10, lr=0.1, **_FEWER),
     "smoke": dict(steps=4, epoch=2, width=4, batch=20, candidates=30, k=3, lr=0.01, **_FEWEST),
 }
 
-# %% ../../nbs/lab/22_neighbours.ipynb #b44c9e6b
+# %% ../../nbs/lab/22_neighbours.ipynb #2fd29a53
 class KnnTask(EmbeddingTask):
     "Learn an embedding whose soft vote is right (Grover et al. 2019, section 6.3)."
 
@@ -87,25 +85,18 @@ class KnnTask(EmbeddingTask):
         super().__init__(config, data)
         self.ks = (config.k,)
         self.metric = VoteAccuracy(self.ks, config.k, soft=True)
-        operator = get_operator(config.operator, tau=config.tau, descending=True)
-        if config.samples:
-            operator = Stochastic(operator, config.samples)
-        self.knn = SoftKNN(config.k, operator, classes=data.classes)
+        self.operator = descending_operator(config.operator, config.tau, config.samples)
+        self.knn = SoftKNN(config.k, self.operator, classes=data.classes)
 
-    def training_step(self, batch, step):
-        queries, y, candidates, labels = batch
+    def loss_of(self, queries: Tensor, y: Tensor, candidates: Tensor, labels: Tensor) -> Tensor:  # scalar
+        "Minus the probability of the right classes `y` (q,) of pictures `queries`, or minus its logarithm."
         log_p = self.log_right(self(queries), y, self(candidates), labels)
-        loss = -(log_p if self.config.logarithm else log_p.exp()).mean()
-        self.log("loss", loss, on_step=False, on_epoch=True, batch_size=len(y), sync_dist=True)
-        return loss
-
-    def notes(self):
-        return {"operator": repr(self.knn.method)}
+        return -(log_p if self.config.logarithm else log_p.exp()).mean()
 
     if TYPE_CHECKING:
         def log_right(self, queries: Tensor, y: Tensor, candidates: Tensor, labels: Tensor) -> Tensor: ...
 
-# %% ../../nbs/lab/22_neighbours.ipynb #0811b73e
+# %% ../../nbs/lab/22_neighbours.ipynb #bd1930f9
 @patch_to(KnnTask)
 def log_right(self, queries: Tensor, y: Tensor, candidates: Tensor, labels: Tensor) -> Tensor:  # (..., q)
     """The logarithm of the probability of the right classes `y` (q,) of embedded `queries` (q, d).
@@ -124,12 +115,7 @@ def validation_step(self, batch, k):
     self.metric.update(self.vote(queries), y, p.reshape(-1, len(y)).mean(0))
 
 
-@patch_to(KnnConfig)
-def parts(self, folder: "str | None" = None) -> tuple:  # (PointData, KnnTask)
-    "The data and the task of a run; raise `DataError` where the images cannot be had."
-    data = PointData(self, folder)
-    data.setup()
-    return data, KnnTask(self, data)
+KnnConfig.made_of = PointData, KnnTask
 
 # %% ../../nbs/lab/22_neighbours.ipynb #983ab857
 K_TAU = {"softsort": dict(k=9, tau=1.0), "neuralsort": dict(k=9, tau=16.0)}  # unless a search found others

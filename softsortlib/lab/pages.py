@@ -5,11 +5,10 @@
 # %% auto #0
 __all__ = ['Page', 'apart']
 
-# %% ../../nbs/lab/16_pages.ipynb #62ec6dd0
+# %% ../../nbs/lab/16_pages.ipynb #5fa038fd
 import inspect
 import json
 import os
-import subprocess
 import sys
 import textwrap
 import time
@@ -20,7 +19,7 @@ from typing import TYPE_CHECKING, Callable
 import torch
 
 from ..core.permutation import patch_to
-from .bench import run_benchmark, run_case
+from .bench import run_benchmark, run_case, run_code
 from .cases import How, cases, pieces
 from .data import optional
 from .grid import run_grid, span, summary
@@ -184,7 +183,7 @@ def _define(name, value, found):
     else:
         found[name] = f"{name} = {value!r}"
 
-# %% ../../nbs/lab/16_pages.ipynb #fad8f42c
+# %% ../../nbs/lab/16_pages.ipynb #7ff269e7
 def apart(
     f: Callable,  # a function of the notebook, whose arguments and value JSON can hold
     *args,
@@ -195,8 +194,7 @@ def apart(
     _define(f.__name__, f, found)
     call = f"print('\\n' + json.dumps({f.__name__}(*json.loads({json.dumps(args)!r}))))"
     code = "\n".join([*found.values(), "import json", call])
-    words = [sys.executable, "-W", "ignore", "-c", code]
-    done = subprocess.run(words, capture_output=True, text=True, env={**os.environ, **environment})
+    done = run_code(code, **environment)
     if done.returncode:
         raise RuntimeError((done.stderr.strip().splitlines() or [f"it died with {done.returncode}"])[-1])
     return json.loads(done.stdout.splitlines()[-1])

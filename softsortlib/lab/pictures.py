@@ -94,10 +94,10 @@ def draw_sharpening(
             ax.set_yticks([])
     axes[0].set_ylabel("sorted position")
 
-# %% ../../nbs/lab/35_pictures.ipynb #e1e3a0a3
+# %% ../../nbs/lab/35_pictures.ipynb #c6278ac8
 def _representative(task, sets, rate, rows):
     "Sets of which as many are sorted rightly as the `rate` says, and their orders by the learnt score."
-    from softsortlib.lab.sorting import is_right
+    from softsortlib.lab.scoring import is_right
 
     images, values = sets.draw(100, seeded("shown"))
     with torch.no_grad():
@@ -144,14 +144,10 @@ def draw_sorted(
     axes[0][0].set_title("as they came")
     axes[0][1].set_title(f"sorted by the learnt score ({rate:.0%} wholly right)")
 
-# %% ../../nbs/lab/35_pictures.ipynb #84369d5d
+# %% ../../nbs/lab/35_pictures.ipynb #af0ab277
 def _trained(config, run, folder):
     "The data of a run, and its task with the weights of the best checkpoint."
-    from softsortlib.lab.sorting import NumberData, SortingTask
-
-    data = NumberData(config, folder)
-    data.setup()
-    task = SortingTask(config, data.sets["test"].shape)
+    data, task = config.parts(folder)
     checkpoint = torch.load(Path(run) / "checkpoints" / "best.ckpt", map_location="cpu", weights_only=True)
     task.load_state_dict(checkpoint["state_dict"])
     return data, task

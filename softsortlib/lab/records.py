@@ -147,14 +147,19 @@ def write_json(
         raise (no_room(path, e) if isinstance(e, OSError) else e)
     return path
 
-# %% ../../nbs/lab/06_records.ipynb #2a8af074
+# %% ../../nbs/lab/06_records.ipynb #f26ef8d7
+def on_leaves(f, value):
+    "What JSON makes of a value, with `f` of everything that is no dictionary, list or tuple."
+    if isinstance(value, dict):
+        return {k: on_leaves(f, v) for k, v in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [on_leaves(f, v) for v in value]
+    return f(value)
+
+
 def _round(value):
     "Floats with five significant digits, everywhere inside."
-    if isinstance(value, dict):
-        return {k: _round(v) for k, v in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_round(v) for v in value]
-    return float(f"{value:.5g}") if isinstance(value, float) else value
+    return on_leaves(lambda v: float(f"{v:.5g}") if isinstance(v, float) else v, value)
 
 
 def _thin(curve, count, keep=()):

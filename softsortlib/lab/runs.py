@@ -5,10 +5,12 @@
 # %% auto #0
 __all__ = ['pl', 'RunConfig', 'DrawnData', 'Task']
 
-# %% ../../nbs/lab/04_runs.ipynb #91576bfa
+# %% ../../nbs/lab/04_runs.ipynb #62134add
+import math
 import time
+from collections.abc import Iterable
 from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING, ClassVar, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -22,19 +24,23 @@ pl = optional("pytorch_lightning")
 # %% ../../nbs/lab/04_runs.ipynb #d28f0921
 Run = TypeVar("Run", bound="RunConfig")  # a configuration of some class: its class methods give back one of the same
 
-# %% ../../nbs/lab/04_runs.ipynb #07f80e88
+# %% ../../nbs/lab/04_runs.ipynb #780d0d0c
 class _RunConfigMethods:
-    "The methods that cells below add, for type checkers."
+    "What makes the parts of a run, and the methods that cells below add, for type checkers."
+    made_of: ClassVar[tuple] = ()  # makers: (configuration, folder) -> DrawnData, (configuration, data) -> Task
+
     if TYPE_CHECKING:
         def at_least(self, least: int, *names: str) -> None: ...
+        def positive(self, *names: str) -> None: ...
+        def one_of(self, name: str, choices: Iterable) -> None: ...
         def parts(self, folder: 'str | None'=None) -> tuple: ...
         def uses(self) -> tuple: ...
         def run(self, out: 'str | Path', folder: 'str | None'=None, **how) -> dict: ...
 
-# %% ../../nbs/lab/04_runs.ipynb #c17d37f9
+# %% ../../nbs/lab/04_runs.ipynb #6e7b7bf5
 @dataclass(frozen=True)
 class RunConfig(_RunConfigMethods):
-    "All that a run depends on; a subclass adds its fields, and `parts` that builds data and task."
+    "All that a run depends on; a subclass adds its fields, and says what builds data and task."
     steps: int = 1000  # optimizer steps
     epoch: int = 100  # steps between two validations and checkpoints
     seed: int = 0  # of weights, draws and noise
@@ -81,13 +87,41 @@ def at_least(self,
         if isinstance(v, bool) or v < least:
             raise ValueError(f"{name} must be at least {least}, got {v}")
 
-# %% ../../nbs/lab/04_runs.ipynb #6b02f9be
+# %% ../../nbs/lab/04_runs.ipynb #09b03a45
+@patch_to(RunConfig)
+def positive(self,
+    *names: str,  # fields of the configuration
+) -> None:
+    "Raise `ValueError` unless each named field is larger than zero."
+    for name in names:
+        if not getattr(self, name) > 0:
+            raise ValueError(f"{name} must be positive, got {getattr(self, name)}")
+
+
+@patch_to(RunConfig)
+def one_of(self,
+    name: str,  # a field of the configuration
+    choices: Iterable,  # what it may be, two or more
+) -> None:
+    "Raise `ValueError` unless the field is one of the choices."
+    if getattr(self, name) not in choices:
+        *others, last = map(repr, choices)
+        raise ValueError(f"{name} must be {', '.join(others)} or {last}, got {getattr(self, name)!r}")
+
+# %% ../../nbs/lab/04_runs.ipynb #11ec1c64
 @patch_to(RunConfig)
 def parts(self,
     folder: "str | None" = None,  # where data sets lie, see load_images
 ) -> tuple:  # (DrawnData, Task)
-    "What a subclass writes: its data, found in `folder`, and its task; here, raise `NotImplementedError`."
-    raise NotImplementedError(f"{type(self).__name__} does not say how to build its data and its task")
+    """The data of a run, found in `folder`, and its task.
+
+    Raise `DataError` where the data cannot be had, `NotImplementedError` where nothing says what builds them."""
+    if not self.made_of:
+        raise NotImplementedError(f"{type(self).__name__} does not say how to build its data and its task")
+    make_data, make_task = self.made_of
+    data = make_data(self, folder)
+    data.setup()
+    return data, make_task(self, data)
 
 # %% ../../nbs/lab/04_runs.ipynb #fe344c0b
 @patch_to(RunConfig)
@@ -95,11 +129,12 @@ def uses(self) -> tuple:  # names of options
     "Which options of `run` a run of this configuration uses, of all that the command line knows."
     return ("folder", "threads", "compile", "trainer")
 
-# %% ../../nbs/lab/04_runs.ipynb #1df3869a
+# %% ../../nbs/lab/04_runs.ipynb #b9385004
 class DrawnData(pl.LightningDataModule):
     """Batches that are drawn on the device by the number of the step.
 
-    A subclass writes `load`, `draw` and `held_out`."""
+    A subclass writes `load` and `draw`."""
+    banks: dict = {}  # split -> what its batches are drawn from; it moves to the device
 
     def __init__(self,
         config: RunConfig,  # the run
@@ -127,7 +162,7 @@ class DrawnData(pl.LightningDataModule):
         def generator(self, split: str, k: int) -> torch.Generator: ...
         def share(self, batch: tuple, rank: int, world: int) -> tuple: ...
 
-# %% ../../nbs/lab/04_runs.ipynb #6b0748c7
+# %% ../../nbs/lab/04_runs.ipynb #83de8ef8
 @patch_to(DrawnData)
 def load(self) -> None:
     "What a subclass writes: its data, from `self.folder`; here, raise `NotImplementedError`."
@@ -142,20 +177,22 @@ def draw(self,
     "What a subclass writes: batch number `k` of a split; here, raise `NotImplementedError`."
     raise NotImplementedError(f"{type(self).__name__} does not say how to draw a batch")
 
+# %% ../../nbs/lab/04_runs.ipynb #74882eb5
+@patch_to(DrawnData)
+def move(self,
+    device: torch.device,  # where batches are wanted
+) -> None:
+    "Move what `draw` takes from, the `banks`, to `device`."
+    for bank in self.banks.values():
+        bank.to(device)
+
 
 @patch_to(DrawnData)
 def held_out(self,
     split: str,  # "val" or "test"
 ) -> int:  # number of batches
-    "What a subclass writes: how many batches a validation or a test has; here, raise `NotImplementedError`."
-    raise NotImplementedError(f"{type(self).__name__} does not say how many batches a validation and a test have")
-
-# %% ../../nbs/lab/04_runs.ipynb #8b7b420b
-@patch_to(DrawnData)
-def move(self,
-    device: torch.device,  # where batches are wanted
-) -> None:
-    "Move what `draw` takes from to `device`."
+    "How many batches hold the sets of a validation (`val_sets` of the configuration) or a test (`test_sets`)."
+    return math.ceil(getattr(self.config, f"{split}_sets") / self.config.batch)
 
 
 @patch_to(DrawnData)
@@ -213,9 +250,9 @@ def val_dataloader(self):
 def test_dataloader(self):
     return _loader(0, self.held_out("test"))
 
-# %% ../../nbs/lab/04_runs.ipynb #86c3d7a2
+# %% ../../nbs/lab/04_runs.ipynb #520234b8
 class Task(pl.LightningModule):
-    "What is learnt; a subclass sets `metric`, and writes the steps of training, validation and test."
+    "What is learnt; a subclass sets `metric`, and writes `forward` and `loss_of`."
     chance: dict = {}  # the figures of an answer that knows nothing
 
     def __init__(self,
@@ -230,8 +267,8 @@ class Task(pl.LightningModule):
         self.rates = {}             # the last figures
 
     def notes(self) -> dict:
-        "Further entries of the record of a finished run."
-        return {}
+        "Further entries of the record of a finished run: the operator, where the task has one."
+        return {"operator": repr(self.operator)} if hasattr(self, "operator") else {}
 
     def probe(self) -> dict:
         "Further entries of a point of the learning curve."
@@ -239,6 +276,43 @@ class Task(pl.LightningModule):
 
     if TYPE_CHECKING:
         def _rates(self, split): ...
+        def loss_of(self, *batch: Any, **options: Any) -> Tensor: ...
+
+# %% ../../nbs/lab/04_runs.ipynb #05c85d2e
+@patch_to(Task)
+def loss_of(self,
+    *batch: Tensor,  # what `draw` gives
+) -> Tensor:  # scalar
+    "What a subclass writes: the loss of a batch; here, raise `NotImplementedError`."
+    raise NotImplementedError(f"{type(self).__name__} does not say what it learns by")
+
+# %% ../../nbs/lab/04_runs.ipynb #76b0bfb8
+@patch_to(Task)
+def training_step(self, batch, k):
+    loss = self.loss_of(*batch)
+    self.log("loss", loss, on_step=False, on_epoch=True, batch_size=len(batch[0]), sync_dist=True)
+    return loss
+
+
+@patch_to(Task)
+def validation_step(self, batch, k):
+    self.metric.update(self(batch[0]).float(), batch[1])
+
+
+@patch_to(Task)
+def test_step(self, batch, k):
+    self.validation_step(batch, k)
+
+
+@patch_to(Task)
+def configure_optimizers(self):
+    c, adam = self.config, torch.optim.Adam(self.parameters(), lr=self.config.lr)
+
+    def cosine(k):
+        return (1 + math.cos(math.pi * min(k / c.steps, 1))) / 2
+
+    factor = cosine if getattr(c, "schedule", "constant") == "cosine" else lambda k: 1.0
+    return [adam], [{"scheduler": torch.optim.lr_scheduler.LambdaLR(adam, factor), "interval": "step"}]
 
 # %% ../../nbs/lab/04_runs.ipynb #455ddfaf
 @patch_to(Task)

@@ -5,11 +5,11 @@
 # %% auto #0
 __all__ = ['torchmetrics', 'sorting_loss', 'is_right', 'SortAccuracy', 'FullPrecision', 'NumberCNN']
 
-# %% ../../nbs/lab/08_scoring.ipynb #c9db05c0
+# %% ../../nbs/lab/08_scoring.ipynb #b666dc6f
 import torch
 from torch import Tensor, nn
 
-from ..core import SoftPermutation
+from ..core import Operator, RankOperator, SoftPermutation, Stochastic, get_operator, get_rank_operator
 from .data import optional
 
 # %% ../../nbs/lab/08_scoring.ipynb #ab08fc74
@@ -23,6 +23,25 @@ def sorting_loss(
     "Mean over positions of -log P[i, true element] (Grover et al. 2019, section 6.1)."
     order = values.argsort(dim=-1, descending=True, stable=True)
     return -P.log_prob(order).mean()
+
+# %% ../../nbs/lab/08_scoring.ipynb #9f0b5157
+def descending_operator(name, tau, samples=0, **own):
+    "An operator that sorts or ranks from the largest down, noisy copies of the scores if `samples` of them are asked."
+    get = get_operator if name in Operator.names else get_rank_operator
+    operator = get(name, tau=tau, descending=True, **own)
+    return Stochastic(operator, samples) if samples else operator
+
+
+def check_operator(name, loss, by_ranks):
+    "Raise `ValueError` for an unknown operator, or one that gives ranks only where the loss is not one `by_ranks`."
+    if name in Operator.names:
+        return
+    if name not in RankOperator.names:
+        get_operator(name)      # which says what operators there are
+    if loss not in by_ranks:
+        raise ValueError(f"{name} gives ranks only, and the loss {loss!r} needs a matrix: "
+                         f"use {' or '.join(map(repr, by_ranks))}, or an operator out of "
+                         f"{', '.join(sorted(Operator.names))}")
 
 # %% ../../nbs/lab/08_scoring.ipynb #53421b76
 def is_right(
@@ -39,15 +58,27 @@ def _fives(x):
     count = x.numel() // 5
     return x.reshape(-1)[:5 * count].reshape(count, 5)
 
-# %% ../../nbs/lab/08_scoring.ipynb #7e0f337d
-class SortAccuracy(torchmetrics.Metric):
-    "EM, EW and EM5 over all sets seen, also when they were seen by several processes."
+# %% ../../nbs/lab/08_scoring.ipynb #bb47f6a7
+class Totals(torchmetrics.Metric):
+    "Totals over all batches and processes, as attributes; a subclass adds in `update` and divides in `compute`."
     full_state_update = False
 
+    def __init__(self, *names, dtype=torch.long, **options):
+        super().__init__(**options)
+        for name in names:
+            self.add_state(name, torch.zeros((), dtype=dtype), dist_reduce_fx="sum")
+
+    def add(self, **totals):
+        "Add the totals of a batch to those of this name."
+        for name, total in totals.items():
+            setattr(self, name, getattr(self, name) + total)
+
+# %% ../../nbs/lab/08_scoring.ipynb #daddf0d4
+class SortAccuracy(Totals):
+    "EM, EW and EM5 over all sets seen, also when they were seen by several processes."
+
     def __init__(self):
-        super().__init__()
-        for name in ("sets", "exact", "elements", "right", "fives", "exact5"):
-            self.add_state(name, torch.tensor(0), dist_reduce_fx="sum")
+        super().__init__("sets", "exact", "elements", "right", "fives", "exact5")
 
     def update(self,
         scores: Tensor,  # (batch, n)
@@ -56,12 +87,8 @@ class SortAccuracy(torchmetrics.Metric):
         "Count one batch of sets."
         ok = is_right(scores, values)
         ok5 = is_right(_fives(scores), _fives(values))
-        self.sets += len(ok)
-        self.exact += ok.all(-1).sum()
-        self.elements += ok.numel()
-        self.right += ok.sum()
-        self.fives += len(ok5)
-        self.exact5 += ok5.all(-1).sum()
+        self.add(sets=len(ok), exact=ok.all(-1).sum(), elements=ok.numel(), right=ok.sum(),
+                 fives=len(ok5), exact5=ok5.all(-1).sum())
 
     def compute(self) -> "dict[str, Tensor]":
         "The rates so far, in [0, 1]."
@@ -79,25 +106,29 @@ class FullPrecision(nn.Sequential):
         with torch.autocast(x.device.type, enabled=False):
             return super().forward(x.to(next(self.parameters()).dtype))
 
-# %% ../../nbs/lab/08_scoring.ipynb #7cb9e2a2
+# %% ../../nbs/lab/08_scoring.ipynb #5eb073b2
 class NumberCNN(nn.Module):
     "The papers' network: from pictures of numbers to scores."
 
     def __init__(self,
         shape: "tuple[int, int]",  # height and width of a picture
         dropout: float = 0.0,  # share of the features dropped in training
-        width: int = 32,  # channels of the first convolution; the second has twice as many
+        width: int = 32,  # channels of the first convolution; each further one has twice as many
+        blocks: int = 2,  # convolutions, each with a pooling that halves the picture
+        channels: int = 1,  # of a picture
     ):
         super().__init__()
-        first = (nn.Conv2d(1, width, 5, padding=2), nn.MaxPool2d(2), nn.ReLU())
-        second = (nn.Conv2d(width, 2 * width, 5, padding=2), nn.MaxPool2d(2), nn.ReLU())
-        self.features = nn.Sequential(*first, *second, nn.Flatten())
+        layers: list = []
+        for wider in (width << k for k in range(blocks)):
+            layers += [nn.Conv2d(channels, wider, 5, padding=2), nn.MaxPool2d(2), nn.ReLU()]
+            channels = wider
+        self.features = nn.Sequential(*layers, nn.Flatten())
         self.features.to(memory_format=torch.channels_last)     # the same numbers, laid out as CPUs and GPUs like them
-        flat = 2 * width * (shape[0] // 4) * (shape[1] // 4)
+        flat = channels * (shape[0] >> blocks) * (shape[1] >> blocks)
         self.head = FullPrecision(nn.Dropout(dropout), nn.Linear(flat, 64), nn.ReLU(), nn.Linear(64, 1))
 
     def forward(self,
-        images: Tensor,  # (..., 1, H, W)
+        images: Tensor,  # (..., channels, H, W)
     ) -> Tensor:  # scores, (...)
         "Score each picture on its own."
         scores = self.head(self.features(images.reshape(-1, *images.shape[-3:])))

@@ -6,7 +6,7 @@
 __all__ = ['LOSSES', 'papers_tau', 'default_tau', 'default_loss', 'SortConfig', 'build_operator', 'order_loss', 'NumberData',
            'SortingTask']
 
-# %% ../../nbs/lab/07_sorting.ipynb #a5bfd002
+# %% ../../nbs/lab/07_sorting.ipynb #b73be554
 import contextlib
 import math
 from dataclasses import dataclass
@@ -15,18 +15,15 @@ from typing import TYPE_CHECKING, ClassVar
 import torch
 from torch import Tensor, nn
 
-from ..core import Operator, RankOperator, Stochastic, get_operator, get_rank_operator
+from ..core import Operator, RankOperator
 from ..core.permutation import patch_to
 from ..functional import calibrate_tau, soft_rank
 from ..functional.arguments import midranks
 from .data import ImageBank, NumberSets, load_images
-from .scoring import NumberCNN, SortAccuracy, is_right, sorting_loss, torchmetrics
+from .scoring import NumberCNN, SortAccuracy, check_operator, descending_operator, sorting_loss
 from .training import DrawnData, RunConfig, Task
 from ..losses import permutation_bce, spearman_loss
-from ..networks import SortingNetwork, default_steepness
-from ..ranks import GaussianRank, LaplaceRank, Permutahedron
-from ..rowwise import NeuralSort, SoftSort
-from ..transport import SinkhornSort
+from ..networks import default_steepness
 
 # %% ../../nbs/lab/07_sorting.ipynb #f76bb984
 def papers_tau(
@@ -68,35 +65,25 @@ def default_loss(
         return "bce"
     return "nll" if operator in Operator.names else "spearman"
 
-# %% ../../nbs/lab/07_sorting.ipynb #00cafff8
+# %% ../../nbs/lab/07_sorting.ipynb #01765de5
 def _check_loss(c):
     "Raise `ValueError` when a SortConfig names no operator, or a loss or samples that do not fit it."
     c.at_least(0, "samples")
-    if c.operator not in Operator.names and c.operator not in RankOperator.names:
-        get_operator(c.operator)    # which says what operators there are
-    loss = c.loss or default_loss(c.operator)
-    if loss not in LOSSES:
-        raise ValueError(f"loss must be one of {', '.join(LOSSES)}, got {c.loss!r}")
-    if c.operator in Operator.names:
-        return
-    if loss not in ("spearman", "ranks"):
-        raise ValueError(f"{c.operator} gives ranks only, and the loss {loss!r} needs a matrix: "
-                         f"use 'spearman' or 'ranks', or an operator out of {', '.join(sorted(Operator.names))}")
-    if c.samples or c.sharpness is not None:
+    c.one_of("loss", (*LOSSES, None))
+    check_operator(c.operator, c.loss or default_loss(c.operator), ("spearman", "ranks"))
+    if c.operator not in Operator.names and (c.samples or c.sharpness is not None):
         raise ValueError("samples and sharpness are for operators with a matrix, "
                          f"and {c.operator} gives ranks only")
 
 
-def check_optimizer(c):
+def _check_optimizer(c):
     "Raise `ValueError` for a learning rate, schedule or dropout that is out of range."
-    if c.schedule not in ("constant", "cosine"):
-        raise ValueError(f"schedule must be 'constant' or 'cosine', got {c.schedule!r}")
-    if not c.lr > 0:
-        raise ValueError(f"lr must be positive, got {c.lr}")
+    c.one_of("schedule", ("constant", "cosine"))
+    c.positive("lr")
     if not 0 <= c.dropout < 1:
         raise ValueError(f"dropout must be in [0, 1), got {c.dropout}")
 
-# %% ../../nbs/lab/07_sorting.ipynb #45a5dddf
+# %% ../../nbs/lab/07_sorting.ipynb #bc9d9762
 @dataclass(frozen=True)
 class SortConfig(RunConfig):
     "All that a sorting run depends on."
@@ -127,7 +114,7 @@ class SortConfig(RunConfig):
         super().__post_init__()
         self.at_least(2, "n")
         self.at_least(1, "batch", "digits", "width", "shrink", "val_sets", "test_sets")
-        check_optimizer(self)
+        _check_optimizer(self)
         _check_loss(self)
 
 # %% ../../nbs/lab/07_sorting.ipynb #82ae2570
@@ -141,20 +128,17 @@ SortConfig.PRESETS = {
 }
 SortConfig.best = property(lambda self: ("EM" if self.n < 16 else "EW", "max"))  # EM of large sets is zero for long
 
-# %% ../../nbs/lab/07_sorting.ipynb #2e6421d1
+# %% ../../nbs/lab/07_sorting.ipynb #d869de39
 def build_operator(
     config: SortConfig,  # the run
 ) -> "Operator | RankOperator":
     "The operator that a configuration describes, from the largest down."
     name = config.operator
     tau = default_tau(name, config.n) if config.tau is None else config.tau
-    if name not in Operator.names:
-        return get_rank_operator(name, tau=tau, descending=True)
     own = dict(sigmoid=config.sigmoid, art_lambda=config.art_lambda) if name in _NETWORKS else {}
     if name == "sinkhorn":
         own = dict(squash=config.squash)
-    operator = get_operator(name, tau=tau, descending=True, **own)
-    return Stochastic(operator, config.samples) if config.samples else operator
+    return descending_operator(name, tau, config.samples, **own)
 
 # %% ../../nbs/lab/07_sorting.ipynb #fccaf6f7
 def _column_loss(P, order):
@@ -193,31 +177,22 @@ def _shrunk(bank, factor):
     small = nn.functional.avg_pool2d(bank.images[:, None].float(), factor)[:, 0]
     return ImageBank(small.round().to(torch.uint8), bank.labels, bank.scale)
 
-# %% ../../nbs/lab/07_sorting.ipynb #45be2fd3
+# %% ../../nbs/lab/07_sorting.ipynb #d00f5152
 class NumberData(DrawnData):
     "Sets of numbers, drawn on the device."
 
     def load(self) -> None:
         "Load the digits of each split."
         c = self.config
-        self.sets = {}
-        for split, bank in load_images(c.data, self.folder).items():
-            self.sets[split] = NumberSets(_shrunk(bank, c.shrink), c.n, c.digits, c.convention)
-
-    def move(self, device: torch.device) -> None:
-        "Move the digits to `device`."
-        for sets in self.sets.values():
-            sets.bank.to(device)
+        self.banks = {split: _shrunk(bank, c.shrink) for split, bank in load_images(c.data, self.folder).items()}
+        self.sets = {split: NumberSets(bank, c.n, c.digits, c.convention) for split, bank in self.banks.items()}
+        self.shape = self.sets["train"].shape
 
     def draw(self, split: str, k: int) -> "tuple[Tensor, Tensor]":  # images, (batch, n, 1, H, W); values, (batch, n)
         "Batch number `k` of a split."
         return self.sets[split].draw(self.config.batch, self.generator(split, k))
 
-    def held_out(self, split: str) -> int:
-        "The number of batches of a validation or a test."
-        return math.ceil(getattr(self.config, f"{split}_sets") / self.config.batch)
-
-# %% ../../nbs/lab/07_sorting.ipynb #01a4a1b6
+# %% ../../nbs/lab/07_sorting.ipynb #264f3ef6
 class SortingTask(Task):
     "Learn scores from order: a network, an operator, and a loss."
 
@@ -244,8 +219,9 @@ class SortingTask(Task):
 
     if TYPE_CHECKING:
         def temperature(self, scores: Tensor) -> None: ...
+        def loss_of(self, images: Tensor, values: Tensor) -> Tensor: ...
 
-# %% ../../nbs/lab/07_sorting.ipynb #ccdcaa50
+# %% ../../nbs/lab/07_sorting.ipynb #a1e9d9b5
 @patch_to(SortingTask)
 def temperature(self, scores: Tensor) -> None:
     "Set the temperature by the wanted sharpness of scores (batch, n), where they are not all equal."
@@ -255,17 +231,14 @@ def temperature(self, scores: Tensor) -> None:
 
 
 @patch_to(SortingTask)
-def training_step(self, batch, k):
-    c = self.config
-    images, values = batch
-    scores = self(images).float()
+def loss_of(self, images: Tensor, values: Tensor) -> Tensor:  # scalar
+    "The loss of pictures (batch, n, 1, H, W) whose order is that of the values (batch, n)."
+    c, scores = self.config, self(images).float()
     if c.sharpness is not None:
         self.temperature(scores.detach())
-    loss = order_loss(self.operator, scores, values, c.loss or default_loss(c.operator))
-    self.log("loss", loss, on_step=False, on_epoch=True, batch_size=len(scores), sync_dist=True)
-    return loss
+    return order_loss(self.operator, scores, values, c.loss or default_loss(c.operator))
 
-# %% ../../nbs/lab/07_sorting.ipynb #d39a2c25
+# %% ../../nbs/lab/07_sorting.ipynb #e1589c51
 @patch_to(SortingTask)
 def validation_step(self, batch, k):
     images, values = batch
@@ -276,41 +249,9 @@ def validation_step(self, batch, k):
 
 
 @patch_to(SortingTask)
-def test_step(self, batch, k):
-    images, values = batch
-    self.metric.update(self(images).float(), values)
-
-
-@patch_to(SortingTask)
-def notes(self):
-    return {"operator": repr(self.operator)}
-
-
-@patch_to(SortingTask)
 def probe(self):
     scores, values = self.shown
     return {"scores": scores, "values": values} if self.config.n <= 16 else {}
 
-# %% ../../nbs/lab/07_sorting.ipynb #bc1a76d0
-def adam_with_schedule(parameters, config):
-    "What Lightning asks of `configure_optimizers`: Adam with the rate and the schedule of a configuration."
-    adam = torch.optim.Adam(parameters, lr=config.lr)
-
-    def cosine(k):
-        return (1 + math.cos(math.pi * min(k / config.steps, 1))) / 2
-
-    factor = cosine if config.schedule == "cosine" else lambda k: 1.0
-    return [adam], [{"scheduler": torch.optim.lr_scheduler.LambdaLR(adam, factor), "interval": "step"}]
-
-
-@patch_to(SortingTask)
-def configure_optimizers(self):
-    return adam_with_schedule(self.parameters(), self.config)
-
-# %% ../../nbs/lab/07_sorting.ipynb #e2e6a481
-@patch_to(SortConfig)
-def parts(self, folder: "str | None" = None) -> tuple:  # (NumberData, SortingTask)
-    "The sets and the task of a run; raise `DataError` where the digits cannot be had."
-    data = NumberData(self, folder)
-    data.setup()
-    return data, SortingTask(self, data.sets["train"].shape)
+# %% ../../nbs/lab/07_sorting.ipynb #340660e4
+SortConfig.made_of = NumberData, lambda config, data: SortingTask(config, data.shape)

@@ -5,28 +5,24 @@
 # %% auto #0
 __all__ = ['SpeedConfig', 'Contender', 'MemoryConfig', 'memory_end', 'speed', 'speed_cuda']
 
-# %% ../../nbs/lab/26_speed.ipynb #91b1a28c
+# %% ../../nbs/lab/26_speed.ipynb #aac7f7b2
 import json
 import statistics
-import subprocess
-import sys
 import time
 from dataclasses import asdict, dataclass
-from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Callable, ClassVar
 
 import torch
 
 from ..core.permutation import patch_to
-from .bench import peak_memory
+from .bench import peak_memory, run_code
 from .data import seeded
 from .grid import grid
 from .limits import is_out_of_memory, memory_limit, trim_memory
-from .methods import METHODS, Method, log_diagonal, min_max, spearman
-from .records import origin, read_json, write_json
-from .training import RunConfig, check_folder, undisturbed
+from .methods import METHODS, log_diagonal, min_max, spearman
+from .training import RunConfig, recorded
 
-# %% ../../nbs/lab/26_speed.ipynb #e323cce6
+# %% ../../nbs/lab/26_speed.ipynb #c31f640f
 @dataclass(frozen=True)
 class SpeedConfig(RunConfig):
     "All that a speed run depends on."
@@ -52,14 +48,14 @@ class SpeedConfig(RunConfig):
         super().__post_init__()
         self.at_least(2, "n")
         self.at_least(1, "batch")
-        if self.start not in ("random", "opposite"):
-            raise ValueError(f"start must be 'random' or 'opposite', got {self.start!r}")
+        self.one_of("start", ("random", "opposite"))
         if not self.limit >= 0:
             raise ValueError(f"limit must be 0 (none) or a number of GiB, got {self.limit}")
         self.chosen()
 
     if TYPE_CHECKING:
         def chosen(self) -> list: ...
+        def work(self, report: Callable) -> dict: ...
 
 # %% ../../nbs/lab/26_speed.ipynb #166d7d73
 @patch_to(SpeedConfig)
@@ -107,16 +103,22 @@ class Contender:
     if TYPE_CHECKING:
         def epoch(self) -> None: ...
 
-# %% ../../nbs/lab/26_speed.ipynb #77d4c388
+# %% ../../nbs/lab/26_speed.ipynb #cdc0df76
+def clocked(step, cuda):
+    "Wall and processor seconds of a call."
+    wall, cpu = time.perf_counter(), time.process_time()
+    step()
+    if cuda:
+        torch.cuda.synchronize()
+    return time.perf_counter() - wall, time.process_time() - cpu
+
+# %% ../../nbs/lab/26_speed.ipynb #352650aa
 @patch_to(Contender)
 def epoch(self) -> None:
     "One epoch with the clocks running."
-    wall, cpu = time.perf_counter(), time.process_time()
-    self.step()
-    if self.theta.is_cuda:
-        torch.cuda.synchronize()
-    self.seconds.append(time.perf_counter() - wall)
-    self.cpu_seconds.append(time.process_time() - cpu)
+    wall, cpu = clocked(self.step, self.theta.is_cuda)
+    self.seconds.append(wall)
+    self.cpu_seconds.append(cpu)
 
 # %% ../../nbs/lab/26_speed.ipynb #f5d88c4f
 @dataclass(frozen=True)
@@ -148,18 +150,19 @@ def _next(c, name, fits, fails):
     near = fails - fits <= max(c.resolution, fits / 20)
     return None if near or middle <= fits else middle
 
-# %% ../../nbs/lab/26_speed.ipynb #157111fc
+# %% ../../nbs/lab/26_speed.ipynb #0c00b3bc
 def _say(**words):
     "A line for the parent."
     print(json.dumps(words), flush=True)
 
 
-def _peak_of_a_step(c, name, n):
-    "The peak memory of one step with rows of n numbers, or None when there is not enough."
+def _begun(name, c, n=None):
+    "A contender after its first epoch, with the peak memory of it; None when there is not enough."
     try:
         racer = Contender(name, c, n)
         trim_memory()
-        return peak_memory(racer.step, c.device)
+        racer.peak = peak_memory(racer.step, c.device)
+        return racer
     except Exception as e:
         if not is_out_of_memory(e):
             raise
@@ -174,20 +177,19 @@ def search_as_child(config, name, fits, fails):
     with memory_limit(c.limit, c.device):
         while (n := _next(c, name, fits, fails)) is not None:
             _say(n=n)
-            peak = _peak_of_a_step(c, name, n)
+            peak = getattr(_begun(name, c, n), "peak", None)
             _say(n=n, peak=peak)
             if peak is None:
                 fails = n
             else:
                 fits = n
 
-# %% ../../nbs/lab/26_speed.ipynb #8067297c
+# %% ../../nbs/lab/26_speed.ipynb #34d0eb0a
 def _answers(config, name, fits, fails):
     "What a child printed of its tries, and what it complained of."
     program = ("import sys; from softsortlib.lab.speed import search_as_child; "
                "search_as_child(sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4]) or None)")
-    words = [json.dumps(asdict(config)), name, str(fits), str(fails or 0)]
-    done = subprocess.run([sys.executable, "-W", "ignore", "-c", program, *words], capture_output=True, text=True)
+    done = run_code(program, json.dumps(asdict(config)), name, str(fits), str(fails or 0))
     return [json.loads(line) for line in done.stdout.splitlines()], done
 
 # %% ../../nbs/lab/26_speed.ipynb #29b7df2e
@@ -213,21 +215,13 @@ def memory_end(
             fails = said[-1]["n"]
     return dict(fits=fits, fails=fails, peaks=sorted(peaks))
 
-# %% ../../nbs/lab/26_speed.ipynb #9cd7844a
+# %% ../../nbs/lab/26_speed.ipynb #fb568573
 def _warm(name, c):
-    "A contender after its first epoch, with the peak memory of it; or the reason why there is none."
+    "A contender after its first epoch; or the reason why there is none."
     if c.n > METHODS[name].largest:
         return f"not timed above n = {METHODS[name].largest}"
-    try:
-        Contender(name, c, min(200, c.n)).step()            # compiles, on the path that the large one takes
-        racer = Contender(name, c)
-        trim_memory()
-        racer.peak = peak_memory(racer.step, c.device)
-        return racer
-    except Exception as e:
-        if is_out_of_memory(e):
-            return "out of memory"
-        raise
+    _begun(name, c, min(200, c.n))                          # compiles, on the path that the large one takes
+    return _begun(name, c) or "out of memory"
 
 
 def _race(c, report):
@@ -261,25 +255,29 @@ def _times(racer):
         "sorted": (order == 1).double().mean().item(),
     }
 
-# %% ../../nbs/lab/26_speed.ipynb #40eebd94
-def _recorded(config, out, threads, flags, work):
-    "Give the result in the folder `out`, or make it by `work() -> dict` and write it there."
-    if flags:
-        raise ValueError(f"{config.task} trains without Lightning, so there is no trainer to take {', '.join(flags)}: "
-                         "the device is a field of the configuration")
-    out = Path(out)
-    check_folder(out, config)
-    if (out / "result.json").exists():
-        return read_json(out / "result.json", "remove it, and the run starts anew")
-    with undisturbed(threads):
-        write_json(out / "config.json", asdict(config))
-        wall, cpu = time.monotonic(), time.process_time()
-        record = {"task": config.task, "config": asdict(config), **work()}
-        record["seconds"] = round(time.monotonic() - wall, 2)
-        record["cpu_seconds"] = round(time.process_time() - cpu, 2)
-        record.update(origin())
-    write_json(out / "result.json", record)
-    return record
+# %% ../../nbs/lab/26_speed.ipynb #fcc7a850
+@patch_to(SpeedConfig)
+def work(self,
+    report: Callable,  # is told the learning curve as it comes
+) -> dict:  # what the record shall hold
+    "Race the contenders."
+    with memory_limit(self.limit, self.device):
+        racers, absent, curve = _race(self, report)
+    methods = {name: _times(r) for name, r in racers.items()}
+    return {"test": {name: m["seconds"] for name, m in methods.items()}, "methods": methods,
+            "absent": absent, "curve": curve}
+
+
+@patch_to(MemoryConfig)
+def work(self,
+    report: Callable,  # is told each boundary as it is found
+) -> dict:  # what the record shall hold
+    "Search for the end of each method."
+    ends = {}
+    for name in self.chosen():
+        ends[name] = memory_end(self, name)
+        report(name, ends[name]["fits"], ends[name]["fails"])
+    return {"test": {name: e["fits"] for name, e in ends.items()}, "ends": ends}
 
 # %% ../../nbs/lab/26_speed.ipynb #1e6a1116
 @patch_to(SpeedConfig)
@@ -293,46 +291,21 @@ def uses(self) -> tuple:  # names of options
     "None: each child has one thread."
     return ()
 
-# %% ../../nbs/lab/26_speed.ipynb #24dc1828
+# %% ../../nbs/lab/26_speed.ipynb #71161c3d
 @patch_to(SpeedConfig)
 def run(self,
     out: "str | Path",  # the folder of the run
     folder: "str | None" = None,  # not used: the experiment has no data
-    progress: bool = False,  # whether to print the learning curve as it comes
+    progress: bool = False,  # whether to print what `work` reports
     threads: "int | None" = None,  # CPU threads; None is torch's choice
     **flags,  # flags of Lightning's Trainer, which has no part in this
 ) -> dict:  # what result.json holds
-    "Race the contenders and write `result.json`, unless it is there; raise `ValueError` when `out` holds another run."
-    def work():
-        with memory_limit(self.limit, self.device):
-            racers, absent, curve = _race(self, print if progress else lambda point: None)
-        methods = {name: _times(r) for name, r in racers.items()}
-        seconds = {name: m["seconds"] for name, m in methods.items()}
-        return {"test": seconds, "methods": methods, "absent": absent, "curve": curve}
-
-    return _recorded(self, out, threads, flags, work)
-
-# %% ../../nbs/lab/26_speed.ipynb #1ec2d787
-@patch_to(MemoryConfig)
-def run(self,
-    out: "str | Path",  # the folder of the run
-    folder: "str | None" = None,  # not used: the experiment has no data
-    progress: bool = False,  # whether to print each boundary as it is found
-    threads: "int | None" = None,  # not used: a child has one thread
-    **flags,  # flags of Lightning's Trainer, which has no part in this
-) -> dict:  # what result.json holds
-    """Search for the end of each method and write `result.json`, unless it is there.
-
-    Raise `ValueError` when `out` holds another run."""
-    def work():
-        ends = {}
-        for name in self.chosen():
-            ends[name] = memory_end(self, name)
-            if progress:
-                print(name, ends[name]["fits"], ends[name]["fails"])
-        return {"test": {name: e["fits"] for name, e in ends.items()}, "ends": ends}
-
-    return _recorded(self, out, threads, flags, work)
+    "Do the `work` and write `result.json`, unless it is there; raise `ValueError` when `out` holds another run."
+    if flags:
+        raise ValueError(f"{self.task} trains without Lightning, so there is no trainer to take {', '.join(flags)}: "
+                         "the device is a field of the configuration")
+    report = print if progress else lambda *words: None
+    return recorded(self, out, threads, lambda loaded: self.work(report))
 
 # %% ../../nbs/lab/26_speed.ipynb #1e83f947
 SpeedConfig.PRESETS = {"paper": dict(limit=13.0), "quick": dict(), "smoke": dict(n=30, steps=3)}

@@ -6,10 +6,9 @@
 __all__ = ['joined_box', 'cut_out', 'load_part', 'HouseBank', 'house_splits', 'HouseCNN', 'SvhnConfig', 'SvhnData', 'SvhnTask',
            'svhn_table', 'art_svhn']
 
-# %% ../../nbs/lab/19_svhn.ipynb #c7fec56b
+# %% ../../nbs/lab/19_svhn.ipynb #afb99ca0
 import functools
 import itertools
-import math
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,7 +22,7 @@ from ..core.permutation import patch_to
 from .data import DataError, cached_array, data_folder, optional
 from .digit_struct import HouseNumber, make_street, read_digit_struct
 from .grid import grid
-from .scoring import FullPrecision
+from .scoring import NumberCNN
 from .sorting import SortConfig, SortingTask
 from .training import DrawnData
 
@@ -159,8 +158,8 @@ def draw(self,
     images = torch.stack(pieces).permute(0, 3, 1, 2) / 127.5 - 1
     return images.reshape(batch, n, 3, 54, 54), self.values[index].reshape(batch, n)
 
-# %% ../../nbs/lab/19_svhn.ipynb #d4e471eb
-class HouseCNN(nn.Module):
+# %% ../../nbs/lab/19_svhn.ipynb #ff2999b8
+class HouseCNN(NumberCNN):
     """The networks paper's model for SVHN: from pictures of house numbers to scores.
 
     Raise `ValueError` for pictures that are too small. Source: Petersen et al. 2021."""
@@ -170,25 +169,11 @@ class HouseCNN(nn.Module):
         dropout: float = 0.0,  # share of the features dropped in training; the paper drops none
         width: int = 32,  # channels of the first convolution; each further one has twice as many
     ):
-        super().__init__()
         if min(shape) < 16:
             raise ValueError(f"shape must be at least 16 x 16, since it is halved four times, got {tuple(shape)}")
-        channels = [3, *(width * 2 ** k for k in range(4))]
-        blocks = []
-        for a, b in zip(channels, channels[1:]):
-            blocks += [nn.Conv2d(a, b, 5, padding=2), nn.MaxPool2d(2), nn.ReLU()]
-        self.features = nn.Sequential(*blocks, nn.Flatten()).to(memory_format=torch.channels_last)
-        flat = channels[-1] * (shape[0] // 16) * (shape[1] // 16)
-        self.head = FullPrecision(nn.Dropout(dropout), nn.Linear(flat, 64), nn.ReLU(), nn.Linear(64, 1))
+        super().__init__(shape, dropout, width, blocks=4, channels=3)
 
-    def forward(self,
-        images: Tensor,  # (..., 3, H, W)
-    ) -> Tensor:  # scores, (...)
-        "Score each picture on its own."
-        scores = self.head(self.features(images.reshape(-1, *images.shape[-3:])))
-        return scores.reshape(images.shape[:-3])
-
-# %% ../../nbs/lab/19_svhn.ipynb #d3ba5c22
+# %% ../../nbs/lab/19_svhn.ipynb #b13d04a8
 @dataclass(frozen=True)
 class SvhnConfig(SortConfig):
     "All that a run on house numbers depends on."
@@ -205,8 +190,7 @@ class SvhnConfig(SortConfig):
 
     def __post_init__(self):
         super().__post_init__()
-        if self.data not in ("svhn", "street"):
-            raise ValueError(f"data must be 'svhn' or 'street', got {self.data!r}")
+        self.one_of("data", ("svhn", "street"))
         if (self.convention, self.digits) != ("stacked", 4):
             raise ValueError("convention and digits are for numbers that are glued from digits: "
                              "leave them out for house numbers")
@@ -222,7 +206,7 @@ SvhnConfig.PRESETS = {
     "smoke": dict(data="street", steps=6, epoch=3, shrink=3, width=4, batch=4, val_sets=8, test_sets=8),
 }
 
-# %% ../../nbs/lab/19_svhn.ipynb #30cb5735
+# %% ../../nbs/lab/19_svhn.ipynb #abe067e2
 class SvhnData(DrawnData):
     "Sets of house numbers, drawn by the number of the step."
 
@@ -230,27 +214,23 @@ class SvhnData(DrawnData):
         "Load the splits; a made-up street is built in a temporary folder."
         c = self.config
         if c.data == "svhn":
-            self.banks = house_splits(self.folder, c.extra)
+            self.houses = house_splits(self.folder, c.extra)
         else:
             with tempfile.TemporaryDirectory() as street:
                 make_street(street)
-                self.banks = house_splits(street, c.extra)
+                self.houses = house_splits(street, c.extra)
 
     def draw(self, split: str, k: int) -> "tuple[Tensor, Tensor]":  # images, (batch, n, 3, H, W); values, (batch, n)
         "Batch number `k` of a split."
         c = self.config
         crop = "random" if split == "train" else "centre"
-        images, values = self.banks[split].draw(c.batch, c.n, self.generator(split, k), crop)
+        images, values = self.houses[split].draw(c.batch, c.n, self.generator(split, k), crop)
         images = images.to(self.where)
         if c.shrink > 1:
             images = nn.functional.avg_pool2d(images.flatten(0, 1), c.shrink).unflatten(0, images.shape[:2])
         return images, values.to(self.where)
 
-    def held_out(self, split: str) -> int:
-        "The number of batches of a validation or a test."
-        return math.ceil(getattr(self.config, f"{split}_sets") / self.config.batch)
-
-# %% ../../nbs/lab/19_svhn.ipynb #883b3d70
+# %% ../../nbs/lab/19_svhn.ipynb #548ce9e2
 class SvhnTask(SortingTask):
     "Learn scores of house numbers from their order."
 
@@ -259,12 +239,7 @@ class SvhnTask(SortingTask):
         return HouseCNN(shape, self.config.dropout, self.config.width)
 
 
-@patch_to(SvhnConfig)
-def parts(self, folder: "str | None" = None) -> tuple:  # (SvhnData, SvhnTask)
-    "The sets and the task of a run; raise `DataError` where SVHN cannot be had."
-    data = SvhnData(self, folder)
-    data.setup()
-    return data, SvhnTask(self, (54 // self.shrink,) * 2)
+SvhnConfig.made_of = SvhnData, lambda config, data: SvhnTask(config, (54 // config.shrink,) * 2)
 
 # %% ../../nbs/lab/19_svhn.ipynb #05116c9c
 @grid("svhn")

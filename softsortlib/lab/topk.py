@@ -6,25 +6,26 @@
 __all__ = ['LOSSES', 'CONTENDERS', 'TOPK_TAUS', 'class_loss', 'TopkAccuracy', 'PlainCNN', 'small_resnet18', 'TopkConfig',
            'TopkData', 'TopkTask', 'topk_table', 'topk_search']
 
-# %% ../../nbs/lab/29_topk.ipynb #5a0bb539
+# %% ../../nbs/lab/29_topk.ipynb #48232ae8
 import itertools
-import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
 
-from ..core import Operator, RankOperator, get_operator, get_rank_operator
+from ..core import Operator, RankOperator
 from ..core.permutation import patch_to
-from .data import load_images, optional, seeded
+from .data import seeded
+from .embedding import PointData, shifted
 from .grid import grid
-from .scoring import FullPrecision, torchmetrics
+from .scoring import FullPrecision, Totals, check_operator, descending_operator
 from .searches import with_temperatures
 from .training import DrawnData, RunConfig, Task
+from .voting import resnet18_without_shrinking
 from ..losses import topk_loss, zero_one_loss
 
-# %% ../../nbs/lab/29_topk.ipynb #d674a506
+# %% ../../nbs/lab/29_topk.ipynb #b20a0d47
 LOSSES = {
     "ce": "cross-entropy",
     "topk": "minus log P(among the first k)",
@@ -37,8 +38,7 @@ LOSSES = {
 def _operator(name, tau):
     "An operator that sorts or ranks from the largest down."
     network = dict(sigmoid="logistic") if name in ("odd_even", "bitonic") else {}
-    get = get_operator if name in Operator.names else get_rank_operator
-    return get(name, tau=tau, descending=True, **network)
+    return descending_operator(name, tau, **network)
 
 # %% ../../nbs/lab/29_topk.ipynb #7ecf2c12
 def class_loss(
@@ -58,15 +58,12 @@ def class_loss(
         return zero_one_loss(logits, target, k=k, kind=loss, method=operator)
     raise ValueError(f"loss must be one of {', '.join(LOSSES)}, got {loss!r}")
 
-# %% ../../nbs/lab/29_topk.ipynb #7c4ca094
-class TopkAccuracy(torchmetrics.Metric):
+# %% ../../nbs/lab/29_topk.ipynb #267a4b37
+class TopkAccuracy(Totals):
     "Top-1 and top-5 accuracy over all images seen, also when they were seen by several processes."
-    full_state_update = False
 
     def __init__(self):
-        super().__init__()
-        for name in ("images", "first", "five"):
-            self.add_state(name, torch.tensor(0), dist_reduce_fx="sum")
+        super().__init__("images", "first", "five")
 
     def update(self,
         logits: Tensor,  # (batch, classes)
@@ -75,9 +72,7 @@ class TopkAccuracy(torchmetrics.Metric):
         "Count one batch of images."
         below = logits < logits.gather(-1, target[:, None])
         rank = logits.shape[-1] - below.sum(-1)
-        self.images += len(target)
-        self.first += (rank <= 1).sum()
-        self.five += (rank <= 5).sum()
+        self.add(images=len(target), first=(rank <= 1).sum(), five=(rank <= 5).sum())
 
     def compute(self) -> "dict[str, Tensor]":
         "The rates so far, in [0, 1]."
@@ -112,36 +107,25 @@ class PlainCNN(nn.Module):
         "The logits of each image."
         return self.head(self.features(images))
 
-# %% ../../nbs/lab/29_topk.ipynb #3d42adb0
+# %% ../../nbs/lab/29_topk.ipynb #49b323d7
 def small_resnet18(
     shape: "tuple[int, int, int]",  # channels, height and width of an image
     classes: int = 10,  # how many
 ) -> nn.Module:  # from images (batch, channels, h, w) to logits (batch, classes)
     "torchvision's ResNet18 without its early shrinking, for small images."
-    net = optional("torchvision.models").resnet18(num_classes=classes)
-    net.conv1 = nn.Conv2d(shape[0], 64, 3, padding=1, bias=False)
-    net.maxpool = nn.Identity()
+    net = resnet18_without_shrinking(shape[0], classes)
     net.fc = FullPrecision(net.fc)
     return net.to(memory_format=torch.channels_last)
 
-# %% ../../nbs/lab/29_topk.ipynb #b79763ae
+# %% ../../nbs/lab/29_topk.ipynb #1e12e7ea
 def _check_topk(c):
     "Raise `ValueError` for a field of a TopkConfig that is out of range."
-    if c.net not in ("cnn", "resnet18"):
-        raise ValueError(f"net must be 'cnn' or 'resnet18', got {c.net!r}")
-    if c.loss not in LOSSES:
-        raise ValueError(f"loss must be one of {', '.join(LOSSES)}, got {c.loss!r}")
-    if c.operator not in Operator.names:
-        if c.operator not in RankOperator.names:
-            get_operator(c.operator)
-        if c.loss in ("topk", "mixture"):
-            raise ValueError(f"{c.operator} gives ranks only, and the loss {c.loss!r} needs a matrix: "
-                             f"use 'hinge' or 'ramp', or an operator out of {', '.join(sorted(Operator.names))}")
-    for name in ("lr", "tau"):
-        if not getattr(c, name) > 0:
-            raise ValueError(f"{name} must be positive, got {getattr(c, name)}")
+    c.one_of("net", ("cnn", "resnet18"))
+    c.one_of("loss", LOSSES)
+    c.positive("lr", "tau")
+    check_operator(c.operator, c.loss, ("hinge", "ramp"))
 
-# %% ../../nbs/lab/29_topk.ipynb #59b8be98
+# %% ../../nbs/lab/29_topk.ipynb #0ad97450
 @dataclass(frozen=True)
 class TopkConfig(RunConfig):
     "All that a run of top-k classification depends on."
@@ -161,112 +145,67 @@ class TopkConfig(RunConfig):
 
     task: ClassVar[str] = "topk"
     best: ClassVar[tuple] = ("top1", "max")
+    schedule: ClassVar[str] = "cosine"  # of Adam's learning rate
 
     def __post_init__(self):
         super().__post_init__()
         self.at_least(1, "k", "batch", "width", "shrink", "val_images", "test_images")
         _check_topk(self)
 
-# %% ../../nbs/lab/29_topk.ipynb #bcf10e25
+# %% ../../nbs/lab/29_topk.ipynb #3795d9eb
+_SMALL = dict(data="cifar10_jpeg", batch=64, lr=0.002, width=16, shrink=2, val_images=2000)
 TopkConfig.PRESETS = {
     "paper": dict(data="cifar10", steps=35_100, epoch=351, augment=True),
-    "quick": dict(
-        data="cifar10_jpeg", steps=600, epoch=150, batch=64, lr=0.002, width=16, shrink=2, val_images=2000,
-    ),
-    "long": dict(
-        data="cifar10_jpeg", steps=6000, epoch=600, batch=64, lr=0.002, width=16, shrink=2, val_images=2000,
-        augment=True,
-    ),
+    "quick": dict(steps=600, epoch=150, **_SMALL),
+    "long": dict(steps=6000, epoch=600, augment=True, **_SMALL),
     "smoke": dict(steps=12, epoch=6, batch=16, width=4, val_images=100, test_images=100),
 }
 
-# %% ../../nbs/lab/29_topk.ipynb #a7911599
-_HELD_OUT_BATCH = 200
-
-
-class TopkData(DrawnData):
+# %% ../../nbs/lab/29_topk.ipynb #490b3c84
+class TopkData(PointData):
     "Labelled images in random passes."
+    passes, at_once = "order", 200
 
     def load(self) -> None:
-        """Load the images of each split; held-out ones are picked at random, always the same.
+        "Load the images of each split; raise `ValueError` when a batch is larger than the training set."
+        super().load()
+        self.mean = self.sd = self.mean.new_full((self.shape[0],), 0.5)
+        N = len(self.banks["train"])
+        if N < self.config.batch:
+            raise ValueError(f"batch must be at most {N}, the number of training images, got {self.config.batch}")
+        self.shape = tuple(self.pictures("val", self.held_out_part("val")[:1])[0].shape[1:])
 
-        Raise `ValueError` when a batch is larger than the training set."""
-        self.banks = load_images(self.config.data, self.folder)
-        self.index = {}         # the images of a validation and of a test
-        for split in ("val", "test"):
-            every = torch.randperm(len(self.banks[split]), generator=seeded("held out", split))
-            self.index[split] = every[:getattr(self.config, f"{split}_images")]
-        train = self.banks["train"]
-        if len(train) < self.config.batch:
-            raise ValueError(f"batch must be at most {len(train)}, the number of training images, "
-                             f"got {self.config.batch}")
-        self.classes = len(train.counts)
-        self.shape = tuple(self.take("val", self.index["val"][:1]).shape[1:])
-        self.turn = None        # the pass whose order is at hand
+    def pictures(self, split: str, index: Tensor) -> "tuple[Tensor, Tensor]":  # (b, channels, h, w); labels, (b,)
+        "Images of a `split` and their classes by their numbers (b,), centred about 0 and made smaller."
+        images, labels = super().pictures(split, index)
+        shrink = self.config.shrink
+        return images if shrink == 1 else nn.functional.avg_pool2d(images, shrink), labels
 
-    def take(self, split: str, index: Tensor) -> Tensor:  # (len(index), channels, h, w)
-        "Images of a `split` by their numbers (batch,), centred about 0 and made smaller."
-        images = self.banks[split].take(index) * 2 - 1
-        return images if self.config.shrink == 1 else nn.functional.avg_pool2d(images, self.config.shrink)
+    def held_out_part(self, split: str) -> Tensor:  # long, (N,)
+        "The image numbers of a validation or a test (`split`), picked at random, always the same."
+        every = torch.randperm(len(self.banks[split]), generator=seeded("held out", split))
+        return every[:getattr(self.config, f"{split}_images")]
 
-    if TYPE_CHECKING:
-        def train_index(self, turn: int, first: int) -> Tensor: ...
+    def share(self, batch: tuple, rank: int, world: int) -> tuple:
+        "Images and labels are shared out; raise `ValueError` unless `world` divides the batch."
+        return DrawnData.share(self, batch, rank, world)
 
-# %% ../../nbs/lab/29_topk.ipynb #08bd3a23
+# %% ../../nbs/lab/29_topk.ipynb #e69b575d
 def _moved(images, generator):
     "Images mirrored and shifted at random, each in its own way."
-    n, _, h, w = images.shape
-    device = images.device
-    pad = max(h // 8, 1)
-    mirror = torch.rand(n, generator=generator).lt(0.5).to(device)
-    up, left = (torch.randint(2 * pad + 1, (n, 1), generator=generator).to(device) for _ in range(2))
-    rows = up + torch.arange(h, device=device)
-    columns = left + torch.arange(w, device=device)
-    images = torch.where(mirror[:, None, None, None], images.flip(-1), images)
-    padded = nn.functional.pad(images, (pad,) * 4).permute(0, 2, 3, 1)
-    image = torch.arange(n, device=device)
-    return padded[image[:, None, None], rows[:, :, None], columns[:, None, :]].permute(0, 3, 1, 2)
-
-# %% ../../nbs/lab/29_topk.ipynb #29d9ee44
-@patch_to(TopkData)
-def train_index(self, turn: int, first: int) -> Tensor:  # (batch,)
-    "The training images of a batch that begins at place `first` of pass number `turn`."
-    if self.turn != turn:
-        order = seeded(self.config.seed, "order", turn)
-        self.order = torch.randperm(len(self.banks["train"]), generator=order)
-        self.turn = turn
-    return self.order[first:first + self.config.batch]
+    by = max(images.shape[-2] // 8, 1)
+    mirrored = torch.rand(len(images), 1, generator=generator) < 0.5
+    up, left = (torch.randint(2 * by + 1, (len(images), 1), generator=generator) for _ in range(2))
+    return shifted(images, up, left, mirrored, by)
 
 
 @patch_to(TopkData)
-def draw(self, split: str, k: int) -> "tuple[Tensor, Tensor]":  # images (batch, channels, h, w); classes (batch,)
-    "Batch number `k` of a split."
-    c, bank = self.config, self.banks[split]
-    if split == "train":
-        whole = len(bank) // c.batch * c.batch          # what does not fill a batch waits for another pass
-        turn, first = divmod(k * c.batch, whole)
-        index = self.train_index(turn, first)
-    else:
-        index = self.index[split][_HELD_OUT_BATCH * k:_HELD_OUT_BATCH * (k + 1)]
-    images = self.take(split, index)
-    if split == "train" and c.augment:
-        images = _moved(images, seeded(c.seed, "augment", turn, first))
-    return images, bank.labels[index].to(images.device)
+def moved(self, batch, k):
+    images, labels = batch
+    turn, place = divmod(k, len(self.banks["train"]) // len(images))
+    return _moved(images, seeded(self.config.seed, "augment", turn, place * len(images))), labels
 
-# %% ../../nbs/lab/29_topk.ipynb #70464b35
-@patch_to(TopkData)
-def held_out(self, split: str) -> int:
-    "The number of batches of a validation or a test."
-    return math.ceil(len(self.index[split]) / _HELD_OUT_BATCH)
-
-
-@patch_to(TopkData)
-def move(self, device: torch.device) -> None:
-    "Move the images to `device`."
-    for bank in self.banks.values():
-        bank.to(device)
-
-# %% ../../nbs/lab/29_topk.ipynb #1bd19437
+# %% ../../nbs/lab/29_topk.ipynb #8435e96d
 class TopkTask(Task):
     "Learn classes by one of the losses."
 
@@ -286,48 +225,13 @@ class TopkTask(Task):
         "The logits of images, (batch, channels, h, w)."
         return self.net(images)
 
-# %% ../../nbs/lab/29_topk.ipynb #4866ba23
-@patch_to(TopkTask)
-def training_step(self, batch, k):
-    c = self.config
-    images, labels = batch
-    loss = class_loss(self(images).float(), labels, c.loss, c.k, self.operator)
-    self.log("loss", loss, on_step=False, on_epoch=True, batch_size=len(labels), sync_dist=True)
-    return loss
+    def loss_of(self, images: Tensor, labels: Tensor) -> Tensor:  # scalar
+        "The loss that the configuration names, of images (batch, channels, h, w) and their classes (batch,)."
+        c = self.config
+        return class_loss(self(images).float(), labels, c.loss, c.k, self.operator)
 
-
-@patch_to(TopkTask)
-def validation_step(self, batch, k):
-    images, labels = batch
-    self.metric.update(self(images).float(), labels)
-
-
-@patch_to(TopkTask)
-def test_step(self, batch, k):
-    self.validation_step(batch, k)
-
-
-@patch_to(TopkTask)
-def notes(self):
-    return {"operator": repr(self.operator)}
-
-
-@patch_to(TopkTask)
-def configure_optimizers(self):
-    adam = torch.optim.Adam(self.parameters(), lr=self.config.lr)
-
-    def cosine(k):
-        return (1 + math.cos(math.pi * min(k / self.config.steps, 1))) / 2
-
-    return [adam], [{"scheduler": torch.optim.lr_scheduler.LambdaLR(adam, cosine), "interval": "step"}]
-
-# %% ../../nbs/lab/29_topk.ipynb #23377f14
-@patch_to(TopkConfig)
-def parts(self, folder: "str | None" = None) -> tuple:  # (TopkData, TopkTask)
-    "The images and the task of a run; raise `DataError` where the images cannot be had."
-    data = TopkData(self, folder)
-    data.setup()
-    return data, TopkTask(self, data.shape, data.classes)
+# %% ../../nbs/lab/29_topk.ipynb #005053a6
+TopkConfig.made_of = TopkData, lambda config, data: TopkTask(config, data.shape, data.classes)
 
 # %% ../../nbs/lab/29_topk.ipynb #92d442a9
 CONTENDERS = {

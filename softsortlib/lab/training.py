@@ -264,14 +264,14 @@ def _run_whole(config, out, folder, progress, callbacks, compile, flags):
         write_json(out / "result.json", record)
     return record, trainer
 
-# %% ../../nbs/lab/05_training.ipynb #367a8d55
-def _finished(out, config, further):
+# %% ../../nbs/lab/05_training.ipynb #65f82437
+def _finished(out, config, further=False, way="remove it, and the same command goes on from the last checkpoint"):
     "The record of a run that is over, or None; with `further`, one that ended early is not. Refuse another run."
     check_folder(out, config)
     path = out / "result.json"
     if not path.exists():
         return None
-    record = read_json(path, "remove it, and the same command goes on from the last checkpoint")
+    record = read_json(path, way)
     if not further or record["steps"] >= config.steps:
         return record
     path.unlink()
@@ -311,3 +311,21 @@ def run(self,
 ) -> dict:  # what result.json holds
     "Run or resume in the folder `out`; `how` goes to `train`."
     return train(self, out, folder, **how)
+
+# %% ../../nbs/lab/05_training.ipynb #66b2b624
+def recorded(config, out, threads, work, load=lambda: None):
+    "The result in the folder `out`; else that of `work`, told what `load` gives, written there. Refuse another run."
+    out = Path(out)
+    record = _finished(out, config, way="remove it, and the run starts anew")
+    if record:
+        return record
+    with undisturbed(threads):
+        loaded = load()
+        write_json(out / "config.json", asdict(config))          # a run that cannot start leaves no folder
+        wall, cpu = time.monotonic(), time.process_time()
+        record = {"task": config.task, "config": asdict(config), **work(loaded)}
+        record["seconds"] = round(time.monotonic() - wall, 2)
+        record["cpu_seconds"] = round(time.process_time() - cpu, 2)
+        record.update(origin())
+    write_json(out / "result.json", record)
+    return record

@@ -98,15 +98,21 @@ class EmbeddingCNN(nn.Sequential):
         self.to(memory_format=torch.channels_last)      # the same numbers, laid out as CPUs and GPUs like them
         self.dim = dim
 
-# %% ../../nbs/lab/23_voting.ipynb #f9757bd0
+# %% ../../nbs/lab/23_voting.ipynb #7630104a
+def resnet18_without_shrinking(channels, classes=1000):
+    "torchvision's ResNet18 (He et al. 2016) of small pictures (b, channels, h, w), not shrunk at first."
+    net = optional("torchvision.models").resnet18(num_classes=classes)
+    net.conv1 = nn.Conv2d(channels, 64, 3, padding=1, bias=False)
+    net.maxpool = nn.Identity()
+    return net
+
+# %% ../../nbs/lab/23_voting.ipynb #217d5248
 def small_resnet18(
     channels: int = 3,  # of the pictures
 ) -> nn.Module:  # from pictures (b, channels, h, w) to points (b, 512)
     "torchvision's ResNet18 for small pictures, without its last layer (He et al. 2016)."
-    net = optional("torchvision.models").resnet18()
-    net.conv1 = nn.Conv2d(channels, 64, 3, padding=1, bias=False)
+    net = resnet18_without_shrinking(channels)
     nn.init.kaiming_normal_(net.conv1.weight, mode="fan_out", nonlinearity="relu")
-    net.maxpool = nn.Identity()
     net.fc = nn.Identity()
     net.dim = 512
     return net

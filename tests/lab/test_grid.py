@@ -13,7 +13,8 @@ from hypothesis import given, settings, strategies as st
 from toy_runs import ToyConfig, wait_for
 
 from softsortlib.lab import grid
-from softsortlib.lab.grid import Attempt, Outcome, collect, make_executor, progress, record_run, run_grid, run_name, small_record, summary
+from softsortlib.lab.grid import Attempt, Outcome, collect, make_executor, progress, record_run, run_grid, run_name, summary
+from softsortlib.lab.records import small_record
 
 HERE = Path(__file__).parent
 QUICK = [ToyConfig(seed=k) for k in range(3)]

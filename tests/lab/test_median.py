@@ -96,7 +96,7 @@ def test_the_metric_counts_from_zero_after_a_reset():
 # --- configurations and runs ---
 
 @pytest.mark.parametrize("changes,message", [
-    (dict(n=4), "n must be odd"), (dict(n=1), "n must be at least 3"), (dict(form="median"), "form must be one of picture"), (dict(form="quantile", samples=2), "samples must be 0"),
+    (dict(n=4), "n must be odd"), (dict(n=1), "n must be at least 3"), (dict(form="median"), "form must be .picture., .mean., .expected. or .quantile."), (dict(form="quantile", samples=2), "samples must be 0"),
     (dict(lr=0.0), "lr must be positive"), (dict(unit=-1.0), "unit must be positive"), (dict(schedule="step"), "schedule must be"), (dict(operator="softsrt"), "did you mean 'softsort'"), (dict(width=0), "width must be at least 1"),
     (dict(select="loss"), "select must be 'MSE', 'Spearman' or 'found', got 'loss'"),
 ])

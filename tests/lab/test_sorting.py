@@ -11,10 +11,8 @@ for extra in ("pytorch_lightning", "sklearn"):
 
 from softsortlib.core.operators import get_operator, Operator
 from softsortlib.core.rank_operators import RankOperator
-from softsortlib.lab.sorting import (
-    build_operator, default_loss, is_right, NumberCNN, order_loss, papers_tau, SortAccuracy, SortConfig,
-    sorting_loss,
-)
+from softsortlib.lab.scoring import is_right, NumberCNN, SortAccuracy, sorting_loss
+from softsortlib.lab.sorting import build_operator, default_loss, order_loss, papers_tau, SortConfig
 
 TINY = SortConfig(n=3, digits=1, steps=20, epoch=10, batch=8, val_sets=40, test_sets=80, width=4, seed=3)
 
@@ -62,7 +60,7 @@ def test_the_right_order_has_the_smaller_loss(name):
 
 @pytest.mark.parametrize("changes,message", [
     (dict(operator="permutahedron", loss="nll"), "gives ranks only"), (dict(operator="permutahedron", samples=2), "ranks only"),
-    (dict(loss="mse"), "nll, columns, bce, spearman"), (dict(width=0), "width must be at least 1"), (dict(shrink=9), "shrink must be at most 8"),
+    (dict(loss="mse"), "'nll', 'columns', 'bce', 'spearman', 'ranks' or None"), (dict(width=0), "width must be at least 1"), (dict(shrink=9), "shrink must be at most 8"),
 ])
 def test_configuration_errors(changes, message):
     with pytest.raises(ValueError, match=message): replace(TINY, **changes).parts()

@@ -7,8 +7,9 @@ import pytest
 import torch
 
 from softsortlib.lab.contenders import softsort_listing
-from softsortlib.lab.grid import GRIDS, run_name, small_record
+from softsortlib.lab.grid import GRIDS, run_name
 from softsortlib.lab.large_sets import TAU, LargeConfig, OrderFigures, draw_sets, make_loss, order_figures, utility
+from softsortlib.lab.records import small_record
 from softsortlib.lab.speed import METHODS, Contender, MemoryConfig, SpeedConfig, _next, is_out_of_memory, log_diagonal, memory_end, memory_limit, min_max, spearman
 
 linux = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="limits of memory are set on Linux")

@@ -10,7 +10,7 @@ from torch import nn
 
 pytest.importorskip("sklearn", reason="the experiments extra is not installed")
 
-from softsortlib.lab import topk
+from softsortlib.lab import embedding, topk
 from softsortlib.lab.data import ImageBank, optional, seeded
 from softsortlib.lab.grid import run_name
 from softsortlib.lab.topk import CONTENDERS, LOSSES, TOPK_TAUS, PlainCNN, TopkAccuracy, TopkConfig, TopkData, class_loss, small_resnet18, topk_search, topk_table
@@ -79,7 +79,7 @@ def test_accuracy_against_torch(rng, classes):
 def test_a_pass_shows_every_image_once(monkeypatch):
     labels = torch.arange(200) % 10
     bank = ImageBank(torch.arange(200, dtype=torch.uint8)[:, None, None].expand(-1, 4, 4), labels)
-    monkeypatch.setattr(topk, "load_images", lambda *a: {s: bank for s in ("train", "val", "test")})
+    monkeypatch.setattr(embedding, "load_images", lambda *a: {s: bank for s in ("train", "val", "test")})
     data = TopkData(TopkConfig(batch=30, val_images=70))
     data.setup()
     def shown(split, ks): return [tuple(x[:, 0, 0, 0].tolist()) for x in (data.draw(split, k)[0] for k in ks)]
