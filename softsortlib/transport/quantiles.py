@@ -18,9 +18,9 @@ from ..engine.dispatch import switch
 from .gibbs import Cost, Gibbs, flat_batch
 from .line import convex_cost, line_potentials, warn_unless_converged
 
-# %% ../../nbs/transport/06_quantiles.ipynb #a9e507e4
+# %% ../../nbs/transport/06_quantiles.ipynb #a90ab5b8
 class Problem(NamedTuple):
-    "Inputs, milestones, temperature and cost."
+    "Inputs, milestones, temperature and cost; or the gradients to all but the cost."
     x: np.ndarray
     y: np.ndarray
     a: np.ndarray
@@ -49,21 +49,16 @@ def _lot(problem, F, p, start):
     end = start + _LOT
     return Lot(problem.x[start:end], problem.a[start:end], F[start:end], p)
 
-# %% ../../nbs/transport/06_quantiles.ipynb #5ea876c7
+# %% ../../nbs/transport/06_quantiles.ipynb #9699ef81
 @jit
 def _exponents(lot, problem, log_b, G):
     "p[j, i] = log b_j + G_j - h(y_j - x_i) / tau for a lot."
-    x, p = lot.x, lot.p
-    sharpness = 1 / problem.tau
+    x, p, squared, sharpness = lot.x, lot.p, problem.power == Cost.SQUARED, 1 / problem.tau
     for j in range(len(G)):
         y, offset = problem.y[j], log_b[j] + G[j]
-        if problem.power == Cost.SQUARED:
-            for i in range(len(x)):
-                d = y - x[i]
-                p[j, i] = offset - d * d * sharpness
-        else:
-            for i in range(len(x)):
-                p[j, i] = offset - abs(y - x[i]) * sharpness
+        for i in range(len(x)):
+            d = y - x[i]
+            p[j, i] = offset - (d * d if squared else abs(d)) * sharpness
 
 # %% ../../nbs/transport/06_quantiles.ipynb #91ca1fcf
 @jit
@@ -251,7 +246,7 @@ def _multipliers(problem, log_b, G, grad_F, grad_G, p):
             rhs[j] -= dot64(grad_F[start:start + _LOT], p[j])
     return _small_solve(sigma, M, rhs)
 
-# %% ../../nbs/transport/06_quantiles.ipynb #0521fcfa
+# %% ../../nbs/transport/06_quantiles.ipynb #d43895a5
 class Pull(NamedTuple):
     "The backward pass of a batch of inputs."
     grad_F: np.ndarray
@@ -260,52 +255,30 @@ class Pull(NamedTuple):
     grad_a: np.ndarray
 
 @jit
-def _weight_terms(lot, pull, nu):
-    "The third line of (T6.4), and a mu by (T6.3)."
-    pull.grad_a[:] = 0
-    for j in range(len(nu)):
-        for i in range(len(lot.x)):
-            pull.grad_a[i] -= lot.p[j, i] * nu[j]
-    for i in range(len(lot.x)):
-        pull.amu[i] = pull.grad_F[i] + lot.a[i] * pull.grad_a[i]
-
-@jit
-def _mass_terms(lot, pull, b, grad_b):
-    "Add to the gradients of b; a milestone that takes nothing gets none."
-    for j in range(len(b)):
-        if b[j] > 0:
-            grad_b[j] -= dot64(pull.amu, lot.p[j]) / b[j]
-
-# %% ../../nbs/transport/06_quantiles.ipynb #358dde7c
-@jit
-def _place_terms(lot, pull, nu, problem, grad_y):
-    "The first line of (T6.4): set the gradients of x, add to those of y."
-    x, a, amu, grad_x = lot.x, lot.a, pull.amu, pull.grad_x
-    sharpness = 1 / problem.tau
+def _pull_lot(lot, pull, nu, problem, grad_y, grad_b):
+    "(T6.4) of a lot, with a mu of (T6.3): set the gradients of its inputs, add to those of the milestones."
+    x, a, amu, grad_x, grad_a = lot.x, lot.a, pull.amu, pull.grad_x, pull.grad_a
+    squared, sharpness = problem.power == Cost.SQUARED, 1 / problem.tau
+    grad_a[:] = 0
     grad_x[:] = 0
     for j in range(len(nu)):
-        y, total = problem.y[j], 0.0
-        if problem.power == Cost.SQUARED:
-            for i in range(len(x)):
-                term = lot.p[j, i] * (amu[i] + a[i] * nu[j]) * 2 * (y - x[i]) * sharpness
-                grad_x[i] -= term
-                total += term
-        else:
-            for i in range(len(x)):
-                term = lot.p[j, i] * (amu[i] + a[i] * nu[j]) * np.sign(y - x[i]) * sharpness
-                grad_x[i] -= term
-                total += term
-        grad_y[j] += total
+        for i in range(len(x)):
+            grad_a[i] -= lot.p[j, i] * nu[j]
+    for i in range(len(x)):
+        amu[i] = pull.grad_F[i] + a[i] * grad_a[i]
+    for j in range(len(nu)):
+        y, place, mass = problem.y[j], 0.0, 0.0
+        for i in range(len(x)):
+            d, p = y - x[i], lot.p[j, i]
+            E = p * (amu[i] + a[i] * nu[j]) * sharpness
+            term = E * (2 * d if squared else np.sign(d))
+            grad_x[i] -= term
+            place += term
+            mass += p * amu[i]
+        grad_y[j] += place
+        grad_b[j] -= mass / problem.b[j] if problem.b[j] > 0 else 0.0
 
-# %% ../../nbs/transport/06_quantiles.ipynb #a2f986c9
-class Gradients(NamedTuple):
-    "The gradients of a problem, shaped as the problem."
-    x: np.ndarray
-    y: np.ndarray
-    a: np.ndarray
-    b: np.ndarray
-    tau: np.ndarray
-
+# %% ../../nbs/transport/06_quantiles.ipynb #af2a3cbf
 @jit
 def few_back_rows(lo, hi, problem, G, grad_F, grad_G, grads):
     "The gradients (T6.4) for elements lo..hi; those of a and b are of a and b themselves."
@@ -322,9 +295,7 @@ def few_back_rows(lo, hi, problem, G, grad_F, grad_G, grads):
             lot = _lot(one, F, p, start)
             pull = Pull(grad_F[e, start:end], amu[:end - start], grads.x[e, start:end], grads.a[e, start:end])
             _distribute(lot, one, log_b, G[e])
-            _weight_terms(lot, pull, nu)
-            _place_terms(lot, pull, nu, one, grads.y[e])
-            _mass_terms(lot, pull, one.b, grads.b[e])
+            _pull_lot(lot, pull, nu, one, grads.y[e], grads.b[e])
         grads.tau[e] = -(dot64(one.x, grads.x[e]) + dot64(one.y, grads.y[e])) / (one.power * one.tau)
 
 # %% ../../nbs/transport/06_quantiles.ipynb #0d89e275
@@ -356,12 +327,12 @@ def few_potentials(x, y, a, b, tau, power, tolerance, limit):
     warn_unless_converged(residual, tolerance, limit)
     return F, G, residual, passes
 
-# %% ../../nbs/transport/06_quantiles.ipynb #a7e440be
+# %% ../../nbs/transport/06_quantiles.ipynb #751f048e
 def _pull_of_milestones(grad_F, grad_G, x, y, a, b, tau, G, power):
     "The gradients of x, y, a, b and tau."
     rows = arrays(*(flat_batch(t, 1) for t in (G, grad_F, grad_G)))
     outs = tuple(t.new_empty(t.shape) for t in (x, y, a, b, tau))
-    grads = Gradients(*arrays(*(flat_batch(t, 1) for t in outs[:4]), flat_batch(outs[4], 0)))
+    grads = _problem(*outs, power)
     work = 10 * x.numel() * y.shape[-1]
     spread_rows(few_back_rows, tau.numel(), work, _problem(x, y, a, b, tau, power), *rows, grads)
     return outs
