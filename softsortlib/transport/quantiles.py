@@ -53,12 +53,16 @@ def _lot(problem, F, p, start):
 @jit
 def _exponents(lot, problem, log_b, G):
     "p[j, i] = log b_j + G_j - h(y_j - x_i) / tau for a lot."
-    x, p, squared, sharpness = lot.x, lot.p, problem.power == Cost.SQUARED, 1 / problem.tau
+    x, p, sharpness = lot.x, lot.p, 1 / problem.tau
     for j in range(len(G)):
         y, offset = problem.y[j], log_b[j] + G[j]
-        for i in range(len(x)):
-            d = y - x[i]
-            p[j, i] = offset - (d * d if squared else abs(d)) * sharpness
+        if problem.power == Cost.SQUARED:
+            for i in range(len(x)):
+                d = y - x[i]
+                p[j, i] = offset - d * d * sharpness
+        else:
+            for i in range(len(x)):
+                p[j, i] = offset - abs(y - x[i]) * sharpness
 
 # %% ../../nbs/transport/06_quantiles.ipynb #91ca1fcf
 @jit
@@ -313,7 +317,7 @@ def _of_milestones(x, y, a, b, tau, power, tolerance, limit, answers):
     found = Found(*arrays(flat_batch(F, 1), flat_batch(G, 1), flat_batch(residual, 0), flat_batch(passes, 0)))
     problem, work = _problem(x, y, a, b, tau, power), 10 * x.numel() * y.shape[-1]
     spread_rows(few_rows, tau.numel(), work, problem, tolerance, limit, answers, found)
-    if not (b > 0).all():
+    if not (problem.b > 0).all():
         answer = Gibbs(x, y, tau[..., None], power, "torch").softmin(F, log_w=a.log().clamp(min=-1e30))
         G = torch.where(b > 0, G, answer)
     return F, G, residual, passes

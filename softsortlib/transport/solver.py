@@ -14,6 +14,7 @@ from torch import Tensor
 
 from ..core.permutation import is_concrete
 from ..engine.autograd import has_tangents, in_func, is_unseen, needs_graph, pull_of, recomputed
+from ..engine.compile import arrays
 from ..engine.dispatch import at_most, common_shape, switch
 from ..engine.mechanism import mechanism
 from .conjugate import conjugate, divide, solve_by_sets, total
@@ -236,7 +237,8 @@ def _is_small(x, y, power, tolerance):
 def _pull_small(grad_F, grad_G, F, G, x, y, a, b, tau, power, backend, tolerance, limit):
     "The same by that kernel, unless there is a gradient without a weight on the smaller side (Prop T5.3)."
     grad, weight = (grad_F, a) if x.shape[-1] <= y.shape[-1] else (grad_G, b)
-    if ((weight <= 0) & (grad != 0)).any():
+    weightless = arrays(weight)[0] <= 0
+    if weightless.any() and grad[torch.from_numpy(weightless)].any():
         return pull_potentials(grad_F, grad_G, F, G, x, y, a, b, tau, power, backend, tolerance, limit)
     return pull_few(grad_F, grad_G, F, G, x, y, a, b, tau, power)
 
