@@ -49,7 +49,7 @@ def _lot(problem, F, p, start):
     end = start + _LOT
     return Lot(problem.x[start:end], problem.a[start:end], F[start:end], p)
 
-# %% ../../nbs/transport/06_quantiles.ipynb #9699ef81
+# %% ../../nbs/transport/06_quantiles.ipynb #489bb77f
 @jit
 def _exponents(lot, problem, log_b, G):
     "p[j, i] = log b_j + G_j - h(y_j - x_i) / tau for a lot."
@@ -302,7 +302,7 @@ def few_back_rows(lo, hi, problem, G, grad_F, grad_G, grads):
             _pull_lot(lot, pull, nu, one, grads.y[e], grads.b[e])
         grads.tau[e] = -(dot64(one.x, grads.x[e]) + dot64(one.y, grads.y[e])) / (one.power * one.tau)
 
-# %% ../../nbs/transport/06_quantiles.ipynb #0d89e275
+# %% ../../nbs/transport/06_quantiles.ipynb #47fb2389
 def _problem(x, y, a, b, tau, power):
     "The arguments of an operator with their batch dimensions made one, as arrays."
     rows = (flat_batch(t, 1) for t in (x, y, a, b))

@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['potentials']
 
-# %% ../../nbs/transport/05_solver.ipynb #627aa6a5
+# %% ../../nbs/transport/05_solver.ipynb #f29188a2
 import math
 from typing import NamedTuple
 
@@ -157,7 +157,7 @@ def _adjoint(K, grad_F, grad_G, F, G, a, b, steps=0):
     rhs = rhs - r * (total(rhs) / total(r))                      # S mu = rhs has a solution where rhs sums to zero
     less = torch.where(column_sums > 0, G - log_weights(column_sums), -1e30)
     normed = chain._replace(response=less)                         # Q divided by the column sums
-    mu, _ = _solve_system(normed, r, rhs, 1e-9, steps or 500, not steps)
+    mu, _ = _solve_system(normed, r, rhs, 1e-11, steps or 500, not steps)
     return torch.where(a > 0, r * mu, grad_F), grad_G - b * chain.Q(mu)
 
 # %% ../../nbs/transport/05_solver.ipynb #d00934c8
@@ -216,7 +216,7 @@ _solve_adjoint = mechanism(
     __name__, _adjoint_alone, gradient=_adjoint_grads,
 )
 
-# %% ../../nbs/transport/05_solver.ipynb #f88a87a3
+# %% ../../nbs/transport/05_solver.ipynb #551ebe6d
 def pull_potentials(grad_F, grad_G, F, G, x, y, a, b, tau, power, backend, tolerance, limit):
     "Prop T5.4 (a), in a fixed number of steps where the sweeps were so."
     steps = 0 if tolerance else limit
