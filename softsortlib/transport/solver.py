@@ -143,7 +143,7 @@ def _from_weightless(K, grad_F, F, G, a):
     alone = torch.where(a > 0, -1e30, F)
     return K.apply(alone, G, torch.where(a > 0, 0.0, grad_F)[..., None])[..., 0]
 
-# %% ../../nbs/transport/05_solver.ipynb #00a8dd41
+# %% ../../nbs/transport/05_solver.ipynb #14070471
 def _adjoint(K, grad_F, grad_G, F, G, a, b, steps=0):
     "The gradients of rho and sigma in (T5.3) from those of F and G, by (T5.4) on the smaller side."
     if K.x.shape[-1] > K.y.shape[-1]:
@@ -216,6 +216,14 @@ _solve_adjoint = mechanism(
     __name__, _adjoint_alone, gradient=_adjoint_grads,
 )
 
+# %% ../../nbs/transport/05_solver.ipynb #76ccedc8
+_FEW = switch("solver: unknowns of a matrix", 24, "n")  # on the smaller side
+
+def _is_small(x, y, power, tolerance):
+    "Whether the kernel for few milestones, or few inputs, solves to this tolerance."
+    few = at_most(x.shape[-1], _FEW) or at_most(y.shape[-1], _FEW)
+    return few and tolerance > 0 and power in tuple(Cost)
+
 # %% ../../nbs/transport/05_solver.ipynb #551ebe6d
 def pull_potentials(grad_F, grad_G, F, G, x, y, a, b, tau, power, backend, tolerance, limit):
     "Prop T5.4 (a), in a fixed number of steps where the sweeps were so."
@@ -226,13 +234,6 @@ def pull_potentials(grad_F, grad_G, F, G, x, y, a, b, tau, power, backend, toler
     _, to_x, _, to_y, to_tau, left, right = _pull_double_sum(
         F, x, G, y, tau, _beside(a, u / sums), _beside(w, b), power, backend)
     return to_x, to_y, torch.where(a > 0, left[..., 0], 0.0), torch.where(b > 0, right[..., 1], 0.0), to_tau
-
-_FEW = switch("solver: unknowns of a matrix", 24, "n")  # on the smaller side
-
-def _is_small(x, y, power, tolerance):
-    "Whether the kernel for few milestones, or few inputs, solves to this tolerance."
-    few = at_most(x.shape[-1], _FEW) or at_most(y.shape[-1], _FEW)
-    return few and tolerance > 0 and power in tuple(Cost)
 
 def _pull_small(grad_F, grad_G, F, G, x, y, a, b, tau, power, backend, tolerance, limit):
     "The same by that kernel, unless there is a gradient without a weight on the smaller side (Prop T5.3)."
