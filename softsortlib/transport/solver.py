@@ -216,7 +216,7 @@ _solve_adjoint = mechanism(
     __name__, _adjoint_alone, gradient=_adjoint_grads,
 )
 
-# %% ../../nbs/transport/05_solver.ipynb #76ccedc8
+# %% ../../nbs/transport/05_solver.ipynb #ccfb44e6
 _FEW = switch("solver: unknowns of a matrix", 24, "n")  # on the smaller side
 
 def _is_small(x, y, power, tolerance):
@@ -224,7 +224,7 @@ def _is_small(x, y, power, tolerance):
     few = at_most(x.shape[-1], _FEW) or at_most(y.shape[-1], _FEW)
     return few and tolerance > 0 and power in tuple(Cost)
 
-# %% ../../nbs/transport/05_solver.ipynb #551ebe6d
+# %% ../../nbs/transport/05_solver.ipynb #e559f4c6
 def pull_potentials(grad_F, grad_G, F, G, x, y, a, b, tau, power, backend, tolerance, limit):
     "Prop T5.4 (a), in a fixed number of steps where the sweeps were so."
     steps = 0 if tolerance else limit
