@@ -5,14 +5,14 @@
 # %% auto #0
 __all__ = []
 
-# %% ../../nbs/rowwise/07_balance.ipynb #886a16f2
-import math
+# %% ../../nbs/rowwise/07_balance.ipynb #fc04273c
 from typing import NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from ..engine.blocks import column_back, even_column, gap_prices
 from ..engine.compile import arrays, jit, spread_rows
 from ..engine.mechanism import mechanism
 from ..engine.scan import exp_scan, gradient_to_tau, tau_tensor
@@ -62,29 +62,7 @@ def balanced_grads(g, t, x, tau, size, z, backend=""):
     pull = (pulls * sums(pulled, "odd") + pulled * sums(pulls, "odd")).sum(-1)
     return (-pull / tau[..., None]).masked_fill(padded, 0), (z[-2] * Kh).masked_fill(padded, 0)
 
-# %% ../../nbs/rowwise/07_balance.ipynb #d0592bf2
-@jit(lent=True)
-def _decays(t, tau, q):
-    "q_i, one at a tie."
-    q[0] = 0.0
-    for i in range(1, len(q)):
-        gap = abs(t[i] - t[i - 1])
-        q[i] = 1.0 if t[i] == t[i - 1] else math.exp(-gap / tau)
-
-
-@jit(lent=True)
-def _add_both(q, x, y):
-    "y = K x, all (n,)."
-    run = 0.0
-    for i in range(len(q)):
-        run = q[i] * run + x[i]
-        y[i] = run
-    run = 0.0
-    for i in range(len(q) - 1, -1, -1):
-        y[i] += run
-        run = (run + x[i]) * q[i]
-
-# %% ../../nbs/rowwise/07_balance.ipynb #bf18c225
+# %% ../../nbs/rowwise/07_balance.ipynb #4d41f9fd
 class _Lists(NamedTuple):
     "What is balanced, a list a row."
     t: np.ndarray
@@ -94,100 +72,81 @@ class _Lists(NamedTuple):
     z: np.ndarray
 
 
-@jit
+@jit(fastmath=("contract", "nsz"))
 def _balanced_rows(lo, hi, lists, y):
     "(W7.2) for the lists lo..hi."
     t, x, tau, size, z = lists
     n = t.shape[1]
-    q, now, last, total = np.empty(n), np.empty(n), np.empty(n), np.empty(n)
+    q, now, last, total = np.empty(n + 1), np.empty(n), np.empty(n), np.empty(n)
     for b in range(lo, hi):
         m = size[b]
         z[b, :, m:] = 0
         y[b, m:] = 0
         if m == 0:
             continue
-        _decays(t[b], tau[b], q[:m])
+        gap_prices(t, b, 0, m, tau[b], q)
         now[:m] = 1.0
         for j in range(z.shape[1]):
-            _add_both(q[:m], now[:m], total[:m])
+            even_column(q, now, m, 0.0, 0.0, total)
             for i in range(m):
                 last[i] = now[i] * x[b, i]
                 now[i] = 1.0 / total[i]
                 z[b, j, i] = now[i]
-        _add_both(q[:m], last[:m], total[:m])
+        even_column(q, last, m, 0.0, 0.0, total)
         for i in range(m):
             y[b, i] = now[i] * total[i]
 
-# %% ../../nbs/rowwise/07_balance.ipynb #c6975fbc
-@jit(lent=True)
-def _even_and_odd(t, q, x, even, odd):
-    "K x, and the sum over the scores before less that over those behind, without ties; all (n,)."
-    run = 0.0
-    strict = 0.0
-    for i in range(len(q)):
-        strict = strict if i > 0 and t[i] == t[i - 1] else q[i] * run
-        run = q[i] * run + x[i]
-        even[i] = run
-        odd[i] = strict
-    run = 0.0
-    strict = 0.0
-    last = len(q) - 1
-    for i in range(last, -1, -1):
-        strict = strict if i < last and t[i] == t[i + 1] else run
-        even[i] += run
-        odd[i] -= strict
-        run = (run + x[i]) * q[i]
+# %% ../../nbs/rowwise/07_balance.ipynb #aa80b5da
+@jit(fastmath=("contract", "nsz"), lent=True)
+def _pull_product(q, b, a, Ka, pull):
+    "Ka = K a, and add to pull, times tau, what K b with the gradient a pulls on the scores; all (n,)."
+    for i in range(len(a)):
+        Ka[i] = a[i]
+    for down in range(2):
+        column_back(q, b, a, down, (0.0, 0.0), (0.0, 0.0), pull, Ka)
 
+# %% ../../nbs/rowwise/07_balance.ipynb #62378844
+@jit(fastmath=("contract", "nsz"))
+def _back_of_list(g, q, x, z, room, gx):
+    """Prop W7.2 of a list of m scores, g, x, gx (m,) and z (N, m); room is (6, m).
 
-@jit(lent=True)
-def _pull_both(t, q, a, b, room, pull):
-    "Add a O b + b O a to the pull; K a and K b are in room[0] and room[1]."
-    _even_and_odd(t, q, a, room[0], room[2])
-    _even_and_odd(t, q, b, room[1], room[3])
-    for i in range(len(q)):
-        pull[i] += a[i] * room[3, i] + b[i] * room[2, i]
-
-# %% ../../nbs/rowwise/07_balance.ipynb #cc3877e4
-@jit
-def _back_of_list(g, t, q, x, z, room, gt, gx):
-    "Prop W7.2 of a list of m scores, g, t, q, x, gt, gx (m,) and z (N, m); room is (8, m)."
-    a, b, pull, w = room[4], room[5], room[6], room[7]
+    Its last row becomes the gradient to t, times tau."""
+    a, b, Ka, w, more, pull = room[0], room[1], room[2], room[3], room[4], room[5]
     top = len(z) - 1
     pull[:] = 0.0
-    for i in range(len(q)):
+    for i in range(len(x)):
         a[i] = g[i] * z[top, i]
         b[i] = x[i] * (z[top - 1, i] if top > 0 else 1.0)
-    _pull_both(t, q, a, b, room, pull)
-    for i in range(len(q)):
-        w[i] = g[i] * room[1, i]
-        gx[i] = room[0, i] * (z[top - 1, i] if top > 0 else 1.0)
-    more = x * room[0]
+    _pull_product(q, b, a, Ka, pull)
+    even_column(q, b, len(x), 0.0, 0.0, w)
+    for i in range(len(x)):
+        w[i] *= g[i]
+        gx[i] = Ka[i] * (z[top - 1, i] if top > 0 else 1.0)
+        more[i] = x[i] * Ka[i]
     for j in range(top, -1, -1):
-        for i in range(len(q)):
+        for i in range(len(x)):
             a[i] = -w[i] * z[j, i] * z[j, i]
             b[i] = z[j - 1, i] if j > 0 else 1.0
-        _pull_both(t, q, a, b, room, pull)
-        for i in range(len(q)):
-            w[i] = room[0, i] + more[i]
-        more[:] = 0
-    for i in range(len(q)):
-        gt[i] = -pull[i]
+        _pull_product(q, b, a, Ka, pull)
+        for i in range(len(x)):
+            w[i] = Ka[i] + more[i]
+            more[i] = 0.0
 
-# %% ../../nbs/rowwise/07_balance.ipynb #31370fc7
+# %% ../../nbs/rowwise/07_balance.ipynb #34008ad8
 @jit
 def _balanced_back_rows(lo, hi, g, lists, gt, gx):
     "Prop W7.2 for the lists lo..hi, all but the gradient to tau."
     t, x, tau, size, z = lists
     n = t.shape[1]
-    q, room = np.empty(n), np.empty((8, n))
+    q, room = np.empty(n + 1), np.empty((6, n))
     for b in range(lo, hi):
         m = size[b]
         gt[b] = 0
         gx[b] = 0
         if m > 0:
-            _decays(t[b], tau[b], q[:m])
-            _back_of_list(g[b, :m], t[b, :m], q[:m], x[b, :m], z[b, :, :m], room[:, :m], gt[b, :m], gx[b, :m])
-            gt[b] /= tau[b]
+            gap_prices(t, b, 0, m, tau[b], q)
+            _back_of_list(g[b, :m], q, x[b, :m], z[b, :, :m], room[:, :m], gx[b, :m])
+            gt[b, :m] = room[5, :m] / tau[b]
 
 
 def balanced_numba(t, x, tau, size, steps):

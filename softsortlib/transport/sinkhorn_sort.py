@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['TransportPermutation', 'SinkhornSort']
 
-# %% ../../nbs/transport/02_sinkhorn_sort.ipynb #5d80e480
+# %% ../../nbs/transport/02_sinkhorn_sort.ipynb #8feedaef
 import math
 from typing import TYPE_CHECKING, Callable
 
@@ -18,12 +18,11 @@ from softsortlib.core.permutation import (
     DensePermutation, SoftPermutation, check_mask, check_scores, compute_dtype, is_concrete, patch_to,
 )
 from ..core.spread import in_units
-from ..engine.dispatch import choose, common_shape, precise
+from ..engine.dispatch import common_shape, precise
 from ..engine.scan import tau_tensor
-from .gibbs import Cost, Gibbs
+from .gibbs import Gibbs
 from .line import check_iteration, check_rounds, convex_cost
 from .plan_matrix import plan_matrix
-from .quantiles import few_milestones
 from .solver import log_weights, potentials
 
 # %% ../../nbs/transport/02_sinkhorn_sort.ipynb #7f262273
@@ -367,21 +366,12 @@ def _three_weights(q, width, count):
         w = q.new_full((), width)
     return torch.cat(torch.broadcast_tensors(q * (1 - w), w, (1 - q) * (1 - w)), -1)
 
-# %% ../../nbs/transport/02_sinkhorn_sort.ipynb #4d80be70
+# %% ../../nbs/transport/02_sinkhorn_sort.ipynb #1e02ed74
 @patch_to(SinkhornSort)
 def _middle(self, x, y, a, b, tau):
     "Logits of the middle row of three milestones."
-    fits = not callable(self.power) and self.power in tuple(Cost)
-    fits = fits and self.gradient == "implicit" and self.iterations is None
-    if choose(x, self.backend or "", numba=fits) == "torch":
-        K, F, *_ = self._plan(x, y, a, b, tau)
-        return F + log_weights(a) - K.h(K.y[..., 1:2] - x) / tau
-    temperatures = tau if isinstance(tau, Tensor) else x.new_full((1,), tau)
-    y = -y if self.descending else y
-    batch = common_shape(*(t.shape[:-1] for t in (x, a, b, temperatures)))
-    at = [t.expand(*batch, t.shape[-1]) for t in (x, y, a, b, temperatures)]
-    F, *_ = few_milestones(*at[:4], at[4][..., 0], int(self.power), self.tolerance, self.max_iterations)
-    return F + log_weights(a) - convex_cost(self.power)(y[1] - x) / tau
+    K, F, *_ = self._plan(x, y, a, b, tau)
+    return F + log_weights(a) - K.h(K.y[..., 1:2] - x) / tau
 
 # %% ../../nbs/transport/02_sinkhorn_sort.ipynb #db7b12a9
 @patch_to(SinkhornSort)

@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['potentials']
 
-# %% ../../nbs/transport/05_solver.ipynb #93ca53b5
+# %% ../../nbs/transport/05_solver.ipynb #f29188a2
 import math
 from typing import NamedTuple
 
@@ -14,11 +14,13 @@ from torch import Tensor
 
 from ..core.permutation import is_concrete
 from ..engine.autograd import has_tangents, in_func, is_unseen, needs_graph, pull_of, recomputed
-from ..engine.dispatch import common_shape
+from ..engine.compile import arrays
+from ..engine.dispatch import at_most, common_shape, switch
 from ..engine.mechanism import mechanism
 from .conjugate import conjugate, divide, solve_by_sets, total
 from .gibbs import Cost, Gibbs, flat_batch, gibbs, pull_product
 from .line import rounds, sinkhorn, warn_unless_converged
+from .quantiles import few_potentials, pull_few
 
 # %% ../../nbs/transport/05_solver.ipynb #2aa5954a
 def log_weights(w):
@@ -141,7 +143,7 @@ def _from_weightless(K, grad_F, F, G, a):
     alone = torch.where(a > 0, -1e30, F)
     return K.apply(alone, G, torch.where(a > 0, 0.0, grad_F)[..., None])[..., 0]
 
-# %% ../../nbs/transport/05_solver.ipynb #00a8dd41
+# %% ../../nbs/transport/05_solver.ipynb #14070471
 def _adjoint(K, grad_F, grad_G, F, G, a, b, steps=0):
     "The gradients of rho and sigma in (T5.3) from those of F and G, by (T5.4) on the smaller side."
     if K.x.shape[-1] > K.y.shape[-1]:
@@ -155,7 +157,7 @@ def _adjoint(K, grad_F, grad_G, F, G, a, b, steps=0):
     rhs = rhs - r * (total(rhs) / total(r))                      # S mu = rhs has a solution where rhs sums to zero
     less = torch.where(column_sums > 0, G - log_weights(column_sums), -1e30)
     normed = chain._replace(response=less)                         # Q divided by the column sums
-    mu, _ = _solve_system(normed, r, rhs, 1e-9, steps or 500, not steps)
+    mu, _ = _solve_system(normed, r, rhs, 1e-11, steps or 500, not steps)
     return torch.where(a > 0, r * mu, grad_F), grad_G - b * chain.Q(mu)
 
 # %% ../../nbs/transport/05_solver.ipynb #d00934c8
@@ -214,9 +216,18 @@ _solve_adjoint = mechanism(
     __name__, _adjoint_alone, gradient=_adjoint_grads,
 )
 
-# %% ../../nbs/transport/05_solver.ipynb #774b44e4
-def pull_potentials(grad_F, grad_G, F, G, x, y, a, b, tau, power, backend, steps=0):
-    "The gradients of x, y, a, b and tau from those of the potentials F and G, by Prop T5.4 (a)."
+# %% ../../nbs/transport/05_solver.ipynb #ccfb44e6
+_FEW = switch("solver: unknowns of a matrix", 24, "n")  # on the smaller side
+
+def _is_small(x, y, power, tolerance):
+    "Whether the kernel for few milestones, or few inputs, solves to this tolerance."
+    few = at_most(x.shape[-1], _FEW) or at_most(y.shape[-1], _FEW)
+    return few and tolerance > 0 and power in tuple(Cost)
+
+# %% ../../nbs/transport/05_solver.ipynb #e559f4c6
+def pull_potentials(grad_F, grad_G, F, G, x, y, a, b, tau, power, backend, tolerance, limit):
+    "Prop T5.4 (a), in a fixed number of steps where the sweeps were so."
+    steps = 0 if tolerance else limit
     u, w = _solve_adjoint(grad_F, grad_G, F, G, x, y, a, b, tau, power, backend, steps)
     back = Gibbs(x, y, tau[..., None], power, backend or None).T
     sums = back.apply(G + log_weights(b), F, torch.ones_like(G)[..., None])[..., 0].detach()     # one, to the tolerance
@@ -224,13 +235,23 @@ def pull_potentials(grad_F, grad_G, F, G, x, y, a, b, tau, power, backend, steps
         F, x, G, y, tau, _beside(a, u / sums), _beside(w, b), power, backend)
     return to_x, to_y, torch.where(a > 0, left[..., 0], 0.0), torch.where(b > 0, right[..., 1], 0.0), to_tau
 
-def _solve_grads(grad_F, grad_G, F, G, x, y, a, b, tau, power, backend, tolerance, limit):
-    "Prop T5.4 (a), in a fixed number of steps where the sweeps were so."
-    return pull_potentials(grad_F, grad_G, F, G, x, y, a, b, tau, power, backend, 0 if tolerance else limit)
+def _pull_small(grad_F, grad_G, F, G, x, y, a, b, tau, power, backend, tolerance, limit):
+    "The same by that kernel, unless there is a gradient without a weight on the smaller side (Prop T5.3)."
+    grad, weight = (grad_F, a) if x.shape[-1] <= y.shape[-1] else (grad_G, b)
+    weightless = arrays(weight)[0] <= 0
+    if weightless.any() and grad[torch.from_numpy(weightless)].any():
+        return pull_potentials(grad_F, grad_G, F, G, x, y, a, b, tau, power, backend, tolerance, limit)
+    return pull_few(grad_F, grad_G, F, G, x, y, a, b, tau, power)
 
+_pull_potentials = mechanism(
+    "transport_pull(grad_F, grad_G, F, G, x, y, a, b, tau, float power, str backend, float tolerance, int limit)"
+    " -> x, y, a, b, tau", __name__, pull_potentials, _pull_small, on="x", dtypes=(torch.float64,), cpu_if=_is_small,
+    again=pull_potentials, inline=True,
+)
 _solve_transport = mechanism(
     "transport_solve(x, y, a, b, tau, float power, str backend, float tolerance, int limit)"
-    " -> F=x, G=y, residual=tau, long sweeps=tau", __name__, solve_alone, gradient=_solve_grads,
+    " -> F=x, G=y, residual=tau, long sweeps=tau", __name__, solve_alone, few_potentials, dtypes=(torch.float64,),
+    cpu_if=_is_small, gradient=_pull_potentials,
 )
 
 # %% ../../nbs/transport/05_solver.ipynb #c5021ddd
