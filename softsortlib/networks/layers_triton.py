@@ -347,7 +347,7 @@ def _copy_lanes(to_ptr, from_ptr, n, ZERO: tl.constexpr, PAIRS: tl.constexpr):
             value = tl.load(from_ptr + i, i < n, 0.0).to(to_ptr.dtype.element_ty)
         tl.store(to_ptr + i, value, i < n)
 
-# %% ../../nbs/networks/09_layers_triton.ipynb #080403c2
+# %% ../../nbs/networks/09_layers_triton.ipynb #3a02ebcf
 @triton_jit
 def _see(d_ptr, v_ptr, lanes_ptr, s_ptr, tau_ptr, lam_ptr, size_ptr, layers_ptr,
          n, depth, comparators, SIGMOID: tl.constexpr, TRICK: tl.constexpr, PAIRS: tl.constexpr):
@@ -355,8 +355,7 @@ def _see(d_ptr, v_ptr, lanes_ptr, s_ptr, tau_ptr, lam_ptr, size_ptr, layers_ptr,
     b = tl.program_id(0).to(tl.int64)
     tau, lam, size = tl.load(tau_ptr + b), tl.load(lam_ptr + b), tl.load(size_ptr + b)
     most: tl.constexpr = 4.4e307 if v_ptr.dtype.element_ty == tl.float64 else 8.5e37
-    d_ptr, v_ptr = d_ptr + b * comparators, v_ptr + b * comparators
-    lanes_ptr += b * n
+    d_ptr, v_ptr, lanes_ptr = d_ptr + b * comparators, v_ptr + b * comparators, lanes_ptr + b * n
     _copy_lanes(lanes_ptr, s_ptr + b * n, n, False, PAIRS)
     tl.debug_barrier()
     for l in range(0, depth):
