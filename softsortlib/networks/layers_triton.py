@@ -239,10 +239,10 @@ def _backward(gy_ptr, x_ptr, gx_ptr, sums_ptr, stack_ptr, starts_ptr, v_ptr, siz
         _undo_layers(gx_ptr, d, columns, v_ptr, size, layers_ptr,
                      part * segment, last, stack_ptr, sums_ptr, SIGMOID, PAIRS, W)
 
-# %% ../../nbs/networks/09_layers_triton.ipynb #bfceed0a
+# %% ../../nbs/networks/09_layers_triton.ipynb #fa1dcd6d
 @lru_cache(maxsize=64)
 def _on_device(kind, n, eye, reverse, device):
-    "The layers of a plan for the kernels, int32, (tables, D, 10): forward or transposed, for the identity or a payload."
+    "The layers of a plan for the kernels, int32, (tables, D, 10); the plan for the identity or a payload."
     rules = layer_rules(kind, n)
     rules = rules.flip(0) if reverse else rules
     reach = torch.from_numpy(make_plan(kind, n, eye, reverse).reach)
@@ -409,7 +409,7 @@ def _push_tile(gap, outer, pull, tau, lam, SIGMOID: tl.constexpr, TRICK: tl.cons
         to_lam *= tl.log(tl.abs(gap) + 1e-10)
     return outer + pull * (swap - curve), along, to_lam
 
-# %% ../../nbs/networks/09_layers_triton.ipynb #61cf994b
+# %% ../../nbs/networks/09_layers_triton.ipynb #70b33b5f
 @triton_jit
 def _see_backward(gs_ptr, gtau_ptr, glam_ptr, g_ptr, d_ptr, lanes_ptr, tau_ptr, lam_ptr, size_ptr,
                   layers_ptr, n, depth, comparators,
@@ -425,10 +425,9 @@ def _see_backward(gs_ptr, gtau_ptr, glam_ptr, g_ptr, d_ptr, lanes_ptr, tau_ptr, 
     to_tau, to_lam = tl.zeros((PAIRS,), tau.dtype), tl.zeros((PAIRS,), tau.dtype)
     for step in range(0, depth):
         layer_ptr = layers_ptr + 10 * (depth - 1 - step)
-        stop = tl.load(layer_ptr + 8)
-        for tile in range(tl.load(layer_ptr + 7), stop, PAIRS):
+        for tile in range(tl.load(layer_ptr + 7), tl.load(layer_ptr + 8), PAIRS):
             c = tile + tl.arange(0, PAIRS)
-            here = c < stop
+            here = c < tl.load(layer_ptr + 8)
             lo, hi, need = _lanes_of(layer_ptr, c)
             g_lo, g_hi = tl.load(lanes_ptr + lo, here, 0.0), tl.load(lanes_ptr + hi, here, 0.0)
             gap, g = tl.load(d_ptr + c, here, 0.0), tl.load(g_ptr + c, here, 0.0).to(tau.dtype)

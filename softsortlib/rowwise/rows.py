@@ -163,7 +163,7 @@ def next_tile(i, run, width, one, t, S):
             left, right = window(i, i + rows - 1, one.neural, one.reach, t, S)
     return Tile(i, rows, left, right)
 
-# %% ../../nbs/rowwise/06_rows.ipynb #cd8155df
+# %% ../../nbs/rowwise/06_rows.ipynb #435fdf83
 class One(NamedTuple):
     "The list at hand."
     b: int           # its number
@@ -179,7 +179,7 @@ class One(NamedTuple):
     straight: bool   # whether columns stay as they came
     known: bool      # whether the sums of rows are known before the rows
 
-# %% ../../nbs/rowwise/06_rows.ipynb #bdc1be05
+
 @jit(lent=True)
 def _sum_rows(t, scale, Z):
     "Z_k = the sum of exp(-|t_k - t_j| scale), over the scores above and then over those below."
@@ -191,16 +191,6 @@ def _sum_rows(t, scale, Z):
     for k in range(len(t) - 2, -1, -1):
         total = (1 + total) * exp_neg((t[k] - t[k + 1]) * scale)
         Z[k] += total
-
-
-@jit(lent=True)
-def _shares(x, u, scale, Z, P):
-    "P_rj = exp(-|x_r - u_j| scale) / Z_r."
-    for r in range(len(P)):
-        share = P.dtype.type(1 / Z[r])
-        for j in range(len(u)):
-            P[r, j] = exp_neg(abs(x[r] - u[j]) * scale) * share
-
 
 # %% ../../nbs/rowwise/06_rows.ipynb #f25cb9e3
 MANY = switch("rows: rows for which factors are made", 64, "n")
@@ -255,7 +245,7 @@ def windows(lo, hi, sets, found):
         one = one_of(b, sets, room)
         found[b] = mean_window(8, room.t[:one.size], one.neural, one.reach, room.S)
 
-# %% ../../nbs/rowwise/06_rows.ipynb #def9cee0
+# %% ../../nbs/rowwise/06_rows.ipynb #a1bb6d2b
 @jit(lent=True)
 def distances(x, u, scale, m):
     "m_rj = |x_r - u_j| scale."
@@ -271,6 +261,15 @@ def squares(x, u, scale, m):
         for j in range(len(u)):
             gap = (x[r] - u[j]) * scale
             m[r, j] = gap * gap
+
+
+@jit(lent=True)
+def _shares(x, u, scale, Z, P):
+    "P_rj = exp(-|x_r - u_j| scale) / Z_r."
+    for r in range(len(P)):
+        share = P.dtype.type(1 / Z[r])
+        for j in range(len(u)):
+            P[r, j] = exp_neg(abs(x[r] - u[j]) * scale) * share
 
 # %% ../../nbs/rowwise/06_rows.ipynb #d21a51b8
 @jit(lent=True)
@@ -400,7 +399,7 @@ def fall_at(i, j, one, room):
         return 0.0
     return (abs(t[i] - t[j]) + 2 * _between(min(i, j) + 1, max(i, j), j, t, room.blocks)) / one.tau
 
-# %% ../../nbs/rowwise/06_rows.ipynb #051db6d0
+# %% ../../nbs/rowwise/06_rows.ipynb #2d0ca883
 @jit(lent=True)
 def _pull_distances(x, own, left, u, m, h, sums):
     "sums_j += h m / (x_r - u_j), the slope over the power, and each row's sum is taken off its own score."
@@ -414,7 +413,7 @@ def _pull_distances(x, own, left, u, m, h, sums):
             total += slope
         sums[own[r] - left] -= total
 
-
+# %% ../../nbs/rowwise/06_rows.ipynb #3efb001f
 @jit(lent=True)
 def pull_signs(x, own, left, u, scale, h, totals, sums):
     "The same where m = scale |x_r - u_j|, without a division; `totals` are the sums of the rows."
@@ -469,7 +468,7 @@ def _pull_sweeps(i, places, h, room, plain, moved):
         plain[j] += own[j]
         moved[j] += (places[j] - i) * own[j] - far[j]
 
-# %% ../../nbs/rowwise/06_rows.ipynb #592bdd6b
+# %% ../../nbs/rowwise/06_rows.ipynb #c1f694fb
 @jit(lent=True)
 def pull_tile(tile, one, own, room):
     "Give the gradients h of a tile's logits to the sums of the columns."
@@ -492,7 +491,7 @@ def pull_tile(tile, one, own, room):
     else:
         _pull_distances(x, own, left, columns, m, h, sums)
 
-
+# %% ../../nbs/rowwise/06_rows.ipynb #928df9d4
 @jit(lent=True)
 def through_sums(t, plain, moved, gt):
     "gt = (W8.4), from what the rows gave; `ahead` sums h before the ties first..last, and `behind` after them."
