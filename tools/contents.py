@@ -49,7 +49,6 @@ MACHINERY = ("ranks/pooling", "engine/scan")              # chapters of Volume I
 VOLUMES = {"Volume I": READERS, "Volume II": MECHANISMS}
 TOLD = {                                                    # chapter -> notebooks of the repository that its page names
     "core/operators": ("core/rank_operators", "core/checks"),
-    "rowwise/softsort": ("rowwise/softsort_matrix",),
     "networks/operator": ("networks/lanes",),
     "ranks/pooling": ("ranks/pooling_triton",),
     "functional/functions": ("functional/arguments", "functional/first_call", "functional/parts", "functional/weighted"),

@@ -284,7 +284,7 @@ def shared(
     "`t`, the gradient of each score shared with those equal to it."
     return torch.where(ties.count > 1, t.detach() + tie_means(movement(t)[..., None], ties)[..., 0], t)
 
-# %% ../../nbs/engine/06_radix.ipynb #e13f8819
+# %% ../../nbs/engine/06_radix.ipynb #aa486f3a
 def leaning(
     y: Tensor,  # means of x in sorted order, one for each score, (..., n, d)
     x: Tensor,  # the payload in that order, (..., n, d)
@@ -298,13 +298,6 @@ def leaning(
     spread = tie_means(x * moved, ties) - tie_means(x, ties) * tie_means(moved, ties)
     pull = (ties.side * ties.count * slope)[..., None] * spread
     return torch.where(ties.count[..., None] > 1, tie_means(y, ties) + pull, y)
-
-
-def leaning_rows(P, s, t, slope, rows):
-    "Weights P (..., r, n) of columns s at scores t (..., r), whose logits have the slope (..., n), at `rows`, in ties."
-    slope = slope if rows is None else slope[..., rows]
-    pull = P * slope[..., None] * (movement(s)[..., None, :] - movement(t)[..., None])
-    return torch.where(t[..., None] == s[..., None, :], P + pull, P)
 
 # %% ../../nbs/engine/06_radix.ipynb #17aabc8b
 def group_begins(

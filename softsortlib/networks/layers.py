@@ -77,16 +77,28 @@ def _reach(kind, n):
             reach[:, l] = start + ranges
     return reach
 
-# %% ../../nbs/networks/06_layers.ipynb #e6a1b47c
+# %% ../../nbs/networks/06_layers.ipynb #d74dbdac
 class Plan(NamedTuple):
     "How the blocks go through the layers."
-    reach: np.ndarray  # int64, (blocks or 1, D, 2): the comparators to run, layer by layer, in the order of running
+    reach: np.ndarray  # int64, (blocks or 1, D, 3): which comparators to run, layer by layer in the order of running,
+    #                    from one to before another, and how many of its segment run before
     eye: bool  # whether the columns are those of the identity
     segment: int  # layers between two kept copies of a block
     room: int  # comparators that run in a segment, at most
 
-# %% ../../nbs/networks/06_layers.ipynb #696ab6dc
+# %% ../../nbs/networks/06_layers.ipynb #2369d290
 _CACHED = switch("layers: notes of a block", 1 << 20, "n^2")  # as many as the second level of a cache holds
+
+def planned(
+    reach: np.ndarray,  # int64, (blocks or 1, D, 2): the comparators to run, layer by layer
+    eye: bool,  # whether the identity is sent
+    segment: int,  # layers between two kept copies
+) -> Plan:
+    "The plan with segments of that many layers."
+    work = reach[..., 1] - reach[..., 0]
+    until = [work[:, l:l + segment].cumsum(1) for l in range(0, max(1, work.shape[1]), segment)]
+    before = np.hstack(until) - work
+    return Plan(np.dstack([reach, before]), eye, segment, max(1, int((before + work).max(initial=0))))
 
 @lru_cache(maxsize=64)
 def make_plan(
@@ -97,37 +109,37 @@ def make_plan(
 ) -> Plan:
     "The plan for sending the identity or a payload through a network."
     reach = _reach(kind, n) if eye else columns(kind, n).layers[None]
-    reach = np.ascontiguousarray(reach[:, ::-1] if reverse else reach)
+    reach = reach[:, ::-1] if reverse else reach
     work = reach[..., 1] - reach[..., 0]
     depth = segment = max(1, work.shape[1])
     if work.sum(1).max(initial=0) * BLOCK > _CACHED:
         segment = math.isqrt(2 * depth - 1) + 1
-    rooms = [work[:, l:l + segment].sum(1).max(initial=0) for l in range(0, depth, segment)]
-    return Plan(reach, eye, segment, max(1, int(max(rooms))))
+    return planned(reach, eye, segment)
 
-# %% ../../nbs/networks/06_layers.ipynb #eee1d041
+# %% ../../nbs/networks/06_layers.ipynb #2a208bda
 @jit(lent=True)
-def _fill(block, x, b, j, eye):
-    "The columns j of x (B, n, d), or of the identity, in a block (n, BLOCK); return how many there are."
+def _fill_units(block, j):
+    "The columns j of the identity, in a block (n, BLOCK)."
     block[:] = 0
-    wide = min(BLOCK, (len(block) if eye else x.shape[2]) - j)
-    if eye:
-        for w in range(wide):
-            block[j + w, w] = 1
-    else:
-        for i in range(len(block)):
-            for w in range(wide):
-                block[i, w] = x[b, i, j + w]
-    return wide
+    for w in range(min(BLOCK, len(block) - j)):
+        block[j + w, w] = 1
 
 @jit(lent=True)
-def _write(block, wide, y, b, j):
+def _fill(block, x, b, j):
+    "The columns j of x (B, n, d), in a block (n, BLOCK)."
+    block[:] = 0
+    for i in range(len(block)):
+        for w in range(min(BLOCK, x.shape[2] - j)):
+            block[i, w] = x[b, i, j + w]
+
+@jit(lent=True)
+def _write(block, y, b, j):
     "The columns j of y (B, n, d) from a block."
     for i in range(len(block)):
-        for w in range(wide):
+        for w in range(min(BLOCK, y.shape[2] - j)):
             y[b, i, j + w] = block[i, w]
 
-# %% ../../nbs/networks/06_layers.ipynb #953cacab
+# %% ../../nbs/networks/06_layers.ipynb #e97a7caf
 @jit(paste=True)
 def _mix(p, q, keep, swap):
     "One comparator on a block: replace the rows p and q by their weighted means, Equation N2.1."
@@ -149,18 +161,19 @@ class _Part(NamedTuple):
     swap: np.ndarray
 
 @jit(paste=True)
-def _part(net, weights, start, stop):
-    "The comparators start..stop."
+def _part(net, weights, layer):
+    "The comparators of a layer of a plan."
+    start, stop = layer[0], layer[1]
     return _Part(net.lo[start:stop], net.hi[start:stop], weights.keep[start:stop], weights.swap[start:stop])
 
 @jit(lent=True)
-def _run_layer(block, net, weights, start, stop):
-    "Run the comparators start..stop of one layer on a block."
-    part = _part(net, weights, start, stop)
+def _run_layer(block, net, weights, layer):
+    "Run the comparators of one layer on a block."
+    part = _part(net, weights, layer)
     for c in range(len(part.lo)):
         _mix(block[np.uint32(part.lo[c])], block[np.uint32(part.hi[c])], part.keep[c], part.swap[c])
 
-# %% ../../nbs/networks/06_layers.ipynb #1c1867cd
+# %% ../../nbs/networks/06_layers.ipynb #0ab063e4
 @jit
 def _block_rows(first, last, x, net, weights, plan, y):
     "y = P x, or P itself, for the units first..last."
@@ -169,10 +182,13 @@ def _block_rows(first, last, x, net, weights, plan, y):
     for unit in range(first, last):
         b, k = unit // blocks, unit % blocks
         reach, own = plan.reach[k % len(plan.reach)], _of_set(weights, b)
-        wide = _fill(block, x, b, k * BLOCK, plan.eye)
+        if plan.eye:
+            _fill_units(block, k * BLOCK)
+        else:
+            _fill(block, x, b, k * BLOCK)
         for l in range(len(reach)):
-            _run_layer(block, net, own, reach[l, 0], reach[l, 1])
-        _write(block, wide, y, b, k * BLOCK)
+            _run_layer(block, net, own, reach[l])
+        _write(block, y, b, k * BLOCK)
 
 # %% ../../nbs/networks/06_layers.ipynb #a5108685
 @jit(paste=True)
@@ -195,28 +211,23 @@ def _undo_mix(p, q, keep, swap, note):
         q[w] = swap * a + keep * b
     return total
 
-# %% ../../nbs/networks/06_layers.ipynb #f17bc430
+# %% ../../nbs/networks/06_layers.ipynb #5c6b92ce
 @jit(lent=True)
-def _note_layer(block, net, weights, start, stop, stack, top):
-    "Run one layer, and push the differences of its comparators; return the new top of the stack."
-    part, notes = _part(net, weights, start, stop), stack[top:top + stop - start]
+def _note_layer(block, net, weights, layer, stack):
+    "Run one layer, and note the differences of its comparators."
+    part, notes = _part(net, weights, layer), stack[layer[2]:]
     for c in range(len(part.lo)):
         _note_mix(block[np.uint32(part.lo[c])], block[np.uint32(part.hi[c])], part.keep[c], part.swap[c], notes[c])
-    return top + stop - start
 
 @jit(lent=True)
-def _undo_layer(block, net, weights, start, stop, stack, top, grad):
-    """Take one layer back, and return the new top of the stack.
-
-    Differences are popped, and the sums of (N7.4) over the block, without f', are added to `grad`."""
-    part, sums = _part(net, weights, start, stop), grad[start:stop]
-    notes = stack[top - stop + start:top]
+def _undo_layer(block, net, weights, layer, stack, grad):
+    "Take one layer back; the sums of (N7.4) over the block, without f', are added to `grad`."
+    part, sums, notes = _part(net, weights, layer), grad[layer[0]:], stack[layer[2]:]
     for c in range(len(part.lo)):
         p, q = block[np.uint32(part.lo[c])], block[np.uint32(part.hi[c])]
         sums[c] += _undo_mix(p, q, part.keep[c], part.swap[c], notes[c])
-    return top - stop + start
 
-# %% ../../nbs/networks/06_layers.ipynb #b2874935
+# %% ../../nbs/networks/06_layers.ipynb #e0dacf43
 class SendGradients(NamedTuple):
     "What the backward kernel writes."
     weights: np.ndarray  # (B, groups, C), zeros at first
@@ -229,9 +240,9 @@ def _run_to_starts(starts, net, weights, reach, segment):
         for i in range(starts.shape[1]):
             copy_to(starts[part - 1, i], starts[part, i])
         for l in range((part - 1) * segment, part * segment):
-            _run_layer(starts[part], net, weights, reach[l, 0], reach[l, 1])
+            _run_layer(starts[part], net, weights, reach[l])
 
-# %% ../../nbs/networks/06_layers.ipynb #f337a49a
+# %% ../../nbs/networks/06_layers.ipynb #c5e8aa8d
 class BothWays(NamedTuple):
     "The weights of the layers that the payload goes through, and of those that its gradient goes through."
     forth: Weights
@@ -240,13 +251,12 @@ class BothWays(NamedTuple):
 @jit(lent=True)
 def _undo_segment(X, Y, net, ways, reach, stack, grad):
     "Run the layers `reach` on X, then take them back on Y."
-    top, (forth, back) = 0, ways
     for l in range(len(reach)):
-        top = _note_layer(X, net, forth, reach[l, 0], reach[l, 1], stack, top)
+        _note_layer(X, net, ways.forth, reach[l], stack)
     for l in range(len(reach) - 1, -1, -1):
-        top = _undo_layer(Y, net, back, reach[l, 0], reach[l, 1], stack, top, grad)
+        _undo_layer(Y, net, ways.back, reach[l], stack, grad)
 
-# %% ../../nbs/networks/06_layers.ipynb #314d63ef
+# %% ../../nbs/networks/06_layers.ipynb #f68ec7f0
 @jit
 def _block_back_rows(first, last, gy, x, net, ways, plan, grads):
     "The sums of Equation N7.4 without f', and the gradient of the payload, for the units first..last."
@@ -261,14 +271,17 @@ def _block_back_rows(first, last, gy, x, net, ways, plan, grads):
         own = BothWays(_of_set(ways.forth, b), _of_set(ways.back, b))
         for k in range(group, blocks, groups):
             reach = plan.reach[k % len(plan.reach)]
-            wide = _fill(starts[0], x, b, k * BLOCK, plan.eye)
-            _fill(Y, gy, b, k * BLOCK, False)
+            if plan.eye:
+                _fill_units(starts[0], k * BLOCK)
+            else:
+                _fill(starts[0], x, b, k * BLOCK)
+            _fill(Y, gy, b, k * BLOCK)
             _run_to_starts(starts, net, own.forth, reach, segment)
             for part in range(len(starts) - 1, -1, -1):
                 layers = reach[part * segment:(part + 1) * segment]
                 _undo_segment(starts[part], Y, net, own, layers, stack, grads.weights[b, group])
             if not plan.eye:
-                _write(Y, wide, grads.x, b, k * BLOCK)
+                _write(Y, grads.x, b, k * BLOCK)
 
 # %% ../../nbs/networks/06_layers.ipynb #65dced19
 def _run_blocks(x, net, weights, plan, y):

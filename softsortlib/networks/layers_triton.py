@@ -5,9 +5,8 @@
 # %% auto #0
 __all__ = ['triton_layers', 'triton_layers_backward', 'triton_differences', 'triton_differences_backward']
 
-# %% ../../nbs/networks/09_layers_triton.ipynb #cf07f026
+# %% ../../nbs/networks/09_layers_triton.ipynb #4df204ac
 from functools import lru_cache
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -23,17 +22,17 @@ def tile_of(d):
     W = min(BLOCK, triton.next_power_of_2(max(d, 1)))
     return dict(PAIRS=1024 // W, W=W)
 
-# %% ../../nbs/networks/09_layers_triton.ipynb #358f7cf2
+# %% ../../nbs/networks/09_layers_triton.ipynb #bb8b077d
 @triton_jit
-def _lanes_of(rule_ptr, c):
+def _lanes_of(layer_ptr, c):
     "The lanes of the comparators c of a layer, and the set sizes from which they act: Equations N1.3 and N1.2."
-    m = tl.load(rule_ptr + 1)
-    shift = tl.load(rule_ptr + 3)
-    i = c - tl.load(rule_ptr)
-    i += tl.where(i >= tl.load(rule_ptr + 4), tl.load(rule_ptr + 5), 0)
+    m = tl.load(layer_ptr + 1)
+    shift = tl.load(layer_ptr + 3)
+    i = c - tl.load(layer_ptr)
+    i += tl.where(i >= tl.load(layer_ptr + 4), tl.load(layer_ptr + 5), 0)
     u = 2 * i - (i & (m - 1))
-    hi = shift + (u ^ tl.load(rule_ptr + 2))
-    return shift + u, hi, tl.maximum(hi, tl.load(rule_ptr + 6))
+    hi = shift + (u ^ tl.load(layer_ptr + 2))
+    return shift + u, hi, tl.maximum(hi, tl.load(layer_ptr + 6))
 
 # %% ../../nbs/networks/09_layers_triton.ipynb #749ff27f
 @triton_jit
@@ -97,11 +96,11 @@ def _weigh(v, SIGMOID: tl.constexpr):
         slope = tl.where(t <= 0.25, 1.0, 0.0625 / (far * far))
     return tl.where(v > 0, 1 - small, small), tl.where(v < 0, 1 - small, small), slope
 
-# %% ../../nbs/networks/09_layers_triton.ipynb #9674fbc0
+# %% ../../nbs/networks/09_layers_triton.ipynb #daba44cd
 @triton_jit
-def _mix_tile(block_ptr, stride, columns, v_ptr, size, rule_ptr, c, stop, SWAPS: tl.constexpr, W: tl.constexpr):
+def _mix_tile(block_ptr, stride, columns, v_ptr, size, layer_ptr, c, stop, SWAPS: tl.constexpr, W: tl.constexpr):
     "Run the comparators c < stop of one layer on a block; the differences x_lo - x_hi that they saw, and their f'(v)."
-    lo, hi, need = _lanes_of(rule_ptr, c)
+    lo, hi, need = _lanes_of(layer_ptr, c)
     acts = (c < stop) & (need < size)
     w = tl.arange(0, W)[None, :]
     there = acts[:, None] & (w < columns)
@@ -122,17 +121,17 @@ def _mix_tile(block_ptr, stride, columns, v_ptr, size, rule_ptr, c, stop, SWAPS:
     return p - q, slope
 
 
-# %% ../../nbs/networks/09_layers_triton.ipynb #5dcfeef6
+# %% ../../nbs/networks/09_layers_triton.ipynb #ae7d9074
 @triton_jit
-def _run_layers(block_ptr, stride, columns, v_ptr, size, rules_ptr, reach_ptr, first, last,
+def _run_layers(block_ptr, stride, columns, v_ptr, size, layers_ptr, first, last,
                 SWAPS: tl.constexpr, PAIRS: tl.constexpr, W: tl.constexpr):
     "Run the layers first..last on a block."
     for l in range(first, last):
-        start = tl.load(reach_ptr + 2 * l)
-        stop = tl.load(reach_ptr + 2 * l + 1)
-        for tile in range(start, stop, PAIRS):
+        layer_ptr = layers_ptr + 10 * l
+        stop = tl.load(layer_ptr + 8)
+        for tile in range(tl.load(layer_ptr + 7), stop, PAIRS):
             c = tile + tl.arange(0, PAIRS)
-            _mix_tile(block_ptr, stride, columns, v_ptr, size, rules_ptr + 7 * l, c, stop, SWAPS, W)
+            _mix_tile(block_ptr, stride, columns, v_ptr, size, layer_ptr, c, stop, SWAPS, W)
         tl.debug_barrier()
 
 # %% ../../nbs/networks/09_layers_triton.ipynb #1beb1d5e
@@ -151,9 +150,9 @@ def _copy_block(to_ptr, to_stride, from_ptr, from_stride, columns, n, k,
         tl.store(to_ptr + i * to_stride + w, value.to(to_ptr.dtype.element_ty), there)
     tl.debug_barrier()
 
-# %% ../../nbs/networks/09_layers_triton.ipynb #320a622e
+# %% ../../nbs/networks/09_layers_triton.ipynb #7a6fdc9c
 @triton_jit
-def _forward(y_ptr, x_ptr, v_ptr, size_ptr, rules_ptr, reach_ptr, n, depth, comparators, d, blocks, tables,
+def _forward(y_ptr, x_ptr, v_ptr, size_ptr, layers_ptr, n, depth, comparators, d, blocks, tables,
              EYE: tl.constexpr, SWAPS: tl.constexpr, PAIRS: tl.constexpr, W: tl.constexpr):
     "y = P x, or P: one block of columns of one set."
     unit = tl.program_id(0)
@@ -162,59 +161,56 @@ def _forward(y_ptr, x_ptr, v_ptr, size_ptr, rules_ptr, reach_ptr, n, depth, comp
     columns = tl.minimum(W, d - k * W)
     corner = b * n * d + k * W
     _copy_block(y_ptr + corner, d, x_ptr + corner, d, columns, n, k, EYE, PAIRS, W)
-    _run_layers(y_ptr + corner, d, columns, v_ptr + b * comparators, tl.load(size_ptr + b), rules_ptr,
-                reach_ptr + (k % tables) * depth * 2, 0, depth, SWAPS, PAIRS, W)
+    _run_layers(y_ptr + corner, d, columns, v_ptr + b * comparators, tl.load(size_ptr + b),
+                layers_ptr + (k % tables) * depth * 10, 0, depth, SWAPS, PAIRS, W)
 
-# %% ../../nbs/networks/09_layers_triton.ipynb #89eb112b
+# %% ../../nbs/networks/09_layers_triton.ipynb #4234e35e
 @triton_jit
-def _note_layers(block_ptr, stride, columns, v_ptr, size, rules_ptr, reach_ptr, first, last, stack_ptr,
+def _note_layers(block_ptr, stride, columns, v_ptr, size, layers_ptr, first, last, stack_ptr,
                  SWAPS: tl.constexpr, PAIRS: tl.constexpr, W: tl.constexpr):
-    "Run the layers first..last on a block, and push the differences on the stack; return its top."
-    top = first * 0  # a value that a loop may change, not a constant
+    "Run the layers first..last on a block, and note the differences on the stack."
     w = tl.arange(0, W)[None, :]
     for l in range(first, last):
-        start = tl.load(reach_ptr + 2 * l)
-        stop = tl.load(reach_ptr + 2 * l + 1)
+        layer_ptr = layers_ptr + 10 * l
+        start, stop = tl.load(layer_ptr + 7), tl.load(layer_ptr + 8)
+        base = tl.load(layer_ptr + 9) - start
         for tile in range(start, stop, PAIRS):
             c = tile + tl.arange(0, PAIRS)
-            seen, _ = _mix_tile(block_ptr, stride, columns, v_ptr, size, rules_ptr + 7 * l, c, stop, SWAPS, W)
-            tl.store(stack_ptr + (top + c - start)[:, None] * W + w, seen, (c < stop)[:, None])
-        top += stop - start
+            seen, _ = _mix_tile(block_ptr, stride, columns, v_ptr, size, layer_ptr, c, stop, SWAPS, W)
+            tl.store(stack_ptr + (base + c)[:, None] * W + w, seen, (c < stop)[:, None])
         tl.debug_barrier()
-    return top
 
-# %% ../../nbs/networks/09_layers_triton.ipynb #b958306a
+# %% ../../nbs/networks/09_layers_triton.ipynb #d7167021
 @triton_jit
-def _undo_layers(block_ptr, stride, columns, v_ptr, size, rules_ptr, reach_ptr, first, last, stack_ptr,
-                 top, sums_ptr, SIGMOID: tl.constexpr, PAIRS: tl.constexpr, W: tl.constexpr):
-    "Run the layers first..last on the gradient, from the last one; pop the differences, and write the sums."
+def _undo_layers(block_ptr, stride, columns, v_ptr, size, layers_ptr, first, last, stack_ptr, sums_ptr,
+                 SIGMOID: tl.constexpr, PAIRS: tl.constexpr, W: tl.constexpr):
+    "Run the layers first..last on the gradient, from the last one; read the notes back, and write the sums."
     w = tl.arange(0, W)[None, :]
     for step in range(first, last):
-        l = first + last - 1 - step
-        start = tl.load(reach_ptr + 2 * l)
-        stop = tl.load(reach_ptr + 2 * l + 1)
-        top -= stop - start
+        layer_ptr = layers_ptr + 10 * (first + last - 1 - step)
+        start, stop = tl.load(layer_ptr + 7), tl.load(layer_ptr + 8)
+        base = tl.load(layer_ptr + 9) - start
         for tile in range(start, stop, PAIRS):
             c = tile + tl.arange(0, PAIRS)
-            pull, slope = _mix_tile(block_ptr, stride, columns, v_ptr, size, rules_ptr + 7 * l, c, stop, SIGMOID, W)
-            seen = tl.load(stack_ptr + (top + c - start)[:, None] * W + w, (c < stop)[:, None], 0.0)
+            pull, slope = _mix_tile(block_ptr, stride, columns, v_ptr, size, layer_ptr, c, stop, SIGMOID, W)
+            seen = tl.load(stack_ptr + (base + c)[:, None] * W + w, (c < stop)[:, None], 0.0)
             tl.store(sums_ptr + c, tl.sum(pull * seen, 1) * slope, c < stop)
         tl.debug_barrier()
 
-# %% ../../nbs/networks/09_layers_triton.ipynb #88c7b3a5
+# %% ../../nbs/networks/09_layers_triton.ipynb #8dec4a3b
 @triton_jit
-def _run_to_starts(starts_ptr, columns, v_ptr, size, rules_ptr, reach_ptr, n, segment, parts,
+def _run_to_starts(starts_ptr, columns, v_ptr, size, layers_ptr, n, segment, parts,
                    SWAPS: tl.constexpr, PAIRS: tl.constexpr, W: tl.constexpr):
     "Run all segments but the last: from the block at `starts` to the block at the start of each segment."
     for part in range(1, parts):
         start_ptr = starts_ptr + part * n * W
         _copy_block(start_ptr, W, start_ptr - n * W, W, columns, n, 0, False, PAIRS, W)
-        _run_layers(start_ptr, W, columns, v_ptr, size, rules_ptr, reach_ptr,
+        _run_layers(start_ptr, W, columns, v_ptr, size, layers_ptr,
                     (part - 1) * segment, part * segment, SWAPS, PAIRS, W)
 
-# %% ../../nbs/networks/09_layers_triton.ipynb #32bc7857
+# %% ../../nbs/networks/09_layers_triton.ipynb #95096356
 @triton_jit
-def _backward(gy_ptr, x_ptr, gx_ptr, sums_ptr, stack_ptr, starts_ptr, v_ptr, size_ptr, rules_ptr, reach_ptr,
+def _backward(gy_ptr, x_ptr, gx_ptr, sums_ptr, stack_ptr, starts_ptr, v_ptr, size_ptr, layers_ptr,
               first, n, depth, comparators, d, blocks, tables, segment, parts, room,
               EYE: tl.constexpr, SWAPS: tl.constexpr, SIGMOID: tl.constexpr, PAIRS: tl.constexpr, W: tl.constexpr):
     "One block of the backward pass: its gradient, and its sums over columns."
@@ -230,34 +226,29 @@ def _backward(gy_ptr, x_ptr, gx_ptr, sums_ptr, stack_ptr, starts_ptr, v_ptr, siz
     sums_ptr += unit * comparators
     stack_ptr += here * room * W
     starts_ptr += here * parts * n * W
-    reach_ptr += (k % tables) * depth * 2
+    layers_ptr += (k % tables) * depth * 10
     _copy_block(gx_ptr, d, gy_ptr + corner, d, columns, n, k, False, PAIRS, W)
     _copy_block(starts_ptr, W, x_ptr + corner, d, columns, n, k, EYE, PAIRS, W)
-    _run_to_starts(starts_ptr, columns, v_ptr, size, rules_ptr, reach_ptr, n, segment, parts, SWAPS, PAIRS, W)
+    _run_to_starts(starts_ptr, columns, v_ptr, size, layers_ptr, n, segment, parts, SWAPS, PAIRS, W)
     for step in range(0, parts):
         part = parts - 1 - step
         start_ptr = starts_ptr + part * n * W
         last = tl.minimum(depth, (part + 1) * segment)
-        top = _note_layers(start_ptr, W, columns, v_ptr, size, rules_ptr, reach_ptr,
+        _note_layers(start_ptr, W, columns, v_ptr, size, layers_ptr,
                            part * segment, last, stack_ptr, SWAPS, PAIRS, W)
-        _undo_layers(gx_ptr, d, columns, v_ptr, size, rules_ptr, reach_ptr,
-                     part * segment, last, stack_ptr, top, sums_ptr, SIGMOID, PAIRS, W)
+        _undo_layers(gx_ptr, d, columns, v_ptr, size, layers_ptr,
+                     part * segment, last, stack_ptr, sums_ptr, SIGMOID, PAIRS, W)
 
-# %% ../../nbs/networks/09_layers_triton.ipynb #edff8ea3
-class _OnDevice(NamedTuple):
-    "A network and a plan as int32 tensors, for the kernels."
-    rules: Tensor  # (D, 7)
-    reach: Tensor  # (blocks or 1, D, 2)
-
+# %% ../../nbs/networks/09_layers_triton.ipynb #fa1dcd6d
 @lru_cache(maxsize=64)
 def _on_device(kind, n, eye, reverse, device):
-    "What the kernels read of the network and of the plan (the identity or a payload, forward or transposed)."
+    "The layers of a plan for the kernels, int32, (tables, D, 10); the plan for the identity or a payload."
     rules = layer_rules(kind, n)
-    reach = torch.from_numpy(make_plan(kind, n, eye, reverse).reach.copy())  # one layer may have a negative stride
     rules = rules.flip(0) if reverse else rules
-    return _OnDevice(rules.int().to(device), reach.int().to(device))
+    reach = torch.from_numpy(make_plan(kind, n, eye, reverse).reach)
+    return torch.cat([rules.expand(len(reach), -1, -1), reach], -1).int().to(device)
 
-# %% ../../nbs/networks/09_layers_triton.ipynb #af1e39a2
+# %% ../../nbs/networks/09_layers_triton.ipynb #ae2f4cf4
 def triton_layers(
     v: Tensor,  # sigmoid arguments, (B, C)
     x: "Tensor | None",  # payload, (B, n, d), or None for the identity, in the dtype of v
@@ -270,24 +261,24 @@ def triton_layers(
 ) -> Tensor:  # P x, P^T x or P, (B, n, d)
     "Send a payload or the identity through the layers, all in one launch."
     eye, B = x is None, len(v)
-    net = _on_device(kind, n, eye, reverse, str(v.device))
+    layers = _on_device(kind, n, eye, reverse, str(v.device))
     d = n if eye else x.shape[-1]
     blocks = -(-d // BLOCK)
     y = (v if eye else x).new_empty(B, n, d)
     launch(_forward, B * blocks, y, y_ptr=y, x_ptr=y if eye else x.contiguous(), v_ptr=v.contiguous(),
-           size_ptr=size.contiguous(), rules_ptr=net.rules, reach_ptr=net.reach, n=n, depth=net.reach.shape[1],
-           comparators=v.shape[1], d=d, blocks=blocks, tables=len(net.reach),
+           size_ptr=size.contiguous(), layers_ptr=layers, n=n, depth=layers.shape[1],
+           comparators=v.shape[1], d=d, blocks=blocks, tables=len(layers),
            EYE=eye, SWAPS="exact" if exact else sigmoid, **tile_of(d))
     return y
 
 
-# %% ../../nbs/networks/09_layers_triton.ipynb #ff3a6d0f
+# %% ../../nbs/networks/09_layers_triton.ipynb #440672be
 _SCRATCH = 1 << 26  # numbers of scratch memory in a launch: 256 MB in single precision
 
-def _launch_backward(gy, x, v, size, net, plan, gx, sums, **swaps):
+def _launch_backward(gy, x, v, size, layers, plan, gx, sums, **swaps):
     "The backward kernel on all units, `together` at a time: fills gx (B, n, d) and sums (B, blocks, C)."
     (B, n, d), C = gy.shape, v.shape[1]
-    depth = net.reach.shape[1]
+    depth = layers.shape[1]
     blocks, parts, tile = sums.shape[1], -(-depth // plan.segment), tile_of(d)
     together = max(1, min(B * blocks, _SCRATCH // ((plan.room + parts * n) * tile["W"])))
     stack = gy.new_empty(together, plan.room, tile["W"])
@@ -295,12 +286,12 @@ def _launch_backward(gy, x, v, size, net, plan, gx, sums, **swaps):
     for first in range(0, B * blocks, together):
         launch(_backward, min(together, B * blocks - first), gy,
                gy_ptr=gy, x_ptr=x, gx_ptr=gx, sums_ptr=sums, stack_ptr=stack, starts_ptr=starts,
-               v_ptr=v, size_ptr=size, rules_ptr=net.rules, reach_ptr=net.reach, first=first, n=n, depth=depth,
-               comparators=C, d=d, blocks=blocks, tables=len(net.reach),
+               v_ptr=v, size_ptr=size, layers_ptr=layers, first=first, n=n, depth=depth,
+               comparators=C, d=d, blocks=blocks, tables=len(layers),
                segment=plan.segment, parts=parts, room=plan.room,
                EYE=plan.eye, **swaps, **tile)
 
-# %% ../../nbs/networks/09_layers_triton.ipynb #251a4f54
+# %% ../../nbs/networks/09_layers_triton.ipynb #6b767acf
 def triton_layers_backward(
     gy: Tensor,  # gradient of the result, (B, n, d)
     v: Tensor,  # sigmoid arguments, (B, C)
@@ -314,10 +305,10 @@ def triton_layers_backward(
     "The backward pass of `triton_layers`, rebuilding each block; as many blocks in a launch as scratch memory allows."
     (B, n, d), eye = gy.shape, x is None
     gy, plan = gy.contiguous(), make_plan(kind, n, eye, reverse)
-    net = _on_device(kind, n, eye, reverse, str(gy.device))
+    layers = _on_device(kind, n, eye, reverse, str(gy.device))
     room = gy.new_zeros if eye else gy.new_empty  # what a block of the identity does not reach stays zero
     sums, gx = room(B, -(-d // BLOCK), v.shape[1]), torch.empty_like(gy)
-    _launch_backward(gy, gy if eye else x.contiguous(), v.contiguous(), size.contiguous(), net, plan, gx, sums,
+    _launch_backward(gy, gy if eye else x.contiguous(), v.contiguous(), size.contiguous(), layers, plan, gx, sums,
                      SWAPS="exact" if exact else sigmoid, SIGMOID=sigmoid)
     return sums.sum(1), gx
 
@@ -356,24 +347,24 @@ def _copy_lanes(to_ptr, from_ptr, n, ZERO: tl.constexpr, PAIRS: tl.constexpr):
             value = tl.load(from_ptr + i, i < n, 0.0).to(to_ptr.dtype.element_ty)
         tl.store(to_ptr + i, value, i < n)
 
-# %% ../../nbs/networks/09_layers_triton.ipynb #0c3390d1
+# %% ../../nbs/networks/09_layers_triton.ipynb #3a02ebcf
 @triton_jit
-def _see(d_ptr, v_ptr, lanes_ptr, s_ptr, tau_ptr, lam_ptr, size_ptr, rules_ptr, layers_ptr,
+def _see(d_ptr, v_ptr, lanes_ptr, s_ptr, tau_ptr, lam_ptr, size_ptr, layers_ptr,
          n, depth, comparators, SIGMOID: tl.constexpr, TRICK: tl.constexpr, PAIRS: tl.constexpr):
     "The differences and the sigmoid arguments of one set."
     b = tl.program_id(0).to(tl.int64)
     tau, lam, size = tl.load(tau_ptr + b), tl.load(lam_ptr + b), tl.load(size_ptr + b)
     most: tl.constexpr = 4.4e307 if v_ptr.dtype.element_ty == tl.float64 else 8.5e37
-    d_ptr, v_ptr = d_ptr + b * comparators, v_ptr + b * comparators
-    lanes_ptr += b * n
+    d_ptr, v_ptr, lanes_ptr = d_ptr + b * comparators, v_ptr + b * comparators, lanes_ptr + b * n
     _copy_lanes(lanes_ptr, s_ptr + b * n, n, False, PAIRS)
     tl.debug_barrier()
     for l in range(0, depth):
-        stop = tl.load(layers_ptr + 2 * l + 1)
-        for tile in range(tl.load(layers_ptr + 2 * l), stop, PAIRS):
+        layer_ptr = layers_ptr + 10 * l
+        stop = tl.load(layer_ptr + 8)
+        for tile in range(tl.load(layer_ptr + 7), stop, PAIRS):
             c = tile + tl.arange(0, PAIRS)
             here = c < stop
-            lo, hi, need = _lanes_of(rules_ptr + 7 * l, c)
+            lo, hi, need = _lanes_of(layer_ptr, c)
             p = tl.load(lanes_ptr + lo, here, 0.0)
             q = tl.load(lanes_ptr + hi, here, 0.0)
             gap = tl.where(need < size, q - p, 0.0)
@@ -418,10 +409,10 @@ def _push_tile(gap, outer, pull, tau, lam, SIGMOID: tl.constexpr, TRICK: tl.cons
         to_lam *= tl.log(tl.abs(gap) + 1e-10)
     return outer + pull * (swap - curve), along, to_lam
 
-# %% ../../nbs/networks/09_layers_triton.ipynb #37025597
+# %% ../../nbs/networks/09_layers_triton.ipynb #70b33b5f
 @triton_jit
 def _see_backward(gs_ptr, gtau_ptr, glam_ptr, g_ptr, d_ptr, lanes_ptr, tau_ptr, lam_ptr, size_ptr,
-                  rules_ptr, layers_ptr, n, depth, comparators,
+                  layers_ptr, n, depth, comparators,
                   SIGMOID: tl.constexpr, TRICK: tl.constexpr, OF_V: tl.constexpr, PAIRS: tl.constexpr):
     "Equation N7.3 for one set, after Equation N9.1 if OF_V."
     b = tl.program_id(0).to(tl.int64)
@@ -433,11 +424,11 @@ def _see_backward(gs_ptr, gtau_ptr, glam_ptr, g_ptr, d_ptr, lanes_ptr, tau_ptr, 
     tl.debug_barrier()
     to_tau, to_lam = tl.zeros((PAIRS,), tau.dtype), tl.zeros((PAIRS,), tau.dtype)
     for step in range(0, depth):
-        stop = tl.load(layers_ptr + 2 * (depth - step) - 1)
-        for tile in range(tl.load(layers_ptr + 2 * (depth - step) - 2), stop, PAIRS):
+        layer_ptr = layers_ptr + 10 * (depth - 1 - step)
+        for tile in range(tl.load(layer_ptr + 7), tl.load(layer_ptr + 8), PAIRS):
             c = tile + tl.arange(0, PAIRS)
-            here = c < stop
-            lo, hi, need = _lanes_of(rules_ptr + 7 * (depth - 1 - step), c)
+            here = c < tl.load(layer_ptr + 8)
+            lo, hi, need = _lanes_of(layer_ptr, c)
             g_lo, g_hi = tl.load(lanes_ptr + lo, here, 0.0), tl.load(lanes_ptr + hi, here, 0.0)
             gap, g = tl.load(d_ptr + c, here, 0.0), tl.load(g_ptr + c, here, 0.0).to(tau.dtype)
             push, along, extra = _push_tile(gap, g, g_lo - g_hi, tau, lam, SIGMOID, TRICK, OF_V, most)
@@ -450,14 +441,13 @@ def _see_backward(gs_ptr, gtau_ptr, glam_ptr, g_ptr, d_ptr, lanes_ptr, tau_ptr, 
     tl.store(gtau_ptr + b, tl.sum(to_tau, 0) / tau)
     tl.store(glam_ptr + b, tl.sum(to_lam, 0))
 
-# %% ../../nbs/networks/09_layers_triton.ipynb #99a1b383
+# %% ../../nbs/networks/09_layers_triton.ipynb #a3f355c9
 def _see_arguments(s, tau, lam, size, kind, sigmoid, trick):
     "What both kernels of the differences take, by keyword."
     n = s.shape[-1]
-    net = _on_device(kind, n, False, False, str(s.device))
+    layers = _on_device(kind, n, False, False, str(s.device))
     return dict(tau_ptr=tau.contiguous(), lam_ptr=lam.contiguous(), size_ptr=size.contiguous(),
-                rules_ptr=net.rules, layers_ptr=net.reach,
-                n=n, depth=net.reach.shape[1], comparators=network_ends(kind, n)[-1],
+                layers_ptr=layers, n=n, depth=layers.shape[1], comparators=network_ends(kind, n)[-1],
                 SIGMOID=sigmoid, TRICK=trick, PAIRS=min(1024, triton.next_power_of_2(max(n // 2, 1))), num_warps=16)
 
 # %% ../../nbs/networks/09_layers_triton.ipynb #1a44f5b4

@@ -7,7 +7,7 @@ __all__ = ['SoftSortPermutation', 'SoftSort', 'LaplacePermutation', 'WindowedPer
            'neuralsort_quadratic', 'row_sums', 'NeuralSortPermutation', 'NeuralSort', 'SparseRows', 'SquarePermutation',
            'PowerPermutation']
 
-# %% ../../nbs/rowwise/index.ipynb #536469df
+# %% ../../nbs/rowwise/index.ipynb #d23f495e
 from softsortlib.rowwise.neuralsort import (
     NeuralSort, NeuralSortPermutation, neuralsort_published, neuralsort_quadratic,
 )
@@ -15,7 +15,7 @@ from .reference import row_sums
 from .softsort import LaplacePermutation, SoftSort, SoftSortPermutation, WindowedPermutation
 from .sparse_rows import SparseRows
 from .squares import PowerPermutation, SquarePermutation
-from . import products, softsort_matrix
+from . import products
 
 # %% ../../nbs/rowwise/index.ipynb #5e579a0a
 _all_ = ["SoftSortPermutation", "SoftSort", "LaplacePermutation", "WindowedPermutation", "neuralsort_published",

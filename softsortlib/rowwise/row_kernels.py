@@ -5,12 +5,13 @@
 # %% auto #0
 __all__ = []
 
-# %% ../../nbs/rowwise/08_row_kernels.ipynb #5b980f34
+# %% ../../nbs/rowwise/08_row_kernels.ipynb #b8259198
 from typing import NamedTuple
 
 import numpy as np
 
-from ..engine.compile import jit
+from ..engine.compile import jit, short_dot
+from .factors import SOME
 from softsortlib.rowwise.rows import (
     Asked, fall_at, fill_tile, next_tile, one_of, pull_entry, pull_tile, room_for, through_sums, tile_moment,
 )
@@ -116,7 +117,7 @@ def arriving(own, left, a, v, h):
         for c in range(len(v)):
             _add(a[r, c], v[c, left:right], v[c, own[r]], h[r])
 
-# %% ../../nbs/rowwise/08_row_kernels.ipynb #63584cd8
+# %% ../../nbs/rowwise/08_row_kernels.ipynb #3c806af2
 @jit(paste=True)
 def _centre(e, others, total, h):
     "h of a row becomes P (h - mean), where `total` is the sum of e h."
@@ -124,6 +125,15 @@ def _centre(e, others, total, h):
     mean = e.dtype.type(total * share)
     for j in range(len(h)):
         h[j] = e[j] * share * (h[j] - mean)
+
+
+@jit(lent=True)
+def _weighted(e, h):
+    "The sum of e_j h_j, some terms at a time in the precision of e."
+    total = 0.0
+    for lo in range(0, len(e), SOME):
+        total += short_dot(e[lo:lo + SOME], h[lo:lo + SOME])
+    return total
 
 
 @jit(lent=True)
@@ -207,14 +217,15 @@ def _tell_nothing(at, one, sets, made):
     elif sets.asked == Asked.LIKELIHOOD or sets.asked == Asked.PRODUCT:
         made.rows[at.row] = 0
 
-# %% ../../nbs/rowwise/08_row_kernels.ipynb #485ee1fd
+# %% ../../nbs/rowwise/08_row_kernels.ipynb #3ac79ca2
 @jit(lent=True)
 def _tell(tile, at, one, sets, given, made, room, weights):
     "The answer of the rows of a tile, the first of which stands at `at`."
     rows, order = slice(at.row, at.row + tile.rows), sets.order[one.begin:one.begin + one.size]
     e = weights.reshape(tile.rows, tile.right - tile.left)
     if sets.asked == Asked.MATRIX and one.straight:
-        normalize(e, room.others)
+        if not one.known:
+            normalize(e, room.others)
     elif sets.asked == Asked.MATRIX:
         _write(e, room.others, order[tile.left:tile.right], made.cells[one.b, at.k:at.k + tile.rows])
     elif sets.asked == Asked.LIKELIHOOD:

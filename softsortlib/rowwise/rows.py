@@ -5,13 +5,13 @@
 # %% auto #0
 __all__ = []
 
-# %% ../../nbs/rowwise/06_rows.ipynb #7b672083
+# %% ../../nbs/rowwise/06_rows.ipynb #31b362c0
 from enum import IntEnum
 from typing import NamedTuple
 
 import numpy as np
 
-from ..engine.compile import jit
+from ..engine.compile import exp_neg, jit
 from ..engine.dispatch import switch
 from .factors import FAR, exponentials, follow, is_high, moment_by_formula, take_factors
 
@@ -41,7 +41,7 @@ class Sets(NamedTuple):
     cut: float          # weights exp(-m) with m above it may be left out
     parts: int          # into how many units of work the rows of a list are cut
 
-# %% ../../nbs/rowwise/06_rows.ipynb #4073231f
+# %% ../../nbs/rowwise/06_rows.ipynb #631ac461
 class Room(NamedTuple):
     "What one thread works in: a list, in decreasing order but for z, and a tile, row by row."
     z: np.ndarray        # (n,), its scores as they came, times the sign
@@ -50,8 +50,8 @@ class Room(NamedTuple):
     count: np.ndarray    # (n,), 0, 1, 2, ...
     place: np.ndarray    # (n,), where each score stands; behind all where it is padded
     S: np.ndarray        # (2, n), S_(i-1)j for the first row i of a tile, and its mirror image for the last, double
-    b: np.ndarray        # (n,), row sums of the columns, double, and
-    factor: np.ndarray   # (n,), what a row follows from the one before by; both where temperatures are high
+    b: np.ndarray        # (n,), double: row sums of the columns where temperatures are high; sums of rows with |d|
+    factor: np.ndarray   # (n,), what a row there follows from the one before by; what a tile with |d| gives to columns
     blocks: np.ndarray   # (2, n / 64), sums of distances to the last score of a block, and to the first
     columns: np.ndarray  # (2, d, n), payloads and their sums, in order
     sums: np.ndarray     # (2, n), what the gradients of the logits give to each column, double
@@ -163,7 +163,7 @@ def next_tile(i, run, width, one, t, S):
             left, right = window(i, i + rows - 1, one.neural, one.reach, t, S)
     return Tile(i, rows, left, right)
 
-# %% ../../nbs/rowwise/06_rows.ipynb #f70d2cbd
+# %% ../../nbs/rowwise/06_rows.ipynb #435fdf83
 class One(NamedTuple):
     "The list at hand."
     b: int           # its number
@@ -177,8 +177,22 @@ class One(NamedTuple):
     reach: float     # how far rows go: the distance, or tau m
     high: bool       # whether its temperature is so high that a row follows from the one before it
     straight: bool   # whether columns stay as they came
+    known: bool      # whether the sums of rows are known before the rows
 
-# %% ../../nbs/rowwise/06_rows.ipynb #02c8ffb4
+
+@jit(lent=True)
+def _sum_rows(t, scale, Z):
+    "Z_k = the sum of exp(-|t_k - t_j| scale), over the scores above and then over those below."
+    total = 0.0
+    for k in range(len(t)):
+        total = 1 + total * exp_neg((t[max(k - 1, 0)] - t[k]) * scale)
+        Z[k] = total
+    total = 0.0
+    for k in range(len(t) - 2, -1, -1):
+        total = (1 + total) * exp_neg((t[k] - t[k + 1]) * scale)
+        Z[k] += total
+
+# %% ../../nbs/rowwise/06_rows.ipynb #f25cb9e3
 MANY = switch("rows: rows for which factors are made", 64, "n")
 _SHARE = 4  # if a quarter of the columns does not vanish, no window is worth it
 
@@ -199,11 +213,14 @@ def one_of(b, sets, room):
     wide = (neural and walked or matrix) and 0 < size <= _SHARE * mean_window(1, t, neural, reach, room.S)
     high = neural and wide and is_high(t, tau) and not 0 < len(sets.rows) < MANY
     straight = matrix and wide and (high or not neural) and size == end - begin
+    known = straight and power == 1 and sets.arrives == Asked.NOTHING
+    if known:
+        _sum_rows(t, scale, room.b)
     if high:
         take_factors(straight, sets.order[begin:begin + size], scale, room)
     if neural and (sets.asked == Asked.LIKELIHOOD or sets.arrives == Asked.LIKELIHOOD):
         _sum_blocks(t, room.blocks)
-    return One(b, begin, end, size, neural, power, tau, scale + rest, reach, high, straight)
+    return One(b, begin, end, size, neural, power, tau, scale + rest, reach, high, straight, known)
 
 # %% ../../nbs/rowwise/06_rows.ipynb #de3f7f31
 @jit(lent=True)
@@ -228,7 +245,7 @@ def windows(lo, hi, sets, found):
         one = one_of(b, sets, room)
         found[b] = mean_window(8, room.t[:one.size], one.neural, one.reach, room.S)
 
-# %% ../../nbs/rowwise/06_rows.ipynb #def9cee0
+# %% ../../nbs/rowwise/06_rows.ipynb #a1bb6d2b
 @jit(lent=True)
 def distances(x, u, scale, m):
     "m_rj = |x_r - u_j| scale."
@@ -244,6 +261,15 @@ def squares(x, u, scale, m):
         for j in range(len(u)):
             gap = (x[r] - u[j]) * scale
             m[r, j] = gap * gap
+
+
+@jit(lent=True)
+def _shares(x, u, scale, Z, P):
+    "P_rj = exp(-|x_r - u_j| scale) / Z_r."
+    for r in range(len(P)):
+        share = P.dtype.type(1 / Z[r])
+        for j in range(len(u)):
+            P[r, j] = exp_neg(abs(x[r] - u[j]) * scale) * share
 
 # %% ../../nbs/rowwise/06_rows.ipynb #d21a51b8
 @jit(lent=True)
@@ -310,12 +336,16 @@ def weigh(own, left, m, e, others):
         e[r, own[r] - left] = 1
         m[r, own[r] - left] = 0
 
-# %% ../../nbs/rowwise/06_rows.ipynb #480e9035
+# %% ../../nbs/rowwise/06_rows.ipynb #3db8e056
 @jit(lent=True)
 def fill_tile(tile, one, own, room, weights):
     "The exponents m, the `weights` and the sums `others` of a tile, whose rows' own columns are `own`."
     i, rows, left, right = tile
     cells = rows * (right - left)
+    if one.known:
+        P = weights.reshape(rows, -1)
+        _shares(room.u[i:i + rows], room.z[:one.size], P.dtype.type(one.scale), room.b[i:i + rows], P)
+        return
     flat, m, e = room.m[:cells], room.m[:cells].reshape(rows, -1), weights[:cells].reshape(rows, -1)
     if one.high:
         for r in range(rows):
@@ -369,7 +399,7 @@ def fall_at(i, j, one, room):
         return 0.0
     return (abs(t[i] - t[j]) + 2 * _between(min(i, j) + 1, max(i, j), j, t, room.blocks)) / one.tau
 
-# %% ../../nbs/rowwise/06_rows.ipynb #fd1582d7
+# %% ../../nbs/rowwise/06_rows.ipynb #2d0ca883
 @jit(lent=True)
 def _pull_distances(x, own, left, u, m, h, sums):
     "sums_j += h m / (x_r - u_j), the slope over the power, and each row's sum is taken off its own score."
@@ -383,10 +413,26 @@ def _pull_distances(x, own, left, u, m, h, sums):
             total += slope
         sums[own[r] - left] -= total
 
+# %% ../../nbs/rowwise/06_rows.ipynb #3efb001f
+@jit(lent=True)
+def pull_signs(x, own, left, u, scale, h, totals, sums):
+    "The same where m = scale |x_r - u_j|, without a division; `totals` are the sums of the rows."
+    zero = h.dtype.type(0)
+    for r in range(len(own)):
+        total, xr = zero, x[r]
+        for j in range(len(u)):
+            came = h[r, j] * scale
+            slope = came if xr > u[j] else -came if xr < u[j] else zero * came
+            sums[j] += slope
+            total += slope
+        totals[r] = total
+    for r in range(len(own)):
+        sums[own[r] - left] -= totals[r]
+
 
 @jit(lent=True)
 def pull_squares(x, own, left, u, scale, h, sums):
-    "The same where m = scale (x_r - u_j)^2, without a division."
+    "The same where m = scale (x_r - u_j)^2."
     zero = h.dtype.type(0)
     for r in range(len(own)):
         total = 0.0
@@ -422,7 +468,7 @@ def _pull_sweeps(i, places, h, room, plain, moved):
         plain[j] += own[j]
         moved[j] += (places[j] - i) * own[j] - far[j]
 
-# %% ../../nbs/rowwise/06_rows.ipynb #fa66cddf
+# %% ../../nbs/rowwise/06_rows.ipynb #c1f694fb
 @jit(lent=True)
 def pull_tile(tile, one, own, room):
     "Give the gradients h of a tile's logits to the sums of the columns."
@@ -430,16 +476,22 @@ def pull_tile(tile, one, own, room):
     cells = rows * (right - left)
     h, m = room.h[:cells].reshape(rows, -1), room.m[:cells].reshape(rows, -1)
     x, columns = room.u[i:i + rows], room.z[:one.size] if one.straight else room.u[left:right]
-    scale = h.dtype.type(one.scale * one.scale)
+    sums = room.sums[0, left:right]
     if one.neural:
         places = room.place[:one.size] if one.straight else room.count[left:right]
-        _pull_sweeps(i, places, h, room, room.sums[0, left:right], room.sums[1, left:right])
+        _pull_sweeps(i, places, h, room, sums, room.sums[1, left:right])
     elif one.power == 2:
-        pull_squares(x, own, left, columns, scale, h, room.sums[0, left:right])
+        pull_squares(x, own, left, columns, h.dtype.type(one.scale * one.scale), h, sums)
+    elif one.power == 1:
+        of_tile = room.factor[:right - left]
+        of_tile[:] = 0
+        pull_signs(x, own, left, columns, h.dtype.type(one.scale), h, room.b, of_tile)
+        for j in range(right - left):
+            sums[j] += of_tile[j]
     else:
-        _pull_distances(x, own, left, columns, m, h, room.sums[0, left:right])
+        _pull_distances(x, own, left, columns, m, h, sums)
 
-
+# %% ../../nbs/rowwise/06_rows.ipynb #928df9d4
 @jit(lent=True)
 def through_sums(t, plain, moved, gt):
     "gt = (W8.4), from what the rows gave; `ahead` sums h before the ties first..last, and `behind` after them."

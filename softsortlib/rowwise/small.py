@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = []
 
-# %% ../../nbs/rowwise/05_small.ipynb #e19fb201
+# %% ../../nbs/rowwise/05_small.ipynb #8a9b5d1c
 import functools
 import math
 from functools import partial
@@ -24,7 +24,7 @@ from softsortlib.rowwise.row_kernels import (
     arriving, means, normalize, spread, through_likelihood, through_softmax,
 )
 from softsortlib.rowwise.rows import (
-    Asked, column_sums, distances, moment, pull_squares, squares, through_sums, weigh,
+    Asked, column_sums, distances, moment, pull_signs, pull_squares, squares, through_sums, weigh,
 )
 
 # %% ../../nbs/rowwise/05_small.ipynb #406a4c21
@@ -248,22 +248,7 @@ def _hear_product(order, x, e, others, G, h, gx):
     through_softmax(e, others, h)
     spread(0, e, others, G, gx)
 
-# %% ../../nbs/rowwise/05_small.ipynb #e48df4bd
-@jit(lent=True)
-def _pull_signs(order, u, t, h, totals, gt):
-    "Add what the logits of SoftSort give, times tau, to the gradients of the scores; `totals` are sums of rows."
-    for i in range(len(t)):
-        ti, total = t[i], 0.0
-        for c in range(len(u)):
-            came = h[i, c]
-            slope = came if ti > u[c] else -came if ti < u[c] else 0 * came
-            gt[c] += slope
-            total += slope
-        totals[i] = total
-    for i in range(len(t)):
-        gt[order[i]] -= totals[i]
-
-
+# %% ../../nbs/rowwise/05_small.ipynb #bcb2baef
 @jit(lent=True)
 def _pull_columns(order, t, sums, h, gt):
     "The same of NeuralSort, (W8.4)."
@@ -276,10 +261,10 @@ def _pull_columns(order, t, sums, h, gt):
     for j in range(size):
         gt[order[j]] = sums[0, j]
 
-# %% ../../nbs/rowwise/05_small.ipynb #c39042ec
+# %% ../../nbs/rowwise/05_small.ipynb #c29b67ad
 @jit(lent=True)
 def _pull_ties(order, t, totals, h, gt):
-    "What `_pull_signs` gave the first of tied scores, for all of them, and the slopes (E6.2) of h between them."
+    "What `pull_signs` gave the first of tied scores, for all of them, and the slopes (E6.2) of h between them."
     first, last = 0, 0
     while last < len(t):
         last += 1
@@ -296,7 +281,7 @@ def _pull_ties(order, t, totals, h, gt):
                 gt[order[k]] += side * (h[i, order[k]] - level)
         first = last
 
-# %% ../../nbs/rowwise/05_small.ipynb #0d2af694
+# %% ../../nbs/rowwise/05_small.ipynb #76f794cd
 @jit(paste=True)
 def _pull(power, single, order, u, t, sums, h, gt):
     "gt = what the logits give to the scores, times tau over the power."
@@ -306,7 +291,7 @@ def _pull(power, single, order, u, t, sums, h, gt):
     elif power == 2:
         pull_squares(t, order, 0, u, h.dtype.type(1), h, gt)
     else:
-        _pull_signs(order, u, t, h, sums[0], gt)
+        pull_signs(t, order, 0, u, h.dtype.type(1), h, sums[0], gt)
         if single:
             _pull_ties(order, t, sums[0], h, gt)
 

@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['SoftSortPermutation', 'SoftSort', 'LaplacePermutation', 'WindowedPermutation']
 
-# %% ../../nbs/rowwise/01_softsort.ipynb #16089e72
+# %% ../../nbs/rowwise/01_softsort.ipynb #4ab988d6
 import math
 from functools import partial
 from typing import TYPE_CHECKING, Callable
@@ -18,14 +18,13 @@ from ..core.operators import Operator
 from ..core.permutation import SoftPermutation, patch_to
 from ..engine.dispatch import at_most, check_backend, choose, switch
 from softsortlib.engine.radix import (
-    leaning, leaning_rows, movement, permuted, shared, sorted_by_torch, stable_sort, tie_means, ties_of,
+    leaning, movement, permuted, shared, sorted_by_torch, stable_sort, tie_means, ties_of,
 )
-from ..engine.scan import exp_mean, exp_scan, tau_tensor
+from ..engine.scan import exp_mean, exp_scan
 from .products import ask_rows
 from .reference import Power, put_back, with_others
 from .rows import Asked
 from .small import MOST, ManySmall, SmallPermutation, is_small, left_to_others
-from .softsort_matrix import laplace_matrix
 from .sparse_rows import SparseRows, check_simplex
 
 # %% ../../nbs/rowwise/01_softsort.ipynb #cd695315
@@ -244,25 +243,26 @@ def _log_prob(self, target, rows):
     log_p = -self._distance(rows, of(self.s)[..., None])[..., 0] / self.tau - self._Z(rows).log()
     return log_p if self.mask is None else log_p.masked_fill(~of(self.mask), -math.inf)
 
-# %% ../../nbs/rowwise/01_softsort.ipynb #3152f6e8
+# %% ../../nbs/rowwise/01_softsort.ipynb #95a17849
 _FEW = switch("softsort: plain matrix", 1 << 19, "B n^2")  # up to which no kernel writes it faster
+
+
+def _by_tiles(P, power, rows):
+    "The matrix by tiles of rows; by the formula on other devices, where each step is a launch."
+    if P.backend is None and choose(P.s, "", triton=True) == "torch":
+        return SoftSortPermutation._dense(P, rows)
+    return ask_rows(P, Asked.MATRIX, power, rows)
 
 
 @patch_to(LaplacePermutation)
 def _dense(self, rows):
     "The matrix, zero in padded columns."
-    if self.backend is None and self.device.type == "cpu" and at_most(self.s.numel() * self.n, _FEW):
-        return SoftSortPermutation._dense(self, rows)
-    t, ties = self._sorted(rows), self._ties(rows)
-    if ties is None and choose(self.s, self.backend or "", numba=False, triton=True) == "triton":
-        return ask_rows(self, Asked.MATRIX, 1, rows)
-    tau = tau_tensor(self._tau_of_sets, self.t, self.batch)
-    s = self.s if self.mask is None else self.s.masked_fill(~self.mask, math.inf)
-    P = laplace_matrix(s, t, tau, self._Z(rows), self.backend)
-    return P if ties is None else leaning_rows(P, s, t, ties.side / self.tau, rows)
+    few = self.backend is None and self.device.type == "cpu" and at_most(self.s.numel() * self.n, _FEW)
+    by_formula = few or self._ties(rows) is not None
+    return SoftSortPermutation._dense(self, rows) if by_formula else _by_tiles(self, 1, rows)
 
 
-# %% ../../nbs/rowwise/01_softsort.ipynb #9901febf
+# %% ../../nbs/rowwise/01_softsort.ipynb #acba81d0
 class WindowedPermutation(SoftSortPermutation):
     "SoftSort with d = |x - y|^p in O(n) memory, by certified windows of the sorted scores (Prop W1.5)."
     power = 2.0
@@ -272,10 +272,7 @@ class WindowedPermutation(SoftSortPermutation):
         return ask_rows(self, Asked.PRODUCT, self.power, rows, x)
 
     def _dense(self, rows):
-        "The matrix; the reference on other devices, where each step is a launch."
-        if self.backend is None and choose(self.s, "", triton=True) == "torch":
-            return super()._dense(rows)
-        return ask_rows(self, Asked.MATRIX, self.power, rows)
+        return _by_tiles(self, self.power, rows)
 
     def _rmatmul(self, y, rows):
         "P[rows]^T y, in the order of the input."

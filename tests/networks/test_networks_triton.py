@@ -8,6 +8,7 @@ INTERPRETED = """
 import torch
 from torch.testing import assert_close
 from softsortlib.networks.comparators import sorting_network
+from softsortlib.networks.layers import planned
 from softsortlib.networks.layers_triton import triton_differences, triton_differences_backward, triton_layers, triton_layers_backward
 from softsortlib.networks.swaps import apply_layers, lane_differences, sigmoid_argument
 import softsortlib.networks.layers_triton as nt
@@ -30,7 +31,7 @@ for kind, n in (("bitonic", 5), ("odd_even", 6), ("bitonic", 70)):          # 35
         if x is not None: assert_close(gx, grads[1], rtol=1e-11, atol=1e-12)
 
 plan = nt.make_plan                               # segments: as if the cache were small
-nt.make_plan = lambda *a: plan(*a)._replace(segment=3, room=3 * 12)
+nt.make_plan = lambda *a: planned(plan(*a).reach[..., :2], a[2], 3)
 net = sorting_network("bitonic", 24)
 v = torch.randn(1, len(net.lo), generator=rng, dtype=torch.float64, requires_grad=True)
 P = apply_layers(v, torch.eye(24, dtype=torch.float64)[None], net)

@@ -391,10 +391,10 @@ def test_saved_graph_is_linear(rng):
 
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_opcheck_of_the_dense_matrix(backend, rng):
-    s, t, Z = (torch.rand(2, n, generator=rng, dtype=torch.float64).requires_grad_() for n in (6, 4, 4))
-    tau = torch.tensor([0.5, 2.0], dtype=torch.float64).requires_grad_()
+    s, tau = torch.rand(2, 6, generator=rng, dtype=torch.float64).requires_grad_(), torch.tensor([0.5, 2.0], dtype=torch.float64).requires_grad_()
+    facts = s.argsort(-1, descending=True), torch.tensor([6, 5]), tau, s.detach()[:, :0, None], torch.empty(2, 0, dtype=torch.long)
     utils = ("test_schema", "test_autograd_registration", "test_faketensor", "test_aot_dispatch_dynamic")
-    torch.library.opcheck(torch.ops.softsortlib.laplace.default, (s, t, tau, Z, backend), test_utils=utils)
+    torch.library.opcheck(row_answer.op, (s, *facts, None, int(Asked.MATRIX), 1.0, True, backend), test_utils=utils)
 
 
 @pytest.mark.parametrize("backend", [None, "torch"])
