@@ -148,7 +148,7 @@ def compiled(f):
     "The same function, compiled at its first call."
     return lambda s: _compiled_function(f)(s)
 
-# %% ../../nbs/lab/32_contenders.ipynb #a097475d
+# %% ../../nbs/lab/32_contenders.ipynb #61ab53d2
 def softtorch_answer(question, method, tau, **options):
     "Scores -> what softtorch answers: by its own functions for values and ranks, else by its matrix."
     def answer(s):

@@ -108,7 +108,7 @@ def held_out_part(self, split: str) -> Tensor:  # long, (N,)
     N = len(self.banks[split])
     return self.order(split, 0, N)[:getattr(self.config, f"{split}_queries") or N]
 
-# %% ../../nbs/lab/24_embedding.ipynb #fff48595
+# %% ../../nbs/lab/24_embedding.ipynb #23ab5c41
 def shifted(x, up, left, mirrored, by):
     "Pictures x (b, channels, h, w) with a margin `by`, cut from row `up` and column `left` (b, 1), some mirrored."
     b, _, h, w = x.shape

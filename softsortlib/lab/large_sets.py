@@ -210,7 +210,7 @@ class LargeTask(Task):
     if TYPE_CHECKING:
         def loss_of(self, x: Tensor, y: Tensor, u: Tensor) -> Tensor: ...
 
-# %% ../../nbs/lab/30_large_sets.ipynb #5fd10fea
+# %% ../../nbs/lab/30_large_sets.ipynb #e5527805
 @patch_to(LargeTask)
 def loss_of(self, x: Tensor, y: Tensor, u: Tensor) -> Tensor:  # scalar
     "The loss of the scores of `x` (batch, n, d), ordered by `y` (batch, n); utilities `u` (batch, n) are not told."

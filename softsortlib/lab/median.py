@@ -217,7 +217,7 @@ class MedianTask(Task):
     if TYPE_CHECKING:
         def loss_of(self, images: Tensor, values: Tensor) -> Tensor: ...
 
-# %% ../../nbs/lab/21_median.ipynb #560d777b
+# %% ../../nbs/lab/21_median.ipynb #5431d14e
 def _median(values):
     "The medians (batch,) of numbers (batch, n)."
     return values.float().sort(-1).values[..., values.shape[-1] // 2]

@@ -108,7 +108,7 @@ def one_of(self,
         *others, last = map(repr, choices)
         raise ValueError(f"{name} must be {', '.join(others)} or {last}, got {getattr(self, name)!r}")
 
-# %% ../../nbs/lab/04_runs.ipynb #11ec1c64
+# %% ../../nbs/lab/04_runs.ipynb #c4a9314a
 @patch_to(RunConfig)
 def parts(self,
     folder: "str | None" = None,  # where data sets lie, see load_images

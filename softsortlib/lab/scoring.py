@@ -24,7 +24,7 @@ def sorting_loss(
     order = values.argsort(dim=-1, descending=True, stable=True)
     return -P.log_prob(order).mean()
 
-# %% ../../nbs/lab/08_scoring.ipynb #9f0b5157
+# %% ../../nbs/lab/08_scoring.ipynb #f1a51af3
 def descending_operator(name, tau, samples=0, **own):
     "An operator that sorts or ranks from the largest down, noisy copies of the scores if `samples` of them are asked."
     get = get_operator if name in Operator.names else get_rank_operator
@@ -58,7 +58,7 @@ def _fives(x):
     count = x.numel() // 5
     return x.reshape(-1)[:5 * count].reshape(count, 5)
 
-# %% ../../nbs/lab/08_scoring.ipynb #bb47f6a7
+# %% ../../nbs/lab/08_scoring.ipynb #a90a9837
 class Totals(torchmetrics.Metric):
     "Totals over all batches and processes, as attributes; a subclass adds in `update` and divides in `compute`."
     full_state_update = False

@@ -312,7 +312,7 @@ def run(self,
     "Run or resume in the folder `out`; `how` goes to `train`."
     return train(self, out, folder, **how)
 
-# %% ../../nbs/lab/05_training.ipynb #66b2b624
+# %% ../../nbs/lab/05_training.ipynb #c27068f9
 def recorded(config, out, threads, work, load=lambda: None):
     "The result in the folder `out`; else that of `work`, told what `load` gives, written there. Refuse another run."
     out = Path(out)

@@ -98,7 +98,7 @@ class EmbeddingCNN(nn.Sequential):
         self.to(memory_format=torch.channels_last)      # the same numbers, laid out as CPUs and GPUs like them
         self.dim = dim
 
-# %% ../../nbs/lab/23_voting.ipynb #7630104a
+# %% ../../nbs/lab/23_voting.ipynb #ff17e679
 def resnet18_without_shrinking(channels, classes=1000):
     "torchvision's ResNet18 (He et al. 2016) of small pictures (b, channels, h, w), not shrunk at first."
     net = optional("torchvision.models").resnet18(num_classes=classes)
