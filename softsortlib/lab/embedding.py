@@ -131,9 +131,12 @@ def shift_and_mirror(
     mirrored = torch.rand(len(x), 1, generator=generator) < 0.5
     return shifted(x, up, torch.where(mirrored, 2 * by - left, left), mirrored, by)
 
-# %% ../../nbs/lab/24_embedding.ipynb #57ff2396
+# %% ../../nbs/lab/24_embedding.ipynb #4cca6242
 @patch_to(PointData)
-def moved(self, batch: tuple, k: int) -> tuple:
+def moved(self,
+    batch: tuple,  # pictures (b, channels, h, w), labels (b,), ...
+    k: int,  # the number of the batch
+) -> tuple:
     "The pictures of training batch `k` shifted and mirrored, its labels as they are."
     g = self.generator("train", k)
     return tuple(shift_and_mirror(x, g) if x.ndim == 4 else x for x in batch)
