@@ -206,9 +206,9 @@
   }
 
   /** SinkhornSort: the rows of an optimal transport plan, entropy tau, from the places (T2.5) of the scores to the milestones 0, 1/(n-1), ..., 1 at
-      the cost |milestone - score|^power. Options: power (2), tolerance (1e-6), maxIterations (1000). Potentials by safeguarded Newton
+      the cost |milestone - score|^power. Options: power (2), tolerance (1e-8), maxIterations (1000). Potentials by safeguarded Newton
       steps; the gradient by the implicit function theorem. Also tells ranks, residual, iterations and converged. */
-  function sinkhorn(s, tau, {power = 2, tolerance = 1e-6, maxIterations = 1000, descending = false} = {}) {
+  function sinkhorn(s, tau, {power = 2, tolerance = 1e-8, maxIterations = 1000, descending = false} = {}) {
     const n = s.length, a = 1 / n, logA = Math.log(a), places = placed(s), sign = descending ? -1 : 1;
     const all = places.x.map(v => sign * v), order = argsort(all), x = order.map(i => all[i]);
     const y = range(n).map(k => k / (n - 1) - (descending ? 1 : 0));
