@@ -64,6 +64,15 @@ def column_back(q, v, g, down, of_v, of_g, pull, gx):
             gx[i] += B
             i += step
 
+# %% ../../nbs/engine/07_blocks.ipynb #24c615b0
+@jit(fastmath=("contract", "nsz"), lent=True)
+def even_back(q, v, g, pull, back):
+    "back = E(g), the gradient to v where g is that to E(v), and pull += tau times that to the scores; v and g (n,)."
+    for i in range(len(v)):
+        back[i] = g[i]
+    for down in range(2):
+        column_back(q, v, g, down, (0.0, 0.0), (0.0, 0.0), pull, back)
+
 # %% ../../nbs/engine/07_blocks.ipynb #319c2b5f
 @jit(paste=True)
 def _mean_columns(x, b, start, m, share, columns):

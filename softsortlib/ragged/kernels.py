@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = []
 
-# %% ../../nbs/ragged/03_kernels.ipynb #c00562aa
+# %% ../../nbs/ragged/03_kernels.ipynb #410c510a
 from enum import IntEnum
 from typing import NamedTuple
 
@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..engine.blocks import column_back, even_column, gap_prices
+from ..engine.blocks import even_back, even_column, gap_prices
 from ..engine.compile import WORTH, arrays, copy_to, exp_neg, jit, spread_rows
 from ..engine.dispatch import switch
 from ..engine.scan_kernels import share_of
@@ -154,16 +154,7 @@ def _laplace_ranks(n, room):
         r[i] += R / 2
         R = abs(q[i]) * R + abs(q[i])
 
-# %% ../../nbs/ragged/03_kernels.ipynb #d012a369
-@jit(fastmath=("contract", "nsz"), lent=True)
-def _even_back(q, v, g, pull, back):
-    "(G3.5) for E(v), v and g (n,): back = the gradient to v; pull += tau times that to t."
-    for i in range(len(v)):
-        back[i] = g[i]
-    for down in range(2):
-        column_back(q, v, g, down, (0.0, 0.0), (0.0, 0.0), pull, back)
-
-# %% ../../nbs/ragged/03_kernels.ipynb #737cbd5b
+# %% ../../nbs/ragged/03_kernels.ipynb #9b4b436f
 @jit(lent=True)
 def _quotient_back(of, share, tau, n, room):
     "Turn pull, the gradient to what is asked, into that to t."
@@ -173,13 +164,13 @@ def _quotient_back(of, share, tau, n, room):
         ur[i] *= -u[i]
         pull[i] = 0.0
     to_x, to_z = room.to_x, room.to_z
-    _even_back(q, x, u, pull, to_x)
-    _even_back(q, z, ur, pull, to_z)
+    even_back(q, x, u, pull, to_x)
+    even_back(q, z, ur, pull, to_z)
     if of == Of.RANK:
         for i in range(n):
             ur[i] = -z[i] * z[i] * ((i + 1) * to_x[i] + to_z[i])
             z[i] = 1.0
-        _even_back(q, z, ur, pull, to_z)
+        even_back(q, z, ur, pull, to_z)
     for i in range(n):
         pull[i] = (to_x[i] if of == Of.SORT else 0.0) + pull[i] / share / tau
 

@@ -5,14 +5,14 @@
 # %% auto #0
 __all__ = []
 
-# %% ../../nbs/rowwise/07_balance.ipynb #fc04273c
+# %% ../../nbs/rowwise/07_balance.ipynb #5cf0d1d8
 from typing import NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from ..engine.blocks import column_back, even_column, gap_prices
+from ..engine.blocks import even_back, even_column, gap_prices
 from ..engine.compile import arrays, jit, spread_rows
 from ..engine.mechanism import mechanism
 from ..engine.scan import exp_scan, gradient_to_tau, tau_tensor
@@ -96,16 +96,7 @@ def _balanced_rows(lo, hi, lists, y):
         for i in range(m):
             y[b, i] = now[i] * total[i]
 
-# %% ../../nbs/rowwise/07_balance.ipynb #aa80b5da
-@jit(fastmath=("contract", "nsz"), lent=True)
-def _pull_product(q, b, a, Ka, pull):
-    "Ka = K a, and add to pull, times tau, what K b with the gradient a pulls on the scores; all (n,)."
-    for i in range(len(a)):
-        Ka[i] = a[i]
-    for down in range(2):
-        column_back(q, b, a, down, (0.0, 0.0), (0.0, 0.0), pull, Ka)
-
-# %% ../../nbs/rowwise/07_balance.ipynb #62378844
+# %% ../../nbs/rowwise/07_balance.ipynb #aa4badfd
 @jit(fastmath=("contract", "nsz"))
 def _back_of_list(g, q, x, z, room, gx):
     """Prop W7.2 of a list of m scores, g, x, gx (m,) and z (N, m); room is (6, m).
@@ -117,7 +108,7 @@ def _back_of_list(g, q, x, z, room, gx):
     for i in range(len(x)):
         a[i] = g[i] * z[top, i]
         b[i] = x[i] * (z[top - 1, i] if top > 0 else 1.0)
-    _pull_product(q, b, a, Ka, pull)
+    even_back(q, b, a, pull, Ka)
     even_column(q, b, len(x), 0.0, 0.0, w)
     for i in range(len(x)):
         w[i] *= g[i]
@@ -127,7 +118,7 @@ def _back_of_list(g, q, x, z, room, gx):
         for i in range(len(x)):
             a[i] = -w[i] * z[j, i] * z[j, i]
             b[i] = z[j - 1, i] if j > 0 else 1.0
-        _pull_product(q, b, a, Ka, pull)
+        even_back(q, b, a, pull, Ka)
         for i in range(len(x)):
             w[i] = Ka[i] + more[i]
             more[i] = 0.0

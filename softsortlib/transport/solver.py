@@ -216,7 +216,7 @@ _solve_adjoint = mechanism(
     __name__, _adjoint_alone, gradient=_adjoint_grads,
 )
 
-# %% ../../nbs/transport/05_solver.ipynb #5d1a69d8
+# %% ../../nbs/transport/05_solver.ipynb #1ceefd21
 _FEW = switch("solver: unknowns of a matrix", 24, "n")  # on the smaller side
 
 def _is_small(x, y, power, tolerance):
@@ -225,12 +225,12 @@ def _is_small(x, y, power, tolerance):
     return few and tolerance > 0 and power in tuple(Cost)
 
 
-_THREE = 3  # milestones of a quantile: a pass over the inputs is all that it costs
+_QUANTILE = switch("solver: milestones of a quantile", 3, "n")  # on the smaller side: a pass is all that they cost
 
 
 def _solve_small(x, y, a, b, tau, power, tolerance, limit):
     "By that kernel; all but quantiles to a hundredth of the tolerance: Newton's last step squares the error."
-    if min(x.shape[-1], y.shape[-1]) > _THREE:
+    if min(x.shape[-1], y.shape[-1]) > _QUANTILE:
         tolerance = min(tolerance, max(tolerance / 100, 1e-12))
     return few_potentials(x, y, a, b, tau, power, tolerance, limit)
 
