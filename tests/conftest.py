@@ -24,7 +24,7 @@ pytest.register_assert_rewrite("softsortlib.testing", "tables")     # its assert
 
 
 if not torch.cuda.is_available():       # each seed would write down the whole stack, for devices not there
-    torch.cuda.manual_seed_all = torch.xpu.manual_seed_all = lambda seed: None
+    torch.cuda.manual_seed_all = torch.xpu.manual_seed_all = torch.mtia.manual_seed_all = lambda seed: None
 
 
 @pytest.fixture(autouse=True)

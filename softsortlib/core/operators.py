@@ -158,7 +158,7 @@ def facing(self, descending):
     other.descending = descending
     return other
 
-# %% ../../nbs/core/05_operators.ipynb #28246578
+# %% ../../nbs/core/05_operators.ipynb #21c80db7
 class Operator(Scored):
     """Base of all operators: a module from scores (..., n) to a `SoftPermutation` (..., m, n).
 
@@ -169,7 +169,7 @@ class Operator(Scored):
         def __call__(self, scores: Tensor, mask: "Tensor | None" = None) -> SoftPermutation: ...
         def _soft_permutation(self, s: Tensor, tau: "float | Tensor", mask: "Tensor | None",
                               dtype: torch.dtype) -> SoftPermutation: ...
-        def _single(self, P: SoftPermutation, s: Tensor) -> SoftPermutation: ...
+        def _single(self, P: SoftPermutation, s: Tensor, tau: "float | Tensor") -> SoftPermutation: ...
         def _at_once(self, scores: Tensor, mask: "Tensor | None") -> "SoftPermutation | None": ...
 
     def __init__(self,
@@ -189,7 +189,7 @@ class Operator(Scored):
             return P
         s, tau = self._with_temperature(scores, mask)
         P = self._soft_permutation(s, tau, mask, scores.dtype)
-        return self._single(P, s) if scores.shape[-1] == 1 else P
+        return self._single(P, s, tau) if scores.shape[-1] == 1 else P
 
 # %% ../../nbs/core/05_operators.ipynb #46de2f5b
 @patch_to(Operator)
@@ -202,13 +202,13 @@ def _soft_permutation(self, s, tau, mask, dtype):
 def _at_once(self, scores, mask):
     "The map of scores in their own units, where its kernel finds their spread by itself; None, as here, elsewhere."
 
-# %% ../../nbs/core/05_operators.ipynb #7e9f11e9
+# %% ../../nbs/core/05_operators.ipynb #191cb14f
 @patch_to(Operator)
-def _single(self, P, s):
-    "The map of a single score: one, with a zero gradient to s (..., 1); P itself where it is of another shape."
+def _single(self, P, s, tau):
+    "The map of a single score: one, with zero gradients to s (..., 1) and tau; P itself where it is of another shape."
     if P.shape != (*s.shape, 1):
         return P
-    log_one = s.masked_fill(torch.ones_like(s, dtype=torch.bool), 0)    # not 0 * s: zero times infinity is NaN
+    log_one = (s + tau).masked_fill(torch.ones_like(s, dtype=torch.bool), 0)    # not 0 * s: zero times infinity is NaN
     return DensePermutation(log_one[..., None], P.dtype, mask=P.mask, row_mask=P.row_mask)
 
 # %% ../../nbs/core/05_operators.ipynb #cba68209

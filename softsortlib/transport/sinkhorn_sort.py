@@ -202,7 +202,7 @@ def _keep(module, **values):
         else:
             setattr(module, name, value)
 
-# %% ../../nbs/transport/02_sinkhorn_sort.ipynb #f847dbb3
+# %% ../../nbs/transport/02_sinkhorn_sort.ipynb #683c0195
 class _SinkhornMethods:
     "What the cells below add to `SinkhornSort`, for type checkers."
     if TYPE_CHECKING:
@@ -212,7 +212,7 @@ class _SinkhornMethods:
         def _milestones(self, s, mask): ...
         def _line(self, s, mask): ...
         def _plan(self, x, y, a, b, tau): ...
-        def _single(self, P: SoftPermutation, s: Tensor) -> SoftPermutation: ...
+        def _single(self, P: SoftPermutation, s: Tensor, tau: "float | Tensor") -> SoftPermutation: ...
         def _middle(self, x, y, a, b, tau): ...
 
 # %% ../../nbs/transport/02_sinkhorn_sort.ipynb #d8e062af
@@ -324,7 +324,7 @@ def _plan(self, x, y, a, b, tau):
     K = Gibbs(x, -y if self.descending else y, tau, turned, self.backend)
     return K, *potentials(K, a, b, self.tolerance, self.max_iterations, self.gradient, self.iterations)
 
-# %% ../../nbs/transport/02_sinkhorn_sort.ipynb #298b4ebe
+# %% ../../nbs/transport/02_sinkhorn_sort.ipynb #0c089b41
 @patch_to(SinkhornSort)
 def _soft_permutation(self, s, tau, mask, dtype):
     "Prepare both sides and solve, in double precision where the device has it."
@@ -341,7 +341,7 @@ def _soft_permutation(self, s, tau, mask, dtype):
                                 mask=mask, row_mask=keep)
 
 @patch_to(SinkhornSort)
-def _single(self, P, s):
+def _single(self, P, s, tau):
     "The plan of a single score to a single milestone, exactly one, with a zero gradient to s (..., 1)."
     if P.shape != (*s.shape, 1):
         return P
