@@ -12,6 +12,7 @@ import numpy as np  # noqa: E402
 import pytest  # noqa: E402
 import torch  # noqa: E402
 import torch.distributed as dist  # noqa: E402
+from filelock import FileLock  # noqa: E402
 from hypothesis import settings  # noqa: E402
 
 # The same examples in every run: a change that breaks one is seen in the change. HYPOTHESIS_PROFILE=explore looks for new ones.
@@ -47,6 +48,21 @@ def alone():
 def rng():
     "A generator of its own for each test, so that no test depends on the order of tests."
     return torch.Generator().manual_seed(0)
+
+
+@pytest.fixture(scope="session")
+def made_once(tmp_path_factory):
+    "`made_once(name, make)`: the text that make(an empty folder) returns, made by the first of the processes that run tests, and read by the others."
+    shared = tmp_path_factory.getbasetemp()
+    if "PYTEST_XDIST_WORKER" in os.environ: shared = shared.parent
+    def text(name, make):
+        folder = shared / name
+        with FileLock(shared / f"{name}.lock"):
+            if not (kept := shared / f"{name}.txt").exists():
+                folder.mkdir(exist_ok=True)
+                kept.write_text(make(folder))
+        return kept.read_text()
+    return text
 
 
 @pytest.fixture(scope="module")

@@ -41,6 +41,7 @@ def child(limit=None):
     try:
         signal.signal(signal.SIGINT, signal.default_int_handler)
         if limit:
+            sys.dont_write_bytecode = True      # modules cut short would stay
             signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
             resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
         train(config, out, threads=1)
