@@ -130,11 +130,11 @@ def in_compute_dtype(P):
     wide.__dict__.update(P.__dict__, dtype=compute_dtype(P.dtype))
     return wide
 
-# %% ../../nbs/core/03_rounding.ipynb #1791c44c
+# %% ../../nbs/core/03_rounding.ipynb #817e0b54
 @patch_to(SoftPermutation)
 @precisely
 def hard(self) -> Tensor:  # long, (..., m)
-    "The most likely input at each position; padded inputs follow the real ones, so that it stays a permutation."
+    "The order of the scores, else the most likely input at each position; padded inputs follow the real ones."
     hard = self._hard(self._rows)
     if self.mask is None or self._m != self.n:
         return hard

@@ -49,9 +49,10 @@ def _keep(module, name, value):
     else:
         setattr(module, name, value)
 
-# %% ../../nbs/selection/01_masks.ipynb #0b3a7614
+# %% ../../nbs/selection/01_masks.ipynb #78c504e2
 class TopKMask(Scored):
-    """Base of the soft top-k masks: from scores (..., n) to weights in [0, 1], (..., n), that sum to k (K1.1).
+    """Base of the soft top-k masks: from scores (..., n) to weights in [0, 1], (..., n), that sum to k (K1.1),
+    those of `ThresholdTopK` nearly.
 
     Raise `TypeError` or `ValueError` for a parameter that does not fit."""
     names: dict = {}

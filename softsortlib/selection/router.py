@@ -20,10 +20,10 @@ from .passes import Gate, can_route, route
 from .sparse import SparseTopK
 from .thresholds import SinkhornTopK, ThresholdTopK
 
-# %% ../../nbs/selection/05_router.ipynb #7d28f81c
+# %% ../../nbs/selection/05_router.ipynb #12ddb036
 class Routing(NamedTuple):
     "Where tokens go."
-    weights: Tensor  # of the chosen experts, falling, (..., k); they sum to one; zero where no expert takes the token
+    weights: Tensor  # of the chosen experts, falling, (..., k); zero where one refuses; if none does, they sum to one
     indices: Tensor  # the chosen experts, long, (..., k)
     loss: Tensor     # the loss of balance times its weight, without dimensions; zero unless asked for
 
