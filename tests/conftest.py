@@ -4,6 +4,8 @@ import gc
 import os
 import random
 import signal
+import subprocess
+import sys
 import warnings
 
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")     # before torch: threads that spin while they wait take the cores of the tests beside them
@@ -48,6 +50,15 @@ def alone():
 def rng():
     "A generator of its own for each test, so that no test depends on the order of tests."
     return torch.Generator().manual_seed(0)
+
+
+@pytest.fixture(scope="session")
+def slowness():
+    "How many times as long as on a usual machine (1.5 s of its processor) torch takes to be imported here, at least one: what limits in seconds are multiplied with."
+    def used(): return sum(os.times()[2:4])         # by processes that have ended
+    before = used()
+    subprocess.run([sys.executable, "-c", "import torch"], check=True)
+    return max(1.0, (used() - before) / 1.5)
 
 
 @pytest.fixture(scope="session")

@@ -45,13 +45,13 @@ m.PathFinder.find_spec = classmethod(lambda cls, name, path=None, target=None: N
 """
 
 
-def test_make_gpu_rehearses_on_a_bare_machine(tmp_path):
+def test_make_gpu_rehearses_on_a_bare_machine(tmp_path, slowness):
     "With torch, numba, hypothesis and pytest and nothing else, without a GPU: every stage runs or says why not, writes where it may, and keeps the deadline."
     (tmp_path / "bare").mkdir()
     (tmp_path / "bare/sitecustomize.py").write_text(BARE)
     before = {p for p in ROOT.iterdir()} | {p for p in (ROOT / "nbs/results").iterdir()}
     env = {**os.environ, "PYTHONPATH": os.pathsep.join((str(tmp_path / "bare"), str(ROOT)))}
-    run = subprocess.run([sys.executable, ROOT / "tools/gpu.py", "--minutes", "2.5", "--rounds", "1", "--out", tmp_path / "out"], cwd=tmp_path, env=env, capture_output=True, text=True, timeout=240)
+    run = subprocess.run([sys.executable, ROOT / "tools/gpu.py", "--minutes", str(2.5 * slowness), "--rounds", "1", "--out", tmp_path / "out"], cwd=tmp_path, env=env, capture_output=True, text=True, timeout=240 * slowness)
     assert "this is a rehearsal" in run.stdout and run.returncode == 0, run.stdout + run.stderr
     found = {stage: json.loads((tmp_path / "out" / f"{stage}.json").read_text()) for stage in ("device", "tests", "memory", "bench", "speed", "summary")}
     assert found["device"]["rehearsal"] and found["tests"]["exit"] == 0 and "[100%]" in found["tests"]["said"], found["tests"]["said"]
