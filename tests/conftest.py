@@ -63,17 +63,18 @@ def slowness():
 
 @pytest.fixture(scope="session")
 def made_once(tmp_path_factory):
-    "`made_once(name, make)`: the text that make(an empty folder) returns, made by the first of the processes that run tests, and read by the others."
+    "`made_once(name, make)`: a folder that make(folder) fills in the first of the processes that run tests, for all of them."
     shared = tmp_path_factory.getbasetemp()
     if "PYTEST_XDIST_WORKER" in os.environ: shared = shared.parent
-    def text(name, make):
-        folder = shared / name
+    def folder(name, make):
+        made, begun = shared / name, shared / f"{name}.begun"
         with FileLock(shared / f"{name}.lock"):
-            if not (kept := shared / f"{name}.txt").exists():
-                folder.mkdir(exist_ok=True)
-                kept.write_text(make(folder))
-        return kept.read_text()
-    return text
+            if not made.exists():
+                begun.mkdir(exist_ok=True)
+                make(begun)
+                begun.rename(made)
+        return made
+    return folder
 
 
 @pytest.fixture(scope="module")

@@ -119,7 +119,7 @@ allow_redefinition = True
 strict_optional = False
 [mypy-softsortlib.*]
 follow_imports = silent
-# two thirds of what would be read: nothing that a page writes has a type from there
+# more than half of what would be read: nothing that a page writes has a type from there
 [mypy-%s]
 follow_imports = skip
 """
@@ -184,22 +184,22 @@ def write_all(folder):
     (folder / "mypy.ini").write_text(CONFIG % ",".join(f"{name}.*" for name in ASIDE))
 
 
-def complaints(folder):
-    "What mypy says of the files that `write_all` puts into a folder."
+def check_all(folder):
+    "Put everything that mypy reads into a folder, and what it says beside it."
     write_all(folder)
     command = [sys.executable, "-m", "mypy", "--config-file", "mypy.ini", "--cache-dir", "cache", "--no-error-summary", "."]
     done = subprocess.run(command, cwd=folder, env={**os.environ, "MYPYPATH": str(ROOT)}, capture_output=True, text=True)
     assert done.returncode in (0, 1), done.stdout[-2000:] + done.stderr[-2000:]
-    return done.stdout
+    (folder / "said.txt").write_text(done.stdout)
 
 
 @pytest.fixture(scope="module")
 def said(made_once):
     "file -> [(line, kind, text)]: what mypy says of each."
     pytest.importorskip("mypy", reason="mypy is not installed: pip install mypy")
-    said = made_once("types", complaints)
-    found = {name: [] for name in ["face.py", "readme.py", "wrong.py", *(f"tutorial_{name}.py" for name in tutorials()), *(f"example_{name}.py" for name in examples())]}
-    for name, line, kind, text in re.findall(r"^(\S+\.py):(\d+): (\w+): (.*)$", said, re.M):
+    folder = made_once("types", check_all)
+    found = {path.name: [] for path in folder.glob("*.py")}
+    for name, line, kind, text in re.findall(r"^(\S+\.py):(\d+): (\w+): (.*)$", (folder / "said.txt").read_text(), re.M):
         found[name].append((int(line), kind, text))
     return found
 
