@@ -26,7 +26,7 @@ from .line import _two, marks, nearest
 from .one_sided import _real, in_order, one_sided
 from .sigmoid import counted_ranks, few_pairs, laplace_step, tau_column
 
-# %% ../../nbs/ranks/03_laplace.ipynb #e7d9221f
+# %% ../../nbs/ranks/03_laplace.ipynb #f638a46b
 _TILE = switch("laplace: scores of a tile", 1024, "n")
 _LONG = switch("laplace: by tiles", 1 << 16, "n")  # from which a list is cut into tiles
 
@@ -41,107 +41,135 @@ class Tile(NamedTuple):
     "Room for a tile."
     h: np.ndarray
     q: np.ndarray
-    z: np.ndarray
-    above: np.ndarray
+    g: np.ndarray
+    R: np.ndarray
+    Rg: np.ndarray
+
+@jit
+def _room(n, tiles):
+    "Room for a tile of a list of n scores."
+    v = np.zeros((5, n if tiles == 1 else _TILE))
+    return Tile(v[0], v[1], v[2], v[3], v[4])
 
 @jit(lent=True)
-def _fall(tile, w, enters, leaves):
-    "Walk down the first w scores of a tile, from what enters above to what leaves below, both (d,)."
-    for c in range(len(enters)):
-        R = enters[c]
-        for k in range(w - 1, -1, -1):
-            tile.above[c, k] = R
-            R = tile.q[k] * (R + tile.z[c, k])
-        leaves[c] = R
+def _fall(tile, w, R, Rg):
+    "Walk down the first w scores of a tile, which R and Rg enter from above."
+    for k in range(w - 1, -1, -1):
+        tile.R[k] = R
+        tile.Rg[k] = Rg
+        R = tile.q[k] * (R + 1)
+        Rg = tile.q[k] * (Rg + tile.g[k])
 
-# %% ../../nbs/ranks/03_laplace.ipynb #a764132f
+# %% ../../nbs/ranks/03_laplace.ipynb #cf5928ee
 @jit(lent=True)
 def _enter(line, b, at, g, tile):
-    "Fill a tile from place `at` of set b on, with g (B or 0, n), in order, as its second column, and return its width."
-    w = min(len(tile.q), line.real[b, 0] - at)
+    "Fill a tile from place `at` of set b on, with g (B or 0, n) in order, and return how many scores it has."
+    w = max(0, min(len(tile.q), line.real[b, 0] - at))
     for k in range(at == 0, w):
         tile.h[k] = (np.float64(line.s[b, at + k]) - np.float64(line.s[b, at + k - 1])) / line.tau[b, 0]
     if at == 0:
         tile.h[0] = np.inf
     for k in range(w):
         tile.q[k] = exp_neg(tile.h[k])
-    if len(g) > 0:
-        for k in range(w):
-            tile.z[1, k] = g[b, at + k]
+    for k in range(w if len(g) else 0):
+        tile.g[k] = g[b, at + k]
     return w
 
-@jit(lent=True)
-def _descend(line, b, g, tile, tops):
-    "Fill tops (tiles, d) of set b with what enters each tile from above, and return how many tiles there are."
-    width = len(tile.q)
-    tiles = (line.real[b, 0] + width - 1) // width
-    tops[max(tiles - 1, 0)] = 0
-    for k in range(tiles - 1, 0, -1):
-        _fall(tile, _enter(line, b, k * width, g, tile), tops[k], tops[k - 1])
-    return tiles
-
-# %% ../../nbs/ranks/03_laplace.ipynb #c197ce04
 @jit
-def _rank_rows(lo, hi, line, ranks):
-    "Write the ranks (R3.5) of sets lo..hi."
-    n = ranks.shape[1]
-    width = n if n < _LONG else _TILE
-    tile = Tile(np.empty(width), np.empty(width), np.ones((1, width)), np.empty((1, width)))
-    tops, none = np.empty((n // width + 1, 1)), np.empty((0, n))
+def _give_tiles(lo, hi, line, g, given):
+    "Fill rows lo..hi of given (B, T, 5): what decays across a tile, and what it gives to those below and above."
+    tiles = given.shape[1]
+    tile = _room(0, tiles)
+    for row in range(lo, hi):
+        w = _enter(line, row // tiles, row % tiles * _TILE, g, tile)
+        Q, R, Rg, L, G = 1.0, 0.0, 0.0, 0.0, 0.0
+        for k in range(w):
+            down = w - 1 - k
+            R = tile.q[down] * (R + 1)
+            Rg = tile.q[down] * (Rg + tile.g[down])
+            L = tile.q[k] * L + 1
+            G = tile.q[k] * G + tile.g[k]
+            Q *= tile.q[k]
+        gives = given[row // tiles, row % tiles]
+        gives[0], gives[1], gives[2], gives[3], gives[4] = Q, R, Rg, L, G
+
+@jit
+def _join_tiles(lo, hi, given):
+    "Turn what the tiles of sets lo..hi give, (B, T, 5), into what enters each of them."
+    tiles = given.shape[1]
     for b in range(lo, hi):
-        L = 0.0
-        for t in range(_descend(line, b, none, tile, tops)):
-            at = t * width
-            w = _enter(line, b, at, none, tile)
-            _fall(tile, w, tops[t], tops[t])
-            for k in range(w):
-                L *= tile.q[k]
-                ranks[b, line.order[b, at + k]] = at + k + 1 + (tile.above[0, k] - L) / 2
-                L += 1
-        for k in range(line.real[b, 0], n):
+        for c in range(1, 5):
+            enters = 0.0
+            for k in range(tiles):
+                tile = given[b, tiles - 1 - k if c < 3 else k]
+                gives, tile[c] = tile[c], enters
+                enters = gives + tile[0] * enters
+
+def _entering(line, g):
+    "What enters each tile of each set, (B, T, 5); zeros where a set is one tile."
+    B, n = line.s.shape
+    enters = np.zeros((B, -(-n // _TILE) if n >= _LONG else 1, 5))
+    if enters.shape[1] > 1:
+        spread_rows(_give_tiles, enters.size // 5, 4 * line.s.size, line, g, enters)
+        spread_rows(_join_tiles, B, enters.size, enters)
+    return enters
+
+# %% ../../nbs/ranks/03_laplace.ipynb #f01a7b60
+@jit
+def _rank_rows(lo, hi, line, enters, ranks):
+    "Write the ranks (R3.5) of tiles lo..hi of all sets."
+    n, tiles = ranks.shape[1], enters.shape[1]
+    tile, none = _room(n, tiles), np.empty((0, n))
+    for row in range(lo, hi):
+        b, at = row // tiles, row % tiles * len(tile.q)
+        _, R, Rg, L, _ = enters[b, row % tiles]
+        w = _enter(line, b, at, none, tile)
+        _fall(tile, w, R, Rg)
+        for k in range(w):
+            L *= tile.q[k]
+            ranks[b, line.order[b, at + k]] = at + k + 1 + (tile.R[k] - L) / 2
+            L += 1
+        for k in range(at + w, min(at + len(tile.q), n)):
             ranks[b, line.order[b, k]] = 0
 
-# %% ../../nbs/ranks/03_laplace.ipynb #1bc4bb06
+# %% ../../nbs/ranks/03_laplace.ipynb #7dbcce1f
 @jit(lent=True)
-def _climb(tile, w, below, out):
-    "Walk up w scores: out (w,) is (R3.7) without its factor; `below` (2,) enters and leaves; the sum of (R3.8)."
+def _climb(tile, w, enters, learn, out):
+    "Walk up w scores: out (w,) is (R3.7) without its factor; returns the sum of (R3.8), zero if not `learn`."
     total = 0.0
-    L, G = below
+    _, _, _, L, G = enters
     for k in range(w):
         L *= tile.q[k]
         G *= tile.q[k]
-        R, Rg, g = tile.above[0, k], tile.above[1, k], tile.z[1, k]
+        R, Rg, g = tile.R[k], tile.Rg[k], tile.g[k]
         out[k] = g * (L + R) - (G + Rg)
-        crossing = (Rg + g) * L - G * (R + 1)
-        if crossing != 0:
-            total += crossing * tile.h[k]
+        if learn:
+            crossing = (Rg + g) * L - G * (R + 1)
+            total += crossing * tile.h[k] if crossing != 0 else 0.0
         L += 1
         G += g
-    below[0] = L
-    below[1] = G
     return total
 
-# %% ../../nbs/ranks/03_laplace.ipynb #7f00b52b
+# %% ../../nbs/ranks/03_laplace.ipynb #2a5cc7fd
 @jit
-def _rank_back_rows(lo, hi, line, g, s, tau):
-    "Write the gradients of Prop R3.6 to s (B, n) and tau (B,) for sets lo..hi; g and s are in order."
-    n = g.shape[1]
-    width = n if n < _LONG else _TILE
-    tile = Tile(np.empty(width), np.empty(width), np.ones((2, width)), np.empty((2, width)))
-    tops, below, out = np.empty((n // width + 1, 2)), np.empty(2), np.empty(width)
-    for b in range(lo, hi):
-        share = 0.5 / line.tau[b, 0]
-        below[:] = 0
-        tau[b] = 0
-        for t in range(_descend(line, b, g, tile, tops)):
-            w = _enter(line, b, t * width, g, tile)
-            _fall(tile, w, tops[t], tops[t])
-            tau[b] -= share * _climb(tile, w, below, out)
-            for k in range(w):
-                s[b, t * width + k] = share * out[k]
-        s[b, line.real[b, 0]:] = 0
+def _rank_back_rows(lo, hi, line, g, enters, s, tau):
+    "Write the gradients of Prop R3.6, for tiles lo..hi, to s (B, n) and tau (B T or 0,); g and s are in order."
+    n, tiles = g.shape[1], enters.shape[1]
+    tile, learn = _room(n, tiles), len(tau) > 0
+    out = np.empty(len(tile.q))
+    for row in range(lo, hi):
+        b, at = row // tiles, row % tiles * len(tile.q)
+        share, entering = 0.5 / line.tau[b, 0], enters[b, row % tiles]
+        w = _enter(line, b, at, g, tile)
+        _fall(tile, w, entering[1], entering[2])
+        total = _climb(tile, w, entering, learn, out)
+        if learn:
+            tau[row] = -share * total
+        for k in range(w):
+            s[b, at + k] = share * out[k]
+        s[b, at + w:at + len(tile.q)] = 0
 
-# %% ../../nbs/ranks/03_laplace.ipynb #fb7620ee
+# %% ../../nbs/ranks/03_laplace.ipynb #a786035c
 def _rank_torch(s, tau, order, real):
     "The ranks (R3.5), where the scores stood; whatever where they are padded."
     t, kept = _real(precise(s), real)
@@ -153,10 +181,12 @@ def _rank_numba(s, tau, order, real):
     "The same by the kernel."
     ranks = s.new_empty(s.shape)
     *line, out = arrays(*_two(s.ndim - 1, s, tau.double(), order, real, ranks))
-    spread_rows(_rank_rows, len(out), 6 * s.numel(), Scores(*line), out)
+    line = Scores(*line)
+    enters = _entering(line, line.s[:0])
+    spread_rows(_rank_rows, enters.size // 5, 6 * s.numel(), line, enters, out)
     return ranks
 
-# %% ../../nbs/ranks/03_laplace.ipynb #edcba06e
+# %% ../../nbs/ranks/03_laplace.ipynb #de0e03d8
 def _rank_back_torch(g, s, tau, order, real, learn):
     "Prop R3.6 in plain torch, which can be differentiated again."
     t, kept = _real(precise(s), real)
@@ -166,12 +196,18 @@ def _rank_back_torch(g, s, tau, order, real, learn):
     gtau = gradient_to_tau(pull, t, tau[..., 0])[..., None] if learn else torch.zeros_like(tau)
     return pull.to(s), gtau
 
-def _rank_back_numba(g, s, tau, order, real):
+def _rank_back_numba(g, s, tau, order, real, learn):
     "The same by the kernel."
-    gs, gtau = s.new_empty(s.shape), tau.new_empty(tau.shape)
+    gs = s.new_empty(s.shape)
     *line, g, to_s = arrays(*_two(s.ndim - 1, s, tau.double(), order, real, g.gather(-1, order), gs))
-    spread_rows(_rank_back_rows, len(g), 12 * s.numel(), Scores(*line), g, to_s, *arrays(gtau.view(-1)))
-    return gs, gtau
+    line = Scores(*line)
+    enters = _entering(line, g)
+    to_tau = np.empty(enters.size // 5 if learn else 0)
+    spread_rows(_rank_back_rows, enters.size // 5, 12 * s.numel(), line, g, enters, to_s, to_tau)
+    if not learn:
+        return gs, torch.zeros_like(tau)
+    gtau = torch.from_numpy(to_tau).to(tau).view(*tau.shape[:-1], enters.shape[1])
+    return gs, gtau.sum(-1, keepdim=True)
 
 # %% ../../nbs/ranks/03_laplace.ipynb #c6a3eeaa
 _rank_backward = mechanism(

@@ -5,12 +5,12 @@
 # %% auto #0
 __all__ = []
 
-# %% ../../nbs/rowwise/08_row_kernels.ipynb #b8259198
+# %% ../../nbs/rowwise/08_row_kernels.ipynb #bf47f6c6
 from typing import NamedTuple
 
 import numpy as np
 
-from ..engine.compile import jit, short_dot
+from ..engine.compile import jit
 from .factors import SOME
 from softsortlib.rowwise.rows import (
     Asked, fall_at, fill_tile, next_tile, one_of, pull_entry, pull_tile, room_for, through_sums, tile_moment,
@@ -117,53 +117,52 @@ def arriving(own, left, a, v, h):
         for c in range(len(v)):
             _add(a[r, c], v[c, left:right], v[c, own[r]], h[r])
 
-# %% ../../nbs/rowwise/08_row_kernels.ipynb #3c806af2
+# %% ../../nbs/rowwise/08_row_kernels.ipynb #ab8f1291
 @jit(paste=True)
-def _centre(e, others, total, h):
-    "h of a row becomes P (h - mean), where `total` is the sum of e h."
+def _meet(e, h, every):
+    "The sum of e_j h_j in the precision of e, of `every` j or of those with a weight."
+    zero = e.dtype.type(0)
+    total = zero
+    for j in range(len(h)):
+        came = h[j]
+        came = came if every or e[j] != zero else zero
+        total += came * e[j]
+    return total
+
+
+@jit(paste=True)
+def _centre(e, others, h, every):
+    "h of a row becomes P (h - sum P h); where weights are zero nothing goes on, whatever arrives, if not `every`."
+    zero, total = e.dtype.type(0), 0.0
+    for lo in range(0, len(h), SOME):
+        total += _meet(e[lo:lo + SOME], h[lo:lo + SOME], every)
     share = e.dtype.type(1) / (e.dtype.type(1) + others)
     mean = e.dtype.type(total * share)
     for j in range(len(h)):
-        h[j] = e[j] * share * (h[j] - mean)
-
-
-@jit(lent=True)
-def _weighted(e, h):
-    "The sum of e_j h_j, some terms at a time in the precision of e."
-    total = 0.0
-    for lo in range(0, len(e), SOME):
-        total += short_dot(e[lo:lo + SOME], h[lo:lo + SOME])
-    return total
+        came = h[j]  # always written back, or the compiler does not vectorise
+        came = came if every or e[j] != zero else zero
+        h[j] = e[j] * share * (came - mean)
 
 
 @jit(lent=True)
 def _through_matrix(own, left, columns, e, others, G, h):
     "h = the gradients of the logits from G of the matrix, in `columns`, or in all as they came if there are none."
     for r in range(len(h)):
-        base, total = G[r, columns[own[r] - left] if len(columns) else own[r]], 0.0
+        base = G[r, columns[own[r] - left] if len(columns) else own[r]]
         if len(columns):
             for j in range(h.shape[1]):
                 h[r, j] = G[r, columns[j]] - base
-                total += h[r, j] * e[r, j]
         else:
             for j in range(h.shape[1]):
                 h[r, j] = G[r, j] - base
-                total += h[r, j] * e[r, j]
-        _centre(e[r], others[r], total, h[r])
+        _centre(e[r], others[r], h[r], True)
 
-# %% ../../nbs/rowwise/08_row_kernels.ipynb #6b73fab0
+# %% ../../nbs/rowwise/08_row_kernels.ipynb #6e2cca4e
 @jit(lent=True)
 def through_softmax(e, others, h):
     "h becomes the gradients of the logits, P (h - sum P h); where weights are zero nothing goes on, whatever arrives."
-    zero = h.dtype.type(0)
     for r in range(len(h)):
-        total = 0.0
-        for j in range(h.shape[1]):
-            came = h[r, j]
-            came = came if e[r, j] != zero else zero
-            h[r, j] = came
-            total += came * e[r, j]
-        _centre(e[r], others[r], total, h[r])
+        _centre(e[r], others[r], h[r], False)
 
 
 @jit(lent=True)
