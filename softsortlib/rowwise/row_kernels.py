@@ -117,52 +117,55 @@ def arriving(own, left, a, v, h):
         for c in range(len(v)):
             _add(a[r, c], v[c, left:right], v[c, own[r]], h[r])
 
-# %% ../../nbs/rowwise/08_row_kernels.ipynb #ab8f1291
+# %% ../../nbs/rowwise/08_row_kernels.ipynb #fd513f12
 @jit(paste=True)
-def _meet(e, h, every):
-    "The sum of e_j h_j in the precision of e, of `every` j or of those with a weight."
+def _meet(e, a, base, every):
+    "The sum of e_j (a_j - base) in the precision of e, of `every` j or of those with a weight."
     zero = e.dtype.type(0)
     total = zero
-    for j in range(len(h)):
-        came = h[j]
+    for j in range(len(a)):
+        came = a[j] - base
         came = came if every or e[j] != zero else zero
         total += came * e[j]
     return total
 
 
 @jit(paste=True)
-def _centre(e, others, h, every):
-    "h of a row becomes P (h - sum P h); where weights are zero nothing goes on, whatever arrives, if not `every`."
+def _centre(e, others, a, base, every, h):
+    "h = P (v - sum P v) of a row, for v = a - base; where weights are zero nothing goes on if not `every`."
     zero, total = e.dtype.type(0), 0.0
-    for lo in range(0, len(h), SOME):
-        total += _meet(e[lo:lo + SOME], h[lo:lo + SOME], every)
+    for lo in range(0, len(a), SOME):
+        total += _meet(e[lo:lo + SOME], a[lo:lo + SOME], base, every)
     share = e.dtype.type(1) / (e.dtype.type(1) + others)
     mean = e.dtype.type(total * share)
-    for j in range(len(h)):
-        came = h[j]  # always written back, or the compiler does not vectorise
+    for j in range(len(a)):
+        came = a[j] - base
         came = came if every or e[j] != zero else zero
         h[j] = e[j] * share * (came - mean)
 
 
 @jit(lent=True)
-def _through_matrix(own, left, columns, e, others, G, h):
-    "h = the gradients of the logits from G of the matrix, in `columns`, or in all as they came if there are none."
+def through_matrix(own, e, others, G, every, h):
+    "h = the gradients of the logits from G of the matrix, in all columns as they came."
     for r in range(len(h)):
-        base = G[r, columns[own[r] - left] if len(columns) else own[r]]
-        if len(columns):
-            for j in range(h.shape[1]):
-                h[r, j] = G[r, columns[j]] - base
-        else:
-            for j in range(h.shape[1]):
-                h[r, j] = G[r, j] - base
-        _centre(e[r], others[r], h[r], True)
+        _centre(e[r], others[r], G[r], G[r, own[r]], every, h[r])
 
-# %% ../../nbs/rowwise/08_row_kernels.ipynb #6e2cca4e
+
+@jit(lent=True)
+def _through_columns(own, left, columns, e, others, G, h):
+    "The same from G in these columns."
+    for r in range(len(h)):
+        base = G[r, columns[own[r] - left]]
+        for j in range(h.shape[1]):
+            h[r, j] = G[r, columns[j]] - base
+        _centre(e[r], others[r], h[r], e.dtype.type(0), True, h[r])
+
+# %% ../../nbs/rowwise/08_row_kernels.ipynb #40b7f490
 @jit(lent=True)
 def through_softmax(e, others, h):
     "h becomes the gradients of the logits, P (h - sum P h); where weights are zero nothing goes on, whatever arrives."
     for r in range(len(h)):
-        _centre(e[r], others[r], h[r], False)
+        _centre(e[r], others[r], h[r], e.dtype.type(0), False, h[r])
 
 
 @jit(lent=True)
@@ -234,7 +237,7 @@ def _tell(tile, at, one, sets, given, made, room, weights):
     elif sets.asked == Asked.BACK_PRODUCT:
         spread(tile.left, e, room.others, given.rows[rows], room.columns[1])
 
-# %% ../../nbs/rowwise/08_row_kernels.ipynb #a77d5043
+# %% ../../nbs/rowwise/08_row_kernels.ipynb #25fdc5d4
 @jit(lent=True)
 def _hear(tile, at, one, own, sets, given, room, weights):
     "h of a tile from what arrives at its rows; returns what entries of the likelihood give to the moment."
@@ -246,8 +249,11 @@ def _hear(tile, at, one, own, sets, given, room, weights):
         through_likelihood(own, tile.left, e, room.others, g, h)
         return _through_entries(tile.i, one, target, g, room)
     if sets.arrives == Asked.MATRIX:
-        G, columns = given.cells[one.b, at.k:at.k + tile.rows], order[tile.left:0 if one.straight else tile.right]
-        _through_matrix(own, tile.left, columns, e, room.others, G, h)
+        G = given.cells[one.b, at.k:at.k + tile.rows]
+        if one.straight:
+            through_matrix(own, e, room.others, G, True, h)
+        else:
+            _through_columns(own, tile.left, order[tile.left:tile.right], e, room.others, G, h)
     else:
         arriving(own, tile.left, given.rows[rows], room.columns[0], h)
         through_softmax(e, room.others, h)

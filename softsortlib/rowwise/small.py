@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = []
 
-# %% ../../nbs/rowwise/05_small.ipynb #8a9b5d1c
+# %% ../../nbs/rowwise/05_small.ipynb #007aa32b
 import functools
 import math
 from functools import partial
@@ -21,7 +21,7 @@ from ..engine.autograd import is_unseen, needs_graph
 from ..engine.compile import arrays, jit, spread_rows
 from ..engine.dispatch import column, switch
 from softsortlib.rowwise.row_kernels import (
-    arriving, means, normalize, spread, through_likelihood, through_softmax,
+    arriving, means, normalize, spread, through_likelihood, through_matrix, through_softmax,
 )
 from softsortlib.rowwise.rows import (
     Asked, column_sums, distances, moment, pull_signs, pull_squares, squares, through_sums, weigh,
@@ -205,16 +205,7 @@ def _through_ranks(real, y, G, both):
         both[0, c] = G[c, 0] / y[1, c] if real[c] else 0
         both[1, c] = -both[0, c] * y[0, c]
 
-# %% ../../nbs/rowwise/05_small.ipynb #6ab951ba
-@jit(lent=True)
-def _from_own(order, G, h):
-    "h = G, measured from the row's own column."
-    for i in range(len(order)):
-        base = G[i, order[i]]
-        for c in range(h.shape[1]):
-            h[i, c] = G[i, c] - base
-
-
+# %% ../../nbs/rowwise/05_small.ipynb #5f853419
 @jit(lent=True)
 def _through_likelihoods(order, target, e, others, G, h):
     "h = (W5.2) for log P at the targets."
@@ -224,7 +215,7 @@ def _through_likelihoods(order, target, e, others, G, h):
         h[i, order[i]] -= G[i, 0]
 
 
-# %% ../../nbs/rowwise/05_small.ipynb #2b1f9842
+# %% ../../nbs/rowwise/05_small.ipynb #994ce839
 @jit(lent=True)
 def _hear(asked, order, real, x, target, e, others, G, h):
     "h = (W5.2) of the real rows of a set, where the answer is no product."
@@ -234,10 +225,10 @@ def _hear(asked, order, real, x, target, e, others, G, h):
     if asked == Asked.LOGARITHM:
         _through_logarithm(real, e, others, G, h)
         return
-    if asked == Asked.BACK_PRODUCT:
-        arriving(order, 0, x, G, h)
-    else:
-        _from_own(order, G, h)
+    if asked == Asked.MATRIX:
+        through_matrix(order, e, others, G, False, h)
+        return
+    arriving(order, 0, x, G, h)
     through_softmax(e, others, h)
 
 
