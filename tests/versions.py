@@ -172,8 +172,7 @@ class Version:
 
     def end(self):
         "Let it go."
-        self.process.stdin.close()
-        self.process.wait()
+        self.process.communicate()
 
 
 def unpacked(commit):
@@ -237,13 +236,13 @@ def report(rows, most=12):
     done = sorted((r for r in rows if "ratio" in r), key=lambda r: -r["ratio"])
     if done:
         slow = sum(r["ratio"] > SLOW for r in done)
-        print(f"\n{len(done)} cells: the median ratio is {statistics.median(r['ratio'] for r in done):.3f}, {slow} above {SLOW}; the slowest:")
+        print(f"\ncells: {len(done)}; median ratio: {statistics.median(r['ratio'] for r in done):.3f}; above {SLOW}: {slow}; the slowest:")
         for r in done[:most]:
             a, b = r["milliseconds"]
             print(f"  {r['ratio']:5.2f}  {a:9.3f} -> {b:9.3f} ms  {r['cell']}, tau {r['tau']:g}")
     for d, bound in MAY_DIFFER.items():
         far = [r for r in done if not r[d] <= bound]
-        print(f"{d}: answers differ by at most {max((r[d] for r in done), default=0):.1e}; {len(far)} cells by more than {bound:g}")
+        print(f"{d}: answers differ by at most {max((r[d] for r in done), default=0):.1e}; by more than {bound:g}: {len(far)}")
         for r in sorted(far, key=lambda r: -r[d])[:most]:
             print(f"  {r[d]:.1e}  {r['cell']}, tau {r['tau']:g}")
     for r in rows:

@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['LaplaceRank', 'lapsum_topk', 'LapSumTopK']
 
-# %% ../../nbs/ranks/03_laplace.ipynb #1d584e7d
+# %% ../../nbs/ranks/03_laplace.ipynb #810d09ad
 import math
 import numbers
 from typing import NamedTuple
@@ -18,7 +18,7 @@ from ..core.operators import check_flags, check_tau
 from ..core.checks import check_mask, check_scores, compute_dtype, fits, is_concrete, zero_outside
 from ..core.rank_operators import RankOperator
 from ..core.spread import unit_of
-from ..engine.compile import arrays, exp_neg, jit, spread_rows
+from ..engine.compile import arrays, empty_matrix, exp_neg, jit, spread_rows
 from ..engine.dispatch import precise, switch
 from ..engine.mechanism import mechanism
 from ..engine.scan import exp_scan, gradient_to_tau
@@ -169,7 +169,7 @@ def _rank_back_rows(lo, hi, line, g, enters, s, tau):
             s[b, at + k] = share * out[k]
         s[b, at + w:at + len(tile.q)] = 0
 
-# %% ../../nbs/ranks/03_laplace.ipynb #a786035c
+# %% ../../nbs/ranks/03_laplace.ipynb #4261593a
 def _rank_torch(s, tau, order, real):
     "The ranks (R3.5), where the scores stood; whatever where they are padded."
     t, kept = _real(precise(s), real)
@@ -179,14 +179,14 @@ def _rank_torch(s, tau, order, real):
 
 def _rank_numba(s, tau, order, real):
     "The same by the kernel."
-    ranks = s.new_empty(s.shape)
+    ranks = empty_matrix(s.dtype, *s.shape)
     *line, out = arrays(*_two(s.ndim - 1, s, tau.double(), order, real, ranks))
     line = Scores(*line)
     enters = _entering(line, line.s[:0])
     spread_rows(_rank_rows, enters.size // 5, 6 * s.numel(), line, enters, out)
     return ranks
 
-# %% ../../nbs/ranks/03_laplace.ipynb #de0e03d8
+# %% ../../nbs/ranks/03_laplace.ipynb #54a95273
 def _rank_back_torch(g, s, tau, order, real, learn):
     "Prop R3.6 in plain torch, which can be differentiated again."
     t, kept = _real(precise(s), real)
@@ -198,7 +198,7 @@ def _rank_back_torch(g, s, tau, order, real, learn):
 
 def _rank_back_numba(g, s, tau, order, real, learn):
     "The same by the kernel."
-    gs = s.new_empty(s.shape)
+    gs = empty_matrix(s.dtype, *s.shape)
     *line, g, to_s = arrays(*_two(s.ndim - 1, s, tau.double(), order, real, g.gather(-1, order), gs))
     line = Scores(*line)
     enters = _entering(line, g)
