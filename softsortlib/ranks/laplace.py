@@ -60,7 +60,7 @@ def _fall(tile, w, R, Rg):
         R = tile.q[k] * (R + 1)
         Rg = tile.q[k] * (Rg + tile.g[k])
 
-# %% ../../nbs/ranks/03_laplace.ipynb #cf5928ee
+# %% ../../nbs/ranks/03_laplace.ipynb #41f29eec
 @jit(lent=True)
 def _enter(line, b, at, g, tile):
     "Fill a tile from place `at` of set b on, with g (B or 0, n) in order, and return how many scores it has."
@@ -93,6 +93,7 @@ def _give_tiles(lo, hi, line, g, given):
         gives = given[row // tiles, row % tiles]
         gives[0], gives[1], gives[2], gives[3], gives[4] = Q, R, Rg, L, G
 
+# %% ../../nbs/ranks/03_laplace.ipynb #b93860a3
 @jit
 def _join_tiles(lo, hi, given):
     "Turn what the tiles of sets lo..hi give, (B, T, 5), into what enters each of them."

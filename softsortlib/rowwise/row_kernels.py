@@ -117,7 +117,7 @@ def arriving(own, left, a, v, h):
         for c in range(len(v)):
             _add(a[r, c], v[c, left:right], v[c, own[r]], h[r])
 
-# %% ../../nbs/rowwise/08_row_kernels.ipynb #fd513f12
+# %% ../../nbs/rowwise/08_row_kernels.ipynb #91a08c30
 @jit(paste=True)
 def _meet(e, a, base, every):
     "The sum of e_j (a_j - base) in the precision of e, of `every` j or of those with a weight."
@@ -150,22 +150,22 @@ def through_matrix(own, e, others, G, every, h):
     for r in range(len(h)):
         _centre(e[r], others[r], G[r], G[r, own[r]], every, h[r])
 
-
-@jit(lent=True)
-def _through_columns(own, left, columns, e, others, G, h):
-    "The same from G in these columns."
-    for r in range(len(h)):
-        base = G[r, columns[own[r] - left]]
-        for j in range(h.shape[1]):
-            h[r, j] = G[r, columns[j]] - base
-        _centre(e[r], others[r], h[r], e.dtype.type(0), True, h[r])
-
-# %% ../../nbs/rowwise/08_row_kernels.ipynb #40b7f490
+# %% ../../nbs/rowwise/08_row_kernels.ipynb #28bb0422
 @jit(lent=True)
 def through_softmax(e, others, h):
     "h becomes the gradients of the logits, P (h - sum P h); where weights are zero nothing goes on, whatever arrives."
     for r in range(len(h)):
         _centre(e[r], others[r], h[r], e.dtype.type(0), False, h[r])
+
+
+@jit(lent=True)
+def _through_columns(own, left, columns, e, others, G, h):
+    "h = the gradients of the logits from G of the matrix, in these columns."
+    for r in range(len(h)):
+        base = G[r, columns[own[r] - left]]
+        for j in range(h.shape[1]):
+            h[r, j] = G[r, columns[j]] - base
+        _centre(e[r], others[r], h[r], e.dtype.type(0), True, h[r])
 
 
 @jit(lent=True)
