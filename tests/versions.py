@@ -10,16 +10,15 @@ one. What seems slow is timed again in new processes: where memory lies makes a 
 compared in single and in double precision, in units of the largest number.
 """
 import argparse
-import io
 import json
 import math
 import os
 import statistics
 import subprocess
 import sys
-import tarfile
 import tempfile
 import time
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple
@@ -52,7 +51,7 @@ METHODS = "softsort", "laplace", "sigmoid", "gaussian", "permutahedron", "lapsum
 class Cell(NamedTuple):
     "What is asked, f(s, y, tau) for scores s and grades y, both (B, n), and how many scores."
     name: str
-    f: "callable"
+    f: Callable
     B: int
     n: int
 
@@ -181,10 +180,12 @@ def unpacked(commit):
     if done.returncode:
         sys.exit(f"there is no commit {commit!r} here: name a branch, a tag or a hash, as git log shows it")
     folder = ROOT / ".cache" / "versions" / done.stdout.strip()
-    if not folder.exists():
+    if not (folder / "softsortlib").exists():
+        folder.mkdir(parents=True, exist_ok=True)
         archive = subprocess.run(["git", "archive", done.stdout.strip(), "softsortlib"], cwd=ROOT, check=True, capture_output=True).stdout
-        with tarfile.open(fileobj=io.BytesIO(archive)) as files:
-            files.extractall(folder, filter="data")
+        with tempfile.TemporaryDirectory(dir=folder) as made:       # half a package would be taken for all of it
+            subprocess.run(["tar", "-x", "-C", made], input=archive, check=True)
+            Path(made, "softsortlib").rename(folder / "softsortlib")
     return folder
 
 
