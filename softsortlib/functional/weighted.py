@@ -233,10 +233,11 @@ def _masses(s, w, mask):
     return Mass(t, v, sums.gather(-1, first - 1), sums.gather(-1, last), sums[..., -1:])
 
 
-# %% ../../nbs/functional/08_weighted.ipynb #e365bad6
+# %% ../../nbs/functional/08_weighted.ipynb #19a2f1bb
 def _shares(m, begin, end):
     "The shares (F8.4) of the scores in a window, (..., n); begin and end (..., 1)."
-    inside = (torch.minimum(m.upto, end) - torch.maximum(m.below, begin)).clamp(min=0)
+    inside = torch.minimum(m.upto, end) - torch.maximum(m.below, begin)
+    inside = torch.maximum(inside, torch.zeros_like(inside))       # halves the gradient at a tie, as the two above do
     run, width = m.upto - m.below, end - begin
     return m.v * (inside / run.masked_fill(run <= 0, 1)) / width.masked_fill(width <= 0, 1)
 

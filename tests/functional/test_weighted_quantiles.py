@@ -152,6 +152,17 @@ def test_derivatives(name, rng):
 
 
 @some
+@pytest.mark.parametrize("tau", [None, 0.4])
+def test_whole_weights_get_the_mean_of_both_sides_whatever_constant_is_added(name, tau, rng):
+    x, step = torch.randn(1, 7, generator=rng, dtype=f64), 1e-6
+    w = torch.tensor([2.0, 1, 3, 1, 4, 1, 1], dtype=f64)
+    value = lambda w, shift=0.0: FUNCTIONS[name](x + shift, weights=w, tau=tau).sum()
+    slopes = torch.func.grad(value)(w)
+    assert_close(torch.func.grad(lambda w: value(w, 1e4))(w), slopes, rtol=1e-7, atol=1e-9)
+    assert_close(torch.stack([(value(w + h) - value(w - h)) / (2 * step) for h in step * torch.eye(7, dtype=f64)]), slopes, rtol=1e-4, atol=1e-5)
+
+
+@some
 def test_traced(name, rng):
     f, x, w = FUNCTIONS[name], torch.randn(2, 6, generator=rng, requires_grad=True), (torch.rand(2, 6, generator=rng) + 0.5).requires_grad_()
     compiled = torch.compile(lambda x, w: f(x, weights=w), fullgraph=True, backend="aot_eager")
