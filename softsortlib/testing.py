@@ -5,8 +5,9 @@
 # %% auto #0
 __all__ = ['OperatorTests', 'RankTests', 'failures']
 
-# %% ../nbs/testing.ipynb #c0793d73
+# %% ../nbs/testing.ipynb #88ad3d7b
 import math
+import traceback
 import unittest
 import warnings
 from typing import TYPE_CHECKING, Any
@@ -570,7 +571,7 @@ def test_lists_end_to_end_are_each_alone(self):
     found = soft_rank(torch.cat(lists), offsets=offsets_of([len(s) for s in lists]), method=op)
     assert_close(found, torch.cat([op(s) for s in lists if len(s)]), rtol=1e-6, atol=1e-8)
 
-# %% ../nbs/testing.ipynb #227213f1
+# %% ../nbs/testing.ipynb #81ea75f2
 def failures(
     case: Case,  # a case of tests, such as one of your subclass of `OperatorTests`
     *names: str,  # tests, `test_...`; all if none is given
@@ -583,5 +584,6 @@ def failures(
         except unittest.SkipTest:
             continue
         except Exception as e:
-            found[name] = f"{type(e).__name__}: {e}".splitlines()[0]
+            said = str(e) or traceback.extract_tb(e.__traceback__)[-1].line or ""  # an assert without words: its line
+            found[name] = f"{type(e).__name__}: {said}".splitlines()[0]
     return found

@@ -26,7 +26,7 @@ import book  # noqa: E402
 PAGES = [path for part in ("experiments", "benchmarks") for path in sorted((ROOT / "nbs" / part).glob("*.ipynb"))]
 ALSO = [ROOT / "nbs" / page for page in ("tutorials/arrange_colours.ipynb", "tutorials/conformal_training.ipynb", "distributed/05_scaling.ipynb")]
 TRAINED = [path for path in PAGES if "page.run(" in path.read_text(encoding="utf-8")]
-CELL = 'RUN = None   # None shows the recorded runs; "smoke" a minute, "quick" minutes, "paper" the protocol of the papers'
+CELL = 'RUN = None   # None shows the recorded runs; "smoke" a minute, "quick" minutes, "paper" the full protocol'
 SECONDS = 45            # of processor time that a page may take here; with all steps of its sixty runs sort_mnist takes a minute
 WITHOUT = {"benchmarks/speed": 4}       # tables that need other libraries, or a GPU
 
