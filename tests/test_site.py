@@ -604,7 +604,7 @@ def test_on_a_phone_the_letters_of_a_drawing_can_be_read(tab, site, page):
     assert sizes and min(sizes) >= 9, sorted(sizes)[:4]
     assert not tab.evaluate(OVERFLOW)
     boxes = tab.evaluate("() => [...document.querySelectorAll('p:has(svg.drawing)')].map(p => [p.scrollWidth, p.clientWidth])")
-    assert any(wide > room for wide, room in boxes)
+    assert any(wide > room for wide, room in boxes) or page == "rowwise/softsort.html", boxes        # a single panel fits
     last = tab.locator("p:has(svg.drawing)").first
     assert last.evaluate("p => { p.scrollLeft = 1e4; return p.scrollLeft }") == pytest.approx(boxes[0][0] - boxes[0][1], abs=1)
 
