@@ -162,13 +162,13 @@ def draw_staircase(
     ax.plot(line, (line[:, None] > others).sum(-1) + 1, color=LINE, lw=1.6, drawstyle="steps-mid")
     return line, others, torch.cat([line[:, None], others.expand(points, -1)], -1)
 
-# %% ../../nbs/lab/36_drawings.ipynb #8d5c7706
+# %% ../../nbs/lab/36_drawings.ipynb #513ac330
 def draw_ranks(
     soft: Callable,  # temperature -> an operator of ranks
     tau: float,  # the temperature of the full line; the dashed one has four times that
 ) -> None:
     "Show the staircase of hard ranks, and the smooth one of an operator at two temperatures."
-    with drawn(figsize=(6.0, 2.4)) as (fig, ax):
+    with drawn(figsize=(5.6, 2.4)) as (fig, ax):
         line, others, sets = draw_staircase(ax)
         for t, style in ((tau, "-"), (4 * tau, (0, (5, 2)))):
             ax.plot(line, soft(t)(sets)[:, 0], color=BLUE, ls=style, lw=1.7)
@@ -194,7 +194,7 @@ def draw_masks(
             ax.set_title(title(w), pad=4)
         axes[0].set_ylabel("weight")
 
-# %% ../../nbs/lab/36_drawings.ipynb #7177815f
+# %% ../../nbs/lab/36_drawings.ipynb #6e5d5ace
 def draw_loss(
     loss: Callable,  # scores (1, 5), what is wanted (1, 5), temperature -> the loss
     hard: Callable,  # scores (5,), what is wanted (5,) -> its hard counterpart
@@ -202,7 +202,7 @@ def draw_loss(
     "Show a loss as one score moves past four others, at two temperatures, over its hard counterpart."
     line, others = torch.linspace(-0.5, 4.5, 201, dtype=torch.float64), numbers(0.5, 1.5, 2.5, 3.5)
     scores, wanted = torch.cat([line[:, None], others.expand(201, -1)], 1), numbers(2.5, 1, 2, 3, 4)
-    with drawn(figsize=(6.0, 2.2)) as (fig, ax):
+    with drawn(figsize=(5.6, 2.2)) as (fig, ax):
         ax.plot(line, torch.stack([hard(s, wanted) for s in scores]), color=LINE, lw=1.6, drawstyle="steps-mid")
         for tau, style in ((0.1, "-"), (0.5, (0, (5, 2)))):
             ax.plot(line, torch.stack([loss(s[None], wanted[None], tau) for s in scores]), color=BLUE, ls=style)

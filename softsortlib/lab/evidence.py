@@ -253,7 +253,7 @@ def _range(records, name):
     short, long = (f"{v:.{0 if v >= 10 else 1}f}" for v in (min(numbers), max(numbers)))
     return short if short == long else f"{short} to {long}"
 
-# %% ../../nbs/lab/15_evidence.ipynb #8b429ac2
+# %% ../../nbs/lab/15_evidence.ipynb #2d9ec3ca
 def _precisions(records):
     "What was not computed in single precision, in words."
     flags = [r.get("trainer", {}).get("precision", "") for r in records]
@@ -266,7 +266,7 @@ def caption(
     records: list,  # those that a table shows
     values: tuple = (),  # names of the figures
 ) -> str:
-    "Preset, steps, seeds, seconds and precision of the runs of a table, which do not hold, and what was left out."
+    "Preset, steps, seeds, seconds (if of one machine) and precision of a table's runs, which fail, what was left out."
     if not records:
         return "*Nothing was run yet.*"
     parts = [f"{' / '.join(values)}: mean±sample standard deviation (runs)"] if values else []
@@ -275,7 +275,10 @@ def caption(
     parts.append(f"seeds {_listed(records, 'seed')}")
     processor = _range(records, "cpu_seconds")
     own = f" ({processor} seconds of processor time)" if processor else ""
-    if _range(records, "seconds"):
+    machines = {machine(r.get("environment")) for r in records}
+    if len(machines) > 1:
+        parts.append(f"on {len(machines)} machines")
+    elif _range(records, "seconds"):
         parts.append(f"{_range(records, 'seconds')} seconds a run{own}")
     parts += _precisions(records)
     parts += doubts(records)

@@ -175,6 +175,8 @@ def test_captions():
     assert caption([dict(record(), **now)]).endswith("; convolutions in bfloat16.*")
     assert "1 of 2 runs with convolutions in bfloat16" in caption([dict(record(), **now), record(seed=1)])
     assert "60 seconds a run (12 seconds of processor time)" in caption([dict(record(), cpu_seconds=12.3)])
+    two = [dict(record(seed=k), environment=dict(processor=f"P{k}", cores=2)) for k in range(2)]
+    assert "seeds 0, 1; on 2 machines" in caption(two) and "seconds" not in caption(two) and "seconds" in caption(two[:1])
 
 
 def test_times_of_two_machines_do_not_share_a_column():

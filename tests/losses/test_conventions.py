@@ -1,4 +1,4 @@
-"""One table of conventions for all losses of scores and relevance (the table of nbs/losses/11_contract.ipynb), and every loss held to it."""
+"""One table of conventions for all losses of scores and relevance (the table of nbs/losses/01_orders.ipynb), and every loss held to it."""
 import math
 from typing import Any, Callable, NamedTuple
 
