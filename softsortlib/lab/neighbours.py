@@ -6,26 +6,26 @@
 __all__ = ['K_TAU', 'KnnConfig', 'papers_network', 'KnnTask', 'chosen', 'search_records', 'knn_search', 'search_choice',
            'knn_grid', 'knn_loss']
 
-# %% ../../nbs/lab/22_neighbours.ipynb #d8143b57
+# %% ../../nbs/lab/22_neighbours.ipynb #fd98e93e
 import contextlib
 import functools
-import importlib.util
 import itertools
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
-import torch
 from torch import Tensor
 
 from ..core import get_operator
-from ..core.permutation import patch_to
-from .baselines import AutoencoderTask, BaselineConfig, BaselineTask, ClassifierTask
-from .embedding import EmbeddingConfig, EmbeddingTask, PointData, shift_and_mirror
+from .baselines import BaselineConfig
+from .certificates import RESULTS
+from .embedding import EmbeddingConfig, EmbeddingTask, PointData
+from .evidence import select
 from .grid import grid
 from .records import read_records
 from .scoring import descending_operator
-from .voting import EmbeddingCNN, VoteAccuracy, majority, nearest, small_resnet18
+from .searches import best_run
+from .voting import VoteAccuracy
 from ..losses import SoftKNN
 
 # %% ../../nbs/lab/22_neighbours.ipynb #c30a43e8
@@ -74,7 +74,7 @@ KnnConfig.PRESETS = {
     "smoke": dict(steps=4, epoch=2, width=4, batch=20, candidates=30, k=3, lr=0.01, **_FEWEST),
 }
 
-# %% ../../nbs/lab/22_neighbours.ipynb #2fd29a53
+# %% ../../nbs/lab/22_neighbours.ipynb #8b234d41
 class KnnTask(EmbeddingTask):
     "Learn an embedding whose soft vote is right (Grover et al. 2019, section 6.3)."
 
@@ -93,28 +93,21 @@ class KnnTask(EmbeddingTask):
         log_p = self.log_right(self(queries), y, self(candidates), labels)
         return -(log_p if self.config.logarithm else log_p.exp()).mean()
 
-    if TYPE_CHECKING:
-        def log_right(self, queries: Tensor, y: Tensor, candidates: Tensor, labels: Tensor) -> Tensor: ...
+    def log_right(self, queries: Tensor, y: Tensor, candidates: Tensor, labels: Tensor) -> Tensor:  # (..., q)
+        """The logarithm of the probability of the right classes `y` (q,) of embedded `queries` (q, d).
 
-# %% ../../nbs/lab/22_neighbours.ipynb #bd1930f9
-@patch_to(KnnTask)
-def log_right(self, queries: Tensor, y: Tensor, candidates: Tensor, labels: Tensor) -> Tensor:  # (..., q)
-    """The logarithm of the probability of the right classes `y` (q,) of embedded `queries` (q, d).
+        Embedded `candidates` (c, d) with their `labels` (c,) vote softly."""
+        log_p = self.knn(queries, candidates, labels)
+        return log_p.gather(-1, y[:, None].expand(*log_p.shape[:-1], 1))[..., 0]
 
-    Embedded `candidates` (c, d) with their `labels` (c,) vote softly."""
-    log_p = self.knn(queries, candidates, labels)
-    return log_p.gather(-1, y[:, None].expand(*log_p.shape[:-1], 1))[..., 0]
+    def validation_step(self, batch, k):
+        images, y = batch
+        queries = self(images)
+        few = slice(self.config.candidates)
+        p = self.log_right(queries, y, self.points[few], self.labels[few]).exp()
+        self.metric.update(self.vote(queries), y, p.reshape(-1, len(y)).mean(0))
 
-
-@patch_to(KnnTask)
-def validation_step(self, batch, k):
-    images, y = batch
-    queries = self(images)
-    few = slice(self.config.candidates)
-    p = self.log_right(queries, y, self.points[few], self.labels[few]).exp()
-    self.metric.update(self.vote(queries), y, p.reshape(-1, len(y)).mean(0))
-
-
+# %% ../../nbs/lab/22_neighbours.ipynb #07c92f12
 KnnConfig.made_of = PointData, KnnTask
 
 # %% ../../nbs/lab/22_neighbours.ipynb #983ab857
@@ -141,7 +134,7 @@ def _sizes(
         return dict(steps=2750, epoch=550, **middle)
     return {} if data == "mnist" else dict(steps=1000, epoch=250)
 
-# %% ../../nbs/lab/22_neighbours.ipynb #90cbdb49
+# %% ../../nbs/lab/22_neighbours.ipynb #12c977af
 def chosen(
     records: "list[dict]",  # finished runs of the search
     **conditions,  # what fields of the configuration must be, e.g. data="mnist", operator="softsort"
@@ -149,29 +142,23 @@ def chosen(
     """The hyper-parameters with the best figure in validation; of several, the first.
 
     Raise `ValueError` when there is no run."""
-    fit = [r for r in records if all(r["config"].get(k) == v for k, v in conditions.items())]
+    fit = select(records, **conditions)
     if not fit:
         raise ValueError(f"records must hold a finished run with {conditions}, and there is none")
-
-    def figure(r):
-        if r["config"].get("select") == "soft_error":
-            return -min(p["soft_error"] for p in r["curve"])
-        return max(p["accuracy"] for p in r["curve"])
-
-    best = max(fit, key=figure)
+    judge = fit[0]["config"].get("select", "accuracy")
+    best = best_run(fit, judge, judge == "accuracy")
     tuned = ("adam_lr",) if conditions.get("method") == "autoencoder" else ("k", "tau", "lr")
     return {name: best["config"][name] for name in tuned if name in best["config"]}
 
-# %% ../../nbs/lab/22_neighbours.ipynb #9dca8184
+# %% ../../nbs/lab/22_neighbours.ipynb #e4610d33
 @functools.cache
 def search_records(
     preset: str,  # of the runs
 ) -> list:  # records of single runs of `knn` and the baselines
     "The finished runs with seed 0 that a search may have left, in the source code or in the folder `runs`."
-    kept = Path(importlib.util.find_spec("softsortlib").origin).parents[1] / "nbs" / "results"
-    places = [(kept, "knn/*.json"), (kept, "knn_baseline/*.json"), (Path("runs"), "knn*/result.json")]
-    found = [r for folder, pattern in places for r in read_records(folder, pattern)]
-    return [r for r in found if r["config"]["preset"] == preset and r["config"]["seed"] == 0 and "curve" in r]
+    places = (RESULTS, "knn/*.json"), (RESULTS, "knn_baseline/*.json"), (Path("runs"), "knn*/result.json")
+    found = [r for place in places for r in read_records(*place)]
+    return [r for r in select(found, preset=preset, seed=0) if "curve" in r]
 
 # %% ../../nbs/lab/22_neighbours.ipynb #a1cb3a48
 def _first_step(

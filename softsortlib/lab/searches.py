@@ -35,7 +35,13 @@ def sort_search(
     configs = [SortConfig.from_preset(preset, n=n, operator=name, samples=samples) for n, name, samples in runs]
     return with_temperatures(configs, SORT_TAUS)
 
-# %% ../../nbs/lab/11_searches.ipynb #e31c1022
+# %% ../../nbs/lab/11_searches.ipynb #3cda4d0d
+def best_run(records, value, higher):
+    "The record with the best figure in validation; of several, the first."
+    best = max if higher else min
+    return best(records, key=lambda r: best(point[value] for point in r["curve"]))
+
+# %% ../../nbs/lab/11_searches.ipynb #1cab92b4
 def chosen_tau(
     records: "list[dict]",  # finished runs that differ in the temperature
     value: str = "EM",  # a figure of the validation
@@ -44,6 +50,4 @@ def chosen_tau(
     "The temperature with the best figure in validation; raise `ValueError` when there is no run."
     if not records:
         raise ValueError("records must hold at least one run of the search, got none")
-    sign = 1 if higher else -1
-    best = max(records, key=lambda r: max(sign * point[value] for point in r["curve"]))
-    return best["config"]["tau"]
+    return best_run(records, value, higher)["config"]["tau"]

@@ -6,7 +6,7 @@
 __all__ = ['joined_box', 'cut_out', 'load_part', 'HouseBank', 'house_splits', 'HouseCNN', 'SvhnConfig', 'SvhnData', 'SvhnTask',
            'svhn_table', 'art_svhn']
 
-# %% ../../nbs/lab/19_svhn.ipynb #afb99ca0
+# %% ../../nbs/lab/19_svhn.ipynb #d3b3b84b
 import functools
 import itertools
 import tempfile
@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from ..core.permutation import patch_to
-from .data import DataError, cached_array, data_folder, optional
+from .data import DataError, cached_array, check_choice, data_folder, optional
 from .digit_struct import HouseNumber, make_street, read_digit_struct
 from .grid import grid
 from .scoring import NumberCNN
@@ -137,7 +137,7 @@ def house_splits(
     test = [(images, values, torch.arange(len(values)))]
     return {"train": HouseBank(train), "val": HouseBank(val), "test": HouseBank(test)}
 
-# %% ../../nbs/lab/19_svhn.ipynb #a85a3604
+# %% ../../nbs/lab/19_svhn.ipynb #2a62ef51
 @patch_to(HouseBank)
 def draw(self,
     batch: int,  # how many sets
@@ -146,8 +146,7 @@ def draw(self,
     crop: str = "random",  # 54 x 54 at a "random" place, or in the "centre"
 ) -> "tuple[Tensor, Tensor]":  # images in [-1, 1], (batch, n, 3, 54, 54); values, long, (batch, n)
     "Draw sets of pictures and their numbers; raise `ValueError` for an unknown crop."
-    if crop not in ("random", "centre"):
-        raise ValueError(f"crop must be 'random' or 'centre', got {crop!r}")
+    check_choice("crop", crop, ("random", "centre"))
     count = batch * n
     index = torch.randint(len(self), (count,), generator=generator)
     corner = torch.full((count, 2), 5)

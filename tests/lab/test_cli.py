@@ -76,7 +76,7 @@ def test_help(run, line, words):
     ("run sort -d digits --compile nope", 2, "compile must be one of default"),
     ("table sort --threads -2", 2, "threads must be at least 1"),
     ("table sort --compile nope", 2, "compile must be one of default"),
-    ("bench --device tpu", 2, "device must be cpu or cuda, got 'tpu'"),
+    ("bench --device tpu", 2, "device must be 'cpu' or 'cuda', got 'tpu'"),
     ("bench --rounds 0", 2, "rounds must be at least 1, got 0"),
     ("demoo", 2, "demo"),
     ("demo --steps 0", 2, "steps must be at least 1"),
