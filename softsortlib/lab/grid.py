@@ -5,9 +5,10 @@
 # %% auto #0
 __all__ = ['GRIDS', 'run_name', 'grid', 'Attempt', 'Outcome', 'run_grid', 'summary', 'progress', 'collect']
 
-# %% ../../nbs/lab/13_grid.ipynb #73f030fe
+# %% ../../nbs/lab/13_grid.ipynb #28247ef8
 import contextlib
 import hashlib
+import itertools
 import json
 import re
 import time
@@ -60,6 +61,17 @@ def grid(
         return f
 
     return add
+
+# %% ../../nbs/lab/13_grid.ipynb #fd251f3d
+def crossed(make, **axes):
+    "`make` of each combination of values, the last axis turning fastest; a value that is a dictionary is its fields."
+    found = []
+    for values in itertools.product(*axes.values()):
+        fields = {}
+        for name, value in zip(axes, values):
+            fields |= value if isinstance(value, dict) else {name: value}
+        found.append(make(**fields))
+    return found
 
 # %% ../../nbs/lab/13_grid.ipynb #c6c91d90
 _PATIENCE = 10.0    # seconds

@@ -6,9 +6,9 @@
 __all__ = ['FORMS', 'MEDIAN_TAUS', 'median_loss', 'MedianScore', 'median_tau', 'MedianConfig', 'MedianTask', 'median_grid',
            'median_search']
 
-# %% ../../nbs/lab/21_median.ipynb #87e3a7ff
-import itertools
+# %% ../../nbs/lab/21_median.ipynb #cef2ec31
 from dataclasses import dataclass
+from functools import partial
 from typing import ClassVar
 
 import torch
@@ -18,9 +18,8 @@ from ..core import SoftPermutation, get_operator
 from ..core.permutation import patch_to
 from ..functional import soft_median
 from .data import check_choice, optional
-from .grid import grid
+from .grid import crossed, grid
 from .scoring import NumberCNN, descending_operator, torchmetrics
-from .searches import with_temperatures
 from .sorting import NumberData, default_tau
 from .training import RunConfig, Task
 
@@ -229,8 +228,10 @@ def validation_step(self, batch, k):
 # %% ../../nbs/lab/21_median.ipynb #10747a71
 MedianConfig.made_of = NumberData, lambda config, data: MedianTask(config, data.shape)
 
-# %% ../../nbs/lab/21_median.ipynb #163d9c75
-_PAPERS = [(operator, samples) for operator in ("softsort", "neuralsort") for samples in (0, 5)]
+# %% ../../nbs/lab/21_median.ipynb #f67bad8a
+_PAPERS = crossed(dict, operator=("softsort", "neuralsort"), samples=(0, 5))
+_OTHERS = [dict(how, form="expected" if how["samples"] else "mean") for how in _PAPERS]
+_OTHERS.append(dict(operator="softsort", form="quantile"))
 
 
 @grid("median")
@@ -240,22 +241,14 @@ def median_grid(
     """Median regression: SoftSort and NeuralSort, with and without noise, by the size of the sets
 
     With the loss of the paper; and with other forms of it."""
+    make = partial(MedianConfig.from_preset, preset)
     seeds = range(10 if preset == "paper" else 1)
-
-    def of(**changes):
-        return [MedianConfig.from_preset(preset, seed=seed, **changes) for seed in seeds]
-
-    configs = []
-    for n in (5, 9, 15):
-        for operator, samples in _PAPERS:
-            configs += of(n=n, operator=operator, samples=samples, form="picture")
+    configs = crossed(make, n=(5, 9, 15), how=_PAPERS, form=["picture"], seed=seeds)
     for n in {"paper": (5,), "long": ()}.get(preset, (5, 9, 15)):
-        for operator, samples in _PAPERS:
-            configs += of(n=n, operator=operator, samples=samples, form="expected" if samples else "mean")
-        configs += of(n=n, operator="softsort", form="quantile")
+        configs += crossed(make, n=[n], how=_OTHERS, seed=seeds)
     return configs
 
-# %% ../../nbs/lab/21_median.ipynb #3e9d4710
+# %% ../../nbs/lab/21_median.ipynb #3c41d2cb
 MEDIAN_TAUS = (128.0, 256.0, 512.0, 1024.0, 2048.0, 4096.0)  # SoftSort's appendix A.2.3
 
 
@@ -264,6 +257,5 @@ def median_search(
     preset: str,  # a preset of MedianConfig
 ) -> list:
     "The temperature of median regression: six of them for each operator and size, to be chosen in validation"
-    runs = itertools.product((5, 9, 15), _PAPERS)
-    how = [dict(n=n, operator=operator, samples=samples, form="picture") for n, (operator, samples) in runs]
-    return with_temperatures([MedianConfig.from_preset(preset, **what) for what in how], MEDIAN_TAUS)
+    make = partial(MedianConfig.from_preset, preset, form="picture")
+    return crossed(make, n=(5, 9, 15), how=_PAPERS, tau=MEDIAN_TAUS)

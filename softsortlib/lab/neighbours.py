@@ -6,11 +6,12 @@
 __all__ = ['K_TAU', 'KnnConfig', 'papers_network', 'KnnTask', 'chosen', 'search_records', 'knn_search', 'search_choice',
            'knn_grid', 'knn_loss']
 
-# %% ../../nbs/lab/22_neighbours.ipynb #fd98e93e
+# %% ../../nbs/lab/22_neighbours.ipynb #873d6b29
 import contextlib
 import functools
 import itertools
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import ClassVar
 
@@ -21,7 +22,7 @@ from .baselines import BaselineConfig
 from .certificates import RESULTS
 from .embedding import EmbeddingConfig, EmbeddingTask, PointData
 from .evidence import select
-from .grid import grid
+from .grid import crossed, grid
 from .records import read_records
 from .scoring import descending_operator
 from .searches import best_run
@@ -110,9 +111,9 @@ class KnnTask(EmbeddingTask):
 # %% ../../nbs/lab/22_neighbours.ipynb #07c92f12
 KnnConfig.made_of = PointData, KnnTask
 
-# %% ../../nbs/lab/22_neighbours.ipynb #983ab857
+# %% ../../nbs/lab/22_neighbours.ipynb #c371d704
 K_TAU = {"softsort": dict(k=9, tau=1.0), "neuralsort": dict(k=9, tau=16.0)}  # unless a search found others
-_TUNED = tuple(itertools.product(K_TAU, (0, 5)))                # an operator, and how many noisy copies it sorts
+_TUNED = crossed(dict, operator=K_TAU, samples=(0, 5), logarithm=(False,))     # what the search is for
 _QUICK_DATA = ("mnist", "fashion", "cifar10_jpeg")
 _FIRST_RATES = {"mnist": 0.1, "cifar10_jpeg": 0.02}             # the learning rate of the first step
 _SECOND_RATES = {
@@ -160,47 +161,41 @@ def search_records(
     found = [r for place in places for r in read_records(*place)]
     return [r for r in select(found, preset=preset, seed=0) if "curve" in r]
 
-# %% ../../nbs/lab/22_neighbours.ipynb #a1cb3a48
-def _first_step(
-    preset: str,  # of the runs
-    data: str,  # name of a data set
-    row: tuple,  # an operator, and how many noisy copies it sorts
-    records: list,  # finished runs of the search
-    logarithm: bool = False,  # whether they were trained by the logarithm of the probability
-) -> dict:  # k and tau
-    "What the first step of the quick search has found; the usual ones where it was not run."
-    operator, samples = row
+# %% ../../nbs/lab/22_neighbours.ipynb #ca82be1f
+def _steps(preset, data, method):
+    "How long the runs of a search are."
+    return _sizes(preset, data, method).get("steps", KnnConfig.PRESETS[preset]["steps"])
+
+
+def _first_step(preset, data, row, records):
+    "The k and tau that the first step of the quick search has found for a row; the usual ones where it was not run."
     on = data if data in _FIRST_RATES else "mnist"
-    steps = _sizes(preset, on, operator).get("steps", KnnConfig.PRESETS[preset]["steps"])
-    where = dict(data=on, operator=operator, samples=samples, steps=steps, lr=_FIRST_RATES[on], logarithm=logarithm)
+    steps = _steps(preset, on, row["operator"])
     try:
-        found = chosen(records, **where)
+        found = chosen(records, **row, data=on, steps=steps, lr=_FIRST_RATES[on])
     except ValueError:
-        return K_TAU[operator]
+        return K_TAU[row["operator"]]
     return {name: found[name] for name in ("k", "tau")}
 
 
-def _conditions(preset, data, method, samples, records, logarithm=False):
-    "What the runs have in common among which the search has chosen for a data set and a method."
-    fields = dict(data=data, method=method)
-    if method in K_TAU:
-        fields = dict(data=data, operator=method, samples=samples, logarithm=logarithm)
-    if preset == "paper":                                       # one step, for k, tau and the learning rate together
-        return fields
-    fields["steps"] = _sizes(preset, data, method).get("steps", KnnConfig.PRESETS[preset]["steps"])
-    if method not in K_TAU:
-        return fields
-    return {**fields, **_first_step(preset, data, (method, samples), records, logarithm)}
+def _conditions(preset, data, row, records):
+    "What the runs have in common among which the search has chosen for a data set and a row, as fields."
+    fields = dict(row, data=data)
+    if preset != "paper":                   # whose search has one step, for k, tau and the learning rate together
+        fields["steps"] = _steps(preset, data, row.get("operator", row.get("method")))
+        if "operator" in row:
+            fields |= _first_step(preset, data, row, records)
+    return fields
 
-# %% ../../nbs/lab/22_neighbours.ipynb #fcf94f95
-def _two_steps(preset, data, row, records, logarithm=False):
+# %% ../../nbs/lab/22_neighbours.ipynb #3f332350
+def _two_steps(preset, data, row, records):
     "The quick search of an operator on a data set: k and tau, if they are not taken from elsewhere; the learning rate."
-    usual = dict(data=data, operator=row[0], samples=row[1], logarithm=logarithm, **_sizes(preset, data, row[0]))
-    first = itertools.product((1, 9), (1.0, 16.0, 128.0)) if data in _FIRST_RATES else ()
-    tried = [dict(k=k, tau=tau, lr=_FIRST_RATES[data]) for k, tau in first]
-    found = _first_step(preset, data, row, records, logarithm)
-    tried += [{**found, **rate} for rate in _SECOND_RATES["cnn"]]
-    return [KnnConfig.from_preset(preset, **usual, **values) for values in tried]
+    make = partial(KnnConfig.from_preset, preset, **row, data=data, **_sizes(preset, data, row["operator"]))
+    configs = []
+    if data in _FIRST_RATES:
+        configs = crossed(make, k=(1, 9), tau=(1.0, 16.0, 128.0), lr=(_FIRST_RATES[data],))
+    found = _first_step(preset, data, row, records)
+    return configs + crossed(partial(make, **found), lr=_SECOND_RATES["cnn"])
 
 
 def _quick_search(preset, records):
@@ -210,10 +205,10 @@ def _quick_search(preset, records):
         configs += _two_steps(preset, data, row, records)
     for data, (method, rates) in itertools.product(_QUICK_DATA, _SECOND_RATES.items()):
         usual = dict(data=data, method=method, **_sizes(preset, data, method))
-        configs += [BaselineConfig.from_preset(preset, **usual, **rate) for rate in rates]
+        configs += crossed(partial(BaselineConfig.from_preset, preset, **usual), rate=rates)
     return list(dict.fromkeys(configs))
 
-# %% ../../nbs/lab/22_neighbours.ipynb #90630150
+# %% ../../nbs/lab/22_neighbours.ipynb #b99e886b
 @grid("knn_search")
 def knn_search(
     preset: str,  # "paper" for all of the papers' grid on three data sets; others for a small one
@@ -221,16 +216,12 @@ def knn_search(
     "The hyper-parameters of differentiable kNN, to be chosen on validation sets"
     if preset != "paper":
         return _quick_search(preset, search_records(preset))
-    runs = itertools.product(("mnist", "fashion", "cifar10"), ("softsort", "neuralsort"), (0, 5))
-    tuned = [dict(k=k, tau=tau, lr=lr) for k in (1, 3, 5, 9)
-             for tau in (1.0, 4.0, 16.0, 64.0, 128.0, 512.0) for lr in (1e-3, 1e-4, 1e-5)]
-    configs = []
-    for (data, operator, samples), values in itertools.product(runs, tuned):
-        what = dict(data=data, operator=operator, samples=samples, **values)
-        configs.append(KnnConfig.from_preset(preset, **what, **papers_network(data)))
-    return configs
+    make = partial(KnnConfig.from_preset, preset)
+    data = [dict(data=name, **papers_network(name)) for name in ("mnist", "fashion", "cifar10")]
+    tuned = dict(k=(1, 3, 5, 9), tau=(1.0, 4.0, 16.0, 64.0, 128.0, 512.0), lr=(1e-3, 1e-4, 1e-5))
+    return crossed(make, data=data, operator=("softsort", "neuralsort"), samples=(0, 5), **tuned)
 
-# %% ../../nbs/lab/22_neighbours.ipynb #0e4bc9e0
+# %% ../../nbs/lab/22_neighbours.ipynb #43f79cb3
 def search_choice(
     preset: str,  # of the runs
     data: str,  # name of a data set
@@ -248,13 +239,16 @@ def search_choice(
         return fields
     source = "quick" if preset == "long" else preset            # where the search was made
     records = search_records(source) if records is None else records
-    where = _conditions(source, data, method, samples, records, logarithm)
+    row = dict(method=method)
+    if method in K_TAU:
+        row = dict(operator=method, samples=samples, logarithm=logarithm)
+    where = _conditions(source, data, row, records)
     usual = {k: v for k, v in where.items() if k in ("k", "tau")}
     with contextlib.suppress(ValueError):                       # nothing was searched
         usual = chosen(records, **where)
     return {**usual, **fields}
 
-# %% ../../nbs/lab/22_neighbours.ipynb #d4d58d18
+# %% ../../nbs/lab/22_neighbours.ipynb #632a9587
 def _usual(preset, data, method, samples=0, logarithm=False):
     "The fields that a data set and a method have in the comparison."
     fields = search_choice(preset, data, method, samples=samples, logarithm=logarithm)
@@ -273,16 +267,16 @@ def knn_grid(
     names = {"paper": ("mnist", "fashion", "cifar10"), "long": ("mnist", "fashion")}.get(preset, _QUICK_DATA)
     configs = []
     for data, seed in itertools.product(names, range(1 if preset == "long" else 3)):
-        for operator, samples in _TUNED:
-            what = dict(data=data, seed=seed, operator=operator, samples=samples)
-            configs.append(KnnConfig.from_preset(preset, **what, **_usual(preset, data, operator, samples)))
+        for row in _TUNED:
+            usual = _usual(preset, data, row["operator"], row["samples"])
+            configs.append(KnnConfig.from_preset(preset, data=data, seed=seed, **row, **usual))
         once = ("pixels", "pca") if seed == 0 and preset != "long" else ()      # they have no seed, and one size
         for method in (*once, "autoencoder", "cnn"):
-            what = dict(data=data, seed=seed, method=method)
-            configs.append(BaselineConfig.from_preset(preset, **what, **_usual(preset, data, method)))
+            usual = _usual(preset, data, method)
+            configs.append(BaselineConfig.from_preset(preset, data=data, seed=seed, method=method, **usual))
     return configs
 
-# %% ../../nbs/lab/22_neighbours.ipynb #2f19781d
+# %% ../../nbs/lab/22_neighbours.ipynb #92548167
 @grid("knn_loss")
 def knn_loss(
     preset: str,  # "paper", or one that is quicker
@@ -291,9 +285,9 @@ def knn_loss(
     records = search_records("quick" if preset == "long" else preset)
     configs = []
     for row, logarithm in itertools.product(_TUNED, (False, True)):
-        usual = _usual(preset, "mnist", *row, logarithm)
-        what = dict(data="mnist", operator=row[0], samples=row[1], logarithm=logarithm)
+        row = dict(row, logarithm=logarithm)
+        usual = _usual(preset, "mnist", row["operator"], row["samples"], logarithm)
         if preset not in ("paper", "long"):
-            configs += _two_steps(preset, "mnist", row, records, logarithm)
-        configs += [KnnConfig.from_preset(preset, **what, seed=seed, **usual) for seed in range(5)]
+            configs += _two_steps(preset, "mnist", row, records)
+        configs += crossed(partial(KnnConfig.from_preset, preset, data="mnist", **row, **usual), seed=range(5))
     return list(dict.fromkeys(configs))

@@ -6,11 +6,11 @@
 __all__ = ['joined_box', 'cut_out', 'load_part', 'HouseBank', 'house_splits', 'HouseCNN', 'SvhnConfig', 'SvhnData', 'SvhnTask',
            'svhn_table', 'art_svhn']
 
-# %% ../../nbs/lab/19_svhn.ipynb #d3b3b84b
+# %% ../../nbs/lab/19_svhn.ipynb #f34e3bff
 import functools
-import itertools
 import tempfile
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
@@ -20,8 +20,8 @@ from torch import Tensor, nn
 
 from ..core.permutation import patch_to
 from .data import DataError, cached_array, check_choice, data_folder, optional
-from .digit_struct import HouseNumber, make_street, read_digit_struct
-from .grid import grid
+from .digit_struct import make_street, read_digit_struct
+from .grid import crossed, grid
 from .scoring import NumberCNN
 from .sorting import SortConfig, SortingTask
 from .training import DrawnData
@@ -240,7 +240,7 @@ class SvhnTask(SortingTask):
 
 SvhnConfig.made_of = SvhnData, lambda config, data: SvhnTask(config, (54 // config.shrink,) * 2)
 
-# %% ../../nbs/lab/19_svhn.ipynb #05116c9c
+# %% ../../nbs/lab/19_svhn.ipynb #425ddc04
 @grid("svhn")
 def svhn_table(
     preset: str = "quick",  # a preset of SvhnConfig
@@ -249,10 +249,9 @@ def svhn_table(
     operators = ("odd_even", "bitonic", "neuralsort", "sinkhorn", "permutahedron")
     sizes = (2,) if preset == "smoke" else (2, 4, 8, 16, 32)
     seeds = range(1 if preset == "smoke" else 5)
-    runs = itertools.product(operators, sizes, seeds)
-    return [SvhnConfig.from_preset(preset, operator=operator, n=n, seed=seed) for operator, n, seed in runs]
+    return crossed(partial(SvhnConfig.from_preset, preset), operator=operators, n=sizes, seed=seeds)
 
-# %% ../../nbs/lab/19_svhn.ipynb #69ec0e66
+# %% ../../nbs/lab/19_svhn.ipynb #8ba8c74c
 @grid("art_svhn")
 def art_svhn(
     preset: str = "quick",  # a preset of SvhnConfig
@@ -260,5 +259,5 @@ def art_svhn(
     "Sorting networks on house numbers, with and without activation replacement, lambda 0 and 0.25."
     sizes = (4,) if preset == "smoke" else (4, 32)
     seeds = range({"paper": 5, "smoke": 1}.get(preset, 3))
-    runs = itertools.product(("odd_even", "bitonic"), sizes, (0.0, 0.25), seeds)
-    return [SvhnConfig.from_preset(preset, operator=kind, n=n, art_lambda=x, seed=seed) for kind, n, x, seed in runs]
+    make = partial(SvhnConfig.from_preset, preset)
+    return crossed(make, operator=("odd_even", "bitonic"), n=sizes, art_lambda=(0.0, 0.25), seed=seeds)

@@ -6,9 +6,9 @@
 __all__ = ['LOSSES', 'CONTENDERS', 'TOPK_TAUS', 'class_loss', 'TopkAccuracy', 'PlainCNN', 'TopkConfig', 'TopkData', 'TopkTask',
            'topk_table', 'topk_search']
 
-# %% ../../nbs/lab/29_topk.ipynb #59e0fcb6
-import itertools
+# %% ../../nbs/lab/29_topk.ipynb #697223b0
 from dataclasses import dataclass
+from functools import partial
 from typing import ClassVar
 
 import torch
@@ -18,9 +18,8 @@ from ..core import Operator, RankOperator
 from ..core.permutation import patch_to
 from .data import check_choice, seeded
 from .embedding import PointData, shifted
-from .grid import grid
+from .grid import crossed, grid
 from .scoring import FullPrecision, Rates, check_operator, descending_operator
-from .searches import with_temperatures
 from .training import DrawnData, RunConfig, Task
 from .voting import small_resnet18
 from ..losses import topk_loss, zero_one_loss
@@ -218,7 +217,7 @@ class TopkTask(Task):
 # %% ../../nbs/lab/29_topk.ipynb #005053a6
 TopkConfig.made_of = TopkData, lambda config, data: TopkTask(config, data.shape, data.classes)
 
-# %% ../../nbs/lab/29_topk.ipynb #92d442a9
+# %% ../../nbs/lab/29_topk.ipynb #c61c9c7b
 CONTENDERS = {
     "cross-entropy": dict(loss="ce"),
     "top-1, odd-even network": dict(loss="topk", operator="odd_even"),
@@ -235,12 +234,12 @@ def topk_table(
     "Table 6 of Petersen et al. 2021, with more losses: cross-entropy against losses on the top k."
     settings = [{}]
     if preset == "paper":
-        settings = [dict(data=data, net=net) for data in ("cifar10", "cifar100") for net in ("cnn", "resnet18")]
+        settings = crossed(dict, data=("cifar10", "cifar100"), net=("cnn", "resnet18"))
     seeds = range({"paper": 10, "smoke": 1}.get(preset, 5))
-    runs = itertools.product(seeds, settings, CONTENDERS.values())
-    return [TopkConfig.from_preset(preset, seed=seed, **setting, **loss) for seed, setting, loss in runs]
+    make = partial(TopkConfig.from_preset, preset)
+    return crossed(make, seed=seeds, setting=settings, loss=CONTENDERS.values())
 
-# %% ../../nbs/lab/29_topk.ipynb #4eebe59b
+# %% ../../nbs/lab/29_topk.ipynb #5ce4174e
 TOPK_TAUS = (0.03, 0.1, 0.3, 1.0, 3.0, 10.0)
 _SEARCHED = tuple(name for name in CONTENDERS if name not in ("cross-entropy", "top-5, SoftSort"))
 
@@ -251,5 +250,5 @@ def topk_search(
 ) -> list:
     "The temperature of the losses on the top k: six of them for each loss, to be chosen in validation"
     names = _SEARCHED if preset == "quick" else _SEARCHED[:1]
-    configs = [TopkConfig.from_preset(preset, seed=100, **CONTENDERS[name]) for name in names]
-    return with_temperatures(configs, TOPK_TAUS)
+    make = partial(TopkConfig.from_preset, preset, seed=100)
+    return crossed(make, loss=[CONTENDERS[name] for name in names], tau=TOPK_TAUS)
