@@ -176,12 +176,12 @@ def _network_case():
     }
     return Case("matrix of a bitonic network", _SMALL, contenders, memory=False)
 
-# %% ../../nbs/lab/33_cases.ipynb #22001ae3
+# %% ../../nbs/lab/33_cases.ipynb #a157e76c
 def _loss(loss, relevance=grades, **options):
     "Scores -> the values of a ranking loss."
     return lambda s: loss(s, relevance(s), reduction="none", **options)
 
-# %% ../../nbs/lab/33_cases.ipynb #739db8da
+
 def _beside(label, ours, definition, largest):
     "A contender of this library, and the definition of what it computes."
     return {

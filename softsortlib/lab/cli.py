@@ -325,8 +325,8 @@ The run lies in one folder: checkpoints, a log and, at the end, result.json.
 The same command resumes an interrupted run."""
     return run
 
-# %% ../../nbs/lab/34_cli.ipynb #01ef82c4
-EXPERIMENTS = ["tables", "svhn", "median", "neighbours", "speed", "large_sets", "topk"]
+# %% ../../nbs/lab/34_cli.ipynb #1456ebf3
+EXPERIMENTS = ["tables", "svhn", "searches", "median", "neighbours", "speed", "large_sets", "topk"]
 
 
 def load_experiments() -> dict:  # name of a task -> its configuration class

@@ -130,14 +130,14 @@ class _Passes(_Pictures):
         N = len(self.banks["train"])
         return self.order("search", 0, N)[:self.config.search or N]
 
-# %% ../../nbs/lab/24_embedding.ipynb #a3e14c10
+# %% ../../nbs/lab/24_embedding.ipynb #e15e49b3
 class PointData(_Passes):
     "Images with classes in random passes, or queries and candidates among them."
     passes = "queries"  # names the order of a pass
     at_once = 500  # images of a held-out batch
 
-    def draw(self, split: str, k: int) -> tuple:  # queries (q, channels, h, w), labels (q,); in training candidates, too
-        "Batch number `k` of a split."
+    def draw(self, split: str, k: int) -> tuple:  # queries (q, channels, h, w), labels (q,)
+        "Batch number `k` of a split; in training candidates, too."
         c = self.config
         if split != "train":
             return self.pictures(split, self.held_out_part(split)[k * self.at_once:(k + 1) * self.at_once])
