@@ -52,7 +52,7 @@ def test_help(run, line, words):
 
 @pytest.mark.parametrize("line,code,message", [
     ("run sort --operator softsrot", 2, "did you mean 'softsort'"),
-    ("run sort --data mnits", 2, "digits, mnist, fashion"),
+    ("run sort --data mnits", 2, "'digits', 'mnist', 'fashion'"),
     ("run srot", 2, "sort"),
     ("run sort --epoch ten", 2, "--epoch"),
     ("table srot", 2, "there is no table 'srot': there are "),
