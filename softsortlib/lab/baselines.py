@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['BaselineConfig', 'BaselineTask', 'AutoencoderTask', 'ClassifierTask']
 
-# %% ../../nbs/lab/25_baselines.ipynb #94b5f502
+# %% ../../nbs/lab/25_baselines.ipynb #5958e175
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -20,9 +20,12 @@ from .data import optional
 from .embedding import EmbeddingConfig, EmbeddingTask, PointData
 from .scoring import FullPrecision
 from .training import recorded, train
-from .voting import VoteAccuracy, majority, nearest
+from .voting import VoteAccuracy, votes
 
-# %% ../../nbs/lab/25_baselines.ipynb #5a4293c2
+# %% ../../nbs/lab/25_baselines.ipynb #43f23353
+_TRAINED = ("autoencoder", "cnn")       # the methods that learn
+
+
 @dataclass(frozen=True)
 class BaselineConfig(EmbeddingConfig):
     "All that a baseline depends on."
@@ -32,11 +35,16 @@ class BaselineConfig(EmbeddingConfig):
     adam_lr: float = 0.001  # learning rate of the autoencoder's Adam
 
     task: ClassVar[str] = "knn_baseline"
+
     def __post_init__(self):
         super().__post_init__()
         self.at_least(1, "components", "hidden")
         self.positive("adam_lr")
-        self.one_of("method", ("pixels", "pca", "autoencoder", "cnn"))
+        self.one_of("method", ("pixels", "pca", *_TRAINED))
+
+    def uses(self) -> tuple:  # names of options
+        "All options where the method is trained; else the data and the threads."
+        return super().uses() if self.method in _TRAINED else ("folder", "threads")
 
 
 _FEWER = dict(search=10_000, val_queries=1000, test_queries=5000)
@@ -135,12 +143,7 @@ def _trained_task(config, data):
 
 BaselineConfig.made_of = PointData, _trained_task
 
-# %% ../../nbs/lab/25_baselines.ipynb #e22cf739
-def _searched(config, data):
-    "The numbers of the training images among which neighbours are looked for."
-    return data.order("search", 0, len(data.banks["train"]))[:config.search or None]
-
-
+# %% ../../nbs/lab/25_baselines.ipynb #244711a0
 def _features(config, data) -> Callable:
     "A function from a split and image numbers to points, for the methods that are not trained."
     def flat(split, index):
@@ -150,22 +153,21 @@ def _features(config, data) -> Callable:
         return flat
     decomposition = optional("sklearn.decomposition")
     pca = decomposition.PCA(config.components, random_state=config.seed)
-    pca.fit(flat("train", _searched(config, data)).numpy())
+    pca.fit(flat("train", data.searched()).numpy())
     return lambda split, index: torch.from_numpy(pca.transform(flat(split, index).numpy())).float()
 
-# %% ../../nbs/lab/25_baselines.ipynb #2f7740a1
+# %% ../../nbs/lab/25_baselines.ipynb #ddf4df6e
 def _accuracies(config, data):
     "Accuracies of k = 1, 3, 5 and 9 on validation and test, for a method that is not trained."
     features, ks, rates = _features(config, data), EmbeddingTask.ks, {}
-    index = _searched(config, data)
+    index = data.searched()
     points = torch.cat([features("train", i) for i in index.split(2000)])
     labels = data.banks["train"].labels[index]
     for split in ("val", "test"):
         score = VoteAccuracy(ks)
         for i in data.held_out_part(split).split(500):
-            near = labels[nearest(features(split, i), points, max(ks))]
-            votes = [majority(near[:, :k], data.classes) for k in ks]
-            score.update(torch.stack(votes, -1), data.banks[split].labels[i])
+            winners = votes(features(split, i), points, labels, ks, data.classes)
+            score.update(winners, data.banks[split].labels[i])
         rates[split] = [round(share, 6) for share in (score.right / score.seen).tolist()]
     return dict(zip(ks, rates["val"])), dict(zip(ks, rates["test"]))
 
@@ -180,14 +182,7 @@ def _computed(config, data):
         "chance": {"accuracy": 1 / data.classes},
     }
 
-# %% ../../nbs/lab/25_baselines.ipynb #4582ce77
-@patch_to(BaselineConfig)
-def uses(self) -> tuple:  # names of options
-    "All options where the method is trained; else the data and the threads."
-    trained = ("compile", "trainer") if self.method in ("autoencoder", "cnn") else ()
-    return ("folder", "threads", *trained)
-
-# %% ../../nbs/lab/25_baselines.ipynb #bad4c326
+# %% ../../nbs/lab/25_baselines.ipynb #85e78725
 @patch_to(BaselineConfig)
 def run(self,
     out: "str | Path",  # the folder of the run
@@ -196,7 +191,7 @@ def run(self,
     **how,  # options of `train`, for those that are trained
 ) -> dict:  # what result.json holds
     "Run the baseline in the folder `out`."
-    if self.method in ("autoencoder", "cnn"):
+    if self.method in _TRAINED:
         return train(self, out, folder, threads=threads, **how)
 
     def load():

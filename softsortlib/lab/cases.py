@@ -47,17 +47,6 @@ class How(Enum):
     FIRST = "the first call of a process of its own, with cold and with warm caches"
     ALONE = "one pass in a process of its own, only when the case is asked for by its name"
 
-# %% ../../nbs/lab/33_cases.ipynb #3456db29
-class Case(NamedTuple):
-    "A question to several contenders."
-    task: str  # in words
-    pieces: tuple  # of (n, batch)
-    floor: str  # what nobody can do without, SORT_FLOOR or DENSE_FLOOR
-    contenders: dict  # label -> Contender
-    tau: "float | None" = None  # where several cases differ in it alone
-    memory: bool = True  # whether the peak memory is worth knowing, at the largest piece
-    how: How = How.TURNS  # how they are timed
-
 # %% ../../nbs/lab/33_cases.ipynb #cbb05e4d
 SORT_FLOOR = "torch.sort, forward"
 DENSE_FLOOR = "one write and one read of the matrix"
@@ -67,27 +56,48 @@ def dense_floor(s):
     "Write an n x n matrix once and read it once."
     return lambda: torch.full((*s.shape, s.shape[1]), 0.5, device=s.device).sum()
 
-# %% ../../nbs/lab/33_cases.ipynb #3822fe68
+# %% ../../nbs/lab/33_cases.ipynb #aa71d10f
+class Case(NamedTuple):
+    "A question to several contenders."
+    task: str  # in words
+    pieces: tuple  # of (n, batch)
+    contenders: dict  # label -> Contender
+    tau: "float | None" = None  # where several cases differ in it alone
+    memory: bool = True  # whether the peak memory is worth knowing, at the largest piece
+    how: How = How.TURNS  # how they are timed
+    floor: str = SORT_FLOOR  # what nobody can do without, or DENSE_FLOOR
+
+# %% ../../nbs/lab/33_cases.ipynb #2634cc0b
 _LISTINGS = {
-    "SoftSort": {"SoftSort listing": lambda s: softsort_listing(s, 0.1)},
+    "SoftSort": {"SoftSort listing": softsort_listing},
     "NeuralSort": {
-        "NeuralSort, O(n^2) form": lambda s: neuralsort_quadratic(s, 100.0),
-        "NeuralSort, published": lambda s: neuralsort_published(s, 100.0),
+        "NeuralSort, O(n^2) form": neuralsort_quadratic,
+        "NeuralSort, published": neuralsort_published,
     },
 }
 
 
-def _listings(question, *operators):
-    "The papers' listings as contenders, and the same compiled."
+def _listings(question, operator, tau):
+    "The papers' listings as contenders."
     found = {}
-    for operator in operators:
-        for label, matrix in _LISTINGS[operator].items():
-            answer = ask_matrix(question, matrix)
-            found[label] = Contender(answer, operator, largest=10_000)
-            found[f"{label}, compiled"] = Contender(compiled(answer), operator, largest=10_000)
+    for label, listing in _LISTINGS[operator].items():
+        answer = ask_matrix(question, lambda s, listing=listing: listing(s, tau))
+        found[label] = Contender(answer, operator, largest=10_000)
     return found
 
-# %% ../../nbs/lab/33_cases.ipynb #8a301596
+
+def _with_compiled(contenders):
+    "Contenders, and each of them compiled."
+    also = {f"{label}, compiled": c._replace(answer=compiled(c.answer)) for label, c in contenders.items()}
+    return contenders | also
+
+
+def _softtorch(question, operator, tau, **limits):
+    "softtorch's answer as a contender."
+    method = operator.lower()
+    return {f"softtorch {method}": Contender(softtorch_answer(question, method, tau), operator, **limits)}
+
+# %% ../../nbs/lab/33_cases.ipynb #69206dc7
 _OURS = {
     "SoftSort, |x - y|": ("SoftSort", SoftSort(tau=0.1, descending=True)),
     "SoftSort, (x - y)^2": ("SoftSort, squared", SoftSort(tau=0.03, power=2, descending=True)),
@@ -115,53 +125,48 @@ def _values_contenders():
     here = "permutahedron"
     return {
         **_ours("values", *_OURS),
-        "Permutahedron": Contender(lambda s: Permutahedron(tau=0.1).sort(s), here, here=True),
-        **_listings("values", "SoftSort"),
-        "softtorch softsort": Contender(softtorch_answer("values", "softsort", 0.1), "SoftSort", largest=10_000),
+        "Permutahedron": Contender(Permutahedron(tau=0.1).sort, here, here=True),
+        **_with_compiled(_listings("values", "SoftSort", 0.1)),
+        **_softtorch("values", "SoftSort", 0.1, largest=10_000),
         "softtorch fast_soft_sort": Contender(lambda s: softtorch_fast_soft_sort(s, 0.1), here, largest=100_000),
         **_projections("soft_sort"),
     }
 
-# %% ../../nbs/lab/33_cases.ipynb #4d691a17
+# %% ../../nbs/lab/33_cases.ipynb #f37c0ed9
 def _ranks_contenders():
     "Soft ranks, forward and backward."
     return {
-        "LaplaceRank": Contender(lambda s: LaplaceRank(tau=0.1)(s), "Laplace", here=True),
-        "Permutahedron": Contender(lambda s: Permutahedron(tau=0.1).rank(s), "permutahedron", here=True),
+        "LaplaceRank": Contender(LaplaceRank(tau=0.1), "Laplace", here=True),
+        "Permutahedron": Contender(Permutahedron(tau=0.1).rank, "permutahedron", here=True),
         **_projections("soft_rank"),
     }
 
 
 def _dense_contenders():
     "The whole matrix, forward and backward."
-    return {
-        **_ours("matrix", "SoftSort, |x - y|", "SoftSort, (x - y)^2", "NeuralSort", "LapSum"),
-        **_listings("matrix", "SoftSort", "NeuralSort"),
-        "softtorch softsort": Contender(softtorch_answer("matrix", "softsort", 0.1), "SoftSort"),
-        "softtorch neuralsort": Contender(softtorch_answer("matrix", "neuralsort", 100.0), "NeuralSort"),
-    }
+    found = _ours("matrix", "SoftSort, |x - y|", "SoftSort, (x - y)^2", "NeuralSort", "LapSum")
+    for operator, tau in (("SoftSort", 0.1), ("NeuralSort", 100.0)):
+        found |= _with_compiled(_listings("matrix", operator, tau))
+        found |= _softtorch("matrix", operator, tau)
+    return found
 
-# %% ../../nbs/lab/33_cases.ipynb #523ba9fe
+# %% ../../nbs/lab/33_cases.ipynb #2d3fc92f
 _LISTS = ((100, 256), (1000, 16), (100_000, 1))
 _SMALL = tuple((n, batch) for batch in (1, 20, 256) for n in (5, 10, 20, 32, 100))
 
 
 def _small_case(question, task):
     "One question to SoftSort and NeuralSort, on small sets."
-    soft, neural = SoftSort(tau=0.1, descending=True), NeuralSort(tau=5.0, descending=True)
-    quadratic, published = (lambda s: neuralsort_quadratic(s, 5.0)), (lambda s: neuralsort_published(s, 5.0))
-    contenders = {
-        "SoftSort": Contender(ask(question, soft), "SoftSort", here=True),
-        "SoftSort listing": Contender(ask_matrix(question, lambda s: softsort_listing(s, 0.1)), "SoftSort"),
-        "softtorch softsort": Contender(softtorch_answer(question, "softsort", 0.1), "SoftSort"),
-        "NeuralSort": Contender(ask(question, neural), "NeuralSort", here=True),
-        "NeuralSort, O(n^2) form": Contender(ask_matrix(question, quadratic), "NeuralSort"),
-        "NeuralSort, published": Contender(ask_matrix(question, published), "NeuralSort"),
-        "softtorch neuralsort": Contender(softtorch_answer(question, "neuralsort", 5.0), "NeuralSort"),
-    }
-    return Case(task, _SMALL, SORT_FLOOR, contenders, memory=False)
+    contenders = {}
+    for operator, tau in ((SoftSort, 0.1), (NeuralSort, 5.0)):
+        label = operator.__name__
+        ours = operator(tau=tau, descending=True)
+        contenders[label] = Contender(ask(question, ours), label, here=True)
+        contenders |= _listings(question, label, tau)
+        contenders |= _softtorch(question, label, tau)
+    return Case(task, _SMALL, contenders, memory=False)
 
-# %% ../../nbs/lab/33_cases.ipynb #73830ef8
+# %% ../../nbs/lab/33_cases.ipynb #fdc715c3
 def _network_case():
     "A bitonic network's matrix, on small sets. diffsort knows other networks where n is no power of two."
     bitonic = SortingNetwork(kind="bitonic", tau=0.1)
@@ -169,35 +174,39 @@ def _network_case():
         "bitonic network": Contender(ask("matrix", bitonic), "bitonic network", here=True),
         "diffsort": Contender(lambda s: diffsort_matrix(s, 0.1), "bitonic network"),
     }
-    return Case("matrix of a bitonic network", _SMALL, SORT_FLOOR, contenders, memory=False)
+    return Case("matrix of a bitonic network", _SMALL, contenders, memory=False)
 
-# %% ../../nbs/lab/33_cases.ipynb #a45aba87
+# %% ../../nbs/lab/33_cases.ipynb #a157e76c
+def _loss(loss, relevance=grades, **options):
+    "Scores -> the values of a ranking loss."
+    return lambda s: loss(s, relevance(s), reduction="none", **options)
+
+
+def _beside(label, ours, definition, largest):
+    "A contender of this library, and the definition of what it computes."
+    return {
+        label: Contender(ours, label, here=True),
+        f"{label}, as defined": Contender(definition, label, largest=largest),
+    }
+
+
 def _sums_case(tau):
     "Ranks, losses and values that add up a smooth function over all pairs."
     squared = SoftSort(tau=tau, power=2, descending=True)
+    listing = ask_matrix("values", lambda s: softsort_listing(s, tau, 2))
     pairs = {
-        "SigmoidRank": (lambda s: SigmoidRank(tau)(s), lambda s: sigmoid_ranks(s, tau)),
-        "GaussianRank": (lambda s: GaussianRank(tau)(s), lambda s: gaussian_ranks(s, tau)),
-        "Kendall's loss": (
-            lambda s: kendall_loss(s, grades(s), tau=tau, reduction="none"),
-            lambda s: kendall(s, tau),
-        ),
-        "ApproxNDCG": (
-            lambda s: approx_ndcg_loss(s, grades(s), tau=tau, reduction="none"),
-            lambda s: approx_ndcg(s, tau),
-        ),
-        "SoftSort, (x - y)^2": (
-            ask("values", squared),
-            ask_matrix("values", lambda s: softsort_listing(s, tau, 2)),
-        ),
+        "SigmoidRank": (SigmoidRank(tau), lambda s: sigmoid_ranks(s, tau)),
+        "GaussianRank": (GaussianRank(tau), lambda s: gaussian_ranks(s, tau)),
+        "Kendall's loss": (_loss(kendall_loss, tau=tau), lambda s: kendall(s, tau)),
+        "ApproxNDCG": (_loss(approx_ndcg_loss, tau=tau), lambda s: approx_ndcg(s, tau)),
+        "SoftSort, (x - y)^2": (ask("values", squared), listing),
     }
-    contenders = {k: Contender(ours, k, here=True) for k, (ours, _) in pairs.items()}
-    for k, (_, definition) in pairs.items():
-        contenders[f"{k}, as defined"] = Contender(definition, k, largest=10_000)
-    pieces = ((1000, 64), (10_000, 1), (1_000_000, 1))
-    return Case("sums of one variable", pieces, SORT_FLOOR, contenders, tau)
+    contenders = {}
+    for label, (ours, definition) in pairs.items():
+        contenders |= _beside(label, ours, definition, 10_000)
+    return Case("sums of one variable", ((1000, 64), (10_000, 1), (1_000_000, 1)), contenders, tau)
 
-# %% ../../nbs/lab/33_cases.ipynb #361ee840
+# %% ../../nbs/lab/33_cases.ipynb #a20fdfae
 def _transport_case(question, tau):
     "Sorted values or plans by optimal transport with the squared cost."
     ours = SinkhornSort(tau)
@@ -208,44 +217,39 @@ def _transport_case(question, tau):
         "POT sinkhorn_log": Contender(pot_answer(question, tau, "sinkhorn_log"), "transport", sets=1),
     }
     task = {"values": "sorted values by transport", "matrix": "transport plans"}[question]
-    return Case(task, ((1000, 20),), SORT_FLOOR, contenders, tau, memory=False)
+    return Case(task, ((1000, 20),), contenders, tau, memory=False)
 
-# %% ../../nbs/lab/33_cases.ipynb #0384affa
+# %% ../../nbs/lab/33_cases.ipynb #6c5ecd54
 def _first_case():
     "What waits at its first call."
     values, ranks = _values_contenders(), _ranks_contenders()
     quantiles = torch.linspace(0, 1, 16)
-    labels = ("SoftSort, |x - y|", "SoftSort, (x - y)^2", "NeuralSort", "LapSum")
+    asked = (
+        ("values", "values", ("SoftSort, |x - y|", "SoftSort, (x - y)^2", "NeuralSort", "LapSum")),
+        ("log_prob", "log-likelihood", ("SoftSort, |x - y|",)),
+        ("matrix", "matrix", ("NeuralSort", "bitonic network")),
+    )
     others = ("SoftSort listing", "SoftSort listing, compiled", "softtorch softsort", "torchpsort")
-    contenders = {
-        **{f"{k}, values": values[k] for k in labels},
-        "SoftSort, |x - y|, log-likelihood": _ours("log_prob", "SoftSort, |x - y|")["SoftSort, |x - y|"],
-        "NeuralSort, matrix": _ours("matrix", "NeuralSort")["NeuralSort"],
-        "bitonic network, matrix": _ours("matrix", "bitonic network")["bitonic network"],
+    contenders = {f"{k}, {words}": c for question, words, some in asked for k, c in _ours(question, *some).items()}
+    contenders |= {
         "SinkhornSort, 16 quantiles": Contender(lambda s: SinkhornSort(0.1).quantiles(s, quantiles) @ s, here=True),
-        "SigmoidRank": Contender(lambda s: SigmoidRank(0.1)(s), here=True),
+        "SigmoidRank": Contender(SigmoidRank(0.1), here=True),
         **{k: c for k, c in ranks.items() if c.here},
         **{k: values[k] for k in others},
     }
-    return Case("first call", ((1000, 4),), SORT_FLOOR, contenders, how=How.FIRST)
+    return Case("first call", ((1000, 4),), contenders, how=How.FIRST)
 
-# %% ../../nbs/lab/33_cases.ipynb #bd237b61
+# %% ../../nbs/lab/33_cases.ipynb #06bda721
 _LONG = tuple((n, 1) for n in (100, 1000, 10_000, 100_000, 1_000_000))
 _DENSE = tuple((n, 20) for n in (5, 20, 100, 500, 2000))
 
 
-def _log_prob_case():
-    "Log-likelihood of an order, forward and backward."
-    contenders = _ours("log_prob", "SoftSort, |x - y|") | _listings("log_prob", "SoftSort")
-    return Case("log-likelihood", _LONG, SORT_FLOOR, contenders)
-
-
 def _huge_case():
     "A hundred million scores at once."
-    contenders = {"SoftSort, |x - y|": _values_contenders()["SoftSort, |x - y|"]}
-    return Case("sorted values of a hundred million", ((10**8, 1),), SORT_FLOOR, contenders, how=How.ALONE)
+    contenders = _ours("values", "SoftSort, |x - y|")
+    return Case("sorted values of a hundred million", ((10**8, 1),), contenders, how=How.ALONE)
 
-# %% ../../nbs/lab/33_cases.ipynb #cc216439
+# %% ../../nbs/lab/33_cases.ipynb #9b9611ae
 def _topk_case():
     "Weights of the k largest, forward and backward."
     names = ("lapsum", "sinkhorn", "sparse", "threshold", "simple")
@@ -253,18 +257,17 @@ def _topk_case():
         return lambda s: get_topk_mask(name, k=max(1, s.shape[-1] // 1000), tau=0.1)(s)
     contenders = {f"top k, {name}": Contender(weigh(name), here=True) for name in names}
     contenders["torch.topk"] = Contender(lambda s: s.topk(max(1, s.shape[-1] // 1000)).values)
-    return Case("weights of the k largest", _LONG, SORT_FLOOR, contenders)
+    return Case("weights of the k largest", _LONG, contenders)
 
-# %% ../../nbs/lab/33_cases.ipynb #b3e77e99
+# %% ../../nbs/lab/33_cases.ipynb #ee1f0a70
 def _sparse_case():
     "Sorted values by rows with exact zeros, forward and backward."
     contenders = {}
     for kind in ("sparsemax", "entmax15"):
         ours = SoftSort(tau=0.1, simplex=kind, descending=True)
         defined = ask_matrix("values", lambda s, kind=kind: sparse_listing(s, 0.1, kind))
-        contenders[f"SoftSort, {kind}"] = Contender(ask("values", ours), kind, here=True)
-        contenders[f"SoftSort, {kind}, as defined"] = Contender(defined, kind, largest=1000)
-    return Case("sorted values by sparse rows", _LONG[1:4], SORT_FLOOR, contenders, memory=False)
+        contenders |= _beside(f"SoftSort, {kind}", ask("values", ours), defined, 1000)
+    return Case("sorted values by sparse rows", _LONG[1:4], contenders, memory=False)
 
 
 def _router_case():
@@ -274,57 +277,60 @@ def _router_case():
         for name in ("sparse", "threshold", "sinkhorn", "lapsum")
     }
     contenders["topk and softmax"] = Contender(lambda s: topk_softmax(s, 2))
-    return Case("router", ((64, 100_000),), SORT_FLOOR, contenders, memory=False)
+    return Case("router", ((64, 100_000),), contenders, memory=False)
 
-# %% ../../nbs/lab/33_cases.ipynb #644d2b04
+# %% ../../nbs/lab/33_cases.ipynb #92583fb7
+_GRADED = (
+    approx_ndcg_loss, kendall_loss, lambda_loss, listmle_loss, listnet_loss, neural_ndcg_loss, pirank_loss,
+    spearman_loss, weighted_kendall_loss,
+)
+_BINARY = auc_loss, average_precision_loss, quantised_ap_loss, reciprocal_rank_loss
+_SHORT = "lambda_loss", "neural_ndcg_loss", "pirank_loss", "reciprocal_rank_loss"     # up to a thousand
+
+
+def _relevant(s):
+    "Two grades of relevance."
+    return grades(s) > 0
+
+
 def _losses_case():
     "Ranking losses, forward and backward."
-    def of(loss, relevance=grades, **options):
-        return lambda s: loss(s, relevance(s), reduction="none", **options)
-    def of_two(loss, **options):
-        return of(loss, lambda s: grades(s) > 0, **options)
-    short = {
-        "lambda_loss": of(lambda_loss), "neural_ndcg_loss": of(neural_ndcg_loss),
-        "pirank_loss": of(pirank_loss), "reciprocal_rank_loss": of_two(reciprocal_rank_loss),
+    answers = {
+        **{loss.__name__: _loss(loss) for loss in _GRADED},
+        **{loss.__name__: _loss(loss, _relevant) for loss in _BINARY},
+        "slatk_loss": _loss(slatk_loss, _relevant, k=10),
+        "weighted_kendall_loss, sigmoid": _loss(weighted_kendall_loss, kind="sigmoid"),
     }
-    long = {
-        "approx_ndcg_loss": of(approx_ndcg_loss), "auc_loss": of_two(auc_loss),
-        "average_precision_loss": of_two(average_precision_loss), "kendall_loss": of(kendall_loss),
-        "listmle_loss": of(listmle_loss), "listnet_loss": of(listnet_loss),
-        "quantised_ap_loss": of_two(quantised_ap_loss), "slatk_loss": of_two(slatk_loss, k=10),
-        "spearman_loss": of(spearman_loss), "weighted_kendall_loss": of(weighted_kendall_loss),
-        "weighted_kendall_loss, sigmoid": of(weighted_kendall_loss, kind="sigmoid"),
-    }
-    contenders = {k: Contender(f, here=True) for k, f in long.items()}
-    contenders |= {k: Contender(f, here=True, largest=1000) for k, f in short.items()}
-    return Case("ranking losses", _LISTS, SORT_FLOOR, contenders, memory=False)
+    contenders = {k: Contender(f, here=True, largest=1000 if k in _SHORT else 10**9) for k, f in answers.items()}
+    return Case("ranking losses", _LISTS, contenders, memory=False)
 
-# %% ../../nbs/lab/33_cases.ipynb #4a0b5124
+# %% ../../nbs/lab/33_cases.ipynb #e9550ba2
 def _sampling_case():
     "Estimators by noise, with ten samples, forward and backward."
     perturbed = Perturbed(tau=0.1, samples=10)
     contenders = {
         "Perturbed": lambda s: perturbed(s) @ s,
-        "BlackboxRank": lambda s: BlackboxRank(0.1)(s),
-        "ImplicitRank": lambda s: ImplicitRank(0.1, samples=10)(s),
+        "BlackboxRank": BlackboxRank(0.1),
+        "ImplicitRank": ImplicitRank(0.1, samples=10),
         "plackett_luce_reward": lambda s: plackett_luce_reward(s, grades(s), k=min(10, s.shape[-1]), samples=10),
     }
     contenders = {k: Contender(f, here=True) for k, f in contenders.items()}
-    return Case("estimators by sampling", _LISTS, SORT_FLOOR, contenders, memory=False)
+    return Case("estimators by sampling", _LISTS, contenders, memory=False)
 
-# %% ../../nbs/lab/33_cases.ipynb #7ccc3427
+# %% ../../nbs/lab/33_cases.ipynb #a1f5df19
 def cases() -> dict:  # name -> Case
     "The questions that the benchmark asks."
+    log_prob = _ours("log_prob", "SoftSort, |x - y|") | _with_compiled(_listings("log_prob", "SoftSort", 0.1))
     found = dict(
-        values=Case("sorted values", _LONG, SORT_FLOOR, _values_contenders()),
-        log_prob=_log_prob_case(),
+        values=Case("sorted values", _LONG, _values_contenders()),
+        log_prob=Case("log-likelihood", _LONG, log_prob),
         topk=_topk_case(),
         sparse_rows=_sparse_case(),
         router=_router_case(),
         losses=_losses_case(),
         sampling=_sampling_case(),
-        ranks=Case("ranks", _LONG, SORT_FLOOR, _ranks_contenders()),
-        dense=Case("dense matrix", _DENSE, DENSE_FLOOR, _dense_contenders()),
+        ranks=Case("ranks", _LONG, _ranks_contenders()),
+        dense=Case("dense matrix", _DENSE, _dense_contenders(), floor=DENSE_FLOOR),
         small_values=_small_case("values", "sorted values of small sets"),
         small_log_prob=_small_case("log_prob", "log-likelihood of small sets"),
         small_matrix=_small_case("matrix", "matrix of small sets"),

@@ -6,8 +6,7 @@
 __all__ = ['SIZES', 'SWITCHES', 'RESULTS', 'kind', 'replay', 'tolerances', 'difference', 'certificate', 'certify', 'doubt',
            'doubts']
 
-# %% ../../nbs/lab/18_certificates.ipynb #e98c881b
-import importlib.util
+# %% ../../nbs/lab/18_certificates.ipynb #3f1a222f
 import math
 import tempfile
 from collections import Counter
@@ -18,7 +17,7 @@ from pathlib import Path
 import torch
 
 from .data import optional
-from .records import origin, read_json, write_json
+from .records import REPOSITORY, origin, read_json, write_json
 
 # %% ../../nbs/lab/18_certificates.ipynb #012c3cb7
 SIZES = ("n", "k", "samples")                           # kernels are chosen by them
@@ -117,8 +116,8 @@ def difference(
                 return f"{name} {b:.4g} instead of {a:.4g} at step {k}"
     return ""
 
-# %% ../../nbs/lab/18_certificates.ipynb #36fc5db7
-RESULTS = Path(importlib.util.find_spec("softsortlib").origin).parents[1] / "nbs" / "results"
+# %% ../../nbs/lab/18_certificates.ipynb #a7e7615c
+RESULTS = REPOSITORY / "nbs" / "results"
 
 
 def certificate(

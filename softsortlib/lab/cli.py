@@ -325,8 +325,8 @@ The run lies in one folder: checkpoints, a log and, at the end, result.json.
 The same command resumes an interrupted run."""
     return run
 
-# %% ../../nbs/lab/34_cli.ipynb #01ef82c4
-EXPERIMENTS = ["tables", "svhn", "median", "neighbours", "speed", "large_sets", "topk"]
+# %% ../../nbs/lab/34_cli.ipynb #1456ebf3
+EXPERIMENTS = ["tables", "svhn", "searches", "median", "neighbours", "speed", "large_sets", "topk"]
 
 
 def load_experiments() -> dict:  # name of a task -> its configuration class
@@ -371,7 +371,7 @@ def _listing(grids, preset, out):
     head = f"{'table':<20}{'runs':>6}{'done':>6}{'failed':>8}   preset {preset}, in {out}"
     return "\n".join([head, *(_listed(name, configs, preset, out) for name, configs in grids.items())])
 
-# %% ../../nbs/lab/34_cli.ipynb #23333b48
+# %% ../../nbs/lab/34_cli.ipynb #7404afaa
 def _overview(results):
     "Mean and spread of the finished runs, a table for each task."
     from softsortlib.lab.evidence import groups, results_table
@@ -385,15 +385,7 @@ def _overview(results):
             text += results_table(some, groups(some), None, tuple(shared[:5])) + "\n\n"
     return text
 
-
-def _check_run_options(threads, compile):
-    "Raise `ValueError` for what would make every run of a table fail."
-    from softsortlib.lab.training import check_compile, check_threads
-
-    check_threads(threads)
-    check_compile(compile)
-
-# %% ../../nbs/lab/34_cli.ipynb #32a10fd5
+# %% ../../nbs/lab/34_cli.ipynb #b8b307ff
 def _runs_of(name, preset, how):
     "The runs of a table; raise `ValueError` for an unknown one, and for options `how` that none of its runs uses."
     if name not in _grids():
@@ -407,8 +399,10 @@ def _run_table(configs, out, executor, retry, record, threads, flags):
     "Do the runs and say what came out; 1 if some are not done."
     from softsortlib.lab.grid import run_grid, summary
     from softsortlib.lab.pace import recorded_runs, remaining, took_us
+    from softsortlib.lab.training import check_compile, check_threads
 
-    _check_run_options(threads, flags.get("compile"))
+    check_threads(threads)
+    check_compile(flags.get("compile"))
     say = functools.partial(print, flush=True)
     for line in filter(None, (took_us(configs, recorded_runs()), remaining(configs, out, recorded_runs()))):
         say(line)
@@ -455,7 +449,7 @@ def table(
     flags = {**_given(folder=how["folder"], compile=compile), **trainer_flags(trainer or [])}
     return _run_table(configs, out, executor, retry, record, 1 if threads is None else threads, flags)
 
-# %% ../../nbs/lab/34_cli.ipynb #3775e459
+# %% ../../nbs/lab/34_cli.ipynb #172310cf
 def _say_row(row):
     "A row of the benchmark, as it comes."
     figure = row.get("absent", "")[:70]
@@ -465,16 +459,7 @@ def _say_row(row):
         figure = f"cold {row['cold']:6.2f} s, warm {row['warm']:6.2f} s"
     print(f"{row['case']:20} {row['n']:>8} x {row['batch']:<4} {row['contender']:34} {figure}", flush=True)
 
-
-def _say_left(left, out, begun):
-    "How many pieces are left, and where the rest goes."
-    if begun:
-        rest = f"{len(left)} pieces are left: the same command goes on; " if left else ""
-        print(f"\n{rest}recorded in {out}")
-    else:
-        print(f"{len(left)} pieces to measure, seconds to minutes each; recorded in {out} as they come", flush=True)
-
-# %% ../../nbs/lab/34_cli.ipynb #fb1ae060
+# %% ../../nbs/lab/34_cli.ipynb #9d799fc2
 @command("bench", "--only ranks/100/1 --rounds 1 --no-memory")
 def bench(
     out: Annotated[Path, "the JSON file to write, or to go on with", "-o"] = Path("bench.json"),
@@ -494,11 +479,13 @@ def bench(
     from softsortlib.lab.bench import pieces_left, run_benchmark
 
     some = tuple(only) if only else None
-    before = pieces_left(out, some, device, again)
-    _say_left(before, out, False)
+    count = len(pieces_left(out, some, device, again))
+    print(f"{count} pieces to measure, seconds to minutes each; recorded in {out} as they come", flush=True)
     rows = run_benchmark(out, some, rounds, not no_memory, device, _say_row, minutes, again)["rows"]
     seen = {(row["case"], row["n"], row["batch"]) for row in rows} if again else set()
-    _say_left([p for p in pieces_left(out, some, device) if p not in seen], out, True)
+    left = [piece for piece in pieces_left(out, some, device) if piece not in seen]
+    rest = f"{len(left)} pieces are left: the same command goes on; " if left else ""
+    print(f"\n{rest}recorded in {out}")
 
 # %% ../../nbs/lab/34_cli.ipynb #708fa1e4
 @command("warm", "softsort")

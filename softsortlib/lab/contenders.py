@@ -39,7 +39,7 @@ def fixed_order(s):
     "The order that stands for the true one of `s`."
     return _drawn_order(s.shape, s.device)
 
-# %% ../../nbs/lab/32_contenders.ipynb #ab453e6b
+# %% ../../nbs/lab/32_contenders.ipynb #900dc38b
 def _values_of(P, s):
     "Sorted values by a matrix."
     return (P @ s[..., None])[..., 0]
@@ -55,26 +55,19 @@ def _ranks_of(P, s):
     positions = torch.arange(1.0, s.shape[-1] + 1, device=s.device)
     return positions @ P / P.sum(-2)
 
-
-def _matrix_of(P, s):
-    "The matrix by a matrix."
-    return P
-
-# %% ../../nbs/lab/32_contenders.ipynb #437c5905
+# %% ../../nbs/lab/32_contenders.ipynb #a6cd653e
 _BY_OPERATOR = {
-    "values": lambda P, s: P @ s,
-    "log_prob": lambda P, s: P.log_prob(fixed_order(s)),
-    "ranks": None,  # soft_rank, below: an operator has no ranks of its own
-    "matrix": lambda P, s: P.to_dense(),
+    "values": lambda op, s: op(s) @ s,
+    "log_prob": lambda op, s: op(s).log_prob(fixed_order(s)),
+    "ranks": lambda op, s: soft_rank(s, descending=True, method=op),
+    "matrix": lambda op, s: op(s).to_dense(),
 }
-_BY_MATRIX = {"values": _values_of, "log_prob": _log_prob_of, "ranks": _ranks_of, "matrix": _matrix_of}
+_BY_MATRIX = {"values": _values_of, "log_prob": _log_prob_of, "ranks": _ranks_of, "matrix": lambda P, s: P}
 
 
 def ask(question, op):
     "Scores -> what an operator answers."
-    if question == "ranks":
-        return lambda s: soft_rank(s, descending=True, method=op)
-    return lambda s: _BY_OPERATOR[question](op(s), s)
+    return lambda s: _BY_OPERATOR[question](op, s)
 
 
 def ask_matrix(question, matrix):

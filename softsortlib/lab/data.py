@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['seeded', 'NumberSets', 'set_picture']
 
-# %% ../../nbs/lab/01_data.ipynb #c0846b71
+# %% ../../nbs/lab/01_data.ipynb #321be7a4
 import hashlib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from ..core.permutation import patch_to
-from .images import DataError, ImageBank, optional
+from .images import DataError, ImageBank, check_choice, optional
 from .sources import cached_array, data_folder, load_images, read_idx
 
 # %% ../../nbs/lab/01_data.ipynb #580be349
@@ -25,7 +25,7 @@ def seeded(
     digest = hashlib.blake2b(repr(what).encode(), digest_size=8).digest()
     return torch.Generator().manual_seed(int.from_bytes(digest, "little") >> 1)
 
-# %% ../../nbs/lab/01_data.ipynb #81ef4318
+# %% ../../nbs/lab/01_data.ipynb #1033b7cd
 @dataclass(frozen=True)
 class NumberSets:
     "Sets of `n` pictures of handwritten numbers, drawn from a bank of digits."
@@ -35,8 +35,7 @@ class NumberSets:
     convention: str = "stacked"  # "stacked": one above the other, values uniform; "row": side by side, images uniform
 
     def __post_init__(self):
-        if self.convention not in ("stacked", "row"):
-            raise ValueError(f"convention must be 'stacked' or 'row', got {self.convention!r}")
+        check_choice("convention", self.convention, ("stacked", "row"))
         if not 1 <= self.digits <= 9:
             raise ValueError(f"digits must be in 1..9, got {self.digits}")
         if self.n < 1:

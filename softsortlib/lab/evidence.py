@@ -6,10 +6,8 @@
 __all__ = ['HELD_OUT', 'Summary', 'summarise', 'Comparison', 'paired', 'verdict', 'select', 'figure', 'compare', 'between',
            'caption', 'results_table', 'groups']
 
-# %% ../../nbs/lab/15_evidence.ipynb #422de97a
-import itertools
+# %% ../../nbs/lab/15_evidence.ipynb #682627f5
 import math
-import random
 from typing import NamedTuple
 
 from .data import optional
@@ -53,23 +51,12 @@ class Comparison(NamedTuple):
     names: tuple = ("the first", "the second")
     higher: bool = True  # whether more is better
 
-# %% ../../nbs/lab/15_evidence.ipynb #32951852
-_ENUMERATED = 14    # pairs, up to which all sign patterns are gone through
-
-
-def _patterns(k):
-    "All patterns of k signs, or 20,000 drawn at random where they are too many."
-    if k <= _ENUMERATED:
-        return itertools.product((1, -1), repeat=k)
-    luck = random.Random(0)
-    return ([luck.choice((1, -1)) for _ in range(k)] for _ in range(20_000))
-
-
+# %% ../../nbs/lab/15_evidence.ipynb #c4f37773
 def _flips(d):
-    "The share of sign patterns whose mean is as far from zero as that of d; drawn at random beyond 14 pairs."
-    far = abs(math.fsum(d)) * (1 - 1e-9) - 1e-300       # rounding must not hide the pattern that was found
-    hits = [abs(math.fsum(s * x for s, x in zip(signs, d))) >= far for signs in _patterns(len(d))]
-    return sum(hits) / len(hits)
+    "The share of sign patterns whose mean is as far from zero as that of d; 20,000 drawn at random beyond 14 pairs."
+    patterns = dict(permutation_type="samples", n_resamples=20_000, vectorized=True, random_state=0)
+    found = optional("scipy.stats").permutation_test((d,), lambda x, axis: x.mean(axis), **patterns)
+    return float(found.pvalue)
 
 # %% ../../nbs/lab/15_evidence.ipynb #3be2bccd
 def _check_pairs(first, second, confidence, comparisons):
@@ -285,7 +272,7 @@ def caption(
     parts += [f"left out: {file} ({why})" for file, why in left_out.items()]
     return "*" + "; ".join(parts) + ".*"
 
-# %% ../../nbs/lab/15_evidence.ipynb #6f529468
+# %% ../../nbs/lab/15_evidence.ipynb #a6a8dc73
 def results_table(
     records: list,  # what `collect` or `read_records` gives
     rows="operator",  # a field, or {label: conditions}
@@ -299,19 +286,20 @@ def results_table(
     Raise `ValueError` for cells that mix what must not be mixed."""
     values = (value,) if isinstance(value, str) else tuple(value)
     across = {v: {} for v in values} if columns is None else _conditions(columns, records)
+    figures = {column: (column,) if columns is None else values for column in across}
     shown = {column: [] for column in across}
     lines = [["", *across], ["---"] * (1 + len(across))]
     for row, wanted in _conditions(rows, records).items():
         lines.append([row])
         for column, more in across.items():
             runs = select(records, **wanted, **more)
-            lines[-1].append(_cell(runs, (column,) if columns is None else values, spec, f"{row!r}, {column!r}"))
+            lines[-1].append(_cell(runs, figures[column], spec, f"{row!r}, {column!r}"))
             shown[column] += runs
         if published and row in published:
             lines.append([f"{row}, published", *(str(published[row].get(column, "")) for column in across)])
     for column, runs in shown.items():
         _check_presets(column, runs)
-        if any(MEASURED & set(v.split("_")) for v in ((column,) if columns is None else values)):
+        if any(MEASURED & set(figure.split("_")) for figure in figures[column]):
             check_machines(column, [machine(r.get("environment")) for r in runs])
     used = {id(r): r for runs in shown.values() for r in runs}
     table = "\n".join(f"| {' | '.join(line)} |" for line in lines)

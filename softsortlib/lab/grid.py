@@ -5,9 +5,10 @@
 # %% auto #0
 __all__ = ['GRIDS', 'run_name', 'grid', 'Attempt', 'Outcome', 'run_grid', 'summary', 'progress', 'collect']
 
-# %% ../../nbs/lab/13_grid.ipynb #fabcdb3d
+# %% ../../nbs/lab/13_grid.ipynb #28247ef8
 import contextlib
 import hashlib
+import itertools
 import json
 import re
 import time
@@ -18,7 +19,8 @@ from pathlib import Path
 from typing import Callable, NamedTuple
 
 from .data import optional
-from .executors import EXECUTORS, make_executor
+from .evidence import select
+from .executors import make_executor
 from .records import environment, on_leaves, read_json, record_run, write_json
 
 # %% ../../nbs/lab/13_grid.ipynb #8abe16e6
@@ -59,6 +61,17 @@ def grid(
         return f
 
     return add
+
+# %% ../../nbs/lab/13_grid.ipynb #fd251f3d
+def crossed(make, **axes):
+    "`make` of each combination of values, the last axis turning fastest; a value that is a dictionary is its fields."
+    found = []
+    for values in itertools.product(*axes.values()):
+        fields = {}
+        for name, value in zip(axes, values):
+            fields |= value if isinstance(value, dict) else {name: value}
+        found.append(make(**fields))
+    return found
 
 # %% ../../nbs/lab/13_grid.ipynb #c6c91d90
 _PATIENCE = 10.0    # seconds
@@ -198,16 +211,14 @@ class _Teller:
             return ""
         return f", about {span((time.monotonic() - self.first) / more * self.left)}"
 
-# %% ../../nbs/lab/13_grid.ipynb #23bbe689
-def _over(pending):
-    "The names of the futures that are done."
-    return [name for name, future in pending.items() if future.done()]
-
-
-def _wait(pending):
-    "Wait until one of the futures is done."
+# %% ../../nbs/lab/13_grid.ipynb #31f6a541
+def _over(pending, wait):
+    "The names of the futures that are done; at least one, where we wait."
     pause = 0.01
-    while not _over(pending):
+    while True:
+        over = [name for name, future in pending.items() if future.done()]
+        if over or not wait:
+            return over
         time.sleep(pause)
         pause = min(1.5 * pause, 0.5)
 
@@ -221,25 +232,18 @@ def _submitted(submit, name):
         future.set_exception(e)
         return future
 
-# %% ../../nbs/lab/13_grid.ipynb #3ae90e88
+# %% ../../nbs/lab/13_grid.ipynb #4804bf08
 def _drive(todo, submit, at_once, tell):
     "Submit runs, at most so many at once, and tell of each that ends."
-    pending = {}
-
-    def tell_of_those_over():
-        for name in _over(pending):
-            tell(name, pending.pop(name))
-
+    waiting, pending = list(todo), {}
     try:
-        for name in todo:
-            pending[name] = _submitted(submit, name)
-            tell_of_those_over()
-            while at_once and len(pending) >= at_once:
-                _wait(pending)
-                tell_of_those_over()
-        while pending:
-            _wait(pending)
-            tell_of_those_over()
+        while waiting or pending:
+            more = waiting and len(pending) < (at_once or len(todo))
+            if more:
+                name = waiting.pop(0)
+                pending[name] = _submitted(submit, name)
+            for name in _over(pending, wait=not more):
+                tell(name, pending.pop(name))
     except KeyboardInterrupt:
         for future in pending.values():
             future.cancel()
@@ -315,16 +319,11 @@ def progress(
     'What is known of each run; the state of those that are not over is "".'
     return [Outcome.of(Path(folder), name) for name in dict.fromkeys(run_name(c) for c in configs)]
 
-# %% ../../nbs/lab/13_grid.ipynb #7693557b
+# %% ../../nbs/lab/13_grid.ipynb #a6468bd2
 def collect(
     folder: "str | Path",  # where the runs are
     **fields,  # what the configuration must be, e.g. operator="softsort"
 ) -> "list[dict]":  # the results, each with the key `name` added
     "The results of all finished runs in a folder, of any grid; `task` may be asked for like a field."
-    found = []
-    for path in sorted(Path(folder).glob("*/result.json")):
-        result = dict(read_json(path), name=path.parent.name)
-        known = {"task": result["task"], **result["config"]}
-        if all(known.get(k) == v for k, v in fields.items()):
-            found.append(result)
-    return found
+    found = [dict(read_json(path), name=path.parent.name) for path in sorted(Path(folder).glob("*/result.json"))]
+    return select(found, **fields)

@@ -20,6 +20,13 @@ from ..core.permutation import patch_to
 class DataError(ValueError):
     "A data set cannot be read; the message names the file or folder and says what to do."
 
+# %% ../../nbs/lab/02_images.ipynb #4afc47a6
+def check_choice(name, value, choices):
+    "Raise `ValueError` unless a value is one of the choices, two or more, which the message names."
+    if value not in choices:
+        *others, last = map(repr, choices)
+        raise ValueError(f"{name} must be {', '.join(others)} or {last}, got {value!r}")
+
 # %% ../../nbs/lab/02_images.ipynb #8a5c21da
 def _counts(labels, classes):
     "How many images each class 0..classes-1 has; raise `ValueError` unless each has one."

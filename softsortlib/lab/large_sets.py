@@ -6,24 +6,24 @@
 __all__ = ['TAU', 'utility', 'draw_sets', 'order_figures', 'OrderFigures', 'make_loss', 'LargeConfig', 'LargeData', 'LargeTask',
            'large_sets']
 
-# %% ../../nbs/lab/30_large_sets.ipynb #d7ad30cc
+# %% ../../nbs/lab/30_large_sets.ipynb #9a83b25d
 import statistics
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Callable, ClassVar
+from typing import Callable, ClassVar
 
 import torch
 from torch import Tensor, nn
 
 from ..core.permutation import patch_to
 from .bench import peak_memory
-from .data import seeded
+from .data import check_choice, seeded
 from .grid import grid
 from .limits import trim_memory
 from .methods import spearman
-from .scoring import Totals
+from .scoring import Rates, sorting_loss
 from .speed import MemoryConfig, SpeedConfig, clocked
 from .training import DrawnData, RunConfig, Task
-from ..losses import permutation_nll, spearman_loss
+from ..losses import spearman_loss
 from ..networks import SortingNetwork
 from ..ranks import LaplaceRank, Permutahedron
 from ..rowwise import NeuralSort, SoftSort
@@ -65,23 +65,19 @@ def order_figures(
 
     return {"spearman": spearman(s), "adjacent": right(1), "percent": right(max(1, s.shape[-1] // 100))}
 
-# %% ../../nbs/lab/30_large_sets.ipynb #16a3b373
-class OrderFigures(Totals):
+# %% ../../nbs/lab/30_large_sets.ipynb #db6c8f70
+class OrderFigures(Rates):
     "The means of `order_figures` over all sets seen."
 
     def __init__(self):
-        super().__init__("sets", "spearman", "adjacent", "percent", dtype=torch.float)
+        super().__init__("spearman", "adjacent", "percent", dtype=torch.float)
 
     def update(self,
         scores: Tensor,  # (batch, n)
         values: Tensor,  # (batch, n)
     ) -> None:
         "Count one batch of sets."
-        self.add(sets=len(scores), **{name: v.sum().float() for name, v in order_figures(scores, values).items()})
-
-    def compute(self) -> "dict[str, Tensor]":
-        "The means so far."
-        return {name: getattr(self, name) / self.sets for name in ("spearman", "adjacent", "percent")}
+        self.add(**order_figures(scores, values))
 
 # %% ../../nbs/lab/30_large_sets.ipynb #4befa629
 def standard(v):
@@ -93,10 +89,10 @@ def _ranks(values):
     "Standardised ranks."
     return standard(values.argsort(dim=-1, stable=True).argsort(dim=-1).float())
 
-# %% ../../nbs/lab/30_large_sets.ipynb #d577d5f3
+# %% ../../nbs/lab/30_large_sets.ipynb #40adc3ee
 def _nll(operator):
     "The papers' cross-entropy."
-    return lambda s, y: permutation_nll(operator(s), y.argsort(dim=-1, descending=True, stable=True))
+    return lambda s, y: sorting_loss(operator(s), y)
 
 
 def _sorted_worth(operator):
@@ -123,7 +119,7 @@ def _pairs(s, y):
     other = torch.randperm(s.shape[-1], device=s.device)
     return nn.functional.softplus((s[..., other] - s) * (y - y[..., other]).sign()).mean()
 
-# %% ../../nbs/lab/30_large_sets.ipynb #0f47bb6b
+# %% ../../nbs/lab/30_large_sets.ipynb #e263a3e5
 TAU = {"softsort": 0.1, "neuralsort": 100.0, "bitonic": 0.1, "laplace": 0.1, "permutahedron": 3e-4}
 _MAKERS = {
     "softsort": lambda tau: _nll(SoftSort(tau, descending=True)),
@@ -140,8 +136,7 @@ def make_loss(
     config: "LargeConfig",  # method, tau and n
 ) -> Callable:  # (standardised scores (batch, n), values (batch, n)) -> scalar
     "The loss that a configuration names; raise `ValueError` for an unknown name."
-    if config.method not in _MAKERS:
-        raise ValueError(f"method must be one of {', '.join(_MAKERS)}, got {config.method!r}")
+    check_choice("method", config.method, _MAKERS)
     tau = TAU.get(config.method) if config.tau is None else config.tau
     return _MAKERS[config.method](tau)
 
@@ -184,7 +179,7 @@ class LargeData(DrawnData):
         drawn = draw_sets(c.batch, c.n, c.features, c.noise, self.generator(split, k))
         return tuple(t.to(self.where or "cpu") for t in drawn)
 
-# %% ../../nbs/lab/30_large_sets.ipynb #ec28163d
+# %% ../../nbs/lab/30_large_sets.ipynb #d8fce921
 class LargeTask(Task):
     "Learn to score items from the order of large sets."
     chance = {"spearman": 0.0, "adjacent": 0.5, "percent": 0.5}
@@ -206,9 +201,6 @@ class LargeTask(Task):
     ) -> Tensor:  # standardised scores, (batch, n)
         "Score the items."
         return standard(self.net(x)[..., 0])
-
-    if TYPE_CHECKING:
-        def loss_of(self, x: Tensor, y: Tensor, u: Tensor) -> Tensor: ...
 
 # %% ../../nbs/lab/30_large_sets.ipynb #e5527805
 @patch_to(LargeTask)

@@ -6,26 +6,24 @@
 __all__ = ['FORMS', 'MEDIAN_TAUS', 'median_loss', 'MedianScore', 'median_tau', 'MedianConfig', 'MedianTask', 'median_grid',
            'median_search']
 
-# %% ../../nbs/lab/21_median.ipynb #a3703297
-import itertools
+# %% ../../nbs/lab/21_median.ipynb #cef2ec31
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from functools import partial
+from typing import ClassVar
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from ..core import SoftPermutation, get_operator
 from ..core.permutation import patch_to
 from ..functional import soft_median
-from .data import optional
-from .grid import grid
+from .data import check_choice, optional
+from .grid import crossed, grid
 from .scoring import NumberCNN, descending_operator, torchmetrics
-from .searches import with_temperatures
-from .sorting import NumberData
+from .sorting import NumberData, default_tau
 from .training import RunConfig, Task
-from ..networks import default_steepness
 
-# %% ../../nbs/lab/21_median.ipynb #7598991d
+# %% ../../nbs/lab/21_median.ipynb #0f14e491
 FORMS = {
     "picture": "the value of the mixed picture",
     "mean": "the mean of the values",
@@ -43,20 +41,13 @@ def median_loss(
     """Squared error of the median by the middle row of `P`; the mean over all leading dimensions.
 
     Raise `ValueError` for an unknown form. Source: Grover et al. 2019, section 6.2."""
-    if form not in ("mean", "expected"):
-        raise ValueError(f"form must be 'mean' or 'expected', got {form!r}")
+    check_choice("form", form, ("mean", "expected"))
     p = P[..., P.shape[-1] // 2, :]
     if form == "mean":
         return (y - (p * values).sum(-1)).square().mean()
     return (p * (y[:, None] - values).square()).sum(-1).mean()
 
-# %% ../../nbs/lab/21_median.ipynb #d8bcd99c
-def _spearman(x, y):
-    "Spearman's coefficient of x and y (N,), zero where one of them is constant; ties share their mean rank."
-    ranks = optional("scipy.stats").rankdata(torch.stack([x, y]).cpu(), axis=-1)
-    return torch.from_numpy(ranks).corrcoef()[0, 1].nan_to_num()
-
-# %% ../../nbs/lab/21_median.ipynb #9ff5f2df
+# %% ../../nbs/lab/21_median.ipynb #2db270da
 class MedianScore(torchmetrics.Metric):
     "MSE, Spearman's correlation and the share of medians found, over all sets seen."
     full_state_update = False
@@ -72,21 +63,17 @@ class MedianScore(torchmetrics.Metric):
         found: Tensor,  # whether the picture that was chosen shows the median, bool, (batch,)
     ) -> None:
         "Take in the answers to a batch of sets."
-        self.answers.append(answers.detach().double())
-        self.medians.append(medians.detach().double())
-        self.found.append(found.detach().double())
+        for seen, new in ((self.answers, answers), (self.medians, medians), (self.found, found)):
+            seen.append(new.detach().double())
 
     def compute(self) -> "dict[str, Tensor]":
         "MSE in squared units of the numbers; the others in [-1, 1] and [0, 1]."
-        a, y, found = (_whole(x) for x in (self.answers, self.medians, self.found))
-        return {"MSE": (a - y).square().mean(), "Spearman": _spearman(a, y), "found": found.mean()}
+        a, y, found = map(torchmetrics.utilities.dim_zero_cat, (self.answers, self.medians, self.found))
+        ranks = torch.from_numpy(optional("scipy.stats").rankdata(torch.stack([a, y]).cpu(), axis=-1))
+        spearman = ranks.corrcoef()[0, 1].nan_to_num()     # zero for answers that are all the same
+        return {"MSE": (a - y).square().mean(), "Spearman": spearman, "found": found.mean()}
 
-
-def _whole(state):
-    "A state in one tensor; between processes it already is."
-    return torch.cat(list(state)) if isinstance(state, (list, tuple)) else state
-
-# %% ../../nbs/lab/21_median.ipynb #2a1b292a
+# %% ../../nbs/lab/21_median.ipynb #6f05105d
 _SIZES = (5, 9, 15)
 _TAUS = {   # (operator, whether scores get noise) -> the temperature for each of the sizes
     ("neuralsort", False): (1024, 512, 1024),
@@ -103,14 +90,10 @@ def median_tau(
     top: "float | None" = None,  # the largest number, when the values are sorted themselves
 ) -> float:
     "The temperature of the SoftSort paper (appendix, table 1), for the nearest n; or that of the form 'quantile'."
-    if operator in ("odd_even", "bitonic"):
-        return 1 / default_steepness(operator, n)
-    if operator == "sinkhorn":
-        return 0.1
-    if top is not None:
+    if top is not None and operator not in ("odd_even", "bitonic", "sinkhorn"):
         return top / 20
     if operator not in ("softsort", "neuralsort"):
-        return 1.0
+        return default_tau(operator, n)
     nearest = min(range(3), key=lambda k: abs(_SIZES[k] - n))
     return float(_TAUS[operator, bool(noisy)][nearest])
 
@@ -182,7 +165,7 @@ def _median_operator(c):
     tau = median_tau(c.operator, c.n, c.samples, top) if c.tau is None else c.tau
     return descending_operator(c.operator, tau, c.samples)
 
-# %% ../../nbs/lab/21_median.ipynb #dbb7861e
+# %% ../../nbs/lab/21_median.ipynb #a1abe30f
 class MedianTask(Task):
     "Learn which picture is the median, and what number it shows, from the median alone."
 
@@ -213,9 +196,6 @@ class MedianTask(Task):
         s = self.marks(images)
         chosen = s.argsort(-1, descending=True)[..., s.shape[-1] // 2]
         return v.gather(-1, chosen[..., None])[..., 0], chosen
-
-    if TYPE_CHECKING:
-        def loss_of(self, images: Tensor, values: Tensor) -> Tensor: ...
 
 # %% ../../nbs/lab/21_median.ipynb #5431d14e
 def _median(values):
@@ -248,8 +228,10 @@ def validation_step(self, batch, k):
 # %% ../../nbs/lab/21_median.ipynb #10747a71
 MedianConfig.made_of = NumberData, lambda config, data: MedianTask(config, data.shape)
 
-# %% ../../nbs/lab/21_median.ipynb #163d9c75
-_PAPERS = [(operator, samples) for operator in ("softsort", "neuralsort") for samples in (0, 5)]
+# %% ../../nbs/lab/21_median.ipynb #f67bad8a
+_PAPERS = crossed(dict, operator=("softsort", "neuralsort"), samples=(0, 5))
+_OTHERS = [dict(how, form="expected" if how["samples"] else "mean") for how in _PAPERS]
+_OTHERS.append(dict(operator="softsort", form="quantile"))
 
 
 @grid("median")
@@ -259,22 +241,14 @@ def median_grid(
     """Median regression: SoftSort and NeuralSort, with and without noise, by the size of the sets
 
     With the loss of the paper; and with other forms of it."""
+    make = partial(MedianConfig.from_preset, preset)
     seeds = range(10 if preset == "paper" else 1)
-
-    def of(**changes):
-        return [MedianConfig.from_preset(preset, seed=seed, **changes) for seed in seeds]
-
-    configs = []
-    for n in (5, 9, 15):
-        for operator, samples in _PAPERS:
-            configs += of(n=n, operator=operator, samples=samples, form="picture")
+    configs = crossed(make, n=(5, 9, 15), how=_PAPERS, form=["picture"], seed=seeds)
     for n in {"paper": (5,), "long": ()}.get(preset, (5, 9, 15)):
-        for operator, samples in _PAPERS:
-            configs += of(n=n, operator=operator, samples=samples, form="expected" if samples else "mean")
-        configs += of(n=n, operator="softsort", form="quantile")
+        configs += crossed(make, n=[n], how=_OTHERS, seed=seeds)
     return configs
 
-# %% ../../nbs/lab/21_median.ipynb #3e9d4710
+# %% ../../nbs/lab/21_median.ipynb #3c41d2cb
 MEDIAN_TAUS = (128.0, 256.0, 512.0, 1024.0, 2048.0, 4096.0)  # SoftSort's appendix A.2.3
 
 
@@ -283,6 +257,5 @@ def median_search(
     preset: str,  # a preset of MedianConfig
 ) -> list:
     "The temperature of median regression: six of them for each operator and size, to be chosen in validation"
-    runs = itertools.product((5, 9, 15), _PAPERS)
-    how = [dict(n=n, operator=operator, samples=samples, form="picture") for n, (operator, samples) in runs]
-    return with_temperatures([MedianConfig.from_preset(preset, **what) for what in how], MEDIAN_TAUS)
+    make = partial(MedianConfig.from_preset, preset, form="picture")
+    return crossed(make, n=(5, 9, 15), how=_PAPERS, tau=MEDIAN_TAUS)

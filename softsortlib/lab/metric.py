@@ -5,60 +5,46 @@
 # %% auto #0
 __all__ = ['LossMetric']
 
-# %% ../../nbs/lab/09_metric.ipynb #d3205265
+# %% ../../nbs/lab/09_metric.ipynb #22cf4a4e
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from ..core.checks import is_one_of
-from .scoring import Totals
+from .images import check_choice
+from .scoring import Rates
 from ..losses import hard_metric, soft_metric
 
-# %% ../../nbs/lab/09_metric.ipynb #f18e22f8
+# %% ../../nbs/lab/09_metric.ipynb #e5010dc9
 def _with_mean(loss):
     "The loss with its options, but for the reduction."
     return type(loss)(**{**{name: getattr(loss, name) for name in loss.defaults}, "reduction": "mean"})
 
 @torch.no_grad()
 def _batch_sums(loss, scores, *data):
-    "The sums of the hard and the soft metric over lists, and how many lists count; each (), double."
+    "The hard and the soft metric: each its sum over lists and how many lists count, (2,), double."
     data = scores.double(), *data
     hard = hard_metric(loss, *data, reduction="sum").double()
     lists = hard_metric(loss, *data, reduction="count").double()
-    return hard, soft_metric(loss, *data).double() * lists, lists
+    soft = soft_metric(loss, *data).double() * lists
+    return torch.stack([hard, lists]), torch.stack([soft, lists])
 
-# %% ../../nbs/lab/09_metric.ipynb #10d82730
-class ListMeans(Totals):
-    "The means (B9.1) of a hard and a soft value, from sums over lists and their number."
-    is_differentiable = False
-    higher_is_better = True
-
-    def __init__(self, **options):
-        super().__init__("hard", "soft", "lists", dtype=torch.float64, **options)
-
-    def update(self, hard, soft, lists):
-        "Add the sums of a batch, each ()."
-        self.add(hard=hard, soft=soft, lists=lists)
-
-    def compute(self):
-        "Both means, zero where no list counts."
-        return {name: getattr(self, name) / self.lists.clamp(min=1) for name in ("hard", "soft")}
-
-# %% ../../nbs/lab/09_metric.ipynb #046ab1b8
-class LossMetric(ListMeans):
+# %% ../../nbs/lab/09_metric.ipynb #e667262b
+class LossMetric(Rates):
     """The metric that a loss smooths, hard and soft, over all batches (B9.1); a `torchmetrics.Metric`.
 
     Raise `TypeError` for a loss that smooths none, `ValueError` for another `value`."""
+    is_differentiable = False
+    higher_is_better = True
+
     def __init__(self,
         loss: torch.nn.Module,  # a module of `softsortlib.losses`, whose options say which metric
         value: str = "both",  # "both" for a dict of "hard" and "soft", or one of the two
         **options: Any,  # of torchmetrics, such as dist_sync_on_step
     ):
-        super().__init__(**options)
+        super().__init__("hard", "soft", dtype=torch.float64, **options)
         hard_metric(loss, torch.zeros(1, 2), torch.zeros(1, 2))  # raises for a loss that smooths none
-        if not is_one_of(value, ("both", "hard", "soft")):
-            raise ValueError(f"value must be 'both', 'hard' or 'soft', got {value!r}")
+        check_choice("value", value, ("both", "hard", "soft"))
         self.loss, self.value = _with_mean(loss), value
 
     def update(self,
@@ -68,7 +54,9 @@ class LossMetric(ListMeans):
         offsets: "Tensor | None" = None,  # integer, (B + 1,): lists lie end to end in the last dimension
     ) -> None:
         "Add a batch; raises as the loss does."
-        super().update(*_batch_sums(self.loss, scores, relevance, mask, offsets))
+        hard, soft = _batch_sums(self.loss, scores, relevance, mask, offsets)
+        self.hard = self.hard + hard
+        self.soft = self.soft + soft
 
     def compute(self) -> Any:  # a tensor (), or a dict of two by name
         "The metric of all lists since the last reset."

@@ -6,26 +6,27 @@
 __all__ = ['K_TAU', 'KnnConfig', 'papers_network', 'KnnTask', 'chosen', 'search_records', 'knn_search', 'search_choice',
            'knn_grid', 'knn_loss']
 
-# %% ../../nbs/lab/22_neighbours.ipynb #d8143b57
+# %% ../../nbs/lab/22_neighbours.ipynb #873d6b29
 import contextlib
 import functools
-import importlib.util
 import itertools
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
-import torch
 from torch import Tensor
 
 from ..core import get_operator
-from ..core.permutation import patch_to
-from .baselines import AutoencoderTask, BaselineConfig, BaselineTask, ClassifierTask
-from .embedding import EmbeddingConfig, EmbeddingTask, PointData, shift_and_mirror
-from .grid import grid
+from .baselines import BaselineConfig
+from .certificates import RESULTS
+from .embedding import EmbeddingConfig, EmbeddingTask, PointData
+from .evidence import select
+from .grid import crossed, grid
 from .records import read_records
 from .scoring import descending_operator
-from .voting import EmbeddingCNN, VoteAccuracy, majority, nearest, small_resnet18
+from .searches import best_run
+from .voting import VoteAccuracy
 from ..losses import SoftKNN
 
 # %% ../../nbs/lab/22_neighbours.ipynb #c30a43e8
@@ -74,7 +75,7 @@ KnnConfig.PRESETS = {
     "smoke": dict(steps=4, epoch=2, width=4, batch=20, candidates=30, k=3, lr=0.01, **_FEWEST),
 }
 
-# %% ../../nbs/lab/22_neighbours.ipynb #2fd29a53
+# %% ../../nbs/lab/22_neighbours.ipynb #8b234d41
 class KnnTask(EmbeddingTask):
     "Learn an embedding whose soft vote is right (Grover et al. 2019, section 6.3)."
 
@@ -93,33 +94,26 @@ class KnnTask(EmbeddingTask):
         log_p = self.log_right(self(queries), y, self(candidates), labels)
         return -(log_p if self.config.logarithm else log_p.exp()).mean()
 
-    if TYPE_CHECKING:
-        def log_right(self, queries: Tensor, y: Tensor, candidates: Tensor, labels: Tensor) -> Tensor: ...
+    def log_right(self, queries: Tensor, y: Tensor, candidates: Tensor, labels: Tensor) -> Tensor:  # (..., q)
+        """The logarithm of the probability of the right classes `y` (q,) of embedded `queries` (q, d).
 
-# %% ../../nbs/lab/22_neighbours.ipynb #bd1930f9
-@patch_to(KnnTask)
-def log_right(self, queries: Tensor, y: Tensor, candidates: Tensor, labels: Tensor) -> Tensor:  # (..., q)
-    """The logarithm of the probability of the right classes `y` (q,) of embedded `queries` (q, d).
+        Embedded `candidates` (c, d) with their `labels` (c,) vote softly."""
+        log_p = self.knn(queries, candidates, labels)
+        return log_p.gather(-1, y[:, None].expand(*log_p.shape[:-1], 1))[..., 0]
 
-    Embedded `candidates` (c, d) with their `labels` (c,) vote softly."""
-    log_p = self.knn(queries, candidates, labels)
-    return log_p.gather(-1, y[:, None].expand(*log_p.shape[:-1], 1))[..., 0]
+    def validation_step(self, batch, k):
+        images, y = batch
+        queries = self(images)
+        few = slice(self.config.candidates)
+        p = self.log_right(queries, y, self.points[few], self.labels[few]).exp()
+        self.metric.update(self.vote(queries), y, p.reshape(-1, len(y)).mean(0))
 
-
-@patch_to(KnnTask)
-def validation_step(self, batch, k):
-    images, y = batch
-    queries = self(images)
-    few = slice(self.config.candidates)
-    p = self.log_right(queries, y, self.points[few], self.labels[few]).exp()
-    self.metric.update(self.vote(queries), y, p.reshape(-1, len(y)).mean(0))
-
-
+# %% ../../nbs/lab/22_neighbours.ipynb #07c92f12
 KnnConfig.made_of = PointData, KnnTask
 
-# %% ../../nbs/lab/22_neighbours.ipynb #983ab857
+# %% ../../nbs/lab/22_neighbours.ipynb #c371d704
 K_TAU = {"softsort": dict(k=9, tau=1.0), "neuralsort": dict(k=9, tau=16.0)}  # unless a search found others
-_TUNED = tuple(itertools.product(K_TAU, (0, 5)))                # an operator, and how many noisy copies it sorts
+_TUNED = crossed(dict, operator=K_TAU, samples=(0, 5), logarithm=(False,))     # what the search is for
 _QUICK_DATA = ("mnist", "fashion", "cifar10_jpeg")
 _FIRST_RATES = {"mnist": 0.1, "cifar10_jpeg": 0.02}             # the learning rate of the first step
 _SECOND_RATES = {
@@ -141,7 +135,7 @@ def _sizes(
         return dict(steps=2750, epoch=550, **middle)
     return {} if data == "mnist" else dict(steps=1000, epoch=250)
 
-# %% ../../nbs/lab/22_neighbours.ipynb #90cbdb49
+# %% ../../nbs/lab/22_neighbours.ipynb #12c977af
 def chosen(
     records: "list[dict]",  # finished runs of the search
     **conditions,  # what fields of the configuration must be, e.g. data="mnist", operator="softsort"
@@ -149,71 +143,59 @@ def chosen(
     """The hyper-parameters with the best figure in validation; of several, the first.
 
     Raise `ValueError` when there is no run."""
-    fit = [r for r in records if all(r["config"].get(k) == v for k, v in conditions.items())]
+    fit = select(records, **conditions)
     if not fit:
         raise ValueError(f"records must hold a finished run with {conditions}, and there is none")
-
-    def figure(r):
-        if r["config"].get("select") == "soft_error":
-            return -min(p["soft_error"] for p in r["curve"])
-        return max(p["accuracy"] for p in r["curve"])
-
-    best = max(fit, key=figure)
+    judge = fit[0]["config"].get("select", "accuracy")
+    best = best_run(fit, judge, judge == "accuracy")
     tuned = ("adam_lr",) if conditions.get("method") == "autoencoder" else ("k", "tau", "lr")
     return {name: best["config"][name] for name in tuned if name in best["config"]}
 
-# %% ../../nbs/lab/22_neighbours.ipynb #9dca8184
+# %% ../../nbs/lab/22_neighbours.ipynb #e4610d33
 @functools.cache
 def search_records(
     preset: str,  # of the runs
 ) -> list:  # records of single runs of `knn` and the baselines
     "The finished runs with seed 0 that a search may have left, in the source code or in the folder `runs`."
-    kept = Path(importlib.util.find_spec("softsortlib").origin).parents[1] / "nbs" / "results"
-    places = [(kept, "knn/*.json"), (kept, "knn_baseline/*.json"), (Path("runs"), "knn*/result.json")]
-    found = [r for folder, pattern in places for r in read_records(folder, pattern)]
-    return [r for r in found if r["config"]["preset"] == preset and r["config"]["seed"] == 0 and "curve" in r]
+    places = (RESULTS, "knn/*.json"), (RESULTS, "knn_baseline/*.json"), (Path("runs"), "knn*/result.json")
+    found = [r for place in places for r in read_records(*place)]
+    return [r for r in select(found, preset=preset, seed=0) if "curve" in r]
 
-# %% ../../nbs/lab/22_neighbours.ipynb #a1cb3a48
-def _first_step(
-    preset: str,  # of the runs
-    data: str,  # name of a data set
-    row: tuple,  # an operator, and how many noisy copies it sorts
-    records: list,  # finished runs of the search
-    logarithm: bool = False,  # whether they were trained by the logarithm of the probability
-) -> dict:  # k and tau
-    "What the first step of the quick search has found; the usual ones where it was not run."
-    operator, samples = row
+# %% ../../nbs/lab/22_neighbours.ipynb #ca82be1f
+def _steps(preset, data, method):
+    "How long the runs of a search are."
+    return _sizes(preset, data, method).get("steps", KnnConfig.PRESETS[preset]["steps"])
+
+
+def _first_step(preset, data, row, records):
+    "The k and tau that the first step of the quick search has found for a row; the usual ones where it was not run."
     on = data if data in _FIRST_RATES else "mnist"
-    steps = _sizes(preset, on, operator).get("steps", KnnConfig.PRESETS[preset]["steps"])
-    where = dict(data=on, operator=operator, samples=samples, steps=steps, lr=_FIRST_RATES[on], logarithm=logarithm)
+    steps = _steps(preset, on, row["operator"])
     try:
-        found = chosen(records, **where)
+        found = chosen(records, **row, data=on, steps=steps, lr=_FIRST_RATES[on])
     except ValueError:
-        return K_TAU[operator]
+        return K_TAU[row["operator"]]
     return {name: found[name] for name in ("k", "tau")}
 
 
-def _conditions(preset, data, method, samples, records, logarithm=False):
-    "What the runs have in common among which the search has chosen for a data set and a method."
-    fields = dict(data=data, method=method)
-    if method in K_TAU:
-        fields = dict(data=data, operator=method, samples=samples, logarithm=logarithm)
-    if preset == "paper":                                       # one step, for k, tau and the learning rate together
-        return fields
-    fields["steps"] = _sizes(preset, data, method).get("steps", KnnConfig.PRESETS[preset]["steps"])
-    if method not in K_TAU:
-        return fields
-    return {**fields, **_first_step(preset, data, (method, samples), records, logarithm)}
+def _conditions(preset, data, row, records):
+    "What the runs have in common among which the search has chosen for a data set and a row, as fields."
+    fields = dict(row, data=data)
+    if preset != "paper":                   # whose search has one step, for k, tau and the learning rate together
+        fields["steps"] = _steps(preset, data, row.get("operator", row.get("method")))
+        if "operator" in row:
+            fields |= _first_step(preset, data, row, records)
+    return fields
 
-# %% ../../nbs/lab/22_neighbours.ipynb #fcf94f95
-def _two_steps(preset, data, row, records, logarithm=False):
+# %% ../../nbs/lab/22_neighbours.ipynb #3f332350
+def _two_steps(preset, data, row, records):
     "The quick search of an operator on a data set: k and tau, if they are not taken from elsewhere; the learning rate."
-    usual = dict(data=data, operator=row[0], samples=row[1], logarithm=logarithm, **_sizes(preset, data, row[0]))
-    first = itertools.product((1, 9), (1.0, 16.0, 128.0)) if data in _FIRST_RATES else ()
-    tried = [dict(k=k, tau=tau, lr=_FIRST_RATES[data]) for k, tau in first]
-    found = _first_step(preset, data, row, records, logarithm)
-    tried += [{**found, **rate} for rate in _SECOND_RATES["cnn"]]
-    return [KnnConfig.from_preset(preset, **usual, **values) for values in tried]
+    make = partial(KnnConfig.from_preset, preset, **row, data=data, **_sizes(preset, data, row["operator"]))
+    configs = []
+    if data in _FIRST_RATES:
+        configs = crossed(make, k=(1, 9), tau=(1.0, 16.0, 128.0), lr=(_FIRST_RATES[data],))
+    found = _first_step(preset, data, row, records)
+    return configs + crossed(partial(make, **found), lr=_SECOND_RATES["cnn"])
 
 
 def _quick_search(preset, records):
@@ -223,10 +205,10 @@ def _quick_search(preset, records):
         configs += _two_steps(preset, data, row, records)
     for data, (method, rates) in itertools.product(_QUICK_DATA, _SECOND_RATES.items()):
         usual = dict(data=data, method=method, **_sizes(preset, data, method))
-        configs += [BaselineConfig.from_preset(preset, **usual, **rate) for rate in rates]
+        configs += crossed(partial(BaselineConfig.from_preset, preset, **usual), rate=rates)
     return list(dict.fromkeys(configs))
 
-# %% ../../nbs/lab/22_neighbours.ipynb #90630150
+# %% ../../nbs/lab/22_neighbours.ipynb #b99e886b
 @grid("knn_search")
 def knn_search(
     preset: str,  # "paper" for all of the papers' grid on three data sets; others for a small one
@@ -234,16 +216,12 @@ def knn_search(
     "The hyper-parameters of differentiable kNN, to be chosen on validation sets"
     if preset != "paper":
         return _quick_search(preset, search_records(preset))
-    runs = itertools.product(("mnist", "fashion", "cifar10"), ("softsort", "neuralsort"), (0, 5))
-    tuned = [dict(k=k, tau=tau, lr=lr) for k in (1, 3, 5, 9)
-             for tau in (1.0, 4.0, 16.0, 64.0, 128.0, 512.0) for lr in (1e-3, 1e-4, 1e-5)]
-    configs = []
-    for (data, operator, samples), values in itertools.product(runs, tuned):
-        what = dict(data=data, operator=operator, samples=samples, **values)
-        configs.append(KnnConfig.from_preset(preset, **what, **papers_network(data)))
-    return configs
+    make = partial(KnnConfig.from_preset, preset)
+    data = [dict(data=name, **papers_network(name)) for name in ("mnist", "fashion", "cifar10")]
+    tuned = dict(k=(1, 3, 5, 9), tau=(1.0, 4.0, 16.0, 64.0, 128.0, 512.0), lr=(1e-3, 1e-4, 1e-5))
+    return crossed(make, data=data, operator=("softsort", "neuralsort"), samples=(0, 5), **tuned)
 
-# %% ../../nbs/lab/22_neighbours.ipynb #0e4bc9e0
+# %% ../../nbs/lab/22_neighbours.ipynb #43f79cb3
 def search_choice(
     preset: str,  # of the runs
     data: str,  # name of a data set
@@ -261,13 +239,16 @@ def search_choice(
         return fields
     source = "quick" if preset == "long" else preset            # where the search was made
     records = search_records(source) if records is None else records
-    where = _conditions(source, data, method, samples, records, logarithm)
+    row = dict(method=method)
+    if method in K_TAU:
+        row = dict(operator=method, samples=samples, logarithm=logarithm)
+    where = _conditions(source, data, row, records)
     usual = {k: v for k, v in where.items() if k in ("k", "tau")}
     with contextlib.suppress(ValueError):                       # nothing was searched
         usual = chosen(records, **where)
     return {**usual, **fields}
 
-# %% ../../nbs/lab/22_neighbours.ipynb #d4d58d18
+# %% ../../nbs/lab/22_neighbours.ipynb #632a9587
 def _usual(preset, data, method, samples=0, logarithm=False):
     "The fields that a data set and a method have in the comparison."
     fields = search_choice(preset, data, method, samples=samples, logarithm=logarithm)
@@ -286,16 +267,16 @@ def knn_grid(
     names = {"paper": ("mnist", "fashion", "cifar10"), "long": ("mnist", "fashion")}.get(preset, _QUICK_DATA)
     configs = []
     for data, seed in itertools.product(names, range(1 if preset == "long" else 3)):
-        for operator, samples in _TUNED:
-            what = dict(data=data, seed=seed, operator=operator, samples=samples)
-            configs.append(KnnConfig.from_preset(preset, **what, **_usual(preset, data, operator, samples)))
+        for row in _TUNED:
+            usual = _usual(preset, data, row["operator"], row["samples"])
+            configs.append(KnnConfig.from_preset(preset, data=data, seed=seed, **row, **usual))
         once = ("pixels", "pca") if seed == 0 and preset != "long" else ()      # they have no seed, and one size
         for method in (*once, "autoencoder", "cnn"):
-            what = dict(data=data, seed=seed, method=method)
-            configs.append(BaselineConfig.from_preset(preset, **what, **_usual(preset, data, method)))
+            usual = _usual(preset, data, method)
+            configs.append(BaselineConfig.from_preset(preset, data=data, seed=seed, method=method, **usual))
     return configs
 
-# %% ../../nbs/lab/22_neighbours.ipynb #2f19781d
+# %% ../../nbs/lab/22_neighbours.ipynb #92548167
 @grid("knn_loss")
 def knn_loss(
     preset: str,  # "paper", or one that is quicker
@@ -304,9 +285,9 @@ def knn_loss(
     records = search_records("quick" if preset == "long" else preset)
     configs = []
     for row, logarithm in itertools.product(_TUNED, (False, True)):
-        usual = _usual(preset, "mnist", *row, logarithm)
-        what = dict(data="mnist", operator=row[0], samples=row[1], logarithm=logarithm)
+        row = dict(row, logarithm=logarithm)
+        usual = _usual(preset, "mnist", row["operator"], row["samples"], logarithm)
         if preset not in ("paper", "long"):
-            configs += _two_steps(preset, "mnist", row, records, logarithm)
-        configs += [KnnConfig.from_preset(preset, **what, seed=seed, **usual) for seed in range(5)]
+            configs += _two_steps(preset, "mnist", row, records)
+        configs += crossed(partial(KnnConfig.from_preset, preset, data="mnist", **row, **usual), seed=range(5))
     return list(dict.fromkeys(configs))

@@ -5,11 +5,13 @@
 # %% auto #0
 __all__ = ['fisher_curvature', 'hessian_curvature', 'newton_step', 'newton_loss']
 
-# %% ../../nbs/lab/12_newton.ipynb #81fee5ac
+# %% ../../nbs/lab/12_newton.ipynb #ca089279
 from typing import Callable
 
 import torch
 from torch import Tensor
+
+from .images import check_choice
 
 # %% ../../nbs/lab/12_newton.ipynb #057eae1c
 def fisher_curvature(
@@ -48,7 +50,7 @@ def newton_step(
     stiffness = (values.clamp_min(0) + lam).clamp_min(torch.finfo(torch.float64).tiny)
     return ((g.double() @ Q) / stiffness @ Q.mT).to(g.dtype)
 
-# %% ../../nbs/lab/12_newton.ipynb #d7833d11
+# %% ../../nbs/lab/12_newton.ipynb #88b2caab
 def newton_loss(
     loss: "Callable[[Tensor], Tensor]",  # from scores (B, n) to the losses of the sets, (B,)
     y: Tensor,  # scores, (B, n)
@@ -58,8 +60,7 @@ def newton_loss(
     """The Newton loss of Equation B12.2 (Petersen et al. 2024).
 
     Raise `ValueError` for an unknown curvature or a negative damping."""
-    if curvature not in ("fisher", "hessian"):
-        raise ValueError(f"curvature must be 'fisher' or 'hessian', got {curvature!r}")
+    check_choice("curvature", curvature, ("fisher", "hessian"))
     with torch.enable_grad():
         here = y.detach().requires_grad_()
         g, = torch.autograd.grad(loss(here).sum(), here)

@@ -109,7 +109,7 @@ def _representative(task, sets, rate, rows):
     index = torch.cat([right[:take], wrong[:rows - take], right[take:rows]])[:rows]
     return images[index], values[index], scores[index].argsort(dim=-1, descending=True)
 
-# %% ../../nbs/lab/35_pictures.ipynb #5011de66
+# %% ../../nbs/lab/35_pictures.ipynb #6b392207
 def _draw_set(ax, strip, numbers, right):
     "A strip of pictures with its numbers; `right` says which stand at their place, None where nothing is claimed."
     n = len(numbers)
@@ -119,8 +119,7 @@ def _draw_set(ax, strip, numbers, right):
     ax.set_xticks(middles, [number + mark for number, mark in zip(numbers, marks)])
     ax.tick_params(length=0)
     ax.set_yticks([])
-    for side in ax.spines.values():
-        side.set_visible(False)
+    ax.spines[:].set_visible(False)
     if right is not None:
         for label, ok in zip(ax.get_xticklabels(), right):
             label.set(color="tab:blue" if ok else "tab:orange", weight="bold")

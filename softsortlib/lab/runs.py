@@ -5,18 +5,18 @@
 # %% auto #0
 __all__ = ['pl', 'RunConfig', 'DrawnData', 'Task']
 
-# %% ../../nbs/lab/04_runs.ipynb #62134add
+# %% ../../nbs/lab/04_runs.ipynb #35f1f5d8
 import math
 import time
 from collections.abc import Iterable
 from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
+from typing import TYPE_CHECKING, ClassVar, TypeVar
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from ..core.permutation import patch_to
-from .data import optional, seeded
+from .data import check_choice, optional, seeded
 
 # %% ../../nbs/lab/04_runs.ipynb #6a33d22c
 pl = optional("pytorch_lightning")
@@ -24,22 +24,65 @@ pl = optional("pytorch_lightning")
 # %% ../../nbs/lab/04_runs.ipynb #d28f0921
 Run = TypeVar("Run", bound="RunConfig")  # a configuration of some class: its class methods give back one of the same
 
-# %% ../../nbs/lab/04_runs.ipynb #780d0d0c
-class _RunConfigMethods:
-    "What makes the parts of a run, and the methods that cells below add, for type checkers."
+# %% ../../nbs/lab/04_runs.ipynb #f76c4bf9
+class _Checks:
+    "What a configuration asks of its fields."
+
+    def at_least(self,
+        least: int,  # the smallest value that is allowed
+        *names: str,  # fields of the configuration
+    ) -> None:
+        "Raise `ValueError` unless each named field is an integer, `least` or more."
+        for name in names:
+            v = getattr(self, name)
+            if not isinstance(v, int):
+                raise ValueError(f"{name} must be an integer, got {v!r}")
+            if isinstance(v, bool) or v < least:
+                raise ValueError(f"{name} must be at least {least}, got {v}")
+
+    def positive(self,
+        *names: str,  # fields of the configuration
+    ) -> None:
+        "Raise `ValueError` unless each named field is larger than zero."
+        for name in names:
+            if not getattr(self, name) > 0:
+                raise ValueError(f"{name} must be positive, got {getattr(self, name)}")
+
+    def one_of(self,
+        name: str,  # a field of the configuration
+        choices: Iterable,  # what it may be, two or more
+    ) -> None:
+        "Raise `ValueError` unless the field is one of the choices."
+        check_choice(name, getattr(self, name), choices)
+
+# %% ../../nbs/lab/04_runs.ipynb #381ea5df
+class _Made(_Checks):
+    "What makes the parts of a run, and the options that it takes."
     made_of: ClassVar[tuple] = ()  # makers: (configuration, folder) -> DrawnData, (configuration, data) -> Task
 
+    def parts(self,
+        folder: "str | None" = None,  # where data sets lie, see load_images
+    ) -> tuple:  # (DrawnData, Task)
+        """The data of a run, found in `folder`, and its task.
+
+        Raise `DataError` where the data cannot be had, `NotImplementedError` where nothing says what builds them."""
+        if not self.made_of:
+            raise NotImplementedError(f"{type(self).__name__} does not say how to build its data and its task")
+        make_data, make_task = self.made_of
+        data = make_data(self, folder)
+        data.setup()
+        return data, make_task(self, data)
+
+    def uses(self) -> tuple:  # names of options
+        "Which options of `run` a run of this configuration uses, of all that the command line knows."
+        return ("folder", "threads", "compile", "trainer")
+
     if TYPE_CHECKING:
-        def at_least(self, least: int, *names: str) -> None: ...
-        def positive(self, *names: str) -> None: ...
-        def one_of(self, name: str, choices: Iterable) -> None: ...
-        def parts(self, folder: 'str | None'=None) -> tuple: ...
-        def uses(self) -> tuple: ...
         def run(self, out: 'str | Path', folder: 'str | None'=None, **how) -> dict: ...
 
-# %% ../../nbs/lab/04_runs.ipynb #6e7b7bf5
+# %% ../../nbs/lab/04_runs.ipynb #8698b238
 @dataclass(frozen=True)
-class RunConfig(_RunConfigMethods):
+class RunConfig(_Made):
     "All that a run depends on; a subclass adds its fields, and says what builds data and task."
     steps: int = 1000  # optimizer steps
     epoch: int = 100  # steps between two validations and checkpoints
@@ -73,64 +116,39 @@ class RunConfig(_RunConfigMethods):
             raise ValueError(f"there is no setting {', '.join(sorted(unknown))}: there are {', '.join(sorted(known))}")
         return cls(**{**cls.PRESETS[name], "preset": name, **changes})
 
-# %% ../../nbs/lab/04_runs.ipynb #a11c711a
-@patch_to(RunConfig)
-def at_least(self,
-    least: int,  # the smallest value that is allowed
-    *names: str,  # fields of the configuration
-) -> None:
-    "Raise `ValueError` unless each named field is an integer, `least` or more."
-    for name in names:
-        v = getattr(self, name)
-        if not isinstance(v, int):
-            raise ValueError(f"{name} must be an integer, got {v!r}")
-        if isinstance(v, bool) or v < least:
-            raise ValueError(f"{name} must be at least {least}, got {v}")
+# %% ../../nbs/lab/04_runs.ipynb #f8d0a8c8
+class _Batches(pl.LightningDataModule):
+    "How many batches there are, where their randomness comes from, and how devices share them."
 
-# %% ../../nbs/lab/04_runs.ipynb #09b03a45
-@patch_to(RunConfig)
-def positive(self,
-    *names: str,  # fields of the configuration
-) -> None:
-    "Raise `ValueError` unless each named field is larger than zero."
-    for name in names:
-        if not getattr(self, name) > 0:
-            raise ValueError(f"{name} must be positive, got {getattr(self, name)}")
+    def held_out(self,
+        split: str,  # "val" or "test"
+    ) -> int:  # number of batches
+        "How many batches hold the sets of a validation (`val_sets` of the configuration) or a test (`test_sets`)."
+        return math.ceil(getattr(self.config, f"{split}_sets") / self.config.batch)
 
+    def generator(self,
+        split: str,  # "train", "val" or "test"
+        k: int,  # number of the batch
+    ) -> torch.Generator:  # on the CPU
+        "The generator of batch `k` of a split: specific to the seed in training, common to all runs on held-out data."
+        return seeded(self.config.seed if split == "train" else "held out", split, k)
 
-@patch_to(RunConfig)
-def one_of(self,
-    name: str,  # a field of the configuration
-    choices: Iterable,  # what it may be, two or more
-) -> None:
-    "Raise `ValueError` unless the field is one of the choices."
-    if getattr(self, name) not in choices:
-        *others, last = map(repr, choices)
-        raise ValueError(f"{name} must be {', '.join(others)} or {last}, got {getattr(self, name)!r}")
+    def share(self,
+        batch: tuple,  # tensors (batch, ...)
+        rank: int,  # number of the device
+        world: int,  # how many devices there are
+    ) -> tuple:  # tensors (batch / world, ...)
+        "The part of a batch that falls to one of several devices; raise `ValueError` unless `world` divides it."
+        if world == 1:
+            return batch
+        items = len(batch[0])
+        if items % world:
+            raise ValueError(f"a batch of {items} cannot be shared by {world} devices: "
+                             f"choose a batch that {world} divides")
+        return tuple(x[rank::world] for x in batch)
 
-# %% ../../nbs/lab/04_runs.ipynb #c4a9314a
-@patch_to(RunConfig)
-def parts(self,
-    folder: "str | None" = None,  # where data sets lie, see load_images
-) -> tuple:  # (DrawnData, Task)
-    """The data of a run, found in `folder`, and its task.
-
-    Raise `DataError` where the data cannot be had, `NotImplementedError` where nothing says what builds them."""
-    if not self.made_of:
-        raise NotImplementedError(f"{type(self).__name__} does not say how to build its data and its task")
-    make_data, make_task = self.made_of
-    data = make_data(self, folder)
-    data.setup()
-    return data, make_task(self, data)
-
-# %% ../../nbs/lab/04_runs.ipynb #fe344c0b
-@patch_to(RunConfig)
-def uses(self) -> tuple:  # names of options
-    "Which options of `run` a run of this configuration uses, of all that the command line knows."
-    return ("folder", "threads", "compile", "trainer")
-
-# %% ../../nbs/lab/04_runs.ipynb #b9385004
-class DrawnData(pl.LightningDataModule):
+# %% ../../nbs/lab/04_runs.ipynb #c6b6c386
+class DrawnData(_Batches):
     """Batches that are drawn on the device by the number of the step.
 
     A subclass writes `load` and `draw`."""
@@ -154,71 +172,18 @@ class DrawnData(pl.LightningDataModule):
             self.load()
         self.loaded = True
 
-    if TYPE_CHECKING:
-        def load(self) -> None: ...
-        def draw(self, split: str, k: int) -> tuple: ...
-        def held_out(self, split: str) -> int: ...
-        def move(self, device: torch.device) -> None: ...
-        def generator(self, split: str, k: int) -> torch.Generator: ...
-        def share(self, batch: tuple, rank: int, world: int) -> tuple: ...
+    def load(self) -> None:
+        "What a subclass writes: its data, from `self.folder`; here, raise `NotImplementedError`."
+        raise NotImplementedError(f"{type(self).__name__} does not say how to load its data")
 
-# %% ../../nbs/lab/04_runs.ipynb #83de8ef8
-@patch_to(DrawnData)
-def load(self) -> None:
-    "What a subclass writes: its data, from `self.folder`; here, raise `NotImplementedError`."
-    raise NotImplementedError(f"{type(self).__name__} does not say how to load its data")
+    def draw(self,
+        split: str,  # "train", "val" or "test"
+        k: int,  # number of the batch
+    ) -> tuple:  # the batch, tensors (batch, ...)
+        "What a subclass writes: batch number `k` of a split; here, raise `NotImplementedError`."
+        raise NotImplementedError(f"{type(self).__name__} does not say how to draw a batch")
 
-
-@patch_to(DrawnData)
-def draw(self,
-    split: str,  # "train", "val" or "test"
-    k: int,  # number of the batch
-) -> tuple:  # the batch, tensors (batch, ...)
-    "What a subclass writes: batch number `k` of a split; here, raise `NotImplementedError`."
-    raise NotImplementedError(f"{type(self).__name__} does not say how to draw a batch")
-
-# %% ../../nbs/lab/04_runs.ipynb #74882eb5
-@patch_to(DrawnData)
-def move(self,
-    device: torch.device,  # where batches are wanted
-) -> None:
-    "Move what `draw` takes from, the `banks`, to `device`."
-    for bank in self.banks.values():
-        bank.to(device)
-
-
-@patch_to(DrawnData)
-def held_out(self,
-    split: str,  # "val" or "test"
-) -> int:  # number of batches
-    "How many batches hold the sets of a validation (`val_sets` of the configuration) or a test (`test_sets`)."
-    return math.ceil(getattr(self.config, f"{split}_sets") / self.config.batch)
-
-
-@patch_to(DrawnData)
-def generator(self,
-    split: str,  # "train", "val" or "test"
-    k: int,  # number of the batch
-) -> torch.Generator:  # on the CPU
-    "The generator of batch `k` of a split: specific to the seed in training, common to all runs on held-out data."
-    return seeded(self.config.seed if split == "train" else "held out", split, k)
-
-# %% ../../nbs/lab/04_runs.ipynb #2947eb1c
-@patch_to(DrawnData)
-def share(self,
-    batch: tuple,  # tensors (batch, ...)
-    rank: int,  # number of the device
-    world: int,  # how many devices there are
-) -> tuple:  # tensors (batch / world, ...)
-    "The part of a batch that falls to one of several devices; raise `ValueError` unless `world` divides it."
-    if world == 1:
-        return batch
-    items = len(batch[0])
-    if items % world:
-        raise ValueError(f"a batch of {items} cannot be shared by {world} devices: choose a batch that {world} divides")
-    return tuple(x[rank::world] for x in batch)
-
-# %% ../../nbs/lab/04_runs.ipynb #90c7d00d
+# %% ../../nbs/lab/04_runs.ipynb #b189babc
 def _loader(first, last):
     "The numbers of the batches first..last, one by one."
     return torch.utils.data.DataLoader(range(first, last), batch_size=None)
@@ -229,8 +194,8 @@ def on_after_batch_transfer(self, k, dataloader_idx):
     trainer = self.trainer
     split = "train" if trainer.training else "test" if trainer.testing else "val"
     device = trainer.strategy.root_device
-    if self.where != device:
-        self.move(device)
+    for bank in self.banks.values() if self.where != device else ():
+        bank.to(device)
     self.where = device
     return self.share(self.draw(split, int(k)), trainer.global_rank, trainer.world_size)
 
@@ -250,7 +215,7 @@ def val_dataloader(self):
 def test_dataloader(self):
     return _loader(0, self.held_out("test"))
 
-# %% ../../nbs/lab/04_runs.ipynb #520234b8
+# %% ../../nbs/lab/04_runs.ipynb #cff6e34c
 class Task(pl.LightningModule):
     "What is learnt; a subclass sets `metric`, and writes `forward` and `loss_of`."
     chance: dict = {}  # the figures of an answer that knows nothing
@@ -274,19 +239,19 @@ class Task(pl.LightningModule):
         "Further entries of a point of the learning curve."
         return {}
 
-    if TYPE_CHECKING:
-        def _rates(self, split): ...
-        def loss_of(self, *batch: Any, **options: Any) -> Tensor: ...
+    def loss_of(self,
+        *batch: Tensor,  # what `draw` gives
+    ) -> Tensor:  # scalar
+        "What a subclass writes: the loss of a batch; here, raise `NotImplementedError`."
+        raise NotImplementedError(f"{type(self).__name__} does not say what it learns by")
 
-# %% ../../nbs/lab/04_runs.ipynb #05c85d2e
-@patch_to(Task)
-def loss_of(self,
-    *batch: Tensor,  # what `draw` gives
-) -> Tensor:  # scalar
-    "What a subclass writes: the loss of a batch; here, raise `NotImplementedError`."
-    raise NotImplementedError(f"{type(self).__name__} does not say what it learns by")
+    def _rates(self, split):
+        "The figures of a validation or test that ends; they are logged, kept, and counted from zero again."
+        self.rates = {k: round(float(v), 6) for k, v in self.metric.compute().items()}
+        self.metric.reset()
+        self.log_dict({f"{split}_{k}": v for k, v in self.rates.items()}, sync_dist=True)
 
-# %% ../../nbs/lab/04_runs.ipynb #76b0bfb8
+# %% ../../nbs/lab/04_runs.ipynb #f37d28cc
 @patch_to(Task)
 def training_step(self, batch, k):
     loss = self.loss_of(*batch)
@@ -306,23 +271,13 @@ def test_step(self, batch, k):
 
 @patch_to(Task)
 def configure_optimizers(self):
-    c, adam = self.config, torch.optim.Adam(self.parameters(), lr=self.config.lr)
+    adam = torch.optim.Adam(self.parameters(), lr=self.config.lr)
+    if getattr(self.config, "schedule", "constant") == "constant":
+        return adam
+    falling = torch.optim.lr_scheduler.CosineAnnealingLR(adam, self.config.steps)
+    return [adam], [{"scheduler": falling, "interval": "step"}]
 
-    def cosine(k):
-        return (1 + math.cos(math.pi * min(k / c.steps, 1))) / 2
-
-    factor = cosine if getattr(c, "schedule", "constant") == "cosine" else lambda k: 1.0
-    return [adam], [{"scheduler": torch.optim.lr_scheduler.LambdaLR(adam, factor), "interval": "step"}]
-
-# %% ../../nbs/lab/04_runs.ipynb #455ddfaf
-@patch_to(Task)
-def _rates(self, split):
-    "The figures of a validation or test that ends; they are logged, kept, and counted from zero again."
-    self.rates = {k: round(float(v), 6) for k, v in self.metric.compute().items()}
-    self.metric.reset()
-    self.log_dict({f"{split}_{k}": v for k, v in self.rates.items()}, sync_dist=True)
-
-
+# %% ../../nbs/lab/04_runs.ipynb #c068f2e6
 @patch_to(Task)
 def on_validation_epoch_end(self):
     self._rates("val")

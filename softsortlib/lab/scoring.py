@@ -58,27 +58,35 @@ def _fives(x):
     count = x.numel() // 5
     return x.reshape(-1)[:5 * count].reshape(count, 5)
 
-# %% ../../nbs/lab/08_scoring.ipynb #a90a9837
-class Totals(torchmetrics.Metric):
-    "Totals over all batches and processes, as attributes; a subclass adds in `update` and divides in `compute`."
+# %% ../../nbs/lab/08_scoring.ipynb #94eb0265
+class Rates(torchmetrics.Metric):
+    "Means of named figures over all batches and processes; a subclass adds those of a batch in `update`."
     full_state_update = False
 
     def __init__(self, *names, dtype=torch.long, **options):
         super().__init__(**options)
+        self.names = names
         for name in names:
-            self.add_state(name, torch.zeros((), dtype=dtype), dist_reduce_fx="sum")
+            self.add_state(name, torch.zeros(2, dtype=dtype), dist_reduce_fx="sum")
 
-    def add(self, **totals):
-        "Add the totals of a batch to those of this name."
-        for name, total in totals.items():
-            setattr(self, name, getattr(self, name) + total)
+    def add(self, **figures):
+        "Add the figures of a batch, tensors (...), to the sum and the count of this name."
+        for name, x in figures.items():
+            so_far = getattr(self, name)
+            total = x.sum(dtype=so_far.dtype)
+            setattr(self, name, so_far + torch.stack([total, torch.full_like(total, x.numel())]))
 
-# %% ../../nbs/lab/08_scoring.ipynb #daddf0d4
-class SortAccuracy(Totals):
-    "EM, EW and EM5 over all sets seen, also when they were seen by several processes."
+    def compute(self) -> "dict[str, Tensor]":
+        "The means so far, zero where nothing was seen."
+        pairs = {name: getattr(self, name) for name in self.names}
+        return {name: total / count.clamp(min=1) for name, (total, count) in pairs.items()}
+
+# %% ../../nbs/lab/08_scoring.ipynb #7320b78d
+class SortAccuracy(Rates):
+    "EM, EW and EM5 over all sets seen, in [0, 1], also when they were seen by several processes."
 
     def __init__(self):
-        super().__init__("sets", "exact", "elements", "right", "fives", "exact5")
+        super().__init__("EM", "EW", "EM5")
 
     def update(self,
         scores: Tensor,  # (batch, n)
@@ -87,13 +95,7 @@ class SortAccuracy(Totals):
         "Count one batch of sets."
         ok = is_right(scores, values)
         ok5 = is_right(_fives(scores), _fives(values))
-        self.add(sets=len(ok), exact=ok.all(-1).sum(), elements=ok.numel(), right=ok.sum(),
-                 fives=len(ok5), exact5=ok5.all(-1).sum())
-
-    def compute(self) -> "dict[str, Tensor]":
-        "The rates so far, in [0, 1]."
-        em5 = self.exact5 / self.fives.clamp(min=1)
-        return {"EM": self.exact / self.sets, "EW": self.right / self.elements, "EM5": em5}
+        self.add(EM=ok.all(-1), EW=ok, EM5=ok5.all(-1))
 
 # %% ../../nbs/lab/08_scoring.ipynb #646ad127
 class FullPrecision(nn.Sequential):

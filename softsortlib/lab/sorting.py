@@ -6,11 +6,11 @@
 __all__ = ['LOSSES', 'papers_tau', 'default_tau', 'default_loss', 'SortConfig', 'build_operator', 'order_loss', 'NumberData',
            'SortingTask']
 
-# %% ../../nbs/lab/07_sorting.ipynb #b73be554
+# %% ../../nbs/lab/07_sorting.ipynb #55ff5ca6
 import contextlib
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -192,7 +192,7 @@ class NumberData(DrawnData):
         "Batch number `k` of a split."
         return self.sets[split].draw(self.config.batch, self.generator(split, k))
 
-# %% ../../nbs/lab/07_sorting.ipynb #264f3ef6
+# %% ../../nbs/lab/07_sorting.ipynb #685fe6b3
 class SortingTask(Task):
     "Learn scores from order: a network, an operator, and a loss."
 
@@ -217,19 +217,13 @@ class SortingTask(Task):
         "Score the pictures, (batch, n, 1, H, W)."
         return self.net(images)
 
-    if TYPE_CHECKING:
-        def temperature(self, scores: Tensor) -> None: ...
-        def loss_of(self, images: Tensor, values: Tensor) -> Tensor: ...
+    def temperature(self, scores: Tensor) -> None:
+        "Set the temperature by the wanted sharpness of scores (batch, n), where they are not all equal."
+        inner = getattr(self.operator, "operator", self.operator)
+        with contextlib.suppress(ValueError):
+            inner.tau = calibrate_tau(scores, self.config.sharpness, method=inner, rtol=0.05)
 
-# %% ../../nbs/lab/07_sorting.ipynb #a1e9d9b5
-@patch_to(SortingTask)
-def temperature(self, scores: Tensor) -> None:
-    "Set the temperature by the wanted sharpness of scores (batch, n), where they are not all equal."
-    inner = getattr(self.operator, "operator", self.operator)
-    with contextlib.suppress(ValueError):
-        inner.tau = calibrate_tau(scores, self.config.sharpness, method=inner, rtol=0.05)
-
-
+# %% ../../nbs/lab/07_sorting.ipynb #b98635f2
 @patch_to(SortingTask)
 def loss_of(self, images: Tensor, values: Tensor) -> Tensor:  # scalar
     "The loss of pictures (batch, n, 1, H, W) whose order is that of the values (batch, n)."

@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['read_idx', 'data_folder', 'load_images']
 
-# %% ../../nbs/lab/03_sources.ipynb #5d815d42
+# %% ../../nbs/lab/03_sources.ipynb #2bbe1ea1
 import gzip
 import hashlib
 import io
@@ -21,7 +21,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from .images import DataError, ImageBank, optional
+from .images import DataError, ImageBank, check_choice, optional
 
 # %% ../../nbs/lab/03_sources.ipynb #84b9c0b9
 _LARGEST = 1 << 28  # bytes that a file may unpack to; the largest of these data sets has 47 MB
@@ -268,7 +268,7 @@ def _load_jpegs(folder, download):
                         "or set SOFTSORTLIB_DATA to the folder that holds CIFAR10-jpeg")
     return _colour_banks({split: _decode_jpegs(file) for split, file in files.items()}, 10)
 
-# %% ../../nbs/lab/03_sources.ipynb #1f9fb46f
+# %% ../../nbs/lab/03_sources.ipynb #4b2ee2d5
 _SOURCES = {
     "digits": _load_digits,
     "mnist": lambda folder, download: _load_idx("MNIST", folder, download),
@@ -287,6 +287,5 @@ def load_images(
     """Load a data set with its classes.
 
     Raise `ValueError` for an unknown name and `DataError` when its files cannot be had."""
-    if name not in _SOURCES:
-        raise ValueError(f"data must be one of {', '.join(_SOURCES)}, got {name!r}")
+    check_choice("data", name, _SOURCES)
     return _SOURCES[name](folder, download)

@@ -69,7 +69,16 @@ def chosen(self) -> list:  # names of METHODS
                          f"got {', '.join(sorted(unknown))}")
     return [name for name, m in METHODS.items() if {"all", m.kind, name} & words]
 
-# %% ../../nbs/lab/26_speed.ipynb #4df38693
+# %% ../../nbs/lab/26_speed.ipynb #cdc0df76
+def clocked(step, cuda):
+    "Wall and processor seconds of a call."
+    wall, cpu = time.perf_counter(), time.process_time()
+    step()
+    if cuda:
+        torch.cuda.synchronize()
+    return time.perf_counter() - wall, time.process_time() - cpu
+
+# %% ../../nbs/lab/26_speed.ipynb #e7c352e7
 class Contender:
     "A parameter on its way to being sorted by one method."
 
@@ -86,8 +95,7 @@ class Contender:
             start = start.sort(-1).values
         self.theta = start.to(c.device).requires_grad_()
         self.sgd = torch.optim.SGD([self.theta], lr=c.lr, momentum=c.momentum, weight_decay=c.weight_decay)
-        self.seconds = []
-        self.cpu_seconds = []
+        self.times = []         # wall and processor seconds of each epoch
         self.peak = None
         self.loss = None
 
@@ -100,27 +108,11 @@ class Contender:
         self.sgd.step()
         self.loss = loss.detach()
 
-    if TYPE_CHECKING:
-        def epoch(self) -> None: ...
+    def epoch(self) -> None:
+        "One epoch with the clocks running."
+        self.times.append(clocked(self.step, self.theta.is_cuda))
 
-# %% ../../nbs/lab/26_speed.ipynb #cdc0df76
-def clocked(step, cuda):
-    "Wall and processor seconds of a call."
-    wall, cpu = time.perf_counter(), time.process_time()
-    step()
-    if cuda:
-        torch.cuda.synchronize()
-    return time.perf_counter() - wall, time.process_time() - cpu
-
-# %% ../../nbs/lab/26_speed.ipynb #352650aa
-@patch_to(Contender)
-def epoch(self) -> None:
-    "One epoch with the clocks running."
-    wall, cpu = clocked(self.step, self.theta.is_cuda)
-    self.seconds.append(wall)
-    self.cpu_seconds.append(cpu)
-
-# %% ../../nbs/lab/26_speed.ipynb #f5d88c4f
+# %% ../../nbs/lab/26_speed.ipynb #a8edab6c
 @dataclass(frozen=True)
 class MemoryConfig(SpeedConfig):
     "All that a search for the ends of memory depends on; the search begins at n."
@@ -140,6 +132,10 @@ class MemoryConfig(SpeedConfig):
         if not self.limit:
             raise ValueError("limit must be positive: without a limit nothing ends")
 
+    def uses(self) -> tuple:  # names of options
+        "None: each child has one thread."
+        return ()
+
 # %% ../../nbs/lab/26_speed.ipynb #10f25182
 def _next(c, name, fits, fails):
     "The n to try next, or None when the boundary is known; `fits` is 0 and `fails` None in the beginning."
@@ -150,10 +146,10 @@ def _next(c, name, fits, fails):
     near = fails - fits <= max(c.resolution, fits / 20)
     return None if near or middle <= fits else middle
 
-# %% ../../nbs/lab/26_speed.ipynb #0c00b3bc
-def _say(**words):
-    "A line for the parent."
-    print(json.dumps(words), flush=True)
+# %% ../../nbs/lab/26_speed.ipynb #1dc3950a
+def _say(n, peak=None):
+    "A line for the parent: what is tried, and then how many bytes it took, if it fitted."
+    print(json.dumps([n, peak]), flush=True)
 
 
 def _begun(name, c, n=None):
@@ -176,9 +172,9 @@ def search_as_child(config, name, fits, fails):
     Contender(name, c, min(200, c.n)).step()
     with memory_limit(c.limit, c.device):
         while (n := _next(c, name, fits, fails)) is not None:
-            _say(n=n)
+            _say(n)
             peak = getattr(_begun(name, c, n), "peak", None)
-            _say(n=n, peak=peak)
+            _say(n, peak)
             if peak is None:
                 fails = n
             else:
@@ -192,28 +188,25 @@ def _answers(config, name, fits, fails):
     done = run_code(program, json.dumps(asdict(config)), name, str(fits), str(fails or 0))
     return [json.loads(line) for line in done.stdout.splitlines()], done
 
-# %% ../../nbs/lab/26_speed.ipynb #29b7df2e
+# %% ../../nbs/lab/26_speed.ipynb #04b3366c
 def memory_end(
     config: MemoryConfig,  # limit, resolution and the rest
     name: str,  # a key of METHODS
 ) -> dict:  # fits, fails (None if nothing failed), peaks: [n, bytes] of the tries that fitted
     "Search for the largest n that fits into the limit; raise `RuntimeError` when a child fails for another reason."
-    fits, fails, peaks = 0, None, []
+    fits, fails = 0, None
+    tried = {}      # n -> bytes, None where the memory or the child ended
     while _next(config, name, fits, fails):
         said, done = _answers(config, name, fits, fails)
         if not said:
             raise RuntimeError(f"the search for {name} did not begin: {done.stderr.strip()[-300:]}")
-        for line in said:
-            if line.get("peak") is not None:
-                fits = line["n"]
-                peaks.append([fits, line["peak"]])
-            elif "peak" in line:
-                fails = line["n"]
-        if "peak" not in said[-1]:
-            if done.returncode > 0 and "Error" in done.stderr and "emory" not in done.stderr:
-                raise RuntimeError(f"{name} at n = {said[-1]['n']}: {done.stderr.strip()[-300:]}")
-            fails = said[-1]["n"]
-    return dict(fits=fits, fails=fails, peaks=sorted(peaks))
+        if done.returncode > 0 and "Error" in done.stderr and "emory" not in done.stderr:
+            raise RuntimeError(f"{name} at n = {said[-1][0]}: {done.stderr.strip()[-300:]}")
+        tried.update(said)
+        fits = max((n for n, peak in tried.items() if peak is not None), default=0)
+        fails = min((n for n, peak in tried.items() if peak is None), default=None)
+    peaks = sorted([n, peak] for n, peak in tried.items() if peak is not None)
+    return dict(fits=fits, fails=fails, peaks=peaks)
 
 # %% ../../nbs/lab/26_speed.ipynb #fb568573
 def _warm(name, c):
@@ -240,15 +233,15 @@ def _race(c, report):
             report(curve[-1])
     return racers, absent, curve
 
-# %% ../../nbs/lab/26_speed.ipynb #224754d5
+# %% ../../nbs/lab/26_speed.ipynb #b11a76ba
 def _times(racer):
     "The record of one contender."
-    wall = sorted(racer.seconds)
+    wall, cpu = zip(*racer.times)
     order = spearman(racer.theta)
     return {
         "seconds": statistics.median(wall),
-        "best": wall[0],
-        "cpu_seconds": statistics.median(racer.cpu_seconds),
+        "best": min(wall),
+        "cpu_seconds": statistics.median(cpu),
         "peak": racer.peak,
         "loss": racer.loss.item(),
         "spearman": order.mean().item(),
@@ -279,17 +272,11 @@ def work(self,
         report(name, ends[name]["fits"], ends[name]["fails"])
     return {"test": {name: e["fits"] for name, e in ends.items()}, "ends": ends}
 
-# %% ../../nbs/lab/26_speed.ipynb #1e6a1116
+# %% ../../nbs/lab/26_speed.ipynb #72c451e7
 @patch_to(SpeedConfig)
 def uses(self) -> tuple:  # names of options
     "The threads of the race; there are no data, and no trainer."
     return ("threads",)
-
-
-@patch_to(MemoryConfig)
-def uses(self) -> tuple:  # names of options
-    "None: each child has one thread."
-    return ()
 
 # %% ../../nbs/lab/26_speed.ipynb #71161c3d
 @patch_to(SpeedConfig)

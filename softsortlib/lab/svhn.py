@@ -6,11 +6,11 @@
 __all__ = ['joined_box', 'cut_out', 'load_part', 'HouseBank', 'house_splits', 'HouseCNN', 'SvhnConfig', 'SvhnData', 'SvhnTask',
            'svhn_table', 'art_svhn']
 
-# %% ../../nbs/lab/19_svhn.ipynb #afb99ca0
+# %% ../../nbs/lab/19_svhn.ipynb #f34e3bff
 import functools
-import itertools
 import tempfile
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
@@ -19,9 +19,9 @@ import torch
 from torch import Tensor, nn
 
 from ..core.permutation import patch_to
-from .data import DataError, cached_array, data_folder, optional
-from .digit_struct import HouseNumber, make_street, read_digit_struct
-from .grid import grid
+from .data import DataError, cached_array, check_choice, data_folder, optional
+from .digit_struct import make_street, read_digit_struct
+from .grid import crossed, grid
 from .scoring import NumberCNN
 from .sorting import SortConfig, SortingTask
 from .training import DrawnData
@@ -137,7 +137,7 @@ def house_splits(
     test = [(images, values, torch.arange(len(values)))]
     return {"train": HouseBank(train), "val": HouseBank(val), "test": HouseBank(test)}
 
-# %% ../../nbs/lab/19_svhn.ipynb #a85a3604
+# %% ../../nbs/lab/19_svhn.ipynb #2a62ef51
 @patch_to(HouseBank)
 def draw(self,
     batch: int,  # how many sets
@@ -146,8 +146,7 @@ def draw(self,
     crop: str = "random",  # 54 x 54 at a "random" place, or in the "centre"
 ) -> "tuple[Tensor, Tensor]":  # images in [-1, 1], (batch, n, 3, 54, 54); values, long, (batch, n)
     "Draw sets of pictures and their numbers; raise `ValueError` for an unknown crop."
-    if crop not in ("random", "centre"):
-        raise ValueError(f"crop must be 'random' or 'centre', got {crop!r}")
+    check_choice("crop", crop, ("random", "centre"))
     count = batch * n
     index = torch.randint(len(self), (count,), generator=generator)
     corner = torch.full((count, 2), 5)
@@ -241,7 +240,7 @@ class SvhnTask(SortingTask):
 
 SvhnConfig.made_of = SvhnData, lambda config, data: SvhnTask(config, (54 // config.shrink,) * 2)
 
-# %% ../../nbs/lab/19_svhn.ipynb #05116c9c
+# %% ../../nbs/lab/19_svhn.ipynb #425ddc04
 @grid("svhn")
 def svhn_table(
     preset: str = "quick",  # a preset of SvhnConfig
@@ -250,10 +249,9 @@ def svhn_table(
     operators = ("odd_even", "bitonic", "neuralsort", "sinkhorn", "permutahedron")
     sizes = (2,) if preset == "smoke" else (2, 4, 8, 16, 32)
     seeds = range(1 if preset == "smoke" else 5)
-    runs = itertools.product(operators, sizes, seeds)
-    return [SvhnConfig.from_preset(preset, operator=operator, n=n, seed=seed) for operator, n, seed in runs]
+    return crossed(partial(SvhnConfig.from_preset, preset), operator=operators, n=sizes, seed=seeds)
 
-# %% ../../nbs/lab/19_svhn.ipynb #69ec0e66
+# %% ../../nbs/lab/19_svhn.ipynb #8ba8c74c
 @grid("art_svhn")
 def art_svhn(
     preset: str = "quick",  # a preset of SvhnConfig
@@ -261,5 +259,5 @@ def art_svhn(
     "Sorting networks on house numbers, with and without activation replacement, lambda 0 and 0.25."
     sizes = (4,) if preset == "smoke" else (4, 32)
     seeds = range({"paper": 5, "smoke": 1}.get(preset, 3))
-    runs = itertools.product(("odd_even", "bitonic"), sizes, (0.0, 0.25), seeds)
-    return [SvhnConfig.from_preset(preset, operator=kind, n=n, art_lambda=x, seed=seed) for kind, n, x, seed in runs]
+    make = partial(SvhnConfig.from_preset, preset)
+    return crossed(make, operator=("odd_even", "bitonic"), n=sizes, art_lambda=(0.0, 0.25), seed=seeds)

@@ -6,10 +6,10 @@
 __all__ = ['OPERATORS', 'sort_stacked', 'sort_again', 'sort_row', 'art', 'art_lambda', 'steepness', 'sort_large',
            'tau_robustness']
 
-# %% ../../nbs/lab/10_tables.ipynb #fddbdb8e
-import itertools
+# %% ../../nbs/lab/10_tables.ipynb #6b4392dc
+from functools import partial
 
-from .grid import grid
+from .grid import crossed, grid
 from .sorting import SortConfig, default_tau
 from ..networks import default_steepness
 
@@ -27,7 +27,7 @@ OPERATORS = {
     "Laplace ranks": dict(operator="laplace", samples=0),
 }
 
-# %% ../../nbs/lab/10_tables.ipynb #ae84cff3
+# %% ../../nbs/lab/10_tables.ipynb #dfa12c6b
 _FIVE = ("SoftSort", "NeuralSort", "bitonic network", "Sinkhorn", "LapSum")     # what a long run is spent on
 
 
@@ -42,13 +42,10 @@ def sort_stacked(
         "smoke": {3: 1, 5: 1},
     }.get(preset, {3: 3, 5: 3, 7: 1, 9: 1, 15: 1})
     rows = [OPERATORS[name] for name in (_FIVE if preset == "long" else OPERATORS)]
-    configs = []
-    for n, seeds in plan.items():
-        for seed, operator in itertools.product(range(seeds), rows):
-            configs.append(SortConfig.from_preset(preset, n=n, seed=seed, **operator))
-    return configs
+    make = partial(SortConfig.from_preset, preset)
+    return [c for n, seeds in plan.items() for c in crossed(make, n=[n], seed=range(seeds), operator=rows)]
 
-# %% ../../nbs/lab/10_tables.ipynb #5367a5a3
+# %% ../../nbs/lab/10_tables.ipynb #3ca5c590
 _SEEN = {"paper": 10, "smoke": 1}      # seeds of the first table at n = 5; three in the other presets
 
 
@@ -59,8 +56,8 @@ def sort_again(
     "LapSum, SoftSort and the bitonic network on sets of five, with seeds that the table of all operators has not used"
     first = _SEEN.get(preset, 3)
     seeds = range(first, first + (1 if preset == "smoke" else 5))
-    names = ("SoftSort", "bitonic network", "LapSum")
-    return [SortConfig.from_preset(preset, n=5, seed=seed, **OPERATORS[name]) for seed in seeds for name in names]
+    rows = [OPERATORS[name] for name in ("SoftSort", "bitonic network", "LapSum")]
+    return crossed(partial(SortConfig.from_preset, preset, n=5), seed=seeds, operator=rows)
 
 # %% ../../nbs/lab/10_tables.ipynb #6c7718ae
 _SIX = ("SoftSort", "NeuralSort", "Sinkhorn", "odd-even network", "bitonic network", "permutahedron")
@@ -83,7 +80,7 @@ def _row(preset, n, **changes):
         protocol.update(steps=10_000, epoch=500, shrink=2, width=16, val_sets=200)
     return SortConfig.from_preset(preset, **{**protocol, **changes})
 
-# %% ../../nbs/lab/10_tables.ipynb #1cd3492f
+# %% ../../nbs/lab/10_tables.ipynb #f108ac30
 @grid("sort_row")
 def sort_row(
     preset: str,  # "paper", "short", "quick" or "smoke"
@@ -92,10 +89,9 @@ def sort_row(
     usual = (2, 4, 8, 16, 32)
     sizes = {"paper": (2, 3, 4, 5, 7, 8, 9, 15, 16, 32), "smoke": (2, 4)}.get(preset, usual)
     seeds = range(5 if preset == "paper" else 1)
-    runs = itertools.product(seeds, sizes, _SIX)
-    return [_row(preset, n, seed=seed, **OPERATORS[name]) for seed, n, name in runs]
+    return crossed(partial(_row, preset), seed=seeds, n=sizes, operator=[OPERATORS[name] for name in _SIX])
 
-# %% ../../nbs/lab/10_tables.ipynb #e9fd8eac
+# %% ../../nbs/lab/10_tables.ipynb #77bf0841
 _KINDS = ("odd_even", "bitonic")
 
 
@@ -106,31 +102,33 @@ def art(
     "Sorting networks with and without activation replacement, lambda 0 and 0.25"
     sizes = {"paper": (4, 32), "long": (4, 32), "smoke": (4,)}.get(preset, (4, 16, 32))
     seeds = range({"paper": 5, "smoke": 1}.get(preset, 3))
-    runs = itertools.product(seeds, sizes, _KINDS, (0.0, 0.25))
-    return [_row(preset, n, operator=kind, art_lambda=x, seed=seed) for seed, n, kind, x in runs]
+    return crossed(partial(_row, preset), seed=seeds, n=sizes, operator=_KINDS, art_lambda=(0.0, 0.25))
 
-# %% ../../nbs/lab/10_tables.ipynb #879a4180
+# %% ../../nbs/lab/10_tables.ipynb #1b531a9d
 @grid("art_lambda")
 def art_lambda(
     preset: str,  # "paper", "short", "quick" or "smoke"
 ) -> list:
     "Sorting networks by lambda of the activation replacement"
     sizes = (8, 16) if preset == "paper" else (8,)
-    runs = itertools.product(sizes, _KINDS, (0.0, 0.125, 0.25, 0.4, 0.6, 0.8, 0.95))
-    return [_row(preset, n, operator=kind, art_lambda=x) for n, kind, x in runs]
+    lambdas = (0.0, 0.125, 0.25, 0.4, 0.6, 0.8, 0.95)
+    return crossed(partial(_row, preset), n=sizes, operator=_KINDS, art_lambda=lambdas)
 
-# %% ../../nbs/lab/10_tables.ipynb #3ea894bf
+# %% ../../nbs/lab/10_tables.ipynb #19da6808
 @grid("steepness")
 def steepness(
     preset: str,  # "paper", "short", "quick" or "smoke"
 ) -> list:
     "Sorting networks by steepness: the papers' range at n = 16, multiples of their rule at n = 8 in other presets"
     if preset == "paper":
-        return [_row(preset, 16, operator=kind, tau=1 / s) for kind, s in itertools.product(_KINDS, range(10, 41, 5))]
-    factors = itertools.product(_KINDS, (0.25, 0.5, 1, 2, 4))
-    return [_row(preset, 8, operator=kind, tau=1 / (factor * default_steepness(kind, 8))) for kind, factor in factors]
+        return crossed(partial(_row, preset, 16), operator=_KINDS, tau=[1 / s for s in range(10, 41, 5)])
+    configs = []
+    for kind in _KINDS:
+        usual = default_steepness(kind, 8)
+        configs += [_row(preset, 8, operator=kind, tau=1 / (k * usual)) for k in (0.25, 0.5, 1, 2, 4)]
+    return configs
 
-# %% ../../nbs/lab/10_tables.ipynb #8ee7e705
+# %% ../../nbs/lab/10_tables.ipynb #5088674d
 @grid("sort_large")
 def sort_large(
     preset: str,  # "paper", "short", "quick" or "smoke"
@@ -145,11 +143,9 @@ def sort_large(
     seeds, steepness = (range(10), (30, 32.5, 35, 37.5, 40)) if preset == "paper" else (range(1), (35,))
     halves = [(n, max(1, pictures // n), 0.4) for n in sizes] + [(n, 4, 0.4) for n in sizes if 4 * n < pictures]
     halves.append((32, pictures // 32, 0.25))
-    configs = []
-    for seed, steep, (n, batch, art_lambda) in itertools.product(seeds, steepness, halves):
-        network = dict(operator="bitonic", art_lambda=art_lambda, tau=1 / steep)
-        configs.append(_row(preset, n, **network, batch=batch, test_sets=max(2, 10_000 // n), seed=seed, **how))
-    return configs
+    sets = [dict(n=n, batch=b, art_lambda=x, test_sets=max(2, 10_000 // n)) for n, b, x in halves]
+    make = partial(_row, preset, operator="bitonic", **how)
+    return crossed(make, seed=seeds, tau=[1 / steep for steep in steepness], sets=sets)
 
 # %% ../../nbs/lab/10_tables.ipynb #f4c1c13a
 @grid("tau")

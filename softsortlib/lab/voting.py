@@ -36,6 +36,12 @@ def majority(
     votes = torch.zeros(*labels.shape[:-1], classes, dtype=torch.float64, device=labels.device)
     return votes.scatter_add(-1, labels, weight.expand(labels.shape)).argmax(-1)
 
+# %% ../../nbs/lab/23_voting.ipynb #242d233d
+def votes(queries, points, labels, ks, classes):
+    "The winner among the nearest points, (N, d) with their labels (N,), for each query and each of `ks`, (q, len(ks))."
+    near = labels[nearest(queries, points, max(ks))]
+    return torch.stack([majority(near[:, :k], classes) for k in ks], -1)
+
 # %% ../../nbs/lab/23_voting.ipynb #a9aabc6d
 class VoteAccuracy(torchmetrics.Metric):
     """Share of queries whose class is right, for one or several k.
@@ -98,20 +104,18 @@ class EmbeddingCNN(nn.Sequential):
         self.to(memory_format=torch.channels_last)      # the same numbers, laid out as CPUs and GPUs like them
         self.dim = dim
 
-# %% ../../nbs/lab/23_voting.ipynb #ff17e679
-def resnet18_without_shrinking(channels, classes=1000):
-    "torchvision's ResNet18 (He et al. 2016) of small pictures (b, channels, h, w), not shrunk at first."
-    net = optional("torchvision.models").resnet18(num_classes=classes)
-    net.conv1 = nn.Conv2d(channels, 64, 3, padding=1, bias=False)
-    net.maxpool = nn.Identity()
-    return net
-
-# %% ../../nbs/lab/23_voting.ipynb #217d5248
+# %% ../../nbs/lab/23_voting.ipynb #c0bfa22e
 def small_resnet18(
     channels: int = 3,  # of the pictures
-) -> nn.Module:  # from pictures (b, channels, h, w) to points (b, 512)
-    "torchvision's ResNet18 for small pictures, without its last layer (He et al. 2016)."
-    net = resnet18_without_shrinking(channels)
+    classes: "int | None" = None,  # how many the last layer tells apart; None leaves the layer out
+) -> nn.Module:  # from pictures (b, channels, h, w) to points (b, 512), or to logits (b, classes)
+    "torchvision's ResNet18 (He et al. 2016) without its early shrinking, for small pictures."
+    net = optional("torchvision.models").resnet18(num_classes=classes or 1000)
+    net.conv1 = nn.Conv2d(channels, 64, 3, padding=1, bias=False)
+    net.maxpool = nn.Identity()
+    if classes:
+        net.fc = FullPrecision(net.fc)
+        return net.to(memory_format=torch.channels_last)
     nn.init.kaiming_normal_(net.conv1.weight, mode="fan_out", nonlinearity="relu")
     net.fc = nn.Identity()
     net.dim = 512

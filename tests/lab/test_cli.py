@@ -52,7 +52,7 @@ def test_help(run, line, words):
 
 @pytest.mark.parametrize("line,code,message", [
     ("run sort --operator softsrot", 2, "did you mean 'softsort'"),
-    ("run sort --data mnits", 2, "digits, mnist, fashion"),
+    ("run sort --data mnits", 2, "'digits', 'mnist', 'fashion'"),
     ("run srot", 2, "sort"),
     ("run sort --epoch ten", 2, "--epoch"),
     ("table srot", 2, "there is no table 'srot': there are "),
@@ -76,7 +76,7 @@ def test_help(run, line, words):
     ("run sort -d digits --compile nope", 2, "compile must be one of default"),
     ("table sort --threads -2", 2, "threads must be at least 1"),
     ("table sort --compile nope", 2, "compile must be one of default"),
-    ("bench --device tpu", 2, "device must be cpu or cuda, got 'tpu'"),
+    ("bench --device tpu", 2, "device must be 'cpu' or 'cuda', got 'tpu'"),
     ("bench --rounds 0", 2, "rounds must be at least 1, got 0"),
     ("demoo", 2, "demo"),
     ("demo --steps 0", 2, "steps must be at least 1"),

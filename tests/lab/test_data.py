@@ -282,7 +282,7 @@ def test_set_errors(options, message):
 
 
 def test_unknown_source():
-    with pytest.raises(ValueError, match="digits, mnist, fashion"): load_images("svhn")
+    with pytest.raises(ValueError, match="'digits', 'mnist', 'fashion'"): load_images("svhn")
 
 
 @settings(max_examples=30, deadline=None)

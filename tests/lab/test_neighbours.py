@@ -10,8 +10,9 @@ for extra in ("pytorch_lightning", "sklearn", "torchvision"):
     if not __import__("importlib").util.find_spec(extra): pytest.skip("the experiments extra is not installed", allow_module_level=True)
 
 from softsortlib.lab.data import ImageBank
-from softsortlib.lab.neighbours import (K_TAU, BaselineConfig, EmbeddingCNN, KnnConfig, PointData, VoteAccuracy, chosen, knn_grid, knn_search, majority, nearest,
-                                    papers_network, search_choice, shift_and_mirror, small_resnet18)
+from softsortlib.lab.embedding import PointData, shift_and_mirror
+from softsortlib.lab.neighbours import K_TAU, BaselineConfig, KnnConfig, chosen, knn_grid, knn_search, papers_network, search_choice
+from softsortlib.lab.voting import EmbeddingCNN, VoteAccuracy, majority, nearest, small_resnet18
 
 TINY = KnnConfig(steps=4, epoch=2, width=4, batch=20, candidates=30, k=3, tau=0.1, lr=0.05, search=100, val_queries=40, test_queries=60)
 BASE = BaselineConfig(steps=4, epoch=2, width=4, batch=20, hidden=20, components=5, lr=0.05, search=100, val_queries=40, test_queries=60)

@@ -6,9 +6,8 @@ import pytest
 for extra in ("pytorch_lightning", "torchmetrics"):
     if not importlib.util.find_spec(extra): pytest.skip("the experiments extra is not installed", allow_module_level=True)
 
-from softsortlib.lab.grid import GRIDS
-from softsortlib.lab.searches import SORT_TAUS, chosen_tau, sort_search, with_temperatures
-from softsortlib.lab.sorting import SortConfig
+from softsortlib.lab.grid import GRIDS, crossed
+from softsortlib.lab.searches import SORT_TAUS, chosen_tau, sort_search
 
 
 def finished(tau, *figures): return {"config": {"tau": tau}, "curve": [{"EM": x, "MSE": x} for x in figures]}
@@ -23,9 +22,10 @@ def test_the_papers_grid():
     assert {"sort_search", "median_search"} <= set(GRIDS)
 
 
-def test_a_search_changes_the_temperature_alone():
-    run = SortConfig(n=3, seed=4)
-    assert [c.tau for c in with_temperatures([run], (1.0, 2.0))] == [1, 2] and len({(c.n, c.seed, c.lr) for c in with_temperatures([run], (1.0, 2.0))}) == 1
+def test_a_product_has_each_combination_once_and_its_last_axis_turns_fastest():
+    runs = crossed(dict, n=(3, 5), how=[dict(operator="softsort", samples=0), dict(operator="bitonic")], tau=(1.0, 2.0))
+    assert runs[:2] == [dict(n=3, operator="softsort", samples=0, tau=tau) for tau in (1.0, 2.0)] and len(runs) == 8
+    assert [(r["n"], r["operator"]) for r in runs[::2]] == [(n, o) for n in (3, 5) for o in ("softsort", "bitonic")]
 
 
 def test_the_best_point_of_a_curve_counts():

@@ -13,7 +13,8 @@ pytest.importorskip("sklearn", reason="the experiments extra is not installed")
 from softsortlib.lab import embedding, topk
 from softsortlib.lab.data import ImageBank, optional, seeded
 from softsortlib.lab.grid import run_name
-from softsortlib.lab.topk import CONTENDERS, LOSSES, TOPK_TAUS, PlainCNN, TopkAccuracy, TopkConfig, TopkData, class_loss, small_resnet18, topk_search, topk_table
+from softsortlib.lab.topk import CONTENDERS, LOSSES, TOPK_TAUS, PlainCNN, TopkAccuracy, TopkConfig, TopkData, class_loss, topk_search, topk_table
+from softsortlib.lab.voting import small_resnet18
 
 
 # --- losses ---
@@ -61,7 +62,7 @@ def test_every_contender_has_gradients_and_prefers_the_truth(rng, contender):
 
 
 def test_unknown_loss():
-    with pytest.raises(ValueError, match="ce, topk, mixture, hinge, ramp"): class_loss(torch.zeros(2, 3), torch.zeros(2).long(), "focal")
+    with pytest.raises(ValueError, match="'ce', 'topk', 'mixture', 'hinge' or 'ramp'"): class_loss(torch.zeros(2, 3), torch.zeros(2).long(), "focal")
 
 
 # --- accuracy ---
@@ -131,7 +132,7 @@ def test_the_plain_network(shape):
 
 
 def test_resnet18_for_small_images():
-    net = small_resnet18((1, 28, 28), 10).eval()
+    net = small_resnet18(1, 10).eval()
     with torch.no_grad(): assert net(torch.zeros(1, 1, 28, 28)).shape == (1, 10)
     seen = []
     net.layer1.register_forward_hook(lambda m, i, o: seen.append(o.shape[-2:]))
@@ -184,7 +185,7 @@ def test_photographs_in_colour(tmp_path):
     assert images.shape == (64, 3, 16, 16) and task(images).shape == (64, 10) and -1 <= images.min() < images.max() <= 1
 
 
-@pytest.mark.parametrize("net", [PlainCNN((3, 8, 8), width=4), small_resnet18((3, 8, 8))], ids=["cnn", "resnet18"])
+@pytest.mark.parametrize("net", [PlainCNN((3, 8, 8), width=4), small_resnet18(3, 10)], ids=["cnn", "resnet18"])
 def test_logits_keep_full_precision_under_autocast(net):
     with torch.autocast("cpu", torch.bfloat16): logits = net(torch.rand(2, 3, 8, 8))
     assert logits.dtype == torch.float32 and not torch.equal(logits, logits.bfloat16().float())

@@ -207,7 +207,7 @@ def test_configuration_errors(changes, message):
     with pytest.raises(ValueError, match=message): replace(TINY, **changes)
 
 
-@pytest.mark.parametrize("changes,message", [({"operator": "softsrot"}, "did you mean 'softsort'"), ({"data": "mnits"}, "digits, mnist, fashion"),
+@pytest.mark.parametrize("changes,message", [({"operator": "softsrot"}, "did you mean 'softsort'"), ({"data": "mnits"}, "'digits', 'mnist', 'fashion'"),
                                              ({"convention": "diagonal"}, "stacked"), ({"tau": -1.0}, "tau")])
 def test_a_bad_name_is_told_before_a_folder_is_made(changes, message, tmp_path):
     with pytest.raises(ValueError, match=message): train(replace(TINY, **changes), tmp_path / "run")
