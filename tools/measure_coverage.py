@@ -46,12 +46,12 @@ exclude_also =
 # Why a line is not run: the first pattern of "part/module.py:function" or of the line itself that fits.
 REASONS = (
     ("where", "*_triton.py:*", "launches on a GPU, and kernels of which the interpreter runs a copy that the tracer does not see"),
-    ("where", "engine/compile.py:_exp_neg*", "the overload that numba compiles in the place of `exp_neg`"),
+    ("where", "engine/compile.py:_exp_neg*", "code that only numba compiles, in the place of `exp_neg`"),
     ("where", "engine/compile.py:KernelCache*", "the cache of compiled kernels, which nothing fills here"),
     ("where", "engine/compile.py:_Wait*", "the word to those who wait for the compiler"),
     ("where", "*:_fake*", "shapes alone, asked by torch's tracer, which tests of compiled graphs do in the usual run"),
     ("line", r"cuda|triton|device_count|\.type != \"cpu\"", "on a GPU"),
-    ("line", r"NotImplementedError|has_triton|ImportError", "a package or a subclass that is not there"),
+    ("line", r"NotImplementedError|has_triton|ImportError", "a package that is not installed, or a subclass that nobody wrote"),
 )
 
 
