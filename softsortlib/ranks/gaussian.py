@@ -32,9 +32,9 @@ class GaussianRank(RankOperator, name="gaussian"):
     def _ranks(self, s, tau, mask):
         return counted_ranks(s, math.sqrt(2) * tau, mask, "normal")
 
-# %% ../../nbs/ranks/02_gaussian.ipynb #7efc902c
+# %% ../../nbs/ranks/02_gaussian.ipynb #2a7b995e
 def _win_chances(s, tau, mask):
-    "(R2.1) off the diagonal: s (..., n), tau a number or (..., 1), mask (..., n) or None -> pi (..., n, n)."
+    "(R2.1) off the diagonal: s (..., n), tau a number or (..., 1), mask (..., n) or None -> c (..., n, n)."
     if isinstance(tau, Tensor):
         tau = tau[..., None]
     differences = s[..., :, None] - s[..., None, :]
@@ -43,9 +43,9 @@ def _win_chances(s, tau, mask):
         chances = chances * mask[..., None, :]
     return chances * ~torch.eye(s.shape[-1], dtype=torch.bool, device=s.device)
 
-# %% ../../nbs/ranks/02_gaussian.ipynb #c286b518
+# %% ../../nbs/ranks/02_gaussian.ipynb #5afea123
 def _heads(coins):
-    "(R2.3): the law of how many coins of each row fall heads; (..., n, n), one coin of a row never does."
+    "(R2.3): the distribution of how many coins of each row fall heads; (..., n, n), one coin of a row never does."
     p = torch.nn.functional.pad(torch.ones_like(coins[..., :1]), (0, coins.shape[-1] - 1))
     for coin in coins.unsqueeze(-1).unbind(-2):
         lifted = torch.nn.functional.pad(p[..., :-1], (1, 0))
