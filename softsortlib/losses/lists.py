@@ -150,7 +150,7 @@ def kth_largest(
         last = torch.minimum(short.sum(-1, keepdim=True), (real - 1).clamp(min=0))
     return top.gather(-1, last)[..., 0].masked_fill(~mask.any(-1), 0)
 
-# %% ../../nbs/losses/03_lists.ipynb #3250b7a0
+# %% ../../nbs/losses/03_lists.ipynb #f743293c
 @over_lists(elements=True)
 def slatk_loss(
     scores: Tensor,  # (..., n)
@@ -165,7 +165,7 @@ def slatk_loss(
     fixed_weights: bool = True,  # whether the weight is a constant to the gradient; False as published
     reduction: str = "mean",  # "mean" over sets with a relevant element, "sum" or "none"
 ) -> Tensor:  # (), or (...) for "none"
-    """Softmax loss of the relevant elements that are near the first k (L3.3; Yang et al. 2025), O(n log n).
+    """Softmax loss of the relevant elements that are near the first k (L3.3; Yang et al. 2025), O(n) for a fixed k.
 
     With `fixed_weights=False` it pushes a relevant element down that is below the k-th score.
     Raise `TypeError` or `ValueError` when an argument does not fit."""
