@@ -67,10 +67,10 @@ def take_set(r, sets, known, order, u, t):
         rest += 0.0 if t[i] == t[i] else np.nan
     return size, 1 / one_of(sets.tau, r) + rest
 
-# %% ../../nbs/rowwise/05_small.ipynb #8d4a4d3c
+# %% ../../nbs/rowwise/05_small.ipynb #68357d3c
 @jit(lent=True)
 def _sweeps(inv, u, t, rows, sums, m):
-    """m = (W5.5) / tau, infinite in padded columns; `rows` counts them.
+    """m = (W5.2) / tau, infinite in padded columns; `rows` counts them.
 
     After row i, `sums` holds S, in the second sweep R, of row i."""
     sums[:] = 0
@@ -183,10 +183,10 @@ def answering(product, power):
     return answer_sets
 
 
-# %% ../../nbs/rowwise/05_small.ipynb #73d2e767
+# %% ../../nbs/rowwise/05_small.ipynb #7b8e99f6
 @jit(lent=True)
 def _through_logarithm(real, e, others, G, h):
-    "h = (W5.2) for the rows of log P."
+    "h = (W5.3) for the rows of log P."
     zero = e.dtype.type(0)
     for i in range(len(e)):
         total = zero
@@ -200,25 +200,25 @@ def _through_logarithm(real, e, others, G, h):
 
 @jit(lent=True)
 def _through_ranks(real, y, G, both):
-    "What arrives at the two sums of the ranks, (W5.3)."
+    "What arrives at the two sums of the ranks, (W5.4)."
     for c in range(len(real)):
         both[0, c] = G[c, 0] / y[1, c] if real[c] else 0
         both[1, c] = -both[0, c] * y[0, c]
 
-# %% ../../nbs/rowwise/05_small.ipynb #5f853419
+# %% ../../nbs/rowwise/05_small.ipynb #b4fc479a
 @jit(lent=True)
 def _through_likelihoods(order, target, e, others, G, h):
-    "h = (W5.2) for log P at the targets."
+    "h = (W5.3) for log P at the targets."
     through_likelihood(order, 0, e, others, G, h)
     for i in range(len(order)):
         h[i, target[i]] += G[i, 0]
         h[i, order[i]] -= G[i, 0]
 
 
-# %% ../../nbs/rowwise/05_small.ipynb #994ce839
+# %% ../../nbs/rowwise/05_small.ipynb #1bd5623b
 @jit(lent=True)
 def _hear(asked, order, real, x, target, e, others, G, h):
-    "h = (W5.2) of the real rows of a set, where the answer is no product."
+    "h = (W5.3) of the real rows of a set, where the answer is no product."
     if asked == Asked.LIKELIHOOD:
         _through_likelihoods(order, target, e, others, G, h)
         return
