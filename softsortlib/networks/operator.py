@@ -330,14 +330,14 @@ def soft(self) -> "NetworkPermutation":
 # %% ../../nbs/networks/03_operator.ipynb #cbad9651
 Operator.names.update(bitonic=partial(SortingNetwork, "bitonic"), odd_even=partial(SortingNetwork, "odd_even"))
 
-# %% ../../nbs/networks/03_operator.ipynb #5b453c60
+# %% ../../nbs/networks/03_operator.ipynb #f78e3051
 def default_steepness(
     kind: str,  # "bitonic" or "odd_even"
     n: int,  # size of the sets, at least 2
 ) -> float:  # steepness; use tau = 1 / steepness
-    """Twice the number of layers: 2n, or log2(n) (1 + log2(n)) for n a power of two, a smooth curve through these for others.
+    """Twice the number of layers: 2n, or log2(n) (1 + log2(n)) (Petersen et al. 2021, section 5.1).
 
-    Petersen et al. 2021, section 5.1.
+    The latter is the number for n a power of two, and a smooth curve through these for others.
 
     Raise `ValueError` for an unknown kind or n < 2."""
     sorting_network(kind, 1)  # raises for an unknown kind
