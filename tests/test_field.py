@@ -1,4 +1,5 @@
 """The page of the field's benchmark says what is recorded: all of a record, a part of it, and nothing."""
+import ast
 import json
 from pathlib import Path
 
@@ -18,11 +19,13 @@ def shown(folder, monkeypatch):
     space, texts = {}, []
     for cell in json.loads(PAGE.read_text(encoding="utf-8"))["cells"]:
         if cell["cell_type"] != "code": continue
-        *lines, last = "".join(cell["source"]).splitlines()
-        if last.startswith(("table(", "Markdown(")):
-            exec("\n".join(lines), space)
-            texts.append(eval(last, space).data)
-        else: exec("\n".join([*lines, last]), space)
+        code = ast.parse("".join(cell["source"]))
+        if not isinstance(code.body[-1], ast.Expr):
+            exec(compile(code, PAGE.name, "exec"), space)
+            continue
+        last = ast.Expression(code.body.pop().value)
+        exec(compile(code, PAGE.name, "exec"), space)
+        texts.append(eval(compile(last, PAGE.name, "eval"), space).data)
     return texts
 
 
@@ -36,17 +39,19 @@ def made_up(names):
 
 
 def test_without_a_record_the_page_says_so(tmp_path, monkeypatch):
-    said, *tables = shown(tmp_path, monkeypatch)
-    assert "Nothing is recorded yet" in said and len(tables) == len(CASES) + 1
+    said, answer, *tables = shown(tmp_path, monkeypatch)
+    assert "Nothing is recorded yet" in said and "No loss is timed yet" in answer and len(tables) == len(CASES) + 1
     assert set(tables) == {"*Not recorded yet.*"}
 
 
 def test_a_record_is_shown_whole(tmp_path, monkeypatch):
     (tmp_path / "results").mkdir()
     (tmp_path / "results/field_cpu.json").write_text(json.dumps(made_up(CASES)))
-    said, losses, sparse, router, beside, sampling = shown(tmp_path, monkeypatch)
+    said, answer, losses, sparse, routers, beside, sampling = shown(tmp_path, monkeypatch)
     assert "abacus" in said and "2026-01-01" in said
-    for name, text in zip(CASES, (losses, sparse, router, sampling)):
+    router = [len(label) for label in cases()["router"].contenders if label.startswith("TopKRouter")]
+    assert "A router takes {:.2g} to {:.2g} times".format(*(w / len("topk and softmax") for w in (min(router), max(router)))) in answer
+    for name, text in zip(CASES, (losses, sparse, routers, sampling)):
         head, _, *lines = (line.strip("| ").split(" | ") for line in text.splitlines())
         pieces = cases()[name].pieces
         assert len(head) == 1 + len(pieces) and {line[0] for line in lines} == {SORT_FLOOR, *cases()[name].contenders}
@@ -60,8 +65,8 @@ def test_a_record_is_shown_whole(tmp_path, monkeypatch):
 def test_a_part_of_a_record_and_one_that_was_measured(tmp_path, monkeypatch):
     (tmp_path / "results").mkdir()
     run_benchmark(tmp_path / "results/field_cpu.json", ("sparse_rows/1000/1",), rounds=1, memory=False)
-    said, losses, sparse, router, beside, sampling = shown(tmp_path, monkeypatch)
-    assert "Recorded on" in said and {losses, router, beside, sampling} == {"*Not recorded yet.*"}
+    said, answer, losses, sparse, router, beside, sampling = shown(tmp_path, monkeypatch)
+    assert "Recorded on" in said and "No loss is timed yet" in answer and {losses, router, beside, sampling} == {"*Not recorded yet.*"}
     assert "1 x 1,000" in sparse and "10,000" not in sparse and "SoftSort, sparsemax" in sparse
 
 
