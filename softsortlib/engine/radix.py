@@ -237,7 +237,7 @@ def mass_around(
     sides = sums.gather(-1, begin), sums[..., -1:] - sums.gather(-1, end)
     return [side for both in zip(*(a.unbind(-2) for a in sides)) for side in both]
 
-# %% ../../nbs/engine/06_radix.ipynb #29c1c0c2
+# %% ../../nbs/engine/06_radix.ipynb #a2e007f2
 class Ties(NamedTuple):
     "Runs of equal scores in sorted ones."
     begin: Tensor  # where the run of each score begins, long, (..., n)
@@ -245,14 +245,24 @@ class Ties(NamedTuple):
     side: Tensor  # the slope (E6.2) of each, (..., n)
 
 
+def _apart(step, rows):
+    "Whether none of the scores at `rows` is equal to another, where `step` says that the next score is not."
+    if rows is None:
+        return step.all()
+    ends = torch.ones_like(step[..., :1])
+    alone = torch.cat([ends, step], -1) & torch.cat([step, ends], -1)
+    return alone[..., rows].all()
+
+
 def ties_of(
     t: Tensor,  # scores in order, (..., n)
     real: "Tensor | None" = None,  # bool, (..., n), which of them count; these come first
+    rows: "Tensor | None" = None,  # places (r,) of the scores whose runs are asked for; None: all
 ) -> "Ties | None":
-    "The runs, or None where it is seen that no two scores are equal."
+    "The runs, or None where it is seen that no score is equal to one of those."
     t = t.detach()
     step = rises(t) if real is None else rises(t) | ~real[..., 1:]
-    if is_unseen((t, real)) and step.all():
+    if is_unseen((t, real)) and _apart(step, rows):
         return None
     first, last = run_ends(step)
     more, behind = (last - first).to(t.dtype), torch.arange(1, t.shape[-1] + 1, device=t.device) - first

@@ -71,7 +71,7 @@ class SoftSortPermutation(SoftPermutation):
         def _logits(self, rows: "Tensor | None") -> Tensor:
             ...
 
-# %% ../../nbs/rowwise/01_softsort.ipynb #0bd51e5d
+# %% ../../nbs/rowwise/01_softsort.ipynb #367966d9
 _SMALL = switch("softsort: plain formula", 1 << 16, "B n^2")  # of a batch of matrices, up to which it is the fastest
 
 
@@ -79,7 +79,7 @@ _SMALL = switch("softsort: plain formula", 1 << 16, "B n^2")  # of a batch of ma
 def _ties(self, rows):
     "The runs of equal scores that share the gradient of single rows, with the slope of |t_i - s_j|, or None."
     some = self.shares and (rows is not None or self.single)
-    ties = ties_of(self.t, self.row_mask) if some and self.device.type == "cpu" else None
+    ties = ties_of(self.t, self.row_mask, rows) if some and self.device.type == "cpu" else None
     return ties if ties is None or self.descending else ties._replace(side=-ties.side)
 
 

@@ -75,6 +75,26 @@ def test_fast_paths_agree_with_the_float64_definition(kind, dtype, tol, backend,
         compare(lambda s: SoftSort(tau, backend=backend)(s), s, x, tol, tau)
 
 
+@pytest.mark.parametrize("masked", (False, True))
+@pytest.mark.parametrize("places", ((0, 1), (2, 3), (3, 4, 5), (298, 299)))                # the scores at 2 and 3 are tied, all others alone
+def test_single_rows_beside_tied_scores_agree_with_the_definition(places, masked, rng):
+    "Whether the rows that are taken stand alone, are tied, or some of each: the mean of the definition with the tied scores a hair apart, either way."
+    s = torch.arange(300, dtype=torch.float64).div(50)
+    s[3] = s[2]
+    mask = torch.ones(300, dtype=torch.bool) if masked else None
+    x, rows = torch.randn(300, 2, generator=rng, dtype=torch.float64), torch.tensor(places)
+    g, h = torch.randn(len(places), 2, generator=rng, dtype=torch.float64), torch.randn(300, 2, generator=rng, dtype=torch.float64)
+    def grads(P, s): return [torch.autograd.grad(y, s, u, retain_graph=True)[0] for y, u in ((P @ x, g), (P.mT @ g, h))]
+    fast = s.clone().requires_grad_()
+    ours = grads(SoftSort(0.1)(fast, mask)[..., rows, :], fast)
+    apart, both = s.clone().requires_grad_(), []
+    for sign in (1, -1):
+        near = apart + torch.zeros(300, dtype=torch.float64).index_fill(0, torch.tensor([3]), sign * 1e-9)
+        both.append(grads((near.sort().values[:, None] - near).abs().mul(-10).softmax(-1)[rows], apart))
+    for ours_of, one, other in zip(ours, *both):
+        assert (ours_of - (one + other) / 2).abs().max() <= 1e-7
+
+
 def test_soft_values_keep_their_gradient_where_tau_is_tiny(rng):
     "The kernel loses nothing to the rounding of the mean, where the definition in float32 loses percents."
     s = adversarial("clusters", 300, rng).float().requires_grad_()
