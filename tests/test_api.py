@@ -1,5 +1,6 @@
 """The API pages: every public name is documented, with shapes, and has an example; each example runs when it is pasted alone."""
 import ast
+import functools
 import inspect
 import json
 import os
@@ -89,7 +90,7 @@ def test_every_public_name_is_documented_and_has_an_example():
 
 # One interpreter imports what examples import; each example runs in a fork of it, in a namespace and a folder of its own, as a reader pastes it.
 ALONE = """
-import importlib, json, os, sys, tempfile, traceback, warnings
+import gc, importlib, json, os, sys, tempfile, traceback, warnings
 jobs = json.load(sys.stdin)
 import torch, matplotlib.pyplot, softsortlib
 from softsortlib.lab.images import optional
@@ -99,6 +100,8 @@ for module in ("pytorch_lightning", "sklearn.datasets", "torch._dynamo", "torch.
 for module in sorted({name.rpartition(".")[0] for name, _ in jobs if name.startswith("softsortlib.")}): importlib.import_module(module)
 for kind in (UserWarning, FutureWarning, RuntimeWarning): warnings.simplefilter("error", kind)
 torch.set_num_threads(1)
+softsortlib.soft_sort(torch.arange(3.0))        # what the first kernel of a process loads of numba, once for all children; on one thread, so that none is lost in a fork
+gc.collect(); gc.freeze()
 failed, running = [], {}
 def reap():
     pid, status = os.wait()
@@ -135,12 +138,12 @@ def run_alone(examples, **env):
     return subprocess.run([sys.executable, "-c", ALONE], input=json.dumps(examples), cwd=ROOT / "tests", env=env, capture_output=True, text=True)
 
 
+@functools.cache
 def every_example():
     "Of all API pages: [(the full name, code, what it needs)]"
-    for module, notebook, _, _ in api_page.modules():
-        if not api_page.page_of(notebook): continue
-        for name, _ in api_page.public(module):
-            if found := api_page.example(module, notebook, name): yield f"{module.__name__}.{name}", found[0], found[2]
+    pages = [(module, notebook) for module, notebook, _, _ in api_page.modules() if api_page.page_of(notebook)]
+    named = [(f"{module.__name__}.{name}", api_page.example(module, notebook, name)) for module, notebook in pages for name, _ in api_page.public(module)]
+    return [(name, found[0], found[2]) for name, found in named if found]
 
 
 @forks
