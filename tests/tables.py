@@ -60,7 +60,7 @@ class Row(NamedTuple):
 
 
 TRANSPORT = dict(claims=DOUBLY, outliers=False, fixed_steps=False, second=dict(gradient="unrolled"),
-                 precise=dict(tolerance=1e-13, max_iterations=2_000))
+                 precise=dict(tolerance=1e-13, max_iterations=20_000))
 def without_log_prob(self, op, s, x):
     "A log-probability of -inf, as sparse rows have them, is no number to differentiate."
     P = op(s)
