@@ -104,7 +104,6 @@ def build(out, internal):
     spread = Counter(w for e in entries for w in {*e[4], *e[5]})
     for section, (number, _, _, _, weights, running) in enumerate(entries):
         rare = sorted(running, key=lambda w: -running[w] * math.log(len(entries) / spread[w]))
-        kept = {w: running[w] for w in rare[:KEPT.get(pages[number][2], 40)]}
-        for w in {*weights, *kept}: where[w][section] = weights.get(w, 0) + running.get(w, 0)       # a word of the title keeps what the text says of it
+        for w in {*weights, *rare[:KEPT.get(pages[number][2], 40)]}: where[w][section] = weights.get(w, 0) + running.get(w, 0)       # a word of the title keeps what the text says of it
     index = dict(stop=sorted(STOP), spelling=AMERICAN, pages=pages, sections=[e[:4] for e in entries], words={w: postings(where[w]) for w in sorted(where)})
     (out / "search.js").write_text(f"window.searchIndex = {json.dumps(index, ensure_ascii=False, separators=(',', ':'))};\n", encoding="utf-8")
