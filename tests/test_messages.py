@@ -15,6 +15,8 @@ CALLS = {
     "a checker of an order": (lambda: core.is_permutation_matrix(torch.tensor([1, 0])), ValueError, "P must be a matrix.*got \\(2,\\)"),
     "a checker of no square": (lambda: core.is_unimodal_row_stochastic(torch.zeros(2, 3)), ValueError, "P must be a square matrix.*got \\(2, 3\\)"),
     "doubly stochastic of no square": (lambda: core.is_doubly_stochastic(torch.zeros(2, 3)), ValueError, "P must be a square matrix"),
+    "a soft permutation taken for a tensor": (lambda: SoftSort()(s).sum(-1), AttributeError, "no attribute 'sum': P.to_dense\\(\\).sum is its matrix's"),
+    "a name that no tensor has": (lambda: SoftSort()(s).sorted, AttributeError, "no attribute 'sorted'$"),
     "a sparse tau": (lambda: SoftSort(torch.ones(2).to_sparse()), TypeError, "tau must be a dense tensor, got torch.sparse_coo: call tau.to_dense"),
     "a list for a sigmoid": (lambda: SortingNetwork(sigmoid=["cauchy"]), ValueError, "sigmoid must be one of 'logistic'"),
     "swap_sigmoid of a number": (lambda: networks.swap_sigmoid(0.5), TypeError, "v must be a floating point tensor, got float"),
