@@ -6,10 +6,10 @@
 __all__ = ['is_row_stochastic', 'is_doubly_stochastic', 'is_permutation_matrix', 'is_unimodal_row_stochastic', 'compute_dtype',
            'check_scores', 'check_mask']
 
-# %% ../../nbs/core/07_checks.ipynb #af662822
+# %% ../../nbs/core/07_checks.ipynb #c6888a8c
 import functools
 from contextlib import nullcontext
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import torch
 from torch import Tensor
@@ -251,7 +251,7 @@ def payload(x, P, k, call):
     x = x.to(compute_dtype(P.dtype))
     return x if x.shape[:-2] == batch else x.expand(*batch, *x.shape[-2:]), vector
 
-# %% ../../nbs/core/07_checks.ipynb #9f0208d8
+# %% ../../nbs/core/07_checks.ipynb #13a6caa0
 class Multiplies:
     "What lets `torch.matmul(P, x)` and, under torch.compile, `P @ x` reach the map's own product."
     @classmethod
@@ -266,6 +266,17 @@ class Multiplies:
                 return type(left).__matmul__(left, right)
         name = getattr(func, "__name__", func)
         raise TypeError(f"torch has no {name} of a lazy permutation: there are P @ x, P.mT @ y and P.to_dense()")
+
+    __iter__ = None                     # a loop would take the error of P[0] for the end
+
+    if not TYPE_CHECKING:               # for whom a name that is not there stays a mistake
+        def __getattr__(self, name):
+            hint = f": P.to_dense().{name} is its matrix's" if hasattr(Tensor, name) else ""
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}{hint}")
+
+        def __array__(self, *how, **options):
+            raise TypeError("numpy has no array of a lazy permutation: call P.to_dense().numpy()")
+
 
 # %% ../../nbs/core/07_checks.ipynb #220a8077
 def full_precision(x):

@@ -84,7 +84,7 @@ class _Methods(_Hooks):
         def straight_through(self) -> "SoftPermutation": ...
         def plot(self, ax=None): ...
 
-# %% ../../nbs/core/01_permutation.ipynb #6d88ca45
+# %% ../../nbs/core/01_permutation.ipynb #b5433de1
 class SoftPermutation(_Methods):
     """A lazy row-stochastic linear map of shape (..., m, n).
 
@@ -113,11 +113,6 @@ class SoftPermutation(_Methods):
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}(shape={tuple(self.shape)}, dtype={self.dtype})"
-
-    if not TYPE_CHECKING:               # for whom a name that is not there stays a mistake
-        def __getattr__(self, name):
-            hint = f": P.to_dense().{name} is its matrix's" if hasattr(Tensor, name) else ""
-            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}{hint}")
 
 # %% ../../nbs/core/01_permutation.ipynb #bf3e8a5c
 @patch_to(SoftPermutation, as_prop=True)
