@@ -15,7 +15,6 @@ ASIDE = re.compile(r"```.*?```|`[^`]*`|\$\$.*?\$\$|\$[^$]*\$|^\|.*\|$", re.S | r
 GIVEN = {
     "knn": ["share an error of 5 %"],
     "newton": ["24 % of the sets right with the plain loss, 49 % with the Hessian form"],
-    "median": ["share an error of 5 %"],
     "speed": ["is about 6 times as fast as NeuralSort", "limit was a machine with 13 GB", "The same search with 13 GiB"],
     "ten_thousand": ["entries, 400 MB", "under a limit of 2 GiB"],
     "topk": ["with 95 % confidence"],
